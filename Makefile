@@ -1,0 +1,71 @@
+# The verbs people type. Each calls cmake, ctest or a script; scripts/setup installs missing Debian packages first.
+
+.DEFAULT_GOAL := help
+.PHONY: help build debug demo test lint format asan tsan fuzz bench docs clean
+
+JOBS ?= $(shell nproc)
+CTEST = ctest --output-on-failure --no-tests=error
+
+help: ## show the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## release build: build/bin/ebbd, ebb and ebb-lab
+	@scripts/setup build
+	cmake --preset release -Wno-dev
+	cmake --build --preset release -j $(JOBS)
+
+debug: ## debug build with checks and symbols, in build/debug
+	@scripts/setup build
+	cmake --preset debug -Wno-dev
+	cmake --build --preset debug -j $(JOBS)
+
+demo: build ## a conversation that runs past its cache budget, under three policies
+	@scripts/demo
+
+test: ## unit, property, golden, integration, e2e and tidy tests
+	@scripts/setup build test
+	@$(MAKE) --no-print-directory build
+	$(CTEST) --test-dir build/release -j $(JOBS)
+
+lint: ## style checks, clang-format and clang-tidy on changed files (ALL=1: on every file)
+	@scripts/setup build lint
+	@scripts/lint $(if $(ALL),--all)
+
+format: ## clang-format in place
+	@scripts/setup lint
+	@git ls-files '*.h' '*.cc' | xargs clang-format -i
+
+asan: ## unit, property and integration tests under address and undefined sanitizers
+	@scripts/setup build test
+	cmake --preset asan -Wno-dev
+	cmake --build --preset asan -j $(JOBS)
+	$(CTEST) --test-dir build/asan -j $(JOBS) -L 'unit|property|integration'
+
+# Where our own threads meet: the pool under kernels, engine and policies; the scheduler, which has none, because it is cheap.
+TSAN_TESTS = policies_test policy_laws_test parallel_test ops_test attention_test engine_test session_laws_test \
+  steady_state_test scheduler_test
+tsan: ## policies, engine and scheduler under the thread sanitizer
+	@scripts/setup build test
+	cmake --preset tsan -Wno-dev
+	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_TESTS)
+	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp halt_on_error=1 second_deadlock_stack=1" \
+	  $(CTEST) --test-dir build/tsan -j $(JOBS) -L 'unit|property|integration' -E '_NOT_BUILT$$'
+
+fuzz: ## 10,000 inputs to each parser, from the committed corpus (TARGET=gguf: one of them)
+	@scripts/setup build fuzz
+	cmake --preset fuzz -Wno-dev
+	cmake --build --preset fuzz -j $(JOBS) --target ebb_fuzz_targets
+	$(CTEST) --test-dir build/fuzz -L fuzz $(if $(TARGET),-R '^fuzz/$(TARGET)$$')
+
+docs: ## write docs/reference from code, and check every link in the docs
+	@scripts/setup build
+	cmake --preset release -Wno-dev
+	cmake --build --preset release -j $(JOBS) --target ebbd ebb ebb-lab docs_tables
+	scripts/docs
+	tests/tidy/links.py
+
+bench: build ## how to run the benchmarks
+	@ls build/release/tests/bench/*_bench 2>/dev/null; echo "results and the commands that made them: docs/benchmarks/"
+
+clean: ## remove build/
+	rm -rf build

@@ -1,0 +1,67 @@
+# Four verbs, so that no folder sets a compiler flag of its own.
+#
+#   ebb_library(name SOURCES a.cc ... LINKS dep ...)
+#   ebb_binary(name SOURCES main.cc ... LINKS dep ...)            goes to EBB_BIN_DIR
+#   ebb_test(name SOURCES a_test.cc ... LINKS dep ... LABEL unit) each TEST is a ctest of its own: `unit/Suite.Sentence`
+#   ebb_fuzz(name SOURCES a_fuzz.cc LINKS dep ...)                libFuzzer target, only with EBB_FUZZ
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(EBB_BIN_DIR "${CMAKE_BINARY_DIR}/bin" CACHE PATH "Where ebbd, ebb and ebb-lab are put")
+
+find_program(EBB_CCACHE ccache)
+if(EBB_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${EBB_CCACHE})
+endif()
+
+# The sanitizer is set for every target, generated code included, so that no object mixes with another kind.
+if(EBB_SANITIZE)
+  add_compile_options(-fsanitize=${EBB_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${EBB_SANITIZE})
+endif()
+if(EBB_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
+# Results must not depend on which multiply-add a compiler fuses (docs/explanation/determinism.md).
+add_compile_options(-ffp-contract=off)
+
+add_library(ebb_flags INTERFACE)
+target_compile_options(ebb_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Werror)
+# g++ 12 sees uninitialised members in moved-from optionals, variants and vectors that are none; the sanitizers look for real ones.
+target_compile_options(ebb_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+target_include_directories(ebb_flags INTERFACE ${PROJECT_SOURCE_DIR})
+
+function(ebb_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ebb_flags PUBLIC ${arg_LINKS})
+endfunction()
+
+function(ebb_binary name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ebb_flags ${arg_LINKS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${EBB_BIN_DIR})
+endfunction()
+
+include(GoogleTest)
+function(ebb_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;LINKS")
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ebb_flags ${arg_LINKS} GTest::gmock_main)
+  gtest_discover_tests(${name} TEST_PREFIX "${arg_LABEL}/" DISCOVERY_TIMEOUT 120 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    PROPERTIES LABELS ${arg_LABEL} TIMEOUT 600)
+endfunction()
+
+function(ebb_fuzz name)
+  if(NOT EBB_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ebb_flags ${arg_LINKS})
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+endfunction()
