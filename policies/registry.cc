@@ -1,0 +1,71 @@
+#include "policies/registry.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "policies/full.h"
+#include "policies/h2o.h"
+#include "policies/status.h"
+#include "policies/streaming.h"
+
+namespace ebb {
+namespace {
+
+constexpr ScorerRow kRegistry[] = {
+    {.name = "full",
+     .summary = "Keeps every token; the budget is a length limit.",
+     .evicts = false,
+     .lockstep = true,
+     .scored = false,
+     .make = [](const ScorerParameters&) { return MakeFull(); }},
+    {.name = "streaming",
+     .summary = "Keeps the first tokens (attention sinks) and the newest.",
+     .paper = "arXiv:2309.17453",
+     .lockstep = true,
+     .scored = false,
+     .sinks = 4,
+     .recent = [](int32_t budget, int32_t sinks) { return std::max(budget - sinks, 1); },
+     .positions = Positions::kCompacted,
+     .make = [](const ScorerParameters&) { return MakeStreaming(); }},
+    {.name = "h2o",
+     .summary = "Keeps the tokens that gathered most attention so far, beside a recent window.",
+     .paper = "arXiv:2306.14048",
+     .non_negative = true,
+     .recent = [](int32_t budget, int32_t /*sinks*/) { return budget / 2; },
+     .make = [](const ScorerParameters&) { return MakeH2o(); }},
+};
+
+}  // namespace
+
+std::span<const ScorerRow> ScorerRegistry() { return kRegistry; }
+
+const ScorerRow* FindScorer(std::string_view name) {
+  const auto row = std::ranges::find(kRegistry, name, &ScorerRow::name);
+  return row == std::end(kRegistry) ? nullptr : row;
+}
+
+absl::StatusOr<ScorerParameters> ResolveParameters(const ScorerRow& row, const ScorerParameters& given) {
+  ScorerParameters resolved;
+  std::string known;
+  for (const ParameterRow& parameter : row.parameters) {
+    resolved[std::string(parameter.name)] = parameter.preset;
+    known += absl::StrFormat("%s%s", known.empty() ? "" : ", ", parameter.name);
+  }
+  for (const auto& [name, value] : given) {
+    const std::string field = absl::StrFormat("policy.%s.%s", row.name, name);
+    const auto parameter = std::ranges::find(row.parameters, std::string_view(name), &ParameterRow::name);
+    if (parameter == row.parameters.end()) {
+      return RefuseField("UNKNOWN_PARAMETER", field,
+                         known.empty() ? absl::StrFormat("the scorer %s takes no parameters", row.name)
+                                       : absl::StrFormat("the scorer %s takes %s", row.name, known));
+    }
+    if (!(value >= parameter->min && value <= parameter->max)) {  // so that NaN is out of range
+      return RefuseField("PARAMETER_OUT_OF_RANGE", field,
+                         absl::StrFormat("%g is not in [%g, %g]", value, parameter->min, parameter->max));
+    }
+    resolved[name] = value;
+  }
+  return resolved;
+}
+
+}  // namespace ebb

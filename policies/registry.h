@@ -1,0 +1,64 @@
+// The one table of scorers. A new scorer is one file and one row here (docs/how-to/add-a-scorer.md); property tests,
+// ListPolicies, the reference docs and the service's conversion loop over it.
+
+#ifndef EBB_POLICIES_REGISTRY_H_
+#define EBB_POLICIES_REGISTRY_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "policies/scorer.h"
+#include "policies/spec.h"
+
+namespace ebb {
+
+using ScorerParameters = std::map<std::string, double>;
+
+// One number that a scorer takes.
+struct ParameterRow {
+  std::string_view name = {};
+  std::string_view help = {};
+  double preset = 0;  // default
+  double min = 0;     // both included
+  double max = 0;
+};
+
+struct ScorerRow {
+  std::string_view name = {};     // registry key, and the arm's name in ebb.v1.PolicySpec
+  std::string_view summary = {};  // one sentence for ListPolicies and the docs
+  std::string_view paper = {};    // "arXiv:2306.14048", or empty
+  bool evicts = true;
+  bool lockstep = false;  // looks at positions alone
+  bool scored = true;     // false: the rule needs no choice beyond protection, so budget = sinks + recent is enough
+  bool safe_across_turns = true;  // false: chosen for the question at hand, and the next one may miss what left
+  bool non_negative = false;      // scores are attention mass >= 0, as CAOTE needs
+  int32_t sinks = 0;              // default protection
+
+  // Default protection from the budget; null: none. Never falls as the budget grows.
+  int32_t (*recent)(int32_t budget, int32_t sinks) = nullptr;
+
+  Positions positions = Positions::kOriginal;  // default
+  std::span<const ParameterRow> parameters = {};
+
+  // `parameters` as ResolveParameters returns them: every name of the row, each in range.
+  std::unique_ptr<const Scorer> (*make)(const ScorerParameters& parameters) = nullptr;
+};
+
+// In the order in which users see them. Names are unique.
+std::span<const ScorerRow> ScorerRegistry();
+
+// The row by name, or null.
+const ScorerRow* FindScorer(std::string_view name);
+
+// What the caller gave, and the presets of what was left out. INVALID_ARGUMENT UNKNOWN_PARAMETER naming the known ones,
+// or PARAMETER_OUT_OF_RANGE naming the range; field `policy.<scorer>.<parameter>`.
+absl::StatusOr<ScorerParameters> ResolveParameters(const ScorerRow& row, const ScorerParameters& given);
+
+}  // namespace ebb
+
+#endif  // EBB_POLICIES_REGISTRY_H_

@@ -1,0 +1,116 @@
+// PolicySpec: the few orthogonal choices that make a policy, as plain structs, and their validation as a whole.
+//
+//   trigger (when, how many) x protection x scorer (who) x schedule x modifier x allocation x positions x cache format
+//
+// A caller's spec has holes; Resolve fills them with the scorer's defaults and checks the combination once, at the
+// door. What comes out cannot be wrong, and nothing further in checks it again.
+
+#ifndef EBB_POLICIES_SPEC_H_
+#define EBB_POLICIES_SPEC_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "policies/scorer.h"
+#include "policies/trigger.h"
+
+namespace ebb {
+
+// Which RoPE position a cached token has: its index in the session's log, or its rank among the tokens kept.
+enum class Positions { kOriginal, kCompacted };
+
+// When the policy runs. One choice so far: after every prefill block and every decode step.
+enum class Schedule { kEveryStep };
+
+// What changes the scores before selection. None so far.
+enum class Modifier { kNone };
+
+// How one budget is shared among layers and heads. One choice so far: every lane gets the same.
+enum class Allocation { kUniform };
+
+enum class KvType { kF32, kBf16, kF16 };
+
+// kFused: K rests unrotated and is rotated in registers while it is read. kRk: EQUIP's literal rotate-half copy of K is
+// kept beside K (half as much memory again); the same numbers, for measuring the paper's own trade-off.
+enum class RopeCache { kFused, kRk };
+
+// As a caller writes it: absent means "the default".
+struct PolicySpec {
+  std::string scorer = {};                        // registry name; empty: streaming
+  std::map<std::string, double> parameters = {};  // the scorer's own, by name
+  std::optional<int32_t> budget = {};             // tokens per lane; absent: the model's trained context
+  std::optional<double> budget_ratio = {};        // share of the first prompt, (0, 1]; excludes `budget`
+  std::optional<int32_t> overflow = {};           // default 1
+  int32_t slack = 0;
+  int32_t max_drop = 0;
+  std::optional<int32_t> sinks = {};        // default by scorer
+  std::optional<int32_t> recent = {};       // default by scorer
+  std::optional<Positions> positions = {};  // default by scorer
+  Schedule schedule = Schedule::kEveryStep;
+  Modifier modifier = Modifier::kNone;
+  Allocation allocation = Allocation::kUniform;
+  KvType kv_type = KvType::kBf16;
+  RopeCache rope_cache = RopeCache::kFused;
+};
+
+// No number of a spec exceeds this many tokens, so that sums of a few of them stay far below 2^31.
+inline constexpr int32_t kBudgetMax = 1 << 24;
+
+// What the model and server say about limits; both in tokens.
+struct SpecLimits {
+  int32_t trained_context = 0;      // default budget, cut to budget_max
+  int32_t budget_max = kBudgetMax;  // largest budget accepted; kBudgetMax if more
+};
+
+// A policy that passed Resolve. Copyable; the scorer is shared and immutable.
+struct ValidSpec {
+  std::string scorer_name = {};
+  std::map<std::string, double> parameters = {};
+  std::shared_ptr<const Scorer> scorer = {};  // never null
+  bool evicts = false;                        // false: `full`, whose budget is a length limit
+  bool lockstep = false;                      // scores depend on positions alone: all lanes evict the same tokens
+  Trigger trigger = {};                       // budget > 0, unless budget_ratio is set and not yet fixed by FixBudget
+  double budget_ratio = 0;                    // > 0: the budget follows from the first prompt's length
+  int32_t budget_max = kBudgetMax;            // what FixBudget may give
+  int32_t sinks = 0;
+  int32_t recent = 0;
+  bool recent_follows_budget = false;  // recent was not given: FixBudget recomputes it
+  Positions positions = Positions::kOriginal;
+  Schedule schedule = Schedule::kEveryStep;
+  Modifier modifier = Modifier::kNone;
+  Allocation allocation = Allocation::kUniform;
+  KvType kv_type = KvType::kBf16;
+  RopeCache rope_cache = RopeCache::kFused;
+};
+
+// Fills defaults and checks the whole. Every error has a field path that begins with `policy` and says what would have
+// been right. NOT_FOUND UNKNOWN_SCORER names the known ones; the others are INVALID_ARGUMENT:
+//
+//   BUDGET_TOO_SMALL          below sinks + recent + 1, without the 1 for a rule that needs no choice (streaming)
+//   BUDGET_TOO_LARGE          a budget, or protection that needs one, above budget_max
+//   BUDGET_AMBIGUOUS          budget and budget_ratio
+//   RATIO_OUT_OF_RANGE        budget_ratio not in (0, 1]
+//   OVERFLOW_ZERO             it would never prune
+//   NEGATIVE_VALUE            overflow, slack, max_drop, sinks or recent
+//   VALUE_TOO_LARGE           one of these above budget_max
+//   UNKNOWN_PARAMETER         a number that the scorer does not take
+//   PARAMETER_OUT_OF_RANGE    or not in this range
+//   MEANINGLESS_COMBINATION   budget_ratio, overflow, slack, max_drop, sinks or recent on `full`, which never evicts;
+//                             recent 0 on a rule that keeps the newest (streaming)
+//
+// slack without max_drop, and max_drop without slack, are allowed and have no effect (LAZY's ablation sets them so).
+absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limits);
+
+// Turns budget_ratio into a budget once the first prompt is known: floor(prompt * ratio + 1e-9) tokens, and recomputes
+// the default of recent. The result must lie in the range of `budget`, else INVALID_ARGUMENT BUDGET_TOO_SMALL or
+// BUDGET_TOO_LARGE with field policy.trigger.budget_ratio. A spec whose budget is known is returned as it is.
+// REQUIRES: prompt_tokens >= 0.
+absl::StatusOr<ValidSpec> FixBudget(const ValidSpec& spec, int32_t prompt_tokens);
+
+}  // namespace ebb
+
+#endif  // EBB_POLICIES_SPEC_H_
