@@ -1,0 +1,99 @@
+#include "engine/cache/page_pool.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "absl/strings/str_format.h"
+#include "policies/check.h"
+#include "policies/status.h"
+
+namespace ebb {
+
+PageLease& PageLease::operator=(PageLease&& other) noexcept {
+  if (this != &other) {
+    GiveBack();
+    pool_ = std::exchange(other.pool_, nullptr);
+    pages_ = std::exchange(other.pages_, {});
+  }
+  return *this;
+}
+
+PageLease::~PageLease() { GiveBack(); }
+
+void PageLease::GiveBack() {
+  if (pool_ != nullptr) pool_->Return(pages_);
+  pool_ = nullptr;
+  pages_.clear();
+}
+
+std::byte* PageLease::address(int64_t index) const {
+  EBB_CHECK(index >= 0);
+  EBB_CHECK(index < size());
+  return pool_->arena_ + pages_[index] * pool_->page_bytes_;
+}
+
+absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(int64_t arena_bytes, int64_t page_bytes) {
+  EBB_CHECK(page_bytes > 0);
+  EBB_CHECK(page_bytes % 64 == 0);
+  const int64_t pages = arena_bytes / page_bytes;
+  if (pages < 1) {
+    return Refuse(absl::StatusCode::kInvalidArgument,
+                  absl::StrFormat("an arena of %d bytes holds no page of %d bytes", arena_bytes, page_bytes),
+                  {.reason = "ARENA_TOO_SMALL", .field = "cache.arena"});
+  }
+  if (pages > std::numeric_limits<int32_t>::max()) {
+    return Refuse(absl::StatusCode::kInvalidArgument,
+                  absl::StrFormat("an arena of %d bytes has more than 2^31 pages of %d bytes", arena_bytes, page_bytes),
+                  {.reason = "ARENA_TOO_LARGE", .field = "cache.arena"});
+  }
+  void* memory = mmap(nullptr, static_cast<size_t>(pages * page_bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return Refuse(absl::StatusCode::kUnavailable,
+                  absl::StrFormat("the system has no %d bytes of address space for the cache", arena_bytes),
+                  {.reason = "ARENA_UNAVAILABLE"});
+  }
+  return std::unique_ptr<PagePool>(new PagePool(static_cast<std::byte*>(memory), page_bytes, pages));
+}
+
+PagePool::PagePool(std::byte* arena, int64_t page_bytes, int64_t pages_total)
+    : arena_(arena), page_bytes_(page_bytes), pages_total_(pages_total), free_(pages_total) {
+  std::iota(free_.begin(), free_.end(), 0);  // ascending: already a heap
+}
+
+PagePool::~PagePool() {
+  EBB_CHECK(pages_free() == pages_total_);
+  munmap(arena_, static_cast<size_t>(pages_total_ * page_bytes_));
+}
+
+absl::StatusOr<PageLease> PagePool::Reserve(int64_t pages) {
+  EBB_CHECK(pages >= 0);
+  if (pages > pages_free()) {
+    return Refuse(absl::StatusCode::kUnavailable,
+                  absl::StrFormat("%d pages are needed and %d of %d are free", pages, pages_free(), pages_total_),
+                  {.reason = "NO_PAGES",
+                   .metadata = {{"pages_needed", absl::StrFormat("%d", pages)},
+                                {"pages_free", absl::StrFormat("%d", pages_free())}}});
+  }
+  std::vector<int32_t> taken(pages);
+  for (int32_t& page : taken) {
+    std::pop_heap(free_.begin(), free_.end(), std::greater<>());
+    page = free_.back();
+    free_.pop_back();
+  }
+  return PageLease(this, std::move(taken));
+}
+
+void PagePool::Return(std::span<const int32_t> pages) {
+  for (const int32_t page : pages) {
+    free_.push_back(page);
+    std::push_heap(free_.begin(), free_.end(), std::greater<>());
+  }
+  EBB_CHECK(pages_free() <= pages_total_);
+}
+
+}  // namespace ebb

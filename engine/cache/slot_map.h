@@ -1,0 +1,84 @@
+// Who sits where in a lane: for each slot its token, its RoPE position and what the policy remembers about it.
+//
+// Evicting frees slots; new tokens take the lowest-numbered free ones, in token order. Slot order decides rounding, so
+// it is part of a session's state. Nothing else ever moves: re-indexing compacted positions is arithmetic on integers
+// beside the pages.
+//
+// Invariants: live tokens are distinct; a free slot has token and position -1; with compacted positions, the live
+// positions are 0 .. live - 1 in order of token; no slot at or past end() is live. Memory is reserved at construction:
+// no call allocates.
+
+#ifndef EBB_ENGINE_CACHE_SLOT_MAP_H_
+#define EBB_ENGINE_CACHE_SLOT_MAP_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "policies/lane_view.h"
+#include "policies/spec.h"
+
+namespace ebb {
+
+class SlotMap {
+ public:
+  // `state_floats` per slot are kept for the scorer. `block_max`: most tokens that one Place brings.
+  SlotMap(int32_t capacity, int32_t block_max, int32_t state_floats, Positions positions);
+
+  // Seats tokens first_token, first_token + 1, ... and zeroes their slots' state. `first_position` is the RoPE position
+  // of the first with original positions; compacted ones follow from the rank. REQUIRES: count <= block_max, live() +
+  // count <= capacity.
+  void Place(int32_t first_token, int32_t first_position, int32_t count);
+
+  // Slots and positions of the last Place, in token order.
+  std::span<const int32_t> placed_slots() const { return {placed_slots_.data(), placed_}; }
+  std::span<const int32_t> placed_positions() const { return {placed_positions_.data(), placed_}; }
+
+  // Frees slots, given in ascending order; closes up compacted positions. REQUIRES: every one is live. O(n).
+  void Free(std::span<const int32_t> slots);
+
+  // Adds `delta` to every original position at `from` or later.
+  void Shift(int32_t from, int32_t delta);
+
+  int32_t capacity() const { return capacity_; }
+  int32_t live() const { return live_; }
+  int32_t end() const { return end_; }  // one past the highest live slot
+  Positions positions() const { return positions_; }
+
+  // [end], by slot.
+  std::span<const int32_t> token() const { return {token_.data(), static_cast<size_t>(end_)}; }
+  // [end rounded up to 16], by slot; -1 past the end.
+  std::span<const int32_t> position() const { return {position_.data(), static_cast<size_t>((end_ + 15) / 16 * 16)}; }
+  // [end * state_floats].
+  std::span<float> state() { return {state_.data(), static_cast<size_t>(end_) * state_floats_}; }
+  std::span<const float> state() const { return {state_.data(), static_cast<size_t>(end_) * state_floats_}; }
+
+  LaneView view(int32_t sinks, int32_t recent) const {
+    return {.token = token(), .live = live_, .sinks = sinks, .recent = recent};
+  }
+
+  // O(n): every invariant above. Tests call it after each step.
+  void CheckInvariants() const;
+
+ private:
+  int32_t TakeLowestFree();
+
+  int32_t capacity_ = 0;
+  int32_t block_max_ = 0;
+  size_t state_floats_ = 0;
+  Positions positions_ = Positions::kOriginal;
+  int32_t live_ = 0;
+  int32_t end_ = 0;
+  int32_t lowest_free_ = 0;  // no slot below it is free
+  std::vector<int32_t> token_ = {};
+  std::vector<int32_t> position_ = {};  // rounded up to whole tiles
+  std::vector<float> state_ = {};
+  size_t placed_ = 0;                           // tokens of the last Place
+  std::vector<int32_t> placed_slots_ = {};      // [block_max]
+  std::vector<int32_t> placed_positions_ = {};  // [block_max]
+  std::vector<int32_t> freed_below_ = {};       // scratch of Free: freed ranks at or below a rank
+};
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_CACHE_SLOT_MAP_H_

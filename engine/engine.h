@@ -1,0 +1,171 @@
+// The only door to a model on a device: open sessions, run batches of their tokens, evict, describe.
+//
+// One thread owns an engine and every session opened on it (server/worker.h); nothing here locks. A step is atomic:
+// when Run returns, each row's tokens are in the session's log and cache and the policy has evicted what was due.
+//
+//   EBB_ASSIGN(auto engine, Engine::Open({.model_path = "models/ebb-tiny-q8_0.gguf"}));
+//   EBB_ASSIGN(auto session, engine->OpenSession({.policy = policy}));
+//   BatchRow row{.session = session.get(), .tokens = prompt, .want = Want::kLast};
+//   EBB_TRY(session->CanAppend(prompt.size()));
+//   engine->Run({&row, 1});
+//   int32_t next = sampler.Draw(row.logits, session->log()).token;
+
+#ifndef EBB_ENGINE_ENGINE_H_
+#define EBB_ENGINE_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/model/architecture.h"
+#include "engine/text/tokenizer.h"
+#include "policies/spec.h"
+
+namespace ebb {
+
+struct EngineOptions {
+  std::string model_path = {};
+  int32_t threads = 0;  // compute threads; 0: as many as this process may run on
+  int64_t arena_bytes =
+      0;  // memory for K and V; 0: half of what the cgroup (else the machine) leaves after the weights
+  int32_t step_tokens_max = 512;  // most rows of one Run
+  std::string isa = {};           // scalar, avx2, avx512; empty: EBB_ISA, else the best this CPU has
+};
+
+struct SessionOptions {
+  ValidSpec policy = {};
+  int32_t block_size_max = 128;  // most tokens one step may append, 1 .. step_tokens_max; part of what is reserved
+};
+
+// One conversation: its token log, its cache under its policy. Destroying it gives its pages back; it goes before its
+// engine does. Made by Engine alone, used by the engine's thread alone.
+class Session {
+ public:
+  virtual ~Session() = default;
+  virtual const ValidSpec& policy() const = 0;
+  virtual std::span<const int32_t> log() const = 0;  // every token ever appended, evicted ones too
+  // Live tokens in the longest lane. All lanes agree unless Evict took a range or an age of which some lanes had
+  // already lost tokens.
+  virtual int32_t cache_length() const = 0;
+  virtual int32_t capacity() const = 0;  // slots per lane, reserved
+  virtual int64_t pages() const = 0;     // reserved pages, all lanes
+  virtual int64_t evicted() const = 0;   // tokens evicted so far, per lane
+  // Largest RoPE position in use, -1 while there is none: with original positions that of the newest token, evicted or
+  // not; with compacted ones cache_length() - 1. Past the trained context where it reaches it.
+  virtual int32_t position_max() const = 0;
+  // OK, or why `tokens` more cannot be appended in one step: RESOURCE_EXHAUSTED LENGTH_LIMIT for `full` (naming limit
+  // and length), INVALID_ARGUMENT BLOCK_TOO_LARGE. Changes nothing.
+  virtual absl::Status CanAppend(int32_t tokens) const = 0;
+};
+
+enum class Want { kNone, kLast, kAll };  // logits of which of the row's tokens
+
+// One session's share of a batch.
+struct BatchRow {
+  Session* session = nullptr;            // each session at most once per batch
+  std::span<const int32_t> tokens = {};  // REQUIRES: session->CanAppend(tokens.size()) and every id in 0..vocab-1
+  Want want = Want::kNone;
+  bool prompt_ends = false;  // the session's first prompt ends here: a budget_ratio becomes a budget
+  // Written by Run:
+  std::span<const float> logits = {};  // [1 or T, vocab], valid until the next Run
+  int32_t evicted = 0;                 // tokens that left the lane that lost most in this step
+  int64_t evicted_slots = 0;           // all lanes together
+  int64_t nan_scores = 0;              // keep scores that were NaN, all lanes
+  // Of prompt_ends alone: the budget that the ratio gives may be too small, or, where tokens of the prompt were evicted
+  // by hand, more than the session reserved. The tokens are in, and the session is bounded by its length until a later
+  // prompt_ends succeeds.
+  absl::Status status = {};
+};
+
+// What Evict takes: exactly one of the choices.
+struct EvictRequest {
+  struct Range {
+    int32_t start = 0, end = 0;
+  };  // tokens of the log, [start, end)
+  std::optional<Range> range = {};
+  std::optional<int32_t> keep = {};        // prune every lane to this many tokens
+  std::string scorer = {};                 // with keep: whose scores; empty: the session's own policy
+  std::optional<int32_t> older_than = {};  // tokens whose age (log length - index) exceeds this
+  struct LaneSlots {
+    int32_t layer = 0, head = 0;
+    std::vector<int32_t> slots = {};
+  };
+  std::vector<LaneSlots> slots = {};  // exact slots; every lane is named once and loses the same number
+  bool dry_run = false;               // answer, change nothing
+};
+
+struct EvictReport {
+  int32_t length_before = 0, length_after = 0;  // tokens per lane
+  int64_t slots_evicted = 0;                    // all lanes
+  struct Victims {
+    int32_t layer = 0, head = 0;
+    std::vector<int32_t> tokens = {};
+  };
+  std::vector<Victims> victims = {};  // token indices in ascending order, per lane
+};
+
+// One lane as DescribeCache shows it; entries are live slots in ascending slot order.
+struct LaneReport {
+  int32_t layer = 0, head = 0;
+  std::vector<int32_t> slots = {}, tokens = {}, positions = {};
+  std::vector<float> scores = {};  // the policy's keep scores; empty where it has none (full)
+};
+
+struct EngineMemory {
+  int64_t page_bytes = 0;
+  int64_t pages_total = 0, pages_reserved = 0;
+  int64_t weight_bytes = 0;  // packed
+};
+
+class Engine {
+ public:
+  // DATA_LOSS, NOT_FOUND or FAILED_PRECONDITION from the model file; UNAVAILABLE when the arena cannot be had;
+  // INVALID_ARGUMENT for options out of range or an instruction set this CPU lacks.
+  static absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options);
+  virtual ~Engine() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const Tokenizer& tokenizer() const = 0;
+  virtual std::string fingerprint()
+      const = 0;  // what decides bits: model file's hash or size, instruction set, accuracy
+  virtual EngineMemory memory() const = 0;
+  virtual int32_t threads() const = 0;
+  virtual int32_t step_tokens_max() const = 0;
+
+  // Pages that a session with these options reserves: capacity of all its lanes. INVALID_ARGUMENT when block_size_max
+  // is out of range; a number that exceeds pages_total is not an error here.
+  virtual absl::StatusOr<int64_t> PagesFor(const SessionOptions& options) const = 0;
+
+  // Reserves and opens. UNAVAILABLE NO_PAGES, naming both numbers, when fewer pages are free.
+  virtual absl::StatusOr<std::unique_ptr<Session>> OpenSession(const SessionOptions& options) = 0;
+
+  // Runs one step. REQUIRES: the rows' tokens sum to 1 .. step_tokens_max. In steady state it allocates nothing, but
+  // for a log that outgrows its capacity and doubles it.
+  virtual void Run(std::span<BatchRow> rows) = 0;
+
+  // Evicts now. INVALID_ARGUMENT with the field path (evict.range, evict.keep, evict.slots...) when the request is
+  // malformed or would leave no token; NOT_FOUND UNKNOWN_SCORER; FAILED_PRECONDITION SCORER_HAS_NO_STATE when another
+  // scorer's observations were never gathered.
+  virtual absl::StatusOr<EvictReport> Evict(Session& session, const EvictRequest& request) = 0;
+
+  // `layer` and `head` empty: all. Lanes in layer-major order.
+  virtual absl::StatusOr<std::vector<LaneReport>> Describe(const Session& session, std::optional<int32_t> layer,
+                                                           std::optional<int32_t> head) const = 0;
+
+  // Moves the RoPE positions of cached tokens at `from` or later by `delta`, in all lanes, and the next token's with
+  // them. What golden cases and later edits need. REQUIRES: positions ORIGINAL. INVALID_ARGUMENT POSITION_OUT_OF_RANGE
+  // when a position, the next token's included, would leave 0 .. 2^31 - 2; nothing moves then.
+  virtual absl::Status ShiftPositions(Session& session, int32_t from, int32_t delta) = 0;
+
+  // Frees cached tokens whose RoPE position is in [start, end), in all lanes; returns how many per lane.
+  virtual absl::StatusOr<int32_t> RemovePositions(Session& session, int32_t start, int32_t end) = 0;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_ENGINE_H_

@@ -1,0 +1,20 @@
+// Eviction on a caller's word: by token range, by keep scores, by age, by exact slots.
+
+#ifndef EBB_ENGINE_EVICT_REQUEST_H_
+#define EBB_ENGINE_EVICT_REQUEST_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/engine.h"
+#include "engine/session_on_engine.h"
+
+namespace ebb {
+
+// Errors as Engine::Evict states them. Nothing changes unless everything can be done.
+absl::StatusOr<EvictReport> CarryOut(const EvictRequest& request, SessionOnEngine& session);
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_EVICT_REQUEST_H_

@@ -1,0 +1,35 @@
+#include "engine/lab/lab.h"
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_format.h"
+
+namespace ebb::lab {
+
+absl::StatusOr<std::unique_ptr<Engine>> Lab::Open(const std::string& model) const {
+  return Engine::Open({.model_path = model, .threads = threads, .isa = isa});
+}
+
+bool Lab::Check(const absl::Status& status) {
+  if (status.ok()) return true;
+  std::fflush(stdout);
+  absl::FPrintF(stderr, "ebb-lab: %s\n", status.message());
+  exit_code = kFailed;
+  return false;
+}
+
+void AddComputeOptions(CLI::App& command, Lab& lab) {
+  command.add_option("--isa", lab.isa, "Instruction set: scalar, avx2 or avx512; default: EBB_ISA, else the best here");
+  command.add_option("--threads", lab.threads, "Compute threads; default: as many as this process may run on")
+      ->check(CLI::Range(0, 256));
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file.is_open()) return absl::NotFoundError(absl::StrFormat("%s: cannot be read", path));
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+}  // namespace ebb::lab

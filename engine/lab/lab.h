@@ -1,0 +1,50 @@
+// What every subcommand of `ebb-lab` shares: how an engine is opened, how results and failures are printed.
+//
+// Exit codes: 0 done; 1 something failed or did not match; 2 wrong usage.
+
+#ifndef EBB_ENGINE_LAB_LAB_H_
+#define EBB_ENGINE_LAB_LAB_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/engine.h"
+
+namespace ebb::lab {
+
+inline constexpr int kDone = 0;
+inline constexpr int kFailed = 1;
+inline constexpr int kUsage = 2;
+
+// One per process; filled by CLI11 before a subcommand's callback runs.
+struct Lab {
+  std::string isa = {};
+  int32_t threads = 0;
+  bool json = false;
+  int exit_code = kDone;
+
+  absl::StatusOr<std::unique_ptr<Engine>> Open(const std::string& model) const;
+
+  // Prints an error to stderr and sets exit_code. Returns status.ok().
+  bool Check(const absl::Status& status);
+};
+
+// --isa and --threads, for subcommands that compute.
+void AddComputeOptions(CLI::App& command, Lab& lab);
+
+// A whole file as text. NOT_FOUND naming it.
+absl::StatusOr<std::string> ReadText(const std::string& path);
+
+// Each adds one subcommand with its flags, help and callback; main.cc has the table.
+void AddInfo(CLI::App& app, Lab& lab);
+void AddLogits(CLI::App& app, Lab& lab);
+void AddPpl(CLI::App& app, Lab& lab);
+void AddGolden(CLI::App& app, Lab& lab);
+void AddTokenize(CLI::App& app, Lab& lab);
+
+}  // namespace ebb::lab
+
+#endif  // EBB_ENGINE_LAB_LAB_H_

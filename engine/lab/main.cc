@@ -1,0 +1,32 @@
+// `ebb-lab`: the engine without a server. Data goes to stdout, messages to stderr.
+
+#include "engine/lab/lab.h"
+
+namespace {
+
+constexpr void (*kCommands[])(CLI::App&, ebb::lab::Lab&) = {
+    ebb::lab::AddInfo, ebb::lab::AddLogits, ebb::lab::AddPpl, ebb::lab::AddGolden, ebb::lab::AddTokenize,
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("ebb-lab: look into a model, measure a policy, check the engine, all without a server.\n", "ebb-lab");
+  ebb::lab::Lab lab;
+  app.add_flag("--json", lab.json, "Print JSON, one object per line");
+  app.footer(
+      "Examples:\n"
+      "  ebb-lab info models/ebb-tiny-q8_0.gguf\n"
+      "  ebb-lab ppl models/ebb-tiny-q8_0.gguf book.txt --policy h2o --budget 256\n"
+      "  ebb-lab golden ../shared/golden\n"
+      "Exit codes: 0 done, 1 failed or did not match, 2 usage.");
+  app.fallthrough();
+  app.require_subcommand(1);
+  for (const auto add : kCommands) add(app, lab);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {  // also --help
+    return app.exit(error) == 0 ? ebb::lab::kDone : ebb::lab::kUsage;
+  }
+  return lab.exit_code;
+}

@@ -1,0 +1,130 @@
+#include "engine/model/quantization.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "policies/check.h"
+
+namespace ebb {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "model files are little-endian and read in place");
+
+constexpr int64_t kQuantBlock = 32;
+
+struct TypeRow {
+  std::string_view name = {};
+  int64_t values = 0;
+  int64_t bytes = 0;
+};
+
+// In the order of DType.
+constexpr std::array<TypeRow, 5> kTypes = {{
+    {.name = "F32", .values = 1, .bytes = 4},
+    {.name = "F16", .values = 1, .bytes = 2},
+    {.name = "BF16", .values = 1, .bytes = 2},
+    {.name = "Q8_0", .values = kQuantBlock, .bytes = 34},
+    {.name = "Q4_0", .values = kQuantBlock, .bytes = 18},
+}};
+
+const TypeRow& Row(DType type) {
+  const auto index = static_cast<size_t>(type);
+  EBB_CHECK(index < kTypes.size());
+  return kTypes[index];
+}
+
+uint16_t LoadU16(const std::byte* at) {
+  uint16_t value = 0;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
+
+// `q` holds the block's 32 signed bytes.
+void DequantizeQ8(const std::byte* block, float* out) {
+  const float d = FloatFromF16(LoadU16(block));
+  for (int64_t i = 0; i < kQuantBlock; ++i) {
+    out[i] = d * static_cast<float>(static_cast<int8_t>(block[2 + i]));
+  }
+}
+
+void DequantizeQ4(const std::byte* block, float* out) {
+  const float d = FloatFromF16(LoadU16(block));
+  for (int64_t i = 0; i < kQuantBlock / 2; ++i) {
+    const int pair = std::to_integer<int>(block[2 + i]);
+    out[i] = d * static_cast<float>((pair & 15) - 8);
+    out[i + kQuantBlock / 2] = d * static_cast<float>((pair >> 4) - 8);
+  }
+}
+
+}  // namespace
+
+std::string_view TypeName(DType type) { return Row(type).name; }
+int64_t BlockValues(DType type) { return Row(type).values; }
+int64_t BlockBytes(DType type) { return Row(type).bytes; }
+
+int64_t RowBytes(DType type, int64_t cols) {
+  const TypeRow& row = Row(type);
+  EBB_CHECK(cols >= 0);
+  EBB_CHECK(cols % row.values == 0);
+  return cols / row.values * row.bytes;
+}
+
+void DequantizeRow(DType type, const std::byte* row, int64_t cols, float* out) {
+  const int64_t bytes = RowBytes(type, cols);
+  switch (type) {
+    case DType::kF32:
+      if (bytes > 0) std::memcpy(out, row, static_cast<size_t>(bytes));
+      return;
+    case DType::kF16:
+      for (int64_t i = 0; i < cols; ++i) out[i] = FloatFromF16(LoadU16(row + 2 * i));
+      return;
+    case DType::kBf16:
+      for (int64_t i = 0; i < cols; ++i) out[i] = FloatFromBf16(LoadU16(row + 2 * i));
+      return;
+    case DType::kQ8_0:
+      for (int64_t i = 0; i < cols; i += kQuantBlock) DequantizeQ8(row + i / kQuantBlock * 34, out + i);
+      return;
+    case DType::kQ4_0:
+      for (int64_t i = 0; i < cols; i += kQuantBlock) DequantizeQ4(row + i / kQuantBlock * 18, out + i);
+      return;
+  }
+}
+
+uint16_t Bf16FromFloat(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const bool nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
+  if (nan) return static_cast<uint16_t>((bits >> 16) | 0x0040U);  // its payload may lie in the lower half alone
+  return static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16);
+}
+
+float FloatFromBf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+uint16_t F16FromFloat(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 16) & 0x8000U;
+  const uint32_t magnitude = bits & 0x7FFFFFFFU;
+  if (magnitude > 0x7F800000U) return static_cast<uint16_t>(sign | 0x7E00U | ((magnitude >> 13) & 0x01FFU));
+  if (magnitude >= 0x47800000U) return static_cast<uint16_t>(sign | 0x7C00U);  // 2^16 and more, infinity included
+  if (magnitude < 0x38800000U) {  // below 2^-14: subnormal, a multiple of 2^-24, which is the last bit of 0.5 + x
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3F000000U));
+  }
+  // The bias goes from 127 to 15; a carry out of the mantissa raises the exponent, up to infinity.
+  const uint32_t rebiased = magnitude - (112U << 23);
+  return static_cast<uint16_t>(sign | ((rebiased + 0x0FFFU + ((rebiased >> 13) & 1U)) >> 13));
+}
+
+float FloatFromF16(uint16_t bits) {
+  const uint32_t sign = (bits & 0x8000U) << 16;
+  const uint32_t exponent = (bits >> 10) & 0x1FU;
+  const uint32_t mantissa = bits & 0x03FFU;
+  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24
+    const auto magnitude = std::bit_cast<uint32_t>(static_cast<float>(mantissa) * 0x1p-24F);
+    return std::bit_cast<float>(sign | magnitude);
+  }
+  const uint32_t rebased = exponent == 0x1F ? 0xFFU : exponent + 112U;
+  return std::bit_cast<float>(sign | (rebased << 23) | (mantissa << 13));
+}
+
+}  // namespace ebb

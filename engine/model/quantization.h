@@ -1,0 +1,47 @@
+// How the elements of a tensor rest in memory: block sizes, exact decoding, and conversions of single numbers.
+//
+//   type  values  bytes  value of element i
+//   F32        1      4  IEEE binary32
+//   F16        1      2  IEEE binary16
+//   BF16       1      2  the upper half of a binary32
+//   Q8_0      32     34  d * q[i]            d: binary16, then 32 x int8
+//   Q4_0      32     18  d * (n[i] - 8)      d: binary16, then 16 bytes; byte j holds n[j] (low) and n[j + 16] (high)
+//
+// Decoding is exact: every one of these values is a binary32. All numbers rest little-endian. Not for inner loops of
+// kernels, which decode in registers (ops/cpu).
+
+#ifndef EBB_ENGINE_MODEL_QUANTIZATION_H_
+#define EBB_ENGINE_MODEL_QUANTIZATION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "engine/tensor.h"
+
+namespace ebb {
+
+// As GGUF spells it: "F32", "Q8_0".
+std::string_view TypeName(DType type);
+
+// Elements that share one block, 1 or 32, and the bytes of that block.
+int64_t BlockValues(DType type);
+int64_t BlockBytes(DType type);
+
+// Bytes of a row of `cols` elements. REQUIRES: cols is a multiple of BlockValues(type), 0 <= cols < 2^60.
+int64_t RowBytes(DType type, int64_t cols);
+
+// Writes the row's elements to `out` [cols]. `row` holds RowBytes(type, cols) bytes and needs no alignment.
+void DequantizeRow(DType type, const std::byte* row, int64_t cols, float* out);
+
+// To nearest, ties to even; what is too large becomes infinite, and a NaN stays a NaN (made quiet).
+uint16_t Bf16FromFloat(float value);
+uint16_t F16FromFloat(float value);
+
+// Exact, subnormals included.
+float FloatFromBf16(uint16_t bits);
+float FloatFromF16(uint16_t bits);
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_MODEL_QUANTIZATION_H_

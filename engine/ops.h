@@ -1,0 +1,150 @@
+// The one interface between the graph and hardware. The transformer is written once over it (transformer.cc); ops/cpu
+// implements it, ops/gpu will.
+//
+// Every op is a function of its arguments: the bits of a row do not depend on how many rows it is computed with, on the
+// number of threads, or on who else is in the batch (ARCHITECTURE, idea 6). Ops cannot fail: shapes are checked when a
+// model is packed and a session is opened. Letters: T tokens (rows) of a batch, H KV heads, G query heads per KV head,
+// d head_dim, n slots of a lane.
+
+#ifndef EBB_ENGINE_OPS_H_
+#define EBB_ENGINE_OPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "engine/model/architecture.h"
+#include "engine/parallel.h"
+#include "engine/tensor.h"
+#include "policies/scorer.h"
+#include "policies/spec.h"
+
+namespace ebb {
+
+// Slots of a tile: the granularity of K/V memory and of attention. Lanes of a tile are SIMD lanes.
+inline constexpr int32_t kTileSlots = 16;
+
+// How a lane's K and V lie in its pages. A page holds `page_tiles` tiles; a tile holds 16 slots:
+//
+//   K  [d][16]   unrotated; component-major, so that a dot product needs no sum across lanes
+//   RK [d][16]   only with RopeCache::kRk: rotate-half of K (EQUIP 5.3), zero past rotary_dims
+//   V  [16][d]   slot-major
+//
+// in the lane's element type. Slot s is lane s % 16 of tile s / 16, which is tile (s / 16) % page_tiles of page
+// (s / 16) / page_tiles.
+struct KvFormat {
+  KvType type = KvType::kBf16;
+  RopeCache rope_cache = RopeCache::kFused;
+  int32_t head_dim = 0;
+  int32_t page_tiles = 0;
+
+  int64_t element_bytes() const { return type == KvType::kF32 ? 4 : 2; }
+  int64_t tile_bytes() const {
+    return (rope_cache == RopeCache::kRk ? 3 : 2) * element_bytes() * head_dim * kTileSlots;
+  }
+};
+
+// RoPE of a model, ready for kernels: pair i turns by position * turns[i] * 2^-64 turns. Integer arithmetic reduces the
+// angle exactly at any position below 2^31, so there is no table and no drift at long range.
+struct Rope {
+  RopePairs pairs = RopePairs::kNeighbours;
+  int32_t rotary_dims = 0;           // even, 0 .. head_dim
+  std::vector<uint64_t> turns = {};  // [rotary_dims / 2] round(2^64 * frequency / 2 pi)
+};
+Rope MakeRope(const ModelConfig& config);
+
+// The memory of one lane during one step. Pointers are valid for the call.
+struct LaneStorage {
+  KvFormat format = {};
+  std::byte* const* pages = nullptr;  // [ceil(slots / (16 * page_tiles))]
+  // [slots rounded up to 16] RoPE position, < 0 for a slot that may not be seen; what lies past `slots` is not seen.
+  const int32_t* position = nullptr;
+  int32_t slots = 0;              // n: every live slot is below it
+  const float* angles = nullptr;  // optional, see Ops::Angles; for lanes that share their positions
+};
+
+// Attention of one lane of one session in one step.
+//
+//   out[t, g] = sum over slots s with 0 <= position[s] <= q_position[t] of softmax_s(logit[t, g, s]) * v[s]
+//   logit[t, g, s] = dot(R(q_position[t]) q[t, g], R(position[s]) k[s]) / sqrt(d)
+//
+// The tokens' own K and V are already in their slots. Slots are added in slot order, whoever else is in the batch: same
+// lane, same bits; a slot that may not be seen contributes nothing, whatever bytes it holds.
+struct AttendTask {
+  LaneStorage lane = {};
+  const float* q = nullptr;             // row t, head g at q + t * stride + g * d; unrotated
+  float* out = nullptr;                 // laid out as q
+  int64_t stride = 0;                   // floats from one token to the next
+  int32_t tokens = 0;                   // T >= 1
+  const int32_t* q_position = nullptr;  // [T] ascending
+  // Observations, each null unless wanted; reduced over the G heads by their mean, written whole ([slots]; dead slots
+  // 0).
+  float* column_sums = nullptr;  // [slots]
+  float* last_row = nullptr;     // [slots]
+  float* window = nullptr;       // [window_rows, slots] the last window_rows rows
+  int32_t window_rows = 0;       // <= tokens
+};
+
+// Writes T tokens' K and V of one lane into their slots (and RK where the format has it).
+struct StoreTask {
+  LaneStorage lane = {};
+  const float* k = nullptr;  // row t at k + t * stride, d floats, unrotated
+  const float* v = nullptr;
+  int64_t stride = 0;
+  int32_t tokens = 0;
+  const int32_t* slots = nullptr;  // [T]
+};
+
+// A weight matrix [rows = out, cols = in] in the form a device wants it.
+class PackedMatrix {
+ public:
+  virtual ~PackedMatrix() = default;
+  virtual int64_t rows() const = 0;
+  virtual int64_t cols() const = 0;
+  virtual int64_t bytes() const = 0;  // read by one Linear call
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // For logs and the session's fingerprint: instruction set and accuracy, for example "avx512 exact".
+  virtual std::string_view fingerprint() const = 0;
+
+  // The host's compute threads, free between two ops: policies run on them.
+  virtual Parallel& host_threads() = 0;
+
+  // Repacks a matrix once, at load.
+  virtual std::unique_ptr<PackedMatrix> Pack(const TensorView& tensor) = 0;
+
+  // x [T, dim] = rows of `table` [vocab, dim], dequantised exactly. REQUIRES: tokens in 0..vocab-1.
+  virtual void Embed(const TensorView& table, std::span<const int32_t> tokens, std::span<float> x) = 0;
+
+  // y [T, dim] = x / sqrt(mean(x^2) + eps) * weight [dim].
+  virtual void RmsNorm(std::span<const float> x, std::span<const float> weight, float eps, std::span<float> y) = 0;
+
+  // y [T, out] = x [T, in] W^T, or y += where `add`. Weights are dequantised exactly; sums are float32.
+  enum class Into { kSet, kAdd };
+  virtual void Linear(const PackedMatrix& w, std::span<const float> x, int32_t tokens, Into into,
+                      std::span<float> y) = 0;
+
+  // gate [T, ffn] = silu(gate) * up, in place.
+  virtual void SwiGlu(std::span<float> gate, std::span<const float> up) = 0;
+
+  // cos and sin of 16-slot tiles, [ceil(slots/16)][rotary_dims/2][2][16], for lanes that share positions: worth
+  // computing once per step instead of once per lane and layer. Attend computes the same bits itself where a task has
+  // none.
+  virtual void Angles(const Rope& rope, std::span<const int32_t> position, std::span<float> angles) = 0;
+
+  virtual void Store(const Rope& rope, std::span<const StoreTask> tasks) = 0;
+
+  // `group` = G.
+  virtual void Attend(const Rope& rope, int32_t group, std::span<const AttendTask> tasks) = 0;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_OPS_H_

@@ -1,0 +1,384 @@
+// Attention of some tokens over one lane, RoPE fused, softmax online over blocks of 64 slots (kernels.h, AttendArgs).
+//
+// Per block: rotate its keys once into L1 ([component][16 slots], so a dot product stays within its lane), take every
+// row's logits, then fold the block into each row's (peak, weight, sums). A slot that a row may not see is masked out
+// of its logits and left out of its sum of values, so its bytes are never part of any result. Blocks begin at fixed
+// slots and a row takes them in order: its bits depend on nothing but what it sees and where that lies.
+//
+// The two kinds of RoPE pairs differ only in where a component is read from: q and the rotated keys are held as all
+// first components, all second ones, then the rest, and the sums run in that order.
+
+#include <cstdint>
+
+#include "engine/ops/cpu/kernels.h"
+#include "engine/ops/cpu/kv.h"
+#include "engine/ops/cpu/vec.h"
+#include "engine/ops/cpu/vec_math.h"
+
+namespace ebb::cpu::EBB_KERNEL_ISA {
+namespace {
+
+constexpr float kNone = -__builtin_inff();
+
+EBB_INLINE int32_t Width(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+// The slots of a block that a query at some position may see, in slot order.
+template <typename T>
+struct Visible {
+  int32_t count = 0;
+  int32_t lane[kBlockSlots];    // slot - first slot of the block
+  const T* value[kBlockSlots];  // its row of V
+};
+
+// One block: where it begins, how much of it exists, its positions (-1 past the last slot).
+struct Block {
+  int32_t first = 0;
+  int32_t tiles = 0;
+  int32_t newest = -1;  // largest position in it
+  alignas(64) int32_t position[kBlockSlots];
+};
+
+EBB_INLINE void ReadBlock(const AttendArgs& a, int32_t first, Block& block) {
+  const int32_t left = a.slots - first;
+  const int32_t slots = left < kBlockSlots ? left : kBlockSlots;
+  block.first = first;
+  block.tiles = (slots + 15) / 16;
+  for (int32_t s = 0; s < kBlockSlots; ++s) block.position[s] = s < slots ? a.position[first + s] : -1;
+}
+
+// Lists what a query at `query` sees, and notes the largest position in it.
+template <typename T>
+int32_t See(const AttendArgs& a, const Block& block, int32_t query, Visible<T>& seen) {
+  int32_t newest = -1;
+  seen.count = 0;
+  for (int32_t t = 0; t < block.tiles; ++t) {
+    const T* values = TileAt<T>(a.kv, block.first / 16 + t).v;
+    for (int32_t s = 16 * t; s < 16 * t + 16; ++s) {
+      const int32_t position = block.position[s];
+      seen.lane[seen.count] = s;
+      seen.value[seen.count] = values + (s - 16 * t) * a.kv.head_dim;
+      seen.count += position >= 0 && position <= query ? 1 : 0;
+      newest = position <= query && position > newest ? position : newest;
+    }
+  }
+  return newest;
+}
+
+// q rotated by its position and divided by sqrt(d), components in the order of this file, zero past d.
+void RotateQueries(const AttendArgs& a) {
+  const int32_t d = a.kv.head_dim;
+  const int32_t width = Width(d);
+  const int32_t pairs = a.rope.rotary_dims / 2;
+  const Floats scale = Splat(1.0F) / Sqrt(Splat(static_cast<float>(d)));
+  int32_t phase[kMaxHeadDim / 2 + 16] = {};
+  float cos[kMaxHeadDim / 2 + 16];
+  float sin[kMaxHeadDim / 2 + 16];
+  for (int32_t t = 0; t < a.tokens; ++t) {
+    const uint64_t position = static_cast<uint32_t>(a.q_position[t]);
+    for (int32_t i = 0; i < pairs; ++i) phase[i] = static_cast<int32_t>((position * a.rope.turns[i]) >> 32);
+    for (int32_t i = 0; i < pairs; i += 16) {
+      const CosSin turned = Turn(Load(phase + i));
+      Store(turned.cos, cos + i);
+      Store(turned.sin, sin + i);
+    }
+    for (int32_t g = 0; g < a.group; ++g) {
+      const float* from = a.q + t * a.stride + g * d;
+      float* q = a.scratch.q + (int64_t{t} * a.group + g) * width;
+      for (int32_t i = 0; i < pairs; ++i) {
+        const Pair pair = PairAt(a.rope, i);
+        q[i] = from[pair.first];
+        q[pairs + i] = from[pair.second];
+      }
+      for (int32_t c = 2 * pairs; c < d; ++c) q[c] = from[c];
+      for (int32_t c = d; c < width; ++c) q[c] = 0;
+      for (int32_t i = 0; i < pairs; i += 16) {
+        const int n = pairs - i < 16 ? pairs - i : 16;
+        const Floats x = LoadFirst(q + i, n);
+        const Floats y = LoadFirst(q + pairs + i, n);
+        const Floats c = Load(cos + i);
+        const Floats s = Load(sin + i);
+        StoreFirst(Fnma(y, s, x * c), q + i, n);
+        StoreFirst(Fma(x, s, y * c), q + pairs + i, n);
+      }
+      for (int32_t c = 0; c < width; c += 16) Store(Load(q + c) * scale, q + c);
+    }
+  }
+}
+
+// Asks for what will be read soon: a tile's values while its keys are rotated, and the keys of the tile after the next.
+// One component at a time, so that requests go out at the pace of the arithmetic; decode from memory runs 1.5x faster.
+template <typename T>
+struct Following {
+  const T* values;
+  const T* keys;
+  EBB_INLINE void Ask(int32_t component) const {
+    Prefetch(values + 16 * component);
+    Prefetch(keys + 16 * component);
+  }
+};
+
+// The keys of one tile, rotated by their slots' positions: keys [d][16] in the order of this file.
+template <typename E>
+void RotateKeys(const AttendArgs& a, int32_t tile, const int32_t* position, float* keys) {
+  using Type = typename E::Type;
+  const auto view = TileAt<Type>(a.kv, tile);
+  const bool ends_soon = 16 * (tile + 2) >= a.slots;
+  const Following<Type> following = {view.v, ends_soon ? view.v : TileAt<Type>(a.kv, tile + 2).k};
+  const int32_t pairs = a.rope.rotary_dims / 2;
+  const Ints at = Load(position);
+  const float* angles = a.angles == nullptr ? nullptr : a.angles + int64_t{tile} * pairs * 32;
+  for (int32_t i = 0; i < pairs; ++i) {
+    const Pair pair = PairAt(a.rope, i);
+    const CosSin turned = angles == nullptr ? Turn(Phase(at, a.rope.turns[i]))
+                                            : CosSin{Load(angles + 32 * i), Load(angles + 32 * i + 16)};
+    following.Ask(pair.first);
+    following.Ask(pair.second);
+    const Floats x = E::Read(view.k + 16 * pair.first);
+    const Floats y = E::Read(view.k + 16 * pair.second);
+    if (view.rk == nullptr) {
+      Store(Fnma(y, turned.sin, x * turned.cos), keys + 16 * i);
+      Store(Fma(x, turned.sin, y * turned.cos), keys + 16 * (pairs + i));
+    } else {  // EQUIP 5.3: K cos + RK sin
+      Store(Fma(E::Read(view.rk + 16 * pair.first), turned.sin, x * turned.cos), keys + 16 * i);
+      Store(Fma(E::Read(view.rk + 16 * pair.second), turned.sin, y * turned.cos), keys + 16 * (pairs + i));
+    }
+  }
+  for (int32_t c = 2 * pairs; c < a.kv.head_dim; ++c) {
+    following.Ask(c);
+    Store(E::Read(view.k + 16 * c), keys + 16 * c);
+  }
+}
+
+// logits[r][16 t ..] = q[r] . keys[t], kRows rows and kTiles tiles at once.
+template <int kRows, int kTiles>
+EBB_INLINE void Dot(const float* q, int32_t width, const float* keys, int32_t d, float* logits, int64_t stride) {
+  Floats sum[kRows][kTiles];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kTiles; ++t) sum[r][t] = Zero();
+  }
+  for (int32_t c = 0; c < d; ++c) {
+    Floats key[kTiles];
+#pragma GCC unroll 8
+    for (int t = 0; t < kTiles; ++t) key[t] = Load(keys + 16 * (t * int64_t{d} + c));
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Floats component = Splat(q[int64_t{r} * width + c]);
+#pragma GCC unroll 8
+      for (int t = 0; t < kTiles; ++t) sum[r][t] = Fma(key[t], component, sum[r][t]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kTiles; ++t) Store(sum[r][t], logits + r * stride + 16 * t);
+  }
+}
+
+// Rows row .. of which at most kRows are left.
+template <int kRows>
+void DotRows(const AttendArgs& a, const Block& block, int32_t row, int32_t rows, float* logits, int64_t stride) {
+  constexpr int kTiles = TileVectors(kRows);
+  const int32_t d = a.kv.head_dim;
+  const int32_t width = Width(d);
+  for (; row + kRows <= rows; row += kRows) {
+    const float* q = a.scratch.q + int64_t{row} * width;
+    float* to = logits + row * stride;
+    int32_t t = 0;
+    for (; t + kTiles <= block.tiles; t += kTiles) {
+      Dot<kRows, kTiles>(q, width, a.scratch.keys + int64_t{16} * t * d, d, to + 16 * t, stride);
+    }
+    for (; t < block.tiles; ++t) {
+      Dot<kRows, 1>(q, width, a.scratch.keys + int64_t{16} * t * d, d, to + 16 * t, stride);
+    }
+  }
+  if constexpr (kRows > 1) DotRows<kRows - 1>(a, block, row, rows, logits, stride);
+}
+
+// Masks the logits of one row, raises its peak, and turns them into weights relative to it.
+void Softmax(const AttendArgs& a, const Block& block, int32_t row, int32_t query, float* logits) {
+  const AttendScratch& s = a.scratch;
+  Floats largest = Splat(kNone);
+  for (int32_t t = 0; t < block.tiles; ++t) {
+    const Ints position = Load(block.position + 16 * t);
+    const Mask seen = AndNot(Greater(position, Splat(-1)), Greater(position, Splat(query)));
+    const Floats x = Select(seen, Load(logits + 16 * t), Splat(kNone));
+    Store(x, logits + 16 * t);
+    largest = Max(x, largest);
+  }
+  const float before = s.peak[row];
+  const float here = Largest(largest);
+  const float peak = here > before ? here : before;
+  if (peak == kNone) return;  // nothing visible so far
+  float* weight = s.weight + int64_t{16} * row;
+  float* p = s.p + int64_t{kBlockSlots} * row;
+  Floats sum = Load(weight);
+  if (peak != before) {
+    const int32_t width = Width(a.kv.head_dim);
+    const Floats shrink = Exp(Splat(before - peak));
+    sum = sum * shrink;
+    float* sums = s.sums + int64_t{row} * width;
+    for (int32_t c = 0; c < width; c += 16) Store(Load(sums + c) * shrink, sums + c);
+    s.peak[row] = peak;
+  }
+  for (int32_t t = 0; t < block.tiles; ++t) {
+    const Floats x = Exp(Load(logits + 16 * t) - Splat(peak));
+    Store(x, p + 16 * t);
+    sum = sum + x;
+  }
+  Store(sum, weight);
+}
+
+// sums[r][column ..] += p[r] . V over the visible slots; the last vector holds `last` <= 16 components.
+template <typename E, int kRows, int kVectors, bool kPartial>
+EBB_INLINE void AddColumns(const AttendArgs& a, const Visible<typename E::Type>& seen, int32_t row, int32_t column,
+                           int last) {
+  const int32_t width = Width(a.kv.head_dim);
+  float* sums = a.scratch.sums + int64_t{row} * width + column;
+  const float* p = a.scratch.p + int64_t{row} * kBlockSlots;
+  Floats sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = Load(sums + r * width + 16 * v);
+  }
+  for (int32_t i = 0; i < seen.count; ++i) {
+    const auto* from = seen.value[i] + column;
+    const float* weight = p + seen.lane[i];
+    Floats value[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) value[v] = kPartial ? E::ReadFirst(from, last) : E::Read(from + 16 * v);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Floats share = Splat(weight[r * kBlockSlots]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = Fma(value[v], share, sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) Store(sum[r][v], sums + r * width + 16 * v);
+  }
+}
+
+template <typename E, int kRows>
+void AddValues(const AttendArgs& a, const Visible<typename E::Type>& seen, int32_t row, int32_t rows) {
+  constexpr int kVectors = TileVectors(kRows);
+  const int32_t d = a.kv.head_dim;
+  for (; row + kRows <= rows; row += kRows) {
+    int32_t c = 0;
+    for (; c + 16 * kVectors <= d; c += 16 * kVectors) {
+      AddColumns<E, kRows, kVectors, false>(a, seen, row, c, 16);
+    }
+    for (; c + 16 <= d; c += 16) AddColumns<E, kRows, 1, false>(a, seen, row, c, 16);
+    if (c < d) AddColumns<E, kRows, 1, true>(a, seen, row, c, d - c);
+  }
+  if constexpr (kRows > 1) AddValues<E, kRows - 1>(a, seen, row, rows);
+}
+
+// Folds one block into every row.
+template <typename E>
+void FoldBlock(const AttendArgs& a, const Block& block, float* logits, int64_t stride) {
+  using Type = typename E::Type;
+  const int32_t rows = a.tokens * a.group;
+  Visible<Type> seen;
+  const int32_t newest = See(a, block, a.q_position[a.tokens - 1], seen);
+  if (seen.count == 0) {
+    for (int32_t r = 0; r < rows; ++r) {
+      for (int32_t t = 0; t < block.tiles; ++t) Store(Splat(kNone), logits + r * stride + 16 * t);
+    }
+    return;
+  }
+  for (int32_t t = 0; t < block.tiles; ++t) {
+    RotateKeys<E>(a, block.first / 16 + t, block.position + 16 * t, a.scratch.keys + int64_t{16} * t * a.kv.head_dim);
+  }
+  DotRows<kTileRows>(a, block, 0, rows, logits, stride);
+  for (int32_t r = 0; r < rows; ++r) Softmax(a, block, r, a.q_position[r / a.group], logits + r * stride);
+
+  // Tokens older than something in the block see less of it and take their values one token at a time; a slot that only
+  // some rows of a tile of sums may see must not enter it even with weight zero, since its bytes may be anything.
+  int32_t all = 0;
+  for (; all < a.tokens && a.q_position[all] < newest; ++all) {
+    Visible<Type> fewer;
+    See(a, block, a.q_position[all], fewer);
+    if (fewer.count > 0) AddValues<E, kTileRows>(a, fewer, all * a.group, (all + 1) * a.group);
+  }
+  AddValues<E, kTileRows>(a, seen, all * a.group, rows);
+}
+
+// out = sums / weight; leaves 1 / weight in weight[row][0] for the observations.
+void Finish(const AttendArgs& a) {
+  const int32_t d = a.kv.head_dim;
+  const int32_t width = Width(d);
+  for (int32_t r = 0; r < a.tokens * a.group; ++r) {
+    float* weight = a.scratch.weight + int64_t{16} * r;
+    const float total = Sum(Load(weight));
+    weight[0] = total > 0 ? 1.0F / total : 0.0F;
+    const float* sums = a.scratch.sums + int64_t{r} * width;
+    float* out = a.out + r / a.group * a.stride + r % a.group * d;
+    int32_t c = 0;
+    for (; c + 16 <= d; c += 16) Store(Load(sums + c) * Splat(weight[0]), out + c);
+    StoreFirst(Load(sums + (c < width ? c : 0)) * Splat(weight[0]), out + c, d - c);
+  }
+}
+
+// out[s] = sum over rows first .. last-1 of P[row, s], divided by the group.
+void SumRows(const AttendArgs& a, int32_t first, int32_t last, int64_t stride, float* out) {
+  const Floats share = Splat(1.0F) / Splat(static_cast<float>(a.group));
+  for (int32_t s = 0; s < a.slots; s += 16) {
+    Floats sum = Zero();
+    for (int32_t r = first; r < last; ++r) {
+      const Floats x = Load(a.scratch.logits + r * stride + s) - Splat(a.scratch.peak[r]);
+      sum = Fma(Exp(x), Splat(a.scratch.weight[int64_t{16} * r]), sum);
+    }
+    StoreFirst(sum * share, out + s, a.slots - s < 16 ? a.slots - s : 16);
+  }
+}
+
+void Observe(const AttendArgs& a, int64_t stride) {
+  const int32_t rows = a.tokens * a.group;
+  if (a.column_sums != nullptr) SumRows(a, 0, rows, stride, a.column_sums);
+  if (a.last_row != nullptr) SumRows(a, rows - a.group, rows, stride, a.last_row);
+  for (int32_t w = 0; w < a.window_rows; ++w) {
+    const int32_t row = rows - (a.window_rows - w) * a.group;
+    SumRows(a, row, row + a.group, stride, a.window + int64_t{w} * a.slots);
+  }
+}
+
+template <typename E>
+void AttendLane(const AttendArgs& a) {
+  const int32_t rows = a.tokens * a.group;
+  const int32_t width = Width(a.kv.head_dim);
+  const bool observed = a.column_sums != nullptr || a.last_row != nullptr || a.window_rows > 0;
+  const int64_t stride = observed ? (int64_t{a.slots} + kBlockSlots - 1) / kBlockSlots * kBlockSlots : kBlockSlots;
+  RotateQueries(a);
+  for (int64_t i = 0; i < int64_t{rows} * width; i += 16) Store(Zero(), a.scratch.sums + i);
+  for (int32_t r = 0; r < rows; ++r) {
+    a.scratch.peak[r] = kNone;
+    Store(Zero(), a.scratch.weight + int64_t{16} * r);
+  }
+  Block block;
+  for (int32_t first = 0; first < a.slots; first += kBlockSlots) {
+    ReadBlock(a, first, block);
+    FoldBlock<E>(a, block, a.scratch.logits + (observed ? first : 0), stride);
+  }
+  Finish(a);
+  if (observed) Observe(a, stride);
+}
+
+}  // namespace
+
+void Attend(const AttendArgs& args) {
+  switch (args.kv.type) {
+    case Element::kF32:
+      return AttendLane<KvF32>(args);
+    case Element::kF16:
+      return AttendLane<KvF16>(args);
+    default:
+      return AttendLane<KvBf16>(args);
+  }
+}
+
+}  // namespace ebb::cpu::EBB_KERNEL_ISA

@@ -1,0 +1,150 @@
+// The kernels as a table of functions over raw pointers: what ops_cpu calls and what each instruction set provides.
+//
+// Plain data only, because the files that include this are compiled for instruction sets that the linker's choice of an
+// inline function must not leak out of (vec.h). Shapes and letters are those of engine/ops.h.
+
+#ifndef EBB_ENGINE_OPS_CPU_KERNELS_H_
+#define EBB_ENGINE_OPS_CPU_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ebb::cpu {
+
+// Element types of weights and of K/V, as kernels know them.
+enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4 };
+
+// Packed weights. Sixteen output rows are a panel, its lanes; four panels are a group (the panels of a last group that
+// is not full stand alone). k is cut into chunks of 32. A group lies as [chunk][panel][one panel of one chunk], so that
+// a product with one row of x reads memory once, in order. A panel of a chunk is
+//
+//   F32, F16, BF16   [32 k][16]              zero past the last k and the last row
+//   Q8_0             16 F16 scales, [32 k][16] int8
+//   Q4_0             16 F16 scales, [16 j][16] bytes: k = j in the low nibble, k = j + 16 in the high, value + 8
+inline constexpr int32_t kPanelRows = 16;
+inline constexpr int32_t kGroupPanels = 4;
+inline constexpr int32_t kChunk = 32;
+
+constexpr int64_t PanelBytes(Element type) {  // of one chunk
+  switch (type) {
+    case Element::kF32:
+      return 2048;
+    case Element::kF16:
+    case Element::kBf16:
+      return 1024;
+    case Element::kQ8:
+      return 544;
+    case Element::kQ4:
+      return 288;
+  }
+  return 0;
+}
+
+// y[m, 0..outputs-1] (+)= x[m, :] W^T for `panels` neighbouring panels and `rows` rows of x.
+//
+// Each chunk of 32 k is summed by itself in k order and then added (for Q8_0 and Q4_0 multiplied by its scale and
+// added): the same order for any number of rows.
+struct LinearArgs {
+  Element type = Element::kF32;
+  const std::byte* weights = nullptr;
+  int64_t chunk_stride = 0;  // bytes from one chunk of a panel to its next
+  int32_t panels = 0;        // 1 .. kGroupPanels
+  int32_t outputs = 0;       // rows of W in these panels, <= 16 * panels
+  int32_t k = 0;             // columns of W
+  const float* x = nullptr;  // [rows] of stride k
+  int32_t rows = 0;
+  float* y = nullptr;
+  int64_t y_stride = 0;
+  bool add = false;
+};
+
+struct RopeArgs {
+  const uint64_t* turns = nullptr;  // [rotary_dims / 2]
+  int32_t rotary_dims = 0;
+  bool halves = false;  // RopePairs::kHalves, else kNeighbours
+};
+
+struct KvArgs {
+  Element type = Element::kBf16;  // F32, F16 or BF16
+  bool rk = false;
+  int32_t head_dim = 0;
+  int32_t page_tiles = 0;
+  std::byte* const* pages = nullptr;
+};
+
+// Slots that one step of online softmax takes in. Blocks begin at multiples of it, whatever the rows are: that is what
+// makes a row's bits independent of the rows computed beside it.
+inline constexpr int32_t kBlockTiles = 4;
+inline constexpr int32_t kBlockSlots = 16 * kBlockTiles;
+
+// Largest head that kernels keep on their stack.
+inline constexpr int32_t kMaxHeadDim = 512;
+
+// Memory of one thread for one call of attend; [n] are floats. `width` = head_dim rounded up to 16.
+struct AttendScratch {
+  float* q = nullptr;       // [rows][width] rotated, divided by sqrt(d)
+  float* sums = nullptr;    // [rows][width] sum of p * v so far
+  float* peak = nullptr;    // [rows] largest logit so far
+  float* weight = nullptr;  // [rows][16] sum of p so far, by lane
+  float* keys = nullptr;    // [kBlockTiles][head_dim][16] rotated keys of a block
+  float* logits = nullptr;  // [rows][kBlockSlots], or [rows][slots up to a block] where rows are observed
+  float* p = nullptr;       // [rows][kBlockSlots]
+};
+
+// Some of the tokens of one AttendTask: rows = tokens * group.
+struct AttendArgs {
+  RopeArgs rope = {};
+  KvArgs kv = {};
+  const int32_t* position = nullptr;  // [slots up to 16]
+  int32_t slots = 0;
+  const float* angles = nullptr;
+  const float* q = nullptr;
+  float* out = nullptr;
+  int64_t stride = 0;
+  int32_t tokens = 0;
+  int32_t group = 0;
+  const int32_t* q_position = nullptr;
+  AttendScratch scratch = {};
+  float* column_sums = nullptr;  // [slots] of these tokens alone; null unless wanted, as the two below
+  float* last_row = nullptr;     // [slots]
+  float* window = nullptr;       // [window_rows][slots], the last window_rows of these tokens
+  int32_t window_rows = 0;
+};
+
+struct StoreArgs {
+  RopeArgs rope = {};
+  KvArgs kv = {};
+  const float* k = nullptr;
+  const float* v = nullptr;
+  int64_t stride = 0;
+  int32_t tokens = 0;
+  const int32_t* slots = nullptr;
+};
+
+struct Kernels {
+  const char* name = nullptr;
+  void (*linear)(const LinearArgs&) = nullptr;
+  void (*attend)(const AttendArgs&) = nullptr;
+  void (*store)(const StoreArgs&) = nullptr;
+  // Cosines and sines of one tile of 16 positions: angles [rotary_dims / 2][2][16].
+  void (*angles)(const RopeArgs&, const int32_t* position, float* angles) = nullptr;
+  // y = x / sqrt(mean(x^2) + eps) * weight, one row of n.
+  void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* y) = nullptr;
+  // gate = silu(gate) * up.
+  void (*swiglu)(float* gate, const float* up, int64_t n) = nullptr;
+};
+
+#ifdef EBB_KERNEL_ISA
+namespace EBB_KERNEL_ISA {
+void Linear(const LinearArgs& args);
+void Attend(const AttendArgs& args);
+void Store(const StoreArgs& args);
+void Angles(const RopeArgs& rope, const int32_t* position, float* angles);
+void RmsNorm(const float* x, const float* weight, float eps, int64_t n, float* y);
+void SwiGlu(float* gate, const float* up, int64_t n);
+}  // namespace EBB_KERNEL_ISA
+#endif
+
+}  // namespace ebb::cpu
+
+#endif  // EBB_ENGINE_OPS_CPU_KERNELS_H_

@@ -1,0 +1,62 @@
+// K and V as a lane's pages hold them (engine/ops.h, KvFormat), for kernels: element types and addresses.
+
+#ifndef EBB_ENGINE_OPS_CPU_KV_H_
+#define EBB_ENGINE_OPS_CPU_KV_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/ops/cpu/kernels.h"
+#include "engine/ops/cpu/vec.h"
+#include "engine/ops/cpu/vec_math.h"
+
+namespace ebb::cpu::EBB_KERNEL_ISA {
+
+struct KvF32 {
+  using Type = float;
+  static EBB_INLINE Floats Read(const float* p) { return Load(p); }
+  static EBB_INLINE Floats ReadFirst(const float* p, int n) { return LoadFirst(p, n); }
+  static EBB_INLINE void Write(Floats a, float* p) { Store(a, p); }
+};
+
+struct KvBf16 {
+  using Type = uint16_t;
+  static EBB_INLINE Floats Read(const uint16_t* p) { return LoadBf16(p); }
+  static EBB_INLINE Floats ReadFirst(const uint16_t* p, int n) { return LoadBf16First(p, n); }
+  static EBB_INLINE void Write(Floats a, uint16_t* p) { StoreBf16(RoundBf16(a), p); }
+};
+
+struct KvF16 {
+  using Type = uint16_t;
+  static EBB_INLINE Floats Read(const uint16_t* p) { return LoadF16(p); }
+  static EBB_INLINE Floats ReadFirst(const uint16_t* p, int n) { return LoadF16First(p, n); }
+  static EBB_INLINE void Write(Floats a, uint16_t* p) { StoreF16(a, p); }
+};
+
+// Where the parts of a tile begin. rk is null where the format has none.
+template <typename T>
+struct TileView {
+  T* k;
+  T* rk;
+  T* v;
+};
+
+template <typename T>
+EBB_INLINE TileView<T> TileAt(const KvArgs& kv, int32_t tile) {
+  const int64_t part = int64_t{kv.head_dim} * 16;
+  const int64_t parts = kv.rk ? 3 : 2;
+  T* base = reinterpret_cast<T*>(kv.pages[tile / kv.page_tiles]) + (tile % kv.page_tiles) * parts * part;
+  return {base, kv.rk ? base + part : nullptr, base + (parts - 1) * part};
+}
+
+// The two components that pair i turns together.
+struct Pair {
+  int32_t first, second;
+};
+EBB_INLINE Pair PairAt(const RopeArgs& rope, int32_t i) {
+  return rope.halves ? Pair{i, i + rope.rotary_dims / 2} : Pair{2 * i, 2 * i + 1};
+}
+
+}  // namespace ebb::cpu::EBB_KERNEL_ISA
+
+#endif  // EBB_ENGINE_OPS_CPU_KV_H_

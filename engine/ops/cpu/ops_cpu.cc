@@ -1,0 +1,290 @@
+#include "engine/ops/cpu/ops_cpu.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "engine/model/quantization.h"
+#include "engine/ops/cpu/dispatch.h"
+#include "engine/ops/cpu/packed_matrix.h"
+#include "engine/parallel.h"
+#include "policies/check.h"
+#include "policies/status.h"
+
+namespace ebb {
+namespace cpu {
+namespace {
+
+// Rows (tokens x group) that one call of the attend kernel takes: enough to make rotating the keys cheap, few enough
+// for its memory to stay in L2. Where rows are observed their logits are kept, and long lanes take fewer rows.
+constexpr int32_t kAttendRows = 128;
+constexpr int64_t kObservedLogits = int64_t{1} << 18;
+
+// Below this many multiply-adds a call is done before a sleeping thread has woken up.
+constexpr int64_t kWorthSplitting = int64_t{1} << 17;
+
+int32_t RoundUp(int32_t value, int32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+RopeArgs ToArgs(const Rope& rope) {
+  return {.turns = rope.turns.data(), .rotary_dims = rope.rotary_dims, .halves = rope.pairs == RopePairs::kHalves};
+}
+
+Element ElementOf(KvType type) {
+  switch (type) {
+    case KvType::kF32:
+      return Element::kF32;
+    case KvType::kF16:
+      return Element::kF16;
+    case KvType::kBf16:
+      return Element::kBf16;
+  }
+  return Element::kF32;
+}
+
+KvArgs ToArgs(const LaneStorage& lane) {
+  return {.type = ElementOf(lane.format.type),
+          .rk = lane.format.rope_cache == RopeCache::kRk,
+          .head_dim = lane.format.head_dim,
+          .page_tiles = lane.format.page_tiles,
+          .pages = lane.pages};
+}
+
+// Memory that only grows.
+class Scratch {
+ public:
+  float* AtLeast(int64_t floats) {
+    if (floats * 4 > memory_.size()) memory_ = AlignedBytes(floats * 4 + floats);
+    return reinterpret_cast<float*>(memory_.data());
+  }
+
+ private:
+  AlignedBytes memory_{0};
+};
+
+// Tokens of one AttendTask that one kernel call takes.
+struct AttendItem {
+  int32_t task = 0;
+  int32_t first = 0;
+  int32_t tokens = 0;
+  float* column_sums = nullptr;  // where this item's own sums go, null unless wanted
+};
+
+bool IsObserved(const AttendTask& task, const AttendItem& item) {
+  const int32_t last = item.first + item.tokens;
+  return task.column_sums != nullptr || (task.last_row != nullptr && last == task.tokens) ||
+         (task.window != nullptr && last > task.tokens - task.window_rows);
+}
+
+class CpuOps final : public Ops {
+ public:
+  CpuOps(const Kernels& kernels, int32_t threads)
+      : kernels_(kernels),
+        fingerprint_(absl::StrFormat("%s exact", kernels.name)),
+        parallel_(threads),
+        scratch_(static_cast<size_t>(threads)) {}
+
+  std::string_view fingerprint() const override { return fingerprint_; }
+
+  Parallel& host_threads() override { return parallel_; }
+
+  std::unique_ptr<PackedMatrix> Pack(const TensorView& tensor) override {
+    return std::make_unique<PackedPanels>(tensor, parallel_);
+  }
+
+  void Embed(const TensorView& table, std::span<const int32_t> tokens, std::span<float> x) override {
+    EBB_CHECK(x.size() == tokens.size() * static_cast<size_t>(table.cols));
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      EBB_CHECK(tokens[t] >= 0 && tokens[t] < table.rows);
+      DequantizeRow(table.type, table.data.data() + tokens[t] * RowBytes(table.type, table.cols), table.cols,
+                    x.data() + static_cast<int64_t>(t) * table.cols);
+    }
+  }
+
+  void RmsNorm(std::span<const float> x, std::span<const float> weight, float eps, std::span<float> y) override {
+    const auto dim = static_cast<int64_t>(weight.size());
+    EBB_CHECK(x.size() == y.size());
+    EBB_CHECK(x.size() % weight.size() == 0);
+    const int64_t rows = static_cast<int64_t>(x.size()) / dim;
+    Split(rows, dim, [&](int64_t row, int32_t /*thread*/) {
+      kernels_.rms_norm(x.data() + row * dim, weight.data(), eps, dim, y.data() + row * dim);
+    });
+  }
+
+  void Linear(const PackedMatrix& w, std::span<const float> x, int32_t tokens, Into into, std::span<float> y) override {
+    const auto& packed = static_cast<const PackedPanels&>(w);
+    EBB_CHECK(static_cast<int64_t>(x.size()) == tokens * w.cols());
+    EBB_CHECK(static_cast<int64_t>(y.size()) == tokens * w.rows());
+    Split(packed.groups(), tokens * w.cols() * kGroupPanels * kPanelRows, [&](int64_t group, int32_t /*thread*/) {
+      LinearArgs args = packed.Group(group);
+      args.x = x.data();
+      args.rows = tokens;
+      args.y = y.data() + group * kGroupPanels * kPanelRows;
+      args.y_stride = w.rows();
+      args.add = into == Into::kAdd;
+      kernels_.linear(args);
+    });
+  }
+
+  void SwiGlu(std::span<float> gate, std::span<const float> up) override {
+    EBB_CHECK(gate.size() == up.size());
+    constexpr int64_t kPiece = 4096;
+    const auto size = static_cast<int64_t>(gate.size());
+    Split((size + kPiece - 1) / kPiece, kPiece * 16, [&](int64_t piece, int32_t /*thread*/) {
+      const int64_t first = piece * kPiece;
+      kernels_.swiglu(gate.data() + first, up.data() + first, std::min(kPiece, size - first));
+    });
+  }
+
+  void Angles(const Rope& rope, std::span<const int32_t> position, std::span<float> angles) override {
+    const auto tiles = static_cast<int64_t>(position.size()) / kTileSlots;
+    const int64_t floats = int64_t{rope.rotary_dims} * kTileSlots;
+    EBB_CHECK(position.size() % kTileSlots == 0);
+    EBB_CHECK(static_cast<int64_t>(angles.size()) == tiles * floats);
+    Split(tiles, floats * 16, [&](int64_t tile, int32_t /*thread*/) {
+      kernels_.angles(ToArgs(rope), position.data() + tile * kTileSlots, angles.data() + tile * floats);
+    });
+  }
+
+  void Store(const Rope& rope, std::span<const StoreTask> tasks) override {
+    if (tasks.empty()) return;
+    const int64_t work = int64_t{tasks[0].tokens} * tasks[0].lane.format.head_dim * 16;
+    Split(static_cast<int64_t>(tasks.size()), work, [&](int64_t i, int32_t /*thread*/) {
+      const StoreTask& task = tasks[static_cast<size_t>(i)];
+      kernels_.store({.rope = ToArgs(rope),
+                      .kv = ToArgs(task.lane),
+                      .k = task.k,
+                      .v = task.v,
+                      .stride = task.stride,
+                      .tokens = task.tokens,
+                      .slots = task.slots});
+    });
+  }
+
+  void Attend(const Rope& rope, int32_t group, std::span<const AttendTask> tasks) override {
+    PlanItems(group, tasks);
+    int64_t work = 0;
+    for (const AttendTask& task : tasks) {
+      work += int64_t{task.tokens} * group * task.lane.slots * task.lane.format.head_dim * 2;
+    }
+    const auto items = static_cast<int64_t>(items_.size());
+    Split(items, items == 0 ? 0 : work / items, [&](int64_t i, int32_t thread) {
+      const AttendItem& item = items_[static_cast<size_t>(i)];
+      AttendOne(rope, group, tasks[static_cast<size_t>(item.task)], item, scratch_[static_cast<size_t>(thread)]);
+    });
+    SumColumns(tasks);
+  }
+
+ private:
+  // work(item, thread) for every item, on all threads if there is enough to do; `cost` multiply-adds per item.
+  template <typename Work>
+  void Split(int64_t items, int64_t cost, const Work& work) {
+    if (items * cost >= kWorthSplitting) {
+      parallel_.For(items, work);
+    } else {
+      for (int64_t item = 0; item < items; ++item) work(item, 0);
+    }
+  }
+
+  // Cuts tasks into items by rules that know nothing of threads.
+  void PlanItems(int32_t group, std::span<const AttendTask> tasks) {
+    items_.clear();
+    int64_t partial = 0;  // floats of column sums that wait to be added up
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      const AttendTask& task = tasks[i];
+      EBB_CHECK(task.lane.format.head_dim <= kMaxHeadDim);
+      EBB_CHECK(task.tokens >= 1);
+      const bool observed = task.column_sums != nullptr || task.last_row != nullptr || task.window != nullptr;
+      int64_t rows = kAttendRows;
+      if (observed) rows = std::min<int64_t>(rows, kObservedLogits / std::max(task.lane.slots, 1));
+      const int32_t tokens = static_cast<int32_t>(std::max<int64_t>(1, rows / group));
+      for (int32_t first = 0; first < task.tokens; first += tokens) {
+        items_.push_back({static_cast<int32_t>(i), first, std::min(tokens, task.tokens - first), nullptr});
+      }
+      if (task.column_sums != nullptr && task.tokens > tokens) {
+        partial += int64_t{(task.tokens + tokens - 1) / tokens} * task.lane.slots;
+      }
+    }
+    float* next = partial_sums_.AtLeast(partial);
+    for (AttendItem& item : items_) {
+      const AttendTask& task = tasks[static_cast<size_t>(item.task)];
+      if (task.column_sums == nullptr) continue;
+      item.column_sums = item.tokens == task.tokens ? task.column_sums : next;
+      if (item.tokens < task.tokens) next += task.lane.slots;
+    }
+  }
+
+  void AttendOne(const Rope& rope, int32_t group, const AttendTask& task, const AttendItem& item, Scratch& scratch) {
+    const bool observed = IsObserved(task, item);
+    const int32_t last = item.first + item.tokens;
+    cpu::AttendArgs args = {.rope = ToArgs(rope),
+                            .kv = ToArgs(task.lane),
+                            .position = task.lane.position,
+                            .slots = task.lane.slots,
+                            .angles = task.lane.angles,
+                            .q = task.q + item.first * task.stride,
+                            .out = task.out + item.first * task.stride,
+                            .stride = task.stride,
+                            .tokens = item.tokens,
+                            .group = group,
+                            .q_position = task.q_position + item.first,
+                            .column_sums = item.column_sums};
+    if (task.last_row != nullptr && last == task.tokens) args.last_row = task.last_row;
+    const int32_t window_first = task.tokens - task.window_rows;
+    if (task.window != nullptr && last > window_first) {
+      const int32_t row = std::max(item.first, window_first);
+      args.window = task.window + int64_t{row - window_first} * task.lane.slots;
+      args.window_rows = last - row;
+    }
+    CarveScratch(int64_t{item.tokens} * group, observed, args, scratch);
+    kernels_.attend(args);
+  }
+
+  static void CarveScratch(int64_t rows, bool observed, AttendArgs& args, Scratch& scratch) {
+    const int64_t width = RoundUp(args.kv.head_dim, 16);
+    const int64_t kept = observed ? RoundUp(args.slots, kBlockSlots) : kBlockSlots;
+    const int64_t keys = int64_t{kBlockSlots} * args.kv.head_dim;
+    const int64_t peak = RoundUp(static_cast<int32_t>(rows), 16);
+    float* next = scratch.AtLeast(keys + peak + rows * (2 * width + 16 + kept + kBlockSlots));
+    args.scratch.keys = std::exchange(next, next + keys);
+    args.scratch.peak = std::exchange(next, next + peak);
+    args.scratch.weight = std::exchange(next, next + rows * 16);
+    args.scratch.q = std::exchange(next, next + rows * width);
+    args.scratch.sums = std::exchange(next, next + rows * width);
+    args.scratch.p = std::exchange(next, next + rows * kBlockSlots);
+    args.scratch.logits = next;
+  }
+
+  // Adds up, in token order, the column sums of tasks that were cut.
+  void SumColumns(std::span<const AttendTask> tasks) {
+    for (const AttendItem& item : items_) {
+      const AttendTask& task = tasks[static_cast<size_t>(item.task)];
+      if (item.column_sums == nullptr || item.tokens == task.tokens) continue;
+      for (int32_t s = 0; s < task.lane.slots; ++s) {
+        task.column_sums[s] = (item.first == 0 ? 0.0F : task.column_sums[s]) + item.column_sums[s];
+      }
+    }
+  }
+
+  const Kernels& kernels_;
+  std::string fingerprint_;
+  Parallel parallel_;
+  std::vector<Scratch> scratch_;  // by thread
+  std::vector<AttendItem> items_;
+  Scratch partial_sums_;
+};
+
+}  // namespace
+}  // namespace cpu
+
+absl::StatusOr<std::unique_ptr<Ops>> MakeCpuOps(const CpuOptions& options) {
+  if (options.threads < 1 || options.threads > 256) {
+    return RefuseField("THREADS_OUT_OF_RANGE", "threads", absl::StrFormat("%d is not in 1..256", options.threads));
+  }
+  const char* environment = std::getenv("EBB_ISA");
+  const std::string isa = options.isa.empty() && environment != nullptr ? environment : options.isa;
+  EBB_ASSIGN(const cpu::Kernels* kernels, cpu::ChooseKernels(isa));
+  return std::make_unique<cpu::CpuOps>(*kernels, options.threads);
+}
+
+}  // namespace ebb

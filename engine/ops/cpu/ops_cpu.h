@@ -1,0 +1,29 @@
+// Ops on the processor's cores: splits the work of each op over threads and calls the kernels of one instruction set.
+
+#ifndef EBB_ENGINE_OPS_CPU_OPS_CPU_H_
+#define EBB_ENGINE_OPS_CPU_OPS_CPU_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/ops.h"
+
+namespace ebb {
+
+struct CpuOptions {
+  std::string isa = {};  // "scalar", "avx2" or "avx512"; empty: what EBB_ISA names, else the fastest available
+  int32_t threads = 1;   // compute threads, the caller's own included, 1..256
+};
+
+// One instance per worker, used by one thread at a time. Scratch memory grows to the largest step seen and stays.
+// Differs from ops.h's promise by nothing: the bits of a result depend neither on `threads` nor, for F32 and integer
+// arithmetic (all there is so far), on `isa`. Heads of up to 512 components.
+//
+// INVALID_ARGUMENT ISA_UNAVAILABLE, naming the instruction sets of this machine; THREADS_OUT_OF_RANGE.
+absl::StatusOr<std::unique_ptr<Ops>> MakeCpuOps(const CpuOptions& options);
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_OPS_CPU_OPS_CPU_H_

@@ -1,0 +1,58 @@
+// A weight matrix repacked for the kernels; kernels.h says how it lies.
+
+#ifndef EBB_ENGINE_OPS_CPU_PACKED_MATRIX_H_
+#define EBB_ENGINE_OPS_CPU_PACKED_MATRIX_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "engine/ops.h"
+#include "engine/ops/cpu/kernels.h"
+#include "engine/parallel.h"
+#include "engine/tensor.h"
+
+namespace ebb::cpu {
+
+// Memory aligned to a cache line, or to a huge page where it fills one. Not initialised.
+class AlignedBytes {
+ public:
+  explicit AlignedBytes(int64_t size);
+  std::byte* data() const { return data_.get(); }
+  int64_t size() const { return size_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  int64_t size_ = 0;
+};
+
+class PackedPanels final : public PackedMatrix {
+ public:
+  // REQUIRES: cols is a multiple of 32 for Q8_0 and Q4_0. Reads the tensor once, split over `parallel`.
+  PackedPanels(const TensorView& tensor, Parallel& parallel);
+
+  int64_t rows() const override { return rows_; }
+  int64_t cols() const override { return cols_; }
+  int64_t bytes() const override { return memory_.size(); }
+
+  int64_t groups() const { return (panels() + kGroupPanels - 1) / kGroupPanels; }
+  // Fills in what of a call's arguments says which weights: type, weights, chunk_stride, panels, outputs, k.
+  LinearArgs Group(int64_t group) const;
+
+ private:
+  int64_t panels() const { return (rows_ + kPanelRows - 1) / kPanelRows; }
+  int64_t chunks() const { return (cols_ + kChunk - 1) / kChunk; }
+  void PackPanelChunk(const TensorView& tensor, int64_t panel, int64_t chunk, std::byte* to) const;
+
+  Element type_;
+  int64_t rows_;
+  int64_t cols_;
+  AlignedBytes memory_;
+};
+
+}  // namespace ebb::cpu
+
+#endif  // EBB_ENGINE_OPS_CPU_PACKED_MATRIX_H_

@@ -1,0 +1,21 @@
+// The table of one instruction set.
+
+#include "engine/ops/cpu/kernels.h"
+
+namespace ebb::cpu::EBB_KERNEL_ISA {
+
+#define EBB_NAME(isa) #isa
+#define EBB_NAME_OF(isa) EBB_NAME(isa)
+
+extern const Kernels kKernels;
+constinit const Kernels kKernels = {
+    .name = EBB_NAME_OF(EBB_KERNEL_ISA),
+    .linear = Linear,
+    .attend = Attend,
+    .store = Store,
+    .angles = Angles,
+    .rms_norm = RmsNorm,
+    .swiglu = SwiGlu,
+};
+
+}  // namespace ebb::cpu::EBB_KERNEL_ISA

@@ -1,0 +1,166 @@
+// vec.h in AVX2 with FMA and F16C, as pairs of eight lanes; see there.
+
+#ifndef EBB_ENGINE_OPS_CPU_VEC_AVX2_H_
+#define EBB_ENGINE_OPS_CPU_VEC_AVX2_H_
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace ebb::cpu::EBB_KERNEL_ISA {
+
+// Tiles of sums that stay in registers: up to this many rows of activations, and for so many rows the number of vectors
+// of outputs (or of slots) beside each other. 12 sums of 16 registers; a single row has 8 sums in flight.
+inline constexpr int kTileRows = 6;
+constexpr int TileVectors(int rows) { return rows == 1 ? 4 : (rows == 2 ? 2 : 1); }
+
+struct Floats {
+  __m256 lo, hi;
+};
+struct Ints {
+  __m256i lo, hi;
+};
+struct FloatPair {
+  Floats low, high;
+};
+struct Mask {
+  __m256 lo, hi;  // all ones or all zeros per lane
+};
+
+EBB_INLINE Floats Zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+EBB_INLINE Floats Splat(float a) { return {_mm256_set1_ps(a), _mm256_set1_ps(a)}; }
+EBB_INLINE Ints Splat(int32_t a) { return {_mm256_set1_epi32(a), _mm256_set1_epi32(a)}; }
+
+EBB_INLINE Floats operator+(Floats a, Floats b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+EBB_INLINE Floats operator-(Floats a, Floats b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+EBB_INLINE Floats operator*(Floats a, Floats b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+EBB_INLINE Floats operator/(Floats a, Floats b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+EBB_INLINE Floats Fma(Floats a, Floats b, Floats c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+EBB_INLINE Floats Fnma(Floats a, Floats b, Floats c) {
+  return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
+}
+EBB_INLINE Floats Max(Floats a, Floats b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+EBB_INLINE Floats Min(Floats a, Floats b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+EBB_INLINE Floats Sqrt(Floats a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
+
+EBB_INLINE Ints operator+(Ints a, Ints b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
+EBB_INLINE Ints operator-(Ints a, Ints b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
+EBB_INLINE Ints operator&(Ints a, Ints b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
+EBB_INLINE Ints operator^(Ints a, Ints b) { return {_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi)}; }
+template <int kBits>
+EBB_INLINE Ints ShiftLeft(Ints a) {
+  return {_mm256_slli_epi32(a.lo, kBits), _mm256_slli_epi32(a.hi, kBits)};
+}
+template <int kBits>
+EBB_INLINE Ints ShiftRight(Ints a) {  // fills with zeros
+  return {_mm256_srli_epi32(a.lo, kBits), _mm256_srli_epi32(a.hi, kBits)};
+}
+EBB_INLINE Ints MulLow(Ints a, Ints b) { return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)}; }
+EBB_INLINE __m256i MulHighUnsigned(__m256i a, __m256i b) {
+  const __m256i even = _mm256_srli_epi64(_mm256_mul_epu32(a, b), 32);
+  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), _mm256_srli_epi64(b, 32));
+  return _mm256_blend_epi32(even, odd, 0xAA);
+}
+EBB_INLINE Ints MulHighUnsigned(Ints a, Ints b) { return {MulHighUnsigned(a.lo, b.lo), MulHighUnsigned(a.hi, b.hi)}; }
+
+EBB_INLINE Floats ToFloats(Ints a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+EBB_INLINE Ints Bits(Floats a) { return {_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)}; }
+EBB_INLINE Floats FromBits(Ints a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
+
+EBB_INLINE Mask Greater(Ints a, Ints b) {
+  return {_mm256_castsi256_ps(_mm256_cmpgt_epi32(a.lo, b.lo)), _mm256_castsi256_ps(_mm256_cmpgt_epi32(a.hi, b.hi))};
+}
+EBB_INLINE Mask Equal(Ints a, Ints b) {
+  return {_mm256_castsi256_ps(_mm256_cmpeq_epi32(a.lo, b.lo)), _mm256_castsi256_ps(_mm256_cmpeq_epi32(a.hi, b.hi))};
+}
+EBB_INLINE Mask Less(Floats a, Floats b) {
+  return {_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ)};
+}
+EBB_INLINE Mask AndNot(Mask a, Mask b) { return {_mm256_andnot_ps(b.lo, a.lo), _mm256_andnot_ps(b.hi, a.hi)}; }
+EBB_INLINE Floats Select(Mask m, Floats a, Floats b) {
+  return {_mm256_blendv_ps(b.lo, a.lo, m.lo), _mm256_blendv_ps(b.hi, a.hi, m.hi)};
+}
+EBB_INLINE Ints Select(Mask m, Ints a, Ints b) { return Bits(Select(m, FromBits(a), FromBits(b))); }
+
+EBB_INLINE __m256i First(int n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+EBB_INLINE Floats Load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+EBB_INLINE Floats LoadFirst(const float* p, int n) {
+  return {_mm256_maskload_ps(p, First(n)), _mm256_maskload_ps(p + 8, First(n - 8))};
+}
+EBB_INLINE Ints Load(const int32_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+}
+EBB_INLINE void Store(Floats a, float* p) {
+  _mm256_storeu_ps(p, a.lo);
+  _mm256_storeu_ps(p + 8, a.hi);
+}
+EBB_INLINE void StoreFirst(Floats a, float* p, int n) {
+  _mm256_maskstore_ps(p, First(n), a.lo);
+  _mm256_maskstore_ps(p + 8, First(n - 8), a.hi);
+}
+EBB_INLINE void Store(Ints a, int32_t* p) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.lo);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), a.hi);
+}
+
+EBB_INLINE __m128i LoadEight(const uint16_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+EBB_INLINE __m256 FromBf16(__m128i a) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(a), 16)); }
+EBB_INLINE Floats LoadBf16(const uint16_t* p) { return {FromBf16(LoadEight(p)), FromBf16(LoadEight(p + 8))}; }
+EBB_INLINE Floats LoadF16(const uint16_t* p) {
+  return {_mm256_cvtph_ps(LoadEight(p)), _mm256_cvtph_ps(LoadEight(p + 8))};
+}
+struct Halves {  // room for a partial load of 16-bit elements, which AVX2 has no instruction for
+  uint16_t lane[16];
+};
+EBB_INLINE Halves CopyFirst(const uint16_t* p, int n) {
+  Halves copy = {};
+  for (int i = 0; i < n; ++i) copy.lane[i] = p[i];
+  return copy;
+}
+EBB_INLINE Floats LoadBf16First(const uint16_t* p, int n) { return LoadBf16(CopyFirst(p, n).lane); }
+EBB_INLINE Floats LoadF16First(const uint16_t* p, int n) { return LoadF16(CopyFirst(p, n).lane); }
+EBB_INLINE void StoreBf16(Ints rounded, uint16_t* p) {  // the upper halves; see vec_math.h
+  // packus works within 128-bit halves: 0-3 8-11 | 4-7 12-15, which the permutation puts in order.
+  const __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(rounded.lo, 16), _mm256_srli_epi32(rounded.hi, 16));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xD8));
+}
+EBB_INLINE void StoreF16(Floats a, uint16_t* p) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
+}
+EBB_INLINE __m128i LoadEightBytes(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
+EBB_INLINE Floats LoadInt8(const int8_t* p) {
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(LoadEightBytes(p))),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(LoadEightBytes(p + 8)))};
+}
+// The two nibbles of each of 16 bytes, minus 8.
+EBB_INLINE FloatPair LoadNibbles(const uint8_t* p) {
+  const Ints wide = {_mm256_cvtepu8_epi32(LoadEightBytes(p)), _mm256_cvtepu8_epi32(LoadEightBytes(p + 8))};
+  return {ToFloats((wide & Splat(15)) - Splat(8)), ToFloats(ShiftRight<4>(wide) - Splat(8))};
+}
+
+EBB_INLINE void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+// The one tree of every instruction set: lane i + lane i+8, then +4, +2, +1.
+EBB_INLINE float Sum(Floats a) {
+  const __m256 eight = _mm256_add_ps(a.lo, a.hi);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+EBB_INLINE float Largest(Floats a) {
+  const __m256 eight = _mm256_max_ps(a.lo, a.hi);
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+}  // namespace ebb::cpu::EBB_KERNEL_ISA
+
+#endif  // EBB_ENGINE_OPS_CPU_VEC_AVX2_H_

@@ -1,0 +1,128 @@
+// vec.h in AVX-512 (F, BW, DQ, VL) with FMA and F16C; see there.
+
+#ifndef EBB_ENGINE_OPS_CPU_VEC_AVX512_H_
+#define EBB_ENGINE_OPS_CPU_VEC_AVX512_H_
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace ebb::cpu::EBB_KERNEL_ISA {
+
+// Tiles of sums that stay in registers: up to this many rows of activations, and for so many rows the number of vectors
+// of outputs (or of slots) beside each other. 24 sums of 32 registers; a single row has 4 sums in flight.
+inline constexpr int kTileRows = 6;
+constexpr int TileVectors(int /*rows*/) { return 4; }
+
+struct Floats {
+  __m512 v;
+};
+struct Ints {
+  __m512i v;
+};
+struct FloatPair {
+  Floats low, high;
+};
+struct Mask {
+  __mmask16 v;
+};
+
+EBB_INLINE __mmask16 First(int n) { return static_cast<__mmask16>((1U << n) - 1U); }
+
+EBB_INLINE Floats Zero() { return {_mm512_setzero_ps()}; }
+EBB_INLINE Floats Splat(float a) { return {_mm512_set1_ps(a)}; }
+EBB_INLINE Ints Splat(int32_t a) { return {_mm512_set1_epi32(a)}; }
+
+EBB_INLINE Floats operator+(Floats a, Floats b) { return {_mm512_add_ps(a.v, b.v)}; }
+EBB_INLINE Floats operator-(Floats a, Floats b) { return {_mm512_sub_ps(a.v, b.v)}; }
+EBB_INLINE Floats operator*(Floats a, Floats b) { return {_mm512_mul_ps(a.v, b.v)}; }
+EBB_INLINE Floats operator/(Floats a, Floats b) { return {_mm512_div_ps(a.v, b.v)}; }
+EBB_INLINE Floats Fma(Floats a, Floats b, Floats c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+EBB_INLINE Floats Fnma(Floats a, Floats b, Floats c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+EBB_INLINE Floats Max(Floats a, Floats b) { return {_mm512_max_ps(a.v, b.v)}; }
+EBB_INLINE Floats Min(Floats a, Floats b) { return {_mm512_min_ps(a.v, b.v)}; }
+EBB_INLINE Floats Sqrt(Floats a) { return {_mm512_sqrt_ps(a.v)}; }
+
+EBB_INLINE Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
+EBB_INLINE Ints operator-(Ints a, Ints b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+EBB_INLINE Ints operator&(Ints a, Ints b) { return {_mm512_and_si512(a.v, b.v)}; }
+EBB_INLINE Ints operator^(Ints a, Ints b) { return {_mm512_xor_si512(a.v, b.v)}; }
+template <int kBits>
+EBB_INLINE Ints ShiftLeft(Ints a) {
+  return {_mm512_slli_epi32(a.v, kBits)};
+}
+template <int kBits>
+EBB_INLINE Ints ShiftRight(Ints a) {  // fills with zeros
+  return {_mm512_srli_epi32(a.v, kBits)};
+}
+EBB_INLINE Ints MulLow(Ints a, Ints b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+EBB_INLINE Ints MulHighUnsigned(Ints a, Ints b) {
+  const __m512i even = _mm512_srli_epi64(_mm512_mul_epu32(a.v, b.v), 32);
+  const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a.v, 32), _mm512_srli_epi64(b.v, 32));
+  return {_mm512_mask_blend_epi32(0xAAAA, even, odd)};
+}
+
+EBB_INLINE Floats ToFloats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+EBB_INLINE Ints Bits(Floats a) { return {_mm512_castps_si512(a.v)}; }
+EBB_INLINE Floats FromBits(Ints a) { return {_mm512_castsi512_ps(a.v)}; }
+
+EBB_INLINE Mask Greater(Ints a, Ints b) { return {_mm512_cmpgt_epi32_mask(a.v, b.v)}; }
+EBB_INLINE Mask Equal(Ints a, Ints b) { return {_mm512_cmpeq_epi32_mask(a.v, b.v)}; }
+EBB_INLINE Mask Less(Floats a, Floats b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
+EBB_INLINE Mask AndNot(Mask a, Mask b) { return {static_cast<__mmask16>(a.v & ~b.v)}; }
+EBB_INLINE Floats Select(Mask m, Floats a, Floats b) { return {_mm512_mask_blend_ps(m.v, b.v, a.v)}; }
+EBB_INLINE Ints Select(Mask m, Ints a, Ints b) { return {_mm512_mask_blend_epi32(m.v, b.v, a.v)}; }
+
+EBB_INLINE Floats Load(const float* p) { return {_mm512_loadu_ps(p)}; }
+EBB_INLINE Floats LoadFirst(const float* p, int n) { return {_mm512_maskz_loadu_ps(First(n), p)}; }
+EBB_INLINE Ints Load(const int32_t* p) { return {_mm512_loadu_si512(p)}; }
+EBB_INLINE void Store(Floats a, float* p) { _mm512_storeu_ps(p, a.v); }
+EBB_INLINE void StoreFirst(Floats a, float* p, int n) { _mm512_mask_storeu_ps(p, First(n), a.v); }
+EBB_INLINE void Store(Ints a, int32_t* p) { _mm512_storeu_si512(p, a.v); }
+
+EBB_INLINE Floats FromBf16(__m256i a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(a), 16))}; }
+EBB_INLINE Floats LoadBf16(const uint16_t* p) {
+  return FromBf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+EBB_INLINE Floats LoadBf16First(const uint16_t* p, int n) { return FromBf16(_mm256_maskz_loadu_epi16(First(n), p)); }
+EBB_INLINE Floats LoadF16(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+EBB_INLINE Floats LoadF16First(const uint16_t* p, int n) {
+  return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(First(n), p))};
+}
+EBB_INLINE void StoreBf16(Ints rounded, uint16_t* p) {  // the upper halves; see vec_math.h
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded.v, 16)));
+}
+EBB_INLINE void StoreF16(Floats a, uint16_t* p) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+EBB_INLINE Floats LoadInt8(const int8_t* p) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
+// The two nibbles of each of 16 bytes, minus 8. The table look-up reads no more than the low four bits of an index.
+EBB_INLINE FloatPair LoadNibbles(const uint8_t* p) {
+  const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m512 values = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+  return {{_mm512_permutexvar_ps(bytes, values)}, {_mm512_permutexvar_ps(_mm512_srli_epi32(bytes, 4), values)}};
+}
+
+EBB_INLINE void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+// The one tree of every instruction set: lane i + lane i+8, then +4, +2, +1.
+EBB_INLINE float Sum(Floats a) {
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+EBB_INLINE float Largest(Floats a) {
+  const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+}  // namespace ebb::cpu::EBB_KERNEL_ISA
+
+#endif  // EBB_ENGINE_OPS_CPU_VEC_AVX512_H_

@@ -1,0 +1,169 @@
+// vec.h in plain C++: the definition that the other two must equal, and the only one on other processors.
+//
+// Fma goes through the compiler's builtin, a library call where the processor has no such instruction: slow and exact.
+
+#ifndef EBB_ENGINE_OPS_CPU_VEC_SCALAR_H_
+#define EBB_ENGINE_OPS_CPU_VEC_SCALAR_H_
+
+#include <cstdint>
+
+namespace ebb::cpu::EBB_KERNEL_ISA {
+
+// Tiles of sums as in the other two; here there is nothing to keep in registers.
+inline constexpr int kTileRows = 2;
+constexpr int TileVectors(int /*rows*/) { return 1; }
+
+struct Floats {
+  float v[16];
+};
+struct Ints {
+  int32_t v[16];
+};
+struct FloatPair {
+  Floats low, high;
+};
+struct Mask {
+  bool v[16];
+};
+
+// Applies an expression in i to the sixteen lanes of a result of type T.
+#define EBB_LANES(T, expression)                        \
+  T out;                                                \
+  for (int i = 0; i < 16; ++i) out.v[i] = (expression); \
+  return out
+
+EBB_INLINE int32_t BitsOf(float a) { return __builtin_bit_cast(int32_t, a); }
+EBB_INLINE float FloatOf(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+EBB_INLINE uint32_t Unsigned(int32_t a) { return static_cast<uint32_t>(a); }
+EBB_INLINE int32_t Signed(uint32_t a) { return static_cast<int32_t>(a); }
+
+EBB_INLINE Floats Zero() { EBB_LANES(Floats, 0.0F); }
+EBB_INLINE Floats Splat(float a) { EBB_LANES(Floats, a); }
+EBB_INLINE Ints Splat(int32_t a) { EBB_LANES(Ints, a); }
+
+EBB_INLINE Floats operator+(Floats a, Floats b) { EBB_LANES(Floats, a.v[i] + b.v[i]); }
+EBB_INLINE Floats operator-(Floats a, Floats b) { EBB_LANES(Floats, a.v[i] - b.v[i]); }
+EBB_INLINE Floats operator*(Floats a, Floats b) { EBB_LANES(Floats, a.v[i] * b.v[i]); }
+EBB_INLINE Floats operator/(Floats a, Floats b) { EBB_LANES(Floats, a.v[i] / b.v[i]); }
+EBB_INLINE Floats Fma(Floats a, Floats b, Floats c) { EBB_LANES(Floats, __builtin_fmaf(a.v[i], b.v[i], c.v[i])); }
+EBB_INLINE Floats Fnma(Floats a, Floats b, Floats c) { EBB_LANES(Floats, __builtin_fmaf(-a.v[i], b.v[i], c.v[i])); }
+// Where a lane is not a number the second argument wins, as in the instructions.
+EBB_INLINE Floats Max(Floats a, Floats b) { EBB_LANES(Floats, a.v[i] > b.v[i] ? a.v[i] : b.v[i]); }
+EBB_INLINE Floats Min(Floats a, Floats b) { EBB_LANES(Floats, a.v[i] < b.v[i] ? a.v[i] : b.v[i]); }
+EBB_INLINE Floats Sqrt(Floats a) { EBB_LANES(Floats, __builtin_sqrtf(a.v[i])); }
+
+EBB_INLINE Ints operator+(Ints a, Ints b) { EBB_LANES(Ints, Signed(Unsigned(a.v[i]) + Unsigned(b.v[i]))); }
+EBB_INLINE Ints operator-(Ints a, Ints b) { EBB_LANES(Ints, Signed(Unsigned(a.v[i]) - Unsigned(b.v[i]))); }
+EBB_INLINE Ints operator&(Ints a, Ints b) { EBB_LANES(Ints, a.v[i] & b.v[i]); }
+EBB_INLINE Ints operator^(Ints a, Ints b) { EBB_LANES(Ints, a.v[i] ^ b.v[i]); }
+template <int kBits>
+EBB_INLINE Ints ShiftLeft(Ints a) {
+  EBB_LANES(Ints, Signed(Unsigned(a.v[i]) << kBits));
+}
+template <int kBits>
+EBB_INLINE Ints ShiftRight(Ints a) {  // fills with zeros
+  EBB_LANES(Ints, Signed(Unsigned(a.v[i]) >> kBits));
+}
+EBB_INLINE Ints MulLow(Ints a, Ints b) { EBB_LANES(Ints, Signed(Unsigned(a.v[i]) * Unsigned(b.v[i]))); }
+EBB_INLINE Ints MulHighUnsigned(Ints a, Ints b) {
+  EBB_LANES(Ints, static_cast<int32_t>((uint64_t{Unsigned(a.v[i])} * Unsigned(b.v[i])) >> 32));
+}
+
+EBB_INLINE Floats ToFloats(Ints a) { EBB_LANES(Floats, static_cast<float>(a.v[i])); }
+EBB_INLINE Ints Bits(Floats a) { EBB_LANES(Ints, BitsOf(a.v[i])); }
+EBB_INLINE Floats FromBits(Ints a) { EBB_LANES(Floats, FloatOf(Unsigned(a.v[i]))); }
+
+EBB_INLINE Mask Greater(Ints a, Ints b) { EBB_LANES(Mask, a.v[i] > b.v[i]); }
+EBB_INLINE Mask Equal(Ints a, Ints b) { EBB_LANES(Mask, a.v[i] == b.v[i]); }
+EBB_INLINE Mask Less(Floats a, Floats b) { EBB_LANES(Mask, a.v[i] < b.v[i]); }
+EBB_INLINE Mask AndNot(Mask a, Mask b) { EBB_LANES(Mask, a.v[i] && !b.v[i]); }
+EBB_INLINE Floats Select(Mask m, Floats a, Floats b) { EBB_LANES(Floats, m.v[i] ? a.v[i] : b.v[i]); }
+EBB_INLINE Ints Select(Mask m, Ints a, Ints b) { EBB_LANES(Ints, m.v[i] ? a.v[i] : b.v[i]); }
+
+EBB_INLINE Floats Load(const float* p) { EBB_LANES(Floats, p[i]); }
+EBB_INLINE Floats LoadFirst(const float* p, int n) { EBB_LANES(Floats, i < n ? p[i] : 0.0F); }
+EBB_INLINE Ints Load(const int32_t* p) { EBB_LANES(Ints, p[i]); }
+EBB_INLINE void Store(Floats a, float* p) {
+  for (int i = 0; i < 16; ++i) p[i] = a.v[i];
+}
+EBB_INLINE void StoreFirst(Floats a, float* p, int n) {
+  for (int i = 0; i < n; ++i) p[i] = a.v[i];
+}
+EBB_INLINE void Store(Ints a, int32_t* p) {
+  for (int i = 0; i < 16; ++i) p[i] = a.v[i];
+}
+
+EBB_INLINE float WidenF16(uint16_t half) {
+  const uint32_t sign = uint32_t{half & 0x8000U} << 16;
+  const uint32_t magnitude = half & 0x7FFFU;
+  if (magnitude >= 0x7C00) {  // infinity, or not a number: keeps its payload, becomes quiet
+    return FloatOf(sign | 0x7F800000U | (magnitude << 13 & 0x7FFFFFU) | (magnitude > 0x7C00 ? 0x400000U : 0U));
+  }
+  // Normal: rebias the exponent by 112. Subnormal: a multiple of 2^-24.
+  const float value = magnitude >= 0x400 ? FloatOf((magnitude << 13) + 0x38000000U)
+                                         : static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-24F;
+  return FloatOf(Unsigned(BitsOf(value)) | sign);
+}
+
+// Nearest even; above the largest half becomes infinity.
+EBB_INLINE uint16_t NarrowF16(float a) {
+  const uint32_t bits = Unsigned(BitsOf(a));
+  const uint32_t sign = bits >> 16 & 0x8000U;
+  const uint32_t magnitude = bits & 0x7FFFFFFFU;
+  uint32_t half;
+  if (magnitude > 0x7F800000U) {
+    half = 0x7E00U | (magnitude >> 13 & 0x3FFU);
+  } else if (magnitude >= 0x47800000U) {  // 2^16 and more
+    half = 0x7C00U;
+  } else if (magnitude >= 0x38800000U) {  // normal, 2^-14 and more; rounding may carry into the exponent
+    half = (magnitude - 0x38000000U + 0xFFFU + (magnitude >> 13 & 1U)) >> 13;
+  } else {  // adding 1/2 leaves a multiple of 2^-24 in the low bits, rounded by the addition itself
+    half = Unsigned(BitsOf(FloatOf(magnitude) + 0.5F)) - 0x3F000000U;
+  }
+  return static_cast<uint16_t>(sign | half);
+}
+
+EBB_INLINE Floats LoadBf16(const uint16_t* p) { EBB_LANES(Floats, FloatOf(uint32_t{p[i]} << 16)); }
+EBB_INLINE Floats LoadBf16First(const uint16_t* p, int n) {
+  EBB_LANES(Floats, i < n ? FloatOf(uint32_t{p[i]} << 16) : 0.0F);
+}
+EBB_INLINE Floats LoadF16(const uint16_t* p) { EBB_LANES(Floats, WidenF16(p[i])); }
+EBB_INLINE Floats LoadF16First(const uint16_t* p, int n) { EBB_LANES(Floats, i < n ? WidenF16(p[i]) : 0.0F); }
+EBB_INLINE void StoreBf16(Ints rounded, uint16_t* p) {  // the upper halves; see vec_math.h
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<uint16_t>(Unsigned(rounded.v[i]) >> 16);
+}
+EBB_INLINE void StoreF16(Floats a, uint16_t* p) {
+  for (int i = 0; i < 16; ++i) p[i] = NarrowF16(a.v[i]);
+}
+EBB_INLINE Floats LoadInt8(const int8_t* p) { EBB_LANES(Floats, static_cast<float>(p[i])); }
+// The two nibbles of each of 16 bytes, minus 8.
+EBB_INLINE FloatPair LoadNibbles(const uint8_t* p) {
+  FloatPair out;
+  for (int i = 0; i < 16; ++i) {
+    out.low.v[i] = static_cast<float>((p[i] & 15) - 8);
+    out.high.v[i] = static_cast<float>((p[i] >> 4) - 8);
+  }
+  return out;
+}
+
+EBB_INLINE void Prefetch(const void* p) { __builtin_prefetch(p); }
+
+// The one tree of every instruction set: lane i + lane i+8, then +4, +2, +1.
+EBB_INLINE float Sum(Floats a) {
+  for (int step = 8; step >= 1; step /= 2) {
+    for (int i = 0; i < step; ++i) a.v[i] = a.v[i] + a.v[i + step];
+  }
+  return a.v[0];
+}
+EBB_INLINE float Largest(Floats a) {
+  for (int step = 8; step >= 1; step /= 2) {
+    for (int i = 0; i < step; ++i) a.v[i] = a.v[i] > a.v[i + step] ? a.v[i] : a.v[i + step];
+  }
+  return a.v[0];
+}
+
+#undef EBB_LANES
+
+}  // namespace ebb::cpu::EBB_KERNEL_ISA
+
+#endif  // EBB_ENGINE_OPS_CPU_VEC_SCALAR_H_

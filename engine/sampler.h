@@ -1,0 +1,83 @@
+// Logits to token: penalties, bias, truncation, draw (API.md, Sampling).
+//
+// A draw is a function of (options, logits, log): random numbers are a hash of (seed, index of the token in the log),
+// not a stream, so a session yields the same tokens alone, in company, or after a replay.
+
+#ifndef EBB_ENGINE_SAMPLER_H_
+#define EBB_ENGINE_SAMPLER_H_
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace ebb {
+
+// Defaults: the model's own distribution. Applied in this order: logit_bias, penalties, temperature, top_k, typical_p,
+// top_p, min_p.
+struct SamplingOptions {
+  float temperature = 1;                     // >= 0; 0: greedy, the first of the largest logits
+  int32_t top_k = 0;                         // >= 0; 0: off
+  float top_p = 1;                           // (0, 1]
+  float min_p = 0;                           // [0, 1]: keep p >= min_p * p_max
+  float typical_p = 1;                       // (0, 1]
+  float repetition_penalty = 1;              // > 0 (CTRL): seen logits are divided (if positive) or multiplied by it
+  float presence_penalty = 0;                // [-2, 2], subtracted once for a token seen in the window
+  float frequency_penalty = 0;               // [-2, 2], subtracted per occurrence in the window
+  int32_t penalty_window = 64;               // last tokens of the log that penalties look at; 0: none, -1: all
+  std::map<int32_t, float> logit_bias = {};  // [-100, 100] each
+  uint64_t seed = 0;
+  int32_t logprobs = 0;  // 0..20 alternatives to report beside the chosen token; chosen token's own always reported
+};
+
+// INVALID_ARGUMENT with the field path (sampling.top_p ...) and the allowed range.
+absl::Status CheckSampling(const SamplingOptions& options, int32_t vocab);
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;  // natural, under the model's own distribution: before bias, penalties and truncation
+};
+
+struct Drawn {
+  int32_t token = 0;
+  float logprob = 0;
+  std::vector<TokenLogprob> top = {};  // options.logprobs of them, best first
+};
+
+// Working memory of Draw; one per thread that draws.
+class Sampler {
+ public:
+  explicit Sampler(int32_t vocab);
+
+  // REQUIRES: logits.size() == vocab, CheckSampling passed. NaN logits count as minus infinity; when all are, token 0.
+  Drawn Draw(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log);
+
+ private:
+  struct Candidate {
+    int32_t token = 0;
+    float logit = 0;
+    float p = 0;
+  };
+  void Bias(const SamplingOptions& options);
+  void Penalise(const SamplingOptions& options, std::span<const int32_t> log);
+  int32_t Pick(const SamplingOptions& options, uint64_t index);
+  void Normalise();
+  void KeepTypical(float mass);
+  template <typename Before>
+  void KeepMass(float mass, const Before& before);
+  void KeepLikely(float min_p);
+  void Explain(const SamplingOptions& options, std::span<const float> logits, Drawn& drawn);
+
+  std::vector<float> logits_ = {};
+  std::vector<Candidate> candidates_ = {};
+  std::vector<int32_t> counts_ = {};
+};
+
+// log softmax(logits)[token], in float64.
+double LogProbability(std::span<const float> logits, int32_t token);
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_SAMPLER_H_

@@ -1,0 +1,92 @@
+#include "engine/session_on_engine.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "policies/check.h"
+#include "policies/status.h"
+
+namespace ebb {
+
+SessionOnEngine::SessionOnEngine(const ValidSpec& policy, SessionCache cache, int32_t block_size_max,
+                                 int32_t length_limit)
+    : policy_(policy), cache_(std::move(cache)), block_size_max_(block_size_max), length_limit_(length_limit) {
+  log_.reserve(static_cast<size_t>(cache_.shape().capacity));
+  // Pages were reserved for the limit. A prompt may outgrow it, where some of its tokens were evicted by hand on the
+  // way, and so may its share; EndPrompt then refuses.
+  if (policy_.trigger.budget == 0) policy_.budget_max = std::min(policy_.budget_max, length_limit_);
+}
+
+int32_t SessionOnEngine::cache_length() const {
+  int32_t longest = 0;
+  for (const SlotMap& map : cache_.maps()) longest = std::max(longest, map.live());
+  return longest;
+}
+
+int32_t SessionOnEngine::position_max() const {
+  return policy_.positions == Positions::kOriginal ? next_position_ - 1 : cache_length() - 1;
+}
+
+absl::Status SessionOnEngine::CanAppend(int32_t tokens) const {
+  if (tokens < 1 || tokens > block_size_max_) {
+    return RefuseField("BLOCK_TOO_LARGE", "block_size",
+                       absl::StrFormat("a step of %d tokens; this session takes 1 to %d", tokens, block_size_max_));
+  }
+  const bool bounded_by_length = !policy_.evicts || policy_.trigger.budget == 0;
+  const int32_t length = cache_length();
+  if (bounded_by_length && tokens > length_limit_ - length) {
+    return Refuse(absl::StatusCode::kResourceExhausted,
+                  absl::StrFormat("%d tokens more would exceed the session's length limit of %d; it holds %d", tokens,
+                                  length_limit_, length),
+                  {.reason = "LENGTH_LIMIT",
+                   .quota = "session",
+                   .metadata = {{"length_limit", absl::StrFormat("%d", length_limit_)},
+                                {"length", absl::StrFormat("%d", length)}}});
+  }
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  if (tokens > kMost - static_cast<int32_t>(log_.size()) || tokens > kMost - next_position_) {
+    return Refuse(absl::StatusCode::kResourceExhausted, "the session's token log is full at 2^31 - 1 tokens",
+                  {.reason = "LENGTH_LIMIT", .quota = "session"});
+  }
+  return absl::OkStatus();
+}
+
+void SessionOnEngine::Append(std::span<const int32_t> tokens) {
+  const auto count = static_cast<int32_t>(tokens.size());
+  const auto first = static_cast<int32_t>(log_.size());
+  for (SlotMap& map : cache_.maps()) map.Place(first, next_position_, count);
+  log_.insert(log_.end(), tokens.begin(), tokens.end());
+  next_position_ += count;
+}
+
+absl::Status SessionOnEngine::EndPrompt() {
+  auto fixed = FixBudget(policy_, static_cast<int32_t>(log_.size()));
+  if (!fixed.ok()) return fixed.status();
+  policy_ = *std::move(fixed);
+  return absl::OkStatus();
+}
+
+absl::Status SessionOnEngine::ShiftPositions(int32_t from, int32_t delta) {
+  EBB_CHECK(policy_.positions == Positions::kOriginal);
+  const auto stays_in_range = [&](int32_t position) {
+    const int64_t moved = position < from ? position : int64_t{position} + delta;
+    return moved >= 0 && moved < std::numeric_limits<int32_t>::max();
+  };
+  const auto refuse = [&](int32_t position) {
+    return RefuseField("POSITION_OUT_OF_RANGE", "delta",
+                       absl::StrFormat("position %d would become %d", position, int64_t{position} + delta));
+  };
+  if (!stays_in_range(next_position_)) return refuse(next_position_);
+  for (const SlotMap& map : cache_.maps()) {
+    for (const int32_t position : map.position()) {
+      if (position >= 0 && !stays_in_range(position)) return refuse(position);
+    }
+  }
+  for (SlotMap& map : cache_.maps()) map.Shift(from, delta);
+  if (next_position_ >= from) next_position_ += delta;
+  return absl::OkStatus();
+}
+
+}  // namespace ebb

@@ -1,0 +1,57 @@
+// The session as the engine sees it: the log, the cache, and the policy in force.
+
+#ifndef EBB_ENGINE_SESSION_ON_ENGINE_H_
+#define EBB_ENGINE_SESSION_ON_ENGINE_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/cache/session_cache.h"
+#include "engine/engine.h"
+
+namespace ebb {
+
+class SessionOnEngine final : public Session {
+ public:
+  // `length_limit`: most live tokens while the policy does not evict.
+  SessionOnEngine(const ValidSpec& policy, SessionCache cache, int32_t block_size_max, int32_t length_limit);
+
+  const ValidSpec& policy() const override { return policy_; }
+  std::span<const int32_t> log() const override { return log_; }
+  int32_t cache_length() const override;
+  int32_t capacity() const override { return cache_.shape().capacity; }
+  int64_t pages() const override { return cache_.pages(); }
+  int64_t evicted() const override { return evicted_; }
+  int32_t position_max() const override;
+  absl::Status CanAppend(int32_t tokens) const override;
+
+  SessionCache& cache() { return cache_; }
+  const SessionCache& cache() const { return cache_; }
+
+  // Appends to the log and seats the tokens in every lane. REQUIRES: CanAppend.
+  void Append(std::span<const int32_t> tokens);
+
+  // The first prompt has ended: a budget_ratio becomes a budget, or waits on where the one it gives is too small or
+  // more than was reserved.
+  absl::Status EndPrompt();
+
+  void CountEvicted(int32_t tokens) { evicted_ += tokens; }
+
+  // As Engine states it; moves nothing when it refuses.
+  absl::Status ShiftPositions(int32_t from, int32_t delta);
+
+ private:
+  ValidSpec policy_;
+  SessionCache cache_;
+  int32_t block_size_max_ = 0;
+  int32_t length_limit_ = 0;
+  std::vector<int32_t> log_ = {};
+  int32_t next_position_ = 0;  // of the next token, with original positions
+  int64_t evicted_ = 0;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_SESSION_ON_ENGINE_H_

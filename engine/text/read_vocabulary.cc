@@ -1,0 +1,63 @@
+#include "engine/text/read_vocabulary.h"
+
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "policies/status.h"
+
+namespace ebb {
+namespace {
+
+constexpr char kPrefix[] = "tokenizer.ggml.";
+
+absl::StatusOr<std::vector<std::string>> ReadStrings(const GgufFile& file, const std::string& key) {
+  EBB_ASSIGN(const std::vector<std::string_view> views, file.GetStrings(key));
+  return std::vector<std::string>(views.begin(), views.end());
+}
+
+absl::StatusOr<std::optional<int32_t>> ReadId(const GgufFile& file, const std::string& key) {
+  const GgufValue* value = file.FindValue(key);
+  if (value == nullptr) return std::nullopt;
+  EBB_ASSIGN(const int64_t id, file.GetInt(key));
+  if (id < 0 || id > std::numeric_limits<int32_t>::max()) {
+    return file.Damaged(value->offset, "a token id for " + key, absl::StrFormat("%d", id));
+  }
+  return static_cast<int32_t>(id);
+}
+
+absl::StatusOr<std::optional<bool>> ReadFlag(const GgufFile& file, const std::string& key) {
+  if (file.FindValue(key) == nullptr) return std::nullopt;
+  EBB_ASSIGN(const bool flag, file.GetBool(key));
+  return flag;
+}
+
+}  // namespace
+
+absl::StatusOr<Vocabulary> ReadVocabulary(const GgufFile& file) {
+  const auto key = [](const char* name) { return std::string(kPrefix) + name; };
+  const auto has = [&](const char* name) { return file.FindValue(key(name)) != nullptr; };
+  Vocabulary read;
+  EBB_ASSIGN(read.model, file.GetString(key("model")));
+  EBB_ASSIGN(read.pre, file.GetString(key("pre"), ""));
+  EBB_ASSIGN(read.tokens, ReadStrings(file, key("tokens")));
+  if (has("scores")) {
+    EBB_ASSIGN(read.scores, file.GetFloats(key("scores")));
+  }
+  if (has("token_type")) {
+    EBB_ASSIGN(read.types, file.GetInts(key("token_type")));
+  }
+  if (has("merges")) {
+    EBB_ASSIGN(read.merges, ReadStrings(file, key("merges")));
+  }
+  EBB_ASSIGN(read.bos, ReadId(file, key("bos_token_id")));
+  EBB_ASSIGN(read.eos, ReadId(file, key("eos_token_id")));
+  EBB_ASSIGN(read.eot, ReadId(file, key("eot_token_id")));
+  EBB_ASSIGN(read.eom, ReadId(file, key("eom_token_id")));
+  EBB_ASSIGN(read.add_bos, ReadFlag(file, key("add_bos_token")));
+  EBB_ASSIGN(read.add_space_prefix, ReadFlag(file, key("add_space_prefix")));
+  EBB_ASSIGN(read.chat_template, file.GetString("tokenizer.chat_template", ""));
+  return read;
+}
+
+}  // namespace ebb
