@@ -1,0 +1,76 @@
+#include "server/admin_service.h"
+
+#include "policies/registry.h"
+#include "policies/status.h"
+#include "server/process_stats.h"
+#include "server/reply.h"
+#include "server/version.h"
+
+namespace ebb {
+
+grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* context,
+                                                  const v1::GetStatusRequest* /*request*/,
+                                                  v1::GetStatusResponse* response) {
+  using Question = absl::AnyInvocable<absl::StatusOr<WorkTotals>(Dispatcher&)>;
+  return Ask<WorkTotals>(
+      parts_, "AdminService/GetStatus", *context,
+      [](const std::string& /*tenant*/) -> absl::StatusOr<Question> {
+        return Question([](Dispatcher& dispatcher) -> absl::StatusOr<WorkTotals> { return dispatcher.Totals(); });
+      },
+      [this, response](const WorkTotals& totals) {
+        Fill(totals, *response);
+        return absl::OkStatus();
+      });
+}
+
+void AdminService::Fill(const WorkTotals& totals, v1::GetStatusResponse& response) const {
+  const Worker& worker = parts_.worker;
+  response.set_version(std::string(Version()));
+  *response.mutable_uptime() = DurationProto(worker.Now() - started_);
+  response.set_state(totals.load.draining ? v1::SERVER_STATE_DRAINING : v1::SERVER_STATE_SERVING);
+
+  const ModelConfig& config = worker.model();
+  v1::ModelStatus& model = *response.mutable_model();
+  model.set_name(parts_.model_name);
+  model.set_architecture(config.architecture);
+  model.set_layers(static_cast<uint32_t>(config.layers));
+  model.set_heads(static_cast<uint32_t>(config.heads));
+  model.set_kv_heads(static_cast<uint32_t>(config.kv_heads));
+  model.set_head_dim(static_cast<uint32_t>(config.head_dim));
+  model.set_vocabulary(static_cast<uint32_t>(config.vocab));
+  model.set_context(static_cast<uint32_t>(config.context));
+  model.set_weight_bytes(static_cast<uint64_t>(totals.memory.weight_bytes));
+  model.set_fingerprint(worker.fingerprint());
+  model.set_threads(static_cast<uint32_t>(worker.threads()));
+
+  v1::CacheStatus& cache = *response.mutable_cache();
+  cache.set_page_bytes(static_cast<uint64_t>(totals.memory.page_bytes));
+  cache.set_pages_total(static_cast<uint64_t>(totals.memory.pages_total));
+  cache.set_pages_reserved(static_cast<uint64_t>(totals.memory.pages_reserved));
+  cache.set_used_bytes(static_cast<uint64_t>(totals.used_bytes));
+
+  v1::WorkStatus& work = *response.mutable_work();
+  work.set_sessions(static_cast<uint32_t>(totals.load.sessions));
+  work.set_requests_running(static_cast<uint32_t>(totals.load.requests - totals.load.requests_waiting));
+  work.set_requests_queued(static_cast<uint32_t>(totals.load.requests_waiting));
+  work.set_steps(static_cast<uint64_t>(totals.steps));
+  work.set_prompt_tokens(static_cast<uint64_t>(totals.prompt_tokens));
+  work.set_completion_tokens(static_cast<uint64_t>(totals.completion_tokens));
+  work.set_evicted_tokens(static_cast<uint64_t>(totals.evicted_tokens));
+  work.set_resident_bytes(static_cast<uint64_t>(ReadProcessStats().resident_bytes));
+}
+
+grpc::ServerUnaryReactor* AdminService::ListPolicies(grpc::CallbackServerContext* context,
+                                                     const v1::ListPoliciesRequest* /*request*/,
+                                                     v1::ListPoliciesResponse* response) {
+  return Reply(parts_, "AdminService/ListPolicies", *context, [&]() -> absl::Status {
+    for (const ScorerRow& row : ScorerRegistry()) {
+      const PolicySpec spec = {.scorer = std::string(row.name)};
+      EBB_ASSIGN(const ValidSpec defaults, Resolve(spec, {.trained_context = parts_.worker.model().context}));
+      *response->add_scorers() = ScorerProto(row, defaults);
+    }
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace ebb

@@ -1,0 +1,29 @@
+// ebb.v1.AdminService: the server about itself.
+
+#ifndef EBB_SERVER_ADMIN_SERVICE_H_
+#define EBB_SERVER_ADMIN_SERVICE_H_
+
+#include "ebb/v1/admin.grpc.pb.h"
+#include "server/rpc.h"
+
+namespace ebb {
+
+class AdminService final : public v1::AdminService::CallbackService {
+ public:
+  explicit AdminService(const ServiceParts& parts) : parts_(parts), started_(parts.worker.Now()) {}
+
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const v1::GetStatusRequest* request,
+                                      v1::GetStatusResponse* response) override;
+  grpc::ServerUnaryReactor* ListPolicies(grpc::CallbackServerContext* context, const v1::ListPoliciesRequest* request,
+                                         v1::ListPoliciesResponse* response) override;
+
+ private:
+  void Fill(const WorkTotals& totals, v1::GetStatusResponse& response) const;
+
+  const ServiceParts& parts_;
+  const absl::Time started_;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_ADMIN_SERVICE_H_

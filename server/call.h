@@ -1,0 +1,127 @@
+// A call that works on a session, as plain structs: what it asks (CallRequest), and where its results go (CallOutput).
+//
+// One call at a time writes to a session. What the log holds, exactly:
+//   - a token is in the log when the model has run it; a prompt's tokens come in blocks, a generated token comes when
+//     it is drawn, run and only then sent: what a client has seen is in the log, whatever ends its call
+//   - the session keeps the logits of the log's last token, so the next call draws at once, and two calls of ten tokens
+//     draw the same twenty as one call
+//   - an end token, and the tokens that spelled a stop text, are in the log
+
+#ifndef EBB_SERVER_CALL_H_
+#define EBB_SERVER_CALL_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "engine/sampler.h"
+#include "policies/spec.h"
+
+namespace ebb {
+
+using CallId = uint64_t;
+
+enum class FinishReason { kNone, kEndOfSequence, kStop, kMaxTokens, kLengthLimit };
+
+// When an answer ends. Token ids are in range.
+struct StoppingOptions {
+  int32_t max_tokens = 256;               // >= 1; tokens sent again after resume_from count
+  std::vector<std::string> stop = {};     // none is empty
+  std::vector<int32_t> stop_tokens = {};  // beside the model's own
+  bool ignore_eos = false;                // the model's own do not end the answer
+  bool logprobs = false;                  // report them; SamplingOptions::logprobs says how many alternatives
+};
+
+// A session to open.
+struct SessionRequest {
+  std::string tenant = {};
+  std::string id = {};  // without `sessions/`; unique in the tenant
+  ValidSpec policy = {};
+  SamplingOptions sampling = {};
+  int32_t block_size = 128;
+  absl::Duration ttl = absl::InfiniteDuration();
+  std::string request_id = {};  // empty: none
+};
+
+struct CallRequest {
+  std::string method = {};  // for SESSION_BUSY: who holds the session
+  std::string tenant = {};
+  std::string session = {};                           // id; empty: a throw-away session, `open`
+  std::optional<SessionRequest> open = {};            // closed when the call ends
+  std::optional<uint64_t> expected_generation = {};   // the caller's condition
+  std::optional<uint64_t> generation_of_prompt = {};  // the prompt was encoded to continue the log at this generation
+  std::vector<int32_t> prompt = {};
+  int32_t block_size = 0;                // 0: the session's; at most that
+  std::optional<int32_t> score_at = {};  // log-probabilities are wanted of the prompt's tokens from this index on, >= 1
+  bool decodes = false;                  // generate after the prompt
+  SamplingOptions sampling = {};         // of `decodes`
+  StoppingOptions stopping = {};         // likewise
+  std::optional<int64_t> resume_from = {};  // index in the log of the first token to send; default: its end
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+// A block of the prompt is in.
+struct BlockDone {
+  int32_t tokens_done = 0;
+  int32_t tokens_total = 0;
+  int32_t cache_length = 0;
+  int32_t evicted = 0;
+  absl::Duration elapsed = {};  // since the call's first step
+};
+
+// Tokens of the answer, all in the log.
+struct TokensDone {
+  std::span<const int32_t> tokens = {};
+  std::string text = {};         // may lag behind
+  const Drawn* drawn = nullptr;  // of the one token, if log-probabilities were asked for
+  int32_t evicted = 0;
+  int32_t cache_length = 0;
+};
+
+struct CallUsage {
+  int32_t prompt_tokens = 0;
+  int32_t completion_tokens = 0;
+  int64_t evicted = 0;
+  int32_t cache_length = 0;
+  int64_t session_tokens = 0;
+  bool past_trained_context = false;
+};
+
+struct CallTimings {
+  absl::Duration queue = {};
+  absl::Duration prefill = {};
+  std::optional<absl::Duration> first_token = {};
+  absl::Duration decode = {};
+};
+
+// The call is over. Beside the status, the rest counts only when that is OK.
+struct CallEnd {
+  absl::Status status = {};
+  FinishReason finish = FinishReason::kNone;  // kNone unless the call decodes
+  std::string text = {};                      // what was still held back
+  CallUsage usage = {};
+  CallTimings timings = {};
+  uint64_t generation = 0;
+};
+
+// Whether the reader keeps up. kFull: the call is not stepped again until Worker::ReaderReady.
+enum class Reader { kReady, kFull };
+
+// Where a call's results go. Called by the worker's thread; must not wait. Nothing is called after End, which may
+// destroy the output.
+class CallOutput {
+ public:
+  virtual ~CallOutput() = default;
+  virtual Reader OnBlock(const BlockDone& block) = 0;
+  virtual Reader OnTokens(const TokensDone& tokens) = 0;
+  virtual void OnScores(std::span<const TokenLogprob> scores) = 0;  // of CallRequest::score_at
+  virtual void End(const CallEnd& end, bool discard) = 0;           // discard: do not wait for a reader that stays slow
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_CALL_H_

@@ -1,0 +1,266 @@
+#include "server/config_keys.h"
+
+#include <google/protobuf/duration.pb.h>
+#include <google/protobuf/message.h>
+#include <google/protobuf/util/time_util.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "policies/check.h"
+#include "policies/status.h"
+#include "server/address.h"
+#include "server/resource_name.h"
+#include "server/units.h"
+
+namespace ebb {
+namespace {
+
+using config::v1::Config;
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+std::vector<ConfigKey> ReadKeys() {
+  std::vector<ConfigKey> keys;
+  const Descriptor* root = Config::descriptor();
+  for (int i = 0; i < root->field_count(); ++i) {
+    const FieldDescriptor* section = root->field(i);
+    const Descriptor* fields =
+        section->is_map() ? section->message_type()->map_value()->message_type() : section->message_type();
+    for (int j = 0; j < fields->field_count(); ++j) {
+      const FieldDescriptor* field = fields->field(j);
+      keys.push_back({.section = section->name(),
+                      .name = field->name(),
+                      .section_field = section,
+                      .field = field,
+                      .key = field->options().GetExtension(config::v1::key)});
+    }
+  }
+  return keys;
+}
+
+// Any key of the section, or null if there is no such section.
+const ConfigKey* FindSection(std::string_view section) {
+  const auto keys = ConfigKeys();
+  const auto at = std::find_if(keys.begin(), keys.end(), [&](const ConfigKey& key) { return key.section == section; });
+  return at == keys.end() ? nullptr : &*at;
+}
+
+bool IsDuration(const FieldDescriptor& field) { return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE; }
+
+std::string Allowed(const config::v1::Key& key) { return absl::StrFormat("[%s, %s]", key.min(), key.max()); }
+
+// The field's number, or the duration's nanoseconds, so that one comparison serves all ranges.
+std::optional<uint64_t> ReadNumber(const ConfigKey& key, std::string_view text) {
+  if (IsDuration(*key.field)) {
+    const auto time = ParseTime(text);
+    return time ? std::optional<uint64_t>(absl::ToInt64Nanoseconds(*time)) : std::nullopt;
+  }
+  if (key.key.kind() == config::v1::KIND_SIZE) return ParseSize(text);
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+const char* NumberExample(const ConfigKey& key) {
+  if (IsDuration(*key.field)) return "a time with its unit, for example 250ms, 10s or 5m";
+  if (key.key.kind() == config::v1::KIND_SIZE) return "a size, for example 4096, 64KiB, 4MiB or 2GiB";
+  return "a whole number";
+}
+
+void Store(const ConfigKey& key, uint64_t number, Message& section) {
+  const auto& reflection = *section.GetReflection();
+  if (IsDuration(*key.field)) {
+    reflection.MutableMessage(&section, key.field)
+        ->CopyFrom(google::protobuf::util::TimeUtil::NanosecondsToDuration(static_cast<int64_t>(number)));
+  } else if (key.field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32) {
+    reflection.SetUInt32(&section, key.field, static_cast<uint32_t>(number));
+  } else {
+    reflection.SetUInt64(&section, key.field, number);
+  }
+}
+
+// Says what is wrong with `text`, or stores it.
+absl::Status SetText(const ConfigKey& key, const std::string& path, std::string_view text, Message& section) {
+  const auto& choices = key.key.choices();
+  const bool is_default = text == key.key.default_();
+  if (!choices.empty() && !is_default && std::find(choices.begin(), choices.end(), text) == choices.end()) {
+    return RefuseField("BAD_VALUE", path, absl::StrFormat("'%s' is none of %s", text, absl::StrJoin(choices, ", ")));
+  }
+  if (key.key.kind() == config::v1::KIND_ADDRESS && !(text.empty() && key.key.may_be_empty())) {
+    const auto address = ParseAddress(text);
+    if (!address.ok()) return RefuseField("BAD_VALUE", path, std::string(address.status().message()));
+  }
+  section.GetReflection()->SetString(&section, key.field, std::string(text));
+  return absl::OkStatus();
+}
+
+absl::Status SetField(const ConfigKey& key, const std::string& path, std::string_view text, Message& section) {
+  if (key.field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) return SetText(key, path, text, section);
+  const auto number = ReadNumber(key, text);
+  if (!number) {
+    return RefuseField("BAD_VALUE", path,
+                       absl::StrFormat("'%s' is not %s, in %s", text, NumberExample(key), Allowed(key.key)));
+  }
+  if (*number < *ReadNumber(key, key.key.min()) || *number > *ReadNumber(key, key.key.max())) {
+    return RefuseField("BAD_VALUE", path, absl::StrFormat("%s is not in %s", text, Allowed(key.key)));
+  }
+  Store(key, *number, section);
+  return absl::OkStatus();
+}
+
+void SetDefaults(std::string_view section_name, Message& section) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.section != section_name) continue;
+    const absl::Status set = SetField(key, key.Path(), key.key.default_(), section);
+    EBB_CHECK(set.ok());
+  }
+}
+
+Message& Section(const ConfigPlace& place, Config& config) {
+  if (place.key->of_tenant()) return (*config.mutable_tenants())[place.tenant];
+  return *config.GetReflection()->MutableMessage(&config, place.key->section_field);
+}
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string_view LastSegment(std::string_view path) { return path.substr(path.rfind('.') + 1); }
+
+absl::Status UnknownKey(std::string_view path, const std::string& tenant) {
+  std::vector<std::string> known;
+  for (const ConfigKey& key : ConfigKeys()) known.push_back(key.Path(tenant.empty() ? "NAME" : tenant));
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (std::find(known.begin(), known.end(), key.section) == known.end()) known.push_back(key.section);
+  }
+  return RefuseField("UNKNOWN_KEY", std::string(path),
+                     absl::StrCat("there is no such key; the nearest is ", NearestWord(path, known)));
+}
+
+}  // namespace
+
+std::string ConfigKey::Path(std::string_view tenant) const {
+  if (of_tenant()) return absl::StrFormat("%s.%s.%s", section, tenant, name);
+  return absl::StrCat(section, ".", name);
+}
+
+std::string ConfigKey::Variable() const {
+  if (of_tenant()) return "";
+  return absl::StrCat("EBB_", absl::AsciiStrToUpper(section), "_", absl::AsciiStrToUpper(name));
+}
+
+std::string ConfigKey::Shape() const {
+  if (key.choices_size() > 0) return absl::StrJoin(key.choices(), "|");
+  if (key.kind() == config::v1::KIND_ADDRESS) return "HOST:PORT";
+  if (key.kind() == config::v1::KIND_SIZE) return "SIZE";
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) return "TEXT";
+  return IsDuration(*field) ? "TIME" : "N";
+}
+
+std::span<const ConfigKey> ConfigKeys() {
+  static const std::vector<ConfigKey> keys = ReadKeys();
+  return keys;
+}
+
+absl::StatusOr<ConfigPlace> FindConfigPlace(const ConfigPath& path) {
+  EBB_CHECK(!path.empty());
+  const std::string text = absl::StrJoin(path, ".");
+  const ConfigKey* section = FindSection(path[0]);
+  if (section == nullptr) return UnknownKey(text, "");
+  if (path.size() == 1) return ConfigPlace();
+  ConfigPlace place;
+  if (section->of_tenant()) place.tenant = path[1];
+  if (section->of_tenant() && !IsResourceName(place.tenant)) {
+    return RefuseField("INVALID_TENANT", text,
+                       absl::StrFormat("'%s' is no tenant's name, %s", place.tenant, kResourceNamePattern));
+  }
+  const size_t depth = section->of_tenant() ? 3 : 2;
+  if (path.size() < depth) return place;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (path.size() == depth && key.section == path[0] && key.name == path.back()) place.key = &key;
+  }
+  if (place.key == nullptr) return UnknownKey(text, place.tenant);
+  return place;
+}
+
+ConfigPath SplitConfigPath(std::string_view path) {
+  const size_t first = path.find('.');
+  ConfigPath segments = {std::string(path.substr(0, first))};
+  if (first == std::string_view::npos) return segments;
+  std::string_view rest = path.substr(first + 1);
+  const ConfigKey* section = FindSection(segments[0]);
+  const size_t last = rest.rfind('.');
+  if (section != nullptr && section->of_tenant() && last != std::string_view::npos) {
+    segments.emplace_back(rest.substr(0, last));
+    rest = rest.substr(last + 1);
+  }
+  segments.emplace_back(rest);
+  return segments;
+}
+
+absl::Status SetConfigValue(const ConfigPlace& place, std::string_view text, Config& config) {
+  EBB_CHECK(place.key != nullptr);
+  if (place.key->of_tenant()) AddTenant(place.tenant, config);
+  return SetField(*place.key, place.key->Path(place.tenant), text, Section(place, config));
+}
+
+void AddTenant(const std::string& name, Config& config) {
+  if (!config.tenants().contains(name)) SetDefaults("tenants", (*config.mutable_tenants())[name]);
+}
+
+Config DefaultConfig() {
+  Config config;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (!key.of_tenant()) SetDefaults(key.section, *config.GetReflection()->MutableMessage(&config, key.section_field));
+  }
+  return config;
+}
+
+std::string GetConfigValue(const ConfigPlace& place, const Config& config) {
+  EBB_CHECK(place.key != nullptr);
+  const Message& section = place.key->of_tenant()
+                               ? static_cast<const Message&>(config.tenants().at(place.tenant))
+                               : config.GetReflection()->GetMessage(config, place.key->section_field);
+  const FieldDescriptor* field = place.key->field;
+  const auto& reflection = *section.GetReflection();
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) return reflection.GetString(section, field);
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32) return absl::StrCat(reflection.GetUInt32(section, field));
+  if (!IsDuration(*field)) return FormatSize(reflection.GetUInt64(section, field));
+  google::protobuf::Duration duration;
+  duration.CopyFrom(reflection.GetMessage(section, field));
+  const std::string text =
+      absl::FormatDuration(absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos()));
+  return text == "0" ? "0s" : text;
+}
+
+std::string NearestWord(std::string_view word, std::span<const std::string> known) {
+  EBB_CHECK(!known.empty());
+  const auto distance = [&](const std::string& other) {
+    return std::min(EditDistance(word, other), 1 + EditDistance(LastSegment(word), LastSegment(other)));
+  };
+  return *std::min_element(known.begin(), known.end(),
+                           [&](const std::string& a, const std::string& b) { return distance(a) < distance(b); });
+}
+
+}  // namespace ebb

@@ -1,0 +1,72 @@
+// The keys of the configuration, read from the descriptors of ebb.config.v1 and their (key) options. A path is spelled
+// with dots, `server.listen`; those of a tenant hold its name, `tenants.acme.weight`, which may itself hold dots.
+
+#ifndef EBB_SERVER_CONFIG_KEYS_H_
+#define EBB_SERVER_CONFIG_KEYS_H_
+
+#include <google/protobuf/descriptor.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ebb/config/v1/config.pb.h"
+#include "ebb/config/v1/key.pb.h"
+#include "server/config_yaml.h"
+
+namespace ebb {
+
+struct ConfigKey {
+  std::string section = {};                                          // server; tenants
+  std::string name = {};                                             // listen
+  const google::protobuf::FieldDescriptor* section_field = nullptr;  // of Config
+  const google::protobuf::FieldDescriptor* field = nullptr;          // of the section, or of Tenant
+  config::v1::Key key = {};
+
+  bool of_tenant() const { return section_field->is_map(); }
+  // "server.listen"; of a tenant's key with `tenant` for its name.
+  std::string Path(std::string_view tenant = "NAME") const;
+  // "EBB_SERVER_LISTEN"; empty for a tenant's key, since names do not survive upper case.
+  std::string Variable() const;
+  // What a value looks like in help: HOST:PORT, SIZE, TIME, N, TEXT, or the choices, a|b.
+  std::string Shape() const;
+};
+
+// All of them, in the schema's order.
+std::span<const ConfigKey> ConfigKeys();
+
+// Where a path leads.
+struct ConfigPlace {
+  const ConfigKey* key = nullptr;  // null: a section or a tenant as a whole
+  std::string tenant = {};         // empty: not of a tenant
+};
+
+// INVALID_ARGUMENT UNKNOWN_KEY naming the nearest known path, or INVALID_TENANT.
+absl::StatusOr<ConfigPlace> FindConfigPlace(const ConfigPath& path);
+
+// "server.listen" and "tenants.eu.acme.weight" in their segments; of a tenant, the last dot ends the name.
+ConfigPath SplitConfigPath(std::string_view path);
+
+// Reads `text` into the key's field (making the tenant, if it is of one). INVALID_ARGUMENT BAD_VALUE, the field being
+// the path, naming what is allowed.
+absl::Status SetConfigValue(const ConfigPlace& place, std::string_view text, config::v1::Config& config);
+
+// Makes the tenant, every key at its default, unless it is there.
+void AddTenant(const std::string& name, config::v1::Config& config);
+
+// Every key of every section at its default; no tenants.
+config::v1::Config DefaultConfig();
+
+// The field's value as YAML would spell it, without quotes; SetConfigValue reads it back.
+std::string GetConfigValue(const ConfigPlace& place, const config::v1::Config& config);
+
+// Of `known`, the one with the fewest edits to `word` (or to its last segment); the first of equals.
+std::string NearestWord(std::string_view word, std::span<const std::string> known);
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_CONFIG_KEYS_H_

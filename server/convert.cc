@@ -1,0 +1,342 @@
+#include "server/convert.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "absl/strings/str_format.h"
+#include "engine/text/chat_template.h"
+#include "policies/hash_random.h"
+#include "policies/status.h"
+#include "server/resource_name.h"
+
+namespace ebb {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+constexpr char kSessions[] = "sessions/";
+constexpr uint32_t kMaxTokensMax = 1 << 24;
+constexpr int kStopsMax = 16;
+constexpr size_t kStopBytesMax = 256;
+constexpr int kStopTokensMax = 64;
+constexpr uint32_t kLogprobsMax = 20;
+constexpr size_t kLogitBiasMax = 1024;
+
+absl::Status OutOfRange(const std::string& field, const std::string& value, const std::string& range) {
+  return RefuseField("OUT_OF_RANGE", field, absl::StrFormat("%s is not in %s", value, range));
+}
+
+absl::Status OutOfRange(const std::string& field, uint64_t value, uint64_t min, uint64_t max) {
+  return OutOfRange(field, absl::StrFormat("%d", value), absl::StrFormat("[%d, %d]", min, max));
+}
+
+// A count of tokens in a policy. Resolve says the exact range; this one keeps it inside an int32.
+absl::StatusOr<int32_t> PolicyTokens(const std::string& field, uint32_t value) {
+  if (value > static_cast<uint32_t>(kBudgetMax)) return OutOfRange(field, value, 0, kBudgetMax);
+  return static_cast<int32_t>(value);
+}
+
+double NumberOf(const Message& message, const FieldDescriptor& field) {
+  const Reflection& reflection = *message.GetReflection();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return reflection.GetDouble(message, &field);
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return reflection.GetFloat(message, &field);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return reflection.GetUInt32(message, &field);
+    case FieldDescriptor::CPPTYPE_INT32:
+      return reflection.GetInt32(message, &field);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return static_cast<double>(reflection.GetUInt64(message, &field));
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return reflection.GetBool(message, &field) ? 1 : 0;
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return reflection.GetEnumValue(message, &field);
+    default:
+      return std::numeric_limits<double>::quiet_NaN();  // out of every range
+  }
+}
+
+// The arm's name is the registry key; its fields that are set are the scorer's parameters.
+void ScorerFrom(const v1::PolicySpec& proto, PolicySpec& spec) {
+  const Reflection& reflection = *proto.GetReflection();
+  const FieldDescriptor* arm =
+      reflection.GetOneofFieldDescriptor(proto, proto.GetDescriptor()->FindOneofByName("scorer"));
+  if (arm == nullptr) return;
+  spec.scorer = arm->name();
+  const Message& parameters = reflection.GetMessage(proto, arm);
+  std::vector<const FieldDescriptor*> given;
+  parameters.GetReflection()->ListFields(parameters, &given);
+  for (const FieldDescriptor* field : given) spec.parameters[field->name()] = NumberOf(parameters, *field);
+}
+
+absl::Status TriggerFrom(const v1::Trigger& proto, PolicySpec& spec) {
+  if (proto.size_case() == v1::Trigger::kBudget) {
+    EBB_ASSIGN(spec.budget, PolicyTokens("policy.trigger.budget", proto.budget()));
+  }
+  if (proto.size_case() == v1::Trigger::kBudgetRatio) spec.budget_ratio = proto.budget_ratio();
+  if (proto.has_overflow()) {
+    EBB_ASSIGN(spec.overflow, PolicyTokens("policy.trigger.overflow", proto.overflow()));
+  }
+  EBB_ASSIGN(spec.slack, PolicyTokens("policy.trigger.slack", proto.slack()));
+  EBB_ASSIGN(spec.max_drop, PolicyTokens("policy.trigger.max_drop", proto.max_drop()));
+  return absl::OkStatus();
+}
+
+absl::Status ProtectionFrom(const v1::Protection& proto, PolicySpec& spec) {
+  if (proto.has_sinks()) {
+    EBB_ASSIGN(spec.sinks, PolicyTokens("policy.protect.sinks", proto.sinks()));
+  }
+  if (proto.has_recent()) {
+    EBB_ASSIGN(spec.recent, PolicyTokens("policy.protect.recent", proto.recent()));
+  }
+  return absl::OkStatus();
+}
+
+// Choices that plain structs name as ebb.v1 does, one row per value; 0 leaves the default.
+template <typename Choice>
+struct ChoiceRow {
+  int number = 0;
+  Choice choice = {};
+};
+
+template <typename Choice, typename Target>
+absl::Status ChoiceFrom(const std::string& field, int number, std::initializer_list<ChoiceRow<Choice>> rows,
+                        Target& target) {
+  if (number == 0) return absl::OkStatus();
+  for (const ChoiceRow<Choice>& row : rows) {
+    if (row.number != number) continue;
+    target = row.choice;
+    return absl::OkStatus();
+  }
+  return RefuseField("UNKNOWN_ENUM_VALUE", field, absl::StrFormat("%d is no value of this enum", number));
+}
+
+absl::Status ChoicesFrom(const v1::PolicySpec& proto, PolicySpec& spec) {
+  EBB_TRY(ChoiceFrom<Schedule>("policy.schedule", proto.schedule(), {{v1::SCHEDULE_EVERY_STEP, Schedule::kEveryStep}},
+                               spec.schedule));
+  EBB_TRY(
+      ChoiceFrom<Modifier>("policy.modifier", proto.modifier(), {{v1::MODIFIER_NONE, Modifier::kNone}}, spec.modifier));
+  EBB_TRY(ChoiceFrom<Positions>(
+      "policy.positions", proto.positions(),
+      {{v1::POSITIONS_ORIGINAL, Positions::kOriginal}, {v1::POSITIONS_COMPACTED, Positions::kCompacted}},
+      spec.positions));
+  EBB_TRY(ChoiceFrom<KvType>(
+      "policy.cache.kv_dtype", proto.cache().kv_dtype(),
+      {{v1::KV_TYPE_F32, KvType::kF32}, {v1::KV_TYPE_BF16, KvType::kBf16}, {v1::KV_TYPE_F16, KvType::kF16}},
+      spec.kv_type));
+  return ChoiceFrom<RopeCache>("policy.cache.rope_cache", proto.cache().rope_cache(),
+                               {{v1::ROPE_CACHE_FUSED, RopeCache::kFused}, {v1::ROPE_CACHE_RK, RopeCache::kRk}},
+                               spec.rope_cache);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> TenantFrom(std::string_view metadata) {
+  if (metadata.empty()) return std::string("default");
+  if (!IsResourceName(metadata)) {
+    return RefuseField("INVALID_TENANT", "x-ebb-tenant",
+                       absl::StrFormat("a tenant's name is %s", kResourceNamePattern));
+  }
+  return std::string(metadata);
+}
+
+absl::Status CheckSessionId(const std::string& id, const std::string& field) {
+  if (IsResourceName(id)) return absl::OkStatus();
+  return RefuseField("INVALID_NAME", field, absl::StrFormat("a session's id is %s", kResourceNamePattern));
+}
+
+absl::StatusOr<std::string> SessionIdFrom(const std::string& name, const std::string& field) {
+  const std::string_view prefix = kSessions;
+  if (!name.starts_with(prefix) || !IsResourceName(std::string_view(name).substr(prefix.size()))) {
+    return RefuseField("INVALID_NAME", field,
+                       absl::StrFormat("a session's name is %s%s", kSessions, kResourceNamePattern));
+  }
+  return name.substr(prefix.size());
+}
+
+std::string NewSessionId() {
+  std::random_device random;
+  return absl::StrFormat("s-%08x%08x%08x%08x", random(), random(), random(), random());
+}
+
+uint64_t SeedFor(std::string_view session_id) {
+  uint64_t hash = 0xCBF29CE484222325U;  // FNV-1a
+  for (const char c : session_id) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
+  return hash;
+}
+
+absl::StatusOr<PolicySpec> PolicyFrom(const v1::PolicySpec& proto) {
+  PolicySpec spec;
+  ScorerFrom(proto, spec);
+  EBB_TRY(TriggerFrom(proto.trigger(), spec));
+  EBB_TRY(ProtectionFrom(proto.protect(), spec));
+  EBB_TRY(ChoicesFrom(proto, spec));
+  return spec;
+}
+
+absl::StatusOr<ValidSpec> ValidPolicyFrom(const v1::PolicySpec& proto, const SpecLimits& limits) {
+  EBB_ASSIGN(const PolicySpec spec, PolicyFrom(proto));
+  return Resolve(spec, limits);
+}
+
+absl::StatusOr<SamplingOptions> SamplingFrom(const v1::Sampling& proto, const SamplingOptions& defaults,
+                                             int32_t vocab) {
+  SamplingOptions options = defaults;
+  if (proto.has_temperature()) options.temperature = proto.temperature();
+  // A k beyond the vocabulary keeps every token.
+  if (proto.has_top_k()) options.top_k = static_cast<int32_t>(std::min<uint32_t>(proto.top_k(), vocab));
+  if (proto.has_top_p()) options.top_p = proto.top_p();
+  if (proto.has_min_p()) options.min_p = proto.min_p();
+  if (proto.has_typical_p()) options.typical_p = proto.typical_p();
+  if (proto.has_repetition_penalty()) options.repetition_penalty = proto.repetition_penalty();
+  if (proto.has_presence_penalty()) options.presence_penalty = proto.presence_penalty();
+  if (proto.has_frequency_penalty()) options.frequency_penalty = proto.frequency_penalty();
+  if (proto.has_penalty_window()) options.penalty_window = proto.penalty_window();
+  if (proto.has_seed()) options.seed = proto.seed();
+  if (proto.logit_bias_size() > 0) options.logit_bias.clear();
+  if (static_cast<size_t>(proto.logit_bias_size()) > kLogitBiasMax) {
+    return RefuseField("TOO_MANY", "sampling.logit_bias",
+                       absl::StrFormat("%d entries; at most %d", proto.logit_bias_size(), kLogitBiasMax));
+  }
+  for (const auto& [token, bias] : proto.logit_bias()) {
+    if (token >= static_cast<uint32_t>(vocab)) {
+      return RefuseField("TOKEN_OUT_OF_RANGE", "sampling.logit_bias",
+                         absl::StrFormat("%d is not in [0, %d]", token, vocab - 1));
+    }
+    options.logit_bias[static_cast<int32_t>(token)] = bias;
+  }
+  EBB_TRY(CheckSampling(options, vocab));
+  return options;
+}
+
+absl::StatusOr<StoppingOptions> StoppingFrom(const v1::Stopping& proto, int32_t vocab, SamplingOptions& sampling) {
+  StoppingOptions options;
+  if (proto.has_max_tokens()) {
+    if (proto.max_tokens() < 1 || proto.max_tokens() > kMaxTokensMax) {
+      return OutOfRange("stopping.max_tokens", proto.max_tokens(), 1, kMaxTokensMax);
+    }
+    options.max_tokens = static_cast<int32_t>(proto.max_tokens());
+  }
+  if (proto.stop_size() > kStopsMax) {
+    return RefuseField("TOO_MANY", "stopping.stop",
+                       absl::StrFormat("%d stop texts; at most %d", proto.stop_size(), kStopsMax));
+  }
+  for (int i = 0; i < proto.stop_size(); ++i) {
+    if (proto.stop(i).empty() || proto.stop(i).size() > kStopBytesMax) {
+      return RefuseField("INVALID_STOP", absl::StrFormat("stopping.stop[%d]", i),
+                         absl::StrFormat("%d bytes; 1 to %d", proto.stop(i).size(), kStopBytesMax));
+    }
+    options.stop.push_back(proto.stop(i));
+  }
+  if (proto.stop_tokens_size() > kStopTokensMax) {
+    return RefuseField("TOO_MANY", "stopping.stop_tokens",
+                       absl::StrFormat("%d stop tokens; at most %d", proto.stop_tokens_size(), kStopTokensMax));
+  }
+  EBB_ASSIGN(options.stop_tokens, TokensFrom(proto.stop_tokens(), vocab, "stopping.stop_tokens"));
+  options.ignore_eos = proto.ignore_eos();
+  options.logprobs = proto.has_logprobs();
+  if (proto.logprobs() > kLogprobsMax) return OutOfRange("stopping.logprobs", proto.logprobs(), 0, kLogprobsMax);
+  sampling.logprobs = static_cast<int32_t>(proto.logprobs());
+  return options;
+}
+
+absl::StatusOr<int32_t> BlockSizeFrom(std::optional<uint32_t> proto, int32_t preset, int32_t max) {
+  if (!proto) return std::min(preset, max);
+  if (*proto < 1 || *proto > static_cast<uint32_t>(max)) {
+    return OutOfRange("block_size", *proto, 1, static_cast<uint64_t>(max));
+  }
+  return static_cast<int32_t>(*proto);
+}
+
+absl::StatusOr<std::vector<int32_t>> TokensFrom(const google::protobuf::RepeatedField<uint32_t>& ids, int32_t vocab,
+                                                const std::string& field) {
+  std::vector<int32_t> tokens;
+  tokens.reserve(static_cast<size_t>(ids.size()));
+  for (int i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= static_cast<uint32_t>(vocab)) {
+      return RefuseField("TOKEN_OUT_OF_RANGE", absl::StrFormat("%s[%d]", field, i),
+                         absl::StrFormat("%d is not in [0, %d]", ids[i], vocab - 1));
+    }
+    tokens.push_back(static_cast<int32_t>(ids[i]));
+  }
+  return tokens;
+}
+
+absl::StatusOr<EvictRequest> EvictFrom(const v1::EvictRequest& proto) {
+  static constexpr uint64_t kIndexMax = std::numeric_limits<int32_t>::max();
+  // An index beyond any log is as good as the largest one.
+  const auto index = [](uint64_t value) { return static_cast<int32_t>(std::min(value, kIndexMax)); };
+  EvictRequest request = {.dry_run = proto.dry_run()};
+  switch (proto.what_case()) {
+    case v1::EvictRequest::kRange:
+      request.range = EvictRequest::Range{.start = index(proto.range().start()), .end = index(proto.range().end())};
+      return request;
+    case v1::EvictRequest::kKeep:
+      request.keep = index(proto.keep().count());
+      request.scorer = proto.keep().scorer();
+      return request;
+    case v1::EvictRequest::kOlderThan:
+      request.older_than = index(proto.older_than());
+      return request;
+    case v1::EvictRequest::kSlots:
+      if (proto.slots().lanes().empty()) break;
+      for (const v1::LaneSlots& lane : proto.slots().lanes()) {
+        EvictRequest::LaneSlots slots = {.layer = index(lane.layer()), .head = index(lane.head())};
+        for (const uint32_t slot : lane.slots()) slots.slots.push_back(index(slot));
+        request.slots.push_back(std::move(slots));
+      }
+      return request;
+    case v1::EvictRequest::WHAT_NOT_SET:
+      break;
+  }
+  return RefuseField("MISSING", "evict", "one of range, keep, older_than and slots is needed");
+}
+
+bool ContinuesLog(const v1::Prompt& proto) { return proto.content_case() != v1::Prompt::kTokens; }
+
+absl::StatusOr<std::vector<int32_t>> PromptFrom(const v1::Prompt& proto, const Tokenizer& tokenizer,
+                                                std::span<const int32_t> log_tail, const std::string& field) {
+  // After a control token a text stands on its own; else it goes on what is there.
+  const Start start = log_tail.empty()                        ? Start::kSequence
+                      : tokenizer.is_control(log_tail.back()) ? Start::kText
+                                                              : Start::kContinuation;
+  std::vector<int32_t> tokens;
+  switch (proto.content_case()) {
+    case v1::Prompt::kText:
+      if (!proto.text().empty()) tokens = tokenizer.Encode(proto.text(), Special::kPlain, start);
+      break;
+    case v1::Prompt::kTrustedText:
+      if (!proto.trusted_text().empty()) tokens = tokenizer.Encode(proto.trusted_text(), Special::kParse, start);
+      break;
+    case v1::Prompt::kTokens: {
+      EBB_ASSIGN(tokens, TokensFrom(proto.tokens().ids(), tokenizer.size(), field + ".tokens.ids"));
+      break;
+    }
+    case v1::Prompt::kChat: {
+      std::vector<ChatMessage> messages;
+      for (const v1::ChatMessage& message : proto.chat().messages()) {
+        messages.push_back({.role = message.role(), .content = message.content()});
+      }
+      const bool answers = !proto.chat().has_add_generation_prompt() || proto.chat().add_generation_prompt();
+      auto encoded = EncodeChat(tokenizer, messages, log_tail, answers ? Next::kAnswer : Next::kMessages);
+      if (!encoded.ok()) return AtField(field + ".chat", encoded.status());
+      tokens = *std::move(encoded);
+      break;
+    }
+    case v1::Prompt::CONTENT_NOT_SET:
+      break;
+  }
+  if (tokens.empty()) return RefuseField("EMPTY_PROMPT", field, "it is empty; give text, chat or tokens");
+  if (tokens.size() > static_cast<size_t>(kBudgetMax)) {
+    return RefuseField("PROMPT_TOO_LONG", field, absl::StrFormat("%d tokens; at most %d", tokens.size(), kBudgetMax));
+  }
+  return tokens;
+}
+
+}  // namespace ebb

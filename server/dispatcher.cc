@@ -1,0 +1,322 @@
+#include "server/dispatcher.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "policies/check.h"
+#include "policies/status.h"
+
+namespace ebb {
+namespace {
+
+constexpr CallId kSessionArrival = 0;  // calls count from 1
+
+template <typename... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+template <typename... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;
+
+int32_t ComponentBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
+
+absl::Status CheckGeneration(const OpenSession& session, std::optional<uint64_t> expected) {
+  if (!expected || *expected == session.generation) return absl::OkStatus();
+  return Refuse(
+      absl::StatusCode::kAborted,
+      absl::StrFormat("expected_generation: %d is not the session's generation %d", *expected, session.generation),
+      {.reason = "GENERATION_MISMATCH",
+       .metadata = {{"expected_generation", absl::StrFormat("%d", *expected)},
+                    {"generation", absl::StrFormat("%d", session.generation)}}});
+}
+
+absl::Status CheckIdle(const OpenSession& session) {
+  if (session.writer.empty()) return absl::OkStatus();
+  return Refuse(
+      absl::StatusCode::kAborted,
+      absl::StrFormat("session sessions/%s is busy: a %s call writes to it", session.request.id, session.writer),
+      {.reason = "SESSION_BUSY", .retry = absl::Milliseconds(100), .metadata = {{"held_by", session.writer}}});
+}
+
+}  // namespace
+
+Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics& metrics)
+    : engine_(engine),
+      options_(options),
+      metrics_(metrics),
+      scheduler_({.pages_total = engine.memory().pages_total,
+                  .step_tokens_max = engine.step_tokens_max(),
+                  .step_rows_max = options.step_rows_max,
+                  .queue_max = options.queue_max,
+                  .reader_patience = options.reader_patience}),
+      sessions_(options.sessions_max, options.tenants),
+      sampler_(engine.config().vocab) {
+  CountLoad();
+}
+
+Dispatcher::~Dispatcher() { EBB_CHECK(calls_.empty()); }
+
+absl::StatusOr<SessionView> Dispatcher::Look(const std::string& tenant, const std::string& id) const {
+  return sessions_.Look(tenant, id);
+}
+
+absl::StatusOr<OpenSession*> Dispatcher::Open(const SessionRequest& request, bool throw_away) {
+  EBB_TRY(sessions_.CheckRoom(request));
+  const SessionOptions options = {.policy = request.policy, .block_size_max = request.block_size};
+  EBB_ASSIGN(const int64_t pages, engine_.PagesFor(options));
+  const auto [tenant, weight] = sessions_.AddTenant(request.tenant);
+  Deliver(WeightChanged{.tenant = tenant, .weight = weight});
+  const SessionId id = ++sessions_made_;
+  rejected_.reset();
+  Deliver(SessionArrived{.id = kSessionArrival, .session = id, .tenant = tenant, .pages = pages});
+  if (rejected_) {
+    sessions_.ForgetTenant(request.tenant);
+    if (rejected_->reason == RefuseReason::kDraining) return Verdict(*rejected_);
+    const SchedulerLoad load = scheduler_.load();
+    const std::string message = absl::StrFormat("the session needs %d pages, %d of %d are free", pages,
+                                                load.pages_total - load.pages_reserved, load.pages_total);
+    if (rejected_->reason == RefuseReason::kTooLarge) {
+      return RefuseField("SESSION_TOO_LARGE", "policy.trigger.budget", message + "; use a smaller budget");
+    }
+    return Refuse(absl::StatusCode::kUnavailable, message,
+                  {.reason = "NO_PAGES",
+                   .retry = rejected_->retry_after,
+                   .metadata = {{"pages_needed", absl::StrFormat("%d", pages)},
+                                {"pages_free", absl::StrFormat("%d", load.pages_total - load.pages_reserved)}}});
+  }
+
+  absl::StatusOr<std::unique_ptr<Session>> cache;
+  try {
+    cache = engine_.OpenSession(options);
+  } catch (const std::bad_alloc&) {
+    cache = Refuse(absl::StatusCode::kUnavailable, "no memory for another session",
+                   {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});
+  }
+  if (!cache.ok()) {
+    Deliver(SessionClosed{.session = id});
+    sessions_.ForgetTenant(request.tenant);
+    return cache.status();
+  }
+  const absl::Time now = clock_.Now();
+  OpenSession& session = sessions_.Add({.id = id,
+                                        .request = request,
+                                        .throw_away = throw_away,
+                                        .tenant = tenant,
+                                        .cache = *std::move(cache),
+                                        .created = now,
+                                        .last_used = now,
+                                        .tenant_metrics = &metrics_.tenant(request.tenant),
+                                        .policy_metrics = &metrics_.policy(request.policy.scorer_name)});
+  session.tenant_metrics->sessions.Add(1);
+  CountLoad();
+  return &session;
+}
+
+// The session can no longer be found; its pages are free when Release comes, at the latest after the step in flight.
+void Dispatcher::Close(OpenSession& session) {
+  sessions_.Hide(session);
+  Deliver(SessionClosed{.session = session.id});
+}
+
+absl::StatusOr<SessionInfo> Dispatcher::Create(const SessionRequest& request) {
+  if (!request.request_id.empty()) {
+    const OpenSession* made = sessions_.FindRequest(request.tenant, request.request_id);
+    if (made != nullptr) return Info(*made);
+  }
+  EBB_ASSIGN(const OpenSession* session, Open(request, false));
+  return Info(*session);
+}
+
+absl::StatusOr<SessionInfo> Dispatcher::Get(const std::string& tenant, const std::string& id) {
+  EBB_ASSIGN(const OpenSession* session, sessions_.Find(tenant, id));
+  return Info(*session);
+}
+
+std::vector<SessionInfo> Dispatcher::List(const std::string& tenant, const std::string& after, size_t count) const {
+  std::vector<SessionInfo> list;
+  for (const OpenSession* session : sessions_.List(tenant, after, count)) list.push_back(Info(*session));
+  return list;
+}
+
+absl::StatusOr<int64_t> Dispatcher::Delete(const std::string& tenant, const std::string& id,
+                                           std::optional<uint64_t> expected) {
+  EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
+  EBB_TRY(CheckGeneration(*session, expected));
+  const int64_t bytes = session->cache->pages() * engine_.memory().page_bytes;
+  Close(*session);
+  return bytes;
+}
+
+absl::StatusOr<EvictOutcome> Dispatcher::Evict(const std::string& tenant, const std::string& id,
+                                               std::optional<uint64_t> expected, const EvictRequest& request) {
+  EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
+  EBB_TRY(CheckIdle(*session));
+  EBB_TRY(CheckGeneration(*session, expected));
+  EBB_ASSIGN(EvictReport report, engine_.Evict(*session->cache, request));
+  if (!request.dry_run) {
+    ++session->generation;
+    sessions_.Touch(*session, clock_.Now());
+    sessions_.Publish(*session);
+    const int32_t evicted = report.length_before - report.length_after;
+    if (evicted > 0) session->policy_metrics->evictions.Add();
+    session->policy_metrics->evicted_tokens.Add(evicted);
+    session->policy_metrics->evicted_slots.Add(static_cast<double>(report.slots_evicted));
+    totals_.evicted_tokens += evicted;
+    CountLength(*session, session->cache->cache_length());
+    CountLoad();
+  }
+  const int64_t bytes = report.slots_evicted * SlotBytes(session->cache->policy());
+  return EvictOutcome{.report = std::move(report), .bytes = bytes, .generation = session->generation};
+}
+
+absl::StatusOr<CacheDescription> Dispatcher::Describe(const std::string& tenant, const std::string& id,
+                                                      std::optional<int32_t> layer, std::optional<int32_t> head) {
+  EBB_ASSIGN(const OpenSession* session, sessions_.Find(tenant, id));
+  EBB_ASSIGN(std::vector<LaneReport> lane_reports, engine_.Describe(*session->cache, layer, head));
+  return CacheDescription{.capacity = session->cache->capacity(),
+                          .session_tokens = static_cast<int64_t>(session->cache->log().size()),
+                          .generation = session->generation,
+                          .lanes = std::move(lane_reports)};
+}
+
+WorkTotals Dispatcher::Totals() const {
+  WorkTotals totals = totals_;
+  totals.memory = engine_.memory();
+  totals.load = scheduler_.load();
+  return totals;
+}
+
+void Dispatcher::Drain(absl::Time until) { Deliver(Draining{.until = until}); }
+
+void Dispatcher::Settle() {
+  for (const SessionId id : sessions_.Expired(clock_.Now())) Close(sessions_.at(id));
+  if (ran_) {
+    Deliver(*std::exchange(ran_, {}));
+  } else if (scheduler_.next_wake() <= clock_.Now()) {
+    Deliver(Tick{});
+  }
+}
+
+absl::Duration Dispatcher::idle_time() const {
+  if (planned_ || ran_) return absl::ZeroDuration();
+  const absl::Time wake = std::min(scheduler_.next_wake(), sessions_.next_expiry());
+  return wake == absl::InfiniteFuture() ? absl::InfiniteDuration()
+                                        : std::max(wake - clock_.Now(), absl::ZeroDuration());
+}
+
+// Carrying out an effect may deliver the next event; its effects then wait for their turn.
+void Dispatcher::Deliver(const Event& event) {
+  std::vector<Effect> effects;
+  scheduler_.On(event, clock_.Now(), effects);
+  const SchedulerLoad load = scheduler_.load();  // after every event, so that it falls to zero when the last call ends
+  metrics_.worker().requests_running.Set(static_cast<double>(load.requests - load.requests_waiting));
+  effects_.insert(effects_.end(), effects.begin(), effects.end());
+  if (carrying_out_) return;
+  carrying_out_ = true;
+  const Overloaded carry_out = {
+      [](const Admit&) {},
+      [this](const Reject& rejected) {
+        if (rejected.id == kSessionArrival) {
+          rejected_ = rejected;
+        } else {
+          calls_.at(rejected.id).failure = Verdict(rejected);
+          EndCall(rejected.id, EndCause::kDone);
+        }
+      },
+      [this](const ebb::RunStep& step) { planned_ = step; },
+      [this](const End& end) { EndCall(end.id, end.cause); },
+      [this](const Release& release) {
+        OpenSession& session = sessions_.at(release.session);
+        CountLength(session, 0);
+        session.tenant_metrics->sessions.Add(-1);
+        sessions_.Remove(release.session);
+        CountLoad();
+      },
+  };
+  while (!effects_.empty()) {
+    const Effect effect = std::move(effects_.front());
+    effects_.pop_front();
+    std::visit(carry_out, effect);
+  }
+  carrying_out_ = false;
+}
+
+absl::Status Dispatcher::Verdict(const Reject& rejected) const {
+  if (rejected.reason == RefuseReason::kDraining) {
+    return Refuse(absl::StatusCode::kUnavailable, "the server is draining: it takes nothing new",
+                  {.reason = "DRAINING", .retry = rejected.retry_after});
+  }
+  return Refuse(absl::StatusCode::kUnavailable, "too many calls wait for their first step",
+                {.reason = "QUEUE_FULL", .retry = rejected.retry_after});
+}
+
+SessionInfo Dispatcher::Info(const OpenSession& session) const {
+  const Session& cache = *session.cache;
+  return {.request = session.request,
+          .policy = cache.policy(),
+          .busy = !session.writer.empty(),
+          .generation = session.generation,
+          .tokens = static_cast<int64_t>(cache.log().size()),
+          .cache_length = cache.cache_length(),
+          .cache_capacity = cache.capacity(),
+          .reserved_bytes = cache.pages() * engine_.memory().page_bytes,
+          .used_bytes = int64_t{cache.cache_length()} * lanes() * SlotBytes(cache.policy()),
+          .evicted = cache.evicted(),
+          .prompt_tokens = session.prompt_tokens,
+          .completion_tokens = session.completion_tokens,
+          .created = session.created,
+          .last_used = session.last_used};
+}
+
+int64_t Dispatcher::SlotBytes(const ValidSpec& policy) const {
+  const int64_t vectors = policy.rope_cache == RopeCache::kRk ? 3 : 2;  // K, V, and K rotated by a half
+  return vectors * engine_.config().head_dim * ComponentBytes(policy.kv_type);
+}
+
+void Dispatcher::CountLength(OpenSession& session, int32_t length) {
+  const int64_t slots = int64_t{length - std::exchange(session.counted_length, length)} * lanes();
+  const int64_t bytes = slots * SlotBytes(session.cache->policy());
+  totals_.used_bytes += bytes;
+  metrics_.worker().slots.used.Add(static_cast<double>(slots));
+  metrics_.worker().bytes.used.Add(static_cast<double>(bytes));
+}
+
+void Dispatcher::CountLoad() {
+  const EngineMemory memory = engine_.memory();
+  const auto page_bytes = static_cast<double>(memory.page_bytes);
+  const SchedulerLoad load = scheduler_.load();
+  const auto reserved = static_cast<double>(load.pages_reserved);
+  const auto free = static_cast<double>(load.pages_total - load.pages_reserved);
+  const auto page_slots = static_cast<double>(memory.page_bytes / SlotBytes({}));  // in the default format
+  const WorkerMetrics& worker = metrics_.worker();
+  worker.bytes.reserved.Set(reserved * page_bytes);
+  worker.bytes.free.Set(free * page_bytes);
+  worker.slots.reserved.Set(reserved * page_slots);
+  worker.slots.free.Set(free * page_slots);
+}
+
+void Dispatcher::CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took) {
+  const WorkerMetrics& worker = metrics_.worker();
+  ++totals_.steps;
+  Histogram& seconds = decode_tokens == 0   ? worker.prefill_seconds
+                       : prompt_tokens == 0 ? worker.decode_seconds
+                                            : worker.mixed_seconds;
+  seconds.Observe(took);
+  worker.step_tokens.Observe(prompt_tokens + decode_tokens);
+}
+
+absl::Status Dispatcher::CheckStart(const Call& call, const OpenSession& session) const {
+  EBB_TRY(CheckIdle(session));
+  EBB_TRY(CheckGeneration(session, call.request.expected_generation));
+  if (call.request.generation_of_prompt && *call.request.generation_of_prompt != session.generation) {
+    return Refuse(absl::StatusCode::kAborted,
+                  absl::StrFormat("session sessions/%s changed while the prompt was read: another call wrote to it",
+                                  session.request.id),
+                  {.reason = "SESSION_BUSY", .retry = absl::Milliseconds(100), .metadata = {{"held_by", "another"}}});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ebb

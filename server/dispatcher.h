@@ -1,0 +1,204 @@
+// Serves sessions with an engine, one step at a time: carries out what the scheduler decides.
+//
+// Owns the engine, the scheduler, the sessions and the calls on them; one thread calls (server/worker.h), and nothing
+// here locks, waits or knows gRPC. A call's life: Start admits it or ends it; every row of RunStep runs one block of
+// its prompt, or one token that is drawn, run and sent; its End comes once, whatever ends it, and after that the
+// session is free for the next call.
+
+#ifndef EBB_SERVER_DISPATCHER_H_
+#define EBB_SERVER_DISPATCHER_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "server/answer_text.h"
+#include "server/call.h"
+#include "server/clock.h"
+#include "server/metrics.h"
+#include "server/scheduler.h"
+#include "server/sessions.h"
+
+namespace ebb {
+
+struct DispatcherOptions {
+  int32_t step_rows_max = 64;
+  int32_t queue_max = 4096;  // calls that wait or run
+  int32_t sessions_max = 100000;
+  absl::Duration reader_patience = absl::Seconds(60);
+  Sessions::Tenants tenants = {};
+};
+
+// A session as GetSession shows it.
+struct SessionInfo {
+  SessionRequest request = {};
+  ValidSpec policy = {};  // in force: a budget_ratio may be fixed by now
+  bool busy = false;
+  uint64_t generation = 0;
+  int64_t tokens = 0;
+  int32_t cache_length = 0;
+  int32_t cache_capacity = 0;
+  int64_t reserved_bytes = 0;
+  int64_t used_bytes = 0;
+  int64_t evicted = 0;
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  absl::Time created = {};
+  absl::Time last_used = {};
+};
+
+struct EvictOutcome {
+  EvictReport report = {};
+  int64_t bytes = 0;
+  uint64_t generation = 0;
+};
+
+struct CacheDescription {
+  int32_t capacity = 0;
+  int64_t session_tokens = 0;
+  uint64_t generation = 0;
+  std::vector<LaneReport> lanes = {};
+};
+
+// What the server has done and holds.
+struct WorkTotals {
+  EngineMemory memory = {};
+  SchedulerLoad load = {};
+  int64_t used_bytes = 0;
+  int64_t steps = 0;
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t evicted_tokens = 0;
+};
+
+class Dispatcher {
+ public:
+  // `engine` and `metrics` outlive the dispatcher.
+  Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics& metrics);
+  ~Dispatcher();  // REQUIRES: no call is left
+
+  // Any thread.
+  absl::StatusOr<SessionView> Look(const std::string& tenant, const std::string& id) const;
+
+  // Calls. `output` gets its End in any case, perhaps at once; it lives until then.
+  void Start(CallId id, CallRequest request, CallOutput& output);
+  // A call that is over is not an error: news may come late.
+  void Cancel(CallId id);
+  void ReaderReady(CallId id);
+
+  // Opens a session, or returns the one that the same request_id opened. Errors: those of Sessions::CheckRoom;
+  // UNAVAILABLE NO_PAGES or DRAINING with RetryInfo; INVALID_ARGUMENT SESSION_TOO_LARGE when it needs more pages than
+  // there are.
+  absl::StatusOr<SessionInfo> Create(const SessionRequest& request);
+  absl::StatusOr<SessionInfo> Get(const std::string& tenant, const std::string& id);
+  std::vector<SessionInfo> List(const std::string& tenant, const std::string& after, size_t count) const;
+  // Bytes given back. ABORTED GENERATION_MISMATCH.
+  absl::StatusOr<int64_t> Delete(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected);
+
+  // Between two steps. ABORTED SESSION_BUSY or GENERATION_MISMATCH, and what Engine::Evict refuses.
+  absl::StatusOr<EvictOutcome> Evict(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
+                                     const EvictRequest& request);
+  absl::StatusOr<CacheDescription> Describe(const std::string& tenant, const std::string& id,
+                                            std::optional<int32_t> layer, std::optional<int32_t> head);
+  WorkTotals Totals() const;
+
+  // From now on nothing new is taken; calls that run may go on until `until`.
+  void Drain(absl::Time until);
+
+  // Closes the step that ran, plans the next, and closes what is overdue. Then RunStep if there is one.
+  void Settle();
+  bool has_step() const { return planned_.has_value(); }
+  void RunStep();
+  // True when Settle has something to do now, else how long until it will.
+  absl::Duration idle_time() const;
+  bool idle() const { return calls_.empty(); }
+
+  const Clock& clock() const { return clock_; }
+
+ private:
+  struct Call {
+    CallId id = 0;
+    CallRequest request = {};
+    CallOutput* output = nullptr;
+    OpenSession* session = nullptr;
+    AnswerText text = {};
+    int32_t prompt_done = 0;
+    int32_t decode_rows = 0;
+    int64_t next = 0;       // index in the log of the next token to send
+    int32_t sent = 0;       // tokens
+    int32_t generated = 0;  // of these, not sent again
+    int64_t evicted = 0;
+    bool raised = false;  // the session's generation, by this call
+    FinishReason finish = FinishReason::kNone;
+    FinishReason finish_by_count = FinishReason::kMaxTokens;  // when nothing else ended the answer
+    absl::Status failure = {};                                // ends the call
+    int32_t token = 0;                                        // drawn, in flight
+    Drawn drawn = {};
+    absl::Time arrived = {};
+    absl::Time first_step = absl::InfiniteFuture();
+    absl::Time prompt_end = {};
+    absl::Time first_token = absl::InfiniteFuture();
+    absl::Time last_token = {};
+  };
+
+  // calls.cc
+  absl::Status CheckStart(const Call& call, const OpenSession& session) const;
+  absl::Status PlanCall(Call& call);
+  bool PrepareBlock(Call& call, int32_t tokens, BatchRow& row);
+  bool PrepareToken(Call& call, BatchRow& row);
+  void CommitBlock(Call& call, const BatchRow& row);
+  void CommitToken(Call& call, const BatchRow& row);
+  void CommitRow(Call& call, const BatchRow& row);
+  void Resend(Call& call);
+  void Send(Call& call, std::span<const int32_t> tokens, int32_t evicted);
+  void Score(Call& call, const BatchRow& row);
+  bool IsOver(const Call& call) const;
+  void Report(Call& call, Reader reader);
+  void EndCall(CallId id, EndCause cause);
+  absl::Status EndStatus(const Call& call, EndCause cause) const;
+  CallEnd Summary(Call& call) const;
+
+  // dispatcher.cc
+  absl::StatusOr<OpenSession*> Open(const SessionRequest& request, bool throw_away);
+  void Close(OpenSession& session);
+  void Deliver(const Event& event);
+  absl::Status Verdict(const Reject& rejected) const;
+  SessionInfo Info(const OpenSession& session) const;
+  int64_t SlotBytes(const ValidSpec& policy) const;
+  int32_t lanes() const { return engine_.config().layers * engine_.config().kv_heads; }
+  void CountLength(OpenSession& session, int32_t length);
+  void CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took);
+  void CountLoad();
+
+  Engine& engine_;
+  const DispatcherOptions options_;
+  Metrics& metrics_;
+  const Clock clock_;
+  Scheduler scheduler_;
+  Sessions sessions_;
+  Sampler sampler_;
+  std::map<CallId, Call> calls_;
+  SessionId sessions_made_ = 0;
+
+  std::deque<Effect> effects_;           // decided and not yet carried out
+  bool carrying_out_ = false;            // effects_ is being emptied further up
+  std::optional<Reject> rejected_ = {};  // the last answer to an arrival, if it was a refusal
+  std::optional<ebb::RunStep> planned_ = {};
+  std::optional<StepDone> ran_ = {};
+  std::vector<BatchRow> batch_;
+  std::vector<Call*> batch_calls_;  // of each row
+
+  WorkTotals totals_ = {};
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_DISPATCHER_H_

@@ -1,0 +1,372 @@
+// The calls of a dispatcher: planned, stepped, ended.
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "policies/check.h"
+#include "policies/status.h"
+#include "server/dispatcher.h"
+
+namespace ebb {
+namespace {
+
+constexpr int64_t kResendTokens = 256;         // committed tokens sent again in one row
+constexpr int64_t kLogMax = int64_t{1} << 30;  // tokens of a log: indices stay far below 2^31
+
+absl::Status LengthLimit(const OpenSession& session, int64_t limit, int64_t length, int64_t more) {
+  return Refuse(absl::StatusCode::kResourceExhausted,
+                absl::StrFormat("the session may hold %d tokens: %d are in, %d more do not fit", limit, length, more),
+                {.reason = "LENGTH_LIMIT",
+                 .quota = "sessions/" + session.request.id,
+                 .metadata = {{"limit", absl::StrFormat("%d", limit)}, {"length", absl::StrFormat("%d", length)}}});
+}
+
+absl::Status CheckResume(const CallRequest& request, int64_t length) {
+  if (!request.resume_from) return absl::OkStatus();
+  if (*request.resume_from < 0 || *request.resume_from > length) {
+    return RefuseField(
+        "OUT_OF_RANGE", "resume_from",
+        absl::StrFormat("%d is not in [0, %d], the length of the session's log", *request.resume_from, length));
+  }
+  if (request.stopping.logprobs && *request.resume_from < length) {
+    return RefuseField("LOGPROBS_NOT_KEPT", "stopping.logprobs",
+                       absl::StrFormat("log-probabilities of the %d tokens from %d on are not kept; leave it out",
+                                       length - *request.resume_from, *request.resume_from));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void Dispatcher::Start(CallId id, CallRequest request, CallOutput& output) {
+  Call call = {.id = id, .request = std::move(request), .output = &output, .arrived = clock_.Now()};
+  absl::Status status = PlanCall(call);
+  if (!status.ok()) {
+    if (call.session != nullptr && call.session->throw_away) Close(*call.session);
+    output.End({.status = std::move(status)}, false);
+    return;
+  }
+  OpenSession& session = *call.session;
+  session.writer = call.request.method;
+  sessions_.Touch(session, call.arrived);
+  session.tenant_metrics->queue_depth.Add(1);
+  const RequestArrived arrival = {.id = id,
+                                  .session = session.id,
+                                  .prompt_tokens = static_cast<int32_t>(call.request.prompt.size()),
+                                  .block_size = call.request.block_size,
+                                  .decode_tokens = call.decode_rows,
+                                  .deadline = call.request.deadline};
+  calls_.emplace(id, std::move(call));
+  Deliver(arrival);
+}
+
+// Checks the call against its session and says how many rows it needs. Changes nothing but to open a throw-away
+// session, which call.session then names.
+absl::Status Dispatcher::PlanCall(Call& call) {
+  CallRequest& request = call.request;
+  if (calls_.size() >= static_cast<size_t>(options_.queue_max)) {
+    return Refuse(absl::StatusCode::kUnavailable,
+                  absl::StrFormat("%d calls wait or run, which is all the server takes", calls_.size()),
+                  {.reason = "QUEUE_FULL", .retry = absl::Milliseconds(200)});
+  }
+  OpenSession* session = nullptr;
+  if (request.open) {
+    EBB_ASSIGN(session, Open(*request.open, true));
+    call.session = session;
+  } else {
+    EBB_ASSIGN(session, sessions_.Find(request.tenant, request.session));
+  }
+  EBB_TRY(CheckStart(call, *session));
+  if (request.block_size == 0) request.block_size = session->request.block_size;
+  EBB_CHECK(request.block_size <= session->request.block_size);
+
+  const ValidSpec& policy = session->cache->policy();
+  const auto length = static_cast<int64_t>(session->cache->log().size());
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  if (length + prompt > kLogMax) return LengthLimit(*session, kLogMax, length, prompt);
+  int64_t room = kLogMax - length - prompt;  // for generated tokens
+  const bool waits_for_prompt = policy.trigger.budget == 0;
+  if (!policy.evicts || waits_for_prompt) {
+    const int64_t limit = waits_for_prompt ? engine_.config().context : policy.trigger.budget;
+    const int64_t live = session->cache->cache_length();
+    if (live + prompt > limit) return LengthLimit(*session, limit, live, prompt);
+    if (!policy.evicts) room = limit - live - prompt;
+  }
+  if (prompt > 0 && !session->prompt_ended) EBB_TRY(FixBudget(policy, static_cast<int32_t>(length + prompt)).status());
+
+  if (request.decodes) {
+    if (length + prompt == 0) {
+      return Refuse(absl::StatusCode::kFailedPrecondition,
+                    absl::StrFormat("session sessions/%s is empty: there is nothing to go on from; prefill it first",
+                                    session->request.id),
+                    {.reason = "EMPTY_SESSION"});
+    }
+    EBB_TRY(CheckResume(request, length));
+    call.next = request.resume_from.value_or(length + prompt);
+    const int64_t again = std::min<int64_t>(request.stopping.max_tokens, length + prompt - call.next);
+    const int64_t wanted = request.stopping.max_tokens - again;
+    const int64_t fresh = std::min(wanted, room);
+    if (fresh < wanted) call.finish_by_count = FinishReason::kLengthLimit;
+    call.decode_rows = static_cast<int32_t>((again + kResendTokens - 1) / kResendTokens + fresh);
+    call.text = AnswerText(request.stopping.stop);
+  }
+  call.session = session;
+  return absl::OkStatus();
+}
+
+void Dispatcher::Cancel(CallId id) { Deliver(Cancelled{.id = id}); }
+
+void Dispatcher::ReaderReady(CallId id) { Deliver(ebb::ReaderReady{.id = id}); }
+
+void Dispatcher::RunStep() {
+  const ebb::RunStep step = *std::exchange(planned_, {});
+  const absl::Time start = clock_.Now();
+  batch_.clear();
+  batch_calls_.clear();
+  int32_t prompt_tokens = 0;
+  int32_t decode_tokens = 0;
+  for (const ebb::RunStep::Row& planned : step.rows) {
+    Call& call = calls_.at(planned.id);
+    if (call.first_step == absl::InfiniteFuture()) {
+      call.first_step = start;
+      call.session->tenant_metrics->queue_depth.Add(-1);
+      call.session->tenant_metrics->queue_wait.Observe(start - call.arrived);
+    }
+    BatchRow row = {.session = call.session->cache.get(), .want = Want::kLast};
+    const bool is_block = planned.phase == StepPhase::kPrefill;
+    if (!(is_block ? PrepareBlock(call, planned.tokens, row) : PrepareToken(call, row))) continue;
+    (is_block ? prompt_tokens : decode_tokens) += planned.tokens;
+    batch_.push_back(row);
+    batch_calls_.push_back(&call);
+  }
+  if (!batch_.empty()) engine_.Run(batch_);
+  const absl::Time end = clock_.Now();
+  for (size_t i = 0; i < batch_.size(); ++i) CommitRow(*batch_calls_[i], batch_[i]);
+  if (!batch_.empty()) CountStep(prompt_tokens, decode_tokens, end - start);
+
+  ran_ = StepDone{};
+  for (const ebb::RunStep::Row& row : step.rows) {
+    if (IsOver(calls_.at(row.id))) ran_->finished.push_back(row.id);
+  }
+}
+
+bool Dispatcher::PrepareBlock(Call& call, int32_t tokens, BatchRow& row) {
+  call.failure = row.session->CanAppend(tokens);
+  if (!call.failure.ok()) return false;
+  const auto prompt = std::span<const int32_t>(call.request.prompt);
+  row.tokens = prompt.subspan(call.prompt_done, tokens);
+  row.prompt_ends = call.prompt_done + tokens == static_cast<int32_t>(prompt.size()) && !call.session->prompt_ended;
+  const bool is_scored = call.request.score_at && call.prompt_done + tokens >= *call.request.score_at;
+  if (is_scored) row.want = Want::kAll;
+  return true;
+}
+
+// False when there is nothing to run: tokens that are in the log were sent again.
+bool Dispatcher::PrepareToken(Call& call, BatchRow& row) {
+  const std::span<const int32_t> log = row.session->log();
+  if (call.next < static_cast<int64_t>(log.size())) {
+    Resend(call);
+    return false;
+  }
+  if (!row.session->CanAppend(1).ok()) {
+    call.finish = FinishReason::kLengthLimit;
+    return false;
+  }
+  call.drawn = sampler_.Draw(call.request.sampling, call.session->logits, log);
+  call.token = call.drawn.token;
+  row.tokens = {&call.token, 1};
+  return true;
+}
+
+void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
+  OpenSession& session = *call.session;
+  if (!call.raised) ++session.generation;
+  call.raised = true;
+  call.evicted += row.evicted;
+  totals_.evicted_tokens += row.evicted;
+  const PolicyMetrics& policy = *session.policy_metrics;
+  if (row.evicted > 0) {
+    policy.evictions.Add();
+    policy.evicted_tokens.Add(row.evicted);
+    policy.evicted_slots.Add(static_cast<double>(row.evicted_slots));
+  }
+  if (row.nan_scores > 0) policy.nan_scores.Add(static_cast<double>(row.nan_scores));
+  CountLength(session, session.cache->cache_length());
+  if (!session.past_context && session.cache->position_max() >= engine_.config().context) {
+    session.past_context = true;
+    metrics_.worker().past_context_sessions.Add();
+  }
+  const auto vocab = static_cast<size_t>(engine_.config().vocab);
+  const std::span<const float> last = row.logits.last(vocab);
+  session.logits.assign(last.begin(), last.end());
+  if (call.prompt_done < static_cast<int32_t>(call.request.prompt.size())) {
+    CommitBlock(call, row);
+  } else {
+    CommitToken(call, row);
+  }
+}
+
+void Dispatcher::CommitBlock(Call& call, const BatchRow& row) {
+  OpenSession& session = *call.session;
+  const auto tokens = static_cast<int32_t>(row.tokens.size());
+  if (call.request.score_at) Score(call, row);
+  call.prompt_done += tokens;
+  session.prompt_tokens += tokens;
+  totals_.prompt_tokens += tokens;
+  session.tenant_metrics->prompt_tokens.Add(tokens);
+  call.prompt_end = clock_.Now();
+  if (row.prompt_ends) {
+    call.failure = row.status;
+    session.prompt_ended = row.status.ok();
+  }
+  Report(call, call.output->OnBlock({.tokens_done = call.prompt_done,
+                                     .tokens_total = static_cast<int32_t>(call.request.prompt.size()),
+                                     .cache_length = session.cache->cache_length(),
+                                     .evicted = row.evicted,
+                                     .elapsed = call.prompt_end - call.first_step}));
+}
+
+// The logits after token i score token i + 1. REQUIRES: called before the block counts as done.
+void Dispatcher::Score(Call& call, const BatchRow& row) {
+  const std::span<const int32_t> prompt = call.request.prompt;
+  const auto vocab = static_cast<size_t>(engine_.config().vocab);
+  std::vector<TokenLogprob> scores;
+  for (size_t i = 0; row.want == Want::kAll && i < row.tokens.size(); ++i) {
+    const size_t scored = static_cast<size_t>(call.prompt_done) + i + 1;
+    if (scored < static_cast<size_t>(*call.request.score_at) || scored >= prompt.size()) continue;
+    const double logprob = LogProbability(row.logits.subspan(i * vocab, vocab), prompt[scored]);
+    scores.push_back({.token = prompt[scored], .logprob = static_cast<float>(logprob)});
+  }
+  call.output->OnScores(scores);
+}
+
+void Dispatcher::CommitToken(Call& call, const BatchRow& row) {
+  OpenSession& session = *call.session;
+  ++call.generated;
+  ++session.completion_tokens;
+  ++totals_.completion_tokens;
+  session.tenant_metrics->completion_tokens.Add();
+  Send(call, row.tokens, row.evicted);
+}
+
+void Dispatcher::Resend(Call& call) {
+  const std::span<const int32_t> log = call.session->cache->log();
+  const int64_t left = call.request.stopping.max_tokens - call.sent;
+  const int64_t tokens = std::min({kResendTokens, left, static_cast<int64_t>(log.size()) - call.next});
+  Send(call, log.subspan(static_cast<size_t>(call.next), static_cast<size_t>(tokens)), 0);
+}
+
+// Tokens sent again go the way of new ones: where the answer would have ended, it ends.
+void Dispatcher::Send(Call& call, std::span<const int32_t> tokens, int32_t evicted) {
+  const Tokenizer& tokenizer = engine_.tokenizer();
+  const StoppingOptions& stopping = call.request.stopping;
+  if (call.sent == 0) {
+    const std::span<const int32_t> before = call.session->cache->log().first(static_cast<size_t>(call.next));
+    for (const int32_t token : before.last(std::min<size_t>(before.size(), kLogTail))) {
+      call.text.Follow(tokenizer.Piece(token));
+    }
+    call.first_token = clock_.Now();
+  }
+  TokensDone done = {.drawn = stopping.logprobs ? &call.drawn : nullptr,
+                     .evicted = evicted,
+                     .cache_length = call.session->cache->cache_length()};
+  size_t taken = 0;
+  while (taken < tokens.size() && call.finish == FinishReason::kNone) {
+    const int32_t token = tokens[taken++];
+    done.text += call.text.Add(tokenizer.Piece(token));
+    ++call.sent;
+    if (tokenizer.IsStop(token) && !stopping.ignore_eos) {
+      call.finish = FinishReason::kEndOfSequence;
+    } else if (call.text.stopped() || std::ranges::find(stopping.stop_tokens, token) != stopping.stop_tokens.end()) {
+      call.finish = FinishReason::kStop;
+    } else if (call.sent == stopping.max_tokens) {
+      call.finish = FinishReason::kMaxTokens;
+    }
+  }
+  done.tokens = tokens.first(taken);
+  call.next += static_cast<int64_t>(taken);
+  call.last_token = clock_.Now();
+  Report(call, call.output->OnTokens(done));
+}
+
+bool Dispatcher::IsOver(const Call& call) const { return call.finish != FinishReason::kNone || !call.failure.ok(); }
+
+void Dispatcher::Report(Call& call, Reader reader) {
+  if (reader == Reader::kFull) Deliver(ReaderBlocked{.id = call.id});
+}
+
+void Dispatcher::EndCall(CallId id, EndCause cause) {
+  auto node = calls_.extract(id);
+  EBB_CHECK(!node.empty());
+  Call& call = node.mapped();
+  OpenSession& session = *call.session;
+  if (call.first_step == absl::InfiniteFuture()) session.tenant_metrics->queue_depth.Add(-1);
+  session.writer.clear();
+  sessions_.Touch(session, clock_.Now());
+
+  CallEnd end = Summary(call);
+  end.status = EndStatus(call, cause);
+  const bool discard = cause == EndCause::kSlowReader;
+  if (cause != EndCause::kSessionClosed) {
+    if (session.throw_away) {
+      Close(session);
+    } else {
+      sessions_.Publish(session);
+    }
+  }
+  if (!end.status.ok() && !end.text.empty() && !discard) call.output->OnTokens({.text = end.text});
+  call.output->End(end, discard);
+}
+
+absl::Status Dispatcher::EndStatus(const Call& call, EndCause cause) const {
+  if (!call.failure.ok()) return call.failure;
+  switch (cause) {
+    case EndCause::kDone:
+      return absl::OkStatus();
+    case EndCause::kCancelled:
+      return Refuse(absl::StatusCode::kCancelled, "the caller cancelled", {.reason = "CALL_CANCELLED"});
+    case EndCause::kDeadline:
+      return Refuse(absl::StatusCode::kDeadlineExceeded, "the call's deadline passed; what was done is in the session",
+                    {.reason = "DEADLINE_PASSED"});
+    case EndCause::kSlowReader:
+      return Refuse(absl::StatusCode::kResourceExhausted,
+                    absl::StrFormat("the reader took nothing for %s; go on with resume_from",
+                                    absl::FormatDuration(options_.reader_patience)),
+                    {.reason = "SLOW_READER", .quota = "stream"});
+    case EndCause::kSessionClosed:
+      return Refuse(absl::StatusCode::kCancelled, "the session was deleted", {.reason = "SESSION_DELETED"});
+    case EndCause::kDraining:
+      return Refuse(absl::StatusCode::kUnavailable, "the server is draining; what was done is in the session",
+                    {.reason = "DRAINING", .retry = absl::Seconds(1)});
+  }
+  return absl::OkStatus();
+}
+
+CallEnd Dispatcher::Summary(Call& call) const {
+  const Session& cache = *call.session->cache;
+  CallEnd end = {.usage = {.prompt_tokens = call.prompt_done,
+                           .completion_tokens = call.generated,
+                           .evicted = call.evicted,
+                           .cache_length = cache.cache_length(),
+                           .session_tokens = static_cast<int64_t>(cache.log().size()),
+                           .past_trained_context = cache.position_max() >= engine_.config().context},
+                 .generation = call.session->generation};
+  if (call.request.decodes) {
+    end.finish = call.finish == FinishReason::kNone ? call.finish_by_count : call.finish;
+    const bool text_ends = end.finish == FinishReason::kEndOfSequence || end.finish == FinishReason::kStop;
+    end.text = text_ends ? call.text.Finish() : call.text.Release();
+  }
+  if (call.first_step != absl::InfiniteFuture()) {
+    end.timings.queue = call.first_step - call.arrived;
+    if (call.prompt_done > 0) end.timings.prefill = call.prompt_end - call.first_step;
+  }
+  if (call.first_token != absl::InfiniteFuture()) {
+    end.timings.first_token = call.first_token - call.arrived;
+    end.timings.decode = call.last_token - call.first_token;
+  }
+  return end;
+}
+
+}  // namespace ebb

@@ -1,0 +1,106 @@
+#include "server/eviction_service.h"
+
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "policies/status.h"
+#include "server/convert.h"
+#include "server/reply.h"
+
+namespace ebb {
+namespace {
+
+constexpr uint32_t kStrideMax = 1 << 20;
+constexpr int64_t kEntriesMax = 1 << 17;  // of a description: 2 MiB, half of what a client takes by default
+constexpr int64_t kVictimsMax = 1 << 19;  // likewise
+
+absl::StatusOr<std::optional<int32_t>> IndexFrom(const std::string& field, std::optional<uint32_t> index,
+                                                 int32_t count) {
+  if (!index) return std::optional<int32_t>();
+  if (*index >= static_cast<uint32_t>(count)) {
+    return RefuseField("OUT_OF_RANGE", field, absl::StrFormat("%d is not in [0, %d]", *index, count - 1));
+  }
+  return std::optional(static_cast<int32_t>(*index));
+}
+
+absl::Status FillDescription(const CacheDescription& cache, int32_t stride, v1::DescribeCacheResponse& response) {
+  int64_t slots = 0;
+  for (const LaneReport& lane : cache.lanes) slots += static_cast<int64_t>(lane.slots.size());
+  if (slots / stride > kEntriesMax) {
+    return RefuseField("ANSWER_TOO_LARGE", "stride",
+                       absl::StrFormat("%d slots are too many for one answer; use at least %d, or one layer or head",
+                                       slots, slots / kEntriesMax + 1));
+  }
+  response.set_capacity(static_cast<uint32_t>(cache.capacity));
+  response.set_session_tokens(static_cast<uint64_t>(cache.session_tokens));
+  response.set_generation(cache.generation);
+  for (const LaneReport& lane : cache.lanes) *response.add_lanes() = LaneProto(lane, stride);
+  return absl::OkStatus();
+}
+
+// Who would leave, if they are too many to be listed, is refused before anybody leaves.
+absl::Status CheckVictims(Dispatcher& dispatcher, const std::string& tenant, const std::string& id,
+                          std::optional<uint64_t> expected, EvictRequest request) {
+  request.dry_run = true;
+  EBB_ASSIGN(const EvictOutcome outcome, dispatcher.Evict(tenant, id, expected, request));
+  if (outcome.report.slots_evicted <= kVictimsMax) return absl::OkStatus();
+  return RefuseField(
+      "ANSWER_TOO_LARGE", "list_victims",
+      absl::StrFormat("%d victims; at most %d can be listed", outcome.report.slots_evicted, kVictimsMax));
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* EvictionService::Evict(grpc::CallbackServerContext* context, const v1::EvictRequest* request,
+                                                 v1::EvictResponse* response) {
+  using Question = absl::AnyInvocable<absl::StatusOr<EvictOutcome>(Dispatcher&)>;
+  const bool with_victims = request->dry_run() || request->list_victims();
+  return Ask<EvictOutcome>(
+      parts_, "EvictionService/Evict", *context,
+      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+        EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
+        EBB_ASSIGN(EvictRequest evict, EvictFrom(*request));
+        std::optional<uint64_t> expected;
+        if (request->has_expected_generation()) expected = request->expected_generation();
+        return Question([=](Dispatcher& dispatcher) -> absl::StatusOr<EvictOutcome> {
+          if (with_victims) EBB_TRY(CheckVictims(dispatcher, tenant, id, expected, evict));
+          return dispatcher.Evict(tenant, id, expected, evict);
+        });
+      },
+      [response, with_victims](const EvictOutcome& outcome) {
+        *response = EvictProto(outcome, with_victims);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* EvictionService::DescribeCache(grpc::CallbackServerContext* context,
+                                                         const v1::DescribeCacheRequest* request,
+                                                         v1::DescribeCacheResponse* response) {
+  using Question = absl::AnyInvocable<absl::StatusOr<CacheDescription>(Dispatcher&)>;
+  const ModelConfig& model = parts_.worker.model();
+  const uint32_t stride = request->has_stride() ? request->stride() : 1;
+  return Ask<CacheDescription>(
+      parts_, "EvictionService/DescribeCache", *context,
+      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+        EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
+        EBB_ASSIGN(
+            const auto layer,
+            IndexFrom("layer", request->has_layer() ? std::optional(request->layer()) : std::nullopt, model.layers));
+        EBB_ASSIGN(
+            const auto head,
+            IndexFrom("head", request->has_head() ? std::optional(request->head()) : std::nullopt, model.kv_heads));
+        if (stride < 1 || stride > kStrideMax) {
+          return RefuseField("OUT_OF_RANGE", "stride", absl::StrFormat("%d is not in [1, %d]", stride, kStrideMax));
+        }
+        return Question(
+            [tenant, id, layer, head](Dispatcher& dispatcher) { return dispatcher.Describe(tenant, id, layer, head); });
+      },
+      [&model, response, stride](const CacheDescription& cache) {
+        response->set_layers(static_cast<uint32_t>(model.layers));
+        response->set_heads(static_cast<uint32_t>(model.kv_heads));
+        return FillDescription(cache, static_cast<int32_t>(stride), *response);
+      });
+}
+
+}  // namespace ebb

@@ -1,0 +1,26 @@
+// ebb.v1.EvictionService: check, convert, ask the worker between two steps.
+
+#ifndef EBB_SERVER_EVICTION_SERVICE_H_
+#define EBB_SERVER_EVICTION_SERVICE_H_
+
+#include "ebb/v1/eviction.grpc.pb.h"
+#include "server/rpc.h"
+
+namespace ebb {
+
+class EvictionService final : public v1::EvictionService::CallbackService {
+ public:
+  explicit EvictionService(const ServiceParts& parts) : parts_(parts) {}
+
+  grpc::ServerUnaryReactor* Evict(grpc::CallbackServerContext* context, const v1::EvictRequest* request,
+                                  v1::EvictResponse* response) override;
+  grpc::ServerUnaryReactor* DescribeCache(grpc::CallbackServerContext* context, const v1::DescribeCacheRequest* request,
+                                          v1::DescribeCacheResponse* response) override;
+
+ private:
+  const ServiceParts& parts_;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_EVICTION_SERVICE_H_

@@ -1,0 +1,78 @@
+#include "server/fair_queue.h"
+
+#include <iterator>
+
+#include "policies/check.h"
+
+namespace ebb {
+
+FairQueue::FairQueue(const Options& options) : options_(options) {
+  EBB_CHECK(options.quantum >= 1);
+  EBB_CHECK(options.priority_places >= 0);
+}
+
+void FairQueue::SetWeight(TenantId tenant, int32_t weight) {
+  EBB_CHECK(weight >= 1);
+  EBB_CHECK(weight <= kWeightMax);
+  weights_[tenant] = weight;
+}
+
+int32_t FairQueue::weight(TenantId tenant) const {
+  const auto found = weights_.find(tenant);
+  return found == weights_.end() ? 1 : found->second;
+}
+
+void FairQueue::Push(const Entry& entry) {
+  EBB_CHECK(entry.cost >= 1);
+  EBB_CHECK(entry.priority >= 0);
+  EBB_CHECK(entry.priority <= kPriorityMax);
+  auto tenant = tenants_.find(entry.tenant);
+  if (tenant == tenants_.end()) {
+    ring_.push_back({.id = entry.tenant});
+    tenant = tenants_.emplace(entry.tenant, std::prev(ring_.end())).first;
+  }
+  const Place place{.rank = entry.age - int64_t{options_.priority_places} * entry.priority, .id = entry.id};
+  const bool is_new = places_.emplace(entry.id, Position{.tenant = tenant->second, .place = place}).second;
+  EBB_CHECK(is_new);
+  tenant->second->entries.emplace(place, entry);
+}
+
+bool FairQueue::Erase(uint64_t id) {
+  const auto position = places_.find(id);
+  if (position == places_.end()) return false;
+  Remove(position);
+  return true;
+}
+
+void FairQueue::Remove(std::map<uint64_t, Position>::iterator position) {
+  const Ring::iterator tenant = position->second.tenant;
+  tenant->entries.erase(position->second.place);
+  places_.erase(position);
+  if (tenant->entries.empty()) {
+    tenants_.erase(tenant->id);
+    ring_.erase(tenant);
+  }
+}
+
+std::optional<FairQueue::Entry> FairQueue::Take(int32_t cost_max) {
+  // Ends: every round of the ring adds at least one token to each deficit, and costs are finite.
+  while (!ring_.empty()) {
+    Tenant& tenant = ring_.front();
+    if (!tenant.visited) {
+      tenant.visited = true;
+      tenant.deficit += int64_t{options_.quantum} * weight(tenant.id);
+    }
+    const Entry entry = tenant.entries.begin()->second;
+    if (entry.cost <= tenant.deficit) {
+      if (entry.cost > cost_max) return std::nullopt;
+      tenant.deficit -= entry.cost;
+      Remove(places_.find(entry.id));
+      return entry;
+    }
+    tenant.visited = false;
+    ring_.splice(ring_.end(), ring_, ring_.begin());
+  }
+  return std::nullopt;
+}
+
+}  // namespace ebb

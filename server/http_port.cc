@@ -1,0 +1,115 @@
+#include "server/http_port.h"
+
+#include <httplib.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "policies/check.h"
+#include "policies/status.h"
+#include "server/metrics.h"
+
+namespace ebb {
+namespace {
+
+constexpr int kThreads = 3;
+constexpr time_t kTimeoutSeconds = 5;  // of one read or write
+constexpr size_t kPayloadBytesMax = 1024;
+constexpr char kText[] = "text/plain; charset=utf-8";
+constexpr char kIndex[] =
+    "Ebb's HTTP port.\n"
+    "/metrics  Prometheus\n"
+    "/healthz  200 while the process lives\n"
+    "/readyz   200 when it takes requests, else 503 and why\n";
+
+// httplib would set SO_REUSEPORT: a second server would then silently share the port.
+void SetSocketOptions(socket_t socket) {
+  const int yes = 1;
+  setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+}
+
+void AnswerReady(const absl::Status& ready, httplib::Response& response) {
+  response.status = ready.ok() ? 200 : 503;
+  response.set_content(ready.ok() ? "ready\n" : std::string(ready.message()) + "\n", kText);
+}
+
+}  // namespace
+
+class HttpPort::Server {
+ public:
+  explicit Server(const HttpPages& pages) {
+    http_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+    http_.set_socket_options(SetSocketOptions);
+    http_.set_keep_alive_max_count(1);
+    http_.set_read_timeout(kTimeoutSeconds);
+    http_.set_write_timeout(kTimeoutSeconds);
+    http_.set_payload_max_length(kPayloadBytesMax);
+    http_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
+      if (request.method == "GET" || request.method == "HEAD") return httplib::Server::HandlerResponse::Unhandled;
+      response.status = 405;
+      response.set_header("Allow", "GET, HEAD");
+      return httplib::Server::HandlerResponse::Handled;
+    });
+    http_.Get("/", [](const auto&, auto& response) { response.set_content(kIndex, kText); });
+    http_.Get("/healthz", [](const auto&, auto& response) { response.set_content("ok\n", kText); });
+    http_.Get("/readyz", [ready = pages.ready](const auto&, auto& response) { AnswerReady(ready(), response); });
+    http_.Get("/metrics", [metrics = pages.metrics](const auto&, auto& response) {
+      response.set_content(metrics(), Metrics::kContentType);
+    });
+  }
+
+  ~Server() {
+    if (!thread_.joinable()) return;
+    http_.stop();
+    thread_.join();
+  }
+
+  absl::Status Listen(const Address& listen) {
+    address_ = listen;
+    errno = 0;
+    const bool bound = listen.port == 0 ? (address_.port = http_.bind_to_any_port(listen.host)) > 0
+                                        : http_.bind_to_port(listen.host, listen.port);
+    if (!bound) {
+      return Refuse(absl::StatusCode::kUnavailable,
+                    absl::StrFormat("cannot listen on %s: %s", FormatAddress(listen),
+                                    errno != 0 ? std::strerror(errno) : "no such host"),
+                    {.reason = "PORT_UNAVAILABLE"});
+    }
+    thread_ = std::thread([this] {
+      http_.listen_after_bind();
+      ended_ = true;
+    });
+    // stop() does nothing before the loop runs; the loop is a few instructions away, or has failed and ended.
+    while (!http_.is_running() && !ended_) std::this_thread::yield();
+    return absl::OkStatus();
+  }
+
+  const Address& address() const { return address_; }
+
+ private:
+  httplib::Server http_;
+  Address address_;
+  std::atomic<bool> ended_ = false;
+  std::thread thread_;
+};
+
+absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const Address& listen, const HttpPages& pages) {
+  EBB_CHECK(pages.metrics != nullptr);
+  EBB_CHECK(pages.ready != nullptr);
+  auto server = std::make_unique<Server>(pages);
+  EBB_TRY(server->Listen(listen));
+  return std::unique_ptr<HttpPort>(new HttpPort(std::move(server)));
+}
+
+HttpPort::HttpPort(std::unique_ptr<Server> server) : server_(std::move(server)) {}
+
+HttpPort::~HttpPort() = default;
+
+const Address& HttpPort::address() const { return server_->address(); }
+
+}  // namespace ebb

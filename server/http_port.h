@@ -1,0 +1,47 @@
+// The HTTP port: /metrics for Prometheus, /healthz and /readyz for whatever supervises the process.
+//
+// It has threads of its own, so it answers while the worker computes. It speaks plain HTTP and knows no tenant: listen
+// on loopback, or where only the cluster can reach it. Each connection is closed after its answer, so that idle clients
+// hold no thread.
+
+#ifndef EBB_SERVER_HTTP_PORT_H_
+#define EBB_SERVER_HTTP_PORT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/address.h"
+
+namespace ebb {
+
+struct HttpPages {
+  std::function<std::string()> metrics = {};  // body of /metrics
+  std::function<absl::Status()> ready = {};   // OK: /readyz is 200; else 503 with the message
+};
+
+class HttpPort {
+ public:
+  // Listens when it returns. Port 0 takes a free one, see address(). Pages are called by several threads at once, until
+  // the port is destroyed. UNAVAILABLE with reason PORT_UNAVAILABLE when the address cannot be had: a port is never
+  // shared with another process.
+  static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const Address& listen, const HttpPages& pages);
+
+  ~HttpPort();  // answers what has begun, then returns
+  HttpPort(const HttpPort&) = delete;
+  HttpPort& operator=(const HttpPort&) = delete;
+
+  const Address& address() const;  // with the port in use
+
+ private:
+  class Server;
+  explicit HttpPort(std::unique_ptr<Server> server);
+
+  std::unique_ptr<Server> server_;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_HTTP_PORT_H_

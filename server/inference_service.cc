@@ -1,0 +1,218 @@
+#include "server/inference_service.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "engine/text/utf8.h"
+#include "policies/check.h"
+#include "policies/registry.h"
+#include "policies/status.h"
+#include "server/convert.h"
+#include "server/inference_streams.h"
+#include "server/reply.h"
+
+namespace ebb {
+namespace {
+
+constexpr int32_t kBlockSize = 128;
+constexpr size_t kScoredTokensMax = 1 << 16;
+
+template <typename Request>
+std::optional<uint32_t> BlockSizeOf(const Request& request) {
+  return request.has_block_size() ? std::optional(request.block_size()) : std::nullopt;
+}
+
+template <typename Request>
+std::optional<uint64_t> ExpectedOf(const Request& request) {
+  return request.has_expected_generation() ? std::optional(request.expected_generation()) : std::nullopt;
+}
+
+// Fills in who calls and until when, if there is a call to make.
+absl::StatusOr<CallRequest> Of(const Rpc& rpc, absl::StatusOr<CallRequest> call) {
+  if (!call.ok()) return call;
+  call->method = rpc.method_name();
+  call->tenant = *rpc.tenant();
+  call->deadline = rpc.deadline();
+  return call;
+}
+
+// The scorer that never evicts: what a text is measured with unless the caller says otherwise.
+std::string UnevictedScorer() {
+  for (const ScorerRow& row : ScorerRegistry()) {
+    if (!row.evicts) return std::string(row.name);
+  }
+  EBB_CHECK(false);
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::PrefillResponse>* InferenceService::Prefill(grpc::CallbackServerContext* context,
+                                                                         const v1::PrefillRequest* request) {
+  auto* stream = new PrefillStream(parts_, "InferenceService/Prefill", *context);
+  const Rpc& rpc = stream->rpc();
+  stream->Begin(rpc.tenant().ok() ? Of(rpc, PrefillCall(*rpc.tenant(), *request)) : rpc.tenant().status());
+  return stream;
+}
+
+grpc::ServerWriteReactor<v1::DecodeResponse>* InferenceService::Decode(grpc::CallbackServerContext* context,
+                                                                       const v1::DecodeRequest* request) {
+  auto* stream = new DecodeStream(parts_, "InferenceService/Decode", *context);
+  const Rpc& rpc = stream->rpc();
+  stream->Begin(rpc.tenant().ok() ? Of(rpc, DecodeCall(*rpc.tenant(), *request)) : rpc.tenant().status());
+  return stream;
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc::CallbackServerContext* context,
+                                                                           const v1::GenerateRequest* request) {
+  auto* stream = new GenerateStream(parts_, "InferenceService/Generate", *context);
+  const Rpc& rpc = stream->rpc();
+  stream->Begin(rpc.tenant().ok() ? Of(rpc, GenerateCall(*rpc.tenant(), *request)) : rpc.tenant().status());
+  return stream;
+}
+
+grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context, const v1::ScoreRequest* request,
+                                                  v1::ScoreResponse* response) {
+  auto* reply = new ScoreReply(parts_, *context, *response);
+  const Rpc& rpc = reply->rpc();
+  reply->Begin(rpc.tenant().ok() ? Of(rpc, ScoreCall(*rpc.tenant(), *request)) : rpc.tenant().status());
+  return reply;
+}
+
+absl::StatusOr<CallRequest> InferenceService::PrefillCall(const std::string& tenant,
+                                                          const v1::PrefillRequest& request) const {
+  CallRequest call = {.expected_generation = ExpectedOf(request)};
+  EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
+  EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
+  EBB_ASSIGN(call.block_size, BlockSizeFrom(BlockSizeOf(request), view.block_size, view.block_size));
+  EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), parts_.worker.tokenizer(), view.log_tail, "prompt"));
+  if (ContinuesLog(request.prompt())) call.generation_of_prompt = view.generation;
+  return call;
+}
+
+absl::StatusOr<CallRequest> InferenceService::DecodeCall(const std::string& tenant,
+                                                         const v1::DecodeRequest& request) const {
+  const int32_t vocab = parts_.worker.tokenizer().size();
+  CallRequest call = {.expected_generation = ExpectedOf(request), .decodes = true};
+  EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
+  EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
+  EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), view.sampling, vocab));
+  EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
+  if (request.has_resume_from()) {
+    constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();  // beyond any log, too
+    call.resume_from = static_cast<int64_t>(std::min<uint64_t>(request.resume_from(), kMost));
+  }
+  return call;
+}
+
+absl::StatusOr<CallRequest> InferenceService::GenerateCall(const std::string& tenant,
+                                                           const v1::GenerateRequest& request) const {
+  if (request.session().empty()) return GenerateOnce(tenant, request);
+  const auto only_once = [](const std::string& field) {
+    return RefuseField("ONLY_WITHOUT_SESSION", field, "the session has its own; leave it out");
+  };
+  if (request.has_policy()) return only_once("policy");
+  if (!request.model().empty()) return only_once("model");
+
+  const int32_t vocab = parts_.worker.tokenizer().size();
+  CallRequest call = {.expected_generation = ExpectedOf(request), .decodes = true};
+  EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
+  EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
+  EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), view.sampling, vocab));
+  EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
+  EBB_ASSIGN(call.block_size, BlockSizeFrom(BlockSizeOf(request), view.block_size, view.block_size));
+  EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), parts_.worker.tokenizer(), view.log_tail, "prompt"));
+  if (ContinuesLog(request.prompt())) call.generation_of_prompt = view.generation;
+  return call;
+}
+
+// On a throw-away session.
+absl::StatusOr<CallRequest> InferenceService::GenerateOnce(const std::string& tenant,
+                                                           const v1::GenerateRequest& request) const {
+  EBB_TRY(CheckModel(parts_, request.model()));
+  if (request.has_expected_generation()) {
+    return RefuseField("ONLY_WITH_SESSION", "expected_generation", "a throw-away session has none; leave it out");
+  }
+  const Worker& worker = parts_.worker;
+  SessionRequest session = {.tenant = tenant, .id = NewSessionId()};
+  EBB_ASSIGN(session.policy, ValidPolicyFrom(request.policy(), {.trained_context = worker.model().context}));
+  EBB_ASSIGN(session.block_size, BlockSizeFrom(BlockSizeOf(request), kBlockSize, worker.step_tokens_max()));
+  CallRequest call = {.block_size = session.block_size, .decodes = true};
+  const int32_t vocab = worker.tokenizer().size();
+  EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), {.seed = SeedFor(session.id)}, vocab));
+  EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
+  EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), worker.tokenizer(), {}, "prompt"));
+  call.open = std::move(session);
+  return call;
+}
+
+absl::StatusOr<CallRequest> InferenceService::ScoreCall(const std::string& tenant,
+                                                        const v1::ScoreRequest& request) const {
+  const Worker& worker = parts_.worker;
+  const Tokenizer& tokenizer = worker.tokenizer();
+  EBB_TRY(CheckModel(parts_, request.model()));
+  CallRequest call;
+  if (request.has_context()) {
+    EBB_ASSIGN(call.prompt, PromptFrom(request.context(), tokenizer, {}, "context"));
+  } else if (tokenizer.adds_bos()) {
+    const auto& ids = request.target().tokens().ids();
+    const bool has_bos = !ids.empty() && static_cast<int32_t>(ids[0]) == tokenizer.bos();
+    if (!has_bos) call.prompt = {*tokenizer.bos()};
+  }
+  const auto context = static_cast<int32_t>(call.prompt.size());
+  EBB_ASSIGN(const std::vector<int32_t> target, PromptFrom(request.target(), tokenizer, call.prompt, "target"));
+  if (target.size() > kScoredTokensMax) {
+    return RefuseField("TOO_LONG", "target", absl::StrFormat("%d tokens; at most %d", target.size(), kScoredTokensMax));
+  }
+  call.prompt.insert(call.prompt.end(), target.begin(), target.end());
+  call.score_at = std::max(context, 1);
+
+  SessionRequest session = {.tenant = tenant, .id = NewSessionId()};
+  if (request.has_policy()) {
+    EBB_ASSIGN(session.policy, ValidPolicyFrom(request.policy(), {.trained_context = worker.model().context}));
+  } else {
+    const PolicySpec spec = {.scorer = UnevictedScorer(), .budget = static_cast<int32_t>(call.prompt.size())};
+    EBB_ASSIGN(session.policy, Resolve(spec, {.trained_context = worker.model().context}));
+  }
+  EBB_ASSIGN(session.block_size, BlockSizeFrom(BlockSizeOf(request), kBlockSize, worker.step_tokens_max()));
+  call.block_size = session.block_size;
+  call.open = std::move(session);
+  return call;
+}
+
+grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
+                                                     const v1::TokenizeRequest* request,
+                                                     v1::TokenizeResponse* response) {
+  return Reply(parts_, "InferenceService/Tokenize", *context, [&]() -> absl::Status {
+    const Tokenizer& tokenizer = parts_.worker.tokenizer();
+    EBB_TRY(CheckModel(parts_, request->model()));
+    if (request->prompt().has_tokens()) {
+      return RefuseField("ALREADY_TOKENS", "prompt.tokens", "there is nothing to tokenize; give text or chat");
+    }
+    EBB_ASSIGN(const std::vector<int32_t> tokens, PromptFrom(request->prompt(), tokenizer, {}, "prompt"));
+    const bool has_begin = tokenizer.adds_bos() && tokens.front() == tokenizer.bos();
+    for (size_t i = request->omit_begin() && has_begin ? 1 : 0; i < tokens.size(); ++i) {
+      response->add_ids(static_cast<uint32_t>(tokens[i]));
+      response->add_pieces(std::string(tokenizer.Piece(tokens[i])));
+    }
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
+                                                       const v1::DetokenizeRequest* request,
+                                                       v1::DetokenizeResponse* response) {
+  return Reply(parts_, "InferenceService/Detokenize", *context, [&]() -> absl::Status {
+    const Tokenizer& tokenizer = parts_.worker.tokenizer();
+    EBB_TRY(CheckModel(parts_, request->model()));
+    EBB_ASSIGN(const std::vector<int32_t> tokens, TokensFrom(request->ids(), tokenizer.size(), "ids"));
+    const Special special = request->render_special() ? Special::kParse : Special::kPlain;
+    response->set_text(SanitisedUtf8(tokenizer.Decode(tokens, special)));
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace ebb

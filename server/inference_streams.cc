@@ -1,0 +1,178 @@
+#include "server/inference_streams.h"
+
+#include <utility>
+
+#include "server/reply.h"
+
+namespace ebb {
+namespace {
+
+constexpr int kMergedTokensMax = 16;  // tokens in a message when the reader lags
+
+v1::PrefillResponse BlockProto(const BlockDone& block) {
+  v1::PrefillResponse proto;
+  proto.set_tokens_done(static_cast<uint32_t>(block.tokens_done));
+  proto.set_tokens_total(static_cast<uint32_t>(block.tokens_total));
+  proto.set_cache_length(static_cast<uint32_t>(block.cache_length));
+  proto.set_evicted_tokens(static_cast<uint32_t>(block.evicted));
+  proto.set_elapsed_ms(absl::ToDoubleMilliseconds(block.elapsed));
+  return proto;
+}
+
+v1::DecodeResponse TokensProto(const TokensDone& done, const Tokenizer& tokenizer) {
+  v1::DecodeResponse proto;
+  proto.mutable_tokens()->Add(done.tokens.begin(), done.tokens.end());
+  proto.set_text(done.text);
+  if (done.drawn != nullptr && !done.tokens.empty()) *proto.add_logprobs() = LogprobProto(*done.drawn, tokenizer);
+  proto.set_evicted_tokens(static_cast<uint32_t>(done.evicted));
+  proto.set_cache_length(static_cast<uint32_t>(done.cache_length));
+  return proto;
+}
+
+v1::DecodeResponse EndProto(const CallEnd& end) {
+  v1::DecodeResponse proto;
+  proto.set_text(end.text);
+  proto.set_cache_length(static_cast<uint32_t>(end.usage.cache_length));
+  proto.set_finish_reason(FinishProto(end.finish));
+  *proto.mutable_usage() = UsageProto(end.usage);
+  *proto.mutable_timings() = TimingsProto(end.timings);
+  proto.set_generation(end.generation);
+  return proto;
+}
+
+bool MergeTokens(v1::DecodeResponse& waiting, v1::DecodeResponse& next) {
+  if (waiting.tokens_size() + next.tokens_size() > kMergedTokensMax) return false;
+  const std::string text = waiting.text() + next.text();
+  const uint32_t evicted = waiting.evicted_tokens() + next.evicted_tokens();
+  waiting.MergeFrom(next);  // appends lists, takes the rest of `next` where it is set
+  waiting.set_text(text);
+  waiting.set_evicted_tokens(evicted);
+  return true;
+}
+
+}  // namespace
+
+void TokenClock::Write(const Rpc& rpc, const ServiceParts& parts, int tokens) {
+  if (tokens == 0) return;
+  const absl::Time now = parts.worker.Now();
+  if (metrics_ == nullptr) {
+    metrics_ = &parts.metrics.tenant(*rpc.tenant());
+    metrics_->ttft.Observe(now - rpc.received());
+  } else {
+    for (int i = 0; i < tokens; ++i) metrics_->inter_token.Observe((now - last_) / tokens);
+  }
+  last_ = now;
+}
+
+template <typename Message>
+CallStream<Message>::CallStream(const ServiceParts& parts, std::string_view method,
+                                const grpc::CallbackServerContext& context)
+    : StreamReactor<Message>(parts.stream_buffer),
+      parts_(parts),
+      id_(parts.worker.NewCallId()),
+      rpc_(parts, method, context) {
+  parts_.streams.Add();
+}
+
+template <typename Message>
+void CallStream<Message>::Begin(absl::StatusOr<CallRequest> request) {
+  if (!request.ok()) return End({.status = request.status()}, false);
+  parts_.worker.Start(id_, *std::move(request), *this);
+}
+
+template <typename Message>
+void CallStream<Message>::End(const CallEnd& end, bool discard) {
+  if (end.status.ok()) {
+    if (end.finish != FinishReason::kNone) parts_.metrics.finished(FinishProto(end.finish)).Add();
+    PushEnd(end);
+  } else {
+    PushHeld();
+  }
+  this->Close(rpc_.Finish(end.status), discard);
+}
+
+template class CallStream<v1::PrefillResponse>;
+template class CallStream<v1::DecodeResponse>;
+template class CallStream<v1::GenerateResponse>;
+
+Reader PrefillStream::OnBlock(const BlockDone& block) {
+  if (block.tokens_done < block.tokens_total) return Push(BlockProto(block));
+  last_ = BlockProto(block);
+  return Reader::kReady;
+}
+
+void PrefillStream::PushHeld() {
+  if (last_) Push(*std::move(last_));
+}
+
+void PrefillStream::PushEnd(const CallEnd& end) {
+  *last_->mutable_usage() = UsageProto(end.usage);
+  *last_->mutable_timings() = TimingsProto(end.timings);
+  last_->set_generation(end.generation);
+  PushHeld();
+}
+
+Reader DecodeStream::OnTokens(const TokensDone& tokens) { return Push(TokensProto(tokens, parts_.worker.tokenizer())); }
+
+void DecodeStream::PushEnd(const CallEnd& end) { Push(EndProto(end)); }
+
+void DecodeStream::OnWrite(v1::DecodeResponse& message, uint64_t sequence) {
+  message.set_sequence(sequence);
+  Count(message.tokens_size());
+}
+
+bool DecodeStream::Merge(v1::DecodeResponse& waiting, v1::DecodeResponse& next) { return MergeTokens(waiting, next); }
+
+Reader GenerateStream::OnBlock(const BlockDone& block) {
+  v1::GenerateResponse proto;
+  *proto.mutable_prefill() = BlockProto(block);
+  return Push(std::move(proto));
+}
+
+Reader GenerateStream::OnTokens(const TokensDone& tokens) {
+  v1::GenerateResponse proto;
+  *proto.mutable_decode() = TokensProto(tokens, parts_.worker.tokenizer());
+  return Push(std::move(proto));
+}
+
+void GenerateStream::PushEnd(const CallEnd& end) {
+  v1::GenerateResponse proto;
+  *proto.mutable_decode() = EndProto(end);
+  Push(std::move(proto));
+}
+
+void GenerateStream::OnWrite(v1::GenerateResponse& message, uint64_t sequence) {
+  if (message.has_prefill()) return message.mutable_prefill()->set_sequence(sequence);
+  message.mutable_decode()->set_sequence(sequence);
+  Count(message.decode().tokens_size());
+}
+
+bool GenerateStream::Merge(v1::GenerateResponse& waiting, v1::GenerateResponse& next) {
+  return waiting.has_decode() && next.has_decode() && MergeTokens(*waiting.mutable_decode(), *next.mutable_decode());
+}
+
+ScoreReply::ScoreReply(const ServiceParts& parts, const grpc::CallbackServerContext& context,
+                       v1::ScoreResponse& response)
+    : parts_(parts),
+      id_(parts.worker.NewCallId()),
+      rpc_(parts, "InferenceService/Score", context),
+      response_(response) {}
+
+void ScoreReply::Begin(absl::StatusOr<CallRequest> request) {
+  if (!request.ok()) return End({.status = request.status()}, false);
+  parts_.worker.Start(id_, *std::move(request), *this);
+}
+
+void ScoreReply::OnScores(std::span<const TokenLogprob> scores) {
+  for (const TokenLogprob& score : scores) {
+    *response_.add_tokens() = LogprobProto(score, parts_.worker.tokenizer());
+    response_.set_logprob(response_.logprob() + score.logprob);
+  }
+}
+
+void ScoreReply::End(const CallEnd& end, bool /*discard*/) {
+  if (end.status.ok()) *response_.mutable_usage() = UsageProto(end.usage);
+  Finish(rpc_.Finish(end.status));
+}
+
+}  // namespace ebb

@@ -1,0 +1,126 @@
+// The outputs of inference calls: what the worker reports becomes messages of ebb.v1.
+
+#ifndef EBB_SERVER_INFERENCE_STREAMS_H_
+#define EBB_SERVER_INFERENCE_STREAMS_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "ebb/v1/inference.pb.h"
+#include "server/call.h"
+#include "server/rpc.h"
+#include "server/stream_reactor.h"
+
+namespace ebb {
+
+// Times between the tokens that are written to one stream.
+class TokenClock {
+ public:
+  // Tokens are handed to gRPC now.
+  void Write(const Rpc& rpc, const ServiceParts& parts, int tokens);
+
+ private:
+  const TenantMetrics* metrics_ = nullptr;  // once there is a token
+  absl::Time last_ = {};
+};
+
+// A stream's call. Message is what it sends; FromBlock and FromTokens say how.
+template <typename Message>
+class CallStream : public StreamReactor<Message>, public CallOutput {
+ public:
+  CallStream(const ServiceParts& parts, std::string_view method, const grpc::CallbackServerContext& context);
+  ~CallStream() override { parts_.streams.Remove(); }
+
+  const Rpc& rpc() const { return rpc_; }
+  // Starts the call, or ends it with the refusal. The stream may be gone when this returns.
+  void Begin(absl::StatusOr<CallRequest> request);
+
+ protected:
+  void Count(int tokens) { token_clock_.Write(rpc_, parts_, tokens); }
+  const ServiceParts& parts_;
+
+ private:
+  void OnScores(std::span<const TokenLogprob> /*scores*/) final {}
+  void OnCaughtUp() final { parts_.worker.ReaderReady(id_); }
+  void OnCancel() final { parts_.worker.Cancel(id_); }
+  void End(const CallEnd& end, bool discard) final;
+  // The last messages of a call that ended well.
+  virtual void PushEnd(const CallEnd& end) = 0;
+  // What is held back, when it did not.
+  virtual void PushHeld() {}
+
+  const CallId id_;
+  Rpc rpc_;
+  TokenClock token_clock_;
+};
+
+class PrefillStream final : public CallStream<v1::PrefillResponse> {
+ public:
+  using CallStream::CallStream;
+
+ private:
+  Reader OnBlock(const BlockDone& block) override;
+  Reader OnTokens(const TokensDone& /*tokens*/) override { return Reader::kReady; }
+  void PushEnd(const CallEnd& end) override;
+  void PushHeld() override;
+  void OnWrite(v1::PrefillResponse& message, uint64_t sequence) override { message.set_sequence(sequence); }
+  bool Merge(v1::PrefillResponse& /*waiting*/, v1::PrefillResponse& /*next*/) override { return false; }
+
+  std::optional<v1::PrefillResponse> last_ = {};  // the last block's: waits for the usage
+};
+
+class DecodeStream final : public CallStream<v1::DecodeResponse> {
+ public:
+  using CallStream::CallStream;
+
+ private:
+  Reader OnBlock(const BlockDone& /*block*/) override { return Reader::kReady; }
+  Reader OnTokens(const TokensDone& tokens) override;
+  void PushEnd(const CallEnd& end) override;
+  void OnWrite(v1::DecodeResponse& message, uint64_t sequence) override;
+  bool Merge(v1::DecodeResponse& waiting, v1::DecodeResponse& next) override;
+};
+
+class GenerateStream final : public CallStream<v1::GenerateResponse> {
+ public:
+  using CallStream::CallStream;
+
+ private:
+  Reader OnBlock(const BlockDone& block) override;
+  Reader OnTokens(const TokensDone& tokens) override;
+  void PushEnd(const CallEnd& end) override;
+  void OnWrite(v1::GenerateResponse& message, uint64_t sequence) override;
+  bool Merge(v1::GenerateResponse& waiting, v1::GenerateResponse& next) override;
+};
+
+// The one answer of Score.
+class ScoreReply final : public grpc::ServerUnaryReactor, public CallOutput {
+ public:
+  ScoreReply(const ServiceParts& parts, const grpc::CallbackServerContext& context, v1::ScoreResponse& response);
+
+  const Rpc& rpc() const { return rpc_; }
+  // As CallStream::Begin.
+  void Begin(absl::StatusOr<CallRequest> request);
+
+ private:
+  Reader OnBlock(const BlockDone& /*block*/) override { return Reader::kReady; }
+  Reader OnTokens(const TokensDone& /*tokens*/) override { return Reader::kReady; }
+  void OnScores(std::span<const TokenLogprob> scores) override;
+  void End(const CallEnd& end, bool discard) override;
+  void OnCancel() override { parts_.worker.Cancel(id_); }
+  void OnDone() override { delete this; }
+
+  const ServiceParts& parts_;
+  const CallId id_;
+  Rpc rpc_;
+  v1::ScoreResponse& response_;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_INFERENCE_STREAMS_H_

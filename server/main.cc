@@ -1,0 +1,130 @@
+// ebbd: reads the configuration, starts the server, waits for a signal, drains.
+//
+// Exit codes: 0 after a drain or when asked for help; 1 when it cannot start; 2 for a configuration that is wrong.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "policies/status.h"
+#include "server/address.h"
+#include "server/config.h"
+#include "server/drain.h"
+#include "server/log.h"
+#include "server/server.h"
+#include "server/version.h"
+
+namespace ebb {
+namespace {
+
+constexpr char kBuiltInModel[] = "models/ebb-tiny-q8_0.gguf";
+
+enum ExitCode { kDone = 0, kCannotStart = 1, kBadConfig = 2 };
+
+int Fail(ExitCode code, const absl::Status& status) {
+  std::fprintf(stderr, "ebbd: %s\n", std::string(status.message()).c_str());
+  return code;
+}
+
+// The model that comes with Ebb: in the folder where ebbd is started, or where a build or an installation puts it.
+absl::StatusOr<std::string> FindBuiltInModel() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const std::vector<fs::path> places = {kBuiltInModel, folder / "../.." / kBuiltInModel,
+                                        folder / "../share/ebb" / kBuiltInModel};
+  std::string looked;
+  for (const fs::path& place : places) {
+    if (fs::exists(place, error)) return place.lexically_normal().string();
+    looked += absl::StrFormat("%s%s", looked.empty() ? "" : ", ", place.lexically_normal().string());
+  }
+  return Refuse(absl::StatusCode::kNotFound,
+                absl::StrFormat("the built-in model is not there; name a model with --model (looked for %s)", looked),
+                {.reason = "NO_MODEL"});
+}
+
+absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
+  ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
+                           .stream_buffer = config.server().stream_buffer(),
+                           .model_name = config.model().name()};
+  EBB_ASSIGN(options.listen, ParseAddress(config.server().listen()));
+  if (!config.server().http_listen().empty()) {
+    EBB_ASSIGN(options.http_listen, ParseAddress(config.server().http_listen()));
+  }
+  options.engine = {.model_path = config.model().path(),
+                    .threads = static_cast<int32_t>(config.model().threads()),
+                    .arena_bytes = static_cast<int64_t>(config.cache().arena()),
+                    .step_tokens_max = static_cast<int32_t>(config.scheduling().step_tokens_max()),
+                    .isa = config.model().isa()};
+  if (options.engine.model_path.empty()) {
+    EBB_ASSIGN(options.engine.model_path, FindBuiltInModel());
+  }
+  options.work = {.step_rows_max = static_cast<int32_t>(config.scheduling().rows_max()),
+                  .queue_max = static_cast<int32_t>(config.scheduling().queue_max()),
+                  .sessions_max = static_cast<int32_t>(config.cache().sessions_max()),
+                  .reader_patience = ToDuration(config.server().reader_patience())};
+  for (const auto& [name, tenant] : config.tenants()) {
+    options.work.tenants[name] = {.weight = static_cast<int32_t>(tenant.weight()),
+                                  .sessions_max = static_cast<int32_t>(tenant.sessions_max())};
+  }
+  return options;
+}
+
+int Serve(const LoadedConfig& loaded) {
+  const config::v1::Config& config = loaded.config;
+  const auto log = StartLog({.level = ParseLogLevel(config.log().level()).value_or(LogLevel::kInfo),
+                             .format = ParseLogFormat(config.log().format()).value_or(LogFormat::kText)});
+  if (!log.ok()) return Fail(kCannotStart, log.status());
+  for (const std::string& warning : loaded.warnings) LogWarn("config", {}, warning);
+  const auto options = OptionsFrom(config);
+  if (!options.ok()) return Fail(kCannotStart, options.status());
+  const auto server = Server::Start(*options);
+  if (!server.ok()) return Fail(kCannotStart, server.status());
+
+  const std::string listen = FormatAddress((*server)->address());
+  const auto http = (*server)->http_address();
+  LogInfo("listening",
+          {{"grpc", listen}, {"http", http ? FormatAddress(*http) : ""}, {"model", options->engine.model_path}},
+          "the server takes calls");
+  const int signal = WaitForStopSignal();
+  LogInfo("draining", {{"signal", signal}}, "running calls may finish; another signal stops them at once");
+  (*server)->Drain(ToDuration(config.server().drain_timeout()));
+  LogInfo("stopped");
+  return kDone;
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  const auto line = ParseCommandLine(arguments);
+  if (!line.ok()) return Fail(kBadConfig, line.status());
+  if (line->action == CommandLine::Action::kHelp) {
+    std::fputs(ConfigHelp().c_str(), stdout);
+    return kDone;
+  }
+  if (line->action == CommandLine::Action::kVersion) {
+    std::printf("ebbd %s\n", std::string(Version()).c_str());
+    return kDone;
+  }
+  const auto loaded = LoadConfig(*line, ReadVariables(environ));
+  if (!loaded.ok()) return Fail(kBadConfig, loaded.status());
+  if (line->action == CommandLine::Action::kPrintConfig) {
+    std::fputs(ExplainConfig(*loaded).c_str(), stdout);
+    return kDone;
+  }
+  return Serve(*loaded);
+}
+
+}  // namespace
+}  // namespace ebb
+
+int main(int argc, char** argv) {
+  ebb::HoldStopSignals();  // before there is another thread
+  signal(SIGPIPE, SIG_IGN);
+  return ebb::Main({argv + 1, argv + argc});
+}

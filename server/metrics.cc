@@ -1,0 +1,235 @@
+#include "server/metrics.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/strip.h"
+#include "policies/check.h"
+#include "policies/registry.h"
+#include "policies/status.h"
+#include "server/log.h"
+#include "server/process_stats.h"
+
+namespace ebb {
+namespace {
+
+constexpr int kCodes = 17;           // of google.rpc.Code
+constexpr size_t kReasonsMax = 128;  // reasons are ours, but a label must have a bound
+constexpr char kDefaultTenant[] = "default";
+constexpr char kOther[] = "other";
+
+// OpenTelemetry's GenAI conventions: time to first token, then doubled for long prompts.
+constexpr double kTtft[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160};
+// Likewise, time per output token; below 10 ms for small models.
+constexpr double kInterToken[] = {.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5};
+constexpr double kStep[] = {.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10};
+constexpr double kTokens[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
+
+// Refusals under load, which alerts watch; other reasons appear with their first refusal.
+constexpr std::string_view kLoadReasons[] = {"NO_PAGES", "QUEUE_FULL", "DRAINING", "SLOW_READER", "SESSION_BUSY"};
+constexpr std::string_view kErrorReasons[] = {"UNKNOWN", "INTERNAL", "DATA_LOSS"};
+
+constexpr auto kC = MetricKind::kCounter;
+constexpr auto kG = MetricKind::kGauge;
+constexpr auto kH = MetricKind::kHistogram;
+
+const std::vector<MetricRow>& Table() {
+  // clang-format off
+  static const std::vector<MetricRow> table = {
+      // name, kind, unit, labels, buckets, help
+      {"ebb_build_info", kG, "", {"version", "revision", "backend", "grpc_version", "model"}, {},
+       "Always 1; its labels say what runs."},
+      {"ebb_rpc_handled_total", kC, "calls", {"method", "code"}, {},
+       "Calls that ended, by gRPC status code."},
+      {"ebb_rpc_seconds", kH, "seconds", {"method"}, kTtft,
+       "From a call's arrival to its end."},
+      {"ebb_refusals_total", kC, "calls", {"reason"}, {},
+       "Calls answered with an error that the request, a limit or the load explains, by ErrorInfo reason."},
+      {"ebb_errors_total", kC, "calls", {"reason"}, {},
+       "Calls that failed for a fault of the server (UNKNOWN, INTERNAL, DATA_LOSS), by ErrorInfo reason."},
+      {"ebb_finished_total", kC, "generations", {"reason"}, {},
+       "Generations that ended, by finish reason."},
+      {"ebb_queue_wait_seconds", kH, "seconds", {"tenant"}, kTtft,
+       "From a request's arrival to its first step."},
+      {"ebb_ttft_seconds", kH, "seconds", {"tenant"}, kTtft,
+       "Time to first token: from a request's arrival to its first token written to the stream."},
+      {"ebb_inter_token_seconds", kH, "seconds", {"tenant"}, kInterToken,
+       "Time between two tokens of a request, as written to the stream."},
+      {"ebb_prompt_tokens_total", kC, "tokens", {"tenant"}, {},
+       "Prompt tokens that went through the model."},
+      {"ebb_completion_tokens_total", kC, "tokens", {"tenant"}, {},
+       "Tokens generated."},
+      {"ebb_sessions", kG, "sessions", {"tenant"}, {},
+       "Open sessions."},
+      {"ebb_queue_depth", kG, "requests", {"tenant"}, {},
+       "Admitted requests that have not run yet."},
+      {"ebb_requests_running", kG, "requests", {}, {},
+       "Requests that have run and are not over."},
+      {"ebb_step_seconds", kH, "seconds", {"phase"}, kStep,
+       "Time of one step of the engine; mixed steps hold prompt blocks and decodes."},
+      {"ebb_step_tokens", kH, "tokens", {}, kTokens,
+       "Tokens of one step, prompt and decode together."},
+      {"ebb_evictions_total", kC, "evictions", {"policy"}, {},
+       "Steps of a session, and Evict calls, that evicted tokens."},
+      {"ebb_evicted_tokens_total", kC, "tokens", {"policy"}, {},
+       "Tokens that left each lane (every lane loses the same number)."},
+      {"ebb_evicted_slots_total", kC, "slots", {"policy"}, {},
+       "Slots freed by eviction, all lanes."},
+      {"ebb_nan_scores_total", kC, "scores", {"policy"}, {},
+       "Keep scores that were not a number; such a token leaves first."},
+      {"ebb_cache_slots", kG, "slots", {"state"}, {},
+       "Slots of all lanes: reserved by sessions, used by live tokens (part of reserved), free for new sessions."},
+      {"ebb_cache_bytes", kG, "bytes", {"state"}, {},
+       "Memory for K and V, by the same states as ebb_cache_slots."},
+      {"ebb_past_context_sessions_total", kC, "sessions", {}, {},
+       "Sessions that used a position past the model's trained context; their quality may suffer."},
+      {"ebb_log_lines_dropped_total", kC, "lines", {}, {},
+       "Log lines dropped because the reader of stderr was slow."},
+      {"process_cpu_seconds_total", kC, "seconds", {}, {},
+       "User and system time of the process."},
+      {"process_start_time_seconds", kG, "seconds", {}, {},
+       "When the process started, since the epoch."},
+      {"process_resident_memory_bytes", kG, "bytes", {}, {},
+       "Resident memory of the process."},
+      {"process_virtual_memory_bytes", kG, "bytes", {}, {},
+       "Virtual memory of the process."},
+      {"process_open_fds", kG, "files", {}, {},
+       "Open file descriptors of the process."},
+  };
+  // clang-format on
+  return table;
+}
+
+bool IsOurFault(absl::StatusCode code) {
+  return code == absl::StatusCode::kUnknown || code == absl::StatusCode::kInternal ||
+         code == absl::StatusCode::kDataLoss;
+}
+
+CacheMetrics MakeCache(MetricFamily& family) {
+  return {family.gauge({"reserved"}), family.gauge({"used"}), family.gauge({"free"})};
+}
+
+WorkerMetrics MakeWorker(MetricSet& set) {
+  MetricFamily& step = set["ebb_step_seconds"];
+  return {.prefill_seconds = step.histogram({"prefill"}),
+          .decode_seconds = step.histogram({"decode"}),
+          .mixed_seconds = step.histogram({"mixed"}),
+          .step_tokens = set["ebb_step_tokens"].histogram(),
+          .requests_running = set["ebb_requests_running"].gauge(),
+          .slots = MakeCache(set["ebb_cache_slots"]),
+          .bytes = MakeCache(set["ebb_cache_bytes"]),
+          .past_context_sessions = set["ebb_past_context_sessions_total"].counter()};
+}
+
+PolicyMetrics MakePolicy(MetricSet& set, std::string_view name) {
+  return {.evictions = set["ebb_evictions_total"].counter({name}),
+          .evicted_tokens = set["ebb_evicted_tokens_total"].counter({name}),
+          .evicted_slots = set["ebb_evicted_slots_total"].counter({name}),
+          .nan_scores = set["ebb_nan_scores_total"].counter({name})};
+}
+
+MethodMetrics MakeMethod(MetricSet& set, std::string_view name) {
+  MethodMetrics method = {.seconds = set["ebb_rpc_seconds"].histogram({name}), .handled = {}};
+  for (int code = 0; code < kCodes; ++code) {
+    const std::string label = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
+    method.handled.push_back(&set["ebb_rpc_handled_total"].counter({name, label}));
+  }
+  return method;
+}
+
+// FINISH_REASON_MAX_TOKENS is labelled max_tokens.
+std::map<int, Counter*> MakeFinished(MetricSet& set) {
+  std::map<int, Counter*> finished;
+  const auto* reasons = v1::FinishReason_descriptor();
+  for (int i = 0; i < reasons->value_count(); ++i) {
+    const absl::string_view name = absl::StripPrefix(reasons->value(i)->name(), "FINISH_REASON_");
+    finished[reasons->value(i)->number()] = &set["ebb_finished_total"].counter({absl::AsciiStrToLower(name)});
+  }
+  return finished;
+}
+
+}  // namespace
+
+std::span<const MetricRow> MetricTable() { return Table(); }
+
+Metrics::Metrics(const MetricsOptions& options)
+    : set_(MetricTable()),
+      tenants_max_(std::max<size_t>(options.tenants_max, 1)),
+      worker_(MakeWorker(set_)),
+      finished_(MakeFinished(set_)) {
+  set_["ebb_build_info"]
+      .gauge({options.version, options.revision, options.backend, options.grpc_version, options.model})
+      .Set(1);
+  for (const ScorerRow& row : ScorerRegistry()) policies_.emplace(row.name, MakePolicy(set_, row.name));
+  for (const std::string& method : options.methods) methods_.emplace(method, MakeMethod(set_, method));
+  for (const std::string_view reason : kLoadReasons) set_["ebb_refusals_total"].counter({reason});
+  for (const std::string_view reason : kErrorReasons) set_["ebb_errors_total"].counter({reason});
+  tenant(kDefaultTenant);
+  for (const std::string& name : options.tenants) tenant(name);
+}
+
+TenantMetrics Metrics::MakeTenant(std::string_view label) {
+  return {.queue_wait = set_["ebb_queue_wait_seconds"].histogram({label}),
+          .ttft = set_["ebb_ttft_seconds"].histogram({label}),
+          .inter_token = set_["ebb_inter_token_seconds"].histogram({label}),
+          .prompt_tokens = set_["ebb_prompt_tokens_total"].counter({label}),
+          .completion_tokens = set_["ebb_completion_tokens_total"].counter({label}),
+          .sessions = set_["ebb_sessions"].gauge({label}),
+          .queue_depth = set_["ebb_queue_depth"].gauge({label})};
+}
+
+const TenantMetrics& Metrics::tenant(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  if (const auto at = tenants_.find(name); at != tenants_.end()) return at->second;
+  const std::string_view label = tenants_.size() < tenants_max_ ? name : kOther;
+  if (const auto at = tenants_.find(label); at != tenants_.end()) return at->second;
+  return tenants_.emplace(label, MakeTenant(label)).first->second;
+}
+
+const PolicyMetrics& Metrics::policy(std::string_view scorer) const {
+  const auto at = policies_.find(scorer);
+  EBB_CHECK(at != policies_.end());
+  return at->second;
+}
+
+const MethodMetrics& Metrics::method(std::string_view name) const {
+  const auto at = methods_.find(name);
+  EBB_CHECK(at != methods_.end());
+  return at->second;
+}
+
+Counter& Metrics::finished(v1::FinishReason reason) const {
+  const auto at = finished_.find(reason);
+  EBB_CHECK(at != finished_.end());
+  return *at->second;
+}
+
+void Metrics::CallEnded(const MethodMetrics& method, const absl::Status& status, absl::Duration elapsed) {
+  method.seconds.Observe(elapsed);
+  method.handled[static_cast<size_t>(status.code())]->Add();
+  if (status.ok() || status.code() == absl::StatusCode::kCancelled) return;
+  std::string reason = GetRefusal(status).reason;
+  if (reason.empty()) reason = absl::StatusCodeToString(status.code());
+  const std::lock_guard lock(mutex_);
+  if (reasons_.size() < kReasonsMax) {
+    reasons_.insert(reason);
+  } else if (!reasons_.contains(reason)) {
+    reason = kOther;
+  }
+  set_[IsOurFault(status.code()) ? "ebb_errors_total" : "ebb_refusals_total"].counter({reason}).Add();
+}
+
+std::string Metrics::Serialize() {
+  const ProcessStats process = ReadProcessStats();
+  set_["ebb_log_lines_dropped_total"].counter().SetTotal(static_cast<double>(LogLinesDropped()));
+  set_["process_cpu_seconds_total"].counter().SetTotal(process.cpu_seconds);
+  set_["process_start_time_seconds"].gauge().Set(process.start_time_seconds);
+  set_["process_resident_memory_bytes"].gauge().Set(static_cast<double>(process.resident_bytes));
+  set_["process_virtual_memory_bytes"].gauge().Set(static_cast<double>(process.virtual_bytes));
+  set_["process_open_fds"].gauge().Set(static_cast<double>(process.open_fds));
+  return set_.Serialize();
+}
+
+}  // namespace ebb

@@ -1,0 +1,124 @@
+// Every number that the server publishes: one table of families (metrics.cc), and handles to their series.
+//
+// A new metric is a row of the table and a handle; docs/reference/metrics.md is generated from the table. Rules: prefix
+// ebb_, base units, _total for counters; labels are tenant (capped), policy, method, code, reason and states, never a
+// session, a request or text; every combination that can be listed exists from the start, at zero, because a ratio over
+// a series that appears with its first error is wrong.
+//
+//   const TenantMetrics& tenant = metrics.tenant("acme");       // once per session
+//   tenant.ttft.Observe(first_token - received);                // absl::Duration or seconds
+//   metrics.CallEnded(metrics.method("SessionService/GetSession"), status, elapsed);
+//
+// Threads: any thread may use any handle, without a lock. tenant() takes one, and so does CallEnded for an error.
+
+#ifndef EBB_SERVER_METRICS_H_
+#define EBB_SERVER_METRICS_H_
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "ebb/v1/usage.pb.h"
+#include "server/metric_family.h"
+
+namespace ebb {
+
+// Every family, in the order in which /metrics shows them.
+std::span<const MetricRow> MetricTable();
+
+struct MetricsOptions {
+  std::string version = {}, revision = {}, backend = {}, grpc_version = {}, model = {};  // labels of ebb_build_info
+  std::vector<std::string> methods = {};  // every "InferenceService/Generate" that may be called
+  std::vector<std::string> tenants = {};  // those configured; `default` is always there
+  size_t tenants_max = 64;                // distinct labels; further tenants share `other`
+};
+
+struct TenantMetrics {
+  Histogram& queue_wait;   // received .. first step
+  Histogram& ttft;         // received .. first token written
+  Histogram& inter_token;  // between tokens written to the stream
+  Counter& prompt_tokens;
+  Counter& completion_tokens;
+  Gauge& sessions;     // open ones: Add(1), Add(-1)
+  Gauge& queue_depth;  // admitted requests that have not run a row: likewise
+};
+
+struct PolicyMetrics {
+  Counter& evictions;       // steps of a session, and Evict calls, that evicted something
+  Counter& evicted_tokens;  // per lane, as BatchRow::evicted counts
+  Counter& evicted_slots;   // over all lanes
+  Counter& nan_scores;      // over all lanes
+};
+
+// A quantity by state. reserved: promised to sessions; used: holds live tokens, part of reserved; free: for new
+// sessions.
+struct CacheMetrics {
+  Gauge& reserved;
+  Gauge& used;
+  Gauge& free;
+};
+
+// What the worker writes once per step. A step is mixed when it holds both prompt blocks and decodes.
+struct WorkerMetrics {
+  Histogram& prefill_seconds;
+  Histogram& decode_seconds;
+  Histogram& mixed_seconds;
+  Histogram& step_tokens;   // prompt and decode together
+  Gauge& requests_running;  // have run a row and are not over
+  CacheMetrics slots;
+  CacheMetrics bytes;
+  Counter& past_context_sessions;  // a session's first position past the trained context counts once
+};
+
+struct MethodMetrics {
+  Histogram& seconds;
+  std::vector<Counter*> handled;  // by code
+};
+
+class Metrics {
+ public:
+  explicit Metrics(const MetricsOptions& options);
+
+  // Valid as long as this object; past tenants_max those of `other`.
+  const TenantMetrics& tenant(std::string_view name);
+  // REQUIRES: a name of ScorerRegistry().
+  const PolicyMetrics& policy(std::string_view scorer) const;
+  // REQUIRES: one of MetricsOptions::methods.
+  const MethodMetrics& method(std::string_view name) const;
+  const WorkerMetrics& worker() const { return worker_; }
+
+  // A call is over. Counts code and time; an error of ours (UNKNOWN, INTERNAL, DATA_LOSS) or a refusal (the rest,
+  // CANCELLED apart) also by its reason, the one that ToGrpc sends.
+  void CallEnded(const MethodMetrics& method, const absl::Status& status, absl::Duration elapsed);
+
+  // Generations by why they ended.
+  Counter& finished(v1::FinishReason reason) const;
+
+  // What /metrics answers, in Prometheus' text format (kContentType).
+  std::string Serialize();
+  static constexpr char kContentType[] = "text/plain; version=0.0.4; charset=utf-8";
+
+ private:
+  TenantMetrics MakeTenant(std::string_view label);
+
+  MetricSet set_;
+  const size_t tenants_max_;
+  WorkerMetrics worker_;
+  std::map<int, Counter*> finished_;
+  std::map<std::string, PolicyMetrics, std::less<>> policies_;
+  std::map<std::string, MethodMetrics, std::less<>> methods_;
+  mutable std::mutex mutex_;  // guards the two below
+  std::map<std::string, TenantMetrics, std::less<>> tenants_;
+  std::set<std::string, std::less<>> reasons_;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_METRICS_H_

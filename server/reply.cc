@@ -1,0 +1,247 @@
+#include "server/reply.h"
+
+namespace ebb {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+void SetNumber(Message& message, const FieldDescriptor& field, double value) {
+  const Reflection& reflection = *message.GetReflection();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return reflection.SetDouble(&message, &field, value);
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return reflection.SetFloat(&message, &field, static_cast<float>(value));
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return reflection.SetUInt32(&message, &field, static_cast<uint32_t>(value));
+    case FieldDescriptor::CPPTYPE_INT32:
+      return reflection.SetInt32(&message, &field, static_cast<int32_t>(value));
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return reflection.SetUInt64(&message, &field, static_cast<uint64_t>(value));
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return reflection.SetBool(&message, &field, value != 0);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return reflection.SetEnumValue(&message, &field, static_cast<int>(value));
+    default:
+      return;
+  }
+}
+
+v1::KvType KvTypeProto(KvType type) {
+  switch (type) {
+    case KvType::kF32:
+      return v1::KV_TYPE_F32;
+    case KvType::kBf16:
+      return v1::KV_TYPE_BF16;
+    case KvType::kF16:
+      return v1::KV_TYPE_F16;
+  }
+  return v1::KV_TYPE_UNSPECIFIED;
+}
+
+void AppendObservations(const Needs& needs, v1::ScorerDescription& scorer) {
+  if (needs.column_sums) scorer.add_observations("column_sums");
+  if (needs.last_row) scorer.add_observations("last_row");
+  if (needs.window_rows > 0) scorer.add_observations("window");
+}
+
+}  // namespace
+
+google::protobuf::Duration DurationProto(absl::Duration duration) {
+  google::protobuf::Duration proto;
+  absl::Duration rest;
+  proto.set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &rest));
+  proto.set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(rest)));
+  return proto;
+}
+
+google::protobuf::Timestamp TimestampProto(absl::Time time) {
+  const google::protobuf::Duration since = DurationProto(time - absl::UnixEpoch());
+  google::protobuf::Timestamp proto;
+  proto.set_seconds(since.seconds());
+  proto.set_nanos(since.nanos());
+  return proto;
+}
+
+v1::PolicySpec PolicyProto(const ValidSpec& spec) {
+  v1::PolicySpec proto;
+  const FieldDescriptor* arm = proto.GetDescriptor()->FindFieldByName(spec.scorer_name);
+  Message& parameters = *proto.GetReflection()->MutableMessage(&proto, arm);
+  for (const auto& [name, value] : spec.parameters) {
+    SetNumber(parameters, *parameters.GetDescriptor()->FindFieldByName(name), value);
+  }
+  v1::Trigger& trigger = *proto.mutable_trigger();
+  if (spec.trigger.budget > 0) {
+    trigger.set_budget(static_cast<uint32_t>(spec.trigger.budget));
+  } else {
+    trigger.set_budget_ratio(spec.budget_ratio);
+  }
+  // A policy that never evicts takes neither, so that what is answered here may be sent back.
+  if (spec.evicts) {
+    trigger.set_overflow(static_cast<uint32_t>(spec.trigger.overflow));
+    trigger.set_slack(static_cast<uint32_t>(spec.trigger.slack));
+    trigger.set_max_drop(static_cast<uint32_t>(spec.trigger.max_drop));
+    proto.mutable_protect()->set_sinks(static_cast<uint32_t>(spec.sinks));
+    // Until the budget is known, the recent window that follows it is not either.
+    const bool is_known = spec.trigger.budget > 0 || !spec.recent_follows_budget;
+    if (is_known) proto.mutable_protect()->set_recent(static_cast<uint32_t>(spec.recent));
+  }
+  proto.set_schedule(v1::SCHEDULE_EVERY_STEP);
+  proto.set_modifier(v1::MODIFIER_NONE);
+  proto.mutable_uniform();
+  proto.set_positions(spec.positions == Positions::kOriginal ? v1::POSITIONS_ORIGINAL : v1::POSITIONS_COMPACTED);
+  proto.mutable_cache()->set_kv_dtype(KvTypeProto(spec.kv_type));
+  proto.mutable_cache()->set_rope_cache(spec.rope_cache == RopeCache::kRk ? v1::ROPE_CACHE_RK : v1::ROPE_CACHE_FUSED);
+  return proto;
+}
+
+v1::Sampling SamplingProto(const SamplingOptions& options) {
+  v1::Sampling proto;
+  proto.set_temperature(options.temperature);
+  proto.set_top_k(static_cast<uint32_t>(options.top_k));
+  proto.set_top_p(options.top_p);
+  proto.set_min_p(options.min_p);
+  proto.set_typical_p(options.typical_p);
+  proto.set_repetition_penalty(options.repetition_penalty);
+  proto.set_presence_penalty(options.presence_penalty);
+  proto.set_frequency_penalty(options.frequency_penalty);
+  proto.set_penalty_window(options.penalty_window);
+  for (const auto& [token, bias] : options.logit_bias) {
+    (*proto.mutable_logit_bias())[static_cast<uint32_t>(token)] = bias;
+  }
+  proto.set_seed(options.seed);
+  return proto;
+}
+
+v1::Session SessionProto(const SessionInfo& info, const std::string& model) {
+  v1::Session proto;
+  proto.set_name("sessions/" + info.request.id);
+  proto.set_tenant(info.request.tenant);
+  proto.set_model(model);
+  proto.set_state(info.busy ? v1::SESSION_STATE_BUSY : v1::SESSION_STATE_IDLE);
+  proto.set_generation(info.generation);
+  *proto.mutable_policy() = PolicyProto(info.policy);
+  proto.set_tokens(static_cast<uint64_t>(info.tokens));
+  proto.set_cache_length(static_cast<uint32_t>(info.cache_length));
+  proto.set_cache_capacity(static_cast<uint32_t>(info.cache_capacity));
+  proto.set_reserved_bytes(static_cast<uint64_t>(info.reserved_bytes));
+  proto.set_used_bytes(static_cast<uint64_t>(info.used_bytes));
+  proto.set_evicted_tokens(static_cast<uint64_t>(info.evicted));
+  proto.set_prompt_tokens(static_cast<uint64_t>(info.prompt_tokens));
+  proto.set_completion_tokens(static_cast<uint64_t>(info.completion_tokens));
+  proto.set_block_size(static_cast<uint32_t>(info.request.block_size));
+  *proto.mutable_sampling() = SamplingProto(info.request.sampling);
+  *proto.mutable_create_time() = TimestampProto(info.created);
+  *proto.mutable_last_used_time() = TimestampProto(info.last_used);
+  if (info.request.ttl != absl::InfiniteDuration()) {
+    *proto.mutable_expire_time() = TimestampProto(info.last_used + info.request.ttl);
+  }
+  return proto;
+}
+
+v1::FinishReason FinishProto(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return v1::FINISH_REASON_UNSPECIFIED;
+    case FinishReason::kEndOfSequence:
+      return v1::FINISH_REASON_END_OF_SEQUENCE;
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kMaxTokens:
+      return v1::FINISH_REASON_MAX_TOKENS;
+    case FinishReason::kLengthLimit:
+      return v1::FINISH_REASON_LENGTH_LIMIT;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+v1::Usage UsageProto(const CallUsage& usage) {
+  v1::Usage proto;
+  proto.set_prompt_tokens(static_cast<uint32_t>(usage.prompt_tokens));
+  proto.set_completion_tokens(static_cast<uint32_t>(usage.completion_tokens));
+  proto.set_evicted_tokens(static_cast<uint64_t>(usage.evicted));
+  proto.set_cache_length(static_cast<uint32_t>(usage.cache_length));
+  proto.set_session_tokens(static_cast<uint64_t>(usage.session_tokens));
+  proto.set_past_trained_context(usage.past_trained_context);
+  return proto;
+}
+
+v1::Timings TimingsProto(const CallTimings& timings) {
+  v1::Timings proto;
+  *proto.mutable_queue() = DurationProto(timings.queue);
+  *proto.mutable_prefill() = DurationProto(timings.prefill);
+  if (timings.first_token) *proto.mutable_time_to_first_token() = DurationProto(*timings.first_token);
+  *proto.mutable_decode() = DurationProto(timings.decode);
+  return proto;
+}
+
+v1::TokenLogprob LogprobProto(const TokenLogprob& logprob, const Tokenizer& tokenizer) {
+  v1::TokenLogprob proto;
+  proto.set_token(static_cast<uint32_t>(logprob.token));
+  proto.set_piece(std::string(tokenizer.Piece(logprob.token)));
+  proto.set_logprob(logprob.logprob);
+  return proto;
+}
+
+v1::TokenLogprob LogprobProto(const Drawn& drawn, const Tokenizer& tokenizer) {
+  v1::TokenLogprob proto = LogprobProto(TokenLogprob{.token = drawn.token, .logprob = drawn.logprob}, tokenizer);
+  for (const TokenLogprob& other : drawn.top) *proto.add_top() = LogprobProto(other, tokenizer);
+  return proto;
+}
+
+v1::EvictResponse EvictProto(const EvictOutcome& outcome, bool with_victims) {
+  v1::EvictResponse proto;
+  proto.set_length_before(static_cast<uint32_t>(outcome.report.length_before));
+  proto.set_length_after(static_cast<uint32_t>(outcome.report.length_after));
+  proto.set_slots_evicted(static_cast<uint64_t>(outcome.report.slots_evicted));
+  proto.set_bytes_evicted(static_cast<uint64_t>(outcome.bytes));
+  proto.set_generation(outcome.generation);
+  if (!with_victims) return proto;
+  for (const EvictReport::Victims& victims : outcome.report.victims) {
+    v1::LaneVictims& lane = *proto.add_victims();
+    lane.set_layer(static_cast<uint32_t>(victims.layer));
+    lane.set_head(static_cast<uint32_t>(victims.head));
+    lane.mutable_tokens()->Add(victims.tokens.begin(), victims.tokens.end());
+  }
+  return proto;
+}
+
+v1::LaneDescription LaneProto(const LaneReport& lane, int32_t stride) {
+  v1::LaneDescription proto;
+  proto.set_layer(static_cast<uint32_t>(lane.layer));
+  proto.set_head(static_cast<uint32_t>(lane.head));
+  proto.set_length(static_cast<uint32_t>(lane.slots.size()));
+  for (size_t i = 0; i < lane.slots.size(); i += static_cast<size_t>(stride)) {
+    proto.add_slots(static_cast<uint32_t>(lane.slots[i]));
+    proto.add_tokens(static_cast<uint64_t>(lane.tokens[i]));
+    proto.add_positions(static_cast<uint32_t>(lane.positions[i]));
+    if (!lane.scores.empty()) proto.add_scores(lane.scores[i]);
+  }
+  return proto;
+}
+
+v1::ScorerDescription ScorerProto(const ScorerRow& row, const ValidSpec& defaults) {
+  v1::ScorerDescription proto;
+  proto.set_name(std::string(row.name));
+  proto.set_summary(std::string(row.summary));
+  proto.set_paper(std::string(row.paper));
+  proto.set_evicts(row.evicts);
+  proto.set_safe_across_turns(row.safe_across_turns);
+  const Needs needs = defaults.scorer->needs();
+  proto.set_state_bytes_per_slot(static_cast<uint32_t>(needs.state_floats) * sizeof(float));
+  AppendObservations(needs, proto);
+  *proto.mutable_defaults() = PolicyProto(defaults);
+  for (const ParameterRow& parameter : row.parameters) {
+    v1::ParameterDescription& described = *proto.add_parameters();
+    described.set_name(std::string(parameter.name));
+    described.set_help(std::string(parameter.help));
+    described.set_default_(parameter.preset);
+    described.set_min(parameter.min);
+    described.set_max(parameter.max);
+  }
+  return proto;
+}
+
+}  // namespace ebb

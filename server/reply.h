@@ -1,0 +1,43 @@
+// Plain structs to messages of ebb.v1.
+
+#ifndef EBB_SERVER_REPLY_H_
+#define EBB_SERVER_REPLY_H_
+
+#include "absl/time/time.h"
+#include "ebb/v1/admin.pb.h"
+#include "ebb/v1/eviction.pb.h"
+#include "ebb/v1/inference.pb.h"
+#include "ebb/v1/session.pb.h"
+#include "engine/text/tokenizer.h"
+#include "policies/registry.h"
+#include "policies/spec.h"
+#include "server/call.h"
+#include "server/dispatcher.h"
+
+namespace ebb {
+
+// Every field filled in. The inverse of PolicyFrom.
+v1::PolicySpec PolicyProto(const ValidSpec& spec);
+v1::Sampling SamplingProto(const SamplingOptions& options);
+v1::Session SessionProto(const SessionInfo& info, const std::string& model);
+
+v1::FinishReason FinishProto(FinishReason reason);
+v1::Usage UsageProto(const CallUsage& usage);
+v1::Timings TimingsProto(const CallTimings& timings);
+v1::TokenLogprob LogprobProto(const TokenLogprob& logprob, const Tokenizer& tokenizer);
+// With what was as likely.
+v1::TokenLogprob LogprobProto(const Drawn& drawn, const Tokenizer& tokenizer);
+
+// `with_victims`: who they were, too.
+v1::EvictResponse EvictProto(const EvictOutcome& outcome, bool with_victims);
+// Every `stride`-th entry of each lane, from the first.
+v1::LaneDescription LaneProto(const LaneReport& lane, int32_t stride);
+// `defaults` are the scorer's, for the model's trained context.
+v1::ScorerDescription ScorerProto(const ScorerRow& row, const ValidSpec& defaults);
+
+google::protobuf::Duration DurationProto(absl::Duration duration);
+google::protobuf::Timestamp TimestampProto(absl::Time time);
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_REPLY_H_

@@ -1,0 +1,58 @@
+#include "server/rpc.h"
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "policies/status.h"
+#include "server/convert.h"
+#include "server/grpc_status.h"
+#include "server/log.h"
+
+namespace ebb {
+namespace {
+
+constexpr char kTenantKey[] = "x-ebb-tenant";
+
+absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context) {
+  const auto& metadata = context.client_metadata();
+  const auto found = metadata.find(kTenantKey);
+  if (found == metadata.end()) return TenantFrom({});
+  return TenantFrom({found->second.data(), found->second.size()});
+}
+
+// gRPC's deadline is a time of the machine's own clock; far-off ones mean that there is none.
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context, absl::Time now) {
+  const absl::Duration left = absl::FromChrono(context.deadline()) - absl::Now();
+  return left > absl::Hours(24 * 365) ? absl::InfiniteFuture() : now + left;
+}
+
+}  // namespace
+
+absl::Status CheckModel(const ServiceParts& parts, const std::string& model) {
+  if (model.empty() || model == parts.model_name) return absl::OkStatus();
+  return Refuse(absl::StatusCode::kNotFound,
+                absl::StrFormat("model: there is no model '%s'; this server has '%s'", model, parts.model_name),
+                {.reason = "UNKNOWN_MODEL", .field = "model"});
+}
+
+Rpc::Rpc(const ServiceParts& parts, std::string_view method, const grpc::CallbackServerContext& context)
+    : parts_(parts),
+      method_(method),
+      tenant_(TenantOf(context)),
+      received_(parts.worker.Now()),
+      deadline_(DeadlineOf(context, received_)) {}
+
+std::string Rpc::method_name() const { return std::string(method_.substr(method_.find('/') + 1)); }
+
+grpc::Status Rpc::Finish(const absl::Status& status) {
+  const absl::Duration took = parts_.worker.Now() - received_;
+  parts_.metrics.CallEnded(parts_.metrics.method(method_), status, took);
+  const std::string code = absl::StatusCodeToString(status.code());
+  LogInfo("rpc", {{"method", method_},
+                  {"tenant", tenant_.ok() ? *tenant_ : ""},
+                  {"code", code},
+                  {"reason", GetRefusal(status).reason},
+                  {"ms", took}});
+  return ToGrpc(status);
+}
+
+}  // namespace ebb

@@ -1,0 +1,96 @@
+// One RPC from arrival to end: who calls, until when, what it is answered; one access line and its metrics.
+//
+// Unary calls come in two kinds: what a callback can answer at once (Reply), and what the worker is asked (Ask). Both
+// check and convert the request on gRPC's thread, so that the worker sees only what is in range.
+
+#ifndef EBB_SERVER_RPC_H_
+#define EBB_SERVER_RPC_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/dispatcher.h"
+#include "server/metrics.h"
+#include "server/open_streams.h"
+#include "server/worker.h"
+
+namespace ebb {
+
+// What the services share. All of it outlives them.
+struct ServiceParts {
+  Worker& worker;
+  Metrics& metrics;
+  OpenStreams& streams;
+  std::string model_name = {};  // what clients call the model
+  size_t stream_buffer = 64;    // messages a stream may hold back
+};
+
+// NOT_FOUND UNKNOWN_MODEL unless `model` is empty or the model served.
+absl::Status CheckModel(const ServiceParts& parts, const std::string& model);
+
+class Rpc {
+ public:
+  // `method` is a name of AllMethods().
+  Rpc(const ServiceParts& parts, std::string_view method, const grpc::CallbackServerContext& context);
+
+  // INVALID_ARGUMENT INVALID_TENANT.
+  const absl::StatusOr<std::string>& tenant() const { return tenant_; }
+  std::string method_name() const;  // without its service
+  absl::Time received() const { return received_; }
+  absl::Time deadline() const { return deadline_; }
+
+  // The call is over: logs and counts it. Once.
+  grpc::Status Finish(const absl::Status& status);
+
+ private:
+  const ServiceParts& parts_;
+  const std::string_view method_;
+  absl::StatusOr<std::string> tenant_;
+  absl::Time received_ = {};
+  absl::Time deadline_ = absl::InfiniteFuture();
+};
+
+// Answers at once: `answer` checks the request, fills the response and says how it went.
+template <typename Answer>
+grpc::ServerUnaryReactor* Reply(const ServiceParts& parts, std::string_view method,
+                                grpc::CallbackServerContext& context, const Answer& answer) {
+  Rpc rpc(parts, method, context);
+  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+  const absl::Status status = rpc.tenant().ok() ? answer() : rpc.tenant().status();
+  reactor->Finish(rpc.Finish(status));
+  return reactor;
+}
+
+// Asks the worker. `prepare(tenant)`, called here and now, checks the request and returns the question, a StatusOr of a
+// callable (Dispatcher&) -> StatusOr<Result>; `fill(result)`, called on the worker's thread, fills the response and may
+// still refuse.
+template <typename Result, typename Prepare, typename Fill>
+grpc::ServerUnaryReactor* Ask(const ServiceParts& parts, std::string_view method, grpc::CallbackServerContext& context,
+                              const Prepare& prepare, Fill fill) {
+  using Question = absl::AnyInvocable<absl::StatusOr<Result>(Dispatcher&)>;
+  Rpc rpc(parts, method, context);
+  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+  absl::StatusOr<Question> question =
+      rpc.tenant().ok() ? prepare(*rpc.tenant()) : absl::StatusOr<Question>(rpc.tenant().status());
+  if (!question.ok()) {
+    reactor->Finish(rpc.Finish(question.status()));
+    return reactor;
+  }
+  parts.worker.Ask<Result>(*std::move(question),
+                           [rpc, reactor, fill = std::move(fill)](absl::StatusOr<Result> result) mutable {
+                             const absl::Status status = result.ok() ? fill(*result) : result.status();
+                             reactor->Finish(rpc.Finish(status));
+                           });
+  return reactor;
+}
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_RPC_H_

@@ -1,0 +1,175 @@
+#include "server/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+
+#include <atomic>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "policies/status.h"
+#include "server/admin_service.h"
+#include "server/eviction_service.h"
+#include "server/http_port.h"
+#include "server/inference_service.h"
+#include "server/metrics.h"
+#include "server/open_streams.h"
+#include "server/rpc.h"
+#include "server/session_service.h"
+#include "server/version.h"
+#include "server/worker.h"
+
+namespace ebb {
+namespace {
+
+constexpr absl::Duration kFlush = absl::Seconds(5);  // for streams to be written when their calls are over
+// For answers to short calls, and for clients to hang up by themselves; idle ones may not notice for seconds.
+constexpr absl::Duration kLastWords = absl::Milliseconds(250);
+
+// The four services of ebb.v1, as protobuf describes them.
+std::vector<const google::protobuf::ServiceDescriptor*> AllServices() {
+  return {v1::CreateSessionRequest::descriptor()->file()->service(0),
+          v1::PrefillRequest::descriptor()->file()->service(0), v1::EvictRequest::descriptor()->file()->service(0),
+          v1::GetStatusRequest::descriptor()->file()->service(0)};
+}
+
+// "InferenceService/Generate", and so on.
+std::vector<std::string> AllMethods() {
+  std::vector<std::string> methods;
+  for (const auto* service : AllServices()) {
+    for (int i = 0; i < service->method_count(); ++i) {
+      methods.push_back(service->name() + "/" + service->method(i)->name());
+    }
+  }
+  return methods;
+}
+
+std::string ModelName(const ServerOptions& options, const ModelConfig& config) {
+  if (!options.model_name.empty()) return options.model_name;
+  if (!config.name.empty()) return config.name;
+  return std::filesystem::path(options.engine.model_path).stem().string();
+}
+
+// What an open port needs, gRPC's defaults being made for friends (OPERATIONS 6.2).
+void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options.message_bytes_max));
+  builder.SetMaxSendMessageSize(static_cast<int>(options.message_bytes_max));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 100);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 15 * 60 * 1000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60 * 1000);  // finds dead clients, frees their calls
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20 * 1000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 30 * 1000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10 * 1000);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second server on the port must fail, not share it
+}
+
+class RunningServer final : public Server {
+ public:
+  RunningServer(const ServerOptions& options, std::unique_ptr<Engine> engine)
+      : model_name_(ModelName(options, engine->config())),
+        metrics_(MetricsFor(options, *engine)),
+        worker_(std::move(engine), options.work, metrics_),
+        parts_{worker_, metrics_, streams_, model_name_, options.stream_buffer} {}
+
+  ~RunningServer() override { Stop(absl::ZeroDuration()); }
+
+  absl::Status Listen(const ServerOptions& options) {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    SetLimits(options, builder);
+    address_ = options.listen;
+    builder.AddListeningPort(FormatAddress(options.listen), grpc::InsecureServerCredentials(), &address_.port);
+    builder.RegisterService(&sessions_);
+    builder.RegisterService(&inference_);
+    builder.RegisterService(&eviction_);
+    builder.RegisterService(&admin_);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || address_.port == 0) {
+      return Refuse(absl::StatusCode::kUnavailable,
+                    absl::StrFormat("server.listen: cannot listen on %s", FormatAddress(options.listen)),
+                    {.reason = "PORT_UNAVAILABLE", .field = "server.listen"});
+    }
+    SetServing(true);
+    if (!options.http_listen) return absl::OkStatus();
+    EBB_ASSIGN(http_,
+               HttpPort::Start(
+                   *options.http_listen,
+                   {.metrics = [this] { return metrics_.Serialize(); },
+                    .ready = [this] { return draining_ ? absl::UnavailableError("draining") : absl::OkStatus(); }}));
+    return absl::OkStatus();
+  }
+
+  Address address() const override { return address_; }
+  std::optional<Address> http_address() const override {
+    return http_ == nullptr ? std::nullopt : std::optional(http_->address());
+  }
+
+  void Drain(absl::Duration patience) override {
+    draining_ = true;
+    SetServing(false);
+    worker_.Drain(patience);
+    worker_.WaitUntilIdle();
+    streams_.WaitUntilNone(kFlush);
+    Stop(kLastWords);
+  }
+
+ private:
+  static MetricsOptions MetricsFor(const ServerOptions& options, const Engine& engine) {
+    MetricsOptions metrics = {.version = std::string(Version()),
+                              .backend = engine.fingerprint(),
+                              .grpc_version = grpc::Version(),
+                              .model = ModelName(options, engine.config()),
+                              .methods = AllMethods()};
+    for (const auto& [tenant, limits] : options.work.tenants) metrics.tenants.push_back(tenant);
+    return metrics;
+  }
+
+  void SetServing(bool serving) {
+    grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
+    health.SetServingStatus(serving);
+    for (const auto* service : AllServices()) health.SetServingStatus(service->full_name(), serving);
+  }
+
+  // Once gRPC is down, no call is left and the worker may go.
+  void Stop(absl::Duration patience) {
+    if (server_ == nullptr) return;
+    server_->Shutdown(absl::ToChronoTime(absl::Now() + patience));
+    server_->Wait();
+    http_.reset();
+    server_.reset();
+  }
+
+  const std::string model_name_;
+  Metrics metrics_;
+  OpenStreams streams_;
+  Worker worker_;
+  const ServiceParts parts_;
+  SessionService sessions_{parts_};
+  InferenceService inference_{parts_};
+  EvictionService eviction_{parts_};
+  AdminService admin_{parts_};
+  Address address_ = {};
+  std::atomic<bool> draining_ = false;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<HttpPort> http_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options.engine));
+  auto server = std::make_unique<RunningServer>(options, std::move(engine));
+  EBB_TRY(server->Listen(options));
+  return server;
+}
+
+}  // namespace ebb

@@ -1,0 +1,52 @@
+// The server as a whole: one model, one worker, the four services, health, reflection, and the HTTP port.
+//
+//   EBB_ASSIGN(auto server, Server::Start(options));
+//   WaitForStopSignal();
+//   server->Drain(absl::Seconds(30));
+
+#ifndef EBB_SERVER_SERVER_H_
+#define EBB_SERVER_SERVER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/engine.h"
+#include "server/address.h"
+#include "server/dispatcher.h"
+
+namespace ebb {
+
+struct ServerOptions {
+  Address listen = {.host = "127.0.0.1", .port = 7700};  // port 0: any free one
+  std::optional<Address> http_listen = {};
+  int64_t message_bytes_max = 4 << 20;  // of a request, and of an answer
+  size_t stream_buffer = 64;            // messages that a stream may hold back
+  std::string model_name = {};          // empty: what the file calls itself, else its file name
+  EngineOptions engine = {};
+  DispatcherOptions work = {};
+};
+
+class Server {
+ public:
+  // Serves when it returns. Errors of Engine::Open and HttpPort::Start; UNAVAILABLE PORT_UNAVAILABLE.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+
+  virtual ~Server() = default;  // ends every call at once
+
+  virtual Address address() const = 0;  // with the port in use
+  virtual std::optional<Address> http_address() const = 0;
+
+  // Health says NOT_SERVING and nothing new is taken; calls that run may go on for `patience`. Returns when all are
+  // over and their streams are written, or a few seconds later.
+  virtual void Drain(absl::Duration patience) = 0;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_SERVER_H_

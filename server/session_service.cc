@@ -1,0 +1,134 @@
+#include "server/session_service.h"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "policies/status.h"
+#include "server/convert.h"
+#include "server/reply.h"
+
+namespace ebb {
+namespace {
+
+constexpr int32_t kBlockSize = 128;
+constexpr uint32_t kPageSize = 100;
+constexpr uint32_t kPageSizeMax = 1000;
+constexpr size_t kRequestIdBytesMax = 128;
+constexpr absl::Duration kTtlMax = absl::Hours(24 * 30);
+
+absl::StatusOr<absl::Duration> TtlFrom(const google::protobuf::Duration& proto) {
+  const absl::Duration ttl = absl::Seconds(proto.seconds()) + absl::Nanoseconds(proto.nanos());
+  if (ttl < absl::Seconds(1) || ttl > kTtlMax) {
+    return RefuseField("OUT_OF_RANGE", "ttl", absl::StrFormat("%s is not in [1s, 720h]", absl::FormatDuration(ttl)));
+  }
+  return ttl;
+}
+
+absl::StatusOr<SessionRequest> SessionFrom(const v1::CreateSessionRequest& proto, const std::string& tenant,
+                                           const ServiceParts& parts) {
+  const Worker& worker = parts.worker;
+  EBB_TRY(CheckModel(parts, proto.model()));
+  SessionRequest request = {.tenant = tenant, .id = proto.session_id(), .request_id = proto.request_id()};
+  if (request.id.empty()) request.id = NewSessionId();
+  EBB_TRY(CheckSessionId(request.id, "session_id"));
+  EBB_ASSIGN(request.policy, ValidPolicyFrom(proto.policy(), {.trained_context = worker.model().context}));
+  EBB_ASSIGN(request.sampling,
+             SamplingFrom(proto.sampling(), {.seed = SeedFor(request.id)}, worker.tokenizer().size()));
+  const auto block_size = proto.has_block_size() ? std::optional(proto.block_size()) : std::nullopt;
+  EBB_ASSIGN(request.block_size, BlockSizeFrom(block_size, kBlockSize, worker.step_tokens_max()));
+  if (proto.has_ttl()) {
+    EBB_ASSIGN(request.ttl, TtlFrom(proto.ttl()));
+  }
+  if (request.request_id.size() > kRequestIdBytesMax) {
+    return RefuseField("TOO_LONG", "request_id",
+                       absl::StrFormat("%d bytes; at most %d", request.request_id.size(), kRequestIdBytesMax));
+  }
+  return request;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* SessionService::CreateSession(grpc::CallbackServerContext* context,
+                                                        const v1::CreateSessionRequest* request,
+                                                        v1::Session* response) {
+  using Question = absl::AnyInvocable<absl::StatusOr<SessionInfo>(Dispatcher&)>;
+  return Ask<SessionInfo>(
+      parts_, "SessionService/CreateSession", *context,
+      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+        EBB_ASSIGN(SessionRequest session, SessionFrom(*request, tenant, parts_));
+        return Question([session](Dispatcher& dispatcher) { return dispatcher.Create(session); });
+      },
+      [this, response](const SessionInfo& info) {
+        *response = SessionProto(info, parts_.model_name);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* SessionService::GetSession(grpc::CallbackServerContext* context,
+                                                     const v1::GetSessionRequest* request, v1::Session* response) {
+  using Question = absl::AnyInvocable<absl::StatusOr<SessionInfo>(Dispatcher&)>;
+  return Ask<SessionInfo>(
+      parts_, "SessionService/GetSession", *context,
+      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+        EBB_ASSIGN(const std::string id, SessionIdFrom(request->name(), "name"));
+        return Question([tenant, id](Dispatcher& dispatcher) { return dispatcher.Get(tenant, id); });
+      },
+      [this, response](const SessionInfo& info) {
+        *response = SessionProto(info, parts_.model_name);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* SessionService::ListSessions(grpc::CallbackServerContext* context,
+                                                       const v1::ListSessionsRequest* request,
+                                                       v1::ListSessionsResponse* response) {
+  using Infos = std::vector<SessionInfo>;
+  using Question = absl::AnyInvocable<absl::StatusOr<Infos>(Dispatcher&)>;
+  const size_t count = request->page_size() == 0 ? kPageSize : request->page_size();
+  return Ask<Infos>(
+      parts_, "SessionService/ListSessions", *context,
+      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+        if (request->page_size() > kPageSizeMax) {
+          return RefuseField("OUT_OF_RANGE", "page_size",
+                             absl::StrFormat("%d is not in [0, %d]", request->page_size(), kPageSizeMax));
+        }
+        // A page token is the id of the last session that was listed.
+        const std::string after = request->page_token();
+        if (!after.empty() && !CheckSessionId(after, "page_token").ok()) {
+          return RefuseField("INVALID_PAGE_TOKEN", "page_token", "it is not one that ListSessions gave");
+        }
+        return Question([tenant, after, count](Dispatcher& dispatcher) -> absl::StatusOr<Infos> {
+          return dispatcher.List(tenant, after, count + 1);  // one more tells whether there is another page
+        });
+      },
+      [this, response, count](const Infos& infos) {
+        for (size_t i = 0; i < infos.size() && i < count; ++i) {
+          *response->add_sessions() = SessionProto(infos[i], parts_.model_name);
+        }
+        if (infos.size() > count) response->set_next_page_token(infos[count - 1].request.id);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* SessionService::DeleteSession(grpc::CallbackServerContext* context,
+                                                        const v1::DeleteSessionRequest* request,
+                                                        v1::DeleteSessionResponse* response) {
+  using Question = absl::AnyInvocable<absl::StatusOr<int64_t>(Dispatcher&)>;
+  return Ask<int64_t>(
+      parts_, "SessionService/DeleteSession", *context,
+      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+        EBB_ASSIGN(const std::string id, SessionIdFrom(request->name(), "name"));
+        std::optional<uint64_t> expected;
+        if (request->has_expected_generation()) expected = request->expected_generation();
+        return Question(
+            [tenant, id, expected](Dispatcher& dispatcher) { return dispatcher.Delete(tenant, id, expected); });
+      },
+      [response](int64_t freed_bytes) {
+        response->set_freed_bytes(static_cast<uint64_t>(freed_bytes));
+        return absl::OkStatus();
+      });
+}
+
+}  // namespace ebb

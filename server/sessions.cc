@@ -1,0 +1,150 @@
+#include "server/sessions.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "policies/check.h"
+#include "policies/status.h"
+
+namespace ebb {
+namespace {
+
+absl::Status UnknownSession(const std::string& id) {
+  return Refuse(absl::StatusCode::kNotFound, absl::StrFormat("there is no session sessions/%s", id),
+                {.reason = "UNKNOWN_SESSION", .metadata = {{"session", "sessions/" + id}}});
+}
+
+}  // namespace
+
+Sessions::Sessions(int32_t sessions_max, Tenants tenants) : sessions_max_(sessions_max), limits_(std::move(tenants)) {}
+
+absl::Status Sessions::CheckRoom(const SessionRequest& request) const {
+  if (names_.contains({request.tenant, request.id})) {
+    return Refuse(absl::StatusCode::kAlreadyExists,
+                  absl::StrFormat("session_id: the session sessions/%s exists", request.id),
+                  {.reason = "NAME_TAKEN", .field = "session_id"});
+  }
+  const auto limits = limits_.find(request.tenant);
+  const auto tenant = tenants_.find(request.tenant);
+  if (limits != limits_.end() && tenant != tenants_.end() && limits->second.sessions_max > 0 &&
+      tenant->second.sessions >= limits->second.sessions_max) {
+    return Refuse(
+        absl::StatusCode::kResourceExhausted,
+        absl::StrFormat("tenant %s holds %d sessions, which is all it may", request.tenant, tenant->second.sessions),
+        {.reason = "TENANT_SESSIONS", .quota = "tenants/" + request.tenant});
+  }
+  if (sessions_.size() >= static_cast<size_t>(sessions_max_)) {
+    return Refuse(absl::StatusCode::kUnavailable,
+                  absl::StrFormat("the server holds %d sessions, which is all it may", sessions_max_),
+                  {.reason = "SESSIONS_FULL", .retry = absl::Seconds(1)});
+  }
+  return absl::OkStatus();
+}
+
+OpenSession* Sessions::FindRequest(const std::string& tenant, const std::string& request_id) {
+  const auto found = requests_.find({tenant, request_id});
+  return found == requests_.end() ? nullptr : sessions_.at(found->second).get();
+}
+
+std::pair<TenantId, int32_t> Sessions::AddTenant(const std::string& tenant) {
+  const auto [state, is_new] = tenants_.try_emplace(tenant);
+  if (is_new) state->second.id = tenants_made_++;
+  const auto limits = limits_.find(tenant);
+  return {state->second.id, limits == limits_.end() ? 1 : limits->second.weight};
+}
+
+void Sessions::ForgetTenant(const std::string& tenant) {
+  const auto state = tenants_.find(tenant);
+  if (state != tenants_.end() && state->second.sessions == 0) tenants_.erase(state);
+}
+
+OpenSession& Sessions::Add(OpenSession session) {
+  const SessionRequest& request = session.request;
+  const Name name = {request.tenant, request.id};
+  EBB_CHECK(!names_.contains(name));
+  names_[name] = session.id;
+  if (!request.request_id.empty()) requests_[{request.tenant, request.request_id}] = session.id;
+  ++tenants_.at(request.tenant).sessions;
+  const SessionId id = session.id;
+  OpenSession& added = *sessions_.emplace(id, std::make_unique<OpenSession>(std::move(session))).first->second;
+  expiries_.emplace(added.expiry(), id);
+  Publish(added);
+  return added;
+}
+
+absl::StatusOr<OpenSession*> Sessions::Find(const std::string& tenant, const std::string& id) {
+  const auto found = names_.find({tenant, id});
+  if (found == names_.end()) return UnknownSession(id);
+  return sessions_.at(found->second).get();
+}
+
+void Sessions::Hide(const OpenSession& session) {
+  const SessionRequest& request = session.request;
+  names_.erase({request.tenant, request.id});
+  if (!request.request_id.empty()) requests_.erase({request.tenant, request.request_id});
+  expiries_.erase({session.expiry(), session.id});
+  const std::lock_guard lock(views_mutex_);
+  views_.erase({request.tenant, request.id});
+}
+
+void Sessions::Remove(SessionId id) {
+  const auto session = sessions_.find(id);
+  EBB_CHECK(session != sessions_.end());
+  const std::string tenant = session->second->request.tenant;
+  sessions_.erase(session);
+  --tenants_.at(tenant).sessions;
+  ForgetTenant(tenant);
+}
+
+void Sessions::Publish(const OpenSession& session) {
+  const std::span<const int32_t> log = session.cache->log();
+  const auto tail = log.last(std::min(log.size(), kLogTail));
+  SessionView view = {.generation = session.generation,
+                      .log_tail = {tail.begin(), tail.end()},
+                      .block_size = session.request.block_size,
+                      .sampling = session.request.sampling};
+  const std::lock_guard lock(views_mutex_);
+  views_[{session.request.tenant, session.request.id}] = std::move(view);
+}
+
+void Sessions::Touch(OpenSession& session, absl::Time now) {
+  const bool listed = expiries_.erase({session.expiry(), session.id}) > 0;
+  session.last_used = now;
+  if (listed) expiries_.emplace(session.expiry(), session.id);
+}
+
+std::vector<SessionId> Sessions::Expired(absl::Time now) const {
+  std::vector<SessionId> expired;
+  for (const auto& [expiry, id] : expiries_) {
+    if (expiry > now) break;
+    if (sessions_.at(id)->writer.empty()) expired.push_back(id);
+  }
+  return expired;
+}
+
+absl::Time Sessions::next_expiry() const {
+  for (const auto& [expiry, id] : expiries_) {
+    if (sessions_.at(id)->writer.empty()) return expiry;  // a busy one starts anew when its call ends
+  }
+  return absl::InfiniteFuture();
+}
+
+std::vector<const OpenSession*> Sessions::List(const std::string& tenant, const std::string& after,
+                                               size_t count) const {
+  std::vector<const OpenSession*> list;
+  for (auto name = names_.upper_bound({tenant, after}); name != names_.end() && name->first.first == tenant; ++name) {
+    if (list.size() == count) break;
+    const OpenSession& session = *sessions_.at(name->second);
+    if (!session.throw_away) list.push_back(&session);
+  }
+  return list;
+}
+
+absl::StatusOr<SessionView> Sessions::Look(const std::string& tenant, const std::string& id) const {
+  const std::lock_guard lock(views_mutex_);
+  const auto view = views_.find({tenant, id});
+  if (view == views_.end()) return UnknownSession(id);
+  return view->second;
+}
+
+}  // namespace ebb

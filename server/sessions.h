@@ -1,0 +1,133 @@
+// The directory of sessions: who owns one, who writes to it, its generation, when it expires.
+//
+// Names are per tenant: a session of another tenant is simply not there. The worker's thread owns the directory and all
+// sessions in it. Other threads may Look: they see each session as it was when its last call ended, which is what a
+// prompt has to be encoded to continue.
+
+#ifndef EBB_SERVER_SESSIONS_H_
+#define EBB_SERVER_SESSIONS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/engine.h"
+#include "server/call.h"
+#include "server/metrics.h"
+#include "server/scheduler.h"
+
+namespace ebb {
+
+// What a tenant may have; configuration.
+struct TenantLimits {
+  int32_t weight = 1;
+  int32_t sessions_max = 0;  // 0: no limit of its own
+};
+
+// A session that is being served.
+struct OpenSession {
+  SessionId id = 0;
+  SessionRequest request = {};  // what it was opened with
+  bool throw_away = false;      // closed when its call ends; not listed
+  TenantId tenant = 0;
+  std::unique_ptr<Session> cache = {};
+  uint64_t generation = 1;
+  std::vector<float> logits = {};  // [vocab] of the log's last token; empty while the log is
+  bool prompt_ended = false;       // a prompt has ended: a budget_ratio is fixed
+  std::string writer = {};         // method of the call that writes to it; empty: none
+  absl::Time created = {};
+  absl::Time last_used = {};
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int32_t counted_length = 0;  // cache length as the metrics know it
+  bool past_context = false;   // counted as past the trained context
+  const TenantMetrics* tenant_metrics = nullptr;
+  const PolicyMetrics* policy_metrics = nullptr;
+
+  absl::Time expiry() const { return last_used + request.ttl; }
+};
+
+// A session as other threads see it.
+struct SessionView {
+  uint64_t generation = 0;
+  std::vector<int32_t> log_tail = {};  // the last tokens of the log, at most kLogTail
+  int32_t block_size = 0;
+  SamplingOptions sampling = {};
+};
+inline constexpr size_t kLogTail = 4;
+
+class Sessions {
+ public:
+  using Tenants = std::map<std::string, TenantLimits, std::less<>>;
+  Sessions(int32_t sessions_max, Tenants tenants);
+
+  // OK, or why the tenant cannot have this session: ALREADY_EXISTS NAME_TAKEN; RESOURCE_EXHAUSTED TENANT_SESSIONS with
+  // the tenant as quota's subject; UNAVAILABLE SESSIONS_FULL with RetryInfo.
+  absl::Status CheckRoom(const SessionRequest& request) const;
+  // The living session that a CreateSession with this request_id made, or null.
+  OpenSession* FindRequest(const std::string& tenant, const std::string& request_id);
+
+  // A number for the tenant, the same as long as it has a session, and its weight.
+  std::pair<TenantId, int32_t> AddTenant(const std::string& tenant);
+  // Forgets the tenant's number if it has no session.
+  void ForgetTenant(const std::string& tenant);
+  // REQUIRES: CheckRoom, and AddTenant for it. The session is looked up from now on.
+  OpenSession& Add(OpenSession session);
+
+  // NOT_FOUND UNKNOWN_SESSION, naming it.
+  absl::StatusOr<OpenSession*> Find(const std::string& tenant, const std::string& id);
+  OpenSession& at(SessionId id) { return *sessions_.at(id); }
+
+  // The session can no longer be found by name. Its pages may still be in use until Remove.
+  void Hide(const OpenSession& session);
+  void Remove(SessionId id);
+
+  // Makes the session's state visible to Look.
+  void Publish(const OpenSession& session);
+
+  // A call begins or ends: the time to live starts anew.
+  void Touch(OpenSession& session, absl::Time now);
+  // Of sessions in no call, whose time has come.
+  std::vector<SessionId> Expired(absl::Time now) const;
+  absl::Time next_expiry() const;
+
+  // The tenant's sessions after the name `after`, ascending, at most `count`; throw-away ones are left out.
+  std::vector<const OpenSession*> List(const std::string& tenant, const std::string& after, size_t count) const;
+  size_t size() const { return sessions_.size(); }
+  const std::map<SessionId, std::unique_ptr<OpenSession>>& all() const { return sessions_; }
+
+  // Any thread. NOT_FOUND UNKNOWN_SESSION.
+  absl::StatusOr<SessionView> Look(const std::string& tenant, const std::string& id) const;
+
+ private:
+  using Name = std::pair<std::string, std::string>;  // tenant, id
+  struct TenantState {
+    TenantId id = 0;
+    int32_t sessions = 0;
+  };
+
+  const int32_t sessions_max_;
+  const Tenants limits_;
+  std::map<SessionId, std::unique_ptr<OpenSession>> sessions_;  // hidden ones too
+  std::map<Name, SessionId> names_;
+  std::map<Name, SessionId> requests_;  // by request_id
+  std::map<std::string, TenantState> tenants_;
+  std::set<std::pair<absl::Time, SessionId>> expiries_;
+  TenantId tenants_made_ = 0;
+
+  mutable std::mutex views_mutex_;
+  std::map<Name, SessionView> views_ ABSL_GUARDED_BY(views_mutex_);
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_SESSIONS_H_

@@ -1,0 +1,15 @@
+// What the build says of itself.
+
+#ifndef EBB_SERVER_VERSION_H_
+#define EBB_SERVER_VERSION_H_
+
+#include <string_view>
+
+namespace ebb {
+
+// The project's version in CMakeLists.txt, for example 0.1.0.
+std::string_view Version();
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_VERSION_H_

@@ -1,0 +1,57 @@
+#include "server/worker.h"
+
+#include "policies/status.h"
+
+namespace ebb {
+
+Worker::Worker(std::unique_ptr<Engine> engine, const DispatcherOptions& options, Metrics& metrics)
+    : engine_(std::move(engine)),
+      fingerprint_(engine_->fingerprint()),
+      dispatcher_(*engine_, options, metrics),
+      mailbox_(static_cast<size_t>(options.queue_max)),
+      thread_([this] { Loop(); }) {}
+
+Worker::~Worker() {
+  mailbox_.Close();
+  thread_.join();
+}
+
+absl::Status Worker::QueueFull() {
+  return Refuse(absl::StatusCode::kUnavailable, "too many messages wait for the worker",
+                {.reason = "QUEUE_FULL", .retry = absl::Milliseconds(200)});
+}
+
+void Worker::Start(CallId id, CallRequest request, CallOutput& output) {
+  Message message = [id, &output, call = std::move(request)](Dispatcher& dispatcher) mutable {
+    dispatcher.Start(id, std::move(call), output);
+  };
+  if (!mailbox_.Offer(std::move(message))) output.End({.status = QueueFull()}, false);
+}
+
+void Worker::Cancel(CallId id) {
+  mailbox_.Post([id](Dispatcher& dispatcher) { dispatcher.Cancel(id); });
+}
+
+void Worker::ReaderReady(CallId id) {
+  mailbox_.Post([id](Dispatcher& dispatcher) { dispatcher.ReaderReady(id); });
+}
+
+void Worker::Drain(absl::Duration patience) {
+  mailbox_.Post([this, until = Now() + patience](Dispatcher& dispatcher) {
+    draining_ = true;
+    dispatcher.Drain(until);
+  });
+}
+
+void Worker::Loop() {
+  std::vector<Message> messages;
+  while (mailbox_.Take(messages, dispatcher_.idle_time())) {
+    for (Message& message : messages) message(dispatcher_);
+    messages.clear();  // with what they hold
+    dispatcher_.Settle();
+    if (dispatcher_.has_step()) dispatcher_.RunStep();
+    if (draining_ && dispatcher_.idle() && !idle_.HasBeenNotified()) idle_.Notify();
+  }
+}
+
+}  // namespace ebb

@@ -1,0 +1,99 @@
+// The thread that owns one engine, its sessions and its scheduler. Others leave it messages in a bounded mailbox and
+// get answers through callbacks and call outputs, on the worker's thread; they never wait for it.
+//
+// The loop: take what came in, close the step that ran and plan the next, run it. So what arrives during a step is
+// known when the next one is planned, and a cancelled call stops within one step.
+
+#ifndef EBB_SERVER_WORKER_H_
+#define EBB_SERVER_WORKER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "engine/engine.h"
+#include "server/call.h"
+#include "server/clock.h"
+#include "server/dispatcher.h"
+#include "server/mailbox.h"
+#include "server/metrics.h"
+
+namespace ebb {
+
+class Worker {
+ public:
+  // Starts the thread. `metrics` outlives the worker.
+  Worker(std::unique_ptr<Engine> engine, const DispatcherOptions& options, Metrics& metrics);
+  // Stops it. REQUIRES: no call is left.
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // Any thread; these never change.
+  const ModelConfig& model() const { return engine_->config(); }
+  const Tokenizer& tokenizer() const { return engine_->tokenizer(); }
+  int32_t step_tokens_max() const { return engine_->step_tokens_max(); }
+  int32_t threads() const { return engine_->threads(); }
+  const std::string& fingerprint() const { return fingerprint_; }
+
+  // Any thread.
+  absl::Time Now() const { return dispatcher_.clock().Now(); }
+  absl::StatusOr<SessionView> Look(const std::string& tenant, const std::string& id) const {
+    return dispatcher_.Look(tenant, id);
+  }
+
+  // Any thread. Asks a question of the dispatcher between two steps; `answer` gets what `question` returned, on the
+  // worker's thread, or UNAVAILABLE QUEUE_FULL, at once.
+  template <typename Answer>
+  void Ask(absl::AnyInvocable<absl::StatusOr<Answer>(Dispatcher&)> question,
+           absl::AnyInvocable<void(absl::StatusOr<Answer>)> answer) {
+    // Both sides of a refusal need the answer, and only one gets it.
+    auto reply = std::make_unique<decltype(answer)>(std::move(answer));
+    auto* const refused = reply.get();
+    Message message = [ask = std::move(question), reply = std::move(reply)](Dispatcher& dispatcher) mutable {
+      (*reply)(ask(dispatcher));
+    };
+    if (!mailbox_.Offer(std::move(message))) (*refused)(QueueFull());
+  }
+
+  // Any thread. A number for a call, never 0 and never given again.
+  CallId NewCallId() { return ++calls_made_; }
+  // Any thread. `output` lives until it gets its End, which it does in any case: on the worker's thread, or, when the
+  // mailbox is full, at once.
+  void Start(CallId id, CallRequest request, CallOutput& output);
+  // Any thread. News about a call; ignored when it is over.
+  void Cancel(CallId id);
+  void ReaderReady(CallId id);
+
+  // Any thread. From now on nothing new is taken; calls that run end on their own or after `patience`. Once.
+  void Drain(absl::Duration patience);
+  // Waits until a drained worker has no call left.
+  void WaitUntilIdle() { idle_.WaitForNotification(); }
+
+ private:
+  using Message = absl::AnyInvocable<void(Dispatcher&)>;
+
+  static absl::Status QueueFull();
+  void Loop();
+
+  const std::unique_ptr<Engine> engine_;
+  const std::string fingerprint_;
+  Dispatcher dispatcher_;  // the thread's alone, but for what may be called from any
+  Mailbox<Message> mailbox_;
+  std::atomic<CallId> calls_made_ = 0;
+  bool draining_ = false;  // the thread's
+  absl::Notification idle_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_WORKER_H_
