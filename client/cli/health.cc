@@ -1,0 +1,25 @@
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "client/cli/shell.h"
+
+namespace ebb::cli {
+
+void AddHealth(CLI::App& app, Shell& shell) {
+  CLI::App* command = app.add_subcommand("health", "Is the server there and serving? Exit code 0 only if it is");
+  auto service = std::make_shared<std::string>();
+  command->add_option("service", *service, "Full name of one gRPC service, for example ebb.v1.InferenceService");
+  command->callback([&shell, service] {
+    client::Client client = shell.Connect();
+    std::string answer;
+    if (!shell.Check(client.CheckHealth(*service, &answer))) return;
+    if (shell.json) {
+      std::printf("%s\n", nlohmann::json{{"status", answer}}.dump().c_str());
+    } else {
+      std::printf("%s\n", answer.c_str());
+    }
+    if (answer != "SERVING") shell.exit_code = kRefused;
+  });
+}
+
+}  // namespace ebb::cli

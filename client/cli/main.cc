@@ -1,0 +1,40 @@
+// `ebb`: talks to an ebbd from a terminal or a script. Data goes to stdout, progress and messages to stderr.
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "client/cli/shell.h"
+
+namespace {
+
+constexpr void (*kCommands[])(CLI::App&, ebb::cli::Shell&) = {
+    ebb::cli::AddGenerate, ebb::cli::AddChat,   ebb::cli::AddSessions, ebb::cli::AddCache, ebb::cli::AddEvict,
+    ebb::cli::AddPolicy,   ebb::cli::AddStatus, ebb::cli::AddHealth,   ebb::cli::AddDemo,
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("ebb: inference with a KV cache that stays inside its budget.\n", "ebb");
+  ebb::cli::Shell shell;
+  app.add_option("--addr", shell.address, "Address of the server")->envname("EBB_ADDR")->default_val("127.0.0.1:7700");
+  app.add_option("--tenant", shell.tenant, "Whom to act for; default: the server's `default` tenant");
+  app.add_flag("--json", shell.json, "Print JSON, one object per line");
+  app.set_version_flag("--version", EBB_VERSION);
+  app.footer(
+      "Examples:\n"
+      "  ebb generate \"It was a dark and stormy night\"\n"
+      "  ebb chat --policy h2o --budget 256\n"
+      "  ebb sessions\n"
+      "Exit codes: 0 done, 1 refused, 2 usage, 3 no server, 130 interrupted.");
+  app.fallthrough();
+  app.require_subcommand(1);
+  for (const auto add : kCommands) add(app, shell);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {  // also --help and --version
+    const int code = app.exit(error);
+    return code == 0 ? ebb::cli::kDone : ebb::cli::kUsage;
+  }
+  return shell.exit_code;
+}

@@ -1,0 +1,110 @@
+#include <cstdio>
+#include <vector>
+
+#include "client/cli/policy_flags.h"
+#include "client/cli/shell.h"
+#include "client/cli/terminal.h"
+
+namespace ebb::cli {
+namespace {
+
+void PrintHeader() {
+  std::printf("%s\n",
+              Styled("1", "SESSION                   STATE   TOKENS   CACHE/CAPACITY     EVICTED     RESERVED  POLICY")
+                  .c_str());
+}
+
+void PrintRow(const v1::Session& session) {
+  std::printf("%-25s %-6s %7llu  %6u/%-9u %10llu %12s  %s\n", session.name().substr(sizeof("sessions/") - 1).c_str(),
+              session.state() == v1::SESSION_STATE_BUSY ? "busy" : "idle",
+              static_cast<unsigned long long>(session.tokens()), session.cache_length(), session.cache_capacity(),
+              static_cast<unsigned long long>(session.evicted_tokens()),
+              Bytes(static_cast<double>(session.reserved_bytes())).c_str(), Summary(session.policy()).c_str());
+}
+
+void List(Shell& shell) {
+  client::Client client = shell.Connect();
+  v1::ListSessionsRequest request;
+  bool first = true;
+  do {
+    v1::ListSessionsResponse response;
+    if (!shell.Check(client.ListSessions(request, &response))) return;
+    for (const v1::Session& session : response.sessions()) {
+      if (first && !shell.json) PrintHeader();
+      first = false;
+      shell.json ? shell.PrintJson(session) : PrintRow(session);
+    }
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  if (first && !shell.json) std::printf("no sessions\n");
+}
+
+void AddCreate(CLI::App& parent, Shell& shell) {
+  CLI::App* command = parent.add_subcommand("create", "Open a session and print it");
+  auto id = std::make_shared<std::string>();
+  auto flags = std::make_shared<PolicyFlags>();
+  auto block_size = std::make_shared<std::optional<uint32_t>>();
+  command->add_option("id", *id, "Its id; default: chosen by the server");
+  command->add_option("--block-size", *block_size, "Largest prefill block");
+  flags->AddTo(*command);
+  command->callback([&shell, id, flags, block_size] {
+    client::Client client = shell.Connect();
+    v1::CreateSessionRequest request;
+    request.set_session_id(*id);
+    if (flags->given()) *request.mutable_policy() = flags->Build();
+    if (*block_size) request.set_block_size(**block_size);
+    v1::Session session;
+    if (!shell.Check(client.CreateSession(request, &session))) return;
+    if (!shell.json) PrintHeader();
+    shell.json ? shell.PrintJson(session) : PrintRow(session);
+  });
+}
+
+void AddGet(CLI::App& parent, Shell& shell) {
+  CLI::App* command = parent.add_subcommand("get", "One session");
+  auto id = std::make_shared<std::string>();
+  command->add_option("id", *id)->required();
+  command->callback([&shell, id] {
+    client::Client client = shell.Connect();
+    v1::Session session;
+    if (!shell.Check(client.GetSession(SessionName(*id), &session))) return;
+    if (!shell.json) PrintHeader();
+    shell.json ? shell.PrintJson(session) : PrintRow(session);
+  });
+}
+
+void AddDelete(CLI::App& parent, Shell& shell) {
+  CLI::App* command = parent.add_subcommand("delete", "Delete sessions; running streams end");
+  auto ids = std::make_shared<std::vector<std::string>>();
+  command->add_option("id", *ids)->required();
+  command->callback([&shell, ids] {
+    client::Client client = shell.Connect();
+    for (const std::string& id : *ids) {
+      v1::DeleteSessionResponse response;
+      if (!shell.Check(client.DeleteSession(SessionName(id), &response))) return;
+      if (shell.json) {
+        shell.PrintJson(response);
+      } else {
+        std::printf("deleted %s, %s given back\n", id.c_str(),
+                    Bytes(static_cast<double>(response.freed_bytes())).c_str());
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void AddSessions(CLI::App& app, Shell& shell) {
+  CLI::App* command = app.add_subcommand("sessions", "List sessions; create, get, delete them");
+  AddCreate(*command, shell);
+  AddGet(*command, shell);
+  AddDelete(*command, shell);
+  command->add_subcommand("list", "All sessions of the tenant (the default)");
+  command->require_subcommand(0, 1);
+  command->final_callback([&shell, command] {
+    const auto chosen = command->get_subcommands();
+    if (chosen.empty() || chosen.front()->get_name() == "list") List(shell);
+  });
+}
+
+}  // namespace ebb::cli

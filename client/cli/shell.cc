@@ -1,0 +1,68 @@
+#include "client/cli/shell.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_format.h"
+#include "client/error.h"
+
+namespace ebb::cli {
+
+client::Client Shell::Connect() const {
+  client::ClientOptions options;
+  options.address = address;
+  options.tenant = tenant;
+  options.retry.attempts = 3;
+  return client::Client(options);
+}
+
+bool Shell::Check(const grpc::Status& status) {
+  if (status.ok()) return true;
+  const client::ErrorDetails details = client::ReadDetails(status);
+  // UNAVAILABLE without ErrorInfo comes from the transport, not from an ebbd.
+  const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE && details.reason.empty();
+  exit_code = unreachable ? kUnreachable : kRefused;
+  if (json) {
+    nlohmann::json error = {{"code", client::CodeName(status.error_code())}, {"message", status.error_message()}};
+    if (!details.reason.empty()) error["reason"] = details.reason;
+    if (!details.field.empty()) error["field"] = details.field;
+    if (details.retry) error["retry_seconds"] = absl::ToDoubleSeconds(*details.retry);
+    if (!details.metadata.empty()) error["metadata"] = details.metadata;
+    const auto replace = nlohmann::json::error_handler_t::replace;
+    std::fprintf(stderr, "%s\n", nlohmann::json{{"error", error}}.dump(-1, ' ', false, replace).c_str());
+  } else if (unreachable) {
+    std::fprintf(stderr,
+                 "ebb: no server answers at %s (%s). Start one with `ebbd`, or name another with --addr or EBB_ADDR.\n",
+                 address.c_str(), status.error_message().c_str());
+  } else {
+    std::fprintf(stderr, "ebb: %s\n", client::Describe(status).c_str());
+  }
+  return false;
+}
+
+void Shell::PrintJson(const google::protobuf::Message& message) const {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = true;
+  std::string text;
+  if (google::protobuf::util::MessageToJsonString(message, &text, options).ok()) {
+    std::printf("%s\n", text.c_str());
+    std::fflush(stdout);
+  }
+}
+
+std::string SessionName(const std::string& typed) {
+  return typed.rfind("sessions/", 0) == 0 ? typed : "sessions/" + typed;
+}
+
+std::string Bytes(double bytes) {
+  static constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < kUnits.size(); ++unit) bytes /= 1024;
+  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+}
+
+}  // namespace ebb::cli

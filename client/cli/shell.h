@@ -1,0 +1,60 @@
+// What every subcommand of `ebb` shares: where the server is, how to print, and how a failure becomes an exit code.
+//
+// Exit codes: 0 done; 1 the server refused or failed; 2 wrong usage; 3 the server cannot be reached; 130 interrupted.
+
+#ifndef EBB_CLIENT_CLI_SHELL_H_
+#define EBB_CLIENT_CLI_SHELL_H_
+
+#include <google/protobuf/message.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "client/client.h"
+
+namespace ebb::cli {
+
+inline constexpr int kDone = 0;
+inline constexpr int kRefused = 1;
+inline constexpr int kUsage = 2;
+inline constexpr int kUnreachable = 3;
+inline constexpr int kInterrupted = 130;
+
+// One per process; filled by CLI11 before a subcommand's callback runs.
+struct Shell {
+  std::string address = {};
+  std::string tenant = {};
+  bool json = false;
+  int exit_code = kDone;
+
+  // Connects; waits briefly so that "no server there" is told apart from a slow answer.
+  client::Client Connect() const;
+
+  // Prints an error to stderr (as an object with --json) and sets exit_code. Returns status.ok().
+  bool Check(const grpc::Status& status);
+
+  // One JSON object on one line of stdout, fields named as in the proto.
+  void PrintJson(const google::protobuf::Message& message) const;
+};
+
+// `sessions/{id}`, whatever of the two the user typed.
+std::string SessionName(const std::string& typed);
+
+// 3.4 MiB.
+std::string Bytes(double bytes);
+
+// Each adds one subcommand with its flags, help and callback; main.cc has the table.
+void AddHealth(CLI::App& app, Shell& shell);
+void AddStatus(CLI::App& app, Shell& shell);
+void AddGenerate(CLI::App& app, Shell& shell);
+void AddChat(CLI::App& app, Shell& shell);
+void AddSessions(CLI::App& app, Shell& shell);
+void AddCache(CLI::App& app, Shell& shell);
+void AddEvict(CLI::App& app, Shell& shell);
+void AddPolicy(CLI::App& app, Shell& shell);
+void AddDemo(CLI::App& app, Shell& shell);
+
+}  // namespace ebb::cli
+
+#endif  // EBB_CLIENT_CLI_SHELL_H_

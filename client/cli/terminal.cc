@@ -1,0 +1,78 @@
+#include "client/cli/terminal.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "absl/strings/str_format.h"
+
+namespace ebb::cli {
+namespace {
+
+constexpr char kInterrupt = 'i';
+constexpr char kQuit = 'q';
+
+std::atomic<int> interrupt_fd = -1;
+
+void OnInterrupt(int) {
+  const int fd = interrupt_fd.load();
+  if (fd >= 0) [[maybe_unused]]
+    const ssize_t written = write(fd, &kInterrupt, 1);
+}
+
+}  // namespace
+
+bool StdoutIsTerminal() { return isatty(STDOUT_FILENO) == 1; }
+bool StderrIsTerminal() { return isatty(STDERR_FILENO) == 1; }
+bool StdinIsTerminal() { return isatty(STDIN_FILENO) == 1; }
+
+std::string Styled(const std::string& style, const std::string& text) {
+  static const bool plain = !StdoutIsTerminal() || std::getenv("NO_COLOR") != nullptr;
+  return plain ? text : absl::StrFormat("\033[%sm%s\033[0m", style, text);
+}
+
+void ProgressBar::Update(const v1::PrefillResponse& progress) {
+  if (!StderrIsTerminal() || progress.tokens_total() == 0) return;
+  constexpr uint32_t kWidth = 24;
+  const uint32_t filled = std::min(kWidth, progress.tokens_done() * kWidth / progress.tokens_total());
+  const double per_second = progress.elapsed_ms() > 0 ? 1000.0 * progress.tokens_done() / progress.elapsed_ms() : 0;
+  std::fprintf(stderr, "\r\033[K[%s%s] %u/%u tokens  %.0f tok/s  cache %u  evicted %u",
+               std::string(filled, '#').c_str(), std::string(kWidth - filled, '.').c_str(), progress.tokens_done(),
+               progress.tokens_total(), per_second, progress.cache_length(), progress.evicted_tokens());
+  drawn_ = true;
+}
+
+void ProgressBar::Clear() {
+  if (drawn_) std::fprintf(stderr, "\r\033[K");
+  drawn_ = false;
+}
+
+InterruptGuard::InterruptGuard(client::Cancellation& cancellation) {
+  if (pipe(pipe_) != 0) return;  // Ctrl-C then ends the program, as it would without us
+  watcher_ = std::thread([this, &cancellation] {
+    char byte = 0;
+    while (read(pipe_[0], &byte, 1) == 1 && byte != kQuit) {
+      interrupted_ = true;
+      cancellation.Cancel();
+    }
+  });
+  interrupt_fd = pipe_[1];
+  std::signal(SIGINT, OnInterrupt);
+}
+
+InterruptGuard::~InterruptGuard() {
+  if (!watcher_.joinable()) return;
+  std::signal(SIGINT, SIG_DFL);
+  interrupt_fd = -1;
+  [[maybe_unused]] const ssize_t written = write(pipe_[1], &kQuit, 1);
+  watcher_.join();
+  close(pipe_[0]);
+  close(pipe_[1]);
+}
+
+bool InterruptGuard::interrupted() const { return interrupted_; }
+
+}  // namespace ebb::cli

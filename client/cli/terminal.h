@@ -1,0 +1,52 @@
+// The terminal: is it one, how wide, a progress bar, and Ctrl-C turned into a question that code can ask.
+
+#ifndef EBB_CLIENT_CLI_TERMINAL_H_
+#define EBB_CLIENT_CLI_TERMINAL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+
+#include "client/client.h"
+
+namespace ebb::cli {
+
+bool StdoutIsTerminal();
+bool StderrIsTerminal();
+bool StdinIsTerminal();
+
+// `text` in an ANSI style such as "1" (bold) or "2" (dim); plain where stdout is no terminal or NO_COLOR is set.
+std::string Styled(const std::string& style, const std::string& text);
+
+// Draws "prompt 384/1024 tokens, cache 256, evicted 128" over itself on stderr, and only when stderr is a terminal.
+class ProgressBar {
+ public:
+  void Update(const v1::PrefillResponse& progress);
+  // Removes the bar.
+  void Clear();
+
+ private:
+  bool drawn_ = false;
+};
+
+// While it lives, Ctrl-C cancels the stream of `cancellation` instead of ending the program. One at a time.
+class InterruptGuard {
+ public:
+  explicit InterruptGuard(client::Cancellation& cancellation);
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+  // Ctrl-C was pressed.
+  bool interrupted() const;
+
+ private:
+  // A signal handler may not call gRPC: it writes a byte to this pipe, and the watcher cancels.
+  int pipe_[2] = {-1, -1};
+  std::atomic<bool> interrupted_ = false;
+  std::thread watcher_;
+};
+
+}  // namespace ebb::cli
+
+#endif  // EBB_CLIENT_CLI_TERMINAL_H_

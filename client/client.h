@@ -1,0 +1,103 @@
+// The C++ client: one channel, one stub per service, retries that honour the server's RetryInfo, streams as callbacks.
+//
+//   ebb::client::Client client({.address = "127.0.0.1:7700"});
+//   ebb::v1::GenerateRequest request;
+//   request.mutable_prompt()->set_text("It was a dark and stormy night");
+//   grpc::Status status = client.Generate(request, [](const ebb::v1::GenerateResponse& message) {
+//     std::cout << message.decode().text() << std::flush;
+//   });
+//
+// Thread safety: a Client may be used by many threads at once; a Cancellation too.
+
+#ifndef EBB_CLIENT_CLIENT_H_
+#define EBB_CLIENT_CLIENT_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/time/time.h"
+#include "client/retry.h"
+#include "ebb/v1/admin.grpc.pb.h"
+#include "ebb/v1/eviction.grpc.pb.h"
+#include "ebb/v1/inference.grpc.pb.h"
+#include "ebb/v1/session.grpc.pb.h"
+
+namespace ebb::client {
+
+struct ClientOptions {
+  std::string address = "127.0.0.1:7700";
+  std::string tenant = {};                           // sent as x-ebb-tenant; empty: not sent
+  absl::Duration unary_timeout = absl::Seconds(60);  // per attempt
+  absl::Duration stream_timeout = absl::InfiniteDuration();
+  RetryPolicy retry = {};  // of unary calls; streams are never repeated
+};
+
+// Lets another thread, or a signal's watcher, end a stream that is under way.
+class Cancellation {
+ public:
+  // Ends the stream that uses this, now or as soon as it starts.
+  void Cancel();
+  bool cancelled() const;
+
+ private:
+  friend class Client;
+  void Attach(grpc::ClientContext* context);
+  mutable std::mutex mutex_;
+  grpc::ClientContext* context_ = nullptr;
+  bool cancelled_ = false;
+};
+
+class Client {
+ public:
+  explicit Client(const ClientOptions& options);
+
+  // Waits until the server can be reached; false after `timeout`.
+  bool WaitUntilConnected(absl::Duration timeout);
+
+  grpc::Status CreateSession(const v1::CreateSessionRequest& request, v1::Session* session);
+  grpc::Status GetSession(const std::string& name, v1::Session* session);
+  grpc::Status ListSessions(const v1::ListSessionsRequest& request, v1::ListSessionsResponse* response);
+  grpc::Status DeleteSession(const std::string& name, v1::DeleteSessionResponse* response);
+  grpc::Status Score(const v1::ScoreRequest& request, v1::ScoreResponse* response);
+  grpc::Status Tokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse* response);
+  grpc::Status Detokenize(const v1::DetokenizeRequest& request, v1::DetokenizeResponse* response);
+  grpc::Status Evict(const v1::EvictRequest& request, v1::EvictResponse* response);
+  grpc::Status DescribeCache(const v1::DescribeCacheRequest& request, v1::DescribeCacheResponse* response);
+  grpc::Status GetStatus(v1::GetStatusResponse* response);
+  grpc::Status ListPolicies(v1::ListPoliciesResponse* response);
+  // Health of one service, or of the server for an empty name: SERVING, NOT_SERVING, ...
+  grpc::Status CheckHealth(const std::string& service, std::string* serving_status);
+
+  // Streams: `on_message` is called for each message, on the caller's thread, until the stream ends.
+  template <typename Message>
+  using OnMessage = std::function<void(const Message&)>;
+  grpc::Status Prefill(const v1::PrefillRequest& request, const OnMessage<v1::PrefillResponse>& on_message,
+                       Cancellation* cancellation = nullptr);
+  grpc::Status Decode(const v1::DecodeRequest& request, const OnMessage<v1::DecodeResponse>& on_message,
+                      Cancellation* cancellation = nullptr);
+  grpc::Status Generate(const v1::GenerateRequest& request, const OnMessage<v1::GenerateResponse>& on_message,
+                        Cancellation* cancellation = nullptr);
+
+ private:
+  template <typename Request, typename Response, typename Stub>
+  grpc::Status Unary(Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                     const Request& request, Response* response);
+  template <typename Message, typename Open>
+  grpc::Status Stream(const Open& open, const OnMessage<Message>& on_message, Cancellation* cancellation);
+  void Prepare(grpc::ClientContext& context, absl::Duration timeout) const;
+
+  ClientOptions options_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::SessionService::Stub> sessions_;
+  std::unique_ptr<v1::InferenceService::Stub> inference_;
+  std::unique_ptr<v1::EvictionService::Stub> eviction_;
+  std::unique_ptr<v1::AdminService::Stub> admin_;
+};
+
+}  // namespace ebb::client
+
+#endif  // EBB_CLIENT_CLIENT_H_
