@@ -1,0 +1,140 @@
+// Attend: bytes of K and V per second against memory bandwidth (decode), multiply-adds per second (prefill), and what
+// rotation, the rotate-half cache and observations cost.
+//
+//   build/release/tests/bench/attend_bench [--benchmark_filter=Decode] ; threads from EBB_THREADS, default 2
+//
+// A step of one layer: `sessions` x 8 lanes of d = 128, 4 query heads each. Every variant runs in turn with the plain
+// one (fused rotation, BF16, nothing observed) in one process; `cost` is the median ratio of such pairs. `share` is the
+// rate over the bandwidth measured just before.
+
+#include <benchmark/benchmark.h>
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "engine/ops/cpu/ops_cpu.h"
+#include "tests/bench/bandwidth.h"
+#include "tests/support/lane_memory.h"
+
+namespace ebb {
+namespace {
+
+constexpr int32_t kHeads = 8;
+constexpr int32_t kGroup = 4;
+constexpr int32_t kDim = 128;
+
+struct Variant {
+  KvType type = KvType::kBf16;
+  RopeCache rope_cache = RopeCache::kFused;
+  bool shared_angles = false;
+  bool observed = false;
+};
+
+int32_t Threads() {
+  const char* threads = std::getenv("EBB_THREADS");
+  return threads == nullptr ? 2 : std::atoi(threads);
+}
+
+// All lanes of a layer, full, and the tasks of one step over them.
+class Layer {
+ public:
+  Layer(Ops& ops, const Variant& variant, int32_t sessions, int32_t tokens, int32_t slots)
+      : rope_(MakeRope(TestRope(RopePairs::kHalves, kDim))), stride_(int64_t{kHeads} * kGroup * kDim) {
+    const KvFormat format = {.type = variant.type, .rope_cache = variant.rope_cache, .head_dim = kDim, .page_tiles = 4};
+    std::vector<int32_t> all(static_cast<size_t>(slots));
+    for (int32_t s = 0; s < slots; ++s) all[static_cast<size_t>(s)] = s;
+    const std::vector<float> k = RandomFloats(1, 1, int64_t{slots} * kDim);
+    for (int32_t lane = 0; lane < sessions * kHeads; ++lane) {
+      lanes_.emplace_back(format, slots);
+      lanes_.back().Write(ops, rope_, all, all, k, k);
+    }
+    for (int32_t t = 0; t < tokens; ++t) q_position_.push_back(slots - tokens + t);
+    angles_.resize(lanes_[0].position().size() * kDim);
+    q_ = RandomFloats(1, 2, sessions * tokens * stride_);
+    out_.resize(q_.size());
+    sums_.resize(lanes_.size() * static_cast<size_t>(slots));
+    for (int32_t lane = 0; lane < sessions * kHeads; ++lane) {
+      const int64_t at = lane / kHeads * tokens * stride_ + lane % kHeads * kGroup * kDim;
+      tasks_.push_back({.lane = lanes_[static_cast<size_t>(lane)].storage(),
+                        .q = q_.data() + at,
+                        .out = out_.data() + at,
+                        .stride = stride_,
+                        .tokens = tokens,
+                        .q_position = q_position_.data()});
+      if (variant.shared_angles) tasks_.back().lane.angles = angles_.data();
+      if (variant.observed) tasks_.back().column_sums = sums_.data() + int64_t{lane} * slots;
+    }
+    bytes_ = static_cast<double>(lanes_.size()) * slots / kTileSlots * static_cast<double>(format.tile_bytes());
+    macs_ = static_cast<double>(sessions) * kHeads * kGroup * tokens * slots * kDim * 2;
+  }
+
+  double Run(Ops& ops) {
+    const double begin = Seconds();
+    if (tasks_[0].lane.angles != nullptr) ops.Angles(rope_, lanes_[0].position(), angles_);
+    ops.Attend(rope_, kGroup, tasks_);
+    return Seconds() - begin;
+  }
+
+  double bytes() const { return bytes_; }
+  double macs() const { return macs_; }
+
+ private:
+  Rope rope_;
+  int64_t stride_;
+  std::vector<LaneMemory> lanes_;
+  std::vector<int32_t> q_position_;
+  std::vector<float> angles_, q_, out_, sums_;
+  std::vector<AttendTask> tasks_;
+  double bytes_ = 0;
+  double macs_ = 0;
+};
+
+void Step(benchmark::State& state, const Variant& variant, int32_t tokens) {
+  const auto ops = *MakeCpuOps({.threads = Threads()});
+  const auto sessions = static_cast<int32_t>(state.range(0));
+  const auto slots = static_cast<int32_t>(state.range(1));
+  Layer plain(*ops, {}, sessions, tokens, slots);
+  Layer varied(*ops, variant, sessions, tokens, slots);
+  Parallel parallel(Threads());
+  Bandwidth memory(int64_t{64} << 20);
+  std::vector<double> seconds, costs, shares;
+  for (auto _ : state) {
+    const double bandwidth = memory.Measure(parallel);
+    const double base = plain.Run(*ops);
+    seconds.push_back(varied.Run(*ops));
+    costs.push_back(seconds.back() / base);
+    shares.push_back(varied.bytes() / seconds.back() / bandwidth);
+    state.SetIterationTime(seconds.back());
+  }
+  state.counters["GB/s"] = 1e-9 * varied.bytes() / Median(seconds);
+  state.counters["GMAC/s"] = 1e-9 * varied.macs() / Median(seconds);
+  state.counters["share"] = Median(shares);
+  state.counters["cost"] = Median(costs);
+}
+
+void Decode(benchmark::State& state, const Variant& variant) { Step(state, variant, 1); }
+void Prefill(benchmark::State& state, const Variant& variant) { Step(state, variant, 128); }
+
+void Shapes(benchmark::internal::Benchmark* bench) {
+  bench->Args({1, 1024})->Args({8, 1024})->Args({1, 16384})->UseManualTime()->Iterations(60);
+  bench->Unit(benchmark::kMicrosecond);
+}
+void PrefillShapes(benchmark::internal::Benchmark* bench) {
+  bench->Args({1, 128})->Args({1, 2048})->UseManualTime()->Iterations(20)->Unit(benchmark::kMicrosecond);
+}
+
+BENCHMARK_CAPTURE(Decode, plain, Variant{})->Apply(Shapes);
+BENCHMARK_CAPTURE(Decode, shared_angles, Variant{.shared_angles = true})->Apply(Shapes);
+BENCHMARK_CAPTURE(Decode, rk, Variant{.rope_cache = RopeCache::kRk})->Apply(Shapes);
+BENCHMARK_CAPTURE(Decode, observed, Variant{.observed = true})->Apply(Shapes);
+BENCHMARK_CAPTURE(Decode, f32, Variant{.type = KvType::kF32})->Apply(Shapes);
+BENCHMARK_CAPTURE(Decode, f16, Variant{.type = KvType::kF16})->Apply(Shapes);
+BENCHMARK_CAPTURE(Prefill, plain, Variant{})->Apply(PrefillShapes);
+BENCHMARK_CAPTURE(Prefill, shared_angles, Variant{.shared_angles = true})->Apply(PrefillShapes);
+BENCHMARK_CAPTURE(Prefill, observed, Variant{.observed = true})->Apply(PrefillShapes);
+
+}  // namespace
+}  // namespace ebb
+
+BENCHMARK_MAIN();

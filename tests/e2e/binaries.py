@@ -1,0 +1,41 @@
+"""Runs the shipped binaries as a user would: a server on a free port, the command line against it."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("EBB_BIN", ROOT / "build" / "bin"))
+MODEL = ROOT / "models" / "ebb-tiny-q8_0.gguf"
+
+
+class Server:
+    """An ebbd on free ports; use it in a with statement. `addr` and `http` are where it listens."""
+
+    def __init__(self, *flags):
+        self.flags = flags
+
+    def __enter__(self):
+        command = [BIN / "ebbd", "--listen=127.0.0.1:0", "--server.http_listen=127.0.0.1:0", f"--model={MODEL}", "--log.format=json"]
+        self.process = subprocess.Popen([*command, *self.flags], stderr=subprocess.PIPE, text=True)
+        seen = []
+        for line in self.process.stderr:  # the server names its ports in the log once it listens
+            seen.append(line)
+            entry = json.loads(line) if line.startswith("{") else {}
+            if entry.get("event") == "listening":
+                self.addr, self.http = entry["grpc"], entry["http"]
+                return self
+        raise AssertionError("ebbd ended before it listened:\n" + "".join(seen))
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self.rest = self.process.communicate(timeout=60)[1]
+
+    def ebb(self, *args, stdin="", check=0):
+        """Runs `ebb` and returns its stdout; fails unless it exits with `check`."""
+        done = subprocess.run([BIN / "ebb", f"--addr={self.addr}", *args], input=stdin, capture_output=True, text=True, timeout=120)
+        assert done.returncode == check, f"ebb {' '.join(args)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        self.stderr = done.stderr
+        return done.stdout

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""The command line against a real server: every subcommand, its JSON, its exit codes."""
+import json
+import subprocess
+import sys
+import unittest
+import urllib.request
+
+from binaries import BIN, Server
+
+
+def lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+class CommandLine(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+        cls.server.__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__()
+
+    def ebb(self, *args, **options):
+        return self.server.ebb(*args, **options)
+
+    def test_health_says_serving(self):
+        self.assertEqual(self.ebb("health").strip(), "SERVING")
+        self.assertEqual(json.loads(self.ebb("health", "ebb.v1.InferenceService", "--json")), {"status": "SERVING"})
+
+    def test_status_names_the_model(self):
+        status = json.loads(self.ebb("status", "--json"))
+        self.assertEqual(status["model"]["architecture"], "llama")
+        self.assertEqual(status["model"]["context"], 1024)
+        self.assertIn("SERVING", self.ebb("status"))
+
+    def test_generate_is_repeatable_with_a_seed(self):
+        one = self.ebb("generate", "Once upon a time", "--seed=5", "--max-tokens=32", "--ignore-eos")
+        two = self.ebb("generate", "Once upon a time", "--seed=5", "--max-tokens=32", "--ignore-eos")
+        other = self.ebb("generate", "Once upon a time", "--seed=6", "--max-tokens=32", "--ignore-eos")
+        self.assertEqual(one, two)
+        self.assertNotEqual(one, other)
+        self.assertIn("32 written", self.server.stderr)
+
+    def test_generate_reads_stdin_and_streams_json(self):
+        messages = lines(self.ebb("generate", "--file=-", "--max-tokens=8", "--temperature=0", "--json", "--logprobs=2",
+                                  stdin="The old man sat by the"))
+        last = messages[-1]["decode"]
+        self.assertEqual(last["usage"]["completion_tokens"], 8)
+        self.assertEqual(last["finish_reason"], "FINISH_REASON_MAX_TOKENS")
+        tokens = sum(len(m["decode"]["tokens"]) for m in messages if "decode" in m)
+        self.assertEqual(tokens, 8)
+        first = next(m["decode"]["logprobs"][0] for m in messages if m.get("decode", {}).get("logprobs"))
+        self.assertEqual(len(first["top"]), 2)
+
+    def test_session_is_created_used_described_evicted_deleted(self):
+        self.ebb("sessions", "create", "tour", "--policy=streaming", "--budget=64", "--block-size=32")
+        self.ebb("generate", "--session=tour", "It was a dark and stormy night", "--max-tokens=200", "--ignore-eos")
+        session = json.loads(self.ebb("sessions", "get", "tour", "--json"))
+        self.assertEqual(session["cache_length"], 64)
+        self.assertGreater(int(session["evicted_tokens"]), 100)
+        self.assertIn("tour", self.ebb("sessions"))
+        cache = json.loads(self.ebb("cache", "tour", "--layer=0", "--head=1", "--json"))
+        self.assertEqual(cache["lanes"][0]["length"], 64)
+        self.assertEqual(cache["lanes"][0]["tokens"][:4], ["0", "1", "2", "3"])  # the sinks
+        self.assertIn("LAYER", self.ebb("cache", "tour"))
+        plan = json.loads(self.ebb("evict", "tour", "--older-than=32", "--dry-run", "--json"))
+        self.assertEqual(plan["length_before"], 64)
+        self.assertIn("64 -> 32", self.ebb("evict", "tour", "--older-than=32"))
+        self.assertIn("deleted", self.ebb("sessions", "delete", "tour"))
+        self.ebb("sessions", "get", "tour", check=1)
+        self.assertIn("NOT_FOUND", self.server.stderr)
+
+    def test_policy_list_names_papers(self):
+        scorers = {s["name"]: s for s in lines(self.ebb("policy", "list", "--json"))}
+        self.assertEqual(set(scorers), {"full", "streaming", "h2o"})
+        self.assertEqual(scorers["h2o"]["paper"], "arXiv:2306.14048")
+        self.assertIn("arXiv:2309.17453", self.ebb("policy", "list"))
+
+    def test_chat_answers_shows_stats_and_changes_policy(self):
+        out = self.ebb("chat", "--policy=h2o", "--budget=256", "--temperature=0", "--max-tokens=24",
+                       stdin="The passkey of Clara is 90557. What is the passkey of Clara?\n/stats\n/policy streaming 128\n/policy\n/nonsense\n/quit\n")
+        self.assertIn("90557", out)
+        self.assertIn("h2o, budget 256", out)
+        self.assertIn("streaming, budget 128", out)
+        self.assertIn("no such command", out)
+        self.assertEqual(self.ebb("sessions").strip(), "no sessions")
+
+    def test_refusal_names_reason_and_field(self):
+        self.ebb("generate", "x", "--policy=h2o", "--budget=1", "--recent=1", "--json", check=1)
+        error = json.loads(self.server.stderr)["error"]
+        self.assertEqual(error["reason"], "BUDGET_TOO_SMALL")
+        self.assertEqual(error["field"], "policy.trigger.budget")
+
+    def test_wrong_usage_and_no_server_have_their_own_exit_codes(self):
+        self.ebb("generate", check=2)
+        self.ebb("nonsense", check=2)
+        nobody = subprocess.run([BIN / "ebb", "--addr=127.0.0.1:1", "status"], capture_output=True, text=True)
+        self.assertEqual(nobody.returncode, 3)
+        self.assertIn("no server answers", nobody.stderr)
+
+    def test_http_port_serves_metrics_and_health(self):
+        def get(path):
+            with urllib.request.urlopen(f"http://{self.server.http}{path}", timeout=10) as answer:
+                return answer.read().decode()
+        self.ebb("generate", "x", "--max-tokens=2")
+        self.assertIn("ebb_completion_tokens_total", get("/metrics"))
+        get("/healthz")
+        get("/readyz")
+
+
+class Process(unittest.TestCase):
+    def test_terminate_drains_and_exits_zero(self):
+        with Server() as server:
+            server.ebb("generate", "x", "--max-tokens=4")
+        self.assertEqual(server.process.returncode, 0)
+
+    def test_bad_start_gives_one_line_and_a_code(self):
+        for flags, code in ([["--model=/nowhere.gguf"], 1], [["--nonsense=1"], 2], [["--listen=nonsense"], 2]):
+            done = subprocess.run([BIN / "ebbd", *flags], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertTrue(done.stderr.strip(), flags)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""The documentation does what it says: its commands and its files, run as they stand, against a real server.
+
+A command in a block of `sh` that is neither run here nor named in NOT_RUN fails, so that none is forgotten.
+"""
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from binaries import BIN, ROOT, Server
+
+PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*/*.md") if p.parent.name in ("how-to", "tutorials"))]
+# What a test of its own runs, what needs a file of the reader, and what the servers of this test stand for.
+NOT_RUN = re.compile(r"make (demo|test)$|build/bin/ebbd( &|$| --model | --config ebb\.yaml$)|client/python/|PYTHONPATH=|cmake |ctest ")
+
+
+def blocks(page, kind):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def commands(page):
+    for block in blocks(page, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words:
+                yield words
+
+
+class Commands(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def run_here(self, words, **environment):
+        done = subprocess.run(words, cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=120)
+        self.assertEqual(done.returncode, 0, f"{shlex.join(map(str, words))}\n{done.stdout}\n{done.stderr}")
+        return done.stdout
+
+    def files(self, page):
+        """What the page's commands read: its own YAML, and some book."""
+        yaml = self.folder / "ebb.yaml"
+        yaml.write_text("".join(blocks(page, "yaml")))
+        book = self.folder / "book.txt"
+        book.write_text("\n".join(p.read_text(encoding="utf-8") for p in sorted(ROOT.glob("docs/**/*.md"))))
+        return {"ebb.yaml": yaml, "book.txt": book}
+
+    def test_every_command_runs(self):
+        ran = 0
+        for page in PAGES:
+            files = self.files(page)
+            with Server() as server:  # one for each page, as its reader has
+                for words in commands(page):
+                    with self.subTest(page=page, command=shlex.join(words)):
+                        if NOT_RUN.match(" ".join(words)):
+                            continue
+                        self.assertRegex(words[0], r"^build/bin/(ebb|ebbd|ebb-lab)$", "run it, or name it in NOT_RUN")
+                        program = BIN / pathlib.Path(words[0]).name
+                        self.run_here([program, *(files.get(word, word) for word in words[1:])], EBB_ADDR=server.addr)
+                        ran += 1
+        self.assertGreater(ran, 10)
+
+    def test_the_yaml_of_the_page_sets_every_key_it_shows(self):
+        page = "docs/how-to/configure-the-server.md"
+        shown = [line for line in "".join(blocks(page, "yaml")).splitlines() if re.match(r" +\w+: \S", line)]
+        self.assertGreater(len(shown), 5)
+        printed = self.run_here([BIN / "ebbd", "--config", self.files(page)["ebb.yaml"], "--print-config"])
+        for line in shown:
+            key, value = line.split("#")[0].strip().split(": ")
+            with self.subTest(key):
+                self.assertRegex(printed, rf"(?m)^ +{key}: {re.escape(value)} +# .*/ebb\.yaml:\d+$")
+
+    def test_the_python_client_of_the_readme_answers(self):
+        (program,) = blocks("README.md", "python")
+        stubs = self.folder / "stubs"
+        self.run_here([ROOT / "client/python/stubs", stubs])
+        with Server() as server:
+            told = self.run_here([sys.executable, "-c", program.replace("127.0.0.1:7700", server.addr)], PYTHONPATH=str(stubs))
+        self.assertIn("cellar", told)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))

@@ -1,0 +1,96 @@
+// What is refused at the door, so that what was let in never runs out.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/support/test_server.h"
+
+namespace ebb {
+namespace {
+
+using client::ReadDetails;
+using ::testing::SizeIs;
+
+v1::PolicySpec FullPolicy(uint32_t limit) {
+  v1::PolicySpec policy;
+  policy.mutable_full();
+  policy.mutable_trigger()->set_budget(limit);
+  return policy;
+}
+
+TEST(Limits, OneSessionMoreThanFitsIsUnavailableUntilOneIsDeleted) {
+  const TestServer server([](ServerOptions& options) { options.engine.arena_bytes = 1 << 20; });
+  TestClient client(server.address());
+  const v1::CreateSessionRequest request = SessionWith(StreamingPolicy(200));
+  std::vector<std::string> names;
+  v1::Session session;
+  grpc::Status status;
+  while ((status = client.Create(request, &session)).ok()) names.push_back(session.name());
+
+  ASSERT_GT(names.size(), 0U);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ReadDetails(status).reason, "NO_PAGES");
+  EXPECT_TRUE(ReadDetails(status).retry.has_value());
+  ASSERT_TRUE(client.Delete(names.back()).ok());
+  EXPECT_TRUE(client.Create(request, &session).ok());
+}
+
+TEST(Limits, ASessionThatCanNeverFitIsInvalid) {
+  const TestServer server([](ServerOptions& options) { options.engine.arena_bytes = 1 << 20; });
+  TestClient client(server.address());
+  v1::Session session;
+  const grpc::Status status = client.Create(SessionWith(StreamingPolicy(1 << 20)), &session);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ReadDetails(status).reason, "SESSION_TOO_LARGE");
+  EXPECT_EQ(ReadDetails(status).field, "policy.trigger.budget");
+}
+
+TEST(Limits, ATenantsQuotaIsItsOwn) {
+  const TestServer server([](ServerOptions& options) { options.work.tenants["small"].sessions_max = 1; });
+  TestClient small(server.address(), "small");
+  TestClient other(server.address(), "other");
+  const v1::CreateSessionRequest request = SessionWith(StreamingPolicy(16));
+  const std::string name = small.Create(request).name();
+  v1::Session session;
+  const grpc::Status status = small.Create(request, &session);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ReadDetails(status).reason, "TENANT_SESSIONS");
+  EXPECT_TRUE(other.Create(request, &session).ok());
+  EXPECT_TRUE(small.Delete(name).ok());
+  EXPECT_TRUE(small.Create(request, &session).ok());
+}
+
+TEST(Limits, APromptThatCannotFitAFullSessionChangesNothing) {
+  const TestServer server;
+  TestClient client(server.address());
+  const std::string name = client.Create(SessionWith(FullPolicy(30))).name();
+  ASSERT_TRUE(client.Prefill(PrefillText(name, "twenty characters ..")).ok());  // and the begin token
+  const v1::Session before = client.Get(name);
+  const grpc::Status status = client.Prefill(PrefillText(name, "ten more.."));
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ReadDetails(status).reason, "LENGTH_LIMIT");
+  EXPECT_EQ(client.Get(name).tokens(), before.tokens());
+  EXPECT_EQ(client.Get(name).generation(), before.generation());
+}
+
+TEST(Limits, DecodeOfAFullSessionEndsAtItsLimit) {
+  const TestServer server;
+  TestClient client(server.address());
+  const std::string name = client.Create(SessionWith(FullPolicy(30))).name();
+  ASSERT_TRUE(client.Prefill(PrefillText(name, "twenty characters ..")).ok());
+  const Answer answer = client.Decode(DecodeTokens(name, 100));
+  ASSERT_TRUE(answer.status.ok()) << client::Describe(answer.status);
+  EXPECT_THAT(answer.tokens, SizeIs(9));
+  EXPECT_EQ(answer.last().finish_reason(), v1::FINISH_REASON_LENGTH_LIMIT);
+  EXPECT_EQ(answer.last().usage().session_tokens(), 30U);
+  const Answer none = client.Decode(DecodeTokens(name, 1));
+  ASSERT_TRUE(none.status.ok()) << client::Describe(none.status);
+  EXPECT_THAT(none.tokens, SizeIs(0));
+  EXPECT_EQ(none.last().finish_reason(), v1::FINISH_REASON_LENGTH_LIMIT);
+}
+
+}  // namespace
+}  // namespace ebb

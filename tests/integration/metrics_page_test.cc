@@ -1,0 +1,196 @@
+// What the server says about itself over HTTP, while real clients use it: the numbers add up, promtool finds nothing to
+// complain about, and a real Prometheus takes them.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "tests/support/child_process.h"
+#include "tests/support/test_server.h"
+
+namespace ebb {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Gt;
+using ::testing::Le;
+
+constexpr uint32_t kBudget = 24;
+constexpr uint32_t kTokens = 100;
+
+class MetricsPage : public testing::Test {
+ protected:
+  // The value of one series, 0 if there is none.
+  double Value(const std::string& series) {
+    const auto answer = http_.Get("/metrics");
+    if (!answer) return 0;
+    const size_t at = answer->body.find("\n" + series + " ");
+    return at == std::string::npos ? 0 : std::strtod(answer->body.c_str() + at + series.size() + 2, nullptr);
+  }
+
+  // A stream's end reaches the client a moment before it is counted.
+  static bool Eventually(const std::function<bool()>& happened) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    while (!happened()) {
+      if (absl::Now() > deadline) return false;
+    }
+    return true;
+  }
+
+  bool EventuallyIs(const std::string& series, double value) {
+    return Eventually([&] { return Value(series) == value; });
+  }
+
+  // A conversation of the tenant's past its budget; returns the session.
+  std::string Converse() {
+    const std::string name = client_.Create(SessionWith(StreamingPolicy(kBudget))).name();
+    const Answer answer = client_.Generate(GenerateText(name, "Once upon a time there was a pond.", kTokens));
+    EXPECT_TRUE(answer.status.ok()) << client::Describe(answer.status);
+    if (answer.status.ok()) usage_ = answer.last().usage();
+    return name;
+  }
+
+  TestServer server_{[](ServerOptions& options) { options.http_listen = {.host = "127.0.0.1", .port = 0}; }};
+  TestClient client_{server_.address(), "acme"};
+  httplib::Client http_{"127.0.0.1", server_.server().http_address()->port};
+  v1::Usage usage_;
+};
+
+TEST_F(MetricsPage, CountsAConversation) {
+  const std::string name = Converse();
+  EXPECT_TRUE(EventuallyIs("ebb_rpc_handled_total{method=\"InferenceService/Generate\",code=\"OK\"}", 1));
+  EXPECT_EQ(Value("ebb_prompt_tokens_total{tenant=\"acme\"}"), usage_.prompt_tokens());
+  EXPECT_EQ(Value("ebb_completion_tokens_total{tenant=\"acme\"}"), kTokens);
+  EXPECT_EQ(Value("ebb_completion_tokens_total{tenant=\"default\"}"), 0);
+  EXPECT_EQ(Value("ebb_finished_total{reason=\"max_tokens\"}"), 1);
+  EXPECT_EQ(Value("ebb_ttft_seconds_count{tenant=\"acme\"}"), 1);
+  // Tokens that come in one message with the first have no gap before them.
+  EXPECT_THAT(Value("ebb_inter_token_seconds_count{tenant=\"acme\"}"), AllOf(Gt(0), Le(kTokens - 1)));
+  EXPECT_EQ(Value("ebb_queue_wait_seconds_count{tenant=\"acme\"}"), 1);
+  EXPECT_EQ(Value("ebb_step_tokens_sum"), usage_.prompt_tokens() + kTokens);
+  EXPECT_EQ(Value("ebb_sessions{tenant=\"acme\"}"), 1);
+  EXPECT_EQ(Value("ebb_evicted_tokens_total{policy=\"streaming\"}"), usage_.evicted_tokens());
+  EXPECT_GT(usage_.evicted_tokens(), 0U);
+  EXPECT_TRUE(client_.Delete(name).ok());
+  EXPECT_TRUE(EventuallyIs("ebb_sessions{tenant=\"acme\"}", 0));
+}
+
+TEST_F(MetricsPage, ShowsWhereTheMemoryIs) {
+  const double total = Value("ebb_cache_bytes{state=\"free\"}") + Value("ebb_cache_bytes{state=\"reserved\"}");
+  EXPECT_GT(total, 0);
+  const std::string name = Converse();
+  EXPECT_TRUE(Eventually([&] { return Value("ebb_cache_bytes{state=\"used\"}") > 0; }));
+  const double reserved = Value("ebb_cache_bytes{state=\"reserved\"}");
+  EXPECT_GE(reserved, Value("ebb_cache_bytes{state=\"used\"}"));
+  EXPECT_EQ(Value("ebb_cache_bytes{state=\"free\"}") + reserved, total);
+  EXPECT_GE(Value("ebb_cache_slots{state=\"reserved\"}"), Value("ebb_cache_slots{state=\"used\"}"));
+  EXPECT_TRUE(client_.Delete(name).ok());
+  EXPECT_TRUE(EventuallyIs("ebb_cache_bytes{state=\"free\"}", total));
+  EXPECT_EQ(Value("ebb_cache_bytes{state=\"used\"}"), 0);
+  EXPECT_EQ(Value("ebb_cache_slots{state=\"used\"}"), 0);
+}
+
+TEST_F(MetricsPage, CountsRefusalsByReason) {
+  v1::Session session;
+  EXPECT_FALSE(client_.Create(SessionWith(StreamingPolicy(1)), &session).ok());
+  EXPECT_TRUE(EventuallyIs("ebb_refusals_total{reason=\"BUDGET_TOO_SMALL\"}", 1));
+  EXPECT_EQ(Value("ebb_rpc_handled_total{method=\"SessionService/CreateSession\",code=\"INVALID_ARGUMENT\"}"), 1);
+}
+
+TEST_F(MetricsPage, TurnsNotReadyWhileTheServerDrains) {
+  EXPECT_EQ(http_.Get("/readyz")->status, 200);
+  const std::string name = client_.Create(SessionWith(StreamingPolicy(kBudget))).name();
+  const auto context = client_.Context();
+  const auto stream = client_.inference().Generate(context.get(), GenerateText(name, "Once", 1000000));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  std::thread drain([this] { server_.server().Drain(absl::Seconds(60)); });
+  EXPECT_TRUE(Eventually([&] { return http_.Get("/readyz")->status == 503; }));
+  EXPECT_EQ(http_.Get("/healthz")->status, 200);
+  context->TryCancel();
+  while (stream->Read(&message)) continue;
+  stream->Finish().ok();
+  drain.join();
+}
+
+TEST_F(MetricsPage, PassesPromtoolsCheck) {
+  if (std::system("command -v promtool > /dev/null") != 0) GTEST_SKIP() << "promtool is not installed";
+  Converse();
+  const std::string file = testing::TempDir() + "scrape.txt", said = testing::TempDir() + "promtool.txt";
+  std::ofstream(file) << http_.Get("/metrics")->body;
+  const int status = std::system(absl::StrFormat("promtool check metrics < %s > %s 2>&1", file, said).c_str());
+  EXPECT_EQ(status, 0) << std::ifstream(said).rdbuf();
+}
+
+// Prometheus on a free port, scraping `target` ten times a second.
+class Prometheus {
+ public:
+  explicit Prometheus(const std::string& target)
+      : folder_(std::filesystem::path(testing::TempDir()) / absl::StrFormat("prometheus-%d", getpid())) {
+    std::filesystem::create_directories(folder_);
+    std::ofstream(folder_ / "prometheus.yml") << absl::StrFormat(
+        "global: {scrape_interval: 100ms, scrape_timeout: 100ms}\n"
+        "scrape_configs:\n"
+        "  - job_name: ebb\n"
+        "    static_configs: [{targets: ['%s']}]\n",
+        target);
+    process_ = std::make_unique<ChildProcess>(std::vector<std::string>{
+        "prometheus", "--config.file=" + (folder_ / "prometheus.yml").string(),
+        "--storage.tsdb.path=" + (folder_ / "data").string(), "--web.listen-address=127.0.0.1:0"});
+    const std::string line = process_->WaitForLine("msg=\"Listening on\"");
+    port_ = std::atoi(line.c_str() + std::min(line.size(), line.rfind(':') + 1));
+    ready_ = !process_->WaitForLine("Server is ready").empty();
+  }
+
+  ~Prometheus() {
+    process_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  bool ready() const { return ready_ && port_ > 0; }
+
+  // The one value of an instant query; NaN if there is none.
+  double Query(const std::string& query) {
+    httplib::Client http("127.0.0.1", port_);
+    const auto answer = http.Get("/api/v1/query", httplib::Params{{"query", query}}, httplib::Headers());
+    if (!answer) return std::nan("");
+    const auto result = nlohmann::json::parse(answer->body)["data"]["result"];
+    return result.size() == 1 ? std::stod(result[0]["value"][1].get<std::string>()) : std::nan("");
+  }
+
+ private:
+  const std::filesystem::path folder_;
+  std::unique_ptr<ChildProcess> process_;
+  int port_ = 0;
+  bool ready_ = false;
+};
+
+TEST_F(MetricsPage, IsScrapedByAPrometheus) {
+  if (std::system("command -v prometheus > /dev/null") != 0) GTEST_SKIP() << "prometheus is not installed";
+  Converse();
+  Prometheus prometheus(FormatAddress(*server_.server().http_address()));
+  ASSERT_TRUE(prometheus.ready());
+  EXPECT_TRUE(Eventually([&] { return prometheus.Query("ebb_completion_tokens_total{tenant=\"acme\"}") == kTokens; }));
+  EXPECT_EQ(prometheus.Query("up{job=\"ebb\"}"), 1);
+  EXPECT_EQ(prometheus.Query("ebb_build_info"), 1);
+  EXPECT_EQ(prometheus.Query("sum(ebb_cache_bytes{state=~\"free|reserved\"}) > bool 0"), 1);
+  EXPECT_GT(prometheus.Query("histogram_quantile(0.5, sum by (le) (ebb_ttft_seconds_bucket))"), 0);
+}
+
+}  // namespace
+}  // namespace ebb

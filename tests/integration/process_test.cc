@@ -1,0 +1,171 @@
+// The shipped binary: how it starts, how much memory it takes, how it stops.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/ebbd_process.h"
+#include "tests/support/test_server.h"
+
+namespace ebb {
+namespace {
+
+using client::ReadDetails;
+using ::testing::HasSubstr;
+
+// Sanitizers keep freed memory back, so there the numbers mean nothing.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kGrowthMax = 10;
+#else
+constexpr double kGrowthMax = 1.02;
+#endif
+
+std::string Primed(TestClient& client, uint32_t budget) {
+  const std::string name = client.Create(SessionWith(StreamingPolicy(budget), 8)).name();
+  EXPECT_TRUE(client.Prefill(PrefillText(name, "Once upon a time there was a pond.")).ok());
+  return name;
+}
+
+// Every session generates `tokens` tokens, all at once.
+void GenerateOnAll(TestClient& client, const std::vector<std::string>& names, uint32_t tokens) {
+  std::vector<std::thread> threads;
+  for (const std::string& name : names) {
+    threads.emplace_back([&client, &name, tokens] {
+      const Answer answer = client.Decode(DecodeTokens(name, tokens));
+      EXPECT_TRUE(answer.status.ok()) << client::Describe(answer.status);
+      EXPECT_EQ(answer.tokens.size(), tokens);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The built-in model, since two percent of a toy are less than what a transport's buffers come and go by. A leak of
+// anything per token or per call shows in every round; the least of the last rounds is what stays.
+TEST(Process, SixtyFourSessionsGenerateTenTimesTheirBudgetInTheSameMemory) {
+  constexpr uint32_t kBudget = 32;
+  constexpr int kRounds = 10, kWarmUp = 5;
+  const EbbdProcess ebbd(EBBD_BINARY, {"--model=models/ebb-tiny-q8_0.gguf", "--cache.arena=64MiB"});
+  ASSERT_FALSE(ebbd.address().empty()) << ebbd.log();
+  TestClient client(ebbd.address());
+  std::vector<std::string> names;
+  for (int i = 0; i < 64; ++i) names.push_back(Primed(client, kBudget));
+
+  std::vector<uint64_t> resident, used;
+  for (int i = 0; i < kRounds; ++i) {
+    GenerateOnAll(client, names, kBudget);
+    const v1::GetStatusResponse status = client.Status();
+    resident.push_back(status.work().resident_bytes());
+    used.push_back(status.cache().used_bytes());
+  }
+  EXPECT_EQ(used.back(), used[kWarmUp - 1]);
+  EXPECT_LT(static_cast<double>(*std::min_element(resident.begin() + kWarmUp, resident.end())),
+            kGrowthMax * static_cast<double>(resident[kWarmUp - 1]))
+      << testing::PrintToString(resident);
+  for (const std::string& name : names) {
+    const v1::Session session = client.Get(name);
+    EXPECT_EQ(session.cache_length(), kBudget);
+    EXPECT_EQ(session.completion_tokens(), kRounds * kBudget);
+  }
+}
+
+TEST(Process, TermUnderLoadLetsStreamsFinishAndRefusesNewWork) {
+  const TinyModelFile model({});
+  EbbdProcess ebbd(EBBD_BINARY, {"--model=" + model.path(), "--cache.arena=32MiB"});
+  ASSERT_FALSE(ebbd.address().empty()) << ebbd.log();
+  TestClient client(ebbd.address());
+  constexpr uint32_t kTokens = 3000;
+  std::vector<std::string> names;
+  for (int i = 0; i < 4; ++i) names.push_back(Primed(client, 24));
+  std::vector<Answer> answers(names.size());
+  std::vector<std::thread> streams;
+  for (size_t i = 0; i < names.size(); ++i) {
+    streams.emplace_back([&, i] { answers[i] = client.Decode(DecodeTokens(names[i], kTokens)); });
+  }
+  while (client.Status().work().requests_running() < names.size()) continue;
+
+  ebbd.Signal(SIGTERM);
+  while (client.Status().state() != v1::SERVER_STATE_DRAINING) continue;
+  v1::Session session;
+  const grpc::Status refused = client.Create(SessionWith(StreamingPolicy(24)), &session);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ReadDetails(refused).reason, "DRAINING");
+  EXPECT_TRUE(ReadDetails(refused).retry.has_value());
+
+  for (std::thread& stream : streams) stream.join();
+  for (const Answer& answer : answers) {
+    EXPECT_TRUE(answer.status.ok()) << client::Describe(answer.status);
+    EXPECT_EQ(answer.tokens.size(), kTokens);
+  }
+  EXPECT_EQ(ebbd.Wait(), 0) << ebbd.log();
+}
+
+TEST(Process, PastTheDrainTimeoutStreamsAreCut) {
+  const TinyModelFile model({});
+  EbbdProcess ebbd(EBBD_BINARY, {"--model=" + model.path(), "--cache.arena=32MiB", "--server.drain_timeout=100ms"});
+  ASSERT_FALSE(ebbd.address().empty()) << ebbd.log();
+  TestClient client(ebbd.address());
+  const std::string name = Primed(client, 24);
+  Answer answer;
+  std::thread stream([&] { answer = client.Decode(DecodeTokens(name, 1 << 24)); });
+  while (client.Status().work().requests_running() == 0) continue;
+  ebbd.Signal(SIGTERM);
+  stream.join();
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ReadDetails(answer.status).reason, "DRAINING");
+  EXPECT_EQ(ebbd.Wait(), 0) << ebbd.log();
+}
+
+TEST(Process, ASecondSignalEndsItAtOnce) {
+  const TinyModelFile model({});
+  EbbdProcess ebbd(EBBD_BINARY, {"--model=" + model.path(), "--cache.arena=32MiB"});
+  ASSERT_FALSE(ebbd.address().empty()) << ebbd.log();
+  TestClient client(ebbd.address());
+  const std::string name = Primed(client, 24);
+  std::thread stream([&] { client.Decode(DecodeTokens(name, 1 << 24)); });
+  while (client.Status().work().requests_running() == 0) continue;
+  ebbd.Signal(SIGTERM);
+  while (client.Status().state() != v1::SERVER_STATE_DRAINING) continue;
+  ebbd.Signal(SIGTERM);
+  EXPECT_EQ(ebbd.Wait(), 128 + SIGTERM);
+  stream.join();
+}
+
+TEST(Process, ServesTheBuiltInModelWithNoConfigurationAtAll) {
+  const EbbdProcess ebbd(EBBD_BINARY, {});
+  ASSERT_FALSE(ebbd.address().empty()) << ebbd.log();
+  TestClient client(ebbd.address());
+  v1::GenerateRequest request;
+  request.mutable_prompt()->set_text("It was a dark and stormy night");
+  request.mutable_stopping()->set_max_tokens(8);
+  const Answer answer = client.Generate(request);
+  EXPECT_TRUE(answer.status.ok()) << client::Describe(answer.status);
+  EXPECT_FALSE(answer.text.empty());
+}
+
+TEST(Process, WhatIsWrongIsOneLineAndAnExitCode) {
+  struct Case {
+    std::vector<std::string> arguments;
+    int code;
+    std::string line;
+  };
+  const std::vector<Case> cases = {
+      {{"--no-such-flag"}, 2, "ebbd: --no-such-flag"},
+      {{"--server.stream_buffer=0"}, 2, "stream_buffer"},
+      {{"--model=/nonexistent.gguf"}, 1, "ebbd: /nonexistent.gguf"},
+      {{"--model=README.md"}, 1, "ebbd: "},
+  };
+  for (const Case& c : cases) {
+    EbbdProcess ebbd(EBBD_BINARY, c.arguments);
+    EXPECT_EQ(ebbd.Wait(), c.code) << ebbd.log();
+    EXPECT_THAT(ebbd.log(), HasSubstr(c.line));
+    EXPECT_EQ(std::count(ebbd.log().begin(), ebbd.log().end(), '\n'), 1) << ebbd.log();
+  }
+}
+
+}  // namespace
+}  // namespace ebb

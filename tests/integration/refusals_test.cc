@@ -1,0 +1,294 @@
+// Malformed requests of every kind get their code, their reason and the path of the field.
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/support/test_server.h"
+
+namespace ebb {
+namespace {
+
+using Code = grpc::StatusCode;
+
+struct Expected {
+  Code code = Code::OK;
+  std::string reason = {};
+  std::string field = {};
+};
+
+// A request that would be taken, one change that makes it wrong, and the answer.
+template <typename Request>
+struct Case {
+  std::function<void(Request&)> change;
+  Expected expected;
+};
+
+void ExpectRefused(const grpc::Status& status, const Expected& expected) {
+  const client::ErrorDetails details = client::ReadDetails(status);
+  EXPECT_EQ(status.error_code(), expected.code) << client::Describe(status);
+  EXPECT_EQ(details.reason, expected.reason) << client::Describe(status);
+  EXPECT_EQ(details.field, expected.field) << client::Describe(status);
+  EXPECT_FALSE(status.error_message().empty());
+}
+
+class Refusals : public testing::Test {
+ protected:
+  Refusals() {
+    session_ = client_.Create(SessionWith(StreamingPolicy(24))).name();
+    EXPECT_TRUE(client_.Prefill(PrefillText(session_, "Once upon a time")).ok());
+    empty_ = client_.Create(SessionWith(StreamingPolicy(24))).name();
+  }
+
+  template <typename Request, typename Call>
+  void Check(const std::vector<Case<Request>>& cases, const Request& good, const Call& call) {
+    for (size_t i = 0; i < cases.size(); ++i) {
+      SCOPED_TRACE(testing::Message() << "case " << i << ", " << cases[i].expected.reason);
+      Request request = good;
+      cases[i].change(request);
+      ExpectRefused(call(request), cases[i].expected);
+    }
+    EXPECT_TRUE(call(good).ok()) << "the request without the mistake is taken";
+  }
+
+  TestServer server_;
+  TestClient client_{server_.address()};
+  std::string session_;
+  std::string empty_;
+};
+
+TEST_F(Refusals, OfCreateSession) {
+  using Request = v1::CreateSessionRequest;
+  const std::vector<Case<Request>> cases = {
+      {[](Request& r) { r.set_session_id("Not A Name"); }, {Code::INVALID_ARGUMENT, "INVALID_NAME", "session_id"}},
+      {[this](Request& r) { r.set_session_id(session_.substr(9)); },
+       {Code::ALREADY_EXISTS, "NAME_TAKEN", "session_id"}},
+      {[](Request& r) { r.set_model("gpt-5"); }, {Code::NOT_FOUND, "UNKNOWN_MODEL", "model"}},
+      {[](Request& r) { r.mutable_policy()->mutable_trigger()->set_budget(3); },
+       {Code::INVALID_ARGUMENT, "BUDGET_TOO_SMALL", "policy.trigger.budget"}},
+      {[](Request& r) {
+         r.mutable_policy()->mutable_full();
+         r.mutable_policy()->mutable_protect()->set_sinks(1);
+       },
+       {Code::INVALID_ARGUMENT, "MEANINGLESS_COMBINATION", "policy.protect.sinks"}},
+      {[](Request& r) { r.mutable_policy()->set_positions(static_cast<v1::Positions>(7)); },
+       {Code::INVALID_ARGUMENT, "UNKNOWN_ENUM_VALUE", "policy.positions"}},
+      {[](Request& r) { r.mutable_sampling()->set_top_p(2); },
+       {Code::INVALID_ARGUMENT, "SAMPLING_OUT_OF_RANGE", "sampling.top_p"}},
+      {[](Request& r) { r.set_block_size(0); }, {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "block_size"}},
+      {[](Request& r) { r.set_block_size(513); }, {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "block_size"}},
+      {[](Request& r) { r.mutable_ttl()->set_nanos(1); }, {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "ttl"}},
+      {[](Request& r) { r.set_request_id(std::string(129, 'x')); }, {Code::INVALID_ARGUMENT, "TOO_LONG", "request_id"}},
+  };
+  Check(cases, SessionWith(StreamingPolicy(24)), [this](const Request& request) {
+    v1::Session session;
+    return client_.Create(request, &session);
+  });
+}
+
+TEST_F(Refusals, OfSessionsByName) {
+  using Request = v1::GetSessionRequest;
+  const std::vector<Case<Request>> cases = {
+      {[](Request& r) { r.set_name("nonsense"); }, {Code::INVALID_ARGUMENT, "INVALID_NAME", "name"}},
+      {[](Request& r) { r.clear_name(); }, {Code::INVALID_ARGUMENT, "INVALID_NAME", "name"}},
+      {[](Request& r) { r.set_name("sessions/none"); }, {Code::NOT_FOUND, "UNKNOWN_SESSION", ""}},
+  };
+  Request good;
+  good.set_name(session_);
+  Check(cases, good, [this](const Request& request) {
+    v1::Session session;
+    return client_.sessions().GetSession(client_.Context().get(), request, &session);
+  });
+  TestClient stranger(server_.address(), "stranger");
+  EXPECT_EQ(stranger.Delete(session_).error_code(), Code::NOT_FOUND) << "another tenant's session is not there";
+}
+
+TEST_F(Refusals, OfListAndDelete) {
+  v1::ListSessionsRequest list;
+  v1::ListSessionsResponse listed;
+  list.set_page_size(1001);
+  ExpectRefused(client_.sessions().ListSessions(client_.Context().get(), list, &listed),
+                {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "page_size"});
+  list.set_page_size(1);
+  list.set_page_token("***");
+  ExpectRefused(client_.sessions().ListSessions(client_.Context().get(), list, &listed),
+                {Code::INVALID_ARGUMENT, "INVALID_PAGE_TOKEN", "page_token"});
+  v1::DeleteSessionRequest remove;
+  v1::DeleteSessionResponse removed;
+  remove.set_name(session_);
+  remove.set_expected_generation(99);
+  const grpc::Status status = client_.sessions().DeleteSession(client_.Context().get(), remove, &removed);
+  ExpectRefused(status, {Code::ABORTED, "GENERATION_MISMATCH", ""});
+  EXPECT_EQ(client::ReadDetails(status).metadata.at("expected_generation"), "99");
+  EXPECT_EQ(client::ReadDetails(status).metadata.at("generation"), std::to_string(client_.Get(session_).generation()));
+}
+
+TEST_F(Refusals, OfPrefill) {
+  using Request = v1::PrefillRequest;
+  const std::vector<Case<Request>> cases = {
+      {[](Request& r) { r.set_session("sessions/none"); }, {Code::NOT_FOUND, "UNKNOWN_SESSION", ""}},
+      {[](Request& r) { r.clear_prompt(); }, {Code::INVALID_ARGUMENT, "EMPTY_PROMPT", "prompt"}},
+      {[](Request& r) { r.mutable_prompt()->set_text(""); }, {Code::INVALID_ARGUMENT, "EMPTY_PROMPT", "prompt"}},
+      {[](Request& r) { r.mutable_prompt()->mutable_tokens(); }, {Code::INVALID_ARGUMENT, "EMPTY_PROMPT", "prompt"}},
+      {[](Request& r) { r.mutable_prompt()->mutable_tokens()->add_ids(261); },
+       {Code::INVALID_ARGUMENT, "TOKEN_OUT_OF_RANGE", "prompt.tokens.ids[0]"}},
+      {[](Request& r) { r.mutable_prompt()->mutable_chat(); },
+       {Code::INVALID_ARGUMENT, "NO_MESSAGES", "prompt.chat.messages"}},
+      {[](Request& r) { r.mutable_prompt()->mutable_chat()->add_messages()->set_role("robot"); },
+       {Code::INVALID_ARGUMENT, "UNKNOWN_ROLE", "prompt.chat.messages[0].role"}},
+      {[](Request& r) { r.set_block_size(0); }, {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "block_size"}},
+      {[](Request& r) { r.set_block_size(17); }, {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "block_size"}},
+      {[](Request& r) { r.set_expected_generation(99); }, {Code::ABORTED, "GENERATION_MISMATCH", ""}},
+  };
+  Check(cases, PrefillText(session_, "more"), [this](const Request& request) { return client_.Prefill(request); });
+}
+
+TEST_F(Refusals, OfDecode) {
+  using Request = v1::DecodeRequest;
+  const std::vector<Case<Request>> cases = {
+      {[](Request& r) { r.set_session("none"); }, {Code::INVALID_ARGUMENT, "INVALID_NAME", "session"}},
+      {[this](Request& r) { r.set_session(empty_); }, {Code::FAILED_PRECONDITION, "EMPTY_SESSION", ""}},
+      {[](Request& r) { r.mutable_stopping()->set_max_tokens(0); },
+       {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "stopping.max_tokens"}},
+      {[](Request& r) { r.mutable_stopping()->add_stop(""); },
+       {Code::INVALID_ARGUMENT, "INVALID_STOP", "stopping.stop[0]"}},
+      {[](Request& r) { r.mutable_stopping()->set_logprobs(21); },
+       {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "stopping.logprobs"}},
+      {[](Request& r) { r.mutable_sampling()->set_temperature(-1); },
+       {Code::INVALID_ARGUMENT, "SAMPLING_OUT_OF_RANGE", "sampling.temperature"}},
+      {[](Request& r) { r.set_resume_from(1000000); }, {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "resume_from"}},
+      {[](Request& r) { r.set_resume_from(uint64_t{1} << 63); },
+       {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "resume_from"}},
+      {[](Request& r) {
+         r.set_resume_from(0);
+         r.mutable_stopping()->set_logprobs(1);
+       },
+       {Code::INVALID_ARGUMENT, "LOGPROBS_NOT_KEPT", "stopping.logprobs"}},
+      {[](Request& r) { r.set_expected_generation(99); }, {Code::ABORTED, "GENERATION_MISMATCH", ""}},
+  };
+  Check(cases, DecodeTokens(session_, 3), [this](const Request& request) { return client_.Decode(request).status; });
+}
+
+TEST_F(Refusals, OfGenerate) {
+  using Request = v1::GenerateRequest;
+  const std::vector<Case<Request>> named = {
+      {[](Request& r) { r.mutable_policy(); }, {Code::INVALID_ARGUMENT, "ONLY_WITHOUT_SESSION", "policy"}},
+      {[](Request& r) { r.set_model("tiny"); }, {Code::INVALID_ARGUMENT, "ONLY_WITHOUT_SESSION", "model"}},
+      {[](Request& r) { r.clear_prompt(); }, {Code::INVALID_ARGUMENT, "EMPTY_PROMPT", "prompt"}},
+  };
+  const auto call = [this](const Request& request) { return client_.Generate(request).status; };
+  Check(named, GenerateText(session_, "more", 2), call);
+  const std::vector<Case<Request>> once = {
+      {[](Request& r) { r.set_model("none"); }, {Code::NOT_FOUND, "UNKNOWN_MODEL", "model"}},
+      {[](Request& r) { r.set_expected_generation(1); },
+       {Code::INVALID_ARGUMENT, "ONLY_WITH_SESSION", "expected_generation"}},
+      {[](Request& r) { r.mutable_policy()->mutable_trigger()->set_overflow(0); },
+       {Code::INVALID_ARGUMENT, "OVERFLOW_ZERO", "policy.trigger.overflow"}},
+      {[](Request& r) { r.set_block_size(1000); }, {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "block_size"}},
+  };
+  Check(once, GenerateText("", "Once", 2), call);
+}
+
+TEST_F(Refusals, OfScore) {
+  using Request = v1::ScoreRequest;
+  const std::vector<Case<Request>> cases = {
+      {[](Request& r) { r.clear_target(); }, {Code::INVALID_ARGUMENT, "EMPTY_PROMPT", "target"}},
+      {[](Request& r) { r.mutable_context(); }, {Code::INVALID_ARGUMENT, "EMPTY_PROMPT", "context"}},
+      {[](Request& r) { r.set_model("none"); }, {Code::NOT_FOUND, "UNKNOWN_MODEL", "model"}},
+      {[](Request& r) { r.set_block_size(0); }, {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "block_size"}},
+  };
+  Request good;
+  good.mutable_target()->set_text("Once upon a time");
+  Check(cases, good, [this](const Request& request) {
+    v1::ScoreResponse response;
+    return client_.inference().Score(client_.Context().get(), request, &response);
+  });
+}
+
+TEST_F(Refusals, OfTokenizeAndDetokenize) {
+  using Request = v1::TokenizeRequest;
+  const std::vector<Case<Request>> cases = {
+      {[](Request& r) { r.clear_prompt(); }, {Code::INVALID_ARGUMENT, "EMPTY_PROMPT", "prompt"}},
+      {[](Request& r) { r.mutable_prompt()->mutable_tokens(); },
+       {Code::INVALID_ARGUMENT, "ALREADY_TOKENS", "prompt.tokens"}},
+      {[](Request& r) { r.set_model("none"); }, {Code::NOT_FOUND, "UNKNOWN_MODEL", "model"}},
+  };
+  Request good;
+  good.mutable_prompt()->set_text("text");
+  Check(cases, good, [this](const Request& request) {
+    v1::TokenizeResponse response;
+    return client_.inference().Tokenize(client_.Context().get(), request, &response);
+  });
+  v1::DetokenizeRequest detokenize;
+  detokenize.add_ids(5);
+  detokenize.add_ids(1 << 30);
+  v1::DetokenizeResponse text;
+  ExpectRefused(client_.inference().Detokenize(client_.Context().get(), detokenize, &text),
+                {Code::INVALID_ARGUMENT, "TOKEN_OUT_OF_RANGE", "ids[1]"});
+}
+
+TEST_F(Refusals, OfEvict) {
+  using Request = v1::EvictRequest;
+  const std::vector<Case<Request>> cases = {
+      {[](Request& r) { r.clear_what(); }, {Code::INVALID_ARGUMENT, "MISSING", "evict"}},
+      {[](Request& r) { r.set_session("sessions/none"); }, {Code::NOT_FOUND, "UNKNOWN_SESSION", ""}},
+      {[](Request& r) { r.mutable_range()->set_start(6); }, {Code::INVALID_ARGUMENT, "RANGE_EMPTY", "evict.range"}},
+      {[](Request& r) { r.mutable_keep()->set_count(0); }, {Code::INVALID_ARGUMENT, "KEEP_OUT_OF_RANGE", "evict.keep"}},
+      {[](Request& r) {
+         r.mutable_keep()->set_count(8);
+         r.mutable_keep()->set_scorer("oracle");
+       },
+       {Code::NOT_FOUND, "UNKNOWN_SCORER", "evict.keep.scorer"}},
+      {[](Request& r) { r.set_older_than(0); }, {Code::INVALID_ARGUMENT, "NOTHING_WOULD_STAY", "evict"}},
+      {[](Request& r) { r.mutable_slots()->add_lanes()->set_layer(99); },
+       {Code::INVALID_ARGUMENT, "LANE_OUT_OF_RANGE", "evict.slots.lanes[0]"}},
+      {[](Request& r) { r.set_expected_generation(99); }, {Code::ABORTED, "GENERATION_MISMATCH", ""}},
+  };
+  Request good;
+  good.set_session(session_);
+  good.mutable_range()->set_start(5);
+  good.mutable_range()->set_end(6);
+  Check(cases, good, [this](const Request& request) {
+    v1::EvictResponse response;
+    return client_.eviction().Evict(client_.Context().get(), request, &response);
+  });
+}
+
+TEST_F(Refusals, OfDescribeCache) {
+  using Request = v1::DescribeCacheRequest;
+  const std::vector<Case<Request>> cases = {
+      {[](Request& r) { r.set_session("sessions/none"); }, {Code::NOT_FOUND, "UNKNOWN_SESSION", ""}},
+      {[](Request& r) { r.set_layer(2); }, {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "layer"}},
+      {[](Request& r) { r.set_head(2); }, {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "head"}},
+      {[](Request& r) { r.set_stride(0); }, {Code::INVALID_ARGUMENT, "OUT_OF_RANGE", "stride"}},
+  };
+  Request good;
+  good.set_session(session_);
+  Check(cases, good, [this](const Request& request) {
+    v1::DescribeCacheResponse response;
+    return client_.eviction().DescribeCache(client_.Context().get(), request, &response);
+  });
+}
+
+TEST_F(Refusals, OfATenantsName) {
+  TestClient nobody(server_.address(), "Not a name");
+  v1::Session session;
+  const Expected expected = {Code::INVALID_ARGUMENT, "INVALID_TENANT", "x-ebb-tenant"};
+  ExpectRefused(nobody.Create(SessionWith(StreamingPolicy(24)), &session), expected);
+  ExpectRefused(nobody.Decode(DecodeTokens(session_, 1)).status, expected);
+  v1::ListPoliciesResponse policies;
+  ExpectRefused(nobody.admin().ListPolicies(nobody.Context().get(), {}, &policies), expected);
+}
+
+TEST_F(Refusals, OfAMessageThatIsTooLarge) {
+  v1::TokenizeRequest request;
+  request.mutable_prompt()->set_text(std::string(5 << 20, 'x'));
+  v1::TokenizeResponse response;
+  const grpc::Status status = client_.inference().Tokenize(client_.Context().get(), request, &response);
+  EXPECT_EQ(status.error_code(), Code::RESOURCE_EXHAUSTED);
+}
+
+}  // namespace
+}  // namespace ebb

@@ -1,0 +1,323 @@
+// The scheduler through days of virtual time: random scenarios from a seed, every promise checked after every event.
+//
+// EBB_SIM_SEEDS sets how many scenarios run (2000), EBB_SIM_FIRST the first seed (0): a failure prints its seed, and
+// `EBB_SIM_FIRST=<seed> EBB_SIM_SEEDS=1` repeats it.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "policies/hash_random.h"
+#include "server/scheduler.h"
+#include "tests/property/scheduler_world.h"
+
+namespace ebb {
+namespace {
+
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+// A broken EBB_CHECK ends the process before gtest can print its trace.
+volatile std::sig_atomic_t seed_running = 0;
+void PrintSeed(int /*signal*/) { std::fprintf(stderr, "seed %ld\n", static_cast<long>(seed_running)); }
+
+SchedulerLimits DrawLimits(HashRandom& random) {
+  const int32_t tokens = random.Uniform(1, random.Uniform(1, 64));
+  return {.pages_total = random.Uniform(1, 60),
+          .step_tokens_max = tokens,
+          .step_rows_max = random.Uniform(1, 8),
+          .block_turn_steps = random.Uniform(2, 5),
+          .queue_max = random.Uniform(0, 20),
+          .quantum_tokens = random.Uniform(1, 2 * tokens),
+          .priority_places = random.Uniform(0, 4),
+          .reader_patience = absl::Milliseconds(random.Uniform(1, 2000)),
+          .retry_min = absl::Milliseconds(random.Uniform(1, 100)),
+          .retry_max = absl::Milliseconds(random.Uniform(100, 5000))};
+}
+
+// One scenario: a world whose callers and engine act at random.
+class Simulation {
+ public:
+  explicit Simulation(uint64_t seed)
+      : random_(seed),
+        limits_(DrawLimits(random_)),
+        world_(limits_),
+        tenants_(random_.Uniform(1, 4)),
+        pause_max_ms_(random_.Uniform(1, 60)),
+        step_max_ms_(random_.Uniform(1, 60)),
+        prompt_max_(random_.Uniform(0, 5 * limits_.step_tokens_max)),
+        decode_max_(random_.Uniform(0, 40)),
+        drain_at_(random_.Uniform(0, 3) == 0 ? random_.Uniform(0, kActs) : -1) {}
+
+  void Run() {
+    for (int act = 0; act < kActs; ++act) {
+      RunUntil(now_ + absl::Milliseconds(random_.Uniform(0, pause_max_ms_)));
+      if (testing::Test::HasFatalFailure()) return;
+      if (random_.Uniform(0, 3) == 0) now_ += absl::Milliseconds(random_.Uniform(0, 100));  // the tick will come late
+      act == drain_at_ ? Drain() : Act();
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    WindDown();
+  }
+
+  // The same events, given to another scheduler.
+  void ExpectTheSameAgain() const {
+    World again(limits_);
+    for (const auto& [event, time] : history_) {
+      again.On(event, time);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    ASSERT_EQ(again.record(), world_.record());
+  }
+
+  const World::Tally& tally() const { return world_.tally(); }
+
+ private:
+  static constexpr int kActs = 150;
+
+  void Give(const Event& event) {
+    history_.emplace_back(event, now_);
+    const bool was_idle = world_.in_flight().empty() || std::holds_alternative<StepDone>(event);
+    world_.On(event, now_);
+    if (!was_idle || world_.in_flight().empty()) return;
+    step_done_ = now_ + absl::Milliseconds(random_.Uniform(0, step_max_ms_));
+  }
+
+  // Lets steps end and the clock wake the scheduler, up to `until`.
+  void RunUntil(absl::Time until) {
+    while (!testing::Test::HasFatalFailure()) {
+      const absl::Time wake = world_.scheduler().next_wake();
+      const absl::Time step = world_.in_flight().empty() ? absl::InfiniteFuture() : step_done_;
+      const absl::Time next = std::min(wake, step);
+      if (next > until || next == absl::InfiniteFuture()) break;
+      now_ = std::max(now_, next);
+      step <= wake ? FinishStep() : Give(Tick{});
+    }
+    if (until != absl::InfiniteFuture()) now_ = std::max(now_, until);
+  }
+
+  void FinishStep() {
+    StepDone done;
+    for (const RunStep::Row& row : world_.in_flight()) {
+      if (random_.Uniform(0, 49) == 0) done.finished.push_back(row.id);
+    }
+    Give(done);
+  }
+
+  void Act() {
+    const int32_t dice = random_.Uniform(0, 99);
+    if (dice < 15) return ArriveSession();
+    if (dice < 70) return ArriveRequest();
+    if (dice < 75) return Give(Cancelled{.id = AnyRequest()});
+    if (dice < 83) return Give(ReaderBlocked{.id = AnyRequest()});
+    if (dice < 91) return Give(ReaderReady{.id = AnyRequest()});
+    if (dice < 96) return CloseSession();
+    if (dice < 98) return Give(WeightChanged{.tenant = AnyTenant(), .weight = random_.Uniform(1, 5)});
+    Give(Tick{});
+  }
+
+  void ArriveSession() {
+    Give(SessionArrived{.id = ++ids_,
+                        .session = ++ids_,
+                        .tenant = AnyTenant(),
+                        .pages = random_.Uniform(0, random_.Uniform(0, 9) == 0 ? 70 : 5)});
+  }
+
+  void ArriveRequest() {
+    std::vector<SessionId> idle;
+    for (const auto& [id, session] : world_.sessions()) {
+      if (!session.closed && !session.request) idle.push_back(id);
+    }
+    if (idle.empty()) return ArriveSession();
+    const bool hurried = random_.Uniform(0, 3) == 0;
+    Give(RequestArrived{
+        .id = ++ids_,
+        .session = idle[static_cast<size_t>(Below(idle.size()))],
+        .priority = random_.Uniform(0, 3) == 0 ? random_.Uniform(0, kPriorityMax) : 0,
+        .prompt_tokens = random_.Uniform(0, prompt_max_),
+        .block_size = random_.Uniform(1, limits_.step_tokens_max),
+        .decode_tokens = random_.Uniform(0, decode_max_),
+        .deadline = hurried ? now_ + absl::Milliseconds(random_.Uniform(-5, 3000)) : absl::InfiniteFuture()});
+  }
+
+  void CloseSession() {
+    std::vector<SessionId> open;
+    for (const auto& [id, session] : world_.sessions()) {
+      if (!session.closed) open.push_back(id);
+    }
+    if (!open.empty()) Give(SessionClosed{.session = open[static_cast<size_t>(Below(open.size()))]});
+  }
+
+  void Drain() {
+    const bool patient = random_.Uniform(0, 1) == 0;
+    Give(Draining{.until = patient ? absl::InfiniteFuture() : now_ + absl::Milliseconds(random_.Uniform(0, 1000))});
+  }
+
+  // Nobody comes any more. Blocked readers run out of patience, all else runs to its end, and every page comes back.
+  void WindDown() {
+    RunUntil(absl::InfiniteFuture());
+    if (testing::Test::HasFatalFailure()) return;
+    ASSERT_TRUE(world_.requests().empty());
+    while (!world_.sessions().empty()) {
+      Give(SessionClosed{.session = world_.sessions().begin()->first});
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    ASSERT_EQ(world_.scheduler().load().pages_reserved, 0);
+  }
+
+  // Mostly a live one; else any id so far, over or never a request.
+  RequestId AnyRequest() {
+    const auto& live = world_.requests();
+    if (live.empty() || random_.Uniform(0, 9) == 0) return static_cast<RequestId>(Below(ids_ + 1));
+    return std::next(live.begin(), Below(live.size()))->first;
+  }
+  TenantId AnyTenant() { return static_cast<TenantId>(random_.Uniform(1, tenants_)); }
+  int32_t Below(uint64_t end) { return random_.Uniform(0, static_cast<int32_t>(end) - 1); }
+
+  HashRandom random_;
+  const SchedulerLimits limits_;
+  World world_;
+  const int32_t tenants_;
+  const int32_t pause_max_ms_;
+  const int32_t step_max_ms_;
+  const int32_t prompt_max_;
+  const int32_t decode_max_;
+  const int drain_at_;
+  absl::Time now_ = absl::UnixEpoch();
+  absl::Time step_done_ = absl::InfiniteFuture();
+  uint64_t ids_ = 0;
+  std::vector<std::pair<Event, absl::Time>> history_;
+};
+
+TEST(SchedulerSimulation, KeepsItsPromisesInRandomWorlds) {
+  const uint64_t first = FromEnvironment("EBB_SIM_FIRST", 0);
+  const uint64_t seeds = FromEnvironment("EBB_SIM_SEEDS", 2000);
+  World::Tally met;
+  const auto restore = std::signal(SIGABRT, PrintSeed);
+  for (uint64_t seed = first; seed < first + seeds; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    seed_running = static_cast<std::sig_atomic_t>(seed);
+    Simulation simulation(seed);
+    simulation.Run();
+    if (!HasFatalFailure() && seed % 16 == 0) simulation.ExpectTheSameAgain();
+    ASSERT_FALSE(HasFatalFailure());
+    const World::Tally& tally = simulation.tally();
+    for (size_t i = 0; i < met.ends.size(); ++i) met.ends[i] += tally.ends[i];
+    for (size_t i = 0; i < met.refusals.size(); ++i) met.refusals[i] += tally.refusals[i];
+    met.steps += tally.steps;
+    met.crowded_steps += tally.crowded_steps;
+    met.block_first_steps += tally.block_first_steps;
+    met.decode_waited_max = std::max(met.decode_waited_max, tally.decode_waited_max);
+  }
+  std::signal(SIGABRT, restore);
+  std::printf("%ld steps, %ld crowded, %ld led by a block; a decode waited %ld steps at most\n",
+              static_cast<long>(met.steps), static_cast<long>(met.crowded_steps),
+              static_cast<long>(met.block_first_steps), static_cast<long>(met.decode_waited_max));
+  if (seeds < 100) return;  // a repeated failure need not meet everything
+  for (const int64_t ends : met.ends) EXPECT_GT(ends, 0);
+  for (const int64_t refusals : met.refusals) EXPECT_GT(refusals, 0);
+  EXPECT_GT(met.crowded_steps, met.steps / 100);
+  EXPECT_GT(met.block_first_steps, met.steps / 100);
+}
+
+// A world in which no tenant's queue ever runs empty: each has more requests of one phase than a step has rows, all of
+// one size, replaced as they end.
+class SaturatedWorld {
+ public:
+  SaturatedWorld(const SchedulerLimits& limits, StepPhase phase, const std::vector<int32_t>& weights)
+      : limits_(limits), phase_(phase), world_(limits) {
+    world_.On(Tick{}, now_);
+    // Nothing may run before all are there: a first request, of a tenant that does not count, keeps the step in flight.
+    Begin(kNobody, 1);
+    for (TenantId tenant = 0; tenant < weights.size(); ++tenant) {
+      world_.On(WeightChanged{.tenant = tenant, .weight = weights[tenant]}, now_);
+      for (int32_t i = 0; i < 3 * limits.step_rows_max; ++i) Begin(tenant, 1000);
+    }
+  }
+
+  void Step() {
+    now_ += absl::Milliseconds(1);
+    world_.On(StepDone{}, now_);
+    std::vector<std::pair<SessionId, TenantId>> idle;
+    for (const auto& [id, session] : world_.sessions()) {
+      if (!session.request && session.tenant != kNobody) idle.emplace_back(id, session.tenant);
+    }
+    for (const auto& [session, tenant] : idle) Ask(session, 1000);
+  }
+
+  int64_t tokens_run(TenantId tenant) const { return world_.tokens_run(tenant, phase_); }
+
+ private:
+  static constexpr TenantId kNobody = 1000;
+
+  void Begin(TenantId tenant, int32_t rows) {
+    world_.On(SessionArrived{.id = ++ids_, .session = ++ids_, .tenant = tenant}, now_);
+    Ask(ids_, rows);
+  }
+  void Ask(SessionId session, int32_t rows) {
+    const bool is_block = phase_ == StepPhase::kPrefill;
+    const int32_t block = 1 + static_cast<int32_t>(++ids_ % static_cast<uint64_t>(limits_.step_tokens_max));
+    world_.On(RequestArrived{.id = ids_,
+                             .session = session,
+                             .prompt_tokens = is_block ? rows * block : 0,
+                             .block_size = block,
+                             .decode_tokens = is_block ? 0 : rows},
+              now_);
+  }
+
+  const SchedulerLimits limits_;
+  const StepPhase phase_;
+  World world_;
+  absl::Time now_ = absl::UnixEpoch();
+  uint64_t ids_ = 0;
+};
+
+// fair_queue.h's bound at every step, hence shares that converge: with S_i tokens of tenant i after a long run,
+// |S_i / w_i - S_j / w_j| <= quantum + cost / min(w_i, w_j) does not grow, so S_i / sum S -> w_i / sum w.
+TEST(SchedulerSimulation, SharesOfSaturatedTenantsFollowTheirWeights) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    HashRandom random(seed);
+    const StepPhase phase = seed % 2 == 0 ? StepPhase::kPrefill : StepPhase::kDecode;
+    const SchedulerLimits limits{.pages_total = 0,
+                                 .step_tokens_max = random.Uniform(4, 40),
+                                 .step_rows_max = random.Uniform(1, 6),
+                                 .queue_max = 1000,
+                                 .quantum_tokens = random.Uniform(1, 40)};
+    const bool is_block = phase == StepPhase::kPrefill;
+    const int32_t quantum = is_block ? limits.quantum_tokens : 1;
+    const int32_t cost = is_block ? limits.step_tokens_max : 1;
+    std::vector<int32_t> weights(static_cast<size_t>(random.Uniform(2, 4)));
+    for (int32_t& weight : weights) weight = random.Uniform(1, 9);
+    SaturatedWorld world(limits, phase, weights);
+    int64_t total = 0;
+    for (int step = 0; step < 400; ++step) {
+      world.Step();
+      if (HasFatalFailure()) return;
+      total = 0;
+      for (TenantId i = 0; i < weights.size(); ++i) {
+        total += world.tokens_run(i);
+        for (TenantId j = 0; j < i; ++j) {
+          const double lag_max = quantum + static_cast<double>(cost) / std::min(weights[i], weights[j]);
+          const double share_i = static_cast<double>(world.tokens_run(i)) / weights[i];
+          const double share_j = static_cast<double>(world.tokens_run(j)) / weights[j];
+          ASSERT_LE(std::abs(share_i - share_j), lag_max + 1e-9) << i << " against " << j << ", step " << step;
+        }
+      }
+    }
+    EXPECT_GE(total, 400) << "every step ran something of theirs";
+  }
+}
+
+}  // namespace
+}  // namespace ebb

@@ -1,0 +1,403 @@
+#include "tests/property/scheduler_world.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace ebb {
+namespace {
+
+StepPhase PhaseOf(const World::Request& request) {
+  return request.prompt_left > 0 ? StepPhase::kPrefill : StepPhase::kDecode;
+}
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+int32_t World::Request::next_tokens() const { return prompt_left > 0 ? std::min(prompt_left, asked.block_size) : 1; }
+
+void World::On(const Event& event, absl::Time now) {
+  now_ = now;
+  std::visit([&](const auto& e) { Note(e); }, event);
+  CountGaps();
+  std::vector<Effect> effects;
+  scheduler_.On(event, now, effects);
+  for (const Effect& effect : effects) {
+    std::visit([&](const auto& e) { Check(e); }, effect);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  CheckSettled();
+}
+
+int64_t World::tokens_run(TenantId tenant, StepPhase phase) const {
+  const auto found = tokens_run_.find({tenant, phase});
+  return found == tokens_run_.end() ? 0 : found->second;
+}
+
+// What an event says about the world
+
+void World::Note(const SessionArrived& event) {
+  tenants_.insert(event.tenant);
+  session_asks_ = event;
+}
+void World::Note(const SessionClosed& event) { sessions_.at(event.session).closed = true; }
+void World::Note(const RequestArrived& event) { request_asks_ = event; }
+void World::Note(const Cancelled& event) {
+  if (requests_.contains(event.id)) requests_.at(event.id).cancelled = true;
+}
+void World::Note(const ReaderBlocked& event) {
+  const auto found = requests_.find(event.id);
+  if (found != requests_.end() && !found->second.blocked()) found->second.blocked_since = now_;
+}
+void World::Note(const ReaderReady& event) {
+  const auto found = requests_.find(event.id);
+  if (found == requests_.end() || !found->second.blocked()) return;
+  if (now_ >= found->second.blocked_since + limits_.reader_patience) return;  // it comes too late
+  found->second.blocked_since = absl::InfiniteFuture();
+  if (found->second.in_flight) return;
+  found->second.ready_step = steps_;  // it queues anew
+  found->second.waited = 0;
+  found->second.overtaken = 0;
+}
+void World::Note(const StepDone& event) {
+  for (const RequestId id : event.finished) requests_.at(id).finished = true;
+  for (const RunStep::Row& row : in_flight_) {
+    requests_.at(row.id).in_flight = false;
+    requests_.at(row.id).ready_step = steps_;
+  }
+  in_flight_.clear();
+}
+void World::Note(const Draining& event) {
+  draining_ = true;
+  drain_until_ = std::min(drain_until_, event.until);
+}
+void World::Note(const WeightChanged& event) {
+  const auto [found, is_new] = weights_.emplace(event.tenant, std::pair(1, 1));
+  auto& [smallest, largest] = found->second;
+  smallest = std::min(smallest, event.weight);
+  largest = std::max(largest, event.weight);
+}
+void World::Note(const Tick& /*event*/) {}
+
+// What an effect must satisfy
+
+void World::Check(const Admit& admit) {
+  record_.insert(record_.end(), {0, static_cast<int64_t>(admit.id)});
+  ASSERT_FALSE(draining_);
+  if (session_asks_) {
+    ASSERT_EQ(admit.id, session_asks_->id);
+    ASSERT_LE(Reserved() + session_asks_->pages, limits_.pages_total) << "over-commit";
+    sessions_[session_asks_->session] = {.tenant = session_asks_->tenant, .pages = session_asks_->pages};
+    session_asks_.reset();
+    return;
+  }
+  ASSERT_TRUE(request_asks_) << "an answer that nobody waits for";
+  ASSERT_EQ(admit.id, request_asks_->id);
+  ASSERT_LT(Waiting(), limits_.queue_max);
+  Session& session = sessions_.at(request_asks_->session);
+  session.request = admit.id;
+  requests_[admit.id] = {.asked = *request_asks_,
+                         .tenant = session.tenant,
+                         .arrival = arrivals_++,
+                         .prompt_left = request_asks_->prompt_tokens,
+                         .decode_left = request_asks_->decode_tokens,
+                         .ready_step = steps_};
+  request_asks_.reset();
+}
+
+void World::Check(const Reject& refuse) {
+  record_.insert(record_.end(), {1, static_cast<int64_t>(refuse.id), static_cast<int64_t>(refuse.reason),
+                                 absl::ToInt64Nanoseconds(refuse.retry_after.value_or(-absl::Nanoseconds(1)))});
+  ++tally_.refusals.at(static_cast<size_t>(refuse.reason));
+  ASSERT_TRUE(session_asks_ || request_asks_) << "an answer that nobody waits for";
+  ASSERT_EQ(refuse.id, session_asks_ ? session_asks_->id : request_asks_->id);
+  switch (refuse.reason) {
+    case RefuseReason::kNoPages:
+      ASSERT_TRUE(session_asks_);
+      ASSERT_GT(Reserved() + session_asks_->pages, limits_.pages_total);
+      ASSERT_LE(session_asks_->pages, limits_.pages_total);
+      break;
+    case RefuseReason::kTooLarge:
+      ASSERT_TRUE(session_asks_);
+      ASSERT_GT(session_asks_->pages, limits_.pages_total);
+      break;
+    case RefuseReason::kQueueFull:
+      ASSERT_TRUE(request_asks_);
+      ASSERT_GE(Waiting(), limits_.queue_max);
+      for (const auto& [id, request] : requests_) ASSERT_TRUE(request.started || !MustEnd(request)) << id << " is over";
+      break;
+    case RefuseReason::kDraining:
+      ASSERT_TRUE(draining_);
+      break;
+  }
+  ASSERT_EQ(refuse.retry_after.has_value(), refuse.reason != RefuseReason::kTooLarge);
+  if (refuse.retry_after) {
+    ASSERT_GE(*refuse.retry_after, limits_.retry_min);
+    ASSERT_LE(*refuse.retry_after, limits_.retry_max);
+  }
+  session_asks_.reset();
+  request_asks_.reset();
+}
+
+void World::Check(const End& end) {
+  record_.insert(record_.end(), {2, static_cast<int64_t>(end.id), static_cast<int64_t>(end.cause)});
+  ++tally_.ends.at(static_cast<size_t>(end.cause));
+  ASSERT_FALSE(ended_.contains(end.id)) << "request " << end.id << " ends twice";
+  ASSERT_TRUE(requests_.contains(end.id));
+  const Request& request = requests_.at(end.id);
+  ASSERT_FALSE(request.in_flight) << "a row of request " << end.id << " is still in flight";
+  const bool over = request.finished || (request.prompt_left == 0 && request.decode_left == 0);
+  ASSERT_EQ(end.cause == EndCause::kDone, over) << "request " << end.id;
+  switch (end.cause) {
+    case EndCause::kDone:
+      break;
+    case EndCause::kCancelled:
+      ASSERT_TRUE(request.cancelled);
+      break;
+    case EndCause::kDeadline:
+      ASSERT_GE(now_, request.asked.deadline);
+      break;
+    case EndCause::kSlowReader:
+      ASSERT_GE(now_, request.blocked_since + limits_.reader_patience);
+      break;
+    case EndCause::kSessionClosed:
+      ASSERT_TRUE(sessions_.at(request.asked.session).closed);
+      break;
+    case EndCause::kDraining:
+      ASSERT_TRUE(draining_ && (!request.started || now_ >= drain_until_));
+      break;
+  }
+  sessions_.at(request.asked.session).request.reset();
+  requests_.erase(end.id);
+  ended_.insert(end.id);
+  CountGaps();
+}
+
+void World::Check(const Release& release) {
+  record_.insert(record_.end(), {3, static_cast<int64_t>(release.session)});
+  ASSERT_TRUE(sessions_.contains(release.session));
+  ASSERT_TRUE(sessions_.at(release.session).closed) << "an admitted session lost its pages";
+  ASSERT_FALSE(sessions_.at(release.session).request);
+  sessions_.erase(release.session);
+}
+
+void World::Check(const RunStep& step) {
+  record_.insert(record_.end(), {4, static_cast<int64_t>(step.rows.size())});
+  ASSERT_TRUE(in_flight_.empty()) << "a second step in flight";
+  ASSERT_FALSE(step.rows.empty());
+  ASSERT_LE(step.rows.size(), static_cast<size_t>(limits_.step_rows_max));
+  CountGaps();
+  for (const RunStep::Row& row : step.rows) {
+    CheckRow(row);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  std::vector<RequestId> skipped;
+  for (const auto& [id, request] : requests_) {
+    if (request.runnable()) skipped.push_back(id);
+  }
+  CheckComposition(step, skipped);
+  CheckOrderInTenant(step, skipped);
+  CheckWaiting(step, skipped);
+  if (testing::Test::HasFatalFailure()) return;
+
+  for (const RunStep::Row& row : step.rows) {
+    Request& request = requests_.at(row.id);
+    (row.phase == StepPhase::kPrefill ? request.prompt_left : request.decode_left) -= row.tokens;
+    tokens_run_[{request.tenant, row.phase}] += row.tokens;
+  }
+  in_flight_ = step.rows;
+  ++steps_;
+  ++tally_.steps;
+}
+
+void World::CheckRow(const RunStep::Row& row) {
+  record_.insert(record_.end(), {static_cast<int64_t>(row.id), static_cast<int64_t>(row.phase), row.tokens});
+  ASSERT_TRUE(requests_.contains(row.id)) << "request " << row.id << " is not there";
+  Request& request = requests_.at(row.id);
+  ASSERT_FALSE(request.in_flight) << "two rows of request " << row.id;
+  ASSERT_FALSE(request.blocked()) << "request " << row.id << " has a slow reader";
+  ASSERT_FALSE(MustEnd(request)) << "request " << row.id << " ought to be over";
+  ASSERT_EQ(row.phase, PhaseOf(request));
+  ASSERT_EQ(row.tokens, request.next_tokens()) << "a block is never split or merged";
+  CheckGap(row, request.tenant);
+  request.in_flight = true;
+  request.started = true;
+  request.waited = 0;
+  request.overtaken = 0;
+}
+
+// Decodes first and all of them, if there is room; one block before them only in its turn; blocks while they fit.
+void World::CheckComposition(const RunStep& step, const std::vector<RequestId>& skipped) {
+  const auto is_decode = [](const RunStep::Row& row) { return row.phase == StepPhase::kDecode; };
+  const int64_t decodes = std::ranges::count_if(step.rows, is_decode);
+  const int64_t blocks = static_cast<int64_t>(step.rows.size()) - decodes;
+  int64_t tokens = 0;
+  for (const RunStep::Row& row : step.rows) tokens += row.tokens;
+  ASSERT_LE(tokens, limits_.step_tokens_max);
+  int64_t blocks_skipped = 0;
+  int64_t block_skipped_max = 0;
+  for (const RequestId id : skipped) {
+    const Request& request = requests_.at(id);
+    if (PhaseOf(request) == StepPhase::kDecode) continue;
+    ++blocks_skipped;
+    block_skipped_max = std::max<int64_t>(block_skipped_max, request.next_tokens());
+  }
+  const int64_t decodes_runnable = decodes + static_cast<int64_t>(skipped.size()) - blocks_skipped;
+
+  const bool block_waits = blocks + blocks_skipped > 0;
+  const bool block_due = block_waits && steps_without_block_ + 1 >= limits_.block_turn_steps;
+  const bool block_leads = !is_decode(step.rows.front()) && decodes_runnable > 0;
+  if (block_leads) {
+    ASSERT_TRUE(block_due) << "a block before the decodes, though it is not its turn";
+  }
+  const auto rest = step.rows.begin() + (block_leads ? 1 : 0);
+  ASSERT_TRUE(std::is_partitioned(rest, step.rows.end(), is_decode)) << "a decode behind a block";
+  const int64_t lead_tokens = block_leads ? step.rows.front().tokens : 0;
+  ASSERT_EQ(decodes, std::min({decodes_runnable, limits_.step_rows_max - int64_t{block_leads},
+                               limits_.step_tokens_max - lead_tokens}));
+
+  steps_without_block_ = block_waits && blocks == 0 ? steps_without_block_ + 1 : 0;
+  ASSERT_LT(steps_without_block_, limits_.block_turn_steps) << "a waiting block missed its turn";
+  const bool room = static_cast<int64_t>(step.rows.size()) < limits_.step_rows_max &&
+                    limits_.step_tokens_max - tokens >= block_skipped_max;
+  ASSERT_FALSE(blocks_skipped > 0 && room) << "every waiting block would have fitted";
+  tally_.block_first_steps += block_leads ? 1 : 0;
+  tally_.crowded_steps += decodes < decodes_runnable ? 1 : 0;
+}
+
+// Within a tenant: blocks by age of the request and priority, decodes by the time since their last token.
+void World::CheckOrderInTenant(const RunStep& step, const std::vector<RequestId>& skipped) {
+  for (const RunStep::Row& row : step.rows) {
+    const Request& taken = requests_.at(row.id);
+    for (const RequestId id : skipped) {
+      const Request& left = requests_.at(id);
+      if (left.tenant != taken.tenant || PhaseOf(left) != row.phase) continue;
+      const int64_t levels = taken.asked.priority - left.asked.priority;
+      if (row.phase == StepPhase::kPrefill) {
+        ASSERT_LE(taken.arrival - left.arrival, limits_.priority_places * levels) << row.id << " before " << id;
+      } else if (levels <= 0) {
+        ASSERT_LE(taken.ready_step, left.ready_step) << row.id << " before " << id;
+      }
+    }
+  }
+}
+
+// The bound on a decode's wait. `own` decodes of its tenant may go first: those that were there, and those that came
+// later with a higher priority. Before each of them and before itself, every other tenant takes at most its weight. All
+// of that runs in steps that begin with decodes, min(rows, tokens) at a time; one step in block_turn_steps may not.
+void World::CheckWaiting(const RunStep& step, const std::vector<RequestId>& skipped) {
+  std::map<TenantId, int64_t> decodes_run;
+  std::map<TenantId, int64_t> decodes_seen;
+  for (const RunStep::Row& row : step.rows) {
+    if (row.phase == StepPhase::kDecode) ++decodes_run[requests_.at(row.id).tenant];
+  }
+  decodes_seen = decodes_run;
+  for (const RequestId id : skipped) {
+    if (PhaseOf(requests_.at(id)) == StepPhase::kDecode) ++decodes_seen[requests_.at(id).tenant];
+  }
+  for (const RequestId id : skipped) {
+    Request& request = requests_.at(id);
+    if (PhaseOf(request) == StepPhase::kPrefill) continue;
+    if (request.waited++ == 0) request.ahead = decodes_seen[request.tenant] - 1;
+    request.overtaken += decodes_run[request.tenant];
+    const int64_t own = request.ahead + int64_t{limits_.priority_places} * (kPriorityMax - request.asked.priority);
+    ASSERT_LE(request.overtaken, own) << "decode " << id << " waits while its tenant's others run";
+    const int64_t rows = own + (own + 1) * OthersWeight(request.tenant);
+    const int64_t steps = rows / std::min(limits_.step_rows_max, limits_.step_tokens_max);
+    ASSERT_LE(request.waited, steps + CeilDiv(steps, limits_.block_turn_steps - 1) + 1) << "decode " << id;
+    tally_.decode_waited_max = std::max(tally_.decode_waited_max, request.waited);
+  }
+}
+
+// A tenant that has nothing waiting any more has left the ring, and begins anew.
+void World::CountGaps() {
+  block_gaps_.waiting.clear();
+  decode_gaps_.waiting.clear();
+  for (const auto& [id, request] : requests_) {
+    if (!request.runnable()) continue;
+    Gaps& gaps = PhaseOf(request) == StepPhase::kPrefill ? block_gaps_ : decode_gaps_;
+    ++gaps.waiting[request.tenant];
+  }
+  for (Gaps* gaps : {&block_gaps_, &decode_gaps_}) {
+    std::erase_if(gaps->tokens, [&](const auto& entry) { return !gaps->waiting.contains(entry.first); });
+  }
+}
+
+// Between two turns of a tenant with weight w, whose dearest entry is c, the ring goes round at most
+// v = ceil(c / (quantum * w)) times; each time another tenant's deficit grows by quantum * weight, and it was below c.
+void World::CheckGap(const RunStep::Row& row, TenantId tenant) {
+  const bool is_block = row.phase == StepPhase::kPrefill;
+  Gaps& gaps = is_block ? block_gaps_ : decode_gaps_;
+  const int64_t quantum = is_block ? limits_.quantum_tokens : 1;
+  const int64_t cost_max = is_block ? limits_.step_tokens_max : 1;
+  gaps.tokens[tenant] = 0;
+  if (--gaps.waiting[tenant] == 0) gaps.waiting.erase(tenant);
+  for (const auto& [other, entries] : gaps.waiting) {
+    if (other == tenant) continue;
+    gaps.tokens[other] += row.tokens;
+    const int64_t visits = CeilDiv(cost_max, quantum * weight_min(other));
+    const int64_t carried = (cost_max - 1) * (static_cast<int64_t>(tenants_.size()) - 1);
+    ASSERT_LE(gaps.tokens[other], visits * quantum * OthersWeight(other) + carried)
+        << "tenant " << other << " waits while others run " << (is_block ? "blocks" : "decodes");
+  }
+}
+
+// What must hold after every event.
+void World::CheckSettled() {
+  ASSERT_FALSE(session_asks_) << "a session's arrival was not answered";
+  ASSERT_FALSE(request_asks_) << "a request's arrival was not answered";
+  absl::Time wake = absl::InfiniteFuture();
+  for (const auto& [id, request] : requests_) {
+    if (in_flight_.empty()) {
+      ASSERT_FALSE(request.runnable()) << "idle, though request " << id << " could run";
+    }
+    const bool must_end = MustEnd(request);
+    ASSERT_TRUE(request.in_flight || !must_end) << "request " << id << " ought to be over";
+    if (now_ < drain_until_) wake = std::min(wake, drain_until_);
+    if (must_end) continue;
+    wake = std::min({wake, request.asked.deadline, request.blocked_since + limits_.reader_patience});
+  }
+  ASSERT_EQ(scheduler_.next_wake(), wake);
+  const SchedulerLoad load = scheduler_.load();
+  ASSERT_EQ(load.pages_reserved, Reserved());
+  ASSERT_EQ(load.sessions, static_cast<int64_t>(sessions_.size()));
+  ASSERT_EQ(load.requests, static_cast<int64_t>(requests_.size()));
+  ASSERT_EQ(load.requests_waiting, Waiting());
+  ASSERT_EQ(load.step_in_flight, !in_flight_.empty());
+  scheduler_.CheckInvariants();
+}
+
+bool World::MustEnd(const Request& request) const {
+  return request.cancelled || request.finished || now_ >= request.asked.deadline ||
+         now_ >= request.blocked_since + limits_.reader_patience || sessions_.at(request.asked.session).closed ||
+         (draining_ && !request.started) || now_ >= drain_until_;
+}
+
+int64_t World::Waiting() const {
+  return std::ranges::count_if(requests_, [](const auto& entry) { return !entry.second.started; });
+}
+
+int64_t World::Reserved() const {
+  int64_t pages = 0;
+  for (const auto& [id, session] : sessions_) pages += session.pages;
+  return pages;
+}
+
+int32_t World::weight_max(TenantId tenant) const {
+  const auto found = weights_.find(tenant);
+  return found == weights_.end() ? 1 : found->second.second;
+}
+
+int32_t World::weight_min(TenantId tenant) const {
+  const auto found = weights_.find(tenant);
+  return found == weights_.end() ? 1 : found->second.first;
+}
+
+int64_t World::OthersWeight(TenantId tenant) const {
+  int64_t sum = 0;
+  for (const TenantId other : tenants_) sum += other == tenant ? 0 : weight_max(other);
+  return sum;
+}
+
+}  // namespace ebb

@@ -1,0 +1,156 @@
+#include "tests/support/tiny_model.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <vector>
+
+#include "policies/check.h"
+#include "policies/hash_random.h"
+
+namespace ebb {
+namespace {
+
+constexpr int32_t kNormalToken = 1;
+constexpr int32_t kControlToken = 3;
+constexpr float kPeak = 1.5F;  // standard deviation of query and key components
+
+constexpr char kChatTemplate[] =
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %}<|assistant|>{% else %}<|user|>"
+    "{% endif %}{{ message['content'] }}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
+
+std::string Utf8(uint32_t code) {
+  if (code < 0x80) return {static_cast<char>(code)};
+  return {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
+}
+
+// GPT-2's character for each byte: printing bytes are themselves, the others follow from U+0100.
+std::vector<std::string> ByteTokens() {
+  std::vector<std::string> tokens;
+  uint32_t spare = 0x100;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    const bool prints = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+    tokens.push_back(Utf8(prints ? byte : spare++));
+  }
+  return tokens;
+}
+
+void AddTokenizer(GgufWriter& writer, int32_t vocab) {
+  std::vector<std::string> tokens = ByteTokens();
+  for (const char* const special : {"<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>", "<|end|>"})
+    tokens.emplace_back(special);
+  std::vector<int32_t> kinds(256, kNormalToken);
+  kinds.resize(tokens.size(), kControlToken);
+  for (char a = 'a'; a <= 'z'; ++a) {
+    for (char b = 'a'; b <= 'z'; ++b) tokens.push_back({a, b});
+  }
+  EBB_CHECK(vocab > kTinyEnd);
+  EBB_CHECK(vocab <= static_cast<int32_t>(tokens.size()));
+  tokens.resize(static_cast<size_t>(vocab));
+  kinds.resize(tokens.size(), kNormalToken);
+  writer.Add("tokenizer.ggml.model", "gpt2");
+  writer.Add("tokenizer.ggml.pre", "gpt-2");
+  writer.AddArray("tokenizer.ggml.tokens", tokens);
+  writer.AddArray("tokenizer.ggml.token_type", kinds);
+  writer.AddArray("tokenizer.ggml.merges", std::vector<std::string>());
+  writer.Add("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(kTinyBos));
+  writer.Add("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(kTinyEos));
+  writer.Add("tokenizer.ggml.eot_token_id", static_cast<uint32_t>(kTinyEnd));
+  writer.Add("tokenizer.ggml.add_bos_token", true);
+  writer.Add("tokenizer.chat_template", kChatTemplate);
+}
+
+void AddConfig(GgufWriter& writer, const TinyModel& model) {
+  const auto number = [&](const char* key, int32_t value) { writer.Add(key, static_cast<uint32_t>(value)); };
+  writer.Add("general.architecture", "llama");
+  writer.Add("general.name", "tiny");
+  number("llama.context_length", model.context);
+  number("llama.embedding_length", model.dim);
+  number("llama.block_count", model.layers);
+  number("llama.feed_forward_length", model.ffn_dim);
+  number("llama.attention.head_count", model.heads);
+  number("llama.attention.head_count_kv", model.kv_heads);
+  number("llama.attention.key_length", model.head_dim);
+  number("llama.attention.value_length", model.head_dim);
+  writer.Add("llama.attention.layer_norm_rms_epsilon", 1e-5F);
+  number("llama.rope.dimension_count", model.head_dim);
+  writer.Add("llama.rope.freq_base", 10000.0F);
+}
+
+// Adds random tensors, each with its own stream of numbers.
+class RandomTensors {
+ public:
+  RandomTensors(GgufWriter& writer, const TinyModel& model) : writer_(writer), model_(model) {}
+
+  void Matrix(const std::string& name, int64_t rows, int64_t cols, float deviation) {
+    writer_.AddTensor(name, model_.type, rows, cols, Draw(rows * cols, 0, deviation));
+  }
+
+  // Keeps unit variance, times `gain`.
+  void Projection(const std::string& name, int64_t rows, int64_t cols, float gain) {
+    Matrix(name, rows, cols, gain / std::sqrt(static_cast<float>(cols)));
+  }
+
+  void Norm(const std::string& name) { writer_.AddTensor(name, DType::kF32, 0, model_.dim, Draw(model_.dim, 1, 0.1F)); }
+
+ private:
+  // Uniform, which serves as well as normal here.
+  std::vector<float> Draw(int64_t count, float mean, float deviation) {
+    HashRandom random(model_.seed, tensors_++);
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = mean + deviation * std::sqrt(3.0F) * (2 * random.UniformFloat() - 1);
+    return values;
+  }
+
+  GgufWriter& writer_;
+  const TinyModel& model_;
+  uint64_t tensors_ = 0;
+};
+
+}  // namespace
+
+GgufWriter MakeTinyTransformer(const TinyModel& model) {
+  GgufWriter writer;
+  AddConfig(writer, model);
+  RandomTensors tensors(writer, model);
+  const int64_t q_dim = int64_t{model.heads} * model.head_dim;
+  const int64_t kv_dim = int64_t{model.kv_heads} * model.head_dim;
+  const float head_deviation = 2 / std::sqrt(static_cast<float>(model.dim));
+  // A tied embedding must be small, or every token would predict itself.
+  tensors.Matrix("token_embd.weight", model.vocab, model.dim, model.tied_head ? head_deviation : 1.0F);
+  for (int32_t layer = 0; layer < model.layers; ++layer) {
+    const std::string prefix = "blk." + std::to_string(layer) + ".";
+    tensors.Norm(prefix + "attn_norm.weight");
+    tensors.Projection(prefix + "attn_q.weight", q_dim, model.dim, kPeak);
+    tensors.Projection(prefix + "attn_k.weight", kv_dim, model.dim, kPeak);
+    tensors.Projection(prefix + "attn_v.weight", kv_dim, model.dim, 1);
+    tensors.Projection(prefix + "attn_output.weight", model.dim, q_dim, 1.5F);
+    tensors.Norm(prefix + "ffn_norm.weight");
+    tensors.Projection(prefix + "ffn_gate.weight", model.ffn_dim, model.dim, 1);
+    tensors.Projection(prefix + "ffn_up.weight", model.ffn_dim, model.dim, 1);
+    tensors.Projection(prefix + "ffn_down.weight", model.dim, model.ffn_dim, 1);
+  }
+  tensors.Norm("output_norm.weight");
+  if (!model.tied_head) tensors.Matrix("output.weight", model.vocab, model.dim, head_deviation);
+  return writer;
+}
+
+GgufWriter MakeTinyModel(const TinyModel& model) {
+  GgufWriter writer = MakeTinyTransformer(model);
+  AddTokenizer(writer, model.vocab);
+  return writer;
+}
+
+TinyModelFile::TinyModelFile(const TinyModel& model)
+    : path_((std::filesystem::temp_directory_path() / "ebb-tiny-XXXXXX").string()) {
+  const int file = mkstemp(path_.data());
+  EBB_CHECK(file >= 0);
+  close(file);
+  MakeTinyModel(model).Write(path_);
+}
+
+TinyModelFile::~TinyModelFile() { std::filesystem::remove(path_); }
+
+}  // namespace ebb

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""The readers behind scripts/docs: what they take from a source, and what they refuse to pass over in silence."""
+import sys
+import unittest
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+from reference import pages, proto, reasons  # noqa: E402
+
+PROTO = """syntax = "proto3";
+
+// Serves.
+//
+// Well.
+service S {
+  // Streams.
+  rpc Get(A) returns (stream B);
+}
+
+// A thing.
+message A {
+  // Its name.
+  optional string name = 1;
+  // Belongs to nobody.
+
+  oneof what {
+    // Of b.
+    B b = 2 [(key) = { default: "1" choices: "x" choices: "y" help: "a" "b" }];
+  }
+  map<uint32, float> bias = 3;
+  repeated uint32 ids = 4;
+}
+
+message B {}
+
+enum E {
+  E_UNSPECIFIED = 0;
+  // First.
+  E_ONE = 1;
+}
+"""
+
+
+def parse(text):
+    return proto.Parser("a.proto", text).file()
+
+
+class Proto(unittest.TestCase):
+    def test_reads_services_with_shape_and_comment(self):
+        service = parse(PROTO).services[0]
+        self.assertEqual((service.name, service.comment), ("S", "Serves.\n\nWell."))
+        rpc = service.rpcs[0]
+        self.assertEqual((rpc.name, rpc.request, rpc.response, rpc.request_stream, rpc.response_stream, rpc.comment),
+                         ("Get", "A", "B", False, True, "Streams."))
+
+    def test_reads_fields_of_every_form(self):
+        fields = {field.name: field for field in parse(PROTO).types[0].fields}
+        self.assertEqual((fields["name"].label, fields["name"].type, fields["name"].comment), ("optional", "string", "Its name."))
+        self.assertEqual((fields["b"].oneof, fields["b"].comment), ("what", "Of b."))
+        self.assertEqual(fields["b"].options, {"default": ["1"], "choices": ["x", "y"], "help": ["ab"]})
+        self.assertEqual((fields["bias"].type, fields["bias"].number), ("map<uint32, float>", 3))
+        self.assertEqual((fields["ids"].label, fields["ids"].comment), ("repeated", ""))
+
+    def test_a_comment_before_an_empty_line_belongs_to_nobody(self):
+        self.assertEqual(parse(PROTO).types[0].oneofs, {"what": ""})
+
+    def test_reads_enums(self):
+        self.assertEqual(parse(PROTO).types[2].values, [("E_UNSPECIFIED", 0, ""), ("E_ONE", 1, "First.")])
+
+    def test_stops_at_what_it_does_not_know(self):
+        for text in ("message A { message B {} }", "message A { string a = 1; } // why", "extend A { string a = 1; }",
+                     "service S { rpc Get(A) returns (B) {} }", "message A { string a = 1 $ }"):
+            with self.subTest(text), self.assertRaisesRegex(SystemExit, r"a\.proto:1: "):
+                parse(text)
+
+
+class Reasons(unittest.TestCase):
+    def found(self, text):
+        return list(reasons.of_text("a.cc", text))
+
+    def test_reads_reason_and_code_of_every_form(self):
+        self.assertEqual(self.found('return RefuseField(\n    "ONE", field, "(");'), [("ONE", "INVALID_ARGUMENT")])
+        self.assertEqual(self.found('Refuse(absl::StatusCode::kNotFound, F("a, b", c), {.reason = "TWO", .field = f});'),
+                         [("TWO", "NOT_FOUND")])
+        self.assertEqual(self.found('constexpr char kReason[] = "THREE";\nRefuse(Code(e), m, {.reason = kReason});'),
+                         [("THREE", None)])
+
+    def test_leaves_out_comments_declarations_and_refusals_that_are_passed_on(self):
+        self.assertEqual(self.found('// RefuseField("ONE", "a", "b");\n'
+                                    "absl::Status Refuse(absl::StatusCode code, const Refusal& refusal);\n"
+                                    "return Refuse(status.code(), longer, GetRefusal(status));"), [])
+
+    def test_stops_at_a_reason_that_is_no_literal(self):
+        for text in ("RefuseField(reason, field, what);", "Refuse(absl::StatusCode::kNotFound, m, {.reason = Name()});",
+                     "Refuse(absl::StatusCode::kNotFound, m, made);"):
+            with self.subTest(text), self.assertRaisesRegex(SystemExit, "a.cc:1: "):
+                self.found(text)
+
+
+class Pages(unittest.TestCase):
+    def test_a_cell_survives_what_tables_are_made_of(self):
+        self.assertEqual(pages.cell("a | b\n*c*"), "a \\| b \\*c\\*")
+
+    def test_types_of_the_page_are_links(self):
+        page = pages.api({"session": parse(PROTO)})
+        self.assertIn("### S.Get\n\n[A](#a) → stream of [B](#b) (server streaming)\n\nStreams.\n", page)
+        self.assertIn("| 1 | `name` | optional `string` | Its name. |", page)
+        self.assertIn("| 1 | `E_ONE` | First. |", page)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,100 @@
+#include "engine/cache/page_pool.h"
+
+#include <gmock/gmock.h>
+
+#include <utility>
+#include <vector>
+
+#include "policies/hash_random.h"
+#include "tests/support/status_matchers.h"
+
+namespace ebb {
+namespace {
+
+constexpr int64_t kPage = 4096;
+
+std::unique_ptr<PagePool> MakePool(int64_t pages) {
+  auto pool = PagePool::Create(pages * kPage, kPage);
+  EXPECT_THAT(pool, IsOk());
+  return *std::move(pool);
+}
+
+// Page numbers, counted from the first page of the arena.
+std::vector<int64_t> Numbers(const PageLease& lease, const std::byte* arena) {
+  std::vector<int64_t> numbers;
+  for (int64_t i = 0; i < lease.size(); ++i) numbers.push_back((lease.address(i) - arena) / kPage);
+  return numbers;
+}
+
+TEST(PagePool, HandsOutTheLowestFreePagesFirst) {
+  const auto pool = MakePool(10);
+  PageLease first = *pool->Reserve(3);
+  const std::byte* const arena = first.address(0);
+  PageLease second = *pool->Reserve(3);
+  EXPECT_THAT(Numbers(first, arena), testing::ElementsAre(0, 1, 2));
+  EXPECT_THAT(Numbers(second, arena), testing::ElementsAre(3, 4, 5));
+  first = PageLease();
+  EXPECT_THAT(Numbers(*pool->Reserve(5), arena), testing::ElementsAre(0, 1, 2, 6, 7));
+}
+
+TEST(PagePool, RefusesMoreThanIsFreeAndNamesBothNumbers) {
+  const auto pool = MakePool(4);
+  const PageLease held = *pool->Reserve(3);
+  const auto refused = pool->Reserve(2);
+  EXPECT_THAT(refused, IsRefusal(absl::StatusCode::kUnavailable, "NO_PAGES", ""));
+  EXPECT_THAT(std::string(refused.status().message()),
+              testing::AllOf(testing::HasSubstr("2"), testing::HasSubstr("1")));
+  EXPECT_EQ(pool->pages_free(), 1);
+  EXPECT_THAT(pool->Reserve(1), IsOk());
+}
+
+TEST(PagePool, RefusesAnArenaWithoutRoomForAPage) {
+  EXPECT_THAT(PagePool::Create(kPage - 1, kPage), IsRefusal(absl::StatusCode::kInvalidArgument, "ARENA_TOO_SMALL", ""));
+}
+
+TEST(PageLease, GivesItsPagesBackOnceWhateverIsMoved) {
+  const auto pool = MakePool(4);
+  {
+    PageLease a = *pool->Reserve(2);
+    PageLease b = std::move(a);
+    EXPECT_EQ(pool->pages_free(), 2);
+    PageLease c = *pool->Reserve(1);
+    c = std::move(b);  // what c held goes back at once
+    EXPECT_EQ(pool->pages_free(), 2);
+    PageLease& same = c;
+    c = std::move(same);
+    EXPECT_EQ(c.size(), 2);
+  }
+  EXPECT_EQ(pool->pages_free(), 4);
+}
+
+// Against the obvious model: a page is free or in one lease, and the free ones are handed out in order.
+TEST(PagePool, NoPageHasTwoOwnersUnderRandomTraffic) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    HashRandom random(seed);
+    const auto pool = MakePool(200);
+    const std::byte* const arena = (*pool->Reserve(1)).address(0);
+    std::vector<bool> owned(200, false);
+    std::vector<PageLease> leases;
+    for (int step = 0; step < 300; ++step) {
+      if (random.Uniform(0, 1) == 0 && !leases.empty()) {
+        const auto index = static_cast<size_t>(random.Uniform(0, static_cast<int32_t>(leases.size()) - 1));
+        for (const int64_t page : Numbers(leases[index], arena)) owned[page] = false;
+        leases.erase(leases.begin() + static_cast<std::ptrdiff_t>(index));
+        continue;
+      }
+      auto lease = pool->Reserve(random.Uniform(0, 30));
+      if (!lease.ok()) continue;
+      for (const int64_t page : Numbers(*lease, arena)) {
+        ASSERT_EQ(std::find(owned.begin(), owned.end(), false) - owned.begin(), page);
+        owned[page] = true;
+      }
+      leases.push_back(*std::move(lease));
+      ASSERT_EQ(pool->pages_free(), std::count(owned.begin(), owned.end(), false));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ebb

@@ -1,0 +1,119 @@
+// The model files of the golden folder open, and each family is either configured or refused by name.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "engine/model/architecture.h"
+#include "engine/model/gguf.h"
+#include "policies/status.h"
+#include "tests/support/golden_folder.h"
+
+namespace ebb {
+namespace {
+
+using ::testing::Contains;
+using ::testing::DoubleNear;
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+using ::testing::SizeIs;
+
+class GoldenFiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (folder_.empty()) GTEST_SKIP() << "no golden folder; set EBB_GOLDEN";
+  }
+  GgufFile Open(const std::string& name) const { return GgufFile::Open(folder_ + "/" + name).value(); }
+
+  const std::string folder_ = GoldenFolder();
+};
+
+TEST_F(GoldenFiles, AllOpenAndAreReadOrRefusedByName) {
+  std::set<std::string> read;
+  std::set<std::string> refused;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    if (entry.path().extension() != ".gguf") continue;
+    SCOPED_TRACE(entry.path());
+    const auto file = GgufFile::Open(entry.path());
+    ASSERT_TRUE(file.ok()) << file.status();
+    const std::string name = entry.path().stem();
+    const auto config = ReadConfig(*file);
+    const absl::Status status = config.ok() ? FindWeights(*file, *config).status() : config.status();
+    (status.ok() ? read : refused).insert(name);
+    if (!status.ok()) {
+      const bool other_family = GetRefusal(status).reason == "UNSUPPORTED_ARCHITECTURE";
+      EXPECT_TRUE(other_family || GetRefusal(status).reason == "UNSUPPORTED_TENSOR_TYPE") << status;
+      EXPECT_EQ(other_family, file->GetString("general.architecture").value() != "llama") << status;
+    }
+  }
+  EXPECT_THAT(read, IsSupersetOf({"llama.f32", "llama.f16", "llama.bf16", "llama.q8_0", "llama.q4_0", "llama3.f32",
+                                  "llama-linear.f32", "mistral.f32"}));
+  EXPECT_THAT(refused, Contains("llama-k.q4_k"));
+}
+
+TEST_F(GoldenFiles, LlamaHasTheShapeItWasMadeWith) {
+  const GgufFile file = Open("llama.f32.gguf");
+  const ModelConfig config = ReadConfig(file).value();
+  EXPECT_EQ(config.architecture, "llama");
+  EXPECT_EQ(config.layers, 2);
+  EXPECT_EQ(config.dim, 64);
+  EXPECT_EQ(config.heads, 4);
+  EXPECT_EQ(config.kv_heads, 2);
+  EXPECT_EQ(config.group(), 2);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.ffn_dim, 192);
+  EXPECT_EQ(config.vocab, 352);
+  EXPECT_EQ(config.context, 512);
+  EXPECT_EQ(config.norm_eps, 1e-5F);
+  EXPECT_EQ(config.rope_pairs, RopePairs::kNeighbours);
+  EXPECT_EQ(config.rotary_dims, 16);
+  ASSERT_THAT(config.rope_frequencies, SizeIs(8));
+  EXPECT_EQ(config.rope_frequencies[0], 1.0);
+  EXPECT_THAT(config.rope_frequencies[4], DoubleNear(0.01, 1e-15));
+
+  const Weights weights = FindWeights(file, config).value();
+  ASSERT_THAT(weights.layers, SizeIs(2));
+  EXPECT_EQ(weights.layers[1].k.name, "blk.1.attn_k.weight");
+  EXPECT_EQ(weights.layers[1].k.rows, 32);
+  EXPECT_EQ(weights.layers[1].k.cols, 64);
+  EXPECT_EQ(weights.output.name, "output.weight");
+}
+
+TEST_F(GoldenFiles, Llama3DividesFrequenciesByItsFactorsAndTiesTheHead) {
+  const GgufFile file = Open("llama3.f32.gguf");
+  const ModelConfig config = ReadConfig(file).value();
+  ASSERT_EQ(config.rotary_dims, 32);
+  // Factor 8 beyond a wavelength of 256 positions, none below 64: the first and the last pair are clear.
+  EXPECT_EQ(config.rope_frequencies.front(), 1.0);
+  EXPECT_THAT(config.rope_frequencies.back() * 8 / std::pow(500000.0, -30.0 / 32), DoubleNear(1, 1e-7));
+  EXPECT_EQ(FindWeights(file, config).value().output.name, "token_embd.weight");
+}
+
+TEST_F(GoldenFiles, LinearScalingDividesEveryFrequency) {
+  const auto plain = ReadConfig(Open("llama.f32.gguf")).value().rope_frequencies;
+  const auto scaled = ReadConfig(Open("llama-linear.f32.gguf")).value().rope_frequencies;
+  ASSERT_EQ(plain.size(), scaled.size());
+  for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(scaled[i], plain[i] / 4);
+}
+
+TEST_F(GoldenFiles, KQuantsAreRefusedNamingTensorAndType) {
+  const GgufFile file = Open("llama-k.q4_k.gguf");
+  const absl::Status status = FindWeights(file, ReadConfig(file).value()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("llama-k.q4_k.gguf: tensor token_embd.weight has type Q"));
+}
+
+TEST_F(GoldenFiles, TokenizersGiveTheirVocabularies) {
+  const GgufFile file = Open("tokenizer/spm.gguf");
+  const auto tokens = file.GetStrings("tokenizer.ggml.tokens").value();
+  ASSERT_GT(tokens.size(), 259U);
+  EXPECT_EQ(tokens[1], "<s>");
+  EXPECT_THAT(file.GetInts("tokenizer.ggml.token_type").value(), SizeIs(tokens.size()));
+  EXPECT_THAT(file.GetFloats("tokenizer.ggml.scores").value(), SizeIs(tokens.size()));
+}
+
+}  // namespace
+}  // namespace ebb

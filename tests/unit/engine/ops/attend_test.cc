@@ -1,0 +1,192 @@
+// Attend, Store and Angles against the float64 oracle, in every instruction set.
+
+#include <cmath>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/attend_case.h"
+#include "tests/support/attention_reference.h"
+#include "tests/support/lane_memory.h"
+#include "tests/unit/engine/ops/each_isa.h"
+
+namespace ebb {
+namespace {
+
+// Logits of these cases reach about 25. A float32 dot product of d <= 128 terms whose magnitudes sum to S errs by about
+// sqrt(d) 2^-24 S and the angles by 1.2e-7 S, S <= 5 d / sqrt(d) = 57: a few 1e-6 in a logit, and so in a probability.
+constexpr double kTolerance = 2e-5;
+
+void ExpectNear(const std::vector<float>& ours, const std::vector<double>& reference, double tolerance) {
+  ASSERT_EQ(ours.size(), reference.size());
+  for (size_t i = 0; i < ours.size(); ++i) ASSERT_NEAR(ours[i], reference[i], tolerance) << "at " << i;
+}
+
+TEST(Attend, EqualsFloat64AtRandomShapes) {
+  HashRandom random(1);
+  for (int i = 0; i < 150; ++i) {
+    const AttendShape shape = RandomShape(random, 200);
+    SCOPED_TRACE(shape.ToString());
+    ForEachIsa([&](Ops& ops) {
+      const AttendCase c(ops, shape);
+      ExpectNear(c.Run(ops).out, c.Reference().out, kTolerance);
+    });
+  }
+}
+
+TEST(Attend, HandlesEverySmallNumberOfSlotsAndEveryHeadSize) {
+  for (int32_t slots = 1; slots <= 140; slots += slots < 70 ? 1 : 13) {
+    AttendShape shape = {.group = 1, .slots = slots, .live = slots, .seed = static_cast<uint64_t>(slots)};
+    shape.format.head_dim = 8 * (1 + slots % 17);
+    shape.rotary_dims = shape.format.head_dim / 4 * 2;
+    shape.format.type = static_cast<KvType>(slots % 3);
+    shape.tokens = 1 + slots / 3;
+    SCOPED_TRACE(shape.ToString());
+    ForEachIsa([&](Ops& ops) {
+      const AttendCase c(ops, shape);
+      ExpectNear(c.Run(ops).out, c.Reference().out, kTolerance);
+    });
+  }
+}
+
+TEST(Attend, BitsAreEqualInEveryInstructionSet) {
+  HashRandom random(2);
+  for (int i = 0; i < 60; ++i) {
+    const AttendShape shape = RandomShape(random, 300);
+    SCOPED_TRACE(shape.ToString());
+    const auto scalar = OpsFor("scalar");
+    const AttendResult expected = AttendCase(*scalar, shape).Run(*scalar, shape.tokens);
+    ForEachIsa([&](Ops& ops) {
+      const AttendResult ours = AttendCase(ops, shape).Run(ops, shape.tokens);
+      EXPECT_EQ(ours.out, expected.out);
+      EXPECT_EQ(ours.column_sums, expected.column_sums);
+      EXPECT_EQ(ours.last_row, expected.last_row);
+      EXPECT_EQ(ours.window, expected.window);
+    });
+  }
+}
+
+TEST(Attend, ReportsExactlyTheProbabilities) {
+  HashRandom random(3);
+  for (int i = 0; i < 60; ++i) {
+    const AttendShape shape = RandomShape(random, 200);
+    SCOPED_TRACE(shape.ToString());
+    const int32_t window = random.Uniform(0, shape.tokens);
+    ForEachIsa([&](Ops& ops) {
+      const AttendCase c(ops, shape);
+      const ReferenceAttention reference = c.Reference();
+      const AttendResult ours = c.Run(ops, window);
+      ExpectNear(ours.out, reference.out, kTolerance);
+      const auto sums = [&](int32_t first, int32_t last) {
+        return SumReference(reference, shape.group, shape.slots, first, last);
+      };
+      ExpectNear(ours.column_sums, sums(0, shape.tokens), kTolerance * shape.tokens);
+      ExpectNear(ours.last_row, sums(shape.tokens - 1, shape.tokens), kTolerance);
+      for (int32_t w = 0; w < window; ++w) {
+        const auto* row = ours.window.data() + int64_t{w} * shape.slots;
+        const int32_t token = shape.tokens - window + w;
+        ExpectNear(std::vector<float>(row, row + shape.slots), sums(token, token + 1), kTolerance);
+      }
+    });
+  }
+}
+
+// More rows than one call of the kernel takes, so that observations are put together from parts, with lanes long enough
+// to make the parts smaller still.
+TEST(Attend, PutsObservationsTogetherWhenAStepIsCut) {
+  for (const int32_t slots : {200, 5000}) {
+    AttendShape shape = {.group = 5, .tokens = 90, .slots = slots, .live = slots - 20, .seed = 4};
+    shape.format.head_dim = 16;
+    shape.rotary_dims = 16;
+    SCOPED_TRACE(shape.ToString());
+    const auto one = OpsFor("");
+    const AttendCase c(*one, shape);
+    const ReferenceAttention reference = c.Reference();
+    const AttendResult ours = c.Run(*one, 40);
+    ExpectNear(ours.out, reference.out, kTolerance);
+    ExpectNear(ours.column_sums, SumReference(reference, 5, slots, 0, 90), kTolerance * 90);
+    ExpectNear(ours.last_row, SumReference(reference, 5, slots, 89, 90), kTolerance);
+    for (int32_t w = 0; w < 40; ++w) {
+      const auto* row = ours.window.data() + int64_t{w} * slots;
+      ExpectNear(std::vector<float>(row, row + slots), SumReference(reference, 5, slots, 50 + w, 51 + w), kTolerance);
+    }
+
+    const auto three = OpsFor("", 3);
+    const AttendResult threaded = c.Run(*three, 40);
+    EXPECT_EQ(threaded.out, ours.out);
+    EXPECT_EQ(threaded.column_sums, ours.column_sums);
+    EXPECT_EQ(threaded.last_row, ours.last_row);
+    EXPECT_EQ(threaded.window, ours.window);
+    EXPECT_EQ(c.Run(*one).out, ours.out) << "observing changes nothing";
+  }
+}
+
+TEST(Attend, GivesEachOfManyTasksItsOwnResult) {
+  const auto ops = OpsFor("", 2);
+  HashRandom random(5);
+  AttendShape shape = RandomShape(random, 100);
+  std::vector<AttendCase> cases;
+  for (uint64_t i = 0; i < 12; ++i) {
+    shape.slots = random.Uniform(30, 150);
+    shape.live = shape.slots - 5;
+    shape.tokens = random.Uniform(1, 9);
+    shape.seed = i;
+    cases.emplace_back(*ops, shape);
+  }
+  std::vector<AttendTask> tasks;
+  std::vector<std::vector<float>> out;
+  for (const AttendCase& c : cases) out.emplace_back(c.q().size());
+  for (size_t i = 0; i < cases.size(); ++i) {
+    tasks.push_back({.lane = cases[i].lane().storage(),
+                     .q = cases[i].q().data(),
+                     .out = out[i].data(),
+                     .stride = int64_t{shape.group} * shape.format.head_dim,
+                     .tokens = cases[i].shape().tokens,
+                     .q_position = cases[i].q_position()});
+  }
+  ops->Attend(cases[0].rope(), shape.group, tasks);
+  for (size_t i = 0; i < cases.size(); ++i) EXPECT_EQ(out[i], cases[i].Run(*ops).out) << "task " << i;
+}
+
+TEST(Attend, TakesAnglesThatWereComputedOnceAndGivesTheSameBits) {
+  HashRandom random(6);
+  for (int i = 0; i < 30; ++i) {
+    const AttendShape shape = RandomShape(random, 200);
+    SCOPED_TRACE(shape.ToString());
+    ForEachIsa([&](Ops& ops) {
+      AttendCase c(ops, shape);
+      const std::vector<int32_t>& position = c.lane().position();
+      std::vector<float> angles(position.size() * static_cast<size_t>(shape.rotary_dims));
+      ops.Angles(c.rope(), position, angles);
+      EXPECT_EQ(c.Run(ops, -1, angles.data()).out, c.Run(ops).out);
+    });
+  }
+}
+
+TEST(Angles, AreExactAtAnyPosition) {
+  const ReferenceRope reference = TestRope(RopePairs::kHalves, 64, 500000);
+  const Rope rope = MakeRope(reference);
+  HashRandom random(7);
+  std::vector<int32_t> position = {0, 1, 2, 3, 1000, 8191, 131072, 1 << 24, 1 << 30, INT32_MAX, -1, 5, 6, 7, 8, 9};
+  for (int i = 0; i < 160; ++i) position.push_back(random.Uniform(0, INT32_MAX));
+  const auto scalar = OpsFor("scalar");
+  std::vector<float> expected(position.size() * 64);
+  scalar->Angles(rope, position, expected);
+  ForEachIsa([&](Ops& ops) {
+    std::vector<float> angles(position.size() * 64);
+    ops.Angles(rope, position, angles);
+    EXPECT_EQ(angles, expected);
+    for (size_t s = 0; s < position.size(); ++s) {
+      if (position[s] < 0) continue;
+      for (size_t i = 0; i < 32; ++i) {
+        const long double angle = static_cast<long double>(reference.frequencies[i]) * position[s];
+        const float* pair = angles.data() + (s / 16 * 32 + i) * 32 + s % 16;
+        ASSERT_NEAR(pair[0], static_cast<double>(std::cos(angle)), 1.5e-7) << position[s] << " pair " << i;
+        ASSERT_NEAR(pair[16], static_cast<double>(std::sin(angle)), 1.5e-7) << position[s] << " pair " << i;
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace ebb

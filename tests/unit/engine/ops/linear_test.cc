@@ -1,0 +1,192 @@
+// Linear and Embed against float64 loops over the values that GGUF's formats define.
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "engine/model/quantization.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "policies/hash_random.h"
+#include "tests/support/lane_memory.h"
+#include "tests/unit/engine/ops/each_isa.h"
+
+namespace ebb {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0};
+
+// A matrix of random values as a file would store it. Scales of quantised blocks lie in (0, 0.02).
+struct Stored {
+  std::vector<std::byte> data = {};
+  TensorView view = {};
+  std::vector<float> values = {};  // [rows][cols], dequantised
+
+  Stored(DType type, int64_t rows, int64_t cols, uint64_t seed) {
+    data.resize(static_cast<size_t>(rows * RowBytes(type, cols)));
+    HashRandom random(seed, 7);
+    const int64_t block = BlockBytes(type);
+    for (size_t at = 0; at < data.size(); at += static_cast<size_t>(block)) FillBlock(type, random, data.data() + at);
+    view = {.name = "w", .type = type, .rows = rows, .cols = cols, .data = data};
+    values.resize(static_cast<size_t>(rows * cols));
+    for (int64_t r = 0; r < rows; ++r) {
+      DequantizeRow(type, data.data() + r * RowBytes(type, cols), cols, values.data() + r * cols);
+    }
+  }
+
+ private:
+  static void FillBlock(DType type, HashRandom& random, std::byte* to) {
+    const float value = 2 * random.UniformFloat() - 1;
+    uint16_t half = type == DType::kBf16 ? Bf16FromFloat(value) : F16FromFloat(value);
+    switch (type) {
+      case DType::kF32:
+        std::memcpy(to, &value, 4);
+        return;
+      case DType::kF16:
+      case DType::kBf16:
+        std::memcpy(to, &half, 2);
+        return;
+      case DType::kQ8_0:
+      case DType::kQ4_0:
+        half = F16FromFloat(0.02F * random.UniformFloat());
+        std::memcpy(to, &half, 2);
+        for (int64_t i = 2; i < BlockBytes(type); ++i) to[i] = static_cast<std::byte>(random.Next64());
+        return;
+    }
+  }
+};
+
+std::vector<float> Multiply(Ops& ops, const PackedMatrix& w, const std::vector<float>& x, int32_t tokens) {
+  std::vector<float> y(static_cast<size_t>(tokens * w.rows()), std::nanf(""));
+  ops.Linear(w, x, tokens, Ops::Into::kSet, y);
+  return y;
+}
+
+// Each product is rounded once or twice and each sum once: with sums of at most 32 terms added up by chunk, the error
+// stays below (32 + chunks + 2) half-ulps of the sum of magnitudes.
+TEST(Linear, EqualsFloat64LoopsAtEveryShape) {
+  const std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 32},  {15, 32}, {16, 64},  {17, 96},
+                                                           {64, 32}, {65, 64}, {112, 96}, {70, 160}};
+  for (const DType type : kTypes) {
+    for (const auto& [rows, cols] : shapes) {
+      const Stored w(type, rows, cols, static_cast<uint64_t>(rows + cols));
+      for (const int32_t tokens : {1, 2, 3, 5, 7, 13}) {
+        SCOPED_TRACE(testing::Message() << TypeName(type) << " [" << rows << ", " << cols << "] x " << tokens);
+        const std::vector<float> x = RandomFloats(3, 1, tokens * cols);
+        ForEachIsa([&, rows = rows, cols = cols](Ops& ops) {
+          const auto packed = ops.Pack(w.view);
+          const std::vector<float> y = Multiply(ops, *packed, x, tokens);
+          for (int64_t t = 0; t < tokens; ++t) {
+            for (int64_t r = 0; r < rows; ++r) {
+              double sum = 0;
+              double magnitude = 0;
+              for (int64_t c = 0; c < cols; ++c) {
+                const double term = static_cast<double>(x[static_cast<size_t>(t * cols + c)]) *
+                                    static_cast<double>(w.values[static_cast<size_t>(r * cols + c)]);
+                sum += term;
+                magnitude += std::abs(term);
+              }
+              const double bound = (34 + static_cast<double>(cols) / 32) * 0x1p-24 * magnitude;
+              ASSERT_NEAR(y[static_cast<size_t>(t * rows + r)], sum, bound) << "token " << t << " row " << r;
+            }
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(Linear, HandlesColumnsThatFillNoChunk) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBf16}) {
+    for (int64_t cols = 1; cols <= 67; ++cols) {
+      SCOPED_TRACE(testing::Message() << TypeName(type) << " cols " << cols);
+      const Stored w(type, 19, cols, 11);
+      const std::vector<float> x = RandomFloats(4, 1, 2 * cols);
+      ForEachIsa([&](Ops& ops) {
+        const std::vector<float> y = Multiply(ops, *ops.Pack(w.view), x, 2);
+        for (int64_t i = 0; i < 2 * 19; ++i) {
+          double sum = 0;
+          for (int64_t c = 0; c < cols; ++c) {
+            sum += static_cast<double>(x[static_cast<size_t>(i / 19 * cols + c)]) *
+                   static_cast<double>(w.values[static_cast<size_t>(i % 19 * cols + c)]);
+          }
+          ASSERT_NEAR(y[static_cast<size_t>(i)], sum, 40 * 0x1p-24 * static_cast<double>(cols));
+        }
+      });
+    }
+  }
+}
+
+TEST(Linear, BitsAreEqualInEveryInstructionSet) {
+  for (const DType type : kTypes) {
+    SCOPED_TRACE(TypeName(type));
+    const Stored w(type, 83, 224, 5);
+    const std::vector<float> x = RandomFloats(5, 1, 9 * 224);
+    const auto scalar = OpsFor("scalar");
+    const std::vector<float> expected = Multiply(*scalar, *scalar->Pack(w.view), x, 9);
+    ForEachIsa([&](Ops& ops) { EXPECT_EQ(Multiply(ops, *ops.Pack(w.view), x, 9), expected); });
+  }
+}
+
+TEST(Linear, ARowsBitsDoNotDependOnTheOtherRowsOrThreads) {
+  constexpr int32_t kTokens = 70;
+  constexpr int64_t kCols = 320;
+  for (const DType type : kTypes) {
+    SCOPED_TRACE(TypeName(type));
+    const Stored w(type, 150, kCols, 6);
+    const std::vector<float> x = RandomFloats(6, 1, kTokens * kCols);
+    ForEachIsa([&](Ops& ops) {
+      const auto packed = ops.Pack(w.view);
+      std::vector<float> alone;
+      for (int32_t t = 0; t < kTokens; ++t) {
+        const std::vector<float> row(x.begin() + t * kCols, x.begin() + (t + 1) * kCols);
+        const std::vector<float> y = Multiply(ops, *packed, row, 1);
+        alone.insert(alone.end(), y.begin(), y.end());
+      }
+      const auto threads = OpsFor(std::string(ops.fingerprint().substr(0, ops.fingerprint().find(' '))), 3);
+      for (const int32_t tokens : {2, 3, 4, 5, 6, 7, 16, kTokens}) {
+        const std::vector<float> some(x.begin(), x.begin() + tokens * kCols);
+        const std::vector<float> expected(alone.begin(), alone.begin() + tokens * 150);
+        EXPECT_EQ(Multiply(ops, *packed, some, tokens), expected) << tokens;
+        EXPECT_EQ(Multiply(*threads, *threads->Pack(w.view), some, tokens), expected) << tokens;
+      }
+    });
+  }
+}
+
+TEST(Linear, AddsToWhatIsThere) {
+  const Stored w(DType::kF32, 37, 64, 8);
+  const std::vector<float> x = RandomFloats(8, 1, 3 * 64);
+  const std::vector<float> before = RandomFloats(8, 2, 3 * 37);
+  ForEachIsa([&](Ops& ops) {
+    const auto packed = ops.Pack(w.view);
+    const std::vector<float> product = Multiply(ops, *packed, x, 3);
+    std::vector<float> y = before;
+    ops.Linear(*packed, x, 3, Ops::Into::kAdd, y);
+    for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i], before[i] + product[i]);
+  });
+}
+
+TEST(Linear, SaysHowManyBytesItReads) {
+  const auto ops = OpsFor("scalar");
+  EXPECT_EQ(ops->Pack(Stored(DType::kQ8_0, 128, 64, 1).view)->bytes(), 128 * 2 * 34);
+  EXPECT_EQ(ops->Pack(Stored(DType::kQ4_0, 128, 64, 1).view)->bytes(), 128 * 2 * 18);
+  EXPECT_EQ(ops->Pack(Stored(DType::kBf16, 128, 64, 1).view)->bytes(), 128 * 64 * 2);
+  EXPECT_EQ(ops->Pack(Stored(DType::kF32, 17, 33, 1).view)->bytes(), 32 * 64 * 4) << "padded to 16 rows, 32 columns";
+}
+
+TEST(Embed, GivesTheRowsExactly) {
+  const std::vector<int32_t> tokens = {4, 0, 4, 2};
+  for (const DType type : kTypes) {
+    SCOPED_TRACE(TypeName(type));
+    const Stored table(type, 5, 64, 9);
+    std::vector<float> x(tokens.size() * 64);
+    OpsFor("scalar")->Embed(table.view, tokens, x);
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(x[i], table.values[static_cast<size_t>(tokens[i / 64]) * 64 + i % 64]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ebb

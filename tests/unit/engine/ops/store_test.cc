@@ -1,0 +1,121 @@
+// Store puts every number where engine/ops.h says, rounded as the element type says, and touches nothing else.
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "engine/model/quantization.h"
+#include "gtest/gtest.h"
+#include "tests/support/attend_case.h"
+#include "tests/support/lane_memory.h"
+#include "tests/unit/engine/ops/each_isa.h"
+
+namespace ebb {
+namespace {
+
+double Rounded(KvType type, float value) {
+  if (type == KvType::kF32) return value;
+  return type == KvType::kBf16 ? FloatFromBf16(Bf16FromFloat(value)) : FloatFromF16(F16FromFloat(value));
+}
+
+TEST(Store, PutsEveryComponentWhereTheFormatSays) {
+  HashRandom random(1);
+  for (int i = 0; i < 100; ++i) {
+    const AttendShape shape = RandomShape(random, 150);
+    SCOPED_TRACE(shape.ToString());
+    const auto d = static_cast<size_t>(shape.format.head_dim);
+    ForEachIsa([&](Ops& ops) {
+      const AttendCase c(ops, shape);
+      for (size_t t = 0; t < c.slots().size(); ++t) {
+        for (size_t x = 0; x < d; ++x) {
+          const auto component = static_cast<int32_t>(x);
+          ASSERT_EQ(c.lane().Read(LaneMemory::Part::kK, c.slots()[t], component),
+                    Rounded(shape.format.type, c.k()[t * d + x]));
+          ASSERT_EQ(c.lane().Read(LaneMemory::Part::kV, c.slots()[t], component),
+                    Rounded(shape.format.type, c.v()[t * d + x]));
+        }
+      }
+    });
+  }
+}
+
+TEST(Store, KeepsTheRotatedHalfWhereTheFormatHasIt) {
+  for (const RopePairs pairs : {RopePairs::kNeighbours, RopePairs::kHalves}) {
+    for (const int32_t rotary : {0, 2, 20, 24}) {
+      AttendShape shape = {.pairs = pairs, .rotary_dims = rotary, .slots = 20, .live = 17};
+      shape.format = {.type = KvType::kF16, .rope_cache = RopeCache::kRk, .head_dim = 24, .page_tiles = 1};
+      SCOPED_TRACE(shape.ToString());
+      ForEachIsa([&](Ops& ops) {
+        const AttendCase c(ops, shape);
+        for (const int32_t slot : c.slots()) {
+          const auto k = [&](int32_t x) { return c.lane().Read(LaneMemory::Part::kK, slot, x); };
+          const auto rk = [&](int32_t x) { return c.lane().Read(LaneMemory::Part::kRk, slot, x); };
+          for (int32_t i = 0; i < rotary / 2; ++i) {
+            const int32_t first = pairs == RopePairs::kHalves ? i : 2 * i;
+            const int32_t second = pairs == RopePairs::kHalves ? i + rotary / 2 : 2 * i + 1;
+            ASSERT_EQ(rk(first), -k(second));
+            ASSERT_EQ(rk(second), k(first));
+          }
+          for (int32_t x = rotary; x < 24; ++x) ASSERT_EQ(rk(x), 0);
+        }
+      });
+    }
+  }
+}
+
+TEST(Store, LeavesOtherSlotsAlone) {
+  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16}) {
+    AttendShape shape = {.slots = 40, .live = 9, .seed = 3};
+    shape.format = {.type = type, .rope_cache = RopeCache::kFused, .head_dim = 24, .page_tiles = 2};
+    shape.rotary_dims = 24;
+    ForEachIsa([&](Ops& ops) {
+      const AttendCase c(ops, shape);
+      int32_t untouched = 0;
+      for (int32_t slot = 0; slot < 40; ++slot) {
+        if (c.lane().position()[static_cast<size_t>(slot)] >= 0) continue;
+        ++untouched;
+        for (int32_t x = 0; x < 24; ++x) {
+          ASSERT_TRUE(std::isnan(c.lane().Read(LaneMemory::Part::kK, slot, x)));
+          ASSERT_TRUE(std::isnan(c.lane().Read(LaneMemory::Part::kV, slot, x)));
+        }
+      }
+      EXPECT_EQ(untouched, 31);
+    });
+  }
+}
+
+// Every kind of number: signed zeros, subnormals, ties, overflow, infinities and NaN.
+TEST(Store, RoundsToTheNearestEvenInEveryInstructionSet) {
+  std::vector<float> values;
+  for (uint32_t high = 0; high < 0x10000; high += 7) {
+    for (const uint32_t low :
+         {0x0000U, 0x0001U, 0x0FFFU, 0x1000U, 0x1001U, 0x3000U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU}) {
+      values.push_back(std::bit_cast<float>(high << 16 | low));
+    }
+  }
+  values.resize(values.size() / 64 * 64);
+  for (const KvType type : {KvType::kF16, KvType::kBf16}) {
+    const KvFormat format = {.type = type, .head_dim = 64, .page_tiles = 8};
+    const auto tokens = static_cast<int32_t>(values.size() / 64);
+    std::vector<int32_t> slots(static_cast<size_t>(tokens));
+    for (int32_t t = 0; t < tokens; ++t) slots[static_cast<size_t>(t)] = t;
+    ForEachIsa([&](Ops& ops) {
+      LaneMemory lane(format, tokens);
+      lane.Write(ops, {}, slots, slots, values, values);
+      for (size_t i = 0; i < values.size(); ++i) {
+        const double expected = Rounded(type, values[i]);
+        const double ours = lane.Read(LaneMemory::Part::kV, static_cast<int32_t>(i / 64), static_cast<int32_t>(i % 64));
+        ASSERT_EQ(std::isnan(ours), std::isnan(expected)) << values[i];
+        if (!std::isnan(expected)) {
+          ASSERT_EQ(ours, expected) << values[i];
+        }
+        ASSERT_EQ(std::signbit(ours), std::signbit(expected)) << values[i];
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace ebb

@@ -1,0 +1,107 @@
+#include "policies/registry.h"
+
+#include <gmock/gmock.h>
+
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/support/status_matchers.h"
+
+namespace ebb {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::Pair;
+
+TEST(ScorerRegistry, EveryRowIsComplete) {
+  std::set<std::string_view> names;
+  for (const ScorerRow& row : ScorerRegistry()) {
+    SCOPED_TRACE(row.name);
+    EXPECT_TRUE(names.insert(row.name).second) << "two rows of one name";
+    EXPECT_THAT(row.summary, Not(IsEmpty()));
+    EXPECT_EQ(row.summary.back(), '.');
+    EXPECT_EQ(FindScorer(row.name), &row);
+    EXPECT_GE(row.sinks, 0);
+    const auto presets = ResolveParameters(row, {});
+    ASSERT_THAT(presets, IsOk());
+    EXPECT_NE(row.make(*presets), nullptr);
+    for (const ParameterRow& parameter : row.parameters) {
+      SCOPED_TRACE(parameter.name);
+      EXPECT_THAT(parameter.help, Not(IsEmpty()));
+      EXPECT_LE(parameter.min, parameter.preset);
+      EXPECT_LE(parameter.preset, parameter.max);
+    }
+  }
+}
+
+// Resolve looks for the smallest budget under this assumption.
+TEST(ScorerRegistry, DefaultRecentNeverFallsAsTheBudgetGrows) {
+  for (const ScorerRow& row : ScorerRegistry()) {
+    if (row.recent == nullptr) continue;
+    SCOPED_TRACE(row.name);
+    for (const int32_t sinks : {0, 4, 100}) {
+      for (int32_t budget = 1; budget < 1000; ++budget) {
+        EXPECT_LE(row.recent(budget, sinks), row.recent(budget + 1, sinks)) << "budget " << budget;
+      }
+    }
+  }
+}
+
+// A scorer that says it looks at positions alone asks nothing of attention, and keeps nothing.
+TEST(ScorerRegistry, LockstepScorersNeedNoObservation) {
+  for (const ScorerRow& row : ScorerRegistry()) {
+    SCOPED_TRACE(row.name);
+    const Needs needs = row.make(*ResolveParameters(row, {}))->needs();
+    EXPECT_EQ(row.lockstep, !needs.any());
+    EXPECT_EQ(row.lockstep, needs.state_floats == 0);
+  }
+}
+
+TEST(FindScorer, IsNullForWhatIsNotThere) {
+  EXPECT_EQ(FindScorer("nope"), nullptr);
+  EXPECT_EQ(FindScorer(""), nullptr);
+  EXPECT_EQ(FindScorer("H2O"), nullptr);
+}
+
+constexpr ParameterRow kParameters[] = {
+    {.name = "kernel", .help = "width of the pooling", .preset = 7, .min = 1, .max = 63},
+    {.name = "window", .help = "rows that vote", .preset = 32, .min = 1, .max = 512},
+};
+constexpr ScorerRow kRow = {.name = "snap", .parameters = kParameters};
+
+TEST(ResolveParameters, FillsPresetsAroundWhatWasGiven) {
+  EXPECT_THAT(ResolveParameters(kRow, {}).value(), ElementsAre(Pair("kernel", 7), Pair("window", 32)));
+  EXPECT_THAT(ResolveParameters(kRow, {{"window", 512}}).value(), ElementsAre(Pair("kernel", 7), Pair("window", 512)));
+  EXPECT_THAT(ResolveParameters({.name = "bare"}, {}).value(), IsEmpty());
+}
+
+TEST(ResolveParameters, RefusesWithNameAndRange) {
+  struct Case {
+    std::string name;
+    ScorerRow row;
+    ScorerParameters given;
+    std::string reason, field, message;
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<Case> cases = {
+      {"unknown name", kRow, {{"widow", 3}}, "UNKNOWN_PARAMETER", "policy.snap.widow", "snap takes kernel, window"},
+      {"a scorer without any", {.name = "bare"}, {{"x", 3}}, "UNKNOWN_PARAMETER", "policy.bare.x", "no parameters"},
+      {"below", kRow, {{"window", 0}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.window", "0 is not in [1, 512]"},
+      {"above", kRow, {{"kernel", 64}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.kernel", "64 is not in [1, 63]"},
+      {"not a number", kRow, {{"kernel", nan}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.kernel", "nan is not in"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const auto resolved = ResolveParameters(c.row, c.given);
+    ASSERT_THAT(resolved, IsRefusal(absl::StatusCode::kInvalidArgument, c.reason, c.field));
+    EXPECT_THAT(std::string(resolved.status().message()), HasSubstr(c.message));
+  }
+}
+
+}  // namespace
+}  // namespace ebb

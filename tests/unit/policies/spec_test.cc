@@ -1,0 +1,306 @@
+#include "policies/spec.h"
+
+#include <gmock/gmock.h>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "policies/registry.h"
+#include "tests/support/status_matchers.h"
+
+namespace ebb {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMin = std::numeric_limits<int32_t>::min();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr SpecLimits kLimits = {.trained_context = 2048};
+
+TEST(Resolve, FillsTheScorersDefaults) {
+  struct Case {
+    std::string name;
+    PolicySpec spec;
+    int32_t budget, sinks, recent;
+    Positions positions;
+    bool evicts, lockstep;
+  };
+  const std::vector<Case> cases = {
+      {"nothing said is streaming over the trained context", {}, 2048, 4, 2044, Positions::kCompacted, true, true},
+      {"streaming with a budget", {.scorer = "streaming", .budget = 64}, 64, 4, 60, Positions::kCompacted, true, true},
+      {"streaming with sinks", {.budget = 64, .sinks = 10}, 64, 10, 54, Positions::kCompacted, true, true},
+      {"streaming with fewer recent", {.budget = 64, .recent = 8}, 64, 4, 8, Positions::kCompacted, true, true},
+      {"streaming at its smallest", {.budget = 5}, 5, 4, 1, Positions::kCompacted, true, true},
+      {"a window without sinks", {.budget = 1, .sinks = 0}, 1, 0, 1, Positions::kCompacted, true, true},
+      {"streaming filled to the brim",
+       {.budget = 9, .sinks = 4, .recent = 5},
+       9,
+       4,
+       5,
+       Positions::kCompacted,
+       true,
+       true},
+      {"h2o halves an odd budget downwards",
+       {.scorer = "h2o", .budget = 9},
+       9,
+       0,
+       4,
+       Positions::kOriginal,
+       true,
+       false},
+      {"h2o of one token", {.scorer = "h2o", .budget = 1}, 1, 0, 0, Positions::kOriginal, true, false},
+      {"h2o with sinks", {.scorer = "h2o", .budget = 11, .sinks = 5}, 11, 5, 5, Positions::kOriginal, true, false},
+      {"h2o without a recent window",
+       {.scorer = "h2o", .budget = 8, .recent = 0},
+       8,
+       0,
+       0,
+       Positions::kOriginal,
+       true,
+       false},
+      {"h2o compacted",
+       {.scorer = "h2o", .positions = Positions::kCompacted},
+       2048,
+       0,
+       1024,
+       Positions::kCompacted,
+       true,
+       false},
+      {"full up to the trained context", {.scorer = "full"}, 2048, 0, 0, Positions::kOriginal, false, true},
+      {"full up to a longer limit",
+       {.scorer = "full", .budget = 100000},
+       100000,
+       0,
+       0,
+       Positions::kOriginal,
+       false,
+       true},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const auto valid = Resolve(c.spec, kLimits);
+    ASSERT_THAT(valid, IsOk());
+    EXPECT_EQ(valid->scorer_name, c.spec.scorer.empty() ? "streaming" : c.spec.scorer);
+    EXPECT_NE(valid->scorer, nullptr);
+    EXPECT_EQ(valid->trigger.budget, c.budget);
+    EXPECT_EQ(valid->trigger.overflow, 1);
+    EXPECT_EQ(valid->trigger.slack, 0);
+    EXPECT_EQ(valid->trigger.max_drop, 0);
+    EXPECT_EQ(valid->sinks, c.sinks);
+    EXPECT_EQ(valid->recent, c.recent);
+    EXPECT_EQ(valid->recent_follows_budget, !c.spec.recent.has_value());
+    EXPECT_EQ(valid->positions, c.positions);
+    EXPECT_EQ(valid->evicts, c.evicts);
+    EXPECT_EQ(valid->lockstep, c.lockstep);
+  }
+}
+
+TEST(Resolve, PassesOnWhatTheCallerChose) {
+  const auto valid = Resolve({.budget = 2048,
+                              .overflow = 32,
+                              .slack = 16,
+                              .max_drop = 32,
+                              .positions = Positions::kOriginal,
+                              .kv_type = KvType::kF32,
+                              .rope_cache = RopeCache::kRk},
+                             kLimits);
+  ASSERT_THAT(valid, IsOk());
+  EXPECT_EQ(valid->trigger.overflow, 32);
+  EXPECT_EQ(valid->trigger.slack, 16);
+  EXPECT_EQ(valid->trigger.max_drop, 32);
+  EXPECT_EQ(valid->positions, Positions::kOriginal);
+  EXPECT_EQ(valid->kv_type, KvType::kF32);
+  EXPECT_EQ(valid->rope_cache, RopeCache::kRk);
+}
+
+// LAZY's ablation sets one without the other; neither has an effect alone.
+TEST(Resolve, AllowsSlackAndMaxDropAlone) {
+  EXPECT_THAT(Resolve({.slack = 16}, kLimits), IsOk());
+  EXPECT_THAT(Resolve({.max_drop = 16}, kLimits), IsOk());
+}
+
+TEST(Resolve, CutsTheDefaultBudgetToTheLargestAllowed) {
+  EXPECT_EQ(Resolve({}, {.trained_context = 4096, .budget_max = 1000})->trigger.budget, 1000);
+  EXPECT_EQ(Resolve({}, {.trained_context = kMax, .budget_max = kMax})->trigger.budget, kBudgetMax);
+}
+
+TEST(Resolve, RefusesWithReasonFieldAndWhatWouldBeRight) {
+  struct Case {
+    std::string name;
+    PolicySpec spec;
+    std::string reason, field, message;
+  };
+  const std::string small = "BUDGET_TOO_SMALL", large = "VALUE_TOO_LARGE", negative = "NEGATIVE_VALUE";
+  const std::string budget = "policy.trigger.budget", meaningless = "MEANINGLESS_COMBINATION";
+  const std::vector<Case> cases = {
+      {"h2o without a choice",
+       {.scorer = "h2o", .budget = 64, .sinks = 4, .recent = 64},
+       small,
+       budget,
+       "policy.trigger.budget: 64 is below sinks 4 + recent 64 + 1; use at least 69"},
+      {"h2o, one short of a choice",
+       {.scorer = "h2o", .budget = 68, .sinks = 4, .recent = 64},
+       small,
+       budget,
+       "use at least 69"},
+      {"h2o whose recent follows the budget",
+       {.scorer = "h2o", .budget = 10, .sinks = 5},
+       small,
+       budget,
+       "10 is below sinks 5 + recent 5 + 1; use at least 11"},
+      {"streaming below its sinks", {.budget = 3}, small, budget, "3 is below sinks 4 + recent 1; use at least 5"},
+      {"streaming without a recent token", {.budget = 4}, small, budget, "use at least 5"},
+      {"streaming below protection",
+       {.budget = 63, .recent = 60},
+       small,
+       budget,
+       "63 is below sinks 4 + recent 60; use at least 64"},
+      {"streaming of nothing", {.budget = 0}, small, budget, "use at least 5"},
+      {"a negative budget", {.scorer = "h2o", .budget = kMin}, small, budget, "use at least 1"},
+      {"full of nothing", {.scorer = "full", .budget = 0}, small, budget, "0 is below 1; use at least 1"},
+      {"the default budget is below the sinks asked for", {.sinks = 3000}, small, budget, "use at least 3001"},
+      {"a budget above the largest", {.budget = kMax}, "BUDGET_TOO_LARGE", budget, "above the largest budget 16777216"},
+      {"full above the largest", {.scorer = "full", .budget = kBudgetMax + 1}, "BUDGET_TOO_LARGE", budget, "16777217"},
+      {"protection that no budget holds",
+       {.scorer = "h2o", .sinks = kBudgetMax, .recent = 1},
+       "BUDGET_TOO_LARGE",
+       "policy.protect",
+       "above the largest, 16777216"},
+      {"sinks that no budget holds", {.sinks = kBudgetMax}, "BUDGET_TOO_LARGE", "policy.protect", "sinks 16777216"},
+      {"overflow of zero", {.overflow = 0}, "OVERFLOW_ZERO", "policy.trigger.overflow", "use 1"},
+      {"negative overflow", {.overflow = -1}, negative, "policy.trigger.overflow", "-1 is below 0"},
+      {"negative slack", {.slack = kMin}, negative, "policy.trigger.slack", "-2147483648 is below 0"},
+      {"negative max_drop", {.max_drop = -1}, negative, "policy.trigger.max_drop", "-1"},
+      {"negative sinks", {.sinks = -1}, negative, "policy.protect.sinks", "-1"},
+      {"negative recent", {.recent = -1}, negative, "policy.protect.recent", "-1"},
+      {"huge overflow", {.overflow = kMax}, large, "policy.trigger.overflow", "2147483647 is above 16777216"},
+      {"huge slack", {.slack = kMax}, large, "policy.trigger.slack", "above 16777216"},
+      {"huge max_drop", {.max_drop = kMax}, large, "policy.trigger.max_drop", "above 16777216"},
+      {"huge sinks", {.sinks = kMax}, large, "policy.protect.sinks", "above 16777216"},
+      {"huge recent", {.recent = kMax}, large, "policy.protect.recent", "above 16777216"},
+      {"both kinds of budget",
+       {.budget = 64, .budget_ratio = 0.5},
+       "BUDGET_AMBIGUOUS",
+       "policy.trigger.budget_ratio",
+       "not both"},
+      {"a ratio of zero", {.budget_ratio = 0}, "RATIO_OUT_OF_RANGE", "policy.trigger.budget_ratio", "0 is not above 0"},
+      {"a ratio above one", {.budget_ratio = 1.5}, "RATIO_OUT_OF_RANGE", "policy.trigger.budget_ratio", "1.5"},
+      {"a ratio that is no number", {.budget_ratio = kNan}, "RATIO_OUT_OF_RANGE", "policy.trigger.budget_ratio", "nan"},
+      {"a parameter that nobody knows",
+       {.scorer = "h2o", .parameters = {{"decay", 0.5}}},
+       "UNKNOWN_PARAMETER",
+       "policy.h2o.decay",
+       "h2o takes no parameters"},
+      {"streaming without recent tokens", {.recent = 0}, meaningless, "policy.protect.recent", "use at least 1"},
+      {"a ratio on full", {.scorer = "full", .budget_ratio = 0.5}, meaningless, "policy.trigger.budget_ratio", "full"},
+      {"overflow on full", {.scorer = "full", .overflow = 1}, meaningless, "policy.trigger.overflow", "never evicts"},
+      {"slack on full", {.scorer = "full", .slack = 1}, meaningless, "policy.trigger.slack", "never evicts"},
+      {"max_drop on full", {.scorer = "full", .max_drop = 1}, meaningless, "policy.trigger.max_drop", "leave it out"},
+      {"sinks on full", {.scorer = "full", .sinks = 0}, meaningless, "policy.protect.sinks", "never evicts"},
+      {"recent on full", {.scorer = "full", .recent = 0}, meaningless, "policy.protect.recent", "never evicts"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const auto valid = Resolve(c.spec, kLimits);
+    ASSERT_THAT(valid, IsRefusal(absl::StatusCode::kInvalidArgument, c.reason, c.field));
+    EXPECT_EQ(GetRefusal(valid.status()).field, c.field);
+    EXPECT_THAT(std::string(valid.status().message()), HasSubstr(c.message));
+  }
+}
+
+TEST(Resolve, NamesTheKnownScorersWhenOneIsUnknown) {
+  const auto valid = Resolve({.scorer = "h20"}, kLimits);
+  ASSERT_THAT(valid, IsRefusal(absl::StatusCode::kNotFound, "UNKNOWN_SCORER", "policy.scorer"));
+  const std::string message(valid.status().message());
+  EXPECT_THAT(message, HasSubstr("policy.scorer: no scorer named 'h20'; use full, streaming, h2o"));
+  for (const ScorerRow& row : ScorerRegistry()) EXPECT_THAT(message, HasSubstr(std::string(row.name)));
+}
+
+// The budget that a refusal names is accepted, and the one below it is not.
+TEST(Resolve, NamesTheSmallestBudgetExactly) {
+  for (const ScorerRow& row : ScorerRegistry()) {
+    if (!row.evicts) continue;
+    for (const std::optional<int32_t> recent : {std::optional<int32_t>(), std::optional<int32_t>(7)}) {
+      for (int32_t sinks = 0; sinks < 40; ++sinks) {
+        SCOPED_TRACE(testing::Message() << row.name << ", sinks " << sinks << ", recent " << recent.value_or(-1));
+        PolicySpec spec = {.scorer = std::string(row.name), .budget = 1, .sinks = sinks, .recent = recent};
+        while (!Resolve(spec, kLimits).ok()) ++*spec.budget;
+        const int32_t smallest = *spec.budget;
+        ASSERT_LE(smallest, 100);
+        for (int32_t budget = 0; budget < smallest; ++budget) {
+          spec.budget = budget;
+          EXPECT_THAT(std::string(Resolve(spec, kLimits).status().message()),
+                      HasSubstr("use at least " + std::to_string(smallest)));
+        }
+      }
+    }
+  }
+}
+
+TEST(FixBudget, TakesTheFloorOfTheRatioOnceThePromptIsKnown) {
+  struct Case {
+    std::string name;
+    double ratio;
+    int32_t prompt, budget, recent;
+  };
+  const std::vector<Case> cases = {
+      {"a product that floats miss from below", 0.29, 100, 29, 14},
+      {"and the one of POLICIES 1.4", 0.1, 100, 10, 5},
+      {"a fraction is dropped", 0.3, 11, 3, 1},
+      {"the whole prompt", 1.0, 77, 77, 38},
+      {"the smallest that works", 0.5, 2, 1, 0},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const auto open = Resolve({.scorer = "h2o", .budget_ratio = c.ratio}, kLimits);
+    ASSERT_THAT(open, IsOk());
+    EXPECT_EQ(open->trigger.budget, 0);
+    EXPECT_EQ(open->budget_ratio, c.ratio);
+    const auto fixed = FixBudget(*open, c.prompt);
+    ASSERT_THAT(fixed, IsOk());
+    EXPECT_EQ(fixed->trigger.budget, c.budget);
+    EXPECT_EQ(fixed->recent, c.recent);
+  }
+}
+
+TEST(FixBudget, KeepsARecentWindowThatWasGiven) {
+  const auto open = Resolve({.scorer = "h2o", .budget_ratio = 0.5, .recent = 10}, kLimits);
+  EXPECT_EQ(FixBudget(open.value(), 100)->recent, 10);
+}
+
+TEST(FixBudget, LeavesAKnownBudgetAlone) {
+  const auto known = Resolve({.budget = 64}, kLimits);
+  EXPECT_EQ(FixBudget(known.value(), 10)->trigger.budget, 64);
+  const auto fixed = FixBudget(Resolve({.budget_ratio = 0.5}, kLimits).value(), 100);
+  EXPECT_EQ(FixBudget(fixed.value(), 1000)->trigger.budget, 50);
+}
+
+TEST(FixBudget, RefusesAShareThatIsTooSmallOrTooLarge) {
+  const auto streaming = Resolve({.budget_ratio = 0.1}, kLimits).value();
+  const auto few = FixBudget(streaming, 49);
+  ASSERT_THAT(few, IsRefusal(absl::StatusCode::kInvalidArgument, "BUDGET_TOO_SMALL", "policy.trigger.budget_ratio"));
+  EXPECT_THAT(std::string(few.status().message()), HasSubstr("4 is below sinks 4 + recent 1; use at least 5"));
+  EXPECT_THAT(FixBudget(streaming, 50), IsOk());
+  EXPECT_THAT(FixBudget(streaming, 0), IsRefusal(absl::StatusCode::kInvalidArgument, "BUDGET_TOO_SMALL", "ratio"));
+  EXPECT_THAT(FixBudget(streaming, kMax), IsRefusal(absl::StatusCode::kInvalidArgument, "BUDGET_TOO_LARGE", "ratio"));
+}
+
+// Whatever a caller writes, a spec that passes keeps later arithmetic small.
+TEST(Resolve, BoundsEveryNumberThatPasses) {
+  const auto valid = Resolve({.scorer = "h2o",
+                              .budget = kBudgetMax,
+                              .overflow = kBudgetMax,
+                              .slack = kBudgetMax,
+                              .max_drop = kBudgetMax,
+                              .sinks = 1,
+                              .recent = kBudgetMax - 2},
+                             {.trained_context = kMax, .budget_max = kMax});
+  ASSERT_THAT(valid, IsOk());
+  EXPECT_EQ(Capacity(valid->trigger, 512), int64_t{2} * kBudgetMax + 512);
+  EXPECT_EQ(TokensToDrop(valid->trigger, 2 * kBudgetMax), kBudgetMax);
+}
+
+}  // namespace
+}  // namespace ebb

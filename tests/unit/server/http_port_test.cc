@@ -1,0 +1,109 @@
+#include "server/http_port.h"
+
+#include <gmock/gmock.h>
+#include <httplib.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/status_matchers.h"
+
+namespace ebb {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const Address kAnyPort = {.host = "127.0.0.1", .port = 0};
+
+httplib::Client ClientOf(const HttpPort& port) { return httplib::Client(port.address().host, port.address().port); }
+
+HttpPages Pages() {
+  return {.metrics = [] { return std::string("ebb_sessions 3\n"); }, .ready = [] { return absl::OkStatus(); }};
+}
+
+TEST(HttpPort, ServesItsThreePages) {
+  const auto port = HttpPort::Start(kAnyPort, Pages());
+  ASSERT_THAT(port, IsOk());
+  EXPECT_GT((*port)->address().port, 0);
+  httplib::Client client = ClientOf(**port);
+  const auto metrics = client.Get("/metrics");
+  ASSERT_TRUE(metrics);
+  EXPECT_EQ(metrics->status, 200);
+  EXPECT_EQ(metrics->body, "ebb_sessions 3\n");
+  EXPECT_THAT(metrics->get_header_value("Content-Type"), StartsWith("text/plain; version=0.0.4"));
+  EXPECT_EQ(client.Get("/healthz")->status, 200);
+  EXPECT_EQ(client.Get("/readyz")->status, 200);
+  EXPECT_THAT(client.Get("/")->body, HasSubstr("/readyz"));
+}
+
+TEST(HttpPort, SaysWhyItIsNotReady) {
+  std::atomic<bool> draining = false;
+  HttpPages pages = Pages();
+  pages.ready = [&] { return draining ? absl::UnavailableError("draining: 3 streams left") : absl::OkStatus(); };
+  const auto port = HttpPort::Start(kAnyPort, pages);
+  ASSERT_THAT(port, IsOk());
+  httplib::Client client = ClientOf(**port);
+  EXPECT_EQ(client.Get("/readyz")->status, 200);
+  draining = true;
+  const auto answer = client.Get("/readyz");
+  EXPECT_EQ(answer->status, 503);
+  EXPECT_EQ(answer->body, "draining: 3 streams left\n");
+  EXPECT_EQ(client.Get("/healthz")->status, 200);
+}
+
+TEST(HttpPort, RefusesOtherPathsAndMethods) {
+  const auto port = HttpPort::Start(kAnyPort, Pages());
+  ASSERT_THAT(port, IsOk());
+  httplib::Client client = ClientOf(**port);
+  EXPECT_EQ(client.Get("/nothing")->status, 404);
+  EXPECT_EQ(client.Get("/metrics/../etc/passwd")->status, 404);
+  EXPECT_EQ(client.Post("/metrics", "x", "text/plain")->status, 405);
+  EXPECT_EQ(client.Delete("/metrics")->status, 405);
+  EXPECT_EQ(client.Head("/metrics")->status, 200);
+}
+
+TEST(HttpPort, NeverSharesAPortAndGivesItBack) {
+  auto first = HttpPort::Start(kAnyPort, Pages());
+  ASSERT_THAT(first, IsOk());
+  const Address taken = (*first)->address();
+  const auto second = HttpPort::Start(taken, Pages());
+  EXPECT_THAT(second, IsRefusal(absl::StatusCode::kUnavailable, "PORT_UNAVAILABLE", ""));
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(FormatAddress(taken)));
+  first->reset();
+  EXPECT_THAT(HttpPort::Start(taken, Pages()), IsOk());
+}
+
+TEST(HttpPort, RefusesAHostThatIsNotHere) {
+  EXPECT_THAT(HttpPort::Start({.host = "192.0.2.1", .port = 0}, Pages()),
+              IsRefusal(absl::StatusCode::kUnavailable, "PORT_UNAVAILABLE", ""));
+}
+
+TEST(HttpPort, AnswersManyClientsAtOnce) {
+  const auto port = HttpPort::Start(kAnyPort, Pages());
+  ASSERT_THAT(port, IsOk());
+  std::atomic<int> answered = 0;
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back([&] {
+      for (int round = 0; round < 20; ++round) {
+        const auto answer = ClientOf(**port).Get("/metrics");
+        answered += answer && answer->status == 200 ? 1 : 0;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(answered, 80);
+}
+
+TEST(HttpPort, StopsAtOnceHoweverOftenItStarts) {
+  for (int i = 0; i < 50; ++i) {
+    const auto port = HttpPort::Start(kAnyPort, Pages());
+    ASSERT_THAT(port, IsOk());
+  }
+}
+
+}  // namespace
+}  // namespace ebb

@@ -1,0 +1,201 @@
+#include "server/metrics.h"
+
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "policies/registry.h"
+#include "policies/status.h"
+#include "server/process_stats.h"
+
+namespace ebb {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+MetricsOptions Options() {
+  return {.version = "0.1.0",
+          .revision = "abc",
+          .backend = "cpu-avx2",
+          .grpc_version = "1.51.1",
+          .model = "quote \" backslash \\ newline \n byte \xFF",
+          .methods = {"InferenceService/Generate", "SessionService/GetSession"},
+          .tenants = {"acme"},
+          .tenants_max = 4};
+}
+
+// The value of one series of the text, as text; empty if there is none.
+std::string Value(const std::string& text, const std::string& series) {
+  const size_t at = ("\n" + text).find("\n" + series + " ");
+  if (at == std::string::npos) return "";
+  const size_t begin = at + series.size() + 1;
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+TEST(MetricTable, FollowsPrometheusNaming) {
+  for (const MetricRow& row : MetricTable()) {
+    SCOPED_TRACE(row.name);
+    const std::string name(row.name);
+    EXPECT_TRUE(name.starts_with("ebb_") || name.starts_with("process_"));
+    EXPECT_EQ(row.kind == MetricKind::kCounter, name.ends_with("_total"));
+    EXPECT_EQ(row.kind == MetricKind::kHistogram, !row.buckets.empty());
+    EXPECT_THAT(std::string(row.help), EndsWith("."));
+    if (row.unit == "seconds" || row.unit == "bytes") {
+      EXPECT_THAT(name, HasSubstr("_" + std::string(row.unit)));
+    }
+    for (const std::string_view label : row.labels) {
+      EXPECT_NE(label, "session");
+      EXPECT_NE(label, "request");
+    }
+  }
+}
+
+TEST(Metrics, ShowEverySeriesAtZeroBeforeAnythingHappened) {
+  const std::string text = Metrics(Options()).Serialize();
+  for (const MetricRow& row : MetricTable()) {
+    EXPECT_THAT(text, HasSubstr("# TYPE " + std::string(row.name) + " ")) << row.name;
+  }
+  EXPECT_EQ(Value(text, "ebb_rpc_handled_total{method=\"SessionService/GetSession\",code=\"DATA_LOSS\"}"), "0");
+  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"NO_PAGES\"}"), "0");
+  EXPECT_EQ(Value(text, "ebb_errors_total{reason=\"INTERNAL\"}"), "0");
+  EXPECT_EQ(Value(text, "ebb_sessions{tenant=\"default\"}"), "0");
+  EXPECT_EQ(Value(text, "ebb_sessions{tenant=\"acme\"}"), "0");
+  EXPECT_EQ(Value(text, "ebb_finished_total{reason=\"max_tokens\"}"), "0");
+  EXPECT_EQ(Value(text, "ebb_cache_bytes{state=\"free\"}"), "0");
+  for (const ScorerRow& row : ScorerRegistry()) {
+    EXPECT_EQ(Value(text, "ebb_evicted_slots_total{policy=\"" + std::string(row.name) + "\"}"), "0");
+  }
+}
+
+TEST(Metrics, CountUnderTheirLabels) {
+  Metrics metrics(Options());
+  const TenantMetrics& acme = metrics.tenant("acme");
+  acme.prompt_tokens.Add(17);
+  acme.sessions.Add(1);
+  acme.ttft.Observe(absl::Milliseconds(20));
+  acme.ttft.Observe(absl::Seconds(1000));
+  metrics.worker().bytes.used.Set(4096);
+  metrics.finished(v1::FINISH_REASON_STOP).Add();
+  const std::string text = metrics.Serialize();
+  EXPECT_EQ(Value(text, "ebb_prompt_tokens_total{tenant=\"acme\"}"), "17");
+  EXPECT_EQ(Value(text, "ebb_prompt_tokens_total{tenant=\"default\"}"), "0");
+  EXPECT_EQ(Value(text, "ebb_sessions{tenant=\"acme\"}"), "1");
+  EXPECT_EQ(Value(text, "ebb_ttft_seconds_bucket{tenant=\"acme\",le=\"0.01\"}"), "0");
+  EXPECT_EQ(Value(text, "ebb_ttft_seconds_bucket{tenant=\"acme\",le=\"0.02\"}"), "1") << "bounds are included";
+  EXPECT_EQ(Value(text, "ebb_ttft_seconds_bucket{tenant=\"acme\",le=\"160\"}"), "1");
+  EXPECT_EQ(Value(text, "ebb_ttft_seconds_bucket{tenant=\"acme\",le=\"+Inf\"}"), "2");
+  EXPECT_EQ(Value(text, "ebb_ttft_seconds_count{tenant=\"acme\"}"), "2");
+  EXPECT_EQ(Value(text, "ebb_ttft_seconds_sum{tenant=\"acme\"}"), "1000.02");
+  EXPECT_EQ(Value(text, "ebb_cache_bytes{state=\"used\"}"), "4096");
+  EXPECT_EQ(Value(text, "ebb_finished_total{reason=\"stop\"}"), "1");
+}
+
+TEST(Metrics, PutTenantsPastTheCapUnderOther) {
+  Metrics metrics(Options());
+  for (int i = 0; i < 1000; ++i) metrics.tenant("tenant-" + std::to_string(i)).completion_tokens.Add();
+  metrics.tenant("acme").completion_tokens.Add();
+  const std::string text = metrics.Serialize();
+  EXPECT_EQ(Value(text, "ebb_completion_tokens_total{tenant=\"tenant-0\"}"), "1");
+  EXPECT_EQ(Value(text, "ebb_completion_tokens_total{tenant=\"tenant-1\"}"), "1");
+  EXPECT_EQ(Value(text, "ebb_completion_tokens_total{tenant=\"other\"}"), "998");
+  EXPECT_EQ(Value(text, "ebb_completion_tokens_total{tenant=\"acme\"}"), "1");
+  EXPECT_THAT(text, Not(HasSubstr("tenant-2")));
+}
+
+TEST(CallEnded, TellsRefusalsErrorsAndCancelledCallsApart) {
+  Metrics metrics(Options());
+  const MethodMetrics& generate = metrics.method("InferenceService/Generate");
+  metrics.CallEnded(generate, absl::OkStatus(), absl::Seconds(1));
+  metrics.CallEnded(generate, absl::CancelledError(), absl::Seconds(1));
+  metrics.CallEnded(generate, RefuseField("BUDGET_TOO_SMALL", "policy", "x"), absl::Seconds(1));
+  metrics.CallEnded(generate, absl::NotFoundError("no refusal"), absl::Seconds(1));
+  metrics.CallEnded(generate, absl::InternalError("disk"), absl::Seconds(1));
+  metrics.CallEnded(generate, Refuse(absl::StatusCode::kDataLoss, "x", {.reason = "MODEL_DAMAGED"}), absl::Seconds(1));
+  const std::string text = metrics.Serialize();
+  const auto handled = [&](const std::string& code) {
+    return Value(text, "ebb_rpc_handled_total{method=\"InferenceService/Generate\",code=\"" + code + "\"}");
+  };
+  EXPECT_EQ(handled("OK"), "1");
+  EXPECT_EQ(handled("CANCELLED"), "1");
+  EXPECT_EQ(handled("INVALID_ARGUMENT"), "1");
+  EXPECT_EQ(handled("INTERNAL"), "1");
+  EXPECT_EQ(Value(text, "ebb_rpc_seconds_count{method=\"InferenceService/Generate\"}"), "6");
+  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"BUDGET_TOO_SMALL\"}"), "1");
+  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"NOT_FOUND\"}"), "1");
+  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"CANCELLED\"}"), "");
+  EXPECT_EQ(Value(text, "ebb_errors_total{reason=\"INTERNAL\"}"), "1");
+  EXPECT_EQ(Value(text, "ebb_errors_total{reason=\"MODEL_DAMAGED\"}"), "1");
+  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"MODEL_DAMAGED\"}"), "");
+}
+
+TEST(CallEnded, BoundsTheReasons) {
+  Metrics metrics(Options());
+  for (int i = 0; i < 1000; ++i) {
+    metrics.CallEnded(metrics.method("SessionService/GetSession"), RefuseField("R" + std::to_string(i), "f", "x"), {});
+  }
+  const std::string text = metrics.Serialize();
+  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"R127\"}"), "1");
+  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"other\"}"), "872");
+}
+
+TEST(Metrics, LoseNothingWhenThreadsWriteAndReadAtOnce) {
+  Metrics metrics(Options());
+  constexpr int kThreads = 4, kRounds = 2000;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&metrics, t] {
+      for (int i = 0; i < kRounds; ++i) {
+        metrics.tenant("tenant-" + std::to_string(t)).inter_token.Observe(0.25);
+        const TenantMetrics& tenant = metrics.tenant("acme");
+        tenant.sessions.Add(i % 2 == 0 ? 1 : -1);
+        metrics.worker().step_tokens.Observe(3);
+        if (i % 500 == 0) metrics.Serialize();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const std::string text = metrics.Serialize();
+  EXPECT_EQ(Value(text, "ebb_step_tokens_bucket{le=\"2\"}"), "0");
+  EXPECT_EQ(Value(text, "ebb_step_tokens_bucket{le=\"4\"}"), std::to_string(kThreads * kRounds));
+  EXPECT_EQ(Value(text, "ebb_step_tokens_sum"), std::to_string(kThreads * kRounds * 3));
+  EXPECT_EQ(Value(text, "ebb_sessions{tenant=\"acme\"}"), "0");
+}
+
+TEST(Metrics, PassPromtoolsCheck) {
+  if (std::system("command -v promtool > /dev/null") != 0) GTEST_SKIP() << "promtool is not installed";
+  Metrics metrics(Options());
+  metrics.tenant("acme").ttft.Observe(0.3);
+  const std::filesystem::path folder = testing::TempDir();
+  const std::string file = folder / "metrics.txt", answer = folder / "promtool.txt";
+  std::ofstream(file) << metrics.Serialize();
+  const int status = std::system(("promtool check metrics < " + file + " > " + answer + " 2>&1").c_str());
+  std::ifstream said(answer);
+  EXPECT_EQ(WEXITSTATUS(status), 0) << std::string(std::istreambuf_iterator<char>(said), {});
+}
+
+TEST(ReadProcessStats, SeesThisProcess) {
+  const ProcessStats stats = ReadProcessStats();
+  EXPECT_GT(stats.resident_bytes, 1 << 20);
+  EXPECT_GE(stats.virtual_bytes, stats.resident_bytes);
+  EXPECT_GE(stats.open_fds, 3);
+  EXPECT_GE(stats.cpu_seconds, 0);
+  EXPECT_GT(stats.start_time_seconds, 1.6e9);
+  std::FILE* file = std::fopen("/dev/null", "r");
+  EXPECT_EQ(ReadProcessStats().open_fds, stats.open_fds + 1);
+  std::fclose(file);
+}
+
+}  // namespace
+}  // namespace ebb
