@@ -115,7 +115,7 @@ void AddGenerate(CLI::App& app, Shell& shell) {
   command->footer(
       "Examples:\n"
       "  ebb generate \"It was a dark and stormy night\" --max-tokens 64\n"
-      "  ebb generate --file book.txt --policy streaming --budget 256\n"
+      "  ebb generate --file models/text/persuasion.txt --policy streaming --budget 256\n"
       "  ebb generate --chat \"Where is the lamp?\" --session s1 --temperature 0");
   command->callback([&shell, flags] {
     if (flags->text.empty() && flags->file.empty()) throw CLI::RequiredError("a prompt: text, or --file");

@@ -17,8 +17,8 @@ int main(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  ebb-lab info models/ebb-tiny-q8_0.gguf\n"
-      "  ebb-lab ppl models/ebb-tiny-q8_0.gguf book.txt --policy h2o --budget 256\n"
-      "  ebb-lab golden ../shared/golden\n"
+      "  ebb-lab ppl models/ebb-tiny-q8_0.gguf models/text/persuasion.txt --policy h2o --budget 256\n"
+      "  ebb-lab golden tests/golden/data\n"
       "Exit codes: 0 done, 1 failed or did not match, 2 usage.");
   app.fallthrough();
   app.require_subcommand(1);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/lab/lab.h"
 #include "engine/sampler.h"
+#include "policies/registry.h"
 #include "policies/status.h"
 
 namespace ebb::lab {
@@ -120,13 +121,19 @@ absl::Status Run(const Lab& lab, const Options& options) {
   return absl::OkStatus();
 }
 
+std::string ScorerNames() {
+  std::string names;
+  for (const ScorerRow& row : ScorerRegistry()) names += absl::StrFormat("%s%s", names.empty() ? "" : ", ", row.name);
+  return names;
+}
+
 void AddPolicyOptions(CLI::App& command, PolicySpec& policy) {
   static const std::map<std::string, Positions> kPositions = {{"original", Positions::kOriginal},
                                                               {"compacted", Positions::kCompacted}};
   static const std::map<std::string, KvType> kTypes = {
       {"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"f16", KvType::kF16}};
   static const std::map<std::string, RopeCache> kRopeCaches = {{"fused", RopeCache::kFused}, {"rk", RopeCache::kRk}};
-  command.add_option("--policy", policy.scorer, "Scorer: full, streaming, h2o, ...")->default_val("streaming");
+  command.add_option("--policy", policy.scorer, "Scorer: " + ScorerNames())->default_val("streaming");
   command.add_option("--budget", policy.budget, "Tokens per lane; default: the model's trained context");
   command.add_option("--sinks", policy.sinks, "First tokens that stay; default by scorer");
   command.add_option("--recent", policy.recent, "Newest tokens that stay; default by scorer");
