@@ -3,28 +3,40 @@
 import os
 import sys
 
-import grpc
-from ebb.v1 import inference_pb2, inference_pb2_grpc, session_pb2, session_pb2_grpc
+try:
+    import grpc
+    from ebb.v1 import inference_pb2, inference_pb2_grpc, session_pb2, session_pb2_grpc
+except ModuleNotFoundError as missing:
+    sys.exit(f"chat.py: no module {missing.name}; README.md beside this file says how to get grpcio and the stubs")
 
-channel = grpc.insecure_channel(os.environ.get("EBB_ADDR", "127.0.0.1:7700"))
-sessions = session_pb2_grpc.SessionServiceStub(channel)
-inference = inference_pb2_grpc.InferenceServiceStub(channel)
 
-request = session_pb2.CreateSessionRequest()
-request.policy.h2o.SetInParent()
-request.policy.trigger.budget = 256
-session = sessions.CreateSession(request)
+def converse(address, turns):
+    channel = grpc.insecure_channel(address)
+    sessions = session_pb2_grpc.SessionServiceStub(channel)
+    inference = inference_pb2_grpc.InferenceServiceStub(channel)
 
-for line in sys.argv[1:] or ["The lamp is in the cellar. Where is the lamp?"]:
-    ask = inference_pb2.GenerateRequest(session=session.name)
-    ask.prompt.chat.messages.add(role="user", content=line)
-    ask.sampling.temperature = 0
-    ask.stopping.max_tokens = 48
-    print(">", line)
-    for message in inference.Generate(ask):
-        if message.HasField("decode"):
-            print(message.decode.text, end="", flush=True)
-            usage = message.decode.usage
-    print(f"\n[cache {usage.cache_length} of {usage.session_tokens} tokens seen]")
+    request = session_pb2.CreateSessionRequest()
+    request.policy.h2o.SetInParent()
+    request.policy.trigger.budget = 256
+    session = sessions.CreateSession(request)
 
-sessions.DeleteSession(session_pb2.DeleteSessionRequest(name=session.name))
+    for line in turns:
+        ask = inference_pb2.GenerateRequest(session=session.name)
+        ask.prompt.chat.messages.add(role="user", content=line)
+        ask.sampling.temperature = 0
+        ask.stopping.max_tokens = 48
+        print(">", line)
+        for message in inference.Generate(ask):
+            if message.HasField("decode"):
+                print(message.decode.text, end="", flush=True)
+                usage = message.decode.usage
+        print(f"\n[cache {usage.cache_length} of {usage.session_tokens} tokens seen]")
+
+    sessions.DeleteSession(session_pb2.DeleteSessionRequest(name=session.name))
+
+
+address = os.environ.get("EBB_ADDR", "127.0.0.1:7700")
+try:
+    converse(address, sys.argv[1:] or ["The lamp is in the cellar. Where is the lamp?"])
+except grpc.RpcError as error:
+    sys.exit(f"chat.py: {error.code().name} from {address}: {error.details()}")

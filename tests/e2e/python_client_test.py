@@ -4,16 +4,40 @@ import os
 import subprocess
 import sys
 import tempfile
+import unittest
 
 from binaries import ROOT, Server
 
-with tempfile.TemporaryDirectory() as stubs, Server() as server:
-    subprocess.run([ROOT / "client/python/stubs", stubs], check=True)
-    done = subprocess.run([sys.executable, ROOT / "client/python/chat.py", "The passkey of Clara is 90557. What is the passkey of Clara?",
-                           "What is the passkey of Clara?"],
-                          env={**os.environ, "PYTHONPATH": stubs, "EBB_ADDR": server.addr}, capture_output=True, text=True, timeout=120)
-    print(done.stdout, done.stderr)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("90557") >= 3, "the question, and both answers, name the passkey"
-    assert done.stdout.count("[cache ") == 2
-    assert server.ebb("sessions").strip() == "no sessions"
+
+def chat(*turns, **environment):
+    return subprocess.run([sys.executable, ROOT / "client/python/chat.py", *turns], env={**os.environ, **environment}, capture_output=True,
+                          text=True, timeout=120)
+
+
+class PythonClient(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.stubs = cls.enterClassContext(tempfile.TemporaryDirectory())
+        subprocess.run([ROOT / "client/python/stubs", cls.stubs], check=True)
+
+    def test_converses_and_tidies_up(self):
+        with Server() as server:
+            done = chat("The passkey of Clara is 90557. What is the passkey of Clara?", "What is the passkey of Clara?",
+                        PYTHONPATH=self.stubs, EBB_ADDR=server.addr)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertGreaterEqual(done.stdout.count("90557"), 3, "the question, and both answers, name the passkey")
+            self.assertEqual(done.stdout.count("[cache "), 2)
+            self.assertEqual(server.ebb("sessions").strip(), "no sessions")
+
+    def test_says_in_a_line_what_is_missing(self):
+        for missing, environment, says in (("server", {"PYTHONPATH": self.stubs, "EBB_ADDR": "127.0.0.1:1"}, "UNAVAILABLE from 127.0.0.1:1"),
+                                           ("stubs", {"PYTHONPATH": ""}, "no module ebb")):
+            with self.subTest(missing):
+                done = chat(**environment)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(says, done.stderr)
+                self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))
