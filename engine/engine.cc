@@ -262,6 +262,10 @@ class EngineOnOps final : public Engine {
         if (IsDue(session.policy(), map)) pruned_.push_back({.row = i, .map = &map, .policy = &session.policy()});
       }
     }
+    // On every thread, whichever lanes it will get: none allocates while it works.
+    int32_t slots = 0;
+    for (const Pruned& lane : pruned_) slots = std::max(slots, lane.map->capacity());
+    for (EvictScratch& scratch : scratch_) scratch.Reserve(slots);
     ops_->host_threads().For(static_cast<int64_t>(pruned_.size()), [this](int64_t item, int32_t thread) {
       Pruned& lane = pruned_[item];
       lane.evicted = EvictAfterStep(*lane.policy, *lane.map, scratch_[thread]);

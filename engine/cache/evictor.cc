@@ -7,6 +7,14 @@
 
 namespace ebb {
 
+void EvictScratch::Reserve(int32_t slots) {
+  const auto size = static_cast<size_t>(slots);
+  select.ages.reserve(size);
+  select.turns.reserve(size);
+  keep.reserve(size);
+  victims.reserve(size);
+}
+
 absl::Status ChooseVictims(const Scorer& scorer, const LaneView& view, std::span<const float> state, int32_t count,
                            EvictScratch& scratch) {
   scratch.keep.resize(view.token.size());

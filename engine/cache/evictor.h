@@ -17,6 +17,9 @@ namespace ebb {
 
 // Working memory, one per thread; keeps its capacity.
 struct EvictScratch {
+  // Room for lanes of `slots` slots, so that choosing victims among them allocates nothing.
+  void Reserve(int32_t slots);
+
   SelectScratch select = {};
   std::vector<float> keep = {};
   std::vector<int32_t> victims = {};

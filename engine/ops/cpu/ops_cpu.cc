@@ -76,6 +76,21 @@ bool IsObserved(const AttendTask& task, const AttendItem& item) {
          (task.window != nullptr && last > task.tokens - task.window_rows);
 }
 
+// The parts of AttendScratch for `rows` rows of one lane, in floats.
+struct ScratchShape {
+  ScratchShape(int64_t rows, bool observed, const LaneStorage& lane)
+      : keys(int64_t{kBlockSlots} * lane.format.head_dim),
+        peak(RoundUp(static_cast<int32_t>(rows), 16)),
+        weight(rows * 16),
+        q(rows * RoundUp(lane.format.head_dim, 16)),
+        p(rows * kBlockSlots),
+        logits(rows * (observed ? RoundUp(lane.slots, kBlockSlots) : kBlockSlots)) {}
+
+  int64_t floats() const { return keys + peak + weight + 2 * q + p + logits; }
+
+  int64_t keys, peak, weight, q, p, logits;
+};
+
 class CpuOps final : public Ops {
  public:
   CpuOps(const Kernels& kernels, int32_t threads)
@@ -167,6 +182,7 @@ class CpuOps final : public Ops {
     for (const AttendTask& task : tasks) {
       work += int64_t{task.tokens} * group * task.lane.slots * task.lane.format.head_dim * 2;
     }
+    ReserveScratch(group, tasks);
     const auto items = static_cast<int64_t>(items_.size());
     Split(items, items == 0 ? 0 : work / items, [&](int64_t i, int32_t thread) {
       const AttendItem& item = items_[static_cast<size_t>(i)];
@@ -214,6 +230,17 @@ class CpuOps final : public Ops {
     }
   }
 
+  // Room for the largest item on every thread: which thread takes which item is chance, and a thread that meets its
+  // first large one late must not allocate then.
+  void ReserveScratch(int32_t group, std::span<const AttendTask> tasks) {
+    int64_t most = 0;
+    for (const AttendItem& item : items_) {
+      const AttendTask& task = tasks[static_cast<size_t>(item.task)];
+      most = std::max(most, ScratchShape(int64_t{item.tokens} * group, IsObserved(task, item), task.lane).floats());
+    }
+    for (Scratch& scratch : scratch_) scratch.AtLeast(most);
+  }
+
   void AttendOne(const Rope& rope, int32_t group, const AttendTask& task, const AttendItem& item, Scratch& scratch) {
     const bool observed = IsObserved(task, item);
     const int32_t last = item.first + item.tokens;
@@ -236,23 +263,16 @@ class CpuOps final : public Ops {
       args.window = task.window + int64_t{row - window_first} * task.lane.slots;
       args.window_rows = last - row;
     }
-    CarveScratch(int64_t{item.tokens} * group, observed, args, scratch);
-    kernels_.attend(args);
-  }
-
-  static void CarveScratch(int64_t rows, bool observed, AttendArgs& args, Scratch& scratch) {
-    const int64_t width = RoundUp(args.kv.head_dim, 16);
-    const int64_t kept = observed ? RoundUp(args.slots, kBlockSlots) : kBlockSlots;
-    const int64_t keys = int64_t{kBlockSlots} * args.kv.head_dim;
-    const int64_t peak = RoundUp(static_cast<int32_t>(rows), 16);
-    float* next = scratch.AtLeast(keys + peak + rows * (2 * width + 16 + kept + kBlockSlots));
-    args.scratch.keys = std::exchange(next, next + keys);
-    args.scratch.peak = std::exchange(next, next + peak);
-    args.scratch.weight = std::exchange(next, next + rows * 16);
-    args.scratch.q = std::exchange(next, next + rows * width);
-    args.scratch.sums = std::exchange(next, next + rows * width);
-    args.scratch.p = std::exchange(next, next + rows * kBlockSlots);
+    const ScratchShape shape(int64_t{item.tokens} * group, observed, task.lane);
+    float* next = scratch.AtLeast(shape.floats());
+    args.scratch.keys = std::exchange(next, next + shape.keys);
+    args.scratch.peak = std::exchange(next, next + shape.peak);
+    args.scratch.weight = std::exchange(next, next + shape.weight);
+    args.scratch.q = std::exchange(next, next + shape.q);
+    args.scratch.sums = std::exchange(next, next + shape.q);
+    args.scratch.p = std::exchange(next, next + shape.p);
     args.scratch.logits = next;
+    kernels_.attend(args);
   }
 
   // Adds up, in token order, the column sums of tasks that were cut.
