@@ -134,9 +134,7 @@ class Demo {
     std::ifstream file(cases_path_);
     const nlohmann::json cases = nlohmann::json::parse(file, nullptr, false);
     if (!cases.is_object() || !cases.contains("again")) {
-      std::fprintf(stderr, "ebb: %s is not the built-in model's file of cases; name it with --cases\n",
-                   cases_path_.c_str());
-      shell_.exit_code = kUsage;
+      shell_.Misused(cases_path_ + " is not the built-in model's file of cases; name it with --cases");
       return false;
     }
     for (const nlohmann::json& item : cases["again"]) {

@@ -64,11 +64,7 @@ void PrintSummary(const v1::DecodeResponse& last) {
 
 void Run(Shell& shell, const Flags& flags) {
   std::string text;
-  if (!ReadPrompt(flags, &text)) {
-    std::fprintf(stderr, "ebb: cannot read %s\n", flags.file.c_str());
-    shell.exit_code = kUsage;
-    return;
-  }
+  if (!ReadPrompt(flags, &text)) return shell.Misused("cannot read " + flags.file);
   client::Client client = shell.Connect();
   client::Cancellation cancellation;
   InterruptGuard guard(cancellation);
@@ -118,7 +114,7 @@ void AddGenerate(CLI::App& app, Shell& shell) {
       "  ebb generate --file models/text/persuasion.txt --policy streaming --budget 256\n"
       "  ebb generate --chat \"Where is the lamp?\" --session s1 --temperature 0");
   command->callback([&shell, flags] {
-    if (flags->text.empty() && flags->file.empty()) throw CLI::RequiredError("a prompt: text, or --file");
+    if (flags->text.empty() && flags->file.empty()) throw CLI::RequiredError("A prompt (text, or --file)");
     Run(shell, *flags);
   });
 }

@@ -1,7 +1,8 @@
 // `ebb`: talks to an ebbd from a terminal or a script. Data goes to stdout, progress and messages to stderr.
 
+#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
+#include <string_view>
 
 #include "client/cli/shell.h"
 
@@ -32,9 +33,12 @@ int main(int argc, char** argv) {
   for (const auto add : kCommands) add(app, shell);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {  // also --help and --version
-    const int code = app.exit(error);
-    return code == 0 ? ebb::cli::kDone : ebb::cli::kUsage;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version
+    // Parsing may have ended before it came to the flag.
+    shell.json = std::find(argv + 1, argv + argc, std::string_view("--json")) != argv + argc;
+    shell.Misused(ebb::cli::UsageError(app, error));
+    if (!shell.json) std::fprintf(stderr, "Run with --help for more information.\n");
   }
   return shell.exit_code;
 }

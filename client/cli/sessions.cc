@@ -1,6 +1,8 @@
 #include <cstdio>
+#include <optional>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "client/cli/policy_flags.h"
 #include "client/cli/shell.h"
 #include "client/cli/terminal.h"
@@ -39,6 +41,25 @@ void List(Shell& shell) {
   if (first && !shell.json) std::printf("no sessions\n");
 }
 
+google::protobuf::Duration DurationProto(absl::Duration duration) {
+  google::protobuf::Duration proto;
+  absl::Duration rest;
+  proto.set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &rest));
+  proto.set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(rest)));
+  return proto;
+}
+
+// An option that takes a finite time.
+void AddTime(CLI::App& command, const std::string& name, std::optional<absl::Duration>& out, const std::string& help) {
+  const auto read = [&out, name](const std::string& text) {
+    absl::Duration time;
+    const bool is_time = absl::ParseDuration(text, &time) && time < absl::InfiniteDuration();
+    if (!is_time) throw CLI::ValidationError(name, text + " is not a time such as 90s or 1h30m");
+    out = time;
+  };
+  command.add_option_function<std::string>(name, read, help)->type_name("TIME");
+}
+
 void AddCreate(CLI::App& parent, Shell& shell) {
   CLI::App* command = parent.add_subcommand("create", "Open a session and print it");
   auto id = std::make_shared<std::string>();
@@ -46,13 +67,16 @@ void AddCreate(CLI::App& parent, Shell& shell) {
   auto block_size = std::make_shared<std::optional<uint32_t>>();
   command->add_option("id", *id, "Its id; default: chosen by the server");
   command->add_option("--block-size", *block_size, "Largest prefill block");
+  auto ttl = std::make_shared<std::optional<absl::Duration>>();
+  AddTime(*command, "--ttl", *ttl, "Delete it after so long without a call (90s, 1h30m); default: never");
   flags->AddTo(*command);
-  command->callback([&shell, id, flags, block_size] {
+  command->callback([&shell, id, flags, block_size, ttl] {
     client::Client client = shell.Connect();
     v1::CreateSessionRequest request;
     request.set_session_id(*id);
     if (flags->given()) *request.mutable_policy() = flags->Build();
     if (*block_size) request.set_block_size(**block_size);
+    if (*ttl) *request.mutable_ttl() = DurationProto(**ttl);
     v1::Session session;
     if (!shell.Check(client.CreateSession(request, &session))) return;
     if (!shell.json) PrintHeader();

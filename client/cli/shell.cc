@@ -19,6 +19,15 @@ client::Client Shell::Connect() const {
   return client::Client(options);
 }
 
+namespace {
+
+void PrintError(const nlohmann::json& error) {
+  const auto replace = nlohmann::json::error_handler_t::replace;
+  std::fprintf(stderr, "%s\n", nlohmann::json{{"error", error}}.dump(-1, ' ', false, replace).c_str());
+}
+
+}  // namespace
+
 bool Shell::Check(const grpc::Status& status) {
   if (status.ok()) return true;
   const client::ErrorDetails details = client::ReadDetails(status);
@@ -31,8 +40,7 @@ bool Shell::Check(const grpc::Status& status) {
     if (!details.field.empty()) error["field"] = details.field;
     if (details.retry) error["retry_seconds"] = absl::ToDoubleSeconds(*details.retry);
     if (!details.metadata.empty()) error["metadata"] = details.metadata;
-    const auto replace = nlohmann::json::error_handler_t::replace;
-    std::fprintf(stderr, "%s\n", nlohmann::json{{"error", error}}.dump(-1, ' ', false, replace).c_str());
+    PrintError(error);
   } else if (unreachable) {
     std::fprintf(stderr,
                  "ebb: no server answers at %s (%s). Start one with `ebbd`, or name another with --addr or EBB_ADDR.\n",
@@ -41,6 +49,16 @@ bool Shell::Check(const grpc::Status& status) {
     std::fprintf(stderr, "ebb: %s\n", client::Describe(status).c_str());
   }
   return false;
+}
+
+void Shell::Misused(const std::string& message) {
+  exit_code = kUsage;
+  if (json) {
+    PrintError(
+        {{"code", client::CodeName(grpc::StatusCode::INVALID_ARGUMENT)}, {"reason", "USAGE"}, {"message", message}});
+  } else {
+    std::fprintf(stderr, "ebb: %s\n", message.c_str());
+  }
 }
 
 void Shell::PrintJson(const google::protobuf::Message& message) const {
@@ -52,6 +70,20 @@ void Shell::PrintJson(const google::protobuf::Message& message) const {
     std::printf("%s\n", text.c_str());
     std::fflush(stdout);
   }
+}
+
+std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App* command = &app;  // the innermost one given
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().back();
+  std::string known;
+  for (const CLI::App* sub : command->get_subcommands([](const CLI::App*) { return true; })) {
+    known += (known.empty() ? "" : ", ") + sub->get_name();
+  }
+  if (known.empty()) return error.what();
+  for (const std::string& word : app.remaining(true)) {
+    if (!word.starts_with('-')) return absl::StrFormat("there is no command '%s'; use %s", word, known);
+  }
+  return error.what();
 }
 
 std::string SessionName(const std::string& typed) {

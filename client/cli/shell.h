@@ -34,9 +34,17 @@ struct Shell {
   // Prints an error to stderr (as an object with --json) and sets exit_code. Returns status.ok().
   bool Check(const grpc::Status& status);
 
+  // Likewise for a command line that cannot be carried out: kUsage; as an object its code is INVALID_ARGUMENT, its
+  // reason USAGE.
+  void Misused(const std::string& message);
+
   // One JSON object on one line of stdout, fields named as in the proto.
   void PrintJson(const google::protobuf::Message& message) const;
 };
+
+// What is wrong with a command line that `app` could not parse: what CLI11 says, but a command that there is not by its
+// name, with those that there are.
+std::string UsageError(const CLI::App& app, const CLI::ParseError& error);
 
 // `sessions/{id}`, whatever of the two the user typed.
 std::string SessionName(const std::string& typed);

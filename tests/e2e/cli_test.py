@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The command line against a real server: every subcommand, its JSON, its exit codes."""
+import datetime
 import json
 import subprocess
 import sys
@@ -93,6 +94,32 @@ class CommandLine(unittest.TestCase):
         error = json.loads(self.server.stderr)["error"]
         self.assertEqual(error["reason"], "BUDGET_TOO_SMALL")
         self.assertEqual(error["field"], "policy.trigger.budget")
+
+    def test_session_lives_as_long_as_its_ttl_says(self):
+        session = json.loads(self.ebb("sessions", "create", "brief", "--ttl=1h30m", "--json"))
+        used, expires = (datetime.datetime.fromisoformat(session[key]) for key in ("last_used_time", "expire_time"))
+        self.assertEqual(expires - used, datetime.timedelta(hours=1, minutes=30))
+        self.ebb("sessions", "delete", "brief")
+        self.ebb("sessions", "create", "--ttl=10ms", check=1)
+        self.assertIn("OUT_OF_RANGE", self.server.stderr)
+        for wrong in ("soon", "90", "inf"):
+            self.ebb("sessions", "create", f"--ttl={wrong}", check=2)
+            self.assertIn("is not a time such as 90s", self.server.stderr)
+
+    def test_unknown_command_is_named_beside_the_known_ones(self):
+        for line, known in ((("nosuch",), "generate, chat, sessions"), (("sessions", "nosuch"), "create, get, delete")):
+            with self.subTest(line):
+                self.ebb(*line, check=2)
+                self.assertIn(f"there is no command 'nosuch'; use {known}", self.server.stderr)
+
+    def test_wrong_usage_is_an_object_where_json_is_asked_for(self):
+        for line in (("nosuch", "--json"), ("generate", "--json"), ("generate", "x", "--budget", "--json"), ("--json", "evict"),
+                     ("generate", "--file=/nowhere", "--json")):
+            with self.subTest(line):
+                self.ebb(*line, check=2)
+                error = json.loads(self.server.stderr)["error"]
+                self.assertEqual((error["code"], error["reason"]), ("INVALID_ARGUMENT", "USAGE"))
+                self.assertTrue(error["message"])
 
     def test_wrong_usage_and_no_server_have_their_own_exit_codes(self):
         self.ebb("generate", check=2)
