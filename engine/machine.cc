@@ -1,7 +1,6 @@
 #include "engine/machine.h"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +10,8 @@
 #include <optional>
 #include <sstream>
 #include <string_view>
+
+#include "engine/parallel.h"
 
 namespace ebb {
 namespace {
@@ -132,15 +133,7 @@ int32_t UsableThreads(const std::string& root) {
       obey(ReadNumber(folder + "/cpu.cfs_quota_us"), ReadNumber(folder + "/cpu.cfs_period_us"));
     });
   }
-  return std::max(allowed, 1);
-}
-
-int64_t ResidentMemory() {
-  std::ifstream file("/proc/self/statm");
-  int64_t total = 0;
-  int64_t resident = 0;
-  file >> total >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
+  return std::clamp(allowed, 1, kThreadsMax);
 }
 
 }  // namespace ebb

@@ -9,16 +9,13 @@
 
 namespace ebb {
 
-// Cores this process may run on, at least 1: its affinity mask, but no more than the CPU quota, rounded up. `root` is
-// where /proc and /sys are looked for: empty but in tests.
+// Compute threads that this process can use, 1..kThreadsMax: the cores of its affinity mask, but no more than the CPU
+// quota, rounded up. `root` is where /proc and /sys are looked for: empty but in tests.
 int32_t UsableThreads(const std::string& root = {});
 
 // Bytes of memory that this process may still take: the least of what its cgroups' limits leave, page cache that can be
 // given back not counted as used, and what the system calls available. 0 where nothing can be read.
 int64_t UsableMemory(const std::string& root = {});
-
-// Bytes this process has in memory now.
-int64_t ResidentMemory();
 
 }  // namespace ebb
 

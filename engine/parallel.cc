@@ -59,7 +59,7 @@ struct Parallel::State {
 };
 
 Parallel::Parallel(int32_t threads) : state_(std::make_unique<State>()) {
-  EBB_CHECK(threads >= 1 && threads <= 256);
+  EBB_CHECK(threads >= 1 && threads <= kThreadsMax);
   for (int32_t thread = 1; thread < threads; ++thread) {
     state_->threads.emplace_back([state = state_.get(), thread] { state->Serve(thread); });
   }

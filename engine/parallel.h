@@ -13,9 +13,11 @@
 
 namespace ebb {
 
+inline constexpr int32_t kThreadsMax = 256;  // also the maximum of model.threads
+
 class Parallel {
  public:
-  // `threads` in 1..256, the caller's own included: 1 starts none.
+  // `threads` in 1..kThreadsMax, the caller's own included: 1 starts none.
   explicit Parallel(int32_t threads);
   ~Parallel();
   Parallel(const Parallel&) = delete;

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "absl/strings/str_format.h"
+#include "engine/parallel.h"
 
 namespace ebb::lab {
 
@@ -23,7 +24,7 @@ bool Lab::Check(const absl::Status& status) {
 void AddComputeOptions(CLI::App& command, Lab& lab) {
   command.add_option("--isa", lab.isa, "Instruction set: scalar, avx2 or avx512; default: EBB_ISA, else the best here");
   command.add_option("--threads", lab.threads, "Compute threads; default: as many as this process may run on")
-      ->check(CLI::Range(0, 256));
+      ->check(CLI::Range(0, kThreadsMax));
 }
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/parallel.h"
 #include "server/config_keys.h"
 #include "tests/support/status_matchers.h"
 
@@ -52,6 +54,13 @@ std::string Another(const ConfigKey& key) {
     return key.key.choices(0) == key.key.default_() ? key.key.choices(1) : key.key.choices(0);
   if (key.key.kind() == config::v1::KIND_ADDRESS) return "[::1]:123";
   return key.key.max().empty() ? "some text" : key.key.max();
+}
+
+TEST(ConfigKeys, TheMostThreadsAreWhatAPoolCanHave) {
+  const auto threads =
+      std::ranges::find(ConfigKeys(), "model.threads", [](const ConfigKey& key) { return key.Path(); });
+  ASSERT_NE(threads, ConfigKeys().end());
+  EXPECT_EQ(threads->key.max(), std::to_string(kThreadsMax));
 }
 
 TEST(ConfigKeys, EachHasHelpAndARangeWhereItsTypeHasOne) {
