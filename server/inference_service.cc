@@ -31,13 +31,21 @@ std::optional<uint64_t> ExpectedOf(const Request& request) {
   return request.has_expected_generation() ? std::optional(request.expected_generation()) : std::nullopt;
 }
 
-// Fills in who calls and until when, if there is a call to make.
-absl::StatusOr<CallRequest> Of(const Rpc& rpc, absl::StatusOr<CallRequest> call) {
-  if (!call.ok()) return call;
-  call->method = rpc.method_name();
-  call->tenant = *rpc.tenant();
-  call->deadline = rpc.deadline();
-  return call;
+// Starts on `output` the call that `prepare(tenant)` makes of a request, or ends it with the refusal. Returns `output`,
+// which may be gone by then.
+template <typename Output, typename Prepare>
+Output* Begin(Output* output, const Prepare& prepare) {
+  const Rpc& rpc = output->rpc();
+  const auto call = [&]() -> absl::StatusOr<CallRequest> {
+    EBB_ASSIGN(const std::string tenant, rpc.tenant());
+    EBB_ASSIGN(CallRequest request, prepare(tenant));
+    request.method = rpc.method_name();
+    request.tenant = tenant;
+    request.deadline = rpc.deadline();
+    return request;
+  };
+  output->Begin(call());
+  return output;
 }
 
 // The scorer that never evicts: what a text is measured with unless the caller says otherwise.
@@ -52,34 +60,26 @@ std::string UnevictedScorer() {
 
 grpc::ServerWriteReactor<v1::PrefillResponse>* InferenceService::Prefill(grpc::CallbackServerContext* context,
                                                                          const v1::PrefillRequest* request) {
-  auto* stream = new PrefillStream(parts_, "InferenceService/Prefill", *context);
-  const Rpc& rpc = stream->rpc();
-  stream->Begin(rpc.tenant().ok() ? Of(rpc, PrefillCall(*rpc.tenant(), *request)) : rpc.tenant().status());
-  return stream;
+  return Begin(new PrefillStream(parts_, "InferenceService/Prefill", *context),
+               [&](const std::string& tenant) { return PrefillCall(tenant, *request); });
 }
 
 grpc::ServerWriteReactor<v1::DecodeResponse>* InferenceService::Decode(grpc::CallbackServerContext* context,
                                                                        const v1::DecodeRequest* request) {
-  auto* stream = new DecodeStream(parts_, "InferenceService/Decode", *context);
-  const Rpc& rpc = stream->rpc();
-  stream->Begin(rpc.tenant().ok() ? Of(rpc, DecodeCall(*rpc.tenant(), *request)) : rpc.tenant().status());
-  return stream;
+  return Begin(new DecodeStream(parts_, "InferenceService/Decode", *context),
+               [&](const std::string& tenant) { return DecodeCall(tenant, *request); });
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc::CallbackServerContext* context,
                                                                            const v1::GenerateRequest* request) {
-  auto* stream = new GenerateStream(parts_, "InferenceService/Generate", *context);
-  const Rpc& rpc = stream->rpc();
-  stream->Begin(rpc.tenant().ok() ? Of(rpc, GenerateCall(*rpc.tenant(), *request)) : rpc.tenant().status());
-  return stream;
+  return Begin(new GenerateStream(parts_, "InferenceService/Generate", *context),
+               [&](const std::string& tenant) { return GenerateCall(tenant, *request); });
 }
 
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context, const v1::ScoreRequest* request,
                                                   v1::ScoreResponse* response) {
-  auto* reply = new ScoreReply(parts_, *context, *response);
-  const Rpc& rpc = reply->rpc();
-  reply->Begin(rpc.tenant().ok() ? Of(rpc, ScoreCall(*rpc.tenant(), *request)) : rpc.tenant().status());
-  return reply;
+  return Begin(new ScoreReply(parts_, *context, *response),
+               [&](const std::string& tenant) { return ScoreCall(tenant, *request); });
 }
 
 absl::StatusOr<CallRequest> InferenceService::PrefillCall(const std::string& tenant,
