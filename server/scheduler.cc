@@ -33,15 +33,14 @@ absl::Time Scheduler::next_wake() const {
 }
 
 SchedulerLoad Scheduler::load() const {
-  SchedulerLoad load{.pages_total = limits_.pages_total,
-                     .pages_reserved = pages_reserved_,
-                     .sessions = static_cast<int64_t>(sessions_.size()),
-                     .requests = static_cast<int64_t>(requests_.size()),
-                     .requests_waiting = waiting_,
-                     .step_in_flight = !in_flight_.empty(),
-                     .draining = draining_};
-  for (const auto& [id, request] : requests_) load.requests_blocked += request.blocked() ? 1 : 0;
-  return load;
+  return {.pages_total = limits_.pages_total,
+          .pages_reserved = pages_reserved_,
+          .sessions = static_cast<int64_t>(sessions_.size()),
+          .requests = static_cast<int64_t>(requests_.size()),
+          .requests_waiting = waiting_,
+          .requests_blocked = blocked_,
+          .step_in_flight = !in_flight_.empty(),
+          .draining = draining_};
 }
 
 void Scheduler::Handle(const SessionArrived& event, Effects& effects) {
@@ -109,6 +108,7 @@ void Scheduler::Handle(const ReaderBlocked& event, Effects& /*effects*/) {
   const auto found = requests_.find(event.id);
   if (found == requests_.end() || found->second.blocked()) return;
   found->second.blocked_since = now_;
+  ++blocked_;
   blocks_.Erase(event.id);
   decodes_.Erase(event.id);
   SetWake(event.id, found->second);
@@ -118,6 +118,7 @@ void Scheduler::Handle(const ReaderReady& event, Effects& /*effects*/) {
   const auto found = requests_.find(event.id);
   if (found == requests_.end() || !found->second.blocked()) return;
   found->second.blocked_since = absl::InfiniteFuture();
+  --blocked_;
   SetWake(event.id, found->second);
   if (!found->second.in_flight) Enqueue(event.id, found->second);
 }
@@ -201,6 +202,7 @@ void Scheduler::EndNow(RequestId id, EndCause cause, Effects& effects) {
   blocks_.Erase(id);
   decodes_.Erase(id);
   if (!request->second.started) --waiting_;
+  if (request->second.blocked()) --blocked_;
   requests_.erase(request);
   effects.emplace_back(End{.id = id, .cause = cause});
 
@@ -296,6 +298,7 @@ void Scheduler::CheckInvariants() const {
   EBB_CHECK(in_flight_.size() <= static_cast<size_t>(limits_.step_rows_max));
 
   int64_t waiting = 0;
+  int64_t blocked = 0;
   size_t rows = 0;
   size_t queued = 0;
   size_t wakes = 0;
@@ -310,6 +313,7 @@ void Scheduler::CheckInvariants() const {
     EBB_CHECK(wakes_.contains({request.wake, id}) == (request.wake != absl::InfiniteFuture()));
     EBB_CHECK(request.wake > now_);
     waiting += request.started ? 0 : 1;
+    blocked += request.blocked() ? 1 : 0;
     rows += request.in_flight ? 1 : 0;
     queued += runnable ? 1 : 0;
     wakes += request.wake != absl::InfiniteFuture() ? 1 : 0;
@@ -317,6 +321,7 @@ void Scheduler::CheckInvariants() const {
   EBB_CHECK(rows == in_flight_.size());
   EBB_CHECK(wakes == wakes_.size());
   EBB_CHECK(waiting == waiting_);
+  EBB_CHECK(blocked == blocked_);
   EBB_CHECK(waiting_ <= limits_.queue_max);
   EBB_CHECK(queued == blocks_.size() + decodes_.size());
   EBB_CHECK(!in_flight_.empty() || queued == 0);  // work conserving

@@ -175,6 +175,7 @@ class Scheduler {
   // When Tick is due if nothing else happens; InfiniteFuture when there is nothing to wait for.
   absl::Time next_wake() const;
 
+  // O(1): asked after every event.
   SchedulerLoad load() const;
 
   // Checks every invariant, O(sessions + requests). Tests call it after each event.
@@ -234,6 +235,7 @@ class Scheduler {
   std::map<RequestId, Request> requests_;
   int64_t pages_reserved_ = 0;
   int64_t waiting_ = 0;  // requests that have not started
+  int64_t blocked_ = 0;  // requests whose reader is slow
 
   FairQueue blocks_;   // runnable requests with prompt left; cost: their next block
   FairQueue decodes_;  // runnable requests without; cost 1
