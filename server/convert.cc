@@ -34,10 +34,11 @@ absl::Status OutOfRange(const std::string& field, uint64_t value, uint64_t min, 
   return OutOfRange(field, absl::StrFormat("%d", value), absl::StrFormat("[%d, %d]", min, max));
 }
 
-// A count of tokens in a policy. Resolve says the exact range; this one keeps it inside an int32.
-absl::StatusOr<int32_t> PolicyTokens(const std::string& field, uint32_t value) {
-  if (value > static_cast<uint32_t>(kBudgetMax)) return OutOfRange(field, value, 0, kBudgetMax);
-  return static_cast<int32_t>(value);
+// A count of tokens in a policy. Resolve knows the range, and what is beyond an int32 is as far out of it as the
+// largest.
+int32_t PolicyTokens(uint32_t value) {
+  constexpr uint32_t kMost = std::numeric_limits<int32_t>::max();
+  return static_cast<int32_t>(std::min(value, kMost));
 }
 
 double NumberOf(const Message& message, const FieldDescriptor& field) {
@@ -75,27 +76,17 @@ void ScorerFrom(const v1::PolicySpec& proto, PolicySpec& spec) {
   for (const FieldDescriptor* field : given) spec.parameters[field->name()] = NumberOf(parameters, *field);
 }
 
-absl::Status TriggerFrom(const v1::Trigger& proto, PolicySpec& spec) {
-  if (proto.size_case() == v1::Trigger::kBudget) {
-    EBB_ASSIGN(spec.budget, PolicyTokens("policy.trigger.budget", proto.budget()));
-  }
+void TriggerFrom(const v1::Trigger& proto, PolicySpec& spec) {
+  if (proto.size_case() == v1::Trigger::kBudget) spec.budget = PolicyTokens(proto.budget());
   if (proto.size_case() == v1::Trigger::kBudgetRatio) spec.budget_ratio = proto.budget_ratio();
-  if (proto.has_overflow()) {
-    EBB_ASSIGN(spec.overflow, PolicyTokens("policy.trigger.overflow", proto.overflow()));
-  }
-  EBB_ASSIGN(spec.slack, PolicyTokens("policy.trigger.slack", proto.slack()));
-  EBB_ASSIGN(spec.max_drop, PolicyTokens("policy.trigger.max_drop", proto.max_drop()));
-  return absl::OkStatus();
+  if (proto.has_overflow()) spec.overflow = PolicyTokens(proto.overflow());
+  spec.slack = PolicyTokens(proto.slack());
+  spec.max_drop = PolicyTokens(proto.max_drop());
 }
 
-absl::Status ProtectionFrom(const v1::Protection& proto, PolicySpec& spec) {
-  if (proto.has_sinks()) {
-    EBB_ASSIGN(spec.sinks, PolicyTokens("policy.protect.sinks", proto.sinks()));
-  }
-  if (proto.has_recent()) {
-    EBB_ASSIGN(spec.recent, PolicyTokens("policy.protect.recent", proto.recent()));
-  }
-  return absl::OkStatus();
+void ProtectionFrom(const v1::Protection& proto, PolicySpec& spec) {
+  if (proto.has_sinks()) spec.sinks = PolicyTokens(proto.sinks());
+  if (proto.has_recent()) spec.recent = PolicyTokens(proto.recent());
 }
 
 // Choices that plain structs name as ebb.v1 does, one row per value; 0 leaves the default.
@@ -174,8 +165,8 @@ uint64_t SeedFor(std::string_view session_id) {
 absl::StatusOr<PolicySpec> PolicyFrom(const v1::PolicySpec& proto) {
   PolicySpec spec;
   ScorerFrom(proto, spec);
-  EBB_TRY(TriggerFrom(proto.trigger(), spec));
-  EBB_TRY(ProtectionFrom(proto.protect(), spec));
+  TriggerFrom(proto.trigger(), spec);
+  ProtectionFrom(proto.protect(), spec);
   EBB_TRY(ChoicesFrom(proto, spec));
   return spec;
 }

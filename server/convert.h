@@ -37,8 +37,8 @@ std::string NewSessionId();
 // The seed of a session that was given none.
 uint64_t SeedFor(std::string_view session_id);
 
-// Holes stay holes. INVALID_ARGUMENT with a field path that begins with `policy`: OUT_OF_RANGE for a number above
-// kBudgetMax, UNKNOWN_ENUM_VALUE.
+// Holes stay holes, and ranges are Resolve's to check. INVALID_ARGUMENT UNKNOWN_ENUM_VALUE with a field path that
+// begins with `policy`.
 absl::StatusOr<PolicySpec> PolicyFrom(const v1::PolicySpec& proto);
 // PolicyFrom and Resolve.
 absl::StatusOr<ValidSpec> ValidPolicyFrom(const v1::PolicySpec& proto, const SpecLimits& limits);

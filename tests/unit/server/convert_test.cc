@@ -88,15 +88,16 @@ void ExpectRefused(const absl::StatusOr<Result>& result, const Refused& refused)
 TEST(PolicyFrom, NamesTheFieldThatIsOutOfRange) {
   constexpr uint32_t kHuge = std::numeric_limits<uint32_t>::max();
   const std::vector<RefusedCase<v1::PolicySpec>> cases = {
-      {[](auto& p) { p.mutable_trigger()->set_budget(kHuge); }, {"policy.trigger.budget", "OUT_OF_RANGE"}},
+      {[](auto& p) { p.mutable_trigger()->set_budget(kHuge); }, {"policy.trigger.budget", "BUDGET_TOO_LARGE"}},
+      {[](auto& p) { p.mutable_trigger()->set_budget(kBudgetMax + 1); }, {"policy.trigger.budget", "BUDGET_TOO_LARGE"}},
       {[](auto& p) { p.mutable_trigger()->set_budget(0); }, {"policy.trigger.budget", "BUDGET_TOO_SMALL"}},
       {[](auto& p) { p.mutable_trigger()->set_budget_ratio(1.5); },
        {"policy.trigger.budget_ratio", "RATIO_OUT_OF_RANGE"}},
       {[](auto& p) { p.mutable_trigger()->set_overflow(0); }, {"policy.trigger.overflow", "OVERFLOW_ZERO"}},
-      {[](auto& p) { p.mutable_trigger()->set_slack(kHuge); }, {"policy.trigger.slack", "OUT_OF_RANGE"}},
-      {[](auto& p) { p.mutable_trigger()->set_max_drop(kHuge); }, {"policy.trigger.max_drop", "OUT_OF_RANGE"}},
-      {[](auto& p) { p.mutable_protect()->set_sinks(kHuge); }, {"policy.protect.sinks", "OUT_OF_RANGE"}},
-      {[](auto& p) { p.mutable_protect()->set_recent(kHuge); }, {"policy.protect.recent", "OUT_OF_RANGE"}},
+      {[](auto& p) { p.mutable_trigger()->set_slack(kHuge); }, {"policy.trigger.slack", "VALUE_TOO_LARGE"}},
+      {[](auto& p) { p.mutable_trigger()->set_max_drop(kHuge); }, {"policy.trigger.max_drop", "VALUE_TOO_LARGE"}},
+      {[](auto& p) { p.mutable_protect()->set_sinks(kHuge); }, {"policy.protect.sinks", "VALUE_TOO_LARGE"}},
+      {[](auto& p) { p.mutable_protect()->set_recent(kHuge); }, {"policy.protect.recent", "VALUE_TOO_LARGE"}},
       {[](auto& p) { p.set_schedule(static_cast<v1::Schedule>(9)); }, {"policy.schedule", "UNKNOWN_ENUM_VALUE"}},
       {[](auto& p) { p.set_modifier(static_cast<v1::Modifier>(9)); }, {"policy.modifier", "UNKNOWN_ENUM_VALUE"}},
       {[](auto& p) { p.set_positions(static_cast<v1::Positions>(9)); }, {"policy.positions", "UNKNOWN_ENUM_VALUE"}},
