@@ -20,10 +20,11 @@ constexpr int kMetadataMax = 8;
 
 std::string Short(std::string_view text) { return BoundedText(text, kTextBytesMax); }
 
-void PackInfo(const Refusal& refusal, absl::StatusCode code, google::rpc::Status& packed) {
+void PackInfo(const Refusal& refusal, absl::StatusCode code, const std::string& trace_id, google::rpc::Status& packed) {
   google::rpc::ErrorInfo info;
   info.set_domain(kDomain);
   info.set_reason(refusal.reason.empty() ? absl::StatusCodeToString(code) : Short(refusal.reason));
+  if (!trace_id.empty()) (*info.mutable_metadata())["trace_id"] = Short(trace_id);
   for (const auto& [key, value] : refusal.metadata) {
     if (info.metadata_size() == kMetadataMax) break;
     (*info.mutable_metadata())[BoundedText(key, kKeyBytesMax)] = Short(value);
@@ -57,7 +58,7 @@ void PackQuota(const std::string& subject, const std::string& message, google::r
 
 }  // namespace
 
-grpc::Status ToGrpc(const absl::Status& status) {
+grpc::Status ToGrpc(const absl::Status& status, const std::string& trace_id) {
   if (status.ok()) return grpc::Status::OK;
   const Refusal refusal = GetRefusal(status);
   const absl::string_view text = status.message();
@@ -65,7 +66,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
   google::rpc::Status packed;
   packed.set_code(static_cast<int>(status.code()));
   packed.set_message(message);
-  PackInfo(refusal, status.code(), packed);
+  PackInfo(refusal, status.code(), trace_id, packed);
   if (!refusal.field.empty()) PackField(refusal.field, message, packed);
   if (refusal.retry) PackRetry(*refusal.retry, packed);
   if (!refusal.quota.empty()) PackQuota(refusal.quota, message, packed);

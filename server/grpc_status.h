@@ -10,12 +10,15 @@
 
 #include <grpcpp/support/status.h>
 
+#include <string>
+
 #include "absl/status/status.h"
 
 namespace ebb {
 
 // Codes keep their number. A status without a refusal (policies/status.h) gets its code's name as reason: "INTERNAL".
-grpc::Status ToGrpc(const absl::Status& status);
+// `trace_id`, unless empty, joins the metadata of an error's ErrorInfo.
+grpc::Status ToGrpc(const absl::Status& status, const std::string& trace_id = {});
 
 }  // namespace ebb
 

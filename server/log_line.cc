@@ -46,9 +46,7 @@ void AppendQuoted(std::string_view text, size_t bytes_max, std::string& line) {
   line += '"';
 }
 
-bool NeedsQuotes(std::string_view text) {
-  return text.empty() || text.find_first_of(" \"=\\") != std::string_view::npos;
-}
+bool NeedsQuotes(std::string_view text) { return text.find_first_of(" \"=\\") != std::string_view::npos; }
 
 void AppendNumber(const LogField::Value& value, std::string& line) {
   if (const auto* number = std::get_if<int64_t>(&value)) absl::StrAppendFormat(&line, "%d", *number);
@@ -91,10 +89,11 @@ std::string FormatText(const LogRecord& record) {
   }
   std::string_view gap = "  ";
   for (const LogField& field : record.fields) {
+    const auto* text = std::get_if<std::string_view>(&field.value());
+    if (text != nullptr && text->empty()) continue;
     line += std::exchange(gap, " ");
     AppendEscaped(field.key(), kValueBytesMax, false, line);
     line += '=';
-    const auto* text = std::get_if<std::string_view>(&field.value());
     if (text == nullptr) {
       AppendNumber(field.value(), line);
     } else if (NeedsQuotes(*text)) {

@@ -59,7 +59,8 @@ struct LogRecord {
   std::span<const LogField> fields = {};
 };
 
-// Without a line end. Text: `2026-11-21T10:00:00.123Z INFO  session_opened  a message  tenant=acme pages=3`.
+// Without a line end. JSON has every field; text leaves out those that are empty: `2026-11-21T10:00:00.123Z INFO
+// session_opened  a message  tenant=acme pages=3`.
 std::string FormatLogLine(LogFormat format, const LogRecord& record);
 
 }  // namespace ebb

@@ -11,12 +11,13 @@ namespace ebb {
 namespace {
 
 constexpr char kTenantKey[] = "x-ebb-tenant";
+constexpr char kTraceKey[] = "traceparent";
 
-absl::StatusOr<std::string> TenantOf(const grpc::CallbackServerContext& context) {
-  const auto& metadata = context.client_metadata();
-  const auto found = metadata.find(kTenantKey);
-  if (found == metadata.end()) return TenantFrom({});
-  return TenantFrom({found->second.data(), found->second.size()});
+// Empty if it was not sent.
+std::string_view Metadata(const grpc::CallbackServerContext& context, const char* key) {
+  const auto found = context.client_metadata().find(key);
+  if (found == context.client_metadata().end()) return {};
+  return {found->second.data(), found->second.size()};
 }
 
 // gRPC's deadline is a time of the machine's own clock; far-off ones mean that there is none.
@@ -37,7 +38,8 @@ absl::Status CheckModel(const ServiceParts& parts, const std::string& model) {
 Rpc::Rpc(const ServiceParts& parts, std::string_view method, const grpc::CallbackServerContext& context)
     : parts_(parts),
       method_(method),
-      tenant_(TenantOf(context)),
+      tenant_(TenantFrom(Metadata(context, kTenantKey))),
+      trace_(ParseTraceparent(Metadata(context, kTraceKey))),
       received_(parts.worker.Now()),
       deadline_(DeadlineOf(context, received_)) {}
 
@@ -51,8 +53,10 @@ grpc::Status Rpc::Finish(const absl::Status& status) {
                   {"tenant", tenant_.ok() ? *tenant_ : ""},
                   {"code", code},
                   {"reason", GetRefusal(status).reason},
-                  {"ms", took}});
-  return ToGrpc(status);
+                  {"ms", took},
+                  {"trace_id", trace_.trace_id},
+                  {"span_id", trace_.span_id}});
+  return ToGrpc(status, trace_.trace_id);
 }
 
 }  // namespace ebb

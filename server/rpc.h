@@ -19,6 +19,7 @@
 #include "server/dispatcher.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
+#include "server/trace_context.h"
 #include "server/worker.h"
 
 namespace ebb {
@@ -46,13 +47,14 @@ class Rpc {
   absl::Time received() const { return received_; }
   absl::Time deadline() const { return deadline_; }
 
-  // The call is over: logs and counts it. Once.
+  // The call is over: logs and counts it; a refusal carries the caller's trace id. Once.
   grpc::Status Finish(const absl::Status& status);
 
  private:
   const ServiceParts& parts_;
   const std::string_view method_;
   absl::StatusOr<std::string> tenant_;
+  TraceContext trace_ = {};
   absl::Time received_ = {};
   absl::Time deadline_ = absl::InfiniteFuture();
 };

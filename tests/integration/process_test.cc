@@ -16,7 +16,9 @@ namespace ebb {
 namespace {
 
 using client::ReadDetails;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 // Sanitizers keep freed memory back, so there the numbers mean nothing.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -102,6 +104,23 @@ TEST(Process, TermUnderLoadLetsStreamsFinishAndRefusesNewWork) {
     EXPECT_EQ(answer.tokens.size(), kTokens);
   }
   EXPECT_EQ(ebbd.Wait(), 0) << ebbd.log();
+}
+
+TEST(Process, ACallersTraceIsInItsRefusalAndInTheLog) {
+  const TinyModelFile model({});
+  EbbdProcess ebbd(EBBD_BINARY, {"--model=" + model.path(), "--cache.arena=32MiB"});
+  ASSERT_FALSE(ebbd.address().empty()) << ebbd.log();
+  TestClient client(ebbd.address());
+  const auto context = client.Context();
+  context->AddMetadata("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+  v1::GetSessionRequest request;
+  request.set_name("sessions/none");
+  v1::Session session;
+  const grpc::Status status = client.sessions().GetSession(context.get(), request, &session);
+  EXPECT_THAT(ReadDetails(status).metadata, Contains(Pair("trace_id", "4bf92f3577b34da6a3ce929d0e0e4736")));
+  ebbd.Signal(SIGTERM);
+  EXPECT_EQ(ebbd.Wait(), 0);
+  EXPECT_THAT(ebbd.log(), HasSubstr("trace_id=4bf92f3577b34da6a3ce929d0e0e4736 span_id=00f067aa0ba902b7"));
 }
 
 TEST(Process, PastTheDrainTimeoutStreamsAreCut) {

@@ -73,6 +73,12 @@ TEST(ToGrpc, CarriesEveryPartOfARefusal) {
   EXPECT_EQ(quota.violations(0).subject(), "tenants/acme");
 }
 
+TEST(ToGrpc, AddsTheTraceToAnErrorOnly) {
+  const grpc::Status status = ToGrpc(RefuseField("MISSING", "evict", "what"), "4bf9");
+  EXPECT_THAT(Detail<google::rpc::ErrorInfo>(status).metadata(), UnorderedElementsAre(Pair("trace_id", "4bf9")));
+  EXPECT_THAT(ToGrpc(absl::OkStatus(), "4bf9").error_details(), IsEmpty());
+}
+
 TEST(ToGrpc, NamesTheCodeAsReasonWhereNobodyRefused) {
   const grpc::Status status = ToGrpc(absl::DataLossError("offset 7"));
   EXPECT_EQ(Detail<google::rpc::ErrorInfo>(status).reason(), "DATA_LOSS");
