@@ -108,7 +108,7 @@ int Main(const std::vector<std::string>& arguments) {
     return kDone;
   }
   if (line->action == CommandLine::Action::kVersion) {
-    std::printf("ebbd %s\n", std::string(Version()).c_str());
+    std::printf("ebbd %s (%s)\n", std::string(Version()).c_str(), std::string(Revision()).c_str());
     return kDone;
   }
   const auto loaded = LoadConfig(*line, ReadVariables(environ));

@@ -125,6 +125,7 @@ class RunningServer final : public Server {
  private:
   static MetricsOptions MetricsFor(const ServerOptions& options, const Engine& engine) {
     MetricsOptions metrics = {.version = std::string(Version()),
+                              .revision = std::string(Revision()),
                               .backend = engine.fingerprint(),
                               .grpc_version = grpc::Version(),
                               .model = ModelName(options, engine.config()),

@@ -4,4 +4,6 @@ namespace ebb {
 
 std::string_view Version() { return EBB_VERSION; }
 
+std::string_view Revision() { return EBB_REVISION; }
+
 }  // namespace ebb

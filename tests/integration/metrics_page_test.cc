@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "server/version.h"
 #include "tests/support/child_process.h"
 #include "tests/support/test_server.h"
 
@@ -27,7 +28,9 @@ namespace ebb {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::Gt;
+using ::testing::HasSubstr;
 using ::testing::Le;
 
 constexpr uint32_t kBudget = 24;
@@ -103,6 +106,12 @@ TEST_F(MetricsPage, ShowsWhereTheMemoryIs) {
   EXPECT_TRUE(EventuallyIs("ebb_cache_bytes{state=\"free\"}", total));
   EXPECT_EQ(Value("ebb_cache_bytes{state=\"used\"}"), 0);
   EXPECT_EQ(Value("ebb_cache_slots{state=\"used\"}"), 0);
+}
+
+TEST_F(MetricsPage, SaysWhichBuildRuns) {
+  EXPECT_THAT(std::string(Revision()), ContainsRegex("^([0-9a-f]{12,40}|unknown)$"));
+  EXPECT_THAT(http_.Get("/metrics")->body, HasSubstr(absl::StrFormat("ebb_build_info{version=\"%s\",revision=\"%s\",",
+                                                                     std::string(Version()), std::string(Revision()))));
 }
 
 TEST_F(MetricsPage, CountsRefusalsByReason) {
