@@ -1,0 +1,334 @@
+// One step at a time, by hand: what a call gets, and how many steps it still runs after it was told to stop.
+
+#include "server/dispatcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/status_matchers.h"
+#include "tests/unit/server/test_calls.h"
+
+namespace ebb {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr CallId kA = 1;
+constexpr CallId kB = 2;
+
+class DispatcherTest : public testing::Test {
+ protected:
+  explicit DispatcherTest(const DispatcherOptions& options = {}) : dispatcher_(*engine_, options, metrics_) {}
+  ~DispatcherTest() override {
+    dispatcher_.Drain(absl::InfinitePast());
+    while (!dispatcher_.idle()) Turn();
+  }
+
+  // What the worker does between two looks into its mailbox.
+  void Turn() {
+    dispatcher_.Settle();
+    if (dispatcher_.has_step()) dispatcher_.RunStep();
+  }
+  void RunToEnd() {
+    while (!dispatcher_.idle()) Turn();
+  }
+
+  // A call lives until the dispatcher is empty.
+  RecordedCall& NewCall(RecordedCall::Reading reading = {}) { return calls_.emplace_back(std::move(reading)); }
+  void Open(const std::string& id) { ASSERT_THAT(dispatcher_.Create(OpenRequest(id)), IsOk()); }
+  // Opens a session and starts an endless answer in it, which has `tokens` tokens when this returns.
+  void Answer(CallId id, const std::string& session, RecordedCall& call, size_t tokens) {
+    Open(session);
+    dispatcher_.Start(id, AnswerRequest(session, 20, kEndless), call);
+    while (call.tokens().size() < tokens) Turn();
+  }
+  // The first tokens of that answer when nobody disturbs it.
+  std::vector<int32_t> Undisturbed(int32_t tokens) {
+    Open("undisturbed");
+    RecordedCall call;
+    dispatcher_.Start(99, AnswerRequest("undisturbed", 20, tokens), call);
+    RunToEnd();
+    return call.tokens();
+  }
+
+  int64_t steps() const { return dispatcher_.Totals().steps; }
+  int64_t log_length(const std::string& session) { return dispatcher_.Get("default", session)->tokens; }
+  int64_t pages_reserved() const { return dispatcher_.Totals().load.pages_reserved; }
+
+  TinyModelFile file_ = TinyModelFile(TinyModel{});
+  std::unique_ptr<Engine> engine_ = OpenTestEngine(file_.path());
+  Metrics metrics_ = Metrics({});
+  std::deque<RecordedCall> calls_;
+  Dispatcher dispatcher_;
+};
+
+class OneRowDispatcherTest : public DispatcherTest {
+ protected:
+  OneRowDispatcherTest() : DispatcherTest({.step_rows_max = 1}) {}
+};
+
+class ImpatientDispatcherTest : public DispatcherTest {
+ protected:
+  ImpatientDispatcherTest() : DispatcherTest({.reader_patience = absl::ZeroDuration()}) {}
+};
+
+TEST_F(DispatcherTest, ACallIsItsBlocksThenItsTokensThenOneEnd) {
+  Open("a");
+  RecordedCall& call = NewCall();
+  dispatcher_.Start(kA, AnswerRequest("a", 40, 5), call);
+  RunToEnd();
+  EXPECT_THAT(call.blocks(), ElementsAre(16, 32, 40));
+  EXPECT_THAT(call.tokens(), SizeIs(5));
+  EXPECT_THAT(call.end().status, IsOk());
+  EXPECT_EQ(call.end().finish, FinishReason::kMaxTokens);
+  EXPECT_EQ(call.end().usage.session_tokens, 45);
+  EXPECT_EQ(steps(), 3 + 5);
+}
+
+// A cancelled call frees its work within one step: the four places where a cancel may find it.
+
+TEST_F(DispatcherTest, ACancelBetweenTwoStepsRunsNoFurtherStep) {
+  RecordedCall& call = NewCall();
+  Answer(kA, "a", call, 5);
+  const int64_t before = steps();
+  dispatcher_.Cancel(kA);
+  Turn();
+  ASSERT_TRUE(call.ended());
+  EXPECT_THAT(call.end().status, IsRefusal(absl::StatusCode::kCancelled, "CALL_CANCELLED", ""));
+  EXPECT_EQ(steps(), before);
+  EXPECT_THAT(call.tokens(), SizeIs(5));
+  EXPECT_EQ(log_length("a"), 20 + 5);
+}
+
+TEST_F(DispatcherTest, ACancelOfAPlannedStepRunsThatStepAndNoOther) {
+  RecordedCall& call = NewCall();
+  Answer(kA, "a", call, 5);
+  const int64_t before = steps();
+  dispatcher_.Settle();
+  ASSERT_TRUE(dispatcher_.has_step());
+  dispatcher_.Cancel(kA);
+  dispatcher_.RunStep();
+  EXPECT_FALSE(call.ended());
+  Turn();
+  ASSERT_TRUE(call.ended());
+  EXPECT_THAT(call.end().status, IsRefusal(absl::StatusCode::kCancelled, "CALL_CANCELLED", ""));
+  EXPECT_EQ(steps(), before + 1);
+  EXPECT_THAT(call.tokens(), SizeIs(6)) << "the token of the step that ran is sent";
+  EXPECT_EQ(log_length("a"), 20 + 6) << "and in the log";
+}
+
+TEST_F(DispatcherTest, ACancelInsideAPromptRunsNoFurtherBlock) {
+  Open("a");
+  RecordedCall& call = NewCall();
+  dispatcher_.Start(kA, AnswerRequest("a", 100, 10), call);
+  while (call.blocks().size() < 2) Turn();
+  dispatcher_.Cancel(kA);
+  Turn();
+  ASSERT_TRUE(call.ended());
+  EXPECT_EQ(steps(), 2);
+  EXPECT_EQ(log_length("a"), 2 * kTestBlock);
+}
+
+TEST_F(OneRowDispatcherTest, ACancelOfACallThatWaitsEndsItAtOnce) {
+  RecordedCall &a = NewCall(), &b = NewCall();
+  Answer(kA, "a", a, 2);
+  Open("b");
+  dispatcher_.Start(kB, AnswerRequest("b", 20, 10), b);
+  dispatcher_.Cancel(kB);
+  EXPECT_TRUE(b.ended());
+  EXPECT_THAT(b.blocks(), IsEmpty());
+  EXPECT_EQ(log_length("b"), 0);
+  EXPECT_EQ(dispatcher_.Totals().load.requests, 1);
+}
+
+TEST_F(DispatcherTest, ACancelledCallLeavesTheStepToTheOthers) {
+  RecordedCall &a = NewCall(), &b = NewCall();
+  Answer(kA, "a", a, 3);
+  Answer(kB, "b", b, 3);
+  dispatcher_.Cancel(kB);
+  const size_t a_before = a.tokens().size();
+  const int64_t before = steps();
+  const int64_t tokens_before = dispatcher_.Totals().completion_tokens;
+  for (int turn = 0; turn < 10; ++turn) Turn();
+  EXPECT_TRUE(b.ended());
+  EXPECT_THAT(b.tokens(), SizeIs(3));
+  EXPECT_THAT(a.tokens(), SizeIs(a_before + 10));
+  EXPECT_EQ(steps(), before + 10);
+  EXPECT_EQ(dispatcher_.Totals().completion_tokens, tokens_before + 10) << "every row was a's";
+}
+
+TEST_F(DispatcherTest, ACancelledSessionGoesOnAsIfNothingHadHappened) {
+  RecordedCall &first = NewCall(), &second = NewCall();
+  Answer(kA, "a", first, 5);
+  dispatcher_.Cancel(kA);
+  RunToEnd();
+  dispatcher_.Start(kB, AnswerRequest("a", 0, 10), second);
+  RunToEnd();
+  std::vector<int32_t> tokens = first.tokens();
+  tokens.insert(tokens.end(), second.tokens().begin(), second.tokens().end());
+  EXPECT_THAT(tokens, ElementsAreArray(Undisturbed(15)));
+}
+
+TEST_F(DispatcherTest, ACancelOfWhatIsOverOrNeverWasIsNoNews) {
+  Open("a");
+  RecordedCall& call = NewCall();
+  dispatcher_.Start(kA, AnswerRequest("a", 20, 3), call);
+  RunToEnd();
+  dispatcher_.Cancel(kA);
+  dispatcher_.Cancel(77);
+  dispatcher_.ReaderReady(kA);
+  EXPECT_TRUE(dispatcher_.idle());
+  EXPECT_THAT(call.end().status, IsOk());
+}
+
+TEST_F(DispatcherTest, ACancelledThrowAwaySessionGivesItsPagesBack) {
+  RecordedCall& call = NewCall();
+  CallRequest request = AnswerRequest("", 20, kEndless);
+  request.open = OpenRequest("nameless");
+  dispatcher_.Start(kA, request, call);
+  while (call.tokens().size() < 3) Turn();
+  EXPECT_GT(pages_reserved(), 0);
+  dispatcher_.Cancel(kA);
+  Turn();
+  EXPECT_TRUE(call.ended());
+  EXPECT_EQ(pages_reserved(), 0);
+  EXPECT_EQ(dispatcher_.Totals().used_bytes, 0);
+}
+
+TEST_F(DispatcherTest, ADeletedSessionIsGoneAtOnceAndFreeAfterItsStep) {
+  RecordedCall& call = NewCall();
+  Answer(kA, "a", call, 3);
+  dispatcher_.Settle();
+  const int64_t before = steps();
+  ASSERT_THAT(dispatcher_.Delete("default", "a", {}), IsOk());
+  EXPECT_THAT(dispatcher_.Get("default", "a"), IsRefusal(absl::StatusCode::kNotFound, "UNKNOWN_SESSION", ""));
+  EXPECT_GT(pages_reserved(), 0) << "the step that is planned still needs them";
+  dispatcher_.RunStep();
+  Turn();
+  EXPECT_THAT(call.end().status, IsRefusal(absl::StatusCode::kCancelled, "SESSION_DELETED", ""));
+  EXPECT_EQ(pages_reserved(), 0);
+  EXPECT_EQ(steps(), before + 1);
+}
+
+TEST_F(DispatcherTest, AFullReaderIsNotSteppedUntilItIsReady) {
+  RecordedCall& slow =
+      NewCall([](const RecordedCall& call) { return call.tokens().size() == 4 ? Reader::kFull : Reader::kReady; });
+  RecordedCall& other = NewCall();
+  Answer(kA, "a", slow, 4);
+  Answer(kB, "b", other, 50);
+  EXPECT_THAT(slow.tokens(), SizeIs(4));
+  dispatcher_.ReaderReady(kA);
+  while (slow.tokens().size() < 15) Turn();
+  EXPECT_GE(other.tokens().size(), 50U + 10U) << "the other one went on meanwhile";
+  const std::vector<int32_t> tokens = slow.tokens();
+  dispatcher_.Cancel(kA);
+  dispatcher_.Cancel(kB);
+  RunToEnd();
+  EXPECT_THAT(tokens, ElementsAreArray(Undisturbed(15)));
+}
+
+TEST_F(ImpatientDispatcherTest, AReaderThatStaysFullLosesItsStreamAndNoToken) {
+  RecordedCall& slow =
+      NewCall([](const RecordedCall& call) { return call.tokens().size() == 4 ? Reader::kFull : Reader::kReady; });
+  Answer(kA, "a", slow, 4);
+  Turn();
+  ASSERT_TRUE(slow.ended());
+  EXPECT_THAT(slow.end().status, IsRefusal(absl::StatusCode::kResourceExhausted, "SLOW_READER", ""));
+  EXPECT_EQ(log_length("a"), 20 + 4);
+}
+
+TEST_F(DispatcherTest, ACallPastItsDeadlineRunsNothing) {
+  Open("a");
+  RecordedCall& call = NewCall();
+  CallRequest request = AnswerRequest("a", 20, 5);
+  request.deadline = absl::InfinitePast();
+  dispatcher_.Start(kA, request, call);
+  EXPECT_THAT(call.end().status, IsRefusal(absl::StatusCode::kDeadlineExceeded, "DEADLINE_PASSED", ""));
+  Turn();
+  EXPECT_EQ(steps(), 0);
+}
+
+TEST_F(DispatcherTest, TokensSentAgainCostNoStep) {
+  RecordedCall &first = NewCall(), &again = NewCall();
+  Answer(kA, "a", first, 10);
+  dispatcher_.Cancel(kA);
+  RunToEnd();
+  const int64_t before = steps();
+  CallRequest request = AnswerRequest("a", 0, 8);
+  request.resume_from = 20;
+  dispatcher_.Start(kB, request, again);
+  RunToEnd();
+  EXPECT_EQ(steps(), before);
+  EXPECT_THAT(again.tokens(), ElementsAreArray(first.tokens().begin(), first.tokens().begin() + 8));
+}
+
+TEST_F(OneRowDispatcherTest, DrainingEndsWhatWaitsAndLetsRunWhatRuns) {
+  RecordedCall &a = NewCall(), &b = NewCall(), &c = NewCall();
+  Open("a");
+  dispatcher_.Start(kA, AnswerRequest("a", 20, 10), a);
+  while (a.tokens().size() < 2) Turn();
+  Open("b");
+  dispatcher_.Start(kB, AnswerRequest("b", 20, 10), b);
+  dispatcher_.Drain(absl::InfiniteFuture());
+  EXPECT_THAT(b.end().status, IsRefusal(absl::StatusCode::kUnavailable, "DRAINING", ""));
+  dispatcher_.Start(3, AnswerRequest("b", 20, 10), c);
+  EXPECT_THAT(c.end().status, IsRefusal(absl::StatusCode::kUnavailable, "DRAINING", ""));
+  EXPECT_THAT(dispatcher_.Create(OpenRequest("d")), IsRefusal(absl::StatusCode::kUnavailable, "DRAINING", ""));
+  RunToEnd();
+  EXPECT_THAT(a.end().status, IsOk());
+  EXPECT_THAT(a.tokens(), SizeIs(10));
+}
+
+TEST_F(DispatcherTest, TheEndOfADrainEndsWhatStillRuns) {
+  RecordedCall& call = NewCall();
+  Answer(kA, "a", call, 3);
+  const int64_t before = steps();
+  dispatcher_.Drain(absl::InfinitePast());
+  Turn();
+  EXPECT_THAT(call.end().status, IsRefusal(absl::StatusCode::kUnavailable, "DRAINING", ""));
+  EXPECT_EQ(steps(), before);
+}
+
+TEST_F(DispatcherTest, ASessionExpiresOnlyBetweenItsCalls) {
+  SessionRequest request = OpenRequest("a");
+  request.ttl = absl::ZeroDuration();
+  ASSERT_THAT(dispatcher_.Create(request), IsOk());
+  RecordedCall& call = NewCall();
+  dispatcher_.Start(kA, AnswerRequest("a", 20, 5), call);
+  while (call.tokens().size() < 5) {
+    Turn();
+    EXPECT_THAT(dispatcher_.Get("default", "a"), IsOk()) << "a call holds it";
+  }
+  Turn();  // ends the call: the time to live starts anew
+  ASSERT_TRUE(call.ended());
+  EXPECT_THAT(call.end().status, IsOk());
+  dispatcher_.Settle();
+  EXPECT_THAT(dispatcher_.Get("default", "a"), IsRefusal(absl::StatusCode::kNotFound, "UNKNOWN_SESSION", ""));
+  EXPECT_EQ(pages_reserved(), 0);
+}
+
+TEST_F(DispatcherTest, ARequestIdOpensOneSessionAsLongAsItLives) {
+  SessionRequest request = OpenRequest("a");
+  request.request_id = "once";
+  ASSERT_THAT(dispatcher_.Create(request), IsOk());
+  const int64_t pages = pages_reserved();
+  request.id = "b";  // as a server does that names sessions itself
+  const absl::StatusOr<SessionInfo> again = dispatcher_.Create(request);
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(again->request.id, "a");
+  EXPECT_EQ(pages_reserved(), pages);
+  ASSERT_THAT(dispatcher_.Delete("default", "a", {}), IsOk());
+  EXPECT_EQ(dispatcher_.Create(request)->request.id, "b");
+}
+
+}  // namespace
+}  // namespace ebb

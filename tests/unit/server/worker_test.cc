@@ -1,0 +1,285 @@
+// The worker's thread and those that talk to it: everybody gets one answer, and news come in time.
+
+#include "server/worker.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "policies/hash_random.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/server/test_calls.h"
+
+namespace ebb {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::Ge;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class WorkerTest : public testing::Test {
+ protected:
+  explicit WorkerTest(const DispatcherOptions& options = {})
+      : worker_(std::make_unique<Worker>(OpenTestEngine(file_.path(), {.threads = 2}), options, metrics_)) {}
+
+  // Asks and waits for the answer.
+  template <typename Answer>
+  absl::StatusOr<Answer> Ask(absl::AnyInvocable<absl::StatusOr<Answer>(Dispatcher&)> question) {
+    std::promise<absl::StatusOr<Answer>> answered;
+    worker_->Ask<Answer>(std::move(question),
+                         [&](absl::StatusOr<Answer> answer) { answered.set_value(std::move(answer)); });
+    return answered.get_future().get();
+  }
+  absl::StatusOr<SessionInfo> Create(const std::string& id) {
+    return Ask<SessionInfo>([&](Dispatcher& dispatcher) { return dispatcher.Create(OpenRequest(id)); });
+  }
+  absl::StatusOr<SessionInfo> Get(const std::string& id) {
+    return Ask<SessionInfo>([&](Dispatcher& dispatcher) { return dispatcher.Get("default", id); });
+  }
+  absl::StatusOr<int64_t> Delete(const std::string& id) {
+    return Ask<int64_t>([&](Dispatcher& dispatcher) { return dispatcher.Delete("default", id, {}); });
+  }
+  WorkTotals Totals() {
+    return *Ask<WorkTotals>([](Dispatcher& dispatcher) -> absl::StatusOr<WorkTotals> { return dispatcher.Totals(); });
+  }
+
+  TinyModelFile file_ = TinyModelFile(TinyModel{});
+  Metrics metrics_ = Metrics({});
+  std::unique_ptr<Worker> worker_;
+};
+
+TEST_F(WorkerTest, AnswersEveryoneOnce) {
+  constexpr int kThreads = 4, kSessions = 25;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([this, t] {
+      for (int i = 0; i < kSessions; ++i) {
+        const std::string id = absl::StrFormat("s%d-%d", t, i);
+        EXPECT_THAT(Create(id), IsOk());
+        EXPECT_EQ(worker_->Look("default", id)->generation, 1U);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Totals().load.sessions, kThreads * kSessions);
+}
+
+TEST_F(WorkerTest, WhatACallDidIsSeenByWhoWaitedForItsEnd) {
+  ASSERT_THAT(Create("a"), IsOk());
+  RecordedCall call;
+  worker_->Start(worker_->NewCallId(), AnswerRequest("a", 20, 10), call);
+  ASSERT_THAT(call.Wait().status, IsOk());
+  const absl::StatusOr<SessionView> view = worker_->Look("default", "a");
+  ASSERT_THAT(view, IsOk());
+  EXPECT_EQ(view->generation, call.end().generation);
+  EXPECT_THAT(view->log_tail, ElementsAreArray(call.tokens().end() - kLogTail, call.tokens().end()));
+}
+
+// The cancel comes while a step is about to end, so the next one is planned with it known.
+TEST_F(WorkerTest, ACallCancelledDuringAStepRunsNoFurtherStep) {
+  ASSERT_THAT(Create("a"), IsOk());
+  const CallId id = worker_->NewCallId();
+  RecordedCall call([&](const RecordedCall& so_far) {
+    if (so_far.tokens().size() == 5) worker_->Cancel(id);
+    return Reader::kReady;
+  });
+  worker_->Start(id, AnswerRequest("a", 2 * kTestBlock, kEndless), call);
+  EXPECT_THAT(call.Wait().status, IsRefusal(absl::StatusCode::kCancelled, "CALL_CANCELLED", ""));
+  EXPECT_THAT(call.tokens(), SizeIs(5));
+  EXPECT_EQ(Totals().steps, 2 + 5) << "two blocks and five tokens";
+  EXPECT_EQ(Get("a")->tokens, 2 * kTestBlock + 5);
+}
+
+TEST_F(WorkerTest, ACallCancelledByANeighbourGetsAtMostTheStepThatRuns) {
+  ASSERT_THAT(Create("a"), IsOk());
+  ASSERT_THAT(Create("b"), IsOk());
+  const CallId a = worker_->NewCallId(), b = worker_->NewCallId();
+  RecordedCall cancelled;
+  size_t had = 0;
+  RecordedCall neighbour([&](const RecordedCall& so_far) {
+    if (so_far.tokens().size() == 20) {
+      had = cancelled.tokens().size();
+      worker_->Cancel(b);
+    }
+    return Reader::kReady;
+  });
+  worker_->Start(b, AnswerRequest("b", 20, kEndless), cancelled);
+  worker_->Start(a, AnswerRequest("a", 20, 40), neighbour);
+  EXPECT_THAT(neighbour.Wait().status, IsOk());
+  EXPECT_THAT(cancelled.Wait().status, IsRefusal(absl::StatusCode::kCancelled, "CALL_CANCELLED", ""));
+  EXPECT_LE(cancelled.tokens().size(), had + 1);
+}
+
+TEST_F(WorkerTest, ACancelThatFollowsItsCallAtOnceStillFindsIt) {
+  ASSERT_THAT(Create("a"), IsOk());
+  for (int round = 0; round < 50; ++round) {
+    RecordedCall call;
+    const CallId id = worker_->NewCallId();
+    worker_->Start(id, AnswerRequest("a", 20, kEndless), call);
+    worker_->Cancel(id);
+    EXPECT_THAT(call.Wait().status, IsRefusal(absl::StatusCode::kCancelled, "CALL_CANCELLED", ""));
+  }
+}
+
+TEST_F(WorkerTest, AFullReaderGoesOnWhenItIsReadyAgain) {
+  ASSERT_THAT(Create("a"), IsOk());
+  ASSERT_THAT(Create("b"), IsOk());
+  std::promise<void> full;
+  RecordedCall slow([&](const RecordedCall& so_far) {
+    if (so_far.tokens().size() != 4) return Reader::kReady;
+    full.set_value();
+    return Reader::kFull;
+  });
+  RecordedCall other;
+  const CallId id = worker_->NewCallId();
+  worker_->Start(id, AnswerRequest("a", 20, 10), slow);
+  full.get_future().wait();
+  worker_->Start(worker_->NewCallId(), AnswerRequest("b", 20, 50), other);
+  EXPECT_THAT(other.Wait().status, IsOk());
+  EXPECT_FALSE(slow.ended());
+  EXPECT_EQ(Get("a")->tokens, 20 + 4) << "not a step while the other one made fifty";
+  worker_->ReaderReady(id);
+  EXPECT_THAT(slow.Wait().status, IsOk());
+  EXPECT_THAT(slow.tokens(), ElementsAreArray(other.tokens().begin(), other.tokens().begin() + 10));
+}
+
+TEST_F(WorkerTest, DrainLetsRunWhatRunsAndRefusesTheRest) {
+  ASSERT_THAT(Create("a"), IsOk());
+  RecordedCall running([&](const RecordedCall& so_far) {
+    if (so_far.tokens().size() == 3) worker_->Drain(absl::InfiniteDuration());
+    return Reader::kReady;
+  });
+  worker_->Start(worker_->NewCallId(), AnswerRequest("a", 20, 30), running);
+  worker_->WaitUntilIdle();
+  EXPECT_THAT(running.Wait().status, IsOk());
+  EXPECT_THAT(running.tokens(), SizeIs(30));
+  EXPECT_THAT(Create("b"), IsRefusal(absl::StatusCode::kUnavailable, "DRAINING", ""));
+}
+
+TEST_F(WorkerTest, AnImpatientDrainEndsWhatRuns) {
+  ASSERT_THAT(Create("a"), IsOk());
+  RecordedCall running([&](const RecordedCall& so_far) {
+    if (so_far.tokens().size() == 3) worker_->Drain(absl::ZeroDuration());
+    return Reader::kReady;
+  });
+  worker_->Start(worker_->NewCallId(), AnswerRequest("a", 20, kEndless), running);
+  worker_->WaitUntilIdle();
+  EXPECT_THAT(running.Wait().status, IsRefusal(absl::StatusCode::kUnavailable, "DRAINING", ""));
+  EXPECT_THAT(running.tokens(), SizeIs(3));
+}
+
+class SmallMailboxTest : public WorkerTest {
+ protected:
+  SmallMailboxTest() : WorkerTest({.queue_max = 4}) {}
+};
+
+TEST_F(SmallMailboxTest, AFullMailboxRefusesAtOnceAndStillTakesNews) {
+  ASSERT_THAT(Create("a"), IsOk());
+  RecordedCall running([](const RecordedCall& so_far) {
+    return so_far.tokens().size() == 3 ? Reader::kFull : Reader::kReady;  // stays until it is cancelled
+  });
+  const CallId id = worker_->NewCallId();
+  worker_->Start(id, AnswerRequest("a", 20, kEndless), running);
+
+  std::promise<void> inside, go_on;
+  worker_->Ask<bool>(
+      [&](Dispatcher&) {
+        inside.set_value();
+        go_on.get_future().wait();
+        return true;
+      },
+      [](const absl::StatusOr<bool>&) {});
+  inside.get_future().wait();  // the worker now takes nothing out of its mailbox
+  std::vector<std::promise<absl::StatusOr<bool>>> answers(5);
+  const auto ask = [&](size_t i) {
+    worker_->Ask<bool>([](Dispatcher&) { return true; },
+                       [&answers, i](const absl::StatusOr<bool>& answer) { answers[i].set_value(answer); });
+  };
+  for (size_t i = 0; i < 5; ++i) ask(i);
+  const auto full = IsRefusal(absl::StatusCode::kUnavailable, "QUEUE_FULL", "");
+  EXPECT_THAT(answers[4].get_future().get(), full) << "while the worker is busy";
+  RecordedCall refused;
+  worker_->Start(worker_->NewCallId(), AnswerRequest("a", 0, 1), refused);
+  EXPECT_TRUE(refused.ended());
+  EXPECT_THAT(refused.end().status, full);
+  worker_->Cancel(id);
+  go_on.set_value();
+  for (size_t i = 0; i < 4; ++i) EXPECT_THAT(answers[i].get_future().get(), IsOk());
+  EXPECT_THAT(running.Wait().status, IsRefusal(absl::StatusCode::kCancelled, "CALL_CANCELLED", ""));
+}
+
+TEST_F(WorkerTest, WhatIsInTheMailboxIsAnsweredBeforeTheWorkerStops) {
+  std::promise<void> inside, go_on;
+  worker_->Ask<bool>(
+      [&](Dispatcher&) {
+        inside.set_value();
+        go_on.get_future().wait();
+        return true;
+      },
+      [](const absl::StatusOr<bool>&) {});
+  inside.get_future().wait();
+  int answered = 0;  // the worker's until it has stopped
+  for (int i = 0; i < 20; ++i) {
+    worker_->Ask<bool>([](Dispatcher&) { return true; }, [&](const absl::StatusOr<bool>&) { ++answered; });
+  }
+  go_on.set_value();
+  worker_.reset();
+  EXPECT_EQ(answered, 20);
+}
+
+// Threads that open, answer, cancel, read slowly and delete as chance has it: each call ends once, and what is left at
+// the end is nothing.
+TEST_F(WorkerTest, NothingIsLeftOfManyCallsThatEndAnyhow) {
+  constexpr int kThreads = 4, kRounds = 40;
+  const auto talk = [this](uint64_t seed) {
+    HashRandom random(seed);
+    for (int round = 0; round < kRounds; ++round) {
+      const std::string id = absl::StrFormat("s%d-%d", seed, round);
+      ASSERT_THAT(Create(id), IsOk());
+      const CallId call_id = worker_->NewCallId();
+      const auto cancel_at = static_cast<size_t>(random.Uniform(0, 20));
+      const auto full_at = static_cast<size_t>(random.Uniform(0, 20));
+      RecordedCall call([&](const RecordedCall& so_far) {
+        if (so_far.tokens().size() == cancel_at) worker_->Cancel(call_id);
+        if (so_far.tokens().size() != full_at) return Reader::kReady;
+        worker_->ReaderReady(call_id);
+        return Reader::kFull;
+      });
+      worker_->Start(call_id, AnswerRequest(id, random.Uniform(1, 40), 12), call);
+      const bool delete_early = random.Uniform(0, 3) == 0;
+      if (delete_early) {
+        EXPECT_THAT(Delete(id), IsOk());
+      }
+      if (random.Uniform(0, 3) == 0) worker_->Cancel(call_id);
+      const absl::Status status = call.Wait().status;
+      EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kCancelled) << status;
+      if (status.ok()) {
+        EXPECT_THAT(call.tokens(), SizeIs(12));
+      }
+      if (!delete_early) {
+        EXPECT_THAT(Delete(id), IsOk());
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) threads.emplace_back(talk, t);
+  for (std::thread& thread : threads) thread.join();
+  const WorkTotals totals = Totals();
+  EXPECT_EQ(totals.load.sessions, 0);
+  EXPECT_EQ(totals.load.requests, 0);
+  EXPECT_EQ(totals.load.pages_reserved, 0);
+  EXPECT_EQ(totals.memory.pages_reserved, 0);
+  EXPECT_EQ(totals.used_bytes, 0);
+  EXPECT_THAT(totals.steps, Ge(1));
+}
+
+}  // namespace
+}  // namespace ebb
