@@ -228,6 +228,7 @@ void Dispatcher::Deliver(const Event& event) {
       [this](const ebb::RunStep& step) { planned_ = step; },
       [this](const End& end) { EndCall(end.id, end.cause); },
       [this](const Release& release) {
+        if (!sessions_.has(release.session)) return;  // admitted, but there was no memory for it
         OpenSession& session = sessions_.at(release.session);
         CountLength(session, 0);
         session.tenant_metrics->sessions.Add(-1);

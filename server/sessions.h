@@ -85,6 +85,7 @@ class Sessions {
 
   // NOT_FOUND UNKNOWN_SESSION, naming it.
   absl::StatusOr<OpenSession*> Find(const std::string& tenant, const std::string& id);
+  bool has(SessionId id) const { return sessions_.contains(id); }
   OpenSession& at(SessionId id) { return *sessions_.at(id); }
 
   // The session can no longer be found by name. Its pages may still be in use until Remove.
