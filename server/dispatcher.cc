@@ -110,6 +110,7 @@ absl::StatusOr<OpenSession*> Dispatcher::Open(const SessionRequest& request, boo
                                         .tenant_metrics = &metrics_.tenant(request.tenant),
                                         .policy_metrics = &metrics_.policy(request.policy.scorer_name)});
   session.tenant_metrics->sessions.Add(1);
+  metrics_.worker().pages.owned.Add(static_cast<double>(session.cache->pages()));
   CountLoad();
   return &session;
 }
@@ -232,6 +233,7 @@ void Dispatcher::Deliver(const Event& event) {
         OpenSession& session = sessions_.at(release.session);
         CountLength(session, 0);
         session.tenant_metrics->sessions.Add(-1);
+        metrics_.worker().pages.owned.Add(-static_cast<double>(session.cache->pages()));
         sessions_.Remove(release.session);
         CountLoad();
       },
@@ -296,6 +298,7 @@ void Dispatcher::CountLoad() {
   worker.bytes.free.Set(free * page_bytes);
   worker.slots.reserved.Set(reserved * page_slots);
   worker.slots.free.Set(free * page_slots);
+  worker.pages.free.Set(static_cast<double>(memory.pages_total - memory.pages_reserved));
 }
 
 void Dispatcher::CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took) {
@@ -306,6 +309,17 @@ void Dispatcher::CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::D
                                             : worker.mixed_seconds;
   seconds.Observe(took);
   worker.step_tokens.Observe(prompt_tokens + decode_tokens);
+  worker.step_rows.Observe(static_cast<double>(batch_.size()));
+}
+
+void Dispatcher::CountCall(Call& call, const CallTimings& timings) {
+  Unblock(call);
+  const PhaseMetrics& phases = metrics_.worker().phases;
+  phases.queue.Add(absl::ToDoubleSeconds(timings.queue));
+  phases.prefill.Add(absl::ToDoubleSeconds(timings.prefill));
+  phases.decode.Add(absl::ToDoubleSeconds(timings.decode));
+  phases.blocked.Add(absl::ToDoubleSeconds(call.blocked));
+  call.session->policy_metrics->cache_tokens.Observe(call.session->cache->cache_length());
 }
 
 absl::Status Dispatcher::CheckStart(const Call& call, const OpenSession& session) const {

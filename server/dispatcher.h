@@ -147,6 +147,8 @@ class Dispatcher {
     absl::Time prompt_end = {};
     absl::Time first_token = absl::InfiniteFuture();
     absl::Time last_token = {};
+    absl::Time blocked_since = absl::InfiniteFuture();  // infinite: the reader keeps up
+    absl::Duration blocked = {};                        // before that
   };
 
   // calls.cc
@@ -176,6 +178,8 @@ class Dispatcher {
   int32_t lanes() const { return engine_.config().layers * engine_.config().kv_heads; }
   void CountLength(OpenSession& session, int32_t length);
   void CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took);
+  void CountCall(Call& call, const CallTimings& timings);
+  void Unblock(Call& call);
   void CountLoad();
 
   Engine& engine_;

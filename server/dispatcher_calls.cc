@@ -118,7 +118,15 @@ absl::Status Dispatcher::PlanCall(Call& call) {
 
 void Dispatcher::Cancel(CallId id) { Deliver(Cancelled{.id = id}); }
 
-void Dispatcher::ReaderReady(CallId id) { Deliver(ebb::ReaderReady{.id = id}); }
+void Dispatcher::ReaderReady(CallId id) {
+  if (const auto call = calls_.find(id); call != calls_.end()) Unblock(call->second);
+  Deliver(ebb::ReaderReady{.id = id});
+}
+
+void Dispatcher::Unblock(Call& call) {
+  if (call.blocked_since == absl::InfiniteFuture()) return;
+  call.blocked += clock_.Now() - std::exchange(call.blocked_since, absl::InfiniteFuture());
+}
 
 void Dispatcher::RunStep() {
   const ebb::RunStep step = *std::exchange(planned_, {});
@@ -294,7 +302,9 @@ void Dispatcher::Send(Call& call, std::span<const int32_t> tokens, int32_t evict
 bool Dispatcher::IsOver(const Call& call) const { return call.finish != FinishReason::kNone || !call.failure.ok(); }
 
 void Dispatcher::Report(Call& call, Reader reader) {
-  if (reader == Reader::kFull) Deliver(ReaderBlocked{.id = call.id});
+  if (reader == Reader::kReady) return;
+  call.blocked_since = std::min(call.blocked_since, clock_.Now());
+  Deliver(ReaderBlocked{.id = call.id});
 }
 
 void Dispatcher::EndCall(CallId id, EndCause cause) {
@@ -308,6 +318,7 @@ void Dispatcher::EndCall(CallId id, EndCause cause) {
 
   CallEnd end = Summary(call);
   end.status = EndStatus(call, cause);
+  CountCall(call, end.timings);
   const bool discard = cause == EndCause::kSlowReader;
   if (cause != EndCause::kSessionClosed) {
     if (session.throw_away) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "policies/check.h"
 #include "policies/registry.h"
@@ -25,6 +26,8 @@ constexpr double kTtft[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .7
 // Likewise, time per output token; below 10 ms for small models.
 constexpr double kInterToken[] = {.001, .0025, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5};
 constexpr double kStep[] = {.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10};
+constexpr double kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
+constexpr double kLengths[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
 constexpr double kTokens[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 
 // Refusals under load, which alerts watch; other reasons appear with their first refusal.
@@ -41,6 +44,8 @@ const std::vector<MetricRow>& Table() {
       // name, kind, unit, labels, buckets, help
       {"ebb_build_info", kG, "", {"version", "revision", "backend", "grpc_version", "model"}, {},
        "Always 1; its labels say what runs."},
+      {"ebb_cache_config_info", kG, "", {"pages", "page_bytes", "lanes", "head_dim"}, {},
+       "Always 1; its labels say how the memory for K and V is cut. A session has the same number of lanes, one per layer and KV head."},
       {"ebb_rpc_handled_total", kC, "calls", {"method", "code"}, {},
        "Calls that ended, by gRPC status code."},
       {"ebb_rpc_seconds", kH, "seconds", {"method"}, kTtft,
@@ -67,10 +72,18 @@ const std::vector<MetricRow>& Table() {
        "Admitted requests that have not run yet."},
       {"ebb_requests_running", kG, "requests", {}, {},
        "Requests that have run and are not over."},
+      {"ebb_requests_limit", kG, "requests", {}, {},
+       "Requests that may wait or run at once; one more is refused with QUEUE_FULL."},
+      {"ebb_request_phase_seconds_total", kC, "seconds", {"phase"}, {},
+       "Time of requests that are over: in the queue, in prefill, in decode; blocked: held up by a slow reader, in whichever phase."},
       {"ebb_step_seconds", kH, "seconds", {"phase"}, kStep,
        "Time of one step of the engine; mixed steps hold prompt blocks and decodes."},
       {"ebb_step_tokens", kH, "tokens", {}, kTokens,
        "Tokens of one step, prompt and decode together."},
+      {"ebb_step_tokens_limit", kG, "tokens", {}, {},
+       "Most tokens of one step."},
+      {"ebb_step_rows", kH, "sessions", {}, kRows,
+       "Sessions that share one step."},
       {"ebb_evictions_total", kC, "evictions", {"policy"}, {},
        "Steps of a session, and Evict calls, that evicted tokens."},
       {"ebb_evicted_tokens_total", kC, "tokens", {"policy"}, {},
@@ -83,6 +96,12 @@ const std::vector<MetricRow>& Table() {
        "Slots of all lanes: reserved by sessions, used by live tokens (part of reserved), free for new sessions."},
       {"ebb_cache_bytes", kG, "bytes", {"state"}, {},
        "Memory for K and V, by the same states as ebb_cache_slots."},
+      {"ebb_session_cache_tokens", kH, "tokens", {"policy"}, kLengths,
+       "Live tokens in a session's longest lane, whenever a call on it ends."},
+      {"ebb_kv_pages", kG, "pages", {"state"}, {},
+       "Pages of memory for K and V: free as the page pool counts them, owned as its sessions do."},
+      {"ebb_kv_pages_limit", kG, "pages", {}, {},
+       "All pages; minus free, minus owned is what leaked, and stays 0."},
       {"ebb_past_context_sessions_total", kC, "sessions", {}, {},
        "Sessions that used a position past the model's trained context; their quality may suffer."},
       {"ebb_log_lines_dropped_total", kC, "lines", {}, {},
@@ -97,6 +116,8 @@ const std::vector<MetricRow>& Table() {
        "Virtual memory of the process."},
       {"process_open_fds", kG, "files", {}, {},
        "Open file descriptors of the process."},
+      {"process_max_fds", kG, "files", {}, {},
+       "Open file descriptors that the process may have."},
   };
   // clang-format on
   return table;
@@ -113,13 +134,19 @@ CacheMetrics MakeCache(MetricFamily& family) {
 
 WorkerMetrics MakeWorker(MetricSet& set) {
   MetricFamily& step = set["ebb_step_seconds"];
+  MetricFamily& pages = set["ebb_kv_pages"];
+  MetricFamily& phase = set["ebb_request_phase_seconds_total"];
   return {.prefill_seconds = step.histogram({"prefill"}),
           .decode_seconds = step.histogram({"decode"}),
           .mixed_seconds = step.histogram({"mixed"}),
           .step_tokens = set["ebb_step_tokens"].histogram(),
+          .step_rows = set["ebb_step_rows"].histogram(),
           .requests_running = set["ebb_requests_running"].gauge(),
           .slots = MakeCache(set["ebb_cache_slots"]),
           .bytes = MakeCache(set["ebb_cache_bytes"]),
+          .pages = {pages.gauge({"free"}), pages.gauge({"owned"})},
+          .phases = {phase.counter({"queue"}), phase.counter({"prefill"}), phase.counter({"decode"}),
+                     phase.counter({"blocked"})},
           .past_context_sessions = set["ebb_past_context_sessions_total"].counter()};
 }
 
@@ -127,7 +154,8 @@ PolicyMetrics MakePolicy(MetricSet& set, std::string_view name) {
   return {.evictions = set["ebb_evictions_total"].counter({name}),
           .evicted_tokens = set["ebb_evicted_tokens_total"].counter({name}),
           .evicted_slots = set["ebb_evicted_slots_total"].counter({name}),
-          .nan_scores = set["ebb_nan_scores_total"].counter({name})};
+          .nan_scores = set["ebb_nan_scores_total"].counter({name}),
+          .cache_tokens = set["ebb_session_cache_tokens"].histogram({name})};
 }
 
 MethodMetrics MakeMethod(MetricSet& set, std::string_view name) {
@@ -162,6 +190,13 @@ Metrics::Metrics(const MetricsOptions& options)
   set_["ebb_build_info"]
       .gauge({options.version, options.revision, options.backend, options.grpc_version, options.model})
       .Set(1);
+  const auto text = [](int64_t number) { return absl::StrFormat("%d", number); };
+  set_["ebb_cache_config_info"]
+      .gauge({text(options.pages), text(options.page_bytes), text(options.lanes), text(options.head_dim)})
+      .Set(1);
+  set_["ebb_kv_pages_limit"].gauge().Set(static_cast<double>(options.pages));
+  set_["ebb_step_tokens_limit"].gauge().Set(options.step_tokens_max);
+  set_["ebb_requests_limit"].gauge().Set(options.queue_max);
   for (const ScorerRow& row : ScorerRegistry()) policies_.emplace(row.name, MakePolicy(set_, row.name));
   for (const std::string& method : options.methods) methods_.emplace(method, MakeMethod(set_, method));
   for (const std::string_view reason : kLoadReasons) set_["ebb_refusals_total"].counter({reason});
@@ -229,6 +264,7 @@ std::string Metrics::Serialize() {
   set_["process_resident_memory_bytes"].gauge().Set(static_cast<double>(process.resident_bytes));
   set_["process_virtual_memory_bytes"].gauge().Set(static_cast<double>(process.virtual_bytes));
   set_["process_open_fds"].gauge().Set(static_cast<double>(process.open_fds));
+  set_["process_max_fds"].gauge().Set(static_cast<double>(process.max_fds));
   return set_.Serialize();
 }
 

@@ -35,6 +35,11 @@ std::span<const MetricRow> MetricTable();
 
 struct MetricsOptions {
   std::string version = {}, revision = {}, backend = {}, grpc_version = {}, model = {};  // labels of ebb_build_info
+  // Labels of ebb_cache_config_info; a slot holds K and V of one token in one lane.
+  int64_t pages = 0, page_bytes = 0;
+  int32_t lanes = 0, head_dim = 0;
+  int32_t step_tokens_max = 0;
+  int32_t queue_max = 0;
   std::vector<std::string> methods = {};  // every "InferenceService/Generate" that may be called
   std::vector<std::string> tenants = {};  // those configured; `default` is always there
   size_t tenants_max = 64;                // distinct labels; further tenants share `other`
@@ -55,6 +60,7 @@ struct PolicyMetrics {
   Counter& evicted_tokens;  // per lane, as BatchRow::evicted counts
   Counter& evicted_slots;   // over all lanes
   Counter& nan_scores;      // over all lanes
+  Histogram& cache_tokens;  // of a session's longest lane, whenever a call on it ends
 };
 
 // A quantity by state. reserved: promised to sessions; used: holds live tokens, part of reserved; free: for new
@@ -65,15 +71,32 @@ struct CacheMetrics {
   Gauge& free;
 };
 
+// Arena pages as the page pool counts them, and as its sessions do.
+struct PageMetrics {
+  Gauge& free;   // the pool's
+  Gauge& owned;  // the sessions' leases, summed: with `free` always all of them
+};
+
+// Time of calls that are over. blocked, by a slow reader, may be part of the others.
+struct PhaseMetrics {
+  Counter& queue;
+  Counter& prefill;
+  Counter& decode;
+  Counter& blocked;
+};
+
 // What the worker writes once per step. A step is mixed when it holds both prompt blocks and decodes.
 struct WorkerMetrics {
   Histogram& prefill_seconds;
   Histogram& decode_seconds;
   Histogram& mixed_seconds;
   Histogram& step_tokens;   // prompt and decode together
+  Histogram& step_rows;     // sessions
   Gauge& requests_running;  // have run a row and are not over
   CacheMetrics slots;
   CacheMetrics bytes;
+  PageMetrics pages;
+  PhaseMetrics phases;
   Counter& past_context_sessions;  // a session's first position past the trained context counts once
 };
 

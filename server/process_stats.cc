@@ -1,5 +1,6 @@
 #include "server/process_stats.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -42,6 +43,11 @@ int64_t CountOpenFiles() {
   return error ? 0 : std::distance(files, std::filesystem::directory_iterator()) - 1;  // the iterator holds one itself
 }
 
+int64_t MaxOpenFiles() {
+  rlimit limit = {};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<int64_t>(limit.rlim_cur) : 0;
+}
+
 }  // namespace
 
 ProcessStats ReadProcessStats() {
@@ -51,7 +57,8 @@ ProcessStats ReadProcessStats() {
           .start_time_seconds = BootTimeSeconds() + stat[22] / ticks,
           .resident_bytes = static_cast<int64_t>(stat[24]) * sysconf(_SC_PAGESIZE),
           .virtual_bytes = static_cast<int64_t>(stat[23]),
-          .open_fds = CountOpenFiles()};
+          .open_fds = CountOpenFiles(),
+          .max_fds = MaxOpenFiles()};
 }
 
 }  // namespace ebb

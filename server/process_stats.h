@@ -13,9 +13,10 @@ struct ProcessStats {
   int64_t resident_bytes = 0;
   int64_t virtual_bytes = 0;
   int64_t open_fds = 0;
+  int64_t max_fds = 0;
 };
 
-// From /proc/self; what cannot be read is 0.
+// From /proc/self and the process's limits; what cannot be read is 0.
 ProcessStats ReadProcessStats();
 
 }  // namespace ebb

@@ -129,6 +129,12 @@ class RunningServer final : public Server {
                               .backend = engine.fingerprint(),
                               .grpc_version = grpc::Version(),
                               .model = ModelName(options, engine.config()),
+                              .pages = engine.memory().pages_total,
+                              .page_bytes = engine.memory().page_bytes,
+                              .lanes = engine.config().layers * engine.config().kv_heads,
+                              .head_dim = engine.config().head_dim,
+                              .step_tokens_max = engine.step_tokens_max(),
+                              .queue_max = options.work.queue_max,
                               .methods = AllMethods()};
     for (const auto& [tenant, limits] : options.work.tenants) metrics.tenants.push_back(tenant);
     return metrics;

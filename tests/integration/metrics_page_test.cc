@@ -38,13 +38,7 @@ constexpr uint32_t kTokens = 100;
 
 class MetricsPage : public testing::Test {
  protected:
-  // The value of one series, 0 if there is none.
-  double Value(const std::string& series) {
-    const auto answer = http_.Get("/metrics");
-    if (!answer) return 0;
-    const size_t at = answer->body.find("\n" + series + " ");
-    return at == std::string::npos ? 0 : std::strtod(answer->body.c_str() + at + series.size() + 2, nullptr);
-  }
+  double Value(const std::string& series) const { return server_.Metric(series); }
 
   // A stream's end reaches the client a moment before it is counted.
   static bool Eventually(const std::function<bool()>& happened) {
@@ -86,6 +80,14 @@ TEST_F(MetricsPage, CountsAConversation) {
   EXPECT_THAT(Value("ebb_inter_token_seconds_count{tenant=\"acme\"}"), AllOf(Gt(0), Le(kTokens - 1)));
   EXPECT_EQ(Value("ebb_queue_wait_seconds_count{tenant=\"acme\"}"), 1);
   EXPECT_EQ(Value("ebb_step_tokens_sum"), usage_.prompt_tokens() + kTokens);
+  // Alone, every block and every token is a step of one row.
+  EXPECT_EQ(Value("ebb_step_rows_sum"), Value("ebb_step_rows_count"));
+  EXPECT_EQ(Value("ebb_step_rows_count"), Value("ebb_step_tokens_count"));
+  EXPECT_EQ(Value("ebb_session_cache_tokens_sum{policy=\"streaming\"}"), kBudget);
+  EXPECT_EQ(Value("ebb_session_cache_tokens_count{policy=\"streaming\"}"), 1);
+  for (const char* phase : {"queue", "prefill", "decode"}) {
+    EXPECT_GT(Value(absl::StrFormat("ebb_request_phase_seconds_total{phase=\"%s\"}", phase)), 0) << phase;
+  }
   EXPECT_EQ(Value("ebb_sessions{tenant=\"acme\"}"), 1);
   EXPECT_EQ(Value("ebb_evicted_tokens_total{policy=\"streaming\"}"), usage_.evicted_tokens());
   EXPECT_GT(usage_.evicted_tokens(), 0U);
@@ -106,6 +108,24 @@ TEST_F(MetricsPage, ShowsWhereTheMemoryIs) {
   EXPECT_TRUE(EventuallyIs("ebb_cache_bytes{state=\"free\"}", total));
   EXPECT_EQ(Value("ebb_cache_bytes{state=\"used\"}"), 0);
   EXPECT_EQ(Value("ebb_cache_slots{state=\"used\"}"), 0);
+}
+
+TEST_F(MetricsPage, EveryPageIsFreeOrOwned) {
+  const v1::CacheStatus cache = client_.Status().cache();
+  EXPECT_EQ(Value("ebb_kv_pages_limit"), cache.pages_total());
+  EXPECT_EQ(Value(absl::StrFormat("ebb_cache_config_info{pages=\"%d\",page_bytes=\"%d\",lanes=\"4\",head_dim=\"16\"}",
+                                  cache.pages_total(), cache.page_bytes())),
+            1);
+  EXPECT_EQ(Value("ebb_kv_pages{state=\"free\"}"), cache.pages_total());
+  EXPECT_EQ(Value("ebb_kv_pages{state=\"owned\"}"), 0);
+  const std::string name = Converse();
+  const double owned = Value("ebb_kv_pages{state=\"owned\"}");
+  EXPECT_EQ(owned, client_.Status().cache().pages_reserved());
+  EXPECT_GT(owned, 0);
+  EXPECT_EQ(Value("ebb_kv_pages{state=\"free\"}") + owned, cache.pages_total());
+  EXPECT_TRUE(client_.Delete(name).ok());
+  EXPECT_TRUE(EventuallyIs("ebb_kv_pages{state=\"owned\"}", 0));
+  EXPECT_TRUE(EventuallyIs("ebb_kv_pages{state=\"free\"}", static_cast<double>(cache.pages_total())));
 }
 
 TEST_F(MetricsPage, SaysWhichBuildRuns) {

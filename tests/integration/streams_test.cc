@@ -151,6 +151,7 @@ class SlowReader : public testing::Test {
  protected:
   void Serve(absl::Duration patience) {
     server_ = std::make_unique<TestServer>([patience](ServerOptions& options) {
+      options.http_listen = {.host = "127.0.0.1", .port = 0};
       options.stream_buffer = 2;
       options.work.reader_patience = patience;
     });
@@ -198,6 +199,7 @@ TEST_F(SlowReader, PastThePatienceItsStreamEnds) {
   const grpc::Status status = running_.Drain();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(ReadDetails(status).reason, "SLOW_READER");
+  EXPECT_GE(server_->Metric("ebb_request_phase_seconds_total{phase=\"blocked\"}"), 0.2);
   // Nothing is lost: what was not delivered is in the log.
   v1::DecodeRequest resume = DecodeTokens(name_, 10);
   resume.set_resume_from(session.tokens());

@@ -1,6 +1,9 @@
 #include "tests/support/test_server.h"
 
 #include <gtest/gtest.h>
+#include <httplib.h>
+
+#include <cstdlib>
 
 #include "policies/check.h"
 #include "server/log.h"
@@ -35,6 +38,13 @@ TestServer::TestServer(const std::function<void(ServerOptions&)>& change, const 
   auto server = Server::Start(Options(model_.path(), change));
   EXPECT_TRUE(server.ok()) << server.status();
   server_ = *std::move(server);
+}
+
+double TestServer::Metric(const std::string& series) const {
+  const auto answer = httplib::Client("127.0.0.1", server_->http_address()->port).Get("/metrics");
+  if (!answer) return 0;
+  const size_t at = answer->body.find("\n" + series + " ");
+  return at == std::string::npos ? 0 : std::strtod(answer->body.c_str() + at + series.size() + 2, nullptr);
 }
 
 TestClient::TestClient(const std::string& address, const std::string& tenant, grpc::ChannelArguments arguments)

@@ -32,6 +32,8 @@ class TestServer {
 
   std::string address() const { return FormatAddress(server_->address()); }
   Server& server() { return *server_; }
+  // The value of one series on the metrics page, 0 if there is none. REQUIRES: http_listen.
+  double Metric(const std::string& series) const;
 
  private:
   TinyModelFile model_;

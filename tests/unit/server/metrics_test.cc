@@ -31,6 +31,12 @@ MetricsOptions Options() {
           .backend = "cpu-avx2",
           .grpc_version = "1.51.1",
           .model = "quote \" backslash \\ newline \n byte \xFF",
+          .pages = 7,
+          .page_bytes = 4096,
+          .lanes = 24,
+          .head_dim = 32,
+          .step_tokens_max = 512,
+          .queue_max = 4096,
           .methods = {"InferenceService/Generate", "SessionService/GetSession"},
           .tenants = {"acme"},
           .tenants_max = 4};
@@ -74,6 +80,11 @@ TEST(Metrics, ShowEverySeriesAtZeroBeforeAnythingHappened) {
   EXPECT_EQ(Value(text, "ebb_sessions{tenant=\"acme\"}"), "0");
   EXPECT_EQ(Value(text, "ebb_finished_total{reason=\"max_tokens\"}"), "0");
   EXPECT_EQ(Value(text, "ebb_cache_bytes{state=\"free\"}"), "0");
+  EXPECT_EQ(Value(text, "ebb_request_phase_seconds_total{phase=\"blocked\"}"), "0");
+  EXPECT_EQ(Value(text, "ebb_cache_config_info{pages=\"7\",page_bytes=\"4096\",lanes=\"24\",head_dim=\"32\"}"), "1");
+  EXPECT_EQ(Value(text, "ebb_kv_pages_limit"), "7");
+  EXPECT_EQ(Value(text, "ebb_step_tokens_limit"), "512");
+  EXPECT_EQ(Value(text, "ebb_requests_limit"), "4096");
   for (const ScorerRow& row : ScorerRegistry()) {
     EXPECT_EQ(Value(text, "ebb_evicted_slots_total{policy=\"" + std::string(row.name) + "\"}"), "0");
   }
@@ -190,6 +201,7 @@ TEST(ReadProcessStats, SeesThisProcess) {
   EXPECT_GT(stats.resident_bytes, 1 << 20);
   EXPECT_GE(stats.virtual_bytes, stats.resident_bytes);
   EXPECT_GE(stats.open_fds, 3);
+  EXPECT_GE(stats.max_fds, stats.open_fds);
   EXPECT_GE(stats.cpu_seconds, 0);
   EXPECT_GT(stats.start_time_seconds, 1.6e9);
   std::FILE* file = std::fopen("/dev/null", "r");
