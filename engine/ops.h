@@ -2,7 +2,7 @@
 // implements it, ops/gpu will.
 //
 // Every op is a function of its arguments: the bits of a row do not depend on how many rows it is computed with, on the
-// number of threads, or on who else is in the batch (ARCHITECTURE, idea 6). Ops cannot fail: shapes are checked when a
+// number of threads, or on who else is in the batch. Ops cannot fail: shapes are checked when a
 // model is packed and a session is opened. Letters: T tokens (rows) of a batch, H KV heads, G query heads per KV head,
 // d head_dim, n slots of a lane.
 
@@ -30,7 +30,7 @@ inline constexpr int32_t kTileSlots = 16;
 // How a lane's K and V lie in its pages. A page holds `page_tiles` tiles; a tile holds 16 slots:
 //
 //   K  [d][16]   unrotated; component-major, so that a dot product needs no sum across lanes
-//   RK [d][16]   only with RopeCache::kRk: rotate-half of K (EQUIP 5.3), zero past rotary_dims
+//   RK [d][16]   only with RopeCache::kRk: rotate-half of K (EQUIP), zero past rotary_dims
 //   V  [16][d]   slot-major
 //
 // in the lane's element type. Slot s is lane s % 16 of tile s / 16, which is tile (s / 16) % page_tiles of page

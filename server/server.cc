@@ -54,7 +54,7 @@ std::string ModelName(const ServerOptions& options, const ModelConfig& config) {
   return std::filesystem::path(options.engine.model_path).stem().string();
 }
 
-// What an open port needs, gRPC's defaults being made for friends (OPERATIONS 6.2).
+// What an open port needs: gRPC's own defaults trust the peer (SECURITY.md).
 void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.message_bytes_max));
   builder.SetMaxSendMessageSize(static_cast<int>(options.message_bytes_max));

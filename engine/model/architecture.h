@@ -14,7 +14,7 @@
 
 namespace ebb {
 
-// Which two components of a head RoPE turns together (POLICIES 6.1).
+// Which two components of a head RoPE turns together (Su et al. 2021, arXiv:2104.09864, eq. 15, pairs neighbours).
 enum class RopePairs {
   kNeighbours,  // (2i, 2i + 1): GGUF's llama, whose converter permuted the rows of q and k
   kHalves,      // (i, i + rotary_dims / 2)

@@ -1,4 +1,4 @@
-// Laws of rotation as the ops apply it (POLICIES 11, ROPE-1 to ROPE-4), seen through Angles and Attend.
+// Laws of rotation (RoPE, Su et al. 2021, arXiv:2104.09864) as the ops apply it, seen through Angles and Attend.
 
 #include <algorithm>
 #include <cmath>
@@ -77,7 +77,7 @@ std::vector<float> ToHalves(const std::vector<float>& rows, int32_t head_dim, in
   return out;
 }
 
-// ROPE-1: the two kinds of pairs are one permutation of q's and k's components apart, bit for bit.
+// The two kinds of pairs are one permutation of q's and k's components apart, bit for bit.
 TEST(RotationLaws, NeighboursAreHalvesPermuted) {
   const auto ops = MakeOps();
   HashRandom random(1);
@@ -95,7 +95,7 @@ TEST(RotationLaws, NeighboursAreHalvesPermuted) {
   }
 }
 
-// ROPE-2: scores depend on differences of positions only. The angle of each component errs by 1.2e-7 twice, a logit of
+// Scores depend on differences of positions only. The angle of each component errs by 1.2e-7 twice, a logit of
 // these sizes by less than 5e-5.
 TEST(RotationLaws, ScoresDependOnDifferencesOfPositions) {
   const auto ops = MakeOps();
@@ -112,7 +112,7 @@ TEST(RotationLaws, ScoresDependOnDifferencesOfPositions) {
   }
 }
 
-// ROPE-2: R(a) R(b) = R(a + b), and a rotation keeps lengths.
+// R(a) R(b) = R(a + b), and a rotation keeps lengths.
 TEST(RotationLaws, AnglesAddUpAndKeepLengths) {
   const auto ops = MakeOps();
   const Rope rope = MakeRope(TestRope(RopePairs::kHalves, 128));
@@ -137,11 +137,11 @@ TEST(RotationLaws, AnglesAddUpAndKeepLengths) {
   }
 }
 
-// ROPE-3: the frequencies that Llama-3 scaling gives (base 500000, factor 8, 8192 trained) reach the angles unchanged.
+// The frequencies that Llama-3 scaling gives (base 500000, factor 8, 8192 trained) reach the angles unchanged.
 TEST(RotationLaws, ScaledFrequenciesTurnAsTheySay) {
   const auto ops = MakeOps();
   ReferenceRope reference = TestRope(RopePairs::kHalves, 128, 500000);
-  // POLICIES 6.3: components 0-28 as they are, 29-34 blended by these factors, from 35 on an eighth.
+  // From its formula in float64: components 0-28 as they are, 29-34 blended by these factors, from 35 on an eighth.
   constexpr double kBlend[] = {.828168, .643743, .493507, .371122, .271425, .190211};
   for (size_t i = 29; i < 64; ++i) reference.frequencies[i] *= i <= 34 ? kBlend[i - 29] : 0.125;
   const Rope rope = MakeRope(reference);
@@ -158,7 +158,7 @@ TEST(RotationLaws, ScaledFrequenciesTurnAsTheySay) {
   }
 }
 
-// ROPE-4: components past rotary_dims are not turned. With everything before them zero, positions make no difference to
+// Components past rotary_dims are not turned. With everything before them zero, positions make no difference to
 // any bit.
 TEST(RotationLaws, PartialRotaryLeavesTheRestUntouched) {
   const auto ops = MakeOps();

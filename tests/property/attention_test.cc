@@ -1,5 +1,5 @@
-// Laws of the attention op (POLICIES 5 and 11, EQUIP-1, EQUIP-2): what may change where tokens lie, how a prompt is cut
-// and how keys are cached without changing the result, and how far.
+// Laws of the attention op (EQUIP, lemmas 1-3): what may change where tokens lie, how a prompt is cut and how keys are
+// cached without changing the result, and how far.
 
 #include <algorithm>
 #include <cmath>
@@ -54,7 +54,7 @@ LaneMemory Moved(Ops& ops, const AttendCase& c, const std::vector<int32_t>& slot
   return lane;
 }
 
-// EQUIP-1. Sums run in slot order, so a permutation changes rounding and nothing else.
+// Sums run in slot order, so a permutation changes rounding and nothing else.
 TEST(AttentionLaws, OutputUnchangedUnderPermutationOfSlots) {
   const auto ops = MakeOps();
   HashRandom random(1);
@@ -97,7 +97,7 @@ TEST(AttentionLaws, InPlaceEqualsFreshlyCompactedCache) {
   }
 }
 
-// EQUIP-2: the literal rotate-half cache is another way to get the same numbers.
+// The literal rotate-half cache is another way to get the same numbers.
 TEST(AttentionLaws, RkEqualsFused) {
   const auto ops = MakeOps();
   HashRandom random(3);
@@ -203,7 +203,7 @@ TEST(AttentionLaws, RowBitsDoNotDependOnBlockSize) {
   }
 }
 
-// H2O-1 as the op reports it: P of a row sums to 1, column sums to the number of queries.
+// P of a row sums to 1, column sums to the number of queries.
 TEST(AttentionLaws, ColumnSumsSumToQueries) {
   const auto ops = MakeOps(2);
   HashRandom random(7);

@@ -78,7 +78,7 @@ struct RandomLane {
   int32_t live = 0;
 };
 
-// Slots in the order in which POLICIES 1.5 lets them go, by sorting everything.
+// Slots in the order in which select.h lets them go, by sorting everything.
 std::vector<int32_t> EvictionOrder(const LaneView& lane, const std::vector<float>& keep) {
   std::vector<int32_t> order;
   for (size_t slot = 0; slot < lane.token.size(); ++slot) {

@@ -1,4 +1,4 @@
-// What one scorer's equation promises: the identities of POLICIES 11, over random attention.
+// What one scorer's equation promises: identities that hold for every attention matrix, over random ones.
 
 #include <gmock/gmock.h>
 
@@ -26,7 +26,7 @@ PolicyLane H2oLane(int32_t budget, const RandomAttentionOptions& options) {
   return {SpecFor(*FindScorer("h2o"), {.budget = budget}), options};
 }
 
-// H2O-1, and H2O-4: with more than one token it exceeds 1.
+// With more than one token the sum exceeds 1.
 TEST(H2oLaw, WithoutEvictionTheSumsAddUpToTheQueries) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -43,7 +43,7 @@ TEST(H2oLaw, WithoutEvictionTheSumsAddUpToTheQueries) {
   }
 }
 
-// H2O-2: each step the sums grow by the queries of the step and lose exactly what the evicted slots held.
+// Each step the sums grow by the queries of the step and lose exactly what the evicted slots held.
 TEST(H2oLaw, AttentionMassIsConserved) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -62,7 +62,7 @@ TEST(H2oLaw, AttentionMassIsConserved) {
   }
 }
 
-// H2O-3: its own row is a softmax over itself alone.
+// Its own row is a softmax over itself alone.
 TEST(H2oLaw, TheFirstTokenHoldsAtLeastOneAfterPrefill) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -87,7 +87,7 @@ TEST(H2oLaw, AHeavyHitterOutlivesTheRecentWindow) {
   EXPECT_EQ(survivors("streaming"), 0);
 }
 
-// STR-1: {0 .. S-1} and the last C - S, for any blocks; a shorter recent window leaves the same tokens.
+// {0 .. S-1} and the last C - S, for any blocks; a shorter recent window leaves the same tokens.
 TEST(StreamingLaw, TheLiveSetIsItsClosedForm) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -110,7 +110,7 @@ TEST(StreamingLaw, TheLiveSetIsItsClosedForm) {
   }
 }
 
-// LAZY-1 through a whole policy: 2090 tokens become 2058, then 2080 become 2048 every 32.
+// Through a whole policy: 2090 tokens become 2058, then 2080 become 2048 every 32.
 TEST(StreamingLaw, LazyPruningFollowsTheWorkedExample) {
   const auto spec = Resolve({.budget = 2048, .overflow = 32, .slack = 16, .max_drop = 32, .recent = 2044}, {});
   ASSERT_THAT(spec, IsOk());

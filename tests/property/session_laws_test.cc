@@ -74,7 +74,7 @@ TEST_F(SessionLaws, LengthNeverExceedsCapacityAndReturnsToTheBudget) {
   }
 }
 
-// POLICIES 7: (S, W, R, sigma, delta) = (4, 2044, 32, 16, 32).
+// The paper's (S, W, R, sigma, delta) = (4, 2044, 32, 16, 32).
 TEST_F(SessionLaws, LazyPruningFollowsTheWorkedExample) {
   const TinyModelFile file({.layers = 1, .dim = 32, .heads = 1, .kv_heads = 1, .head_dim = 8, .ffn_dim = 32});
   const auto engine = OpenTestEngine(file.path());
@@ -95,7 +95,7 @@ TEST_F(SessionLaws, LazyPruningFollowsTheWorkedExample) {
   EXPECT_EQ(session->cache_length(), 2048);
 }
 
-// STR-1, with AFTER timing: one slot more than the budget C = S + W.
+// Evicted after attention: one slot more than the budget C = S + W.
 TEST_F(SessionLaws, StreamingKeepsSinksAndARing) {
   constexpr int32_t kSinks = 4;
   constexpr int32_t kRing = 13;  // W + 1

@@ -247,7 +247,7 @@ TEST(FixBudget, TakesTheFloorOfTheRatioOnceThePromptIsKnown) {
   };
   const std::vector<Case> cases = {
       {"a product that floats miss from below", 0.29, 100, 29, 14},
-      {"and the one of POLICIES 1.4", 0.1, 100, 10, 5},
+      {"and one that they meet", 0.1, 100, 10, 5},
       {"a fraction is dropped", 0.3, 11, 3, 1},
       {"the whole prompt", 1.0, 77, 77, 38},
       {"the smallest that works", 0.5, 2, 1, 0},

@@ -26,8 +26,8 @@ TEST(TokensToDrop, FollowsTheEquation) {
     int32_t left;
   };
   const std::vector<Case> cases = {
-      {"LAZY-1: 2090 becomes 2058", kWorked, 2090, 2058},
-      {"LAZY-1: then 2080 becomes 2048", kWorked, 2080, 2048},
+      {"the worked example: 2090 becomes 2058", kWorked, 2090, 2058},
+      {"and then 2080 becomes 2048", kWorked, 2080, 2048},
       {"one below the overflow stays", kWorked, 2079, 2079},
       {"the slack caps what is left", kWorked, 2200, 2064},
       {"by default every token above the budget leaves", {.budget = 8}, 9, 8},
@@ -87,7 +87,7 @@ testing::Message Describe(const Trigger& t) {
   return testing::Message() << "overflow " << t.overflow << ", slack " << t.slack << ", max_drop " << t.max_drop;
 }
 
-// LAZY-2: in decode the lane drops D tokens every D steps, between C + R and C + R - D.
+// In decode the lane drops D tokens every D steps, between C + R and C + R - D.
 TEST(TokensToDrop, SettlesIntoTheSteadyStateOfTheFormula) {
   for (const Trigger& trigger : Grid()) {
     SCOPED_TRACE(Describe(trigger));

@@ -87,7 +87,7 @@ TEST(ChooseVictims, RefusesWhatProtectionForbids) {
   EXPECT_THAT(scratch.victims, IsEmpty());
 }
 
-// POLICIES 7's worked example, through a real lane: (S, W, R, sigma, delta) = (4, 2044, 32, 16, 32).
+// Lazy Pruning's worked example, through a real lane: (S, W, R, sigma, delta) = (4, 2044, 32, 16, 32).
 TEST(EvictAfterStep, FollowsTheLazySequenceOfTheWorkedExample) {
   const ValidSpec policy =
       Spec({.scorer = "streaming", .budget = 2048, .overflow = 32, .slack = 16, .max_drop = 32, .sinks = 4});

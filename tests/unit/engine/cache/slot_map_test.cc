@@ -75,7 +75,7 @@ TEST(SlotMap, EndsBehindTheHighestLiveSlot) {
   EXPECT_EQ(map.end(), 0);
 }
 
-// STR-1: a ring. With AFTER timing the lane has one slot more than the budget C = S + W.
+// Evicting after attention, the lane has one slot more than the budget C = S + W.
 TEST(SlotMap, StreamingFillsARingBehindTheSinks) {
   constexpr int32_t kSinks = 4;
   constexpr int32_t kRecent = 9;
