@@ -188,11 +188,12 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
       const auto place = FindConfigPlace(path);
       if (!place.ok() || place->key == nullptr) return UnknownFlag(name);
     }
-    if (equals == std::string::npos && (++i == arguments.size() || arguments[i].starts_with("--"))) {
+    const bool is_apart = equals == std::string::npos;
+    if (is_apart && (i + 1 == arguments.size() || arguments[i + 1].starts_with("--"))) {
       return BadConfig(
           absl::StrFormat("--%s: a value is missing (one that begins with -- is written --%s=VALUE)", name, name));
     }
-    const std::string value = equals == std::string::npos ? arguments[i] : argument.substr(equals + 1);
+    const std::string value = is_apart ? arguments[++i] : argument.substr(equals + 1);
     if (name == "config") {
       line.config_file = value;
     } else {

@@ -292,7 +292,8 @@ void Dispatcher::CountLoad() {
   const SchedulerLoad load = scheduler_.load();
   const auto reserved = static_cast<double>(load.pages_reserved);
   const auto free = static_cast<double>(load.pages_total - load.pages_reserved);
-  const auto page_slots = static_cast<double>(memory.page_bytes / SlotBytes({}));  // in the default format
+  const int64_t whole_slots = memory.page_bytes / SlotBytes({});  // of a page, in the default format
+  const auto page_slots = static_cast<double>(whole_slots);
   const WorkerMetrics& worker = metrics_.worker();
   worker.bytes.reserved.Set(reserved * page_bytes);
   worker.bytes.free.Set(free * page_bytes);
