@@ -12,7 +12,7 @@ help: ## show the verbs
 build: ## release build: build/bin/ebbd, ebb and ebb-lab
 	@scripts/setup build
 	cmake --preset release -Wno-dev
-	cmake --build --preset release -j $(JOBS)
+	cmake --build --preset release -j $(JOBS) --target ebbd ebb ebb-lab
 
 debug: ## debug build with checks and symbols, in build/debug
 	@scripts/setup build
@@ -24,7 +24,8 @@ demo: build ## a conversation that runs past its cache budget, under three polic
 
 test: ## unit, property, golden, integration, e2e and tidy tests
 	@scripts/setup build test
-	@$(MAKE) --no-print-directory build
+	cmake --preset release -Wno-dev
+	cmake --build --preset release -j $(JOBS)
 	$(CTEST) --test-dir build/release -j $(JOBS)
 
 lint: ## style checks, clang-format and clang-tidy on changed files (ALL=1: on every file)
@@ -66,8 +67,11 @@ docs: ## write docs/reference from code, and check every link in the docs
 	scripts/docs
 	tests/tidy/links.py
 
-bench: build ## how to run the benchmarks
-	@ls build/release/tests/bench/*_bench 2>/dev/null; echo "results and the commands that made them: docs/benchmarks/"
+bench: ## build the benchmarks, and say how to run them
+	@scripts/setup build
+	cmake --preset release -Wno-dev
+	cmake --build --preset release -j $(JOBS) --target ebb_benchmarks
+	@ls build/release/tests/bench/*_bench; echo "results and the commands that made them: docs/benchmarks/"
 
 clean: ## remove build/
 	rm -rf build
