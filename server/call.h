@@ -50,9 +50,10 @@ struct SessionRequest {
 struct CallRequest {
   std::string method = {};  // for SESSION_BUSY: who holds the session
   std::string tenant = {};
-  std::string session = {};                           // id; empty: a throw-away session, `open`
-  std::optional<SessionRequest> open = {};            // closed when the call ends
-  std::optional<uint64_t> expected_generation = {};   // the caller's condition
+  std::string session = {};                          // id; empty: a throw-away session, `open`
+  std::optional<SessionRequest> open = {};           // closed when the call ends
+  std::optional<uint64_t> expected_generation = {};  // the caller's condition
+  std::optional<uint64_t> made_for = {};  // SessionView::id it was made for: the name may be another's by now
   std::optional<uint64_t> generation_of_prompt = {};  // the prompt was encoded to continue the log at this generation
   std::vector<int32_t> prompt = {};
   int32_t block_size = 0;                // 0: the session's; at most that

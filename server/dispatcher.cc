@@ -326,10 +326,13 @@ void Dispatcher::CountCall(Call& call, const CallTimings& timings) {
 absl::Status Dispatcher::CheckStart(const Call& call, const OpenSession& session) const {
   EBB_TRY(CheckIdle(session));
   EBB_TRY(CheckGeneration(session, call.request.expected_generation));
-  if (call.request.generation_of_prompt && *call.request.generation_of_prompt != session.generation) {
+  const CallRequest& request = call.request;
+  const bool is_another = request.made_for && *request.made_for != session.id;
+  const bool has_changed = request.generation_of_prompt && *request.generation_of_prompt != session.generation;
+  if (is_another || has_changed) {
     return Refuse(absl::StatusCode::kAborted,
-                  absl::StrFormat("session sessions/%s changed while the prompt was read: another call wrote to it",
-                                  session.request.id),
+                  absl::StrFormat("session sessions/%s changed while the call was read: another call %s",
+                                  session.request.id, is_another ? "opened it anew" : "wrote to it"),
                   {.reason = "SESSION_BUSY", .retry = absl::Milliseconds(100), .metadata = {{"held_by", "another"}}});
   }
   return absl::OkStatus();

@@ -87,6 +87,7 @@ absl::StatusOr<CallRequest> InferenceService::PrefillCall(const std::string& ten
   CallRequest call = {.expected_generation = ExpectedOf(request)};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
   EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
+  call.made_for = view.id;
   EBB_ASSIGN(call.block_size, BlockSizeFrom(BlockSizeOf(request), view.block_size, view.block_size));
   EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), parts_.worker.tokenizer(), view.log_tail, "prompt"));
   if (ContinuesLog(request.prompt())) call.generation_of_prompt = view.generation;
@@ -99,6 +100,7 @@ absl::StatusOr<CallRequest> InferenceService::DecodeCall(const std::string& tena
   CallRequest call = {.expected_generation = ExpectedOf(request), .decodes = true};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
   EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
+  call.made_for = view.id;
   EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), view.sampling, vocab));
   EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
   if (request.has_resume_from()) {
@@ -121,6 +123,7 @@ absl::StatusOr<CallRequest> InferenceService::GenerateCall(const std::string& te
   CallRequest call = {.expected_generation = ExpectedOf(request), .decodes = true};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
   EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
+  call.made_for = view.id;
   EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), view.sampling, vocab));
   EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
   EBB_ASSIGN(call.block_size, BlockSizeFrom(BlockSizeOf(request), view.block_size, view.block_size));

@@ -99,7 +99,8 @@ void Sessions::Remove(SessionId id) {
 void Sessions::Publish(const OpenSession& session) {
   const std::span<const int32_t> log = session.cache->log();
   const auto tail = log.last(std::min(log.size(), kLogTail));
-  SessionView view = {.generation = session.generation,
+  SessionView view = {.id = session.id,
+                      .generation = session.generation,
                       .log_tail = {tail.begin(), tail.end()},
                       .block_size = session.request.block_size,
                       .sampling = session.request.sampling};

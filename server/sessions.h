@@ -58,6 +58,7 @@ struct OpenSession {
 
 // A session as other threads see it.
 struct SessionView {
+  SessionId id = 0;
   uint64_t generation = 0;
   std::vector<int32_t> log_tail = {};  // the last tokens of the log, at most kLogTail
   int32_t block_size = 0;

@@ -204,6 +204,23 @@ TEST_F(DispatcherTest, ACancelledThrowAwaySessionGivesItsPagesBack) {
   EXPECT_EQ(dispatcher_.Totals().used_bytes, 0);
 }
 
+// What a request takes from the session it names, its block size above all, must not reach the next of that name.
+TEST_F(DispatcherTest, ACallMadeForASessionIsNotTakenByTheNextOfItsName) {
+  Open("a");
+  CallRequest request = AnswerRequest("a", 40, 5);
+  request.made_for = dispatcher_.Look("default", "a")->id;
+  request.block_size = kTestBlock;
+  ASSERT_THAT(dispatcher_.Delete("default", "a", {}), IsOk());
+  SessionRequest smaller = OpenRequest("a");
+  smaller.block_size = kTestBlock / 2;
+  ASSERT_THAT(dispatcher_.Create(smaller), IsOk());
+  RecordedCall& call = NewCall();
+  dispatcher_.Start(kA, request, call);
+  ASSERT_TRUE(call.ended());
+  EXPECT_THAT(call.end().status, IsRefusal(absl::StatusCode::kAborted, "SESSION_BUSY", ""));
+  EXPECT_EQ(log_length("a"), 0);
+}
+
 TEST_F(DispatcherTest, ADeletedSessionIsGoneAtOnceAndFreeAfterItsStep) {
   RecordedCall& call = NewCall();
   Answer(kA, "a", call, 3);
