@@ -1,0 +1,160 @@
+// What a client or a load balancer can find out without knowing Ebb: health per service, and reflection.
+
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/descriptor.pb.h>
+#include <google/protobuf/message.h>
+#include <google/protobuf/text_format.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/support/test_server.h"
+
+namespace ebb {
+namespace {
+
+using grpc::health::v1::Health;
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+using ::testing::IsSupersetOf;
+
+const std::vector<std::string> kServices = {"ebb.v1.SessionService", "ebb.v1.InferenceService",
+                                            "ebb.v1.EvictionService", "ebb.v1.AdminService"};
+
+class Discovery : public testing::Test {
+ protected:
+  TestServer server_;
+  TestClient client_{server_.address()};
+};
+
+TEST_F(Discovery, EveryServiceIsServing) {
+  const auto health = Health::NewStub(client_.channel());
+  HealthCheckRequest request;  // of the server as a whole
+  HealthCheckResponse response;
+  ASSERT_TRUE(health->Check(client_.Context().get(), request, &response).ok());
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
+  for (const std::string& service : kServices) {
+    request.set_service(service);
+    ASSERT_TRUE(health->Check(client_.Context().get(), request, &response).ok()) << service;
+    EXPECT_EQ(response.status(), HealthCheckResponse::SERVING) << service;
+  }
+  request.set_service("ebb.v1.NoSuchService");
+  EXPECT_EQ(health->Check(client_.Context().get(), request, &response).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(Discovery, WhoWatchesLearnsOfADrainBeforeItEnds) {
+  const auto health = Health::NewStub(client_.channel());
+  HealthCheckRequest request;
+  request.set_service("ebb.v1.InferenceService");
+  const auto watch_context = client_.Context();
+  const auto watch = health->Watch(watch_context.get(), request);
+  HealthCheckResponse response;
+  ASSERT_TRUE(watch->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
+
+  // A stream that nobody ends keeps the drain open until the news is here.
+  const std::string session = client_.Create(SessionWith(StreamingPolicy(24))).name();
+  const auto context = client_.Context();
+  const auto stream = client_.inference().Generate(context.get(), GenerateText(session, "Once", 1 << 24));
+  v1::GenerateResponse message;
+  while (!message.has_decode()) ASSERT_TRUE(stream->Read(&message));
+  std::thread drain([this] { server_.server().Drain(absl::Hours(1)); });
+  ASSERT_TRUE(watch->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::NOT_SERVING);
+  ASSERT_TRUE(stream->Read(&message)) << "the stream goes on meanwhile";
+  context->TryCancel();
+  watch_context->TryCancel();
+  while (stream->Read(&message)) continue;
+  drain.join();
+}
+
+// Reflection, spoken as any tool would. Its messages are in the program, since the server's library brings them.
+class Reflection : public Discovery {
+ protected:
+  using Message = google::protobuf::Message;
+
+  static std::unique_ptr<Message> NewMessage(const std::string& name) {
+    const auto* const type = google::protobuf::DescriptorPool::generated_pool()->FindMessageTypeByName(
+        "grpc.reflection.v1alpha.ServerReflection" + name);
+    return std::unique_ptr<Message>(google::protobuf::MessageFactory::generated_factory()->GetPrototype(type)->New());
+  }
+
+  // The answer to one request, in text format.
+  std::unique_ptr<Message> Ask(const std::string& text) {
+    const std::unique_ptr<Message> request = NewMessage("Request");
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, request.get()));
+    grpc::Slice slice(request->SerializeAsString());
+    grpc::GenericStub stub(client_.channel());
+    grpc::CompletionQueue queue;
+    const auto context = client_.Context();
+    const auto call =
+        stub.PrepareCall(context.get(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+    const auto done = [&queue] {
+      void* tag = nullptr;
+      bool ok = false;
+      return queue.Next(&tag, &ok) && ok;
+    };
+    call->StartCall(nullptr);
+    EXPECT_TRUE(done());
+    call->WriteLast(grpc::ByteBuffer(&slice, 1), {}, nullptr);
+    EXPECT_TRUE(done());
+    grpc::ByteBuffer bytes;
+    call->Read(&bytes, nullptr);
+    EXPECT_TRUE(done());
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    EXPECT_TRUE(done());
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    EXPECT_TRUE(bytes.DumpToSingleSlice(&slice).ok());
+    std::unique_ptr<Message> response = NewMessage("Response");
+    EXPECT_TRUE(response->ParseFromArray(slice.begin(), static_cast<int>(slice.size())));
+    return response;
+  }
+
+  static const Message& Field(const Message& message, const std::string& name) {
+    return message.GetReflection()->GetMessage(message, message.GetDescriptor()->FindFieldByName(name));
+  }
+};
+
+TEST_F(Reflection, NamesTheServices) {
+  const std::unique_ptr<Message> response = Ask("list_services: ''");
+  const Message& list = Field(*response, "list_services_response");
+  const auto* const services = list.GetDescriptor()->FindFieldByName("service");
+  std::set<std::string> names;
+  for (int i = 0; i < list.GetReflection()->FieldSize(list, services); ++i) {
+    const Message& service = list.GetReflection()->GetRepeatedMessage(list, services, i);
+    names.insert(service.GetReflection()->GetString(service, service.GetDescriptor()->FindFieldByName("name")));
+  }
+  EXPECT_THAT(names, IsSupersetOf(kServices));
+  EXPECT_THAT(names, IsSupersetOf({"grpc.health.v1.Health"}));
+}
+
+TEST_F(Reflection, DescribesEachServiceAsItIs) {
+  for (const std::string& service : kServices) {
+    const std::unique_ptr<Message> response = Ask("file_containing_symbol: '" + service + "'");
+    const Message& files = Field(*response, "file_descriptor_response");
+    const auto* const file = files.GetDescriptor()->FindFieldByName("file_descriptor_proto");
+    const auto* const ours = google::protobuf::DescriptorPool::generated_pool()->FindFileContainingSymbol(service);
+    ASSERT_NE(ours, nullptr) << service;
+    bool found = false;
+    for (int i = 0; i < files.GetReflection()->FieldSize(files, file); ++i) {
+      google::protobuf::FileDescriptorProto described, expected;
+      ASSERT_TRUE(described.ParseFromString(files.GetReflection()->GetRepeatedString(files, file, i)));
+      if (described.name() != ours->name()) continue;
+      found = true;
+      ours->CopyTo(&expected);
+      EXPECT_EQ(described.SerializeAsString(), expected.SerializeAsString());
+    }
+    EXPECT_TRUE(found) << service;
+  }
+}
+
+}  // namespace
+}  // namespace ebb
