@@ -46,12 +46,13 @@ asan: ## unit, property and integration tests under address and undefined saniti
 # and with it; the scheduler, which has none, because it is cheap. What libraries do that are not built with the sanitizer is
 # left out (ignore_noninstrumented_modules); what orders their threads it is told by tests/support/tsan_grpc.cc.
 TSAN_TESTS = policies_test policy_laws_test parallel_test ops_test attention_test engine_test session_laws_test \
-  steady_state_test scheduler_test server_unit_test worker_test conversation_test limits_test refusals_test streams_test
+  steady_state_test scheduler_test server_unit_test worker_test answers_test conversation_test discovery_test limits_test \
+  refusals_test sessions_test streams_test stress_test
 tsan: ## policies, engine, scheduler, worker and services under the thread sanitizer
 	@scripts/setup build test
 	cmake --preset tsan -Wno-dev
 	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_TESTS)
-	TSAN_OPTIONS="suppressions=$(CURDIR)/tests/tsan.supp ignore_noninstrumented_modules=1 halt_on_error=1 second_deadlock_stack=1" \
+	TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=1 second_deadlock_stack=1" \
 	  $(CTEST) --test-dir build/tsan -j $(JOBS) -L 'unit|property|integration' -E '_NOT_BUILT$$'
 
 fuzz: ## 10,000 inputs to each parser, from the committed corpus (TARGET=gguf: one of them)

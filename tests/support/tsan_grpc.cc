@@ -2,11 +2,13 @@
 //
 // Unseen, gRPC's locks (abseil's mutexes) order nothing, and all that it hands from thread to thread looks like a race.
 // But a definition in the program comes before that of a shared library, so gRPC calls the functions below: each calls
-// the real one and tells the sanitizer what it means. Two things order gRPC's threads as far as our code can tell: a
-// mutex, and that an operation completes after it was started. Only for tests in the tsan preset (cmake/ebb.cmake).
+// the real one and tells the sanitizer what it means. Three things order gRPC's threads as far as our code can tell: a
+// mutex; that an operation completes after it was started; and the counts that say when a reactor is told of a
+// cancellation, and when it is done. Only for tests in the tsan preset (cmake/ebb.cmake).
 
 #include <dlfcn.h>
 #include <grpc/grpc.h>
+#include <grpcpp/support/server_callback.h>
 #include <sanitizer/tsan_interface.h>
 
 #include "absl/synchronization/mutex.h"
@@ -17,6 +19,23 @@ template <typename Function>
 Function* Real(const char* symbol) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, symbol));
 }
+
+// Tells a reactor of a cancellation, and the sanitizer that it was told before gRPC lets go of the call.
+class Cancellation final : public grpc::internal::ServerReactor {
+ public:
+  Cancellation(grpc::internal::ServerReactor* reactor, void* references) : reactor_(reactor), references_(references) {}
+
+ private:
+  void OnDone() override {}
+  void OnCancel() override {
+    reactor_->OnCancel();
+    __tsan_release(references_);
+    delete this;
+  }
+
+  grpc::internal::ServerReactor* const reactor_;
+  void* const references_;
+};
 
 }  // namespace
 
@@ -82,3 +101,23 @@ extern "C" grpc_event grpc_completion_queue_pluck(grpc_completion_queue* queue, 
   if (event.type == GRPC_OP_COMPLETE) __tsan_acquire(event.tag);
   return event;
 }
+
+namespace grpc::internal {
+
+// The last of the conditions for OnCancel was met.
+void ServerCallbackCall::CallOnCancel(ServerReactor* reactor) {
+  static auto* const real = Real<void(ServerCallbackCall*, ServerReactor*)>(
+      "_ZN4grpc8internal18ServerCallbackCall12CallOnCancelEPNS0_13ServerReactorE");
+  __tsan_acquire(&on_cancel_conditions_remaining_);
+  real(this, reactor->InternalInlineable() ? reactor : new Cancellation(reactor, &callbacks_outstanding_));
+}
+
+// The last reference to the call went.
+void ServerCallbackCall::ScheduleOnDone(bool inline_ondone) {
+  static auto* const real =
+      Real<void(ServerCallbackCall*, bool)>("_ZN4grpc8internal18ServerCallbackCall14ScheduleOnDoneEb");
+  __tsan_acquire(&callbacks_outstanding_);
+  real(this, inline_ondone);
+}
+
+}  // namespace grpc::internal
