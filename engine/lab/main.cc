@@ -1,5 +1,9 @@
 // `ebb-lab`: the engine without a server. Data goes to stdout, messages to stderr.
 
+#include <cstdio>
+#include <string>
+#include <vector>
+
 #include "engine/lab/lab.h"
 
 namespace {
@@ -26,6 +30,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // also --help
+    const std::vector<std::string> rest = app.remaining();
+    if (app.get_subcommands().empty() && !rest.empty() && !rest.front().starts_with('-')) {
+      std::fprintf(stderr, "ebb-lab: there is no command '%s', see --help\n", rest.front().c_str());
+      return ebb::lab::kUsage;
+    }
     return app.exit(error) == 0 ? ebb::lab::kDone : ebb::lab::kUsage;
   }
   return lab.exit_code;

@@ -111,6 +111,8 @@ class CommandLine(unittest.TestCase):
             with self.subTest(line):
                 self.ebb(*line, check=2)
                 self.assertIn(f"there is no command 'nosuch'; use {known}", self.server.stderr)
+        lab = subprocess.run([BIN / "ebb-lab", "nosuch"], capture_output=True, text=True)
+        self.assertEqual((lab.returncode, lab.stderr), (2, "ebb-lab: there is no command 'nosuch', see --help\n"))
 
     def test_wrong_usage_is_an_object_where_json_is_asked_for(self):
         for line in (("nosuch", "--json"), ("generate", "--json"), ("generate", "x", "--budget", "--json"), ("--json", "evict"),
