@@ -95,7 +95,7 @@ grpc::ServerUnaryReactor* SessionService::ListSessions(grpc::CallbackServerConte
                              absl::StrFormat("%d is not in [0, %d]", request->page_size(), kPageSizeMax));
         }
         // A page token is the id of the last session that was listed.
-        const std::string after = request->page_token();
+        const std::string& after = request->page_token();
         if (!after.empty() && !CheckSessionId(after, "page_token").ok()) {
           return RefuseField("INVALID_PAGE_TOKEN", "page_token", "it is not one that ListSessions gave");
         }

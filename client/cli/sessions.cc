@@ -49,15 +49,12 @@ google::protobuf::Duration DurationProto(absl::Duration duration) {
   return proto;
 }
 
-// An option that takes a finite time.
-void AddTime(CLI::App& command, const std::string& name, std::optional<absl::Duration>& out, const std::string& help) {
-  const auto read = [&out, name](const std::string& text) {
-    absl::Duration time;
-    const bool is_time = absl::ParseDuration(text, &time) && time < absl::InfiniteDuration();
-    if (!is_time) throw CLI::ValidationError(name, text + " is not a time such as 90s or 1h30m");
-    out = time;
-  };
-  command.add_option_function<std::string>(name, read, help)->type_name("TIME");
+// The time that a flag was given.
+absl::Duration ReadTime(const std::string& flag, const std::string& text) {
+  absl::Duration time;
+  const bool is_time = absl::ParseDuration(text, &time) && time < absl::InfiniteDuration();
+  if (!is_time) throw CLI::ValidationError(flag, text + " is not a time such as 90s or 1h30m");
+  return time;
 }
 
 void AddCreate(CLI::App& parent, Shell& shell) {
@@ -67,8 +64,9 @@ void AddCreate(CLI::App& parent, Shell& shell) {
   auto block_size = std::make_shared<std::optional<uint32_t>>();
   command->add_option("id", *id, "Its id; default: chosen by the server");
   command->add_option("--block-size", *block_size, "Largest prefill block");
-  auto ttl = std::make_shared<std::optional<absl::Duration>>();
-  AddTime(*command, "--ttl", *ttl, "Delete it after so long without a call (90s, 1h30m); default: never");
+  auto ttl = std::make_shared<std::string>();
+  command->add_option("--ttl", *ttl, "Delete it after so long without a call (90s, 1h30m); default: never")
+      ->type_name("TIME");
   flags->AddTo(*command);
   command->callback([&shell, id, flags, block_size, ttl] {
     client::Client client = shell.Connect();
@@ -76,7 +74,7 @@ void AddCreate(CLI::App& parent, Shell& shell) {
     request.set_session_id(*id);
     if (flags->given()) *request.mutable_policy() = flags->Build();
     if (*block_size) request.set_block_size(**block_size);
-    if (*ttl) *request.mutable_ttl() = DurationProto(**ttl);
+    if (!ttl->empty()) *request.mutable_ttl() = DurationProto(ReadTime("--ttl", *ttl));
     v1::Session session;
     if (!shell.Check(client.CreateSession(request, &session))) return;
     if (!shell.json) PrintHeader();
