@@ -19,11 +19,9 @@
 namespace ebb {
 namespace {
 
-using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
-using testing::StartsWith;
 
 MetricsOptions Options() {
   return {.version = "0.1.0",
