@@ -10,9 +10,11 @@
 #include "engine/cache/evictor.h"
 #include "engine/cache/page_pool.h"
 #include "engine/evict_request.h"
+#include "engine/lane_attention.h"
 #include "engine/machine.h"
 #include "engine/model/gguf.h"
 #include "engine/ops/cpu/ops_cpu.h"
+#include "engine/policy_swap.h"
 #include "engine/session_on_engine.h"
 #include "engine/transformer.h"
 #include "policies/check.h"
@@ -91,6 +93,7 @@ class EngineOnOps final : public Engine {
         config_(std::move(config)),
         tokenizer_(std::move(tokenizer)),
         ops_(std::move(ops)),
+        rope_(MakeRope(config_)),
         transformer_(config_, weights, *ops_),
         scratch_(ops_->host_threads().threads()) {
     fingerprint_ = absl::StrFormat("%s %016x %s", std::filesystem::path(file_.name()).filename().string(),
@@ -151,14 +154,62 @@ class EngineOnOps final : public Engine {
   }
 
   absl::StatusOr<EvictReport> Evict(Session& session, const EvictRequest& request) override {
-    return CarryOut(request, Of(session));
+    return CarryOut(request, device(), Of(session));
+  }
+
+  absl::StatusOr<PolicySwap> SetPolicy(Session& session, const ValidSpec& policy) override {
+    SessionOnEngine& of = Of(session);
+    if (policy.kv_type != of.policy().kv_type || policy.rope_cache != of.policy().rope_cache) {
+      return Refuse(absl::StatusCode::kFailedPrecondition,
+                    "policy.cache: a session keeps the format it was created with; leave it out",
+                    {.reason = "CACHE_FORMAT_FIXED", .field = "policy.cache"});
+    }
+    const bool ratio_waits = policy.trigger.budget == 0 && of.prompt_ended();
+    ValidSpec next = policy;
+    if (ratio_waits) {
+      EBB_ASSIGN(next, FixBudget(policy, static_cast<int32_t>(of.log().size())));
+    }
+    EBB_ASSIGN(const CacheShape shape, Shape({.policy = next, .block_size_max = of.block_size_max()}));
+    const int32_t live = of.cache_length();
+    const bool prunes =
+        next.evicts && next.trigger.budget > 0 && (next.schedule != Schedule::kOncePrompt || of.prompt_ended());
+    if (!prunes && live > LengthLimit(next)) {
+      return Refuse(absl::StatusCode::kFailedPrecondition,
+                    absl::StrFormat("policy.trigger.budget: the cache holds %d tokens, and this policy evicts none of "
+                                    "them to stay within %d; use a larger budget, or evict first",
+                                    live, LengthLimit(next)),
+                    {.reason = "CACHE_TOO_LONG", .field = "policy.trigger.budget"});
+    }
+    PolicySwap swap = {.length_before = live, .pages_before = of.pages()};
+    EBB_ASSIGN(PageLease more, pool_->Reserve(std::max<int64_t>(0, shape.pages() - of.pages())));
+    // The former policy's choice, in case the new one cannot tell yet.
+    const int32_t keep = prunes ? live - TokensToDrop(next.trigger, live) : live;
+    ValidSpec former = of.policy();
+    former.sinks = std::min(next.sinks, keep);
+    former.recent = std::min(next.recent, keep - former.sinks);
+    Plan plan = PlanPruning(device(), of, former, keep).value();
+    plan = PerLane(std::move(plan), of.cache());
+    EBB_ASSIGN(swap.state, AdoptPolicy(device(), of, next));
+    if (swap.state == StateOrigin::kEmpty) {
+      swap.old_chose = keep < live;
+    } else {
+      plan = PerLane(PlanPruning(device(), of, next, keep).value(), of.cache());
+    }
+    swap.loss = MeasurePlan(device(), of, plan);
+    swap.slots_evicted = FreeSlots(of.cache(), plan);
+    of.CountEvicted(live - of.cache_length());
+    of.cache().Resize(shape, std::move(more), *ops_);
+    of.SetPolicy(next, LengthLimit(next));
+    swap.length_after = of.cache_length();
+    swap.pages_after = of.pages();
+    return swap;
   }
 
   absl::StatusOr<std::vector<LaneReport>> Describe(const Session& session, std::optional<int32_t> layer,
                                                    std::optional<int32_t> head) const override {
     EBB_TRY(CheckIndex("layer", layer, config_.layers));
     EBB_TRY(CheckIndex("head", head, config_.kv_heads));
-    const SessionOnEngine& of = static_cast<const SessionOnEngine&>(session);
+    const auto& of = static_cast<const SessionOnEngine&>(session);
     std::vector<LaneReport> lanes;
     for (int32_t l = layer.value_or(0); l <= layer.value_or(config_.layers - 1); ++l) {
       for (int32_t h = head.value_or(0); h <= head.value_or(config_.kv_heads - 1); ++h)
@@ -196,8 +247,12 @@ class EngineOnOps final : public Engine {
   struct Pruned {
     size_t row = 0;
     SlotMap* map = nullptr;
-    const ValidSpec* policy = nullptr;
+    Candidates from = {};  // the same map
+    int32_t count = 0;
+    std::vector<float> probed = {};
+    const LastAttention* attention = nullptr;  // null: the loss is not measured
     Evicted evicted = {};
+    Loss loss = {};
   };
 
   static SessionOnEngine& Of(Session& session) { return static_cast<SessionOnEngine&>(session); }
@@ -207,9 +262,20 @@ class EngineOnOps final : public Engine {
     return RefuseField("LANE_OUT_OF_RANGE", field, absl::StrFormat("%d is not in 0..%d", *index, count - 1));
   }
 
-  // What a session may hold while its policy does not evict: `full`, or a ratio that waits for the first prompt's end.
+  // What a session may hold while its policy does not evict: `full`; one that waits for the first prompt's end; one
+  // that grows after it.
   int32_t LengthLimit(const ValidSpec& policy) const {
-    return policy.trigger.budget > 0 ? policy.trigger.budget : config_.context;
+    const bool waits = policy.trigger.budget == 0 || policy.schedule == Schedule::kOncePrompt;
+    return std::max({policy.trigger.budget, policy.grow_max, waits ? config_.context : 0});
+  }
+
+  // Slots that a lane may ever need.
+  int64_t SlotsPerLane(const ValidSpec& policy, int32_t block) const {
+    Trigger trigger = policy.trigger;
+    trigger.budget = LengthLimit(policy);
+    if (!policy.evicts) return trigger.budget;
+    // Decode steps between two runs of the policy pile up as a block would.
+    return Capacity(trigger, std::max(block, policy.schedule == Schedule::kEveryN ? policy.every_n : 0));
   }
 
   absl::StatusOr<CacheShape> Shape(const SessionOptions& options) const {
@@ -220,13 +286,12 @@ class EngineOnOps final : public Engine {
     const ValidSpec& policy = options.policy;
     KvFormat format = {.type = policy.kv_type, .rope_cache = policy.rope_cache, .head_dim = config_.head_dim};
     format.page_tiles = static_cast<int32_t>(pool_->page_bytes() / format.tile_bytes());
-    Trigger trigger = policy.trigger;
-    trigger.budget = LengthLimit(policy);
-    const int64_t capacity = policy.evicts ? Capacity(trigger, options.block_size_max) : trigger.budget;
+    const int64_t capacity = SlotsPerLane(policy, options.block_size_max);
     EBB_CHECK(capacity > 0);
     EBB_CHECK(capacity < (int64_t{1} << 30));  // Resolve bounds what it is made of
     return CacheShape{.layers = config_.layers,
                       .kv_heads = config_.kv_heads,
+                      .query_heads = config_.group(),
                       .format = format,
                       .capacity = static_cast<int32_t>(capacity),
                       .block_max = options.block_size_max};
@@ -246,9 +311,11 @@ class EngineOnOps final : public Engine {
       tokens += row.tokens.size();
       const int32_t from = row.want == Want::kAll ? 0 : row.want == Want::kLast ? count - 1 : count;
       sequences_.push_back({.cache = &session.cache(),
-                            .scorer = session.policy().scorer.get(),
+                            .policy = &session.policy(),
                             .tokens = session.log().last(row.tokens.size()),
-                            .logits_from = from});
+                            .log_tokens = static_cast<int32_t>(session.log().size()),
+                            .logits_from = from,
+                            .last_queries = &session.last_queries()});
     }
     EBB_CHECK(tokens > 0);
     EBB_CHECK(static_cast<int64_t>(tokens) <= options_.step_tokens_max);
@@ -258,36 +325,83 @@ class EngineOnOps final : public Engine {
     pruned_.clear();
     for (size_t i = 0; i < rows.size(); ++i) {
       SessionOnEngine& session = Of(*rows[i].session);
-      for (SlotMap& map : session.cache().maps()) {
-        if (IsDue(session.policy(), map)) pruned_.push_back({.row = i, .map = &map, .policy = &session.policy()});
+      for (int32_t map = 0; map < static_cast<int32_t>(session.cache().maps().size()); ++map) {
+        SlotMap& slots = session.cache().maps()[map];
+        const int32_t count = session.TokensDue(slots);
+        if (count == 0) continue;
+        pruned_.push_back(
+            {.row = i, .map = &slots, .from = device().Of(session, session.policy(), map), .count = count});
       }
     }
-    // On every thread, whichever lanes it will get: none allocates while it works.
-    int32_t slots = 0;
-    for (const Pruned& lane : pruned_) slots = std::max(slots, lane.map->capacity());
-    for (EvictScratch& scratch : scratch_) scratch.Reserve(slots);
+    Witness(rows);
+    // On every thread, whichever maps it will get: none allocates while it works.
+    for (const Pruned& lane : pruned_) {
+      for (EvictScratch& scratch : scratch_) scratch.Reserve(lane.from);
+    }
     ops_->host_threads().For(static_cast<int64_t>(pruned_.size()), [this](int64_t item, int32_t thread) {
       Pruned& lane = pruned_[item];
-      lane.evicted = EvictAfterStep(*lane.policy, *lane.map, scratch_[thread]);
+      lane.evicted = ChooseDue(lane.from, lane.count, scratch_[thread]);
+      if (lane.attention != nullptr) lane.loss = LossOf(lane, scratch_[thread]);
+      lane.map->Free(scratch_[thread].victims);
     });
-    for (BatchRow& row : rows) row.evicted = 0, row.evicted_slots = 0, row.nan_scores = 0;
+    for (BatchRow& row : rows) row.evicted = 0, row.evicted_slots = 0, row.nan_scores = 0, row.loss = {};
     for (const Pruned& lane : pruned_) {
       BatchRow& row = rows[lane.row];
-      const SessionCache& cache = Of(*row.session).cache();
       row.evicted = std::max(row.evicted, lane.evicted.tokens);
-      row.evicted_slots += int64_t{lane.evicted.tokens} * (cache.maps().size() == 1 ? cache.shape().lanes() : 1);
+      row.evicted_slots += int64_t{lane.evicted.tokens} * lane.from.cache->lanes_of_map();
       row.nan_scores += lane.evicted.nan_scores;
+      row.loss.mass += lane.loss.mass;
+      row.loss.error += lane.loss.error;
     }
-    for (BatchRow& row : rows) Of(*row.session).CountEvicted(row.evicted);
+    for (BatchRow& row : rows) {
+      Of(*row.session).CountEvicted(row.evicted);
+      if (row.prompt_ends && row.status.ok()) Of(*row.session).PromptEvicted();
+    }
   }
 
-  static LaneReport DescribeLane(const SessionOnEngine& session, int32_t layer, int32_t head) {
+  // What some of the due maps need beside K, V and states: probes of their scorers, and the newest token's attention
+  // where the loss is to be measured.
+  void Witness(std::span<const BatchRow> rows) {
+    attention_.clear();
+    attention_.resize(rows.size());
+    for (Pruned& lane : pruned_) {
+      lane.probed = Probe(lane.from, rope_, *ops_);
+      lane.from.probed = lane.probed;
+      if (!rows[lane.row].measure) continue;
+      auto& attention = attention_[lane.row];
+      if (!attention) attention.emplace(Of(*rows[lane.row].session), rope_, *ops_);
+      lane.attention = &*attention;
+    }
+  }
+
+  // A map's share of the loss of its session: a mean over all lanes.
+  static Loss LossOf(const Pruned& pruned, EvictScratch& scratch) {
+    Loss loss;
+    const SessionCache& cache = *pruned.from.cache;
+    const CacheShape& shape = cache.shape();
+    for (int32_t i = 0; i < cache.lanes_of_map(); ++i) {
+      const int32_t lane = cache.first_lane(pruned.from.map) + i;
+      LaneView view = cache.view(lane / shape.kv_heads, lane % shape.kv_heads, *pruned.from.policy, pruned.from.tokens);
+      LaneReader& reader = scratch.readers[0];
+      reader.Point(*pruned.from.ops, cache.storage(lane / shape.kv_heads, lane % shape.kv_heads), pruned.from.rope);
+      view.memory = &reader;
+      loss.Add(MeasureEviction(view, pruned.attention->mean(lane), scratch.victims, scratch.rank.caote), shape.lanes());
+    }
+    return loss;
+  }
+
+  Device device() const { return {.ops = ops_.get(), .rope = &rope_, .rope_view = transformer_.rope()}; }
+
+  LaneReport DescribeLane(const SessionOnEngine& session, int32_t layer, int32_t head) const {
     const SlotMap& map = session.cache().map(layer, head);
     LaneReport report = {.layer = layer, .head = head};
-    std::vector<float> keep;
+    EvictScratch scratch;
+    const std::vector<float>& keep = scratch.keep;
     if (session.policy().evicts) {
-      keep.resize(map.end());
-      session.policy().scorer->Score(map.view(session.policy().sinks, session.policy().recent), map.state(), keep);
+      Candidates from = device().Of(session, session.policy(), session.cache().map_index(layer, head));
+      const std::vector<float> probed = Probe(from, rope_, *ops_);
+      from.probed = probed;
+      RankSlots(from, scratch);
     }
     for (int32_t slot = 0; slot < map.end(); ++slot) {
       if (map.token()[slot] < 0) continue;
@@ -304,12 +418,14 @@ class EngineOnOps final : public Engine {
   ModelConfig config_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   std::unique_ptr<Ops> ops_;
+  Rope rope_;
   Transformer transformer_;
   std::unique_ptr<PagePool> pool_ = {};
   std::string fingerprint_ = {};
   std::vector<EvictScratch> scratch_;  // one per thread
   std::vector<Sequence> sequences_ = {};
   std::vector<Pruned> pruned_ = {};
+  std::vector<std::optional<LastAttention>> attention_ = {};  // [rows]
 };
 
 }  // namespace

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "engine/model/architecture.h"
 #include "engine/text/tokenizer.h"
+#include "policies/caote.h"
 #include "policies/spec.h"
 
 namespace ebb {
@@ -65,17 +66,32 @@ class Session {
 
 enum class Want { kNone, kLast, kAll };  // logits of which of the row's tokens
 
+// What an eviction cost, measured on the newest token's attention: the mean over the lanes of the attention that left
+// (0..1), and of how far each lane's output moved, |X - X'| / |X| (caote.h).
+struct Loss {
+  double mass = 0;
+  double error = 0;
+
+  // One lane's share of a mean over `lanes`.
+  void Add(const EvictionLoss& lane, int32_t lanes) {
+    mass += lane.mass / lanes;
+    if (lane.output > 0) error += lane.error / lane.output / lanes;
+  }
+};
+
 // One session's share of a batch.
 struct BatchRow {
   Session* session = nullptr;            // each session at most once per batch
   std::span<const int32_t> tokens = {};  // REQUIRES: session->CanAppend(tokens.size()) and every id in 0..vocab-1
   Want want = Want::kNone;
   bool prompt_ends = false;  // the session's first prompt ends here: a budget_ratio becomes a budget
+  bool measure = false;      // report the loss of what this step evicts, for one more attention pass of one query
   // Written by Run:
   std::span<const float> logits = {};  // [1 or T, vocab], valid until the next Run
   int32_t evicted = 0;                 // tokens that left the lane that lost most in this step
   int64_t evicted_slots = 0;           // all lanes together
   int64_t nan_scores = 0;              // keep scores that were NaN, all lanes
+  Loss loss = {};                      // with `measure`
   // Of prompt_ends alone: the budget that the ratio gives may be too small, or, where tokens of the prompt were evicted
   // by hand, more than the session reserved. The tokens are in, and the session is bounded by its length until a later
   // prompt_ends succeeds.
@@ -107,6 +123,26 @@ struct EvictReport {
     std::vector<int32_t> tokens = {};
   };
   std::vector<Victims> victims = {};  // token indices in ascending order, per lane
+  Loss loss = {};
+};
+
+// What a new policy's scorer starts from on a warm cache.
+enum class StateOrigin {
+  kNone,           // it keeps nothing
+  kCarried,        // the state there was
+  kRebuilt,        // K, V and positions of the cache
+  kFromScores,     // the former scorer's scores, both being attention received
+  kFromAttention,  // what the newest token attends to
+  kEmpty,          // nothing: it has yet to see
+};
+
+struct PolicySwap {
+  StateOrigin state = StateOrigin::kNone;
+  bool old_chose = false;                       // the former policy chose who left, since the new one's state is empty
+  int32_t length_before = 0, length_after = 0;  // tokens in the longest lane
+  int64_t slots_evicted = 0;                    // all lanes
+  int64_t pages_before = 0, pages_after = 0;
+  Loss loss = {};
 };
 
 // One lane as DescribeCache shows it; entries are live slots in ascending slot order.
@@ -147,6 +183,12 @@ class Engine {
   // Runs one step. REQUIRES: the rows' tokens sum to 1 .. step_tokens_max. In steady state it allocates nothing, but
   // for a log that outgrows its capacity and doubles it.
   virtual void Run(std::span<BatchRow> rows) = 0;
+
+  // Puts another policy in force on the warm cache, before the next step. What does not fit its budget leaves now, and
+  // pages are reserved or given back. FAILED_PRECONDITION CACHE_FORMAT_FIXED when it names another cache format,
+  // LANES_DIFFER (policy_swap.h), CACHE_TOO_LONG when a policy that does not evict has no room for what is live;
+  // UNAVAILABLE NO_PAGES. A refusal changes nothing.
+  virtual absl::StatusOr<PolicySwap> SetPolicy(Session& session, const ValidSpec& policy) = 0;
 
   // Evicts now. INVALID_ARGUMENT with the field path (evict.range, evict.keep, evict.slots...) when the request is
   // malformed or would leave no token; NOT_FOUND UNKNOWN_SCORER; FAILED_PRECONDITION SCORER_HAS_NO_STATE when another

@@ -13,9 +13,6 @@
 namespace ebb {
 namespace {
 
-// Victims of each map of the session, slots ascending.
-using Plan = std::vector<std::vector<int32_t>>;
-
 absl::Status CheckForm(const EvictRequest& request) {
   const int choices =
       (request.range ? 1 : 0) + (request.keep ? 1 : 0) + (request.older_than ? 1 : 0) + (request.slots.empty() ? 0 : 1);
@@ -36,57 +33,66 @@ absl::Status CheckForm(const EvictRequest& request) {
   return absl::OkStatus();
 }
 
-// The scorer that decides, and whether it is made for this call only.
-absl::StatusOr<std::shared_ptr<const Scorer>> ScorerFor(const EvictRequest& request, const ValidSpec& policy) {
-  if (request.scorer.empty() || request.scorer == policy.scorer_name) return policy.scorer;
+// The policy that decides: the session's own, or a named scorer's with its defaults, pruning to `keep`.
+absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec& policy) {
+  if (request.scorer.empty() || request.scorer == policy.scorer_name) {
+    // Protection that was not given follows the budget, and `keep` is the budget here.
+    ValidSpec pruning = policy;
+    const ScorerRow* const row = FindScorer(policy.scorer_name);
+    EBB_CHECK(row != nullptr);
+    pruning.trigger.budget = *request.keep;
+    if (policy.sinks_follow_budget && row->sinks != nullptr) pruning.sinks = row->sinks(*request.keep);
+    if (policy.recent_follows_budget && row->recent != nullptr) {
+      pruning.recent = row->recent(*request.keep, pruning.sinks, policy.query_heads);
+    }
+    return pruning;
+  }
   const ScorerRow* row = FindScorer(request.scorer);
-  if (row == nullptr) {
-    std::string known;
-    for (const ScorerRow& each : ScorerRegistry())
-      known += absl::StrFormat("%s%s", known.empty() ? "" : ", ", each.name);
-    return Refuse(absl::StatusCode::kNotFound,
-                  absl::StrFormat("evict.keep.scorer: no scorer named '%s'; use %s", request.scorer, known),
-                  {.reason = "UNKNOWN_SCORER", .field = "evict.keep.scorer"});
-  }
+  if (row == nullptr) return UnknownScorer("evict.keep.scorer", request.scorer);
   EBB_ASSIGN(const ScorerParameters parameters, ResolveParameters(*row, {}));
-  std::shared_ptr<const Scorer> scorer = row->make(parameters);
-  if (scorer->needs().any() || scorer->needs().state_floats > 0) {
-    return Refuse(absl::StatusCode::kFailedPrecondition,
-                  absl::StrFormat("evict.keep.scorer: %s decides by what attention showed it, and this session runs "
-                                  "%s, which gathered none of it",
-                                  request.scorer, policy.scorer_name),
-                  {.reason = "SCORER_HAS_NO_STATE", .field = "evict.keep.scorer"});
+  ValidSpec other = policy;
+  other.scorer_name = request.scorer;
+  other.parameters = parameters;
+  other.scorer = row->make(parameters);
+  other.evicts = true;
+  other.lockstep = row->lockstep;
+  other.modifier = Modifier::kNone;
+  other.reduction = Reduction::kMean;
+  other.trigger.budget = *request.keep;
+  if (policy.sinks_follow_budget) other.sinks = row->sinks == nullptr ? 0 : row->sinks(*request.keep);
+  if (policy.recent_follows_budget) {
+    other.recent = row->recent == nullptr ? 0 : row->recent(*request.keep, other.sinks, policy.query_heads);
   }
-  return scorer;
+  return other;
 }
 
-absl::StatusOr<Plan> PlanKeep(const EvictRequest& request, const SessionOnEngine& session) {
-  const ValidSpec& policy = session.policy();
-  EBB_ASSIGN(const std::shared_ptr<const Scorer> scorer, ScorerFor(request, policy));
-  // Protection that was not given follows the budget, and `keep` is the budget here.
-  const ScorerRow* const row = FindScorer(policy.scorer_name);
-  EBB_CHECK(row != nullptr);
-  const bool follows = policy.recent_follows_budget && row->recent != nullptr;
-  const int32_t recent = follows ? row->recent(*request.keep, policy.sinks) : policy.recent;
-  Plan plan;
-  EvictScratch scratch;
-  for (const SlotMap& map : session.cache().maps()) {
-    const int32_t count = std::max(0, map.live() - *request.keep);
-    const absl::Status chosen =
-        ChooseVictims(*scorer, map.view(policy.sinks, recent),
-                      scorer == policy.scorer ? map.state() : std::span<const float>(), count, scratch);
-    if (!chosen.ok()) {
-      return RefuseField("NOT_ENOUGH_CANDIDATES", "evict.keep",
-                         absl::StrFormat("%d: sinks %d and recent %d are protected; use at least their sum",
-                                         *request.keep, policy.sinks, recent));
+// As the session's cache would be under the policy that decides, which is put back afterwards.
+absl::StatusOr<Plan> PlanKeep(const EvictRequest& request, const Device& device, SessionOnEngine& session) {
+  EBB_ASSIGN(const ValidSpec policy, PolicyFor(request, session.policy()));
+  const bool own = policy.scorer == session.policy().scorer;
+  std::optional<MapsRestored> restored;
+  if (!own) {
+    restored.emplace(session.cache());
+    EBB_ASSIGN(const StateOrigin origin, AdoptPolicy(device, session, policy));
+    if (origin == StateOrigin::kEmpty) {
+      return Refuse(absl::StatusCode::kFailedPrecondition,
+                    absl::StrFormat("evict.keep.scorer: %s decides by what it saw of earlier steps, and this session "
+                                    "runs %s, which gathered none of it",
+                                    request.scorer, session.policy().scorer_name),
+                    {.reason = "SCORER_HAS_NO_STATE", .field = "evict.keep.scorer"});
     }
-    plan.push_back(scratch.victims);
   }
-  return plan;
+  auto plan = PlanPruning(device, session, policy, *request.keep);
+  if (!plan.ok()) {
+    return RefuseField("NOT_ENOUGH_CANDIDATES", "evict.keep",
+                       absl::StrFormat("%d: sinks %d and recent %d are protected; use at least their sum",
+                                       *request.keep, policy.sinks, policy.recent));
+  }
+  return PerLane(*std::move(plan), session.cache());
 }
 
 // Every live token with start <= index < end.
-Plan PlanRange(const SessionOnEngine& session, int32_t start, int32_t end) {
+Plan PlanRange(SessionOnEngine& session, int32_t start, int32_t end) {
   Plan plan;
   for (const SlotMap& map : session.cache().maps()) {
     std::vector<int32_t>& victims = plan.emplace_back();
@@ -95,7 +101,7 @@ Plan PlanRange(const SessionOnEngine& session, int32_t start, int32_t end) {
       if (token >= 0 && token >= start && token < end) victims.push_back(slot);
     }
   }
-  return plan;
+  return PerLane(std::move(plan), session.cache());
 }
 
 // One entry per lane, layer-major.
@@ -142,7 +148,7 @@ absl::StatusOr<Plan> PlanSlots(const EvictRequest& request, const SessionOnEngin
   return plan;
 }
 
-EvictReport Report(const Plan& plan, const SessionOnEngine& session) {
+EvictReport Report(const Plan& plan, SessionOnEngine& session) {
   const SessionCache& cache = session.cache();
   EvictReport report;
   report.length_before = session.cache_length();
@@ -163,11 +169,11 @@ EvictReport Report(const Plan& plan, const SessionOnEngine& session) {
 
 }  // namespace
 
-absl::StatusOr<EvictReport> CarryOut(const EvictRequest& request, SessionOnEngine& session) {
+absl::StatusOr<EvictReport> CarryOut(const EvictRequest& request, const Device& device, SessionOnEngine& session) {
   EBB_TRY(CheckForm(request));
-  Plan plan;
+  Plan plan;  // by lane, or one for all
   if (request.keep) {
-    EBB_ASSIGN(plan, PlanKeep(request, session));
+    EBB_ASSIGN(plan, PlanKeep(request, device, session));
   } else if (request.range) {
     plan = PlanRange(session, request.range->start, request.range->end);
   } else if (request.older_than) {
@@ -176,25 +182,20 @@ absl::StatusOr<EvictReport> CarryOut(const EvictRequest& request, SessionOnEngin
     EBB_ASSIGN(plan, PlanSlots(request, session));
   }
   SessionCache& cache = session.cache();
-  // The same slots in every lane need no map for each.
-  const bool alike = std::all_of(plan.begin(), plan.end(), [&](const auto& lane) { return lane == plan.front(); });
-  if (cache.shared() && alike) plan.resize(1);
-  for (size_t i = 0; i < plan.size(); ++i) {
-    const SlotMap& map = cache.maps()[cache.maps().size() == 1 ? 0 : i];
-    if (map.live() > 0 && static_cast<int32_t>(plan[i].size()) == map.live()) {
+  const int32_t lanes = cache.shape().lanes();
+  for (int32_t lane = 0; lane < lanes; ++lane) {
+    const SlotMap& map = cache.map(lane / cache.shape().kv_heads, lane % cache.shape().kv_heads);
+    if (map.live() > 0 && static_cast<int32_t>(plan[plan.size() == 1 ? 0 : lane].size()) == map.live()) {
       return RefuseField("NOTHING_WOULD_STAY", "evict",
                          absl::StrFormat("all %d tokens of a lane would leave; at least 1 stays", map.live()));
     }
   }
   EvictReport report = Report(plan, session);
+  report.loss = MeasurePlan(device, session, plan);
   if (request.dry_run) return report;
-  if (plan.size() > cache.maps().size()) cache.SeparateLanes();
-  int32_t most = 0;
-  for (size_t i = 0; i < plan.size(); ++i) {
-    cache.maps()[i].Free(plan[i]);
-    most = std::max(most, static_cast<int32_t>(plan[i].size()));
-  }
-  session.CountEvicted(most);
+  const int32_t length = session.cache_length();
+  FreeSlots(cache, plan);
+  session.CountEvicted(length - session.cache_length());
   return report;
 }
 

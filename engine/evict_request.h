@@ -8,12 +8,13 @@
 
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
+#include "engine/policy_swap.h"
 #include "engine/session_on_engine.h"
 
 namespace ebb {
 
 // Errors as Engine::Evict states them. Nothing changes unless everything can be done.
-absl::StatusOr<EvictReport> CarryOut(const EvictRequest& request, SessionOnEngine& session);
+absl::StatusOr<EvictReport> CarryOut(const EvictRequest& request, const Device& device, SessionOnEngine& session);
 
 }  // namespace ebb
 

@@ -80,12 +80,19 @@ struct AttendTask {
   int64_t stride = 0;                   // floats from one token to the next
   int32_t tokens = 0;                   // T >= 1
   const int32_t* q_position = nullptr;  // [T] ascending
-  // Observations, each null unless wanted; reduced over the G heads by their mean, written whole ([slots]; dead slots
-  // 0).
+  // Observations, each null unless wanted; written whole ([slots]; dead slots 0). Reduced over the G heads by their
+  // mean, or, where head_stride is not 0, each query head's own: head g's begin g * head_stride floats further on.
   float* column_sums = nullptr;  // [slots]
   float* last_row = nullptr;     // [slots]
   float* window = nullptr;       // [window_rows, slots] the last window_rows rows
   int32_t window_rows = 0;       // <= tokens
+  int64_t head_stride = 0;
+};
+
+// K (RK) and V of one slot, to be copied to another.
+struct SlotMove {
+  int32_t from = 0;
+  int32_t to = 0;
 };
 
 // Writes T tokens' K and V of one lane into their slots (and RK where the format has it).
@@ -140,6 +147,14 @@ class Ops {
   virtual void Angles(const Rope& rope, std::span<const int32_t> position, std::span<float> angles) = 0;
 
   virtual void Store(const Rope& rope, std::span<const StoreTask> tasks) = 0;
+
+  // Rows of slots first .. first + count - 1 as floats: K, unrotated, or V; out [count, d]. What a slot holds that was
+  // never written is unspecified. Called on any of the host's threads.
+  enum class Part { kKeys, kValues };
+  virtual void Read(const LaneStorage& lane, Part part, int32_t first, int32_t count, float* out) const = 0;
+
+  // One move after another.
+  virtual void Move(const LaneStorage& lane, std::span<const SlotMove> moves) = 0;
 
   // `group` = G.
   virtual void Attend(const Rope& rope, int32_t group, std::span<const AttendTask> tasks) = 0;

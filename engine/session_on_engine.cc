@@ -34,7 +34,8 @@ absl::Status SessionOnEngine::CanAppend(int32_t tokens) const {
     return RefuseField("BLOCK_TOO_LARGE", "block_size",
                        absl::StrFormat("a step of %d tokens; this session takes 1 to %d", tokens, block_size_max_));
   }
-  const bool bounded_by_length = !policy_.evicts || policy_.trigger.budget == 0;
+  const bool grows = policy_.schedule == Schedule::kOncePrompt && (!prompt_ended_ || policy_.then == Then::kGrow);
+  const bool bounded_by_length = !policy_.evicts || policy_.trigger.budget == 0 || grows;
   const int32_t length = cache_length();
   if (bounded_by_length && tokens > length_limit_ - length) {
     return Refuse(absl::StatusCode::kResourceExhausted,
@@ -59,13 +60,45 @@ void SessionOnEngine::Append(std::span<const int32_t> tokens) {
   for (SlotMap& map : cache_.maps()) map.Place(first, next_position_, count);
   log_.insert(log_.end(), tokens.begin(), tokens.end());
   next_position_ += count;
+  block_step_ = count > 1;
+  decode_steps_ = block_step_ ? 0 : decode_steps_ + 1;
+}
+
+int32_t SessionOnEngine::TokensDue(const SlotMap& map) const {
+  if (!policy_.evicts || policy_.trigger.budget == 0) return 0;
+  switch (policy_.schedule) {
+    case Schedule::kEveryStep:
+      break;
+    case Schedule::kEveryN:
+      if (!block_step_ && decode_steps_ % policy_.every_n != 0) return 0;
+      break;
+    case Schedule::kOncePrompt:
+      if (!prompt_ended_) return 0;
+  }
+  return TokensToDrop(policy_.trigger, map.live());
 }
 
 absl::Status SessionOnEngine::EndPrompt() {
   auto fixed = FixBudget(policy_, static_cast<int32_t>(log_.size()));
   if (!fixed.ok()) return fixed.status();
   policy_ = *std::move(fixed);
+  prompt_ended_ = true;
   return absl::OkStatus();
+}
+
+void SessionOnEngine::PromptEvicted() {
+  if (!prompt_ended_ || policy_.schedule != Schedule::kOncePrompt) return;
+  // What was selected and the sinks are the oldest budget - recent tokens, and stay; protecting them leaves the recent
+  // window to slide.
+  if (policy_.then == Then::kSlideRecent) policy_.sinks = policy_.trigger.budget - policy_.recent;
+  if (policy_.then == Then::kGrow) policy_.evicts = false;
+}
+
+void SessionOnEngine::SetPolicy(const ValidSpec& policy, int32_t length_limit) {
+  policy_ = policy;
+  length_limit_ = length_limit;
+  decode_steps_ = 0;
+  PromptEvicted();
 }
 
 absl::Status SessionOnEngine::ShiftPositions(int32_t from, int32_t delta) {

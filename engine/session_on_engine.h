@@ -37,7 +37,28 @@ class SessionOnEngine final : public Session {
   // more than was reserved.
   absl::Status EndPrompt();
 
+  // After the policy ran for the first prompt: what its schedule makes of it from here on.
+  void PromptEvicted();
+
   void CountEvicted(int32_t tokens) { evicted_ += tokens; }
+
+  // Tokens that the policy takes from a lane after this step: 0 unless its schedule and its trigger say so.
+  int32_t TokensDue(const SlotMap& map) const;
+
+  // Puts another policy in force. The cache has adopted it already.
+  void SetPolicy(const ValidSpec& policy, int32_t length_limit);
+
+  int32_t block_size_max() const { return block_size_max_; }
+  bool prompt_ended() const { return prompt_ended_; }
+
+  // The newest token's queries, unrotated: [lanes, query heads, head_dim]. With them anyone can ask at any time what
+  // the session attends to. Empty before the first step.
+  std::vector<float>& last_queries() { return last_queries_; }
+  const std::vector<float>& last_queries() const { return last_queries_; }
+  // The RoPE position of the newest token, live or not.
+  int32_t last_position(const SlotMap& map) const {
+    return policy_.positions == Positions::kOriginal ? next_position_ - 1 : map.live() - 1;
+  }
 
   // As Engine states it; moves nothing when it refuses.
   absl::Status ShiftPositions(int32_t from, int32_t delta);
@@ -50,6 +71,10 @@ class SessionOnEngine final : public Session {
   std::vector<int32_t> log_ = {};
   int32_t next_position_ = 0;  // of the next token, with original positions
   int64_t evicted_ = 0;
+  bool prompt_ended_ = false;
+  int32_t decode_steps_ = 0;  // since the policy last ran; a prefill block of more than one token always runs it
+  bool block_step_ = false;
+  std::vector<float> last_queries_ = {};
 };
 
 }  // namespace ebb

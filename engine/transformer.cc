@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "policies/check.h"
 
@@ -32,7 +33,8 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, Ops&
       ops_(ops),
       rope_(MakeRope(config)),
       embedding_(weights.embedding),
-      output_norm_(Vector(weights.output_norm)) {
+      output_norm_(Vector(weights.output_norm)),
+      readers_(ops.host_threads().threads()) {
   output_ = Pack(weights.output);
   layers_.reserve(weights.layers.size());
   for (const LayerWeights& w : weights.layers) {
@@ -119,50 +121,85 @@ void Transformer::Attention(int32_t layer, std::span<const Sequence> sequences, 
                          .stride = q_dim,
                          .tokens = tokens,
                          .q_position = map.placed_positions().data()});
-      if (!s.scorer->needs().any()) continue;
-      watched_.push_back({.task = attend_.size() - 1, .scorer = s.scorer, .map = &map, .seen = {.queries = tokens}});
+      if (s.last_queries != nullptr) {
+        const int64_t floats = config_.group() * d;
+        s.last_queries->resize(config_.layers * config_.kv_heads * floats);
+        std::copy_n(q.data() + at + (tokens - 1) * q_dim, floats,
+                    s.last_queries->begin() + (int64_t{layer} * config_.kv_heads + head) * floats);
+      }
+      const Needs needs = s.policy->evicts ? s.policy->needs() : Needs();
+      if (!needs.observes()) continue;
+      watched_.push_back({.task = attend_.size() - 1, .sequence = &s, .layer = layer, .head = head, .needs = needs});
+      if (!needs.memory) continue;
+      for (LaneReader& reader : readers_) reader.Reserve(map.capacity(), config_.head_dim);
     }
     row += static_cast<int64_t>(s.tokens.size());
   }
   WatchWhatScorersNeed();
   ops_.Store(rope_, store_);
   ops_.Attend(rope_, config_.group(), attend_);
-  ops_.host_threads().For(static_cast<int64_t>(watched_.size()), [&](int64_t item, int32_t /*thread*/) {
-    const Watched& lane = watched_[item];
-    lane.scorer->Observe(lane.seen, lane.map->state());
-  });
+  ops_.host_threads().For(static_cast<int64_t>(watched_.size()),
+                          [&](int64_t item, int32_t thread) { Tell(watched_[item], readers_[thread]); });
   ops_.Linear(*w.o, attended, rows, Ops::Into::kAdd, x);
 }
 
 void Transformer::WatchWhatScorersNeed() {
   // Sizes first: buffers have an address only once they stop growing.
+  const auto floats_per_head = [](const Watched& lane, const AttendTask& task) {
+    const int32_t rows = std::min(lane.needs.window_rows, task.tokens);
+    return Padded(task.lane.slots) * ((lane.needs.column_sums ? 1 : 0) + (lane.needs.last_row ? 1 : 0) + rows);
+  };
+  const auto heads = [this](const Watched& lane) { return lane.sequence->policy->heads_apart() ? config_.group() : 1; };
   int64_t floats = 0;
-  for (const Watched& lane : watched_) {
-    const Needs needs = lane.scorer->needs();
-    const int32_t rows = std::min(needs.window_rows, lane.seen.queries);
-    floats += Padded(lane.map->end()) * ((needs.column_sums ? 1 : 0) + (needs.last_row ? 1 : 0) + rows);
-  }
+  for (const Watched& lane : watched_) floats += heads(lane) * floats_per_head(lane, attend_[lane.task]);
   float* next = Rows(observed_, 1, floats).data();
   for (Watched& lane : watched_) {
     AttendTask& task = attend_[lane.task];
-    const Needs needs = lane.scorer->needs();
-    const auto slots = static_cast<size_t>(lane.map->end());
-    if (needs.column_sums) {
-      task.column_sums = next;
-      lane.seen.column_sums = {next, slots};
-      next += Padded(lane.map->end());
+    const auto slots = static_cast<size_t>(task.lane.slots);
+    const int64_t per_head = floats_per_head(lane, task);
+    if (heads(lane) > 1) task.head_stride = per_head;
+    float* at = std::exchange(next, next + heads(lane) * per_head);
+    if (lane.needs.column_sums) {
+      task.column_sums = std::exchange(at, at + Padded(task.lane.slots));
+      lane.column_sums = {task.column_sums, slots};
     }
-    if (needs.last_row) {
-      task.last_row = next;
-      lane.seen.last_row = {next, slots};
-      next += Padded(lane.map->end());
+    if (lane.needs.last_row) {
+      task.last_row = std::exchange(at, at + Padded(task.lane.slots));
+      lane.last_row = {task.last_row, slots};
     }
-    if (needs.window_rows > 0) {
-      task.window = next;
-      task.window_rows = std::min(needs.window_rows, lane.seen.queries);
-      lane.seen.window = {next, slots * task.window_rows};
-      next += Padded(lane.map->end()) * task.window_rows;
+    if (lane.needs.window_rows > 0) {
+      task.window = at;
+      task.window_rows = std::min(lane.needs.window_rows, task.tokens);
+      lane.window = {task.window, slots * task.window_rows};
     }
+  }
+}
+
+void Transformer::Tell(const Watched& lane, LaneReader& reader) const {
+  const Sequence& s = *lane.sequence;
+  const AttendTask& task = attend_[lane.task];
+  const int32_t heads = task.head_stride != 0 ? config_.group() : 1;
+  const auto of_head = [&](std::span<const float> row, int32_t g) {
+    return row.empty() ? row : std::span<const float>(row.data() + g * task.head_stride, row.size());
+  };
+  const Needs& needs = lane.needs;
+  LaneView view = s.cache->view(lane.layer, lane.head, *s.policy, s.log_tokens);
+  if (needs.memory) {
+    reader.Point(ops_, task.lane, rope());
+    view.memory = &reader;
+  }
+  SlotMap& map = s.cache->map(lane.layer, lane.head);
+  const int32_t first = s.cache->first_track(lane.layer, lane.head);
+  for (int32_t g = 0; g < heads; ++g) {
+    Observation seen = {.queries = task.tokens, .slots = map.placed_slots()};
+    if (needs.column_sums) seen.column_sums = of_head(lane.column_sums, g);
+    if (needs.last_row) seen.last_row = of_head(lane.last_row, g);
+    if (needs.window_rows > 0) seen.window = of_head(lane.window, g);
+    if (needs.queries) {
+      seen.q = task.q + int64_t{g} * config_.head_dim;
+      seen.q_stride = task.stride;
+    }
+    s.policy->scorer->Observe(view, seen, map.state(first + g));
   }
 }
 

@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/cache/lane_reader.h"
 #include "engine/cache/session_cache.h"
 #include "engine/model/architecture.h"
 #include "engine/ops.h"
@@ -29,9 +30,11 @@ namespace ebb {
 // One session's tokens in a step, already seated in its cache (SlotMap::Place).
 struct Sequence {
   SessionCache* cache = nullptr;
-  const Scorer* scorer = nullptr;
+  const ValidSpec* policy = nullptr;
   std::span<const int32_t> tokens = {};
-  int32_t logits_from = 0;  // logits are wanted of tokens[logits_from ..]; tokens.size(): of none
+  int32_t log_tokens = 0;                      // length of the session's log, these included
+  int32_t logits_from = 0;                     // logits are wanted of tokens[logits_from ..]; tokens.size(): of none
+  std::vector<float>* last_queries = nullptr;  // written: [lanes, query heads, head_dim] of the last token, unrotated
 };
 
 class Transformer {
@@ -45,18 +48,25 @@ class Transformer {
 
   int64_t weight_bytes() const { return weight_bytes_; }
 
+  // RoPE as scorers are told it. Valid as long as this is.
+  RopeView rope() const {
+    return {.halves = config_.rope_pairs == RopePairs::kHalves, .frequencies = config_.rope_frequencies};
+  }
+
  private:
   struct Layer {
     std::vector<float> attn_norm = {}, ffn_norm = {};              // [dim]
     std::unique_ptr<PackedMatrix> q = {}, k = {}, v = {}, o = {};  // see LayerWeights
     std::unique_ptr<PackedMatrix> gate = {}, up = {}, down = {};
   };
-  // A lane whose scorer wants to know, and where its attention is in attend_.
+  // A lane of which somebody wants to know, and where its attention is in attend_.
   struct Watched {
     size_t task = 0;
-    const Scorer* scorer = nullptr;
-    SlotMap* map = nullptr;
-    Observation seen = {};
+    const Sequence* sequence = nullptr;
+    int32_t layer = 0;
+    int32_t head = 0;
+    Needs needs = {};
+    std::span<const float> column_sums = {}, last_row = {}, window = {};  // of the mean, or of the first query head
   };
 
   std::unique_ptr<PackedMatrix> Pack(const TensorView& tensor);
@@ -66,6 +76,8 @@ class Transformer {
   std::span<const float> Head(std::span<const Sequence> sequences);
   // Gives the tasks of a layer the buffers that their scorers' observations need.
   void WatchWhatScorersNeed();
+  // Tells the lane's scorer what attention reported of it.
+  void Tell(const Watched& lane, LaneReader& reader) const;
 
   ModelConfig config_;
   Ops& ops_;
@@ -87,6 +99,7 @@ class Transformer {
   std::vector<StoreTask> store_ = {};
   std::vector<AttendTask> attend_ = {};
   std::vector<Watched> watched_ = {};
+  std::vector<LaneReader> readers_ = {};  // one per thread
 };
 
 }  // namespace ebb

@@ -9,9 +9,7 @@ class Full final : public Scorer {
  public:
   Needs needs() const override { return {}; }
 
-  void Observe(const Observation& /*seen*/, std::span<float> /*state*/) const override {}
-
-  void Score(const LaneView& /*lane*/, std::span<const float> /*state*/, std::span<float> keep) const override {
+  void Score(const LaneView& /*lane*/, const ScorerState& /*state*/, std::span<float> keep) const override {
     std::ranges::fill(keep, 0.0F);
   }
 };

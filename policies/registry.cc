@@ -1,6 +1,7 @@
 #include "policies/registry.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_format.h"
 #include "policies/full.h"
@@ -23,15 +24,15 @@ constexpr ScorerRow kRegistry[] = {
      .paper = "arXiv:2309.17453",
      .lockstep = true,
      .scored = false,
-     .sinks = 4,
-     .recent = [](int32_t budget, int32_t sinks) { return std::max(budget - sinks, 1); },
+     .sinks = [](int32_t /*budget*/) { return 4; },
+     .recent = [](int32_t budget, int32_t sinks, int32_t /*query_heads*/) { return std::max(budget - sinks, 1); },
      .positions = Positions::kCompacted,
      .make = [](const ScorerParameters&) { return MakeStreaming(); }},
     {.name = "h2o",
      .summary = "Keeps the tokens that gathered most attention so far, beside a recent window.",
      .paper = "arXiv:2306.14048",
      .non_negative = true,
-     .recent = [](int32_t budget, int32_t /*sinks*/) { return budget / 2; },
+     .recent = [](int32_t budget, int32_t /*sinks*/, int32_t /*query_heads*/) { return budget / 2; },
      .make = [](const ScorerParameters&) { return MakeH2o(); }},
 };
 
@@ -42,6 +43,13 @@ std::span<const ScorerRow> ScorerRegistry() { return kRegistry; }
 const ScorerRow* FindScorer(std::string_view name) {
   const auto row = std::ranges::find(kRegistry, name, &ScorerRow::name);
   return row == std::end(kRegistry) ? nullptr : row;
+}
+
+absl::Status UnknownScorer(std::string_view field, std::string_view name) {
+  std::string known;
+  for (const ScorerRow& row : kRegistry) known += absl::StrFormat("%s%s", known.empty() ? "" : ", ", row.name);
+  return Refuse(absl::StatusCode::kNotFound, absl::StrFormat("%s: no scorer named '%s'; use %s", field, name, known),
+                {.reason = "UNKNOWN_SCORER", .field = std::string(field)});
 }
 
 absl::StatusOr<ScorerParameters> ResolveParameters(const ScorerRow& row, const ScorerParameters& given) {
@@ -62,6 +70,9 @@ absl::StatusOr<ScorerParameters> ResolveParameters(const ScorerRow& row, const S
     if (!(value >= parameter->min && value <= parameter->max)) {  // so that NaN is out of range
       return RefuseField("PARAMETER_OUT_OF_RANGE", field,
                          absl::StrFormat("%g is not in [%g, %g]", value, parameter->min, parameter->max));
+    }
+    if (parameter->whole && value != std::floor(value)) {
+      return RefuseField("PARAMETER_OUT_OF_RANGE", field, absl::StrFormat("%g is not a whole number", value));
     }
     resolved[name] = value;
   }

@@ -26,6 +26,8 @@ struct ParameterRow {
   double preset = 0;  // default
   double min = 0;     // both included
   double max = 0;
+  bool whole = false;                              // takes integers alone
+  std::span<const std::string_view> choices = {};  // names of 0, 1, ...; for a choice between forms
 };
 
 struct ScorerRow {
@@ -36,13 +38,17 @@ struct ScorerRow {
   bool lockstep = false;  // looks at positions alone
   bool scored = true;     // false: the rule needs no choice beyond protection, so budget = sinks + recent is enough
   bool safe_across_turns = true;  // false: chosen for the question at hand, and the next one may miss what left
-  bool non_negative = false;      // scores are attention mass >= 0, as CAOTE needs
-  int32_t sinks = 0;              // default protection
+  bool non_negative = false;      // scores are attention received, >= 0, as CAOTE needs
 
-  // Default protection from the budget; null: none. Never falls as the budget grows.
-  int32_t (*recent)(int32_t budget, int32_t sinks) = nullptr;
+  // Default protection from the budget; null: none. Their sum never falls as the budget grows. `query_heads` share a
+  // KV head.
+  int32_t (*sinks)(int32_t budget) = nullptr;
+  int32_t (*recent)(int32_t budget, int32_t sinks, int32_t query_heads) = nullptr;
 
-  Positions positions = Positions::kOriginal;  // default
+  Positions positions = Positions::kOriginal;  // default, as the three below
+  Schedule schedule = Schedule::kEveryStep;
+  Then then = Then::kSame;
+  Reduction reduction = Reduction::kMean;
   std::span<const ParameterRow> parameters = {};
 
   // `parameters` as ResolveParameters returns them: every name of the row, each in range.
@@ -55,8 +61,11 @@ std::span<const ScorerRow> ScorerRegistry();
 // The row by name, or null.
 const ScorerRow* FindScorer(std::string_view name);
 
+// NOT_FOUND UNKNOWN_SCORER, naming the known ones.
+absl::Status UnknownScorer(std::string_view field, std::string_view name);
+
 // What the caller gave, and the presets of what was left out. INVALID_ARGUMENT UNKNOWN_PARAMETER naming the known ones,
-// or PARAMETER_OUT_OF_RANGE naming the range; field `policy.<scorer>.<parameter>`.
+// or PARAMETER_OUT_OF_RANGE naming the range, or that a whole number is wanted; field `policy.<scorer>.<parameter>`.
 absl::StatusOr<ScorerParameters> ResolveParameters(const ScorerRow& row, const ScorerParameters& given);
 
 }  // namespace ebb

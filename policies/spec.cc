@@ -20,16 +20,13 @@ constexpr char kMaxDrop[] = "policy.trigger.max_drop";
 constexpr char kProtect[] = "policy.protect";
 constexpr char kSinks[] = "policy.protect.sinks";
 constexpr char kRecent[] = "policy.protect.recent";
-
-absl::Status UnknownScorer(const std::string& name) {
-  std::string known;
-  for (const ScorerRow& row : ScorerRegistry()) {
-    known += absl::StrFormat("%s%s", known.empty() ? "" : ", ", row.name);
-  }
-  const std::string field = "policy.scorer";
-  return Refuse(absl::StatusCode::kNotFound, absl::StrFormat("%s: no scorer named '%s'; use %s", field, name, known),
-                {.reason = "UNKNOWN_SCORER", .field = field});
-}
+constexpr char kSchedule[] = "policy.schedule";
+constexpr char kEveryNField[] = "policy.schedule.every_n";
+constexpr char kThen[] = "policy.schedule.then";
+constexpr char kGrowMax[] = "policy.schedule.grow_max";
+constexpr char kScope[] = "policy.scope";
+constexpr char kReduction[] = "policy.reduction";
+constexpr char kModifier[] = "policy.modifier";
 
 // The numbers on their own, before anything is computed from them.
 absl::Status CheckNumbers(const PolicySpec& spec, int32_t budget_max) {
@@ -37,7 +34,9 @@ absl::Status CheckNumbers(const PolicySpec& spec, int32_t budget_max) {
                                                     {kSlack, spec.slack},
                                                     {kMaxDrop, spec.max_drop},
                                                     {kSinks, spec.sinks.value_or(0)},
-                                                    {kRecent, spec.recent.value_or(0)}};
+                                                    {kRecent, spec.recent.value_or(0)},
+                                                    {kEveryNField, spec.every_n},
+                                                    {kGrowMax, spec.grow_max.value_or(0)}};
   for (const auto& [field, value] : counts) {
     if (value < 0) return RefuseField("NEGATIVE_VALUE", field, absl::StrFormat("%d is below 0", value));
     if (value > budget_max) {
@@ -64,7 +63,14 @@ absl::Status CheckUnevicted(const ScorerRow& row, const PolicySpec& spec) {
                                                 {kSlack, spec.slack != 0},
                                                 {kMaxDrop, spec.max_drop != 0},
                                                 {kSinks, spec.sinks.has_value()},
-                                                {kRecent, spec.recent.has_value()}};
+                                                {kRecent, spec.recent.has_value()},
+                                                {kSchedule, spec.schedule.has_value()},
+                                                {kEveryNField, spec.every_n != 0},
+                                                {kThen, spec.then.has_value()},
+                                                {kGrowMax, spec.grow_max.has_value()},
+                                                {kScope, spec.scope != Scope::kKvHead},
+                                                {kReduction, spec.reduction.has_value()},
+                                                {kModifier, spec.modifier != Modifier::kNone}};
   for (const auto& [field, is_given] : given) {
     if (is_given) {
       return RefuseField("MEANINGLESS_COMBINATION", field,
@@ -74,14 +80,25 @@ absl::Status CheckUnevicted(const ScorerRow& row, const PolicySpec& spec) {
   return absl::OkStatus();
 }
 
-int32_t RecentFor(const ScorerRow& row, const ValidSpec& spec, int32_t budget) {
-  if (!spec.recent_follows_budget) return spec.recent;
-  return row.recent == nullptr ? 0 : row.recent(budget, spec.sinks);
+struct Protected {
+  int32_t sinks = 0;
+  int32_t recent = 0;
+};
+
+// Who is protected under a budget: as given, or by the scorer's default.
+Protected ProtectionFor(const ScorerRow& row, const ValidSpec& spec, int32_t budget) {
+  Protected by = {.sinks = spec.sinks, .recent = spec.recent};
+  if (spec.sinks_follow_budget) by.sinks = row.sinks == nullptr ? 0 : row.sinks(budget);
+  if (spec.recent_follows_budget) {
+    by.recent = row.recent == nullptr ? 0 : row.recent(budget, by.sinks, spec.query_heads);
+  }
+  return by;
 }
 
 // Tokens that a budget must have room for: who is protected, and one to choose where the scorer has a choice.
 int32_t RoomFor(const ScorerRow& row, const ValidSpec& spec, int32_t budget) {
-  return spec.sinks + RecentFor(row, spec, budget) + (row.scored ? 1 : 0);
+  const Protected by = ProtectionFor(row, spec, budget);
+  return by.sinks + by.recent + (row.scored ? 1 : 0);
 }
 
 // The smallest budget with room, or some number above budget_max when none has. Climbs to the least fixed point of
@@ -95,10 +112,9 @@ int32_t SmallestBudget(const ScorerRow& row, const ValidSpec& spec) {
 absl::Status CheckBudget(const ScorerRow& row, const ValidSpec& spec, int32_t budget, const char* field) {
   const int32_t smallest = row.evicts ? SmallestBudget(row, spec) : 1;
   if (budget < smallest) {
-    const std::string what = row.evicts
-                                 ? absl::StrFormat("sinks %d + recent %d%s", spec.sinks,
-                                                   RecentFor(row, spec, std::max(budget, 0)), row.scored ? " + 1" : "")
-                                 : "1";
+    const Protected by = ProtectionFor(row, spec, std::max(budget, 0));
+    const std::string what =
+        row.evicts ? absl::StrFormat("sinks %d + recent %d%s", by.sinks, by.recent, row.scored ? " + 1" : "") : "1";
     return RefuseField("BUDGET_TOO_SMALL", field,
                        absl::StrFormat("%d is below %s; use at least %d", budget, what, smallest));
   }
@@ -115,11 +131,70 @@ absl::Status CheckProtection(const ScorerRow& row, const ValidSpec& spec) {
                        absl::StrFormat("the scorer %s keeps its newest tokens; use at least 1", row.name));
   }
   if (SmallestBudget(row, spec) > spec.budget_max) {
+    const Protected by = ProtectionFor(row, spec, spec.budget_max);
     return RefuseField("BUDGET_TOO_LARGE", kProtect,
-                       absl::StrFormat("sinks %d and recent %d need a budget above the largest, %d", spec.sinks,
-                                       RecentFor(row, spec, spec.budget_max), spec.budget_max));
+                       absl::StrFormat("sinks %d and recent %d need a budget above the largest, %d", by.sinks,
+                                       by.recent, spec.budget_max));
   }
   return absl::OkStatus();
+}
+
+absl::Status Meaningless(const char* field, const std::string& what) {
+  return RefuseField("MEANINGLESS_COMBINATION", field, what);
+}
+
+// What each field of the schedule belongs to.
+absl::Status CheckSchedule(const PolicySpec& spec, const ValidSpec& valid) {
+  const bool once = valid.schedule == Schedule::kOncePrompt;
+  if (spec.every_n != 0 && valid.schedule != Schedule::kEveryN) {
+    return Meaningless(kEveryNField, "only the schedule EVERY_N reads it; leave it out");
+  }
+  if (valid.schedule == Schedule::kEveryN && spec.every_n < 1) {
+    return RefuseField("NEGATIVE_VALUE", kEveryNField, "the schedule EVERY_N needs a number of steps, at least 1");
+  }
+  if (spec.then && !once) return Meaningless(kThen, "only the schedule ONCE_AFTER_PROMPT reads it; leave it out");
+  if (spec.grow_max && !(once && valid.then == Then::kGrow)) {
+    return Meaningless(kGrowMax, "only THEN_GROW after the schedule ONCE_AFTER_PROMPT reads it; leave it out");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckForms(const ScorerRow& row, const ValidSpec& valid) {
+  const Needs needs = valid.scorer->needs();
+  if (valid.modifier != Modifier::kNone && !row.non_negative) {
+    return Meaningless(kModifier, absl::StrFormat("CAOTE weighs attention received, and the scorer %s does not score "
+                                                  "by it; use a scorer that does, or no modifier",
+                                                  row.name));
+  }
+  if (valid.scope == Scope::kLayer && row.lockstep) {
+    return Meaningless(kScope,
+                       absl::StrFormat("under the scorer %s all lanes keep the same tokens; leave it out", row.name));
+  }
+  if (valid.reduction != Reduction::kMean && !needs.attention()) {
+    return Meaningless(kReduction, absl::StrFormat("the scorer %s does not go by what attention reports of each query head; leave it out", row.name));
+  }
+  if (valid.reduction == Reduction::kL2 && valid.modifier == Modifier::kNone) {
+    return Meaningless(kReduction, "L2 adds up output errors, which need a modifier; use MEAN or MAX");
+  }
+  return absl::OkStatus();
+}
+
+// The policy under a budget that has room, and the checks that only a known budget allows.
+absl::StatusOr<ValidSpec> WithBudget(const ScorerRow& row, ValidSpec spec, int32_t budget) {
+  spec.trigger.budget = budget;
+  const Protected by = ProtectionFor(row, spec, budget);
+  spec.sinks = by.sinks;
+  spec.recent = by.recent;
+  const bool once = spec.schedule == Schedule::kOncePrompt;
+  if (once && spec.then == Then::kSlideRecent && spec.recent == 0) {
+    return Meaningless(kThen,
+                       "SLIDE_RECENT slides the recent window, which is empty; use protect.recent of at least 1");
+  }
+  if (once && spec.then == Then::kGrow && spec.grow_max < budget) {
+    return RefuseField("BUDGET_TOO_SMALL", kGrowMax,
+                       absl::StrFormat("%d is below the budget; use at least %d", spec.grow_max, budget));
+  }
+  return spec;
 }
 
 }  // namespace
@@ -127,7 +202,7 @@ absl::Status CheckProtection(const ScorerRow& row, const ValidSpec& spec) {
 absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limits) {
   const std::string name = spec.scorer.empty() ? "streaming" : spec.scorer;
   const ScorerRow* row = FindScorer(name);
-  if (row == nullptr) return UnknownScorer(name);
+  if (row == nullptr) return UnknownScorer("policy.scorer", name);
   const int32_t budget_max = std::min(limits.budget_max, kBudgetMax);
   EBB_ASSIGN(ScorerParameters parameters, ResolveParameters(*row, spec.parameters));
   EBB_TRY(CheckNumbers(spec, budget_max));
@@ -142,24 +217,33 @@ absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limi
       .trigger = {.budget = 0, .overflow = spec.overflow.value_or(1), .slack = spec.slack, .max_drop = spec.max_drop},
       .budget_ratio = spec.budget_ratio.value_or(0),
       .budget_max = budget_max,
-      .sinks = spec.sinks.value_or(row->sinks),
+      .sinks = spec.sinks.value_or(0),
       .recent = spec.recent.value_or(0),
+      .sinks_follow_budget = !spec.sinks.has_value(),
       .recent_follows_budget = !spec.recent.has_value(),
+      .query_heads = limits.query_heads,
       .positions = spec.positions.value_or(row->positions),
-      .schedule = spec.schedule,
+      .schedule = spec.schedule.value_or(row->schedule),
+      .every_n = spec.every_n,
+      .then = spec.then.value_or(row->then),
+      .scope = spec.scope,
+      .reduction = spec.reduction.value_or(row->reduction),
       .modifier = spec.modifier,
       .allocation = spec.allocation,
       .kv_type = spec.kv_type,
       .rope_cache = spec.rope_cache};
   EBB_CHECK(valid.scorer != nullptr);
+  EBB_TRY(CheckSchedule(spec, valid));
+  EBB_TRY(CheckForms(*row, valid));
   if (row->evicts) EBB_TRY(CheckProtection(*row, valid));
+  if (valid.schedule == Schedule::kOncePrompt && valid.then == Then::kGrow) {
+    valid.grow_max = spec.grow_max.value_or(std::min(limits.trained_context, budget_max));
+  }
   if (spec.budget_ratio) return valid;
 
   const int32_t budget = spec.budget.value_or(std::min(limits.trained_context, budget_max));
   EBB_TRY(CheckBudget(*row, valid, budget, kBudget));
-  valid.trigger.budget = budget;
-  valid.recent = RecentFor(*row, valid, budget);
-  return valid;
+  return WithBudget(*row, valid, budget);
 }
 
 absl::StatusOr<ValidSpec> FixBudget(const ValidSpec& spec, int32_t prompt_tokens) {
@@ -170,10 +254,7 @@ absl::StatusOr<ValidSpec> FixBudget(const ValidSpec& spec, int32_t prompt_tokens
   // 1e-9 is what rounding may take from a product that is whole on paper: 100 * 0.29 keeps its 29.
   const auto budget = static_cast<int32_t>(std::floor(prompt_tokens * spec.budget_ratio + 1e-9));
   EBB_TRY(CheckBudget(*row, spec, budget, kBudgetRatio));
-  ValidSpec fixed = spec;
-  fixed.trigger.budget = budget;
-  fixed.recent = RecentFor(*row, spec, budget);
-  return fixed;
+  return WithBudget(*row, spec, budget);
 }
 
 }  // namespace ebb

@@ -23,11 +23,24 @@ namespace ebb {
 // Which RoPE position a cached token has: its index in the session's log, or its rank among the tokens kept.
 enum class Positions { kOriginal, kCompacted };
 
-// When the policy runs. One choice so far: after every prefill block and every decode step.
-enum class Schedule { kEveryStep };
+// When the policy runs: after every prefill block and every decode step; once, when the first prompt ends; or after
+// every prefill block and every n-th decode step.
+enum class Schedule { kEveryStep, kOncePrompt, kEveryN };
 
-// What changes the scores before selection. None so far.
-enum class Modifier { kNone };
+// What happens after kOncePrompt has run: the same policy at every step; the selected tokens and the sinks stay for
+// ever while the recent window slides; or nobody leaves and the cache grows to a limit.
+enum class Then { kSame, kSlideRecent, kGrow };
+
+// The unit for which one set of tokens is kept: each lane its own, or all KV heads of a layer the same.
+enum class Scope { kKvHead, kLayer };
+
+// How the query heads that share a KV head become one opinion (rank.h): the mean of what attention reports, before the
+// scorer sees it; or a scorer for each query head, and then the largest keep score, the L2 norm (with a modifier: the
+// exact error of the heads' concatenated output), or the union of what each head would keep.
+enum class Reduction { kMean, kMax, kL2, kUnion };
+
+// What changes the scores before selection (caote.h).
+enum class Modifier { kNone, kCaote, kFastCaote };
 
 // How one budget is shared among layers and heads. One choice so far: every lane gets the same.
 enum class Allocation { kUniform };
@@ -50,7 +63,12 @@ struct PolicySpec {
   std::optional<int32_t> sinks = {};        // default by scorer
   std::optional<int32_t> recent = {};       // default by scorer
   std::optional<Positions> positions = {};  // default by scorer
-  Schedule schedule = Schedule::kEveryStep;
+  std::optional<Schedule> schedule = {};    // default by scorer
+  int32_t every_n = 0;                      // with Schedule::kEveryN
+  std::optional<Then> then = {};            // with Schedule::kOncePrompt; default by scorer
+  std::optional<int32_t> grow_max = {};     // with Then::kGrow: tokens per lane; default: the model's trained context
+  Scope scope = Scope::kKvHead;
+  std::optional<Reduction> reduction = {};  // default by scorer
   Modifier modifier = Modifier::kNone;
   Allocation allocation = Allocation::kUniform;
   KvType kv_type = KvType::kBf16;
@@ -64,6 +82,7 @@ inline constexpr int32_t kBudgetMax = 1 << 24;
 struct SpecLimits {
   int32_t trained_context = 0;      // default budget, cut to budget_max
   int32_t budget_max = kBudgetMax;  // largest budget accepted; kBudgetMax if more
+  int32_t query_heads = 1;          // of the model, that share a KV head
 };
 
 // A policy that passed Resolve. Copyable; the scorer is shared and immutable.
@@ -78,13 +97,29 @@ struct ValidSpec {
   int32_t budget_max = kBudgetMax;            // what FixBudget may give
   int32_t sinks = 0;
   int32_t recent = 0;
-  bool recent_follows_budget = false;  // recent was not given: FixBudget recomputes it
+  bool sinks_follow_budget = false;    // sinks were not given: FixBudget recomputes them
+  bool recent_follows_budget = false;  // nor recent
+  int32_t query_heads = 1;
   Positions positions = Positions::kOriginal;
   Schedule schedule = Schedule::kEveryStep;
+  int32_t every_n = 0;
+  Then then = Then::kSame;
+  int32_t grow_max = 0;  // > 0 with Then::kGrow alone
+  Scope scope = Scope::kKvHead;
+  Reduction reduction = Reduction::kMean;
   Modifier modifier = Modifier::kNone;
   Allocation allocation = Allocation::kUniform;
   KvType kv_type = KvType::kBf16;
   RopeCache rope_cache = RopeCache::kFused;
+
+  // Whether each query head has a state of its own.
+  bool heads_apart() const { return reduction != Reduction::kMean; }
+  // What attention and the cache must provide for scorer and modifier together.
+  Needs needs() const {
+    Needs needs = scorer->needs();
+    needs.memory |= modifier != Modifier::kNone;
+    return needs;
+  }
 };
 
 // Fills defaults and checks the whole. Every error has a field path that begins with `policy` and says what would have
@@ -99,8 +134,11 @@ struct ValidSpec {
 //   VALUE_TOO_LARGE           one of these above budget_max
 //   UNKNOWN_PARAMETER         a number that the scorer does not take
 //   PARAMETER_OUT_OF_RANGE    or not in this range
-//   MEANINGLESS_COMBINATION   budget_ratio, overflow, slack, max_drop, sinks or recent on `full`, which never evicts;
-//                             recent 0 on a rule that keeps the newest (streaming)
+//   MEANINGLESS_COMBINATION   anything but a budget on `full`, which never evicts; recent 0 on a rule that keeps the
+//                             newest (streaming), or with Then::kSlideRecent; a modifier on scores that are not
+//                             attention received; a reduction other than the mean on a scorer that attention does not
+//                             inform, or kL2 without a modifier; Scope::kLayer or an allocation where all lanes agree
+//                             anyway; every_n, then or grow_max without the schedule that reads them
 //
 // slack without max_drop, and max_drop without slack, are allowed and have no effect (LAZY's ablation sets them so).
 absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limits);

@@ -1,4 +1,4 @@
-// Trigger, scorer and selection put together for one lane.
+// Scorer, modifier and selection put together for the lanes of one slot map.
 
 #ifndef EBB_ENGINE_CACHE_EVICTOR_H_
 #define EBB_ENGINE_CACHE_EVICTOR_H_
@@ -8,40 +8,57 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/cache/slot_map.h"
-#include "policies/scorer.h"
+#include "engine/cache/lane_reader.h"
+#include "engine/cache/session_cache.h"
+#include "policies/caote.h"
+#include "policies/rank.h"
 #include "policies/select.h"
 #include "policies/spec.h"
 
 namespace ebb {
 
+// One slot map of a session, and what its lanes are read with.
+struct Candidates {
+  const ValidSpec* policy = nullptr;
+  const SessionCache* cache = nullptr;
+  int32_t map = 0;     // index into cache->maps()
+  int32_t tokens = 0;  // length of the session's log
+  const Ops* ops = nullptr;
+  RopeView rope = {};
+  // Where the scorer has probes: [tracks of the map, slots of the map] LaneView.probed.
+  std::span<const float> probed = {};
+
+  const SlotMap& slots() const { return cache->maps()[map]; }
+};
+
 // Working memory, one per thread; keeps its capacity.
 struct EvictScratch {
-  // Room for lanes of `slots` slots, so that choosing victims among them allocates nothing.
-  void Reserve(int32_t slots);
+  // Room for these candidates, so that choosing among them allocates nothing.
+  void Reserve(const Candidates& from);
 
   SelectScratch select = {};
+  RankScratch rank = {};
+  std::vector<Track> tracks = {};
+  std::vector<LaneReader> readers = {};  // one per lane of a map
   std::vector<float> keep = {};
   std::vector<int32_t> victims = {};
 };
 
-// Ranks the lane's tokens by `scorer` and its `state` and chooses `count` victims into scratch.victims, in ascending
-// order; scratch.keep then holds the scores. INVALID_ARGUMENT NOT_ENOUGH_CANDIDATES when protection leaves too few.
-absl::Status ChooseVictims(const Scorer& scorer, const LaneView& view, std::span<const float> state, int32_t count,
-                           EvictScratch& scratch);
+// Keep scores of the map's slots into scratch.keep.
+void RankSlots(const Candidates& from, EvictScratch& scratch);
+
+// Ranks and chooses `count` victims into scratch.victims, in ascending order of slots; scratch.keep then holds the
+// scores. INVALID_ARGUMENT NOT_ENOUGH_CANDIDATES when protection leaves too few.
+absl::Status ChooseVictims(const Candidates& from, int32_t count, EvictScratch& scratch);
 
 struct Evicted {
   int32_t tokens = 0;
   int64_t nan_scores = 0;  // live slots whose keep score was NaN
 };
 
-// Whether the policy's trigger is due for a lane of this length. Not while a budget_ratio waits for the first prompt's
-// end.
-bool IsDue(const ValidSpec& policy, const SlotMap& map);
-
-// What the policy does to a lane after a step: nothing unless its trigger is due, else frees the victims. `full` never
-// evicts. Cannot fail on a resolved policy: the trigger leaves at least sinks + recent tokens.
-Evicted EvictAfterStep(const ValidSpec& policy, SlotMap& map, EvictScratch& scratch);
+// ChooseVictims for a resolved policy whose trigger asks for `count`: it leaves at least sinks + recent tokens, so this
+// cannot fail.
+Evicted ChooseDue(const Candidates& from, int32_t count, EvictScratch& scratch);
 
 }  // namespace ebb
 

@@ -30,6 +30,22 @@ void PageLease::GiveBack() {
   pages_.clear();
 }
 
+void PageLease::Give(int64_t count, PageLease& to) {
+  EBB_CHECK(count >= 0);
+  EBB_CHECK(count <= size());
+  EBB_CHECK(to.pool_ == nullptr || to.pool_ == pool_);
+  to.pool_ = pool_;
+  to.pages_.insert(to.pages_.end(), pages_.end() - count, pages_.end());
+  pages_.resize(pages_.size() - count);
+}
+
+void PageLease::Shrink(int64_t size) {
+  EBB_CHECK(size >= 0);
+  if (size >= this->size()) return;
+  pool_->Return(std::span(pages_).subspan(size));
+  pages_.resize(size);
+}
+
 std::byte* PageLease::address(int64_t index) const {
   EBB_CHECK(index >= 0);
   EBB_CHECK(index < size());

@@ -35,6 +35,11 @@ class PageLease {
   int64_t size() const { return static_cast<int64_t>(pages_.size()); }
   std::byte* address(int64_t index) const;
 
+  // Moves the last `count` pages to the end of `to`, which is empty or of the same pool.
+  void Give(int64_t count, PageLease& to);
+  // Gives back the pages past the first `size`.
+  void Shrink(int64_t size);
+
  private:
   friend class PagePool;
   PageLease(PagePool* pool, std::vector<int32_t> pages) : pool_(pool), pages_(std::move(pages)) {}

@@ -1,29 +1,127 @@
 #include "engine/cache/session_cache.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "policies/check.h"
 
 namespace ebb {
+namespace {
+
+int32_t MapsFor(const CacheShape& shape, Share share) {
+  return share == Share::kAllLanes ? 1 : share == Share::kLayer ? shape.layers : shape.lanes();
+}
+
+bool SameTokens(const SlotMap& a, const SlotMap& b) { return std::ranges::equal(a.token(), b.token()); }
+
+}  // namespace
+
+Share ShareFor(const ValidSpec& policy) {
+  if (policy.lockstep || !policy.evicts) return Share::kAllLanes;
+  return policy.scope == Scope::kLayer ? Share::kLayer : Share::kLane;
+}
+
+StateShape SessionCache::StateFor(const ValidSpec& policy, Share share) const {
+  const LaneShape lane = {.query_heads = shape_.query_heads, .head_dim = shape_.format.head_dim};
+  const StateShape one = {.slot_floats = policy.scorer->needs().state_floats,
+                          .lane_floats = policy.scorer->lane_floats(lane)};
+  if (share == Share::kAllLanes) {
+    EBB_CHECK(one.slot_floats == 0);
+    EBB_CHECK(one.lane_floats == 0);
+    return one;
+  }
+  const int32_t lanes = shape_.lanes() / MapsFor(shape_, share);
+  return {.tracks = lanes * (policy.heads_apart() ? shape_.query_heads : 1),
+          .slot_floats = one.slot_floats,
+          .lane_floats = one.lane_floats};
+}
 
 SessionCache::SessionCache(const CacheShape& shape, PageLease lease, const ValidSpec& policy)
-    : shape_(shape), lease_(std::move(lease)) {
-  EBB_CHECK(lease_.size() == shape_.pages());
-  pages_.reserve(lease_.size());
-  for (int64_t i = 0; i < lease_.size(); ++i) pages_.push_back(lease_.address(i));
-  const int32_t state_floats = policy.scorer->needs().state_floats;
-  const bool lockstep = policy.lockstep || !policy.evicts;
-  EBB_CHECK(!lockstep || state_floats == 0);
-  const int32_t maps = lockstep ? 1 : shape_.lanes();
+    : shape_(shape), leases_(shape.lanes()), share_(ShareFor(policy)) {
+  EBB_CHECK(lease.size() == shape_.pages());
+  for (PageLease& lane : leases_) lease.Give(shape_.pages_per_lane(), lane);
+  ListPages();
+  const int32_t maps = MapsFor(shape_, share_);
   maps_.reserve(maps);
   for (int32_t i = 0; i < maps; ++i)
-    maps_.emplace_back(shape_.capacity, shape_.block_max, state_floats, policy.positions);
+    maps_.emplace_back(shape_.capacity, shape_.block_max, StateFor(policy, share_), policy.positions);
 }
 
 void SessionCache::SeparateLanes() {
-  if (!shared()) return;
-  const SlotMap common = maps_.front();
-  maps_.assign(shape_.lanes(), common);
+  if (share_ == Share::kLane) return;
+  const int32_t lanes = lanes_of_map();
+  std::vector<SlotMap> separate;
+  separate.reserve(shape_.lanes());
+  for (const SlotMap& map : maps_) {
+    const int32_t tracks = map.state_shape().tracks / lanes;
+    for (int32_t lane = 0; lane < lanes; ++lane) {
+      separate.push_back(map);
+      if (share_ == Share::kLayer) separate.back().KeepTracks(lane * tracks, tracks);
+    }
+  }
+  maps_ = std::move(separate);
+  share_ = Share::kLane;
+}
+
+SessionCache::Maps SessionCache::TakeMaps(Maps other) {
+  return {.share = std::exchange(share_, other.share), .maps = std::exchange(maps_, std::move(other.maps))};
+}
+
+bool SessionCache::Agree(Share share) const {
+  const int32_t maps = MapsFor(shape_, share);
+  const auto have = static_cast<int32_t>(maps_.size());
+  if (maps >= have) return true;
+  for (int32_t i = 0; i < have; ++i) {
+    if (!SameTokens(maps_[i], maps_[i / (have / maps) * (have / maps)])) return false;
+  }
+  return true;
+}
+
+void SessionCache::Adopt(const ValidSpec& policy) {
+  Share share = ShareFor(policy);
+  // Lanes that once differed stay apart under a rule that would let them share.
+  if (share == Share::kAllLanes && !Agree(share)) share = Share::kLane;
+  EBB_CHECK(Agree(share));
+  const int32_t maps = MapsFor(shape_, share);
+  const auto have = static_cast<int32_t>(maps_.size());
+  std::vector<SlotMap> adopted;
+  adopted.reserve(maps);
+  for (int32_t i = 0; i < maps; ++i) {
+    adopted.push_back(maps_[maps >= have ? i / (maps / have) : i * (have / maps)]);
+    adopted.back().ResetState(StateFor(policy, share));
+    adopted.back().SetPositions(policy.positions);
+  }
+  maps_ = std::move(adopted);
+  share_ = share;
+}
+
+void SessionCache::Resize(const CacheShape& shape, PageLease more, Ops& ops) {
+  EBB_CHECK(more.size() == std::max<int64_t>(0, shape.pages() - pages()));
+  if (shape.capacity < shape_.capacity) {
+    std::vector<std::vector<SlotMove>> moves(maps_.size());
+    for (size_t i = 0; i < maps_.size(); ++i) maps_[i].Compact(moves[i]);
+    for (int32_t layer = 0; layer < shape_.layers; ++layer) {
+      for (int32_t head = 0; head < shape_.kv_heads; ++head) {
+        LaneStorage lane = storage(layer, head);
+        ops.Move(lane, moves[map_index(layer, head)]);
+      }
+    }
+  }
+  for (PageLease& lane : leases_) {
+    lane.Shrink(shape.pages_per_lane());
+    if (lane.size() < shape.pages_per_lane()) more.Give(shape.pages_per_lane() - lane.size(), lane);
+  }
+  for (SlotMap& map : maps_) map.Resize(shape.capacity, shape.block_max);
+  shape_ = shape;
+  ListPages();
+}
+
+void SessionCache::ListPages() {
+  pages_.clear();
+  pages_.reserve(shape_.pages());
+  for (const PageLease& lane : leases_) {
+    for (int64_t page = 0; page < lane.size(); ++page) pages_.push_back(lane.address(page));
+  }
 }
 
 LaneStorage SessionCache::storage(int32_t layer, int32_t head) const {
@@ -33,6 +131,16 @@ LaneStorage SessionCache::storage(int32_t layer, int32_t head) const {
           .pages = pages_.data() + lane * shape_.pages_per_lane(),
           .position = slots.position().data(),
           .slots = slots.end()};
+}
+
+LaneView SessionCache::view(int32_t layer, int32_t head, const ValidSpec& policy, int32_t tokens) const {
+  LaneView view = map(layer, head).view(policy.sinks, policy.recent);
+  view.budget = policy.trigger.budget;
+  view.tokens = tokens;
+  view.layer = layer;
+  view.head = head;
+  view.query_heads = shape_.query_heads;
+  return view;
 }
 
 }  // namespace ebb

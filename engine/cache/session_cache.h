@@ -1,8 +1,8 @@
 // All lanes of a session: their pages, and who sits where.
 //
 // While every lane holds the same tokens (nothing was evicted, or the scorer looks at positions alone) one slot map
-// serves all of them; a policy that chooses per head gets one map per lane. Not thread safe; distinct lanes may be read
-// and evicted from by distinct threads.
+// serves all of them; a policy that chooses per layer gets a map per layer, one that chooses per head a map per lane.
+// Not thread safe; distinct maps may be read and evicted from by distinct threads.
 
 #ifndef EBB_ENGINE_CACHE_SESSION_CACHE_H_
 #define EBB_ENGINE_CACHE_SESSION_CACHE_H_
@@ -22,6 +22,7 @@ namespace ebb {
 struct CacheShape {
   int32_t layers = 0;
   int32_t kv_heads = 0;
+  int32_t query_heads = 1;  // that share a KV head
   KvFormat format = {};
   int32_t capacity = 0;   // slots per lane
   int32_t block_max = 0;  // most tokens of one step
@@ -34,37 +35,78 @@ struct CacheShape {
   int64_t pages() const { return pages_per_lane() * lanes(); }
 };
 
+// Which lanes one slot map serves.
+enum class Share { kAllLanes, kLayer, kLane };
+
 class SessionCache {
  public:
   // REQUIRES: lease.size() == shape.pages().
   SessionCache(const CacheShape& shape, PageLease lease, const ValidSpec& policy);
 
   const CacheShape& shape() const { return shape_; }
-  int64_t pages() const { return lease_.size(); }
+  int64_t pages() const { return static_cast<int64_t>(pages_.size()); }
 
-  // One map for all lanes, or one per lane in layer-major order.
+  // One map for all lanes, or one per layer, or one per lane in layer-major order.
   std::vector<SlotMap>& maps() { return maps_; }
   const std::vector<SlotMap>& maps() const { return maps_; }
-  bool shared() const { return maps_.size() == 1 && shape_.lanes() > 1; }
+  Share share() const { return share_; }
+  int32_t map_index(int32_t layer, int32_t head) const {
+    return share_ == Share::kAllLanes ? 0 : share_ == Share::kLayer ? layer : layer * shape_.kv_heads + head;
+  }
   SlotMap& map(int32_t layer, int32_t head) { return maps_[map_index(layer, head)]; }
   const SlotMap& map(int32_t layer, int32_t head) const { return maps_[map_index(layer, head)]; }
+
+  // The lanes that a map serves, in layer-major order, as numbers layer * kv_heads + head.
+  int32_t lanes_of_map() const { return shape_.lanes() / static_cast<int32_t>(maps_.size()); }
+  int32_t first_lane(int32_t map) const { return map * lanes_of_map(); }
+  // Where the states of a lane's query heads, or its one state, begin among the tracks of its map.
+  int32_t first_track(int32_t layer, int32_t head) const {
+    const SlotMap& of = map(layer, head);
+    return (layer * shape_.kv_heads + head) % lanes_of_map() * (of.state_shape().tracks / lanes_of_map());
+  }
 
   // Gives every lane a map of its own, equal to the shared one, so that lanes can lose different tokens.
   void SeparateLanes();
 
-  // The lane's memory, without angles. Valid until the next Place, Free or SeparateLanes.
+  // Who sits where, as a value: what a trial puts back.
+  struct Maps {
+    Share share = Share::kAllLanes;
+    std::vector<SlotMap> maps = {};
+  };
+  Maps CopyMaps() const { return {.share = share_, .maps = maps_}; }
+  Maps TakeMaps(Maps other);
+
+  // Whether all lanes that would share a map hold the same tokens in the same slots.
+  bool Agree(Share share) const;
+
+  // Makes the maps what `policy` needs, with its scorer's states all zero: shared as it allows, positions as it says.
+  // REQUIRES: Agree(the share it needs), which kLane always does.
+  void Adopt(const ValidSpec& policy);
+
+  // Another capacity or largest step. A smaller one moves live slots to the front of their lanes and gives the pages
+  // past them back; a larger one takes its pages from `more`. REQUIRES: every lane's live tokens fit `shape`, which
+  // differs from shape() in capacity and block_max alone; more.size() == max(0, shape.pages() - pages()).
+  void Resize(const CacheShape& shape, PageLease more, Ops& ops);
+
+  // The lane's memory, without angles. Valid until the next Place, Free, SeparateLanes, Adopt or Resize.
   LaneStorage storage(int32_t layer, int32_t head) const;
 
+  // What a scorer sees of a lane, without its memory. `tokens`: length of the session's log.
+  LaneView view(int32_t layer, int32_t head, const ValidSpec& policy, int32_t tokens) const;
+
  private:
-  size_t map_index(int32_t layer, int32_t head) const {
-    return maps_.size() == 1 ? 0 : static_cast<size_t>(layer) * shape_.kv_heads + head;
-  }
+  void ListPages();
+  StateShape StateFor(const ValidSpec& policy, Share share) const;
 
   CacheShape shape_;
-  PageLease lease_;
+  std::vector<PageLease> leases_ = {};  // one per lane
   std::vector<std::byte*> pages_ = {};  // [lanes, pages_per_lane]
+  Share share_ = Share::kAllLanes;
   std::vector<SlotMap> maps_ = {};
 };
+
+// The share that a policy's choices need.
+Share ShareFor(const ValidSpec& policy);
 
 }  // namespace ebb
 

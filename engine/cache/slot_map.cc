@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "policies/check.h"
 
@@ -12,19 +13,93 @@ constexpr int32_t kFree = -1;
 
 }  // namespace
 
-SlotMap::SlotMap(int32_t capacity, int32_t block_max, int32_t state_floats, Positions positions)
+SlotMap::SlotMap(int32_t capacity, int32_t block_max, const StateShape& state, Positions positions)
     : capacity_(capacity),
       block_max_(block_max),
-      state_floats_(static_cast<size_t>(state_floats)),
       positions_(positions),
       token_(capacity, kFree),
       position_((capacity + 15) / 16 * 16, kFree),
-      state_(static_cast<size_t>(capacity) * state_floats, 0.0F),
       placed_slots_(block_max),
       placed_positions_(block_max),
       freed_below_(positions == Positions::kCompacted ? capacity : 0, 0) {
   EBB_CHECK(capacity > 0);
   EBB_CHECK(block_max > 0);
+  ResetState(state);
+}
+
+void SlotMap::ResetState(const StateShape& state) {
+  state_shape_ = state;
+  slot_state_.assign(int64_t{state.tracks} * capacity_ * state.slot_floats, 0.0F);
+  lane_state_.assign(state.tracks * state.lane_floats, 0.0F);
+}
+
+void SlotMap::CopyState(const SlotMap& from) {
+  EBB_CHECK(from.state_shape_ == state_shape_);
+  EBB_CHECK(from.capacity_ == capacity_);
+  slot_state_ = from.slot_state_;
+  lane_state_ = from.lane_state_;
+}
+
+void SlotMap::KeepTracks(int32_t first, int32_t count) {
+  EBB_CHECK(first >= 0);
+  EBB_CHECK(first + count <= state_shape_.tracks);
+  const auto slot = slot_state_.begin();
+  const auto lane = lane_state_.begin();
+  slot_state_ = std::vector<float>(slot + SlotStateAt(first, 0), slot + SlotStateAt(first + count, 0));
+  lane_state_ =
+      std::vector<float>(lane + first * state_shape_.lane_floats, lane + (first + count) * state_shape_.lane_floats);
+  state_shape_.tracks = count;
+}
+
+void SlotMap::Resize(int32_t capacity, int32_t block_max) {
+  EBB_CHECK(end_ <= capacity);
+  EBB_CHECK(block_max > 0);
+  std::vector<float> state(int64_t{state_shape_.tracks} * capacity * state_shape_.slot_floats, 0.0F);
+  const int64_t kept = int64_t{end_} * state_shape_.slot_floats;
+  for (int32_t track = 0; track < state_shape_.tracks; ++track) {
+    std::copy_n(slot_state_.begin() + SlotStateAt(track, 0), kept,
+                state.begin() + int64_t{track} * capacity * state_shape_.slot_floats);
+  }
+  slot_state_ = std::move(state);
+  capacity_ = capacity;
+  block_max_ = block_max;
+  token_.resize(capacity, kFree);
+  position_.resize((capacity + 15) / 16 * 16, kFree);
+  placed_ = 0;
+  placed_slots_.assign(block_max, 0);
+  placed_positions_.assign(block_max, 0);
+  freed_below_.assign(positions_ == Positions::kCompacted ? capacity : 0, 0);
+}
+
+void SlotMap::SetPositions(Positions positions) {
+  if (positions == positions_) return;
+  positions_ = positions;
+  freed_below_.assign(positions == Positions::kCompacted ? capacity_ : 0, 0);
+  std::vector<int32_t> live;
+  for (int32_t slot = 0; slot < end_; ++slot) {
+    if (token_[slot] != kFree) live.push_back(slot);
+  }
+  std::ranges::sort(live, {}, [this](int32_t slot) { return token_[slot]; });
+  for (int32_t rank = 0; rank < live_; ++rank) {
+    position_[live[rank]] = positions == Positions::kCompacted ? rank : token_[live[rank]];
+  }
+}
+
+void SlotMap::Compact(std::vector<SlotMove>& moves) {
+  int32_t to = 0;
+  for (int32_t from = live_; from < end_; ++from) {
+    if (token_[from] == kFree) continue;
+    while (token_[to] != kFree) ++to;  // below live_: as many are free there as are taken past it
+    moves.push_back({.from = from, .to = to});
+    token_[to] = std::exchange(token_[from], kFree);
+    position_[to] = std::exchange(position_[from], kFree);
+    for (int32_t track = 0; track < state_shape_.tracks; ++track) {
+      std::copy_n(slot_state_.begin() + SlotStateAt(track, from), state_shape_.slot_floats,
+                  slot_state_.begin() + SlotStateAt(track, to));
+    }
+  }
+  end_ = live_;
+  lowest_free_ = live_;
 }
 
 int32_t SlotMap::TakeLowestFree() {
@@ -44,7 +119,9 @@ void SlotMap::Place(int32_t first_token, int32_t first_position, int32_t count) 
     const int32_t position = positions_ == Positions::kCompacted ? live_ : first_position + i;
     token_[slot] = first_token + i;
     position_[slot] = position;
-    std::fill_n(state_.begin() + static_cast<std::ptrdiff_t>(slot * state_floats_), state_floats_, 0.0F);
+    for (int32_t track = 0; track < state_shape_.tracks; ++track) {
+      std::fill_n(slot_state_.begin() + SlotStateAt(track, slot), state_shape_.slot_floats, 0.0F);
+    }
     placed_slots_[i] = slot;
     placed_positions_[i] = position;
     ++live_;

@@ -15,15 +15,26 @@
 #include <span>
 #include <vector>
 
+#include "engine/ops.h"
 #include "policies/lane_view.h"
+#include "policies/scorer.h"
 #include "policies/spec.h"
 
 namespace ebb {
 
+// What the lanes of one map keep for the scorer: `tracks` states, each of some floats per slot and some beside them.
+struct StateShape {
+  int32_t tracks = 1;
+  int32_t slot_floats = 0;
+  int64_t lane_floats = 0;
+
+  bool operator==(const StateShape&) const = default;
+};
+
 class SlotMap {
  public:
-  // `state_floats` per slot are kept for the scorer. `block_max`: most tokens that one Place brings.
-  SlotMap(int32_t capacity, int32_t block_max, int32_t state_floats, Positions positions);
+  // `block_max`: most tokens that one Place brings.
+  SlotMap(int32_t capacity, int32_t block_max, const StateShape& state, Positions positions);
 
   // Seats tokens first_token, first_token + 1, ... and zeroes their slots' state. `first_position` is the RoPE position
   // of the first with original positions; compacted ones follow from the rank. REQUIRES: count <= block_max, live() +
@@ -49,12 +60,44 @@ class SlotMap {
   std::span<const int32_t> token() const { return {token_.data(), static_cast<size_t>(end_)}; }
   // [end rounded up to 16], by slot; -1 past the end.
   std::span<const int32_t> position() const { return {position_.data(), static_cast<size_t>((end_ + 15) / 16 * 16)}; }
-  // [end * state_floats].
-  std::span<float> state() { return {state_.data(), static_cast<size_t>(end_) * state_floats_}; }
-  std::span<const float> state() const { return {state_.data(), static_cast<size_t>(end_) * state_floats_}; }
+  const StateShape& state_shape() const { return state_shape_; }
+  // Of one track: [end * slot_floats] and [lane_floats].
+  MutableScorerState state(int32_t track) {
+    return {
+        .slot = {slot_state_.data() + SlotStateAt(track, 0), static_cast<size_t>(end_) * state_shape_.slot_floats},
+        .lane = {lane_state_.data() + track * state_shape_.lane_floats, static_cast<size_t>(state_shape_.lane_floats)}};
+  }
+  ScorerState state(int32_t track) const {
+    return {
+        .slot = {slot_state_.data() + SlotStateAt(track, 0), static_cast<size_t>(end_) * state_shape_.slot_floats},
+        .lane = {lane_state_.data() + track * state_shape_.lane_floats, static_cast<size_t>(state_shape_.lane_floats)}};
+  }
+
+  // Throws the state away and makes room for another, all zero.
+  void ResetState(const StateShape& state);
+
+  // Takes over the states of a map with the same slots and the same shape of state.
+  void CopyState(const SlotMap& from);
+
+  // Keeps the states of `count` tracks from `first` on, and throws the others away.
+  void KeepTracks(int32_t first, int32_t count);
+
+  // Makes room for `capacity` slots and steps of `block_max`. REQUIRES: no live slot lies past it.
+  void Resize(int32_t capacity, int32_t block_max);
+
+  // Switches between original positions, which are the tokens' indices, and compacted ones, their ranks.
+  void SetPositions(Positions positions);
+
+  // Seats the tokens of slots at or past live() in free slots below it, so that the live slots are 0 .. live() - 1;
+  // K and V are the caller's to move. Appends the moves in ascending order of `from`.
+  void Compact(std::vector<SlotMove>& moves);
 
   LaneView view(int32_t sinks, int32_t recent) const {
-    return {.token = token(), .live = live_, .sinks = sinks, .recent = recent};
+    return {.token = token(),
+            .live = live_,
+            .sinks = sinks,
+            .recent = recent,
+            .position = position().first(static_cast<size_t>(end_))};
   }
 
   // O(n): every invariant above. Tests call it after each step.
@@ -63,16 +106,21 @@ class SlotMap {
  private:
   int32_t TakeLowestFree();
 
+  int64_t SlotStateAt(int32_t track, int32_t slot) const {
+    return (int64_t{track} * capacity_ + slot) * state_shape_.slot_floats;
+  }
+
   int32_t capacity_ = 0;
   int32_t block_max_ = 0;
-  size_t state_floats_ = 0;
+  StateShape state_shape_ = {};
   Positions positions_ = Positions::kOriginal;
   int32_t live_ = 0;
   int32_t end_ = 0;
   int32_t lowest_free_ = 0;  // no slot below it is free
   std::vector<int32_t> token_ = {};
-  std::vector<int32_t> position_ = {};  // rounded up to whole tiles
-  std::vector<float> state_ = {};
+  std::vector<int32_t> position_ = {};          // rounded up to whole tiles
+  std::vector<float> slot_state_ = {};          // [tracks, capacity, slot_floats]
+  std::vector<float> lane_state_ = {};          // [tracks, lane_floats]
   size_t placed_ = 0;                           // tokens of the last Place
   std::vector<int32_t> placed_slots_ = {};      // [block_max]
   std::vector<int32_t> placed_positions_ = {};  // [block_max]

@@ -15,7 +15,7 @@
 
 #include "engine/ops/cpu/ops_cpu.h"
 #include "tests/bench/bandwidth.h"
-#include "tests/support/lane_memory.h"
+#include "tests/support/test_lane.h"
 
 namespace ebb {
 namespace {
@@ -82,7 +82,7 @@ class Layer {
  private:
   Rope rope_;
   int64_t stride_;
-  std::vector<LaneMemory> lanes_;
+  std::vector<TestLane> lanes_;
   std::vector<int32_t> q_position_;
   std::vector<float> angles_, q_, out_, sums_;
   std::vector<AttendTask> tasks_;

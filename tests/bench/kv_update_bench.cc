@@ -18,7 +18,7 @@
 #include "engine/ops/cpu/ops_cpu.h"
 #include "policies/hash_random.h"
 #include "tests/bench/bandwidth.h"
-#include "tests/support/lane_memory.h"
+#include "tests/support/test_lane.h"
 
 namespace ebb {
 namespace {
@@ -81,7 +81,7 @@ class InTiles {
   Ops& ops_;
   Shape shape_;
   const std::vector<float>& rows_;
-  std::vector<LaneMemory> lanes_;
+  std::vector<TestLane> lanes_;
   std::vector<StoreTask> tasks_;
 };
 

@@ -32,7 +32,7 @@ struct OneQuery {
   AttendResult Run(Ops& ops) const {
     const KvFormat format = {.type = KvType::kF32, .head_dim = head_dim, .page_tiles = 2};
     const auto n = static_cast<int32_t>(positions.size());
-    LaneMemory lane(format, n);
+    TestLane lane(format, n);
     std::vector<int32_t> slots(positions.size());
     for (int32_t s = 0; s < n; ++s) slots[static_cast<size_t>(s)] = s;
     const Rope kernel_rope = MakeRope(rope);

@@ -35,7 +35,7 @@ void ExpectNear(const std::vector<float>& a, const std::vector<float>& b, float 
   for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], tolerance) << "at " << i;
 }
 
-std::vector<float> Attend(Ops& ops, const AttendCase& c, const LaneMemory& lane) {
+std::vector<float> Attend(Ops& ops, const AttendCase& c, const TestLane& lane) {
   std::vector<float> out(c.q().size());
   const AttendTask task = {.lane = lane.storage(),
                            .q = c.q().data(),
@@ -48,8 +48,8 @@ std::vector<float> Attend(Ops& ops, const AttendCase& c, const LaneMemory& lane)
 }
 
 // The tokens of `c` at other slots of a lane of its own.
-LaneMemory Moved(Ops& ops, const AttendCase& c, const std::vector<int32_t>& slots, int32_t lane_slots) {
-  LaneMemory lane(c.shape().format, lane_slots);
+TestLane Moved(Ops& ops, const AttendCase& c, const std::vector<int32_t>& slots, int32_t lane_slots) {
+  TestLane lane(c.shape().format, lane_slots);
   lane.Write(ops, c.rope(), slots, c.positions(), c.k(), c.v());
   return lane;
 }
@@ -65,7 +65,7 @@ TEST(AttentionLaws, OutputUnchangedUnderPermutationOfSlots) {
     const AttendCase c(*ops, shape);
     std::vector<int32_t> slots = RandomOrder(random, shape.slots);
     slots.resize(static_cast<size_t>(shape.live));
-    const LaneMemory moved = Moved(*ops, c, slots, shape.slots);
+    const TestLane moved = Moved(*ops, c, slots, shape.slots);
     ExpectNear(Attend(*ops, c, moved), c.Run(*ops).out, 1e-6F * LargestMagnitude(c.v()));
   }
 }
@@ -81,7 +81,7 @@ TEST(AttentionLaws, InPlaceEqualsFreshlyCompactedCache) {
     const AttendCase c(*ops, shape);
 
     // Tokens that were there before and were evicted leave their bytes in every slot.
-    LaneMemory in_place(shape.format, shape.slots);
+    TestLane in_place(shape.format, shape.slots);
     std::vector<int32_t> all(static_cast<size_t>(shape.slots));
     std::iota(all.begin(), all.end(), 0);
     const int64_t floats = int64_t{shape.slots} * shape.format.head_dim;
@@ -92,7 +92,7 @@ TEST(AttentionLaws, InPlaceEqualsFreshlyCompactedCache) {
 
     std::vector<int32_t> in_order(static_cast<size_t>(shape.live));
     std::iota(in_order.begin(), in_order.end(), 0);
-    const LaneMemory compacted = Moved(*ops, c, in_order, shape.live);
+    const TestLane compacted = Moved(*ops, c, in_order, shape.live);
     ExpectNear(Attend(*ops, c, in_place), Attend(*ops, c, compacted), 1e-6F * LargestMagnitude(c.v()));
   }
 }

@@ -43,6 +43,7 @@ class Machinery {
     format.page_tiles = static_cast<int32_t>(kPageBytes / format.tile_bytes());
     const CacheShape shape = {.layers = config_.layers,
                               .kv_heads = config_.kv_heads,
+                              .query_heads = config_.group(),
                               .format = format,
                               .capacity = kCapacity,
                               .block_max = kCapacity};
@@ -53,7 +54,7 @@ class Machinery {
   std::vector<float> Step(SessionCache& cache, const ValidSpec& policy, int32_t first,
                           std::span<const int32_t> tokens) {
     for (SlotMap& map : cache.maps()) map.Place(first, first, static_cast<int32_t>(tokens.size()));
-    const Sequence sequence = {.cache = &cache, .scorer = policy.scorer.get(), .tokens = tokens};
+    const Sequence sequence = {.cache = &cache, .policy = &policy, .tokens = tokens};
     const std::span<const float> logits = transformer_.Forward({&sequence, 1});
     return {logits.begin(), logits.end()};
   }
@@ -103,7 +104,7 @@ void Compact(const SessionCache& from, SessionCache& to) {
         target.Place(source.token()[slot], source.position()[slot], 1);
         const int32_t at = target.placed_slots()[0];
         ASSERT_EQ(target.position()[at], source.position()[slot]);
-        target.state()[at] = source.state()[slot];
+        target.state(0).slot[at] = source.state(0).slot[slot];
         CopySlot(from.storage(layer, head), slot, to.storage(layer, head), at);
       }
     }
@@ -168,7 +169,7 @@ void ExpectTheyCannotBeToldApart(Machinery& machinery, const ValidSpec& policy, 
       const std::vector<int32_t> b = SlotsByAge(fresh.maps()[lane]);
       ASSERT_EQ(a.size(), b.size());
       for (size_t i = 0; i < a.size(); ++i) {
-        ASSERT_NEAR(lived.maps()[lane].state()[a[i]], fresh.maps()[lane].state()[b[i]], tolerance) << "lane " << lane;
+        ASSERT_NEAR(lived.maps()[lane].state(0).slot[a[i]], fresh.maps()[lane].state(0).slot[b[i]], tolerance) << "lane " << lane;
       }
     }
     EvictAlike(random, lived, &fresh);

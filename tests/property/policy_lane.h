@@ -36,6 +36,7 @@ class PolicyLane {
   PolicyLane(const ValidSpec& spec, const RandomAttentionOptions& options)
       : attention(options),
         state(static_cast<size_t>(options.slots) * spec.scorer->needs().state_floats, 0.0F),
+        lane_state(static_cast<size_t>(spec.scorer->lane_floats(attention.shape())), 0.0F),
         spec_(spec),
         keep_(static_cast<size_t>(options.slots)) {}
 
@@ -46,13 +47,13 @@ class PolicyLane {
     for (const int32_t slot : attention.placed()) {
       std::fill_n(state.begin() + int64_t{slot} * needs.state_floats, needs.state_floats, 0.0F);
     }
-    spec_.scorer->Observe(seen, state);
+    if (needs.observes()) spec_.scorer->Observe(View(), seen, {.slot = state, .lane = lane_state});
     return Prune(spec_.evicts ? TokensToDrop(spec_.trigger, attention.live()) : 0);
   }
 
   std::vector<int32_t> Prune(int32_t count) {
-    const LaneView lane = attention.View(spec_.sinks, spec_.recent);
-    if (count > 0) spec_.scorer->Score(lane, state, keep_);
+    const LaneView lane = View();
+    if (count > 0) spec_.scorer->Score(lane, {.slot = state, .lane = lane_state}, keep_);
     EXPECT_THAT(SelectVictims(lane, keep_, count, scratch_, victims), IsOk());
     std::vector<int32_t> tokens;
     for (const int32_t slot : victims) tokens.push_back(lane.token[slot]);
@@ -60,9 +61,16 @@ class PolicyLane {
     return tokens;
   }
 
+  LaneView View() const {
+    LaneView lane = attention.View(spec_.sinks, spec_.recent);
+    lane.budget = spec_.trigger.budget;
+    return lane;
+  }
+
   RandomAttention attention;
-  std::vector<float> state;      // [slots * state_floats]
-  std::vector<int32_t> victims;  // slots that left last
+  std::vector<float> state;       // [slots * state_floats]
+  std::vector<float> lane_state;  // [lane_floats]
+  std::vector<int32_t> victims;   // slots that left last
 
  private:
   ValidSpec spec_;

@@ -66,7 +66,7 @@ struct RandomLane {
     for (float& value : state) value = random.UniformFloat() * 50;
     keep.resize(slots);
     live = static_cast<int32_t>(std::ranges::count_if(token, [](int32_t t) { return t >= 0; }));
-    scorer->Score(View(0, 0), state, keep);
+    scorer->Score(View(0, 0), {.slot = state}, keep);
   }
 
   LaneView View(int32_t sinks, int32_t recent) const {
@@ -336,7 +336,7 @@ TEST(PolicyLaw, NonNegativeScorersNeverGoBelowZero) {
     for (int step = 0; step < 60; ++step) {
       lane.Step(RandomQueries(random, 20));
       const LaneView view = lane.attention.View(0, 0);
-      spec.scorer->Score(view, lane.state, keep);
+      spec.scorer->Score(view, {.slot = lane.state, .lane = lane.lane_state}, keep);
       for (size_t slot = 0; slot < keep.size(); ++slot) {
         if (view.token[slot] >= 0) {
           ASSERT_GE(keep[slot], 0.0F);

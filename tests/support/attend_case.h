@@ -11,7 +11,7 @@
 #include "engine/ops.h"
 #include "policies/hash_random.h"
 #include "tests/support/attention_reference.h"
-#include "tests/support/lane_memory.h"
+#include "tests/support/test_lane.h"
 
 namespace ebb {
 
@@ -51,8 +51,8 @@ class AttendCase {
   const std::vector<int32_t>& slots() const { return slots_; }          // [live] where token i lies
   const std::vector<int32_t>& positions() const { return positions_; }  // [live] ascending
   const int32_t* q_position() const { return positions_.data() + shape_.live - shape_.tokens; }
-  LaneMemory& lane() { return lane_; }
-  const LaneMemory& lane() const { return lane_; }
+  TestLane& lane() { return lane_; }
+  const TestLane& lane() const { return lane_; }
 
   // Attends; all observations where window_rows >= 0, of as many rows.
   AttendResult Run(Ops& ops, int32_t window_rows = -1, const float* angles = nullptr) const;
@@ -62,7 +62,7 @@ class AttendCase {
   AttendShape shape_;
   ReferenceRope reference_rope_;
   Rope rope_;
-  LaneMemory lane_;
+  TestLane lane_;
   std::vector<float> q_, k_, v_;
   std::vector<int32_t> slots_, positions_;
 };

@@ -40,6 +40,8 @@ class RandomAttention {
 
   LaneView View(int32_t sinks, int32_t recent) const;
 
+  LaneShape shape() const { return {.query_heads = options_.query_heads}; }
+
   // Slots that the last step wrote, in token order: a scorer's state there starts at zero.
   std::span<const int32_t> placed() const { return placed_; }
 

@@ -324,12 +324,12 @@ void Finish(const AttendArgs& a) {
   }
 }
 
-// out[s] = sum over rows first .. last-1 of P[row, s], divided by the group.
-void SumRows(const AttendArgs& a, int32_t first, int32_t last, int64_t stride, float* out) {
-  const Floats share = Splat(1.0F) / Splat(static_cast<float>(a.group));
+// out[s] = sum over rows first, first + step, .. below `end` of P[row, s], times `share`.
+void SumEveryRow(const AttendArgs& a, int32_t first, int32_t end, int32_t step, Floats share, int64_t stride,
+                 float* out) {
   for (int32_t s = 0; s < a.slots; s += 16) {
     Floats sum = Zero();
-    for (int32_t r = first; r < last; ++r) {
+    for (int32_t r = first; r < end; r += step) {
       const Floats x = Load(a.scratch.logits + r * stride + s) - Splat(a.scratch.peak[r]);
       sum = Fma(Exp(x), Splat(a.scratch.weight[int64_t{16} * r]), sum);
     }
@@ -337,13 +337,24 @@ void SumRows(const AttendArgs& a, int32_t first, int32_t last, int64_t stride, f
   }
 }
 
+// out[s] = sum over the rows of tokens first .. last-1 of P[row, s]: divided by the group, or each query head's own.
+void SumRows(const AttendArgs& a, int32_t first, int32_t last, int64_t stride, float* out) {
+  if (a.head_stride != 0) {
+    for (int32_t g = 0; g < a.group; ++g) {
+      SumEveryRow(a, first * a.group + g, last * a.group, a.group, Splat(1.0F), stride, out + g * a.head_stride);
+    }
+    return;
+  }
+  const Floats share = Splat(1.0F) / Splat(static_cast<float>(a.group));
+  SumEveryRow(a, first * a.group, last * a.group, 1, share, stride, out);
+}
+
 void Observe(const AttendArgs& a, int64_t stride) {
-  const int32_t rows = a.tokens * a.group;
-  if (a.column_sums != nullptr) SumRows(a, 0, rows, stride, a.column_sums);
-  if (a.last_row != nullptr) SumRows(a, rows - a.group, rows, stride, a.last_row);
+  if (a.column_sums != nullptr) SumRows(a, 0, a.tokens, stride, a.column_sums);
+  if (a.last_row != nullptr) SumRows(a, a.tokens - 1, a.tokens, stride, a.last_row);
   for (int32_t w = 0; w < a.window_rows; ++w) {
-    const int32_t row = rows - (a.window_rows - w) * a.group;
-    SumRows(a, row, row + a.group, stride, a.window + int64_t{w} * a.slots);
+    const int32_t token = a.tokens - a.window_rows + w;
+    SumRows(a, token, token + 1, stride, a.window + int64_t{w} * a.slots);
   }
 }
 

@@ -109,6 +109,9 @@ struct AttendArgs {
   float* last_row = nullptr;     // [slots]
   float* window = nullptr;       // [window_rows][slots], the last window_rows of these tokens
   int32_t window_rows = 0;
+  // Instead of the mean over the group, each query head's own: head g's numbers lie g times this many floats further on
+  // in all three; 0: the mean.
+  int64_t head_stride = 0;
 };
 
 struct StoreArgs {
@@ -121,11 +124,21 @@ struct StoreArgs {
   const int32_t* slots = nullptr;
 };
 
+// Rows of K (unrotated) or V of slots first .. first + count - 1 as floats, out [count][head_dim].
+struct ReadArgs {
+  KvArgs kv = {};
+  bool values = false;
+  int32_t first = 0;
+  int32_t count = 0;
+  float* out = nullptr;
+};
+
 struct Kernels {
   const char* name = nullptr;
   void (*linear)(const LinearArgs&) = nullptr;
   void (*attend)(const AttendArgs&) = nullptr;
   void (*store)(const StoreArgs&) = nullptr;
+  void (*read)(const ReadArgs&) = nullptr;
   // Cosines and sines of one tile of 16 positions: angles [rotary_dims / 2][2][16].
   void (*angles)(const RopeArgs&, const int32_t* position, float* angles) = nullptr;
   // y = x / sqrt(mean(x^2) + eps) * weight, one row of n.
@@ -139,6 +152,7 @@ namespace EBB_KERNEL_ISA {
 void Linear(const LinearArgs& args);
 void Attend(const AttendArgs& args);
 void Store(const StoreArgs& args);
+void Read(const ReadArgs& args);
 void Angles(const RopeArgs& rope, const int32_t* position, float* angles);
 void RmsNorm(const float* x, const float* weight, float eps, int64_t n, float* y);
 void SwiGlu(float* gate, const float* up, int64_t n);

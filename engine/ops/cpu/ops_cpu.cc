@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -176,6 +177,34 @@ class CpuOps final : public Ops {
     });
   }
 
+  void Read(const LaneStorage& lane, Part part, int32_t first, int32_t count, float* out) const override {
+    kernels_.read({.kv = ToArgs(lane), .values = part == Part::kValues, .first = first, .count = count, .out = out});
+  }
+
+  // Bytes are bytes: no instruction set does this better than memcpy, and it is rare.
+  void Move(const LaneStorage& lane, std::span<const SlotMove> moves) override {
+    const KvFormat& format = lane.format;
+    const int64_t element = format.element_bytes();
+    const int64_t part = element * format.head_dim * kTileSlots;
+    const int64_t column_parts = format.rope_cache == RopeCache::kRk ? 2 : 1;
+    const auto tile = [&](int32_t slot) {
+      const int32_t index = slot / kTileSlots;
+      return lane.pages[index / format.page_tiles] + (index % format.page_tiles) * format.tile_bytes();
+    };
+    for (const SlotMove& move : moves) {
+      const std::byte* from = tile(move.from);
+      std::byte* to = tile(move.to);
+      for (int64_t c = 0; c < column_parts * format.head_dim; ++c) {
+        const int64_t column = c * kTileSlots * element;
+        std::memcpy(to + column + move.to % kTileSlots * element, from + column + move.from % kTileSlots * element,
+                    static_cast<size_t>(element));
+      }
+      const int64_t row = element * format.head_dim;
+      std::memcpy(to + column_parts * part + move.to % kTileSlots * row,
+                  from + column_parts * part + move.from % kTileSlots * row, static_cast<size_t>(row));
+    }
+  }
+
   void Attend(const Rope& rope, int32_t group, std::span<const AttendTask> tasks) override {
     PlanItems(group, tasks);
     int64_t work = 0;
@@ -188,7 +217,7 @@ class CpuOps final : public Ops {
       const AttendItem& item = items_[static_cast<size_t>(i)];
       AttendOne(rope, group, tasks[static_cast<size_t>(item.task)], item, scratch_[static_cast<size_t>(thread)]);
     });
-    SumColumns(tasks);
+    SumColumns(group, tasks);
   }
 
  private:
@@ -218,7 +247,7 @@ class CpuOps final : public Ops {
         items_.push_back({static_cast<int32_t>(i), first, std::min(tokens, task.tokens - first), nullptr});
       }
       if (task.column_sums != nullptr && task.tokens > tokens) {
-        partial += int64_t{(task.tokens + tokens - 1) / tokens} * task.lane.slots;
+        partial += int64_t{(task.tokens + tokens - 1) / tokens} * SumFloats(task, group);
       }
     }
     float* next = partial_sums_.AtLeast(partial);
@@ -226,8 +255,13 @@ class CpuOps final : public Ops {
       const AttendTask& task = tasks[static_cast<size_t>(item.task)];
       if (task.column_sums == nullptr) continue;
       item.column_sums = item.tokens == task.tokens ? task.column_sums : next;
-      if (item.tokens < task.tokens) next += task.lane.slots;
+      if (item.tokens < task.tokens) next += SumFloats(task, group);
     }
+  }
+
+  // Column sums of a task, from the first head's first to the last head's last.
+  static int64_t SumFloats(const AttendTask& task, int32_t group) {
+    return (group - 1) * task.head_stride + task.lane.slots;
   }
 
   // Room for the largest item on every thread: which thread takes which item is chance, and a thread that meets its
@@ -255,7 +289,8 @@ class CpuOps final : public Ops {
                             .tokens = item.tokens,
                             .group = group,
                             .q_position = task.q_position + item.first,
-                            .column_sums = item.column_sums};
+                            .column_sums = item.column_sums,
+                            .head_stride = task.head_stride};
     if (task.last_row != nullptr && last == task.tokens) args.last_row = task.last_row;
     const int32_t window_first = task.tokens - task.window_rows;
     if (task.window != nullptr && last > window_first) {
@@ -276,12 +311,14 @@ class CpuOps final : public Ops {
   }
 
   // Adds up, in token order, the column sums of tasks that were cut.
-  void SumColumns(std::span<const AttendTask> tasks) {
+  void SumColumns(int32_t group, std::span<const AttendTask> tasks) {
     for (const AttendItem& item : items_) {
       const AttendTask& task = tasks[static_cast<size_t>(item.task)];
       if (item.column_sums == nullptr || item.tokens == task.tokens) continue;
-      for (int32_t s = 0; s < task.lane.slots; ++s) {
-        task.column_sums[s] = (item.first == 0 ? 0.0F : task.column_sums[s]) + item.column_sums[s];
+      for (int32_t g = 0; g < (task.head_stride == 0 ? 1 : group); ++g) {
+        float* const sums = task.column_sums + g * task.head_stride;
+        const float* const own = item.column_sums + g * task.head_stride;
+        for (int32_t s = 0; s < task.lane.slots; ++s) sums[s] = (item.first == 0 ? 0.0F : sums[s]) + own[s];
       }
     }
   }

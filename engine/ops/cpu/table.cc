@@ -13,6 +13,7 @@ constinit const Kernels kKernels = {
     .linear = Linear,
     .attend = Attend,
     .store = Store,
+    .read = Read,
     .angles = Angles,
     .rms_norm = RmsNorm,
     .swiglu = SwiGlu,

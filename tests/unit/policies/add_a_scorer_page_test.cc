@@ -16,7 +16,7 @@ constexpr ScorerRow kRows[] = {
 TEST(AddAScorerPage, ItsRowMakesItsScorer) {
   const ScorerRow& row = kRows[0];
   EXPECT_EQ(row.name, "tova");
-  EXPECT_EQ(row.recent(64, row.sinks), 32);
+  EXPECT_EQ(row.recent(64, row.sinks(64), 1), 32);
   const auto scorer = row.make(ResolveParameters(row, {}).value());
   EXPECT_TRUE(scorer->needs().last_row);
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -26,7 +27,6 @@ TEST(ScorerRegistry, EveryRowIsComplete) {
     EXPECT_THAT(row.summary, Not(IsEmpty()));
     EXPECT_EQ(row.summary.back(), '.');
     EXPECT_EQ(FindScorer(row.name), &row);
-    EXPECT_GE(row.sinks, 0);
     const auto presets = ResolveParameters(row, {});
     ASSERT_THAT(presets, IsOk());
     EXPECT_NE(row.make(*presets), nullptr);
@@ -40,13 +40,19 @@ TEST(ScorerRegistry, EveryRowIsComplete) {
 }
 
 // Resolve looks for the smallest budget under this assumption.
-TEST(ScorerRegistry, DefaultRecentNeverFallsAsTheBudgetGrows) {
+TEST(ScorerRegistry, DefaultProtectionNeverFallsAsTheBudgetGrows) {
   for (const ScorerRow& row : ScorerRegistry()) {
-    if (row.recent == nullptr) continue;
     SCOPED_TRACE(row.name);
-    for (const int32_t sinks : {0, 4, 100}) {
-      for (int32_t budget = 1; budget < 1000; ++budget) {
-        EXPECT_LE(row.recent(budget, sinks), row.recent(budget + 1, sinks)) << "budget " << budget;
+    for (const std::optional<int32_t> given : {std::optional<int32_t>(), {0}, {4}, {100}}) {
+      for (const int32_t query_heads : {1, 4, 7}) {
+        int32_t before = 0;
+        for (int32_t budget = 1; budget < 1000; ++budget) {
+          const int32_t sinks = given.value_or(row.sinks == nullptr ? 0 : row.sinks(budget));
+          const int32_t room = sinks + (row.recent == nullptr ? 0 : row.recent(budget, sinks, query_heads));
+          EXPECT_GE(sinks, 0);
+          EXPECT_LE(before, room) << "budget " << budget;
+          before = room;
+        }
       }
     }
   }
@@ -57,8 +63,10 @@ TEST(ScorerRegistry, LockstepScorersNeedNoObservation) {
   for (const ScorerRow& row : ScorerRegistry()) {
     SCOPED_TRACE(row.name);
     const Needs needs = row.make(*ResolveParameters(row, {}))->needs();
-    EXPECT_EQ(row.lockstep, !needs.any());
-    EXPECT_EQ(row.lockstep, needs.state_floats == 0);
+    if (!row.lockstep) continue;
+    EXPECT_FALSE(needs.observes());
+    EXPECT_FALSE(needs.memory);
+    EXPECT_EQ(needs.state_floats, 0);
   }
 }
 

@@ -15,7 +15,7 @@ using testing::ElementsAre;
 
 TEST(Streaming, AsksNothingOfAttention) {
   const auto streaming = MakeStreaming();
-  EXPECT_FALSE(streaming->needs().any());
+  EXPECT_FALSE(streaming->needs().observes());
   EXPECT_EQ(streaming->needs().state_floats, 0);
 }
 

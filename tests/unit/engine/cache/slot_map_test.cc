@@ -18,7 +18,7 @@ std::vector<int32_t> FirstPositions(const SlotMap& map, int32_t count) {
 }
 
 TEST(SlotMap, NewTokensTakeTheLowestFreeSlotsInTokenOrder) {
-  SlotMap map(8, 4, 0, Positions::kOriginal);
+  SlotMap map(8, 4, {}, Positions::kOriginal);
   map.Place(0, 0, 4);
   map.Place(4, 4, 2);
   EXPECT_THAT(map.token(), ElementsAre(0, 1, 2, 3, 4, 5));
@@ -30,7 +30,7 @@ TEST(SlotMap, NewTokensTakeTheLowestFreeSlotsInTokenOrder) {
 }
 
 TEST(SlotMap, AFreeSlotCannotBeSeen) {
-  SlotMap map(20, 20, 0, Positions::kOriginal);
+  SlotMap map(20, 20, {}, Positions::kOriginal);
   map.Place(0, 0, 17);
   map.Free(std::vector<int32_t>{0, 5});
   EXPECT_EQ(map.position().size(), 32);  // whole tiles
@@ -39,7 +39,7 @@ TEST(SlotMap, AFreeSlotCannotBeSeen) {
 }
 
 TEST(SlotMap, CompactedPositionsAreRanksByAge) {
-  SlotMap map(6, 6, 0, Positions::kCompacted);
+  SlotMap map(6, 6, {}, Positions::kCompacted);
   map.Place(0, 0, 6);
   map.Free(std::vector<int32_t>{1, 4});
   EXPECT_THAT(FirstPositions(map, 6), ElementsAre(0, -1, 1, 2, -1, 3));
@@ -49,7 +49,7 @@ TEST(SlotMap, CompactedPositionsAreRanksByAge) {
 }
 
 TEST(SlotMap, OriginalPositionsMoveOnlyWhenShifted) {
-  SlotMap map(4, 4, 0, Positions::kOriginal);
+  SlotMap map(4, 4, {}, Positions::kOriginal);
   map.Place(0, 10, 4);
   map.Free(std::vector<int32_t>{1});
   map.Shift(12, -1);
@@ -57,20 +57,20 @@ TEST(SlotMap, OriginalPositionsMoveOnlyWhenShifted) {
 }
 
 TEST(SlotMap, StateOfASlotIsZeroForTheTokenThatEntersIt) {
-  SlotMap map(3, 3, 2, Positions::kOriginal);
+  SlotMap map(3, 3, {.slot_floats = 2}, Positions::kOriginal);
   map.Place(0, 0, 3);
-  std::ranges::fill(map.state(), 7.0F);
+  std::ranges::fill(map.state(0).slot, 7.0F);
   map.Free(std::vector<int32_t>{1});
   map.Place(3, 3, 1);
-  EXPECT_THAT(map.state(), ElementsAre(7, 7, 0, 0, 7, 7));
+  EXPECT_THAT(map.state(0).slot, ElementsAre(7, 7, 0, 0, 7, 7));
 }
 
 TEST(SlotMap, EndsBehindTheHighestLiveSlot) {
-  SlotMap map(8, 8, 1, Positions::kOriginal);
+  SlotMap map(8, 8, {.slot_floats = 1}, Positions::kOriginal);
   map.Place(0, 0, 8);
   map.Free(std::vector<int32_t>{0, 5, 6, 7});
   EXPECT_EQ(map.end(), 5);
-  EXPECT_EQ(map.state().size(), 5);
+  EXPECT_EQ(map.state(0).slot.size(), 5);
   map.Free(std::vector<int32_t>{1, 2, 3, 4});
   EXPECT_EQ(map.end(), 0);
 }
@@ -79,7 +79,7 @@ TEST(SlotMap, EndsBehindTheHighestLiveSlot) {
 TEST(SlotMap, StreamingFillsARingBehindTheSinks) {
   constexpr int32_t kSinks = 4;
   constexpr int32_t kRecent = 9;
-  SlotMap map(kSinks + kRecent + 1, 1, 0, Positions::kCompacted);
+  SlotMap map(kSinks + kRecent + 1, 1, {}, Positions::kCompacted);
   for (int32_t t = 0; t < 100; ++t) {
     map.Place(t, t, 1);
     const int32_t ring = t <= kSinks + kRecent ? t : kSinks + (t - kSinks) % (kRecent + 1);
@@ -104,7 +104,7 @@ TEST(SlotMap, KeepsItsInvariantsUnderRandomTraffic) {
     HashRandom random(seed);
     const int32_t capacity = random.Uniform(1, 90);
     const Positions kind = random.Uniform(0, 1) == 0 ? Positions::kOriginal : Positions::kCompacted;
-    SlotMap map(capacity, capacity, 1, kind);
+    SlotMap map(capacity, capacity, {.slot_floats = 1}, kind);
     std::map<int32_t, int32_t> model;
     int32_t next = 0;
     for (int step = 0; step < 60; ++step) {

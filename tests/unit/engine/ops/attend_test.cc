@@ -7,7 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/attend_case.h"
 #include "tests/support/attention_reference.h"
-#include "tests/support/lane_memory.h"
+#include "tests/support/test_lane.h"
 #include "tests/unit/engine/ops/each_isa.h"
 
 namespace ebb {

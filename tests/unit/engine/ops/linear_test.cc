@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "policies/hash_random.h"
-#include "tests/support/lane_memory.h"
+#include "tests/support/test_lane.h"
 #include "tests/unit/engine/ops/each_isa.h"
 
 namespace ebb {

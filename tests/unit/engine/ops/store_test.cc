@@ -9,7 +9,7 @@
 #include "engine/model/quantization.h"
 #include "gtest/gtest.h"
 #include "tests/support/attend_case.h"
-#include "tests/support/lane_memory.h"
+#include "tests/support/test_lane.h"
 #include "tests/unit/engine/ops/each_isa.h"
 
 namespace ebb {
@@ -31,9 +31,9 @@ TEST(Store, PutsEveryComponentWhereTheFormatSays) {
       for (size_t t = 0; t < c.slots().size(); ++t) {
         for (size_t x = 0; x < d; ++x) {
           const auto component = static_cast<int32_t>(x);
-          ASSERT_EQ(c.lane().Read(LaneMemory::Part::kK, c.slots()[t], component),
+          ASSERT_EQ(c.lane().Read(TestLane::Part::kK, c.slots()[t], component),
                     Rounded(shape.format.type, c.k()[t * d + x]));
-          ASSERT_EQ(c.lane().Read(LaneMemory::Part::kV, c.slots()[t], component),
+          ASSERT_EQ(c.lane().Read(TestLane::Part::kV, c.slots()[t], component),
                     Rounded(shape.format.type, c.v()[t * d + x]));
         }
       }
@@ -50,8 +50,8 @@ TEST(Store, KeepsTheRotatedHalfWhereTheFormatHasIt) {
       ForEachIsa([&](Ops& ops) {
         const AttendCase c(ops, shape);
         for (const int32_t slot : c.slots()) {
-          const auto k = [&](int32_t x) { return c.lane().Read(LaneMemory::Part::kK, slot, x); };
-          const auto rk = [&](int32_t x) { return c.lane().Read(LaneMemory::Part::kRk, slot, x); };
+          const auto k = [&](int32_t x) { return c.lane().Read(TestLane::Part::kK, slot, x); };
+          const auto rk = [&](int32_t x) { return c.lane().Read(TestLane::Part::kRk, slot, x); };
           for (int32_t i = 0; i < rotary / 2; ++i) {
             const int32_t first = pairs == RopePairs::kHalves ? i : 2 * i;
             const int32_t second = pairs == RopePairs::kHalves ? i + rotary / 2 : 2 * i + 1;
@@ -77,8 +77,8 @@ TEST(Store, LeavesOtherSlotsAlone) {
         if (c.lane().position()[static_cast<size_t>(slot)] >= 0) continue;
         ++untouched;
         for (int32_t x = 0; x < 24; ++x) {
-          ASSERT_TRUE(std::isnan(c.lane().Read(LaneMemory::Part::kK, slot, x)));
-          ASSERT_TRUE(std::isnan(c.lane().Read(LaneMemory::Part::kV, slot, x)));
+          ASSERT_TRUE(std::isnan(c.lane().Read(TestLane::Part::kK, slot, x)));
+          ASSERT_TRUE(std::isnan(c.lane().Read(TestLane::Part::kV, slot, x)));
         }
       }
       EXPECT_EQ(untouched, 31);
@@ -102,11 +102,11 @@ TEST(Store, RoundsToTheNearestEvenInEveryInstructionSet) {
     std::vector<int32_t> slots(static_cast<size_t>(tokens));
     for (int32_t t = 0; t < tokens; ++t) slots[static_cast<size_t>(t)] = t;
     ForEachIsa([&](Ops& ops) {
-      LaneMemory lane(format, tokens);
+      TestLane lane(format, tokens);
       lane.Write(ops, {}, slots, slots, values, values);
       for (size_t i = 0; i < values.size(); ++i) {
         const double expected = Rounded(type, values[i]);
-        const double ours = lane.Read(LaneMemory::Part::kV, static_cast<int32_t>(i / 64), static_cast<int32_t>(i % 64));
+        const double ours = lane.Read(TestLane::Part::kV, static_cast<int32_t>(i / 64), static_cast<int32_t>(i % 64));
         ASSERT_EQ(std::isnan(ours), std::isnan(expected)) << values[i];
         if (!std::isnan(expected)) {
           ASSERT_EQ(ours, expected) << values[i];

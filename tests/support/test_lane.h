@@ -1,7 +1,7 @@
 // A lane outside any cache: pages, positions, and a reader that knows the layout of engine/ops.h by itself.
 
-#ifndef EBB_TESTS_SUPPORT_LANE_MEMORY_H_
-#define EBB_TESTS_SUPPORT_LANE_MEMORY_H_
+#ifndef EBB_TESTS_SUPPORT_TEST_LANE_H_
+#define EBB_TESTS_SUPPORT_TEST_LANE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace ebb {
 
-class LaneMemory {
+class TestLane {
  public:
   // Every slot is free, and every byte of K and V says "not a number" in any element type.
-  LaneMemory(const KvFormat& format, int32_t slots);
+  TestLane(const KvFormat& format, int32_t slots);
 
   // Pointers stay valid until this object dies; positions may change in between.
   LaneStorage storage() const;
@@ -52,4 +52,4 @@ std::vector<float> RandomFloats(uint64_t seed, uint64_t purpose, int64_t count, 
 
 }  // namespace ebb
 
-#endif  // EBB_TESTS_SUPPORT_LANE_MEMORY_H_
+#endif  // EBB_TESTS_SUPPORT_TEST_LANE_H_

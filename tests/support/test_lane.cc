@@ -1,4 +1,4 @@
-#include "tests/support/lane_memory.h"
+#include "tests/support/test_lane.h"
 
 #include <cmath>
 #include <cstring>
@@ -9,7 +9,7 @@
 
 namespace ebb {
 
-LaneMemory::LaneMemory(const KvFormat& format, int32_t slots) : format_(format), slots_(slots) {
+TestLane::TestLane(const KvFormat& format, int32_t slots) : format_(format), slots_(slots) {
   const int32_t tiles = (slots + kTileSlots - 1) / kTileSlots;
   const int32_t pages = (tiles + format.page_tiles - 1) / format.page_tiles;
   const auto page_bytes = static_cast<size_t>(format.page_tiles * format.tile_bytes());
@@ -18,11 +18,11 @@ LaneMemory::LaneMemory(const KvFormat& format, int32_t slots) : format_(format),
   position_.assign(static_cast<size_t>(tiles) * kTileSlots, -1);
 }
 
-LaneStorage LaneMemory::storage() const {
+LaneStorage TestLane::storage() const {
   return {.format = format_, .pages = pages_.data(), .position = position_.data(), .slots = slots_};
 }
 
-void LaneMemory::Write(Ops& ops, const Rope& rope, std::span<const int32_t> slots, std::span<const int32_t> positions,
+void TestLane::Write(Ops& ops, const Rope& rope, std::span<const int32_t> slots, std::span<const int32_t> positions,
                        std::span<const float> k, std::span<const float> v) {
   const StoreTask task = {.lane = storage(),
                           .k = k.data(),
@@ -34,7 +34,7 @@ void LaneMemory::Write(Ops& ops, const Rope& rope, std::span<const int32_t> slot
   for (size_t t = 0; t < slots.size(); ++t) position_[static_cast<size_t>(slots[t])] = positions[t];
 }
 
-double LaneMemory::Read(Part part, int32_t slot, int32_t component) const {
+double TestLane::Read(Part part, int32_t slot, int32_t component) const {
   const bool has_rk = format_.rope_cache == RopeCache::kRk;
   EBB_CHECK(part != Part::kRk || has_rk);
   const int32_t d = format_.head_dim;
@@ -55,7 +55,7 @@ double LaneMemory::Read(Part part, int32_t slot, int32_t component) const {
   return format_.type == KvType::kBf16 ? FloatFromBf16(bits) : FloatFromF16(bits);
 }
 
-ReferenceLane LaneMemory::Reference() const {
+ReferenceLane TestLane::Reference() const {
   ReferenceLane lane = {.head_dim = format_.head_dim};
   lane.position.assign(position_.begin(), position_.begin() + slots_);
   for (int32_t s = 0; s < slots_; ++s) {

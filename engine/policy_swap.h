@@ -1,0 +1,73 @@
+// Another policy on a warm cache: what its scorer's state can start from, and what the change costs.
+
+#ifndef EBB_ENGINE_POLICY_SWAP_H_
+#define EBB_ENGINE_POLICY_SWAP_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/cache/evictor.h"
+#include "engine/engine.h"
+#include "engine/ops.h"
+#include "engine/session_on_engine.h"
+#include "policies/spec.h"
+
+namespace ebb {
+
+// What the engine's parts of a session are read with.
+struct Device {
+  Ops* ops = nullptr;
+  const Rope* rope = nullptr;
+  RopeView rope_view = {};
+
+  Candidates Of(const SessionOnEngine& session, const ValidSpec& policy, int32_t map) const {
+    return {.policy = &policy,
+            .cache = &session.cache(),
+            .map = map,
+            .tokens = static_cast<int32_t>(session.log().size()),
+            .ops = ops,
+            .rope = rope_view};
+  }
+};
+
+// Victims, slots ascending: of each slot map, of each lane, or of all lanes alike, as is said.
+using Plan = std::vector<std::vector<int32_t>>;
+
+// Puts the slot maps of a session back when it goes: what a trial changed of them never happened.
+class MapsRestored {
+ public:
+  explicit MapsRestored(SessionCache& cache) : cache_(cache), before_(cache.CopyMaps()) {}
+  ~MapsRestored() { cache_.TakeMaps(std::move(before_)); }
+  MapsRestored(const MapsRestored&) = delete;
+  MapsRestored& operator=(const MapsRestored&) = delete;
+
+ private:
+  SessionCache& cache_;
+  SessionCache::Maps before_;
+};
+
+// Makes the session's maps what `policy` needs, and fills its scorer's states as well as can be, in this order: as they
+// are, where scorer, parameters, reduction and scope stay; from K, V and positions; from the old scorer's scores; from
+// what the newest token attends to; empty. FAILED_PRECONDITION LANES_DIFFER where Scope::kLayer finds lanes that hold
+// different tokens; nothing changes then.
+absl::StatusOr<StateOrigin> AdoptPolicy(const Device& device, SessionOnEngine& session, const ValidSpec& policy);
+
+// The slots, by slot map, that `policy` would free to bring every lane to `keep` tokens. REQUIRES: the maps are as
+// AdoptPolicy left them. INVALID_ARGUMENT NOT_ENOUGH_CANDIDATES as ChooseVictims.
+absl::StatusOr<Plan> PlanPruning(const Device& device, const SessionOnEngine& session, const ValidSpec& policy,
+                                 int32_t keep);
+
+// A plan by slot map, as one by lane; one for all lanes stays one.
+Plan PerLane(Plan plan, const SessionCache& cache);
+
+// Frees the slots of a plan by lane, or one for all lanes, and separates lanes that no longer agree. Returns how many,
+// all lanes together.
+int64_t FreeSlots(SessionCache& cache, const Plan& plan);
+
+// What leaves with a plan by lane, or one for all lanes, measured on the newest token's attention, mean over the lanes.
+Loss MeasurePlan(const Device& device, const SessionOnEngine& session, const Plan& plan);
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_POLICY_SWAP_H_

@@ -1,0 +1,42 @@
+// From scorers' opinions to one keep score per slot: the reduction over query heads, the modifier, the scope.
+
+#ifndef EBB_POLICIES_RANK_H_
+#define EBB_POLICIES_RANK_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "policies/caote.h"
+#include "policies/spec.h"
+
+namespace ebb {
+
+// One state of the scorer and what it sees: a KV head's, or a query head's where the policy keeps heads apart.
+struct Track {
+  LaneView lane = {};
+  ScorerState state = {};
+};
+
+// Working memory; keeps its capacity.
+struct RankScratch {
+  // Room for lanes of `slots` slots, so that ranking them allocates nothing.
+  void Reserve(int32_t slots);
+
+  std::vector<float> one = {};   // [n] of one track
+  std::vector<float> lane = {};  // [n] of one KV head
+  std::vector<int32_t> order = {};
+  CaoteScratch caote = {};
+};
+
+// Writes keep scores [n] for the lanes that share one slot map: `tracks` holds the states of one KV head after another,
+// each KV head's query heads together. Within a KV head by policy.reduction; between KV heads, which Scope::kLayer
+// makes decide together, by the mean, or with a modifier by the L2 norm, the error of all heads.
+//
+// Reduction::kUnion (SAGE): with k = floor((budget - sinks - recent) / query heads), the k best candidates of each
+// query head first, then the rest, each by the mean over the heads.
+void Rank(const ValidSpec& policy, std::span<const Track> tracks, RankScratch& scratch, std::span<float> keep);
+
+}  // namespace ebb
+
+#endif  // EBB_POLICIES_RANK_H_
