@@ -58,19 +58,20 @@ absl::Status CheckNumbers(const PolicySpec& spec, int32_t budget_max) {
 
 // A policy that never evicts takes a length limit and nothing else of trigger and protection.
 absl::Status CheckUnevicted(const ScorerRow& row, const PolicySpec& spec) {
-  const std::pair<const char*, bool> given[] = {{kBudgetRatio, spec.budget_ratio.has_value()},
-                                                {kOverflow, spec.overflow.has_value()},
-                                                {kSlack, spec.slack != 0},
-                                                {kMaxDrop, spec.max_drop != 0},
-                                                {kSinks, spec.sinks.has_value()},
-                                                {kRecent, spec.recent.has_value()},
-                                                {kSchedule, spec.schedule.has_value()},
-                                                {kEveryNField, spec.every_n != 0},
-                                                {kThen, spec.then.has_value()},
-                                                {kGrowMax, spec.grow_max.has_value()},
-                                                {kScope, spec.scope != Scope::kKvHead},
-                                                {kReduction, spec.reduction.has_value()},
-                                                {kModifier, spec.modifier != Modifier::kNone}};
+  const std::pair<const char*, bool> given[] = {
+      {kBudgetRatio, spec.budget_ratio.has_value()},
+      {kOverflow, spec.overflow.has_value()},
+      {kSlack, spec.slack != 0},
+      {kMaxDrop, spec.max_drop != 0},
+      {kSinks, spec.sinks.has_value()},
+      {kRecent, spec.recent.has_value()},
+      {kSchedule, spec.schedule.value_or(Schedule::kEveryStep) != Schedule::kEveryStep},
+      {kEveryNField, spec.every_n != 0},
+      {kThen, spec.then.has_value()},
+      {kGrowMax, spec.grow_max.has_value()},
+      {kScope, spec.scope != Scope::kKvHead},
+      {kReduction, spec.reduction.value_or(Reduction::kMean) != Reduction::kMean},
+      {kModifier, spec.modifier != Modifier::kNone}};
   for (const auto& [field, is_given] : given) {
     if (is_given) {
       return RefuseField("MEANINGLESS_COMBINATION", field,
@@ -171,7 +172,10 @@ absl::Status CheckForms(const ScorerRow& row, const ValidSpec& valid) {
                        absl::StrFormat("under the scorer %s all lanes keep the same tokens; leave it out", row.name));
   }
   if (valid.reduction != Reduction::kMean && !needs.attention()) {
-    return Meaningless(kReduction, absl::StrFormat("the scorer %s does not go by what attention reports of each query head; leave it out", row.name));
+    return Meaningless(
+        kReduction,
+        absl::StrFormat("the scorer %s does not go by what attention reports of each query head; leave it out",
+                        row.name));
   }
   if (valid.reduction == Reduction::kL2 && valid.modifier == Modifier::kNone) {
     return Meaningless(kReduction, "L2 adds up output errors, which need a modifier; use MEAN or MAX");

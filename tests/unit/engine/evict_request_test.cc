@@ -89,12 +89,20 @@ TEST_F(EvictRequestTest, KeepShrinksStreamingBelowItsBudget) {
   EXPECT_THAT(engine_->Evict(*session, {.keep = 4}), IsRefusal(kInvalid, "NOT_ENOUGH_CANDIDATES", "evict.keep"));
 }
 
-TEST_F(EvictRequestTest, KeepByAnotherScorerNeedsOneWithoutMemory) {
+TEST_F(EvictRequestTest, KeepByAnotherScorerSeesWhatTheNewestTokenAttendsTo) {
   const auto session = Open({.scorer = "full"}, 10);
-  EXPECT_THAT(engine_->Evict(*session, {.keep = 5, .scorer = "h2o"}),
-              IsRefusal(absl::StatusCode::kFailedPrecondition, "SCORER_HAS_NO_STATE", "scorer"));
   EXPECT_THAT(engine_->Evict(*session, {.keep = 5, .scorer = "none"}),
               IsRefusal(absl::StatusCode::kNotFound, "UNKNOWN_SCORER", "scorer"));
+  // h2o has gathered nothing here; it begins from the newest token's attention, so its choice costs no more of it than
+  // any other five do.
+  const auto by_attention = engine_->Evict(*session, {.keep = 5, .scorer = "h2o", .dry_run = true});
+  const auto by_age = engine_->Evict(*session, {.keep = 5, .scorer = "streaming", .dry_run = true});
+  ASSERT_THAT(by_attention, IsOk());
+  ASSERT_THAT(by_age, IsOk());
+  EXPECT_GT(by_age->loss.mass, 0);
+  EXPECT_LE(by_attention->loss.mass, by_age->loss.mass);
+  EXPECT_EQ(session->cache_length(), 10);
+  EXPECT_EQ(session->policy().scorer_name, "full");
   ASSERT_THAT(engine_->Evict(*session, {.keep = 5, .scorer = "streaming"}), IsOk());
   EXPECT_THAT(LiveTokens(*engine_, *session, 0, 0), ElementsAre(5, 6, 7, 8, 9));  // `full` protects nobody
 }
