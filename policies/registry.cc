@@ -36,6 +36,26 @@ constexpr ScorerRow kRegistry[] = {
      .make = [](const ScorerParameters&) { return MakeH2o(); }},
 };
 
+// "0 (short) or 1 (long)", as a refusal offers them.
+std::string ListChoices(const ParameterRow& parameter) {
+  std::string list;
+  for (size_t i = 0; i < parameter.choices.size(); ++i) {
+    const bool is_last = i + 1 == parameter.choices.size();
+    list += absl::StrFormat("%s%d (%s)", i == 0 ? "" : is_last ? " or " : ", ", i, parameter.choices[i]);
+  }
+  return list;
+}
+
+absl::Status CheckParameter(const ParameterRow& parameter, const std::string& field, double value) {
+  const bool in_range = value >= parameter.min && value <= parameter.max;  // NaN is not
+  const bool is_whole = !parameter.whole || value == std::floor(value);
+  if (in_range && is_whole) return absl::OkStatus();
+  std::string what = absl::StrFormat("%g is not a whole number", value);
+  if (!in_range) what = absl::StrFormat("%g is not in [%g, %g]", value, parameter.min, parameter.max);
+  if (!parameter.choices.empty()) what = absl::StrFormat("%g is no choice; use %s", value, ListChoices(parameter));
+  return RefuseField("PARAMETER_OUT_OF_RANGE", field, what);
+}
+
 }  // namespace
 
 std::span<const ScorerRow> ScorerRegistry() { return kRegistry; }
@@ -67,13 +87,7 @@ absl::StatusOr<ScorerParameters> ResolveParameters(const ScorerRow& row, const S
                          known.empty() ? absl::StrFormat("the scorer %s takes no parameters", row.name)
                                        : absl::StrFormat("the scorer %s takes %s", row.name, known));
     }
-    if (!(value >= parameter->min && value <= parameter->max)) {  // so that NaN is out of range
-      return RefuseField("PARAMETER_OUT_OF_RANGE", field,
-                         absl::StrFormat("%g is not in [%g, %g]", value, parameter->min, parameter->max));
-    }
-    if (parameter->whole && value != std::floor(value)) {
-      return RefuseField("PARAMETER_OUT_OF_RANGE", field, absl::StrFormat("%g is not a whole number", value));
-    }
+    EBB_TRY(CheckParameter(*parameter, field, value));
     resolved[name] = value;
   }
   return resolved;

@@ -26,8 +26,9 @@ struct ParameterRow {
   double preset = 0;  // default
   double min = 0;     // both included
   double max = 0;
-  bool whole = false;                              // takes integers alone
-  std::span<const std::string_view> choices = {};  // names of 0, 1, ...; for a choice between forms
+  bool whole = false;  // takes integers alone
+  // Names of 0, 1, ...; for a choice between forms: then min is 0, max the last and whole is set.
+  std::span<const std::string_view> choices = {};
 };
 
 struct ScorerRow {
@@ -65,7 +66,8 @@ const ScorerRow* FindScorer(std::string_view name);
 absl::Status UnknownScorer(std::string_view field, std::string_view name);
 
 // What the caller gave, and the presets of what was left out. INVALID_ARGUMENT UNKNOWN_PARAMETER naming the known ones,
-// or PARAMETER_OUT_OF_RANGE naming the range, or that a whole number is wanted; field `policy.<scorer>.<parameter>`.
+// or PARAMETER_OUT_OF_RANGE naming the range or the choices, or that a whole number is wanted; field
+// `policy.<scorer>.<parameter>`.
 absl::StatusOr<ScorerParameters> ResolveParameters(const ScorerRow& row, const ScorerParameters& given);
 
 }  // namespace ebb

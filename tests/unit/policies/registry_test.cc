@@ -35,6 +35,10 @@ TEST(ScorerRegistry, EveryRowIsComplete) {
       EXPECT_THAT(parameter.help, Not(IsEmpty()));
       EXPECT_LE(parameter.min, parameter.preset);
       EXPECT_LE(parameter.preset, parameter.max);
+      if (parameter.choices.empty()) continue;
+      EXPECT_EQ(parameter.min, 0);
+      EXPECT_EQ(parameter.max, static_cast<double>(parameter.choices.size()) - 1);
+      EXPECT_TRUE(parameter.whole);
     }
   }
 }
@@ -80,6 +84,9 @@ constexpr ParameterRow kParameters[] = {
     {.name = "kernel", .help = "width of the pooling", .preset = 7, .min = 1, .max = 63},
     {.name = "window", .help = "rows that vote", .preset = 32, .min = 1, .max = 512},
 };
+constexpr std::string_view kPools[] = {"none", "mean", "max"};
+constexpr ParameterRow kChoice[] = {{.name = "pool", .help = "form", .max = 2, .whole = true, .choices = kPools}};
+constexpr ScorerRow kChooser = {.name = "choosy", .parameters = kChoice};
 constexpr ScorerRow kRow = {.name = "snap", .parameters = kParameters};
 
 TEST(ResolveParameters, FillsPresetsAroundWhatWasGiven) {
@@ -102,6 +109,18 @@ TEST(ResolveParameters, RefusesWithNameAndRange) {
       {"below", kRow, {{"window", 0}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.window", "0 is not in [1, 512]"},
       {"above", kRow, {{"kernel", 64}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.kernel", "64 is not in [1, 63]"},
       {"not a number", kRow, {{"kernel", nan}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.kernel", "nan is not in"},
+      {"no choice",
+       kChooser,
+       {{"pool", 3}},
+       "PARAMETER_OUT_OF_RANGE",
+       "policy.choosy.pool",
+       "3 is no choice; use 0 (none), 1 (mean) or 2 (max)"},
+      {"between two choices",
+       kChooser,
+       {{"pool", 1.5}},
+       "PARAMETER_OUT_OF_RANGE",
+       "policy.choosy.pool",
+       "1.5 is no choice; use 0 (none), 1 (mean) or 2 (max)"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
