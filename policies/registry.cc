@@ -6,11 +6,33 @@
 #include "absl/strings/str_format.h"
 #include "policies/full.h"
 #include "policies/h2o.h"
+#include "policies/keydiff.h"
+#include "policies/knorm.h"
+#include "policies/random.h"
 #include "policies/status.h"
 #include "policies/streaming.h"
 
 namespace ebb {
 namespace {
+
+// A parameter that chooses between forms, the first of them unless the caller says otherwise.
+constexpr ParameterRow Choice(std::string_view name, std::string_view help, std::span<const std::string_view> choices) {
+  return {
+      .name = name, .help = help, .max = static_cast<double>(choices.size()) - 1, .whole = true, .choices = choices};
+}
+
+constexpr std::string_view kKeptKeys[] = {"short", "long"};
+constexpr ParameterRow kKnormParameters[] = {
+    Choice("keep", "which keys stay; the paper's are the short ones, on some models the long ones are worth more",
+           kKeptKeys),
+};
+
+constexpr std::string_view kRandomModes[] = {"reservoir", "fresh"};
+constexpr ParameterRow kRandomParameters[] = {
+    {.name = "seed", .help = "of the draws", .max = 0x1p53, .whole = true},
+    Choice("mode", "one draw per token, which keeps a uniform sample of all that came, or a fresh one per decision",
+           kRandomModes),
+};
 
 constexpr ScorerRow kRegistry[] = {
     {.name = "full",
@@ -34,6 +56,29 @@ constexpr ScorerRow kRegistry[] = {
      .non_negative = true,
      .recent = [](int32_t budget, int32_t /*sinks*/, int32_t /*query_heads*/) { return budget / 2; },
      .make = [](const ScorerParameters&) { return MakeH2o(); }},
+    {.name = "keydiff",
+     .summary = "Keeps the tokens whose keys are least like the mean key.",
+     .paper = "arXiv:2504.15364",
+     .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 32; },
+     .make = [](const ScorerParameters&) { return MakeKeydiff(); }},
+    {.name = "knorm",
+     .summary = "Keeps the tokens with the shortest keys, or the longest.",
+     .paper = "arXiv:2406.11430",
+     .sinks = [](int32_t /*budget*/) { return 4; },
+     .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 10; },
+     .parameters = kKnormParameters,
+     .make =
+         [](const ScorerParameters& p) { return MakeKnorm(p.at("keep") == 0 ? KeptKeys::kShort : KeptKeys::kLong); }},
+    {.name = "random",
+     .summary = "Keeps tokens by chance: the baseline to beat.",
+     .sinks = [](int32_t /*budget*/) { return 4; },
+     .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 32; },
+     .parameters = kRandomParameters,
+     .make =
+         [](const ScorerParameters& p) {
+           const auto mode = p.at("mode") == 0 ? RandomMode::kReservoir : RandomMode::kFresh;
+           return MakeRandom(static_cast<uint64_t>(p.at("seed")), mode);
+         }},
 };
 
 // "0 (short) or 1 (long)", as a refusal offers them.
