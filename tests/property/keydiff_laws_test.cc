@@ -100,6 +100,18 @@ TEST(KeydiffLaw, ScoresDoNotDependOnTheLayoutOfSlots) {
   }
 }
 
+// POLICIES 3.12, item 5: a mean of zero is zero, and not what rounding leaves of it, which would have a direction.
+TEST(KeydiffLaw, KeysThatCancelTieInAnyOrder) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    HashRandom random(seed);
+    const int32_t d = random.Uniform(1, 40);
+    GivenTokens given = {.head_dim = d, .keys = UniformFloats(random, 20 * d)};
+    for (size_t i = 0, half = given.keys.size(); i < half; ++i) given.keys.push_back(-given.keys[i]);
+    ASSERT_THAT(ScoresOf(given, seed), testing::Each(0.0F));
+  }
+}
+
 // A cluster of one direction leaves before the key that is unlike it; of equal keys the oldest leaves first.
 TEST(KeydiffLaw, TheClusterLeavesBeforeTheOutlier) {
   HashRandom random(1);
