@@ -25,13 +25,14 @@ enum class CaoteForm { kExact, kFast };
 
 // Working memory; keeps its capacity.
 struct CaoteScratch {
-  std::vector<float> output = {};  // [head_dim] X
+  std::vector<float> output = {};  // [head_dim]
   std::vector<float> center = {};  // [head_dim] what values are compared with
+  std::vector<float> kept = {};    // [n]
 };
 
 // Turns `keep` [n], attention received and >= 0, into c [n], in place; entries of free slots are ignored and become 0.
-// Scores that sum to 0 or less count as equal. A token that holds all the attention has c = infinity. Never NaN for
-// finite input. O(n * head_dim). REQUIRES: lane.memory.
+// What is below 0 or NaN counts as 0, and where nothing is above 0 all count as equal. A token that holds all the
+// attention has c = infinity. Never NaN for finite input. O(n * head_dim). REQUIRES: lane.memory.
 void Caote(const LaneView& lane, CaoteForm form, CaoteScratch& scratch, std::span<float> keep);
 
 // What leaves with a set of slots E, measured on attention weights `a` [n] that sum to 1 over the live slots:

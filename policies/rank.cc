@@ -4,10 +4,12 @@
 #include <cmath>
 
 #include "policies/check.h"
-#include "policies/select.h"
 
 namespace ebb {
 namespace {
+
+// sqrt(a^2 + b^2), without the underflow that float squares have below 1e-19.
+float Hypotenuse(float a, float b) { return static_cast<float>(std::sqrt(double{a} * a + double{b} * b)); }
 
 // Scores of one track, modifier included, into scratch.one.
 void RankTrack(const ValidSpec& policy, const Track& track, RankScratch& scratch) {
@@ -18,65 +20,58 @@ void RankTrack(const ValidSpec& policy, const Track& track, RankScratch& scratch
         scratch.one);
 }
 
-// Marks the k best candidates of one query head in `keep` by adding `raise`, once.
-void RaiseBest(const LaneView& lane, int32_t k, float raise, RankScratch& scratch, std::span<float> keep) {
-  const std::span<const float> one = scratch.one;
-  scratch.order.clear();
-  for (int32_t slot = 0; slot < static_cast<int32_t>(one.size()); ++slot) {
-    if (lane.token[slot] >= 0) scratch.order.push_back(slot);
-  }
-  // Candidates alone: the sinks and the recent tokens stay whatever they score.
-  std::ranges::sort(scratch.order, {}, [&](int32_t slot) { return lane.token[slot]; });
-  const auto end = scratch.order.end() - std::min(lane.recent, lane.live);
-  const auto begin = std::min(scratch.order.begin() + std::min(lane.sinks, lane.live), end);
-  const auto last = begin + std::min<std::ptrdiff_t>(k, end - begin);
-  std::partial_sort(begin, last, end, [&](int32_t a, int32_t b) {
-    return one[a] != one[b] ? one[a] > one[b] : lane.token[a] > lane.token[b];  // the older leaves first
-  });
-  for (auto slot = begin; slot != last; ++slot) {
-    if (keep[*slot] < raise) keep[*slot] += raise;
+// One KV head's opinion into scratch.lane: that of its one track, or the largest or the L2 norm over its query heads'.
+void RankLane(const ValidSpec& policy, std::span<const Track> tracks, RankScratch& scratch) {
+  RankTrack(policy, tracks[0], scratch);
+  std::swap(scratch.one, scratch.lane);
+  const std::span<float> lane = scratch.lane;
+  for (const Track& track : tracks.subspan(1)) {
+    RankTrack(policy, track, scratch);
+    const std::span<const float> one = scratch.one;
+    for (size_t slot = 0; slot < lane.size(); ++slot) {
+      const bool larger = one[slot] > lane[slot] || std::isnan(one[slot]);
+      const float largest = larger ? one[slot] : lane[slot];
+      lane[slot] = policy.reduction == Reduction::kL2 ? Hypotenuse(one[slot], lane[slot]) : largest;
+    }
   }
 }
 
-// One KV head's opinion into scratch.lane.
-void RankLane(const ValidSpec& policy, std::span<const Track> tracks, RankScratch& scratch) {
-  const auto heads = static_cast<float>(tracks.size());
-  if (tracks.size() == 1) {
-    RankTrack(policy, tracks[0], scratch);
-    std::swap(scratch.one, scratch.lane);
-    return;
+// Adds to scratch.let_go who is not among the track's k best candidates, by the rule that decides who leaves.
+void LetGo(const LaneView& lane, int32_t k, RankScratch& scratch) {
+  const int32_t candidates = std::max(lane.live - lane.sinks - lane.recent, 0);
+  EBB_CHECK(SelectVictims(lane, scratch.one, std::max(candidates - k, 0), scratch.select, scratch.victims).ok());
+  for (const int32_t slot : scratch.victims) ++scratch.let_go[slot];
+}
+
+// Lifts the scores of those whom some track would not let go above the scores of the others.
+void LiftTheWanted(std::span<const int32_t> token, int32_t tracks, std::span<const int32_t> let_go,
+                   std::span<float> keep) {
+  float ceiling = -INFINITY;  // of the unwanted
+  float floor = INFINITY;     // of the wanted
+  for (size_t slot = 0; slot < keep.size(); ++slot) {
+    if (token[slot] < 0) continue;
+    if (let_go[slot] == tracks) ceiling = std::fmax(ceiling, keep[slot]);
+    if (let_go[slot] < tracks) floor = std::fmin(floor, keep[slot]);
   }
-  scratch.lane.assign(tracks[0].lane.token.size(), policy.reduction == Reduction::kMax ? -INFINITY : 0.0F);
-  for (const Track& track : tracks) {
-    RankTrack(policy, track, scratch);
-    for (size_t slot = 0; slot < scratch.lane.size(); ++slot) {
-      const float one = scratch.one[slot];
-      float& lane = scratch.lane[slot];
-      switch (policy.reduction) {
-        case Reduction::kMean:
-        case Reduction::kUnion:
-          lane += one / heads;
-          break;
-        case Reduction::kMax:
-          lane = std::max(lane, one);
-          break;
-        case Reduction::kL2:
-          lane += one * one;
-          break;
-      }
-    }
+  if (floor > ceiling) return;  // as they are; or nobody is unwanted
+  for (size_t slot = 0; slot < keep.size(); ++slot) {
+    if (let_go[slot] == tracks || keep[slot] == INFINITY) continue;
+    keep[slot] = std::nextafter(ceiling + (keep[slot] - floor), INFINITY);
   }
-  if (policy.reduction == Reduction::kL2) {
-    for (float& lane : scratch.lane) lane = std::sqrt(lane);
-  }
-  if (policy.reduction != Reduction::kUnion) return;
+}
+
+void RankUnion(const ValidSpec& policy, std::span<const Track> tracks, RankScratch& scratch, std::span<float> keep) {
   const LaneView& lane = tracks[0].lane;
-  const int32_t k = (lane.budget - lane.sinks - lane.recent) / static_cast<int32_t>(tracks.size());
-  const float raise = 2 * std::max(1.0F, std::ranges::max(scratch.lane));
+  const auto count = static_cast<int32_t>(tracks.size());
+  const int32_t k = std::max(lane.budget - lane.sinks - lane.recent, 0) / count;
+  scratch.let_go.assign(keep.size(), 0);
+  std::ranges::fill(keep, 0.0F);
   for (const Track& track : tracks) {
     RankTrack(policy, track, scratch);
-    RaiseBest(track.lane, std::max(k, 0), raise, scratch, scratch.lane);
+    LetGo(track.lane, k, scratch);
+    for (size_t slot = 0; slot < keep.size(); ++slot) keep[slot] += scratch.one[slot] / static_cast<float>(count);
   }
+  LiftTheWanted(lane.token, count, scratch.let_go, keep);
 }
 
 }  // namespace
@@ -85,24 +80,28 @@ void RankScratch::Reserve(int32_t slots) {
   const auto size = static_cast<size_t>(slots);
   one.reserve(size);
   lane.reserve(size);
-  order.reserve(size);
+  let_go.reserve(size);
+  victims.reserve(size);
+  select.ages.reserve(size);
+  select.turns.reserve(size);
 }
 
 void Rank(const ValidSpec& policy, std::span<const Track> tracks, RankScratch& scratch, std::span<float> keep) {
   EBB_CHECK(!tracks.empty());
-  const size_t heads = policy.heads_apart() ? static_cast<size_t>(tracks[0].lane.query_heads) : 1;
+  const size_t heads = policy.heads_apart() ? static_cast<size_t>(policy.query_heads) : 1;
   EBB_CHECK(tracks.size() % heads == 0);
-  const bool squares = policy.modifier != Modifier::kNone && tracks.size() > heads;
+  if (policy.reduction == Reduction::kUnion) return RankUnion(policy, tracks, scratch, keep);
+  const bool squares = policy.modifier != Modifier::kNone;
   for (size_t first = 0; first < tracks.size(); first += heads) {
     RankLane(policy, tracks.subspan(first, heads), scratch);
+    const std::span<const float> lane = scratch.lane;
     for (size_t slot = 0; slot < keep.size(); ++slot) {
-      const float lane = squares ? scratch.lane[slot] * scratch.lane[slot] : scratch.lane[slot];
-      keep[slot] = first == 0 ? lane : keep[slot] + lane;
+      keep[slot] = first == 0 ? lane[slot] : squares ? Hypotenuse(keep[slot], lane[slot]) : keep[slot] + lane[slot];
     }
   }
-  if (tracks.size() == heads) return;
   const auto lanes = static_cast<float>(tracks.size() / heads);
-  for (float& k : keep) k = squares ? std::sqrt(k) : k / lanes;
+  if (lanes == 1 || squares) return;
+  for (float& k : keep) k /= lanes;
 }
 
 }  // namespace ebb

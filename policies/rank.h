@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "policies/caote.h"
+#include "policies/select.h"
 #include "policies/spec.h"
 
 namespace ebb {
 
-// One state of the scorer and what it sees: a KV head's, or a query head's where the policy keeps heads apart.
+// One state of the scorer and what it sees: a KV head's, or a query head's where the policy keeps heads apart, whose
+// lane.query_heads is then 1.
 struct Track {
   LaneView lane = {};
   ScorerState state = {};
@@ -23,9 +25,11 @@ struct RankScratch {
   // Room for lanes of `slots` slots, so that ranking them allocates nothing.
   void Reserve(int32_t slots);
 
-  std::vector<float> one = {};   // [n] of one track
-  std::vector<float> lane = {};  // [n] of one KV head
-  std::vector<int32_t> order = {};
+  std::vector<float> one = {};       // [n] of one track
+  std::vector<float> lane = {};      // [n] of one KV head
+  std::vector<int32_t> let_go = {};  // [n] tracks that would let the slot go
+  std::vector<int32_t> victims = {};
+  SelectScratch select = {};
   CaoteScratch caote = {};
 };
 
@@ -33,8 +37,10 @@ struct RankScratch {
 // each KV head's query heads together. Within a KV head by policy.reduction; between KV heads, which Scope::kLayer
 // makes decide together, by the mean, or with a modifier by the L2 norm, the error of all heads.
 //
-// Reduction::kUnion (SAGE): with k = floor((budget - sinks - recent) / query heads), the k best candidates of each
-// query head first, then the rest, each by the mean over the heads.
+// Reduction::kUnion (SAGE) takes no account of KV heads: with k = floor((budget - sinks - recent) / tracks), the k best
+// candidates of each track first, then the rest, each by the mean over the tracks.
+//
+// O(n) for each track. A score that is not a number stays so, and selection counts it.
 void Rank(const ValidSpec& policy, std::span<const Track> tracks, RankScratch& scratch, std::span<float> keep);
 
 }  // namespace ebb
