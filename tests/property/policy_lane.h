@@ -1,5 +1,5 @@
-// A policy at work on one lane of random attention: observe, and when the trigger is due score, select and evict. What
-// the engine does for real, written to be read.
+// A policy at work on the lanes of random attention that decide together: observe, and when the trigger is due score,
+// reduce, select and evict. What the engine does for real, written to be read.
 
 #ifndef EBB_TESTS_PROPERTY_POLICY_LANE_H_
 #define EBB_TESTS_PROPERTY_POLICY_LANE_H_
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "policies/rank.h"
 #include "policies/registry.h"
 #include "policies/select.h"
 #include "policies/spec.h"
@@ -18,64 +19,166 @@
 
 namespace ebb {
 
-// The row's policy with this trigger and its own defaults for the rest; a budget without room for these is raised to
-// the smallest that has it. `full` takes a budget alone.
+// The choices of a policy that decide who leaves.
+struct PolicyForm {
+  const ScorerRow* row = nullptr;
+  Reduction reduction = Reduction::kMean;
+  Modifier modifier = Modifier::kNone;
+  Scope scope = Scope::kKvHead;
+
+  bool operator==(const PolicyForm&) const = default;
+};
+
+inline std::string NameOf(const PolicyForm& form) {
+  constexpr const char* kReductions[] = {"", " by max", " by L2", " by union"};
+  constexpr const char* kModifiers[] = {"", "caote ", "fast_caote "};
+  return kModifiers[static_cast<int>(form.modifier)] + std::string(form.row->name) +
+         kReductions[static_cast<int>(form.reduction)] + (form.scope == Scope::kLayer ? " per layer" : "");
+}
+
+// The form's policy, run at every step, with this trigger and the scorer's defaults for the rest; a budget without room
+// for these is raised to the smallest that has it. `full` takes a budget alone.
+inline PolicySpec SpecOf(const PolicyForm& form, const Trigger& trigger) {
+  PolicySpec spec = {.scorer = std::string(form.row->name), .budget = trigger.budget};
+  if (!form.row->evicts) return spec;
+  spec.overflow = trigger.overflow;
+  spec.slack = trigger.slack;
+  spec.max_drop = trigger.max_drop;
+  spec.schedule = Schedule::kEveryStep;
+  spec.scope = form.scope;
+  spec.reduction = form.reduction;
+  spec.modifier = form.modifier;
+  return spec;
+}
+
+inline ValidSpec ResolveWithRoom(PolicySpec spec, int32_t query_heads = 1) {
+  while (!Resolve(spec, {.query_heads = query_heads}).ok() && *spec.budget < 1000) ++*spec.budget;
+  return Resolve(spec, {.query_heads = query_heads}).value();
+}
+
 inline ValidSpec SpecFor(const ScorerRow& row, const Trigger& trigger) {
-  PolicySpec spec = {.scorer = std::string(row.name), .budget = trigger.budget};
-  if (row.evicts) {
-    spec.overflow = trigger.overflow;
-    spec.slack = trigger.slack;
-    spec.max_drop = trigger.max_drop;
+  return ResolveWithRoom(SpecOf({.row = &row, .reduction = row.reduction}, trigger));
+}
+
+// Every form that Resolve accepts, of every scorer.
+inline std::vector<PolicyForm> AllForms() {
+  std::vector<PolicyForm> forms;
+  for (const ScorerRow& row : ScorerRegistry()) {
+    for (const Scope scope : {Scope::kKvHead, Scope::kLayer}) {
+      for (const Modifier modifier : {Modifier::kNone, Modifier::kCaote, Modifier::kFastCaote}) {
+        for (const Reduction reduction : {Reduction::kMean, Reduction::kMax, Reduction::kL2, Reduction::kUnion}) {
+          const PolicyForm form = {.row = &row, .reduction = reduction, .modifier = modifier, .scope = scope};
+          PolicySpec spec = SpecOf(form, {.budget = 1000});
+          if (!row.evicts && !(form == PolicyForm{.row = &row})) continue;  // SpecOf leaves the form out
+          if (Resolve(spec, {}).ok()) forms.push_back(form);
+        }
+      }
+    }
   }
-  while (!Resolve(spec, {}).ok() && *spec.budget < 1000) ++*spec.budget;
-  return Resolve(spec, {}).value();
+  return forms;
 }
 
 class PolicyLane {
  public:
-  PolicyLane(const ValidSpec& spec, const RandomAttentionOptions& options)
-      : attention(options),
-        state(static_cast<size_t>(options.slots) * spec.scorer->needs().state_floats, 0.0F),
-        lane_state(static_cast<size_t>(spec.scorer->lane_floats(attention.shape())), 0.0F),
-        spec_(spec),
-        keep_(static_cast<size_t>(options.slots)) {}
+  // options.query_heads are those of the spec, and options.kv_heads is 1 unless they decide together.
+  PolicyLane(const ValidSpec& spec, const RandomAttentionOptions& options) : attention(options), spec_(spec) {
+    EBB_CHECK(options.query_heads == spec.query_heads || !spec.heads_apart());
+    EBB_CHECK(options.kv_heads == 1 || spec.scope == Scope::kLayer || spec.lockstep);
+    const LaneShape shape = {.query_heads = QueryHeads(), .head_dim = RandomAttention::kHeadDim};
+    for (int32_t kv = 0; kv < options.kv_heads; ++kv) {
+      for (int32_t query = 0; query < options.query_heads; query += shape.query_heads) {
+        states.push_back({.head = {.kv = kv, .query = query}});
+        states.back().slot.resize(static_cast<size_t>(options.slots) * spec.scorer->needs().state_floats);
+        states.back().lane.resize(static_cast<size_t>(spec.scorer->lane_floats(shape)));
+      }
+    }
+  }
 
   // Adds `queries` tokens and prunes if due. Returns the tokens that left, in slot order.
   std::vector<int32_t> Step(int32_t queries) {
-    const Needs needs = spec_.scorer->needs();
-    const Observation seen = attention.Step(queries, needs);
-    for (const int32_t slot : attention.placed()) {
-      std::fill_n(state.begin() + int64_t{slot} * needs.state_floats, needs.state_floats, 0.0F);
-    }
-    if (needs.observes()) spec_.scorer->Observe(View(), seen, {.slot = state, .lane = lane_state});
+    Observe(queries);
     return Prune(spec_.evicts ? TokensToDrop(spec_.trigger, attention.live()) : 0);
   }
 
+  void Observe(int32_t queries) {
+    attention.Step(queries);
+    const Needs needs = spec_.scorer->needs();
+    for (State& state : states) {
+      for (const int32_t slot : attention.placed()) {
+        std::fill_n(state.slot.begin() + int64_t{slot} * needs.state_floats, needs.state_floats, 0.0F);
+      }
+      if (!needs.observes()) continue;
+      const Observation seen =
+          spec_.heads_apart() ? attention.Seen(state.head, needs) : attention.Seen(state.head.kv, needs);
+      spec_.scorer->Observe(View(state.head.kv), seen, {.slot = state.slot, .lane = state.lane});
+    }
+  }
+
+  // Keep scores [slots] of the lanes as they stand.
+  const std::vector<float>& Score() {
+    std::vector<Track> tracks;
+    for (State& state : states) {
+      tracks.push_back({.lane = View(state.head.kv), .state = {.slot = state.slot, .lane = state.lane}});
+      if (spec_.scorer->needs().probes) tracks.back().lane.probed = Probe(tracks.back(), state);
+    }
+    keep_.assign(static_cast<size_t>(attention.options().slots), 0.0F);
+    Rank(spec_, tracks, rank_, keep_);
+    return keep_;
+  }
+
   std::vector<int32_t> Prune(int32_t count) {
+    victims.clear();
+    if (count == 0) return {};
+    Score();
     const LaneView lane = View();
-    if (count > 0) spec_.scorer->Score(lane, {.slot = state, .lane = lane_state}, keep_);
-    EXPECT_THAT(SelectVictims(lane, keep_, count, scratch_, victims), IsOk());
+    EXPECT_THAT(SelectVictims(lane, keep_, count, select_, victims), IsOk());
     std::vector<int32_t> tokens;
     for (const int32_t slot : victims) tokens.push_back(lane.token[slot]);
     attention.Evict(victims);
     return tokens;
   }
 
-  LaneView View() const {
-    LaneView lane = attention.View(spec_.sinks, spec_.recent);
+  LaneView View(int32_t kv = 0) const {
+    LaneView lane = attention.View(kv, spec_.sinks, spec_.recent);
     lane.budget = spec_.trigger.budget;
+    lane.query_heads = QueryHeads();
+    if (spec_.needs().memory) lane.memory = &attention.memory(kv);
     return lane;
   }
 
+  const ValidSpec& spec() const { return spec_; }
+
   RandomAttention attention;
-  std::vector<float> state;       // [slots * state_floats]
-  std::vector<float> lane_state;  // [lane_floats]
-  std::vector<int32_t> victims;   // slots that left last
+  // A scorer's memory of a KV head, or where the policy keeps query heads apart of one of them.
+  struct State {
+    HeadIndex head = {};
+    std::vector<float> slot = {};  // [slots * state_floats]
+    std::vector<float> lane = {};  // [lane_floats]
+    std::vector<float> probed = {};
+  };
+  std::vector<State> states;
+  std::vector<int32_t> victims;  // slots that left last
 
  private:
+  // That one state speaks for.
+  int32_t QueryHeads() const { return spec_.heads_apart() ? 1 : attention.options().query_heads; }
+
+  std::span<const float> Probe(const Track& track, State& state) const {
+    std::vector<double> sums(static_cast<size_t>(attention.options().slots), 0.0);
+    for (int32_t head = 0; head < QueryHeads(); ++head) {
+      std::vector<int32_t> tokens;
+      std::vector<float> queries;
+      spec_.scorer->AppendProbes(track.lane, head, track.state, tokens, queries);
+      attention.AddProbes(state.head.kv, tokens, queries, 1.0 / QueryHeads(), sums);
+    }
+    state.probed.assign(sums.begin(), sums.end());
+    return state.probed;
+  }
+
   ValidSpec spec_;
   std::vector<float> keep_;
-  SelectScratch scratch_;
+  RankScratch rank_;
+  SelectScratch select_;
 };
 
 }  // namespace ebb

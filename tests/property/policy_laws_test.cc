@@ -9,7 +9,9 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "policies/hash_random.h"
@@ -26,13 +28,13 @@ using testing::UnorderedElementsAreArray;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-using Law = std::function<void(const ScorerRow& row, uint64_t seed)>;
-
-void ForEveryScorer(uint64_t seeds, const Law& law) {
-  for (const ScorerRow& row : ScorerRegistry()) {
-    for (uint64_t seed = 0; seed < seeds; ++seed) {
-      SCOPED_TRACE(testing::Message() << row.name << ", seed " << seed);
-      law(row, seed);
+// Each of `seeds` tries of each form has a seed of its own.
+void ForEveryPolicy(uint64_t seeds, const std::function<void(const PolicyForm& form, uint64_t seed)>& law) {
+  uint64_t seed = 0;
+  for (const PolicyForm& form : AllForms()) {
+    for (uint64_t i = 0; i < seeds; ++i, ++seed) {
+      SCOPED_TRACE(testing::Message() << NameOf(form) << ", seed " << seed);
+      law(form, seed);
       if (testing::Test::HasFailure()) return;
     }
   }
@@ -50,32 +52,54 @@ int32_t RandomQueries(HashRandom& random, int32_t block_max) {
   return random.Uniform(0, 5) == 0 ? random.Uniform(1, block_max) : 1;
 }
 
-// A lane as it may look at any time, with random state, and the scores that the scorer gives it.
-struct RandomLane {
-  RandomLane(const ScorerRow& row, HashRandom& random) {
-    const auto slots = static_cast<size_t>(random.Uniform(1, 120));
-    const int32_t first = random.Uniform(0, 1) == 0 ? 0 : random.Uniform(0, 1 << 25);
-    token.assign(slots, -1);
-    for (size_t slot = 0; slot < slots; ++slot) token[slot] = first + static_cast<int32_t>(slot) * 3;
-    for (size_t slot = slots; slot-- > 1;) {
-      std::swap(token[slot], token[random.Uniform(0, static_cast<int32_t>(slot))]);
+// The form's policy with random numbers for the rest, and lanes for it.
+struct RandomPolicy {
+  RandomPolicy(const PolicyForm& form, HashRandom& random, const Trigger& trigger) {
+    options.query_heads = random.Uniform(1, 4);
+    options.kv_heads = form.scope == Scope::kLayer || form.row->lockstep ? random.Uniform(1, 3) : 1;
+    options.positions = static_cast<Positions>(random.Uniform(0, 1));
+    PolicySpec asked = SpecOf(form, trigger);
+    for (const ParameterRow& parameter : form.row->parameters) {
+      const auto choices = static_cast<int32_t>(parameter.choices.size());
+      if (choices > 0) asked.parameters[std::string(parameter.name)] = random.Uniform(0, choices - 1);
     }
-    for (int32_t& t : token) t = random.Uniform(0, 4) == 0 ? -1 : t;
-    const auto scorer = row.make(ResolveParameters(row, {}).value());
-    std::vector<float> state(slots * scorer->needs().state_floats);
-    for (float& value : state) value = random.UniformFloat() * 50;
-    keep.resize(slots);
-    live = static_cast<int32_t>(std::ranges::count_if(token, [](int32_t t) { return t >= 0; }));
-    scorer->Score(View(0, 0), {.slot = state}, keep);
+    spec = ResolveWithRoom(asked, options.query_heads);
   }
 
-  LaneView View(int32_t sinks, int32_t recent) const {
-    return {.token = token, .live = live, .sinks = sinks, .recent = recent};
+  PolicyLane Lane(uint64_t seed, int32_t slots, Placement placement = Placement::kLowest) const {
+    RandomAttentionOptions at = options;
+    at.seed = seed;
+    at.slots = slots;
+    at.placement = placement;
+    return {spec, at};
   }
 
-  std::vector<int32_t> token;
+  RandomAttentionOptions options;
+  ValidSpec spec;
+};
+
+// A lane as it may look at any time: some slots free, tokens anywhere in the log, and the scores of its policy.
+struct RandomLane {
+  RandomLane(const PolicyForm& form, uint64_t seed, HashRandom& random) {
+    RandomPolicy policy(form, random, {.budget = random.Uniform(5, 60)});
+    policy.options.first_token = random.Uniform(0, 1) == 0 ? 0 : random.Uniform(0, 1 << 25);
+    lane.emplace(policy.Lane(seed, 120, Placement::kRandom));
+    for (int32_t step = random.Uniform(1, 8); step > 0; --step) {
+      lane->Observe(random.Uniform(1, 10));
+      std::vector<int32_t> leaving;
+      for (int32_t slot = 0; slot < 120; ++slot) {
+        const bool live = lane->attention.View(0, 0, 0).token[slot] >= 0;
+        if (live && random.Uniform(0, 5) == 0) leaving.push_back(slot);
+      }
+      lane->attention.Evict(leaving);
+    }
+    keep = lane->Score();
+  }
+
+  LaneView View(int32_t sinks, int32_t recent) const { return lane->attention.View(0, sinks, recent); }
+
+  std::optional<PolicyLane> lane;
   std::vector<float> keep;
-  int32_t live = 0;
 };
 
 // Slots in the order in which select.h lets them go, by sorting everything.
@@ -97,9 +121,9 @@ std::vector<int32_t> EvictionOrder(const LaneView& lane, const std::vector<float
 }
 
 TEST(PolicyLaw, VictimsAreTheSmallestOfTheTotalOrder) {
-  ForEveryScorer(500, [](const ScorerRow& row, uint64_t seed) {
+  ForEveryPolicy(20, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
-    RandomLane lane(row, random);
+    RandomLane lane(form, seed, random);
     // Ties, zeros of both signs and what is not a number, as a broken model would give them.
     const std::vector<float> odd = {kNan, -kNan, kInf, -kInf, 0.0F, -0.0F, 1.0F};
     const int32_t share = random.Uniform(1, 6);
@@ -122,17 +146,17 @@ TEST(PolicyLaw, VictimsAreTheSmallestOfTheTotalOrder) {
 }
 
 TEST(PolicyLaw, SinksAndRecentAreNeverChosen) {
-  ForEveryScorer(60, [](const ScorerRow& row, uint64_t seed) {
+  ForEveryPolicy(3, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
-    const ValidSpec spec = SpecFor(row, RandomTrigger(random));
-    PolicyLane lane(spec, {.seed = seed, .slots = 700});
-    for (int step = 0; step < 60; ++step) {
+    const RandomPolicy policy(form, random, RandomTrigger(random));
+    PolicyLane lane = policy.Lane(seed, 700);
+    for (int step = 0; step < 40; ++step) {
       lane.Step(RandomQueries(random, 20));
       const std::vector<int32_t> live = lane.attention.LiveTokens();
-      for (int32_t sink = 0; sink < std::min<int32_t>(spec.sinks, lane.attention.live()); ++sink) {
+      for (int32_t sink = 0; sink < std::min<int32_t>(policy.spec.sinks, lane.attention.live()); ++sink) {
         ASSERT_EQ(live[sink], sink);
       }
-      for (int32_t back = 1; back <= std::min<int32_t>(spec.recent, lane.attention.live()); ++back) {
+      for (int32_t back = 1; back <= std::min<int32_t>(policy.spec.recent, lane.attention.live()); ++back) {
         ASSERT_EQ(live[live.size() - back], lane.attention.tokens() - back);
       }
     }
@@ -140,9 +164,9 @@ TEST(PolicyLaw, SinksAndRecentAreNeverChosen) {
 }
 
 TEST(PolicyLaw, NanLeavesFirstAndNeverTheProtected) {
-  ForEveryScorer(200, [](const ScorerRow& row, uint64_t seed) {
+  ForEveryPolicy(10, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
-    RandomLane lane(row, random);
+    RandomLane lane(form, seed, random);
     const LaneView view = lane.View(2, 3);
     const std::vector<int32_t> candidates = EvictionOrder(view, lane.keep);
     if (candidates.empty()) return;
@@ -159,14 +183,11 @@ TEST(PolicyLaw, NanLeavesFirstAndNeverTheProtected) {
 }
 
 TEST(PolicyLaw, WhoLeavesDoesNotDependOnTheLayoutOfSlots) {
-  ForEveryScorer(30, [](const ScorerRow& row, uint64_t seed) {
+  ForEveryPolicy(3, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
-    const ValidSpec spec = SpecFor(row, RandomTrigger(random));
-    const RandomAttentionOptions ordered = {.seed = seed, .slots = 500, .query_heads = random.Uniform(1, 4)};
-    RandomAttentionOptions scattered = ordered;
-    scattered.placement = Placement::kRandom;
-    PolicyLane one(spec, ordered);
-    PolicyLane other(spec, scattered);
+    const RandomPolicy policy(form, random, RandomTrigger(random));
+    PolicyLane one = policy.Lane(seed, 500);
+    PolicyLane other = policy.Lane(seed, 500, Placement::kRandom);
     for (int step = 0; step < 40; ++step) {
       const int32_t queries = RandomQueries(random, 20);
       const std::vector<int32_t> left = one.Step(queries);
@@ -176,74 +197,79 @@ TEST(PolicyLaw, WhoLeavesDoesNotDependOnTheLayoutOfSlots) {
 }
 
 TEST(PolicyLaw, TheSameSeedGivesTheSameVictimsInTheSameSlots) {
-  ForEveryScorer(20, [](const ScorerRow& row, uint64_t seed) {
+  ForEveryPolicy(2, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
-    const ValidSpec spec = SpecFor(row, RandomTrigger(random));
-    const RandomAttentionOptions options = {.seed = seed, .slots = 500};
-    PolicyLane one(spec, options);
-    PolicyLane other(spec, options);
-    for (int step = 0; step < 40; ++step) {
-      const int32_t queries = RandomQueries(random, 20);
+    const RandomPolicy policy(form, random, RandomTrigger(random));
+    PolicyLane one = policy.Lane(seed, 200);
+    PolicyLane other = policy.Lane(seed, 200);
+    for (int step = 0; step < 30; ++step) {
+      const int32_t queries = std::min(RandomQueries(random, 20), 190 - one.attention.live());
+      if (queries < 1) return;
       one.Step(queries);
       other.Step(queries);
       ASSERT_THAT(other.victims, ElementsAreArray(one.victims));
-      ASSERT_THAT(other.state, ElementsAreArray(one.state));
+      for (size_t track = 0; track < one.states.size(); ++track) {
+        ASSERT_THAT(other.states[track].slot, ElementsAreArray(one.states[track].slot));
+        ASSERT_THAT(other.states[track].lane, ElementsAreArray(one.states[track].lane));
+      }
     }
   });
 }
 
 // What a slot's former token gathered never reaches the next one: a lane that never reuses a slot keeps the same state.
 TEST(PolicyLaw, StateBelongsToTheTokenAndLeavesWithIt) {
-  ForEveryScorer(30, [](const ScorerRow& row, uint64_t seed) {
+  ForEveryPolicy(1, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
-    const ValidSpec spec = SpecFor(row, {.budget = random.Uniform(5, 40)});
-    const int32_t floats = spec.scorer->needs().state_floats;
-    constexpr int32_t kTokens = 150;
-    const int32_t slots = row.evicts ? static_cast<int32_t>(Capacity(spec.trigger, 1)) : kTokens;
-    PolicyLane reusing(spec, {.seed = seed, .slots = slots});
-    PolicyLane spacious(spec, {.seed = seed, .slots = 2 * kTokens, .placement = Placement::kRandom});
+    const RandomPolicy policy(form, random, {.budget = random.Uniform(5, 40)});
+    const int32_t floats = policy.spec.scorer->needs().state_floats;
+    constexpr int32_t kTokens = 120;
+    const int32_t slots = form.row->evicts ? static_cast<int32_t>(Capacity(policy.spec.trigger, 1)) : kTokens;
+    PolicyLane reusing = policy.Lane(seed, slots);
+    PolicyLane spacious = policy.Lane(seed, 2 * kTokens, Placement::kRandom);
     for (int step = 0; step < kTokens; ++step) {
       reusing.Step(1);
       spacious.Step(1);
-      std::map<int32_t, std::vector<float>> expected;
+      std::map<std::pair<size_t, int32_t>, std::vector<float>> expected;  // by track and token
       const auto gather = [&](const PolicyLane& lane, auto visit) {
-        const LaneView view = lane.attention.View(0, 0);
+        const LaneView view = lane.View();
         for (size_t slot = 0; slot < view.token.size(); ++slot) {
-          const auto state = lane.state.begin() + static_cast<int64_t>(slot) * floats;
-          if (view.token[slot] >= 0) visit(view.token[slot], std::vector<float>(state, state + floats));
+          for (size_t track = 0; track < lane.states.size() && view.token[slot] >= 0; ++track) {
+            const auto state = lane.states[track].slot.begin() + static_cast<int64_t>(slot) * floats;
+            visit(std::pair(track, view.token[slot]), std::vector<float>(state, state + floats));
+          }
         }
       };
-      gather(spacious, [&](int32_t token, const std::vector<float>& state) { expected[token] = state; });
-      gather(reusing, [&](int32_t token, const std::vector<float>& state) { ASSERT_EQ(state, expected.at(token)); });
+      gather(spacious, [&](const auto& key, const std::vector<float>& state) { expected[key] = state; });
+      gather(reusing, [&](const auto& key, const std::vector<float>& state) { ASSERT_EQ(state, expected.at(key)); });
     }
   });
 }
 
 // length = min(tokens, budget) after each step where R = 1 and sigma = 0.
 TEST(PolicyLaw, LengthIsTheBudgetAfterEveryStepWithoutOverflowAndSlack) {
-  ForEveryScorer(30, [](const ScorerRow& row, uint64_t seed) {
-    if (!row.evicts) return;
+  ForEveryPolicy(2, [](const PolicyForm& form, uint64_t seed) {
+    if (!form.row->evicts) return;
     HashRandom random(seed);
-    const ValidSpec spec = SpecFor(row, {.budget = random.Uniform(5, 60)});
-    PolicyLane lane(spec, {.seed = seed, .slots = static_cast<int32_t>(Capacity(spec.trigger, 20))});
-    for (int step = 0; step < 60; ++step) {
+    const RandomPolicy policy(form, random, {.budget = random.Uniform(5, 60)});
+    PolicyLane lane = policy.Lane(seed, static_cast<int32_t>(Capacity(policy.spec.trigger, 20)));
+    for (int step = 0; step < 40; ++step) {
       lane.Step(RandomQueries(random, 20));
-      ASSERT_EQ(lane.attention.live(), std::min(lane.attention.tokens(), spec.trigger.budget));
+      ASSERT_EQ(lane.attention.live(), std::min(lane.attention.tokens(), policy.spec.trigger.budget));
     }
   });
 }
 
 // The lane has Capacity slots and not one more: placing a token beyond them ends the test.
 TEST(PolicyLaw, CapacityIsNeverExceededUnderLazyTriggers) {
-  ForEveryScorer(60, [](const ScorerRow& row, uint64_t seed) {
-    if (!row.evicts) return;
+  ForEveryPolicy(2, [](const PolicyForm& form, uint64_t seed) {
+    if (!form.row->evicts) return;
     HashRandom random(seed);
-    const ValidSpec spec = SpecFor(row, RandomTrigger(random));
-    PolicyLane lane(spec, {.seed = seed, .slots = static_cast<int32_t>(Capacity(spec.trigger, 20))});
-    for (int step = 0; step < 60; ++step) {
+    const RandomPolicy policy(form, random, RandomTrigger(random));
+    PolicyLane lane = policy.Lane(seed, static_cast<int32_t>(Capacity(policy.spec.trigger, 20)));
+    for (int step = 0; step < 40; ++step) {
       lane.Step(RandomQueries(random, 20));
-      ASSERT_GE(lane.attention.live(), std::min(lane.attention.tokens(), spec.trigger.budget));
-      ASSERT_LE(lane.attention.live(), Capacity(spec.trigger, 0));
+      ASSERT_GE(lane.attention.live(), std::min(lane.attention.tokens(), policy.spec.trigger.budget));
+      ASSERT_LE(lane.attention.live(), Capacity(policy.spec.trigger, 0));
     }
   });
 }
@@ -251,8 +277,11 @@ TEST(PolicyLaw, CapacityIsNeverExceededUnderLazyTriggers) {
 // Callers write any number. What passes leaves room for a choice and cannot overflow; what does not says where.
 TEST(PolicyLaw, AnySpecIsRefusedWithItsFieldOrSafe) {
   int passed = 0;
-  ForEveryScorer(20000, [&](const ScorerRow& row, uint64_t seed) {
+  for (uint64_t seed = 0; seed < 60000; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
     HashRandom random(seed);
+    const auto scorers = static_cast<int32_t>(ScorerRegistry().size());
+    const ScorerRow& row = ScorerRegistry()[random.Uniform(0, scorers - 1)];
     constexpr int32_t kMin = std::numeric_limits<int32_t>::min();
     constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
     const std::vector<int32_t> odd = {kMin, -1, 0, 1, kBudgetMax - 1, kBudgetMax, kBudgetMax + 1, kMax};
@@ -267,27 +296,37 @@ TEST(PolicyLaw, AnySpecIsRefusedWithItsFieldOrSafe) {
     spec.sinks = number();
     spec.recent = number();
     if (random.Uniform(0, 4) == 0) spec.budget_ratio = random.UniformFloat() * 1.2 - 0.1;
-    auto valid = Resolve(spec, {.trained_context = number().value_or(2048)});
+    if (random.Uniform(0, 4) == 0) spec.schedule = static_cast<Schedule>(random.Uniform(0, 2));
+    if (random.Uniform(0, 9) == 0) spec.every_n = number().value_or(0);
+    if (random.Uniform(0, 9) == 0) spec.then = static_cast<Then>(random.Uniform(0, 2));
+    if (random.Uniform(0, 9) == 0) spec.grow_max = number();
+    if (random.Uniform(0, 9) == 0) spec.scope = static_cast<Scope>(random.Uniform(0, 1));
+    if (random.Uniform(0, 9) == 0) spec.reduction = static_cast<Reduction>(random.Uniform(0, 3));
+    if (random.Uniform(0, 9) == 0) spec.modifier = static_cast<Modifier>(random.Uniform(0, 2));
+    auto valid = Resolve(spec, {.trained_context = number().value_or(2048), .query_heads = random.Uniform(1, 8)});
     if (valid.ok()) valid = FixBudget(*valid, std::max(0, number().value_or(1000)));
     if (!valid.ok()) {
       const Refusal refusal = GetRefusal(valid.status());
       ASSERT_FALSE(refusal.reason.empty());
       ASSERT_EQ(refusal.field.find("policy."), 0U) << valid.status();
-      return;
+      continue;
     }
     ++passed;
     ASSERT_LE(valid->sinks + valid->recent + (row.scored ? 1 : 0), valid->trigger.budget);
     ASSERT_LE(Capacity(valid->trigger, 512), 2 * kBudgetMax + 512);
     ASSERT_LE(TokensToDrop(valid->trigger, 2 * kBudgetMax), 2 * kBudgetMax - valid->trigger.budget);
-  });
+    ASSERT_EQ(valid->grow_max > 0, valid->schedule == Schedule::kOncePrompt && valid->then == Then::kGrow);
+    ASSERT_TRUE(valid->grow_max == 0 || valid->grow_max >= valid->trigger.budget);
+    ASSERT_EQ(valid->every_n > 0, valid->schedule == Schedule::kEveryN);
+  }
   EXPECT_GT(passed, 3000);
 }
 
 TEST(PolicyLaw, NobodyLeavesWhileEveryoneFits) {
-  ForEveryScorer(10, [](const ScorerRow& row, uint64_t seed) {
+  ForEveryPolicy(1, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
-    PolicyLane lane(SpecFor(row, {.budget = 200}), {.seed = seed, .slots = 200});
-    while (lane.attention.live() < 190) {
+    PolicyLane lane = RandomPolicy(form, random, {.budget = 100}).Lane(seed, 100);
+    while (lane.attention.live() < 90) {
       ASSERT_TRUE(lane.Step(RandomQueries(random, 10)).empty());
       ASSERT_EQ(lane.attention.live(), lane.attention.tokens());
     }
@@ -297,50 +336,56 @@ TEST(PolicyLaw, NobodyLeavesWhileEveryoneFits) {
 // Lanes of a lockstep policy see different attention and evict the same tokens; of another policy they do not, or the
 // law would hold for nothing.
 TEST(PolicyLaw, LockstepLanesEvictTheSameTokens) {
-  for (const ScorerRow& row : ScorerRegistry()) {
-    SCOPED_TRACE(row.name);
-    const ValidSpec spec = SpecFor(row, {.budget = 30, .overflow = 3});
-    PolicyLane one(spec, {.seed = 1, .slots = 300});
-    PolicyLane other(spec, {.seed = 2, .slots = 300, .placement = Placement::kRandom});
+  for (const PolicyForm& form : AllForms()) {
+    SCOPED_TRACE(NameOf(form));
     HashRandom random(0);
+    RandomPolicy policy(form, random, {.budget = 50, .overflow = 3});
+    policy.options.positions = Positions::kOriginal;
+    PolicyLane one = policy.Lane(1, 300);
+    PolicyLane other = policy.Lane(2, 300, Placement::kRandom);
     for (int step = 0; step < 60; ++step) {
       const int32_t queries = RandomQueries(random, 15);
       one.Step(queries);
       other.Step(queries);
     }
-    EXPECT_EQ(one.attention.LiveTokens() == other.attention.LiveTokens(), row.lockstep);
+    EXPECT_EQ(one.attention.LiveTokens() == other.attention.LiveTokens(), form.row->lockstep);
   }
 }
 
 TEST(PolicyLaw, ScoringTwiceGivesTheSameScores) {
-  ForEveryScorer(20, [](const ScorerRow& row, uint64_t seed) {
-    HashRandom first(seed);
-    HashRandom second(seed);
-    const RandomLane lane(row, first);
-    const RandomLane again(row, second);
+  ForEveryPolicy(5, [](const PolicyForm& form, uint64_t seed) {
+    HashRandom random(seed);
+    RandomLane lane(form, seed, random);
+    const std::vector<float> again = lane.lane->Score();
     for (size_t slot = 0; slot < lane.keep.size(); ++slot) {
-      if (lane.token[slot] >= 0) {
-        ASSERT_EQ(lane.keep[slot], again.keep[slot]);
+      if (lane.View(0, 0).token[slot] >= 0) {
+        ASSERT_EQ(lane.keep[slot], again[slot]);
+      }
+    }
+  });
+}
+
+// Nothing that attention reports is NaN, so no score is.
+TEST(PolicyLaw, ScoresAreNumbers) {
+  ForEveryPolicy(5, [](const PolicyForm& form, uint64_t seed) {
+    HashRandom random(seed);
+    RandomLane lane(form, seed, random);
+    for (size_t slot = 0; slot < lane.keep.size(); ++slot) {
+      if (lane.View(0, 0).token[slot] >= 0) {
+        ASSERT_FALSE(std::isnan(lane.keep[slot]));
       }
     }
   });
 }
 
 TEST(PolicyLaw, NonNegativeScorersNeverGoBelowZero) {
-  ForEveryScorer(20, [](const ScorerRow& row, uint64_t seed) {
-    if (!row.non_negative) return;
-    const ValidSpec spec = SpecFor(row, {.budget = 20});
-    PolicyLane lane(spec, {.seed = seed, .slots = 100});
-    std::vector<float> keep(100);
+  ForEveryPolicy(5, [](const PolicyForm& form, uint64_t seed) {
+    if (!form.row->non_negative) return;
     HashRandom random(seed);
-    for (int step = 0; step < 60; ++step) {
-      lane.Step(RandomQueries(random, 20));
-      const LaneView view = lane.attention.View(0, 0);
-      spec.scorer->Score(view, {.slot = lane.state, .lane = lane.lane_state}, keep);
-      for (size_t slot = 0; slot < keep.size(); ++slot) {
-        if (view.token[slot] >= 0) {
-          ASSERT_GE(keep[slot], 0.0F);
-        }
+    RandomLane lane(form, seed, random);
+    for (size_t slot = 0; slot < lane.keep.size(); ++slot) {
+      if (lane.View(0, 0).token[slot] >= 0) {
+        ASSERT_GE(lane.keep[slot], 0.0F);
       }
     }
   });

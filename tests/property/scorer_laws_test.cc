@@ -16,9 +16,9 @@ namespace {
 using testing::ElementsAreArray;
 
 double Sum(const PolicyLane& lane) {
-  const LaneView view = lane.attention.View(0, 0);
+  const LaneView view = lane.View();
   double sum = 0;
-  for (size_t slot = 0; slot < view.token.size(); ++slot) sum += view.token[slot] >= 0 ? lane.state[slot] : 0;
+  for (size_t slot = 0; slot < view.token.size(); ++slot) sum += view.token[slot] >= 0 ? lane.states[0].slot[slot] : 0;
   return sum;
 }
 
@@ -55,7 +55,8 @@ TEST(H2oLaw, AttentionMassIsConserved) {
       const int32_t queries = random.Uniform(1, 16);
       lane.Step(queries);
       expected += queries;
-      for (const int32_t slot : lane.victims) expected -= lane.state[slot];  // a freed slot's state rests until reused
+      for (const int32_t slot : lane.victims)
+        expected -= lane.states[0].slot[slot];  // a freed slot's state rests until reused
       ASSERT_NEAR(Sum(lane), expected, 1e-5 * (1 + expected));
     }
     EXPECT_EQ(lane.attention.live(), std::min(budget, lane.attention.tokens()));
@@ -70,8 +71,8 @@ TEST(H2oLaw, TheFirstTokenHoldsAtLeastOneAfterPrefill) {
     PolicyLane lane = H2oLane(400, {.seed = seed, .slots = 400, .query_heads = random.Uniform(1, 4)});
     lane.Step(random.Uniform(1, 100));
     const int32_t slot = lane.attention.placed()[0];
-    ASSERT_EQ(lane.attention.View(0, 0).token[slot], 0);
-    EXPECT_GE(lane.state[slot], 1 - 1e-6);
+    ASSERT_EQ(lane.View().token[slot], 0);
+    EXPECT_GE(lane.states[0].slot[slot], 1 - 1e-6);
   }
 }
 
