@@ -30,6 +30,8 @@ struct LaneView {
   // [n] sum over the scorer's probes of P[probe, slot], mean over the query heads; empty unless Needs.probes. Live
   // entries sum to the number of probes.
   std::span<const float> probed = {};
+  // [live] live slots, oldest first; empty unless Needs.by_age. Rank fills it in.
+  std::span<const int32_t> by_age = {};
 };
 
 }  // namespace ebb

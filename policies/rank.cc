@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "policies/age_order.h"
 #include "policies/check.h"
 
 namespace ebb {
@@ -14,7 +15,9 @@ float Hypotenuse(float a, float b) { return static_cast<float>(std::sqrt(double{
 // Scores of one track, modifier included, into scratch.one.
 void RankTrack(const ValidSpec& policy, const Track& track, RankScratch& scratch) {
   scratch.one.resize(track.lane.token.size());
-  policy.scorer->Score(track.lane, track.state, scratch.one);
+  LaneView lane = track.lane;
+  lane.by_age = scratch.by_age;
+  policy.scorer->Score(lane, track.state, scratch.one);
   if (policy.modifier == Modifier::kNone) return;
   Caote(track.lane, policy.modifier == Modifier::kCaote ? CaoteForm::kExact : CaoteForm::kFast, scratch.caote,
         scratch.one);
@@ -84,12 +87,16 @@ void RankScratch::Reserve(int32_t slots) {
   victims.reserve(size);
   select.ages.reserve(size);
   select.turns.reserve(size);
+  by_age.reserve(size);
+  spare.reserve(size);
 }
 
 void Rank(const ValidSpec& policy, std::span<const Track> tracks, RankScratch& scratch, std::span<float> keep) {
   EBB_CHECK(!tracks.empty());
   const size_t heads = policy.heads_apart() ? static_cast<size_t>(policy.query_heads) : 1;
   EBB_CHECK(tracks.size() % heads == 0);
+  scratch.by_age.clear();
+  if (policy.scorer->needs().by_age) SortByAge(tracks[0].lane, scratch.spare, scratch.by_age);
   if (policy.reduction == Reduction::kUnion) return RankUnion(policy, tracks, scratch, keep);
   const bool squares = policy.modifier != Modifier::kNone;
   for (size_t first = 0; first < tracks.size(); first += heads) {

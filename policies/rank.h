@@ -31,6 +31,9 @@ struct RankScratch {
   std::vector<int32_t> victims = {};
   SelectScratch select = {};
   CaoteScratch caote = {};
+  // Live slots, oldest first, for a scorer that asks.
+  std::vector<int32_t> by_age = {};
+  std::vector<int32_t> spare = {};
 };
 
 // Writes keep scores [n] for the lanes that share one slot map: `tracks` holds the states of one KV head after another,

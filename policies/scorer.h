@@ -29,6 +29,7 @@ struct Needs {
   bool entered = false;  // Observe is called for the tokens that entered, even where nothing else is asked for
   bool memory = false;   // LaneView.memory in Observe and Score
   bool probes = false;   // LaneView.probed in Score, for the queries that AppendProbes names
+  bool by_age = false;   // LaneView.by_age in Score
 
   int32_t state_floats = 0;  // floats kept per slot, zeroed when a token enters it
 
