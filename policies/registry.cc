@@ -9,11 +9,47 @@
 #include "policies/keydiff.h"
 #include "policies/knorm.h"
 #include "policies/random.h"
+#include "policies/sage.h"
+#include "policies/snapkv.h"
 #include "policies/status.h"
 #include "policies/streaming.h"
+#include "policies/tova.h"
 
 namespace ebb {
 namespace {
+
+int32_t Whole(const ScorerParameters& parameters, const char* name) {
+  return static_cast<int32_t>(parameters.at(name));
+}
+
+int32_t Quarter(int32_t budget) { return budget / 4; }
+
+constexpr std::string_view kPoolings[] = {"none", "avg", "max"};  // in the order of Pooling
+constexpr std::string_view kOwnColumns[] = {"drop", "keep"};
+constexpr ParameterRow kSnapkv[] = {
+    {.name = "window", .help = "newest query rows that vote", .preset = 32, .min = 1, .max = 512, .whole = true},
+    {.name = "kernel",
+     .help = "tokens that are pooled, an odd number",
+     .preset = 7,
+     .min = 1,
+     .max = 63,
+     .whole = true,
+     .odd = true},
+    {.name = "pooling",
+     .help = "what the kernel takes of its tokens",
+     .preset = 2,
+     .min = 0,
+     .max = 2,
+     .whole = true,
+     .choices = kPoolings},
+    {.name = "own_columns",
+     .help = "whether the window's own tokens enter the pooling",
+     .preset = 0,
+     .min = 0,
+     .max = 1,
+     .whole = true,
+     .choices = kOwnColumns},
+};
 
 // A parameter that chooses between forms, the first of them unless the caller says otherwise.
 constexpr ParameterRow Choice(std::string_view name, std::string_view help, std::span<const std::string_view> choices) {
@@ -56,6 +92,37 @@ constexpr ScorerRow kRegistry[] = {
      .non_negative = true,
      .recent = [](int32_t budget, int32_t /*sinks*/, int32_t /*query_heads*/) { return budget / 2; },
      .make = [](const ScorerParameters&) { return MakeH2o(); }},
+    {.name = "tova",
+     .summary = "Keeps what the newest query attends to.",
+     .paper = "arXiv:2401.06104",
+     .safe_across_turns = false,
+     .non_negative = true,
+     .make = [](const ScorerParameters&) { return MakeTova(); }},
+    {.name = "snapkv",
+     .summary = "Keeps what the newest queries attend to, with its neighbours, beside these queries' own tokens.",
+     .paper = "arXiv:2404.14469",
+     .safe_across_turns = false,
+     .non_negative = true,
+     .recent_parameter = "window",
+     .parameters = kSnapkv,
+     .make =
+         [](const ScorerParameters& given) {
+           return MakeSnapkv({.window = Whole(given, "window"),
+                              .kernel = Whole(given, "kernel"),
+                              .pooling = static_cast<Pooling>(Whole(given, "pooling")),
+                              .own_columns = Whole(given, "own_columns") == 1});
+         }},
+    {.name = "sage",
+     .summary = "Keeps what each query head of the prompt's last token attends to, once, and then a sliding window.",
+     .paper = "arXiv:2503.08879",
+     .safe_across_turns = false,
+     .non_negative = true,
+     .sinks = Quarter,
+     .recent = SageRecent,
+     .schedule = Schedule::kOncePrompt,
+     .then = Then::kSlideRecent,
+     .reduction = Reduction::kUnion,
+     .make = [](const ScorerParameters&) { return MakeSage(); }},
     {.name = "keydiff",
      .summary = "Keeps the tokens whose keys are least like the mean key.",
      .paper = "arXiv:2504.15364",
@@ -94,9 +161,11 @@ std::string ListChoices(const ParameterRow& parameter) {
 absl::Status CheckParameter(const ParameterRow& parameter, const std::string& field, double value) {
   const bool in_range = value >= parameter.min && value <= parameter.max;  // NaN is not
   const bool is_whole = !parameter.whole || value == std::floor(value);
-  if (in_range && is_whole) return absl::OkStatus();
+  const bool is_odd = !parameter.odd || std::fmod(value, 2) == 1;
+  if (in_range && is_whole && is_odd) return absl::OkStatus();
   std::string what = absl::StrFormat("%g is not a whole number", value);
   if (!in_range) what = absl::StrFormat("%g is not in [%g, %g]", value, parameter.min, parameter.max);
+  if (in_range && is_whole) what = absl::StrFormat("%g is even; use %g or %g", value, value - 1, value + 1);
   if (!parameter.choices.empty()) what = absl::StrFormat("%g is no choice; use %s", value, ListChoices(parameter));
   return RefuseField("PARAMETER_OUT_OF_RANGE", field, what);
 }

@@ -27,6 +27,7 @@ struct ParameterRow {
   double min = 0;     // both included
   double max = 0;
   bool whole = false;  // takes integers alone
+  bool odd = false;    // and of these the odd ones
   // Names of 0, 1, ...; for a choice between forms: then min is 0, max the last and whole is set.
   std::span<const std::string_view> choices = {};
 };
@@ -41,10 +42,11 @@ struct ScorerRow {
   bool safe_across_turns = true;  // false: chosen for the question at hand, and the next one may miss what left
   bool non_negative = false;      // scores are attention received, >= 0, as CAOTE needs
 
-  // Default protection from the budget; null: none. Their sum never falls as the budget grows. `query_heads` share a
-  // KV head.
+  // Default protection from the budget; null: none. A budget that leaves room beside it (one token to choose, where
+  // `scored`) does so however much it grows. `query_heads` share a KV head.
   int32_t (*sinks)(int32_t budget) = nullptr;
   int32_t (*recent)(int32_t budget, int32_t sinks, int32_t query_heads) = nullptr;
+  std::string_view recent_parameter = {};  // the parameter that is the default of recent, in the place of a function
 
   Positions positions = Positions::kOriginal;  // default, as the three below
   Schedule schedule = Schedule::kEveryStep;
@@ -66,7 +68,7 @@ const ScorerRow* FindScorer(std::string_view name);
 absl::Status UnknownScorer(std::string_view field, std::string_view name);
 
 // What the caller gave, and the presets of what was left out. INVALID_ARGUMENT UNKNOWN_PARAMETER naming the known ones,
-// or PARAMETER_OUT_OF_RANGE naming the range or the choices, or that a whole number is wanted; field
+// or PARAMETER_OUT_OF_RANGE naming the range or the choices, or that a whole or odd number is wanted; field
 // `policy.<scorer>.<parameter>`.
 absl::StatusOr<ScorerParameters> ResolveParameters(const ScorerRow& row, const ScorerParameters& given);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -88,10 +89,13 @@ struct Protected {
 
 // Who is protected under a budget: as given, or by the scorer's default.
 Protected ProtectionFor(const ScorerRow& row, const ValidSpec& spec, int32_t budget) {
-  Protected by = {.sinks = spec.sinks, .recent = spec.recent};
+  Protected by = {.sinks = spec.sinks, .recent = spec.recent_follows_budget ? 0 : spec.recent};
   if (spec.sinks_follow_budget) by.sinks = row.sinks == nullptr ? 0 : row.sinks(budget);
   if (spec.recent_follows_budget) {
-    by.recent = row.recent == nullptr ? 0 : row.recent(budget, by.sinks, spec.query_heads);
+    if (row.recent != nullptr) by.recent = row.recent(budget, by.sinks, spec.query_heads);
+    if (!row.recent_parameter.empty()) {
+      by.recent = static_cast<int32_t>(spec.parameters.at(std::string(row.recent_parameter)));
+    }
   }
   return by;
 }
@@ -102,12 +106,12 @@ int32_t RoomFor(const ScorerRow& row, const ValidSpec& spec, int32_t budget) {
   return by.sinks + by.recent + (row.scored ? 1 : 0);
 }
 
-// The smallest budget with room, or some number above budget_max when none has. Climbs to the least fixed point of
-// RoomFor, which never falls as the budget grows; ends because each turn climbs.
+// The smallest budget with room, or budget_max + 1 when none has. A budget with room keeps it as it grows, so halving
+// finds the first.
 int32_t SmallestBudget(const ScorerRow& row, const ValidSpec& spec) {
-  int32_t budget = 1;
-  while (budget <= spec.budget_max && RoomFor(row, spec, budget) > budget) budget = RoomFor(row, spec, budget);
-  return budget;
+  const auto budgets = std::views::iota(1, spec.budget_max + 1);
+  const auto lacks_room = [&](int32_t budget) { return RoomFor(row, spec, budget) > budget; };
+  return 1 + static_cast<int32_t>(std::ranges::partition_point(budgets, lacks_room) - budgets.begin());
 }
 
 absl::Status CheckBudget(const ScorerRow& row, const ValidSpec& spec, int32_t budget, const char* field) {

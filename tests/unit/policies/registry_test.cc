@@ -35,28 +35,36 @@ TEST(ScorerRegistry, EveryRowIsComplete) {
       EXPECT_THAT(parameter.help, Not(IsEmpty()));
       EXPECT_LE(parameter.min, parameter.preset);
       EXPECT_LE(parameter.preset, parameter.max);
+      EXPECT_THAT(ResolveParameters(row, {{std::string(parameter.name), parameter.preset}}), IsOk());
       if (parameter.choices.empty()) continue;
+      EXPECT_TRUE(parameter.whole);
       EXPECT_EQ(parameter.min, 0);
       EXPECT_EQ(parameter.max, static_cast<double>(parameter.choices.size()) - 1);
-      EXPECT_TRUE(parameter.whole);
+    }
+    if (!row.recent_parameter.empty()) {
+      EXPECT_EQ(row.recent, nullptr);
+      EXPECT_TRUE(presets->contains(std::string(row.recent_parameter)));
     }
   }
 }
 
-// Resolve looks for the smallest budget under this assumption.
-TEST(ScorerRegistry, DefaultProtectionNeverFallsAsTheBudgetGrows) {
+// Resolve halves its way to the smallest budget under this assumption.
+TEST(ScorerRegistry, ABudgetWithRoomKeepsItAsItGrows) {
   for (const ScorerRow& row : ScorerRegistry()) {
     SCOPED_TRACE(row.name);
     for (const std::optional<int32_t> given : {std::optional<int32_t>(), {0}, {4}, {100}}) {
       for (const int32_t query_heads : {1, 4, 7}) {
-        int32_t before = 0;
-        for (int32_t budget = 1; budget < 1000; ++budget) {
+        bool had_room = false;
+        for (int32_t budget = 1; budget < 3000; ++budget) {
           const int32_t sinks = given.value_or(row.sinks == nullptr ? 0 : row.sinks(budget));
-          const int32_t room = sinks + (row.recent == nullptr ? 0 : row.recent(budget, sinks, query_heads));
+          const int32_t recent = row.recent == nullptr ? 0 : row.recent(budget, sinks, query_heads);
           EXPECT_GE(sinks, 0);
-          EXPECT_LE(before, room) << "budget " << budget;
-          before = room;
+          EXPECT_GE(recent, 0);
+          const bool has_room = sinks + recent + (row.scored ? 1 : 0) <= budget;
+          EXPECT_TRUE(has_room || !had_room) << "budget " << budget;
+          had_room = has_room;
         }
+        EXPECT_TRUE(had_room || !row.evicts);
       }
     }
   }
@@ -81,7 +89,7 @@ TEST(FindScorer, IsNullForWhatIsNotThere) {
 }
 
 constexpr ParameterRow kParameters[] = {
-    {.name = "kernel", .help = "width of the pooling", .preset = 7, .min = 1, .max = 63},
+    {.name = "kernel", .help = "width of the pooling", .preset = 7, .min = 1, .max = 63, .whole = true, .odd = true},
     {.name = "window", .help = "rows that vote", .preset = 32, .min = 1, .max = 512},
 };
 constexpr std::string_view kPools[] = {"none", "mean", "max"};
@@ -108,6 +116,8 @@ TEST(ResolveParameters, RefusesWithNameAndRange) {
       {"a scorer without any", {.name = "bare"}, {{"x", 3}}, "UNKNOWN_PARAMETER", "policy.bare.x", "no parameters"},
       {"below", kRow, {{"window", 0}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.window", "0 is not in [1, 512]"},
       {"above", kRow, {{"kernel", 64}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.kernel", "64 is not in [1, 63]"},
+      {"a half", kRow, {{"kernel", 3.5}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.kernel", "3.5 is not a whole number"},
+      {"even", kRow, {{"kernel", 6}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.kernel", "6 is even; use 5 or 7"},
       {"not a number", kRow, {{"kernel", nan}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.kernel", "nan is not in"},
       {"no choice",
        kChooser,
