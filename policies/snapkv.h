@@ -1,4 +1,4 @@
-// SnapKV (Li et al. 2024, arXiv:2404.14469); POLICIES 3.6.
+// SnapKV (Li et al. 2024, arXiv:2404.14469).
 //
 //   a[j]    = sum over the last w queries i of P[i, j], as each was observed
 //   keep[j] = pool(a)[j] over the k tokens around j by age

@@ -1,4 +1,4 @@
-// TOVA, token omission via attention (Oren et al. 2024, arXiv:2401.06104); POLICIES 3.4.
+// TOVA, token omission via attention (Oren et al. 2024, arXiv:2401.06104).
 //
 //   keep[j] = P[last, j], what the newest query of the last step paid to slot j
 //

@@ -61,7 +61,7 @@ TEST(Snapkv, StatesItsBytes) {
   EXPECT_EQ(snapkv->lane_floats({.query_heads = 4, .head_dim = 128}), 1);
 }
 
-// SNAP-2, POLICIES 3.6, and its forms at the other ends.
+// SNAP-2: the reference's pooling of [5 0 0 1 0 0 4], and the forms at their ends.
 TEST(Snapkv, PoolsTheWorkedExample) {
   struct Case {
     std::string name;
@@ -94,7 +94,7 @@ TEST(Snapkv, PoolsAlongAgesAndSkipsFreeSlots) {
   EXPECT_THAT(keep, ElementsAre(4, 8, 0, 2, 8));
 }
 
-// POLICIES 3.6: the window's columns neither lend nor borrow.
+// As in the paper: they neither lend nor borrow.
 TEST(Snapkv, DropsTheWindowsOwnColumnsFromThePooling) {
   Lane dropping({.window = 2, .kernel = 3}, {0, 1, 2, 3, 4});
   dropping.Observe({1, 0, 0, 7, 9});
