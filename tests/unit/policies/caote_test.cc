@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "policies/select.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/value_memory.h"
 
 namespace ebb {
@@ -17,7 +19,7 @@ using testing::Pointwise;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// POLICIES 3.5: five tokens with two channels.
+// Worked by hand: five tokens with two channels, X = (.8125, .5625).
 const std::vector<float> kAttention = {8 / 16.0F, 1 / 16.0F, 2 / 16.0F, 4 / 16.0F, 1 / 16.0F};
 const ValueMemory kValues(2, {1, 0, 0, 4, 2, 0, 0, 1, 1, 1});
 const std::vector<int32_t> kTokens = {0, 1, 2, 3, 4};
@@ -35,6 +37,20 @@ TEST(Caote, GivesTheWorkedExample) {
               Pointwise(FloatNear(1e-6F), {0.592927, 0.235481, 0.187712, 0.307600, 0.031732}));
   EXPECT_THAT(Costs(CaoteForm::kFast, kValues, kTokens, kAttention),
               Pointwise(FloatNear(1e-6F), {1.216553, 0.194136, 0.242437, 0.274874, 0.018856}));
+}
+
+// Attention alone ties slots 1 and 4, and of two that tie the older leaves; the output would miss it seven times as
+// much.
+TEST(Caote, BreaksATieOfAttentionByTheValues) {
+  SelectScratch scratch;
+  std::vector<int32_t> victims;
+  const auto victim = [&](const std::vector<float>& keep) {
+    EXPECT_THAT(SelectVictims({.token = kTokens, .live = 5}, keep, 1, scratch, victims), IsOk());
+    return victims.at(0);
+  };
+  EXPECT_EQ(victim(kAttention), 1);
+  EXPECT_EQ(victim(Costs(CaoteForm::kExact, kValues, kTokens, kAttention)), 4);
+  EXPECT_EQ(victim(Costs(CaoteForm::kFast, kValues, kTokens, kAttention)), 4);
 }
 
 TEST(Caote, NormalisesWhatItIsGiven) {
@@ -75,7 +91,7 @@ TEST(MeasureEviction, IsTheChangeOfTheOutput) {
   const auto loss = [&](const std::vector<int32_t>& victims) {
     return MeasureEviction(lane, kAttention, victims, scratch);
   };
-  // X = (.8125, .5625). Without slots 1 and 4 the others weigh 8, 2 and 4 of 14: X' = (12 / 14, 4 / 14).
+  // Without slots 1 and 4 the others weigh 8, 2 and 4 of 14: X' = (12 / 14, 4 / 14).
   EXPECT_NEAR(loss({}).output, std::hypot(0.8125, 0.5625), 1e-6);
   EXPECT_EQ(loss({}).mass, 0);
   EXPECT_EQ(loss({}).error, 0);
