@@ -158,6 +158,11 @@ struct EngineMemory {
   int64_t weight_bytes = 0;  // packed
 };
 
+// What a model says about the limits of policies.
+inline SpecLimits LimitsOf(const ModelConfig& config) {
+  return {.trained_context = config.context, .query_heads = config.group()};
+}
+
 class Engine {
  public:
   // DATA_LOSS, NOT_FOUND or FAILED_PRECONDITION from the model file; UNAVAILABLE when the arena cannot be had;

@@ -66,7 +66,7 @@ grpc::ServerUnaryReactor* AdminService::ListPolicies(grpc::CallbackServerContext
   return Reply(parts_, "AdminService/ListPolicies", *context, [&]() -> absl::Status {
     for (const ScorerRow& row : ScorerRegistry()) {
       const PolicySpec spec = {.scorer = std::string(row.name)};
-      EBB_ASSIGN(const ValidSpec defaults, Resolve(spec, {.trained_context = parts_.worker.model().context}));
+      EBB_ASSIGN(const ValidSpec defaults, Resolve(spec, LimitsOf(parts_.worker.model())));
       *response->add_scorers() = ScorerProto(row, defaults);
     }
     return absl::OkStatus();

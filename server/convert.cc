@@ -57,7 +57,7 @@ double NumberOf(const Message& message, const FieldDescriptor& field) {
     case FieldDescriptor::CPPTYPE_BOOL:
       return reflection.GetBool(message, &field) ? 1 : 0;
     case FieldDescriptor::CPPTYPE_ENUM:
-      return reflection.GetEnumValue(message, &field);
+      return reflection.GetEnumValue(message, &field) - 1;  // choice 0 is the first after UNSPECIFIED
     default:
       return std::numeric_limits<double>::quiet_NaN();  // out of every range
   }
@@ -109,10 +109,31 @@ absl::Status ChoiceFrom(const std::string& field, int number, std::initializer_l
 }
 
 absl::Status ChoicesFrom(const v1::PolicySpec& proto, PolicySpec& spec) {
-  EBB_TRY(ChoiceFrom<Schedule>("policy.schedule", proto.schedule(), {{v1::SCHEDULE_EVERY_STEP, Schedule::kEveryStep}},
+  EBB_TRY(ChoiceFrom<Schedule>("policy.schedule.when", proto.schedule().when(),
+                               {{v1::Schedule::EVERY_STEP, Schedule::kEveryStep},
+                                {v1::Schedule::ONCE_AFTER_PROMPT, Schedule::kOncePrompt},
+                                {v1::Schedule::EVERY_N, Schedule::kEveryN}},
                                spec.schedule));
-  EBB_TRY(
-      ChoiceFrom<Modifier>("policy.modifier", proto.modifier(), {{v1::MODIFIER_NONE, Modifier::kNone}}, spec.modifier));
+  EBB_TRY(ChoiceFrom<Then>("policy.schedule.then", proto.schedule().then(),
+                           {{v1::Schedule::THEN_SAME, Then::kSame},
+                            {v1::Schedule::THEN_SLIDE_RECENT, Then::kSlideRecent},
+                            {v1::Schedule::THEN_GROW, Then::kGrow}},
+                           spec.then));
+  spec.every_n = PolicyTokens(proto.schedule().every_n());
+  if (proto.schedule().has_grow_max()) spec.grow_max = PolicyTokens(proto.schedule().grow_max());
+  EBB_TRY(ChoiceFrom<Scope>("policy.scope", proto.scope(),
+                            {{v1::SCOPE_KV_HEAD, Scope::kKvHead}, {v1::SCOPE_LAYER, Scope::kLayer}}, spec.scope));
+  EBB_TRY(ChoiceFrom<Reduction>("policy.reduction", proto.reduction(),
+                                {{v1::REDUCTION_MEAN, Reduction::kMean},
+                                 {v1::REDUCTION_MAX, Reduction::kMax},
+                                 {v1::REDUCTION_L2, Reduction::kL2},
+                                 {v1::REDUCTION_UNION, Reduction::kUnion}},
+                                spec.reduction));
+  EBB_TRY(ChoiceFrom<Modifier>("policy.modifier", proto.modifier(),
+                               {{v1::MODIFIER_NONE, Modifier::kNone},
+                                {v1::MODIFIER_CAOTE, Modifier::kCaote},
+                                {v1::MODIFIER_FAST_CAOTE, Modifier::kFastCaote}},
+                               spec.modifier));
   EBB_TRY(ChoiceFrom<Positions>(
       "policy.positions", proto.positions(),
       {{v1::POSITIONS_ORIGINAL, Positions::kOriginal}, {v1::POSITIONS_COMPACTED, Positions::kCompacted}},

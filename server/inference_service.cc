@@ -141,7 +141,7 @@ absl::StatusOr<CallRequest> InferenceService::GenerateOnce(const std::string& te
   }
   const Worker& worker = parts_.worker;
   SessionRequest session = {.tenant = tenant, .id = NewSessionId()};
-  EBB_ASSIGN(session.policy, ValidPolicyFrom(request.policy(), {.trained_context = worker.model().context}));
+  EBB_ASSIGN(session.policy, ValidPolicyFrom(request.policy(), LimitsOf(worker.model())));
   EBB_ASSIGN(session.block_size, BlockSizeFrom(BlockSizeOf(request), kBlockSize, worker.step_tokens_max()));
   CallRequest call = {.block_size = session.block_size, .decodes = true};
   const int32_t vocab = worker.tokenizer().size();
@@ -175,10 +175,10 @@ absl::StatusOr<CallRequest> InferenceService::ScoreCall(const std::string& tenan
 
   SessionRequest session = {.tenant = tenant, .id = NewSessionId()};
   if (request.has_policy()) {
-    EBB_ASSIGN(session.policy, ValidPolicyFrom(request.policy(), {.trained_context = worker.model().context}));
+    EBB_ASSIGN(session.policy, ValidPolicyFrom(request.policy(), LimitsOf(worker.model())));
   } else {
     const PolicySpec spec = {.scorer = UnevictedScorer(), .budget = static_cast<int32_t>(call.prompt.size())};
-    EBB_ASSIGN(session.policy, Resolve(spec, {.trained_context = worker.model().context}));
+    EBB_ASSIGN(session.policy, Resolve(spec, LimitsOf(worker.model())));
   }
   EBB_ASSIGN(session.block_size, BlockSizeFrom(BlockSizeOf(request), kBlockSize, worker.step_tokens_max()));
   call.block_size = session.block_size;

@@ -23,10 +23,40 @@ void SetNumber(Message& message, const FieldDescriptor& field, double value) {
     case FieldDescriptor::CPPTYPE_BOOL:
       return reflection.SetBool(&message, &field, value != 0);
     case FieldDescriptor::CPPTYPE_ENUM:
-      return reflection.SetEnumValue(&message, &field, static_cast<int>(value));
+      return reflection.SetEnumValue(&message, &field, static_cast<int>(value) + 1);  // after UNSPECIFIED
     default:
       return;
   }
+}
+
+void FillSchedule(const ValidSpec& spec, v1::Schedule& proto) {
+  switch (spec.schedule) {
+    case Schedule::kEveryStep:
+      return proto.set_when(v1::Schedule::EVERY_STEP);
+    case Schedule::kEveryN:
+      proto.set_every_n(static_cast<uint32_t>(spec.every_n));
+      return proto.set_when(v1::Schedule::EVERY_N);
+    case Schedule::kOncePrompt:
+      proto.set_when(v1::Schedule::ONCE_AFTER_PROMPT);
+      proto.set_then(spec.then == Then::kSame          ? v1::Schedule::THEN_SAME
+                     : spec.then == Then::kSlideRecent ? v1::Schedule::THEN_SLIDE_RECENT
+                                                       : v1::Schedule::THEN_GROW);
+      if (spec.then == Then::kGrow) proto.set_grow_max(static_cast<uint32_t>(spec.grow_max));
+  }
+}
+
+v1::Reduction ReductionProto(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kMean:
+      return v1::REDUCTION_MEAN;
+    case Reduction::kMax:
+      return v1::REDUCTION_MAX;
+    case Reduction::kL2:
+      return v1::REDUCTION_L2;
+    case Reduction::kUnion:
+      return v1::REDUCTION_UNION;
+  }
+  return v1::REDUCTION_UNSPECIFIED;
 }
 
 v1::KvType KvTypeProto(KvType type) {
@@ -83,13 +113,17 @@ v1::PolicySpec PolicyProto(const ValidSpec& spec) {
     trigger.set_overflow(static_cast<uint32_t>(spec.trigger.overflow));
     trigger.set_slack(static_cast<uint32_t>(spec.trigger.slack));
     trigger.set_max_drop(static_cast<uint32_t>(spec.trigger.max_drop));
-    proto.mutable_protect()->set_sinks(static_cast<uint32_t>(spec.sinks));
-    // Until the budget is known, the recent window that follows it is not either.
-    const bool is_known = spec.trigger.budget > 0 || !spec.recent_follows_budget;
-    if (is_known) proto.mutable_protect()->set_recent(static_cast<uint32_t>(spec.recent));
+    // Until the budget is known, the protection that follows it is not either.
+    const bool known = spec.trigger.budget > 0;
+    if (known || !spec.sinks_follow_budget) proto.mutable_protect()->set_sinks(static_cast<uint32_t>(spec.sinks));
+    if (known || !spec.recent_follows_budget) proto.mutable_protect()->set_recent(static_cast<uint32_t>(spec.recent));
   }
-  proto.set_schedule(v1::SCHEDULE_EVERY_STEP);
-  proto.set_modifier(v1::MODIFIER_NONE);
+  FillSchedule(spec, *proto.mutable_schedule());
+  proto.set_scope(spec.scope == Scope::kLayer ? v1::SCOPE_LAYER : v1::SCOPE_KV_HEAD);
+  proto.set_reduction(ReductionProto(spec.reduction));
+  proto.set_modifier(spec.modifier == Modifier::kCaote       ? v1::MODIFIER_CAOTE
+                     : spec.modifier == Modifier::kFastCaote ? v1::MODIFIER_FAST_CAOTE
+                                                             : v1::MODIFIER_NONE);
   proto.mutable_uniform();
   proto.set_positions(spec.positions == Positions::kOriginal ? v1::POSITIONS_ORIGINAL : v1::POSITIONS_COMPACTED);
   proto.mutable_cache()->set_kv_dtype(KvTypeProto(spec.kv_type));

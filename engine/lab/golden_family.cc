@@ -142,7 +142,7 @@ absl::StatusOr<GoldenResult> Compare(Engine& engine, const GoldenCase& golden) {
                                                golden.rows, engine.config().vocab));
   }
   EBB_ASSIGN(const ValidSpec policy, Resolve({.scorer = "full", .budget = golden.rows, .kv_type = KvType::kF32},
-                                             {.trained_context = engine.config().context}));
+                                             LimitsOf(engine.config())));
   EBB_ASSIGN(std::unique_ptr<Session> session,
              engine.OpenSession({.policy = policy, .block_size_max = engine.step_tokens_max()}));
   Player player(engine, std::move(session));

@@ -79,7 +79,7 @@ absl::Status MeasureWindow(Engine& engine, const ValidSpec& policy, const std::v
 
 absl::StatusOr<Measured> Measure(Engine& engine, const PolicySpec& spec, const Options& options,
                                  const std::vector<std::vector<int32_t>>& windows) {
-  EBB_ASSIGN(const ValidSpec policy, Resolve(spec, {.trained_context = engine.config().context}));
+  EBB_ASSIGN(const ValidSpec policy, Resolve(spec, LimitsOf(engine.config())));
   Measured measured;
   for (const std::vector<int32_t>& window : windows) {
     EBB_TRY(MeasureWindow(engine, policy, window, options.block, measured));
