@@ -9,7 +9,10 @@
 #include "policies/keydiff.h"
 #include "policies/knorm.h"
 #include "policies/random.h"
+#include "policies/nacl.h"
 #include "policies/sage.h"
+#include "policies/scissorhands.h"
+#include "policies/semantic.h"
 #include "policies/snapkv.h"
 #include "policies/status.h"
 #include "policies/streaming.h"
@@ -23,6 +26,38 @@ int32_t Whole(const ScorerParameters& parameters, const char* name) {
 }
 
 int32_t Quarter(int32_t budget) { return budget / 4; }
+
+constexpr ParameterRow kRowsMax = {.name = "rows_max",
+                                   .help = "most queries of a kind that are asked",
+                                   .preset = 64,
+                                   .min = 1,
+                                   .max = 512,
+                                   .whole = true};
+constexpr ParameterRow kSemantic[] = {
+    {.name = "semantic_ratio", .help = "share of all queries, those of largest norm", .preset = 0.01, .max = 1},
+    {.name = "recent_ratio", .help = "share of all queries, the newest", .preset = 0.01, .max = 1},
+    kRowsMax,
+};
+constexpr ParameterRow kNacl[] = {
+    {.name = "proxy_ratio",
+     .help = "share of all queries, the newest, that speak for the rest",
+     .preset = 0.01,
+     .max = 1},
+    {.name = "proxy_share",
+     .help = "share of the room that they fill; the rest is drawn",
+     .preset = 12.0 / 19,
+     .max = 1},
+    {.name = "seed", .help = "of the draw", .max = 0x1p53, .whole = true},
+    kRowsMax,
+};
+constexpr ParameterRow kScissorhands[] = {
+    {.name = "window",
+     .help = "newest query rows that are remembered",
+     .preset = 400,
+     .min = 1,
+     .max = 512,
+     .whole = true},
+};
 
 constexpr std::string_view kPoolings[] = {"none", "avg", "max"};  // in the order of Pooling
 constexpr std::string_view kOwnColumns[] = {"drop", "keep"};
@@ -146,6 +181,43 @@ constexpr ScorerRow kRegistry[] = {
            const auto mode = p.at("mode") == 0 ? RandomMode::kReservoir : RandomMode::kFresh;
            return MakeRandom(static_cast<uint64_t>(p.at("seed")), mode);
          }},
+    {.name = "semantic",
+     .summary = "Keeps what the queries of largest norm and the newest attend to, once, and then lets the cache grow.",
+     .safe_across_turns = false,
+     .non_negative = true,
+     .sinks = [](int32_t budget) { return std::min(256, budget / 4); },
+     .recent = [](int32_t budget, int32_t /*sinks*/, int32_t /*query_heads*/) { return std::max(budget / 20, 1); },
+     .schedule = Schedule::kOncePrompt,
+     .then = Then::kGrow,
+     .parameters = kSemantic,
+     .make =
+         [](const ScorerParameters& given) {
+           return MakeSemantic({.semantic_ratio = given.at("semantic_ratio"),
+                                .recent_ratio = given.at("recent_ratio"),
+                                .rows_max = Whole(given, "rows_max")});
+         }},
+    {.name = "nacl",
+     .summary = "Keeps what the newest queries attend to and a draw from the rest, once, and then lets the cache grow.",
+     .paper = "arXiv:2408.03675",
+     .safe_across_turns = false,
+     .sinks = [](int32_t budget) { return std::min(256, budget / 40); },
+     .recent = [](int32_t budget, int32_t sinks, int32_t /*query_heads*/) { return std::max(budget / 20 - sinks, 1); },
+     .schedule = Schedule::kOncePrompt,
+     .then = Then::kGrow,
+     .parameters = kNacl,
+     .make =
+         [](const ScorerParameters& given) {
+           return MakeNacl({.proxy_ratio = given.at("proxy_ratio"),
+                            .proxy_share = given.at("proxy_share"),
+                            .seed = static_cast<uint64_t>(given.at("seed")),
+                            .rows_max = Whole(given, "rows_max")});
+         }},
+    {.name = "scissorhands",
+     .summary = "Keeps the tokens that the newest queries found important most often.",
+     .paper = "arXiv:2305.17118",
+     .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 10; },
+     .parameters = kScissorhands,
+     .make = [](const ScorerParameters& given) { return MakeScissorhands(Whole(given, "window")); }},
 };
 
 // "0 (short) or 1 (long)", as a refusal offers them.

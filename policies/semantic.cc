@@ -1,0 +1,138 @@
+#include "policies/semantic.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "policies/check.h"
+#include "policies/query_rows.h"
+
+namespace ebb {
+namespace {
+
+// One query head's part of the lane state.
+template <typename Float>
+struct HeadMemory {
+  std::span<Float> norm;     // [rows_max] squared, of the largest
+  QueryRows<Float> largest;  // in any order
+  QueryRows<Float> newest;   // token t in row t % rows_max
+};
+
+float SquaredNorm(const float* q, size_t head_dim) {
+  float sum = 0;
+  for (size_t c = 0; c < head_dim; ++c) sum += q[c] * q[c];
+  return sum;
+}
+
+class Semantic final : public Scorer {
+ public:
+  explicit Semantic(const SemanticOptions& options) : options_(options) { EBB_CHECK(options.rows_max >= 1); }
+
+  Needs needs() const override { return {.queries = true, .probes = true}; }
+
+  int64_t lane_floats(const LaneShape& shape) const override {
+    return shape.query_heads * (options_.rows_max + 2 * QueryRows<float>::Floats(options_.rows_max, shape.head_dim));
+  }
+
+  void Observe(const LaneView& lane, const Observation& seen, const MutableScorerState& state) const override {
+    EBB_CHECK(static_cast<int32_t>(seen.slots.size()) == seen.queries);
+    for (int32_t head = 0; head < lane.query_heads; ++head) {
+      const HeadMemory<float> memory = MemoryOf(state.lane, lane.query_heads, head);
+      const size_t head_dim = memory.newest.Query(0).size();
+      for (int32_t i = 0; i < seen.queries; ++i) {
+        const float* q = seen.q + i * seen.q_stride + head * head_dim;
+        const int32_t token = lane.token[seen.slots[i]];
+        memory.newest.Put(token % options_.rows_max, token, q);
+        PutIfLarge(memory, token, q, SquaredNorm(q, head_dim));
+      }
+    }
+  }
+
+  void Score(const LaneView& lane, const ScorerState& /*state*/, std::span<float> keep) const override {
+    EBB_CHECK(lane.probed.size() == keep.size());
+    std::ranges::copy(lane.probed, keep.begin());
+  }
+
+  void AppendProbes(const LaneView& lane, int32_t query_head, const ScorerState& state, std::vector<int32_t>& tokens,
+                    std::vector<float>& queries) const override {
+    const HeadMemory<const float> memory = MemoryOf(state.lane, lane.query_heads, query_head);
+    const auto begin = static_cast<int64_t>(tokens.size());
+    AppendLargest(memory, Rows(lane, options_.semantic_ratio), tokens);
+    for (int32_t back = Rows(lane, options_.recent_ratio); back > 0; --back) {
+      const int32_t token = lane.tokens - back;
+      if (token >= 0 && memory.newest.Token(token % options_.rows_max) == token) tokens.push_back(token);
+    }
+    std::sort(tokens.begin() + begin, tokens.end());
+    tokens.erase(std::unique(tokens.begin() + begin, tokens.end()), tokens.end());
+    for (auto token = tokens.begin() + begin; token != tokens.end(); ++token) {
+      const std::span<const float> q = QueryOf(memory, *token);
+      queries.insert(queries.end(), q.begin(), q.end());
+    }
+  }
+
+ private:
+  template <typename Float>
+  HeadMemory<Float> MemoryOf(std::span<Float> lane, int32_t heads, int32_t head) const {
+    const size_t floats = lane.size() / static_cast<size_t>(heads);
+    const auto rows = static_cast<size_t>(options_.rows_max);
+    const std::span<Float> own = lane.subspan(head * floats, floats);
+    const size_t half = (floats - rows) / 2;
+    return {.norm = own.first(rows),
+            .largest = {own.subspan(rows, half), options_.rows_max},
+            .newest = {own.subspan(rows + half, half), options_.rows_max}};
+  }
+
+  int32_t Rows(const LaneView& lane, double ratio) const {
+    return std::min(CeilShare(lane.tokens, ratio), options_.rows_max);
+  }
+
+  // In the place of an empty row, or of the smallest, the older of two.
+  void PutIfLarge(const HeadMemory<float>& memory, int32_t token, const float* q, float norm) const {
+    int32_t least = 0;
+    for (int32_t row = 0; row < options_.rows_max; ++row) {
+      if (memory.largest.Token(row) < 0) {
+        least = row;
+        break;
+      }
+      if (std::pair(memory.norm[row], memory.largest.Token(row)) <
+          std::pair(memory.norm[least], memory.largest.Token(least))) {
+        least = row;
+      }
+    }
+    if (memory.largest.Token(least) >= 0 && !(norm >= memory.norm[least])) return;
+    memory.norm[least] = norm;
+    memory.largest.Put(least, token, q);
+  }
+
+  // The tokens of the `count` largest norms, of equal ones the newest.
+  void AppendLargest(const HeadMemory<const float>& memory, int32_t count, std::vector<int32_t>& tokens) const {
+    const auto begin = static_cast<int64_t>(tokens.size());
+    for (int32_t row = 0; row < options_.rows_max; ++row) {
+      if (memory.largest.Token(row) >= 0) tokens.push_back(row);
+    }
+    const auto last = tokens.begin() + std::min(begin + count, static_cast<int64_t>(tokens.size()));
+    std::ranges::partial_sort(tokens.begin() + begin, last, tokens.end(), std::greater(),
+                              [&](int32_t row) { return std::pair(memory.norm[row], memory.largest.Token(row)); });
+    tokens.erase(last, tokens.end());
+    for (auto row = tokens.begin() + begin; row != tokens.end(); ++row) *row = memory.largest.Token(*row);
+  }
+
+  std::span<const float> QueryOf(const HeadMemory<const float>& memory, int32_t token) const {
+    if (memory.newest.Token(token % options_.rows_max) == token) {
+      return memory.newest.Query(token % options_.rows_max);
+    }
+    int32_t row = 0;
+    while (memory.largest.Token(row) != token) ++row;  // it is there: AppendLargest took it from there
+    return memory.largest.Query(row);
+  }
+
+  SemanticOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Scorer> MakeSemantic(const SemanticOptions& options) {
+  return std::make_unique<Semantic>(options);
+}
+
+}  // namespace ebb
