@@ -54,8 +54,8 @@ def mentions(path, text, exists, tests):
     """Yields (line, message) for files and tests that the prose names and that are not there."""
     for number, line in prose(text):
         for name in re.findall(r"`([^`]+)`", line):
-            # A name without extension is a pair of .h and .cc. Some pages have the reader make a file of their own, tova.
-            if OURS.fullmatch(name) and "tova" not in name and not exists(name.rstrip("/")) and not exists(name + ".h"):
+            # A name without extension is a pair of .h and .cc. Some pages have the reader make a file of their own, fading.
+            if OURS.fullmatch(name) and "fading" not in name and not exists(name.rstrip("/")) and not exists(name + ".h"):
                 yield number, f"{name}: there is no such file"
             if TEST.fullmatch(name) and not path.startswith("docs/reference/") and name not in tests:
                 yield number, f"{name}: there is no such test"
@@ -99,7 +99,7 @@ def self_test():
            "![x](none.png)", "`a` [x](none.md) `b`", "[[x]](none.md)", "```\n```\n[x](none.md)"]
     wrong = [f"nothing found in {text!r}" for text in bad if not found(text)]
     wrong += [f"{message} in {text!r}" for text in good for message in found(text)]
-    told = "`docs/a.md` `docs/` `docs/b.md` `Aa.Bb` `Aa.Cc` `policies/tova.h` `a.b`"
+    told = "`docs/a.md` `docs/` `docs/b.md` `Aa.Bb` `Aa.Cc` `policies/fading.h` `a.b`"
     named = [message.split(":")[0] for _, message in mentions("a.md", told, tree.__contains__, {"Aa.Bb"})]
     wrong += [f"found {named}"] if named != ["docs/b.md", "Aa.Cc"] else []
     for each in wrong:

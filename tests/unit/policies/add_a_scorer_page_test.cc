@@ -2,12 +2,14 @@
 
 #include <gmock/gmock.h>
 
+#include "policies/fading.h"
 #include "policies/registry.h"
-#include "policies/tova.h"
 #include "tests/support/status_matchers.h"
 
 namespace ebb {
 namespace {
+
+#include "page/policies/parameters.cc"
 
 constexpr ScorerRow kRows[] = {
 #include "page/policies/registry.cc"
@@ -15,10 +17,11 @@ constexpr ScorerRow kRows[] = {
 
 TEST(AddAScorerPage, ItsRowMakesItsScorer) {
   const ScorerRow& row = kRows[0];
-  EXPECT_EQ(row.name, "tova");
-  EXPECT_EQ(row.recent(64, row.sinks(64), 1), 32);
-  const auto scorer = row.make(ResolveParameters(row, {}).value());
-  EXPECT_TRUE(scorer->needs().last_row);
+  EXPECT_EQ(row.name, "fading");
+  EXPECT_EQ(FindScorer(row.name), nullptr) << "the page shows a scorer that is not there yet";
+  EXPECT_EQ(row.recent(64, 0, 1), 32);
+  const auto scorer = row.make(ResolveParameters(row, {{"decay", 0.5}}).value());
+  EXPECT_TRUE(scorer->needs().column_sums);
 }
 
 }  // namespace
