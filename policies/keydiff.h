@@ -1,4 +1,4 @@
-// KeyDiff (Park et al. 2025, arXiv:2504.15364); POLICIES 3.12.
+// KeyDiff (Park et al. 2025, arXiv:2504.15364).
 //
 //   m = mean over live tokens j of k[j] / |k[j]|,  keep[j] = -cos(k[j], m)
 //

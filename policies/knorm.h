@@ -1,4 +1,4 @@
-// Key norm, also called L2 norm (Devoto et al. 2024, arXiv:2406.11430); POLICIES 3.13.
+// Key norm, also called L2 norm (Devoto et al. 2024, arXiv:2406.11430).
 //
 //   keep[j] = -|k[j]|    keep = short: the paper's, which observed that short keys receive much attention
 //   keep[j] = +|k[j]|    keep = long: its reverse

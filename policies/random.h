@@ -1,4 +1,4 @@
-// Chance, the baseline that a policy has to beat; POLICIES 3.18.
+// Chance, the baseline that a policy has to beat.
 //
 //   keep[j] = hash(seed, layer, KV head, token j)             mode = reservoir
 //   keep[j] = hash(seed, layer, KV head, token j, step)       mode = fresh; step = length of the log

@@ -4,10 +4,12 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "policies/expected_attention.h"
 #include "policies/full.h"
 #include "policies/h2o.h"
 #include "policies/keydiff.h"
 #include "policies/knorm.h"
+#include "policies/lagkv.h"
 #include "policies/random.h"
 #include "policies/nacl.h"
 #include "policies/sage.h"
@@ -86,16 +88,41 @@ constexpr ParameterRow kSnapkv[] = {
      .choices = kOwnColumns},
 };
 
-// A parameter that chooses between forms, the first of them unless the caller says otherwise.
-constexpr ParameterRow Choice(std::string_view name, std::string_view help, std::span<const std::string_view> choices) {
-  return {
-      .name = name, .help = help, .max = static_cast<double>(choices.size()) - 1, .whole = true, .choices = choices};
+// A parameter that chooses between forms; `preset` is the number of one.
+constexpr ParameterRow Choice(std::string_view name, std::string_view help, std::span<const std::string_view> choices,
+                              int preset = 0) {
+  return {.name = name,
+          .help = help,
+          .preset = static_cast<double>(preset),
+          .max = static_cast<double>(choices.size()) - 1,
+          .whole = true,
+          .choices = choices};
 }
+
+constexpr std::string_view kCovariances[] = {"none", "diagonal", "full"};
+constexpr std::string_view kValueForms[] = {"ignore", "weigh"};
+constexpr ParameterRow kExpectedAttentionParameters[] = {
+    {.name = "future",
+     .help = "positions to come that are averaged",
+     .preset = 512,
+     .min = 1,
+     .max = 65536,
+     .whole = true},
+    {.name = "epsilon", .help = "added to each token's expected attention before the values weigh it", .max = 1},
+    Choice("covariance", "how much of the queries' covariance is kept; a full one costs n d^2 a decision", kCovariances,
+           2),
+    Choice("values", "whether the length of the value weighs the attention", kValueForms, 1),
+};
 
 constexpr std::string_view kKeptKeys[] = {"short", "long"};
 constexpr ParameterRow kKnormParameters[] = {
     Choice("keep", "which keys stay; the paper's are the short ones, on some models the long ones are worth more",
            kKeptKeys),
+};
+
+constexpr ParameterRow kLagkvParameters[] = {
+    {.name = "lag", .help = "tokens of a partition", .preset = 128, .min = 1, .max = 8192, .whole = true},
+    {.name = "value_ratio", .help = "weight of the values' score beside the keys'", .preset = 1, .max = 1000},
 };
 
 constexpr std::string_view kRandomModes[] = {"reservoir", "fresh"};
@@ -171,6 +198,32 @@ constexpr ScorerRow kRegistry[] = {
      .parameters = kKnormParameters,
      .make =
          [](const ScorerParameters& p) { return MakeKnorm(p.at("keep") == 0 ? KeptKeys::kShort : KeptKeys::kLong); }},
+    {.name = "lagkv",
+     .summary = "Keeps the tokens whose keys and values vary most, measured by the ranges of the tokens after them.",
+     .paper = "arXiv:2504.04704",
+     .sinks = [](int32_t /*budget*/) { return 16; },
+     .parameters = kLagkvParameters,
+     .make =
+         [](const ScorerParameters& p) {
+           return MakeLagkv({.lag = Whole(p, "lag"), .value_ratio = p.at("value_ratio")});
+         }},
+    {.name = "expected_attention",
+     .summary = "Keeps the tokens that queries like those so far are expected to attend to.",
+     .paper = "arXiv:2510.00636",
+     .non_negative = true,
+     .sinks = [](int32_t /*budget*/) { return 4; },
+     .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 32; },
+     .schedule = Schedule::kOncePrompt,
+     .then = Then::kSlideRecent,
+     .parameters = kExpectedAttentionParameters,
+     .make =
+         [](const ScorerParameters& p) {
+           return MakeExpectedAttention(
+               {.future = Whole(p, "future"),
+                .epsilon = p.at("epsilon"),
+                .covariance = static_cast<ExpectedAttentionOptions::Covariance>(Whole(p, "covariance")),
+                .values = static_cast<ExpectedAttentionOptions::Values>(Whole(p, "values"))});
+         }},
     {.name = "random",
      .summary = "Keeps tokens by chance: the baseline to beat.",
      .sinks = [](int32_t /*budget*/) { return 4; },

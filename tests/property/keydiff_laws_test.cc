@@ -1,4 +1,4 @@
-// Laws of KeyDiff (POLICIES 3.12), and its plain form in float64.
+// Laws of KeyDiff, and its plain form in float64.
 
 #include <gmock/gmock.h>
 
@@ -100,7 +100,7 @@ TEST(KeydiffLaw, ScoresDoNotDependOnTheLayoutOfSlots) {
   }
 }
 
-// POLICIES 3.12, item 5: a mean of zero is zero, and not what rounding leaves of it, which would have a direction.
+// A mean of zero is zero, and not what rounding leaves of it, which would have a direction.
 TEST(KeydiffLaw, KeysThatCancelTieInAnyOrder) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

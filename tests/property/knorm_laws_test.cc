@@ -1,4 +1,4 @@
-// Laws of key norm (POLICIES 3.13).
+// Laws of key norm.
 
 #include <gmock/gmock.h>
 

@@ -1,4 +1,4 @@
-// Laws of the random baseline (POLICIES 3.18): what kind of sample it keeps. Seeds are fixed, so a test that passes
+// Laws of the random baseline: what kind of sample it keeps. Seeds are fixed, so a test that passes
 // keeps passing; its bound is what chance exceeds once in 10,000.
 
 #include <gmock/gmock.h>

@@ -1,0 +1,177 @@
+#include "policies/expected_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "policies/check.h"
+#include "policies/geometry.h"
+
+namespace ebb {
+namespace {
+
+using Covariance = ExpectedAttentionOptions::Covariance;
+using Values = ExpectedAttentionOptions::Values;
+
+constexpr int32_t kOutliers = 4;  // first queries of a session
+
+int64_t CovarianceFloats(Covariance form, int64_t d) {
+  if (form == Covariance::kNone) return 0;
+  return form == Covariance::kDiagonal ? d : d * (d + 1) / 2;
+}
+
+// One query head's statistics: [count, mean [d], covariance], where a full covariance is its upper triangle, row by
+// row.
+int64_t HeadFloats(Covariance form, int64_t d) { return 1 + d + CovarianceFloats(form, d); }
+
+// Adds one query by Welford's recurrence, which keeps what it keeps as averages: count may grow without them growing.
+void AddQuery(Covariance form, std::span<const float> q, std::span<float> head) {
+  const size_t d = q.size();
+  const std::span<float> mean = head.subspan(1, d);
+  float* covariance = head.data() + 1 + d;
+  const float share = 1 / ++head[0];
+  // With the old mean, (q - mean)(q - mean)' (1 - share) is what one query adds.
+  for (size_t a = 0; a < d && form != Covariance::kNone; ++a) {
+    const float by_a = (q[a] - mean[a]) * (1 - share);
+    const size_t end = form == Covariance::kDiagonal ? a + 1 : d;
+    for (size_t b = a; b < end; ++b, ++covariance) *covariance += share * (by_a * (q[b] - mean[b]) - *covariance);
+  }
+  for (size_t a = 0; a < d; ++a) mean[a] += share * (q[a] - mean[a]);
+}
+
+// m.u / sqrt(d) + u' S u / (2 d).
+double Exponent(Covariance form, std::span<const float> head, std::span<const double> u) {
+  const size_t d = u.size();
+  const double linear = Dot(head.subspan(1, d), u) / std::sqrt(static_cast<double>(d));
+  if (form == Covariance::kNone) return linear;
+  std::span<const float> row = head.subspan(1 + d);
+  double square = 0;
+  for (size_t a = 0; a < d; ++a) {
+    square += u[a] * u[a] * row[0];
+    if (form == Covariance::kFull) square += 2 * u[a] * Dot(row.subspan(1, d - a - 1), u.subspan(a + 1));
+    row = row.subspan(form == Covariance::kFull ? d - a : 1);
+  }
+  return linear + square / (2 * static_cast<double>(d));
+}
+
+// Turns a key, unrotated and at `position`, by what lies between it and the mean of the rotations for the `future`
+// positions from `next` on. That mean, of exp(i w p) over the p, is a rotation for their middle, shortened to
+// sin(future w / 2) / (future sin(w / 2)).
+void TurnToFuture(const RopeView& rope, double position, double next, int32_t future, std::span<double> u) {
+  const double angle_of = position - next - (future - 1) / 2.0;
+  const size_t pairs = rope.frequencies.size();
+  for (size_t i = 0; i < pairs; ++i) {
+    const double half = rope.frequencies[i] / 2;
+    const double sine = std::sin(half);
+    const double length = sine == 0 ? 1 : std::sin(future * half) / (future * sine);
+    const double cos = length * std::cos(angle_of * rope.frequencies[i]);
+    const double sin = length * std::sin(angle_of * rope.frequencies[i]);
+    double& x = u[rope.halves ? i : 2 * i];
+    double& y = u[rope.halves ? i + pairs : 2 * i + 1];
+    const double a = x;
+    const double b = y;
+    x = a * cos - b * sin;
+    y = a * sin + b * cos;
+  }
+}
+
+class ExpectedAttention final : public Scorer {
+ public:
+  explicit ExpectedAttention(const ExpectedAttentionOptions& options) : options_(options) {
+    EBB_CHECK(options.future >= 1);
+  }
+
+  Needs needs() const override { return {.queries = true, .memory = true}; }
+
+  int64_t lane_floats(const LaneShape& shape) const override {
+    return shape.query_heads * HeadFloats(options_.covariance, shape.head_dim);
+  }
+
+  void Observe(const LaneView& lane, const Observation& seen, const MutableScorerState& state) const override {
+    EBB_CHECK(seen.q != nullptr);
+    EBB_CHECK(lane.memory != nullptr);
+    const auto d = static_cast<size_t>(lane.memory->head_dim());
+    const auto floats = static_cast<size_t>(HeadFloats(options_.covariance, lane.memory->head_dim()));
+    const size_t heads = state.lane.size() / floats;
+    for (size_t t = 0; t < seen.slots.size(); ++t) {
+      if (lane.token[static_cast<size_t>(seen.slots[t])] < kOutliers) continue;
+      for (size_t h = 0; h < heads; ++h) {
+        const float* q = seen.q + static_cast<int64_t>(t) * seen.q_stride + static_cast<int64_t>(h * d);
+        AddQuery(options_.covariance, {q, d}, state.lane.subspan(h * floats, floats));
+      }
+    }
+  }
+
+  void Score(const LaneView& lane, const ScorerState& state, std::span<float> keep) const override {
+    EBB_CHECK(lane.memory != nullptr);
+    EBB_CHECK(keep.size() == lane.token.size());
+    const auto d = static_cast<size_t>(lane.memory->head_dim());
+    const auto floats = static_cast<size_t>(HeadFloats(options_.covariance, lane.memory->head_dim()));
+    const size_t heads = state.lane.size() / floats;
+    EBB_CHECK(heads >= 1);
+    thread_local std::vector<double> exponents;  // [heads, n]; keeps its capacity, as does the next
+    exponents.resize(heads * keep.size());
+    ReadExponents(lane, state.lane, exponents);
+
+    std::ranges::fill(keep, 0.0F);
+    for (size_t h = 0; h < heads; ++h) {
+      AddSoftmax(lane, std::span(exponents).subspan(h * keep.size(), keep.size()), 1.0 / static_cast<double>(heads),
+                 keep);
+    }
+    for (float& score : keep) score += static_cast<float>(options_.epsilon);
+    if (options_.values == Values::kIgnore) return;
+    const std::span<const float> values = lane.memory->Values(0, static_cast<int32_t>(keep.size()));
+    for (size_t slot = 0; slot < keep.size(); ++slot) {
+      if (lane.token[slot] >= 0) keep[slot] *= static_cast<float>(Length(values.subspan(slot * d, d)));
+    }
+  }
+
+ private:
+  // x [heads, n] of the live slots.
+  void ReadExponents(const LaneView& lane, std::span<const float> statistics, std::span<double> exponents) const {
+    const auto d = static_cast<size_t>(lane.memory->head_dim());
+    const auto floats = static_cast<size_t>(HeadFloats(options_.covariance, lane.memory->head_dim()));
+    const size_t n = lane.token.size();
+    const RopeView rope = lane.memory->rope();
+    const std::span<const float> keys = lane.memory->Keys(0, static_cast<int32_t>(n));
+    int32_t next = 0;
+    for (const int32_t position : lane.position) next = std::max(next, position + 1);
+    thread_local std::vector<double> u;
+    for (size_t slot = 0; slot < n; ++slot) {
+      if (lane.token[slot] < 0) continue;
+      const std::span<const float> key = keys.subspan(slot * d, d);
+      u.assign(key.begin(), key.end());
+      TurnToFuture(rope, lane.position[slot], next, options_.future, u);
+      for (size_t h = 0; h < statistics.size() / floats; ++h) {
+        exponents[h * n + slot] = Exponent(options_.covariance, statistics.subspan(h * floats, floats), u);
+      }
+    }
+  }
+
+  // keep += weight * softmax of `exponents` over the live slots.
+  static void AddSoftmax(const LaneView& lane, std::span<double> exponents, double weight, std::span<float> keep) {
+    double largest = -HUGE_VAL;
+    for (size_t slot = 0; slot < keep.size(); ++slot) {
+      if (lane.token[slot] >= 0) largest = std::max(largest, exponents[slot]);
+    }
+    double sum = 0;
+    for (size_t slot = 0; slot < keep.size(); ++slot) {
+      if (lane.token[slot] < 0) continue;
+      exponents[slot] = std::exp(exponents[slot] - largest);
+      sum += exponents[slot];
+    }
+    for (size_t slot = 0; slot < keep.size(); ++slot) {
+      if (lane.token[slot] >= 0) keep[slot] += static_cast<float>(weight * exponents[slot] / sum);
+    }
+  }
+
+  ExpectedAttentionOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<const Scorer> MakeExpectedAttention(const ExpectedAttentionOptions& options) {
+  return std::make_unique<ExpectedAttention>(options);
+}
+
+}  // namespace ebb

@@ -1,0 +1,154 @@
+#include "policies/lagkv.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "policies/check.h"
+
+namespace ebb {
+namespace {
+
+constexpr double kLeastRange = 1e-6;  // of a channel that does not vary in the reference
+constexpr double kLargest = 1e4;      // of a channel's relative value
+
+// A thread's working memory; keeps its capacity, so that a steady step allocates nothing.
+struct Scratch {
+  std::vector<int32_t> slots = {};                     // live ones of a partition and its reference, oldest token first
+  std::vector<float> rows = {};                        // [slots, head_dim]
+  std::vector<double> worth = {};                      // [tokens of the partition]
+  std::vector<double> scores = {};                     // alike, of keys or of values
+  std::vector<std::pair<double, int32_t>> order = {};  // worth and index
+};
+
+// Partitions whose reference is complete in a log of `tokens`.
+int32_t Scored(int32_t tokens, int32_t sinks, int32_t lag) { return std::max((tokens - sinks) / lag - 1, 0); }
+
+class Lagkv final : public Scorer {
+ public:
+  explicit Lagkv(const LagkvOptions& options) : options_(options) { EBB_CHECK(options.lag >= 1); }
+
+  Needs needs() const override { return {.entered = true, .memory = true, .state_floats = 1}; }
+
+  void Observe(const LaneView& lane, const Observation& seen, const MutableScorerState& state) const override {
+    EBB_CHECK(!seen.slots.empty());
+    const int32_t before = lane.token[static_cast<size_t>(seen.slots.front())];
+    const int32_t after = lane.token[static_cast<size_t>(seen.slots.back())] + 1;
+    const int32_t end = Scored(after, lane.sinks, options_.lag);
+    for (int32_t p = Scored(before, lane.sinks, options_.lag); p < end; ++p) ScorePartition(lane, p, state);
+  }
+
+  // A place in (0, 1] once there is one; before that the age, above 1.
+  void Score(const LaneView& lane, const ScorerState& state, std::span<float> keep) const override {
+    EBB_CHECK(keep.size() == state.slot.size());
+    for (size_t slot = 0; slot < keep.size(); ++slot) {
+      const float place = state.slot[slot];
+      keep[slot] = place > 0 ? place : 2 + static_cast<float>(lane.token[slot]);
+    }
+  }
+
+  bool Rebuild(const LaneView& lane, const MutableScorerState& state) const override {
+    std::ranges::fill(state.slot, 0.0F);
+    const int32_t end = Scored(lane.tokens, lane.sinks, options_.lag);
+    for (int32_t p = 0; p < end; ++p) ScorePartition(lane, p, state);
+    return true;
+  }
+
+ private:
+  void ScorePartition(const LaneView& lane, int32_t partition, const MutableScorerState& state) const {
+    EBB_CHECK(lane.memory != nullptr);
+    thread_local Scratch scratch;
+    const int32_t begin = lane.sinks + partition * options_.lag;
+    const int32_t reference = begin + options_.lag;
+    scratch.slots.clear();
+    for (size_t slot = 0; slot < lane.token.size(); ++slot) {
+      const int32_t token = lane.token[slot];
+      if (token >= begin && token < reference + options_.lag) scratch.slots.push_back(static_cast<int32_t>(slot));
+    }
+    const auto token_of = [&](int32_t slot) { return lane.token[static_cast<size_t>(slot)]; };
+    std::ranges::sort(scratch.slots, {}, token_of);
+    const auto first_reference = std::ranges::lower_bound(scratch.slots, reference, {}, token_of);
+    const auto count = static_cast<size_t>(first_reference - scratch.slots.begin());
+
+    scratch.worth.assign(count, 0.0);
+    AddScores(lane, Part::kKeys, 1, scratch);
+    AddScores(lane, Part::kValues, options_.value_ratio, scratch);
+
+    scratch.order.clear();
+    for (size_t i = 0; i < count; ++i) scratch.order.emplace_back(scratch.worth[i], static_cast<int32_t>(i));
+    std::ranges::sort(scratch.order);
+    for (size_t place = 0; place < count; ++place) {
+      const int32_t slot = scratch.slots[static_cast<size_t>(scratch.order[place].second)];
+      state.slot[static_cast<size_t>(slot)] = static_cast<float>(place + 1) / static_cast<float>(count);
+    }
+  }
+
+  enum class Part { kKeys, kValues };
+
+  // worth += weight * the partition's scores by its keys or values.
+  static void AddScores(const LaneView& lane, Part part, double weight, Scratch& scratch) {
+    const auto d = static_cast<size_t>(lane.memory->head_dim());
+    const RopeView rope = lane.memory->rope();
+    scratch.rows.resize(scratch.slots.size() * d);
+    for (size_t i = 0; i < scratch.slots.size(); ++i) {
+      const int32_t slot = scratch.slots[i];
+      const std::span<float> row = std::span(scratch.rows).subspan(i * d, d);
+      std::ranges::copy(part == Part::kKeys ? lane.memory->Keys(slot, 1) : lane.memory->Values(slot, 1), row.begin());
+      if (part == Part::kKeys) Rotate(rope, lane.token[static_cast<size_t>(slot)], row);
+    }
+    const std::span<const float> rows = scratch.rows;
+    const size_t count = scratch.worth.size();
+    scratch.scores.resize(count);
+    LagScores(rows.first(count * d), rows.subspan(count * d), static_cast<int32_t>(d), scratch.scores);
+    for (size_t i = 0; i < count; ++i) scratch.worth[i] += weight * scratch.scores[i];
+  }
+
+  LagkvOptions options_;
+};
+
+}  // namespace
+
+void LagDeviations(std::span<const float> rows, std::span<const float> reference, int32_t dim,
+                   std::span<double> deviations) {
+  const auto d = static_cast<size_t>(dim);
+  EBB_CHECK(rows.size() == deviations.size() * d);
+  EBB_CHECK(reference.size() % d == 0);
+  std::ranges::fill(deviations, 0.0);
+  if (reference.empty() || d == 1) return;
+  thread_local std::vector<float> lo;
+  thread_local std::vector<double> range;
+  thread_local std::vector<double> z;
+  lo.assign(reference.begin(), reference.begin() + static_cast<int64_t>(d));
+  range.assign(lo.begin(), lo.end());  // the largest, until all are seen
+  z.resize(d);
+  for (size_t i = d; i < reference.size(); ++i) {
+    lo[i % d] = std::min(lo[i % d], reference[i]);
+    range[i % d] = std::max(range[i % d], static_cast<double>(reference[i]));
+  }
+  for (size_t c = 0; c < d; ++c) range[c] = std::max(range[c] - lo[c], kLeastRange);
+  for (size_t row = 0; row < deviations.size(); ++row) {
+    double mean = 0;
+    for (size_t c = 0; c < d; ++c) {
+      z[c] = std::clamp((static_cast<double>(rows[row * d + c]) - lo[c]) / range[c], -kLargest, kLargest);
+      mean += z[c];
+    }
+    mean /= static_cast<double>(d);
+    double square = 0;
+    for (size_t c = 0; c < d; ++c) square += (z[c] - mean) * (z[c] - mean);
+    if (std::isfinite(square)) deviations[row] = std::sqrt(square / static_cast<double>(d - 1));
+  }
+}
+
+void LagScores(std::span<const float> rows, std::span<const float> reference, int32_t dim, std::span<double> scores) {
+  if (scores.empty()) return;
+  LagDeviations(rows, reference, dim, scores);
+  const double largest = *std::ranges::max_element(scores);
+  double sum = 0;
+  for (double& score : scores) sum += score = std::exp(score - largest);
+  for (double& score : scores) score /= sum;
+}
+
+std::unique_ptr<const Scorer> MakeLagkv(const LagkvOptions& options) { return std::make_unique<Lagkv>(options); }
+
+}  // namespace ebb
