@@ -66,6 +66,11 @@ struct RandomPolicy {
     spec = ResolveWithRoom(asked, options.query_heads);
   }
 
+  // Slots enough for any steps of up to `block` tokens, `tokens` in all.
+  int32_t Slots(int32_t block, int32_t tokens) const {
+    return spec.evicts ? static_cast<int32_t>(Capacity(spec.trigger, block)) : tokens;
+  }
+
   PolicyLane Lane(uint64_t seed, int32_t slots, Placement placement = Placement::kLowest) const {
     RandomAttentionOptions at = options;
     at.seed = seed;
@@ -149,7 +154,7 @@ TEST(PolicyLaw, SinksAndRecentAreNeverChosen) {
   ForEveryPolicy(3, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
     const RandomPolicy policy(form, random, RandomTrigger(random));
-    PolicyLane lane = policy.Lane(seed, 700);
+    PolicyLane lane = policy.Lane(seed, policy.Slots(20, 800));
     for (int step = 0; step < 40; ++step) {
       lane.Step(RandomQueries(random, 20));
       const std::vector<int32_t> live = lane.attention.LiveTokens();
@@ -186,9 +191,9 @@ TEST(PolicyLaw, WhoLeavesDoesNotDependOnTheLayoutOfSlots) {
   ForEveryPolicy(3, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
     const RandomPolicy policy(form, random, RandomTrigger(random));
-    PolicyLane one = policy.Lane(seed, 500);
-    PolicyLane other = policy.Lane(seed, 500, Placement::kRandom);
-    for (int step = 0; step < 40; ++step) {
+    PolicyLane one = policy.Lane(seed, policy.Slots(20, 600));
+    PolicyLane other = policy.Lane(seed, policy.Slots(40, 600), Placement::kRandom);
+    for (int step = 0; step < 30; ++step) {
       const int32_t queries = RandomQueries(random, 20);
       const std::vector<int32_t> left = one.Step(queries);
       ASSERT_THAT(other.Step(queries), UnorderedElementsAreArray(left));
@@ -200,11 +205,10 @@ TEST(PolicyLaw, TheSameSeedGivesTheSameVictimsInTheSameSlots) {
   ForEveryPolicy(2, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
     const RandomPolicy policy(form, random, RandomTrigger(random));
-    PolicyLane one = policy.Lane(seed, 200);
-    PolicyLane other = policy.Lane(seed, 200);
-    for (int step = 0; step < 30; ++step) {
-      const int32_t queries = std::min(RandomQueries(random, 20), 190 - one.attention.live());
-      if (queries < 1) return;
+    PolicyLane one = policy.Lane(seed, policy.Slots(20, 400));
+    PolicyLane other = policy.Lane(seed, policy.Slots(20, 400));
+    for (int step = 0; step < 20; ++step) {
+      const int32_t queries = RandomQueries(random, 20);
       one.Step(queries);
       other.Step(queries);
       ASSERT_THAT(other.victims, ElementsAreArray(one.victims));
@@ -222,11 +226,10 @@ TEST(PolicyLaw, StateBelongsToTheTokenAndLeavesWithIt) {
     HashRandom random(seed);
     const RandomPolicy policy(form, random, {.budget = random.Uniform(5, 40)});
     const int32_t floats = policy.spec.scorer->needs().state_floats;
-    constexpr int32_t kTokens = 120;
-    const int32_t slots = form.row->evicts ? static_cast<int32_t>(Capacity(policy.spec.trigger, 1)) : kTokens;
-    PolicyLane reusing = policy.Lane(seed, slots);
-    PolicyLane spacious = policy.Lane(seed, 2 * kTokens, Placement::kRandom);
-    for (int step = 0; step < kTokens; ++step) {
+    const int32_t tokens = policy.spec.trigger.budget + 30;
+    PolicyLane reusing = policy.Lane(seed, policy.Slots(1, tokens));
+    PolicyLane spacious = policy.Lane(seed, 2 * tokens, Placement::kRandom);
+    for (int step = 0; step < tokens; ++step) {
       reusing.Step(1);
       spacious.Step(1);
       std::map<std::pair<size_t, int32_t>, std::vector<float>> expected;  // by track and token
@@ -340,10 +343,10 @@ TEST(PolicyLaw, LockstepLanesEvictTheSameTokens) {
     SCOPED_TRACE(NameOf(form));
     HashRandom random(0);
     RandomPolicy policy(form, random, {.budget = 50, .overflow = 3});
-    policy.options.positions = Positions::kOriginal;
-    PolicyLane one = policy.Lane(1, 300);
-    PolicyLane other = policy.Lane(2, 300, Placement::kRandom);
-    for (int step = 0; step < 60; ++step) {
+    PolicyLane one = policy.Lane(1, policy.Slots(15, 300));
+    policy.options.layer = 1;
+    PolicyLane other = policy.Lane(2, policy.Slots(40, 300), Placement::kRandom);
+    for (int step = 0; step < 30; ++step) {
       const int32_t queries = RandomQueries(random, 15);
       one.Step(queries);
       other.Step(queries);

@@ -22,8 +22,12 @@ std::vector<float> Row(uint64_t seed, uint64_t purpose, int32_t token, float sca
   return row;
 }
 
-// `row` turned by `position` (POLICIES 6.1), written apart from policies/ so that neither checks itself.
-std::vector<double> Turned(const RopeView& rope, int32_t position, std::span<const float> row) {
+uint64_t HeadSeed(uint64_t seed, int32_t kv) { return seed + 1'000'003 * static_cast<uint64_t>(kv); }
+
+}  // namespace
+
+// Written apart from policies/, so that neither checks itself.
+std::vector<double> Turned(const RopeView& rope, double position, std::span<const float> row) {
   std::vector<double> turned(row.begin(), row.end());
   const auto pairs = static_cast<int32_t>(rope.frequencies.size());
   for (int32_t i = 0; i < pairs; ++i) {
@@ -35,10 +39,6 @@ std::vector<double> Turned(const RopeView& rope, int32_t position, std::span<con
   }
   return turned;
 }
-
-uint64_t HeadSeed(uint64_t seed, int32_t kv) { return seed + 1'000'003 * static_cast<uint64_t>(kv); }
-
-}  // namespace
 
 RandomAttention::KeysAndValues::KeysAndValues(const RopeView& rope, int32_t slots)
     : keys(static_cast<size_t>(slots) * kDim), values(static_cast<size_t>(slots) * kDim), rope_(rope) {}

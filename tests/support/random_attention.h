@@ -34,6 +34,9 @@ struct RandomAttentionOptions {
   int32_t layer = 0;
 };
 
+// `row` turned by `position` radians times each frequency, as RoPE turns queries and keys.
+std::vector<double> Turned(const RopeView& rope, double position, std::span<const float> row);
+
 // A query head: the `query`-th of the KV head `kv`.
 struct HeadIndex {
   int32_t kv = 0;
