@@ -274,8 +274,8 @@ class EngineOnOps final : public Engine {
     Trigger trigger = policy.trigger;
     trigger.budget = LengthLimit(policy);
     if (!policy.evicts) return trigger.budget;
-    // Decode steps between two runs of the policy pile up as a block would.
-    return Capacity(trigger, std::max(block, policy.schedule == Schedule::kEveryN ? policy.every_n : 0));
+    // The tokens of decode steps since the policy ran are there when the next block comes.
+    return Capacity(trigger, block + (policy.schedule == Schedule::kEveryN ? policy.every_n - 1 : 0));
   }
 
   absl::StatusOr<CacheShape> Shape(const SessionOptions& options) const {

@@ -169,7 +169,8 @@ void ExpectTheyCannotBeToldApart(Machinery& machinery, const ValidSpec& policy, 
       const std::vector<int32_t> b = SlotsByAge(fresh.maps()[lane]);
       ASSERT_EQ(a.size(), b.size());
       for (size_t i = 0; i < a.size(); ++i) {
-        ASSERT_NEAR(lived.maps()[lane].state(0).slot[a[i]], fresh.maps()[lane].state(0).slot[b[i]], tolerance) << "lane " << lane;
+        ASSERT_NEAR(lived.maps()[lane].state(0).slot[a[i]], fresh.maps()[lane].state(0).slot[b[i]], tolerance)
+            << "lane " << lane;
       }
     }
     EvictAlike(random, lived, &fresh);

@@ -66,7 +66,8 @@ void Talk(Engine& engine, std::vector<Talker*> talkers, size_t joins_per_step) {
 }
 
 PolicySpec Policy(const ScorerRow& row) {
-  return {.scorer = std::string(row.name), .budget = row.evicts ? 40 : kPrompt + kAnswer};
+  return {
+      .scorer = std::string(row.name), .budget = row.evicts ? 40 : kPrompt + kAnswer, .schedule = Schedule::kEveryStep};
 }
 
 class SessionDeterminism : public testing::Test {

@@ -50,7 +50,8 @@ TEST_F(SessionLaws, LengthNeverExceedsCapacityAndReturnsToTheBudget) {
       HashRandom random(seed);
       PolicySpec spec = {.scorer = std::string(row.name),
                          .budget = random.Uniform(40, 80),
-                         .positions = seed / 2 % 2 == 0 ? Positions::kOriginal : Positions::kCompacted};
+                         .positions = seed / 2 % 2 == 0 ? Positions::kOriginal : Positions::kCompacted,
+                         .schedule = Schedule::kEveryStep};
       const bool eager = seed % 2 == 0;
       if (!eager) {
         spec.overflow = random.Uniform(1, 20);

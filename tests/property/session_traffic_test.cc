@@ -33,11 +33,14 @@ PolicySpec RandomPolicy(HashRandom& random) {
   const std::span<const ScorerRow> rows = ScorerRegistry();
   const ScorerRow& row = rows[random.Uniform(0, static_cast<int32_t>(rows.size()) - 1)];
   PolicySpec spec = {.scorer = std::string(row.name),
-                     .budget = random.Uniform(30, 70),
+                     .budget = random.Uniform(40, 70),
                      .positions = random.Uniform(0, 1) == 0 ? Positions::kOriginal : Positions::kCompacted,
                      .kv_type = static_cast<KvType>(random.Uniform(0, 2)),
                      .rope_cache = random.Uniform(0, 3) == 0 ? RopeCache::kRk : RopeCache::kFused};
-  if (!row.evicts || random.Uniform(0, 1) == 0) return spec;
+  if (!row.evicts) return spec;
+  spec.schedule = random.Uniform(0, 2) == 0 ? Schedule::kEveryN : Schedule::kEveryStep;
+  if (spec.schedule == Schedule::kEveryN) spec.every_n = random.Uniform(1, 9);
+  if (random.Uniform(0, 1) == 0) return spec;
   spec.overflow = random.Uniform(1, 12);
   spec.slack = random.Uniform(0, 12);
   spec.max_drop = random.Uniform(0, 12);
@@ -95,7 +98,8 @@ void ExpectSound(const Engine& engine, const Session& session) {
   for (const SlotMap& map : cache.maps()) {
     map.CheckInvariants();
     // Between two steps the room for a block is free.
-    ASSERT_LE(map.live(), session.policy().evicts ? Capacity(session.policy().trigger, 0) : session.capacity());
+    const bool every_step = session.policy().evicts && session.policy().schedule == Schedule::kEveryStep;
+    ASSERT_LE(map.live(), every_step ? Capacity(session.policy().trigger, 0) : session.capacity());
     ASSERT_TRUE(std::ranges::all_of(map.token(),
                                     [&](int32_t token) { return token < static_cast<int32_t>(session.log().size()); }));
   }
