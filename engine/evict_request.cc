@@ -42,8 +42,8 @@ absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec
     EBB_CHECK(row != nullptr);
     pruning.trigger.budget = *request.keep;
     if (policy.sinks_follow_budget && row->sinks != nullptr) pruning.sinks = row->sinks(*request.keep);
-    if (policy.recent_follows_budget && row->recent != nullptr) {
-      pruning.recent = row->recent(*request.keep, pruning.sinks, policy.query_heads);
+    if (policy.recent_follows_budget) {
+      pruning.recent = DefaultRecent(*row, policy.parameters, *request.keep, pruning.sinks, policy.query_heads);
     }
     return pruning;
   }
@@ -61,7 +61,7 @@ absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec
   other.trigger.budget = *request.keep;
   if (policy.sinks_follow_budget) other.sinks = row->sinks == nullptr ? 0 : row->sinks(*request.keep);
   if (policy.recent_follows_budget) {
-    other.recent = row->recent == nullptr ? 0 : row->recent(*request.keep, other.sinks, policy.query_heads);
+    other.recent = DefaultRecent(*row, parameters, *request.keep, other.sinks, policy.query_heads);
   }
   return other;
 }

@@ -299,6 +299,14 @@ absl::Status CheckParameter(const ParameterRow& parameter, const std::string& fi
 
 std::span<const ScorerRow> ScorerRegistry() { return kRegistry; }
 
+int32_t DefaultRecent(const ScorerRow& row, const ScorerParameters& parameters, int32_t budget, int32_t sinks,
+                      int32_t query_heads) {
+  if (!row.recent_parameter.empty()) {
+    return static_cast<int32_t>(parameters.at(std::string(row.recent_parameter)));
+  }
+  return row.recent == nullptr ? 0 : row.recent(budget, sinks, query_heads);
+}
+
 const ScorerRow* FindScorer(std::string_view name) {
   const auto row = std::ranges::find(kRegistry, name, &ScorerRow::name);
   return row == std::end(kRegistry) ? nullptr : row;

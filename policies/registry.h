@@ -61,6 +61,10 @@ struct ScorerRow {
 // In the order in which users see them. Names are unique.
 std::span<const ScorerRow> ScorerRegistry();
 
+// A row's default of recent under a budget. `parameters` as `make` takes them.
+int32_t DefaultRecent(const ScorerRow& row, const ScorerParameters& parameters, int32_t budget, int32_t sinks,
+                      int32_t query_heads);
+
 // The row by name, or null.
 const ScorerRow* FindScorer(std::string_view name);
 

@@ -1,6 +1,5 @@
 #include "policies/scissorhands.h"
 
-#include <bit>
 #include <cmath>
 #include <cstddef>
 
@@ -11,11 +10,14 @@ namespace {
 
 constexpr int32_t kBits = 24;  // that a float holds as a whole number
 
+// A slot's floats.
+enum : size_t { kCount = 0, kLast = 1, kWords = 2 };
+
 class Scissorhands final : public Scorer {
  public:
   explicit Scissorhands(int32_t window) : window_(window) { EBB_CHECK(window >= 1); }
 
-  Needs needs() const override { return {.window_rows = window_, .state_floats = static_cast<int32_t>(Words()) + 1}; }
+  Needs needs() const override { return {.window_rows = window_, .state_floats = static_cast<int32_t>(Floats())}; }
 
   int64_t lane_floats(const LaneShape& /*shape*/) const override { return 1; }  // which bit the next row sets
 
@@ -23,7 +25,7 @@ class Scissorhands final : public Scorer {
     const size_t slots = lane.token.size();
     EBB_CHECK(!seen.window.empty());
     EBB_CHECK(seen.window.size() % slots == 0);
-    EBB_CHECK(state.slot.size() == slots * (Words() + 1));
+    EBB_CHECK(state.slot.size() == slots * Floats());
     const auto rows = static_cast<int32_t>(seen.window.size() / slots);
     EBB_CHECK(static_cast<int32_t>(seen.slots.size()) >= rows);
     const auto first = static_cast<int32_t>(state.lane[0]);
@@ -33,34 +35,35 @@ class Scissorhands final : public Scorer {
       const int32_t token = lane.token[seen.slots[seen.slots.size() - 1 - after]];
       const int32_t bit = (first + row) % window_;
       const float* p = seen.window.data() + row * slots;
-      for (size_t slot = 0; slot < slots; ++slot) {
+      float* kept = state.slot.data();
+      for (size_t slot = 0; slot < slots; ++slot, kept += Floats()) {
         const bool unimportant = lane.token[slot] <= token && p[slot] < level;
-        Set(state.slot[slot * (Words() + 1) + bit / kBits], bit % kBits, unimportant);
+        kept[kCount] += static_cast<float>(Set(kept[kWords + bit / kBits], bit % kBits, unimportant));
+        kept[kLast] = p[slot];
       }
-    }
-    for (size_t slot = 0; slot < slots; ++slot) {
-      state.slot[slot * (Words() + 1) + Words()] = seen.window[(rows - 1) * slots + slot];
     }
     state.lane[0] = static_cast<float>((first + rows) % window_);
   }
 
   void Score(const LaneView& /*lane*/, const ScorerState& state, std::span<float> keep) const override {
-    EBB_CHECK(state.slot.size() == keep.size() * (Words() + 1));
-    const float* at = state.slot.data();
+    EBB_CHECK(state.slot.size() == keep.size() * Floats());
+    constexpr float kBelowOne = 31.0F / 32;
+    const float* kept = state.slot.data();
     for (float& score : keep) {
-      int32_t unimportant = 0;
-      for (size_t word = 0; word < Words(); ++word) unimportant += std::popcount(static_cast<uint32_t>(*at++));
-      constexpr float kBelowOne = 31.0F / 32;
-      score = kBelowOne * std::sqrt(std::sqrt(*at++)) - static_cast<float>(unimportant);
+      score = kBelowOne * std::sqrt(std::sqrt(kept[kLast])) - kept[kCount];
+      kept += Floats();
     }
   }
 
  private:
-  size_t Words() const { return static_cast<size_t>((window_ + kBits - 1) / kBits); }
+  size_t Floats() const { return kWords + static_cast<size_t>((window_ + kBits - 1) / kBits); }
 
-  static void Set(float& word, int32_t bit, bool to) {
-    const uint32_t bits = static_cast<uint32_t>(word) & ~(uint32_t{1} << bit);
-    word = static_cast<float>(bits | uint32_t{to} << bit);
+  // Sets one bit; returns by how much their number grew.
+  static int32_t Set(float& word, int32_t bit, bool to) {
+    const auto bits = static_cast<int32_t>(word);
+    const int32_t was = bits >> bit & 1;
+    word = static_cast<float>((bits & ~(1 << bit)) | int32_t{to} << bit);
+    return int32_t{to} - was;
   }
 
   int32_t window_;

@@ -12,8 +12,8 @@
 // Differs: by default one token leaves at a time; the paper drops half the budget at once, which is
 // trigger.overflow = budget / 2. Probabilities are the mean over the KV head's query heads.
 //
-// Invariant: 0 <= c <= w; 0 in a slot that a token just entered. State: a bit per row, 24 to a float, and P[last], so
-// 4 (ceil(w / 24) + 1) bytes a slot: 72 at w = 400.
+// Invariant: 0 <= c <= w; 0 in a slot that a token just entered. State: a bit per row, 24 to a float, with c and
+// P[last], so 4 (ceil(w / 24) + 2) bytes a slot: 76 at w = 400.
 
 #ifndef EBB_POLICIES_SCISSORHANDS_H_
 #define EBB_POLICIES_SCISSORHANDS_H_

@@ -48,12 +48,13 @@ class Snapkv final : public Scorer {
     EBB_CHECK(static_cast<int32_t>(lane.by_age.size()) == lane.live);
     const int32_t pooled = options_.own_columns ? lane.live : std::max(lane.live - options_.window, 0);
     const int32_t half = options_.kernel / 2;
-    std::array<float, kKernelMax> near = {};  // sums of the tokens around `rank`, each at its rank modulo the kernel;
-                                              // 0 before the first and after the last
+    std::array<float, kKernelMax> near = {};  // a ring: sums of the tokens around `rank`; 0 beyond the ends
+    int32_t next = 0;
     for (int32_t rank = -half; rank < pooled; ++rank) {
       const int32_t ahead = rank + half;
-      near[ahead % options_.kernel] = ahead < pooled ? Sum(state, lane.by_age[ahead]) : 0.0F;
-      if (rank >= 0) keep[lane.by_age[rank]] = Pool(near, rank, (ahead + 1) % options_.kernel);
+      near[next] = ahead < pooled ? Sum(state, lane.by_age[ahead]) : 0.0F;
+      next = Wrap(next + 1);
+      if (rank >= 0) keep[lane.by_age[rank]] = Pool(near, next);
     }
     for (int32_t rank = pooled; rank < lane.live; ++rank) keep[lane.by_age[rank]] = Sum(state, lane.by_age[rank]);
   }
@@ -87,12 +88,14 @@ class Snapkv final : public Scorer {
     return kept[static_cast<size_t>(state.lane[0])] + kept[options_.window];
   }
 
-  // `oldest`: where in `near` the first of the kernel is, so that sums round by age alone.
-  float Pool(const std::array<float, kKernelMax>& near, int32_t rank, int32_t oldest) const {
-    if (options_.pooling == Pooling::kNone) return near[rank % options_.kernel];
+  int32_t Wrap(int32_t at) const { return at < options_.kernel ? at : at - options_.kernel; }
+
+  // `oldest`: where the ring begins, so that sums round by age alone.
+  float Pool(const std::array<float, kKernelMax>& near, int32_t oldest) const {
+    if (options_.pooling == Pooling::kNone) return near[Wrap(oldest + options_.kernel / 2)];
     float sum = 0;
     float max = 0;
-    for (int32_t i = 0, at = oldest; i < options_.kernel; ++i, at = at + 1 == options_.kernel ? 0 : at + 1) {
+    for (int32_t i = 0, at = oldest; i < options_.kernel; ++i, at = Wrap(at + 1)) {
       sum += near[at];
       max = std::max(max, near[at]);
     }

@@ -89,13 +89,10 @@ struct Protected {
 
 // Who is protected under a budget: as given, or by the scorer's default.
 Protected ProtectionFor(const ScorerRow& row, const ValidSpec& spec, int32_t budget) {
-  Protected by = {.sinks = spec.sinks, .recent = spec.recent_follows_budget ? 0 : spec.recent};
+  Protected by = {.sinks = spec.sinks, .recent = spec.recent};
   if (spec.sinks_follow_budget) by.sinks = row.sinks == nullptr ? 0 : row.sinks(budget);
   if (spec.recent_follows_budget) {
-    if (row.recent != nullptr) by.recent = row.recent(budget, by.sinks, spec.query_heads);
-    if (!row.recent_parameter.empty()) {
-      by.recent = static_cast<int32_t>(spec.parameters.at(std::string(row.recent_parameter)));
-    }
+    by.recent = DefaultRecent(row, spec.parameters, budget, by.sinks, spec.query_heads);
   }
   return by;
 }

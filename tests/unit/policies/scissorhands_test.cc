@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 namespace ebb {
@@ -49,9 +50,9 @@ struct Lane {
 
 TEST(Scissorhands, StatesItsBytes) {
   EXPECT_EQ(MakeScissorhands(400)->needs().window_rows, 400);
-  EXPECT_EQ(MakeScissorhands(400)->needs().state_floats, 18);
-  EXPECT_EQ(MakeScissorhands(24)->needs().state_floats, 2);
-  EXPECT_EQ(MakeScissorhands(25)->needs().state_floats, 3);
+  EXPECT_EQ(MakeScissorhands(400)->needs().state_floats, 19);
+  EXPECT_EQ(MakeScissorhands(24)->needs().state_floats, 3);
+  EXPECT_EQ(MakeScissorhands(25)->needs().state_floats, 4);
 }
 
 TEST(Scissorhands, CountsRowsBelowTheUniformLevel) {
@@ -87,7 +88,7 @@ TEST(Scissorhands, ANewTokenInASlotStartsAtZero) {
   for (int row = 0; row < 29; ++row) lane.Observe({1}, {0.1F, 0.9F});
   EXPECT_THAT(lane.Counts(), ElementsAre(29, 0));
   lane.token[0] = 2;
-  std::fill_n(lane.slot.begin(), 3, 0.0F);  // as the lane zeroes the slot of a token that enters
+  std::fill_n(lane.slot.begin(), 4, 0.0F);  // as the lane zeroes the slot of a token that enters
   lane.Observe({0}, {0.1F, 0.9F});
   EXPECT_THAT(lane.Counts(), ElementsAre(1, 0));
 }
