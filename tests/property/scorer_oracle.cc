@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -353,31 +352,15 @@ Scores Opinion(const Past& past, Heads heads, const ValidSpec& spec) {
   return costs;
 }
 
-// Between the last that goes and the first that stays; no cut, no doubt. Equal scores are told apart by age.
-double Margin(const Scores& scores, const std::vector<size_t>& order, size_t count) {
-  if (count == 0 || count >= order.size()) return std::numeric_limits<double>::infinity();
-  const double goes = scores[order[count - 1]];
-  const double stays = scores[order[count]];
-  if (goes == stays) return std::numeric_limits<double>::infinity();
-  return (stays - goes) / std::max(std::abs(goes), std::abs(stays));
-}
-
-struct Union {
-  std::vector<bool> wanted;
-  double margin = std::numeric_limits<double>::infinity();
-};
-
 // Whom at least one head counts among its k best, k being its share of the room.
-Union WantedBySome(const Past& past, const ValidSpec& spec, const std::vector<Scores>& opinions) {
-  Union result = {.wanted = std::vector<bool>(past.live.size())};
+std::vector<bool> WantedBySome(const Past& past, const ValidSpec& spec, const std::vector<Scores>& opinions) {
+  std::vector<bool> wanted(past.live.size());
   const auto k = static_cast<size_t>(spec.trigger.budget - spec.sinks - spec.recent) / opinions.size();
   for (const Scores& opinion : opinions) {
     const std::vector<size_t> order = Order(past, spec, opinion);
-    const size_t go = order.size() - std::min(order.size(), k);
-    for (size_t i = go; i < order.size(); ++i) result.wanted[order[i]] = true;
-    result.margin = std::min(result.margin, Margin(opinion, order, go));
+    for (size_t i = order.size() - std::min(order.size(), k); i < order.size(); ++i) wanted[order[i]] = true;
   }
-  return result;
+  return wanted;
 }
 
 // Opinions that decide together, token by token.
@@ -448,7 +431,7 @@ Formula FormulaOf(const std::string& scorer) {
   return at == formulas.end() ? nullptr : at->second;
 }
 
-OracleChoice ChooseByFormula(const Past& past, const ValidSpec& spec, int32_t count) {
+OracleChoice ChooseByFormula(const Past& past, const ValidSpec& spec, int32_t count, double resolution) {
   const RandomAttentionOptions& options = past.attention->options();
   std::vector<Scores> all;      // of every query head that has an opinion, or KV head
   std::vector<Scores> by_lane;  // of every KV head
@@ -465,18 +448,22 @@ OracleChoice ChooseByFormula(const Past& past, const ValidSpec& spec, int32_t co
     all.insert(all.end(), opinions.begin(), opinions.end());
   }
   Scores scores = spec.modifier == Modifier::kNone ? Mean(by_lane) : L2(by_lane);
-  Union by_union = {.wanted = std::vector<bool>(past.live.size())};
+  std::vector<bool> wanted(past.live.size());
   if (spec.reduction == Reduction::kUnion) {
     scores = Mean(all);
-    by_union = WantedBySome(past, spec, all);
+    wanted = WantedBySome(past, spec, all);
   }
   std::vector<size_t> order = Order(past, spec, scores);
-  std::ranges::stable_sort(order, {}, [&](size_t i) { return static_cast<bool>(by_union.wanted[i]); });
-  OracleChoice choice = {.margin = by_union.margin};
-  const auto cut = static_cast<size_t>(count);
-  const bool between_equals = cut < order.size() && by_union.wanted[order[cut - 1]] == by_union.wanted[order[cut]];
-  if (between_equals) choice.margin = std::min(choice.margin, Margin(scores, order, cut));
-  for (size_t i = 0; i < cut; ++i) choice.victims.push_back(past.live[order[i]]);
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return static_cast<bool>(wanted[i]); });
+  OracleChoice choice;
+  const size_t last = order[static_cast<size_t>(count) - 1];
+  for (size_t i = 0; i < order.size(); ++i) {
+    const double difference = std::abs(scores[order[i]] - scores[last]);
+    const bool is_equal = difference == 0 && by_lane.size() == 1;  // then age decides, exactly
+    const bool is_close = difference <= resolution * std::abs(scores[last]) && wanted[order[i]] == wanted[last];
+    if (order[i] == last || (is_close && !is_equal)) choice.either.push_back(past.live[order[i]]);
+    if (i < static_cast<size_t>(count)) choice.victims.push_back(past.live[order[i]]);
+  }
   std::ranges::sort(choice.victims);
   return choice;
 }

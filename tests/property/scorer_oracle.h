@@ -39,13 +39,13 @@ Formula FormulaOf(const std::string& scorer);
 
 struct OracleChoice {
   std::vector<int32_t> victims = {};  // tokens, ascending
-  // The smallest difference, relative, between a score that was enough at some cut and one that was not. Below what
-  // float32 resolves, either may win.
-  double margin = 0;
+  // Tokens that score what the last victim does but for rounding: by `resolution`, relative, or as a sum over lanes
+  // that is equal on paper, as 1/3 + 2/3 is to 1/2 + 1/2. Any of them may leave for another.
+  std::vector<int32_t> either = {};
 };
 
 // Who leaves: `count` tokens, after reduction, modifier and scope.
-OracleChoice ChooseByFormula(const Past& past, const ValidSpec& spec, int32_t count);
+OracleChoice ChooseByFormula(const Past& past, const ValidSpec& spec, int32_t count, double resolution);
 
 }  // namespace ebb
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,12 +19,12 @@
 namespace ebb {
 namespace {
 
-using testing::ElementsAreArray;
+using testing::Each;
 
 constexpr int32_t kCases = 1000;
 
 // Where scores differ by less than this, relative, float32 may tell them apart the other way: sums of up to 100 rows
-// err by some 1e-6.
+// err by some 1e-6. Measured: no decision hangs on it but of lagkv by layer, whose places add up to the same sums.
 constexpr double kResolution = 1e-5;
 
 struct Tally {
@@ -79,17 +80,16 @@ void CompareOneLane(const PolicyForm& form, uint64_t seed, Tally& tally) {
     past.LookAtTheLiving(lane.attention);
     const int32_t count = TokensToDrop(spec.trigger, lane.attention.live());
     if (count == 0) continue;
-    const OracleChoice expected = ChooseByFormula(past, spec, count);
+    const OracleChoice expected = ChooseByFormula(past, spec, count, kResolution);
     std::vector<int32_t> left = lane.Prune(count);
     std::ranges::sort(left);
+    std::vector<int32_t> differ;
+    std::ranges::set_symmetric_difference(left, expected.victims, std::back_inserter(differ));
+    ASSERT_THAT(differ, Each(testing::AnyOfArray(expected.either))) << "step " << step;
     ++tally.decisions;
     ++tally.by_group[group];
     tally.in_blocks += step < blocks ? 1 : 0;
-    if (left != expected.victims && expected.margin < kResolution) {
-      ++tally.unresolved;
-      continue;
-    }
-    ASSERT_THAT(left, ElementsAreArray(expected.victims)) << "step " << step << ", margin " << expected.margin;
+    tally.unresolved += differ.empty() ? 0 : 1;
   }
 }
 
@@ -107,7 +107,7 @@ void Compare(const std::string& scorer, Modifier modifier) {
     CompareOneLane(form, seed, tally);
     if (testing::Test::HasFatalFailure()) return;
   }
-  EXPECT_LE(tally.unresolved, tally.decisions / 200);
+  EXPECT_LE(tally.unresolved, scorer == "lagkv" ? tally.decisions / 40 : 0);
   EXPECT_GT(tally.in_blocks, 100);
   EXPECT_GT(tally.decisions - tally.in_blocks, 100);
   for (const int32_t decisions : tally.by_group) EXPECT_GT(decisions, 100);
