@@ -195,6 +195,7 @@ absl::StatusOr<ValidSpec> WithBudget(const ScorerRow& row, ValidSpec spec, int32
     return Meaningless(kThen,
                        "SLIDE_RECENT slides the recent window, which is empty; use protect.recent of at least 1");
   }
+  if (spec.grow_max_follows_budget) spec.grow_max = std::max(spec.grow_max, budget);
   if (once && spec.then == Then::kGrow && spec.grow_max < budget) {
     return RefuseField("BUDGET_TOO_SMALL", kGrowMax,
                        absl::StrFormat("%d is below the budget; use at least %d", spec.grow_max, budget));
@@ -243,6 +244,7 @@ absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limi
   if (row->evicts) EBB_TRY(CheckProtection(*row, valid));
   if (valid.schedule == Schedule::kOncePrompt && valid.then == Then::kGrow) {
     valid.grow_max = spec.grow_max.value_or(std::min(limits.trained_context, budget_max));
+    valid.grow_max_follows_budget = !spec.grow_max.has_value();
   }
   if (spec.budget_ratio) return valid;
 

@@ -66,7 +66,8 @@ struct PolicySpec {
   std::optional<Schedule> schedule = {};    // default by scorer
   int32_t every_n = 0;                      // with Schedule::kEveryN
   std::optional<Then> then = {};            // with Schedule::kOncePrompt; default by scorer
-  std::optional<int32_t> grow_max = {};     // with Then::kGrow: tokens per lane; default: the model's trained context
+  std::optional<int32_t> grow_max = {};  // with Then::kGrow: tokens per lane; default: the model's trained context, or
+                                         // the budget if more
   Scope scope = Scope::kKvHead;
   std::optional<Reduction> reduction = {};  // default by scorer
   Modifier modifier = Modifier::kNone;
@@ -104,7 +105,8 @@ struct ValidSpec {
   Schedule schedule = Schedule::kEveryStep;
   int32_t every_n = 0;
   Then then = Then::kSame;
-  int32_t grow_max = 0;  // > 0 with Then::kGrow alone
+  int32_t grow_max = 0;                  // > 0 with Then::kGrow alone
+  bool grow_max_follows_budget = false;  // grow_max was not given: it is the trained context, or the budget if more
   Scope scope = Scope::kKvHead;
   Reduction reduction = Reduction::kMean;
   Modifier modifier = Modifier::kNone;

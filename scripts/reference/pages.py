@@ -25,7 +25,7 @@ def paragraphs(comment):
 
 
 def link(name, known):
-    return f"[{name}](#{name.lower()})" if name in known else f"`{name}`"
+    return f"[{name}](#{name.lower().replace('.', '')})" if name in known else f"`{name}`"
 
 
 def field_type(field, known):
@@ -192,24 +192,32 @@ served. [Choose a policy](../how-to/choose-a-policy.md) says which to take.
 """
 
 
+def setting(parameter):
+    """Default and range; a choice by the names of its values."""
+    if parameter["choices"]:
+        return [parameter["choices"][int(parameter["default"])], ", ".join(parameter["choices"])]
+    return [f"{parameter['default']:g}", f"[{parameter['min']:g}, {parameter['max']:g}]"]
+
+
 def scorer(row):
     cost = [f"`{name}`" for name in row["observations"]]
     lines = [f"## {row['name']}\n", row["summary"] + "\n"]
     facts = [
         ["paper", f"[{row['paper']}](https://arxiv.org/abs/{row['paper'].removeprefix('arXiv:')})" if row["paper"] else "none"],
         ["evicts", "yes" if row["evicts"] else "no"],
-        ["asks of attention", ", ".join(cost) or "nothing"],
+        ["asks for", ", ".join(cost) or "nothing"],
         ["state", f"{row['state_bytes_per_slot']} bytes per slot"],
         ["over several turns", "safe" if row["safe_across_turns"] else "not safe: chosen for one question"],
         ["positions", row["positions"]],
     ]
     if row["evicts"]:
+        facts += [["runs", row["schedule"]], ["CAOTE and FastCAOTE", "yes" if row["takes_modifiers"] else "no: scores are not attention received"]]
         at = "; ".join(f"sinks {p['sinks']}, recent {p['recent']} at a budget of {p['budget']}" for p in row["protection"])
         facts += [["protection", at], ["smallest budget", str(row["smallest_budget"])]]
     lines.append(table(["", ""], [[a, cell(b)] for a, b in facts]))
     if row["parameters"]:
         lines.append(table(["parameter", "meaning", "default", "range"],
-                           [[f"`{p['name']}`", cell(p["help"]), f"{p['default']:g}", f"[{p['min']:g}, {p['max']:g}]"]
+                           [[f"`{p['name']}`", cell(p["help"]), *setting(p)]
                             for p in row["parameters"]]))
     return "\n".join(lines)
 

@@ -118,7 +118,7 @@ class Parser:
             if token.text == "service":
                 result.services.append(self.service(token.comment))
             elif token.text == "message":
-                result.types.append(self.message(token.comment))
+                result.types += self.message(token.comment)
             elif token.text == "enum":
                 result.types.append(self.enum(token.comment))
             else:
@@ -147,7 +147,9 @@ class Parser:
         return name, stream
 
     def message(self, comment):
+        """The message, and then the enums inside it under their full names."""
         message = Message(self.take().text, comment)
+        enums = []
         self.take("{")
         while (token := self.take()).text != "}":
             if token.text == "oneof":
@@ -158,11 +160,18 @@ class Parser:
                     message.fields.append(self.field(member, name))
             elif token.text == "reserved":
                 self.skip_statement()
-            elif token.text in ("message", "enum", "extensions", "option"):
+            elif token.text == "enum":
+                enums.append(self.enum(token.comment))
+            elif token.text in ("message", "extensions", "option"):
                 self.fail(token.line, f"'{token.text}' inside a message is not read")
             else:
                 message.fields.append(self.field(token, ""))
-        return message
+        for enum in enums:
+            for each in message.fields:
+                if each.type == enum.name:
+                    each.type = f"{message.name}.{enum.name}"
+            enum.name = f"{message.name}.{enum.name}"
+        return [message] + enums
 
     def field(self, first, oneof):
         label = first.text if first.text in ("optional", "repeated") else ""

@@ -54,7 +54,23 @@ json ObservationsJson(const Needs& needs) {
   if (needs.column_sums) names.push_back("column_sums");
   if (needs.last_row) names.push_back("last_row");
   if (needs.window_rows > 0) names.push_back("window");
+  if (needs.queries) names.push_back("queries");
+  if (needs.probes) names.push_back("probes");
+  if (needs.memory) names.push_back("keys and values");
   return names;
+}
+
+std::string ScheduleText(const ValidSpec& spec) {
+  if (spec.schedule != Schedule::kOncePrompt) return "after every block and step";
+  switch (spec.then) {
+    case Then::kSame:
+      return "once after the prompt, then after every step";
+    case Then::kSlideRecent:
+      return "once after the prompt, then the recent window slides";
+    case Then::kGrow:
+      return "once after the prompt, then the cache grows";
+  }
+  return "";
 }
 
 json ScorerJson(const ScorerRow& row) {
@@ -62,6 +78,7 @@ json ScorerJson(const ScorerRow& row) {
   for (const ParameterRow& each : row.parameters) {
     parameters.push_back(
         {{"name", each.name}, {"help", each.help}, {"default", each.preset}, {"min", each.min}, {"max", each.max}});
+    parameters.back()["choices"] = std::vector<std::string>(each.choices.begin(), each.choices.end());
   }
   json protection = json::array();
   for (const int32_t budget : kBudgets) {
@@ -75,6 +92,8 @@ json ScorerJson(const ScorerRow& row) {
           {"paper", row.paper},
           {"evicts", row.evicts},
           {"safe_across_turns", row.safe_across_turns},
+          {"takes_modifiers", row.non_negative},
+          {"schedule", ScheduleText(spec)},
           {"positions", spec.positions == Positions::kCompacted ? "compacted" : "original"},
           {"observations", ObservationsJson(needs)},
           {"state_bytes_per_slot", needs.state_floats * sizeof(float)},
