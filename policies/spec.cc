@@ -127,10 +127,20 @@ absl::Status CheckBudget(const ScorerRow& row, const ValidSpec& spec, int32_t bu
   return absl::OkStatus();
 }
 
+absl::Status Meaningless(const char* field, const std::string& what) {
+  return RefuseField("MEANINGLESS_COMBINATION", field, what);
+}
+
+absl::Status CheckSlide(const ValidSpec& spec) {
+  const bool slides = spec.schedule == Schedule::kOncePrompt && spec.then == Then::kSlideRecent;
+  if (!slides || spec.recent > 0) return absl::OkStatus();
+  return Meaningless(kThen, "SLIDE_RECENT slides the recent window, which is empty; use protect.recent of at least 1");
+}
+
 absl::Status CheckProtection(const ScorerRow& row, const ValidSpec& spec) {
+  if (!spec.recent_follows_budget) EBB_TRY(CheckSlide(spec));
   if (!row.scored && !spec.recent_follows_budget && spec.recent == 0) {
-    return RefuseField("MEANINGLESS_COMBINATION", kRecent,
-                       absl::StrFormat("the scorer %s keeps its newest tokens; use at least 1", row.name));
+    return Meaningless(kRecent, absl::StrFormat("the scorer %s keeps its newest tokens; use at least 1", row.name));
   }
   if (SmallestBudget(row, spec) > spec.budget_max) {
     const Protected by = ProtectionFor(row, spec, spec.budget_max);
@@ -141,10 +151,6 @@ absl::Status CheckProtection(const ScorerRow& row, const ValidSpec& spec) {
   return absl::OkStatus();
 }
 
-absl::Status Meaningless(const char* field, const std::string& what) {
-  return RefuseField("MEANINGLESS_COMBINATION", field, what);
-}
-
 // What each field of the schedule belongs to.
 absl::Status CheckSchedule(const PolicySpec& spec, const ValidSpec& valid) {
   const bool once = valid.schedule == Schedule::kOncePrompt;
@@ -152,7 +158,7 @@ absl::Status CheckSchedule(const PolicySpec& spec, const ValidSpec& valid) {
     return Meaningless(kEveryNField, "only the schedule EVERY_N reads it; leave it out");
   }
   if (valid.schedule == Schedule::kEveryN && spec.every_n < 1) {
-    return RefuseField("NEGATIVE_VALUE", kEveryNField, "the schedule EVERY_N needs a number of steps, at least 1");
+    return Meaningless(kEveryNField, "the schedule EVERY_N needs a number of steps, at least 1");
   }
   if (spec.then && !once) return Meaningless(kThen, "only the schedule ONCE_AFTER_PROMPT reads it; leave it out");
   if (spec.grow_max && !(once && valid.then == Then::kGrow)) {
@@ -190,13 +196,9 @@ absl::StatusOr<ValidSpec> WithBudget(const ScorerRow& row, ValidSpec spec, int32
   const Protected by = ProtectionFor(row, spec, budget);
   spec.sinks = by.sinks;
   spec.recent = by.recent;
-  const bool once = spec.schedule == Schedule::kOncePrompt;
-  if (once && spec.then == Then::kSlideRecent && spec.recent == 0) {
-    return Meaningless(kThen,
-                       "SLIDE_RECENT slides the recent window, which is empty; use protect.recent of at least 1");
-  }
+  EBB_TRY(CheckSlide(spec));
   if (spec.grow_max_follows_budget) spec.grow_max = std::max(spec.grow_max, budget);
-  if (once && spec.then == Then::kGrow && spec.grow_max < budget) {
+  if (spec.schedule == Schedule::kOncePrompt && spec.then == Then::kGrow && spec.grow_max < budget) {
     return RefuseField("BUDGET_TOO_SMALL", kGrowMax,
                        absl::StrFormat("%d is below the budget; use at least %d", spec.grow_max, budget));
   }

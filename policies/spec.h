@@ -127,12 +127,13 @@ struct ValidSpec {
 // Fills defaults and checks the whole. Every error has a field path that begins with `policy` and says what would have
 // been right. NOT_FOUND UNKNOWN_SCORER names the known ones; the others are INVALID_ARGUMENT:
 //
-//   BUDGET_TOO_SMALL          below sinks + recent + 1, without the 1 for a rule that needs no choice (streaming)
+//   BUDGET_TOO_SMALL          below sinks + recent + 1, without the 1 for a rule that needs no choice (streaming); or
+//                             grow_max below the budget
 //   BUDGET_TOO_LARGE          a budget, or protection that needs one, above budget_max
 //   BUDGET_AMBIGUOUS          budget and budget_ratio
 //   RATIO_OUT_OF_RANGE        budget_ratio not in (0, 1]
 //   OVERFLOW_ZERO             it would never prune
-//   NEGATIVE_VALUE            overflow, slack, max_drop, sinks or recent
+//   NEGATIVE_VALUE            overflow, slack, max_drop, sinks, recent, every_n or grow_max
 //   VALUE_TOO_LARGE           one of these above budget_max
 //   UNKNOWN_PARAMETER         a number that the scorer does not take
 //   PARAMETER_OUT_OF_RANGE    or not in this range
@@ -140,13 +141,14 @@ struct ValidSpec {
 //                             newest (streaming), or with Then::kSlideRecent; a modifier on scores that are not
 //                             attention received; a reduction other than the mean on a scorer that attention does not
 //                             inform, or kL2 without a modifier; Scope::kLayer or an allocation where all lanes agree
-//                             anyway; every_n, then or grow_max without the schedule that reads them
+//                             anyway; every_n, then or grow_max without the schedule that reads them, or
+//                             Schedule::kEveryN without every_n
 //
 // slack without max_drop, and max_drop without slack, are allowed and have no effect (LAZY's ablation sets them so).
 absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limits);
 
 // Turns budget_ratio into a budget once the first prompt is known: floor(prompt * ratio + 1e-9) tokens, and recomputes
-// the default of recent. The result must lie in the range of `budget`, else INVALID_ARGUMENT BUDGET_TOO_SMALL or
+// the defaults of sinks and recent. The result must lie in the range of `budget`, else INVALID_ARGUMENT BUDGET_TOO_SMALL or
 // BUDGET_TOO_LARGE with field policy.trigger.budget_ratio. A spec whose budget is known is returned as it is.
 // REQUIRES: prompt_tokens >= 0.
 absl::StatusOr<ValidSpec> FixBudget(const ValidSpec& spec, int32_t prompt_tokens);

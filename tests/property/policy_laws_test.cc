@@ -346,7 +346,7 @@ TEST(PolicyLaw, LockstepLanesEvictTheSameTokens) {
     PolicyLane one = policy.Lane(1, policy.Slots(15, 300));
     policy.options.layer = 1;
     PolicyLane other = policy.Lane(2, policy.Slots(40, 300), Placement::kRandom);
-    for (int step = 0; step < 30; ++step) {
+    for (int step = 0; step < 60; ++step) {
       const int32_t queries = RandomQueries(random, 15);
       one.Step(queries);
       other.Step(queries);

@@ -210,6 +210,177 @@ TEST(Resolve, RefusesWithReasonFieldAndWhatWouldBeRight) {
   }
 }
 
+// What the choices beside trigger and protection belong to; the accepted neighbours are in the test below.
+TEST(Resolve, RefusesCombinationsThatMeanNothing) {
+  struct Case {
+    std::string name;
+    PolicySpec spec;
+    std::string field, message;
+    std::string reason = "MEANINGLESS_COMBINATION";
+  };
+  const std::string every_n = "policy.schedule.every_n", then = "policy.schedule.then";
+  const std::string grow_max = "policy.schedule.grow_max", reduction = "policy.reduction";
+  const Schedule once = Schedule::kOncePrompt;
+  const std::vector<Case> cases = {
+      {"a schedule on full", {.scorer = "full", .schedule = once}, "policy.schedule", "never evicts"},
+      {"every_n on full", {.scorer = "full", .every_n = 4}, every_n, "never evicts"},
+      {"then on full", {.scorer = "full", .then = Then::kSame}, then, "never evicts"},
+      {"grow_max on full", {.scorer = "full", .grow_max = 9}, grow_max, "never evicts"},
+      {"a scope on full", {.scorer = "full", .scope = Scope::kLayer}, "policy.scope", "never evicts"},
+      {"a reduction on full", {.scorer = "full", .reduction = Reduction::kMax}, reduction, "never evicts"},
+      {"a modifier on full", {.scorer = "full", .modifier = Modifier::kCaote}, "policy.modifier", "never evicts"},
+
+      {"every_n without a schedule", {.scorer = "h2o", .every_n = 4}, every_n, "only the schedule EVERY_N"},
+      {"every_n at every step",
+       {.scorer = "h2o", .schedule = Schedule::kEveryStep, .every_n = 4},
+       every_n,
+       "only the schedule EVERY_N"},
+      {"every_n once", {.scorer = "h2o", .schedule = once, .every_n = 4}, every_n, "only the schedule EVERY_N"},
+      {"every_n on what runs once by default", {.scorer = "sage", .every_n = 4}, every_n, "only the schedule EVERY_N"},
+      {"every n of nothing", {.scorer = "h2o", .schedule = Schedule::kEveryN}, every_n, "at least 1"},
+      {"every n below 0",
+       {.scorer = "h2o", .schedule = Schedule::kEveryN, .every_n = -4},
+       every_n,
+       "-4 is below 0",
+       "NEGATIVE_VALUE"},
+      {"every n above all budgets",
+       {.scorer = "h2o", .schedule = Schedule::kEveryN, .every_n = kMax},
+       every_n,
+       "above 16777216",
+       "VALUE_TOO_LARGE"},
+
+      {"then at every step", {.scorer = "h2o", .then = Then::kSame}, then, "only the schedule ONCE_AFTER_PROMPT"},
+      {"then every n",
+       {.scorer = "h2o", .schedule = Schedule::kEveryN, .every_n = 4, .then = Then::kGrow},
+       then,
+       "only the schedule ONCE_AFTER_PROMPT"},
+      {"sliding an empty window",
+       {.scorer = "h2o", .recent = 0, .schedule = once, .then = Then::kSlideRecent},
+       then,
+       "protect.recent of at least 1"},
+      {"sliding a window that the budget leaves empty",
+       {.scorer = "h2o", .budget = 1, .schedule = once, .then = Then::kSlideRecent},
+       then,
+       "protect.recent of at least 1"},
+      {"sliding an empty window, whatever the prompt",
+       {.scorer = "h2o", .budget_ratio = 0.5, .recent = 0, .schedule = once, .then = Then::kSlideRecent},
+       then,
+       "protect.recent of at least 1"},
+
+      {"grow_max at every step", {.scorer = "h2o", .grow_max = 3000}, grow_max, "only THEN_GROW"},
+      {"grow_max on what slides", {.scorer = "sage", .grow_max = 3000}, grow_max, "only THEN_GROW"},
+      {"grow_max on what stays",
+       {.scorer = "h2o", .schedule = once, .then = Then::kSame, .grow_max = 3000},
+       grow_max,
+       "only THEN_GROW"},
+      {"growing to less than the budget",
+       {.scorer = "h2o", .budget = 64, .schedule = once, .then = Then::kGrow, .grow_max = 63},
+       grow_max,
+       "63 is below the budget; use at least 64",
+       "BUDGET_TOO_SMALL"},
+      {"growing to the trained context, below the budget",
+       {.scorer = "h2o", .budget = 3000, .schedule = once, .then = Then::kGrow},
+       grow_max,
+       "2048 is below the budget; use at least 3000",
+       "BUDGET_TOO_SMALL"},
+      {"growing below 0",
+       {.scorer = "h2o", .schedule = once, .then = Then::kGrow, .grow_max = -1},
+       grow_max,
+       "-1 is below 0",
+       "NEGATIVE_VALUE"},
+      {"growing without end",
+       {.scorer = "h2o", .schedule = once, .then = Then::kGrow, .grow_max = kMax},
+       grow_max,
+       "above 16777216",
+       "VALUE_TOO_LARGE"},
+
+      {"one decision for lanes that agree", {.scope = Scope::kLayer}, "policy.scope", "streaming"},
+      {"L2 of what are no errors",
+       {.scorer = "h2o", .reduction = Reduction::kL2},
+       reduction,
+       "need a modifier; use MEAN or MAX"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const auto valid = Resolve(c.spec, kLimits);
+    ASSERT_THAT(valid, IsRefusal(absl::StatusCode::kInvalidArgument, c.reason, c.field));
+    EXPECT_EQ(GetRefusal(valid.status()).field, c.field);
+    EXPECT_THAT(std::string(valid.status().message()), HasSubstr(c.message));
+  }
+}
+
+// Modifiers weigh attention received, and reductions what each query head's attention said.
+TEST(Resolve, RefusesFormsThatTheScoresHaveNoPartIn) {
+  int32_t refused = 0;
+  for (const ScorerRow& row : ScorerRegistry()) {
+    if (!row.evicts) continue;
+    SCOPED_TRACE(row.name);
+    const bool by_attention = row.make(ResolveParameters(row, {}).value())->needs().attention();
+    PolicySpec spec = {.scorer = std::string(row.name)};
+    EXPECT_THAT(Resolve(spec, kLimits), IsOk());
+    for (const Modifier modifier : {Modifier::kCaote, Modifier::kFastCaote}) {
+      spec.modifier = modifier;
+      spec.reduction.reset();
+      const auto modified = Resolve(spec, kLimits);
+      EXPECT_EQ(modified.ok(), row.non_negative);
+      if (!row.non_negative) {
+        EXPECT_THAT(modified,
+                    IsRefusal(absl::StatusCode::kInvalidArgument, "MEANINGLESS_COMBINATION", "policy.modifier"));
+        EXPECT_THAT(std::string(modified.status().message()), HasSubstr(std::string(row.name)));
+        ++refused;
+      }
+      spec.reduction = Reduction::kL2;
+      EXPECT_EQ(Resolve(spec, kLimits).ok(), row.non_negative && by_attention);
+    }
+    spec.modifier = Modifier::kNone;
+    for (const Reduction reduction : {Reduction::kMax, Reduction::kUnion}) {
+      spec.reduction = reduction;
+      const auto reduced = Resolve(spec, kLimits);
+      EXPECT_EQ(reduced.ok(), by_attention);
+      if (!by_attention) {
+        EXPECT_THAT(reduced,
+                    IsRefusal(absl::StatusCode::kInvalidArgument, "MEANINGLESS_COMBINATION", "policy.reduction"));
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(refused, 10);
+}
+
+TEST(Resolve, PassesOnChoicesThatMeanSomething) {
+  const auto every_n = Resolve({.scorer = "h2o", .schedule = Schedule::kEveryN, .every_n = 4}, kLimits);
+  ASSERT_THAT(every_n, IsOk());
+  EXPECT_EQ(every_n->schedule, Schedule::kEveryN);
+  EXPECT_EQ(every_n->every_n, 4);
+  const auto grow =
+      Resolve({.scorer = "h2o", .budget = 64, .schedule = Schedule::kOncePrompt, .then = Then::kGrow}, kLimits);
+  ASSERT_THAT(grow, IsOk());
+  EXPECT_EQ(grow->then, Then::kGrow);
+  EXPECT_EQ(grow->grow_max, 2048);
+  EXPECT_EQ(
+      Resolve({.scorer = "h2o", .budget = 64, .schedule = Schedule::kOncePrompt, .then = Then::kGrow, .grow_max = 64},
+              kLimits)
+          ->grow_max,
+      64);
+  const auto caote =
+      Resolve({.scorer = "h2o", .scope = Scope::kLayer, .reduction = Reduction::kL2, .modifier = Modifier::kCaote},
+              {.trained_context = 2048, .query_heads = 7});
+  ASSERT_THAT(caote, IsOk());
+  EXPECT_EQ(caote->scope, Scope::kLayer);
+  EXPECT_EQ(caote->reduction, Reduction::kL2);
+  EXPECT_EQ(caote->modifier, Modifier::kCaote);
+  EXPECT_EQ(caote->query_heads, 7);
+  EXPECT_TRUE(caote->heads_apart());
+  EXPECT_TRUE(caote->needs().memory);
+  const auto sage = Resolve({.scorer = "sage", .budget = 64}, {.trained_context = 2048, .query_heads = 4});
+  ASSERT_THAT(sage, IsOk());
+  EXPECT_EQ(sage->schedule, Schedule::kOncePrompt);
+  EXPECT_EQ(sage->then, Then::kSlideRecent);
+  EXPECT_EQ(sage->reduction, Reduction::kUnion);
+  EXPECT_EQ(sage->sinks, 16);
+  EXPECT_EQ(sage->recent, 16);
+}
+
 TEST(Resolve, NamesTheKnownScorersWhenOneIsUnknown) {
   const auto valid = Resolve({.scorer = "h20"}, kLimits);
   ASSERT_THAT(valid, IsRefusal(absl::StatusCode::kNotFound, "UNKNOWN_SCORER", "policy.scorer"));
@@ -218,7 +389,7 @@ TEST(Resolve, NamesTheKnownScorersWhenOneIsUnknown) {
   for (const ScorerRow& row : ScorerRegistry()) EXPECT_THAT(message, HasSubstr(std::string(row.name)));
 }
 
-// The budget that a refusal names is accepted, and the one below it is not.
+// The budget that a refusal names is accepted, as are those above it, and none below it is.
 TEST(Resolve, NamesTheSmallestBudgetExactly) {
   for (const ScorerRow& row : ScorerRegistry()) {
     if (!row.evicts) continue;
@@ -233,6 +404,10 @@ TEST(Resolve, NamesTheSmallestBudgetExactly) {
           spec.budget = budget;
           EXPECT_THAT(std::string(Resolve(spec, kLimits).status().message()),
                       HasSubstr("use at least " + std::to_string(smallest)));
+        }
+        for (int32_t budget = smallest; budget < smallest + 70; ++budget) {
+          spec.budget = budget;
+          EXPECT_THAT(Resolve(spec, kLimits), IsOk()) << "budget " << budget;
         }
       }
     }
@@ -268,6 +443,33 @@ TEST(FixBudget, TakesTheFloorOfTheRatioOnceThePromptIsKnown) {
 TEST(FixBudget, KeepsARecentWindowThatWasGiven) {
   const auto open = Resolve({.scorer = "h2o", .budget_ratio = 0.5, .recent = 10}, kLimits);
   EXPECT_EQ(FixBudget(open.value(), 100)->recent, 10);
+}
+
+// A scorer whose sinks follow the budget gets them once it is known, unless the caller gave them.
+TEST(FixBudget, RecomputesSinksThatFollowTheBudget) {
+  const SpecLimits limits = {.trained_context = 2048, .query_heads = 4};
+  const auto open = Resolve({.scorer = "sage", .budget_ratio = 0.5}, limits);
+  ASSERT_THAT(open, IsOk());
+  EXPECT_TRUE(open->sinks_follow_budget);
+  const auto fixed = FixBudget(*open, 128);
+  ASSERT_THAT(fixed, IsOk());
+  EXPECT_EQ(fixed->trigger.budget, 64);
+  EXPECT_EQ(fixed->sinks, 16);
+  EXPECT_EQ(fixed->recent, 16);
+  const auto given = Resolve({.scorer = "sage", .budget_ratio = 0.5, .sinks = 3}, limits);
+  ASSERT_THAT(given, IsOk());
+  EXPECT_FALSE(given->sinks_follow_budget);
+  EXPECT_EQ(FixBudget(*given, 128)->sinks, 3);
+}
+
+TEST(FixBudget, RefusesToGrowToLessThanTheBudget) {
+  const auto open = Resolve(
+      {.scorer = "h2o", .budget_ratio = 0.5, .schedule = Schedule::kOncePrompt, .then = Then::kGrow, .grow_max = 100},
+      kLimits);
+  ASSERT_THAT(open, IsOk());
+  EXPECT_EQ(FixBudget(*open, 200)->grow_max, 100);
+  EXPECT_THAT(FixBudget(*open, 202),
+              IsRefusal(absl::StatusCode::kInvalidArgument, "BUDGET_TOO_SMALL", "policy.schedule.grow_max"));
 }
 
 TEST(FixBudget, LeavesAKnownBudgetAlone) {
