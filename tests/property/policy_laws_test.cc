@@ -60,8 +60,11 @@ struct RandomPolicy {
     options.positions = static_cast<Positions>(random.Uniform(0, 1));
     PolicySpec asked = SpecOf(form, trigger);
     for (const ParameterRow& parameter : form.row->parameters) {
-      const auto choices = static_cast<int32_t>(parameter.choices.size());
-      if (choices > 0) asked.parameters[std::string(parameter.name)] = random.Uniform(0, choices - 1);
+      const double most = std::min(parameter.max - parameter.min, parameter.whole ? 8.0 : 1.0);
+      const double more =
+          parameter.whole ? random.Uniform(0, static_cast<int32_t>(most)) : most * random.UniformFloat();
+      const double at = parameter.min + more;
+      asked.parameters[std::string(parameter.name)] = parameter.odd && std::fmod(at, 2) == 0 ? at + 1 : at;
     }
     spec = ResolveWithRoom(asked, options.query_heads);
   }
