@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -14,7 +13,6 @@ namespace ebb {
 namespace {
 
 using testing::ElementsAre;
-using testing::ElementsAreArray;
 using testing::FloatEq;
 using testing::Pointwise;
 
