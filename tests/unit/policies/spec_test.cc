@@ -278,11 +278,6 @@ TEST(Resolve, RefusesCombinationsThatMeanNothing) {
        grow_max,
        "63 is below the budget; use at least 64",
        "BUDGET_TOO_SMALL"},
-      {"growing to the trained context, below the budget",
-       {.scorer = "h2o", .budget = 3000, .schedule = once, .then = Then::kGrow},
-       grow_max,
-       "2048 is below the budget; use at least 3000",
-       "BUDGET_TOO_SMALL"},
       {"growing below 0",
        {.scorer = "h2o", .schedule = once, .then = Then::kGrow, .grow_max = -1},
        grow_max,
@@ -357,6 +352,9 @@ TEST(Resolve, PassesOnChoicesThatMeanSomething) {
   ASSERT_THAT(grow, IsOk());
   EXPECT_EQ(grow->then, Then::kGrow);
   EXPECT_EQ(grow->grow_max, 2048);
+  EXPECT_EQ(Resolve({.scorer = "h2o", .budget = 3000, .schedule = Schedule::kOncePrompt, .then = Then::kGrow}, kLimits)
+                ->grow_max,
+            3000);
   EXPECT_EQ(
       Resolve({.scorer = "h2o", .budget = 64, .schedule = Schedule::kOncePrompt, .then = Then::kGrow, .grow_max = 64},
               kLimits)
