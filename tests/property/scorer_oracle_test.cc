@@ -133,10 +133,14 @@ class ScorerOracle : public testing::TestWithParam<Subject> {};
 
 TEST_P(ScorerOracle, ChoosesWhomTheFormulaChooses) { Compare(GetParam().scorer, GetParam().modifier); }
 
-std::string NameOfSubject(const testing::TestParamInfo<Subject>& subject) {
+std::string NameOf(const Subject& subject) {
   constexpr const char* kPrefixes[] = {"", "caote_", "fast_caote_"};
-  return kPrefixes[static_cast<int>(subject.param.modifier)] + subject.param.scorer;
+  return kPrefixes[static_cast<int>(subject.modifier)] + subject.scorer;
 }
+
+void PrintTo(const Subject& subject, std::ostream* out) { *out << NameOf(subject); }
+
+std::string NameOfSubject(const testing::TestParamInfo<Subject>& subject) { return NameOf(subject.param); }
 
 INSTANTIATE_TEST_SUITE_P(Scorers, ScorerOracle, testing::ValuesIn(Subjects()), NameOfSubject);
 
