@@ -10,13 +10,15 @@ namespace {
 // Attention is reported in whole tiles.
 int64_t Padded(int32_t slots) { return (slots + kTileSlots - 1) / kTileSlots * kTileSlots; }
 
-// The position of a token's query: its own while it lives, else that of the newest live token before it.
+// The position of a token's query: its own while it lives. Afterwards the log still knows an original position, and a
+// compacted one is that of the newest live token before it.
 int32_t QueryPosition(const SlotMap& map, int32_t token) {
-  int32_t position = -1;
+  int32_t before = -1;
   for (int32_t slot = 0; slot < map.end(); ++slot) {
-    if (map.token()[slot] >= 0 && map.token()[slot] <= token) position = std::max(position, map.position()[slot]);
+    if (map.token()[slot] == token) return map.position()[slot];
+    if (map.token()[slot] >= 0 && map.token()[slot] < token) before = std::max(before, map.position()[slot]);
   }
-  return position;
+  return map.positions() == Positions::kOriginal ? token : before;
 }
 
 }  // namespace
