@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "policies/status.h"
 #include "server/convert.h"
+#include "server/plan_eviction.h"
 #include "server/reply.h"
 
 namespace ebb {
@@ -59,6 +60,7 @@ grpc::ServerUnaryReactor* EvictionService::Evict(grpc::CallbackServerContext* co
   return Ask<EvictOutcome>(
       parts_, "EvictionService/Evict", *context,
       [&](const std::string& tenant) -> absl::StatusOr<Question> {
+        EBB_TRY(CheckSize(parts_, *request));
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
         EBB_ASSIGN(EvictRequest evict, EvictFrom(*request));
         std::optional<uint64_t> expected;
@@ -101,6 +103,23 @@ grpc::ServerUnaryReactor* EvictionService::DescribeCache(grpc::CallbackServerCon
         response->set_heads(static_cast<uint32_t>(model.kv_heads));
         return FillDescription(cache, static_cast<int32_t>(stride), *response);
       });
+}
+
+grpc::ServerUnaryReactor* EvictionService::PlanEviction(grpc::CallbackServerContext* context,
+                                                        const v1::PlanEvictionRequest* request,
+                                                        v1::PlanEvictionResponse* response) {
+  Rpc rpc(parts_, "EvictionService/PlanEviction", *context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (!rpc.tenant().ok()) {
+    reactor->Finish(rpc.Finish(rpc.tenant().status()));
+    return reactor;
+  }
+  Planner::Task task = [rpc, reactor, context, request, response]() mutable {
+    reactor->Finish(rpc.Finish(ebb::PlanEviction(
+        *request, [&] { return context->IsCancelled(); }, *response)));
+  };
+  if (!planner_.Offer(std::move(task))) reactor->Finish(rpc.Finish(Planner::QueueFull()));
+  return reactor;
 }
 
 }  // namespace ebb

@@ -1,9 +1,10 @@
-// ebb.v1.EvictionService: check, convert, ask the worker between two steps.
+// ebb.v1.EvictionService: check, convert, ask the worker between two steps; plans are a thread of their own.
 
 #ifndef EBB_SERVER_EVICTION_SERVICE_H_
 #define EBB_SERVER_EVICTION_SERVICE_H_
 
 #include "ebb/v1/eviction.grpc.pb.h"
+#include "server/planner.h"
 #include "server/rpc.h"
 
 namespace ebb {
@@ -16,9 +17,12 @@ class EvictionService final : public v1::EvictionService::CallbackService {
                                   v1::EvictResponse* response) override;
   grpc::ServerUnaryReactor* DescribeCache(grpc::CallbackServerContext* context, const v1::DescribeCacheRequest* request,
                                           v1::DescribeCacheResponse* response) override;
+  grpc::ServerUnaryReactor* PlanEviction(grpc::CallbackServerContext* context, const v1::PlanEvictionRequest* request,
+                                         v1::PlanEvictionResponse* response) override;
 
  private:
   const ServiceParts& parts_;
+  Planner planner_;
 };
 
 }  // namespace ebb

@@ -84,6 +84,7 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
 
 absl::StatusOr<CallRequest> InferenceService::PrefillCall(const std::string& tenant,
                                                           const v1::PrefillRequest& request) const {
+  EBB_TRY(CheckSize(parts_, request));
   CallRequest call = {.expected_generation = ExpectedOf(request)};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
   EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
@@ -96,6 +97,7 @@ absl::StatusOr<CallRequest> InferenceService::PrefillCall(const std::string& ten
 
 absl::StatusOr<CallRequest> InferenceService::DecodeCall(const std::string& tenant,
                                                          const v1::DecodeRequest& request) const {
+  EBB_TRY(CheckSize(parts_, request));
   const int32_t vocab = parts_.worker.tokenizer().size();
   CallRequest call = {.expected_generation = ExpectedOf(request), .decodes = true};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
@@ -112,6 +114,7 @@ absl::StatusOr<CallRequest> InferenceService::DecodeCall(const std::string& tena
 
 absl::StatusOr<CallRequest> InferenceService::GenerateCall(const std::string& tenant,
                                                            const v1::GenerateRequest& request) const {
+  EBB_TRY(CheckSize(parts_, request));
   if (request.session().empty()) return GenerateOnce(tenant, request);
   const auto only_once = [](const std::string& field) {
     return RefuseField("ONLY_WITHOUT_SESSION", field, "the session has its own; leave it out");
@@ -154,6 +157,7 @@ absl::StatusOr<CallRequest> InferenceService::GenerateOnce(const std::string& te
 
 absl::StatusOr<CallRequest> InferenceService::ScoreCall(const std::string& tenant,
                                                         const v1::ScoreRequest& request) const {
+  EBB_TRY(CheckSize(parts_, request));
   const Worker& worker = parts_.worker;
   const Tokenizer& tokenizer = worker.tokenizer();
   EBB_TRY(CheckModel(parts_, request.model()));
@@ -190,6 +194,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeResponse* response) {
   return Reply(parts_, "InferenceService/Tokenize", *context, [&]() -> absl::Status {
+    EBB_TRY(CheckSize(parts_, *request));
     const Tokenizer& tokenizer = parts_.worker.tokenizer();
     EBB_TRY(CheckModel(parts_, request->model()));
     if (request->prompt().has_tokens()) {
@@ -209,6 +214,7 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeResponse* response) {
   return Reply(parts_, "InferenceService/Detokenize", *context, [&]() -> absl::Status {
+    EBB_TRY(CheckSize(parts_, *request));
     const Tokenizer& tokenizer = parts_.worker.tokenizer();
     EBB_TRY(CheckModel(parts_, request->model()));
     EBB_ASSIGN(const std::vector<int32_t> tokens, TokensFrom(request->ids(), tokenizer.size(), "ids"));

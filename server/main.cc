@@ -52,6 +52,7 @@ absl::StatusOr<std::string> FindBuiltInModel() {
 
 absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
+                           .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
                            .stream_buffer = config.server().stream_buffer(),
                            .model_name = config.model().name()};
   EBB_ASSIGN(options.listen, ParseAddress(config.server().listen()));

@@ -35,6 +35,15 @@ absl::Status CheckModel(const ServiceParts& parts, const std::string& model) {
                 {.reason = "UNKNOWN_MODEL", .field = "model"});
 }
 
+absl::Status CheckSize(const ServiceParts& parts, const google::protobuf::Message& request) {
+  const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
+  if (bytes <= parts.request_bytes_max) return absl::OkStatus();
+  return Refuse(
+      absl::StatusCode::kResourceExhausted,
+      absl::StrFormat("the request has %d bytes; server.message_size_max is %d", bytes, parts.request_bytes_max),
+      {.reason = "REQUEST_TOO_LARGE"});
+}
+
 Rpc::Rpc(const ServiceParts& parts, std::string_view method, const grpc::CallbackServerContext& context)
     : parts_(parts),
       method_(method),

@@ -6,6 +6,7 @@
 #ifndef EBB_SERVER_RPC_H_
 #define EBB_SERVER_RPC_H_
 
+#include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
@@ -29,12 +30,17 @@ struct ServiceParts {
   Worker& worker;
   Metrics& metrics;
   OpenStreams& streams;
-  std::string model_name = {};  // what clients call the model
-  size_t stream_buffer = 64;    // messages a stream may hold back
+  std::string model_name = {};          // what clients call the model
+  size_t stream_buffer = 64;            // messages a stream may hold back
+  int64_t request_bytes_max = 4 << 20;  // of all requests but PlanEviction's
 };
 
 // NOT_FOUND UNKNOWN_MODEL unless `model` is empty or the model served.
 absl::Status CheckModel(const ServiceParts& parts, const std::string& model);
+
+// RESOURCE_EXHAUSTED REQUEST_TOO_LARGE above ServiceParts.request_bytes_max. gRPC has one limit for all requests, which
+// PlanEviction's are let through, so every other method that takes lists or texts asks this before anything else.
+absl::Status CheckSize(const ServiceParts& parts, const google::protobuf::Message& request);
 
 class Rpc {
  public:

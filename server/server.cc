@@ -5,6 +5,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "server/inference_service.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
+#include "server/plan_eviction.h"
 #include "server/rpc.h"
 #include "server/session_service.h"
 #include "server/version.h"
@@ -56,8 +58,11 @@ std::string ModelName(const ServerOptions& options, const ModelConfig& config) {
 
 // What an open port needs: gRPC's own defaults trust the peer (SECURITY.md).
 void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(static_cast<int>(options.message_bytes_max));
-  builder.SetMaxSendMessageSize(static_cast<int>(options.message_bytes_max));
+  // gRPC has one limit for the requests of all methods: it lets in what PlanEviction may send, and CheckSize refuses
+  // what is too large for the others. An answer to a plan is shorter than the plan, but for the frame of each row.
+  const int64_t receive = std::max(options.message_bytes_max, options.plan_bytes_max);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(receive));
+  builder.SetMaxSendMessageSize(static_cast<int>(receive + (kPlanRowsMax << 6)));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 100);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 15 * 60 * 1000);
@@ -77,7 +82,7 @@ class RunningServer final : public Server {
       : model_name_(ModelName(options, engine->config())),
         metrics_(MetricsFor(options, *engine)),
         worker_(std::move(engine), options.work, metrics_),
-        parts_{worker_, metrics_, streams_, model_name_, options.stream_buffer} {}
+        parts_{worker_, metrics_, streams_, model_name_, options.stream_buffer, options.message_bytes_max} {}
 
   ~RunningServer() override { Stop(absl::ZeroDuration()); }
 

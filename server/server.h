@@ -25,7 +25,8 @@ namespace ebb {
 struct ServerOptions {
   Address listen = {.host = "127.0.0.1", .port = 7700};  // port 0: any free one
   std::optional<Address> http_listen = {};
-  int64_t message_bytes_max = 4 << 20;  // of a request, and of an answer
+  int64_t message_bytes_max = 4 << 20;  // of a request
+  int64_t plan_bytes_max = 36 << 20;    // of a PlanEviction request
   size_t stream_buffer = 64;            // messages that a stream may hold back
   std::string model_name = {};          // empty: what the file calls itself, else its file name
   EngineOptions engine = {};

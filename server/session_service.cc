@@ -57,6 +57,7 @@ grpc::ServerUnaryReactor* SessionService::CreateSession(grpc::CallbackServerCont
   return Ask<SessionInfo>(
       parts_, "SessionService/CreateSession", *context,
       [&](const std::string& tenant) -> absl::StatusOr<Question> {
+        EBB_TRY(CheckSize(parts_, *request));
         EBB_ASSIGN(SessionRequest session, SessionFrom(*request, tenant, parts_));
         return Question([session](Dispatcher& dispatcher) { return dispatcher.Create(session); });
       },
