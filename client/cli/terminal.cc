@@ -1,5 +1,6 @@
 #include "client/cli/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +29,12 @@ void OnInterrupt(int) {
 bool StdoutIsTerminal() { return isatty(STDOUT_FILENO) == 1; }
 bool StderrIsTerminal() { return isatty(STDERR_FILENO) == 1; }
 bool StdinIsTerminal() { return isatty(STDIN_FILENO) == 1; }
+
+size_t StdoutColumns() {
+  constexpr size_t kNone = 92;
+  winsize size = {};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kNone;
+}
 
 std::string Styled(const std::string& style, const std::string& text) {
   static const bool plain = !StdoutIsTerminal() || std::getenv("NO_COLOR") != nullptr;

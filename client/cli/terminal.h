@@ -4,6 +4,7 @@
 #define EBB_CLIENT_CLI_TERMINAL_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <thread>
@@ -15,6 +16,8 @@ namespace ebb::cli {
 bool StdoutIsTerminal();
 bool StderrIsTerminal();
 bool StdinIsTerminal();
+// Width of the terminal on stdout; 92 where there is none.
+size_t StdoutColumns();
 
 // `text` in an ANSI style such as "1" (bold) or "2" (dim); plain where stdout is no terminal or NO_COLOR is set.
 std::string Styled(const std::string& style, const std::string& text);

@@ -2,16 +2,44 @@
 """The command line against a real server: every subcommand, its JSON, its exit codes."""
 import datetime
 import json
+import pathlib
+import struct
 import subprocess
 import sys
+import tempfile
 import unittest
 import urllib.request
+import zlib
 
 from binaries import BIN, Server
 
 
 def lines(text):
     return [json.loads(line) for line in text.splitlines()]
+
+
+def decode_png(data):
+    """Width, height, and rows of pixels of an 8-bit RGB image, by the five filters of the standard."""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n", data[:8]
+    chunks, at = {}, 8
+    while at < len(data):
+        (size,) = struct.unpack(">I", data[at:at + 4])
+        kind, body = data[at + 4:at + 8], data[at + 8:at + 8 + size]
+        assert struct.unpack(">I", data[at + 8 + size:at + 12 + size])[0] == zlib.crc32(kind + body), kind
+        chunks[kind] = chunks.get(kind, b"") + body
+        at += 12 + size
+    width, height, depth, color = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
+    assert (depth, color) == (8, 2), (depth, color)
+    raw, row, rows = zlib.decompress(chunks[b"IDAT"]), bytearray(3 * width), []
+    for y in range(height):
+        line = raw[y * (3 * width + 1):(y + 1) * (3 * width + 1)]
+        above, row = row, bytearray(line[1:])
+        for i in range(3 * width):
+            a, b, c = (row[i - 3] if i >= 3 else 0), above[i], (above[i - 3] if i >= 3 else 0)
+            nearest = min((abs(b - c), 0, a), (abs(a - c), 1, b), (abs(a + b - 2 * c), 2, c))[2]
+            row[i] = (row[i] + (0, a, b, (a + b) // 2, nearest)[line[0]]) & 255
+        rows.append([tuple(row[i:i + 3]) for i in range(0, 3 * width, 3)])
+    return width, height, rows
 
 
 class CommandLine(unittest.TestCase):
@@ -66,13 +94,38 @@ class CommandLine(unittest.TestCase):
         cache = json.loads(self.ebb("cache", "tour", "--layer=0", "--head=1", "--json"))
         self.assertEqual(cache["lanes"][0]["length"], 64)
         self.assertEqual(cache["lanes"][0]["tokens"][:4], ["0", "1", "2", "3"])  # the sinks
-        self.assertIn("LAYER", self.ebb("cache", "tour"))
+        table = self.ebb("cache", "tour")
+        self.assertIn("LAYER", table)
+        rows = [line.split("|")[1] for line in table.splitlines() if "|" in line]
+        self.assertEqual(len(rows), cache["layers"] * cache["heads"])
+        self.assertTrue(all(row[0] != " " and row[-1] == "█" and " " in row for row in rows), "sinks, a gap, the newest")
         plan = json.loads(self.ebb("evict", "tour", "--older-than=32", "--dry-run", "--json"))
         self.assertEqual(plan["length_before"], 64)
         self.assertIn("64 -> 32", self.ebb("evict", "tour", "--older-than=32"))
         self.assertIn("deleted", self.ebb("sessions", "delete", "tour"))
         self.ebb("sessions", "get", "tour", check=1)
         self.assertIn("NOT_FOUND", self.server.stderr)
+
+    def test_cache_is_drawn_to_a_file_and_by_score(self):
+        self.ebb("sessions", "create", "drawn", "--policy=h2o", "--budget=64", "--block-size=32")
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "cache.png"
+            self.ebb("cache", "drawn", f"--png={path}", check=2)
+            self.assertIn("log is empty", self.server.stderr)
+            self.ebb("generate", "--session=drawn", "It was a dark and stormy night", "--max-tokens=200", "--ignore-eos")
+            cache = json.loads(self.ebb("cache", "drawn", f"--png={path}", "--json"))
+            width, height, pixels = decode_png(path.read_bytes())
+            tokens, lanes, layers = int(cache["session_tokens"]), len(cache["lanes"]), cache["layers"]
+            self.assertEqual((width % tokens, height), (0, 12 * lanes + (lanes - layers) + 4 * (layers - 1)))
+            kept = {int(token) for token in cache["lanes"][0]["tokens"]}
+            dark, white = (8, 48, 107), (255, 255, 255)
+            for token in range(tokens):
+                self.assertEqual(pixels[6][token * (width // tokens)], dark if token in kept else white, f"token {token}")
+            self.ebb("cache", "drawn", "--png=/nowhere/cache.png", check=2)
+            self.assertIn("cannot write '/nowhere/cache.png'", self.server.stderr)
+        self.assertIn("KEEP SCORE", self.ebb("cache", "drawn", "--shade=score"))
+        self.ebb("cache", "drawn", "--shade=nonsense", check=2)
+        self.ebb("sessions", "delete", "drawn")
 
     def test_policy_list_names_papers(self):
         scorers = {s["name"]: s for s in lines(self.ebb("policy", "list", "--json"))}
