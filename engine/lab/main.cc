@@ -9,7 +9,8 @@
 namespace {
 
 constexpr void (*kCommands[])(CLI::App&, ebb::lab::Lab&) = {
-    ebb::lab::AddInfo, ebb::lab::AddLogits, ebb::lab::AddPpl, ebb::lab::AddGolden, ebb::lab::AddTokenize,
+    ebb::lab::AddInfo,   ebb::lab::AddLogits, ebb::lab::AddPpl,    ebb::lab::AddRecall,
+    ebb::lab::AddOuterr, ebb::lab::AddCases,  ebb::lab::AddGolden, ebb::lab::AddTokenize,
 };
 
 }  // namespace
@@ -22,6 +23,7 @@ int main(int argc, char** argv) {
       "Examples:\n"
       "  ebb-lab info models/ebb-tiny-q8_0.gguf\n"
       "  ebb-lab ppl models/ebb-tiny-q8_0.gguf models/text/persuasion.txt --policy h2o --budget 256\n"
+      "  ebb-lab recall models/ebb-tiny-q8_0.gguf models/ebb-tiny.cases.json --policies h2o,h2o+caote --budgets 128\n"
       "  ebb-lab golden tests/golden/data\n"
       "Exit codes: 0 done, 1 failed or did not match, 2 usage.");
   app.fallthrough();

@@ -1,0 +1,101 @@
+#include "engine/lab/policy_text.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "policies/presets.h"
+#include "policies/registry.h"
+#include "policies/status.h"
+
+namespace ebb::lab {
+namespace {
+
+std::vector<std::string> Split(const std::string& text, char at) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == at) parts.emplace_back();
+    if (c != at) parts.back() += c;
+  }
+  return parts;
+}
+
+absl::Status Unreadable(std::string_view text, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrFormat("policy '%s': %s", text, what));
+}
+
+absl::Status SetModifier(std::string_view text, std::string_view modifier, PolicySpec& spec) {
+  if (modifier == "caote") {
+    spec.modifier = Modifier::kCaote;
+  } else if (modifier == "fast_caote") {
+    spec.modifier = Modifier::kFastCaote;
+  } else {
+    return Unreadable(text, absl::StrFormat("'+%s' is no modifier; use +caote or +fast_caote", modifier));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SetParameter(std::string_view text, std::string_view part, const ScorerRow& row, PolicySpec& spec) {
+  const std::string key(part.substr(0, part.find('=')));
+  const std::string value(part.substr(std::min(part.size(), key.size() + 1)));
+  double number = 0;
+  const auto parameter = std::ranges::find(row.parameters, std::string_view(key), &ParameterRow::name);
+  if (parameter != row.parameters.end()) {
+    const auto choice = std::ranges::find(parameter->choices, std::string_view(value));
+    if (choice != parameter->choices.end()) {
+      spec.parameters[key] = static_cast<double>(choice - parameter->choices.begin());
+      return absl::OkStatus();
+    }
+  }
+  if (!absl::SimpleAtod(value, &number)) return Unreadable(text, absl::StrFormat("':%s' is not KEY=NUMBER", part));
+  if (key != "sinks" && key != "recent") {
+    spec.parameters[key] = number;
+    return absl::OkStatus();
+  }
+  int32_t tokens = 0;
+  if (!absl::SimpleAtoi(value, &tokens)) return Unreadable(text, absl::StrFormat("':%s' is no whole number", part));
+  (key == "sinks" ? spec.sinks : spec.recent) = tokens;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<NamedPolicy> ParsePolicy(std::string_view text) {
+  const std::vector<std::string> modifiers = Split(std::string(text), '+');
+  const std::vector<std::string> parts = Split(modifiers.front(), ':');
+  NamedPolicy policy = {.name = std::string(text)};
+  if (const Preset* const preset = FindPreset(parts.front()); preset != nullptr) {
+    policy.spec = preset->spec;
+  } else {
+    policy.spec.scorer = std::string(parts.front());
+  }
+  const ScorerRow* const row = FindScorer(policy.spec.scorer);
+  if (row == nullptr) return UnknownScorer("policy", parts.front());
+  for (size_t i = 1; i < parts.size(); ++i) EBB_TRY(SetParameter(text, parts[i], *row, policy.spec));
+  if (modifiers.size() > 2) return Unreadable(text, "one modifier is enough");
+  if (modifiers.size() == 2) EBB_TRY(SetModifier(text, modifiers[1], policy.spec));
+  return policy;
+}
+
+absl::StatusOr<std::vector<NamedPolicy>> ParsePolicies(const std::vector<std::string>& texts) {
+  std::vector<NamedPolicy> policies;
+  for (const std::string& text : texts) {
+    EBB_ASSIGN(policies.emplace_back(), ParsePolicy(text));
+  }
+  return policies;
+}
+
+std::string PolicyHelp() {
+  std::string scorers;
+  for (const ScorerRow& row : ScorerRegistry()) {
+    scorers += absl::StrFormat("%s%s", scorers.empty() ? "" : ", ", row.name);
+  }
+  std::string presets;
+  for (const Preset& preset : Presets()) {
+    presets += absl::StrFormat("%s%s", presets.empty() ? "" : ", ", preset.name);
+  }
+  return absl::StrFormat("Policies, as NAME[:KEY=VALUE]...[+caote|+fast_caote]; NAME is a scorer (%s) or a preset (%s)",
+                         scorers, presets);
+}
+
+}  // namespace ebb::lab

@@ -1,0 +1,28 @@
+// Rows of results as a terminal, a spreadsheet or a page wants them.
+
+#ifndef EBB_ENGINE_LAB_TABLE_H_
+#define EBB_ENGINE_LAB_TABLE_H_
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace ebb::lab {
+
+enum class TableForm { kText, kCsv, kMarkdown };
+
+struct Table {
+  std::vector<std::string> header = {};
+  std::vector<std::vector<std::string>> rows = {};  // each as long as the header
+};
+
+// Text is aligned, the first column left and the others right; Markdown is not; CSV quotes what holds a comma or a
+// quote. Ends with a newline. REQUIRES: every row is as long as the header.
+std::string Format(const Table& table, TableForm form);
+
+// --csv and --markdown, which exclude each other.
+void AddTableOptions(CLI::App& command, TableForm& form);
+
+}  // namespace ebb::lab
+
+#endif  // EBB_ENGINE_LAB_TABLE_H_

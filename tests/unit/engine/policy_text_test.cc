@@ -1,0 +1,49 @@
+#include "engine/lab/policy_text.h"
+
+#include <gmock/gmock.h>
+
+#include <string>
+
+namespace ebb::lab {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ParsePolicy, ReadsScorerParametersProtectionAndModifier) {
+  const auto policy = ParsePolicy("snapkv:pooling=avg:kernel=5:recent=40:sinks=2+fast_caote");
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_EQ(policy->name, "snapkv:pooling=avg:kernel=5:recent=40:sinks=2+fast_caote");
+  EXPECT_EQ(policy->spec.scorer, "snapkv");
+  EXPECT_EQ(policy->spec.parameters, (std::map<std::string, double>{{"pooling", 1}, {"kernel", 5}}));
+  EXPECT_EQ(policy->spec.recent, 40);
+  EXPECT_EQ(policy->spec.sinks, 2);
+  EXPECT_EQ(policy->spec.modifier, Modifier::kFastCaote);
+}
+
+TEST(ParsePolicy, StartsFromAPreset) {
+  const auto policy = ParsePolicy("card/longkey:recent=8");
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_EQ(policy->spec.scorer, "knorm");
+  EXPECT_EQ(policy->spec.parameters.at("keep"), 1);
+  EXPECT_EQ(policy->spec.recent, 8);
+  EXPECT_EQ(policy->spec.kv_type, KvType::kF32);
+}
+
+TEST(ParsePolicy, NamesThePartItCannotRead) {
+  struct Case {
+    std::string text;
+    std::string why;
+  };
+  for (const auto& [text, why] :
+       {Case{"nobody", "no scorer named 'nobody'"}, Case{"", "no scorer named ''"}, Case{"card/h3o", "card/h3o"},
+        Case{"h2o+coat", "'+coat' is no modifier"}, Case{"h2o+caote+caote", "one modifier"},
+        Case{"knorm:keep", "':keep' is not KEY=NUMBER"}, Case{"knorm:keep=medium", "':keep=medium'"},
+        Case{"h2o:recent=1.5", "':recent=1.5' is no whole number"}}) {
+    const auto policy = ParsePolicy(text);
+    EXPECT_FALSE(policy.ok()) << text;
+    EXPECT_THAT(std::string(policy.status().message()), HasSubstr(why)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace ebb::lab
