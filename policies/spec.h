@@ -148,9 +148,9 @@ struct ValidSpec {
 absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limits);
 
 // Turns budget_ratio into a budget once the first prompt is known: floor(prompt * ratio + 1e-9) tokens, and recomputes
-// the defaults of sinks and recent. The result must lie in the range of `budget`, else INVALID_ARGUMENT BUDGET_TOO_SMALL or
-// BUDGET_TOO_LARGE with field policy.trigger.budget_ratio. A spec whose budget is known is returned as it is.
-// REQUIRES: prompt_tokens >= 0.
+// the defaults of sinks and recent. The result must lie in the range of `budget`, else INVALID_ARGUMENT
+// BUDGET_TOO_SMALL or BUDGET_TOO_LARGE with field policy.trigger.budget_ratio. A spec whose budget is known is returned
+// as it is. REQUIRES: prompt_tokens >= 0.
 absl::StatusOr<ValidSpec> FixBudget(const ValidSpec& spec, int32_t prompt_tokens);
 
 }  // namespace ebb

@@ -141,8 +141,8 @@ absl::StatusOr<GoldenResult> Compare(Engine& engine, const GoldenCase& golden) {
     return absl::DataLossError(absl::StrFormat("%s: %d x %d, expected %d x %d", golden.file, stored.rows, stored.cols,
                                                golden.rows, engine.config().vocab));
   }
-  EBB_ASSIGN(const ValidSpec policy, Resolve({.scorer = "full", .budget = golden.rows, .kv_type = KvType::kF32},
-                                             LimitsOf(engine.config())));
+  EBB_ASSIGN(const ValidSpec policy,
+             Resolve({.scorer = "full", .budget = golden.rows, .kv_type = KvType::kF32}, LimitsOf(engine.config())));
   EBB_ASSIGN(std::unique_ptr<Session> session,
              engine.OpenSession({.policy = policy, .block_size_max = engine.step_tokens_max()}));
   Player player(engine, std::move(session));

@@ -51,8 +51,8 @@ absl::Status Run(const Lab& lab, const Options& options) {
     return absl::InvalidArgumentError(absl::StrFormat("--tokens: %d is not in 0..%d", token, vocab - 1));
   }
   const auto count = static_cast<int32_t>(options.tokens.size());
-  EBB_ASSIGN(const ValidSpec policy, Resolve({.scorer = "full", .budget = count, .kv_type = KvType::kF32},
-                                             LimitsOf(engine->config())));
+  EBB_ASSIGN(const ValidSpec policy,
+             Resolve({.scorer = "full", .budget = count, .kv_type = KvType::kF32}, LimitsOf(engine->config())));
   EBB_ASSIGN(const std::unique_ptr<Session> session,
              engine->OpenSession({.policy = policy, .block_size_max = engine->step_tokens_max()}));
   for (int32_t first = 0; first < count; first += engine->step_tokens_max()) {

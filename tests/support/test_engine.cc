@@ -33,8 +33,8 @@ ValidSpec TestPolicy(const PolicySpec& spec, int32_t trained_context) {
 }
 
 std::unique_ptr<Session> OpenTestSession(Engine& engine, const PolicySpec& spec, int32_t block_size_max) {
-  return OrDie(
-      engine.OpenSession({.policy = OrDie(Resolve(spec, LimitsOf(engine.config()))), .block_size_max = block_size_max}));
+  return OrDie(engine.OpenSession(
+      {.policy = OrDie(Resolve(spec, LimitsOf(engine.config()))), .block_size_max = block_size_max}));
 }
 
 std::vector<int32_t> RandomTokens(uint64_t seed, int32_t count, int32_t vocab) {

@@ -23,7 +23,7 @@ LaneStorage TestLane::storage() const {
 }
 
 void TestLane::Write(Ops& ops, const Rope& rope, std::span<const int32_t> slots, std::span<const int32_t> positions,
-                       std::span<const float> k, std::span<const float> v) {
+                     std::span<const float> k, std::span<const float> v) {
   const StoreTask task = {.lane = storage(),
                           .k = k.data(),
                           .v = v.data(),
