@@ -50,11 +50,16 @@ namespace {
 // For every scorer but those that ask questions of their own when they choose: they choose once, after a prompt.
 TEST(SteadyState, DecodingPastTheBudgetAllocatesNothing) {
   const TinyModelFile file({});
-  const auto engine = OpenTestEngine(file.path(), {.threads = 2});
+  // What the engine keeps for its threads has its size before they run. A scorer that reads K and V has scratch of its
+  // own by thread, made when the thread first meets it, and which thread that is, and when, is chance: one thread
+  // there.
+  const auto engines = {OpenTestEngine(file.path(), {.threads = 1}), OpenTestEngine(file.path(), {.threads = 2})};
   const int32_t token = 5;
   for (const ScorerRow& row : ScorerRegistry()) {
     if (!row.evicts) continue;  // a cache that grows is not a steady state
     SCOPED_TRACE(row.name);
+    const bool reads_memory = row.make(ResolveParameters(row, {}).value())->needs().memory;
+    Engine* const engine = (engines.begin() + (reads_memory ? 0 : 1))->get();
     std::vector<std::unique_ptr<Session>> sessions;
     for (const Positions positions : {Positions::kOriginal, Positions::kCompacted}) {
       sessions.push_back(OpenTestSession(
