@@ -33,13 +33,6 @@ void SlotMap::ResetState(const StateShape& state) {
   lane_state_.assign(state.tracks * state.lane_floats, 0.0F);
 }
 
-void SlotMap::CopyState(const SlotMap& from) {
-  EBB_CHECK(from.state_shape_ == state_shape_);
-  EBB_CHECK(from.capacity_ == capacity_);
-  slot_state_ = from.slot_state_;
-  lane_state_ = from.lane_state_;
-}
-
 void SlotMap::KeepTracks(int32_t first, int32_t count) {
   EBB_CHECK(first >= 0);
   EBB_CHECK(first + count <= state_shape_.tracks);

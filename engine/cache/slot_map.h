@@ -76,9 +76,6 @@ class SlotMap {
   // Throws the state away and makes room for another, all zero.
   void ResetState(const StateShape& state);
 
-  // Takes over the states of a map with the same slots and the same shape of state.
-  void CopyState(const SlotMap& from);
-
   // Keeps the states of `count` tracks from `first` on, and throws the others away.
   void KeepTracks(int32_t first, int32_t count);
 
