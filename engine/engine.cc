@@ -158,51 +158,11 @@ class EngineOnOps final : public Engine {
   }
 
   absl::StatusOr<PolicySwap> SetPolicy(Session& session, const ValidSpec& policy) override {
-    SessionOnEngine& of = Of(session);
-    if (policy.kv_type != of.policy().kv_type || policy.rope_cache != of.policy().rope_cache) {
-      return Refuse(absl::StatusCode::kFailedPrecondition,
-                    "policy.cache: a session keeps the format it was created with; leave it out",
-                    {.reason = "CACHE_FORMAT_FIXED", .field = "policy.cache"});
-    }
-    const bool ratio_waits = policy.trigger.budget == 0 && of.prompt_ended();
-    ValidSpec next = policy;
-    if (ratio_waits) {
-      EBB_ASSIGN(next, FixBudget(policy, static_cast<int32_t>(of.log().size())));
-    }
-    EBB_ASSIGN(const CacheShape shape, Shape({.policy = next, .block_size_max = of.block_size_max()}));
-    const int32_t live = of.cache_length();
-    const bool prunes =
-        next.evicts && next.trigger.budget > 0 && (next.schedule != Schedule::kOncePrompt || of.prompt_ended());
-    if (!prunes && live > LengthLimit(next)) {
-      return Refuse(absl::StatusCode::kFailedPrecondition,
-                    absl::StrFormat("policy.trigger.budget: the cache holds %d tokens, and this policy evicts none of "
-                                    "them to stay within %d; use a larger budget, or evict first",
-                                    live, LengthLimit(next)),
-                    {.reason = "CACHE_TOO_LONG", .field = "policy.trigger.budget"});
-    }
-    PolicySwap swap = {.length_before = live, .pages_before = of.pages()};
-    EBB_ASSIGN(PageLease more, pool_->Reserve(std::max<int64_t>(0, shape.pages() - of.pages())));
-    // The former policy's choice, in case the new one cannot tell yet.
-    const int32_t keep = prunes ? live - TokensToDrop(next.trigger, live) : live;
-    ValidSpec former = of.policy();
-    former.sinks = std::min(next.sinks, keep);
-    former.recent = std::min(next.recent, keep - former.sinks);
-    Plan plan = PlanPruning(device(), of, former, keep).value();
-    plan = PerLane(std::move(plan), of.cache());
-    EBB_ASSIGN(swap.state, AdoptPolicy(device(), of, next));
-    if (swap.state == StateOrigin::kEmpty) {
-      swap.old_chose = keep < live;
-    } else {
-      plan = PerLane(PlanPruning(device(), of, next, keep).value(), of.cache());
-    }
-    swap.loss = MeasurePlan(device(), of, plan);
-    swap.slots_evicted = FreeSlots(of.cache(), plan);
-    of.CountEvicted(live - of.cache_length());
-    of.cache().Resize(shape, std::move(more), *ops_);
-    of.SetPolicy(next, LengthLimit(next));
-    swap.length_after = of.cache_length();
-    swap.pages_after = of.pages();
-    return swap;
+    return Swap(Of(session), policy, false);
+  }
+
+  absl::StatusOr<PolicySwap> TryPolicy(Session& session, const ValidSpec& policy) override {
+    return Swap(Of(session), policy, true);
   }
 
   absl::StatusOr<std::vector<LaneReport>> Describe(const Session& session, std::optional<int32_t> layer,
@@ -260,6 +220,61 @@ class EngineOnOps final : public Engine {
   static absl::Status CheckIndex(const char* field, std::optional<int32_t> index, int32_t count) {
     if (!index || (*index >= 0 && *index < count)) return absl::OkStatus();
     return RefuseField("LANE_OUT_OF_RANGE", field, absl::StrFormat("%d is not in 0..%d", *index, count - 1));
+  }
+
+  absl::StatusOr<PolicySwap> Swap(SessionOnEngine& of, const ValidSpec& policy, bool dry_run) {
+    if (policy.kv_type != of.policy().kv_type || policy.rope_cache != of.policy().rope_cache) {
+      return Refuse(absl::StatusCode::kFailedPrecondition,
+                    "policy.cache: a session keeps the format it was created with; leave it out",
+                    {.reason = "CACHE_FORMAT_FIXED", .field = "policy.cache"});
+    }
+    const bool ratio_waits = policy.trigger.budget == 0 && of.prompt_ended();
+    ValidSpec next = policy;
+    if (ratio_waits) {
+      EBB_ASSIGN(next, FixBudget(policy, static_cast<int32_t>(of.log().size())));
+    }
+    EBB_ASSIGN(const CacheShape shape, Shape({.policy = next, .block_size_max = of.block_size_max()}));
+    const int32_t live = of.cache_length();
+    const bool prunes =
+        next.evicts && next.trigger.budget > 0 && (next.schedule != Schedule::kOncePrompt || of.prompt_ended());
+    if (!prunes && live > LengthLimit(next)) {
+      return Refuse(absl::StatusCode::kFailedPrecondition,
+                    absl::StrFormat("policy.trigger.budget: the cache holds %d tokens, and this policy evicts none of "
+                                    "them to stay within %d; use a larger budget, or evict first",
+                                    live, LengthLimit(next)),
+                    {.reason = "CACHE_TOO_LONG", .field = "policy.trigger.budget"});
+    }
+    if (shape.pages() > pool_->pages_total()) {
+      return RefuseField("SESSION_TOO_LARGE", "policy.trigger.budget",
+                         absl::StrFormat("the session would need %d pages, there are %d in all; use a smaller budget",
+                                         shape.pages(), pool_->pages_total()));
+    }
+    PolicySwap swap = {.length_before = live, .pages_before = of.pages()};
+    EBB_ASSIGN(PageLease more, pool_->Reserve(std::max<int64_t>(0, shape.pages() - of.pages())));
+    // The former policy's choice, in case the new one cannot tell yet.
+    const int32_t keep = prunes ? live - TokensToDrop(next.trigger, live) : live;
+    ValidSpec former = of.policy();
+    former.sinks = std::min(next.sinks, keep);
+    former.recent = std::min(next.recent, keep - former.sinks);
+    Plan plan = PlanPruning(device(), of, former, keep).value();
+    plan = PerLane(std::move(plan), of.cache());
+    std::optional<MapsRestored> restored;
+    if (dry_run) restored.emplace(of.cache());
+    EBB_ASSIGN(swap.state, AdoptPolicy(device(), of, next));
+    if (swap.state == StateOrigin::kEmpty) {
+      swap.old_chose = keep < live;
+    } else {
+      plan = PerLane(PlanPruning(device(), of, next, keep).value(), of.cache());
+    }
+    swap.loss = MeasurePlan(device(), of, plan);
+    swap.slots_evicted = FreeSlots(of.cache(), plan);
+    swap.length_after = of.cache_length();
+    swap.pages_after = shape.pages();
+    if (dry_run) return swap;
+    of.CountEvicted(live - swap.length_after);
+    of.cache().Resize(shape, std::move(more), *ops_);
+    of.SetPolicy(next, LengthLimit(next));
+    return swap;
   }
 
   // What a session may hold while its policy does not evict: `full`; one that waits for the first prompt's end; one

@@ -62,6 +62,8 @@ class Session {
   // OK, or why `tokens` more cannot be appended in one step: RESOURCE_EXHAUSTED LENGTH_LIMIT for `full` (naming limit
   // and length), INVALID_ARGUMENT BLOCK_TOO_LARGE. Changes nothing.
   virtual absl::Status CanAppend(int32_t tokens) const = 0;
+  // Tokens that a session which does not evict may still hold; INT32_MAX where it evicts.
+  virtual int32_t room() const = 0;
 };
 
 enum class Want { kNone, kLast, kAll };  // logits of which of the row's tokens
@@ -192,8 +194,12 @@ class Engine {
   // Puts another policy in force on the warm cache, before the next step. What does not fit its budget leaves now, and
   // pages are reserved or given back. FAILED_PRECONDITION CACHE_FORMAT_FIXED when it names another cache format,
   // LANES_DIFFER (policy_swap.h), CACHE_TOO_LONG when a policy that does not evict has no room for what is live;
+  // INVALID_ARGUMENT SESSION_TOO_LARGE when it needs more pages than there are in all, and what FixBudget refuses;
   // UNAVAILABLE NO_PAGES. A refusal changes nothing.
   virtual absl::StatusOr<PolicySwap> SetPolicy(Session& session, const ValidSpec& policy) = 0;
+
+  // What SetPolicy would answer; changes nothing.
+  virtual absl::StatusOr<PolicySwap> TryPolicy(Session& session, const ValidSpec& policy) = 0;
 
   // Evicts now. INVALID_ARGUMENT with the field path (evict.range, evict.keep, evict.slots...) when the request is
   // malformed or would leave no token; NOT_FOUND UNKNOWN_SCORER; FAILED_PRECONDITION SCORER_HAS_NO_STATE when another

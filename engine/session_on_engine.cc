@@ -14,8 +14,12 @@ SessionOnEngine::SessionOnEngine(const ValidSpec& policy, SessionCache cache, in
                                  int32_t length_limit)
     : policy_(policy), cache_(std::move(cache)), block_size_max_(block_size_max), length_limit_(length_limit) {
   log_.reserve(static_cast<size_t>(cache_.shape().capacity));
-  // Pages were reserved for the limit. A prompt may outgrow it, where some of its tokens were evicted by hand on the
-  // way, and so may its share; EndPrompt then refuses.
+  BoundBudget();
+}
+
+// Pages were reserved for the limit. A prompt may outgrow it, where some of its tokens were evicted by hand on the way,
+// and so may its share; EndPrompt then refuses.
+void SessionOnEngine::BoundBudget() {
   if (policy_.trigger.budget == 0) policy_.budget_max = std::min(policy_.budget_max, length_limit_);
 }
 
@@ -29,15 +33,19 @@ int32_t SessionOnEngine::position_max() const {
   return policy_.positions == Positions::kOriginal ? next_position_ - 1 : cache_length() - 1;
 }
 
+int32_t SessionOnEngine::room() const {
+  const bool grows = policy_.schedule == Schedule::kOncePrompt && (!prompt_ended_ || policy_.then == Then::kGrow);
+  const bool bounded_by_length = !policy_.evicts || policy_.trigger.budget == 0 || grows;
+  return bounded_by_length ? length_limit_ - cache_length() : std::numeric_limits<int32_t>::max();
+}
+
 absl::Status SessionOnEngine::CanAppend(int32_t tokens) const {
   if (tokens < 1 || tokens > block_size_max_) {
     return RefuseField("BLOCK_TOO_LARGE", "block_size",
                        absl::StrFormat("a step of %d tokens; this session takes 1 to %d", tokens, block_size_max_));
   }
-  const bool grows = policy_.schedule == Schedule::kOncePrompt && (!prompt_ended_ || policy_.then == Then::kGrow);
-  const bool bounded_by_length = !policy_.evicts || policy_.trigger.budget == 0 || grows;
   const int32_t length = cache_length();
-  if (bounded_by_length && tokens > length_limit_ - length) {
+  if (tokens > room()) {
     return Refuse(absl::StatusCode::kResourceExhausted,
                   absl::StrFormat("%d tokens more would exceed the session's length limit of %d; it holds %d", tokens,
                                   length_limit_, length),
@@ -97,6 +105,7 @@ void SessionOnEngine::PromptEvicted() {
 void SessionOnEngine::SetPolicy(const ValidSpec& policy, int32_t length_limit) {
   policy_ = policy;
   length_limit_ = length_limit;
+  BoundBudget();
   decode_steps_ = 0;
   PromptEvicted();
 }

@@ -25,6 +25,7 @@ class SessionOnEngine final : public Session {
   int64_t pages() const override { return cache_.pages(); }
   int64_t evicted() const override { return evicted_; }
   int32_t position_max() const override;
+  int32_t room() const override;
   absl::Status CanAppend(int32_t tokens) const override;
 
   SessionCache& cache() { return cache_; }
@@ -57,13 +58,15 @@ class SessionOnEngine final : public Session {
   const std::vector<float>& last_queries() const { return last_queries_; }
   // The RoPE position of the newest token, live or not.
   int32_t last_position(const SlotMap& map) const {
-    return policy_.positions == Positions::kOriginal ? next_position_ - 1 : map.live() - 1;
+    return map.positions() == Positions::kOriginal ? next_position_ - 1 : map.live() - 1;
   }
 
   // As Engine states it; moves nothing when it refuses.
   absl::Status ShiftPositions(int32_t from, int32_t delta);
 
  private:
+  void BoundBudget();
+
   ValidSpec policy_;
   SessionCache cache_;
   int32_t block_size_max_ = 0;
