@@ -280,6 +280,16 @@ absl::StatusOr<std::vector<int32_t>> TokensFrom(const google::protobuf::Repeated
   return tokens;
 }
 
+absl::StatusOr<PolicyRequest> PolicyRequestFrom(const v1::SetPolicyRequest& proto, const SpecLimits& limits) {
+  if (!proto.has_policy()) return RefuseField("MISSING", "policy", "a policy is needed");
+  EBB_ASSIGN(ValidSpec policy, ValidPolicyFrom(proto.policy(), limits));
+  const v1::CacheFormat& format = proto.policy().cache();
+  return PolicyRequest{.policy = std::move(policy),
+                       .own_kv_type = format.kv_dtype() == v1::KV_TYPE_UNSPECIFIED,
+                       .own_rope_cache = format.rope_cache() == v1::ROPE_CACHE_UNSPECIFIED,
+                       .dry_run = proto.dry_run()};
+}
+
 absl::StatusOr<EvictRequest> EvictFrom(const v1::EvictRequest& proto) {
   static constexpr uint64_t kIndexMax = std::numeric_limits<int32_t>::max();
   // An index beyond any log is as good as the largest one.

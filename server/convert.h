@@ -23,6 +23,7 @@
 #include "engine/text/tokenizer.h"
 #include "policies/spec.h"
 #include "server/call.h"
+#include "server/dispatcher.h"
 
 namespace ebb {
 
@@ -62,6 +63,9 @@ absl::StatusOr<std::vector<int32_t>> PromptFrom(const v1::Prompt& proto, const T
                                                 std::span<const int32_t> log_tail, const std::string& field);
 // Whether what PromptFrom returns depends on the log.
 bool ContinuesLog(const v1::Prompt& proto);
+
+// ValidPolicyFrom, where the cache's format may be left to the session. INVALID_ARGUMENT MISSING without a policy.
+absl::StatusOr<PolicyRequest> PolicyRequestFrom(const v1::SetPolicyRequest& proto, const SpecLimits& limits);
 
 // INVALID_ARGUMENT with a field path: MISSING, OUT_OF_RANGE. What depends on the session, the engine checks.
 absl::StatusOr<EvictRequest> EvictFrom(const v1::EvictRequest& proto);

@@ -160,16 +160,46 @@ absl::StatusOr<EvictOutcome> Dispatcher::Evict(const std::string& tenant, const 
     ++session->generation;
     sessions_.Touch(*session, clock_.Now());
     sessions_.Publish(*session);
-    const int32_t evicted = report.length_before - report.length_after;
-    if (evicted > 0) session->policy_metrics->evictions.Add();
-    session->policy_metrics->evicted_tokens.Add(evicted);
-    session->policy_metrics->evicted_slots.Add(static_cast<double>(report.slots_evicted));
-    totals_.evicted_tokens += evicted;
+    CountEviction(*session, report.length_before - report.length_after, report.slots_evicted);
     CountLength(*session, session->cache->cache_length());
     CountLoad();
   }
   const int64_t bytes = report.slots_evicted * SlotBytes(session->cache->policy());
   return EvictOutcome{.report = std::move(report), .bytes = bytes, .generation = session->generation};
+}
+
+absl::StatusOr<PolicyOutcome> Dispatcher::SetPolicy(const std::string& tenant, const std::string& id,
+                                                    std::optional<uint64_t> expected, const PolicyRequest& request) {
+  EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
+  EBB_TRY(CheckGeneration(*session, expected));
+  Session& cache = *session->cache;
+  ValidSpec policy = request.policy;
+  if (request.own_kv_type) policy.kv_type = cache.policy().kv_type;
+  if (request.own_rope_cache) policy.rope_cache = cache.policy().rope_cache;
+  const auto swap = request.dry_run ? engine_.TryPolicy(cache, policy) : engine_.SetPolicy(cache, policy);
+  if (!swap.ok()) {
+    Refusal refusal = GetRefusal(swap.status());
+    if (refusal.reason != "NO_PAGES") return swap.status();
+    refusal.retry = scheduler_.RetryForPages();
+    return Refuse(swap.status().code(), std::string(swap.status().message()), refusal);
+  }
+  if (!request.dry_run) {
+    ++session->generation;
+    sessions_.Touch(*session, clock_.Now());
+    // What a call appends after this is another generation, and seen when it ends.
+    for (auto& [_, call] : calls_) {
+      if (call.session == session) call.raised = false;
+    }
+    if (session->writer.empty()) sessions_.Publish(*session);
+    session->policy_metrics = &metrics_.policy(policy.scorer_name);
+    session->policy_metrics->changes.Add();
+    CountEviction(*session, swap->length_before - swap->length_after, swap->slots_evicted);
+    Deliver(SessionResized{.session = session->id, .pages = swap->pages_after});
+    metrics_.worker().pages.owned.Add(static_cast<double>(swap->pages_after - swap->pages_before));
+    CountLength(*session, cache.cache_length());
+    CountLoad();
+  }
+  return PolicyOutcome{.session = id, .swap = *swap, .policy = cache.policy(), .generation = session->generation};
 }
 
 absl::StatusOr<CacheDescription> Dispatcher::Describe(const std::string& tenant, const std::string& id,
@@ -284,6 +314,15 @@ void Dispatcher::CountLength(OpenSession& session, int32_t length) {
   totals_.used_bytes += bytes;
   metrics_.worker().slots.used.Add(static_cast<double>(slots));
   metrics_.worker().bytes.used.Add(static_cast<double>(bytes));
+}
+
+void Dispatcher::CountEviction(const OpenSession& session, int32_t tokens, int64_t slots) {
+  if (slots == 0) return;
+  const PolicyMetrics& policy = *session.policy_metrics;
+  policy.evictions.Add();
+  policy.evicted_tokens.Add(tokens);
+  policy.evicted_slots.Add(static_cast<double>(slots));
+  totals_.evicted_tokens += tokens;
 }
 
 void Dispatcher::CountLoad() {

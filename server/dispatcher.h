@@ -61,6 +61,21 @@ struct EvictOutcome {
   uint64_t generation = 0;
 };
 
+// A policy to put in force.
+struct PolicyRequest {
+  ValidSpec policy = {};
+  bool own_kv_type = false;     // the session's, in the place of policy.kv_type
+  bool own_rope_cache = false;  // likewise
+  bool dry_run = false;
+};
+
+struct PolicyOutcome {
+  std::string session = {};  // its id
+  PolicySwap swap = {};
+  ValidSpec policy = {};  // in force after the call
+  uint64_t generation = 0;
+};
+
 struct CacheDescription {
   int32_t capacity = 0;
   int64_t session_tokens = 0;
@@ -106,6 +121,9 @@ class Dispatcher {
   // Between two steps. ABORTED SESSION_BUSY or GENERATION_MISMATCH, and what Engine::Evict refuses.
   absl::StatusOr<EvictOutcome> Evict(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
                                      const EvictRequest& request);
+  // Between two steps, whoever writes to the session. ABORTED GENERATION_MISMATCH, and what Engine::SetPolicy refuses.
+  absl::StatusOr<PolicyOutcome> SetPolicy(const std::string& tenant, const std::string& id,
+                                          std::optional<uint64_t> expected, const PolicyRequest& request);
   absl::StatusOr<CacheDescription> Describe(const std::string& tenant, const std::string& id,
                                             std::optional<int32_t> layer, std::optional<int32_t> head);
   WorkTotals Totals() const;
@@ -177,6 +195,7 @@ class Dispatcher {
   int64_t SlotBytes(const ValidSpec& policy) const;
   int32_t lanes() const { return engine_.config().layers * engine_.config().kv_heads; }
   void CountLength(OpenSession& session, int32_t length);
+  void CountEviction(const OpenSession& session, int32_t tokens, int64_t slots);
   void CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took);
   void CountCall(Call& call, const CallTimings& timings);
   void Unblock(Call& call);

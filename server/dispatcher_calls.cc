@@ -87,13 +87,10 @@ absl::Status Dispatcher::PlanCall(Call& call) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   if (length + prompt > kLogMax) return LengthLimit(*session, kLogMax, length, prompt);
   int64_t room = kLogMax - length - prompt;  // for generated tokens
-  const bool waits_for_prompt = policy.trigger.budget == 0;
-  if (!policy.evicts || waits_for_prompt) {
-    const int64_t limit = waits_for_prompt ? engine_.config().context : policy.trigger.budget;
-    const int64_t live = session->cache->cache_length();
-    if (live + prompt > limit) return LengthLimit(*session, limit, live, prompt);
-    if (!policy.evicts) room = limit - live - prompt;
-  }
+  const int64_t live = session->cache->cache_length();
+  const int64_t fits = session->cache->room();
+  if (prompt > fits) return LengthLimit(*session, live + fits, live, prompt);
+  if (!policy.evicts) room = std::min(room, fits - prompt);
   if (prompt > 0 && !session->prompt_ended) EBB_TRY(FixBudget(policy, static_cast<int32_t>(length + prompt)).status());
 
   if (request.decodes) {
@@ -193,14 +190,8 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
   if (!call.raised) ++session.generation;
   call.raised = true;
   call.evicted += row.evicted;
-  totals_.evicted_tokens += row.evicted;
-  const PolicyMetrics& policy = *session.policy_metrics;
-  if (row.evicted > 0) {
-    policy.evictions.Add();
-    policy.evicted_tokens.Add(row.evicted);
-    policy.evicted_slots.Add(static_cast<double>(row.evicted_slots));
-  }
-  if (row.nan_scores > 0) policy.nan_scores.Add(static_cast<double>(row.nan_scores));
+  CountEviction(session, row.evicted, row.evicted_slots);
+  if (row.nan_scores > 0) session.policy_metrics->nan_scores.Add(static_cast<double>(row.nan_scores));
   CountLength(session, session.cache->cache_length());
   if (!session.past_context && session.cache->position_max() >= engine_.config().context) {
     session.past_context = true;

@@ -2,6 +2,8 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "policies/status.h"
@@ -12,6 +14,7 @@
 namespace ebb {
 namespace {
 
+constexpr char kSetPolicy[] = "EvictionService/SetPolicy";
 constexpr uint32_t kStrideMax = 1 << 20;
 constexpr int64_t kEntriesMax = 1 << 17;  // of a description: 2 MiB, half of what a client takes by default
 constexpr int64_t kVictimsMax = 1 << 19;  // likewise
@@ -51,7 +54,119 @@ absl::Status CheckVictims(Dispatcher& dispatcher, const std::string& tenant, con
       absl::StrFormat("%d victims; at most %d can be listed", outcome.report.slots_evicted, kVictimsMax));
 }
 
+// One policy for all sessions of a tenant, one session between two steps: each is asked for when the one before has
+// answered. Deletes itself.
+class ChangeOfAll {
+ public:
+  ChangeOfAll(const ServiceParts& parts, std::string tenant, PolicyRequest change, v1::SetPolicyResponse& response,
+              absl::AnyInvocable<void(const absl::Status&)> done)
+      : parts_(parts),
+        tenant_(std::move(tenant)),
+        change_(std::move(change)),
+        response_(response),
+        done_(std::move(done)) {}
+
+  void Begin() {
+    parts_.worker.Ask<std::vector<SessionInfo>>(
+        [this](Dispatcher& dispatcher) -> absl::StatusOr<std::vector<SessionInfo>> {
+          return dispatcher.List(tenant_, "", kChangesMax + 1);
+        },
+        [this](absl::StatusOr<std::vector<SessionInfo>> sessions) {
+          if (!sessions.ok()) return End(sessions.status());
+          if (sessions->size() > kChangesMax) {
+            return End(RefuseField("ANSWER_TOO_LARGE", "all_sessions",
+                                   absl::StrFormat("more than %d sessions; name them one by one", kChangesMax)));
+          }
+          for (const SessionInfo& session : *sessions) ids_.push_back(session.request.id);
+          Next();
+        });
+  }
+
+ private:
+  static constexpr size_t kChangesMax = 4096;  // below 1 MiB of answer
+
+  void Next() {
+    if (at_ == ids_.size()) return End(absl::OkStatus());
+    parts_.worker.Ask<PolicyOutcome>(
+        [this](Dispatcher& dispatcher) { return dispatcher.SetPolicy(tenant_, ids_[at_], std::nullopt, change_); },
+        [this](const absl::StatusOr<PolicyOutcome>& outcome) {
+          if (GetRefusal(outcome.status()).reason == "QUEUE_FULL") return End(outcome.status());
+          Add(outcome);
+          ++at_;
+          Next();
+        });
+  }
+
+  void Add(const absl::StatusOr<PolicyOutcome>& outcome) {
+    if (outcome.ok()) {
+      *response_.add_changes() = PolicyChangeProto(*outcome, change_.dry_run);
+    } else if (outcome.status().code() != absl::StatusCode::kNotFound) {  // else it was deleted meanwhile
+      v1::PolicyChange& kept = *response_.add_changes();
+      kept.set_session("sessions/" + ids_[at_]);
+      *kept.mutable_refusal() = PolicyRefusalProto(outcome.status());
+    }
+  }
+
+  void End(const absl::Status& status) {
+    done_(status);
+    delete this;
+  }
+
+  const ServiceParts& parts_;
+  const std::string tenant_;
+  const PolicyRequest change_;
+  v1::SetPolicyResponse& response_;
+  absl::AnyInvocable<void(const absl::Status&)> done_;
+  std::vector<std::string> ids_ = {};
+  size_t at_ = 0;
+};
+
 }  // namespace
+
+grpc::ServerUnaryReactor* EvictionService::SetPolicy(grpc::CallbackServerContext* context,
+                                                     const v1::SetPolicyRequest* request,
+                                                     v1::SetPolicyResponse* response) {
+  if (request->all_sessions()) return SetAllPolicies(*context, *request, *response);
+  using Question = absl::AnyInvocable<absl::StatusOr<PolicyOutcome>(Dispatcher&)>;
+  return Ask<PolicyOutcome>(
+      parts_, kSetPolicy, *context,
+      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+        EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
+        EBB_ASSIGN(PolicyRequest change, PolicyRequestFrom(*request, LimitsOf(parts_.worker.model())));
+        std::optional<uint64_t> expected;
+        if (request->has_expected_generation()) expected = request->expected_generation();
+        return Question([=, change = std::move(change)](Dispatcher& dispatcher) {
+          return dispatcher.SetPolicy(tenant, id, expected, change);
+        });
+      },
+      [response, dry_run = request->dry_run()](const PolicyOutcome& outcome) {
+        *response->add_changes() = PolicyChangeProto(outcome, dry_run);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* EvictionService::SetAllPolicies(grpc::CallbackServerContext& context,
+                                                          const v1::SetPolicyRequest& request,
+                                                          v1::SetPolicyResponse& response) {
+  Rpc rpc(parts_, kSetPolicy, context);
+  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+  const auto change = [&]() -> absl::StatusOr<PolicyRequest> {
+    EBB_TRY(rpc.tenant().status());
+    if (request.has_expected_generation()) {
+      return RefuseField("ONLY_WITH_SESSION", "expected_generation", "sessions have their own; leave it out");
+    }
+    return PolicyRequestFrom(request, LimitsOf(parts_.worker.model()));
+  }();
+  if (!change.ok()) {
+    reactor->Finish(rpc.Finish(change.status()));
+    return reactor;
+  }
+  auto* all =
+      new ChangeOfAll(parts_, *rpc.tenant(), *change, response,
+                      [rpc, reactor](const absl::Status& status) mutable { reactor->Finish(rpc.Finish(status)); });
+  all->Begin();
+  return reactor;
+}
 
 grpc::ServerUnaryReactor* EvictionService::Evict(grpc::CallbackServerContext* context, const v1::EvictRequest* request,
                                                  v1::EvictResponse* response) {

@@ -13,6 +13,8 @@ class EvictionService final : public v1::EvictionService::CallbackService {
  public:
   explicit EvictionService(const ServiceParts& parts) : parts_(parts) {}
 
+  grpc::ServerUnaryReactor* SetPolicy(grpc::CallbackServerContext* context, const v1::SetPolicyRequest* request,
+                                      v1::SetPolicyResponse* response) override;
   grpc::ServerUnaryReactor* Evict(grpc::CallbackServerContext* context, const v1::EvictRequest* request,
                                   v1::EvictResponse* response) override;
   grpc::ServerUnaryReactor* DescribeCache(grpc::CallbackServerContext* context, const v1::DescribeCacheRequest* request,
@@ -21,6 +23,9 @@ class EvictionService final : public v1::EvictionService::CallbackService {
                                          v1::PlanEvictionResponse* response) override;
 
  private:
+  grpc::ServerUnaryReactor* SetAllPolicies(grpc::CallbackServerContext& context, const v1::SetPolicyRequest& request,
+                                           v1::SetPolicyResponse& response);
+
   const ServiceParts& parts_;
   Planner planner_;
 };

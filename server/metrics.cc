@@ -84,8 +84,10 @@ const std::vector<MetricRow>& Table() {
        "Most tokens of one step."},
       {"ebb_step_rows", kH, "sessions", {}, kRows,
        "Sessions that share one step."},
+      {"ebb_policy_changes_total", kC, "changes", {"policy"}, {},
+       "Policies put in force on live sessions by SetPolicy, by the new one."},
       {"ebb_evictions_total", kC, "evictions", {"policy"}, {},
-       "Steps of a session, and Evict calls, that evicted tokens."},
+       "Steps of a session, and Evict and SetPolicy calls, that evicted tokens."},
       {"ebb_evicted_tokens_total", kC, "tokens", {"policy"}, {},
        "Tokens that left each lane (every lane loses the same number)."},
       {"ebb_evicted_slots_total", kC, "slots", {"policy"}, {},
@@ -151,7 +153,8 @@ WorkerMetrics MakeWorker(MetricSet& set) {
 }
 
 PolicyMetrics MakePolicy(MetricSet& set, std::string_view name) {
-  return {.evictions = set["ebb_evictions_total"].counter({name}),
+  return {.changes = set["ebb_policy_changes_total"].counter({name}),
+          .evictions = set["ebb_evictions_total"].counter({name}),
           .evicted_tokens = set["ebb_evicted_tokens_total"].counter({name}),
           .evicted_slots = set["ebb_evicted_slots_total"].counter({name}),
           .nan_scores = set["ebb_nan_scores_total"].counter({name}),

@@ -56,7 +56,8 @@ struct TenantMetrics {
 };
 
 struct PolicyMetrics {
-  Counter& evictions;       // steps of a session, and Evict calls, that evicted something
+  Counter& changes;         // of sessions to this policy
+  Counter& evictions;       // steps of a session, and Evict and SetPolicy calls, that evicted something
   Counter& evicted_tokens;  // per lane, as BatchRow::evicted counts
   Counter& evicted_slots;   // over all lanes
   Counter& nan_scores;      // over all lanes

@@ -1,5 +1,7 @@
 #include "server/reply.h"
 
+#include "policies/status.h"
+
 namespace ebb {
 namespace {
 
@@ -57,6 +59,24 @@ v1::Reduction ReductionProto(Reduction reduction) {
       return v1::REDUCTION_UNION;
   }
   return v1::REDUCTION_UNSPECIFIED;
+}
+
+v1::StateOrigin StateOriginProto(StateOrigin origin) {
+  switch (origin) {
+    case StateOrigin::kNone:
+      return v1::STATE_ORIGIN_NONE;
+    case StateOrigin::kCarried:
+      return v1::STATE_ORIGIN_CARRIED;
+    case StateOrigin::kRebuilt:
+      return v1::STATE_ORIGIN_REBUILT;
+    case StateOrigin::kFromScores:
+      return v1::STATE_ORIGIN_FROM_SCORES;
+    case StateOrigin::kFromAttention:
+      return v1::STATE_ORIGIN_FROM_ATTENTION;
+    case StateOrigin::kEmpty:
+      return v1::STATE_ORIGIN_EMPTY;
+  }
+  return v1::STATE_ORIGIN_UNSPECIFIED;
 }
 
 v1::KvType KvTypeProto(KvType type) {
@@ -225,6 +245,35 @@ v1::TokenLogprob LogprobProto(const Drawn& drawn, const Tokenizer& tokenizer) {
   return proto;
 }
 
+v1::PolicyChange PolicyChangeProto(const PolicyOutcome& outcome, bool dry_run) {
+  v1::PolicyChange proto;
+  const PolicySwap& swap = outcome.swap;
+  proto.set_session("sessions/" + outcome.session);
+  proto.set_state(StateOriginProto(swap.state));
+  proto.set_former_chose(swap.old_chose);
+  proto.set_length_before(static_cast<uint32_t>(swap.length_before));
+  proto.set_length_after(static_cast<uint32_t>(swap.length_after));
+  proto.set_slots_evicted(static_cast<uint64_t>(swap.slots_evicted));
+  proto.set_pages_before(static_cast<uint64_t>(swap.pages_before));
+  proto.set_pages_after(static_cast<uint64_t>(swap.pages_after));
+  proto.set_attention_mass(swap.loss.mass);
+  proto.set_output_error(swap.loss.error);
+  proto.set_generation(outcome.generation);
+  if (!dry_run) *proto.mutable_policy() = PolicyProto(outcome.policy);
+  return proto;
+}
+
+v1::PolicyRefusal PolicyRefusalProto(const absl::Status& status) {
+  v1::PolicyRefusal proto;
+  const Refusal refusal = GetRefusal(status);
+  proto.set_code(static_cast<uint32_t>(status.code()));
+  proto.set_reason(refusal.reason);
+  proto.set_field(refusal.field);
+  proto.set_message(std::string(status.message()));
+  if (refusal.retry) *proto.mutable_retry_delay() = DurationProto(*refusal.retry);
+  return proto;
+}
+
 v1::EvictResponse EvictProto(const EvictOutcome& outcome, bool with_victims) {
   v1::EvictResponse proto;
   proto.set_length_before(static_cast<uint32_t>(outcome.report.length_before));
@@ -232,6 +281,8 @@ v1::EvictResponse EvictProto(const EvictOutcome& outcome, bool with_victims) {
   proto.set_slots_evicted(static_cast<uint64_t>(outcome.report.slots_evicted));
   proto.set_bytes_evicted(static_cast<uint64_t>(outcome.bytes));
   proto.set_generation(outcome.generation);
+  proto.set_attention_mass(outcome.report.loss.mass);
+  proto.set_output_error(outcome.report.loss.error);
   if (!with_victims) return proto;
   for (const EvictReport::Victims& victims : outcome.report.victims) {
     v1::LaneVictims& lane = *proto.add_victims();

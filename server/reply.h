@@ -3,6 +3,7 @@
 #ifndef EBB_SERVER_REPLY_H_
 #define EBB_SERVER_REPLY_H_
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "ebb/v1/admin.pb.h"
 #include "ebb/v1/eviction.pb.h"
@@ -28,6 +29,10 @@ v1::TokenLogprob LogprobProto(const TokenLogprob& logprob, const Tokenizer& toke
 // With what was as likely.
 v1::TokenLogprob LogprobProto(const Drawn& drawn, const Tokenizer& tokenizer);
 
+// `dry_run`: the policy in force is left out.
+v1::PolicyChange PolicyChangeProto(const PolicyOutcome& outcome, bool dry_run);
+// Of a session that kept its policy. REQUIRES: not OK.
+v1::PolicyRefusal PolicyRefusalProto(const absl::Status& status);
 // `with_victims`: who they were, too.
 v1::EvictResponse EvictProto(const EvictOutcome& outcome, bool with_victims);
 // Every `stride`-th entry of each lane, from the first.

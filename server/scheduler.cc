@@ -57,6 +57,14 @@ void Scheduler::Handle(const SessionArrived& event, Effects& effects) {
   effects.emplace_back(Admit{.id = event.id});
 }
 
+void Scheduler::Handle(const SessionResized& event, Effects& /*effects*/) {
+  EBB_CHECK(event.pages >= 0);
+  Session& session = sessions_.at(event.session);
+  pages_reserved_ += event.pages - session.pages;
+  session.pages = event.pages;
+  EBB_CHECK(pages_reserved_ <= limits_.pages_total);
+}
+
 void Scheduler::Handle(const SessionClosed& event, Effects& effects) {
   const auto session = sessions_.find(event.session);
   EBB_CHECK(session != sessions_.end());

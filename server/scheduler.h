@@ -66,6 +66,12 @@ struct SessionArrived {
   TenantId tenant = 0;
   int64_t pages = 0;  // >= 0
 };
+// An admitted session has another number of pages from now on. REQUIRES: all sessions' together are at most
+// pages_total, which the page pool has seen to; a session that is closed counts until its Release.
+struct SessionResized {
+  SessionId session = 0;
+  int64_t pages = 0;  // >= 0
+};
 // Ends the session's request, if any, with kSessionClosed, then answers Release. REQUIRES: admitted and not yet closed.
 struct SessionClosed {
   SessionId session = 0;
@@ -106,8 +112,8 @@ struct WeightChanged {
 // Time has passed: next_wake() is due.
 struct Tick {};
 
-using Event = std::variant<SessionArrived, SessionClosed, RequestArrived, Cancelled, ReaderBlocked, ReaderReady,
-                           StepDone, Draining, WeightChanged, Tick>;
+using Event = std::variant<SessionArrived, SessionResized, SessionClosed, RequestArrived, Cancelled, ReaderBlocked,
+                           ReaderReady, StepDone, Draining, WeightChanged, Tick>;
 
 // Effects.
 
@@ -178,6 +184,9 @@ class Scheduler {
   // O(1): asked after every event.
   SchedulerLoad load() const;
 
+  // When pages may be free again: the hint of a Reject with kNoPages. O(requests).
+  absl::Duration RetryForPages() const { return *RetryAfter(RefuseReason::kNoPages); }
+
   // Checks every invariant, O(sessions + requests). Tests call it after each event.
   void CheckInvariants() const;
 
@@ -210,6 +219,7 @@ class Scheduler {
   using Effects = std::vector<Effect>;
 
   void Handle(const SessionArrived& event, Effects& effects);
+  void Handle(const SessionResized& event, Effects& effects);
   void Handle(const SessionClosed& event, Effects& effects);
   void Handle(const RequestArrived& event, Effects& effects);
   void Handle(const Cancelled& event, Effects& effects);

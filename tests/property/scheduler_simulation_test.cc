@@ -121,7 +121,8 @@ class Simulation {
     if (dice < 75) return Give(Cancelled{.id = AnyRequest()});
     if (dice < 83) return Give(ReaderBlocked{.id = AnyRequest()});
     if (dice < 91) return Give(ReaderReady{.id = AnyRequest()});
-    if (dice < 96) return CloseSession();
+    if (dice < 95) return CloseSession();
+    if (dice < 97) return ResizeSession();
     if (dice < 98) return Give(WeightChanged{.tenant = AnyTenant(), .weight = random_.Uniform(1, 5)});
     Give(Tick{});
   }
@@ -151,11 +152,23 @@ class Simulation {
   }
 
   void CloseSession() {
+    if (const auto session = AnyOpenSession()) Give(SessionClosed{.session = *session});
+  }
+
+  void ResizeSession() {
+    const auto session = AnyOpenSession();
+    if (!session) return;
+    const int64_t free = limits_.pages_total - world_.scheduler().load().pages_reserved;
+    Give(SessionResized{.session = *session, .pages = random_.Uniform(0, world_.sessions().at(*session).pages + free)});
+  }
+
+  std::optional<SessionId> AnyOpenSession() {
     std::vector<SessionId> open;
     for (const auto& [id, session] : world_.sessions()) {
       if (!session.closed) open.push_back(id);
     }
-    if (!open.empty()) Give(SessionClosed{.session = open[static_cast<size_t>(Below(open.size()))]});
+    if (open.empty()) return std::nullopt;
+    return open[static_cast<size_t>(Below(open.size()))];
   }
 
   void Drain() {

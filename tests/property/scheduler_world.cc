@@ -41,6 +41,7 @@ void World::Note(const SessionArrived& event) {
   tenants_.insert(event.tenant);
   session_asks_ = event;
 }
+void World::Note(const SessionResized& event) { sessions_.at(event.session).pages = event.pages; }
 void World::Note(const SessionClosed& event) { sessions_.at(event.session).closed = true; }
 void World::Note(const RequestArrived& event) { request_asks_ = event; }
 void World::Note(const Cancelled& event) {
@@ -310,18 +311,26 @@ void World::CheckWaiting(const RunStep& step, const std::vector<RequestId>& skip
   }
 }
 
-// A tenant that has nothing waiting any more has left the ring, and begins anew.
+// A tenant of whose entries none has waited since the last count has left the ring in between, and begins anew.
 void World::CountGaps() {
-  block_gaps_.waiting.clear();
-  decode_gaps_.waiting.clear();
+  std::map<TenantId, std::set<RequestId>> blocks;
+  std::map<TenantId, std::set<RequestId>> decodes;
   for (const auto& [id, request] : requests_) {
-    if (!request.runnable()) continue;
-    Gaps& gaps = PhaseOf(request) == StepPhase::kPrefill ? block_gaps_ : decode_gaps_;
-    ++gaps.waiting[request.tenant];
+    if (!request.runnable() || MustEnd(request)) continue;
+    (PhaseOf(request) == StepPhase::kPrefill ? blocks : decodes)[request.tenant].insert(id);
   }
-  for (Gaps* gaps : {&block_gaps_, &decode_gaps_}) {
-    std::erase_if(gaps->tokens, [&](const auto& entry) { return !gaps->waiting.contains(entry.first); });
-  }
+  block_gaps_.Count(std::move(blocks));
+  decode_gaps_.Count(std::move(decodes));
+}
+
+void World::Gaps::Count(std::map<TenantId, std::set<RequestId>> now) {
+  std::erase_if(tokens, [&](const auto& entry) {
+    const std::set<RequestId>& before = waiting[entry.first];
+    const std::set<RequestId>& after = now[entry.first];
+    return std::ranges::none_of(before, [&](RequestId id) { return after.contains(id); });
+  });
+  std::erase_if(now, [](const auto& entry) { return entry.second.empty(); });
+  waiting = std::move(now);
 }
 
 // Between two turns of a tenant with weight w, whose dearest entry is c, the ring goes round at most
@@ -332,7 +341,9 @@ void World::CheckGap(const RunStep::Row& row, TenantId tenant) {
   const int64_t quantum = is_block ? limits_.quantum_tokens : 1;
   const int64_t cost_max = is_block ? limits_.step_tokens_max : 1;
   gaps.tokens[tenant] = 0;
-  if (--gaps.waiting[tenant] == 0) gaps.waiting.erase(tenant);
+  std::set<RequestId>& own = gaps.waiting[tenant];
+  own.erase(row.id);
+  if (own.empty()) gaps.waiting.erase(tenant);
   for (const auto& [other, entries] : gaps.waiting) {
     if (other == tenant) continue;
     gaps.tokens[other] += row.tokens;

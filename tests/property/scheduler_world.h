@@ -75,11 +75,14 @@ class World {
  private:
   // One of the two fair queues as seen from outside: what others took while a tenant was waiting in it.
   struct Gaps {
-    std::map<TenantId, int64_t> waiting = {};  // entries
-    std::map<TenantId, int64_t> tokens = {};   // taken by others since the tenant began to wait or last took
+    std::map<TenantId, std::set<RequestId>> waiting = {};  // never an empty set
+    std::map<TenantId, int64_t> tokens = {};  // taken by others since the tenant began to wait or last took
+
+    void Count(std::map<TenantId, std::set<RequestId>> now);
   };
 
   void Note(const SessionArrived& event);
+  void Note(const SessionResized& event);
   void Note(const SessionClosed& event);
   void Note(const RequestArrived& event);
   void Note(const Cancelled& event);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "policies/registry.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/server/test_calls.h"
 
@@ -345,6 +346,44 @@ TEST_F(DispatcherTest, ARequestIdOpensOneSessionAsLongAsItLives) {
   EXPECT_EQ(pages_reserved(), pages);
   ASSERT_THAT(dispatcher_.Delete("default", "a", {}), IsOk());
   EXPECT_EQ(dispatcher_.Create(request)->request.id, "b");
+}
+
+// A policy is put in force between two steps, while calls write to its session and to others.
+
+TEST_F(DispatcherTest, AnotherPolicyHoldsUpNoCallForAStep) {
+  RecordedCall& swapped = NewCall();
+  RecordedCall& other = NewCall();
+  Answer(kA, "a", swapped, 5);
+  Answer(kB, "b", other, 5);
+  for (const ScorerRow& row : ScorerRegistry()) {
+    SCOPED_TRACE(std::string(row.name));
+    const PolicySpec spec = {.scorer = std::string(row.name), .budget = row.evicts ? 48 : engine_->config().context};
+    const int64_t before = steps();
+    const size_t swapped_tokens = swapped.tokens().size();
+    const size_t other_tokens = other.tokens().size();
+    const int64_t length = log_length("a");
+    const auto outcome = dispatcher_.SetPolicy("default", "a", std::nullopt, {.policy = TestPolicy(spec)});
+    ASSERT_THAT(outcome, IsOk());
+    EXPECT_EQ(log_length("a"), length);
+    Turn();
+    EXPECT_EQ(steps(), before + 1);
+    EXPECT_THAT(swapped.tokens(), SizeIs(swapped_tokens + 1));
+    EXPECT_THAT(other.tokens(), SizeIs(other_tokens + 1));
+    EXPECT_EQ(pages_reserved(), engine_->memory().pages_reserved);
+  }
+  for (const CallId id : {kA, kB}) dispatcher_.Cancel(id);
+  RunToEnd();
+  EXPECT_THAT(other.tokens(), ElementsAreArray(Undisturbed(static_cast<int32_t>(other.tokens().size()))));
+}
+
+TEST_F(DispatcherTest, AfterAnotherPolicyACallRaisesTheGenerationAgain) {
+  RecordedCall& call = NewCall();
+  Answer(kA, "a", call, 5);
+  const auto outcome =
+      dispatcher_.SetPolicy("default", "a", std::nullopt, {.policy = TestPolicy({.scorer = "h2o", .budget = 24})});
+  ASSERT_THAT(outcome, IsOk());
+  Turn();
+  EXPECT_EQ(dispatcher_.Get("default", "a")->generation, outcome->generation + 1) << "it appended a token";
 }
 
 }  // namespace

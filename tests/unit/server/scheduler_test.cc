@@ -95,6 +95,21 @@ TEST(Scheduler, ReservesPagesUntilTheSessionIsClosed) {
               ElementsAre("refuse 6: too large, retry never"));
 }
 
+TEST(Scheduler, TakesAnotherNumberOfPagesForASession) {
+  Desk desk(Limits());
+  // Situation: a session of 60 pages shrinks to 40, then grows to all there are, and is closed.
+  // Verdict: what it gives back is there for others at once; in the end nothing is reserved.
+  EXPECT_THAT(desk.On(SessionArrived{.id = 1, .session = 1, .pages = 60}), ElementsAre("admit 1"));
+  EXPECT_THAT(desk.On(SessionResized{.session = 1, .pages = 40}), IsEmpty());
+  EXPECT_THAT(desk.On(SessionArrived{.id = 2, .session = 2, .pages = 60}), ElementsAre("admit 2"));
+  EXPECT_THAT(desk.On(SessionClosed{.session = 2}), ElementsAre("release 2"));
+  EXPECT_THAT(desk.On(SessionResized{.session = 1, .pages = 100}), IsEmpty());
+  EXPECT_EQ(desk.scheduler().load().pages_reserved, 100);
+  desk.scheduler().CheckInvariants();
+  EXPECT_THAT(desk.On(SessionClosed{.session = 1}), ElementsAre("release 1"));
+  EXPECT_EQ(desk.scheduler().load().pages_reserved, 0);
+}
+
 TEST(Scheduler, KeepsThePagesOfARowInFlight) {
   Desk desk(Limits());
   // Situation: a session is closed while its row is in flight.
