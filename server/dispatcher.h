@@ -34,6 +34,7 @@ struct DispatcherOptions {
   int32_t queue_max = 4096;  // calls that wait or run
   int32_t sessions_max = 100000;
   absl::Duration reader_patience = absl::Seconds(60);
+  int32_t measure_every = 16;  // of a session's steps that evict, how many for one whose loss is measured; 0: none is
   Sessions::Tenants tenants = {};
 };
 
@@ -172,6 +173,7 @@ class Dispatcher {
   // calls.cc
   absl::Status CheckStart(const Call& call, const OpenSession& session) const;
   absl::Status PlanCall(Call& call);
+  bool IsMeasured(const OpenSession& session) const;
   bool PrepareBlock(Call& call, int32_t tokens, BatchRow& row);
   bool PrepareToken(Call& call, BatchRow& row);
   void CommitBlock(Call& call, const BatchRow& row);

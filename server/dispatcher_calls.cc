@@ -139,7 +139,7 @@ void Dispatcher::RunStep() {
       call.session->tenant_metrics->queue_depth.Add(-1);
       call.session->tenant_metrics->queue_wait.Observe(start - call.arrived);
     }
-    BatchRow row = {.session = call.session->cache.get(), .want = Want::kLast};
+    BatchRow row = {.session = call.session->cache.get(), .want = Want::kLast, .measure = IsMeasured(*call.session)};
     const bool is_block = planned.phase == StepPhase::kPrefill;
     if (!(is_block ? PrepareBlock(call, planned.tokens, row) : PrepareToken(call, row))) continue;
     (is_block ? prompt_tokens : decode_tokens) += planned.tokens;
@@ -155,6 +155,11 @@ void Dispatcher::RunStep() {
   for (const ebb::RunStep::Row& row : step.rows) {
     if (IsOver(calls_.at(row.id))) ran_->finished.push_back(row.id);
   }
+}
+
+// Whether the session's next step that evicts is measured.
+bool Dispatcher::IsMeasured(const OpenSession& session) const {
+  return options_.measure_every > 0 && session.evicting_steps % options_.measure_every == 0;
 }
 
 bool Dispatcher::PrepareBlock(Call& call, int32_t tokens, BatchRow& row) {
@@ -191,6 +196,13 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
   call.raised = true;
   call.evicted += row.evicted;
   CountEviction(session, row.evicted, row.evicted_slots);
+  if (row.evicted > 0) {
+    ++session.evicting_steps;
+    if (row.measure) {
+      session.policy_metrics->mass.Observe(row.loss.mass);
+      session.policy_metrics->error.Observe(row.loss.error);
+    }
+  }
   if (row.nan_scores > 0) session.policy_metrics->nan_scores.Add(static_cast<double>(row.nan_scores));
   CountLength(session, session.cache->cache_length());
   if (!session.past_context && session.cache->position_max() >= engine_.config().context) {

@@ -28,6 +28,7 @@ constexpr double kInterToken[] = {.001, .0025, .005, .01, .025, .05, .075, .1, .
 constexpr double kStep[] = {.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10};
 constexpr double kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 constexpr double kLengths[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
+constexpr double kLosses[] = {1e-6, 1e-5, 1e-4, .0003, .001, .003, .01, .03, .1, .2, .3, .5, .75, 1};
 constexpr double kTokens[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 
 // Refusals under load, which alerts watch; other reasons appear with their first refusal.
@@ -92,6 +93,10 @@ const std::vector<MetricRow>& Table() {
        "Tokens that left each lane (every lane loses the same number)."},
       {"ebb_evicted_slots_total", kC, "slots", {"policy"}, {},
        "Slots freed by eviction, all lanes."},
+      {"ebb_eviction_attention_mass_lost", kH, "ratio", {"policy"}, kLosses,
+       "Share of the newest token's attention that left with the tokens evicted in one step: mean over a session's lanes, of every quality.measure_every-th step of a session that evicts."},
+      {"ebb_eviction_output_error", kH, "ratio", {"policy"}, kLosses,
+       "How far the newest token's attention output moved by the same evictions, |X - X'| / |X|: mean over a session's lanes."},
       {"ebb_nan_scores_total", kC, "scores", {"policy"}, {},
        "Keep scores that were not a number; such a token leaves first."},
       {"ebb_cache_slots", kG, "slots", {"state"}, {},
@@ -158,6 +163,8 @@ PolicyMetrics MakePolicy(MetricSet& set, std::string_view name) {
           .evicted_tokens = set["ebb_evicted_tokens_total"].counter({name}),
           .evicted_slots = set["ebb_evicted_slots_total"].counter({name}),
           .nan_scores = set["ebb_nan_scores_total"].counter({name}),
+          .mass = set["ebb_eviction_attention_mass_lost"].histogram({name}),
+          .error = set["ebb_eviction_output_error"].histogram({name}),
           .cache_tokens = set["ebb_session_cache_tokens"].histogram({name})};
 }
 

@@ -61,6 +61,8 @@ struct PolicyMetrics {
   Counter& evicted_tokens;  // per lane, as BatchRow::evicted counts
   Counter& evicted_slots;   // over all lanes
   Counter& nan_scores;      // over all lanes
+  Histogram& mass;          // attention mass lost by a measured step, 0 .. 1
+  Histogram& error;         // relative change of attention's output by a measured step
   Histogram& cache_tokens;  // of a session's longest lane, whenever a call on it ends
 };
 

@@ -49,6 +49,7 @@ struct OpenSession {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int32_t counted_length = 0;  // cache length as the metrics know it
+  int64_t evicting_steps = 0;  // since it was opened
   bool past_context = false;   // counted as past the trained context
   const TenantMetrics* tenant_metrics = nullptr;
   const PolicyMetrics* policy_metrics = nullptr;

@@ -121,11 +121,11 @@ TEST_F(SetPolicyTest, SaysWhatTheNewScorerStartsFrom) {
 TEST_F(SetPolicyTest, AnEmptyStateLetsTheFormerPolicyChoose) {
   const auto session = Open({.scorer = "knorm", .budget = 64, .recent = 0}, 80);
   const auto other = Open({.scorer = "knorm", .budget = 64, .recent = 0}, 80);
-  const auto swap = Set(*session, {.scorer = "nacl", .budget = 40, .recent = 8});
+  const auto swap = Set(*session, {.scorer = "nacl", .budget = 40, .sinks = 0, .recent = 8});
   ASSERT_THAT(swap, IsOk());
   ASSERT_EQ(swap->state, StateOrigin::kEmpty);
   EXPECT_TRUE(swap->old_chose);
-  ASSERT_THAT(Set(*other, {.scorer = "knorm", .budget = 40, .recent = 8}), IsOk());
+  ASSERT_THAT(Set(*other, {.scorer = "knorm", .budget = 40, .sinks = 0, .recent = 8}), IsOk());
   EXPECT_EQ(Live(*session), Live(*other));
 }
 
