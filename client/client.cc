@@ -111,6 +111,10 @@ grpc::Status Client::Detokenize(const v1::DetokenizeRequest& request, v1::Detoke
   return Unary(*inference_, &v1::InferenceService::Stub::Detokenize, request, response);
 }
 
+grpc::Status Client::SetPolicy(const v1::SetPolicyRequest& request, v1::SetPolicyResponse* response) {
+  return Unary(*eviction_, &v1::EvictionService::Stub::SetPolicy, request, response);
+}
+
 grpc::Status Client::Evict(const v1::EvictRequest& request, v1::EvictResponse* response) {
   return Unary(*eviction_, &v1::EvictionService::Stub::Evict, request, response);
 }

@@ -65,6 +65,7 @@ class Client {
   grpc::Status Score(const v1::ScoreRequest& request, v1::ScoreResponse* response);
   grpc::Status Tokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse* response);
   grpc::Status Detokenize(const v1::DetokenizeRequest& request, v1::DetokenizeResponse* response);
+  grpc::Status SetPolicy(const v1::SetPolicyRequest& request, v1::SetPolicyResponse* response);
   grpc::Status Evict(const v1::EvictRequest& request, v1::EvictResponse* response);
   grpc::Status DescribeCache(const v1::DescribeCacheRequest& request, v1::DescribeCacheResponse* response);
   grpc::Status GetStatus(v1::GetStatusResponse* response);

@@ -23,7 +23,7 @@ namespace {
 
 constexpr char kHelp[] =
     "  /policy                show the session's policy\n"
-    "  /policy NAME [BUDGET]  start a session under another policy and replay the dialogue into it\n"
+    "  /policy NAME [BUDGET]  put another policy in force on the session as it is\n"
     "  /stats                 what the session's cache holds and has lost\n"
     "  /reset                 forget everything\n"
     "  /help  /quit\n"
@@ -121,7 +121,6 @@ class Chat {
     }
     *request.mutable_sampling() = flags_.prompt.Sampling();
     *request.mutable_stopping() = flags_.prompt.Stopping();
-    std::string answer;
     client::Cancellation cancellation;
     InterruptGuard guard(cancellation);
     ProgressBar bar;
@@ -134,7 +133,6 @@ class Chat {
             return;
           }
           bar.Clear();
-          answer += message.decode().text();
           if (shell_.json) return;
           std::fwrite(message.decode().text().data(), 1, message.decode().text().size(), stdout);
           std::fflush(stdout);
@@ -147,8 +145,6 @@ class Chat {
       shell_.Check(status);
       return;
     }
-    for (auto& turn : turns) dialogue_.push_back(std::move(turn));
-    dialogue_.emplace_back("assistant", answer);
     if (cancelled) std::printf("%s\n", Styled("2", "(cancelled)").c_str());
   }
 
@@ -164,7 +160,7 @@ class Chat {
     } else if (verb == "/policy") {
       SwitchPolicy(name, budget);
     } else if (verb == "/reset") {
-      Restart(session_.policy(), {});
+      Restart();
     } else if (verb == "/help") {
       std::printf("%s", kHelp);
     } else {
@@ -184,22 +180,29 @@ class Chat {
     SetScorer(spec, name);
     const v1::Trigger& now = session_.policy().trigger();
     if (budget > 0 || now.has_budget()) spec.mutable_trigger()->set_budget(budget > 0 ? budget : now.budget());
-    Restart(spec, dialogue_);
+    v1::SetPolicyRequest request;
+    request.set_session(session_.name());
+    *request.mutable_policy() = spec;
+    v1::SetPolicyResponse response;
+    if (!shell_.Check(client_.SetPolicy(request, &response))) return;
+    const v1::PolicyChange& change = response.changes(0);
+    *session_.mutable_policy() = change.policy();
+    std::printf("%s\n", Styled("2", absl::StrFormat("%s; %u -> %u tokens, %.4f of the attention left",
+                                                    Summary(session_.policy()), change.length_before(),
+                                                    change.length_after(), change.attention_mass()))
+                            .c_str());
   }
 
-  // A new session; `turns` go in front of the next message, so the new policy reads the whole dialogue as a prompt.
-  void Restart(const v1::PolicySpec& spec, const std::vector<std::pair<std::string, std::string>>& turns) {
+  // A new session under the same policy.
+  void Restart() {
     const v1::Session old = session_;
-    if (!Open(spec)) return;
+    if (!Open(old.policy())) return;
     if (std::exchange(owns_session_, true)) {
       v1::DeleteSessionResponse response;
       client_.DeleteSession(old.name(), &response);
     }
-    pending_ = turns;
-    dialogue_.clear();
-    std::printf("%s\n", Styled("2", absl::StrFormat("%s; %d earlier turns will be read again",
-                                                    Summary(session_.policy()), turns.size()))
-                            .c_str());
+    pending_.clear();
+    std::printf("%s\n", Styled("2", Summary(session_.policy())).c_str());
   }
 
   void Stats() {
@@ -219,8 +222,7 @@ class Chat {
   v1::PolicySpec spec_ = {};
   v1::Session session_ = {};
   bool owns_session_ = true;
-  std::vector<std::pair<std::string, std::string>> pending_ = {};   // turns the session has not read yet
-  std::vector<std::pair<std::string, std::string>> dialogue_ = {};  // turns it has
+  std::vector<std::pair<std::string, std::string>> pending_ = {};  // turns the session has not read yet
 };
 
 }  // namespace

@@ -44,10 +44,11 @@ void AddEvict(CLI::App& app, Shell& shell) {
     if (shell.json) {
       shell.PrintJson(response);
     } else {
-      std::printf("%s%u -> %u tokens per lane, %llu slots (%s)\n",
+      std::printf("%s%u -> %u tokens per lane, %llu slots (%s), %.4f of the attention, output error %.4f\n",
                   flags->dry_run ? "would evict: " : "evicted: ", response.length_before(), response.length_after(),
                   static_cast<unsigned long long>(response.slots_evicted()),
-                  Bytes(static_cast<double>(response.bytes_evicted())).c_str());
+                  Bytes(static_cast<double>(response.bytes_evicted())).c_str(), response.attention_mass(),
+                  response.output_error());
     }
   });
 }

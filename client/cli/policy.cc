@@ -1,8 +1,14 @@
+#include <google/protobuf/struct.pb.h>
+
 #include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "client/cli/policy_flags.h"
 #include "client/cli/shell.h"
 #include "client/cli/terminal.h"
+#include "client/error.h"
 
 namespace ebb::cli {
 namespace {
@@ -22,18 +28,176 @@ void Print(const v1::ScorerDescription& scorer) {
   }
 }
 
-}  // namespace
+std::string StateOf(v1::StateOrigin state) {
+  switch (state) {
+    case v1::STATE_ORIGIN_NONE:
+      return "needs no state";
+    case v1::STATE_ORIGIN_CARRIED:
+      return "state carried over";
+    case v1::STATE_ORIGIN_REBUILT:
+      return "state rebuilt from the cache";
+    case v1::STATE_ORIGIN_FROM_SCORES:
+      return "state from the former scores";
+    case v1::STATE_ORIGIN_FROM_ATTENTION:
+      return "state from the newest token's attention";
+    default:
+      return "state empty: it has yet to see";
+  }
+}
 
-void AddPolicy(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("policy", "Eviction policies");
-  command->require_subcommand(1);
-  CLI::App* list = command->add_subcommand("list", "Every scorer with its defaults, paper and cost");
+void Print(const v1::PolicyChange& change, bool dry_run) {
+  if (change.has_refusal()) {
+    std::printf("%s: kept its policy: %s\n", change.session().c_str(), change.refusal().message().c_str());
+    return;
+  }
+  std::printf("%s: %s%s\n", change.session().c_str(), dry_run ? "would change: " : "",
+              dry_run ? StateOf(change.state()).c_str() : Summary(change.policy()).c_str());
+  if (!dry_run)
+    std::printf("  %s%s\n", StateOf(change.state()).c_str(),
+                change.former_chose() ? "; the former policy chose who left" : "");
+  std::printf("  %u -> %u tokens per lane, %llu slots left with %.4f of the attention, output error %.4f\n",
+              change.length_before(), change.length_after(), static_cast<unsigned long long>(change.slots_evicted()),
+              change.attention_mass(), change.output_error());
+  std::printf("  %llu -> %llu pages\n", static_cast<unsigned long long>(change.pages_before()),
+              static_cast<unsigned long long>(change.pages_after()));
+}
+
+void AddList(CLI::App& parent, Shell& shell) {
+  CLI::App* list = parent.add_subcommand("list", "Every scorer with its defaults, paper and cost");
   list->callback([&shell] {
     client::Client client = shell.Connect();
     v1::ListPoliciesResponse response;
     if (!shell.Check(client.ListPolicies(&response))) return;
     for (const v1::ScorerDescription& scorer : response.scorers()) shell.json ? shell.PrintJson(scorer) : Print(scorer);
   });
+}
+
+void AddShow(CLI::App& parent, Shell& shell) {
+  CLI::App* show = parent.add_subcommand("show", "The policy in force on a session");
+  auto id = std::make_shared<std::string>();
+  show->add_option("id", *id, "Session")->required();
+  show->callback([&shell, id] {
+    client::Client client = shell.Connect();
+    v1::Session session;
+    if (!shell.Check(client.GetSession(SessionName(*id), &session))) return;
+    if (shell.json) return shell.PrintJson(session.policy());
+    std::printf("%s\n", Summary(session.policy()).c_str());
+  });
+}
+
+void AddSet(CLI::App& parent, Shell& shell) {
+  CLI::App* set = parent.add_subcommand("set", "Put another policy in force on a live session, on its warm cache");
+  struct Flags {
+    std::string id;
+    bool all = false, dry_run = false;
+    std::optional<uint64_t> generation;
+    PolicyFlags policy;
+  };
+  auto flags = std::make_shared<Flags>();
+  CLI::Option_group* whose = set->add_option_group("whose", "Exactly one of");
+  whose->add_option("id", flags->id, "Session");
+  whose->add_flag("--all", flags->all, "Every session of the tenant");
+  whose->require_option(1);
+  set->add_flag("--dry-run", flags->dry_run, "Say what it would cost, change nothing");
+  set->add_option("--expected-generation", flags->generation, "Refuse if the session's generation is another");
+  flags->policy.AddTo(*set, "The new policy; what is left out is the scorer's default");
+  set->footer("Example:\n  ebb policy set tour --policy h2o --budget 128");
+  set->callback([&shell, flags] {
+    v1::SetPolicyRequest request;
+    *request.mutable_policy() = flags->policy.Build();
+    client::Client client = shell.Connect();
+    if (flags->all) {
+      request.set_all_sessions(true);
+    } else {
+      request.set_session(SessionName(flags->id));
+    }
+    if (flags->generation) request.set_expected_generation(*flags->generation);
+    request.set_dry_run(flags->dry_run);
+    v1::SetPolicyResponse response;
+    if (!shell.Check(client.SetPolicy(request, &response))) return;
+    for (const v1::PolicyChange& change : response.changes()) {
+      shell.json ? shell.PrintJson(change) : Print(change, flags->dry_run);
+    }
+    if (!shell.json && response.changes().empty()) std::printf("no sessions\n");
+  });
+}
+
+// A row of the table, or of JSON: what `scorer` would evict, or why it cannot say.
+bool Try(Shell& shell, client::Client& client, v1::EvictRequest request, const std::string& scorer) {
+  request.mutable_keep()->set_scorer(scorer);
+  v1::EvictResponse response;
+  const grpc::Status status = client.Evict(request, &response);
+  const client::ErrorDetails details = client::ReadDetails(status);
+  // A scorer that lacks what it decides by is an answer; anything else ends the table.
+  if (!status.ok() && details.reason != "SCORER_HAS_NO_STATE" && details.reason != "NOT_ENOUGH_CANDIDATES") {
+    return shell.Check(status);
+  }
+  if (shell.json) {
+    google::protobuf::Struct row;
+    auto& fields = *row.mutable_fields();
+    fields["policy"].set_string_value(scorer);
+    if (status.ok()) {
+      fields["tokens"].set_number_value(response.length_before() - response.length_after());
+      fields["attention_mass"].set_number_value(response.attention_mass());
+      fields["output_error"].set_number_value(response.output_error());
+    } else {
+      fields["reason"].set_string_value(details.reason);
+    }
+    shell.PrintJson(row);
+  } else if (status.ok()) {
+    std::printf("%-20s %6u  %14.6f  %12.6f\n", scorer.c_str(), response.length_before() - response.length_after(),
+                response.attention_mass(), response.output_error());
+  } else {
+    std::printf("%-20s      -  %s\n", scorer.c_str(), details.reason.c_str());
+  }
+  return true;
+}
+
+void AddTry(CLI::App& parent, Shell& shell) {
+  CLI::App* command = parent.add_subcommand("try", "What each policy would evict from a live session, and its cost");
+  struct Flags {
+    std::string id;
+    std::vector<std::string> policies;
+    std::optional<uint32_t> keep;
+  };
+  auto flags = std::make_shared<Flags>();
+  command->add_option("id", flags->id, "Session")->required();
+  command->add_option("--policies", flags->policies, "Scorers, separated by commas; default: all that evict")
+      ->delimiter(',')
+      ->check(CLI::IsMember(ScorerNames()));
+  command->add_option("--keep", flags->keep, "Tokens that each lane would keep; default: half of them");
+  command->footer("Example:\n  ebb policy try tour --policies streaming,h2o,keydiff --keep 64");
+  command->callback([&shell, flags] {
+    client::Client client = shell.Connect();
+    v1::EvictRequest request;
+    request.set_session(SessionName(flags->id));
+    request.set_dry_run(true);
+    v1::Session session;
+    if (!shell.Check(client.GetSession(request.session(), &session))) return;
+    request.mutable_keep()->set_count(flags->keep.value_or((session.cache_length() + 1) / 2));
+    std::vector<std::string> scorers = flags->policies;
+    v1::ListPoliciesResponse known;
+    if (scorers.empty() && !shell.Check(client.ListPolicies(&known))) return;
+    for (const v1::ScorerDescription& scorer : known.scorers()) {
+      if (scorer.evicts()) scorers.push_back(scorer.name());
+    }
+    if (!shell.json)
+      std::printf("%s\n", Styled("1", "POLICY                LEAVE  ATTENTION LOST  OUTPUT ERROR").c_str());
+    for (const std::string& scorer : scorers) {
+      if (!Try(shell, client, request, scorer)) return;
+    }
+  });
+}
+
+}  // namespace
+
+void AddPolicy(CLI::App& app, Shell& shell) {
+  CLI::App* command = app.add_subcommand("policy", "Eviction policies");
+  command->require_subcommand(1);
+  AddList(*command, shell);
+  AddShow(*command, shell);
+  AddSet(*command, shell);
+  AddTry(*command, shell);
 }
 
 }  // namespace ebb::cli

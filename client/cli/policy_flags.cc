@@ -1,15 +1,114 @@
 #include "client/cli/policy_flags.h"
 
-#include <map>
+#include <google/protobuf/message.h>
+#include <google/protobuf/text_format.h>
+
+#include <cstdint>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 
 namespace ebb::cli {
 namespace {
 
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
 const google::protobuf::OneofDescriptor* ScorerArms() {
   return v1::PolicySpec::descriptor()->FindOneofByName("scorer");
+}
+
+// "slide-recent" is THEN_SLIDE_RECENT; 0 for what is none, and for nothing.
+int EnumOf(const EnumDescriptor& type, const std::string& prefix, const std::string& flag) {
+  const std::string name = prefix + absl::StrReplaceAll(absl::AsciiStrToUpper(flag), {{"-", "_"}});
+  const auto* value = type.FindValueByName(name);
+  return value == nullptr ? 0 : value->number();
+}
+
+// Of the scorer that `spec` sets, or null.
+Message* Parameters(v1::PolicySpec& spec) {
+  const auto* arm = spec.GetReflection()->GetOneofFieldDescriptor(spec, ScorerArms());
+  return arm == nullptr ? nullptr : spec.GetReflection()->MutableMessage(&spec, arm);
+}
+
+// Whether `text` is a value of the field's kind, which it then has.
+bool SetValue(Message& message, const FieldDescriptor& field, const std::string& text) {
+  const auto& reflection = *message.GetReflection();
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
+    const int value = EnumOf(*field.enum_type(), "", text);
+    if (value != 0) reflection.SetEnumValue(&message, &field, value);
+    return value != 0;
+  }
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
+    double value = 0;
+    if (!absl::SimpleAtod(text, &value)) return false;
+    reflection.SetDouble(&message, &field, value);
+    return true;
+  }
+  uint64_t value = 0;
+  if (!absl::SimpleAtoi(text, &value)) return false;
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
+    reflection.SetUInt64(&message, &field, value);
+  } else {
+    if (field.cpp_type() != FieldDescriptor::CPPTYPE_UINT32 || value > UINT32_MAX) return false;
+    reflection.SetUInt32(&message, &field, static_cast<uint32_t>(value));
+  }
+  return true;
+}
+
+void SetParameter(v1::PolicySpec& spec, const std::string& text) {
+  const size_t equals = text.find('=');
+  Message* parameters = Parameters(spec);
+  const FieldDescriptor* field =
+      parameters == nullptr ? nullptr : parameters->GetDescriptor()->FindFieldByName(text.substr(0, equals));
+  const std::string value = equals == std::string::npos ? "" : text.substr(equals + 1);
+  if (field != nullptr && SetValue(*parameters, *field, value)) return;
+  std::string known;
+  for (int i = 0; parameters != nullptr && i < parameters->GetDescriptor()->field_count(); ++i) {
+    known += (i == 0 ? "" : ", ") + parameters->GetDescriptor()->field(i)->name();
+  }
+  throw CLI::ValidationError("--param", text + (known.empty()      ? ": the policy has no parameters"
+                                                : field == nullptr ? ": the policy's parameters are " + known
+                                                                   : ": not a value of this parameter"));
+}
+
+// " window=32 kernel=7".
+std::string ParametersOf(const v1::PolicySpec& spec) {
+  const auto* arm = spec.GetReflection()->GetOneofFieldDescriptor(spec, ScorerArms());
+  if (arm == nullptr) return {};
+  const Message& parameters = spec.GetReflection()->GetMessage(spec, arm);
+  std::vector<const FieldDescriptor*> given;
+  parameters.GetReflection()->ListFields(parameters, &given);
+  std::string text;
+  for (const FieldDescriptor* field : given) {
+    std::string value;
+    google::protobuf::TextFormat::PrintFieldValueToString(parameters, field, -1, &value);
+    text += " " + field->name() + "=" + value;
+  }
+  return text;
+}
+
+// "SLIDE_RECENT" of THEN_SLIDE_RECENT.
+std::string Tail(const std::string& name, const std::string& prefix) { return name.substr(prefix.size()); }
+
+std::string ScheduleOf(const v1::Schedule& schedule) {
+  switch (schedule.when()) {
+    case v1::Schedule::ONCE_AFTER_PROMPT: {
+      std::string text = ", once after the prompt";
+      if (schedule.then() != v1::Schedule::THEN_UNSPECIFIED) {
+        text += ", then " + Tail(v1::Schedule::Then_Name(schedule.then()), "THEN_");
+      }
+      if (schedule.has_grow_max()) text += absl::StrFormat(" to %u", schedule.grow_max());
+      return text;
+    }
+    case v1::Schedule::EVERY_N:
+      return absl::StrFormat(", every %u steps", schedule.every_n());
+    default:
+      return {};
+  }
 }
 
 }  // namespace
@@ -29,8 +128,7 @@ void SetScorer(v1::PolicySpec& spec, const std::string& name) {
   spec.GetReflection()->MutableMessage(&spec, v1::PolicySpec::descriptor()->FindFieldByName(name));
 }
 
-void PolicyFlags::AddTo(CLI::App& command) {
-  const std::string group = "Policy of a new session";
+void PolicyFlags::AddTo(CLI::App& command, const std::string& group) {
   command.add_option("--policy", scorer, "Who is evicted; see `ebb policy list`")
       ->check(CLI::IsMember(ScorerNames()))
       ->group(group);
@@ -52,11 +150,31 @@ void PolicyFlags::AddTo(CLI::App& command) {
   command.add_option("--rope-cache", rope_cache, "fused, or EQUIP's rotate-half copy")
       ->check(CLI::IsMember({"fused", "rk"}))
       ->group(group);
+  command.add_option("--param", parameters, "A parameter of the scorer, NAME=VALUE; see `ebb policy list`")
+      ->group(group);
+  command.add_option("--schedule", schedule, "When the policy runs")
+      ->check(CLI::IsMember({"every-step", "once-after-prompt", "every-n"}))
+      ->group(group);
+  command.add_option("--every-n", every_n, "With --schedule every-n: decode steps between two runs")->group(group);
+  command.add_option("--then", then, "With --schedule once-after-prompt: what happens after it")
+      ->check(CLI::IsMember({"same", "slide-recent", "grow"}))
+      ->group(group);
+  command.add_option("--grow-max", grow_max, "With --then grow: most tokens a lane may hold")->group(group);
+  command.add_option("--scope", scope, "Who keeps the same tokens")
+      ->check(CLI::IsMember({"kv-head", "layer"}))
+      ->group(group);
+  command.add_option("--reduction", reduction, "How the query heads of a KV head become one opinion")
+      ->check(CLI::IsMember({"mean", "max", "l2", "union"}))
+      ->group(group);
+  command.add_option("--modifier", modifier, "What changes the scores before selection")
+      ->check(CLI::IsMember({"none", "caote", "fast-caote"}))
+      ->group(group);
 }
 
 bool PolicyFlags::given() const {
-  return !scorer.empty() || budget || budget_ratio || overflow || slack || max_drop || sinks || recent ||
-         !positions.empty() || !kv_type.empty() || !rope_cache.empty();
+  return !scorer.empty() || budget || budget_ratio || overflow || slack || max_drop || sinks || recent || every_n ||
+         grow_max || !positions.empty() || !kv_type.empty() || !rope_cache.empty() || !schedule.empty() ||
+         !then.empty() || !scope.empty() || !reduction.empty() || !modifier.empty() || !parameters.empty();
 }
 
 v1::PolicySpec PolicyFlags::Build() const {
@@ -69,19 +187,30 @@ v1::PolicySpec PolicyFlags::Build() const {
   if (max_drop) spec.mutable_trigger()->set_max_drop(*max_drop);
   if (sinks) spec.mutable_protect()->set_sinks(*sinks);
   if (recent) spec.mutable_protect()->set_recent(*recent);
-  v1::Positions position = v1::POSITIONS_UNSPECIFIED;
-  if (v1::Positions_Parse("POSITIONS_" + absl::AsciiStrToUpper(positions), &position)) spec.set_positions(position);
-  v1::KvType type = v1::KV_TYPE_UNSPECIFIED;
-  if (v1::KvType_Parse("KV_TYPE_" + absl::AsciiStrToUpper(kv_type), &type)) spec.mutable_cache()->set_kv_dtype(type);
-  v1::RopeCache rope = v1::ROPE_CACHE_UNSPECIFIED;
-  if (v1::RopeCache_Parse("ROPE_CACHE_" + absl::AsciiStrToUpper(rope_cache), &rope)) {
-    spec.mutable_cache()->set_rope_cache(rope);
+  for (const std::string& parameter : parameters) SetParameter(spec, parameter);
+  if (const int value = EnumOf(*v1::Schedule::When_descriptor(), "", schedule)) {
+    spec.mutable_schedule()->set_when(static_cast<v1::Schedule::When>(value));
+  }
+  if (every_n) spec.mutable_schedule()->set_every_n(*every_n);
+  if (const int value = EnumOf(*v1::Schedule::Then_descriptor(), "THEN_", then)) {
+    spec.mutable_schedule()->set_then(static_cast<v1::Schedule::Then>(value));
+  }
+  if (grow_max) spec.mutable_schedule()->set_grow_max(*grow_max);
+  spec.set_scope(static_cast<v1::Scope>(EnumOf(*v1::Scope_descriptor(), "SCOPE_", scope)));
+  spec.set_reduction(static_cast<v1::Reduction>(EnumOf(*v1::Reduction_descriptor(), "REDUCTION_", reduction)));
+  spec.set_modifier(static_cast<v1::Modifier>(EnumOf(*v1::Modifier_descriptor(), "MODIFIER_", modifier)));
+  spec.set_positions(static_cast<v1::Positions>(EnumOf(*v1::Positions_descriptor(), "POSITIONS_", positions)));
+  if (const int value = EnumOf(*v1::KvType_descriptor(), "KV_TYPE_", kv_type)) {
+    spec.mutable_cache()->set_kv_dtype(static_cast<v1::KvType>(value));
+  }
+  if (const int value = EnumOf(*v1::RopeCache_descriptor(), "ROPE_CACHE_", rope_cache)) {
+    spec.mutable_cache()->set_rope_cache(static_cast<v1::RopeCache>(value));
   }
   return spec;
 }
 
 std::string Summary(const v1::PolicySpec& spec) {
-  std::string text = ScorerOf(spec);
+  std::string text = ScorerOf(spec) + ParametersOf(spec);
   const v1::Trigger& trigger = spec.trigger();
   if (trigger.has_budget()) text += absl::StrFormat(", budget %u", trigger.budget());
   if (trigger.has_budget_ratio()) text += absl::StrFormat(", budget %g of the prompt", trigger.budget_ratio());
@@ -90,6 +219,12 @@ std::string Summary(const v1::PolicySpec& spec) {
   if (trigger.max_drop() > 0) text += absl::StrFormat(", max_drop %u", trigger.max_drop());
   if (spec.protect().sinks() > 0) text += absl::StrFormat(", sinks %u", spec.protect().sinks());
   if (spec.protect().recent() > 0) text += absl::StrFormat(", recent %u", spec.protect().recent());
+  text += ScheduleOf(spec.schedule());
+  if (spec.scope() == v1::SCOPE_LAYER) text += ", heads of a layer alike";
+  if (spec.reduction() > v1::REDUCTION_MEAN) {
+    text += ", " + Tail(v1::Reduction_Name(spec.reduction()), "REDUCTION_") + " over query heads";
+  }
+  if (spec.modifier() > v1::MODIFIER_NONE) text += ", " + Tail(v1::Modifier_Name(spec.modifier()), "MODIFIER_");
   if (spec.positions() != v1::POSITIONS_UNSPECIFIED) {
     text += ", " + v1::Positions_Name(spec.positions()).substr(sizeof("POSITIONS_") - 1);
   }

@@ -17,11 +17,16 @@ struct PolicyFlags {
   std::string scorer = {};
   std::optional<uint32_t> budget = {}, overflow = {}, slack = {}, max_drop = {}, sinks = {}, recent = {};
   std::optional<double> budget_ratio = {};
-  std::string positions = {}, kv_type = {}, rope_cache = {};
+  std::optional<uint32_t> every_n = {}, grow_max = {};
+  std::string positions = {}, kv_type = {}, rope_cache = {}, schedule = {}, then = {}, scope = {}, reduction = {},
+              modifier = {};
+  std::vector<std::string> parameters = {};  // name=value, of the scorer
 
-  void AddTo(CLI::App& command);
+  // `group`: the heading in help.
+  void AddTo(CLI::App& command, const std::string& group = "Policy of a new session");
   // Any of the flags was given.
   bool given() const;
+  // Throws CLI::ValidationError where a parameter is none of the scorer's or has a value of another kind.
   v1::PolicySpec Build() const;
 };
 
@@ -34,7 +39,8 @@ std::string ScorerOf(const v1::PolicySpec& spec);
 // Selects a scorer by name, clearing the one that was set. REQUIRES: one of ScorerNames().
 void SetScorer(v1::PolicySpec& spec, const std::string& name);
 
-// "h2o, budget 256, recent 128, ORIGINAL".
+// "snapkv kernel=7 window=32, budget 256, recent 32, once after the prompt, then grow, ORIGINAL": what a reader would
+// ask first, and what is not everybody's default.
 std::string Summary(const v1::PolicySpec& spec);
 
 }  // namespace ebb::cli

@@ -221,5 +221,28 @@ TEST_F(MetricsPage, IsScrapedByAPrometheus) {
   EXPECT_GT(prometheus.Query("histogram_quantile(0.5, sum by (le) (ebb_ttft_seconds_bucket))"), 0);
 }
 
+// The loss of every n-th step that evicts is measured, and of no other.
+TEST(Quality, OneEvictingStepInSoManyIsMeasured) {
+  for (const int32_t every : {0, 1, 7}) {
+    SCOPED_TRACE(every);
+    const TestServer server([every](ServerOptions& options) {
+      options.http_listen = {.host = "127.0.0.1", .port = 0};
+      options.work.measure_every = every;
+    });
+    TestClient client(server.address());
+    const std::string name = client.Create(SessionWith(StreamingPolicy(kBudget))).name();
+    EXPECT_TRUE(client.Generate(GenerateText(name, "Once upon a time there was a pond.", kTokens)).status.ok());
+    const double evictions = server.Metric("ebb_evictions_total{policy=\"streaming\"}");
+    EXPECT_GT(evictions, 2 * 7);
+    const double measured = every == 0 ? 0 : std::ceil(evictions / every);
+    for (const std::string family : {"ebb_eviction_attention_mass_lost", "ebb_eviction_output_error"}) {
+      EXPECT_EQ(server.Metric(family + "_count{policy=\"streaming\"}"), measured) << family;
+      const double sum = server.Metric(family + "_sum{policy=\"streaming\"}");
+      EXPECT_EQ(sum > 0, every > 0) << family;
+    }
+    EXPECT_LE(server.Metric("ebb_eviction_attention_mass_lost_sum{policy=\"streaming\"}"), measured);
+  }
+}
+
 }  // namespace
 }  // namespace ebb
