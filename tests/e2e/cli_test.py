@@ -127,6 +127,27 @@ class CommandLine(unittest.TestCase):
         self.ebb("cache", "drawn", "--shade=nonsense", check=2)
         self.ebb("sessions", "delete", "drawn")
 
+    def test_policy_is_shown_tried_and_set_on_a_live_session(self):
+        self.ebb("sessions", "create", "swap", "--policy=h2o", "--budget=96")
+        self.ebb("generate", "--session=swap", "It was a dark and stormy night", "--max-tokens=150", "--ignore-eos")
+        self.assertIn("h2o, budget 96", self.ebb("policy", "show", "swap"))
+        tried = {row["policy"]: row for row in lines(self.ebb("policy", "try", "swap", "--policies=streaming,h2o,nacl", "--keep=60", "--json"))}
+        self.assertEqual(tried["h2o"]["tokens"], 36)
+        self.assertGreater(tried["streaming"]["attention_mass"], 0)
+        self.assertEqual(tried["nacl"]["reason"], "SCORER_HAS_NO_STATE")
+        change = ("policy", "set", "swap", "--policy=snapkv", "--budget=64", "--param=window=16", "--param=pooling=avg")
+        trial = json.loads(self.ebb(*change, "--dry-run", "--json"))
+        self.assertIn("h2o", self.ebb("policy", "show", "swap"))
+        done = json.loads(self.ebb(*change, "--json"))
+        self.assertEqual(trial["slots_evicted"], done["slots_evicted"])
+        self.assertEqual(done["length_after"], 64)
+        self.assertIn("snapkv window=16 kernel=7 pooling=AVG", self.ebb("policy", "show", "swap"))
+        self.assertIn("knorm keep=LONG", self.ebb("policy", "set", "--all", "--policy=knorm", "--param=keep=long", "--budget=80"))
+        for wrong in ("x=1", "keep=sideways", "keep"):
+            self.ebb("policy", "set", "swap", "--policy=knorm", f"--param={wrong}", check=2)
+            self.assertIn("--param", self.server.stderr)
+        self.ebb("sessions", "delete", "swap")
+
     def test_policy_list_names_papers(self):
         scorers = {s["name"]: s for s in lines(self.ebb("policy", "list", "--json"))}
         self.assertLessEqual({"full", "streaming", "h2o", "tova", "snapkv", "keydiff", "random"}, set(scorers))
