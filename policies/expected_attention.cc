@@ -54,18 +54,22 @@ double Exponent(Covariance form, std::span<const float> head, std::span<const do
   return linear + square / (2 * static_cast<double>(d));
 }
 
-// Turns a key, unrotated and at `position`, by what lies between it and the mean of the rotations for the `future`
-// positions from `next` on. That mean, of exp(i w p) over the p, is a rotation for their middle, shortened to
-// sin(future w / 2) / (future sin(w / 2)).
-void TurnToFuture(const RopeView& rope, double position, double next, int32_t future, std::span<double> u) {
-  const double angle_of = position - next - (future - 1) / 2.0;
+// The mean of the rotations for `future` positions in a row, of exp(i w p) over the p, is the rotation for their
+// middle, shortened to this for each pair.
+void MeanLengths(const RopeView& rope, int32_t future, std::vector<double>& lengths) {
+  lengths.clear();
+  for (const double frequency : rope.frequencies) {
+    const double sine = std::sin(frequency / 2);
+    lengths.push_back(sine == 0 ? 1 : std::sin(future * frequency / 2) / (future * sine));
+  }
+}
+
+// Turns `u` [head_dim], an unrotated key, by `turn` positions, and shortens its pairs.
+void Turn(const RopeView& rope, double turn, std::span<const double> lengths, std::span<double> u) {
   const size_t pairs = rope.frequencies.size();
   for (size_t i = 0; i < pairs; ++i) {
-    const double half = rope.frequencies[i] / 2;
-    const double sine = std::sin(half);
-    const double length = sine == 0 ? 1 : std::sin(future * half) / (future * sine);
-    const double cos = length * std::cos(angle_of * rope.frequencies[i]);
-    const double sin = length * std::sin(angle_of * rope.frequencies[i]);
+    const double cos = lengths[i] * std::cos(turn * rope.frequencies[i]);
+    const double sin = lengths[i] * std::sin(turn * rope.frequencies[i]);
     double& x = u[rope.halves ? i : 2 * i];
     double& y = u[rope.halves ? i + pairs : 2 * i + 1];
     const double a = x;
@@ -136,12 +140,15 @@ class ExpectedAttention final : public Scorer {
     const std::span<const float> keys = lane.memory->Keys(0, static_cast<int32_t>(n));
     int32_t next = 0;
     for (const int32_t position : lane.position) next = std::max(next, position + 1);
+    const double middle = next + (options_.future - 1) / 2.0;
+    thread_local std::vector<double> lengths;
     thread_local std::vector<double> u;
+    MeanLengths(rope, options_.future, lengths);
     for (size_t slot = 0; slot < n; ++slot) {
       if (lane.token[slot] < 0) continue;
       const std::span<const float> key = keys.subspan(slot * d, d);
       u.assign(key.begin(), key.end());
-      TurnToFuture(rope, lane.position[slot], next, options_.future, u);
+      Turn(rope, lane.position[slot] - middle, lengths, u);
       for (size_t h = 0; h < statistics.size() / floats; ++h) {
         exponents[h * n + slot] = Exponent(options_.covariance, statistics.subspan(h * floats, floats), u);
       }

@@ -194,7 +194,7 @@ TEST(ExpectedAttentionLaw, WithoutCovarianceItIsTheAttentionOfOneQuery) {
     World world(seed);
     world.options = {.future = 1, .covariance = Covariance::kFull, .values = Values::kIgnore};
     world.given.query_heads = 1;
-    world.given.queries.resize(static_cast<size_t>(world.tokens * world.given.head_dim));
+    world.given.queries.resize(static_cast<size_t>(world.tokens) * static_cast<size_t>(world.given.head_dim));
     const auto d = static_cast<size_t>(world.given.head_dim);
     for (size_t i = 0; i < world.given.queries.size(); ++i) world.given.queries[i] = world.given.queries[i % d];
     if (world.tokens <= 4) continue;  // no query was counted
@@ -222,7 +222,7 @@ TEST(ExpectedAttentionLaw, TheFirstFourQueriesDoNotCount) {
   World world(7);
   ASSERT_GT(world.tokens, 5);
   const std::vector<float> scores = world.Lane(3).Scores();
-  const auto row = static_cast<size_t>(world.given.query_heads * world.given.head_dim);
+  const auto row = static_cast<size_t>(world.given.query_heads) * static_cast<size_t>(world.given.head_dim);
   for (size_t i = 0; i < 4 * row; ++i) world.given.queries[i] = 1e6F;
   EXPECT_EQ(world.Lane(3).Scores(), scores);
   world.given.queries[4 * row] += 1;

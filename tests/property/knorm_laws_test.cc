@@ -19,7 +19,7 @@ constexpr int32_t kTokens = 120;
 double OracleLength(const GivenTokens& given, int32_t token) {
   double square = 0;
   for (int32_t c = 0; c < given.head_dim; ++c) {
-    const double x = given.keys[static_cast<size_t>(token * given.head_dim + c)];
+    const double x = given.keys[static_cast<size_t>(int64_t{token} * given.head_dim + c)];
     square += x * x;
   }
   return std::sqrt(square);

@@ -57,7 +57,7 @@ std::vector<double> Rotated(const std::vector<float>& rows, size_t d, const Rota
 
 // The score by keys or values of partition p's tokens, as the paper writes it.
 std::vector<double> OracleScores(const std::vector<double>& rows, size_t d, int32_t lag, int32_t p) {
-  const size_t begin = static_cast<size_t>(kSinks + p * lag);
+  const auto begin = static_cast<size_t>(kSinks + int64_t{p} * lag);
   std::vector<double> scores(static_cast<size_t>(lag));
   double sum = 0;
   for (size_t j = 0; j < scores.size(); ++j) {
@@ -111,7 +111,7 @@ TEST(LagkvLaw, AgreesWithThePlainForm) {
       const std::vector<double> by_value = OracleScores(values, static_cast<size_t>(d), lag, p);
       std::vector<double> by_place(static_cast<size_t>(lag), -1.0);
       for (int32_t j = 0; j < lag; ++j) {
-        const float place = lane.state[static_cast<size_t>(kSinks + p * lag + j)] * static_cast<float>(lag);
+        const float place = lane.state[static_cast<size_t>(kSinks + int64_t{p} * lag + j)] * static_cast<float>(lag);
         ASSERT_FLOAT_EQ(place, std::round(place));
         ASSERT_GE(place, 1);
         by_place[static_cast<size_t>(std::lround(place)) - 1] =
