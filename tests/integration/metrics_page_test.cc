@@ -42,9 +42,10 @@ class MetricsPage : public testing::Test {
 
   // A stream's end reaches the client a moment before it is counted.
   static bool Eventually(const std::function<bool()>& happened) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(20);
+    const absl::Time deadline = absl::Now() + absl::Seconds(60);
     while (!happened()) {
       if (absl::Now() > deadline) return false;
+      absl::SleepFor(absl::Milliseconds(2));
     }
     return true;
   }
@@ -183,7 +184,6 @@ class Prometheus {
         "--storage.tsdb.path=" + (folder_ / "data").string(), "--web.listen-address=127.0.0.1:0"});
     const std::string line = process_->WaitForLine("msg=\"Listening on\"");
     port_ = std::atoi(line.c_str() + std::min(line.size(), line.rfind(':') + 1));
-    ready_ = !process_->WaitForLine("Server is ready").empty();
   }
 
   ~Prometheus() {
@@ -191,7 +191,13 @@ class Prometheus {
     std::filesystem::remove_all(folder_);
   }
 
-  bool ready() const { return ready_ && port_ > 0; }
+  // Whether it takes queries yet. Asked over HTTP: the lines that say so come in no certain order with the one of its
+  // port.
+  bool ready() const {
+    if (port_ <= 0) return false;
+    const auto answer = httplib::Client("127.0.0.1", port_).Get("/-/ready");
+    return answer && answer->status == 200;
+  }
 
   // The one value of an instant query; NaN if there is none.
   double Query(const std::string& query) {
@@ -206,14 +212,13 @@ class Prometheus {
   const std::filesystem::path folder_;
   std::unique_ptr<ChildProcess> process_;
   int port_ = 0;
-  bool ready_ = false;
 };
 
 TEST_F(MetricsPage, IsScrapedByAPrometheus) {
   if (std::system("command -v prometheus > /dev/null") != 0) GTEST_SKIP() << "prometheus is not installed";
   Converse();
   Prometheus prometheus(FormatAddress(*server_.server().http_address()));
-  ASSERT_TRUE(prometheus.ready());
+  ASSERT_TRUE(Eventually([&] { return prometheus.ready(); }));
   EXPECT_TRUE(Eventually([&] { return prometheus.Query("ebb_completion_tokens_total{tenant=\"acme\"}") == kTokens; }));
   EXPECT_EQ(prometheus.Query("up{job=\"ebb\"}"), 1);
   EXPECT_EQ(prometheus.Query("ebb_build_info"), 1);

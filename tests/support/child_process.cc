@@ -1,12 +1,11 @@
 #include "tests/support/child_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cstdlib>
 
 #include "policies/check.h"
 
@@ -25,24 +24,30 @@ ChildProcess::ChildProcess(const std::vector<std::string>& arguments) {
   EBB_CHECK(posix_spawnp(&pid_, argv[0], &actions, nullptr, argv.data(), environ) == 0);
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
-  output_ = fdopen(ends[0], "r");
+  output_ = ends[0];
 }
 
 ChildProcess::~ChildProcess() {
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
-  std::fclose(output_);
+  close(output_);
 }
 
 std::string ChildProcess::WaitForLine(const std::string& part) {
-  char* line = nullptr;
-  size_t size = 0;
-  std::string found;
-  while (found.empty() && getline(&line, &size, output_) > 0) {
-    if (std::string(line).find(part) != std::string::npos) found = line;
+  constexpr int kPatienceMs = 60'000;
+  while (true) {
+    for (size_t end = unread_.find('\n'); end != std::string::npos; end = unread_.find('\n')) {
+      const std::string line = unread_.substr(0, end);
+      unread_.erase(0, end + 1);
+      if (line.find(part) != std::string::npos) return line;
+    }
+    pollfd readable = {.fd = output_, .events = POLLIN, .revents = 0};
+    if (poll(&readable, 1, kPatienceMs) <= 0) return "";
+    char more[4096];
+    const ssize_t got = read(output_, more, sizeof(more));
+    if (got <= 0) return "";
+    unread_.append(more, static_cast<size_t>(got));
   }
-  std::free(line);
-  return found;
 }
 
 }  // namespace ebb

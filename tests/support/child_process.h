@@ -5,7 +5,6 @@
 
 #include <sys/types.h>
 
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -19,12 +18,14 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  // The next line of output that holds `part`; empty when the output ended without one.
+  // The next line of output that holds `part`; empty when the output ended without one, or none came for a minute.
+  // Lines before it are gone: of two lines that come in no certain order, wait for one only.
   std::string WaitForLine(const std::string& part);
 
  private:
   pid_t pid_ = -1;
-  FILE* output_ = nullptr;
+  int output_ = -1;
+  std::string unread_;  // what came after the last line that was returned
 };
 
 }  // namespace ebb
