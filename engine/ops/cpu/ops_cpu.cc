@@ -335,8 +335,9 @@ class CpuOps final : public Ops {
 }  // namespace cpu
 
 absl::StatusOr<std::unique_ptr<Ops>> MakeCpuOps(const CpuOptions& options) {
-  if (options.threads < 1 || options.threads > 256) {
-    return RefuseField("THREADS_OUT_OF_RANGE", "threads", absl::StrFormat("%d is not in 1..256", options.threads));
+  if (options.threads < 1 || options.threads > kThreadsMax) {
+    return RefuseField("THREADS_OUT_OF_RANGE", "threads",
+                       absl::StrFormat("%d is not in 1..%d", options.threads, kThreadsMax));
   }
   const char* environment = std::getenv("EBB_ISA");
   const std::string isa = options.isa.empty() && environment != nullptr ? environment : options.isa;
