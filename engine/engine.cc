@@ -13,7 +13,9 @@
 #include "engine/lane_attention.h"
 #include "engine/machine.h"
 #include "engine/model/gguf.h"
+#include "engine/ops/cpu/kernels.h"
 #include "engine/ops/cpu/ops_cpu.h"
+#include "engine/parallel.h"
 #include "engine/policy_swap.h"
 #include "engine/session_on_engine.h"
 #include "engine/transformer.h"
@@ -22,8 +24,6 @@
 
 namespace ebb {
 namespace {
-
-constexpr int32_t kHeadDimMax = 512;  // of ops/cpu
 
 // The smallest power of two that holds one tile of the largest format (F32 with RK), so that every format fits a page.
 int64_t PageBytes(int32_t head_dim) {
@@ -53,10 +53,10 @@ uint64_t ModelHash(const GgufFile& file, const ModelConfig& config) {
 
 // What the file says about itself but this engine could not hold to.
 absl::Status CheckModel(const GgufFile& file, const ModelConfig& config, const Tokenizer& tokenizer) {
-  if (config.head_dim > kHeadDimMax) {
+  if (config.head_dim > cpu::kMaxHeadDim) {
     return Refuse(absl::StatusCode::kFailedPrecondition,
                   absl::StrFormat("%s: heads of %d components; at most %d are supported", file.name(), config.head_dim,
-                                  kHeadDimMax),
+                                  cpu::kMaxHeadDim),
                   {.reason = "UNSUPPORTED_MODEL_FEATURE"});
   }
   if (tokenizer.size() != config.vocab) {
@@ -70,9 +70,9 @@ absl::Status CheckModel(const GgufFile& file, const ModelConfig& config, const T
 }
 
 absl::Status CheckOptions(const EngineOptions& options) {
-  if (options.threads < 0 || options.threads > 256) {
+  if (options.threads < 0 || options.threads > kThreadsMax) {
     return RefuseField("THREADS_OUT_OF_RANGE", "model.threads",
-                       absl::StrFormat("%d is not in 0..256", options.threads));
+                       absl::StrFormat("%d is not in 0..%d", options.threads, kThreadsMax));
   }
   if (options.step_tokens_max < 1 || options.step_tokens_max > 65536) {
     return RefuseField("STEP_TOKENS_OUT_OF_RANGE", "scheduling.step_tokens_max",
@@ -128,16 +128,16 @@ class EngineOnOps final : public Engine {
   }
 
   absl::StatusOr<int64_t> PagesFor(const SessionOptions& options) const override {
-    EBB_ASSIGN(const CacheShape shape, Shape(options));
+    EBB_ASSIGN(const CacheShape shape, Shape(options, Prompt::kAhead));
     return shape.pages();
   }
 
   absl::StatusOr<std::unique_ptr<Session>> OpenSession(const SessionOptions& options) override {
-    EBB_ASSIGN(const CacheShape shape, Shape(options));
+    EBB_ASSIGN(const CacheShape shape, Shape(options, Prompt::kAhead));
     EBB_ASSIGN(PageLease lease, pool_->Reserve(shape.pages()));
     SessionCache cache(shape, std::move(lease), options.policy);
     return std::make_unique<SessionOnEngine>(options.policy, std::move(cache), options.block_size_max,
-                                             LengthLimit(options.policy));
+                                             LengthLimit(options.policy, Prompt::kAhead));
   }
 
   void Run(std::span<BatchRow> rows) override {
@@ -233,15 +233,17 @@ class EngineOnOps final : public Engine {
     if (ratio_waits) {
       EBB_ASSIGN(next, FixBudget(policy, static_cast<int32_t>(of.log().size())));
     }
-    EBB_ASSIGN(const CacheShape shape, Shape({.policy = next, .block_size_max = of.block_size_max()}));
+    const Prompt prompt = of.prompt_ended() ? Prompt::kEnded : Prompt::kAhead;
+    EBB_ASSIGN(const CacheShape shape, Shape({.policy = next, .block_size_max = of.block_size_max()}, prompt));
+    const int32_t limit = LengthLimit(next, prompt);
     const int32_t live = of.cache_length();
     const bool prunes =
         next.evicts && next.trigger.budget > 0 && (next.schedule != Schedule::kOncePrompt || of.prompt_ended());
-    if (!prunes && live > LengthLimit(next)) {
+    if (!prunes && live > limit) {
       return Refuse(absl::StatusCode::kFailedPrecondition,
                     absl::StrFormat("policy.trigger.budget: the cache holds %d tokens, and this policy evicts none of "
                                     "them to stay within %d; use a larger budget, or evict first",
-                                    live, LengthLimit(next)),
+                                    live, limit),
                     {.reason = "CACHE_TOO_LONG", .field = "policy.trigger.budget"});
     }
     if (shape.pages() > pool_->pages_total()) {
@@ -273,27 +275,30 @@ class EngineOnOps final : public Engine {
     if (dry_run) return swap;
     of.CountEvicted(live - swap.length_after);
     of.cache().Resize(shape, std::move(more), *ops_);
-    of.SetPolicy(next, LengthLimit(next));
+    of.SetPolicy(next, limit);
     return swap;
   }
 
+  enum class Prompt { kAhead, kEnded };  // the session's first
+
   // What a session may hold while its policy does not evict: `full`; one that waits for the first prompt's end; one
   // that grows after it.
-  int32_t LengthLimit(const ValidSpec& policy) const {
-    const bool waits = policy.trigger.budget == 0 || policy.schedule == Schedule::kOncePrompt;
+  int32_t LengthLimit(const ValidSpec& policy, Prompt prompt) const {
+    const bool once = policy.schedule == Schedule::kOncePrompt && prompt == Prompt::kAhead;
+    const bool waits = policy.trigger.budget == 0 || once;
     return std::max({policy.trigger.budget, policy.grow_max, waits ? config_.context : 0});
   }
 
   // Slots that a lane may ever need.
-  int64_t SlotsPerLane(const ValidSpec& policy, int32_t block) const {
+  int64_t SlotsPerLane(const ValidSpec& policy, int32_t block, Prompt prompt) const {
     Trigger trigger = policy.trigger;
-    trigger.budget = LengthLimit(policy);
+    trigger.budget = LengthLimit(policy, prompt);
     if (!policy.evicts) return trigger.budget;
     // The tokens of decode steps since the policy ran are there when the next block comes.
     return Capacity(trigger, block + (policy.schedule == Schedule::kEveryN ? policy.every_n - 1 : 0));
   }
 
-  absl::StatusOr<CacheShape> Shape(const SessionOptions& options) const {
+  absl::StatusOr<CacheShape> Shape(const SessionOptions& options, Prompt prompt) const {
     if (options.block_size_max < 1 || options.block_size_max > options_.step_tokens_max) {
       return RefuseField("BLOCK_SIZE_OUT_OF_RANGE", "block_size",
                          absl::StrFormat("%d is not in 1..%d", options.block_size_max, options_.step_tokens_max));
@@ -301,7 +306,7 @@ class EngineOnOps final : public Engine {
     const ValidSpec& policy = options.policy;
     KvFormat format = {.type = policy.kv_type, .rope_cache = policy.rope_cache, .head_dim = config_.head_dim};
     format.page_tiles = static_cast<int32_t>(pool_->page_bytes() / format.tile_bytes());
-    const int64_t capacity = SlotsPerLane(policy, options.block_size_max);
+    const int64_t capacity = SlotsPerLane(policy, options.block_size_max, prompt);
     EBB_CHECK(capacity > 0);
     EBB_CHECK(capacity < (int64_t{1} << 30));  // Resolve bounds what it is made of
     return CacheShape{.layers = config_.layers,

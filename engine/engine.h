@@ -203,7 +203,7 @@ class Engine {
 
   // Evicts now. INVALID_ARGUMENT with the field path (evict.range, evict.keep, evict.slots...) when the request is
   // malformed or would leave no token; NOT_FOUND UNKNOWN_SCORER; FAILED_PRECONDITION SCORER_HAS_NO_STATE when another
-  // scorer's observations were never gathered.
+  // scorer's state would begin empty (StateOrigin::kEmpty).
   virtual absl::StatusOr<EvictReport> Evict(Session& session, const EvictRequest& request) = 0;
 
   // `layer` and `head` empty: all. Lanes in layer-major order.

@@ -43,6 +43,9 @@ StateOrigin Fill(const Scorer& scorer, const LaneView& lane, std::span<const flo
                  std::span<const float> attention, const MutableScorerState& state) {
   if (state.slot.empty() && state.lane.empty()) return StateOrigin::kNone;
   if (scorer.Rebuild(lane, state)) return StateOrigin::kRebuilt;
+  // Who looks at the newest query alone would hold this now; sums over many queries are another thing.
+  const bool newest_only = scorer.needs().last_row;
+  if (newest_only && !attention.empty() && scorer.Seed(attention, state)) return StateOrigin::kFromAttention;
   if (!old_scores.empty() && scorer.Seed(old_scores, state)) return StateOrigin::kFromScores;
   if (!attention.empty() && scorer.Seed(attention, state)) return StateOrigin::kFromAttention;
   return StateOrigin::kEmpty;

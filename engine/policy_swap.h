@@ -48,9 +48,9 @@ class MapsRestored {
 };
 
 // Makes the session's maps what `policy` needs, and fills its scorer's states as well as can be, in this order: as they
-// are, where scorer, parameters, reduction and scope stay; from K, V and positions; from the old scorer's scores; from
-// what the newest token attends to; empty. FAILED_PRECONDITION LANES_DIFFER where Scope::kLayer finds lanes that hold
-// different tokens; nothing changes then.
+// are, where scorer, parameters, reduction and scope stay; from K, V and positions; from what the newest token attends
+// to, where the scorer looks at the newest query alone; from the old scorer's scores; from that attention; empty.
+// FAILED_PRECONDITION LANES_DIFFER where Scope::kLayer finds lanes that hold different tokens; nothing changes then.
 absl::StatusOr<StateOrigin> AdoptPolicy(const Device& device, SessionOnEngine& session, const ValidSpec& policy);
 
 // The slots, by slot map, that `policy` would free to bring every lane to `keep` tokens. REQUIRES: the maps are as

@@ -16,7 +16,9 @@ namespace ebb {
 namespace {
 
 using ::testing::ElementsAreArray;
+using ::testing::FloatEq;
 using ::testing::IsSubsetOf;
+using ::testing::Pointwise;
 using ::testing::SizeIs;
 
 constexpr absl::StatusCode kFailed = absl::StatusCode::kFailedPrecondition;
@@ -114,7 +116,54 @@ TEST_F(SetPolicyTest, SaysWhatTheNewScorerStartsFrom) {
   EXPECT_EQ(state({.scorer = "h2o", .budget = 40}, {.scorer = "knorm", .budget = 40}), StateOrigin::kRebuilt);
   EXPECT_EQ(state({.scorer = "tova", .budget = 40}, {.scorer = "h2o", .budget = 40}), StateOrigin::kFromScores);
   EXPECT_EQ(state({.scorer = "streaming", .budget = 40}, {.scorer = "h2o", .budget = 40}), StateOrigin::kFromAttention);
+  EXPECT_EQ(state({.scorer = "h2o", .budget = 40}, {.scorer = "tova", .budget = 40}), StateOrigin::kFromAttention);
   EXPECT_EQ(state({.scorer = "h2o", .budget = 48}, {.scorer = "nacl", .budget = 48}), StateOrigin::kEmpty);
+}
+
+// Tova looks at the newest query alone, so it starts from what it would hold had it been there from the first token,
+// and not from sums over all queries.
+TEST_F(SetPolicyTest, TovaAfterH2oKnowsWhatTovaAlwaysKnew) {
+  const auto session = Open({.scorer = "h2o", .budget = 80}, 60);
+  const auto always = Open({.scorer = "tova", .budget = 80}, 60);
+  ASSERT_THAT(Set(*session, {.scorer = "tova", .budget = 80}), IsOk());
+  const auto scores = engine_->Describe(*session, std::nullopt, std::nullopt);
+  const auto expected = engine_->Describe(*always, std::nullopt, std::nullopt);
+  for (size_t lane = 0; lane < expected->size(); ++lane) {
+    EXPECT_EQ((*scores)[lane].tokens, (*expected)[lane].tokens);
+    EXPECT_THAT((*scores)[lane].scores, Pointwise(FloatEq(), (*expected)[lane].scores));
+  }
+}
+
+// Before the prompt's end a policy that runs once needs room for the trained context; afterwards it has run, and room
+// for its budget is enough.
+TEST_F(SetPolicyTest, APolicyThatRunsOnceTakesNoMoreThanItsBudgetAfterThePrompt) {
+  for (const Then then : {Then::kSame, Then::kSlideRecent}) {
+    SCOPED_TRACE(static_cast<int>(then));
+    const PolicySpec once = {
+        .scorer = "h2o", .budget = 40, .recent = 8, .schedule = Schedule::kOncePrompt, .then = then};
+    const auto session = Open({.scorer = "streaming", .budget = 64}, 80);
+    const auto swap = Set(*session, once);
+    ASSERT_THAT(swap, IsOk());
+    EXPECT_EQ(swap->length_after, 40);
+    EXPECT_EQ(session->capacity(), 40 + kBlock);
+    EXPECT_GT(OpenTestSession(*engine_, once, kBlock)->capacity(), engine_->config().context);
+    for (int32_t step = 0; step < 20; ++step) {
+      Step(*engine_, *session, RandomTokens(step, step % 2 == 0 ? kBlock : 1, engine_->config().vocab));
+      EXPECT_EQ(session->cache_length(), 40);
+    }
+  }
+}
+
+TEST_F(SetPolicyTest, APolicyThatGrowsAfterThePromptHasRoomToGrowAndNoMore) {
+  const auto session = Open({.scorer = "streaming", .budget = 64}, 80);
+  const auto swap =
+      Set(*session,
+          {.scorer = "h2o", .budget = 40, .schedule = Schedule::kOncePrompt, .then = Then::kGrow, .grow_max = 50});
+  ASSERT_THAT(swap, IsOk());
+  EXPECT_EQ(swap->length_after, 40);
+  EXPECT_EQ(session->room(), 10);
+  Step(*engine_, *session, RandomTokens(1, 10, engine_->config().vocab));
+  EXPECT_THAT(session->CanAppend(1), IsRefusal(absl::StatusCode::kResourceExhausted, "LENGTH_LIMIT", ""));
 }
 
 // A scorer that has yet to see leaves the first choice to the former one.
