@@ -63,6 +63,51 @@ TEST(Limits, ATenantsQuotaIsItsOwn) {
   EXPECT_TRUE(small.Create(request, &session).ok());
 }
 
+TEST(Limits, AServerHoldsNoMoreSessionsThanConfigured) {
+  const TestServer server([](ServerOptions& options) { options.work.sessions_max = 2; });
+  TestClient client(server.address());
+  const v1::CreateSessionRequest request = SessionWith(StreamingPolicy(16));
+  const std::string name = client.Create(request).name();
+  client.Create(request);
+  v1::Session session;
+  const grpc::Status status = client.Create(request, &session);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(ReadDetails(status).reason, "SESSIONS_FULL");
+  EXPECT_TRUE(ReadDetails(status).retry.has_value());
+  EXPECT_TRUE(client.Delete(name).ok());
+  EXPECT_TRUE(client.Create(request, &session).ok());
+}
+
+TEST(Limits, APromptHasNoMoreTokensThanTheLargestBudget) {
+  const TestServer server([](ServerOptions& options) { options.message_bytes_max = 32 << 20; });
+  TestClient client(server.address());
+  v1::PrefillRequest request = PrefillText(client.Create(SessionWith(StreamingPolicy(16))).name(), "");
+  request.mutable_prompt()->mutable_tokens()->mutable_ids()->Resize((1 << 24) + 1, 1);
+  const grpc::Status status = client.Prefill(request);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ReadDetails(status).reason, "PROMPT_TOO_LONG");
+  EXPECT_EQ(ReadDetails(status).field, "prompt");
+}
+
+// 512 lanes of 300 slots are more than the 2^17 that a description lists.
+TEST(Limits, ADescriptionThatNoMessageHoldsNamesTheStrideThatFits) {
+  const TestServer server({}, {.layers = 64, .heads = 8, .kv_heads = 8});
+  TestClient client(server.address());
+  v1::DescribeCacheRequest request;
+  request.set_session(client.Create(SessionWith(StreamingPolicy(300))).name());
+  ASSERT_TRUE(client.Prefill(PrefillText(request.session(), std::string(320, 'x'))).ok());
+  v1::DescribeCacheResponse response;
+  const auto describe = [&] { return client.eviction().DescribeCache(client.Context().get(), request, &response); };
+  const grpc::Status status = describe();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(ReadDetails(status).reason, "ANSWER_TOO_LARGE");
+  EXPECT_EQ(ReadDetails(status).field, "stride");
+  EXPECT_NE(status.error_message().find("use at least 2"), std::string::npos) << status.error_message();
+  request.set_stride(2);
+  EXPECT_TRUE(describe().ok());
+  EXPECT_THAT(response.lanes(), SizeIs(512));
+}
+
 TEST(Limits, APromptThatCannotFitAFullSessionChangesNothing) {
   const TestServer server;
   TestClient client(server.address());

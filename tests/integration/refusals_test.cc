@@ -68,6 +68,14 @@ TEST_F(Refusals, OfCreateSession) {
       {[](Request& r) { r.set_model("gpt-5"); }, {Code::NOT_FOUND, "UNKNOWN_MODEL", "model"}},
       {[](Request& r) { r.mutable_policy()->mutable_trigger()->set_budget(3); },
        {Code::INVALID_ARGUMENT, "BUDGET_TOO_SMALL", "policy.trigger.budget"}},
+      {[](Request& r) { r.mutable_policy()->mutable_trigger()->set_budget((1 << 24) + 1); },
+       {Code::INVALID_ARGUMENT, "BUDGET_TOO_LARGE", "policy.trigger.budget"}},
+      {[](Request& r) { r.mutable_policy()->mutable_trigger()->set_budget_ratio(1.5); },
+       {Code::INVALID_ARGUMENT, "RATIO_OUT_OF_RANGE", "policy.trigger.budget_ratio"}},
+      {[](Request& r) { r.mutable_policy()->mutable_trigger()->set_slack((1 << 24) + 1); },
+       {Code::INVALID_ARGUMENT, "VALUE_TOO_LARGE", "policy.trigger.slack"}},
+      {[](Request& r) { r.mutable_policy()->mutable_snapkv()->set_window(0); },
+       {Code::INVALID_ARGUMENT, "PARAMETER_OUT_OF_RANGE", "policy.snapkv.window"}},
       {[](Request& r) {
          r.mutable_policy()->mutable_full();
          r.mutable_policy()->mutable_protect()->set_sinks(1);
@@ -229,9 +237,29 @@ TEST_F(Refusals, OfTokenizeAndDetokenize) {
                 {Code::INVALID_ARGUMENT, "TOKEN_OUT_OF_RANGE", "ids[1]"});
 }
 
+// Names a lane, and slots of it.
+void AddLane(v1::EvictRequest& request, uint32_t head, const std::vector<uint32_t>& slots) {
+  v1::LaneSlots& lane = *request.mutable_slots()->add_lanes();
+  lane.set_head(head);
+  lane.mutable_slots()->Add(slots.begin(), slots.end());
+}
+
 TEST_F(Refusals, OfEvict) {
   using Request = v1::EvictRequest;
   const std::vector<Case<Request>> cases = {
+      {[](Request& r) { AddLane(r, 0, {5}); }, {Code::INVALID_ARGUMENT, "LANES_MISSING", "evict.slots.lanes"}},
+      {[](Request& r) { AddLane(r, 0, {5}), AddLane(r, 0, {6}); },
+       {Code::INVALID_ARGUMENT, "LANE_REPEATED", "evict.slots.lanes[1]"}},
+      {[](Request& r) {
+         AddLane(r, 0, {5}), AddLane(r, 1, {5, 6});
+       },
+       {Code::INVALID_ARGUMENT, "LANES_UNEQUAL", "evict.slots.lanes[1]"}},
+      {[](Request& r) { AddLane(r, 0, {1000}); },
+       {Code::INVALID_ARGUMENT, "SLOT_NOT_LIVE", "evict.slots.lanes[0].slots"}},
+      {[](Request& r) {
+         AddLane(r, 0, {5, 5});
+       },
+       {Code::INVALID_ARGUMENT, "SLOT_REPEATED", "evict.slots.lanes[0].slots"}},
       {[](Request& r) { r.clear_what(); }, {Code::INVALID_ARGUMENT, "MISSING", "evict"}},
       {[](Request& r) { r.set_session("sessions/none"); }, {Code::NOT_FOUND, "UNKNOWN_SESSION", ""}},
       {[](Request& r) { r.mutable_range()->set_start(6); }, {Code::INVALID_ARGUMENT, "RANGE_EMPTY", "evict.range"}},
@@ -241,6 +269,11 @@ TEST_F(Refusals, OfEvict) {
          r.mutable_keep()->set_scorer("oracle");
        },
        {Code::NOT_FOUND, "UNKNOWN_SCORER", "evict.keep.scorer"}},
+      {[](Request& r) {
+         r.mutable_keep()->set_count(8);
+         r.mutable_keep()->set_scorer("nacl");
+       },
+       {Code::FAILED_PRECONDITION, "SCORER_HAS_NO_STATE", "evict.keep.scorer"}},
       {[](Request& r) { r.set_older_than(0); }, {Code::INVALID_ARGUMENT, "NOTHING_WOULD_STAY", "evict"}},
       {[](Request& r) { r.mutable_slots()->add_lanes()->set_layer(99); },
        {Code::INVALID_ARGUMENT, "LANE_OUT_OF_RANGE", "evict.slots.lanes[0]"}},
@@ -280,6 +313,33 @@ TEST_F(Refusals, OfATenantsName) {
   ExpectRefused(nobody.Decode(DecodeTokens(session_, 1)).status, expected);
   v1::ListPoliciesResponse policies;
   ExpectRefused(nobody.admin().ListPolicies(nobody.Context().get(), {}, &policies), expected);
+}
+
+v1::PrefillRequest SystemMessage(const std::string& session) {
+  v1::PrefillRequest request;
+  request.set_session(session);
+  v1::ChatMessage& message = *request.mutable_prompt()->mutable_chat()->add_messages();
+  message.set_role("system");
+  message.set_content("Be brief.");
+  return request;
+}
+
+TEST(RefusalsOfAChat, InATemplateThatNobodyKnows) {
+  const TestServer server({}, {.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"});
+  TestClient client(server.address());
+  const std::string session = client.Create(SessionWith(StreamingPolicy(24))).name();
+  const grpc::Status status = client.Prefill(SystemMessage(session));
+  ExpectRefused(status, {Code::FAILED_PRECONDITION, "UNKNOWN_CHAT_TEMPLATE", ""});
+  EXPECT_NE(status.error_message().find("{% for m in messages %}"), std::string::npos) << "the template is named";
+  EXPECT_TRUE(client.Prefill(PrefillText(session, "Be brief.")).ok()) << "texts need no template";
+}
+
+TEST(RefusalsOfAChat, WhoseSystemMessageHasNoUserMessageToBePartOf) {
+  const TestServer server({}, {.chat_template = "[INST] <<SYS>>"});
+  TestClient client(server.address());
+  const std::string session = client.Create(SessionWith(StreamingPolicy(24))).name();
+  ExpectRefused(client.Prefill(SystemMessage(session)),
+                {Code::INVALID_ARGUMENT, "SYSTEM_WITHOUT_USER", "prompt.chat.messages[0].role"});
 }
 
 TEST_F(Refusals, OfAMessageThatIsTooLarge) {

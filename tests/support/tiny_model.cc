@@ -37,7 +37,7 @@ std::vector<std::string> ByteTokens() {
   return tokens;
 }
 
-void AddTokenizer(GgufWriter& writer, int32_t vocab) {
+void AddTokenizer(GgufWriter& writer, const TinyModel& model) {
   std::vector<std::string> tokens = ByteTokens();
   for (const char* const special : {"<|bos|>", "<|eos|>", "<|user|>", "<|assistant|>", "<|end|>"})
     tokens.emplace_back(special);
@@ -46,9 +46,9 @@ void AddTokenizer(GgufWriter& writer, int32_t vocab) {
   for (char a = 'a'; a <= 'z'; ++a) {
     for (char b = 'a'; b <= 'z'; ++b) tokens.push_back({a, b});
   }
-  EBB_CHECK(vocab > kTinyEnd);
-  EBB_CHECK(vocab <= static_cast<int32_t>(tokens.size()));
-  tokens.resize(static_cast<size_t>(vocab));
+  EBB_CHECK(model.vocab > kTinyEnd);
+  EBB_CHECK(model.vocab <= static_cast<int32_t>(tokens.size()));
+  tokens.resize(static_cast<size_t>(model.vocab));
   kinds.resize(tokens.size(), kNormalToken);
   writer.Add("tokenizer.ggml.model", "gpt2");
   writer.Add("tokenizer.ggml.pre", "gpt-2");
@@ -59,7 +59,7 @@ void AddTokenizer(GgufWriter& writer, int32_t vocab) {
   writer.Add("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(kTinyEos));
   writer.Add("tokenizer.ggml.eot_token_id", static_cast<uint32_t>(kTinyEnd));
   writer.Add("tokenizer.ggml.add_bos_token", true);
-  writer.Add("tokenizer.chat_template", kChatTemplate);
+  writer.Add("tokenizer.chat_template", model.chat_template.empty() ? kChatTemplate : model.chat_template);
 }
 
 void AddConfig(GgufWriter& writer, const TinyModel& model) {
@@ -139,7 +139,7 @@ GgufWriter MakeTinyTransformer(const TinyModel& model) {
 
 GgufWriter MakeTinyModel(const TinyModel& model) {
   GgufWriter writer = MakeTinyTransformer(model);
-  AddTokenizer(writer, model.vocab);
+  AddTokenizer(writer, model);
   return writer;
 }
 

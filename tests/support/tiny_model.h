@@ -36,6 +36,7 @@ struct TinyModel {
   DType type = DType::kF32;  // of matrices; dim, ffn_dim and heads * head_dim are multiples of its block
   bool tied_head = false;
   uint64_t seed = 1;
+  std::string chat_template = {};  // empty: the built-in model's
 };
 
 // The file, ready to be changed further.

@@ -87,8 +87,10 @@ TEST_F(EngineTest, RefusesASessionThatDoesNotFitUntilAnotherLeaves) {
 
 TEST_F(EngineTest, RefusesBlocksThatNoStepCouldTake) {
   const ValidSpec policy = TestPolicy({.scorer = "full", .budget = 64});
-  EXPECT_EQ(engine_->PagesFor({.policy = policy, .block_size_max = 513}).status().code(), kInvalid);
-  EXPECT_EQ(engine_->PagesFor({.policy = policy, .block_size_max = 0}).status().code(), kInvalid);
+  for (const int32_t block : {0, 513}) {
+    EXPECT_THAT(engine_->PagesFor({.policy = policy, .block_size_max = block}).status(),
+                IsRefusal(kInvalid, "BLOCK_SIZE_OUT_OF_RANGE", "block_size"));
+  }
   const auto session = OpenTestSession(*engine_, {.scorer = "full", .budget = 64}, 8);
   EXPECT_THAT(session->CanAppend(9), IsRefusal(kInvalid, "BLOCK_TOO_LARGE", ""));
   EXPECT_THAT(session->CanAppend(0), IsRefusal(kInvalid, "BLOCK_TOO_LARGE", ""));
