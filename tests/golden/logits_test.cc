@@ -26,8 +26,7 @@ using lab::GoldenFamily;
 using ::testing::ElementsAreArray;
 
 std::vector<GoldenFamily> Families() {
-  const std::string whole = GoldenFolder();
-  const std::string folder = whole.empty() ? "tests/golden/data" : whole;
+  const std::string folder = GoldenFolderOrPart();
   std::cout << "golden data from " << folder << "\n";
   auto families = lab::ReadGoldenFolder(folder);
   EXPECT_THAT(families, IsOk());

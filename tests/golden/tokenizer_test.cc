@@ -24,8 +24,7 @@ using Ids = std::vector<int32_t>;
 
 // The whole golden data where it is found, else the copy that the source tree carries.
 std::string TokenizerFolder() {
-  const std::string golden = GoldenFolder();
-  const std::string folder = (golden.empty() ? "tests/golden/data" : golden) + "/tokenizer";
+  const std::string folder = GoldenFolderOrPart() + "/tokenizer";
   std::cout << "golden tokenizers from " << folder << "\n";
   return folder;
 }

@@ -18,6 +18,12 @@ inline std::string GoldenFolder() {
   return std::filesystem::is_directory(folder, ignored) ? folder : std::string();
 }
 
+// The same, or the part of it that the source tree carries.
+inline std::string GoldenFolderOrPart() {
+  const std::string whole = GoldenFolder();
+  return whole.empty() ? "tests/golden/data" : whole;
+}
+
 }  // namespace ebb
 
 #endif  // EBB_TESTS_SUPPORT_GOLDEN_FOLDER_H_
