@@ -14,6 +14,7 @@
 #include "engine/lab/progress.h"
 #include "engine/lab/protocols.h"
 #include "engine/lab/statistics.h"
+#include "engine/lab/windows.h"
 #include "policies/presets.h"
 #include "policies/status.h"
 
@@ -49,7 +50,7 @@ struct CardRow {
 };
 
 // One protocol, or the text, under one policy at one budget.
-struct Cell {
+struct CardCell {
   std::string task = {};
   std::string policy = {};  // without "card/"
   PolicySpec spec = {};
@@ -71,12 +72,12 @@ absl::StatusOr<Json> ReadRows(const std::string& path) {
 }
 
 // Rows name `full` with a limit of their own, whatever the budget.
-bool IsOf(const Json& row, const Cell& cell) {
+bool IsOf(const Json& row, const CardCell& cell) {
   return row.at("task") == cell.task && row.at("policy") == cell.policy &&
          (cell.policy == "full" || row.at("budget") == *cell.spec.budget);
 }
 
-absl::StatusOr<CardRow> FindOnCard(const Cell& cell, const Json& outcomes, const Json& rows) {
+absl::StatusOr<CardRow> FindOnCard(const CardCell& cell, const Json& outcomes, const Json& rows) {
   CardRow card;
   try {
     for (const Json& row : outcomes) {
@@ -102,7 +103,7 @@ std::string Of(const std::string& right, std::span<const size_t> chosen) {
 
 // Prompt by prompt where the card recorded them; by the count where it did not; chance by the share alone, whose 95 %
 // intervals must overlap.
-absl::StatusOr<Verdict> CheckPrompts(const Cell& cell, const std::string& right, std::span<const size_t> chosen,
+absl::StatusOr<Verdict> CheckPrompts(const CardCell& cell, const std::string& right, std::span<const size_t> chosen,
                                      size_t all) {
   const auto cases = static_cast<int64_t>(right.size());
   const int64_t ours = CountRight(right);
@@ -134,7 +135,7 @@ absl::StatusOr<Verdict> CheckPrompts(const Cell& cell, const std::string& right,
   return verdict;
 }
 
-Verdict CheckText(const Cell& cell, double loss) {
+Verdict CheckText(const CardCell& cell, double loss) {
   Verdict verdict = {.ours = absl::StrFormat("%.2f", std::exp(loss))};
   if (!cell.card.perplexity) return verdict;
   const double off = std::exp(loss) / *cell.card.perplexity - 1;
@@ -144,7 +145,7 @@ Verdict CheckText(const Cell& cell, double loss) {
   return verdict;
 }
 
-void PrintVerdict(const Lab& lab, const Cell& cell, const Verdict& verdict, const std::string& right) {
+void PrintVerdict(const Lab& lab, const CardCell& cell, const Verdict& verdict, const std::string& right) {
   const std::string result = !verdict.ok ? "not on the card" : *verdict.ok ? "ok" : "FAIL";
   const std::string budget = cell.policy == "full" ? "-" : absl::StrFormat("%d", *cell.spec.budget);
   if (lab.json) {
@@ -160,7 +161,7 @@ void PrintVerdict(const Lab& lab, const Cell& cell, const Verdict& verdict, cons
 }
 
 // The cells that were asked for, each with what the card says of it.
-absl::StatusOr<std::vector<Cell>> PlanCells(const Options& options, int32_t context) {
+absl::StatusOr<std::vector<CardCell>> PlanCells(const Options& options, int32_t context) {
   EBB_ASSIGN(const Json outcomes, ReadRows(options.outcomes));
   Json rows = Json::array();
   if (!options.rows.empty()) {
@@ -170,13 +171,13 @@ absl::StatusOr<std::vector<Cell>> PlanCells(const Options& options, int32_t cont
   if (names.empty()) {
     for (const Preset& preset : Presets()) names.push_back(preset.name);
   }
-  std::vector<Cell> cells;
+  std::vector<CardCell> cells;
   for (const std::string& task : options.tasks) {
     for (const int32_t budget : options.budgets) {
       for (const std::string& name : names) {
         const Preset* const preset = FindPreset(absl::StartsWith(name, kPrefix) ? name : kPrefix + name);
         if (preset == nullptr) return absl::NotFoundError(absl::StrFormat("--policies: no preset named '%s'", name));
-        Cell cell = {.task = task, .policy = preset->name.substr(sizeof kPrefix - 1), .spec = preset->spec};
+        CardCell cell = {.task = task, .policy = preset->name.substr(sizeof kPrefix - 1), .spec = preset->spec};
         const bool full = cell.policy == "full";
         if (full && budget != options.budgets.front()) continue;
         cell.spec.budget = full ? context : budget;
@@ -190,7 +191,7 @@ absl::StatusOr<std::vector<Cell>> PlanCells(const Options& options, int32_t cont
 }
 
 // Tokens that a cell will run.
-int64_t WorkOf(const Cell& cell, const Cases& cases, size_t prompts) {
+int64_t WorkOf(const CardCell& cell, const Cases& cases, size_t prompts) {
   int64_t tokens = 0;
   if (const auto protocol = FindProtocol(cell.task)) {
     for (const size_t i : SpreadOver(cases.of(*protocol).size(), prompts)) {
@@ -203,23 +204,16 @@ int64_t WorkOf(const Cell& cell, const Cases& cases, size_t prompts) {
   return tokens;
 }
 
-absl::Status CheckPromptCount(const Options& options, const Cases& cases) {
-  const size_t most = std::min(cases.passkey.size(), cases.again.size());
-  if (options.prompts >= 0 && static_cast<size_t>(options.prompts) <= most && most > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrFormat("--prompts: %d; %s has %d of each protocol", options.prompts, options.cases, most));
-}
-
 absl::Status Run(Lab& lab, const Options& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_ASSIGN(const Cases cases, ReadCases(options.cases, engine->config().vocab));
-  EBB_TRY(CheckPromptCount(options, cases));
-  EBB_ASSIGN(const std::vector<Cell> cells, PlanCells(options, engine->config().context));
+  EBB_TRY(CheckPromptCount(options.prompts, options.cases, cases));
+  EBB_ASSIGN(const std::vector<CardCell> cells, PlanCells(options, engine->config().context));
   const auto prompts_of = [&](Protocol protocol) {
     return options.prompts > 0 ? static_cast<size_t>(options.prompts) : cases.of(protocol).size();
   };
   int64_t work = 0;
-  for (const Cell& cell : cells)
+  for (const CardCell& cell : cells)
     work += WorkOf(cell, cases, prompts_of(FindProtocol(cell.task).value_or(Protocol::kAgain)));
   Progress progress(work);
   if (!lab.json) {
@@ -227,7 +221,7 @@ absl::Status Run(Lab& lab, const Options& options) {
   }
   int64_t failed = 0;
   int64_t held = 0;
-  for (const Cell& cell : cells) {
+  for (const CardCell& cell : cells) {
     const std::string what = absl::StrFormat("%s %s %d", cell.task, cell.policy, *cell.spec.budget);
     const ProtocolOptions protocol_options = {.tick = [&](int64_t tokens) { progress.Add(tokens, what); }};
     Verdict verdict;
@@ -240,8 +234,9 @@ absl::Status Run(Lab& lab, const Options& options) {
       EBB_ASSIGN(right, Solve(*engine, cell.spec, *protocol, prompts, protocol_options));
       EBB_ASSIGN(verdict, CheckPrompts(cell, right, chosen, all.size()));
     } else {
-      EBB_ASSIGN(const double loss, WindowLoss(*engine, cell.spec, cases.windows, protocol_options));
-      verdict = CheckText(cell, loss);
+      EBB_ASSIGN(const auto results,
+                 RunWindows(*engine, std::span(&cell.spec, 1), cases.windows, {.tick = protocol_options.tick}));
+      verdict = CheckText(cell, LossOf(results.front()).value);
     }
     progress.Clear();
     PrintVerdict(lab, cell, verdict, right);
@@ -269,10 +264,7 @@ void AddCases(CLI::App& app, Lab& lab) {
       "--rows", options->rows,
       "Shares and perplexities (JSON); default: the file beside OUTCOMES that is called eviction instead, if any");
   command->add_option("--policies", options->policies, "Presets, with or without card/; default: all")->delimiter(',');
-  command->add_option("--budgets", options->budgets, "Tokens per lane")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  AddBudgetOption(*command, options->budgets);
   command->add_option("--tasks", options->tasks, "Protocols (prefill, stream, again) and text, for perplexity")
       ->delimiter(',')
       ->check(CLI::IsMember({"prefill", "stream", "again", "text"}))

@@ -42,6 +42,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path);
 void AddInfo(CLI::App& app, Lab& lab);
 void AddLogits(CLI::App& app, Lab& lab);
 void AddPpl(CLI::App& app, Lab& lab);
+void AddAgree(CLI::App& app, Lab& lab);
 void AddCases(CLI::App& app, Lab& lab);
 void AddRecall(CLI::App& app, Lab& lab);
 void AddOuterr(CLI::App& app, Lab& lab);

@@ -9,7 +9,7 @@
 namespace {
 
 constexpr void (*kCommands[])(CLI::App&, ebb::lab::Lab&) = {
-    ebb::lab::AddInfo,   ebb::lab::AddLogits, ebb::lab::AddPpl,    ebb::lab::AddRecall,
+    ebb::lab::AddInfo,   ebb::lab::AddLogits, ebb::lab::AddPpl,    ebb::lab::AddAgree,    ebb::lab::AddRecall,
     ebb::lab::AddOuterr, ebb::lab::AddCases,  ebb::lab::AddGolden, ebb::lab::AddTokenize,
 };
 

@@ -48,13 +48,18 @@ absl::Status SetParameter(std::string_view text, std::string_view part, const Sc
     }
   }
   if (!absl::SimpleAtod(value, &number)) return Unreadable(text, absl::StrFormat("':%s' is not KEY=NUMBER", part));
-  if (key != "sinks" && key != "recent") {
+  const bool tokens_key = key == "sinks" || key == "recent" || key == "overflow" || key == "slack" || key == "max_drop";
+  if (!tokens_key) {
     spec.parameters[key] = number;
     return absl::OkStatus();
   }
   int32_t tokens = 0;
   if (!absl::SimpleAtoi(value, &tokens)) return Unreadable(text, absl::StrFormat("':%s' is no whole number", part));
-  (key == "sinks" ? spec.sinks : spec.recent) = tokens;
+  if (key == "sinks") spec.sinks = tokens;
+  if (key == "recent") spec.recent = tokens;
+  if (key == "overflow") spec.overflow = tokens;
+  if (key == "slack") spec.slack = tokens;
+  if (key == "max_drop") spec.max_drop = tokens;
   return absl::OkStatus();
 }
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/lab/lab.h"
-#include "engine/sampler.h"
+#include "engine/lab/statistics.h"
 #include "policies/check.h"
 #include "policies/registry.h"
 #include "policies/status.h"
@@ -146,6 +146,26 @@ std::vector<size_t> SpreadOver(size_t size, size_t count) {
   return chosen;
 }
 
+std::vector<Prompt> Choose(std::span<const Prompt> all, int32_t count) {
+  std::vector<Prompt> prompts;
+  for (const size_t i : SpreadOver(all.size(), count > 0 ? static_cast<size_t>(count) : all.size())) {
+    prompts.push_back(all[i]);
+  }
+  return prompts;
+}
+
+absl::Status CheckPromptCount(int32_t prompts, const std::string& path, const Cases& cases) {
+  const size_t most = std::min(cases.passkey.size(), cases.again.size());
+  if (prompts >= 0 && static_cast<size_t>(prompts) <= most && most > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat("--prompts: %d; %s has %d of each protocol", prompts, path, most));
+}
+
+std::string Share(int64_t right, int64_t cases) {
+  const Interval interval = Wilson(right, cases);
+  return absl::StrFormat("%.2f [%.2f, %.2f]", static_cast<double>(right) / static_cast<double>(cases), interval.low,
+                         interval.high);
+}
+
 PolicySpec UnderProtocol(const PolicySpec& spec, Protocol protocol) {
   PolicySpec under = spec;
   const ScorerRow* const row = FindScorer(spec.scorer);
@@ -189,33 +209,6 @@ absl::StatusOr<std::string> Solve(Engine& engine, const PolicySpec& spec, Protoc
     for (const Reader& reader : readers) right += reader.right() ? '1' : '0';
   }
   return right;
-}
-
-absl::StatusOr<double> WindowLoss(Engine& engine, const PolicySpec& spec, std::span<const std::vector<int32_t>> windows,
-                                  const ProtocolOptions& options) {
-  const PolicySpec under = UnderProtocol(spec, Protocol::kStream);
-  const auto vocab = static_cast<size_t>(engine.config().vocab);
-  double loss = 0;
-  int64_t counted = 0;
-  for (size_t i = 0; i < windows.size(); ++i) {
-    const std::span<const int32_t> window = windows[i];
-    EBB_ASSIGN(const auto session, Open(engine, under, static_cast<int32_t>(i), options.block));
-    for (size_t first = 0; first < window.size(); first += options.block) {
-      const size_t count = std::min<size_t>(options.block, window.size() - first);
-      EBB_TRY(session->CanAppend(static_cast<int32_t>(count)));
-      const bool counts = first + count >= window.size() / 2;  // the last logits before the second half, too
-      BatchRow row = {
-          .session = session.get(), .tokens = window.subspan(first, count), .want = counts ? Want::kAll : Want::kNone};
-      engine.Run({&row, 1});
-      for (size_t next = std::max(first + 1, window.size() / 2); next <= first + count && next < window.size();
-           ++next) {
-        loss -= LogProbability(row.logits.subspan((next - 1 - first) * vocab, vocab), window[next]);
-        ++counted;
-      }
-      if (options.tick) options.tick(static_cast<int64_t>(count));
-    }
-  }
-  return loss / static_cast<double>(counted);
 }
 
 }  // namespace ebb::lab

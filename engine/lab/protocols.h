@@ -1,10 +1,9 @@
-// The three protocols of ebb-tiny's card and its perplexity, for any policy: who recalls a passkey after eviction.
+// The three protocols of ebb-tiny's card, for any policy: who recalls a passkey after eviction.
 //
 //   prefill  the prompt but for its last token on the full cache, one eviction to the budget, then the last token and
 //            the answer under the budget
 //   stream   the budget holds from the first block on; nobody knows the question while the facts go by
 //   again    streamed; all facts lie in the first third, the question is asked and answered there, and asked again
-//   text     windows of book text, streamed; what the second half of each costs
 //
 // Blocks are appended and attended first, then evicted; so is every decoded token. Answers are greedy, and right when
 // every token is.
@@ -55,6 +54,15 @@ absl::StatusOr<Cases> ReadCases(const std::string& path, int32_t vocab);
 // `count` of the cases, spread evenly from first to last. REQUIRES: 1 <= count <= size.
 std::vector<size_t> SpreadOver(size_t size, size_t count);
 
+// `count` of the prompts, evenly spread; 0: all.
+std::vector<Prompt> Choose(std::span<const Prompt> all, int32_t count);
+
+// OK where --prompts asks for no more than there are; else INVALID_ARGUMENT naming `path`.
+absl::Status CheckPromptCount(int32_t prompts, const std::string& path, const Cases& cases);
+
+// "0.42 [0.29, 0.56]": a share and Wilson's 95 % interval.
+std::string Share(int64_t right, int64_t cases);
+
 struct ProtocolOptions {
   int32_t block = 32;                             // tokens of a prompt per step
   std::function<void(int64_t tokens)> tick = {};  // called after each step with the tokens it took
@@ -68,10 +76,6 @@ PolicySpec UnderProtocol(const PolicySpec& spec, Protocol protocol);
 // refuse.
 absl::StatusOr<std::string> Solve(Engine& engine, const PolicySpec& spec, Protocol protocol,
                                   std::span<const Prompt> prompts, const ProtocolOptions& options);
-
-// Mean nats per token over the second halves of the windows.
-absl::StatusOr<double> WindowLoss(Engine& engine, const PolicySpec& spec, std::span<const std::vector<int32_t>> windows,
-                                  const ProtocolOptions& options);
 
 }  // namespace ebb::lab
 

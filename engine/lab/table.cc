@@ -1,7 +1,9 @@
 #include "engine/lab/table.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "absl/strings/str_format.h"
 #include "policies/check.h"
 
 namespace ebb::lab {
@@ -51,6 +53,11 @@ std::string Format(const Table& table, TableForm form) {
     }
   }
   return text;
+}
+
+std::string PlusMinus(const Mean& mean, int digits) {
+  if (!std::isfinite(mean.half_width)) return absl::StrFormat("%.*f", digits, mean.value);
+  return absl::StrFormat("%.*f +- %.*f", digits, mean.value, digits, mean.half_width);
 }
 
 void AddTableOptions(CLI::App& command, TableForm& form) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/lab/statistics.h"
+
 namespace ebb::lab {
 
 enum class TableForm { kText, kCsv, kMarkdown };
@@ -19,6 +21,9 @@ struct Table {
 // Text is aligned, the first column left and the others right; Markdown is not; CSV quotes what holds a comma or a
 // quote. Ends with a newline. REQUIRES: every row is as long as the header.
 std::string Format(const Table& table, TableForm form);
+
+// "0.0550 +- 0.0080", or "0.0550" where the interval is not known.
+std::string PlusMinus(const Mean& mean, int digits);
 
 // --csv and --markdown, which exclude each other.
 void AddTableOptions(CLI::App& command, TableForm& form);

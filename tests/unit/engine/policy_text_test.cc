@@ -20,6 +20,15 @@ TEST(ParsePolicy, ReadsScorerParametersProtectionAndModifier) {
   EXPECT_EQ(policy->spec.modifier, Modifier::kFastCaote);
 }
 
+TEST(ParsePolicy, ReadsWhenAndHowManyLeave) {
+  const auto policy = ParsePolicy("streaming:overflow=32:slack=16:max_drop=8");
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_EQ(policy->spec.overflow, 32);
+  EXPECT_EQ(policy->spec.slack, 16);
+  EXPECT_EQ(policy->spec.max_drop, 8);
+  EXPECT_TRUE(policy->spec.parameters.empty());
+}
+
 TEST(ParsePolicy, StartsFromAPreset) {
   const auto policy = ParsePolicy("card/longkey:recent=8");
   ASSERT_TRUE(policy.ok()) << policy.status();

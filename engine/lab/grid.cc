@@ -1,0 +1,106 @@
+#include "engine/lab/grid.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_format.h"
+#include "engine/lab/policy_text.h"
+#include "policies/registry.h"
+#include "policies/status.h"
+
+namespace ebb::lab {
+namespace {
+
+const std::map<std::string, Positions> kPositions = {{"original", Positions::kOriginal},
+                                                     {"compacted", Positions::kCompacted}};
+const std::map<std::string, KvType> kTypes = {{"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"f16", KvType::kF16}};
+const std::map<std::string, RopeCache> kRopeCaches = {{"fused", RopeCache::kFused}, {"rk", RopeCache::kRk}};
+
+template <typename Value>
+std::string NameOf(const std::map<std::string, Value>& names, Value value) {
+  for (const auto& [name, named] : names) {
+    if (named == value) return name;
+  }
+  return {};
+}
+
+Cell MakeCell(const NamedPolicy& policy, const ScorerRow& row, const Grid& grid, int32_t budget) {
+  Cell cell = {.policy = policy.name, .spec = policy.spec};
+  cell.spec.budget = budget;
+  cell.spec.kv_type = grid.kv_type;
+  cell.spec.rope_cache = grid.rope_cache;
+  if (row.evicts && !cell.spec.positions) cell.spec.positions = grid.positions;
+  const bool draws = std::ranges::find(row.parameters, "seed", &ParameterRow::name) != row.parameters.end();
+  if (draws) cell.spec.parameters.try_emplace("seed", static_cast<double>(grid.seed));
+  return cell;
+}
+
+}  // namespace
+
+std::string Cell::budget() const {
+  const ScorerRow* const row = FindScorer(spec.scorer);
+  return row != nullptr && !row->evicts ? "-" : absl::StrFormat("%d", spec.budget.value_or(0));
+}
+
+std::vector<std::string> EveryPolicy() {
+  std::vector<std::string> policies;
+  for (const ScorerRow& row : ScorerRegistry()) {
+    if (!row.evicts) continue;
+    policies.emplace_back(row.name);
+    if (row.name == "knorm") policies.emplace_back("knorm:keep=long");
+    if (row.non_negative) policies.push_back(std::string(row.name) + "+caote");
+    if (row.non_negative) policies.push_back(std::string(row.name) + "+fast_caote");
+  }
+  return policies;
+}
+
+void AddBudgetOption(CLI::App& command, std::vector<int32_t>& budgets) {
+  command.add_option("--budgets,--budget", budgets, "Tokens per lane")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+}
+
+void AddGridOptions(CLI::App& command, Grid& grid, CacheFlags cache) {
+  const bool every = grid.policies == EveryPolicy();
+  CLI::Option* const policies = command
+                                    .add_option("--policies,--policy", grid.policies,
+                                                PolicyHelp() + (every ? "; default: every scorer and modifier" : ""))
+                                    ->delimiter(',');
+  if (!every) policies->capture_default_str();
+  AddBudgetOption(command, grid.budgets);
+  command.add_option("--seed", grid.seed, "Of scorers that draw")->check(CLI::NonNegativeNumber)->capture_default_str();
+  if (cache == CacheFlags::kFixed) return;
+  command.add_option("--positions", grid.positions, "original or compacted; default by scorer")
+      ->transform(CLI::CheckedTransformer(kPositions, CLI::ignore_case).description(""));
+  command.add_option("--kv-dtype", grid.kv_type, "Type of K and V: f32, bf16 or f16")
+      ->transform(CLI::CheckedTransformer(kTypes, CLI::ignore_case).description(""))
+      ->default_str(NameOf(kTypes, grid.kv_type));
+  command.add_option("--rope-cache", grid.rope_cache, "fused, or rk: keep the rotated half of K beside it")
+      ->transform(CLI::CheckedTransformer(kRopeCaches, CLI::ignore_case).description(""))
+      ->default_str(NameOf(kRopeCaches, grid.rope_cache));
+}
+
+absl::StatusOr<std::vector<Cell>> CellsOf(const Grid& grid, const SpecLimits& limits, int32_t full_length) {
+  EBB_ASSIGN(const std::vector<NamedPolicy> policies, ParsePolicies(grid.policies));
+  std::vector<Cell> cells;
+  absl::Status too_small;
+  bool any = false;
+  for (const int32_t budget : grid.budgets) {
+    for (const NamedPolicy& policy : policies) {
+      const ScorerRow& row = *FindScorer(policy.spec.scorer);
+      if (!row.evicts && budget != grid.budgets.front()) continue;
+      Cell cell = MakeCell(policy, row, grid, row.evicts ? budget : std::max(limits.trained_context, full_length));
+      const absl::Status status = Resolve(cell.spec, limits).status();
+      cell.possible = status.ok();
+      if (!status.ok() && GetRefusal(status).reason != "BUDGET_TOO_SMALL") return status;
+      if (!status.ok()) too_small = status;
+      any |= cell.possible;
+      cells.push_back(std::move(cell));
+    }
+  }
+  if (!any) return too_small;
+  return cells;
+}
+
+}  // namespace ebb::lab

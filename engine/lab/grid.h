@@ -1,0 +1,53 @@
+// Policies x budgets: what most commands measure over, and the flags that say so.
+
+#ifndef EBB_ENGINE_LAB_GRID_H_
+#define EBB_ENGINE_LAB_GRID_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "policies/spec.h"
+
+namespace ebb::lab {
+
+// As flags give it. A command sets its own defaults before it adds the flags.
+struct Grid {
+  std::vector<std::string> policies = {};
+  std::vector<int32_t> budgets = {64, 128, 256};
+  int64_t seed = 0;  // of scorers that draw
+  KvType kv_type = KvType::kF32;
+  RopeCache rope_cache = RopeCache::kFused;
+  std::optional<Positions> positions = Positions::kOriginal;  // nothing: each scorer's default
+};
+
+// One policy at one budget.
+struct Cell {
+  std::string policy = {};  // as it was written
+  PolicySpec spec = {};
+  bool possible = true;  // false: the budget is below what the policy protects
+
+  // "128", or "-" for `full`, which has none.
+  std::string budget() const;
+};
+
+// Every scorer that evicts, knorm in both forms, and what CAOTE makes of those that score attention.
+std::vector<std::string> EveryPolicy();
+
+// --policies, --budgets and --seed. `fixed` commands measure as the card does; the others take --positions, --kv-dtype
+// and --rope-cache too.
+enum class CacheFlags { kFixed, kOffered };
+void AddGridOptions(CLI::App& command, Grid& grid, CacheFlags cache);
+void AddBudgetOption(CLI::App& command, std::vector<int32_t>& budgets);
+
+// Budget by budget, under each every policy in the order given; `full` once, first come, bounded by `limits`' trained
+// context or `full_length`, whichever is more. What a word says of positions, K/V type or seed goes before the grid's.
+// What ParsePolicies and Resolve refuse; a budget that is too small is a refusal only where no cell is possible.
+absl::StatusOr<std::vector<Cell>> CellsOf(const Grid& grid, const SpecLimits& limits, int32_t full_length = 0);
+
+}  // namespace ebb::lab
+
+#endif  // EBB_ENGINE_LAB_GRID_H_

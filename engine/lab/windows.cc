@@ -1,0 +1,243 @@
+#include "engine/lab/windows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "engine/lab/lab.h"
+#include "engine/lab/protocols.h"
+#include "engine/sampler.h"
+#include "policies/check.h"
+#include "policies/status.h"
+
+namespace ebb::lab {
+namespace {
+
+double LogSumExp(std::span<const float> logits) {
+  const double top = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - top);
+  return top + std::log(sum);
+}
+
+// KL(P || Q) of the distributions of two rows of logits, in nats.
+double Divergence(std::span<const float> p, std::span<const float> q) {
+  const double p_sum = LogSumExp(p);
+  const double q_sum = LogSumExp(q);
+  double divergence = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double log_p = p[i] - p_sum;
+    divergence += std::exp(log_p) * (log_p - (q[i] - q_sum));
+  }
+  return std::max(divergence, 0.0);  // rounding may leave it a hair below
+}
+
+// One policy on its way through a window.
+struct Rider {
+  std::unique_ptr<Session> session = {};
+  WindowResult* result = nullptr;  // null: `full`, which the others are compared with
+};
+
+// The predictions of one step's tokens that count.
+void Compare(std::span<const float> logits, std::span<const float> full, int32_t next, WindowResult& result) {
+  result.loss -= LogProbability(logits, next);
+  ++result.counted;
+  if (full.empty()) return;
+  result.divergence += Divergence(full, logits);
+  result.agreed += std::ranges::max_element(logits) - logits.begin() == std::ranges::max_element(full) - full.begin();
+}
+
+void Count(const BatchRow& row, WindowResult& result) {
+  // After the pruning a lane holds what it kept; before it, what left too.
+  const int32_t before = row.session->cache_length() + row.evicted;
+  result.peak = std::max(result.peak, before);
+  result.evicted = row.session->evicted();
+  if (row.evicted == 0) return;
+  ++result.prunings;
+  result.ranked += before;
+  result.lost.mass += row.loss.mass;
+  result.lost.error += row.loss.error;
+}
+
+absl::Status RunWindow(Engine& engine, std::span<Rider> riders, const Window& window, const WindowOptions& options) {
+  const auto vocab = static_cast<size_t>(engine.config().vocab);
+  const size_t half = window.size() / 2;
+  std::vector<BatchRow> rows;
+  for (size_t first = 0; first < window.size(); first += options.block) {
+    const size_t count = std::min<size_t>(options.block, window.size() - first);
+    const bool counts = options.predict && first + count >= half;  // the last logits before the second half, too
+    rows.clear();
+    for (const Rider& rider : riders) {
+      EBB_TRY(rider.session->CanAppend(static_cast<int32_t>(count)));
+      rows.push_back({.session = rider.session.get(),
+                      .tokens = std::span(window).subspan(first, count),
+                      .want = counts ? Want::kAll : Want::kNone,
+                      .measure = options.measure});
+    }
+    engine.Run(rows);
+    for (size_t i = 0; i < riders.size(); ++i) {
+      if (riders[i].result == nullptr) continue;
+      Count(rows[i], *riders[i].result);
+      for (size_t next = std::max(first + 1, half); counts && next <= first + count && next < window.size(); ++next) {
+        const size_t at = (next - 1 - first) * vocab;
+        const auto full = riders[0].result == nullptr ? rows[0].logits.subspan(at, vocab) : std::span<const float>();
+        Compare(rows[i].logits.subspan(at, vocab), full, window[next], *riders[i].result);
+      }
+    }
+    if (options.tick) {
+      const auto measured = std::ranges::count_if(riders, [](const Rider& rider) { return rider.result != nullptr; });
+      options.tick(static_cast<int64_t>(count) * measured);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Open(Engine& engine, PolicySpec spec, size_t window, int32_t block) {
+  if (spec.scorer == "random") spec.parameters["seed"] += static_cast<double>(window);
+  EBB_ASSIGN(const ValidSpec policy, Resolve(UnderProtocol(spec, Protocol::kStream), LimitsOf(engine.config())));
+  return engine.OpenSession({.policy = policy, .block_size_max = block});
+}
+
+// The mean over windows of `of`, which is divided by `weight`; windows of no weight are left out.
+template <typename Value, typename Weight>
+Mean MeanOver(std::span<const WindowResult> results, Value of, Weight weight) {
+  std::vector<double> samples;
+  for (const WindowResult& result : results) {
+    if (weight(result) > 0) samples.push_back(static_cast<double>(of(result)) / static_cast<double>(weight(result)));
+  }
+  return MeanOf(samples);
+}
+
+int64_t Counted(const WindowResult& result) { return result.counted; }
+int64_t Prunings(const WindowResult& result) { return result.prunings; }
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::vector<WindowResult>>> RunWindows(Engine& engine, std::span<const PolicySpec> specs,
+                                                                  std::span<const Window> windows,
+                                                                  const WindowOptions& options) {
+  const bool full = options.against == Against::kFull;
+  const int32_t at_once = engine.step_tokens_max() / options.block - (full ? 1 : 0);
+  if (at_once < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--block: %d; two blocks exceed a step of %d tokens", options.block, engine.step_tokens_max()));
+  }
+  std::vector<std::vector<WindowResult>> results(specs.size(), std::vector<WindowResult>(windows.size()));
+  for (size_t w = 0; w < windows.size(); ++w) {
+    for (size_t first = 0; first < specs.size(); first += at_once) {
+      std::vector<Rider> riders;
+      if (full) {
+        const PolicySpec unevicted = {.scorer = "full",
+                                      .budget = static_cast<int32_t>(windows[w].size()),
+                                      .kv_type = specs[first].kv_type,
+                                      .rope_cache = specs[first].rope_cache};
+        EBB_ASSIGN(riders.emplace_back().session, Open(engine, unevicted, w, options.block));
+      }
+      for (size_t s = first; s < std::min(first + at_once, specs.size()); ++s) {
+        EBB_ASSIGN(riders.emplace_back().session, Open(engine, specs[s], w, options.block));
+        riders.back().result = &results[s][w];
+      }
+      EBB_TRY(RunWindow(engine, riders, windows[w], options));
+    }
+  }
+  return results;
+}
+
+absl::StatusOr<std::vector<std::vector<WindowResult>>> RunWindows(Engine& engine, std::span<const Cell> cells,
+                                                                  std::span<const Window> windows,
+                                                                  const WindowOptions& options) {
+  std::vector<PolicySpec> specs;
+  for (const Cell& cell : cells) {
+    if (cell.possible) specs.push_back(cell.spec);
+  }
+  EBB_ASSIGN(auto measured, RunWindows(engine, specs, windows, options));
+  std::vector<std::vector<WindowResult>> results(cells.size());
+  for (size_t cell = 0, spec = 0; cell < cells.size(); ++cell) {
+    if (cells[cell].possible) results[cell] = std::move(measured[spec++]);
+  }
+  return results;
+}
+
+int64_t WorkOf(std::span<const Cell> cells, std::span<const Window> windows) {
+  int64_t tokens = 0;
+  for (const Window& window : windows) tokens += static_cast<int64_t>(window.size());
+  return tokens * std::ranges::count_if(cells, &Cell::possible);
+}
+
+Mean LossOf(std::span<const WindowResult> results) {
+  return MeanOver(
+      results, [](const WindowResult& result) { return result.loss; }, Counted);
+}
+
+Mean DivergenceOf(std::span<const WindowResult> results) {
+  return MeanOver(
+      results, [](const WindowResult& result) { return result.divergence; }, Counted);
+}
+
+Mean AgreementOf(std::span<const WindowResult> results) {
+  return MeanOver(
+      results, [](const WindowResult& result) { return result.agreed; }, Counted);
+}
+
+Mean LossAbove(std::span<const WindowResult> results, std::span<const WindowResult> base) {
+  EBB_CHECK(results.size() == base.size());
+  std::vector<double> samples;
+  for (size_t i = 0; i < results.size(); ++i) {
+    EBB_CHECK(results[i].counted == base[i].counted);
+    samples.push_back((results[i].loss - base[i].loss) / static_cast<double>(results[i].counted));
+  }
+  return MeanOf(samples);
+}
+
+Mean MassLostOf(std::span<const WindowResult> results) {
+  return MeanOver(
+      results, [](const WindowResult& result) { return result.lost.mass; }, Prunings);
+}
+
+Mean ErrorOf(std::span<const WindowResult> results) {
+  return MeanOver(
+      results, [](const WindowResult& result) { return result.lost.error; }, Prunings);
+}
+
+std::string Perplexity(const Mean& loss) {
+  const std::string value = absl::StrFormat("%.2f", std::exp(loss.value));
+  if (!std::isfinite(loss.half_width)) return value;
+  return absl::StrFormat("%s [%.2f, %.2f]", value, std::exp(loss.value - loss.half_width),
+                         std::exp(loss.value + loss.half_width));
+}
+
+void AddTextOptions(CLI::App& command, TextWindows& text) {
+  command.add_option("TEXT", text.text, "Text file")->required();
+  command.add_option("--block", text.block, "Tokens per step; eviction follows each")
+      ->check(CLI::Range(1, 512))
+      ->capture_default_str();
+  command.add_option("--window", text.window, "Tokens of a window, its begin token included")
+      ->check(CLI::Range(4, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--windows", text.windows, "How many windows of the text")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+}
+
+absl::StatusOr<std::vector<Window>> CutWindows(const Tokenizer& tokenizer, const TextWindows& text) {
+  EBB_ASSIGN(const std::string characters, ReadText(text.text));
+  const std::vector<int32_t> ids = tokenizer.Encode(characters);
+  Window begin;
+  if (tokenizer.adds_bos() && tokenizer.bos()) begin.push_back(*tokenizer.bos());
+  const size_t step = static_cast<size_t>(text.window) - begin.size();
+  if (ids.size() < step * text.windows) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s has %d tokens, but %d windows of %d need %d", text.text,
+                                                      ids.size(), text.windows, text.window, step * text.windows));
+  }
+  std::vector<Window> windows;
+  for (size_t first = 0; first < step * text.windows; first += step) {
+    windows.push_back(begin);
+    windows.back().insert(windows.back().end(), ids.begin() + static_cast<std::ptrdiff_t>(first),
+                          ids.begin() + static_cast<std::ptrdiff_t>(first + step));
+  }
+  return windows;
+}
+
+}  // namespace ebb::lab
