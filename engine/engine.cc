@@ -211,6 +211,7 @@ class EngineOnOps final : public Engine {
     int32_t count = 0;
     std::vector<float> probed = {};
     const LastAttention* attention = nullptr;  // null: the loss is not measured
+    std::vector<int32_t> victims = {};         // tokens, where they are to be listed
     Evicted evicted = {};
     Loss loss = {};
   };
@@ -269,6 +270,7 @@ class EngineOnOps final : public Engine {
       plan = PerLane(PlanPruning(device(), of, next, keep).value(), of.cache());
     }
     swap.loss = MeasurePlan(device(), of, plan);
+    swap.victims = VictimsOf(of.cache(), plan);
     swap.slots_evicted = FreeSlots(of.cache(), plan);
     swap.length_after = of.cache_length();
     swap.pages_after = shape.pages();
@@ -345,6 +347,7 @@ class EngineOnOps final : public Engine {
     pruned_.clear();
     for (size_t i = 0; i < rows.size(); ++i) {
       SessionOnEngine& session = Of(*rows[i].session);
+      rows[i].length = session.cache_length();
       for (int32_t map = 0; map < static_cast<int32_t>(session.cache().maps().size()); ++map) {
         SlotMap& slots = session.cache().maps()[map];
         const int32_t count = session.TokensDue(slots);
@@ -355,16 +358,22 @@ class EngineOnOps final : public Engine {
     }
     Witness(rows);
     // On every thread, whichever maps it will get: none allocates while it works.
-    for (const Pruned& lane : pruned_) {
+    for (Pruned& lane : pruned_) {
+      if (rows[lane.row].list_victims) lane.victims.reserve(lane.from.slots().live());
       for (EvictScratch& scratch : scratch_) scratch.Reserve(lane.from);
     }
-    ops_->host_threads().For(static_cast<int64_t>(pruned_.size()), [this](int64_t item, int32_t thread) {
+    ops_->host_threads().For(static_cast<int64_t>(pruned_.size()), [this, rows](int64_t item, int32_t thread) {
       Pruned& lane = pruned_[item];
       lane.evicted = ChooseDue(lane.from, lane.count, scratch_[thread]);
       if (lane.attention != nullptr) lane.loss = LossOf(lane, scratch_[thread]);
+      if (rows[lane.row].list_victims) {
+        for (const int32_t slot : scratch_[thread].victims) lane.victims.push_back(lane.map->token()[slot]);
+        std::sort(lane.victims.begin(), lane.victims.end());
+      }
       lane.map->Free(scratch_[thread].victims);
     });
     for (BatchRow& row : rows) row.evicted = 0, row.evicted_slots = 0, row.nan_scores = 0, row.loss = {};
+    for (BatchRow& row : rows) row.victims.clear();
     for (const Pruned& lane : pruned_) {
       BatchRow& row = rows[lane.row];
       row.evicted = std::max(row.evicted, lane.evicted.tokens);
@@ -372,10 +381,20 @@ class EngineOnOps final : public Engine {
       row.nan_scores += lane.evicted.nan_scores;
       row.loss.mass += lane.loss.mass;
       row.loss.error += lane.loss.error;
+      if (row.list_victims) ListVictims(lane, row.victims);
     }
     for (BatchRow& row : rows) {
       Of(*row.session).CountEvicted(row.evicted);
       if (row.prompt_ends && row.status.ok()) Of(*row.session).PromptEvicted();
+    }
+  }
+
+  static void ListVictims(const Pruned& pruned, std::vector<LaneVictims>& victims) {
+    const SessionCache& cache = *pruned.from.cache;
+    for (int32_t i = 0; i < cache.lanes_of_map(); ++i) {
+      const int32_t lane = cache.first_lane(pruned.from.map) + i;
+      victims.push_back(
+          {.layer = lane / cache.shape().kv_heads, .head = lane % cache.shape().kv_heads, .tokens = pruned.victims});
     }
   }
 

@@ -81,19 +81,28 @@ struct Loss {
   }
 };
 
+// Who left one lane.
+struct LaneVictims {
+  int32_t layer = 0, head = 0;
+  std::vector<int32_t> tokens = {};  // indices in the log, ascending
+};
+
 // One session's share of a batch.
 struct BatchRow {
   Session* session = nullptr;            // each session at most once per batch
   std::span<const int32_t> tokens = {};  // REQUIRES: session->CanAppend(tokens.size()) and every id in 0..vocab-1
   Want want = Want::kNone;
-  bool prompt_ends = false;  // the session's first prompt ends here: a budget_ratio becomes a budget
-  bool measure = false;      // report the loss of what this step evicts, for one more attention pass of one query
+  bool prompt_ends = false;   // the session's first prompt ends here: a budget_ratio becomes a budget
+  bool measure = false;       // report the loss of what this step evicts, for one more attention pass of one query
+  bool list_victims = false;  // report who leaves in this step, for memory that is allocated in it
   // Written by Run:
-  std::span<const float> logits = {};  // [1 or T, vocab], valid until the next Run
-  int32_t evicted = 0;                 // tokens that left the lane that lost most in this step
-  int64_t evicted_slots = 0;           // all lanes together
-  int64_t nan_scores = 0;              // keep scores that were NaN, all lanes
-  Loss loss = {};                      // with `measure`
+  std::span<const float> logits = {};     // [1 or T, vocab], valid until the next Run
+  int32_t length = 0;                     // live tokens in the longest lane, with the step's own, before any left
+  int32_t evicted = 0;                    // tokens that left the lane that lost most in this step
+  int64_t evicted_slots = 0;              // all lanes together
+  int64_t nan_scores = 0;                 // keep scores that were NaN, all lanes
+  Loss loss = {};                         // with `measure`
+  std::vector<LaneVictims> victims = {};  // with `list_victims`: every lane that lost a token, in layer-major order
   // Of prompt_ends alone: the budget that the ratio gives may be too small, or, where tokens of the prompt were evicted
   // by hand, more than the session reserved. The tokens are in, and the session is bounded by its length until a later
   // prompt_ends succeeds.
@@ -120,11 +129,7 @@ struct EvictRequest {
 struct EvictReport {
   int32_t length_before = 0, length_after = 0;  // tokens per lane
   int64_t slots_evicted = 0;                    // all lanes
-  struct Victims {
-    int32_t layer = 0, head = 0;
-    std::vector<int32_t> tokens = {};
-  };
-  std::vector<Victims> victims = {};  // token indices in ascending order, per lane
+  std::vector<LaneVictims> victims = {};        // of every lane
   Loss loss = {};
 };
 
@@ -145,6 +150,7 @@ struct PolicySwap {
   int64_t slots_evicted = 0;                    // all lanes
   int64_t pages_before = 0, pages_after = 0;
   Loss loss = {};
+  std::vector<LaneVictims> victims = {};  // of every lane
 };
 
 // One lane as DescribeCache shows it; entries are live slots in ascending slot order.

@@ -152,14 +152,12 @@ EvictReport Report(const Plan& plan, SessionOnEngine& session) {
   const SessionCache& cache = session.cache();
   EvictReport report;
   report.length_before = session.cache_length();
+  report.victims = VictimsOf(cache, plan);
   for (int32_t layer = 0; layer < cache.shape().layers; ++layer) {
     for (int32_t head = 0; head < cache.shape().kv_heads; ++head) {
       const size_t lane = static_cast<size_t>(layer) * cache.shape().kv_heads + head;
       const SlotMap& map = cache.map(layer, head);
-      EvictReport::Victims& victims = report.victims.emplace_back(EvictReport::Victims{.layer = layer, .head = head});
       const std::vector<int32_t>& slots = plan[plan.size() == 1 ? 0 : lane];
-      for (const int32_t slot : slots) victims.tokens.push_back(map.token()[slot]);
-      std::sort(victims.tokens.begin(), victims.tokens.end());
       report.slots_evicted += static_cast<int64_t>(slots.size());
       report.length_after = std::max(report.length_after, map.live() - static_cast<int32_t>(slots.size()));
     }

@@ -121,6 +121,19 @@ Plan PerLane(Plan plan, const SessionCache& cache) {
   return lanes;
 }
 
+std::vector<LaneVictims> VictimsOf(const SessionCache& cache, const Plan& plan) {
+  std::vector<LaneVictims> lanes(cache.shape().lanes());
+  for (int32_t i = 0; i < cache.shape().lanes(); ++i) {
+    LaneVictims& lane = lanes[i];
+    lane.layer = i / cache.shape().kv_heads;
+    lane.head = i % cache.shape().kv_heads;
+    const SlotMap& map = cache.map(lane.layer, lane.head);
+    for (const int32_t slot : plan[plan.size() == 1 ? 0 : i]) lane.tokens.push_back(map.token()[slot]);
+    std::sort(lane.tokens.begin(), lane.tokens.end());
+  }
+  return lanes;
+}
+
 int64_t FreeSlots(SessionCache& cache, const Plan& plan) {
   const int32_t lanes = cache.shape().lanes();
   // Lanes that share a map keep it where all of them lose the same slots.

@@ -61,6 +61,9 @@ absl::StatusOr<Plan> PlanPruning(const Device& device, const SessionOnEngine& se
 // A plan by slot map, as one by lane; one for all lanes stays one.
 Plan PerLane(Plan plan, const SessionCache& cache);
 
+// Who sits in the slots of a plan by lane, or one for all lanes: every lane, in layer-major order.
+std::vector<LaneVictims> VictimsOf(const SessionCache& cache, const Plan& plan);
+
 // Frees the slots of a plan by lane, or one for all lanes, and separates lanes that no longer agree. Returns how many,
 // all lanes together.
 int64_t FreeSlots(SessionCache& cache, const Plan& plan);

@@ -284,7 +284,7 @@ v1::EvictResponse EvictProto(const EvictOutcome& outcome, bool with_victims) {
   proto.set_attention_mass(outcome.report.loss.mass);
   proto.set_output_error(outcome.report.loss.error);
   if (!with_victims) return proto;
-  for (const EvictReport::Victims& victims : outcome.report.victims) {
+  for (const LaneVictims& victims : outcome.report.victims) {
     v1::LaneVictims& lane = *proto.add_victims();
     lane.set_layer(static_cast<uint32_t>(victims.layer));
     lane.set_head(static_cast<uint32_t>(victims.head));
