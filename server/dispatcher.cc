@@ -52,6 +52,7 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
                   .queue_max = options.queue_max,
                   .reader_patience = options.reader_patience}),
       sessions_(options.sessions_max, options.tenants),
+      watchers_(options.watchers_max, options.tenants, metrics),
       sampler_(engine.config().vocab) {
   CountLoad();
 }
@@ -161,6 +162,12 @@ absl::StatusOr<EvictOutcome> Dispatcher::Evict(const std::string& tenant, const 
     sessions_.Touch(*session, clock_.Now());
     sessions_.Publish(*session);
     CountEviction(*session, report.length_before - report.length_after, report.slots_evicted);
+    Tell(*session, {.cause = EvictionCause::kEvict,
+                    .length_before = report.length_before,
+                    .evicted = report.length_before - report.length_after,
+                    .evicted_slots = report.slots_evicted,
+                    .loss = &report.loss,
+                    .victims = report.victims});
     CountLength(*session, session->cache->cache_length());
     CountLoad();
   }
@@ -194,6 +201,12 @@ absl::StatusOr<PolicyOutcome> Dispatcher::SetPolicy(const std::string& tenant, c
     session->policy_metrics = &metrics_.policy(policy.scorer_name);
     session->policy_metrics->changes.Add();
     CountEviction(*session, swap->length_before - swap->length_after, swap->slots_evicted);
+    Tell(*session, {.cause = EvictionCause::kSetPolicy,
+                    .length_before = swap->length_before,
+                    .evicted = swap->length_before - swap->length_after,
+                    .evicted_slots = swap->slots_evicted,
+                    .loss = &swap->loss,
+                    .victims = swap->victims});
     Deliver(SessionResized{.session = session->id, .pages = swap->pages_after});
     metrics_.worker().pages.owned.Add(static_cast<double>(swap->pages_after - swap->pages_before));
     CountLength(*session, cache.cache_length());
@@ -262,6 +275,7 @@ void Dispatcher::Deliver(const Event& event) {
         if (!sessions_.has(release.session)) return;  // admitted, but there was no memory for it
         OpenSession& session = sessions_.at(release.session);
         CountLength(session, 0);
+        EndWatchesOf(session.id);
         session.tenant_metrics->sessions.Add(-1);
         metrics_.worker().pages.owned.Add(-static_cast<double>(session.cache->pages()));
         sessions_.Remove(release.session);

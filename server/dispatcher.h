@@ -26,6 +26,7 @@
 #include "server/metrics.h"
 #include "server/scheduler.h"
 #include "server/sessions.h"
+#include "server/watchers.h"
 
 namespace ebb {
 
@@ -33,6 +34,7 @@ struct DispatcherOptions {
   int32_t step_rows_max = 64;
   int32_t queue_max = 4096;  // calls that wait or run
   int32_t sessions_max = 100000;
+  int32_t watchers_max = 64;  // of evictions, of all tenants
   absl::Duration reader_patience = absl::Seconds(60);
   int32_t measure_every = 16;  // of a session's steps that evict, how many for one whose loss is measured; 0: none is
   Sessions::Tenants tenants = {};
@@ -129,6 +131,14 @@ class Dispatcher {
                                             std::optional<int32_t> layer, std::optional<int32_t> head);
   WorkTotals Totals() const;
 
+  // Tells `watcher` what leaves the caches from now on, until its End, which comes in any case, perhaps at once: with
+  // NOT_FOUND UNKNOWN_SESSION, UNAVAILABLE DRAINING, and what Watchers::CheckRoom refuses.
+  void Watch(CallId id, const WatchRequest& request, EvictionWatcher& watcher);
+  // The caller hung up. A watch that is over is not an error.
+  void Unwatch(CallId id);
+  // Drained, and no call is left: nothing more will be evicted.
+  void EndWatches();
+
   // From now on nothing new is taken; calls that run may go on until `until`.
   void Drain(absl::Time until);
 
@@ -138,7 +148,7 @@ class Dispatcher {
   void RunStep();
   // True when Settle has something to do now, else how long until it will.
   absl::Duration idle_time() const;
-  bool idle() const { return calls_.empty(); }
+  bool idle() const { return calls_.empty(); }  // watchers do not count: they only see what calls do
 
   const Clock& clock() const { return clock_; }
 
@@ -188,6 +198,13 @@ class Dispatcher {
   absl::Status EndStatus(const Call& call, EndCause cause) const;
   CallEnd Summary(Call& call) const;
 
+  // dispatcher_watchers.cc
+  absl::StatusOr<SessionId> Watched(const WatchRequest& request);
+  void EndWatchesOf(SessionId session);
+  void TellRow(const OpenSession& session, const BatchRow& row, EvictionCause cause);
+  // Of `event` cause, length_before, evicted, evicted_slots, loss and victims are set.
+  void Tell(const OpenSession& session, EvictionEvent event);
+
   // dispatcher.cc
   absl::StatusOr<OpenSession*> Open(const SessionRequest& request, bool throw_away);
   void Close(OpenSession& session);
@@ -209,6 +226,7 @@ class Dispatcher {
   const Clock clock_;
   Scheduler scheduler_;
   Sessions sessions_;
+  Watchers watchers_;
   Sampler sampler_;
   std::map<CallId, Call> calls_;
   SessionId sessions_made_ = 0;

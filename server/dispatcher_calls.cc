@@ -139,11 +139,14 @@ void Dispatcher::RunStep() {
       call.session->tenant_metrics->queue_depth.Add(-1);
       call.session->tenant_metrics->queue_wait.Observe(start - call.arrived);
     }
-    BatchRow row = {.session = call.session->cache.get(), .want = Want::kLast, .measure = IsMeasured(*call.session)};
+    BatchRow row = {.session = call.session->cache.get(),
+                    .want = Want::kLast,
+                    .measure = IsMeasured(*call.session),
+                    .list_victims = watchers_.WantVictims(*call.session)};
     const bool is_block = planned.phase == StepPhase::kPrefill;
     if (!(is_block ? PrepareBlock(call, planned.tokens, row) : PrepareToken(call, row))) continue;
     (is_block ? prompt_tokens : decode_tokens) += planned.tokens;
-    batch_.push_back(row);
+    batch_.push_back(std::move(row));
     batch_calls_.push_back(&call);
   }
   if (!batch_.empty()) engine_.Run(batch_);
@@ -197,6 +200,11 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
   call.evicted += row.evicted;
   CountEviction(session, row.evicted, row.evicted_slots);
   if (row.evicted > 0) {
+    const bool is_block = call.prompt_done < static_cast<int32_t>(call.request.prompt.size());
+    TellRow(session, row,
+            row.prompt_ends ? EvictionCause::kPromptEnd
+            : is_block      ? EvictionCause::kPrefill
+                            : EvictionCause::kDecode);
     ++session.evicting_steps;
     if (row.measure) {
       session.policy_metrics->mass.Observe(row.loss.mass);

@@ -10,6 +10,7 @@
 #include "server/convert.h"
 #include "server/plan_eviction.h"
 #include "server/reply.h"
+#include "server/watch_stream.h"
 
 namespace ebb {
 namespace {
@@ -218,6 +219,26 @@ grpc::ServerUnaryReactor* EvictionService::DescribeCache(grpc::CallbackServerCon
         response->set_heads(static_cast<uint32_t>(model.kv_heads));
         return FillDescription(cache, static_cast<int32_t>(stride), *response);
       });
+}
+
+grpc::ServerWriteReactor<v1::WatchEvictionsResponse>* EvictionService::WatchEvictions(
+    grpc::CallbackServerContext* context, const v1::WatchEvictionsRequest* request) {
+  auto* stream = new WatchStream(parts_, *context);
+  const auto watch = [&]() -> absl::StatusOr<WatchRequest> {
+    WatchRequest of = {.list_victims = request->list_victims()};
+    EBB_ASSIGN(of.tenant, stream->rpc().tenant());
+    if (!request->session().empty()) {
+      EBB_ASSIGN(of.session, SessionIdFrom(request->session(), "session"));
+    }
+    const uint32_t every = request->has_every() ? request->every() : 1;
+    if (every < 1 || every > kStrideMax) {
+      return RefuseField("OUT_OF_RANGE", "every", absl::StrFormat("%d is not in [1, %d]", every, kStrideMax));
+    }
+    of.every = static_cast<int32_t>(every);
+    return of;
+  }();
+  stream->Start(watch);
+  return stream;
 }
 
 grpc::ServerUnaryReactor* EvictionService::PlanEviction(grpc::CallbackServerContext* context,

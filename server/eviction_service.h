@@ -19,6 +19,8 @@ class EvictionService final : public v1::EvictionService::CallbackService {
                                   v1::EvictResponse* response) override;
   grpc::ServerUnaryReactor* DescribeCache(grpc::CallbackServerContext* context, const v1::DescribeCacheRequest* request,
                                           v1::DescribeCacheResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchEvictionsResponse>* WatchEvictions(
+      grpc::CallbackServerContext* context, const v1::WatchEvictionsRequest* request) override;
   grpc::ServerUnaryReactor* PlanEviction(grpc::CallbackServerContext* context, const v1::PlanEvictionRequest* request,
                                          v1::PlanEvictionResponse* response) override;
 

@@ -70,11 +70,13 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   options.work = {.step_rows_max = static_cast<int32_t>(config.scheduling().rows_max()),
                   .queue_max = static_cast<int32_t>(config.scheduling().queue_max()),
                   .sessions_max = static_cast<int32_t>(config.cache().sessions_max()),
+                  .watchers_max = static_cast<int32_t>(config.server().watchers_max()),
                   .reader_patience = ToDuration(config.server().reader_patience()),
                   .measure_every = static_cast<int32_t>(config.quality().measure_every())};
   for (const auto& [name, tenant] : config.tenants()) {
     options.work.tenants[name] = {.weight = static_cast<int32_t>(tenant.weight()),
-                                  .sessions_max = static_cast<int32_t>(tenant.sessions_max())};
+                                  .sessions_max = static_cast<int32_t>(tenant.sessions_max()),
+                                  .watchers_max = static_cast<int32_t>(tenant.watchers_max())};
   }
   return options;
 }

@@ -97,6 +97,12 @@ const std::vector<MetricRow>& Table() {
        "Share of the newest token's attention that left with the tokens evicted in one step: mean over a session's lanes, of every quality.measure_every-th step of a session that evicts."},
       {"ebb_eviction_output_error", kH, "ratio", {"policy"}, kLosses,
        "How far the newest token's attention output moved by the same evictions, |X - X'| / |X|: mean over a session's lanes."},
+      {"ebb_watchers", kG, "calls", {"tenant"}, {},
+       "WatchEvictions calls that run."},
+      {"ebb_watch_events_total", kC, "events", {"tenant"}, {},
+       "Evictions told to watchers, once for each."},
+      {"ebb_watch_events_lost_total", kC, "events", {"tenant"}, {},
+       "Evictions that a watcher lost because it read too slowly."},
       {"ebb_nan_scores_total", kC, "scores", {"policy"}, {},
        "Keep scores that were not a number; such a token leaves first."},
       {"ebb_cache_slots", kG, "slots", {"state"}, {},
@@ -222,7 +228,10 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
           .prompt_tokens = set_["ebb_prompt_tokens_total"].counter({label}),
           .completion_tokens = set_["ebb_completion_tokens_total"].counter({label}),
           .sessions = set_["ebb_sessions"].gauge({label}),
-          .queue_depth = set_["ebb_queue_depth"].gauge({label})};
+          .queue_depth = set_["ebb_queue_depth"].gauge({label}),
+          .watchers = set_["ebb_watchers"].gauge({label}),
+          .watch_events = set_["ebb_watch_events_total"].counter({label}),
+          .watch_events_lost = set_["ebb_watch_events_lost_total"].counter({label})};
 }
 
 const TenantMetrics& Metrics::tenant(std::string_view name) {

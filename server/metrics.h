@@ -53,6 +53,9 @@ struct TenantMetrics {
   Counter& completion_tokens;
   Gauge& sessions;     // open ones: Add(1), Add(-1)
   Gauge& queue_depth;  // admitted requests that have not run a row: likewise
+  Gauge& watchers;     // WatchEvictions calls: likewise
+  Counter& watch_events;
+  Counter& watch_events_lost;
 };
 
 struct PolicyMetrics {

@@ -97,6 +97,30 @@ void AppendObservations(const Needs& needs, v1::ScorerDescription& scorer) {
   if (needs.window_rows > 0) scorer.add_observations("window");
 }
 
+v1::LaneVictims VictimsProto(const LaneVictims& victims) {
+  v1::LaneVictims proto;
+  proto.set_layer(static_cast<uint32_t>(victims.layer));
+  proto.set_head(static_cast<uint32_t>(victims.head));
+  proto.mutable_tokens()->Add(victims.tokens.begin(), victims.tokens.end());
+  return proto;
+}
+
+v1::EvictionCause CauseProto(EvictionCause cause) {
+  switch (cause) {
+    case EvictionCause::kDecode:
+      return v1::EVICTION_CAUSE_DECODE;
+    case EvictionCause::kPrefill:
+      return v1::EVICTION_CAUSE_PREFILL;
+    case EvictionCause::kPromptEnd:
+      return v1::EVICTION_CAUSE_PROMPT_END;
+    case EvictionCause::kEvict:
+      return v1::EVICTION_CAUSE_EVICT;
+    case EvictionCause::kSetPolicy:
+      return v1::EVICTION_CAUSE_SET_POLICY;
+  }
+  return v1::EVICTION_CAUSE_UNSPECIFIED;
+}
+
 }  // namespace
 
 google::protobuf::Duration DurationProto(absl::Duration duration) {
@@ -284,11 +308,30 @@ v1::EvictResponse EvictProto(const EvictOutcome& outcome, bool with_victims) {
   proto.set_attention_mass(outcome.report.loss.mass);
   proto.set_output_error(outcome.report.loss.error);
   if (!with_victims) return proto;
-  for (const LaneVictims& victims : outcome.report.victims) {
-    v1::LaneVictims& lane = *proto.add_victims();
-    lane.set_layer(static_cast<uint32_t>(victims.layer));
-    lane.set_head(static_cast<uint32_t>(victims.head));
-    lane.mutable_tokens()->Add(victims.tokens.begin(), victims.tokens.end());
+  for (const LaneVictims& lane : outcome.report.victims) *proto.add_victims() = VictimsProto(lane);
+  return proto;
+}
+
+v1::Eviction EvictionProto(const EvictionEvent& event, bool with_victims) {
+  constexpr int64_t kListedMax = 1 << 14;
+  v1::Eviction proto;
+  *proto.mutable_time() = TimestampProto(event.time);
+  proto.set_session("sessions/" + std::string(event.session));
+  proto.set_policy(std::string(event.policy));
+  proto.set_cause(CauseProto(event.cause));
+  proto.set_session_tokens(static_cast<uint64_t>(event.session_tokens));
+  proto.set_length_before(static_cast<uint32_t>(event.length_before));
+  proto.set_length_after(static_cast<uint32_t>(event.length_after));
+  proto.set_evicted_tokens(static_cast<uint32_t>(event.evicted));
+  proto.set_slots_evicted(static_cast<uint64_t>(event.evicted_slots));
+  if (event.loss != nullptr) {
+    proto.set_attention_mass(event.loss->mass);
+    proto.set_output_error(event.loss->error);
+  }
+  proto.set_generation(event.generation);
+  if (!with_victims || event.evicted_slots > kListedMax) return proto;
+  for (const LaneVictims& lane : event.victims) {
+    if (!lane.tokens.empty()) *proto.add_victims() = VictimsProto(lane);
   }
   return proto;
 }

@@ -14,6 +14,7 @@
 #include "policies/spec.h"
 #include "server/call.h"
 #include "server/dispatcher.h"
+#include "server/watchers.h"
 
 namespace ebb {
 
@@ -35,6 +36,8 @@ v1::PolicyChange PolicyChangeProto(const PolicyOutcome& outcome, bool dry_run);
 v1::PolicyRefusal PolicyRefusalProto(const absl::Status& status);
 // `with_victims`: who they were, too.
 v1::EvictResponse EvictProto(const EvictOutcome& outcome, bool with_victims);
+// `with_victims`: who left, too, unless they are too many for one message.
+v1::Eviction EvictionProto(const EvictionEvent& event, bool with_victims);
 // Every `stride`-th entry of each lane, from the first.
 v1::LaneDescription LaneProto(const LaneReport& lane, int32_t stride);
 // `defaults` are the scorer's, for the model's trained context.

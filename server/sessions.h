@@ -30,7 +30,8 @@ namespace ebb {
 // What a tenant may have; configuration.
 struct TenantLimits {
   int32_t weight = 1;
-  int32_t sessions_max = 0;  // 0: no limit of its own
+  int32_t sessions_max = 0;   // 0: no limit of its own
+  int32_t watchers_max = 16;  // likewise
 };
 
 // A session that is being served.

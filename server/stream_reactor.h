@@ -48,6 +48,13 @@ class StreamReactor : public grpc::ServerWriteReactor<Message> {
     return Reader::kReady;
   }
 
+  // The worker's thread. False: Push would make it full, or more than full, or nobody reads any more; only who may lose
+  // a message asks.
+  bool HasRoom() {
+    const std::lock_guard lock(mutex_);
+    return !broken_ && (!writing_ || waiting_.size() < capacity_);
+  }
+
   // The worker's thread, once, and its last call. The stream ends with `status` after what waits; with `discard`, after
   // what is on its way.
   void Close(const grpc::Status& status, bool discard) {

@@ -36,6 +36,17 @@ void Worker::ReaderReady(CallId id) {
   mailbox_.Post([id](Dispatcher& dispatcher) { dispatcher.ReaderReady(id); });
 }
 
+void Worker::Watch(CallId id, WatchRequest request, EvictionWatcher& watcher) {
+  Message message = [id, &watcher, watch = std::move(request)](Dispatcher& dispatcher) {
+    dispatcher.Watch(id, watch, watcher);
+  };
+  if (!mailbox_.Offer(std::move(message))) watcher.End(QueueFull());
+}
+
+void Worker::Unwatch(CallId id) {
+  mailbox_.Post([id](Dispatcher& dispatcher) { dispatcher.Unwatch(id); });
+}
+
 void Worker::Drain(absl::Duration patience) {
   mailbox_.Post([this, until = Now() + patience](Dispatcher& dispatcher) {
     draining_ = true;
@@ -50,7 +61,10 @@ void Worker::Loop() {
     messages.clear();  // with what they hold
     dispatcher_.Settle();
     if (dispatcher_.has_step()) dispatcher_.RunStep();
-    if (draining_ && dispatcher_.idle() && !idle_.HasBeenNotified()) idle_.Notify();
+    if (draining_ && dispatcher_.idle() && !idle_.HasBeenNotified()) {
+      dispatcher_.EndWatches();
+      idle_.Notify();
+    }
   }
 }
 

@@ -73,6 +73,10 @@ class Worker {
   void Cancel(CallId id);
   void ReaderReady(CallId id);
 
+  // Any thread. As Start and Cancel, of Dispatcher::Watch.
+  void Watch(CallId id, WatchRequest request, EvictionWatcher& watcher);
+  void Unwatch(CallId id);
+
   // Any thread. From now on nothing new is taken; calls that run end on their own or after `patience`. Once.
   void Drain(absl::Duration patience);
   // Waits until a drained worker has no call left.

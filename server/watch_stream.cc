@@ -1,0 +1,44 @@
+#include "server/watch_stream.h"
+
+#include <utility>
+
+#include "server/reply.h"
+
+namespace ebb {
+
+WatchStream::WatchStream(const ServiceParts& parts, const grpc::CallbackServerContext& context)
+    : StreamReactor(parts.stream_buffer),
+      parts_(parts),
+      id_(parts.worker.NewCallId()),
+      rpc_(parts, "EvictionService/WatchEvictions", context) {
+  parts_.streams.Add();
+}
+
+void WatchStream::Start(const absl::StatusOr<WatchRequest>& request) {
+  if (!request.ok()) return End(request.status());
+  parts_.worker.Watch(id_, *request, *this);
+}
+
+bool WatchStream::OnEviction(const EvictionEvent& event, bool with_victims) {
+  if (!HasRoom()) {
+    ++lost_;
+    return false;
+  }
+  v1::WatchEvictionsResponse message;
+  message.set_events_lost(std::exchange(lost_, 0));
+  *message.mutable_eviction() = EvictionProto(event, with_victims);
+  Push(std::move(message));
+  return true;
+}
+
+// One message more than there is room for: nobody else would say what was lost at last.
+void WatchStream::End(const absl::Status& status) {
+  if (lost_ > 0) {
+    v1::WatchEvictionsResponse message;
+    message.set_events_lost(lost_);
+    Push(std::move(message));
+  }
+  Close(rpc_.Finish(status), false);
+}
+
+}  // namespace ebb
