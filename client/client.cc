@@ -161,4 +161,11 @@ grpc::Status Client::Generate(const v1::GenerateRequest& request, const OnMessag
                 cancellation);
 }
 
+grpc::Status Client::WatchEvictions(const v1::WatchEvictionsRequest& request,
+                                    const OnMessage<v1::WatchEvictionsResponse>& on_message,
+                                    Cancellation* cancellation) {
+  return Stream([&](grpc::ClientContext* context) { return eviction_->WatchEvictions(context, request); }, on_message,
+                cancellation);
+}
+
 }  // namespace ebb::client

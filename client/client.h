@@ -82,6 +82,9 @@ class Client {
                       Cancellation* cancellation = nullptr);
   grpc::Status Generate(const v1::GenerateRequest& request, const OnMessage<v1::GenerateResponse>& on_message,
                         Cancellation* cancellation = nullptr);
+  grpc::Status WatchEvictions(const v1::WatchEvictionsRequest& request,
+                              const OnMessage<v1::WatchEvictionsResponse>& on_message,
+                              Cancellation* cancellation = nullptr);
 
  private:
   template <typename Request, typename Response, typename Stub>

@@ -61,6 +61,7 @@ void AddSessions(CLI::App& app, Shell& shell);
 void AddCache(CLI::App& app, Shell& shell);
 void AddEvict(CLI::App& app, Shell& shell);
 void AddPolicy(CLI::App& app, Shell& shell);
+void AddWatch(CLI::App& app, Shell& shell);
 void AddDemo(CLI::App& app, Shell& shell);
 
 }  // namespace ebb::cli

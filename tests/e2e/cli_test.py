@@ -55,6 +55,10 @@ class CommandLine(unittest.TestCase):
     def ebb(self, *args, **options):
         return self.server.ebb(*args, **options)
 
+    def metrics(self):
+        with urllib.request.urlopen(f"http://{self.server.http}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
     def test_health_says_serving(self):
         self.assertEqual(self.ebb("health").strip(), "SERVING")
         self.assertEqual(json.loads(self.ebb("health", "ebb.v1.InferenceService", "--json")), {"status": "SERVING"})
@@ -147,6 +151,27 @@ class CommandLine(unittest.TestCase):
             self.ebb("policy", "set", "swap", "--policy=knorm", f"--param={wrong}", check=2)
             self.assertIn("--param", self.server.stderr)
         self.ebb("sessions", "delete", "swap")
+
+    def test_watch_tells_what_leaves_until_it_has_told_enough(self):
+        self.ebb("sessions", "create", "watched", "--policy=h2o", "--budget=96")
+        watch = [BIN / "ebb", "--addr", self.server.addr, "watch", "--session=watched"]
+        with subprocess.Popen([*watch, "--count=20", "--victims", "--json"], stdout=subprocess.PIPE, text=True) as watching, \
+                subprocess.Popen([*watch, "--count=20"], stdout=subprocess.PIPE, text=True) as reading:
+            while 'ebb_watchers{tenant="default"} 2' not in self.metrics():
+                continue
+            self.ebb("generate", "--session=watched", "It was a dark and stormy night", "--max-tokens=150", "--ignore-eos")
+            told, shown = lines(watching.communicate()[0]), reading.communicate()[0].splitlines()
+        self.assertEqual((watching.returncode, reading.returncode), (0, 0))
+        self.assertEqual(len(told), 20)
+        for event in told:
+            self.assertEqual(event["eviction"]["session"], "sessions/watched")
+            self.assertEqual(event["eviction"]["cause"], "EVICTION_CAUSE_DECODE")
+            self.assertEqual(len(event["eviction"]["victims"][0]["tokens"]), 1)
+        self.assertEqual(len(shown), 20)
+        self.assertRegex(shown[0], r"sessions/watched  h2o  decode +97 tokens  97 -> 96 per lane, \d+ slots  0\.\d{4} of the attention")
+        self.ebb("watch", "--session=nobody", check=1)
+        self.ebb("watch", "--every=0", check=1)
+        self.ebb("sessions", "delete", "watched")
 
     def test_policy_list_names_papers(self):
         scorers = {s["name"]: s for s in lines(self.ebb("policy", "list", "--json"))}
