@@ -62,7 +62,7 @@ void AddBudgetOption(CLI::App& command, std::vector<int32_t>& budgets) {
 }
 
 void AddGridOptions(CLI::App& command, Grid& grid, CacheFlags cache) {
-  const bool every = grid.policies == EveryPolicy();
+  const bool every = grid.policies.size() >= EveryPolicy().size();
   CLI::Option* const policies = command
                                     .add_option("--policies,--policy", grid.policies,
                                                 PolicyHelp() + (every ? "; default: every scorer and modifier" : ""))

@@ -46,6 +46,7 @@ void AddAgree(CLI::App& app, Lab& lab);
 void AddCases(CLI::App& app, Lab& lab);
 void AddRecall(CLI::App& app, Lab& lab);
 void AddOuterr(CLI::App& app, Lab& lab);
+void AddCompare(CLI::App& app, Lab& lab);
 void AddGolden(CLI::App& app, Lab& lab);
 void AddTokenize(CLI::App& app, Lab& lab);
 

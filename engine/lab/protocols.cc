@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/lab/lab.h"
 #include "engine/lab/statistics.h"
+#include "engine/lab/table.h"
 #include "policies/check.h"
 #include "policies/registry.h"
 #include "policies/status.h"
@@ -161,9 +162,7 @@ absl::Status CheckPromptCount(int32_t prompts, const std::string& path, const Ca
 }
 
 std::string Share(int64_t right, int64_t cases) {
-  const Interval interval = Wilson(right, cases);
-  return absl::StrFormat("%.2f [%.2f, %.2f]", static_cast<double>(right) / static_cast<double>(cases), interval.low,
-                         interval.high);
+  return WithInterval(static_cast<double>(right) / static_cast<double>(cases), Wilson(right, cases), 2);
 }
 
 PolicySpec UnderProtocol(const PolicySpec& spec, Protocol protocol) {

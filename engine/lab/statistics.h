@@ -16,6 +16,7 @@ struct Interval {
   double low = 0;
   double high = 1;
 
+  bool operator==(const Interval&) const = default;
   bool Overlaps(const Interval& other) const { return low <= other.high && other.low <= high; }
 };
 

@@ -60,6 +60,12 @@ std::string PlusMinus(const Mean& mean, int digits) {
   return absl::StrFormat("%.*f +- %.*f", digits, mean.value, digits, mean.half_width);
 }
 
+std::string WithInterval(double value, const Interval& interval, int digits) {
+  const std::string text = absl::StrFormat("%.*f", digits, value);
+  if (!std::isfinite(interval.low) || !std::isfinite(interval.high)) return text;
+  return absl::StrFormat("%s [%.*f, %.*f]", text, digits, interval.low, digits, interval.high);
+}
+
 void AddTableOptions(CLI::App& command, TableForm& form) {
   CLI::Option* const csv = command.add_flag_callback(
       "--csv", [&form] { form = TableForm::kCsv; }, "Print CSV");

@@ -25,6 +25,9 @@ std::string Format(const Table& table, TableForm form);
 // "0.0550 +- 0.0080", or "0.0550" where the interval is not known.
 std::string PlusMinus(const Mean& mean, int digits);
 
+// "0.42 [0.29, 0.56]", or "0.42" where the interval is not known.
+std::string WithInterval(double value, const Interval& interval, int digits);
+
 // --csv and --markdown, which exclude each other.
 void AddTableOptions(CLI::App& command, TableForm& form);
 

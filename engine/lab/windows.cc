@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/lab/lab.h"
 #include "engine/lab/protocols.h"
+#include "engine/lab/table.h"
 #include "engine/sampler.h"
 #include "policies/check.h"
 #include "policies/status.h"
@@ -202,10 +203,9 @@ Mean ErrorOf(std::span<const WindowResult> results) {
 }
 
 std::string Perplexity(const Mean& loss) {
-  const std::string value = absl::StrFormat("%.2f", std::exp(loss.value));
-  if (!std::isfinite(loss.half_width)) return value;
-  return absl::StrFormat("%s [%.2f, %.2f]", value, std::exp(loss.value - loss.half_width),
-                         std::exp(loss.value + loss.half_width));
+  const Interval interval = {.low = std::exp(loss.value - loss.half_width),
+                             .high = std::exp(loss.value + loss.half_width)};
+  return WithInterval(std::exp(loss.value), interval, 2);
 }
 
 void AddTextOptions(CLI::App& command, TextWindows& text) {
