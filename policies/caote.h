@@ -25,9 +25,13 @@ enum class CaoteForm { kExact, kFast };
 
 // Working memory; keeps its capacity.
 struct CaoteScratch {
-  std::vector<float> output = {};  // [head_dim]
-  std::vector<float> center = {};  // [head_dim] what values are compared with
-  std::vector<float> kept = {};    // [n]
+  std::vector<float> output = {};    // [head_dim]
+  std::vector<float> center = {};    // [head_dim] what values are compared with
+  std::vector<float> share = {};     // [n]
+  std::vector<float> distance = {};  // [n]
+
+  // Room for a lane of `slots`, so that working on it allocates nothing.
+  void Reserve(int32_t slots, int32_t head_dim);
 };
 
 // Turns `keep` [n], attention received and >= 0, into c [n], in place; entries of free slots are ignored and become 0.

@@ -6,6 +6,8 @@
 
 #include "policies/check.h"
 #include "policies/geometry.h"
+#include "policies/rows.h"
+#include "policies/wide.h"
 
 namespace ebb {
 namespace {
@@ -24,6 +26,11 @@ int64_t CovarianceFloats(Covariance form, int64_t d) {
 // row.
 int64_t HeadFloats(Covariance form, int64_t d) { return 1 + d + CovarianceFloats(form, d); }
 
+// covariance [n] moves by `share` towards by_a * (q[b] - mean[b]).
+EBB_WIDE void MoveTowards(const float* q, const float* mean, int64_t n, float by_a, float share, float* covariance) {
+  for (int64_t b = 0; b < n; ++b) covariance[b] += share * (by_a * (q[b] - mean[b]) - covariance[b]);
+}
+
 // Adds one query by Welford's recurrence, which keeps what it keeps as averages: count may grow without them growing.
 void AddQuery(Covariance form, std::span<const float> q, std::span<float> head) {
   const size_t d = q.size();
@@ -33,23 +40,32 @@ void AddQuery(Covariance form, std::span<const float> q, std::span<float> head) 
   // With the old mean, (q - mean)(q - mean)' (1 - share) is what one query adds.
   for (size_t a = 0; a < d && form != Covariance::kNone; ++a) {
     const float by_a = (q[a] - mean[a]) * (1 - share);
-    const size_t end = form == Covariance::kDiagonal ? a + 1 : d;
-    for (size_t b = a; b < end; ++b, ++covariance) *covariance += share * (by_a * (q[b] - mean[b]) - *covariance);
+    const size_t row = form == Covariance::kDiagonal ? 1 : d - a;
+    MoveTowards(&q[a], &mean[a], static_cast<int64_t>(row), by_a, share, covariance);
+    covariance += row;
   }
   for (size_t a = 0; a < d; ++a) mean[a] += share * (q[a] - mean[a]);
 }
 
-// m.u / sqrt(d) + u' S u / (2 d).
-double Exponent(Covariance form, std::span<const float> head, std::span<const double> u) {
+// The upper triangle `rows` of a symmetric matrix, as all of it [d, d].
+void Unfold(std::span<const float> rows, size_t d, std::vector<double>& all) {
+  all.resize(d * d);
+  for (size_t a = 0; a < d; ++a) {
+    for (size_t b = a; b < d; ++b) all[a * d + b] = all[b * d + a] = rows[b - a];
+    rows = rows.subspan(d - a);
+  }
+}
+
+// m.u / sqrt(d) + u' S u / (2 d); `all` is S where the form is kFull.
+double Exponent(Covariance form, std::span<const float> head, std::span<const double> all, std::span<const double> u) {
   const size_t d = u.size();
   const double linear = Dot(head.subspan(1, d), u) / std::sqrt(static_cast<double>(d));
   if (form == Covariance::kNone) return linear;
-  std::span<const float> row = head.subspan(1 + d);
   double square = 0;
-  for (size_t a = 0; a < d; ++a) {
-    square += u[a] * u[a] * row[0];
-    if (form == Covariance::kFull) square += 2 * u[a] * Dot(row.subspan(1, d - a - 1), u.subspan(a + 1));
-    row = row.subspan(form == Covariance::kFull ? d - a : 1);
+  if (form == Covariance::kFull) {
+    square = QuadraticForm(all, u);
+  } else {
+    for (size_t a = 0; a < d; ++a) square += u[a] * u[a] * head[1 + d + a];
   }
   return linear + square / (2 * static_cast<double>(d));
 }
@@ -144,13 +160,20 @@ class ExpectedAttention final : public Scorer {
     thread_local std::vector<double> lengths;
     thread_local std::vector<double> u;
     MeanLengths(rope, options_.future, lengths);
+    const size_t heads = statistics.size() / floats;
+    thread_local std::vector<std::vector<double>> covariances;  // [heads] of kFull
+    covariances.resize(std::max(covariances.size(), heads));
+    for (size_t h = 0; h < heads && options_.covariance == Covariance::kFull; ++h) {
+      Unfold(statistics.subspan(h * floats + 1 + d, floats - 1 - d), d, covariances[h]);
+    }
     for (size_t slot = 0; slot < n; ++slot) {
       if (lane.token[slot] < 0) continue;
       const std::span<const float> key = keys.subspan(slot * d, d);
       u.assign(key.begin(), key.end());
       Turn(rope, lane.position[slot] - middle, lengths, u);
-      for (size_t h = 0; h < statistics.size() / floats; ++h) {
-        exponents[h * n + slot] = Exponent(options_.covariance, statistics.subspan(h * floats, floats), u);
+      for (size_t h = 0; h < heads; ++h) {
+        exponents[h * n + slot] =
+            Exponent(options_.covariance, statistics.subspan(h * floats, floats), covariances[h], u);
       }
     }
   }

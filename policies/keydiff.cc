@@ -5,6 +5,8 @@
 
 #include "policies/check.h"
 #include "policies/geometry.h"
+#include "policies/rows.h"
+#include "policies/wide.h"
 
 namespace ebb {
 namespace {
@@ -13,6 +15,11 @@ namespace {
 // within float64's 53 bits.
 constexpr double kRounding = 0x1.8p24;
 
+// sum [d] += the row's entries, each times `scale` and rounded.
+EBB_WIDE void AddRounded(const float* row, double scale, int64_t d, double* sum) {
+  for (int64_t c = 0; c < d; ++c) sum[c] += (row[c] * scale + kRounding) - kRounding;
+}
+
 class Keydiff final : public Scorer {
  public:
   Needs needs() const override { return {.memory = true}; }
@@ -20,26 +27,26 @@ class Keydiff final : public Scorer {
   void Score(const LaneView& lane, const ScorerState& /*state*/, std::span<float> keep) const override {
     EBB_CHECK(lane.memory != nullptr);
     EBB_CHECK(keep.size() == lane.token.size());
-    const auto d = static_cast<size_t>(lane.memory->head_dim());
-    const std::span<const float> keys = lane.memory->Keys(0, static_cast<int32_t>(keep.size()));
+    const int32_t d = lane.memory->head_dim();
+    const RowsView keys = {.at = lane.memory->Keys(0, static_cast<int32_t>(keep.size())), .d = d};
     // They keep their capacity, so that a steady step allocates nothing.
     thread_local std::vector<double> sum;      // [d] of the unit keys; its direction is the mean's
     thread_local std::vector<double> inverse;  // [n] 1 / |k|, 0 where that is no number
+    thread_local std::vector<double> product;  // [n] with the sum
     sum.assign(d, 0.0);
-    inverse.assign(keep.size(), 0.0);
+    inverse.resize(keep.size());
+    product.resize(keep.size());
+    Lengths(keys, inverse);
     for (size_t slot = 0; slot < keep.size(); ++slot) {
-      if (lane.token[slot] < 0) continue;
-      const std::span<const float> key = keys.subspan(slot * d, d);
-      const double length = Length(key);
-      if (!(length > 0) || std::isinf(length)) continue;
-      inverse[slot] = 1 / length;
-      for (size_t c = 0; c < d; ++c) sum[c] += (key[c] * inverse[slot] + kRounding) - kRounding;
+      const double length = inverse[slot];
+      inverse[slot] = lane.token[slot] >= 0 && length > 0 && !std::isinf(length) ? 1 / length : 0;
+      if (inverse[slot] > 0) AddRounded(keys[static_cast<int64_t>(slot)], inverse[slot], d, sum.data());
     }
     const double length = Length(std::span<const double>(sum));
     const double scale = length > 0 ? 1 / length : 0;
+    Products(keys, sum, product);
     for (size_t slot = 0; slot < keep.size(); ++slot) {
-      const double product = Dot(keys.subspan(slot * d, d), std::span<const double>(sum));
-      keep[slot] = static_cast<float>(-product * inverse[slot] * scale);
+      keep[slot] = static_cast<float>(-product[slot] * inverse[slot] * scale);
     }
   }
 };

@@ -79,7 +79,7 @@ void RankUnion(const ValidSpec& policy, std::span<const Track> tracks, RankScrat
 
 }  // namespace
 
-void RankScratch::Reserve(int32_t slots) {
+void RankScratch::Reserve(int32_t slots, int32_t head_dim) {
   const auto size = static_cast<size_t>(slots);
   one.reserve(size);
   lane.reserve(size);
@@ -89,6 +89,7 @@ void RankScratch::Reserve(int32_t slots) {
   select.turns.reserve(size);
   by_age.reserve(size);
   spare.reserve(size);
+  caote.Reserve(slots, head_dim);
 }
 
 void Rank(const ValidSpec& policy, std::span<const Track> tracks, RankScratch& scratch, std::span<float> keep) {

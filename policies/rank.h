@@ -22,8 +22,8 @@ struct Track {
 
 // Working memory; keeps its capacity.
 struct RankScratch {
-  // Room for lanes of `slots` slots, so that ranking them allocates nothing.
-  void Reserve(int32_t slots);
+  // Room for lanes of `slots` slots and values of `head_dim`, so that ranking them allocates nothing.
+  void Reserve(int32_t slots, int32_t head_dim);
 
   std::vector<float> one = {};       // [n] of one track
   std::vector<float> lane = {};      // [n] of one KV head

@@ -27,6 +27,9 @@ struct SelectScratch {
 absl::Status SelectVictims(const LaneView& lane, std::span<const float> keep, int32_t count, SelectScratch& scratch,
                            std::vector<int32_t>& victims);
 
+// Live slots whose keep score is not a number.
+int64_t CountNan(std::span<const int32_t> token, std::span<const float> keep);
+
 }  // namespace ebb
 
 #endif  // EBB_POLICIES_SELECT_H_

@@ -1,7 +1,6 @@
 #include "engine/cache/evictor.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "policies/check.h"
 
@@ -14,7 +13,7 @@ void EvictScratch::Reserve(const Candidates& from) {
   select.turns.reserve(size);
   keep.reserve(size);
   victims.reserve(size);
-  rank.Reserve(slots);
+  rank.Reserve(slots, from.cache->shape().format.head_dim);
   tracks.reserve(from.slots().state_shape().tracks);
   const auto lanes = static_cast<size_t>(from.cache->lanes_of_map());
   if (readers.size() < lanes) readers.resize(lanes);
@@ -62,10 +61,7 @@ Evicted ChooseDue(const Candidates& from, int32_t count, EvictScratch& scratch) 
   Evicted evicted = {.tokens = count};
   const absl::Status chosen = ChooseVictims(from, count, scratch);
   EBB_CHECK(chosen.ok());
-  const SlotMap& slots = from.slots();
-  for (int32_t slot = 0; slot < slots.end(); ++slot) {
-    if (slots.token()[slot] >= 0 && std::isnan(scratch.keep[slot])) ++evicted.nan_scores;
-  }
+  evicted.nan_scores = CountNan(from.slots().token(), scratch.keep);
   return evicted;
 }
 
