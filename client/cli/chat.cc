@@ -1,7 +1,8 @@
-// A conversation in the terminal. Lines are edited and remembered by libedit; Ctrl-C cancels the answer, not the
-// program.
+// A conversation in the terminal. Lines are edited and remembered by libedit; Ctrl-C cancels the answer or the line,
+// not the program. However it ends, the lines are kept and a session of its own is deleted.
 
 #include <editline/readline.h>
+#include <google/protobuf/struct.pb.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -27,7 +28,7 @@ constexpr char kHelp[] =
     "  /stats                 what the session's cache holds and has lost\n"
     "  /reset                 forget everything\n"
     "  /help  /quit\n"
-    "  Ctrl-C cancels an answer, Ctrl-D leaves.\n";
+    "  Ctrl-C cancels an answer or a line, Ctrl-D leaves.\n";
 
 struct Flags {
   std::string session, system;
@@ -67,10 +68,11 @@ class Chat {
     if (terminal) {
       using_history();
       if (!history.empty()) read_history(history.c_str());
-      std::printf("%s  (/help for commands)\n", Styled("2", Summary(session_.policy())).c_str());
+      if (!shell_.json) std::printf("%s  (/help for commands)\n", Styled("2", Summary(session_.policy())).c_str());
     }
+    LineGuard guard;
     std::string line;
-    while (ReadLine(terminal, &line)) {
+    while (ReadLine(terminal, guard, &line)) {
       if (line.empty()) continue;
       if (line == "/quit" || line == "/exit") break;
       if (line.front() == '/') {
@@ -87,8 +89,24 @@ class Chat {
   }
 
  private:
-  bool ReadLine(bool terminal, std::string* line) {
-    if (!terminal) return static_cast<bool>(std::getline(std::cin, *line));
+  // False when no line comes any more. Ctrl-C in a terminal gives an empty one; any other signal is the last.
+  bool ReadLine(bool terminal, LineGuard& guard, std::string* line) {
+    std::fflush(stdout);
+    bool read = false;
+    int signal = guard.TakeSignal();
+    if (signal == 0) {
+      read = terminal ? EditLine(line) : static_cast<bool>(std::getline(std::cin, *line));
+      signal = guard.TakeSignal();
+    }
+    if (signal == 0) return read;
+    line->clear();
+    if (terminal) std::printf("\n");
+    if (terminal && signal == SIGINT) return true;
+    shell_.exit_code = kInterrupted;
+    return false;
+  }
+
+  bool EditLine(std::string* line) {
     char* typed = readline("> ");
     if (typed == nullptr) return false;
     *line = typed;
@@ -145,7 +163,7 @@ class Chat {
       shell_.Check(status);
       return;
     }
-    if (cancelled) std::printf("%s\n", Styled("2", "(cancelled)").c_str());
+    if (cancelled) Tell("cancelled", Styled("2", "(cancelled)"));
   }
 
   void Command(const std::string& line) {
@@ -156,25 +174,39 @@ class Chat {
     if (verb == "/stats") {
       Stats();
     } else if (verb == "/policy" && name.empty()) {
+      if (shell_.json) return shell_.PrintJson(session_.policy());
       std::printf("%s\n", Summary(session_.policy()).c_str());
     } else if (verb == "/policy") {
       SwitchPolicy(name, budget);
     } else if (verb == "/reset") {
       Restart();
     } else if (verb == "/help") {
-      std::printf("%s", kHelp);
+      Tell("help", kHelp);
     } else {
-      std::printf("no such command: %s\n%s", verb.c_str(), kHelp);
+      Mistyped(absl::StrFormat("no such command: %s\n%s", verb, kHelp));
     }
   }
+
+  // A line on stdout, or an object of one field.
+  void Tell(const std::string& field, const std::string& text) {
+    if (!shell_.json) {
+      std::printf("%s%s", text.c_str(), text.ends_with('\n') ? "" : "\n");
+      return;
+    }
+    google::protobuf::Struct row;
+    (*row.mutable_fields())[field].set_string_value(text);
+    shell_.PrintJson(row);
+  }
+
+  // To a person a remark; to a program an error.
+  void Mistyped(const std::string& message) { shell_.json ? shell_.Misused(message) : Tell("", message); }
 
   void SwitchPolicy(const std::string& name, uint32_t budget) {
     const std::vector<std::string> known = ScorerNames();
     if (std::find(known.begin(), known.end(), name) == known.end()) {
       std::string list;
       for (const std::string& scorer : known) list += " " + scorer;
-      std::printf("no such policy: %s; there are%s\n", name.c_str(), list.c_str());
-      return;
+      return Mistyped(absl::StrFormat("no such policy: %s; there are%s", name, list));
     }
     v1::PolicySpec spec;
     SetScorer(spec, name);
@@ -187,6 +219,7 @@ class Chat {
     if (!shell_.Check(client_.SetPolicy(request, &response))) return;
     const v1::PolicyChange& change = response.changes(0);
     *session_.mutable_policy() = change.policy();
+    if (shell_.json) return shell_.PrintJson(change);
     std::printf("%s\n", Styled("2", absl::StrFormat("%s; %u -> %u tokens, %.4f of the attention left",
                                                     Summary(session_.policy()), change.length_before(),
                                                     change.length_after(), change.attention_mass()))
@@ -202,6 +235,7 @@ class Chat {
       client_.DeleteSession(old.name(), &response);
     }
     pending_.clear();
+    if (shell_.json) return shell_.PrintJson(session_);
     std::printf("%s\n", Styled("2", Summary(session_.policy())).c_str());
   }
 

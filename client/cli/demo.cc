@@ -4,6 +4,10 @@
 // under several policies: facts, a question about one of them, a long distraction, the same question again. The
 // question is answered for the first time while the fact is still in the cache; the second time tells what each policy
 // kept. Dialogues and question are those of the model's card (models/MODEL_CARD.md, *again*).
+//
+// With --json one object for the story, one for each policy, and one for the server at the end.
+
+#include <google/protobuf/struct.pb.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -20,6 +24,7 @@
 namespace ebb::cli {
 namespace {
 
+constexpr char kStoryBegins[] = "It was a dark and stormy night, and the old man sat by the fire, thinking of";
 constexpr uint32_t kStoryBudget = 256;
 constexpr uint32_t kStoryTokens = 700;
 constexpr uint32_t kDialogueBudget = 512;
@@ -51,20 +56,34 @@ class Demo {
     for (const char* policy : {"full", "streaming", "h2o"}) {
       Outcome outcome{.policy = policy};
       if (!Ask(outcome)) return;
-      std::printf("  %-10s first time %u of %zu right, asked again %u of %zu   \"%s\"\n", policy, outcome.right_first,
-                  dialogues_.size(), outcome.right_again, dialogues_.size(), outcome.again.c_str());
+      Tell(absl::StrFormat("  %-10s first time %u of %u right, asked again %u of %u   \"%s\"\n", policy,
+                           outcome.right_first, dialogues_.size(), outcome.right_again, dialogues_.size(),
+                           outcome.again));
+      if (shell_.json) PrintRow(outcome);
       outcomes.push_back(outcome);
     }
-    PrintTable(outcomes);
+    if (!shell_.json) PrintTable(outcomes);
     v1::GetStatusResponse status;
     if (!shell_.Check(client_.GetStatus(&status))) return;
-    std::printf("\nthe server holds %s in memory, weights included\n%s\n",
-                Bytes(static_cast<double>(status.work().resident_bytes())).c_str(),
-                Styled("2", absl::StrFormat("done in %.0f s", absl::ToDoubleSeconds(absl::Now() - start))).c_str());
+    const auto resident = static_cast<double>(status.work().resident_bytes());
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    Tell(absl::StrFormat("\nthe server holds %s in memory, weights included\n%s\n", Bytes(resident),
+                         Styled("2", absl::StrFormat("done in %.0f s", seconds))));
+    if (!shell_.json) return;
+    google::protobuf::Struct row;
+    (*row.mutable_fields())["resident_bytes"].set_number_value(resident);
+    (*row.mutable_fields())["seconds"].set_number_value(seconds);
+    shell_.PrintJson(row);
   }
 
  private:
-  void Title(const std::string& text) { std::printf("\n%s\n", Styled("1", text).c_str()); }
+  // For people, at once: a story that stands still would look like a server that does.
+  void Tell(const std::string& text) {
+    if (shell_.json) return;
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+  void Title(const std::string& text) { Tell(absl::StrFormat("\n%s\n", Styled("1", text))); }
 
   bool Open(const std::string& policy, uint32_t budget, v1::Session* session) {
     v1::CreateSessionRequest request;
@@ -82,35 +101,37 @@ class Demo {
                           Summary(session.policy())));
     v1::GenerateRequest request;
     request.set_session(session.name());
-    request.mutable_prompt()->set_text("It was a dark and stormy night, and the old man sat by the fire, thinking of");
+    request.mutable_prompt()->set_text(kStoryBegins);
     request.mutable_sampling()->set_temperature(0.7F);
     request.mutable_sampling()->set_seed(7);
     request.mutable_stopping()->set_max_tokens(kStoryTokens);
     request.mutable_stopping()->set_ignore_eos(true);
-    std::printf("It was a dark and stormy night, and the old man sat by the fire, thinking of");
+    Tell(kStoryBegins);
+    std::string text = kStoryBegins;
     uint32_t written = 0, shown = 0;
     uint64_t evicted = 0;
-    v1::DecodeResponse last;
     const absl::Time start = absl::Now();
+    const auto speed = [&] { return written / absl::ToDoubleSeconds(absl::Now() - start); };
     const grpc::Status status = client_.Generate(request, [&](const v1::GenerateResponse& message) {
       if (!message.has_decode()) return;
       const v1::DecodeResponse& decode = message.decode();
-      std::fwrite(decode.text().data(), 1, decode.text().size(), stdout);
+      Tell(decode.text());
+      text += decode.text();
       written += static_cast<uint32_t>(decode.tokens_size());
       evicted += decode.evicted_tokens();
-      if (decode.has_usage()) last = decode;
       if (written / 100 == shown) return;
       shown = written / 100;
-      std::printf("\n%s\n", Styled("2", absl::StrFormat("    [%u tokens written, %.0f tok/s: cache %u, evicted %u]",
-                                                        written, written / absl::ToDoubleSeconds(absl::Now() - start),
-                                                        decode.cache_length(), evicted))
-                                .c_str());
+      Tell(absl::StrFormat(
+          "\n%s\n", Styled("2", absl::StrFormat("    [%u tokens written, %.0f tok/s: cache %u, evicted %u]", written,
+                                                speed(), decode.cache_length(), evicted))));
     });
+    const double per_second = speed();
     if (!shell_.Check(status) || !shell_.Check(client_.GetSession(session.name(), &session))) return false;
-    std::printf(
+    Tell(absl::StrFormat(
         "\n\nposition %u, cache %u of %u slots per lane, %u evicted, %s of K and V reserved from first token to last\n",
-        static_cast<uint32_t>(last.usage().session_tokens()), session.cache_length(), session.cache_capacity(),
-        static_cast<uint32_t>(session.evicted_tokens()), Bytes(static_cast<double>(session.reserved_bytes())).c_str());
+        session.tokens(), session.cache_length(), session.cache_capacity(), session.evicted_tokens(),
+        Bytes(static_cast<double>(session.reserved_bytes()))));
+    if (shell_.json) PrintStory(session, text, per_second);
     return Close(session.name());
   }
 
@@ -167,11 +188,9 @@ class Demo {
     };
     Title(absl::StrFormat("The same %d dialogues under three policies, a cache of %u where it is bounded",
                           dialogues_.size(), kDialogueBudget));
-    std::printf(
-        "%s\n",
-        Styled("2", "facts, a question, a long distraction, the same question again; the first of them:").c_str());
-    std::printf("user       %s\nassistant  ...\nuser       %s\nassistant  ?\n\n", excerpt(dialogues_[0].first).c_str(),
-                excerpt(dialogues_[0].second).c_str());
+    Tell(Styled("2", "facts, a question, a long distraction, the same question again; the first of them:"));
+    Tell(absl::StrFormat("\nuser       %s\nassistant  ...\nuser       %s\nassistant  ?\n\n",
+                         excerpt(dialogues_[0].first), excerpt(dialogues_[0].second)));
   }
 
   bool Turn(const std::string& session, const std::string& text, std::string* answer) {
@@ -205,6 +224,34 @@ class Demo {
       outcome.bytes = session.used_bytes();
     }
     return true;
+  }
+
+  void PrintStory(const v1::Session& session, const std::string& text, double per_second) {
+    google::protobuf::Struct row;
+    auto& story = *(*row.mutable_fields())["story"].mutable_struct_value()->mutable_fields();
+    story["text"].set_string_value(text);
+    story["tokens_per_second"].set_number_value(per_second);
+    story["position"].set_number_value(static_cast<double>(session.tokens()));
+    story["cache_length"].set_number_value(session.cache_length());
+    story["cache_capacity"].set_number_value(session.cache_capacity());
+    story["evicted_tokens"].set_number_value(static_cast<double>(session.evicted_tokens()));
+    story["reserved_bytes"].set_number_value(static_cast<double>(session.reserved_bytes()));
+    shell_.PrintJson(row);
+  }
+
+  void PrintRow(const Outcome& outcome) {
+    google::protobuf::Struct row;
+    auto& fields = *row.mutable_fields();
+    fields["policy"].set_string_value(outcome.policy);
+    fields["dialogues"].set_number_value(static_cast<double>(dialogues_.size()));
+    fields["right_first"].set_number_value(outcome.right_first);
+    fields["right_again"].set_number_value(outcome.right_again);
+    fields["answer"].set_string_value(outcome.again);
+    fields["position"].set_number_value(static_cast<double>(outcome.tokens));
+    fields["cache_length"].set_number_value(outcome.cache_length);
+    fields["evicted_tokens"].set_number_value(static_cast<double>(outcome.evicted));
+    fields["used_bytes"].set_number_value(static_cast<double>(outcome.bytes));
+    shell_.PrintJson(row);
   }
 
   void PrintTable(const std::vector<Outcome>& outcomes) {

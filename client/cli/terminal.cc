@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -22,6 +21,22 @@ void OnInterrupt(int) {
   const int fd = interrupt_fd.load();
   if (fd >= 0) [[maybe_unused]]
     const ssize_t written = write(fd, &kInterrupt, 1);
+}
+
+std::atomic<int> line_signal = 0;
+
+// One that comes just before the read begins would leave it waiting: the alarm comes again until somebody took note.
+void OnLineSignal(int signal) {
+  if (signal != SIGALRM) line_signal = signal;
+  if (line_signal != 0) alarm(1);
+}
+
+// Without SA_RESTART, which would put the read back to waiting.
+struct sigaction Handled(void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  sigemptyset(&action.sa_mask);
+  return action;
 }
 
 }  // namespace
@@ -57,6 +72,17 @@ void ProgressBar::Clear() {
   drawn_ = false;
 }
 
+LineGuard::LineGuard() {
+  const struct sigaction action = Handled(OnLineSignal);
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &before_[i]);
+}
+
+LineGuard::~LineGuard() {
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+}
+
+int LineGuard::TakeSignal() { return line_signal.exchange(0); }
+
 InterruptGuard::InterruptGuard(client::Cancellation& cancellation) {
   if (pipe(pipe_) != 0) return;  // Ctrl-C then ends the program, as it would without us
   watcher_ = std::thread([this, &cancellation] {
@@ -67,12 +93,13 @@ InterruptGuard::InterruptGuard(client::Cancellation& cancellation) {
     }
   });
   interrupt_fd = pipe_[1];
-  std::signal(SIGINT, OnInterrupt);
+  const struct sigaction action = Handled(OnInterrupt);
+  sigaction(SIGINT, &action, &before_);
 }
 
 InterruptGuard::~InterruptGuard() {
   if (!watcher_.joinable()) return;
-  std::signal(SIGINT, SIG_DFL);
+  sigaction(SIGINT, &before_, nullptr);
   interrupt_fd = -1;
   [[maybe_unused]] const ssize_t written = write(pipe_[1], &kQuit, 1);
   watcher_.join();

@@ -3,6 +3,9 @@
 #ifndef EBB_CLIENT_CLI_TERMINAL_H_
 #define EBB_CLIENT_CLI_TERMINAL_H_
 
+#include <signal.h>
+
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +36,22 @@ class ProgressBar {
   bool drawn_ = false;
 };
 
+// While it lives, Ctrl-C, SIGTERM and a terminal that is closed end the read that waits for a line, not the program.
+// One at a time, on the first thread, which is where the system delivers them.
+class LineGuard {
+ public:
+  LineGuard();
+  ~LineGuard();
+  LineGuard(const LineGuard&) = delete;
+  LineGuard& operator=(const LineGuard&) = delete;
+  // The signal that came since this was last asked, 0 if none did.
+  int TakeSignal();
+
+ private:
+  static constexpr std::array<int, 4> kSignals = {SIGINT, SIGTERM, SIGHUP, SIGALRM};
+  std::array<struct sigaction, kSignals.size()> before_ = {};
+};
+
 // While it lives, Ctrl-C cancels the stream of `cancellation` instead of ending the program. One at a time.
 class InterruptGuard {
  public:
@@ -48,6 +67,7 @@ class InterruptGuard {
   int pipe_[2] = {-1, -1};
   std::atomic<bool> interrupted_ = false;
   std::thread watcher_;
+  struct sigaction before_ = {};
 };
 
 }  // namespace ebb::cli

@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
 """The command line against a real server: every subcommand, its JSON, its exit codes."""
 import datetime
+import fcntl
 import json
+import os
 import pathlib
+import pty
+import select
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 import urllib.request
 import zlib
@@ -40,6 +46,42 @@ def decode_png(data):
             row[i] = (row[i] + (0, a, b, (a + b) // 2, nearest)[line[0]]) & 255
         rows.append([tuple(row[i:i + 3]) for i in range(0, 3 * width, 3)])
     return width, height, rows
+
+
+class TerminalChat:
+    """An `ebb chat` on a terminal of its own, in a with statement."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def __enter__(self):
+        self.home = tempfile.TemporaryDirectory()
+        self.terminal, its = pty.openpty()
+        self.process = subprocess.Popen(
+            [BIN / "ebb", f"--addr={self.server.addr}", "chat", "--policy=h2o", "--budget=128"], stdin=its, stdout=its, stderr=its,
+            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(its, termios.TIOCSCTTY, 0),  # whose Ctrl-C is a signal to it
+            env={**os.environ, "XDG_STATE_HOME": self.home.name, "TERM": "vt100"})
+        os.close(its)
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.terminal)
+        self.home.cleanup()
+
+    def type(self, text):
+        os.write(self.terminal, text.encode())
+
+    def read_until(self, wanted):
+        seen = ""
+        while wanted not in seen:
+            assert select.select([self.terminal], [], [], 60)[0], f"{wanted} does not come after {seen}"
+            seen += os.read(self.terminal, 4096).decode()
+        return seen
+
+    def history(self):
+        return (pathlib.Path(self.home.name) / "ebb" / "chat_history").read_text()
 
 
 class CommandLine(unittest.TestCase):
@@ -186,6 +228,65 @@ class CommandLine(unittest.TestCase):
         self.assertIn("h2o, budget 256", out)
         self.assertIn("streaming, budget 128", out)
         self.assertIn("no such command", out)
+        self.assertEqual(self.ebb("sessions").strip(), "no sessions")
+
+    def test_demo_speaks_json(self):
+        story, full, streaming, h2o, server = lines(self.ebb("demo", "--json", "--dialogues=1"))
+        self.assertEqual((story["story"]["cache_length"], story["story"]["position"] > 700), (256, True))
+        self.assertEqual([row["policy"] for row in (full, streaming, h2o)], ["full", "streaming", "h2o"])
+        self.assertEqual([row["right_first"] for row in (full, streaming, h2o)], [1, 1, 1])
+        self.assertEqual([row["right_again"] for row in (full, streaming, h2o)], [1, 0, 1])
+        self.assertEqual((full["evicted_tokens"], streaming["cache_length"], h2o["cache_length"]), (0, 512, 512))
+        self.assertGreater(server["resident_bytes"], 0)
+
+    def test_chat_speaks_json(self):
+        out = self.ebb("chat", "--json", "--policy=h2o", "--budget=256", "--max-tokens=4", check=2,
+                       stdin="Hello\n/stats\n/policy\n/policy streaming 128\n/policy nonsense\n/help\n/reset\n/nonsense\n/quit\n")
+        objects = lines(out)  # and nothing but objects
+        self.assertEqual(objects[0]["prefill"]["sequence"], "0")
+        stats, policy, change, told, fresh = objects[-5:]
+        self.assertGreater(int(stats["tokens"]), 0)
+        self.assertEqual(policy["trigger"]["budget"], 256)
+        self.assertIn("streaming", change["policy"])
+        self.assertIn("/reset", told["help"])
+        self.assertEqual(fresh["tokens"], "0")
+        errors = [error["error"] for error in lines(self.server.stderr)]
+        self.assertEqual([error["reason"] for error in errors], ["USAGE", "USAGE"])
+        self.assertIn("no such policy: nonsense", errors[0]["message"])
+        self.assertIn("no such command: /nonsense", errors[1]["message"])
+
+    def test_ctrl_c_at_the_prompt_drops_the_line_and_ctrl_d_leaves_nothing_behind(self):
+        with TerminalChat(self.server) as chat:
+            chat.read_until("> ")
+            chat.type("never sent\x03")
+            chat.read_until("> ")
+            chat.type("/stats\n")
+            self.assertIn(": 0 tokens seen", chat.read_until("RIGINAL\r\n> "))
+            chat.type("\x04")
+            self.assertEqual(chat.process.wait(60), 0)
+            self.assertEqual(self.ebb("sessions").strip(), "no sessions")
+            self.assertIn("/stats", chat.history())
+            self.assertNotIn("never", chat.history())
+
+    def test_a_chat_that_is_told_to_end_deletes_its_session_and_keeps_its_lines(self):
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(number), TerminalChat(self.server) as chat:
+                chat.read_until("> ")
+                chat.type("/policy\n")
+                chat.read_until("RIGINAL\r\n> ")
+                chat.process.send_signal(number)
+                self.assertEqual(chat.process.wait(60), 130)
+                self.assertEqual(self.ebb("sessions").strip(), "no sessions")
+                self.assertIn("/policy", chat.history())
+
+    def test_a_chat_without_a_terminal_ends_at_ctrl_c_and_deletes_its_session(self):
+        chat = subprocess.Popen([BIN / "ebb", f"--addr={self.server.addr}", "chat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        chat.stdin.write("/stats\n")
+        chat.stdin.flush()
+        self.assertIn("0 tokens seen", chat.stdout.readline())
+        chat.send_signal(signal.SIGINT)
+        self.assertEqual(chat.wait(60), 130)
+        chat.communicate()
         self.assertEqual(self.ebb("sessions").strip(), "no sessions")
 
     def test_refusal_names_reason_and_field(self):
