@@ -47,6 +47,10 @@ void AddCases(CLI::App& app, Lab& lab);
 void AddRecall(CLI::App& app, Lab& lab);
 void AddOuterr(CLI::App& app, Lab& lab);
 void AddCompare(CLI::App& app, Lab& lab);
+void AddPasskey(CLI::App& app, Lab& lab);
+void AddLazy(CLI::App& app, Lab& lab);
+void AddQueries(CLI::App& app, Lab& lab);
+void AddRotation(CLI::App& app, Lab& lab);
 void AddGolden(CLI::App& app, Lab& lab);
 void AddTokenize(CLI::App& app, Lab& lab);
 
