@@ -46,7 +46,7 @@ void AdminService::Fill(const WorkTotals& totals, v1::GetStatusResponse& respons
   v1::CacheStatus& cache = *response.mutable_cache();
   cache.set_page_bytes(static_cast<uint64_t>(totals.memory.page_bytes));
   cache.set_pages_total(static_cast<uint64_t>(totals.memory.pages_total));
-  cache.set_pages_reserved(static_cast<uint64_t>(totals.memory.pages_reserved));
+  cache.set_pages_reserved(static_cast<uint64_t>(totals.load.pages_reserved));
   cache.set_used_bytes(static_cast<uint64_t>(totals.used_bytes));
 
   v1::WorkStatus& work = *response.mutable_work();

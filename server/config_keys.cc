@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -56,16 +57,29 @@ const ConfigKey* FindSection(std::string_view section) {
 }
 
 bool IsDuration(const FieldDescriptor& field) { return field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE; }
+bool IsFraction(const FieldDescriptor& field) { return field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE; }
+
+constexpr double kBillion = 1e9;
+
+// In billionths, rounded.
+std::optional<uint64_t> ReadFraction(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  if (!whole || !(number >= 0 && number <= kBillion)) return std::nullopt;  // NaN included
+  return static_cast<uint64_t>(std::llround(number * kBillion));
+}
 
 std::string Allowed(const config::v1::Key& key) { return absl::StrFormat("[%s, %s]", key.min(), key.max()); }
 
-// The field's number, or the duration's nanoseconds, so that one comparison serves all ranges.
+// The field's number, a fraction's billionths or the duration's nanoseconds, so that one comparison serves all ranges.
 std::optional<uint64_t> ReadNumber(const ConfigKey& key, std::string_view text) {
   if (IsDuration(*key.field)) {
     const auto time = ParseTime(text);
     return time ? std::optional<uint64_t>(absl::ToInt64Nanoseconds(*time)) : std::nullopt;
   }
   if (key.key.kind() == config::v1::KIND_SIZE) return ParseSize(text);
+  if (IsFraction(*key.field)) return ReadFraction(text);
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
@@ -75,6 +89,7 @@ std::optional<uint64_t> ReadNumber(const ConfigKey& key, std::string_view text) 
 const char* NumberExample(const ConfigKey& key) {
   if (IsDuration(*key.field)) return "a time with its unit, for example 250ms, 10s or 5m";
   if (key.key.kind() == config::v1::KIND_SIZE) return "a size, for example 4096, 64KiB, 4MiB or 2GiB";
+  if (IsFraction(*key.field)) return "a number, for example 0.05";
   return "a whole number";
 }
 
@@ -85,6 +100,8 @@ void Store(const ConfigKey& key, uint64_t number, Message& section) {
         ->CopyFrom(google::protobuf::util::TimeUtil::NanosecondsToDuration(static_cast<int64_t>(number)));
   } else if (key.field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32) {
     reflection.SetUInt32(&section, key.field, static_cast<uint32_t>(number));
+  } else if (IsFraction(*key.field)) {
+    reflection.SetDouble(&section, key.field, static_cast<double>(number) / kBillion);
   } else {
     reflection.SetUInt64(&section, key.field, number);
   }
@@ -246,6 +263,7 @@ std::string GetConfigValue(const ConfigPlace& place, const Config& config) {
   const auto& reflection = *section.GetReflection();
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) return reflection.GetString(section, field);
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_UINT32) return absl::StrCat(reflection.GetUInt32(section, field));
+  if (IsFraction(*field)) return absl::StrFormat("%.9g", reflection.GetDouble(section, field));
   if (!IsDuration(*field)) return FormatSize(reflection.GetUInt64(section, field));
   google::protobuf::Duration duration;
   duration.CopyFrom(reflection.GetMessage(section, field));

@@ -53,6 +53,7 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
                   .reader_patience = options.reader_patience}),
       sessions_(options.sessions_max, options.tenants),
       watchers_(options.watchers_max, options.tenants, metrics),
+      shadows_(engine, options.shadow, metrics),
       sampler_(engine.config().vocab) {
   CountLoad();
 }
@@ -89,6 +90,7 @@ absl::StatusOr<OpenSession*> Dispatcher::Open(const SessionRequest& request, boo
   }
 
   absl::StatusOr<std::unique_ptr<Session>> cache;
+  shadows_.MakeRoom(pages);
   try {
     cache = engine_.OpenSession(options);
   } catch (const std::bad_alloc&) {
@@ -183,7 +185,11 @@ absl::StatusOr<PolicyOutcome> Dispatcher::SetPolicy(const std::string& tenant, c
   ValidSpec policy = request.policy;
   if (request.own_kv_type) policy.kv_type = cache.policy().kv_type;
   if (request.own_rope_cache) policy.rope_cache = cache.policy().rope_cache;
-  const auto swap = request.dry_run ? engine_.TryPolicy(cache, policy) : engine_.SetPolicy(cache, policy);
+  const auto change = [&] {
+    return request.dry_run ? engine_.TryPolicy(cache, policy) : engine_.SetPolicy(cache, policy);
+  };
+  auto swap = change();
+  while (GetRefusal(swap.status()).reason == "NO_PAGES" && shadows_.DropYoungest()) swap = change();
   if (!swap.ok()) {
     Refusal refusal = GetRefusal(swap.status());
     if (refusal.reason != "NO_PAGES") return swap.status();
@@ -276,6 +282,7 @@ void Dispatcher::Deliver(const Event& event) {
         OpenSession& session = sessions_.at(release.session);
         CountLength(session, 0);
         EndWatchesOf(session.id);
+        shadows_.End(session.id);
         session.tenant_metrics->sessions.Add(-1);
         metrics_.worker().pages.owned.Add(-static_cast<double>(session.cache->pages()));
         sessions_.Remove(release.session);
@@ -363,7 +370,7 @@ void Dispatcher::CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::D
                                             : worker.mixed_seconds;
   seconds.Observe(took);
   worker.step_tokens.Observe(prompt_tokens + decode_tokens);
-  worker.step_rows.Observe(static_cast<double>(batch_.size()));
+  worker.step_rows.Observe(static_cast<double>(batch_calls_.size()));
 }
 
 void Dispatcher::CountCall(Call& call, const CallTimings& timings) {

@@ -26,6 +26,7 @@
 #include "server/metrics.h"
 #include "server/scheduler.h"
 #include "server/sessions.h"
+#include "server/shadows.h"
 #include "server/watchers.h"
 
 namespace ebb {
@@ -37,6 +38,7 @@ struct DispatcherOptions {
   int32_t watchers_max = 64;  // of evictions, of all tenants
   absl::Duration reader_patience = absl::Seconds(60);
   int32_t measure_every = 16;  // of a session's steps that evict, how many for one whose loss is measured; 0: none is
+  ShadowOptions shadow = {};
   Sessions::Tenants tenants = {};
 };
 
@@ -227,6 +229,7 @@ class Dispatcher {
   Scheduler scheduler_;
   Sessions sessions_;
   Watchers watchers_;
+  Shadows shadows_;
   Sampler sampler_;
   std::map<CallId, Call> calls_;
   SessionId sessions_made_ = 0;
@@ -236,8 +239,9 @@ class Dispatcher {
   std::optional<Reject> rejected_ = {};  // the last answer to an arrival, if it was a refusal
   std::optional<ebb::RunStep> planned_ = {};
   std::optional<StepDone> ran_ = {};
-  std::vector<BatchRow> batch_;
-  std::vector<Call*> batch_calls_;  // of each row
+  std::vector<BatchRow> batch_;               // of calls, then of shadows
+  std::vector<Call*> batch_calls_;            // of each row that has one
+  std::vector<OpenSession*> batch_sessions_;  // theirs
 
   WorkTotals totals_ = {};
 };

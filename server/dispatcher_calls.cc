@@ -130,6 +130,7 @@ void Dispatcher::RunStep() {
   const absl::Time start = clock_.Now();
   batch_.clear();
   batch_calls_.clear();
+  batch_sessions_.clear();
   int32_t prompt_tokens = 0;
   int32_t decode_tokens = 0;
   for (const ebb::RunStep::Row& planned : step.rows) {
@@ -148,10 +149,13 @@ void Dispatcher::RunStep() {
     (is_block ? prompt_tokens : decode_tokens) += planned.tokens;
     batch_.push_back(std::move(row));
     batch_calls_.push_back(&call);
+    batch_sessions_.push_back(call.session);
   }
+  shadows_.Ride(batch_sessions_, options_.step_rows_max, batch_);
   if (!batch_.empty()) engine_.Run(batch_);
   const absl::Time end = clock_.Now();
-  for (size_t i = 0; i < batch_.size(); ++i) CommitRow(*batch_calls_[i], batch_[i]);
+  shadows_.Compare(batch_);
+  for (size_t i = 0; i < batch_calls_.size(); ++i) CommitRow(*batch_calls_[i], batch_[i]);
   if (!batch_.empty()) CountStep(prompt_tokens, decode_tokens, end - start);
 
   ran_ = StepDone{};

@@ -8,12 +8,11 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/text/utf8.h"
-#include "policies/check.h"
-#include "policies/registry.h"
 #include "policies/status.h"
 #include "server/convert.h"
 #include "server/inference_streams.h"
 #include "server/reply.h"
+#include "server/unevicted_scorer.h"
 
 namespace ebb {
 namespace {
@@ -46,14 +45,6 @@ Output* Begin(Output* output, const Prepare& prepare) {
   };
   output->Begin(call());
   return output;
-}
-
-// The scorer that never evicts: what a text is measured with unless the caller says otherwise.
-std::string UnevictedScorer() {
-  for (const ScorerRow& row : ScorerRegistry()) {
-    if (!row.evicts) return std::string(row.name);
-  }
-  EBB_CHECK(false);
 }
 
 }  // namespace

@@ -72,7 +72,9 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                   .sessions_max = static_cast<int32_t>(config.cache().sessions_max()),
                   .watchers_max = static_cast<int32_t>(config.server().watchers_max()),
                   .reader_patience = ToDuration(config.server().reader_patience()),
-                  .measure_every = static_cast<int32_t>(config.quality().measure_every())};
+                  .measure_every = static_cast<int32_t>(config.quality().measure_every()),
+                  .shadow = {.share = config.quality().shadow_share(),
+                             .tokens_max = static_cast<int32_t>(config.quality().shadow_tokens_max())}};
   for (const auto& [name, tenant] : config.tenants()) {
     options.work.tenants[name] = {.weight = static_cast<int32_t>(tenant.weight()),
                                   .sessions_max = static_cast<int32_t>(tenant.sessions_max()),

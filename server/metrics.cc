@@ -29,6 +29,7 @@ constexpr double kStep[] = {.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .
 constexpr double kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 constexpr double kLengths[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
 constexpr double kLosses[] = {1e-6, 1e-5, 1e-4, .0003, .001, .003, .01, .03, .1, .2, .3, .5, .75, 1};
+constexpr double kDivergences[] = {1e-6, 1e-5, 1e-4, .001, .003, .01, .03, .1, .3, 1, 3, 10};
 constexpr double kTokens[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 
 // Refusals under load, which alerts watch; other reasons appear with their first refusal.
@@ -97,6 +98,16 @@ const std::vector<MetricRow>& Table() {
        "Share of the newest token's attention that left with the tokens evicted in one step: mean over a session's lanes, of every quality.measure_every-th step of a session that evicts."},
       {"ebb_eviction_output_error", kH, "ratio", {"policy"}, kLosses,
        "How far the newest token's attention output moved by the same evictions, |X - X'| / |X|: mean over a session's lanes."},
+      {"ebb_shadow_kl_divergence", kH, "nats", {"policy"}, kDivergences,
+       "KL(full || evicted): how far a session's next-token distribution is from that of its unevicted shadow, after each step that both have run."},
+      {"ebb_shadow_tokens_total", kC, "tokens", {"policy"}, {},
+       "Tokens after which a session was compared with its shadow."},
+      {"ebb_shadow_top1_agreement_total", kC, "tokens", {"policy"}, {},
+       "Of these, those after which both hold the same next token for the likeliest."},
+      {"ebb_shadows", kG, "shadows", {}, {},
+       "Unevicted shadows of sampled sessions that run (quality.shadow_share)."},
+      {"ebb_shadow_drops_total", kC, "shadows", {"reason"}, {},
+       "Shadows that ended before their sessions. pages: a session needed their pages; length: longer than quality.shadow_tokens_max; no_room: never began, since too few pages were free."},
       {"ebb_watchers", kG, "calls", {"tenant"}, {},
        "WatchEvictions calls that run."},
       {"ebb_watch_events_total", kC, "events", {"tenant"}, {},
@@ -149,6 +160,7 @@ WorkerMetrics MakeWorker(MetricSet& set) {
   MetricFamily& step = set["ebb_step_seconds"];
   MetricFamily& pages = set["ebb_kv_pages"];
   MetricFamily& phase = set["ebb_request_phase_seconds_total"];
+  MetricFamily& drops = set["ebb_shadow_drops_total"];
   return {.prefill_seconds = step.histogram({"prefill"}),
           .decode_seconds = step.histogram({"decode"}),
           .mixed_seconds = step.histogram({"mixed"}),
@@ -160,6 +172,8 @@ WorkerMetrics MakeWorker(MetricSet& set) {
           .pages = {pages.gauge({"free"}), pages.gauge({"owned"})},
           .phases = {phase.counter({"queue"}), phase.counter({"prefill"}), phase.counter({"decode"}),
                      phase.counter({"blocked"})},
+          .shadows = set["ebb_shadows"].gauge(),
+          .shadow_drops = {drops.counter({"pages"}), drops.counter({"length"}), drops.counter({"no_room"})},
           .past_context_sessions = set["ebb_past_context_sessions_total"].counter()};
 }
 
@@ -171,7 +185,10 @@ PolicyMetrics MakePolicy(MetricSet& set, std::string_view name) {
           .nan_scores = set["ebb_nan_scores_total"].counter({name}),
           .mass = set["ebb_eviction_attention_mass_lost"].histogram({name}),
           .error = set["ebb_eviction_output_error"].histogram({name}),
-          .cache_tokens = set["ebb_session_cache_tokens"].histogram({name})};
+          .cache_tokens = set["ebb_session_cache_tokens"].histogram({name}),
+          .shadow_kl = set["ebb_shadow_kl_divergence"].histogram({name}),
+          .shadow_tokens = set["ebb_shadow_tokens_total"].counter({name}),
+          .shadow_agreed = set["ebb_shadow_top1_agreement_total"].counter({name})};
 }
 
 MethodMetrics MakeMethod(MetricSet& set, std::string_view name) {

@@ -67,6 +67,9 @@ struct PolicyMetrics {
   Histogram& mass;          // attention mass lost by a measured step, 0 .. 1
   Histogram& error;         // relative change of attention's output by a measured step
   Histogram& cache_tokens;  // of a session's longest lane, whenever a call on it ends
+  Histogram& shadow_kl;     // of a session's next-token distribution from its shadow's, nats
+  Counter& shadow_tokens;   // tokens after which the two were compared
+  Counter& shadow_agreed;   // of these, those with the same likeliest next token
 };
 
 // A quantity by state. reserved: promised to sessions; used: holds live tokens, part of reserved; free: for new
@@ -91,6 +94,13 @@ struct PhaseMetrics {
   Counter& blocked;
 };
 
+// Shadows that ended before their sessions, or never began.
+struct ShadowDropMetrics {
+  Counter& pages;    // a session needed its pages
+  Counter& length;   // its session outgrew quality.shadow_tokens_max
+  Counter& no_room;  // too few pages were free for it to begin
+};
+
 // What the worker writes once per step. A step is mixed when it holds both prompt blocks and decodes.
 struct WorkerMetrics {
   Histogram& prefill_seconds;
@@ -103,6 +113,8 @@ struct WorkerMetrics {
   CacheMetrics bytes;
   PageMetrics pages;
   PhaseMetrics phases;
+  Gauge& shadows;  // that run
+  ShadowDropMetrics shadow_drops;
   Counter& past_context_sessions;  // a session's first position past the trained context counts once
 };
 

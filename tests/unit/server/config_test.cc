@@ -178,6 +178,12 @@ TEST(ResolveConfig, NamesWhatIsAllowedForABadValue) {
   EXPECT_THAT(problem("server: {drain_timeout: 30}"), HasSubstr("'30' is not a time with its unit"));
   EXPECT_THAT(problem("server: {drain_timeout: inf}"), HasSubstr("[0s, 24h]"));
   EXPECT_THAT(problem("server: {drain_timeout: -1s}"), HasSubstr("[0s, 24h]"));
+  EXPECT_EQ(problem("quality: {shadow_share: 1.5}"), "ebb.yaml:1: quality.shadow_share: 1.5 is not in [0, 1]");
+  for (const char* const text : {"half", "-0.1", "nan", "inf", "0.5.1"}) {
+    EXPECT_THAT(problem(std::string("quality: {shadow_share: ") + text + "}"),
+                HasSubstr("is not a number, for example 0.05, in [0, 1]"));
+  }
+  EXPECT_EQ(FromYaml("quality: {shadow_share: 0.05}")->config.quality().shadow_share(), 0.05);
   EXPECT_THAT(problem("server: {drain_timeout: 25h}"), HasSubstr("25h is not in [0s, 24h]"));
   EXPECT_THAT(problem("server: {message_size_max: 4MB}"), HasSubstr("'4MB' is not a size, for example 4096, 64KiB"));
   EXPECT_THAT(problem("server: {message_size_max: 1GiB}"), HasSubstr("1GiB is not in [64KiB, 64MiB]"));

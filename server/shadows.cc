@@ -1,0 +1,157 @@
+#include "server/shadows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "policies/hash_random.h"
+#include "policies/status.h"
+#include "server/unevicted_scorer.h"
+
+namespace ebb {
+namespace {
+
+constexpr uint64_t kSampling = 0x5AD0;  // purpose of the hash
+
+// ln sum exp(logits), from the largest, so that nothing overflows.
+double LogNorm(std::span<const float> logits) {
+  const double largest = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - largest);
+  return largest + std::log(sum);
+}
+
+}  // namespace
+
+bool IsSampled(std::string_view session, double share) {
+  uint64_t seed = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : session) seed = (seed ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return HashUniform(seed, kSampling, 0) < share;
+}
+
+Divergence CompareLogits(std::span<const float> full, std::span<const float> evicted) {
+  const double full_norm = LogNorm(full);
+  const double evicted_norm = LogNorm(evicted);
+  double kl = 0;
+  for (size_t i = 0; i < full.size(); ++i) {
+    const double log_full = full[i] - full_norm;
+    kl += std::exp(log_full) * (log_full - (evicted[i] - evicted_norm));
+  }
+  const auto first = [](std::span<const float> of) { return std::ranges::max_element(of) - of.begin(); };
+  return {.kl = std::max(kl, 0.0), .same_first = first(full) == first(evicted)};  // rounding may go below 0
+}
+
+void Shadows::Ride(std::span<OpenSession* const> sessions, int32_t rows_max, std::vector<BatchRow>& batch) {
+  riders_.clear();
+  if (options_.share == 0) return;
+  int64_t real = 0;  // tokens
+  for (const BatchRow& row : batch) real += static_cast<int64_t>(row.tokens.size());
+  int64_t left = std::min(engine_.step_tokens_max() - real, real + kCatchUp);
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    if (left <= 0 || batch.size() >= static_cast<size_t>(rows_max)) return;
+    Shadow* const shadow = Find(*sessions[i]);
+    if (shadow == nullptr) continue;
+    const std::span<const int32_t> log = sessions[i]->cache->log();
+    const std::span<const int32_t> old = log.subspan(shadow->cache->log().size());
+    const std::span<const int32_t> fresh = batch[i].tokens;
+    const auto missing = static_cast<int64_t>(old.size() + fresh.size());
+    const int64_t take = std::min<int64_t>({missing, left, sessions[i]->request.block_size});
+    if (!shadow->cache->CanAppend(static_cast<int32_t>(take)).ok()) {
+      metrics_.shadow_drops.length.Add();
+      Drop(*shadow);
+      continue;
+    }
+    // A copy: the log that `old` points into grows in the same step.
+    shadow->tokens.assign(old.begin(), old.end());
+    shadow->tokens.insert(shadow->tokens.end(), fresh.begin(), fresh.end());
+    shadow->tokens.resize(static_cast<size_t>(take));
+    const bool compared = take == missing;
+    batch.push_back(
+        {.session = shadow->cache.get(), .tokens = shadow->tokens, .want = compared ? Want::kLast : Want::kNone});
+    riders_.push_back({.session = sessions[i], .real = i, .compared = compared});
+    left -= take;
+  }
+}
+
+void Shadows::Compare(std::span<const BatchRow> batch) {
+  const std::span<const BatchRow> rows = batch.last(riders_.size());
+  for (size_t i = 0; i < riders_.size(); ++i) {
+    if (!riders_[i].compared) continue;
+    const std::span<const float> full = rows[i].logits;
+    const Divergence divergence = CompareLogits(full, batch[riders_[i].real].logits.last(full.size()));
+    const PolicyMetrics& policy = *riders_[i].session->policy_metrics;
+    policy.shadow_kl.Observe(divergence.kl);
+    policy.shadow_tokens.Add();
+    if (divergence.same_first) policy.shadow_agreed.Add();
+  }
+}
+
+void Shadows::MakeRoom(int64_t pages) {
+  while (engine_.memory().pages_total - engine_.memory().pages_reserved < pages && DropYoungest()) continue;
+}
+
+bool Shadows::DropYoungest() {
+  for (auto shadow = shadows_.rbegin(); running_ > 0 && shadow != shadows_.rend(); ++shadow) {
+    if (shadow->second.cache == nullptr) continue;
+    metrics_.shadow_drops.pages.Add();
+    Drop(shadow->second);
+    return true;
+  }
+  return false;
+}
+
+void Shadows::End(SessionId session) {
+  const auto shadow = shadows_.find(session);
+  if (shadow == shadows_.end()) return;
+  Drop(shadow->second);
+  shadows_.erase(shadow);
+}
+
+Shadows::Shadow* Shadows::Find(const OpenSession& session) {
+  if (!IsSampled(session.request.id, options_.share)) return nullptr;
+  const auto [found, is_new] = shadows_.try_emplace(session.id);
+  Shadow& shadow = found->second;
+  if (!is_new) return shadow.cache == nullptr ? nullptr : &shadow;
+  absl::StatusOr<std::unique_ptr<Session>> cache = Open(session);
+  if (!cache.ok()) {
+    metrics_.shadow_drops.no_room.Add();
+    return nullptr;
+  }
+  shadow.cache = *std::move(cache);
+  ++running_;
+  Count(shadow.cache->pages());
+  return &shadow;
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Shadows::Open(const OpenSession& session) {
+  const ValidSpec& policy = session.cache->policy();
+  const PolicySpec spec = {.scorer = UnevictedScorer(),
+                           .budget = options_.tokens_max,
+                           .kv_type = policy.kv_type,
+                           .rope_cache = policy.rope_cache};
+  EBB_ASSIGN(ValidSpec unevicted, Resolve(spec, LimitsOf(engine_.config())));
+  try {
+    return engine_.OpenSession({.policy = std::move(unevicted), .block_size_max = session.request.block_size});
+  } catch (const std::bad_alloc&) {
+    return absl::UnavailableError("no memory for a shadow");
+  }
+}
+
+void Shadows::Drop(Shadow& shadow) {
+  if (shadow.cache == nullptr) return;
+  const int64_t pages = shadow.cache->pages();
+  shadow = {};
+  --running_;
+  Count(-pages);
+}
+
+void Shadows::Count(int64_t more_pages) {
+  const EngineMemory memory = engine_.memory();
+  metrics_.shadows.Set(running_);
+  metrics_.pages.owned.Add(static_cast<double>(more_pages));
+  metrics_.pages.free.Set(static_cast<double>(memory.pages_total - memory.pages_reserved));
+}
+
+}  // namespace ebb

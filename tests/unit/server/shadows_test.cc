@@ -1,0 +1,138 @@
+// Which sessions get a shadow, what is measured on it, and that it disturbs nobody.
+
+#include "server/shadows.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/dispatcher.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/server/test_calls.h"
+
+namespace ebb {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::SizeIs;
+
+TEST(IsSampled, GoesByTheIdAlone) {
+  int quarter = 0;
+  for (int i = 0; i < 10000; ++i) {
+    const std::string id = "session-" + std::to_string(i);
+    EXPECT_FALSE(IsSampled(id, 0));
+    EXPECT_TRUE(IsSampled(id, 1));
+    const bool sampled = IsSampled(id, 0.25);
+    quarter += sampled ? 1 : 0;
+    if (sampled) {
+      EXPECT_TRUE(IsSampled(id, 0.5)) << "a larger share holds the smaller one";
+    }
+  }
+  EXPECT_NEAR(quarter, 2500, 200);  // more than 4 standard deviations of 43
+}
+
+TEST(CompareLogits, IsTheDivergenceOfTheDistributions) {
+  const std::vector<float> full = {std::log(0.5F), std::log(0.25F), std::log(0.25F)};
+  const std::vector<float> evicted = {std::log(0.25F) + 7, std::log(0.5F) + 7, std::log(0.25F) + 7};
+  const Divergence divergence = CompareLogits(full, evicted);
+  EXPECT_NEAR(divergence.kl, 0.25 * std::log(2.0), 1e-6);  // 1/2 ln 2 - 1/4 ln 2; logits are rounded to float
+  EXPECT_FALSE(divergence.same_first);
+}
+
+TEST(CompareLogits, EqualLogitsDoNotDifferAtAll) {
+  const std::vector<float> logits = {1.5F, -80, 3.25F, 3.25F, 0.1F};
+  const Divergence divergence = CompareLogits(logits, logits);
+  EXPECT_EQ(divergence.kl, 0);
+  EXPECT_TRUE(divergence.same_first);
+}
+
+// A dispatcher with a shadow for every session.
+class Shadowed {
+ public:
+  explicit Shadowed(const DispatcherOptions& options, int32_t step_tokens_max = 512)
+      : engine_(OpenTestEngine(file_.path(), {.step_tokens_max = step_tokens_max})),
+        dispatcher_(*engine_, options, metrics_) {}
+
+  // The answer of one session to a prompt.
+  std::vector<int32_t> Answer(const SessionRequest& session, int32_t prompt, int32_t tokens) {
+    EXPECT_THAT(dispatcher_.Create(session), IsOk());
+    RecordedCall call;
+    dispatcher_.Start(++calls_, AnswerRequest(session.id, prompt, tokens), call);
+    while (!dispatcher_.idle()) {
+      dispatcher_.Settle();
+      if (dispatcher_.has_step()) dispatcher_.RunStep();
+    }
+    EXPECT_THAT(call.end().status, IsOk());
+    return call.tokens();
+  }
+
+  const PolicyMetrics& policy(const std::string& scorer) const { return metrics_.policy(scorer); }
+  const WorkerMetrics& worker() const { return metrics_.worker(); }
+  int64_t reserved() const { return dispatcher_.Totals().load.pages_reserved; }
+  int64_t steps() const { return dispatcher_.Totals().steps; }
+
+ private:
+  TinyModelFile file_ = TinyModelFile(TinyModel{});
+  std::unique_ptr<Engine> engine_;
+  Metrics metrics_ = Metrics({});
+  CallId calls_ = 0;
+  Dispatcher dispatcher_;
+};
+
+SessionRequest FullRequest(const std::string& id, int32_t budget) {
+  SessionRequest request = OpenRequest(id);
+  request.policy = TestPolicy({.scorer = "full", .budget = budget});
+  return request;
+}
+
+TEST(Shadows, LeaveTheSessionsTokensAsTheyAre) {
+  Shadowed alone({});
+  Shadowed followed({.shadow = {.share = 1}});
+  const std::vector<int32_t> tokens = alone.Answer(OpenRequest("a"), 40, 60);
+  EXPECT_THAT(followed.Answer(OpenRequest("a"), 40, 60), ElementsAreArray(tokens));
+  EXPECT_EQ(alone.worker().shadows.value(), 0);
+  EXPECT_EQ(alone.policy("streaming").shadow_tokens.value(), 0);
+  EXPECT_EQ(followed.worker().shadows.value(), 1);
+  EXPECT_EQ(followed.policy("streaming").shadow_tokens.value(), 3 + 60) << "after each block and each token";
+  EXPECT_GT(followed.policy("streaming").shadow_kl.sum(), 0);
+  EXPECT_EQ(followed.steps(), alone.steps()) << "a shadow rides, it makes no steps";
+  EXPECT_EQ(followed.reserved(), alone.reserved()) << "nobody accounts for its pages";
+}
+
+TEST(Shadows, RideOnlyInRowsThatAreLeft) {
+  Shadowed shadowed({.step_rows_max = 1, .shadow = {.share = 1}});
+  EXPECT_THAT(shadowed.Answer(OpenRequest("a"), 40, 20), SizeIs(20));
+  EXPECT_EQ(shadowed.policy("streaming").shadow_tokens.value(), 0);
+}
+
+TEST(Shadows, MakeUpForWhatFoundNoRoom) {
+  Shadowed shadowed({.shadow = {.share = 1}}, 16);  // two of three blocks fill their steps
+  EXPECT_THAT(shadowed.Answer(FullRequest("a", 200), 40, 60), SizeIs(60));
+  // It takes 8 tokens beside the third block, 15 beside each of the first two tokens of the answer, then all 5 that are
+  // missing.
+  EXPECT_EQ(shadowed.policy("full").shadow_tokens.value(), 60 - 2);
+  EXPECT_LT(shadowed.policy("full").shadow_kl.sum() / 58, 1e-6) << "blocks are cut otherwise: equal but for rounding";
+}
+
+TEST(Shadows, EndWhereTheSessionOutgrowsThem) {
+  Shadowed shadowed({.shadow = {.share = 1, .tokens_max = 30}});
+  EXPECT_THAT(shadowed.Answer(OpenRequest("a"), 20, 50), SizeIs(50));
+  EXPECT_EQ(shadowed.policy("streaming").shadow_tokens.value(), 2 + 10);
+  EXPECT_EQ(shadowed.worker().shadow_drops.length.value(), 1);
+  EXPECT_EQ(shadowed.worker().shadows.value(), 0);
+  EXPECT_EQ(shadowed.worker().pages.owned.value(), shadowed.reserved());
+}
+
+TEST(Shadows, DoNotBeginWithoutFreePages) {
+  Shadowed shadowed({.shadow = {.share = 1, .tokens_max = 1 << 24}});
+  EXPECT_THAT(shadowed.Answer(OpenRequest("a"), 20, 50), SizeIs(50));
+  EXPECT_EQ(shadowed.policy("streaming").shadow_tokens.value(), 0);
+  EXPECT_EQ(shadowed.worker().shadow_drops.no_room.value(), 1) << "tried once";
+}
+
+}  // namespace
+}  // namespace ebb
