@@ -28,6 +28,12 @@ int EnumOf(const EnumDescriptor& type, const std::string& prefix, const std::str
   return value == nullptr ? 0 : value->number();
 }
 
+// "COVARIANCE_" of an enum whose zero is COVARIANCE_UNSPECIFIED; not all of its values need begin so.
+std::string PrefixOf(const EnumDescriptor& type) {
+  const std::string& zero = type.value(0)->name();
+  return zero.substr(0, zero.size() - (sizeof("UNSPECIFIED") - 1));
+}
+
 // Of the scorer that `spec` sets, or null.
 Message* Parameters(v1::PolicySpec& spec) {
   const auto* arm = spec.GetReflection()->GetOneofFieldDescriptor(spec, ScorerArms());
@@ -38,7 +44,8 @@ Message* Parameters(v1::PolicySpec& spec) {
 bool SetValue(Message& message, const FieldDescriptor& field, const std::string& text) {
   const auto& reflection = *message.GetReflection();
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
-    const int value = EnumOf(*field.enum_type(), "", text);
+    int value = EnumOf(*field.enum_type(), PrefixOf(*field.enum_type()), text);
+    if (value == 0) value = EnumOf(*field.enum_type(), "", text);
     if (value != 0) reflection.SetEnumValue(&message, &field, value);
     return value != 0;
   }
@@ -75,6 +82,9 @@ void SetParameter(v1::PolicySpec& spec, const std::string& text) {
                                                                    : ": not a value of this parameter"));
 }
 
+// "SLIDE_RECENT" of THEN_SLIDE_RECENT.
+std::string Tail(const std::string& name, const std::string& prefix) { return name.substr(prefix.size()); }
+
 // " window=32 kernel=7".
 std::string ParametersOf(const v1::PolicySpec& spec) {
   const auto* arm = spec.GetReflection()->GetOneofFieldDescriptor(spec, ScorerArms());
@@ -86,13 +96,12 @@ std::string ParametersOf(const v1::PolicySpec& spec) {
   for (const FieldDescriptor* field : given) {
     std::string value;
     google::protobuf::TextFormat::PrintFieldValueToString(parameters, field, -1, &value);
+    const std::string prefix = field->enum_type() == nullptr ? "" : PrefixOf(*field->enum_type());
+    if (value.starts_with(prefix)) value = Tail(value, prefix);
     text += " " + field->name() + "=" + value;
   }
   return text;
 }
-
-// "SLIDE_RECENT" of THEN_SLIDE_RECENT.
-std::string Tail(const std::string& name, const std::string& prefix) { return name.substr(prefix.size()); }
 
 std::string ScheduleOf(const v1::Schedule& schedule) {
   switch (schedule.when()) {

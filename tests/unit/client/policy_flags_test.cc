@@ -34,6 +34,19 @@ TEST(PolicyFlags, FillEveryField) {
   EXPECT_EQ(spec.cache().rope_cache(), v1::ROPE_CACHE_RK);
 }
 
+// A choice is written as ListPolicies names it, whether its enum's values carry a prefix or not.
+TEST(PolicyFlags, TakeAChoiceByItsName) {
+  PolicyFlags flags;
+  flags.scorer = "expected_attention";
+  flags.parameters = {"covariance=diagonal", "values=ignore", "epsilon=0.5"};
+  EXPECT_EQ(Summary(flags.Build()), "expected_attention epsilon=0.5 covariance=DIAGONAL values=IGNORE");
+  flags.scorer = "snapkv";
+  flags.parameters = {"pooling=none"};
+  EXPECT_EQ(Summary(flags.Build()), "snapkv pooling=NONE");
+  flags.parameters = {"pooling=unspecified"};
+  EXPECT_THROW(flags.Build(), CLI::ParseError);
+}
+
 TEST(PolicyFlags, RefuseAnUnknownScorerAndTwoBudgets) {
   CLI::App app;
   PolicyFlags flags;
