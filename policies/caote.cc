@@ -167,4 +167,35 @@ EvictionLoss MeasureEviction(const LaneView& lane, std::span<const float> attent
   return loss;
 }
 
+constinit const ModifierRow kCaoteRow = {
+    .name = "caote",
+    .modifier = Modifier::kCaote,
+    .needs = {.memory = true},
+    .about = {.summary = "Weighs attention by what the output would lose: exactly so, for one token that leaves.",
+              .when = "Over a scorer by attention received, where values differ much. The smaller error holds for one "
+                      "eviction by the newest attention; over sums of the past, as in `h2o`, measure it first.",
+              .equation = "a[j] = keep[j] / sum keep,  X = sum_j a[j] v[j]\n"
+                          "c[j] = a[j] / (1 - a[j]) * |X - v[j]|",
+              .origin = "CAOTE: KV Cache Selection for LLMs via Attention Output Error-Based Token Eviction",
+              .paper = "arXiv:2504.14051",
+              .cost =
+                  "Two passes over the live values, O(n d) a decision; with a reduction other than the mean for each "
+                  "query head.",
+              .turns = "As safe as the scorer that it changes."}};
+
+constinit const ModifierRow kFastCaoteRow = {
+    .name = "fast_caote",
+    .modifier = Modifier::kFastCaote,
+    .needs = {.memory = true},
+    .about = {
+        .summary = "CAOTE against the plain mean of the values in the place of the attention's output.",
+        .when = "To compare with the paper's cheaper form: on the built-in model the errors of the two are close.",
+        .equation = "a[j] = keep[j] / sum keep,  M = mean over live tokens j of v[j]\n"
+                    "c[j] = a[j] / (1 - a[j]) * |M - v[j]|",
+        .origin = "CAOTE: KV Cache Selection for LLMs via Attention Output Error-Based Token Eviction",
+        .paper = "arXiv:2504.14051",
+        .cost = "Two passes over the live values, O(n d) a decision, like `caote`: the mean is plain, but read "
+                "afresh each time.",
+        .turns = "As safe as the scorer that it changes."}};
+
 }  // namespace ebb

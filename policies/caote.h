@@ -1,11 +1,14 @@
 // CAOTE, eviction by attention output error (arXiv:2504.14051), over any scorer whose scores are attention received.
 //
 //   a[j] = keep[j] / sum keep,  X = sum_j a[j] v[j]
-//   c[j] = a[j] / (1 - a[j]) * |X - v[j]|                                                        (equation 8)
+//   c[j] = a[j] / (1 - a[j]) * |X - v[j]|
 //
-// c[j] is the exact change of the output X when j leaves and the softmax is renormalised (theorem 3.2); what changes
-// least leaves. All live tokens enter the sums, the protected ones too. FastCAOTE (equation 23) puts the plain mean of
-// the live values in the place of X inside the norm.
+// c[j], equation 8, is the exact change of the output X when j leaves and the softmax is renormalised (theorem 3.2);
+// what changes least leaves. All live tokens enter the sums, the protected ones too. FastCAOTE (equation 23) puts the
+// plain mean of the values in the place of X inside the norm:
+//
+//   a[j] = keep[j] / sum keep,  M = mean over live tokens j of v[j]
+//   c[j] = a[j] / (1 - a[j]) * |M - v[j]|
 //
 // Over a mean of query heads this is the error of the mean's own, synthetic output; the error of all query heads of a
 // KV head together is sqrt(sum_h c[h, j]^2), which Reduction::kL2 takes (rank.h).
@@ -18,6 +21,7 @@
 #include <vector>
 
 #include "policies/lane_view.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
@@ -50,6 +54,9 @@ struct EvictionLoss {
 // REQUIRES: lane.memory, `victims` live. O(n * head_dim).
 EvictionLoss MeasureEviction(const LaneView& lane, std::span<const float> attention, std::span<const int32_t> victims,
                              CaoteScratch& scratch);
+
+extern const ModifierRow kCaoteRow;
+extern const ModifierRow kFastCaoteRow;
 
 }  // namespace ebb
 

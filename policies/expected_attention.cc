@@ -198,10 +198,56 @@ class ExpectedAttention final : public Scorer {
   ExpectedAttentionOptions options_;
 };
 
+constexpr std::string_view kCovariances[] = {"none", "diagonal", "full"};  // in the order of Covariance
+constexpr std::string_view kValueForms[] = {"ignore", "weigh"};            // in the order of Values
+constexpr ParameterRow kParameters[] = {
+    {.name = "future",
+     .help = "positions to come that are averaged",
+     .preset = 512,
+     .min = 1,
+     .max = 65536,
+     .whole = true},
+    {.name = "epsilon", .help = "added to each token's expected attention before the values weigh it", .max = 1},
+    Choice("covariance", "how much of the queries' covariance is kept; a full one costs n d^2 a decision", kCovariances,
+           2),
+    Choice("values", "whether the length of the value weighs the attention", kValueForms, 1),
+};
+
 }  // namespace
 
 std::unique_ptr<const Scorer> MakeExpectedAttention(const ExpectedAttentionOptions& options) {
   return std::make_unique<ExpectedAttention>(options);
 }
+
+constinit const ScorerRow kExpectedAttentionRow = {
+    .name = "expected_attention",
+    .about = {.summary = "Keeps the tokens that queries like those so far are expected to attend to.",
+              .when =
+                  "For questions that are not known yet but are like what the session has asked so far. Decide once or "
+                  "seldom, since a decision is dear.",
+              .equation =
+                  "x[h, j] = (R m).k / sqrt(d) + k' (R S R') k / (2 d)\n"
+                  "keep[j] = (mean_h softmax_j x[h, j] + epsilon) * |v[j]|        values = ignore leaves out the "
+                  "factor |v|",
+              .origin = "Expected Attention: KV Cache Compression by Estimating Attention from Future Queries "
+                        "Distribution",
+              .paper = "arXiv:2510.00636",
+              .cost = "For G query heads a KV head O(n G d^2 / 2) a decision; O(d^2 / 2) for each query that it "
+                      "observes, and as "
+                      "many floats for each query head. With `covariance` diagonal or none all of it is linear in d.",
+              .turns = "Chosen for what the session asks on the average, and for none of its questions in particular."},
+    .non_negative = true,
+    .sinks = [](int32_t /*budget*/) { return 4; },
+    .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 32; },
+    .schedule = Schedule::kOncePrompt,
+    .then = Then::kSlideRecent,
+    .parameters = kParameters,
+    .make =
+        [](const ScorerParameters& p) {
+          return MakeExpectedAttention({.future = Whole(p, "future"),
+                                        .epsilon = p.at("epsilon"),
+                                        .covariance = static_cast<Covariance>(Whole(p, "covariance")),
+                                        .values = static_cast<Values>(Whole(p, "values"))});
+        }};
 
 }  // namespace ebb

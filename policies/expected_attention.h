@@ -28,7 +28,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "policies/scorer.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
@@ -43,6 +43,8 @@ struct ExpectedAttentionOptions {
 };
 
 std::unique_ptr<const Scorer> MakeExpectedAttention(const ExpectedAttentionOptions& options);
+
+extern const ScorerRow kExpectedAttentionRow;
 
 }  // namespace ebb
 

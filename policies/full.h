@@ -11,11 +11,13 @@
 
 #include <memory>
 
-#include "policies/scorer.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
 std::unique_ptr<const Scorer> MakeFull();
+
+extern const ScorerRow kFullRow;
 
 }  // namespace ebb
 

@@ -18,11 +18,13 @@
 
 #include <memory>
 
-#include "policies/scorer.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
 std::unique_ptr<const Scorer> MakeKeydiff();
+
+extern const ScorerRow kKeydiffRow;
 
 }  // namespace ebb
 

@@ -40,8 +40,34 @@ class Knorm final : public Scorer {
   KeptKeys kept_;
 };
 
+constexpr std::string_view kKept[] = {"short", "long"};  // in the order of KeptKeys
+constexpr ParameterRow kParameters[] = {
+    Choice("keep", "which keys stay; the paper's are the short ones, on some models the long ones are worth more",
+           kKept),
+};
+
 }  // namespace
 
 std::unique_ptr<const Scorer> MakeKnorm(KeptKeys kept) { return std::make_unique<Knorm>(kept); }
+
+constinit const ScorerRow kKnormRow = {
+    .name = "knorm",
+    .about =
+        {.summary = "Keeps the tokens with the shortest keys, or the longest.",
+         .when = "For the least work of all that go by content, once you have measured which keys your model wants: "
+                 "on the built-in one `keep=long` is among the best policies there are, and `keep=short` among the "
+                 "worst.",
+         .equation =
+             "keep[j] = -|k[j]|    keep = short: the paper's, which observed that short keys receive much attention\n"
+             "keep[j] = +|k[j]|    keep = long: its reverse",
+         .origin = "A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression",
+         .paper = "arXiv:2406.11430",
+         .cost = "O(d) when a token enters, O(n) a decision. Attention reports nothing.",
+         .turns = "A token's score is fixed by its key when it enters; no question changes it."},
+    .sinks = [](int32_t /*budget*/) { return 4; },
+    .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 10; },
+    .parameters = kParameters,
+    .make =
+        [](const ScorerParameters& p) { return MakeKnorm(p.at("keep") == 0 ? KeptKeys::kShort : KeptKeys::kLong); }};
 
 }  // namespace ebb

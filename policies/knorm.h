@@ -18,13 +18,15 @@
 
 #include <memory>
 
-#include "policies/scorer.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
 enum class KeptKeys { kShort, kLong };
 
 std::unique_ptr<const Scorer> MakeKnorm(KeptKeys kept);
+
+extern const ScorerRow kKnormRow;
 
 }  // namespace ebb
 

@@ -107,6 +107,11 @@ class Lagkv final : public Scorer {
   LagkvOptions options_;
 };
 
+constexpr ParameterRow kParameters[] = {
+    {.name = "lag", .help = "tokens of a partition", .preset = 128, .min = 1, .max = 8192, .whole = true},
+    {.name = "value_ratio", .help = "weight of the values' score beside the keys'", .preset = 1, .max = 1000},
+};
+
 }  // namespace
 
 void LagDeviations(std::span<const float> rows, std::span<const float> reference, int32_t dim,
@@ -150,5 +155,27 @@ void LagScores(std::span<const float> rows, std::span<const float> reference, in
 }
 
 std::unique_ptr<const Scorer> MakeLagkv(const LagkvOptions& options) { return std::make_unique<Lagkv>(options); }
+
+constinit const ScorerRow kLagkvRow = {
+    .name = "lagkv",
+    .about = {.summary =
+                  "Keeps the tokens whose keys and values vary most, measured by the ranges of the tokens after them.",
+              .when =
+                  "For long texts whose questions are not known yet, where attention is too dear to observe. It needs "
+                  "a budget above sinks + 2 `lag`; below that it keeps the newest.",
+              .equation = "z[j, c] = (x[j, c] - lo[c]) / max(hi[c] - lo[c], 1e-6), within +-1e4\n"
+                          "worth[j] = softmax_j std_c(z[j, c]) over rotated keys + value_ratio * the same over values\n"
+                          "keep[j] = place of worth[j] in its partition, 1 / lag .. 1; of equals the newer is ahead",
+              .origin = "LagKV: Lag-Relative Information of the KV Cache Tells Which Tokens Are Important",
+              .paper = "arXiv:2504.04704",
+              .cost = "O(`lag` d) for each partition, once, when the next one is complete; O(n) a decision. Attention "
+                      "reports nothing.",
+              .turns = "It looks at keys and values alone; a token's place is settled before any question about it."},
+    .sinks = [](int32_t /*budget*/) { return 16; },
+    .parameters = kParameters,
+    .make =
+        [](const ScorerParameters& p) {
+          return MakeLagkv({.lag = Whole(p, "lag"), .value_ratio = p.at("value_ratio")});
+        }};
 
 }  // namespace ebb

@@ -25,7 +25,7 @@
 #include <memory>
 #include <span>
 
-#include "policies/scorer.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
@@ -43,6 +43,8 @@ struct LagkvOptions {
 };
 
 std::unique_ptr<const Scorer> MakeLagkv(const LagkvOptions& options);
+
+extern const ScorerRow kLagkvRow;
 
 }  // namespace ebb
 

@@ -100,8 +100,50 @@ class Nacl final : public Scorer {
   NaclOptions options_;
 };
 
+constexpr ParameterRow kParameters[] = {
+    {.name = "proxy_ratio",
+     .help = "share of all queries, the newest, that speak for the rest (rho)",
+     .preset = 0.01,
+     .max = 1},
+    {.name = "proxy_share",
+     .help = "share of the room that they fill; the rest is drawn",
+     .preset = 12.0 / 19,
+     .max = 1},
+    {.name = "seed", .help = "of the draw", .max = 0x1p53, .whole = true},
+    {.name = "rows_max", .help = "most queries that are asked", .preset = 64, .min = 1, .max = 512, .whole = true},
+};
+
 }  // namespace
 
 std::unique_ptr<const Scorer> MakeNacl(const NaclOptions& options) { return std::make_unique<Nacl>(options); }
+
+constinit const ScorerRow kNaclRow = {
+    .name = "nacl",
+    .about =
+        {.summary = "Keeps what the newest queries attend to and a draw from the rest, once, and then lets the cache "
+                    "grow.",
+         .when = "For a long prompt that ends with its question, where a part of the room should not depend on it: "
+                 "that part is drawn by chance. Answers must be short enough for the cache to grow by them.",
+         .equation = "s[j] = sum over the ceil(rho T) newest queries i of P[i, j], of T tokens so far\n"
+                     "keep[j] = s[j], for those chosen by s;   -E[j] exp(-s[j]), for the others",
+         .origin = "NACL: A General and Effective KV Cache Eviction Framework for LLMs at Inference Time",
+         .paper = "arXiv:2408.03675",
+         .cost = "The attention of at most `rows_max` queries a query head, O(n d) each, at a decision, and room for "
+                 "these queries; until the prompt ends the session holds the whole of it.",
+         .turns = "The proxies are the first prompt's newest queries: a later question finds what those needed, and "
+                  "what chance kept."},
+    .safe_across_turns = false,
+    .sinks = [](int32_t budget) { return std::min(256, budget / 40); },
+    .recent = [](int32_t budget, int32_t sinks, int32_t /*query_heads*/) { return std::max(budget / 20 - sinks, 1); },
+    .schedule = Schedule::kOncePrompt,
+    .then = Then::kGrow,
+    .parameters = kParameters,
+    .make =
+        [](const ScorerParameters& given) {
+          return MakeNacl({.proxy_ratio = given.at("proxy_ratio"),
+                           .proxy_share = given.at("proxy_share"),
+                           .seed = static_cast<uint64_t>(given.at("seed")),
+                           .rows_max = Whole(given, "rows_max")});
+        }};
 
 }  // namespace ebb

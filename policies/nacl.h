@@ -25,7 +25,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "policies/scorer.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
@@ -37,6 +37,8 @@ struct NaclOptions {
 };
 
 std::unique_ptr<const Scorer> MakeNacl(const NaclOptions& options);
+
+extern const ScorerRow kNaclRow;
 
 }  // namespace ebb
 

@@ -31,10 +31,36 @@ class Random final : public Scorer {
   RandomMode mode_;
 };
 
+constexpr std::string_view kModes[] = {"reservoir", "fresh"};  // in the order of RandomMode
+constexpr ParameterRow kParameters[] = {
+    {.name = "seed", .help = "of the draws", .max = 0x1p53, .whole = true},
+    Choice("mode", "one draw per token, which keeps a uniform sample of all that came, or a fresh one per decision",
+           kModes),
+};
+
 }  // namespace
 
 std::unique_ptr<const Scorer> MakeRandom(uint64_t seed, RandomMode mode) {
   return std::make_unique<Random>(seed, mode);
 }
+
+constinit const ScorerRow kRandomRow = {
+    .name = "random",
+    .about = {.summary = "Keeps tokens by chance: the baseline to beat.",
+              .when = "In a comparison: what does not beat chance on your task is not worth its cost.",
+              .equation =
+                  "keep[j] = hash(seed, layer, KV head, token j)             mode = reservoir\n"
+                  "keep[j] = hash(seed, layer, KV head, token j, step)       mode = fresh; step = length of the log",
+              .origin = "No paper: the baseline of every comparison.",
+              .cost = "A hash for each live token, O(n) a decision. Attention reports nothing.",
+              .turns = "Chance knows no question."},
+    .sinks = [](int32_t /*budget*/) { return 4; },
+    .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 32; },
+    .parameters = kParameters,
+    .make =
+        [](const ScorerParameters& p) {
+          const auto mode = p.at("mode") == 0 ? RandomMode::kReservoir : RandomMode::kFresh;
+          return MakeRandom(static_cast<uint64_t>(p.at("seed")), mode);
+        }};
 
 }  // namespace ebb

@@ -16,13 +16,15 @@
 #include <cstdint>
 #include <memory>
 
-#include "policies/scorer.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
 enum class RandomMode { kReservoir, kFresh };
 
 std::unique_ptr<const Scorer> MakeRandom(uint64_t seed, RandomMode mode);
+
+extern const ScorerRow kRandomRow;
 
 }  // namespace ebb
 

@@ -23,7 +23,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "policies/scorer.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
@@ -34,6 +34,8 @@ int32_t SageSelectedPerHead(int32_t budget, int32_t query_heads);
 
 // R above, or with more sinks what these leave, at least 1.
 int32_t SageRecent(int32_t budget, int32_t sinks, int32_t query_heads);
+
+extern const ScorerRow kSageRow;
 
 }  // namespace ebb
 

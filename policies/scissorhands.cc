@@ -69,8 +69,35 @@ class Scissorhands final : public Scorer {
   int32_t window_;
 };
 
+constexpr ParameterRow kParameters[] = {
+    {.name = "window",
+     .help = "newest query rows that are remembered (w)",
+     .preset = 400,
+     .min = 1,
+     .max = 512,
+     .whole = true},
+};
+
 }  // namespace
 
 std::unique_ptr<const Scorer> MakeScissorhands(int32_t window) { return std::make_unique<Scissorhands>(window); }
+
+constinit const ScorerRow kScissorhandsRow = {
+    .name = "scissorhands",
+    .about = {.summary = "Keeps the tokens that the newest queries found important most often.",
+              .when = "For long generation, where what mattered keeps mattering: with a bit for each slot and query it "
+                      "remembers many more queries than `snapkv` does in the same room.",
+              .equation = "c[j]    = of the last w queries i that saw slot j, those with P[i, j] < 1 / t[i], t[i] = "
+                          "tokens that i saw\n"
+                          "keep[j] = -c[j]",
+              .origin =
+                  "Scissorhands: Exploiting the Persistence of Importance Hypothesis for LLM KV Cache Compression at "
+                  "Test Time",
+              .paper = "arXiv:2305.17118",
+              .cost = "O(n) for each row of attention that enters the window, and O(n) a decision.",
+              .turns = "It counts over the last `window` queries of whatever turn; one question seldom fills it."},
+    .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 10; },
+    .parameters = kParameters,
+    .make = [](const ScorerParameters& given) { return MakeScissorhands(Whole(given, "window")); }};
 
 }  // namespace ebb

@@ -21,12 +21,14 @@
 #include <cstdint>
 #include <memory>
 
-#include "policies/scorer.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
 // REQUIRES: window >= 1, w above.
 std::unique_ptr<const Scorer> MakeScissorhands(int32_t window);
+
+extern const ScorerRow kScissorhandsRow;
 
 }  // namespace ebb
 

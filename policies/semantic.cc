@@ -129,10 +129,52 @@ class Semantic final : public Scorer {
   SemanticOptions options_;
 };
 
+constexpr ParameterRow kParameters[] = {
+    {.name = "semantic_ratio",
+     .help = "share of all queries, those of largest norm (lambda)",
+     .preset = 0.01,
+     .max = 1},
+    {.name = "recent_ratio", .help = "share of all queries, the newest (rho)", .preset = 0.01, .max = 1},
+    {.name = "rows_max",
+     .help = "most queries of a kind that are asked",
+     .preset = 64,
+     .min = 1,
+     .max = 512,
+     .whole = true},
+};
+
 }  // namespace
 
 std::unique_ptr<const Scorer> MakeSemantic(const SemanticOptions& options) {
   return std::make_unique<Semantic>(options);
 }
+
+constinit const ScorerRow kSemanticRow = {
+    .name = "semantic",
+    .about =
+        {.summary = "Keeps what the queries of largest norm and the newest attend to, once, and then lets the cache "
+                    "grow.",
+         .when = "For a long prompt of which the loudest queries say what it is about, and answers short enough for "
+                 "the cache to grow by them. Not for an endless session.",
+         .equation =
+             "O       = the ceil(lambda T) queries of largest |q|, and the ceil(rho T) newest, of the T tokens so far\n"
+             "keep[j] = sum over i in O of P[i, j]",
+         .origin = "The SemanticKV paper.",
+         .cost = "The attention of at most 2 `rows_max` queries a query head, O(n d) each, at a decision, and room "
+                 "for these queries; until the prompt ends the session holds the whole of it.",
+         .turns = "The first prompt's queries choose, and who left by then is missing for every later question."},
+    .safe_across_turns = false,
+    .non_negative = true,
+    .sinks = [](int32_t budget) { return std::min(256, budget / 4); },
+    .recent = [](int32_t budget, int32_t /*sinks*/, int32_t /*query_heads*/) { return std::max(budget / 20, 1); },
+    .schedule = Schedule::kOncePrompt,
+    .then = Then::kGrow,
+    .parameters = kParameters,
+    .make =
+        [](const ScorerParameters& given) {
+          return MakeSemantic({.semantic_ratio = given.at("semantic_ratio"),
+                               .recent_ratio = given.at("recent_ratio"),
+                               .rows_max = Whole(given, "rows_max")});
+        }};
 
 }  // namespace ebb

@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "policies/scorer.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
@@ -31,6 +31,8 @@ struct SemanticOptions {
 };
 
 std::unique_ptr<const Scorer> MakeSemantic(const SemanticOptions& options);
+
+extern const ScorerRow kSemanticRow;
 
 }  // namespace ebb
 

@@ -105,8 +105,48 @@ class Snapkv final : public Scorer {
   SnapkvOptions options_;
 };
 
+constexpr std::string_view kPoolings[] = {"none", "avg", "max"};  // in the order of Pooling
+constexpr std::string_view kOwnColumns[] = {"drop", "keep"};
+constexpr ParameterRow kParameters[] = {
+    {.name = "window", .help = "newest query rows that vote (w)", .preset = 32, .min = 1, .max = 512, .whole = true},
+    {.name = "kernel",
+     .help = "tokens that are pooled, an odd number (k)",
+     .preset = 7,
+     .min = 1,
+     .max = kKernelMax,
+     .whole = true,
+     .odd = true},
+    Choice("pooling", "what the kernel takes of its tokens", kPoolings, 2),
+    Choice("own_columns", "whether the window's own tokens enter the pooling", kOwnColumns),
+};
+
 }  // namespace
 
 std::unique_ptr<const Scorer> MakeSnapkv(const SnapkvOptions& options) { return std::make_unique<Snapkv>(options); }
+
+constinit const ScorerRow kSnapkvRow = {
+    .name = "snapkv",
+    .about =
+        {.summary = "Keeps what the newest queries attend to, with its neighbours, beside these queries' own tokens.",
+         .when = "For a long prompt that ends with its question, and answers that quote it: the neighbours of a hit "
+                 "stay too, so that it can be read. Not where the question comes after the eviction.",
+         .equation = "a[j]    = sum over the last w queries i of P[i, j], as each was observed\n"
+                     "keep[j] = pool(a)[j] over the k tokens around j by age",
+         .origin = "SnapKV: LLM Knows What You are Looking for Before Generation",
+         .paper = "arXiv:2404.14469",
+         .cost = "O(n) for each row of attention that enters the window, O(n `kernel`) a decision. It remembers a "
+                 "number for each slot and row: at the defaults a quarter of the KV bytes of head size 128 in BF16.",
+         .turns = "The window's queries are those of the question at hand; what they pass over is gone when the next "
+                  "one comes."},
+    .safe_across_turns = false,
+    .non_negative = true,
+    .recent_parameter = "window",
+    .parameters = kParameters,
+    .make = [](const ScorerParameters& given) {
+      return MakeSnapkv({.window = Whole(given, "window"),
+                         .kernel = Whole(given, "kernel"),
+                         .pooling = static_cast<Pooling>(Whole(given, "pooling")),
+                         .own_columns = Whole(given, "own_columns") == 1});
+    }};
 
 }  // namespace ebb

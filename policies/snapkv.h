@@ -23,7 +23,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "policies/scorer.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
@@ -37,6 +37,8 @@ struct SnapkvOptions {
 };
 
 std::unique_ptr<const Scorer> MakeSnapkv(const SnapkvOptions& options);
+
+extern const ScorerRow kSnapkvRow;
 
 }  // namespace ebb
 

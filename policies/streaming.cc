@@ -1,5 +1,7 @@
 #include "policies/streaming.h"
 
+#include <algorithm>
+
 #include "policies/check.h"
 
 namespace ebb {
@@ -19,5 +21,23 @@ class Streaming final : public Scorer {
 }  // namespace
 
 std::unique_ptr<const Scorer> MakeStreaming() { return std::make_unique<Streaming>(); }
+
+constinit const ScorerRow kStreamingRow = {
+    .name = "streaming",
+    .about = {.summary = "Keeps the first tokens (attention sinks) and the newest.",
+              .when = "For an endless stream that needs its recent past alone: a story, a log, an assistant. Not where "
+                      "something said long ago is asked for.",
+              .equation = "keep[j] = t[j], the index of slot j's token in the session's log",
+              .origin = "Efficient Streaming Language Models with Attention Sinks",
+              .paper = "arXiv:2309.17453",
+              .cost = "O(n) a decision over the tokens' indices. Attention reports nothing, and one choice serves all "
+                      "lanes.",
+              .turns = "It goes by age alone: what is older than the window is gone, whoever asks."},
+    .lockstep = true,
+    .scored = false,
+    .sinks = [](int32_t /*budget*/) { return 4; },
+    .recent = [](int32_t budget, int32_t sinks, int32_t /*query_heads*/) { return std::max(budget - sinks, 1); },
+    .positions = Positions::kCompacted,
+    .make = [](const ScorerParameters&) { return MakeStreaming(); }};
 
 }  // namespace ebb

@@ -14,11 +14,13 @@
 
 #include <memory>
 
-#include "policies/scorer.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
 std::unique_ptr<const Scorer> MakeStreaming();
+
+extern const ScorerRow kStreamingRow;
 
 }  // namespace ebb
 

@@ -22,4 +22,20 @@ class Tova final : public AttentionReceived {
 
 std::unique_ptr<const Scorer> MakeTova() { return std::make_unique<Tova>(); }
 
+constinit const ScorerRow kTovaRow = {
+    .name = "tova",
+    .about = {.summary = "Keeps what the newest query attends to.",
+              .when = "For a prompt that ends with its question, where the newest tokens know what is wanted. Not for "
+                      "what nobody has asked about yet.",
+              .equation = "keep[j] = P[last, j], what the newest query of the last step paid to slot j",
+              .origin = "Transformers are Multi-State RNNs",
+              .paper = "arXiv:2401.06104",
+              .cost = "O(n) a step: one row of attention, which decode has at hand and prefill works out once a block.",
+              .turns =
+                  "What the newest query ignores leaves for good, however much an earlier turn needed it or a later "
+                  "one will."},
+    .safe_across_turns = false,
+    .non_negative = true,
+    .make = [](const ScorerParameters&) { return MakeTova(); }};
+
 }  // namespace ebb

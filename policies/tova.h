@@ -15,11 +15,13 @@
 
 #include <memory>
 
-#include "policies/scorer.h"
+#include "policies/registry_row.h"
 
 namespace ebb {
 
 std::unique_ptr<const Scorer> MakeTova();
+
+extern const ScorerRow kTovaRow;
 
 }  // namespace ebb
 

@@ -1,7 +1,7 @@
 #include "server/admin_service.h"
 
-#include "policies/registry.h"
 #include "policies/status.h"
+#include "server/describe.h"
 #include "server/process_stats.h"
 #include "server/reply.h"
 #include "server/version.h"
@@ -64,11 +64,9 @@ grpc::ServerUnaryReactor* AdminService::ListPolicies(grpc::CallbackServerContext
                                                      const v1::ListPoliciesRequest* /*request*/,
                                                      v1::ListPoliciesResponse* response) {
   return Reply(parts_, "AdminService/ListPolicies", *context, [&]() -> absl::Status {
-    for (const ScorerRow& row : ScorerRegistry()) {
-      const PolicySpec spec = {.scorer = std::string(row.name)};
-      EBB_ASSIGN(const ValidSpec defaults, Resolve(spec, LimitsOf(parts_.worker.model())));
-      *response->add_scorers() = ScorerProto(row, defaults);
-    }
+    const ModelConfig& model = parts_.worker.model();
+    EBB_ASSIGN(*response,
+               DescribePolicies(LimitsOf(model), {.query_heads = model.group(), .head_dim = model.head_dim}));
     return absl::OkStatus();
   });
 }

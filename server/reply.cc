@@ -91,12 +91,6 @@ v1::KvType KvTypeProto(KvType type) {
   return v1::KV_TYPE_UNSPECIFIED;
 }
 
-void AppendObservations(const Needs& needs, v1::ScorerDescription& scorer) {
-  if (needs.column_sums) scorer.add_observations("column_sums");
-  if (needs.last_row) scorer.add_observations("last_row");
-  if (needs.window_rows > 0) scorer.add_observations("window");
-}
-
 v1::LaneVictims VictimsProto(const LaneVictims& victims) {
   v1::LaneVictims proto;
   proto.set_layer(static_cast<uint32_t>(victims.layer));
@@ -346,28 +340,6 @@ v1::LaneDescription LaneProto(const LaneReport& lane, int32_t stride) {
     proto.add_tokens(static_cast<uint64_t>(lane.tokens[i]));
     proto.add_positions(static_cast<uint32_t>(lane.positions[i]));
     if (!lane.scores.empty()) proto.add_scores(lane.scores[i]);
-  }
-  return proto;
-}
-
-v1::ScorerDescription ScorerProto(const ScorerRow& row, const ValidSpec& defaults) {
-  v1::ScorerDescription proto;
-  proto.set_name(std::string(row.name));
-  proto.set_summary(std::string(row.summary));
-  proto.set_paper(std::string(row.paper));
-  proto.set_evicts(row.evicts);
-  proto.set_safe_across_turns(row.safe_across_turns);
-  const Needs needs = defaults.scorer->needs();
-  proto.set_state_bytes_per_slot(static_cast<uint32_t>(needs.state_floats) * sizeof(float));
-  AppendObservations(needs, proto);
-  *proto.mutable_defaults() = PolicyProto(defaults);
-  for (const ParameterRow& parameter : row.parameters) {
-    v1::ParameterDescription& described = *proto.add_parameters();
-    described.set_name(std::string(parameter.name));
-    described.set_help(std::string(parameter.help));
-    described.set_default_(parameter.preset);
-    described.set_min(parameter.min);
-    described.set_max(parameter.max);
   }
   return proto;
 }

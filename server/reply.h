@@ -5,12 +5,10 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "ebb/v1/admin.pb.h"
 #include "ebb/v1/eviction.pb.h"
 #include "ebb/v1/inference.pb.h"
 #include "ebb/v1/session.pb.h"
 #include "engine/text/tokenizer.h"
-#include "policies/registry.h"
 #include "policies/spec.h"
 #include "server/call.h"
 #include "server/dispatcher.h"
@@ -40,8 +38,6 @@ v1::EvictResponse EvictProto(const EvictOutcome& outcome, bool with_victims);
 v1::Eviction EvictionProto(const EvictionEvent& event, bool with_victims);
 // Every `stride`-th entry of each lane, from the first.
 v1::LaneDescription LaneProto(const LaneReport& lane, int32_t stride);
-// `defaults` are the scorer's, for the model's trained context.
-v1::ScorerDescription ScorerProto(const ScorerRow& row, const ValidSpec& defaults);
 
 google::protobuf::Duration DurationProto(absl::Duration duration);
 google::protobuf::Timestamp TimestampProto(absl::Time time);

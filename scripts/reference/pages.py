@@ -186,44 +186,126 @@ def metrics(rows):
 
 POLICIES_HEAD = """# Policies
 
-A policy is a trigger (when, and how many), protection (who may not leave), a scorer (who leaves) and positions (what RoPE position the rest
-has). The fields are [PolicySpec](api.md#policyspec); `ebb policy list` and `ListPolicies` show the same table for the model that is
-served. [Choose a policy](../how-to/choose-a-policy.md) says which to take.
+A policy is a few choices that go together freely ([PolicySpec](api.md#policyspec)): a *trigger* says when a lane is pruned and how many
+tokens leave, *protection* who may not leave, a *scorer* who does, a *modifier* what changes its scores, an *allocation* how layers and
+heads share the budget, *positions* what RoPE position the rest has. Each of those with a name has a page, made of what `ListPolicies`
+serves; `ebb policy list NAME` prints it for the model that is served. [Choose a policy](../how-to/choose-a-policy.md) says which to
+take, [what policies keep](../benchmarks/quality.md) what was measured.
 """
+POLICIES_NEEDS = """## What scorers look at
+
+| name | what it is | what it takes |
+| --- | --- | --- |
+| `column_sums` | the attention that each slot received from all queries of the step | nearly nothing in decode; in prefill another pass over the score tile |
+| `last_row` | what the newest query paid to each slot | O(n) |
+| `window` | the same for the newest queries of the step | O(n) for each |
+| `probes` | the same at the time of the decision, for older queries that the scorer kept | O(n d) for each |
+| `queries` | the step's queries, unrotated | nothing but what the scorer does with them |
+| `keys_values` | K and V as they rest in the cache | nothing but what the scorer does with them |
+"""
+SYMBOLS = """In one layer and KV head: `keep[j]` is the score of the token in slot j, and the smallest leave; `P[i, j]` is the share of its
+attention that query i pays to slot j; `q`, `k`, `v` are queries, keys and values of head size `d`.
+"""
+SCHEDULES = {"EVERY_STEP": "after every prefill block and every decode step", "ONCE_AFTER_PROMPT": "once, when the first prompt ends"}
+THENS = {"THEN_SAME": "; then the same at every step", "THEN_SLIDE_RECENT": "; then the recent window slides, and what was selected stays",
+         "THEN_GROW": "; then nobody leaves, and the cache grows"}
+REDUCTIONS = {"REDUCTION_MEAN": "the mean of their attention", "REDUCTION_UNION": "the union of what each would keep"}
+
+
+def paper(part):
+    if not part["paper"]:
+        return part["origin"]
+    return f"{part['origin']}, [{part['paper']}](https://arxiv.org/abs/{part['paper'].removeprefix('arXiv:')})"
 
 
 def setting(parameter):
     """Default and range; a choice by the names of its values."""
     if parameter["choices"]:
         return [parameter["choices"][int(parameter["default"])], ", ".join(parameter["choices"])]
-    return [f"{parameter['default']:g}", f"[{parameter['min']:g}, {parameter['max']:g}]"]
+    number = ", odd" if parameter["odd"] else ", whole" if parameter["whole"] else ""
+    return [f"{parameter['default']:g}", f"[{parameter['min']:g}, {parameter['max']:g}]{number}"]
 
 
-def scorer(row):
-    cost = [f"`{name}`" for name in row["observations"]]
-    lines = [f"## {row['name']}\n", row["summary"] + "\n"]
-    facts = [
-        ["paper", f"[{row['paper']}](https://arxiv.org/abs/{row['paper'].removeprefix('arXiv:')})" if row["paper"] else "none"],
-        ["evicts", "yes" if row["evicts"] else "no"],
-        ["asks for", ", ".join(cost) or "nothing"],
-        ["state", f"{row['state_bytes_per_slot']} bytes per slot"],
-        ["over several turns", "safe" if row["safe_across_turns"] else "not safe: chosen for one question"],
-        ["positions", row["positions"]],
-    ]
-    if row["evicts"]:
-        facts += [["runs", row["schedule"]], ["CAOTE and FastCAOTE", "yes" if row["takes_modifiers"] else "no: scores are not attention received"]]
-        at = "; ".join(f"sinks {p['sinks']}, recent {p['recent']} at a budget of {p['budget']}" for p in row["protection"])
-        facts += [["protection", at], ["smallest budget", str(row["smallest_budget"])]]
-    lines.append(table(["", ""], [[a, cell(b)] for a, b in facts]))
-    if row["parameters"]:
-        lines.append(table(["parameter", "meaning", "default", "range"],
-                           [[f"`{p['name']}`", cell(p["help"]), *setting(p)]
-                            for p in row["parameters"]]))
-    return "\n".join(lines)
+def parameters(part):
+    if not part["parameters"]:
+        return "## Parameters\n\nNone.\n"
+    return "## Parameters\n\n" + table(["parameter", "meaning", "default", "range"],
+                                       [[f"`{p['name']}`", cell(p["help"]), *setting(p)] for p in part["parameters"]])
 
 
-def policies(rows):
-    return "\n".join([notice("the registry in policies/registry.cc"), POLICIES_HEAD] + [scorer(row) for row in rows])
+def defaults(parts):
+    """parts: the scorer's description at each of the example budgets"""
+    spec = parts[0]["defaults"]
+    schedule = spec["schedule"]
+    facts = [["smallest budget", str(parts[0]["budget_min"])]]
+    if parts[0]["evicts"]:
+        facts += [[f"at a budget of {part['defaults']['trigger']['budget']}",
+                   "sinks {sinks}, recent {recent}".format(**part["defaults"]["protect"])] for part in parts]
+        facts += [["runs", SCHEDULES[schedule["when"]] + THENS.get(schedule["then"], "")],
+                  ["query heads of a KV head", REDUCTIONS[spec["reduction"]]]]
+    facts += [["positions", spec["positions"].removeprefix("POSITIONS_").lower()]]
+    if parts[0]["evicts"]:
+        facts += [["`caote`, `fast_caote`", "yes: scores are attention received" if parts[0]["takes_modifiers"] else
+                   "no: scores are not attention received"]]
+    return "## Defaults\n\n" + table(["", ""], facts)
+
+
+def needs(part, state=""):
+    observed = ", ".join(f"`{name}`" for name in part["observations"]) or "nothing"
+    return f"Looks at: {observed} ([what that takes](../policies.md#what-scorers-look-at)). {state}".rstrip() + "\n"
+
+
+def state(part):
+    per_lane = int(part["state_bytes_per_lane"])
+    beside = f", and {per_lane} bytes per lane" if per_lane else ""
+    return (f"State: {part['state_bytes_per_slot']} bytes per slot of a lane{beside}, with the defaults, 4 query heads on a KV head and head "
+            "size 128.")
+
+
+def policy_page(kind, part, header, middle, needed):
+    """One page; `header`: the source that the equation stands in; `needed`: what Cost adds to its text."""
+    links = ("[All policies](../policies.md); [choose a policy](../../how-to/choose-a-policy.md); [what policies keep, "
+             "measured](../../benchmarks/quality.md).")
+    rest = "says the rest, and where it differs from the paper" if part["paper"] else "says the rest"
+    source = f"[{header}](../../../{header}) {rest}.\n" if header else ""
+    safe = {True: "Safe. ", False: "Not safe. ", None: ""}[part.get("safe_across_turns")]
+    return "\n".join([
+        notice(header.replace(".h", ".cc") or "policies/registry.cc") + f"\n# {part['name']}\n",
+        part["summary"] + f" {kind}\n", links + "\n",
+        f"## When\n\n{part['when']}\n",
+        f"## Equation\n\n```text\n{part['equation']}\n```\n",
+        *([SYMBOLS + source] if source else []),
+        *middle,
+        f"## Cost\n\n{part['cost']}\n", *needed,
+        f"## Over several turns\n\n{safe}{part['turns']}\n",
+        f"## Paper\n\n{paper(part)}\n"])
+
+
+def policies(responses, header_of):
+    """{page: text} of ListPoliciesResponse at each of the example budgets. `header_of` finds the source of an equation."""
+    first = responses[0]
+    pages = {}
+    for at, part in enumerate(first["scorers"]):
+        examples = [response["scorers"][at] for response in responses]
+        pages[part["name"]] = policy_page(f"A scorer: `--policy {part['name']}`.", part, header_of(part), [parameters(part), defaults(examples)],
+                                          [needs(part, state(part))])
+    for part in first["modifiers"]:
+        pages[part["name"]] = policy_page(f"A modifier: `--modifier {part['name'].replace('_', '-')}`.", part, header_of(part), [], [needs(part)])
+    for part in first["allocations"]:
+        pages[part["name"]] = policy_page("An allocation.", part, "", [parameters(part)], [])
+    if len(pages) != sum(len(first[kind]) for kind in ("scorers", "modifiers", "allocations")):
+        raise SystemExit("scripts/docs: two parts of a policy have one name, and so one page")
+
+    def row(part):
+        return [f"[{part['name']}](policies/{part['name']}.md)", part["summary"]]
+    index = [notice("the rows of the registry (policies/registry.h)"), POLICIES_HEAD, "## Scorers\n",
+             table(["scorer", "what it does", "bytes per slot", "over several turns", "modifiers"],
+                   [row(s) + [str(s["state_bytes_per_slot"]), "safe" if s["safe_across_turns"] else "not safe",
+                              "yes" if s["takes_modifiers"] else ""] for s in first["scorers"]]),
+             "Bytes per slot of a lane, with the defaults, 4 query heads on a KV head and head size 128.\n",
+             "## Modifiers\n", table(["modifier", "what it does"], [row(m) for m in first["modifiers"]]),
+             "## Allocations\n", table(["allocation", "what it does"], [row(a) for a in first["allocations"]]), POLICIES_NEEDS]
+    return {"policies.md": "\n".join(index), **{f"policies/{name}.md": text for name, text in pages.items()}}
 
 
 CLI_HEAD = """# Command line

@@ -1,4 +1,5 @@
-// What a client or a load balancer can find out without knowing Ebb: health per service, and reflection.
+// What a client or a load balancer can find out without knowing Ebb: health per service, reflection, and what policies
+// there are.
 
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.h>
@@ -8,13 +9,18 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "policies/registry.h"
 #include "tests/support/test_server.h"
 
 namespace ebb {
@@ -153,6 +159,114 @@ TEST_F(Reflection, DescribesEachServiceAsItIs) {
       EXPECT_EQ(described.SerializeAsString(), expected.SerializeAsString());
     }
     EXPECT_TRUE(found) << service;
+  }
+}
+
+// ListPolicies is the registry, word for word, and what a caller may name has a description.
+class Policies : public Discovery {
+ protected:
+  static v1::ListPoliciesResponse List(TestClient& client) {
+    v1::ListPoliciesResponse response;
+    EXPECT_TRUE(client.admin().ListPolicies(client.Context().get(), {}, &response).ok());
+    return response;
+  }
+
+  template <typename Description>
+  static void ExpectSays(const Description& said, std::string_view name, const About& about) {
+    EXPECT_EQ(said.name(), name);
+    EXPECT_EQ(said.summary(), about.summary);
+    EXPECT_EQ(said.when(), about.when);
+    EXPECT_EQ(said.equation(), about.equation);
+    EXPECT_EQ(said.origin(), about.origin);
+    EXPECT_EQ(said.paper(), about.paper);
+    EXPECT_EQ(said.cost(), about.cost);
+    EXPECT_EQ(said.turns(), about.turns);
+  }
+
+  template <typename Descriptions>
+  static void ExpectSays(const Descriptions& said, std::span<const ParameterRow> rows) {
+    ASSERT_EQ(static_cast<size_t>(said.size()), rows.size());
+    for (int i = 0; i < said.size(); ++i) {
+      EXPECT_EQ(said[i].name(), rows[i].name);
+      EXPECT_EQ(said[i].help(), rows[i].help);
+      EXPECT_EQ(said[i].default_(), rows[i].preset);
+      EXPECT_EQ(said[i].min(), rows[i].min);
+      EXPECT_EQ(said[i].max(), rows[i].max);
+      EXPECT_EQ(said[i].whole(), rows[i].whole);
+      EXPECT_EQ(said[i].odd(), rows[i].odd);
+      EXPECT_TRUE(std::ranges::equal(said[i].choices(), rows[i].choices));
+    }
+  }
+};
+
+TEST_F(Policies, ListHasEachScorerOfTheRegistry) {
+  const v1::ListPoliciesResponse said = List(client_);
+  const std::span<const ScorerRow> rows = ScorerRegistry();
+  ASSERT_EQ(static_cast<size_t>(said.scorers_size()), rows.size());
+  for (int i = 0; i < said.scorers_size(); ++i) {
+    const ScorerRow& row = rows[i];
+    const v1::ScorerDescription& scorer = said.scorers(i);
+    SCOPED_TRACE(row.name);
+    ExpectSays(scorer, row.name, row.about);
+    ExpectSays(scorer.parameters(), row.parameters);
+    EXPECT_EQ(scorer.evicts(), row.evicts);
+    EXPECT_EQ(scorer.safe_across_turns(), row.safe_across_turns);
+    EXPECT_EQ(scorer.takes_modifiers(), row.evicts && row.non_negative);
+    const auto made = row.make(ResolveParameters(row, {}).value());
+    const int32_t tracks = row.reduction == Reduction::kMean ? 1 : TinyModel().heads / TinyModel().kv_heads;
+    EXPECT_EQ(scorer.state_bytes_per_slot(), 4 * made->needs().state_floats * tracks);
+    EXPECT_EQ(scorer.observations().empty(),
+              !made->needs().observes() && !made->needs().memory && !made->needs().probes);
+  }
+}
+
+// The smallest budget that it names opens a session, and the next smaller one does not; so do its defaults.
+TEST_F(Policies, WhatListPromisesHolds) {
+  const v1::ListPoliciesResponse said = List(client_);
+  for (const v1::ScorerDescription& scorer : said.scorers()) {
+    SCOPED_TRACE(scorer.name());
+    v1::CreateSessionRequest request;
+    *request.mutable_policy() = scorer.defaults();
+    const v1::Session session = client_.Create(request);
+    EXPECT_EQ(session.policy().DebugString(), scorer.defaults().DebugString());
+    EXPECT_TRUE(client_.Delete(session.name()).ok());
+    const auto budget = [&](uint32_t tokens) {
+      v1::PolicySpec& policy = *request.mutable_policy();
+      policy.clear_protect();
+      policy.clear_schedule();
+      policy.mutable_trigger()->set_budget(tokens);
+      v1::Session opened;
+      const grpc::Status status = client_.Create(request, &opened);
+      if (status.ok()) {
+        EXPECT_TRUE(client_.Delete(opened.name()).ok());
+      }
+      return status.error_code();
+    };
+    EXPECT_EQ(budget(scorer.budget_min()), grpc::StatusCode::OK);
+    EXPECT_EQ(budget(scorer.budget_min() - 1), grpc::StatusCode::INVALID_ARGUMENT);
+  }
+}
+
+TEST_F(Policies, ListHasEachModifierAndAllocationThatASpecMayName) {
+  const v1::ListPoliciesResponse said = List(client_);
+  ASSERT_EQ(static_cast<size_t>(said.modifiers_size()), ModifierRegistry().size());
+  ASSERT_EQ(said.modifiers_size(), v1::Modifier_ARRAYSIZE - 2) << "all but unspecified and none";
+  for (int i = 0; i < said.modifiers_size(); ++i) {
+    const ModifierRow& row = ModifierRegistry()[i];
+    ExpectSays(said.modifiers(i), row.name, row.about);
+    v1::Modifier modifier = v1::MODIFIER_UNSPECIFIED;
+    EXPECT_TRUE(v1::Modifier_Parse("MODIFIER_" + absl::AsciiStrToUpper(std::string(row.name)), &modifier)) << row.name;
+  }
+  ASSERT_EQ(static_cast<size_t>(said.allocations_size()), AllocationRegistry().size());
+  const auto* const arms = v1::PolicySpec::descriptor()->FindOneofByName("allocation");
+  ASSERT_EQ(said.allocations_size(), arms->field_count());
+  for (int i = 0; i < said.allocations_size(); ++i) {
+    const AllocationRow& row = AllocationRegistry()[i];
+    ExpectSays(said.allocations(i), row.name, row.about);
+    ExpectSays(said.allocations(i).parameters(), row.parameters);
+    const auto* const arm = v1::PolicySpec::descriptor()->FindFieldByName(std::string(row.name));
+    ASSERT_NE(arm, nullptr) << row.name;
+    EXPECT_EQ(arm->containing_oneof(), arms);
   }
 }
 

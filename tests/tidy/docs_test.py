@@ -98,6 +98,35 @@ class Reasons(unittest.TestCase):
                 self.found(text)
 
 
+def described(name, **more):
+    words = dict.fromkeys(("summary", "when", "cost", "turns"), "Says so.")
+    return {"name": name, **words, "equation": "keep[j] = 1", "origin": "A Paper", "paper": "", "observations": [], "parameters": [], **more}
+
+
+class Policies(unittest.TestCase):
+    def pages(self, **parts):
+        return pages.policies([{"scorers": [], "modifiers": [], "allocations": [], **parts}], lambda part: "policies/x.h")
+
+    def test_a_part_is_a_page_and_a_row_of_the_index(self):
+        built = self.pages(modifiers=[described("m", paper="arXiv:2504.14051", observations=["keys_values"])])
+        self.assertEqual(set(built), {"policies.md", "policies/m.md"})
+        self.assertIn("| [m](policies/m.md) | Says so. |", built["policies.md"])
+        for text in ("keep[j] = 1", "[policies/x.h](../../../policies/x.h) says the rest, and where it differs", "Looks at: `keys_values`",
+                     "A Paper, [arXiv:2504.14051](https://arxiv.org/abs/2504.14051)"):
+            self.assertIn(text, built["policies/m.md"])
+
+    def test_a_parameter_shows_what_it_takes(self):
+        number = {"name": "p", "help": "h", "default": 7, "min": 1, "max": 63, "whole": True, "odd": True, "choices": []}
+        form = {**number, "default": 1, "min": 0, "max": 1, "odd": False, "choices": ["drop", "keep"]}
+        page = self.pages(allocations=[described("a", parameters=[number, form])])["policies/a.md"]
+        self.assertIn("| `p` | h | 7 | [1, 63], odd |", page)
+        self.assertIn("| `p` | h | keep | drop, keep |", page)
+
+    def test_stops_where_two_parts_would_share_a_page(self):
+        with self.assertRaisesRegex(SystemExit, "one name"):
+            self.pages(modifiers=[described("x")], allocations=[described("x")])
+
+
 class Pages(unittest.TestCase):
     def test_a_cell_survives_what_tables_are_made_of(self):
         self.assertEqual(pages.cell("a | b\n*c*"), "a \\| b \\*c\\*")

@@ -9,9 +9,7 @@
 namespace ebb {
 namespace {
 
-#include "page/policies/parameters.cc"
-
-constexpr ScorerRow kRows[] = {
+const ScorerRow kRows[] = {
 #include "page/policies/registry.cc"
 };
 

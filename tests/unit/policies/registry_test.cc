@@ -4,8 +4,11 @@
 
 #include <limits>
 #include <optional>
+#include <regex>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/support/status_matchers.h"
@@ -14,38 +17,88 @@ namespace ebb {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 using testing::Pair;
+
+// Everything that a reference page says is there: sentences end in a full stop, a title does not.
+void ExpectComplete(const About& about) {
+  for (const std::string_view sentence : {about.summary, about.when, about.cost, about.turns}) {
+    EXPECT_THAT(sentence, EndsWith("."));
+  }
+  EXPECT_THAT(about.equation, HasSubstr(" = "));
+  EXPECT_THAT(about.equation, Not(EndsWith("\n")));
+  EXPECT_THAT(about.origin, Not(IsEmpty()));
+  if (about.paper.empty()) return;
+  EXPECT_TRUE(std::regex_match(std::string(about.paper), std::regex("arXiv:[0-9]{4}\\.[0-9]{5}"))) << about.paper;
+}
+
+void ExpectComplete(std::span<const ParameterRow> parameters) {
+  std::set<std::string_view> names;
+  for (const ParameterRow& parameter : parameters) {
+    SCOPED_TRACE(parameter.name);
+    EXPECT_THAT(parameter.name, Not(IsEmpty()));
+    EXPECT_TRUE(names.insert(parameter.name).second) << "two parameters of one name";
+    EXPECT_THAT(parameter.help, Not(IsEmpty()));
+    EXPECT_LE(parameter.min, parameter.preset);
+    EXPECT_LE(parameter.preset, parameter.max);
+    EXPECT_LT(parameter.min, parameter.max) << "nothing to choose";
+    if (parameter.choices.empty()) continue;
+    EXPECT_TRUE(parameter.whole);
+    EXPECT_EQ(parameter.min, 0);
+    EXPECT_EQ(parameter.max, static_cast<double>(parameter.choices.size()) - 1);
+  }
+}
 
 TEST(ScorerRegistry, EveryRowIsComplete) {
   std::set<std::string_view> names;
   for (const ScorerRow& row : ScorerRegistry()) {
     SCOPED_TRACE(row.name);
     EXPECT_TRUE(names.insert(row.name).second) << "two rows of one name";
-    EXPECT_THAT(row.summary, Not(IsEmpty()));
-    EXPECT_EQ(row.summary.back(), '.');
+    ExpectComplete(row.about);
+    ExpectComplete(row.parameters);
     EXPECT_EQ(FindScorer(row.name), &row);
     const auto presets = ResolveParameters(row, {});
     ASSERT_THAT(presets, IsOk());
     EXPECT_NE(row.make(*presets), nullptr);
     for (const ParameterRow& parameter : row.parameters) {
-      SCOPED_TRACE(parameter.name);
-      EXPECT_THAT(parameter.help, Not(IsEmpty()));
-      EXPECT_LE(parameter.min, parameter.preset);
-      EXPECT_LE(parameter.preset, parameter.max);
-      EXPECT_THAT(ResolveParameters(row, {{std::string(parameter.name), parameter.preset}}), IsOk());
-      if (parameter.choices.empty()) continue;
-      EXPECT_TRUE(parameter.whole);
-      EXPECT_EQ(parameter.min, 0);
-      EXPECT_EQ(parameter.max, static_cast<double>(parameter.choices.size()) - 1);
+      EXPECT_THAT(ResolveParameters(row, {{std::string(parameter.name), parameter.preset}}), IsOk()) << parameter.name;
     }
     if (!row.recent_parameter.empty()) {
       EXPECT_EQ(row.recent, nullptr);
       EXPECT_TRUE(presets->contains(std::string(row.recent_parameter)));
     }
   }
+}
+
+// What a modifier's row says it needs is what a policy with it needs beyond the scorer alone.
+TEST(ModifierRegistry, EveryRowIsComplete) {
+  std::set<Modifier> modifiers = {Modifier::kNone};
+  for (const ModifierRow& row : ModifierRegistry()) {
+    SCOPED_TRACE(row.name);
+    EXPECT_TRUE(modifiers.insert(row.modifier).second) << "two rows of one modifier";
+    ExpectComplete(row.about);
+    const auto alone = Resolve({.scorer = "h2o", .budget = 64}, {});
+    const auto changed = Resolve({.scorer = "h2o", .budget = 64, .modifier = row.modifier}, {});
+    ASSERT_THAT(alone, IsOk());
+    ASSERT_THAT(changed, IsOk());
+    EXPECT_FALSE(alone->needs().memory);
+    EXPECT_EQ(changed->needs().memory, row.needs.memory);
+    EXPECT_EQ(changed->needs().attention(), alone->needs().attention() || row.needs.attention());
+  }
+}
+
+TEST(AllocationRegistry, EveryRowIsComplete) {
+  std::set<Allocation> allocations;
+  for (const AllocationRow& row : AllocationRegistry()) {
+    SCOPED_TRACE(row.name);
+    EXPECT_TRUE(allocations.insert(row.allocation).second) << "two rows of one allocation";
+    ExpectComplete(row.about);
+    ExpectComplete(row.parameters);
+  }
+  EXPECT_TRUE(allocations.contains(PolicySpec().allocation)) << "the default has no row";
 }
 
 // Resolve halves its way to the smallest budget under this assumption.
