@@ -6,27 +6,13 @@
 #include <vector>
 
 #include "client/cli/policy_flags.h"
+#include "client/cli/policy_page.h"
 #include "client/cli/shell.h"
 #include "client/cli/terminal.h"
 #include "client/error.h"
 
 namespace ebb::cli {
 namespace {
-
-void Print(const v1::ScorerDescription& scorer) {
-  std::printf("%s  %s\n", Styled("1", scorer.name()).c_str(), scorer.summary().c_str());
-  if (!scorer.paper().empty()) std::printf("    paper      %s\n", scorer.paper().c_str());
-  std::printf("    defaults   %s\n", Summary(scorer.defaults()).c_str());
-  std::printf("    state      %u bytes per slot\n", scorer.state_bytes_per_slot());
-  std::string observations;
-  for (const std::string& name : scorer.observations()) observations += (observations.empty() ? "" : ", ") + name;
-  std::printf("    observes   %s\n", observations.empty() ? "nothing" : observations.c_str());
-  std::printf("    over turns %s\n", scorer.safe_across_turns() ? "safe" : "not safe");
-  for (const v1::ParameterDescription& parameter : scorer.parameters()) {
-    std::printf("    %s = %g in [%g, %g]: %s\n", parameter.name().c_str(), parameter.default_(), parameter.min(),
-                parameter.max(), parameter.help().c_str());
-  }
-}
 
 std::string StateOf(v1::StateOrigin state) {
   switch (state) {
@@ -62,13 +48,35 @@ void Print(const v1::PolicyChange& change, bool dry_run) {
               static_cast<unsigned long long>(change.pages_after()));
 }
 
+// Prints the part that is called `name`, and says whether there is one.
+template <typename Parts>
+bool PrintNamed(const Shell& shell, const Parts& parts, const std::string& name) {
+  for (const auto& part : parts) {
+    if (part.name() != name) continue;
+    shell.json ? shell.PrintJson(part)
+               : static_cast<void>(std::printf("%s", PolicyPage(part, StdoutColumns()).c_str()));
+    return true;
+  }
+  return false;
+}
+
 void AddList(CLI::App& parent, Shell& shell) {
-  CLI::App* list = parent.add_subcommand("list", "Every scorer with its defaults, paper and cost");
-  list->callback([&shell] {
+  CLI::App* list = parent.add_subcommand("list", "What policies are made of: scorers, modifiers, allocations");
+  auto name = std::make_shared<std::string>();
+  list->add_option("name", *name, "One of them: what, when, equation, paper, cost, defaults, parameters");
+  list->callback([&shell, name] {
     client::Client client = shell.Connect();
-    v1::ListPoliciesResponse response;
-    if (!shell.Check(client.ListPolicies(&response))) return;
-    for (const v1::ScorerDescription& scorer : response.scorers()) shell.json ? shell.PrintJson(scorer) : Print(scorer);
+    v1::ListPoliciesResponse policies;
+    if (!shell.Check(client.ListPolicies(&policies))) return;
+    if (!name->empty()) {
+      const bool found = PrintNamed(shell, policies.scorers(), *name) ||
+                         PrintNamed(shell, policies.modifiers(), *name) ||
+                         PrintNamed(shell, policies.allocations(), *name);
+      if (!found) shell.Misused(*name + ": no policy of this name; `ebb policy list` names them");
+      return;
+    }
+    if (shell.json) return shell.PrintJson(policies);
+    std::printf("%s\n`ebb policy list NAME` tells more.\n", PolicyTable(policies, StdoutColumns()).c_str());
   });
 }
 

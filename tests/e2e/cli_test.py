@@ -215,11 +215,20 @@ class CommandLine(unittest.TestCase):
         self.ebb("watch", "--every=0", check=1)
         self.ebb("sessions", "delete", "watched")
 
-    def test_policy_list_names_papers(self):
-        scorers = {s["name"]: s for s in lines(self.ebb("policy", "list", "--json"))}
-        self.assertLessEqual({"full", "streaming", "h2o", "tova", "snapkv", "keydiff", "random"}, set(scorers))
-        self.assertEqual(scorers["h2o"]["paper"], "arXiv:2306.14048")
-        self.assertIn("arXiv:2309.17453", self.ebb("policy", "list"))
+    def test_policy_list_has_a_line_for_each_part_and_a_page_for_one(self):
+        parts = json.loads(self.ebb("policy", "list", "--json"))
+        table = self.ebb("policy", "list")
+        for kind in ("scorers", "modifiers", "allocations"):
+            for part in parts[kind]:
+                self.assertIn(f"\n{part['name']} ", table)
+                self.assertEqual(json.loads(self.ebb("policy", "list", part["name"], "--json")), part)
+                page = self.ebb("policy", "list", part["name"])
+                self.assertIn(part["equation"].splitlines()[0], page)
+                self.assertIn(part["paper"], page)
+        self.assertIn("arXiv:2306.14048", self.ebb("policy", "list", "h2o"))
+        self.assertIn("--param window=32, in [1, 512]:", self.ebb("policy", "list", "snapkv"))
+        self.ebb("policy", "list", "nope", check=2)
+        self.assertIn("nope: no policy of this name", self.server.stderr)
 
     def test_chat_answers_shows_stats_and_changes_policy(self):
         out = self.ebb("chat", "--policy=h2o", "--budget=256", "--temperature=0", "--max-tokens=24",
