@@ -72,8 +72,8 @@ RotationError MeasureDeltaRotation(const DeltaRotation& options) {
     const auto position = static_cast<double>(options.recent - error.rotations * options.drop);
     squares += SquaredError(key, raw, position, options);
     std::vector<float> direct = raw;
-    Rotate(direct, position, options);
-    once += SquaredError(direct, raw, position, options);
+    Rotate(direct, options.recent, options);
+    once += SquaredError(direct, raw, options.recent, options);
   }
   error.key = std::sqrt(squares / norm);
   error.once = std::sqrt(once / norm);

@@ -24,7 +24,7 @@ struct DeltaRotation {
 struct RotationError {
   int64_t rotations = 0;  // of a key
   double key = 0;         // |k' - R(p) k| / |k| at the end, the root of its mean square over the keys
-  double once = 0;        // the same of a key that was rotated and rounded once, to where it is at the end
+  double once = 0;        // the same of a key that was rotated and rounded once, to where it is at first
 };
 
 // Keys are drawn uniformly in [-1, 1); angles are computed in double, cosines and products in float, as a kernel would.

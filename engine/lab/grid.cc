@@ -45,7 +45,7 @@ std::string Cell::budget() const {
 std::vector<std::string> EveryPolicy() {
   std::vector<std::string> policies;
   for (const ScorerRow& row : ScorerRegistry()) {
-    if (!row.evicts) continue;
+    if (!row.evicts || row.make == nullptr) continue;  // what needs a file of its own is named by who has it
     policies.emplace_back(row.name);
     if (row.name == "knorm") policies.emplace_back("knorm:keep=long");
     if (row.non_negative) policies.push_back(std::string(row.name) + "+caote");
