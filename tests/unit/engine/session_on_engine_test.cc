@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
+#include <string>
 #include <vector>
 
 #include "tests/support/status_matchers.h"
@@ -96,6 +99,39 @@ TEST_F(SessionOnEngineTest, CompactedPositionsNeverPassTheLengthWhileOriginalOne
   Append(*original, 200);
   EXPECT_EQ(compacted->position_max(), 19);
   EXPECT_EQ(original->position_max(), 199);
+}
+
+// POS-1, the scenario of transformers issue 35350: a prompt three times the window, then decoding. There the first
+// decoded key lay ahead of the query, and distances were wrong. Here, in every lane and at every step, the newest key
+// is the query's own, no key is ahead of it, and every distance is the one that the mode defines: between ranks, or
+// between places in the text.
+TEST_F(SessionOnEngineTest, NoKeyIsAheadOfTheQueryAndAllDistancesAreAsDefined) {
+  for (const std::string scorer : {"streaming", "knorm", "h2o"}) {
+    for (const Positions positions : {Positions::kCompacted, Positions::kOriginal}) {
+      SCOPED_TRACE(scorer + (positions == Positions::kCompacted ? " compacted" : " original"));
+      const auto session =
+          OpenTestSession(*engine_, {.scorer = scorer, .budget = 20, .sinks = 4, .positions = positions}, 16);
+      Append(*session, 60);
+      for (int step = 0; step < 24; ++step) {
+        Append(*session, 1);
+        const auto lanes = engine_->Describe(*session, {}, {});
+        ASSERT_THAT(lanes, IsOk());
+        for (const LaneReport& lane : *lanes) {
+          std::vector<size_t> order(lane.tokens.size());
+          std::iota(order.begin(), order.end(), size_t{0});
+          std::ranges::sort(order, {}, [&](size_t i) { return lane.tokens[i]; });
+          ASSERT_EQ(order.size(), 20u);
+          ASSERT_EQ(lane.tokens[order.back()], 60 + step);
+          for (size_t rank = 0; rank < order.size(); ++rank) {
+            const size_t i = order[rank];
+            ASSERT_EQ(lane.positions[i],
+                      positions == Positions::kCompacted ? static_cast<int32_t>(rank) : lane.tokens[i]);
+          }
+          ASSERT_EQ(session->position_max(), lane.positions[order.back()]);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

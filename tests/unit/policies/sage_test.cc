@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -89,6 +92,49 @@ TEST(Sage, KeepsTheUnionOfWhatEachQueryHeadNames) {
   std::vector<int32_t> victims;
   ASSERT_THAT(SelectVictims(lane, keep, 2, select, victims), IsOk());
   EXPECT_THAT(victims, ElementsAre(4, 7));
+}
+
+// The paper's case for selection: a needle that the last query looks for, among keys that it does not. Keys and query
+// by hand: key j is a unit vector of its own angle, the needle's lies along the query and is four times as long. Sage
+// keeps it wherever it lies; a window keeps it only in its sinks or its recent part.
+TEST(Sage, KeepsThePlantedNeedleThatAWindowLoses) {
+  constexpr int32_t kLive = 200;
+  constexpr int32_t kBudget = 32;
+  std::vector<int32_t> token(kLive);
+  std::iota(token.begin(), token.end(), 0);
+  int window_kept = 0;
+  for (int32_t needle = 0; needle < kLive; ++needle) {
+    std::vector<float> attention(kLive);
+    float sum = 0;
+    for (int32_t j = 0; j < kLive; ++j) {
+      const float angle = 1 + 0.025F * static_cast<float>(j);  // of the key, the query's being 0
+      attention[j] = std::exp(j == needle ? 4.0F : std::cos(angle));
+      sum += attention[j];
+    }
+    for (float& share : attention) share /= sum;
+    const auto kept = [&](const std::string& scorer) {
+      const ValidSpec spec = Resolve({.scorer = scorer, .budget = kBudget}, {.query_heads = 1}).value();
+      const LaneView lane = {.token = token,
+                             .live = kLive,
+                             .sinks = spec.sinks,
+                             .recent = spec.recent,
+                             .budget = kBudget,
+                             .query_heads = 1};
+      const std::vector<Track> tracks = {{.lane = lane, .state = {.slot = attention}}};
+      RankScratch scratch;
+      std::vector<float> keep(kLive);
+      Rank(spec, tracks, scratch, keep);
+      SelectScratch select;
+      std::vector<int32_t> victims;
+      EXPECT_THAT(SelectVictims(lane, keep, kLive - kBudget, select, victims), IsOk());
+      return std::ranges::find(victims, needle) == victims.end();
+    };
+    EXPECT_TRUE(kept("sage")) << needle;
+    const bool in_window = needle < 4 || needle >= kLive - (kBudget - 4);
+    EXPECT_EQ(kept("streaming"), in_window) << needle;
+    window_kept += in_window ? 1 : 0;
+  }
+  EXPECT_EQ(window_kept, kBudget);
 }
 
 }  // namespace
