@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -54,10 +55,12 @@ TestLane Moved(Ops& ops, const AttendCase& c, const std::vector<int32_t>& slots,
   return lane;
 }
 
-// Sums run in slot order, so a permutation changes rounding and nothing else.
+// Sums run in slot order, so a permutation changes rounding and nothing else. Rounding it does change: EQUIP states
+// deviations below 1e-9, which F32 sums cannot keep.
 TEST(AttentionLaws, OutputUnchangedUnderPermutationOfSlots) {
   const auto ops = MakeOps();
   HashRandom random(1);
+  float furthest = 0;
   for (int i = 0; i < 200; ++i) {
     AttendShape shape = RandomShape(random, 600);
     shape.format.type = KvType::kF32;
@@ -66,8 +69,13 @@ TEST(AttentionLaws, OutputUnchangedUnderPermutationOfSlots) {
     std::vector<int32_t> slots = RandomOrder(random, shape.slots);
     slots.resize(static_cast<size_t>(shape.live));
     const TestLane moved = Moved(*ops, c, slots, shape.slots);
-    ExpectNear(Attend(*ops, c, moved), c.Run(*ops).out, 1e-6F * LargestMagnitude(c.v()));
+    const std::vector<float> out = Attend(*ops, c, moved);
+    const std::vector<float> expected = c.Run(*ops).out;
+    ExpectNear(out, expected, 1e-6F * LargestMagnitude(c.v()));
+    for (size_t j = 0; j < out.size(); ++j) furthest = std::max(furthest, std::abs(out[j] - expected[j]));
   }
+  EXPECT_GT(furthest, 1e-9F);
+  std::printf("the furthest of all outputs: %.1e\n", furthest);
 }
 
 // A lane whose slots were freed and written again, against the same tokens written once, in order, without holes.
