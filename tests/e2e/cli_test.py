@@ -51,14 +51,14 @@ def decode_png(data):
 class TerminalChat:
     """An `ebb chat` on a terminal of its own, in a with statement."""
 
-    def __init__(self, server):
-        self.server = server
+    def __init__(self, server, *flags):
+        self.server, self.flags = server, flags
 
     def __enter__(self):
         self.home = tempfile.TemporaryDirectory()
         self.terminal, its = pty.openpty()
         self.process = subprocess.Popen(
-            [BIN / "ebb", f"--addr={self.server.addr}", "chat", "--policy=h2o", "--budget=128"], stdin=its, stdout=its, stderr=its,
+            [BIN / "ebb", f"--addr={self.server.addr}", "chat", "--policy=h2o", "--budget=128", *self.flags], stdin=its, stdout=its, stderr=its,
             start_new_session=True, preexec_fn=lambda: fcntl.ioctl(its, termios.TIOCSCTTY, 0),  # whose Ctrl-C is a signal to it
             env={**os.environ, "XDG_STATE_HOME": self.home.name, "TERM": "vt100"})
         os.close(its)
@@ -276,6 +276,20 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(self.ebb("sessions").strip(), "no sessions")
             self.assertIn("/stats", chat.history())
             self.assertNotIn("never", chat.history())
+
+    def test_ctrl_c_cancels_the_answer_and_the_chat_goes_on(self):
+        with TerminalChat(self.server, "--max-tokens=1000000", "--ignore-eos") as chat:
+            chat.read_until("> ")
+            chat.type("Tell me everything.\n")
+            chat.read_until("everything.\r\n")
+            chat.read_until(" ")  # a word of the answer
+            chat.type("\x03")
+            chat.read_until("(cancelled)\x1b[0m\r\n> ")
+            chat.type("/stats\n")
+            self.assertIn(" tokens seen", chat.read_until("RIGINAL\r\n> "))
+            self.assertIn("h2o, budget 128", self.ebb("sessions"))
+            chat.type("\x04")
+            self.assertEqual(chat.process.wait(60), 0)
 
     def test_a_chat_that_is_told_to_end_deletes_its_session_and_keeps_its_lines(self):
         for number in (signal.SIGTERM, signal.SIGHUP):
