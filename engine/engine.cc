@@ -12,6 +12,8 @@
 #include "engine/evict_request.h"
 #include "engine/lane_attention.h"
 #include "engine/machine.h"
+#include "engine/model/calibration_file.h"
+#include "engine/model/fingerprint.h"
 #include "engine/model/gguf.h"
 #include "engine/ops/cpu/kernels.h"
 #include "engine/ops/cpu/ops_cpu.h"
@@ -29,26 +31,6 @@ namespace {
 int64_t PageBytes(int32_t head_dim) {
   const KvFormat largest = {.type = KvType::kF32, .rope_cache = RopeCache::kRk, .head_dim = head_dim};
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(largest.tile_bytes())));
-}
-
-// FNV-1a over what the forward pass reads of the metadata, and names, shapes and the first bytes of every tensor:
-// enough to tell two models apart without reading gigabytes.
-uint64_t ModelHash(const GgufFile& file, const ModelConfig& config) {
-  uint64_t hash = 0xcbf29ce484222325;
-  const auto add = [&hash](const char* bytes, size_t size) {
-    for (size_t i = 0; i < size; ++i) hash = (hash ^ static_cast<unsigned char>(bytes[i])) * 0x100000001b3;
-  };
-  const int32_t numbers[] = {config.heads, config.kv_heads, config.rotary_dims,
-                             static_cast<int32_t>(config.rope_pairs)};
-  add(reinterpret_cast<const char*>(numbers), sizeof numbers);
-  add(reinterpret_cast<const char*>(&config.norm_eps), sizeof config.norm_eps);
-  add(reinterpret_cast<const char*>(config.rope_frequencies.data()), config.rope_frequencies.size() * sizeof(double));
-  for (const GgufTensor& tensor : file.tensors()) {
-    add(tensor.name.data(), tensor.name.size());
-    add(reinterpret_cast<const char*>(tensor.shape.data()), sizeof tensor.shape);
-    add(reinterpret_cast<const char*>(tensor.data.data()), std::min<size_t>(tensor.data.size(), 4096));
-  }
-  return hash;
 }
 
 // What the file says about itself but this engine could not hold to.
@@ -96,8 +78,8 @@ class EngineOnOps final : public Engine {
         rope_(MakeRope(config_)),
         transformer_(config_, weights, *ops_),
         scratch_(ops_->host_threads().threads()) {
-    fingerprint_ = absl::StrFormat("%s %016x %s", std::filesystem::path(file_.name()).filename().string(),
-                                   ModelHash(file_, config_), ops_->fingerprint());
+    fingerprint_ = absl::StrFormat("%s %s %s", std::filesystem::path(file_.name()).filename().string(),
+                                   config_.fingerprint, ops_->fingerprint());
   }
 
   absl::Status MakeArena() {
@@ -154,7 +136,7 @@ class EngineOnOps final : public Engine {
   }
 
   absl::StatusOr<EvictReport> Evict(Session& session, const EvictRequest& request) override {
-    return CarryOut(request, device(), Of(session));
+    return CarryOut(request, device(), config_.calibration, Of(session));
   }
 
   absl::StatusOr<PolicySwap> SetPolicy(Session& session, const ValidSpec& policy) override {
@@ -476,6 +458,10 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   EBB_ASSIGN(const Weights weights, FindWeights(file, config));
   EBB_ASSIGN(std::unique_ptr<const Tokenizer> tokenizer, Tokenizer::FromGguf(file));
   EBB_TRY(CheckModel(file, config, *tokenizer));
+  config.fingerprint = ModelFingerprint(file, config);
+  config.calibration = ReadCalibration(
+      options.calibration_path.empty() ? CalibrationPath(options.model_path) : options.calibration_path, config);
+  if (absl::IsDataLoss(config.calibration.status())) return config.calibration.status();
   const int32_t threads = options.threads > 0 ? options.threads : UsableThreads();
   EBB_ASSIGN(std::unique_ptr<Ops> ops, MakeCpuOps({.isa = options.isa, .threads = threads}));
   auto engine = std::make_unique<EngineOnOps>(options, std::move(file), std::move(config), weights,

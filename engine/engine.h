@@ -31,7 +31,8 @@ namespace ebb {
 
 struct EngineOptions {
   std::string model_path = {};
-  int32_t threads = 0;  // compute threads; 0: as many as this process may run on
+  std::string calibration_path = {};  // what `calibrated` goes by; empty: the file beside the model
+  int32_t threads = 0;                // compute threads; 0: as many as this process may run on
   int64_t arena_bytes =
       0;  // memory for K and V; 0: half of what the cgroup (else the machine) leaves after the weights
   int32_t step_tokens_max = 512;  // most rows of one Run
@@ -166,15 +167,16 @@ struct EngineMemory {
   int64_t weight_bytes = 0;  // packed
 };
 
-// What a model says about the limits of policies.
+// What a model says about the limits of policies. `config` outlives what it returns.
 inline SpecLimits LimitsOf(const ModelConfig& config) {
-  return {.trained_context = config.context, .query_heads = config.group()};
+  return {.trained_context = config.context, .query_heads = config.group(), .calibration = &config.calibration};
 }
 
 class Engine {
  public:
   // DATA_LOSS, NOT_FOUND or FAILED_PRECONDITION from the model file; UNAVAILABLE when the arena cannot be had;
-  // INVALID_ARGUMENT for options out of range or an instruction set this CPU lacks.
+  // INVALID_ARGUMENT for options out of range or an instruction set this CPU lacks. A calibration that is missing or
+  // another model's is no error here: it is Resolve's answer to who asks for `calibrated`.
   static absl::StatusOr<std::unique_ptr<Engine>> Open(const EngineOptions& options);
   virtual ~Engine() = default;
 

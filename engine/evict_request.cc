@@ -34,7 +34,8 @@ absl::Status CheckForm(const EvictRequest& request) {
 }
 
 // The policy that decides: the session's own, or a named scorer's with its defaults, pruning to `keep`.
-absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec& policy) {
+absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec& policy,
+                                    const CalibrationOr& calibration) {
   if (request.scorer.empty() || request.scorer == policy.scorer_name) {
     // Protection that was not given follows the budget, and `keep` is the budget here.
     ValidSpec pruning = policy;
@@ -53,7 +54,7 @@ absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec
   ValidSpec other = policy;
   other.scorer_name = request.scorer;
   other.parameters = parameters;
-  other.scorer = row->make(parameters);
+  EBB_ASSIGN(other.scorer, MakeScorer(*row, parameters, calibration));
   other.evicts = true;
   other.lockstep = row->lockstep;
   other.modifier = Modifier::kNone;
@@ -67,8 +68,9 @@ absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec
 }
 
 // As the session's cache would be under the policy that decides, which is put back afterwards.
-absl::StatusOr<Plan> PlanKeep(const EvictRequest& request, const Device& device, SessionOnEngine& session) {
-  EBB_ASSIGN(const ValidSpec policy, PolicyFor(request, session.policy()));
+absl::StatusOr<Plan> PlanKeep(const EvictRequest& request, const Device& device, const CalibrationOr& calibration,
+                              SessionOnEngine& session) {
+  EBB_ASSIGN(const ValidSpec policy, PolicyFor(request, session.policy(), calibration));
   const bool own = policy.scorer == session.policy().scorer;
   std::optional<MapsRestored> restored;
   if (!own) {
@@ -167,11 +169,12 @@ EvictReport Report(const Plan& plan, SessionOnEngine& session) {
 
 }  // namespace
 
-absl::StatusOr<EvictReport> CarryOut(const EvictRequest& request, const Device& device, SessionOnEngine& session) {
+absl::StatusOr<EvictReport> CarryOut(const EvictRequest& request, const Device& device,
+                                     const CalibrationOr& calibration, SessionOnEngine& session) {
   EBB_TRY(CheckForm(request));
   Plan plan;  // by lane, or one for all
   if (request.keep) {
-    EBB_ASSIGN(plan, PlanKeep(request, device, session));
+    EBB_ASSIGN(plan, PlanKeep(request, device, calibration, session));
   } else if (request.range) {
     plan = PlanRange(session, request.range->start, request.range->end);
   } else if (request.older_than) {

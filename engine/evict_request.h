@@ -13,8 +13,9 @@
 
 namespace ebb {
 
-// Errors as Engine::Evict states them. Nothing changes unless everything can be done.
-absl::StatusOr<EvictReport> CarryOut(const EvictRequest& request, const Device& device, SessionOnEngine& session);
+// Errors as Engine::Evict states them. Nothing changes unless everything can be done. `calibration` is the model's.
+absl::StatusOr<EvictReport> CarryOut(const EvictRequest& request, const Device& device,
+                                     const CalibrationOr& calibration, SessionOnEngine& session);
 
 }  // namespace ebb
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "policies/calibrated.h"
 #include "policies/caote.h"
 #include "policies/expected_attention.h"
 #include "policies/full.h"
@@ -76,6 +77,7 @@ std::span<const ScorerRow> ScorerRegistry() {
       kSemanticRow,
       kNaclRow,
       kScissorhandsRow,
+      kCalibratedRow,
   };
   // clang-format on
   return rows;
@@ -100,6 +102,13 @@ const ScorerRow* FindScorer(std::string_view name) {
   const std::span<const ScorerRow> rows = ScorerRegistry();
   const auto row = std::ranges::find(rows, name, &ScorerRow::name);
   return row == rows.end() ? nullptr : &*row;
+}
+
+absl::StatusOr<std::unique_ptr<const Scorer>> MakeScorer(const ScorerRow& row, const ScorerParameters& parameters,
+                                                         const CalibrationOr& calibration) {
+  if (row.make != nullptr) return row.make(parameters);
+  EBB_TRY(calibration.status());
+  return row.make_calibrated(parameters, *calibration);
 }
 
 absl::Status UnknownScorer(std::string_view field, std::string_view name) {

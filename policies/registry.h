@@ -6,6 +6,7 @@
 #define EBB_POLICIES_REGISTRY_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
@@ -25,6 +26,10 @@ int32_t DefaultRecent(const ScorerRow& row, const ScorerParameters& parameters, 
 
 // The row by name, or null.
 const ScorerRow* FindScorer(std::string_view name);
+
+// The row's scorer, `parameters` as `make` takes them. Why there is no calibration, where it takes one.
+absl::StatusOr<std::unique_ptr<const Scorer>> MakeScorer(const ScorerRow& row, const ScorerParameters& parameters,
+                                                         const CalibrationOr& calibration);
 
 // NOT_FOUND UNKNOWN_SCORER, naming the known ones.
 absl::Status UnknownScorer(std::string_view field, std::string_view name);

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "policies/calibration.h"
 #include "policies/scorer.h"
 #include "policies/spec.h"
 
@@ -80,8 +81,11 @@ struct ScorerRow {
   Reduction reduction = Reduction::kMean;
   std::span<const ParameterRow> parameters = {};
 
-  // `parameters` as ResolveParameters returns them: every name of the row, each in range.
+  // `parameters` as ResolveParameters returns them: every name of the row, each in range. One of the two: the second
+  // for a scorer that goes by what was learned of the model.
   std::unique_ptr<const Scorer> (*make)(const ScorerParameters& parameters) = nullptr;
+  std::unique_ptr<const Scorer> (*make_calibrated)(const ScorerParameters& parameters,
+                                                   std::shared_ptr<const Calibration> calibration) = nullptr;
 };
 
 struct ModifierRow {

@@ -215,11 +215,14 @@ absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limi
   EBB_ASSIGN(ScorerParameters parameters, ResolveParameters(*row, spec.parameters));
   EBB_TRY(CheckNumbers(spec, budget_max));
   if (!row->evicts) EBB_TRY(CheckUnevicted(*row, spec));
+  EBB_ASSIGN(
+      std::shared_ptr<const Scorer> scorer,
+      MakeScorer(*row, parameters, limits.calibration == nullptr ? CalibrationMissing("") : *limits.calibration));
 
   ValidSpec valid = {
       .scorer_name = name,
       .parameters = parameters,
-      .scorer = row->make(parameters),
+      .scorer = std::move(scorer),
       .evicts = row->evicts,
       .lockstep = row->lockstep,
       .trigger = {.budget = 0, .overflow = spec.overflow.value_or(1), .slack = spec.slack, .max_drop = spec.max_drop},

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "policies/calibration.h"
 #include "policies/scorer.h"
 #include "policies/trigger.h"
 
@@ -81,9 +82,10 @@ inline constexpr int32_t kBudgetMax = 1 << 24;
 
 // What the model and server say about limits; both in tokens.
 struct SpecLimits {
-  int32_t trained_context = 0;      // default budget, cut to budget_max
-  int32_t budget_max = kBudgetMax;  // largest budget accepted; kBudgetMax if more
-  int32_t query_heads = 1;          // of the model, that share a KV head
+  int32_t trained_context = 0;                 // default budget, cut to budget_max
+  int32_t budget_max = kBudgetMax;             // largest budget accepted; kBudgetMax if more
+  int32_t query_heads = 1;                     // of the model, that share a KV head
+  const CalibrationOr* calibration = nullptr;  // of the model; outlives the call. Null: there is none
 };
 
 // A policy that passed Resolve. Copyable; the scorer is shared and immutable.
@@ -125,7 +127,8 @@ struct ValidSpec {
 };
 
 // Fills defaults and checks the whole. Every error has a field path that begins with `policy` and says what would have
-// been right. NOT_FOUND UNKNOWN_SCORER names the known ones; the others are INVALID_ARGUMENT:
+// been right. NOT_FOUND UNKNOWN_SCORER names the known ones; FAILED_PRECONDITION CALIBRATION_MISSING or
+// CALIBRATION_FOREIGN is what limits.calibration says, where the scorer takes one; the others are INVALID_ARGUMENT:
 //
 //   BUDGET_TOO_SMALL          below sinks + recent + 1, without the 1 for a rule that needs no choice (streaming); or
 //                             grow_max below the budget

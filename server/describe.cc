@@ -49,7 +49,7 @@ void TellNeeds(const Needs& needs, Description& proto) {
 // Resolve's refusals end once there is room, and a budget of kBudgetMax has it.
 uint32_t SmallestBudget(const ScorerRow& row, int32_t query_heads) {
   PolicySpec spec = {.scorer = std::string(row.name), .budget = 1};
-  while (!Resolve(spec, {.query_heads = query_heads}).ok()) ++*spec.budget;
+  while (!Resolve(spec, {.query_heads = query_heads, .calibration = &BlankCalibration()}).ok()) ++*spec.budget;
   return static_cast<uint32_t>(*spec.budget);
 }
 
@@ -74,8 +74,11 @@ v1::ScorerDescription DescribeScorer(const ScorerRow& row, const ValidSpec& defa
 
 absl::StatusOr<v1::ListPoliciesResponse> DescribePolicies(const SpecLimits& limits, const LaneShape& lane) {
   v1::ListPoliciesResponse proto;
+  // What a policy needs and defaults to does not hang on what was learned of the model.
+  SpecLimits described = limits;
+  described.calibration = &BlankCalibration();
   for (const ScorerRow& row : ScorerRegistry()) {
-    EBB_ASSIGN(const ValidSpec defaults, Resolve({.scorer = std::string(row.name)}, limits));
+    EBB_ASSIGN(const ValidSpec defaults, Resolve({.scorer = std::string(row.name)}, described));
     *proto.add_scorers() = DescribeScorer(row, defaults, lane);
   }
   for (const ModifierRow& row : ModifierRegistry()) {

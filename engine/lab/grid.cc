@@ -84,7 +84,7 @@ void AddGridOptions(CLI::App& command, Grid& grid, CacheFlags cache) {
 absl::StatusOr<std::vector<Cell>> CellsOf(const Grid& grid, const SpecLimits& limits, int32_t full_length) {
   EBB_ASSIGN(const std::vector<NamedPolicy> policies, ParsePolicies(grid.policies));
   std::vector<Cell> cells;
-  absl::Status too_small;
+  absl::Status impossible;
   bool any = false;
   for (const int32_t budget : grid.budgets) {
     for (const NamedPolicy& policy : policies) {
@@ -93,13 +93,14 @@ absl::StatusOr<std::vector<Cell>> CellsOf(const Grid& grid, const SpecLimits& li
       Cell cell = MakeCell(policy, row, grid, row.evicts ? budget : std::max(limits.trained_context, full_length));
       const absl::Status status = Resolve(cell.spec, limits).status();
       cell.possible = status.ok();
-      if (!status.ok() && GetRefusal(status).reason != "BUDGET_TOO_SMALL") return status;
-      if (!status.ok()) too_small = status;
+      const std::string reason = GetRefusal(status).reason;
+      if (!status.ok() && reason != "BUDGET_TOO_SMALL" && reason != "CALIBRATION_MISSING") return status;
+      if (!status.ok()) impossible = status;
       any |= cell.possible;
       cells.push_back(std::move(cell));
     }
   }
-  if (!any) return too_small;
+  if (!any) return impossible;
   return cells;
 }
 

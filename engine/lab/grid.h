@@ -28,7 +28,7 @@ struct Grid {
 struct Cell {
   std::string policy = {};  // as it was written
   PolicySpec spec = {};
-  bool possible = true;  // false: the budget is below what the policy protects
+  bool possible = true;  // false: the budget is below what the policy protects, or the model has no calibration
 
   // "128", or "-" for `full`, which has none.
   std::string budget() const;
@@ -45,7 +45,8 @@ void AddBudgetOption(CLI::App& command, std::vector<int32_t>& budgets);
 
 // Budget by budget, under each every policy in the order given; `full` once, first come, bounded by `limits`' trained
 // context or `full_length`, whichever is more. What a word says of positions, K/V type or seed goes before the grid's.
-// What ParsePolicies and Resolve refuse; a budget that is too small is a refusal only where no cell is possible.
+// What ParsePolicies and Resolve refuse; a budget that is too small, or a calibration
+// that is missing, is a refusal only where no cell is possible.
 absl::StatusOr<std::vector<Cell>> CellsOf(const Grid& grid, const SpecLimits& limits, int32_t full_length = 0);
 
 }  // namespace ebb::lab

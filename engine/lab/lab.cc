@@ -10,7 +10,7 @@
 namespace ebb::lab {
 
 absl::StatusOr<std::unique_ptr<Engine>> Lab::Open(const std::string& model) const {
-  return Engine::Open({.model_path = model, .threads = threads, .isa = isa});
+  return Engine::Open({.model_path = model, .calibration_path = calibration, .threads = threads, .isa = isa});
 }
 
 bool Lab::Check(const absl::Status& status) {
@@ -25,6 +25,9 @@ void AddComputeOptions(CLI::App& command, Lab& lab) {
   command.add_option("--isa", lab.isa, "Instruction set: scalar, avx2 or avx512; default: EBB_ISA, else the best here");
   command.add_option("--threads", lab.threads, "Compute threads; default: as many as this process may run on")
       ->check(CLI::Range(0, kThreadsMax));
+  command.add_option("--calibration", lab.calibration,
+                     "What the scorer `calibrated` goes by; default: the model's path with .calibration.json for its "
+                     "ending");
 }
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {

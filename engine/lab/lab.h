@@ -22,6 +22,7 @@ inline constexpr int kUsage = 2;
 // One per process; filled by CLI11 before a subcommand's callback runs.
 struct Lab {
   std::string isa = {};
+  std::string calibration = {};
   int32_t threads = 0;
   bool json = false;
   int exit_code = kDone;
@@ -32,7 +33,7 @@ struct Lab {
   bool Check(const absl::Status& status);
 };
 
-// --isa and --threads, for subcommands that compute.
+// --isa, --threads and --calibration, for subcommands that compute.
 void AddComputeOptions(CLI::App& command, Lab& lab);
 
 // A whole file as text. NOT_FOUND naming it.
@@ -44,6 +45,7 @@ void AddLogits(CLI::App& app, Lab& lab);
 void AddPpl(CLI::App& app, Lab& lab);
 void AddAgree(CLI::App& app, Lab& lab);
 void AddCases(CLI::App& app, Lab& lab);
+void AddCalibrate(CLI::App& app, Lab& lab);
 void AddRecall(CLI::App& app, Lab& lab);
 void AddOuterr(CLI::App& app, Lab& lab);
 void AddCompare(CLI::App& app, Lab& lab);

@@ -212,7 +212,7 @@ TEST_F(Policies, ListHasEachScorerOfTheRegistry) {
     EXPECT_EQ(scorer.evicts(), row.evicts);
     EXPECT_EQ(scorer.safe_across_turns(), row.safe_across_turns);
     EXPECT_EQ(scorer.takes_modifiers(), row.evicts && row.non_negative);
-    const auto made = row.make(ResolveParameters(row, {}).value());
+    const auto made = MakeScorer(row, ResolveParameters(row, {}).value(), BlankCalibration()).value();
     const int32_t tracks = row.reduction == Reduction::kMean ? 1 : TinyModel().heads / TinyModel().kv_heads;
     EXPECT_EQ(scorer.state_bytes_per_slot(), 4 * made->needs().state_floats * tracks);
     EXPECT_EQ(scorer.observations().empty(),

@@ -4,8 +4,10 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "engine/model/calibration_file.h"
 #include "tests/support/test_server.h"
 
 namespace ebb {
@@ -322,6 +324,30 @@ v1::PrefillRequest SystemMessage(const std::string& session) {
   message.set_role("system");
   message.set_content("Be brief.");
   return request;
+}
+
+// A policy that needs a calibration is never another one instead.
+TEST(RefusalsOfACalibratedPolicy, WithoutACalibrationOrWithAForeignOne) {
+  const TinyModelFile other({.seed = 2});
+  const std::string foreign = CalibrationPath(other.path());
+  for (const auto& [path, reason] : {std::pair(std::string(), "CALIBRATION_MISSING"), {foreign, "CALIBRATION_FOREIGN"}}) {
+    SCOPED_TRACE(reason);
+    TestServer server([&](ServerOptions& options) { options.engine.calibration_path = path; }, {.calibrated = false});
+    TestClient client(server.address());
+    const Expected expected = {Code::FAILED_PRECONDITION, reason, "policy.calibrated"};
+    v1::PolicySpec policy = StreamingPolicy(64);
+    policy.mutable_calibrated();
+    v1::Session session;
+    ExpectRefused(client.Create(SessionWith(policy), &session), expected);
+
+    const std::string name = client.Create(SessionWith(StreamingPolicy(64))).name();
+    v1::SetPolicyRequest change;
+    change.set_session(name);
+    *change.mutable_policy() = policy;
+    v1::SetPolicyResponse changed;
+    ExpectRefused(client.eviction().SetPolicy(client.Context().get(), change, &changed), expected);
+    EXPECT_TRUE(client.Get(name).policy().has_streaming());
+  }
 }
 
 TEST(RefusalsOfAChat, InATemplateThatNobodyKnows) {

@@ -14,7 +14,9 @@
 #include "policies/registry.h"
 #include "policies/select.h"
 #include "policies/spec.h"
+#include "policies/status.h"
 #include "tests/support/random_attention.h"
+#include "tests/support/random_calibration.h"
 #include "tests/support/status_matchers.h"
 
 namespace ebb {
@@ -51,9 +53,13 @@ inline PolicySpec SpecOf(const PolicyForm& form, const Trigger& trigger) {
   return spec;
 }
 
+// The spec with the smallest budget from its own on that has room; with the presets of its parameters where their
+// choice rules its form out (calibrated without attention has nothing to reduce).
 inline ValidSpec ResolveWithRoom(PolicySpec spec, int32_t query_heads = 1) {
-  while (!Resolve(spec, {.query_heads = query_heads}).ok() && *spec.budget < 1000) ++*spec.budget;
-  return Resolve(spec, {.query_heads = query_heads}).value();
+  const SpecLimits limits = {.query_heads = query_heads, .calibration = &TestCalibration()};
+  if (GetRefusal(Resolve(spec, limits).status()).reason == "MEANINGLESS_COMBINATION") spec.parameters.clear();
+  while (!Resolve(spec, limits).ok() && *spec.budget < 1000) ++*spec.budget;
+  return Resolve(spec, limits).value();
 }
 
 inline ValidSpec SpecFor(const ScorerRow& row, const Trigger& trigger) {
@@ -70,7 +76,7 @@ inline std::vector<PolicyForm> AllForms() {
           const PolicyForm form = {.row = &row, .reduction = reduction, .modifier = modifier, .scope = scope};
           PolicySpec spec = SpecOf(form, {.budget = 1000});
           if (!row.evicts && !(form == PolicyForm{.row = &row})) continue;  // SpecOf leaves the form out
-          if (Resolve(spec, {}).ok()) forms.push_back(form);
+          if (Resolve(spec, {.calibration = &TestCalibration()}).ok()) forms.push_back(form);
         }
       }
     }

@@ -309,7 +309,9 @@ TEST(PolicyLaw, AnySpecIsRefusedWithItsFieldOrSafe) {
     if (random.Uniform(0, 9) == 0) spec.scope = static_cast<Scope>(random.Uniform(0, 1));
     if (random.Uniform(0, 9) == 0) spec.reduction = static_cast<Reduction>(random.Uniform(0, 3));
     if (random.Uniform(0, 9) == 0) spec.modifier = static_cast<Modifier>(random.Uniform(0, 2));
-    auto valid = Resolve(spec, {.trained_context = number().value_or(2048), .query_heads = random.Uniform(1, 8)});
+    auto valid = Resolve(spec, {.trained_context = number().value_or(2048),
+                                .query_heads = random.Uniform(1, 8),
+                                .calibration = &TestCalibration()});
     if (valid.ok()) valid = FixBudget(*valid, std::max(0, number().value_or(1000)));
     if (!valid.ok()) {
       const Refusal refusal = GetRefusal(valid.status());

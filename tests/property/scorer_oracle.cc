@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "policies/hash_random.h"
+#include "tests/support/random_calibration.h"
 
 namespace ebb {
 namespace {
@@ -103,6 +104,26 @@ Scores Knorm(const Past& past, Heads heads, const ValidSpec& spec) {
   for (const int32_t token : past.live) {
     const double length = Norm(past.attention->Key(heads[0].kv, token));
     scores.push_back(Parameter(spec, "keep") == 1 ? length : -length);
+  }
+  return scores;
+}
+
+// The prediction by the weights of the lane, where the query that brought a token is the first that saw it.
+Scores Calibrated(const Past& past, Heads heads, const ValidSpec& spec) {
+  const int32_t kv = heads[0].kv;
+  const LaneWeights& lane = (*TestCalibration())->lane(past.attention->options().layer, kv);
+  const bool ignores = Parameter(spec, "attention") == 1;
+  const Features& w = ignores ? lane.unseen.weight : lane.with_attention.weight;
+  const Scores likeness = Keydiff(past, heads, spec);
+  const Scores paid = H2o(past, heads, spec);
+  Scores scores;
+  for (size_t j = 0; j < past.live.size(); ++j) {
+    const double age = Queries(past) - past.live[j];
+    const double attention = std::sqrt(paid[j] / age);
+    scores.push_back((ignores ? lane.unseen : lane.with_attention).bias +
+                     w[0] * Norm(past.attention->Key(kv, past.live[j])) - w[1] * likeness[j] +
+                     w[2] * Norm(past.attention->Value(kv, past.live[j])) + (ignores ? 0 : w[3] * attention) +
+                     w[4] * std::log(age));
   }
   return scores;
 }
@@ -422,10 +443,19 @@ double Past::P(int32_t query, std::span<const HeadIndex> heads, int32_t token) c
 
 Formula FormulaOf(const std::string& scorer) {
   static const std::map<std::string, Formula> formulas = {
-      {"streaming", Streaming}, {"h2o", H2o},     {"tova", Tova},
-      {"snapkv", Snapkv},       {"sage", Tova},   {"semantic", Semantic},
-      {"lagkv", Lagkv},         {"nacl", Nacl},   {"scissorhands", Scissorhands},
-      {"keydiff", Keydiff},     {"knorm", Knorm}, {"expected_attention", ExpectedAttention},
+      {"streaming", Streaming},
+      {"h2o", H2o},
+      {"tova", Tova},
+      {"snapkv", Snapkv},
+      {"sage", Tova},
+      {"semantic", Semantic},
+      {"lagkv", Lagkv},
+      {"nacl", Nacl},
+      {"scissorhands", Scissorhands},
+      {"calibrated", Calibrated},
+      {"keydiff", Keydiff},
+      {"knorm", Knorm},
+      {"expected_attention", ExpectedAttention},
   };
   const auto at = formulas.find(scorer);
   return at == formulas.end() ? nullptr : at->second;

@@ -58,7 +58,8 @@ TEST(SteadyState, DecodingPastTheBudgetAllocatesNothing) {
   for (const ScorerRow& row : ScorerRegistry()) {
     if (!row.evicts) continue;  // a cache that grows is not a steady state
     SCOPED_TRACE(row.name);
-    const bool reads_memory = row.make(ResolveParameters(row, {}).value())->needs().memory;
+    const bool reads_memory =
+        MakeScorer(row, ResolveParameters(row, {}).value(), BlankCalibration()).value()->needs().memory;
     Engine* const engine = (engines.begin() + (reads_memory ? 0 : 1))->get();
     std::vector<std::unique_ptr<Session>> sessions;
     for (const Positions positions : {Positions::kOriginal, Positions::kCompacted}) {

@@ -7,6 +7,7 @@
 
 #include "policies/check.h"
 #include "policies/hash_random.h"
+#include "tests/support/random_calibration.h"
 
 namespace ebb {
 namespace {
@@ -29,7 +30,7 @@ std::unique_ptr<Engine> OpenTestEngine(const std::string& path, const TestEngine
 }
 
 ValidSpec TestPolicy(const PolicySpec& spec, int32_t trained_context) {
-  return OrDie(Resolve(spec, {.trained_context = trained_context}));
+  return OrDie(Resolve(spec, {.trained_context = trained_context, .calibration = &TestCalibration()}));
 }
 
 std::unique_ptr<Session> OpenTestSession(Engine& engine, const PolicySpec& spec, int32_t block_size_max) {

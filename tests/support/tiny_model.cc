@@ -7,8 +7,13 @@
 #include <filesystem>
 #include <vector>
 
+#include "engine/model/architecture.h"
+#include "engine/model/calibration_file.h"
+#include "engine/model/fingerprint.h"
+#include "engine/model/gguf.h"
 #include "policies/check.h"
 #include "policies/hash_random.h"
+#include "tests/support/random_calibration.h"
 
 namespace ebb {
 namespace {
@@ -109,6 +114,16 @@ class RandomTensors {
   uint64_t tensors_ = 0;
 };
 
+void Calibrate(const std::string& model_path) {
+  const GgufFile file = GgufFile::Open(model_path).value();
+  ModelConfig config = ReadConfig(file).value();
+  config.fingerprint = ModelFingerprint(file, config);
+  const std::vector<Feature> features = {Feature::kKeyLength, Feature::kKeyLikeness, Feature::kValueLength,
+                                         Feature::kAttention, Feature::kAge};
+  const Calibration calibration = RandomCalibration(7, config.layers, config.kv_heads);
+  EBB_CHECK(WriteCalibration(CalibrationPath(model_path), config, features, "chance", calibration).ok());
+}
+
 }  // namespace
 
 GgufWriter MakeTinyTransformer(const TinyModel& model) {
@@ -149,8 +164,12 @@ TinyModelFile::TinyModelFile(const TinyModel& model)
   EBB_CHECK(file >= 0);
   close(file);
   MakeTinyModel(model).Write(path_);
+  if (model.calibrated) Calibrate(path_);
 }
 
-TinyModelFile::~TinyModelFile() { std::filesystem::remove(path_); }
+TinyModelFile::~TinyModelFile() {
+  std::filesystem::remove(path_);
+  std::filesystem::remove(CalibrationPath(path_));
+}
 
 }  // namespace ebb

@@ -37,6 +37,7 @@ struct TinyModel {
   bool tied_head = false;
   uint64_t seed = 1;
   std::string chat_template = {};  // empty: the built-in model's
+  bool calibrated = true;
 };
 
 // The file, ready to be changed further.
@@ -45,7 +46,8 @@ GgufWriter MakeTinyModel(const TinyModel& model);
 // The same without tokenizer; here `vocab` is any number from 1.
 GgufWriter MakeTinyTransformer(const TinyModel& model);
 
-// The same as a file in the system's temporary folder, removed with the object.
+// The same as a file in the system's temporary folder, removed with the object; beside it, unless told otherwise, a
+// calibration of random weights.
 class TinyModelFile {
  public:
   explicit TinyModelFile(const TinyModel& model);

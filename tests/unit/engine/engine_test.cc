@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "tests/support/status_matchers.h"
@@ -34,6 +37,16 @@ TEST_F(EngineTest, RefusesOptionsOutOfRange) {
   EXPECT_THAT(Engine::Open({.model_path = file_.path(), .arena_bytes = 100}),
               IsRefusal(kInvalid, "ARENA_TOO_SMALL", ""));
   EXPECT_THAT(Engine::Open({.model_path = file_.path(), .isa = "z80"}), IsRefusal(kInvalid, "ISA_UNAVAILABLE", ""));
+}
+
+// What lies beside the model is read with it: nothing is half loaded.
+TEST_F(EngineTest, RefusesADamagedCalibration) {
+  const std::string path = testing::TempDir() + "engine_test.calibration.json";
+  std::ofstream(path) << "{";
+  const auto engine = Engine::Open({.model_path = file_.path(), .calibration_path = path, .arena_bytes = 1 << 20});
+  std::filesystem::remove(path);
+  ASSERT_THAT(engine.status(), IsRefusal(absl::StatusCode::kDataLoss, "CALIBRATION_DAMAGED", ""));
+  EXPECT_THAT(std::string(engine.status().message()), testing::StartsWith(path + ": byte "));
 }
 
 TEST_F(EngineTest, RefusesAnArenaThatThisMachineCannotHold) {

@@ -62,7 +62,8 @@ TEST(ScorerRegistry, EveryRowIsComplete) {
     EXPECT_EQ(FindScorer(row.name), &row);
     const auto presets = ResolveParameters(row, {});
     ASSERT_THAT(presets, IsOk());
-    EXPECT_NE(row.make(*presets), nullptr);
+    EXPECT_NE(MakeScorer(row, *presets, BlankCalibration()).value(), nullptr);
+    EXPECT_NE(row.make == nullptr, row.make_calibrated == nullptr);
     for (const ParameterRow& parameter : row.parameters) {
       EXPECT_THAT(ResolveParameters(row, {{std::string(parameter.name), parameter.preset}}), IsOk()) << parameter.name;
     }
@@ -127,7 +128,7 @@ TEST(ScorerRegistry, ABudgetWithRoomKeepsItAsItGrows) {
 TEST(ScorerRegistry, LockstepScorersNeedNoObservation) {
   for (const ScorerRow& row : ScorerRegistry()) {
     SCOPED_TRACE(row.name);
-    const Needs needs = row.make(*ResolveParameters(row, {}))->needs();
+    const Needs needs = MakeScorer(row, *ResolveParameters(row, {}), BlankCalibration()).value()->needs();
     if (!row.lockstep) continue;
     EXPECT_FALSE(needs.observes());
     EXPECT_FALSE(needs.memory);

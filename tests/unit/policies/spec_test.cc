@@ -17,7 +17,7 @@ using testing::HasSubstr;
 constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
 constexpr int32_t kMin = std::numeric_limits<int32_t>::min();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr SpecLimits kLimits = {.trained_context = 2048};
+const SpecLimits kLimits = {.trained_context = 2048, .calibration = &BlankCalibration()};
 
 TEST(Resolve, FillsTheScorersDefaults) {
   struct Case {
@@ -310,7 +310,8 @@ TEST(Resolve, RefusesFormsThatTheScoresHaveNoPartIn) {
   for (const ScorerRow& row : ScorerRegistry()) {
     if (!row.evicts) continue;
     SCOPED_TRACE(row.name);
-    const bool by_attention = row.make(ResolveParameters(row, {}).value())->needs().attention();
+    const bool by_attention =
+        MakeScorer(row, ResolveParameters(row, {}).value(), BlankCalibration()).value()->needs().attention();
     PolicySpec spec = {.scorer = std::string(row.name)};
     EXPECT_THAT(Resolve(spec, kLimits), IsOk());
     for (const Modifier modifier : {Modifier::kCaote, Modifier::kFastCaote}) {
