@@ -17,7 +17,7 @@ using testing::HasSubstr;
 constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
 constexpr int32_t kMin = std::numeric_limits<int32_t>::min();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr SpecLimits kLimits = {.trained_context = 2048};
+const SpecLimits kLimits = {.trained_context = 2048};
 
 TEST(Resolve, FillsTheScorersDefaults) {
   struct Case {

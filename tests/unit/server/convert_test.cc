@@ -18,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int32_t kVocab = 100;
-constexpr SpecLimits kLimits = {.trained_context = 512};
+const SpecLimits kLimits = {.trained_context = 512};
 
 TEST(PolicyFrom, ArmNamesAreRegistryKeys) {
   const auto* arms = v1::PolicySpec::descriptor()->FindOneofByName("scorer");
