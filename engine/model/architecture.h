@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "engine/model/gguf.h"
 #include "engine/tensor.h"
+#include "policies/head_gates.h"
 
 namespace ebb {
 
@@ -37,6 +38,10 @@ struct ModelConfig {
   // [rotary_dims / 2] radians per position: base^(-2i/rotary_dims), divided by the linear scaling factor or by the
   // file's `rope_freqs.weight` (Llama-3 scaling). Computed in float64.
   std::vector<double> rope_frequencies = {};
+
+  // Set by Engine::Open, which sees more than the metadata:
+  std::string fingerprint = {};                   // 16 hex digits that tell two models apart
+  HeadGatesOr head_gates = HeadGatesMissing("");  // from the file beside the model, for the allocation `duo`
 
   int32_t group() const { return heads / kv_heads; }
 };
