@@ -15,12 +15,14 @@
 #include "engine/model/calibration_file.h"
 #include "engine/model/fingerprint.h"
 #include "engine/model/gguf.h"
+#include "engine/model/head_gates_file.h"
 #include "engine/ops/cpu/kernels.h"
 #include "engine/ops/cpu/ops_cpu.h"
 #include "engine/parallel.h"
 #include "engine/policy_swap.h"
 #include "engine/session_on_engine.h"
 #include "engine/transformer.h"
+#include "policies/allocation.h"
 #include "policies/check.h"
 #include "policies/status.h"
 
@@ -211,43 +213,33 @@ class EngineOnOps final : public Engine {
                     "policy.cache: a session keeps the format it was created with; leave it out",
                     {.reason = "CACHE_FORMAT_FIXED", .field = "policy.cache"});
     }
-    const bool ratio_waits = policy.trigger.budget == 0 && of.prompt_ended();
     ValidSpec next = policy;
-    if (ratio_waits) {
+    if (of.prompt_ended()) {
       EBB_ASSIGN(next, FixBudget(policy, static_cast<int32_t>(of.log().size())));
     }
     const Prompt prompt = of.prompt_ended() ? Prompt::kEnded : Prompt::kAhead;
-    EBB_ASSIGN(const CacheShape shape, Shape({.policy = next, .block_size_max = of.block_size_max()}, prompt));
-    const int32_t limit = LengthLimit(next, prompt);
     const int32_t live = of.cache_length();
     const bool prunes =
         next.evicts && next.trigger.budget > 0 && (next.schedule != Schedule::kOncePrompt || of.prompt_ended());
-    if (!prunes && live > limit) {
-      return Refuse(absl::StatusCode::kFailedPrecondition,
-                    absl::StrFormat("policy.trigger.budget: the cache holds %d tokens, and this policy evicts none of "
-                                    "them to stay within %d; use a larger budget, or evict first",
-                                    live, limit),
-                    {.reason = "CACHE_TOO_LONG", .field = "policy.trigger.budget"});
-    }
-    if (shape.pages() > pool_->pages_total()) {
-      return RefuseField("SESSION_TOO_LARGE", "policy.trigger.budget",
-                         absl::StrFormat("the session would need %d pages, there are %d in all; use a smaller budget",
-                                         shape.pages(), pool_->pages_total()));
-    }
+    EBB_TRY(CheckLength(next, prunes, live, LengthLimit(next, prompt)));
     PolicySwap swap = {.length_before = live, .pages_before = of.pages()};
-    EBB_ASSIGN(PageLease more, pool_->Reserve(std::max<int64_t>(0, shape.pages() - of.pages())));
+    MapsRestored restored(of.cache());
+    SeparateLanesThatDiffer(next, of.cache());
     // The former policy's choice, in case the new one cannot tell yet.
-    const int32_t keep = prunes ? live - TokensToDrop(next.trigger, live) : live;
-    ValidSpec former = of.policy();
-    former.sinks = std::min(next.sinks, keep);
-    former.recent = std::min(next.recent, keep - former.sinks);
-    Plan plan = PlanPruning(device(), of, former, keep).value();
+    std::vector<int32_t> keep = KeptByLane(of.cache(), next, prunes);
+    Plan plan = PlanPruning(device(), of, FormerAt(of.policy(), next, keep), keep).value();
     plan = PerLane(std::move(plan), of.cache());
-    std::optional<MapsRestored> restored;
-    if (dry_run) restored.emplace(of.cache());
     EBB_ASSIGN(swap.state, AdoptPolicy(device(), of, next));
+    if (next.lanes_follow_scores() && prunes) {
+      if (swap.state == StateOrigin::kEmpty) return NoScoresToShareBy(next);
+      next.lanes = LanesByScores(device(), of, next);
+      keep = KeptByLane(of.cache(), next, prunes);
+    }
+    EBB_ASSIGN(const CacheShape shape, Shape({.policy = next, .block_size_max = of.block_size_max()}, prompt));
+    EBB_TRY(CheckSize(shape));
+    EBB_ASSIGN(PageLease more, pool_->Reserve(std::max<int64_t>(0, shape.pages() - of.pages())));
     if (swap.state == StateOrigin::kEmpty) {
-      swap.old_chose = keep < live;
+      swap.old_chose = std::ranges::any_of(plan, [](const auto& victims) { return !victims.empty(); });
     } else {
       plan = PerLane(PlanPruning(device(), of, next, keep).value(), of.cache());
     }
@@ -257,10 +249,67 @@ class EngineOnOps final : public Engine {
     swap.length_after = of.cache_length();
     swap.pages_after = shape.pages();
     if (dry_run) return swap;
-    of.CountEvicted(live - swap.length_after);
+    restored.Keep();
+    of.CountEvicted(Most(plan));
     of.cache().Resize(shape, std::move(more), *ops_);
-    of.SetPolicy(next, limit);
+    of.SetPolicy(next, LengthLimit(next, prompt));
     return swap;
+  }
+
+  static absl::Status CheckLength(const ValidSpec& next, bool prunes, int32_t live, int32_t limit) {
+    if ((prunes && !next.bounded) || live <= limit) return absl::OkStatus();
+    return Refuse(absl::StatusCode::kFailedPrecondition,
+                  absl::StrFormat("policy.trigger.budget: the cache holds %d tokens, and this policy evicts none of "
+                                  "them to stay within %d; use a larger budget, or evict first",
+                                  live, limit),
+                  {.reason = "CACHE_TOO_LONG", .field = "policy.trigger.budget"});
+  }
+
+  absl::Status CheckSize(const CacheShape& shape) const {
+    if (shape.pages() <= pool_->pages_total()) return absl::OkStatus();
+    return RefuseField("SESSION_TOO_LARGE", "policy.trigger.budget",
+                       absl::StrFormat("the session would need %d pages, there are %d in all; use a smaller budget",
+                                       shape.pages(), pool_->pages_total()));
+  }
+
+  static absl::Status NoScoresToShareBy(const ValidSpec& next) {
+    const std::string field = absl::StrFormat("policy.%s", RowOf(next.allocation).name);
+    return Refuse(absl::StatusCode::kFailedPrecondition,
+                  absl::StrFormat("%s: heads share by scores, and %s has yet to see what it scores by; use another "
+                                  "scorer, or set the scorer first and the allocation once it has seen a step",
+                                  field, next.scorer_name),
+                  {.reason = "SCORER_HAS_NO_STATE", .field = field});
+  }
+
+  // Tokens that lanes may hold when `next` takes over, each by its own trigger.
+  static std::vector<int32_t> KeptByLane(const SessionCache& cache, const ValidSpec& next, bool prunes) {
+    std::vector<int32_t> keep(cache.shape().lanes());
+    for (int32_t lane = 0; lane < cache.shape().lanes(); ++lane) {
+      keep[lane] = cache.map_of(lane).live();
+      if (prunes) keep[lane] -= TokensToDrop(next.trigger_of(lane), keep[lane]);
+    }
+    return keep;
+  }
+
+  // The former policy, for a last choice under the next one's protection.
+  static ValidSpec FormerAt(const ValidSpec& former, const ValidSpec& next, std::span<const int32_t> keep) {
+    ValidSpec last = former;
+    last.lanes.clear();
+    for (size_t lane = 0; lane < keep.size(); ++lane) {
+      const LaneRule rule = next.rule(static_cast<int32_t>(lane));
+      const int32_t sinks = std::min(rule.sinks, keep[lane]);
+      last.lanes.push_back({.budget = former.rule(static_cast<int32_t>(lane)).budget,
+                            .sinks = sinks,
+                            .recent = std::min(rule.recent, keep[lane] - sinks)});
+    }
+    return last;
+  }
+
+  // Tokens that leave the lane which loses most.
+  static int32_t Most(const Plan& plan) {
+    size_t most = 0;
+    for (const std::vector<int32_t>& victims : plan) most = std::max(most, victims.size());
+    return static_cast<int32_t>(most);
   }
 
   enum class Prompt { kAhead, kEnded };  // the session's first
@@ -270,14 +319,18 @@ class EngineOnOps final : public Engine {
   int32_t LengthLimit(const ValidSpec& policy, Prompt prompt) const {
     const bool once = policy.schedule == Schedule::kOncePrompt && prompt == Prompt::kAhead;
     const bool waits = policy.trigger.budget == 0 || once;
-    return std::max({policy.trigger.budget, policy.grow_max, waits ? config_.context : 0});
+    return std::max({policy.budget_most(), policy.grow_max, waits ? config_.context : 0});
   }
 
-  // Slots that a lane may ever need.
-  int64_t SlotsPerLane(const ValidSpec& policy, int32_t block, Prompt prompt) const {
+  // Slots that lane layer * kv_heads + head may ever need.
+  int64_t SlotsOf(const ValidSpec& policy, int32_t lane, int32_t block, Prompt prompt) const {
+    const bool once = policy.schedule == Schedule::kOncePrompt && prompt == Prompt::kAhead;
+    const bool alike = policy.lanes.empty() || once || policy.grow_max > 0;
+    const int32_t budget = alike ? LengthLimit(policy, prompt) : policy.rule(lane).budget;
+    // Nobody comes in past a length limit.
+    if (policy.bounded && budget == policy.trigger.budget) return budget;
     Trigger trigger = policy.trigger;
-    trigger.budget = LengthLimit(policy, prompt);
-    if (!policy.evicts) return trigger.budget;
+    trigger.budget = budget;
     // The tokens of decode steps since the policy ran are there when the next block comes.
     return Capacity(trigger, block + (policy.schedule == Schedule::kEveryN ? policy.every_n - 1 : 0));
   }
@@ -290,15 +343,19 @@ class EngineOnOps final : public Engine {
     const ValidSpec& policy = options.policy;
     KvFormat format = {.type = policy.kv_type, .rope_cache = policy.rope_cache, .head_dim = config_.head_dim};
     format.page_tiles = static_cast<int32_t>(pool_->page_bytes() / format.tile_bytes());
-    const int64_t capacity = SlotsPerLane(policy, options.block_size_max, prompt);
-    EBB_CHECK(capacity > 0);
-    EBB_CHECK(capacity < (int64_t{1} << 30));  // Resolve bounds what it is made of
-    return CacheShape{.layers = config_.layers,
-                      .kv_heads = config_.kv_heads,
-                      .query_heads = config_.group(),
-                      .format = format,
-                      .capacity = static_cast<int32_t>(capacity),
-                      .block_max = options.block_size_max};
+    CacheShape shape = {.layers = config_.layers,
+                        .kv_heads = config_.kv_heads,
+                        .query_heads = config_.group(),
+                        .format = format,
+                        .block_max = options.block_size_max};
+    for (int32_t lane = 0; lane < (policy.lanes.empty() ? 1 : shape.lanes()); ++lane) {
+      const int64_t slots = SlotsOf(policy, lane, options.block_size_max, prompt);
+      EBB_CHECK(slots > 0);
+      EBB_CHECK(slots < (int64_t{1} << 30));  // Resolve bounds what it is made of
+      shape.capacity = std::max(shape.capacity, static_cast<int32_t>(slots));
+      if (!policy.lanes.empty()) shape.slots_of.push_back(static_cast<int32_t>(slots));
+    }
+    return shape;
   }
 
   // Appends every row's tokens to its session and lays out the step.
@@ -330,9 +387,12 @@ class EngineOnOps final : public Engine {
     for (size_t i = 0; i < rows.size(); ++i) {
       SessionOnEngine& session = Of(*rows[i].session);
       rows[i].length = session.cache_length();
+      if (rows[i].prompt_ends && rows[i].status.ok() && session.policy().lanes_follow_scores()) {
+        if (session.policy().lanes.empty()) session.SetLanes(LanesByScores(device(), session, session.policy()));
+      }
       for (int32_t map = 0; map < static_cast<int32_t>(session.cache().maps().size()); ++map) {
         SlotMap& slots = session.cache().maps()[map];
-        const int32_t count = session.TokensDue(slots);
+        const int32_t count = session.TokensDue(map);
         if (count == 0) continue;
         pruned_.push_back(
             {.row = i, .map = &slots, .from = device().Of(session, session.policy(), map), .count = count});
@@ -415,7 +475,12 @@ class EngineOnOps final : public Engine {
 
   LaneReport DescribeLane(const SessionOnEngine& session, int32_t layer, int32_t head) const {
     const SlotMap& map = session.cache().map(layer, head);
-    LaneReport report = {.layer = layer, .head = head};
+    const int32_t lane = layer * config_.kv_heads + head;
+    const ValidSpec& policy = session.policy();
+    LaneReport report = {.layer = layer,
+                         .head = head,
+                         .capacity = session.cache().shape().slots(lane),
+                         .budget = policy.evicts && policy.lanes_known() ? policy.rule(lane).budget : 0};
     EvictScratch scratch;
     const std::vector<float>& keep = scratch.keep;
     if (session.policy().evicts) {
@@ -462,6 +527,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
   config.calibration = ReadCalibration(
       options.calibration_path.empty() ? CalibrationPath(options.model_path) : options.calibration_path, config);
   if (absl::IsDataLoss(config.calibration.status())) return config.calibration.status();
+  config.head_gates = ReadHeadGates(
+      options.head_gates_path.empty() ? HeadGatesPath(options.model_path) : options.head_gates_path, config);
+  if (absl::IsDataLoss(config.head_gates.status())) return config.head_gates.status();
   const int32_t threads = options.threads > 0 ? options.threads : UsableThreads();
   EBB_ASSIGN(std::unique_ptr<Ops> ops, MakeCpuOps({.isa = options.isa, .threads = threads}));
   auto engine = std::make_unique<EngineOnOps>(options, std::move(file), std::move(config), weights,

@@ -32,6 +32,7 @@ namespace ebb {
 struct EngineOptions {
   std::string model_path = {};
   std::string calibration_path = {};  // what `calibrated` goes by; empty: the file beside the model
+  std::string head_gates_path = {};   // what the allocation `duo` goes by; empty: the file beside the model
   int32_t threads = 0;                // compute threads; 0: as many as this process may run on
   int64_t arena_bytes =
       0;  // memory for K and V; 0: half of what the cgroup (else the machine) leaves after the weights
@@ -54,7 +55,7 @@ class Session {
   // Live tokens in the longest lane. All lanes agree unless Evict took a range or an age of which some lanes had
   // already lost tokens.
   virtual int32_t cache_length() const = 0;
-  virtual int32_t capacity() const = 0;  // slots per lane, reserved
+  virtual int32_t capacity() const = 0;  // slots reserved for the largest lane
   virtual int64_t pages() const = 0;     // reserved pages, all lanes
   virtual int64_t evicted() const = 0;   // tokens evicted so far, per lane
   // Largest RoPE position in use, -1 while there is none: with original positions that of the newest token, evicted or
@@ -157,6 +158,8 @@ struct PolicySwap {
 // One lane as DescribeCache shows it; entries are live slots in ascending slot order.
 struct LaneReport {
   int32_t layer = 0, head = 0;
+  int32_t capacity = 0;  // slots reserved
+  int32_t budget = 0;    // tokens it is pruned to; 0 where it is not, or not yet known
   std::vector<int32_t> slots = {}, tokens = {}, positions = {};
   std::vector<float> scores = {};  // the policy's keep scores; empty where it has none (full)
 };
@@ -169,7 +172,12 @@ struct EngineMemory {
 
 // What a model says about the limits of policies. `config` outlives what it returns.
 inline SpecLimits LimitsOf(const ModelConfig& config) {
-  return {.trained_context = config.context, .query_heads = config.group(), .calibration = &config.calibration};
+  return {.trained_context = config.context,
+          .query_heads = config.group(),
+          .layers = config.layers,
+          .kv_heads = config.kv_heads,
+          .calibration = &config.calibration,
+          .head_gates = config.head_gates};
 }
 
 class Engine {

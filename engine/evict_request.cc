@@ -33,7 +33,8 @@ absl::Status CheckForm(const EvictRequest& request) {
   return absl::OkStatus();
 }
 
-// The policy that decides: the session's own, or a named scorer's with its defaults, pruning to `keep`.
+// The policy that decides: the session's own, or a named scorer's with its defaults, pruning to `keep`, which is every
+// lane's share.
 absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec& policy,
                                     const CalibrationOr& calibration) {
   if (request.scorer.empty() || request.scorer == policy.scorer_name) {
@@ -42,6 +43,7 @@ absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec
     const ScorerRow* const row = FindScorer(policy.scorer_name);
     EBB_CHECK(row != nullptr);
     pruning.trigger.budget = *request.keep;
+    pruning.lanes.clear();
     if (policy.sinks_follow_budget && row->sinks != nullptr) pruning.sinks = row->sinks(*request.keep);
     if (policy.recent_follows_budget) {
       pruning.recent = DefaultRecent(*row, policy.parameters, *request.keep, pruning.sinks, policy.query_heads);
@@ -60,6 +62,8 @@ absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec
   other.modifier = Modifier::kNone;
   other.reduction = Reduction::kMean;
   other.trigger.budget = *request.keep;
+  other.allocation = Allocation::kUniform;
+  other.lanes.clear();
   if (policy.sinks_follow_budget) other.sinks = row->sinks == nullptr ? 0 : row->sinks(*request.keep);
   if (policy.recent_follows_budget) {
     other.recent = DefaultRecent(*row, parameters, *request.keep, other.sinks, policy.query_heads);
@@ -84,7 +88,8 @@ absl::StatusOr<Plan> PlanKeep(const EvictRequest& request, const Device& device,
                     {.reason = "SCORER_HAS_NO_STATE", .field = "evict.keep.scorer"});
     }
   }
-  auto plan = PlanPruning(device, session, policy, *request.keep);
+  const std::vector<int32_t> keep(session.cache().shape().lanes(), *request.keep);
+  auto plan = PlanPruning(device, session, policy, keep);
   if (!plan.ok()) {
     return RefuseField("NOT_ENOUGH_CANDIDATES", "evict.keep",
                        absl::StrFormat("%d: sinks %d and recent %d are protected; use at least their sum",

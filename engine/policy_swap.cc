@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/lane_attention.h"
+#include "policies/allocation.h"
 #include "policies/check.h"
 #include "policies/registry.h"
 #include "policies/status.h"
@@ -98,15 +99,48 @@ absl::StatusOr<StateOrigin> AdoptPolicy(const Device& device, SessionOnEngine& s
   return origin;
 }
 
+void SeparateLanesThatDiffer(const ValidSpec& policy, SessionCache& cache) {
+  const int32_t together = cache.lanes_of_map();
+  for (int32_t lane = 0; lane < cache.shape().lanes(); ++lane) {
+    if (policy.rule(lane) != policy.rule(lane / together * together)) return cache.SeparateLanes();
+  }
+}
+
+std::vector<LaneRule> LanesByScores(const Device& device, const SessionOnEngine& session, const ValidSpec& policy) {
+  EBB_CHECK(policy.lanes_follow_scores());
+  EBB_CHECK(policy.lanes.empty());
+  const SessionCache& cache = session.cache();
+  const auto tokens = static_cast<int32_t>(session.log().size());
+  const int32_t kept = policy.sinks + policy.recent;
+  const double floor = policy.allocation_parameters.at("floor");
+  std::vector<LaneRule> lanes;
+  std::vector<AdaCandidate> candidates;
+  EvictScratch scratch;
+  for (int32_t layer = 0; layer < cache.shape().layers; ++layer) {
+    candidates.clear();
+    for (int32_t head = 0; head < cache.shape().kv_heads; ++head) {
+      Candidates from = device.Of(session, policy, cache.map_index(layer, head));
+      const std::vector<float> probed = Probe(from, *device.rope, *device.ops);
+      from.probed = probed;
+      RankSlots(from, scratch);
+      AppendCandidates(cache.view(layer, head, policy, tokens), scratch.keep, candidates);
+    }
+    for (const int32_t room : AdaRooms(candidates, cache.shape().kv_heads, policy.trigger.budget - kept, floor)) {
+      lanes.push_back({.budget = kept + room, .sinks = policy.sinks, .recent = policy.recent});
+    }
+  }
+  return lanes;
+}
+
 absl::StatusOr<Plan> PlanPruning(const Device& device, const SessionOnEngine& session, const ValidSpec& policy,
-                                 int32_t keep) {
+                                 std::span<const int32_t> keep) {
   Plan plan;
   EvictScratch scratch;
   for (int32_t map = 0; map < static_cast<int32_t>(session.cache().maps().size()); ++map) {
     Candidates from = device.Of(session, policy, map);
     const std::vector<float> probed = Probe(from, *device.rope, *device.ops);
     from.probed = probed;
-    EBB_TRY(ChooseVictims(from, std::max(0, from.slots().live() - keep), scratch));
+    EBB_TRY(ChooseVictims(from, std::max(0, from.slots().live() - keep[session.cache().first_lane(map)]), scratch));
     plan.push_back(scratch.victims);
   }
   return plan;

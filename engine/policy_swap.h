@@ -4,6 +4,8 @@
 #define EBB_ENGINE_POLICY_SWAP_H_
 
 #include <cstdint>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,17 +36,23 @@ struct Device {
 // Victims, slots ascending: of each slot map, of each lane, or of all lanes alike, as is said.
 using Plan = std::vector<std::vector<int32_t>>;
 
-// Puts the slot maps of a session back when it goes: what a trial changed of them never happened.
+// Puts the slot maps of a session back when it goes, unless they are to be kept: what a trial, or a change that was
+// refused in its midst, did to them never happened.
 class MapsRestored {
  public:
   explicit MapsRestored(SessionCache& cache) : cache_(cache), before_(cache.CopyMaps()) {}
-  ~MapsRestored() { cache_.TakeMaps(std::move(before_)); }
+  ~MapsRestored() {
+    if (!keeps_) cache_.TakeMaps(std::move(before_));
+  }
   MapsRestored(const MapsRestored&) = delete;
   MapsRestored& operator=(const MapsRestored&) = delete;
+
+  void Keep() { keeps_ = true; }
 
  private:
   SessionCache& cache_;
   SessionCache::Maps before_;
+  bool keeps_ = false;
 };
 
 // Makes the session's maps what `policy` needs, and fills its scorer's states as well as can be, in this order: as they
@@ -53,10 +61,18 @@ class MapsRestored {
 // FAILED_PRECONDITION LANES_DIFFER where Scope::kLayer finds lanes that hold different tokens; nothing changes then.
 absl::StatusOr<StateOrigin> AdoptPolicy(const Device& device, SessionOnEngine& session, const ValidSpec& policy);
 
-// The slots, by slot map, that `policy` would free to bring every lane to `keep` tokens. REQUIRES: the maps are as
-// AdoptPolicy left them. INVALID_ARGUMENT NOT_ENOUGH_CANDIDATES as ChooseVictims.
+// Separates the lanes where `policy` has different rules for some that share a map.
+void SeparateLanesThatDiffer(const ValidSpec& policy, SessionCache& cache);
+
+// Every lane's rule by the scores that `policy` gives to what lives now, with its budget as their mean. REQUIRES:
+// policy.lanes_follow_scores(), its budget is known, and the maps are as AdoptPolicy left them.
+std::vector<LaneRule> LanesByScores(const Device& device, const SessionOnEngine& session, const ValidSpec& policy);
+
+// The slots, by slot map, that `policy` would free to bring every lane to `keep` [lanes] tokens. REQUIRES: the maps are
+// as AdoptPolicy left them, and `keep` is the same for all lanes of a map. INVALID_ARGUMENT NOT_ENOUGH_CANDIDATES as
+// ChooseVictims.
 absl::StatusOr<Plan> PlanPruning(const Device& device, const SessionOnEngine& session, const ValidSpec& policy,
-                                 int32_t keep);
+                                 std::span<const int32_t> keep);
 
 // A plan by slot map, as one by lane; one for all lanes stays one.
 Plan PerLane(Plan plan, const SessionCache& cache);

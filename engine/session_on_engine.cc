@@ -20,7 +20,8 @@ SessionOnEngine::SessionOnEngine(const ValidSpec& policy, SessionCache cache, in
 // Pages were reserved for the limit. A prompt may outgrow it, where some of its tokens were evicted by hand on the way,
 // and so may its share; EndPrompt then refuses.
 void SessionOnEngine::BoundBudget() {
-  if (policy_.trigger.budget == 0) policy_.budget_max = std::min(policy_.budget_max, length_limit_);
+  const bool waits = policy_.trigger.budget == 0 || (policy_.schedule == Schedule::kOncePrompt && !prompt_ended_);
+  if (waits) policy_.budget_max = std::min(policy_.budget_max, length_limit_);
 }
 
 int32_t SessionOnEngine::cache_length() const {
@@ -35,7 +36,7 @@ int32_t SessionOnEngine::position_max() const {
 
 int32_t SessionOnEngine::room() const {
   const bool grows = policy_.schedule == Schedule::kOncePrompt && (!prompt_ended_ || policy_.then == Then::kGrow);
-  const bool bounded_by_length = !policy_.evicts || policy_.trigger.budget == 0 || grows;
+  const bool bounded_by_length = policy_.bounded || policy_.trigger.budget == 0 || grows;
   return bounded_by_length ? length_limit_ - cache_length() : std::numeric_limits<int32_t>::max();
 }
 
@@ -72,7 +73,7 @@ void SessionOnEngine::Append(std::span<const int32_t> tokens) {
   decode_steps_ = block_step_ ? 0 : decode_steps_ + 1;
 }
 
-int32_t SessionOnEngine::TokensDue(const SlotMap& map) const {
+int32_t SessionOnEngine::TokensDue(int32_t map) const {
   if (!policy_.evicts || policy_.trigger.budget == 0) return 0;
   switch (policy_.schedule) {
     case Schedule::kEveryStep:
@@ -83,7 +84,7 @@ int32_t SessionOnEngine::TokensDue(const SlotMap& map) const {
     case Schedule::kOncePrompt:
       if (!prompt_ended_) return 0;
   }
-  return TokensToDrop(policy_.trigger, map.live());
+  return TokensToDrop(policy_.trigger_of(cache_.first_lane(map)), cache_.maps()[map].live());
 }
 
 absl::Status SessionOnEngine::EndPrompt() {
@@ -98,7 +99,10 @@ void SessionOnEngine::PromptEvicted() {
   if (!prompt_ended_ || policy_.schedule != Schedule::kOncePrompt) return;
   // What was selected and the sinks are the oldest budget - recent tokens, and stay; protecting them leaves the recent
   // window to slide.
-  if (policy_.then == Then::kSlideRecent) policy_.sinks = policy_.trigger.budget - policy_.recent;
+  if (policy_.then == Then::kSlideRecent) {
+    policy_.sinks = policy_.trigger.budget - policy_.recent;
+    for (LaneRule& lane : policy_.lanes) lane.sinks = lane.budget - lane.recent;
+  }
   if (policy_.then == Then::kGrow) policy_.evicts = false;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,13 +39,16 @@ class SessionOnEngine final : public Session {
   // more than was reserved.
   absl::Status EndPrompt();
 
+  // The lanes' budgets, where they follow from scores.
+  void SetLanes(std::vector<LaneRule> lanes) { policy_.lanes = std::move(lanes); }
+
   // After the policy ran for the first prompt: what its schedule makes of it from here on.
   void PromptEvicted();
 
   void CountEvicted(int32_t tokens) { evicted_ += tokens; }
 
-  // Tokens that the policy takes from a lane after this step: 0 unless its schedule and its trigger say so.
-  int32_t TokensDue(const SlotMap& map) const;
+  // Tokens that the policy takes from the lanes of a map after this step: 0 unless its schedule and its trigger say so.
+  int32_t TokensDue(int32_t map) const;
 
   // Puts another policy in force. The cache has adopted it already.
   void SetPolicy(const ValidSpec& policy, int32_t length_limit);

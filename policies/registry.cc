@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "policies/allocation.h"
 #include "policies/calibrated.h"
 #include "policies/caote.h"
 #include "policies/expected_attention.h"
@@ -25,16 +26,15 @@
 namespace ebb {
 namespace {
 
-constexpr AllocationRow kAllocations[] = {
-    {.name = "uniform",
-     .allocation = Allocation::kUniform,
-     .about = {.summary = "Gives every layer and KV head the whole budget, alike.",
-               .when = "Unless you know that some layers or heads need less than others.",
-               .equation = "budget[layer, head] = budget",
-               .origin = "No paper: the budget as it was given.",
-               .cost = "None.",
-               .turns = "It depends on no question."}},
-};
+constexpr AllocationRow kUniformRow = {
+    .name = "uniform",
+    .allocation = Allocation::kUniform,
+    .about = {.summary = "Gives every layer and KV head the whole budget, alike.",
+              .when = "Unless you know that some layers or heads need less than others.",
+              .equation = "budget[layer, head] = budget",
+              .origin = "No paper: the budget as it was given.",
+              .cost = "None.",
+              .turns = "It depends on no question."}};
 
 // "0 (short) or 1 (long)", as a refusal offers them.
 std::string ListChoices(const ParameterRow& parameter) {
@@ -88,7 +88,10 @@ std::span<const ModifierRow> ModifierRegistry() {
   return rows;
 }
 
-std::span<const AllocationRow> AllocationRegistry() { return kAllocations; }
+std::span<const AllocationRow> AllocationRegistry() {
+  static const AllocationRow rows[] = {kUniformRow, kPyramidRow, kAdaRow, kDuoRow};  // in the order of Allocation
+  return rows;
+}
 
 int32_t DefaultRecent(const ScorerRow& row, const ScorerParameters& parameters, int32_t budget, int32_t sinks,
                       int32_t query_heads) {
@@ -119,19 +122,24 @@ absl::Status UnknownScorer(std::string_view field, std::string_view name) {
 }
 
 absl::StatusOr<ScorerParameters> ResolveParameters(const ScorerRow& row, const ScorerParameters& given) {
+  return ResolveParameters(absl::StrFormat("scorer %s", row.name), row.name, row.parameters, given);
+}
+
+absl::StatusOr<ScorerParameters> ResolveParameters(std::string_view owner, std::string_view arm,
+                                                   std::span<const ParameterRow> rows, const ScorerParameters& given) {
   ScorerParameters resolved;
   std::string known;
-  for (const ParameterRow& parameter : row.parameters) {
+  for (const ParameterRow& parameter : rows) {
     resolved[std::string(parameter.name)] = parameter.preset;
     known += absl::StrFormat("%s%s", known.empty() ? "" : ", ", parameter.name);
   }
   for (const auto& [name, value] : given) {
-    const std::string field = absl::StrFormat("policy.%s.%s", row.name, name);
-    const auto parameter = std::ranges::find(row.parameters, std::string_view(name), &ParameterRow::name);
-    if (parameter == row.parameters.end()) {
+    const std::string field = absl::StrFormat("policy.%s.%s", arm, name);
+    const auto parameter = std::ranges::find(rows, std::string_view(name), &ParameterRow::name);
+    if (parameter == rows.end()) {
       return RefuseField("UNKNOWN_PARAMETER", field,
-                         known.empty() ? absl::StrFormat("the scorer %s takes no parameters", row.name)
-                                       : absl::StrFormat("the scorer %s takes %s", row.name, known));
+                         known.empty() ? absl::StrFormat("the %s takes no parameters", owner)
+                                       : absl::StrFormat("the %s takes %s", owner, known));
     }
     EBB_TRY(CheckParameter(*parameter, field, value));
     resolved[name] = value;

@@ -39,6 +39,11 @@ absl::Status UnknownScorer(std::string_view field, std::string_view name);
 // `policy.<scorer>.<parameter>`.
 absl::StatusOr<ScorerParameters> ResolveParameters(const ScorerRow& row, const ScorerParameters& given);
 
+// The same for what is not a scorer; `owner` is what takes the parameters, as a refusal calls it ("scorer h2o"), and
+// `arm` its name in field paths.
+absl::StatusOr<ScorerParameters> ResolveParameters(std::string_view owner, std::string_view arm,
+                                                   std::span<const ParameterRow> rows, const ScorerParameters& given);
+
 }  // namespace ebb
 
 #endif  // EBB_POLICIES_REGISTRY_H_

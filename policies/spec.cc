@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <ranges>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "policies/allocation.h"
 #include "policies/check.h"
 #include "policies/registry.h"
 #include "policies/status.h"
@@ -97,10 +99,26 @@ Protected ProtectionFor(const ScorerRow& row, const ValidSpec& spec, int32_t bud
   return by;
 }
 
-// Tokens that a budget must have room for: who is protected, and one to choose where the scorer has a choice.
+int32_t WholeOf(const ValidSpec& spec, const char* parameter) {
+  return static_cast<int32_t>(spec.allocation_parameters.at(parameter));
+}
+
+// Tokens beside the protected that a budget must have room for: one to choose where the scorer has a choice, and a part
+// for the last layer of a pyramid.
+int32_t ChoiceFor(const ScorerRow& row, const ValidSpec& spec) {
+  if (spec.allocation == Allocation::kPyramid) return WholeOf(spec, "beta");
+  return row.scored ? 1 : 0;
+}
+
+// What a streaming head of duo keeps; a length limit leaves room for one token more, or nobody would stream.
+int32_t StreamingRoom(const ScorerRow& row, const ValidSpec& spec) {
+  if (spec.allocation != Allocation::kDuo) return 0;
+  return WholeOf(spec, "sinks") + WholeOf(spec, "recent") + (row.evicts ? 0 : 1);
+}
+
 int32_t RoomFor(const ScorerRow& row, const ValidSpec& spec, int32_t budget) {
   const Protected by = ProtectionFor(row, spec, budget);
-  return by.sinks + by.recent + (row.scored ? 1 : 0);
+  return std::max(by.sinks + by.recent + ChoiceFor(row, spec), StreamingRoom(row, spec));
 }
 
 // The smallest budget with room, or budget_max + 1 when none has. A budget with room keeps it as it grows, so halving
@@ -112,11 +130,16 @@ int32_t SmallestBudget(const ScorerRow& row, const ValidSpec& spec) {
 }
 
 absl::Status CheckBudget(const ScorerRow& row, const ValidSpec& spec, int32_t budget, const char* field) {
-  const int32_t smallest = row.evicts ? SmallestBudget(row, spec) : 1;
+  const int32_t smallest = SmallestBudget(row, spec);
   if (budget < smallest) {
     const Protected by = ProtectionFor(row, spec, std::max(budget, 0));
-    const std::string what =
-        row.evicts ? absl::StrFormat("sinks %d + recent %d%s", by.sinks, by.recent, row.scored ? " + 1" : "") : "1";
+    const int32_t choice = ChoiceFor(row, spec);
+    const std::string room = choice == 0 ? "" : choice == 1 ? " + 1" : absl::StrFormat(" + beta %d", choice);
+    std::string what = row.evicts ? absl::StrFormat("sinks %d + recent %d%s", by.sinks, by.recent, room) : "1";
+    if (StreamingRoom(row, spec) > by.sinks + by.recent + choice) {
+      what = absl::StrFormat("the %d tokens of a streaming head%s", WholeOf(spec, "sinks") + WholeOf(spec, "recent"),
+                             row.evicts ? "" : " and one more");
+    }
     return RefuseField("BUDGET_TOO_SMALL", field,
                        absl::StrFormat("%d is below %s; use at least %d", budget, what, smallest));
   }
@@ -190,8 +213,74 @@ absl::Status CheckForms(const ScorerRow& row, const ValidSpec& valid) {
   return absl::OkStatus();
 }
 
-// The policy under a budget that has room, and the checks that only a known budget allows.
-absl::StatusOr<ValidSpec> WithBudget(const ScorerRow& row, ValidSpec spec, int32_t budget) {
+absl::Status CheckAllocation(const ScorerRow& row, const ValidSpec& valid, const SpecLimits& limits) {
+  if (valid.allocation == Allocation::kUniform) return absl::OkStatus();
+  const bool by_heads = valid.allocation == Allocation::kAda || valid.allocation == Allocation::kDuo;
+  const std::string field = absl::StrFormat("policy.%s", RowOf(valid.allocation).name);
+  const auto meaningless = [&](const std::string& what) { return RefuseField("MEANINGLESS_COMBINATION", field, what); };
+  if (row.lockstep && valid.allocation != Allocation::kDuo) {
+    return meaningless(absl::StrFormat("under the scorer %s all lanes keep the same tokens; leave it out", row.name));
+  }
+  if (by_heads && valid.scope == Scope::kLayer) {
+    return Meaningless(kScope, absl::StrFormat("LAYER keeps the same tokens in all heads of a layer, and %s gives them "
+                                               "different budgets; use KV_HEAD",
+                                               RowOf(valid.allocation).name));
+  }
+  switch (valid.allocation) {
+    case Allocation::kUniform:
+      return absl::OkStatus();
+    case Allocation::kPyramid:
+      return valid.layers > 1 ? absl::OkStatus() : meaningless("the model has one layer, which gets it all");
+    case Allocation::kAda:
+      if (valid.kv_heads < 2) return meaningless("a layer of the model has one KV head, which gets it all");
+      if (valid.schedule != Schedule::kOncePrompt) {
+        return Meaningless(kSchedule,
+                           "heads share by their scores at the end of the prompt; use ONCE_AFTER_PROMPT, the default");
+      }
+      if (valid.reduction != Reduction::kUnion) return absl::OkStatus();
+      return Meaningless(kReduction, "UNION ranks the tokens of each head alone, and heads share by scores; use MEAN");
+    case Allocation::kDuo:
+      return limits.head_gates.status();
+  }
+  return absl::OkStatus();
+}
+
+// How many tokens a conversation may have: as many as the prompt, where the policy waits for its end.
+constexpr int32_t kNoEnd = std::numeric_limits<int32_t>::max();
+
+// The policy with its budget shared among the lanes.
+absl::StatusOr<ValidSpec> Shared(ValidSpec spec, int32_t tokens) {
+  if (spec.allocation == Allocation::kDuo) {
+    const int32_t sinks = WholeOf(spec, "sinks");
+    const int32_t recent = WholeOf(spec, "recent");
+    for (const bool streams : spec.streams) {
+      spec.lanes.push_back(streams
+                               ? LaneRule{.budget = sinks + recent, .sinks = sinks, .recent = recent}
+                               : LaneRule{.budget = spec.trigger.budget, .sinks = spec.sinks, .recent = spec.recent});
+    }
+  }
+  if (spec.allocation != Allocation::kPyramid) return spec;
+  const PyramidShape shape = {.layers = spec.layers,
+                              .beta = WholeOf(spec, "beta"),
+                              .exact_total = spec.allocation_parameters.at("exact_total") == 1};
+  const int32_t kept = spec.sinks + spec.recent;
+  const std::vector<int32_t> rooms = PyramidRooms(shape, spec.trigger.budget - kept, tokens - kept);
+  if (kept + rooms.front() > spec.budget_max) {
+    return RefuseField("BUDGET_TOO_LARGE", kBudget,
+                       absl::StrFormat("%d gives the first layer of the pyramid %d, above the largest budget %d",
+                                       spec.trigger.budget, kept + rooms.front(), spec.budget_max));
+  }
+  spec.lanes.reserve(rooms.size() * spec.kv_heads);
+  for (const int32_t room : rooms) {
+    spec.lanes.insert(spec.lanes.end(), spec.kv_heads,
+                      {.budget = kept + room, .sinks = spec.sinks, .recent = spec.recent});
+  }
+  return spec;
+}
+
+// The policy under a budget that has room, and the checks that only a known budget allows. `tokens`: how many there may
+// be, or that the prompt has, if it has ended.
+absl::StatusOr<ValidSpec> WithBudget(const ScorerRow& row, ValidSpec spec, int32_t budget, int32_t tokens) {
   spec.trigger.budget = budget;
   const Protected by = ProtectionFor(row, spec, budget);
   spec.sinks = by.sinks;
@@ -202,7 +291,8 @@ absl::StatusOr<ValidSpec> WithBudget(const ScorerRow& row, ValidSpec spec, int32
     return RefuseField("BUDGET_TOO_SMALL", kGrowMax,
                        absl::StrFormat("%d is below the budget; use at least %d", spec.grow_max, budget));
   }
-  return spec;
+  const bool waits = spec.schedule == Schedule::kOncePrompt && tokens == kNoEnd;
+  return waits ? spec : Shared(spec, tokens);
 }
 
 }  // namespace
@@ -213,6 +303,10 @@ absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limi
   if (row == nullptr) return UnknownScorer("policy.scorer", name);
   const int32_t budget_max = std::min(limits.budget_max, kBudgetMax);
   EBB_ASSIGN(ScorerParameters parameters, ResolveParameters(*row, spec.parameters));
+  const AllocationRow& allocation = RowOf(spec.allocation);
+  EBB_ASSIGN(const ScorerParameters allocation_parameters,
+             ResolveParameters(absl::StrFormat("allocation %s", allocation.name), allocation.name,
+                               allocation.parameters, spec.allocation_parameters));
   EBB_TRY(CheckNumbers(spec, budget_max));
   if (!row->evicts) EBB_TRY(CheckUnevicted(*row, spec));
   EBB_ASSIGN(
@@ -223,7 +317,8 @@ absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limi
       .scorer_name = name,
       .parameters = parameters,
       .scorer = std::move(scorer),
-      .evicts = row->evicts,
+      .evicts = row->evicts || spec.allocation == Allocation::kDuo,
+      .bounded = !row->evicts,
       .lockstep = row->lockstep,
       .trigger = {.budget = 0, .overflow = spec.overflow.value_or(1), .slack = spec.slack, .max_drop = spec.max_drop},
       .budget_ratio = spec.budget_ratio.value_or(0),
@@ -233,19 +328,27 @@ absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limi
       .sinks_follow_budget = !spec.sinks.has_value(),
       .recent_follows_budget = !spec.recent.has_value(),
       .query_heads = limits.query_heads,
+      .layers = limits.layers,
+      .kv_heads = limits.kv_heads,
       .positions = spec.positions.value_or(row->positions),
-      .schedule = spec.schedule.value_or(row->schedule),
+      .schedule = spec.schedule.value_or(spec.allocation == Allocation::kAda ? Schedule::kOncePrompt : row->schedule),
       .every_n = spec.every_n,
       .then = spec.then.value_or(row->then),
       .scope = spec.scope,
       .reduction = spec.reduction.value_or(row->reduction),
       .modifier = spec.modifier,
       .allocation = spec.allocation,
+      .allocation_parameters = allocation_parameters,
       .kv_type = spec.kv_type,
       .rope_cache = spec.rope_cache};
   EBB_CHECK(valid.scorer != nullptr);
   EBB_TRY(CheckSchedule(spec, valid));
   EBB_TRY(CheckForms(*row, valid));
+  EBB_TRY(CheckAllocation(*row, valid, limits));
+  if (valid.allocation == Allocation::kDuo) {
+    valid.streams = StreamingHeads(**limits.head_gates, allocation_parameters.at("threshold"));
+    EBB_CHECK(static_cast<int32_t>(valid.streams.size()) == valid.layers * valid.kv_heads);
+  }
   if (row->evicts) EBB_TRY(CheckProtection(*row, valid));
   if (valid.schedule == Schedule::kOncePrompt && valid.then == Then::kGrow) {
     valid.grow_max = spec.grow_max.value_or(std::min(limits.trained_context, budget_max));
@@ -255,18 +358,18 @@ absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limi
 
   const int32_t budget = spec.budget.value_or(std::min(limits.trained_context, budget_max));
   EBB_TRY(CheckBudget(*row, valid, budget, kBudget));
-  return WithBudget(*row, valid, budget);
+  return WithBudget(*row, valid, budget, kNoEnd);
 }
 
 absl::StatusOr<ValidSpec> FixBudget(const ValidSpec& spec, int32_t prompt_tokens) {
   EBB_CHECK(prompt_tokens >= 0);
-  if (spec.trigger.budget > 0 || spec.budget_ratio == 0) return spec;
+  if (spec.trigger.budget > 0) return spec.lanes.empty() ? Shared(spec, prompt_tokens) : spec;
   const ScorerRow* row = FindScorer(spec.scorer_name);
   EBB_CHECK(row != nullptr);
   // 1e-9 is what rounding may take from a product that is whole on paper: 100 * 0.29 keeps its 29.
   const auto budget = static_cast<int32_t>(std::floor(prompt_tokens * spec.budget_ratio + 1e-9));
   EBB_TRY(CheckBudget(*row, spec, budget, kBudgetRatio));
-  return WithBudget(*row, spec, budget);
+  return WithBudget(*row, spec, budget, prompt_tokens);
 }
 
 }  // namespace ebb

@@ -8,14 +8,17 @@
 #ifndef EBB_POLICIES_SPEC_H_
 #define EBB_POLICIES_SPEC_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "policies/calibration.h"
+#include "policies/head_gates.h"
 #include "policies/scorer.h"
 #include "policies/trigger.h"
 
@@ -43,8 +46,8 @@ enum class Reduction { kMean, kMax, kL2, kUnion };
 // What changes the scores before selection (caote.h).
 enum class Modifier { kNone, kCaote, kFastCaote };
 
-// How one budget is shared among layers and heads. One choice so far: every lane gets the same.
-enum class Allocation { kUniform };
+// How one budget is shared among layers and heads (allocation.h).
+enum class Allocation { kUniform, kPyramid, kAda, kDuo };
 
 enum class KvType { kF32, kBf16, kF16 };
 
@@ -73,6 +76,7 @@ struct PolicySpec {
   std::optional<Reduction> reduction = {};  // default by scorer
   Modifier modifier = Modifier::kNone;
   Allocation allocation = Allocation::kUniform;
+  std::map<std::string, double> allocation_parameters = {};  // the allocation's own, by name
   KvType kv_type = KvType::kBf16;
   RopeCache rope_cache = RopeCache::kFused;
 };
@@ -85,7 +89,19 @@ struct SpecLimits {
   int32_t trained_context = 0;                 // default budget, cut to budget_max
   int32_t budget_max = kBudgetMax;             // largest budget accepted; kBudgetMax if more
   int32_t query_heads = 1;                     // of the model, that share a KV head
+  int32_t layers = 1;                          // of the model
+  int32_t kv_heads = 1;                        // of a layer
   const CalibrationOr* calibration = nullptr;  // of the model; outlives the call. Null: there is none
+  HeadGatesOr head_gates = HeadGatesMissing("");
+};
+
+// What a lane of its own is pruned to, and who is protected in it.
+struct LaneRule {
+  int32_t budget = 0;
+  int32_t sinks = 0;
+  int32_t recent = 0;
+
+  bool operator==(const LaneRule&) const = default;
 };
 
 // A policy that passed Resolve. Copyable; the scorer is shared and immutable.
@@ -93,16 +109,19 @@ struct ValidSpec {
   std::string scorer_name = {};
   std::map<std::string, double> parameters = {};
   std::shared_ptr<const Scorer> scorer = {};  // never null
-  bool evicts = false;                        // false: `full`, whose budget is a length limit
-  bool lockstep = false;                      // scores depend on positions alone: all lanes evict the same tokens
-  Trigger trigger = {};                       // budget > 0, unless budget_ratio is set and not yet fixed by FixBudget
-  double budget_ratio = 0;                    // > 0: the budget follows from the first prompt's length
-  int32_t budget_max = kBudgetMax;            // what FixBudget may give
+  bool evicts = false;                        // false: `full`
+  bool bounded = false;             // `full`, which may yet stream in some heads: the budget is a length limit
+  bool lockstep = false;            // scores depend on positions alone: all lanes evict the same tokens
+  Trigger trigger = {};             // budget > 0, unless budget_ratio is set and not yet fixed by FixBudget
+  double budget_ratio = 0;          // > 0: the budget follows from the first prompt's length
+  int32_t budget_max = kBudgetMax;  // what FixBudget may give
   int32_t sinks = 0;
   int32_t recent = 0;
   bool sinks_follow_budget = false;    // sinks were not given: FixBudget recomputes them
   bool recent_follows_budget = false;  // nor recent
   int32_t query_heads = 1;
+  int32_t layers = 1;
+  int32_t kv_heads = 1;
   Positions positions = Positions::kOriginal;
   Schedule schedule = Schedule::kEveryStep;
   int32_t every_n = 0;
@@ -113,8 +132,33 @@ struct ValidSpec {
   Reduction reduction = Reduction::kMean;
   Modifier modifier = Modifier::kNone;
   Allocation allocation = Allocation::kUniform;
+  std::map<std::string, double> allocation_parameters = {};
+  // [layers * kv_heads] layer-major, where the allocation is not uniform; empty until what they follow from is known.
+  std::vector<LaneRule> lanes = {};
+  std::vector<bool> streams = {};  // [layers * kv_heads] with Allocation::kDuo: who keeps sinks and a window alone
   KvType kv_type = KvType::kBf16;
   RopeCache rope_cache = RopeCache::kFused;
+
+  // Of lane layer * kv_heads + head.
+  LaneRule rule(int32_t lane) const {
+    return lanes.empty() ? LaneRule{.budget = trigger.budget, .sinks = sinks, .recent = recent} : lanes[lane];
+  }
+  Trigger trigger_of(int32_t lane) const {
+    return {.budget = rule(lane).budget,
+            .overflow = trigger.overflow,
+            .slack = trigger.slack,
+            .max_drop = trigger.max_drop};
+  }
+  // Whether the lanes' budgets follow from scores at the end of the prompt.
+  bool lanes_follow_scores() const { return allocation == Allocation::kAda; }
+  // Whether every lane's budget is known.
+  bool lanes_known() const { return trigger.budget > 0 && (allocation == Allocation::kUniform || !lanes.empty()); }
+  // The largest budget of a lane.
+  int32_t budget_most() const {
+    int32_t most = trigger.budget;
+    for (const LaneRule& lane : lanes) most = std::max(most, lane.budget);
+    return most;
+  }
 
   // Whether each query head has a state of its own.
   bool heads_apart() const { return reduction != Reduction::kMean; }
@@ -127,12 +171,14 @@ struct ValidSpec {
 };
 
 // Fills defaults and checks the whole. Every error has a field path that begins with `policy` and says what would have
-// been right. NOT_FOUND UNKNOWN_SCORER names the known ones; FAILED_PRECONDITION CALIBRATION_MISSING or
-// CALIBRATION_FOREIGN is what limits.calibration says, where the scorer takes one; the others are INVALID_ARGUMENT:
+// been right. NOT_FOUND UNKNOWN_SCORER names the known ones; FAILED_PRECONDITION is what limits.calibration says, where
+// the scorer takes one (CALIBRATION_MISSING, CALIBRATION_FOREIGN), and what limits.head_gates says, where duo asks for
+// them; the others are INVALID_ARGUMENT:
 //
-//   BUDGET_TOO_SMALL          below sinks + recent + 1, without the 1 for a rule that needs no choice (streaming); or
+//   BUDGET_TOO_SMALL          below sinks + recent + 1, without the 1 for a rule that needs no choice (streaming), and
+//                             with beta in its place for a pyramid; below what a streaming head of duo keeps; or
 //                             grow_max below the budget
-//   BUDGET_TOO_LARGE          a budget, or protection that needs one, above budget_max
+//   BUDGET_TOO_LARGE          a budget, a lane's share of it, or protection that needs one, above budget_max
 //   BUDGET_AMBIGUOUS          budget and budget_ratio
 //   RATIO_OUT_OF_RANGE        budget_ratio not in (0, 1]
 //   OVERFLOW_ZERO             it would never prune
@@ -144,16 +190,19 @@ struct ValidSpec {
 //                             newest (streaming), or with Then::kSlideRecent; a modifier on scores that are not
 //                             attention received; a reduction other than the mean on a scorer that attention does not
 //                             inform, or kL2 without a modifier; Scope::kLayer or an allocation where all lanes agree
-//                             anyway; every_n, then or grow_max without the schedule that reads them, or
-//                             Schedule::kEveryN without every_n
+//                             anyway; a pyramid of one layer; an allocation by heads (ada, duo) with Scope::kLayer; ada
+//                             in a model of one KV head, without Schedule::kOncePrompt, or with Reduction::kUnion,
+//                             whose scores cannot be compared between heads; every_n, then or grow_max without the
+//                             schedule that reads them, or Schedule::kEveryN without every_n
 //
 // slack without max_drop, and max_drop without slack, are allowed and have no effect (LAZY's ablation sets them so).
 absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limits);
 
 // Turns budget_ratio into a budget once the first prompt is known: floor(prompt * ratio + 1e-9) tokens, and recomputes
 // the defaults of sinks and recent. The result must lie in the range of `budget`, else INVALID_ARGUMENT
-// BUDGET_TOO_SMALL or BUDGET_TOO_LARGE with field policy.trigger.budget_ratio. A spec whose budget is known is returned
-// as it is. REQUIRES: prompt_tokens >= 0.
+// BUDGET_TOO_SMALL or BUDGET_TOO_LARGE with field policy.trigger.budget_ratio. Shares the budget, where that waited for
+// the prompt (Schedule::kOncePrompt or a ratio): no lane then gets more than the prompt has tokens. A spec of which all
+// is known is returned as it is. REQUIRES: prompt_tokens >= 0.
 absl::StatusOr<ValidSpec> FixBudget(const ValidSpec& spec, int32_t prompt_tokens);
 
 }  // namespace ebb

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/text/chat_template.h"
+#include "policies/allocation.h"
 #include "policies/hash_random.h"
 #include "policies/status.h"
 #include "server/resource_name.h"
@@ -63,17 +64,22 @@ double NumberOf(const Message& message, const FieldDescriptor& field) {
   }
 }
 
-// The arm's name is the registry key; its fields that are set are the scorer's parameters.
-void ScorerFrom(const v1::PolicySpec& proto, PolicySpec& spec) {
+// The name of the arm that a oneof has set, which is a registry key, and the fields set in it, which are parameters;
+// empty without one.
+std::string ArmFrom(const v1::PolicySpec& proto, const char* oneof, std::map<std::string, double>& parameters) {
   const Reflection& reflection = *proto.GetReflection();
-  const FieldDescriptor* arm =
-      reflection.GetOneofFieldDescriptor(proto, proto.GetDescriptor()->FindOneofByName("scorer"));
-  if (arm == nullptr) return;
-  spec.scorer = arm->name();
-  const Message& parameters = reflection.GetMessage(proto, arm);
+  const FieldDescriptor* arm = reflection.GetOneofFieldDescriptor(proto, proto.GetDescriptor()->FindOneofByName(oneof));
+  if (arm == nullptr) return {};
+  const Message& message = reflection.GetMessage(proto, arm);
   std::vector<const FieldDescriptor*> given;
-  parameters.GetReflection()->ListFields(parameters, &given);
-  for (const FieldDescriptor* field : given) spec.parameters[field->name()] = NumberOf(parameters, *field);
+  message.GetReflection()->ListFields(message, &given);
+  for (const FieldDescriptor* field : given) parameters[field->name()] = NumberOf(message, *field);
+  return arm->name();
+}
+
+void AllocationFrom(const v1::PolicySpec& proto, PolicySpec& spec) {
+  const std::string name = ArmFrom(proto, "allocation", spec.allocation_parameters);
+  if (const AllocationRow* row = FindAllocation(name)) spec.allocation = row->allocation;
 }
 
 void TriggerFrom(const v1::Trigger& proto, PolicySpec& spec) {
@@ -185,7 +191,8 @@ uint64_t SeedFor(std::string_view session_id) {
 
 absl::StatusOr<PolicySpec> PolicyFrom(const v1::PolicySpec& proto) {
   PolicySpec spec;
-  ScorerFrom(proto, spec);
+  spec.scorer = ArmFrom(proto, "scorer", spec.parameters);
+  AllocationFrom(proto, spec);
   TriggerFrom(proto.trigger(), spec);
   ProtectionFrom(proto.protect(), spec);
   EBB_TRY(ChoicesFrom(proto, spec));

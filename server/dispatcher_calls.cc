@@ -90,7 +90,7 @@ absl::Status Dispatcher::PlanCall(Call& call) {
   const int64_t live = session->cache->cache_length();
   const int64_t fits = session->cache->room();
   if (prompt > fits) return LengthLimit(*session, live + fits, live, prompt);
-  if (!policy.evicts) room = std::min(room, fits - prompt);
+  if (policy.bounded || !policy.evicts) room = std::min(room, fits - prompt);
   if (prompt > 0 && !session->prompt_ended) EBB_TRY(FixBudget(policy, static_cast<int32_t>(length + prompt)).status());
 
   if (request.decodes) {

@@ -61,6 +61,7 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   }
   options.engine = {.model_path = config.model().path(),
                     .calibration_path = config.model().calibration(),
+                    .head_gates_path = config.model().head_gates(),
                     .threads = static_cast<int32_t>(config.model().threads()),
                     .arena_bytes = static_cast<int64_t>(config.cache().arena()),
                     .step_tokens_max = static_cast<int32_t>(config.scheduling().step_tokens_max()),

@@ -1,5 +1,6 @@
 #include "server/reply.h"
 
+#include "policies/allocation.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -91,6 +92,15 @@ v1::KvType KvTypeProto(KvType type) {
   return v1::KV_TYPE_UNSPECIFIED;
 }
 
+// Selects an arm of PolicySpec by name, with its parameters.
+void SetArm(v1::PolicySpec& proto, std::string_view name, const std::map<std::string, double>& parameters) {
+  const FieldDescriptor* arm = proto.GetDescriptor()->FindFieldByName(std::string(name));
+  Message& message = *proto.GetReflection()->MutableMessage(&proto, arm);
+  for (const auto& [parameter, value] : parameters) {
+    SetNumber(message, *message.GetDescriptor()->FindFieldByName(parameter), value);
+  }
+}
+
 v1::LaneVictims VictimsProto(const LaneVictims& victims) {
   v1::LaneVictims proto;
   proto.set_layer(static_cast<uint32_t>(victims.layer));
@@ -135,11 +145,7 @@ google::protobuf::Timestamp TimestampProto(absl::Time time) {
 
 v1::PolicySpec PolicyProto(const ValidSpec& spec) {
   v1::PolicySpec proto;
-  const FieldDescriptor* arm = proto.GetDescriptor()->FindFieldByName(spec.scorer_name);
-  Message& parameters = *proto.GetReflection()->MutableMessage(&proto, arm);
-  for (const auto& [name, value] : spec.parameters) {
-    SetNumber(parameters, *parameters.GetDescriptor()->FindFieldByName(name), value);
-  }
+  SetArm(proto, spec.scorer_name, spec.parameters);
   v1::Trigger& trigger = *proto.mutable_trigger();
   if (spec.trigger.budget > 0) {
     trigger.set_budget(static_cast<uint32_t>(spec.trigger.budget));
@@ -147,7 +153,7 @@ v1::PolicySpec PolicyProto(const ValidSpec& spec) {
     trigger.set_budget_ratio(spec.budget_ratio);
   }
   // A policy that never evicts takes neither, so that what is answered here may be sent back.
-  if (spec.evicts) {
+  if (spec.evicts && !spec.bounded) {
     trigger.set_overflow(static_cast<uint32_t>(spec.trigger.overflow));
     trigger.set_slack(static_cast<uint32_t>(spec.trigger.slack));
     trigger.set_max_drop(static_cast<uint32_t>(spec.trigger.max_drop));
@@ -162,7 +168,7 @@ v1::PolicySpec PolicyProto(const ValidSpec& spec) {
   proto.set_modifier(spec.modifier == Modifier::kCaote       ? v1::MODIFIER_CAOTE
                      : spec.modifier == Modifier::kFastCaote ? v1::MODIFIER_FAST_CAOTE
                                                              : v1::MODIFIER_NONE);
-  proto.mutable_uniform();
+  SetArm(proto, RowOf(spec.allocation).name, spec.allocation_parameters);
   proto.set_positions(spec.positions == Positions::kOriginal ? v1::POSITIONS_ORIGINAL : v1::POSITIONS_COMPACTED);
   proto.mutable_cache()->set_kv_dtype(KvTypeProto(spec.kv_type));
   proto.mutable_cache()->set_rope_cache(spec.rope_cache == RopeCache::kRk ? v1::ROPE_CACHE_RK : v1::ROPE_CACHE_FUSED);
@@ -335,6 +341,8 @@ v1::LaneDescription LaneProto(const LaneReport& lane, int32_t stride) {
   proto.set_layer(static_cast<uint32_t>(lane.layer));
   proto.set_head(static_cast<uint32_t>(lane.head));
   proto.set_length(static_cast<uint32_t>(lane.slots.size()));
+  proto.set_capacity(static_cast<uint32_t>(lane.capacity));
+  if (lane.budget > 0) proto.set_budget(static_cast<uint32_t>(lane.budget));
   for (size_t i = 0; i < lane.slots.size(); i += static_cast<size_t>(stride)) {
     proto.add_slots(static_cast<uint32_t>(lane.slots[i]));
     proto.add_tokens(static_cast<uint64_t>(lane.tokens[i]));

@@ -20,18 +20,18 @@ struct CacheFlags {
 };
 
 void Print(const v1::DescribeCacheResponse& cache, const CacheFlags& flags, Shade shade) {
-  constexpr size_t kBeside = 20;  // what stands beside a row's cells
+  constexpr size_t kBeside = 27;  // what stands beside a row's cells
   constexpr size_t kColumnsMin = 20;
   const size_t terminal = StdoutColumns();
   const size_t columns = terminal > kBeside + kColumnsMin ? terminal - kBeside : kColumnsMin;
-  std::printf("%u layers of %u KV heads; %llu tokens in the log, capacity %u per lane\n", cache.layers(), cache.heads(),
-              static_cast<unsigned long long>(cache.session_tokens()), cache.capacity());
+  std::printf("%u layers of %u KV heads; %llu tokens in the log, capacity %u in the largest lane\n", cache.layers(),
+              cache.heads(), static_cast<unsigned long long>(cache.session_tokens()), cache.capacity());
   const std::string what = shade == Shade::kKept ? "KEPT" : "KEEP SCORE, BY RANK";
-  std::printf(
-      "%s\n",
-      Styled("1", absl::StrFormat("LAYER HEAD  LIVE  %s, from the first token of the log to the last", what)).c_str());
+  std::printf("%s\n", Styled("1", absl::StrFormat(
+                                      "LAYER HEAD  LIVE SLOTS   %s, from the first token of the log to the last", what))
+                          .c_str());
   for (const HeatRow& row : HeatMap(cache, flags.stride.value_or(1), shade, columns)) {
-    std::printf("%5u %4u %5u  |%s|\n", row.layer, row.head, row.length, HeatText(row).c_str());
+    std::printf("%5u %4u %5u %5u  |%s|\n", row.layer, row.head, row.length, row.capacity, HeatText(row).c_str());
   }
 }
 

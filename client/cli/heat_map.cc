@@ -65,7 +65,7 @@ std::vector<HeatRow> HeatMap(const v1::DescribeCacheResponse& cache, uint32_t st
   columns = std::min<size_t>(columns, tokens);
   std::vector<HeatRow> rows;
   for (const v1::LaneDescription& lane : cache.lanes()) {
-    rows.push_back({.layer = lane.layer(), .head = lane.head(), .length = lane.length()});
+    rows.push_back({.layer = lane.layer(), .head = lane.head(), .length = lane.length(), .capacity = lane.capacity()});
     if (columns == 0) continue;
     rows.back().cells =
         shade == Shade::kKept ? KeptCells(lane, tokens, stride, columns) : ScoreCells(lane, tokens, columns);

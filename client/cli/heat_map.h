@@ -22,6 +22,7 @@ struct HeatRow {
   uint32_t layer = 0;
   uint32_t head = 0;
   uint32_t length = 0;             // live tokens
+  uint32_t capacity = 0;           // slots reserved
   std::vector<double> cells = {};  // 0 where nothing lives, else in (0, 1]
 };
 

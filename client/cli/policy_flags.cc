@@ -17,8 +17,17 @@ using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-const google::protobuf::OneofDescriptor* ScorerArms() {
-  return v1::PolicySpec::descriptor()->FindOneofByName("scorer");
+using google::protobuf::OneofDescriptor;
+
+const OneofDescriptor* ScorerArms() { return v1::PolicySpec::descriptor()->FindOneofByName("scorer"); }
+
+const OneofDescriptor* AllocationArms() { return v1::PolicySpec::descriptor()->FindOneofByName("allocation"); }
+
+// In the order of their field numbers.
+std::vector<std::string> NamesOf(const OneofDescriptor* arms) {
+  std::vector<std::string> names;
+  for (int i = 0; i < arms->field_count(); ++i) names.push_back(arms->field(i)->name());
+  return names;
 }
 
 // "slide-recent" is THEN_SLIDE_RECENT; 0 for what is none, and for nothing.
@@ -34,9 +43,9 @@ std::string PrefixOf(const EnumDescriptor& type) {
   return zero.substr(0, zero.size() - (sizeof("UNSPECIFIED") - 1));
 }
 
-// Of the scorer that `spec` sets, or null.
-Message* Parameters(v1::PolicySpec& spec) {
-  const auto* arm = spec.GetReflection()->GetOneofFieldDescriptor(spec, ScorerArms());
+// Of the arm that `spec` sets, or null.
+Message* Parameters(v1::PolicySpec& spec, const OneofDescriptor* arms) {
+  const auto* arm = spec.GetReflection()->GetOneofFieldDescriptor(spec, arms);
   return arm == nullptr ? nullptr : spec.GetReflection()->MutableMessage(&spec, arm);
 }
 
@@ -48,6 +57,12 @@ bool SetValue(Message& message, const FieldDescriptor& field, const std::string&
     if (value == 0) value = EnumOf(*field.enum_type(), "", text);
     if (value != 0) reflection.SetEnumValue(&message, &field, value);
     return value != 0;
+  }
+  if (field.cpp_type() == FieldDescriptor::CPPTYPE_BOOL) {
+    bool value = false;
+    if (!absl::SimpleAtob(text, &value)) return false;
+    reflection.SetBool(&message, &field, value);
+    return true;
   }
   if (field.cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE) {
     double value = 0;
@@ -66,9 +81,9 @@ bool SetValue(Message& message, const FieldDescriptor& field, const std::string&
   return true;
 }
 
-void SetParameter(v1::PolicySpec& spec, const std::string& text) {
+// `owner`: what the flag's parameters belong to.
+void SetParameter(Message* parameters, const std::string& text, const std::string& flag, const std::string& owner) {
   const size_t equals = text.find('=');
-  Message* parameters = Parameters(spec);
   const FieldDescriptor* field =
       parameters == nullptr ? nullptr : parameters->GetDescriptor()->FindFieldByName(text.substr(0, equals));
   const std::string value = equals == std::string::npos ? "" : text.substr(equals + 1);
@@ -77,17 +92,17 @@ void SetParameter(v1::PolicySpec& spec, const std::string& text) {
   for (int i = 0; parameters != nullptr && i < parameters->GetDescriptor()->field_count(); ++i) {
     known += (i == 0 ? "" : ", ") + parameters->GetDescriptor()->field(i)->name();
   }
-  throw CLI::ValidationError("--param", text + (known.empty()      ? ": the policy has no parameters"
-                                                : field == nullptr ? ": the policy's parameters are " + known
-                                                                   : ": not a value of this parameter"));
+  throw CLI::ValidationError(flag, text + (known.empty()      ? ": the " + owner + " has no parameters"
+                                           : field == nullptr ? ": the " + owner + "'s parameters are " + known
+                                                              : ": not a value of this parameter"));
 }
 
 // "SLIDE_RECENT" of THEN_SLIDE_RECENT.
 std::string Tail(const std::string& name, const std::string& prefix) { return name.substr(prefix.size()); }
 
 // " window=32 kernel=7".
-std::string ParametersOf(const v1::PolicySpec& spec) {
-  const auto* arm = spec.GetReflection()->GetOneofFieldDescriptor(spec, ScorerArms());
+std::string ParametersOf(const v1::PolicySpec& spec, const OneofDescriptor* arms) {
+  const auto* arm = spec.GetReflection()->GetOneofFieldDescriptor(spec, arms);
   if (arm == nullptr) return {};
   const Message& parameters = spec.GetReflection()->GetMessage(spec, arm);
   std::vector<const FieldDescriptor*> given;
@@ -122,11 +137,7 @@ std::string ScheduleOf(const v1::Schedule& schedule) {
 
 }  // namespace
 
-std::vector<std::string> ScorerNames() {
-  std::vector<std::string> names;
-  for (int i = 0; i < ScorerArms()->field_count(); ++i) names.push_back(ScorerArms()->field(i)->name());
-  return names;
-}
+std::vector<std::string> ScorerNames() { return NamesOf(ScorerArms()); }
 
 std::string ScorerOf(const v1::PolicySpec& spec) {
   const auto* arm = spec.GetReflection()->GetOneofFieldDescriptor(spec, ScorerArms());
@@ -178,12 +189,20 @@ void PolicyFlags::AddTo(CLI::App& command, const std::string& group) {
   command.add_option("--modifier", modifier, "What changes the scores before selection")
       ->check(CLI::IsMember({"none", "caote", "fast-caote"}))
       ->group(group);
+  command.add_option("--allocation", allocation, "How the budget is shared among layers and heads")
+      ->check(CLI::IsMember(NamesOf(AllocationArms())))
+      ->group(group);
+  command
+      .add_option("--allocation-param", allocation_parameters,
+                  "A parameter of the allocation, NAME=VALUE; see `ebb policy list`")
+      ->group(group);
 }
 
 bool PolicyFlags::given() const {
   return !scorer.empty() || budget || budget_ratio || overflow || slack || max_drop || sinks || recent || every_n ||
          grow_max || !positions.empty() || !kv_type.empty() || !rope_cache.empty() || !schedule.empty() ||
-         !then.empty() || !scope.empty() || !reduction.empty() || !modifier.empty() || !parameters.empty();
+         !then.empty() || !scope.empty() || !reduction.empty() || !modifier.empty() || !parameters.empty() ||
+         !allocation.empty() || !allocation_parameters.empty();
 }
 
 v1::PolicySpec PolicyFlags::Build() const {
@@ -196,7 +215,15 @@ v1::PolicySpec PolicyFlags::Build() const {
   if (max_drop) spec.mutable_trigger()->set_max_drop(*max_drop);
   if (sinks) spec.mutable_protect()->set_sinks(*sinks);
   if (recent) spec.mutable_protect()->set_recent(*recent);
-  for (const std::string& parameter : parameters) SetParameter(spec, parameter);
+  for (const std::string& parameter : parameters) {
+    SetParameter(Parameters(spec, ScorerArms()), parameter, "--param", "policy");
+  }
+  if (!allocation.empty()) {
+    spec.GetReflection()->MutableMessage(&spec, v1::PolicySpec::descriptor()->FindFieldByName(allocation));
+  }
+  for (const std::string& parameter : allocation_parameters) {
+    SetParameter(Parameters(spec, AllocationArms()), parameter, "--allocation-param", "allocation");
+  }
   if (const int value = EnumOf(*v1::Schedule::When_descriptor(), "", schedule)) {
     spec.mutable_schedule()->set_when(static_cast<v1::Schedule::When>(value));
   }
@@ -219,10 +246,14 @@ v1::PolicySpec PolicyFlags::Build() const {
 }
 
 std::string Summary(const v1::PolicySpec& spec) {
-  std::string text = ScorerOf(spec) + ParametersOf(spec);
+  std::string text = ScorerOf(spec) + ParametersOf(spec, ScorerArms());
   const v1::Trigger& trigger = spec.trigger();
   if (trigger.has_budget()) text += absl::StrFormat(", budget %u", trigger.budget());
   if (trigger.has_budget_ratio()) text += absl::StrFormat(", budget %g of the prompt", trigger.budget_ratio());
+  const auto* allocation = spec.GetReflection()->GetOneofFieldDescriptor(spec, AllocationArms());
+  if (allocation != nullptr && !spec.has_uniform()) {
+    text += ", " + allocation->name() + ParametersOf(spec, AllocationArms());
+  }
   if (trigger.overflow() > 1) text += absl::StrFormat(", overflow %u", trigger.overflow());
   if (trigger.slack() > 0) text += absl::StrFormat(", slack %u", trigger.slack());
   if (trigger.max_drop() > 0) text += absl::StrFormat(", max_drop %u", trigger.max_drop());

@@ -19,8 +19,9 @@ struct PolicyFlags {
   std::optional<double> budget_ratio = {};
   std::optional<uint32_t> every_n = {}, grow_max = {};
   std::string positions = {}, kv_type = {}, rope_cache = {}, schedule = {}, then = {}, scope = {}, reduction = {},
-              modifier = {};
-  std::vector<std::string> parameters = {};  // name=value, of the scorer
+              modifier = {}, allocation = {};
+  std::vector<std::string> parameters = {};             // name=value, of the scorer
+  std::vector<std::string> allocation_parameters = {};  // name=value, of the allocation
 
   // `group`: the heading in help.
   void AddTo(CLI::App& command, const std::string& group = "Policy of a new session");

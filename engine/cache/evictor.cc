@@ -50,7 +50,8 @@ void RankSlots(const Candidates& from, EvictScratch& scratch) {
 }
 
 absl::Status ChooseVictims(const Candidates& from, int32_t count, EvictScratch& scratch) {
-  const LaneView view = from.slots().view(from.policy->sinks, from.policy->recent);
+  const LaneRule rule = from.policy->rule(from.cache->first_lane(from.map));  // one for all lanes of a map
+  const LaneView view = from.slots().view(rule.sinks, rule.recent);
   scratch.keep.assign(view.token.size(), 0.0F);
   // Where protection leaves no choice there is nothing to rank.
   if (count > 0 && count < view.live - view.sinks - view.recent) RankSlots(from, scratch);

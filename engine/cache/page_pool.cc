@@ -39,13 +39,6 @@ void PageLease::Give(int64_t count, PageLease& to) {
   pages_.resize(pages_.size() - count);
 }
 
-void PageLease::Shrink(int64_t size) {
-  EBB_CHECK(size >= 0);
-  if (size >= this->size()) return;
-  pool_->Return(std::span(pages_).subspan(size));
-  pages_.resize(size);
-}
-
 std::byte* PageLease::address(int64_t index) const {
   EBB_CHECK(index >= 0);
   EBB_CHECK(index < size());

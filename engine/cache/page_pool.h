@@ -37,8 +37,6 @@ class PageLease {
 
   // Moves the last `count` pages to the end of `to`, which is empty or of the same pool.
   void Give(int64_t count, PageLease& to);
-  // Gives back the pages past the first `size`.
-  void Shrink(int64_t size);
 
  private:
   friend class PagePool;

@@ -17,7 +17,8 @@ bool SameTokens(const SlotMap& a, const SlotMap& b) { return std::ranges::equal(
 }  // namespace
 
 Share ShareFor(const ValidSpec& policy) {
-  if (policy.lockstep || !policy.evicts) return Share::kAllLanes;
+  const bool alike = policy.lockstep || !policy.evicts;
+  if (alike && policy.allocation == Allocation::kUniform) return Share::kAllLanes;
   return policy.scope == Scope::kLayer ? Share::kLayer : Share::kLane;
 }
 
@@ -39,12 +40,14 @@ StateShape SessionCache::StateFor(const ValidSpec& policy, Share share) const {
 SessionCache::SessionCache(const CacheShape& shape, PageLease lease, const ValidSpec& policy)
     : shape_(shape), leases_(shape.lanes()), share_(ShareFor(policy)) {
   EBB_CHECK(lease.size() == shape_.pages());
-  for (PageLease& lane : leases_) lease.Give(shape_.pages_per_lane(), lane);
+  for (int32_t lane = 0; lane < shape_.lanes(); ++lane) lease.Give(shape_.pages_of(lane), leases_[lane]);
   ListPages();
   const int32_t maps = MapsFor(shape_, share_);
   maps_.reserve(maps);
-  for (int32_t i = 0; i < maps; ++i)
-    maps_.emplace_back(shape_.capacity, shape_.block_max, StateFor(policy, share_), policy.positions);
+  for (int32_t i = 0; i < maps; ++i) {
+    maps_.emplace_back(shape_.slots(i * (shape_.lanes() / maps)), shape_.block_max, StateFor(policy, share_),
+                       policy.positions);
+  }
 }
 
 void SessionCache::SeparateLanes() {
@@ -97,21 +100,27 @@ void SessionCache::Adopt(const ValidSpec& policy) {
 
 void SessionCache::Resize(const CacheShape& shape, PageLease more, Ops& ops) {
   EBB_CHECK(more.size() == std::max<int64_t>(0, shape.pages() - pages()));
-  if (shape.capacity < shape_.capacity) {
-    std::vector<std::vector<SlotMove>> moves(maps_.size());
-    for (size_t i = 0; i < maps_.size(); ++i) maps_[i].Compact(moves[i]);
-    for (int32_t layer = 0; layer < shape_.layers; ++layer) {
-      for (int32_t head = 0; head < shape_.kv_heads; ++head) {
-        LaneStorage lane = storage(layer, head);
-        ops.Move(lane, moves[map_index(layer, head)]);
-      }
+  std::vector<std::vector<SlotMove>> moves(maps_.size());
+  for (size_t i = 0; i < maps_.size(); ++i) {
+    if (shape.slots(first_lane(static_cast<int32_t>(i))) < maps_[i].capacity()) maps_[i].Compact(moves[i]);
+  }
+  for (int32_t layer = 0; layer < shape_.layers; ++layer) {
+    for (int32_t head = 0; head < shape_.kv_heads; ++head) {
+      LaneStorage lane = storage(layer, head);
+      ops.Move(lane, moves[map_index(layer, head)]);
     }
   }
-  for (PageLease& lane : leases_) {
-    lane.Shrink(shape.pages_per_lane());
-    if (lane.size() < shape.pages_per_lane()) more.Give(shape.pages_per_lane() - lane.size(), lane);
+  for (int32_t lane = 0; lane < shape.lanes(); ++lane) {
+    const int64_t excess = leases_[lane].size() - shape.pages_of(lane);
+    if (excess > 0) leases_[lane].Give(excess, more);
   }
-  for (SlotMap& map : maps_) map.Resize(shape.capacity, shape.block_max);
+  for (int32_t lane = 0; lane < shape.lanes(); ++lane) {
+    const int64_t missing = shape.pages_of(lane) - leases_[lane].size();
+    if (missing > 0) more.Give(missing, leases_[lane]);
+  }
+  for (size_t i = 0; i < maps_.size(); ++i) {
+    maps_[i].Resize(shape.slots(first_lane(static_cast<int32_t>(i))), shape.block_max);
+  }
   shape_ = shape;
   ListPages();
 }
@@ -119,23 +128,25 @@ void SessionCache::Resize(const CacheShape& shape, PageLease more, Ops& ops) {
 void SessionCache::ListPages() {
   pages_.clear();
   pages_.reserve(shape_.pages());
+  first_page_.clear();
   for (const PageLease& lane : leases_) {
+    first_page_.push_back(static_cast<int64_t>(pages_.size()));
     for (int64_t page = 0; page < lane.size(); ++page) pages_.push_back(lane.address(page));
   }
 }
 
 LaneStorage SessionCache::storage(int32_t layer, int32_t head) const {
   const SlotMap& slots = map(layer, head);
-  const int64_t lane = static_cast<int64_t>(layer) * shape_.kv_heads + head;
   return {.format = shape_.format,
-          .pages = pages_.data() + lane * shape_.pages_per_lane(),
+          .pages = pages_.data() + first_page_[layer * shape_.kv_heads + head],
           .position = slots.position().data(),
           .slots = slots.end()};
 }
 
 LaneView SessionCache::view(int32_t layer, int32_t head, const ValidSpec& policy, int32_t tokens) const {
-  LaneView view = map(layer, head).view(policy.sinks, policy.recent);
-  view.budget = policy.trigger.budget;
+  const LaneRule rule = policy.rule(layer * shape_.kv_heads + head);
+  LaneView view = map(layer, head).view(rule.sinks, rule.recent);
+  view.budget = rule.budget;
   view.tokens = tokens;
   view.layer = layer;
   view.head = head;

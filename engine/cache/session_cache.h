@@ -24,15 +24,21 @@ struct CacheShape {
   int32_t kv_heads = 0;
   int32_t query_heads = 1;  // that share a KV head
   KvFormat format = {};
-  int32_t capacity = 0;   // slots per lane
-  int32_t block_max = 0;  // most tokens of one step
+  int32_t capacity = 0;                // slots per lane; of the largest, where they differ
+  std::vector<int32_t> slots_of = {};  // [lanes] slots of each, where they differ; else empty
+  int32_t block_max = 0;               // most tokens of one step
 
   int32_t lanes() const { return layers * kv_heads; }
-  int64_t pages_per_lane() const {
+  int32_t slots(int32_t lane) const { return slots_of.empty() ? capacity : slots_of[lane]; }
+  int64_t pages_of(int32_t lane) const {
     const int64_t page_slots = static_cast<int64_t>(format.page_tiles) * kTileSlots;
-    return (capacity + page_slots - 1) / page_slots;
+    return (slots(lane) + page_slots - 1) / page_slots;
   }
-  int64_t pages() const { return pages_per_lane() * lanes(); }
+  int64_t pages() const {
+    int64_t pages = 0;
+    for (int32_t lane = 0; lane < lanes(); ++lane) pages += pages_of(lane);
+    return pages;
+  }
 };
 
 // Which lanes one slot map serves.
@@ -55,6 +61,8 @@ class SessionCache {
   }
   SlotMap& map(int32_t layer, int32_t head) { return maps_[map_index(layer, head)]; }
   const SlotMap& map(int32_t layer, int32_t head) const { return maps_[map_index(layer, head)]; }
+  // By number, as first_lane.
+  const SlotMap& map_of(int32_t lane) const { return maps_[lane / lanes_of_map()]; }
 
   // The lanes that a map serves, in layer-major order, as numbers layer * kv_heads + head.
   int32_t lanes_of_map() const { return shape_.lanes() / static_cast<int32_t>(maps_.size()); }
@@ -83,9 +91,10 @@ class SessionCache {
   // REQUIRES: Agree(the share it needs), which kLane always does.
   void Adopt(const ValidSpec& policy);
 
-  // Another capacity or largest step. A smaller one moves live slots to the front of their lanes and gives the pages
-  // past them back; a larger one takes its pages from `more`. REQUIRES: every lane's live tokens fit `shape`, which
-  // differs from shape() in capacity and block_max alone; more.size() == max(0, shape.pages() - pages()).
+  // Other capacities or another largest step. A lane that shrinks moves its live slots to its front and gives the pages
+  // past them away; one that grows takes from these and from `more`. REQUIRES: every lane's live tokens fit `shape`,
+  // which differs from shape() in capacities and block_max alone, the same for all lanes of a map; more.size() ==
+  // max(0, shape.pages() - pages()).
   void Resize(const CacheShape& shape, PageLease more, Ops& ops);
 
   // The lane's memory, without angles. Valid until the next Place, Free, SeparateLanes, Adopt or Resize.
@@ -99,8 +108,9 @@ class SessionCache {
   StateShape StateFor(const ValidSpec& policy, Share share) const;
 
   CacheShape shape_;
-  std::vector<PageLease> leases_ = {};  // one per lane
-  std::vector<std::byte*> pages_ = {};  // [lanes, pages_per_lane]
+  std::vector<PageLease> leases_ = {};    // one per lane
+  std::vector<std::byte*> pages_ = {};    // of one lane after another
+  std::vector<int64_t> first_page_ = {};  // [lanes] index into pages_
   Share share_ = Share::kAllLanes;
   std::vector<SlotMap> maps_ = {};
 };

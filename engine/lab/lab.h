@@ -53,6 +53,7 @@ void AddPasskey(CLI::App& app, Lab& lab);
 void AddLazy(CLI::App& app, Lab& lab);
 void AddQueries(CLI::App& app, Lab& lab);
 void AddRotation(CLI::App& app, Lab& lab);
+void AddHeads(CLI::App& app, Lab& lab);
 void AddGolden(CLI::App& app, Lab& lab);
 void AddTokenize(CLI::App& app, Lab& lab);
 

@@ -9,9 +9,10 @@
 namespace {
 
 constexpr void (*kCommands[])(CLI::App&, ebb::lab::Lab&) = {
-    ebb::lab::AddInfo,     ebb::lab::AddLogits,  ebb::lab::AddPpl,     ebb::lab::AddAgree,    ebb::lab::AddRecall,
-    ebb::lab::AddOuterr,   ebb::lab::AddCompare, ebb::lab::AddPasskey, ebb::lab::AddLazy,     ebb::lab::AddQueries,
-    ebb::lab::AddRotation, ebb::lab::AddCases,   ebb::lab::AddGolden,  ebb::lab::AddTokenize, ebb::lab::AddCalibrate,
+    ebb::lab::AddInfo,   ebb::lab::AddLogits,  ebb::lab::AddPpl,      ebb::lab::AddAgree,
+    ebb::lab::AddRecall, ebb::lab::AddOuterr,  ebb::lab::AddCompare,  ebb::lab::AddPasskey,
+    ebb::lab::AddLazy,   ebb::lab::AddQueries, ebb::lab::AddRotation, ebb::lab::AddHeads,
+    ebb::lab::AddCases,  ebb::lab::AddGolden,  ebb::lab::AddTokenize, ebb::lab::AddCalibrate,
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "policies/allocation.h"
 #include "policies/presets.h"
 #include "policies/registry.h"
 #include "policies/status.h"
@@ -35,26 +36,36 @@ absl::Status SetModifier(std::string_view text, std::string_view modifier, Polic
   return absl::OkStatus();
 }
 
-absl::Status SetParameter(std::string_view text, std::string_view part, const ScorerRow& row, PolicySpec& spec) {
-  const std::string key(part.substr(0, part.find('=')));
+absl::Status NotANumber(std::string_view text, std::string_view part) {
+  return Unreadable(text, absl::StrFormat("':%s' is not KEY=NUMBER", part));
+}
+
+// KEY=VALUE, where VALUE is a number, or the name of a choice of one of `rows`.
+bool ReadNumber(std::string_view part, std::span<const ParameterRow> rows, std::string& key, double& number) {
+  key = std::string(part.substr(0, part.find('=')));
   const std::string value(part.substr(std::min(part.size(), key.size() + 1)));
-  double number = 0;
-  const auto parameter = std::ranges::find(row.parameters, std::string_view(key), &ParameterRow::name);
-  if (parameter != row.parameters.end()) {
+  const auto parameter = std::ranges::find(rows, std::string_view(key), &ParameterRow::name);
+  if (parameter != rows.end()) {
     const auto choice = std::ranges::find(parameter->choices, std::string_view(value));
-    if (choice != parameter->choices.end()) {
-      spec.parameters[key] = static_cast<double>(choice - parameter->choices.begin());
-      return absl::OkStatus();
-    }
+    number = static_cast<double>(choice - parameter->choices.begin());
+    if (choice != parameter->choices.end()) return true;
   }
-  if (!absl::SimpleAtod(value, &number)) return Unreadable(text, absl::StrFormat("':%s' is not KEY=NUMBER", part));
+  return absl::SimpleAtod(value, &number);
+}
+
+absl::Status SetParameter(std::string_view text, std::string_view part, const ScorerRow& row, PolicySpec& spec) {
+  std::string key;
+  double number = 0;
+  if (!ReadNumber(part, row.parameters, key, number)) return NotANumber(text, part);
   const bool tokens_key = key == "sinks" || key == "recent" || key == "overflow" || key == "slack" || key == "max_drop";
   if (!tokens_key) {
     spec.parameters[key] = number;
     return absl::OkStatus();
   }
   int32_t tokens = 0;
-  if (!absl::SimpleAtoi(value, &tokens)) return Unreadable(text, absl::StrFormat("':%s' is no whole number", part));
+  if (!absl::SimpleAtoi(std::string(part.substr(key.size() + 1)), &tokens)) {
+    return Unreadable(text, absl::StrFormat("':%s' is no whole number", part));
+  }
   if (key == "sinks") spec.sinks = tokens;
   if (key == "recent") spec.recent = tokens;
   if (key == "overflow") spec.overflow = tokens;
@@ -63,10 +74,32 @@ absl::Status SetParameter(std::string_view text, std::string_view part, const Sc
   return absl::OkStatus();
 }
 
+// "pyramid:beta=14".
+absl::Status SetAllocation(std::string_view text, const std::string& allocation, PolicySpec& spec) {
+  const std::vector<std::string> parts = Split(allocation, ':');
+  const AllocationRow* const row = FindAllocation(parts.front());
+  if (row == nullptr) {
+    std::string known;
+    for (const AllocationRow& each : AllocationRegistry()) {
+      known += absl::StrFormat("%s@%s", known.empty() ? "" : ", ", each.name);
+    }
+    return Unreadable(text, absl::StrFormat("'@%s' is no allocation; use one of %s", parts.front(), known));
+  }
+  spec.allocation = row->allocation;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    std::string key;
+    double number = 0;
+    if (!ReadNumber(parts[i], row->parameters, key, number)) return NotANumber(text, parts[i]);
+    spec.allocation_parameters[key] = number;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<NamedPolicy> ParsePolicy(std::string_view text) {
-  const std::vector<std::string> modifiers = Split(std::string(text), '+');
+  const std::vector<std::string> allocations = Split(std::string(text), '@');
+  const std::vector<std::string> modifiers = Split(allocations.front(), '+');
   const std::vector<std::string> parts = Split(modifiers.front(), ':');
   NamedPolicy policy = {.name = std::string(text)};
   if (const Preset* const preset = FindPreset(parts.front()); preset != nullptr) {
@@ -79,6 +112,8 @@ absl::StatusOr<NamedPolicy> ParsePolicy(std::string_view text) {
   for (size_t i = 1; i < parts.size(); ++i) EBB_TRY(SetParameter(text, parts[i], *row, policy.spec));
   if (modifiers.size() > 2) return Unreadable(text, "one modifier is enough");
   if (modifiers.size() == 2) EBB_TRY(SetModifier(text, modifiers[1], policy.spec));
+  if (allocations.size() > 2) return Unreadable(text, "one allocation is enough");
+  if (allocations.size() == 2) EBB_TRY(SetAllocation(text, allocations[1], policy.spec));
   return policy;
 }
 
@@ -99,8 +134,10 @@ std::string PolicyHelp() {
   for (const Preset& preset : Presets()) {
     presets += absl::StrFormat("%s%s", presets.empty() ? "" : ", ", preset.name);
   }
-  return absl::StrFormat("Policies, as NAME[:KEY=VALUE]...[+caote|+fast_caote]; NAME is a scorer (%s) or a preset (%s)",
-                         scorers, presets);
+  return absl::StrFormat(
+      "Policies, as NAME[:KEY=VALUE]...[+caote|+fast_caote][@ALLOCATION[:KEY=VALUE]...]; NAME is a scorer (%s) or a "
+      "preset (%s)",
+      scorers, presets);
 }
 
 }  // namespace ebb::lab

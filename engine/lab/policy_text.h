@@ -1,9 +1,10 @@
 // A policy as one word of a command line:
 //
-//   NAME[:KEY=VALUE]...[+MODIFIER]     h2o   snapkv:pooling=avg:recent=32   knorm:keep=long   h2o+fast_caote card/tova
+//   NAME[:KEY=VALUE]...[+MODIFIER][@ALLOCATION[:KEY=VALUE]...]
+//   h2o   snapkv:pooling=avg:recent=32   knorm:keep=long   h2o+fast_caote   card/tova   snapkv@pyramid:beta=14
 //
-// NAME is a scorer or a preset; KEY one of the scorer's parameters, or sinks, recent, overflow, slack or max_drop;
-// VALUE a number or a choice's name.
+// NAME is a scorer or a preset; KEY one of the scorer's parameters, or sinks, recent, overflow, slack or max_drop, and
+// after @ one of the allocation's parameters; VALUE a number or a choice's name.
 
 #ifndef EBB_ENGINE_LAB_POLICY_TEXT_H_
 #define EBB_ENGINE_LAB_POLICY_TEXT_H_

@@ -12,6 +12,7 @@
 #include "engine/model/gguf.h"
 #include "engine/tensor.h"
 #include "policies/calibration.h"
+#include "policies/head_gates.h"
 
 namespace ebb {
 
@@ -42,6 +43,7 @@ struct ModelConfig {
   // Set by Engine::Open, which sees more than the metadata:
   std::string fingerprint = {};                        // 16 hex digits that tell two models apart
   CalibrationOr calibration = CalibrationMissing("");  // from the file beside the model, for the scorer `calibrated`
+  HeadGatesOr head_gates = HeadGatesMissing("");       // from the file beside the model, for the allocation `duo`
 
   int32_t group() const { return heads / kv_heads; }
 };

@@ -330,7 +330,8 @@ v1::PrefillRequest SystemMessage(const std::string& session) {
 TEST(RefusalsOfACalibratedPolicy, WithoutACalibrationOrWithAForeignOne) {
   const TinyModelFile other({.seed = 2});
   const std::string foreign = CalibrationPath(other.path());
-  for (const auto& [path, reason] : {std::pair(std::string(), "CALIBRATION_MISSING"), {foreign, "CALIBRATION_FOREIGN"}}) {
+  for (const auto& [path, reason] :
+       {std::pair(std::string(), "CALIBRATION_MISSING"), {foreign, "CALIBRATION_FOREIGN"}}) {
     SCOPED_TRACE(reason);
     TestServer server([&](ServerOptions& options) { options.engine.calibration_path = path; }, {.calibrated = false});
     TestClient client(server.address());

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -309,9 +310,15 @@ TEST(PolicyLaw, AnySpecIsRefusedWithItsFieldOrSafe) {
     if (random.Uniform(0, 9) == 0) spec.scope = static_cast<Scope>(random.Uniform(0, 1));
     if (random.Uniform(0, 9) == 0) spec.reduction = static_cast<Reduction>(random.Uniform(0, 3));
     if (random.Uniform(0, 9) == 0) spec.modifier = static_cast<Modifier>(random.Uniform(0, 2));
-    auto valid = Resolve(spec, {.trained_context = number().value_or(2048),
-                                .query_heads = random.Uniform(1, 8),
-                                .calibration = &TestCalibration()});
+    if (random.Uniform(0, 4) == 0) spec.allocation = static_cast<Allocation>(random.Uniform(0, 3));
+    const bool duo = spec.allocation == Allocation::kDuo;
+    if (duo) spec.allocation_parameters = {{"sinks", random.Uniform(0, 200)}, {"recent", random.Uniform(1, 200)}};
+    SpecLimits limits = {.trained_context = number().value_or(2048), .query_heads = random.Uniform(1, 8)};
+    limits.layers = random.Uniform(1, 5);
+    limits.kv_heads = random.Uniform(1, 3);
+    limits.head_gates = std::make_shared<const HeadGates>(limits.layers * limits.kv_heads, 0.5);
+    limits.calibration = &TestCalibration();
+    auto valid = Resolve(spec, limits);
     if (valid.ok()) valid = FixBudget(*valid, std::max(0, number().value_or(1000)));
     if (!valid.ok()) {
       const Refusal refusal = GetRefusal(valid.status());
@@ -326,6 +333,12 @@ TEST(PolicyLaw, AnySpecIsRefusedWithItsFieldOrSafe) {
     ASSERT_EQ(valid->grow_max > 0, valid->schedule == Schedule::kOncePrompt && valid->then == Then::kGrow);
     ASSERT_TRUE(valid->grow_max == 0 || valid->grow_max >= valid->trigger.budget);
     ASSERT_EQ(valid->every_n > 0, valid->schedule == Schedule::kEveryN);
+    ASSERT_EQ(valid->lanes_known(), spec.allocation != Allocation::kAda);
+    for (const LaneRule& lane : valid->lanes) {
+      ASSERT_LE(lane.sinks + lane.recent, lane.budget);
+      ASSERT_TRUE(duo || lane.sinks + lane.recent < lane.budget);
+      ASSERT_LE(lane.budget, kBudgetMax);
+    }
   }
   EXPECT_GT(passed, 3000);
 }

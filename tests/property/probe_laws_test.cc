@@ -16,7 +16,7 @@ namespace {
 using testing::ElementsAreArray;
 
 constexpr int32_t kHeads = 2;
-constexpr SpecLimits kLimits = {.trained_context = 1024, .query_heads = kHeads};
+const SpecLimits kLimits = {.trained_context = 1024, .query_heads = kHeads};
 
 // A lane that nobody left yet.
 PolicyLane Observed(const PolicySpec& spec, uint64_t seed, const std::vector<int32_t>& blocks) {

@@ -47,6 +47,23 @@ TEST(PolicyFlags, TakeAChoiceByItsName) {
   EXPECT_THROW(flags.Build(), CLI::ParseError);
 }
 
+TEST(PolicyFlags, ChooseAnAllocationAndItsParameters) {
+  CLI::App app;
+  PolicyFlags flags;
+  flags.AddTo(app);
+  app.parse("--policy snapkv --allocation pyramid --allocation-param beta=14 --allocation-param exact_total=true");
+  ASSERT_TRUE(flags.given());
+  const v1::PolicySpec spec = flags.Build();
+  EXPECT_EQ(spec.pyramid().beta(), 14U);
+  EXPECT_TRUE(spec.pyramid().exact_total());
+  EXPECT_EQ(Summary(spec), "snapkv, pyramid beta=14 exact_total=true");
+
+  flags.allocation_parameters = {"gamma=1"};
+  EXPECT_THROW(flags.Build(), CLI::ValidationError);
+  flags.allocation_parameters = {"exact_total=perhaps"};
+  EXPECT_THROW(flags.Build(), CLI::ValidationError);
+}
+
 TEST(PolicyFlags, RefuseAnUnknownScorerAndTwoBudgets) {
   CLI::App app;
   PolicyFlags flags;

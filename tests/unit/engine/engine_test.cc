@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/head_gates_file.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_engine.h"
 
@@ -235,6 +236,32 @@ TEST_F(EngineTest, FingerprintNamesModelInstructionSetAndAccuracy) {
   const std::string same = OpenTestEngine(file_.path(), {.threads = 2, .isa = "scalar"})->fingerprint();
   EXPECT_EQ(scalar->fingerprint(), same);
   EXPECT_NE(scalar->fingerprint(), OpenTestEngine(other.path(), {.isa = "scalar"})->fingerprint());
+}
+
+TEST_F(EngineTest, GoesByTheHeadGatesBesideTheModel) {
+  const PolicySpec duo = {.scorer = "h2o", .budget = 400, .allocation = Allocation::kDuo};
+  EXPECT_THAT(Resolve(duo, LimitsOf(engine_->config())),
+              IsRefusal(absl::StatusCode::kFailedPrecondition, "HEAD_GATES_MISSING", "policy.duo"));
+  const std::string path = HeadGatesPath(file_.path());
+  const auto lanes = static_cast<size_t>(engine_->config().layers * engine_->config().kv_heads);
+  HeadGates gates(lanes, 1);
+  gates[1] = 0;
+  ASSERT_THAT(WriteHeadGates(path, engine_->config(), "a test", gates), IsOk());
+  const auto reopened = OpenTestEngine(file_.path());
+  const auto policy = Resolve(duo, LimitsOf(reopened->config()));
+  ASSERT_THAT(policy, IsOk());
+  EXPECT_EQ(policy->rule(0).budget, 400);
+  EXPECT_EQ(policy->rule(1).budget, 64 + 256);
+
+  const TinyModelFile other({.vocab = 300, .seed = 2});
+  const auto foreign = Engine::Open({.model_path = other.path(), .head_gates_path = path, .arena_bytes = 1 << 20});
+  ASSERT_THAT(foreign, IsOk());
+  EXPECT_THAT(Resolve(duo, LimitsOf((*foreign)->config())),
+              IsRefusal(absl::StatusCode::kFailedPrecondition, "HEAD_GATES_FOREIGN", "policy.duo"));
+  std::ofstream(path) << "{";
+  EXPECT_EQ(Engine::Open({.model_path = file_.path(), .arena_bytes = 1 << 20}).status().code(),
+            absl::StatusCode::kDataLoss);
+  std::remove(path.c_str());
 }
 
 }  // namespace

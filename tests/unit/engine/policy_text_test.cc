@@ -29,6 +29,16 @@ TEST(ParsePolicy, ReadsWhenAndHowManyLeave) {
   EXPECT_TRUE(policy->spec.parameters.empty());
 }
 
+TEST(ParsePolicy, ReadsHowTheBudgetIsShared) {
+  const auto policy = ParsePolicy("card/snapkv:recent=8+caote@pyramid:beta=14:exact_total=yes");
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_EQ(policy->spec.scorer, "snapkv");
+  EXPECT_EQ(policy->spec.recent, 8);
+  EXPECT_EQ(policy->spec.modifier, Modifier::kCaote);
+  EXPECT_EQ(policy->spec.allocation, Allocation::kPyramid);
+  EXPECT_EQ(policy->spec.allocation_parameters, (std::map<std::string, double>{{"beta", 14}, {"exact_total", 1}}));
+}
+
 TEST(ParsePolicy, StartsFromAPreset) {
   const auto policy = ParsePolicy("card/longkey:recent=8");
   ASSERT_TRUE(policy.ok()) << policy.status();
@@ -47,6 +57,8 @@ TEST(ParsePolicy, NamesThePartItCannotRead) {
        {Case{"nobody", "no scorer named 'nobody'"}, Case{"", "no scorer named ''"}, Case{"card/h3o", "card/h3o"},
         Case{"h2o+coat", "'+coat' is no modifier"}, Case{"h2o+caote+caote", "one modifier"},
         Case{"knorm:keep", "':keep' is not KEY=NUMBER"}, Case{"knorm:keep=medium", "':keep=medium'"},
+        Case{"h2o@cone", "'@cone' is no allocation"}, Case{"h2o@ada@duo", "one allocation"},
+        Case{"h2o@ada:floor=low", "':floor=low' is not KEY=NUMBER"},
         Case{"h2o:recent=1.5", "':recent=1.5' is no whole number"}}) {
     const auto policy = ParsePolicy(text);
     EXPECT_FALSE(policy.ok()) << text;

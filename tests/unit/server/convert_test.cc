@@ -5,9 +5,11 @@
 
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "policies/allocation.h"
 #include "policies/registry.h"
 #include "policies/status.h"
 #include "server/reply.h"
@@ -56,6 +58,50 @@ TEST(PolicyProto, WhatIsAnsweredMayBeSentBack) {
   }
 }
 
+TEST(PolicyFrom, ParametersOfEveryAllocationAreFieldsOfItsArm) {
+  const auto* arms = v1::PolicySpec::descriptor()->FindOneofByName("allocation");
+  ASSERT_EQ(static_cast<size_t>(arms->field_count()), AllocationRegistry().size());
+  for (const AllocationRow& row : AllocationRegistry()) {
+    SCOPED_TRACE(row.name);
+    const auto* arm = v1::PolicySpec::descriptor()->FindFieldByName(std::string(row.name));
+    ASSERT_NE(arm, nullptr);
+    EXPECT_EQ(arm->containing_oneof(), arms);
+    ASSERT_EQ(static_cast<size_t>(arm->message_type()->field_count()), row.parameters.size());
+    for (const ParameterRow& parameter : row.parameters) {
+      EXPECT_NE(arm->message_type()->FindFieldByName(std::string(parameter.name)), nullptr) << parameter.name;
+    }
+  }
+}
+
+TEST(PolicyProto, AllocationsMayBeSentBack) {
+  for (const AllocationRow& row : AllocationRegistry()) {
+    for (const char* scorer : {"h2o", "full"}) {
+      const bool shares = row.allocation == Allocation::kPyramid || row.allocation == Allocation::kAda;
+      if (shares && std::string(scorer) == "full") continue;
+      SCOPED_TRACE(std::string(row.name) + " over " + scorer);
+      const auto first = Resolve({.scorer = scorer, .budget = 400, .allocation = row.allocation}, kLimits);
+      ASSERT_TRUE(first.ok()) << first.status();
+      const v1::PolicySpec proto = PolicyProto(*first);
+      const auto second = ValidPolicyFrom(proto, kLimits);
+      ASSERT_TRUE(second.ok()) << second.status();
+      EXPECT_EQ(PolicyProto(*second).DebugString(), proto.DebugString());
+      EXPECT_EQ(second->lanes, first->lanes);
+    }
+  }
+}
+
+TEST(PolicyFrom, TakesTheParametersOfAnAllocation) {
+  v1::PolicySpec proto;
+  proto.mutable_h2o();
+  proto.mutable_pyramid()->set_beta(7);
+  proto.mutable_pyramid()->set_exact_total(true);
+  const auto policy = ValidPolicyFrom(proto, kLimits);
+  ASSERT_TRUE(policy.ok()) << policy.status();
+  EXPECT_EQ(policy->allocation, Allocation::kPyramid);
+  EXPECT_EQ(policy->allocation_parameters.at("beta"), 7);
+  EXPECT_EQ(policy->allocation_parameters.at("exact_total"), 1);
+}
+
 TEST(PolicyFrom, EmptyMeansTheDefault) {
   const auto policy = ValidPolicyFrom({}, kLimits);
   ASSERT_TRUE(policy.ok()) << policy.status();
@@ -100,6 +146,9 @@ TEST(PolicyFrom, NamesTheFieldThatIsOutOfRange) {
       {[](auto& p) { p.mutable_protect()->set_recent(kHuge); }, {"policy.protect.recent", "VALUE_TOO_LARGE"}},
       {[](auto& p) { p.mutable_schedule()->set_when(static_cast<v1::Schedule::When>(9)); },
        {"policy.schedule.when", "UNKNOWN_ENUM_VALUE"}},
+      {[](auto& p) { p.mutable_pyramid()->set_beta(0); }, {"policy.pyramid.beta", "PARAMETER_OUT_OF_RANGE"}},
+      {[](auto& p) { p.mutable_ada()->set_floor(1.5); }, {"policy.ada.floor", "PARAMETER_OUT_OF_RANGE"}},
+      {[](auto& p) { p.mutable_duo()->set_recent(0); }, {"policy.duo.recent", "PARAMETER_OUT_OF_RANGE"}},
       {[](auto& p) { p.set_modifier(static_cast<v1::Modifier>(9)); }, {"policy.modifier", "UNKNOWN_ENUM_VALUE"}},
       {[](auto& p) { p.set_positions(static_cast<v1::Positions>(9)); }, {"policy.positions", "UNKNOWN_ENUM_VALUE"}},
       {[](auto& p) { p.mutable_cache()->set_kv_dtype(static_cast<v1::KvType>(9)); },

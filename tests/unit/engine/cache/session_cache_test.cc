@@ -11,7 +11,7 @@ namespace ebb {
 namespace {
 
 constexpr KvFormat kFormat = {.type = KvType::kF32, .rope_cache = RopeCache::kFused, .head_dim = 8, .page_tiles = 2};
-constexpr CacheShape kShape = {.layers = 2, .kv_heads = 3, .format = kFormat, .capacity = 50, .block_max = 8};
+const CacheShape kShape = {.layers = 2, .kv_heads = 3, .format = kFormat, .capacity = 50, .block_max = 8};
 
 ValidSpec Spec(const std::string& scorer) {
   const auto valid = Resolve({.scorer = scorer, .budget = 40}, {.trained_context = 4096});
@@ -29,7 +29,7 @@ class SessionCacheTest : public testing::Test {
 };
 
 TEST_F(SessionCacheTest, ReservesWholePagesForEveryLane) {
-  EXPECT_EQ(kShape.pages_per_lane(), 2);  // 50 slots in pages of 32
+  EXPECT_EQ(kShape.pages_of(0), 2);  // 50 slots in pages of 32
   EXPECT_EQ(Make("full").pages(), 12);
 }
 
