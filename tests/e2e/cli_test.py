@@ -17,7 +17,7 @@ import unittest
 import urllib.request
 import zlib
 
-from binaries import BIN, Server
+from binaries import BIN, ROOT, Server
 
 
 def lines(text):
@@ -240,7 +240,8 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(self.ebb("sessions").strip(), "no sessions")
 
     def test_demo_speaks_json(self):
-        story, full, streaming, h2o, server = lines(self.ebb("demo", "--json", "--dialogues=1"))
+        cases = ROOT / "models" / "ebb-tiny.cases.json"
+        story, full, streaming, h2o, server = lines(self.ebb("demo", "--json", "--dialogues=1", f"--cases={cases}"))
         self.assertEqual((story["story"]["cache_length"], story["story"]["position"] > 700), (256, True))
         self.assertEqual([row["policy"] for row in (full, streaming, h2o)], ["full", "streaming", "h2o"])
         self.assertEqual([row["right_first"] for row in (full, streaming, h2o)], [1, 1, 1])
