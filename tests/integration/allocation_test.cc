@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/model/head_gates_file.h"
 #include "tests/support/test_server.h"
 
 namespace ebb {
@@ -139,6 +140,24 @@ TEST_F(Allocations, WhatMeansNothingIsRefusedWithItsField) {
   details = Refused(policy, grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(details.reason, "HEAD_GATES_MISSING");
   EXPECT_EQ(details.field, "policy.duo");
+}
+
+TEST(AllocationDuo, IsRefusedWithTheGatesOfAnotherModel) {
+  ModelConfig other;
+  other.layers = 3;
+  other.kv_heads = 2;
+  other.fingerprint = "0123456789abcdef";
+  const std::string path = testing::TempDir() + "foreign.heads.json";
+  ASSERT_TRUE(WriteHeadGates(path, other, "a test", HeadGates(6, 1)).ok());
+  TestServer server([&](ServerOptions& options) { options.engine.head_gates_path = path; }, TinyModel{.layers = 3});
+  TestClient client(server.address());
+  v1::PolicySpec policy = StreamingPolicy(400);
+  policy.mutable_duo();
+  v1::Session session;
+  const grpc::Status status = client.Create(SessionWith(policy), &session);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << status.error_message();
+  EXPECT_EQ(ReadDetails(status).reason, "HEAD_GATES_FOREIGN");
+  EXPECT_EQ(ReadDetails(status).field, "policy.duo");
 }
 
 TEST_F(Allocations, IsListedWithItsParameters) {

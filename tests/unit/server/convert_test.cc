@@ -20,7 +20,11 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int32_t kVocab = 100;
-const SpecLimits kLimits = {.trained_context = 512, .calibration = &BlankCalibration()};
+const SpecLimits kLimits = {.trained_context = 512,
+                            .layers = 3,
+                            .kv_heads = 2,
+                            .calibration = &BlankCalibration(),
+                            .head_gates = std::make_shared<const HeadGates>(6, 0.5)};
 
 TEST(PolicyFrom, ArmNamesAreRegistryKeys) {
   const auto* arms = v1::PolicySpec::descriptor()->FindOneofByName("scorer");
