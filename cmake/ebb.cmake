@@ -55,6 +55,10 @@ function(ebb_test name)
   if(EBB_SANITIZE STREQUAL "thread")
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/tsan_grpc.cc)
   endif()
+  if(NOT TARGET ebb_${arg_LABEL}_tests)
+    add_custom_target(ebb_${arg_LABEL}_tests)  # all of a label, and nothing else of the tree
+  endif()
+  add_dependencies(ebb_${arg_LABEL}_tests ${name})
   gtest_discover_tests(${name} TEST_PREFIX "${arg_LABEL}/" DISCOVERY_TIMEOUT 120 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES LABELS ${arg_LABEL} TIMEOUT 600)
 endfunction()
