@@ -31,10 +31,10 @@ void OnLineSignal(int signal) {
   if (line_signal != 0) alarm(1);
 }
 
-// Without SA_RESTART, which would put the read back to waiting.
-struct sigaction Handled(void (*handler)(int)) {
+struct sigaction Handled(void (*handler)(int), int flags) {
   struct sigaction action = {};
   action.sa_handler = handler;
+  action.sa_flags = flags;
   sigemptyset(&action.sa_mask);
   return action;
 }
@@ -73,7 +73,7 @@ void ProgressBar::Clear() {
 }
 
 LineGuard::LineGuard() {
-  const struct sigaction action = Handled(OnLineSignal);
+  const struct sigaction action = Handled(OnLineSignal, 0);  // SA_RESTART would put the read back to waiting
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &before_[i]);
 }
 
@@ -81,7 +81,11 @@ LineGuard::~LineGuard() {
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
 }
 
-int LineGuard::TakeSignal() { return line_signal.exchange(0); }
+int LineGuard::TakeSignal() {
+  const int taken = line_signal.exchange(0);
+  alarm(0);  // else it would end the next read
+  return taken;
+}
 
 InterruptGuard::InterruptGuard(client::Cancellation& cancellation) {
   if (pipe(pipe_) != 0) return;  // Ctrl-C then ends the program, as it would without us
@@ -93,7 +97,7 @@ InterruptGuard::InterruptGuard(client::Cancellation& cancellation) {
     }
   });
   interrupt_fd = pipe_[1];
-  const struct sigaction action = Handled(OnInterrupt);
+  const struct sigaction action = Handled(OnInterrupt, SA_RESTART);
   sigaction(SIGINT, &action, &before_);
 }
 
