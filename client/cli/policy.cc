@@ -130,69 +130,85 @@ void AddSet(CLI::App& parent, Shell& shell) {
   });
 }
 
-// A row of the table, or of JSON: what `scorer` would evict, or why it cannot say.
-bool Try(Shell& shell, client::Client& client, v1::EvictRequest request, const std::string& scorer) {
-  request.mutable_keep()->set_scorer(scorer);
-  v1::EvictResponse response;
-  const grpc::Status status = client.Evict(request, &response);
+// A row of the table, or of JSON: what a change to `policy` would cost, or why it cannot be made.
+bool Try(Shell& shell, client::Client& client, const std::string& policy, v1::SetPolicyRequest request) {
+  v1::SetPolicyResponse response;
+  const grpc::Status status = client.SetPolicy(request, &response);
+  // A policy that the session cannot have is an answer; anything else ends the table.
+  const bool refused = status.error_code() == grpc::StatusCode::FAILED_PRECONDITION ||
+                       status.error_code() == grpc::StatusCode::INVALID_ARGUMENT ||
+                       status.error_code() == grpc::StatusCode::UNAVAILABLE;
   const client::ErrorDetails details = client::ReadDetails(status);
-  // A scorer that lacks what it decides by is an answer; anything else ends the table.
-  if (!status.ok() && details.reason != "SCORER_HAS_NO_STATE" && details.reason != "NOT_ENOUGH_CANDIDATES") {
-    return shell.Check(status);
-  }
+  if (!status.ok() && (!refused || details.reason.empty())) return shell.Check(status);
+  const v1::PolicyChange change = status.ok() ? response.changes(0) : v1::PolicyChange();
+  const uint32_t tokens = change.length_before() - change.length_after();
   if (shell.json) {
     google::protobuf::Struct row;
     auto& fields = *row.mutable_fields();
-    fields["policy"].set_string_value(scorer);
+    fields["policy"].set_string_value(policy);
     if (status.ok()) {
-      fields["tokens"].set_number_value(response.length_before() - response.length_after());
-      fields["attention_mass"].set_number_value(response.attention_mass());
-      fields["output_error"].set_number_value(response.output_error());
+      fields["tokens"].set_number_value(tokens);
+      fields["attention_mass"].set_number_value(change.attention_mass());
+      fields["output_error"].set_number_value(change.output_error());
+      fields["pages_before"].set_number_value(static_cast<double>(change.pages_before()));
+      fields["pages_after"].set_number_value(static_cast<double>(change.pages_after()));
+      fields["state"].set_string_value(v1::StateOrigin_Name(change.state()));
     } else {
       fields["reason"].set_string_value(details.reason);
     }
     shell.PrintJson(row);
   } else if (status.ok()) {
-    std::printf("%-20s %6u  %14.6f  %12.6f\n", scorer.c_str(), response.length_before() - response.length_after(),
-                response.attention_mass(), response.output_error());
+    std::printf("%-24s %6u  %14.6f  %12.6f  %6llu  %s%s\n", policy.c_str(), tokens, change.attention_mass(),
+                change.output_error(), static_cast<unsigned long long>(change.pages_after()),
+                StateOf(change.state()).c_str(), change.former_chose() ? "; the policy in force chose" : "");
   } else {
-    std::printf("%-20s      -  %s\n", scorer.c_str(), details.reason.c_str());
+    std::printf("%-24s      -  %s\n", policy.c_str(), details.reason.c_str());
   }
   return true;
 }
 
 void AddTry(CLI::App& parent, Shell& shell) {
-  CLI::App* command = parent.add_subcommand("try", "What each policy would evict from a live session, and its cost");
+  CLI::App* command =
+      parent.add_subcommand("try", "What each of some policies would cost a live session; changes nothing");
   struct Flags {
     std::string id;
     std::vector<std::string> policies;
-    std::optional<uint32_t> keep;
+    std::optional<uint32_t> budget;
   };
   auto flags = std::make_shared<Flags>();
   command->add_option("id", flags->id, "Session")->required();
-  command->add_option("--policies", flags->policies, "Scorers, separated by commas; default: all that evict")
-      ->delimiter(',')
-      ->check(CLI::IsMember(ScorerNames()));
-  command->add_option("--keep", flags->keep, "Tokens that each lane would keep; default: half of them");
-  command->footer("Example:\n  ebb policy try tour --policies streaming,h2o,keydiff --keep 64");
+  command
+      ->add_option("--policies", flags->policies,
+                   "NAME[:KEY=VALUE]...[+MODIFIER][@ALLOCATION[:KEY=VALUE]...], separated by commas; default: every "
+                   "scorer that evicts")
+      ->delimiter(',');
+  command->add_option("--budget", flags->budget, "Tokens that each lane would keep; default: half of them");
+  command->footer("Example:\n  ebb policy try tour --policies streaming,h2o,h2o+caote,knorm:keep=long --budget 64");
   command->callback([&shell, flags] {
+    std::vector<v1::PolicySpec> specs;
+    for (const std::string& word : flags->policies) specs.push_back(PolicyFlags::FromWord("--policies", word).Build());
     client::Client client = shell.Connect();
-    v1::EvictRequest request;
-    request.set_session(SessionName(flags->id));
-    request.set_dry_run(true);
     v1::Session session;
-    if (!shell.Check(client.GetSession(request.session(), &session))) return;
-    request.mutable_keep()->set_count(flags->keep.value_or((session.cache_length() + 1) / 2));
-    std::vector<std::string> scorers = flags->policies;
+    if (!shell.Check(client.GetSession(SessionName(flags->id), &session))) return;
     v1::ListPoliciesResponse known;
-    if (scorers.empty() && !shell.Check(client.ListPolicies(&known))) return;
+    if (specs.empty() && !shell.Check(client.ListPolicies(&known))) return;
     for (const v1::ScorerDescription& scorer : known.scorers()) {
-      if (scorer.evicts()) scorers.push_back(scorer.name());
+      if (!scorer.evicts()) continue;
+      flags->policies.push_back(scorer.name());
+      specs.push_back(PolicyFlags::FromWord("--policies", scorer.name()).Build());
     }
-    if (!shell.json)
-      std::printf("%s\n", Styled("1", "POLICY                LEAVE  ATTENTION LOST  OUTPUT ERROR").c_str());
-    for (const std::string& scorer : scorers) {
-      if (!Try(shell, client, request, scorer)) return;
+    if (!shell.json) {
+      std::printf(
+          "%s\n",
+          Styled("1", "POLICY                    LEAVE  ATTENTION LOST  OUTPUT ERROR   PAGES  STARTS FROM").c_str());
+    }
+    v1::SetPolicyRequest request;
+    request.set_session(session.name());
+    request.set_dry_run(true);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      *request.mutable_policy() = specs[i];
+      request.mutable_policy()->mutable_trigger()->set_budget(flags->budget.value_or((session.cache_length() + 1) / 2));
+      if (!Try(shell, client, flags->policies[i], request)) return;
     }
   });
 }

@@ -3,12 +3,17 @@
 #include <google/protobuf/message.h>
 #include <google/protobuf/text_format.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 
 namespace ebb::cli {
 namespace {
@@ -196,6 +201,43 @@ void PolicyFlags::AddTo(CLI::App& command, const std::string& group) {
       .add_option("--allocation-param", allocation_parameters,
                   "A parameter of the allocation, NAME=VALUE; see `ebb policy list`")
       ->group(group);
+}
+
+PolicyFlags PolicyFlags::FromWord(const std::string& flag, const std::string& word) {
+  const std::vector<std::string> halves = absl::StrSplit(word, absl::MaxSplits('@', 1));
+  const std::vector<std::string> whom = absl::StrSplit(halves[0], absl::MaxSplits('+', 1));
+  std::vector<std::string> scored = absl::StrSplit(whom[0], ':');
+  PolicyFlags flags;
+  const auto one_of = [&](const std::string& name, const std::vector<std::string>& known) {
+    if (std::ranges::find(known, name) != known.end()) return name;
+    throw CLI::ValidationError(flag,
+                               absl::StrFormat("%s: \"%s\" is none of %s", word, name, absl::StrJoin(known, ", ")));
+  };
+  flags.scorer = one_of(scored[0], ScorerNames());
+  if (whom.size() > 1) flags.modifier = one_of(absl::StrReplaceAll(whom[1], {{"_", "-"}}), {"caote", "fast-caote"});
+  const std::map<std::string, std::optional<uint32_t>*> numbers = {{"sinks", &flags.sinks},
+                                                                   {"recent", &flags.recent},
+                                                                   {"overflow", &flags.overflow},
+                                                                   {"slack", &flags.slack},
+                                                                   {"max_drop", &flags.max_drop}};
+  for (size_t i = 1; i < scored.size(); ++i) {
+    const std::pair<std::string, std::string> entry = absl::StrSplit(scored[i], absl::MaxSplits('=', 1));
+    const auto number = numbers.find(entry.first);
+    uint32_t value = 0;
+    if (number == numbers.end()) {
+      flags.parameters.push_back(scored[i]);
+    } else if (absl::SimpleAtoi(entry.second, &value)) {
+      *number->second = value;
+    } else {
+      throw CLI::ValidationError(flag, absl::StrFormat("%s: %s is no number of tokens", word, scored[i]));
+    }
+  }
+  if (halves.size() > 1) {
+    const std::vector<std::string> shared = absl::StrSplit(halves[1], ':');
+    flags.allocation = one_of(shared[0], NamesOf(AllocationArms()));
+    flags.allocation_parameters.assign(shared.begin() + 1, shared.end());
+  }
+  return flags;
 }
 
 bool PolicyFlags::given() const {
