@@ -26,7 +26,12 @@ void* operator new(std::size_t bytes) {
   if (void* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
+// The sanitizers have one of their own of each form that is not replaced, and find that it does not fit our delete.
+void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return bytes >= scarce_bytes ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+}
 void operator delete(void* memory) noexcept { Release(memory); }
+void operator delete(void* memory, const std::nothrow_t& /*tag*/) noexcept { Release(memory); }
 void operator delete(void* memory, std::size_t) noexcept { Release(memory); }
 
 namespace ebb {
