@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
+#include <utility>
 
 #include "policies/check.h"
 #include "policies/registry.h"
@@ -163,7 +163,8 @@ std::vector<int32_t> AdaRooms(std::span<AdaCandidate> candidates, int32_t heads,
   }
   std::vector<int32_t> order(heads);
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, std::greater<>(), [&](int32_t h) { return rest[h]; });
+  // Largest remainder first, of equal ones the earlier head.
+  std::ranges::sort(order, {}, [&](int32_t h) { return std::pair(-rest[h], h); });
   for (int64_t i = 0; i < left; ++i) ++rooms[order[i]];
   return rooms;
 }
