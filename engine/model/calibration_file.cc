@@ -2,35 +2,34 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/model/file_beside.h"
 #include "policies/status.h"
 
 namespace ebb {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr char kFormat[] = "ebb calibration";
-constexpr int kVersion = 1;
+using Json = OrderedJson;
 
 absl::Status Damaged(const std::string& path, const std::string& place, const std::string& expected) {
   return Refuse(absl::StatusCode::kDataLoss, absl::StrFormat("%s: %s: expected %s", path, place, expected),
                 {.reason = "CALIBRATION_DAMAGED"});
 }
 
-// A key's value, as long as it is what is expected.
-absl::Status CheckKey(const std::string& path, const Json& json, const char* key, const Json& expected) {
-  const auto at = json.find(key);
-  if (at == json.end()) return Damaged(path, key, absl::StrFormat("%s, found nothing", expected.dump()));
-  if (*at == expected) return absl::OkStatus();
-  return Damaged(path, key, absl::StrFormat("%s, found %s", expected.dump(), at->dump()));
+absl::Status Foreign(const std::string& path, const std::string& made_for, const std::string& model) {
+  return Refuse(absl::StatusCode::kFailedPrecondition,
+                absl::StrFormat("policy.calibrated: %s was made for the model %s, and this is %s; make one with "
+                                "`ebb-lab calibrate`, or use another scorer",
+                                path, made_for, model),
+                {.reason = "CALIBRATION_FOREIGN", .field = "policy.calibrated"});
 }
+
+constexpr FileBeside kKind = {
+    .ending = ".calibration.json", .format = "ebb calibration", .damaged = Damaged, .foreign = Foreign};
 
 absl::StatusOr<std::vector<Feature>> ReadFeatures(const std::string& path, const Json& json) {
   std::string known;
@@ -83,9 +82,7 @@ Json RowOf(const FeatureWeights& weights, const std::vector<Feature>& features) 
 
 }  // namespace
 
-std::string CalibrationPath(const std::string& model_path) {
-  return std::filesystem::path(model_path).replace_extension(".calibration.json").string();
-}
+std::string CalibrationPath(const std::string& model_path) { return PathBeside(kKind, model_path); }
 
 CalibrationOr ReadCalibration(const std::string& path, const ModelConfig& model) {
   std::ifstream file(path, std::ios::binary);
@@ -98,19 +95,9 @@ CalibrationOr ReadCalibration(const std::string& path, const ModelConfig& model)
     return Damaged(path, absl::StrFormat("byte %d", error.byte), "JSON");
   }
   if (!json.is_object()) return Damaged(path, "byte 1", "an object, found " + json.dump());
-  EBB_TRY(CheckKey(path, json, "format", kFormat));
-  EBB_TRY(CheckKey(path, json, "version", kVersion));
-  const Json found = json.value("model", Json());
-  if (!found.is_string()) return Damaged(path, "model", "a model's fingerprint, found " + found.dump());
-  if (found != model.fingerprint) {
-    return Refuse(absl::StatusCode::kFailedPrecondition,
-                  absl::StrFormat("policy.calibrated: %s was made for the model %s, and this is %s; make one with "
-                                  "`ebb-lab calibrate`, or use another scorer",
-                                  path, found.get<std::string>(), model.fingerprint),
-                  {.reason = "CALIBRATION_FOREIGN", .field = "policy.calibrated"});
-  }
-  EBB_TRY(CheckKey(path, json, "layers", model.layers));
-  EBB_TRY(CheckKey(path, json, "kv_heads", model.kv_heads));
+  EBB_TRY(CheckHeadBeside(kKind, path, json, model));
+  EBB_TRY(CheckKeyBeside(kKind, path, json, "layers", model.layers));
+  EBB_TRY(CheckKeyBeside(kKind, path, json, "kv_heads", model.kv_heads));
   EBB_ASSIGN(const std::vector<Feature> features, ReadFeatures(path, json));
   const size_t lanes = static_cast<size_t>(model.layers) * model.kv_heads;
   EBB_ASSIGN(const std::vector<FeatureWeights> with, ReadRows(path, json, "with_attention", features, lanes));
@@ -127,25 +114,18 @@ CalibrationOr ReadCalibration(const std::string& path, const ModelConfig& model)
 
 absl::Status WriteCalibration(const std::string& path, const ModelConfig& model, const std::vector<Feature>& features,
                               const std::string& source, const Calibration& calibration) {
-  Json json = {{"format", kFormat},
-               {"version", kVersion},
-               {"model", model.fingerprint},
-               {"source", source},
-               {"features", Json::array()},
-               {"layers", calibration.layers},
-               {"kv_heads", calibration.kv_heads},
-               {"with_attention", Json::array()},
-               {"unseen", Json::array()}};
+  Json json = HeadBeside(kKind, model, source);
+  json["features"] = Json::array();
+  json["layers"] = calibration.layers;
+  json["kv_heads"] = calibration.kv_heads;
+  json["with_attention"] = Json::array();
+  json["unseen"] = Json::array();
   for (const Feature feature : features) json["features"].push_back(FeatureNames()[static_cast<size_t>(feature)]);
   for (const LaneWeights& lane : calibration.lanes) {
     json["with_attention"].push_back(RowOf(lane.with_attention, features));
     json["unseen"].push_back(RowOf(lane.unseen, features));
   }
-  std::ofstream file(path, std::ios::binary);
-  file << json.dump(1) << "\n";
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrFormat("%s: cannot be written", path));
+  return WriteBeside(path, json);
 }
 
 }  // namespace ebb

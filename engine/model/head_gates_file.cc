@@ -1,27 +1,34 @@
 #include "engine/model/head_gates_file.h"
 
-#include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/model/file_beside.h"
 #include "policies/check.h"
 #include "policies/status.h"
 
 namespace ebb {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr char kFormat[] = "ebb head gates";
-constexpr int kVersion = 1;
+using Json = OrderedJson;
 
 absl::Status Damaged(const std::string& path, const std::string& place, const std::string& expected) {
   return Refuse(absl::StatusCode::kDataLoss, absl::StrFormat("%s: %s: expected %s", path, place, expected),
                 {.reason = "HEAD_GATES_DAMAGED"});
 }
+
+absl::Status Foreign(const std::string& path, const std::string& made_for, const std::string& model) {
+  return Refuse(absl::StatusCode::kFailedPrecondition,
+                absl::StrFormat("policy.duo: %s was made for the model %s, and this is %s; make one with `ebb-lab "
+                                "heads`, or use another allocation",
+                                path, made_for, model),
+                {.reason = "HEAD_GATES_FOREIGN", .field = "policy.duo"});
+}
+
+constexpr FileBeside kKind = {
+    .ending = ".heads.json", .format = "ebb head gates", .damaged = Damaged, .foreign = Foreign};
 
 // The gates of one layer, appended.
 absl::Status ReadRow(const std::string& path, const Json& row, int32_t layer, int32_t kv_heads, HeadGates& gates) {
@@ -41,9 +48,7 @@ absl::Status ReadRow(const std::string& path, const Json& row, int32_t layer, in
 
 }  // namespace
 
-std::string HeadGatesPath(const std::string& model_path) {
-  return std::filesystem::path(model_path).replace_extension(".heads.json").string();
-}
+std::string HeadGatesPath(const std::string& model_path) { return PathBeside(kKind, model_path); }
 
 HeadGatesOr ReadHeadGates(const std::string& path, const ModelConfig& model) {
   std::ifstream file(path, std::ios::binary);
@@ -51,17 +56,7 @@ HeadGatesOr ReadHeadGates(const std::string& path, const ModelConfig& model) {
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) return Damaged(path, "the file", "a JSON object");
-  if (json.value("format", Json()) != kFormat) return Damaged(path, "format", absl::StrFormat("\"%s\"", kFormat));
-  if (json.value("version", Json()) != kVersion) return Damaged(path, "version", absl::StrFormat("%d", kVersion));
-  const Json found = json.value("model", Json());
-  if (!found.is_string()) return Damaged(path, "model", "a model's fingerprint, found " + found.dump());
-  if (found != model.fingerprint) {
-    return Refuse(absl::StatusCode::kFailedPrecondition,
-                  absl::StrFormat("policy.duo: %s was made for the model %s, and this is %s; make one with `ebb-lab "
-                                  "heads`, or use another allocation",
-                                  path, found.get<std::string>(), model.fingerprint),
-                  {.reason = "HEAD_GATES_FOREIGN", .field = "policy.duo"});
-  }
+  EBB_TRY(CheckHeadBeside(kKind, path, json, model));
   const Json rows = json.value("gates", Json());
   if (!rows.is_array() || static_cast<int64_t>(rows.size()) != model.layers) {
     return Damaged(path, "gates", absl::StrFormat("a row for each of %d layers", model.layers));
@@ -76,17 +71,13 @@ HeadGatesOr ReadHeadGates(const std::string& path, const ModelConfig& model) {
 absl::Status WriteHeadGates(const std::string& path, const ModelConfig& model, const std::string& source,
                             const HeadGates& gates) {
   EBB_CHECK(static_cast<int64_t>(gates.size()) == int64_t{model.layers} * model.kv_heads);
-  Json json = {{"format", kFormat}, {"version", kVersion}, {"model", model.fingerprint}, {"source", source}};
+  Json json = HeadBeside(kKind, model, source);
   json["gates"] = Json::array();
   for (int32_t layer = 0; layer < model.layers; ++layer) {
     const auto first = gates.begin() + std::ptrdiff_t{layer} * model.kv_heads;
     json["gates"].push_back(std::vector<double>(first, first + model.kv_heads));
   }
-  std::ofstream file(path, std::ios::binary);
-  file << json.dump(1) << "\n";
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrFormat("%s: cannot be written", path));
+  return WriteBeside(path, json);
 }
 
 }  // namespace ebb
