@@ -265,13 +265,8 @@ void AddCases(CLI::App& app, Lab& lab) {
       "Shares and perplexities (JSON); default: the file beside OUTCOMES that is called eviction instead, if any");
   command->add_option("--policies", options->policies, "Presets, with or without card/; default: all")->delimiter(',');
   AddBudgetOption(*command, options->budgets);
-  command->add_option("--tasks", options->tasks, "Protocols (prefill, stream, again) and text, for perplexity")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"prefill", "stream", "again", "text"}))
-      ->capture_default_str();
-  command->add_option("--prompts", options->prompts, "So many prompts of each protocol, evenly spread; 0: all")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+  AddTaskOption(*command, options->tasks);
+  AddPromptsOption(*command, options->prompts, "So many prompts of each protocol");
   command->add_option("--seed", options->seed, "Of the policy random")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

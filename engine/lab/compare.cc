@@ -184,9 +184,7 @@ void AddCompare(CLI::App& app, Lab& lab) {
   command->add_option("FILE", options->model, "Model file (GGUF)")->required();
   command->add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)")->required();
   AddGridOptions(*command, options->grid, CacheFlags::kFixed);
-  command->add_option("--prompts", options->prompts, "So many prompts of each protocol, evenly spread; 0: all")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+  AddPromptsOption(*command, options->prompts, "So many prompts of each protocol");
   command->add_option("--csv", options->csv,
                       "Write every number here as it is measured; where the file is there already, go on with it");
   command->add_option("--markdown", options->markdown, "Write the table here");

@@ -61,6 +61,25 @@ void AddBudgetOption(CLI::App& command, std::vector<int32_t>& budgets) {
       ->capture_default_str();
 }
 
+void AddTaskOption(CLI::App& command, std::vector<std::string>& tasks) {
+  command.add_option("--tasks", tasks, "Protocols (prefill, stream, again) and text, for perplexity")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"prefill", "stream", "again", "text"}))
+      ->capture_default_str();
+}
+
+void AddPromptsOption(CLI::App& command, int32_t& prompts, const std::string& which) {
+  command.add_option("--prompts", prompts, which + ", evenly spread; 0: all")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+}
+
+void AddBlockOption(CLI::App& command, int32_t& block, const std::string& what) {
+  command.add_option("--block", block, "Tokens per step; " + what + " follows each")
+      ->check(CLI::Range(1, 512))
+      ->capture_default_str();
+}
+
 void AddGridOptions(CLI::App& command, Grid& grid, CacheFlags cache) {
   const bool every = grid.policies.size() >= EveryPolicy().size();
   CLI::Option* const policies = command

@@ -43,6 +43,13 @@ enum class CacheFlags { kFixed, kOffered };
 void AddGridOptions(CLI::App& command, Grid& grid, CacheFlags cache);
 void AddBudgetOption(CLI::App& command, std::vector<int32_t>& budgets);
 
+// --tasks: which of a cases file's protocols, and its text.
+void AddTaskOption(CLI::App& command, std::vector<std::string>& tasks);
+// --prompts. `which`: "So many prompts of each protocol".
+void AddPromptsOption(CLI::App& command, int32_t& prompts, const std::string& which);
+// --block. `what` follows each: "eviction".
+void AddBlockOption(CLI::App& command, int32_t& block, const std::string& what);
+
 // Budget by budget, under each every policy in the order given; `full` once, first come, bounded by `limits`' trained
 // context or `full_length`, whichever is more. What a word says of positions, K/V type or seed goes before the grid's.
 // What ParsePolicies and Resolve refuse; a budget that is too small, or a calibration

@@ -153,12 +153,8 @@ void AddLazy(CLI::App& app, Lab& lab) {
   command->add_option("--protocol", options->protocol, "Whose prompts are answered")
       ->check(CLI::IsMember({"prefill", "stream", "again"}))
       ->capture_default_str();
-  command->add_option("--prompts", options->prompts, "So many of its prompts, evenly spread; 0: all")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--block", options->block, "Tokens per step; pruning follows each")
-      ->check(CLI::Range(1, 512))
-      ->capture_default_str();
+  AddPromptsOption(*command, options->prompts, "So many of its prompts");
+  AddBlockOption(*command, options->block, "pruning");
   AddTableOptions(*command, options->form);
   AddComputeOptions(*command, lab);
   command->footer(

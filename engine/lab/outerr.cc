@@ -140,9 +140,7 @@ void AddOuterr(CLI::App& app, Lab& lab) {
   command->add_option("FILE", options->model, "Model file (GGUF)")->required();
   command->add_option("CASES", options->cases, "A cases file, of which the text windows are read (JSON)")->required();
   AddGridOptions(*command, options->grid, CacheFlags::kFixed);
-  command->add_option("--block", options->block, "Tokens per step; eviction follows each")
-      ->check(CLI::Range(1, 512))
-      ->capture_default_str();
+  AddBlockOption(*command, options->block, "eviction");
   CLI::Option* const on = command->add_option(
       "--on", options->on, "A policy that fills the cache; the others only say what each would evict in its place");
   command->add_option("--every", options->every, "With --on: ask after every so many evicting steps")

@@ -89,13 +89,8 @@ void AddRecall(CLI::App& app, Lab& lab) {
   command->add_option("FILE", options->model, "Model file (GGUF)")->required();
   command->add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)")->required();
   AddGridOptions(*command, options->grid, CacheFlags::kFixed);
-  command->add_option("--tasks", options->tasks, "Protocols (prefill, stream, again) and text, for perplexity")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"prefill", "stream", "again", "text"}))
-      ->capture_default_str();
-  command->add_option("--prompts", options->prompts, "So many prompts of each protocol, evenly spread; 0: all")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+  AddTaskOption(*command, options->tasks);
+  AddPromptsOption(*command, options->prompts, "So many prompts of each protocol");
   AddTableOptions(*command, options->form);
   AddComputeOptions(*command, lab);
   command->footer(

@@ -210,9 +210,7 @@ std::string Perplexity(const Mean& loss) {
 
 void AddTextOptions(CLI::App& command, TextWindows& text) {
   command.add_option("TEXT", text.text, "Text file")->required();
-  command.add_option("--block", text.block, "Tokens per step; eviction follows each")
-      ->check(CLI::Range(1, 512))
-      ->capture_default_str();
+  AddBlockOption(command, text.block, "eviction");
   command.add_option("--window", text.window, "Tokens of a window, its begin token included")
       ->check(CLI::Range(4, 1 << 20))
       ->capture_default_str();
