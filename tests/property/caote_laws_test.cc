@@ -113,7 +113,7 @@ double Error(const RandomLane& lane, const std::vector<int32_t>& leaving) {
   return std::sqrt(square);
 }
 
-// Theorem 3.1: what attends to the survivors is what attended to them before, over 1 - what left; the survivors' output
+// CAOTE-1 of POLICIES 11, theorem 3.1: what attends to the survivors is what attended to them before, over 1 - what left; the survivors' output
 // is then where MeasureEviction says it is.
 TEST(CaoteLaw, EvictionRenormalisesAttention) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
@@ -157,7 +157,7 @@ TEST(CaoteLaw, EvictionRenormalisesAttention) {
   }
 }
 
-// Theorem 3.2.
+// CAOTE-2, theorem 3.2.
 TEST(CaoteLaw, TheCostIsTheErrorOfLosingTheToken) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -169,7 +169,7 @@ TEST(CaoteLaw, TheCostIsTheErrorOfLosingTheToken) {
   }
 }
 
-// Several together, up to all but one, of which the error of any number alone says nothing.
+// CAOTE-3: several together, up to all but one, of which the error of any number alone says nothing.
 TEST(CaoteLaw, TheErrorOfASetIsExact) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -207,6 +207,7 @@ std::vector<float> GroupCosts(const RandomLane& lane, const ValueMemory& memory)
   return keep;
 }
 
+// CAOTE-4.
 TEST(CaoteLaw, TheL2NormOverQueryHeadsIsTheErrorOfTheirOutputsTogether) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -220,7 +221,7 @@ TEST(CaoteLaw, TheL2NormOverQueryHeadsIsTheErrorOfTheirOutputsTogether) {
   }
 }
 
-// For one victim over the attention row that will be renormalised: nobody's leaving would have cost less, so
+// CAOTE-5: for one victim over the attention row that will be renormalised: nobody's leaving would have cost less, so
 // not that of whom the base scorer had chosen either.
 TEST(CaoteLaw, OneVictimHasTheSmallestErrorOfAll) {
   int better = 0;
@@ -268,7 +269,7 @@ TEST(CaoteLaw, InTheMeanItsVictimsCostLessThanTheBaseScorers) {
   EXPECT_LT(errors[static_cast<int>(Modifier::kFastCaote)], errors[static_cast<int>(Modifier::kNone)]);
 }
 
-// Adding t rounds each value by half an ulp of |v + t|, which is what the tolerance grows by.
+// CAOTE-6. Adding t rounds each value by half an ulp of |v + t|, which is what the tolerance grows by.
 TEST(CaoteLaw, CostsIgnoreWhatValuesShareAndScaleWithThem) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -335,7 +336,7 @@ TEST(CaoteLaw, CostsBelongToTheTokenNotToTheSlot) {
   }
 }
 
-// One logit rises above the others'. Its cost rises to |X' - v|, or where it is divided by 1 - a without end,
+// CAOTE-7: one logit rises above the others'. Its cost rises to |X' - v|, or where it is divided by 1 - a without end,
 // and is infinite once float32 holds nothing of the others; theirs fall to 0.
 TEST(CaoteLaw, CostsStayNumbersWhileOneTokenTakesAllAttention) {
   for (const CaoteForm form : kForms) {
@@ -370,6 +371,7 @@ TEST(CaoteLaw, CostsStayNumbersWhileOneTokenTakesAllAttention) {
   }
 }
 
+// FAST-1. FAST-2 asks that a running sum of the values stays true; Ebb adds them up afresh at each decision.
 TEST(CaoteLaw, UnderEqualAttentionFastIsExact) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

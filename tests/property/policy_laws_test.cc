@@ -354,6 +354,43 @@ TEST(PolicyLaw, NobodyLeavesWhileEveryoneFits) {
   });
 }
 
+// POLICIES 1.2 and 11, 7: evicting before attention, with room for one token more and one more recent, is evicting
+// after it: queries see the same tokens at every step of one token. Of nacl it is not asked, whose scores count the
+// budget.
+TEST(PolicyLaw, EvictingBeforeAttentionIsEvictingAfterItWithOneMore) {
+  for (const ScorerRow& row : ScorerRegistry()) {
+    if (!row.evicts || row.name == "nacl") continue;
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+      SCOPED_TRACE(testing::Message() << row.name << ", seed " << seed);
+      HashRandom random(seed);
+      PolicySpec spec = SpecOf({.row = &row}, {.budget = random.Uniform(10, 30)});
+      spec.sinks = random.Uniform(0, 3);
+      spec.recent = random.Uniform(1, 5);
+      const ValidSpec valid = ResolveWithRoom(spec);
+      PolicyLane after(valid, {.seed = seed, .slots = *spec.budget + 1});
+      ++*spec.budget;
+      ++*spec.recent;
+      const ValidSpec roomier = ResolveWithRoom(spec);
+      PolicyLane before(roomier, {.seed = seed, .slots = *spec.budget, .placement = Placement::kRandom});
+      SelectScratch scratch;
+      std::vector<int32_t> victims;
+      for (int step = 0; step < 80; ++step) {
+        if (before.attention.live() == roomier.trigger.budget) {
+          LaneView lane = before.View();
+          lane.recent -= 1;  // the token that comes is a recent one
+          ASSERT_THAT(SelectVictims(lane, before.Score(), 1, scratch, victims), IsOk());
+          before.attention.Evict(victims);
+        }
+        before.Observe(1);
+        after.Observe(1);
+        ASSERT_EQ(before.attention.LiveTokens(), after.attention.LiveTokens()) << "step " << step;
+        after.Prune(TokensToDrop(valid.trigger, after.attention.live()));
+      }
+      EXPECT_EQ(after.attention.live(), valid.trigger.budget);
+    }
+  }
+}
+
 // Lanes of a lockstep policy see different attention and evict the same tokens; of another policy they do not, or the
 // law would hold for nothing.
 TEST(PolicyLaw, LockstepLanesEvictTheSameTokens) {

@@ -26,7 +26,7 @@ PolicyLane H2oLane(int32_t budget, const RandomAttentionOptions& options) {
   return {SpecFor(*FindScorer("h2o"), {.budget = budget}), options};
 }
 
-// With more than one token the sum exceeds 1.
+// H2O-1 of POLICIES 11; and H2O-4: with more than one token the sum exceeds 1.
 TEST(H2oLaw, WithoutEvictionTheSumsAddUpToTheQueries) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -43,7 +43,7 @@ TEST(H2oLaw, WithoutEvictionTheSumsAddUpToTheQueries) {
   }
 }
 
-// Each step the sums grow by the queries of the step and lose exactly what the evicted slots held.
+// H2O-2: each step the sums grow by the queries of the step and lose exactly what the evicted slots held.
 TEST(H2oLaw, AttentionMassIsConserved) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -63,7 +63,7 @@ TEST(H2oLaw, AttentionMassIsConserved) {
   }
 }
 
-// Its own row is a softmax over itself alone.
+// H2O-3: its own row is a softmax over itself alone.
 TEST(H2oLaw, TheFirstTokenHoldsAtLeastOneAfterPrefill) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -88,7 +88,7 @@ TEST(H2oLaw, AHeavyHitterOutlivesTheRecentWindow) {
   EXPECT_EQ(survivors("streaming"), 0);
 }
 
-// {0 .. S-1} and the last C - S, for any blocks; a shorter recent window leaves the same tokens.
+// STR-1, the live set: {0 .. S-1} and the last C - S, for any blocks; a shorter recent window leaves the same tokens.
 TEST(StreamingLaw, TheLiveSetIsItsClosedForm) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -111,7 +111,7 @@ TEST(StreamingLaw, TheLiveSetIsItsClosedForm) {
   }
 }
 
-// Through a whole policy: 2090 tokens become 2058, then 2080 become 2048 every 32.
+// LAZY-1, through a whole policy: 2090 tokens become 2058, then 2080 become 2048 every 32.
 TEST(StreamingLaw, LazyPruningFollowsTheWorkedExample) {
   const auto spec = Resolve({.budget = 2048, .overflow = 32, .slack = 16, .max_drop = 32, .recent = 2044}, {});
   ASSERT_THAT(spec, IsOk());

@@ -96,7 +96,7 @@ TEST_F(SessionLaws, LazyPruningFollowsTheWorkedExample) {
   EXPECT_EQ(session->cache_length(), 2048);
 }
 
-// Evicted after attention: one slot more than the budget C = S + W.
+// STR-1, slots and ranks. Evicted after attention: one slot more than the budget C = S + W.
 TEST_F(SessionLaws, StreamingKeepsSinksAndARing) {
   constexpr int32_t kSinks = 4;
   constexpr int32_t kRing = 13;  // W + 1

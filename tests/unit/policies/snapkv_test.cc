@@ -84,6 +84,22 @@ TEST(Snapkv, PoolsTheWorkedExample) {
   }
 }
 
+// POLICIES 1.6: the mean of the query heads [4 0 0 0 0] and [0 4 0 0 0] is pooled. Each pooled by itself comes to
+// another mean.
+TEST(Snapkv, PoolsTheMeanOfTheQueryHeads) {
+  const auto pooled = [](const std::vector<float>& row) {
+    Lane lane({.kernel = 3, .own_columns = true}, {0, 1, 2, 3, 4});
+    lane.Observe(row);
+    return lane.Score();
+  };
+  EXPECT_THAT(pooled({2, 2, 0, 0, 0}), ElementsAre(2, 2, 2, 0, 0));
+  const std::vector<float> first = pooled({4, 0, 0, 0, 0});
+  const std::vector<float> second = pooled({0, 4, 0, 0, 0});
+  std::vector<float> mean;
+  for (size_t j = 0; j < first.size(); ++j) mean.push_back((first[j] + second[j]) / 2);
+  EXPECT_THAT(mean, ElementsAre(4, 4, 2, 0, 0));
+}
+
 TEST(Snapkv, PoolsAlongAgesAndSkipsFreeSlots) {
   Lane lane({.kernel = 3, .own_columns = true}, {9, 2, -1, 30, 4});  // by age: slots 1, 4, 0, 3
   lane.Observe({1, 8, 0, 2, 4});

@@ -30,6 +30,9 @@ TEST(TokensToDrop, FollowsTheEquation) {
       {"and then 2080 becomes 2048", kWorked, 2080, 2048},
       {"one below the overflow stays", kWorked, 2079, 2079},
       {"the slack caps what is left", kWorked, 2200, 2064},
+      {"with max_drop 8 and slack 16 it goes down by 16", {2048, 32, 16, 8}, 2080, 2064},
+      {"without slack by all 32", {2048, 32, 0, 8}, 2080, 2048},
+      {"with slack 31 and max_drop 1 by one at a time", {2048, 32, 31, 1}, 2080, 2079},
       {"by default every token above the budget leaves", {.budget = 8}, 9, 8},
       {"a lane at its budget stays", {.budget = 8}, 8, 8},
       {"a lane below its budget stays", {.budget = 8}, 3, 3},
@@ -87,7 +90,7 @@ testing::Message Describe(const Trigger& t) {
   return testing::Message() << "overflow " << t.overflow << ", slack " << t.slack << ", max_drop " << t.max_drop;
 }
 
-// In decode the lane drops D tokens every D steps, between C + R and C + R - D.
+// LAZY-2: in decode the lane drops D tokens every D steps, between C + R and C + R - D.
 TEST(TokensToDrop, SettlesIntoTheSteadyStateOfTheFormula) {
   for (const Trigger& trigger : Grid()) {
     SCOPED_TRACE(Describe(trigger));
