@@ -49,11 +49,13 @@ Interval Around(const Mean& mean) {
 
 absl::Status MeasurePrompts(Engine& engine, const Cases& cases, const Options& options, const std::vector<Cell>& cells,
                             Results& results, Progress& progress) {
+  const SpecLimits limits = LimitsOf(engine.config());
   for (const Cell& cell : cells) {
     for (const Protocol protocol : kProtocols) {
       const std::string what = absl::StrFormat("%s %s %s", ProtocolName(protocol), cell.policy, cell.budget());
       progress.Add(0, what);
-      if (cell.possible && results.Find(cell.policy, cell.budget(), ProtocolName(protocol)) == nullptr) {
+      const bool known = results.Find(cell.policy, cell.budget(), ProtocolName(protocol)) != nullptr;
+      if (!known && CanFollow(cell.spec, protocol, limits)) {
         const std::vector<Prompt> prompts = Choose(cases.of(protocol), options.prompts);
         EBB_ASSIGN(const std::string right, Solve(engine, cell.spec, protocol, prompts, {}));
         const auto all = static_cast<int64_t>(right.size());
@@ -92,9 +94,11 @@ absl::Status Keep(const Cell& cell, std::span<const WindowResult> windows, Resul
 
 absl::Status MeasureWindows(Engine& engine, const Cases& cases, const std::vector<Cell>& cells, Results& results,
                             Progress& progress) {
+  const SpecLimits limits = LimitsOf(engine.config());
   std::vector<Cell> missing;
   for (const Cell& cell : cells) {
-    if (cell.possible && results.Find(cell.policy, cell.budget(), "perplexity") == nullptr) missing.push_back(cell);
+    const bool known = results.Find(cell.policy, cell.budget(), "perplexity") != nullptr;
+    if (!known && CanFollow(cell.spec, Protocol::kStream, limits)) missing.push_back(cell);
   }
   progress.Add(static_cast<int64_t>(cells.size() - missing.size()), "windows");
   for (size_t first = 0; first < missing.size(); first += kCellsAtOnce) {
@@ -195,7 +199,8 @@ void AddCompare(CLI::App& app, Lab& lab) {
       "prompts\n"
       "solved with Wilson's 95 % interval; over the text windows, with Student's: perplexity, divergence from a full\n"
       "cache and equal best tokens (second halves), attention mass lost and output error per evicting step. An\n"
-      "interrupted run goes on where its --csv ends. '-': the budget is below what the policy protects.");
+      "interrupted run goes on where its --csv ends. '-': the budget is below what the policy protects, or nothing\n"
+      "ends the prompt, for which ada waits.");
   command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 

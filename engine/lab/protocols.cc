@@ -174,6 +174,10 @@ PolicySpec UnderProtocol(const PolicySpec& spec, Protocol protocol) {
   return under;
 }
 
+bool CanFollow(const PolicySpec& spec, Protocol protocol, const SpecLimits& limits) {
+  return Resolve(UnderProtocol(spec, protocol), limits).ok();
+}
+
 absl::StatusOr<std::string> Solve(Engine& engine, const PolicySpec& spec, Protocol protocol,
                                   std::span<const Prompt> prompts, const ProtocolOptions& options) {
   const PolicySpec under = UnderProtocol(spec, protocol);

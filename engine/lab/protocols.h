@@ -72,6 +72,9 @@ struct ProtocolOptions {
 // every step for `prefill` (but a scorer whose own default is once keeps its own `then`), at every step otherwise.
 PolicySpec UnderProtocol(const PolicySpec& spec, Protocol protocol);
 
+// Whether Resolve accepts that: `ada` shares its budget when the prompt ends, and only `prefill` says when it does.
+bool CanFollow(const PolicySpec& spec, Protocol protocol, const SpecLimits& limits);
+
 // '1' for each prompt solved, in order. `random` draws for prompt i by its seed plus i. What Resolve and OpenSession
 // refuse.
 absl::StatusOr<std::string> Solve(Engine& engine, const PolicySpec& spec, Protocol protocol,

@@ -70,7 +70,8 @@ absl::Status Run(const Lab& lab, const Options& options) {
       const std::string what = absl::StrFormat("%s %s %s", task, cell.policy, cell.budget());
       progress.Add(0, what);
       row.emplace_back("-");
-      if (cell.possible) {
+      const Protocol protocol = task == kText ? Protocol::kStream : *FindProtocol(task);
+      if (CanFollow(cell.spec, protocol, LimitsOf(engine->config()))) {
         EBB_ASSIGN(row.back(), Measure(lab, *engine, cases, options, task, cell));
       }
       progress.Add(1, what);
@@ -95,8 +96,8 @@ void AddRecall(CLI::App& app, Lab& lab) {
   AddComputeOptions(*command, lab);
   command->footer(
       "F32 cache, original positions, blocks of 32, eviction after each block and each decoded token. In brackets\n"
-      "Wilson's 95 % interval of a share, Student's of a perplexity. '-': the budget is below what the policy "
-      "protects.");
+      "Wilson's 95 % interval of a share, Student's of a perplexity. '-': the budget is below what the policy\n"
+      "protects, or nothing ends the prompt, for which ada waits.");
   command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 
