@@ -159,7 +159,7 @@ constinit const ScorerRow kSemanticRow = {
          .equation =
              "O       = the ceil(lambda T) queries of largest |q|, and the ceil(rho T) newest, of the T tokens so far\n"
              "keep[j] = sum over i in O of P[i, j]",
-         .origin = "The SemanticKV paper.",
+         .origin = "SemanticKV, a paper whose public identifier is not known here",
          .cost = "The attention of at most 2 `rows_max` queries a query head, O(n d) each, at a decision, and room "
                  "for these queries; until the prompt ends the session holds the whole of it.",
          .turns = "The first prompt's queries choose, and who left by then is missing for every later question."},
