@@ -219,8 +219,9 @@ absl::StatusOr<TensorView> GgufFile::GetTensor(std::string_view name) const {
   if (!tensor->type) {
     return Refuse(
         absl::StatusCode::kFailedPrecondition,
-        absl::StrFormat("%s: tensor %s has type %s, which is not read; F32, F16, BF16, Q8_0 and Q4_0 are", name_,
-                        Printable(name), GgmlTypeName(tensor->type_id)),
+        absl::StrFormat(
+            "%s: tensor %s has type %s, which is not read; F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K and Q6_K are", name_,
+            Printable(name), GgmlTypeName(tensor->type_id)),
         {.reason = "UNSUPPORTED_TENSOR_TYPE",
          .metadata = {{"file", name_}, {"tensor", Printable(name)}, {"type", GgmlTypeName(tensor->type_id)}}});
   }

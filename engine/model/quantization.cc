@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "engine/model/k_block.h"
 #include "policies/check.h"
 
 namespace ebb {
@@ -20,12 +21,15 @@ struct TypeRow {
 };
 
 // In the order of DType.
-constexpr std::array<TypeRow, 5> kTypes = {{
+constexpr std::array<TypeRow, 8> kTypes = {{
     {.name = "F32", .values = 1, .bytes = 4},
     {.name = "F16", .values = 1, .bytes = 2},
     {.name = "BF16", .values = 1, .bytes = 2},
     {.name = "Q8_0", .values = kQuantBlock, .bytes = 34},
     {.name = "Q4_0", .values = kQuantBlock, .bytes = 18},
+    {.name = "Q4_K", .values = kSuperBlock, .bytes = 144},
+    {.name = "Q5_K", .values = kSuperBlock, .bytes = 176},
+    {.name = "Q6_K", .values = kSuperBlock, .bytes = 210},
 }};
 
 const TypeRow& Row(DType type) {
@@ -54,6 +58,18 @@ void DequantizeQ4(const std::byte* block, float* out) {
     const int pair = std::to_integer<int>(block[2 + i]);
     out[i] = d * static_cast<float>((pair & 15) - 8);
     out[i + kQuantBlock / 2] = d * static_cast<float>((pair >> 4) - 8);
+  }
+}
+
+// Both products are exact: 11 bits of d, 7 of a scale and 6 of a code; only their difference rounds.
+void DequantizeK(DType type, const std::byte* block, float* out) {
+  const KBlock k = ReadKBlock(type, block);
+  const float d = FloatFromF16(k.d);
+  const float dmin = FloatFromF16(k.dmin);
+  for (int32_t i = 0; i < kSuperBlock; ++i) {
+    const auto sub = static_cast<size_t>(i / k.width);
+    const float scale = d * static_cast<float>(k.scale[sub]);
+    out[i] = scale * static_cast<float>(k.code[static_cast<size_t>(i)]) - dmin * static_cast<float>(k.minimum[sub]);
   }
 }
 
@@ -87,6 +103,12 @@ void DequantizeRow(DType type, const std::byte* row, int64_t cols, float* out) {
       return;
     case DType::kQ4_0:
       for (int64_t i = 0; i < cols; i += kQuantBlock) DequantizeQ4(row + i / kQuantBlock * 18, out + i);
+      return;
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+    case DType::kQ6_K:
+      for (int64_t i = 0; i < cols; i += kSuperBlock)
+        DequantizeK(type, row + i / kSuperBlock * BlockBytes(type), out + i);
       return;
   }
 }

@@ -6,9 +6,13 @@
 //   BF16       1      2  the upper half of a binary32
 //   Q8_0      32     34  d * q[i]            d: binary16, then 32 x int8
 //   Q4_0      32     18  d * (n[i] - 8)      d: binary16, then 16 bytes; byte j holds n[j] (low) and n[j + 16] (high)
+//   Q4_K     256    144  d * s[j] * n[i] - dmin * m[j], j = i / 32, n in 0..15
+//   Q5_K     256    176  the same, n in 0..31
+//   Q6_K     256    210  d * s[i / 16] * n[i], n in -32..31      k_block.h says how the three lie
 //
-// Decoding is exact: every one of these values is a binary32. All numbers rest little-endian. Not for inner loops of
-// kernels, which decode in registers (ops/cpu).
+// Decoding is exact: every one of these values is a binary32, but for those of Q4_K and Q5_K, whose difference of two
+// exact products is rounded once. All numbers rest little-endian. Not for inner loops of kernels, which decode in
+// registers (ops/cpu).
 
 #ifndef EBB_ENGINE_MODEL_QUANTIZATION_H_
 #define EBB_ENGINE_MODEL_QUANTIZATION_H_
@@ -24,7 +28,7 @@ namespace ebb {
 // As GGUF spells it: "F32", "Q8_0".
 std::string_view TypeName(DType type);
 
-// Elements that share one block, 1 or 32, and the bytes of that block.
+// Elements that share one block, 1, 32 or 256, and the bytes of that block.
 int64_t BlockValues(DType type);
 int64_t BlockBytes(DType type);
 

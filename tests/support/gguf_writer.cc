@@ -71,6 +71,7 @@ std::vector<std::byte> EncodeValues(DType type, std::span<const float> values) {
   } else if (type == DType::kBf16) {
     for (const float value : values) AppendBytes(out, Bf16FromFloat(value));
   } else {
+    EBB_CHECK(type == DType::kQ8_0 || type == DType::kQ4_0);
     EBB_CHECK(values.size() % kBlock == 0);
     for (size_t i = 0; i < values.size(); i += kBlock) {
       (type == DType::kQ8_0 ? EncodeQ8Block : EncodeQ4Block)(out, values.subspan(i, kBlock));

@@ -54,7 +54,8 @@ class GgufWriter {
 };
 
 // Rows as the file stores them: F16 and BF16 to nearest even; Q8_0 with d = max|x| / 127; Q4_0 with d = x / -8 for the
-// x of largest magnitude. `values` is whole blocks.
+// x of largest magnitude. `values` is whole blocks. REQUIRES: one of these types or F32; there is no encoder of K
+// types.
 std::vector<std::byte> EncodeValues(DType type, std::span<const float> values);
 
 // The bytes of `value`, little-endian, put behind `out`.

@@ -3,10 +3,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
+#include "engine/model/k_block.h"
 #include "engine/model/quantization.h"
 #include "policies/check.h"
 
@@ -27,6 +29,10 @@ Element ElementOf(DType type) {
       return Element::kQ8;
     case DType::kQ4_0:
       return Element::kQ4;
+    case DType::kQ4_K:  // exact, but five to seven times the file's size
+    case DType::kQ5_K:
+    case DType::kQ6_K:
+      return Element::kF32;
   }
   return Element::kF32;
 }
@@ -75,6 +81,7 @@ LinearArgs PackedPanels::Group(int64_t group) const {
 
 void PackedPanels::PackPanelChunk(const TensorView& tensor, int64_t panel, int64_t chunk, std::byte* to) const {
   std::memset(to, 0, static_cast<size_t>(PanelBytes(type_)));
+  if (IsKType(tensor.type)) return PackDequantized(tensor, panel, chunk, to);
   const int64_t row_bytes = RowBytes(tensor.type, cols_);
   const int64_t first = chunk * RowBytes(tensor.type, kChunk);  // of this chunk in a row
   const int64_t lanes = std::min<int64_t>(kPanelRows, rows_ - panel * kPanelRows);
@@ -98,6 +105,20 @@ void PackedPanels::PackPanelChunk(const TensorView& tensor, int64_t panel, int64
         for (int64_t j = 0; j < kChunk / 2; ++j) to[32 + 16 * j + lane] = from[2 + j];
         break;
     }
+  }
+}
+
+// A K type's panel, as F32.
+void PackedPanels::PackDequantized(const TensorView& tensor, int64_t panel, int64_t chunk, std::byte* to) const {
+  const int64_t row_bytes = RowBytes(tensor.type, cols_);
+  const int64_t lanes = std::min<int64_t>(kPanelRows, rows_ - panel * kPanelRows);
+  const int64_t block = chunk * kChunk / kSuperBlock;
+  const int64_t first = chunk * kChunk % kSuperBlock;  // of this chunk in its block
+  std::array<float, kSuperBlock> values = {};
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    const std::byte* const row = tensor.data.data() + (panel * kPanelRows + lane) * row_bytes;
+    DequantizeRow(tensor.type, row + block * BlockBytes(tensor.type), kSuperBlock, values.data());
+    for (int64_t k = 0; k < kChunk; ++k) std::memcpy(to + 4 * (16 * k + lane), values.data() + first + k, 4);
   }
 }
 

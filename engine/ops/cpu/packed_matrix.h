@@ -31,7 +31,8 @@ class AlignedBytes {
 
 class PackedPanels final : public PackedMatrix {
  public:
-  // REQUIRES: cols is a multiple of 32 for Q8_0 and Q4_0. Reads the tensor once, split over `parallel`.
+  // REQUIRES: cols is a multiple of 32 for Q8_0 and Q4_0, of 256 for the K types. Reads the tensor once, split over
+  // `parallel`.
   PackedPanels(const TensorView& tensor, Parallel& parallel);
 
   int64_t rows() const override { return rows_; }
@@ -46,6 +47,7 @@ class PackedPanels final : public PackedMatrix {
   int64_t panels() const { return (rows_ + kPanelRows - 1) / kPanelRows; }
   int64_t chunks() const { return (cols_ + kChunk - 1) / kChunk; }
   void PackPanelChunk(const TensorView& tensor, int64_t panel, int64_t chunk, std::byte* to) const;
+  void PackDequantized(const TensorView& tensor, int64_t panel, int64_t chunk, std::byte* to) const;
 
   Element type_;
   int64_t rows_;

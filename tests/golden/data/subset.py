@@ -14,6 +14,7 @@ SUBSET = {
     "llama-linear.f32": ["full"],
     "llama3.f32": ["full"],
     "mistral.f32": ["full"],
+    "llama-k.q4_k_m": ["full"],
 }
 
 

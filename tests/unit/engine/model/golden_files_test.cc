@@ -50,8 +50,9 @@ TEST_F(GoldenFiles, AllOpenAndAreReadOrRefusedByName) {
     }
   }
   EXPECT_THAT(read, IsSupersetOf({"llama.f32", "llama.f16", "llama.bf16", "llama.q8_0", "llama.q4_0", "llama3.f32",
-                                  "llama-linear.f32", "mistral.f32"}));
-  EXPECT_THAT(refused, Contains("llama-k.q4_k"));
+                                  "llama-linear.f32", "mistral.f32", "llama-k.q4_k", "llama-k.q4_k_m", "llama-k.q5_k",
+                                  "llama-k.q6_k"}));
+  EXPECT_THAT(refused, Contains("gpt2.f32"));
 }
 
 TEST_F(GoldenFiles, LlamaHasTheShapeItWasMadeWith) {
@@ -99,11 +100,13 @@ TEST_F(GoldenFiles, LinearScalingDividesEveryFrequency) {
   for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(scaled[i], plain[i] / 4);
 }
 
-TEST_F(GoldenFiles, KQuantsAreRefusedNamingTensorAndType) {
-  const GgufFile file = Open("llama-k.q4_k.gguf");
-  const absl::Status status = FindWeights(file, ReadConfig(file).value()).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("llama-k.q4_k.gguf: tensor token_embd.weight has type Q"));
+TEST_F(GoldenFiles, AMixedFileKeepsEachTensorsType) {
+  const GgufFile file = Open("llama-k.q4_k_m.gguf");
+  const Weights weights = FindWeights(file, ReadConfig(file).value()).value();
+  EXPECT_EQ(weights.layers[0].q.type, DType::kQ4_K);
+  EXPECT_EQ(weights.layers[1].v.type, DType::kQ6_K);
+  EXPECT_EQ(weights.layers[1].down.type, DType::kQ6_K);
+  EXPECT_EQ(weights.output.type, DType::kQ6_K);
 }
 
 TEST_F(GoldenFiles, TokenizersGiveTheirVocabularies) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "engine/model/k_block.h"
 #include "engine/model/quantization.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -14,7 +15,11 @@
 namespace ebb {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0};
+constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBf16, DType::kQ8_0,
+                            DType::kQ4_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+
+// `cols` of a type with blocks of 32, of one with blocks of 256: as many blocks.
+int64_t ColsOf(DType type, int64_t cols) { return IsKType(type) ? cols / 32 * kSuperBlock : cols; }
 
 // A matrix of random values as a file would store it. Scales of quantised blocks lie in (0, 0.02).
 struct Stored {
@@ -52,6 +57,15 @@ struct Stored {
         std::memcpy(to, &half, 2);
         for (int64_t i = 2; i < BlockBytes(type); ++i) to[i] = static_cast<std::byte>(random.Next64());
         return;
+      case DType::kQ4_K:
+      case DType::kQ5_K:
+      case DType::kQ6_K:
+        for (int64_t i = 0; i < BlockBytes(type); ++i) to[i] = static_cast<std::byte>(random.Next64());
+        half = F16FromFloat(0.001F * random.UniformFloat());
+        std::memcpy(to + (type == DType::kQ6_K ? 208 : 0), &half, 2);
+        half = F16FromFloat(0.01F * random.UniformFloat());
+        if (type != DType::kQ6_K) std::memcpy(to + 2, &half, 2);
+        return;
     }
   }
 };
@@ -68,12 +82,13 @@ TEST(Linear, EqualsFloat64LoopsAtEveryShape) {
   const std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 32},  {15, 32}, {16, 64},  {17, 96},
                                                            {64, 32}, {65, 64}, {112, 96}, {70, 160}};
   for (const DType type : kTypes) {
-    for (const auto& [rows, cols] : shapes) {
+    for (const auto& [rows, cols32] : shapes) {
+      const int64_t cols = ColsOf(type, cols32);
       const Stored w(type, rows, cols, static_cast<uint64_t>(rows + cols));
       for (const int32_t tokens : {1, 2, 3, 5, 7, 13}) {
         SCOPED_TRACE(testing::Message() << TypeName(type) << " [" << rows << ", " << cols << "] x " << tokens);
         const std::vector<float> x = RandomFloats(3, 1, tokens * cols);
-        ForEachIsa([&, rows = rows, cols = cols](Ops& ops) {
+        ForEachIsa([&, rows = rows](Ops& ops) {
           const auto packed = ops.Pack(w.view);
           const std::vector<float> y = Multiply(ops, *packed, x, tokens);
           for (int64_t t = 0; t < tokens; ++t) {
@@ -120,8 +135,8 @@ TEST(Linear, HandlesColumnsThatFillNoChunk) {
 TEST(Linear, BitsAreEqualInEveryInstructionSet) {
   for (const DType type : kTypes) {
     SCOPED_TRACE(TypeName(type));
-    const Stored w(type, 83, 224, 5);
-    const std::vector<float> x = RandomFloats(5, 1, 9 * 224);
+    const Stored w(type, 83, ColsOf(type, 224), 5);
+    const std::vector<float> x = RandomFloats(5, 1, 9 * w.view.cols);
     const auto scalar = OpsFor("scalar");
     const std::vector<float> expected = Multiply(*scalar, *scalar->Pack(w.view), x, 9);
     ForEachIsa([&](Ops& ops) { EXPECT_EQ(Multiply(ops, *ops.Pack(w.view), x, 9), expected); });
@@ -130,22 +145,22 @@ TEST(Linear, BitsAreEqualInEveryInstructionSet) {
 
 TEST(Linear, ARowsBitsDoNotDependOnTheOtherRowsOrThreads) {
   constexpr int32_t kTokens = 70;
-  constexpr int64_t kCols = 320;
   for (const DType type : kTypes) {
     SCOPED_TRACE(TypeName(type));
-    const Stored w(type, 150, kCols, 6);
-    const std::vector<float> x = RandomFloats(6, 1, kTokens * kCols);
+    const int64_t cols = IsKType(type) ? 512 : 320;
+    const Stored w(type, 150, cols, 6);
+    const std::vector<float> x = RandomFloats(6, 1, kTokens * cols);
     ForEachIsa([&](Ops& ops) {
       const auto packed = ops.Pack(w.view);
       std::vector<float> alone;
       for (int32_t t = 0; t < kTokens; ++t) {
-        const std::vector<float> row(x.begin() + t * kCols, x.begin() + (t + 1) * kCols);
+        const std::vector<float> row(x.begin() + t * cols, x.begin() + (t + 1) * cols);
         const std::vector<float> y = Multiply(ops, *packed, row, 1);
         alone.insert(alone.end(), y.begin(), y.end());
       }
       const auto threads = OpsFor(std::string(ops.fingerprint().substr(0, ops.fingerprint().find(' '))), 3);
       for (const int32_t tokens : {2, 3, 4, 5, 6, 7, 16, kTokens}) {
-        const std::vector<float> some(x.begin(), x.begin() + tokens * kCols);
+        const std::vector<float> some(x.begin(), x.begin() + tokens * cols);
         const std::vector<float> expected(alone.begin(), alone.begin() + tokens * 150);
         EXPECT_EQ(Multiply(ops, *packed, some, tokens), expected) << tokens;
         EXPECT_EQ(Multiply(*threads, *threads->Pack(w.view), some, tokens), expected) << tokens;
@@ -179,11 +194,12 @@ TEST(Embed, GivesTheRowsExactly) {
   const std::vector<int32_t> tokens = {4, 0, 4, 2};
   for (const DType type : kTypes) {
     SCOPED_TRACE(TypeName(type));
-    const Stored table(type, 5, 64, 9);
-    std::vector<float> x(tokens.size() * 64);
+    const int64_t cols = ColsOf(type, 64);
+    const Stored table(type, 5, cols, 9);
+    std::vector<float> x(tokens.size() * static_cast<size_t>(cols));
     OpsFor("scalar")->Embed(table.view, tokens, x);
     for (size_t i = 0; i < x.size(); ++i) {
-      ASSERT_EQ(x[i], table.values[static_cast<size_t>(tokens[i / 64]) * 64 + i % 64]);
+      ASSERT_EQ(x[i], table.values[static_cast<size_t>(tokens[i / cols]) * cols + i % cols]);
     }
   }
 }

@@ -1,0 +1,54 @@
+// The K types' blocks of 256 values, taken apart into whole numbers: what the decoder and the packing of weights share.
+//
+//   value i = d * scale[i / width] * code[i] - dmin * minimum[i / width]
+//
+// In the file (byte ranges; all six-bit numbers are unsigned):
+//
+//   Q4_K  144 bytes, width 32, codes 0..15
+//     0..1 d   2..3 dmin   binary16
+//     4..15    scales and minima of six bits: byte j < 4 holds scale j, byte j + 4 minimum j, both in the low six bits;
+//              byte j + 8 holds the low halves of scale j + 4 (low) and of minimum j + 4 (high), whose upper two bits
+//              are those of bytes j and j + 4
+//     16..143  runs of 64 values in 32 bytes: byte j holds codes j (low nibble) and j + 32 (high) of its run
+//   Q5_K  176 bytes, width 32, codes 0..31
+//     0..15    as Q4_K
+//     16..47   byte j holds the fifth bits of codes j, j + 32, j + 64, ..., lowest first
+//     48..175  as Q4_K's runs
+//   Q6_K  210 bytes, width 16, codes -32..31, no minima
+//     0..127   halves of 128 values in 64 bytes: byte j holds the low four bits of codes j (low nibble) and j + 64
+//     (high) 128..191 halves of 128 values in 32 bytes: byte j holds the upper two bits of codes j, j + 32, j + 64 and
+//     j + 96,
+//              lowest first; a code is its six bits less 32
+//     192..207 scales, int8
+//     208..209 d
+
+#ifndef EBB_ENGINE_MODEL_K_BLOCK_H_
+#define EBB_ENGINE_MODEL_K_BLOCK_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/tensor.h"
+
+namespace ebb {
+
+inline constexpr int64_t kSuperBlock = 256;
+
+constexpr bool IsKType(DType type) { return type == DType::kQ4_K || type == DType::kQ5_K || type == DType::kQ6_K; }
+
+struct KBlock {
+  uint16_t d = 0;                        // binary16
+  uint16_t dmin = 0;                     // binary16; 0 in Q6_K
+  int32_t width = 0;                     // values that share a scale: 32, in Q6_K 16
+  std::array<int8_t, 16> scale = {};     // [256 / width]
+  std::array<uint8_t, 16> minimum = {};  // [256 / width]; 0 in Q6_K
+  std::array<int8_t, kSuperBlock> code = {};
+};
+
+// `block` holds BlockBytes(type) bytes and needs no alignment. REQUIRES: IsKType(type).
+KBlock ReadKBlock(DType type, const std::byte* block);
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_MODEL_K_BLOCK_H_
