@@ -53,6 +53,8 @@ struct Rope {
   RopePairs pairs = RopePairs::kNeighbours;
   int32_t rotary_dims = 0;           // even, 0 .. head_dim
   std::vector<uint64_t> turns = {};  // [rotary_dims / 2] round(2^64 * frequency / 2 pi)
+  // [rotary_dims / 2][2] the same in half turns, -1 .. 1, as a float and what it lacks: enough for positions below 2^22
+  std::vector<float> half_turns = {};
 };
 Rope MakeRope(const ModelConfig& config);
 

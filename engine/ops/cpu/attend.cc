@@ -77,7 +77,7 @@ void RotateQueries(const AttendArgs& a) {
     const uint64_t position = static_cast<uint32_t>(a.q_position[t]);
     for (int32_t i = 0; i < pairs; ++i) phase[i] = static_cast<int32_t>((position * a.rope.turns[i]) >> 32);
     for (int32_t i = 0; i < pairs; i += 16) {
-      const CosSin turned = Turn(Load(phase + i));
+      const CosSin turned = Turn(FromPhase(Load(phase + i)));
       Store(turned.cos, cos + i);
       Store(turned.sin, sin + i);
     }
@@ -125,11 +125,17 @@ void RotateKeys(const AttendArgs& a, int32_t tile, const int32_t* position, floa
   const bool ends_soon = 16 * (tile + 2) >= a.slots;
   const Following<Type> following = {view.v, ends_soon ? view.v : TileAt<Type>(a.kv, tile + 2).k};
   const int32_t pairs = a.rope.rotary_dims / 2;
-  const Ints at = Load(position);
+  const Floats at = ToFloats(Load(position));
   const float* angles = a.angles == nullptr ? nullptr : a.angles + int64_t{tile} * pairs * 32;
+  alignas(64) float own[kMaxHeadDim * 16];
+  if (angles == nullptr && Largest(at) >= static_cast<float>(kNearPositions)) {
+    Angles(a.rope, position, own);
+    angles = own;
+  }
   for (int32_t i = 0; i < pairs; ++i) {
     const Pair pair = PairAt(a.rope, i);
-    const CosSin turned = angles == nullptr ? Turn(Phase(at, a.rope.turns[i]))
+    const float* half_turns = a.rope.half_turns + 2 * i;
+    const CosSin turned = angles == nullptr ? Turn(Near(at, Splat(half_turns[0]), Splat(half_turns[1])))
                                             : CosSin{Load(angles + 32 * i), Load(angles + 32 * i + 16)};
     following.Ask(pair.first);
     following.Ask(pair.second);

@@ -59,7 +59,8 @@ struct LinearArgs {
 };
 
 struct RopeArgs {
-  const uint64_t* turns = nullptr;  // [rotary_dims / 2]
+  const uint64_t* turns = nullptr;    // [rotary_dims / 2]
+  const float* half_turns = nullptr;  // [rotary_dims / 2][2]
   int32_t rotary_dims = 0;
   bool halves = false;  // RopePairs::kHalves, else kNeighbours
 };

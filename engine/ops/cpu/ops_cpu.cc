@@ -28,7 +28,10 @@ constexpr int64_t kWorthSplitting = int64_t{1} << 17;
 int32_t RoundUp(int32_t value, int32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 RopeArgs ToArgs(const Rope& rope) {
-  return {.turns = rope.turns.data(), .rotary_dims = rope.rotary_dims, .halves = rope.pairs == RopePairs::kHalves};
+  return {.turns = rope.turns.data(),
+          .half_turns = rope.half_turns.data(),
+          .rotary_dims = rope.rotary_dims,
+          .halves = rope.pairs == RopePairs::kHalves};
 }
 
 Element ElementOf(KvType type) {

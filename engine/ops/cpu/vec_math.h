@@ -31,6 +31,32 @@ EBB_INLINE Floats Exp(Floats x) {
   return Select(Less(x, smallest), Zero(), e * power);
 }
 
+// An angle as `rest` half turns, |rest| <= 1/2, beside a whole number of them of which only the lowest bit is told: odd
+// in bit 31.
+struct HalfTurns {
+  Floats rest;
+  Ints odd;
+};
+
+// Below this a position times a number of half turns in -1 .. 1 leaves room to round in a float.
+inline constexpr int32_t kNearPositions = 1 << 22;
+
+// position * (high + low) half turns for position < kNearPositions; high + low is a number in -1 .. 1 to 48 bits.
+// `rest` errs by less than 2^-25: two roundings at its own size, for adding 1.5 * 2^23 rounds to a whole number, which
+// the sum keeps in its low bits, and a multiply-add takes it off before it rounds.
+EBB_INLINE HalfTurns Near(Floats position, Floats high, Floats low) {
+  const Floats rounder = Splat(0x1.8p23F);
+  const Floats shifted = Fma(position, high, rounder);
+  const Floats rest = Fma(position, low, Fma(position, high, rounder - shifted));
+  return {rest, ShiftLeft<31>(Bits(shifted))};
+}
+
+// The same of an angle in units of 2^-32 turns.
+EBB_INLINE HalfTurns FromPhase(Ints phase) {
+  const Ints odd = (phase + Splat(1 << 30)) & Splat(INT32_MIN);
+  return {ToFloats(phase - odd) * Splat(0x1p-31F), odd};
+}
+
 // Bits 32..63 of position * turns: the angle as a fraction of a turn in units of 2^-32. Exact modulo one turn for any
 // position >= 0.
 EBB_INLINE Ints Phase(Ints position, uint64_t turns) {
@@ -43,25 +69,22 @@ struct CosSin {
   Floats cos, sin;
 };
 
-// Cosine and sine of `phase` turns * 2^-32, absolute error below 1.2e-7.
-//
-// The nearest quarter turn is split off exactly; the rest, t in [-1, 1] eighths of a turn, goes through minimax
-// polynomials for sin(pi/4 t) (degree 7) and cos(pi/4 t) (degree 8).
-EBB_INLINE CosSin Turn(Ints phase) {
-  const Ints quarter = ShiftRight<30>(phase + Splat(1 << 29));
-  const Floats t = ToFloats(phase - ShiftLeft<30>(quarter)) * Splat(0x1p-29F);
+// Cosine and sine by minimax polynomials for sin(pi rest) (degree 9) and cos(pi rest) (degree 10); an odd half turn
+// changes both signs. Absolute error below 2.5e-7, worst where the cosine vanishes: pi 2^-25 from Near, and as much
+// again from rounding rest^2 (times pi^2) and the sum of the higher terms.
+EBB_INLINE CosSin Turn(HalfTurns angle) {
+  const Floats t = angle.rest;
   const Floats u = t * t;
-  Floats s = Fma(Splat(-3.595450779e-5F), u, Splat(2.490007127e-3F));
-  s = Fma(s, u, Splat(-8.074543483e-2F));
-  s = Fma(s, u, Splat(0.7853981610F)) * t;
-  Floats c = Fma(Splat(3.531372640e-6F), u, Splat(-3.259420861e-4F));
-  c = Fma(c, u, Splat(1.585432780e-2F));
-  c = Fma(c, u, Splat(-0.3084251358F));
+  Floats s = Fma(Splat(7.643380761e-2F), u, Splat(-5.976253748e-1F));
+  s = Fma(s, u, Splat(2.549957752F));
+  s = Fma(s, u, Splat(-5.167702198F));
+  s = Fma(s, u, Splat(3.141592503F)) * t;
+  Floats c = Fma(Splat(-2.396387421e-2F), u, Splat(2.346837670e-1F));
+  c = Fma(c, u, Splat(-1.335161567F));
+  c = Fma(c, u, Splat(4.058705330F));
+  c = Fma(c, u, Splat(-4.934802055F));
   c = Fma(c, u, Splat(1.0F));
-  const Mask straight = Equal(quarter & Splat(1), Splat(0));
-  const Ints flip_sin = ShiftLeft<30>(quarter & Splat(2));
-  const Ints flip_cos = ShiftLeft<30>((quarter + Splat(1)) & Splat(2));
-  return {FromBits(Bits(Select(straight, c, s)) ^ flip_cos), FromBits(Bits(Select(straight, s, c)) ^ flip_sin)};
+  return {FromBits(Bits(c) ^ angle.odd), FromBits(Bits(s) ^ angle.odd)};
 }
 
 // Rounds to nearest even so that the upper 16 bits of each lane are the BF16 value; what is not a number stays so.
