@@ -20,7 +20,9 @@
 #include "engine/ops/cpu/ops_cpu.h"
 #include "engine/parallel.h"
 #include "engine/policy_swap.h"
+#include "engine/session_digest.h"
 #include "engine/session_on_engine.h"
+#include "engine/steps_sum.h"
 #include "engine/transformer.h"
 #include "policies/allocation.h"
 #include "policies/check.h"
@@ -133,11 +135,32 @@ class EngineOnOps final : public Engine {
       rows[i].logits = logits.subspan(at, wanted);
       at += wanted;
       rows[i].status = rows[i].prompt_ends ? Of(*rows[i].session).EndPrompt() : absl::OkStatus();
+      if (rows[i].draft) Of(*rows[i].session).UnseatDraft();
     }
     EvictAll(rows);
   }
 
+  void Accept(BatchRow& row, int32_t count) override {
+    SessionOnEngine& session = Of(*row.session);
+    const Draft draft = session.TakeDraft();
+    EBB_CHECK(count >= 0);
+    EBB_CHECK(count <= static_cast<int32_t>(draft.tokens.size()));
+    StepsSum sum;
+    for (int32_t i = 0; i < count; ++i) {
+      session.Keep(draft, i, *ops_);
+      transformer_.Observe(SequenceOf(session, 1), session.last_queries());
+      EvictAll({&row, 1});
+      sum.Add(row);
+    }
+    sum.Write(session.cache_length(), row);
+  }
+
+  uint64_t Digest(const Session& session) const override {
+    return DigestOf(static_cast<const SessionOnEngine&>(session), *ops_);
+  }
+
   absl::StatusOr<EvictReport> Evict(Session& session, const EvictRequest& request) override {
+    EBB_TRY(Of(session).CheckSettled());
     return CarryOut(request, device(), config_.calibration, Of(session));
   }
 
@@ -163,6 +186,7 @@ class EngineOnOps final : public Engine {
   }
 
   absl::Status ShiftPositions(Session& session, int32_t from, int32_t delta) override {
+    EBB_TRY(Of(session).CheckSettled());
     return Of(session).ShiftPositions(from, delta);
   }
 
@@ -171,6 +195,7 @@ class EngineOnOps final : public Engine {
       return RefuseField("RANGE_EMPTY", "range", absl::StrFormat("[%d, %d) is no range of positions", start, end));
     }
     SessionOnEngine& of = Of(session);
+    EBB_TRY(of.CheckSettled());
     int32_t most = 0;
     std::vector<int32_t> slots;
     for (SlotMap& map : of.cache().maps()) {
@@ -208,6 +233,7 @@ class EngineOnOps final : public Engine {
   }
 
   absl::StatusOr<PolicySwap> Swap(SessionOnEngine& of, const ValidSpec& policy, bool dry_run) {
+    EBB_TRY(of.CheckSettled());
     if (policy.kv_type != of.policy().kv_type || policy.rope_cache != of.policy().rope_cache) {
       return Refuse(absl::StatusCode::kFailedPrecondition,
                     "policy.cache: a session keeps the format it was created with; leave it out",
@@ -368,18 +394,37 @@ class EngineOnOps final : public Engine {
       EBB_CHECK(std::none_of(rows.data(), &row, [&](const BatchRow& other) { return other.session == row.session; }));
       EBB_CHECK(session.CanAppend(count).ok());
       for (const int32_t token : row.tokens) EBB_CHECK(token >= 0 && token < config_.vocab);
-      session.Append(row.tokens);
       tokens += row.tokens.size();
-      const int32_t from = row.want == Want::kAll ? 0 : row.want == Want::kLast ? count - 1 : count;
-      sequences_.push_back({.cache = &session.cache(),
-                            .policy = &session.policy(),
-                            .tokens = session.log().last(row.tokens.size()),
-                            .log_tokens = static_cast<int32_t>(session.log().size()),
-                            .logits_from = from,
-                            .last_queries = &session.last_queries()});
+      if (row.draft) {
+        EBB_CHECK(!row.prompt_ends);
+        sequences_.push_back(SequenceOf(session, session.SeatDraft(row.tokens)));
+      } else {
+        session.Append(row.tokens);
+        sequences_.push_back(SequenceOf(session, count));
+      }
+      sequences_.back().logits_from = row.want == Want::kAll ? 0 : row.want == Want::kLast ? count - 1 : count;
     }
     EBB_CHECK(tokens > 0);
     EBB_CHECK(static_cast<int64_t>(tokens) <= options_.step_tokens_max);
+  }
+
+  // The session's newest tokens, seated.
+  static Sequence SequenceOf(SessionOnEngine& session, int32_t count) {
+    return {.cache = &session.cache(),
+            .policy = &session.policy(),
+            .tokens = session.log().last(count),
+            .log_tokens = static_cast<int32_t>(session.log().size()),
+            .queries_from = count - 1,
+            .queries = &session.last_queries()};
+  }
+
+  static Sequence SequenceOf(SessionOnEngine& session, Draft& draft) {
+    return {.cache = &session.cache(),
+            .policy = &session.policy(),
+            .tokens = draft.tokens,
+            .log_tokens = static_cast<int32_t>(session.log().size() + draft.tokens.size()),
+            .queries = &draft.queries,
+            .observed = false};
   }
 
   void EvictAll(std::span<BatchRow> rows) {
@@ -387,6 +432,7 @@ class EngineOnOps final : public Engine {
     for (size_t i = 0; i < rows.size(); ++i) {
       SessionOnEngine& session = Of(*rows[i].session);
       rows[i].length = session.cache_length();
+      if (rows[i].draft) continue;
       if (rows[i].prompt_ends && rows[i].status.ok() && session.policy().lanes_follow_scores()) {
         if (session.policy().lanes.empty()) session.SetLanes(LanesByScores(device(), session, session.policy()));
       }

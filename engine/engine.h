@@ -61,8 +61,10 @@ class Session {
   // Largest RoPE position in use, -1 while there is none: with original positions that of the newest token, evicted or
   // not; with compacted ones cache_length() - 1. Past the trained context where it reaches it.
   virtual int32_t position_max() const = 0;
+  // Tokens of a draft that waits for Engine::Accept; 0: none does. No other count includes them.
+  virtual int32_t draft_tokens() const = 0;
   // OK, or why `tokens` more cannot be appended in one step: RESOURCE_EXHAUSTED LENGTH_LIMIT for `full` (naming limit
-  // and length), INVALID_ARGUMENT BLOCK_TOO_LARGE. Changes nothing.
+  // and length), INVALID_ARGUMENT BLOCK_TOO_LARGE, FAILED_PRECONDITION DRAFT_PENDING. Changes nothing.
   virtual absl::Status CanAppend(int32_t tokens) const = 0;
   // Tokens that a session which does not evict may still hold; INT32_MAX where it evicts.
   virtual int32_t room() const = 0;
@@ -94,6 +96,7 @@ struct BatchRow {
   Session* session = nullptr;            // each session at most once per batch
   std::span<const int32_t> tokens = {};  // REQUIRES: session->CanAppend(tokens.size()) and every id in 0..vocab-1
   Want want = Want::kNone;
+  bool draft = false;         // run the tokens and let them wait for Accept; the session stays as it is
   bool prompt_ends = false;   // the session's first prompt ends here: a budget_ratio becomes a budget
   bool measure = false;       // report the loss of what this step evicts, for one more attention pass of one query
   bool list_victims = false;  // report who leaves in this step, for memory that is allocated in it
@@ -207,11 +210,28 @@ class Engine {
   // for a log that outgrows its capacity and doubles it.
   virtual void Run(std::span<BatchRow> rows) = 0;
 
+  // Keeps the first `count` tokens of the draft that waits, and forgets the others. `row` names the session, and
+  // whether the loss is measured and victims are listed; what became of the tokens is written to it as by Run, loss as
+  // the mean over the steps that evicted.
+  //
+  // The kept tokens become `count` decode steps: each takes the slot it would have had, tells the scorer what it
+  // attends to, and lets the policy evict before the next. So the cache, the scorer's states and the logits are bit for
+  // bit those of decoding the tokens one by one as long as nobody is evicted before the last of them. At a full cache
+  // the draft's later tokens have seen what the earlier ones would have evicted: up to count - 1 tokens more
+  // (POLICIES 8, deferred). Tokens that are not kept leave no trace. REQUIRES: 0 <= count <=
+  // row.session->draft_tokens().
+  virtual void Accept(BatchRow& row, int32_t count) = 0;
+
+  // A hash of all that decides what the session yields from here on: its log, who sits in which slot, their positions,
+  // K and V, and the scorer's states. Equal sessions have equal digests on any machine of one byte order. O(cache).
+  virtual uint64_t Digest(const Session& session) const = 0;
+
   // Puts another policy in force on the warm cache, before the next step. What does not fit its budget leaves now, and
   // pages are reserved or given back. FAILED_PRECONDITION CACHE_FORMAT_FIXED when it names another cache format,
   // LANES_DIFFER (policy_swap.h), CACHE_TOO_LONG when a policy that does not evict has no room for what is live;
   // INVALID_ARGUMENT SESSION_TOO_LARGE when it needs more pages than there are in all, and what FixBudget refuses;
-  // UNAVAILABLE NO_PAGES. A refusal changes nothing.
+  // FAILED_PRECONDITION DRAFT_PENDING, as Evict and the two at the end; UNAVAILABLE NO_PAGES. A refusal changes
+  // nothing.
   virtual absl::StatusOr<PolicySwap> SetPolicy(Session& session, const ValidSpec& policy) = 0;
 
   // What SetPolicy would answer; changes nothing.

@@ -75,15 +75,36 @@ absl::Status CheckSampling(const SamplingOptions& o, int32_t vocab) {
 Sampler::Sampler(int32_t vocab) : logits_(vocab), counts_(vocab, 0) { candidates_.reserve(vocab); }
 
 Drawn Sampler::Draw(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log) {
+  Adjust(options, logits, log);
+  return Explained(options, logits, options.temperature == 0 ? Greediest() : Pick(options, log.size()));
+}
+
+void Sampler::Distribution(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log,
+                           std::span<float> p) {
+  Adjust(options, logits, log);
+  std::ranges::fill(p, 0.0F);
+  const double mass = options.temperature == 0 ? 0 : Weigh(options);
+  if (mass == 0) {
+    p[Greediest()] = 1;
+    return;
+  }
+  for (const Candidate& c : candidates_) p[c.token] = static_cast<float>(c.p / mass);
+}
+
+Drawn Sampler::Explained(const SamplingOptions& options, std::span<const float> logits, int32_t token) {
+  Drawn drawn = {.token = token};
+  Explain(options, logits, drawn);
+  return drawn;
+}
+
+void Sampler::Adjust(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log) {
   std::transform(logits.begin(), logits.end(), logits_.begin(), Clean);
   Bias(options);
   Penalise(options, log);
-  Drawn drawn;
-  drawn.token = options.temperature == 0
-                    ? static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin())
-                    : Pick(options, log.size());
-  Explain(options, logits, drawn);
-  return drawn;
+}
+
+int32_t Sampler::Greediest() const {
+  return static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
 }
 
 void Sampler::Bias(const SamplingOptions& options) {
@@ -104,11 +125,11 @@ void Sampler::Penalise(const SamplingOptions& o, std::span<const int32_t> log) {
   }
 }
 
-int32_t Sampler::Pick(const SamplingOptions& o, uint64_t index) {
+double Sampler::Weigh(const SamplingOptions& o) {
   // Distances from the best logit, so that no temperature makes two of them infinite and thereby equal.
   const float best = *std::max_element(logits_.begin(), logits_.end());
-  if (best == -kInfinity) return 0;
   candidates_.clear();
+  if (best == -kInfinity) return 0;
   for (int32_t token = 0; token < static_cast<int32_t>(logits_.size()); ++token) {
     const float logit = logits_[token];
     candidates_.push_back({.token = token, .logit = logit == best ? 0 : (logit - best) / o.temperature});
@@ -128,7 +149,11 @@ int32_t Sampler::Pick(const SamplingOptions& o, uint64_t index) {
   }
   double mass = 0;
   for (const Candidate& c : candidates_) mass += c.p;
-  double left = HashUniform(o.seed, kSampling, index) * mass;
+  return mass;
+}
+
+int32_t Sampler::Pick(const SamplingOptions& o, uint64_t index) {
+  double left = Weigh(o) * HashUniform(o.seed, kSampling, index);
   int32_t last = 0;
   for (const Candidate& c : candidates_) {
     left -= c.p;

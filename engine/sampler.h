@@ -54,6 +54,13 @@ class Sampler {
   // REQUIRES: logits.size() == vocab, CheckSampling passed. NaN logits count as minus infinity; when all are, token 0.
   Drawn Draw(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log);
 
+  // What Draw draws from: `p` [vocab], which sums to 1; greedy has its one token. REQUIRES: as Draw.
+  void Distribution(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log,
+                    std::span<float> p);
+
+  // A token that was chosen otherwise, with the log-probabilities that Draw would report.
+  Drawn Explained(const SamplingOptions& options, std::span<const float> logits, int32_t token);
+
  private:
   struct Candidate {
     int32_t token = 0;
@@ -62,6 +69,10 @@ class Sampler {
   };
   void Bias(const SamplingOptions& options);
   void Penalise(const SamplingOptions& options, std::span<const int32_t> log);
+  void Adjust(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log);
+  int32_t Greediest() const;
+  // The tokens that may be drawn, by id, into candidates_; the sum of their p.
+  double Weigh(const SamplingOptions& options);
   int32_t Pick(const SamplingOptions& options, uint64_t index);
   void Normalise();
   void KeepTypical(float mass);

@@ -40,7 +40,16 @@ int32_t SessionOnEngine::room() const {
   return bounded_by_length ? length_limit_ - cache_length() : std::numeric_limits<int32_t>::max();
 }
 
+absl::Status SessionOnEngine::CheckSettled() const {
+  if (draft_.tokens.empty()) return absl::OkStatus();
+  return Refuse(
+      absl::StatusCode::kFailedPrecondition,
+      absl::StrFormat("a draft of %d tokens waits for its verdict; accept some of it, or none, first", draft_tokens()),
+      {.reason = "DRAFT_PENDING", .metadata = {{"draft_tokens", absl::StrFormat("%d", draft_tokens())}}});
+}
+
 absl::Status SessionOnEngine::CanAppend(int32_t tokens) const {
+  EBB_TRY(CheckSettled());
   if (tokens < 1 || tokens > block_size_max_) {
     return RefuseField("BLOCK_TOO_LARGE", "block_size",
                        absl::StrFormat("a step of %d tokens; this session takes 1 to %d", tokens, block_size_max_));
@@ -71,6 +80,34 @@ void SessionOnEngine::Append(std::span<const int32_t> tokens) {
   next_position_ += count;
   block_step_ = count > 1;
   decode_steps_ = block_step_ ? 0 : decode_steps_ + 1;
+}
+
+Draft& SessionOnEngine::SeatDraft(std::span<const int32_t> tokens) {
+  const auto first = static_cast<int32_t>(log_.size());
+  draft_.tokens.assign(tokens.begin(), tokens.end());
+  for (SlotMap& map : cache_.maps()) {
+    map.Place(first, next_position_, draft_tokens());
+    draft_.slots.insert(draft_.slots.end(), map.placed_slots().begin(), map.placed_slots().end());
+  }
+  return draft_;
+}
+
+void SessionOnEngine::UnseatDraft() {
+  // Placed from the lowest free slot on: in ascending order.
+  for (SlotMap& map : cache_.maps()) map.Free(map.placed_slots());
+}
+
+void SessionOnEngine::Keep(const Draft& draft, int32_t token, Ops& ops) {
+  Append({&draft.tokens[token], 1});
+  // The lowest free slot: never one that a later token of the draft lies in.
+  for (int32_t lane = 0; lane < cache_.shape().lanes(); ++lane) {
+    const int32_t layer = lane / cache_.shape().kv_heads, head = lane % cache_.shape().kv_heads;
+    const SlotMove move = {.from = draft.slot(cache_.map_index(layer, head), token),
+                           .to = cache_.map(layer, head).placed_slots().front()};
+    if (move.from != move.to) ops.Move(cache_.storage(layer, head), {&move, 1});
+  }
+  const std::span<const float> queries = draft.queries_of(token);
+  last_queries_.assign(queries.begin(), queries.end());
 }
 
 int32_t SessionOnEngine::TokensDue(int32_t map) const {

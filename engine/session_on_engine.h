@@ -14,6 +14,20 @@
 
 namespace ebb {
 
+// Tokens that were run and wait for a verdict. Their K and V lie in slots that are free: nobody sees them there, and
+// nobody takes these slots before the verdict, so to reject a draft is to forget it.
+struct Draft {
+  std::vector<int32_t> tokens = {};
+  std::vector<int32_t> slots = {};  // [maps, tokens] where their K and V lie
+  std::vector<float> queries = {};  // [tokens, lanes, query heads, head_dim], unrotated
+
+  int32_t slot(size_t map, size_t token) const { return slots[map * tokens.size() + token]; }
+  std::span<const float> queries_of(size_t token) const {
+    const size_t floats = queries.size() / tokens.size();
+    return std::span<const float>(queries).subspan(token * floats, floats);
+  }
+};
+
 class SessionOnEngine final : public Session {
  public:
   // `length_limit`: most live tokens while the policy does not evict.
@@ -27,6 +41,7 @@ class SessionOnEngine final : public Session {
   int64_t evicted() const override { return evicted_; }
   int32_t position_max() const override;
   int32_t room() const override;
+  int32_t draft_tokens() const override { return static_cast<int32_t>(draft_.tokens.size()); }
   absl::Status CanAppend(int32_t tokens) const override;
 
   SessionCache& cache() { return cache_; }
@@ -34,6 +49,16 @@ class SessionOnEngine final : public Session {
 
   // Appends to the log and seats the tokens in every lane. REQUIRES: CanAppend.
   void Append(std::span<const int32_t> tokens);
+
+  // Seats a draft behind the log for one step, and frees its slots again. REQUIRES: CanAppend.
+  Draft& SeatDraft(std::span<const int32_t> tokens);
+  void UnseatDraft();
+  // The draft that waits, which then no longer does.
+  Draft TakeDraft() { return std::exchange(draft_, {}); }
+  // Appends one of its tokens, with K, V and queries. REQUIRES: those before it were appended, and nothing else.
+  void Keep(const Draft& draft, int32_t token, Ops& ops);
+  // OK, or FAILED_PRECONDITION DRAFT_PENDING.
+  absl::Status CheckSettled() const;
 
   // The first prompt has ended: a budget_ratio becomes a budget, or waits on where the one it gives is too small or
   // more than was reserved.
@@ -54,6 +79,9 @@ class SessionOnEngine final : public Session {
   void SetPolicy(const ValidSpec& policy, int32_t length_limit);
 
   int32_t block_size_max() const { return block_size_max_; }
+  int32_t steps_since_policy() const {
+    return decode_steps_;
+  }  // decode steps since the policy was put in force or a block came
   bool prompt_ended() const { return prompt_ended_; }
 
   // The newest token's queries, unrotated: [lanes, query heads, head_dim]. With them anyone can ask at any time what
@@ -82,6 +110,7 @@ class SessionOnEngine final : public Session {
   int32_t decode_steps_ = 0;  // since the policy last ran; a prefill block of more than one token always runs it
   bool block_step_ = false;
   std::vector<float> last_queries_ = {};
+  Draft draft_ = {};
 };
 
 }  // namespace ebb

@@ -104,43 +104,76 @@ void Transformer::Attention(int32_t layer, std::span<const Sequence> sequences, 
   for (size_t i = 0; i < sequences.size(); ++i) {
     const Sequence& s = sequences[i];
     for (int32_t head = 0; head < config_.kv_heads; ++head) {
-      SlotMap& map = s.cache->map(layer, head);
-      LaneStorage lane = s.cache->storage(layer, head);
-      if (angles_at_[i] >= 0) lane.angles = angles_.data() + angles_at_[i];
+      const SlotMap& map = s.cache->map(layer, head);
       const auto tokens = static_cast<int32_t>(s.tokens.size());
-      store_.push_back({.lane = lane,
+      store_.push_back({.lane = s.cache->storage(layer, head),
                         .k = k.data() + row * kv_dim + head * d,
                         .v = v.data() + row * kv_dim + head * d,
                         .stride = kv_dim,
                         .tokens = tokens,
                         .slots = map.placed_slots().data()});
       const int64_t at = row * q_dim + head * config_.group() * d;
-      attend_.push_back({.lane = lane,
-                         .q = q.data() + at,
-                         .out = attended.data() + at,
-                         .stride = q_dim,
-                         .tokens = tokens,
-                         .q_position = map.placed_positions().data()});
-      if (s.last_queries != nullptr) {
-        const int64_t floats = config_.group() * d;
-        s.last_queries->resize(config_.layers * config_.kv_heads * floats);
-        std::copy_n(q.data() + at + (tokens - 1) * q_dim, floats,
-                    s.last_queries->begin() + (int64_t{layer} * config_.kv_heads + head) * floats);
-      }
-      const Needs needs = s.policy->evicts ? s.policy->needs() : Needs();
-      if (!needs.observes()) continue;
-      watched_.push_back({.task = attend_.size() - 1, .sequence = &s, .layer = layer, .head = head, .needs = needs});
-      if (!needs.memory) continue;
-      for (LaneReader& reader : readers_) reader.Reserve(map.capacity(), config_.head_dim);
+      WriteQueries(s, layer, head, q.data() + at, q_dim);
+      QueueLane(i, s, layer, head, q.data() + at, attended.data() + at, q_dim);
     }
     row += static_cast<int64_t>(s.tokens.size());
   }
   WatchWhatScorersNeed();
   ops_.Store(rope_, store_);
   ops_.Attend(rope_, config_.group(), attend_);
+  TellScorers();
+  ops_.Linear(*w.o, attended, rows, Ops::Into::kAdd, x);
+}
+
+void Transformer::QueueLane(size_t i, const Sequence& s, int32_t layer, int32_t head, const float* q, float* out,
+                            int64_t stride) {
+  const SlotMap& map = s.cache->map(layer, head);
+  LaneStorage lane = s.cache->storage(layer, head);
+  if (angles_at_[i] >= 0) lane.angles = angles_.data() + angles_at_[i];
+  attend_.push_back({.lane = lane,
+                     .q = q,
+                     .out = out,
+                     .stride = stride,
+                     .tokens = static_cast<int32_t>(s.tokens.size()),
+                     .q_position = map.placed_positions().data()});
+  const Needs needs = s.observed && s.policy->evicts ? s.policy->needs() : Needs();
+  if (!needs.observes()) return;
+  watched_.push_back({.task = attend_.size() - 1, .sequence = &s, .layer = layer, .head = head, .needs = needs});
+  if (!needs.memory) return;
+  for (LaneReader& reader : readers_) reader.Reserve(map.capacity(), config_.head_dim);
+}
+
+void Transformer::WriteQueries(const Sequence& s, int32_t layer, int32_t head, const float* q, int64_t stride) const {
+  if (s.queries == nullptr) return;
+  const int64_t floats = config_.group() * config_.head_dim, lanes = config_.layers * config_.kv_heads;
+  const auto tokens = static_cast<int64_t>(s.tokens.size());
+  s.queries->resize((tokens - s.queries_from) * lanes * floats);
+  float* to = s.queries->data() + (int64_t{layer} * config_.kv_heads + head) * floats;
+  for (int64_t t = s.queries_from; t < tokens; ++t, to += lanes * floats) std::copy_n(q + t * stride, floats, to);
+}
+
+void Transformer::TellScorers() {
   ops_.host_threads().For(static_cast<int64_t>(watched_.size()),
                           [&](int64_t item, int32_t thread) { Tell(watched_[item], readers_[thread]); });
-  ops_.Linear(*w.o, attended, rows, Ops::Into::kAdd, x);
+}
+
+void Transformer::Observe(const Sequence& s, std::span<const float> queries) {
+  EBB_CHECK(s.tokens.size() == 1);
+  if (!s.policy->evicts || !s.policy->needs().observes()) return;
+  PrepareAngles({&s, 1});
+  const int64_t floats = config_.group() * config_.head_dim;
+  float* const out = Rows(attended_, 1, config_.heads * config_.head_dim).data();
+  for (int32_t layer = 0; layer < config_.layers; ++layer) {
+    attend_.clear();
+    watched_.clear();
+    for (int32_t head = 0; head < config_.kv_heads; ++head) {
+      const float* const q = queries.data() + (int64_t{layer} * config_.kv_heads + head) * floats;
+      QueueLane(0, s, layer, head, q, out + head * floats, floats);
+    }
+    WatchWhatScorersNeed();
+    ops_.Attend(rope_, config_.group(), attend_);
+    TellScorers();
+  }
 }
 
 void Transformer::WatchWhatScorersNeed() {

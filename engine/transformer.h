@@ -32,9 +32,11 @@ struct Sequence {
   SessionCache* cache = nullptr;
   const ValidSpec* policy = nullptr;
   std::span<const int32_t> tokens = {};
-  int32_t log_tokens = 0;                      // length of the session's log, these included
-  int32_t logits_from = 0;                     // logits are wanted of tokens[logits_from ..]; tokens.size(): of none
-  std::vector<float>* last_queries = nullptr;  // written: [lanes, query heads, head_dim] of the last token, unrotated
+  int32_t log_tokens = 0;                 // length of the session's log, these included
+  int32_t logits_from = 0;                // logits are wanted of tokens[logits_from ..]; tokens.size(): of none
+  int32_t queries_from = 0;               // queries are wanted of tokens[queries_from ..]
+  std::vector<float>* queries = nullptr;  // written: [those tokens, lanes, query heads, head_dim], unrotated
+  bool observed = true;                   // the scorer is told of them
 };
 
 class Transformer {
@@ -45,6 +47,10 @@ class Transformer {
   // Computes K, V, scorer states and logits of one step. The logits of all rows wanted lie one after another in the
   // order of `sequences`: [rows wanted, vocab], valid until the next call.
   std::span<const float> Forward(std::span<const Sequence> sequences);
+
+  // Tells a sequence's scorer of its one token, whose K and V are in their slots and whose queries a step wrote: the
+  // bits that it would have been told had the token been a step of its own.
+  void Observe(const Sequence& sequence, std::span<const float> queries);
 
   int64_t weight_bytes() const { return weight_bytes_; }
 
@@ -71,6 +77,11 @@ class Transformer {
 
   std::unique_ptr<PackedMatrix> Pack(const TensorView& tensor);
   void PrepareAngles(std::span<const Sequence> sequences);
+  // Queues the attention of a lane of sequences[i], with `q` and `out` laid out as AttendTask says.
+  void QueueLane(size_t i, const Sequence& sequence, int32_t layer, int32_t head, const float* q, float* out,
+                 int64_t stride);
+  void WriteQueries(const Sequence& sequence, int32_t layer, int32_t head, const float* q, int64_t stride) const;
+  void TellScorers();
   void Attention(int32_t layer, std::span<const Sequence> sequences, int32_t rows);
   void FeedForward(int32_t layer, int32_t rows);
   std::span<const float> Head(std::span<const Sequence> sequences);
