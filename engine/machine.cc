@@ -112,9 +112,8 @@ int64_t UsableMemory(const std::string& root) {
 }
 
 int32_t UsableThreads(const std::string& root) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int32_t allowed = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  cpu_set_t sets[16] = {};  // for 16,384 cores: the call fails where the kernel has room for more than the caller
+  int32_t allowed = sched_getaffinity(0, sizeof(sets), sets) == 0 ? CPU_COUNT_S(sizeof(sets), sets) : 1;
   const auto obey = [&](std::optional<int64_t> quota, std::optional<int64_t> period) {
     if (!quota || !period || *quota <= 0 || *period <= 0) return;
     allowed = static_cast<int32_t>(std::min<int64_t>(allowed, (*quota + *period - 1) / *period));

@@ -1,8 +1,10 @@
 // A fixed pool of compute threads, the only place in the engine where threads meet.
 //
 // Work is a number of items split by index; which thread runs which item is left open, so an item's result must not
-// depend on it: every item writes memory of its own. Threads spin briefly between two calls and then sleep, so that an
-// idle server costs nothing and a shared core is given back.
+// depend on it: every item writes memory of its own. Each thread begins with a range of neighbouring items, the same
+// for the same number of items, so that what it wrote or touched first lies near it; then it takes what others have not
+// begun, so that a thread whose core is taken away delays no more than the item it holds. Threads spin briefly between
+// two calls and then sleep, so that an idle server costs nothing and a shared core is given back.
 
 #ifndef EBB_ENGINE_PARALLEL_H_
 #define EBB_ENGINE_PARALLEL_H_

@@ -1,6 +1,7 @@
 #include "engine/machine.h"
 
 #include <gmock/gmock.h>
+#include <sched.h>
 #include <stdlib.h>
 
 #include <filesystem>
@@ -64,6 +65,20 @@ TEST_F(MachineTest, AQuotaBoundsThreadsAndNoneDoesNot) {
   EXPECT_EQ(UsableThreads(root_), unbounded);
   Write("/sys/fs/cgroup/pod/cpu.max", "20000 100000\n");
   EXPECT_EQ(UsableThreads(root_), 1);
+}
+
+TEST_F(MachineTest, AnAffinityMaskOfOneCoreIsOneThread) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  EXPECT_EQ(UsableThreads(root_), CPU_COUNT(&before));
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  int core = 0;
+  while (!CPU_ISSET(core, &before)) ++core;
+  CPU_SET(core, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);  // of this thread alone
+  EXPECT_EQ(UsableThreads(root_), 1);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
 TEST_F(MachineTest, WhatCannotBeReadIsNothing) { EXPECT_EQ(UsableMemory(root_ + "/none"), 0); }

@@ -63,6 +63,50 @@ TEST(Parallel, SeesWhatTheCallBeforeWrote) {
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(values[i], expected[i]) << i;
 }
 
+// Whichever item is held, by whichever thread, the others get done: they are claimed from whoever has not begun them.
+TEST(Parallel, OthersDoWhatAHeldThreadHasNotBegun) {
+  constexpr int64_t kItems = 12;
+  for (const int32_t threads : {2, 3, 5}) {
+    Parallel parallel(threads);
+    for (int64_t held = 0; held < kItems; ++held) {
+      std::atomic<int64_t> left = kItems - 1;
+      parallel.For(kItems, [&](int64_t item, int32_t /*thread*/) {
+        if (item != held) {
+          --left;
+        } else {
+          while (left > 0) {  // ends: every other item does
+          }
+        }
+      });
+      EXPECT_EQ(left, 0) << held << " of " << threads << " threads";
+    }
+  }
+}
+
+// Long enough for threads to lose patience; what is expected does not depend on it.
+void Idle() {
+  std::atomic<int> turns = 0;
+  while (++turns < 200000) {
+  }
+}
+
+TEST(Parallel, WakesWhoSleepsBetweenCallsAndACallerThatSleepsInOne) {
+  Parallel parallel(4);
+  for (int round = 0; round < 20; ++round) {
+    Idle();
+    std::atomic<int> here = 0;
+    std::atomic<int> runs = 0;
+    parallel.For(4, [&](int64_t /*item*/, int32_t thread) {
+      ++here;
+      while (here < 4) {  // ends: each thread comes with an item of its own
+      }
+      if (thread == 1) Idle();
+      ++runs;
+    });
+    EXPECT_EQ(runs, 4);
+  }
+}
+
 TEST(Parallel, EndsWhetherOrNotItWorked) {
   for (int round = 0; round < 100; ++round) {
     Parallel parallel(4);
