@@ -258,11 +258,11 @@ absl::Duration Dispatcher::idle_time() const {
 
 // Carrying out an effect may deliver the next event; its effects then wait for their turn.
 void Dispatcher::Deliver(const Event& event) {
-  std::vector<Effect> effects;
-  scheduler_.On(event, clock_.Now(), effects);
+  decided_.clear();
+  scheduler_.On(event, clock_.Now(), decided_);
   const SchedulerLoad load = scheduler_.load();  // after every event, so that it falls to zero when the last call ends
   metrics_.worker().requests_running.Set(static_cast<double>(load.requests - load.requests_waiting));
-  effects_.insert(effects_.end(), effects.begin(), effects.end());
+  effects_.insert(effects_.end(), decided_.begin(), decided_.end());
   if (carrying_out_) return;
   carrying_out_ = true;
   const Overloaded carry_out = {
@@ -289,11 +289,12 @@ void Dispatcher::Deliver(const Event& event) {
         CountLoad();
       },
   };
-  while (!effects_.empty()) {
-    const Effect effect = std::move(effects_.front());
-    effects_.pop_front();
+  while (carried_out_ < effects_.size()) {
+    const Effect effect = effects_[carried_out_++];
     std::visit(carry_out, effect);
   }
+  effects_.clear();
+  carried_out_ = 0;
   carrying_out_ = false;
 }
 

@@ -8,8 +8,8 @@
 #ifndef EBB_SERVER_DISPATCHER_H_
 #define EBB_SERVER_DISPATCHER_H_
 
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -234,7 +234,9 @@ class Dispatcher {
   std::map<CallId, Call> calls_;
   SessionId sessions_made_ = 0;
 
-  std::deque<Effect> effects_;           // decided and not yet carried out
+  std::vector<Effect> decided_;  // by the event at hand
+  std::vector<Effect> effects_;  // decided, of which the first carried_out_ are carried out
+  size_t carried_out_ = 0;
   bool carrying_out_ = false;            // effects_ is being emptied further up
   std::optional<Reject> rejected_ = {};  // the last answer to an arrival, if it was a refusal
   std::optional<ebb::RunStep> planned_ = {};

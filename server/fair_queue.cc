@@ -28,7 +28,9 @@ void FairQueue::Push(const Entry& entry) {
   EBB_CHECK(entry.priority <= kPriorityMax);
   auto tenant = tenants_.find(entry.tenant);
   if (tenant == tenants_.end()) {
-    ring_.push_back({.id = entry.tenant});
+    if (left_.empty()) left_.emplace_back();
+    left_.front().id = entry.tenant;
+    ring_.splice(ring_.end(), left_, left_.begin());
     tenant = tenants_.emplace(entry.tenant, std::prev(ring_.end())).first;
   }
   const Place place{.rank = entry.age - int64_t{options_.priority_places} * entry.priority, .id = entry.id};
@@ -44,13 +46,15 @@ bool FairQueue::Erase(uint64_t id) {
   return true;
 }
 
-void FairQueue::Remove(std::map<uint64_t, Position>::iterator position) {
+void FairQueue::Remove(ReusingMap<uint64_t, Position>::iterator position) {
   const Ring::iterator tenant = position->second.tenant;
-  tenant->entries.erase(position->second.place);
+  tenant->entries.erase(tenant->entries.find(position->second.place));
   places_.erase(position);
   if (tenant->entries.empty()) {
-    tenants_.erase(tenant->id);
-    ring_.erase(tenant);
+    tenants_.erase(tenants_.find(tenant->id));
+    tenant->deficit = 0;
+    tenant->visited = false;
+    left_.splice(left_.begin(), ring_, tenant);
   }
 }
 

@@ -21,6 +21,8 @@
 #include <map>
 #include <optional>
 
+#include "server/reusing_map.h"
+
 namespace ebb {
 
 using TenantId = uint32_t;
@@ -68,9 +70,9 @@ class FairQueue {
   };
   struct Tenant {
     TenantId id = 0;
-    std::map<Place, Entry> entries = {};  // never empty: a tenant without entries leaves the ring and its deficit
-    int64_t deficit = 0;                  // tokens it may still take
-    bool visited = false;                 // its visit has begun: the quantum is in the deficit
+    ReusingMap<Place, Entry> entries = {};  // never empty: a tenant without entries leaves the ring and its deficit
+    int64_t deficit = 0;                    // tokens it may still take
+    bool visited = false;                   // its visit has begun: the quantum is in the deficit
   };
   using Ring = std::list<Tenant>;
 
@@ -80,13 +82,14 @@ class FairQueue {
   };
 
   int32_t weight(TenantId tenant) const;
-  void Remove(std::map<uint64_t, Position>::iterator position);
+  void Remove(ReusingMap<uint64_t, Position>::iterator position);
 
   const Options options_;
   std::map<TenantId, int32_t> weights_;  // those that were set
   Ring ring_;                            // the front is being visited
-  std::map<TenantId, Ring::iterator> tenants_;
-  std::map<uint64_t, Position> places_;  // by entry id
+  Ring left_;                            // tenants that left the ring, for those that come
+  ReusingMap<TenantId, Ring::iterator> tenants_;
+  ReusingMap<uint64_t, Position> places_;  // by entry id
 };
 
 }  // namespace ebb

@@ -32,6 +32,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -138,7 +139,7 @@ struct RunStep {
     StepPhase phase = StepPhase::kDecode;
     int32_t tokens = 0;  // kDecode: 1; kPrefill: the next block of the prompt
   };
-  std::vector<Row> rows = {};  // never empty
+  std::span<const Row> rows = {};  // never empty; valid until StepDone
 };
 enum class EndCause {
   kDone,  // all tokens ran, or StepDone said finished; wins over a cause that came during the same step

@@ -207,7 +207,7 @@ void World::Check(const RunStep& step) {
     (row.phase == StepPhase::kPrefill ? request.prompt_left : request.decode_left) -= row.tokens;
     tokens_run_[{request.tenant, row.phase}] += row.tokens;
   }
-  in_flight_ = step.rows;
+  in_flight_.assign(step.rows.begin(), step.rows.end());
   ++steps_;
   ++tally_.steps;
 }
