@@ -48,6 +48,16 @@ TEST(SlotMap, CompactedPositionsAreRanksByAge) {
   EXPECT_THAT(map.placed_positions(), ElementsAre(4, 5));
 }
 
+// StreamingLLM's own example: tokens 0 1 2 3 6 7 8 are there when token 9 comes, and the positions are 0 to 7.
+TEST(SlotMap, CompactedPositionsAreThoseOfTheWorkedExample) {
+  SlotMap map(9, 9, {}, Positions::kCompacted);
+  map.Place(0, 0, 9);
+  map.Free(std::vector<int32_t>{4, 5});
+  map.Place(9, 9, 1);
+  EXPECT_THAT(map.token(), ElementsAre(0, 1, 2, 3, 9, -1, 6, 7, 8));
+  EXPECT_THAT(FirstPositions(map, 9), ElementsAre(0, 1, 2, 3, 7, -1, 4, 5, 6));
+}
+
 TEST(SlotMap, OriginalPositionsMoveOnlyWhenShifted) {
   SlotMap map(4, 4, {}, Positions::kOriginal);
   map.Place(0, 10, 4);
