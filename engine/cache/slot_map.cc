@@ -11,14 +11,16 @@ namespace {
 
 constexpr int32_t kFree = -1;
 
+size_t WholeTiles(int32_t slots) { return static_cast<size_t>((slots + kTileSlots - 1) / kTileSlots * kTileSlots); }
+
 }  // namespace
 
 SlotMap::SlotMap(int32_t capacity, int32_t block_max, const StateShape& state, Positions positions)
     : capacity_(capacity),
       block_max_(block_max),
       positions_(positions),
-      token_(capacity, kFree),
-      position_((capacity + 15) / 16 * 16, kFree),
+      token_(WholeTiles(capacity), kFree),
+      position_(positions == Positions::kCompacted ? WholeTiles(capacity) : 0, kFree),
       placed_slots_(block_max),
       placed_positions_(block_max),
       freed_below_(positions == Positions::kCompacted ? capacity : 0, 0) {
@@ -56,8 +58,8 @@ void SlotMap::Resize(int32_t capacity, int32_t block_max) {
   slot_state_ = std::move(state);
   capacity_ = capacity;
   block_max_ = block_max;
-  token_.resize(capacity, kFree);
-  position_.resize((capacity + 15) / 16 * 16, kFree);
+  token_.resize(WholeTiles(capacity), kFree);
+  if (!position_.empty()) position_.resize(WholeTiles(capacity), kFree);
   placed_ = 0;
   placed_slots_.assign(block_max, 0);
   placed_positions_.assign(block_max, 0);
@@ -67,15 +69,16 @@ void SlotMap::Resize(int32_t capacity, int32_t block_max) {
 void SlotMap::SetPositions(Positions positions) {
   if (positions == positions_) return;
   positions_ = positions;
-  freed_below_.assign(positions == Positions::kCompacted ? capacity_ : 0, 0);
+  freed_below_ = std::vector<int32_t>(positions == Positions::kCompacted ? capacity_ : 0, 0);
+  position_ = std::vector<int32_t>();
+  if (positions == Positions::kOriginal) return;
+  position_.assign(WholeTiles(capacity_), kFree);
   std::vector<int32_t> live;
   for (int32_t slot = 0; slot < end_; ++slot) {
     if (token_[slot] != kFree) live.push_back(slot);
   }
   std::ranges::sort(live, {}, [this](int32_t slot) { return token_[slot]; });
-  for (int32_t rank = 0; rank < live_; ++rank) {
-    position_[live[rank]] = positions == Positions::kCompacted ? rank : token_[live[rank]];
-  }
+  for (int32_t rank = 0; rank < live_; ++rank) position_[live[rank]] = rank;
 }
 
 void SlotMap::Compact(std::vector<SlotMove>& moves) {
@@ -85,7 +88,7 @@ void SlotMap::Compact(std::vector<SlotMove>& moves) {
     while (token_[to] != kFree) ++to;  // below live_: as many are free there as are taken past it
     moves.push_back({.from = from, .to = to});
     token_[to] = std::exchange(token_[from], kFree);
-    position_[to] = std::exchange(position_[from], kFree);
+    if (!position_.empty()) position_[to] = std::exchange(position_[from], kFree);
     for (int32_t track = 0; track < state_shape_.tracks; ++track) {
       std::copy_n(slot_state_.begin() + SlotStateAt(track, from), state_shape_.slot_floats,
                   slot_state_.begin() + SlotStateAt(track, to));
@@ -107,11 +110,12 @@ void SlotMap::Place(int32_t first_token, int32_t first_position, int32_t count) 
   EBB_CHECK(count <= block_max_);
   EBB_CHECK(count <= capacity_ - live_);
   placed_ = static_cast<size_t>(count);
+  if (position_.empty() && first_position != first_token) TellPositionsFromTokens();
   for (int32_t i = 0; i < count; ++i) {
     const int32_t slot = TakeLowestFree();
     const int32_t position = positions_ == Positions::kCompacted ? live_ : first_position + i;
     token_[slot] = first_token + i;
-    position_[slot] = position;
+    if (!position_.empty()) position_[slot] = position;
     for (int32_t track = 0; track < state_shape_.tracks; ++track) {
       std::fill_n(slot_state_.begin() + SlotStateAt(track, slot), state_shape_.slot_floats, 0.0F);
     }
@@ -131,7 +135,7 @@ void SlotMap::Free(std::span<const int32_t> slots) {
     EBB_CHECK(token_[slot] != kFree);
     if (compacted) ++freed_below_[position_[slot]];
     token_[slot] = kFree;
-    position_[slot] = kFree;
+    if (!position_.empty()) position_[slot] = kFree;
     lowest_free_ = std::min(lowest_free_, slot);
   }
   if (compacted) {  // a token's new rank is its old one less the freed ranks below it
@@ -144,21 +148,30 @@ void SlotMap::Free(std::span<const int32_t> slots) {
   while (end_ > 0 && token_[end_ - 1] == kFree) --end_;
 }
 
+void SlotMap::TellPositionsFromTokens() {
+  EBB_CHECK(positions_ == Positions::kOriginal);
+  position_ = token_;
+}
+
 void SlotMap::Shift(int32_t from, int32_t delta) {
   EBB_CHECK(positions_ == Positions::kOriginal);
+  if (position_.empty()) TellPositionsFromTokens();
   for (int32_t slot = 0; slot < end_; ++slot) {
     if (position_[slot] >= from) position_[slot] += delta;
   }
 }
 
 void SlotMap::CheckInvariants() const {
+  EBB_CHECK(position_.empty() ? positions_ == Positions::kOriginal : position_.size() == token_.size());
   std::vector<std::pair<int32_t, int32_t>> live;  // token, position
-  for (int32_t slot = 0; slot < static_cast<int32_t>(position_.size()); ++slot) {
-    const bool used = slot < capacity_ && token_[slot] != kFree;
-    EBB_CHECK(used == (position_[slot] != kFree));
+  const std::vector<int32_t>& positions = position_.empty() ? token_ : position_;
+  for (int32_t slot = 0; slot < static_cast<int32_t>(token_.size()); ++slot) {
+    const bool used = token_[slot] != kFree;
+    EBB_CHECK(used == (positions[slot] != kFree));
     EBB_CHECK(!used || slot < end_);
+    EBB_CHECK(!used || slot < capacity_);
     EBB_CHECK(used || slot >= std::min(lowest_free_, capacity_));
-    if (used) live.emplace_back(token_[slot], position_[slot]);
+    if (used) live.emplace_back(token_[slot], positions[slot]);
   }
   EBB_CHECK(static_cast<int32_t>(live.size()) == live_);
   std::sort(live.begin(), live.end());

@@ -6,7 +6,7 @@
 //
 // Invariants: live tokens are distinct; a free slot has token and position -1; with compacted positions, the live
 // positions are 0 .. live - 1 in order of token; no slot at or past end() is live. Memory is reserved at construction:
-// no call allocates.
+// no call allocates, but the one that first tells original positions from the tokens' indices (Shift).
 
 #ifndef EBB_ENGINE_CACHE_SLOT_MAP_H_
 #define EBB_ENGINE_CACHE_SLOT_MAP_H_
@@ -59,7 +59,9 @@ class SlotMap {
   // [end], by slot.
   std::span<const int32_t> token() const { return {token_.data(), static_cast<size_t>(end_)}; }
   // [end rounded up to 16], by slot; -1 past the end.
-  std::span<const int32_t> position() const { return {position_.data(), static_cast<size_t>((end_ + 15) / 16 * 16)}; }
+  std::span<const int32_t> position() const {
+    return {(position_.empty() ? token_ : position_).data(), static_cast<size_t>((end_ + 15) / 16 * 16)};
+  }
   const StateShape& state_shape() const { return state_shape_; }
   // Of one track: [end * slot_floats] and [lane_floats].
   MutableScorerState state(int32_t track) {
@@ -102,6 +104,7 @@ class SlotMap {
 
  private:
   int32_t TakeLowestFree();
+  void TellPositionsFromTokens();
 
   int64_t SlotStateAt(int32_t track, int32_t slot) const {
     return (int64_t{track} * capacity_ + slot) * state_shape_.slot_floats;
@@ -113,9 +116,9 @@ class SlotMap {
   Positions positions_ = Positions::kOriginal;
   int32_t live_ = 0;
   int32_t end_ = 0;
-  int32_t lowest_free_ = 0;  // no slot below it is free
-  std::vector<int32_t> token_ = {};
-  std::vector<int32_t> position_ = {};          // rounded up to whole tiles
+  int32_t lowest_free_ = 0;                     // no slot below it is free
+  std::vector<int32_t> token_ = {};             // rounded up to whole tiles
+  std::vector<int32_t> position_ = {};          // alike; empty where original positions are the tokens' indices
   std::vector<float> slot_state_ = {};          // [tracks, capacity, slot_floats]
   std::vector<float> lane_state_ = {};          // [tracks, lane_floats]
   size_t placed_ = 0;                           // tokens of the last Place

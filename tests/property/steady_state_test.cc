@@ -1,7 +1,8 @@
-// A server at work allocates nothing: counts every operator new of steps in steady state. A program of its own, since
-// it replaces the operators for all of it.
+// A server at work allocates nothing, and a session keeps little beside K and V: counts every operator new. A program
+// of its own, since it replaces the operators for all of it.
 
 #include <gmock/gmock.h>
+#include <malloc.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -14,16 +15,22 @@
 namespace {
 
 std::atomic<int64_t> allocations = 0;
+std::atomic<int64_t> bytes_held = 0;
 
 void* Allocate(std::size_t bytes, std::size_t alignment) {
   ++allocations;
   const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  if (void* const memory = std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded)) return memory;
-  std::abort();
+  void* const memory = std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
+  if (memory == nullptr) std::abort();
+  bytes_held += static_cast<int64_t>(malloc_usable_size(memory));
+  return memory;
 }
 
 // Not inlined: where g++ 12 inlines it but not operator new, it takes the two for a mismatch.
-[[gnu::noinline]] void Release(void* memory) { std::free(memory); }
+[[gnu::noinline]] void Release(void* memory) {
+  if (memory != nullptr) bytes_held -= static_cast<int64_t>(malloc_usable_size(memory));
+  std::free(memory);
+}
 
 }  // namespace
 
@@ -79,6 +86,56 @@ TEST(SteadyState, DecodingPastTheBudgetAllocatesNothing) {
     for (int step = 0; step < 75; ++step) engine->Run(rows);
     EXPECT_EQ(allocations - before, 0);
     EXPECT_GT(sessions[0]->evicted(), 0);
+  }
+}
+
+// What a session holds for a slot of a lane more, in bytes, under a policy of this budget and of twice as many slots.
+struct SlotBytes {
+  double kept = 0;    // beside K and V
+  double cached = 0;  // K and V
+};
+SlotBytes SlotBytesUnder(Engine& engine, PolicySpec spec) {
+  constexpr int32_t kSlots = 1024;
+  const auto open = [&](int32_t budget) {
+    spec.budget = budget;
+    const int64_t held = bytes_held;
+    const int64_t pages = engine.memory().pages_reserved;
+    const auto session = OpenTestSession(engine, spec);
+    return SlotBytes{
+        .kept = static_cast<double>(bytes_held - held),
+        .cached = static_cast<double>((engine.memory().pages_reserved - pages) * engine.memory().page_bytes)};
+  };
+  open(2 * kSlots);  // what the engine keeps for its threads grows with the largest session
+  const SlotBytes one = open(kSlots);
+  const SlotBytes two = open(2 * kSlots);
+  const double slots = double{kSlots} * engine.config().layers * engine.config().kv_heads;
+  return {.kept = (two.kept - one.kept) / slots, .cached = (two.cached - one.cached) / slots};
+}
+
+// With heads of 128 in BF16: a token's index and what the scorer says it remembers, beside them the log that all lanes
+// share and the list of pages. Positions and one score together are 2 % of K and V at most; compacted positions have a
+// number of their own and one to count them with, and are above that.
+TEST(SessionBytes, AreATokensIndexAndWhatThePolicyRemembers) {
+  const TinyModelFile file({.layers = 8, .dim = 32, .heads = 8, .kv_heads = 4, .head_dim = 128});
+  const auto engine = OpenTestEngine(file.path());
+  for (const ScorerRow& row : ScorerRegistry()) {
+    if (!row.evicts || row.make == nullptr) continue;
+    SCOPED_TRACE(row.name);
+    PolicySpec spec = {.scorer = std::string(row.name), .schedule = Schedule::kEveryStep};
+    const ValidSpec policy = TestPolicy(spec);
+    const int32_t tracks = policy.heads_apart() ? 2 : 1;
+    const double remembered = 4.0 * tracks * policy.scorer->needs().state_floats;
+    for (const bool compacted : {false, true}) {
+      spec.positions = compacted ? Positions::kCompacted : Positions::kOriginal;
+      const SlotBytes bytes = SlotBytesUnder(*engine, spec);
+      EXPECT_EQ(bytes.cached, 512);
+      const double expected = row.lockstep ? 0 : remembered + (compacted ? 12 : 4);
+      EXPECT_GE(bytes.kept, expected);
+      EXPECT_LE(bytes.kept, expected + 1);
+      if (!compacted && remembered <= 4) {
+        EXPECT_LE(bytes.kept, 0.02 * bytes.cached);
+      }
+    }
   }
 }
 
