@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "engine/ops/cpu/ops_cpu.h"
@@ -77,7 +78,7 @@ std::vector<float> ToHalves(const std::vector<float>& rows, int32_t head_dim, in
   return out;
 }
 
-// The two kinds of pairs are one permutation of q's and k's components apart, bit for bit.
+// ROPE-1: the two kinds of pairs are one permutation of q's and k's components apart, bit for bit.
 TEST(RotationLaws, NeighboursAreHalvesPermuted) {
   const auto ops = MakeOps();
   HashRandom random(1);
@@ -95,7 +96,7 @@ TEST(RotationLaws, NeighboursAreHalvesPermuted) {
   }
 }
 
-// Scores depend on differences of positions only. The angle of each component errs by 1.2e-7 twice, a logit of
+// ROPE-2: scores depend on differences of positions only. The angle of each component errs by 1.2e-7 twice, a logit of
 // these sizes by less than 5e-5.
 TEST(RotationLaws, ScoresDependOnDifferencesOfPositions) {
   const auto ops = MakeOps();
@@ -112,7 +113,7 @@ TEST(RotationLaws, ScoresDependOnDifferencesOfPositions) {
   }
 }
 
-// R(a) R(b) = R(a + b), and a rotation keeps lengths.
+// ROPE-2: R(a) R(b) = R(a + b), and a rotation keeps lengths.
 TEST(RotationLaws, AnglesAddUpAndKeepLengths) {
   const auto ops = MakeOps();
   const Rope rope = MakeRope(TestRope(RopePairs::kHalves, 128));
@@ -137,7 +138,7 @@ TEST(RotationLaws, AnglesAddUpAndKeepLengths) {
   }
 }
 
-// The frequencies that Llama-3 scaling gives (base 500000, factor 8, 8192 trained) reach the angles unchanged.
+// ROPE-3: the frequencies that Llama-3 scaling gives (base 500000, factor 8, 8192 trained) reach the angles unchanged.
 TEST(RotationLaws, ScaledFrequenciesTurnAsTheySay) {
   const auto ops = MakeOps();
   ReferenceRope reference = TestRope(RopePairs::kHalves, 128, 500000);
@@ -158,7 +159,52 @@ TEST(RotationLaws, ScaledFrequenciesTurnAsTheySay) {
   }
 }
 
-// Components past rotary_dims are not turned. With everything before them zero, positions make no difference to
+// Of the keys the first and those from `begin` to `end`, `shift` positions further on, as the query.
+OneQuery Part(const OneQuery& whole, size_t begin, size_t end, int32_t shift) {
+  OneQuery part = whole;
+  part.q_position += shift;
+  const auto cut = [&](auto rows, size_t width) {
+    const auto at = [&](size_t row) { return rows.begin() + static_cast<std::ptrdiff_t>(row * width); };
+    std::vector<typename decltype(rows)::value_type> kept(at(0), at(1));
+    kept.insert(kept.end(), at(begin), at(end));
+    return kept;
+  };
+  const auto d = static_cast<size_t>(whole.head_dim);
+  part.positions = cut(whole.positions, 1);
+  part.k = cut(whole.k, d);
+  part.v = cut(whole.v, d);
+  for (size_t i = 1; i < part.positions.size(); ++i) part.positions[i] += shift;
+  return part;
+}
+
+// EQUIP-3: a stream with compacted positions is seen by two queries too, one for the sinks and one for the rest, whose
+// keys stay where they were when those between left. A key of zeros, whose logit is 0 wherever it lies, tells how the
+// two softmaxes join. Logits err by twice 5e-5.
+TEST(RotationLaws, TwoQueriesSeeWhatCompactedPositionsShow) {
+  const auto ops = MakeOps();
+  HashRandom random(5);
+  for (int i = 0; i < 60; ++i) {
+    SCOPED_TRACE(testing::Message() << "draw " << i);
+    OneQuery compacted = RandomQuery(random, random.Uniform(0, 1) == 0 ? RopePairs::kNeighbours : RopePairs::kHalves);
+    const auto n = static_cast<int32_t>(compacted.positions.size());
+    std::iota(compacted.positions.begin(), compacted.positions.end(), 0);
+    compacted.q_position = n - 1;
+    std::fill_n(compacted.k.begin(), compacted.head_dim, 0.0F);
+    const auto sinks = static_cast<size_t>(random.Uniform(1, n));
+    const int32_t gone = random.Uniform(0, 1 << 20);
+    const std::vector<float> whole = compacted.Run(*ops).last_row;
+    const std::vector<float> first = Part(compacted, 1, sinks, 0).Run(*ops).last_row;
+    const std::vector<float> rest = Part(compacted, sinks, static_cast<size_t>(n), gone).Run(*ops).last_row;
+    std::vector<double> weights = {1};  // e^logit
+    for (size_t j = 1; j < first.size(); ++j) weights.push_back(double{first[j]} / first[0]);
+    for (size_t j = 1; j < rest.size(); ++j) weights.push_back(double{rest[j]} / rest[0]);
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    ASSERT_EQ(weights.size(), whole.size());
+    for (size_t j = 0; j < whole.size(); ++j) ASSERT_NEAR(weights[j] / total, whole[j], 1e-4);
+  }
+}
+
+// ROPE-4: components past rotary_dims are not turned. With everything before them zero, positions make no difference to
 // any bit.
 TEST(RotationLaws, PartialRotaryLeavesTheRestUntouched) {
   const auto ops = MakeOps();

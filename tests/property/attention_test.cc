@@ -55,7 +55,7 @@ TestLane Moved(Ops& ops, const AttendCase& c, const std::vector<int32_t>& slots,
   return lane;
 }
 
-// Sums run in slot order, so a permutation changes rounding and nothing else. Rounding it does change: EQUIP states
+// EQUIP-1: sums run in slot order, so a permutation changes rounding and nothing else. Rounding it does change: EQUIP states
 // deviations below 1e-9, which F32 sums cannot keep.
 TEST(AttentionLaws, OutputUnchangedUnderPermutationOfSlots) {
   const auto ops = MakeOps();
@@ -105,7 +105,7 @@ TEST(AttentionLaws, InPlaceEqualsFreshlyCompactedCache) {
   }
 }
 
-// The literal rotate-half cache is another way to get the same numbers.
+// EQUIP-2: the literal rotate-half cache is another way to get the same numbers.
 TEST(AttentionLaws, RkEqualsFused) {
   const auto ops = MakeOps();
   HashRandom random(3);
