@@ -2,13 +2,13 @@
 //
 //   /usr/bin/python3 tests/support/make_models.py --preset perf-0.5b --type q8_0 -o /tmp/perf.gguf
 //   build/release/tests/bench/policy_cost_bench decode /tmp/perf.gguf [batch [policy ...]]
-//   build/release/tests/bench/policy_cost_bench prefill /tmp/perf.gguf [policy ...]
+//   build/release/tests/bench/policy_cost_bench prefill|once /tmp/perf.gguf [policy ...]
 //
-// A policy is `scorer` or `scorer+modifier`. Decode: `batch` sessions of 1024 slots, one token each, one token evicted
-// from each lane at every step. A round runs streaming, then the policy with room to spare (it observes, nobody
+// A policy is a word of ebb-lab's command line. Decode: `batch` sessions of 1024 slots, one token each, one token
+// evicted from each lane at every step. A round runs streaming, then the policy with room to spare (it observes, nobody
 // leaves), then the policy at its budget; ratios are taken within a round, since shared machines vary by the minute.
-// Prefill: 4096 tokens in blocks of 512. Policies that choose once after the prompt are compared with `full`, the
-// others with streaming of the same budget: what attends to the same tokens, and is not observed.
+// Prefill: 4096 tokens in blocks of 512, choosing after each block, or once after all. What chooses once is compared
+// with `full`, what does not with streaming of the same budget: what attends to the same tokens, and is not observed.
 
 #include <algorithm>
 #include <cstdio>
@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_split.h"
 #include "engine/engine.h"
+#include "engine/lab/policy_text.h"
 #include "policies/status.h"
 #include "tests/bench/bandwidth.h"
 
@@ -33,13 +33,11 @@ constexpr int32_t kPrompt = 4096;
 constexpr int32_t kBlock = 512;
 constexpr int kPrefillRounds = 3;
 
-// "tova+caote" as a spec; every step unless `schedule` is left to the scorer.
-absl::StatusOr<ValidSpec> Parse(const Engine& engine, const std::string& text, int32_t budget, bool every_step) {
-  const std::vector<std::string> parts = absl::StrSplit(text, '+');
-  PolicySpec spec = {.scorer = parts[0], .budget = budget};
-  if (every_step && parts[0] != "full") spec.schedule = Schedule::kEveryStep;
-  if (parts.size() > 1) spec.modifier = parts[1] == "caote" ? Modifier::kCaote : Modifier::kFastCaote;
-  return Resolve(spec, LimitsOf(engine.config()));
+absl::StatusOr<ValidSpec> Parse(const Engine& engine, const std::string& text, int32_t budget, Schedule schedule) {
+  EBB_ASSIGN(lab::NamedPolicy policy, lab::ParsePolicy(text));
+  policy.spec.budget = budget;
+  if (policy.spec.scorer != "full") policy.spec.schedule = schedule;
+  return Resolve(policy.spec, LimitsOf(engine.config()));
 }
 
 struct Spread {
@@ -100,19 +98,19 @@ class Sessions {
 };
 
 absl::Status Decode(Engine& engine, int32_t batch, const std::vector<std::string>& policies) {
-  EBB_ASSIGN(const ValidSpec base, Parse(engine, "streaming", kBudget, true));
+  EBB_ASSIGN(const ValidSpec base, Parse(engine, "streaming", kBudget, Schedule::kEveryStep));
   Sessions plain_sessions(engine, batch);
   EBB_TRY(plain_sessions.Open(base));
   plain_sessions.Fill();
   std::printf("%s, %d threads, batch %d, %d slots\n", engine.fingerprint().c_str(), engine.threads(), batch, kBudget);
   std::printf("%-26s %-24s %-24s %s\n", "policy", "step / streaming's", "selection / step", "step, ms");
   for (const std::string& name : policies) {
-    const absl::StatusOr<ValidSpec> policy = Parse(engine, name, kBudget, true);
+    const absl::StatusOr<ValidSpec> policy = Parse(engine, name, kBudget, Schedule::kEveryStep);
     if (!policy.ok()) {
       std::printf("%-26s %s\n", name.c_str(), std::string(policy.status().message()).c_str());
       continue;
     }
-    EBB_ASSIGN(const ValidSpec roomy, Parse(engine, name, kBudget + kWarm + kSteps, true));
+    EBB_ASSIGN(const ValidSpec roomy, Parse(engine, name, kBudget + kWarm + kSteps, Schedule::kEveryStep));
     Sessions sessions(engine, batch);
     EBB_TRY(sessions.Open(*policy));
     sessions.Fill();
@@ -144,14 +142,14 @@ absl::StatusOr<double> PrefillOnce(Engine& engine, const ValidSpec& policy) {
   return seconds;
 }
 
-absl::Status Prefill(Engine& engine, const std::vector<std::string>& policies) {
+absl::Status Prefill(Engine& engine, Schedule schedule, const std::vector<std::string>& policies) {
+  const bool once = schedule == Schedule::kOncePrompt;
+  EBB_ASSIGN(const ValidSpec base, Parse(engine, once ? "full" : "streaming", once ? kPrompt : kBudget, schedule));
   std::printf("%s, %d threads, %d tokens in blocks of %d, budget %d\n", engine.fingerprint().c_str(), engine.threads(),
               kPrompt, kBlock, kBudget);
   std::printf("%-26s %-10s %s\n", "policy", "against", "prefill / the other's");
   for (const std::string& name : policies) {
-    EBB_ASSIGN(const ValidSpec policy, Parse(engine, name, kBudget, false));
-    const bool once = policy.schedule == Schedule::kOncePrompt;
-    EBB_ASSIGN(const ValidSpec base, Parse(engine, once ? "full" : "streaming", once ? kPrompt : kBudget, false));
+    EBB_ASSIGN(const ValidSpec policy, Parse(engine, name, kBudget, schedule));
     std::vector<double> overhead;
     for (int round = 0; round < kPrefillRounds; ++round) {
       EBB_ASSIGN(const double plain, PrefillOnce(engine, base));
@@ -169,8 +167,12 @@ absl::Status Prefill(Engine& engine, const std::vector<std::string>& policies) {
 absl::Status Bench(const std::string& what, const std::string& path, std::vector<std::string> arguments) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, Engine::Open({.model_path = path, .arena_bytes = int64_t{4} << 30}));
   if (what == "prefill") {
-    if (arguments.empty()) arguments = {"h2o", "tova", "snapkv", "sage", "nacl", "semantic", "expected_attention"};
-    return Prefill(*engine, arguments);
+    if (arguments.empty()) arguments = {"h2o", "tova", "snapkv"};
+    return Prefill(*engine, Schedule::kEveryStep, arguments);
+  }
+  if (what == "once") {
+    if (arguments.empty()) arguments = {"snapkv", "sage", "semantic", "nacl", "expected_attention"};
+    return Prefill(*engine, Schedule::kOncePrompt, arguments);
   }
   const int32_t batch = arguments.empty() ? 1 : std::atoi(arguments[0].c_str());
   if (!arguments.empty()) arguments.erase(arguments.begin());
@@ -187,10 +189,10 @@ absl::Status Bench(const std::string& what, const std::string& path, std::vector
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
-  if (argc < 3 || (what != "decode" && what != "prefill")) {
+  if (argc < 3 || (what != "decode" && what != "prefill" && what != "once")) {
     std::fprintf(stderr,
                  "usage: policy_cost_bench decode MODEL.gguf [batch [policy ...]]\n"
-                 "       policy_cost_bench prefill MODEL.gguf [policy ...]\n");
+                 "       policy_cost_bench prefill|once MODEL.gguf [policy ...]\n");
     return 2;
   }
   const absl::Status status = ebb::Bench(what, argv[2], {argv + 3, argv + argc});
