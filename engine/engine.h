@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/accuracy.h"
 #include "engine/model/architecture.h"
 #include "engine/text/tokenizer.h"
 #include "policies/caote.h"
@@ -37,7 +38,8 @@ struct EngineOptions {
   int64_t arena_bytes =
       0;  // memory for K and V; 0: half of what the cgroup (else the machine) leaves after the weights
   int32_t step_tokens_max = 512;  // most rows of one Run
-  std::string isa = {};           // scalar, avx2, avx512; empty: EBB_ISA, else the best this CPU has
+  Accuracy accuracy = Accuracy::kFast;
+  std::string isa = {};  // scalar, avx2, avx512, ...; empty: EBB_ISA, else the best this CPU has
 };
 
 struct SessionOptions {

@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/accuracy.h"
 #include "engine/model/architecture.h"
 #include "engine/parallel.h"
 #include "engine/tensor.h"
@@ -120,7 +121,7 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // For logs and the session's fingerprint: instruction set and accuracy, for example "avx512 exact".
+  // For logs and the session's fingerprint: instruction set and accuracy, for example "avx512bf16 fast".
   virtual std::string_view fingerprint() const = 0;
 
   // The host's compute threads, free between two ops: policies run on them.
@@ -135,7 +136,7 @@ class Ops {
   // y [T, dim] = x / sqrt(mean(x^2) + eps) * weight [dim].
   virtual void RmsNorm(std::span<const float> x, std::span<const float> weight, float eps, std::span<float> y) = 0;
 
-  // y [T, out] = x [T, in] W^T, or y += where `add`. Weights are dequantised exactly; sums are float32.
+  // y [T, out] = x [T, in] W^T, or y += ; see Accuracy.
   enum class Into { kSet, kAdd };
   virtual void Linear(const PackedMatrix& w, std::span<const float> x, int32_t tokens, Into into,
                       std::span<float> y) = 0;

@@ -65,6 +65,7 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                     .threads = static_cast<int32_t>(config.model().threads()),
                     .arena_bytes = static_cast<int64_t>(config.cache().arena()),
                     .step_tokens_max = static_cast<int32_t>(config.scheduling().step_tokens_max()),
+                    .accuracy = config.model().accuracy() == "exact" ? Accuracy::kExact : Accuracy::kFast,
                     .isa = config.model().isa()};
   if (options.engine.model_path.empty()) {
     EBB_ASSIGN(options.engine.model_path, FindBuiltInModel());

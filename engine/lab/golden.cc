@@ -133,7 +133,7 @@ void RunTokenizers(Lab& lab, const std::string& folder, Counts& counts) {
 void Run(Lab& lab, const Options& options) {
   Counts counts;
   if (!options.folder.empty()) {
-    const auto families = ReadGoldenFolder(options.folder);
+    const auto families = ReadGoldenFolder(options.folder, lab.arithmetic());
     if (!lab.Check(families.status())) return;
     for (const GoldenFamily& family : *families) RunFamily(lab, family, counts);
   }

@@ -25,7 +25,7 @@ struct GoldenCase {
   std::string name = {};
   std::vector<std::vector<GoldenOp>> steps = {};
   int32_t rows = 0;
-  std::string reference = {};  // "logits" or "exact": which stored numbers an exact engine is held to
+  std::string reference = {};  // "logits" or "exact": which stored numbers the engine is held to
   std::string file = {};       // of these numbers
   double max_abs = 0;          // largest deviation allowed
   double rms = 0;
@@ -39,11 +39,13 @@ struct GoldenFamily {
   std::vector<GoldenCase> cases = {};
 };
 
-// NOT_FOUND where the file cannot be read, DATA_LOSS naming it where its content is not as described.
-absl::StatusOr<GoldenFamily> ReadGoldenFamily(const std::string& path);
+// What an engine of that accuracy is held to; a case that says nothing of fast arithmetic is left out for it. NOT_FOUND
+// where the file cannot be read, DATA_LOSS naming it where its content is not as described.
+absl::StatusOr<GoldenFamily> ReadGoldenFamily(const std::string& path, Accuracy accuracy = Accuracy::kExact);
 
 // Every family of a folder, by name. NOT_FOUND where there is none.
-absl::StatusOr<std::vector<GoldenFamily>> ReadGoldenFolder(const std::string& folder);
+absl::StatusOr<std::vector<GoldenFamily>> ReadGoldenFolder(const std::string& folder,
+                                                           Accuracy accuracy = Accuracy::kExact);
 
 // How one case went. `error` is empty where the logits are within tolerance and the greedy tokens as stored.
 struct GoldenResult {

@@ -10,7 +10,8 @@
 namespace ebb::lab {
 
 absl::StatusOr<std::unique_ptr<Engine>> Lab::Open(const std::string& model) const {
-  return Engine::Open({.model_path = model, .calibration_path = calibration, .threads = threads, .isa = isa});
+  return Engine::Open(
+      {.model_path = model, .calibration_path = calibration, .threads = threads, .accuracy = arithmetic(), .isa = isa});
 }
 
 bool Lab::Check(const absl::Status& status) {
@@ -22,7 +23,14 @@ bool Lab::Check(const absl::Status& status) {
 }
 
 void AddComputeOptions(CLI::App& command, Lab& lab) {
-  command.add_option("--isa", lab.isa, "Instruction set: scalar, avx2 or avx512; default: EBB_ISA, else the best here");
+  command.add_option("--isa", lab.isa,
+                     "Instruction set: scalar, avx2, avx512, ...; default: EBB_ISA, else the best here");
+  command
+      .add_option("--accuracy", lab.accuracy,
+                  "exact, or fast as the server has it: activations rounded before products with Q8_0, Q4_0 and "
+                  "BF16 weights")
+      ->check(CLI::IsMember({"exact", "fast"}))
+      ->capture_default_str();
   command.add_option("--threads", lab.threads, "Compute threads; default: as many as this process may run on")
       ->check(CLI::Range(0, kThreadsMax));
   command.add_option("--calibration", lab.calibration,

@@ -22,18 +22,20 @@ inline constexpr int kUsage = 2;
 // One per process; filled by CLI11 before a subcommand's callback runs.
 struct Lab {
   std::string isa = {};
+  std::string accuracy = "exact";  // or "fast"
   std::string calibration = {};
   int32_t threads = 0;
   bool json = false;
   int exit_code = kDone;
 
   absl::StatusOr<std::unique_ptr<Engine>> Open(const std::string& model) const;
+  Accuracy arithmetic() const { return accuracy == "fast" ? Accuracy::kFast : Accuracy::kExact; }
 
   // Prints an error to stderr and sets exit_code. Returns status.ok().
   bool Check(const absl::Status& status);
 };
 
-// --isa, --threads and --calibration, for subcommands that compute.
+// --isa, --accuracy, --threads and --calibration, for subcommands that compute.
 void AddComputeOptions(CLI::App& command, Lab& lab);
 
 // A whole file as text. NOT_FOUND naming it.

@@ -48,7 +48,7 @@ void Linear(benchmark::State& state, DType type) {
   const auto tokens = static_cast<int32_t>(state.range(0));
   const int64_t rows = state.range(1);
   const int64_t cols = state.range(2);
-  const auto ops = *MakeCpuOps({.threads = Threads()});
+  const auto ops = *MakeCpuOps({.accuracy = std::getenv("EBB_EXACT") ? Accuracy::kExact : Accuracy::kFast, .threads = Threads()});
   const auto w = RandomMatrix(*ops, type, rows, cols);
   const std::vector<float> x(static_cast<size_t>(tokens * cols), 0.5F);
   std::vector<float> y(static_cast<size_t>(tokens * rows));
@@ -71,7 +71,7 @@ void Linear(benchmark::State& state, DType type) {
 }
 
 void Shapes(benchmark::internal::Benchmark* bench) {
-  for (const int64_t tokens : {1, 2, 4, 8, 16, 128}) bench->Args({tokens, 16384, 4096});
+  for (const int64_t tokens : {1, 2, 4, 8, 16, 32, 128, 512}) bench->Args({tokens, 16384, 4096});
   for (const int64_t tokens : {1, 128}) bench->Args({tokens, 1024, 1024});
   bench->Args({128, 4096, 1024});
   bench->Args({128, 1024, 4096});

@@ -25,16 +25,16 @@ using lab::GoldenCase;
 using lab::GoldenFamily;
 using ::testing::ElementsAreArray;
 
-std::vector<GoldenFamily> Families() {
+std::vector<GoldenFamily> Families(Accuracy accuracy = Accuracy::kExact) {
   const std::string folder = GoldenFolderOrPart();
   std::cout << "golden data from " << folder << "\n";
-  auto families = lab::ReadGoldenFolder(folder);
+  auto families = lab::ReadGoldenFolder(folder, accuracy);
   EXPECT_THAT(families, IsOk());
   return families.ok() ? *std::move(families) : std::vector<GoldenFamily>();
 }
 
-std::unique_ptr<Engine> OpenEngine(const std::string& model, int32_t threads) {
-  auto engine = Engine::Open({.model_path = model, .threads = threads, .arena_bytes = 64 << 20});
+std::unique_ptr<Engine> OpenEngine(const std::string& model, int32_t threads, Accuracy accuracy = Accuracy::kExact) {
+  auto engine = Engine::Open({.model_path = model, .threads = threads, .arena_bytes = 64 << 20, .accuracy = accuracy});
   EXPECT_THAT(engine, IsOk());
   return engine.ok() ? *std::move(engine) : nullptr;
 }
@@ -62,6 +62,23 @@ TEST(GoldenLogits, EveryCaseOfEverySupportedFamilyIsWithinTolerance) {
     }
   }
   EXPECT_GE(cases, 10);  // what the source tree carries
+}
+
+// Of each family the cases whose tolerance for rounded activations is stored; their exact logits are the reference.
+TEST(GoldenLogits, FastArithmeticIsWithinTheToleranceOfRoundedActivations) {
+  int rounded = 0;
+  for (const GoldenFamily& family : Families(Accuracy::kFast)) {
+    SCOPED_TRACE(family.name);
+    if (!kSupported.contains(family.name)) continue;
+    const auto engine = OpenEngine(family.model, 2, Accuracy::kFast);
+    ASSERT_NE(engine, nullptr);
+    for (const GoldenCase& golden : family.cases) {
+      const lab::GoldenResult result = lab::RunGoldenCase(*engine, golden);
+      EXPECT_EQ(result.error, "") << golden.name << ": max_abs " << result.max_abs << ", rms " << result.rms;
+      rounded += golden.reference == "exact" ? 1 : 0;
+    }
+  }
+  EXPECT_GE(rounded, 1);  // what the source tree carries
 }
 
 TEST(GoldenLogits, AWrongPositionIsFarOutsideTheTolerance) {

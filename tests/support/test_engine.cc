@@ -26,6 +26,7 @@ std::unique_ptr<Engine> OpenTestEngine(const std::string& path, const TestEngine
                              .threads = options.threads,
                              .arena_bytes = options.arena_bytes,
                              .step_tokens_max = options.step_tokens_max,
+                             .accuracy = options.accuracy,
                              .isa = options.isa}));
 }
 

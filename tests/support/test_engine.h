@@ -20,6 +20,7 @@ struct TestEngineOptions {
   int64_t arena_bytes = 64 << 20;
   int32_t step_tokens_max = 512;
   std::string isa = {};
+  Accuracy accuracy = Accuracy::kExact;
 };
 
 // A failure ends the test program, here and below.

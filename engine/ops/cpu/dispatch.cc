@@ -1,5 +1,9 @@
 #include "engine/ops/cpu/dispatch.h"
 
+#ifdef EBB_X86
+#include <cpuid.h>
+#endif
+
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "policies/status.h"
@@ -13,9 +17,30 @@ extern const Kernels kKernels;
 namespace avx2 {
 extern const Kernels kKernels;
 }
+namespace avx2vnni {
+extern const Kernels kKernels;
+}
 namespace avx512 {
 extern const Kernels kKernels;
 }
+namespace avx512vnni {
+extern const Kernels kKernels;
+}
+namespace avx512bf16 {
+extern const Kernels kKernels;
+}
+#endif
+
+#ifdef EBB_X86
+namespace {
+
+// Not among the names that the compiler's own test knows.
+bool HasAvxVnni() {
+  unsigned int a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1U << 4U)) != 0;
+}
+
+}  // namespace
 #endif
 
 std::vector<const Kernels*> AvailableKernels() {
@@ -25,8 +50,15 @@ std::vector<const Kernels*> AvailableKernels() {
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  const bool has_vnni = has_avx512 && __builtin_cpu_supports("avx512vnni");
   if (has_avx2) available.push_back(&avx2::kKernels);
+  if (has_avx2 && HasAvxVnni()) available.push_back(&avx2vnni::kKernels);
   if (has_avx512) available.push_back(&avx512::kKernels);
+  if (has_vnni) available.push_back(&avx512vnni::kKernels);
+  if (has_vnni && __builtin_cpu_supports("avx512bf16")) {
+    // Intel's cores take twice as long for a dot product of pairs as for its two multiply-adds; AMD's do it in half.
+    available.insert(available.end() - (__builtin_cpu_is("intel") ? 1 : 0), &avx512bf16::kKernels);
+  }
 #endif
   return available;
 }

@@ -14,44 +14,67 @@ namespace ebb::cpu {
 // Element types of weights and of K/V, as kernels know them.
 enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4 };
 
-// Packed weights. Sixteen output rows are a panel, its lanes; four panels are a group (the panels of a last group that
-// is not full stand alone). k is cut into chunks of 32. A group lies as [chunk][panel][one panel of one chunk], so that
-// a product with one row of x reads memory once, in order. A panel of a chunk is
+// Packed weights. Sixteen output rows are a panel, its lanes; two panels are a group (the last is padded with zeros). k
+// is cut into chunks of 32, the last padded too. A group lies as [chunk][one chunk of the group], so that memory is
+// read once, in order. One chunk of a group, P = panel 0, 1:
 //
-//   F32, F16, BF16   [32 k][16]              zero past the last k and the last row
-//   Q8_0             16 F16 scales, [32 k][16] int8
-//   Q4_0             16 F16 scales, [16 j][16] bytes: k = j in the low nibble, k = j + 16 in the high, value + 8
+//   F32, F16   [P][32 k][16]
+//   BF16       [P][16 pairs][16][2 k]                                    a lane reads two neighbouring k at once,
+//   Q8_0       [P][16] F16 scales, [P][8][16][4 k] bytes, value + 128    or four,
+//   Q4_0       [P][16] F16 scales, [P][4][16][4] bytes: of step j the low nibbles are k = 8 j .. 8 j + 3,
+//              the high ones k = 8 j + 4 .. 8 j + 7, value + 8           in two halves
+//
+// which is what a dot product of bytes or of BF16 pairs takes, and what `exact` arithmetic unpacks.
 inline constexpr int32_t kPanelRows = 16;
-inline constexpr int32_t kGroupPanels = 4;
+inline constexpr int32_t kGroupPanels = 2;
+inline constexpr int32_t kGroupRows = kPanelRows * kGroupPanels;
 inline constexpr int32_t kChunk = 32;
 
-constexpr int64_t PanelBytes(Element type) {  // of one chunk
+constexpr int64_t ChunkBytes(Element type) {  // of one group
   switch (type) {
     case Element::kF32:
-      return 2048;
+      return 4096;
     case Element::kF16:
     case Element::kBf16:
-      return 1024;
+      return 2048;
     case Element::kQ8:
-      return 544;
+      return 64 + 1024;
     case Element::kQ4:
-      return 288;
+      return 64 + 512;
   }
   return 0;
 }
 
-// y[m, 0..outputs-1] (+)= x[m, :] W^T for `panels` neighbouring panels and `rows` rows of x.
+// Columns of x that share a scale when x is rounded to bytes.
+inline constexpr int32_t kRoundedBlock = 128;
+
+// Rows of x rounded for `fast` arithmetic, k padded with zeros to whole chunks. For weights of 8 bits and less:
 //
-// Each chunk of 32 k is summed by itself in k order and then added (for Q8_0 and Q4_0 multiplied by its scale and
-// added): the same order for any number of rows.
+//   x[m][k] ~ scales[m][k / 128] * bytes[m][k]    scale = max |x| / 127 over the block, ties to even
+//   offsets[m][k / 32] = -128 * sum of bytes      of a chunk: what a product with value + 128 has too much
+//
+// What is not finite makes its block's scale not a number. For BF16 weights x rounded to BF16, in the form that the
+// instruction set multiplies: floats, or pairs of BF16 in the first half of a chunk.
+struct RoundedRows {
+  int8_t* bytes = nullptr;     // [rows][chunks * 32]
+  float* scales = nullptr;     // [rows][ceil(k / 128)]
+  int32_t* offsets = nullptr;  // [rows][chunks]
+  float* pairs = nullptr;      // [rows][chunks][32]
+};
+
+// y[m, 0..outputs-1] (+)= x[m, :] W^T for one group and `rows` rows of x.
+//
+// linear_exact: weights are dequantised, x is float32; each chunk is summed by itself in k order and then added (for
+// Q8_0 and Q4_0 multiplied by its scale and added). linear_fast: x is rounded; bytes are multiplied and summed as
+// integers, which is exact, chunk by chunk, and scaled; BF16 pairs are summed in float32 in k order, of each pair the
+// second first. Either way the order is the same for any number of rows.
 struct LinearArgs {
   Element type = Element::kF32;
-  const std::byte* weights = nullptr;
-  int64_t chunk_stride = 0;  // bytes from one chunk of a panel to its next
-  int32_t panels = 0;        // 1 .. kGroupPanels
-  int32_t outputs = 0;       // rows of W in these panels, <= 16 * panels
-  int32_t k = 0;             // columns of W
-  const float* x = nullptr;  // [rows] of stride k
+  const std::byte* weights = nullptr;  // of the group
+  int32_t outputs = 0;                 // rows of W in the group, 1 .. kGroupRows
+  int32_t k = 0;                       // columns of W
+  const float* x = nullptr;            // [rows] of stride k
+  RoundedRows rounded = {};            // for linear_fast, instead of x
   int32_t rows = 0;
   float* y = nullptr;
   int64_t y_stride = 0;
@@ -136,7 +159,11 @@ struct ReadArgs {
 
 struct Kernels {
   const char* name = nullptr;
-  void (*linear)(const LinearArgs&) = nullptr;
+  void (*linear_exact)(const LinearArgs&) = nullptr;
+  void (*linear_fast)(const LinearArgs&) = nullptr;  // BF16, Q8_0, Q4_0
+  // Rounds one row of k floats: to bytes, or to BF16.
+  void (*round_to_bytes)(const float* x, int32_t k, const RoundedRows& row) = nullptr;
+  void (*round_to_bf16)(const float* x, int32_t k, const RoundedRows& row) = nullptr;
   void (*attend)(const AttendArgs&) = nullptr;
   void (*store)(const StoreArgs&) = nullptr;
   void (*read)(const ReadArgs&) = nullptr;
@@ -150,7 +177,10 @@ struct Kernels {
 
 #ifdef EBB_KERNEL_ISA
 namespace EBB_KERNEL_ISA {
-void Linear(const LinearArgs& args);
+void LinearExact(const LinearArgs& args);
+void LinearFast(const LinearArgs& args);
+void RoundToBytes(const float* x, int32_t k, const RoundedRows& row);
+void RoundToBf16(const float* x, int32_t k, const RoundedRows& row);
 void Attend(const AttendArgs& args);
 void Store(const StoreArgs& args);
 void Read(const ReadArgs& args);

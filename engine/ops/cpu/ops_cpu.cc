@@ -22,6 +22,9 @@ namespace {
 constexpr int32_t kAttendRows = 128;
 constexpr int64_t kObservedLogits = int64_t{1} << 18;
 
+// Rows of x that one call of a linear kernel takes: their activations stay in L2 beside a piece of weights.
+constexpr int64_t kLinearRows = 192;
+
 // Below this many multiply-adds a call is done before a sleeping thread has woken up.
 constexpr int64_t kWorthSplitting = int64_t{1} << 17;
 
@@ -97,9 +100,10 @@ struct ScratchShape {
 
 class CpuOps final : public Ops {
  public:
-  CpuOps(const Kernels& kernels, int32_t threads)
+  CpuOps(const Kernels& kernels, Accuracy accuracy, int32_t threads)
       : kernels_(kernels),
-        fingerprint_(absl::StrFormat("%s exact", kernels.name)),
+        accuracy_(accuracy),
+        fingerprint_(absl::StrFormat("%s %s", kernels.name, accuracy == Accuracy::kFast ? "fast" : "exact")),
         parallel_(threads),
         scratch_(static_cast<size_t>(threads)) {}
 
@@ -134,15 +138,24 @@ class CpuOps final : public Ops {
     const auto& packed = static_cast<const PackedPanels&>(w);
     EBB_CHECK(static_cast<int64_t>(x.size()) == tokens * w.cols());
     EBB_CHECK(static_cast<int64_t>(y.size()) == tokens * w.rows());
-    Split(packed.groups(), tokens * w.cols() * kGroupPanels * kPanelRows, [&](int64_t group, int32_t /*thread*/) {
-      LinearArgs args = packed.Group(group);
-      args.x = x.data();
-      args.rows = tokens;
-      args.y = y.data() + group * kGroupPanels * kPanelRows;
-      args.y_stride = w.rows();
-      args.add = into == Into::kAdd;
-      kernels_.linear(args);
-    });
+    const bool fast = accuracy_ == Accuracy::kFast && (packed.type() == Element::kBf16 || IsQuantised(packed.type()));
+    const RoundedRows rounded = fast ? Round(packed.type(), x, tokens, w.cols()) : RoundedRows();
+    // Rows in blocks that stay in L2 while all weights pass over them.
+    const int64_t blocks = (tokens + kLinearRows - 1) / kLinearRows;
+    const int64_t groups = packed.groups();
+    Split(blocks * groups, std::min<int64_t>(tokens, kLinearRows) * w.cols() * kGroupRows,
+          [&](int64_t item, int32_t /*thread*/) {
+            const int64_t first = item / groups * kLinearRows;
+            const int64_t group = item % groups;
+            LinearArgs args = packed.Group(group);
+            args.x = x.data() + first * w.cols();
+            if (fast) args.rounded = RowsFrom(rounded, first, w.cols());
+            args.rows = static_cast<int32_t>(std::min<int64_t>(kLinearRows, tokens - first));
+            args.y = y.data() + first * w.rows() + group * kGroupRows;
+            args.y_stride = w.rows();
+            args.add = into == Into::kAdd;
+            (fast ? kernels_.linear_fast : kernels_.linear_exact)(args);
+          });
   }
 
   void SwiGlu(std::span<float> gate, std::span<const float> up) override {
@@ -224,6 +237,34 @@ class CpuOps final : public Ops {
   }
 
  private:
+  static bool IsQuantised(Element type) { return type == Element::kQ8 || type == Element::kQ4; }
+
+  // Row `first` and those after it of rows of k.
+  static RoundedRows RowsFrom(const RoundedRows& rows, int64_t first, int64_t k) {
+    const int64_t chunks = (k + kChunk - 1) / kChunk;
+    const int64_t blocks = (k + kRoundedBlock - 1) / kRoundedBlock;
+    return {.bytes = rows.bytes + first * chunks * kChunk,
+            .scales = rows.scales + first * blocks,
+            .offsets = rows.offsets + first * chunks,
+            .pairs = rows.pairs + first * chunks * kChunk};
+  }
+
+  // x [rows, k] as `type` multiplies it, in scratch memory.
+  RoundedRows Round(Element type, std::span<const float> x, int64_t rows, int64_t k) {
+    const int64_t chunks = (k + kChunk - 1) / kChunk;
+    // In floats: a chunk of pairs takes 32, of bytes 8, an offset 1; a block's scale 1.
+    float* const memory = rounded_.AtLeast(rows * chunks * kChunk);
+    const RoundedRows to = {.bytes = reinterpret_cast<int8_t*>(memory),
+                            .scales = memory + rows * chunks * 9,
+                            .offsets = reinterpret_cast<int32_t*>(memory + rows * chunks * 8),
+                            .pairs = memory};
+    const auto round = IsQuantised(type) ? kernels_.round_to_bytes : kernels_.round_to_bf16;
+    Split(rows, k * 4, [&](int64_t row, int32_t /*thread*/) {
+      round(x.data() + row * k, static_cast<int32_t>(k), RowsFrom(to, row, k));
+    });
+    return to;
+  }
+
   // work(item, thread) for every item, on all threads if there is enough to do; `cost` multiply-adds per item.
   template <typename Work>
   void Split(int64_t items, int64_t cost, const Work& work) {
@@ -327,11 +368,13 @@ class CpuOps final : public Ops {
   }
 
   const Kernels& kernels_;
+  Accuracy accuracy_;
   std::string fingerprint_;
   Parallel parallel_;
   std::vector<Scratch> scratch_;  // by thread
   std::vector<AttendItem> items_;
   Scratch partial_sums_;
+  Scratch rounded_;
 };
 
 }  // namespace
@@ -345,7 +388,7 @@ absl::StatusOr<std::unique_ptr<Ops>> MakeCpuOps(const CpuOptions& options) {
   const char* environment = std::getenv("EBB_ISA");
   const std::string isa = options.isa.empty() && environment != nullptr ? environment : options.isa;
   EBB_ASSIGN(const cpu::Kernels* kernels, cpu::ChooseKernels(isa));
-  return std::make_unique<cpu::CpuOps>(*kernels, options.threads);
+  return std::make_unique<cpu::CpuOps>(*kernels, options.accuracy, options.threads);
 }
 
 }  // namespace ebb

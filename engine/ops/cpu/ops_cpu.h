@@ -13,13 +13,14 @@
 namespace ebb {
 
 struct CpuOptions {
-  std::string isa = {};  // "scalar", "avx2" or "avx512"; empty: what EBB_ISA names, else the fastest available
-  int32_t threads = 1;   // compute threads, the caller's own included, 1..kThreadsMax
+  std::string isa = {};  // a name of AvailableKernels(); empty: what EBB_ISA names, else the fastest available
+  Accuracy accuracy = Accuracy::kFast;
+  int32_t threads = 1;  // compute threads, the caller's own included, 1..kThreadsMax
 };
 
 // One instance per worker, used by one thread at a time. Scratch memory grows to the largest step seen and stays.
-// Differs from ops.h's promise by nothing: the bits of a result depend neither on `threads` nor, for F32 and integer
-// arithmetic (all there is so far), on `isa`. Heads of up to kMaxHeadDim components.
+// Beyond ops.h's promise, the bits of a result depend neither on `threads` nor on `isa`. Heads of up to kMaxHeadDim
+// components.
 //
 // INVALID_ARGUMENT ISA_UNAVAILABLE, naming the instruction sets of this machine; THREADS_OUT_OF_RANGE.
 absl::StatusOr<std::unique_ptr<Ops>> MakeCpuOps(const CpuOptions& options);

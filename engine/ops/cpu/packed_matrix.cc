@@ -55,70 +55,76 @@ PackedPanels::PackedPanels(const TensorView& tensor, Parallel& parallel)
     : type_(ElementOf(tensor.type)),
       rows_(tensor.rows),
       cols_(tensor.cols),
-      memory_(panels() * chunks() * PanelBytes(type_)) {
+      memory_(groups() * chunks() * ChunkBytes(type_)) {
   EBB_CHECK(static_cast<int64_t>(tensor.data.size()) == rows_ * RowBytes(tensor.type, cols_));
   parallel.For(groups(), [&](int64_t group, int32_t /*thread*/) {
-    const LinearArgs args = Group(group);
-    auto* to = const_cast<std::byte*>(args.weights);
     for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
-      for (int64_t p = 0; p < args.panels; ++p, to += PanelBytes(type_)) {
-        PackPanelChunk(tensor, group * kGroupPanels + p, chunk, to);
-      }
+      PackChunk(tensor, group, chunk, GroupAt(group) + chunk * ChunkBytes(type_));
     }
   });
 }
 
 LinearArgs PackedPanels::Group(int64_t group) const {
-  const int64_t first = group * kGroupPanels;
-  const int64_t count = std::min<int64_t>(kGroupPanels, panels() - first);
   return {.type = type_,
-          .weights = memory_.data() + first * chunks() * PanelBytes(type_),
-          .chunk_stride = count * PanelBytes(type_),
-          .panels = static_cast<int32_t>(count),
-          .outputs = static_cast<int32_t>(std::min(count * kPanelRows, rows_ - first * kPanelRows)),
+          .weights = GroupAt(group),
+          .outputs = static_cast<int32_t>(std::min<int64_t>(kGroupRows, rows_ - group * kGroupRows)),
           .k = static_cast<int32_t>(cols_)};
 }
 
-void PackedPanels::PackPanelChunk(const TensorView& tensor, int64_t panel, int64_t chunk, std::byte* to) const {
-  std::memset(to, 0, static_cast<size_t>(PanelBytes(type_)));
-  if (IsKType(tensor.type)) return PackDequantized(tensor, panel, chunk, to);
+void PackedPanels::PackChunk(const TensorView& tensor, int64_t group, int64_t chunk, std::byte* to) const {
+  std::memset(to, 0, static_cast<size_t>(ChunkBytes(type_)));
+  if (IsKType(tensor.type)) return PackDequantized(tensor, group, chunk, to);
   const int64_t row_bytes = RowBytes(tensor.type, cols_);
   const int64_t first = chunk * RowBytes(tensor.type, kChunk);  // of this chunk in a row
-  const int64_t lanes = std::min<int64_t>(kPanelRows, rows_ - panel * kPanelRows);
+  const int64_t rows = std::min<int64_t>(kGroupRows, rows_ - group * kGroupRows);
   const int64_t count = std::min<int64_t>(kChunk, cols_ - chunk * kChunk);
-  for (int64_t lane = 0; lane < lanes; ++lane) {
-    const std::byte* from = tensor.data.data() + (panel * kPanelRows + lane) * row_bytes + first;
+  for (int64_t row = 0; row < rows; ++row) {
+    const std::byte* from = tensor.data.data() + (group * kGroupRows + row) * row_bytes + first;
+    const int64_t panel = row / kPanelRows;
+    const int64_t lane = row % kPanelRows;
     switch (type_) {
       case Element::kF32:
-        for (int64_t k = 0; k < count; ++k) std::memcpy(to + 4 * (16 * k + lane), from + 4 * k, 4);
+        for (int64_t k = 0; k < count; ++k) std::memcpy(to + 4 * (512 * panel + 16 * k + lane), from + 4 * k, 4);
         break;
       case Element::kF16:
+        for (int64_t k = 0; k < count; ++k) std::memcpy(to + 2 * (512 * panel + 16 * k + lane), from + 2 * k, 2);
+        break;
       case Element::kBf16:
-        for (int64_t k = 0; k < count; ++k) std::memcpy(to + 2 * (16 * k + lane), from + 2 * k, 2);
+        for (int64_t k = 0; k < count; ++k) {
+          std::memcpy(to + 1024 * panel + 64 * (k / 2) + 4 * lane + 2 * (k % 2), from + 2 * k, 2);
+        }
         break;
       case Element::kQ8:
-        std::memcpy(to + 2 * lane, from, 2);
-        for (int64_t k = 0; k < kChunk; ++k) to[32 + 16 * k + lane] = from[2 + k];
+        std::memcpy(to + 2 * row, from, 2);
+        for (int64_t k = 0; k < kChunk; ++k) {
+          to[64 + 512 * panel + 64 * (k / 4) + 4 * lane + k % 4] = from[2 + k] ^ std::byte{0x80};
+        }
         break;
-      case Element::kQ4:
-        std::memcpy(to + 2 * lane, from, 2);
-        for (int64_t j = 0; j < kChunk / 2; ++j) to[32 + 16 * j + lane] = from[2 + j];
+      case Element::kQ4:  // the file has k = j in the low nibble of byte j, k = j + 16 in the high one
+        std::memcpy(to + 2 * row, from, 2);
+        for (int64_t k = 0; k < kChunk; ++k) {
+          const std::byte nibble = (from[2 + k % 16] >> (k < 16 ? 0 : 4)) & std::byte{15};
+          to[64 + 256 * panel + 64 * (k / 8) + 4 * lane + k % 4] |= nibble << (k / 4 % 2 == 0 ? 0 : 4);
+        }
         break;
     }
   }
 }
 
-// A K type's panel, as F32.
-void PackedPanels::PackDequantized(const TensorView& tensor, int64_t panel, int64_t chunk, std::byte* to) const {
+// A K type's chunk, as F32.
+void PackedPanels::PackDequantized(const TensorView& tensor, int64_t group, int64_t chunk, std::byte* to) const {
   const int64_t row_bytes = RowBytes(tensor.type, cols_);
-  const int64_t lanes = std::min<int64_t>(kPanelRows, rows_ - panel * kPanelRows);
+  const int64_t rows = std::min<int64_t>(kGroupRows, rows_ - group * kGroupRows);
   const int64_t block = chunk * kChunk / kSuperBlock;
   const int64_t first = chunk * kChunk % kSuperBlock;  // of this chunk in its block
   std::array<float, kSuperBlock> values = {};
-  for (int64_t lane = 0; lane < lanes; ++lane) {
-    const std::byte* const row = tensor.data.data() + (panel * kPanelRows + lane) * row_bytes;
-    DequantizeRow(tensor.type, row + block * BlockBytes(tensor.type), kSuperBlock, values.data());
-    for (int64_t k = 0; k < kChunk; ++k) std::memcpy(to + 4 * (16 * k + lane), values.data() + first + k, 4);
+  for (int64_t row = 0; row < rows; ++row) {
+    const std::byte* const from = tensor.data.data() + (group * kGroupRows + row) * row_bytes;
+    DequantizeRow(tensor.type, from + block * BlockBytes(tensor.type), kSuperBlock, values.data());
+    for (int64_t k = 0; k < kChunk; ++k) {
+      const int64_t at = 512 * (row / kPanelRows) + 16 * k + row % kPanelRows;
+      std::memcpy(to + 4 * at, values.data() + first + k, 4);
+    }
   }
 }
 

@@ -39,15 +39,16 @@ class PackedPanels final : public PackedMatrix {
   int64_t cols() const override { return cols_; }
   int64_t bytes() const override { return memory_.size(); }
 
-  int64_t groups() const { return (panels() + kGroupPanels - 1) / kGroupPanels; }
-  // Fills in what of a call's arguments says which weights: type, weights, chunk_stride, panels, outputs, k.
+  Element type() const { return type_; }
+  int64_t groups() const { return (rows_ + kGroupRows - 1) / kGroupRows; }
+  // Fills in what of a call's arguments says which weights: type, weights, outputs, k.
   LinearArgs Group(int64_t group) const;
 
  private:
-  int64_t panels() const { return (rows_ + kPanelRows - 1) / kPanelRows; }
   int64_t chunks() const { return (cols_ + kChunk - 1) / kChunk; }
-  void PackPanelChunk(const TensorView& tensor, int64_t panel, int64_t chunk, std::byte* to) const;
-  void PackDequantized(const TensorView& tensor, int64_t panel, int64_t chunk, std::byte* to) const;
+  std::byte* GroupAt(int64_t group) const { return memory_.data() + group * chunks() * ChunkBytes(type_); }
+  void PackChunk(const TensorView& tensor, int64_t group, int64_t chunk, std::byte* to) const;
+  void PackDequantized(const TensorView& tensor, int64_t group, int64_t chunk, std::byte* to) const;
 
   Element type_;
   int64_t rows_;

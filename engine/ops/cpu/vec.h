@@ -14,14 +14,17 @@
 #include <cstdint>
 
 #ifndef EBB_KERNEL_ISA
-#error "kernel files are compiled once per instruction set, with EBB_KERNEL_ISA=scalar|avx2|avx512"
+#error "kernel files are compiled once per instruction set, with EBB_KERNEL_ISA=scalar|avx2|avx512|..."
 #endif
 
 #define EBB_VEC_JOIN(a, b) a##b
 #define EBB_VEC_RANK(isa) EBB_VEC_JOIN(EBB_VEC_IS_, isa)
 #define EBB_VEC_IS_scalar 0
 #define EBB_VEC_IS_avx2 1
+#define EBB_VEC_IS_avx2vnni 1
 #define EBB_VEC_IS_avx512 2
+#define EBB_VEC_IS_avx512vnni 2
+#define EBB_VEC_IS_avx512bf16 2
 
 #define EBB_INLINE inline __attribute__((always_inline))
 

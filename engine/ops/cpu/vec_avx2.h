@@ -13,15 +13,14 @@ namespace ebb::cpu::EBB_KERNEL_ISA {
 // of outputs (or of slots) beside each other. 12 sums of 16 registers; a single row has 8 sums in flight.
 inline constexpr int kTileRows = 6;
 constexpr int TileVectors(int rows) { return rows == 1 ? 4 : (rows == 2 ? 2 : 1); }
+// The same for linear layers (linear_tiles.h): panels beside each other.
+constexpr int LinearPanels(int rows) { return rows == 1 ? 2 : 1; }
 
 struct Floats {
   __m256 lo, hi;
 };
 struct Ints {
   __m256i lo, hi;
-};
-struct FloatPair {
-  Floats low, high;
 };
 struct Mask {
   __m256 lo, hi;  // all ones or all zeros per lane
@@ -56,6 +55,10 @@ EBB_INLINE Ints ShiftLeft(Ints a) {
 template <int kBits>
 EBB_INLINE Ints ShiftRight(Ints a) {  // fills with zeros
   return {_mm256_srli_epi32(a.lo, kBits), _mm256_srli_epi32(a.hi, kBits)};
+}
+template <int kBits>
+EBB_INLINE Ints ShiftRightSigned(Ints a) {  // fills with the sign
+  return {_mm256_srai_epi32(a.lo, kBits), _mm256_srai_epi32(a.hi, kBits)};
 }
 EBB_INLINE Ints MulLow(Ints a, Ints b) { return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)}; }
 EBB_INLINE __m256i MulHighUnsigned(__m256i a, __m256i b) {
@@ -134,18 +137,53 @@ EBB_INLINE void StoreF16(Floats a, uint16_t* p) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
 }
-EBB_INLINE __m128i LoadEightBytes(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
-EBB_INLINE Floats LoadInt8(const int8_t* p) {
-  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(LoadEightBytes(p))),
-          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(LoadEightBytes(p + 8)))};
+EBB_INLINE Ints LoadBytes(const void* p) {
+  const auto* half = static_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(half), _mm256_loadu_si256(half + 1)};
 }
-// The two nibbles of each of 16 bytes, minus 8.
-EBB_INLINE FloatPair LoadNibbles(const uint8_t* p) {
-  const Ints wide = {_mm256_cvtepu8_epi32(LoadEightBytes(p)), _mm256_cvtepu8_epi32(LoadEightBytes(p + 8))};
-  return {ToFloats((wide & Splat(15)) - Splat(8)), ToFloats(ShiftRight<4>(wide) - Splat(8))};
+EBB_INLINE void StoreLowBytes(Ints a, int8_t* p) {
+  const __m256i low = _mm256_set1_epi32(255);
+  // packus works within 128-bit halves: 0-3 8-11 | 4-7 12-15, which the permutation puts in order.
+  const __m256i words = _mm256_packus_epi32(_mm256_and_si256(a.lo, low), _mm256_and_si256(a.hi, low));
+  const __m256i ordered = _mm256_permute4x64_epi64(words, 0xD8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                   _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
+}
+
+// sum + the products of four bytes of each lane of w, less 128, with the four signed bytes x. DotStart is what the sum
+// begins with, given -128 times the sum of all x: the instruction takes w as it is.
+#ifdef __AVXVNNI__
+EBB_INLINE Ints DotStart(int32_t offset) { return Splat(offset); }
+EBB_INLINE Ints DotBytes(Ints sum, Ints w, int32_t x) {
+  const __m256i bytes = _mm256_set1_epi32(x);
+  return {_mm256_dpbusd_avx_epi32(sum.lo, w.lo, bytes), _mm256_dpbusd_avx_epi32(sum.hi, w.hi, bytes)};
+}
+#else
+// |w| times x with the sign of w: two products of at most 128 * 127 fit into 16 bits.
+EBB_INLINE Ints DotStart(int32_t /*offset*/) { return Splat(0); }
+EBB_INLINE __m256i DotBytes(__m256i sum, __m256i w, __m256i x) {
+  const __m256i value = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(value), _mm256_sign_epi8(x, value));
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+EBB_INLINE Ints DotBytes(Ints sum, Ints w, int32_t x) {
+  const __m256i bytes = _mm256_set1_epi32(x);
+  return {DotBytes(sum.lo, w.lo, bytes), DotBytes(sum.hi, w.hi, bytes)};
+}
+#endif
+
+// sum + w.second * x.second, then + w.first * x.first, each rounded once: lanes are pairs of BF16, the first one lower.
+// x is pair `step` of a chunk as StoreForPairs leaves it.
+EBB_INLINE void StoreForPairs(Ints rounded, int first, float* chunk) {
+  Store(FromBits(rounded & Splat(-65536)), chunk + first);
+}
+EBB_INLINE Floats DotPairs(Floats sum, Ints w, const float* x, int step) {
+  const Floats second = Fma(FromBits(w & Splat(-65536)), Splat(x[2 * step + 1]), sum);
+  return Fma(FromBits(ShiftLeft<16>(w)), Splat(x[2 * step]), second);
 }
 
 EBB_INLINE void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+EBB_INLINE void PrefetchFar(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 // The one tree of every instruction set: lane i + lane i+8, then +4, +2, +1.
 EBB_INLINE float Sum(Floats a) {

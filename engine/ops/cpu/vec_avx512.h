@@ -13,15 +13,14 @@ namespace ebb::cpu::EBB_KERNEL_ISA {
 // of outputs (or of slots) beside each other. 24 sums of 32 registers; a single row has 4 sums in flight.
 inline constexpr int kTileRows = 6;
 constexpr int TileVectors(int /*rows*/) { return 4; }
+// The same for linear layers, which keep two sums per output (linear_tiles.h): panels beside each other.
+constexpr int LinearPanels(int /*rows*/) { return 2; }
 
 struct Floats {
   __m512 v;
 };
 struct Ints {
   __m512i v;
-};
-struct FloatPair {
-  Floats low, high;
 };
 struct Mask {
   __mmask16 v;
@@ -54,6 +53,10 @@ EBB_INLINE Ints ShiftLeft(Ints a) {
 template <int kBits>
 EBB_INLINE Ints ShiftRight(Ints a) {  // fills with zeros
   return {_mm512_srli_epi32(a.v, kBits)};
+}
+template <int kBits>
+EBB_INLINE Ints ShiftRightSigned(Ints a) {  // fills with the sign
+  return {_mm512_srai_epi32(a.v, kBits)};
 }
 EBB_INLINE Ints MulLow(Ints a, Ints b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
 EBB_INLINE Ints MulHighUnsigned(Ints a, Ints b) {
@@ -97,17 +100,52 @@ EBB_INLINE void StoreBf16(Ints rounded, uint16_t* p) {  // the upper halves; see
 EBB_INLINE void StoreF16(Floats a, uint16_t* p) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
 }
-EBB_INLINE Floats LoadInt8(const int8_t* p) {
-  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
-}
-// The two nibbles of each of 16 bytes, minus 8. The table look-up reads no more than the low four bits of an index.
-EBB_INLINE FloatPair LoadNibbles(const uint8_t* p) {
-  const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-  const __m512 values = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-  return {{_mm512_permutexvar_ps(bytes, values)}, {_mm512_permutexvar_ps(_mm512_srli_epi32(bytes, 4), values)}};
+EBB_INLINE Ints LoadBytes(const void* p) { return {_mm512_loadu_si512(p)}; }
+EBB_INLINE void StoreLowBytes(Ints a, int8_t* p) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
 
+// sum + the products of four bytes of each lane of w, less 128, with the four signed bytes x. DotStart is what the sum
+// begins with, given -128 times the sum of all x: the instruction takes w as it is.
+#ifdef __AVX512VNNI__
+EBB_INLINE Ints DotStart(int32_t offset) { return Splat(offset); }
+EBB_INLINE Ints DotBytes(Ints sum, Ints w, int32_t x) {
+  return {_mm512_dpbusd_epi32(sum.v, w.v, _mm512_set1_epi32(x))};
+}
+#else
+// |w| times x with the sign of w: two products of at most 128 * 127 fit into 16 bits.
+EBB_INLINE Ints DotStart(int32_t /*offset*/) { return Splat(0); }
+EBB_INLINE Ints DotBytes(Ints sum, Ints w, int32_t x) {
+  const __m512i value = _mm512_xor_si512(w.v, _mm512_set1_epi8(-128));
+  const __m512i bytes = _mm512_set1_epi32(x);
+  const __m512i turned = _mm512_mask_sub_epi8(bytes, _mm512_movepi8_mask(value), _mm512_setzero_si512(), bytes);
+  const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(value), turned);
+  return {_mm512_add_epi32(sum.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
+}
+#endif
+
+// sum + w.second * x.second, then + w.first * x.first, each rounded once: lanes are pairs of BF16, the first one lower.
+// x is pair `step` of a chunk as StoreForPairs leaves it.
+#ifdef __AVX512BF16__
+EBB_INLINE void StoreForPairs(Ints rounded, int first, float* chunk) {
+  StoreBf16(rounded, reinterpret_cast<uint16_t*>(chunk) + first);
+}
+EBB_INLINE Floats DotPairs(Floats sum, Ints w, const float* x, int step) {
+  const __m512i pair = _mm512_castps_si512(_mm512_set1_ps(x[step]));
+  return {_mm512_dpbf16_ps(sum.v, __builtin_bit_cast(__m512bh, w.v), __builtin_bit_cast(__m512bh, pair))};
+}
+#else
+EBB_INLINE void StoreForPairs(Ints rounded, int first, float* chunk) {
+  Store(FromBits(rounded & Splat(-65536)), chunk + first);
+}
+EBB_INLINE Floats DotPairs(Floats sum, Ints w, const float* x, int step) {
+  const Floats second = Fma(FromBits(w & Splat(-65536)), Splat(x[2 * step + 1]), sum);
+  return Fma(FromBits(ShiftLeft<16>(w)), Splat(x[2 * step]), second);
+}
+#endif
+
 EBB_INLINE void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+EBB_INLINE void PrefetchFar(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
 // The one tree of every instruction set: lane i + lane i+8, then +4, +2, +1.
 EBB_INLINE float Sum(Floats a) {

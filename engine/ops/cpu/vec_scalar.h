@@ -12,15 +12,13 @@ namespace ebb::cpu::EBB_KERNEL_ISA {
 // Tiles of sums as in the other two; here there is nothing to keep in registers.
 inline constexpr int kTileRows = 2;
 constexpr int TileVectors(int /*rows*/) { return 1; }
+constexpr int LinearPanels(int /*rows*/) { return 1; }
 
 struct Floats {
   float v[16];
 };
 struct Ints {
   int32_t v[16];
-};
-struct FloatPair {
-  Floats low, high;
 };
 struct Mask {
   bool v[16];
@@ -63,6 +61,10 @@ EBB_INLINE Ints ShiftLeft(Ints a) {
 template <int kBits>
 EBB_INLINE Ints ShiftRight(Ints a) {  // fills with zeros
   EBB_LANES(Ints, Signed(Unsigned(a.v[i]) >> kBits));
+}
+template <int kBits>
+EBB_INLINE Ints ShiftRightSigned(Ints a) {  // fills with the sign
+  EBB_LANES(Ints, a.v[i] >> kBits);
 }
 EBB_INLINE Ints MulLow(Ints a, Ints b) { EBB_LANES(Ints, Signed(Unsigned(a.v[i]) * Unsigned(b.v[i]))); }
 EBB_INLINE Ints MulHighUnsigned(Ints a, Ints b) {
@@ -135,18 +137,41 @@ EBB_INLINE void StoreBf16(Ints rounded, uint16_t* p) {  // the upper halves; see
 EBB_INLINE void StoreF16(Floats a, uint16_t* p) {
   for (int i = 0; i < 16; ++i) p[i] = NarrowF16(a.v[i]);
 }
-EBB_INLINE Floats LoadInt8(const int8_t* p) { EBB_LANES(Floats, static_cast<float>(p[i])); }
-// The two nibbles of each of 16 bytes, minus 8.
-EBB_INLINE FloatPair LoadNibbles(const uint8_t* p) {
-  FloatPair out;
-  for (int i = 0; i < 16; ++i) {
-    out.low.v[i] = static_cast<float>((p[i] & 15) - 8);
-    out.high.v[i] = static_cast<float>((p[i] >> 4) - 8);
-  }
+EBB_INLINE Ints LoadBytes(const void* p) {
+  Ints out;
+  __builtin_memcpy(out.v, p, sizeof(out.v));
   return out;
+}
+EBB_INLINE void StoreLowBytes(Ints a, int8_t* p) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(a.v[i]);
+}
+
+// sum + the products of four bytes of each lane of w, less 128, with the four signed bytes x. DotStart is what the sum
+// begins with, given -128 times the sum of all x, where an instruction takes w as it is; here nothing.
+EBB_INLINE Ints DotStart(int32_t /*offset*/) { return Splat(0); }
+EBB_INLINE int32_t DotBytes(uint32_t w, uint32_t x) {
+  int32_t sum = 0;
+  for (int byte = 0; byte < 32; byte += 8) {
+    sum += (static_cast<int32_t>(w >> byte & 255U) - 128) * static_cast<int8_t>(x >> byte & 255U);
+  }
+  return sum;
+}
+EBB_INLINE Ints DotBytes(Ints sum, Ints w, int32_t x) {
+  EBB_LANES(Ints, sum.v[i] + DotBytes(Unsigned(w.v[i]), Unsigned(x)));
+}
+
+// sum + w.second * x.second, then + w.first * x.first, each rounded once: lanes are pairs of BF16, the first one lower.
+// x is pair `step` of a chunk as StoreForPairs leaves it.
+EBB_INLINE void StoreForPairs(Ints rounded, int first, float* chunk) {
+  Store(FromBits(rounded & Splat(-65536)), chunk + first);
+}
+EBB_INLINE Floats DotPairs(Floats sum, Ints w, const float* x, int step) {
+  const Floats second = Fma(FromBits(w & Splat(-65536)), Splat(x[2 * step + 1]), sum);
+  return Fma(FromBits(ShiftLeft<16>(w)), Splat(x[2 * step]), second);
 }
 
 EBB_INLINE void Prefetch(const void* p) { __builtin_prefetch(p); }
+EBB_INLINE void PrefetchFar(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 // The one tree of every instruction set: lane i + lane i+8, then +4, +2, +1.
 EBB_INLINE float Sum(Floats a) {

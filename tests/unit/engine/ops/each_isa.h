@@ -13,17 +13,18 @@
 
 namespace ebb {
 
-inline std::unique_ptr<Ops> OpsFor(const std::string& isa, int32_t threads = 1) {
-  auto ops = MakeCpuOps({.isa = isa, .threads = threads});
+inline std::unique_ptr<Ops> OpsFor(const std::string& isa, int32_t threads = 1,
+                                   Accuracy accuracy = Accuracy::kExact) {
+  auto ops = MakeCpuOps({.isa = isa, .accuracy = accuracy, .threads = threads});
   EXPECT_TRUE(ops.ok()) << ops.status();
   return *std::move(ops);
 }
 
 // Calls test(ops) once per instruction set, scalar first.
-inline void ForEachIsa(const std::function<void(Ops&)>& test) {
+inline void ForEachIsa(const std::function<void(Ops&)>& test, Accuracy accuracy = Accuracy::kExact) {
   for (const cpu::Kernels* kernels : cpu::AvailableKernels()) {
     SCOPED_TRACE(kernels->name);
-    test(*OpsFor(kernels->name));
+    test(*OpsFor(kernels->name, 1, accuracy));
   }
 }
 

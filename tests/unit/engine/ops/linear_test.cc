@@ -1,4 +1,5 @@
-// Linear and Embed against float64 loops over the values that GGUF's formats define.
+// Linear and Embed against float64 loops over the values that GGUF's formats define; in fast arithmetic over
+// activations rounded as kernels.h defines it.
 
 #include <cmath>
 #include <cstring>
@@ -132,40 +133,129 @@ TEST(Linear, HandlesColumnsThatFillNoChunk) {
   }
 }
 
+// What fast arithmetic makes of one row of x: bytes that share a scale per 128 columns, or BF16.
+std::vector<double> Rounded(DType type, std::span<const float> x) {
+  std::vector<double> rounded(x.begin(), x.end());
+  if (type == DType::kBf16) {
+    for (size_t i = 0; i < x.size(); ++i) rounded[i] = static_cast<double>(FloatFromBf16(Bf16FromFloat(x[i])));
+  }
+  if (type != DType::kQ8_0 && type != DType::kQ4_0) return rounded;
+  for (size_t first = 0; first < x.size(); first += 128) {
+    const size_t end = std::min(x.size(), first + 128);
+    float most = 0;
+    for (size_t i = first; i < end; ++i) most = std::max(most, std::abs(x[i]));
+    for (size_t i = first; i < end; ++i) {
+      rounded[i] = std::nearbyint(static_cast<double>(x[i]) * static_cast<double>(127.0F / most)) *
+                   static_cast<double>(most * (1.0F / 127.0F));
+    }
+  }
+  return rounded;
+}
+
+// Integer sums are exact; what rounds is one multiply-add per chunk and one per block (or, for BF16, one per product).
+TEST(Linear, FastEqualsFloat64LoopsOverRoundedActivations) {
+  const std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 32}, {33, 96}, {64, 128}, {65, 160}, {40, 1184}};
+  for (const DType type : kTypes) {
+    for (const auto& [rows, cols32] : shapes) {
+      const int64_t cols = ColsOf(type, cols32);
+      const Stored w(type, rows, cols, static_cast<uint64_t>(rows + cols));
+      for (const int32_t tokens : {1, 3, 8, 13}) {
+        SCOPED_TRACE(testing::Message() << TypeName(type) << " [" << rows << ", " << cols << "] x " << tokens);
+        const std::vector<float> x = RandomFloats(3, 1, tokens * cols);
+        ForEachIsa(
+            [&, rows = rows](Ops& ops) {
+              const std::vector<float> y = Multiply(ops, *ops.Pack(w.view), x, tokens);
+              for (int64_t t = 0; t < tokens; ++t) {
+                const std::span<const float> row(x.data() + t * cols, static_cast<size_t>(cols));
+                const std::vector<double> rounded = Rounded(type, row);
+                for (int64_t r = 0; r < rows; ++r) {
+                  double sum = 0;
+                  double magnitude = 0;
+                  for (int64_t c = 0; c < cols; ++c) {
+                    const double term = rounded[static_cast<size_t>(c)] *
+                                        static_cast<double>(w.values[static_cast<size_t>(r * cols + c)]);
+                    sum += term;
+                    magnitude += std::abs(term);
+                  }
+                  const double roundings = type == DType::kBf16 ? static_cast<double>(cols) : 34;
+                  const double bound = (roundings + static_cast<double>(cols) / 32) * 0x1p-24 * magnitude;
+                  ASSERT_NEAR(y[static_cast<size_t>(t * rows + r)], sum, bound) << "token " << t << " row " << r;
+                }
+              }
+            },
+            Accuracy::kFast);
+      }
+    }
+  }
+}
+
+// A block of zeros has no scale to divide by, and one of subnormals none that could be inverted.
+TEST(Linear, FastTakesRowsOfZerosAndOfTinyValues) {
+  const Stored w(DType::kQ8_0, 20, 64, 12);
+  for (const float value : {0.0F, 1e-40F, -1e-38F}) {
+    const std::vector<float> x(64, value);
+    ForEachIsa(
+        [&](Ops& ops) {
+          for (const float y : Multiply(ops, *ops.Pack(w.view), x, 1)) EXPECT_NEAR(y, 0, 1e-35);
+        },
+        Accuracy::kFast);
+  }
+}
+
+TEST(Linear, FastKeepsWhatIsNotANumberVisible) {
+  const Stored w(DType::kQ8_0, 20, 256, 13);
+  for (const float value : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+    std::vector<float> x(256, 0.5F);
+    x[130] = value;
+    ForEachIsa(
+        [&](Ops& ops) {
+          for (const float y : Multiply(ops, *ops.Pack(w.view), x, 1)) EXPECT_TRUE(std::isnan(y));
+        },
+        Accuracy::kFast);
+  }
+}
+
 TEST(Linear, BitsAreEqualInEveryInstructionSet) {
   for (const DType type : kTypes) {
-    SCOPED_TRACE(TypeName(type));
-    const Stored w(type, 83, ColsOf(type, 224), 5);
-    const std::vector<float> x = RandomFloats(5, 1, 9 * w.view.cols);
-    const auto scalar = OpsFor("scalar");
-    const std::vector<float> expected = Multiply(*scalar, *scalar->Pack(w.view), x, 9);
-    ForEachIsa([&](Ops& ops) { EXPECT_EQ(Multiply(ops, *ops.Pack(w.view), x, 9), expected); });
+    for (const Accuracy accuracy : {Accuracy::kExact, Accuracy::kFast}) {
+      SCOPED_TRACE(TypeName(type));
+      const Stored w(type, 83, ColsOf(type, 672), 5);
+      const std::vector<float> x = RandomFloats(5, 1, 9 * w.view.cols);
+      const auto scalar = OpsFor("scalar", 1, accuracy);
+      const std::vector<float> expected = Multiply(*scalar, *scalar->Pack(w.view), x, 9);
+      ForEachIsa([&](Ops& ops) { EXPECT_EQ(Multiply(ops, *ops.Pack(w.view), x, 9), expected); }, accuracy);
+    }
   }
 }
 
 TEST(Linear, ARowsBitsDoNotDependOnTheOtherRowsOrThreads) {
-  constexpr int32_t kTokens = 70;
+  constexpr int32_t kTokens = 200;
   for (const DType type : kTypes) {
-    SCOPED_TRACE(TypeName(type));
-    const int64_t cols = IsKType(type) ? 512 : 320;
-    const Stored w(type, 150, cols, 6);
-    const std::vector<float> x = RandomFloats(6, 1, kTokens * cols);
-    ForEachIsa([&](Ops& ops) {
-      const auto packed = ops.Pack(w.view);
-      std::vector<float> alone;
-      for (int32_t t = 0; t < kTokens; ++t) {
-        const std::vector<float> row(x.begin() + t * cols, x.begin() + (t + 1) * cols);
-        const std::vector<float> y = Multiply(ops, *packed, row, 1);
-        alone.insert(alone.end(), y.begin(), y.end());
-      }
-      const auto threads = OpsFor(std::string(ops.fingerprint().substr(0, ops.fingerprint().find(' '))), 3);
-      for (const int32_t tokens : {2, 3, 4, 5, 6, 7, 16, kTokens}) {
-        const std::vector<float> some(x.begin(), x.begin() + tokens * cols);
-        const std::vector<float> expected(alone.begin(), alone.begin() + tokens * 150);
-        EXPECT_EQ(Multiply(ops, *packed, some, tokens), expected) << tokens;
-        EXPECT_EQ(Multiply(*threads, *threads->Pack(w.view), some, tokens), expected) << tokens;
-      }
-    });
+    for (const Accuracy accuracy : {Accuracy::kExact, Accuracy::kFast}) {
+      SCOPED_TRACE(TypeName(type));
+      const int64_t cols = IsKType(type) ? 768 : 544;
+      const Stored w(type, 70, cols, 6);
+      const std::vector<float> x = RandomFloats(6, 1, kTokens * cols);
+      ForEachIsa(
+          [&](Ops& ops) {
+            const auto packed = ops.Pack(w.view);
+            std::vector<float> alone;
+            for (int32_t t = 0; t < kTokens; ++t) {
+              const std::vector<float> row(x.begin() + t * cols, x.begin() + (t + 1) * cols);
+              const std::vector<float> y = Multiply(ops, *packed, row, 1);
+              alone.insert(alone.end(), y.begin(), y.end());
+            }
+            const std::string isa(ops.fingerprint().substr(0, ops.fingerprint().find(' ')));
+            const auto threads = OpsFor(isa, 3, accuracy);
+            for (const int32_t tokens : {2, 3, 4, 5, 6, 7, 8, 13, 16, kTokens}) {
+              const std::vector<float> some(x.begin(), x.begin() + tokens * cols);
+              const std::vector<float> expected(alone.begin(), alone.begin() + tokens * 70);
+              EXPECT_EQ(Multiply(ops, *packed, some, tokens), expected) << tokens;
+              EXPECT_EQ(Multiply(*threads, *threads->Pack(w.view), some, tokens), expected) << tokens;
+            }
+          },
+          accuracy);
+    }
   }
 }
 
@@ -178,7 +268,7 @@ TEST(Linear, AddsToWhatIsThere) {
     const std::vector<float> product = Multiply(ops, *packed, x, 3);
     std::vector<float> y = before;
     ops.Linear(*packed, x, 3, Ops::Into::kAdd, y);
-    for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i], before[i] + product[i]);
+    for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], before[i] + product[i], 1e-5);
   });
 }
 

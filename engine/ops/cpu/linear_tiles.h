@@ -1,0 +1,108 @@
+// What the kernels of y = x W^T share: in which order rows of x meet a group of weights, and when memory is asked for
+// what comes next.
+//
+// k is cut into pieces of 16 chunks, whose weights stay in L1 while all rows pass over them, some rows (a tile) at a
+// time; sums wait in y between two pieces. So a group is read from memory once, in order, for any number of rows, and
+// the piece after is asked for while the rows pass over this one, a chunk of it by each tile in turn: arithmetic and
+// memory overlap. Lanes are outputs, so no sum ever crosses lanes, and neither tiles nor pieces show in a result's
+// bits.
+
+#ifndef EBB_ENGINE_OPS_CPU_LINEAR_TILES_H_
+#define EBB_ENGINE_OPS_CPU_LINEAR_TILES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/ops/cpu/kernels.h"
+#include "engine/ops/cpu/vec.h"
+
+namespace ebb::cpu::EBB_KERNEL_ISA {
+
+inline constexpr int kPieceChunks = 16;
+
+// One tile's way over one piece: chunks first .. last - 1 for rows row .. .
+struct Pass {
+  int32_t first = 0;
+  int32_t last = 0;
+  int32_t row = 0;
+  int32_t tile = 0;
+  int32_t tiles = 1;
+};
+
+// Asks for every `tiles`-th chunk of the next piece, beginning with the tile's number. Addresses past the end are asked
+// for too; that is allowed.
+template <int64_t kChunkBytes>
+struct Asking {
+  EBB_INLINE Asking(const Pass& pass, int panel) : next(panel == 0 ? pass.first + pass.tile : -1), step(pass.tiles) {}
+
+  EBB_INLINE void At(int32_t chunk, const std::byte* weights) {
+    if (chunk != next) return;
+    next += step;
+    const std::byte* ahead = weights + kPieceChunks * kChunkBytes;
+#pragma GCC unroll 8
+    for (int64_t line = 0; line < kChunkBytes; line += 64) PrefetchFar(ahead + line);
+  }
+
+  int32_t next;
+  int32_t step;
+};
+
+// The sums of a tile before its first chunk of a pass, and after its last.
+template <int kRows, int kPanels>
+EBB_INLINE void LoadSums(const LinearArgs& a, const Pass& pass, int panel, Floats (&sums)[kRows][kPanels]) {
+  const bool begins = pass.first == 0 && !a.add;
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int p = 0; p < kPanels; ++p) {
+      const int outputs = a.outputs - (panel + p) * kPanelRows;
+      const float* y = a.y + (pass.row + r) * a.y_stride + (panel + p) * kPanelRows;
+      sums[r][p] = begins || outputs <= 0 ? Zero() : outputs >= kPanelRows ? Load(y) : LoadFirst(y, outputs);
+    }
+  }
+}
+template <int kRows, int kPanels>
+EBB_INLINE void StoreSums(const LinearArgs& a, const Pass& pass, int panel, const Floats (&sums)[kRows][kPanels]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int p = 0; p < kPanels; ++p) {
+      const int outputs = a.outputs - (panel + p) * kPanelRows;
+      float* y = a.y + (pass.row + r) * a.y_stride + (panel + p) * kPanelRows;
+      if (outputs >= kPanelRows) {
+        Store(sums[r][p], y);
+      } else if (outputs > 0) {
+        StoreFirst(sums[r][p], y, outputs);
+      }
+    }
+  }
+}
+
+// Kernel::Tile<kRows, kPanels>(args, pass, panel) for a tile of `rows` rows, kRows or fewer.
+template <typename Kernel, int kRows>
+EBB_INLINE void TileOf(const LinearArgs& a, const Pass& pass, int rows) {
+  if (rows == kRows) {
+    constexpr int kPanels = LinearPanels(kRows);
+    for (int panel = 0; panel < kGroupPanels; panel += kPanels) Kernel::template Tile<kRows, kPanels>(a, pass, panel);
+  } else if constexpr (kRows > 1) {
+    TileOf<Kernel, kRows - 1>(a, pass, rows);
+  }
+}
+
+template <typename Kernel>
+void ForEachTile(const LinearArgs& a) {
+  const int32_t chunks = (a.k + kChunk - 1) / kChunk;
+  const int32_t tiles = (a.rows + kTileRows - 1) / kTileRows;
+  for (int32_t first = 0; first < chunks; first += kPieceChunks) {
+    Pass pass = {.first = first, .last = chunks - first < kPieceChunks ? chunks : first + kPieceChunks, .tiles = tiles};
+    for (; pass.tile < tiles; ++pass.tile) {
+      const int32_t rows = (a.rows - pass.row) / (tiles - pass.tile);  // tiles of nearly equal height
+      TileOf<Kernel, kTileRows>(a, pass, rows);
+      pass.row += rows;
+    }
+  }
+}
+
+}  // namespace ebb::cpu::EBB_KERNEL_ISA
+
+#endif  // EBB_ENGINE_OPS_CPU_LINEAR_TILES_H_
