@@ -1,16 +1,19 @@
-// `ebb`: talks to an ebbd from a terminal or a script. Data goes to stdout, progress and messages to stderr.
+// `ebb`: talks to an ebbd from a terminal or a script, and measures engine and server. Data goes to stdout, progress
+// and messages to stderr.
 
 #include <algorithm>
 #include <cstdio>
 #include <string_view>
 
+#include "bench/bench.h"
 #include "client/cli/shell.h"
 
 namespace {
 
 constexpr void (*kCommands[])(CLI::App&, ebb::cli::Shell&) = {
-    ebb::cli::AddGenerate, ebb::cli::AddChat,   ebb::cli::AddSessions, ebb::cli::AddCache,  ebb::cli::AddEvict,
-    ebb::cli::AddWatch,    ebb::cli::AddPolicy, ebb::cli::AddStatus,   ebb::cli::AddHealth, ebb::cli::AddDemo,
+    ebb::cli::AddGenerate, ebb::cli::AddChat,  ebb::cli::AddSessions, ebb::cli::AddCache,
+    ebb::cli::AddEvict,    ebb::cli::AddWatch, ebb::cli::AddPolicy,   ebb::cli::AddStatus,
+    ebb::cli::AddHealth,   ebb::cli::AddDemo,  ebb::bench::AddBench,
 };
 
 }  // namespace

@@ -61,6 +61,17 @@ void Shell::Misused(const std::string& message) {
   }
 }
 
+void Shell::Failed(const std::string& code, const std::string& reason, const std::string& message) {
+  exit_code = kRefused;
+  if (!json) {
+    std::fprintf(stderr, "ebb: %s\n", message.c_str());
+    return;
+  }
+  nlohmann::json error = {{"code", code}, {"message", message}};
+  if (!reason.empty()) error["reason"] = reason;
+  PrintError(error);
+}
+
 void Shell::PrintJson(const google::protobuf::Message& message) const {
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;

@@ -38,6 +38,10 @@ struct Shell {
   // reason USAGE.
   void Misused(const std::string& message);
 
+  // Likewise for what this process could not do: kRefused. `code` and `reason` as in an ErrorInfo, the latter may be
+  // empty.
+  void Failed(const std::string& code, const std::string& reason, const std::string& message);
+
   // One JSON object on one line of stdout, fields named as in the proto.
   void PrintJson(const google::protobuf::Message& message) const;
 };

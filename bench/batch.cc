@@ -1,0 +1,30 @@
+// `ebb bench batch`: sessions write together; a step reads the weights once for all.
+
+#include <memory>
+
+#include "bench/step_run.h"
+
+namespace ebb::bench {
+
+void AddBatch(CLI::App& bench, cli::Shell& shell) {
+  CLI::App* const command = bench.add_subcommand("batch", "Tokens per second of many sessions in one step");
+  const auto common = std::make_shared<Common>();
+  const auto options = std::make_shared<StepOptions>();
+  options->sessions = {1, 2, 4, 8, 16, 32};
+  AddStepOptions(*command, *options);
+  command->add_option("--sessions", options->sessions, "How many, with commas")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 512))
+      ->default_str("1,2,4,8,16,32");
+  AddCommonOptions(*command, *common);
+  command->footer(
+      "roofline: the longer of the bytes of weights and of all sessions' K and V by the bandwidth measured in the "
+      "same\n"
+      "round, and of the operations of the matrices by the ceiling of their kind (`ebb bench ceilings`); what "
+      "attention\n"
+      "computes is not counted. share: roofline by the time of a step. With --compare full: the same sessions beside\n"
+      "ones that keep everything, at some depths and, between them in straight lines, over all of it.");
+  command->callback([&shell, common, options] { Check(shell, RunSteps(shell, "batch", *common, *options)); });
+}
+
+}  // namespace ebb::bench

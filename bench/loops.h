@@ -1,0 +1,34 @@
+// Inner loops that do nothing but read, or nothing but arithmetic in registers: what a core can do at most, by the best
+// instruction that this processor has.
+
+#ifndef EBB_BENCH_LOOPS_H_
+#define EBB_BENCH_LOOPS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ebb::bench {
+
+// Arithmetic on 16 accumulators that do not wait for each other; nothing is loaded.
+struct ArithmeticLoop {
+  const char* instruction = "";  // "vpdpbusd zmm"; says what stands in where the processor has no such instruction
+  double operations = 0;         // of one round, a multiply-add counting two
+  double (*run)(int64_t rounds) = {};  // what comes out means nothing, but must be used
+};
+
+ArithmeticLoop Int8Loop();
+ArithmeticLoop Bf16Loop();
+ArithmeticLoop FmaLoop();
+// One addition per round that waits for the one before: rounds per second is the clock. "scalar" where it is a guess.
+ArithmeticLoop ClockLoop();
+
+struct ReadLoop {
+  const char* instruction = "";
+  // The sum of the words of 8 bytes. `bytes` a multiple of 512, `data` aligned to 64.
+  uint64_t (*run)(const std::byte* data, int64_t bytes) = {};
+};
+ReadLoop BestReadLoop();
+
+}  // namespace ebb::bench
+
+#endif  // EBB_BENCH_LOOPS_H_

@@ -1,0 +1,152 @@
+#include "bench/model_run.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/lab/policy_text.h"
+#include "engine/model/architecture.h"
+#include "policies/status.h"
+
+namespace ebb::bench {
+namespace {
+
+const std::map<std::string, KvType> kTypes = {{"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"f16", KvType::kF16}};
+
+double ElementBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
+
+// One token through a matrix.
+Work Through(const GgufTensor& tensor) {
+  Work work = {.bytes = static_cast<double>(tensor.data.size())};
+  const double operations = 2 * static_cast<double>(tensor.rows()) * static_cast<double>(tensor.cols());
+  if (tensor.dims < 2 || !tensor.type) return work;
+  if (*tensor.type == DType::kF32 || *tensor.type == DType::kF16) {
+    work.fma = operations;
+  } else if (*tensor.type == DType::kBf16) {
+    work.bf16 = operations;
+  } else {
+    work.int8 = operations;
+  }
+  return work;
+}
+
+}  // namespace
+
+Work ModelWork::Step(double tokens, double logits) const {
+  Work work = body * tokens;
+  work += head * logits;
+  work.bytes = body.bytes + (logits > 0 ? head.bytes : 0);
+  return work;
+}
+
+absl::StatusOr<ModelWork> WorkOf(const GgufFile& file) {
+  EBB_ASSIGN(const ModelConfig config, ReadConfig(file));
+  const bool tied = file.FindTensor("output.weight") == nullptr;
+  ModelWork work;
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (tensor.name == (tied ? "token_embd.weight" : "output.weight")) {
+      work.head += Through(tensor);
+    } else if (tensor.name != "token_embd.weight") {
+      work.body += Through(tensor);
+    }
+  }
+  // A dot product with K and a weighted sum of V.
+  work.attention_per_pair = 4.0 * config.head_dim * config.heads * config.layers;
+  return work;
+}
+
+void AddModelOptions(CLI::App& command, ModelOptions& options) {
+  command.add_option("MODEL", options.model, "Model file (GGUF)")->required();
+  command.add_option("--isa", options.isa,
+                     "Instruction set: scalar, avx2 or avx512; default: EBB_ISA, else the best here");
+  command.add_option("--kv-dtype", options.kv_type, "Type of K and V: f32, bf16 or f16")
+      ->transform(CLI::CheckedTransformer(kTypes, CLI::ignore_case))
+      ->default_str("bf16");
+}
+
+absl::StatusOr<ValidSpec> OpenModel::Policy(const std::string& policy, int32_t slots, KvType kv_type) const {
+  EBB_ASSIGN(lab::NamedPolicy named, lab::ParsePolicy(policy));
+  named.spec.budget = slots;
+  named.spec.kv_type = kv_type;
+  return Resolve(named.spec, LimitsOf(engine->config()));
+}
+
+double OpenModel::TokenBytes(KvType kv_type) const {
+  const ModelConfig& config = engine->config();
+  return 2.0 * ElementBytes(kv_type) * config.layers * config.kv_heads * config.head_dim;
+}
+
+absl::StatusOr<OpenModel> OpenForBench(const Common& common, const ModelOptions& options) {
+  OpenModel open;
+  EBB_ASSIGN(const GgufFile file, GgufFile::Open(options.model));
+  EBB_ASSIGN(open.work, WorkOf(file));
+  EBB_ASSIGN(const ModelConfig config, ReadConfig(file));
+  // A block beyond the slots, and in each lane what is left of its last page.
+  const double slots = std::max(options.tokens_max, options.slots) + kStepTokens + 128.0;
+  const double lanes = static_cast<double>(config.layers) * config.kv_heads * options.sessions;
+  const double arena = 3 * ElementBytes(options.kv_type) * config.head_dim * lanes * slots;
+  EBB_ASSIGN(open.engine, Engine::Open({.model_path = options.model,
+                                        .threads = common.Threads(),
+                                        .arena_bytes = static_cast<int64_t>(arena) + (int64_t{64} << 20),
+                                        .step_tokens_max = kStepTokens,
+                                        .isa = options.isa}));
+  return open;
+}
+
+absl::StatusOr<std::unique_ptr<Sessions>> Sessions::Open(Engine& engine, const ValidSpec& policy, int32_t count,
+                                                         int32_t block, uint64_t seed) {
+  std::unique_ptr<Sessions> sessions(new Sessions(engine, seed));
+  sessions->block_ = block;
+  for (int32_t i = 0; i < count; ++i) {
+    EBB_ASSIGN(auto session, engine.OpenSession({.policy = policy, .block_size_max = block}));
+    sessions->sessions_.push_back(std::move(session));
+  }
+  return sessions;
+}
+
+std::vector<int32_t> Sessions::Tokens(int32_t count) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (int32_t& token : tokens) token = random_.Uniform(0, engine_.config().vocab - 1);
+  return tokens;
+}
+
+void Sessions::Fill(int32_t tokens) {
+  for (;;) {
+    std::vector<std::vector<int32_t>> texts;
+    std::vector<BatchRow> rows;
+    texts.reserve(sessions_.size());
+    int32_t room = engine_.step_tokens_max();
+    for (const auto& session : sessions_) {
+      const int32_t missing = tokens - static_cast<int32_t>(session->log().size());
+      const int32_t block = std::min({missing, block_, room});
+      if (block <= 0) continue;
+      room -= block;
+      texts.push_back(Tokens(block));
+      const bool last = block == missing;
+      rows.push_back({.session = session.get(),
+                      .tokens = texts.back(),
+                      .want = last ? Want::kLast : Want::kNone,
+                      .prompt_ends = last});
+    }
+    if (rows.empty()) return;
+    engine_.Run(rows);
+  }
+}
+
+double Sessions::Step(int32_t count) {
+  const std::vector<int32_t> tokens = Tokens(count);
+  std::vector<BatchRow> rows;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    rows.push_back({.session = sessions_[i].get(), .tokens = std::span(tokens).subspan(i, 1), .want = Want::kLast});
+  }
+  const double begin = Now();
+  engine_.Run(rows);
+  return Now() - begin;
+}
+
+double Sessions::LiveTokens(int32_t count) const {
+  double live = 0;
+  for (int32_t i = 0; i < count; ++i) live += sessions_[static_cast<size_t>(i)]->cache_length();
+  return live;
+}
+
+}  // namespace ebb::bench

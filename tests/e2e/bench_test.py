@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""`ebb bench`: every verb runs, and its answer has the shape it promises; how fast anything is decides nothing here."""
+import json
+import subprocess
+import unittest
+
+from binaries import BIN, MODEL
+
+QUICK = ("--rounds=2", "--read-mib=4", "--threads=2")
+
+
+def bench(*args, check=0):
+    """Runs `ebb bench` and returns what it printed."""
+    done = subprocess.run([BIN / "ebb", "bench", *map(str, args)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == check, f"ebb bench {args}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout if check == 0 else done.stderr
+
+
+class Bench(unittest.TestCase):
+    def rows(self, *args):
+        """The rows of a verb's JSON, each with machine and command."""
+        rows = [json.loads(line) for line in bench(*args, *QUICK, "--json").splitlines()]
+        self.assertTrue(rows)
+        for row in rows:
+            self.assertEqual(row["bench"], args[0])
+            self.assertIn(f"ebb bench {args[0]}", row["command"])
+            self.assertEqual((row["threads"], row["rounds"], row["seed"]), (2, 2, 1))
+            self.assertTrue(row["cpu"])
+            self.assertGreaterEqual(row["cores"], 1)
+        return rows
+
+    def check_spread(self, value):
+        """A median between its quartiles, of something that took time."""
+        self.assertEqual(set(value), {"median", "low", "high"})
+        self.assertLess(0, value["low"])
+        self.assertLessEqual(value["low"], value["median"])
+        self.assertLessEqual(value["median"], value["high"])
+
+    def test_ceilings_are_of_one_thread_and_of_all(self):
+        rows = {row["ceiling"]: row for row in self.rows("ceilings")}
+        self.assertLessEqual({"read_memory", "int8", "bf16", "fma", "clock"}, set(rows))
+        self.assertEqual([rows[name]["unit"] for name in ("read_memory", "int8", "clock")], ["B/s", "op/s", "Hz"])
+        for row in rows.values():
+            self.check_spread(row["one_thread"])
+            self.check_spread(row["all_threads"])
+            self.assertTrue(row["instruction"])
+
+    def test_decode_is_one_session(self):
+        (row,) = self.rows("decode", MODEL, "--slots=32", "--steps=1")
+        self.assertEqual((row["sessions"], row["slots"], row["policy"], row["model"]), (1, 32, "streaming", MODEL.name))
+        self.assertIn("ebb-tiny", row["engine"])
+        for key in ("tokens_per_second", "step_seconds", "roofline_seconds", "share", "read_bytes_per_second"):
+            self.check_spread(row[key])
+
+    def test_batch_has_a_row_for_each_number_of_sessions(self):
+        rows = self.rows("batch", MODEL, "--sessions=1,3", "--slots=32", "--steps=1", "--policy=h2o")
+        self.assertEqual([row["sessions"] for row in rows], [1, 3])
+        for row in rows:
+            self.assertAlmostEqual(row["tokens_per_second"]["median"] * row["step_seconds"]["median"], row["sessions"],
+                                   delta=row["sessions"])  # medians of two rounds: not quite the reciprocal
+            self.check_spread(row["share"])
+
+    def test_batch_compares_with_a_cache_that_keeps_everything(self):
+        rows = self.rows("batch", MODEL, "--sessions=2", "--slots=16", "--steps=1", "--compare=full", "--depths=64,16")
+        self.assertEqual([row["depth"] for row in rows], ["16", "64", "mean"])
+        self.assertEqual(rows[0]["drift"], 1)
+        for row in rows[:2]:
+            self.check_spread(row["ratio"])
+        low, high = sorted(row["tokens_per_second"] for row in rows[:2])
+        self.assertTrue(low <= rows[2]["tokens_per_second"] <= high, rows)
+
+    def test_prefill_has_a_row_for_each_length(self):
+        rows = self.rows("prefill", MODEL, "--tokens=64,16")
+        self.assertEqual([row["tokens"] for row in rows], [64, 16])
+        for row in rows:
+            for key in ("tokens_per_second", "seconds", "roofline_seconds", "share"):
+                self.check_spread(row[key])
+
+    def test_a_table_states_machine_command_and_rows(self):
+        lines = bench("decode", MODEL, "--slots=32", "--steps=1", *QUICK, "--markdown").splitlines()
+        self.assertIn("threads 2", lines[0])
+        self.assertTrue(lines[2].startswith("    ebb bench decode "), lines[2])
+        self.assertTrue(lines[4].startswith("| sessions | tokens/s |"), lines[4])
+        self.assertEqual(len(lines), 7)
+
+    def test_what_cannot_be_measured_is_refused(self):
+        self.assertIn("use ceilings, decode", bench("speed", check=2))
+        self.assertIn("--rounds", bench("ceilings", "--rounds=0", check=2))
+        self.assertIn("--depths", bench("batch", MODEL, "--depths=16", check=2))
+        self.assertIn("--sessions", bench("batch", MODEL, "--sessions=0", check=2))
+        self.assertIn("no scorer named 'best'", bench("decode", MODEL, "--policy=best", check=1))
+        self.assertIn("policy.trigger.budget", bench("decode", MODEL, "--policy=h2o:sinks=16", "--slots=8", check=2))
+        error = json.loads(bench("decode", "nowhere.gguf", "--json", check=1))["error"]
+        self.assertEqual(error["code"], "NOT_FOUND")
+        self.assertIn("nowhere.gguf", error["message"])
+
+
+if __name__ == "__main__":
+    unittest.main()
