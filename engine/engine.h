@@ -57,9 +57,10 @@ class Session {
   // Live tokens in the longest lane. All lanes agree unless Evict took a range or an age of which some lanes had
   // already lost tokens.
   virtual int32_t cache_length() const = 0;
-  virtual int32_t capacity() const = 0;  // slots reserved for the largest lane
-  virtual int64_t pages() const = 0;     // reserved pages, all lanes
-  virtual int64_t evicted() const = 0;   // tokens evicted so far, per lane
+  virtual int64_t live_slots() const = 0;  // live tokens of all lanes together
+  virtual int32_t capacity() const = 0;    // slots reserved for the largest lane
+  virtual int64_t pages() const = 0;       // reserved pages, all lanes
+  virtual int64_t evicted() const = 0;     // tokens evicted so far, per lane
   // Largest RoPE position in use, -1 while there is none: with original positions that of the newest token, evicted or
   // not; with compacted ones cache_length() - 1. Past the trained context where it reaches it.
   virtual int32_t position_max() const = 0;

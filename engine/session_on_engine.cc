@@ -30,6 +30,12 @@ int32_t SessionOnEngine::cache_length() const {
   return longest;
 }
 
+int64_t SessionOnEngine::live_slots() const {
+  int64_t slots = 0;
+  for (const SlotMap& map : cache_.maps()) slots += int64_t{map.live()} * cache_.lanes_of_map();
+  return slots;
+}
+
 int32_t SessionOnEngine::position_max() const {
   return policy_.positions == Positions::kOriginal ? next_position_ - 1 : cache_length() - 1;
 }

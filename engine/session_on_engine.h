@@ -36,6 +36,7 @@ class SessionOnEngine final : public Session {
   const ValidSpec& policy() const override { return policy_; }
   std::span<const int32_t> log() const override { return log_; }
   int32_t cache_length() const override;
+  int64_t live_slots() const override;
   int32_t capacity() const override { return cache_.shape().capacity; }
   int64_t pages() const override { return cache_.pages(); }
   int64_t evicted() const override { return evicted_; }

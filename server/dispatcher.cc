@@ -170,7 +170,7 @@ absl::StatusOr<EvictOutcome> Dispatcher::Evict(const std::string& tenant, const 
                     .evicted_slots = report.slots_evicted,
                     .loss = &report.loss,
                     .victims = report.victims});
-    CountLength(*session, session->cache->cache_length());
+    CountSlots(*session, session->cache->live_slots());
     CountLoad();
   }
   const int64_t bytes = report.slots_evicted * SlotBytes(session->cache->policy());
@@ -215,7 +215,7 @@ absl::StatusOr<PolicyOutcome> Dispatcher::SetPolicy(const std::string& tenant, c
                     .victims = swap->victims});
     Deliver(SessionResized{.session = session->id, .pages = swap->pages_after});
     metrics_.worker().pages.owned.Add(static_cast<double>(swap->pages_after - swap->pages_before));
-    CountLength(*session, cache.cache_length());
+    CountSlots(*session, cache.live_slots());
     CountLoad();
   }
   return PolicyOutcome{.session = id, .swap = *swap, .policy = cache.policy(), .generation = session->generation};
@@ -280,7 +280,7 @@ void Dispatcher::Deliver(const Event& event) {
       [this](const Release& release) {
         if (!sessions_.has(release.session)) return;  // admitted, but there was no memory for it
         OpenSession& session = sessions_.at(release.session);
-        CountLength(session, 0);
+        CountSlots(session, 0);
         EndWatchesOf(session.id);
         shadows_.End(session.id);
         session.tenant_metrics->sessions.Add(-1);
@@ -317,7 +317,7 @@ SessionInfo Dispatcher::Info(const OpenSession& session) const {
           .cache_length = cache.cache_length(),
           .cache_capacity = cache.capacity(),
           .reserved_bytes = cache.pages() * engine_.memory().page_bytes,
-          .used_bytes = int64_t{cache.cache_length()} * lanes() * SlotBytes(cache.policy()),
+          .used_bytes = cache.live_slots() * SlotBytes(cache.policy()),
           .evicted = cache.evicted(),
           .prompt_tokens = session.prompt_tokens,
           .completion_tokens = session.completion_tokens,
@@ -330,11 +330,11 @@ int64_t Dispatcher::SlotBytes(const ValidSpec& policy) const {
   return vectors * engine_.config().head_dim * ComponentBytes(policy.kv_type);
 }
 
-void Dispatcher::CountLength(OpenSession& session, int32_t length) {
-  const int64_t slots = int64_t{length - std::exchange(session.counted_length, length)} * lanes();
-  const int64_t bytes = slots * SlotBytes(session.cache->policy());
+void Dispatcher::CountSlots(OpenSession& session, int64_t slots) {
+  const int64_t more = slots - std::exchange(session.counted_slots, slots);
+  const int64_t bytes = more * SlotBytes(session.cache->policy());
   totals_.used_bytes += bytes;
-  metrics_.worker().slots.used.Add(static_cast<double>(slots));
+  metrics_.worker().slots.used.Add(static_cast<double>(more));
   metrics_.worker().bytes.used.Add(static_cast<double>(bytes));
 }
 

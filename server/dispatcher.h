@@ -214,8 +214,8 @@ class Dispatcher {
   absl::Status Verdict(const Reject& rejected) const;
   SessionInfo Info(const OpenSession& session) const;
   int64_t SlotBytes(const ValidSpec& policy) const;
-  int32_t lanes() const { return engine_.config().layers * engine_.config().kv_heads; }
-  void CountLength(OpenSession& session, int32_t length);
+  // The session has `slots` live slots now.
+  void CountSlots(OpenSession& session, int64_t slots);
   void CountEviction(const OpenSession& session, int32_t tokens, int64_t slots);
   void CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took);
   void CountCall(Call& call, const CallTimings& timings);

@@ -216,7 +216,7 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
     }
   }
   if (row.nan_scores > 0) session.policy_metrics->nan_scores.Add(static_cast<double>(row.nan_scores));
-  CountLength(session, session.cache->cache_length());
+  CountSlots(session, session.cache->live_slots());
   if (!session.past_context && session.cache->position_max() >= engine_.config().context) {
     session.past_context = true;
     metrics_.worker().past_context_sessions.Add();

@@ -18,7 +18,8 @@ using client::ReadDetails;
 using ::testing::ElementsAre;
 using ::testing::IsSupersetOf;
 
-const std::string kPrompt(150, 'a');  // a token per byte
+const std::string kPrompt(150, 'a');         // a token per byte
+constexpr uint64_t kSlotBytes = 2 * 16 * 2;  // K and V, head size 16, BF16
 
 class Allocations : public testing::Test {
  protected:
@@ -45,6 +46,18 @@ class Allocations : public testing::Test {
     return lengths;
   }
 
+  // What the session and the server say they hold is what the lanes of this one session list.
+  void ExpectCountedLaneByLane(const std::string& session) {
+    uint64_t slots = 0;
+    for (const uint32_t length : Lengths(session)) slots += length;
+    const v1::Session info = client_.Get(session);
+    EXPECT_EQ(info.used_bytes(), slots * kSlotBytes);
+    EXPECT_LE(info.used_bytes(), info.reserved_bytes());
+    EXPECT_EQ(client_.Status().cache().used_bytes(), slots * kSlotBytes);
+    EXPECT_EQ(server_.Metric("ebb_cache_slots{state=\"used\"}"), static_cast<double>(slots));
+    EXPECT_EQ(server_.Metric("ebb_cache_bytes{state=\"used\"}"), static_cast<double>(slots * kSlotBytes));
+  }
+
   grpc::Status Set(const std::string& session, const v1::PolicySpec& policy, v1::SetPolicyResponse* response) {
     v1::SetPolicyRequest request;
     request.set_session(session);
@@ -60,7 +73,8 @@ class Allocations : public testing::Test {
   }
 
   // Three layers of two KV heads.
-  TestServer server_ = TestServer({}, TinyModel{.layers = 3});
+  TestServer server_ = TestServer(
+      [](ServerOptions& options) { options.http_listen = {.host = "127.0.0.1", .port = 0}; }, TinyModel{.layers = 3});
   TestClient client_ = TestClient(server_.address());
 };
 
@@ -86,6 +100,9 @@ TEST_F(Allocations, APyramidReservesAndKeepsWhatEachLayerGets) {
   // A room of 40: 78, 40 and 2, and the 8 newest.
   EXPECT_THAT(budgets, ElementsAre(86, 86, 48, 48, 10, 10));
   EXPECT_THAT(slots, ElementsAre(102, 102, 64, 64, 26, 26));
+  ExpectCountedLaneByLane(session.name());
+  EXPECT_TRUE(client_.Delete(session.name()).ok());
+  EXPECT_EQ(client_.Status().cache().used_bytes(), 0U);
 }
 
 TEST_F(Allocations, IsSwappedOnAWarmCacheAndBack) {
@@ -100,6 +117,7 @@ TEST_F(Allocations, IsSwappedOnAWarmCacheAndBack) {
   EXPECT_THAT(Lengths(name), ElementsAre(60, 60, 48, 48, 10, 10));
   ASSERT_TRUE(Set(name, H2o(40), &response).ok());
   EXPECT_THAT(Lengths(name), ElementsAre(40, 40, 40, 40, 10, 10));
+  ExpectCountedLaneByLane(name);
   EXPECT_TRUE(response.changes(0).policy().has_uniform());
   EXPECT_THAT(client_.Decode(DecodeTokens(name, 40)).tokens, testing::SizeIs(40));
   EXPECT_THAT(Lengths(name), ElementsAre(40, 40, 40, 40, 40, 40));
@@ -116,6 +134,7 @@ TEST_F(Allocations, AdaKeepsTheTotalOfEveryLayer) {
   EXPECT_GT(std::set<uint32_t>(lengths.begin(), lengths.end()).size(), 1U);
   client_.Decode(DecodeTokens(session.name(), 20));
   EXPECT_EQ(Lengths(session.name()), lengths);
+  ExpectCountedLaneByLane(session.name());
 }
 
 TEST_F(Allocations, WhatMeansNothingIsRefusedWithItsField) {
