@@ -25,9 +25,13 @@ void OnInterrupt(int) {
 
 std::atomic<int> line_signal = 0;
 
-// One that comes just before the read begins would leave it waiting: the alarm comes again until somebody took note.
+// One that comes during an answer cancels it. One that comes just before the read begins would leave it waiting: the
+// alarm comes again until somebody took note.
 void OnLineSignal(int signal) {
-  if (signal != SIGALRM) line_signal = signal;
+  if (signal != SIGALRM) {
+    line_signal = signal;
+    OnInterrupt(signal);
+  }
   if (line_signal != 0) alarm(1);
 }
 

@@ -36,8 +36,9 @@ class ProgressBar {
   bool drawn_ = false;
 };
 
-// While it lives, Ctrl-C, SIGTERM and a terminal that is closed end the read that waits for a line, not the program.
-// One at a time, on the first thread, which is where the system delivers them.
+// While it lives, Ctrl-C, SIGTERM and a terminal that is closed end the read that waits for a line, not the program;
+// where an InterruptGuard lives too, they cancel its stream, and TakeSignal still has SIGTERM and SIGHUP after it. One
+// at a time, on the first thread, which is where the system delivers them.
 class LineGuard {
  public:
   LineGuard();
@@ -52,14 +53,15 @@ class LineGuard {
   std::array<struct sigaction, kSignals.size()> before_ = {};
 };
 
-// While it lives, Ctrl-C cancels the stream of `cancellation` instead of ending the program. One at a time.
+// While it lives, Ctrl-C, or what a LineGuard is told, cancels the stream of `cancellation` instead of ending the
+// program. One at a time.
 class InterruptGuard {
  public:
   explicit InterruptGuard(client::Cancellation& cancellation);
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
-  // Ctrl-C was pressed.
+  // The stream was cancelled so.
   bool interrupted() const;
 
  private:

@@ -308,6 +308,18 @@ class CommandLine(unittest.TestCase):
             chat.type("\x04")
             self.assertEqual(chat.process.wait(60), 0)
 
+    def test_a_chat_that_is_told_to_end_in_mid_answer_cancels_it_and_ends(self):
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(number), TerminalChat(self.server, "--max-tokens=1000000", "--ignore-eos") as chat:
+                chat.read_until("> ")
+                chat.type("Tell me everything.\n")
+                chat.read_until("tok/s")
+                chat.process.send_signal(number)
+                chat.read_until("(cancelled)")
+                self.assertEqual(chat.process.wait(60), 130)
+                self.assertEqual(self.ebb("sessions").strip(), "no sessions")
+                self.assertIn("everything", chat.history())
+
     def test_a_chat_that_is_told_to_end_deletes_its_session_and_keeps_its_lines(self):
         for number in (signal.SIGTERM, signal.SIGHUP):
             with self.subTest(number), TerminalChat(self.server) as chat:
