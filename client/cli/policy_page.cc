@@ -1,6 +1,7 @@
 #include "client/cli/policy_page.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -59,22 +60,28 @@ std::string Page(const Description& part, const std::string& turns, const std::v
   return page + Fact("cost", part.cost(), columns) + Fact("turns", turns + part.turns(), columns);
 }
 
+// A whole number in full: rounded to six digits, a bound would not hold.
+std::string Number(double value) {
+  return value == std::floor(value) ? absl::StrFormat("%.0f", value) : absl::StrFormat("%g", value);
+}
+
 std::string Value(const v1::ParameterDescription& parameter) {
-  if (parameter.choices().empty()) return absl::StrFormat("%g", parameter.default_());
+  if (parameter.choices().empty()) return Number(parameter.default_());
   return parameter.choices(static_cast<int>(parameter.default_()));
 }
 
 std::string Range(const v1::ParameterDescription& parameter) {
-  if (parameter.choices().empty()) return absl::StrFormat("in [%g, %g]", parameter.min(), parameter.max());
+  if (parameter.choices().empty()) return "in [" + Number(parameter.min()) + ", " + Number(parameter.max()) + "]";
   return "of " + absl::StrJoin(parameter.choices(), ", ");
 }
 
+// `flag`: what sets one.
 template <typename Parameters>
-std::string ParameterLines(const Parameters& parameters, size_t columns) {
+std::string ParameterLines(const std::string& flag, const Parameters& parameters, size_t columns) {
   std::string lines;
   for (const v1::ParameterDescription& parameter : parameters) {
     lines +=
-        Beside("  --param ",
+        Beside("  " + flag + " ",
                absl::StrFormat("%s=%s, %s: %s", parameter.name(), Value(parameter), Range(parameter), parameter.help()),
                columns);
   }
@@ -112,7 +119,7 @@ std::string PolicyPage(const v1::ScorerDescription& scorer, size_t columns) {
       Fact("budget", absl::StrFormat("at least %u", scorer.budget_min()), columns),
   };
   return Page(scorer, scorer.safe_across_turns() ? "safe. " : "not safe. ", facts, columns) +
-         ParameterLines(scorer.parameters(), columns);
+         ParameterLines("--param", scorer.parameters(), columns);
 }
 
 std::string PolicyPage(const v1::ModifierDescription& modifier, size_t columns) {
@@ -120,7 +127,7 @@ std::string PolicyPage(const v1::ModifierDescription& modifier, size_t columns) 
 }
 
 std::string PolicyPage(const v1::AllocationDescription& allocation, size_t columns) {
-  return Page(allocation, "", {}, columns) + ParameterLines(allocation.parameters(), columns);
+  return Page(allocation, "", {}, columns) + ParameterLines("--allocation-param", allocation.parameters(), columns);
 }
 
 }  // namespace ebb::cli

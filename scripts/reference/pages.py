@@ -218,12 +218,17 @@ def paper(part):
     return f"{part['origin']}, [{part['paper']}](https://arxiv.org/abs/{part['paper'].removeprefix('arXiv:')})"
 
 
+def number(value):
+    """A whole number in full: rounded to six digits, a bound would not hold."""
+    return f"{value:.0f}" if value == int(value) else f"{value:g}"
+
+
 def setting(parameter):
     """Default and range; a choice by the names of its values."""
     if parameter["choices"]:
         return [parameter["choices"][int(parameter["default"])], ", ".join(parameter["choices"])]
-    number = ", odd" if parameter["odd"] else ", whole" if parameter["whole"] else ""
-    return [f"{parameter['default']:g}", f"[{parameter['min']:g}, {parameter['max']:g}]{number}"]
+    kind = ", odd" if parameter["odd"] else ", whole" if parameter["whole"] else ""
+    return [number(parameter["default"]), f"[{number(parameter['min'])}, {number(parameter['max'])}]{kind}"]
 
 
 def parameters(part):
@@ -292,7 +297,7 @@ def policies(responses, header_of):
     for part in first["modifiers"]:
         pages[part["name"]] = policy_page(f"A modifier: `--modifier {part['name'].replace('_', '-')}`.", part, header_of(part), [], [needs(part)])
     for part in first["allocations"]:
-        pages[part["name"]] = policy_page("An allocation.", part, "", [parameters(part)], [])
+        pages[part["name"]] = policy_page(f"An allocation: `--allocation {part['name']}`.", part, "", [parameters(part)], [])
     if len(pages) != sum(len(first[kind]) for kind in ("scorers", "modifiers", "allocations")):
         raise SystemExit("scripts/docs: two parts of a policy have one name, and so one page")
 

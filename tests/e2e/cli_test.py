@@ -243,6 +243,8 @@ class CommandLine(unittest.TestCase):
                 self.assertIn(part["paper"], page)
         self.assertIn("arXiv:2306.14048", self.ebb("policy", "list", "h2o"))
         self.assertIn("--param window=32, in [1, 512]:", self.ebb("policy", "list", "snapkv"))
+        self.assertIn("  --param seed=0, in [0, 9007199254740992]:", self.ebb("policy", "list", "random"))
+        self.assertIn("  --allocation-param recent=256, in [1, 16777216]:", self.ebb("policy", "list", "duo"))
         self.ebb("policy", "list", "nope", check=2)
         self.assertIn("nope: no policy of this name", self.server.stderr)
 
