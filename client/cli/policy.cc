@@ -155,6 +155,7 @@ bool Try(Shell& shell, client::Client& client, const std::string& policy, v1::Se
       fields["state"].set_string_value(v1::StateOrigin_Name(change.state()));
     } else {
       fields["reason"].set_string_value(details.reason);
+      fields["message"].set_string_value(status.error_message());
     }
     shell.PrintJson(row);
   } else if (status.ok()) {
@@ -162,7 +163,7 @@ bool Try(Shell& shell, client::Client& client, const std::string& policy, v1::Se
                 change.output_error(), static_cast<unsigned long long>(change.pages_after()),
                 StateOf(change.state()).c_str(), change.former_chose() ? "; the policy in force chose" : "");
   } else {
-    std::printf("%-24s      -  %s\n", policy.c_str(), details.reason.c_str());
+    std::printf("%-24s      -  %s\n", policy.c_str(), client::Describe(status).c_str());
   }
   return true;
 }
@@ -190,6 +191,9 @@ void AddTry(CLI::App& parent, Shell& shell) {
     client::Client client = shell.Connect();
     v1::Session session;
     if (!shell.Check(client.GetSession(SessionName(flags->id), &session))) return;
+    if (!flags->budget && session.cache_length() == 0) {
+      return shell.Misused(session.name() + " holds no tokens: there is no half of them; give it some, or --budget");
+    }
     v1::ListPoliciesResponse known;
     if (specs.empty() && !shell.Check(client.ListPolicies(&known))) return;
     for (const v1::ScorerDescription& scorer : known.scorers()) {

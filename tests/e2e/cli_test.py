@@ -179,6 +179,9 @@ class CommandLine(unittest.TestCase):
 
     def test_policy_is_shown_tried_and_set_on_a_live_session(self):
         self.ebb("sessions", "create", "swap", "--policy=h2o", "--budget=96")
+        self.ebb("policy", "try", "swap", check=2)
+        self.assertIn("sessions/swap holds no tokens", self.server.stderr)
+        self.assertEqual([row["tokens"] for row in lines(self.ebb("policy", "try", "swap", "--policies=tova", "--budget=60", "--json"))], [0])
         self.ebb("generate", "--session=swap", "It was a dark and stormy night", "--max-tokens=150", "--ignore-eos")
         self.assertIn("h2o, budget 96", self.ebb("policy", "show", "swap"))
         words = "streaming,h2o,h2o+caote,nacl,knorm:keep=long:recent=8,calibrated@pyramid:beta=4,tova@duo"
@@ -190,6 +193,8 @@ class CommandLine(unittest.TestCase):
         self.assertLess(tried["h2o"]["pages_after"], tried["h2o"]["pages_before"] + 1)
         self.assertEqual(tried["nacl"]["state"], "STATE_ORIGIN_EMPTY")
         self.assertEqual(tried["tova@duo"]["reason"], "HEAD_GATES_MISSING")
+        self.assertIn("ebb-lab heads", tried["tova@duo"]["message"])
+        self.assertIn("-  FAILED_PRECONDITION HEAD_GATES_MISSING: policy.duo: ", self.ebb("policy", "try", "swap", "--policies=tova@duo"))
         self.assertIn("h2o, budget 96", self.ebb("policy", "show", "swap"))
         every = self.ebb("policy", "try", "swap")
         for name in ("keydiff", "scissorhands", "STARTS FROM"):
