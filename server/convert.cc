@@ -183,12 +183,6 @@ std::string NewSessionId() {
   return absl::StrFormat("s-%08x%08x%08x%08x", random(), random(), random(), random());
 }
 
-uint64_t SeedFor(std::string_view session_id) {
-  uint64_t hash = 0xCBF29CE484222325U;  // FNV-1a
-  for (const char c : session_id) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
-  return hash;
-}
-
 absl::StatusOr<PolicySpec> PolicyFrom(const v1::PolicySpec& proto) {
   PolicySpec spec;
   spec.scorer = ArmFrom(proto, "scorer", spec.parameters);

@@ -35,8 +35,6 @@ absl::StatusOr<std::string> SessionIdFrom(const std::string& name, const std::st
 absl::Status CheckSessionId(const std::string& id, const std::string& field);
 // One that nobody can guess.
 std::string NewSessionId();
-// The seed of a session that was given none.
-uint64_t SeedFor(std::string_view session_id);
 
 // Holes stay holes, and ranges are Resolve's to check. INVALID_ARGUMENT UNKNOWN_ENUM_VALUE with a field path that
 // begins with `policy`.

@@ -12,6 +12,7 @@
 #include "server/convert.h"
 #include "server/inference_streams.h"
 #include "server/reply.h"
+#include "server/resource_name.h"
 #include "server/unevicted_scorer.h"
 
 namespace ebb {

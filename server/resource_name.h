@@ -1,9 +1,10 @@
-// What tenants and sessions may be called.
+// What tenants and sessions may be called, and the number that follows from a name.
 
 #ifndef EBB_SERVER_RESOURCE_NAME_H_
 #define EBB_SERVER_RESOURCE_NAME_H_
 
 #include <algorithm>
+#include <cstdint>
 #include <string_view>
 
 namespace ebb {
@@ -15,6 +16,14 @@ inline bool IsResourceName(std::string_view name) {
   return !name.empty() && name.size() <= 63 && alphanumeric(name.front()) &&
          std::all_of(name.begin(), name.end(),
                      [&](char c) { return alphanumeric(c) || c == '.' || c == '_' || c == '-'; });
+}
+
+// The seed of a session that was given none, and what decides whether it is sampled: its id's FNV-1a hash, so the same
+// on every server.
+inline uint64_t SeedFor(std::string_view session_id) {
+  uint64_t hash = 0xCBF29CE484222325U;
+  for (const char c : session_id) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
+  return hash;
 }
 
 }  // namespace ebb

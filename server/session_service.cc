@@ -8,6 +8,7 @@
 #include "policies/status.h"
 #include "server/convert.h"
 #include "server/reply.h"
+#include "server/resource_name.h"
 
 namespace ebb {
 namespace {

@@ -1,13 +1,15 @@
 #include "server/shadows.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <new>
 #include <string>
 #include <utility>
 
+#include "engine/divergence.h"
 #include "policies/hash_random.h"
 #include "policies/status.h"
+#include "server/resource_name.h"
 #include "server/unevicted_scorer.h"
 
 namespace ebb {
@@ -15,33 +17,12 @@ namespace {
 
 constexpr uint64_t kSampling = 0x5AD0;  // purpose of the hash
 
-// ln sum exp(logits), from the largest, so that nothing overflows.
-double LogNorm(std::span<const float> logits) {
-  const double largest = *std::ranges::max_element(logits);
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - largest);
-  return largest + std::log(sum);
-}
+// The likeliest token, of equals the first.
+ptrdiff_t First(std::span<const float> logits) { return std::ranges::max_element(logits) - logits.begin(); }
 
 }  // namespace
 
-bool IsSampled(std::string_view session, double share) {
-  uint64_t seed = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : session) seed = (seed ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return HashUniform(seed, kSampling, 0) < share;
-}
-
-Divergence CompareLogits(std::span<const float> full, std::span<const float> evicted) {
-  const double full_norm = LogNorm(full);
-  const double evicted_norm = LogNorm(evicted);
-  double kl = 0;
-  for (size_t i = 0; i < full.size(); ++i) {
-    const double log_full = full[i] - full_norm;
-    kl += std::exp(log_full) * (log_full - (evicted[i] - evicted_norm));
-  }
-  const auto first = [](std::span<const float> of) { return std::ranges::max_element(of) - of.begin(); };
-  return {.kl = std::max(kl, 0.0), .same_first = first(full) == first(evicted)};  // rounding may go below 0
-}
+bool IsSampled(std::string_view session, double share) { return HashUniform(SeedFor(session), kSampling, 0) < share; }
 
 void Shadows::Ride(std::span<OpenSession* const> sessions, int32_t rows_max, std::vector<BatchRow>& batch) {
   riders_.clear();
@@ -80,11 +61,11 @@ void Shadows::Compare(std::span<const BatchRow> batch) {
   for (size_t i = 0; i < riders_.size(); ++i) {
     if (!riders_[i].compared) continue;
     const std::span<const float> full = rows[i].logits;
-    const Divergence divergence = CompareLogits(full, batch[riders_[i].real].logits.last(full.size()));
+    const std::span<const float> evicted = batch[riders_[i].real].logits.last(full.size());
     const PolicyMetrics& policy = *riders_[i].session->policy_metrics;
-    policy.shadow_kl.Observe(divergence.kl);
+    policy.shadow_kl.Observe(KlDivergence(full, evicted));
     policy.shadow_tokens.Add();
-    if (divergence.same_first) policy.shadow_agreed.Add();
+    if (First(full) == First(evicted)) policy.shadow_agreed.Add();
   }
 }
 

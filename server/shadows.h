@@ -40,13 +40,6 @@ struct ShadowOptions {
 // all.
 bool IsSampled(std::string_view session, double share);
 
-// How two next-token distributions differ. [vocab] logits each.
-struct Divergence {
-  double kl = 0;            // KL(full || evicted) = sum p_full ln(p_full / p_evicted) in nats, >= 0; 0 for equal logits
-  bool same_first = false;  // the likeliest token, of equals the first, is the same
-};
-Divergence CompareLogits(std::span<const float> full, std::span<const float> evicted);
-
 class Shadows {
  public:
   static constexpr int32_t kCatchUp = 16;  // tokens

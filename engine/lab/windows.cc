@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/divergence.h"
 #include "engine/lab/lab.h"
 #include "engine/lab/protocols.h"
 #include "engine/lab/table.h"
@@ -15,25 +16,6 @@
 
 namespace ebb::lab {
 namespace {
-
-double LogSumExp(std::span<const float> logits) {
-  const double top = *std::ranges::max_element(logits);
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - top);
-  return top + std::log(sum);
-}
-
-// KL(P || Q) of the distributions of two rows of logits, in nats.
-double Divergence(std::span<const float> p, std::span<const float> q) {
-  const double p_sum = LogSumExp(p);
-  const double q_sum = LogSumExp(q);
-  double divergence = 0;
-  for (size_t i = 0; i < p.size(); ++i) {
-    const double log_p = p[i] - p_sum;
-    divergence += std::exp(log_p) * (log_p - (q[i] - q_sum));
-  }
-  return std::max(divergence, 0.0);  // rounding may leave it a hair below
-}
 
 // One policy on its way through a window.
 struct Rider {
@@ -46,7 +28,7 @@ void Compare(std::span<const float> logits, std::span<const float> full, int32_t
   result.loss -= LogProbability(logits, next);
   ++result.counted;
   if (full.empty()) return;
-  result.divergence += Divergence(full, logits);
+  result.divergence += KlDivergence(full, logits);
   result.agreed += std::ranges::max_element(logits) - logits.begin() == std::ranges::max_element(full) - full.begin();
 }
 

@@ -19,5 +19,12 @@ TEST(IsResourceName, FollowsItsPattern) {
   }
 }
 
+// The test vectors of the hash's authors (Fowler, Noll, Vo).
+TEST(SeedFor, IsTheHashOfTheName) {
+  EXPECT_EQ(SeedFor(""), 0xCBF29CE484222325U);
+  EXPECT_EQ(SeedFor("a"), 0xAF63DC4C8601EC8CU);
+  EXPECT_EQ(SeedFor("foobar"), 0x85944171F73967E8U);
+}
+
 }  // namespace
 }  // namespace ebb

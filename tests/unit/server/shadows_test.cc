@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,21 +32,6 @@ TEST(IsSampled, GoesByTheIdAlone) {
     }
   }
   EXPECT_NEAR(quarter, 2500, 200);  // more than 4 standard deviations of 43
-}
-
-TEST(CompareLogits, IsTheDivergenceOfTheDistributions) {
-  const std::vector<float> full = {std::log(0.5F), std::log(0.25F), std::log(0.25F)};
-  const std::vector<float> evicted = {std::log(0.25F) + 7, std::log(0.5F) + 7, std::log(0.25F) + 7};
-  const Divergence divergence = CompareLogits(full, evicted);
-  EXPECT_NEAR(divergence.kl, 0.25 * std::log(2.0), 1e-6);  // 1/2 ln 2 - 1/4 ln 2; logits are rounded to float
-  EXPECT_FALSE(divergence.same_first);
-}
-
-TEST(CompareLogits, EqualLogitsDoNotDifferAtAll) {
-  const std::vector<float> logits = {1.5F, -80, 3.25F, 3.25F, 0.1F};
-  const Divergence divergence = CompareLogits(logits, logits);
-  EXPECT_EQ(divergence.kl, 0);
-  EXPECT_TRUE(divergence.same_first);
 }
 
 // A dispatcher with a shadow for every session.
