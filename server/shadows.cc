@@ -38,16 +38,17 @@ void Shadows::Ride(std::span<OpenSession* const> sessions, int32_t rows_max, std
     const std::span<const int32_t> old = log.subspan(shadow->cache->log().size());
     const std::span<const int32_t> fresh = batch[i].tokens;
     const auto missing = static_cast<int64_t>(old.size() + fresh.size());
-    const int64_t take = std::min<int64_t>({missing, left, sessions[i]->request.block_size});
-    if (!shadow->cache->CanAppend(static_cast<int32_t>(take)).ok()) {
+    if (missing > shadow->cache->room()) {  // it can never catch up
       metrics_.shadow_drops.length.Add();
       Drop(*shadow);
       continue;
     }
+    const int64_t take = std::min<int64_t>({missing, left, sessions[i]->request.block_size});
     // A copy: the log that `old` points into grows in the same step.
-    shadow->tokens.assign(old.begin(), old.end());
-    shadow->tokens.insert(shadow->tokens.end(), fresh.begin(), fresh.end());
-    shadow->tokens.resize(static_cast<size_t>(take));
+    const std::span<const int32_t> made_up = old.first(std::min(old.size(), static_cast<size_t>(take)));
+    const std::span<const int32_t> now = fresh.first(static_cast<size_t>(take) - made_up.size());
+    shadow->tokens.assign(made_up.begin(), made_up.end());
+    shadow->tokens.insert(shadow->tokens.end(), now.begin(), now.end());
     const bool compared = take == missing;
     batch.push_back(
         {.session = shadow->cache.get(), .tokens = shadow->tokens, .want = compared ? Want::kLast : Want::kNone});

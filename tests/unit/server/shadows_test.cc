@@ -111,6 +111,13 @@ TEST(Shadows, EndWhereTheSessionOutgrowsThem) {
   EXPECT_EQ(shadowed.worker().pages.owned.value(), shadowed.reserved());
 }
 
+TEST(Shadows, EndAsSoonAsTheyCannotCatchUp) {
+  Shadowed shadowed({.shadow = {.share = 1, .tokens_max = 30}}, 16);
+  EXPECT_THAT(shadowed.Answer(FullRequest("a", 200), 40, 1), SizeIs(1));
+  EXPECT_EQ(shadowed.worker().shadow_drops.length.value(), 1) << "there is room for 8 tokens beside the third block";
+  EXPECT_EQ(shadowed.worker().shadows.value(), 0);
+}
+
 TEST(Shadows, DoNotBeginWithoutFreePages) {
   Shadowed shadowed({.shadow = {.share = 1, .tokens_max = 1 << 24}});
   EXPECT_THAT(shadowed.Answer(OpenRequest("a"), 20, 50), SizeIs(50));
