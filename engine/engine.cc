@@ -276,7 +276,7 @@ class EngineOnOps final : public Engine {
     swap.pages_after = shape.pages();
     if (dry_run) return swap;
     restored.Keep();
-    of.CountEvicted(Most(plan));
+    of.CountEvicted(MostLost(swap.victims));
     of.cache().Resize(shape, std::move(more), *ops_);
     of.SetPolicy(next, LengthLimit(next, prompt));
     return swap;
@@ -329,13 +329,6 @@ class EngineOnOps final : public Engine {
                             .recent = std::min(rule.recent, keep[lane] - sinks)});
     }
     return last;
-  }
-
-  // Tokens that leave the lane which loses most.
-  static int32_t Most(const Plan& plan) {
-    size_t most = 0;
-    for (const std::vector<int32_t>& victims : plan) most = std::max(most, victims.size());
-    return static_cast<int32_t>(most);
   }
 
   enum class Prompt { kAhead, kEnded };  // the session's first

@@ -13,6 +13,8 @@
 #ifndef EBB_ENGINE_ENGINE_H_
 #define EBB_ENGINE_ENGINE_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -60,7 +62,7 @@ class Session {
   virtual int64_t live_slots() const = 0;  // live tokens of all lanes together
   virtual int32_t capacity() const = 0;    // slots reserved for the largest lane
   virtual int64_t pages() const = 0;       // reserved pages, all lanes
-  virtual int64_t evicted() const = 0;     // tokens evicted so far, per lane
+  virtual int64_t evicted() const = 0;     // tokens evicted so far, each time of the lane that lost most
   // Largest RoPE position in use, -1 while there is none: with original positions that of the newest token, evicted or
   // not; with compacted ones cache_length() - 1. Past the trained context where it reaches it.
   virtual int32_t position_max() const = 0;
@@ -93,6 +95,13 @@ struct LaneVictims {
   int32_t layer = 0, head = 0;
   std::vector<int32_t> tokens = {};  // indices in the log, ascending
 };
+
+// Tokens that left the lane that lost most.
+inline int32_t MostLost(std::span<const LaneVictims> lanes) {
+  size_t most = 0;
+  for (const LaneVictims& lane : lanes) most = std::max(most, lane.tokens.size());
+  return static_cast<int32_t>(most);
+}
 
 // One session's share of a batch.
 struct BatchRow {

@@ -199,9 +199,8 @@ absl::StatusOr<EvictReport> CarryOut(const EvictRequest& request, const Device& 
   EvictReport report = Report(plan, session);
   report.loss = MeasurePlan(device, session, plan);
   if (request.dry_run) return report;
-  const int32_t length = session.cache_length();
   FreeSlots(cache, plan);
-  session.CountEvicted(length - session.cache_length());
+  session.CountEvicted(MostLost(report.victims));
   return report;
 }
 

@@ -163,10 +163,11 @@ absl::StatusOr<EvictOutcome> Dispatcher::Evict(const std::string& tenant, const 
     ++session->generation;
     sessions_.Touch(*session, clock_.Now());
     sessions_.Publish(*session);
-    CountEviction(*session, report.length_before - report.length_after, report.slots_evicted);
+    const int32_t evicted = MostLost(report.victims);
+    CountEviction(*session, evicted, report.slots_evicted);
     Tell(*session, {.cause = EvictionCause::kEvict,
                     .length_before = report.length_before,
-                    .evicted = report.length_before - report.length_after,
+                    .evicted = evicted,
                     .evicted_slots = report.slots_evicted,
                     .loss = &report.loss,
                     .victims = report.victims});
@@ -206,10 +207,11 @@ absl::StatusOr<PolicyOutcome> Dispatcher::SetPolicy(const std::string& tenant, c
     if (session->writer.empty()) sessions_.Publish(*session);
     session->policy_metrics = &metrics_.policy(policy.scorer_name);
     session->policy_metrics->changes.Add();
-    CountEviction(*session, swap->length_before - swap->length_after, swap->slots_evicted);
+    const int32_t evicted = MostLost(swap->victims);
+    CountEviction(*session, evicted, swap->slots_evicted);
     Tell(*session, {.cause = EvictionCause::kSetPolicy,
                     .length_before = swap->length_before,
-                    .evicted = swap->length_before - swap->length_after,
+                    .evicted = evicted,
                     .evicted_slots = swap->slots_evicted,
                     .loss = &swap->loss,
                     .victims = swap->victims});

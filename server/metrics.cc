@@ -91,7 +91,7 @@ const std::vector<MetricRow>& Table() {
       {"ebb_evictions_total", kC, "evictions", {"policy"}, {},
        "Steps of a session, and Evict and SetPolicy calls, that evicted tokens."},
       {"ebb_evicted_tokens_total", kC, "tokens", {"policy"}, {},
-       "Tokens that left each lane (every lane loses the same number)."},
+       "Tokens that left, of the lane that lost most at each eviction."},
       {"ebb_evicted_slots_total", kC, "slots", {"policy"}, {},
        "Slots freed by eviction, all lanes."},
       {"ebb_eviction_attention_mass_lost", kH, "ratio", {"policy"}, kLosses,

@@ -61,7 +61,7 @@ struct TenantMetrics {
 struct PolicyMetrics {
   Counter& changes;         // of sessions to this policy
   Counter& evictions;       // steps of a session, and Evict and SetPolicy calls, that evicted something
-  Counter& evicted_tokens;  // per lane, as BatchRow::evicted counts
+  Counter& evicted_tokens;  // of the lane that lost most at each of these
   Counter& evicted_slots;   // over all lanes
   Counter& nan_scores;      // over all lanes
   Histogram& mass;          // attention mass lost by a measured step, 0 .. 1

@@ -108,12 +108,15 @@ TEST_F(Allocations, APyramidReservesAndKeepsWhatEachLayerGets) {
 TEST_F(Allocations, IsSwappedOnAWarmCacheAndBack) {
   const std::string name = client_.Create(SessionWith(H2o(60))).name();
   ASSERT_TRUE(client_.Prefill(PrefillText(name, kPrompt)).ok());
+  const uint64_t evicted = client_.Get(name).evicted_tokens();
   v1::PolicySpec pyramid = H2o(48);
   pyramid.mutable_pyramid();
   v1::SetPolicyResponse response;
   ASSERT_TRUE(Set(name, pyramid, &response).ok());
   EXPECT_EQ(response.changes(0).state(), v1::STATE_ORIGIN_CARRIED);
   EXPECT_EQ(response.changes(0).slots_evicted(), 2 * (12U + 50));
+  EXPECT_EQ(client_.Get(name).evicted_tokens(), evicted + 50) << "of the lanes that lost most";
+  EXPECT_EQ(server_.Metric("ebb_evicted_tokens_total{policy=\"h2o\"}"), static_cast<double>(evicted + 50));
   EXPECT_THAT(Lengths(name), ElementsAre(60, 60, 48, 48, 10, 10));
   ASSERT_TRUE(Set(name, H2o(40), &response).ok());
   EXPECT_THAT(Lengths(name), ElementsAre(40, 40, 40, 40, 10, 10));
