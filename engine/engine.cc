@@ -165,11 +165,11 @@ class EngineOnOps final : public Engine {
   }
 
   absl::StatusOr<PolicySwap> SetPolicy(Session& session, const ValidSpec& policy) override {
-    return Swap(Of(session), policy, false);
+    return Swap(Of(session), policy, std::nullopt);
   }
 
-  absl::StatusOr<PolicySwap> TryPolicy(Session& session, const ValidSpec& policy) override {
-    return Swap(Of(session), policy, true);
+  absl::StatusOr<PolicySwap> TryPolicy(Session& session, const ValidSpec& policy, int64_t spare) override {
+    return Swap(Of(session), policy, spare);
   }
 
   absl::StatusOr<std::vector<LaneReport>> Describe(const Session& session, std::optional<int32_t> layer,
@@ -232,7 +232,8 @@ class EngineOnOps final : public Engine {
     return RefuseField("LANE_OUT_OF_RANGE", field, absl::StrFormat("%d is not in 0..%d", *index, count - 1));
   }
 
-  absl::StatusOr<PolicySwap> Swap(SessionOnEngine& of, const ValidSpec& policy, bool dry_run) {
+  // A trial changes nothing, and needs `spare` pages fewer; without one it is no trial.
+  absl::StatusOr<PolicySwap> Swap(SessionOnEngine& of, const ValidSpec& policy, std::optional<int64_t> spare) {
     EBB_TRY(of.CheckSettled());
     if (policy.kv_type != of.policy().kv_type || policy.rope_cache != of.policy().rope_cache) {
       return Refuse(absl::StatusCode::kFailedPrecondition,
@@ -263,7 +264,8 @@ class EngineOnOps final : public Engine {
     }
     EBB_ASSIGN(const CacheShape shape, Shape({.policy = next, .block_size_max = of.block_size_max()}, prompt));
     EBB_TRY(CheckSize(shape));
-    EBB_ASSIGN(PageLease more, pool_->Reserve(std::max<int64_t>(0, shape.pages() - of.pages())));
+    const int64_t growth = shape.pages() - of.pages() - spare.value_or(0);
+    EBB_ASSIGN(PageLease more, pool_->Reserve(std::max<int64_t>(0, growth)));
     if (swap.state == StateOrigin::kEmpty) {
       swap.old_chose = std::ranges::any_of(plan, [](const auto& victims) { return !victims.empty(); });
     } else {
@@ -274,7 +276,7 @@ class EngineOnOps final : public Engine {
     swap.slots_evicted = FreeSlots(of.cache(), plan);
     swap.length_after = of.cache_length();
     swap.pages_after = shape.pages();
-    if (dry_run) return swap;
+    if (spare) return swap;
     restored.Keep();
     of.CountEvicted(MostLost(swap.victims));
     of.cache().Resize(shape, std::move(more), *ops_);

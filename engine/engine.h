@@ -246,8 +246,8 @@ class Engine {
   // nothing.
   virtual absl::StatusOr<PolicySwap> SetPolicy(Session& session, const ValidSpec& policy) = 0;
 
-  // What SetPolicy would answer; changes nothing.
-  virtual absl::StatusOr<PolicySwap> TryPolicy(Session& session, const ValidSpec& policy) = 0;
+  // What SetPolicy would answer if `spare` more pages were free; changes nothing.
+  virtual absl::StatusOr<PolicySwap> TryPolicy(Session& session, const ValidSpec& policy, int64_t spare) = 0;
 
   // Evicts now. INVALID_ARGUMENT with the field path (evict.range, evict.keep, evict.slots...) when the request is
   // malformed or would leave no token; NOT_FOUND UNKNOWN_SCORER; FAILED_PRECONDITION SCORER_HAS_NO_STATE when another

@@ -186,11 +186,10 @@ absl::StatusOr<PolicyOutcome> Dispatcher::SetPolicy(const std::string& tenant, c
   ValidSpec policy = request.policy;
   if (request.own_kv_type) policy.kv_type = cache.policy().kv_type;
   if (request.own_rope_cache) policy.rope_cache = cache.policy().rope_cache;
-  const auto change = [&] {
-    return request.dry_run ? engine_.TryPolicy(cache, policy) : engine_.SetPolicy(cache, policy);
-  };
-  auto swap = change();
-  while (GetRefusal(swap.status()).reason == "NO_PAGES" && shadows_.DropYoungest()) swap = change();
+  auto swap = request.dry_run ? engine_.TryPolicy(cache, policy, shadows_.pages()) : engine_.SetPolicy(cache, policy);
+  while (!request.dry_run && GetRefusal(swap.status()).reason == "NO_PAGES" && shadows_.DropYoungest()) {
+    swap = engine_.SetPolicy(cache, policy);
+  }
   if (!swap.ok()) {
     Refusal refusal = GetRefusal(swap.status());
     if (refusal.reason != "NO_PAGES") return swap.status();

@@ -127,6 +127,7 @@ class Dispatcher {
   absl::StatusOr<EvictOutcome> Evict(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
                                      const EvictRequest& request);
   // Between two steps, whoever writes to the session. ABORTED GENERATION_MISMATCH, and what Engine::SetPolicy refuses.
+  // A dry run changes nothing; it counts on the pages of shadows, which the change itself would drop for them.
   absl::StatusOr<PolicyOutcome> SetPolicy(const std::string& tenant, const std::string& id,
                                           std::optional<uint64_t> expected, const PolicyRequest& request);
   absl::StatusOr<CacheDescription> Describe(const std::string& tenant, const std::string& id,

@@ -130,6 +130,7 @@ void Shadows::Drop(Shadow& shadow) {
 }
 
 void Shadows::Count(int64_t more_pages) {
+  pages_ += more_pages;
   const EngineMemory memory = engine_.memory();
   metrics_.shadows.Set(running_);
   metrics_.pages.owned.Add(static_cast<double>(more_pages));

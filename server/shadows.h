@@ -54,6 +54,8 @@ class Shadows {
   // The step has run: compares, and counts under each session's policy. REQUIRES: `batch` as Ride left it.
   void Compare(std::span<const BatchRow> batch);
 
+  // Pages of all shadows: what dropping them would free.
+  int64_t pages() const { return pages_; }
   // Drops shadows, the youngest first, until `pages` are free or there is no shadow left.
   void MakeRoom(int64_t pages);
   // Drops the youngest. False when there is none.
@@ -84,6 +86,7 @@ class Shadows {
   const WorkerMetrics& metrics_;
   std::map<SessionId, Shadow> shadows_;  // of sampled sessions, which are numbered by age
   int32_t running_ = 0;
+  int64_t pages_ = 0;
   std::vector<Rider> riders_;  // of the rows that Ride appended
 };
 

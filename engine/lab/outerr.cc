@@ -56,7 +56,7 @@ absl::StatusOr<std::vector<WindowResult>> TryOn(Engine& engine, const ValidSpec&
     engine.Run({&row, 1});
     if (!ask) continue;
     for (size_t i = 0; i < tried.size(); ++i) {
-      EBB_ASSIGN(const PolicySwap swap, engine.TryPolicy(*session, tried[i]));
+      EBB_ASSIGN(const PolicySwap swap, engine.TryPolicy(*session, tried[i], 0));
       if (!KnowsAll(swap.state)) {
         return absl::InvalidArgumentError(absl::StrFormat("--on: a session under %s cannot say what %s would choose",
                                                           options.on, tried[i].scorer_name));

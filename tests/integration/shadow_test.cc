@@ -131,13 +131,20 @@ TEST_F(ShadowInOneMebibyte, GivesItsPagesToASessionThatGrows) {
   grpc::Status status;
   v1::SetPolicyResponse response;
   uint32_t budget = 1 << 14;
+  request.set_dry_run(true);
   for (; budget > 40; budget -= 16) {
     *request.mutable_policy() = StreamingPolicy(budget);
     status = client_.eviction().SetPolicy(client_.Context().get(), request, &response);
     if (status.ok()) break;
     EXPECT_EQ(ReadDetails(status).reason, "SESSION_TOO_LARGE");
   }
+  EXPECT_EQ(server_.Metric("ebb_shadows"), 1) << "a dry run changes nothing, and says what the change would answer";
+  EXPECT_EQ(Drops("pages"), 0);
+  request.set_dry_run(false);
+  const uint64_t pages = response.changes(0).pages_after();
+  status = client_.eviction().SetPolicy(client_.Context().get(), request, &response);
   EXPECT_TRUE(status.ok()) << client::Describe(status);
+  EXPECT_EQ(response.changes(0).pages_after(), pages);
   EXPECT_EQ(server_.Metric("ebb_shadows"), 0);
   EXPECT_EQ(Drops("pages"), 1);
   ExpectNoPageLeaked();

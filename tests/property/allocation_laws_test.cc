@@ -334,7 +334,7 @@ TEST_F(AllocationLaws, SwapsLoseNoTokenAndNoPage) {
     seen.insert(spec.allocation);
     const std::vector<std::vector<int32_t>> before = Live(*session);
     const ValidSpec next = Valid(spec, {1, 0, 0, 1, 1, 0, 0, 0, 1, 0.7});
-    const auto tried = engine_->TryPolicy(*session, next);
+    const auto tried = engine_->TryPolicy(*session, next, 0);
     ASSERT_THAT(tried, IsOk());
     ASSERT_EQ(Live(*session), before);
     const auto swap = engine_->SetPolicy(*session, next);

@@ -262,7 +262,7 @@ TEST_F(DraftLaws, WhileADraftWaitsNothingElseTouchesTheSession) {
   EXPECT_EQ(reason(engine_->Evict(*session, {.keep = 40}).status()), "DRAFT_PENDING");
   const ValidSpec policy = session->policy();
   EXPECT_EQ(reason(engine_->SetPolicy(*session, policy).status()), "DRAFT_PENDING");
-  EXPECT_EQ(reason(engine_->TryPolicy(*session, policy).status()), "DRAFT_PENDING");
+  EXPECT_EQ(reason(engine_->TryPolicy(*session, policy, 0).status()), "DRAFT_PENDING");
   EXPECT_EQ(reason(engine_->ShiftPositions(*session, 0, 1)), "DRAFT_PENDING");
   EXPECT_EQ(reason(engine_->RemovePositions(*session, 0, 1).status()), "DRAFT_PENDING");
   EXPECT_EQ(engine_->Digest(*session), before);

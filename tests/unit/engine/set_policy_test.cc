@@ -183,7 +183,7 @@ TEST_F(SetPolicyTest, ATrialSaysTheSameAndChangesNothing) {
   const auto before = engine_->Describe(*session, std::nullopt, std::nullopt);
   const int64_t pages = session->pages();
   const ValidSpec next = TestPolicy({.scorer = "keydiff", .budget = 40, .positions = Positions::kCompacted});
-  const auto trial = engine_->TryPolicy(*session, next);
+  const auto trial = engine_->TryPolicy(*session, next, 0);
   ASSERT_THAT(trial, IsOk());
   const auto after = engine_->Describe(*session, std::nullopt, std::nullopt);
   ASSERT_THAT(*after, SizeIs(before->size()));
