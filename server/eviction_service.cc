@@ -10,6 +10,7 @@
 #include "server/convert.h"
 #include "server/plan_eviction.h"
 #include "server/reply.h"
+#include "server/set_all_policies.h"
 #include "server/watch_stream.h"
 
 namespace ebb {
@@ -55,73 +56,6 @@ absl::Status CheckVictims(Dispatcher& dispatcher, const std::string& tenant, con
       absl::StrFormat("%d victims; at most %d can be listed", outcome.report.slots_evicted, kVictimsMax));
 }
 
-// One policy for all sessions of a tenant, one session between two steps: each is asked for when the one before has
-// answered. Deletes itself.
-class ChangeOfAll {
- public:
-  ChangeOfAll(const ServiceParts& parts, std::string tenant, PolicyRequest change, v1::SetPolicyResponse& response,
-              absl::AnyInvocable<void(const absl::Status&)> done)
-      : parts_(parts),
-        tenant_(std::move(tenant)),
-        change_(std::move(change)),
-        response_(response),
-        done_(std::move(done)) {}
-
-  void Begin() {
-    parts_.worker.Ask<std::vector<SessionInfo>>(
-        [this](Dispatcher& dispatcher) -> absl::StatusOr<std::vector<SessionInfo>> {
-          return dispatcher.List(tenant_, "", kChangesMax + 1);
-        },
-        [this](absl::StatusOr<std::vector<SessionInfo>> sessions) {
-          if (!sessions.ok()) return End(sessions.status());
-          if (sessions->size() > kChangesMax) {
-            return End(RefuseField("ANSWER_TOO_LARGE", "all_sessions",
-                                   absl::StrFormat("more than %d sessions; name them one by one", kChangesMax)));
-          }
-          for (const SessionInfo& session : *sessions) ids_.push_back(session.request.id);
-          Next();
-        });
-  }
-
- private:
-  static constexpr size_t kChangesMax = 4096;  // below 1 MiB of answer
-
-  void Next() {
-    if (at_ == ids_.size()) return End(absl::OkStatus());
-    parts_.worker.Ask<PolicyOutcome>(
-        [this](Dispatcher& dispatcher) { return dispatcher.SetPolicy(tenant_, ids_[at_], std::nullopt, change_); },
-        [this](const absl::StatusOr<PolicyOutcome>& outcome) {
-          if (GetRefusal(outcome.status()).reason == "QUEUE_FULL") return End(outcome.status());
-          Add(outcome);
-          ++at_;
-          Next();
-        });
-  }
-
-  void Add(const absl::StatusOr<PolicyOutcome>& outcome) {
-    if (outcome.ok()) {
-      *response_.add_changes() = PolicyChangeProto(*outcome, change_.dry_run);
-    } else if (outcome.status().code() != absl::StatusCode::kNotFound) {  // else it was deleted meanwhile
-      v1::PolicyChange& kept = *response_.add_changes();
-      kept.set_session("sessions/" + ids_[at_]);
-      *kept.mutable_refusal() = PolicyRefusalProto(outcome.status());
-    }
-  }
-
-  void End(const absl::Status& status) {
-    done_(status);
-    delete this;
-  }
-
-  const ServiceParts& parts_;
-  const std::string tenant_;
-  const PolicyRequest change_;
-  v1::SetPolicyResponse& response_;
-  absl::AnyInvocable<void(const absl::Status&)> done_;
-  std::vector<std::string> ids_ = {};
-  size_t at_ = 0;
-};
-
 }  // namespace
 
 grpc::ServerUnaryReactor* EvictionService::SetPolicy(grpc::CallbackServerContext* context,
@@ -132,6 +66,7 @@ grpc::ServerUnaryReactor* EvictionService::SetPolicy(grpc::CallbackServerContext
   return Ask<PolicyOutcome>(
       parts_, kSetPolicy, *context,
       [&](const std::string& tenant) -> absl::StatusOr<Question> {
+        EBB_TRY(CheckSize(parts_, *request));
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
         EBB_ASSIGN(PolicyRequest change, PolicyRequestFrom(*request, LimitsOf(parts_.worker.model())));
         std::optional<uint64_t> expected;
@@ -153,6 +88,7 @@ grpc::ServerUnaryReactor* EvictionService::SetAllPolicies(grpc::CallbackServerCo
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
   const auto change = [&]() -> absl::StatusOr<PolicyRequest> {
     EBB_TRY(rpc.tenant().status());
+    EBB_TRY(CheckSize(parts_, request));
     if (request.has_expected_generation()) {
       return RefuseField("ONLY_WITH_SESSION", "expected_generation", "sessions have their own; leave it out");
     }
@@ -162,10 +98,9 @@ grpc::ServerUnaryReactor* EvictionService::SetAllPolicies(grpc::CallbackServerCo
     reactor->Finish(rpc.Finish(change.status()));
     return reactor;
   }
-  auto* all =
-      new ChangeOfAll(parts_, *rpc.tenant(), *change, response,
-                      [rpc, reactor](const absl::Status& status) mutable { reactor->Finish(rpc.Finish(status)); });
-  all->Begin();
+  ebb::SetAllPolicies(
+      parts_.worker, *rpc.tenant(), *change, [&context] { return context.IsCancelled(); }, response,
+      [rpc, reactor](const absl::Status& status) mutable { reactor->Finish(rpc.Finish(status)); });
   return reactor;
 }
 

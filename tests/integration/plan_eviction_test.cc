@@ -252,6 +252,17 @@ TEST_F(PlanEvictionTest, OtherRequestsStayAsSmallAsBefore) {
   EXPECT_EQ(client::ReadDetails(prefill).reason, "REQUEST_TOO_LARGE");
   EXPECT_EQ(client_.Get(session).tokens(), 0U);
 
+  v1::SetPolicyRequest change;
+  *change.mutable_policy() = StreamingPolicy(30);
+  change.GetReflection()->MutableUnknownFields(&change)->AddLengthDelimited(9999, std::string(5 << 20, 'x'));
+  for (const bool all : {false, true}) {
+    all ? change.set_all_sessions(true) : change.set_session(session);
+    v1::SetPolicyResponse changed;
+    const grpc::Status status = client_.eviction().SetPolicy(client_.Context().get(), change, &changed);
+    EXPECT_EQ(client::ReadDetails(status).reason, "REQUEST_TOO_LARGE");
+  }
+  EXPECT_EQ(client_.Get(session).policy().trigger().budget(), 24U);
+
   v1::PlanEvictionRequest too_large;
   too_large.add_rows()->set_scores(std::string(40 << 20, '\0'));
   v1::PlanEvictionResponse response;
