@@ -48,8 +48,7 @@ class StreamReactor : public grpc::ServerWriteReactor<Message> {
     return Reader::kReady;
   }
 
-  // The worker's thread. False: Push would make it full, or more than full, or nobody reads any more; only who may lose
-  // a message asks.
+  // The worker's thread. False: it is full, or nobody reads any more; only who may lose a message asks.
   bool HasRoom() {
     const std::lock_guard lock(mutex_);
     return !broken_ && (!writing_ || waiting_.size() < capacity_);

@@ -35,6 +35,11 @@ std::vector<std::string> NamesOf(const OneofDescriptor* arms) {
   return names;
 }
 
+// Sets an arm of one of these, all its parameters open. REQUIRES: there is one of this name.
+void SetArm(v1::PolicySpec& spec, const std::string& name) {
+  spec.GetReflection()->MutableMessage(&spec, v1::PolicySpec::descriptor()->FindFieldByName(name));
+}
+
 // "slide-recent" is THEN_SLIDE_RECENT; 0 for what is none, and for nothing.
 int EnumOf(const EnumDescriptor& type, const std::string& prefix, const std::string& flag) {
   const std::string name = prefix + absl::StrReplaceAll(absl::AsciiStrToUpper(flag), {{"-", "_"}});
@@ -149,9 +154,7 @@ std::string ScorerOf(const v1::PolicySpec& spec) {
   return arm == nullptr ? std::string() : arm->name();
 }
 
-void SetScorer(v1::PolicySpec& spec, const std::string& name) {
-  spec.GetReflection()->MutableMessage(&spec, v1::PolicySpec::descriptor()->FindFieldByName(name));
-}
+void SetScorer(v1::PolicySpec& spec, const std::string& name) { SetArm(spec, name); }
 
 void PolicyFlags::AddTo(CLI::App& command, const std::string& group) {
   command.add_option("--policy", scorer, "Who is evicted; see `ebb policy list`")
@@ -249,7 +252,7 @@ bool PolicyFlags::given() const {
 
 v1::PolicySpec PolicyFlags::Build() const {
   v1::PolicySpec spec;
-  if (!scorer.empty()) SetScorer(spec, scorer);
+  if (!scorer.empty()) SetArm(spec, scorer);
   if (budget) spec.mutable_trigger()->set_budget(*budget);
   if (budget_ratio) spec.mutable_trigger()->set_budget_ratio(*budget_ratio);
   if (overflow) spec.mutable_trigger()->set_overflow(*overflow);
@@ -260,9 +263,7 @@ v1::PolicySpec PolicyFlags::Build() const {
   for (const std::string& parameter : parameters) {
     SetParameter(Parameters(spec, ScorerArms()), parameter, "--param", "policy");
   }
-  if (!allocation.empty()) {
-    spec.GetReflection()->MutableMessage(&spec, v1::PolicySpec::descriptor()->FindFieldByName(allocation));
-  }
+  if (!allocation.empty()) SetArm(spec, allocation);
   for (const std::string& parameter : allocation_parameters) {
     SetParameter(Parameters(spec, AllocationArms()), parameter, "--allocation-param", "allocation");
   }
