@@ -18,8 +18,8 @@ const LaneWeights& Calibration::lane(int32_t layer, int32_t head) const {
   return lanes[static_cast<size_t>(layer) * kv_heads + head];
 }
 
-absl::Status CalibrationMissing(const std::string& path) {
-  const std::string where = path.empty() ? "" : absl::StrFormat("; there is no %s", path);
+absl::Status CalibrationMissing(const std::string& file) {
+  const std::string where = file.empty() ? "" : absl::StrFormat("; there is no %s", file);
   return Refuse(absl::StatusCode::kFailedPrecondition,
                 absl::StrFormat("policy.calibrated: the model has no calibration%s; make one with `ebb-lab calibrate`, "
                                 "or use another scorer",

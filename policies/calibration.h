@@ -56,7 +56,7 @@ struct Calibration {
 using CalibrationOr = absl::StatusOr<std::shared_ptr<const Calibration>>;
 
 // CALIBRATION_MISSING, naming the file that is not there, if a name is known, and what would make one.
-absl::Status CalibrationMissing(const std::string& path);
+absl::Status CalibrationMissing(const std::string& file);
 
 // Of a model that weighs nothing: for what a policy needs, costs and defaults to, which no weight decides.
 const CalibrationOr& BlankCalibration();

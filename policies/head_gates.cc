@@ -5,8 +5,8 @@
 
 namespace ebb {
 
-absl::Status HeadGatesMissing(const std::string& path) {
-  const std::string where = path.empty() ? "" : absl::StrFormat("; there is no %s", path);
+absl::Status HeadGatesMissing(const std::string& file) {
+  const std::string where = file.empty() ? "" : absl::StrFormat("; there is no %s", file);
   return Refuse(absl::StatusCode::kFailedPrecondition,
                 absl::StrFormat("policy.duo: nobody knows which heads of the model look far back%s; find out with "
                                 "`ebb-lab heads`, or use another allocation",

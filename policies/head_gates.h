@@ -19,7 +19,7 @@ using HeadGates = std::vector<double>;
 using HeadGatesOr = absl::StatusOr<std::shared_ptr<const HeadGates>>;
 
 // HEAD_GATES_MISSING, naming the file that is not there, if a name is known, and what would make one.
-absl::Status HeadGatesMissing(const std::string& path);
+absl::Status HeadGatesMissing(const std::string& file);
 
 }  // namespace ebb
 

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "engine/model/calibration_file.h"
+#include "engine/model/head_gates_file.h"
 #include "policies/status.h"
 #include "server/address.h"
 #include "server/config.h"
@@ -70,6 +72,9 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   if (options.engine.model_path.empty()) {
     EBB_ASSIGN(options.engine.model_path, FindBuiltInModel());
   }
+  EngineOptions& engine = options.engine;
+  if (engine.calibration_path.empty()) engine.calibration_path = CalibrationPath(engine.model_path);
+  if (engine.head_gates_path.empty()) engine.head_gates_path = HeadGatesPath(engine.model_path);
   options.work = {.step_rows_max = static_cast<int32_t>(config.scheduling().rows_max()),
                   .queue_max = static_cast<int32_t>(config.scheduling().queue_max()),
                   .sessions_max = static_cast<int32_t>(config.cache().sessions_max()),
@@ -100,7 +105,11 @@ int Serve(const LoadedConfig& loaded) {
   const std::string listen = FormatAddress((*server)->address());
   const auto http = (*server)->http_address();
   LogInfo("listening",
-          {{"grpc", listen}, {"http", http ? FormatAddress(*http) : ""}, {"model", options->engine.model_path}},
+          {{"grpc", listen},
+           {"http", http ? FormatAddress(*http) : ""},
+           {"model", options->engine.model_path},
+           {"calibration", options->engine.calibration_path},
+           {"head_gates", options->engine.head_gates_path}},
           "the server takes calls");
   const int signal = WaitForStopSignal();
   LogInfo("draining", {{"signal", signal}}, "running calls may finish; another signal stops them at once");

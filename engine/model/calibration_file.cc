@@ -20,11 +20,11 @@ absl::Status Damaged(const std::string& path, const std::string& place, const st
                 {.reason = "CALIBRATION_DAMAGED"});
 }
 
-absl::Status Foreign(const std::string& path, const std::string& made_for, const std::string& model) {
+absl::Status Foreign(const std::string& name, const std::string& made_for, const std::string& model) {
   return Refuse(absl::StatusCode::kFailedPrecondition,
                 absl::StrFormat("policy.calibrated: %s was made for the model %s, and this is %s; make one with "
                                 "`ebb-lab calibrate`, or use another scorer",
-                                path, made_for, model),
+                                name, made_for, model),
                 {.reason = "CALIBRATION_FOREIGN", .field = "policy.calibrated"});
 }
 
@@ -86,15 +86,12 @@ std::string CalibrationPath(const std::string& model_path) { return PathBeside(k
 
 CalibrationOr ReadCalibration(const std::string& path, const ModelConfig& model) {
   std::ifstream file(path, std::ios::binary);
-  if (!file.is_open()) return CalibrationMissing(path);
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  Json json;
-  try {
-    json = Json::parse(text);
-  } catch (const Json::parse_error& error) {
-    return Damaged(path, absl::StrFormat("byte %d", error.byte), "JSON");
-  }
-  if (!json.is_object()) return Damaged(path, "byte 1", "an object, found " + json.dump());
+  if (!file.is_open()) return CalibrationMissing(NameOfFile(path));
+  return ParseCalibration(path, std::string((std::istreambuf_iterator<char>(file)), {}), model);
+}
+
+CalibrationOr ParseCalibration(const std::string& path, const std::string& text, const ModelConfig& model) {
+  EBB_ASSIGN(const Json json, ParseBeside(kKind, path, text));
   EBB_TRY(CheckHeadBeside(kKind, path, json, model));
   EBB_TRY(CheckKeyBeside(kKind, path, json, "layers", model.layers));
   EBB_TRY(CheckKeyBeside(kKind, path, json, "kv_heads", model.kv_heads));

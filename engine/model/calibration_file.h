@@ -24,8 +24,12 @@ namespace ebb {
 std::string CalibrationPath(const std::string& model_path);
 
 // The file's calibration if it is this model's. FAILED_PRECONDITION CALIBRATION_MISSING where there is no such file,
-// CALIBRATION_FOREIGN naming both models; DATA_LOSS CALIBRATION_DAMAGED naming file, place and what was expected.
+// CALIBRATION_FOREIGN naming both models, both with the file's name and not its folder; DATA_LOSS CALIBRATION_DAMAGED
+// naming file, place and what was expected.
 CalibrationOr ReadCalibration(const std::string& path, const ModelConfig& model);
+
+// The same of a text that stands in such a file.
+CalibrationOr ParseCalibration(const std::string& path, const std::string& text, const ModelConfig& model);
 
 // Writes one whose weights belong to `features`; those of other features are 0. UNAVAILABLE when the file cannot be
 // written. REQUIRES: the lanes are the model's.

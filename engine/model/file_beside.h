@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "engine/model/architecture.h"
 
 namespace ebb {
@@ -23,14 +24,21 @@ struct FileBeside {
   int version = 1;          // the only one that is read
   // DATA_LOSS naming file, place and what was expected there.
   absl::Status (*damaged)(const std::string& path, const std::string& place, const std::string& expected) = nullptr;
-  // FAILED_PRECONDITION naming the file, the model it was made for, and this one.
-  absl::Status (*foreign)(const std::string& path, const std::string& made_for, const std::string& model) = nullptr;
+  // FAILED_PRECONDITION naming the file, without its folder, the model it was made for, and this one.
+  absl::Status (*foreign)(const std::string& name, const std::string& made_for, const std::string& model) = nullptr;
 };
 
 using OrderedJson = nlohmann::ordered_json;
 
 // models/a.gguf -> models/a.heads.json.
 std::string PathBeside(const FileBeside& kind, const std::string& model_path);
+
+// Without its folder: a server's callers are told no more of where its files lie.
+std::string NameOfFile(const std::string& path);
+
+// The object that the file's text is; what lies deeper in it than any kind goes is left out. kind.damaged where it is
+// no object.
+absl::StatusOr<OrderedJson> ParseBeside(const FileBeside& kind, const std::string& path, const std::string& text);
 
 // kind.damaged where `key` is missing or has another value.
 absl::Status CheckKeyBeside(const FileBeside& kind, const std::string& path, const OrderedJson& json, const char* key,

@@ -19,11 +19,11 @@ absl::Status Damaged(const std::string& path, const std::string& place, const st
                 {.reason = "HEAD_GATES_DAMAGED"});
 }
 
-absl::Status Foreign(const std::string& path, const std::string& made_for, const std::string& model) {
+absl::Status Foreign(const std::string& name, const std::string& made_for, const std::string& model) {
   return Refuse(absl::StatusCode::kFailedPrecondition,
                 absl::StrFormat("policy.duo: %s was made for the model %s, and this is %s; make one with `ebb-lab "
                                 "heads`, or use another allocation",
-                                path, made_for, model),
+                                name, made_for, model),
                 {.reason = "HEAD_GATES_FOREIGN", .field = "policy.duo"});
 }
 
@@ -52,10 +52,12 @@ std::string HeadGatesPath(const std::string& model_path) { return PathBeside(kKi
 
 HeadGatesOr ReadHeadGates(const std::string& path, const ModelConfig& model) {
   std::ifstream file(path, std::ios::binary);
-  if (!file.is_open()) return HeadGatesMissing(path);
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
-  const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return Damaged(path, "the file", "a JSON object");
+  if (!file.is_open()) return HeadGatesMissing(NameOfFile(path));
+  return ParseHeadGates(path, std::string((std::istreambuf_iterator<char>(file)), {}), model);
+}
+
+HeadGatesOr ParseHeadGates(const std::string& path, const std::string& text, const ModelConfig& model) {
+  EBB_ASSIGN(const Json json, ParseBeside(kKind, path, text));
   EBB_TRY(CheckHeadBeside(kKind, path, json, model));
   const Json rows = json.value("gates", Json());
   if (!rows.is_array() || static_cast<int64_t>(rows.size()) != model.layers) {

@@ -21,8 +21,12 @@ namespace ebb {
 std::string HeadGatesPath(const std::string& model_path);
 
 // The file's gates if they are this model's. FAILED_PRECONDITION HEAD_GATES_MISSING where there is no such file,
-// HEAD_GATES_FOREIGN naming both models; DATA_LOSS HEAD_GATES_DAMAGED naming file, place and what was expected.
+// HEAD_GATES_FOREIGN naming both models, both with the file's name and not its folder; DATA_LOSS HEAD_GATES_DAMAGED
+// naming file, place and what was expected.
 HeadGatesOr ReadHeadGates(const std::string& path, const ModelConfig& model);
+
+// The same of a text that stands in such a file.
+HeadGatesOr ParseHeadGates(const std::string& path, const std::string& text, const ModelConfig& model);
 
 // UNAVAILABLE when the file cannot be written. REQUIRES: the gates are the model's.
 absl::Status WriteHeadGates(const std::string& path, const ModelConfig& model, const std::string& source,

@@ -5,10 +5,15 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "engine/model/calibration_file.h"
+#include "engine/model/head_gates_file.h"
 #include "tests/support/ebbd_process.h"
 #include "tests/support/test_server.h"
 
@@ -18,6 +23,7 @@ namespace {
 using client::ReadDetails;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::Pair;
 
 // Sanitizers keep freed memory back, so there the numbers mean nothing.
@@ -166,7 +172,31 @@ TEST(Process, ServesTheBuiltInModelWithNoConfigurationAtAll) {
   EXPECT_FALSE(answer.text.empty());
 }
 
+// A file of this text, removed with the object.
+class TextFile {
+ public:
+  TextFile(const std::string& name, const std::string& text) : path_(testing::TempDir() + name) {
+    std::ofstream(path_) << text;
+    std::filesystem::permissions(path_, std::filesystem::perms::owner_all);
+  }
+  ~TextFile() { std::filesystem::remove(path_); }
+  TextFile(const TextFile&) = delete;
+  TextFile& operator=(const TextFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void ExpectOneLine(EbbdProcess& ebbd, int code, const std::string& line) {
+  EXPECT_EQ(ebbd.Wait(), code) << ebbd.log();
+  EXPECT_THAT(ebbd.log(), HasSubstr(line));
+  EXPECT_EQ(std::count(ebbd.log().begin(), ebbd.log().end(), '\n'), 1) << ebbd.log();
+}
+
 TEST(Process, WhatIsWrongIsOneLineAndAnExitCode) {
+  const TextFile no_yaml("no_yaml.yaml", "server: {listen: \"x\n");
+  const TextFile unknown_key("unknown_key.yaml", "server:\n  lisen: x\n");
   struct Case {
     std::vector<std::string> arguments;
     int code;
@@ -177,12 +207,56 @@ TEST(Process, WhatIsWrongIsOneLineAndAnExitCode) {
       {{"--server.stream_buffer=0"}, 2, "stream_buffer"},
       {{"--model=/nonexistent.gguf"}, 1, "ebbd: /nonexistent.gguf"},
       {{"--model=README.md"}, 1, "ebbd: "},
+      {{"--config=" + no_yaml.path()}, 2, "ebbd: " + no_yaml.path() + ":"},
+      {{"--config=" + unknown_key.path()}, 2, "server.lisen: there is no such key; the nearest is server.listen"},
+      {{"--cache.arena=1TiB", "--model=models/ebb-tiny-q8_0.gguf"}, 1, "ebbd: cache.arena: 1099511627776 bytes"},
   };
   for (const Case& c : cases) {
+    SCOPED_TRACE(c.line);
     EbbdProcess ebbd(EBBD_BINARY, c.arguments);
-    EXPECT_EQ(ebbd.Wait(), c.code) << ebbd.log();
-    EXPECT_THAT(ebbd.log(), HasSubstr(c.line));
-    EXPECT_EQ(std::count(ebbd.log().begin(), ebbd.log().end(), '\n'), 1) << ebbd.log();
+    ExpectOneLine(ebbd, c.code, c.line);
+  }
+}
+
+TEST(Process, WithoutAModelItSaysWhereItLooked) {
+  const std::filesystem::path folder = testing::TempDir() + "ebbd_alone";
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(EBBD_BINARY, folder / "ebbd", std::filesystem::copy_options::overwrite_existing);
+  {
+    const TextFile start("start_ebbd_alone", "#!/bin/sh\ncd '" + folder.string() + "' && exec ./ebbd \"$@\"\n");
+    EbbdProcess ebbd(start.path(), {});
+    ExpectOneLine(ebbd, 1, "ebbd: the built-in model is not there; name a model with --model (looked for ");
+  }
+  std::filesystem::remove_all(folder);
+}
+
+// A thread's stack as large as the address space, which the system does not have for it. The sanitizers want a say in
+// that, too.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Process, WithoutAThreadForItsLogItDoesNotStart) {
+  const TextFile start("start_ebbd", "#!/bin/sh\nulimit -s 137438953472 && exec '" EBBD_BINARY "' \"$@\"\n");  // KiB
+  EbbdProcess ebbd(start.path(), {});
+  ExpectOneLine(ebbd, 1, "ebbd: cannot start the log's thread: ");
+}
+#endif
+
+TEST(Process, ACallerIsToldAFilesNameAndTheLogItsFolder) {
+  const TinyModelFile model({.calibrated = false});
+  EbbdProcess ebbd(EBBD_BINARY, {"--model=" + model.path(), "--cache.arena=32MiB"});
+  ASSERT_FALSE(ebbd.address().empty()) << ebbd.log();
+  TestClient client(ebbd.address());
+  const std::string folder = std::filesystem::path(model.path()).parent_path();
+  v1::PolicySpec calibrated = StreamingPolicy(64);
+  calibrated.mutable_calibrated();
+  v1::PolicySpec duo = StreamingPolicy(400);
+  duo.mutable_duo();
+  for (const auto& [policy, file] :
+       {std::pair(calibrated, CalibrationPath(model.path())), {duo, HeadGatesPath(model.path())}}) {
+    v1::Session session;
+    const std::string message = client.Create(SessionWith(policy), &session).error_message();
+    EXPECT_THAT(message, HasSubstr("there is no " + std::filesystem::path(file).filename().string() + ";"));
+    EXPECT_THAT(message, Not(HasSubstr(folder)));
+    EXPECT_THAT(ebbd.log(), HasSubstr(file));
   }
 }
 

@@ -81,7 +81,7 @@ TEST_F(CalibrationFileTest, FeaturesThatAreNotInTheFileWeighNothing) {
 TEST_F(CalibrationFileTest, AFileThatIsNotThereIsNamed) {
   const CalibrationOr read = ReadCalibration("/nowhere/a.json", model_);
   ASSERT_THAT(read, IsRefusal(absl::StatusCode::kFailedPrecondition, "CALIBRATION_MISSING", "policy.calibrated"));
-  EXPECT_THAT(std::string(read.status().message()), HasSubstr("/nowhere/a.json"));
+  EXPECT_THAT(std::string(read.status().message()), HasSubstr("there is no a.json;"));
 }
 
 TEST_F(CalibrationFileTest, AnotherModelsFileIsForeign) {
@@ -90,7 +90,8 @@ TEST_F(CalibrationFileTest, AnotherModelsFileIsForeign) {
   other.fingerprint = "ffeeddccbbaa9988";
   const CalibrationOr read = ReadCalibration(path_, other);
   ASSERT_THAT(read, IsRefusal(absl::StatusCode::kFailedPrecondition, "CALIBRATION_FOREIGN", "policy.calibrated"));
-  for (const std::string& named : {path_, model_.fingerprint, other.fingerprint}) {
+  const std::string name = std::filesystem::path(path_).filename();
+  for (const std::string& named : {": " + name + " ", model_.fingerprint, other.fingerprint}) {
     EXPECT_THAT(std::string(read.status().message()), HasSubstr(named));
   }
 }
@@ -110,6 +111,7 @@ TEST_F(CalibrationFileTest, ADamagedFileIsRefused) {
       {"\"format\"", "\"formed\"", "format: expected \"ebb calibration\", found nothing"},
       {"\"00112233445566aa\"", "17", "model: expected a model's fingerprint, found 17"},
       {"\"layers\": 3", "\"layers\": 4", "layers: expected 3, found 4"},
+      {"\"layers\": 3", "\"layers\": 1e999", "a number: expected one that a double can hold"},
       {"\"kv_heads\": 2", "\"kv_heads\": \"2\"", "kv_heads: expected 2, found \"2\""},
       {"\"features\"", "\"feature\"", "features: expected a list of some of key_length, key_likeness"},
       {"\"age\"", "\"weight\"", "features[0]: expected one of key_length, key_likeness"},
