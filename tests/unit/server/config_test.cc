@@ -167,6 +167,25 @@ TEST(ResolveConfig, NamesUnknownKeysTheirLineAndTheNearestKnownOne) {
   EXPECT_THAT(loaded, IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_CONFIG", "server.lisen"));
 }
 
+TEST(FindConfigPlace, RefusesAnUnknownKey) {
+  EXPECT_THAT(FindConfigPlace({"server", "lisen"}),
+              IsRefusal(absl::StatusCode::kInvalidArgument, "UNKNOWN_KEY", "server.lisen"));
+}
+
+TEST(SetConfigValue, RefusesABadValue) {
+  config::v1::Config config = DefaultConfig();
+  const auto place = FindConfigPlace({"scheduling", "rows_max"});
+  ASSERT_THAT(place, IsOk());
+  for (const char* const text : {"many", "0"}) {
+    EXPECT_THAT(SetConfigValue(*place, text, config),
+                IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_VALUE", "scheduling.rows_max"));
+  }
+}
+
+TEST(ReadConfigYaml, RefusesWhatIsNoYaml) {
+  EXPECT_THAT(ReadConfigYaml("server: [", "ebb.yaml"), IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_YAML", ""));
+}
+
 TEST(ResolveConfig, NamesWhatIsAllowedForABadValue) {
   const auto problem = [](const std::string& yaml) { return Problem(FromYaml(yaml)); };
   EXPECT_EQ(problem("scheduling: {rows_max: 0}"), "ebb.yaml:1: scheduling.rows_max: 0 is not in [1, 4096]");

@@ -52,6 +52,12 @@ TEST(PagePool, RefusesAnArenaWithoutRoomForAPage) {
   EXPECT_THAT(PagePool::Create(kPage - 1, kPage), IsRefusal(absl::StatusCode::kInvalidArgument, "ARENA_TOO_SMALL", ""));
 }
 
+// A server finds out first that the machine has no memory for it, unless it has.
+TEST(PagePool, RefusesAnArenaOfMorePagesThanItCanCount) {
+  EXPECT_THAT(PagePool::Create(int64_t{64} << 31, 64),
+              IsRefusal(absl::StatusCode::kInvalidArgument, "ARENA_TOO_LARGE", "cache.arena"));
+}
+
 TEST(PageLease, GivesItsPagesBackOnceWhateverIsMoved) {
   const auto pool = MakePool(4);
   {
