@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -25,7 +27,9 @@ using ::testing::UnorderedElementsAreArray;
 
 constexpr char kPrompt[] = "It was a dark and stormy night, and the old man sat by the fire, and the frog jumped.";
 constexpr uint32_t kEndless = 1 << 24;
-constexpr int kLanes = 4;  // two layers of two KV heads
+constexpr int kLanes = 4;                                             // two layers of two KV heads
+constexpr std::chrono::seconds kPatience = std::chrono::seconds(40);  // with a stream that has nothing more to tell
+constexpr uint64_t kDecodedMax = 20000;                               // until a watch that nobody reads loses events
 
 v1::PolicySpec Policy(const std::string& scorer, uint32_t budget) {
   v1::PolicySpec policy;
@@ -45,7 +49,7 @@ v1::WatchEvictionsRequest Of(const std::string& session, uint32_t every = 1) {
 class Watch {
  public:
   Watch(TestClient& client, const v1::WatchEvictionsRequest& request)
-      : context_(client.Context()), reader_(client.eviction().WatchEvictions(context_.get(), request)) {
+      : context_(ContextOf(client)), reader_(client.eviction().WatchEvictions(context_.get(), request)) {
     reader_->WaitForInitialMetadata();
   }
 
@@ -74,6 +78,13 @@ class Watch {
   uint64_t lost() const { return lost_; }
 
  private:
+  // With an end: who waits in vain for an event fails, and does not hang.
+  static std::unique_ptr<grpc::ClientContext> ContextOf(TestClient& client) {
+    auto context = client.Context();
+    context->set_deadline(std::chrono::system_clock::now() + kPatience);
+    return context;
+  }
+
   std::unique_ptr<grpc::ClientContext> context_;
   std::unique_ptr<grpc::ClientReader<v1::WatchEvictionsResponse>> reader_;
   std::vector<v1::Eviction> events_ = {};
@@ -339,7 +350,8 @@ TEST_F(SlowWatcher, LosesEventsIsToldHowManyAndHoldsUpNobody) {
   // Nobody reads the watch, and every step of the decode evicts: if a step waited for it, this would never end.
   uint64_t decoded = 0;
   while (OfDefault("ebb_watch_events_lost_total") < 100) {
-    EXPECT_THAT(client_.Decode(DecodeTokens(name, 200)).tokens, SizeIs(200));
+    ASSERT_LT(decoded, kDecodedMax) << "no loss was counted";
+    ASSERT_THAT(client_.Decode(DecodeTokens(name, 200)).tokens, SizeIs(200));
     decoded += 200;
   }
   EXPECT_EQ(OfPolicy("ebb_evictions_total", "h2o") - before, static_cast<double>(decoded)) << "a step a token";
@@ -348,9 +360,10 @@ TEST_F(SlowWatcher, LosesEventsIsToldHowManyAndHoldsUpNobody) {
 
   // Now it reads, and is told of the loss with the next event that finds room.
   while (watch.lost() == 0) {
+    ASSERT_LT(decoded, kDecodedMax + 100) << "the watcher was not told";
     const auto queued = static_cast<size_t>(OfDefault("ebb_watch_events_total"));
-    watch.ReadUntil(queued);
-    EXPECT_THAT(client_.Decode(DecodeTokens(name, 1)).tokens, SizeIs(1));
+    ASSERT_NO_FATAL_FAILURE(watch.ReadUntil(queued));
+    ASSERT_THAT(client_.Decode(DecodeTokens(name, 1)).tokens, SizeIs(1));
     ++decoded;
     if (OfDefault("ebb_watch_events_total") > static_cast<double>(queued)) {
       ASSERT_TRUE(watch.Read());
@@ -367,7 +380,10 @@ TEST_F(SlowWatcher, IsToldAtTheEndWhatItLostLast) {
   request.set_list_victims(true);
   Watch watch(sleeper, request);
   uint64_t decoded = 0;
-  for (; OfDefault("ebb_watch_events_lost_total") < 100; decoded += 200) client_.Decode(DecodeTokens(name, 200));
+  for (; OfDefault("ebb_watch_events_lost_total") < 100; decoded += 200) {
+    ASSERT_LT(decoded, kDecodedMax) << "no loss was counted";
+    client_.Decode(DecodeTokens(name, 200));
+  }
   EXPECT_TRUE(client_.Delete(name).ok());
   EXPECT_EQ(ReadDetails(watch.ReadToEnd()).reason, "SESSION_DELETED");
   EXPECT_EQ(watch.events().size() + watch.lost(), decoded);
