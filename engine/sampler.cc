@@ -1,8 +1,11 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -27,11 +30,34 @@ bool Above(double value, double low, double high) { return value > low && value 
 
 float Clean(float logit) { return std::isnan(logit) ? -kInfinity : logit; }
 
-// Total orders, the lower id first among equals: the same logits always give the same list.
-constexpr auto LikelierLogit = [](const auto& a, const auto& b) {
+// A total order, the lower id first among equals: the same logits always give the same list.
+constexpr auto Likelier = [](const auto& a, const auto& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
 };
-constexpr auto Likelier = [](const auto& a, const auto& b) { return a.p != b.p ? a.p > b.p : a.token < b.token; };
+
+constexpr size_t kBlock = 16;        // tokens that are looked at together
+constexpr float kNoWeight = -87.0F;  // e to this is the smallest normal float, 2^-126; below, a weight is zero
+
+// exp((logit - best) / temperature) within 2 units in the last place, without branches. Distances from the best logit,
+// so that no temperature makes two of them infinite and thereby equal. Cody-Waite: x = n ln 2 + r, and e^r is Cephes'
+// expf.
+inline float Weight(float logit, float best, float temperature) {
+  const float scaled = (logit - best) / temperature;
+  const float distance = logit == best ? 0.0F : scaled;
+  const float x = distance > kNoWeight ? distance : kNoWeight;
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves no room for a fraction
+  const float n = (x * 1.44269504F + kRound) - kRound;
+  const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  p = p * (r * r) + r + 1.0F;
+  const float power = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
+  return distance > kNoWeight ? p * power : 0.0F;
+}
 
 double LogSumOfExp(std::span<const float> logits) {
   double best = -kInfinity;
@@ -72,159 +98,294 @@ absl::Status CheckSampling(const SamplingOptions& o, int32_t vocab) {
   return absl::OkStatus();
 }
 
-Sampler::Sampler(int32_t vocab) : logits_(vocab), counts_(vocab, 0) { candidates_.reserve(vocab); }
+Sampler::Sampler(int32_t vocab)
+    : changed_(vocab),
+      counts_(vocab, 0),
+      tail_(kBlock),
+      bests_((vocab + kBlock - 1) / kBlock),
+      order_(bests_.size()),
+      weights_(bests_.size() * kBlock),
+      masses_(bests_.size()) {
+  candidates_.reserve(weights_.size());
+}
 
 Drawn Sampler::Draw(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log) {
+  return Explained(options, logits, DrawToken(options, logits, log));
+}
+
+int32_t Sampler::DrawToken(const SamplingOptions& options, std::span<const float> logits,
+                           std::span<const int32_t> log) {
   Adjust(options, logits, log);
-  return Explained(options, logits, options.temperature == 0 ? Greediest() : Pick(options, log.size()));
+  if (IsCertain(options)) return FirstBest();
+  const double mass = Narrow(options);
+  const double at = mass * HashUniform(options.seed, kSampling, log.size());
+  return narrowed_ ? PickAmongCandidates(at) : PickAmongAll(at);
 }
 
 void Sampler::Distribution(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log,
                            std::span<float> p) {
   Adjust(options, logits, log);
-  std::ranges::fill(p, 0.0F);
-  const double mass = options.temperature == 0 ? 0 : Weigh(options);
-  if (mass == 0) {
-    p[Greediest()] = 1;
+  std::fill(p.begin(), p.end(), 0.0F);
+  if (IsCertain(options)) {
+    p[FirstBest()] = 1;
     return;
   }
-  for (const Candidate& c : candidates_) p[c.token] = static_cast<float>(c.p / mass);
+  const double mass = Narrow(options);
+  if (narrowed_) {
+    for (const Candidate& c : candidates_) p[c.token] = static_cast<float>(c.weight / mass);
+  } else {
+    for (size_t i = 0; i < p.size(); ++i) p[i] = static_cast<float>(weights_[i] / mass);
+  }
 }
 
 Drawn Sampler::Explained(const SamplingOptions& options, std::span<const float> logits, int32_t token) {
-  Drawn drawn = {.token = token};
-  Explain(options, logits, drawn);
+  Look(logits);  // as the model gave them
+  const double normaliser = std::isinf(best_) ? best_ : best_ + std::log(Weigh(1));
+  const auto log_share = [&](int32_t of) {
+    return static_cast<float>(LogShare(logits[of], normaliser, logits.size()));
+  };
+  Drawn drawn = {.token = token, .logprob = log_share(token)};
+  if (options.logprobs == 0) return drawn;
+  GatherTop(std::min(options.logprobs, static_cast<int32_t>(logits.size())));
+  std::sort(candidates_.begin(), candidates_.end(), Likelier);
+  for (const Candidate& c : candidates_) drawn.top.push_back({.token = c.token, .logprob = log_share(c.token)});
   return drawn;
 }
 
-void Sampler::Adjust(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log) {
-  std::transform(logits.begin(), logits.end(), logits_.begin(), Clean);
-  Bias(options);
-  Penalise(options, log);
-}
-
-int32_t Sampler::Greediest() const {
-  return static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
-}
-
-void Sampler::Bias(const SamplingOptions& options) {
-  for (const auto& [token, bias] : options.logit_bias) logits_[token] += bias;
+// Bias and penalties; then looks at what has become of the logits.
+void Sampler::Adjust(const SamplingOptions& o, std::span<const float> logits, std::span<const int32_t> log) {
+  const bool penalised = o.repetition_penalty != 1 || o.presence_penalty != 0 || o.frequency_penalty != 0;
+  if (!penalised && o.logit_bias.empty()) return Look(logits);
+  std::copy(logits.begin(), logits.end(), changed_.begin());
+  for (const auto& [token, bias] : o.logit_bias) changed_[token] += bias;
+  if (penalised) Penalise(o, log);
+  Look(changed_);
 }
 
 void Sampler::Penalise(const SamplingOptions& o, std::span<const int32_t> log) {
-  if (o.repetition_penalty == 1 && o.presence_penalty == 0 && o.frequency_penalty == 0) return;
   const size_t window = o.penalty_window < 0 ? log.size() : std::min<size_t>(log.size(), o.penalty_window);
   const std::span<const int32_t> seen = log.last(window);
   for (const int32_t token : seen) ++counts_[token];
   for (const int32_t token : seen) {
     const auto count = static_cast<float>(std::exchange(counts_[token], 0));
     if (count == 0) continue;  // a repetition of one that was done
-    float& logit = logits_[token];
+    float& logit = changed_[token];
     logit = logit > 0 ? logit / o.repetition_penalty : logit * o.repetition_penalty;
     logit -= o.presence_penalty + o.frequency_penalty * count;
   }
 }
 
-double Sampler::Weigh(const SamplingOptions& o) {
-  // Distances from the best logit, so that no temperature makes two of them infinite and thereby equal.
-  const float best = *std::max_element(logits_.begin(), logits_.end());
-  candidates_.clear();
-  if (best == -kInfinity) return 0;
-  for (int32_t token = 0; token < static_cast<int32_t>(logits_.size()); ++token) {
-    const float logit = logits_[token];
-    candidates_.push_back({.token = token, .logit = logit == best ? 0 : (logit - best) / o.temperature});
+// Points at a row of logits and finds the best of each block and of all. Loops over a block have a fixed length, which
+// compilers turn into vector instructions; NaN loses every comparison.
+void Sampler::Look(std::span<const float> logits) {
+  logits_ = logits;
+  std::fill(tail_.begin(), tail_.end(), -kInfinity);
+  std::copy(logits.end() - static_cast<std::ptrdiff_t>(logits.size() % kBlock), logits.end(), tail_.begin());
+  best_ = -kInfinity;
+  for (size_t block = 0; block < bests_.size(); ++block) {
+    const float* const x = Block(block);
+    float best[4] = {-kInfinity, -kInfinity, -kInfinity, -kInfinity};
+    for (size_t j = 0; j < kBlock; j += 4) {
+      for (size_t i = 0; i < 4; ++i) best[i] = x[j + i] > best[i] ? x[j + i] : best[i];
+    }
+    bests_[block] = std::max(std::max(best[0], best[1]), std::max(best[2], best[3]));
+    best_ = std::max(best_, bests_[block]);
   }
-  if (o.top_k > 0 && o.top_k < static_cast<int32_t>(candidates_.size())) {
-    std::nth_element(candidates_.begin(), candidates_.begin() + o.top_k, candidates_.end(), LikelierLogit);
-    candidates_.resize(o.top_k);
+}
+
+// REQUIRES: block < bests_.size().
+const float* Sampler::Block(size_t block) const {
+  return (block + 1) * kBlock <= logits_.size() ? logits_.data() + block * kBlock : tail_.data();
+}
+
+bool Sampler::IsCertain(const SamplingOptions& options) const {
+  return options.temperature == 0 || best_ == -kInfinity;
+}
+
+// The filters: weighs what may be drawn and returns the sum. REQUIRES: not certain.
+double Sampler::Narrow(const SamplingOptions& o) {
+  narrowed_ = true;
+  double mass = 0;  // of what top_p takes its share of; 0: the candidates'
+  if (o.top_k > 0 && o.top_k < static_cast<int32_t>(logits_.size())) {
+    GatherTop(o.top_k);
+  } else if (o.typical_p < 1) {
+    Gather(-kInfinity);
+  } else if (o.top_p < 1) {
+    mass = Weigh(o.temperature);
+    GatherMass(o.top_p * mass, o.temperature);
+  } else if (o.min_p > 0) {
+    // A little below what is kept, since exponentials round; KeepLikely decides.
+    Gather(static_cast<float>(best_ + o.temperature * (std::log(double{o.min_p}) - 0.01)));
+  } else {
+    narrowed_ = false;
+    return Weigh(o.temperature);
   }
-  Normalise();
-  if (o.typical_p < 1) KeepTypical(o.typical_p);
-  if (o.top_p < 1) KeepMass(o.top_p, Likelier);
+  WeighCandidates(o.temperature);
+  if (o.typical_p < 1) KeepTypical(o.typical_p, o.temperature);
+  if (o.top_p < 1) KeepMass(o.top_p * (mass > 0 ? mass : Mass()), Likelier);
   if (o.min_p > 0) KeepLikely(o.min_p);
-  // One order whatever the filters left behind: the draw walks through the tokens by id.
-  const auto by_id = [](const Candidate& a, const Candidate& b) { return a.token < b.token; };
-  if (!std::is_sorted(candidates_.begin(), candidates_.end(), by_id)) {
-    std::sort(candidates_.begin(), candidates_.end(), by_id);
+  return Mass();
+}
+
+int32_t Sampler::FirstBest() const {
+  if (best_ == -kInfinity) return 0;
+  const auto block = static_cast<size_t>(std::find(bests_.begin(), bests_.end(), best_) - bests_.begin());
+  const float* const x = Block(block);
+  return static_cast<int32_t>(block * kBlock) + static_cast<int32_t>(std::find(x, x + kBlock, best_) - x);
+}
+
+// The weight of every token, into weights_ and masses_; returns their sum. REQUIRES: the best logit is not -infinity.
+double Sampler::Weigh(float temperature) {
+  const float best = best_;
+  double sum = 0;
+  for (size_t block = 0; block < bests_.size(); ++block) {
+    const float* const x = Block(block);
+    float weight[kBlock];
+    for (size_t i = 0; i < kBlock; ++i) weight[i] = Weight(x[i], best, temperature);
+    double mass = 0;
+    for (size_t i = 0; i < kBlock; ++i) mass += weight[i];
+    std::copy_n(weight, kBlock, weights_.data() + block * kBlock);
+    sum += masses_[block] = mass;
   }
+  return sum;
+}
+
+// Candidates: the tokens whose logit is not below `floor`, by id.
+void Sampler::Gather(float floor) {
+  candidates_.clear();
+  for (size_t block = 0; block < bests_.size(); ++block) {
+    if (bests_[block] < floor) continue;
+    const float* const x = Block(block);
+    const auto first = static_cast<int32_t>(block * kBlock);
+    const auto count = std::min<int32_t>(kBlock, static_cast<int32_t>(logits_.size()) - first);
+    for (int32_t i = 0; i < count; ++i) {
+      const float logit = Clean(x[i]);
+      if (logit >= floor) candidates_.push_back({.token = first + i, .logit = logit});
+    }
+  }
+}
+
+// Candidates: the `count` tokens of the largest logits, in no order. As many blocks have a best that is not below the
+// floor, so at least as many tokens are gathered, and not many more.
+void Sampler::GatherTop(int32_t count) {
+  float floor = -kInfinity;
+  if (count < static_cast<int32_t>(bests_.size())) {
+    std::copy(bests_.begin(), bests_.end(), order_.begin());
+    std::nth_element(order_.begin(), order_.begin() + count - 1, order_.end(), std::greater<>());
+    floor = order_[count - 1];
+  }
+  Gather(floor);
+  if (count >= static_cast<int32_t>(candidates_.size())) return;
+  std::nth_element(candidates_.begin(), candidates_.begin() + count, candidates_.end(), Likelier);
+  candidates_.resize(count);
+}
+
+// Candidates: all tokens above some logit, whose mass is at least `mass`. REQUIRES: Weigh, of which `mass` is a share.
+void Sampler::GatherMass(double mass, float temperature) {
+  for (float depth = 4;; depth *= 1.25F) {  // few steps even to the smallest weight, and little too far
+    const bool all = depth > -kNoWeight;
+    Gather(all ? -kInfinity : best_ - depth * temperature);
+    double sum = 0;
+    for (const Candidate& c : candidates_) sum += weights_[c.token];
+    if (all || sum >= mass) return;
+  }
+}
+
+void Sampler::WeighCandidates(float temperature) {
+  for (Candidate& c : candidates_) c.weight = Weight(c.logit, best_, temperature);
+}
+
+double Sampler::Mass() const {
   double mass = 0;
-  for (const Candidate& c : candidates_) mass += c.p;
+  for (const Candidate& c : candidates_) mass += c.weight;
   return mass;
 }
 
-int32_t Sampler::Pick(const SamplingOptions& o, uint64_t index) {
-  double left = Weigh(o) * HashUniform(o.seed, kSampling, index);
-  int32_t last = 0;
-  for (const Candidate& c : candidates_) {
-    left -= c.p;
-    if (left < 0) return c.token;
-    if (c.p > 0) last = c.token;
-  }
-  return last;  // rounding left a sliver: the last token that has any mass takes it
-}
-
-// Softmax over the candidates, whose best logit is 0.
-void Sampler::Normalise() {
-  double sum = 0;
-  for (Candidate& c : candidates_) sum += c.p = std::exp(c.logit);
-  for (Candidate& c : candidates_) c.p = static_cast<float>(c.p / sum);
-}
-
 // Locally typical sampling (Meister et al. 2022, arXiv:2202.00666): tokens whose surprise is nearest the entropy, until
-// their mass reaches `mass`.
-void Sampler::KeepTypical(float mass) {
-  double entropy = 0;
-  for (const Candidate& c : candidates_) entropy -= c.p > 0 ? c.p * std::log(static_cast<double>(c.p)) : 0;
-  const auto distance = [entropy](const Candidate& c) {
-    return c.p > 0 ? std::abs(-std::log(static_cast<double>(c.p)) - entropy) : std::numeric_limits<double>::infinity();
-  };
-  KeepMass(mass, [&](const Candidate& a, const Candidate& b) {
-    const double da = distance(a);
-    const double db = distance(b);
-    return da != db ? da < db : a.token < b.token;
-  });
+// their share of the mass reaches `share`. Both are measured from the logarithm of the mass, which then drops out.
+void Sampler::KeepTypical(float share, float temperature) {
+  const auto level = [&](const Candidate& c) { return c.logit == best_ ? 0 : (double{c.logit} - best_) / temperature; };
+  double mass = 0;
   double sum = 0;
-  for (const Candidate& c : candidates_) sum += c.p;
-  for (Candidate& c : candidates_) c.p = static_cast<float>(c.p / sum);
+  for (const Candidate& c : candidates_) {
+    mass += c.weight;
+    if (c.weight > 0) sum += c.weight * level(c);
+  }
+  for (Candidate& c : candidates_) {
+    c.oddness = c.weight > 0 ? static_cast<float>(std::abs(level(c) - sum / mass)) : kInfinity;
+  }
+  KeepMass(share * mass, [](const Candidate& a, const Candidate& b) {
+    return a.oddness != b.oddness ? a.oddness < b.oddness : a.token < b.token;
+  });
 }
 
 // Keeps the shortest beginning of the candidates in the total order `before` whose mass reaches `mass`, at least one.
-// Few of many are kept as a rule, so a heap beats sorting them all.
+// Halves where the end may lie, so the work is that of selecting, not of sorting.
 template <typename Before>
-void Sampler::KeepMass(float mass, const Before& before) {
-  const auto after = [&](const Candidate& a, const Candidate& b) { return before(b, a); };
-  std::make_heap(candidates_.begin(), candidates_.end(), after);
-  auto kept = candidates_.end();
-  double sum = 0;
-  do {
-    std::pop_heap(candidates_.begin(), kept, after);
-    --kept;
-    sum += kept->p;
-  } while (sum < mass && kept != candidates_.begin());
-  candidates_.erase(candidates_.begin(), kept);
+void Sampler::KeepMass(double mass, const Before& before) {
+  auto first = candidates_.begin();  // what stands before it is kept, and `mass` is what is wanted beside that
+  auto end = candidates_.end();      // nothing behind it is
+  while (end - first > 1) {
+    const auto middle = first + (end - first) / 2;
+    std::nth_element(first, middle, end, before);
+    double sum = 0;
+    for (auto c = first; c != middle; ++c) sum += c->weight;
+    if (sum < mass) {
+      mass -= sum;
+      first = middle;
+    } else {
+      end = middle;
+    }
+  }
+  candidates_.erase(end, candidates_.end());
 }
 
 void Sampler::KeepLikely(float min_p) {
   float best = 0;
-  for (const Candidate& c : candidates_) best = std::max(best, c.p);
-  std::erase_if(candidates_, [floor = min_p * best](const Candidate& c) { return c.p < floor; });
+  for (const Candidate& c : candidates_) best = std::max(best, c.weight);
+  std::erase_if(candidates_, [floor = min_p * best](const Candidate& c) { return c.weight < floor; });
 }
 
-void Sampler::Explain(const SamplingOptions& options, std::span<const float> logits, Drawn& drawn) {
-  const double normaliser = LogSumOfExp(logits);
-  drawn.logprob = static_cast<float>(LogShare(logits[drawn.token], normaliser, logits.size()));
-  if (options.logprobs == 0) return;
-  candidates_.clear();
-  for (int32_t token = 0; token < static_cast<int32_t>(logits.size()); ++token) {
-    candidates_.push_back({.token = token, .logit = Clean(logits[token])});
+// The token that owns the point `at` of [0, sum) when the weights of all lie side by side by id. REQUIRES: Weigh.
+int32_t Sampler::PickAmongAll(double at) const {
+  size_t last = 0;
+  for (size_t block = 0; block < masses_.size(); ++block) {
+    if (masses_[block] > 0) last = block;
+    if (at >= masses_[block]) {
+      at -= masses_[block];
+      continue;
+    }
+    for (size_t i = block * kBlock; i < (block + 1) * kBlock; ++i) {
+      at -= weights_[i];
+      if (at < 0) return static_cast<int32_t>(i);
+    }
   }
-  const auto count = std::min<std::ptrdiff_t>(options.logprobs, static_cast<std::ptrdiff_t>(candidates_.size()));
-  std::partial_sort(candidates_.begin(), candidates_.begin() + count, candidates_.end(), LikelierLogit);
-  candidates_.resize(static_cast<size_t>(count));
+  // Rounding left a sliver: the last token that has any mass takes it.
+  size_t token = (last + 1) * kBlock - 1;
+  while (token > 0 && weights_[token] == 0) --token;
+  return static_cast<int32_t>(token);
+}
+
+// The same among the candidates. Many are not sorted but put in their places.
+int32_t Sampler::PickAmongCandidates(double at) {
+  if (candidates_.size() > bests_.size() / 4) {
+    std::fill(weights_.begin(), weights_.end(), 0.0F);
+    for (const Candidate& c : candidates_) weights_[c.token] = c.weight;
+    for (size_t block = 0; block < masses_.size(); ++block) {
+      masses_[block] = 0;
+      for (size_t i = 0; i < kBlock; ++i) masses_[block] += weights_[block * kBlock + i];
+    }
+    return PickAmongAll(at);
+  }
+  std::sort(candidates_.begin(), candidates_.end(),
+            [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
+  int32_t last = 0;
   for (const Candidate& c : candidates_) {
-    drawn.top.push_back(
-        {.token = c.token, .logprob = static_cast<float>(LogShare(c.logit, normaliser, logits.size()))});
+    at -= c.weight;
+    if (at < 0) return c.token;
+    if (c.weight > 0) last = c.token;
   }
+  return last;
 }
 
 double LogProbability(std::span<const float> logits, int32_t token) {

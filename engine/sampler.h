@@ -46,13 +46,18 @@ struct Drawn {
   std::vector<TokenLogprob> top = {};  // options.logprobs of them, best first
 };
 
-// Working memory of Draw; one per thread that draws.
+// Working memory of Draw; one per thread that draws. Nothing sorts the vocabulary: one pass finds the best logit of
+// every block of 16 tokens, and what the filters may keep is then gathered from the few blocks whose best is above a
+// bound; filters work on those candidates.
 class Sampler {
  public:
   explicit Sampler(int32_t vocab);
 
   // REQUIRES: logits.size() == vocab, CheckSampling passed. NaN logits count as minus infinity; when all are, token 0.
   Drawn Draw(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log);
+
+  // The token of Draw alone, which spares a pass over the vocabulary. Allocates nothing.
+  int32_t DrawToken(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log);
 
   // What Draw draws from: `p` [vocab], which sums to 1; greedy has its one token. REQUIRES: as Draw.
   void Distribution(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log,
@@ -65,25 +70,40 @@ class Sampler {
   struct Candidate {
     int32_t token = 0;
     float logit = 0;
-    float p = 0;
+    float weight = 0;   // exp((logit - best) / temperature)
+    float oddness = 0;  // of typical sampling
   };
-  void Bias(const SamplingOptions& options);
   void Penalise(const SamplingOptions& options, std::span<const int32_t> log);
   void Adjust(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log);
-  int32_t Greediest() const;
-  // The tokens that may be drawn, by id, into candidates_; the sum of their p.
-  double Weigh(const SamplingOptions& options);
-  int32_t Pick(const SamplingOptions& options, uint64_t index);
-  void Normalise();
-  void KeepTypical(float mass);
+  bool IsCertain(const SamplingOptions& options) const;
+  double Narrow(const SamplingOptions& options);
+  void Look(std::span<const float> logits);
+  const float* Block(size_t block) const;
+  int32_t FirstBest() const;
+  double Weigh(float temperature);
+  void Gather(float floor);
+  void GatherTop(int32_t count);
+  void GatherMass(double mass, float temperature);
+  void WeighCandidates(float temperature);
+  double Mass() const;
+  void KeepTypical(float share, float temperature);
   template <typename Before>
-  void KeepMass(float mass, const Before& before);
+  void KeepMass(double mass, const Before& before);
   void KeepLikely(float min_p);
-  void Explain(const SamplingOptions& options, std::span<const float> logits, Drawn& drawn);
+  int32_t PickAmongAll(double at) const;
+  int32_t PickAmongCandidates(double at);
 
-  std::vector<float> logits_ = {};
-  std::vector<Candidate> candidates_ = {};
+  std::vector<float> changed_ = {};  // [vocab] logits after bias and penalties
   std::vector<int32_t> counts_ = {};
+  std::span<const float> logits_ = {};  // what Look looked at, of which the next three are
+  std::vector<float> tail_ = {};        // the last block, if it is short, filled up with minus infinity
+  std::vector<float> bests_ = {};       // [blocks] the largest logit of each
+  float best_ = 0;                      // the largest of all, minus infinity when none is a number
+  std::vector<float> order_ = {};       // [blocks] scratch
+  std::vector<float> weights_ = {};     // [blocks, 16] exp((logit - best) / temperature)
+  std::vector<double> masses_ = {};     // [blocks] sums of them
+  bool narrowed_ = false;               // only candidates may be drawn, not all tokens
+  std::vector<Candidate> candidates_ = {};
 };
 
 // log softmax(logits)[token], in float64.

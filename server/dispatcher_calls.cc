@@ -191,8 +191,13 @@ bool Dispatcher::PrepareToken(Call& call, BatchRow& row) {
     call.finish = FinishReason::kLengthLimit;
     return false;
   }
-  call.drawn = sampler_.Draw(call.request.sampling, call.session->logits, log);
-  call.token = call.drawn.token;
+  const SamplingOptions& sampling = call.request.sampling;
+  if (call.request.stopping.logprobs) {
+    call.drawn = sampler_.Draw(sampling, call.session->logits, log);
+    call.token = call.drawn.token;
+  } else {
+    call.token = sampler_.DrawToken(sampling, call.session->logits, log);
+  }
   row.tokens = {&call.token, 1};
   return true;
 }

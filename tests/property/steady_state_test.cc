@@ -9,6 +9,8 @@
 #include <new>
 #include <vector>
 
+#include "engine/sampler.h"
+#include "policies/hash_random.h"
 #include "policies/registry.h"
 #include "tests/support/test_engine.h"
 
@@ -137,6 +139,26 @@ TEST(SessionBytes, AreATokensIndexAndWhatThePolicyRemembers) {
       }
     }
   }
+}
+
+TEST(SteadyState, DrawingATokenAllocatesNothing) {
+  constexpr int32_t kVocab = 5000;
+  std::vector<float> logits;
+  HashRandom random(1);
+  for (int32_t i = 0; i < kVocab; ++i) logits.push_back(20 * random.UniformFloat());
+  const std::vector<int32_t> log = {1, 2, 3, 4, 4};
+  const std::vector<SamplingOptions> ways = {{.temperature = 0},
+                                             {},
+                                             {.top_k = 40},
+                                             {.top_p = 0.95F},
+                                             {.min_p = 0.05F},
+                                             {.top_p = 0.9F, .typical_p = 0.9F},
+                                             {.top_p = 0.999F, .repetition_penalty = 1.1F},
+                                             {.temperature = 50, .top_p = 0.95F, .logit_bias = {{7, 2.0F}}}};
+  Sampler sampler(kVocab);
+  const int64_t before = allocations;
+  for (const SamplingOptions& options : ways) EXPECT_GE(sampler.DrawToken(options, logits, log), 0);
+  EXPECT_EQ(allocations - before, 0);
 }
 
 }  // namespace

@@ -186,6 +186,34 @@ TEST(Sampler, ADrawIsAFunctionOfSeedAndPlaceInTheLog) {
   EXPECT_GT(tokens.size(), 10);
 }
 
+TEST(Sampler, TellsTheDistributionThatItDrawsFrom) {
+  const auto logits = LogitsOf({0.1, 0.4, 0.2, 0.3});
+  Sampler sampler(4);
+  const auto distribution = [&](const SamplingOptions& options) {
+    std::vector<float> p(4, -1.0F);
+    sampler.Distribution(options, logits, {}, p);
+    return p;
+  };
+  using testing::FloatNear;
+  const float near = 1e-6F;
+  EXPECT_THAT(distribution({}), testing::ElementsAre(FloatNear(0.1F, near), FloatNear(0.4F, near),
+                                                     FloatNear(0.2F, near), FloatNear(0.3F, near)));
+  EXPECT_THAT(distribution({.top_p = 0.6F}),
+              testing::ElementsAre(0, FloatNear(4.0F / 7, near), 0, FloatNear(3.0F / 7, near)));
+  EXPECT_THAT(distribution({.temperature = 0}), testing::ElementsAre(0, 1, 0, 0));
+}
+
+TEST(Sampler, FindsTheFirstBestWhereverItStands) {
+  for (const int32_t vocab : {1, 15, 16, 17, 40, 64}) {
+    for (int32_t best = 0; best < vocab; ++best) {
+      std::vector<float> logits(vocab, -5.0F);
+      logits[best] = 2;
+      logits.back() = 2;
+      EXPECT_EQ(DrawToken({.temperature = 0}, logits), best) << vocab;
+    }
+  }
+}
+
 TEST(LogProbability, IsExactFarFromZero) {
   EXPECT_NEAR(LogProbability(std::vector<float>{1000, 999}, 1), -1.3132616875182228, 1e-12);
   EXPECT_NEAR(LogProbability(std::vector<float>{-1000, -1000}, 0), -std::log(2.0), 1e-12);

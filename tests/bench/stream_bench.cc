@@ -1,0 +1,251 @@
+// What streaming over gRPC costs: the same calls handed to a worker in this process, and to a server on loopback.
+//
+//   /usr/bin/python3 tests/support/make_models.py --preset perf-0.5b --type q8_0 -o /tmp/perf.gguf
+//   build/release/tests/bench/stream_bench /tmp/perf.gguf [sessions]
+//
+// Rounds alternate; ratios are taken within a round, since shared machines vary by the minute. The clients, one thread
+// each, run in this process on the same cores as the server, so what they cost counts as the server's.
+
+#include <grpcpp/grpcpp.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "ebb/v1/inference.grpc.pb.h"
+#include "ebb/v1/session.grpc.pb.h"
+#include "policies/status.h"
+#include "server/log.h"
+#include "server/server.h"
+#include "server/worker.h"
+#include "tests/bench/bandwidth.h"
+
+namespace ebb {
+namespace {
+
+constexpr int kRounds = 5;
+constexpr int32_t kTokens = 32;
+constexpr int32_t kPrompt = 64;
+constexpr int32_t kBudget = 512;
+constexpr int kFirsts = 10;  // calls of one token, for the time to the first
+
+std::vector<int32_t> SomeTokens(int32_t count, int32_t vocab) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(int64_t{i + 1} * 7919 % vocab));
+  return tokens;
+}
+
+// A call that waits for its end.
+class Waiting final : public CallOutput {
+ public:
+  double Wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return ended_; });
+    return first_;
+  }
+
+ private:
+  Reader OnBlock(const BlockDone& /*block*/) override { return Reader::kReady; }
+  Reader OnTokens(const TokensDone& /*tokens*/) override {
+    if (first_ == 0) first_ = Seconds();
+    return Reader::kReady;
+  }
+  void OnScores(std::span<const TokenLogprob> /*scores*/) override {}
+  void End(const CallEnd& end, bool /*discard*/) override {
+    const std::lock_guard lock(mutex_);
+    if (!end.status.ok()) std::fprintf(stderr, "%s\n", end.status.ToString().c_str());
+    ended_ = true;
+    changed_.notify_all();  // while locked: who waits may destroy this
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+  double first_ = 0;
+};
+
+// Calls in this process.
+class Direct {
+ public:
+  Direct(Worker& worker, int32_t sessions, const ValidSpec& policy) : worker_(worker) {
+    for (int32_t i = 0; i < sessions; ++i) {
+      std::promise<absl::Status> opened;
+      worker.Ask<SessionInfo>(
+          [&](Dispatcher& dispatcher) {
+            return dispatcher.Create({.tenant = "default", .id = Name(i), .policy = policy, .block_size = kPrompt});
+          },
+          [&](absl::StatusOr<SessionInfo> info) { opened.set_value(info.status()); });
+      if (const absl::Status status = opened.get_future().get(); !status.ok()) std::abort();
+      Call(i, SomeTokens(kPrompt, worker.model().vocab), 0);
+    }
+  }
+
+  // Seconds until the first token; returns at the end.
+  double Call(int32_t session, const std::vector<int32_t>& prompt, int32_t tokens) {
+    Waiting waiting;
+    const double begin = Seconds();
+    worker_.Start(worker_.NewCallId(),
+                  {.method = "Decode",
+                   .tenant = "default",
+                   .session = Name(session),
+                   .prompt = prompt,
+                   .decodes = tokens > 0,
+                   .sampling = {.temperature = 0},
+                   .stopping = {.max_tokens = tokens, .ignore_eos = true}},
+                  waiting);
+    return waiting.Wait() - begin;
+  }
+
+ private:
+  static std::string Name(int32_t session) { return absl::StrFormat("s%d", session); }
+
+  Worker& worker_;
+};
+
+// Calls over a port.
+class Remote {
+ public:
+  Remote(const std::string& address, int32_t sessions, int32_t vocab)
+      : channel_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())),
+        sessions_(v1::SessionService::NewStub(channel_)),
+        inference_(v1::InferenceService::NewStub(channel_)) {
+    for (int32_t i = 0; i < sessions; ++i) {
+      v1::CreateSessionRequest request;
+      request.set_session_id(Name(i));
+      request.mutable_policy()->mutable_streaming();
+      request.mutable_policy()->mutable_trigger()->set_budget(kBudget);
+      request.set_block_size(kPrompt);
+      request.mutable_sampling()->set_temperature(0);
+      grpc::ClientContext context;
+      v1::Session session;
+      if (!sessions_->CreateSession(&context, request, &session).ok()) std::abort();
+      v1::PrefillRequest prefill;
+      prefill.set_session(session.name());
+      for (const int32_t token : SomeTokens(kPrompt, vocab)) prefill.mutable_prompt()->mutable_tokens()->add_ids(token);
+      grpc::ClientContext prefilling;
+      const auto reader = inference_->Prefill(&prefilling, prefill);
+      v1::PrefillResponse block;
+      while (reader->Read(&block)) continue;
+      if (!reader->Finish().ok()) std::abort();
+    }
+  }
+
+  double Call(int32_t session, int32_t tokens) {
+    v1::DecodeRequest request;
+    request.set_session("sessions/" + Name(session));
+    request.mutable_stopping()->set_max_tokens(static_cast<uint32_t>(tokens));
+    request.mutable_stopping()->set_ignore_eos(true);
+    grpc::ClientContext context;
+    const double begin = Seconds();
+    double first = 0;
+    const auto reader = inference_->Decode(&context, request);
+    v1::DecodeResponse message;
+    while (reader->Read(&message)) {
+      if (first == 0) first = Seconds();
+    }
+    if (const grpc::Status status = reader->Finish(); !status.ok()) {
+      std::fprintf(stderr, "%s\n", status.error_message().c_str());
+    }
+    return first - begin;
+  }
+
+ private:
+  static std::string Name(int32_t session) { return absl::StrFormat("s%d", session); }
+
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::SessionService::Stub> sessions_;
+  std::unique_ptr<v1::InferenceService::Stub> inference_;
+};
+
+// Seconds of CPU that this process has used.
+double CpuSeconds() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+struct Speed {
+  double rate = 0;  // tokens per second, of all sessions together
+  double cpu = 0;   // seconds per token
+};
+
+template <typename Call>
+Speed Measure(int32_t sessions, const Call& call) {
+  const double begin = Seconds();
+  const double cpu = CpuSeconds();
+  std::vector<std::thread> threads;
+  for (int32_t i = 0; i < sessions; ++i) threads.emplace_back([&call, i] { call(i, kTokens); });
+  for (std::thread& thread : threads) thread.join();
+  const double tokens = sessions * kTokens;
+  return {.rate = tokens / (Seconds() - begin), .cpu = (CpuSeconds() - cpu) / tokens};
+}
+
+absl::Status Bench(const std::string& path, int32_t sessions) {
+  EBB_ASSIGN(const std::unique_ptr<Log> log, StartLog({.level = LogLevel::kError}));
+  const EngineOptions options = {.model_path = path, .arena_bytes = int64_t{1} << 30};
+  EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options));
+  EBB_ASSIGN(const ValidSpec policy, Resolve({.scorer = "streaming", .budget = kBudget}, LimitsOf(engine->config())));
+  Metrics metrics({});
+  Worker worker(std::move(engine), {}, metrics);
+  EBB_ASSIGN(const std::unique_ptr<Server> server,
+             Server::Start({.listen = {.host = "127.0.0.1", .port = 0}, .engine = options}));
+  Direct direct(worker, sessions, policy);
+  Remote remote(FormatAddress(server->address()), sessions, worker.model().vocab);
+  const auto here = [&](int32_t session, int32_t tokens) { return direct.Call(session, {}, tokens); };
+  const auto there = [&](int32_t session, int32_t tokens) { return remote.Call(session, tokens); };
+  std::printf("%s, %d threads, %d sessions, %d tokens each\n", worker.fingerprint().c_str(), worker.threads(), sessions,
+              kTokens);
+  std::vector<double> ratios, cpu, added;
+  Measure(sessions, here);
+  Measure(sessions, there);
+  for (int round = 0; round < kRounds; ++round) {
+    const bool remote_first = round % 2 == 1;
+    Speed far = remote_first ? Measure(sessions, there) : Speed();
+    const Speed near = Measure(sessions, here);
+    if (!remote_first) far = Measure(sessions, there);
+    ratios.push_back(far.rate / near.rate);
+    cpu.push_back(1e6 * (far.cpu - near.cpu));
+    std::vector<double> first_near, first_far;
+    for (int i = 0; i < kFirsts; ++i) {
+      first_near.push_back(here(0, 1));
+      first_far.push_back(there(0, 1));
+    }
+    added.push_back(1e3 * (Median(first_far) - Median(first_near)));
+    std::printf(
+        "round %d: in process %.1f tokens/s, over gRPC %.1f, ratio %.3f; CPU %.0f us a token more, of %.0f; "
+        "first token %.2f ms, %+.2f ms\n",
+        round, near.rate, far.rate, ratios.back(), cpu.back(), 1e6 * near.cpu, 1e3 * Median(first_near), added.back());
+  }
+  for (std::vector<double>* const values : {&ratios, &cpu, &added}) std::sort(values->begin(), values->end());
+  std::printf("over gRPC / in process: median %.3f (%.3f .. %.3f)\n", ratios[kRounds / 2], ratios.front(),
+              ratios.back());
+  std::printf("CPU of a token, client and server: %.0f us more (%.0f .. %.0f)\n", cpu[kRounds / 2], cpu.front(),
+              cpu.back());
+  std::printf("first token: %+.2f ms (%+.2f .. %+.2f)\n", added[kRounds / 2], added.front(), added.back());
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace ebb
+
+int main(int argc, char** argv) {
+  if (argc < 2 || argc > 3) {
+    std::fprintf(stderr, "usage: stream_bench MODEL.gguf [sessions]\n");
+    return 2;
+  }
+  const absl::Status status = ebb::Bench(argv[1], argc > 2 ? std::atoi(argv[2]) : 8);
+  if (!status.ok()) std::fprintf(stderr, "stream_bench: %s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}
