@@ -79,8 +79,9 @@ struct LaneStorage {
 struct AttendTask {
   LaneStorage lane = {};
   const float* q = nullptr;             // row t, head g at q + t * stride + g * d; unrotated
-  float* out = nullptr;                 // laid out as q
-  int64_t stride = 0;                   // floats from one token to the next
+  float* out = nullptr;                 // row t, head g at out + t * out_stride + g * d
+  int64_t stride = 0;                   // floats from one token's q to the next
+  int64_t out_stride = 0;               // 0: as of q
   int32_t tokens = 0;                   // T >= 1
   const int32_t* q_position = nullptr;  // [T] ascending
   // Observations, each null unless wanted; written whole ([slots]; dead slots 0). Reduced over the G heads by their
@@ -136,13 +137,18 @@ class Ops {
   // y [T, dim] = x / sqrt(mean(x^2) + eps) * weight [dim].
   virtual void RmsNorm(std::span<const float> x, std::span<const float> weight, float eps, std::span<float> y) = 0;
 
-  // y [T, out] = x [T, in] W^T, or y += ; see Accuracy.
+  // y [T, out] = x [T, in] W^T, or y += ; see Accuracy. Several matrices of the same `in` are multiplied in one go, x
+  // read and rounded once, their outputs beside each other: out is the sum of their rows.
   enum class Into { kSet, kAdd };
-  virtual void Linear(const PackedMatrix& w, std::span<const float> x, int32_t tokens, Into into,
+  virtual void Linear(std::span<const PackedMatrix* const> w, std::span<const float> x, int32_t tokens, Into into,
                       std::span<float> y) = 0;
+  void Linear(const PackedMatrix& w, std::span<const float> x, int32_t tokens, Into into, std::span<float> y) {
+    const PackedMatrix* const one = &w;
+    Linear({&one, 1}, x, tokens, into, y);
+  }
 
-  // gate [T, ffn] = silu(gate) * up, in place.
-  virtual void SwiGlu(std::span<float> gate, std::span<const float> up) = 0;
+  // y [T, ffn] = silu(gate) * up, of rows gate_up [T, 2 ffn] with a gate's columns before those of up.
+  virtual void SwiGlu(std::span<const float> gate_up, int64_t ffn, std::span<float> y) = 0;
 
   // cos and sin of 16-slot tiles, [ceil(slots/16)][rotary_dims/2][2][16], for lanes that share positions: worth
   // computing once per step instead of once per lane and layer. Attend computes the same bits itself where a task has

@@ -90,12 +90,12 @@ void Transformer::Attention(int32_t layer, std::span<const Sequence> sequences, 
   const Layer& w = layers_[layer];
   const int64_t d = config_.head_dim, q_dim = config_.heads * d, kv_dim = config_.kv_heads * d;
   const std::span<float> x = Rows(x_, rows, config_.dim), h = Rows(h_, rows, config_.dim);
-  const std::span<float> q = Rows(q_, rows, q_dim), k = Rows(k_, rows, kv_dim), v = Rows(v_, rows, kv_dim);
+  const int64_t qkv_dim = q_dim + 2 * kv_dim;
+  const std::span<float> qkv = Rows(qkv_, rows, qkv_dim);
   const std::span<float> attended = Rows(attended_, rows, q_dim);
   ops_.RmsNorm(x, w.attn_norm, config_.norm_eps, h);
-  ops_.Linear(*w.q, h, rows, Ops::Into::kSet, q);
-  ops_.Linear(*w.k, h, rows, Ops::Into::kSet, k);
-  ops_.Linear(*w.v, h, rows, Ops::Into::kSet, v);
+  const PackedMatrix* const project[] = {w.q.get(), w.k.get(), w.v.get()};
+  ops_.Linear(project, h, rows, Ops::Into::kSet, qkv);
 
   store_.clear();
   attend_.clear();
@@ -107,14 +107,15 @@ void Transformer::Attention(int32_t layer, std::span<const Sequence> sequences, 
       const SlotMap& map = s.cache->map(layer, head);
       const auto tokens = static_cast<int32_t>(s.tokens.size());
       store_.push_back({.lane = s.cache->storage(layer, head),
-                        .k = k.data() + row * kv_dim + head * d,
-                        .v = v.data() + row * kv_dim + head * d,
-                        .stride = kv_dim,
+                        .k = qkv.data() + row * qkv_dim + q_dim + head * d,
+                        .v = qkv.data() + row * qkv_dim + q_dim + kv_dim + head * d,
+                        .stride = qkv_dim,
                         .tokens = tokens,
                         .slots = map.placed_slots().data()});
-      const int64_t at = row * q_dim + head * config_.group() * d;
-      WriteQueries(s, layer, head, q.data() + at, q_dim);
-      QueueLane(i, s, layer, head, q.data() + at, attended.data() + at, q_dim);
+      const int64_t first = head * config_.group() * d;
+      const float* const q = qkv.data() + row * qkv_dim + first;
+      WriteQueries(s, layer, head, q, qkv_dim);
+      QueueLane(i, s, layer, head, q, qkv_dim, attended.data() + row * q_dim + first);
     }
     row += static_cast<int64_t>(s.tokens.size());
   }
@@ -125,15 +126,16 @@ void Transformer::Attention(int32_t layer, std::span<const Sequence> sequences, 
   ops_.Linear(*w.o, attended, rows, Ops::Into::kAdd, x);
 }
 
-void Transformer::QueueLane(size_t i, const Sequence& s, int32_t layer, int32_t head, const float* q, float* out,
-                            int64_t stride) {
+void Transformer::QueueLane(size_t i, const Sequence& s, int32_t layer, int32_t head, const float* q, int64_t q_stride,
+                            float* out) {
   const SlotMap& map = s.cache->map(layer, head);
   LaneStorage lane = s.cache->storage(layer, head);
   if (angles_at_[i] >= 0) lane.angles = angles_.data() + angles_at_[i];
   attend_.push_back({.lane = lane,
                      .q = q,
                      .out = out,
-                     .stride = stride,
+                     .stride = q_stride,
+                     .out_stride = int64_t{config_.heads} * config_.head_dim,
                      .tokens = static_cast<int32_t>(s.tokens.size()),
                      .q_position = map.placed_positions().data()});
   const Needs needs = s.observed && s.policy->evicts ? s.policy->needs() : Needs();
@@ -168,7 +170,7 @@ void Transformer::Observe(const Sequence& s, std::span<const float> queries) {
     watched_.clear();
     for (int32_t head = 0; head < config_.kv_heads; ++head) {
       const float* const q = queries.data() + (int64_t{layer} * config_.kv_heads + head) * floats;
-      QueueLane(0, s, layer, head, q, out + head * floats, floats);
+      QueueLane(0, s, layer, head, q, floats, out + head * floats);
     }
     WatchWhatScorersNeed();
     ops_.Attend(rope_, config_.group(), attend_);
@@ -239,12 +241,13 @@ void Transformer::Tell(const Watched& lane, LaneReader& reader) const {
 void Transformer::FeedForward(int32_t layer, int32_t rows) {
   const Layer& w = layers_[layer];
   const std::span<float> x = Rows(x_, rows, config_.dim), h = Rows(h_, rows, config_.dim);
-  const std::span<float> gate = Rows(gate_, rows, config_.ffn_dim), up = Rows(up_, rows, config_.ffn_dim);
+  const std::span<float> gate_up = Rows(gate_up_, rows, 2 * config_.ffn_dim);
+  const std::span<float> hidden = Rows(hidden_, rows, config_.ffn_dim);
   ops_.RmsNorm(x, w.ffn_norm, config_.norm_eps, h);
-  ops_.Linear(*w.gate, h, rows, Ops::Into::kSet, gate);
-  ops_.Linear(*w.up, h, rows, Ops::Into::kSet, up);
-  ops_.SwiGlu(gate, up);
-  ops_.Linear(*w.down, gate, rows, Ops::Into::kAdd, x);
+  const PackedMatrix* const widen[] = {w.gate.get(), w.up.get()};
+  ops_.Linear(widen, h, rows, Ops::Into::kSet, gate_up);
+  ops_.SwiGlu(gate_up, config_.ffn_dim, hidden);
+  ops_.Linear(*w.down, hidden, rows, Ops::Into::kAdd, x);
 }
 
 std::span<const float> Transformer::Head(std::span<const Sequence> sequences) {

@@ -13,13 +13,13 @@ EBB_INLINE Floats Silu(Floats a) { return a / (Splat(1.0F) + Exp(Zero() - a)); }
 
 }  // namespace
 
-void SwiGlu(float* gate, const float* up, int64_t n) {
+void SwiGlu(const float* gate, const float* up, int64_t n, float* y) {
   const int64_t whole = n / 16 * 16;
   for (int64_t i = 0; i < whole; i += 16) {
-    Store(Silu(Load(gate + i)) * Load(up + i), gate + i);
+    Store(Silu(Load(gate + i)) * Load(up + i), y + i);
   }
   const int tail = static_cast<int>(n - whole);
-  StoreFirst(Silu(LoadFirst(gate + whole, tail)) * LoadFirst(up + whole, tail), gate + whole, tail);
+  StoreFirst(Silu(LoadFirst(gate + whole, tail)) * LoadFirst(up + whole, tail), y + whole, tail);
 }
 
 }  // namespace ebb::cpu::EBB_KERNEL_ISA

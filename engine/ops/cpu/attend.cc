@@ -323,7 +323,7 @@ void Finish(const AttendArgs& a) {
     const float total = Sum(Load(weight));
     weight[0] = total > 0 ? 1.0F / total : 0.0F;
     const float* sums = a.scratch.sums + int64_t{r} * width;
-    float* out = a.out + r / a.group * a.stride + r % a.group * d;
+    float* out = a.out + r / a.group * a.out_stride + r % a.group * d;
     int32_t c = 0;
     for (; c + 16 <= d; c += 16) Store(Load(sums + c) * Splat(weight[0]), out + c);
     StoreFirst(Load(sums + (c < width ? c : 0)) * Splat(weight[0]), out + c, d - c);

@@ -125,6 +125,7 @@ struct AttendArgs {
   const float* q = nullptr;
   float* out = nullptr;
   int64_t stride = 0;
+  int64_t out_stride = 0;
   int32_t tokens = 0;
   int32_t group = 0;
   const int32_t* q_position = nullptr;
@@ -171,8 +172,8 @@ struct Kernels {
   void (*angles)(const RopeArgs&, const int32_t* position, float* angles) = nullptr;
   // y = x / sqrt(mean(x^2) + eps) * weight, one row of n.
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* y) = nullptr;
-  // gate = silu(gate) * up.
-  void (*swiglu)(float* gate, const float* up, int64_t n) = nullptr;
+  // y = silu(gate) * up.
+  void (*swiglu)(const float* gate, const float* up, int64_t n, float* y) = nullptr;
 };
 
 #ifdef EBB_KERNEL_ISA
@@ -186,7 +187,7 @@ void Store(const StoreArgs& args);
 void Read(const ReadArgs& args);
 void Angles(const RopeArgs& rope, const int32_t* position, float* angles);
 void RmsNorm(const float* x, const float* weight, float eps, int64_t n, float* y);
-void SwiGlu(float* gate, const float* up, int64_t n);
+void SwiGlu(const float* gate, const float* up, int64_t n, float* y);
 }  // namespace EBB_KERNEL_ISA
 #endif
 

@@ -134,38 +134,60 @@ class CpuOps final : public Ops {
     });
   }
 
-  void Linear(const PackedMatrix& w, std::span<const float> x, int32_t tokens, Into into, std::span<float> y) override {
-    const auto& packed = static_cast<const PackedPanels&>(w);
-    EBB_CHECK(static_cast<int64_t>(x.size()) == tokens * w.cols());
-    EBB_CHECK(static_cast<int64_t>(y.size()) == tokens * w.rows());
-    const bool fast = accuracy_ == Accuracy::kFast && (packed.type() == Element::kBf16 || IsQuantised(packed.type()));
-    const RoundedRows rounded = fast ? Round(packed.type(), x, tokens, w.cols()) : RoundedRows();
+  using Ops::Linear;
+  void Linear(std::span<const PackedMatrix* const> w, std::span<const float> x, int32_t tokens, Into into,
+              std::span<float> y) override {
+    const int64_t k = w.front()->cols();
+    int64_t groups = 0, outputs = 0;
+    RoundedRows rounded = {};
+    for (const PackedMatrix* one : w) {
+      const auto& packed = static_cast<const PackedPanels&>(*one);
+      EBB_CHECK(packed.cols() == k);
+      groups += packed.groups();
+      outputs += packed.rows();
+      if (!IsRounded(packed.type())) continue;
+      if (IsQuantised(packed.type()) ? rounded.bytes == nullptr : rounded.pairs == nullptr) {
+        Round(packed.type(), x, tokens, k, rounded);
+      }
+    }
+    EBB_CHECK(static_cast<int64_t>(x.size()) == tokens * k);
+    EBB_CHECK(static_cast<int64_t>(y.size()) == tokens * outputs);
     // Rows in blocks that stay in L2 while all weights pass over them.
     const int64_t blocks = (tokens + kLinearRows - 1) / kLinearRows;
-    const int64_t groups = packed.groups();
-    Split(blocks * groups, std::min<int64_t>(tokens, kLinearRows) * w.cols() * kGroupRows,
+    Split(blocks * groups, std::min<int64_t>(tokens, kLinearRows) * k * kGroupRows,
           [&](int64_t item, int32_t /*thread*/) {
             const int64_t first = item / groups * kLinearRows;
-            const int64_t group = item % groups;
-            LinearArgs args = packed.Group(group);
-            args.x = x.data() + first * w.cols();
-            if (fast) args.rounded = RowsFrom(rounded, first, w.cols());
+            int64_t group = item % groups;
+            int64_t output = 0;
+            const PackedPanels* packed = static_cast<const PackedPanels*>(w[0]);
+            for (size_t i = 1; group >= packed->groups(); ++i) {
+              group -= packed->groups();
+              output += packed->rows();
+              packed = static_cast<const PackedPanels*>(w[i]);
+            }
+            LinearArgs args = packed->Group(group);
+            args.x = x.data() + first * k;
+            args.rounded = RowsFrom(rounded, first, k);
             args.rows = static_cast<int32_t>(std::min<int64_t>(kLinearRows, tokens - first));
-            args.y = y.data() + first * w.rows() + group * kGroupRows;
-            args.y_stride = w.rows();
+            args.y = y.data() + first * outputs + output + group * kGroupRows;
+            args.y_stride = outputs;
             args.add = into == Into::kAdd;
-            (fast ? kernels_.linear_fast : kernels_.linear_exact)(args);
+            (IsRounded(packed->type()) ? kernels_.linear_fast : kernels_.linear_exact)(args);
           });
   }
 
-  void SwiGlu(std::span<float> gate, std::span<const float> up) override {
-    EBB_CHECK(gate.size() == up.size());
-    constexpr int64_t kPiece = 4096;
-    const auto size = static_cast<int64_t>(gate.size());
-    Split((size + kPiece - 1) / kPiece, kPiece * 16, [&](int64_t piece, int32_t /*thread*/) {
-      const int64_t first = piece * kPiece;
-      kernels_.swiglu(gate.data() + first, up.data() + first, std::min(kPiece, size - first));
-    });
+  void SwiGlu(std::span<const float> gate_up, int64_t ffn, std::span<float> y) override {
+    EBB_CHECK(gate_up.size() == 2 * y.size());
+    EBB_CHECK(static_cast<int64_t>(y.size()) % ffn == 0);
+    constexpr int64_t kPiece = 4096;  // of a row
+    const int64_t pieces = (ffn + kPiece - 1) / kPiece;
+    Split(static_cast<int64_t>(y.size()) / ffn * pieces, std::min(kPiece, ffn) * 16,
+          [&](int64_t item, int32_t /*thread*/) {
+            const int64_t row = item / pieces;
+            const int64_t first = item % pieces * kPiece;
+            const float* gate = gate_up.data() + row * 2 * ffn + first;
+            kernels_.swiglu(gate, gate + ffn, std::min(kPiece, ffn - first), y.data() + row * ffn + first);
+          });
   }
 
   void Angles(const Rope& rope, std::span<const int32_t> position, std::span<float> angles) override {
@@ -238,31 +260,40 @@ class CpuOps final : public Ops {
 
  private:
   static bool IsQuantised(Element type) { return type == Element::kQ8 || type == Element::kQ4; }
+  bool IsRounded(Element type) const {
+    return accuracy_ == Accuracy::kFast && (type == Element::kBf16 || IsQuantised(type));
+  }
 
   // Row `first` and those after it of rows of k.
   static RoundedRows RowsFrom(const RoundedRows& rows, int64_t first, int64_t k) {
     const int64_t chunks = (k + kChunk - 1) / kChunk;
     const int64_t blocks = (k + kRoundedBlock - 1) / kRoundedBlock;
-    return {.bytes = rows.bytes + first * chunks * kChunk,
-            .scales = rows.scales + first * blocks,
-            .offsets = rows.offsets + first * chunks,
-            .pairs = rows.pairs + first * chunks * kChunk};
+    RoundedRows from = {};
+    if (rows.bytes != nullptr) {
+      from.bytes = rows.bytes + first * chunks * kChunk;
+      from.scales = rows.scales + first * blocks;
+      from.offsets = rows.offsets + first * chunks;
+    }
+    if (rows.pairs != nullptr) from.pairs = rows.pairs + first * chunks * kChunk;
+    return from;
   }
 
-  // x [rows, k] as `type` multiplies it, in scratch memory.
-  RoundedRows Round(Element type, std::span<const float> x, int64_t rows, int64_t k) {
+  // Puts x [rows, k] into `to` as `type` multiplies it, in scratch memory.
+  void Round(Element type, std::span<const float> x, int64_t rows, int64_t k, RoundedRows& to) {
     const int64_t chunks = (k + kChunk - 1) / kChunk;
-    // In floats: a chunk of pairs takes 32, of bytes 8, an offset 1; a block's scale 1.
-    float* const memory = rounded_.AtLeast(rows * chunks * kChunk);
-    const RoundedRows to = {.bytes = reinterpret_cast<int8_t*>(memory),
-                            .scales = memory + rows * chunks * 9,
-                            .offsets = reinterpret_cast<int32_t*>(memory + rows * chunks * 8),
-                            .pairs = memory};
-    const auto round = IsQuantised(type) ? kernels_.round_to_bytes : kernels_.round_to_bf16;
+    const bool bytes = IsQuantised(type);
+    if (bytes) {  // in floats: a chunk takes 8, its offset 1, a block's scale 1
+      float* const memory = rounded_bytes_.AtLeast(rows * chunks * 10);
+      to.bytes = reinterpret_cast<int8_t*>(memory);
+      to.offsets = reinterpret_cast<int32_t*>(memory + rows * chunks * 8);
+      to.scales = memory + rows * chunks * 9;
+    } else {
+      to.pairs = rounded_pairs_.AtLeast(rows * chunks * kChunk);
+    }
+    const auto round = bytes ? kernels_.round_to_bytes : kernels_.round_to_bf16;
     Split(rows, k * 4, [&](int64_t row, int32_t /*thread*/) {
       round(x.data() + row * k, static_cast<int32_t>(k), RowsFrom(to, row, k));
     });
-    return to;
   }
 
   // work(item, thread) for every item, on all threads if there is enough to do; `cost` multiply-adds per item.
@@ -322,14 +353,16 @@ class CpuOps final : public Ops {
   void AttendOne(const Rope& rope, int32_t group, const AttendTask& task, const AttendItem& item, Scratch& scratch) {
     const bool observed = IsObserved(task, item);
     const int32_t last = item.first + item.tokens;
+    const int64_t out_stride = task.out_stride == 0 ? task.stride : task.out_stride;
     cpu::AttendArgs args = {.rope = ToArgs(rope),
                             .kv = ToArgs(task.lane),
                             .position = task.lane.position,
                             .slots = task.lane.slots,
                             .angles = task.lane.angles,
                             .q = task.q + item.first * task.stride,
-                            .out = task.out + item.first * task.stride,
+                            .out = task.out + item.first * out_stride,
                             .stride = task.stride,
+                            .out_stride = out_stride,
                             .tokens = item.tokens,
                             .group = group,
                             .q_position = task.q_position + item.first,
@@ -374,7 +407,7 @@ class CpuOps final : public Ops {
   std::vector<Scratch> scratch_;  // by thread
   std::vector<AttendItem> items_;
   Scratch partial_sums_;
-  Scratch rounded_;
+  Scratch rounded_bytes_, rounded_pairs_;
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ void Store(const StoreArgs& args);
 void Read(const ReadArgs& args);
 void Angles(const RopeArgs& rope, const int32_t* position, float* angles);
 void RmsNorm(const float* x, const float* weight, float eps, int64_t n, float* y);
-void SwiGlu(float* gate, const float* up, int64_t n);
+void SwiGlu(const float* gate, const float* up, int64_t n, float* y);
 }  // namespace EBB_KERNEL_BASE
 
 namespace EBB_KERNEL_ISA {

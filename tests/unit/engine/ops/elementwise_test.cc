@@ -54,9 +54,17 @@ TEST(RmsNorm, ARowsBitsDoNotDependOnTheOtherRowsOrThreads) {
   }
 }
 
-std::vector<float> Gated(Ops& ops, std::vector<float> gate, const std::vector<float>& up) {
-  ops.SwiGlu(gate, up);
-  return gate;
+// `rows` rows of equal length.
+std::vector<float> Gated(Ops& ops, const std::vector<float>& gate, const std::vector<float>& up, int64_t rows = 1) {
+  const int64_t ffn = static_cast<int64_t>(gate.size()) / rows;
+  std::vector<float> gate_up;
+  for (int64_t row = 0; row < rows; ++row) {
+    gate_up.insert(gate_up.end(), gate.begin() + row * ffn, gate.begin() + (row + 1) * ffn);
+    gate_up.insert(gate_up.end(), up.begin() + row * ffn, up.begin() + (row + 1) * ffn);
+  }
+  std::vector<float> y(gate.size());
+  ops.SwiGlu(gate_up, ffn, y);
+  return y;
 }
 
 TEST(SwiGlu, EqualsFloat64AtEveryLength) {
@@ -74,6 +82,14 @@ TEST(SwiGlu, EqualsFloat64AtEveryLength) {
         ASSERT_NEAR(y[i], exact, 4e-7 * std::abs(exact)) << g;
       }
     });
+  }
+}
+
+TEST(SwiGlu, TakesRowsOfAnyLengthOnAnyNumberOfThreads) {
+  for (const int64_t ffn : {1, 33, 4096, 4097, 9000}) {
+    const std::vector<float> gate = RandomFloats(4, 1, 5 * ffn);
+    const std::vector<float> up = RandomFloats(4, 2, 5 * ffn);
+    EXPECT_EQ(Gated(*OpsFor("", 3), gate, up, 5), Gated(*OpsFor(""), gate, up)) << ffn;
   }
 }
 

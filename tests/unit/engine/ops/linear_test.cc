@@ -272,6 +272,38 @@ TEST(Linear, AddsToWhatIsThere) {
   });
 }
 
+TEST(Linear, ManyMatricesGiveWhatEachGivesByItself) {
+  constexpr int32_t kTokens = 7;
+  std::vector<Stored> stored;
+  for (const DType type : kTypes) stored.emplace_back(type, 33 + static_cast<int64_t>(type), 256, 14);
+  const std::vector<float> x = RandomFloats(9, 1, kTokens * 256);
+  for (const Accuracy accuracy : {Accuracy::kExact, Accuracy::kFast}) {
+    ForEachIsa(
+        [&](Ops& ops) {
+          std::vector<std::unique_ptr<PackedMatrix>> packed;
+          std::vector<const PackedMatrix*> all;
+          int64_t outputs = 0;
+          for (const Stored& one : stored) {
+            packed.push_back(ops.Pack(one.view));
+            all.push_back(packed.back().get());
+            outputs += one.view.rows;
+          }
+          std::vector<float> y(static_cast<size_t>(kTokens * outputs));
+          ops.Linear(all, x, kTokens, Ops::Into::kSet, y);
+          int64_t first = 0;
+          for (const auto& one : packed) {
+            const std::vector<float> expected = Multiply(ops, *one, x, kTokens);
+            for (int64_t t = 0; t < kTokens; ++t) {
+              const auto from = expected.begin() + t * one->rows();
+              EXPECT_TRUE(std::equal(from, from + one->rows(), y.begin() + t * outputs + first)) << t;
+            }
+            first += one->rows();
+          }
+        },
+        accuracy);
+  }
+}
+
 TEST(Linear, SaysHowManyBytesItReads) {
   const auto ops = OpsFor("scalar");
   EXPECT_EQ(ops->Pack(Stored(DType::kQ8_0, 128, 64, 1).view)->bytes(), 128 * 2 * 34);
