@@ -54,6 +54,16 @@ bool LeavesBefore(const AdaCandidate& a, const AdaCandidate& b) {
 
 }  // namespace
 
+constinit const AllocationRow kUniformRow = {
+    .name = "uniform",
+    .allocation = Allocation::kUniform,
+    .about = {.summary = "Gives every layer and KV head the whole budget, alike.",
+              .when = "Unless you know that some layers or heads need less than others.",
+              .equation = "budget[layer, head] = budget",
+              .origin = "No paper: the budget as it was given.",
+              .cost = "None.",
+              .turns = "It depends on no question."}};
+
 constinit const AllocationRow kPyramidRow = {
     .name = "pyramid",
     .allocation = Allocation::kPyramid,

@@ -1,7 +1,10 @@
-// How one budget is shared among layers and KV heads: the allocations beside `uniform`, and their arithmetic. Pure.
+// How one budget is shared among layers and KV heads: the allocations and their arithmetic. Pure. By default all are
+// alike:
 //
-// What is shared is the room beside the protected tokens, budget - sinks - recent: whatever a lane gets, its sinks and
-// its recent window stay.
+//   budget[layer, head] = budget
+//
+// What the others share is the room beside the protected tokens, budget - sinks - recent: whatever a lane gets, its
+// sinks and its recent window stay.
 
 #ifndef EBB_POLICIES_ALLOCATION_H_
 #define EBB_POLICIES_ALLOCATION_H_
@@ -18,6 +21,7 @@
 
 namespace ebb {
 
+extern const AllocationRow kUniformRow;
 extern const AllocationRow kPyramidRow;
 extern const AllocationRow kAdaRow;
 extern const AllocationRow kDuoRow;
@@ -30,7 +34,7 @@ const AllocationRow* FindAllocation(std::string_view name);
 
 // PyramidKV (Cai et al. 2024, arXiv:2406.02069); POLICIES 3.15. Early layers get more:
 //
-//   min = room / beta,  max = 2 room - min,  step = (max - min) / (layers - 1)      all rounded down
+//   min = room / beta,  max = 2 room - min,  step = (max - min) / (layers - 1)  all rounded down
 //   rooms[l] = max - l step
 //
 // No layer gets more than the `most` tokens there are beside the protected ones: then max = most and
@@ -50,14 +54,17 @@ struct PyramidShape {
 std::vector<int32_t> PyramidRooms(const PyramidShape& shape, int32_t room,
                                   int32_t most = std::numeric_limits<int32_t>::max());
 
-// Ada-KV (Feng et al. 2024, arXiv:2407.11550); POLICIES 3.16. Heads whose tokens matter more get more. Of the
-// unprotected tokens of all heads of a layer, the heads * room with the highest keep scores are taken together; with
-// b*[h] of them in head h,
+// Ada-KV (Feng et al. 2024, arXiv:2407.11550); POLICIES 3.16. Heads whose tokens matter more get more. The unprotected
+// tokens of all heads of a layer are taken together:
 //
+//   b*[h] = tokens of head h among the heads * room with the highest keep scores in the layer
 //   rooms[h] = (1 - floor) b*[h] + floor room,  rounded by largest remainder, so that they sum to heads * room
 //
 // Each is at least floor * room, rounded down. `room` each where there are not that many tokens. Order as selection has
 // it (POLICIES 1.5): the smaller score leaves, then the older token, then the later head; NaN before all.
+//
+// Differs: the reference rounds each head by itself, so that the sum is lost, and can weigh a head's scores by how much
+// of them its best tokens hold.
 struct AdaCandidate {
   float keep = 0;
   int32_t token = 0;
@@ -73,6 +80,9 @@ void AppendCandidates(const LaneView& lane, std::span<const float> keep, std::ve
 // the first and the newest tokens alone; the others have the policy's budget and scorer:
 //
 //   streams[h] = gate[h] <= threshold
+//
+// Differs: heads stay where they are, where the reference reorders the weights so that those that look back come first;
+// gates are what streaming costs (`ebb-lab heads`), not trained.
 std::vector<bool> StreamingHeads(std::span<const double> gates, double threshold);
 
 }  // namespace ebb

@@ -26,15 +26,11 @@
 namespace ebb {
 namespace {
 
-constexpr AllocationRow kUniformRow = {
-    .name = "uniform",
-    .allocation = Allocation::kUniform,
-    .about = {.summary = "Gives every layer and KV head the whole budget, alike.",
-              .when = "Unless you know that some layers or heads need less than others.",
-              .equation = "budget[layer, head] = budget",
-              .origin = "No paper: the budget as it was given.",
-              .cost = "None.",
-              .turns = "It depends on no question."}};
+// Whole numbers in full, others to six digits.
+std::string Number(double value) {
+  const bool whole = value == std::floor(value) && std::abs(value) < 1e17;
+  return whole ? absl::StrFormat("%.0f", value) : absl::StrFormat("%g", value);
+}
 
 // "0 (short) or 1 (long)", as a refusal offers them.
 std::string ListChoices(const ParameterRow& parameter) {
@@ -51,10 +47,12 @@ absl::Status CheckParameter(const ParameterRow& parameter, const std::string& fi
   const bool is_whole = !parameter.whole || value == std::floor(value);
   const bool is_odd = !parameter.odd || std::fmod(value, 2) == 1;
   if (in_range && is_whole && is_odd) return absl::OkStatus();
-  std::string what = absl::StrFormat("%g is not a whole number", value);
-  if (!in_range) what = absl::StrFormat("%g is not in [%g, %g]", value, parameter.min, parameter.max);
-  if (in_range && is_whole) what = absl::StrFormat("%g is even; use %g or %g", value, value - 1, value + 1);
-  if (!parameter.choices.empty()) what = absl::StrFormat("%g is no choice; use %s", value, ListChoices(parameter));
+  const std::string given = Number(value);
+  std::string what = given + " is not a whole number";
+  if (!in_range) what = absl::StrFormat("%s is not in [%s, %s]", given, Number(parameter.min), Number(parameter.max));
+  if (in_range && is_whole)
+    what = absl::StrFormat("%s is even; use %s or %s", given, Number(value - 1), Number(value + 1));
+  if (!parameter.choices.empty()) what = absl::StrFormat("%s is no choice; use %s", given, ListChoices(parameter));
   return RefuseField("PARAMETER_OUT_OF_RANGE", field, what);
 }
 

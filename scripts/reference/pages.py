@@ -272,14 +272,15 @@ def policy_page(kind, part, header, middle, needed):
     links = ("[All policies](../policies.md); [choose a policy](../../how-to/choose-a-policy.md); [what policies keep, "
              "measured](../../benchmarks/quality.md).")
     rest = "says the rest, and where it differs from the paper" if part["paper"] else "says the rest"
-    source = f"[{header}](../../../{header}) {rest}.\n" if header else ""
+    symbols = "" if kind.startswith("An allocation") else SYMBOLS
+    source = f"[{header}](../../../{header}) {rest}.\n"
     safe = {True: "Safe. ", False: "Not safe. ", None: ""}[part.get("safe_across_turns")]
     return "\n".join([
-        notice(header.replace(".h", ".cc") or "policies/registry.cc") + f"\n# {part['name']}\n",
+        notice(header.replace(".h", ".cc")) + f"\n# {part['name']}\n",
         part["summary"] + f" {kind}\n", links + "\n",
         f"## When\n\n{part['when']}\n",
         f"## Equation\n\n```text\n{part['equation']}\n```\n",
-        *([SYMBOLS + source] if source else []),
+        symbols + source,
         *middle,
         f"## Cost\n\n{part['cost']}\n", *needed,
         f"## Over several turns\n\n{safe}{part['turns']}\n",
@@ -297,7 +298,7 @@ def policies(responses, header_of):
     for part in first["modifiers"]:
         pages[part["name"]] = policy_page(f"A modifier: `--modifier {part['name'].replace('_', '-')}`.", part, header_of(part), [], [needs(part)])
     for part in first["allocations"]:
-        pages[part["name"]] = policy_page(f"An allocation: `--allocation {part['name']}`.", part, "", [parameters(part)], [])
+        pages[part["name"]] = policy_page(f"An allocation: `--allocation {part['name']}`.", part, header_of(part), [parameters(part)], [])
     if len(pages) != sum(len(first[kind]) for kind in ("scorers", "modifiers", "allocations")):
         raise SystemExit("scripts/docs: two parts of a policy have one name, and so one page")
 

@@ -150,6 +150,8 @@ constexpr std::string_view kPools[] = {"none", "mean", "max"};
 constexpr ParameterRow kChoice[] = {{.name = "pool", .help = "form", .max = 2, .whole = true, .choices = kPools}};
 constexpr ScorerRow kChooser = {.name = "choosy", .parameters = kChoice};
 constexpr ScorerRow kRow = {.name = "snap", .parameters = kParameters};
+constexpr ParameterRow kSeed[] = {{.name = "seed", .help = "of the draws", .max = 0x1p53, .whole = true}};
+constexpr ScorerRow kLarge = {.name = "dice", .parameters = kSeed};
 
 TEST(ResolveParameters, FillsPresetsAroundWhatWasGiven) {
   EXPECT_THAT(ResolveParameters(kRow, {}).value(), ElementsAre(Pair("kernel", 7), Pair("window", 32)));
@@ -172,6 +174,13 @@ TEST(ResolveParameters, RefusesWithNameAndRange) {
       {"above", kRow, {{"kernel", 64}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.kernel", "64 is not in [1, 63]"},
       {"a half", kRow, {{"kernel", 3.5}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.kernel", "3.5 is not a whole number"},
       {"even", kRow, {{"kernel", 6}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.kernel", "6 is even; use 5 or 7"},
+      {"above a large range",
+       kLarge,
+       {{"seed", 0x1p54}},
+       "PARAMETER_OUT_OF_RANGE",
+       "policy.dice.seed",
+       "18014398509481984 is not in [0, 9007199254740992]"},
+      {"far above", kLarge, {{"seed", 1e300}}, "PARAMETER_OUT_OF_RANGE", "policy.dice.seed", "1e+300 is not in [0, 9"},
       {"not a number", kRow, {{"kernel", nan}}, "PARAMETER_OUT_OF_RANGE", "policy.snap.kernel", "nan is not in"},
       {"no choice",
        kChooser,
