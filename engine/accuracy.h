@@ -7,7 +7,7 @@ namespace ebb {
 //
 //   kExact  weights are dequantised, activations are float32
 //   kFast   activations are rounded before products with weights that have instructions for it: to bytes that share a
-//           scale per 128 columns for Q8_0 and Q4_0, to BF16 for BF16. F16 and F32 weights as in kExact
+//           scale per 128 columns for quantised types, to BF16 for BF16. F16 and F32 weights as in kExact
 enum class Accuracy { kExact, kFast };
 
 }  // namespace ebb

@@ -27,8 +27,8 @@ void AddComputeOptions(CLI::App& command, Lab& lab) {
                      "Instruction set: scalar, avx2, avx512, ...; default: EBB_ISA, else the best here");
   command
       .add_option("--accuracy", lab.accuracy,
-                  "exact, or fast as the server has it: activations rounded before products with Q8_0, Q4_0 and "
-                  "BF16 weights")
+                  "exact, or fast as the server has it: activations rounded before products with quantised and BF16 "
+                  "weights")
       ->check(CLI::IsMember({"exact", "fast"}))
       ->capture_default_str();
   command.add_option("--threads", lab.threads, "Compute threads; default: as many as this process may run on")

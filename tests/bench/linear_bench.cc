@@ -37,9 +37,10 @@ std::unique_ptr<PackedMatrix> RandomMatrix(Ops& ops, DType type, int64_t rows, i
       std::memcpy(data.data() + at, &value, sizeof(value));
       continue;
     }
-    std::memcpy(data.data() + at, &half, sizeof(half));
-    for (int64_t i = 2; i < BlockBytes(type); ++i)
+    for (int64_t i = 0; i < BlockBytes(type); ++i)
       data[at + static_cast<size_t>(i)] = static_cast<std::byte>(random.Next64());
+    std::memcpy(data.data() + at + (type == DType::kQ6_K ? 208 : 0), &half, sizeof(half));
+    if (type == DType::kQ4_K || type == DType::kQ5_K) std::memcpy(data.data() + at + 2, &half, sizeof(half));  // dmin
   }
   return ops.Pack({.name = "w", .type = type, .rows = rows, .cols = cols, .data = data});
 }
@@ -81,6 +82,9 @@ void Shapes(benchmark::internal::Benchmark* bench) {
 
 BENCHMARK_CAPTURE(Linear, Q8_0, DType::kQ8_0)->Apply(Shapes);
 BENCHMARK_CAPTURE(Linear, Q4_0, DType::kQ4_0)->Apply(Shapes);
+BENCHMARK_CAPTURE(Linear, Q4_K, DType::kQ4_K)->Apply(Shapes);
+BENCHMARK_CAPTURE(Linear, Q5_K, DType::kQ5_K)->Apply(Shapes);
+BENCHMARK_CAPTURE(Linear, Q6_K, DType::kQ6_K)->Apply(Shapes);
 BENCHMARK_CAPTURE(Linear, BF16, DType::kBf16)->Apply(Shapes);
 BENCHMARK_CAPTURE(Linear, F16, DType::kF16)->Apply(Shapes);
 BENCHMARK_CAPTURE(Linear, F32, DType::kF32)->Apply(Shapes);

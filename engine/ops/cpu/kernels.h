@@ -12,7 +12,7 @@
 namespace ebb::cpu {
 
 // Element types of weights and of K/V, as kernels know them.
-enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4 };
+enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4, kQ4K, kQ5K, kQ6K };
 
 // Packed weights. Sixteen output rows are a panel, its lanes; two panels are a group (the last is padded with zeros). k
 // is cut into chunks of 32, the last padded too. A group lies as [chunk][one chunk of the group], so that memory is
@@ -24,11 +24,32 @@ enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4 };
 //   Q4_0       [P][16] F16 scales, [P][4][16][4] bytes: of step j the low nibbles are k = 8 j .. 8 j + 3,
 //              the high ones k = 8 j + 4 .. 8 j + 7, value + 8           in two halves
 //
-// which is what a dot product of bytes or of BF16 pairs takes, and what `exact` arithmetic unpacks.
+// In the K types the eight chunks of a block of 256 share a head, and the group lies as [block][head, 8 chunks]:
+//
+//   head       Q4_K, Q5_K: [P][16] F16 d, [P][16] F16 dmin; Q6_K: [P][16] F16 d
+//   chunk      Q4_K, Q5_K: [P][16] scales, [P][16] minima, bytes
+//              Q6_K: [P][16] scales of the first 16 k, [P][16] of the other 16, int8
+//              [P] of what follows: the low four bits of codes, [4][16][4] bytes as in Q4_0, and behind them
+//                Q5_K [16][4] bytes, whose bit s is the fifth bit of the codes k = 4 s .. 4 s + 3
+//                Q6_K [2][16][4] bytes, of s / 4 the bits 2 (s % 4) and 2 (s % 4) + 1: their upper two
+//
+//   value = d * scale * code - dmin * minimum, in Q6_K d * scale * (code - 32)
+//   bits per weight (the file's): Q4_K 4.625 (4.5), Q5_K 5.625 (5.5), Q6_K 6.5625 (6.5625)
+//
+// All of which is what a dot product of bytes or of BF16 pairs takes, and what `exact` arithmetic unpacks.
 inline constexpr int32_t kPanelRows = 16;
 inline constexpr int32_t kGroupPanels = 2;
 inline constexpr int32_t kGroupRows = kPanelRows * kGroupPanels;
 inline constexpr int32_t kChunk = 32;
+
+// Of the K types: chunks under one head; bytes of a head, of a panel's codes in a chunk, of a chunk without the head.
+inline constexpr int32_t kSuperChunks = 8;
+constexpr bool IsKType(Element type) { return type == Element::kQ4K || type == Element::kQ5K || type == Element::kQ6K; }
+constexpr int64_t KHeadBytes(Element type) { return type == Element::kQ6K ? 64 : 128; }
+constexpr int64_t KPanelBytes(Element type) {
+  return type == Element::kQ4K ? 256 : type == Element::kQ5K ? 256 + 64 : 256 + 128;
+}
+constexpr int64_t KChunkBytes(Element type) { return 64 + kGroupPanels * KPanelBytes(type); }
 
 constexpr int64_t ChunkBytes(Element type) {  // of one group
   switch (type) {
@@ -41,6 +62,10 @@ constexpr int64_t ChunkBytes(Element type) {  // of one group
       return 64 + 1024;
     case Element::kQ4:
       return 64 + 512;
+    case Element::kQ4K:
+    case Element::kQ5K:
+    case Element::kQ6K:  // an eighth of a block and its head
+      return KHeadBytes(type) / kSuperChunks + KChunkBytes(type);
   }
   return 0;
 }
@@ -52,6 +77,7 @@ inline constexpr int32_t kRoundedBlock = 128;
 //
 //   x[m][k] ~ scales[m][k / 128] * bytes[m][k]    scale = max |x| / 127 over the block, ties to even
 //   offsets[m][k / 32] = -128 * sum of bytes      of a chunk: what a product with value + 128 has too much
+//   halves[m][k / 32]  = the same of the chunk's first 16 bytes
 //
 // What is not finite makes its block's scale not a number. For BF16 weights x rounded to BF16, in the form that the
 // instruction set multiplies: floats, or pairs of BF16 in the first half of a chunk.
@@ -59,13 +85,15 @@ struct RoundedRows {
   int8_t* bytes = nullptr;     // [rows][chunks * 32]
   float* scales = nullptr;     // [rows][ceil(k / 128)]
   int32_t* offsets = nullptr;  // [rows][chunks]
+  int32_t* halves = nullptr;   // [rows][chunks]
   float* pairs = nullptr;      // [rows][chunks][32]
 };
 
 // y[m, 0..outputs-1] (+)= x[m, :] W^T for one group and `rows` rows of x.
 //
 // linear_exact: weights are dequantised, x is float32; each chunk is summed by itself in k order and then added (for
-// Q8_0 and Q4_0 multiplied by its scale and added). linear_fast: x is rounded; bytes are multiplied and summed as
+// quantised types multiplied by its scale and added; Q6_K, which has two scales, by halves; in Q4_K and Q5_K the
+// minimum times the sum of x is then subtracted). linear_fast: x is rounded; bytes are multiplied and summed as
 // integers, which is exact, chunk by chunk, and scaled; BF16 pairs are summed in float32 in k order, of each pair the
 // second first. Either way the order is the same for any number of rows.
 struct LinearArgs {
@@ -161,7 +189,7 @@ struct ReadArgs {
 struct Kernels {
   const char* name = nullptr;
   void (*linear_exact)(const LinearArgs&) = nullptr;
-  void (*linear_fast)(const LinearArgs&) = nullptr;  // BF16, Q8_0, Q4_0
+  void (*linear_fast)(const LinearArgs&) = nullptr;  // BF16, Q8_0, Q4_0 and the K types
   // Rounds one row of k floats: to bytes, or to BF16.
   void (*round_to_bytes)(const float* x, int32_t k, const RoundedRows& row) = nullptr;
   void (*round_to_bf16)(const float* x, int32_t k, const RoundedRows& row) = nullptr;
@@ -180,6 +208,8 @@ struct Kernels {
 namespace EBB_KERNEL_ISA {
 void LinearExact(const LinearArgs& args);
 void LinearFast(const LinearArgs& args);
+void LinearKExact(const LinearArgs& args);  // of the K types, which the two above pass on
+void LinearKFast(const LinearArgs& args);
 void RoundToBytes(const float* x, int32_t k, const RoundedRows& row);
 void RoundToBf16(const float* x, int32_t k, const RoundedRows& row);
 void Attend(const AttendArgs& args);

@@ -138,6 +138,10 @@ void LinearExact(const LinearArgs& args) {
       return ForEachTile<Exact<WeightsQ8>>(args);
     case Element::kQ4:
       return ForEachTile<Exact<WeightsQ4>>(args);
+    case Element::kQ4K:
+    case Element::kQ5K:
+    case Element::kQ6K:
+      return LinearKExact(args);
   }
 }
 

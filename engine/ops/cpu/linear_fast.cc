@@ -151,6 +151,10 @@ void LinearFast(const LinearArgs& args) {
       return ForEachTile<OfBytes<BytesQ4>>(args);
     case Element::kBf16:
       return ForEachTile<OfPairs>(args);
+    case Element::kQ4K:
+    case Element::kQ5K:
+    case Element::kQ6K:
+      return LinearKFast(args);
     default:
       return;  // F32 and F16 have exact arithmetic only (IsRounded)
   }

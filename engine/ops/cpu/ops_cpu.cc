@@ -259,7 +259,7 @@ class CpuOps final : public Ops {
   }
 
  private:
-  static bool IsQuantised(Element type) { return type == Element::kQ8 || type == Element::kQ4; }
+  static bool IsQuantised(Element type) { return type == Element::kQ8 || type == Element::kQ4 || IsKType(type); }
   bool IsRounded(Element type) const {
     return accuracy_ == Accuracy::kFast && (type == Element::kBf16 || IsQuantised(type));
   }
@@ -273,6 +273,7 @@ class CpuOps final : public Ops {
       from.bytes = rows.bytes + first * chunks * kChunk;
       from.scales = rows.scales + first * blocks;
       from.offsets = rows.offsets + first * chunks;
+      from.halves = rows.halves + first * chunks;
     }
     if (rows.pairs != nullptr) from.pairs = rows.pairs + first * chunks * kChunk;
     return from;
@@ -282,11 +283,12 @@ class CpuOps final : public Ops {
   void Round(Element type, std::span<const float> x, int64_t rows, int64_t k, RoundedRows& to) {
     const int64_t chunks = (k + kChunk - 1) / kChunk;
     const bool bytes = IsQuantised(type);
-    if (bytes) {  // in floats: a chunk takes 8, its offset 1, a block's scale 1
-      float* const memory = rounded_bytes_.AtLeast(rows * chunks * 10);
+    if (bytes) {  // in floats: a chunk takes 8, its offset and half 1 each, a block's scale 1
+      float* const memory = rounded_bytes_.AtLeast(rows * chunks * 11);
       to.bytes = reinterpret_cast<int8_t*>(memory);
       to.offsets = reinterpret_cast<int32_t*>(memory + rows * chunks * 8);
-      to.scales = memory + rows * chunks * 9;
+      to.halves = reinterpret_cast<int32_t*>(memory + rows * chunks * 9);
+      to.scales = memory + rows * chunks * 10;
     } else {
       to.pairs = rounded_pairs_.AtLeast(rows * chunks * kChunk);
     }

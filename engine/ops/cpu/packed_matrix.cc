@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -29,12 +28,38 @@ Element ElementOf(DType type) {
       return Element::kQ8;
     case DType::kQ4_0:
       return Element::kQ4;
-    case DType::kQ4_K:  // exact, but five to seven times the file's size
+    case DType::kQ4_K:
+      return Element::kQ4K;
     case DType::kQ5_K:
+      return Element::kQ5K;
     case DType::kQ6_K:
-      return Element::kF32;
+      return Element::kQ6K;
   }
   return Element::kF32;
+}
+
+// Puts a row's block into the eight chunks and the head of its group at `to`, which are zero there.
+void PackKRow(Element type, const KBlock& block, int64_t row, std::byte* to) {
+  const bool six = type == Element::kQ6K;
+  std::memcpy(to + 2 * row, &block.d, 2);
+  if (!six) std::memcpy(to + 2 * (kGroupRows + row), &block.dmin, 2);
+  const int64_t lane = 4 * (row % kPanelRows);
+  for (int64_t chunk = 0; chunk < kSuperChunks; ++chunk) {
+    std::byte* const at = to + KHeadBytes(type) + chunk * KChunkBytes(type);
+    const auto scale = [&](int64_t i) { return static_cast<std::byte>(block.scale[static_cast<size_t>(i)]); };
+    at[row] = scale(six ? 2 * chunk : chunk);
+    at[kGroupRows + row] =
+        six ? scale(2 * chunk + 1) : static_cast<std::byte>(block.minimum[static_cast<size_t>(chunk)]);
+    std::byte* const low = at + 2 * kGroupRows + row / kPanelRows * KPanelBytes(type);
+    std::byte* const upper = low + 256;
+    for (int64_t k = 0; k < kChunk; ++k) {
+      const int code = block.code[static_cast<size_t>(chunk * kChunk + k)] + (six ? 32 : 0);
+      const int64_t step = k / 4;
+      low[64 * (step / 2) + lane + k % 4] |= static_cast<std::byte>((code & 15) << (step % 2 == 0 ? 0 : 4));
+      if (type == Element::kQ5K) upper[lane + k % 4] |= static_cast<std::byte>(code >> 4 << step);
+      if (six) upper[64 * (step / 4) + lane + k % 4] |= static_cast<std::byte>(code >> 4 << 2 * (step % 4));
+    }
+  }
 }
 
 }  // namespace
@@ -58,6 +83,7 @@ PackedPanels::PackedPanels(const TensorView& tensor, Parallel& parallel)
       memory_(groups() * chunks() * ChunkBytes(type_)) {
   EBB_CHECK(static_cast<int64_t>(tensor.data.size()) == rows_ * RowBytes(tensor.type, cols_));
   parallel.For(groups(), [&](int64_t group, int32_t /*thread*/) {
+    if (IsKType(type_)) return PackKGroup(tensor, group);
     for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
       PackChunk(tensor, group, chunk, GroupAt(group) + chunk * ChunkBytes(type_));
     }
@@ -73,7 +99,6 @@ LinearArgs PackedPanels::Group(int64_t group) const {
 
 void PackedPanels::PackChunk(const TensorView& tensor, int64_t group, int64_t chunk, std::byte* to) const {
   std::memset(to, 0, static_cast<size_t>(ChunkBytes(type_)));
-  if (IsKType(tensor.type)) return PackDequantized(tensor, group, chunk, to);
   const int64_t row_bytes = RowBytes(tensor.type, cols_);
   const int64_t first = chunk * RowBytes(tensor.type, kChunk);  // of this chunk in a row
   const int64_t rows = std::min<int64_t>(kGroupRows, rows_ - group * kGroupRows);
@@ -107,23 +132,23 @@ void PackedPanels::PackChunk(const TensorView& tensor, int64_t group, int64_t ch
           to[64 + 256 * panel + 64 * (k / 8) + 4 * lane + k % 4] |= nibble << (k / 4 % 2 == 0 ? 0 : 4);
         }
         break;
+      case Element::kQ4K:
+      case Element::kQ5K:
+      case Element::kQ6K:
+        break;  // PackKGroup
     }
   }
 }
 
-// A K type's chunk, as F32.
-void PackedPanels::PackDequantized(const TensorView& tensor, int64_t group, int64_t chunk, std::byte* to) const {
-  const int64_t row_bytes = RowBytes(tensor.type, cols_);
+void PackedPanels::PackKGroup(const TensorView& tensor, int64_t group) const {
+  std::byte* const to = GroupAt(group);
+  std::memset(to, 0, static_cast<size_t>(chunks() * ChunkBytes(type_)));
   const int64_t rows = std::min<int64_t>(kGroupRows, rows_ - group * kGroupRows);
-  const int64_t block = chunk * kChunk / kSuperBlock;
-  const int64_t first = chunk * kChunk % kSuperBlock;  // of this chunk in its block
-  std::array<float, kSuperBlock> values = {};
+  const int64_t block_bytes = BlockBytes(tensor.type);
   for (int64_t row = 0; row < rows; ++row) {
-    const std::byte* const from = tensor.data.data() + (group * kGroupRows + row) * row_bytes;
-    DequantizeRow(tensor.type, from + block * BlockBytes(tensor.type), kSuperBlock, values.data());
-    for (int64_t k = 0; k < kChunk; ++k) {
-      const int64_t at = 512 * (row / kPanelRows) + 16 * k + row % kPanelRows;
-      std::memcpy(to + 4 * at, values.data() + first + k, 4);
+    const std::byte* from = tensor.data.data() + (group * kGroupRows + row) * RowBytes(tensor.type, cols_);
+    for (int64_t chunk = 0; chunk < chunks(); chunk += kSuperChunks, from += block_bytes) {
+      PackKRow(type_, ReadKBlock(tensor.type, from), row, to + chunk * ChunkBytes(type_));
     }
   }
 }

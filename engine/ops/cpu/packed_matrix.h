@@ -48,7 +48,7 @@ class PackedPanels final : public PackedMatrix {
   int64_t chunks() const { return (cols_ + kChunk - 1) / kChunk; }
   std::byte* GroupAt(int64_t group) const { return memory_.data() + group * chunks() * ChunkBytes(type_); }
   void PackChunk(const TensorView& tensor, int64_t group, int64_t chunk, std::byte* to) const;
-  void PackDequantized(const TensorView& tensor, int64_t group, int64_t chunk, std::byte* to) const;
+  void PackKGroup(const TensorView& tensor, int64_t group) const;
 
   Element type_;
   int64_t rows_;

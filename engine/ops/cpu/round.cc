@@ -34,11 +34,14 @@ void RoundToBytes(const float* x, int32_t k, const RoundedRows& row) {
     const Floats units = Splat(most > 0x1p-100F ? 127.0F / most : 0.0F);  // below, the quotient could overflow
     for (int32_t chunk = first; chunk < end; chunk += kChunk) {
       Ints sum = Splat(0);
+      Ints half = Splat(0);
       for (int32_t i = chunk; i < chunk + kChunk; i += 16) {
         const Ints value = ShiftRightSigned<24>(ShiftLeft<24>(Bits(Fma(At(x, i, k), units, rounder))));
         StoreLowBytes(value, row.bytes + i);
+        half = sum;
         sum = sum + value;
       }
+      row.halves[chunk / kChunk] = -128 * static_cast<int32_t>(Sum(ToFloats(half)));
       row.offsets[chunk / kChunk] = -128 * static_cast<int32_t>(Sum(ToFloats(sum)));
     }
   }

@@ -56,6 +56,10 @@ template <int kBits>
 EBB_INLINE Ints ShiftRight(Ints a) {  // fills with zeros
   return {_mm256_srli_epi32(a.lo, kBits), _mm256_srli_epi32(a.hi, kBits)};
 }
+EBB_INLINE Ints ShiftRight(Ints a, int bits) {
+  return {__builtin_bit_cast(__m256i, __builtin_bit_cast(__v8su, a.lo) >> bits),
+          __builtin_bit_cast(__m256i, __builtin_bit_cast(__v8su, a.hi) >> bits)};
+}
 template <int kBits>
 EBB_INLINE Ints ShiftRightSigned(Ints a) {  // fills with the sign
   return {_mm256_srai_epi32(a.lo, kBits), _mm256_srai_epi32(a.hi, kBits)};
@@ -136,6 +140,11 @@ EBB_INLINE void StoreBf16(Ints rounded, uint16_t* p) {  // the upper halves; see
 EBB_INLINE void StoreF16(Floats a, uint16_t* p) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
+}
+EBB_INLINE __m256 FromInt8(__m128i a) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(a)); }
+EBB_INLINE Floats LoadInt8(const int8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {FromInt8(bytes), FromInt8(_mm_srli_si128(bytes, 8))};
 }
 EBB_INLINE Ints LoadBytes(const void* p) {
   const auto* half = static_cast<const __m256i*>(p);

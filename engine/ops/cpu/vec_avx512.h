@@ -54,6 +54,9 @@ template <int kBits>
 EBB_INLINE Ints ShiftRight(Ints a) {  // fills with zeros
   return {_mm512_srli_epi32(a.v, kBits)};
 }
+EBB_INLINE Ints ShiftRight(Ints a, int bits) {
+  return {__builtin_bit_cast(__m512i, __builtin_bit_cast(__v16su, a.v) >> bits)};
+}
 template <int kBits>
 EBB_INLINE Ints ShiftRightSigned(Ints a) {  // fills with the sign
   return {_mm512_srai_epi32(a.v, kBits)};
@@ -99,6 +102,9 @@ EBB_INLINE void StoreBf16(Ints rounded, uint16_t* p) {  // the upper halves; see
 }
 EBB_INLINE void StoreF16(Floats a, uint16_t* p) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+EBB_INLINE Floats LoadInt8(const int8_t* p) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
 EBB_INLINE Ints LoadBytes(const void* p) { return {_mm512_loadu_si512(p)}; }
 EBB_INLINE void StoreLowBytes(Ints a, int8_t* p) {

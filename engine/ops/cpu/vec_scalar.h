@@ -62,6 +62,7 @@ template <int kBits>
 EBB_INLINE Ints ShiftRight(Ints a) {  // fills with zeros
   EBB_LANES(Ints, Signed(Unsigned(a.v[i]) >> kBits));
 }
+EBB_INLINE Ints ShiftRight(Ints a, int bits) { EBB_LANES(Ints, Signed(Unsigned(a.v[i]) >> bits)); }
 template <int kBits>
 EBB_INLINE Ints ShiftRightSigned(Ints a) {  // fills with the sign
   EBB_LANES(Ints, a.v[i] >> kBits);
@@ -137,6 +138,7 @@ EBB_INLINE void StoreBf16(Ints rounded, uint16_t* p) {  // the upper halves; see
 EBB_INLINE void StoreF16(Floats a, uint16_t* p) {
   for (int i = 0; i < 16; ++i) p[i] = NarrowF16(a.v[i]);
 }
+EBB_INLINE Floats LoadInt8(const int8_t* p) { EBB_LANES(Floats, static_cast<float>(p[i])); }
 EBB_INLINE Ints LoadBytes(const void* p) {
   Ints out;
   __builtin_memcpy(out.v, p, sizeof(out.v));

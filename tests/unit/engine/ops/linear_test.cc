@@ -27,6 +27,12 @@ struct Stored {
   std::vector<std::byte> data = {};
   TensorView view = {};
   std::vector<float> values = {};  // [rows][cols], dequantised
+  std::vector<float> spans = {};   // [rows][cols] in Q4_K and Q5_K: a value is a difference of numbers up to this
+
+  double Size(int64_t i) const {
+    return static_cast<double>(spans.empty() ? std::abs(values[static_cast<size_t>(i)])
+                                             : spans[static_cast<size_t>(i)]);
+  }
 
   Stored(DType type, int64_t rows, int64_t cols, uint64_t seed) {
     data.resize(static_cast<size_t>(rows * RowBytes(type, cols)));
@@ -37,6 +43,16 @@ struct Stored {
     values.resize(static_cast<size_t>(rows * cols));
     for (int64_t r = 0; r < rows; ++r) {
       DequantizeRow(type, data.data() + r * RowBytes(type, cols), cols, values.data() + r * cols);
+    }
+    if (type != DType::kQ4_K && type != DType::kQ5_K) return;
+    const int codes = type == DType::kQ4_K ? 16 : 32;
+    for (size_t at = 0; at < data.size(); at += static_cast<size_t>(block)) {
+      const KBlock k = ReadKBlock(type, data.data() + at);
+      for (size_t sub = 0; sub < 8; ++sub) {
+        const float span = FloatFromF16(k.d) * static_cast<float>(codes * k.scale[sub]) +
+                           FloatFromF16(k.dmin) * static_cast<float>(k.minimum[sub]);
+        spans.insert(spans.end(), 32, span);
+      }
     }
   }
 
@@ -77,8 +93,15 @@ std::vector<float> Multiply(Ops& ops, const PackedMatrix& w, const std::vector<f
   return y;
 }
 
+// Numbers that are added to a total: one per chunk, in the K types two (of Q6_K two scaled sums, of the others one and
+// the minimum) and what the value itself was rounded by.
+double Additions(DType type, int64_t cols) {
+  const auto chunks = static_cast<double>(cols) / 32;
+  return IsKType(type) ? 2 * chunks + 2 : chunks;
+}
+
 // Each product is rounded once or twice and each sum once: with sums of at most 32 terms added up by chunk, the error
-// stays below (32 + chunks + 2) half-ulps of the sum of magnitudes.
+// stays below (32 + additions + 2) half-ulps of the sum of magnitudes.
 TEST(Linear, EqualsFloat64LoopsAtEveryShape) {
   const std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 32},  {15, 32}, {16, 64},  {17, 96},
                                                            {64, 32}, {65, 64}, {112, 96}, {70, 160}};
@@ -100,9 +123,9 @@ TEST(Linear, EqualsFloat64LoopsAtEveryShape) {
                 const double term = static_cast<double>(x[static_cast<size_t>(t * cols + c)]) *
                                     static_cast<double>(w.values[static_cast<size_t>(r * cols + c)]);
                 sum += term;
-                magnitude += std::abs(term);
+                magnitude += std::abs(static_cast<double>(x[static_cast<size_t>(t * cols + c)])) * w.Size(r * cols + c);
               }
-              const double bound = (34 + static_cast<double>(cols) / 32) * 0x1p-24 * magnitude;
+              const double bound = (34 + Additions(type, cols)) * 0x1p-24 * magnitude;
               ASSERT_NEAR(y[static_cast<size_t>(t * rows + r)], sum, bound) << "token " << t << " row " << r;
             }
           }
@@ -139,7 +162,7 @@ std::vector<double> Rounded(DType type, std::span<const float> x) {
   if (type == DType::kBf16) {
     for (size_t i = 0; i < x.size(); ++i) rounded[i] = static_cast<double>(FloatFromBf16(Bf16FromFloat(x[i])));
   }
-  if (type != DType::kQ8_0 && type != DType::kQ4_0) return rounded;
+  if (type != DType::kQ8_0 && type != DType::kQ4_0 && !IsKType(type)) return rounded;
   for (size_t first = 0; first < x.size(); first += 128) {
     const size_t end = std::min(x.size(), first + 128);
     float most = 0;
@@ -175,10 +198,10 @@ TEST(Linear, FastEqualsFloat64LoopsOverRoundedActivations) {
                     const double term = rounded[static_cast<size_t>(c)] *
                                         static_cast<double>(w.values[static_cast<size_t>(r * cols + c)]);
                     sum += term;
-                    magnitude += std::abs(term);
+                    magnitude += std::abs(rounded[static_cast<size_t>(c)]) * w.Size(r * cols + c);
                   }
                   const double roundings = type == DType::kBf16 ? static_cast<double>(cols) : 34;
-                  const double bound = (roundings + static_cast<double>(cols) / 32) * 0x1p-24 * magnitude;
+                  const double bound = (roundings + Additions(type, cols)) * 0x1p-24 * magnitude;
                   ASSERT_NEAR(y[static_cast<size_t>(t * rows + r)], sum, bound) << "token " << t << " row " << r;
                 }
               }
@@ -308,6 +331,9 @@ TEST(Linear, SaysHowManyBytesItReads) {
   const auto ops = OpsFor("scalar");
   EXPECT_EQ(ops->Pack(Stored(DType::kQ8_0, 128, 64, 1).view)->bytes(), 128 * 2 * 34);
   EXPECT_EQ(ops->Pack(Stored(DType::kQ4_0, 128, 64, 1).view)->bytes(), 128 * 2 * 18);
+  EXPECT_EQ(ops->Pack(Stored(DType::kQ4_K, 128, 512, 1).view)->bytes(), 128 * 2 * 148);  // the file's 144
+  EXPECT_EQ(ops->Pack(Stored(DType::kQ5_K, 128, 512, 1).view)->bytes(), 128 * 2 * 180);  // the file's 176
+  EXPECT_EQ(ops->Pack(Stored(DType::kQ6_K, 128, 512, 1).view)->bytes(), 128 * 2 * 210);
   EXPECT_EQ(ops->Pack(Stored(DType::kBf16, 128, 64, 1).view)->bytes(), 128 * 64 * 2);
   EXPECT_EQ(ops->Pack(Stored(DType::kF32, 17, 33, 1).view)->bytes(), 32 * 64 * 4) << "padded to 16 rows, 32 columns";
 }
