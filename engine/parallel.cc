@@ -22,7 +22,8 @@ namespace {
 // How long a thread looks before it sleeps: longer than the serial work between two ops, and than a sleeping thread
 // takes to wake; short beside the milliseconds for which another process keeps a core.
 constexpr std::chrono::microseconds kPatience(50);
-constexpr int kLooksPerClock = 16;
+constexpr int kLooksPerYield = 128;  // a few microseconds
+constexpr int kYieldsMin = 4;        // however long others kept the core
 
 void Relax() {
 #if defined(__x86_64__)
@@ -30,17 +31,18 @@ void Relax() {
 #endif
 }
 
-// Looks until `ready` or out of patience; whether it was ready.
+// Looks until `ready` or out of patience; whether it was ready. Between looks the core is offered to others: where the
+// thread that is waited for stands in line for this very core, it runs at once, and this one need not be woken after.
 template <typename Ready>
 bool Look(const Ready& ready) {
   using Clock = std::chrono::steady_clock;
   if (ready()) return true;
   const Clock::time_point end = Clock::now() + kPatience;
-  do {
-    for (int look = 0; look < kLooksPerClock; ++look, Relax()) {
+  for (int yields = 0; yields < kYieldsMin || Clock::now() < end; ++yields, std::this_thread::yield()) {
+    for (int look = 0; look < kLooksPerYield; ++look, Relax()) {
       if (ready()) return true;
     }
-  } while (Clock::now() < end);
+  }
   return ready();
 }
 
