@@ -8,6 +8,7 @@ namespace ebb::bench {
 namespace {
 
 // 16: the longest latency here is 6 cycles, with two units at most, so 12 would do; AVX2 has 16 registers, and uses 12.
+// Each starts from another number (its own index): equal ones would be one to the compiler, and the loop wait for it.
 constexpr int kMany = 16;
 
 // An empty instruction that is said to change `x`: the compiler must compute again what depends on it.
@@ -15,7 +16,8 @@ constexpr int kMany = 16;
 
 double FmaScalar(int64_t rounds) {
   float a = 1, b = 1e-3F;
-  float sum[kMany] = {};
+  float sum[kMany];
+  for (int i = 0; i < kMany; ++i) sum[i] = static_cast<float>(i);
   for (int64_t r = 0; r < rounds; ++r) {
     EBB_FORGET("m", a);
     for (float& s : sum) s += a * b;
@@ -27,7 +29,8 @@ double FmaScalar(int64_t rounds) {
 
 double Int8Scalar(int64_t rounds) {
   int8_t a[kMany] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-  uint32_t sum[kMany] = {};
+  uint32_t sum[kMany];
+  for (uint32_t i = 0; i < kMany; ++i) sum[i] = i;
   for (int64_t r = 0; r < rounds; ++r) {
     EBB_FORGET("m", a);
     for (int i = 0; i < kMany; ++i) sum[i] += static_cast<uint32_t>(a[i] * a[kMany - 1 - i]);
@@ -69,7 +72,7 @@ __attribute__((target("avx512f"))) double FmaAvx512(int64_t rounds) {
   __m512 a = _mm512_set1_ps(1), b = _mm512_set1_ps(1e-3F);
   __m512 sum[kMany];
 #pragma GCC unroll 16
-  for (__m512& s : sum) s = _mm512_setzero_ps();
+  for (int i = 0; i < kMany; ++i) sum[i] = _mm512_set1_ps(static_cast<float>(i));
   for (int64_t r = 0; r < rounds; ++r) {
     EBB_FORGET("v", a);
     EBB_FORGET("v", b);
@@ -85,7 +88,7 @@ __attribute__((target("avx512f,avx512bf16"))) double Bf16Avx512(int64_t rounds) 
   auto a = (__m512bh)_mm512_set1_epi16(0x3F80), b = (__m512bh)_mm512_set1_epi16(0x3A80);  // 1, 2^-10
   __m512 sum[kMany];
 #pragma GCC unroll 16
-  for (__m512& s : sum) s = _mm512_setzero_ps();
+  for (int i = 0; i < kMany; ++i) sum[i] = _mm512_set1_ps(static_cast<float>(i));
   for (int64_t r = 0; r < rounds; ++r) {
     EBB_FORGET("v", a);
     EBB_FORGET("v", b);
@@ -101,7 +104,7 @@ __attribute__((target("avx512f,avx512vnni"))) double Int8Avx512Vnni(int64_t roun
   __m512i a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(5);
   __m512i sum[kMany];
 #pragma GCC unroll 16
-  for (__m512i& s : sum) s = _mm512_setzero_si512();
+  for (int i = 0; i < kMany; ++i) sum[i] = _mm512_set1_epi32(i);
   for (int64_t r = 0; r < rounds; ++r) {
     EBB_FORGET("v", a);
     EBB_FORGET("v", b);
@@ -110,7 +113,7 @@ __attribute__((target("avx512f,avx512vnni"))) double Int8Avx512Vnni(int64_t roun
   }
 #pragma GCC unroll 16
   for (int i = 1; i < kMany; ++i) sum[0] = _mm512_add_epi32(sum[0], sum[i]);
-  return static_cast<double>(sum[0][0]);
+  return static_cast<double>(static_cast<int32_t>(sum[0][0]));
 }
 
 __attribute__((target("avx512f"))) uint64_t ReadAvx512(const std::byte* data, int64_t bytes) {
@@ -134,7 +137,7 @@ __attribute__((target("avx2,fma"))) double FmaAvx2(int64_t rounds) {
   __m256 a = _mm256_set1_ps(1), b = _mm256_set1_ps(1e-3F);
   __m256 sum[kFew];
 #pragma GCC unroll 16
-  for (__m256& s : sum) s = _mm256_setzero_ps();
+  for (int i = 0; i < kFew; ++i) sum[i] = _mm256_set1_ps(static_cast<float>(i));
   for (int64_t r = 0; r < rounds; ++r) {
     EBB_FORGET("x", a);
     EBB_FORGET("x", b);
@@ -150,7 +153,7 @@ __attribute__((target("avx2,avxvnni"))) double Int8AvxVnni(int64_t rounds) {
   __m256i a = _mm256_set1_epi8(3), b = _mm256_set1_epi8(5);
   __m256i sum[kFew];
 #pragma GCC unroll 16
-  for (__m256i& s : sum) s = _mm256_setzero_si256();
+  for (int i = 0; i < kFew; ++i) sum[i] = _mm256_set1_epi32(i);
   for (int64_t r = 0; r < rounds; ++r) {
     EBB_FORGET("x", a);
     EBB_FORGET("x", b);
@@ -159,7 +162,7 @@ __attribute__((target("avx2,avxvnni"))) double Int8AvxVnni(int64_t rounds) {
   }
 #pragma GCC unroll 16
   for (int i = 1; i < kFew; ++i) sum[0] = _mm256_add_epi32(sum[0], sum[i]);
-  return static_cast<double>(sum[0][0]);
+  return static_cast<double>(static_cast<int32_t>(sum[0][0]));
 }
 
 // Without dot products: bytes to 16 bits, 16 bits to 32, and added.
@@ -168,7 +171,7 @@ __attribute__((target("avx2"))) double Int8Avx2(int64_t rounds) {
   const __m256i ones = _mm256_set1_epi16(1);
   __m256i sum[kFew];
 #pragma GCC unroll 16
-  for (__m256i& s : sum) s = _mm256_setzero_si256();
+  for (int i = 0; i < kFew; ++i) sum[i] = _mm256_set1_epi32(i);
   for (int64_t r = 0; r < rounds; ++r) {
 #pragma GCC unroll 16
     for (__m256i& s : sum) {
@@ -179,7 +182,7 @@ __attribute__((target("avx2"))) double Int8Avx2(int64_t rounds) {
   }
 #pragma GCC unroll 16
   for (int i = 1; i < kFew; ++i) sum[0] = _mm256_add_epi32(sum[0], sum[i]);
-  return static_cast<double>(sum[0][0]);
+  return static_cast<double>(static_cast<int32_t>(sum[0][0]));
 }
 
 __attribute__((target("avx2"))) uint64_t ReadAvx2(const std::byte* data, int64_t bytes) {
@@ -206,19 +209,19 @@ __attribute__((target("avx2"))) uint64_t ReadAvx2(const std::byte* data, int64_t
 ArithmeticLoop FmaLoop() {
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx512f")) {
-    return {.instruction = "vfmadd zmm", .operations = kMany * 32, .run = FmaAvx512};
+    return {.instruction = "vfmadd zmm", .accumulators = kMany, .operations = kMany * 32, .run = FmaAvx512};
   }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    return {.instruction = "vfmadd ymm", .operations = kFew * 16, .run = FmaAvx2};
+    return {.instruction = "vfmadd ymm", .accumulators = kFew, .operations = kFew * 16, .run = FmaAvx2};
   }
 #endif
-  return {.instruction = "as compiled", .operations = kMany * 2, .run = FmaScalar};
+  return {.instruction = "as compiled", .accumulators = kMany, .operations = kMany * 2, .run = FmaScalar};
 }
 
 ArithmeticLoop Bf16Loop() {
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx512bf16")) {
-    return {.instruction = "vdpbf16ps zmm", .operations = kMany * 64, .run = Bf16Avx512};
+    return {.instruction = "vdpbf16ps zmm", .accumulators = kMany, .operations = kMany * 64, .run = Bf16Avx512};
   }
 #endif
   return FmaLoop();  // what BF16 is computed with where there is no instruction for it
@@ -227,19 +230,22 @@ ArithmeticLoop Bf16Loop() {
 ArithmeticLoop Int8Loop() {
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx512vnni")) {
-    return {.instruction = "vpdpbusd zmm", .operations = kMany * 128, .run = Int8Avx512Vnni};
+    return {.instruction = "vpdpbusd zmm", .accumulators = kMany, .operations = kMany * 128, .run = Int8Avx512Vnni};
   }
   if (__builtin_cpu_supports("avxvnni")) {
-    return {.instruction = "vpdpbusd ymm", .operations = kFew * 64, .run = Int8AvxVnni};
+    return {.instruction = "vpdpbusd ymm", .accumulators = kFew, .operations = kFew * 64, .run = Int8AvxVnni};
   }
   if (__builtin_cpu_supports("avx2")) {
-    return {.instruction = "vpmaddubsw, vpmaddwd, vpaddd ymm", .operations = kFew * 64, .run = Int8Avx2};
+    return {.instruction = "vpmaddubsw, vpmaddwd, vpaddd ymm",
+            .accumulators = kFew,
+            .operations = kFew * 64,
+            .run = Int8Avx2};
   }
 #endif
-  return {.instruction = "as compiled", .operations = kMany * 2, .run = Int8Scalar};
+  return {.instruction = "as compiled", .accumulators = kMany, .operations = kMany * 2, .run = Int8Scalar};
 }
 
-ArithmeticLoop ClockLoop() { return {.instruction = "add", .operations = 1, .run = ClockScalar}; }
+ArithmeticLoop ClockLoop() { return {.instruction = "add", .accumulators = 1, .operations = 1, .run = ClockScalar}; }
 
 ReadLoop BestReadLoop() {
 #ifdef __x86_64__

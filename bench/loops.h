@@ -9,11 +9,13 @@
 
 namespace ebb::bench {
 
-// Arithmetic on 16 accumulators that do not wait for each other; nothing is loaded.
+// Arithmetic on accumulators that do not wait for each other; nothing is loaded.
 struct ArithmeticLoop {
   const char* instruction = "";  // "vpdpbusd zmm"; says what stands in where the processor has no such instruction
-  double operations = 0;         // of one round, a multiply-add counting two
-  double (*run)(int64_t rounds) = {};  // what comes out means nothing, but must be used
+  int accumulators = 0;          // enough for the latency of any unit: 12 and more
+  double operations = 0;         // of one round over all accumulators, a multiply-add counting two
+  // A sum over the accumulators, of which the i-th began with i: what is made of one cannot be used for another.
+  double (*run)(int64_t rounds) = {};
 };
 
 ArithmeticLoop Int8Loop();

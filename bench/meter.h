@@ -50,7 +50,7 @@ class Meter {
   // Operations per second of all threads.
   double Operations(const ArithmeticLoop& loop);
 
-  // All that a roofline needs.
+  // All that a roofline needs. BF16 may be multiplied as float32, and is where that is faster: the better of the two.
   Rates Measure();
 
  private:
