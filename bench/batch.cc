@@ -18,12 +18,11 @@ void AddBatch(CLI::App& bench, cli::Shell& shell) {
       ->default_str("1,2,4,8,16,32");
   AddCommonOptions(*command, *common);
   command->footer(
-      "roofline: the longer of the bytes of weights and of all sessions' K and V by the bandwidth measured in the "
-      "same\n"
-      "round, and of the operations of the matrices by the ceiling of their kind (`ebb bench ceilings`); what "
-      "attention\n"
-      "computes is not counted. share: roofline by the time of a step. With --compare full: the same sessions beside\n"
-      "ones that keep everything, at some depths and, between them in straight lines, over all of it.");
+      "roofline: the longer of the bytes of weights and of all sessions' K and V by the bandwidth measured in the\n"
+      "same round, and of the operations of the matrices by the ceiling of their kind (`ebb bench ceilings`); what\n"
+      "attention computes is not counted. share: roofline by the time of a step. With --compare full: the same\n"
+      "sessions beside ones that keep everything, at some depths and, between them in straight lines, over all of\n"
+      "it.");
   command->callback([&shell, common, options] { Check(shell, RunSteps(shell, "batch", *common, *options)); });
 }
 

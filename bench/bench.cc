@@ -9,7 +9,8 @@
 namespace ebb::bench {
 namespace {
 
-constexpr void (*kVerbs[])(CLI::App&, cli::Shell&) = {AddCeilings, AddDecode, AddBatch, AddPrefill};
+constexpr void (*kVerbs[])(CLI::App&, cli::Shell&) = {AddCeilings, AddDecode,    AddBatch, AddPrefill,
+                                                      AddKvUpdate, AddAttention, AddServe};
 
 constexpr int64_t kReadMibMax = int64_t{1} << 20;
 

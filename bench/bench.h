@@ -52,6 +52,9 @@ void AddCeilings(CLI::App& bench, cli::Shell& shell);
 void AddDecode(CLI::App& bench, cli::Shell& shell);
 void AddBatch(CLI::App& bench, cli::Shell& shell);
 void AddPrefill(CLI::App& bench, cli::Shell& shell);
+void AddKvUpdate(CLI::App& bench, cli::Shell& shell);
+void AddAttention(CLI::App& bench, cli::Shell& shell);
+void AddServe(CLI::App& bench, cli::Shell& shell);
 
 // `ebb bench` itself.
 void AddBench(CLI::App& app, cli::Shell& shell);

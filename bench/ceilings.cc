@@ -91,9 +91,8 @@ void AddCeilings(CLI::App& bench, cli::Shell& shell) {
   AddCommonOptions(*command, *common);
   command->footer(
       "Bytes read per second, by plain sums; operations per second in registers alone, a multiply-add counting two,\n"
-      "by the widest instruction of its kind that this CPU has. The clock is that of additions that wait for each "
-      "other.\n"
-      "Medians over the rounds, with quartiles.");
+      "by the widest instruction of its kind that this CPU has. The clock is that of additions that wait for each\n"
+      "other. Medians over the rounds, with quartiles.");
   command->callback([&shell, common] { Check(shell, Run(shell, *common)); });
 }
 

@@ -13,10 +13,10 @@ void AddDecode(CLI::App& bench, cli::Shell& shell) {
   AddStepOptions(*command, *options);
   AddCommonOptions(*command, *common);
   command->footer(
-      "roofline: bytes of weights, as the file has them, and of K and V, by the bandwidth measured in the same round; "
-      "or\n"
-      "operations of the matrices by their own ceiling, where that is longer. share: roofline by the time of a step.\n"
-      "A model that fits the last cache may be read faster than memory. Steps give logits and do not sample.");
+      "roofline: bytes of weights, as the file has them, and of K and V, by the bandwidth measured in the same\n"
+      "round; or operations of the matrices by their own ceiling, where that is longer. share: roofline by the time\n"
+      "of a step. A model that fits the last cache may be read faster than memory. Steps give logits and do not\n"
+      "sample.");
   command->callback([&shell, common, options] { Check(shell, RunSteps(shell, "decode", *common, *options)); });
 }
 

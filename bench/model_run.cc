@@ -12,6 +12,8 @@ namespace {
 
 const std::map<std::string, KvType> kTypes = {{"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"f16", KvType::kF16}};
 
+const std::map<std::string, Accuracy> kAccuracies = {{"exact", Accuracy::kExact}, {"fast", Accuracy::kFast}};
+
 double ElementBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
 
 // One token through a matrix.
@@ -58,9 +60,28 @@ void AddModelOptions(CLI::App& command, ModelOptions& options) {
   command.add_option("MODEL", options.model, "Model file (GGUF)")->required();
   command.add_option("--isa", options.isa,
                      "Instruction set: scalar, avx2 or avx512; default: EBB_ISA, else the best here");
+  command.add_option("--accuracy", options.accuracy, "Of the matrices' products: exact or fast")
+      ->transform(CLI::CheckedTransformer(kAccuracies))
+      ->default_str("fast");
   command.add_option("--kv-dtype", options.kv_type, "Type of K and V: f32, bf16 or f16")
       ->transform(CLI::CheckedTransformer(kTypes, CLI::ignore_case))
       ->default_str("bf16");
+}
+
+void AddKvTypes(CLI::App& command, std::vector<KvType>& types) {
+  std::string names;
+  for (const KvType type : types) names += (names.empty() ? "" : ",") + NameOf(type);
+  command.add_option("--kv-dtype", types, "Types of K and V, with commas: f32, bf16, f16")
+      ->delimiter(',')
+      ->transform(CLI::CheckedTransformer(kTypes, CLI::ignore_case))
+      ->default_str(names);
+}
+
+std::string NameOf(KvType type) {
+  for (const auto& [name, value] : kTypes) {
+    if (value == type) return name;
+  }
+  return "";
 }
 
 absl::StatusOr<ValidSpec> OpenModel::Policy(const std::string& policy, int32_t slots, KvType kv_type) const {
@@ -88,6 +109,7 @@ absl::StatusOr<OpenModel> OpenForBench(const Common& common, const ModelOptions&
                                         .threads = common.Threads(),
                                         .arena_bytes = static_cast<int64_t>(arena) + (int64_t{64} << 20),
                                         .step_tokens_max = kStepTokens,
+                                        .accuracy = options.accuracy,
                                         .isa = options.isa}));
   return open;
 }

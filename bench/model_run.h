@@ -40,12 +40,18 @@ struct ModelOptions {
   std::string policy = "streaming";
   int32_t slots = 512;
   KvType kv_type = KvType::kBf16;
+  Accuracy accuracy = Accuracy::kFast;
   int32_t sessions = 1;    // room is reserved for so many of `tokens_max`
   int32_t tokens_max = 0;  // slots of the largest session; 0: `slots`
 };
 
-// MODEL, --isa and --kv-dtype.
+// MODEL, --isa, --accuracy and --kv-dtype.
 void AddModelOptions(CLI::App& command, ModelOptions& options);
+
+// --kv-dtype of a verb that takes several, with commas.
+void AddKvTypes(CLI::App& command, std::vector<KvType>& types);
+// "bf16".
+std::string NameOf(KvType type);
 
 // Tokens of a prompt in one step, and of one session in it.
 inline constexpr int32_t kStepTokens = 512;

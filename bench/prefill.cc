@@ -90,11 +90,9 @@ void AddPrefill(CLI::App& bench, cli::Shell& shell) {
       ->default_str("full");
   AddCommonOptions(*command, *common);
   command->footer(
-      "Blocks of 512 tokens. roofline: operations of the matrices by the ceiling of their kind and of causal "
-      "attention\n"
-      "by BF16 dot products (float32 multiply-adds where K and V are not BF16), both measured in the same round. "
-      "share:\n"
-      "roofline by the time.");
+      "Blocks of 512 tokens. roofline: operations of the matrices by the ceiling of their kind and of causal\n"
+      "attention by that of BF16 (of float32 where K and V are not BF16), all measured in the same round; BF16 by\n"
+      "dot products or as float32, whichever is faster here. share: roofline by the time.");
   command->callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
 }
 

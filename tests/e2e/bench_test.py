@@ -4,7 +4,7 @@ import json
 import subprocess
 import unittest
 
-from binaries import BIN, MODEL
+from binaries import BIN, MODEL, Server
 
 QUICK = ("--rounds=2", "--read-mib=4", "--threads=2")
 
@@ -75,6 +75,43 @@ class Bench(unittest.TestCase):
         for row in rows:
             for key in ("tokens_per_second", "seconds", "roofline_seconds", "share"):
                 self.check_spread(row[key])
+
+    def test_attention_is_measured_in_memory_and_in_cache(self):
+        rows = self.rows("attention", "--slots=32,64", "--groups=2", "--kv-dtype=bf16", "--sessions=1", "--kv-heads=2", "--head-dim=32")
+        self.assertEqual([(row["slots"], row["place"]) for row in rows], [(32, "memory"), (32, "cache"), (64, "memory")])
+        for row in rows:
+            self.assertEqual((row["kv_dtype"], row["group"]), ("bf16", 2))
+            for key in ("kv_bytes_per_second", "share", "rope_cost", "observed_cost"):
+                self.check_spread(row[key])
+
+    def test_kv_update_is_measured_against_two_ways_of_keeping_order(self):
+        rows = self.rows("kv-update", "--tokens=64", "--heads=2", "--head-dim=16", "--batches=2", "--replaced=1,8", "--kv-dtype=f32")
+        self.assertEqual([(row["replaced"], row["victims"]) for row in rows],
+                         [(1, "oldest"), (1, "random"), (8, "oldest"), (8, "random")])
+        for row in rows:
+            for key in ("in_place_seconds", "shift_ratio", "concatenate_ratio", "shift_share"):
+                self.check_spread(row[key])
+        self.assertIn("--replaced", bench("kv-update", "--tokens=64", "--replaced=61", *QUICK, check=2))
+
+    def test_serve_has_a_row_for_each_load(self):
+        with Server() as server:
+            out = bench("serve", server.addr, "--clients=2", "--rate=50", "--requests=4", "--prompt-tokens=16", "--max-tokens=8",
+                        "--warm-up=1", "--ttft-limit=60000", "--json")
+            rows = [json.loads(line) for line in out.splitlines()]
+            self.assertEqual([row["load"] for row in rows], ["2 clients", "50/s"])
+            for row in rows:
+                self.assertEqual((row["answered"], row["failed"], row["max_tokens"]), (4, 0, 8))
+                self.assertTrue(0 < row["ttft_p50"] <= row["ttft_p95"] <= row["ttft_p99"])
+                self.assertTrue(0 < row["itl_p50"] <= row["itl_p99"])
+                self.assertGreater(row["tpot_p50"], 0)
+                self.assertGreater(row["tokens_per_second"], 0)
+                self.assertGreater(row["goodput"], 0)
+            # Nobody keeps a limit of a nanosecond; a prompt that does not fit the policy fails.
+            (row,) = (json.loads(line) for line in bench("serve", server.addr, "--clients=1", "--requests=1", "--max-tokens=2",
+                                                         "--tpot-limit=0.000001", "--ttft-limit=0.000001", "--json").splitlines())
+            self.assertEqual(row["goodput"], 0)
+            self.assertIn("budget", bench("serve", server.addr, "--requests=1", "--policy=streaming", "--budget=8", "--sinks=16", check=1))
+        self.assertIn("no server answers", bench("serve", server.addr, "--requests=1", check=3))
 
     def test_a_table_states_machine_command_and_rows(self):
         lines = bench("decode", MODEL, "--slots=32", "--steps=1", *QUICK, "--markdown").splitlines()
