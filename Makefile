@@ -69,11 +69,11 @@ docs: ## write docs/reference from code, and check every link in the docs
 	scripts/docs
 	tests/tidy/links.py
 
-bench: ## build the benchmarks, and say how to run them
-	@scripts/setup build
+bench: ## ten minutes of `ebb bench`; writes docs/benchmarks/cpu.md (ONLY=decode: that part alone)
+	@scripts/setup build test
 	cmake --preset release -Wno-dev
-	cmake --build --preset release -j $(JOBS) --target ebb_benchmarks
-	@ls build/release/tests/bench/*_bench; echo "results and the commands that made them: docs/benchmarks/"
+	cmake --build --preset release -j $(JOBS) --target ebbd ebb
+	scripts/bench $(if $(ONLY),--only $(ONLY))
 
 clean: ## remove build/
 	rm -rf build
