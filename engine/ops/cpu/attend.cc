@@ -1,12 +1,14 @@
 // Attention of some tokens over one lane, RoPE fused, softmax online over blocks of 64 slots (kernels.h, AttendArgs).
 //
-// Per block: rotate its keys once into L1 ([component][16 slots], so a dot product stays within its lane), take every
-// row's logits, then fold the block into each row's (peak, weight, sums). A slot that a row may not see is masked out
-// of its logits and left out of its sum of values, so its bytes are never part of any result. Blocks begin at fixed
-// slots and a row takes them in order: its bits depend on nothing but what it sees and where that lies.
+// Per block: rotate its keys ([component][16 slots], so a dot product stays within its lane), take every row's logits,
+// then fold the block into each row's (peak, weight, sums). Few rows, as in decode, take a key's components into their
+// logits while they are in registers; for many the rotated keys are put down in L1 first, once. A slot that a row may
+// not see is masked out of its logits and left out of its sum of values, so its bytes are never part of any result.
+// Blocks begin at fixed slots and a row takes them in order: its bits depend on nothing but what it sees and where that
+// lies.
 //
-// The two kinds of RoPE pairs differ only in where a component is read from: q and the rotated keys are held as all
-// first components, all second ones, then the rest, and the sums run in that order.
+// The two kinds of RoPE pairs differ only in where a component is read from: q and the rotated keys are held pair by
+// pair, then the rest, and the sums run in that order.
 
 #include <cstdint>
 
@@ -46,10 +48,25 @@ EBB_INLINE void ReadBlock(const AttendArgs& a, int32_t first, Block& block) {
   for (int32_t s = 0; s < kBlockSlots; ++s) block.position[s] = s < slots ? a.position[first + s] : -1;
 }
 
-// Lists what a query at `query` sees, and notes the largest position in it.
+// The largest position in a block up to `query`, -1 if there is none, and whether all of its slots are seen from there.
+struct Sight {
+  int32_t newest;
+  bool whole;
+};
+EBB_INLINE Sight Look(const Block& block, int32_t query) {
+  Sight sight = {-1, true};
+  for (int32_t s = 0; s < 16 * block.tiles; ++s) {
+    const int32_t position = block.position[s];
+    const bool seen = position >= 0 && position <= query;
+    sight.whole = sight.whole && seen;
+    sight.newest = seen && position > sight.newest ? position : sight.newest;
+  }
+  return sight;
+}
+
+// Lists what a query at `query` sees; everything where it sees the whole.
 template <typename T>
-int32_t See(const AttendArgs& a, const Block& block, int32_t query, Visible<T>& seen) {
-  int32_t newest = -1;
+void See(const AttendArgs& a, const Block& block, int32_t query, bool whole, Visible<T>& seen) {
   seen.count = 0;
   for (int32_t t = 0; t < block.tiles; ++t) {
     const T* values = TileAt<T>(a.kv, block.first / 16 + t).v;
@@ -57,11 +74,9 @@ int32_t See(const AttendArgs& a, const Block& block, int32_t query, Visible<T>& 
       const int32_t position = block.position[s];
       seen.lane[seen.count] = s;
       seen.value[seen.count] = values + (s - 16 * t) * a.kv.head_dim;
-      seen.count += position >= 0 && position <= query ? 1 : 0;
-      newest = position <= query && position > newest ? position : newest;
+      seen.count += whole || (position >= 0 && position <= query) ? 1 : 0;
     }
   }
-  return newest;
 }
 
 // q rotated by its position and divided by sqrt(d), components in the order of this file, zero past d.
@@ -73,6 +88,8 @@ void RotateQueries(const AttendArgs& a) {
   int32_t phase[kMaxHeadDim / 2 + 16] = {};
   float cos[kMaxHeadDim / 2 + 16];
   float sin[kMaxHeadDim / 2 + 16];
+  float first[kMaxHeadDim / 2 + 16] = {};
+  float second[kMaxHeadDim / 2 + 16] = {};
   for (int32_t t = 0; t < a.tokens; ++t) {
     const uint64_t position = static_cast<uint32_t>(a.q_position[t]);
     for (int32_t i = 0; i < pairs; ++i) phase[i] = static_cast<int32_t>((position * a.rope.turns[i]) >> 32);
@@ -86,72 +103,126 @@ void RotateQueries(const AttendArgs& a) {
       float* q = a.scratch.q + (int64_t{t} * a.group + g) * width;
       for (int32_t i = 0; i < pairs; ++i) {
         const Pair pair = PairAt(a.rope, i);
-        q[i] = from[pair.first];
-        q[pairs + i] = from[pair.second];
+        first[i] = from[pair.first];
+        second[i] = from[pair.second];
+      }
+      for (int32_t i = 0; i < pairs; i += 16) {
+        const Floats x = Load(first + i);
+        const Floats y = Load(second + i);
+        const Floats c = Load(cos + i);
+        const Floats s = Load(sin + i);
+        Store(Fnma(y, s, x * c), first + i);
+        Store(Fma(x, s, y * c), second + i);
+      }
+      for (int32_t i = 0; i < pairs; ++i) {
+        q[2 * i] = first[i];
+        q[2 * i + 1] = second[i];
       }
       for (int32_t c = 2 * pairs; c < d; ++c) q[c] = from[c];
       for (int32_t c = d; c < width; ++c) q[c] = 0;
-      for (int32_t i = 0; i < pairs; i += 16) {
-        const int n = pairs - i < 16 ? pairs - i : 16;
-        const Floats x = LoadFirst(q + i, n);
-        const Floats y = LoadFirst(q + pairs + i, n);
-        const Floats c = Load(cos + i);
-        const Floats s = Load(sin + i);
-        StoreFirst(Fnma(y, s, x * c), q + i, n);
-        StoreFirst(Fma(x, s, y * c), q + pairs + i, n);
-      }
       for (int32_t c = 0; c < width; c += 16) Store(Load(q + c) * scale, q + c);
     }
   }
 }
 
 // Asks for what will be read soon: a tile's values while its keys are rotated, and the keys of the tile after the next.
-// One component at a time, so that requests go out at the pace of the arithmetic; decode from memory runs 1.5x faster.
+// Two components at a time, so that requests go out at the pace of the arithmetic.
 template <typename T>
 struct Following {
   const T* values;
   const T* keys;
   EBB_INLINE void Ask(int32_t component) const {
-    Prefetch(values + 16 * component);
-    Prefetch(keys + 16 * component);
+    constexpr int kLine = 64 / sizeof(T);
+#pragma GCC unroll 2
+    for (int32_t element = 16 * component; element < 16 * (component + 2); element += kLine) {
+      Prefetch(values + element);
+      Prefetch(keys + element);
+    }
   }
 };
 
-// The keys of one tile, rotated by their slots' positions: keys [d][16] in the order of this file.
-template <typename E>
-void RotateKeys(const AttendArgs& a, int32_t tile, const int32_t* position, float* keys) {
+// Calls use(c, key) with each component of a tile's rotated keys, in the order of this file. `angles`: the tile's, or
+// null where they are to be computed, from positions all of which are near.
+template <typename E, bool kGivenAngles, typename Use>
+EBB_INLINE void ForEachComponent(const AttendArgs& a, int32_t tile, const int32_t* position, const float* angles,
+                                 const Use& use) {
   using Type = typename E::Type;
   const auto view = TileAt<Type>(a.kv, tile);
   const bool ends_soon = 16 * (tile + 2) >= a.slots;
   const Following<Type> following = {view.v, ends_soon ? view.v : TileAt<Type>(a.kv, tile + 2).k};
   const int32_t pairs = a.rope.rotary_dims / 2;
   const Floats at = ToFloats(Load(position));
-  const float* angles = a.angles == nullptr ? nullptr : a.angles + int64_t{tile} * pairs * 32;
-  alignas(64) float own[kMaxHeadDim * 16];
-  if (angles == nullptr && Largest(at) >= static_cast<float>(kNearPositions)) {
-    Angles(a.rope, position, own);
-    angles = own;
-  }
   for (int32_t i = 0; i < pairs; ++i) {
     const Pair pair = PairAt(a.rope, i);
-    const float* half_turns = a.rope.half_turns + 2 * i;
-    const CosSin turned = angles == nullptr ? Turn(Near(at, Splat(half_turns[0]), Splat(half_turns[1])))
-                                            : CosSin{Load(angles + 32 * i), Load(angles + 32 * i + 16)};
-    following.Ask(pair.first);
-    following.Ask(pair.second);
+    CosSin turned;
+    if constexpr (kGivenAngles) {
+      turned = {Load(angles + 32 * i), Load(angles + 32 * i + 16)};
+    } else {
+      turned = Turn(Near(at, Splat(a.rope.half_turns[2 * i]), Splat(a.rope.half_turns[2 * i + 1])));
+    }
+    following.Ask(2 * i);
     const Floats x = E::Read(view.k + 16 * pair.first);
     const Floats y = E::Read(view.k + 16 * pair.second);
     if (view.rk == nullptr) {
-      Store(Fnma(y, turned.sin, x * turned.cos), keys + 16 * i);
-      Store(Fma(x, turned.sin, y * turned.cos), keys + 16 * (pairs + i));
+      use(2 * i, Fnma(y, turned.sin, x * turned.cos));
+      use(2 * i + 1, Fma(x, turned.sin, y * turned.cos));
     } else {  // EQUIP 5.3: K cos + RK sin
-      Store(Fma(E::Read(view.rk + 16 * pair.first), turned.sin, x * turned.cos), keys + 16 * i);
-      Store(Fma(E::Read(view.rk + 16 * pair.second), turned.sin, y * turned.cos), keys + 16 * (pairs + i));
+      use(2 * i, Fma(E::Read(view.rk + 16 * pair.first), turned.sin, x * turned.cos));
+      use(2 * i + 1, Fma(E::Read(view.rk + 16 * pair.second), turned.sin, y * turned.cos));
     }
   }
   for (int32_t c = 2 * pairs; c < a.kv.head_dim; ++c) {
-    following.Ask(c);
-    Store(E::Read(view.k + 16 * c), keys + 16 * c);
+    if (c % 2 == 0) following.Ask(c);
+    use(c, E::Read(view.k + 16 * c));
+  }
+}
+
+// The same, with angles from wherever they are to be had.
+template <typename E, typename Use>
+EBB_INLINE void ForEachRotated(const AttendArgs& a, int32_t tile, const int32_t* position, const Use& use) {
+  if (a.angles != nullptr) {
+    ForEachComponent<E, true>(a, tile, position, a.angles + int64_t{tile} * a.rope.rotary_dims * 16, use);
+  } else if (Largest(ToFloats(Load(position))) >= static_cast<float>(kNearPositions)) {
+    alignas(64) float angles[kMaxHeadDim * 16];
+    Angles(a.rope, position, angles);
+    ForEachComponent<E, true>(a, tile, position, angles, use);
+  } else {
+    ForEachComponent<E, false>(a, tile, position, nullptr, use);
+  }
+}
+
+// keys [d][16]
+template <typename E>
+void RotateKeys(const AttendArgs& a, int32_t tile, const int32_t* position, float* keys) {
+  const auto put_down = [keys](int32_t c, Floats key) __attribute__((always_inline)) { Store(key, keys + 16 * c); };
+  ForEachRotated<E>(a, tile, position, put_down);
+}
+
+// logits[r][0 .. 15] = q[r] . the rotated keys of one tile, kRows rows at once.
+template <typename E, int kRows>
+void DotRotated(const AttendArgs& a, int32_t tile, const int32_t* position, float* logits, int64_t stride) {
+  const float* q = a.scratch.q;
+  const int32_t width = Width(a.kv.head_dim);
+  Floats sum[kRows];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) sum[r] = Zero();
+  const auto take_in = [&](int32_t c, Floats key) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) sum[r] = Fma(key, Splat(q[r * width + c]), sum[r]);
+  };
+  ForEachRotated<E>(a, tile, position, take_in);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) Store(sum[r], logits + r * stride);
+}
+
+// REQUIRES: 1 <= rows <= kRows.
+template <typename E, int kRows>
+void DotRotatedRows(const AttendArgs& a, const Block& block, int32_t rows, float* logits, int64_t stride) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return DotRotatedRows<E, kRows - 1>(a, block, rows, logits, stride);
+  }
+  for (int32_t t = 0; t < block.tiles; ++t) {
+    DotRotated<E, kRows>(a, block.first / 16 + t, block.position + 16 * t, logits + 16 * t, stride);
   }
 }
 
@@ -236,8 +307,23 @@ void Softmax(const AttendArgs& a, const Block& block, int32_t row, int32_t query
   Store(sum, weight);
 }
 
-// sums[r][column ..] += p[r] . V over the visible slots; the last vector holds `last` <= 16 components.
-template <typename E, int kRows, int kVectors, bool kPartial>
+// kVectors vectors of a row of V: pairs of them as E orders them, or one, of which `last` components exist.
+template <typename E, int kVectors>
+EBB_INLINE void ReadValues(const typename E::Type* from, int last, Floats (&value)[kVectors]) {
+  if constexpr (kVectors == 1) {
+    value[0] = last == 16 ? E::Read(from) : E::ReadFirst(from, last);
+  } else {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; v += 2) {
+      const FloatPair two = E::ReadTwo(from + 16 * v);
+      value[v] = two.low;
+      value[v + 1] = two.high;
+    }
+  }
+}
+
+// sums[r][column ..] += p[r] . V over the visible slots.
+template <typename E, int kRows, int kVectors>
 EBB_INLINE void AddColumns(const AttendArgs& a, const Visible<typename E::Type>& seen, int32_t row, int32_t column,
                            int last) {
   const int32_t width = Width(a.kv.head_dim);
@@ -250,11 +336,9 @@ EBB_INLINE void AddColumns(const AttendArgs& a, const Visible<typename E::Type>&
     for (int v = 0; v < kVectors; ++v) sum[r][v] = Load(sums + r * width + 16 * v);
   }
   for (int32_t i = 0; i < seen.count; ++i) {
-    const auto* from = seen.value[i] + column;
     const float* weight = p + seen.lane[i];
     Floats value[kVectors];
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) value[v] = kPartial ? E::ReadFirst(from, last) : E::Read(from + 16 * v);
+    ReadValues<E>(seen.value[i] + column, last, value);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Floats share = Splat(weight[r * kBlockSlots]);
@@ -271,15 +355,13 @@ EBB_INLINE void AddColumns(const AttendArgs& a, const Visible<typename E::Type>&
 
 template <typename E, int kRows>
 void AddValues(const AttendArgs& a, const Visible<typename E::Type>& seen, int32_t row, int32_t rows) {
-  constexpr int kVectors = TileVectors(kRows);
+  constexpr int kVectors = PairVectors(kRows);
   const int32_t d = a.kv.head_dim;
   for (; row + kRows <= rows; row += kRows) {
     int32_t c = 0;
-    for (; c + 16 * kVectors <= d; c += 16 * kVectors) {
-      AddColumns<E, kRows, kVectors, false>(a, seen, row, c, 16);
-    }
-    for (; c + 16 <= d; c += 16) AddColumns<E, kRows, 1, false>(a, seen, row, c, 16);
-    if (c < d) AddColumns<E, kRows, 1, true>(a, seen, row, c, d - c);
+    for (; c + 16 * kVectors <= d; c += 16 * kVectors) AddColumns<E, kRows, kVectors>(a, seen, row, c, 16);
+    for (; c + 32 <= d; c += 32) AddColumns<E, kRows, 2>(a, seen, row, c, 16);
+    for (; c < d; c += 16) AddColumns<E, kRows, 1>(a, seen, row, c, d - c < 16 ? d - c : 16);
   }
   if constexpr (kRows > 1) AddValues<E, kRows - 1>(a, seen, row, rows);
 }
@@ -289,32 +371,39 @@ template <typename E>
 void FoldBlock(const AttendArgs& a, const Block& block, float* logits, int64_t stride) {
   using Type = typename E::Type;
   const int32_t rows = a.tokens * a.group;
-  Visible<Type> seen;
-  const int32_t newest = See(a, block, a.q_position[a.tokens - 1], seen);
-  if (seen.count == 0) {
+  const int32_t last = a.q_position[a.tokens - 1];
+  const Sight sight = Look(block, last);
+  if (sight.newest < 0) {
     for (int32_t r = 0; r < rows; ++r) {
       for (int32_t t = 0; t < block.tiles; ++t) Store(Splat(kNone), logits + r * stride + 16 * t);
     }
     return;
   }
-  for (int32_t t = 0; t < block.tiles; ++t) {
-    RotateKeys<E>(a, block.first / 16 + t, block.position + 16 * t, a.scratch.keys + int64_t{16} * t * a.kv.head_dim);
+  if (rows <= kFusedRows) {
+    DotRotatedRows<E, kFusedRows>(a, block, rows, logits, stride);
+  } else {
+    for (int32_t t = 0; t < block.tiles; ++t) {
+      RotateKeys<E>(a, block.first / 16 + t, block.position + 16 * t, a.scratch.keys + int64_t{16} * t * a.kv.head_dim);
+    }
+    DotRows<kTileRows>(a, block, 0, rows, logits, stride);
   }
-  DotRows<kTileRows>(a, block, 0, rows, logits, stride);
   for (int32_t r = 0; r < rows; ++r) Softmax(a, block, r, a.q_position[r / a.group], logits + r * stride);
 
   // Tokens older than something in the block see less of it and take their values one token at a time; a slot that only
   // some rows of a tile of sums may see must not enter it even with weight zero, since its bytes may be anything.
+  Visible<Type> seen;
   int32_t all = 0;
-  for (; all < a.tokens && a.q_position[all] < newest; ++all) {
-    Visible<Type> fewer;
-    See(a, block, a.q_position[all], fewer);
-    if (fewer.count > 0) AddValues<E, kTileRows>(a, fewer, all * a.group, (all + 1) * a.group);
+  for (; all < a.tokens && a.q_position[all] < sight.newest; ++all) {
+    See(a, block, a.q_position[all], false, seen);
+    if (seen.count > 0) AddValues<E, kPairRows>(a, seen, all * a.group, (all + 1) * a.group);
   }
-  AddValues<E, kTileRows>(a, seen, all * a.group, rows);
+  if (all == a.tokens) return;
+  See(a, block, last, sight.whole, seen);
+  AddValues<E, kPairRows>(a, seen, all * a.group, rows);
 }
 
 // out = sums / weight; leaves 1 / weight in weight[row][0] for the observations.
+template <typename E>
 void Finish(const AttendArgs& a) {
   const int32_t d = a.kv.head_dim;
   const int32_t width = Width(d);
@@ -324,9 +413,10 @@ void Finish(const AttendArgs& a) {
     weight[0] = total > 0 ? 1.0F / total : 0.0F;
     const float* sums = a.scratch.sums + int64_t{r} * width;
     float* out = a.out + r / a.group * a.out_stride + r % a.group * d;
+    const Floats share = Splat(weight[0]);
     int32_t c = 0;
-    for (; c + 16 <= d; c += 16) Store(Load(sums + c) * Splat(weight[0]), out + c);
-    StoreFirst(Load(sums + (c < width ? c : 0)) * Splat(weight[0]), out + c, d - c);
+    for (; c + 32 <= d; c += 32) E::StoreTwo({Load(sums + c) * share, Load(sums + c + 16) * share}, out + c);
+    for (; c < d; c += 16) StoreFirst(Load(sums + c) * share, out + c, d - c < 16 ? d - c : 16);
   }
 }
 
@@ -381,7 +471,7 @@ void AttendLane(const AttendArgs& a) {
     ReadBlock(a, first, block);
     FoldBlock<E>(a, block, a.scratch.logits + (observed ? first : 0), stride);
   }
-  Finish(a);
+  Finish<E>(a);
   if (observed) Observe(a, stride);
 }
 

@@ -12,10 +12,16 @@
 
 namespace ebb::cpu::EBB_KERNEL_ISA {
 
+// Read: 16 elements as floats. ReadTwo: 32, in whatever order costs least; StoreTwo writes such floats back in order.
 struct KvF32 {
   using Type = float;
   static EBB_INLINE Floats Read(const float* p) { return Load(p); }
   static EBB_INLINE Floats ReadFirst(const float* p, int n) { return LoadFirst(p, n); }
+  static EBB_INLINE FloatPair ReadTwo(const float* p) { return {Load(p), Load(p + 16)}; }
+  static EBB_INLINE void StoreTwo(FloatPair a, float* p) {
+    Store(a.low, p);
+    Store(a.high, p + 16);
+  }
   static EBB_INLINE void Write(Floats a, float* p) { Store(a, p); }
 };
 
@@ -23,6 +29,8 @@ struct KvBf16 {
   using Type = uint16_t;
   static EBB_INLINE Floats Read(const uint16_t* p) { return LoadBf16(p); }
   static EBB_INLINE Floats ReadFirst(const uint16_t* p, int n) { return LoadBf16First(p, n); }
+  static EBB_INLINE FloatPair ReadTwo(const uint16_t* p) { return LoadBf16Alternate(p); }
+  static EBB_INLINE void StoreTwo(FloatPair a, float* p) { StoreAlternate(a, p); }
   static EBB_INLINE void Write(Floats a, uint16_t* p) { StoreBf16(RoundBf16(a), p); }
 };
 
@@ -30,6 +38,8 @@ struct KvF16 {
   using Type = uint16_t;
   static EBB_INLINE Floats Read(const uint16_t* p) { return LoadF16(p); }
   static EBB_INLINE Floats ReadFirst(const uint16_t* p, int n) { return LoadF16First(p, n); }
+  static EBB_INLINE FloatPair ReadTwo(const uint16_t* p) { return {LoadF16(p), LoadF16(p + 16)}; }
+  static EBB_INLINE void StoreTwo(FloatPair a, float* p) { KvF32::StoreTwo(a, p); }
   static EBB_INLINE void Write(Floats a, uint16_t* p) { StoreF16(a, p); }
 };
 

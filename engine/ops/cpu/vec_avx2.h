@@ -15,12 +15,19 @@ inline constexpr int kTileRows = 6;
 constexpr int TileVectors(int rows) { return rows == 1 ? 4 : (rows == 2 ? 2 : 1); }
 // The same for linear layers (linear_tiles.h): panels beside each other.
 constexpr int LinearPanels(int rows) { return rows == 1 ? 2 : 1; }
+// The same for values, whose vectors come in pairs, and the rows whose sums leave room for turning keys beside them.
+inline constexpr int kPairRows = 3;
+constexpr int PairVectors(int rows) { return rows == 1 ? 4 : 2; }
+inline constexpr int kFusedRows = 4;
 
 struct Floats {
   __m256 lo, hi;
 };
 struct Ints {
   __m256i lo, hi;
+};
+struct FloatPair {
+  Floats low, high;
 };
 struct Mask {
   __m256 lo, hi;  // all ones or all zeros per lane
@@ -119,6 +126,25 @@ EBB_INLINE void Store(Ints a, int32_t* p) {
 EBB_INLINE __m128i LoadEight(const uint16_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 EBB_INLINE __m256 FromBf16(__m128i a) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(a), 16)); }
 EBB_INLINE Floats LoadBf16(const uint16_t* p) { return {FromBf16(LoadEight(p)), FromBf16(LoadEight(p + 8))}; }
+// 32 elements: those at even places and those at odd ones.
+EBB_INLINE FloatPair LoadBf16Alternate(const uint16_t* p) {
+  const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 16));
+  const __m256i upper = _mm256_set1_epi32(-65536);
+  return {{_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))},
+          {_mm256_castsi256_ps(_mm256_and_si256(a, upper)), _mm256_castsi256_ps(_mm256_and_si256(b, upper))}};
+}
+// Puts what LoadBf16Alternate took apart back in order.
+EBB_INLINE void StoreAlternate(__m256 even, __m256 odd, float* p) {
+  const __m256 low = _mm256_unpacklo_ps(even, odd);  // 0-3 8-11 of the sixteen
+  const __m256 high = _mm256_unpackhi_ps(even, odd);
+  _mm256_storeu_ps(p, _mm256_permute2f128_ps(low, high, 0x20));
+  _mm256_storeu_ps(p + 8, _mm256_permute2f128_ps(low, high, 0x31));
+}
+EBB_INLINE void StoreAlternate(FloatPair a, float* p) {
+  StoreAlternate(a.low.lo, a.high.lo, p);
+  StoreAlternate(a.low.hi, a.high.hi, p + 16);
+}
 EBB_INLINE Floats LoadF16(const uint16_t* p) {
   return {_mm256_cvtph_ps(LoadEight(p)), _mm256_cvtph_ps(LoadEight(p + 8))};
 }

@@ -15,12 +15,19 @@ inline constexpr int kTileRows = 6;
 constexpr int TileVectors(int /*rows*/) { return 4; }
 // The same for linear layers, which keep two sums per output (linear_tiles.h): panels beside each other.
 constexpr int LinearPanels(int /*rows*/) { return 2; }
+// The same for values, whose vectors come in pairs, and the rows whose sums leave room for turning keys beside them.
+inline constexpr int kPairRows = 8;
+constexpr int PairVectors(int rows) { return rows <= 6 ? 4 : 2; }
+inline constexpr int kFusedRows = 8;
 
 struct Floats {
   __m512 v;
 };
 struct Ints {
   __m512i v;
+};
+struct FloatPair {
+  Floats low, high;
 };
 struct Mask {
   __mmask16 v;
@@ -91,6 +98,19 @@ EBB_INLINE Floats LoadBf16(const uint16_t* p) {
   return FromBf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 EBB_INLINE Floats LoadBf16First(const uint16_t* p, int n) { return FromBf16(_mm256_maskz_loadu_epi16(First(n), p)); }
+// 32 elements: those at even places and those at odd ones.
+EBB_INLINE FloatPair LoadBf16Alternate(const uint16_t* p) {
+  const __m512i words = _mm512_loadu_si512(p);
+  return {{_mm512_castsi512_ps(_mm512_slli_epi32(words, 16))},
+          {_mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-65536)))}};
+}
+// Puts what LoadBf16Alternate took apart back in order.
+EBB_INLINE void StoreAlternate(FloatPair a, float* p) {
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  _mm512_storeu_ps(p, _mm512_permutex2var_ps(a.low.v, low, a.high.v));
+  _mm512_storeu_ps(p + 16, _mm512_permutex2var_ps(a.low.v, high, a.high.v));
+}
 EBB_INLINE Floats LoadF16(const uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }

@@ -13,12 +13,18 @@ namespace ebb::cpu::EBB_KERNEL_ISA {
 inline constexpr int kTileRows = 2;
 constexpr int TileVectors(int /*rows*/) { return 1; }
 constexpr int LinearPanels(int /*rows*/) { return 1; }
+inline constexpr int kPairRows = 2;
+constexpr int PairVectors(int /*rows*/) { return 2; }
+inline constexpr int kFusedRows = 2;
 
 struct Floats {
   float v[16];
 };
 struct Ints {
   int32_t v[16];
+};
+struct FloatPair {
+  Floats low, high;
 };
 struct Mask {
   bool v[16];
@@ -132,6 +138,22 @@ EBB_INLINE Floats LoadBf16First(const uint16_t* p, int n) {
 }
 EBB_INLINE Floats LoadF16(const uint16_t* p) { EBB_LANES(Floats, WidenF16(p[i])); }
 EBB_INLINE Floats LoadF16First(const uint16_t* p, int n) { EBB_LANES(Floats, i < n ? WidenF16(p[i]) : 0.0F); }
+// 32 elements: those at even places and those at odd ones.
+EBB_INLINE FloatPair LoadBf16Alternate(const uint16_t* p) {
+  FloatPair out;
+  for (int i = 0; i < 16; ++i) {
+    out.low.v[i] = FloatOf(uint32_t{p[2 * i]} << 16);
+    out.high.v[i] = FloatOf(uint32_t{p[2 * i + 1]} << 16);
+  }
+  return out;
+}
+// Puts what LoadBf16Alternate took apart back in order.
+EBB_INLINE void StoreAlternate(FloatPair a, float* p) {
+  for (int i = 0; i < 16; ++i) {
+    p[2 * i] = a.low.v[i];
+    p[2 * i + 1] = a.high.v[i];
+  }
+}
 EBB_INLINE void StoreBf16(Ints rounded, uint16_t* p) {  // the upper halves; see vec_math.h
   for (int i = 0; i < 16; ++i) p[i] = static_cast<uint16_t>(Unsigned(rounded.v[i]) >> 16);
 }
