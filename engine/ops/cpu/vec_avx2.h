@@ -220,6 +220,39 @@ EBB_INLINE Floats DotPairs(Floats sum, Ints w, const float* x, int step) {
 EBB_INLINE void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 EBB_INLINE void PrefetchFar(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
+// Lane j of row i becomes lane i of row j.
+EBB_INLINE void Transpose(__m256 (&rows)[8]) {
+  __m256d two[8];
+  for (int i = 0; i < 8; i += 2) {
+    two[i] = _mm256_castps_pd(_mm256_unpacklo_ps(rows[i], rows[i + 1]));
+    two[i + 1] = _mm256_castps_pd(_mm256_unpackhi_ps(rows[i], rows[i + 1]));
+  }
+  for (int j = 0; j < 2; ++j) {  // columns 2 j, 2 j + 1 and those four further on
+    const __m256 a = _mm256_castpd_ps(_mm256_unpacklo_pd(two[j], two[2 + j]));
+    const __m256 b = _mm256_castpd_ps(_mm256_unpackhi_pd(two[j], two[2 + j]));
+    const __m256 c = _mm256_castpd_ps(_mm256_unpacklo_pd(two[4 + j], two[6 + j]));
+    const __m256 d = _mm256_castpd_ps(_mm256_unpackhi_pd(two[4 + j], two[6 + j]));
+    rows[2 * j] = _mm256_permute2f128_ps(a, c, 0x20);
+    rows[2 * j + 1] = _mm256_permute2f128_ps(b, d, 0x20);
+    rows[2 * j + 4] = _mm256_permute2f128_ps(a, c, 0x31);
+    rows[2 * j + 5] = _mm256_permute2f128_ps(b, d, 0x31);
+  }
+}
+EBB_INLINE void Transpose(Floats (&rows)[16]) {
+  __m256 corner[4][8];  // rows 0-7 and 8-15 of columns 0-7, then of columns 8-15
+  for (int i = 0; i < 8; ++i) {
+    corner[0][i] = rows[i].lo;
+    corner[1][i] = rows[8 + i].lo;
+    corner[2][i] = rows[i].hi;
+    corner[3][i] = rows[8 + i].hi;
+  }
+  for (auto& part : corner) Transpose(part);
+  for (int i = 0; i < 8; ++i) {
+    rows[i] = {corner[0][i], corner[1][i]};
+    rows[8 + i] = {corner[2][i], corner[3][i]};
+  }
+}
+
 // The one tree of every instruction set: lane i + lane i+8, then +4, +2, +1.
 EBB_INLINE float Sum(Floats a) {
   const __m256 eight = _mm256_add_ps(a.lo, a.hi);

@@ -173,6 +173,38 @@ EBB_INLINE Floats DotPairs(Floats sum, Ints w, const float* x, int step) {
 EBB_INLINE void Prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 EBB_INLINE void PrefetchFar(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 
+// Lane j of row i becomes lane i of row j.
+EBB_INLINE void Transpose(Floats (&rows)[16]) {
+  __m512 two[16];  // columns of two rows, then of four, in every quarter of a vector
+  for (int i = 0; i < 16; i += 2) {
+    two[i] = _mm512_unpacklo_ps(rows[i].v, rows[i + 1].v);
+    two[i + 1] = _mm512_unpackhi_ps(rows[i].v, rows[i + 1].v);
+  }
+  __m512d four[16];
+  for (int i = 0; i < 16; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      const __m512d a = _mm512_castps_pd(two[i + j]);
+      const __m512d b = _mm512_castps_pd(two[i + j + 2]);
+      four[i + 2 * j] = _mm512_unpacklo_pd(a, b);
+      four[i + 2 * j + 1] = _mm512_unpackhi_pd(a, b);
+    }
+  }
+  for (int j = 0; j < 4; ++j) {  // quarter L of four[i + j] is column 4 L + j of rows i .. i + 3
+    const __m512 a = _mm512_castpd_ps(four[j]);
+    const __m512 b = _mm512_castpd_ps(four[4 + j]);
+    const __m512 c = _mm512_castpd_ps(four[8 + j]);
+    const __m512 d = _mm512_castpd_ps(four[12 + j]);
+    const __m512 ab_low = _mm512_shuffle_f32x4(a, b, 0x44);
+    const __m512 ab_high = _mm512_shuffle_f32x4(a, b, 0xEE);
+    const __m512 cd_low = _mm512_shuffle_f32x4(c, d, 0x44);
+    const __m512 cd_high = _mm512_shuffle_f32x4(c, d, 0xEE);
+    rows[j].v = _mm512_shuffle_f32x4(ab_low, cd_low, 0x88);
+    rows[4 + j].v = _mm512_shuffle_f32x4(ab_low, cd_low, 0xDD);
+    rows[8 + j].v = _mm512_shuffle_f32x4(ab_high, cd_high, 0x88);
+    rows[12 + j].v = _mm512_shuffle_f32x4(ab_high, cd_high, 0xDD);
+  }
+}
+
 // The one tree of every instruction set: lane i + lane i+8, then +4, +2, +1.
 EBB_INLINE float Sum(Floats a) {
   const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));

@@ -197,6 +197,17 @@ EBB_INLINE Floats DotPairs(Floats sum, Ints w, const float* x, int step) {
 EBB_INLINE void Prefetch(const void* p) { __builtin_prefetch(p); }
 EBB_INLINE void PrefetchFar(const void* p) { __builtin_prefetch(p, 0, 2); }
 
+// Lane j of row i becomes lane i of row j.
+EBB_INLINE void Transpose(Floats (&rows)[16]) {
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const float kept = rows[i].v[j];
+      rows[i].v[j] = rows[j].v[i];
+      rows[j].v[i] = kept;
+    }
+  }
+}
+
 // The one tree of every instruction set: lane i + lane i+8, then +4, +2, +1.
 EBB_INLINE float Sum(Floats a) {
   for (int step = 8; step >= 1; step /= 2) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "engine/model/quantization.h"
@@ -36,6 +37,39 @@ TEST(Store, PutsEveryComponentWhereTheFormatSays) {
           ASSERT_EQ(c.lane().Read(TestLane::Part::kV, c.slots()[t], component),
                     Rounded(shape.format.type, c.v()[t * d + x]));
         }
+      }
+    });
+  }
+}
+
+// Tokens in the order of slots, from any slot on: tiles that they fill and tiles that they do not.
+TEST(Store, PutsNeighboursWhereTheFormatSays) {
+  HashRandom random(2);
+  for (int i = 0; i < 60; ++i) {
+    const AttendShape shape = RandomShape(random, 150);
+    SCOPED_TRACE(shape.ToString());
+    const int32_t first = random.Uniform(0, 20);
+    const int64_t d = shape.format.head_dim;
+    std::vector<int32_t> slots(static_cast<size_t>(random.Uniform(1, 70)));
+    for (size_t t = 0; t < slots.size(); ++t) slots[t] = first + static_cast<int32_t>(t);
+    if (slots.size() > 40) std::swap(slots[30], slots[33]);
+    const auto floats = static_cast<int64_t>(slots.size()) * d;
+    const std::vector<float> k = RandomFloats(shape.seed, 5, floats);
+    const std::vector<float> v = RandomFloats(shape.seed, 6, floats);
+    const Rope rope = MakeRope(TestRope(shape.pairs, shape.rotary_dims));
+    ForEachIsa([&](Ops& ops) {
+      TestLane lane(shape.format, 100);
+      lane.Write(ops, rope, slots, slots, k, v);
+      for (size_t t = 0; t < slots.size(); ++t) {
+        for (int64_t x = 0; x < d; ++x) {
+          const auto component = static_cast<int32_t>(x);
+          const size_t at = t * static_cast<size_t>(d) + static_cast<size_t>(x);
+          ASSERT_EQ(lane.Read(TestLane::Part::kK, slots[t], component), Rounded(shape.format.type, k[at]));
+          ASSERT_EQ(lane.Read(TestLane::Part::kV, slots[t], component), Rounded(shape.format.type, v[at]));
+        }
+      }
+      for (int32_t slot = 0; slot < first; ++slot) {
+        ASSERT_TRUE(std::isnan(lane.Read(TestLane::Part::kK, slot, 0)));
       }
     });
   }
