@@ -23,6 +23,10 @@ std::span<float> Rows(std::vector<float>& buffer, int64_t rows, int64_t cols) {
   return {buffer.data(), size};
 }
 
+// Floats of angles of a sequence that are worth keeping from lane to lane and layer to layer: half a megabyte stays in
+// L2 beside the lanes that stream through; what comes from further away takes longer to read than to compute.
+constexpr int64_t kAnglesOnce = int64_t{1} << 17;
+
 // Observations are written in whole tiles.
 int64_t Padded(int32_t slots) { return (slots + kTileSlots - 1) / kTileSlots * kTileSlots; }
 
@@ -74,9 +78,11 @@ void Transformer::PrepareAngles(std::span<const Sequence> sequences) {
   angles_at_.clear();
   int64_t size = 0;
   for (const Sequence& s : sequences) {
-    const bool once = s.cache->maps().size() == 1 && rope_.rotary_dims > 0;
+    const bool shared = s.cache->maps().size() == 1 && rope_.rotary_dims > 0;
+    const int64_t floats = shared ? Padded(s.cache->maps().front().end()) * rope_.rotary_dims : 0;
+    const bool once = shared && floats <= kAnglesOnce;
     angles_at_.push_back(once ? size : -1);
-    if (once) size += Padded(s.cache->maps().front().end()) * rope_.rotary_dims;
+    if (once) size += floats;
   }
   const std::span<float> angles = Rows(angles_, 1, size);
   for (size_t i = 0; i < sequences.size(); ++i) {
