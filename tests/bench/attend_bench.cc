@@ -1,5 +1,5 @@
 // Attend: bytes of K and V per second against memory bandwidth (decode), multiply-adds per second (prefill), and what
-// rotation, the rotate-half cache and observations cost.
+// rotation, the rotate-half cache and observations cost. 128 sessions are half a gigabyte: past any cache.
 //
 //   build/release/tests/bench/attend_bench [--benchmark_filter=Decode] ; threads from EBB_THREADS, default 2
 //
@@ -27,6 +27,7 @@ constexpr int32_t kDim = 128;
 struct Variant {
   KvType type = KvType::kBf16;
   RopeCache rope_cache = RopeCache::kFused;
+  bool rotated = true;
   bool shared_angles = false;
   bool observed = false;
 };
@@ -40,7 +41,8 @@ int32_t Threads() {
 class Layer {
  public:
   Layer(Ops& ops, const Variant& variant, int32_t sessions, int32_t tokens, int32_t slots)
-      : rope_(MakeRope(TestRope(RopePairs::kHalves, kDim))), stride_(int64_t{kHeads} * kGroup * kDim) {
+      : rope_(MakeRope(TestRope(RopePairs::kHalves, variant.rotated ? kDim : 0))),
+        stride_(int64_t{kHeads} * kGroup * kDim) {
     const KvFormat format = {.type = variant.type, .rope_cache = variant.rope_cache, .head_dim = kDim, .page_tiles = 4};
     std::vector<int32_t> all(static_cast<size_t>(slots));
     for (int32_t s = 0; s < slots; ++s) all[static_cast<size_t>(s)] = s;
@@ -117,7 +119,7 @@ void Decode(benchmark::State& state, const Variant& variant) { Step(state, varia
 void Prefill(benchmark::State& state, const Variant& variant) { Step(state, variant, 128); }
 
 void Shapes(benchmark::internal::Benchmark* bench) {
-  bench->Args({1, 1024})->Args({8, 1024})->Args({1, 16384})->UseManualTime()->Iterations(60);
+  bench->Args({1, 1024})->Args({8, 1024})->Args({1, 16384})->Args({128, 1024})->UseManualTime()->Iterations(60);
   bench->Unit(benchmark::kMicrosecond);
 }
 void PrefillShapes(benchmark::internal::Benchmark* bench) {
@@ -125,6 +127,7 @@ void PrefillShapes(benchmark::internal::Benchmark* bench) {
 }
 
 BENCHMARK_CAPTURE(Decode, plain, Variant{})->Apply(Shapes);
+BENCHMARK_CAPTURE(Decode, unrotated, Variant{.rotated = false})->Apply(Shapes);
 BENCHMARK_CAPTURE(Decode, shared_angles, Variant{.shared_angles = true})->Apply(Shapes);
 BENCHMARK_CAPTURE(Decode, rk, Variant{.rope_cache = RopeCache::kRk})->Apply(Shapes);
 BENCHMARK_CAPTURE(Decode, observed, Variant{.observed = true})->Apply(Shapes);
