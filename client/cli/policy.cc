@@ -131,7 +131,7 @@ void AddSet(CLI::App& parent, Shell& shell) {
 }
 
 // A row of the table, or of JSON: what a change to `policy` would cost, or why it cannot be made.
-bool Try(Shell& shell, client::Client& client, const std::string& policy, v1::SetPolicyRequest request) {
+bool Try(Shell& shell, client::Client& client, const std::string& policy, const v1::SetPolicyRequest& request) {
   v1::SetPolicyResponse response;
   const grpc::Status status = client.SetPolicy(request, &response);
   // A policy that the session cannot have is an answer; anything else ends the table.
