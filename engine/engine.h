@@ -66,8 +66,13 @@ class Session {
   // Largest RoPE position in use, -1 while there is none: with original positions that of the newest token, evicted or
   // not; with compacted ones cache_length() - 1. Past the trained context where it reaches it.
   virtual int32_t position_max() const = 0;
+  // Decode steps until the policy may next evict, that one included: >= 1; INT32_MAX where it never does. A draft of
+  // which so many are accepted is bit for bit as many decode steps.
+  virtual int32_t steps_to_eviction() const = 0;
   // Tokens of a draft that waits for Engine::Accept; 0: none does. No other count includes them.
   virtual int32_t draft_tokens() const = 0;
+  // OK while none does, else FAILED_PRECONDITION DRAFT_PENDING.
+  virtual absl::Status CheckSettled() const = 0;
   // OK, or why `tokens` more cannot be appended in one step: RESOURCE_EXHAUSTED LENGTH_LIMIT for `full` (naming limit
   // and length), INVALID_ARGUMENT BLOCK_TOO_LARGE, FAILED_PRECONDITION DRAFT_PENDING. Changes nothing.
   virtual absl::Status CanAppend(int32_t tokens) const = 0;

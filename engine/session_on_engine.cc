@@ -46,6 +46,18 @@ int32_t SessionOnEngine::room() const {
   return bounded_by_length ? length_limit_ - cache_length() : std::numeric_limits<int32_t>::max();
 }
 
+int32_t SessionOnEngine::steps_to_eviction() const {
+  int32_t steps = std::numeric_limits<int32_t>::max();
+  const bool waits = policy_.schedule == Schedule::kOncePrompt && !prompt_ended_;
+  if (!policy_.evicts || policy_.trigger.budget == 0 || waits) return steps;
+  if (policy_.schedule == Schedule::kEveryN) return policy_.every_n - decode_steps_ % policy_.every_n;
+  for (size_t i = 0; i < cache_.maps().size(); ++i) {
+    const Trigger trigger = policy_.trigger_of(cache_.first_lane(static_cast<int32_t>(i)));
+    steps = std::min(steps, trigger.budget + trigger.overflow - cache_.maps()[i].live());
+  }
+  return std::max(steps, 1);
+}
+
 absl::Status SessionOnEngine::CheckSettled() const {
   if (draft_.tokens.empty()) return absl::OkStatus();
   return Refuse(

@@ -42,7 +42,9 @@ class SessionOnEngine final : public Session {
   int64_t evicted() const override { return evicted_; }
   int32_t position_max() const override;
   int32_t room() const override;
+  int32_t steps_to_eviction() const override;
   int32_t draft_tokens() const override { return static_cast<int32_t>(draft_.tokens.size()); }
+  absl::Status CheckSettled() const override;
   absl::Status CanAppend(int32_t tokens) const override;
 
   SessionCache& cache() { return cache_; }
@@ -58,8 +60,6 @@ class SessionOnEngine final : public Session {
   Draft TakeDraft() { return std::exchange(draft_, {}); }
   // Appends one of its tokens, with K, V and queries. REQUIRES: those before it were appended, and nothing else.
   void Keep(const Draft& draft, int32_t token, Ops& ops);
-  // OK, or FAILED_PRECONDITION DRAFT_PENDING.
-  absl::Status CheckSettled() const;
 
   // The first prompt has ended: a budget_ratio becomes a budget, or waits on where the one it gives is too small or
   // more than was reserved.
@@ -80,9 +80,8 @@ class SessionOnEngine final : public Session {
   void SetPolicy(const ValidSpec& policy, int32_t length_limit);
 
   int32_t block_size_max() const { return block_size_max_; }
-  int32_t steps_since_policy() const {
-    return decode_steps_;
-  }  // decode steps since the policy was put in force or a block came
+  // Decode steps since a block came or the policy was put in force.
+  int32_t steps_since_policy() const { return decode_steps_; }
   bool prompt_ended() const { return prompt_ended_; }
 
   // The newest token's queries, unrotated: [lanes, query heads, head_dim]. With them anyone can ask at any time what

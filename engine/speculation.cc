@@ -113,20 +113,20 @@ DraftVerdict Judge(const DraftProposal& draft, const SamplingOptions& options, s
     const auto i = static_cast<size_t>(verdict.accepted);
     const std::span<const float> at = i == 0 ? before : logits.subspan((i - 1) * vocab, vocab);
     if (draft.q.empty()) {
-      verdict.next = sampler.Draw(options, at, so_far);
-      if (verdict.next.token != token) return verdict;
+      verdict.next = sampler.DrawToken(options, at, so_far);
+      if (verdict.next != token) return verdict;
     } else {
       sampler.Distribution(options, at, so_far, p);
       const Rejection rule(draft.q[i], token, p);
       if (!rule.Accepts(options.seed, so_far.size())) {
-        verdict.next = sampler.Explained(options, at, rule.Redraw(options.seed, so_far.size()));
+        verdict.next = rule.Redraw(options.seed, so_far.size());
         return verdict;
       }
     }
     so_far.push_back(token);
     ++verdict.accepted;
   }
-  verdict.next = sampler.Draw(options, logits.last(vocab), so_far);
+  verdict.next = sampler.DrawToken(options, logits.last(vocab), so_far);
   return verdict;
 }
 

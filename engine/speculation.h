@@ -43,7 +43,7 @@ absl::Status CheckDraft(const DraftProposal& draft, int32_t vocab);
 
 struct DraftVerdict {
   int32_t accepted = 0;  // of the draft, from its start
-  Drawn next = {};       // behind them
+  int32_t next = 0;      // the token behind them
 };
 
 // `before` [vocab]: the logits of the log's last token; `logits` [draft tokens, vocab]: those of the draft's. REQUIRES:

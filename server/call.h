@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "engine/sampler.h"
+#include "engine/speculation.h"
 #include "policies/spec.h"
 
 namespace ebb {
@@ -47,6 +48,13 @@ struct SessionRequest {
   std::string request_id = {};  // empty: none
 };
 
+// A draft to verify behind the log.
+struct DraftRequest {
+  DraftProposal proposal = {};
+  bool manual = false;   // it waits for Dispatcher::Accept
+  int32_t logprobs = 0;  // 0..20 alternatives to report beside each score
+};
+
 struct CallRequest {
   std::string method = {};  // for SESSION_BUSY: who holds the session
   std::string tenant = {};
@@ -58,9 +66,11 @@ struct CallRequest {
   std::vector<int32_t> prompt = {};
   int32_t block_size = 0;                // 0: the session's; at most that
   std::optional<int32_t> score_at = {};  // log-probabilities are wanted of the prompt's tokens from this index on, >= 1
-  bool decodes = false;                  // generate after the prompt
-  SamplingOptions sampling = {};         // of `decodes`
-  StoppingOptions stopping = {};         // likewise
+  std::optional<DraftRequest> draft = {};   // in the place of a prompt; `decodes` adds the token that follows
+  bool decodes = false;                     // generate after the prompt
+  SamplingOptions sampling = {};            // of `decodes`
+  StoppingOptions stopping = {};            // likewise
+  int32_t lookup_tokens = 0;                // of `decodes`: most tokens of a draft by prompt lookup; 0: none is made
   std::optional<int64_t> resume_from = {};  // index in the log of the first token to send; default: its end
   absl::Time deadline = absl::InfiniteFuture();
 };
@@ -83,6 +93,14 @@ struct TokensDone {
   int32_t cache_length = 0;
 };
 
+// A draft has run.
+struct DraftDone {
+  std::span<const Drawn> scores = {};  // of its tokens
+  int32_t accepted = 0;
+  int32_t pending = 0;               // or how many wait
+  const Drawn* likeliest = nullptr;  // behind the whole draft, where they wait
+};
+
 struct CallUsage {
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;
@@ -90,6 +108,8 @@ struct CallUsage {
   int32_t cache_length = 0;
   int64_t session_tokens = 0;
   bool past_trained_context = false;
+  int32_t drafted_tokens = 0;
+  int32_t accepted_tokens = 0;  // of these; part of completion_tokens
 };
 
 struct CallTimings {
@@ -120,6 +140,7 @@ class CallOutput {
   virtual Reader OnBlock(const BlockDone& block) = 0;
   virtual Reader OnTokens(const TokensDone& tokens) = 0;
   virtual void OnScores(std::span<const TokenLogprob> scores) = 0;  // of CallRequest::score_at
+  virtual void OnDraft(const DraftDone& /*draft*/) {}               // of CallRequest::draft
   virtual void End(const CallEnd& end, bool discard) = 0;           // discard: do not wait for a reader that stays slow
 };
 

@@ -321,6 +321,47 @@ absl::StatusOr<EvictRequest> EvictFrom(const v1::EvictRequest& proto) {
   return RefuseField("MISSING", "evict", "one of range, keep, older_than and slots is needed");
 }
 
+absl::StatusOr<int32_t> LookupFrom(const v1::Speculation& proto) {
+  constexpr uint32_t kPreset = 16;
+  const uint32_t most = proto.has_draft_tokens_max() ? proto.draft_tokens_max() : kPreset;
+  if (most < 1 || most >= kDraftTokensMax) {
+    return RefuseField("OUT_OF_RANGE", "speculation.draft_tokens_max",
+                       absl::StrFormat("%d is not in [1, %d]", most, kDraftTokensMax - 1));
+  }
+  return proto.ngram() ? static_cast<int32_t>(most) : 0;
+}
+
+absl::StatusOr<DraftRequest> DraftFrom(const v1::VerifyRequest& proto, const Tokenizer& tokenizer) {
+  DraftRequest draft;
+  EBB_TRY(ChoiceFrom<bool>("mode", proto.mode(), {{v1::VERIFY_MODE_AUTO, false}, {v1::VERIFY_MODE_MANUAL, true}},
+                           draft.manual));
+  if (proto.logprobs() > 20) {
+    return RefuseField("OUT_OF_RANGE", "logprobs", absl::StrFormat("%d is not in [0, 20]", proto.logprobs()));
+  }
+  draft.logprobs = static_cast<int32_t>(proto.logprobs());
+  DraftProposal& proposal = draft.proposal;
+  EBB_ASSIGN(proposal.tokens, TokensFrom(proto.draft_tokens(), tokenizer.size(), "draft_tokens"));
+  for (int i = 0; i < proto.draft_probabilities_size(); ++i) {
+    const v1::DraftDistribution& q = proto.draft_probabilities(i);
+    const std::string field = absl::StrFormat("draft_probabilities[%d]", i);
+    if (q.tokens_size() != q.probabilities_size()) {
+      return RefuseField(
+          "DRAFT_PROBABILITIES", field,
+          absl::StrFormat("%d tokens and %d probabilities; give as many", q.tokens_size(), q.probabilities_size()));
+    }
+    EBB_ASSIGN(const std::vector<int32_t> tokens, TokensFrom(q.tokens(), tokenizer.size(), field + ".tokens"));
+    std::vector<TokenProbability>& distribution = proposal.q.emplace_back();
+    for (int k = 0; k < q.tokens_size(); ++k) distribution.push_back({.token = tokens[k], .p = q.probabilities(k)});
+  }
+  EBB_TRY(CheckDraft(proposal, tokenizer.size()));
+  const auto end = std::ranges::find_if(proposal.tokens, [&](int32_t token) { return tokenizer.IsStop(token); });
+  if (end != proposal.tokens.end()) {
+    proposal.tokens.erase(end + 1, proposal.tokens.end());
+    if (!proposal.q.empty()) proposal.q.resize(proposal.tokens.size());
+  }
+  return draft;
+}
+
 bool ContinuesLog(const v1::Prompt& proto) { return proto.content_case() != v1::Prompt::kTokens; }
 
 absl::StatusOr<std::vector<int32_t>> PromptFrom(const v1::Prompt& proto, const Tokenizer& tokenizer,

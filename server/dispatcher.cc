@@ -178,6 +178,37 @@ absl::StatusOr<EvictOutcome> Dispatcher::Evict(const std::string& tenant, const 
   return EvictOutcome{.report = std::move(report), .bytes = bytes, .generation = session->generation};
 }
 
+absl::StatusOr<AcceptOutcome> Dispatcher::Accept(const std::string& tenant, const std::string& id,
+                                                 std::optional<uint64_t> expected, uint32_t count) {
+  EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
+  EBB_TRY(CheckIdle(*session));
+  EBB_TRY(CheckGeneration(*session, expected));
+  const Session& cache = *session->cache;
+  if (cache.draft_tokens() == 0) {
+    return Refuse(absl::StatusCode::kFailedPrecondition,
+                  absl::StrFormat("session sessions/%s has no draft that waits; Verify one in MANUAL mode first", id),
+                  {.reason = "NO_DRAFT"});
+  }
+  if (count > static_cast<uint32_t>(cache.draft_tokens())) {
+    return RefuseField("OUT_OF_RANGE", "count", absl::StrFormat("%d is not in [0, %d]", count, cache.draft_tokens()));
+  }
+  const std::vector<float> logits = std::exchange(session->draft_logits, {});
+  const auto kept = static_cast<int32_t>(count);
+  const BatchRow row = Keep(*session, kept, logits);
+  session->tenant_metrics->accepted_tokens.Add(kept);
+  ++session->generation;
+  sessions_.Touch(*session, clock_.Now());
+  sessions_.Publish(*session);
+  CountLoad();
+  return AcceptOutcome{.usage = {.completion_tokens = kept,
+                                 .evicted = row.evicted,
+                                 .cache_length = cache.cache_length(),
+                                 .session_tokens = static_cast<int64_t>(cache.log().size()),
+                                 .past_trained_context = cache.position_max() >= engine_.config().context,
+                                 .accepted_tokens = kept},
+                       .generation = session->generation};
+}
+
 absl::StatusOr<PolicyOutcome> Dispatcher::SetPolicy(const std::string& tenant, const std::string& id,
                                                     std::optional<uint64_t> expected, const PolicyRequest& request) {
   EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
@@ -320,6 +351,7 @@ SessionInfo Dispatcher::Info(const OpenSession& session) const {
           .reserved_bytes = cache.pages() * engine_.memory().page_bytes,
           .used_bytes = cache.live_slots() * SlotBytes(cache.policy()),
           .evicted = cache.evicted(),
+          .draft_tokens = cache.draft_tokens(),
           .prompt_tokens = session.prompt_tokens,
           .completion_tokens = session.completion_tokens,
           .created = session.created,
@@ -388,6 +420,7 @@ void Dispatcher::CountCall(Call& call, const CallTimings& timings) {
 absl::Status Dispatcher::CheckStart(const Call& call, const OpenSession& session) const {
   EBB_TRY(CheckIdle(session));
   EBB_TRY(CheckGeneration(session, call.request.expected_generation));
+  EBB_TRY(session.cache->CheckSettled());
   const CallRequest& request = call.request;
   const bool is_another = request.made_for && *request.made_for != session.id;
   const bool has_changed = request.generation_of_prompt && *request.generation_of_prompt != session.generation;

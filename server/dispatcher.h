@@ -18,6 +18,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "engine/drafter.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
 #include "server/answer_text.h"
@@ -54,6 +55,7 @@ struct SessionInfo {
   int64_t reserved_bytes = 0;
   int64_t used_bytes = 0;
   int64_t evicted = 0;
+  int32_t draft_tokens = 0;  // that wait
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   absl::Time created = {};
@@ -63,6 +65,11 @@ struct SessionInfo {
 struct EvictOutcome {
   EvictReport report = {};
   int64_t bytes = 0;
+  uint64_t generation = 0;
+};
+
+struct AcceptOutcome {
+  CallUsage usage = {};
   uint64_t generation = 0;
 };
 
@@ -126,6 +133,10 @@ class Dispatcher {
   // Between two steps. ABORTED SESSION_BUSY or GENERATION_MISMATCH, and what Engine::Evict refuses.
   absl::StatusOr<EvictOutcome> Evict(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
                                      const EvictRequest& request);
+  // Between two steps: keeps the first `count` tokens of the draft that waits, and forgets the others. ABORTED
+  // SESSION_BUSY or GENERATION_MISMATCH, FAILED_PRECONDITION NO_DRAFT, INVALID_ARGUMENT OUT_OF_RANGE.
+  absl::StatusOr<AcceptOutcome> Accept(const std::string& tenant, const std::string& id,
+                                       std::optional<uint64_t> expected, uint32_t count);
   // Between two steps, whoever writes to the session. ABORTED GENERATION_MISMATCH, and what Engine::SetPolicy refuses.
   // A dry run changes nothing; it counts on the pages of shadows, which the change itself would drop for them.
   absl::StatusOr<PolicyOutcome> SetPolicy(const std::string& tenant, const std::string& id,
@@ -173,6 +184,11 @@ class Dispatcher {
     FinishReason finish_by_count = FinishReason::kMaxTokens;  // when nothing else ended the answer
     absl::Status failure = {};                                // ends the call
     int32_t token = 0;                                        // drawn, in flight
+    std::vector<int32_t> drafting = {};                       // that token, and the draft behind it; empty: none
+    DraftLength draft_length = DraftLength(1);
+    int32_t drafted = 0;                // tokens of drafts that ran
+    int32_t accepted = 0;               // of these
+    std::optional<Drawn> settled = {};  // the token that follows what was accepted of its draft
     Drawn drawn = {};
     absl::Time arrived = {};
     absl::Time first_step = absl::InfiniteFuture();
@@ -183,23 +199,34 @@ class Dispatcher {
     absl::Duration blocked = {};                        // before that
   };
 
-  // calls.cc
+  // dispatcher_calls.cc
   absl::Status CheckStart(const Call& call, const OpenSession& session) const;
   absl::Status PlanCall(Call& call);
   bool IsMeasured(const OpenSession& session) const;
   bool PrepareBlock(Call& call, int32_t tokens, BatchRow& row);
   bool PrepareToken(Call& call, BatchRow& row);
+  bool PrepareDraft(Call& call, BatchRow& row);
+  void DraftOn(Call& call, BatchRow& row);
   void CommitBlock(Call& call, const BatchRow& row);
   void CommitToken(Call& call, const BatchRow& row);
   void CommitRow(Call& call, const BatchRow& row);
+  void CommitCache(OpenSession& session, const BatchRow& row, EvictionCause cause);
   void Resend(Call& call);
   void Send(Call& call, std::span<const int32_t> tokens, int32_t evicted);
+  TokensDone Take(Call& call, std::span<const int32_t> tokens);
   void Score(Call& call, const BatchRow& row);
   bool IsOver(const Call& call) const;
   void Report(Call& call, Reader reader);
   void EndCall(CallId id, EndCause cause);
   absl::Status EndStatus(const Call& call, EndCause cause) const;
   CallEnd Summary(Call& call) const;
+
+  // dispatcher_drafts.cc
+  static absl::Status CheckDraftFits(const DraftRequest& draft, const OpenSession& session);
+  void CommitDraft(Call& call, const BatchRow& row);
+  void CommitLookup(Call& call, const BatchRow& row);
+  static void CountDraft(Call& call, int32_t drafted, int32_t accepted);
+  BatchRow Keep(OpenSession& session, int32_t count, std::span<const float> logits);
 
   // dispatcher_watchers.cc
   absl::StatusOr<SessionId> Watched(const WatchRequest& request);
@@ -242,6 +269,7 @@ class Dispatcher {
   std::optional<Reject> rejected_ = {};  // the last answer to an arrival, if it was a refusal
   std::optional<ebb::RunStep> planned_ = {};
   std::optional<StepDone> ran_ = {};
+  int32_t spare_tokens_ = 0;                  // of the step that is put together: room for drafts
   std::vector<BatchRow> batch_;               // of calls, then of shadows
   std::vector<Call*> batch_calls_;            // of each row that has one
   std::vector<OpenSession*> batch_sessions_;  // theirs

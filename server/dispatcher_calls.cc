@@ -52,9 +52,12 @@ void Dispatcher::Start(CallId id, CallRequest request, CallOutput& output) {
   session.writer = call.request.method;
   sessions_.Touch(session, call.arrived);
   session.tenant_metrics->queue_depth.Add(1);
+  // A draft is one block.
+  const auto rows_of_prompt = static_cast<int32_t>(call.request.draft ? call.request.draft->proposal.tokens.size()
+                                                                      : call.request.prompt.size());
   const RequestArrived arrival = {.id = id,
                                   .session = session.id,
-                                  .prompt_tokens = static_cast<int32_t>(call.request.prompt.size()),
+                                  .prompt_tokens = rows_of_prompt,
                                   .block_size = call.request.block_size,
                                   .decode_tokens = call.decode_rows,
                                   .deadline = call.request.deadline};
@@ -81,25 +84,33 @@ absl::Status Dispatcher::PlanCall(Call& call) {
   EBB_TRY(CheckStart(call, *session));
   if (request.block_size == 0) request.block_size = session->request.block_size;
   EBB_CHECK(request.block_size <= session->request.block_size);
+  if (request.draft) EBB_TRY(CheckDraftFits(*request.draft, *session));
 
   const ValidSpec& policy = session->cache->policy();
   const auto length = static_cast<int64_t>(session->cache->log().size());
-  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  const auto prompt =
+      static_cast<int64_t>(request.draft ? request.draft->proposal.tokens.size() : request.prompt.size());
   if (length + prompt > kLogMax) return LengthLimit(*session, kLogMax, length, prompt);
   int64_t room = kLogMax - length - prompt;  // for generated tokens
   const int64_t live = session->cache->cache_length();
   const int64_t fits = session->cache->room();
   if (prompt > fits) return LengthLimit(*session, live + fits, live, prompt);
   if (policy.bounded || !policy.evicts) room = std::min(room, fits - prompt);
-  if (prompt > 0 && !session->prompt_ended) EBB_TRY(FixBudget(policy, static_cast<int32_t>(length + prompt)).status());
+  if (!request.prompt.empty() && !session->prompt_ended) {
+    EBB_TRY(FixBudget(policy, static_cast<int32_t>(length + prompt)).status());
+  }
 
-  if (request.decodes) {
-    if (length + prompt == 0) {
+  if (request.decodes || request.draft) {
+    if (length + static_cast<int64_t>(request.prompt.size()) == 0) {
       return Refuse(absl::StatusCode::kFailedPrecondition,
                     absl::StrFormat("session sessions/%s is empty: there is nothing to go on from; prefill it first",
                                     session->request.id),
                     {.reason = "EMPTY_SESSION"});
     }
+  }
+  if (request.draft) {
+    call.decode_rows = request.decodes ? 1 : 0;
+  } else if (request.decodes) {
     EBB_TRY(CheckResume(request, length));
     call.next = request.resume_from.value_or(length + prompt);
     const int64_t again = std::min<int64_t>(request.stopping.max_tokens, length + prompt - call.next);
@@ -108,6 +119,7 @@ absl::Status Dispatcher::PlanCall(Call& call) {
     if (fresh < wanted) call.finish_by_count = FinishReason::kLengthLimit;
     call.decode_rows = static_cast<int32_t>((again + kResendTokens - 1) / kResendTokens + fresh);
     call.text = AnswerText(request.stopping.stop);
+    if (request.lookup_tokens > 0) call.draft_length = DraftLength(request.lookup_tokens);
   }
   call.session = session;
   return absl::OkStatus();
@@ -133,6 +145,8 @@ void Dispatcher::RunStep() {
   batch_sessions_.clear();
   int32_t prompt_tokens = 0;
   int32_t decode_tokens = 0;
+  spare_tokens_ = engine_.step_tokens_max();
+  for (const ebb::RunStep::Row& planned : step.rows) spare_tokens_ -= planned.tokens;
   for (const ebb::RunStep::Row& planned : step.rows) {
     Call& call = calls_.at(planned.id);
     if (call.first_step == absl::InfiniteFuture()) {
@@ -145,8 +159,11 @@ void Dispatcher::RunStep() {
                     .measure = IsMeasured(*call.session),
                     .list_victims = watchers_.WantVictims(*call.session)};
     const bool is_block = planned.phase == StepPhase::kPrefill;
-    if (!(is_block ? PrepareBlock(call, planned.tokens, row) : PrepareToken(call, row))) continue;
-    (is_block ? prompt_tokens : decode_tokens) += planned.tokens;
+    const bool prepared = !is_block            ? PrepareToken(call, row)
+                          : call.request.draft ? PrepareDraft(call, row)
+                                               : PrepareBlock(call, planned.tokens, row);
+    if (!prepared) continue;
+    (is_block ? prompt_tokens : decode_tokens) += static_cast<int32_t>(row.tokens.size());
     batch_.push_back(std::move(row));
     batch_calls_.push_back(&call);
     batch_sessions_.push_back(call.session);
@@ -192,13 +209,12 @@ bool Dispatcher::PrepareToken(Call& call, BatchRow& row) {
     return false;
   }
   const SamplingOptions& sampling = call.request.sampling;
-  if (call.request.stopping.logprobs) {
-    call.drawn = sampler_.Draw(sampling, call.session->logits, log);
-    call.token = call.drawn.token;
-  } else {
-    call.token = sampler_.DrawToken(sampling, call.session->logits, log);
-  }
+  if (call.settled) call.drawn = *call.settled;
+  if (!call.settled && call.request.stopping.logprobs) call.drawn = sampler_.Draw(sampling, call.session->logits, log);
+  const bool drawn = call.settled || call.request.stopping.logprobs;
+  call.token = drawn ? call.drawn.token : sampler_.DrawToken(sampling, call.session->logits, log);
   row.tokens = {&call.token, 1};
+  if (call.request.lookup_tokens > 0) DraftOn(call, row);
   return true;
 }
 
@@ -206,14 +222,24 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
   OpenSession& session = *call.session;
   if (!call.raised) ++session.generation;
   call.raised = true;
+  if (row.draft) return call.request.draft ? CommitDraft(call, row) : CommitLookup(call, row);
   call.evicted += row.evicted;
+  const bool is_block = call.prompt_done < static_cast<int32_t>(call.request.prompt.size());
+  CommitCache(session, row,
+              row.prompt_ends ? EvictionCause::kPromptEnd
+              : is_block      ? EvictionCause::kPrefill
+                              : EvictionCause::kDecode);
+  const auto vocab = static_cast<size_t>(engine_.config().vocab);
+  const std::span<const float> last = row.logits.last(vocab);
+  session.logits.assign(last.begin(), last.end());
+  is_block ? CommitBlock(call, row) : CommitToken(call, row);
+}
+
+// What a step did to the session's cache.
+void Dispatcher::CommitCache(OpenSession& session, const BatchRow& row, EvictionCause cause) {
   CountEviction(session, row.evicted, row.evicted_slots);
   if (row.evicted > 0) {
-    const bool is_block = call.prompt_done < static_cast<int32_t>(call.request.prompt.size());
-    TellRow(session, row,
-            row.prompt_ends ? EvictionCause::kPromptEnd
-            : is_block      ? EvictionCause::kPrefill
-                            : EvictionCause::kDecode);
+    TellRow(session, row, cause);
     ++session.evicting_steps;
     if (row.measure) {
       session.policy_metrics->mass.Observe(row.loss.mass);
@@ -225,14 +251,6 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
   if (!session.past_context && session.cache->position_max() >= engine_.config().context) {
     session.past_context = true;
     metrics_.worker().past_context_sessions.Add();
-  }
-  const auto vocab = static_cast<size_t>(engine_.config().vocab);
-  const std::span<const float> last = row.logits.last(vocab);
-  session.logits.assign(last.begin(), last.end());
-  if (call.prompt_done < static_cast<int32_t>(call.request.prompt.size())) {
-    CommitBlock(call, row);
-  } else {
-    CommitToken(call, row);
   }
 }
 
@@ -288,6 +306,15 @@ void Dispatcher::Resend(Call& call) {
 
 // Tokens sent again go the way of new ones: where the answer would have ended, it ends.
 void Dispatcher::Send(Call& call, std::span<const int32_t> tokens, int32_t evicted) {
+  TokensDone done = Take(call, tokens);
+  done.drawn = call.request.stopping.logprobs ? &call.drawn : nullptr;
+  done.evicted = evicted;
+  done.cache_length = call.session->cache->cache_length();
+  Report(call, call.output->OnTokens(done));
+}
+
+// The first of `tokens`, up to the one that ends the answer, become part of it.
+TokensDone Dispatcher::Take(Call& call, std::span<const int32_t> tokens) {
   const Tokenizer& tokenizer = engine_.tokenizer();
   const StoppingOptions& stopping = call.request.stopping;
   if (call.sent == 0) {
@@ -297,9 +324,7 @@ void Dispatcher::Send(Call& call, std::span<const int32_t> tokens, int32_t evict
     }
     call.first_token = clock_.Now();
   }
-  TokensDone done = {.drawn = stopping.logprobs ? &call.drawn : nullptr,
-                     .evicted = evicted,
-                     .cache_length = call.session->cache->cache_length()};
+  TokensDone done;
   size_t taken = 0;
   while (taken < tokens.size() && call.finish == FinishReason::kNone) {
     const int32_t token = tokens[taken++];
@@ -316,7 +341,7 @@ void Dispatcher::Send(Call& call, std::span<const int32_t> tokens, int32_t evict
   done.tokens = tokens.first(taken);
   call.next += static_cast<int64_t>(taken);
   call.last_token = clock_.Now();
-  Report(call, call.output->OnTokens(done));
+  return done;
 }
 
 bool Dispatcher::IsOver(const Call& call) const { return call.finish != FinishReason::kNone || !call.failure.ok(); }
@@ -382,7 +407,9 @@ CallEnd Dispatcher::Summary(Call& call) const {
                            .evicted = call.evicted,
                            .cache_length = cache.cache_length(),
                            .session_tokens = static_cast<int64_t>(cache.log().size()),
-                           .past_trained_context = cache.position_max() >= engine_.config().context},
+                           .past_trained_context = cache.position_max() >= engine_.config().context,
+                           .drafted_tokens = call.drafted,
+                           .accepted_tokens = call.accepted},
                  .generation = call.session->generation};
   if (call.request.decodes) {
     end.finish = call.finish == FinishReason::kNone ? call.finish_by_count : call.finish;

@@ -68,6 +68,30 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc:
                [&](const std::string& tenant) { return GenerateCall(tenant, *request); });
 }
 
+grpc::ServerUnaryReactor* InferenceService::Verify(grpc::CallbackServerContext* context,
+                                                   const v1::VerifyRequest* request, v1::VerifyResponse* response) {
+  return Begin(new VerifyReply(parts_, *context, *response),
+               [&](const std::string& tenant) { return VerifyCall(tenant, *request); });
+}
+
+grpc::ServerUnaryReactor* InferenceService::Accept(grpc::CallbackServerContext* context,
+                                                   const v1::AcceptRequest* request, v1::AcceptResponse* response) {
+  using Question = absl::AnyInvocable<absl::StatusOr<AcceptOutcome>(Dispatcher&)>;
+  return Ask<AcceptOutcome>(
+      parts_, "InferenceService/Accept", *context,
+      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+        EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
+        return [=, count = request->count(), expected = ExpectedOf(*request)](Dispatcher& dispatcher) {
+          return dispatcher.Accept(tenant, id, expected, count);
+        };
+      },
+      [response](const AcceptOutcome& outcome) {
+        *response->mutable_usage() = UsageProto(outcome.usage);
+        response->set_generation(outcome.generation);
+        return absl::OkStatus();
+      });
+}
+
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context, const v1::ScoreRequest* request,
                                                   v1::ScoreResponse* response) {
   return Begin(new ScoreReply(parts_, *context, *response),
@@ -97,6 +121,7 @@ absl::StatusOr<CallRequest> InferenceService::DecodeCall(const std::string& tena
   call.made_for = view.id;
   EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), view.sampling, vocab));
   EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
+  EBB_ASSIGN(call.lookup_tokens, LookupFrom(request.speculation()));
   if (request.has_resume_from()) {
     constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();  // beyond any log, too
     call.resume_from = static_cast<int64_t>(std::min<uint64_t>(request.resume_from(), kMost));
@@ -121,6 +146,7 @@ absl::StatusOr<CallRequest> InferenceService::GenerateCall(const std::string& te
   call.made_for = view.id;
   EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), view.sampling, vocab));
   EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
+  EBB_ASSIGN(call.lookup_tokens, LookupFrom(request.speculation()));
   EBB_ASSIGN(call.block_size, BlockSizeFrom(BlockSizeOf(request), view.block_size, view.block_size));
   EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), parts_.worker.tokenizer(), view.log_tail, "prompt"));
   if (ContinuesLog(request.prompt())) call.generation_of_prompt = view.generation;
@@ -142,8 +168,25 @@ absl::StatusOr<CallRequest> InferenceService::GenerateOnce(const std::string& te
   const int32_t vocab = worker.tokenizer().size();
   EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), {.seed = SeedFor(session.id)}, vocab));
   EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
+  EBB_ASSIGN(call.lookup_tokens, LookupFrom(request.speculation()));
   EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), worker.tokenizer(), {}, "prompt"));
   call.open = std::move(session);
+  return call;
+}
+
+absl::StatusOr<CallRequest> InferenceService::VerifyCall(const std::string& tenant,
+                                                         const v1::VerifyRequest& request) const {
+  EBB_TRY(CheckSize(parts_, request));
+  const Tokenizer& tokenizer = parts_.worker.tokenizer();
+  CallRequest call = {.expected_generation = ExpectedOf(request)};
+  EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
+  EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
+  call.made_for = view.id;
+  EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), view.sampling, tokenizer.size()));
+  EBB_ASSIGN(call.draft, DraftFrom(request, tokenizer));
+  call.sampling.logprobs = call.draft->logprobs;
+  call.decodes = !call.draft->manual;
+  call.stopping = {.max_tokens = 1, .logprobs = true};
   return call;
 }
 

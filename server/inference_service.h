@@ -22,6 +22,10 @@ class InferenceService final : public v1::InferenceService::CallbackService {
                                                        const v1::DecodeRequest* request) override;
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
                                                            const v1::GenerateRequest* request) override;
+  grpc::ServerUnaryReactor* Verify(grpc::CallbackServerContext* context, const v1::VerifyRequest* request,
+                                   v1::VerifyResponse* response) override;
+  grpc::ServerUnaryReactor* Accept(grpc::CallbackServerContext* context, const v1::AcceptRequest* request,
+                                   v1::AcceptResponse* response) override;
   grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context, const v1::ScoreRequest* request,
                                   v1::ScoreResponse* response) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
@@ -34,6 +38,7 @@ class InferenceService final : public v1::InferenceService::CallbackService {
   absl::StatusOr<CallRequest> DecodeCall(const std::string& tenant, const v1::DecodeRequest& request) const;
   absl::StatusOr<CallRequest> GenerateCall(const std::string& tenant, const v1::GenerateRequest& request) const;
   absl::StatusOr<CallRequest> GenerateOnce(const std::string& tenant, const v1::GenerateRequest& request) const;
+  absl::StatusOr<CallRequest> VerifyCall(const std::string& tenant, const v1::VerifyRequest& request) const;
   absl::StatusOr<CallRequest> ScoreCall(const std::string& tenant, const v1::ScoreRequest& request) const;
 
   const ServiceParts& parts_;

@@ -175,4 +175,40 @@ void ScoreReply::End(const CallEnd& end, bool /*discard*/) {
   Finish(rpc_.Finish(end.status));
 }
 
+VerifyReply::VerifyReply(const ServiceParts& parts, const grpc::CallbackServerContext& context,
+                         v1::VerifyResponse& response)
+    : parts_(parts),
+      id_(parts.worker.NewCallId()),
+      rpc_(parts, "InferenceService/Verify", context),
+      response_(response) {}
+
+void VerifyReply::Begin(absl::StatusOr<CallRequest> request) {
+  if (!request.ok()) return End({.status = request.status()}, false);
+  parts_.worker.Start(id_, *std::move(request), *this);
+}
+
+void VerifyReply::OnDraft(const DraftDone& draft) {
+  const Tokenizer& tokenizer = parts_.worker.tokenizer();
+  for (const Drawn& score : draft.scores) *response_.add_scores() = LogprobProto(score, tokenizer);
+  response_.set_accepted(static_cast<uint32_t>(draft.accepted));
+  response_.set_pending(static_cast<uint32_t>(draft.pending));
+  if (draft.likeliest != nullptr) *response_.mutable_next() = LogprobProto(*draft.likeliest, tokenizer);
+}
+
+Reader VerifyReply::OnTokens(const TokensDone& tokens) {
+  if (tokens.drawn != nullptr) *response_.mutable_next() = LogprobProto(*tokens.drawn, parts_.worker.tokenizer());
+  return Reader::kReady;
+}
+
+void VerifyReply::End(const CallEnd& end, bool /*discard*/) {
+  if (end.status.ok()) {
+    // That a Verify adds one token at most is no reason to stop.
+    if (end.finish != FinishReason::kMaxTokens) response_.set_finish_reason(FinishProto(end.finish));
+    *response_.mutable_usage() = UsageProto(end.usage);
+    *response_.mutable_timings() = TimingsProto(end.timings);
+    response_.set_generation(end.generation);
+  }
+  Finish(rpc_.Finish(end.status));
+}
+
 }  // namespace ebb

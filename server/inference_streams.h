@@ -121,6 +121,30 @@ class ScoreReply final : public grpc::ServerUnaryReactor, public CallOutput {
   v1::ScoreResponse& response_;
 };
 
+// The one answer of Verify.
+class VerifyReply final : public grpc::ServerUnaryReactor, public CallOutput {
+ public:
+  VerifyReply(const ServiceParts& parts, const grpc::CallbackServerContext& context, v1::VerifyResponse& response);
+
+  const Rpc& rpc() const { return rpc_; }
+  // As CallStream::Begin.
+  void Begin(absl::StatusOr<CallRequest> request);
+
+ private:
+  Reader OnBlock(const BlockDone& /*block*/) override { return Reader::kReady; }
+  Reader OnTokens(const TokensDone& tokens) override;
+  void OnScores(std::span<const TokenLogprob> /*scores*/) override {}
+  void OnDraft(const DraftDone& draft) override;
+  void End(const CallEnd& end, bool discard) override;
+  void OnCancel() override { parts_.worker.Cancel(id_); }
+  void OnDone() override { delete this; }
+
+  const ServiceParts& parts_;
+  const CallId id_;
+  Rpc rpc_;
+  v1::VerifyResponse& response_;
+};
+
 }  // namespace ebb
 
 #endif  // EBB_SERVER_INFERENCE_STREAMS_H_

@@ -51,9 +51,11 @@ struct TenantMetrics {
   Histogram& inter_token;  // between tokens written to the stream
   Counter& prompt_tokens;
   Counter& completion_tokens;
-  Gauge& sessions;     // open ones: Add(1), Add(-1)
-  Gauge& queue_depth;  // admitted requests that have not run a row: likewise
-  Gauge& watchers;     // WatchEvictions calls: likewise
+  Counter& drafted_tokens;   // proposed and run
+  Counter& accepted_tokens;  // of these, kept; part of completion_tokens
+  Gauge& sessions;           // open ones: Add(1), Add(-1)
+  Gauge& queue_depth;        // admitted requests that have not run a row: likewise
+  Gauge& watchers;           // WatchEvictions calls: likewise
   Counter& watch_events;
   Counter& watch_events_lost;
 };

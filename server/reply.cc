@@ -207,6 +207,7 @@ v1::Session SessionProto(const SessionInfo& info, const std::string& model) {
   proto.set_reserved_bytes(static_cast<uint64_t>(info.reserved_bytes));
   proto.set_used_bytes(static_cast<uint64_t>(info.used_bytes));
   proto.set_evicted_tokens(static_cast<uint64_t>(info.evicted));
+  proto.set_pending_draft_tokens(static_cast<uint32_t>(info.draft_tokens));
   proto.set_prompt_tokens(static_cast<uint64_t>(info.prompt_tokens));
   proto.set_completion_tokens(static_cast<uint64_t>(info.completion_tokens));
   proto.set_block_size(static_cast<uint32_t>(info.request.block_size));
@@ -243,6 +244,8 @@ v1::Usage UsageProto(const CallUsage& usage) {
   proto.set_cache_length(static_cast<uint32_t>(usage.cache_length));
   proto.set_session_tokens(static_cast<uint64_t>(usage.session_tokens));
   proto.set_past_trained_context(usage.past_trained_context);
+  proto.set_drafted_tokens(static_cast<uint32_t>(usage.drafted_tokens));
+  proto.set_accepted_draft_tokens(static_cast<uint32_t>(usage.accepted_tokens));
   return proto;
 }
 

@@ -42,9 +42,10 @@ struct OpenSession {
   TenantId tenant = 0;
   std::unique_ptr<Session> cache = {};
   uint64_t generation = 1;
-  std::vector<float> logits = {};  // [vocab] of the log's last token; empty while the log is
-  bool prompt_ended = false;       // a prompt has ended: a budget_ratio is fixed
-  std::string writer = {};         // method of the call that writes to it; empty: none
+  std::vector<float> logits = {};        // [vocab] of the log's last token; empty while the log is
+  std::vector<float> draft_logits = {};  // [cache->draft_tokens(), vocab] of the draft that waits
+  bool prompt_ended = false;             // a prompt has ended: a budget_ratio is fixed
+  std::string writer = {};               // method of the call that writes to it; empty: none
   absl::Time created = {};
   absl::Time last_used = {};
   int64_t prompt_tokens = 0;

@@ -36,8 +36,10 @@ void Shadows::Ride(std::span<OpenSession* const> sessions, int32_t rows_max, std
     if (shadow == nullptr) continue;
     const std::span<const int32_t> log = sessions[i]->cache->log();
     const std::span<const int32_t> old = log.subspan(shadow->cache->log().size());
-    const std::span<const int32_t> fresh = batch[i].tokens;
+    // A draft is not in the log yet, and may never be.
+    const std::span<const int32_t> fresh = batch[i].draft ? std::span<const int32_t>() : batch[i].tokens;
     const auto missing = static_cast<int64_t>(old.size() + fresh.size());
+    if (missing == 0) continue;
     if (missing > shadow->cache->room()) {  // it can never catch up
       metrics_.shadow_drops.length.Add();
       Drop(*shadow);
@@ -49,7 +51,7 @@ void Shadows::Ride(std::span<OpenSession* const> sessions, int32_t rows_max, std
     const std::span<const int32_t> now = fresh.first(static_cast<size_t>(take) - made_up.size());
     shadow->tokens.assign(made_up.begin(), made_up.end());
     shadow->tokens.insert(shadow->tokens.end(), now.begin(), now.end());
-    const bool compared = take == missing;
+    const bool compared = take == missing && !batch[i].draft;
     batch.push_back(
         {.session = shadow->cache.get(), .tokens = shadow->tokens, .want = compared ? Want::kLast : Want::kNone});
     riders_.push_back({.session = sessions[i], .real = i, .compared = compared});

@@ -30,6 +30,17 @@ class PythonClient(unittest.TestCase):
             self.assertEqual(done.stdout.count("[cache "), 2)
             self.assertEqual(server.ebb("sessions").strip(), "no sessions")
 
+    def test_drafts_what_the_model_would_say_anyway(self):
+        text = "one two three four one two three four one two three four one two three"
+        with Server() as server:
+            done = run("draft.py", text, PYTHONPATH=self.stubs, EBB_ADDR=server.addr)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            said, rounds = re.fullmatch(r"(.*)\n\[48 tokens in (\d+) rounds\]\n", done.stdout, re.DOTALL).groups()
+            plain = server.ebb("generate", "--temperature", "0", "--max-tokens", "48", "--ignore-eos", text)
+            self.assertEqual(said.strip(), plain.strip())
+            self.assertLess(int(rounds), 48, "a draft pays where the model repeats itself")
+            self.assertEqual(server.ebb("sessions").strip(), "no sessions")
+
     def test_evicts_a_cache_that_is_not_ours(self):
         with Server() as server:
             done = run("plan_eviction.py", PYTHONPATH=self.stubs, EBB_ADDR=server.addr)
@@ -47,7 +58,7 @@ class PythonClient(unittest.TestCase):
     def test_says_in_a_line_what_is_missing(self):
         for missing, environment, says in (("server", {"PYTHONPATH": self.stubs, "EBB_ADDR": "127.0.0.1:1"}, "UNAVAILABLE from 127.0.0.1:1"),
                                            ("stubs", {"PYTHONPATH": ""}, "no module ebb")):
-            for program in ("chat.py", "plan_eviction.py"):
+            for program in ("chat.py", "draft.py", "plan_eviction.py"):
                 with self.subTest(program, missing=missing):
                     done = run(program, **environment)
                     self.assertEqual(done.returncode, 1)

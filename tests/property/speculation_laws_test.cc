@@ -82,14 +82,14 @@ Counts Verify(const SamplingOptions& sampling) {
     DraftProposal draft = {.q = places.q};
     for (uint64_t k = 0; k < 2; ++k) draft.tokens.push_back(DrawFrom(places.q[k], HashUniform(options.seed, 99, k)));
     const DraftVerdict verdict = Judge(draft, options, places.before, logits, std::vector<int32_t>(5), sampler);
-    const int32_t first = verdict.accepted > 0 ? draft.tokens[0] : verdict.next.token;
+    const int32_t first = verdict.accepted > 0 ? draft.tokens[0] : verdict.next;
     ++counts.drafted[draft.tokens[0]];
     ++counts.first[first];
     if (verdict.accepted >= 1) {
-      const int32_t second = verdict.accepted > 1 ? draft.tokens[1] : verdict.next.token;
+      const int32_t second = verdict.accepted > 1 ? draft.tokens[1] : verdict.next;
       ++counts.pairs[first * kVocab + second];
     }
-    if (verdict.accepted == 2) ++counts.bonus[verdict.next.token];
+    if (verdict.accepted == 2) ++counts.bonus[verdict.next];
   }
   return counts;
 }

@@ -52,7 +52,7 @@ TEST(Judge, WithoutProbabilitiesYieldsTheTokensOfDecoding) {
     const DraftVerdict verdict =
         Judge(draft, options, std::span(logits).first(kVocab), std::span(logits).subspan(kVocab), log, sampler);
     EXPECT_EQ(verdict.accepted, wrong);
-    EXPECT_EQ(verdict.next.token, decoded[wrong]);
+    EXPECT_EQ(verdict.next, decoded[wrong]);
     seen |= 1 << wrong;
   }
   EXPECT_EQ(seen, 31);
@@ -71,7 +71,7 @@ TEST(Judge, WithProbabilitiesAndTemperatureZeroIsGreedyMatch) {
     const DraftVerdict verdict =
         Judge(draft, greedy, std::span(logits).first(kVocab), std::span(logits).subspan(kVocab), {}, sampler);
     EXPECT_EQ(verdict.accepted, wrong);
-    EXPECT_EQ(verdict.next.token, best[wrong]);
+    EXPECT_EQ(verdict.next, best[wrong]);
   }
 }
 

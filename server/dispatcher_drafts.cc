@@ -1,0 +1,153 @@
+// Drafts of a dispatcher's calls: run, judged, kept.
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "policies/check.h"
+#include "policies/status.h"
+#include "server/dispatcher.h"
+
+namespace ebb {
+
+absl::Status Dispatcher::CheckDraftFits(const DraftRequest& draft, const OpenSession& session) {
+  const auto tokens = static_cast<int32_t>(draft.proposal.tokens.size());
+  if (tokens > session.request.block_size) {
+    return RefuseField(
+        "DRAFT_TOO_LONG", "draft_tokens",
+        absl::StrFormat("%d tokens; the session's block_size leaves room for %d", tokens, session.request.block_size));
+  }
+  return absl::OkStatus();
+}
+
+bool Dispatcher::PrepareDraft(Call& call, BatchRow& row) {
+  row.tokens = call.request.draft->proposal.tokens;
+  row.want = Want::kAll;
+  row.draft = true;
+  call.failure = row.session->CanAppend(static_cast<int32_t>(row.tokens.size()));
+  return call.failure.ok();
+}
+
+// Puts a draft behind the token in flight, as far as the step, the answer, the session and its policy have room for it:
+// tokens behind one that evicts would see what decoding would no longer let them see.
+void Dispatcher::DraftOn(Call& call, BatchRow& row) {
+  const Session& cache = *row.session;
+  const int32_t room = std::min({call.session->request.block_size, cache.room(), cache.steps_to_eviction(),
+                                 call.request.stopping.max_tokens - call.sent}) -
+                       1;
+  if (room < 1 || spare_tokens_ < 1) return;
+  const int32_t most = std::min({call.draft_length.Next(), room, spare_tokens_});
+  if (most == 0) return;
+  const std::span<const int32_t> log = cache.log().last(std::min<size_t>(cache.log().size(), kLookBackTokens - 1));
+  call.drafting.assign(log.begin(), log.end());
+  call.drafting.push_back(call.token);
+  std::vector<int32_t> draft;
+  LookUp(call.drafting, most, draft);
+  if (draft.empty()) return;
+  spare_tokens_ -= static_cast<int32_t>(draft.size());
+  call.drafting.assign(1, call.token);
+  call.drafting.insert(call.drafting.end(), draft.begin(), draft.end());
+  row.tokens = call.drafting;
+  row.draft = true;
+  row.want = Want::kAll;
+}
+
+// The token in flight and those of its draft that the sampler draws, too: what decoding would have yielded, so that the
+// token behind them is drawn from their logits in the next step, and need not be remembered.
+void Dispatcher::CommitLookup(Call& call, const BatchRow& row) {
+  OpenSession& session = *call.session;
+  const auto vocab = static_cast<size_t>(engine_.config().vocab);
+  const std::span<const int32_t> log = session.cache->log();
+  std::vector<int32_t> so_far(log.begin(), log.end());
+  so_far.push_back(call.token);
+  const auto drafted = static_cast<int32_t>(row.tokens.size()) - 1;
+  const DraftProposal draft = {.tokens = {row.tokens.begin() + 1, row.tokens.end()}};
+  const DraftVerdict verdict =
+      Judge(draft, call.request.sampling, row.logits.first(vocab), row.logits.subspan(vocab), so_far, sampler_);
+  call.draft_length.Settle(drafted, verdict.accepted);
+
+  // One by one: each may end the answer, and what lies behind the end is not in the log.
+  std::vector<TokensDone> done;
+  const bool explained = call.request.stopping.logprobs;
+  std::vector<Drawn> drawn = {call.drawn};
+  for (int32_t i = 0; i <= verdict.accepted && call.finish == FinishReason::kNone; ++i) {
+    if (explained && i > 0) {
+      const std::span<const float> before = row.logits.subspan((i - 1) * vocab, vocab);
+      drawn.push_back(sampler_.Explained(call.request.sampling, before, row.tokens[i]));
+    }
+    done.push_back(Take(call, row.tokens.subspan(i, 1)));
+  }
+  const auto kept = static_cast<int32_t>(done.size());
+  const BatchRow steps = Keep(session, kept, row.logits);
+  call.evicted += steps.evicted;
+  call.generated += kept;
+  CountDraft(call, drafted, kept - 1);
+  done.back().evicted = steps.evicted;
+  for (size_t i = 0; i < done.size(); ++i) {
+    done[i].drawn = explained ? &drawn[i] : nullptr;
+    done[i].cache_length = session.cache->cache_length();
+    Report(call, call.output->OnTokens(done[i]));
+  }
+}
+
+void Dispatcher::CountDraft(Call& call, int32_t drafted, int32_t accepted) {
+  call.drafted += drafted;
+  call.accepted += accepted;
+  call.session->tenant_metrics->drafted_tokens.Add(drafted);
+  call.session->tenant_metrics->accepted_tokens.Add(accepted);
+}
+
+void Dispatcher::CommitDraft(Call& call, const BatchRow& row) {
+  OpenSession& session = *call.session;
+  const DraftRequest& draft = *call.request.draft;
+  const auto vocab = static_cast<size_t>(engine_.config().vocab);
+  const auto tokens = static_cast<int32_t>(row.tokens.size());
+  const SamplingOptions scoring = {.temperature = 0, .logprobs = draft.logprobs};
+  std::vector<Drawn> scores;
+  for (size_t i = 0; i < row.tokens.size(); ++i) {
+    const std::span<const float> before = i == 0 ? session.logits : row.logits.subspan((i - 1) * vocab, vocab);
+    scores.push_back(sampler_.Explained(scoring, before, row.tokens[i]));
+  }
+  DraftDone done = {.scores = scores};
+  Drawn likeliest;
+  if (draft.manual) {
+    session.draft_logits.assign(row.logits.begin(), row.logits.end());
+    likeliest = sampler_.Draw(scoring, row.logits.last(vocab), {});
+    done.likeliest = &likeliest;
+    done.pending = tokens;
+    CountDraft(call, tokens, 0);
+  } else {
+    const DraftVerdict verdict =
+        Judge(draft.proposal, call.request.sampling, session.logits, row.logits, session.cache->log(), sampler_);
+    done.accepted = verdict.accepted;
+    call.evicted += Keep(session, verdict.accepted, row.logits).evicted;
+    call.generated += verdict.accepted;
+    CountDraft(call, tokens, verdict.accepted);
+    call.next = static_cast<int64_t>(session.cache->log().size());
+    const bool ended = verdict.accepted == tokens && engine_.tokenizer().IsStop(row.tokens.back());
+    if (ended) call.finish = FinishReason::kEndOfSequence;
+    call.settled = sampler_.Explained(call.request.sampling, session.logits, verdict.next);
+  }
+  call.output->OnDraft(done);
+}
+
+// `logits` [draft tokens, vocab] of the draft that waits.
+BatchRow Dispatcher::Keep(OpenSession& session, int32_t count, std::span<const float> logits) {
+  BatchRow row = {
+      .session = session.cache.get(), .measure = IsMeasured(session), .list_victims = watchers_.WantVictims(session)};
+  engine_.Accept(row, count);
+  CommitCache(session, row, EvictionCause::kDecode);
+  if (count > 0) {
+    const auto vocab = static_cast<size_t>(engine_.config().vocab);
+    const std::span<const float> last = logits.subspan((count - 1) * vocab, vocab);
+    session.logits.assign(last.begin(), last.end());
+  }
+  session.completion_tokens += count;
+  totals_.completion_tokens += count;
+  session.tenant_metrics->completion_tokens.Add(count);
+  return row;
+}
+
+}  // namespace ebb
