@@ -572,7 +572,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
       options.head_gates_path.empty() ? HeadGatesPath(options.model_path) : options.head_gates_path, config);
   if (absl::IsDataLoss(config.head_gates.status())) return config.head_gates.status();
   const int32_t threads = options.threads > 0 ? options.threads : UsableThreads();
-  EBB_ASSIGN(std::unique_ptr<Ops> ops, MakeCpuOps({.isa = options.isa, .accuracy = options.accuracy, .threads = threads}));
+  EBB_ASSIGN(std::unique_ptr<Ops> ops,
+             MakeCpuOps({.isa = options.isa, .accuracy = options.accuracy, .threads = threads}));
   auto engine = std::make_unique<EngineOnOps>(options, std::move(file), std::move(config), weights,
                                               std::move(tokenizer), std::move(ops));
   EBB_TRY(engine->MakeArena());

@@ -49,7 +49,8 @@ void Linear(benchmark::State& state, DType type) {
   const auto tokens = static_cast<int32_t>(state.range(0));
   const int64_t rows = state.range(1);
   const int64_t cols = state.range(2);
-  const auto ops = *MakeCpuOps({.accuracy = std::getenv("EBB_EXACT") ? Accuracy::kExact : Accuracy::kFast, .threads = Threads()});
+  const auto ops =
+      *MakeCpuOps({.accuracy = std::getenv("EBB_EXACT") ? Accuracy::kExact : Accuracy::kFast, .threads = Threads()});
   const auto w = RandomMatrix(*ops, type, rows, cols);
   const std::vector<float> x(static_cast<size_t>(tokens * cols), 0.5F);
   std::vector<float> y(static_cast<size_t>(tokens * rows));

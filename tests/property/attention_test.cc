@@ -55,8 +55,8 @@ TestLane Moved(Ops& ops, const AttendCase& c, const std::vector<int32_t>& slots,
   return lane;
 }
 
-// EQUIP-1: sums run in slot order, so a permutation changes rounding and nothing else. Rounding it does change: EQUIP states
-// deviations below 1e-9, which F32 sums cannot keep.
+// EQUIP-1: sums run in slot order, so a permutation changes rounding and nothing else. Rounding it does change: EQUIP
+// states deviations below 1e-9, which F32 sums cannot keep.
 TEST(AttentionLaws, OutputUnchangedUnderPermutationOfSlots) {
   const auto ops = MakeOps();
   HashRandom random(1);

@@ -113,8 +113,8 @@ double Error(const RandomLane& lane, const std::vector<int32_t>& leaving) {
   return std::sqrt(square);
 }
 
-// CAOTE-1 of POLICIES 11, theorem 3.1: what attends to the survivors is what attended to them before, over 1 - what left; the survivors' output
-// is then where MeasureEviction says it is.
+// CAOTE-1 of POLICIES 11, theorem 3.1: what attends to the survivors is what attended to them before, over 1 - what
+// left; the survivors' output is then where MeasureEviction says it is.
 TEST(CaoteLaw, EvictionRenormalisesAttention) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -13,8 +13,7 @@
 
 namespace ebb {
 
-inline std::unique_ptr<Ops> OpsFor(const std::string& isa, int32_t threads = 1,
-                                   Accuracy accuracy = Accuracy::kExact) {
+inline std::unique_ptr<Ops> OpsFor(const std::string& isa, int32_t threads = 1, Accuracy accuracy = Accuracy::kExact) {
   auto ops = MakeCpuOps({.isa = isa, .accuracy = accuracy, .threads = threads});
   EXPECT_TRUE(ops.ok()) << ops.status();
   return *std::move(ops);
