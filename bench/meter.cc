@@ -86,7 +86,11 @@ struct Meter::State {
         begin(threads),
         end(threads) {
     for (int32_t thread = 1; thread < threads; ++thread) crew.emplace_back([this, thread] { Follow(thread); });
-    All([this](Tally&, int32_t thread) { std::memset(Part(thread), 1, static_cast<size_t>(part)); });
+    // A machine that is virtual may be given its memory only now, and reads it slowly the first time.
+    All([this](Tally& tally, int32_t thread) {
+      std::memset(Part(thread), 1, static_cast<size_t>(part));
+      tally.used += static_cast<double>(BestReadLoop().run(Part(thread), part));
+    });
   }
 
   ~State() {
@@ -142,7 +146,7 @@ Meter::~Meter() = default;
 absl::StatusOr<std::unique_ptr<Meter>> Meter::Make(int32_t threads, int64_t read_bytes) {
   const int64_t part = std::max(read_bytes / threads / kHugePage * kHugePage, kHugePage);
   Mapped memory = Map(part * threads);
-  if (!memory) {
+  if (memory == nullptr) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "no memory for measuring: the system does not give %d bytes; ask for less with --read-mib", part * threads));
   }

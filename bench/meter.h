@@ -33,7 +33,7 @@ int64_t DefaultReadBytes(const Caches& caches);
 // Threads of its own, which sleep between two measurements. Used by one thread.
 class Meter {
  public:
-  // `read_bytes`: what Read goes through, in large pages, every thread's part written first by itself.
+  // `read_bytes`: what Read goes through, in large pages, every thread's part written and read once by itself.
   // RESOURCE_EXHAUSTED where the system does not give them. REQUIRES: threads in 1 .. kThreadsMax, read_bytes > 0.
   static absl::StatusOr<std::unique_ptr<Meter>> Make(int32_t threads, int64_t read_bytes);
   ~Meter();
