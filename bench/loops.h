@@ -21,7 +21,7 @@ struct ArithmeticLoop {
 ArithmeticLoop Int8Loop();
 ArithmeticLoop Bf16Loop();
 ArithmeticLoop FmaLoop();
-// One addition per round that waits for the one before: rounds per second is the clock. "scalar" where it is a guess.
+// One addition per round that waits for the one before: rounds per second is the clock. Rounds: a multiple of 32.
 ArithmeticLoop ClockLoop();
 
 struct ReadLoop {
