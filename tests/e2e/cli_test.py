@@ -84,6 +84,15 @@ class TerminalChat:
                 raise AssertionError(f"{wanted!r} does not come after {seen!r}: the chat ended with {self.process.wait(60)}") from None
         return seen
 
+    def exit_code(self):
+        """Reads to the end first: restoring a terminal waits until what was written to it is read."""
+        while select.select([self.terminal], [], [], 60)[0]:
+            try:
+                os.read(self.terminal, 4096)
+            except OSError:
+                break
+        return self.process.wait(60)
+
     def history(self):
         return (pathlib.Path(self.home.name) / "ebb" / "chat_history").read_text()
 
@@ -297,7 +306,7 @@ class CommandLine(unittest.TestCase):
             chat.type("/stats\n")
             self.assertIn(": 0 tokens seen", chat.read_until("RIGINAL\r\n> "))
             chat.type("\x04")
-            self.assertEqual(chat.process.wait(60), 0)
+            self.assertEqual(chat.exit_code(), 0)
             self.assertEqual(self.ebb("sessions").strip(), "no sessions")
             self.assertIn("/stats", chat.history())
             self.assertNotIn("never", chat.history())
@@ -313,7 +322,7 @@ class CommandLine(unittest.TestCase):
             self.assertIn(" tokens seen", chat.read_until("RIGINAL\r\n> "))
             self.assertIn("h2o, budget 128", self.ebb("sessions"))
             chat.type("\x04")
-            self.assertEqual(chat.process.wait(60), 0)
+            self.assertEqual(chat.exit_code(), 0)
 
     def test_a_chat_that_is_told_to_end_in_mid_answer_cancels_it_and_ends(self):
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -323,7 +332,7 @@ class CommandLine(unittest.TestCase):
                 chat.read_until("tok/s")
                 chat.process.send_signal(number)
                 chat.read_until("(cancelled)")
-                self.assertEqual(chat.process.wait(60), 130)
+                self.assertEqual(chat.exit_code(), 130)
                 self.assertEqual(self.ebb("sessions").strip(), "no sessions")
                 self.assertIn("everything", chat.history())
 
@@ -334,7 +343,7 @@ class CommandLine(unittest.TestCase):
                 chat.type("/policy\n")
                 chat.read_until("RIGINAL\r\n> ")
                 chat.process.send_signal(number)
-                self.assertEqual(chat.process.wait(60), 130)
+                self.assertEqual(chat.exit_code(), 130)
                 self.assertEqual(self.ebb("sessions").strip(), "no sessions")
                 self.assertIn("/policy", chat.history())
 
