@@ -70,7 +70,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(grpc:
 
 grpc::ServerUnaryReactor* InferenceService::Verify(grpc::CallbackServerContext* context,
                                                    const v1::VerifyRequest* request, v1::VerifyResponse* response) {
-  return Begin(new VerifyReply(parts_, *context, *response),
+  return Begin(new VerifyReply(parts_, "InferenceService/Verify", *context, *response),
                [&](const std::string& tenant) { return VerifyCall(tenant, *request); });
 }
 
@@ -94,7 +94,7 @@ grpc::ServerUnaryReactor* InferenceService::Accept(grpc::CallbackServerContext* 
 
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context, const v1::ScoreRequest* request,
                                                   v1::ScoreResponse* response) {
-  return Begin(new ScoreReply(parts_, *context, *response),
+  return Begin(new ScoreReply(parts_, "InferenceService/Score", *context, *response),
                [&](const std::string& tenant) { return ScoreCall(tenant, *request); });
 }
 

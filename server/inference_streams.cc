@@ -151,17 +151,20 @@ bool GenerateStream::Merge(v1::GenerateResponse& waiting, v1::GenerateResponse& 
   return waiting.has_decode() && next.has_decode() && MergeTokens(*waiting.mutable_decode(), *next.mutable_decode());
 }
 
-ScoreReply::ScoreReply(const ServiceParts& parts, const grpc::CallbackServerContext& context,
-                       v1::ScoreResponse& response)
-    : parts_(parts),
-      id_(parts.worker.NewCallId()),
-      rpc_(parts, "InferenceService/Score", context),
-      response_(response) {}
-
-void ScoreReply::Begin(absl::StatusOr<CallRequest> request) {
+template <typename Response>
+void CallReply<Response>::Begin(absl::StatusOr<CallRequest> request) {
   if (!request.ok()) return End({.status = request.status()}, false);
   parts_.worker.Start(id_, *std::move(request), *this);
 }
+
+template <typename Response>
+void CallReply<Response>::End(const CallEnd& end, bool /*discard*/) {
+  if (end.status.ok()) OnEnd(end);
+  Finish(rpc_.Finish(end.status));
+}
+
+template class CallReply<v1::ScoreResponse>;
+template class CallReply<v1::VerifyResponse>;
 
 void ScoreReply::OnScores(std::span<const TokenLogprob> scores) {
   for (const TokenLogprob& score : scores) {
@@ -170,22 +173,7 @@ void ScoreReply::OnScores(std::span<const TokenLogprob> scores) {
   }
 }
 
-void ScoreReply::End(const CallEnd& end, bool /*discard*/) {
-  if (end.status.ok()) *response_.mutable_usage() = UsageProto(end.usage);
-  Finish(rpc_.Finish(end.status));
-}
-
-VerifyReply::VerifyReply(const ServiceParts& parts, const grpc::CallbackServerContext& context,
-                         v1::VerifyResponse& response)
-    : parts_(parts),
-      id_(parts.worker.NewCallId()),
-      rpc_(parts, "InferenceService/Verify", context),
-      response_(response) {}
-
-void VerifyReply::Begin(absl::StatusOr<CallRequest> request) {
-  if (!request.ok()) return End({.status = request.status()}, false);
-  parts_.worker.Start(id_, *std::move(request), *this);
-}
+void ScoreReply::OnEnd(const CallEnd& end) { *response_.mutable_usage() = UsageProto(end.usage); }
 
 void VerifyReply::OnDraft(const DraftDone& draft) {
   const Tokenizer& tokenizer = parts_.worker.tokenizer();
@@ -200,15 +188,12 @@ Reader VerifyReply::OnTokens(const TokensDone& tokens) {
   return Reader::kReady;
 }
 
-void VerifyReply::End(const CallEnd& end, bool /*discard*/) {
-  if (end.status.ok()) {
-    // That a Verify adds one token at most is no reason to stop.
-    if (end.finish != FinishReason::kMaxTokens) response_.set_finish_reason(FinishProto(end.finish));
-    *response_.mutable_usage() = UsageProto(end.usage);
-    *response_.mutable_timings() = TimingsProto(end.timings);
-    response_.set_generation(end.generation);
-  }
-  Finish(rpc_.Finish(end.status));
+void VerifyReply::OnEnd(const CallEnd& end) {
+  // That a Verify adds one token at most is no reason to stop.
+  if (end.finish != FinishReason::kMaxTokens) response_.set_finish_reason(FinishProto(end.finish));
+  *response_.mutable_usage() = UsageProto(end.usage);
+  *response_.mutable_timings() = TimingsProto(end.timings);
+  response_.set_generation(end.generation);
 }
 
 }  // namespace ebb

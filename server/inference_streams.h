@@ -98,51 +98,53 @@ class GenerateStream final : public CallStream<v1::GenerateResponse> {
   bool Merge(v1::GenerateResponse& waiting, v1::GenerateResponse& next) override;
 };
 
-// The one answer of Score.
-class ScoreReply final : public grpc::ServerUnaryReactor, public CallOutput {
+// A call that answers once: a class of its own says what of the call goes into the answer.
+template <typename Response>
+class CallReply : public grpc::ServerUnaryReactor, public CallOutput {
  public:
-  ScoreReply(const ServiceParts& parts, const grpc::CallbackServerContext& context, v1::ScoreResponse& response);
+  CallReply(const ServiceParts& parts, std::string_view method, const grpc::CallbackServerContext& context,
+            Response& response)
+      : parts_(parts), response_(response), id_(parts.worker.NewCallId()), rpc_(parts, method, context) {}
 
   const Rpc& rpc() const { return rpc_; }
   // As CallStream::Begin.
   void Begin(absl::StatusOr<CallRequest> request);
+
+ protected:
+  const ServiceParts& parts_;
+  Response& response_;
 
  private:
   Reader OnBlock(const BlockDone& /*block*/) override { return Reader::kReady; }
   Reader OnTokens(const TokensDone& /*tokens*/) override { return Reader::kReady; }
-  void OnScores(std::span<const TokenLogprob> scores) override;
-  void End(const CallEnd& end, bool discard) override;
-  void OnCancel() override { parts_.worker.Cancel(id_); }
-  void OnDone() override { delete this; }
+  void OnScores(std::span<const TokenLogprob> /*scores*/) override {}
+  void End(const CallEnd& end, bool discard) final;
+  void OnCancel() final { parts_.worker.Cancel(id_); }
+  void OnDone() final { delete this; }
+  // The end of a call that ended well.
+  virtual void OnEnd(const CallEnd& end) = 0;
 
-  const ServiceParts& parts_;
   const CallId id_;
   Rpc rpc_;
-  v1::ScoreResponse& response_;
 };
 
-// The one answer of Verify.
-class VerifyReply final : public grpc::ServerUnaryReactor, public CallOutput {
+class ScoreReply final : public CallReply<v1::ScoreResponse> {
  public:
-  VerifyReply(const ServiceParts& parts, const grpc::CallbackServerContext& context, v1::VerifyResponse& response);
-
-  const Rpc& rpc() const { return rpc_; }
-  // As CallStream::Begin.
-  void Begin(absl::StatusOr<CallRequest> request);
+  using CallReply::CallReply;
 
  private:
-  Reader OnBlock(const BlockDone& /*block*/) override { return Reader::kReady; }
-  Reader OnTokens(const TokensDone& tokens) override;
-  void OnScores(std::span<const TokenLogprob> /*scores*/) override {}
-  void OnDraft(const DraftDone& draft) override;
-  void End(const CallEnd& end, bool discard) override;
-  void OnCancel() override { parts_.worker.Cancel(id_); }
-  void OnDone() override { delete this; }
+  void OnScores(std::span<const TokenLogprob> scores) override;
+  void OnEnd(const CallEnd& end) override;
+};
 
-  const ServiceParts& parts_;
-  const CallId id_;
-  Rpc rpc_;
-  v1::VerifyResponse& response_;
+class VerifyReply final : public CallReply<v1::VerifyResponse> {
+ public:
+  using CallReply::CallReply;
+
+ private:
+  Reader OnTokens(const TokensDone& tokens) override;
+  void OnDraft(const DraftDone& draft) override;
+  void OnEnd(const CallEnd& end) override;
 };
 
 }  // namespace ebb
