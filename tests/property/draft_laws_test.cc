@@ -58,6 +58,17 @@ class DraftLaws : public testing::Test {
     return policies;
   }
 
+  // Two sessions after the same random prompt.
+  std::pair<std::unique_ptr<Session>, std::unique_ptr<Session>> OpenTwins(const NamedPolicy& policy, uint64_t seed,
+                                                                          int32_t prompt_tokens) {
+    const std::vector<int32_t> prompt = RandomTokens(seed, prompt_tokens, vocab_);
+    auto one = OpenTestSession(*engine_, policy.spec, kBlock);
+    auto other = OpenTestSession(*engine_, policy.spec, kBlock);
+    Feed(*engine_, *one, prompt, kBlock);
+    Feed(*engine_, *other, prompt, kBlock);
+    return {std::move(one), std::move(other)};
+  }
+
   // The bits of the row's logits.
   std::vector<float> RunDraft(Session& session, std::span<const int32_t> tokens) {
     EXPECT_TRUE(session.CanAppend(static_cast<int32_t>(tokens.size())).ok());
@@ -113,11 +124,7 @@ TEST_F(DraftLaws, AcceptedTokensAreTheDecodeStepsTheyStandForWhileNobodyLeavesBe
       policy.spec.overflow = kBlock;
       if (!Resolve(policy.spec, LimitsOf(engine_->config())).ok()) continue;  // lags of lagkv are its trigger
     }
-    const auto speculates = OpenTestSession(*engine_, policy.spec, kBlock);
-    const auto decodes = OpenTestSession(*engine_, policy.spec, kBlock);
-    const std::vector<int32_t> prompt = RandomTokens(4, 50, vocab_);
-    Feed(*engine_, *speculates, prompt, kBlock);
-    Feed(*engine_, *decodes, prompt, kBlock);
+    const auto [speculates, decodes] = OpenTwins(policy, 4, 50);
     HashRandom random(5);
     int32_t decoded = 0;
     for (uint64_t round = 0; round < 25; ++round) {
@@ -146,11 +153,7 @@ TEST_F(DraftLaws, AcceptedTokensAreTheDecodeStepsTheyStandForWhileNobodyLeavesBe
 TEST_F(DraftLaws, AtAFullCacheRejectedTokensLeaveNoTraceInTheAccepted) {
   for (const NamedPolicy& policy : Policies(44)) {
     SCOPED_TRACE(policy.name);
-    const auto longer = OpenTestSession(*engine_, policy.spec, kBlock);
-    const auto exact = OpenTestSession(*engine_, policy.spec, kBlock);
-    const std::vector<int32_t> prompt = RandomTokens(7, 90, vocab_);
-    Feed(*engine_, *longer, prompt, kBlock);
-    Feed(*engine_, *exact, prompt, kBlock);
+    const auto [longer, exact] = OpenTwins(policy, 7, 90);
     HashRandom random(8);
     for (uint64_t round = 0; round < 10; ++round) {
       const std::vector<int32_t> draft = RandomTokens(9 + round, kBlock, vocab_);
@@ -177,11 +180,7 @@ TEST_F(DraftLaws, AtAFullCacheOfOneLayerAcceptedTokensAreTheDecodeStepsTheyStand
   int64_t moved = 0;
   for (const NamedPolicy& policy : Policies(44)) {
     SCOPED_TRACE(policy.name);
-    const auto speculates = OpenTestSession(*engine_, policy.spec, kBlock);
-    const auto decodes = OpenTestSession(*engine_, policy.spec, kBlock);
-    const std::vector<int32_t> prompt = RandomTokens(17, 90, vocab_);
-    Feed(*engine_, *speculates, prompt, kBlock);
-    Feed(*engine_, *decodes, prompt, kBlock);
+    const auto [speculates, decodes] = OpenTwins(policy, 17, 90);
     HashRandom random(18);
     for (uint64_t round = 0; round < 12; ++round) {
       const std::vector<int32_t> draft = RandomTokens(19 + round, random.Uniform(1, kBlock), vocab_);
@@ -200,14 +199,10 @@ TEST_F(DraftLaws, AtAFullCacheOfOneLayerAcceptedTokensAreTheDecodeStepsTheyStand
 TEST_F(DraftLaws, AtAFullCachePositionRulesKeepWhatDecodingKeepsSlotForSlot) {
   int32_t tried = 0;
   for (const NamedPolicy& policy : Policies(44)) {
-    const auto speculates = OpenTestSession(*engine_, policy.spec, kBlock);
-    if (!speculates->policy().lockstep) continue;
+    if (!Resolve(policy.spec, LimitsOf(engine_->config()))->lockstep) continue;
     SCOPED_TRACE(policy.name);
     ++tried;
-    const auto decodes = OpenTestSession(*engine_, policy.spec, kBlock);
-    const std::vector<int32_t> prompt = RandomTokens(10, 90, vocab_);
-    Feed(*engine_, *speculates, prompt, kBlock);
-    Feed(*engine_, *decodes, prompt, kBlock);
+    const auto [speculates, decodes] = OpenTwins(policy, 10, 90);
     HashRandom random(11);
     for (uint64_t round = 0; round < 12; ++round) {
       const std::vector<int32_t> draft = RandomTokens(12 + round, kBlock, vocab_);
