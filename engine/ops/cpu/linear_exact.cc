@@ -85,11 +85,7 @@ struct Exact {
     for (int32_t chunk = pass.first; chunk < pass.last; ++chunk, weights += kChunkBytes, x += kChunk) {
       asking.At(chunk, weights);
       Floats sum[kRows][kPanels];
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-        for (int p = 0; p < kPanels; ++p) sum[r][p] = Zero();
-      }
+      Clear(sum);
       const int32_t left = a.k - chunk * kChunk < kChunk ? a.k - chunk * kChunk : kChunk;
       for (int step = 0; step < left / W::kLoads; ++step) {
         Floats w[kPanels][W::kLoads];

@@ -13,15 +13,6 @@
 namespace ebb::cpu::EBB_KERNEL_ISA {
 namespace {
 
-constexpr int32_t kBlockChunks = kRoundedBlock / kChunk;
-static_assert(kPieceChunks % kBlockChunks == 0);
-
-EBB_INLINE int32_t LoadWord(const void* p) {
-  int32_t word;
-  __builtin_memcpy(&word, p, sizeof(word));
-  return word;
-}
-
 // How one chunk of a panel is read: in eight steps of four k, as bytes of value + 128 in units of its scale.
 struct BytesQ8 {
   static constexpr Element kType = Element::kQ8;
@@ -60,11 +51,7 @@ struct OfBytes {
     const float* scales = a.rounded.scales + pass.row * blocks;
     for (int32_t block = pass.first; block < pass.last; block += kBlockChunks) {
       Floats part[kRows][kPanels];
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-        for (int p = 0; p < kPanels; ++p) part[r][p] = Zero();
-      }
+      Clear(part);
       const int32_t end = pass.last - block < kBlockChunks ? pass.last : block + kBlockChunks;
       for (int32_t chunk = block; chunk < end; ++chunk, weights += kChunkBytes, x += kChunk) {
         asking.At(chunk, weights);
@@ -93,12 +80,7 @@ struct OfBytes {
           for (int r = 0; r < kRows; ++r) part[r][p] = Fma(ToFloats(sum[r][p]), scale, part[r][p]);
         }
       }
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        const Floats scale = Splat(scales[r * blocks + block / kBlockChunks]);
-#pragma GCC unroll 8
-        for (int p = 0; p < kPanels; ++p) total[r][p] = Fma(part[r][p], scale, total[r][p]);
-      }
+      AddScaled(part, scales + block / kBlockChunks, blocks, total);
     }
     StoreSums(a, pass, panel, total);
   }

@@ -37,11 +37,7 @@ struct ExactK {
       const KPlace at = W::At(a.weights, chunk);
       for (int part = 0; part < W::kParts; ++part) {
         Floats sum[kRows][kPanels];
-#pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-          for (int p = 0; p < kPanels; ++p) sum[r][p] = Zero();
-        }
+        Clear(sum);
         for (int step = part * kPartSteps; step < (part + 1) * kPartSteps; ++step) {
           Floats w[kPanels][4];
 #pragma GCC unroll 8

@@ -19,14 +19,7 @@
 namespace ebb::cpu::EBB_KERNEL_ISA {
 namespace {
 
-constexpr int32_t kBlockChunks = kRoundedBlock / kChunk;
 static_assert(kSuperChunks % kBlockChunks == 0);
-
-EBB_INLINE int32_t LoadWord(const void* p) {
-  int32_t word;
-  __builtin_memcpy(&word, p, sizeof(word));
-  return word;
-}
 
 template <typename W>
 struct OfCodes {
@@ -45,11 +38,7 @@ struct OfCodes {
     const float* scales = a.rounded.scales + pass.row * blocks;
     for (int32_t block = pass.first; block < pass.last; block += kBlockChunks) {
       Floats part[kRows][kPanels];
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-        for (int p = 0; p < kPanels; ++p) part[r][p] = Zero();
-      }
+      Clear(part);
       for (int32_t chunk = block; chunk < block + kBlockChunks; ++chunk, x += kChunk) {
         asking.At(chunk, a.weights + chunk * ChunkBytes(W::kType));
         const KPlace at = W::At(a.weights, chunk);
@@ -97,12 +86,7 @@ struct OfCodes {
           }
         }
       }
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        const Floats scale = Splat(scales[r * blocks + block / kBlockChunks]);
-#pragma GCC unroll 8
-        for (int p = 0; p < kPanels; ++p) total[r][p] = Fma(part[r][p], scale, total[r][p]);
-      }
+      AddScaled(part, scales + block / kBlockChunks, blocks, total);
     }
     StoreSums(a, pass, panel, total);
   }

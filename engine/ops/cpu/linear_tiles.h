@@ -78,6 +78,36 @@ EBB_INLINE void StoreSums(const LinearArgs& a, const Pass& pass, int panel, cons
   }
 }
 
+template <int kRows, int kPanels>
+EBB_INLINE void Clear(Floats (&sums)[kRows][kPanels]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int p = 0; p < kPanels; ++p) sums[r][p] = Zero();
+  }
+}
+
+// Rounded activations: chunks that share a scale, and the four bytes that one lane of weights meets.
+inline constexpr int32_t kBlockChunks = kRoundedBlock / kChunk;
+static_assert(kPieceChunks % kBlockChunks == 0);
+EBB_INLINE int32_t LoadWord(const int8_t* p) {
+  int32_t word;
+  __builtin_memcpy(&word, p, sizeof(word));
+  return word;
+}
+
+// total += part of one block by its scale, that of row r at scales[r * stride].
+template <int kRows, int kPanels>
+EBB_INLINE void AddScaled(const Floats (&part)[kRows][kPanels], const float* scales, int64_t stride,
+                          Floats (&total)[kRows][kPanels]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    const Floats scale = Splat(scales[r * stride]);
+#pragma GCC unroll 8
+    for (int p = 0; p < kPanels; ++p) total[r][p] = Fma(part[r][p], scale, total[r][p]);
+  }
+}
+
 // Kernel::Tile<kRows, kPanels>(args, pass, panel) for a tile of `rows` rows, kRows or fewer.
 template <typename Kernel, int kRows>
 EBB_INLINE void TileOf(const LinearArgs& a, const Pass& pass, int rows) {
