@@ -1,10 +1,11 @@
 // Linear: bytes of weights per second against memory bandwidth (few rows), multiply-adds per second (many rows).
 //
-//   build/release/tests/bench/linear_bench [--benchmark_filter=Q8_0] ; threads from EBB_THREADS, default 2
+//   build/release/tests/bench/linear_bench [--benchmark_filter=Q8_0] ; threads from EBB_THREADS, default 2;
+//   fast arithmetic, or exact where EBB_EXACT is set
 //
 // The large matrix does not fit a core's caches: its weights come from memory. The small one shows what the arithmetic
-// itself costs. `share` is the weights' rate over the
-// bandwidth measured just before it by the same process: the median of pairs.
+// itself costs. `share` is the weights' rate over the bandwidth measured just before it by the same process: the median
+// of pairs.
 
 #include <benchmark/benchmark.h>
 
