@@ -66,6 +66,8 @@ absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(int64_t arena_bytes, 
                   absl::StrFormat("the system has no %d bytes of address space for the cache", arena_bytes),
                   {.reason = "ARENA_UNAVAILABLE"});
   }
+  // A lane's tiles are 4 KB or so each: on small pages every one of them would be a walk. Advice only.
+  madvise(memory, static_cast<size_t>(pages * page_bytes), MADV_HUGEPAGE);
   return std::unique_ptr<PagePool>(new PagePool(static_cast<std::byte*>(memory), page_bytes, pages));
 }
 
