@@ -1,11 +1,13 @@
 #include "policies/semantic.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <utility>
 
 #include "policies/check.h"
 #include "policies/query_rows.h"
+#include "policies/wide.h"
 
 namespace ebb {
 namespace {
@@ -22,6 +24,17 @@ float SquaredNorm(const float* q, size_t head_dim) {
   float sum = 0;
   for (size_t c = 0; c < head_dim; ++c) sum += q[c] * q[c];
   return sum;
+}
+
+EBB_WIDE float Smallest(const float* norms, int64_t n) {
+  constexpr int kParts = 16;
+  float least[kParts];
+  std::fill_n(least, kParts, INFINITY);
+  for (int64_t row = 0; row < n; row += kParts) {
+    const int64_t end = std::min<int64_t>(n - row, kParts);
+    for (int64_t i = 0; i < end; ++i) least[i] = norms[row + i] < least[i] ? norms[row + i] : least[i];
+  }
+  return *std::min_element(least, least + kParts);
 }
 
 class Semantic final : public Scorer {
@@ -88,6 +101,8 @@ class Semantic final : public Scorer {
 
   // In the place of an empty row, or of the smallest, the older of two.
   void PutIfLarge(const HeadMemory<float>& memory, int32_t token, const float* q, float norm) const {
+    // Nearly always; an empty row's norm is 0, which no other is below.
+    if (norm < Smallest(memory.norm.data(), options_.rows_max)) return;
     int32_t least = 0;
     for (int32_t row = 0; row < options_.rows_max; ++row) {
       if (memory.largest.Token(row) < 0) {
