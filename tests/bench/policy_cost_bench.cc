@@ -5,16 +5,18 @@
 //   build/release/tests/bench/policy_cost_bench prefill|once /tmp/perf.gguf [policy ...]
 //
 // A policy is a word of ebb-lab's command line. Decode: `batch` sessions of 1024 slots, one token each, one token
-// evicted from each lane at every step. A round runs streaming, then the policy with room to spare (it observes, nobody
-// leaves), then the policy at its budget; ratios are taken within a round, since shared machines vary by the minute.
-// Prefill: 4096 tokens in blocks of 512, choosing after each block, or once after all. What chooses once is compared
-// with `full`, what does not with streaming of the same budget: what attends to the same tokens, and is not observed.
+// evicted from each lane at every step. Three sets of sessions take turns, a step each: streaming, the policy with room
+// to spare (it observes, nobody leaves), the policy at its budget. Ratios are taken within a turn, since shared
+// machines vary by the second; the table has their medians and quartiles. Prefill: 4096 tokens in blocks of 512,
+// choosing after each block, or once after all. What chooses once is compared with `full`, what does not with streaming
+// of the same budget: what attends to the same tokens, and is not observed.
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -31,7 +33,7 @@ constexpr int kSteps = 16;
 constexpr int kRounds = 9;
 constexpr int32_t kPrompt = 4096;
 constexpr int32_t kBlock = 512;
-constexpr int kPrefillRounds = 3;
+constexpr int kPrefillRounds = 5;
 
 absl::StatusOr<ValidSpec> Parse(const Engine& engine, const std::string& text, int32_t budget, Schedule schedule) {
   EBB_ASSIGN(lab::NamedPolicy policy, lab::ParsePolicy(text));
@@ -41,12 +43,16 @@ absl::StatusOr<ValidSpec> Parse(const Engine& engine, const std::string& text, i
 }
 
 struct Spread {
-  double median = 0, least = 0, most = 0;
+  double median = 0, low = 0, high = 0;
 };
-Spread SpreadOf(std::vector<double> values) {
+Spread SpreadOf(std::vector<double> values, double tail) {
   std::sort(values.begin(), values.end());
-  return {values[values.size() / 2], values.front(), values.back()};
+  const auto low = static_cast<size_t>(tail * static_cast<double>(values.size()));
+  return {values[values.size() / 2], values[low], values[values.size() - 1 - low]};
 }
+// Of many turns, and of a few long runs.
+Spread Quartiles(std::vector<double> values) { return SpreadOf(std::move(values), 0.25); }
+Spread Extremes(std::vector<double> values) { return SpreadOf(std::move(values), 0); }
 
 class Sessions {
  public:
@@ -84,13 +90,6 @@ class Sessions {
     while (sessions_[0]->cache_length() < kBudget) Step(std::min(block, kBudget - sessions_[0]->cache_length()));
   }
 
-  double DecodeStep() {
-    for (int i = 0; i < kWarm; ++i) Step(1);
-    std::vector<double> times;
-    for (int i = 0; i < kSteps; ++i) times.push_back(Step(1));
-    return Median(times);
-  }
-
  private:
   Engine& engine_;
   std::vector<std::unique_ptr<Session>> sessions_;
@@ -103,7 +102,7 @@ absl::Status Decode(Engine& engine, int32_t batch, const std::vector<std::string
   EBB_TRY(plain_sessions.Open(base));
   plain_sessions.Fill();
   std::printf("%s, %d threads, batch %d, %d slots\n", engine.fingerprint().c_str(), engine.threads(), batch, kBudget);
-  std::printf("%-26s %-24s %-24s %s\n", "policy", "step / streaming's", "selection / step", "step, ms");
+  std::printf("%-26s %-24s %-24s %s\n", "policy", "step / streaming's", "selection / streaming's", "step, ms");
   for (const std::string& name : policies) {
     const absl::StatusOr<ValidSpec> policy = Parse(engine, name, kBudget, Schedule::kEveryStep);
     if (!policy.ok()) {
@@ -111,35 +110,46 @@ absl::Status Decode(Engine& engine, int32_t batch, const std::vector<std::string
       continue;
     }
     EBB_ASSIGN(const ValidSpec roomy, Parse(engine, name, kBudget + kWarm + kSteps, Schedule::kEveryStep));
-    Sessions sessions(engine, batch);
-    EBB_TRY(sessions.Open(*policy));
-    sessions.Fill();
+    Sessions tight(engine, batch), loose(engine, batch);
+    for (Sessions* sessions : {&tight, &loose}) {
+      EBB_TRY(sessions->Open(*policy));
+      sessions->Fill();
+    }
     std::vector<double> overhead, selection, milliseconds;
     for (int round = 0; round < kRounds; ++round) {
-      const double plain = plain_sessions.DecodeStep();
-      EBB_TRY(sessions.SetPolicy(roomy));
-      const double observed = sessions.DecodeStep();
-      EBB_TRY(sessions.SetPolicy(*policy));
-      const double whole = sessions.DecodeStep();
-      overhead.push_back(whole / plain - 1);
-      selection.push_back(1 - observed / whole);
-      milliseconds.push_back(1e3 * whole);
+      EBB_TRY(loose.SetPolicy(roomy));
+      for (int step = -kWarm; step < kSteps; ++step) {
+        const double plain = plain_sessions.Step(1);
+        const double observed = loose.Step(1);
+        const double whole = tight.Step(1);
+        if (step < 0) continue;
+        overhead.push_back(whole / plain - 1);
+        selection.push_back((whole - observed) / plain);
+        milliseconds.push_back(1e3 * whole);
+      }
+      EBB_TRY(loose.SetPolicy(*policy));
     }
-    const Spread all = SpreadOf(overhead), chosen = SpreadOf(selection);
+    const Spread all = Quartiles(overhead), chosen = Quartiles(selection);
     std::printf("%-26s %+5.1f %% (%+5.1f .. %+5.1f)  %+5.1f %% (%+5.1f .. %+5.1f)  %.2f\n", name.c_str(),
-                100 * all.median, 100 * all.least, 100 * all.most, 100 * chosen.median, 100 * chosen.least,
-                100 * chosen.most, SpreadOf(milliseconds).median);
+                100 * all.median, 100 * all.low, 100 * all.high, 100 * chosen.median, 100 * chosen.low,
+                100 * chosen.high, Quartiles(milliseconds).median);
     std::fflush(stdout);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> PrefillOnce(Engine& engine, const ValidSpec& policy) {
-  Sessions sessions(engine, 1);
-  EBB_TRY(sessions.Open(policy));
-  double seconds = 0;
-  for (int32_t at = 0; at < kPrompt; at += kBlock) seconds += sessions.Step(kBlock, at + kBlock == kPrompt);
-  return seconds;
+// How much longer `policy` takes for a prompt than `base`: block by block in turns, added up.
+absl::StatusOr<double> PrefillOverhead(Engine& engine, const ValidSpec& base, const ValidSpec& policy) {
+  Sessions plain_session(engine, 1), session(engine, 1);
+  EBB_TRY(plain_session.Open(base));
+  EBB_TRY(session.Open(policy));
+  double plain = 0, observed = 0;
+  for (int32_t at = 0; at < kPrompt; at += kBlock) {
+    const bool prompt_ends = at + kBlock == kPrompt;
+    plain += plain_session.Step(kBlock, prompt_ends);
+    observed += session.Step(kBlock, prompt_ends);
+  }
+  return observed / plain - 1;
 }
 
 absl::Status Prefill(Engine& engine, Schedule schedule, const std::vector<std::string>& policies) {
@@ -152,13 +162,12 @@ absl::Status Prefill(Engine& engine, Schedule schedule, const std::vector<std::s
     EBB_ASSIGN(const ValidSpec policy, Parse(engine, name, kBudget, schedule));
     std::vector<double> overhead;
     for (int round = 0; round < kPrefillRounds; ++round) {
-      EBB_ASSIGN(const double plain, PrefillOnce(engine, base));
-      EBB_ASSIGN(const double observed, PrefillOnce(engine, policy));
-      overhead.push_back(observed / plain - 1);
+      EBB_ASSIGN(const double longer, PrefillOverhead(engine, base, policy));
+      overhead.push_back(longer);
     }
-    const Spread spread = SpreadOf(overhead);
+    const Spread spread = Extremes(overhead);
     std::printf("%-26s %-10s %+5.1f %% (%+5.1f .. %+5.1f)\n", name.c_str(), once ? "full" : "streaming",
-                100 * spread.median, 100 * spread.least, 100 * spread.most);
+                100 * spread.median, 100 * spread.low, 100 * spread.high);
     std::fflush(stdout);
   }
   return absl::OkStatus();
