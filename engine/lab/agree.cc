@@ -7,6 +7,7 @@
 #include "engine/lab/grid.h"
 #include "engine/lab/lab.h"
 #include "engine/lab/progress.h"
+#include "engine/lab/record.h"
 #include "engine/lab/table.h"
 #include "engine/lab/windows.h"
 #include "policies/status.h"
@@ -27,10 +28,15 @@ absl::Status Run(const Lab& lab, const Options& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_ASSIGN(const std::vector<Window> windows, CutWindows(engine->tokenizer(), options.text));
   EBB_ASSIGN(const std::vector<Cell> cells, CellsOf(options.grid, LimitsOf(engine->config()), options.text.window));
+  EBB_ASSIGN(Record record, lab.Resume(*engine, {.command = "agree",
+                                                 .model = options.model,
+                                                 .files = {{"TEXT", options.text.text}},
+                                                 .flags = SettingsOf(options.grid, SettingsOf(options.text))}));
   Progress progress(WorkOf(cells, windows));
   const auto tick = [&](int64_t tokens) { progress.Add(tokens, "text"); };
-  EBB_ASSIGN(const auto results, RunWindows(*engine, cells, windows,
-                                            {.block = options.text.block, .against = Against::kFull, .tick = tick}));
+  EBB_ASSIGN(const auto results,
+             RunWindows(*engine, cells, windows,
+                        {.block = options.text.block, .against = Against::kFull, .record = &record, .tick = tick}));
   progress.Clear();
   Table table = {.header = {"policy", "budget", "KL(full || policy)", "top-1 agreement"}};
   for (size_t i = 0; i < cells.size(); ++i) {
@@ -65,6 +71,7 @@ void AddAgree(CLI::App& app, Lab& lab) {
   AddTextOptions(*command, options->text);
   AddGridOptions(*command, options->grid, CacheFlags::kOffered);
   AddTableOptions(*command, options->form);
+  AddResumeOption(*command, lab);
   AddComputeOptions(*command, lab);
   command->footer(
       "Each window of the text is streamed under the policy and beside it with nothing evicted. Over the predictions "

@@ -215,7 +215,8 @@ void AddCalibrate(CLI::App& app, Lab& lab) {
       "Reads on a full F32 cache in blocks of 32. Ridge regression in closed form, for each layer and KV head; the "
       "same\n"
       "model, text, seed and flags write the same file. Printed is how much of the variance of the target the weights\n"
-      "tell, by layer, with the attention so far and without.");
+      "tell, by layer, with the attention so far and without. It makes one file in one go: what an interruption cuts\n"
+      "begins anew.");
   command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 

@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "engine/lab/lab.h"
 #include "engine/lab/progress.h"
 #include "engine/lab/protocols.h"
+#include "engine/lab/record.h"
 #include "engine/lab/statistics.h"
 #include "engine/lab/windows.h"
 #include "policies/presets.h"
@@ -190,31 +192,22 @@ absl::StatusOr<std::vector<CardCell>> PlanCells(const Options& options, int32_t 
   return cells;
 }
 
-// Tokens that a cell will run.
-int64_t WorkOf(const CardCell& cell, const Cases& cases, size_t prompts) {
-  int64_t tokens = 0;
-  if (const auto protocol = FindProtocol(cell.task)) {
-    for (const size_t i : SpreadOver(cases.of(*protocol).size(), prompts)) {
-      const Prompt& prompt = cases.of(*protocol)[i];
-      tokens += static_cast<int64_t>(prompt.tokens.size() + prompt.answer.size()) - 1;
-    }
-  } else {
-    for (const auto& window : cases.windows) tokens += static_cast<int64_t>(window.size());
-  }
-  return tokens;
-}
-
 absl::Status Run(Lab& lab, const Options& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_ASSIGN(const Cases cases, ReadCases(options.cases, engine->config().vocab));
   EBB_TRY(CheckPromptCount(options.prompts, options.cases, cases));
   EBB_ASSIGN(const std::vector<CardCell> cells, PlanCells(options, engine->config().context));
-  const auto prompts_of = [&](Protocol protocol) {
-    return options.prompts > 0 ? static_cast<size_t>(options.prompts) : cases.of(protocol).size();
-  };
+  EBB_ASSIGN(Record record, lab.Resume(*engine, {.command = "cases",
+                                                 .model = options.model,
+                                                 .files = {{"CASES", options.cases}},
+                                                 .flags = {{"--prompts", absl::StrCat(options.prompts)},
+                                                           {"--seed", absl::StrCat(options.seed)}}}));
   int64_t work = 0;
-  for (const CardCell& cell : cells)
-    work += WorkOf(cell, cases, prompts_of(FindProtocol(cell.task).value_or(Protocol::kAgain)));
+  for (const CardCell& cell : cells) {
+    const auto protocol = FindProtocol(cell.task);
+    const Cell text = {.spec = cell.spec};
+    work += protocol ? WorkOf(Choose(cases.of(*protocol), options.prompts)) : WorkOf({&text, 1}, cases.windows);
+  }
   Progress progress(work);
   if (!lab.json) {
     absl::PrintF("%-8s %-15s %6s  %6s  %6s  %8s\n", "protocol", "policy", "budget", "card", "here", "differ");
@@ -223,19 +216,19 @@ absl::Status Run(Lab& lab, const Options& options) {
   int64_t held = 0;
   for (const CardCell& cell : cells) {
     const std::string what = absl::StrFormat("%s %s %d", cell.task, cell.policy, *cell.spec.budget);
-    const ProtocolOptions protocol_options = {.tick = [&](int64_t tokens) { progress.Add(tokens, what); }};
+    const auto tick = [&](int64_t tokens) { progress.Add(tokens, what); };
+    const Cell asked = {.policy = kPrefix + cell.policy, .spec = cell.spec};
     Verdict verdict;
     std::string right;
     if (const auto protocol = FindProtocol(cell.task)) {
       const std::vector<Prompt>& all = cases.of(*protocol);
-      const std::vector<size_t> chosen = SpreadOver(all.size(), prompts_of(*protocol));
-      std::vector<Prompt> prompts;
-      for (const size_t i : chosen) prompts.push_back(all[i]);
-      EBB_ASSIGN(right, Solve(*engine, cell.spec, *protocol, prompts, protocol_options));
+      const std::vector<Prompt> prompts = Choose(all, options.prompts);
+      const std::vector<size_t> chosen = SpreadOver(all.size(), prompts.size());
+      EBB_ASSIGN(right, Solve(*engine, asked, *protocol, prompts, {.record = &record, .tick = tick}));
       EBB_ASSIGN(verdict, CheckPrompts(cell, right, chosen, all.size()));
     } else {
       EBB_ASSIGN(const auto results,
-                 RunWindows(*engine, std::span(&cell.spec, 1), cases.windows, {.tick = protocol_options.tick}));
+                 RunWindows(*engine, {&asked, 1}, cases.windows, {.record = &record, .tick = tick}));
       verdict = CheckText(cell, LossOf(results.front()).value);
     }
     progress.Clear();
@@ -270,6 +263,7 @@ void AddCases(CLI::App& app, Lab& lab) {
   command->add_option("--seed", options->seed, "Of the policy random")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  AddResumeOption(*command, lab);
   AddComputeOptions(*command, lab);
   command->footer(
       "F32 cache, original positions, blocks of 32, eviction after each block and each decoded token. A cell is ok\n"

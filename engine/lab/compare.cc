@@ -1,17 +1,20 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/lab/grid.h"
 #include "engine/lab/lab.h"
 #include "engine/lab/plot.h"
 #include "engine/lab/progress.h"
 #include "engine/lab/protocols.h"
-#include "engine/lab/results.h"
+#include "engine/lab/record.h"
+#include "engine/lab/statistics.h"
 #include "engine/lab/table.h"
 #include "engine/lab/windows.h"
 #include "policies/status.h"
@@ -41,92 +44,101 @@ const Measure kMeasures[] = {{"prefill", 2, true}, {"stream", 2, true}, {"again"
                              {"perplexity", 2},    {"KL", 4},           {"agreement", 3, true},
                              {"mass lost", 4},     {"output error", 4}};
 
-constexpr size_t kCellsAtOnce = 15;  // that run over the windows side by side, and are kept together
+struct Result {
+  double value = 0;
+  Interval interval = {};  // 95 %
+  size_t samples = 0;      // prompts or windows
+};
 
-Interval Around(const Mean& mean) {
-  return {.low = mean.value - mean.half_width, .high = mean.value + mean.half_width};
+// A cell, and by the measures' names what could be measured of it.
+struct Row {
+  Cell cell = {};
+  std::map<std::string, Result> results = {};
+};
+
+Result ResultOf(const Mean& mean, size_t samples) {
+  return {mean.value, {.low = mean.value - mean.half_width, .high = mean.value + mean.half_width}, samples};
 }
 
-absl::Status MeasurePrompts(Engine& engine, const Cases& cases, const Options& options, const std::vector<Cell>& cells,
-                            Results& results, Progress& progress) {
+absl::Status MeasurePrompts(Engine& engine, const Cases& cases, const Options& options, std::span<Row> rows,
+                            Record& record, Progress& progress) {
   const SpecLimits limits = LimitsOf(engine.config());
-  for (const Cell& cell : cells) {
+  for (Row& row : rows) {
     for (const Protocol protocol : kProtocols) {
-      const std::string what = absl::StrFormat("%s %s %s", ProtocolName(protocol), cell.policy, cell.budget());
-      progress.Add(0, what);
-      const bool known = results.Find(cell.policy, cell.budget(), ProtocolName(protocol)) != nullptr;
-      if (!known && CanFollow(cell.spec, protocol, limits)) {
-        const std::vector<Prompt> prompts = Choose(cases.of(protocol), options.prompts);
-        EBB_ASSIGN(const std::string right, Solve(engine, cell.spec, protocol, prompts, {}));
-        const auto all = static_cast<int64_t>(right.size());
-        const int64_t solved = std::ranges::count(right, '1');
-        EBB_TRY(results.Add({.policy = cell.policy,
-                             .budget = cell.budget(),
-                             .measure = ProtocolName(protocol),
-                             .value = static_cast<double>(solved) / static_cast<double>(all),
-                             .interval = Wilson(solved, all),
-                             .samples = all}));
+      const std::string name = ProtocolName(protocol);
+      const auto tick = [&](int64_t tokens) { progress.Add(tokens, name + " " + row.cell.name()); };
+      const std::vector<Prompt> prompts = Choose(cases.of(protocol), options.prompts);
+      if (!CanFollow(row.cell.spec, protocol, limits)) {
+        tick(WorkOf(prompts));
+        continue;
       }
-      progress.Add(1, what);
+      EBB_ASSIGN(const std::string right,
+                 Solve(engine, row.cell, protocol, prompts, {.record = &record, .tick = tick}));
+      const auto all = static_cast<int64_t>(right.size());
+      const int64_t solved = std::ranges::count(right, '1');
+      row.results[name] = {static_cast<double>(solved) / static_cast<double>(all), Wilson(solved, all), right.size()};
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Keep(const Cell& cell, std::span<const WindowResult> windows, Results& results) {
-  const Mean loss = LossOf(windows);
-  const auto add = [&](const std::string& measure, double value, const Interval& interval) {
-    return results.Add({.policy = cell.policy,
-                        .budget = cell.budget(),
-                        .measure = measure,
-                        .value = value,
-                        .interval = interval,
-                        .samples = static_cast<int64_t>(windows.size())});
-  };
-  const Interval around = Around(loss);
-  EBB_TRY(add("KL", DivergenceOf(windows).value, Around(DivergenceOf(windows))));
-  EBB_TRY(add("agreement", AgreementOf(windows).value, Around(AgreementOf(windows))));
-  EBB_TRY(add("mass lost", MassLostOf(windows).value, Around(MassLostOf(windows))));
-  EBB_TRY(add("output error", ErrorOf(windows).value, Around(ErrorOf(windows))));
-  // The last, and so the sign that all are there.
-  return add("perplexity", std::exp(loss.value), {.low = std::exp(around.low), .high = std::exp(around.high)});
-}
-
-absl::Status MeasureWindows(Engine& engine, const Cases& cases, const std::vector<Cell>& cells, Results& results,
+absl::Status MeasureWindows(Engine& engine, const Cases& cases, std::span<Row> rows, Record& record,
                             Progress& progress) {
-  const SpecLimits limits = LimitsOf(engine.config());
-  std::vector<Cell> missing;
-  for (const Cell& cell : cells) {
-    const bool known = results.Find(cell.policy, cell.budget(), "perplexity") != nullptr;
-    if (!known && CanFollow(cell.spec, Protocol::kStream, limits)) missing.push_back(cell);
+  std::vector<Cell> cells;
+  for (const Row& row : rows) {
+    cells.push_back(row.cell);
+    cells.back().possible = CanFollow(row.cell.spec, Protocol::kStream, LimitsOf(engine.config()));
   }
-  progress.Add(static_cast<int64_t>(cells.size() - missing.size()), "windows");
-  for (size_t first = 0; first < missing.size(); first += kCellsAtOnce) {
-    const std::span<const Cell> some =
-        std::span(missing).subspan(first, std::min(kCellsAtOnce, missing.size() - first));
-    EBB_ASSIGN(const auto measured,
-               RunWindows(engine, some, cases.windows, {.against = Against::kFull, .measure = true}));
-    for (size_t i = 0; i < some.size(); ++i) EBB_TRY(Keep(some[i], measured[i], results));
-    progress.Add(static_cast<int64_t>(some.size()), "windows");
+  const auto tick = [&](int64_t tokens) { progress.Add(tokens, "windows"); };
+  EBB_ASSIGN(const auto measured,
+             RunWindows(engine, cells, cases.windows,
+                        {.against = Against::kFull, .measure = true, .record = &record, .tick = tick}));
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (!cells[i].possible) continue;
+    const std::vector<WindowResult>& windows = measured[i];
+    Result loss = ResultOf(LossOf(windows), windows.size());
+    rows[i].results["perplexity"] = {
+        std::exp(loss.value), {.low = std::exp(loss.interval.low), .high = std::exp(loss.interval.high)}, loss.samples};
+    rows[i].results["KL"] = ResultOf(DivergenceOf(windows), windows.size());
+    rows[i].results["agreement"] = ResultOf(AgreementOf(windows), windows.size());
+    rows[i].results["mass lost"] = ResultOf(MassLostOf(windows), windows.size());
+    rows[i].results["output error"] = ResultOf(ErrorOf(windows), windows.size());
   }
   return absl::OkStatus();
 }
 
-Table TableOf(const std::vector<Cell>& cells, const Results& results) {
+Table TableOf(std::span<const Row> rows) {
   Table table = {.header = {"policy", "budget"}};
   for (const Measure& measure : kMeasures) table.header.push_back(measure.name);
-  for (const Cell& cell : cells) {
-    std::vector<std::string>& row = table.rows.emplace_back();
-    row = {cell.policy, cell.budget()};
+  for (const Row& row : rows) {
+    std::vector<std::string>& line = table.rows.emplace_back();
+    line = {row.cell.policy, row.cell.budget()};
     for (const Measure& measure : kMeasures) {
-      const Result* const result = results.Find(cell.policy, cell.budget(), measure.name);
-      row.push_back(result == nullptr ? "-" : WithInterval(result->value, result->interval, measure.digits));
+      const auto found = row.results.find(measure.name);
+      line.push_back(
+          found == row.results.end() ? "-" : WithInterval(found->second.value, found->second.interval, measure.digits));
     }
   }
   return table;
 }
 
-Plot PlotOf(const std::vector<Cell>& cells, const Results& results, const Engine& engine) {
+// A line for each number.
+Table NumbersOf(std::span<const Row> rows) {
+  Table table = {.header = {"policy", "budget", "measure", "value", "low", "high", "samples"}};
+  for (const Row& row : rows) {
+    for (const Measure& measure : kMeasures) {
+      const auto found = row.results.find(measure.name);
+      if (found == row.results.end()) continue;
+      const Result& result = found->second;
+      table.rows.push_back({row.cell.policy, row.cell.budget(), measure.name, absl::StrFormat("%.9g", result.value),
+                            absl::StrFormat("%.9g", result.interval.low), absl::StrFormat("%.9g", result.interval.high),
+                            absl::StrCat(result.samples)});
+    }
+  }
+  return table;
+}
+
+Plot PlotOf(std::span<const Row> rows, const Engine& engine) {
   Plot plot = {.title = absl::StrFormat("%s: policies by budget, with 95 %% intervals", engine.config().name)};
   const auto place = [](std::vector<std::string>& names, const std::string& name) {
     const auto found = std::ranges::find(names, name);
@@ -138,12 +150,13 @@ Plot PlotOf(const std::vector<Cell>& cells, const Results& results, const Engine
     Panel& panel = plot.panels.emplace_back();
     panel.title = measure.name;
     if (measure.share && measure.name != "agreement") panel.max = 1;
-    for (const Cell& cell : cells) {
-      const size_t row = place(plot.rows, cell.policy);
-      const size_t series = place(plot.series, cell.budget());
-      const Result* const result = results.Find(cell.policy, cell.budget(), measure.name);
-      if (result == nullptr) continue;
-      panel.dots.push_back({.row = row, .series = series, .value = result->value, .interval = result->interval});
+    for (const Row& row : rows) {
+      const size_t line = place(plot.rows, row.cell.policy);
+      const size_t series = place(plot.series, row.cell.budget());
+      const auto found = row.results.find(measure.name);
+      if (found == row.results.end()) continue;
+      panel.dots.push_back(
+          {.row = line, .series = series, .value = found->second.value, .interval = found->second.interval});
     }
   }
   return plot;
@@ -160,19 +173,27 @@ absl::Status Write(const std::string& path, const std::string& text) {
 absl::Status Run(const Lab& lab, const Options& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_ASSIGN(const std::vector<Cell> cells, CellsOf(options.grid, LimitsOf(engine->config())));
-  EBB_ASSIGN(const std::string cases_text, ReadText(options.cases));
   EBB_ASSIGN(const Cases cases, ReadCases(options.cases, engine->config().vocab));
   EBB_TRY(CheckPromptCount(options.prompts, options.cases, cases));
-  const std::string run = RunName({engine->fingerprint(), cases_text, absl::StrFormat("%d", options.prompts),
-                                   absl::StrFormat("%d", options.grid.seed)});
-  EBB_ASSIGN(Results results, Results::Open(options.csv, run));
-  Progress progress(static_cast<int64_t>(cells.size() * (std::size(kProtocols) + 1)));
-  EBB_TRY(MeasureWindows(*engine, cases, cells, results, progress));
-  EBB_TRY(MeasurePrompts(*engine, cases, options, cells, results, progress));
+  EBB_ASSIGN(Record record,
+             lab.Resume(*engine, {.command = "compare",
+                                  .model = options.model,
+                                  .files = {{"CASES", options.cases}},
+                                  .flags = SettingsOf(options.grid, {{"--prompts", absl::StrCat(options.prompts)}})}));
+  std::vector<Row> rows;
+  for (const Cell& cell : cells) rows.push_back({.cell = cell});
+  int64_t work = WorkOf(cells, cases.windows);
+  for (const Protocol protocol : kProtocols) {
+    work += WorkOf(Choose(cases.of(protocol), options.prompts)) * static_cast<int64_t>(cells.size());
+  }
+  Progress progress(work);
+  EBB_TRY(MeasureWindows(*engine, cases, rows, record, progress));
+  EBB_TRY(MeasurePrompts(*engine, cases, options, rows, record, progress));
   progress.Clear();
-  const Table table = TableOf(cells, results);
+  const Table table = TableOf(rows);
+  EBB_TRY(Write(options.csv, Format(NumbersOf(rows), TableForm::kCsv)));
   EBB_TRY(Write(options.markdown, Format(table, TableForm::kMarkdown)));
-  EBB_TRY(Write(options.svg, Svg(PlotOf(cells, results, *engine))));
+  EBB_TRY(Write(options.svg, Svg(PlotOf(rows, *engine))));
   absl::PrintF("%s", Format(table, TableForm::kText));
   return absl::OkStatus();
 }
@@ -189,18 +210,17 @@ void AddCompare(CLI::App& app, Lab& lab) {
   command->add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)")->required();
   AddGridOptions(*command, options->grid, CacheFlags::kFixed);
   AddPromptsOption(*command, options->prompts, "So many prompts of each protocol");
-  command->add_option("--csv", options->csv,
-                      "Write every number here as it is measured; where the file is there already, go on with it");
+  command->add_option("--csv", options->csv, "Write the numbers here, a line for each");
   command->add_option("--markdown", options->markdown, "Write the table here");
   command->add_option("--svg", options->svg, "Write the plot here");
+  AddResumeOption(*command, lab);
   AddComputeOptions(*command, lab);
   command->footer(
       "F32 cache, original positions, blocks of 32, eviction after each block and each decoded token. Shares of "
       "prompts\n"
       "solved with Wilson's 95 % interval; over the text windows, with Student's: perplexity, divergence from a full\n"
-      "cache and equal best tokens (second halves), attention mass lost and output error per evicting step. An\n"
-      "interrupted run goes on where its --csv ends. '-': the budget is below what the policy protects, or nothing\n"
-      "ends the prompt, for which ada waits.");
+      "cache and equal best tokens (second halves), attention mass lost and output error per evicting step.\n"
+      "'-': the budget is below what the policy protects, or nothing ends the prompt, for which ada waits.");
   command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 

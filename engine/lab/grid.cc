@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/lab/policy_text.h"
 #include "policies/registry.h"
@@ -40,6 +41,21 @@ Cell MakeCell(const NamedPolicy& policy, const ScorerRow& row, const Grid& grid,
 std::string Cell::budget() const {
   const ScorerRow* const row = FindScorer(spec.scorer);
   return row != nullptr && !row->evicts ? "-" : absl::StrFormat("%d", spec.budget.value_or(0));
+}
+
+std::string Cell::name() const {
+  const std::string name = policy + " " + budget();
+  if (!spec.overflow) return name;
+  return absl::StrFormat("%s R %d sigma %d delta %d", name, *spec.overflow, spec.slack, spec.max_drop);
+}
+
+Settings SettingsOf(const Grid& grid, const Settings& more) {
+  Settings settings = {{"--seed", absl::StrCat(grid.seed)},
+                       {"--positions", grid.positions ? NameOf(kPositions, *grid.positions) : "by scorer"},
+                       {"--kv-dtype", NameOf(kTypes, grid.kv_type)},
+                       {"--rope-cache", NameOf(kRopeCaches, grid.rope_cache)}};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
 }
 
 std::vector<std::string> EveryPolicy() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/lab/record.h"
 #include "policies/spec.h"
 
 namespace ebb::lab {
@@ -32,6 +33,8 @@ struct Cell {
 
   // "128", or "-" for `full`, which has none.
   std::string budget() const;
+  // In a record: "h2o 128", "h2o 128 R 32 sigma 0 delta 8". What it leaves out of the spec is the whole grid's.
+  std::string name() const;
 };
 
 // Every scorer that evicts, knorm in both forms, and what CAOTE makes of those that score attention.
@@ -41,6 +44,8 @@ std::vector<std::string> EveryPolicy();
 // and --rope-cache too.
 enum class CacheFlags { kFixed, kOffered };
 void AddGridOptions(CLI::App& command, Grid& grid, CacheFlags cache);
+// What all cells of a grid have in common, and `more` flags.
+Settings SettingsOf(const Grid& grid, const Settings& more);
 void AddBudgetOption(CLI::App& command, std::vector<int32_t>& budgets);
 
 // --tasks: which of a cases file's protocols, and its text.

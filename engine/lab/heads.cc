@@ -218,7 +218,8 @@ void AddHeads(CLI::App& app, Lab& lab) {
       "A passage of the text, other text, and the passage again: who cannot see the first cannot foretell the second.\n"
       "Lost is what the second costs more, in nats per token, when this head alone keeps the first and the newest\n"
       "tokens; Student's 95 % interval from the spread between samples, paired. The gate is the share of heads that\n"
-      "lose no more, so that duo's threshold is the share of heads that stream.");
+      "lose no more, so that duo's threshold is the share of heads that stream. It makes one file in one go: what an\n"
+      "interruption cuts begins anew.");
   command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 

@@ -1,17 +1,48 @@
 #include "engine/lab/lab.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "engine/model/calibration_file.h"
+#include "engine/model/head_gates_file.h"
 #include "engine/parallel.h"
+#include "policies/status.h"
 
 namespace ebb::lab {
+namespace {
+
+constexpr int kRecordVersion = 1;  // of what the commands measure: one more when the same flags mean other numbers
+
+std::string HashOfFileBeside(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadText(path);
+  return text.ok() ? HashOf(*text) : "missing";
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Lab::Open(const std::string& model) const {
   return Engine::Open(
       {.model_path = model, .calibration_path = calibration, .threads = threads, .accuracy = arithmetic(), .isa = isa});
+}
+
+absl::StatusOr<Record> Lab::Resume(const Engine& engine, const Measurement& measurement) const {
+  Settings run = {
+      {"ebb-lab", measurement.command},
+      {"record", absl::StrCat(kRecordVersion)},
+      {"engine", engine.fingerprint()},
+      {"--calibration", HashOfFileBeside(calibration.empty() ? CalibrationPath(measurement.model) : calibration)},
+      {"heads", HashOfFileBeside(HeadGatesPath(measurement.model))}};
+  for (const auto& [name, path] : measurement.files) {
+    EBB_ASSIGN(const std::string text, ReadText(path));
+    run.push_back({name, HashOf(text)});
+  }
+  run.insert(run.end(), measurement.flags.begin(), measurement.flags.end());
+  return Record::Open(resume, run);
 }
 
 bool Lab::Check(const absl::Status& status) {
@@ -38,9 +69,17 @@ void AddComputeOptions(CLI::App& command, Lab& lab) {
                      "ending");
 }
 
+void AddResumeOption(CLI::App& command, Lab& lab) {
+  command.add_option("--resume", lab.resume,
+                     "Keep here what is measured, as it is; where the file is there already, go on with it");
+}
+
 absl::StatusOr<std::string> ReadText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file.is_open()) return absl::NotFoundError(absl::StrFormat("%s: cannot be read", path));
+  std::error_code unknown;
+  if (!file.is_open() || std::filesystem::is_directory(path, unknown)) {  // a folder opens, and throws when it is read
+    return absl::NotFoundError(absl::StrFormat("%s: cannot be read", path));
+  }
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 

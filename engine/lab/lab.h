@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
+#include "engine/lab/record.h"
 
 namespace ebb::lab {
 
@@ -19,16 +20,27 @@ inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;
 inline constexpr int kUsage = 2;
 
+// What of a long command decides its numbers beside the engine, which it is resumed by.
+struct Measurement {
+  std::string command = {};  // "passkey"
+  std::string model = {};    // path
+  Settings files = {};       // by their names on the command line, paths
+  Settings flags = {};       // all but those whose values are in the names of what is measured, as --policies
+};
+
 // One per process; filled by CLI11 before a subcommand's callback runs.
 struct Lab {
   std::string isa = {};
   std::string accuracy = "exact";  // or "fast"
   std::string calibration = {};
+  std::string resume = {};
   int32_t threads = 0;
   bool json = false;
   int exit_code = kDone;
 
   absl::StatusOr<std::unique_ptr<Engine>> Open(const std::string& model) const;
+  // The record that --resume names. What Record::Open refuses, and NOT_FOUND naming a file that cannot be read.
+  absl::StatusOr<Record> Resume(const Engine& engine, const Measurement& measurement) const;
   Accuracy arithmetic() const { return accuracy == "fast" ? Accuracy::kFast : Accuracy::kExact; }
 
   // Prints an error to stderr and sets exit_code. Returns status.ok().
@@ -37,6 +49,8 @@ struct Lab {
 
 // --isa, --accuracy, --threads and --calibration, for subcommands that compute.
 void AddComputeOptions(CLI::App& command, Lab& lab);
+// --resume, for those that compute for long.
+void AddResumeOption(CLI::App& command, Lab& lab);
 
 // A whole file as text. NOT_FOUND naming it.
 absl::StatusOr<std::string> ReadText(const std::string& path);

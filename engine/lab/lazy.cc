@@ -4,11 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/lab/grid.h"
 #include "engine/lab/lab.h"
 #include "engine/lab/progress.h"
 #include "engine/lab/protocols.h"
+#include "engine/lab/record.h"
 #include "engine/lab/table.h"
 #include "engine/lab/windows.h"
 #include "policies/status.h"
@@ -83,14 +85,17 @@ absl::Status Run(const Lab& lab, const Options& options) {
   const std::vector<Cell> cells = Ablated(plain, options);
   const Protocol protocol = *FindProtocol(options.protocol);
   const std::vector<Prompt> prompts = Choose(cases.of(protocol), options.prompts);
-  int64_t work = WorkOf(cells, cases.windows);
-  for (const Prompt& prompt : prompts) {
-    work += static_cast<int64_t>((prompt.tokens.size() + prompt.answer.size() - 1) * cells.size());
-  }
-  Progress progress(work);
+  EBB_ASSIGN(Record record,
+             lab.Resume(*engine, {.command = "lazy",
+                                  .model = options.model,
+                                  .files = {{"CASES", options.cases}},
+                                  .flags = SettingsOf(options.grid, {{"--protocol", options.protocol},
+                                                                     {"--prompts", absl::StrCat(options.prompts)},
+                                                                     {"--block", absl::StrCat(options.block)}})}));
+  Progress progress(WorkOf(cells, cases.windows) + WorkOf(prompts) * static_cast<int64_t>(cells.size()));
   const auto windows_tick = [&](int64_t tokens) { progress.Add(tokens, "windows"); };
-  EBB_ASSIGN(const auto results,
-             RunWindows(*engine, cells, cases.windows, {.block = options.block, .tick = windows_tick}));
+  EBB_ASSIGN(const auto results, RunWindows(*engine, cells, cases.windows,
+                                            {.block = options.block, .record = &record, .tick = windows_tick}));
   Table table = {.header = {"policy", "budget", "R", "sigma", "delta", "perplexity", "nll above unhurried",
                             options.protocol, "prunings", "dropped at once", "ranked a token", "peak"}};
   size_t base = 0;
@@ -101,7 +106,7 @@ absl::Status Run(const Lab& lab, const Options& options) {
     if (!cell.possible) continue;
     const auto tick = [&](int64_t tokens) { progress.Add(tokens, cell.policy); };
     EBB_ASSIGN(const std::string right,
-               Solve(*engine, cell.spec, protocol, prompts, {.block = options.block, .tick = tick}));
+               Solve(*engine, cell, protocol, prompts, {.block = options.block, .record = &record, .tick = tick}));
     const int64_t solved = std::ranges::count(right, '1');
     const Mean above = LossAbove(results[i], results[base]);
     const Work went = WorkOf(results[i], cases.windows);
@@ -156,6 +161,7 @@ void AddLazy(CLI::App& app, Lab& lab) {
   AddPromptsOption(*command, options->prompts, "So many of its prompts");
   AddBlockOption(*command, options->block, "pruning");
   AddTableOptions(*command, options->form);
+  AddResumeOption(*command, lab);
   AddComputeOptions(*command, lab);
   command->footer(
       "One token a step. Perplexity over the second halves of the text windows; 'above unhurried' is paired by window\n"

@@ -3,12 +3,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/lab/grid.h"
 #include "engine/lab/lab.h"
 #include "engine/lab/policy_text.h"
 #include "engine/lab/progress.h"
 #include "engine/lab/protocols.h"
+#include "engine/lab/record.h"
 #include "engine/lab/table.h"
 #include "engine/lab/windows.h"
 #include "policies/status.h"
@@ -70,10 +72,10 @@ absl::StatusOr<std::vector<WindowResult>> TryOn(Engine& engine, const ValidSpec&
   return results;
 }
 
-// Of the cells of one budget, what each would lose on the cache that --on makes at that budget.
+// What each cell would lose on the cache that --on makes at its budget.
 absl::StatusOr<std::vector<std::vector<WindowResult>>> MeasureOn(Engine& engine, const Options& options,
                                                                  std::span<const Cell> cells,
-                                                                 std::span<const Window> windows) {
+                                                                 std::span<const Window> windows, Record& record) {
   const SpecLimits limits = LimitsOf(engine.config());
   Grid grid = options.grid;
   grid.policies = {options.on};
@@ -83,16 +85,26 @@ absl::StatusOr<std::vector<std::vector<WindowResult>>> MeasureOn(Engine& engine,
     grid.budgets = {budget};
     EBB_ASSIGN(const std::vector<Cell> base, CellsOf(grid, limits));
     EBB_ASSIGN(const ValidSpec on, Resolve(UnderProtocol(base.front().spec, Protocol::kStream), limits));
-    std::vector<ValidSpec> tried;
-    std::vector<size_t> of;
-    for (size_t i = 0; i < cells.size(); ++i) {
-      if (!cells[i].possible || cells[i].spec.budget != budget) continue;
-      EBB_ASSIGN(tried.emplace_back(), Resolve(cells[i].spec, limits));
-      of.push_back(i);
-    }
     for (size_t w = 0; w < windows.size(); ++w) {
-      EBB_ASSIGN(const auto lost, TryOn(engine, on, tried, windows[w], options));
-      for (size_t i = 0; i < of.size(); ++i) results[of[i]][w] = lost[i];
+      std::vector<ValidSpec> tried;
+      std::vector<size_t> of;
+      for (size_t i = 0; i < cells.size(); ++i) {
+        if (!cells[i].possible || cells[i].spec.budget != budget) continue;
+        EBB_ASSIGN(const auto known, Known(&record, cells[i], w, 0));
+        if (known) {
+          results[i][w] = *known;
+          continue;
+        }
+        EBB_ASSIGN(tried.emplace_back(), Resolve(cells[i].spec, limits));
+        of.push_back(i);
+      }
+      if (!tried.empty()) {
+        EBB_ASSIGN(const auto lost, TryOn(engine, on, tried, windows[w], options));
+        for (size_t i = 0; i < of.size(); ++i) {
+          results[of[i]][w] = lost[i];
+          EBB_TRY(Keep(&record, cells[of[i]], w, lost[i]));
+        }
+      }
       progress.Add(1, absl::StrFormat("%s %d", options.on, budget));
     }
   }
@@ -103,14 +115,23 @@ absl::Status Run(const Lab& lab, const Options& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_ASSIGN(const std::vector<Cell> cells, CellsOf(options.grid, LimitsOf(engine->config())));
   EBB_ASSIGN(const Cases cases, ReadCases(options.cases, engine->config().vocab));
+  EBB_ASSIGN(Record record,
+             lab.Resume(*engine, {.command = "outerr",
+                                  .model = options.model,
+                                  .files = {{"CASES", options.cases}},
+                                  .flags = SettingsOf(options.grid, {{"--block", absl::StrCat(options.block)},
+                                                                     {"--on", options.on.empty() ? "none" : options.on},
+                                                                     {"--every", absl::StrCat(options.every)}})}));
   std::vector<std::vector<WindowResult>> results;
   if (options.on.empty()) {
     Progress progress(WorkOf(cells, cases.windows));
     const auto tick = [&](int64_t tokens) { progress.Add(tokens, "windows"); };
-    EBB_ASSIGN(results, RunWindows(*engine, cells, cases.windows,
-                                   {.block = options.block, .measure = true, .predict = false, .tick = tick}));
+    EBB_ASSIGN(
+        results,
+        RunWindows(*engine, cells, cases.windows,
+                   {.block = options.block, .measure = true, .predict = false, .record = &record, .tick = tick}));
   } else {
-    EBB_ASSIGN(results, MeasureOn(*engine, options, cells, cases.windows));
+    EBB_ASSIGN(results, MeasureOn(*engine, options, cells, cases.windows, record));
   }
   Table table = {.header = {"policy", "budget", "evictions", "mass lost", "output error"}};
   for (size_t i = 0; i < cells.size(); ++i) {
@@ -148,6 +169,7 @@ void AddOuterr(CLI::App& app, Lab& lab) {
       ->needs(on)
       ->capture_default_str();
   AddTableOptions(*command, options->form);
+  AddResumeOption(*command, lab);
   AddComputeOptions(*command, lab);
   command->footer(
       "Each window is streamed, the same tokens under every policy. Of each step that evicts: the newest token's\n"

@@ -4,11 +4,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/lab/grid.h"
 #include "engine/lab/lab.h"
 #include "engine/lab/planted.h"
 #include "engine/lab/progress.h"
+#include "engine/lab/record.h"
 #include "engine/lab/table.h"
 #include "policies/status.h"
 
@@ -46,6 +48,15 @@ absl::Status Run(const Lab& lab, const Options& options) {
              CellsOf(options.grid, LimitsOf(engine->config()), options.planted.length + 16));
   EBB_ASSIGN(const auto planted, PlantAll(*engine, options));
   const Protocol protocol = *FindProtocol(options.protocol);
+  EBB_ASSIGN(Record record,
+             lab.Resume(*engine, {.command = "passkey",
+                                  .model = options.model,
+                                  .files = {{"TEXT", options.text}},
+                                  .flags = SettingsOf(options.grid,
+                                                      {{"--length", absl::StrCat(options.planted.length)},
+                                                       {"--prompts", absl::StrCat(options.planted.prompts)},
+                                                       {"--distractors", absl::StrCat(options.planted.distractors)},
+                                                       {"--protocol", options.protocol}})}));
   Progress progress(static_cast<int64_t>(cells.size() * planted.size()));
   Table table = {.header = {"policy", "budget"}};
   for (const double depth : options.depths) table.header.push_back(absl::StrFormat("depth %.2f", depth));
@@ -55,7 +66,9 @@ absl::Status Run(const Lab& lab, const Options& options) {
     for (size_t d = 0; d < planted.size(); ++d) {
       row.emplace_back("-");
       if (cell.possible) {
-        EBB_ASSIGN(const std::string right, Solve(*engine, cell.spec, protocol, planted[d], {}));
+        const std::string depth = "depth " + Json(options.depths[d]).dump();
+        EBB_ASSIGN(const std::string right,
+                   Solve(*engine, cell, protocol, planted[d], {.record = &record, .name = depth}));
         const auto all = static_cast<int64_t>(right.size());
         const int64_t found = std::ranges::count(right, '1');
         row.back() = Share(found, all);
@@ -103,6 +116,7 @@ void AddPasskey(CLI::App& app, Lab& lab) {
       ->check(CLI::IsMember({"prefill", "stream"}))
       ->capture_default_str();
   AddTableOptions(*command, options->form);
+  AddResumeOption(*command, lab);
   AddComputeOptions(*command, lab);
   command->footer(
       "F32 cache, original positions, blocks of 32, eviction after each block and each decoded token; greedy answers,\n"

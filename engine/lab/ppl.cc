@@ -8,6 +8,7 @@
 #include "engine/lab/grid.h"
 #include "engine/lab/lab.h"
 #include "engine/lab/progress.h"
+#include "engine/lab/record.h"
 #include "engine/lab/table.h"
 #include "engine/lab/windows.h"
 #include "policies/status.h"
@@ -31,9 +32,14 @@ absl::Status Run(const Lab& lab, const Options& options) {
   std::erase(grid.policies, "full");
   grid.policies.insert(grid.policies.begin(), "full");  // what the others are measured against
   EBB_ASSIGN(const std::vector<Cell> cells, CellsOf(grid, LimitsOf(engine->config()), options.text.window));
+  EBB_ASSIGN(Record record, lab.Resume(*engine, {.command = "ppl",
+                                                 .model = options.model,
+                                                 .files = {{"TEXT", options.text.text}},
+                                                 .flags = SettingsOf(options.grid, SettingsOf(options.text))}));
   Progress progress(WorkOf(cells, windows));
   const auto tick = [&](int64_t tokens) { progress.Add(tokens, "text"); };
-  EBB_ASSIGN(const auto results, RunWindows(*engine, cells, windows, {.block = options.text.block, .tick = tick}));
+  EBB_ASSIGN(const auto results,
+             RunWindows(*engine, cells, windows, {.block = options.text.block, .record = &record, .tick = tick}));
   progress.Clear();
   Table table = {.header = {"policy", "budget", "nll", "perplexity", "nll above full", "evicted"}};
   for (size_t i = 0; i < cells.size(); ++i) {
@@ -74,6 +80,7 @@ void AddPpl(CLI::App& app, Lab& lab) {
   AddTextOptions(*command, options->text);
   AddGridOptions(*command, options->grid, CacheFlags::kOffered);
   AddTableOptions(*command, options->form);
+  AddResumeOption(*command, lab);
   AddComputeOptions(*command, lab);
   command->footer(
       "The text is cut into windows, each streamed from an empty cache; what the second half of each costs is "

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/lab/grid.h"
 #include "engine/lab/lab.h"
+#include "engine/lab/record.h"
 #include "engine/lab/statistics.h"
 #include "engine/lab/table.h"
 #include "policies/check.h"
@@ -178,9 +180,23 @@ bool CanFollow(const PolicySpec& spec, Protocol protocol, const SpecLimits& limi
   return Resolve(UnderProtocol(spec, protocol), limits).ok();
 }
 
-absl::StatusOr<std::string> Solve(Engine& engine, const PolicySpec& spec, Protocol protocol,
-                                  std::span<const Prompt> prompts, const ProtocolOptions& options) {
-  const PolicySpec under = UnderProtocol(spec, protocol);
+int64_t WorkOf(std::span<const Prompt> prompts) {
+  int64_t tokens = 0;
+  for (const Prompt& prompt : prompts) tokens += static_cast<int64_t>(prompt.tokens.size() + prompt.answer.size()) - 1;
+  return tokens;
+}
+
+absl::StatusOr<std::string> Solve(Engine& engine, const Cell& cell, Protocol protocol, std::span<const Prompt> prompts,
+                                  const ProtocolOptions& options) {
+  std::string name = cell.name() + " " + ProtocolName(protocol);
+  if (!options.name.empty()) name += ", " + options.name;
+  if (options.record != nullptr) {
+    EBB_ASSIGN(const auto known, options.record->Find<std::string>(
+                                     name, [&](const std::string& right) { return right.size() == prompts.size(); }));
+    if (known && options.tick) options.tick(WorkOf(prompts));
+    if (known) return *known;
+  }
+  const PolicySpec under = UnderProtocol(cell.spec, protocol);
   const auto at_once = static_cast<size_t>(SessionsPerStep(engine, options.block));
   std::string right;
   std::vector<BatchRow> rows;
@@ -211,6 +227,7 @@ absl::StatusOr<std::string> Solve(Engine& engine, const PolicySpec& spec, Protoc
     }
     for (const Reader& reader : readers) right += reader.right() ? '1' : '0';
   }
+  if (options.record != nullptr) EBB_TRY(options.record->Add(name, right));
   return right;
 }
 

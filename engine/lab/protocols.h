@@ -24,6 +24,9 @@
 
 namespace ebb::lab {
 
+struct Cell;
+class Record;
+
 enum class Protocol { kPrefill, kStream, kAgain };
 
 inline constexpr Protocol kProtocols[] = {Protocol::kPrefill, Protocol::kStream, Protocol::kAgain};
@@ -63,8 +66,13 @@ absl::Status CheckPromptCount(int32_t prompts, const std::string& path, const Ca
 // "0.42 [0.29, 0.56]": a share and Wilson's 95 % interval.
 std::string Share(int64_t right, int64_t cases);
 
+// Tokens that answering them runs.
+int64_t WorkOf(std::span<const Prompt> prompts);
+
 struct ProtocolOptions {
   int32_t block = 32;                             // tokens of a prompt per step
+  Record* record = nullptr;                       // what it knows is not run again, and what is run it keeps
+  std::string name = {};                          // there, of the prompts, where a protocol has several sets: "depth 1"
   std::function<void(int64_t tokens)> tick = {};  // called after each step with the tokens it took
 };
 
@@ -75,10 +83,10 @@ PolicySpec UnderProtocol(const PolicySpec& spec, Protocol protocol);
 // Whether Resolve accepts that: `ada` shares its budget when the prompt ends, and only `prefill` says when it does.
 bool CanFollow(const PolicySpec& spec, Protocol protocol, const SpecLimits& limits);
 
-// '1' for each prompt solved, in order. `random` draws for prompt i by its seed plus i. What Resolve and OpenSession
-// refuse.
-absl::StatusOr<std::string> Solve(Engine& engine, const PolicySpec& spec, Protocol protocol,
-                                  std::span<const Prompt> prompts, const ProtocolOptions& options);
+// '1' for each prompt solved, in order. `random` draws for prompt i by its seed plus i. What Resolve, OpenSession and
+// the record refuse.
+absl::StatusOr<std::string> Solve(Engine& engine, const Cell& cell, Protocol protocol, std::span<const Prompt> prompts,
+                                  const ProtocolOptions& options);
 
 }  // namespace ebb::lab
 

@@ -5,11 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/lab/grid.h"
 #include "engine/lab/lab.h"
 #include "engine/lab/progress.h"
 #include "engine/lab/protocols.h"
+#include "engine/lab/record.h"
 #include "engine/lab/statistics.h"
 #include "engine/lab/table.h"
 #include "engine/lab/windows.h"
@@ -33,18 +35,18 @@ struct Options {
 
 // One entry of the table: "0.42 [0.29, 0.56]", or a perplexity.
 absl::StatusOr<std::string> Measure(const Lab& lab, Engine& engine, const Cases& cases, const Options& options,
-                                    const std::string& task, const Cell& cell) {
+                                    const std::string& task, const Cell& cell, Record& record) {
   Json line = {{"task", task}, {"policy", cell.policy}, {"budget", *cell.spec.budget}};
   std::string entry;
   if (task == kText) {
-    EBB_ASSIGN(const auto results, RunWindows(engine, {&cell, 1}, cases.windows, {}));
+    EBB_ASSIGN(const auto results, RunWindows(engine, {&cell, 1}, cases.windows, {.record = &record}));
     const Mean loss = LossOf(results.front());
     entry = Perplexity(loss);
     line["perplexity"] = std::exp(loss.value);
   } else {
     const Protocol protocol = *FindProtocol(task);
     const std::vector<Prompt> prompts = Choose(cases.of(protocol), options.prompts);
-    EBB_ASSIGN(const std::string right, Solve(engine, cell.spec, protocol, prompts, {}));
+    EBB_ASSIGN(const std::string right, Solve(engine, cell, protocol, prompts, {.record = &record}));
     const auto solved = std::ranges::count(right, '1');
     const auto all = static_cast<int64_t>(right.size());
     const Interval interval = Wilson(solved, all);
@@ -60,6 +62,11 @@ absl::Status Run(const Lab& lab, const Options& options) {
   EBB_ASSIGN(const std::vector<Cell> cells, CellsOf(options.grid, LimitsOf(engine->config())));
   EBB_ASSIGN(const Cases cases, ReadCases(options.cases, engine->config().vocab));
   EBB_TRY(CheckPromptCount(options.prompts, options.cases, cases));
+  EBB_ASSIGN(Record record,
+             lab.Resume(*engine, {.command = "recall",
+                                  .model = options.model,
+                                  .files = {{"CASES", options.cases}},
+                                  .flags = SettingsOf(options.grid, {{"--prompts", absl::StrCat(options.prompts)}})}));
   Progress progress(static_cast<int64_t>(cells.size() * options.tasks.size()));
   Table table = {.header = {"policy", "budget"}};
   for (const std::string& task : options.tasks) table.header.push_back(task == kText ? "perplexity" : task);
@@ -72,7 +79,7 @@ absl::Status Run(const Lab& lab, const Options& options) {
       row.emplace_back("-");
       const Protocol protocol = task == kText ? Protocol::kStream : *FindProtocol(task);
       if (CanFollow(cell.spec, protocol, LimitsOf(engine->config()))) {
-        EBB_ASSIGN(row.back(), Measure(lab, *engine, cases, options, task, cell));
+        EBB_ASSIGN(row.back(), Measure(lab, *engine, cases, options, task, cell, record));
       }
       progress.Add(1, what);
     }
@@ -93,6 +100,7 @@ void AddRecall(CLI::App& app, Lab& lab) {
   AddTaskOption(*command, options->tasks);
   AddPromptsOption(*command, options->prompts, "So many prompts of each protocol");
   AddTableOptions(*command, options->form);
+  AddResumeOption(*command, lab);
   AddComputeOptions(*command, lab);
   command->footer(
       "F32 cache, original positions, blocks of 32, eviction after each block and each decoded token. In brackets\n"

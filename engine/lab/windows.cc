@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <utility>
+#include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/divergence.h"
 #include "engine/lab/lab.h"
@@ -14,8 +15,21 @@
 #include "policies/check.h"
 #include "policies/status.h"
 
+namespace ebb {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Loss, mass, error)
+
+}  // namespace ebb
+
 namespace ebb::lab {
+
+// As a record holds them, and found by nlohmann::json by their names.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(WindowResult, counted, loss, divergence, agreed, evicted, prunings, ranked, peak,
+                                   lost)
+
 namespace {
+
+std::string NameOf(const Cell& cell, size_t window) { return absl::StrFormat("%s window %d", cell.name(), window); }
 
 // One policy on its way through a window.
 struct Rider {
@@ -98,7 +112,18 @@ int64_t Prunings(const WindowResult& result) { return result.prunings; }
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::vector<WindowResult>>> RunWindows(Engine& engine, std::span<const PolicySpec> specs,
+absl::StatusOr<std::optional<WindowResult>> Known(const Record* record, const Cell& cell, size_t window,
+                                                  int64_t counted) {
+  if (record == nullptr) return std::nullopt;
+  const auto fits = [&](const WindowResult& result) { return result.counted == counted; };
+  return record->Find<WindowResult>(NameOf(cell, window), fits);
+}
+
+absl::Status Keep(Record* record, const Cell& cell, size_t window, const WindowResult& result) {
+  return record == nullptr ? absl::OkStatus() : record->Add(NameOf(cell, window), result);
+}
+
+absl::StatusOr<std::vector<std::vector<WindowResult>>> RunWindows(Engine& engine, std::span<const Cell> cells,
                                                                   std::span<const Window> windows,
                                                                   const WindowOptions& options) {
   const bool full = options.against == Against::kFull;
@@ -107,38 +132,35 @@ absl::StatusOr<std::vector<std::vector<WindowResult>>> RunWindows(Engine& engine
     return absl::InvalidArgumentError(
         absl::StrFormat("--block: %d; two blocks exceed a step of %d tokens", options.block, engine.step_tokens_max()));
   }
-  std::vector<std::vector<WindowResult>> results(specs.size(), std::vector<WindowResult>(windows.size()));
+  std::vector<std::vector<WindowResult>> results(cells.size());
   for (size_t w = 0; w < windows.size(); ++w) {
-    for (size_t first = 0; first < specs.size(); first += at_once) {
+    const auto size = static_cast<int64_t>(windows[w].size());
+    std::vector<size_t> missing;
+    for (size_t c = 0; c < cells.size(); ++c) {
+      if (!cells[c].possible) continue;
+      EBB_ASSIGN(const auto known, Known(options.record, cells[c], w, options.predict ? size - size / 2 : 0));
+      results[c].push_back(known.value_or(WindowResult()));
+      if (!known) missing.push_back(c);
+      if (known && options.tick) options.tick(size);
+    }
+    for (size_t first = 0; first < missing.size(); first += at_once) {
+      const auto some = std::span(missing).subspan(first, std::min<size_t>(at_once, missing.size() - first));
       std::vector<Rider> riders;
       if (full) {
+        const PolicySpec& like = cells[some.front()].spec;
         const PolicySpec unevicted = {.scorer = "full",
-                                      .budget = static_cast<int32_t>(windows[w].size()),
-                                      .kv_type = specs[first].kv_type,
-                                      .rope_cache = specs[first].rope_cache};
+                                      .budget = static_cast<int32_t>(size),
+                                      .kv_type = like.kv_type,
+                                      .rope_cache = like.rope_cache};
         EBB_ASSIGN(riders.emplace_back().session, Open(engine, unevicted, w, options.block));
       }
-      for (size_t s = first; s < std::min(first + at_once, specs.size()); ++s) {
-        EBB_ASSIGN(riders.emplace_back().session, Open(engine, specs[s], w, options.block));
-        riders.back().result = &results[s][w];
+      for (const size_t c : some) {
+        EBB_ASSIGN(riders.emplace_back().session, Open(engine, cells[c].spec, w, options.block));
+        riders.back().result = &results[c][w];
       }
       EBB_TRY(RunWindow(engine, riders, windows[w], options));
+      for (const size_t c : some) EBB_TRY(Keep(options.record, cells[c], w, results[c][w]));
     }
-  }
-  return results;
-}
-
-absl::StatusOr<std::vector<std::vector<WindowResult>>> RunWindows(Engine& engine, std::span<const Cell> cells,
-                                                                  std::span<const Window> windows,
-                                                                  const WindowOptions& options) {
-  std::vector<PolicySpec> specs;
-  for (const Cell& cell : cells) {
-    if (cell.possible) specs.push_back(cell.spec);
-  }
-  EBB_ASSIGN(auto measured, RunWindows(engine, specs, windows, options));
-  std::vector<std::vector<WindowResult>> results(cells.size());
-  for (size_t cell = 0, spec = 0; cell < cells.size(); ++cell) {
-    if (cells[cell].possible) results[cell] = std::move(measured[spec++]);
   }
   return results;
 }
@@ -199,6 +221,12 @@ void AddTextOptions(CLI::App& command, TextWindows& text) {
   command.add_option("--windows", text.windows, "How many windows of the text")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+}
+
+Settings SettingsOf(const TextWindows& text) {
+  return {{"--block", absl::StrCat(text.block)},
+          {"--window", absl::StrCat(text.window)},
+          {"--windows", absl::StrCat(text.windows)}};
 }
 
 absl::StatusOr<std::vector<Window>> CutWindows(const Tokenizer& tokenizer, const TextWindows& text) {

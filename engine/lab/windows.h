@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
 #include "engine/lab/grid.h"
+#include "engine/lab/record.h"
 #include "engine/lab/statistics.h"
 
 namespace ebb::lab {
@@ -35,6 +37,12 @@ struct WindowResult {
   Loss lost = {};         // with `measure`: sums over the prunings
 };
 
+// What a record knows of a cell's window, of which so many tokens count, and what it is to keep of it. What Record
+// refuses; no record knows nothing.
+absl::StatusOr<std::optional<WindowResult>> Known(const Record* record, const Cell& cell, size_t window,
+                                                  int64_t counted);
+absl::Status Keep(Record* record, const Cell& cell, size_t window, const WindowResult& result);
+
 enum class Against { kNothing, kFull };
 
 struct WindowOptions {
@@ -42,17 +50,14 @@ struct WindowOptions {
   Against against = Against::kNothing;  // kFull: an unevicted session runs beside, for divergence and agreement
   bool measure = false;                 // what each pruning lost, for one more attention pass of one query
   bool predict = true;                  // false: no logits, so neither loss nor divergence
+  Record* record = nullptr;             // what it knows is not run again, and what is run it keeps
   std::function<void(int64_t tokens)> tick = {};  // called after each step with its tokens, of all specs
 };
 
-// A result for each spec and window, [spec][window]. The policies ride side by side, which changes no bit of what each
-// does. A schedule left open becomes "at every step". `random` draws for window i by its seed plus i. What Resolve,
-// OpenSession and CanAppend refuse; INVALID_ARGUMENT where two blocks exceed a step of the engine.
-absl::StatusOr<std::vector<std::vector<WindowResult>>> RunWindows(Engine& engine, std::span<const PolicySpec> specs,
-                                                                  std::span<const Window> windows,
-                                                                  const WindowOptions& options);
-
-// The same by cell; nothing for cells that are not possible.
+// A result for each cell and window, [cell][window]; none for cells that are not possible. The policies ride side by
+// side, which changes no bit of what each does. A schedule left open becomes "at every step". `random` draws for window
+// i by its seed plus i. What Resolve, OpenSession, CanAppend and the record refuse; INVALID_ARGUMENT where two blocks
+// exceed a step of the engine.
 absl::StatusOr<std::vector<std::vector<WindowResult>>> RunWindows(Engine& engine, std::span<const Cell> cells,
                                                                   std::span<const Window> windows,
                                                                   const WindowOptions& options);
@@ -84,6 +89,7 @@ struct TextWindows {
 
 // TEXT, --block, --window and --windows.
 void AddTextOptions(CLI::App& command, TextWindows& text);
+Settings SettingsOf(const TextWindows& text);  // of the three flags
 
 // The begin token, where the model has one added, and what fits of the text, over and over. NOT_FOUND;
 // INVALID_ARGUMENT where the text is too short.
