@@ -13,26 +13,44 @@ namespace ebb::cpu {
 namespace scalar {
 extern const Kernels kKernels;
 }
+
 #ifdef EBB_X86
+
 namespace avx2 {
-extern const Kernels kKernels;
-}
-namespace avx2vnni {
 extern const Kernels kKernels;
 }
 namespace avx512 {
 extern const Kernels kKernels;
 }
-namespace avx512vnni {
-extern const Kernels kKernels;
-}
-namespace avx512bf16 {
-extern const Kernels kKernels;
-}
-#endif
 
-#ifdef EBB_X86
+// Instruction sets that add dot products to one of these: what they have of their own.
+namespace avx2vnni {
+void LinearFast(const LinearArgs& args);
+void RoundToBf16(const float* x, int32_t k, const RoundedRows& row);
+}  // namespace avx2vnni
+namespace avx512vnni {
+void LinearFast(const LinearArgs& args);
+void RoundToBf16(const float* x, int32_t k, const RoundedRows& row);
+}  // namespace avx512vnni
+namespace avx512bf16 {
+void LinearFast(const LinearArgs& args);
+void RoundToBf16(const float* x, int32_t k, const RoundedRows& row);
+}  // namespace avx512bf16
+
 namespace {
+
+// `base` with products of its own, and x rounded as they take it.
+Kernels With(Kernels base, const char* name, decltype(Kernels::linear_fast) linear_fast,
+             decltype(Kernels::round_to_bf16) round_to_bf16) {
+  base.name = name;
+  base.linear_fast = linear_fast;
+  base.round_to_bf16 = round_to_bf16;
+  return base;
+}
+
+const Kernels kAvx2Vnni = With(avx2::kKernels, "avx2vnni", avx2vnni::LinearFast, avx2vnni::RoundToBf16);
+const Kernels kAvx512Vnni = With(avx512::kKernels, "avx512vnni", avx512vnni::LinearFast, avx512vnni::RoundToBf16);
+const Kernels kAvx512Bf16 = With(avx512::kKernels, "avx512bf16", avx512bf16::LinearFast, avx512bf16::RoundToBf16);
 
 // Not among the names that the compiler's own test knows.
 bool HasAvxVnni() {
@@ -41,6 +59,7 @@ bool HasAvxVnni() {
 }
 
 }  // namespace
+
 #endif
 
 std::vector<const Kernels*> AvailableKernels() {
@@ -52,12 +71,13 @@ std::vector<const Kernels*> AvailableKernels() {
                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   const bool has_vnni = has_avx512 && __builtin_cpu_supports("avx512vnni");
   if (has_avx2) available.push_back(&avx2::kKernels);
-  if (has_avx2 && HasAvxVnni()) available.push_back(&avx2vnni::kKernels);
+  if (has_avx2 && HasAvxVnni()) available.push_back(&kAvx2Vnni);
   if (has_avx512) available.push_back(&avx512::kKernels);
-  if (has_vnni) available.push_back(&avx512vnni::kKernels);
+  if (has_vnni) available.push_back(&kAvx512Vnni);
   if (has_vnni && __builtin_cpu_supports("avx512bf16")) {
-    // Intel's cores take twice as long for a dot product of pairs as for its two multiply-adds; AMD's do it in half.
-    available.insert(available.end() - (__builtin_cpu_is("intel") ? 1 : 0), &avx512bf16::kKernels);
+    // Intel's cores take twice as long for a dot product of pairs as for its two multiply-adds (measured on one, an
+    // Emerald Rapids). That AMD's do it in half is from published tables of instructions, not measured.
+    available.insert(available.end() - (__builtin_cpu_is("intel") ? 1 : 0), &kAvx512Bf16);
   }
 #endif
   return available;
