@@ -79,11 +79,11 @@ struct Exact {
     constexpr int64_t kPanelBytes = (kChunkBytes - W::kFirst) / kGroupPanels;
     Floats total[kRows][kPanels];
     LoadSums(a, pass, panel, total);
-    Asking<kChunkBytes> asking(pass, panel);
+    Asking<kChunkBytes> asking(a, pass, panel);
     const std::byte* weights = a.weights + pass.first * kChunkBytes;
     const float* x = a.x + int64_t{pass.row} * a.k + pass.first * kChunk;
     for (int32_t chunk = pass.first; chunk < pass.last; ++chunk, weights += kChunkBytes, x += kChunk) {
-      asking.At(chunk, weights);
+      asking.Ask();
       Floats sum[kRows][kPanels];
       Clear(sum);
       const int32_t left = a.k - chunk * kChunk < kChunk ? a.k - chunk * kChunk : kChunk;

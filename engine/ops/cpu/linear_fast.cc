@@ -44,7 +44,7 @@ struct OfBytes {
     const int64_t blocks = (chunks + kBlockChunks - 1) / kBlockChunks;
     Floats total[kRows][kPanels];
     LoadSums(a, pass, panel, total);
-    Asking<kChunkBytes> asking(pass, panel);
+    Asking<kChunkBytes> asking(a, pass, panel);
     const std::byte* weights = a.weights + pass.first * kChunkBytes;
     const int8_t* x = a.rounded.bytes + (pass.row * chunks + pass.first) * kChunk;
     const int32_t* offsets = a.rounded.offsets + pass.row * chunks;
@@ -54,7 +54,7 @@ struct OfBytes {
       Clear(part);
       const int32_t end = pass.last - block < kBlockChunks ? pass.last : block + kBlockChunks;
       for (int32_t chunk = block; chunk < end; ++chunk, weights += kChunkBytes, x += kChunk) {
-        asking.At(chunk, weights);
+        asking.Ask();
         Ints sum[kRows][kPanels];
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
@@ -93,11 +93,11 @@ struct OfPairs {
     const int64_t chunks = (a.k + kChunk - 1) / kChunk;
     Floats sum[kRows][kPanels];
     LoadSums(a, pass, panel, sum);
-    Asking<kChunkBytes> asking(pass, panel);
+    Asking<kChunkBytes> asking(a, pass, panel);
     const std::byte* weights = a.weights + pass.first * kChunkBytes;
     const float* x = a.rounded.pairs + (pass.row * chunks + pass.first) * kChunk;
     for (int32_t chunk = pass.first; chunk < pass.last; ++chunk, weights += kChunkBytes, x += kChunk) {
-      asking.At(chunk, weights);
+      asking.Ask();
 #pragma GCC unroll 4
       for (int step = 0; step < kChunk / 2; ++step) {
         Ints w[kPanels];

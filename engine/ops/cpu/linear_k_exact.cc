@@ -30,10 +30,10 @@ struct ExactK {
     constexpr int kPartSteps = kSteps / W::kParts;
     Floats total[kRows][kPanels];
     LoadSums(a, pass, panel, total);
-    Asking<ChunkBytes(W::kType)> asking(pass, panel);
+    Asking<ChunkBytes(W::kType)> asking(a, pass, panel);
     const float* x = a.x + int64_t{pass.row} * a.k + pass.first * kChunk;
     for (int32_t chunk = pass.first; chunk < pass.last; ++chunk, x += kChunk) {
-      asking.At(chunk, a.weights + chunk * ChunkBytes(W::kType));
+      asking.Ask();
       const KPlace at = W::At(a.weights, chunk);
       for (int part = 0; part < W::kParts; ++part) {
         Floats sum[kRows][kPanels];

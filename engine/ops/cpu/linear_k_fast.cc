@@ -31,7 +31,7 @@ struct OfCodes {
     const int64_t blocks = chunks / kBlockChunks;
     Floats total[kRows][kPanels];
     LoadSums(a, pass, panel, total);
-    Asking<ChunkBytes(W::kType)> asking(pass, panel);
+    Asking<ChunkBytes(W::kType)> asking(a, pass, panel);
     const int8_t* x = a.rounded.bytes + (pass.row * chunks + pass.first) * kChunk;
     const int32_t* offsets = a.rounded.offsets + pass.row * chunks;
     const int32_t* halves = a.rounded.halves + pass.row * chunks;
@@ -40,7 +40,7 @@ struct OfCodes {
       Floats part[kRows][kPanels];
       Clear(part);
       for (int32_t chunk = block; chunk < block + kBlockChunks; ++chunk, x += kChunk) {
-        asking.At(chunk, a.weights + chunk * ChunkBytes(W::kType));
+        asking.Ask();
         const KPlace at = W::At(a.weights, chunk);
 #pragma GCC unroll 2
         for (int of = 0; of < W::kParts; ++of) {

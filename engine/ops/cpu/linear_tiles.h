@@ -29,54 +29,27 @@ struct Pass {
   int32_t tiles = 1;
 };
 
-// Asks for every `tiles`-th chunk of the next piece, beginning with the tile's number. Addresses past the end are asked
-// for too; that is allowed.
+// Asks for the piece after, line after line: every chunk of every tile its share, so that requests go out at the pace
+// of the arithmetic. The piece after a group's last is the first of the next group; addresses past the end of a matrix
+// are asked for too, which is allowed.
 template <int64_t kChunkBytes>
 struct Asking {
-  EBB_INLINE Asking(const Pass& pass, int panel) : next(panel == 0 ? pass.first + pass.tile : -1), step(pass.tiles) {}
-
-  EBB_INLINE void At(int32_t chunk, const std::byte* weights) {
-    if (chunk != next) return;
-    next += step;
-    const std::byte* ahead = weights + kPieceChunks * kChunkBytes;
-#pragma GCC unroll 8
-    for (int64_t line = 0; line < kChunkBytes; line += 64) PrefetchFar(ahead + line);
+  EBB_INLINE Asking(const LinearArgs& a, const Pass& pass, int panel) {
+    constexpr int64_t kLines = (kPieceChunks * kChunkBytes + 63) / 64;
+    const int32_t visits = (pass.last - pass.first) * pass.tiles;
+    share = (kLines + visits - 1) / visits;
+    const int64_t first = pass.tile * (pass.last - pass.first) * share;
+    if (panel > 0 || first >= kLines) share = 0;  // asked for already
+    next = a.weights + pass.last * kChunkBytes + 64 * first;
   }
 
-  int32_t next;
-  int32_t step;
+  EBB_INLINE void Ask() {
+    for (const std::byte* const end = next + 64 * share; next != end; next += 64) PrefetchFar(next);
+  }
+
+  const std::byte* next;
+  int64_t share;
 };
-
-// The sums of a tile before its first chunk of a pass, and after its last.
-template <int kRows, int kPanels>
-EBB_INLINE void LoadSums(const LinearArgs& a, const Pass& pass, int panel, Floats (&sums)[kRows][kPanels]) {
-  const bool begins = pass.first == 0 && !a.add;
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-    for (int p = 0; p < kPanels; ++p) {
-      const int outputs = a.outputs - (panel + p) * kPanelRows;
-      const float* y = a.y + (pass.row + r) * a.y_stride + (panel + p) * kPanelRows;
-      sums[r][p] = begins || outputs <= 0 ? Zero() : outputs >= kPanelRows ? Load(y) : LoadFirst(y, outputs);
-    }
-  }
-}
-template <int kRows, int kPanels>
-EBB_INLINE void StoreSums(const LinearArgs& a, const Pass& pass, int panel, const Floats (&sums)[kRows][kPanels]) {
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-    for (int p = 0; p < kPanels; ++p) {
-      const int outputs = a.outputs - (panel + p) * kPanelRows;
-      float* y = a.y + (pass.row + r) * a.y_stride + (panel + p) * kPanelRows;
-      if (outputs >= kPanelRows) {
-        Store(sums[r][p], y);
-      } else if (outputs > 0) {
-        StoreFirst(sums[r][p], y, outputs);
-      }
-    }
-  }
-}
 
 template <int kRows, int kPanels>
 EBB_INLINE void Clear(Floats (&sums)[kRows][kPanels]) {
@@ -84,6 +57,43 @@ EBB_INLINE void Clear(Floats (&sums)[kRows][kPanels]) {
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) sums[r][p] = Zero();
+  }
+}
+
+// Outputs of a panel that exist: all, but for a matrix's last group.
+EBB_INLINE int Lanes(const LinearArgs& a, int panel) {
+  const int left = a.outputs - panel * kPanelRows;
+  return left < 0 ? 0 : left < kPanelRows ? left : kPanelRows;
+}
+
+// The sums of a tile before its first chunk of a pass, and after its last.
+template <int kRows, int kPanels>
+EBB_INLINE void LoadSums(const LinearArgs& a, const Pass& pass, int panel, Floats (&sums)[kRows][kPanels]) {
+  if (pass.first == 0 && !a.add) return Clear(sums);
+  const float* y = a.y + pass.row * a.y_stride + panel * kPanelRows;
+  const bool whole = Lanes(a, panel + kPanels - 1) == kPanelRows;
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r, y += a.y_stride) {
+#pragma GCC unroll 8
+    for (int p = 0; p < kPanels; ++p) {
+      sums[r][p] = whole ? Load(y + p * kPanelRows) : LoadFirst(y + p * kPanelRows, Lanes(a, panel + p));
+    }
+  }
+}
+template <int kRows, int kPanels>
+EBB_INLINE void StoreSums(const LinearArgs& a, const Pass& pass, int panel, const Floats (&sums)[kRows][kPanels]) {
+  float* y = a.y + pass.row * a.y_stride + panel * kPanelRows;
+  const bool whole = Lanes(a, panel + kPanels - 1) == kPanelRows;
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r, y += a.y_stride) {
+#pragma GCC unroll 8
+    for (int p = 0; p < kPanels; ++p) {
+      if (whole) {
+        Store(sums[r][p], y + p * kPanelRows);
+      } else {
+        StoreFirst(sums[r][p], y + p * kPanelRows, Lanes(a, panel + p));
+      }
+    }
   }
 }
 
