@@ -74,13 +74,17 @@ struct LaneStorage {
 //   out[t, g] = sum over slots s with 0 <= position[s] <= q_position[t] of softmax_s(logit[t, g, s]) * v[s]
 //   logit[t, g, s] = dot(R(q_position[t]) q[t, g], R(position[s]) k[s]) / sqrt(d)
 //
-// The tokens' own K and V are already in their slots. Slots are added in slot order, whoever else is in the batch: same
-// lane, same bits; a slot that may not be seen contributes nothing, whatever bytes it holds.
+// The tokens' own K and V are in their slots, or come with the task and go there first. Slots are added in slot order,
+// whoever else is in the batch: same lane, same bits; a slot that may not be seen contributes nothing, whatever bytes
+// it holds.
 struct AttendTask {
   LaneStorage lane = {};
+  const float* k = nullptr;  // null, or row t at k + t * stride, d floats, unrotated; v likewise
+  const float* v = nullptr;
+  const int32_t* slots = nullptr;       // [T] where they go
   const float* q = nullptr;             // row t, head g at q + t * stride + g * d; unrotated
   float* out = nullptr;                 // row t, head g at out + t * out_stride + g * d
-  int64_t stride = 0;                   // floats from one token's q to the next
+  int64_t stride = 0;                   // floats from one token's q to the next, and k, and v
   int64_t out_stride = 0;               // 0: as of q
   int32_t tokens = 0;                   // T >= 1
   const int32_t* q_position = nullptr;  // [T] ascending
@@ -118,6 +122,12 @@ class PackedMatrix {
   virtual int64_t bytes() const = 0;  // read by one Linear call
 };
 
+// norm(x) = x / sqrt(mean(x^2) + eps) * weight, of rows [dim].
+struct Norm {
+  std::span<const float> weight = {};  // [dim]
+  float eps = 0;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -134,21 +144,22 @@ class Ops {
   // x [T, dim] = rows of `table` [vocab, dim], dequantised exactly. REQUIRES: tokens in 0..vocab-1.
   virtual void Embed(const TensorView& table, std::span<const int32_t> tokens, std::span<float> x) = 0;
 
-  // y [T, dim] = x / sqrt(mean(x^2) + eps) * weight [dim].
-  virtual void RmsNorm(std::span<const float> x, std::span<const float> weight, float eps, std::span<float> y) = 0;
-
   // y [T, out] = x [T, in] W^T, or y += ; see Accuracy. Several matrices of the same `in` are multiplied in one go, x
   // read and rounded once, their outputs beside each other: out is the sum of their rows.
   enum class Into { kSet, kAdd };
   virtual void Linear(std::span<const PackedMatrix* const> w, std::span<const float> x, int32_t tokens, Into into,
                       std::span<float> y) = 0;
+  // y = norm(x) W^T.
+  virtual void NormLinear(const Norm& norm, std::span<const PackedMatrix* const> w, std::span<const float> x,
+                          int32_t tokens, std::span<float> y) = 0;
   void Linear(const PackedMatrix& w, std::span<const float> x, int32_t tokens, Into into, std::span<float> y) {
     const PackedMatrix* const one = &w;
     Linear({&one, 1}, x, tokens, into, y);
   }
 
-  // y [T, ffn] = silu(gate) * up, of rows gate_up [T, 2 ffn] with a gate's columns before those of up.
-  virtual void SwiGlu(std::span<const float> gate_up, int64_t ffn, std::span<float> y) = 0;
+  // x [T, dim] += Wdown (silu(Wgate h) * Wup h) with h = norm(x).
+  virtual void FeedForward(const Norm& norm, const PackedMatrix& gate, const PackedMatrix& up, const PackedMatrix& down,
+                           int32_t tokens, std::span<float> x) = 0;
 
   // cos and sin of 16-slot tiles, [ceil(slots/16)][rotary_dims/2][2][16], for lanes that share positions: worth
   // computing once per step instead of once per lane and layer. Attend computes the same bits itself where a task has
@@ -165,7 +176,7 @@ class Ops {
   // One move after another.
   virtual void Move(const LaneStorage& lane, std::span<const SlotMove> moves) = 0;
 
-  // `group` = G.
+  // `group` = G. Lanes of tasks that bring K and V are named once.
   virtual void Attend(const Rope& rope, int32_t group, std::span<const AttendTask> tasks) = 0;
 };
 

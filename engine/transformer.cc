@@ -95,45 +95,37 @@ void Transformer::PrepareAngles(std::span<const Sequence> sequences) {
 void Transformer::Attention(int32_t layer, std::span<const Sequence> sequences, int32_t rows) {
   const Layer& w = layers_[layer];
   const int64_t d = config_.head_dim, q_dim = config_.heads * d, kv_dim = config_.kv_heads * d;
-  const std::span<float> x = Rows(x_, rows, config_.dim), h = Rows(h_, rows, config_.dim);
   const int64_t qkv_dim = q_dim + 2 * kv_dim;
+  const std::span<float> x = Rows(x_, rows, config_.dim);
   const std::span<float> qkv = Rows(qkv_, rows, qkv_dim);
   const std::span<float> attended = Rows(attended_, rows, q_dim);
-  ops_.RmsNorm(x, w.attn_norm, config_.norm_eps, h);
   const PackedMatrix* const project[] = {w.q.get(), w.k.get(), w.v.get()};
-  ops_.Linear(project, h, rows, Ops::Into::kSet, qkv);
+  ops_.NormLinear({w.attn_norm, config_.norm_eps}, project, x, rows, qkv);
 
-  store_.clear();
   attend_.clear();
   watched_.clear();
   int64_t row = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const Sequence& s = sequences[i];
     for (int32_t head = 0; head < config_.kv_heads; ++head) {
-      const SlotMap& map = s.cache->map(layer, head);
-      const auto tokens = static_cast<int32_t>(s.tokens.size());
-      store_.push_back({.lane = s.cache->storage(layer, head),
-                        .k = qkv.data() + row * qkv_dim + q_dim + head * d,
-                        .v = qkv.data() + row * qkv_dim + q_dim + kv_dim + head * d,
-                        .stride = qkv_dim,
-                        .tokens = tokens,
-                        .slots = map.placed_slots().data()});
       const int64_t first = head * config_.group() * d;
       const float* const q = qkv.data() + row * qkv_dim + first;
       WriteQueries(s, layer, head, q, qkv_dim);
-      QueueLane(i, s, layer, head, q, qkv_dim, attended.data() + row * q_dim + first);
+      AttendTask& task = QueueLane(i, s, layer, head, q, qkv_dim, attended.data() + row * q_dim + first);
+      task.k = qkv.data() + row * qkv_dim + q_dim + head * d;
+      task.v = task.k + kv_dim;
+      task.slots = s.cache->map(layer, head).placed_slots().data();
     }
     row += static_cast<int64_t>(s.tokens.size());
   }
   WatchWhatScorersNeed();
-  ops_.Store(rope_, store_);
   ops_.Attend(rope_, config_.group(), attend_);
   TellScorers();
   ops_.Linear(*w.o, attended, rows, Ops::Into::kAdd, x);
 }
 
-void Transformer::QueueLane(size_t i, const Sequence& s, int32_t layer, int32_t head, const float* q, int64_t q_stride,
-                            float* out) {
+AttendTask& Transformer::QueueLane(size_t i, const Sequence& s, int32_t layer, int32_t head, const float* q,
+                                   int64_t q_stride, float* out) {
   const SlotMap& map = s.cache->map(layer, head);
   LaneStorage lane = s.cache->storage(layer, head);
   if (angles_at_[i] >= 0) lane.angles = angles_.data() + angles_at_[i];
@@ -145,10 +137,12 @@ void Transformer::QueueLane(size_t i, const Sequence& s, int32_t layer, int32_t 
                      .tokens = static_cast<int32_t>(s.tokens.size()),
                      .q_position = map.placed_positions().data()});
   const Needs needs = s.observed && s.policy->evicts ? s.policy->needs() : Needs();
-  if (!needs.observes()) return;
+  if (!needs.observes()) return attend_.back();
   watched_.push_back({.task = attend_.size() - 1, .sequence = &s, .layer = layer, .head = head, .needs = needs});
-  if (!needs.memory) return;
-  for (LaneReader& reader : readers_) reader.Reserve(map.capacity(), config_.head_dim);
+  if (needs.memory) {
+    for (LaneReader& reader : readers_) reader.Reserve(map.capacity(), config_.head_dim);
+  }
+  return attend_.back();
 }
 
 void Transformer::WriteQueries(const Sequence& s, int32_t layer, int32_t head, const float* q, int64_t stride) const {
@@ -246,14 +240,7 @@ void Transformer::Tell(const Watched& lane, LaneReader& reader) const {
 
 void Transformer::FeedForward(int32_t layer, int32_t rows) {
   const Layer& w = layers_[layer];
-  const std::span<float> x = Rows(x_, rows, config_.dim), h = Rows(h_, rows, config_.dim);
-  const std::span<float> gate_up = Rows(gate_up_, rows, 2 * config_.ffn_dim);
-  const std::span<float> hidden = Rows(hidden_, rows, config_.ffn_dim);
-  ops_.RmsNorm(x, w.ffn_norm, config_.norm_eps, h);
-  const PackedMatrix* const widen[] = {w.gate.get(), w.up.get()};
-  ops_.Linear(widen, h, rows, Ops::Into::kSet, gate_up);
-  ops_.SwiGlu(gate_up, config_.ffn_dim, hidden);
-  ops_.Linear(*w.down, hidden, rows, Ops::Into::kAdd, x);
+  ops_.FeedForward({w.ffn_norm, config_.norm_eps}, *w.gate, *w.up, *w.down, rows, Rows(x_, rows, config_.dim));
 }
 
 std::span<const float> Transformer::Head(std::span<const Sequence> sequences) {
@@ -261,7 +248,7 @@ std::span<const float> Transformer::Head(std::span<const Sequence> sequences) {
   for (const Sequence& s : sequences) rows += static_cast<int32_t>(s.tokens.size()) - s.logits_from;
   if (rows == 0) return {};
   const int64_t dim = config_.dim;
-  const std::span<float> wanted = Rows(wanted_, rows, dim), h = Rows(h_, rows, dim);
+  const std::span<float> wanted = Rows(wanted_, rows, dim);
   float* to = wanted.data();
   const float* from = x_.data();
   for (const Sequence& s : sequences) {
@@ -269,9 +256,9 @@ std::span<const float> Transformer::Head(std::span<const Sequence> sequences) {
     to = std::copy(from + s.logits_from * dim, end, to);
     from = end;
   }
-  ops_.RmsNorm(wanted, output_norm_, config_.norm_eps, h);
   const std::span<float> logits = Rows(logits_, rows, config_.vocab);
-  ops_.Linear(*output_, h, rows, Ops::Into::kSet, logits);
+  const PackedMatrix* const head[] = {output_.get()};
+  ops_.NormLinear({output_norm_, config_.norm_eps}, head, wanted, rows, logits);
   return logits;
 }
 

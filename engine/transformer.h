@@ -78,8 +78,8 @@ class Transformer {
   std::unique_ptr<PackedMatrix> Pack(const TensorView& tensor);
   void PrepareAngles(std::span<const Sequence> sequences);
   // Queues the attention of a lane of sequences[i], with `q` and `out` laid out as AttendTask says.
-  void QueueLane(size_t i, const Sequence& sequence, int32_t layer, int32_t head, const float* q, int64_t q_stride,
-                 float* out);
+  AttendTask& QueueLane(size_t i, const Sequence& sequence, int32_t layer, int32_t head, const float* q,
+                        int64_t q_stride, float* out);
   void WriteQueries(const Sequence& sequence, int32_t layer, int32_t head, const float* q, int64_t stride) const;
   void TellScorers();
   void Attention(int32_t layer, std::span<const Sequence> sequences, int32_t rows);
@@ -99,15 +99,13 @@ class Transformer {
   std::vector<Layer> layers_ = {};
   int64_t weight_bytes_ = 0;
 
-  std::vector<int32_t> tokens_ = {};               // [T]
-  std::vector<float> x_ = {}, h_ = {};             // [T, dim]
-  std::vector<float> qkv_ = {}, attended_ = {};    // [T, (heads + 2 kv_heads) * d], [T, heads * d]
-  std::vector<float> gate_up_ = {}, hidden_ = {};  // [T, 2 ffn_dim], [T, ffn_dim]
-  std::vector<float> wanted_ = {}, logits_ = {};   // [rows wanted, dim], [rows wanted, vocab]
-  std::vector<float> angles_ = {};                 // of all sequences with a shared slot map
-  std::vector<int64_t> angles_at_ = {};            // [sequences] offset into angles_, -1: none
-  std::vector<float> observed_ = {};               // observations of one layer
-  std::vector<StoreTask> store_ = {};
+  std::vector<int32_t> tokens_ = {};              // [T]
+  std::vector<float> x_ = {};                     // [T, dim]
+  std::vector<float> qkv_ = {}, attended_ = {};   // [T, (heads + 2 kv_heads) * d], [T, heads * d]
+  std::vector<float> wanted_ = {}, logits_ = {};  // [rows wanted, dim], [rows wanted, vocab]
+  std::vector<float> angles_ = {};                // of all sequences with a shared slot map
+  std::vector<int64_t> angles_at_ = {};           // [sequences] offset into angles_, -1: none
+  std::vector<float> observed_ = {};              // observations of one layer
   std::vector<AttendTask> attend_ = {};
   std::vector<Watched> watched_ = {};
   std::vector<LaneReader> readers_ = {};  // one per thread

@@ -70,11 +70,19 @@ void See(const AttendArgs& a, const Block& block, int32_t query, bool whole, Vis
   seen.count = 0;
   for (int32_t t = 0; t < block.tiles; ++t) {
     const T* values = TileAt<T>(a.kv, block.first / 16 + t).v;
+    if (whole) {  // without counting one by one
+      for (int32_t s = 0; s < 16; ++s) {
+        seen.lane[16 * t + s] = 16 * t + s;
+        seen.value[16 * t + s] = values + s * a.kv.head_dim;
+      }
+      seen.count += 16;
+      continue;
+    }
     for (int32_t s = 16 * t; s < 16 * t + 16; ++s) {
       const int32_t position = block.position[s];
       seen.lane[seen.count] = s;
       seen.value[seen.count] = values + (s - 16 * t) * a.kv.head_dim;
-      seen.count += whole || (position >= 0 && position <= query) ? 1 : 0;
+      seen.count += position >= 0 && position <= query ? 1 : 0;
     }
   }
 }
@@ -125,8 +133,9 @@ void RotateQueries(const AttendArgs& a) {
   }
 }
 
-// Asks for what will be read soon: a tile's values while its keys are rotated, and the keys of the tile after the next.
-// Two components at a time, so that requests go out at the pace of the arithmetic.
+// Asks for what will be read soon: a tile's values while its keys are rotated, and the keys of the tile after the next,
+// at a lane's end those of the next lane. Two components at a time, so that requests go out at the pace of the
+// arithmetic.
 template <typename T>
 struct Following {
   const T* values;
@@ -141,6 +150,14 @@ struct Following {
   }
 };
 
+// Keys of the tile after the next one; the tile's own values where nothing is known to follow.
+template <typename T>
+EBB_INLINE const T* KeysAhead(const AttendArgs& a, int32_t tile, const T* values) {
+  const int32_t ahead = tile + 2;
+  if (16 * ahead < a.slots) return TileAt<T>(a.kv, ahead).k;
+  return a.next.pages == nullptr ? values : TileAt<T>(a.next, ahead - (a.slots + 15) / 16).k;
+}
+
 // Calls use(c, key) with each component of a tile's rotated keys, in the order of this file. `angles`: the tile's, or
 // null where they are to be computed, from positions all of which are near.
 template <typename E, bool kGivenAngles, typename Use>
@@ -148,8 +165,7 @@ EBB_INLINE void ForEachComponent(const AttendArgs& a, int32_t tile, const int32_
                                  const Use& use) {
   using Type = typename E::Type;
   const auto view = TileAt<Type>(a.kv, tile);
-  const bool ends_soon = 16 * (tile + 2) >= a.slots;
-  const Following<Type> following = {view.v, ends_soon ? view.v : TileAt<Type>(a.kv, tile + 2).k};
+  const Following<Type> following = {view.v, KeysAhead<Type>(a, tile, view.v)};
   const int32_t pairs = a.rope.rotary_dims / 2;
   const Floats at = ToFloats(Load(position));
   for (int32_t i = 0; i < pairs; ++i) {

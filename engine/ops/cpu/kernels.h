@@ -147,6 +147,9 @@ struct AttendScratch {
 struct AttendArgs {
   RopeArgs rope = {};
   KvArgs kv = {};
+  // The lane that is likely to come next, of this one's types: its first two tiles are asked for meanwhile. No pages:
+  // none is known.
+  KvArgs next = {};
   const int32_t* position = nullptr;  // [slots up to 16]
   int32_t slots = 0;
   const float* angles = nullptr;

@@ -124,70 +124,24 @@ class CpuOps final : public Ops {
     }
   }
 
-  void RmsNorm(std::span<const float> x, std::span<const float> weight, float eps, std::span<float> y) override {
-    const auto dim = static_cast<int64_t>(weight.size());
-    EBB_CHECK(x.size() == y.size());
-    EBB_CHECK(x.size() % weight.size() == 0);
-    const int64_t rows = static_cast<int64_t>(x.size()) / dim;
-    Split(rows, dim, [&](int64_t row, int32_t /*thread*/) {
-      kernels_.rms_norm(x.data() + row * dim, weight.data(), eps, dim, y.data() + row * dim);
-    });
-  }
-
   using Ops::Linear;
   void Linear(std::span<const PackedMatrix* const> w, std::span<const float> x, int32_t tokens, Into into,
               std::span<float> y) override {
-    const int64_t k = w.front()->cols();
-    int64_t groups = 0, outputs = 0;
-    RoundedRows rounded = {};
-    for (const PackedMatrix* one : w) {
-      const auto& packed = static_cast<const PackedPanels&>(*one);
-      EBB_CHECK(packed.cols() == k);
-      groups += packed.groups();
-      outputs += packed.rows();
-      if (!IsRounded(packed.type())) continue;
-      if (IsQuantised(packed.type()) ? rounded.bytes == nullptr : rounded.pairs == nullptr) {
-        Round(packed.type(), x, tokens, k, rounded);
-      }
-    }
-    EBB_CHECK(static_cast<int64_t>(x.size()) == tokens * k);
-    EBB_CHECK(static_cast<int64_t>(y.size()) == tokens * outputs);
-    // Rows in blocks that stay in L2 while all weights pass over them.
-    const int64_t blocks = (tokens + kLinearRows - 1) / kLinearRows;
-    Split(blocks * groups, std::min<int64_t>(tokens, kLinearRows) * k * kGroupRows,
-          [&](int64_t item, int32_t /*thread*/) {
-            const int64_t first = item / groups * kLinearRows;
-            int64_t group = item % groups;
-            int64_t output = 0;
-            const PackedPanels* packed = static_cast<const PackedPanels*>(w[0]);
-            for (size_t i = 1; group >= packed->groups(); ++i) {
-              group -= packed->groups();
-              output += packed->rows();
-              packed = static_cast<const PackedPanels*>(w[i]);
-            }
-            LinearArgs args = packed->Group(group);
-            args.x = x.data() + first * k;
-            args.rounded = RowsFrom(rounded, first, k);
-            args.rows = static_cast<int32_t>(std::min<int64_t>(kLinearRows, tokens - first));
-            args.y = y.data() + first * outputs + output + group * kGroupRows;
-            args.y_stride = outputs;
-            args.add = into == Into::kAdd;
-            (IsRounded(packed->type()) ? kernels_.linear_fast : kernels_.linear_exact)(args);
-          });
+    Multiply(w, Prepare(w, x, tokens, nullptr), tokens, into, y);
   }
 
-  void SwiGlu(std::span<const float> gate_up, int64_t ffn, std::span<float> y) override {
-    EBB_CHECK(gate_up.size() == 2 * y.size());
-    EBB_CHECK(static_cast<int64_t>(y.size()) % ffn == 0);
-    constexpr int64_t kPiece = 4096;  // of a row
-    const int64_t pieces = (ffn + kPiece - 1) / kPiece;
-    Split(static_cast<int64_t>(y.size()) / ffn * pieces, std::min(kPiece, ffn) * 16,
-          [&](int64_t item, int32_t /*thread*/) {
-            const int64_t row = item / pieces;
-            const int64_t first = item % pieces * kPiece;
-            const float* gate = gate_up.data() + row * 2 * ffn + first;
-            kernels_.swiglu(gate, gate + ffn, std::min(kPiece, ffn - first), y.data() + row * ffn + first);
-          });
+  void NormLinear(const Norm& norm, std::span<const PackedMatrix* const> w, std::span<const float> x, int32_t tokens,
+                  std::span<float> y) override {
+    Multiply(w, Prepare(w, x, tokens, &norm), tokens, Into::kSet, y);
+  }
+
+  void FeedForward(const Norm& norm, const PackedMatrix& gate, const PackedMatrix& up, const PackedMatrix& down,
+                   int32_t tokens, std::span<float> x) override {
+    const PackedMatrix* const widen[] = {&gate, &up};
+    const Input hidden = Widen(static_cast<const PackedPanels&>(gate), static_cast<const PackedPanels&>(up),
+                               static_cast<const PackedPanels&>(down), Prepare(widen, x, tokens, &norm), tokens);
+    const PackedMatrix* const narrow[] = {&down};
+    Multiply(narrow, hidden, tokens, Into::kAdd, x);
   }
 
   void Angles(const Rope& rope, std::span<const int32_t> position, std::span<float> angles) override {
@@ -203,16 +157,8 @@ class CpuOps final : public Ops {
   void Store(const Rope& rope, std::span<const StoreTask> tasks) override {
     if (tasks.empty()) return;
     const int64_t work = int64_t{tasks[0].tokens} * tasks[0].lane.format.head_dim * 16;
-    Split(static_cast<int64_t>(tasks.size()), work, [&](int64_t i, int32_t /*thread*/) {
-      const StoreTask& task = tasks[static_cast<size_t>(i)];
-      kernels_.store({.rope = ToArgs(rope),
-                      .kv = ToArgs(task.lane),
-                      .k = task.k,
-                      .v = task.v,
-                      .stride = task.stride,
-                      .tokens = task.tokens,
-                      .slots = task.slots});
-    });
+    Split(static_cast<int64_t>(tasks.size()), work,
+          [&](int64_t i, int32_t /*thread*/) { StoreOne(rope, tasks[static_cast<size_t>(i)]); });
   }
 
   void Read(const LaneStorage& lane, Part part, int32_t first, int32_t count, float* out) const override {
@@ -250,15 +196,23 @@ class CpuOps final : public Ops {
       work += int64_t{task.tokens} * group * task.lane.slots * task.lane.format.head_dim * 2;
     }
     ReserveScratch(group, tasks);
+    StoreOfSeveralItems(rope, tasks);
     const auto items = static_cast<int64_t>(items_.size());
-    Split(items, items == 0 ? 0 : work / items, [&](int64_t i, int32_t thread) {
-      const AttendItem& item = items_[static_cast<size_t>(i)];
-      AttendOne(rope, group, tasks[static_cast<size_t>(item.task)], item, scratch_[static_cast<size_t>(thread)]);
-    });
+    Split(items, items == 0 ? 0 : work / items,
+          [&](int64_t i, int32_t thread) { AttendOne(rope, group, tasks, i, scratch_[static_cast<size_t>(thread)]); });
     SumColumns(group, tasks);
   }
 
  private:
+  // Rows as the kernels of some matrices read them: as floats, rounded, or both.
+  struct Input {
+    const float* x = nullptr;
+    float* made = nullptr;  // the same where they are of our own making and somebody reads them as floats
+    RoundedRows rounded = {};
+
+    bool rounds() const { return rounded.bytes != nullptr || rounded.pairs != nullptr; }
+  };
+
   static bool IsQuantised(Element type) { return type == Element::kQ8 || type == Element::kQ4 || IsKType(type); }
   bool IsRounded(Element type) const {
     return accuracy_ == Accuracy::kFast && (type == Element::kBf16 || IsQuantised(type));
@@ -279,23 +233,169 @@ class CpuOps final : public Ops {
     return from;
   }
 
-  // Puts x [rows, k] into `to` as `type` multiplies it, in scratch memory.
-  void Round(Element type, std::span<const float> x, int64_t rows, int64_t k, RoundedRows& to) {
+  struct InputMemory {
+    Scratch floats = {}, bytes = {}, pairs = {};
+  };
+
+  // Room for rows [rows, k] in the forms that these matrices multiply. `x`: the rows, null where they are yet to be
+  // made.
+  Input Reserve(InputMemory& memory, std::span<const PackedMatrix* const> w, int64_t rows, int64_t k,
+                const float* x) const {
     const int64_t chunks = (k + kChunk - 1) / kChunk;
-    const bool bytes = IsQuantised(type);
-    if (bytes) {  // in floats: a chunk takes 8, its offset and half 1 each, a block's scale 1
-      float* const memory = rounded_bytes_.AtLeast(rows * chunks * 11);
-      to.bytes = reinterpret_cast<int8_t*>(memory);
-      to.offsets = reinterpret_cast<int32_t*>(memory + rows * chunks * 8);
-      to.halves = reinterpret_cast<int32_t*>(memory + rows * chunks * 9);
-      to.scales = memory + rows * chunks * 10;
-    } else {
-      to.pairs = rounded_pairs_.AtLeast(rows * chunks * kChunk);
+    Input input = {.x = x};
+    for (const PackedMatrix* const one : w) {
+      const Element type = static_cast<const PackedPanels*>(one)->type();
+      RoundedRows& to = input.rounded;
+      if (!IsRounded(type)) {
+        if (x == nullptr) input.x = input.made = memory.floats.AtLeast(rows * k);
+      } else if (!IsQuantised(type)) {
+        to.pairs = memory.pairs.AtLeast(rows * chunks * kChunk);
+      } else {  // in floats: a chunk takes 8, its offset and half 1 each, a block's scale 1
+        float* const first = memory.bytes.AtLeast(rows * chunks * 11);
+        to.bytes = reinterpret_cast<int8_t*>(first);
+        to.offsets = reinterpret_cast<int32_t*>(first + rows * chunks * 8);
+        to.halves = reinterpret_cast<int32_t*>(first + rows * chunks * 9);
+        to.scales = first + rows * chunks * 10;
+      }
     }
-    const auto round = bytes ? kernels_.round_to_bytes : kernels_.round_to_bf16;
-    Split(rows, k * 4, [&](int64_t row, int32_t /*thread*/) {
-      round(x.data() + row * k, static_cast<int32_t>(k), RowsFrom(to, row, k));
+    return input;
+  }
+
+  // Columns first .. first + count - 1 of one row, as far as it is rounded. REQUIRES: first is a multiple of
+  // kRoundedBlock.
+  void Round(const float* x, int64_t first, int64_t count, RoundedRows row) const {
+    if (row.bytes != nullptr) {
+      row.bytes += first;
+      row.scales += first / kRoundedBlock;
+      row.offsets += first / kChunk;
+      row.halves += first / kChunk;
+      kernels_.round_to_bytes(x, static_cast<int32_t>(count), row);
+    }
+    if (row.pairs != nullptr) {
+      row.pairs += first;
+      kernels_.round_to_bf16(x, static_cast<int32_t>(count), row);
+    }
+  }
+
+  // x [tokens, k], or its norm, as the matrices read it.
+  Input Prepare(std::span<const PackedMatrix* const> w, std::span<const float> x, int64_t tokens, const Norm* norm) {
+    const int64_t k = w.front()->cols();
+    for (const PackedMatrix* const one : w) EBB_CHECK(one->cols() == k);
+    EBB_CHECK(static_cast<int64_t>(x.size()) == tokens * k);
+    EBB_CHECK(norm == nullptr || static_cast<int64_t>(norm->weight.size()) == k);
+    const Input input = Reserve(input_, w, tokens, k, norm == nullptr ? x.data() : nullptr);
+    if (norm == nullptr && !input.rounds()) return input;
+    ReserveScratch(norm == nullptr ? 0 : k);
+    Split(tokens, k * ((norm == nullptr ? 0 : 2) + (input.rounds() ? 4 : 0)), [&](int64_t t, int32_t thread) {
+      const float* row = x.data() + t * k;
+      if (norm != nullptr) {
+        Scratch& scratch = scratch_[static_cast<size_t>(thread)];
+        float* const normed = input.made != nullptr ? input.made + t * k : scratch.AtLeast(k);
+        kernels_.rms_norm(row, norm->weight.data(), norm->eps, k, normed);
+        row = normed;
+      }
+      Round(row, 0, k, RowsFrom(input.rounded, t, k));
     });
+    return input;
+  }
+
+  // One group of outputs for rows first .. of an input.
+  void MultiplyGroup(const PackedPanels& w, int64_t group, const Input& input, int64_t first, int64_t rows, bool add,
+                     float* y, int64_t y_stride) const {
+    LinearArgs args = w.Group(group);
+    if (input.x != nullptr) args.x = input.x + first * w.cols();
+    args.rounded = RowsFrom(input.rounded, first, w.cols());
+    args.rows = static_cast<int32_t>(rows);
+    args.y = y;
+    args.y_stride = y_stride;
+    args.add = add;
+    (IsRounded(w.type()) ? kernels_.linear_fast : kernels_.linear_exact)(args);
+  }
+
+  void Multiply(std::span<const PackedMatrix* const> w, const Input& input, int64_t tokens, Into into,
+                std::span<float> y) {
+    int64_t groups = 0, outputs = 0;
+    for (const PackedMatrix* const one : w) {
+      groups += static_cast<const PackedPanels*>(one)->groups();
+      outputs += one->rows();
+    }
+    EBB_CHECK(static_cast<int64_t>(y.size()) == tokens * outputs);
+    // Rows in blocks that stay in L2 while all weights pass over them.
+    const int64_t blocks = (tokens + kLinearRows - 1) / kLinearRows;
+    const int64_t cost = std::min<int64_t>(tokens, kLinearRows) * w.front()->cols() * kGroupRows;
+    Split(blocks * groups, cost, [&](int64_t item, int32_t /*thread*/) {
+      const int64_t first = item / groups * kLinearRows;
+      int64_t group = item % groups;
+      int64_t output = 0;
+      const PackedPanels* packed = static_cast<const PackedPanels*>(w[0]);
+      for (size_t i = 1; group >= packed->groups(); ++i) {
+        group -= packed->groups();
+        output += packed->rows();
+        packed = static_cast<const PackedPanels*>(w[i]);
+      }
+      MultiplyGroup(*packed, group, input, first, std::min(kLinearRows, tokens - first), into == Into::kAdd,
+                    y.data() + first * outputs + output + group * kGroupRows, outputs);
+    });
+  }
+
+  // silu(gate h) * (up h) as `down` reads it. An item makes a block of columns of both, some rows at a time, and what
+  // it made is still in L2 when it is gated and rounded.
+  Input Widen(const PackedPanels& gate, const PackedPanels& up, const PackedPanels& down, const Input& h,
+              int64_t tokens) {
+    const int64_t ffn = down.cols();
+    EBB_CHECK(gate.rows() == ffn);
+    EBB_CHECK(up.rows() == ffn);
+    const PackedMatrix* const readers[] = {&down};
+    const Input hidden = Reserve(hidden_, readers, tokens, ffn, nullptr);
+    const int64_t row_blocks = (tokens + kLinearRows - 1) / kLinearRows;
+    const int64_t columns = (ffn + kRoundedBlock - 1) / kRoundedBlock;
+    const int64_t rows_most = std::min(tokens, kLinearRows);
+    ReserveScratch(rows_most * 2 * kRoundedBlock);
+    Split(row_blocks * columns, rows_most * gate.cols() * 2 * kRoundedBlock, [&](int64_t item, int32_t thread) {
+      const int64_t first = item / columns * kLinearRows;
+      const int64_t column = item % columns * kRoundedBlock;
+      const int64_t rows = std::min(kLinearRows, tokens - first);
+      const int64_t count = std::min<int64_t>(kRoundedBlock, ffn - column);
+      float* const made = scratch_[static_cast<size_t>(thread)].AtLeast(rows * 2 * kRoundedBlock);  // [rows][gate | up]
+      for (const PackedPanels* const w : {&gate, &up}) {
+        float* const to = made + (w == &up ? kRoundedBlock : 0);
+        for (int64_t c = 0; c < count; c += kGroupRows) {
+          MultiplyGroup(*w, (column + c) / kGroupRows, h, first, rows, false, to + c, 2 * kRoundedBlock);
+        }
+      }
+      for (int64_t t = 0; t < rows; ++t) {
+        float* const row = made + t * 2 * kRoundedBlock;
+        float* const to = hidden.made != nullptr ? hidden.made + (first + t) * ffn + column : row;
+        kernels_.swiglu(row, row + kRoundedBlock, count, to);
+        Round(to, column, count, RowsFrom(hidden.rounded, first + t, ffn));
+      }
+    });
+    return hidden;
+  }
+
+  void StoreOne(const Rope& rope, const StoreTask& task) const {
+    kernels_.store({.rope = ToArgs(rope),
+                    .kv = ToArgs(task.lane),
+                    .k = task.k,
+                    .v = task.v,
+                    .stride = task.stride,
+                    .tokens = task.tokens,
+                    .slots = task.slots});
+  }
+  static StoreTask StoreOf(const AttendTask& task) {
+    return {
+        .lane = task.lane, .k = task.k, .v = task.v, .stride = task.stride, .tokens = task.tokens, .slots = task.slots};
+  }
+
+  // K and V of tasks that were cut: nobody may attend before they are in their slots. Those of others are stored by who
+  // attends.
+  void StoreOfSeveralItems(const Rope& rope, std::span<const AttendTask> tasks) {
+    stores_.clear();
+    for (const AttendItem& item : items_) {
+      const AttendTask& task = tasks[static_cast<size_t>(item.task)];
+      if (task.k != nullptr && item.first == 0 && item.tokens < task.tokens) stores_.push_back(StoreOf(task));
+    }
+    Store(rope, stores_);
   }
 
   // work(item, thread) for every item, on all threads if there is enough to do; `cost` multiply-adds per item.
@@ -349,15 +449,34 @@ class CpuOps final : public Ops {
       const AttendTask& task = tasks[static_cast<size_t>(item.task)];
       most = std::max(most, ScratchShape(int64_t{item.tokens} * group, IsObserved(task, item), task.lane).floats());
     }
-    for (Scratch& scratch : scratch_) scratch.AtLeast(most);
+    ReserveScratch(most);
+  }
+  void ReserveScratch(int64_t floats) {
+    for (Scratch& scratch : scratch_) scratch.AtLeast(floats);
   }
 
-  void AttendOne(const Rope& rope, int32_t group, const AttendTask& task, const AttendItem& item, Scratch& scratch) {
+  // The lane of the item after item i, as a thread takes them: null pages where it is this one's, of other types, or
+  // too short to ask for.
+  KvArgs NextLane(std::span<const AttendTask> tasks, int64_t i) const {
+    if (i + 1 >= static_cast<int64_t>(items_.size())) return {};
+    const int32_t task = items_[static_cast<size_t>(i)].task, after = items_[static_cast<size_t>(i + 1)].task;
+    const LaneStorage& lane = tasks[static_cast<size_t>(task)].lane;
+    const LaneStorage& next = tasks[static_cast<size_t>(after)].lane;
+    const bool alike = next.format.type == lane.format.type && next.format.rope_cache == lane.format.rope_cache;
+    return after != task && alike && next.slots > kTileSlots ? ToArgs(next) : KvArgs();
+  }
+
+  // Item i of the plan.
+  void AttendOne(const Rope& rope, int32_t group, std::span<const AttendTask> tasks, int64_t i, Scratch& scratch) {
+    const AttendItem& item = items_[static_cast<size_t>(i)];
+    const AttendTask& task = tasks[static_cast<size_t>(item.task)];
+    if (task.k != nullptr && item.tokens == task.tokens) StoreOne(rope, StoreOf(task));
     const bool observed = IsObserved(task, item);
     const int32_t last = item.first + item.tokens;
     const int64_t out_stride = task.out_stride == 0 ? task.stride : task.out_stride;
     cpu::AttendArgs args = {.rope = ToArgs(rope),
                             .kv = ToArgs(task.lane),
+                            .next = NextLane(tasks, i),
                             .position = task.lane.position,
                             .slots = task.lane.slots,
                             .angles = task.lane.angles,
@@ -408,8 +527,9 @@ class CpuOps final : public Ops {
   Parallel parallel_;
   std::vector<Scratch> scratch_;  // by thread
   std::vector<AttendItem> items_;
+  std::vector<StoreTask> stores_;
   Scratch partial_sums_;
-  Scratch rounded_bytes_, rounded_pairs_;
+  InputMemory input_, hidden_;
 };
 
 }  // namespace

@@ -148,6 +148,50 @@ TEST(Attend, GivesEachOfManyTasksItsOwnResult) {
   for (size_t i = 0; i < cases.size(); ++i) EXPECT_EQ(out[i], cases[i].Run(*ops).out) << "task " << i;
 }
 
+// One item stores by itself what comes with its task; a task that is cut stores before its first item begins.
+TEST(Attend, PutsWhatComesWithATaskIntoItsSlotsFirst) {
+  for (const int32_t tokens : {1, 3, 90}) {
+    AttendShape shape = {.group = 3, .tokens = tokens, .slots = 150, .live = 140, .seed = 9};
+    SCOPED_TRACE(shape.ToString());
+    const int64_t d = shape.format.head_dim, stride = (shape.group + 2) * d;
+    ForEachIsa([&](Ops& isa) {
+      const AttendCase c(isa, shape);
+      const auto ops = OpsFor(std::string(isa.fingerprint().substr(0, isa.fingerprint().find(' '))), 3);
+      const int32_t older = shape.live - tokens;
+      TestLane lane(shape.format, shape.slots);
+      lane.Write(*ops, c.rope(), std::span(c.slots()).first(older), std::span(c.positions()).first(older),
+                 std::span(c.k()).first(older * d), std::span(c.v()).first(older * d));
+      std::vector<float> qkv;  // of each token
+      for (int32_t t = 0; t < tokens; ++t) {
+        const int64_t q = t * shape.group * d, kv = (older + t) * d;
+        qkv.insert(qkv.end(), c.q().begin() + q, c.q().begin() + q + shape.group * d);
+        qkv.insert(qkv.end(), c.k().begin() + kv, c.k().begin() + kv + d);
+        qkv.insert(qkv.end(), c.v().begin() + kv, c.v().begin() + kv + d);
+        lane.position()[static_cast<size_t>(c.slots()[older + t])] = c.positions()[older + t];
+      }
+      std::vector<float> out(c.q().size());
+      const AttendTask task = {.lane = lane.storage(),
+                               .k = qkv.data() + shape.group * d,
+                               .v = qkv.data() + (shape.group + 1) * d,
+                               .slots = c.slots().data() + older,
+                               .q = qkv.data(),
+                               .out = out.data(),
+                               .stride = stride,
+                               .out_stride = shape.group * d,
+                               .tokens = tokens,
+                               .q_position = c.q_position()};
+      ops->Attend(c.rope(), shape.group, {&task, 1});
+      EXPECT_EQ(out, c.Run(*ops).out);
+      for (const int32_t slot : c.slots()) {
+        for (int32_t component = 0; component < d; ++component) {
+          ASSERT_EQ(lane.Read(TestLane::Part::kK, slot, component), c.lane().Read(TestLane::Part::kK, slot, component));
+          ASSERT_EQ(lane.Read(TestLane::Part::kV, slot, component), c.lane().Read(TestLane::Part::kV, slot, component));
+        }
+      }
+    });
+  }
+}
+
 TEST(Attend, TakesAnglesThatWereComputedOnceAndGivesTheSameBits) {
   HashRandom random(6);
   for (int i = 0; i < 30; ++i) {

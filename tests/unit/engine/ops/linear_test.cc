@@ -1,8 +1,10 @@
 // Linear and Embed against float64 loops over the values that GGUF's formats define; in fast arithmetic over
-// activations rounded as kernels.h defines it.
+// activations rounded as kernels.h defines it. What is made of norms and linear layers in one go, against its parts.
 
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "engine/model/k_block.h"
@@ -324,6 +326,91 @@ TEST(Linear, ManyMatricesGiveWhatEachGivesByItself) {
           }
         },
         accuracy);
+  }
+}
+
+// Row by row on one thread: a norm by the scalar kernel, then Linear.
+std::vector<float> NormThenLinear(Ops& ops, const Norm& norm, std::span<const PackedMatrix* const> w,
+                                  const std::vector<float>& x) {
+  const auto dim = static_cast<int64_t>(norm.weight.size());
+  int64_t outputs = 0;
+  for (const PackedMatrix* const one : w) outputs += one->rows();
+  std::vector<float> all, h(norm.weight.size()), y(static_cast<size_t>(outputs));
+  for (size_t at = 0; at < x.size(); at += norm.weight.size()) {
+    (*cpu::ChooseKernels("scalar"))->rms_norm(x.data() + at, norm.weight.data(), norm.eps, dim, h.data());
+    ops.Linear(w, h, 1, Ops::Into::kSet, y);
+    all.insert(all.end(), y.begin(), y.end());
+  }
+  return all;
+}
+
+// Of three matrices together: what each of several kinds of arithmetic reads.
+constexpr DType kTogether[][3] = {
+    {DType::kQ8_0, DType::kQ8_0, DType::kQ8_0}, {DType::kQ4_0, DType::kBf16, DType::kF32},
+    {DType::kQ4_K, DType::kQ4_K, DType::kQ6_K}, {DType::kBf16, DType::kBf16, DType::kBf16},
+    {DType::kF16, DType::kQ8_0, DType::kQ5_K},  {DType::kF32, DType::kF32, DType::kF16}};
+
+// The ops of every instruction set and both accuracies, on one thread and on three.
+void ForEachOps(const std::function<void(Ops& one, Ops& three)>& test) {
+  for (const Accuracy accuracy : {Accuracy::kExact, Accuracy::kFast}) {
+    for (const cpu::Kernels* kernels : cpu::AvailableKernels()) {
+      SCOPED_TRACE(kernels->name);
+      test(*OpsFor(kernels->name, 1, accuracy), *OpsFor(kernels->name, 3, accuracy));
+    }
+  }
+}
+
+TEST(NormLinear, GivesTheBitsOfANormAndALinearRowByRow) {
+  constexpr int64_t kDim = 512;
+  const std::vector<float> weight = RandomFloats(15, 1, kDim);
+  const std::vector<float> x = RandomFloats(15, 2, 200 * kDim, 3);
+  for (const auto& types : kTogether) {
+    SCOPED_TRACE(TypeName(types[0]));
+    const Stored q(types[0], 40, kDim, 1), k(types[1], 17, kDim, 2), v(types[2], 32, kDim, 3);
+    ForEachOps([&](Ops& one, Ops& three) {
+      const auto a = one.Pack(q.view), b = one.Pack(k.view), c = one.Pack(v.view);
+      const PackedMatrix* const w[] = {a.get(), b.get(), c.get()};
+      for (const int32_t tokens : {1, 7, 200}) {
+        const std::vector<float> some(x.begin(), x.begin() + tokens * kDim);
+        const std::vector<float> expected = NormThenLinear(one, {weight, 1e-5F}, w, some);
+        for (Ops* const ops : {&one, &three}) {
+          std::vector<float> y(expected.size(), std::nanf(""));
+          ops->NormLinear({weight, 1e-5F}, w, some, tokens, y);
+          EXPECT_EQ(y, expected) << tokens;
+        }
+      }
+    });
+  }
+}
+
+// Hidden columns fill no block of rounded activations where the type allows it.
+TEST(FeedForward, GivesTheBitsOfItsPartsRowByRow) {
+  constexpr int64_t kDim = 256;
+  const std::vector<float> weight = RandomFloats(16, 1, kDim);
+  const std::vector<float> x = RandomFloats(16, 2, 200 * kDim, 3);
+  for (const auto& types : kTogether) {
+    const int64_t ffn = IsKType(types[2]) ? 512 : 416;
+    SCOPED_TRACE(TypeName(types[2]));
+    const Stored gate(types[0], ffn, kDim, 1), up(types[1], ffn, kDim, 2), down(types[2], kDim, ffn, 3);
+    ForEachOps([&](Ops& one, Ops& three) {
+      const auto a = one.Pack(gate.view), b = one.Pack(up.view), c = one.Pack(down.view);
+      const PackedMatrix* const w[] = {a.get(), b.get()};
+      for (const int32_t tokens : {1, 7, 200}) {
+        const std::vector<float> some(x.begin(), x.begin() + tokens * kDim);
+        const std::vector<float> gate_up = NormThenLinear(one, {weight, 1e-5F}, w, some);
+        std::vector<float> expected = some, hidden(static_cast<size_t>(ffn));
+        for (int32_t t = 0; t < tokens; ++t) {
+          const float* const row = gate_up.data() + t * 2 * ffn;
+          (*cpu::ChooseKernels("scalar"))->swiglu(row, row + ffn, ffn, hidden.data());
+          one.Linear(*c, hidden, 1, Ops::Into::kAdd, std::span(expected).subspan(t * kDim, kDim));
+        }
+        for (Ops* const ops : {&one, &three}) {
+          std::vector<float> y = some;
+          ops->FeedForward({weight, 1e-5F}, *a, *b, *c, tokens, y);
+          EXPECT_EQ(y, expected) << tokens;
+        }
+      }
+    });
   }
 }
 
