@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "engine/cache/evictor.h"
 #include "engine/cache/page_pool.h"
+#include "engine/edit_session.h"
 #include "engine/evict_request.h"
 #include "engine/lane_attention.h"
 #include "engine/machine.h"
@@ -136,6 +137,7 @@ class EngineOnOps final : public Engine {
       at += wanted;
       rows[i].status = rows[i].prompt_ends ? Of(*rows[i].session).EndPrompt() : absl::OkStatus();
       if (rows[i].draft) Of(*rows[i].session).UnseatDraft();
+      if (rows[i].session->edit_left() > 0) CloseEditStep(device(), Of(*rows[i].session));
     }
     EvictAll(rows);
   }
@@ -148,12 +150,20 @@ class EngineOnOps final : public Engine {
     StepsSum sum;
     for (int32_t i = 0; i < count; ++i) {
       session.Keep(draft, i, *ops_);
-      transformer_.Observe(SequenceOf(session, 1), session.last_queries());
+      transformer_.Observe(SequenceOf(session, session.log().last(1)), session.last_queries());
       EvictAll({&row, 1});
       sum.Add(row);
     }
     sum.Write(session.cache_length(), row);
   }
+
+  absl::StatusOr<EditPlan> PlanEdit(const Session& session, const EditRequest& request) const override {
+    return PlanEditOf(static_cast<const SessionOnEngine&>(session), request);
+  }
+
+  void BeginEdit(Session& session, const EditPlan& plan) override { BeginEditOf(device(), Of(session), plan); }
+
+  void AbandonEdit(Session& session) override { Of(session).AbandonEdit(); }
 
   uint64_t Digest(const Session& session) const override {
     return DigestOf(static_cast<const SessionOnEngine&>(session), *ops_);
@@ -387,15 +397,19 @@ class EngineOnOps final : public Engine {
       SessionOnEngine& session = Of(*row.session);
       const auto count = static_cast<int32_t>(row.tokens.size());
       EBB_CHECK(std::none_of(rows.data(), &row, [&](const BatchRow& other) { return other.session == row.session; }));
-      EBB_CHECK(session.CanAppend(count).ok());
+      EBB_CHECK(session.edit_left() > 0 || session.CanAppend(count).ok());
       for (const int32_t token : row.tokens) EBB_CHECK(token >= 0 && token < config_.vocab);
       tokens += row.tokens.size();
       if (row.draft) {
         EBB_CHECK(!row.prompt_ends);
         sequences_.push_back(SequenceOf(session, session.SeatDraft(row.tokens)));
+      } else if (session.edit_left() > 0) {
+        EBB_CHECK(!row.prompt_ends);
+        session.SeatEdit(row.tokens);
+        sequences_.push_back(SequenceOf(session, row.tokens));
       } else {
         session.Append(row.tokens);
-        sequences_.push_back(SequenceOf(session, count));
+        sequences_.push_back(SequenceOf(session, session.log().last(count)));
       }
       sequences_.back().logits_from = row.want == Want::kAll ? 0 : row.want == Want::kLast ? count - 1 : count;
     }
@@ -403,13 +417,13 @@ class EngineOnOps final : public Engine {
     EBB_CHECK(static_cast<int64_t>(tokens) <= options_.step_tokens_max);
   }
 
-  // The session's newest tokens, seated.
-  static Sequence SequenceOf(SessionOnEngine& session, int32_t count) {
+  // Tokens of the session's log, seated.
+  static Sequence SequenceOf(SessionOnEngine& session, std::span<const int32_t> tokens) {
     return {.cache = &session.cache(),
             .policy = &session.policy(),
-            .tokens = session.log().last(count),
+            .tokens = tokens,
             .log_tokens = static_cast<int32_t>(session.log().size()),
-            .queries_from = count - 1,
+            .queries_from = static_cast<int32_t>(tokens.size()) - 1,
             .queries = &session.last_queries()};
   }
 

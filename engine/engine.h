@@ -25,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/accuracy.h"
+#include "engine/edit.h"
 #include "engine/model/architecture.h"
 #include "engine/text/tokenizer.h"
 #include "policies/caote.h"
@@ -71,7 +72,9 @@ class Session {
   virtual int32_t steps_to_eviction() const = 0;
   // Tokens of a draft that waits for Engine::Accept; 0: none does. No other count includes them.
   virtual int32_t draft_tokens() const = 0;
-  // OK while none does, else FAILED_PRECONDITION DRAFT_PENDING.
+  // Tokens of an edit that Run has yet to be given; 0: none is under way.
+  virtual int32_t edit_left() const = 0;
+  // OK while there are neither, else FAILED_PRECONDITION DRAFT_PENDING or EDIT_PENDING.
   virtual absl::Status CheckSettled() const = 0;
   // OK, or why `tokens` more cannot be appended in one step: RESOURCE_EXHAUSTED LENGTH_LIMIT for `full` (naming limit
   // and length), INVALID_ARGUMENT BLOCK_TOO_LARGE, FAILED_PRECONDITION DRAFT_PENDING. Changes nothing.
@@ -110,8 +113,10 @@ inline int32_t MostLost(std::span<const LaneVictims> lanes) {
 
 // One session's share of a batch.
 struct BatchRow {
-  Session* session = nullptr;            // each session at most once per batch
-  std::span<const int32_t> tokens = {};  // REQUIRES: session->CanAppend(tokens.size()) and every id in 0..vocab-1
+  Session* session = nullptr;  // each session at most once per batch
+  // REQUIRES: session->CanAppend(tokens.size()), or they are the next of the session's edit, at most its
+  // block_size_max; and every id in 0..vocab-1
+  std::span<const int32_t> tokens = {};
   Want want = Want::kNone;
   bool draft = false;         // run the tokens and let them wait for Accept; the session stays as it is
   bool prompt_ends = false;   // the session's first prompt ends here: a budget_ratio becomes a budget
@@ -238,6 +243,20 @@ class Engine {
   // (POLICIES 8, deferred). Tokens that are not kept leave no trace. REQUIRES: 0 <= count <=
   // row.session->draft_tokens().
   virtual void Accept(BatchRow& row, int32_t count) = 0;
+
+  // What an edit of the session comes to; changes nothing. INVALID_ARGUMENT with the field path: EDIT_EMPTY,
+  // OUT_OF_RANGE, SPANS_OVERLAP, NOTHING_WOULD_STAY, RESTORE_NEEDS_TAIL; FAILED_PRECONDITION EMPTY_SESSION,
+  // DRAFT_PENDING; RESOURCE_EXHAUSTED LENGTH_LIMIT where a session that does not evict has no room for it.
+  virtual absl::StatusOr<EditPlan> PlanEdit(const Session& session, const EditRequest& request) const = 0;
+
+  // Begins it: the replaced tokens leave, those behind them move, and rows of Run then bring plan.WorkTokens(), in
+  // blocks; nothing else touches the session meanwhile. A token that was evicted from a lane is no longer there when
+  // its step is over. REQUIRES: the plan is of this session, as it stands; ids in 0..vocab-1.
+  virtual void BeginEdit(Session& session, const EditPlan& plan) = 0;
+
+  // Ends an edit behind the last token that was run: log and cache then end there. REQUIRES: edit_left() > 0, and a
+  // step of the edit has run.
+  virtual void AbandonEdit(Session& session) = 0;
 
   // A hash of all that decides what the session yields from here on: its log, who sits in which slot, their positions,
   // K and V, and the scorer's states. Equal sessions have equal digests on any machine of one byte order. O(cache).

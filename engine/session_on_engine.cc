@@ -59,6 +59,11 @@ int32_t SessionOnEngine::steps_to_eviction() const {
 }
 
 absl::Status SessionOnEngine::CheckSettled() const {
+  if (edit_left() > 0) {
+    return Refuse(absl::StatusCode::kFailedPrecondition,
+                  absl::StrFormat("an edit has %d tokens to run; run or abandon them first", edit_left()),
+                  {.reason = "EDIT_PENDING"});
+  }
   if (draft_.tokens.empty()) return absl::OkStatus();
   return Refuse(
       absl::StatusCode::kFailedPrecondition,
@@ -96,8 +101,101 @@ void SessionOnEngine::Append(std::span<const int32_t> tokens) {
   for (SlotMap& map : cache_.maps()) map.Place(first, next_position_, count);
   log_.insert(log_.end(), tokens.begin(), tokens.end());
   next_position_ += count;
-  block_step_ = count > 1;
+  CountStep(count);
+}
+
+void SessionOnEngine::CountStep(int32_t tokens) {
+  block_step_ = tokens > 1;
   decode_steps_ = block_step_ ? 0 : decode_steps_ + 1;
+}
+
+// Tokens from an index on leave log and cache.
+void SessionOnEngine::Rewind(int32_t tokens) {
+  for (SlotMap& map : cache_.maps()) map.FreeFrom(tokens);
+  next_position_ -= static_cast<int32_t>(log_.size()) - tokens;
+  log_.resize(tokens);
+  if (stale_from_ >= tokens) stale_from_ = kNothingStale;
+}
+
+// The edited log, in which what lives keeps its slots.
+void SessionOnEngine::Replace(const EditPlan& plan) {
+  std::vector<int32_t> to(log_.size(), -1);
+  for (size_t i = 0; i < plan.former.size(); ++i) {
+    if (plan.former[i] >= 0) to[plan.former[i]] = static_cast<int32_t>(i);
+  }
+  for (SlotMap& map : cache_.maps()) map.Renumber(to);
+  next_position_ += static_cast<int32_t>(plan.log.size()) - static_cast<int32_t>(log_.size());
+  log_ = plan.log;
+  stale_from_ = plan.stale_from;
+}
+
+void SessionOnEngine::StartEdit(const EditPlan& plan) {
+  EBB_CHECK(CheckSettled().ok());
+  edit_ = {.in_place = plan.mode != EditMode::kRecomputeTail, .log = plan.log, .work = plan.work};
+  const size_t maps = cache_.maps().size();
+  edit_.leaving.resize(maps);
+  edit_.states.resize(maps);
+  for (const SlotMap& map : cache_.maps()) {
+    std::vector<bool> lives(log_.size(), false);
+    for (const int32_t token : map.token()) {
+      if (token >= 0) lives[token] = true;
+    }
+    std::vector<bool>& stays = edit_.stays.emplace_back();
+    for (const int32_t index : plan.work) {
+      const int32_t former = plan.former[index];
+      stays.push_back(former < 0 || plan.restore || (!edit_.in_place && lives[former]));
+    }
+  }
+  if (edit_.in_place) return Replace(plan);
+  Rewind(plan.from);
+  if (!plan.restore) return;
+  for (SlotMap& map : cache_.maps()) map.ResetState(StateShape(map.state_shape()));
+  decode_steps_ = 0;
+}
+
+void SessionOnEngine::SeatEdit(std::span<const int32_t> tokens) {
+  EBB_CHECK(!tokens.empty());
+  EBB_CHECK(tokens.size() <= static_cast<size_t>(std::min(block_size_max_, edit_left())));
+  const std::span<const int32_t> work = edit_.Next(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) EBB_CHECK(tokens[i] == edit_.log[work[i]]);
+  const int32_t offset = next_position_ - static_cast<int32_t>(log_.size());
+  if (!edit_.in_place) {
+    log_.insert(log_.end(), edit_.log.begin() + static_cast<int64_t>(log_.size()), edit_.log.begin() + work.back() + 1);
+    next_position_ = static_cast<int32_t>(log_.size()) + offset;
+  }
+  edit_.seated = tokens.size();
+  std::vector<int32_t> found(tokens.size());
+  for (size_t m = 0; m < cache_.maps().size(); ++m) {
+    SlotMap& map = cache_.maps()[m];
+    map.Find(work, found);
+    map.Seat(work, offset);
+    edit_.leaving[m].clear();
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      if (found[i] >= 0) continue;
+      const int32_t slot = map.placed_slots()[i];
+      if (!edit_.stays[m][edit_.done + i]) {
+        edit_.leaving[m].push_back(slot);
+      } else if (!edit_.states[m].empty()) {
+        map.SetState(slot, edit_.states[m]);
+      }
+    }
+    std::ranges::sort(edit_.leaving[m]);
+  }
+  CountStep(static_cast<int32_t>(tokens.size()));
+}
+
+void SessionOnEngine::CloseEditStep() {
+  for (size_t m = 0; m < cache_.maps().size(); ++m) cache_.maps()[m].Free(edit_.leaving[m]);
+  edit_.done += std::exchange(edit_.seated, 0);
+  if (edit_left() == 0) edit_ = {};
+}
+
+void SessionOnEngine::AbandonEdit() {
+  EBB_CHECK(edit_left() > 0);
+  EBB_CHECK(edit_.done > 0);
+  const int32_t end = edit_.work[edit_.done - 1] + 1;
+  edit_ = {};
+  Rewind(end);
 }
 
 Draft& SessionOnEngine::SeatDraft(std::span<const int32_t> tokens) {

@@ -28,6 +28,22 @@ struct Draft {
   }
 };
 
+// An edit that was begun, and whose tokens were not all run yet.
+struct PendingEdit {
+  bool in_place = false;           // the log is the edited one already; else it grows as tokens are run
+  std::vector<int32_t> log = {};   // the edited log
+  std::vector<int32_t> work = {};  // indices in it of the tokens to run, ascending
+  size_t done = 0;                 // of these
+  size_t seated = 0;               // of the step in flight
+  // [maps][work] whether a token that does not live in the map's lanes is to stay there once it was run.
+  std::vector<std::vector<bool>> stays = {};
+  std::vector<std::vector<int32_t>> leaving = {};  // [maps] slots that the step's visitors leave, ascending
+  // [maps] states [tracks, slot_floats] that tokens which stay begin with; empty: with nothing.
+  std::vector<std::vector<float>> states = {};
+
+  std::span<const int32_t> Next(size_t count) const { return std::span(work).subspan(done, count); }
+};
+
 class SessionOnEngine final : public Session {
  public:
   // `length_limit`: most live tokens while the policy does not evict.
@@ -44,6 +60,7 @@ class SessionOnEngine final : public Session {
   int32_t room() const override;
   int32_t steps_to_eviction() const override;
   int32_t draft_tokens() const override { return static_cast<int32_t>(draft_.tokens.size()); }
+  int32_t edit_left() const override { return static_cast<int32_t>(edit_.work.size() - edit_.done); }
   absl::Status CheckSettled() const override;
   absl::Status CanAppend(int32_t tokens) const override;
 
@@ -60,6 +77,21 @@ class SessionOnEngine final : public Session {
   Draft TakeDraft() { return std::exchange(draft_, {}); }
   // Appends one of its tokens, with K, V and queries. REQUIRES: those before it were appended, and nothing else.
   void Keep(const Draft& draft, int32_t token, Ops& ops);
+
+  // The log and the cache as the plan has them before its first token is run. REQUIRES: the plan is of this session, as
+  // it stands.
+  void StartEdit(const EditPlan& plan);
+  // With what tokens that an edit brings into a map's lanes begin.
+  void SetNewcomersState(int32_t map, std::vector<float> states) { edit_.states[map] = std::move(states); }
+  // Seats the next tokens of the edit for one step. REQUIRES: they are `tokens`, at most block_size_max().
+  void SeatEdit(std::span<const int32_t> tokens);
+  // After that step: who only visited a lane leaves it. The last one ends the edit.
+  void CloseEditStep();
+  // Ends the edit behind the last token that was run: what follows leaves log and cache.
+  void AbandonEdit();
+  bool edits_in_place() const { return edit_.in_place; }
+  // Index of the first token whose K and V may be those of another text (EditPlan).
+  int32_t stale_from() const { return stale_from_; }
 
   // The first prompt has ended: a budget_ratio becomes a budget, or waits on where the one it gives is too small or
   // more than was reserved.
@@ -98,6 +130,9 @@ class SessionOnEngine final : public Session {
 
  private:
   void BoundBudget();
+  void Rewind(int32_t tokens);
+  void Replace(const EditPlan& plan);
+  void CountStep(int32_t tokens);
 
   ValidSpec policy_;
   SessionCache cache_;
@@ -111,6 +146,8 @@ class SessionOnEngine final : public Session {
   bool block_step_ = false;
   std::vector<float> last_queries_ = {};
   Draft draft_ = {};
+  PendingEdit edit_ = {};
+  int32_t stale_from_ = kNothingStale;
 };
 
 }  // namespace ebb

@@ -13,7 +13,7 @@ namespace ebb {
 // Slots of one (layer, KV head). Valid for the length of one call.
 struct LaneView {
   // [n] index of the slot's token in the session's log, -1 for a free slot. Live entries are distinct. This is the
-  // token's age: it never changes while the token lives, whatever its RoPE position is.
+  // token's age, whatever its RoPE position is: it changes only where an edit of the log moves what follows.
   std::span<const int32_t> token = {};
   int32_t live = 0;    // live slots, 0..n
   int32_t sinks = 0;   // the first `sinks` live tokens by age may not be evicted

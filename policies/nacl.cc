@@ -27,6 +27,7 @@ class Nacl final : public Scorer {
     for (int32_t head = 0; head < lane.query_heads; ++head) {
       const QueryRows<float> newest = RowsOf(state.lane, lane.query_heads, head);
       const size_t head_dim = newest.Query(0).size();
+      newest.ForgetFrom(lane.token[seen.slots.front()]);
       for (int32_t i = std::max(seen.queries - options_.rows_max, 0); i < seen.queries; ++i) {
         const int32_t token = lane.token[seen.slots[i]];
         newest.Put(token % options_.rows_max, token, seen.q + i * seen.q_stride + head * head_dim);

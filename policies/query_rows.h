@@ -29,6 +29,14 @@ class QueryRows {
     return query_.subspan(row * head_dim, head_dim);
   }
 
+  // Empties the rows of tokens from `token` on. A step whose first token is older than some that it finds here comes
+  // after an edit of the log: they are another text's, or have other indices now.
+  void ForgetFrom(int32_t token) const {
+    for (size_t row = 0; row < token_.size(); ++row) {
+      if (Token(static_cast<int32_t>(row)) >= token) token_[row] = 0;
+    }
+  }
+
   void Put(int32_t row, int32_t token, const float* query) const {
     token_[row] = std::bit_cast<float>(token + 1);
     std::copy_n(query, Query(row).size(), Query(row).begin());

@@ -52,6 +52,7 @@ class Semantic final : public Scorer {
     for (int32_t head = 0; head < lane.query_heads; ++head) {
       const HeadMemory<float> memory = MemoryOf(state.lane, lane.query_heads, head);
       const size_t head_dim = memory.newest.Query(0).size();
+      Forget(memory, lane.token[seen.slots.front()]);
       for (int32_t i = 0; i < seen.queries; ++i) {
         const float* q = seen.q + i * seen.q_stride + head * head_dim;
         const int32_t token = lane.token[seen.slots[i]];
@@ -97,6 +98,15 @@ class Semantic final : public Scorer {
 
   int32_t Rows(const LaneView& lane, double ratio) const {
     return std::min(CeilShare(lane.tokens, ratio), options_.rows_max);
+  }
+
+  // What is kept of tokens from `token` on; an empty row's norm is 0.
+  void Forget(const HeadMemory<float>& memory, int32_t token) const {
+    memory.newest.ForgetFrom(token);
+    memory.largest.ForgetFrom(token);
+    for (int32_t row = 0; row < options_.rows_max; ++row) {
+      if (memory.largest.Token(row) < 0) memory.norm[row] = 0;
+    }
   }
 
   // In the place of an empty row, or of the smallest, the older of two.

@@ -35,6 +35,14 @@ void SlotMap::ResetState(const StateShape& state) {
   lane_state_.assign(state.tracks * state.lane_floats, 0.0F);
 }
 
+void SlotMap::SetState(int32_t slot, std::span<const float> states) {
+  EBB_CHECK(static_cast<int64_t>(states.size()) == int64_t{state_shape_.tracks} * state_shape_.slot_floats);
+  for (int32_t track = 0; track < state_shape_.tracks; ++track) {
+    std::copy_n(states.begin() + int64_t{track} * state_shape_.slot_floats, state_shape_.slot_floats,
+                slot_state_.begin() + SlotStateAt(track, slot));
+  }
+}
+
 void SlotMap::KeepTracks(int32_t first, int32_t count) {
   EBB_CHECK(first >= 0);
   EBB_CHECK(first + count <= state_shape_.tracks);
@@ -73,6 +81,11 @@ void SlotMap::SetPositions(Positions positions) {
   position_ = std::vector<int32_t>();
   if (positions == Positions::kOriginal) return;
   position_.assign(WholeTiles(capacity_), kFree);
+  RankAll();
+}
+
+// Compacted positions from the order of tokens.
+void SlotMap::RankAll() {
   std::vector<int32_t> live;
   for (int32_t slot = 0; slot < end_; ++slot) {
     if (token_[slot] != kFree) live.push_back(slot);
@@ -122,6 +135,59 @@ void SlotMap::Place(int32_t first_token, int32_t first_position, int32_t count) 
     placed_slots_[i] = slot;
     placed_positions_[i] = position;
     ++live_;
+  }
+}
+
+void SlotMap::Seat(std::span<const int32_t> tokens, int32_t offset) {
+  EBB_CHECK(!tokens.empty());
+  EBB_CHECK(tokens.size() <= static_cast<size_t>(block_max_));
+  placed_ = tokens.size();
+  Find(tokens, {placed_slots_.data(), placed_});
+  if (position_.empty() && offset != 0) TellPositionsFromTokens();
+  for (size_t i = 0; i < placed_; ++i) {
+    if (placed_slots_[i] >= 0) continue;
+    const int32_t slot = TakeLowestFree();
+    token_[slot] = tokens[i];
+    if (!position_.empty()) position_[slot] = tokens[i] + offset;
+    for (int32_t track = 0; track < state_shape_.tracks; ++track) {
+      std::fill_n(slot_state_.begin() + SlotStateAt(track, slot), state_shape_.slot_floats, 0.0F);
+    }
+    placed_slots_[i] = slot;
+    ++live_;
+  }
+  if (positions_ == Positions::kCompacted) RankAll();
+  for (size_t i = 0; i < placed_; ++i) placed_positions_[i] = position()[placed_slots_[i]];
+}
+
+void SlotMap::Find(std::span<const int32_t> tokens, std::span<int32_t> slots) const {
+  std::ranges::fill(slots, kFree);
+  for (int32_t slot = 0; slot < end_; ++slot) {
+    if (token_[slot] == kFree) continue;
+    const auto at = std::ranges::lower_bound(tokens, token_[slot]);
+    if (at != tokens.end() && *at == token_[slot]) slots[at - tokens.begin()] = slot;
+  }
+}
+
+void SlotMap::FreeFrom(int32_t token) {
+  std::vector<int32_t> slots;
+  for (int32_t slot = 0; slot < end_; ++slot) {
+    if (token_[slot] >= token && token_[slot] != kFree) slots.push_back(slot);
+  }
+  Free(slots);
+}
+
+void SlotMap::Renumber(std::span<const int32_t> to) {
+  std::vector<int32_t> leaving;
+  for (int32_t slot = 0; slot < end_; ++slot) {
+    if (token_[slot] != kFree && to[token_[slot]] < 0) leaving.push_back(slot);
+  }
+  Free(leaving);
+  const bool moves = !position_.empty() && positions_ == Positions::kOriginal;
+  for (int32_t slot = 0; slot < end_; ++slot) {
+    if (token_[slot] == kFree) continue;
+    const int32_t by = to[token_[slot]] - token_[slot];
+    token_[slot] += by;
+    if (moves) position_[slot] += by;
   }
 }
 

@@ -41,7 +41,23 @@ class SlotMap {
   // count <= capacity.
   void Place(int32_t first_token, int32_t first_position, int32_t count);
 
-  // Slots and positions of the last Place, in token order.
+  // Seats tokens, ascending, wherever they belong in the order of tokens: one that lives keeps its slot and its state,
+  // the others enter the lowest free slots, with states zeroed. Original positions are the tokens' indices plus
+  // `offset`. placed_slots() and placed_positions() are theirs from now on. REQUIRES: at most block_max of them; live()
+  // + those that enter <= capacity.
+  void Seat(std::span<const int32_t> tokens, int32_t offset);
+
+  // The slots of tokens, ascending; -1 where one does not live.
+  void Find(std::span<const int32_t> tokens, std::span<int32_t> slots) const;
+
+  // Frees the slots of tokens from `token` on.
+  void FreeFrom(int32_t token);
+
+  // Token t becomes to[t], or leaves where that is negative; original positions move with it. REQUIRES: `to` [past the
+  // largest live token] ascends over the tokens that stay.
+  void Renumber(std::span<const int32_t> to);
+
+  // Slots and positions of the last Place or Seat, in token order.
   std::span<const int32_t> placed_slots() const { return {placed_slots_.data(), placed_}; }
   std::span<const int32_t> placed_positions() const { return {placed_positions_.data(), placed_}; }
 
@@ -75,6 +91,9 @@ class SlotMap {
         .lane = {lane_state_.data() + track * state_shape_.lane_floats, static_cast<size_t>(state_shape_.lane_floats)}};
   }
 
+  // Sets the states of a live slot to `states` [tracks, slot_floats].
+  void SetState(int32_t slot, std::span<const float> states);
+
   // Throws the state away and makes room for another, all zero.
   void ResetState(const StateShape& state);
 
@@ -104,6 +123,7 @@ class SlotMap {
 
  private:
   int32_t TakeLowestFree();
+  void RankAll();
   void TellPositionsFromTokens();
 
   int64_t SlotStateAt(int32_t track, int32_t slot) const {
