@@ -99,6 +99,10 @@ grpc::Status Client::DeleteSession(const std::string& name, v1::DeleteSessionRes
   return Unary(*sessions_, &v1::SessionService::Stub::DeleteSession, request, response);
 }
 
+grpc::Status Client::Edit(const v1::EditRequest& request, v1::EditResponse* response) {
+  return Unary(*inference_, &v1::InferenceService::Stub::Edit, request, response);
+}
+
 grpc::Status Client::Score(const v1::ScoreRequest& request, v1::ScoreResponse* response) {
   return Unary(*inference_, &v1::InferenceService::Stub::Score, request, response);
 }

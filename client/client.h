@@ -62,6 +62,7 @@ class Client {
   grpc::Status GetSession(const std::string& name, v1::Session* session);
   grpc::Status ListSessions(const v1::ListSessionsRequest& request, v1::ListSessionsResponse* response);
   grpc::Status DeleteSession(const std::string& name, v1::DeleteSessionResponse* response);
+  grpc::Status Edit(const v1::EditRequest& request, v1::EditResponse* response);
   grpc::Status Score(const v1::ScoreRequest& request, v1::ScoreResponse* response);
   grpc::Status Tokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse* response);
   grpc::Status Detokenize(const v1::DetokenizeRequest& request, v1::DetokenizeResponse* response);

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "engine/edit.h"
 #include "engine/sampler.h"
 #include "engine/speculation.h"
 #include "policies/spec.h"
@@ -55,6 +56,12 @@ struct DraftRequest {
   int32_t logprobs = 0;  // 0..20 alternatives to report beside each score
 };
 
+// An edit of the log.
+struct EditJob {
+  EditRequest edit = {};
+  bool require_exact = false;  // refused unless it is EditExactness::kExact
+};
+
 struct CallRequest {
   std::string method = {};  // for SESSION_BUSY: who holds the session
   std::string tenant = {};
@@ -67,6 +74,7 @@ struct CallRequest {
   int32_t block_size = 0;                // 0: the session's; at most that
   std::optional<int32_t> score_at = {};  // log-probabilities are wanted of the prompt's tokens from this index on, >= 1
   std::optional<DraftRequest> draft = {};   // in the place of a prompt; `decodes` adds the token that follows
+  std::optional<EditJob> edit = {};         // likewise
   bool decodes = false;                     // generate after the prompt
   SamplingOptions sampling = {};            // of `decodes`
   StoppingOptions stopping = {};            // likewise
@@ -99,6 +107,12 @@ struct DraftDone {
   int32_t accepted = 0;
   int32_t pending = 0;               // or how many wait
   const Drawn* likeliest = nullptr;  // behind the whole draft, where they wait
+};
+
+// An edit has run.
+struct EditDone {
+  const EditPlan& plan;
+  absl::Duration elapsed = {};  // since the call's first step
 };
 
 struct CallUsage {
@@ -141,6 +155,7 @@ class CallOutput {
   virtual Reader OnTokens(const TokensDone& tokens) = 0;
   virtual void OnScores(std::span<const TokenLogprob> scores) = 0;  // of CallRequest::score_at
   virtual void OnDraft(const DraftDone& /*draft*/) {}               // of CallRequest::draft
+  virtual void OnEdit(const EditDone& /*edit*/) {}                  // of CallRequest::edit
   virtual void End(const CallEnd& end, bool discard) = 0;           // discard: do not wait for a reader that stays slow
 };
 

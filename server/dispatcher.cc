@@ -213,6 +213,7 @@ absl::StatusOr<PolicyOutcome> Dispatcher::SetPolicy(const std::string& tenant, c
                                                     std::optional<uint64_t> expected, const PolicyRequest& request) {
   EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
   EBB_TRY(CheckGeneration(*session, expected));
+  EBB_TRY(CheckNotEdited(*session));
   Session& cache = *session->cache;
   ValidSpec policy = request.policy;
   if (request.own_kv_type) policy.kv_type = cache.policy().kv_type;

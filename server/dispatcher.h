@@ -137,7 +137,8 @@ class Dispatcher {
   // SESSION_BUSY or GENERATION_MISMATCH, FAILED_PRECONDITION NO_DRAFT, INVALID_ARGUMENT OUT_OF_RANGE.
   absl::StatusOr<AcceptOutcome> Accept(const std::string& tenant, const std::string& id,
                                        std::optional<uint64_t> expected, uint32_t count);
-  // Between two steps, whoever writes to the session. ABORTED GENERATION_MISMATCH, and what Engine::SetPolicy refuses.
+  // Between two steps, whoever writes to the session, unless it edits: ABORTED SESSION_BUSY. ABORTED
+  // GENERATION_MISMATCH, and what Engine::SetPolicy refuses.
   // A dry run changes nothing; it counts on the pages of shadows, which the change itself would drop for them.
   absl::StatusOr<PolicyOutcome> SetPolicy(const std::string& tenant, const std::string& id,
                                           std::optional<uint64_t> expected, const PolicyRequest& request);
@@ -188,6 +189,7 @@ class Dispatcher {
     DraftLength draft_length = DraftLength(1);
     int32_t drafted = 0;                // tokens of drafts that ran
     int32_t accepted = 0;               // of these
+    EditPlan edit = {};                 // of request.edit
     std::optional<Drawn> settled = {};  // the token that follows what was accepted of its draft
     Drawn drawn = {};
     absl::Time arrived = {};
@@ -227,6 +229,13 @@ class Dispatcher {
   void CommitLookup(Call& call, const BatchRow& row);
   static void CountDraft(Call& call, int32_t drafted, int32_t accepted);
   BatchRow Keep(OpenSession& session, int32_t count, std::span<const float> logits);
+
+  // dispatcher_edits.cc
+  absl::Status PlanEdit(Call& call, OpenSession& session);
+  absl::Status CheckNotEdited(const OpenSession& session) const;
+  void PrepareEdit(Call& call, int32_t tokens, BatchRow& row);
+  void CommitEdit(Call& call, const BatchRow& row);
+  void AbandonEdit(OpenSession& session);
 
   // dispatcher_watchers.cc
   absl::StatusOr<SessionId> Watched(const WatchRequest& request);

@@ -84,6 +84,7 @@ absl::Status Dispatcher::PlanCall(Call& call) {
   EBB_TRY(CheckStart(call, *session));
   if (request.block_size == 0) request.block_size = session->request.block_size;
   EBB_CHECK(request.block_size <= session->request.block_size);
+  if (request.edit) return PlanEdit(call, *session);
   if (request.draft) EBB_TRY(CheckDraftFits(*request.draft, *session));
 
   const ValidSpec& policy = session->cache->policy();
@@ -187,6 +188,10 @@ bool Dispatcher::IsMeasured(const OpenSession& session) const {
 }
 
 bool Dispatcher::PrepareBlock(Call& call, int32_t tokens, BatchRow& row) {
+  if (call.request.edit) {
+    PrepareEdit(call, tokens, row);
+    return true;
+  }
   call.failure = row.session->CanAppend(tokens);
   if (!call.failure.ok()) return false;
   const auto prompt = std::span<const int32_t>(call.request.prompt);
@@ -232,6 +237,7 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
   const auto vocab = static_cast<size_t>(engine_.config().vocab);
   const std::span<const float> last = row.logits.last(vocab);
   session.logits.assign(last.begin(), last.end());
+  if (call.request.edit) return CommitEdit(call, row);
   is_block ? CommitBlock(call, row) : CommitToken(call, row);
 }
 
@@ -359,6 +365,7 @@ void Dispatcher::EndCall(CallId id, EndCause cause) {
   OpenSession& session = *call.session;
   if (call.first_step == absl::InfiniteFuture()) session.tenant_metrics->queue_depth.Add(-1);
   session.writer.clear();
+  if (session.cache->edit_left() > 0) AbandonEdit(session);
   sessions_.Touch(session, clock_.Now());
 
   CallEnd end = Summary(call);
@@ -402,7 +409,7 @@ absl::Status Dispatcher::EndStatus(const Call& call, EndCause cause) const {
 
 CallEnd Dispatcher::Summary(Call& call) const {
   const Session& cache = *call.session->cache;
-  CallEnd end = {.usage = {.prompt_tokens = call.prompt_done,
+  CallEnd end = {.usage = {.prompt_tokens = call.request.edit ? 0 : call.prompt_done,
                            .completion_tokens = call.generated,
                            .evicted = call.evicted,
                            .cache_length = cache.cache_length(),

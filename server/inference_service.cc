@@ -10,6 +10,7 @@
 #include "engine/text/utf8.h"
 #include "policies/status.h"
 #include "server/convert.h"
+#include "server/convert_edit.h"
 #include "server/inference_streams.h"
 #include "server/reply.h"
 #include "server/resource_name.h"
@@ -90,6 +91,12 @@ grpc::ServerUnaryReactor* InferenceService::Accept(grpc::CallbackServerContext* 
         response->set_generation(outcome.generation);
         return absl::OkStatus();
       });
+}
+
+grpc::ServerUnaryReactor* InferenceService::Edit(grpc::CallbackServerContext* context, const v1::EditRequest* request,
+                                                 v1::EditResponse* response) {
+  return Begin(new EditReply(parts_, "InferenceService/Edit", *context, *response),
+               [&](const std::string& tenant) { return EditCall(tenant, *request); });
 }
 
 grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context, const v1::ScoreRequest* request,
@@ -187,6 +194,18 @@ absl::StatusOr<CallRequest> InferenceService::VerifyCall(const std::string& tena
   call.sampling.logprobs = call.draft->logprobs;
   call.decodes = !call.draft->manual;
   call.stopping = {.max_tokens = 1, .logprobs = true};
+  return call;
+}
+
+absl::StatusOr<CallRequest> InferenceService::EditCall(const std::string& tenant,
+                                                       const v1::EditRequest& request) const {
+  EBB_TRY(CheckSize(parts_, request));
+  CallRequest call = {.expected_generation = ExpectedOf(request)};
+  EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
+  EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
+  call.made_for = view.id;
+  EBB_ASSIGN(call.block_size, BlockSizeFrom(BlockSizeOf(request), view.block_size, view.block_size));
+  EBB_ASSIGN(call.edit, EditFrom(request, parts_.worker.tokenizer()));
   return call;
 }
 

@@ -26,6 +26,8 @@ class InferenceService final : public v1::InferenceService::CallbackService {
                                    v1::VerifyResponse* response) override;
   grpc::ServerUnaryReactor* Accept(grpc::CallbackServerContext* context, const v1::AcceptRequest* request,
                                    v1::AcceptResponse* response) override;
+  grpc::ServerUnaryReactor* Edit(grpc::CallbackServerContext* context, const v1::EditRequest* request,
+                                 v1::EditResponse* response) override;
   grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context, const v1::ScoreRequest* request,
                                   v1::ScoreResponse* response) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context, const v1::TokenizeRequest* request,
@@ -39,6 +41,7 @@ class InferenceService final : public v1::InferenceService::CallbackService {
   absl::StatusOr<CallRequest> GenerateCall(const std::string& tenant, const v1::GenerateRequest& request) const;
   absl::StatusOr<CallRequest> GenerateOnce(const std::string& tenant, const v1::GenerateRequest& request) const;
   absl::StatusOr<CallRequest> VerifyCall(const std::string& tenant, const v1::VerifyRequest& request) const;
+  absl::StatusOr<CallRequest> EditCall(const std::string& tenant, const v1::EditRequest& request) const;
   absl::StatusOr<CallRequest> ScoreCall(const std::string& tenant, const v1::ScoreRequest& request) const;
 
   const ServiceParts& parts_;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "server/convert_edit.h"
 #include "server/reply.h"
 
 namespace ebb {
@@ -165,6 +166,7 @@ void CallReply<Response>::End(const CallEnd& end, bool /*discard*/) {
 
 template class CallReply<v1::ScoreResponse>;
 template class CallReply<v1::VerifyResponse>;
+template class CallReply<v1::EditResponse>;
 
 void ScoreReply::OnScores(std::span<const TokenLogprob> scores) {
   for (const TokenLogprob& score : scores) {
@@ -191,6 +193,14 @@ Reader VerifyReply::OnTokens(const TokensDone& tokens) {
 void VerifyReply::OnEnd(const CallEnd& end) {
   // That a Verify adds one token at most is no reason to stop.
   if (end.finish != FinishReason::kMaxTokens) response_.set_finish_reason(FinishProto(end.finish));
+  *response_.mutable_usage() = UsageProto(end.usage);
+  *response_.mutable_timings() = TimingsProto(end.timings);
+  response_.set_generation(end.generation);
+}
+
+void EditReply::OnEdit(const EditDone& edit) { FillEdit(edit, response_); }
+
+void EditReply::OnEnd(const CallEnd& end) {
   *response_.mutable_usage() = UsageProto(end.usage);
   *response_.mutable_timings() = TimingsProto(end.timings);
   response_.set_generation(end.generation);

@@ -147,6 +147,15 @@ class VerifyReply final : public CallReply<v1::VerifyResponse> {
   void OnEnd(const CallEnd& end) override;
 };
 
+class EditReply final : public CallReply<v1::EditResponse> {
+ public:
+  using CallReply::CallReply;
+
+ private:
+  void OnEdit(const EditDone& edit) override;
+  void OnEnd(const CallEnd& end) override;
+};
+
 }  // namespace ebb
 
 #endif  // EBB_SERVER_INFERENCE_STREAMS_H_

@@ -53,6 +53,8 @@ struct TenantMetrics {
   Counter& completion_tokens;
   Counter& drafted_tokens;   // proposed and run
   Counter& accepted_tokens;  // of these, kept; part of completion_tokens
+  Counter& edit_recomputed;  // tokens
+  Counter& edit_reused;      // likewise, of the longest lane
   Gauge& sessions;           // open ones: Add(1), Add(-1)
   Gauge& queue_depth;        // admitted requests that have not run a row: likewise
   Gauge& watchers;           // WatchEvictions calls: likewise

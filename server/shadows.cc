@@ -36,8 +36,9 @@ void Shadows::Ride(std::span<OpenSession* const> sessions, int32_t rows_max, std
     if (shadow == nullptr) continue;
     const std::span<const int32_t> log = sessions[i]->cache->log();
     const std::span<const int32_t> old = log.subspan(shadow->cache->log().size());
-    // A draft is not in the log yet, and may never be.
-    const std::span<const int32_t> fresh = batch[i].draft ? std::span<const int32_t>() : batch[i].tokens;
+    // A draft is not in the log yet, and may never be; an edit's tokens need not be what the log goes on with.
+    const bool goes_on = !batch[i].draft && batch[i].session->edit_left() == 0;
+    const std::span<const int32_t> fresh = goes_on ? batch[i].tokens : std::span<const int32_t>();
     const auto missing = static_cast<int64_t>(old.size() + fresh.size());
     if (missing == 0) continue;
     if (missing > shadow->cache->room()) {  // it can never catch up
@@ -51,7 +52,7 @@ void Shadows::Ride(std::span<OpenSession* const> sessions, int32_t rows_max, std
     const std::span<const int32_t> now = fresh.first(static_cast<size_t>(take) - made_up.size());
     shadow->tokens.assign(made_up.begin(), made_up.end());
     shadow->tokens.insert(shadow->tokens.end(), now.begin(), now.end());
-    const bool compared = take == missing && !batch[i].draft;
+    const bool compared = take == missing && goes_on;
     batch.push_back(
         {.session = shadow->cache.get(), .tokens = shadow->tokens, .want = compared ? Want::kLast : Want::kNone});
     riders_.push_back({.session = sessions[i], .real = i, .compared = compared});
