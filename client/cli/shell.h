@@ -63,6 +63,8 @@ void AddGenerate(CLI::App& app, Shell& shell);
 void AddChat(CLI::App& app, Shell& shell);
 void AddSessions(CLI::App& app, Shell& shell);
 void AddCache(CLI::App& app, Shell& shell);
+void AddEdit(CLI::App& app, Shell& shell);
+void AddEvictions(CLI::App& app, Shell& shell);
 void AddEvict(CLI::App& app, Shell& shell);
 void AddPolicy(CLI::App& app, Shell& shell);
 void AddWatch(CLI::App& app, Shell& shell);

@@ -224,9 +224,9 @@ class CommandLine(unittest.TestCase):
             self.assertIn("--param", self.server.stderr)
         self.ebb("sessions", "delete", "swap")
 
-    def test_watch_tells_what_leaves_until_it_has_told_enough(self):
+    def test_evictions_tells_what_leaves_until_it_has_told_enough(self):
         self.ebb("sessions", "create", "watched", "--policy=h2o", "--budget=96")
-        watch = [BIN / "ebb", "--addr", self.server.addr, "watch", "--session=watched"]
+        watch = [BIN / "ebb", "--addr", self.server.addr, "evictions", "--session=watched"]
         with subprocess.Popen([*watch, "--count=20", "--victims", "--json"], stdout=subprocess.PIPE, text=True) as watching, \
                 subprocess.Popen([*watch, "--count=20"], stdout=subprocess.PIPE, text=True) as reading:
             while 'ebb_watchers{tenant="default"} 2' not in self.metrics():
@@ -241,9 +241,50 @@ class CommandLine(unittest.TestCase):
             self.assertEqual(len(event["eviction"]["victims"][0]["tokens"]), 1)
         self.assertEqual(len(shown), 20)
         self.assertRegex(shown[0], r"sessions/watched  h2o  decode +97 tokens  97 -> 96 per lane, \d+ slots  0\.\d{4} of the attention")
-        self.ebb("watch", "--session=nobody", check=1)
-        self.ebb("watch", "--every=0", check=1)
+        self.ebb("evictions", "--session=nobody", check=1)
+        self.ebb("evictions", "--every=0", check=1)
         self.ebb("sessions", "delete", "watched")
+
+    def test_edit_says_what_it_computed_and_what_holds(self):
+        self.ebb("sessions", "create", "edited", "--policy=full", "--budget=300")
+        self.ebb("generate", "--session=edited", "It was a dark and stormy night", "--max-tokens=8", "--ignore-eos")
+        answer = json.loads(self.ebb("edit", "edited", "2", "4", " a bright", "--json"))
+        self.assertEqual((answer["exactness"], answer["tokens_removed"], answer["tokens_stale"]), ("EDIT_EXACTNESS_EXACT", 2, 0))
+        self.assertEqual(answer["tokens_recomputed"] + answer["tokens_reused"], answer["usage"]["cache_length"])
+        self.assertRegex(self.ebb("edit", "edited", "3", "3", "--tokens=70,71", "--mode=reposition"),
+                         r"^3 tokens computed anew, \d+ reused of which \d+ are stale, \d+\.\d ms: stale\n$")
+        self.ebb("edit", "edited", "9", "10", "--exact", check=1)
+        self.ebb("edit", "edited", "5", "4", "x", check=1)
+        self.ebb("edit", "edited", "2", "3", "--expect=1", check=1)
+        self.ebb("edit", "edited", "2", "3", "--mode=sideways", check=2)
+        self.assertRegex(self.ebb("edit", "edited", "2", "3", "--restore", "--exact"), ": exact\n$")
+        self.ebb("sessions", "delete", "edited")
+
+    def test_watch_keeps_a_session_in_step_with_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file, put = pathlib.Path(folder) / "night.txt", pathlib.Path(folder) / "night.txt~"
+            file.write_text("It was a dark and stormy night. The rain fell in torrents.")
+            flags = ["--session=followed", "--policy=full", "--budget=400", "--count=3", "--json"]
+            with subprocess.Popen([BIN / "ebb", "--addr", self.server.addr, "watch", str(file), *flags], stdout=subprocess.PIPE, text=True) as watch:
+                read = json.loads(watch.stdout.readline())
+                self.assertEqual(read["tokens_done"], read["tokens_total"])
+                file.write_text("It was a bright and stormy night. The rain fell in streams.")  # two places
+                spread = json.loads(watch.stdout.readline())
+                put.write_text("It was a bright and stormy night. The rain fell in streams. And then")  # as editors do
+                put.rename(file)
+                appended = json.loads(watch.stdout.readline())
+            self.assertEqual(watch.returncode, 0)
+            self.assertEqual({spread["exactness"], appended["exactness"]}, {"EDIT_EXACTNESS_EXACT"})
+            self.assertGreater(spread["tokens_recomputed"], appended["tokens_recomputed"])
+            self.ebb("sessions", "create", "fresh", "--policy=full", "--budget=400")
+            goes_on = [self.ebb("generate", f"--session={name}", text, "--max-tokens=12", "--temperature=0", "-q")
+                       for name, text in (("followed", " it"), ("fresh", file.read_text() + " it"))]
+            self.assertEqual(*goes_on)
+            file.write_text("It was.")  # the session is found again, and a save is one edit of what it holds now
+            shown = self.ebb("watch", str(file), "--session=followed", "--count=1", "--mode=reposition")
+            self.assertRegex(shown, r"^\d\d:\d\d:\d\d  \d spans?, -\d+ \+\d+ tokens: \d+ tokens computed anew, \d+ reused of which \d+ are stale")
+            self.ebb("watch", str(put), check=2)
+            self.ebb("sessions", "delete", "followed", "fresh")
 
     def test_policy_list_has_a_line_for_each_part_and_a_page_for_one(self):
         parts = json.loads(self.ebb("policy", "list", "--json"))
