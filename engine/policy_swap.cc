@@ -34,9 +34,18 @@ std::vector<std::vector<float>> OldScores(const Device& device, const SessionOnE
   return scores;
 }
 
-bool SameState(const ValidSpec& a, const ValidSpec& b) {
+bool SameSinks(const ValidSpec& a, const ValidSpec& b, int32_t lanes) {
+  for (int32_t lane = 0; lane < lanes; ++lane) {
+    if (a.rule(lane).sinks != b.rule(lane).sinks) return false;
+  }
+  return true;
+}
+
+bool SameState(const ValidSpec& a, const ValidSpec& b, int32_t lanes) {
+  const ScorerRow* const row = FindScorer(a.scorer_name);
+  EBB_CHECK(row != nullptr);
   return a.scorer_name == b.scorer_name && a.parameters == b.parameters && a.reduction == b.reduction &&
-         a.scope == b.scope && a.evicts == b.evicts;
+         a.scope == b.scope && a.evicts == b.evicts && (!row->state_by_sinks || SameSinks(a, b, lanes));
 }
 
 // Fills one state, and says from what.
@@ -63,7 +72,7 @@ absl::StatusOr<StateOrigin> AdoptPolicy(const Device& device, SessionOnEngine& s
                   "hold different ones; use KV_HEAD, or begin a session with LAYER",
                   {.reason = "LANES_DIFFER", .field = "policy.scope"});
   }
-  if (SameState(session.policy(), policy) && cache.share() == ShareFor(policy)) {
+  if (SameState(session.policy(), policy, shape.lanes()) && cache.share() == ShareFor(policy)) {
     for (SlotMap& map : cache.maps()) map.SetPositions(policy.positions);
     const bool has_state = cache.maps()[0].state_shape().slot_floats + cache.maps()[0].state_shape().lane_floats > 0;
     return has_state ? StateOrigin::kCarried : StateOrigin::kNone;

@@ -56,9 +56,10 @@ class MapsRestored {
 };
 
 // Makes the session's maps what `policy` needs, and fills its scorer's states as well as can be, in this order: as they
-// are, where scorer, parameters, reduction and scope stay; from K, V and positions; from what the newest token attends
-// to, where the scorer looks at the newest query alone; from the old scorer's scores; from that attention; empty.
-// FAILED_PRECONDITION LANES_DIFFER where Scope::kLayer finds lanes that hold different tokens; nothing changes then.
+// are, where scorer, parameters, reduction and scope stay, and the sinks where the state depends on them; from K, V and
+// positions; from what the newest token attends to, where the scorer looks at the newest query alone; from the old
+// scorer's scores; from that attention; empty. FAILED_PRECONDITION LANES_DIFFER where Scope::kLayer finds lanes that
+// hold different tokens; nothing changes then.
 absl::StatusOr<StateOrigin> AdoptPolicy(const Device& device, SessionOnEngine& session, const ValidSpec& policy);
 
 // Separates the lanes where `policy` has different rules for some that share a map.

@@ -171,6 +171,7 @@ constinit const ScorerRow kLagkvRow = {
               .cost = "O(`lag` d) for each partition, once, when the next one is complete; O(n) a decision. Attention "
                       "reports nothing.",
               .turns = "It looks at keys and values alone; a token's place is settled before any question about it."},
+    .state_by_sinks = true,
     .sinks = [](int32_t /*budget*/) { return 16; },
     .parameters = kParameters,
     .make =

@@ -69,6 +69,7 @@ struct ScorerRow {
   bool safe_across_turns = true;  // false: chosen for the question at hand, and the next one may miss what left
   bool non_negative = false;      // scores are attention received, >= 0, as CAOTE needs
 
+  bool state_by_sinks = false;    // what it remembers depends on how many tokens are sinks
   // Default protection from the budget; null: none. A budget that leaves room beside it (one token to choose, where
   // `scored`) does so however much it grows. `query_heads` share a KV head.
   int32_t (*sinks)(int32_t budget) = nullptr;

@@ -113,11 +113,36 @@ TEST_F(SetPolicyTest, SaysWhatTheNewScorerStartsFrom) {
   };
   EXPECT_EQ(state({.scorer = "h2o", .budget = 40}, {.scorer = "streaming", .budget = 40}), StateOrigin::kNone);
   EXPECT_EQ(state({.scorer = "h2o", .budget = 40}, {.scorer = "h2o", .budget = 30}), StateOrigin::kCarried);
+  EXPECT_EQ(state({.scorer = "h2o", .budget = 40}, {.scorer = "h2o", .budget = 40, .sinks = 6}), StateOrigin::kCarried);
   EXPECT_EQ(state({.scorer = "h2o", .budget = 40}, {.scorer = "knorm", .budget = 40}), StateOrigin::kRebuilt);
   EXPECT_EQ(state({.scorer = "tova", .budget = 40}, {.scorer = "h2o", .budget = 40}), StateOrigin::kFromScores);
   EXPECT_EQ(state({.scorer = "streaming", .budget = 40}, {.scorer = "h2o", .budget = 40}), StateOrigin::kFromAttention);
   EXPECT_EQ(state({.scorer = "h2o", .budget = 40}, {.scorer = "tova", .budget = 40}), StateOrigin::kFromAttention);
   EXPECT_EQ(state({.scorer = "h2o", .budget = 48}, {.scorer = "nacl", .budget = 48}), StateOrigin::kEmpty);
+}
+
+// Lagkv counts its partitions from the sinks on: with others it knows what it would, had they been the sinks from the
+// first token, and goes on from there.
+TEST_F(SetPolicyTest, LagkvWithOtherSinksKnowsWhatItWouldHaveKnownWithThem) {
+  const PolicySpec four = {.scorer = "lagkv", .parameters = {{"lag", 4}}, .budget = 100, .sinks = 4};
+  PolicySpec six = four;
+  six.sinks = 6;
+  const auto session = Open(four, 60);
+  const auto always = Open(six, 60);
+  const auto scores = [&](const Session& of) {
+    std::vector<std::vector<float>> lanes;
+    const auto report = engine_->Describe(of, std::nullopt, std::nullopt);
+    for (const LaneReport& lane : *report) lanes.push_back(lane.scores);
+    return lanes;
+  };
+  ASSERT_NE(scores(*session), scores(*always));
+  const auto swap = Set(*session, six);
+  ASSERT_THAT(swap, IsOk());
+  EXPECT_EQ(swap->state, StateOrigin::kRebuilt);
+  EXPECT_EQ(scores(*session), scores(*always));
+  const std::vector<int32_t> more = RandomTokens(8, 20, engine_->config().vocab);
+  for (Session* one : {session.get(), always.get()}) Feed(*engine_, *one, more, 1);
+  EXPECT_EQ(scores(*session), scores(*always));
 }
 
 // Tova looks at the newest query alone, so it starts from what it would hold had it been there from the first token,
