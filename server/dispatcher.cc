@@ -165,6 +165,7 @@ absl::StatusOr<EvictOutcome> Dispatcher::Evict(const std::string& tenant, const 
     sessions_.Publish(*session);
     const int32_t evicted = MostLost(report.victims);
     CountEviction(*session, evicted, report.slots_evicted);
+    if (report.slots_evicted > 0) CountLoss(*session, report.loss);
     Tell(*session, {.cause = EvictionCause::kEvict,
                     .length_before = report.length_before,
                     .evicted = evicted,
@@ -240,6 +241,7 @@ absl::StatusOr<PolicyOutcome> Dispatcher::SetPolicy(const std::string& tenant, c
     session->policy_metrics->changes.Add();
     const int32_t evicted = MostLost(swap->victims);
     CountEviction(*session, evicted, swap->slots_evicted);
+    if (swap->slots_evicted > 0) CountLoss(*session, swap->loss);
     Tell(*session, {.cause = EvictionCause::kSetPolicy,
                     .length_before = swap->length_before,
                     .evicted = evicted,
@@ -382,6 +384,11 @@ void Dispatcher::CountEviction(const OpenSession& session, int32_t tokens, int64
 }
 
 void Dispatcher::CountLoad() {
+void Dispatcher::CountLoss(const OpenSession& session, const Loss& loss) {
+  session.policy_metrics->mass.Observe(loss.mass);
+  session.policy_metrics->error.Observe(loss.error);
+}
+
   const EngineMemory memory = engine_.memory();
   const auto page_bytes = static_cast<double>(memory.page_bytes);
   const SchedulerLoad load = scheduler_.load();

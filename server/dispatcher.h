@@ -255,6 +255,7 @@ class Dispatcher {
   void CountSlots(OpenSession& session, int64_t slots);
   void CountEviction(const OpenSession& session, int32_t tokens, int64_t slots);
   void CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took);
+  static void CountLoss(const OpenSession& session, const Loss& loss);
   void CountCall(Call& call, const CallTimings& timings);
   void Unblock(Call& call);
   void CountLoad();

@@ -247,10 +247,7 @@ void Dispatcher::CommitCache(OpenSession& session, const BatchRow& row, Eviction
   if (row.evicted > 0) {
     TellRow(session, row, cause);
     ++session.evicting_steps;
-    if (row.measure) {
-      session.policy_metrics->mass.Observe(row.loss.mass);
-      session.policy_metrics->error.Observe(row.loss.error);
-    }
+    if (row.measure) CountLoss(session, row.loss);
   }
   if (row.nan_scores > 0) session.policy_metrics->nan_scores.Add(static_cast<double>(row.nan_scores));
   CountSlots(session, session.cache->live_slots());

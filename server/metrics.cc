@@ -103,7 +103,7 @@ const std::vector<MetricRow>& Table() {
       {"ebb_evicted_slots_total", kC, "slots", {"policy"}, {},
        "Slots freed by eviction, all lanes."},
       {"ebb_eviction_attention_mass_lost", kH, "ratio", {"policy"}, kLosses,
-       "Share of the newest token's attention that left with the tokens evicted in one step: mean over a session's lanes, of every quality.measure_every-th step of a session that evicts."},
+       "Share of the newest token's attention that left with the tokens evicted at once: mean over a session's lanes. Of every Evict and SetPolicy call that evicts, and of every quality.measure_every-th step of a session that does."},
       {"ebb_eviction_output_error", kH, "ratio", {"policy"}, kLosses,
        "How far the newest token's attention output moved by the same evictions, |X - X'| / |X|: mean over a session's lanes."},
       {"ebb_shadow_kl_divergence", kH, "nats", {"policy"}, kDivergences,

@@ -249,5 +249,46 @@ TEST(Quality, OneEvictingStepInSoManyIsMeasured) {
   }
 }
 
+// What calls evict is measured each time, whatever the share of steps is, and counted under the policy in force.
+TEST(Quality, WhatCallsEvictIsMeasuredEachTime) {
+  const TestServer server([](ServerOptions& options) {
+    options.http_listen = {.host = "127.0.0.1", .port = 0};
+    options.work.measure_every = 0;
+  });
+  TestClient client(server.address());
+  const std::string name = client.Create(SessionWith(StreamingPolicy(kBudget))).name();
+  EXPECT_TRUE(client.Generate(GenerateText(name, "Once upon a time there was a pond.", kTokens)).status.ok());
+  const auto expect = [&](const std::string& policy, double count, double mass, double error) {
+    const std::string label = "{policy=\"" + policy + "\"}";
+    EXPECT_EQ(server.Metric("ebb_eviction_attention_mass_lost_count" + label), count);
+    EXPECT_NEAR(server.Metric("ebb_eviction_attention_mass_lost_sum" + label), mass, 1e-6);
+    EXPECT_EQ(server.Metric("ebb_eviction_output_error_count" + label), count);
+    EXPECT_NEAR(server.Metric("ebb_eviction_output_error_sum" + label), error, 1e-6);
+  };
+  v1::EvictRequest evict;
+  evict.set_session(name);
+  evict.mutable_keep()->set_count(kBudget - 4);
+  evict.set_dry_run(true);
+  v1::EvictResponse evicted;
+  ASSERT_TRUE(client.eviction().Evict(client.Context().get(), evict, &evicted).ok());
+  ASSERT_GT(evicted.attention_mass(), 0);
+  expect("streaming", 0, 0, 0);
+  evict.set_dry_run(false);
+  ASSERT_TRUE(client.eviction().Evict(client.Context().get(), evict, &evicted).ok());
+  v1::EvictResponse nobody;
+  ASSERT_TRUE(client.eviction().Evict(client.Context().get(), evict, &nobody).ok());
+  ASSERT_EQ(nobody.slots_evicted(), 0U);
+  expect("streaming", 1, evicted.attention_mass(), evicted.output_error());
+  v1::SetPolicyRequest change;
+  change.set_session(name);
+  change.mutable_policy()->mutable_knorm();
+  change.mutable_policy()->mutable_trigger()->set_budget(kBudget - 8);
+  v1::SetPolicyResponse changed;
+  ASSERT_TRUE(client.eviction().SetPolicy(client.Context().get(), change, &changed).ok());
+  ASSERT_GT(changed.changes(0).slots_evicted(), 0U);
+  expect("knorm", 1, changed.changes(0).attention_mass(), changed.changes(0).output_error());
+  expect("streaming", 1, evicted.attention_mass(), evicted.output_error());
+}
+
 }  // namespace
 }  // namespace ebb
