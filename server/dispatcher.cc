@@ -353,6 +353,7 @@ SessionInfo Dispatcher::Info(const OpenSession& session) const {
           .cache_capacity = cache.capacity(),
           .reserved_bytes = cache.pages() * engine_.memory().page_bytes,
           .used_bytes = cache.live_slots() * SlotBytes(cache.policy()),
+          .live_slots = cache.live_slots(),
           .evicted = cache.evicted(),
           .draft_tokens = cache.draft_tokens(),
           .prompt_tokens = session.prompt_tokens,
@@ -383,12 +384,12 @@ void Dispatcher::CountEviction(const OpenSession& session, int32_t tokens, int64
   totals_.evicted_tokens += tokens;
 }
 
-void Dispatcher::CountLoad() {
 void Dispatcher::CountLoss(const OpenSession& session, const Loss& loss) {
   session.policy_metrics->mass.Observe(loss.mass);
   session.policy_metrics->error.Observe(loss.error);
 }
 
+void Dispatcher::CountLoad() {
   const EngineMemory memory = engine_.memory();
   const auto page_bytes = static_cast<double>(memory.page_bytes);
   const SchedulerLoad load = scheduler_.load();

@@ -54,6 +54,7 @@ struct SessionInfo {
   int32_t cache_capacity = 0;
   int64_t reserved_bytes = 0;
   int64_t used_bytes = 0;
+  int64_t live_slots = 0;  // of all lanes
   int64_t evicted = 0;
   int32_t draft_tokens = 0;  // that wait
   int64_t prompt_tokens = 0;
@@ -254,8 +255,8 @@ class Dispatcher {
   // The session has `slots` live slots now.
   void CountSlots(OpenSession& session, int64_t slots);
   void CountEviction(const OpenSession& session, int32_t tokens, int64_t slots);
-  void CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took);
   static void CountLoss(const OpenSession& session, const Loss& loss);
+  void CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took);
   void CountCall(Call& call, const CallTimings& timings);
   void Unblock(Call& call);
   void CountLoad();

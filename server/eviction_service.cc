@@ -48,6 +48,8 @@ absl::Status FillDescription(const CacheDescription& cache, int32_t stride, v1::
 // Who would leave, if they are too many to be listed, is refused before anybody leaves.
 absl::Status CheckVictims(Dispatcher& dispatcher, const std::string& tenant, const std::string& id,
                           std::optional<uint64_t> expected, EvictRequest request) {
+  EBB_ASSIGN(const SessionInfo session, dispatcher.Get(tenant, id));
+  if (session.live_slots <= kVictimsMax) return absl::OkStatus();
   request.dry_run = true;
   EBB_ASSIGN(const EvictOutcome outcome, dispatcher.Evict(tenant, id, expected, request));
   if (outcome.report.slots_evicted <= kVictimsMax) return absl::OkStatus();
@@ -78,7 +80,8 @@ grpc::ServerUnaryReactor* EvictionService::SetPolicy(grpc::CallbackServerContext
       [response, dry_run = request->dry_run()](const PolicyOutcome& outcome) {
         *response->add_changes() = PolicyChangeProto(outcome, dry_run);
         return absl::OkStatus();
-      });
+      },
+      Effort::kLong);
 }
 
 grpc::ServerUnaryReactor* EvictionService::SetAllPolicies(grpc::CallbackServerContext& context,
@@ -124,7 +127,8 @@ grpc::ServerUnaryReactor* EvictionService::Evict(grpc::CallbackServerContext* co
       [response, with_victims](const EvictOutcome& outcome) {
         *response = EvictProto(outcome, with_victims);
         return absl::OkStatus();
-      });
+      },
+      Effort::kLong);
 }
 
 grpc::ServerUnaryReactor* EvictionService::DescribeCache(grpc::CallbackServerContext* context,
@@ -153,7 +157,8 @@ grpc::ServerUnaryReactor* EvictionService::DescribeCache(grpc::CallbackServerCon
         response->set_layers(static_cast<uint32_t>(model.layers));
         response->set_heads(static_cast<uint32_t>(model.kv_heads));
         return FillDescription(cache, static_cast<int32_t>(stride), *response);
-      });
+      },
+      Effort::kLong);
 }
 
 grpc::ServerWriteReactor<v1::WatchEvictionsResponse>* EvictionService::WatchEvictions(

@@ -1,5 +1,6 @@
 // What many threads leave for one. Requests are bounded: a full mailbox refuses them at once and nobody waits. News
-// about requests that are already in (a cancel, a reader that caught up) are few per request and always taken.
+// about requests that are already in (a cancel, a reader that caught up) are few per request and always taken. Requests
+// that keep the reader long come out one at a time, so that it can see to other work between two of them.
 
 #ifndef EBB_SERVER_MAILBOX_H_
 #define EBB_SERVER_MAILBOX_H_
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
+#include <deque>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -15,17 +17,23 @@
 
 namespace ebb {
 
+enum class Effort { kShort, kLong };  // of the reader, for an item
+
 template <typename Item>
 class Mailbox {
  public:
   explicit Mailbox(size_t capacity) : capacity_(capacity) {}
 
   // Any thread. False when `capacity` items wait, or after Close; `item` is then left as it was.
-  bool Offer(Item&& item) {
+  bool Offer(Item&& item, Effort effort = Effort::kShort) {
     {
       const std::lock_guard lock(mutex_);
-      if (closed_ || items_.size() >= capacity_) return false;
-      items_.push_back(std::move(item));
+      if (closed_ || items_.size() + long_items_.size() >= capacity_) return false;
+      if (effort == Effort::kLong) {
+        long_items_.push_back(std::move(item));
+      } else {
+        items_.push_back(std::move(item));
+      }
     }
     arrived_.notify_one();
     return true;
@@ -49,15 +57,19 @@ class Mailbox {
     arrived_.notify_one();
   }
 
-  // The one reader. Replaces `items` by all that is in; waits up to `patience` when there is nothing. False when the
-  // mailbox is closed and empty.
+  // The one reader. Replaces `items` by all that is in, of what takes long by the oldest alone, which then is the last
+  // of them; waits up to `patience` when there is nothing. False when the mailbox is closed and empty.
   bool Take(std::vector<Item>& items, absl::Duration patience) {
     items.clear();
     std::unique_lock lock(mutex_);
-    const auto ready = [this] { return closed_ || !items_.empty(); };
+    const auto ready = [this] { return closed_ || !items_.empty() || !long_items_.empty(); };
     // An hour at most, since a far-off wait overflows the library's clock; waking for nothing is harmless.
     arrived_.wait_for(lock, absl::ToChronoNanoseconds(std::min(patience, absl::Hours(1))), ready);
     items.swap(items_);
+    if (!long_items_.empty()) {
+      items.push_back(std::move(long_items_.front()));
+      long_items_.pop_front();
+    }
     return !closed_ || !items.empty();
   }
 
@@ -66,6 +78,7 @@ class Mailbox {
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::vector<Item> items_;
+  std::deque<Item> long_items_;
   bool closed_ = false;
 };
 

@@ -78,10 +78,10 @@ grpc::ServerUnaryReactor* Reply(const ServiceParts& parts, std::string_view meth
 
 // Asks the worker. `prepare(tenant)`, called here and now, checks the request and returns the question, a StatusOr of a
 // callable (Dispatcher&) -> StatusOr<Result>; `fill(result)`, called on the worker's thread, fills the response and may
-// still refuse.
+// still refuse. `effort` as Worker::Ask.
 template <typename Result, typename Prepare, typename Fill>
 grpc::ServerUnaryReactor* Ask(const ServiceParts& parts, std::string_view method, grpc::CallbackServerContext& context,
-                              const Prepare& prepare, Fill fill) {
+                              const Prepare& prepare, Fill fill, Effort effort = Effort::kShort) {
   using Question = absl::AnyInvocable<absl::StatusOr<Result>(Dispatcher&)>;
   Rpc rpc(parts, method, context);
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
@@ -91,11 +91,13 @@ grpc::ServerUnaryReactor* Ask(const ServiceParts& parts, std::string_view method
     reactor->Finish(rpc.Finish(question.status()));
     return reactor;
   }
-  parts.worker.Ask<Result>(*std::move(question),
-                           [rpc, reactor, fill = std::move(fill)](absl::StatusOr<Result> result) mutable {
-                             const absl::Status status = result.ok() ? fill(*result) : result.status();
-                             reactor->Finish(rpc.Finish(status));
-                           });
+  parts.worker.Ask<Result>(
+      *std::move(question),
+      [rpc, reactor, fill = std::move(fill)](absl::StatusOr<Result> result) mutable {
+        const absl::Status status = result.ok() ? fill(*result) : result.status();
+        reactor->Finish(rpc.Finish(status));
+      },
+      effort);
   return reactor;
 }
 

@@ -56,7 +56,8 @@ class ChangeOfAll {
           Add(outcome);
           ++at_;
           Next();
-        });
+        },
+        Effort::kLong);
   }
 
   void Add(const absl::StatusOr<PolicyOutcome>& outcome) {

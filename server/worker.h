@@ -2,7 +2,9 @@
 // get answers through callbacks and call outputs, on the worker's thread; they never wait for it.
 //
 // The loop: take what came in, close the step that ran and plan the next, run it. So what arrives during a step is
-// known when the next one is planned, and a cancelled call stops within one step.
+// known when the next one is planned, and a cancelled call stops within one step. Of the questions that look through a
+// cache, which may take about as long as a step, it takes one at a time: however many ask, calls wait for no more than
+// one of them before each step.
 
 #ifndef EBB_SERVER_WORKER_H_
 #define EBB_SERVER_WORKER_H_
@@ -51,17 +53,18 @@ class Worker {
   }
 
   // Any thread. Asks a question of the dispatcher between two steps; `answer` gets what `question` returned, on the
-  // worker's thread, or UNAVAILABLE QUEUE_FULL, at once.
+  // worker's thread, or UNAVAILABLE QUEUE_FULL, at once. Effort::kLong: it looks through a cache, or changes it (a
+  // policy, an eviction), in time that grows with the cache.
   template <typename Answer>
   void Ask(absl::AnyInvocable<absl::StatusOr<Answer>(Dispatcher&)> question,
-           absl::AnyInvocable<void(absl::StatusOr<Answer>)> answer) {
+           absl::AnyInvocable<void(absl::StatusOr<Answer>)> answer, Effort effort = Effort::kShort) {
     // Both sides of a refusal need the answer, and only one gets it.
     auto reply = std::make_unique<decltype(answer)>(std::move(answer));
     auto* const refused = reply.get();
     Message message = [ask = std::move(question), reply = std::move(reply)](Dispatcher& dispatcher) mutable {
       (*reply)(ask(dispatcher));
     };
-    if (!mailbox_.Offer(std::move(message))) (*refused)(QueueFull());
+    if (!mailbox_.Offer(std::move(message), effort)) (*refused)(QueueFull());
   }
 
   // Any thread. A number for a call, never 0 and never given again.

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -44,6 +48,7 @@ class SetPolicy : public testing::Test {
             [arena_bytes](ServerOptions& options) {
               options.http_listen = {.host = "127.0.0.1", .port = 0};
               options.engine.arena_bytes = arena_bytes;
+              options.stream_buffer = size_t{1} << 20;  // no stream waits for its reader
             },
             TinyModel{.context = kContext}),
         client_(server_.address()) {}
@@ -225,6 +230,26 @@ TEST_F(SetPolicy, AHotSwapChainThroughAllScorersUnderLoadLosesNoTokenAndNoPage) 
   }
   const Decoding& swapped = *running[0];
   for (const auto& decoding : running) {
+// By how many steps the server is ahead of a session's tokens, while that session gets one at every step: between
+// `least` and `most`, since the two are asked one after the other. What lies between never shrinks.
+struct StepsAhead {
+  int64_t least = 0;
+  int64_t most = 0;
+};
+
+StepsAhead AskStepsAhead(TestClient& client, const std::string& session) {
+  constexpr int kTimes = 20;
+  StepsAhead ahead = {.least = std::numeric_limits<int64_t>::min(), .most = std::numeric_limits<int64_t>::max()};
+  for (int i = 0; i < kTimes; ++i) {
+    const auto before = static_cast<int64_t>(client.Status().work().steps());
+    const auto tokens = static_cast<int64_t>(client.Get(session).tokens());
+    const auto after = static_cast<int64_t>(client.Status().work().steps());
+    ahead.least = std::max(ahead.least, before - tokens);
+    ahead.most = std::min(ahead.most, after - tokens);
+  }
+  return ahead;
+}
+
     while (decoding->count == 0) std::this_thread::yield();
   }
   for (const ScorerRow& row : ScorerRegistry()) {
@@ -249,6 +274,8 @@ TEST_F(SetPolicy, AHotSwapChainThroughAllScorersUnderLoadLosesNoTokenAndNoPage) 
     EXPECT_THAT(client_.Decode(again).tokens, ElementsAreArray(decoding->tokens));
     pages += session.reserved_bytes() / client_.Status().cache().page_bytes();
   }
+  std::vector<StepsAhead> before;
+  for (const auto& decoding : running) before.push_back(AskStepsAhead(client_, decoding->name));
   EXPECT_EQ(client_.Status().cache().pages_reserved(), pages);
   for (const auto& decoding : running) EXPECT_TRUE(client_.Delete(decoding->name).ok());
   EXPECT_EQ(client_.Status().cache().pages_reserved(), 0U);
@@ -257,3 +284,7 @@ TEST_F(SetPolicy, AHotSwapChainThroughAllScorersUnderLoadLosesNoTokenAndNoPage) 
 
 }  // namespace
 }  // namespace ebb
+  // No stream was left out of a step, the swapped one's own included.
+  for (size_t i = 0; i < running.size(); ++i) {
+    EXPECT_LE(AskStepsAhead(client_, running[i]->name).least - before[i].most, 1) << "stream " << i;
+  }

@@ -39,6 +39,25 @@ TEST(Mailbox, RefusesRequestsWhenFullButTakesNews) {
   EXPECT_EQ(items.size(), 2U);
 }
 
+TEST(Mailbox, GivesWhatTakesLongOneAtATimeAndAfterTheRest) {
+  Mailbox<int> mailbox(4);
+  mailbox.Offer(1, Effort::kLong);
+  mailbox.Offer(2, Effort::kLong);
+  mailbox.Offer(3);
+  mailbox.Offer(4, Effort::kLong);
+  EXPECT_FALSE(mailbox.Offer(5)) << "all four count";
+  std::vector<int> items;
+  EXPECT_TRUE(mailbox.Take(items, kNow));
+  EXPECT_THAT(items, ElementsAre(3, 1));
+  EXPECT_TRUE(mailbox.Offer(5));
+  EXPECT_TRUE(mailbox.Take(items, kNow));
+  EXPECT_THAT(items, ElementsAre(5, 2));
+  mailbox.Close();
+  EXPECT_TRUE(mailbox.Take(items, absl::InfiniteDuration()));
+  EXPECT_THAT(items, ElementsAre(4));
+  EXPECT_FALSE(mailbox.Take(items, absl::InfiniteDuration()));
+}
+
 TEST(Mailbox, GivesWhatIsInBeforeItSaysClosed) {
   Mailbox<int> mailbox(8);
   mailbox.Offer(1);

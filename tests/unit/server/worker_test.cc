@@ -151,6 +151,44 @@ TEST_F(WorkerTest, AFullReaderGoesOnWhenItIsReadyAgain) {
   EXPECT_THAT(slow.tokens(), ElementsAreArray(other.tokens().begin(), other.tokens().begin() + 10));
 }
 
+// However many ask for something long at once, calls wait for one of them before each step.
+TEST_F(WorkerTest, BetweenTwoStepsThereIsOneLongQuestionAtMost) {
+  constexpr int kQuestions = 8;
+  ASSERT_THAT(Create("a"), IsOk());
+  std::promise<void> begun;
+  RecordedCall running([&](const RecordedCall& so_far) {
+    if (so_far.tokens().size() == 1) begun.set_value();
+    return Reader::kReady;
+  });
+  const CallId id = worker_->NewCallId();
+  worker_->Start(id, AnswerRequest("a", 20, kEndless), running);
+  begun.get_future().wait();
+  std::promise<void> inside, go_on;
+  worker_->Ask<bool>(
+      [&](Dispatcher&) {
+        inside.set_value();
+        go_on.get_future().wait();
+        return true;
+      },
+      [](const absl::StatusOr<bool>&) {});
+  inside.get_future().wait();  // all of these are in when the worker looks again
+  std::vector<std::promise<int64_t>> asked_at(kQuestions);
+  for (int i = 0; i < kQuestions; ++i) {
+    worker_->Ask<int64_t>([](Dispatcher& dispatcher) -> absl::StatusOr<int64_t> { return dispatcher.Totals().steps; },
+                          [&, i](const absl::StatusOr<int64_t>& steps) { asked_at[i].set_value(*steps); },
+                          Effort::kLong);
+  }
+  go_on.set_value();
+  int64_t before = asked_at[0].get_future().get();
+  for (int i = 1; i < kQuestions; ++i) {
+    const int64_t now = asked_at[i].get_future().get();
+    EXPECT_GE(now, before + 1) << "question " << i;
+    before = now;
+  }
+  worker_->Cancel(id);
+  EXPECT_THAT(running.Wait().status, IsRefusal(absl::StatusCode::kCancelled, "CALL_CANCELLED", ""));
+}
+
 TEST_F(WorkerTest, DrainLetsRunWhatRunsAndRefusesTheRest) {
   ASSERT_THAT(Create("a"), IsOk());
   RecordedCall running([&](const RecordedCall& so_far) {
