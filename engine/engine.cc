@@ -188,9 +188,20 @@ class EngineOnOps final : public Engine {
     EBB_TRY(CheckIndex("head", head, config_.kv_heads));
     const auto& of = static_cast<const SessionOnEngine&>(session);
     std::vector<LaneReport> lanes;
+    std::vector<int32_t> maps;  // of these lanes
     for (int32_t l = layer.value_or(0); l <= layer.value_or(config_.layers - 1); ++l) {
-      for (int32_t h = head.value_or(0); h <= head.value_or(config_.kv_heads - 1); ++h)
+      for (int32_t h = head.value_or(0); h <= head.value_or(config_.kv_heads - 1); ++h) {
         lanes.push_back(DescribeLane(of, l, h));
+        const int32_t map = of.cache().map_index(l, h);
+        if (maps.empty() || maps.back() != map) maps.push_back(map);
+      }
+    }
+    if (!of.policy().evicts) return lanes;
+    const std::vector<std::vector<float>> scores = MapScores(device(), of, of.policy(), maps);
+    size_t at = 0;
+    for (LaneReport& lane : lanes) {
+      if (of.cache().map_index(lane.layer, lane.head) != maps[at]) ++at;
+      for (const int32_t slot : lane.slots) lane.scores.push_back(scores[at][slot]);
     }
     return lanes;
   }
@@ -262,10 +273,7 @@ class EngineOnOps final : public Engine {
     PolicySwap swap = {.length_before = live, .pages_before = of.pages()};
     MapsRestored restored(of.cache());
     SeparateLanesThatDiffer(next, of.cache());
-    // The former policy's choice, in case the new one cannot tell yet.
     std::vector<int32_t> keep = KeptByLane(of.cache(), next, prunes);
-    Plan plan = PlanPruning(device(), of, FormerAt(of.policy(), next, keep), keep).value();
-    plan = PerLane(std::move(plan), of.cache());
     EBB_ASSIGN(swap.state, AdoptPolicy(device(), of, next));
     if (next.lanes_follow_scores() && prunes) {
       if (swap.state == StateOrigin::kEmpty) return NoScoresToShareBy(next);
@@ -276,11 +284,10 @@ class EngineOnOps final : public Engine {
     EBB_TRY(CheckSize(shape));
     const int64_t growth = shape.pages() - of.pages() - spare.value_or(0);
     EBB_ASSIGN(PageLease more, pool_->Reserve(std::max<int64_t>(0, growth)));
-    if (swap.state == StateOrigin::kEmpty) {
-      swap.old_chose = std::ranges::any_of(plan, [](const auto& victims) { return !victims.empty(); });
-    } else {
-      plan = PerLane(PlanPruning(device(), of, next, keep).value(), of.cache());
-    }
+    const bool cannot_tell = swap.state == StateOrigin::kEmpty;
+    const Plan plan = cannot_tell ? FormerChoice(of, next, keep, restored.before())
+                                  : PerLane(PlanPruning(device(), of, next, keep).value(), of.cache());
+    swap.old_chose = cannot_tell && std::ranges::any_of(plan, [](const auto& victims) { return !victims.empty(); });
     swap.loss = MeasurePlan(device(), of, plan);
     swap.victims = VictimsOf(of.cache(), plan);
     swap.slots_evicted = FreeSlots(of.cache(), plan);
@@ -292,6 +299,16 @@ class EngineOnOps final : public Engine {
     of.cache().Resize(shape, std::move(more), *ops_);
     of.SetPolicy(next, LengthLimit(next, prompt));
     return swap;
+  }
+
+  // Who leaves where the next policy cannot tell yet: the former one's choice, by lane, on the maps that it left.
+  Plan FormerChoice(SessionOnEngine& of, const ValidSpec& next, std::span<const int32_t> keep,
+                    const SessionCache::Maps& former) {
+    SessionCache::Maps adopted = of.cache().TakeMaps(former);
+    SeparateLanesThatDiffer(next, of.cache());
+    Plan plan = PerLane(PlanPruning(device(), of, FormerAt(of.policy(), next, keep), keep).value(), of.cache());
+    of.cache().TakeMaps(std::move(adopted));
+    return plan;
   }
 
   static absl::Status CheckLength(const ValidSpec& next, bool prunes, int32_t live, int32_t limit) {
@@ -327,20 +344,6 @@ class EngineOnOps final : public Engine {
       if (prunes) keep[lane] -= TokensToDrop(next.trigger_of(lane), keep[lane]);
     }
     return keep;
-  }
-
-  // The former policy, for a last choice under the next one's protection.
-  static ValidSpec FormerAt(const ValidSpec& former, const ValidSpec& next, std::span<const int32_t> keep) {
-    ValidSpec last = former;
-    last.lanes.clear();
-    for (size_t lane = 0; lane < keep.size(); ++lane) {
-      const LaneRule rule = next.rule(static_cast<int32_t>(lane));
-      const int32_t sinks = std::min(rule.sinks, keep[lane]);
-      last.lanes.push_back({.budget = former.rule(static_cast<int32_t>(lane)).budget,
-                            .sinks = sinks,
-                            .recent = std::min(rule.recent, keep[lane] - sinks)});
-    }
-    return last;
   }
 
   enum class Prompt { kAhead, kEnded };  // the session's first
@@ -528,6 +531,7 @@ class EngineOnOps final : public Engine {
 
   Device device() const { return {.ops = ops_.get(), .rope = &rope_, .rope_view = transformer_.rope()}; }
 
+  // Without its scores.
   LaneReport DescribeLane(const SessionOnEngine& session, int32_t layer, int32_t head) const {
     const SlotMap& map = session.cache().map(layer, head);
     const int32_t lane = layer * config_.kv_heads + head;
@@ -536,20 +540,11 @@ class EngineOnOps final : public Engine {
                          .head = head,
                          .capacity = session.cache().shape().slots(lane),
                          .budget = policy.evicts && policy.lanes_known() ? policy.rule(lane).budget : 0};
-    EvictScratch scratch;
-    const std::vector<float>& keep = scratch.keep;
-    if (session.policy().evicts) {
-      Candidates from = device().Of(session, session.policy(), session.cache().map_index(layer, head));
-      const std::vector<float> probed = Probe(from, rope_, *ops_);
-      from.probed = probed;
-      RankSlots(from, scratch);
-    }
     for (int32_t slot = 0; slot < map.end(); ++slot) {
       if (map.token()[slot] < 0) continue;
       report.slots.push_back(slot);
       report.tokens.push_back(map.token()[slot]);
       report.positions.push_back(map.position()[slot]);
-      if (!keep.empty()) report.scores.push_back(keep[slot]);
     }
     return report;
   }

@@ -68,14 +68,21 @@ std::vector<float> Probe(const Candidates& from, const Rope& rope, Ops& ops) {
   const int32_t d = shape.format.head_dim;
   const auto slots = static_cast<size_t>(map.end());
   std::vector<float> probed(lanes * slots, 0.0F);
-  std::vector<int32_t> tokens;
-  std::vector<float> queries;
-  std::vector<float> out;
-  std::vector<float> sums(Padded(map.end()));
+  // A query head's probes of one lane. All heads of a lane are one call, so that threads can share them.
+  struct Head {
+    std::vector<int32_t> tokens = {};
+    std::vector<float> queries = {};
+    std::vector<float> out = {};
+    std::vector<float> sums = {};
+  };
+  std::vector<Head> heads(shape.query_heads);
+  std::vector<AttendTask> tasks;
   for (int32_t i = 0; i < lanes; ++i) {
     const int32_t lane = from.cache->first_lane(from.map) + i;
     const LaneView view = from.cache->view(lane / shape.kv_heads, lane % shape.kv_heads, *from.policy, from.tokens);
+    tasks.clear();
     for (int32_t g = 0; g < shape.query_heads; ++g) {
+      auto& [tokens, queries, out, sums] = heads[g];
       tokens.clear();
       queries.clear();
       from.policy->scorer->AppendProbes(view, g, map.state(i), tokens, queries);
@@ -83,16 +90,19 @@ std::vector<float> Probe(const Candidates& from, const Rope& rope, Ops& ops) {
       if (tokens.empty()) continue;
       for (int32_t& token : tokens) token = QueryPosition(map, token);
       out.resize(queries.size());
-      const AttendTask task = {.lane = from.cache->storage(lane / shape.kv_heads, lane % shape.kv_heads),
-                               .q = queries.data(),
-                               .out = out.data(),
-                               .stride = d,
-                               .tokens = static_cast<int32_t>(tokens.size()),
-                               .q_position = tokens.data(),
-                               .column_sums = sums.data()};
-      ops.Attend(rope, 1, {&task, 1});
+      sums.resize(Padded(map.end()));
+      tasks.push_back({.lane = from.cache->storage(lane / shape.kv_heads, lane % shape.kv_heads),
+                       .q = queries.data(),
+                       .out = out.data(),
+                       .stride = d,
+                       .tokens = static_cast<int32_t>(tokens.size()),
+                       .q_position = tokens.data(),
+                       .column_sums = sums.data()});
+    }
+    if (!tasks.empty()) ops.Attend(rope, 1, tasks);
+    for (const AttendTask& task : tasks) {
       for (size_t slot = 0; slot < slots; ++slot) {
-        probed[i * slots + slot] += sums[slot] / static_cast<float>(shape.query_heads);
+        probed[i * slots + slot] += task.column_sums[slot] / static_cast<float>(shape.query_heads);
       }
     }
   }

@@ -1,9 +1,13 @@
 #include "engine/policy_swap.h"
 
 #include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "engine/lane_attention.h"
+#include "engine/parallel.h"
 #include "policies/allocation.h"
 #include "policies/check.h"
 #include "policies/registry.h"
@@ -12,26 +16,51 @@
 namespace ebb {
 namespace {
 
+// Slot maps of a session under a policy, which outlives this, with the probes of its scorer; and work on all of them.
+class RankedMaps {
+ public:
+  RankedMaps(const Device& device, const SessionOnEngine& session, const ValidSpec& policy,
+             std::span<const int32_t> maps)
+      : threads_(device.ops->host_threads()), scratch_(threads_.threads()) {
+    // Whichever maps a thread gets, it allocates nothing while it ranks.
+    for (const int32_t map : maps) {
+      Candidates& from = maps_.emplace_back(device.Of(session, policy, map));
+      probed_.push_back(Probe(from, *device.rope, *device.ops));
+      from.probed = probed_.back();
+      for (EvictScratch& scratch : scratch_) scratch.Reserve(from);
+    }
+  }
+
+  // Calls work(i, maps[i], scratch memory) for each, on every host thread.
+  template <typename Work>
+  void ForEach(const Work& work) {
+    threads_.For(std::ssize(maps_), [&](int64_t i, int32_t thread) { work(i, maps_[i], scratch_[thread]); });
+  }
+
+ private:
+  Parallel& threads_;
+  std::vector<EvictScratch> scratch_;  // by thread
+  std::vector<Candidates> maps_ = {};
+  std::vector<std::vector<float>> probed_ = {};
+};
+
+std::vector<int32_t> AllMaps(const SessionCache& cache) {
+  std::vector<int32_t> maps(cache.maps().size());
+  std::iota(maps.begin(), maps.end(), 0);
+  return maps;
+}
+
 bool GoesByAttention(const ValidSpec& policy) {
   const ScorerRow* const row = FindScorer(policy.scorer_name);
   return policy.evicts && row != nullptr && row->non_negative;
 }
 
-// The old policy's scores of every lane, [n] each; empty where they are not attention received.
+// The old policy's scores by slot map; empty where they are not attention received.
 std::vector<std::vector<float>> OldScores(const Device& device, const SessionOnEngine& session) {
   ValidSpec policy = session.policy();
   if (!GoesByAttention(policy) || policy.needs().probes) return {};
   policy.modifier = Modifier::kNone;
-  const CacheShape& shape = session.cache().shape();
-  std::vector<std::vector<float>> scores(shape.lanes());
-  EvictScratch scratch;
-  for (int32_t map = 0; map < static_cast<int32_t>(session.cache().maps().size()); ++map) {
-    RankSlots(device.Of(session, policy, map), scratch);
-    for (int32_t i = 0; i < session.cache().lanes_of_map(); ++i) {
-      scores[session.cache().first_lane(map) + i] = scratch.keep;
-    }
-  }
-  return scores;
+  return MapScores(device, session, policy, AllMaps(session.cache()));
 }
 
 bool SameSinks(const ValidSpec& a, const ValidSpec& b, int32_t lanes) {
@@ -63,6 +92,17 @@ StateOrigin Fill(const Scorer& scorer, const LaneView& lane, std::span<const flo
 
 }  // namespace
 
+std::vector<std::vector<float>> MapScores(const Device& device, const SessionOnEngine& session, const ValidSpec& policy,
+                                          std::span<const int32_t> maps) {
+  std::vector<std::vector<float>> scores;
+  for (const int32_t map : maps) scores.emplace_back(session.cache().maps()[map].token().size());
+  RankedMaps(device, session, policy, maps).ForEach([&](int64_t i, const Candidates& from, EvictScratch& scratch) {
+    RankSlots(from, scratch);
+    std::ranges::copy(scratch.keep, scores[i].begin());
+  });
+  return scores;
+}
+
 absl::StatusOr<StateOrigin> AdoptPolicy(const Device& device, SessionOnEngine& session, const ValidSpec& policy) {
   SessionCache& cache = session.cache();
   const CacheShape& shape = cache.shape();
@@ -78,34 +118,42 @@ absl::StatusOr<StateOrigin> AdoptPolicy(const Device& device, SessionOnEngine& s
     return has_state ? StateOrigin::kCarried : StateOrigin::kNone;
   }
   const std::vector<std::vector<float>> old_scores = OldScores(device, session);
+  const int32_t lanes_of_old_map = cache.lanes_of_map();
   const bool began = !session.last_queries().empty() && session.cache_length() > 0;
   std::optional<LastAttention> attention;
   if (began && policy.evicts && !policy.lockstep) attention.emplace(session, *device.rope, *device.ops);
   cache.Adopt(policy);
-  auto origin = StateOrigin::kNone;
-  if (cache.share() == Share::kAllLanes) return origin;
-  LaneReader reader;
+  if (cache.share() == Share::kAllLanes) return StateOrigin::kNone;
   const bool memory = policy.needs().memory;
-  for (int32_t lane = 0; lane < shape.lanes(); ++lane) {
+  Parallel& threads = device.ops->host_threads();
+  std::vector<LaneReader> readers(threads.threads());
+  for (LaneReader& reader : readers) {
+    if (memory) reader.Reserve(shape.capacity, shape.format.head_dim);
+  }
+  std::vector<StateOrigin> origins(shape.lanes(), StateOrigin::kNone);
+  threads.For(shape.lanes(), [&](int64_t item, int32_t thread) {
+    const auto lane = static_cast<int32_t>(item);
     const int32_t layer = lane / shape.kv_heads;
     const int32_t head = lane % shape.kv_heads;
     SlotMap& map = cache.map(layer, head);
-    if (map.live() == 0) continue;
+    if (map.live() == 0) return;
     LaneView view = cache.view(layer, head, policy, static_cast<int32_t>(session.log().size()));
     if (memory) {
-      reader.Point(*device.ops, cache.storage(layer, head), device.rope_view);
-      view.memory = &reader;
+      readers[thread].Point(*device.ops, cache.storage(layer, head), device.rope_view);
+      view.memory = &readers[thread];
     }
     for (int32_t g = 0; g < (policy.heads_apart() ? shape.query_heads : 1); ++g) {
       const std::span<const float> seen = !attention             ? std::span<const float>()
                                           : policy.heads_apart() ? attention->row(lane, g)
                                                                  : attention->mean(lane);
       const std::span<const float> scores =
-          old_scores.empty() ? std::span<const float>() : std::span<const float>(old_scores[lane]);
-      origin = Fill(*policy.scorer, view, scores, seen, map.state(cache.first_track(layer, head) + g));
+          old_scores.empty() ? std::span<const float>() : std::span<const float>(old_scores[lane / lanes_of_old_map]);
+      origins[lane] = Fill(*policy.scorer, view, scores, seen, map.state(cache.first_track(layer, head) + g));
     }
-  }
-  return origin;
+  });
+  // Lanes differ in what is in them, not in what they start from; one that is empty starts from nothing.
+  const auto told = std::ranges::find_if(origins, [](StateOrigin origin) { return origin != StateOrigin::kNone; });
+  return told == origins.end() ? StateOrigin::kNone : *told;
 }
 
 void SeparateLanesThatDiffer(const ValidSpec& policy, SessionCache& cache) {
@@ -122,17 +170,13 @@ std::vector<LaneRule> LanesByScores(const Device& device, const SessionOnEngine&
   const auto tokens = static_cast<int32_t>(session.log().size());
   const int32_t kept = policy.sinks + policy.recent;
   const double floor = policy.allocation_parameters.at("floor");
+  const std::vector<std::vector<float>> scores = MapScores(device, session, policy, AllMaps(cache));
   std::vector<LaneRule> lanes;
   std::vector<AdaCandidate> candidates;
-  EvictScratch scratch;
   for (int32_t layer = 0; layer < cache.shape().layers; ++layer) {
     candidates.clear();
     for (int32_t head = 0; head < cache.shape().kv_heads; ++head) {
-      Candidates from = device.Of(session, policy, cache.map_index(layer, head));
-      const std::vector<float> probed = Probe(from, *device.rope, *device.ops);
-      from.probed = probed;
-      RankSlots(from, scratch);
-      AppendCandidates(cache.view(layer, head, policy, tokens), scratch.keep, candidates);
+      AppendCandidates(cache.view(layer, head, policy, tokens), scores[cache.map_index(layer, head)], candidates);
     }
     for (const int32_t room : AdaRooms(candidates, cache.shape().kv_heads, policy.trigger.budget - kept, floor)) {
       lanes.push_back({.budget = kept + room, .sinks = policy.sinks, .recent = policy.recent});
@@ -143,16 +187,35 @@ std::vector<LaneRule> LanesByScores(const Device& device, const SessionOnEngine&
 
 absl::StatusOr<Plan> PlanPruning(const Device& device, const SessionOnEngine& session, const ValidSpec& policy,
                                  std::span<const int32_t> keep) {
-  Plan plan;
-  EvictScratch scratch;
-  for (int32_t map = 0; map < static_cast<int32_t>(session.cache().maps().size()); ++map) {
-    Candidates from = device.Of(session, policy, map);
-    const std::vector<float> probed = Probe(from, *device.rope, *device.ops);
-    from.probed = probed;
-    EBB_TRY(ChooseVictims(from, std::max(0, from.slots().live() - keep[session.cache().first_lane(map)]), scratch));
-    plan.push_back(scratch.victims);
+  const SessionCache& cache = session.cache();
+  Plan plan(cache.maps().size());
+  std::vector<int32_t> counts;
+  for (int32_t map = 0; map < std::ssize(cache.maps()); ++map) {
+    counts.push_back(std::max(0, cache.maps()[map].live() - keep[cache.first_lane(map)]));
+    plan[map].reserve(counts.back());
   }
+  if (std::ranges::all_of(counts, [](int32_t count) { return count == 0; })) return plan;
+  std::vector<absl::Status> chosen(plan.size());
+  RankedMaps(device, session, policy, AllMaps(cache))
+      .ForEach([&](int64_t map, const Candidates& from, EvictScratch& scratch) {
+        chosen[map] = ChooseVictims(from, counts[map], scratch);
+        if (chosen[map].ok()) plan[map].assign(scratch.victims.begin(), scratch.victims.end());
+      });
+  for (const absl::Status& status : chosen) EBB_TRY(status);
   return plan;
+}
+
+ValidSpec FormerAt(const ValidSpec& former, const ValidSpec& next, std::span<const int32_t> keep) {
+  ValidSpec last = former;
+  last.lanes.clear();
+  for (size_t lane = 0; lane < keep.size(); ++lane) {
+    const LaneRule rule = next.rule(static_cast<int32_t>(lane));
+    const int32_t sinks = std::min(rule.sinks, keep[lane]);
+    last.lanes.push_back({.budget = former.rule(static_cast<int32_t>(lane)).budget,
+                          .sinks = sinks,
+                          .recent = std::min(rule.recent, keep[lane] - sinks)});
+  }
+  return last;
 }
 
 Plan PerLane(Plan plan, const SessionCache& cache) {
@@ -203,17 +266,28 @@ Loss MeasurePlan(const Device& device, const SessionOnEngine& session, const Pla
   const LastAttention attention(session, *device.rope, *device.ops);
   const SessionCache& cache = session.cache();
   const CacheShape& shape = cache.shape();
-  LaneReader reader;
-  CaoteScratch scratch;
-  for (int32_t lane = 0; lane < shape.lanes(); ++lane) {
+  Parallel& threads = device.ops->host_threads();
+  struct Scratch {
+    LaneReader reader = {};
+    CaoteScratch caote = {};
+  };
+  std::vector<Scratch> scratch(threads.threads());
+  for (Scratch& one : scratch) {
+    one.reader.Reserve(shape.capacity, shape.format.head_dim);
+    one.caote.Reserve(shape.capacity, shape.format.head_dim);
+  }
+  std::vector<EvictionLoss> losses(shape.lanes());
+  threads.For(shape.lanes(), [&](int64_t item, int32_t thread) {
+    const auto lane = static_cast<int32_t>(item);
     const int32_t layer = lane / shape.kv_heads;
     const int32_t head = lane % shape.kv_heads;
     LaneView view = cache.view(layer, head, session.policy(), static_cast<int32_t>(session.log().size()));
-    reader.Point(*device.ops, cache.storage(layer, head), device.rope_view);
-    view.memory = &reader;
-    const std::vector<int32_t>& victims = plan[plan.size() == 1 ? 0 : lane];
-    loss.Add(MeasureEviction(view, attention.mean(lane), victims, scratch), shape.lanes());
-  }
+    scratch[thread].reader.Point(*device.ops, cache.storage(layer, head), device.rope_view);
+    view.memory = &scratch[thread].reader;
+    losses[lane] =
+        MeasureEviction(view, attention.mean(lane), plan[plan.size() == 1 ? 0 : lane], scratch[thread].caote);
+  });
+  for (const EvictionLoss& lane : losses) loss.Add(lane, shape.lanes());
   return loss;
 }
 

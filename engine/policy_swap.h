@@ -48,12 +48,19 @@ class MapsRestored {
   MapsRestored& operator=(const MapsRestored&) = delete;
 
   void Keep() { keeps_ = true; }
+  // As they were.
+  const SessionCache::Maps& before() const { return before_; }
 
  private:
   SessionCache& cache_;
   SessionCache::Maps before_;
   bool keeps_ = false;
 };
+
+// Keep scores of these slot maps under `policy`, [maps][slots], ranked on every host thread. REQUIRES: the maps are as
+// AdoptPolicy left them.
+std::vector<std::vector<float>> MapScores(const Device& device, const SessionOnEngine& session, const ValidSpec& policy,
+                                          std::span<const int32_t> maps);
 
 // Makes the session's maps what `policy` needs, and fills its scorer's states as well as can be, in this order: as they
 // are, where scorer, parameters, reduction and scope stay, and the sinks where the state depends on them; from K, V and
@@ -69,11 +76,15 @@ void SeparateLanesThatDiffer(const ValidSpec& policy, SessionCache& cache);
 // policy.lanes_follow_scores(), its budget is known, and the maps are as AdoptPolicy left them.
 std::vector<LaneRule> LanesByScores(const Device& device, const SessionOnEngine& session, const ValidSpec& policy);
 
-// The slots, by slot map, that `policy` would free to bring every lane to `keep` [lanes] tokens. REQUIRES: the maps are
+// The slots, by slot map, that `policy` would free to bring every lane to `keep` [lanes] tokens. Where anybody would
+// leave, it ranks every map, on every host thread. REQUIRES: the maps are
 // as AdoptPolicy left them, and `keep` is the same for all lanes of a map. INVALID_ARGUMENT NOT_ENOUGH_CANDIDATES as
 // ChooseVictims.
 absl::StatusOr<Plan> PlanPruning(const Device& device, const SessionOnEngine& session, const ValidSpec& policy,
                                  std::span<const int32_t> keep);
+
+// The former policy, for a last choice that leaves every lane `keep` [lanes] tokens under the next one's protection.
+ValidSpec FormerAt(const ValidSpec& former, const ValidSpec& next, std::span<const int32_t> keep);
 
 // A plan by slot map, as one by lane; one for all lanes stays one.
 Plan PerLane(Plan plan, const SessionCache& cache);
@@ -86,6 +97,7 @@ std::vector<LaneVictims> VictimsOf(const SessionCache& cache, const Plan& plan);
 int64_t FreeSlots(SessionCache& cache, const Plan& plan);
 
 // What leaves with a plan by lane, or one for all lanes, measured on the newest token's attention, mean over the lanes.
+// On every host thread.
 Loss MeasurePlan(const Device& device, const SessionOnEngine& session, const Plan& plan);
 
 }  // namespace ebb
