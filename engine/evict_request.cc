@@ -37,11 +37,18 @@ absl::Status CheckForm(const EvictRequest& request) {
 // lane's share.
 absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec& policy,
                                     const CalibrationOr& calibration) {
-  if (request.scorer.empty() || request.scorer == policy.scorer_name) {
+  const std::string& name = request.scorer.empty() ? policy.scorer_name : request.scorer;
+  const ScorerRow* const row = FindScorer(name);
+  if (row == nullptr) return UnknownScorer("evict.keep.scorer", name);
+  if (!row->evicts) {
+    return RefuseField("MEANINGLESS_COMBINATION", "evict.keep.scorer",
+                       absl::StrFormat("the scorer %s never evicts and ranks nobody; name another, or use range, "
+                                       "older_than or slots",
+                                       name));
+  }
+  if (name == policy.scorer_name) {
     // Protection that was not given follows the budget, and `keep` is the budget here.
     ValidSpec pruning = policy;
-    const ScorerRow* const row = FindScorer(policy.scorer_name);
-    EBB_CHECK(row != nullptr);
     pruning.trigger.budget = *request.keep;
     pruning.lanes.clear();
     if (policy.sinks_follow_budget && row->sinks != nullptr) pruning.sinks = row->sinks(*request.keep);
@@ -50,11 +57,9 @@ absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec
     }
     return pruning;
   }
-  const ScorerRow* row = FindScorer(request.scorer);
-  if (row == nullptr) return UnknownScorer("evict.keep.scorer", request.scorer);
   EBB_ASSIGN(const ScorerParameters parameters, ResolveParameters(*row, {}));
   ValidSpec other = policy;
-  other.scorer_name = request.scorer;
+  other.scorer_name = name;
   other.parameters = parameters;
   EBB_ASSIGN(other.scorer, MakeScorer(*row, parameters, calibration));
   other.evicts = true;

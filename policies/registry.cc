@@ -120,7 +120,10 @@ absl::Status UnknownScorer(std::string_view field, std::string_view name) {
 }
 
 absl::StatusOr<ScorerParameters> ResolveParameters(const ScorerRow& row, const ScorerParameters& given) {
-  return ResolveParameters(absl::StrFormat("scorer %s", row.name), row.name, row.parameters, given);
+  EBB_ASSIGN(ScorerParameters resolved,
+             ResolveParameters(absl::StrFormat("scorer %s", row.name), row.name, row.parameters, given));
+  if (row.check != nullptr) EBB_TRY(row.check(resolved));
+  return resolved;
 }
 
 absl::StatusOr<ScorerParameters> ResolveParameters(std::string_view owner, std::string_view arm,

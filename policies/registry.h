@@ -36,7 +36,7 @@ absl::Status UnknownScorer(std::string_view field, std::string_view name);
 
 // What the caller gave, and the presets of what was left out. INVALID_ARGUMENT UNKNOWN_PARAMETER naming the known ones,
 // or PARAMETER_OUT_OF_RANGE naming the range or the choices, or that a whole or odd number is wanted; field
-// `policy.<scorer>.<parameter>`.
+// `policy.<scorer>.<parameter>`. And what the row's own check refuses.
 absl::StatusOr<ScorerParameters> ResolveParameters(const ScorerRow& row, const ScorerParameters& given);
 
 // The same for what is not a scorer; `owner` is what takes the parameters, as a refusal calls it ("scorer h2o"), and

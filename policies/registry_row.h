@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "policies/calibration.h"
 #include "policies/scorer.h"
 #include "policies/spec.h"
@@ -68,8 +69,8 @@ struct ScorerRow {
   bool scored = true;     // false: the rule needs no choice beyond protection, so budget = sinks + recent is enough
   bool safe_across_turns = true;  // false: chosen for the question at hand, and the next one may miss what left
   bool non_negative = false;      // scores are attention received, >= 0, as CAOTE needs
-
   bool state_by_sinks = false;    // what it remembers depends on how many tokens are sinks
+
   // Default protection from the budget; null: none. A budget that leaves room beside it (one token to choose, where
   // `scored`) does so however much it grows. `query_heads` share a KV head.
   int32_t (*sinks)(int32_t budget) = nullptr;
@@ -81,6 +82,9 @@ struct ScorerRow {
   Then then = Then::kSame;
   Reduction reduction = Reduction::kMean;
   std::span<const ParameterRow> parameters = {};
+  // INVALID_ARGUMENT MEANINGLESS_COMBINATION where numbers that are each in range mean nothing together, presets
+  // included. Null: they always mean something.
+  absl::Status (*check)(const ScorerParameters& parameters) = nullptr;
 
   // `parameters` as ResolveParameters returns them: every name of the row, each in range. One of the two: the second
   // for a scorer that goes by what was learned of the model.

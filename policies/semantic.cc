@@ -7,6 +7,7 @@
 
 #include "policies/check.h"
 #include "policies/query_rows.h"
+#include "policies/status.h"
 #include "policies/wide.h"
 
 namespace ebb {
@@ -168,6 +169,12 @@ constexpr ParameterRow kParameters[] = {
      .whole = true},
 };
 
+absl::Status CheckRatios(const ScorerParameters& parameters) {
+  if (parameters.at("semantic_ratio") > 0 || parameters.at("recent_ratio") > 0) return absl::OkStatus();
+  return RefuseField("MEANINGLESS_COMBINATION", "policy.semantic.semantic_ratio",
+                     "0, and recent_ratio is 0 too: no query is left to ask; use more than 0 for one of them");
+}
+
 }  // namespace
 
 std::unique_ptr<const Scorer> MakeSemantic(const SemanticOptions& options) {
@@ -195,6 +202,7 @@ constinit const ScorerRow kSemanticRow = {
     .schedule = Schedule::kOncePrompt,
     .then = Then::kGrow,
     .parameters = kParameters,
+    .check = CheckRatios,
     .make =
         [](const ScorerParameters& given) {
           return MakeSemantic({.semantic_ratio = given.at("semantic_ratio"),

@@ -8,10 +8,12 @@
 #include <array>
 
 #include "policies/check.h"
+#include "policies/status.h"
 
 namespace ebb {
 namespace {
 
+constexpr int32_t kKernel = 7;  // preset
 constexpr int32_t kKernelMax = 63;
 
 class Snapkv final : public Scorer {
@@ -111,7 +113,7 @@ constexpr ParameterRow kParameters[] = {
     {.name = "window", .help = "newest query rows that vote (w)", .preset = 32, .min = 1, .max = 512, .whole = true},
     {.name = "kernel",
      .help = "tokens that are pooled, an odd number (k)",
-     .preset = 7,
+     .preset = kKernel,
      .min = 1,
      .max = kKernelMax,
      .whole = true,
@@ -119,6 +121,15 @@ constexpr ParameterRow kParameters[] = {
     Choice("pooling", "what the kernel takes of its tokens", kPoolings, 2),
     Choice("own_columns", "whether the window's own tokens enter the pooling", kOwnColumns),
 };
+
+// The preset is no mistake: a spec with every default filled in names it. And of one token none and all are the same.
+absl::Status CheckPooling(const ScorerParameters& parameters) {
+  const bool pools = static_cast<Pooling>(Whole(parameters, "pooling")) != Pooling::kNone;
+  const int32_t kernel = Whole(parameters, "kernel");
+  if (pools || kernel == kKernel || kernel == 1) return absl::OkStatus();
+  return RefuseField("MEANINGLESS_COMBINATION", "policy.snapkv.kernel",
+                     "with pooling none nothing is pooled; leave it out, or pool by avg or max");
+}
 
 }  // namespace
 
@@ -142,6 +153,7 @@ constinit const ScorerRow kSnapkvRow = {
     .non_negative = true,
     .recent_parameter = "window",
     .parameters = kParameters,
+    .check = CheckPooling,
     .make = [](const ScorerParameters& given) {
       return MakeSnapkv({.window = Whole(given, "window"),
                          .kernel = Whole(given, "kernel"),

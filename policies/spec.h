@@ -187,7 +187,8 @@ struct ValidSpec {
 //   UNKNOWN_PARAMETER         a number that the scorer does not take
 //   PARAMETER_OUT_OF_RANGE    or not in this range
 //   MEANINGLESS_COMBINATION   anything but a budget on `full`, which never evicts; recent 0 on a rule that keeps the
-//                             newest (streaming), or with Then::kSlideRecent; a modifier on scores that are not
+//                             newest (streaming), or with Then::kSlideRecent; a scorer's numbers that mean nothing
+//                             together (ScorerRow.check); a modifier on scores that are not
 //                             attention received; a reduction other than the mean on a scorer that attention does not
 //                             inform, or kL2 without a modifier; Scope::kLayer or an allocation where all lanes agree
 //                             anyway; a pyramid of one layer; an allocation by heads (ada, duo) with Scope::kLayer; ada

@@ -54,7 +54,8 @@ inline PolicySpec SpecOf(const PolicyForm& form, const Trigger& trigger) {
 }
 
 // The spec with the smallest budget from its own on that has room; with the presets of its parameters where their
-// choice rules its form out (calibrated without attention has nothing to reduce).
+// choice rules its form out (calibrated without attention has nothing to reduce) or means nothing (a kernel that
+// nothing is pooled with).
 inline ValidSpec ResolveWithRoom(PolicySpec spec, int32_t query_heads = 1) {
   const SpecLimits limits = {.query_heads = query_heads, .calibration = &TestCalibration()};
   if (GetRefusal(Resolve(spec, limits).status()).reason == "MEANINGLESS_COMBINATION") spec.parameters.clear();

@@ -57,6 +57,9 @@ PolicySpec RandomSpec(const PolicyForm& form, HashRandom& random) {
     if (choices > 0) spec.parameters[name] = random.Uniform(0, choices - 1);
     if (small.contains(name)) spec.parameters[name] = small.at(name)();
   }
+  // What means nothing together.
+  if (form.row->name == "snapkv" && spec.parameters["pooling"] == 0) spec.parameters.erase("kernel");
+  if (form.row->name == "semantic" && spec.parameters["semantic_ratio"] == 0) spec.parameters["recent_ratio"] = 0.1;
   return spec;
 }
 

@@ -107,6 +107,12 @@ TEST_F(EvictRequestTest, KeepByAnotherScorerSeesWhatTheNewestTokenAttendsTo) {
   EXPECT_THAT(LiveTokens(*engine_, *session, 0, 0), ElementsAre(0, 1, 2, 3, 9));  // with its own sinks
 }
 
+TEST_F(EvictRequestTest, RefusesToKeepByAScorerThatRanksNobody) {
+  const auto refused = IsRefusal(kInvalid, "MEANINGLESS_COMBINATION", "evict.keep.scorer");
+  EXPECT_THAT(engine_->Evict(*Open({.scorer = "h2o", .budget = 64}, 10), {.keep = 5, .scorer = "full"}), refused);
+  EXPECT_THAT(engine_->Evict(*Open({.scorer = "full"}, 10), {.keep = 5}), refused) << "its own";
+}
+
 TEST_F(EvictRequestTest, AgeCountsFromTheEndOfTheLog) {
   const auto session = Open({.scorer = "full"}, 10);
   ASSERT_THAT(engine_->Evict(*session, {.older_than = 4}), IsOk());

@@ -230,6 +230,15 @@ TEST(Resolve, RefusesCombinationsThatMeanNothing) {
       {"a reduction on full", {.scorer = "full", .reduction = Reduction::kMax}, reduction, "never evicts"},
       {"a modifier on full", {.scorer = "full", .modifier = Modifier::kCaote}, "policy.modifier", "never evicts"},
 
+      {"a kernel without pooling",
+       {.scorer = "snapkv", .parameters = {{"pooling", 0}, {"kernel", 5}}},
+       "policy.snapkv.kernel",
+       "nothing is pooled"},
+      {"queries of no kind",
+       {.scorer = "semantic", .parameters = {{"semantic_ratio", 0}, {"recent_ratio", 0}}},
+       "policy.semantic.semantic_ratio",
+       "no query is left"},
+
       {"every_n without a schedule", {.scorer = "h2o", .every_n = 4}, every_n, "only the schedule EVERY_N"},
       {"every_n at every step",
        {.scorer = "h2o", .schedule = Schedule::kEveryStep, .every_n = 4},
