@@ -64,22 +64,41 @@ double NumberOf(const Message& message, const FieldDescriptor& field) {
   }
 }
 
+// Of a choice between forms, in the numbers of its enum.
+absl::Status CheckEnum(const Message& message, const FieldDescriptor& field, const std::string& path) {
+  if (field.cpp_type() != FieldDescriptor::CPPTYPE_ENUM) return absl::OkStatus();
+  const int number = message.GetReflection()->GetEnumValue(message, &field);
+  if (field.enum_type()->FindValueByNumber(number) != nullptr) return absl::OkStatus();
+  std::string known;
+  for (int i = 1; i < field.enum_type()->value_count(); ++i) {  // 0 is UNSPECIFIED
+    const auto* value = field.enum_type()->value(i);
+    known += absl::StrFormat("%s%s (%d)", known.empty() ? "" : ", ", value->name(), value->number());
+  }
+  return RefuseField("UNKNOWN_ENUM_VALUE", path,
+                     absl::StrFormat("%d is no value of this enum; use one of %s", number, known));
+}
+
 // The name of the arm that a oneof has set, which is a registry key, and the fields set in it, which are parameters;
 // empty without one.
-std::string ArmFrom(const v1::PolicySpec& proto, const char* oneof, std::map<std::string, double>& parameters) {
+absl::StatusOr<std::string> ArmFrom(const v1::PolicySpec& proto, const char* oneof,
+                                    std::map<std::string, double>& parameters) {
   const Reflection& reflection = *proto.GetReflection();
   const FieldDescriptor* arm = reflection.GetOneofFieldDescriptor(proto, proto.GetDescriptor()->FindOneofByName(oneof));
-  if (arm == nullptr) return {};
+  if (arm == nullptr) return std::string();
   const Message& message = reflection.GetMessage(proto, arm);
   std::vector<const FieldDescriptor*> given;
   message.GetReflection()->ListFields(message, &given);
-  for (const FieldDescriptor* field : given) parameters[field->name()] = NumberOf(message, *field);
+  for (const FieldDescriptor* field : given) {
+    EBB_TRY(CheckEnum(message, *field, absl::StrFormat("policy.%s.%s", arm->name(), field->name())));
+    parameters[field->name()] = NumberOf(message, *field);
+  }
   return arm->name();
 }
 
-void AllocationFrom(const v1::PolicySpec& proto, PolicySpec& spec) {
-  const std::string name = ArmFrom(proto, "allocation", spec.allocation_parameters);
+absl::Status AllocationFrom(const v1::PolicySpec& proto, PolicySpec& spec) {
+  EBB_ASSIGN(const std::string name, ArmFrom(proto, "allocation", spec.allocation_parameters));
   if (const AllocationRow* row = FindAllocation(name)) spec.allocation = row->allocation;
+  return absl::OkStatus();
 }
 
 void TriggerFrom(const v1::Trigger& proto, PolicySpec& spec) {
@@ -185,8 +204,8 @@ std::string NewSessionId() {
 
 absl::StatusOr<PolicySpec> PolicyFrom(const v1::PolicySpec& proto) {
   PolicySpec spec;
-  spec.scorer = ArmFrom(proto, "scorer", spec.parameters);
-  AllocationFrom(proto, spec);
+  EBB_ASSIGN(spec.scorer, ArmFrom(proto, "scorer", spec.parameters));
+  EBB_TRY(AllocationFrom(proto, spec));
   TriggerFrom(proto.trigger(), spec);
   ProtectionFrom(proto.protect(), spec);
   EBB_TRY(ChoicesFrom(proto, spec));

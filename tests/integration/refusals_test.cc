@@ -78,6 +78,18 @@ TEST_F(Refusals, OfCreateSession) {
        {Code::INVALID_ARGUMENT, "VALUE_TOO_LARGE", "policy.trigger.slack"}},
       {[](Request& r) { r.mutable_policy()->mutable_snapkv()->set_window(0); },
        {Code::INVALID_ARGUMENT, "PARAMETER_OUT_OF_RANGE", "policy.snapkv.window"}},
+      {[](Request& r) { r.mutable_policy()->mutable_snapkv()->set_pooling(static_cast<v1::Snapkv::Pooling>(9)); },
+       {Code::INVALID_ARGUMENT, "UNKNOWN_ENUM_VALUE", "policy.snapkv.pooling"}},
+      {[](Request& r) {
+         r.mutable_policy()->mutable_snapkv()->set_pooling(v1::Snapkv::NONE);
+         r.mutable_policy()->mutable_snapkv()->set_kernel(5);
+       },
+       {Code::INVALID_ARGUMENT, "MEANINGLESS_COMBINATION", "policy.snapkv.kernel"}},
+      {[](Request& r) {
+         r.mutable_policy()->mutable_semantic()->set_semantic_ratio(0);
+         r.mutable_policy()->mutable_semantic()->set_recent_ratio(0);
+       },
+       {Code::INVALID_ARGUMENT, "MEANINGLESS_COMBINATION", "policy.semantic.semantic_ratio"}},
       {[](Request& r) {
          r.mutable_policy()->mutable_full();
          r.mutable_policy()->mutable_protect()->set_sinks(1);
@@ -276,6 +288,11 @@ TEST_F(Refusals, OfEvict) {
          r.mutable_keep()->set_scorer("nacl");
        },
        {Code::FAILED_PRECONDITION, "SCORER_HAS_NO_STATE", "evict.keep.scorer"}},
+      {[](Request& r) {
+         r.mutable_keep()->set_count(8);
+         r.mutable_keep()->set_scorer("full");
+       },
+       {Code::INVALID_ARGUMENT, "MEANINGLESS_COMBINATION", "evict.keep.scorer"}},
       {[](Request& r) { r.set_older_than(0); }, {Code::INVALID_ARGUMENT, "NOTHING_WOULD_STAY", "evict"}},
       {[](Request& r) { r.mutable_slots()->add_lanes()->set_layer(99); },
        {Code::INVALID_ARGUMENT, "LANE_OUT_OF_RANGE", "evict.slots.lanes[0]"}},

@@ -153,6 +153,8 @@ TEST(PolicyFrom, NamesTheFieldThatIsOutOfRange) {
       {[](auto& p) { p.mutable_pyramid()->set_beta(0); }, {"policy.pyramid.beta", "PARAMETER_OUT_OF_RANGE"}},
       {[](auto& p) { p.mutable_ada()->set_floor(1.5); }, {"policy.ada.floor", "PARAMETER_OUT_OF_RANGE"}},
       {[](auto& p) { p.mutable_duo()->set_recent(0); }, {"policy.duo.recent", "PARAMETER_OUT_OF_RANGE"}},
+      {[](auto& p) { p.mutable_knorm()->set_keep(static_cast<v1::Knorm::Keep>(3)); },
+       {"policy.knorm.keep", "UNKNOWN_ENUM_VALUE"}},
       {[](auto& p) { p.set_modifier(static_cast<v1::Modifier>(9)); }, {"policy.modifier", "UNKNOWN_ENUM_VALUE"}},
       {[](auto& p) { p.set_positions(static_cast<v1::Positions>(9)); }, {"policy.positions", "UNKNOWN_ENUM_VALUE"}},
       {[](auto& p) { p.mutable_cache()->set_kv_dtype(static_cast<v1::KvType>(9)); },
@@ -165,6 +167,16 @@ TEST(PolicyFrom, NamesTheFieldThatIsOutOfRange) {
     c.change(proto);
     ExpectRefused(ValidPolicyFrom(proto, kLimits), c.refused);
   }
+}
+
+// The numbers that it offers are those of the wire, not a parameter's, which count from 0.
+TEST(PolicyFrom, OffersAnEnumsOwnNumbers) {
+  v1::PolicySpec proto;
+  proto.mutable_snapkv()->set_pooling(static_cast<v1::Snapkv::Pooling>(9));
+  EXPECT_THAT(std::string(PolicyFrom(proto).status().message()),
+              HasSubstr("9 is no value of this enum; use one of NONE (1), AVG (2), MAX (3)"));
+  proto.mutable_snapkv()->set_pooling(v1::Snapkv::MAX);
+  EXPECT_EQ(PolicyFrom(proto)->parameters.at("pooling"), 2);
 }
 
 TEST(SamplingFrom, AbsentFieldsTakeTheDefaultsAndZeroIsAValue) {
