@@ -88,6 +88,7 @@ TEST_F(SetPolicy, AnswersWhatCarriedOverAndWhatLeft) {
   const v1::Session after = client_.Get(name);
   EXPECT_EQ(change.session(), name);
   EXPECT_EQ(change.state(), v1::STATE_ORIGIN_FROM_SCORES);
+  EXPECT_FALSE(change.former_chose());
   EXPECT_EQ(change.length_before(), 60U);
   EXPECT_EQ(change.length_after(), 40U);
   EXPECT_EQ(change.slots_evicted(), 4U * 20);  // two layers of two KV heads
@@ -106,6 +107,27 @@ TEST_F(SetPolicy, AnswersWhatCarriedOverAndWhatLeft) {
   EXPECT_EQ(server_.Metric("ebb_evicted_tokens_total{policy=\"h2o\"}"), 20);
   EXPECT_EQ(server_.Metric("ebb_kv_pages{state=\"owned\"}"), change.pages_after());
   EXPECT_THAT(client_.Decode(DecodeTokens(name, 5)).tokens, SizeIs(5));
+}
+
+// What the new scorer starts from, and who chose where that is nothing, each as the engine says it.
+TEST_F(SetPolicy, AnswersEveryOriginOfTheNewState) {
+  struct Case {
+    std::string from, to;
+    v1::StateOrigin state = v1::STATE_ORIGIN_UNSPECIFIED;
+    bool former_chose = false;
+  };
+  const std::vector<Case> cases = {
+      {"h2o", "streaming", v1::STATE_ORIGIN_NONE},      {"h2o", "h2o", v1::STATE_ORIGIN_CARRIED},
+      {"h2o", "knorm", v1::STATE_ORIGIN_REBUILT},       {"tova", "h2o", v1::STATE_ORIGIN_FROM_SCORES},
+      {"h2o", "tova", v1::STATE_ORIGIN_FROM_ATTENTION}, {"h2o", "nacl", v1::STATE_ORIGIN_EMPTY, true}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.from + " -> " + c.to);
+    const std::string name = Primed(Policy(c.from, 60));
+    const v1::PolicyChange change = Change(ChangeTo(name, Policy(c.to, 40)));
+    EXPECT_EQ(change.state(), c.state);
+    EXPECT_EQ(change.former_chose(), c.former_chose);
+    EXPECT_EQ(change.length_after(), 40U);
+  }
 }
 
 TEST_F(SetPolicy, ADryRunSaysTheSameAndChangesNothing) {
@@ -208,6 +230,26 @@ struct Decoding {
   std::atomic<size_t> count = 0;
 };
 
+// By how many steps the server is ahead of a session's tokens, while that session gets one at every step: between
+// `least` and `most`, since the two are asked one after the other. What lies between never shrinks.
+struct StepsAhead {
+  int64_t least = 0;
+  int64_t most = 0;
+};
+
+StepsAhead AskStepsAhead(TestClient& client, const std::string& session) {
+  constexpr int kTimes = 20;
+  StepsAhead ahead = {.least = std::numeric_limits<int64_t>::min(), .most = std::numeric_limits<int64_t>::max()};
+  for (int i = 0; i < kTimes; ++i) {
+    const auto before = static_cast<int64_t>(client.Status().work().steps());
+    const auto tokens = static_cast<int64_t>(client.Get(session).tokens());
+    const auto after = static_cast<int64_t>(client.Status().work().steps());
+    ahead.least = std::max(ahead.least, before - tokens);
+    ahead.most = std::min(ahead.most, after - tokens);
+  }
+  return ahead;
+}
+
 TEST_F(SetPolicy, AHotSwapChainThroughAllScorersUnderLoadLosesNoTokenAndNoPage) {
   constexpr int kOthers = 3;
   std::vector<std::unique_ptr<Decoding>> running;
@@ -230,28 +272,10 @@ TEST_F(SetPolicy, AHotSwapChainThroughAllScorersUnderLoadLosesNoTokenAndNoPage) 
   }
   const Decoding& swapped = *running[0];
   for (const auto& decoding : running) {
-// By how many steps the server is ahead of a session's tokens, while that session gets one at every step: between
-// `least` and `most`, since the two are asked one after the other. What lies between never shrinks.
-struct StepsAhead {
-  int64_t least = 0;
-  int64_t most = 0;
-};
-
-StepsAhead AskStepsAhead(TestClient& client, const std::string& session) {
-  constexpr int kTimes = 20;
-  StepsAhead ahead = {.least = std::numeric_limits<int64_t>::min(), .most = std::numeric_limits<int64_t>::max()};
-  for (int i = 0; i < kTimes; ++i) {
-    const auto before = static_cast<int64_t>(client.Status().work().steps());
-    const auto tokens = static_cast<int64_t>(client.Get(session).tokens());
-    const auto after = static_cast<int64_t>(client.Status().work().steps());
-    ahead.least = std::max(ahead.least, before - tokens);
-    ahead.most = std::min(ahead.most, after - tokens);
-  }
-  return ahead;
-}
-
     while (decoding->count == 0) std::this_thread::yield();
   }
+  std::vector<StepsAhead> before;
+  for (const auto& decoding : running) before.push_back(AskStepsAhead(client_, decoding->name));
   for (const ScorerRow& row : ScorerRegistry()) {
     const uint32_t budget = row.evicts ? 40 + static_cast<uint32_t>(row.name.size()) : kContext;
     SCOPED_TRACE(std::string(row.name));
@@ -260,6 +284,10 @@ StepsAhead AskStepsAhead(TestClient& client, const std::string& session) {
     EXPECT_LE(change.length_after(), budget);
     const size_t seen = swapped.count;
     while (swapped.count < seen + 3) std::this_thread::yield();
+  }
+  // No stream was left out of a step, the swapped one's own included.
+  for (size_t i = 0; i < running.size(); ++i) {
+    EXPECT_LE(AskStepsAhead(client_, running[i]->name).least - before[i].most, 1) << "stream " << i;
   }
   for (const auto& decoding : running) decoding->context->TryCancel();
   for (const auto& decoding : running) decoding->thread.join();
@@ -274,8 +302,6 @@ StepsAhead AskStepsAhead(TestClient& client, const std::string& session) {
     EXPECT_THAT(client_.Decode(again).tokens, ElementsAreArray(decoding->tokens));
     pages += session.reserved_bytes() / client_.Status().cache().page_bytes();
   }
-  std::vector<StepsAhead> before;
-  for (const auto& decoding : running) before.push_back(AskStepsAhead(client_, decoding->name));
   EXPECT_EQ(client_.Status().cache().pages_reserved(), pages);
   for (const auto& decoding : running) EXPECT_TRUE(client_.Delete(decoding->name).ok());
   EXPECT_EQ(client_.Status().cache().pages_reserved(), 0U);
@@ -284,7 +310,3 @@ StepsAhead AskStepsAhead(TestClient& client, const std::string& session) {
 
 }  // namespace
 }  // namespace ebb
-  // No stream was left out of a step, the swapped one's own included.
-  for (size_t i = 0; i < running.size(); ++i) {
-    EXPECT_LE(AskStepsAhead(client_, running[i]->name).least - before[i].most, 1) << "stream " << i;
-  }
