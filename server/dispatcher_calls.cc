@@ -169,7 +169,11 @@ void Dispatcher::RunStep() {
     batch_calls_.push_back(&call);
     batch_sessions_.push_back(call.session);
   }
-  shadows_.Ride(batch_sessions_, options_.step_rows_max, batch_);
+  if (scheduler_.load().requests_waiting > 0) {
+    shadows_.StayOut();
+  } else {
+    shadows_.Ride(batch_sessions_, options_.step_rows_max, batch_);
+  }
   if (!batch_.empty()) engine_.Run(batch_);
   const absl::Time end = clock_.Now();
   shadows_.Compare(batch_);

@@ -116,6 +116,8 @@ const std::vector<MetricRow>& Table() {
        "Unevicted shadows of sampled sessions that run (quality.shadow_share)."},
       {"ebb_shadow_drops_total", kC, "shadows", {"reason"}, {},
        "Shadows that ended before their sessions. pages: a session needed their pages; length: longer than quality.shadow_tokens_max; no_room: never began, since too few pages were free."},
+      {"ebb_shadow_steps_without_total", kC, "steps", {}, {},
+       "Steps that shadows stayed out of, since requests waited for their first step."},
       {"ebb_watchers", kG, "calls", {"tenant"}, {},
        "WatchEvictions calls that run."},
       {"ebb_watch_events_total", kC, "events", {"tenant"}, {},
@@ -182,6 +184,7 @@ WorkerMetrics MakeWorker(MetricSet& set) {
                      phase.counter({"blocked"})},
           .shadows = set["ebb_shadows"].gauge(),
           .shadow_drops = {drops.counter({"pages"}), drops.counter({"length"}), drops.counter({"no_room"})},
+          .shadow_steps_without = set["ebb_shadow_steps_without_total"].counter(),
           .past_context_sessions = set["ebb_past_context_sessions_total"].counter()};
 }
 

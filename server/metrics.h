@@ -119,6 +119,7 @@ struct WorkerMetrics {
   PhaseMetrics phases;
   Gauge& shadows;  // that run
   ShadowDropMetrics shadow_drops;
+  Counter& shadow_steps_without;   // shadows, since requests waited
   Counter& past_context_sessions;  // a session's first position past the trained context counts once
 };
 

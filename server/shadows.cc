@@ -60,6 +60,11 @@ void Shadows::Ride(std::span<OpenSession* const> sessions, int32_t rows_max, std
   }
 }
 
+void Shadows::StayOut() {
+  riders_.clear();
+  if (options_.share > 0) metrics_.shadow_steps_without.Add();
+}
+
 void Shadows::Compare(std::span<const BatchRow> batch) {
   const std::span<const BatchRow> rows = batch.last(riders_.size());
   for (size_t i = 0; i < riders_.size(); ++i) {

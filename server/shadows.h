@@ -10,6 +10,7 @@
 //   rows    shadows ride in steps that real rows make, behind these, in rows and tokens that the step has left; with
 //           them a step has at most twice the tokens that it would have, and kCatchUp: it delays its real rows by no
 //           more. What found no room is made up for in later steps, in blocks, and compared from the newest token on
+//   load    while a request waits for its first step they stay out of steps altogether (StayOut)
 //   tokens  a session yields the same tokens with a shadow and without (engine.h: rows do not disturb each other)
 //
 // The worker's thread alone.
@@ -51,7 +52,9 @@ class Shadows {
   // `batch` holds the rows of a step, one for each of `sessions`: appends rows of shadows that have room, at most to
   // `rows_max` in all. A sampled session's shadow begins with the first that finds room.
   void Ride(std::span<OpenSession* const> sessions, int32_t rows_max, std::vector<BatchRow>& batch);
-  // The step has run: compares, and counts under each session's policy. REQUIRES: `batch` as Ride left it.
+  // In the place of Ride: this step is without shadows, since requests wait for theirs. Counted.
+  void StayOut();
+  // The step has run: compares, and counts under each session's policy. REQUIRES: `batch` as Ride or StayOut left it.
   void Compare(std::span<const BatchRow> batch);
 
   // Pages of all shadows: what dropping them would free.

@@ -54,6 +54,28 @@ class Shadowed {
     return call.tokens();
   }
 
+  // The steps of two sessions at once: the second's call begins when the first has `head_start` tokens.
+  template <typename Look>
+  void Overlap(int32_t head_start, int32_t tokens, const Look& look) {
+    for (const char* id : {"a", "b"}) EXPECT_THAT(dispatcher_.Create(OpenRequest(id)), IsOk());
+    RecordedCall first, second;
+    dispatcher_.Start(++calls_, AnswerRequest("a", 16, tokens), first);
+    bool is_begun = false;
+    while (!dispatcher_.idle()) {
+      if (!is_begun && static_cast<int32_t>(first.tokens().size()) == head_start) {
+        is_begun = true;
+        dispatcher_.Start(++calls_, AnswerRequest("b", 16, 1), second);
+      }
+      dispatcher_.Settle();
+      if (!dispatcher_.has_step()) continue;
+      const bool waits = dispatcher_.Totals().load.requests_waiting > 0;
+      dispatcher_.RunStep();
+      look(waits);
+    }
+    EXPECT_THAT(first.tokens(), SizeIs(tokens));
+    EXPECT_THAT(second.tokens(), SizeIs(1));
+  }
+
   const PolicyMetrics& policy(const std::string& scorer) const { return metrics_.policy(scorer); }
   const WorkerMetrics& worker() const { return metrics_.worker(); }
   int64_t reserved() const { return dispatcher_.Totals().load.pages_reserved; }
@@ -91,6 +113,23 @@ TEST(Shadows, RideOnlyInRowsThatAreLeft) {
   Shadowed shadowed({.step_rows_max = 1, .shadow = {.share = 1}});
   EXPECT_THAT(shadowed.Answer(OpenRequest("a"), 40, 20), SizeIs(20));
   EXPECT_EQ(shadowed.policy("streaming").shadow_tokens.value(), 0);
+}
+
+TEST(Shadows, StayOutOfStepsWhileARequestWaitsForItsFirst) {
+  Shadowed shadowed({.shadow = {.share = 1}}, 16);  // a block of the second session finds no room beside a token
+  const PolicyMetrics& policy = shadowed.policy("streaming");
+  int32_t waited = 0;
+  double compared = 0;
+  shadowed.Overlap(8, 40, [&](bool waits) {
+    waited += waits ? 1 : 0;
+    if (waits) {
+      EXPECT_EQ(policy.shadow_tokens.value(), compared);
+    }
+    compared = policy.shadow_tokens.value();
+  });
+  EXPECT_GT(waited, 0);
+  EXPECT_EQ(shadowed.worker().shadow_steps_without.value(), waited);
+  EXPECT_GT(compared, 8) << "before and after that they rode";
 }
 
 TEST(Shadows, MakeUpForWhatFoundNoRoom) {
