@@ -56,7 +56,8 @@ TestLane Moved(Ops& ops, const AttendCase& c, const std::vector<int32_t>& slots,
 }
 
 // EQUIP-1: sums run in slot order, so a permutation changes rounding and nothing else. Rounding it does change: EQUIP
-// states deviations below 1e-9, which F32 sums cannot keep.
+// states deviations below 1e-9, which F32 sums cannot keep. EQUIP-5: nor where nothing is rotated; biases the engine
+// has none.
 TEST(AttentionLaws, OutputUnchangedUnderPermutationOfSlots) {
   const auto ops = MakeOps();
   HashRandom random(1);
@@ -64,6 +65,7 @@ TEST(AttentionLaws, OutputUnchangedUnderPermutationOfSlots) {
   for (int i = 0; i < 200; ++i) {
     AttendShape shape = RandomShape(random, 600);
     shape.format.type = KvType::kF32;
+    if (i % 10 == 0) shape.rotary_dims = 0;
     SCOPED_TRACE(shape.ToString());
     const AttendCase c(*ops, shape);
     std::vector<int32_t> slots = RandomOrder(random, shape.slots);
@@ -102,6 +104,23 @@ TEST(AttentionLaws, InPlaceEqualsFreshlyCompactedCache) {
     std::iota(in_order.begin(), in_order.end(), 0);
     const TestLane compacted = Moved(*ops, c, in_order, shape.live);
     ExpectNear(Attend(*ops, c, in_place), Attend(*ops, c, compacted), 1e-6F * LargestMagnitude(c.v()));
+  }
+}
+
+// EQUIP-4: how many tiles lie side by side in a page changes no bit, down to pages of one tile.
+TEST(AttentionLaws, PagedEqualsContiguous) {
+  const auto ops = MakeOps();
+  HashRandom random(4);
+  for (int i = 0; i < 100; ++i) {
+    AttendShape shape = RandomShape(random, 600);
+    SCOPED_TRACE(shape.ToString());
+    shape.format.page_tiles = (shape.slots + kTileSlots - 1) / kTileSlots;
+    const AttendCase contiguous(*ops, shape);
+    const std::vector<float> expected = contiguous.Run(*ops).out;
+    for (const int32_t page_tiles : {1, 2, 7}) {
+      shape.format.page_tiles = page_tiles;
+      EXPECT_EQ(AttendCase(*ops, shape).Run(*ops).out, expected) << page_tiles << " tiles a page";
+    }
   }
 }
 

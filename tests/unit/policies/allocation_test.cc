@@ -38,6 +38,7 @@ TEST(AllocationRegistry, HasARowForEveryChoice) {
   EXPECT_EQ(FindAllocation("obelisk"), nullptr);
 }
 
+// PYR-1 of POLICIES 11, here and in the three below: the golden budgets.
 TEST(Pyr1, ALongPrompt) {
   const std::vector<int32_t> budgets = PyramidBudgets({.layers = 32}, 2048, 32, 100000);
   EXPECT_EQ(budgets[0] - budgets[1], 123);
@@ -205,6 +206,7 @@ double MassOf(std::vector<float> scores, int32_t room) {
   return std::accumulate(scores.begin(), scores.begin() + std::min<size_t>(room, scores.size()), 0.0);
 }
 
+// ADA-1 of POLICIES 11: the golden shares; AdaLaw below has its sums, and that no other sharing keeps more.
 TEST(Ada1, TheWorkedExample) {
   std::vector<AdaCandidate> candidates = Lanes({{.50F, .30F, .10F, .05F, .03F, .02F},
                                                 {.17F, .17F, .17F, .17F, .16F, .16F},
