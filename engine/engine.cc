@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/cache/evictor.h"
+#include "engine/cache/lane_tiles.h"
 #include "engine/cache/page_pool.h"
 #include "engine/edit_session.h"
 #include "engine/evict_request.h"
@@ -23,6 +24,8 @@
 #include "engine/policy_swap.h"
 #include "engine/session_digest.h"
 #include "engine/session_on_engine.h"
+#include "engine/session_shape.h"
+#include "engine/snapshot/session_image.h"
 #include "engine/steps_sum.h"
 #include "engine/transformer.h"
 #include "policies/allocation.h"
@@ -115,16 +118,16 @@ class EngineOnOps final : public Engine {
   }
 
   absl::StatusOr<int64_t> PagesFor(const SessionOptions& options) const override {
-    EBB_ASSIGN(const CacheShape shape, Shape(options, Prompt::kAhead));
+    EBB_ASSIGN(const CacheShape shape, ShapeFor(options, Prompt::kAhead, limits()));
     return shape.pages();
   }
 
   absl::StatusOr<std::unique_ptr<Session>> OpenSession(const SessionOptions& options) override {
-    EBB_ASSIGN(const CacheShape shape, Shape(options, Prompt::kAhead));
+    EBB_ASSIGN(const CacheShape shape, ShapeFor(options, Prompt::kAhead, limits()));
     EBB_ASSIGN(PageLease lease, pool_->Reserve(shape.pages()));
     SessionCache cache(shape, std::move(lease), options.policy);
     return std::make_unique<SessionOnEngine>(options.policy, std::move(cache), options.block_size_max,
-                                             LengthLimit(options.policy, Prompt::kAhead));
+                                             LengthLimit(options.policy, Prompt::kAhead, limits()));
   }
 
   void Run(std::span<BatchRow> rows) override {
@@ -167,6 +170,26 @@ class EngineOnOps final : public Engine {
 
   uint64_t Digest(const Session& session) const override {
     return DigestOf(static_cast<const SessionOnEngine&>(session), *ops_);
+  }
+
+  absl::Status Save(const Session& session, SnapshotWriter& to) const override {
+    EBB_TRY(session.CheckSettled());
+    WriteSession(static_cast<const SessionOnEngine&>(session), image_limits(), to);
+    return absl::OkStatus();
+  }
+
+  ImageLimits image_limits() const override {
+    return {.engine = limits(), .pages_total = pool_->pages_total(), .arithmetic = std::string(ops_->fingerprint())};
+  }
+
+  absl::StatusOr<std::unique_ptr<Session>> Reopen(SessionImage& image) override {
+    EBB_ASSIGN(PageLease lease, pool_->Reserve(image.pages()));
+    SessionCache cache(image.shape, std::move(lease), std::move(image.maps));
+    for (int32_t lane = 0; lane < image.shape.lanes(); ++lane) {
+      WriteTiles(cache.storage(lane / config_.kv_heads, lane % config_.kv_heads), image.tiles[lane]);
+    }
+    return std::make_unique<SessionOnEngine>(image.policy, std::move(cache), image.block_size_max, image.length_limit,
+                                             std::move(image.state));
   }
 
   absl::StatusOr<EvictReport> Evict(Session& session, const EvictRequest& request) override {
@@ -269,7 +292,7 @@ class EngineOnOps final : public Engine {
     const int32_t live = of.cache_length();
     const bool prunes =
         next.evicts && next.trigger.budget > 0 && (next.schedule != Schedule::kOncePrompt || of.prompt_ended());
-    EBB_TRY(CheckLength(next, prunes, live, LengthLimit(next, prompt)));
+    EBB_TRY(CheckLength(next, prunes, live, LengthLimit(next, prompt, limits())));
     PolicySwap swap = {.length_before = live, .pages_before = of.pages()};
     MapsRestored restored(of.cache());
     SeparateLanesThatDiffer(next, of.cache());
@@ -280,7 +303,8 @@ class EngineOnOps final : public Engine {
       next.lanes = LanesByScores(device(), of, next);
       keep = KeptByLane(of.cache(), next, prunes);
     }
-    EBB_ASSIGN(const CacheShape shape, Shape({.policy = next, .block_size_max = of.block_size_max()}, prompt));
+    EBB_ASSIGN(const CacheShape shape,
+               ShapeFor({.policy = next, .block_size_max = of.block_size_max()}, prompt, limits()));
     EBB_TRY(CheckSize(shape));
     const int64_t growth = shape.pages() - of.pages() - spare.value_or(0);
     EBB_ASSIGN(PageLease more, pool_->Reserve(std::max<int64_t>(0, growth)));
@@ -297,7 +321,7 @@ class EngineOnOps final : public Engine {
     restored.Keep();
     of.CountEvicted(MostLost(swap.victims));
     of.cache().Resize(shape, std::move(more), *ops_);
-    of.SetPolicy(next, LengthLimit(next, prompt));
+    of.SetPolicy(next, LengthLimit(next, prompt, limits()));
     return swap;
   }
 
@@ -346,50 +370,8 @@ class EngineOnOps final : public Engine {
     return keep;
   }
 
-  enum class Prompt { kAhead, kEnded };  // the session's first
-
-  // What a session may hold while its policy does not evict: `full`; one that waits for the first prompt's end; one
-  // that grows after it.
-  int32_t LengthLimit(const ValidSpec& policy, Prompt prompt) const {
-    const bool once = policy.schedule == Schedule::kOncePrompt && prompt == Prompt::kAhead;
-    const bool waits = policy.trigger.budget == 0 || once;
-    return std::max({policy.budget_most(), policy.grow_max, waits ? config_.context : 0});
-  }
-
-  // Slots that lane layer * kv_heads + head may ever need.
-  int64_t SlotsOf(const ValidSpec& policy, int32_t lane, int32_t block, Prompt prompt) const {
-    const bool once = policy.schedule == Schedule::kOncePrompt && prompt == Prompt::kAhead;
-    const bool alike = policy.lanes.empty() || once || policy.grow_max > 0;
-    const int32_t budget = alike ? LengthLimit(policy, prompt) : policy.rule(lane).budget;
-    // Nobody comes in past a length limit.
-    if (policy.bounded && budget == policy.trigger.budget) return budget;
-    Trigger trigger = policy.trigger;
-    trigger.budget = budget;
-    // The tokens of decode steps since the policy ran are there when the next block comes.
-    return Capacity(trigger, block + (policy.schedule == Schedule::kEveryN ? policy.every_n - 1 : 0));
-  }
-
-  absl::StatusOr<CacheShape> Shape(const SessionOptions& options, Prompt prompt) const {
-    if (options.block_size_max < 1 || options.block_size_max > options_.step_tokens_max) {
-      return RefuseField("BLOCK_SIZE_OUT_OF_RANGE", "block_size",
-                         absl::StrFormat("%d is not in 1..%d", options.block_size_max, options_.step_tokens_max));
-    }
-    const ValidSpec& policy = options.policy;
-    KvFormat format = {.type = policy.kv_type, .rope_cache = policy.rope_cache, .head_dim = config_.head_dim};
-    format.page_tiles = static_cast<int32_t>(pool_->page_bytes() / format.tile_bytes());
-    CacheShape shape = {.layers = config_.layers,
-                        .kv_heads = config_.kv_heads,
-                        .query_heads = config_.group(),
-                        .format = format,
-                        .block_max = options.block_size_max};
-    for (int32_t lane = 0; lane < (policy.lanes.empty() ? 1 : shape.lanes()); ++lane) {
-      const int64_t slots = SlotsOf(policy, lane, options.block_size_max, prompt);
-      EBB_CHECK(slots > 0);
-      EBB_CHECK(slots < (int64_t{1} << 30));  // Resolve bounds what it is made of
-      shape.capacity = std::max(shape.capacity, static_cast<int32_t>(slots));
-      if (!policy.lanes.empty()) shape.slots_of.push_back(static_cast<int32_t>(slots));
-    }
-    return shape;
+  EngineLimits limits() const {
+    return {.model = &config_, .page_bytes = pool_->page_bytes(), .step_tokens_max = options_.step_tokens_max};
   }
 
   // Appends every row's tokens to its session and lays out the step.

@@ -33,6 +33,10 @@
 
 namespace ebb {
 
+struct ImageLimits;    // engine/snapshot/session_image.h
+struct SessionImage;   // likewise
+class SnapshotWriter;  // engine/snapshot/snapshot_file.h
+
 struct EngineOptions {
   std::string model_path = {};
   std::string calibration_path = {};  // what `calibrated` goes by; empty: the file beside the model
@@ -261,6 +265,17 @@ class Engine {
   // A hash of all that decides what the session yields from here on: its log, who sits in which slot, their positions,
   // K and V, and the scorer's states. Equal sessions have equal digests on any machine of one byte order. O(cache).
   virtual uint64_t Digest(const Session& session) const = 0;
+
+  // Writes all that decides what the session yields from here on; changes nothing. O(cache). FAILED_PRECONDITION
+  // DRAFT_PENDING or EDIT_PENDING.
+  virtual absl::Status Save(const Session& session, SnapshotWriter& to) const = 0;
+
+  // What ReadSession (session_image.h) has to know. Constant: any thread.
+  virtual ImageLimits image_limits() const = 0;
+
+  // Opens a session that goes on where the one of the image was when it was saved: its Digest is equal, and so are the
+  // tokens to come. The slot maps move out of `image`, unless it is refused: UNAVAILABLE NO_PAGES.
+  virtual absl::StatusOr<std::unique_ptr<Session>> Reopen(SessionImage& image) = 0;
 
   // Puts another policy in force on the warm cache, before the next step. What does not fit its budget leaves now, and
   // pages are reserved or given back. FAILED_PRECONDITION CACHE_FORMAT_FIXED when it names another cache format,

@@ -17,6 +17,22 @@ SessionOnEngine::SessionOnEngine(const ValidSpec& policy, SessionCache cache, in
   BoundBudget();
 }
 
+SessionOnEngine::SessionOnEngine(const ValidSpec& policy, SessionCache cache, int32_t block_size_max,
+                                 int32_t length_limit, SessionState state)
+    : policy_(policy),
+      cache_(std::move(cache)),
+      block_size_max_(block_size_max),
+      length_limit_(length_limit),
+      log_(std::move(state.log)),
+      next_position_(state.next_position),
+      evicted_(state.evicted),
+      prompt_ended_(state.prompt_ended),
+      decode_steps_(state.decode_steps),
+      last_queries_(std::move(state.last_queries)),
+      stale_from_(state.stale_from) {
+  BoundBudget();
+}
+
 // Pages were reserved for the limit. A prompt may outgrow it, where some of its tokens were evicted by hand on the way,
 // and so may its share; EndPrompt then refuses.
 void SessionOnEngine::BoundBudget() {

@@ -44,10 +44,24 @@ struct PendingEdit {
   std::span<const int32_t> Next(size_t count) const { return std::span(work).subspan(done, count); }
 };
 
+// What a session is beside its policy and its cache.
+struct SessionState {
+  std::vector<int32_t> log = {};
+  int32_t next_position = 0;  // of the next token, with original positions
+  int64_t evicted = 0;
+  bool prompt_ended = false;
+  int32_t decode_steps = 0;  // since the policy last ran; a prefill block of more than one token always runs it
+  std::vector<float> last_queries = {};
+  int32_t stale_from = kNothingStale;  // index of the first token whose K and V may be another text's
+};
+
 class SessionOnEngine final : public Session {
  public:
   // `length_limit`: most live tokens while the policy does not evict.
   SessionOnEngine(const ValidSpec& policy, SessionCache cache, int32_t block_size_max, int32_t length_limit);
+  // One that goes on where another was.
+  SessionOnEngine(const ValidSpec& policy, SessionCache cache, int32_t block_size_max, int32_t length_limit,
+                  SessionState state);
 
   const ValidSpec& policy() const override { return policy_; }
   std::span<const int32_t> log() const override { return log_; }
@@ -112,6 +126,8 @@ class SessionOnEngine final : public Session {
   void SetPolicy(const ValidSpec& policy, int32_t length_limit);
 
   int32_t block_size_max() const { return block_size_max_; }
+  int32_t length_limit() const { return length_limit_; }
+  int32_t next_position() const { return next_position_; }
   // Decode steps since a block came or the policy was put in force.
   int32_t steps_since_policy() const { return decode_steps_; }
   bool prompt_ended() const { return prompt_ended_; }

@@ -8,13 +8,13 @@
 namespace ebb {
 namespace {
 
-int32_t MapsFor(const CacheShape& shape, Share share) {
-  return share == Share::kAllLanes ? 1 : share == Share::kLayer ? shape.layers : shape.lanes();
-}
-
 bool SameTokens(const SlotMap& a, const SlotMap& b) { return std::ranges::equal(a.token(), b.token()); }
 
 }  // namespace
+
+int32_t MapsFor(const CacheShape& shape, Share share) {
+  return share == Share::kAllLanes ? 1 : share == Share::kLayer ? shape.layers : shape.lanes();
+}
 
 Share ShareFor(const ValidSpec& policy) {
   const bool alike = policy.lockstep || !policy.evicts;
@@ -22,8 +22,8 @@ Share ShareFor(const ValidSpec& policy) {
   return policy.scope == Scope::kLayer ? Share::kLayer : Share::kLane;
 }
 
-StateShape SessionCache::StateFor(const ValidSpec& policy, Share share) const {
-  const LaneShape lane = {.query_heads = shape_.query_heads, .head_dim = shape_.format.head_dim};
+StateShape StateFor(const CacheShape& shape, const ValidSpec& policy, Share share) {
+  const LaneShape lane = {.query_heads = shape.query_heads, .head_dim = shape.format.head_dim};
   const StateShape one = {.slot_floats = policy.scorer->needs().state_floats,
                           .lane_floats = policy.scorer->lane_floats(lane)};
   if (share == Share::kAllLanes) {
@@ -31,23 +31,33 @@ StateShape SessionCache::StateFor(const ValidSpec& policy, Share share) const {
     EBB_CHECK(one.lane_floats == 0);
     return one;
   }
-  const int32_t lanes = shape_.lanes() / MapsFor(shape_, share);
-  return {.tracks = lanes * (policy.heads_apart() ? shape_.query_heads : 1),
+  const int32_t lanes = shape.lanes() / MapsFor(shape, share);
+  return {.tracks = lanes * (policy.heads_apart() ? shape.query_heads : 1),
           .slot_floats = one.slot_floats,
           .lane_floats = one.lane_floats};
 }
 
 SessionCache::SessionCache(const CacheShape& shape, PageLease lease, const ValidSpec& policy)
     : shape_(shape), leases_(shape.lanes()), share_(ShareFor(policy)) {
-  EBB_CHECK(lease.size() == shape_.pages());
-  for (int32_t lane = 0; lane < shape_.lanes(); ++lane) lease.Give(shape_.pages_of(lane), leases_[lane]);
-  ListPages();
+  TakePages(std::move(lease));
   const int32_t maps = MapsFor(shape_, share_);
   maps_.reserve(maps);
   for (int32_t i = 0; i < maps; ++i) {
-    maps_.emplace_back(shape_.slots(i * (shape_.lanes() / maps)), shape_.block_max, StateFor(policy, share_),
+    maps_.emplace_back(shape_.slots(i * (shape_.lanes() / maps)), shape_.block_max, StateFor(shape_, policy, share_),
                        policy.positions);
   }
+}
+
+SessionCache::SessionCache(const CacheShape& shape, PageLease lease, Maps maps)
+    : shape_(shape), leases_(shape.lanes()), share_(maps.share), maps_(std::move(maps.maps)) {
+  EBB_CHECK(static_cast<int32_t>(maps_.size()) == MapsFor(shape_, share_));
+  TakePages(std::move(lease));
+}
+
+void SessionCache::TakePages(PageLease lease) {
+  EBB_CHECK(lease.size() == shape_.pages());
+  for (int32_t lane = 0; lane < shape_.lanes(); ++lane) lease.Give(shape_.pages_of(lane), leases_[lane]);
+  ListPages();
 }
 
 void SessionCache::SeparateLanes() {
@@ -91,7 +101,7 @@ void SessionCache::Adopt(const ValidSpec& policy) {
   adopted.reserve(maps);
   for (int32_t i = 0; i < maps; ++i) {
     adopted.push_back(maps_[maps >= have ? i / (maps / have) : i * (have / maps)]);
-    adopted.back().ResetState(StateFor(policy, share));
+    adopted.back().ResetState(StateFor(shape_, policy, share));
     adopted.back().SetPositions(policy.positions);
   }
   maps_ = std::move(adopted);

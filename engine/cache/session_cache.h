@@ -44,10 +44,24 @@ struct CacheShape {
 // Which lanes one slot map serves.
 enum class Share { kAllLanes, kLayer, kLane };
 
+// How many maps there are.
+int32_t MapsFor(const CacheShape& shape, Share share);
+// What each of them keeps for the policy's scorer. REQUIRES: the scorer keeps nothing where all lanes share.
+StateShape StateFor(const CacheShape& shape, const ValidSpec& policy, Share share);
+
 class SessionCache {
  public:
   // REQUIRES: lease.size() == shape.pages().
   SessionCache(const CacheShape& shape, PageLease lease, const ValidSpec& policy);
+
+  // Who sits where, as a value: what a trial puts back, and a snapshot.
+  struct Maps {
+    Share share = Share::kAllLanes;
+    std::vector<SlotMap> maps = {};
+  };
+
+  // With slot maps that fit the shape.
+  SessionCache(const CacheShape& shape, PageLease lease, Maps maps);
 
   const CacheShape& shape() const { return shape_; }
   int64_t pages() const { return static_cast<int64_t>(pages_.size()); }
@@ -76,11 +90,6 @@ class SessionCache {
   // Gives every lane a map of its own, equal to the shared one, so that lanes can lose different tokens.
   void SeparateLanes();
 
-  // Who sits where, as a value: what a trial puts back.
-  struct Maps {
-    Share share = Share::kAllLanes;
-    std::vector<SlotMap> maps = {};
-  };
   Maps CopyMaps() const { return {.share = share_, .maps = maps_}; }
   Maps TakeMaps(Maps other);
 
@@ -104,8 +113,8 @@ class SessionCache {
   LaneView view(int32_t layer, int32_t head, const ValidSpec& policy, int32_t tokens) const;
 
  private:
+  void TakePages(PageLease lease);
   void ListPages();
-  StateShape StateFor(const ValidSpec& policy, Share share) const;
 
   CacheShape shape_;
   std::vector<PageLease> leases_ = {};    // one per lane

@@ -111,6 +111,19 @@ void SlotMap::Compact(std::vector<SlotMove>& moves) {
   lowest_free_ = live_;
 }
 
+void SlotMap::Fill(std::span<const int32_t> token, std::span<const int32_t> position) {
+  EBB_CHECK(end_ == 0);
+  EBB_CHECK(token.size() <= static_cast<size_t>(capacity_));
+  EBB_CHECK(position.empty() || (position.size() == token.size() && positions_ == Positions::kOriginal));
+  std::ranges::copy(token, token_.begin());
+  end_ = static_cast<int32_t>(token.size());
+  live_ = end_ - static_cast<int32_t>(std::ranges::count(token, kFree));
+  if (positions_ == Positions::kCompacted) return RankAll();
+  if (position.empty()) return;
+  position_.assign(WholeTiles(capacity_), kFree);
+  std::ranges::copy(position, position_.begin());
+}
+
 int32_t SlotMap::TakeLowestFree() {
   while (lowest_free_ < end_ && token_[lowest_free_] != kFree) ++lowest_free_;  // ends at a free slot, or at end_
   EBB_CHECK(lowest_free_ < capacity_);

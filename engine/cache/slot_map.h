@@ -41,6 +41,11 @@ class SlotMap {
   // count <= capacity.
   void Place(int32_t first_token, int32_t first_position, int32_t count);
 
+  // Fills an empty map as another was: `token` by slot up to the last live one, -1 where free, and `position`
+  // alike for original positions that are not the tokens' indices, else empty. States stay as they are, all zero.
+  // REQUIRES: nothing was ever placed; the invariants above hold of what is given, which fits.
+  void Fill(std::span<const int32_t> token, std::span<const int32_t> position);
+
   // Seats tokens, ascending, wherever they belong in the order of tokens: one that lives keeps its slot and its state,
   // the others enter the lowest free slots, with states zeroed. Original positions are the tokens' indices plus
   // `offset`. placed_slots() and placed_positions() are theirs from now on. REQUIRES: at most block_max of them; live()
