@@ -10,6 +10,15 @@
 #include "grpc/health/v1/health.grpc.pb.h"
 
 namespace ebb::client {
+namespace {
+
+// So that a retry after a lost answer cannot open a second session.
+std::string NewRequestId() {
+  std::random_device random;
+  return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
+}
+
+}  // namespace
 
 void Cancellation::Cancel() {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -76,10 +85,7 @@ grpc::Status Client::Stream(const Open& open, const OnMessage<Message>& on_messa
 
 grpc::Status Client::CreateSession(const v1::CreateSessionRequest& request, v1::Session* session) {
   v1::CreateSessionRequest idempotent = request;
-  if (idempotent.request_id().empty()) {  // so that a retry after a lost answer cannot open a second session
-    std::random_device random;
-    idempotent.set_request_id(absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random()));
-  }
+  if (idempotent.request_id().empty()) idempotent.set_request_id(NewRequestId());
   return Unary(*sessions_, &v1::SessionService::Stub::CreateSession, idempotent, session);
 }
 
@@ -101,6 +107,26 @@ grpc::Status Client::DeleteSession(const std::string& name, v1::DeleteSessionRes
 
 grpc::Status Client::Edit(const v1::EditRequest& request, v1::EditResponse* response) {
   return Unary(*inference_, &v1::InferenceService::Stub::Edit, request, response);
+}
+
+grpc::Status Client::SaveSession(const v1::SaveSessionRequest& request, v1::SaveSessionResponse* response) {
+  return Unary(*sessions_, &v1::SessionService::Stub::SaveSession, request, response);
+}
+
+grpc::Status Client::RestoreSession(const v1::RestoreSessionRequest& request, v1::Session* session) {
+  v1::RestoreSessionRequest idempotent = request;
+  if (idempotent.request_id().empty()) idempotent.set_request_id(NewRequestId());
+  return Unary(*sessions_, &v1::SessionService::Stub::RestoreSession, idempotent, session);
+}
+
+grpc::Status Client::ListSnapshots(const v1::ListSnapshotsRequest& request, v1::ListSnapshotsResponse* response) {
+  return Unary(*sessions_, &v1::SessionService::Stub::ListSnapshots, request, response);
+}
+
+grpc::Status Client::DeleteSnapshot(const std::string& name, v1::DeleteSnapshotResponse* response) {
+  v1::DeleteSnapshotRequest request;
+  request.set_name(name);
+  return Unary(*sessions_, &v1::SessionService::Stub::DeleteSnapshot, request, response);
 }
 
 grpc::Status Client::Score(const v1::ScoreRequest& request, v1::ScoreResponse* response) {

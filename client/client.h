@@ -62,6 +62,10 @@ class Client {
   grpc::Status GetSession(const std::string& name, v1::Session* session);
   grpc::Status ListSessions(const v1::ListSessionsRequest& request, v1::ListSessionsResponse* response);
   grpc::Status DeleteSession(const std::string& name, v1::DeleteSessionResponse* response);
+  grpc::Status SaveSession(const v1::SaveSessionRequest& request, v1::SaveSessionResponse* response);
+  grpc::Status RestoreSession(const v1::RestoreSessionRequest& request, v1::Session* session);
+  grpc::Status ListSnapshots(const v1::ListSnapshotsRequest& request, v1::ListSnapshotsResponse* response);
+  grpc::Status DeleteSnapshot(const std::string& name, v1::DeleteSnapshotResponse* response);
   grpc::Status Edit(const v1::EditRequest& request, v1::EditResponse* response);
   grpc::Status Score(const v1::ScoreRequest& request, v1::ScoreResponse* response);
   grpc::Status Tokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse* response);

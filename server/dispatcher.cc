@@ -22,24 +22,6 @@ Overloaded(Fs...) -> Overloaded<Fs...>;
 
 int32_t ComponentBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
 
-absl::Status CheckGeneration(const OpenSession& session, std::optional<uint64_t> expected) {
-  if (!expected || *expected == session.generation) return absl::OkStatus();
-  return Refuse(
-      absl::StatusCode::kAborted,
-      absl::StrFormat("expected_generation: %d is not the session's generation %d", *expected, session.generation),
-      {.reason = "GENERATION_MISMATCH",
-       .metadata = {{"expected_generation", absl::StrFormat("%d", *expected)},
-                    {"generation", absl::StrFormat("%d", session.generation)}}});
-}
-
-absl::Status CheckIdle(const OpenSession& session) {
-  if (session.writer.empty()) return absl::OkStatus();
-  return Refuse(
-      absl::StatusCode::kAborted,
-      absl::StrFormat("session sessions/%s is busy: a %s call writes to it", session.request.id, session.writer),
-      {.reason = "SESSION_BUSY", .retry = absl::Milliseconds(100), .metadata = {{"held_by", session.writer}}});
-}
-
 }  // namespace
 
 Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics& metrics)
@@ -68,6 +50,11 @@ absl::StatusOr<OpenSession*> Dispatcher::Open(const SessionRequest& request, boo
   EBB_TRY(sessions_.CheckRoom(request));
   const SessionOptions options = {.policy = request.policy, .block_size_max = request.block_size};
   EBB_ASSIGN(const int64_t pages, engine_.PagesFor(options));
+  return TakeIn(request, throw_away, pages, [&] { return engine_.OpenSession(options); });
+}
+
+absl::StatusOr<OpenSession*> Dispatcher::TakeIn(const SessionRequest& request, bool throw_away, int64_t pages,
+                                                absl::FunctionRef<absl::StatusOr<std::unique_ptr<Session>>()> open) {
   const auto [tenant, weight] = sessions_.AddTenant(request.tenant);
   Deliver(WeightChanged{.tenant = tenant, .weight = weight});
   const SessionId id = ++sessions_made_;
@@ -92,7 +79,7 @@ absl::StatusOr<OpenSession*> Dispatcher::Open(const SessionRequest& request, boo
   absl::StatusOr<std::unique_ptr<Session>> cache;
   shadows_.MakeRoom(pages);
   try {
-    cache = engine_.OpenSession(options);
+    cache = open();
   } catch (const std::bad_alloc&) {
     cache = Refuse(absl::StatusCode::kUnavailable, "no memory for another session",
                    {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});

@@ -16,11 +16,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/drafter.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
+#include "engine/snapshot/session_image.h"
 #include "server/answer_text.h"
 #include "server/call.h"
 #include "server/clock.h"
@@ -89,6 +91,33 @@ struct PolicyOutcome {
   uint64_t generation = 0;
 };
 
+// What the server knows of a session beside its cache, on its way to the store and back. Of the request count sampling
+// and ttl.
+struct SavedSession {
+  SessionRequest request = {};
+  std::vector<float> logits = {};  // of the log's last token; empty while the log is
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t evicting_steps = 0;
+  bool past_context = false;
+  // What a session has that goes on under its own name, and one that begins from it has not.
+  struct Past {
+    uint64_t generation = 1;
+    absl::Time created = {};
+  };
+  std::optional<Past> past = {};
+};
+
+// A session's tenant and id.
+using SessionName = std::pair<std::string, std::string>;
+
+struct SaveOutcome {
+  SavedSession session = {};
+  SnapshotWriter snapshot = {};  // the engine's records
+  uint64_t generation = 0;
+  int64_t tokens = 0;
+};
+
 struct CacheDescription {
   int32_t capacity = 0;
   int64_t session_tokens = 0;
@@ -143,6 +172,15 @@ class Dispatcher {
   // A dry run changes nothing; it counts on the pages of shadows, which the change itself would drop for them.
   absl::StatusOr<PolicyOutcome> SetPolicy(const std::string& tenant, const std::string& id,
                                           std::optional<uint64_t> expected, const PolicyRequest& request);
+  // Between two steps: a copy of the session as it stands. ABORTED SESSION_BUSY or GENERATION_MISMATCH;
+  // FAILED_PRECONDITION DRAFT_PENDING; UNAVAILABLE NO_MEMORY.
+  absl::StatusOr<SaveOutcome> Save(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected);
+  // Every session that Save can be asked for.
+  std::vector<SessionName> Names() const;
+  // Opens a session that goes on where the saved one was, or returns the one that the same request_id opened. Of
+  // `saved.request` counts all but policy and block size, which are the image's; the image is used up. Errors: those of
+  // Create; DATA_LOSS SNAPSHOT_DAMAGED when logits and log do not go together.
+  absl::StatusOr<SessionInfo> Restore(SavedSession saved, SessionImage& image);
   absl::StatusOr<CacheDescription> Describe(const std::string& tenant, const std::string& id,
                                             std::optional<int32_t> layer, std::optional<int32_t> head);
   WorkTotals Totals() const;
@@ -247,6 +285,9 @@ class Dispatcher {
 
   // dispatcher.cc
   absl::StatusOr<OpenSession*> Open(const SessionRequest& request, bool throw_away);
+  // REQUIRES: Sessions::CheckRoom.
+  absl::StatusOr<OpenSession*> TakeIn(const SessionRequest& request, bool throw_away, int64_t pages,
+                                      absl::FunctionRef<absl::StatusOr<std::unique_ptr<Session>>()> open);
   void Close(OpenSession& session);
   void Deliver(const Event& event);
   absl::Status Verdict(const Reject& rejected) const;

@@ -56,7 +56,13 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
                            .stream_buffer = config.server().stream_buffer(),
-                           .model_name = config.model().name()};
+                           .model_name = config.model().name(),
+                           .store_dir = config.store().dir(),
+                           .snapshots_max = static_cast<int32_t>(config.store().snapshots_max()),
+                           .keep_sessions = config.store().durability() == "drain"};
+  if (options.keep_sessions && options.store_dir.empty()) {
+    return RefuseField("BAD_VALUE", "store.durability", "drain keeps sessions in store.dir, which is empty");
+  }
   EBB_ASSIGN(options.listen, ParseAddress(config.server().listen()));
   if (!config.server().http_listen().empty()) {
     EBB_ASSIGN(options.http_listen, ParseAddress(config.server().http_listen()));

@@ -136,6 +136,10 @@ const std::vector<MetricRow>& Table() {
        "Pages of memory for K and V: free as the page pool counts them, owned as its sessions do."},
       {"ebb_kv_pages_limit", kG, "pages", {}, {},
        "All pages; minus free, minus owned is what leaked, and stays 0."},
+      {"ebb_snapshot_bytes_total", kC, "bytes", {"operation"}, {},
+       "Bytes of sessions that were saved and restored."},
+      {"ebb_snapshot_seconds", kH, "seconds", {"operation"}, kStep,
+       "save: checksums and the disk, without the copy that the worker makes between two steps; restore: from the disk until the session is open."},
       {"ebb_past_context_sessions_total", kC, "sessions", {}, {},
        "Sessions that used a position past the model's trained context; their quality may suffer."},
       {"ebb_log_lines_dropped_total", kC, "lines", {}, {},
@@ -188,6 +192,15 @@ WorkerMetrics MakeWorker(MetricSet& set) {
           .past_context_sessions = set["ebb_past_context_sessions_total"].counter()};
 }
 
+StoreMetrics MakeStore(MetricSet& set) {
+  MetricFamily& bytes = set["ebb_snapshot_bytes_total"];
+  MetricFamily& seconds = set["ebb_snapshot_seconds"];
+  return {.saved_bytes = bytes.counter({"save"}),
+          .restored_bytes = bytes.counter({"restore"}),
+          .save_seconds = seconds.histogram({"save"}),
+          .restore_seconds = seconds.histogram({"restore"})};
+}
+
 PolicyMetrics MakePolicy(MetricSet& set, std::string_view name) {
   return {.changes = set["ebb_policy_changes_total"].counter({name}),
           .evictions = set["ebb_evictions_total"].counter({name}),
@@ -230,6 +243,7 @@ Metrics::Metrics(const MetricsOptions& options)
     : set_(MetricTable()),
       tenants_max_(std::max<size_t>(options.tenants_max, 1)),
       worker_(MakeWorker(set_)),
+      store_(MakeStore(set_)),
       finished_(MakeFinished(set_)) {
   set_["ebb_build_info"]
       .gauge({options.version, options.revision, options.backend, options.grpc_version, options.model})

@@ -123,6 +123,14 @@ struct WorkerMetrics {
   Counter& past_context_sessions;  // a session's first position past the trained context counts once
 };
 
+// Of the store's thread.
+struct StoreMetrics {
+  Counter& saved_bytes;
+  Counter& restored_bytes;
+  Histogram& save_seconds;     // checksums and the disk; copying the session is part of a step's time
+  Histogram& restore_seconds;  // from the disk until the session is open
+};
+
 struct MethodMetrics {
   Histogram& seconds;
   std::vector<Counter*> handled;  // by code
@@ -139,6 +147,7 @@ class Metrics {
   // REQUIRES: one of MetricsOptions::methods.
   const MethodMetrics& method(std::string_view name) const;
   const WorkerMetrics& worker() const { return worker_; }
+  const StoreMetrics& store() const { return store_; }
 
   // A call is over. Counts code and time; an error of ours (UNKNOWN, INTERNAL, DATA_LOSS) or a refusal (the rest,
   // CANCELLED apart) also by its reason, the one that ToGrpc sends.
@@ -157,6 +166,7 @@ class Metrics {
   MetricSet set_;
   const size_t tenants_max_;
   WorkerMetrics worker_;
+  StoreMetrics store_;
   std::map<int, Counter*> finished_;
   std::map<std::string, PolicyMetrics, std::less<>> policies_;
   std::map<std::string, MethodMetrics, std::less<>> methods_;

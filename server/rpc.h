@@ -20,6 +20,7 @@
 #include "server/dispatcher.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
+#include "server/store.h"
 #include "server/trace_context.h"
 #include "server/worker.h"
 
@@ -33,6 +34,7 @@ struct ServiceParts {
   std::string model_name = {};          // what clients call the model
   size_t stream_buffer = 64;            // messages a stream may hold back
   int64_t request_bytes_max = 4 << 20;  // of all requests but PlanEviction's
+  Store* store = nullptr;               // null: nothing outlives the server
 };
 
 // NOT_FOUND UNKNOWN_MODEL unless `model` is empty or the model served.

@@ -17,11 +17,14 @@
 #include "server/eviction_service.h"
 #include "server/http_port.h"
 #include "server/inference_service.h"
+#include "server/kept_sessions.h"
+#include "server/log.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
 #include "server/plan_eviction.h"
 #include "server/rpc.h"
 #include "server/session_service.h"
+#include "server/store.h"
 #include "server/version.h"
 #include "server/worker.h"
 
@@ -78,13 +81,24 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
 
 class RunningServer final : public Server {
  public:
-  RunningServer(const ServerOptions& options, std::unique_ptr<Engine> engine)
+  // `files` may be null.
+  RunningServer(const ServerOptions& options, std::unique_ptr<Engine> engine, std::unique_ptr<SnapshotStore> files)
       : model_name_(ModelName(options, engine->config())),
+        keep_sessions_(options.keep_sessions && files != nullptr),
         metrics_(MetricsFor(options, *engine)),
         worker_(std::move(engine), options.work, metrics_),
-        parts_{worker_, metrics_, streams_, model_name_, options.stream_buffer, options.message_bytes_max} {}
+        store_(files == nullptr ? nullptr : std::make_unique<Store>(std::move(files))),
+        parts_{worker_,     metrics_, streams_, model_name_, options.stream_buffer, options.message_bytes_max,
+               store_.get()} {}
 
   ~RunningServer() override { Stop(absl::ZeroDuration()); }
+
+  // Before anybody calls.
+  void BringBack() {
+    if (!keep_sessions_) return;
+    const KeptSessions sum = BringBackSessions(worker_, *store_, metrics_.store());
+    LogInfo("brought_back", {{"sessions", sum.kept}, {"failed", sum.failed}}, "from the server before this one");
+  }
 
   absl::Status Listen(const ServerOptions& options) {
     grpc::EnableDefaultHealthCheckService(true);
@@ -125,6 +139,9 @@ class RunningServer final : public Server {
     worker_.WaitUntilIdle();
     streams_.WaitUntilNone(kFlush);
     Stop(kLastWords);
+    if (!keep_sessions_) return;
+    const KeptSessions sum = KeepSessions(worker_, *store_, metrics_.store());
+    LogInfo("kept", {{"sessions", sum.kept}, {"failed", sum.failed}}, "the next server begins with them");
   }
 
  private:
@@ -161,9 +178,11 @@ class RunningServer final : public Server {
   }
 
   const std::string model_name_;
+  const bool keep_sessions_;
   Metrics metrics_;
   OpenStreams streams_;
   Worker worker_;
+  const std::unique_ptr<Store> store_;
   const ServiceParts parts_;
   SessionService sessions_{parts_};
   InferenceService inference_{parts_};
@@ -179,7 +198,12 @@ class RunningServer final : public Server {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options.engine));
-  auto server = std::make_unique<RunningServer>(options, std::move(engine));
+  std::unique_ptr<SnapshotStore> files;
+  if (!options.store_dir.empty()) {
+    EBB_ASSIGN(files, SnapshotStore::Open(options.store_dir, options.snapshots_max));
+  }
+  auto server = std::make_unique<RunningServer>(options, std::move(engine), std::move(files));
+  server->BringBack();
   EBB_TRY(server->Listen(options));
   return server;
 }

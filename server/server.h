@@ -29,13 +29,17 @@ struct ServerOptions {
   int64_t plan_bytes_max = 36 << 20;    // of a PlanEviction request
   size_t stream_buffer = 64;            // messages that a stream may hold back
   std::string model_name = {};          // empty: what the file calls itself, else its file name
+  std::string store_dir = {};           // empty: nothing outlives the server
+  int32_t snapshots_max = 1000;         // of a tenant
+  bool keep_sessions = false;           // over a planned restart, in the store: REQUIRES one
   EngineOptions engine = {};
   DispatcherOptions work = {};
 };
 
 class Server {
  public:
-  // Serves when it returns. Errors of Engine::Open and HttpPort::Start; UNAVAILABLE PORT_UNAVAILABLE.
+  // Serves when it returns. Errors of Engine::Open, SnapshotStore::Open and HttpPort::Start; UNAVAILABLE
+  // PORT_UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   virtual ~Server() = default;  // ends every call at once
@@ -44,7 +48,7 @@ class Server {
   virtual std::optional<Address> http_address() const = 0;
 
   // Health says NOT_SERVING and nothing new is taken; calls that run may go on for `patience`. Returns when all are
-  // over and their streams are written, or a few seconds later.
+  // over and their streams are written, or a few seconds later, and sessions that are to be kept are in the store.
   virtual void Drain(absl::Duration patience) = 0;
 };
 

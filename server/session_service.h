@@ -21,6 +21,17 @@ class SessionService final : public v1::SessionService::CallbackService {
   grpc::ServerUnaryReactor* DeleteSession(grpc::CallbackServerContext* context, const v1::DeleteSessionRequest* request,
                                           v1::DeleteSessionResponse* response) override;
 
+  // session_snapshots.cc
+  grpc::ServerUnaryReactor* SaveSession(grpc::CallbackServerContext* context, const v1::SaveSessionRequest* request,
+                                        v1::SaveSessionResponse* response) override;
+  grpc::ServerUnaryReactor* RestoreSession(grpc::CallbackServerContext* context,
+                                           const v1::RestoreSessionRequest* request, v1::Session* response) override;
+  grpc::ServerUnaryReactor* ListSnapshots(grpc::CallbackServerContext* context, const v1::ListSnapshotsRequest* request,
+                                          v1::ListSnapshotsResponse* response) override;
+  grpc::ServerUnaryReactor* DeleteSnapshot(grpc::CallbackServerContext* context,
+                                           const v1::DeleteSnapshotRequest* request,
+                                           v1::DeleteSnapshotResponse* response) override;
+
  private:
   const ServiceParts& parts_;
 };

@@ -16,6 +16,24 @@ absl::Status UnknownSession(const std::string& id) {
 
 }  // namespace
 
+absl::Status CheckGeneration(const OpenSession& session, std::optional<uint64_t> expected) {
+  if (!expected || *expected == session.generation) return absl::OkStatus();
+  return Refuse(
+      absl::StatusCode::kAborted,
+      absl::StrFormat("expected_generation: %d is not the session's generation %d", *expected, session.generation),
+      {.reason = "GENERATION_MISMATCH",
+       .metadata = {{"expected_generation", absl::StrFormat("%d", *expected)},
+                    {"generation", absl::StrFormat("%d", session.generation)}}});
+}
+
+absl::Status CheckIdle(const OpenSession& session) {
+  if (session.writer.empty()) return absl::OkStatus();
+  return Refuse(
+      absl::StatusCode::kAborted,
+      absl::StrFormat("session sessions/%s is busy: a %s call writes to it", session.request.id, session.writer),
+      {.reason = "SESSION_BUSY", .retry = absl::Milliseconds(100), .metadata = {{"held_by", session.writer}}});
+}
+
 Sessions::Sessions(int32_t sessions_max, Tenants tenants) : sessions_max_(sessions_max), limits_(std::move(tenants)) {}
 
 absl::Status Sessions::CheckRoom(const SessionRequest& request) const {

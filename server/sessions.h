@@ -59,6 +59,11 @@ struct OpenSession {
   absl::Time expiry() const { return last_used + request.ttl; }
 };
 
+// OK, or ABORTED GENERATION_MISMATCH with both.
+absl::Status CheckGeneration(const OpenSession& session, std::optional<uint64_t> expected);
+// OK, or ABORTED SESSION_BUSY with who writes to it.
+absl::Status CheckIdle(const OpenSession& session);
+
 // A session as other threads see it.
 struct SessionView {
   SessionId id = 0;

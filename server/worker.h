@@ -45,6 +45,7 @@ class Worker {
   int32_t step_tokens_max() const { return engine_->step_tokens_max(); }
   int32_t threads() const { return engine_->threads(); }
   const std::string& fingerprint() const { return fingerprint_; }
+  ImageLimits image_limits() const { return engine_->image_limits(); }
 
   // Any thread.
   absl::Time Now() const { return dispatcher_.clock().Now(); }

@@ -4,6 +4,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("EBB_BIN", ROOT / "build" / "bin"))
@@ -11,13 +12,16 @@ MODEL = ROOT / "models" / "ebb-tiny-q8_0.gguf"
 
 
 class Server:
-    """An ebbd on free ports; use it in a with statement. `addr` and `http` are where it listens."""
+    """An ebbd on free ports, with an empty store unless a flag names one; use it in a with statement. `addr` and `http` are where it listens."""
 
     def __init__(self, *flags):
         self.flags = flags
 
     def __enter__(self):
+        self.store = tempfile.TemporaryDirectory()
         command = [BIN / "ebbd", "--listen=127.0.0.1:0", "--server.http_listen=127.0.0.1:0", f"--model={MODEL}", "--log.format=json"]
+        if not any(flag.startswith("--store.dir=") for flag in self.flags):
+            command.append(f"--store.dir={self.store.name}")
         self.process = subprocess.Popen([*command, *self.flags], stderr=subprocess.PIPE, text=True)
         seen = []
         for line in self.process.stderr:  # the server names its ports in the log once it listens
@@ -32,6 +36,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self.rest = self.process.communicate(timeout=60)[1]
+        self.store.cleanup()
 
     def ebb(self, *args, stdin="", check=0):
         """Runs `ebb` and returns its stdout; fails unless it exits with `check`."""

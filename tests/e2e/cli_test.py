@@ -118,6 +118,25 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(self.ebb("health").strip(), "SERVING")
         self.assertEqual(json.loads(self.ebb("health", "ebb.v1.InferenceService", "--json")), {"status": "SERVING"})
 
+    def test_a_saved_session_goes_on_with_the_same_text(self):
+        go_on = ("--max-tokens=40", "--ignore-eos", "--seed=3")
+        self.ebb("sessions", "create", "tale", "--policy=h2o", "--budget=96")
+        self.ebb("generate", "--session=tale", "It was a dark and stormy night", "--max-tokens=150", "--ignore-eos", "--seed=2")
+        saved = json.loads(self.ebb("save", "tale", "chapter", "--json"))
+        self.assertEqual(saved["snapshot"]["name"], "snapshots/chapter")
+        right = self.ebb("generate", "--session=tale", " and", *go_on)
+        self.assertRegex(self.ebb("restore", "chapter", "again"), r"^again: \d+ tokens, 96 of them in the cache$")
+        self.assertEqual(self.ebb("generate", "--session=again", " and", *go_on), right)
+        self.assertEqual([each["name"] for each in lines(self.ebb("snapshots", "--json"))], ["snapshots/chapter"])
+        self.assertRegex(self.ebb("snapshots", "list"), r"^chapter +[\d.]+ [KM]iB  \d{4}-")
+        self.ebb("save", "tale", "--if-generation=1", "--json", check=1)
+        self.assertEqual(json.loads(self.server.stderr)["error"]["reason"], "GENERATION_MISMATCH")
+        self.assertEqual(self.ebb("snapshots", "delete", "chapter"), "deleted chapter\n")
+        self.assertEqual(self.ebb("snapshots"), "no snapshots\n")
+        self.ebb("restore", "chapter", "--json", check=1)
+        self.assertEqual(json.loads(self.server.stderr)["error"]["reason"], "UNKNOWN_SNAPSHOT")
+        self.ebb("sessions", "delete", "tale", "again")
+
     def test_status_names_the_model(self):
         status = json.loads(self.ebb("status", "--json"))
         self.assertEqual(status["model"]["architecture"], "llama")
@@ -454,6 +473,26 @@ class Process(unittest.TestCase):
         with Server() as server:
             server.ebb("generate", "x", "--max-tokens=4")
         self.assertEqual(server.process.returncode, 0)
+
+    def test_a_server_that_is_told_to_end_leaves_its_sessions_to_the_next(self):
+        write = ("generate", "--session=tale", "--max-tokens=40", "--ignore-eos", "--seed=3", " and")
+        with tempfile.TemporaryDirectory() as store:
+            flags = (f"--store.dir={store}", "--store.durability=drain")
+            with Server(*flags) as server:
+                server.ebb("sessions", "create", "tale", "--policy=snapkv", "--budget=96", "--param=window=16")
+                server.ebb("generate", "--session=tale", "It was a dark and stormy night", "--max-tokens=150", "--ignore-eos", "--seed=2")
+                server.ebb("save", "tale")
+                before = json.loads(server.ebb("sessions", "get", "tale", "--json"))
+                server.ebb("restore", "tale", "twin")
+                right = server.ebb(*write[:1], "--session=twin", *write[2:])
+            self.assertEqual(server.process.returncode, 0)
+            with Server(*flags) as server:
+                after = json.loads(server.ebb("sessions", "get", "tale", "--json"))
+                self.assertEqual({**after, "last_used_time": ""}, {**before, "last_used_time": ""})
+                self.assertEqual(server.ebb(*write), right)
+                server.process.kill()
+            with Server(*flags) as server:
+                self.assertEqual(server.ebb("sessions"), "no sessions\n")
 
     def test_bad_start_gives_one_line_and_a_code(self):
         for flags, code in ([["--model=/nowhere.gguf"], 1], [["--nonsense=1"], 2], [["--listen=nonsense"], 2]):

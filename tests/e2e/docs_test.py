@@ -16,7 +16,7 @@ from binaries import BIN, ROOT, Server
 
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*/*.md") if p.parent.name in ("how-to", "tutorials"))]
 # What a test of its own runs, what needs a file of the reader, and what the servers of this test stand for.
-NOT_RUN = re.compile(r"make (demo|test)$|build/bin/ebbd( --log\.level warn &|$| --model | --config ebb\.yaml$)|build/bin/ebb (evictions|watch)( |$)|client/python/|PYTHONPATH=|cmake |ctest ")
+NOT_RUN = re.compile(r"make (demo|test)$|build/bin/ebbd( --log\.level warn &|$| --model | --store\.dir | --config ebb\.yaml$)|build/bin/ebb (evictions|watch)( |$)|client/python/|PYTHONPATH=|cmake |ctest ")
 
 
 def blocks(page, kind):

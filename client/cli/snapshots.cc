@@ -1,0 +1,121 @@
+#include <cstdio>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/cli/shell.h"
+
+namespace ebb::cli {
+namespace {
+
+constexpr char kPrefix[] = "snapshots/";
+
+// `snapshots/{id}`, whatever of the two the user typed.
+std::string SnapshotName(const std::string& typed) { return typed.rfind(kPrefix, 0) == 0 ? typed : kPrefix + typed; }
+
+std::string IdOf(const std::string& name) { return name.substr(name.find('/') + 1); }
+
+void List(Shell& shell) {
+  client::Client client = shell.Connect();
+  v1::ListSnapshotsRequest request;
+  bool any = false;
+  do {
+    v1::ListSnapshotsResponse response;
+    if (!shell.Check(client.ListSnapshots(request, &response))) return;
+    for (const v1::Snapshot& snapshot : response.snapshots()) {
+      any = true;
+      if (shell.json) {
+        shell.PrintJson(snapshot);
+        continue;
+      }
+      const absl::Time saved = absl::FromUnixSeconds(snapshot.create_time().seconds());
+      std::printf("%-25s %12s  %s\n", IdOf(snapshot.name()).c_str(),
+                  Bytes(static_cast<double>(snapshot.bytes())).c_str(),
+                  absl::FormatTime("%Y-%m-%d %H:%M:%S", saved, absl::LocalTimeZone()).c_str());
+    }
+    request.set_page_token(response.next_page_token());
+  } while (!request.page_token().empty());
+  if (!any && !shell.json) std::printf("no snapshots\n");
+}
+
+void AddDelete(CLI::App& parent, Shell& shell) {
+  CLI::App* command = parent.add_subcommand("delete", "Delete snapshots");
+  auto names = std::make_shared<std::vector<std::string>>();
+  command->add_option("name", *names)->required();
+  command->callback([&shell, names] {
+    client::Client client = shell.Connect();
+    for (const std::string& name : *names) {
+      v1::DeleteSnapshotResponse response;
+      if (!shell.Check(client.DeleteSnapshot(SnapshotName(name), &response))) return;
+      shell.json ? shell.PrintJson(response) : static_cast<void>(std::printf("deleted %s\n", name.c_str()));
+    }
+  });
+}
+
+}  // namespace
+
+void AddSave(CLI::App& app, Shell& shell) {
+  CLI::App* command = app.add_subcommand("save", "Keep a session as it stands in the server's store");
+  struct Flags {
+    std::string id, name;
+    std::optional<uint64_t> generation;
+  };
+  auto flags = std::make_shared<Flags>();
+  command->add_option("id", flags->id, "Session")->required();
+  command->add_option("name", flags->name,
+                      "What to call the snapshot, replacing one of that name; default: as the session");
+  command->add_option("--if-generation", flags->generation, "Only if the session's generation is this");
+  command->callback([&shell, flags] {
+    client::Client client = shell.Connect();
+    v1::SaveSessionRequest request;
+    request.set_session(SessionName(flags->id));
+    request.set_snapshot_id(flags->name);
+    if (flags->generation) request.set_expected_generation(*flags->generation);
+    v1::SaveSessionResponse response;
+    if (!shell.Check(client.SaveSession(request, &response))) return;
+    if (shell.json) {
+      shell.PrintJson(response);
+    } else {
+      std::printf("saved %s: %llu tokens, %s\n", IdOf(response.snapshot().name()).c_str(),
+                  static_cast<unsigned long long>(response.tokens()),
+                  Bytes(static_cast<double>(response.snapshot().bytes())).c_str());
+    }
+  });
+}
+
+void AddRestore(CLI::App& app, Shell& shell) {
+  CLI::App* command = app.add_subcommand("restore", "Open a session that goes on where a saved one was");
+  struct Flags {
+    std::string name, id;
+  };
+  auto flags = std::make_shared<Flags>();
+  command->add_option("name", flags->name, "Snapshot")->required();
+  command->add_option("id", flags->id, "What to call the session; default: chosen by the server");
+  command->callback([&shell, flags] {
+    client::Client client = shell.Connect();
+    v1::RestoreSessionRequest request;
+    request.set_snapshot(SnapshotName(flags->name));
+    request.set_session_id(flags->id);
+    v1::Session session;
+    if (!shell.Check(client.RestoreSession(request, &session))) return;
+    if (shell.json) {
+      shell.PrintJson(session);
+    } else {
+      std::printf("%s: %llu tokens, %u of them in the cache\n", IdOf(session.name()).c_str(),
+                  static_cast<unsigned long long>(session.tokens()), session.cache_length());
+    }
+  });
+}
+
+void AddSnapshots(CLI::App& app, Shell& shell) {
+  CLI::App* command = app.add_subcommand("snapshots", "List saved sessions; delete them");
+  AddDelete(*command, shell);
+  command->add_subcommand("list", "All snapshots of the tenant (the default)");
+  command->require_subcommand(0, 1);
+  command->final_callback([&shell, command] {
+    const auto chosen = command->get_subcommands();
+    if (chosen.empty() || chosen.front()->get_name() == "list") List(shell);
+  });
+}
+
+}  // namespace ebb::cli

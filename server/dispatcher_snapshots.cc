@@ -1,0 +1,83 @@
+// Sessions on their way to the store and back.
+
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "policies/status.h"
+#include "server/dispatcher.h"
+
+namespace ebb {
+namespace {
+
+absl::Status NoMemory() {
+  return Refuse(absl::StatusCode::kUnavailable, "no memory for a copy of the session",
+                {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});
+}
+
+}  // namespace
+
+absl::StatusOr<SaveOutcome> Dispatcher::Save(const std::string& tenant, const std::string& id,
+                                             std::optional<uint64_t> expected) {
+  EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
+  EBB_TRY(CheckIdle(*session));
+  EBB_TRY(CheckGeneration(*session, expected));
+  try {
+    SaveOutcome outcome = {
+        .session = {.request = session->request,
+                    .logits = session->logits,
+                    .prompt_tokens = session->prompt_tokens,
+                    .completion_tokens = session->completion_tokens,
+                    .evicting_steps = session->evicting_steps,
+                    .past_context = session->past_context,
+                    .past = SavedSession::Past{.generation = session->generation, .created = session->created}},
+        .generation = session->generation,
+        .tokens = static_cast<int64_t>(session->cache->log().size())};
+    EBB_TRY(engine_.Save(*session->cache, outcome.snapshot));
+    sessions_.Touch(*session, clock_.Now());
+    return outcome;
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
+}
+
+std::vector<SessionName> Dispatcher::Names() const {
+  std::vector<SessionName> names;
+  for (const auto& [id, session] : sessions_.all()) {
+    if (!session->throw_away) names.emplace_back(session->request.tenant, session->request.id);
+  }
+  return names;
+}
+
+absl::StatusOr<SessionInfo> Dispatcher::Restore(SavedSession saved, SessionImage& image) {
+  SessionRequest& request = saved.request;
+  if (!request.request_id.empty()) {
+    const OpenSession* made = sessions_.FindRequest(request.tenant, request.request_id);
+    if (made != nullptr) return Info(*made);
+  }
+  const size_t logits = image.state.log.empty() ? 0 : static_cast<size_t>(engine_.config().vocab);
+  if (saved.logits.size() != logits) {
+    return SnapshotDamaged(absl::StrFormat("%d logits, and %d are expected", saved.logits.size(), logits));
+  }
+  request.policy = image.policy;
+  request.block_size = image.block_size_max;
+  const bool prompt_ended = image.state.prompt_ended;
+  EBB_TRY(sessions_.CheckRoom(request));
+  EBB_ASSIGN(OpenSession * session, TakeIn(request, false, image.pages(), [&] { return engine_.Reopen(image); }));
+  session->logits = std::move(saved.logits);
+  session->prompt_ended = prompt_ended;
+  session->prompt_tokens = saved.prompt_tokens;
+  session->completion_tokens = saved.completion_tokens;
+  session->evicting_steps = saved.evicting_steps;
+  session->past_context = saved.past_context;
+  if (saved.past) {
+    session->generation = saved.past->generation;
+    session->created = saved.past->created;
+    sessions_.Publish(*session);
+  }
+  CountSlots(*session, session->cache->live_slots());
+  CountLoad();
+  return Info(*session);
+}
+
+}  // namespace ebb

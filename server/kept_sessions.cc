@@ -1,0 +1,113 @@
+#include "server/kept_sessions.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "policies/status.h"
+#include "server/log.h"
+#include "server/saved_session.h"
+
+namespace ebb {
+namespace {
+
+template <typename Answer>
+absl::StatusOr<Answer> AskAndWait(Worker& worker, absl::AnyInvocable<absl::StatusOr<Answer>(Dispatcher&)> question) {
+  absl::StatusOr<Answer> result;
+  absl::Notification done;
+  worker.Ask<Answer>(std::move(question), [&](absl::StatusOr<Answer> answer) {
+    result = std::move(answer);
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return result;
+}
+
+void OnStoreAndWait(Store& store, absl::AnyInvocable<void(SnapshotStore&)> job) {
+  absl::Notification done;
+  Store::Job run = [&](SnapshotStore& files) {
+    job(files);
+    done.Notify();
+  };
+  if (store.Offer(std::move(run))) done.WaitForNotification();
+}
+
+void Count(const char* event, const SessionName& name, const absl::Status& status, KeptSessions& sum) {
+  ++(status.ok() ? sum.kept : sum.failed);
+  if (status.ok()) return;
+  LogError(event,
+           {{"tenant", name.first},
+            {"session", HashForLog(name.second)},
+            {"reason", GetRefusal(status).reason},
+            {"error", std::string(status.message())}},
+           "a session is lost to the next server");
+}
+
+absl::Status Keep(Worker& worker, SnapshotStore& files, const StoreMetrics& metrics, const SessionName& name) {
+  const absl::Time start = worker.Now();
+  auto saved = AskAndWait<SaveOutcome>(worker, [&name](Dispatcher& dispatcher) -> absl::StatusOr<SaveOutcome> {
+    const auto info = dispatcher.Get(name.first, name.second);
+    if (info.ok() && info->draft_tokens > 0) {
+      EBB_TRY(dispatcher.Accept(name.first, name.second, std::nullopt, 0).status());
+    }
+    return dispatcher.Save(name.first, name.second, std::nullopt);
+  });
+  if (!saved.ok()) return saved.status();
+  EBB_ASSIGN(const SnapshotStore::Entry entry,
+             files.Write(Shelf::kSessions, name.first, name.second, SnapshotOf(*std::move(saved))));
+  metrics.saved_bytes.Add(static_cast<double>(entry.bytes));
+  metrics.save_seconds.Observe(worker.Now() - start);
+  return absl::OkStatus();
+}
+
+absl::Status BringBack(Worker& worker, SnapshotStore& files, const StoreMetrics& metrics, const SessionName& name) {
+  const absl::Time start = worker.Now();
+  EBB_ASSIGN(std::string bytes, files.Read(Shelf::kSessions, name.first, name.second));
+  metrics.restored_bytes.Add(static_cast<double>(bytes.size()));
+  EBB_ASSIGN(std::unique_ptr<LoadedSession> loaded, LoadSession(worker, std::move(bytes)));
+  loaded->saved.request.tenant = name.first;
+  loaded->saved.request.id = name.second;
+  const auto opened = AskAndWait<SessionInfo>(worker, [&loaded](Dispatcher& dispatcher) {
+    return dispatcher.Restore(std::move(loaded->saved), loaded->image);
+  });
+  if (!opened.ok()) return opened.status();
+  metrics.restore_seconds.Observe(worker.Now() - start);
+  return files.Delete(Shelf::kSessions, name.first, name.second);
+}
+
+std::vector<SessionName> NamesIn(const SnapshotStore& files) {
+  std::vector<SessionName> names;
+  for (const std::string& tenant : files.Tenants(Shelf::kSessions)) {
+    const auto entries = files.List(Shelf::kSessions, tenant, "", SIZE_MAX);
+    if (!entries.ok()) continue;
+    for (const SnapshotStore::Entry& entry : *entries) names.emplace_back(tenant, entry.id);
+  }
+  return names;
+}
+
+}  // namespace
+
+KeptSessions KeepSessions(Worker& worker, Store& store, const StoreMetrics& metrics) {
+  KeptSessions sum;
+  const auto names = AskAndWait<std::vector<SessionName>>(
+      worker, [](Dispatcher& dispatcher) -> absl::StatusOr<std::vector<SessionName>> { return dispatcher.Names(); });
+  OnStoreAndWait(store, [&](SnapshotStore& files) {
+    for (const SessionName& name : *names) Count("not_kept", name, Keep(worker, files, metrics, name), sum);
+  });
+  return sum;
+}
+
+KeptSessions BringBackSessions(Worker& worker, Store& store, const StoreMetrics& metrics) {
+  KeptSessions sum;
+  OnStoreAndWait(store, [&](SnapshotStore& files) {
+    for (const SessionName& name : NamesIn(files)) {
+      Count("not_brought_back", name, BringBack(worker, files, metrics, name), sum);
+    }
+  });
+  return sum;
+}
+
+}  // namespace ebb
