@@ -143,5 +143,80 @@ TEST(SlotMap, KeepsItsInvariantsUnderRandomTraffic) {
   }
 }
 
+TEST(SlotMap, SeatsTokensBetweenOthers) {
+  SlotMap map(12, 6, {.slot_floats = 1}, Positions::kCompacted);
+  map.Place(0, 0, 6);
+  map.SetState(2, std::vector<float>{7});
+  map.Renumber(std::vector<int32_t>{0, -1, 4, 5, 6, 7});  // token 1 leaves, and three come in its place
+  EXPECT_THAT(map.token(), ElementsAre(0, -1, 4, 5, 6, 7));
+  map.Seat(std::vector<int32_t>{1, 2, 3, 7}, 0);
+  EXPECT_THAT(map.placed_slots(), ElementsAre(1, 6, 7, 5)) << "who lives stays where it is";
+  EXPECT_THAT(map.placed_positions(), ElementsAre(1, 2, 3, 7));
+  EXPECT_THAT(FirstPositions(map, 8), ElementsAre(0, 1, 4, 5, 6, 7, 2, 3));
+  EXPECT_EQ(map.state(0).slot[2], 7) << "a token that is renumbered keeps its state";
+  map.CheckInvariants();
+  std::vector<int32_t> slots(3);
+  map.Find(std::vector<int32_t>{3, 7, 9}, slots);
+  EXPECT_THAT(slots, ElementsAre(7, 5, -1));
+  map.FreeFrom(4);
+  EXPECT_EQ(map.live(), 4);
+  map.CheckInvariants();
+}
+
+TEST(SlotMap, OriginalPositionsMoveWithTheirTokens) {
+  SlotMap map(8, 4, {}, Positions::kOriginal);
+  map.Place(0, 0, 4);
+  map.Shift(2, 10);  // positions are no longer the tokens' indices
+  map.Renumber(std::vector<int32_t>{0, -1, 3, 4});
+  EXPECT_THAT(FirstPositions(map, 4), ElementsAre(0, -1, 13, 14));
+  map.Seat(std::vector<int32_t>{5, 6}, 10);
+  EXPECT_THAT(map.placed_positions(), ElementsAre(15, 16));
+  map.CheckInvariants();
+}
+
+// Against the tokens in order: edits, each renumbering all that follows, and seats between others.
+TEST(SlotMap, KeepsItsInvariantsUnderRandomEdits) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    HashRandom random(seed);
+    const Positions kind = random.Uniform(0, 1) == 0 ? Positions::kOriginal : Positions::kCompacted;
+    SlotMap map(300, 300, {.slot_floats = 1}, kind);
+    std::vector<int32_t> names;  // of the log's tokens; a token's state is its name for as long as it lives
+    const auto enter = [&](std::vector<int32_t> tokens) {
+      map.Seat(tokens, 0);
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        map.SetState(map.placed_slots()[i], std::vector<float>{static_cast<float>(names[tokens[i]])});
+      }
+    };
+    int32_t named = 0;
+    for (int step = 0; step < 40; ++step) {
+      const auto length = static_cast<int32_t>(names.size());
+      const int32_t start = random.Uniform(0, length), end = std::min(length, start + random.Uniform(0, 12));
+      const int32_t count = random.Uniform(1, 12);
+      std::vector<int32_t> to(length), fresh;
+      for (int32_t t = 0; t < length; ++t) to[t] = t < start ? t : t < end ? -1 : t + count - (end - start);
+      names.erase(names.begin() + start, names.begin() + end);
+      for (int32_t i = 0; i < count; ++i) {
+        names.insert(names.begin() + start + i, ++named);
+        fresh.push_back(start + i);
+      }
+      map.Renumber(to);
+      enter(fresh);
+      map.CheckInvariants();
+      ASSERT_EQ(map.live(), static_cast<int32_t>(names.size()));
+      for (int32_t slot = 0; slot < map.end(); ++slot) {
+        const int32_t token = map.token()[slot];
+        if (token < 0) continue;
+        ASSERT_EQ(map.position()[slot], token) << "nobody was evicted: both kinds are the index";
+        ASSERT_EQ(map.state(0).slot[slot], static_cast<float>(names[token]));
+      }
+      if (map.live() > 150) {
+        map.FreeFrom(60);
+        names.resize(60);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ebb
