@@ -23,8 +23,8 @@ std::span<float> Rows(std::vector<float>& buffer, int64_t rows, int64_t cols) {
   return {buffer.data(), size};
 }
 
-// Floats of angles of a sequence that are worth keeping from lane to lane and layer to layer: half a megabyte stays in
-// L2 beside the lanes that stream through; what comes from further away takes longer to read than to compute.
+// Floats of angles of a step that are worth keeping from lane to lane and layer to layer: half a megabyte stays in L2
+// beside the lanes that stream through; what comes from further away takes longer to read than to compute.
 constexpr int64_t kAnglesOnce = int64_t{1} << 17;
 
 // Observations are written in whole tiles.
@@ -79,10 +79,12 @@ void Transformer::PrepareAngles(std::span<const Sequence> sequences) {
   int64_t size = 0;
   for (const Sequence& s : sequences) {
     const bool shared = s.cache->maps().size() == 1 && rope_.rotary_dims > 0;
-    const int64_t floats = shared ? Padded(s.cache->maps().front().end()) * rope_.rotary_dims : 0;
-    const bool once = shared && floats <= kAnglesOnce;
-    angles_at_.push_back(once ? size : -1);
-    if (once) size += floats;
+    angles_at_.push_back(shared ? size : -1);
+    if (shared) size += Padded(s.cache->maps().front().end()) * rope_.rotary_dims;
+  }
+  if (size > kAnglesOnce) {
+    angles_at_.assign(sequences.size(), -1);
+    return;
   }
   const std::span<float> angles = Rows(angles_, 1, size);
   for (size_t i = 0; i < sequences.size(); ++i) {

@@ -2,10 +2,10 @@
 //
 // Per block: rotate its keys ([component][16 slots], so a dot product stays within its lane), take every row's logits,
 // then fold the block into each row's (peak, weight, sums). Few rows, as in decode, take a key's components into their
-// logits while they are in registers; for many the rotated keys are put down in L1 first, once. A slot that a row may
-// not see is masked out of its logits and left out of its sum of values, so its bytes are never part of any result.
-// Blocks begin at fixed slots and a row takes them in order: its bits depend on nothing but what it sees and where that
-// lies.
+// logits while they are in registers; for many the rotated keys are put down in L1 first, once. Lanes that share their
+// positions take turns block by block, so that a block's angles are computed once for all. A slot that a row may not
+// see is masked out of its logits and left out of its sum of values, so its bytes are never part of any result. Blocks
+// begin at fixed slots and a row takes them in order: its bits depend on nothing but what it sees and where that lies.
 //
 // The two kinds of RoPE pairs differ only in where a component is read from: q and the rotated keys are held pair by
 // pair, then the rest, and the sums run in that order.
@@ -30,13 +30,15 @@ struct Visible {
   int32_t count = 0;
   int32_t lane[kBlockSlots];    // slot - first slot of the block
   const T* value[kBlockSlots];  // its row of V
+  const T* ahead[kBlockSlots];  // as much of what is folded next
 };
 
-// One block: where it begins, how much of it exists, its positions (-1 past the last slot).
+// One block: where it begins, how much of it exists, its positions (-1 past the last slot) and, where they are at
+// hand, the angles of its tiles.
 struct Block {
   int32_t first = 0;
   int32_t tiles = 0;
-  int32_t newest = -1;  // largest position in it
+  const float* angles = nullptr;
   alignas(64) int32_t position[kBlockSlots];
 };
 
@@ -64,24 +66,36 @@ EBB_INLINE Sight Look(const Block& block, int32_t query) {
   return sight;
 }
 
+// The block that is folded next, of this lane or another: its keys are asked for while values are added, which asks
+// memory for nothing else.
+struct Ahead {
+  const KvArgs* kv = nullptr;  // null: none is known
+  int32_t tile = 0;
+  int32_t tiles = 0;
+};
+
 // Lists what a query at `query` sees; everything where it sees the whole.
 template <typename T>
-void See(const AttendArgs& a, const Block& block, int32_t query, bool whole, Visible<T>& seen) {
+void See(const AttendArgs& a, const Block& block, const Ahead& ahead, int32_t query, bool whole, Visible<T>& seen) {
+  const int32_t d = a.kv.head_dim;
   seen.count = 0;
   for (int32_t t = 0; t < block.tiles; ++t) {
     const T* values = TileAt<T>(a.kv, block.first / 16 + t).v;
+    const T* next = ahead.kv != nullptr && t < ahead.tiles ? TileAt<T>(*ahead.kv, ahead.tile + t).k : values;
     if (whole) {  // without counting one by one
       for (int32_t s = 0; s < 16; ++s) {
         seen.lane[16 * t + s] = 16 * t + s;
-        seen.value[16 * t + s] = values + s * a.kv.head_dim;
+        seen.value[16 * t + s] = values + s * d;
+        seen.ahead[16 * t + s] = next + s * d;
       }
       seen.count += 16;
       continue;
     }
-    for (int32_t s = 16 * t; s < 16 * t + 16; ++s) {
-      const int32_t position = block.position[s];
-      seen.lane[seen.count] = s;
-      seen.value[seen.count] = values + (s - 16 * t) * a.kv.head_dim;
+    for (int32_t s = 0; s < 16; ++s) {
+      const int32_t position = block.position[16 * t + s];
+      seen.lane[seen.count] = 16 * t + s;
+      seen.value[seen.count] = values + s * d;
+      seen.ahead[seen.count] = next + s * d;
       seen.count += position >= 0 && position <= query ? 1 : 0;
     }
   }
@@ -133,39 +147,32 @@ void RotateQueries(const AttendArgs& a) {
   }
 }
 
-// Asks for what will be read soon: a tile's values while its keys are rotated, and the keys of the tile after the next,
-// at a lane's end those of the next lane. Two components at a time, so that requests go out at the pace of the
+// Asks for what will be read soon: a tile's values while its keys are rotated and, where many rows follow each other,
+// the keys of the tile after the next. Two components at a time, so that requests go out at the pace of the
 // arithmetic.
 template <typename T>
 struct Following {
   const T* values;
-  const T* keys;
+  const T* keys;  // or null
   EBB_INLINE void Ask(int32_t component) const {
     constexpr int kLine = 64 / sizeof(T);
 #pragma GCC unroll 2
     for (int32_t element = 16 * component; element < 16 * (component + 2); element += kLine) {
       Prefetch(values + element);
-      Prefetch(keys + element);
+      if (keys != nullptr) Prefetch(keys + element);
     }
   }
 };
 
-// Keys of the tile after the next one; the tile's own values where nothing is known to follow.
-template <typename T>
-EBB_INLINE const T* KeysAhead(const AttendArgs& a, int32_t tile, const T* values) {
-  const int32_t ahead = tile + 2;
-  if (16 * ahead < a.slots) return TileAt<T>(a.kv, ahead).k;
-  return a.next.pages == nullptr ? values : TileAt<T>(a.next, ahead - (a.slots + 15) / 16).k;
-}
-
 // Calls use(c, key) with each component of a tile's rotated keys, in the order of this file. `angles`: the tile's, or
 // null where they are to be computed, from positions all of which are near.
-template <typename E, bool kGivenAngles, typename Use>
+template <typename E, bool kGivenAngles, bool kFew, typename Use>
 EBB_INLINE void ForEachComponent(const AttendArgs& a, int32_t tile, const int32_t* position, const float* angles,
                                  const Use& use) {
   using Type = typename E::Type;
   const auto view = TileAt<Type>(a.kv, tile);
-  const Following<Type> following = {view.v, KeysAhead<Type>(a, tile, view.v)};
+  const bool ends_soon = kFew || 16 * (tile + 2) >= a.slots;
+  const Following<Type> following = {view.v, ends_soon ? nullptr : TileAt<Type>(a.kv, tile + 2).k};
   const int32_t pairs = a.rope.rotary_dims / 2;
   const Floats at = ToFloats(Load(position));
   for (int32_t i = 0; i < pairs; ++i) {
@@ -193,30 +200,32 @@ EBB_INLINE void ForEachComponent(const AttendArgs& a, int32_t tile, const int32_
   }
 }
 
-// The same, with angles from wherever they are to be had.
-template <typename E, typename Use>
-EBB_INLINE void ForEachRotated(const AttendArgs& a, int32_t tile, const int32_t* position, const Use& use) {
-  if (a.angles != nullptr) {
-    ForEachComponent<E, true>(a, tile, position, a.angles + int64_t{tile} * a.rope.rotary_dims * 16, use);
+// The same of tile t of a block, with angles from wherever they are to be had. kFew: rows are few.
+template <typename E, bool kFew, typename Use>
+EBB_INLINE void ForEachRotated(const AttendArgs& a, const Block& block, int32_t t, const Use& use) {
+  const int32_t tile = block.first / 16 + t;
+  const int32_t* position = block.position + 16 * t;
+  if (block.angles != nullptr) {
+    ForEachComponent<E, true, kFew>(a, tile, position, block.angles + int64_t{t} * a.rope.rotary_dims * 16, use);
   } else if (Largest(ToFloats(Load(position))) >= static_cast<float>(kNearPositions)) {
     alignas(64) float angles[kMaxHeadDim * 16];
     Angles(a.rope, position, angles);
-    ForEachComponent<E, true>(a, tile, position, angles, use);
+    ForEachComponent<E, true, kFew>(a, tile, position, angles, use);
   } else {
-    ForEachComponent<E, false>(a, tile, position, nullptr, use);
+    ForEachComponent<E, false, kFew>(a, tile, position, nullptr, use);
   }
 }
 
 // keys [d][16]
 template <typename E>
-void RotateKeys(const AttendArgs& a, int32_t tile, const int32_t* position, float* keys) {
+void RotateKeys(const AttendArgs& a, const Block& block, int32_t t, float* keys) {
   const auto put_down = [keys](int32_t c, Floats key) __attribute__((always_inline)) { Store(key, keys + 16 * c); };
-  ForEachRotated<E>(a, tile, position, put_down);
+  ForEachRotated<E, false>(a, block, t, put_down);
 }
 
 // logits[r][0 .. 15] = q[r] . the rotated keys of one tile, kRows rows at once.
 template <typename E, int kRows>
-void DotRotated(const AttendArgs& a, int32_t tile, const int32_t* position, float* logits, int64_t stride) {
+void DotRotated(const AttendArgs& a, const Block& block, int32_t t, float* logits, int64_t stride) {
   const float* q = a.scratch.q;
   const int32_t width = Width(a.kv.head_dim);
   Floats sum[kRows];
@@ -226,7 +235,7 @@ void DotRotated(const AttendArgs& a, int32_t tile, const int32_t* position, floa
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) sum[r] = Fma(key, Splat(q[r * width + c]), sum[r]);
   };
-  ForEachRotated<E>(a, tile, position, take_in);
+  ForEachRotated<E, true>(a, block, t, take_in);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) Store(sum[r], logits + r * stride);
 }
@@ -238,7 +247,7 @@ void DotRotatedRows(const AttendArgs& a, const Block& block, int32_t rows, float
     if (rows < kRows) return DotRotatedRows<E, kRows - 1>(a, block, rows, logits, stride);
   }
   for (int32_t t = 0; t < block.tiles; ++t) {
-    DotRotated<E, kRows>(a, block.first / 16 + t, block.position + 16 * t, logits + 16 * t, stride);
+    DotRotated<E, kRows>(a, block, t, logits + 16 * t, stride);
   }
 }
 
@@ -338,8 +347,8 @@ EBB_INLINE void ReadValues(const typename E::Type* from, int last, Floats (&valu
   }
 }
 
-// sums[r][column ..] += p[r] . V over the visible slots.
-template <typename E, int kRows, int kVectors>
+// sums[r][column ..] += p[r] . V over the visible slots. kFew: asks for as much of what is ahead.
+template <typename E, bool kFew, int kRows, int kVectors>
 EBB_INLINE void AddColumns(const AttendArgs& a, const Visible<typename E::Type>& seen, int32_t row, int32_t column,
                            int last) {
   const int32_t width = Width(a.kv.head_dim);
@@ -355,6 +364,11 @@ EBB_INLINE void AddColumns(const AttendArgs& a, const Visible<typename E::Type>&
     const float* weight = p + seen.lane[i];
     Floats value[kVectors];
     ReadValues<E>(seen.value[i] + column, last, value);
+    if constexpr (kFew) {
+      constexpr int kLine = 64 / sizeof(typename E::Type);
+#pragma GCC unroll 8
+      for (int element = 0; element < 16 * kVectors; element += kLine) Prefetch(seen.ahead[i] + column + element);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const Floats share = Splat(weight[r * kBlockSlots]);
@@ -369,53 +383,61 @@ EBB_INLINE void AddColumns(const AttendArgs& a, const Visible<typename E::Type>&
   }
 }
 
-template <typename E, int kRows>
+template <typename E, bool kFew, int kRows>
 void AddValues(const AttendArgs& a, const Visible<typename E::Type>& seen, int32_t row, int32_t rows) {
   constexpr int kVectors = PairVectors(kRows);
   const int32_t d = a.kv.head_dim;
   for (; row + kRows <= rows; row += kRows) {
     int32_t c = 0;
-    for (; c + 16 * kVectors <= d; c += 16 * kVectors) AddColumns<E, kRows, kVectors>(a, seen, row, c, 16);
-    for (; c + 32 <= d; c += 32) AddColumns<E, kRows, 2>(a, seen, row, c, 16);
-    for (; c < d; c += 16) AddColumns<E, kRows, 1>(a, seen, row, c, d - c < 16 ? d - c : 16);
+    for (; c + 16 * kVectors <= d; c += 16 * kVectors) AddColumns<E, kFew, kRows, kVectors>(a, seen, row, c, 16);
+    for (; c + 32 <= d; c += 32) AddColumns<E, kFew, kRows, 2>(a, seen, row, c, 16);
+    for (; c < d; c += 16) AddColumns<E, kFew, kRows, 1>(a, seen, row, c, d - c < 16 ? d - c : 16);
   }
-  if constexpr (kRows > 1) AddValues<E, kRows - 1>(a, seen, row, rows);
+  if constexpr (kRows > 1) AddValues<E, kFew, kRows - 1>(a, seen, row, rows);
+}
+
+// Adds the values of a block to every row.
+template <typename E, bool kFew>
+void AddBlock(const AttendArgs& a, const Block& block, const Sight& sight, const Ahead& ahead) {
+  // Tokens older than something in the block see less of it and take their values one token at a time; a slot that only
+  // some rows of a tile of sums may see must not enter it even with weight zero, since its bytes may be anything.
+  Visible<typename E::Type> seen;
+  int32_t all = 0;
+  for (; all < a.tokens && a.q_position[all] < sight.newest; ++all) {
+    See(a, block, ahead, a.q_position[all], false, seen);
+    if (seen.count > 0) AddValues<E, kFew, kPairRows>(a, seen, all * a.group, (all + 1) * a.group);
+  }
+  if (all == a.tokens) return;
+  See(a, block, ahead, a.q_position[a.tokens - 1], sight.whole, seen);
+  AddValues<E, kFew, kPairRows>(a, seen, all * a.group, a.tokens * a.group);
 }
 
 // Folds one block into every row.
 template <typename E>
-void FoldBlock(const AttendArgs& a, const Block& block, float* logits, int64_t stride) {
-  using Type = typename E::Type;
+void FoldBlock(const AttendArgs& a, const Block& block, const Sight& sight, const Ahead& ahead, float* logits,
+               int64_t stride) {
   const int32_t rows = a.tokens * a.group;
-  const int32_t last = a.q_position[a.tokens - 1];
-  const Sight sight = Look(block, last);
   if (sight.newest < 0) {
     for (int32_t r = 0; r < rows; ++r) {
       for (int32_t t = 0; t < block.tiles; ++t) Store(Splat(kNone), logits + r * stride + 16 * t);
     }
     return;
   }
-  if (rows <= kFusedRows) {
+  const bool few = rows <= kFusedRows;
+  if (few) {
     DotRotatedRows<E, kFusedRows>(a, block, rows, logits, stride);
   } else {
     for (int32_t t = 0; t < block.tiles; ++t) {
-      RotateKeys<E>(a, block.first / 16 + t, block.position + 16 * t, a.scratch.keys + int64_t{16} * t * a.kv.head_dim);
+      RotateKeys<E>(a, block, t, a.scratch.keys + int64_t{16} * t * a.kv.head_dim);
     }
     DotRows<kTileRows>(a, block, 0, rows, logits, stride);
   }
   for (int32_t r = 0; r < rows; ++r) Softmax(a, block, r, a.q_position[r / a.group], logits + r * stride);
-
-  // Tokens older than something in the block see less of it and take their values one token at a time; a slot that only
-  // some rows of a tile of sums may see must not enter it even with weight zero, since its bytes may be anything.
-  Visible<Type> seen;
-  int32_t all = 0;
-  for (; all < a.tokens && a.q_position[all] < sight.newest; ++all) {
-    See(a, block, a.q_position[all], false, seen);
-    if (seen.count > 0) AddValues<E, kPairRows>(a, seen, all * a.group, (all + 1) * a.group);
+  if (few) {
+    AddBlock<E, true>(a, block, sight, ahead);
+  } else {
+    AddBlock<E, false>(a, block, sight, ahead);
   }
-  if (all == a.tokens) return;
-  See(a, block, last, sight.whole, seen);
-  AddValues<E, kPairRows>(a, seen, all * a.group, rows);
 }
 
 // out = sums / weight; leaves 1 / weight in weight[row][0] for the observations.
@@ -470,37 +492,78 @@ void Observe(const AttendArgs& a, int64_t stride) {
   }
 }
 
-template <typename E>
-void AttendLane(const AttendArgs& a) {
+EBB_INLINE bool IsObserved(const AttendArgs& a) {
+  return a.column_sums != nullptr || a.last_row != nullptr || a.window_rows > 0;
+}
+
+// Logits of a row: of one block, or, where they are reported, of all.
+EBB_INLINE int64_t LogitsStride(const AttendArgs& a) {
+  return IsObserved(a) ? (int64_t{a.slots} + kBlockSlots - 1) / kBlockSlots * kBlockSlots : kBlockSlots;
+}
+
+void Begin(const AttendArgs& a) {
   const int32_t rows = a.tokens * a.group;
-  const int32_t width = Width(a.kv.head_dim);
-  const bool observed = a.column_sums != nullptr || a.last_row != nullptr || a.window_rows > 0;
-  const int64_t stride = observed ? (int64_t{a.slots} + kBlockSlots - 1) / kBlockSlots * kBlockSlots : kBlockSlots;
   RotateQueries(a);
-  for (int64_t i = 0; i < int64_t{rows} * width; i += 16) Store(Zero(), a.scratch.sums + i);
+  for (int64_t i = 0; i < int64_t{rows} * Width(a.kv.head_dim); i += 16) Store(Zero(), a.scratch.sums + i);
   for (int32_t r = 0; r < rows; ++r) {
     a.scratch.peak[r] = kNone;
     Store(Zero(), a.scratch.weight + int64_t{16} * r);
   }
+}
+
+// Angles of a block: those given, or computed here where several lanes share them.
+EBB_INLINE void FindAngles(const AttendArgs& a, int32_t lanes, Block& block) {
+  const int64_t tile_floats = int64_t{a.rope.rotary_dims} * 16;
+  if (a.angles != nullptr) {
+    block.angles = a.angles + block.first / 16 * tile_floats;
+  } else if (lanes > 1) {
+    for (int32_t t = 0; t < block.tiles; ++t) {
+      Angles(a.rope, block.position + 16 * t, a.scratch.angles + t * tile_floats);
+    }
+    block.angles = a.scratch.angles;
+  }
+}
+
+// What is folded after a block of lanes[i].
+EBB_INLINE Ahead AfterLane(const AttendArgs* lanes, int32_t count, int32_t i, const Block& block) {
+  const AttendArgs& a = lanes[0];
+  if (i + 1 < count) return {&lanes[i + 1].kv, block.first / 16, block.tiles};
+  const int32_t tile = (block.first + kBlockSlots) / 16;
+  const int32_t left = (a.slots + 15) / 16 - tile;
+  if (left > 0) return {&a.kv, tile, left < kBlockTiles ? left : kBlockTiles};
+  return {a.next_tiles > 0 ? &a.next : nullptr, 0, a.next_tiles};
+}
+
+template <typename E>
+void AttendLanes(const AttendArgs* lanes, int32_t count) {
+  const AttendArgs& a = lanes[0];
+  for (int32_t i = 0; i < count; ++i) Begin(lanes[i]);
   Block block;
   for (int32_t first = 0; first < a.slots; first += kBlockSlots) {
     ReadBlock(a, first, block);
-    FoldBlock<E>(a, block, a.scratch.logits + (observed ? first : 0), stride);
+    const Sight sight = Look(block, a.q_position[a.tokens - 1]);
+    if (sight.newest >= 0) FindAngles(a, count, block);
+    for (int32_t i = 0; i < count; ++i) {
+      float* logits = lanes[i].scratch.logits + (IsObserved(lanes[i]) ? first : 0);
+      FoldBlock<E>(lanes[i], block, sight, AfterLane(lanes, count, i, block), logits, LogitsStride(lanes[i]));
+    }
   }
-  Finish<E>(a);
-  if (observed) Observe(a, stride);
+  for (int32_t i = 0; i < count; ++i) {
+    Finish<E>(lanes[i]);
+    if (IsObserved(lanes[i])) Observe(lanes[i], LogitsStride(lanes[i]));
+  }
 }
 
 }  // namespace
 
-void Attend(const AttendArgs& args) {
-  switch (args.kv.type) {
+void Attend(const AttendArgs* lanes, int32_t count) {
+  switch (lanes[0].kv.type) {
     case Element::kF32:
-      return AttendLane<KvF32>(args);
+      return AttendLanes<KvF32>(lanes, count);
     case Element::kF16:
-      return AttendLane<KvF16>(args);
+      return AttendLanes<KvF16>(lanes, count);
     default:
-      return AttendLane<KvBf16>(args);
+      return AttendLanes<KvBf16>(lanes, count);
   }
 }
 

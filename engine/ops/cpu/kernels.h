@@ -139,6 +139,7 @@ struct AttendScratch {
   float* peak = nullptr;    // [rows] largest logit so far
   float* weight = nullptr;  // [rows][16] sum of p so far, by lane
   float* keys = nullptr;    // [kBlockTiles][head_dim][16] rotated keys of a block
+  float* angles = nullptr;  // [kBlockTiles][rotary_dims][16] of a block, where lanes share them
   float* logits = nullptr;  // [rows][kBlockSlots], or [rows][slots up to a block] where rows are observed
   float* p = nullptr;       // [rows][kBlockSlots]
 };
@@ -147,9 +148,6 @@ struct AttendScratch {
 struct AttendArgs {
   RopeArgs rope = {};
   KvArgs kv = {};
-  // The lane that is likely to come next, of this one's types: its first two tiles are asked for meanwhile. No pages:
-  // none is known.
-  KvArgs next = {};
   const int32_t* position = nullptr;  // [slots up to 16]
   int32_t slots = 0;
   const float* angles = nullptr;
@@ -161,6 +159,8 @@ struct AttendArgs {
   int32_t group = 0;
   const int32_t* q_position = nullptr;
   AttendScratch scratch = {};
+  KvArgs next = {};              // the lane that is likely to be attended after, of the same types,
+  int32_t next_tiles = 0;        // and how many of its first tiles to ask for, at most a block's; 0: none is known
   float* column_sums = nullptr;  // [slots] of these tokens alone; null unless wanted, as the two below
   float* last_row = nullptr;     // [slots]
   float* window = nullptr;       // [window_rows][slots], the last window_rows of these tokens
@@ -196,7 +196,9 @@ struct Kernels {
   // Rounds one row of k floats: to bytes, or to BF16.
   void (*round_to_bytes)(const float* x, int32_t k, const RoundedRows& row) = nullptr;
   void (*round_to_bf16)(const float* x, int32_t k, const RoundedRows& row) = nullptr;
-  void (*attend)(const AttendArgs&) = nullptr;
+  // Of lanes that share positions, slots, tokens, their positions and the group. `next` and scratch.angles are the
+  // first one's.
+  void (*attend)(const AttendArgs* lanes, int32_t count) = nullptr;
   void (*store)(const StoreArgs&) = nullptr;
   void (*read)(const ReadArgs&) = nullptr;
   // Cosines and sines of one tile of 16 positions: angles [rotary_dims / 2][2][16].
@@ -215,7 +217,7 @@ void LinearKExact(const LinearArgs& args);  // of the K types, which the two abo
 void LinearKFast(const LinearArgs& args);
 void RoundToBytes(const float* x, int32_t k, const RoundedRows& row);
 void RoundToBf16(const float* x, int32_t k, const RoundedRows& row);
-void Attend(const AttendArgs& args);
+void Attend(const AttendArgs* lanes, int32_t count);
 void Store(const StoreArgs& args);
 void Read(const ReadArgs& args);
 void Angles(const RopeArgs& rope, const int32_t* position, float* angles);

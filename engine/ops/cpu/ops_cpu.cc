@@ -69,11 +69,15 @@ class Scratch {
   AlignedBytes memory_{0};
 };
 
-// Tokens of one AttendTask that one kernel call takes.
+// Lanes that share their positions and are attended in turns, at most: their angles are then computed once for all.
+constexpr int32_t kLanesTogether = 4;
+
+// What one kernel call takes: some tokens of one AttendTask, or all those of several.
 struct AttendItem {
   int32_t task = 0;
   int32_t first = 0;
   int32_t tokens = 0;
+  int32_t tasks = 1;
   float* column_sums = nullptr;  // where this item's own sums go, null unless wanted
 };
 
@@ -81,6 +85,14 @@ bool IsObserved(const AttendTask& task, const AttendItem& item) {
   const int32_t last = item.first + item.tokens;
   return task.column_sums != nullptr || (task.last_row != nullptr && last == task.tokens) ||
          (task.window != nullptr && last > task.tokens - task.window_rows);
+}
+
+// Whether the kernel may take turns between two tasks.
+bool ShareAngles(const AttendTask& a, const AttendTask& b) {
+  const KvFormat &x = a.lane.format, &y = b.lane.format;
+  return a.lane.position == b.lane.position && a.lane.slots == b.lane.slots && a.lane.angles == b.lane.angles &&
+         a.tokens == b.tokens && a.q_position == b.q_position && x.type == y.type && x.rope_cache == y.rope_cache &&
+         x.head_dim == y.head_dim;
 }
 
 // The parts of AttendScratch for `rows` rows of one lane, in floats.
@@ -195,7 +207,7 @@ class CpuOps final : public Ops {
     for (const AttendTask& task : tasks) {
       work += int64_t{task.tokens} * group * task.lane.slots * task.lane.format.head_dim * 2;
     }
-    ReserveScratch(group, tasks);
+    ReserveScratch(group, rope, tasks);
     StoreOfSeveralItems(rope, tasks);
     const auto items = static_cast<int64_t>(items_.size());
     Split(items, items == 0 ? 0 : work / items,
@@ -421,12 +433,14 @@ class CpuOps final : public Ops {
       if (observed) rows = std::min<int64_t>(rows, kObservedLogits / std::max(task.lane.slots, 1));
       const int32_t tokens = static_cast<int32_t>(std::max<int64_t>(1, rows / group));
       for (int32_t first = 0; first < task.tokens; first += tokens) {
-        items_.push_back({static_cast<int32_t>(i), first, std::min(tokens, task.tokens - first), nullptr});
+        items_.push_back(
+            {.task = static_cast<int32_t>(i), .first = first, .tokens = std::min(tokens, task.tokens - first)});
       }
       if (task.column_sums != nullptr && task.tokens > tokens) {
         partial += int64_t{(task.tokens + tokens - 1) / tokens} * SumFloats(task, group);
       }
     }
+    JoinItems(tasks);
     float* next = partial_sums_.AtLeast(partial);
     for (AttendItem& item : items_) {
       const AttendTask& task = tasks[static_cast<size_t>(item.task)];
@@ -436,59 +450,96 @@ class CpuOps final : public Ops {
     }
   }
 
+  // Puts neighbouring items that are whole tasks and share their angles together, as far as that leaves every thread
+  // several. Their bits do not show it.
+  void JoinItems(std::span<const AttendTask> tasks) {
+    const auto most = static_cast<int64_t>(items_.size()) / (4 * parallel_.threads());
+    if (most < 2) return;
+    size_t last = 0;
+    for (size_t i = 1; i < items_.size(); ++i) {
+      const AttendTask& before = tasks[static_cast<size_t>(items_[last].task)];
+      const AttendTask& task = tasks[static_cast<size_t>(items_[i].task)];
+      const bool whole = items_[i].tokens == task.tokens && items_[last].tokens == before.tokens;
+      if (whole && items_[last].tasks < std::min<int64_t>(most, kLanesTogether) && ShareAngles(before, task)) {
+        ++items_[last].tasks;
+      } else {
+        items_[++last] = items_[i];
+      }
+    }
+    items_.resize(last + 1);
+  }
+
   // Column sums of a task, from the first head's first to the last head's last.
   static int64_t SumFloats(const AttendTask& task, int32_t group) {
     return (group - 1) * task.head_stride + task.lane.slots;
   }
 
+  // Floats of an item's scratch memory: of each of its lanes, and of their angles.
+  static int64_t ScratchOf(int32_t group, const Rope& rope, std::span<const AttendTask> tasks, const AttendItem& item) {
+    int64_t floats = 0;
+    for (const AttendTask& task : tasks.subspan(static_cast<size_t>(item.task), static_cast<size_t>(item.tasks))) {
+      floats += ScratchShape(int64_t{item.tokens} * group, IsObserved(task, item), task.lane).floats();
+    }
+    return floats + int64_t{kBlockSlots} * rope.rotary_dims;
+  }
+
   // Room for the largest item on every thread: which thread takes which item is chance, and a thread that meets its
   // first large one late must not allocate then.
-  void ReserveScratch(int32_t group, std::span<const AttendTask> tasks) {
+  void ReserveScratch(int32_t group, const Rope& rope, std::span<const AttendTask> tasks) {
     int64_t most = 0;
-    for (const AttendItem& item : items_) {
-      const AttendTask& task = tasks[static_cast<size_t>(item.task)];
-      most = std::max(most, ScratchShape(int64_t{item.tokens} * group, IsObserved(task, item), task.lane).floats());
-    }
+    for (const AttendItem& item : items_) most = std::max(most, ScratchOf(group, rope, tasks, item));
     ReserveScratch(most);
   }
   void ReserveScratch(int64_t floats) {
     for (Scratch& scratch : scratch_) scratch.AtLeast(floats);
   }
 
-  // The lane of the item after item i, as a thread takes them: null pages where it is this one's, of other types, or
-  // too short to ask for.
-  KvArgs NextLane(std::span<const AttendTask> tasks, int64_t i) const {
-    if (i + 1 >= static_cast<int64_t>(items_.size())) return {};
+  void AttendOne(const Rope& rope, int32_t group, std::span<const AttendTask> tasks, int64_t i, Scratch& scratch) {
+    const AttendItem& item = items_[static_cast<size_t>(i)];
+    AttendArgs lanes[kLanesTogether];
+    float* next = scratch.AtLeast(ScratchOf(group, rope, tasks, item));
+    for (int32_t lane = 0; lane < item.tasks; ++lane) {
+      const AttendTask& task = tasks[static_cast<size_t>(item.task + lane)];
+      if (task.k != nullptr && item.tokens == task.tokens) StoreOne(rope, StoreOf(task));
+      lanes[lane] = ArgsOf(rope, group, task, item, next);
+    }
+    lanes[0].scratch.angles = next;
+    AskForLaneAfter(tasks, i, lanes[0]);
+    kernels_.attend(lanes, item.tasks);
+  }
+
+  // The lane of the item after item i, as a thread takes them, unless it is the same one or of other types.
+  void AskForLaneAfter(std::span<const AttendTask> tasks, int64_t i, AttendArgs& args) const {
+    if (i + 1 >= static_cast<int64_t>(items_.size())) return;
     const int32_t task = items_[static_cast<size_t>(i)].task, after = items_[static_cast<size_t>(i + 1)].task;
     const LaneStorage& lane = tasks[static_cast<size_t>(task)].lane;
     const LaneStorage& next = tasks[static_cast<size_t>(after)].lane;
     const bool alike = next.format.type == lane.format.type && next.format.rope_cache == lane.format.rope_cache;
-    return after != task && alike && next.slots > kTileSlots ? ToArgs(next) : KvArgs();
+    if (after == task || !alike) return;
+    args.next = ToArgs(next);
+    args.next_tiles = std::min(kBlockTiles, (next.slots + kTileSlots - 1) / kTileSlots);
   }
 
-  // Item i of the plan.
-  void AttendOne(const Rope& rope, int32_t group, std::span<const AttendTask> tasks, int64_t i, Scratch& scratch) {
-    const AttendItem& item = items_[static_cast<size_t>(i)];
-    const AttendTask& task = tasks[static_cast<size_t>(item.task)];
-    if (task.k != nullptr && item.tokens == task.tokens) StoreOne(rope, StoreOf(task));
+  // One task's tokens of an item; its scratch memory begins at `next`, which moves past it.
+  static AttendArgs ArgsOf(const Rope& rope, int32_t group, const AttendTask& task, const AttendItem& item,
+                           float*& next) {
     const bool observed = IsObserved(task, item);
     const int32_t last = item.first + item.tokens;
     const int64_t out_stride = task.out_stride == 0 ? task.stride : task.out_stride;
-    cpu::AttendArgs args = {.rope = ToArgs(rope),
-                            .kv = ToArgs(task.lane),
-                            .next = NextLane(tasks, i),
-                            .position = task.lane.position,
-                            .slots = task.lane.slots,
-                            .angles = task.lane.angles,
-                            .q = task.q + item.first * task.stride,
-                            .out = task.out + item.first * out_stride,
-                            .stride = task.stride,
-                            .out_stride = out_stride,
-                            .tokens = item.tokens,
-                            .group = group,
-                            .q_position = task.q_position + item.first,
-                            .column_sums = item.column_sums,
-                            .head_stride = task.head_stride};
+    AttendArgs args = {.rope = ToArgs(rope),
+                       .kv = ToArgs(task.lane),
+                       .position = task.lane.position,
+                       .slots = task.lane.slots,
+                       .angles = task.lane.angles,
+                       .q = task.q + item.first * task.stride,
+                       .out = task.out + item.first * out_stride,
+                       .stride = task.stride,
+                       .out_stride = out_stride,
+                       .tokens = item.tokens,
+                       .group = group,
+                       .q_position = task.q_position + item.first,
+                       .column_sums = item.tokens == task.tokens ? task.column_sums : item.column_sums,
+                       .head_stride = task.head_stride};
     if (task.last_row != nullptr && last == task.tokens) args.last_row = task.last_row;
     const int32_t window_first = task.tokens - task.window_rows;
     if (task.window != nullptr && last > window_first) {
@@ -497,15 +548,14 @@ class CpuOps final : public Ops {
       args.window_rows = last - row;
     }
     const ScratchShape shape(int64_t{item.tokens} * group, observed, task.lane);
-    float* next = scratch.AtLeast(shape.floats());
     args.scratch.keys = std::exchange(next, next + shape.keys);
     args.scratch.peak = std::exchange(next, next + shape.peak);
     args.scratch.weight = std::exchange(next, next + shape.weight);
     args.scratch.q = std::exchange(next, next + shape.q);
     args.scratch.sums = std::exchange(next, next + shape.q);
     args.scratch.p = std::exchange(next, next + shape.p);
-    args.scratch.logits = next;
-    kernels_.attend(args);
+    args.scratch.logits = std::exchange(next, next + shape.logits);
+    return args;
   }
 
   // Adds up, in token order, the column sums of tasks that were cut.

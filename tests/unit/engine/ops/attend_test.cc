@@ -148,6 +148,51 @@ TEST(Attend, GivesEachOfManyTasksItsOwnResult) {
   for (size_t i = 0; i < cases.size(); ++i) EXPECT_EQ(out[i], cases[i].Run(*ops).out) << "task " << i;
 }
 
+// Lanes of one session share their positions: enough of them take turns, block by block.
+TEST(Attend, GivesLanesThatTakeTurnsWhatEachGivesAlone) {
+  constexpr size_t kLanes = 18;
+  for (const int32_t tokens : {1, 3}) {
+    const AttendShape shape = {.group = 4, .tokens = tokens, .slots = 150, .live = 140, .seed = 21};
+    SCOPED_TRACE(shape.ToString());
+    const int64_t d = shape.format.head_dim;
+    ForEachIsa([&](Ops& ops) {
+      const AttendCase c(ops, shape);
+      std::vector<TestLane> lanes;
+      lanes.reserve(kLanes);
+      std::vector<AttendTask> tasks;
+      std::vector<AttendResult> results(kLanes), alone(kLanes);
+      for (size_t i = 0; i < kLanes; ++i) {
+        lanes.emplace_back(shape.format, shape.slots);
+        const std::vector<float> k = RandomFloats(30 + i, 1, shape.live * d),
+                                 v = RandomFloats(30 + i, 2, shape.live * d);
+        lanes[i].Write(ops, c.rope(), c.slots(), c.positions(), k, v);
+        tasks.push_back({.lane = lanes[i].storage(),
+                         .q = c.q().data(),
+                         .stride = shape.group * d,
+                         .tokens = tokens,
+                         .q_position = c.q_position()});
+        tasks[i].lane.position = tasks[0].lane.position;
+      }
+      const auto direct_to = [&](std::vector<AttendResult>& to) {
+        for (size_t i = 0; i < kLanes; ++i) {
+          to[i] = {.out = std::vector<float>(c.q().size()), .column_sums = std::vector<float>(shape.slots)};
+          tasks[i].out = to[i].out.data();
+          tasks[i].column_sums = i % 3 == 0 ? to[i].column_sums.data() : nullptr;
+        }
+      };
+      direct_to(alone);
+      for (const AttendTask& task : tasks) ops.Attend(c.rope(), shape.group, {&task, 1});
+      direct_to(results);
+      ops.Attend(c.rope(), shape.group, tasks);
+      for (size_t i = 0; i < kLanes; ++i) {
+        EXPECT_EQ(results[i].out, alone[i].out) << i;
+        EXPECT_EQ(results[i].column_sums, alone[i].column_sums) << i;
+      }
+      EXPECT_NE(results[0].out, results[1].out) << "lanes differ";
+    });
+  }
+}
+
 // One item stores by itself what comes with its task; a task that is cut stores before its first item begins.
 TEST(Attend, PutsWhatComesWithATaskIntoItsSlotsFirst) {
   for (const int32_t tokens : {1, 3, 90}) {
