@@ -2,18 +2,22 @@
 //
 //   /usr/bin/python3 tests/support/make_models.py --preset perf-0.5b --type q8_0 -o /tmp/perf.gguf
 //   build/release/tests/bench/policy_cost_bench decode /tmp/perf.gguf [batch [policy ...]]
-//   build/release/tests/bench/policy_cost_bench prefill|once /tmp/perf.gguf [policy ...]
+//   build/release/tests/bench/policy_cost_bench prefill|once|swap|measure /tmp/perf.gguf [policy ...]
 //
 // A policy is a word of ebb-lab's command line. Decode: `batch` sessions of 1024 slots, one token each, one token
 // evicted from each lane at every step. Three sets of sessions take turns, a step each: streaming, the policy with room
 // to spare (it observes, nobody leaves), the policy at its budget. Ratios are taken within a turn, since shared
 // machines vary by the second; the table has their medians and quartiles. Prefill: 4096 tokens in blocks of 512,
 // choosing after each block, or once after all. What chooses once is compared with `full`, what does not with streaming
-// of the same budget: what attends to the same tokens, and is not observed.
+// of the same budget: what attends to the same tokens, and is not observed. Swap: how long a stream of another session
+// waits for a SetPolicy, in steps of its own. A session of 1024 slots under `h2o` is given the policy, which takes 64
+// tokens from every lane, and then its own again with 64 tokens more. Measure: a decode step whose loss is measured
+// against one whose loss is not, one token evicted from each lane.
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,6 +25,8 @@
 
 #include "engine/engine.h"
 #include "engine/lab/policy_text.h"
+#include "policies/check.h"
+#include "policies/registry.h"
 #include "policies/status.h"
 #include "tests/bench/bandwidth.h"
 
@@ -34,6 +40,8 @@ constexpr int kRounds = 9;
 constexpr int32_t kPrompt = 4096;
 constexpr int32_t kBlock = 512;
 constexpr int kPrefillRounds = 5;
+constexpr int32_t kPruned = 64;
+constexpr int kSwapRounds = 5;
 
 absl::StatusOr<ValidSpec> Parse(const Engine& engine, const std::string& text, int32_t budget, Schedule schedule) {
   EBB_ASSIGN(lab::NamedPolicy policy, lab::ParsePolicy(text));
@@ -70,14 +78,16 @@ class Sessions {
     return absl::OkStatus();
   }
 
-  // `tokens` more in every session, in one step; the time it took.
-  double Step(int32_t tokens, bool prompt_ends = false) {
+  // `tokens` more in every session, in one step of rows like this one; the time it took.
+  double Step(int32_t tokens, const BatchRow& like = {}) {
     std::vector<std::vector<int32_t>> texts(sessions_.size(), std::vector<int32_t>(static_cast<size_t>(tokens)));
     std::vector<BatchRow> rows;
     for (size_t i = 0; i < sessions_.size(); ++i) {
       for (int32_t& token : texts[i]) token = (next_ += 7919) % engine_.config().vocab;
-      rows.push_back(
-          {.session = sessions_[i].get(), .tokens = texts[i], .want = Want::kLast, .prompt_ends = prompt_ends});
+      BatchRow& row = rows.emplace_back(like);
+      row.session = sessions_[i].get();
+      row.tokens = texts[i];
+      row.want = Want::kLast;
     }
     const double begin = Seconds();
     engine_.Run(rows);
@@ -89,6 +99,16 @@ class Sessions {
     const int32_t block = kBlock / static_cast<int32_t>(sessions_.size());
     while (sessions_[0]->cache_length() < kBudget) Step(std::min(block, kBudget - sessions_[0]->cache_length()));
   }
+
+  // The median of some steps of one token.
+  double DecodeStep(const BatchRow& like = {}) {
+    for (int i = 0; i < kWarm; ++i) Step(1, like);
+    std::vector<double> times;
+    for (int i = 0; i < kSteps; ++i) times.push_back(Step(1, like));
+    return Median(times);
+  }
+
+  Session& first() { return *sessions_.front(); }
 
  private:
   Engine& engine_;
@@ -145,9 +165,9 @@ absl::StatusOr<double> PrefillOverhead(Engine& engine, const ValidSpec& base, co
   EBB_TRY(session.Open(policy));
   double plain = 0, observed = 0;
   for (int32_t at = 0; at < kPrompt; at += kBlock) {
-    const bool prompt_ends = at + kBlock == kPrompt;
-    plain += plain_session.Step(kBlock, prompt_ends);
-    observed += session.Step(kBlock, prompt_ends);
+    const BatchRow like = {.prompt_ends = at + kBlock == kPrompt};
+    plain += plain_session.Step(kBlock, like);
+    observed += session.Step(kBlock, like);
   }
   return observed / plain - 1;
 }
@@ -173,6 +193,84 @@ absl::Status Prefill(Engine& engine, Schedule schedule, const std::vector<std::s
   return absl::OkStatus();
 }
 
+const char* NameOf(StateOrigin origin) {
+  switch (origin) {
+    case StateOrigin::kNone:
+      return "none";
+    case StateOrigin::kCarried:
+      return "carried";
+    case StateOrigin::kRebuilt:
+      return "rebuilt";
+    case StateOrigin::kFromScores:
+      return "scores";
+    case StateOrigin::kFromAttention:
+      return "attention";
+    case StateOrigin::kEmpty:
+      return "empty";
+  }
+  return "?";
+}
+
+absl::Status Swap(Engine& engine, const std::vector<std::string>& policies) {
+  EBB_ASSIGN(const ValidSpec base, Parse(engine, "streaming", kBudget, Schedule::kEveryStep));
+  EBB_ASSIGN(const ValidSpec own, Parse(engine, "h2o", kBudget, Schedule::kEveryStep));
+  Sessions streams(engine, 1), swapped(engine, 1);
+  EBB_TRY(streams.Open(base));
+  EBB_TRY(swapped.Open(own));
+  streams.Fill();
+  swapped.Fill();
+  std::printf("%s, %d threads, %d slots, %d evicted from each lane\n", engine.fingerprint().c_str(), engine.threads(),
+              kBudget, kPruned);
+  std::printf("%-26s %-10s %-24s %s\n", "policy", "state", "swap / a stream's step", "swap, ms");
+  for (const std::string& name : policies) {
+    const absl::StatusOr<ValidSpec> policy = Parse(engine, name, kBudget - kPruned, Schedule::kEveryStep);
+    if (!policy.ok()) {
+      std::printf("%-26s %s\n", name.c_str(), std::string(policy.status().message()).c_str());
+      continue;
+    }
+    std::vector<double> steps, milliseconds;
+    StateOrigin state = StateOrigin::kNone;
+    for (int round = 0; round < kSwapRounds; ++round) {
+      const double step = streams.DecodeStep();
+      const double begin = Seconds();
+      EBB_ASSIGN(const PolicySwap swap, engine.SetPolicy(swapped.first(), *policy));
+      const double took = Seconds() - begin;
+      EBB_CHECK(swap.length_before - swap.length_after == kPruned);
+      state = swap.state;
+      steps.push_back(took / step);
+      milliseconds.push_back(1e3 * took);
+      EBB_TRY(swapped.SetPolicy(own));
+      swapped.Step(kPruned);
+    }
+    const Spread spread = Extremes(steps);
+    std::printf("%-26s %-10s %6.2f (%6.2f .. %6.2f)   %.1f\n", name.c_str(), NameOf(state), spread.median, spread.low,
+                spread.high, Extremes(milliseconds).median);
+    std::fflush(stdout);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Measure(Engine& engine, const std::vector<std::string>& policies) {
+  std::printf("%s, %d threads, batch 1, %d slots\n", engine.fingerprint().c_str(), engine.threads(), kBudget);
+  std::printf("%-26s %s\n", "policy", "measured step / one that is not");
+  for (const std::string& name : policies) {
+    EBB_ASSIGN(const ValidSpec policy, Parse(engine, name, kBudget, Schedule::kEveryStep));
+    Sessions sessions(engine, 1);
+    EBB_TRY(sessions.Open(policy));
+    sessions.Fill();
+    std::vector<double> overhead;
+    for (int round = 0; round < kRounds; ++round) {
+      const double plain = sessions.DecodeStep();
+      overhead.push_back(sessions.DecodeStep({.measure = true}) / plain - 1);
+    }
+    const Spread spread = Extremes(overhead);
+    std::printf("%-26s %+5.1f %% (%+5.1f .. %+5.1f)\n", name.c_str(), 100 * spread.median, 100 * spread.low,
+                100 * spread.high);
+    std::fflush(stdout);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Bench(const std::string& what, const std::string& path, std::vector<std::string> arguments) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, Engine::Open({.model_path = path, .arena_bytes = int64_t{4} << 30}));
   if (what == "prefill") {
@@ -182,6 +280,18 @@ absl::Status Bench(const std::string& what, const std::string& path, std::vector
   if (what == "once") {
     if (arguments.empty()) arguments = {"snapkv", "sage", "semantic", "nacl", "expected_attention"};
     return Prefill(*engine, Schedule::kOncePrompt, arguments);
+  }
+  if (what == "swap") {
+    if (arguments.empty()) {
+      for (const ScorerRow& row : ScorerRegistry()) {
+        if (row.evicts) arguments.emplace_back(row.name);
+      }
+    }
+    return Swap(*engine, arguments);
+  }
+  if (what == "measure") {
+    if (arguments.empty()) arguments = {"streaming", "h2o"};
+    return Measure(*engine, arguments);
   }
   const int32_t batch = arguments.empty() ? 1 : std::atoi(arguments[0].c_str());
   if (!arguments.empty()) arguments.erase(arguments.begin());
@@ -198,10 +308,11 @@ absl::Status Bench(const std::string& what, const std::string& path, std::vector
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
-  if (argc < 3 || (what != "decode" && what != "prefill" && what != "once")) {
+  const std::string modes[] = {"decode", "prefill", "once", "swap", "measure"};
+  if (argc < 3 || std::find(std::begin(modes), std::end(modes), what) == std::end(modes)) {
     std::fprintf(stderr,
                  "usage: policy_cost_bench decode MODEL.gguf [batch [policy ...]]\n"
-                 "       policy_cost_bench prefill|once MODEL.gguf [policy ...]\n");
+                 "       policy_cost_bench prefill|once|swap|measure MODEL.gguf [policy ...]\n");
     return 2;
   }
   const absl::Status status = ebb::Bench(what, argv[2], {argv + 3, argv + argc});

@@ -2,9 +2,11 @@
 //
 //   /usr/bin/python3 tests/support/make_models.py --preset perf-0.5b --type q8_0 -o /tmp/perf.gguf
 //   build/release/tests/bench/stream_bench /tmp/perf.gguf [sessions]
+//   build/release/tests/bench/stream_bench /tmp/perf.gguf watched [watchers]
 //
 // Rounds alternate; ratios are taken within a round, since shared machines vary by the minute. The clients, one thread
 // each, run in this process on the same cores as the server, so what they cost counts as the server's.
+// Watched: one session that evicts from every lane at every step, with watchers of all victims and without any.
 
 #include <grpcpp/grpcpp.h>
 #include <sys/resource.h>
@@ -18,9 +20,11 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "ebb/v1/eviction.grpc.pb.h"
 #include "ebb/v1/inference.grpc.pb.h"
 #include "ebb/v1/session.grpc.pb.h"
 #include "policies/status.h"
@@ -114,15 +118,14 @@ class Direct {
 // Calls over a port.
 class Remote {
  public:
-  Remote(const std::string& address, int32_t sessions, int32_t vocab)
+  Remote(const std::string& address, int32_t sessions, int32_t vocab, const v1::PolicySpec& policy)
       : channel_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())),
         sessions_(v1::SessionService::NewStub(channel_)),
         inference_(v1::InferenceService::NewStub(channel_)) {
     for (int32_t i = 0; i < sessions; ++i) {
       v1::CreateSessionRequest request;
       request.set_session_id(Name(i));
-      request.mutable_policy()->mutable_streaming();
-      request.mutable_policy()->mutable_trigger()->set_budget(kBudget);
+      *request.mutable_policy() = policy;
       request.set_block_size(kPrompt);
       request.mutable_sampling()->set_temperature(0);
       grpc::ClientContext context;
@@ -166,6 +169,40 @@ class Remote {
   std::unique_ptr<v1::InferenceService::Stub> inference_;
 };
 
+// Reads all victims of all sessions while it lives.
+class Watcher {
+ public:
+  explicit Watcher(const std::string& address)
+      : stub_(v1::EvictionService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {
+    v1::WatchEvictionsRequest request;
+    request.set_list_victims(true);
+    reader_ = stub_->WatchEvictions(&context_, request);
+    reader_->WaitForInitialMetadata();  // in force
+    thread_ = std::thread([this] {
+      v1::WatchEvictionsResponse message;
+      while (reader_->Read(&message)) {
+        events_ += message.has_eviction() ? 1 : 0;
+        lost_ += message.events_lost();
+      }
+      reader_->Finish();
+    });
+  }
+  // Ends it; events that it got, and that it lost.
+  std::pair<uint64_t, uint64_t> End() {
+    context_.TryCancel();
+    thread_.join();
+    return {events_, lost_};
+  }
+
+ private:
+  std::unique_ptr<v1::EvictionService::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::WatchEvictionsResponse>> reader_;
+  std::thread thread_;
+  uint64_t events_ = 0;
+  uint64_t lost_ = 0;
+};
+
 // Seconds of CPU that this process has used.
 double CpuSeconds() {
   rusage usage = {};
@@ -202,7 +239,10 @@ absl::Status Bench(const std::string& path, int32_t sessions) {
   EBB_ASSIGN(const std::unique_ptr<Server> server,
              Server::Start({.listen = {.host = "127.0.0.1", .port = 0}, .engine = options}));
   Direct direct(worker, sessions, policy);
-  Remote remote(FormatAddress(server->address()), sessions, worker.model().vocab);
+  v1::PolicySpec same;
+  same.mutable_streaming();
+  same.mutable_trigger()->set_budget(kBudget);
+  Remote remote(FormatAddress(server->address()), sessions, worker.model().vocab, same);
   const auto here = [&](int32_t session, int32_t tokens) { return direct.Call(session, {}, tokens); };
   const auto there = [&](int32_t session, int32_t tokens) { return remote.Call(session, tokens); };
   std::printf("%s, %d threads, %d sessions, %d tokens each\n", worker.fingerprint().c_str(), worker.threads(), sessions,
@@ -237,15 +277,54 @@ absl::Status Bench(const std::string& path, int32_t sessions) {
   return absl::OkStatus();
 }
 
+absl::Status BenchWatched(const std::string& path, int32_t watchers) {
+  EBB_ASSIGN(const std::unique_ptr<Log> log, StartLog({.level = LogLevel::kError}));
+  const EngineOptions options = {.model_path = path, .arena_bytes = int64_t{1} << 30};
+  EBB_ASSIGN(const std::unique_ptr<Server> server,
+             Server::Start({.listen = {.host = "127.0.0.1", .port = 0}, .engine = options}));
+  v1::PolicySpec policy;
+  policy.mutable_h2o();
+  policy.mutable_trigger()->set_budget(kPrompt);  // full from the first token on
+  Remote remote(FormatAddress(server->address()), 1, 256, policy);
+  const auto call = [&](int32_t session, int32_t tokens) { return remote.Call(session, tokens); };
+  std::printf("%d tokens of one session, h2o, budget %d, %d watchers of its victims\n", kTokens, kPrompt, watchers);
+  Measure(1, call);
+  std::vector<double> ratios, micros;
+  for (int round = 0; round < 2 * kRounds; ++round) {
+    const Speed alone = Measure(1, call);
+    std::vector<std::unique_ptr<Watcher>> all;
+    for (int32_t i = 0; i < watchers; ++i) all.push_back(std::make_unique<Watcher>(FormatAddress(server->address())));
+    const Speed watched = Measure(1, call);
+    uint64_t events = 0, lost = 0;
+    for (const auto& watcher : all) {
+      const auto [got, missed] = watcher->End();
+      events += got;
+      lost += missed;
+    }
+    ratios.push_back(alone.rate / watched.rate);
+    micros.push_back(1e6 / watched.rate - 1e6 / alone.rate);
+    std::printf("round %d: %.0f us a token, watched %.0f, ratio %.3f; %d events read, %d lost\n", round,
+                1e6 / alone.rate, 1e6 / watched.rate, ratios.back(), static_cast<int>(events), static_cast<int>(lost));
+  }
+  for (std::vector<double>* const values : {&ratios, &micros}) std::sort(values->begin(), values->end());
+  std::printf("a token, watched / not: median %.3f (%.3f .. %.3f), %+.0f us (%+.0f .. %+.0f)\n", ratios[kRounds],
+              ratios.front(), ratios.back(), micros[kRounds], micros.front(), micros.back());
+  return absl::OkStatus();
+}
+
 }  // namespace
 }  // namespace ebb
 
 int main(int argc, char** argv) {
-  if (argc < 2 || argc > 3) {
-    std::fprintf(stderr, "usage: stream_bench MODEL.gguf [sessions]\n");
+  const bool watched = argc > 2 && std::string(argv[2]) == "watched";
+  if (argc < 2 || argc > (watched ? 4 : 3)) {
+    std::fprintf(stderr,
+                 "usage: stream_bench MODEL.gguf [sessions]\n"
+                 "       stream_bench MODEL.gguf watched [watchers]\n");
     return 2;
   }
-  const absl::Status status = ebb::Bench(argv[1], argc > 2 ? std::atoi(argv[2]) : 8);
+  const absl::Status status = watched ? ebb::BenchWatched(argv[1], argc > 3 ? std::atoi(argv[3]) : 8)
+                                      : ebb::Bench(argv[1], argc > 2 ? std::atoi(argv[2]) : 8);
   if (!status.ok()) std::fprintf(stderr, "stream_bench: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }
