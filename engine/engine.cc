@@ -114,6 +114,10 @@ class EngineOnOps final : public Engine {
     return {.page_bytes = pool_->page_bytes(),
             .pages_total = pool_->pages_total(),
             .pages_reserved = pool_->pages_total() - pool_->pages_free(),
+            .pages_shared = pool_->pages_shared(),
+            .pages_promised = pool_->pages_promised(),
+            .pages_spared = pool_->pages_spared(),
+            .pages_copied = pool_->pages_copied(),
             .weight_bytes = transformer_.weight_bytes()};
   }
 
@@ -129,6 +133,28 @@ class EngineOnOps final : public Engine {
     return std::make_unique<SessionOnEngine>(options.policy, std::move(cache), options.block_size_max,
                                              LengthLimit(options.policy, Prompt::kAhead, limits()));
   }
+
+  absl::StatusOr<Fork> ForkSession(Session& session, const ForkOptions& options) override {
+    EBB_TRY(Of(session).CheckSettled());
+    std::unique_ptr<SessionOnEngine> branch = Of(session).Fork();
+    std::optional<PolicySwap> swap;
+    if (options.policy) {
+      EBB_ASSIGN(swap, Swap(*branch, *options.policy, std::nullopt));
+    }
+    EBB_TRY(branch->cache().ReserveShared(*pool_, options.reserve_copies));
+    return Fork{.session = std::move(branch), .swap = std::move(swap)};
+  }
+
+  absl::Status OwnPages(const BatchRow& row) override {
+    SessionOnEngine& session = Of(*row.session);
+    if (session.edit_left() > 0) return absl::OkStatus();  // they were its own before it began
+    const auto tokens = static_cast<int32_t>(row.tokens.size());
+    // Who is evicted between two accepted tokens leaves a slot to the next, wherever it is.
+    const int32_t steps = row.draft ? std::max(0, tokens - session.steps_to_eviction()) : 0;
+    return session.cache().OwnNext(*pool_, tokens, steps);
+  }
+
+  absl::Status OwnAllPages(Session& session) override { return Of(session).cache().OwnAll(*pool_); }
 
   void Run(std::span<BatchRow> rows) override {
     Seat(rows);
@@ -157,6 +183,7 @@ class EngineOnOps final : public Engine {
       EvictAll({&row, 1});
       sum.Add(row);
     }
+    session.cache().ForgetSpare();
     sum.Write(session.cache_length(), row);
   }
 
@@ -306,8 +333,6 @@ class EngineOnOps final : public Engine {
     EBB_ASSIGN(const CacheShape shape,
                ShapeFor({.policy = next, .block_size_max = of.block_size_max()}, prompt, limits()));
     EBB_TRY(CheckSize(shape));
-    const int64_t growth = shape.pages() - of.pages() - spare.value_or(0);
-    EBB_ASSIGN(PageLease more, pool_->Reserve(std::max<int64_t>(0, growth)));
     const bool cannot_tell = swap.state == StateOrigin::kEmpty;
     const Plan plan = cannot_tell ? FormerChoice(of, next, keep, restored.before())
                                   : PerLane(PlanPruning(device(), of, next, keep).value(), of.cache());
@@ -317,6 +342,8 @@ class EngineOnOps final : public Engine {
     swap.slots_evicted = FreeSlots(of.cache(), plan);
     swap.length_after = of.cache_length();
     swap.pages_after = shape.pages();
+    const int64_t growth = of.cache().PagesToResize(shape);
+    EBB_ASSIGN(PageLease more, pool_->Reserve(std::max<int64_t>(0, growth - spare.value_or(0))));
     if (spare) return swap;
     restored.Keep();
     of.CountEvicted(MostLost(swap.victims));
@@ -335,39 +362,11 @@ class EngineOnOps final : public Engine {
     return plan;
   }
 
-  static absl::Status CheckLength(const ValidSpec& next, bool prunes, int32_t live, int32_t limit) {
-    if ((prunes && !next.bounded) || live <= limit) return absl::OkStatus();
-    return Refuse(absl::StatusCode::kFailedPrecondition,
-                  absl::StrFormat("policy.trigger.budget: the cache holds %d tokens, and this policy evicts none of "
-                                  "them to stay within %d; use a larger budget, or evict first",
-                                  live, limit),
-                  {.reason = "CACHE_TOO_LONG", .field = "policy.trigger.budget"});
-  }
-
   absl::Status CheckSize(const CacheShape& shape) const {
     if (shape.pages() <= pool_->pages_total()) return absl::OkStatus();
     return RefuseField("SESSION_TOO_LARGE", "policy.trigger.budget",
                        absl::StrFormat("the session would need %d pages, there are %d in all; use a smaller budget",
                                        shape.pages(), pool_->pages_total()));
-  }
-
-  static absl::Status NoScoresToShareBy(const ValidSpec& next) {
-    const std::string field = absl::StrFormat("policy.%s", RowOf(next.allocation).name);
-    return Refuse(absl::StatusCode::kFailedPrecondition,
-                  absl::StrFormat("%s: heads share by scores, and %s has yet to see what it scores by; use another "
-                                  "scorer, or set the scorer first and the allocation once it has seen a step",
-                                  field, next.scorer_name),
-                  {.reason = "SCORER_HAS_NO_STATE", .field = field});
-  }
-
-  // Tokens that lanes may hold when `next` takes over, each by its own trigger.
-  static std::vector<int32_t> KeptByLane(const SessionCache& cache, const ValidSpec& next, bool prunes) {
-    std::vector<int32_t> keep(cache.shape().lanes());
-    for (int32_t lane = 0; lane < cache.shape().lanes(); ++lane) {
-      keep[lane] = cache.map_of(lane).live();
-      if (prunes) keep[lane] -= TokensToDrop(next.trigger_of(lane), keep[lane]);
-    }
-    return keep;
   }
 
   EngineLimits limits() const {
@@ -396,6 +395,7 @@ class EngineOnOps final : public Engine {
         session.Append(row.tokens);
         sequences_.push_back(SequenceOf(session, session.log().last(count)));
       }
+      EBB_CHECK(session.cache().OwnsPlaced());
       sequences_.back().logits_from = row.want == Want::kAll ? 0 : row.want == Want::kLast ? count - 1 : count;
     }
     EBB_CHECK(tokens > 0);

@@ -7,6 +7,7 @@
 //   EBB_ASSIGN(auto session, engine->OpenSession({.policy = policy}));
 //   BatchRow row{.session = session.get(), .tokens = prompt, .want = Want::kLast};
 //   EBB_TRY(session->CanAppend(prompt.size()));
+//   EBB_TRY(engine->OwnPages(row));
 //   engine->Run({&row, 1});
 //   int32_t next = sampler.Draw(row.logits, session->log()).token;
 
@@ -64,10 +65,11 @@ class Session {
   // Live tokens in the longest lane. All lanes agree unless Evict took a range or an age of which some lanes had
   // already lost tokens.
   virtual int32_t cache_length() const = 0;
-  virtual int64_t live_slots() const = 0;  // live tokens of all lanes together
-  virtual int32_t capacity() const = 0;    // slots reserved for the largest lane
-  virtual int64_t pages() const = 0;       // reserved pages, all lanes
-  virtual int64_t evicted() const = 0;     // tokens evicted so far, each time of the lane that lost most
+  virtual int64_t live_slots() const = 0;    // live tokens of all lanes together
+  virtual int32_t capacity() const = 0;      // slots reserved for the largest lane
+  virtual int64_t pages() const = 0;         // reserved pages, all lanes; those that it shares included
+  virtual int64_t shared_pages() const = 0;  // of these, such as other sessions hold, too; O(pages)
+  virtual int64_t evicted() const = 0;       // tokens evicted so far, each time of the lane that lost most
   // Largest RoPE position in use, -1 while there is none: with original positions that of the newest token, evicted or
   // not; with compacted ones cache_length() - 1. Past the trained context where it reaches it.
   virtual int32_t position_max() const = 0;
@@ -193,9 +195,24 @@ struct LaneReport {
   std::vector<float> scores = {};  // the policy's keep scores; empty where it has none (full)
 };
 
+// A branch of a session.
+struct ForkOptions {
+  std::optional<ValidSpec> policy = {};  // its own; else the session's
+  bool reserve_copies = false;           // neither branch will ever be refused a page for what they share
+};
+
+struct Fork {
+  std::unique_ptr<Session> session = {};
+  std::optional<PolicySwap> swap = {};  // what a policy of its own did
+};
+
 struct EngineMemory {
   int64_t page_bytes = 0;
-  int64_t pages_total = 0, pages_reserved = 0;
+  int64_t pages_total = 0, pages_reserved = 0;  // each once, whoever shares it; promised copies are reserved
+  int64_t pages_shared = 0;                     // held by several sessions
+  int64_t pages_promised = 0;                   // set aside for copies of these
+  int64_t pages_spared = 0;  // that sessions would reserve more if none were shared, promised copies deducted
+  int64_t pages_copied = 0;  // so far, since a session wrote to them while they were shared
   int64_t weight_bytes = 0;  // packed
 };
 
@@ -232,8 +249,29 @@ class Engine {
   // Reserves and opens. UNAVAILABLE NO_PAGES, naming both numbers, when fewer pages are free.
   virtual absl::StatusOr<std::unique_ptr<Session>> OpenSession(const SessionOptions& options) = 0;
 
-  // Runs one step. REQUIRES: the rows' tokens sum to 1 .. step_tokens_max. In steady state it allocates nothing, but
-  // for a log that outgrows its capacity and doubles it.
+  // A session with the same log, cache, policy and scorer's states: until one of them goes on their digests are equal,
+  // and nothing that happens to one ever shows in the other. They share pages; who writes to a shared page first puts a
+  // copy in its place (OwnPages). With a policy of its own, that is put in force as by SetPolicy.
+  //
+  // The branch reserves what a session that evicts nobody needs to go on to its limit: a page for every page that is
+  // still empty, and the promise of a copy for every page that has a free slot. A full page is shared without: a
+  // session that evicts, and so writes into it again, takes the page for its copy then, and may find none
+  // (OwnPages). With `reserve_copies` copies of those are promised, too, to all who share them.
+  //
+  // O(pages) time, without copying K or V, and memory beside the pages. FAILED_PRECONDITION DRAFT_PENDING; UNAVAILABLE
+  // NO_PAGES; what SetPolicy refuses. `session` is as it was in any case.
+  virtual absl::StatusOr<Fork> ForkSession(Session& session, const ForkOptions& options) = 0;
+
+  // Makes the pages that the row's tokens go to the session's own, copying those that it shares; for a draft also sets
+  // pages aside for what Accept may write. Before Run, for each row. Nothing to do where no session was forked.
+  // UNAVAILABLE NO_PAGES; the session is as it was then, and can go on when pages are free.
+  virtual absl::Status OwnPages(const BatchRow& row) = 0;
+
+  // The same for all pages of a session: before BeginEdit, whose steps write to slots that hold tokens.
+  virtual absl::Status OwnAllPages(Session& session) = 0;
+
+  // Runs one step. REQUIRES: the rows' tokens sum to 1 .. step_tokens_max; OwnPages of each row. In steady state it
+  // allocates nothing, but for a log that outgrows its capacity and doubles it.
   virtual void Run(std::span<BatchRow> rows) = 0;
 
   // Keeps the first `count` tokens of the draft that waits, and forgets the others. `row` names the session, and
@@ -255,7 +293,7 @@ class Engine {
 
   // Begins it: the replaced tokens leave, those behind them move, and rows of Run then bring plan.WorkTokens(), in
   // blocks; nothing else touches the session meanwhile. A token that was evicted from a lane is no longer there when
-  // its step is over. REQUIRES: the plan is of this session, as it stands; ids in 0..vocab-1.
+  // its step is over. REQUIRES: the plan is of this session, as it stands; ids in 0..vocab-1; OwnAllPages.
   virtual void BeginEdit(Session& session, const EditPlan& plan) = 0;
 
   // Ends an edit behind the last token that was run: log and cache then end there. REQUIRES: edit_left() > 0, and a
@@ -278,11 +316,11 @@ class Engine {
   virtual absl::StatusOr<std::unique_ptr<Session>> Reopen(SessionImage& image) = 0;
 
   // Puts another policy in force on the warm cache, before the next step. What does not fit its budget leaves now, and
-  // pages are reserved or given back. FAILED_PRECONDITION CACHE_FORMAT_FIXED when it names another cache format,
-  // LANES_DIFFER (policy_swap.h), CACHE_TOO_LONG when a policy that does not evict has no room for what is live;
-  // INVALID_ARGUMENT SESSION_TOO_LARGE when it needs more pages than there are in all, and what FixBudget refuses;
-  // FAILED_PRECONDITION DRAFT_PENDING, as Evict and the two at the end; UNAVAILABLE NO_PAGES. A refusal changes
-  // nothing.
+  // pages are reserved or given back; where lanes shrink, shared pages that tokens move to are copied.
+  // FAILED_PRECONDITION CACHE_FORMAT_FIXED when it names another cache format, LANES_DIFFER (policy_swap.h),
+  // CACHE_TOO_LONG when a policy that does not evict has no room for what is live; INVALID_ARGUMENT SESSION_TOO_LARGE
+  // when it needs more pages than there are in all, and what FixBudget refuses; FAILED_PRECONDITION DRAFT_PENDING, as
+  // Evict and the two at the end; UNAVAILABLE NO_PAGES. A refusal changes nothing.
   virtual absl::StatusOr<PolicySwap> SetPolicy(Session& session, const ValidSpec& policy) = 0;
 
   // What SetPolicy would answer if `spare` more pages were free; changes nothing.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "engine/lane_attention.h"
 #include "engine/parallel.h"
 #include "policies/allocation.h"
@@ -161,6 +162,33 @@ void SeparateLanesThatDiffer(const ValidSpec& policy, SessionCache& cache) {
   for (int32_t lane = 0; lane < cache.shape().lanes(); ++lane) {
     if (policy.rule(lane) != policy.rule(lane / together * together)) return cache.SeparateLanes();
   }
+}
+
+absl::Status CheckLength(const ValidSpec& next, bool prunes, int32_t live, int32_t limit) {
+  if ((prunes && !next.bounded) || live <= limit) return absl::OkStatus();
+  return Refuse(absl::StatusCode::kFailedPrecondition,
+                absl::StrFormat("policy.trigger.budget: the cache holds %d tokens, and this policy evicts none of "
+                                "them to stay within %d; use a larger budget, or evict first",
+                                live, limit),
+                {.reason = "CACHE_TOO_LONG", .field = "policy.trigger.budget"});
+}
+
+absl::Status NoScoresToShareBy(const ValidSpec& next) {
+  const std::string field = absl::StrFormat("policy.%s", RowOf(next.allocation).name);
+  return Refuse(absl::StatusCode::kFailedPrecondition,
+                absl::StrFormat("%s: heads share by scores, and %s has yet to see what it scores by; use another "
+                                "scorer, or set the scorer first and the allocation once it has seen a step",
+                                field, next.scorer_name),
+                {.reason = "SCORER_HAS_NO_STATE", .field = field});
+}
+
+std::vector<int32_t> KeptByLane(const SessionCache& cache, const ValidSpec& next, bool prunes) {
+  std::vector<int32_t> keep(cache.shape().lanes());
+  for (int32_t lane = 0; lane < cache.shape().lanes(); ++lane) {
+    keep[lane] = cache.map_of(lane).live();
+    if (prunes) keep[lane] -= TokensToDrop(next.trigger_of(lane), keep[lane]);
+  }
+  return keep;
 }
 
 std::vector<LaneRule> LanesByScores(const Device& device, const SessionOnEngine& session, const ValidSpec& policy) {

@@ -72,6 +72,15 @@ absl::StatusOr<StateOrigin> AdoptPolicy(const Device& device, SessionOnEngine& s
 // Separates the lanes where `policy` has different rules for some that share a map.
 void SeparateLanesThatDiffer(const ValidSpec& policy, SessionCache& cache);
 
+// FAILED_PRECONDITION CACHE_TOO_LONG where `live` tokens are more than `limit`, and `next` evicts none of them.
+absl::Status CheckLength(const ValidSpec& next, bool prunes, int32_t live, int32_t limit);
+
+// Why lanes cannot share by the scores of a scorer whose state would begin empty.
+absl::Status NoScoresToShareBy(const ValidSpec& next);
+
+// Tokens that lanes may hold when `next` takes over, each by its own trigger.
+std::vector<int32_t> KeptByLane(const SessionCache& cache, const ValidSpec& next, bool prunes);
+
 // Every lane's rule by the scores that `policy` gives to what lives now, with its budget as their mean. REQUIRES:
 // policy.lanes_follow_scores(), its budget is known, and the maps are as AdoptPolicy left them.
 std::vector<LaneRule> LanesByScores(const Device& device, const SessionOnEngine& session, const ValidSpec& policy);

@@ -33,6 +33,21 @@ SessionOnEngine::SessionOnEngine(const ValidSpec& policy, SessionCache cache, in
   BoundBudget();
 }
 
+std::unique_ptr<SessionOnEngine> SessionOnEngine::Fork() const {
+  EBB_CHECK(CheckSettled().ok());
+  auto fork = std::make_unique<SessionOnEngine>(policy_, cache_.Fork(), block_size_max_, length_limit_);
+  fork->policy_ = policy_;  // as its prompt left it
+  fork->log_.assign(log_.begin(), log_.end());
+  fork->next_position_ = next_position_;
+  fork->evicted_ = evicted_;
+  fork->prompt_ended_ = prompt_ended_;
+  fork->decode_steps_ = decode_steps_;
+  fork->block_step_ = block_step_;
+  fork->last_queries_ = last_queries_;
+  fork->stale_from_ = stale_from_;
+  return fork;
+}
+
 // Pages were reserved for the limit. A prompt may outgrow it, where some of its tokens were evicted by hand on the way,
 // and so may its share; EndPrompt then refuses.
 void SessionOnEngine::BoundBudget() {
@@ -231,6 +246,7 @@ void SessionOnEngine::UnseatDraft() {
 
 void SessionOnEngine::Keep(const Draft& draft, int32_t token, Ops& ops) {
   Append({&draft.tokens[token], 1});
+  cache_.OwnPlaced();
   // The lowest free slot: never one that a later token of the draft lies in.
   for (int32_t lane = 0; lane < cache_.shape().lanes(); ++lane) {
     const int32_t layer = lane / cache_.shape().kv_heads, head = lane % cache_.shape().kv_heads;

@@ -4,6 +4,7 @@
 #define EBB_ENGINE_SESSION_ON_ENGINE_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -63,12 +64,16 @@ class SessionOnEngine final : public Session {
   SessionOnEngine(const ValidSpec& policy, SessionCache cache, int32_t block_size_max, int32_t length_limit,
                   SessionState state);
 
+  // The same session on the same pages, with a future of its own. REQUIRES: CheckSettled.
+  std::unique_ptr<SessionOnEngine> Fork() const;
+
   const ValidSpec& policy() const override { return policy_; }
   std::span<const int32_t> log() const override { return log_; }
   int32_t cache_length() const override;
   int64_t live_slots() const override;
   int32_t capacity() const override { return cache_.shape().capacity; }
   int64_t pages() const override { return cache_.pages(); }
+  int64_t shared_pages() const override { return cache_.shared_pages(); }
   int64_t evicted() const override { return evicted_; }
   int32_t position_max() const override;
   int32_t room() const override;

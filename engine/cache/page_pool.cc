@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -25,7 +26,7 @@ PageLease& PageLease::operator=(PageLease&& other) noexcept {
 PageLease::~PageLease() { GiveBack(); }
 
 void PageLease::GiveBack() {
-  if (pool_ != nullptr) pool_->Return(pages_);
+  for (const int32_t page : pages_) pool_->Return(page);
   pool_ = nullptr;
   pages_.clear();
 }
@@ -39,10 +40,64 @@ void PageLease::Give(int64_t count, PageLease& to) {
   pages_.resize(pages_.size() - count);
 }
 
-std::byte* PageLease::address(int64_t index) const {
+int32_t PageLease::page(int64_t index) const {
   EBB_CHECK(index >= 0);
   EBB_CHECK(index < size());
-  return pool_->arena_ + pages_[index] * pool_->page_bytes_;
+  return pages_[index];
+}
+
+std::byte* PageLease::address(int64_t index) const { return pool_->address(page(index)); }
+
+int32_t PageLease::TakeLast() {
+  EBB_CHECK(size() > 0);
+  const int32_t last = pages_.back();
+  pages_.pop_back();
+  return last;
+}
+
+PageLease PageLease::Share() const {
+  for (const int32_t page : pages_) {
+    if (++pool_->pages_[page].holders == 2) ++pool_->shared_;
+  }
+  if (pool_ != nullptr) pool_->again_ += size();
+  return PageLease(pool_, pages_);
+}
+
+bool PageLease::shared(int64_t index) const { return pool_->pages_[page(index)].holders > 1; }
+
+int64_t PageLease::PagesToCopy(int64_t index) const {
+  return shared(index) && pool_->pages_[page(index)].promised == 0 ? 1 : 0;
+}
+
+void PageLease::Copy(int64_t index, PageLease& from) {
+  EBB_CHECK(shared(index));
+  const int32_t original = page(index);
+  const bool promised = pool_->pages_[original].promised > 0;
+  pages_[index] = promised ? pool_->TakePromised(original) : from.TakeLast();
+  std::memcpy(address(index), pool_->address(original), static_cast<size_t>(pool_->page_bytes_));
+  pool_->Return(original);
+  ++pool_->copied_;
+}
+
+void PageLease::Replace(int64_t index, PageLease& from) {
+  pool_->Return(page(index));
+  pages_[index] = from.TakeLast();
+}
+
+int64_t PageLease::PagesToPromise(int64_t index) const {
+  const PagePool::Page& of = pool_->pages_[page(index)];
+  return of.holders - 1 - of.promised;
+}
+
+void PageLease::Promise(int64_t index) {
+  const int64_t more = PagesToPromise(index);
+  EBB_CHECK(more <= pool_->pages_free());
+  pool_->pages_[page(index)].promised += static_cast<int32_t>(more);
+  pool_->promised_ += more;
+}
+
+bool PageLease::lacks_one_promise(int64_t index) const {
+  return pool_->pages_[page(index)].holders > 2 && PagesToPromise(index) == 1;
 }
 
 absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(int64_t arena_bytes, int64_t page_bytes) {
@@ -72,7 +127,7 @@ absl::StatusOr<std::unique_ptr<PagePool>> PagePool::Create(int64_t arena_bytes, 
 }
 
 PagePool::PagePool(std::byte* arena, int64_t page_bytes, int64_t pages_total)
-    : arena_(arena), page_bytes_(page_bytes), pages_total_(pages_total), free_(pages_total) {
+    : arena_(arena), page_bytes_(page_bytes), pages_total_(pages_total), free_(pages_total), pages_(pages_total) {
   std::iota(free_.begin(), free_.end(), 0);  // ascending: already a heap
 }
 
@@ -81,30 +136,49 @@ PagePool::~PagePool() {
   munmap(arena_, static_cast<size_t>(pages_total_ * page_bytes_));
 }
 
-absl::StatusOr<PageLease> PagePool::Reserve(int64_t pages) {
+absl::Status PagePool::CheckFree(int64_t pages) const {
   EBB_CHECK(pages >= 0);
-  if (pages > pages_free()) {
-    return Refuse(absl::StatusCode::kUnavailable,
-                  absl::StrFormat("%d pages are needed and %d of %d are free", pages, pages_free(), pages_total_),
-                  {.reason = "NO_PAGES",
-                   .metadata = {{"pages_needed", absl::StrFormat("%d", pages)},
-                                {"pages_free", absl::StrFormat("%d", pages_free())}}});
-  }
+  if (pages <= pages_free()) return absl::OkStatus();
+  return Refuse(absl::StatusCode::kUnavailable,
+                absl::StrFormat("%d pages are needed and %d of %d are free", pages, pages_free(), pages_total_),
+                {.reason = "NO_PAGES",
+                 .metadata = {{"pages_needed", absl::StrFormat("%d", pages)},
+                              {"pages_free", absl::StrFormat("%d", pages_free())}}});
+}
+
+absl::StatusOr<PageLease> PagePool::Reserve(int64_t pages) {
+  EBB_TRY(CheckFree(pages));
   std::vector<int32_t> taken(pages);
-  for (int32_t& page : taken) {
-    std::pop_heap(free_.begin(), free_.end(), std::greater<>());
-    page = free_.back();
-    free_.pop_back();
-  }
+  for (int32_t& page : taken) page = TakeFree();
   return PageLease(this, std::move(taken));
 }
 
-void PagePool::Return(std::span<const int32_t> pages) {
-  for (const int32_t page : pages) {
+int32_t PagePool::TakeFree() {
+  std::pop_heap(free_.begin(), free_.end(), std::greater<>());
+  const int32_t page = free_.back();
+  free_.pop_back();
+  pages_[page].holders = 1;
+  return page;
+}
+
+int32_t PagePool::TakePromised(int32_t page) {
+  --pages_[page].promised;
+  --promised_;
+  return TakeFree();
+}
+
+void PagePool::Return(int32_t page) {
+  Page& of = pages_[page];
+  EBB_CHECK(of.holders > 0);
+  if (--of.holders == 0) {
     free_.push_back(page);
     std::push_heap(free_.begin(), free_.end(), std::greater<>());
+    return;
   }
-  EBB_CHECK(pages_free() <= pages_total_);
+  --again_;
+  if (of.holders == 1) --shared_;
+  const int32_t needed = std::min(of.promised, of.holders - 1);
+  promised_ -= std::exchange(of.promised, needed) - needed;
 }
 
 }  // namespace ebb

@@ -1,11 +1,16 @@
-// The arena: one stretch of memory per engine, cut into equal pages, handed out as leases.
+// The arena: one stretch of memory per engine, cut into equal pages, handed out as leases; a page may be in several.
 //
 // Memory is reserved from the system at once and touched only when a page is first written, so an idle server is small.
 // Pages are not cleared between owners: a slot can be seen only once its K, V and position are in place (slot_map.h),
 // so what another session left there is never read.
 //
-// Invariant: every page is either free or in exactly one lease. Lowest-numbered pages are handed out first. Not thread
-// safe: the engine's thread alone.
+// A page that several leases hold is shared, and nobody writes to it: who would puts a copy in its place first. Where
+// that must not fail the copy is promised while there is still room: a promise is a number beside the page, not a page,
+// and any of those who share the page may redeem it.
+//
+// Invariants: a page is free exactly when no lease holds it; at most holders - 1 copies of a page are promised; as many
+// pages are free as copies are promised, and more. Lowest-numbered pages are handed out first. Not thread safe: the
+// engine's thread alone.
 
 #ifndef EBB_ENGINE_CACHE_PAGE_POOL_H_
 #define EBB_ENGINE_CACHE_PAGE_POOL_H_
@@ -13,17 +18,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace ebb {
 
 class PagePool;
 
-// Owns pages; move-only. Losing it gives them back, exactly once. The pool outlives its leases.
+// Holds pages; move-only. Losing it gives them back, exactly once. The pool outlives its leases.
 class PageLease {
  public:
   PageLease() = default;
@@ -38,9 +43,29 @@ class PageLease {
   // Moves the last `count` pages to the end of `to`, which is empty or of the same pool.
   void Give(int64_t count, PageLease& to);
 
+  // Another lease on the same pages, which are shared from then on.
+  PageLease Share() const;
+  bool shared(int64_t index) const;
+
+  // Copy puts a copy in the place of a shared page: a promised one, or the last page of `from`, which holds at least
+  // PagesToCopy: 0 or 1, and 0 for a page that is not shared.
+  int64_t PagesToCopy(int64_t index) const;
+  void Copy(int64_t index, PageLease& from);
+  // The same with whatever bytes the last page of `from` has, and no promise is redeemed.
+  void Replace(int64_t index, PageLease& from);
+
+  // Promises so many copies of a page that all who share it may have their own, and takes them from what is free.
+  // REQUIRES: PagesToPromise are free.
+  int64_t PagesToPromise(int64_t index) const;
+  void Promise(int64_t index);
+  // Whether another lease's sharing broke what Promise gave: all but one of the copies needed are promised.
+  bool lacks_one_promise(int64_t index) const;
+
  private:
   friend class PagePool;
   PageLease(PagePool* pool, std::vector<int32_t> pages) : pool_(pool), pages_(std::move(pages)) {}
+  int32_t page(int64_t index) const;
+  int32_t TakeLast();
   void GiveBack();
 
   PagePool* pool_ = nullptr;
@@ -59,20 +84,39 @@ class PagePool {
   // `pages` >= 0. UNAVAILABLE NO_PAGES when fewer are free, naming both numbers: it is our limit, another server may
   // have room.
   absl::StatusOr<PageLease> Reserve(int64_t pages);
+  absl::Status CheckFree(int64_t pages) const;
 
   int64_t page_bytes() const { return page_bytes_; }
   int64_t pages_total() const { return pages_total_; }
-  int64_t pages_free() const { return static_cast<int64_t>(free_.size()); }
+  // Neither held nor promised.
+  int64_t pages_free() const { return static_cast<int64_t>(free_.size()) - promised_; }
+  int64_t pages_shared() const { return shared_; }
+  int64_t pages_promised() const { return promised_; }
+  // Pages that leases would hold more if each held its own, less those that are promised for it.
+  int64_t pages_spared() const { return again_ - promised_; }
+  int64_t pages_copied() const { return copied_; }  // since the pool was made
 
  private:
   friend class PageLease;
+  struct Page {
+    int32_t holders = 0;   // leases
+    int32_t promised = 0;  // copies
+  };
   PagePool(std::byte* arena, int64_t page_bytes, int64_t pages_total);
-  void Return(std::span<const int32_t> pages);
+  std::byte* address(int32_t page) const { return arena_ + page * page_bytes_; }
+  int32_t TakeFree();
+  int32_t TakePromised(int32_t page);
+  void Return(int32_t page);
 
   std::byte* arena_ = nullptr;
   int64_t page_bytes_ = 0;
   int64_t pages_total_ = 0;
   std::vector<int32_t> free_ = {};  // min-heap of page numbers
+  std::vector<Page> pages_ = {};
+  int64_t shared_ = 0;    // pages of several holders
+  int64_t again_ = 0;     // holders of all pages but the first of each
+  int64_t promised_ = 0;  // copies of all pages
+  int64_t copied_ = 0;
 };
 
 }  // namespace ebb

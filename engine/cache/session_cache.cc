@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "policies/check.h"
+#include "policies/status.h"
 
 namespace ebb {
 namespace {
@@ -60,6 +61,137 @@ void SessionCache::TakePages(PageLease lease) {
   ListPages();
 }
 
+SessionCache::SessionCache(const CacheShape& shape, std::vector<PageLease> leases, Share share,
+                           const std::vector<SlotMap>& maps)
+    : shape_(shape), leases_(std::move(leases)), share_(share), maps_(maps) {
+  ListPages();
+}
+
+SessionCache SessionCache::Fork() const {
+  std::vector<PageLease> leases;
+  leases.reserve(leases_.size());
+  for (const PageLease& lane : leases_) leases.push_back(lane.Share());
+  return SessionCache(shape_, std::move(leases), share_, maps_);
+}
+
+// Calls visit(lane, page) once for every page of every lane of a map that one of `slots`, ascending, lies in.
+template <typename Visit>
+void SessionCache::VisitPages(int32_t map, std::span<const int32_t> slots, const Visit& visit) const {
+  int64_t last = -1;
+  for (const int32_t slot : slots) {
+    const int64_t page = slot / page_slots();
+    if (std::exchange(last, page) == page) continue;
+    for (int32_t lane = first_lane(map); lane < first_lane(map) + lanes_of_map(); ++lane) visit(lane, page);
+  }
+}
+
+void SessionCache::Copy(int32_t lane, int64_t page, PageLease& from) {
+  if (!leases_[lane].shared(page)) return;
+  leases_[lane].Copy(page, from);
+  pages_[first_page_[lane] + page] = leases_[lane].address(page);
+}
+
+int64_t SessionCache::shared_pages() const {
+  int64_t shared = 0;
+  for (const PageLease& lane : leases_) {
+    for (int64_t page = 0; page < lane.size(); ++page) shared += lane.shared(page) ? 1 : 0;
+  }
+  return shared;
+}
+
+absl::Status SessionCache::ReserveShared(PagePool& pool, bool all_copies) {
+  // [maps][pages] live slots.
+  std::vector<std::vector<int32_t>> live(maps_.size());
+  for (size_t map = 0; map < maps_.size(); ++map) {
+    live[map].resize(shape_.pages_of(first_lane(static_cast<int32_t>(map))));
+    const std::span<const int32_t> token = maps_[map].token();
+    for (size_t slot = 0; slot < token.size(); ++slot) live[map][slot / page_slots()] += token[slot] >= 0 ? 1 : 0;
+  }
+  const auto is_empty = [&](int32_t lane, int64_t page) { return live[lane / lanes_of_map()][page] == 0; };
+  const auto is_promised = [&](int32_t lane, int64_t page) {
+    const int64_t slots = std::min(page_slots(), shape_.slots(lane) - page * page_slots());
+    return all_copies || live[lane / lanes_of_map()][page] < slots || leases_[lane].lacks_one_promise(page);
+  };
+  const auto visit_shared = [&](const auto& visit) {
+    for (int32_t lane = 0; lane < shape_.lanes(); ++lane) {
+      for (int64_t page = 0; page < leases_[lane].size(); ++page) {
+        if (leases_[lane].shared(page)) visit(lane, page);
+      }
+    }
+  };
+  int64_t empty = 0, promised = 0;
+  visit_shared([&](int32_t lane, int64_t page) {
+    if (is_empty(lane, page)) {
+      ++empty;
+    } else if (is_promised(lane, page)) {
+      promised += leases_[lane].PagesToPromise(page);
+    }
+  });
+  EBB_TRY(pool.CheckFree(empty + promised));
+  PageLease fresh = pool.Reserve(empty).value();
+  visit_shared([&](int32_t lane, int64_t page) {
+    if (is_empty(lane, page)) {
+      leases_[lane].Replace(page, fresh);
+    } else if (is_promised(lane, page)) {
+      leases_[lane].Promise(page);
+    }
+  });
+  ListPages();
+  return absl::OkStatus();
+}
+
+absl::Status SessionCache::OwnNext(PagePool& pool, int32_t tokens, int32_t steps) {
+  ForgetSpare();
+  if (pool.pages_shared() == 0) return absl::OkStatus();
+  std::vector<int32_t> slots;
+  const auto visit_next = [&](const auto& visit) {
+    for (int32_t map = 0; map < static_cast<int32_t>(maps_.size()); ++map) {
+      slots.clear();
+      maps_[map].VisitNext(tokens, [&](int32_t slot) { slots.push_back(slot); });
+      VisitPages(map, slots, visit);
+    }
+  };
+  int64_t copies = 0;
+  visit_next([&](int32_t lane, int64_t page) { copies += leases_[lane].PagesToCopy(page); });
+  int64_t spare = 0;  // a token goes to one page of each lane
+  for (int32_t lane = 0; lane < (steps > 0 ? shape_.lanes() : 0); ++lane) {
+    int64_t shared = 0;
+    for (int64_t page = 0; page < leases_[lane].size(); ++page) shared += leases_[lane].shared(page) ? 1 : 0;
+    spare += std::min<int64_t>(shared, steps);
+  }
+  EBB_ASSIGN(PageLease from, pool.Reserve(copies + spare));
+  visit_next([&](int32_t lane, int64_t page) { Copy(lane, page, from); });
+  spare_ = std::move(from);
+  return absl::OkStatus();
+}
+
+absl::Status SessionCache::OwnAll(PagePool& pool) {
+  int64_t copies = 0;
+  for (const PageLease& lane : leases_) {
+    for (int64_t page = 0; page < lane.size(); ++page) copies += lane.PagesToCopy(page);
+  }
+  EBB_ASSIGN(PageLease from, pool.Reserve(copies));
+  for (int32_t lane = 0; lane < shape_.lanes(); ++lane) {
+    for (int64_t page = 0; page < leases_[lane].size(); ++page) Copy(lane, page, from);
+  }
+  return absl::OkStatus();
+}
+
+void SessionCache::OwnPlaced() {
+  for (int32_t map = 0; map < static_cast<int32_t>(maps_.size()); ++map) {
+    VisitPages(map, maps_[map].placed_slots(), [&](int32_t lane, int64_t page) { Copy(lane, page, spare_); });
+  }
+}
+
+bool SessionCache::OwnsPlaced() const {
+  bool owns = true;
+  for (int32_t map = 0; map < static_cast<int32_t>(maps_.size()); ++map) {
+    VisitPages(map, maps_[map].placed_slots(),
+               [&](int32_t lane, int64_t page) { owns = owns && !leases_[lane].shared(page); });
+  }
+  return owns;
+}
+
 void SessionCache::SeparateLanes() {
   if (share_ == Share::kLane) return;
   const int32_t lanes = lanes_of_map();
@@ -108,11 +240,39 @@ void SessionCache::Adopt(const ValidSpec& policy) {
   share_ = share;
 }
 
+// A lane that shrinks first closes up: its live slots past the first live() move to the free ones before that. Pages
+// that it then gives away go to lanes that grow only if nobody else holds them.
+int64_t SessionCache::PagesToResize(const CacheShape& shape) const {
+  int64_t copies = 0;
+  std::vector<int32_t> slots;
+  for (int32_t map = 0; map < static_cast<int32_t>(maps_.size()); ++map) {
+    if (shape.slots(first_lane(map)) >= maps_[map].capacity()) continue;
+    slots.clear();
+    for (int32_t slot = 0; slot < std::min(maps_[map].live(), maps_[map].end()); ++slot) {
+      if (maps_[map].token()[slot] < 0) slots.push_back(slot);
+    }
+    VisitPages(map, slots, [&](int32_t lane, int64_t page) { copies += leases_[lane].PagesToCopy(page); });
+  }
+  int64_t growth = 0;
+  for (int32_t lane = 0; lane < shape.lanes(); ++lane) {
+    const int64_t have = leases_[lane].size(), want = shape.pages_of(lane);
+    growth += std::max<int64_t>(0, want - have);
+    for (int64_t page = want; page < have; ++page) growth -= leases_[lane].shared(page) ? 0 : 1;
+  }
+  return copies + std::max<int64_t>(0, growth);
+}
+
 void SessionCache::Resize(const CacheShape& shape, PageLease more, Ops& ops) {
-  EBB_CHECK(more.size() == std::max<int64_t>(0, shape.pages() - pages()));
+  EBB_CHECK(more.size() == PagesToResize(shape));
+  EBB_CHECK(spare_.size() == 0);
   std::vector<std::vector<SlotMove>> moves(maps_.size());
-  for (size_t i = 0; i < maps_.size(); ++i) {
-    if (shape.slots(first_lane(static_cast<int32_t>(i))) < maps_[i].capacity()) maps_[i].Compact(moves[i]);
+  std::vector<int32_t> slots;
+  for (int32_t map = 0; map < static_cast<int32_t>(maps_.size()); ++map) {
+    if (shape.slots(first_lane(map)) >= maps_[map].capacity()) continue;
+    maps_[map].Compact(moves[map]);
+    slots.clear();
+    for (const SlotMove& move : moves[map]) slots.push_back(move.to);
+    VisitPages(map, slots, [&](int32_t lane, int64_t page) { Copy(lane, page, more); });
   }
   for (int32_t layer = 0; layer < shape_.layers; ++layer) {
     for (int32_t head = 0; head < shape_.kv_heads; ++head) {
@@ -121,8 +281,11 @@ void SessionCache::Resize(const CacheShape& shape, PageLease more, Ops& ops) {
     }
   }
   for (int32_t lane = 0; lane < shape.lanes(); ++lane) {
-    const int64_t excess = leases_[lane].size() - shape.pages_of(lane);
-    if (excess > 0) leases_[lane].Give(excess, more);
+    while (leases_[lane].size() > shape.pages_of(lane)) {
+      const bool shared = leases_[lane].shared(leases_[lane].size() - 1);
+      PageLease dropped;
+      leases_[lane].Give(1, shared ? dropped : more);
+    }
   }
   for (int32_t lane = 0; lane < shape.lanes(); ++lane) {
     const int64_t missing = shape.pages_of(lane) - leases_[lane].size();

@@ -2,6 +2,10 @@
 //
 // While every lane holds the same tokens (nothing was evicted, or the scorer looks at positions alone) one slot map
 // serves all of them; a policy that chooses per layer gets a map per layer, one that chooses per head a map per lane.
+//
+// Caches may share pages, each with maps of its own (Fork). Nobody writes to a shared page: OwnNext, OwnPlaced and
+// Resize put copies in the place of those that are about to be written.
+//
 // Not thread safe; distinct maps may be read and evicted from by distinct threads.
 
 #ifndef EBB_ENGINE_CACHE_SESSION_CACHE_H_
@@ -9,8 +13,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "engine/cache/page_pool.h"
 #include "engine/cache/slot_map.h"
 #include "engine/ops.h"
@@ -63,8 +69,32 @@ class SessionCache {
   // With slot maps that fit the shape.
   SessionCache(const CacheShape& shape, PageLease lease, Maps maps);
 
+  // The same tokens in the same slots of the same pages.
+  SessionCache Fork() const;
+
+  // What a cache that began with Fork needs to go on: a page of its own in the place of every shared one without a
+  // live slot, and the promise of a copy of every shared one that has a free slot; of all it shares where `all_copies`,
+  // and of those where the ones it shares them with hold such promises. UNAVAILABLE NO_PAGES; nothing changes then.
+  absl::Status ReserveShared(PagePool& pool, bool all_copies);
+
+  // Makes the pages that the next `tokens` tokens go to this cache's own, and sets pages aside so that OwnPlaced can do
+  // so for any token in each of `steps` steps. UNAVAILABLE NO_PAGES; nothing changes then.
+  absl::Status OwnNext(PagePool& pool, int32_t tokens, int32_t steps);
+  // The same for the slots of the last Place, with the pages that were set aside.
+  void OwnPlaced();
+  // What was set aside is free again.
+  void ForgetSpare() { spare_ = PageLease(); }
+
+  // Makes every page this cache's own. UNAVAILABLE NO_PAGES; nothing changes then.
+  absl::Status OwnAll(PagePool& pool);
+
+  // Whether the slots of the last Place may be written.
+  bool OwnsPlaced() const;
+
   const CacheShape& shape() const { return shape_; }
-  int64_t pages() const { return static_cast<int64_t>(pages_.size()); }
+  // Held, shared ones and those set aside included.
+  int64_t pages() const { return static_cast<int64_t>(pages_.size()) + spare_.size(); }
+  int64_t shared_pages() const;  // of these; O(pages)
 
   // One map for all lanes, or one per layer, or one per lane in layer-major order.
   std::vector<SlotMap>& maps() { return maps_; }
@@ -101,12 +131,14 @@ class SessionCache {
   void Adopt(const ValidSpec& policy);
 
   // Other capacities or another largest step. A lane that shrinks moves its live slots to its front and gives the pages
-  // past them away; one that grows takes from these and from `more`. REQUIRES: every lane's live tokens fit `shape`,
-  // which differs from shape() in capacities and block_max alone, the same for all lanes of a map; more.size() ==
-  // max(0, shape.pages() - pages()).
+  // past them away; one that grows takes from these and from `more`, which has PagesToResize. REQUIRES: every lane's
+  // live tokens fit `shape`, which differs from shape() in capacities and block_max alone, the same for all lanes of a
+  // map.
+  int64_t PagesToResize(const CacheShape& shape) const;
   void Resize(const CacheShape& shape, PageLease more, Ops& ops);
 
-  // The lane's memory, without angles. Valid until the next Place, Free, SeparateLanes, Adopt or Resize.
+  // The lane's memory, without angles. Valid until the next Place, Free, SeparateLanes, Adopt, OwnNext, OwnPlaced or
+  // Resize.
   LaneStorage storage(int32_t layer, int32_t head) const;
 
   // What a scorer sees of a lane, without its memory. `tokens`: length of the session's log.
@@ -114,10 +146,18 @@ class SessionCache {
 
  private:
   void TakePages(PageLease lease);
+
+  SessionCache(const CacheShape& shape, std::vector<PageLease> leases, Share share, const std::vector<SlotMap>& maps);
+
+  int64_t page_slots() const { return int64_t{shape_.format.page_tiles} * kTileSlots; }
+  template <typename Visit>
+  void VisitPages(int32_t map, std::span<const int32_t> slots, const Visit& visit) const;
+  void Copy(int32_t lane, int64_t page, PageLease& from);
   void ListPages();
 
   CacheShape shape_;
   std::vector<PageLease> leases_ = {};    // one per lane
+  PageLease spare_ = {};                  // set aside by OwnNext
   std::vector<std::byte*> pages_ = {};    // of one lane after another
   std::vector<int64_t> first_page_ = {};  // [lanes] index into pages_
   Share share_ = Share::kAllLanes;

@@ -62,6 +62,16 @@ class SlotMap {
   // largest live token] ascends over the tokens that stay.
   void Renumber(std::span<const int32_t> to);
 
+  // Calls visit(slot) for the slots that the next Place of `count` tokens takes, ascending.
+  template <typename Visit>
+  void VisitNext(int32_t count, const Visit& visit) const {
+    for (int32_t slot = lowest_free_; count > 0; ++slot) {
+      if (slot < end_ && token_[slot] >= 0) continue;
+      visit(slot);
+      --count;
+    }
+  }
+
   // Slots and positions of the last Place or Seat, in token order.
   std::span<const int32_t> placed_slots() const { return {placed_slots_.data(), placed_}; }
   std::span<const int32_t> placed_positions() const { return {placed_positions_.data(), placed_}; }

@@ -49,6 +49,7 @@ std::vector<int32_t> RandomTokens(uint64_t seed, int32_t count, int32_t vocab) {
 std::vector<float> Step(Engine& engine, Session& session, std::span<const int32_t> tokens, Want want) {
   EBB_CHECK(session.CanAppend(static_cast<int32_t>(tokens.size())).ok());
   BatchRow row = {.session = &session, .tokens = tokens, .want = want};
+  EBB_CHECK(engine.OwnPages(row).ok());
   engine.Run({&row, 1});
   return {row.logits.begin(), row.logits.end()};
 }

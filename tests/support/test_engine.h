@@ -31,7 +31,7 @@ std::unique_ptr<Session> OpenTestSession(Engine& engine, const PolicySpec& spec,
 // `count` ids in 0..vocab-1, by the seed.
 std::vector<int32_t> RandomTokens(uint64_t seed, int32_t count, int32_t vocab);
 
-// One step of one session; the logits are copied. Checks that the tokens may be appended.
+// One step of one session; the logits are copied. Checks that the tokens may be appended, and have pages of their own.
 std::vector<float> Step(Engine& engine, Session& session, std::span<const int32_t> tokens, Want want = Want::kLast);
 
 // Feeds the tokens in blocks, the last one shorter; logits of every token, row after row.

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -72,6 +73,60 @@ TEST(PageLease, GivesItsPagesBackOnceWhateverIsMoved) {
     EXPECT_EQ(c.size(), 2);
   }
   EXPECT_EQ(pool->pages_free(), 4);
+}
+
+TEST(PageLease, SharesPagesThatAreFreeWhenNobodyHoldsThem) {
+  const auto pool = MakePool(8);
+  PageLease one = *pool->Reserve(3);
+  PageLease other = one.Share();
+  EXPECT_EQ(pool->pages_free(), 5);
+  EXPECT_EQ(pool->pages_shared(), 3);
+  EXPECT_EQ(pool->pages_spared(), 3);
+  EXPECT_EQ(other.address(2), one.address(2));
+  one = PageLease();
+  EXPECT_EQ(pool->pages_free(), 5);
+  EXPECT_EQ(pool->pages_shared(), 0);
+  EXPECT_FALSE(other.shared(0));
+  other = PageLease();
+  EXPECT_EQ(pool->pages_free(), 8);
+}
+
+TEST(PageLease, CopiesASharedPageToOneThatIsPromisedOrGiven) {
+  const auto pool = MakePool(8);
+  const PageLease one = *pool->Reserve(2);
+  std::memset(one.address(0), 7, kPage);
+  PageLease other = one.Share();
+  PageLease third = one.Share();
+  EXPECT_EQ(other.PagesToCopy(0), 1);
+  other.Promise(0);
+  EXPECT_EQ(pool->pages_promised(), 2) << "all but one of three";
+  EXPECT_EQ(pool->pages_free(), 4);
+  PageLease none;
+  EXPECT_EQ(other.PagesToCopy(0), 0);
+  other.Copy(0, none);
+  EXPECT_EQ(pool->pages_free(), 4);
+  EXPECT_NE(other.address(0), one.address(0));
+  EXPECT_EQ(std::memcmp(other.address(0), one.address(0), kPage), 0);
+  EXPECT_FALSE(other.shared(0));
+  third = PageLease();
+  EXPECT_EQ(pool->pages_promised(), 0) << "one needs no copy now";
+  EXPECT_EQ(pool->pages_free(), 5);
+  PageLease given = *pool->Reserve(1);
+  other.Copy(1, given);
+  EXPECT_EQ(given.size(), 0);
+  EXPECT_EQ(pool->pages_spared(), 0);
+  EXPECT_EQ(pool->pages_copied(), 2);
+}
+
+TEST(PageLease, ASharedPromiseIsKeptForThoseWhoJoin) {
+  const auto pool = MakePool(8);
+  const PageLease one = *pool->Reserve(1);
+  PageLease other = one.Share();
+  EXPECT_FALSE(other.lacks_one_promise(0)) << "none was given";
+  other.Promise(0);
+  const PageLease third = one.Share();
+  EXPECT_TRUE(third.lacks_one_promise(0));
+  EXPECT_EQ(third.PagesToPromise(0), 1);
 }
 
 // Against the obvious model: a page is free or in one lease, and the free ones are handed out in order.
