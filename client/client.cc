@@ -12,10 +12,13 @@
 namespace ebb::client {
 namespace {
 
-// So that a retry after a lost answer cannot open a second session.
-std::string NewRequestId() {
+// With a request_id, so that a retry after a lost answer cannot open a second session.
+template <typename Request>
+Request Idempotent(Request request) {
+  if (!request.request_id().empty()) return request;
   std::random_device random;
-  return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
+  request.set_request_id(absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random()));
+  return request;
 }
 
 }  // namespace
@@ -84,9 +87,11 @@ grpc::Status Client::Stream(const Open& open, const OnMessage<Message>& on_messa
 }
 
 grpc::Status Client::CreateSession(const v1::CreateSessionRequest& request, v1::Session* session) {
-  v1::CreateSessionRequest idempotent = request;
-  if (idempotent.request_id().empty()) idempotent.set_request_id(NewRequestId());
-  return Unary(*sessions_, &v1::SessionService::Stub::CreateSession, idempotent, session);
+  return Unary(*sessions_, &v1::SessionService::Stub::CreateSession, Idempotent(request), session);
+}
+
+grpc::Status Client::ForkSession(const v1::ForkSessionRequest& request, v1::Session* branch) {
+  return Unary(*sessions_, &v1::SessionService::Stub::ForkSession, Idempotent(request), branch);
 }
 
 grpc::Status Client::GetSession(const std::string& name, v1::Session* session) {
@@ -114,9 +119,7 @@ grpc::Status Client::SaveSession(const v1::SaveSessionRequest& request, v1::Save
 }
 
 grpc::Status Client::RestoreSession(const v1::RestoreSessionRequest& request, v1::Session* session) {
-  v1::RestoreSessionRequest idempotent = request;
-  if (idempotent.request_id().empty()) idempotent.set_request_id(NewRequestId());
-  return Unary(*sessions_, &v1::SessionService::Stub::RestoreSession, idempotent, session);
+  return Unary(*sessions_, &v1::SessionService::Stub::RestoreSession, Idempotent(request), session);
 }
 
 grpc::Status Client::ListSnapshots(const v1::ListSnapshotsRequest& request, v1::ListSnapshotsResponse* response) {

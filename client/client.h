@@ -59,6 +59,7 @@ class Client {
   bool WaitUntilConnected(absl::Duration timeout);
 
   grpc::Status CreateSession(const v1::CreateSessionRequest& request, v1::Session* session);
+  grpc::Status ForkSession(const v1::ForkSessionRequest& request, v1::Session* branch);
   grpc::Status GetSession(const std::string& name, v1::Session* session);
   grpc::Status ListSessions(const v1::ListSessionsRequest& request, v1::ListSessionsResponse* response);
   grpc::Status DeleteSession(const std::string& name, v1::DeleteSessionResponse* response);

@@ -10,6 +10,7 @@
 #ifndef EBB_SERVER_CALL_H_
 #define EBB_SERVER_CALL_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -62,6 +63,13 @@ struct EditJob {
   bool require_exact = false;  // refused unless it is EditExactness::kExact
 };
 
+// Another answer to a call's prompt, made by a call of its own on a throw-away branch of the session as the prompt left
+// it. Its seed follows from the call's and from its place; CallOutput::Branch says where it goes.
+struct AnswerBranch {
+  CallId call = 0;
+  std::string session = {};  // id of the branch
+};
+
 struct CallRequest {
   std::string method = {};  // for SESSION_BUSY: who holds the session
   std::string tenant = {};
@@ -79,6 +87,7 @@ struct CallRequest {
   SamplingOptions sampling = {};            // of `decodes`
   StoppingOptions stopping = {};            // likewise
   int32_t lookup_tokens = 0;                // of `decodes`: most tokens of a draft by prompt lookup; 0: none is made
+  std::vector<AnswerBranch> branches = {};  // of `decodes`, with a prompt: more answers to it
   std::optional<int64_t> resume_from = {};  // index in the log of the first token to send; default: its end
   absl::Time deadline = absl::InfiniteFuture();
 };
@@ -156,7 +165,9 @@ class CallOutput {
   virtual void OnScores(std::span<const TokenLogprob> scores) = 0;  // of CallRequest::score_at
   virtual void OnDraft(const DraftDone& /*draft*/) {}               // of CallRequest::draft
   virtual void OnEdit(const EditDone& /*edit*/) {}                  // of CallRequest::edit
-  virtual void End(const CallEnd& end, bool discard) = 0;           // discard: do not wait for a reader that stays slow
+  // Of CallRequest::branches: the output of the index-th, whose call begins now. REQUIRED of who asks for branches.
+  virtual CallOutput* Branch(size_t /*index*/) { return nullptr; }
+  virtual void End(const CallEnd& end, bool discard) = 0;  // discard: do not wait for a reader that stays slow
 };
 
 }  // namespace ebb

@@ -100,7 +100,7 @@ absl::StatusOr<OpenSession*> Dispatcher::TakeIn(const SessionRequest& request, b
                                         .tenant_metrics = &metrics_.tenant(request.tenant),
                                         .policy_metrics = &metrics_.policy(request.policy.scorer_name)});
   session.tenant_metrics->sessions.Add(1);
-  metrics_.worker().pages.owned.Add(static_cast<double>(session.cache->pages()));
+  CountPages(session, session.cache->pages());
   CountLoad();
   return &session;
 }
@@ -135,7 +135,8 @@ absl::StatusOr<int64_t> Dispatcher::Delete(const std::string& tenant, const std:
                                            std::optional<uint64_t> expected) {
   EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
   EBB_TRY(CheckGeneration(*session, expected));
-  const int64_t bytes = session->cache->pages() * engine_.memory().page_bytes;
+  const int64_t own = session->cache->pages() - session->cache->shared_pages();
+  const int64_t bytes = own * engine_.memory().page_bytes;
   Close(*session);
   return bytes;
 }
@@ -203,19 +204,12 @@ absl::StatusOr<PolicyOutcome> Dispatcher::SetPolicy(const std::string& tenant, c
   EBB_TRY(CheckGeneration(*session, expected));
   EBB_TRY(CheckNotEdited(*session));
   Session& cache = *session->cache;
-  ValidSpec policy = request.policy;
-  if (request.own_kv_type) policy.kv_type = cache.policy().kv_type;
-  if (request.own_rope_cache) policy.rope_cache = cache.policy().rope_cache;
+  const ValidSpec policy = PolicyFor(*session, request);
   auto swap = request.dry_run ? engine_.TryPolicy(cache, policy, shadows_.pages()) : engine_.SetPolicy(cache, policy);
   while (!request.dry_run && GetRefusal(swap.status()).reason == "NO_PAGES" && shadows_.DropYoungest()) {
     swap = engine_.SetPolicy(cache, policy);
   }
-  if (!swap.ok()) {
-    Refusal refusal = GetRefusal(swap.status());
-    if (refusal.reason != "NO_PAGES") return swap.status();
-    refusal.retry = scheduler_.RetryForPages();
-    return Refuse(swap.status().code(), std::string(swap.status().message()), refusal);
-  }
+  if (!swap.ok()) return NoPages(swap.status());
   if (!request.dry_run) {
     ++session->generation;
     sessions_.Touch(*session, clock_.Now());
@@ -224,19 +218,9 @@ absl::StatusOr<PolicyOutcome> Dispatcher::SetPolicy(const std::string& tenant, c
       if (call.session == session) call.raised = false;
     }
     if (session->writer.empty()) sessions_.Publish(*session);
-    session->policy_metrics = &metrics_.policy(policy.scorer_name);
-    session->policy_metrics->changes.Add();
-    const int32_t evicted = MostLost(swap->victims);
-    CountEviction(*session, evicted, swap->slots_evicted);
-    if (swap->slots_evicted > 0) CountLoss(*session, swap->loss);
-    Tell(*session, {.cause = EvictionCause::kSetPolicy,
-                    .length_before = swap->length_before,
-                    .evicted = evicted,
-                    .evicted_slots = swap->slots_evicted,
-                    .loss = &swap->loss,
-                    .victims = swap->victims});
+    CountSwap(*session, *swap);
     Deliver(SessionResized{.session = session->id, .pages = swap->pages_after});
-    metrics_.worker().pages.owned.Add(static_cast<double>(swap->pages_after - swap->pages_before));
+    CountPages(*session, cache.pages());
     CountSlots(*session, cache.live_slots());
     CountLoad();
   }
@@ -306,7 +290,7 @@ void Dispatcher::Deliver(const Event& event) {
         EndWatchesOf(session.id);
         shadows_.End(session.id);
         session.tenant_metrics->sessions.Add(-1);
-        metrics_.worker().pages.owned.Add(-static_cast<double>(session.cache->pages()));
+        CountPages(session, 0);
         sessions_.Remove(release.session);
         CountLoad();
       },
@@ -339,6 +323,7 @@ SessionInfo Dispatcher::Info(const OpenSession& session) const {
           .cache_length = cache.cache_length(),
           .cache_capacity = cache.capacity(),
           .reserved_bytes = cache.pages() * engine_.memory().page_bytes,
+          .shared_bytes = cache.shared_pages() * engine_.memory().page_bytes,
           .used_bytes = cache.live_slots() * SlotBytes(cache.policy()),
           .live_slots = cache.live_slots(),
           .evicted = cache.evicted(),
@@ -347,6 +332,13 @@ SessionInfo Dispatcher::Info(const OpenSession& session) const {
           .completion_tokens = session.completion_tokens,
           .created = session.created,
           .last_used = session.last_used};
+}
+
+ValidSpec Dispatcher::PolicyFor(const OpenSession& session, const PolicyRequest& request) {
+  ValidSpec policy = request.policy;
+  if (request.own_kv_type) policy.kv_type = session.cache->policy().kv_type;
+  if (request.own_rope_cache) policy.rope_cache = session.cache->policy().rope_cache;
+  return policy;
 }
 
 int64_t Dispatcher::SlotBytes(const ValidSpec& policy) const {
@@ -360,6 +352,25 @@ void Dispatcher::CountSlots(OpenSession& session, int64_t slots) {
   totals_.used_bytes += bytes;
   metrics_.worker().slots.used.Add(static_cast<double>(more));
   metrics_.worker().bytes.used.Add(static_cast<double>(bytes));
+}
+
+void Dispatcher::CountPages(OpenSession& session, int64_t pages) {
+  const int64_t more = pages - std::exchange(session.counted_pages, pages);
+  metrics_.worker().pages.owned.Add(static_cast<double>(more));
+}
+
+void Dispatcher::CountSwap(OpenSession& session, const PolicySwap& swap) {
+  session.policy_metrics = &metrics_.policy(session.cache->policy().scorer_name);
+  session.policy_metrics->changes.Add();
+  const int32_t evicted = MostLost(swap.victims);
+  CountEviction(session, evicted, swap.slots_evicted);
+  if (swap.slots_evicted > 0) CountLoss(session, swap.loss);
+  Tell(session, {.cause = EvictionCause::kSetPolicy,
+                 .length_before = swap.length_before,
+                 .evicted = evicted,
+                 .evicted_slots = swap.slots_evicted,
+                 .loss = &swap.loss,
+                 .victims = swap.victims});
 }
 
 void Dispatcher::CountEviction(const OpenSession& session, int32_t tokens, int64_t slots) {
@@ -378,6 +389,10 @@ void Dispatcher::CountLoss(const OpenSession& session, const Loss& loss) {
 
 void Dispatcher::CountLoad() {
   const EngineMemory memory = engine_.memory();
+  const EngineMemory before = std::exchange(counted_, memory);
+  // What sessions share is reserved once, and only the page pool knows how much that is.
+  const int64_t held = memory.pages_reserved - shadows_.pages();
+  if (held != scheduler_.load().pages_reserved) Deliver(PagesCounted{.pages = held});
   const auto page_bytes = static_cast<double>(memory.page_bytes);
   const SchedulerLoad load = scheduler_.load();
   const auto reserved = static_cast<double>(load.pages_reserved);
@@ -390,6 +405,9 @@ void Dispatcher::CountLoad() {
   worker.slots.reserved.Set(reserved * page_slots);
   worker.slots.free.Set(free * page_slots);
   worker.pages.free.Set(static_cast<double>(memory.pages_total - memory.pages_reserved));
+  worker.pages.owned.Add(static_cast<double>(before.pages_spared - memory.pages_spared));
+  worker.pages.shared.Set(static_cast<double>(memory.pages_shared));
+  worker.page_copies.Add(static_cast<double>(memory.pages_copied - before.pages_copied));
 }
 
 void Dispatcher::CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took) {

@@ -55,6 +55,7 @@ struct SessionInfo {
   int32_t cache_length = 0;
   int32_t cache_capacity = 0;
   int64_t reserved_bytes = 0;
+  int64_t shared_bytes = 0;  // of these, in pages that other sessions have, too
   int64_t used_bytes = 0;
   int64_t live_slots = 0;  // of all lanes
   int64_t evicted = 0;
@@ -82,6 +83,20 @@ struct PolicyRequest {
   bool own_kv_type = false;     // the session's, in the place of policy.kv_type
   bool own_rope_cache = false;  // likewise
   bool dry_run = false;
+};
+
+// A branch of a session.
+struct ForkRequest {
+  std::string tenant = {};
+  std::string session = {};  // id of the one that is forked
+  std::optional<uint64_t> expected_generation = {};
+  uint64_t made_for = 0;  // SessionView::id that `sampling` was made from
+  std::string id = {};    // of the branch
+  std::optional<PolicyRequest> policy = {};
+  SamplingOptions sampling = {};
+  std::optional<absl::Duration> ttl = {};  // else the session's
+  std::string request_id = {};
+  bool reserve_copies = false;
 };
 
 struct PolicyOutcome {
@@ -155,9 +170,12 @@ class Dispatcher {
   // UNAVAILABLE NO_PAGES or DRAINING with RetryInfo; INVALID_ARGUMENT SESSION_TOO_LARGE when it needs more pages than
   // there are.
   absl::StatusOr<SessionInfo> Create(const SessionRequest& request);
+  // Opens a branch of a session, which stays as it is, or returns the session that the same request_id opened. ABORTED
+  // SESSION_BUSY or GENERATION_MISMATCH, and what Create and Engine::ForkSession refuse.
+  absl::StatusOr<SessionInfo> Fork(const ForkRequest& request);
   absl::StatusOr<SessionInfo> Get(const std::string& tenant, const std::string& id);
   std::vector<SessionInfo> List(const std::string& tenant, const std::string& after, size_t count) const;
-  // Bytes given back. ABORTED GENERATION_MISMATCH.
+  // Bytes given back: those that no other session shares. ABORTED GENERATION_MISMATCH.
   absl::StatusOr<int64_t> Delete(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected);
 
   // Between two steps. ABORTED SESSION_BUSY or GENERATION_MISMATCH, and what Engine::Evict refuses.
@@ -272,9 +290,18 @@ class Dispatcher {
   // dispatcher_edits.cc
   absl::Status PlanEdit(Call& call, OpenSession& session);
   absl::Status CheckNotEdited(const OpenSession& session) const;
-  void PrepareEdit(Call& call, int32_t tokens, BatchRow& row);
+  bool PrepareEdit(Call& call, int32_t tokens, BatchRow& row);
   void CommitEdit(Call& call, const BatchRow& row);
   void AbandonEdit(OpenSession& session);
+
+  // dispatcher_forks.cc
+  absl::StatusOr<OpenSession*> Branch(OpenSession& session, const SessionRequest& request, const ForkOptions& options);
+  absl::StatusOr<ebb::Fork> ForkCache(Session& cache, const ForkOptions& options);
+  absl::Status StartBranches(Call& call);
+  bool OwnPages(Call& call, BatchRow& row);
+  bool OwnAllPages(Call& call);
+  absl::Status NoPages(const absl::Status& refused) const;
+  void CountFork(OpenSession& branch, const std::optional<PolicySwap>& swap);
 
   // dispatcher_watchers.cc
   absl::StatusOr<SessionId> Watched(const WatchRequest& request);
@@ -292,9 +319,12 @@ class Dispatcher {
   void Deliver(const Event& event);
   absl::Status Verdict(const Reject& rejected) const;
   SessionInfo Info(const OpenSession& session) const;
+  static ValidSpec PolicyFor(const OpenSession& session, const PolicyRequest& request);
   int64_t SlotBytes(const ValidSpec& policy) const;
-  // The session has `slots` live slots now.
+  // The session has `slots` live slots, or `pages`, now.
   void CountSlots(OpenSession& session, int64_t slots);
+  void CountPages(OpenSession& session, int64_t pages);
+  void CountSwap(OpenSession& session, const PolicySwap& swap);
   void CountEviction(const OpenSession& session, int32_t tokens, int64_t slots);
   static void CountLoss(const OpenSession& session, const Loss& loss);
   void CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took);
@@ -326,6 +356,7 @@ class Dispatcher {
   std::vector<Call*> batch_calls_;            // of each row that has one
   std::vector<OpenSession*> batch_sessions_;  // theirs
 
+  EngineMemory counted_ = {};  // as the metrics know it
   WorkTotals totals_ = {};
 };
 

@@ -163,7 +163,7 @@ void Dispatcher::RunStep() {
     const bool prepared = !is_block            ? PrepareToken(call, row)
                           : call.request.draft ? PrepareDraft(call, row)
                                                : PrepareBlock(call, planned.tokens, row);
-    if (!prepared) continue;
+    if (!prepared || !OwnPages(call, row)) continue;
     (is_block ? prompt_tokens : decode_tokens) += static_cast<int32_t>(row.tokens.size());
     batch_.push_back(std::move(row));
     batch_calls_.push_back(&call);
@@ -178,6 +178,8 @@ void Dispatcher::RunStep() {
   const absl::Time end = clock_.Now();
   shadows_.Compare(batch_);
   for (size_t i = 0; i < batch_calls_.size(); ++i) CommitRow(*batch_calls_[i], batch_[i]);
+  const EngineMemory memory = engine_.memory();
+  if (memory.pages_reserved != counted_.pages_reserved || memory.pages_copied != counted_.pages_copied) CountLoad();
   if (!batch_.empty()) CountStep(prompt_tokens, decode_tokens, end - start);
 
   ran_ = StepDone{};
@@ -192,10 +194,7 @@ bool Dispatcher::IsMeasured(const OpenSession& session) const {
 }
 
 bool Dispatcher::PrepareBlock(Call& call, int32_t tokens, BatchRow& row) {
-  if (call.request.edit) {
-    PrepareEdit(call, tokens, row);
-    return true;
-  }
+  if (call.request.edit) return PrepareEdit(call, tokens, row);
   call.failure = row.session->CanAppend(tokens);
   if (!call.failure.ok()) return false;
   const auto prompt = std::span<const int32_t>(call.request.prompt);
@@ -279,6 +278,8 @@ void Dispatcher::CommitBlock(Call& call, const BatchRow& row) {
                                      .cache_length = session.cache->cache_length(),
                                      .evicted = row.evicted,
                                      .elapsed = call.prompt_end - call.first_step}));
+  const bool done = call.prompt_done == static_cast<int32_t>(call.request.prompt.size());
+  if (done && call.failure.ok()) call.failure = StartBranches(call);
 }
 
 // The logits after token i score token i + 1. REQUIRES: called before the block counts as done.

@@ -138,6 +138,7 @@ BatchRow Dispatcher::Keep(OpenSession& session, int32_t count, std::span<const f
   BatchRow row = {
       .session = session.cache.get(), .measure = IsMeasured(session), .list_victims = watchers_.WantVictims(session)};
   engine_.Accept(row, count);
+  CountPages(session, session.cache->pages());
   CommitCache(session, row, EvictionCause::kDecode);
   if (count > 0) {
     const auto vocab = static_cast<size_t>(engine_.config().vocab);

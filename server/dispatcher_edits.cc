@@ -38,12 +38,14 @@ absl::Status Dispatcher::CheckNotEdited(const OpenSession& session) const {
                 {.reason = "SESSION_BUSY", .retry = absl::Milliseconds(100), .metadata = {{"held_by", "Edit"}}});
 }
 
-void Dispatcher::PrepareEdit(Call& call, int32_t tokens, BatchRow& row) {
+bool Dispatcher::PrepareEdit(Call& call, int32_t tokens, BatchRow& row) {
   if (call.prompt_done == 0) {
+    if (!OwnAllPages(call)) return false;
     shadows_.End(call.session->id);  // what it read is no longer the log; another may begin
     engine_.BeginEdit(*row.session, call.edit);
   }
   row.tokens = std::span<const int32_t>(call.request.prompt).subspan(call.prompt_done, tokens);
+  return true;
 }
 
 void Dispatcher::CommitEdit(Call& call, const BatchRow& row) {

@@ -21,10 +21,22 @@ namespace {
 
 constexpr int32_t kBlockSize = 128;
 constexpr size_t kScoredTokensMax = 1 << 16;
+constexpr uint32_t kAnswersMax = 16;
 
 template <typename Request>
 std::optional<uint32_t> BlockSizeOf(const Request& request) {
   return request.has_block_size() ? std::optional(request.block_size()) : std::nullopt;
+}
+
+// The calls of all answers but the first. INVALID_ARGUMENT OUT_OF_RANGE.
+absl::StatusOr<std::vector<AnswerBranch>> BranchesFrom(const v1::GenerateRequest& request, Worker& worker) {
+  const uint32_t answers = request.has_n() ? request.n() : 1;
+  if (answers < 1 || answers > kAnswersMax) {
+    return RefuseField("OUT_OF_RANGE", "n", absl::StrFormat("%d is not in [1, %d]", answers, kAnswersMax));
+  }
+  std::vector<AnswerBranch> branches;
+  while (branches.size() + 1 < answers) branches.push_back({.call = worker.NewCallId(), .session = NewSessionId()});
+  return branches;
 }
 
 template <typename Request>
@@ -157,6 +169,7 @@ absl::StatusOr<CallRequest> InferenceService::GenerateCall(const std::string& te
   EBB_ASSIGN(call.block_size, BlockSizeFrom(BlockSizeOf(request), view.block_size, view.block_size));
   EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), parts_.worker.tokenizer(), view.log_tail, "prompt"));
   if (ContinuesLog(request.prompt())) call.generation_of_prompt = view.generation;
+  EBB_ASSIGN(call.branches, BranchesFrom(request, parts_.worker));
   return call;
 }
 
@@ -177,6 +190,7 @@ absl::StatusOr<CallRequest> InferenceService::GenerateOnce(const std::string& te
   EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
   EBB_ASSIGN(call.lookup_tokens, LookupFrom(request.speculation()));
   EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), worker.tokenizer(), {}, "prompt"));
+  EBB_ASSIGN(call.branches, BranchesFrom(request, parts_.worker));
   call.open = std::move(session);
   return call;
 }

@@ -89,7 +89,7 @@ void CallStream<Message>::End(const CallEnd& end, bool discard) {
   } else {
     PushHeld();
   }
-  this->Close(rpc_.Finish(end.status), discard);
+  EndStream(end.status, discard);
 }
 
 template class CallStream<v1::PrefillResponse>;
@@ -130,26 +130,58 @@ Reader GenerateStream::OnBlock(const BlockDone& block) {
   return Push(std::move(proto));
 }
 
-Reader GenerateStream::OnTokens(const TokensDone& tokens) {
+void GenerateStream::Begin(absl::StatusOr<CallRequest> request) {
+  calls_.push_back(id());
+  if (request.ok()) {
+    for (const AnswerBranch& branch : request->branches) calls_.push_back(branch.call);
+  }
+  CallStream::Begin(std::move(request));
+}
+
+CallOutput* GenerateStream::Branch(size_t index) {
+  ++running_;
+  return answers_.emplace_back(std::make_unique<Answer>(*this, static_cast<uint32_t>(index) + 1)).get();
+}
+
+Reader GenerateStream::PushTokens(const TokensDone& tokens, uint32_t index) {
   v1::GenerateResponse proto;
   *proto.mutable_decode() = TokensProto(tokens, parts_.worker.tokenizer());
+  proto.set_index(index);
   return Push(std::move(proto));
 }
 
-void GenerateStream::PushEnd(const CallEnd& end) {
-  v1::GenerateResponse proto;
-  *proto.mutable_decode() = EndProto(end);
-  Push(std::move(proto));
+void GenerateStream::EndAnswer(const CallEnd& end, bool discard, uint32_t index) {
+  discard_ = discard_ || discard;
+  if (end.status.ok()) {
+    parts_.metrics.finished(FinishProto(end.finish)).Add();
+    v1::GenerateResponse proto;
+    *proto.mutable_decode() = EndProto(end);
+    proto.set_index(index);
+    Push(std::move(proto));
+  } else if (failure_.ok()) {
+    failure_ = end.status;
+    for (const CallId call : calls_) parts_.worker.Cancel(call);
+  }
+  if (--running_ == 0) EndStream(failure_, discard_);
+}
+
+void GenerateStream::OnCaughtUp() {
+  for (const CallId call : calls_) parts_.worker.ReaderReady(call);
+}
+
+void GenerateStream::OnCancel() {
+  for (const CallId call : calls_) parts_.worker.Cancel(call);
 }
 
 void GenerateStream::OnWrite(v1::GenerateResponse& message, uint64_t sequence) {
   if (message.has_prefill()) return message.mutable_prefill()->set_sequence(sequence);
   message.mutable_decode()->set_sequence(sequence);
-  Count(message.decode().tokens_size());
+  if (message.index() == 0) Count(message.decode().tokens_size());
 }
 
 bool GenerateStream::Merge(v1::GenerateResponse& waiting, v1::GenerateResponse& next) {
-  return waiting.has_decode() && next.has_decode() && MergeTokens(*waiting.mutable_decode(), *next.mutable_decode());
+  return waiting.has_decode() && next.has_decode() && waiting.index() == next.index() &&
+         MergeTokens(*waiting.mutable_decode(), *next.mutable_decode());
 }
 
 template <typename Response>

@@ -5,10 +5,12 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "ebb/v1/inference.pb.h"
@@ -42,13 +44,16 @@ class CallStream : public StreamReactor<Message>, public CallOutput {
 
  protected:
   void Count(int tokens) { token_clock_.Write(rpc_, parts_, tokens); }
+  CallId id() const { return id_; }
+  // The stream ends: nothing comes after this.
+  void EndStream(const absl::Status& status, bool discard) { this->Close(rpc_.Finish(status), discard); }
+  void OnCaughtUp() override { parts_.worker.ReaderReady(id_); }
+  void OnCancel() override { parts_.worker.Cancel(id_); }
+  void End(const CallEnd& end, bool discard) override;
   const ServiceParts& parts_;
 
  private:
   void OnScores(std::span<const TokenLogprob> /*scores*/) final {}
-  void OnCaughtUp() final { parts_.worker.ReaderReady(id_); }
-  void OnCancel() final { parts_.worker.Cancel(id_); }
-  void End(const CallEnd& end, bool discard) final;
   // The last messages of a call that ended well.
   virtual void PushEnd(const CallEnd& end) = 0;
   // What is held back, when it did not.
@@ -86,16 +91,44 @@ class DecodeStream final : public CallStream<v1::DecodeResponse> {
   bool Merge(v1::DecodeResponse& waiting, v1::DecodeResponse& next) override;
 };
 
+// One answer, or several, of which each but the first has a call of its own. What ends one with an error ends all.
 class GenerateStream final : public CallStream<v1::GenerateResponse> {
  public:
   using CallStream::CallStream;
 
+  void Begin(absl::StatusOr<CallRequest> request);
+
  private:
+  // The call of answer `index` >= 1.
+  struct Answer final : CallOutput {
+    Answer(GenerateStream& of, uint32_t place) : stream(of), index(place) {}
+
+    Reader OnBlock(const BlockDone& /*block*/) override { return Reader::kReady; }
+    Reader OnTokens(const TokensDone& tokens) override { return stream.PushTokens(tokens, index); }
+    void OnScores(std::span<const TokenLogprob> /*scores*/) override {}
+    void End(const CallEnd& end, bool discard) override { stream.EndAnswer(end, discard, index); }
+
+    GenerateStream& stream;
+    const uint32_t index;
+  };
+
   Reader OnBlock(const BlockDone& block) override;
-  Reader OnTokens(const TokensDone& tokens) override;
-  void PushEnd(const CallEnd& end) override;
+  Reader OnTokens(const TokensDone& tokens) override { return PushTokens(tokens, 0); }
+  CallOutput* Branch(size_t index) override;
+  void End(const CallEnd& end, bool discard) override { EndAnswer(end, discard, 0); }
+  void PushEnd(const CallEnd& /*end*/) override {}
+  void OnCaughtUp() override;
+  void OnCancel() override;
   void OnWrite(v1::GenerateResponse& message, uint64_t sequence) override;
   bool Merge(v1::GenerateResponse& waiting, v1::GenerateResponse& next) override;
+  Reader PushTokens(const TokensDone& tokens, uint32_t index);
+  void EndAnswer(const CallEnd& end, bool discard, uint32_t index);
+
+  std::vector<CallId> calls_ = {};                     // of all answers
+  std::vector<std::unique_ptr<Answer>> answers_ = {};  // the worker's, as are those below; from the second on
+  size_t running_ = 1;
+  absl::Status failure_ = {};  // the first
+  bool discard_ = false;
 };
 
 // A call that answers once: a class of its own says what of the call goes into the answer.

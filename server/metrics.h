@@ -56,6 +56,7 @@ struct TenantMetrics {
   Counter& edit_recomputed;  // tokens
   Counter& edit_reused;      // likewise, of the longest lane
   Gauge& sessions;           // open ones: Add(1), Add(-1)
+  Counter& forks;            // sessions that began as branches
   Gauge& queue_depth;        // admitted requests that have not run a row: likewise
   Gauge& watchers;           // WatchEvictions calls: likewise
   Counter& watch_events;
@@ -87,7 +88,8 @@ struct CacheMetrics {
 // Arena pages as the page pool counts them, and as its sessions do.
 struct PageMetrics {
   Gauge& free;   // the pool's
-  Gauge& owned;  // the sessions' leases, summed: with `free` always all of them
+  Gauge& owned;  // the sessions' leases, summed, what they share once: with `free` always all of them
+  Gauge& shared;
 };
 
 // Time of calls that are over. blocked, by a slow reader, may be part of the others.
@@ -116,6 +118,7 @@ struct WorkerMetrics {
   CacheMetrics slots;
   CacheMetrics bytes;
   PageMetrics pages;
+  Counter& page_copies;
   PhaseMetrics phases;
   Gauge& shadows;  // that run
   ShadowDropMetrics shadow_drops;

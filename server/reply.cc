@@ -205,6 +205,7 @@ v1::Session SessionProto(const SessionInfo& info, const std::string& model) {
   proto.set_cache_length(static_cast<uint32_t>(info.cache_length));
   proto.set_cache_capacity(static_cast<uint32_t>(info.cache_capacity));
   proto.set_reserved_bytes(static_cast<uint64_t>(info.reserved_bytes));
+  proto.set_shared_bytes(static_cast<uint64_t>(info.shared_bytes));
   proto.set_used_bytes(static_cast<uint64_t>(info.used_bytes));
   proto.set_evicted_tokens(static_cast<uint64_t>(info.evicted));
   proto.set_pending_draft_tokens(static_cast<uint32_t>(info.draft_tokens));

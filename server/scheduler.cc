@@ -44,17 +44,26 @@ SchedulerLoad Scheduler::load() const {
 }
 
 void Scheduler::Handle(const SessionArrived& event, Effects& effects) {
-  EBB_CHECK(event.pages >= 0);
+  EBB_CHECK(event.shared >= 0);
+  EBB_CHECK(event.pages >= event.shared);
   EBB_CHECK(!sessions_.contains(event.session));
   const auto refuse = [&](RefuseReason reason) {
     effects.emplace_back(Reject{.id = event.id, .reason = reason, .retry_after = RetryAfter(reason)});
   };
   if (draining_) return refuse(RefuseReason::kDraining);
   if (event.pages > limits_.pages_total) return refuse(RefuseReason::kTooLarge);
-  if (event.pages > limits_.pages_total - pages_reserved_) return refuse(RefuseReason::kNoPages);
-  pages_reserved_ += event.pages;
+  if (event.pages - event.shared > limits_.pages_total - pages_reserved_) return refuse(RefuseReason::kNoPages);
+  pages_reserved_ += event.pages - event.shared;
+  pages_shared_ += event.shared;
   sessions_.emplace(event.session, Session{.tenant = event.tenant, .pages = event.pages});
   effects.emplace_back(Admit{.id = event.id});
+}
+
+void Scheduler::Handle(const PagesCounted& event, Effects& /*effects*/) {
+  EBB_CHECK(event.pages >= 0);
+  EBB_CHECK(event.pages <= limits_.pages_total);
+  pages_shared_ += pages_reserved_ - event.pages;
+  pages_reserved_ = event.pages;
 }
 
 void Scheduler::Handle(const SessionResized& event, Effects& /*effects*/) {
@@ -294,7 +303,7 @@ void Scheduler::CheckInvariants() const {
     EBB_CHECK(!session.request || requests_.at(*session.request).session == id);
     EBB_CHECK(!session.closed || session.request);  // else it would be gone
   }
-  EBB_CHECK(pages == pages_reserved_);
+  EBB_CHECK(pages - pages_shared_ == pages_reserved_);
   EBB_CHECK(pages_reserved_ <= limits_.pages_total);
 
   int64_t tokens = 0;

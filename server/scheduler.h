@@ -65,6 +65,12 @@ struct SessionArrived {
   RequestId id = 0;
   SessionId session = 0;
   TenantId tenant = 0;
+  int64_t pages = 0;   // >= 0
+  int64_t shared = 0;  // of these, such as other sessions have already; 0 .. pages
+};
+// What all sessions reserve together, a page that several share counted once. Shared pages are copied, and a session
+// that goes leaves those that others share: the sum over the sessions does not know.
+struct PagesCounted {
   int64_t pages = 0;  // >= 0
 };
 // An admitted session has another number of pages from now on. REQUIRES: all sessions' together are at most
@@ -113,8 +119,8 @@ struct WeightChanged {
 // Time has passed: next_wake() is due.
 struct Tick {};
 
-using Event = std::variant<SessionArrived, SessionResized, SessionClosed, RequestArrived, Cancelled, ReaderBlocked,
-                           ReaderReady, StepDone, Draining, WeightChanged, Tick>;
+using Event = std::variant<SessionArrived, PagesCounted, SessionResized, SessionClosed, RequestArrived, Cancelled,
+                           ReaderBlocked, ReaderReady, StepDone, Draining, WeightChanged, Tick>;
 
 // Effects.
 
@@ -220,6 +226,7 @@ class Scheduler {
   using Effects = std::vector<Effect>;
 
   void Handle(const SessionArrived& event, Effects& effects);
+  void Handle(const PagesCounted& event, Effects& effects);
   void Handle(const SessionResized& event, Effects& effects);
   void Handle(const SessionClosed& event, Effects& effects);
   void Handle(const RequestArrived& event, Effects& effects);
@@ -244,9 +251,10 @@ class Scheduler {
   absl::Time now_ = absl::InfinitePast();
   std::map<SessionId, Session> sessions_;
   std::map<RequestId, Request> requests_;
-  int64_t pages_reserved_ = 0;
-  int64_t waiting_ = 0;  // requests that have not started
-  int64_t blocked_ = 0;  // requests whose reader is slow
+  int64_t pages_reserved_ = 0;  // by all sessions together
+  int64_t pages_shared_ = 0;    // what the sum over the sessions counts more
+  int64_t waiting_ = 0;         // requests that have not started
+  int64_t blocked_ = 0;         // requests whose reader is slow
 
   FairQueue blocks_;   // runnable requests with prompt left; cost: their next block
   FairQueue decodes_;  // runnable requests without; cost 1

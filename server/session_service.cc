@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -27,6 +28,11 @@ absl::StatusOr<absl::Duration> TtlFrom(const google::protobuf::Duration& proto) 
   return ttl;
 }
 
+absl::Status CheckRequestId(const std::string& id) {
+  if (id.size() <= kRequestIdBytesMax) return absl::OkStatus();
+  return RefuseField("TOO_LONG", "request_id", absl::StrFormat("%d bytes; at most %d", id.size(), kRequestIdBytesMax));
+}
+
 absl::StatusOr<SessionRequest> SessionFrom(const v1::CreateSessionRequest& proto, const std::string& tenant,
                                            const ServiceParts& parts) {
   const Worker& worker = parts.worker;
@@ -42,10 +48,35 @@ absl::StatusOr<SessionRequest> SessionFrom(const v1::CreateSessionRequest& proto
   if (proto.has_ttl()) {
     EBB_ASSIGN(request.ttl, TtlFrom(proto.ttl()));
   }
-  if (request.request_id.size() > kRequestIdBytesMax) {
-    return RefuseField("TOO_LONG", "request_id",
-                       absl::StrFormat("%d bytes; at most %d", request.request_id.size(), kRequestIdBytesMax));
+  EBB_TRY(CheckRequestId(request.request_id));
+  return request;
+}
+
+absl::StatusOr<ForkRequest> ForkFrom(const v1::ForkSessionRequest& proto, const std::string& tenant,
+                                     const ServiceParts& parts) {
+  const Worker& worker = parts.worker;
+  ForkRequest request = {.tenant = tenant,
+                         .id = proto.session_id(),
+                         .request_id = proto.request_id(),
+                         .reserve_copies = proto.reserve_copies()};
+  EBB_ASSIGN(request.session, SessionIdFrom(proto.session(), "session"));
+  if (proto.has_expected_generation()) request.expected_generation = proto.expected_generation();
+  if (request.id.empty()) request.id = NewSessionId();
+  EBB_TRY(CheckSessionId(request.id, "session_id"));
+  if (proto.has_policy()) {
+    v1::SetPolicyRequest change;
+    *change.mutable_policy() = proto.policy();
+    EBB_ASSIGN(request.policy, PolicyRequestFrom(change, LimitsOf(worker.model())));
   }
+  EBB_ASSIGN(const SessionView view, worker.Look(tenant, request.session));
+  request.made_for = view.id;
+  SamplingOptions defaults = view.sampling;
+  defaults.seed = SeedFor(request.id);
+  EBB_ASSIGN(request.sampling, SamplingFrom(proto.sampling(), defaults, worker.tokenizer().size()));
+  if (proto.has_ttl()) {
+    EBB_ASSIGN(request.ttl, TtlFrom(proto.ttl()));
+  }
+  EBB_TRY(CheckRequestId(request.request_id));
   return request;
 }
 
@@ -61,6 +92,22 @@ grpc::ServerUnaryReactor* SessionService::CreateSession(grpc::CallbackServerCont
         EBB_TRY(CheckSize(parts_, *request));
         EBB_ASSIGN(SessionRequest session, SessionFrom(*request, tenant, parts_));
         return Question([session](Dispatcher& dispatcher) { return dispatcher.Create(session); });
+      },
+      [this, response](const SessionInfo& info) {
+        *response = SessionProto(info, parts_.model_name);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* SessionService::ForkSession(grpc::CallbackServerContext* context,
+                                                      const v1::ForkSessionRequest* request, v1::Session* response) {
+  using Question = absl::AnyInvocable<absl::StatusOr<SessionInfo>(Dispatcher&)>;
+  return Ask<SessionInfo>(
+      parts_, "SessionService/ForkSession", *context,
+      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+        EBB_TRY(CheckSize(parts_, *request));
+        EBB_ASSIGN(ForkRequest fork, ForkFrom(*request, tenant, parts_));
+        return Question([fork = std::move(fork)](Dispatcher& dispatcher) { return dispatcher.Fork(fork); });
       },
       [this, response](const SessionInfo& info) {
         *response = SessionProto(info, parts_.model_name);

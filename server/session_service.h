@@ -14,6 +14,8 @@ class SessionService final : public v1::SessionService::CallbackService {
 
   grpc::ServerUnaryReactor* CreateSession(grpc::CallbackServerContext* context, const v1::CreateSessionRequest* request,
                                           v1::Session* response) override;
+  grpc::ServerUnaryReactor* ForkSession(grpc::CallbackServerContext* context, const v1::ForkSessionRequest* request,
+                                        v1::Session* response) override;
   grpc::ServerUnaryReactor* GetSession(grpc::CallbackServerContext* context, const v1::GetSessionRequest* request,
                                        v1::Session* response) override;
   grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context, const v1::ListSessionsRequest* request,

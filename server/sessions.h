@@ -51,6 +51,7 @@ struct OpenSession {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t counted_slots = 0;   // live slots as the metrics know them
+  int64_t counted_pages = 0;   // likewise
   int64_t evicting_steps = 0;  // since it was opened
   bool past_context = false;   // counted as past the trained context
   const TenantMetrics* tenant_metrics = nullptr;

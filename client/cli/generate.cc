@@ -2,6 +2,7 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <map>
 
 #include "absl/time/clock.h"
 #include "client/cli/policy_flags.h"
@@ -15,7 +16,7 @@ namespace {
 struct Flags {
   std::string text, file, session;
   bool chat = false, quiet = false;
-  std::optional<uint32_t> block_size;
+  std::optional<uint32_t> block_size, answers;
   PolicyFlags policy;
   PromptFlags prompt;
 };
@@ -45,6 +46,7 @@ v1::GenerateRequest BuildRequest(const Flags& flags, const std::string& text) {
   }
   *request.mutable_sampling() = flags.prompt.Sampling();
   *request.mutable_stopping() = flags.prompt.Stopping();
+  if (flags.answers) request.set_n(*flags.answers);
   if (flags.block_size) request.set_block_size(*flags.block_size);
   if (flags.policy.given()) *request.mutable_policy() = flags.policy.Build();
   return request;
@@ -70,6 +72,8 @@ void Run(Shell& shell, const Flags& flags) {
   InterruptGuard guard(cancellation);
   ProgressBar bar;
   v1::DecodeResponse last;
+  const bool several = flags.answers.value_or(1) > 1;
+  std::map<uint32_t, std::string> answers;  // of several, those that are not whole
   const grpc::Status status = client.Generate(
       BuildRequest(flags, text),
       [&](const v1::GenerateResponse& message) {
@@ -79,6 +83,11 @@ void Run(Shell& shell, const Flags& flags) {
           shell.PrintJson(message);
         } else if (message.has_prefill()) {
           bar.Update(message.prefill());
+        } else if (several) {
+          bar.Clear();
+          answers[message.index()] += message.decode().text();
+          if (message.decode().finish_reason() == v1::FINISH_REASON_UNSPECIFIED) return;
+          std::printf("[%u] %s\n", message.index(), answers[message.index()].c_str());
         } else {
           bar.Clear();
           std::fwrite(message.decode().text().data(), 1, message.decode().text().size(), stdout);
@@ -87,7 +96,7 @@ void Run(Shell& shell, const Flags& flags) {
       },
       &cancellation);
   bar.Clear();
-  if (!shell.json) std::printf("\n");
+  if (!shell.json && !several) std::printf("\n");
   if (guard.interrupted()) {
     shell.exit_code = kInterrupted;
   } else if (shell.Check(status) && !shell.json && !flags.quiet) {
@@ -106,6 +115,8 @@ void AddGenerate(CLI::App& app, Shell& shell) {
   command->add_option("--session", flags->session, "Go on in this session; default: a throw-away one");
   command->add_option("--block-size", flags->block_size, "Tokens per prefill block");
   command->add_flag("-q,--quiet", flags->quiet, "No summary on stderr");
+  command->add_option("-n,--answers", flags->answers,
+                      "So many answers to the one prompt, each printed when it is whole");
   flags->policy.AddTo(*command);
   flags->prompt.AddTo(*command);
   command->footer(

@@ -116,6 +116,45 @@ void AddDelete(CLI::App& parent, Shell& shell) {
 
 }  // namespace
 
+void AddFork(CLI::App& app, Shell& shell) {
+  CLI::App* command =
+      app.add_subcommand("fork", "Open a branch of a session: its tokens and cache, a future of its own");
+  struct Flags {
+    std::string session, id, ttl;
+    std::optional<uint64_t> seed;
+    bool reserve_copies = false;
+    PolicyFlags policy;
+  };
+  auto flags = std::make_shared<Flags>();
+  command->add_option("session", flags->session, "The session that is forked; it stays as it is")->required();
+  command->add_option("id", flags->id, "The branch's id; default: chosen by the server");
+  command->add_option("--seed", flags->seed, "Of the branch's calls; default: derived from its name");
+  command->add_option("--ttl", flags->ttl, "As of `sessions create`; default: the session's")->type_name("TIME");
+  command->add_flag("--reserve-copies", flags->reserve_copies,
+                    "Reserve a copy of every shared page, so that neither will lack one");
+  flags->policy.AddTo(*command);
+  command->footer(
+      "Examples:\n"
+      "  ebb fork s1 s1-draft\n"
+      "  ebb fork s1 --policy h2o --budget 256");
+  command->callback([&shell, flags] {
+    client::Client client = shell.Connect();
+    v1::ForkSessionRequest request;
+    request.set_session(SessionName(flags->session));
+    request.set_session_id(flags->id);
+    if (flags->policy.given()) *request.mutable_policy() = flags->policy.Build();
+    if (flags->seed) request.mutable_sampling()->set_seed(*flags->seed);
+    if (!flags->ttl.empty()) *request.mutable_ttl() = DurationProto(ReadTime("--ttl", flags->ttl));
+    request.set_reserve_copies(flags->reserve_copies);
+    v1::Session branch;
+    if (!shell.Check(client.ForkSession(request, &branch))) return;
+    if (shell.json) return shell.PrintJson(branch);
+    PrintHeader();
+    PrintRow(branch);
+    std::printf("%s of it shared\n", Bytes(static_cast<double>(branch.shared_bytes())).c_str());
+  });
+}
+
 void AddSessions(CLI::App& app, Shell& shell) {
   CLI::App* command = app.add_subcommand("sessions", "List sessions; create, get, delete them");
   AddCreate(*command, shell);

@@ -62,6 +62,7 @@ void AddStatus(CLI::App& app, Shell& shell);
 void AddGenerate(CLI::App& app, Shell& shell);
 void AddChat(CLI::App& app, Shell& shell);
 void AddSessions(CLI::App& app, Shell& shell);
+void AddFork(CLI::App& app, Shell& shell);
 void AddSave(CLI::App& app, Shell& shell);
 void AddRestore(CLI::App& app, Shell& shell);
 void AddSnapshots(CLI::App& app, Shell& shell);

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import select
 import signal
 import struct
@@ -183,6 +184,26 @@ class CommandLine(unittest.TestCase):
         self.assertIn("deleted", self.ebb("sessions", "delete", "tour"))
         self.ebb("sessions", "get", "tour", check=1)
         self.assertIn("NOT_FOUND", self.server.stderr)
+
+    def test_fork_opens_a_branch_that_goes_its_own_way(self):
+        self.ebb("sessions", "create", "trunk", "--policy=streaming", "--budget=64")
+        self.ebb("generate", "--session=trunk", "It was a dark and stormy night", "--max-tokens=40", "--ignore-eos")
+        trunk = json.loads(self.ebb("sessions", "get", "trunk", "--json"))
+        self.assertRegex(self.ebb("fork", "trunk", "twig"), r"twig .*streaming[^\n]*\n[0-9.]+ [KM]iB of it shared\n")
+        self.ebb("generate", "--session=twig", " and then", "--max-tokens=20", "--ignore-eos")
+        self.assertEqual(json.loads(self.ebb("sessions", "get", "trunk", "--json"))["tokens"], trunk["tokens"])
+        other = json.loads(self.ebb("fork", "trunk", "--policy=h2o", "--budget=48", "--reserve-copies", "--seed=3", "--json"))
+        self.assertEqual(other["cache_length"], 48)
+        self.assertEqual(other["sampling"]["seed"], "3")
+        self.ebb("fork", "trunk", "twig", check=1)
+        self.assertIn("NAME_TAKEN", self.server.stderr)
+        self.ebb("sessions", "delete", "trunk", "twig", other["name"])
+
+    def test_generate_writes_several_answers(self):
+        answers = self.ebb("generate", "Once upon a time", "-n", "3", "--seed=5", "--max-tokens=16", "--ignore-eos")
+        self.assertEqual(sorted(re.findall(r"^\[(\d)\] ", answers, re.MULTILINE)), ["0", "1", "2"])
+        alone = self.ebb("generate", "Once upon a time", "--seed=5", "--max-tokens=16", "--ignore-eos")
+        self.assertIn("[0] " + alone.rstrip("\n"), answers)
 
     def test_cache_is_drawn_to_a_file_and_by_score(self):
         self.ebb("sessions", "create", "drawn", "--policy=h2o", "--budget=64", "--block-size=32")

@@ -89,8 +89,11 @@ class Simulation {
     history_.emplace_back(event, now_);
     const bool was_idle = world_.in_flight().empty() || std::holds_alternative<StepDone>(event);
     world_.On(event, now_);
-    if (!was_idle || world_.in_flight().empty()) return;
-    step_done_ = now_ + absl::Milliseconds(random_.Uniform(0, step_max_ms_));
+    if (was_idle && !world_.in_flight().empty()) {
+      step_done_ = now_ + absl::Milliseconds(random_.Uniform(0, step_max_ms_));
+    }
+    // As the dispatcher does when sessions that share pages come, go or change.
+    if (world_.Held() != world_.scheduler().load().pages_reserved) Give(PagesCounted{.pages = world_.Held()});
   }
 
   // Lets steps end and the clock wake the scheduler, up to `until`.
@@ -128,10 +131,14 @@ class Simulation {
   }
 
   void ArriveSession() {
+    const int64_t pages = random_.Uniform(0, random_.Uniform(0, 9) == 0 ? 70 : 5);
+    const int64_t most = std::min(pages, world_.Held());
+    const bool is_branch = random_.Uniform(0, 3) == 0;
     Give(SessionArrived{.id = ++ids_,
                         .session = ++ids_,
                         .tenant = AnyTenant(),
-                        .pages = random_.Uniform(0, random_.Uniform(0, 9) == 0 ? 70 : 5)});
+                        .pages = pages,
+                        .shared = is_branch ? random_.Uniform(0, static_cast<int32_t>(most)) : 0});
   }
 
   void ArriveRequest() {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace ebb {
 namespace {
@@ -41,7 +42,11 @@ void World::Note(const SessionArrived& event) {
   tenants_.insert(event.tenant);
   session_asks_ = event;
 }
-void World::Note(const SessionResized& event) { sessions_.at(event.session).pages = event.pages; }
+void World::Note(const PagesCounted& event) {
+  ASSERT_EQ(event.pages, Held());
+  uncounted_ += Reserved() - event.pages;
+}
+void World::Note(const SessionResized& event) { Hold(sessions_.at(event.session), event.pages); }
 void World::Note(const SessionClosed& event) { sessions_.at(event.session).closed = true; }
 void World::Note(const RequestArrived& event) { request_asks_ = event; }
 void World::Note(const Cancelled& event) {
@@ -88,8 +93,14 @@ void World::Check(const Admit& admit) {
   ASSERT_FALSE(draining_);
   if (session_asks_) {
     ASSERT_EQ(admit.id, session_asks_->id);
-    ASSERT_LE(Reserved() + session_asks_->pages, limits_.pages_total) << "over-commit";
-    sessions_[session_asks_->session] = {.tenant = session_asks_->tenant, .pages = session_asks_->pages};
+    const std::set<int64_t> held = HeldPages();
+    ASSERT_LE(session_asks_->shared, static_cast<int64_t>(held.size()));
+    ASSERT_LE(Held() + session_asks_->pages - session_asks_->shared, limits_.pages_total) << "over-commit";
+    uncounted_ += session_asks_->shared;
+    Session& session = sessions_[session_asks_->session];
+    session.tenant = session_asks_->tenant;
+    session.held = {held.begin(), std::next(held.begin(), session_asks_->shared)};
+    Hold(session, session_asks_->pages);
     session_asks_.reset();
     return;
   }
@@ -116,7 +127,7 @@ void World::Check(const Reject& refuse) {
   switch (refuse.reason) {
     case RefuseReason::kNoPages:
       ASSERT_TRUE(session_asks_);
-      ASSERT_GT(Reserved() + session_asks_->pages, limits_.pages_total);
+      ASSERT_GT(Reserved() + session_asks_->pages - session_asks_->shared, limits_.pages_total);
       ASSERT_LE(session_asks_->pages, limits_.pages_total);
       break;
     case RefuseReason::kTooLarge:
@@ -392,7 +403,22 @@ int64_t World::Waiting() const {
 int64_t World::Reserved() const {
   int64_t pages = 0;
   for (const auto& [id, session] : sessions_) pages += session.pages;
-  return pages;
+  return pages - uncounted_;
+}
+
+std::set<int64_t> World::HeldPages() const {
+  std::set<int64_t> held;
+  for (const auto& [id, session] : sessions_) held.insert(session.held.begin(), session.held.end());
+  return held;
+}
+
+int64_t World::Held() const { return static_cast<int64_t>(HeldPages().size()); }
+
+// New pages, or fewer.
+void World::Hold(Session& session, int64_t pages) {
+  session.pages = pages;
+  while (static_cast<int64_t>(session.held.size()) > pages) session.held.erase(std::prev(session.held.end()));
+  while (static_cast<int64_t>(session.held.size()) < pages) session.held.insert(++pages_made_);
 }
 
 int32_t World::weight_max(TenantId tenant) const {

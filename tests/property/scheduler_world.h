@@ -24,6 +24,7 @@ class World {
   struct Session {
     TenantId tenant = 0;
     int64_t pages = 0;
+    std::set<int64_t> held = {};            // so many pages by number, some of which others hold, too
     std::optional<RequestId> request = {};  // live
     bool closed = false;
   };
@@ -67,6 +68,8 @@ class World {
   const std::map<RequestId, Request>& requests() const { return requests_; }  // admitted and not ended
   const std::vector<RunStep::Row>& in_flight() const { return in_flight_; }
   const Tally& tally() const { return tally_; }
+  // Pages that somebody holds, each once.
+  int64_t Held() const;
   // All effects so far as numbers, for comparing two runs.
   const std::vector<int64_t>& record() const { return record_; }
   // Tokens that ran for a tenant, by phase.
@@ -82,6 +85,7 @@ class World {
   };
 
   void Note(const SessionArrived& event);
+  void Note(const PagesCounted& event);
   void Note(const SessionResized& event);
   void Note(const SessionClosed& event);
   void Note(const RequestArrived& event);
@@ -110,6 +114,8 @@ class World {
   bool MustEnd(const Request& request) const;
   int64_t Waiting() const;
   int64_t Reserved() const;
+  std::set<int64_t> HeldPages() const;
+  void Hold(Session& session, int64_t pages);
   int32_t weight_max(TenantId tenant) const;
   int32_t weight_min(TenantId tenant) const;
   int64_t OthersWeight(TenantId tenant) const;
@@ -128,6 +134,8 @@ class World {
   std::set<TenantId> tenants_;                               // that ever had a session
   std::set<RequestId> ended_;
 
+  int64_t pages_made_ = 0;
+  int64_t uncounted_ = 0;  // what the sum over the sessions is more than was last counted
   int64_t arrivals_ = 0;
   int64_t steps_ = 0;
   int64_t steps_without_block_ = 0;

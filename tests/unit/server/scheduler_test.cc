@@ -95,6 +95,27 @@ TEST(Scheduler, ReservesPagesUntilTheSessionIsClosed) {
               ElementsAre("refuse 6: too large, retry never"));
 }
 
+TEST(Scheduler, CountsPagesThatSessionsShareOnce) {
+  Desk desk(Limits());
+  // Situation: a session of 60 pages is forked; the branch brings 10 of its own, and another would need 31.
+  // Verdict: the first fits, the second does not.
+  desk.On(SessionArrived{.id = 1, .session = 1, .pages = 60});
+  EXPECT_THAT(desk.On(SessionArrived{.id = 2, .session = 2, .pages = 60, .shared = 50}), ElementsAre("admit 2"));
+  EXPECT_THAT(desk.On(SessionArrived{.id = 3, .session = 3, .pages = 60, .shared = 29}),
+              ElementsAre("refuse 3: no pages, retry 30s"));
+  EXPECT_EQ(desk.scheduler().load().pages_reserved, 70);
+  // Situation: the branch copies 20 of the pages it shares; then the first session goes.
+  // Verdict: what the branch holds stays reserved.
+  desk.On(PagesCounted{.pages = 90});
+  EXPECT_THAT(desk.On(SessionClosed{.session = 1}), ElementsAre("release 1"));
+  desk.On(PagesCounted{.pages = 60});
+  desk.scheduler().CheckInvariants();
+  EXPECT_THAT(desk.On(SessionArrived{.id = 4, .session = 4, .pages = 40}), ElementsAre("admit 4"));
+  desk.On(SessionClosed{.session = 2});
+  desk.On(SessionClosed{.session = 4});
+  EXPECT_EQ(desk.scheduler().load().pages_reserved, 0);
+}
+
 TEST(Scheduler, TakesAnotherNumberOfPagesForASession) {
   Desk desk(Limits());
   // Situation: a session of 60 pages shrinks to 40, then grows to all there are, and is closed.

@@ -1,0 +1,164 @@
+// Branches of a dispatcher's sessions: opened, charged for, given pages of their own to write to.
+
+#include <new>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "policies/check.h"
+#include "policies/hash_random.h"
+#include "policies/status.h"
+#include "server/dispatcher.h"
+
+namespace ebb {
+namespace {
+
+constexpr CallId kForkArrival = 0;    // of a session; calls count from 1
+constexpr uint64_t kAnswer = 0xA5E0;  // purpose of the hash: seeds of answers
+
+}  // namespace
+
+absl::StatusOr<SessionInfo> Dispatcher::Fork(const ForkRequest& fork) {
+  if (!fork.request_id.empty()) {
+    const OpenSession* made = sessions_.FindRequest(fork.tenant, fork.request_id);
+    if (made != nullptr) return Info(*made);
+  }
+  EBB_ASSIGN(OpenSession * session, sessions_.Find(fork.tenant, fork.session));
+  EBB_TRY(CheckIdle(*session));
+  EBB_TRY(CheckGeneration(*session, fork.expected_generation));
+  if (fork.made_for != session->id) {
+    return Refuse(absl::StatusCode::kAborted,
+                  absl::StrFormat("session sessions/%s changed while the call was read: another call opened it anew",
+                                  session->request.id),
+                  {.reason = "SESSION_BUSY", .retry = absl::Milliseconds(100), .metadata = {{"held_by", "another"}}});
+  }
+  SessionRequest request = session->request;
+  request.id = fork.id;
+  request.request_id = fork.request_id;
+  request.sampling = fork.sampling;
+  request.ttl = fork.ttl.value_or(request.ttl);
+  ForkOptions options = {.reserve_copies = fork.reserve_copies};
+  if (fork.policy) options.policy = PolicyFor(*session, *fork.policy);
+  EBB_ASSIGN(const OpenSession* branch, Branch(*session, request, options));
+  sessions_.Touch(*session, clock_.Now());
+  return Info(*branch);
+}
+
+// A session like `session`, under the names and with the defaults that `request` gives it.
+absl::StatusOr<OpenSession*> Dispatcher::Branch(OpenSession& session, const SessionRequest& request,
+                                                const ForkOptions& options) {
+  EBB_TRY(sessions_.CheckRoom(request));
+  CountLoad();  // so that the scheduler knows what the page pool has lent so far
+  EBB_ASSIGN(ebb::Fork fork, ForkCache(*session.cache, options));
+  // The pool has lent the pages already, and takes them back if the scheduler says no.
+  const int64_t taken = engine_.memory().pages_reserved - shadows_.pages() - scheduler_.load().pages_reserved;
+  const int64_t pages = fork.session->pages();
+  const SessionId id = ++sessions_made_;
+  rejected_.reset();
+  Deliver(SessionArrived{
+      .id = kForkArrival, .session = id, .tenant = session.tenant, .pages = pages, .shared = pages - taken});
+  if (rejected_) return Verdict(*rejected_);
+  const absl::Time now = clock_.Now();
+  OpenSession& branch = sessions_.Add({.id = id,
+                                       .request = request,
+                                       .tenant = session.tenant,
+                                       .cache = std::move(fork.session),
+                                       .logits = session.logits,
+                                       .prompt_ended = session.prompt_ended,
+                                       .created = now,
+                                       .last_used = now,
+                                       .past_context = session.past_context,
+                                       .tenant_metrics = session.tenant_metrics,
+                                       .policy_metrics = session.policy_metrics});
+  CountFork(branch, fork.swap);
+  return &branch;
+}
+
+absl::StatusOr<ebb::Fork> Dispatcher::ForkCache(Session& cache, const ForkOptions& options) {
+  try {
+    auto fork = engine_.ForkSession(cache, options);
+    while (GetRefusal(fork.status()).reason == "NO_PAGES" && shadows_.DropYoungest()) {
+      fork = engine_.ForkSession(cache, options);
+    }
+    if (!fork.ok()) return NoPages(fork.status());
+    return fork;
+  } catch (const std::bad_alloc&) {
+    return Refuse(absl::StatusCode::kUnavailable, "no memory for another session",
+                  {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});
+  }
+}
+
+void Dispatcher::CountFork(OpenSession& branch, const std::optional<PolicySwap>& swap) {
+  branch.tenant_metrics->sessions.Add(1);
+  branch.tenant_metrics->forks.Add();
+  CountPages(branch, branch.cache->pages());
+  CountSlots(branch, branch.cache->live_slots());
+  if (swap) {
+    branch.policy_metrics = &metrics_.policy(branch.cache->policy().scorer_name);
+    CountSwap(branch, *swap);
+  }
+  CountLoad();
+}
+
+// The answers of a call whose prompt is in, all but its own.
+absl::Status Dispatcher::StartBranches(Call& call) {
+  OpenSession& session = *call.session;
+  for (size_t i = 0; i < call.request.branches.size(); ++i) {
+    CallRequest request = call.request;
+    request.branches.clear();
+    request.prompt.clear();
+    request.open.reset();
+    request.expected_generation.reset();
+    request.generation_of_prompt.reset();
+    request.sampling.seed = HashBits(call.request.sampling.seed, kAnswer, i);
+    request.session = call.request.branches[i].session;
+    SessionRequest opening = session.request;
+    opening.id = request.session;
+    opening.request_id.clear();
+    opening.ttl = absl::InfiniteDuration();
+    EBB_ASSIGN(OpenSession * branch, Branch(session, opening, {}));
+    branch->throw_away = true;
+    request.made_for = branch->id;
+    CallOutput* const output = call.output->Branch(i);
+    EBB_CHECK(output != nullptr);
+    const SessionId id = branch->id;
+    Start(call.request.branches[i].call, std::move(request), *output);
+    if (sessions_.has(id) && sessions_.at(id).writer.empty()) Close(sessions_.at(id));  // it was refused
+  }
+  return absl::OkStatus();
+}
+
+// False where there is no page for what the row would write to and the session shares: the call ends, and the session
+// can go on once there is. A draft that nobody asked for is left out first.
+bool Dispatcher::OwnPages(Call& call, BatchRow& row) {
+  absl::Status owned = engine_.OwnPages(row);
+  while (!owned.ok() && shadows_.DropYoungest()) owned = engine_.OwnPages(row);
+  if (!owned.ok() && row.draft && !call.request.draft) {
+    row.tokens = row.tokens.first(1);
+    row.draft = false;
+    row.want = Want::kLast;
+    owned = engine_.OwnPages(row);
+  }
+  call.failure = NoPages(owned);
+  if (owned.ok()) CountPages(*call.session, row.session->pages());
+  return owned.ok();
+}
+
+// The same for all pages, before an edit begins to write to them.
+bool Dispatcher::OwnAllPages(Call& call) {
+  Session& cache = *call.session->cache;
+  absl::Status owned = engine_.OwnAllPages(cache);
+  while (!owned.ok() && shadows_.DropYoungest()) owned = engine_.OwnAllPages(cache);
+  call.failure = NoPages(owned);
+  return owned.ok();
+}
+
+// With the time after which there may be some.
+absl::Status Dispatcher::NoPages(const absl::Status& refused) const {
+  Refusal refusal = GetRefusal(refused);
+  if (refusal.reason != "NO_PAGES") return refused;
+  refusal.retry = scheduler_.RetryForPages();
+  return Refuse(refused.code(), std::string(refused.message()), refusal);
+}
+
+}  // namespace ebb
