@@ -107,7 +107,7 @@ TEST_F(ForkTest, ABranchGoesItsOwnWayAndTheSessionStaysAsItWas) {
 }
 
 TEST_F(ForkTest, PagesAreReservedOnceAndComeBackWithTheLastBranch) {
-  v1::PolicySpec policy = Full(64);  // 60 of them are in
+  v1::PolicySpec policy = Full(64);                       // 60 of them are in
   policy.mutable_cache()->set_kv_dtype(v1::KV_TYPE_F32);  // pages of 32 slots, so one is full and one is begun
   const std::string trunk = Open(policy);
   const uint64_t one = client_.Status().cache().pages_reserved();
