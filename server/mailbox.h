@@ -1,6 +1,7 @@
 // What many threads leave for one. Requests are bounded: a full mailbox refuses them at once and nobody waits. News
 // about requests that are already in (a cancel, a reader that caught up) are few per request and always taken. Requests
-// that keep the reader long come out one at a time, so that it can see to other work between two of them.
+// that keep the reader long come out one at a time, so that it can see to other work between two of them, and are
+// counted by themselves, so that a crowd of them closes the door to no one else.
 
 #ifndef EBB_SERVER_MAILBOX_H_
 #define EBB_SERVER_MAILBOX_H_
@@ -24,12 +25,13 @@ class Mailbox {
  public:
   explicit Mailbox(size_t capacity) : capacity_(capacity) {}
 
-  // Any thread. False when `capacity` items wait, or after Close; `item` is then left as it was.
+  // Any thread. False when `capacity` items of the same effort wait, or after Close; `item` is then left as it was.
   bool Offer(Item&& item, Effort effort = Effort::kShort) {
     {
       const std::lock_guard lock(mutex_);
-      if (closed_ || items_.size() + long_items_.size() >= capacity_) return false;
-      if (effort == Effort::kLong) {
+      const bool takes_long = effort == Effort::kLong;
+      if (closed_ || (takes_long ? long_items_.size() : items_.size()) >= capacity_) return false;
+      if (takes_long) {
         long_items_.push_back(std::move(item));
       } else {
         items_.push_back(std::move(item));

@@ -112,7 +112,9 @@ grpc::ServerUnaryReactor* SessionService::ForkSession(grpc::CallbackServerContex
       [this, response](const SessionInfo& info) {
         *response = SessionProto(info, parts_.model_name);
         return absl::OkStatus();
-      });
+      },
+      // Another policy ranks the cache, as SetPolicy does.
+      request->has_policy() ? Effort::kLong : Effort::kShort);
 }
 
 grpc::ServerUnaryReactor* SessionService::GetSession(grpc::CallbackServerContext* context,
