@@ -137,11 +137,13 @@ class EngineOnOps final : public Engine {
   absl::StatusOr<Fork> ForkSession(Session& session, const ForkOptions& options) override {
     EBB_TRY(Of(session).CheckSettled());
     std::unique_ptr<SessionOnEngine> branch = Of(session).Fork();
+    EBB_TRY(branch->cache().ReserveShared(*pool_, options.reserve_copies));
     std::optional<PolicySwap> swap;
     if (options.policy) {
+      // What it moves it takes from promises of its own; what it frees needs new ones.
       EBB_ASSIGN(swap, Swap(*branch, *options.policy, std::nullopt));
+      EBB_TRY(branch->cache().ReserveShared(*pool_, options.reserve_copies));
     }
-    EBB_TRY(branch->cache().ReserveShared(*pool_, options.reserve_copies));
     return Fork{.session = std::move(branch), .swap = std::move(swap)};
   }
 

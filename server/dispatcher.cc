@@ -108,6 +108,7 @@ absl::StatusOr<OpenSession*> Dispatcher::TakeIn(const SessionRequest& request, b
 // The session can no longer be found; its pages are free when Release comes, at the latest after the step in flight.
 void Dispatcher::Close(OpenSession& session) {
   sessions_.Hide(session);
+  session.closed = true;
   Deliver(SessionClosed{.session = session.id});
 }
 

@@ -374,7 +374,8 @@ void Dispatcher::EndCall(CallId id, EndCause cause) {
   end.status = EndStatus(call, cause);
   CountCall(call, end.timings);
   const bool discard = cause == EndCause::kSlowReader;
-  if (cause != EndCause::kSessionClosed) {
+  // It may have been closed after its last step, when the call was done already.
+  if (!session.closed) {
     if (session.throw_away) {
       Close(session);
     } else {

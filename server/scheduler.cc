@@ -44,7 +44,6 @@ SchedulerLoad Scheduler::load() const {
 }
 
 void Scheduler::Handle(const SessionArrived& event, Effects& effects) {
-  EBB_CHECK(event.shared >= 0);
   EBB_CHECK(event.pages >= event.shared);
   EBB_CHECK(!sessions_.contains(event.session));
   const auto refuse = [&](RefuseReason reason) {

@@ -65,8 +65,9 @@ struct SessionArrived {
   RequestId id = 0;
   SessionId session = 0;
   TenantId tenant = 0;
-  int64_t pages = 0;   // >= 0
-  int64_t shared = 0;  // of these, such as other sessions have already; 0 .. pages
+  int64_t pages = 0;  // >= 0
+  int64_t shared =
+      0;  // of these, such as other sessions have already; below 0 where copies promised to others cost more
 };
 // What all sessions reserve together, a page that several share counted once. Shared pages are copied, and a session
 // that goes leaves those that others share: the sum over the sessions does not know.

@@ -139,9 +139,13 @@ class RunningServer final : public Server {
     worker_.WaitUntilIdle();
     streams_.WaitUntilNone(kFlush);
     Stop(kLastWords);
-    if (!keep_sessions_) return;
-    const KeptSessions sum = KeepSessions(worker_, *store_, metrics_.store());
-    LogInfo("kept", {{"sessions", sum.kept}, {"failed", sum.failed}}, "the next server begins with them");
+    Keep();
+  }
+
+  // Of a server that cannot listen: what it brought back is the next one's.
+  void GiveUp() {
+    Stop(absl::ZeroDuration());
+    Keep();
   }
 
  private:
@@ -166,6 +170,12 @@ class RunningServer final : public Server {
     grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
     health.SetServingStatus(serving);
     for (const auto* service : AllServices()) health.SetServingStatus(service->full_name(), serving);
+  }
+
+  void Keep() {
+    if (!keep_sessions_) return;
+    const KeptSessions sum = KeepSessions(worker_, *store_, metrics_.store());
+    LogInfo("kept", {{"sessions", sum.kept}, {"failed", sum.failed}}, "the next server begins with them");
   }
 
   // Once gRPC is down, no call is left and the worker may go.
@@ -204,7 +214,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   }
   auto server = std::make_unique<RunningServer>(options, std::move(engine), std::move(files));
   server->BringBack();
-  EBB_TRY(server->Listen(options));
+  if (const absl::Status listening = server->Listen(options); !listening.ok()) {
+    server->GiveUp();
+    return listening;
+  }
   return server;
 }
 

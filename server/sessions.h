@@ -39,6 +39,7 @@ struct OpenSession {
   SessionId id = 0;
   SessionRequest request = {};  // what it was opened with
   bool throw_away = false;      // closed when its call ends; not listed
+  bool closed = false;          // hidden, and gone when its call ends
   TenantId tenant = 0;
   std::unique_ptr<Session> cache = {};
   uint64_t generation = 1;

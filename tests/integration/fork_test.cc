@@ -129,6 +129,25 @@ TEST_F(ForkTest, PagesAreReservedOnceAndComeBackWithTheLastBranch) {
   EXPECT_EQ(server_.Metric("ebb_kv_pages{state=\"shared\"}"), 0);
 }
 
+// What a late branch has to promise to earlier ones may be more than it shares.
+TEST_F(ForkTest, ASecondBranchWithCopiesReservedPaysForTheFirst) {
+  const std::string trunk = Open(Full(1024));
+  v1::PrefillRequest more = PrefillText(trunk, kPrompt + kPrompt + kPrompt);
+  ASSERT_TRUE(client_.Prefill(more).ok());
+  const uint64_t alone = client_.Status().cache().pages_reserved();
+  Fork(BranchOf(trunk, "first"));
+  const uint64_t two = client_.Status().cache().pages_reserved();
+  v1::ForkSessionRequest request = BranchOf(trunk, "second");
+  request.set_reserve_copies(true);
+  Fork(request);
+  EXPECT_GT(client_.Status().cache().pages_reserved() - two, alone);
+  for (const char* id : {"first", "second", "trunk"}) {
+    EXPECT_THAT(Decode(std::string("sessions/") + id, 40), SizeIs(40));
+    ASSERT_TRUE(client_.Delete(std::string("sessions/") + id).ok());
+  }
+  EXPECT_TRUE(EventuallyFree());
+}
+
 TEST_F(ForkTest, ABranchMayHaveAPolicyOfItsOwn) {
   const std::string trunk = Open(Full(200));
   v1::ForkSessionRequest request = BranchOf(trunk);

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -464,6 +465,32 @@ TEST(KeptSessionsTest, ADrainedServersSessionsAreTheNextOnes) {
   server.reset();  // ends at once, without draining
   server = start();
   EXPECT_EQ(TestClient(server->address(), "acme").Status().work().sessions(), 0U);
+}
+
+TEST(KeptSessionsTest, AServerThatCannotListenLeavesThemToTheNext) {
+  const TemporaryFolder folder;
+  const auto keeps = [&folder](ServerOptions& options) {
+    options.store_dir = folder.path();
+    options.keep_sessions = true;
+  };
+  {
+    TestServer server(keeps);
+    TestClient client(server.address(), "acme");
+    Filled(client, "h2o");
+    server.server().Drain(absl::ZeroDuration());
+  }
+  TestServer other([](ServerOptions& options) { options.http_listen = {.host = "127.0.0.1", .port = 0}; });
+  const TinyModelFile model(TinyModel{});
+  ServerOptions options = {.listen = {.host = "127.0.0.1", .port = 0},
+                           .engine = {.model_path = model.path(), .threads = 1, .arena_bytes = 64 << 20}};
+  keeps(options);
+  options.http_listen = other.server().http_address();
+  EXPECT_THAT(Server::Start(options).status(), IsRefusal(absl::StatusCode::kUnavailable, "PORT_UNAVAILABLE", ""));
+  TestServer next(keeps);
+  TestClient client(next.address(), "acme");
+  v1::ListSessionsResponse list;
+  ASSERT_TRUE(client.sessions().ListSessions(client.Context().get(), {}, &list).ok());
+  EXPECT_THAT(list.sessions(), SizeIs(1));
 }
 
 TEST(KeptSessionsTest, OneThatIsDamagedStaysInTheStoreAndTheOthersComeBack) {

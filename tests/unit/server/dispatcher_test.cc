@@ -237,6 +237,20 @@ TEST_F(DispatcherTest, ADeletedSessionIsGoneAtOnceAndFreeAfterItsStep) {
   EXPECT_EQ(steps(), before + 1);
 }
 
+TEST_F(DispatcherTest, ASessionDeletedAfterItsLastStepLeavesItsNameToTheNext) {
+  Open("a");
+  RecordedCall& call = NewCall();
+  dispatcher_.Start(kA, AnswerRequest("a", 20, 5), call);
+  while (call.tokens().size() < 5) Turn();
+  ASSERT_FALSE(call.ended()) << "the step is not closed yet";
+  ASSERT_THAT(dispatcher_.Delete("default", "a", {}), IsOk());
+  Open("a");
+  const SessionId next = dispatcher_.Look("default", "a")->id;
+  Turn();
+  EXPECT_TRUE(call.ended());
+  EXPECT_EQ(dispatcher_.Look("default", "a")->id, next);
+}
+
 TEST_F(DispatcherTest, AFullReaderIsNotSteppedUntilItIsReady) {
   RecordedCall& slow =
       NewCall([](const RecordedCall& call) { return call.tokens().size() == 4 ? Reader::kFull : Reader::kReady; });
