@@ -350,6 +350,13 @@ constexpr DType kTogether[][3] = {
     {DType::kQ4_K, DType::kQ4_K, DType::kQ6_K}, {DType::kBf16, DType::kBf16, DType::kBf16},
     {DType::kF16, DType::kQ8_0, DType::kQ5_K},  {DType::kF32, DType::kF32, DType::kF16}};
 
+// More than a block of 192 rows; under sanitizers, where that takes scalar kernels minutes, more than two tiles of 6.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int32_t kManyRows = 13;
+#else
+constexpr int32_t kManyRows = 200;
+#endif
+
 // The ops of every instruction set and both accuracies, on one thread and on three.
 void ForEachOps(const std::function<void(Ops& one, Ops& three)>& test) {
   for (const Accuracy accuracy : {Accuracy::kExact, Accuracy::kFast}) {
@@ -363,14 +370,14 @@ void ForEachOps(const std::function<void(Ops& one, Ops& three)>& test) {
 TEST(NormLinear, GivesTheBitsOfANormAndALinearRowByRow) {
   constexpr int64_t kDim = 512;
   const std::vector<float> weight = RandomFloats(15, 1, kDim);
-  const std::vector<float> x = RandomFloats(15, 2, 200 * kDim, 3);
+  const std::vector<float> x = RandomFloats(15, 2, kManyRows * kDim, 3);
   for (const auto& types : kTogether) {
     SCOPED_TRACE(TypeName(types[0]));
     const Stored q(types[0], 40, kDim, 1), k(types[1], 17, kDim, 2), v(types[2], 32, kDim, 3);
     ForEachOps([&](Ops& one, Ops& three) {
       const auto a = one.Pack(q.view), b = one.Pack(k.view), c = one.Pack(v.view);
       const PackedMatrix* const w[] = {a.get(), b.get(), c.get()};
-      for (const int32_t tokens : {1, 7, 200}) {
+      for (const int32_t tokens : {1, 7, kManyRows}) {
         const std::vector<float> some(x.begin(), x.begin() + tokens * kDim);
         const std::vector<float> expected = NormThenLinear(one, {weight, 1e-5F}, w, some);
         for (Ops* const ops : {&one, &three}) {
@@ -387,7 +394,7 @@ TEST(NormLinear, GivesTheBitsOfANormAndALinearRowByRow) {
 TEST(FeedForward, GivesTheBitsOfItsPartsRowByRow) {
   constexpr int64_t kDim = 256;
   const std::vector<float> weight = RandomFloats(16, 1, kDim);
-  const std::vector<float> x = RandomFloats(16, 2, 200 * kDim, 3);
+  const std::vector<float> x = RandomFloats(16, 2, kManyRows * kDim, 3);
   for (const auto& types : kTogether) {
     const int64_t ffn = IsKType(types[2]) ? 512 : 416;
     SCOPED_TRACE(TypeName(types[2]));
@@ -395,7 +402,7 @@ TEST(FeedForward, GivesTheBitsOfItsPartsRowByRow) {
     ForEachOps([&](Ops& one, Ops& three) {
       const auto a = one.Pack(gate.view), b = one.Pack(up.view), c = one.Pack(down.view);
       const PackedMatrix* const w[] = {a.get(), b.get()};
-      for (const int32_t tokens : {1, 7, 200}) {
+      for (const int32_t tokens : {1, 7, kManyRows}) {
         const std::vector<float> some(x.begin(), x.begin() + tokens * kDim);
         const std::vector<float> gate_up = NormThenLinear(one, {weight, 1e-5F}, w, some);
         std::vector<float> expected = some, hidden(static_cast<size_t>(ffn));
