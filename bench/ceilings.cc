@@ -51,7 +51,8 @@ std::vector<Ceiling> Ceilings(const Caches& caches, int32_t threads) {
 absl::Status Run(const cli::Shell& shell, const Common& common) {
   const Caches caches = ReadCaches();
   const int32_t threads = common.Threads();
-  const int64_t part = std::max(InL2(caches), InL3(caches, threads)) + (int64_t{2} << 20);  // room for whole pages
+  // Room for the most that one thread reads again, in whole pages.
+  const int64_t part = std::max(InL2(caches), InL3(caches, 1)) + (int64_t{2} << 20);
   Common alone = common;
   alone.threads = 1;
   EBB_ASSIGN(const std::unique_ptr<Meter> all, MakeMeter(common, part));

@@ -169,6 +169,20 @@ absl::Status CheckRoom(const SessionOnEngine& session, const EditPlan& plan, std
   return absl::OkStatus();
 }
 
+// A learned position is part of what K and V were made from, so that a token which is not run again cannot move.
+absl::Status CheckLearnedPositions(const SessionOnEngine& session, const EditPlan& plan) {
+  if (session.policy().learned_positions == 0 || plan.mode == EditMode::kRecomputeTail) return absl::OkStatus();
+  for (int32_t i = 0; i < static_cast<int32_t>(plan.former.size()); ++i) {
+    if (plan.former[i] < 0 || plan.former[i] == i) continue;
+    return Refuse(absl::StatusCode::kFailedPrecondition,
+                  absl::StrFormat("mode: the model learned its positions, and token %d would move to %d; use "
+                                  "RECOMPUTE_TAIL, or replace tokens by as many",
+                                  plan.former[i], i),
+                  {.reason = "POSITIONS_FIXED", .field = "mode"});
+  }
+  return absl::OkStatus();
+}
+
 EditExactness ExactnessOf(const SessionOnEngine& session, const EditPlan& plan, std::span<const Outcome> outcomes) {
   if (plan.stale_from != kNothingStale) return EditExactness::kStale;
   const auto length = static_cast<int32_t>(plan.log.size());
@@ -253,6 +267,7 @@ absl::StatusOr<EditPlan> PlanEditOf(const SessionOnEngine& session, const EditRe
     live.push_back(LiveIn(map, log.size()));
     for (size_t i = 0; i < log.size(); ++i) live_somewhere[i] = live_somewhere[i] || live.back()[i];
   }
+  EBB_TRY(CheckLearnedPositions(session, plan));
   ListWork(request, live_somewhere, plan);
   plan.stale_from = StaleFrom(session, live_somewhere, plan, request.spans.front().start);
   std::vector<Outcome> outcomes;

@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <bit>
 #include <filesystem>
+#include <limits>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "engine/cache/evictor.h"
 #include "engine/cache/lane_tiles.h"
 #include "engine/cache/page_pool.h"
+#include "engine/cache_work.h"
+#include "engine/describe_cache.h"
 #include "engine/edit_session.h"
 #include "engine/evict_request.h"
-#include "engine/lane_attention.h"
 #include "engine/machine.h"
 #include "engine/model/calibration_file.h"
 #include "engine/model/fingerprint.h"
@@ -21,14 +22,16 @@
 #include "engine/ops/cpu/kernels.h"
 #include "engine/ops/cpu/ops_cpu.h"
 #include "engine/parallel.h"
+#include "engine/policy_change.h"
 #include "engine/policy_swap.h"
+#include "engine/prefix_cache.h"
 #include "engine/session_digest.h"
 #include "engine/session_on_engine.h"
 #include "engine/session_shape.h"
 #include "engine/snapshot/session_image.h"
+#include "engine/step_evictions.h"
 #include "engine/steps_sum.h"
 #include "engine/transformer.h"
-#include "policies/allocation.h"
 #include "policies/check.h"
 #include "policies/status.h"
 
@@ -68,8 +71,19 @@ absl::Status CheckOptions(const EngineOptions& options) {
     return RefuseField("STEP_TOKENS_OUT_OF_RANGE", "scheduling.step_tokens_max",
                        absl::StrFormat("%d is not in 1..65536", options.step_tokens_max));
   }
+  if (!(options.prefix_share >= 0 && options.prefix_share <= 1)) {
+    return RefuseField("OUT_OF_RANGE", "cache.prefix_share",
+                       absl::StrFormat("%g is not in [0, 1]", options.prefix_share));
+  }
   if (options.arena_bytes < 0) {
     return RefuseField("NEGATIVE_VALUE", "cache.arena", absl::StrFormat("%d is below 0", options.arena_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunToEnd(CacheWork& work) {
+  for (bool more = true; more;) {
+    EBB_ASSIGN(more, work.Advance(std::numeric_limits<int32_t>::max()));
   }
   return absl::OkStatus();
 }
@@ -85,7 +99,7 @@ class EngineOnOps final : public Engine {
         ops_(std::move(ops)),
         rope_(MakeRope(config_)),
         transformer_(config_, weights, *ops_),
-        scratch_(ops_->host_threads().threads()) {
+        evictions_(device()) {
     fingerprint_ = absl::StrFormat("%s %s %s", std::filesystem::path(file_.name()).filename().string(),
                                    config_.fingerprint, ops_->fingerprint());
   }
@@ -102,6 +116,8 @@ class EngineOnOps final : public Engine {
           {.reason = "ARENA_UNAVAILABLE", .field = "cache.arena"});
     }
     EBB_ASSIGN(pool_, PagePool::Create(bytes, PageBytes(config_.head_dim)));
+    const auto kept_max = static_cast<int64_t>(options_.prefix_share * static_cast<double>(pool_->pages_total()));
+    prefixes_.emplace(*pool_, kept_max, fingerprint_);
     return absl::OkStatus();
   }
 
@@ -118,6 +134,7 @@ class EngineOnOps final : public Engine {
             .pages_promised = pool_->pages_promised(),
             .pages_spared = pool_->pages_spared(),
             .pages_copied = pool_->pages_copied(),
+            .pages_kept = pool_->pages_kept(),
             .weight_bytes = transformer_.weight_bytes()};
   }
 
@@ -141,10 +158,21 @@ class EngineOnOps final : public Engine {
     std::optional<PolicySwap> swap;
     if (options.policy) {
       // What it moves it takes from promises of its own; what it frees needs new ones.
-      EBB_ASSIGN(swap, Swap(*branch, *options.policy, std::nullopt));
+      EBB_ASSIGN(swap, SetPolicy(*branch, *options.policy));
       EBB_TRY(branch->cache().ReserveShared(*pool_, options.reserve_copies));
     }
     return Fork{.session = std::move(branch), .swap = std::move(swap)};
+  }
+
+  void KeepPrefix(const Session& session, std::string_view tenant, int32_t block_size) override {
+    prefixes_->Keep(static_cast<const SessionOnEngine&>(session),
+                    {.tenant = tenant, .block_size = block_size, .limits = LimitsOf(config_)});
+  }
+
+  int32_t BeginWithPrefix(Session& session, std::string_view tenant, std::span<const int32_t> prompt,
+                          int32_t block_size) override {
+    return prefixes_->Take(Of(session), {.tenant = tenant, .block_size = block_size, .limits = LimitsOf(config_)},
+                           prompt);
   }
 
   absl::Status OwnPages(const BatchRow& row) override {
@@ -160,7 +188,11 @@ class EngineOnOps final : public Engine {
 
   void Run(std::span<BatchRow> rows) override {
     Seat(rows);
-    const std::span<const float> logits = transformer_.Forward(sequences_);
+    evictions_.Begin(rows);
+    const std::span<const float> logits =
+        transformer_.Forward(sequences_, [this](size_t row, int32_t layer, int32_t head, int32_t thread) {
+          evictions_.LaneDone(row, layer, head, thread);
+        });
     size_t at = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
       const size_t wanted = (rows[i].tokens.size() - sequences_[i].logits_from) * config_.vocab;
@@ -170,7 +202,7 @@ class EngineOnOps final : public Engine {
       if (rows[i].draft) Of(*rows[i].session).UnseatDraft();
       if (rows[i].session->edit_left() > 0) CloseEditStep(device(), Of(*rows[i].session));
     }
-    EvictAll(rows);
+    evictions_.Finish(rows);
   }
 
   void Accept(BatchRow& row, int32_t count) override {
@@ -182,7 +214,8 @@ class EngineOnOps final : public Engine {
     for (int32_t i = 0; i < count; ++i) {
       session.Keep(draft, i, *ops_);
       transformer_.Observe(SequenceOf(session, session.log().last(1)), session.last_queries());
-      EvictAll({&row, 1});
+      evictions_.Begin({&row, 1});
+      evictions_.Finish({&row, 1});
       sum.Add(row);
     }
     session.cache().ForgetSpare();
@@ -221,41 +254,17 @@ class EngineOnOps final : public Engine {
                                              std::move(image.state));
   }
 
-  absl::StatusOr<EvictReport> Evict(Session& session, const EvictRequest& request) override {
-    EBB_TRY(Of(session).CheckSettled());
-    return CarryOut(request, device(), config_.calibration, Of(session));
+  absl::StatusOr<std::unique_ptr<PolicyWork>> BeginSetPolicy(Session& session, const ValidSpec& policy) override {
+    return PolicyChange::Begin(device(), limits(), *pool_, Of(session), policy);
   }
 
-  absl::StatusOr<PolicySwap> SetPolicy(Session& session, const ValidSpec& policy) override {
-    return Swap(Of(session), policy, std::nullopt);
+  absl::StatusOr<std::unique_ptr<EvictWork>> BeginEvict(Session& session, const EvictRequest& request) override {
+    return BeginEvictOf(request, device(), config_.calibration, Of(session));
   }
 
-  absl::StatusOr<PolicySwap> TryPolicy(Session& session, const ValidSpec& policy, int64_t spare) override {
-    return Swap(Of(session), policy, spare);
-  }
-
-  absl::StatusOr<std::vector<LaneReport>> Describe(const Session& session, std::optional<int32_t> layer,
-                                                   std::optional<int32_t> head) const override {
-    EBB_TRY(CheckIndex("layer", layer, config_.layers));
-    EBB_TRY(CheckIndex("head", head, config_.kv_heads));
-    const auto& of = static_cast<const SessionOnEngine&>(session);
-    std::vector<LaneReport> lanes;
-    std::vector<int32_t> maps;  // of these lanes
-    for (int32_t l = layer.value_or(0); l <= layer.value_or(config_.layers - 1); ++l) {
-      for (int32_t h = head.value_or(0); h <= head.value_or(config_.kv_heads - 1); ++h) {
-        lanes.push_back(DescribeLane(of, l, h));
-        const int32_t map = of.cache().map_index(l, h);
-        if (maps.empty() || maps.back() != map) maps.push_back(map);
-      }
-    }
-    if (!of.policy().evicts) return lanes;
-    const std::vector<std::vector<float>> scores = MapScores(device(), of, of.policy(), maps);
-    size_t at = 0;
-    for (LaneReport& lane : lanes) {
-      if (of.cache().map_index(lane.layer, lane.head) != maps[at]) ++at;
-      for (const int32_t slot : lane.slots) lane.scores.push_back(scores[at][slot]);
-    }
-    return lanes;
+  absl::StatusOr<std::unique_ptr<DescribeWork>> BeginDescribe(const Session& session, std::optional<int32_t> layer,
+                                                              std::optional<int32_t> head) const override {
+    return BeginDescribeOf(device(), static_cast<const SessionOnEngine&>(session), layer, head);
   }
 
   absl::Status ShiftPositions(Session& session, int32_t from, int32_t delta) override {
@@ -285,91 +294,7 @@ class EngineOnOps final : public Engine {
   }
 
  private:
-  // One slot map of one session in the batch, to be pruned after the step.
-  struct Pruned {
-    size_t row = 0;
-    SlotMap* map = nullptr;
-    Candidates from = {};  // the same map
-    int32_t count = 0;
-    std::vector<float> probed = {};
-    const LastAttention* attention = nullptr;  // null: the loss is not measured
-    std::vector<int32_t> victims = {};         // tokens, where they are to be listed
-    Evicted evicted = {};
-    Loss loss = {};
-  };
-
   static SessionOnEngine& Of(Session& session) { return static_cast<SessionOnEngine&>(session); }
-
-  static absl::Status CheckIndex(const char* field, std::optional<int32_t> index, int32_t count) {
-    if (!index || (*index >= 0 && *index < count)) return absl::OkStatus();
-    return RefuseField("LANE_OUT_OF_RANGE", field, absl::StrFormat("%d is not in 0..%d", *index, count - 1));
-  }
-
-  // A trial changes nothing, and needs `spare` pages fewer; without one it is no trial.
-  absl::StatusOr<PolicySwap> Swap(SessionOnEngine& of, const ValidSpec& policy, std::optional<int64_t> spare) {
-    EBB_TRY(of.CheckSettled());
-    if (policy.kv_type != of.policy().kv_type || policy.rope_cache != of.policy().rope_cache) {
-      return Refuse(absl::StatusCode::kFailedPrecondition,
-                    "policy.cache: a session keeps the format it was created with; leave it out",
-                    {.reason = "CACHE_FORMAT_FIXED", .field = "policy.cache"});
-    }
-    ValidSpec next = policy;
-    if (of.prompt_ended()) {
-      EBB_ASSIGN(next, FixBudget(policy, static_cast<int32_t>(of.log().size())));
-    }
-    const Prompt prompt = of.prompt_ended() ? Prompt::kEnded : Prompt::kAhead;
-    const int32_t live = of.cache_length();
-    const bool prunes =
-        next.evicts && next.trigger.budget > 0 && (next.schedule != Schedule::kOncePrompt || of.prompt_ended());
-    EBB_TRY(CheckLength(next, prunes, live, LengthLimit(next, prompt, limits())));
-    PolicySwap swap = {.length_before = live, .pages_before = of.pages()};
-    MapsRestored restored(of.cache());
-    SeparateLanesThatDiffer(next, of.cache());
-    std::vector<int32_t> keep = KeptByLane(of.cache(), next, prunes);
-    EBB_ASSIGN(swap.state, AdoptPolicy(device(), of, next));
-    if (next.lanes_follow_scores() && prunes) {
-      if (swap.state == StateOrigin::kEmpty) return NoScoresToShareBy(next);
-      next.lanes = LanesByScores(device(), of, next);
-      keep = KeptByLane(of.cache(), next, prunes);
-    }
-    EBB_ASSIGN(const CacheShape shape,
-               ShapeFor({.policy = next, .block_size_max = of.block_size_max()}, prompt, limits()));
-    EBB_TRY(CheckSize(shape));
-    const bool cannot_tell = swap.state == StateOrigin::kEmpty;
-    const Plan plan = cannot_tell ? FormerChoice(of, next, keep, restored.before())
-                                  : PerLane(PlanPruning(device(), of, next, keep).value(), of.cache());
-    swap.old_chose = cannot_tell && std::ranges::any_of(plan, [](const auto& victims) { return !victims.empty(); });
-    swap.loss = MeasurePlan(device(), of, plan);
-    swap.victims = VictimsOf(of.cache(), plan);
-    swap.slots_evicted = FreeSlots(of.cache(), plan);
-    swap.length_after = of.cache_length();
-    swap.pages_after = shape.pages();
-    const int64_t growth = of.cache().PagesToResize(shape);
-    EBB_ASSIGN(PageLease more, pool_->Reserve(std::max<int64_t>(0, growth - spare.value_or(0))));
-    if (spare) return swap;
-    restored.Keep();
-    of.CountEvicted(MostLost(swap.victims));
-    of.cache().Resize(shape, std::move(more), *ops_);
-    of.SetPolicy(next, LengthLimit(next, prompt, limits()));
-    return swap;
-  }
-
-  // Who leaves where the next policy cannot tell yet: the former one's choice, by lane, on the maps that it left.
-  Plan FormerChoice(SessionOnEngine& of, const ValidSpec& next, std::span<const int32_t> keep,
-                    const SessionCache::Maps& former) {
-    SessionCache::Maps adopted = of.cache().TakeMaps(former);
-    SeparateLanesThatDiffer(next, of.cache());
-    Plan plan = PerLane(PlanPruning(device(), of, FormerAt(of.policy(), next, keep), keep).value(), of.cache());
-    of.cache().TakeMaps(std::move(adopted));
-    return plan;
-  }
-
-  absl::Status CheckSize(const CacheShape& shape) const {
-    if (shape.pages() <= pool_->pages_total()) return absl::OkStatus();
-    return RefuseField("SESSION_TOO_LARGE", "policy.trigger.budget",
-                       absl::StrFormat("the session would need %d pages, there are %d in all; use a smaller budget",
-                                       shape.pages(), pool_->pages_total()));
-  }
 
   EngineLimits limits() const {
     return {.model = &config_, .page_bytes = pool_->page_bytes(), .step_tokens_max = options_.step_tokens_max};
@@ -423,115 +348,7 @@ class EngineOnOps final : public Engine {
             .observed = false};
   }
 
-  void EvictAll(std::span<BatchRow> rows) {
-    pruned_.clear();
-    for (size_t i = 0; i < rows.size(); ++i) {
-      SessionOnEngine& session = Of(*rows[i].session);
-      rows[i].length = session.cache_length();
-      if (rows[i].draft) continue;
-      if (rows[i].prompt_ends && rows[i].status.ok() && session.policy().lanes_follow_scores()) {
-        if (session.policy().lanes.empty()) session.SetLanes(LanesByScores(device(), session, session.policy()));
-      }
-      for (int32_t map = 0; map < static_cast<int32_t>(session.cache().maps().size()); ++map) {
-        SlotMap& slots = session.cache().maps()[map];
-        const int32_t count = session.TokensDue(map);
-        if (count == 0) continue;
-        pruned_.push_back(
-            {.row = i, .map = &slots, .from = device().Of(session, session.policy(), map), .count = count});
-      }
-    }
-    Witness(rows);
-    // On every thread, whichever maps it will get: none allocates while it works.
-    for (Pruned& lane : pruned_) {
-      if (rows[lane.row].list_victims) lane.victims.reserve(lane.from.slots().live());
-      for (EvictScratch& scratch : scratch_) scratch.Reserve(lane.from);
-    }
-    ops_->host_threads().For(static_cast<int64_t>(pruned_.size()), [this, rows](int64_t item, int32_t thread) {
-      Pruned& lane = pruned_[item];
-      lane.evicted = ChooseDue(lane.from, lane.count, scratch_[thread]);
-      if (lane.attention != nullptr) lane.loss = LossOf(lane, scratch_[thread]);
-      if (rows[lane.row].list_victims) {
-        for (const int32_t slot : scratch_[thread].victims) lane.victims.push_back(lane.map->token()[slot]);
-        std::sort(lane.victims.begin(), lane.victims.end());
-      }
-      lane.map->Free(scratch_[thread].victims);
-    });
-    for (BatchRow& row : rows) row.evicted = 0, row.evicted_slots = 0, row.nan_scores = 0, row.loss = {};
-    for (BatchRow& row : rows) row.victims.clear();
-    for (const Pruned& lane : pruned_) {
-      BatchRow& row = rows[lane.row];
-      row.evicted = std::max(row.evicted, lane.evicted.tokens);
-      row.evicted_slots += int64_t{lane.evicted.tokens} * lane.from.cache->lanes_of_map();
-      row.nan_scores += lane.evicted.nan_scores;
-      row.loss.mass += lane.loss.mass;
-      row.loss.error += lane.loss.error;
-      if (row.list_victims) ListVictims(lane, row.victims);
-    }
-    for (BatchRow& row : rows) {
-      Of(*row.session).CountEvicted(row.evicted);
-      if (row.prompt_ends && row.status.ok()) Of(*row.session).PromptEvicted();
-    }
-  }
-
-  static void ListVictims(const Pruned& pruned, std::vector<LaneVictims>& victims) {
-    const SessionCache& cache = *pruned.from.cache;
-    for (int32_t i = 0; i < cache.lanes_of_map(); ++i) {
-      const int32_t lane = cache.first_lane(pruned.from.map) + i;
-      victims.push_back(
-          {.layer = lane / cache.shape().kv_heads, .head = lane % cache.shape().kv_heads, .tokens = pruned.victims});
-    }
-  }
-
-  // What some of the due maps need beside K, V and states: probes of their scorers, and the newest token's attention
-  // where the loss is to be measured.
-  void Witness(std::span<const BatchRow> rows) {
-    attention_.clear();
-    attention_.resize(rows.size());
-    for (Pruned& lane : pruned_) {
-      lane.probed = Probe(lane.from, rope_, *ops_);
-      lane.from.probed = lane.probed;
-      if (!rows[lane.row].measure) continue;
-      auto& attention = attention_[lane.row];
-      if (!attention) attention.emplace(Of(*rows[lane.row].session), rope_, *ops_);
-      lane.attention = &*attention;
-    }
-  }
-
-  // A map's share of the loss of its session: a mean over all lanes.
-  static Loss LossOf(const Pruned& pruned, EvictScratch& scratch) {
-    Loss loss;
-    const SessionCache& cache = *pruned.from.cache;
-    const CacheShape& shape = cache.shape();
-    for (int32_t i = 0; i < cache.lanes_of_map(); ++i) {
-      const int32_t lane = cache.first_lane(pruned.from.map) + i;
-      LaneView view = cache.view(lane / shape.kv_heads, lane % shape.kv_heads, *pruned.from.policy, pruned.from.tokens);
-      LaneReader& reader = scratch.readers[0];
-      reader.Point(*pruned.from.ops, cache.storage(lane / shape.kv_heads, lane % shape.kv_heads), pruned.from.rope);
-      view.memory = &reader;
-      loss.Add(MeasureEviction(view, pruned.attention->mean(lane), scratch.victims, scratch.rank.caote), shape.lanes());
-    }
-    return loss;
-  }
-
   Device device() const { return {.ops = ops_.get(), .rope = &rope_, .rope_view = transformer_.rope()}; }
-
-  // Without its scores.
-  LaneReport DescribeLane(const SessionOnEngine& session, int32_t layer, int32_t head) const {
-    const SlotMap& map = session.cache().map(layer, head);
-    const int32_t lane = layer * config_.kv_heads + head;
-    const ValidSpec& policy = session.policy();
-    LaneReport report = {.layer = layer,
-                         .head = head,
-                         .capacity = session.cache().shape().slots(lane),
-                         .budget = policy.evicts && policy.lanes_known() ? policy.rule(lane).budget : 0};
-    for (int32_t slot = 0; slot < map.end(); ++slot) {
-      if (map.token()[slot] < 0) continue;
-      report.slots.push_back(slot);
-      report.tokens.push_back(map.token()[slot]);
-      report.positions.push_back(map.position()[slot]);
-    }
-    return report;
-  }
 
   EngineOptions options_;
   GgufFile file_;  // the embedding is read from its mapping
@@ -541,14 +358,39 @@ class EngineOnOps final : public Engine {
   Rope rope_;
   Transformer transformer_;
   std::unique_ptr<PagePool> pool_ = {};
+  std::optional<PrefixCache> prefixes_ = {};
   std::string fingerprint_ = {};
-  std::vector<EvictScratch> scratch_;  // one per thread
+  StepEvictions evictions_;
   std::vector<Sequence> sequences_ = {};
-  std::vector<Pruned> pruned_ = {};
-  std::vector<std::optional<LastAttention>> attention_ = {};  // [rows]
 };
 
 }  // namespace
+
+absl::StatusOr<PolicySwap> Engine::SetPolicy(Session& session, const ValidSpec& policy) {
+  EBB_ASSIGN(const auto work, BeginSetPolicy(session, policy));
+  EBB_TRY(RunToEnd(*work));
+  return work->Commit();
+}
+
+absl::StatusOr<PolicySwap> Engine::TryPolicy(Session& session, const ValidSpec& policy, int64_t spare) {
+  EBB_ASSIGN(const auto work, BeginSetPolicy(session, policy));
+  EBB_TRY(RunToEnd(*work));
+  return work->Try(spare);
+}
+
+absl::StatusOr<EvictReport> Engine::Evict(Session& session, const EvictRequest& request) {
+  EBB_ASSIGN(const auto work, BeginEvict(session, request));
+  EBB_TRY(RunToEnd(*work));
+  if (!request.dry_run) work->Commit();
+  return work->report();
+}
+
+absl::StatusOr<std::vector<LaneReport>> Engine::Describe(const Session& session, std::optional<int32_t> layer,
+                                                         std::optional<int32_t> head) const {
+  EBB_ASSIGN(const auto work, BeginDescribe(session, layer, head));
+  EBB_TRY(RunToEnd(*work));
+  return work->Take();
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) {
   EBB_TRY(CheckOptions(options));

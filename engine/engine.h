@@ -21,6 +21,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,6 +35,9 @@
 
 namespace ebb {
 
+class DescribeWork;    // engine/cache_work.h
+class EvictWork;       // likewise
+class PolicyWork;      // likewise
 struct ImageLimits;    // engine/snapshot/session_image.h
 struct SessionImage;   // likewise
 class SnapshotWriter;  // engine/snapshot/snapshot_file.h
@@ -45,6 +49,7 @@ struct EngineOptions {
   int32_t threads = 0;                // compute threads; 0: as many as this process may run on
   int64_t arena_bytes =
       0;  // memory for K and V; 0: half of what the cgroup (else the machine) leaves after the weights
+  double prefix_share = 0;        // of the pages, 0 .. 1: what KeepPrefix may keep
   int32_t step_tokens_max = 512;  // most rows of one Run
   Accuracy accuracy = Accuracy::kFast;
   std::string isa = {};  // scalar, avx2, avx512, ...; empty: EBB_ISA, else the best this CPU has
@@ -213,6 +218,7 @@ struct EngineMemory {
   int64_t pages_promised = 0;                   // set aside for copies of these
   int64_t pages_spared = 0;  // that sessions would reserve more if none were shared, promised copies deducted
   int64_t pages_copied = 0;  // so far, since a session wrote to them while they were shared
+  int64_t pages_kept = 0;    // for sessions that begin alike; those that no session holds count as free
   int64_t weight_bytes = 0;  // packed
 };
 
@@ -222,6 +228,8 @@ inline SpecLimits LimitsOf(const ModelConfig& config) {
           .query_heads = config.group(),
           .layers = config.layers,
           .kv_heads = config.kv_heads,
+          .windows = config.windows,
+          .learned_positions = config.positions == PositionKind::kLearned ? config.context : 0,
           .calibration = &config.calibration,
           .head_gates = config.head_gates};
 }
@@ -262,6 +270,18 @@ class Engine {
   // NO_PAGES; what SetPolicy refuses. `session` is as it was in any case.
   virtual absl::StatusOr<Fork> ForkSession(Session& session, const ForkOptions& options) = 0;
 
+  // Keeps a session as it is after a block of its first prompt, for sessions of the same `tenant` that begin alike.
+  // What is kept takes no page from anybody: it is let go when they are wanted, what was used longest ago first.
+  // REQUIRES: all that was ever done to the session is to run blocks of `block_size` tokens, none of which ended the
+  // prompt.
+  virtual void KeepPrefix(const Session& session, std::string_view tenant, int32_t block_size) = 0;
+
+  // Makes an empty session of `tenant`, of which `prompt` is to be run in blocks of `block_size`, what it would be
+  // after some of them: as many as are known from KeepPrefix, but not the whole prompt. Its Digest is that of running
+  // them. Answers how many tokens these are, 0 where none are known.
+  virtual int32_t BeginWithPrefix(Session& session, std::string_view tenant, std::span<const int32_t> prompt,
+                                  int32_t block_size) = 0;
+
   // Makes the pages that the row's tokens go to the session's own, copying those that it shares; for a draft also sets
   // pages aside for what Accept may write. Before Run, for each row. Nothing to do where no session was forked.
   // UNAVAILABLE NO_PAGES; the session is as it was then, and can go on when pages are free.
@@ -288,7 +308,8 @@ class Engine {
 
   // What an edit of the session comes to; changes nothing. INVALID_ARGUMENT with the field path: EDIT_EMPTY,
   // OUT_OF_RANGE, SPANS_OVERLAP, NOTHING_WOULD_STAY, RESTORE_NEEDS_TAIL; FAILED_PRECONDITION EMPTY_SESSION,
-  // DRAFT_PENDING; RESOURCE_EXHAUSTED LENGTH_LIMIT where a session that does not evict has no room for it.
+  // DRAFT_PENDING, POSITIONS_FIXED where tokens would move whose positions the model learned; RESOURCE_EXHAUSTED
+  // LENGTH_LIMIT where a session that does not evict has no room for it.
   virtual absl::StatusOr<EditPlan> PlanEdit(const Session& session, const EditRequest& request) const = 0;
 
   // Begins it: the replaced tokens leave, those behind them move, and rows of Run then bring plan.WorkTokens(), in
@@ -321,19 +342,26 @@ class Engine {
   // CACHE_TOO_LONG when a policy that does not evict has no room for what is live; INVALID_ARGUMENT SESSION_TOO_LARGE
   // when it needs more pages than there are in all, and what FixBudget refuses; FAILED_PRECONDITION DRAFT_PENDING, as
   // Evict and the two at the end; UNAVAILABLE NO_PAGES. A refusal changes nothing.
-  virtual absl::StatusOr<PolicySwap> SetPolicy(Session& session, const ValidSpec& policy) = 0;
+  absl::StatusOr<PolicySwap> SetPolicy(Session& session, const ValidSpec& policy);
 
   // What SetPolicy would answer if `spare` more pages were free; changes nothing.
-  virtual absl::StatusOr<PolicySwap> TryPolicy(Session& session, const ValidSpec& policy, int64_t spare) = 0;
+  absl::StatusOr<PolicySwap> TryPolicy(Session& session, const ValidSpec& policy, int64_t spare);
 
   // Evicts now. INVALID_ARGUMENT with the field path (evict.range, evict.keep, evict.slots...) when the request is
   // malformed or would leave no token; NOT_FOUND UNKNOWN_SCORER; FAILED_PRECONDITION SCORER_HAS_NO_STATE when another
   // scorer's state would begin empty (StateOrigin::kEmpty).
-  virtual absl::StatusOr<EvictReport> Evict(Session& session, const EvictRequest& request) = 0;
+  absl::StatusOr<EvictReport> Evict(Session& session, const EvictRequest& request);
 
   // `layer` and `head` empty: all. Lanes in layer-major order.
-  virtual absl::StatusOr<std::vector<LaneReport>> Describe(const Session& session, std::optional<int32_t> layer,
-                                                           std::optional<int32_t> head) const = 0;
+  absl::StatusOr<std::vector<LaneReport>> Describe(const Session& session, std::optional<int32_t> layer,
+                                                   std::optional<int32_t> head) const;
+
+  // These calls in pieces, between which other sessions may run (cache_work.h).
+  virtual absl::StatusOr<std::unique_ptr<PolicyWork>> BeginSetPolicy(Session& session, const ValidSpec& policy) = 0;
+  virtual absl::StatusOr<std::unique_ptr<EvictWork>> BeginEvict(Session& session, const EvictRequest& request) = 0;
+  virtual absl::StatusOr<std::unique_ptr<DescribeWork>> BeginDescribe(const Session& session,
+                                                                      std::optional<int32_t> layer,
+                                                                      std::optional<int32_t> head) const = 0;
 
   // Moves the RoPE positions of cached tokens at `from` or later by `delta`, in all lanes, and the next token's with
   // them. What golden cases and later edits need. REQUIRES: positions ORIGINAL. INVALID_ARGUMENT POSITION_OUT_OF_RANGE

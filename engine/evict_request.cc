@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "engine/cache/evictor.h"
+#include "engine/lane_work.h"
 #include "policies/check.h"
 #include "policies/registry.h"
 #include "policies/status.h"
@@ -74,33 +75,6 @@ absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec
     other.recent = DefaultRecent(*row, parameters, *request.keep, other.sinks, policy.query_heads);
   }
   return other;
-}
-
-// As the session's cache would be under the policy that decides, which is put back afterwards.
-absl::StatusOr<Plan> PlanKeep(const EvictRequest& request, const Device& device, const CalibrationOr& calibration,
-                              SessionOnEngine& session) {
-  EBB_ASSIGN(const ValidSpec policy, PolicyFor(request, session.policy(), calibration));
-  const bool own = policy.scorer == session.policy().scorer;
-  std::optional<MapsRestored> restored;
-  if (!own) {
-    restored.emplace(session.cache());
-    EBB_ASSIGN(const StateOrigin origin, AdoptPolicy(device, session, policy));
-    if (origin == StateOrigin::kEmpty) {
-      return Refuse(absl::StatusCode::kFailedPrecondition,
-                    absl::StrFormat("evict.keep.scorer: %s decides by what it saw of earlier steps, and this session "
-                                    "runs %s, which gathered none of it",
-                                    request.scorer, session.policy().scorer_name),
-                    {.reason = "SCORER_HAS_NO_STATE", .field = "evict.keep.scorer"});
-    }
-  }
-  const std::vector<int32_t> keep(session.cache().shape().lanes(), *request.keep);
-  auto plan = PlanPruning(device, session, policy, keep);
-  if (!plan.ok()) {
-    return RefuseField("NOT_ENOUGH_CANDIDATES", "evict.keep",
-                       absl::StrFormat("%d: sinks %d and recent %d are protected; use at least their sum",
-                                       *request.keep, policy.sinks, policy.recent));
-  }
-  return PerLane(*std::move(plan), session.cache());
 }
 
 // Every live token with start <= index < end.
@@ -177,36 +151,115 @@ EvictReport Report(const Plan& plan, SessionOnEngine& session) {
   return report;
 }
 
+class Eviction final : public EvictWork {
+ public:
+  Eviction(const EvictRequest& request, const Device& device, SessionOnEngine& session)
+      : request_(request), device_(device), session_(session) {}
+
+  absl::Status Begin(const CalibrationOr& calibration) {
+    EBB_TRY(session_.CheckSettled());
+    EBB_TRY(CheckForm(request_));
+    if (request_.keep) {
+      EBB_ASSIGN(policy_, PolicyFor(request_, session_.policy(), calibration));
+      if (policy_.scorer == session_.policy().scorer) return absl::OkStatus();
+      EBB_TRY(CheckLanesAgree(policy_, session_.cache()));
+      maps_ = session_.cache().CopyMaps();
+      adoption_.emplace(device_, session_, policy_);
+    } else if (request_.range) {
+      plan_ = PlanRange(session_, request_.range->start, request_.range->end);
+    } else if (request_.older_than) {
+      plan_ = PlanRange(session_, 0, static_cast<int32_t>(session_.log().size()) - *request_.older_than);
+    } else {
+      EBB_ASSIGN(plan_, PlanSlots(request_, session_));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Advance(int32_t lanes) override {
+    EBB_CHECK(lanes >= 1);
+    if (plan_.empty()) {
+      EBB_TRY(Choose(lanes));
+      return true;
+    }
+    if (!measuring_) {
+      EBB_TRY(CheckSomebodyStays());
+      report_ = Report(plan_, session_);
+      measuring_.emplace(device_, session_, plan_);
+    }
+    if (!measuring_->Advance(lanes)) return true;
+    report_.loss = measuring_->loss();
+    return false;
+  }
+
+  const EvictReport& report() const override { return report_; }
+
+  void Commit() override {
+    EBB_CHECK(!request_.dry_run);
+    FreeSlots(session_.cache(), plan_);
+    session_.CountEvicted(MostLost(report_.victims));
+  }
+
+ private:
+  // As the session's cache would be under the policy that decides.
+  absl::Status Choose(int32_t lanes) {
+    std::optional<InPlace> in_place;
+    if (!maps_.maps.empty()) in_place.emplace(session_.cache(), maps_);
+    if (adoption_) {
+      if (!adoption_->Advance(lanes)) return absl::OkStatus();
+      const StateOrigin origin = adoption_->origin();
+      adoption_.reset();
+      if (origin != StateOrigin::kEmpty) return absl::OkStatus();
+      return Refuse(absl::StatusCode::kFailedPrecondition,
+                    absl::StrFormat("evict.keep.scorer: %s decides by what it saw of earlier steps, and this session "
+                                    "runs %s, which gathered none of it",
+                                    request_.scorer, session_.policy().scorer_name),
+                    {.reason = "SCORER_HAS_NO_STATE", .field = "evict.keep.scorer"});
+    }
+    if (!choosing_) {
+      choosing_.emplace(device_, session_, policy_,
+                        std::vector<int32_t>(session_.cache().shape().lanes(), *request_.keep));
+    }
+    const absl::StatusOr<bool> over = choosing_->Advance(lanes);
+    if (!over.ok()) {
+      return RefuseField("NOT_ENOUGH_CANDIDATES", "evict.keep",
+                         absl::StrFormat("%d: sinks %d and recent %d are protected; use at least their sum",
+                                         *request_.keep, policy_.sinks, policy_.recent));
+    }
+    if (*over) plan_ = PerLane(std::move(choosing_->plan()), session_.cache());
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckSomebodyStays() const {
+    const SessionCache& cache = session_.cache();
+    for (int32_t lane = 0; lane < cache.shape().lanes(); ++lane) {
+      const int32_t live = cache.map_of(lane).live();
+      if (live > 0 && static_cast<int32_t>(plan_[plan_.size() == 1 ? 0 : lane].size()) == live) {
+        return RefuseField("NOTHING_WOULD_STAY", "evict",
+                           absl::StrFormat("all %d tokens of a lane would leave; at least 1 stays", live));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const EvictRequest request_;
+  const Device device_;
+  SessionOnEngine& session_;
+  ValidSpec policy_ = {};         // that decides, with `keep`
+  SessionCache::Maps maps_ = {};  // under another scorer than the session's; empty: its own
+  std::optional<Adoption> adoption_ = {};
+  std::optional<Choosing> choosing_ = {};
+  Plan plan_ = {};  // by lane, or one for all; empty: not yet chosen
+  std::optional<Measuring> measuring_ = {};
+  EvictReport report_ = {};
+};
+
 }  // namespace
 
-absl::StatusOr<EvictReport> CarryOut(const EvictRequest& request, const Device& device,
-                                     const CalibrationOr& calibration, SessionOnEngine& session) {
-  EBB_TRY(CheckForm(request));
-  Plan plan;  // by lane, or one for all
-  if (request.keep) {
-    EBB_ASSIGN(plan, PlanKeep(request, device, calibration, session));
-  } else if (request.range) {
-    plan = PlanRange(session, request.range->start, request.range->end);
-  } else if (request.older_than) {
-    plan = PlanRange(session, 0, static_cast<int32_t>(session.log().size()) - *request.older_than);
-  } else {
-    EBB_ASSIGN(plan, PlanSlots(request, session));
-  }
-  SessionCache& cache = session.cache();
-  const int32_t lanes = cache.shape().lanes();
-  for (int32_t lane = 0; lane < lanes; ++lane) {
-    const SlotMap& map = cache.map(lane / cache.shape().kv_heads, lane % cache.shape().kv_heads);
-    if (map.live() > 0 && static_cast<int32_t>(plan[plan.size() == 1 ? 0 : lane].size()) == map.live()) {
-      return RefuseField("NOTHING_WOULD_STAY", "evict",
-                         absl::StrFormat("all %d tokens of a lane would leave; at least 1 stays", map.live()));
-    }
-  }
-  EvictReport report = Report(plan, session);
-  report.loss = MeasurePlan(device, session, plan);
-  if (request.dry_run) return report;
-  FreeSlots(cache, plan);
-  session.CountEvicted(MostLost(report.victims));
-  return report;
+absl::StatusOr<std::unique_ptr<EvictWork>> BeginEvictOf(const EvictRequest& request, const Device& device,
+                                                        const CalibrationOr& calibration, SessionOnEngine& session) {
+  auto eviction = std::make_unique<Eviction>(request, device, session);
+  EBB_TRY(eviction->Begin(calibration));
+  return eviction;
 }
 
 }  // namespace ebb

@@ -98,6 +98,7 @@ std::vector<float> Probe(const Candidates& from, const Rope& rope, Ops& ops) {
                        .tokens = static_cast<int32_t>(tokens.size()),
                        .q_position = tokens.data(),
                        .column_sums = sums.data()});
+      tasks.back().lane.query_head += g;  // whose task it is alone
     }
     if (!tasks.empty()) ops.Attend(rope, 1, tasks);
     for (const AttendTask& task : tasks) {

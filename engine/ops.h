@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "engine/accuracy.h"
 #include "engine/model/architecture.h"
 #include "engine/parallel.h"
@@ -48,14 +49,27 @@ struct KvFormat {
   }
 };
 
-// RoPE of a model, ready for kernels: pair i turns by position * turns[i] * 2^-64 turns. Integer arithmetic reduces the
-// angle exactly at any position below 2^31, so there is no table and no drift at long range.
+// RoPE of a model, ready for kernels, and what else decides its attention's scores: pair i turns by position * turns[i]
+// * 2^-64 turns. Integer arithmetic reduces the angle exactly at any position below 2^31, so there is no table and no
+// drift at long range.
 struct Rope {
   RopePairs pairs = RopePairs::kNeighbours;
   int32_t rotary_dims = 0;           // even, 0 .. head_dim
   std::vector<uint64_t> turns = {};  // [rotary_dims / 2] round(2^64 * frequency / 2 pi)
   // [rotary_dims / 2][2] the same in half turns, -1 .. 1, as a float and what it lacks: enough for positions below 2^22
   std::vector<float> half_turns = {};
+  // Behind the first set of frequencies lies that of layers with a window, where it is another.
+  float scale = 0;                    // of q . k; 0: 1 / sqrt(d)
+  float cap = 0;                      // scores become cap * tanh(score / cap); 0: they stay
+  std::vector<int32_t> windows = {};  // [layers] ModelConfig.windows
+  std::vector<float> slopes = {};  // [query heads] ALiBi: scores are lowered by slope * distance; empty: they are not
+
+  int32_t window(int32_t layer) const { return windows.empty() ? 0 : windows[static_cast<size_t>(layer)]; }
+  // Where the frequencies of a layer begin in `turns`.
+  int64_t first_pair(int32_t layer) const {
+    const int64_t set = rotary_dims / 2;
+    return window(layer) > 0 && static_cast<int64_t>(turns.size()) > set ? set : 0;
+  }
 };
 Rope MakeRope(const ModelConfig& config);
 
@@ -67,12 +81,17 @@ struct LaneStorage {
   const int32_t* position = nullptr;
   int32_t slots = 0;              // n: every live slot is below it
   const float* angles = nullptr;  // optional, see Ops::Angles; for lanes that share their positions
+  int32_t layer = 0;              // whose lane it is: what its scores are made by (Rope)
+  int32_t query_head = 0;         // of the model, the first that attends to it
 };
 
 // Attention of one lane of one session in one step.
 //
 //   out[t, g] = sum over slots s with 0 <= position[s] <= q_position[t] of softmax_s(logit[t, g, s]) * v[s]
 //   logit[t, g, s] = dot(R(q_position[t]) q[t, g], R(position[s]) k[s]) / sqrt(d)
+//
+// In a layer with a window w only slots with position[s] > q_position[t] - w are seen; see Rope for scales, caps and
+// slopes.
 //
 // The tokens' own K and V are in their slots, or come with the task and go there first. Slots are added in slot order,
 // whoever else is in the batch: same lane, same bits; a slot that may not be seen contributes nothing, whatever bytes
@@ -122,10 +141,20 @@ class PackedMatrix {
   virtual int64_t bytes() const = 0;  // read by one Linear call
 };
 
-// norm(x) = x / sqrt(mean(x^2) + eps) * weight, of rows [dim].
+// NormKind's equation, of rows [dim].
 struct Norm {
   std::span<const float> weight = {};  // [dim]
   float eps = 0;
+  NormKind kind = NormKind::kRms;
+  std::span<const float> bias = {};  // [dim], with kLayer
+};
+
+// What a feed-forward part multiplies with: y = Wdown (act(Wgate h) * Wup h), or y = Wdown act(Wup h) without a gate.
+struct FeedForwardPart {
+  Activation activation = Activation::kSilu;
+  const PackedMatrix* gate = nullptr;
+  const PackedMatrix* up = nullptr;
+  const PackedMatrix* down = nullptr;
 };
 
 class Ops {
@@ -138,15 +167,16 @@ class Ops {
   // The host's compute threads, free between two ops: policies run on them.
   virtual Parallel& host_threads() = 0;
 
-  // Repacks a matrix once, at load.
-  virtual std::unique_ptr<PackedMatrix> Pack(const TensorView& tensor) = 0;
+  // Repacks a matrix once, at load. `bias` [rows], or empty, is added to what it yields.
+  virtual std::unique_ptr<PackedMatrix> Pack(const TensorView& tensor, std::span<const float> bias = {}) = 0;
 
-  // x [T, dim] = rows of `table` [vocab, dim], dequantised exactly. REQUIRES: tokens in 0..vocab-1.
-  virtual void Embed(const TensorView& table, std::span<const int32_t> tokens, std::span<float> x) = 0;
+  // x [T, dim] = scale * rows of `table` [vocab, dim], dequantised exactly, or x += . REQUIRES: tokens in 0..vocab-1.
+  enum class Into { kSet, kAdd };
+  virtual void Embed(const TensorView& table, std::span<const int32_t> tokens, float scale, Into into,
+                     std::span<float> x) = 0;
 
   // y [T, out] = x [T, in] W^T, or y += ; see Accuracy. Several matrices of the same `in` are multiplied in one go, x
   // read and rounded once, their outputs beside each other: out is the sum of their rows.
-  enum class Into { kSet, kAdd };
   virtual void Linear(std::span<const PackedMatrix* const> w, std::span<const float> x, int32_t tokens, Into into,
                       std::span<float> y) = 0;
   // y = norm(x) W^T.
@@ -157,13 +187,28 @@ class Ops {
     Linear({&one, 1}, x, tokens, into, y);
   }
 
-  // x [T, dim] += Wdown (silu(Wgate h) * Wup h) with h = norm(x).
-  virtual void FeedForward(const Norm& norm, const PackedMatrix& gate, const PackedMatrix& up, const PackedMatrix& down,
-                           int32_t tokens, std::span<float> x) = 0;
+  // y [T, dim] = part(h), or y += , with h = norm(x), or x where there is no norm. y may be x.
+  virtual void FeedForward(const Norm* norm, const FeedForwardPart& part, std::span<const float> x, int32_t tokens,
+                           Into into, std::span<float> y) = 0;
+
+  // Norms in place `each` vectors, one after another, of every row: x + row * stride.
+  virtual void Normalise(const Norm& norm, int32_t rows, int32_t each, int64_t stride, float* x) = 0;
+
+  // x += y.
+  virtual void Add(std::span<const float> y, std::span<float> x) = 0;
+
+  // x = cap * tanh(x / cap). What is not a number stays so.
+  virtual void Cap(float cap, std::span<float> x) = 0;
+
+  // Of each row of `scores` [T, experts] the `used` largest, largest first, of equal ones the first: which they are,
+  // and the softmax over them, into chosen and weights [T, used]. What is not a number is larger than what is, and
+  // leaves its row no weight that is one.
+  virtual void Route(std::span<const float> scores, int32_t experts, int32_t used, std::span<int32_t> chosen,
+                     std::span<float> weights) = 0;
 
   // cos and sin of 16-slot tiles, [ceil(slots/16)][rotary_dims/2][2][16], for lanes that share positions: worth
   // computing once per step instead of once per lane and layer. Attend computes the same bits itself where a task has
-  // none.
+  // none. By the first set of frequencies.
   virtual void Angles(const Rope& rope, std::span<const int32_t> position, std::span<float> angles) = 0;
 
   virtual void Store(const Rope& rope, std::span<const StoreTask> tasks) = 0;
@@ -176,8 +221,14 @@ class Ops {
   // One move after another.
   virtual void Move(const LaneStorage& lane, std::span<const SlotMove> moves) = 0;
 
-  // `group` = G. Lanes of tasks that bring K and V are named once.
-  virtual void Attend(const Rope& rope, int32_t group, std::span<const AttendTask> tasks) = 0;
+  // `group` = G. Lanes of tasks that bring K and V are named once. `done` is called once for each task, when all that
+  // it writes is written: on one of the host's threads, whose number it gets, soon after the lane was read, while other
+  // tasks may still be attended.
+  using TaskDone = absl::FunctionRef<void(size_t task, int32_t thread)>;
+  virtual void Attend(const Rope& rope, int32_t group, std::span<const AttendTask> tasks, TaskDone done) = 0;
+  void Attend(const Rope& rope, int32_t group, std::span<const AttendTask> tasks) {
+    Attend(rope, group, tasks, [](auto...) {});
+  }
 };
 
 }  // namespace ebb

@@ -74,7 +74,8 @@ int32_t SessionOnEngine::position_max() const {
 int32_t SessionOnEngine::room() const {
   const bool grows = policy_.schedule == Schedule::kOncePrompt && (!prompt_ended_ || policy_.then == Then::kGrow);
   const bool bounded_by_length = policy_.bounded || policy_.trigger.budget == 0 || grows;
-  return bounded_by_length ? length_limit_ - cache_length() : std::numeric_limits<int32_t>::max();
+  const int32_t room = bounded_by_length ? length_limit_ - cache_length() : std::numeric_limits<int32_t>::max();
+  return policy_.learned_positions > 0 ? std::min(room, policy_.learned_positions - next_position_) : room;
 }
 
 int32_t SessionOnEngine::steps_to_eviction() const {
@@ -108,6 +109,15 @@ absl::Status SessionOnEngine::CanAppend(int32_t tokens) const {
     return RefuseField("BLOCK_TOO_LARGE", "block_size",
                        absl::StrFormat("a step of %d tokens; this session takes 1 to %d", tokens, block_size_max_));
   }
+  if (policy_.learned_positions > 0 && tokens > policy_.learned_positions - next_position_) {
+    return Refuse(absl::StatusCode::kResourceExhausted,
+                  absl::StrFormat("%d tokens more would exceed the %d positions that the model learned; the next is %d",
+                                  tokens, policy_.learned_positions, next_position_),
+                  {.reason = "LENGTH_LIMIT",
+                   .quota = "session",
+                   .metadata = {{"length_limit", absl::StrFormat("%d", policy_.learned_positions)},
+                                {"length", absl::StrFormat("%d", next_position_)}}});
+  }
   const int32_t length = cache_length();
   if (tokens > room()) {
     return Refuse(absl::StatusCode::kResourceExhausted,
@@ -133,6 +143,18 @@ void SessionOnEngine::Append(std::span<const int32_t> tokens) {
   log_.insert(log_.end(), tokens.begin(), tokens.end());
   next_position_ += count;
   CountStep(count);
+}
+
+void SessionOnEngine::BeginAt(std::span<const int32_t> log, const SessionCache::Kept& cache,
+                              std::span<const float> last_queries, int64_t evicted) {
+  EBB_CHECK(log_.empty());
+  cache_.Take(cache);
+  log_.assign(log.begin(), log.end());
+  next_position_ += static_cast<int32_t>(log.size());
+  last_queries_.assign(last_queries.begin(), last_queries.end());
+  evicted_ += evicted;
+  decode_steps_ = 0;
+  block_step_ = true;
 }
 
 void SessionOnEngine::CountStep(int32_t tokens) {

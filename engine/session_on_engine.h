@@ -89,6 +89,11 @@ class SessionOnEngine final : public Session {
   // Appends to the log and seats the tokens in every lane. REQUIRES: CanAppend.
   void Append(std::span<const int32_t> tokens);
 
+  // Goes on, with an empty log so far, where another session of this policy and shape was after blocks of more than one
+  // token: `log` and what it was then. REQUIRES: the log is empty.
+  void BeginAt(std::span<const int32_t> log, const SessionCache::Kept& cache, std::span<const float> last_queries,
+               int64_t evicted);
+
   // Seats a draft behind the log for one step, and frees its slots again. REQUIRES: CanAppend.
   Draft& SeatDraft(std::span<const int32_t> tokens);
   void UnseatDraft();

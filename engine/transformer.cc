@@ -10,6 +10,7 @@ namespace ebb {
 namespace {
 
 std::vector<float> Vector(const TensorView& tensor) {
+  if (tensor.empty()) return {};
   EBB_CHECK(tensor.type == DType::kF32);
   std::vector<float> values(tensor.cols);
   std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(float));
@@ -37,41 +38,74 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, Ops&
       ops_(ops),
       rope_(MakeRope(config)),
       embedding_(weights.embedding),
-      output_norm_(Vector(weights.output_norm)),
+      positions_(weights.positions),
+      embedding_norm_{Vector(weights.embedding_norm), Vector(weights.embedding_norm_bias)},
+      output_norm_{Vector(weights.output_norm), Vector(weights.output_norm_bias)},
       readers_(ops.host_threads().threads()) {
-  output_ = Pack(weights.output);
+  output_ = Pack(weights.output, weights.output_bias);
   layers_.reserve(weights.layers.size());
-  for (const LayerWeights& w : weights.layers) {
-    layers_.push_back({.attn_norm = Vector(w.attn_norm),
-                       .ffn_norm = Vector(w.ffn_norm),
-                       .q = Pack(w.q),
-                       .k = Pack(w.k),
-                       .v = Pack(w.v),
-                       .o = Pack(w.o),
-                       .gate = Pack(w.gate),
-                       .up = Pack(w.up),
-                       .down = Pack(w.down)});
-  }
+  for (const LayerWeights& layer : weights.layers) layers_.push_back(PackLayer(layer));
 }
 
-std::unique_ptr<PackedMatrix> Transformer::Pack(const TensorView& tensor) {
-  std::unique_ptr<PackedMatrix> packed = ops_.Pack(tensor);
+Transformer::Layer Transformer::PackLayer(const LayerWeights& w) {
+  Layer layer = {.attn_norm = {Vector(w.attn_norm), Vector(w.attn_norm_bias)},
+                 .ffn_norm = {Vector(w.ffn_norm), Vector(w.ffn_norm_bias)},
+                 .q_norm = {Vector(w.q_norm)},
+                 .k_norm = {Vector(w.k_norm)},
+                 .post_attn_norm = {Vector(w.post_attn_norm)},
+                 .post_ffn_norm = {Vector(w.post_ffn_norm)},
+                 .q = Pack(w.q, w.q_bias),
+                 .k = Pack(w.k, w.k_bias),
+                 .v = Pack(w.v, w.v_bias),
+                 .o = Pack(w.o, w.o_bias)};
+  if (w.ffn_norm.empty()) layer.ffn_norm = layer.attn_norm;
+  if (config_.experts > 0) {
+    layer.experts.emplace(config_, w, ops_);
+    weight_bytes_ += layer.experts->weight_bytes();
+    return layer;
+  }
+  layer.gate = Pack(w.gate);
+  layer.up = Pack(w.up, w.up_bias);
+  layer.down = Pack(w.down, w.down_bias);
+  return layer;
+}
+
+std::unique_ptr<PackedMatrix> Transformer::Pack(const TensorView& tensor, const TensorView& bias) {
+  if (tensor.empty()) return nullptr;
+  std::unique_ptr<PackedMatrix> packed = ops_.Pack(tensor, Vector(bias));
   weight_bytes_ += packed->bytes();
   return packed;
 }
 
-std::span<const float> Transformer::Forward(std::span<const Sequence> sequences) {
+std::span<const float> Transformer::Forward(std::span<const Sequence> sequences, LaneDone done) {
   tokens_.clear();
   for (const Sequence& s : sequences) tokens_.insert(tokens_.end(), s.tokens.begin(), s.tokens.end());
   const auto rows = static_cast<int32_t>(tokens_.size());
   EBB_CHECK(rows > 0);
-  ops_.Embed(embedding_, tokens_, Rows(x_, rows, config_.dim));
+  Embed(sequences);
   PrepareAngles(sequences);
   for (int32_t layer = 0; layer < config_.layers; ++layer) {
-    Attention(layer, sequences, rows);
-    FeedForward(layer, rows);
+    AttendLayer(layer, sequences, rows, done);
+    if (config_.parallel_residual) FeedForward(layer, rows);  // of the x that attention saw
+    AddAttended(layer, rows);
+    if (!config_.parallel_residual) FeedForward(layer, rows);
   }
   return Head(sequences);
+}
+
+void Transformer::Embed(std::span<const Sequence> sequences) {
+  const auto rows = static_cast<int32_t>(tokens_.size());
+  const std::span<float> x = Rows(x_, rows, config_.dim);
+  ops_.Embed(embedding_, tokens_, config_.embedding_scale, Ops::Into::kSet, x);
+  if (!positions_.empty()) {
+    place_.clear();
+    for (const Sequence& s : sequences) {
+      const std::span<const int32_t> positions = s.cache->map(0, 0).placed_positions();
+      place_.insert(place_.end(), positions.begin(), positions.end());
+    }
+    ops_.Embed(positions_, place_, 1, Ops::Into::kAdd, x);
+  }
+  if (!embedding_norm_.weight.empty()) ops_.Normalise(NormOf(embedding_norm_), rows, 1, config_.dim, x.data());
 }
 
 void Transformer::PrepareAngles(std::span<const Sequence> sequences) {
@@ -94,18 +128,21 @@ void Transformer::PrepareAngles(std::span<const Sequence> sequences) {
   }
 }
 
-void Transformer::Attention(int32_t layer, std::span<const Sequence> sequences, int32_t rows) {
+void Transformer::AttendLayer(int32_t layer, std::span<const Sequence> sequences, int32_t rows, LaneDone done) {
   const Layer& w = layers_[layer];
   const int64_t d = config_.head_dim, q_dim = config_.heads * d, kv_dim = config_.kv_heads * d;
   const int64_t qkv_dim = q_dim + 2 * kv_dim;
-  const std::span<float> x = Rows(x_, rows, config_.dim);
   const std::span<float> qkv = Rows(qkv_, rows, qkv_dim);
   const std::span<float> attended = Rows(attended_, rows, q_dim);
   const PackedMatrix* const project[] = {w.q.get(), w.k.get(), w.v.get()};
-  ops_.NormLinear({w.attn_norm, config_.norm_eps}, project, x, rows, qkv);
+  ops_.NormLinear(NormOf(w.attn_norm), project, Rows(x_, rows, config_.dim), rows, qkv);
+  if (!w.q_norm.weight.empty()) {
+    ops_.Normalise(NormOf(w.q_norm), rows, config_.heads, qkv_dim, qkv.data());
+    ops_.Normalise(NormOf(w.k_norm), rows, config_.kv_heads, qkv_dim, qkv.data() + q_dim);
+  }
 
   attend_.clear();
-  watched_.clear();
+  lanes_.clear();
   int64_t row = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const Sequence& s = sequences[i];
@@ -120,17 +157,36 @@ void Transformer::Attention(int32_t layer, std::span<const Sequence> sequences, 
     }
     row += static_cast<int64_t>(s.tokens.size());
   }
-  WatchWhatScorersNeed();
-  ops_.Attend(rope_, config_.group(), attend_);
-  TellScorers();
-  ops_.Linear(*w.o, attended, rows, Ops::Into::kAdd, x);
+  Attend(sequences, done);
+}
+
+void Transformer::AddAttended(int32_t layer, int32_t rows) {
+  const Layer& w = layers_[layer];
+  const std::span<float> attended = Rows(attended_, rows, int64_t{config_.heads} * config_.head_dim);
+  ops_.Linear(*w.o, attended, rows, IntoTarget(w.post_attn_norm), Target(w.post_attn_norm, rows));
+  AddTarget(w.post_attn_norm, rows);
+}
+
+std::span<float> Transformer::Target(const NormWeights& post_norm, int32_t rows) {
+  return Rows(post_norm.weight.empty() ? x_ : added_, rows, config_.dim);
+}
+
+Ops::Into Transformer::IntoTarget(const NormWeights& post_norm) {
+  return post_norm.weight.empty() ? Ops::Into::kAdd : Ops::Into::kSet;
+}
+
+void Transformer::AddTarget(const NormWeights& post_norm, int32_t rows) {
+  if (post_norm.weight.empty()) return;
+  const std::span<float> added = Rows(added_, rows, config_.dim);
+  ops_.Normalise(NormOf(post_norm), rows, 1, config_.dim, added.data());
+  ops_.Add(added, Rows(x_, rows, config_.dim));
 }
 
 AttendTask& Transformer::QueueLane(size_t i, const Sequence& s, int32_t layer, int32_t head, const float* q,
                                    int64_t q_stride, float* out) {
   const SlotMap& map = s.cache->map(layer, head);
   LaneStorage lane = s.cache->storage(layer, head);
-  if (angles_at_[i] >= 0) lane.angles = angles_.data() + angles_at_[i];
+  if (angles_at_[i] >= 0 && rope_.first_pair(layer) == 0) lane.angles = angles_.data() + angles_at_[i];
   attend_.push_back({.lane = lane,
                      .q = q,
                      .out = out,
@@ -139,9 +195,8 @@ AttendTask& Transformer::QueueLane(size_t i, const Sequence& s, int32_t layer, i
                      .tokens = static_cast<int32_t>(s.tokens.size()),
                      .q_position = map.placed_positions().data()});
   const Needs needs = s.observed && s.policy->evicts ? s.policy->needs() : Needs();
-  if (!needs.observes()) return attend_.back();
-  watched_.push_back({.task = attend_.size() - 1, .sequence = &s, .layer = layer, .head = head, .needs = needs});
-  if (needs.memory) {
+  lanes_.push_back({.sequence = i, .layer = layer, .head = head, .needs = needs});
+  if (needs.observes() && needs.memory) {
     for (LaneReader& reader : readers_) reader.Reserve(map.capacity(), config_.head_dim);
   }
   return attend_.back();
@@ -156,9 +211,13 @@ void Transformer::WriteQueries(const Sequence& s, int32_t layer, int32_t head, c
   for (int64_t t = s.queries_from; t < tokens; ++t, to += lanes * floats) std::copy_n(q + t * stride, floats, to);
 }
 
-void Transformer::TellScorers() {
-  ops_.host_threads().For(static_cast<int64_t>(watched_.size()),
-                          [&](int64_t item, int32_t thread) { Tell(watched_[item], readers_[thread]); });
+void Transformer::Attend(std::span<const Sequence> sequences, LaneDone done) {
+  WatchWhatScorersNeed(sequences);
+  ops_.Attend(rope_, config_.group(), attend_, [&](size_t task, int32_t thread) {
+    const Lane& lane = lanes_[task];
+    if (lane.needs.observes()) Tell(sequences[lane.sequence], lane, attend_[task], readers_[thread]);
+    done(lane.sequence, lane.layer, lane.head, thread);
+  });
 }
 
 void Transformer::Observe(const Sequence& s, std::span<const float> queries) {
@@ -169,31 +228,35 @@ void Transformer::Observe(const Sequence& s, std::span<const float> queries) {
   float* const out = Rows(attended_, 1, config_.heads * config_.head_dim).data();
   for (int32_t layer = 0; layer < config_.layers; ++layer) {
     attend_.clear();
-    watched_.clear();
+    lanes_.clear();
     for (int32_t head = 0; head < config_.kv_heads; ++head) {
       const float* const q = queries.data() + (int64_t{layer} * config_.kv_heads + head) * floats;
       QueueLane(0, s, layer, head, q, floats, out + head * floats);
     }
-    WatchWhatScorersNeed();
-    ops_.Attend(rope_, config_.group(), attend_);
-    TellScorers();
+    Attend({&s, 1}, [](auto...) {});
   }
 }
 
-void Transformer::WatchWhatScorersNeed() {
+void Transformer::WatchWhatScorersNeed(std::span<const Sequence> sequences) {
   // Sizes first: buffers have an address only once they stop growing.
-  const auto floats_per_head = [](const Watched& lane, const AttendTask& task) {
-    const int32_t rows = std::min(lane.needs.window_rows, task.tokens);
-    return Padded(task.lane.slots) * ((lane.needs.column_sums ? 1 : 0) + (lane.needs.last_row ? 1 : 0) + rows);
+  const auto floats_per_head = [](const Needs& needs, const AttendTask& task) {
+    const int32_t rows = std::min(needs.window_rows, task.tokens);
+    return Padded(task.lane.slots) * ((needs.column_sums ? 1 : 0) + (needs.last_row ? 1 : 0) + rows);
   };
-  const auto heads = [this](const Watched& lane) { return lane.sequence->policy->heads_apart() ? config_.group() : 1; };
+  const auto heads = [&](const Lane& lane) {
+    return sequences[lane.sequence].policy->heads_apart() ? config_.group() : 1;
+  };
   int64_t floats = 0;
-  for (const Watched& lane : watched_) floats += heads(lane) * floats_per_head(lane, attend_[lane.task]);
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    floats += heads(lanes_[i]) * floats_per_head(lanes_[i].needs, attend_[i]);
+  }
   float* next = Rows(observed_, 1, floats).data();
-  for (Watched& lane : watched_) {
-    AttendTask& task = attend_[lane.task];
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    Lane& lane = lanes_[i];
+    if (!lane.needs.observes()) continue;
+    AttendTask& task = attend_[i];
     const auto slots = static_cast<size_t>(task.lane.slots);
-    const int64_t per_head = floats_per_head(lane, task);
+    const int64_t per_head = floats_per_head(lane.needs, task);
     if (heads(lane) > 1) task.head_stride = per_head;
     float* at = std::exchange(next, next + heads(lane) * per_head);
     if (lane.needs.column_sums) {
@@ -212,9 +275,7 @@ void Transformer::WatchWhatScorersNeed() {
   }
 }
 
-void Transformer::Tell(const Watched& lane, LaneReader& reader) const {
-  const Sequence& s = *lane.sequence;
-  const AttendTask& task = attend_[lane.task];
+void Transformer::Tell(const Sequence& s, const Lane& lane, const AttendTask& task, LaneReader& reader) const {
   const int32_t heads = task.head_stride != 0 ? config_.group() : 1;
   const auto of_head = [&](std::span<const float> row, int32_t g) {
     return row.empty() ? row : std::span<const float>(row.data() + g * task.head_stride, row.size());
@@ -241,8 +302,14 @@ void Transformer::Tell(const Watched& lane, LaneReader& reader) const {
 }
 
 void Transformer::FeedForward(int32_t layer, int32_t rows) {
-  const Layer& w = layers_[layer];
-  ops_.FeedForward({w.ffn_norm, config_.norm_eps}, *w.gate, *w.up, *w.down, rows, Rows(x_, rows, config_.dim));
+  Layer& w = layers_[layer];
+  const Norm norm = NormOf(w.ffn_norm);
+  const std::span<float> x = Rows(x_, rows, config_.dim);
+  if (w.experts) return w.experts->Add(norm, rows, x);
+  ops_.FeedForward(&norm,
+                   {.activation = config_.activation, .gate = w.gate.get(), .up = w.up.get(), .down = w.down.get()}, x,
+                   rows, IntoTarget(w.post_ffn_norm), Target(w.post_ffn_norm, rows));
+  AddTarget(w.post_ffn_norm, rows);
 }
 
 std::span<const float> Transformer::Head(std::span<const Sequence> sequences) {
@@ -260,7 +327,8 @@ std::span<const float> Transformer::Head(std::span<const Sequence> sequences) {
   }
   const std::span<float> logits = Rows(logits_, rows, config_.vocab);
   const PackedMatrix* const head[] = {output_.get()};
-  ops_.NormLinear({output_norm_, config_.norm_eps}, head, wanted, rows, logits);
+  ops_.NormLinear(NormOf(output_norm_), head, wanted, rows, logits);
+  if (config_.logit_cap > 0) ops_.Cap(config_.logit_cap, logits);
   return logits;
 }
 

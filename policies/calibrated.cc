@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "policies/check.h"
 #include "policies/geometry.h"
@@ -20,6 +21,16 @@ constexpr ParameterRow kParameters[] = {
 
 // What is kept of a token.
 enum : size_t { kKeyLength, kValueLength, kAttention };
+
+// ln(age); of most ages from a table, since every token of a lane asks in every decision.
+double LogOf(int32_t age) {
+  static const std::vector<double> table = [] {
+    std::vector<double> logs(size_t{1} << 15);
+    for (size_t i = 0; i < logs.size(); ++i) logs[i] = std::log(static_cast<double>(i));
+    return logs;
+  }();
+  return static_cast<size_t>(age) < table.size() ? table[static_cast<size_t>(age)] : std::log(age);
+}
 
 class Calibrated final : public Scorer {
  public:
@@ -91,7 +102,7 @@ class Calibrated final : public Scorer {
 
 Features TokenFeatures(double key_length, double key_likeness, double value_length, double paid, int32_t queries,
                        int32_t age) {
-  return {key_length, key_likeness, value_length, queries > 0 ? std::sqrt(paid / queries) : 0, std::log(age)};
+  return {key_length, key_likeness, value_length, queries > 0 ? std::sqrt(paid / queries) : 0, LogOf(age)};
 }
 
 std::unique_ptr<const Scorer> MakeCalibrated(std::shared_ptr<const Calibration> calibration,

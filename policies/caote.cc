@@ -15,45 +15,58 @@ namespace {
 // What a score weighs: attention is never negative, and rounding or NaN must not make it so.
 float Weight(float keep) { return keep > 0 ? keep : 0.0F; }
 
-// The values of a lane's slots.
-RowsView ValuesOf(const LaneView& lane) {
-  return {.at = lane.memory->Values(0, static_cast<int32_t>(lane.token.size())), .d = lane.memory->head_dim()};
+// Values are read some slots at a time, and again where they are needed again: as floats all of a lane's would no
+// longer be in the nearest cache, which costs more than turning them into floats twice.
+constexpr size_t kSlotsAtOnce = 32;
+
+// Calls use(rows, first slot, slots) with the values of all slots.
+template <typename Use>
+void ForValues(const LaneView& lane, const Use& use) {
+  for (size_t first = 0; first < lane.token.size(); first += kSlotsAtOnce) {
+    const size_t count = std::min(lane.token.size() - first, kSlotsAtOnce);
+    use(RowsView{.at = lane.memory->Values(static_cast<int32_t>(first), static_cast<int32_t>(count)),
+                 .d = lane.memory->head_dim()},
+        first, count);
+  }
 }
 
 // out [d] = sum_j share[j] v[j], for shares that sum to 1; a slot of share 0 is not read. Sums differences from one of
 // the values, so that what all have in common, however large, is not rounded: equal values give just that value.
-void Average(const RowsView& values, std::span<const float> share, std::vector<float>& out) {
-  out.assign(values.d, 0.0F);
+void Average(const LaneView& lane, std::span<const float> share, std::vector<float>& origin, std::vector<float>& out) {
+  out.assign(lane.memory->head_dim(), 0.0F);
   const auto first = std::ranges::find_if(share, [](float s) { return s != 0; }) - share.begin();
   if (first == std::ssize(share)) return;
-  const std::span<const float> origin(values[first], values.d);
-  AddDifferences(values, share, origin, out);
-  for (int32_t c = 0; c < values.d; ++c) out[c] += origin[c];
+  const std::span<const float> row = lane.memory->Values(static_cast<int32_t>(first), 1);
+  origin.assign(row.begin(), row.end());
+  ForValues(lane, [&](const RowsView& values, size_t at, size_t count) {
+    AddDifferences(values, share.subspan(at, count), origin, out);
+  });
+  for (size_t c = 0; c < out.size(); ++c) out[c] += origin[c];
 }
 
 // |center - v| of one slot.
-float Distance(const RowsView& values, size_t slot, std::span<const float> center) {
+float Distance(const LaneView& lane, size_t slot, std::span<const float> center) {
   float distance = 0;
-  Distances({.at = {values[static_cast<int64_t>(slot)], static_cast<size_t>(values.d)}, .d = values.d}, center,
+  Distances({.at = lane.memory->Values(static_cast<int32_t>(slot), 1), .d = lane.memory->head_dim()}, center,
             {&distance, 1});
   return distance;
 }
 
 // c of a slot that holds more than half. 1 - a loses everything as a -> 1, so what the others hold is added up; in
 // terms of X', the output that they leave, c = a |X' - v|.
-float CostOfTheLargest(const RowsView& values, CaoteForm form, std::span<const float> keep, size_t largest,
-                       double total, CaoteScratch& scratch) {
+float CostOfTheLargest(const LaneView& lane, CaoteForm form, std::span<const float> keep, size_t largest, double total,
+                       CaoteScratch& scratch) {
   double rest = 0;
   for (size_t slot = 0; slot < keep.size(); ++slot) rest += slot == largest ? 0.0F : keep[slot];
   if (rest <= 0) return std::numeric_limits<float>::infinity();
   if (form == CaoteForm::kFast) {
-    return static_cast<float>(keep[largest] / rest * Distance(values, largest, scratch.center));
+    return static_cast<float>(keep[largest] / rest * Distance(lane, largest, scratch.center));
   }
   for (size_t slot = 0; slot < keep.size(); ++slot) {
     scratch.share[slot] = slot == largest ? 0.0F : static_cast<float>(keep[slot] / rest);
   }
-  Average(values, scratch.share, scratch.output);
-  return static_cast<float>(keep[largest] / total) * Distance(values, largest, scratch.output);
+  Average(lane, scratch.share, scratch.origin, scratch.output);
+  return static_cast<float>(keep[largest] / total) * Distance(lane, largest, scratch.output);
 }
 
 struct Weights {
@@ -100,14 +113,13 @@ EBB_WIDE void Shares(const float* keep, int64_t n, double total, float* share) {
 
 void CaoteScratch::Reserve(int32_t slots, int32_t head_dim) {
   for (std::vector<float>* one : {&share, &distance}) one->reserve(static_cast<size_t>(slots));
-  for (std::vector<float>* one : {&output, &center}) one->reserve(static_cast<size_t>(head_dim));
+  for (std::vector<float>* one : {&origin, &output, &center}) one->reserve(static_cast<size_t>(head_dim));
 }
 
 void Caote(const LaneView& lane, CaoteForm form, CaoteScratch& scratch, std::span<float> keep) {
   EBB_CHECK(lane.memory != nullptr);
   EBB_CHECK(keep.size() == lane.token.size());
   if (keep.empty()) return;
-  const RowsView values = ValuesOf(lane);
   const size_t n = keep.size();
   const auto [total, most] = Weigh(lane, keep);
   scratch.share.resize(n);
@@ -118,11 +130,13 @@ void Caote(const LaneView& lane, CaoteForm form, CaoteScratch& scratch, std::spa
     const float equal = 1 / static_cast<float>(std::max(lane.live, 1));
     for (size_t slot = 0; slot < n; ++slot) scratch.share[slot] = lane.token[slot] >= 0 ? equal : 0.0F;
   }
-  Average(values, scratch.share, scratch.center);
+  Average(lane, scratch.share, scratch.origin, scratch.center);
   const bool dominates = 2 * double{most} > total;
   const auto largest = static_cast<size_t>(dominates ? std::ranges::find(keep, most) - keep.begin() : 0);
-  const float cost_of_largest = dominates ? CostOfTheLargest(values, form, keep, largest, total, scratch) : 0;
-  Distances(values, scratch.center, scratch.distance);
+  const float cost_of_largest = dominates ? CostOfTheLargest(lane, form, keep, largest, total, scratch) : 0;
+  ForValues(lane, [&](const RowsView& values, size_t at, size_t count) {
+    Distances(values, scratch.center, std::span(scratch.distance).subspan(at, count));
+  });
   Odds(keep.data(), std::ssize(keep), total, scratch.share.data());
   for (size_t slot = 0; slot < n; ++slot) {
     if (keep[slot] != 0) keep[slot] = scratch.share[slot] * scratch.distance[slot];
@@ -134,7 +148,6 @@ EvictionLoss MeasureEviction(const LaneView& lane, std::span<const float> attent
                              CaoteScratch& scratch) {
   EBB_CHECK(lane.memory != nullptr);
   EBB_CHECK(attention.size() == lane.token.size());
-  const RowsView values = ValuesOf(lane);
   const size_t n = attention.size();
   scratch.share.resize(n);
   for (size_t slot = 0; slot < n; ++slot) scratch.share[slot] = lane.token[slot] >= 0 ? Weight(attention[slot]) : 0.0F;
@@ -148,16 +161,16 @@ EvictionLoss MeasureEviction(const LaneView& lane, std::span<const float> attent
   for (const float a : scratch.share) kept += a;
   // In terms of X', the output of what stays, nothing is divided by 1 - mass: error = |sum_E a[j] (v[j] - X')|.
   for (float& a : scratch.share) a = kept > 0 ? static_cast<float>(a / kept) : 0.0F;
-  Average(values, scratch.share, scratch.center);
-  scratch.output.assign(values.d, 0.0F);
+  Average(lane, scratch.share, scratch.origin, scratch.center);
+  scratch.output.assign(scratch.center.size(), 0.0F);
   for (const int32_t slot : victims) {
     const auto a = static_cast<float>(Weight(attention[slot]) / (kept + loss.mass));
-    AddDifferences({.at = {values[slot], static_cast<size_t>(values.d)}, .d = values.d}, {&a, 1}, scratch.center,
+    AddDifferences({.at = lane.memory->Values(slot, 1), .d = lane.memory->head_dim()}, {&a, 1}, scratch.center,
                    scratch.output);
   }
   double moved = 0;
   double output = 0;
-  for (int32_t c = 0; c < values.d; ++c) {
+  for (size_t c = 0; c < scratch.center.size(); ++c) {
     const double x = double{scratch.center[c]} + scratch.output[c];
     moved += double{scratch.output[c]} * scratch.output[c];
     output += x * x;

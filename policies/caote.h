@@ -29,6 +29,7 @@ enum class CaoteForm { kExact, kFast };
 
 // Working memory; keeps its capacity.
 struct CaoteScratch {
+  std::vector<float> origin = {};    // [head_dim]
   std::vector<float> output = {};    // [head_dim]
   std::vector<float> center = {};    // [head_dim] what values are compared with
   std::vector<float> share = {};     // [n]

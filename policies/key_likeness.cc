@@ -15,9 +15,23 @@ namespace {
 // within float64's 53 bits.
 constexpr double kRounding = 0x1.8p24;
 
-// sum [d] += the row's entries, each times `scale` and rounded.
-EBB_WIDE void AddRounded(const float* row, double scale, int64_t d, double* sum) {
-  for (int64_t c = 0; c < d; ++c) sum[c] += (row[c] * scale + kRounding) - kRounding;
+// sum [d] += the entries of every row whose scale [n] is not 0, each times that and rounded: exact, so in any order.
+EBB_WIDE void AddRounded(const float* rows, const double* scale, int64_t n, int64_t d, double* sum) {
+  constexpr int64_t kTogether = 32;  // that stay in registers while the rows go by
+  for (int64_t c = 0; c < d; c += kTogether) {
+    const int64_t width = d - c < kTogether ? d - c : kTogether;
+    double part[kTogether] = {};
+    for (int64_t row = 0; row < n; ++row) {
+      if (scale[row] == 0) continue;
+      const float* const from = rows + row * d + c;
+      if (width == kTogether) {
+        for (int64_t i = 0; i < kTogether; ++i) part[i] += (from[i] * scale[row] + kRounding) - kRounding;
+      } else {
+        for (int64_t i = 0; i < width; ++i) part[i] += (from[i] * scale[row] + kRounding) - kRounding;
+      }
+    }
+    for (int64_t i = 0; i < width; ++i) sum[c + i] += part[i];
+  }
 }
 
 }  // namespace
@@ -38,8 +52,8 @@ void KeyLikeness(const LaneView& lane, std::span<float> cosine) {
   for (size_t slot = 0; slot < cosine.size(); ++slot) {
     const double length = inverse[slot];
     inverse[slot] = lane.token[slot] >= 0 && length > 0 && !std::isinf(length) ? 1 / length : 0;
-    if (inverse[slot] > 0) AddRounded(keys[static_cast<int64_t>(slot)], inverse[slot], d, sum.data());
   }
+  AddRounded(keys.at.data(), inverse.data(), keys.rows(), d, sum.data());
   const double length = Length(std::span<const double>(sum));
   const double scale = length > 0 ? 1 / length : 0;
   Products(keys, sum, product);

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "policies/check.h"
+#include "policies/rotator.h"
+#include "policies/wide.h"
 
 namespace ebb {
 namespace {
@@ -20,7 +23,51 @@ struct Scratch {
   std::vector<double> worth = {};                      // [tokens of the partition]
   std::vector<double> scores = {};                     // alike, of keys or of values
   std::vector<std::pair<double, int32_t>> order = {};  // worth and index
+  Rotator rotator = {};
 };
+
+// Channels that are worked on together, so that additions do not wait for each other: fixed, so that sums do not depend
+// on the machine.
+constexpr int64_t kTogether = 8;
+
+double AddUp(double (&parts)[kTogether]) {
+  for (int64_t half = kTogether / 2; half > 0; half /= 2) {
+    for (int64_t i = 0; i < half; ++i) parts[i] += parts[i + half];
+  }
+  return parts[0];
+}
+
+// Lowers `lo` and raises `hi` [d] to each channel's least and largest of some rows.
+EBB_WIDE void Widen(const float* rows, int64_t n, int64_t d, float* lo, float* hi) {
+  for (int64_t row = 0; row < n; ++row, rows += d) {
+    for (int64_t c = 0; c < d; ++c) {
+      lo[c] = rows[c] < lo[c] ? rows[c] : lo[c];
+      hi[c] = rows[c] > hi[c] ? rows[c] : hi[c];
+    }
+  }
+}
+
+// z [d] of a row; returns the sum of (z - mean)^2.
+EBB_WIDE double Squares(const float* row, const float* lo, const double* range, int64_t d, double* z) {
+  for (int64_t c = 0; c < d; ++c) {
+    const double relative = (static_cast<double>(row[c]) - lo[c]) / range[c];
+    const double capped = relative > kLargest ? kLargest : relative;
+    z[c] = capped < -kLargest ? -kLargest : capped;
+  }
+  double sum[kTogether] = {};
+  int64_t c = 0;
+  for (; c + kTogether <= d; c += kTogether) {
+    for (int64_t i = 0; i < kTogether; ++i) sum[i] += z[c + i];
+  }
+  for (; c < d; ++c) sum[0] += z[c];
+  const double mean = AddUp(sum) / static_cast<double>(d);
+  double square[kTogether] = {};
+  for (c = 0; c + kTogether <= d; c += kTogether) {
+    for (int64_t i = 0; i < kTogether; ++i) square[i] += (z[c + i] - mean) * (z[c + i] - mean);
+  }
+  for (; c < d; ++c) square[0] += (z[c] - mean) * (z[c] - mean);
+  return AddUp(square);
+}
 
 // Partitions whose reference is complete in a log of `tokens`.
 int32_t Scored(int32_t tokens, int32_t sinks, int32_t lag) { return std::max((tokens - sinks) / lag - 1, 0); }
@@ -89,13 +136,16 @@ class Lagkv final : public Scorer {
   // worth += weight * the partition's scores by its keys or values.
   static void AddScores(const LaneView& lane, Part part, double weight, Scratch& scratch) {
     const auto d = static_cast<size_t>(lane.memory->head_dim());
-    const RopeView rope = lane.memory->rope();
+    if (part == Part::kKeys) scratch.rotator.Point(lane.memory->rope());
     scratch.rows.resize(scratch.slots.size() * d);
+    // All of the lane: keys rest sixteen slots together, and several partitions in turn ask for the same.
+    const auto n = static_cast<int32_t>(lane.token.size());
+    const std::span<const float> all = part == Part::kKeys ? lane.memory->Keys(0, n) : lane.memory->Values(0, n);
     for (size_t i = 0; i < scratch.slots.size(); ++i) {
-      const int32_t slot = scratch.slots[i];
+      const auto slot = static_cast<size_t>(scratch.slots[i]);
       const std::span<float> row = std::span(scratch.rows).subspan(i * d, d);
-      std::ranges::copy(part == Part::kKeys ? lane.memory->Keys(slot, 1) : lane.memory->Values(slot, 1), row.begin());
-      if (part == Part::kKeys) Rotate(rope, lane.token[static_cast<size_t>(slot)], row);
+      std::ranges::copy(all.subspan(slot * d, d), row.begin());
+      if (part == Part::kKeys) scratch.rotator.Turn(lane.token[slot], row);
     }
     const std::span<const float> rows = scratch.rows;
     const size_t count = scratch.worth.size();
@@ -122,25 +172,17 @@ void LagDeviations(std::span<const float> rows, std::span<const float> reference
   std::ranges::fill(deviations, 0.0);
   if (reference.empty() || d == 1) return;
   thread_local std::vector<float> lo;
+  thread_local std::vector<float> hi;
   thread_local std::vector<double> range;
   thread_local std::vector<double> z;
   lo.assign(reference.begin(), reference.begin() + static_cast<int64_t>(d));
-  range.assign(lo.begin(), lo.end());  // the largest, until all are seen
+  hi = lo;
+  Widen(reference.data(), std::ssize(reference) / dim, dim, lo.data(), hi.data());
+  range.resize(d);
+  for (size_t c = 0; c < d; ++c) range[c] = std::max(static_cast<double>(hi[c]) - lo[c], kLeastRange);
   z.resize(d);
-  for (size_t i = d; i < reference.size(); ++i) {
-    lo[i % d] = std::min(lo[i % d], reference[i]);
-    range[i % d] = std::max(range[i % d], static_cast<double>(reference[i]));
-  }
-  for (size_t c = 0; c < d; ++c) range[c] = std::max(range[c] - lo[c], kLeastRange);
   for (size_t row = 0; row < deviations.size(); ++row) {
-    double mean = 0;
-    for (size_t c = 0; c < d; ++c) {
-      z[c] = std::clamp((static_cast<double>(rows[row * d + c]) - lo[c]) / range[c], -kLargest, kLargest);
-      mean += z[c];
-    }
-    mean /= static_cast<double>(d);
-    double square = 0;
-    for (size_t c = 0; c < d; ++c) square += (z[c] - mean) * (z[c] - mean);
+    const double square = Squares(rows.data() + row * d, lo.data(), range.data(), dim, z.data());
     if (std::isfinite(square)) deviations[row] = std::sqrt(square / static_cast<double>(d - 1));
   }
 }

@@ -9,8 +9,8 @@
 //
 // Who has no score yet, the last whole partition and what follows it, stays before all who have, the newest first. Keys
 // are rotated for their tokens' indices, whatever positions the cache counts. No queries and no attention: safe over
-// several turns. A partition costs O(lag * head_dim) once; 4 bytes a slot. Each thread that scores keeps 2 * lag rows
-// of head_dim floats to work in.
+// several turns. A partition costs O(lag * head_dim) once; 4 bytes a slot. Each thread that scores keeps the angles of
+// 256 positions, the lane as floats and 2 * lag rows of head_dim floats to work in.
 //
 // Differs: the paper keeps a fixed share of each partition, so the cache grows with the text. Here places within
 // partitions compete for one budget (KVPress' reading), so that all scored partitions keep equal shares of it and the

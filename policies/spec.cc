@@ -248,8 +248,8 @@ absl::Status CheckAllocation(const ScorerRow& row, const ValidSpec& valid, const
 // How many tokens a conversation may have: as many as the prompt, where the policy waits for its end.
 constexpr int32_t kNoEnd = std::numeric_limits<int32_t>::max();
 
-// The policy with its budget shared among the lanes.
-absl::StatusOr<ValidSpec> Shared(ValidSpec spec, int32_t tokens) {
+// The policy with its budget shared among the lanes that have no window.
+absl::StatusOr<ValidSpec> SharedByAllocation(ValidSpec spec, int32_t tokens) {
   if (spec.allocation == Allocation::kDuo) {
     const int32_t sinks = WholeOf(spec, "sinks");
     const int32_t recent = WholeOf(spec, "recent");
@@ -278,6 +278,22 @@ absl::StatusOr<ValidSpec> Shared(ValidSpec spec, int32_t tokens) {
   return spec;
 }
 
+// The policy with all lanes' budgets, but for those that wait for scores.
+absl::StatusOr<ValidSpec> Shared(ValidSpec spec, int32_t tokens) {
+  EBB_ASSIGN(spec, SharedByAllocation(std::move(spec), tokens));
+  if (spec.evicts && !spec.lanes_follow_scores()) spec.lanes = WithWindows(spec, std::move(spec.lanes));
+  return spec;
+}
+
+absl::StatusOr<Positions> PositionsFor(const ScorerRow& row, const PolicySpec& spec, const SpecLimits& limits) {
+  if (limits.learned_positions == 0) return spec.positions.value_or(row.positions);
+  if (spec.positions != Positions::kCompacted) return Positions::kOriginal;
+  return Refuse(absl::StatusCode::kFailedPrecondition,
+                "policy.positions: the model learned its positions, and what a cached token is holds where it stood; "
+                "use ORIGINAL, or leave it out",
+                {.reason = "POSITIONS_FIXED", .field = "policy.positions"});
+}
+
 // The policy under a budget that has room, and the checks that only a known budget allows. `tokens`: how many there may
 // be, or that the prompt has, if it has ended.
 absl::StatusOr<ValidSpec> WithBudget(const ScorerRow& row, ValidSpec spec, int32_t budget, int32_t tokens) {
@@ -297,6 +313,16 @@ absl::StatusOr<ValidSpec> WithBudget(const ScorerRow& row, ValidSpec spec, int32
 
 }  // namespace
 
+std::vector<LaneRule> WithWindows(const ValidSpec& spec, std::vector<LaneRule> lanes) {
+  if (std::ranges::count(spec.windows, 0) == std::ssize(spec.windows)) return lanes;
+  if (lanes.empty()) lanes.assign(static_cast<size_t>(spec.layers) * spec.kv_heads, spec.rule(0));
+  for (size_t lane = 0; lane < lanes.size(); ++lane) {
+    const int32_t window = spec.windows[lane / static_cast<size_t>(spec.kv_heads)];
+    if (window > 0) lanes[lane] = {.budget = window, .sinks = 0, .recent = window};
+  }
+  return lanes;
+}
+
 absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limits) {
   const std::string name = spec.scorer.empty() ? "streaming" : spec.scorer;
   const ScorerRow* row = FindScorer(name);
@@ -313,6 +339,7 @@ absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limi
       std::shared_ptr<const Scorer> scorer,
       MakeScorer(*row, parameters, limits.calibration == nullptr ? CalibrationMissing("") : *limits.calibration));
 
+  EBB_ASSIGN(const Positions positions, PositionsFor(*row, spec, limits));
   ValidSpec valid = {
       .scorer_name = name,
       .parameters = parameters,
@@ -330,7 +357,7 @@ absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limi
       .query_heads = limits.query_heads,
       .layers = limits.layers,
       .kv_heads = limits.kv_heads,
-      .positions = spec.positions.value_or(row->positions),
+      .positions = positions,
       .schedule = spec.schedule.value_or(spec.allocation == Allocation::kAda ? Schedule::kOncePrompt : row->schedule),
       .every_n = spec.every_n,
       .then = spec.then.value_or(row->then),
@@ -339,6 +366,8 @@ absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limi
       .modifier = spec.modifier,
       .allocation = spec.allocation,
       .allocation_parameters = allocation_parameters,
+      .windows = limits.windows,
+      .learned_positions = limits.learned_positions,
       .kv_type = spec.kv_type,
       .rope_cache = spec.rope_cache};
   EBB_CHECK(valid.scorer != nullptr);
@@ -350,6 +379,7 @@ absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limi
     EBB_CHECK(static_cast<int32_t>(valid.streams.size()) == valid.layers * valid.kv_heads);
   }
   if (row->evicts) EBB_TRY(CheckProtection(*row, valid));
+  for (int32_t& window : valid.windows) window = std::min({window, limits.trained_context, budget_max});
   if (valid.schedule == Schedule::kOncePrompt && valid.then == Then::kGrow) {
     valid.grow_max = spec.grow_max.value_or(std::min(limits.trained_context, budget_max));
     valid.grow_max_follows_budget = !spec.grow_max.has_value();

@@ -86,11 +86,14 @@ inline constexpr int32_t kBudgetMax = 1 << 24;
 
 // What the model and server say about limits; both in tokens.
 struct SpecLimits {
-  int32_t trained_context = 0;                 // default budget, cut to budget_max
-  int32_t budget_max = kBudgetMax;             // largest budget accepted; kBudgetMax if more
-  int32_t query_heads = 1;                     // of the model, that share a KV head
-  int32_t layers = 1;                          // of the model
-  int32_t kv_heads = 1;                        // of a layer
+  int32_t trained_context = 0;      // default budget, cut to budget_max
+  int32_t budget_max = kBudgetMax;  // largest budget accepted; kBudgetMax if more
+  int32_t query_heads = 1;          // of the model, that share a KV head
+  int32_t layers = 1;               // of the model
+  int32_t kv_heads = 1;             // of a layer
+  // [layers] how many of the newest tokens a layer's queries see; 0: all. Empty: all, in every layer.
+  std::vector<int32_t> windows = {};
+  int32_t learned_positions = 0;  // tokens that the model has a learned position for; 0: positions are computed
   const CalibrationOr* calibration = nullptr;  // of the model; outlives the call. Null: there is none
   HeadGatesOr head_gates = HeadGatesMissing("");
 };
@@ -135,6 +138,9 @@ struct ValidSpec {
   std::map<std::string, double> allocation_parameters = {};
   // [layers * kv_heads] layer-major, where the allocation is not uniform; empty until what they follow from is known.
   std::vector<LaneRule> lanes = {};
+  // [layers] SpecLimits.windows: a lane that is pruned keeps what its window shows, and nothing else is chosen in it.
+  std::vector<int32_t> windows = {};
+  int32_t learned_positions = 0;   // SpecLimits.learned_positions
   std::vector<bool> streams = {};  // [layers * kv_heads] with Allocation::kDuo: who keeps sinks and a window alone
   KvType kv_type = KvType::kBf16;
   RopeCache rope_cache = RopeCache::kFused;
@@ -170,10 +176,15 @@ struct ValidSpec {
   }
 };
 
+// The lanes' rules with those of layers that have a window in their place: its tokens, the newest. `lanes` may be empty
+// where all are alike, and stays so where no layer has a window.
+std::vector<LaneRule> WithWindows(const ValidSpec& spec, std::vector<LaneRule> lanes);
+
 // Fills defaults and checks the whole. Every error has a field path that begins with `policy` and says what would have
 // been right. NOT_FOUND UNKNOWN_SCORER names the known ones; FAILED_PRECONDITION is what limits.calibration says, where
 // the scorer takes one (CALIBRATION_MISSING, CALIBRATION_FOREIGN), and what limits.head_gates says, where duo asks for
-// them; the others are INVALID_ARGUMENT:
+// them; and POSITIONS_FIXED, where compacted positions are asked for of a model that learned them: what a token is
+// holds where it stood. The others are INVALID_ARGUMENT:
 //
 //   BUDGET_TOO_SMALL          below sinks + recent + 1, without the 1 for a rule that needs no choice (streaming), and
 //                             with beta in its place for a pyramid; below what a streaming head of duo keeps; or

@@ -133,6 +133,7 @@ struct CallUsage {
   bool past_trained_context = false;
   int32_t drafted_tokens = 0;
   int32_t accepted_tokens = 0;  // of these; part of completion_tokens
+  int32_t reused_tokens = 0;    // of prompt_tokens
 };
 
 struct CallTimings {

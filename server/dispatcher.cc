@@ -7,18 +7,12 @@
 #include "absl/strings/str_format.h"
 #include "policies/check.h"
 #include "policies/status.h"
+#include "server/overloaded.h"
 
 namespace ebb {
 namespace {
 
 constexpr CallId kSessionArrival = 0;  // calls count from 1
-
-template <typename... Fs>
-struct Overloaded : Fs... {
-  using Fs::operator()...;
-};
-template <typename... Fs>
-Overloaded(Fs...) -> Overloaded<Fs...>;
 
 int32_t ComponentBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
 
@@ -40,7 +34,11 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
   CountLoad();
 }
 
-Dispatcher::~Dispatcher() { EBB_CHECK(calls_.empty()); }
+Dispatcher::~Dispatcher() {
+  EBB_CHECK(calls_.empty());
+  if (has_work()) EndWork(Refuse(absl::StatusCode::kUnavailable, "the server is going away", {.reason = "DRAINING"}));
+  FlushJournal();
+}
 
 absl::StatusOr<SessionView> Dispatcher::Look(const std::string& tenant, const std::string& id) const {
   return sessions_.Look(tenant, id);
@@ -107,8 +105,12 @@ absl::StatusOr<OpenSession*> Dispatcher::TakeIn(const SessionRequest& request, b
 
 // The session can no longer be found; its pages are free when Release comes, at the latest after the step in flight.
 void Dispatcher::Close(OpenSession& session) {
+  if (!session.work.empty()) {
+    EndWork(Refuse(absl::StatusCode::kCancelled, "the session was deleted", {.reason = "SESSION_DELETED"}));
+  }
   sessions_.Hide(session);
   session.closed = true;
+  if (session.journaled) batch_of_journal_.deeds.emplace_back(JournalBatch::Remove{.session = session.id});
   Deliver(SessionClosed{.session = session.id});
 }
 
@@ -117,7 +119,8 @@ absl::StatusOr<SessionInfo> Dispatcher::Create(const SessionRequest& request) {
     const OpenSession* made = sessions_.FindRequest(request.tenant, request.request_id);
     if (made != nullptr) return Info(*made);
   }
-  EBB_ASSIGN(const OpenSession* session, Open(request, false));
+  EBB_ASSIGN(OpenSession * session, Open(request, false));
+  EBB_TRY(BeginJournal(*session));
   return Info(*session);
 }
 
@@ -138,34 +141,10 @@ absl::StatusOr<int64_t> Dispatcher::Delete(const std::string& tenant, const std:
   EBB_TRY(CheckGeneration(*session, expected));
   const int64_t own = session->cache->pages() - session->cache->shared_pages();
   const int64_t bytes = own * engine_.memory().page_bytes;
-  Close(*session);
+  const SessionId journaled = session->journaled ? session->id : 0;
+  Close(*session);  // which may answer others
+  asked_of_ = journaled;
   return bytes;
-}
-
-absl::StatusOr<EvictOutcome> Dispatcher::Evict(const std::string& tenant, const std::string& id,
-                                               std::optional<uint64_t> expected, const EvictRequest& request) {
-  EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
-  EBB_TRY(CheckIdle(*session));
-  EBB_TRY(CheckGeneration(*session, expected));
-  EBB_ASSIGN(EvictReport report, engine_.Evict(*session->cache, request));
-  if (!request.dry_run) {
-    ++session->generation;
-    sessions_.Touch(*session, clock_.Now());
-    sessions_.Publish(*session);
-    const int32_t evicted = MostLost(report.victims);
-    CountEviction(*session, evicted, report.slots_evicted);
-    if (report.slots_evicted > 0) CountLoss(*session, report.loss);
-    Tell(*session, {.cause = EvictionCause::kEvict,
-                    .length_before = report.length_before,
-                    .evicted = evicted,
-                    .evicted_slots = report.slots_evicted,
-                    .loss = &report.loss,
-                    .victims = report.victims});
-    CountSlots(*session, session->cache->live_slots());
-    CountLoad();
-  }
-  const int64_t bytes = report.slots_evicted * SlotBytes(session->cache->policy());
-  return EvictOutcome{.report = std::move(report), .bytes = bytes, .generation = session->generation};
 }
 
 absl::StatusOr<AcceptOutcome> Dispatcher::Accept(const std::string& tenant, const std::string& id,
@@ -173,6 +152,7 @@ absl::StatusOr<AcceptOutcome> Dispatcher::Accept(const std::string& tenant, cons
   EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
   EBB_TRY(CheckIdle(*session));
   EBB_TRY(CheckGeneration(*session, expected));
+  EBB_TRY(CheckJournal(*session));
   const Session& cache = *session->cache;
   if (cache.draft_tokens() == 0) {
     return Refuse(absl::StatusCode::kFailedPrecondition,
@@ -187,6 +167,7 @@ absl::StatusOr<AcceptOutcome> Dispatcher::Accept(const std::string& tenant, cons
   const BatchRow row = Keep(*session, kept, logits);
   session->tenant_metrics->accepted_tokens.Add(kept);
   ++session->generation;
+  RecordAnswer(*session, JournalRecord::Accept{kept});
   sessions_.Touch(*session, clock_.Now());
   sessions_.Publish(*session);
   CountLoad();
@@ -197,45 +178,6 @@ absl::StatusOr<AcceptOutcome> Dispatcher::Accept(const std::string& tenant, cons
                                  .past_trained_context = cache.position_max() >= engine_.config().context,
                                  .accepted_tokens = kept},
                        .generation = session->generation};
-}
-
-absl::StatusOr<PolicyOutcome> Dispatcher::SetPolicy(const std::string& tenant, const std::string& id,
-                                                    std::optional<uint64_t> expected, const PolicyRequest& request) {
-  EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
-  EBB_TRY(CheckGeneration(*session, expected));
-  EBB_TRY(CheckNotEdited(*session));
-  Session& cache = *session->cache;
-  const ValidSpec policy = PolicyFor(*session, request);
-  auto swap = request.dry_run ? engine_.TryPolicy(cache, policy, shadows_.pages()) : engine_.SetPolicy(cache, policy);
-  while (!request.dry_run && GetRefusal(swap.status()).reason == "NO_PAGES" && shadows_.DropYoungest()) {
-    swap = engine_.SetPolicy(cache, policy);
-  }
-  if (!swap.ok()) return NoPages(swap.status());
-  if (!request.dry_run) {
-    ++session->generation;
-    sessions_.Touch(*session, clock_.Now());
-    // What a call appends after this is another generation, and seen when it ends.
-    for (auto& [_, call] : calls_) {
-      if (call.session == session) call.raised = false;
-    }
-    if (session->writer.empty()) sessions_.Publish(*session);
-    CountSwap(*session, *swap);
-    Deliver(SessionResized{.session = session->id, .pages = swap->pages_after});
-    CountPages(*session, cache.pages());
-    CountSlots(*session, cache.live_slots());
-    CountLoad();
-  }
-  return PolicyOutcome{.session = id, .swap = *swap, .policy = cache.policy(), .generation = session->generation};
-}
-
-absl::StatusOr<CacheDescription> Dispatcher::Describe(const std::string& tenant, const std::string& id,
-                                                      std::optional<int32_t> layer, std::optional<int32_t> head) {
-  EBB_ASSIGN(const OpenSession* session, sessions_.Find(tenant, id));
-  EBB_ASSIGN(std::vector<LaneReport> lane_reports, engine_.Describe(*session->cache, layer, head));
-  return CacheDescription{.capacity = session->cache->capacity(),
-                          .session_tokens = static_cast<int64_t>(session->cache->log().size()),
-                          .generation = session->generation,
-                          .lanes = std::move(lane_reports)};
 }
 
 WorkTotals Dispatcher::Totals() const {
@@ -257,7 +199,7 @@ void Dispatcher::Settle() {
 }
 
 absl::Duration Dispatcher::idle_time() const {
-  if (planned_ || ran_) return absl::ZeroDuration();
+  if (planned_ || ran_ || has_work()) return absl::ZeroDuration();
   const absl::Time wake = std::min(scheduler_.next_wake(), sessions_.next_expiry());
   return wake == absl::InfiniteFuture() ? absl::InfiniteDuration()
                                         : std::max(wake - clock_.Now(), absl::ZeroDuration());
@@ -408,12 +350,14 @@ void Dispatcher::CountLoad() {
   worker.pages.free.Set(static_cast<double>(memory.pages_total - memory.pages_reserved));
   worker.pages.owned.Add(static_cast<double>(before.pages_spared - memory.pages_spared));
   worker.pages.shared.Set(static_cast<double>(memory.pages_shared));
+  worker.pages.kept.Set(static_cast<double>(memory.pages_kept));
   worker.page_copies.Add(static_cast<double>(memory.pages_copied - before.pages_copied));
 }
 
 void Dispatcher::CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took) {
   const WorkerMetrics& worker = metrics_.worker();
   ++totals_.steps;
+  step_took_ = took;
   Histogram& seconds = decode_tokens == 0   ? worker.prefill_seconds
                        : prompt_tokens == 0 ? worker.decode_seconds
                                             : worker.mixed_seconds;
@@ -433,8 +377,10 @@ void Dispatcher::CountCall(Call& call, const CallTimings& timings) {
 }
 
 absl::Status Dispatcher::CheckStart(const Call& call, const OpenSession& session) const {
-  EBB_TRY(CheckIdle(session));
+  // A plan of an edit holds as long as nobody else touches log and cache.
+  EBB_TRY(call.request.edit ? CheckIdle(session) : CheckNoWriter(session));
   EBB_TRY(CheckGeneration(session, call.request.expected_generation));
+  EBB_TRY(CheckJournal(session));
   EBB_TRY(session.cache->CheckSettled());
   const CallRequest& request = call.request;
   const bool is_another = request.made_for && *request.made_for != session.id;

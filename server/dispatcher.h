@@ -16,9 +16,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "engine/cache_work.h"
 #include "engine/drafter.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
@@ -26,6 +28,7 @@
 #include "server/answer_text.h"
 #include "server/call.h"
 #include "server/clock.h"
+#include "server/journal.h"
 #include "server/metrics.h"
 #include "server/scheduler.h"
 #include "server/sessions.h"
@@ -41,8 +44,13 @@ struct DispatcherOptions {
   int32_t watchers_max = 64;  // of evictions, of all tenants
   absl::Duration reader_patience = absl::Seconds(60);
   int32_t measure_every = 16;  // of a session's steps that evict, how many for one whose loss is measured; 0: none is
+  // Of the time that the last step took, how much a piece of work on a cache may take before the next one: what is
+  // begun is finished beyond that, a lane for each thread. 0: so many lanes a piece.
+  double work_share = 0.5;
   ShadowOptions shadow = {};
   Sessions::Tenants tenants = {};
+  Journal* journal = nullptr;     // where sessions are journaled; outlives the dispatcher; null: they are not
+  int64_t snapshot_every = 1024;  // tokens of a session's journal before a snapshot takes its place
 };
 
 // A session as GetSession shows it.
@@ -123,8 +131,13 @@ struct SavedSession {
   std::optional<Past> past = {};
 };
 
-// A session's tenant and id.
-using SessionName = std::pair<std::string, std::string>;
+// What a session is brought back from.
+struct SessionPast {
+  SavedSession saved = {};
+  SessionImage image = {};
+  std::vector<JournalRecord> records = {};   // what it did since then
+  std::optional<JournalPlace> journal = {};  // where those are, and what it does goes on; empty: nowhere
+};
 
 struct SaveOutcome {
   SavedSession session = {};
@@ -149,6 +162,15 @@ struct WorkTotals {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t evicted_tokens = 0;
+};
+
+// Who waits for what the dispatcher does in pieces.
+template <typename Answer>
+struct Asker {
+  absl::AnyInvocable<void(absl::StatusOr<Answer>)> answer = {};  // once
+  absl::AnyInvocable<bool()> is_gone = [] {
+    return false;
+  };  // cancelled, or past the deadline: what goes on is dropped
 };
 
 class Dispatcher {
@@ -178,29 +200,40 @@ class Dispatcher {
   // Bytes given back: those that no other session shares. ABORTED GENERATION_MISMATCH.
   absl::StatusOr<int64_t> Delete(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected);
 
-  // Between two steps. ABORTED SESSION_BUSY or GENERATION_MISMATCH, and what Engine::Evict refuses.
-  absl::StatusOr<EvictOutcome> Evict(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
-                                     const EvictRequest& request);
   // Between two steps: keeps the first `count` tokens of the draft that waits, and forgets the others. ABORTED
   // SESSION_BUSY or GENERATION_MISMATCH, FAILED_PRECONDITION NO_DRAFT, INVALID_ARGUMENT OUT_OF_RANGE.
   absl::StatusOr<AcceptOutcome> Accept(const std::string& tenant, const std::string& id,
                                        std::optional<uint64_t> expected, uint32_t count);
-  // Between two steps, whoever writes to the session, unless it edits: ABORTED SESSION_BUSY. ABORTED
-  // GENERATION_MISMATCH, and what Engine::SetPolicy refuses.
-  // A dry run changes nothing; it counts on the pages of shadows, which the change itself would drop for them.
-  absl::StatusOr<PolicyOutcome> SetPolicy(const std::string& tenant, const std::string& id,
-                                          std::optional<uint64_t> expected, const PolicyRequest& request);
+  // Work on a session's cache: one at a time, in pieces, of which Work does one before each step. Meanwhile the session
+  // is held: its call, or one that begins, waits, while others take their steps. Until the last piece the session is as
+  // it was, so an asker that is gone (CANCELLED CALL_CANCELLED) or a session that is deleted (CANCELLED
+  // SESSION_DELETED) leaves it so. Errors come through the asker: NOT_FOUND UNKNOWN_SESSION, ABORTED
+  // GENERATION_MISMATCH, and those named. REQUIRES: !has_work().
+  //
+  // Whoever writes to the session, unless it edits: ABORTED SESSION_BUSY. What Engine::SetPolicy refuses. A dry run
+  // changes nothing; it counts on the pages of shadows, which the change itself would drop for them.
+  void SetPolicy(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
+                 const PolicyRequest& request, Asker<PolicyOutcome> asker);
+  // ABORTED SESSION_BUSY, and what Engine::Evict refuses. INVALID_ARGUMENT ANSWER_TOO_LARGE where more than
+  // `victims_max` slots would leave, all lanes together.
+  void Evict(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
+             const EvictRequest& request, int64_t victims_max, Asker<EvictOutcome> asker);
+  void Describe(const std::string& tenant, const std::string& id, std::optional<int32_t> layer,
+                std::optional<int32_t> head, Asker<CacheDescription> asker);
+  bool has_work() const { return undertaking_ != nullptr; }
+  // A piece of it. Between Settle and RunStep.
+  void Work();
+
   // Between two steps: a copy of the session as it stands. ABORTED SESSION_BUSY or GENERATION_MISMATCH;
   // FAILED_PRECONDITION DRAFT_PENDING; UNAVAILABLE NO_MEMORY.
   absl::StatusOr<SaveOutcome> Save(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected);
   // Every session that Save can be asked for.
   std::vector<SessionName> Names() const;
-  // Opens a session that goes on where the saved one was, or returns the one that the same request_id opened. Of
-  // `saved.request` counts all but policy and block size, which are the image's; the image is used up. Errors: those of
-  // Create; DATA_LOSS SNAPSHOT_DAMAGED when logits and log do not go together.
-  absl::StatusOr<SessionInfo> Restore(SavedSession saved, SessionImage& image);
-  absl::StatusOr<CacheDescription> Describe(const std::string& tenant, const std::string& id,
-                                            std::optional<int32_t> layer, std::optional<int32_t> head);
+  // Opens a session that goes on where its past ends, or returns the one that the same request_id opened. Of
+  // `saved.request` counts all but policy and block size, which are the image's. Errors: those of Create; DATA_LOSS
+  // SNAPSHOT_DAMAGED when logits and log do not go together, JOURNAL_DAMAGED when a record is not what can have
+  // happened. The past is used up, unless it is refused for want of room or pages.
+  absl::StatusOr<SessionInfo> Restore(SessionPast& past);
   WorkTotals Totals() const;
 
   // Tells `watcher` what leaves the caches from now on, until its End, which comes in any case, perhaps at once: with
@@ -214,13 +247,25 @@ class Dispatcher {
   // From now on nothing new is taken; calls that run may go on until `until`.
   void Drain(absl::Time until);
 
+  // dispatcher_journal.cc
+  // Has `tell` called when what was done until now is written, with OK or why it cannot be: at once where nothing is
+  // journaled.
+  void Hold(absl::AnyInvocable<void(const absl::Status&)> tell);
+  // Leaves the journal what was done and is to be said since the last time.
+  void Commit();
+  // Hears from the journal. Before messages are: what a reader says comes after what was said of it.
+  void HearJournal();
+  // Waits until everything is written and said.
+  void FlushJournal();
+
   // Closes the step that ran, plans the next, and closes what is overdue. Then RunStep if there is one.
   void Settle();
   bool has_step() const { return planned_.has_value(); }
   void RunStep();
   // True when Settle has something to do now, else how long until it will.
   absl::Duration idle_time() const;
-  bool idle() const { return calls_.empty(); }  // watchers do not count: they only see what calls do
+  // Watchers do not count: they only see what calls do.
+  bool idle() const { return calls_.empty() && !has_work(); }
 
   const Clock& clock() const { return clock_; }
 
@@ -232,6 +277,8 @@ class Dispatcher {
     OpenSession* session = nullptr;
     AnswerText text = {};
     int32_t prompt_done = 0;
+    int32_t reused = 0;           // of these, that did not run
+    bool blocks_are_all = false;  // that were ever done to the session
     int32_t decode_rows = 0;
     int64_t next = 0;       // index in the log of the next token to send
     int32_t sent = 0;       // tokens
@@ -247,6 +294,8 @@ class Dispatcher {
     int32_t drafted = 0;                // tokens of drafts that ran
     int32_t accepted = 0;               // of these
     EditPlan edit = {};                 // of request.edit
+    std::vector<int32_t> edited = {};   // tokens of its blocks that ran
+    SamplingOptions lost = {};          // how tokens are drawn that the client was told, and the server has lost
     std::optional<Drawn> settled = {};  // the token that follows what was accepted of its draft
     Drawn drawn = {};
     absl::Time arrived = {};
@@ -280,6 +329,11 @@ class Dispatcher {
   absl::Status EndStatus(const Call& call, EndCause cause) const;
   CallEnd Summary(Call& call) const;
 
+  // dispatcher_prefixes.cc
+  int32_t BeginPrompt(Call& call, int32_t tokens);
+  void RecordReused(Call& call);
+  void KeepPrefix(const Call& call);
+
   // dispatcher_drafts.cc
   static absl::Status CheckDraftFits(const DraftRequest& draft, const OpenSession& session);
   void CommitDraft(Call& call, const BatchRow& row);
@@ -292,7 +346,7 @@ class Dispatcher {
   absl::Status CheckNotEdited(const OpenSession& session) const;
   bool PrepareEdit(Call& call, int32_t tokens, BatchRow& row);
   void CommitEdit(Call& call, const BatchRow& row);
-  void AbandonEdit(OpenSession& session);
+  void AbandonEdit(Call& call);
 
   // dispatcher_forks.cc
   absl::StatusOr<OpenSession*> Branch(OpenSession& session, const SessionRequest& request, const ForkOptions& options);
@@ -302,6 +356,48 @@ class Dispatcher {
   bool OwnAllPages(Call& call);
   absl::Status NoPages(const absl::Status& refused) const;
   void CountFork(OpenSession& branch, const std::optional<PolicySwap>& swap);
+
+  // Work on one session's cache, whatever it is and whoever asked for it.
+  class Undertaking {
+   public:
+    explicit Undertaking(OpenSession& session) : session_(session) {}
+    virtual ~Undertaking() = default;
+
+    OpenSession& session() { return session_; }
+    virtual bool IsGone() = 0;
+    virtual CacheWork* work() = 0;  // null until it has begun
+    virtual absl::Status Begin() = 0;
+    virtual void Answer(const absl::Status& status) = 0;  // OK when nothing is left
+
+   private:
+    OpenSession& session_;
+  };
+
+  // dispatcher_work.cc
+  template <typename CacheWorkOf, typename Answer>
+  class UndertakingOf;
+  template <typename CacheWorkOf, typename Answer>
+  void Undertake(const std::string& tenant, const std::string& id, std::string_view method,
+                 absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CacheWorkOf>>(OpenSession&)> begin,
+                 absl::AnyInvocable<absl::StatusOr<Answer>(OpenSession&, CacheWorkOf&)> finish, Asker<Answer> asker);
+  // Ends the work: OK when nothing is left.
+  void EndWork(const absl::Status& status);
+  absl::StatusOr<PolicyOutcome> FinishSetPolicy(OpenSession& session, const PolicyRequest& request, PolicyWork& work);
+  absl::StatusOr<EvictOutcome> FinishEvict(OpenSession& session, const EvictRequest& request, int64_t victims_max,
+                                           EvictWork& work);
+
+  // dispatcher_journal.cc
+  absl::Status BeginJournal(OpenSession& session);
+  MakeSnapshot SnapshotOf(SaveOutcome copy) const;
+  void Record(OpenSession& session, JournalRecord::What what);
+  void RecordAnswer(OpenSession& session, JournalRecord::What what);
+  void BeginAnswer(Call& call);
+  void RenewOne();
+  absl::Status Replay(OpenSession& session, const JournalRecord& record);
+  absl::Status ReplayRow(OpenSession& session, std::span<const int32_t> tokens, bool prompt_ends, bool draft);
+  absl::Status ReplayEdit(OpenSession& session, const JournalRecord::Edit& edit);
+  absl::Status ReplayAccept(OpenSession& session, int32_t count);
+  absl::StatusOr<SaveOutcome> Copy(const OpenSession& session) const;  // dispatcher_snapshots.cc
 
   // dispatcher_watchers.cc
   absl::StatusOr<SessionId> Watched(const WatchRequest& request);
@@ -351,10 +447,16 @@ class Dispatcher {
   std::optional<Reject> rejected_ = {};  // the last answer to an arrival, if it was a refusal
   std::optional<ebb::RunStep> planned_ = {};
   std::optional<StepDone> ran_ = {};
-  int32_t spare_tokens_ = 0;                  // of the step that is put together: room for drafts
-  std::vector<BatchRow> batch_;               // of calls, then of shadows
-  std::vector<Call*> batch_calls_;            // of each row that has one
-  std::vector<OpenSession*> batch_sessions_;  // theirs
+  std::unique_ptr<Undertaking> undertaking_ = {};
+  absl::Duration step_took_ = {};                    // the last
+  std::vector<StepDone::Shortened> shortened_ = {};  // by the step at hand
+  int32_t spare_tokens_ = 0;                         // of the step that is put together: room for drafts
+  std::vector<BatchRow> batch_;                      // of calls, then of shadows
+  std::vector<Call*> batch_calls_;                   // of each row that has one
+  std::vector<OpenSession*> batch_sessions_;         // theirs
+
+  JournalBatch batch_of_journal_ = {};  // what the journal has yet to hear of
+  SessionId asked_of_ = 0;              // the session that the question at hand wrote to
 
   EngineMemory counted_ = {};  // as the metrics know it
   WorkTotals totals_ = {};

@@ -8,6 +8,7 @@
 #include "policies/check.h"
 #include "policies/status.h"
 #include "server/dispatcher.h"
+#include "server/held_output.h"
 
 namespace ebb {
 namespace {
@@ -23,12 +24,13 @@ absl::Status LengthLimit(const OpenSession& session, int64_t limit, int64_t leng
                  .metadata = {{"limit", absl::StrFormat("%d", limit)}, {"length", absl::StrFormat("%d", length)}}});
 }
 
-absl::Status CheckResume(const CallRequest& request, int64_t length) {
+// `told` is the log's length as far as the client may have been told of it before the server was cut off.
+absl::Status CheckResume(const CallRequest& request, int64_t length, int64_t told) {
   if (!request.resume_from) return absl::OkStatus();
-  if (*request.resume_from < 0 || *request.resume_from > length) {
-    return RefuseField(
-        "OUT_OF_RANGE", "resume_from",
-        absl::StrFormat("%d is not in [0, %d], the length of the session's log", *request.resume_from, length));
+  if (*request.resume_from < 0 || *request.resume_from > std::max(length, told)) {
+    return RefuseField("OUT_OF_RANGE", "resume_from",
+                       absl::StrFormat("%d is not in [0, %d], the length of the session's log", *request.resume_from,
+                                       std::max(length, told)));
   }
   if (request.stopping.logprobs && *request.resume_from < length) {
     return RefuseField("LOGPROBS_NOT_KEPT", "stopping.logprobs",
@@ -42,13 +44,18 @@ absl::Status CheckResume(const CallRequest& request, int64_t length) {
 
 void Dispatcher::Start(CallId id, CallRequest request, CallOutput& output) {
   Call call = {.id = id, .request = std::move(request), .output = &output, .arrived = clock_.Now()};
+  HeldOutput* held = nullptr;
+  if (options_.journal != nullptr) {
+    call.output = held = new HeldOutput(id, output, *options_.journal, batch_of_journal_.tellings);  // until its End
+  }
   absl::Status status = PlanCall(call);
   if (!status.ok()) {
     if (call.session != nullptr && call.session->throw_away) Close(*call.session);
-    output.End({.status = std::move(status)}, false);
+    call.output->End({.status = std::move(status)}, false);
     return;
   }
   OpenSession& session = *call.session;
+  if (held != nullptr && session.journaled) held->SetSession(session.id);
   session.writer = call.request.method;
   sessions_.Touch(session, call.arrived);
   session.tenant_metrics->queue_depth.Add(1);
@@ -61,6 +68,7 @@ void Dispatcher::Start(CallId id, CallRequest request, CallOutput& output) {
                                   .block_size = call.request.block_size,
                                   .decode_tokens = call.decode_rows,
                                   .deadline = call.request.deadline};
+  BeginAnswer(call);
   calls_.emplace(id, std::move(call));
   Deliver(arrival);
 }
@@ -112,10 +120,12 @@ absl::Status Dispatcher::PlanCall(Call& call) {
   if (request.draft) {
     call.decode_rows = request.decodes ? 1 : 0;
   } else if (request.decodes) {
-    EBB_TRY(CheckResume(request, length));
+    EBB_TRY(CheckResume(request, length, session->answer ? session->answer->until : 0));
     call.next = request.resume_from.value_or(length + prompt);
-    const int64_t again = std::min<int64_t>(request.stopping.max_tokens, length + prompt - call.next);
-    const int64_t wanted = request.stopping.max_tokens - again;
+    const int64_t lost = std::max<int64_t>(call.next - length - prompt, 0);
+    if (lost > 0) call.lost = session->answer->sampling;
+    const int64_t again = std::clamp<int64_t>(length + prompt - call.next, 0, request.stopping.max_tokens);
+    const int64_t wanted = request.stopping.max_tokens - again + lost;
     const int64_t fresh = std::min(wanted, room);
     if (fresh < wanted) call.finish_by_count = FinishReason::kLengthLimit;
     call.decode_rows = static_cast<int32_t>((again + kResendTokens - 1) / kResendTokens + fresh);
@@ -129,6 +139,10 @@ absl::Status Dispatcher::PlanCall(Call& call) {
 void Dispatcher::Cancel(CallId id) { Deliver(Cancelled{.id = id}); }
 
 void Dispatcher::ReaderReady(CallId id) {
+  if (options_.journal != nullptr) {  // what the reader was full of may be being said: hear that first
+    options_.journal->Flush();
+    HearJournal();
+  }
   if (const auto call = calls_.find(id); call != calls_.end()) Unblock(call->second);
   Deliver(ebb::ReaderReady{.id = id});
 }
@@ -179,10 +193,14 @@ void Dispatcher::RunStep() {
   shadows_.Compare(batch_);
   for (size_t i = 0; i < batch_calls_.size(); ++i) CommitRow(*batch_calls_[i], batch_[i]);
   const EngineMemory memory = engine_.memory();
-  if (memory.pages_reserved != counted_.pages_reserved || memory.pages_copied != counted_.pages_copied) CountLoad();
+  if (memory.pages_reserved != counted_.pages_reserved || memory.pages_copied != counted_.pages_copied ||
+      memory.pages_kept != counted_.pages_kept) {
+    CountLoad();
+  }
+  RenewOne();
   if (!batch_.empty()) CountStep(prompt_tokens, decode_tokens, end - start);
 
-  ran_ = StepDone{};
+  ran_ = StepDone{.shortened = std::exchange(shortened_, {})};
   for (const ebb::RunStep::Row& row : step.rows) {
     if (IsOver(calls_.at(row.id))) ran_->finished.push_back(row.id);
   }
@@ -195,6 +213,7 @@ bool Dispatcher::IsMeasured(const OpenSession& session) const {
 
 bool Dispatcher::PrepareBlock(Call& call, int32_t tokens, BatchRow& row) {
   if (call.request.edit) return PrepareEdit(call, tokens, row);
+  tokens = BeginPrompt(call, tokens);
   call.failure = row.session->CanAppend(tokens);
   if (!call.failure.ok()) return false;
   const auto prompt = std::span<const int32_t>(call.request.prompt);
@@ -216,13 +235,14 @@ bool Dispatcher::PrepareToken(Call& call, BatchRow& row) {
     call.finish = FinishReason::kLengthLimit;
     return false;
   }
-  const SamplingOptions& sampling = call.request.sampling;
+  const bool is_lost = static_cast<int64_t>(log.size()) < call.next;
+  const SamplingOptions& sampling = is_lost ? call.lost : call.request.sampling;
   if (call.settled) call.drawn = *call.settled;
   if (!call.settled && call.request.stopping.logprobs) call.drawn = sampler_.Draw(sampling, call.session->logits, log);
   const bool drawn = call.settled || call.request.stopping.logprobs;
   call.token = drawn ? call.drawn.token : sampler_.DrawToken(sampling, call.session->logits, log);
   row.tokens = {&call.token, 1};
-  if (call.request.lookup_tokens > 0) DraftOn(call, row);
+  if (call.request.lookup_tokens > 0 && !is_lost) DraftOn(call, row);
   return true;
 }
 
@@ -241,6 +261,11 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
   const std::span<const float> last = row.logits.last(vocab);
   session.logits.assign(last.begin(), last.end());
   if (call.request.edit) return CommitEdit(call, row);
+  if (is_block) {
+    Record(session, JournalRecord::Block{{row.tokens.begin(), row.tokens.end()}, row.prompt_ends});
+  } else {
+    Record(session, JournalRecord::Token{row.tokens.front()});
+  }
   is_block ? CommitBlock(call, row) : CommitToken(call, row);
 }
 
@@ -279,6 +304,7 @@ void Dispatcher::CommitBlock(Call& call, const BatchRow& row) {
                                      .evicted = row.evicted,
                                      .elapsed = call.prompt_end - call.first_step}));
   const bool done = call.prompt_done == static_cast<int32_t>(call.request.prompt.size());
+  if (!done) KeepPrefix(call);
   if (done && call.failure.ok()) call.failure = StartBranches(call);
 }
 
@@ -298,10 +324,13 @@ void Dispatcher::Score(Call& call, const BatchRow& row) {
 
 void Dispatcher::CommitToken(Call& call, const BatchRow& row) {
   OpenSession& session = *call.session;
-  ++call.generated;
   ++session.completion_tokens;
   ++totals_.completion_tokens;
   session.tenant_metrics->completion_tokens.Add();
+  const auto length = static_cast<int64_t>(session.cache->log().size());
+  if (length == call.next) BeginAnswer(call);  // what was lost is there again
+  if (length <= call.next) return;             // and the client has it
+  ++call.generated;
   Send(call, row.tokens, row.evicted);
 }
 
@@ -367,7 +396,10 @@ void Dispatcher::EndCall(CallId id, EndCause cause) {
   OpenSession& session = *call.session;
   if (call.first_step == absl::InfiniteFuture()) session.tenant_metrics->queue_depth.Add(-1);
   session.writer.clear();
-  if (session.cache->edit_left() > 0) AbandonEdit(session);
+  if (session.cache->edit_left() > 0) AbandonEdit(call);
+  // What was lost of an answer and is not there yet may still be resumed.
+  const bool has_lost = call.request.resume_from && static_cast<int64_t>(session.cache->log().size()) < call.next;
+  if (!has_lost && std::exchange(session.answer, {})) Record(session, JournalRecord::AnswerEnds{});
   sessions_.Touch(session, clock_.Now());
 
   CallEnd end = Summary(call);
@@ -419,7 +451,8 @@ CallEnd Dispatcher::Summary(Call& call) const {
                            .session_tokens = static_cast<int64_t>(cache.log().size()),
                            .past_trained_context = cache.position_max() >= engine_.config().context,
                            .drafted_tokens = call.drafted,
-                           .accepted_tokens = call.accepted},
+                           .accepted_tokens = call.accepted,
+                           .reused_tokens = call.reused},
                  .generation = call.session->generation};
   if (call.request.decodes) {
     end.finish = call.finish == FinishReason::kNone ? call.finish_by_count : call.finish;

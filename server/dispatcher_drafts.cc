@@ -80,6 +80,7 @@ void Dispatcher::CommitLookup(Call& call, const BatchRow& row) {
     done.push_back(Take(call, row.tokens.subspan(i, 1)));
   }
   const auto kept = static_cast<int32_t>(done.size());
+  Record(session, JournalRecord::Draft{{row.tokens.begin(), row.tokens.end()}, kept});
   const BatchRow steps = Keep(session, kept, row.logits);
   call.evicted += steps.evicted;
   call.generated += kept;
@@ -117,11 +118,13 @@ void Dispatcher::CommitDraft(Call& call, const BatchRow& row) {
     likeliest = sampler_.Draw(scoring, row.logits.last(vocab), {});
     done.likeliest = &likeliest;
     done.pending = tokens;
+    Record(session, JournalRecord::Draft{draft.proposal.tokens, std::nullopt});
     CountDraft(call, tokens, 0);
   } else {
     const DraftVerdict verdict =
         Judge(draft.proposal, call.request.sampling, session.logits, row.logits, session.cache->log(), sampler_);
     done.accepted = verdict.accepted;
+    Record(session, JournalRecord::Draft{draft.proposal.tokens, verdict.accepted});
     call.evicted += Keep(session, verdict.accepted, row.logits).evicted;
     call.generated += verdict.accepted;
     CountDraft(call, tokens, verdict.accepted);

@@ -51,17 +51,21 @@ bool Dispatcher::PrepareEdit(Call& call, int32_t tokens, BatchRow& row) {
 void Dispatcher::CommitEdit(Call& call, const BatchRow& row) {
   const TenantMetrics& metrics = *call.session->tenant_metrics;
   call.prompt_done += static_cast<int32_t>(row.tokens.size());
+  call.edited.push_back(static_cast<int32_t>(row.tokens.size()));
   call.prompt_end = clock_.Now();
   metrics.edit_recomputed.Add(static_cast<double>(row.tokens.size()));
   if (call.prompt_done < static_cast<int32_t>(call.request.prompt.size())) return;
+  Record(*call.session, JournalRecord::Edit{call.request.edit->edit, call.edited});
   metrics.edit_reused.Add(call.edit.reused);
   call.output->OnEdit({.plan = call.edit, .elapsed = call.prompt_end - call.first_step});
 }
 
 // Its call ended in its midst: log and cache end behind the last token that ran, whose logits the session has.
-void Dispatcher::AbandonEdit(OpenSession& session) {
+void Dispatcher::AbandonEdit(Call& call) {
+  OpenSession& session = *call.session;
   shadows_.End(session.id);  // it may have read on
   engine_.AbandonEdit(*session.cache);
+  Record(session, JournalRecord::Edit{call.request.edit->edit, call.edited});
   CountSlots(session, session.cache->live_slots());
 }
 

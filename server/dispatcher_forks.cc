@@ -26,6 +26,7 @@ absl::StatusOr<SessionInfo> Dispatcher::Fork(const ForkRequest& fork) {
   EBB_ASSIGN(OpenSession * session, sessions_.Find(fork.tenant, fork.session));
   EBB_TRY(CheckIdle(*session));
   EBB_TRY(CheckGeneration(*session, fork.expected_generation));
+  EBB_TRY(CheckJournal(*session));
   if (fork.made_for != session->id) {
     return Refuse(absl::StatusCode::kAborted,
                   absl::StrFormat("session sessions/%s changed while the call was read: another call opened it anew",
@@ -39,7 +40,8 @@ absl::StatusOr<SessionInfo> Dispatcher::Fork(const ForkRequest& fork) {
   request.ttl = fork.ttl.value_or(request.ttl);
   ForkOptions options = {.reserve_copies = fork.reserve_copies};
   if (fork.policy) options.policy = PolicyFor(*session, *fork.policy);
-  EBB_ASSIGN(const OpenSession* branch, Branch(*session, request, options));
+  EBB_ASSIGN(OpenSession * branch, Branch(*session, request, options));
+  EBB_TRY(BeginJournal(*branch));
   sessions_.Touch(*session, clock_.Now());
   return Info(*branch);
 }

@@ -22,19 +22,24 @@ absl::StatusOr<SaveOutcome> Dispatcher::Save(const std::string& tenant, const st
   EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
   EBB_TRY(CheckIdle(*session));
   EBB_TRY(CheckGeneration(*session, expected));
+  EBB_ASSIGN(SaveOutcome outcome, Copy(*session));
+  sessions_.Touch(*session, clock_.Now());
+  return outcome;
+}
+
+absl::StatusOr<SaveOutcome> Dispatcher::Copy(const OpenSession& session) const {
   try {
     SaveOutcome outcome = {
-        .session = {.request = session->request,
-                    .logits = session->logits,
-                    .prompt_tokens = session->prompt_tokens,
-                    .completion_tokens = session->completion_tokens,
-                    .evicting_steps = session->evicting_steps,
-                    .past_context = session->past_context,
-                    .past = SavedSession::Past{.generation = session->generation, .created = session->created}},
-        .generation = session->generation,
-        .tokens = static_cast<int64_t>(session->cache->log().size())};
-    EBB_TRY(engine_.Save(*session->cache, outcome.snapshot));
-    sessions_.Touch(*session, clock_.Now());
+        .session = {.request = session.request,
+                    .logits = session.logits,
+                    .prompt_tokens = session.prompt_tokens,
+                    .completion_tokens = session.completion_tokens,
+                    .evicting_steps = session.evicting_steps,
+                    .past_context = session.past_context,
+                    .past = SavedSession::Past{.generation = session.generation, .created = session.created}},
+        .generation = session.generation,
+        .tokens = static_cast<int64_t>(session.cache->log().size())};
+    EBB_TRY(engine_.Save(*session.cache, outcome.snapshot));
     return outcome;
   } catch (const std::bad_alloc&) {
     return NoMemory();
@@ -49,21 +54,23 @@ std::vector<SessionName> Dispatcher::Names() const {
   return names;
 }
 
-absl::StatusOr<SessionInfo> Dispatcher::Restore(SavedSession saved, SessionImage& image) {
+absl::StatusOr<SessionInfo> Dispatcher::Restore(SessionPast& past) {
+  SavedSession& saved = past.saved;
   SessionRequest& request = saved.request;
   if (!request.request_id.empty()) {
     const OpenSession* made = sessions_.FindRequest(request.tenant, request.request_id);
     if (made != nullptr) return Info(*made);
   }
-  const size_t logits = image.state.log.empty() ? 0 : static_cast<size_t>(engine_.config().vocab);
+  const size_t logits = past.image.state.log.empty() ? 0 : static_cast<size_t>(engine_.config().vocab);
   if (saved.logits.size() != logits) {
     return SnapshotDamaged(absl::StrFormat("%d logits, and %d are expected", saved.logits.size(), logits));
   }
-  request.policy = image.policy;
-  request.block_size = image.block_size_max;
-  const bool prompt_ended = image.state.prompt_ended;
+  request.policy = past.image.policy;
+  request.block_size = past.image.block_size_max;
+  const bool prompt_ended = past.image.state.prompt_ended;
   EBB_TRY(sessions_.CheckRoom(request));
-  EBB_ASSIGN(OpenSession * session, TakeIn(request, false, image.pages(), [&] { return engine_.Reopen(image); }));
+  EBB_ASSIGN(OpenSession * session,
+             TakeIn(request, false, past.image.pages(), [&] { return engine_.Reopen(past.image); }));
   session->logits = std::move(saved.logits);
   session->prompt_ended = prompt_ended;
   session->prompt_tokens = saved.prompt_tokens;
@@ -73,10 +80,25 @@ absl::StatusOr<SessionInfo> Dispatcher::Restore(SavedSession saved, SessionImage
   if (saved.past) {
     session->generation = saved.past->generation;
     session->created = saved.past->created;
-    sessions_.Publish(*session);
   }
+  for (const JournalRecord& record : past.records) {
+    if (const absl::Status replayed = Replay(*session, record); !replayed.ok()) {
+      Close(*session);
+      return replayed;
+    }
+  }
+  sessions_.Publish(*session);
+  CountPages(*session, session->cache->pages());
   CountSlots(*session, session->cache->live_slots());
   CountLoad();
+  if (past.journal) {
+    session->journaled = true;
+    asked_of_ = session->id;
+    batch_of_journal_.deeds.emplace_back(
+        JournalBatch::Continue{.session = session->id, .name = {request.tenant, request.id}, .place = *past.journal});
+  } else {
+    EBB_TRY(BeginJournal(*session));
+  }
   return Info(*session);
 }
 

@@ -1,5 +1,6 @@
 #include "server/eviction_service.h"
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -45,43 +46,29 @@ absl::Status FillDescription(const CacheDescription& cache, int32_t stride, v1::
   return absl::OkStatus();
 }
 
-// Who would leave, if they are too many to be listed, is refused before anybody leaves.
-absl::Status CheckVictims(Dispatcher& dispatcher, const std::string& tenant, const std::string& id,
-                          std::optional<uint64_t> expected, EvictRequest request) {
-  EBB_ASSIGN(const SessionInfo session, dispatcher.Get(tenant, id));
-  if (session.live_slots <= kVictimsMax) return absl::OkStatus();
-  request.dry_run = true;
-  EBB_ASSIGN(const EvictOutcome outcome, dispatcher.Evict(tenant, id, expected, request));
-  if (outcome.report.slots_evicted <= kVictimsMax) return absl::OkStatus();
-  return RefuseField(
-      "ANSWER_TOO_LARGE", "list_victims",
-      absl::StrFormat("%d victims; at most %d can be listed", outcome.report.slots_evicted, kVictimsMax));
-}
-
 }  // namespace
 
 grpc::ServerUnaryReactor* EvictionService::SetPolicy(grpc::CallbackServerContext* context,
                                                      const v1::SetPolicyRequest* request,
                                                      v1::SetPolicyResponse* response) {
   if (request->all_sessions()) return SetAllPolicies(*context, *request, *response);
-  using Question = absl::AnyInvocable<absl::StatusOr<PolicyOutcome>(Dispatcher&)>;
-  return Ask<PolicyOutcome>(
+  using Order = absl::AnyInvocable<void(Dispatcher&, Asker<PolicyOutcome>)>;
+  return Undertake<PolicyOutcome>(
       parts_, kSetPolicy, *context,
-      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+      [&](const std::string& tenant) -> absl::StatusOr<Order> {
         EBB_TRY(CheckSize(parts_, *request));
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
         EBB_ASSIGN(PolicyRequest change, PolicyRequestFrom(*request, LimitsOf(parts_.worker.model())));
         std::optional<uint64_t> expected;
         if (request->has_expected_generation()) expected = request->expected_generation();
-        return Question([=, change = std::move(change)](Dispatcher& dispatcher) {
-          return dispatcher.SetPolicy(tenant, id, expected, change);
+        return Order([=, change = std::move(change)](Dispatcher& dispatcher, Asker<PolicyOutcome> asker) {
+          dispatcher.SetPolicy(tenant, id, expected, change, std::move(asker));
         });
       },
       [response, dry_run = request->dry_run()](const PolicyOutcome& outcome) {
         *response->add_changes() = PolicyChangeProto(outcome, dry_run);
         return absl::OkStatus();
-      },
-      Effort::kLong);
+      });
 }
 
 grpc::ServerUnaryReactor* EvictionService::SetAllPolicies(grpc::CallbackServerContext& context,
@@ -109,37 +96,37 @@ grpc::ServerUnaryReactor* EvictionService::SetAllPolicies(grpc::CallbackServerCo
 
 grpc::ServerUnaryReactor* EvictionService::Evict(grpc::CallbackServerContext* context, const v1::EvictRequest* request,
                                                  v1::EvictResponse* response) {
-  using Question = absl::AnyInvocable<absl::StatusOr<EvictOutcome>(Dispatcher&)>;
+  using Order = absl::AnyInvocable<void(Dispatcher&, Asker<EvictOutcome>)>;
   const bool with_victims = request->dry_run() || request->list_victims();
-  return Ask<EvictOutcome>(
+  return Undertake<EvictOutcome>(
       parts_, "EvictionService/Evict", *context,
-      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+      [&](const std::string& tenant) -> absl::StatusOr<Order> {
         EBB_TRY(CheckSize(parts_, *request));
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
         EBB_ASSIGN(EvictRequest evict, EvictFrom(*request));
         std::optional<uint64_t> expected;
         if (request->has_expected_generation()) expected = request->expected_generation();
-        return Question([=](Dispatcher& dispatcher) -> absl::StatusOr<EvictOutcome> {
-          if (with_victims) EBB_TRY(CheckVictims(dispatcher, tenant, id, expected, evict));
-          return dispatcher.Evict(tenant, id, expected, evict);
+        // Who would leave, if they are too many to be listed, is refused before anybody leaves.
+        const int64_t victims_max = with_victims ? kVictimsMax : std::numeric_limits<int64_t>::max();
+        return Order([=](Dispatcher& dispatcher, Asker<EvictOutcome> asker) {
+          dispatcher.Evict(tenant, id, expected, evict, victims_max, std::move(asker));
         });
       },
       [response, with_victims](const EvictOutcome& outcome) {
         *response = EvictProto(outcome, with_victims);
         return absl::OkStatus();
-      },
-      Effort::kLong);
+      });
 }
 
 grpc::ServerUnaryReactor* EvictionService::DescribeCache(grpc::CallbackServerContext* context,
                                                          const v1::DescribeCacheRequest* request,
                                                          v1::DescribeCacheResponse* response) {
-  using Question = absl::AnyInvocable<absl::StatusOr<CacheDescription>(Dispatcher&)>;
+  using Order = absl::AnyInvocable<void(Dispatcher&, Asker<CacheDescription>)>;
   const ModelConfig& model = parts_.worker.model();
   const uint32_t stride = request->has_stride() ? request->stride() : 1;
-  return Ask<CacheDescription>(
+  return Undertake<CacheDescription>(
       parts_, "EvictionService/DescribeCache", *context,
-      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+      [&](const std::string& tenant) -> absl::StatusOr<Order> {
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
         EBB_ASSIGN(
             const auto layer,
@@ -150,15 +137,15 @@ grpc::ServerUnaryReactor* EvictionService::DescribeCache(grpc::CallbackServerCon
         if (stride < 1 || stride > kStrideMax) {
           return RefuseField("OUT_OF_RANGE", "stride", absl::StrFormat("%d is not in [1, %d]", stride, kStrideMax));
         }
-        return Question(
-            [tenant, id, layer, head](Dispatcher& dispatcher) { return dispatcher.Describe(tenant, id, layer, head); });
+        return Order([tenant, id, layer, head](Dispatcher& dispatcher, Asker<CacheDescription> asker) {
+          dispatcher.Describe(tenant, id, layer, head, std::move(asker));
+        });
       },
       [&model, response, stride](const CacheDescription& cache) {
         response->set_layers(static_cast<uint32_t>(model.layers));
         response->set_heads(static_cast<uint32_t>(model.kv_heads));
         return FillDescription(cache, static_cast<int32_t>(stride), *response);
-      },
-      Effort::kLong);
+      });
 }
 
 grpc::ServerWriteReactor<v1::WatchEvictionsResponse>* EvictionService::WatchEvictions(

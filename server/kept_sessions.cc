@@ -14,14 +14,18 @@
 namespace ebb {
 namespace {
 
+// After all work on caches that goes on, whose sessions refuse to be saved meanwhile.
 template <typename Answer>
 absl::StatusOr<Answer> AskAndWait(Worker& worker, absl::AnyInvocable<absl::StatusOr<Answer>(Dispatcher&)> question) {
   absl::StatusOr<Answer> result;
   absl::Notification done;
-  worker.Ask<Answer>(std::move(question), [&](absl::StatusOr<Answer> answer) {
-    result = std::move(answer);
-    done.Notify();
-  });
+  worker.Ask<Answer>(
+      std::move(question),
+      [&](absl::StatusOr<Answer> answer) {
+        result = std::move(answer);
+        done.Notify();
+      },
+      Effort::kLong);
   done.WaitForNotification();
   return result;
 }
@@ -63,19 +67,51 @@ absl::Status Keep(Worker& worker, SnapshotStore& files, const StoreMetrics& metr
   return absl::OkStatus();
 }
 
+absl::Status Reopen(Worker& worker, const SessionName& name, SessionPast& past) {
+  past.saved.request.tenant = name.first;
+  past.saved.request.id = name.second;
+  return AskAndWait<SessionInfo>(worker, [&past](Dispatcher& dispatcher) { return dispatcher.Restore(past); }).status();
+}
+
 absl::Status BringBack(Worker& worker, SnapshotStore& files, const StoreMetrics& metrics, const SessionName& name) {
   const absl::Time start = worker.Now();
   EBB_ASSIGN(std::string bytes, files.Read(Shelf::kSessions, name.first, name.second));
   metrics.restored_bytes.Add(static_cast<double>(bytes.size()));
   EBB_ASSIGN(std::unique_ptr<LoadedSession> loaded, LoadSession(worker, std::move(bytes)));
-  loaded->saved.request.tenant = name.first;
-  loaded->saved.request.id = name.second;
-  const auto opened = AskAndWait<SessionInfo>(worker, [&loaded](Dispatcher& dispatcher) {
-    return dispatcher.Restore(std::move(loaded->saved), loaded->image);
-  });
-  if (!opened.ok()) return opened.status();
+  EBB_TRY(Reopen(worker, name, loaded->past));
   metrics.restore_seconds.Observe(worker.Now() - start);
   return files.Delete(Shelf::kSessions, name.first, name.second);
+}
+
+// False for what was never whole, or is gone: nothing comes back.
+absl::StatusOr<bool> GoOn(Worker& worker, const SessionFiles& files, const SessionName& name) {
+  EBB_ASSIGN(std::optional<SessionPieces> pieces, files.Read(name));
+  if (!pieces) {
+    EBB_TRY(files.RemoveAll(name));
+    return false;
+  }
+  auto read = LoadSession(worker, std::move(pieces->snapshot));
+  if (!read.ok()) {
+    return SessionFiles::AtFile(name, SessionFiles::SnapshotName(name, pieces->place.first), read.status());
+  }
+  const std::unique_ptr<LoadedSession> loaded = *std::move(read);
+  for (const std::string& bytes : pieces->records) {
+    auto record = DecodeRecord(bytes, worker.model());
+    if (!record.ok()) {
+      return SessionFiles::AtFile(name, SessionFiles::JournalName(name, pieces->place.last), record.status());
+    }
+    loaded->past.records.push_back(*std::move(record));
+  }
+  loaded->past.journal = pieces->place;
+  EBB_TRY(Reopen(worker, name, loaded->past));
+  return true;
+}
+
+// Whether no later start of this server could open it, either.
+bool IsHopeless(const absl::Status& status) {
+  const std::string reason = GetRefusal(status).reason;
+  return absl::IsDataLoss(status) || reason == "SNAPSHOT_FOREIGN" || reason == "SNAPSHOT_VERSION" ||
+         reason == "SESSION_TOO_LARGE" || reason == "NO_PAGES";
 }
 
 std::vector<SessionName> NamesIn(const SnapshotStore& files) {
@@ -107,6 +143,26 @@ KeptSessions BringBackSessions(Worker& worker, Store& store, const StoreMetrics&
       Count("not_brought_back", name, BringBack(worker, files, metrics, name), sum);
     }
   });
+  return sum;
+}
+
+KeptSessions BringBackJournals(Worker& worker, Journal& journal, const JournalMetrics& metrics) {
+  KeptSessions sum;
+  for (const SessionName& name : journal.files().Names()) {
+    const absl::Time start = worker.Now();
+    const absl::StatusOr<bool> back = GoOn(worker, journal.files(), name);
+    if (back.ok() && !*back) continue;
+    Count("not_brought_back", name, back.status(), sum);
+    if (back.ok()) {
+      metrics.recovery_seconds.Observe(worker.Now() - start);
+      metrics.brought_back.Add();
+    } else if (IsHopeless(back.status()) && journal.files().SetAside(name).ok()) {
+      metrics.set_aside.Add();
+    } else {
+      metrics.left.Add();
+      journal.Reserve(name);
+    }
+  }
   return sum;
 }
 

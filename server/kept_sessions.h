@@ -1,14 +1,16 @@
-// Sessions over a planned restart: a server that has drained leaves them in its store, and the next one begins with
-// them, under their names and at their generations, as if it had been the same.
+// Sessions over a restart: the next server begins with them, under their names and at their generations, as if it had
+// been the same.
 //
-// What was brought back is no longer in the store: a server that is killed later loses what its sessions did since, and
-// must not bring back what they were before that.
+// Planned: a server that has drained leaves them in its store. What was brought back is no longer there: a server that
+// is killed later loses what its sessions did since, and must not bring back what they were before that. Where sessions
+// are journaled, nothing has to be planned, and their files are what they go on with.
 
 #ifndef EBB_SERVER_KEPT_SESSIONS_H_
 #define EBB_SERVER_KEPT_SESSIONS_H_
 
 #include <cstdint>
 
+#include "server/journal.h"
 #include "server/metrics.h"
 #include "server/snapshot_store.h"
 #include "server/store.h"
@@ -17,7 +19,7 @@
 namespace ebb {
 
 struct KeptSessions {
-  int32_t kept = 0;
+  int32_t kept = 0;    // or brought back
   int32_t failed = 0;  // each of them is in the log, with the reason
 };
 
@@ -28,6 +30,11 @@ KeptSessions KeepSessions(Worker& worker, Store& store, const StoreMetrics& metr
 // Opens every session that is there, and removes it from the store. One that cannot be opened stays there, and the
 // others come back. REQUIRES: nobody calls the worker yet. Waits.
 KeptSessions BringBackSessions(Worker& worker, Store& store, const StoreMetrics& metrics);
+
+// Opens every session that is journaled, and goes on with its journal. One that can never be opened here (DATA_LOSS,
+// another model, too large, no pages) is set aside; one that cannot be now stays as it is, and its name is taken.
+// REQUIRES: nobody calls the worker yet. Waits.
+KeptSessions BringBackJournals(Worker& worker, Journal& journal, const JournalMetrics& metrics);
 
 }  // namespace ebb
 

@@ -60,19 +60,22 @@ class Mailbox {
   }
 
   // The one reader. Replaces `items` by all that is in, of what takes long by the oldest alone, which then is the last
-  // of them; waits up to `patience` when there is nothing. False when the mailbox is closed and empty.
-  bool Take(std::vector<Item>& items, absl::Duration patience) {
+  // of them, or with `takes_long` false by none; waits up to `patience` when there is nothing. False when the mailbox
+  // is closed and empty.
+  bool Take(std::vector<Item>& items, absl::Duration patience, bool takes_long = true) {
     items.clear();
     std::unique_lock lock(mutex_);
-    const auto ready = [this] { return closed_ || !items_.empty() || !long_items_.empty(); };
+    const auto ready = [this, takes_long] {
+      return closed_ || !items_.empty() || (takes_long && !long_items_.empty());
+    };
     // An hour at most, since a far-off wait overflows the library's clock; waking for nothing is harmless.
     arrived_.wait_for(lock, absl::ToChronoNanoseconds(std::min(patience, absl::Hours(1))), ready);
     items.swap(items_);
-    if (!long_items_.empty()) {
+    if (takes_long && !long_items_.empty()) {
       items.push_back(std::move(long_items_.front()));
       long_items_.pop_front();
     }
-    return !closed_ || !items.empty();
+    return !closed_ || !items.empty() || !long_items_.empty();
   }
 
  private:

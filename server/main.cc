@@ -52,6 +52,13 @@ absl::StatusOr<std::string> FindBuiltInModel() {
                 {.reason = "NO_MODEL"});
 }
 
+// REQUIRES: one of the key's choices.
+Durability DurabilityFrom(std::string_view choice) {
+  if (choice == "drain") return Durability::kDrain;
+  if (choice == "step") return Durability::kStep;
+  return choice == "sync" ? Durability::kSync : Durability::kOff;
+}
+
 absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
@@ -59,9 +66,10 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                            .model_name = config.model().name(),
                            .store_dir = config.store().dir(),
                            .snapshots_max = static_cast<int32_t>(config.store().snapshots_max()),
-                           .keep_sessions = config.store().durability() == "drain"};
-  if (options.keep_sessions && options.store_dir.empty()) {
-    return RefuseField("BAD_VALUE", "store.durability", "drain keeps sessions in store.dir, which is empty");
+                           .durability = DurabilityFrom(config.store().durability())};
+  if (options.durability != Durability::kOff && options.store_dir.empty()) {
+    return RefuseField("BAD_VALUE", "store.durability",
+                       absl::StrFormat("%s keeps sessions in store.dir, which is empty", config.store().durability()));
   }
   EBB_ASSIGN(options.listen, ParseAddress(config.server().listen()));
   if (!config.server().http_listen().empty()) {
@@ -72,6 +80,7 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                     .head_gates_path = config.model().head_gates(),
                     .threads = static_cast<int32_t>(config.model().threads()),
                     .arena_bytes = static_cast<int64_t>(config.cache().arena()),
+                    .prefix_share = config.cache().prefix_share(),
                     .step_tokens_max = static_cast<int32_t>(config.scheduling().step_tokens_max()),
                     .accuracy = config.model().accuracy() == "exact" ? Accuracy::kExact : Accuracy::kFast,
                     .isa = config.model().isa()};
@@ -88,7 +97,8 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                   .reader_patience = ToDuration(config.server().reader_patience()),
                   .measure_every = static_cast<int32_t>(config.quality().measure_every()),
                   .shadow = {.share = config.quality().shadow_share(),
-                             .tokens_max = static_cast<int32_t>(config.quality().shadow_tokens_max())}};
+                             .tokens_max = static_cast<int32_t>(config.quality().shadow_tokens_max())},
+                  .snapshot_every = static_cast<int64_t>(config.store().snapshot_every())};
   for (const auto& [name, tenant] : config.tenants()) {
     options.work.tenants[name] = {.weight = static_cast<int32_t>(tenant.weight()),
                                   .sessions_max = static_cast<int32_t>(tenant.sessions_max()),

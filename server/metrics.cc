@@ -66,6 +66,10 @@ const std::vector<MetricRow>& Table() {
        "Time between two tokens of a request, as written to the stream."},
       {"ebb_prompt_tokens_total", kC, "tokens", {"tenant"}, {},
        "Prompt tokens that went through the model."},
+      {"ebb_prefix_hits_total", kC, "prompts", {"tenant"}, {},
+       "Prompts that began with blocks which an earlier session had run (cache.prefix_share)."},
+      {"ebb_prefix_reused_tokens_total", kC, "tokens", {"tenant"}, {},
+       "Tokens of these blocks: prompt tokens that did not go through the model."},
       {"ebb_completion_tokens_total", kC, "tokens", {"tenant"}, {},
        "Tokens generated."},
       {"ebb_drafted_tokens_total", kC, "tokens", {"tenant"}, {},
@@ -133,7 +137,7 @@ const std::vector<MetricRow>& Table() {
       {"ebb_session_cache_tokens", kH, "tokens", {"policy"}, kLengths,
        "Live tokens in a session's longest lane, whenever a call on it ends."},
       {"ebb_kv_pages", kG, "pages", {"state"}, {},
-       "Pages of memory for K and V: free as the page pool counts them, owned as its sessions do, a page that several share once; shared by several."},
+       "Pages of memory for K and V: free as the page pool counts them, owned as its sessions do, a page that several share once; shared by several; kept for prompts that begin alike, whoever else counts them."},
       {"ebb_kv_pages_limit", kG, "pages", {}, {},
        "All pages; minus free, minus owned is what leaked, and stays 0."},
       {"ebb_page_copies_total", kC, "pages", {}, {},
@@ -144,6 +148,16 @@ const std::vector<MetricRow>& Table() {
        "Bytes of sessions that were saved and restored."},
       {"ebb_snapshot_seconds", kH, "seconds", {"operation"}, kStep,
        "save: checksums and the disk, without the copy that the worker makes between two steps; restore: from the disk until the session is open."},
+      {"ebb_journal_bytes_total", kC, "bytes", {"kind"}, {},
+       "Bytes written to journals: records of what sessions do, and the snapshots that take their place."},
+      {"ebb_journal_commit_seconds", kH, "seconds", {}, kStep,
+       "Writing, and syncing where it has to be, what a step's sessions did; what clients are told of it waits for that."},
+      {"ebb_journal_failures_total", kC, "sessions", {}, {},
+       "Sessions whose journal could not be written; they take no more writes."},
+      {"ebb_recovered_sessions_total", kC, "sessions", {"result"}, {},
+       "Journaled sessions at the start: ok; set_aside, since they can never be opened here; left, since they cannot be now."},
+      {"ebb_recovery_seconds", kH, "seconds", {}, kStep,
+       "Bringing one session back: its snapshot read, its journal run again."},
       {"ebb_past_context_sessions_total", kC, "sessions", {}, {},
        "Sessions that used a position past the model's trained context; their quality may suffer."},
       {"ebb_log_lines_dropped_total", kC, "lines", {}, {},
@@ -187,7 +201,7 @@ WorkerMetrics MakeWorker(MetricSet& set) {
           .requests_running = set["ebb_requests_running"].gauge(),
           .slots = MakeCache(set["ebb_cache_slots"]),
           .bytes = MakeCache(set["ebb_cache_bytes"]),
-          .pages = {pages.gauge({"free"}), pages.gauge({"owned"}), pages.gauge({"shared"})},
+          .pages = {pages.gauge({"free"}), pages.gauge({"owned"}), pages.gauge({"shared"}), pages.gauge({"kept"})},
           .page_copies = set["ebb_page_copies_total"].counter(),
           .phases = {phase.counter({"queue"}), phase.counter({"prefill"}), phase.counter({"decode"}),
                      phase.counter({"blocked"})},
@@ -204,6 +218,19 @@ StoreMetrics MakeStore(MetricSet& set) {
           .restored_bytes = bytes.counter({"restore"}),
           .save_seconds = seconds.histogram({"save"}),
           .restore_seconds = seconds.histogram({"restore"})};
+}
+
+JournalMetrics MakeJournal(MetricSet& set) {
+  MetricFamily& bytes = set["ebb_journal_bytes_total"];
+  MetricFamily& recovered = set["ebb_recovered_sessions_total"];
+  return {.record_bytes = bytes.counter({"records"}),
+          .snapshot_bytes = bytes.counter({"snapshots"}),
+          .commit_seconds = set["ebb_journal_commit_seconds"].histogram(),
+          .failures = set["ebb_journal_failures_total"].counter(),
+          .brought_back = recovered.counter({"ok"}),
+          .set_aside = recovered.counter({"set_aside"}),
+          .left = recovered.counter({"left"}),
+          .recovery_seconds = set["ebb_recovery_seconds"].histogram()};
 }
 
 PolicyMetrics MakePolicy(MetricSet& set, std::string_view name) {
@@ -249,6 +276,7 @@ Metrics::Metrics(const MetricsOptions& options)
       tenants_max_(std::max<size_t>(options.tenants_max, 1)),
       worker_(MakeWorker(set_)),
       store_(MakeStore(set_)),
+      journal_(MakeJournal(set_)),
       finished_(MakeFinished(set_)) {
   set_["ebb_build_info"]
       .gauge({options.version, options.revision, options.backend, options.grpc_version, options.model})
@@ -274,6 +302,8 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
           .inter_token = set_["ebb_inter_token_seconds"].histogram({label}),
           .prompt_tokens = set_["ebb_prompt_tokens_total"].counter({label}),
           .completion_tokens = set_["ebb_completion_tokens_total"].counter({label}),
+          .prefix_hits = set_["ebb_prefix_hits_total"].counter({label}),
+          .prefix_tokens = set_["ebb_prefix_reused_tokens_total"].counter({label}),
           .drafted_tokens = set_["ebb_drafted_tokens_total"].counter({label}),
           .accepted_tokens = set_["ebb_accepted_draft_tokens_total"].counter({label}),
           .edit_recomputed = set_["ebb_edit_recomputed_tokens_total"].counter({label}),

@@ -51,6 +51,8 @@ struct TenantMetrics {
   Histogram& inter_token;  // between tokens written to the stream
   Counter& prompt_tokens;
   Counter& completion_tokens;
+  Counter& prefix_hits;      // prompts that began with blocks that were known
+  Counter& prefix_tokens;    // of these blocks
   Counter& drafted_tokens;   // proposed and run
   Counter& accepted_tokens;  // of these, kept; part of completion_tokens
   Counter& edit_recomputed;  // tokens
@@ -90,6 +92,7 @@ struct PageMetrics {
   Gauge& free;   // the pool's
   Gauge& owned;  // the sessions' leases, summed, what they share once: with `free` always all of them
   Gauge& shared;
+  Gauge& kept;  // for prompts that begin alike; in free and owned, too
 };
 
 // Time of calls that are over. blocked, by a slow reader, may be part of the others.
@@ -134,6 +137,17 @@ struct StoreMetrics {
   Histogram& restore_seconds;  // from the disk until the session is open
 };
 
+struct JournalMetrics {
+  Counter& record_bytes;
+  Counter& snapshot_bytes;
+  Histogram& commit_seconds;
+  Counter& failures;  // of sessions
+  Counter& brought_back;
+  Counter& set_aside;
+  Counter& left;  // in the store, for another start
+  Histogram& recovery_seconds;
+};
+
 struct MethodMetrics {
   Histogram& seconds;
   std::vector<Counter*> handled;  // by code
@@ -151,6 +165,7 @@ class Metrics {
   const MethodMetrics& method(std::string_view name) const;
   const WorkerMetrics& worker() const { return worker_; }
   const StoreMetrics& store() const { return store_; }
+  const JournalMetrics& journal() const { return journal_; }
 
   // A call is over. Counts code and time; an error of ours (UNKNOWN, INTERNAL, DATA_LOSS) or a refusal (the rest,
   // CANCELLED apart) also by its reason, the one that ToGrpc sends.
@@ -170,6 +185,7 @@ class Metrics {
   const size_t tenants_max_;
   WorkerMetrics worker_;
   StoreMetrics store_;
+  JournalMetrics journal_;
   std::map<int, Counter*> finished_;
   std::map<std::string, PolicyMetrics, std::less<>> policies_;
   std::map<std::string, MethodMetrics, std::less<>> methods_;

@@ -272,9 +272,11 @@ class RowPlanner {
   void Measure(v1::PlannedRow& planned) {
     double total = 0;
     for (size_t slot = 0; slot < token_.size(); ++slot) total += token_[slot] >= 0 ? attention_[slot] : 0.0F;
+    double gone = 0;
+    for (const int32_t slot : victims_) gone += attention_[slot];
+    planned.set_attention_mass(total > 0 ? std::min(gone / total, 1.0) : 0.0);
+    if (values_.empty()) return;  // there is no output to measure
     const EvictionLoss loss = MeasureEviction(lane_, attention_, victims_, caote_);
-    planned.set_attention_mass(total > 0 ? std::min(loss.mass / total, 1.0) : 0.0);
-    if (values_.empty()) return;
     planned.set_output_error(loss.error);
     planned.set_output_norm(loss.output);
   }

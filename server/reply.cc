@@ -247,6 +247,7 @@ v1::Usage UsageProto(const CallUsage& usage) {
   proto.set_past_trained_context(usage.past_trained_context);
   proto.set_drafted_tokens(static_cast<uint32_t>(usage.drafted_tokens));
   proto.set_accepted_draft_tokens(static_cast<uint32_t>(usage.accepted_tokens));
+  proto.set_reused_prompt_tokens(static_cast<uint32_t>(usage.reused_tokens));
   return proto;
 }
 

@@ -103,6 +103,30 @@ grpc::ServerUnaryReactor* Ask(const ServiceParts& parts, std::string_view method
   return reactor;
 }
 
+// The same for work on a session's cache: `prepare` returns a callable (Dispatcher&, Asker<Result>), which hands the
+// asker on. A caller that is gone by then ends the work.
+template <typename Result, typename Prepare, typename Fill>
+grpc::ServerUnaryReactor* Undertake(const ServiceParts& parts, std::string_view method,
+                                    grpc::CallbackServerContext& context, const Prepare& prepare, Fill fill) {
+  using Order = absl::AnyInvocable<void(Dispatcher&, Asker<Result>)>;
+  Rpc rpc(parts, method, context);
+  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+  absl::StatusOr<Order> order =
+      rpc.tenant().ok() ? prepare(*rpc.tenant()) : absl::StatusOr<Order>(rpc.tenant().status());
+  if (!order.ok()) {
+    reactor->Finish(rpc.Finish(order.status()));
+    return reactor;
+  }
+  parts.worker.Undertake<Result>(*std::move(order),
+                                 {.answer =
+                                      [rpc, reactor, fill = std::move(fill)](absl::StatusOr<Result> result) mutable {
+                                        const absl::Status status = result.ok() ? fill(*result) : result.status();
+                                        reactor->Finish(rpc.Finish(status));
+                                      },
+                                  .is_gone = [&context] { return context.IsCancelled(); }});
+  return reactor;
+}
+
 }  // namespace ebb
 
 #endif  // EBB_SERVER_RPC_H_

@@ -76,8 +76,8 @@ absl::StatusOr<std::unique_ptr<LoadedSession>> LoadSession(const Worker& worker,
   auto loaded = std::make_unique<LoadedSession>();
   loaded->bytes = std::move(bytes);
   EBB_ASSIGN(const std::vector<SnapshotRecord> records, ReadSnapshot(std::as_bytes(std::span(loaded->bytes))));
-  EBB_ASSIGN(loaded->image, ReadSession(records, worker.image_limits()));
-  EBB_ASSIGN(loaded->saved, SavedFrom(records, worker.tokenizer().size()));
+  EBB_ASSIGN(loaded->past.image, ReadSession(records, worker.image_limits()));
+  EBB_ASSIGN(loaded->past.saved, SavedFrom(records, worker.tokenizer().size()));
   return loaded;
 }
 

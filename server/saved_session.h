@@ -16,11 +16,10 @@ namespace ebb {
 // Whole and sealed. Any thread.
 std::string SnapshotOf(SaveOutcome outcome);
 
-// What Dispatcher::Restore takes; `image` looks into `bytes`.
+// What Dispatcher::Restore takes; its image looks into `bytes`.
 struct LoadedSession {
   std::string bytes = {};
-  SessionImage image = {};
-  SavedSession saved = {};
+  SessionPast past = {};
 };
 
 // Errors of ReadSnapshot and ReadSession; SNAPSHOT_DAMAGED. Any thread.

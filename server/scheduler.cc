@@ -73,6 +73,19 @@ void Scheduler::Handle(const SessionResized& event, Effects& /*effects*/) {
   EBB_CHECK(pages_reserved_ <= limits_.pages_total);
 }
 
+void Scheduler::Handle(const SessionHeld& event, Effects& /*effects*/) {
+  Session& session = sessions_.at(event.session);
+  EBB_CHECK(!session.closed);
+  EBB_CHECK(session.held != event.held);
+  session.held = event.held;
+  if (!session.request) return;
+  const Request& request = requests_.at(*session.request);
+  if (request.in_flight || request.blocked()) return;
+  if (!event.held) return Enqueue(*session.request, request);
+  blocks_.Erase(*session.request);
+  decodes_.Erase(*session.request);
+}
+
 void Scheduler::Handle(const SessionClosed& event, Effects& effects) {
   const auto session = sessions_.find(event.session);
   EBB_CHECK(session != sessions_.end());
@@ -144,6 +157,12 @@ void Scheduler::Handle(const StepDone& event, Effects& effects) {
   const absl::Duration took = now_ - step_start_;
   step_mean_ = step_mean_ == absl::ZeroDuration() ? took : step_mean_ + (took - step_mean_) / 8;
 
+  for (const StepDone::Shortened& shorter : event.shortened) {
+    Request& request = requests_.at(shorter.id);
+    EBB_CHECK(request.in_flight);
+    EBB_CHECK(shorter.prompt_left <= request.prompt_left);
+    request.prompt_left = shorter.prompt_left;
+  }
   for (const RequestId id : event.finished) {
     const auto found = requests_.find(id);
     EBB_CHECK(found != requests_.end());
@@ -183,6 +202,7 @@ void Scheduler::Handle(const WeightChanged& event, Effects& /*effects*/) {
 void Scheduler::Handle(const Tick& /*event*/, Effects& /*effects*/) {}  // On expires what is due
 
 void Scheduler::Enqueue(RequestId id, const Request& request) {
+  if (sessions_.at(request.session).held) return;
   const TenantId tenant = sessions_.at(request.session).tenant;
   if (request.prompt_left > 0) {
     blocks_.Push({.id = id,
@@ -319,7 +339,7 @@ void Scheduler::CheckInvariants() const {
   size_t queued = 0;
   size_t wakes = 0;
   for (const auto& [id, request] : requests_) {
-    const bool runnable = !request.in_flight && !request.blocked();
+    const bool runnable = !request.in_flight && !request.blocked() && !sessions_.at(request.session).held;
     EBB_CHECK(sessions_.at(request.session).request == id);
     EBB_CHECK(blocks_.Contains(id) == (runnable && request.prompt_left > 0));
     EBB_CHECK(decodes_.Contains(id) == (runnable && request.prompt_left == 0));

@@ -80,6 +80,12 @@ struct SessionResized {
   SessionId session = 0;
   int64_t pages = 0;  // >= 0
 };
+// From the next step on nothing of the session runs until it is held no more; its request keeps its deadline and its
+// reader's patience. REQUIRES: admitted and not yet closed.
+struct SessionHeld {
+  SessionId session = 0;
+  bool held = true;
+};
 // Ends the session's request, if any, with kSessionClosed, then answers Release. REQUIRES: admitted and not yet closed.
 struct SessionClosed {
   SessionId session = 0;
@@ -107,6 +113,12 @@ struct ReaderReady {
 // The step in flight is complete.
 struct StepDone {
   std::vector<RequestId> finished = {};  // rows whose request is over before its last token: a stop, an error
+  // Requests of which more of the prompt is in than their row brought, for some of it need not be run.
+  struct Shortened {
+    RequestId id = 0;
+    int32_t prompt_left = 0;  // at most what was left
+  };
+  std::vector<Shortened> shortened = {};
 };
 // From now on arrivals are refused. Requests that have not run a row end; the others go on, but not beyond `until`.
 struct Draining {
@@ -120,8 +132,8 @@ struct WeightChanged {
 // Time has passed: next_wake() is due.
 struct Tick {};
 
-using Event = std::variant<SessionArrived, PagesCounted, SessionResized, SessionClosed, RequestArrived, Cancelled,
-                           ReaderBlocked, ReaderReady, StepDone, Draining, WeightChanged, Tick>;
+using Event = std::variant<SessionArrived, PagesCounted, SessionResized, SessionHeld, SessionClosed, RequestArrived,
+                           Cancelled, ReaderBlocked, ReaderReady, StepDone, Draining, WeightChanged, Tick>;
 
 // Effects.
 
@@ -203,6 +215,7 @@ class Scheduler {
     TenantId tenant = 0;
     int64_t pages = 0;
     std::optional<RequestId> request = {};
+    bool held = false;    // its request is not runnable
     bool closed = false;  // waits for its row in flight
   };
   struct Request {
@@ -229,6 +242,7 @@ class Scheduler {
   void Handle(const SessionArrived& event, Effects& effects);
   void Handle(const PagesCounted& event, Effects& effects);
   void Handle(const SessionResized& event, Effects& effects);
+  void Handle(const SessionHeld& event, Effects& effects);
   void Handle(const SessionClosed& event, Effects& effects);
   void Handle(const RequestArrived& event, Effects& effects);
   void Handle(const Cancelled& event, Effects& effects);
@@ -239,6 +253,7 @@ class Scheduler {
   void Handle(const WeightChanged& event, Effects& effects);
   void Handle(const Tick& event, Effects& effects);
 
+  // Unless its session is held.
   void Enqueue(RequestId id, const Request& request);
   void SetWake(RequestId id, Request& request);
   void Stop(RequestId id, EndCause cause, Effects& effects);

@@ -17,12 +17,14 @@
 #include "server/eviction_service.h"
 #include "server/http_port.h"
 #include "server/inference_service.h"
+#include "server/journal.h"
 #include "server/kept_sessions.h"
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
 #include "server/plan_eviction.h"
 #include "server/rpc.h"
+#include "server/saved_session.h"
 #include "server/session_service.h"
 #include "server/store.h"
 #include "server/version.h"
@@ -81,12 +83,14 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
 
 class RunningServer final : public Server {
  public:
-  // `files` may be null.
-  RunningServer(const ServerOptions& options, std::unique_ptr<Engine> engine, std::unique_ptr<SnapshotStore> files)
+  // `files` may be null, and so may `journaled`: then sessions are not.
+  RunningServer(const ServerOptions& options, std::unique_ptr<Engine> engine, std::unique_ptr<SnapshotStore> files,
+                std::unique_ptr<SessionFiles> journaled)
       : model_name_(ModelName(options, engine->config())),
-        keep_sessions_(options.keep_sessions && files != nullptr),
+        durability_(files == nullptr ? Durability::kOff : options.durability),
         metrics_(MetricsFor(options, *engine)),
-        worker_(std::move(engine), options.work, metrics_),
+        journal_(journaled == nullptr ? nullptr : MakeJournal(options, std::move(journaled))),
+        worker_(std::move(engine), WorkFor(options), metrics_),
         store_(files == nullptr ? nullptr : std::make_unique<Store>(std::move(files))),
         parts_{worker_,     metrics_, streams_, model_name_, options.stream_buffer, options.message_bytes_max,
                store_.get()} {}
@@ -95,8 +99,13 @@ class RunningServer final : public Server {
 
   // Before anybody calls.
   void BringBack() {
-    if (!keep_sessions_) return;
-    const KeptSessions sum = BringBackSessions(worker_, *store_, metrics_.store());
+    if (durability_ == Durability::kOff) return;
+    KeptSessions sum = BringBackSessions(worker_, *store_, metrics_.store());
+    if (journal_ != nullptr) {
+      const KeptSessions journaled = BringBackJournals(worker_, *journal_, metrics_.journal());
+      sum.kept += journaled.kept;
+      sum.failed += journaled.failed;
+    }
     LogInfo("brought_back", {{"sessions", sum.kept}, {"failed", sum.failed}}, "from the server before this one");
   }
 
@@ -172,8 +181,18 @@ class RunningServer final : public Server {
     for (const auto* service : AllServices()) health.SetServingStatus(service->full_name(), serving);
   }
 
+  std::unique_ptr<Journal> MakeJournal(const ServerOptions& options, std::unique_ptr<SessionFiles> files) const {
+    const Sync sync = options.durability == Durability::kSync ? Sync::kInputs : Sync::kNone;
+    return std::make_unique<Journal>(std::move(files), sync, &SnapshotOf, metrics_.journal());
+  }
+  DispatcherOptions WorkFor(const ServerOptions& options) const {
+    DispatcherOptions work = options.work;
+    work.journal = journal_.get();
+    return work;
+  }
+
   void Keep() {
-    if (!keep_sessions_) return;
+    if (durability_ != Durability::kDrain) return;
     const KeptSessions sum = KeepSessions(worker_, *store_, metrics_.store());
     LogInfo("kept", {{"sessions", sum.kept}, {"failed", sum.failed}}, "the next server begins with them");
   }
@@ -188,9 +207,10 @@ class RunningServer final : public Server {
   }
 
   const std::string model_name_;
-  const bool keep_sessions_;
+  const Durability durability_;
   Metrics metrics_;
   OpenStreams streams_;
+  const std::unique_ptr<Journal> journal_;
   Worker worker_;
   const std::unique_ptr<Store> store_;
   const ServiceParts parts_;
@@ -209,10 +229,14 @@ class RunningServer final : public Server {
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options.engine));
   std::unique_ptr<SnapshotStore> files;
+  std::unique_ptr<SessionFiles> journaled;
   if (!options.store_dir.empty()) {
     EBB_ASSIGN(files, SnapshotStore::Open(options.store_dir, options.snapshots_max));
+    if (options.durability >= Durability::kStep) {
+      EBB_ASSIGN(journaled, SessionFiles::Open(options.store_dir));
+    }
   }
-  auto server = std::make_unique<RunningServer>(options, std::move(engine), std::move(files));
+  auto server = std::make_unique<RunningServer>(options, std::move(engine), std::move(files), std::move(journaled));
   server->BringBack();
   if (const absl::Status listening = server->Listen(options); !listening.ok()) {
     server->GiveUp();

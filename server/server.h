@@ -22,16 +22,24 @@
 
 namespace ebb {
 
+// What of a session outlives the server.
+enum class Durability {
+  kOff,    // nothing
+  kDrain,  // all, over a planned restart
+  kStep,   // all that a client was told, when the process is killed: a journal
+  kSync,   // likewise when the power is cut
+};
+
 struct ServerOptions {
   Address listen = {.host = "127.0.0.1", .port = 7700};  // port 0: any free one
   std::optional<Address> http_listen = {};
-  int64_t message_bytes_max = 4 << 20;  // of a request
-  int64_t plan_bytes_max = 36 << 20;    // of a PlanEviction request
-  size_t stream_buffer = 64;            // messages that a stream may hold back
-  std::string model_name = {};          // empty: what the file calls itself, else its file name
-  std::string store_dir = {};           // empty: nothing outlives the server
-  int32_t snapshots_max = 1000;         // of a tenant
-  bool keep_sessions = false;           // over a planned restart, in the store: REQUIRES one
+  int64_t message_bytes_max = 4 << 20;       // of a request
+  int64_t plan_bytes_max = 36 << 20;         // of a PlanEviction request
+  size_t stream_buffer = 64;                 // messages that a stream may hold back
+  std::string model_name = {};               // empty: what the file calls itself, else its file name
+  std::string store_dir = {};                // empty: nothing outlives the server
+  int32_t snapshots_max = 1000;              // of a tenant
+  Durability durability = Durability::kOff;  // all others REQUIRE a store
   EngineOptions engine = {};
   DispatcherOptions work = {};
 };

@@ -113,8 +113,8 @@ grpc::ServerUnaryReactor* SessionService::ForkSession(grpc::CallbackServerContex
         *response = SessionProto(info, parts_.model_name);
         return absl::OkStatus();
       },
-      // Another policy ranks the cache, as SetPolicy does.
-      request->has_policy() ? Effort::kLong : Effort::kShort);
+      // It comes after work on the session's cache; and another policy ranks the cache, as SetPolicy does.
+      Effort::kLong);
 }
 
 grpc::ServerUnaryReactor* SessionService::GetSession(grpc::CallbackServerContext* context,

@@ -176,16 +176,16 @@ grpc::ServerUnaryReactor* SessionService::RestoreSession(grpc::CallbackServerCon
       to_end.End(loaded.status());
       return;
     }
-    SessionRequest& request_of = (*loaded)->saved.request;
+    SessionRequest& request_of = (*loaded)->past.saved.request;
     request_of.tenant = session.tenant;
     request_of.id = session.id;
     request_of.request_id = session.request_id;
-    (*loaded)->saved.past.reset();  // another session, which begins here
+    (*loaded)->past.saved.past.reset();  // another session, which begins here
     parts_.metrics.store().restored_bytes.Add(static_cast<double>((*loaded)->bytes.size()));
     parts_.worker.Ask<SessionInfo>(
         [to_end, loaded = *std::move(loaded)](Dispatcher& dispatcher) -> absl::StatusOr<SessionInfo> {
           EBB_TRY(to_end.CheckWaits());  // nobody would know of the session
-          return dispatcher.Restore(std::move(loaded->saved), loaded->image);
+          return dispatcher.Restore(loaded->past);
         },
         [this, to_end, response, start](absl::StatusOr<SessionInfo> info) mutable {
           if (info.ok()) {

@@ -26,13 +26,27 @@ absl::Status CheckGeneration(const OpenSession& session, std::optional<uint64_t>
                     {"generation", absl::StrFormat("%d", session.generation)}}});
 }
 
-absl::Status CheckIdle(const OpenSession& session) {
-  if (session.writer.empty()) return absl::OkStatus();
+namespace {
+
+absl::Status Busy(const OpenSession& session, std::string_view holder) {
   return Refuse(
       absl::StatusCode::kAborted,
-      absl::StrFormat("session sessions/%s is busy: a %s call writes to it", session.request.id, session.writer),
-      {.reason = "SESSION_BUSY", .retry = absl::Milliseconds(100), .metadata = {{"held_by", session.writer}}});
+      absl::StrFormat("session sessions/%s is busy: a %s call writes to it", session.request.id, holder),
+      {.reason = "SESSION_BUSY", .retry = absl::Milliseconds(100), .metadata = {{"held_by", std::string(holder)}}});
 }
+
+}  // namespace
+
+absl::Status CheckIdle(const OpenSession& session) {
+  EBB_TRY(CheckNoWriter(session));
+  return session.work.empty() ? absl::OkStatus() : Busy(session, session.work);
+}
+
+absl::Status CheckNoWriter(const OpenSession& session) {
+  return session.writer.empty() ? absl::OkStatus() : Busy(session, session.writer);
+}
+
+absl::Status CheckJournal(const OpenSession& session) { return session.journal; }
 
 Sessions::Sessions(int32_t sessions_max, Tenants tenants) : sessions_max_(sessions_max), limits_(std::move(tenants)) {}
 

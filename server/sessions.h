@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "absl/time/time.h"
 #include "engine/engine.h"
 #include "server/call.h"
+#include "server/journal_record.h"
 #include "server/metrics.h"
 #include "server/scheduler.h"
 
@@ -33,6 +35,9 @@ struct TenantLimits {
   int32_t sessions_max = 0;   // 0: no limit of its own
   int32_t watchers_max = 16;  // likewise
 };
+
+// A session's tenant and id.
+using SessionName = std::pair<std::string, std::string>;
 
 // A session that is being served.
 struct OpenSession {
@@ -47,14 +52,19 @@ struct OpenSession {
   std::vector<float> draft_logits = {};  // [cache->draft_tokens(), vocab] of the draft that waits
   bool prompt_ended = false;             // a prompt has ended: a budget_ratio is fixed
   std::string writer = {};               // method of the call that writes to it; empty: none
+  std::string_view work = {};            // method of the work on its cache that goes on (Dispatcher::Work); likewise
   absl::Time created = {};
   absl::Time last_used = {};
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
-  int64_t counted_slots = 0;   // live slots as the metrics know them
-  int64_t counted_pages = 0;   // likewise
-  int64_t evicting_steps = 0;  // since it was opened
-  bool past_context = false;   // counted as past the trained context
+  int64_t counted_slots = 0;              // live slots as the metrics know them
+  int64_t counted_pages = 0;              // likewise
+  int64_t evicting_steps = 0;             // since it was opened
+  bool past_context = false;              // counted as past the trained context
+  bool journaled = false;                 // what it does is written down (dispatcher_journal.cc)
+  absl::Status journal = {};              // why that failed; it takes no more writes
+  int64_t since_snapshot = 0;             // tokens that would have to be run again to have it back
+  std::optional<AnswerPlan> answer = {};  // that is being written, or was when the server was killed
   const TenantMetrics* tenant_metrics = nullptr;
   const PolicyMetrics* policy_metrics = nullptr;
 
@@ -63,8 +73,13 @@ struct OpenSession {
 
 // OK, or ABORTED GENERATION_MISMATCH with both.
 absl::Status CheckGeneration(const OpenSession& session, std::optional<uint64_t> expected);
-// OK, or ABORTED SESSION_BUSY with who writes to it.
+// OK, or ABORTED SESSION_BUSY with who writes to it, or works on its cache.
 absl::Status CheckIdle(const OpenSession& session);
+// The same of a call that can wait until the work is done.
+absl::Status CheckNoWriter(const OpenSession& session);
+
+// OK, or FAILED_PRECONDITION JOURNAL_FAILED.
+absl::Status CheckJournal(const OpenSession& session);
 
 // A session as other threads see it.
 struct SessionView {
@@ -121,7 +136,7 @@ class Sessions {
   absl::StatusOr<SessionView> Look(const std::string& tenant, const std::string& id) const;
 
  private:
-  using Name = std::pair<std::string, std::string>;  // tenant, id
+  using Name = SessionName;
   struct TenantState {
     TenantId id = 0;
     int32_t sessions = 0;

@@ -49,21 +49,26 @@ class ChangeOfAll {
     if (is_cancelled_()) {
       return End(Refuse(absl::StatusCode::kCancelled, "the caller cancelled the call", {.reason = "CALL_CANCELLED"}));
     }
-    worker_.Ask<PolicyOutcome>(
-        [this](Dispatcher& dispatcher) { return dispatcher.SetPolicy(tenant_, ids_[at_], std::nullopt, change_); },
-        [this](const absl::StatusOr<PolicyOutcome>& outcome) {
-          if (GetRefusal(outcome.status()).reason == "QUEUE_FULL") return End(outcome.status());
-          Add(outcome);
-          ++at_;
-          Next();
+    worker_.Undertake<PolicyOutcome>(
+        [this](Dispatcher& dispatcher, Asker<PolicyOutcome> asker) {
+          dispatcher.SetPolicy(tenant_, ids_[at_], std::nullopt, change_, std::move(asker));
         },
-        Effort::kLong);
+        {.answer =
+             [this](const absl::StatusOr<PolicyOutcome>& outcome) {
+               const std::string reason = GetRefusal(outcome.status()).reason;
+               if (reason == "QUEUE_FULL" || reason == "CALL_CANCELLED") return End(outcome.status());
+               Add(outcome);
+               ++at_;
+               Next();
+             },
+         .is_gone = [this] { return is_cancelled_(); }});
   }
 
   void Add(const absl::StatusOr<PolicyOutcome>& outcome) {
     if (outcome.ok()) {
       *response_.add_changes() = PolicyChangeProto(*outcome, change_.dry_run);
-    } else if (outcome.status().code() != absl::StatusCode::kNotFound) {  // else it was deleted meanwhile
+    } else if (outcome.status().code() != absl::StatusCode::kNotFound &&
+               GetRefusal(outcome.status()).reason != "SESSION_DELETED") {  // else it was deleted meanwhile
       v1::PolicyChange& kept = *response_.add_changes();
       kept.set_session("sessions/" + ids_[at_]);
       *kept.mutable_refusal() = PolicyRefusalProto(outcome.status());

@@ -22,23 +22,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/files.h"
 
 namespace ebb {
-
-// A file descriptor that is closed with its owner.
-class OpenFile {
- public:
-  explicit OpenFile(int fd = -1) : fd_(fd) {}
-  OpenFile(OpenFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  OpenFile& operator=(OpenFile&& other) noexcept;
-  ~OpenFile();
-
-  int get() const { return fd_; }
-  bool ok() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
 
 enum class Shelf { kSnapshots, kSessions };
 
@@ -77,7 +63,6 @@ class SnapshotStore {
         snapshots_max_(snapshots_max) {}
 
   const OpenFile& folder(Shelf shelf) const { return shelf == Shelf::kSnapshots ? snapshots_ : sessions_; }
-  absl::StatusOr<OpenFile> FolderOf(Shelf shelf, const std::string& tenant);
   absl::Status RemoveLeftovers(Shelf shelf);
 
   OpenFile lock_;

@@ -56,12 +56,19 @@ void Worker::Drain(absl::Duration patience) {
 
 void Worker::Loop() {
   std::vector<Message> messages;
-  while (mailbox_.Take(messages, dispatcher_.idle_time())) {
+  while (mailbox_.Take(messages, dispatcher_.idle_time(), !dispatcher_.has_work())) {
+    dispatcher_.HearJournal();
     for (Message& message : messages) message(dispatcher_);
     messages.clear();  // with what they hold
     dispatcher_.Settle();
-    if (dispatcher_.has_step()) dispatcher_.RunStep();
+    dispatcher_.Work();
+    dispatcher_.Commit();  // answers do not wait for the step
+    if (dispatcher_.has_step()) {
+      dispatcher_.RunStep();
+      dispatcher_.Commit();
+    }
     if (draining_ && dispatcher_.idle() && !idle_.HasBeenNotified()) {
+      dispatcher_.FlushJournal();
       dispatcher_.EndWatches();
       idle_.Notify();
     }

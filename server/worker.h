@@ -1,10 +1,11 @@
 // The thread that owns one engine, its sessions and its scheduler. Others leave it messages in a bounded mailbox and
-// get answers through callbacks and call outputs, on the worker's thread; they never wait for it.
+// get answers through callbacks and call outputs, on the worker's thread or, where sessions are journaled, on the
+// journal's; they never wait for it.
 //
-// The loop: take what came in, close the step that ran and plan the next, run it. So what arrives during a step is
-// known when the next one is planned, and a cancelled call stops within one step. Of the questions that look through a
-// cache, which may take about as long as a step, it takes one at a time: however many ask, calls wait for no more than
-// one of them before each step.
+// The loop: take what came in, close the step that ran and plan the next, run it, and leave the journal what was done.
+// So what arrives during a step is known when the next one is planned, and a cancelled call stops within one step. Of
+// what takes longer, it takes one at a time, however many ask, and of work on a cache (Undertake) one piece before each
+// step, that takes no longer than the step before it took: only the session that is worked on waits for the whole.
 
 #ifndef EBB_SERVER_WORKER_H_
 #define EBB_SERVER_WORKER_H_
@@ -53,9 +54,9 @@ class Worker {
     return dispatcher_.Look(tenant, id);
   }
 
-  // Any thread. Asks a question of the dispatcher between two steps; `answer` gets what `question` returned, on the
-  // worker's thread, or UNAVAILABLE QUEUE_FULL, at once. Effort::kLong: it looks through a cache, or changes it (a
-  // policy, an eviction), in time that grows with the cache.
+  // Any thread. Asks a question of the dispatcher between two steps; `answer` gets what `question` returned, when that
+  // is written, or why it cannot be, or UNAVAILABLE QUEUE_FULL, at once. Effort::kLong: in time that grows with the
+  // cache, such as a copy of it.
   template <typename Answer>
   void Ask(absl::AnyInvocable<absl::StatusOr<Answer>(Dispatcher&)> question,
            absl::AnyInvocable<void(absl::StatusOr<Answer>)> answer, Effort effort = Effort::kShort) {
@@ -63,9 +64,24 @@ class Worker {
     auto reply = std::make_unique<decltype(answer)>(std::move(answer));
     auto* const refused = reply.get();
     Message message = [ask = std::move(question), reply = std::move(reply)](Dispatcher& dispatcher) mutable {
-      (*reply)(ask(dispatcher));
+      auto result = ask(dispatcher);
+      dispatcher.Hold([reply = std::move(reply), result = std::move(result)](const absl::Status& written) mutable {
+        (*reply)(written.ok() ? std::move(result) : absl::StatusOr<Answer>(written));
+      });
     };
     if (!mailbox_.Offer(std::move(message), effort)) (*refused)(QueueFull());
+  }
+
+  // Any thread. The same for what the dispatcher does in pieces: `order` hands the asker on to it. After all work that
+  // was ordered before.
+  template <typename Answer>
+  void Undertake(absl::AnyInvocable<void(Dispatcher&, Asker<Answer>)> order, Asker<Answer> asker) {
+    auto waiting = std::make_unique<Asker<Answer>>(std::move(asker));
+    auto* const refused = waiting.get();
+    Message message = [order = std::move(order), waiting = std::move(waiting)](Dispatcher& dispatcher) mutable {
+      order(dispatcher, std::move(*waiting));
+    };
+    if (!mailbox_.Offer(std::move(message), Effort::kLong)) refused->answer(QueueFull());
   }
 
   // Any thread. A number for a call, never 0 and never given again.

@@ -31,6 +31,10 @@ void PageLease::GiveBack() {
   pages_.clear();
 }
 
+KeptPages::~KeptPages() {
+  for (const int32_t page : pages_) pool_->LetGo(page);
+}
+
 void PageLease::Give(int64_t count, PageLease& to) {
   EBB_CHECK(count >= 0);
   EBB_CHECK(count <= size());
@@ -64,6 +68,42 @@ PageLease PageLease::Share() const {
 }
 
 bool PageLease::shared(int64_t index) const { return pool_->pages_[page(index)].holders > 1; }
+
+void PageLease::Keep(int64_t index, KeptPages& to) const {
+  EBB_CHECK(to.pool_ == nullptr || to.pool_ == pool_);
+  to.pool_ = pool_;
+  to.pages_.push_back(page(index));
+  if (pool_->pages_[page(index)].kept++ == 0) ++pool_->kept_;
+}
+
+void PageLease::Take(int64_t index, const KeptPages& from, int64_t at) {
+  EBB_CHECK(writable(index));
+  const int32_t kept = from.pages_[at];
+  PagePool::Page& of = pool_->pages_[kept];
+  if (of.holders > 0) {
+    std::memcpy(address(index), pool_->address(kept), static_cast<size_t>(pool_->page_bytes_));
+    return;
+  }
+  pool_->Return(page(index));
+  of.holders = 1;
+  --pool_->kept_alone_;
+  pages_[index] = kept;
+}
+
+bool PageLease::writable(int64_t index) const {
+  const PagePool::Page& of = pool_->pages_[page(index)];
+  return of.holders == 1 && of.kept == 0;
+}
+
+void PageLease::LeaveKept(int64_t index) {
+  EBB_CHECK(!shared(index));
+  const int32_t original = page(index);
+  while (pool_->pages_[original].kept > 0 && pool_->free_.empty()) pool_->let_go_();
+  if (pool_->pages_[original].kept == 0) return;
+  pages_[index] = pool_->TakeFree();
+  std::memcpy(address(index), pool_->address(original), static_cast<size_t>(pool_->page_bytes_));
+  pool_->Return(original);
+}
 
 int64_t PageLease::PagesToCopy(int64_t index) const {
   return shared(index) && pool_->pages_[page(index)].promised == 0 ? 1 : 0;
@@ -154,6 +194,7 @@ absl::StatusOr<PageLease> PagePool::Reserve(int64_t pages) {
 }
 
 int32_t PagePool::TakeFree() {
+  while (free_.empty()) let_go_();
   std::pop_heap(free_.begin(), free_.end(), std::greater<>());
   const int32_t page = free_.back();
   free_.pop_back();
@@ -171,14 +212,29 @@ void PagePool::Return(int32_t page) {
   Page& of = pages_[page];
   EBB_CHECK(of.holders > 0);
   if (--of.holders == 0) {
-    free_.push_back(page);
-    std::push_heap(free_.begin(), free_.end(), std::greater<>());
+    if (of.kept == 0) return Free(page);
+    ++kept_alone_;
     return;
   }
   --again_;
   if (of.holders == 1) --shared_;
   const int32_t needed = std::min(of.promised, of.holders - 1);
   promised_ -= std::exchange(of.promised, needed) - needed;
+}
+
+void PagePool::LetGo(int32_t page) {
+  Page& of = pages_[page];
+  EBB_CHECK(of.kept > 0);
+  if (--of.kept > 0) return;
+  --kept_;
+  if (of.holders > 0) return;
+  --kept_alone_;
+  Free(page);
+}
+
+void PagePool::Free(int32_t page) {
+  free_.push_back(page);
+  std::push_heap(free_.begin(), free_.end(), std::greater<>());
 }
 
 }  // namespace ebb

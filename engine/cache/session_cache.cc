@@ -18,7 +18,8 @@ int32_t MapsFor(const CacheShape& shape, Share share) {
 }
 
 Share ShareFor(const ValidSpec& policy) {
-  const bool alike = policy.lockstep || !policy.evicts;
+  const bool windows = std::ranges::any_of(policy.windows, [](int32_t window) { return window > 0; });
+  const bool alike = (policy.lockstep && !windows) || !policy.evicts;
   if (alike && policy.allocation == Allocation::kUniform) return Share::kAllLanes;
   return policy.scope == Scope::kLayer ? Share::kLayer : Share::kLane;
 }
@@ -74,6 +75,29 @@ SessionCache SessionCache::Fork() const {
   return SessionCache(shape_, std::move(leases), share_, maps_);
 }
 
+SessionCache::Kept SessionCache::Keep() const {
+  Kept kept = {.lanes = std::vector<KeptPages>(leases_.size()), .maps = CopyMaps()};
+  for (int32_t lane = 0; lane < shape_.lanes(); ++lane) {
+    for (int64_t page = 0; page < live_pages_of(lane); ++page) leases_[lane].Keep(page, kept.lanes[lane]);
+  }
+  return kept;
+}
+
+int64_t SessionCache::live_pages() const {
+  int64_t pages = 0;
+  for (int32_t lane = 0; lane < shape_.lanes(); ++lane) pages += live_pages_of(lane);
+  return pages;
+}
+
+void SessionCache::Take(const Kept& kept) {
+  EBB_CHECK(kept.maps.share == share_);
+  maps_ = kept.maps.maps;
+  for (int32_t lane = 0; lane < shape_.lanes(); ++lane) {
+    for (int64_t page = 0; page < kept.lanes[lane].size(); ++page) leases_[lane].Take(page, kept.lanes[lane], page);
+  }
+  ListPages();
+}
+
 // Calls visit(lane, page) once for every page of every lane of a map that one of `slots`, ascending, lies in.
 template <typename Visit>
 void SessionCache::VisitPages(int32_t map, std::span<const int32_t> slots, const Visit& visit) const {
@@ -86,8 +110,12 @@ void SessionCache::VisitPages(int32_t map, std::span<const int32_t> slots, const
 }
 
 void SessionCache::Copy(int32_t lane, int64_t page, PageLease& from) {
-  if (!leases_[lane].shared(page)) return;
-  leases_[lane].Copy(page, from);
+  if (leases_[lane].writable(page)) return;
+  if (leases_[lane].shared(page)) {
+    leases_[lane].Copy(page, from);
+  } else {
+    leases_[lane].LeaveKept(page);
+  }
   pages_[first_page_[lane] + page] = leases_[lane].address(page);
 }
 
@@ -142,7 +170,7 @@ absl::Status SessionCache::ReserveShared(PagePool& pool, bool all_copies) {
 
 absl::Status SessionCache::OwnNext(PagePool& pool, int32_t tokens, int32_t steps) {
   ForgetSpare();
-  if (pool.pages_shared() == 0) return absl::OkStatus();
+  if (pool.pages_shared() == 0 && pool.pages_kept() == 0) return absl::OkStatus();
   std::vector<int32_t> slots;
   const auto visit_next = [&](const auto& visit) {
     for (int32_t map = 0; map < static_cast<int32_t>(maps_.size()); ++map) {
@@ -187,7 +215,7 @@ bool SessionCache::OwnsPlaced() const {
   bool owns = true;
   for (int32_t map = 0; map < static_cast<int32_t>(maps_.size()); ++map) {
     VisitPages(map, maps_[map].placed_slots(),
-               [&](int32_t lane, int64_t page) { owns = owns && !leases_[lane].shared(page); });
+               [&](int32_t lane, int64_t page) { owns = owns && leases_[lane].writable(page); });
   }
   return owns;
 }
@@ -313,7 +341,9 @@ LaneStorage SessionCache::storage(int32_t layer, int32_t head) const {
   return {.format = shape_.format,
           .pages = pages_.data() + first_page_[layer * shape_.kv_heads + head],
           .position = slots.position().data(),
-          .slots = slots.end()};
+          .slots = slots.end(),
+          .layer = layer,
+          .query_head = head * shape_.query_heads};
 }
 
 LaneView SessionCache::view(int32_t layer, int32_t head, const ValidSpec& policy, int32_t tokens) const {

@@ -3,8 +3,8 @@
 // While every lane holds the same tokens (nothing was evicted, or the scorer looks at positions alone) one slot map
 // serves all of them; a policy that chooses per layer gets a map per layer, one that chooses per head a map per lane.
 //
-// Caches may share pages, each with maps of its own (Fork). Nobody writes to a shared page: OwnNext, OwnPlaced and
-// Resize put copies in the place of those that are about to be written.
+// Caches may share pages, each with maps of its own (Fork). Nobody writes to a shared page, or to a kept one: OwnNext,
+// OwnPlaced and Resize put copies in the place of those that are about to be written.
 //
 // Not thread safe; distinct maps may be read and evicted from by distinct threads.
 
@@ -71,6 +71,17 @@ class SessionCache {
 
   // The same tokens in the same slots of the same pages.
   SessionCache Fork() const;
+
+  // A cache as it was: the pages that had a live slot, and who sat where.
+  struct Kept {
+    std::vector<KeptPages> lanes = {};  // their first pages
+    Maps maps = {};
+  };
+  Kept Keep() const;
+  // How many pages that are.
+  int64_t live_pages() const;
+  // REQUIRES: nothing was ever placed here; what was kept is of a cache of the same shape and policy.
+  void Take(const Kept& kept);
 
   // What a cache that began with Fork needs to go on: a page of its own in the place of every shared one without a
   // live slot, and the promise of a copy of every shared one that has a free slot; of all it shares where `all_copies`,
@@ -149,6 +160,7 @@ class SessionCache {
 
   SessionCache(const CacheShape& shape, std::vector<PageLease> leases, Share share, const std::vector<SlotMap>& maps);
 
+  int64_t live_pages_of(int32_t lane) const { return (map_of(lane).end() + page_slots() - 1) / page_slots(); }
   int64_t page_slots() const { return int64_t{shape_.format.page_tiles} * kTileSlots; }
   template <typename Visit>
   void VisitPages(int32_t map, std::span<const int32_t> slots, const Visit& visit) const;

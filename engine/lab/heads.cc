@@ -130,6 +130,7 @@ absl::Status CheckOptions(const Options& options, size_t text) {
 
 absl::Status Run(const Lab& lab, const Options& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
+  EBB_TRY(RefuseWindows(*engine, "heads"));
   EBB_ASSIGN(const std::string text, ReadText(options.text));
   const std::vector<int32_t> tokens = engine->tokenizer().Encode(text);
   EBB_TRY(CheckOptions(options, tokens.size()));

@@ -1,5 +1,6 @@
 #include "engine/lab/lab.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -72,6 +73,16 @@ void AddComputeOptions(CLI::App& command, Lab& lab) {
 void AddResumeOption(CLI::App& command, Lab& lab) {
   command.add_option("--resume", lab.resume,
                      "Keep here what is measured, as it is; where the file is there already, go on with it");
+}
+
+absl::Status RefuseWindows(const Engine& engine, std::string_view command) {
+  const ModelConfig& model = engine.config();
+  const auto windows = std::ranges::count_if(model.windows, [](int32_t window) { return window > 0; });
+  if (windows == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: %d of the %d layers of this %s model have a sliding window, and keep what it shows under every "
+      "policy; %s measures models without",
+      engine.fingerprint(), windows, model.layers, model.architecture, command));
 }
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {

@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -51,6 +52,10 @@ struct Lab {
 void AddComputeOptions(CLI::App& command, Lab& lab);
 // --resume, for those that compute for long.
 void AddResumeOption(CLI::App& command, Lab& lab);
+
+// INVALID_ARGUMENT for a model whose layers have sliding windows, naming it and what `command` could not tell of it:
+// such layers keep what their window shows under every policy.
+absl::Status RefuseWindows(const Engine& engine, std::string_view command);
 
 // A whole file as text. NOT_FOUND naming it.
 absl::StatusOr<std::string> ReadText(const std::string& path);

@@ -113,6 +113,7 @@ absl::StatusOr<std::vector<std::vector<WindowResult>>> MeasureOn(Engine& engine,
 
 absl::Status Run(const Lab& lab, const Options& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
+  EBB_TRY(RefuseWindows(*engine, "outerr"));
   EBB_ASSIGN(const std::vector<Cell> cells, CellsOf(options.grid, LimitsOf(engine->config())));
   EBB_ASSIGN(const Cases cases, ReadCases(options.cases, engine->config().vocab));
   EBB_ASSIGN(Record record,

@@ -117,6 +117,7 @@ Likeness LikenessOf(const Scores& few, const Scores& all, double keep) {
 
 absl::Status Run(const Lab& lab, const Options& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
+  EBB_TRY(RefuseWindows(*engine, "queries"));
   EBB_ASSIGN(const std::vector<Window> windows, CutWindows(engine->tokenizer(), options.text));
   constexpr const char* kKinds[] = {"largest norm", "newest", "random"};
   // [share][kind][window]

@@ -23,7 +23,11 @@ constexpr int64_t kDimMax = 1 << 20;  // also ffn_dim, vocab and heads * head_di
 constexpr int64_t kHeadDimMax = 1 << 14;
 constexpr int64_t kContextMax = 1 << 24;
 constexpr std::string_view kTokensKey = "tokenizer.ggml.tokens";
+constexpr int64_t kExpertsMax = 1024;
 constexpr double kRopeBaseMax = 1e12;
+// Of caps: none that bites is smaller, none beyond does anything.
+constexpr double kCapMin = 1e-3;
+constexpr double kCapMax = 1e6;
 // Divisors of RoPE's frequencies. Two of the smallest leave every frequency below one turn per position.
 constexpr double kRopeFactorMin = 0.5;
 constexpr double kRopeFactorMax = 1e6;
@@ -87,6 +91,7 @@ class ConfigReader {
 
   absl::Status RefuseForeignKeys() const {
     for (const RefusedKey& refused : row_.refused_keys) {
+      if (row_.Reads(refused.key)) continue;
       const std::string key = Key(refused.key);
       const GgufValue* const value = file_.FindValue(key);
       if (value == nullptr) continue;
@@ -157,7 +162,9 @@ absl::StatusOr<std::vector<float>> ReadRopeFactors(const GgufFile& file, int32_t
   return factors;
 }
 
-absl::Status ReadRope(const GgufFile& file, const ConfigReader& reader, ModelConfig& config) {
+absl::Status ReadRope(const GgufFile& file, const ArchitectureRow& row, const ConfigReader& reader,
+                      ModelConfig& config) {
+  if (row.positions != PositionKind::kRope) return absl::OkStatus();
   EBB_ASSIGN(config.rotary_dims, reader.Int("rope.dimension_count", 0, config.head_dim, config.head_dim));
   if (config.rotary_dims % 2 != 0) {
     return reader.OutOfRange(reader.Key("rope.dimension_count"), "an even number of rotated components",
@@ -178,11 +185,55 @@ absl::Status ReadRope(const GgufFile& file, const ConfigReader& reader, ModelCon
   }
   const int32_t pairs = config.rotary_dims / 2;
   EBB_ASSIGN(const std::vector<float> factors, ReadRopeFactors(file, pairs));
-  config.rope_frequencies.resize(static_cast<size_t>(pairs));
   for (int32_t i = 0; i < pairs; ++i) {
-    config.rope_frequencies[i] =
-        std::pow(base, -2.0 * i / config.rotary_dims) / (linear * static_cast<double>(factors[i]));
+    config.rope_frequencies.push_back(std::pow(base, -2.0 * i / config.rotary_dims) /
+                                      (linear * static_cast<double>(factors[i])));
   }
+  if (config.windows.empty() || row.window_rope_base == 0) return absl::OkStatus();
+  // These were never stretched.
+  EBB_ASSIGN(const double near_base, reader.Real("rope.freq_base_swa", 1, kRopeBaseMax, row.window_rope_base));
+  for (int32_t i = 0; i < pairs; ++i) {
+    config.window_rope_frequencies.push_back(std::pow(near_base, -2.0 * i / config.rotary_dims));
+  }
+  return absl::OkStatus();
+}
+
+// Which layers see the newest tokens alone.
+absl::Status ReadWindows(const ArchitectureRow& row, const ConfigReader& reader, ModelConfig& config) {
+  if (!row.Reads(kWindowKey)) return absl::OkStatus();
+  EBB_ASSIGN(const int32_t window, reader.Int(kWindowKey, 0, kContextMax, 0));
+  if (window == 0) return absl::OkStatus();
+  EBB_ASSIGN(const int32_t pattern, reader.Int("attention.sliding_window_pattern", 0, kLayersMax, row.window_pattern));
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    config.windows.push_back(pattern == 0 || layer % pattern < pattern - 1 ? window : 0);
+  }
+  return absl::OkStatus();
+}
+
+// What scores and logits are multiplied with, and cut to.
+absl::Status ReadScales(const ArchitectureRow& row, const ConfigReader& reader, ModelConfig& config) {
+  if (row.scales_embedding) config.embedding_scale = std::sqrt(static_cast<float>(config.dim));
+  if (row.layers_scaled_by_width > 0 && config.layers == row.layers_scaled_by_width) {
+    config.attention_scale = 1.0F / std::sqrt(static_cast<float>(config.dim) / static_cast<float>(config.heads));
+  }
+  if (row.Reads(kAttentionCapKey)) {
+    EBB_ASSIGN(config.attention_cap, reader.Real(kAttentionCapKey, kCapMin, kCapMax));
+  }
+  if (row.Reads(kLogitCapKey)) {
+    EBB_ASSIGN(config.logit_cap, reader.Real(kLogitCapKey, kCapMin, kCapMax));
+  }
+  return absl::OkStatus();
+}
+
+// A mixture of experts has feed-forward parts of another size, and says so with another key.
+absl::Status ReadFeedForward(const ArchitectureRow& row, const ConfigReader& reader, ModelConfig& config) {
+  if (!row.Reads(kExpertsKey)) {
+    EBB_ASSIGN(config.ffn_dim, reader.Int("feed_forward_length", 1, kDimMax));
+    return absl::OkStatus();
+  }
+  EBB_ASSIGN(config.experts, reader.Int(kExpertsKey, 1, kExpertsMax));
+  EBB_ASSIGN(config.experts_used, reader.Int("expert_used_count", 1, config.experts));
+  EBB_ASSIGN(config.ffn_dim, reader.Int("expert_feed_forward_length", 1, kDimMax));
   return absl::OkStatus();
 }
 
@@ -213,6 +264,16 @@ int64_t Extent(Side side, const ModelConfig& config) {
       return config.dim;
     case Side::kVocab:
       return config.vocab;
+    case Side::kContext:
+      return config.context;
+    case Side::kHead:
+      return config.head_dim;
+    case Side::kExperts:
+      return config.experts;
+    case Side::kExpertsFfn:
+      return int64_t{config.experts} * config.ffn_dim;
+    case Side::kExpertsDim:
+      return int64_t{config.experts} * config.dim;
     case Side::kQueries:
       return int64_t{config.heads} * config.head_dim;
     case Side::kKeys:
@@ -229,9 +290,45 @@ class WeightFinder {
   WeightFinder(const GgufFile& file, const ModelConfig& config) : file_(file), config_(config) {}
 
   absl::StatusOr<TensorView> Find(const std::string& name, Side rows_side, Side cols_side) {
-    const int64_t rows = Extent(rows_side, config_);
-    const int64_t cols = Extent(cols_side, config_);
-    const bool vector = rows_side == Side::kOne;
+    return FindShape(name, Extent(rows_side, config_), Extent(cols_side, config_), rows_side == Side::kOne);
+  }
+
+  bool Has(const std::string& name) const { return file_.FindTensor(name) != nullptr; }
+
+  // The parts of one tensor, each into its member.
+  absl::Status FindParts(const std::string& name, const FusedTensor& fused, LayerWeights& layer) {
+    int64_t whole = 0;
+    for (const FusedTensor::Part& part : fused.parts) whole += Extent(part.rows, config_);
+    const bool vector = fused.cols == Side::kOne;
+    EBB_ASSIGN(const TensorView view,
+               FindShape(name, vector ? 1 : whole, vector ? whole : Extent(fused.cols, config_), vector));
+    size_t at = 0;
+    for (const FusedTensor::Part& part : fused.parts) {
+      const int64_t size = Extent(part.rows, config_);
+      TensorView& member = layer.*part.member;
+      member = view;
+      (vector ? member.cols : member.rows) = size;
+      const auto bytes = static_cast<size_t>(member.rows * RowBytes(view.type, member.cols));
+      member.data = view.data.subspan(at, bytes);
+      at += bytes;
+    }
+    return absl::OkStatus();
+  }
+
+  void Expect(const std::string& name) { expected_.insert(name); }
+
+  absl::Status RefuseForeignTensors() const {
+    for (const GgufTensor& tensor : file_.tensors()) {
+      if (!expected_.contains(std::string(tensor.name))) {
+        return UnsupportedFeature(file_, absl::StrFormat("tensor %s has no place in architecture %s with %d layers",
+                                                         Printable(tensor.name), config_.architecture, config_.layers));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<TensorView> FindShape(const std::string& name, int64_t rows, int64_t cols, bool vector) {
     const std::string shape = vector ? absl::StrFormat("[%d]", cols) : absl::StrFormat("[%d, %d]", rows, cols);
     const GgufTensor* const tensor = file_.FindTensor(name);
     if (tensor == nullptr) return file_.MissingTensor(name, shape);
@@ -252,19 +349,6 @@ class WeightFinder {
     return view;
   }
 
-  void Expect(const std::string& name) { expected_.insert(name); }
-
-  absl::Status RefuseForeignTensors() const {
-    for (const GgufTensor& tensor : file_.tensors()) {
-      if (!expected_.contains(std::string(tensor.name))) {
-        return UnsupportedFeature(file_, absl::StrFormat("tensor %s has no place in architecture %s with %d layers",
-                                                         Printable(tensor.name), config_.architecture, config_.layers));
-      }
-    }
-    return absl::OkStatus();
-  }
-
- private:
   const GgufFile& file_;
   const ModelConfig& config_;
   std::unordered_set<std::string> expected_ = {};
@@ -283,14 +367,25 @@ absl::StatusOr<ModelConfig> ReadConfig(const GgufFile& file) {
   EBB_TRY(reader.RefuseForeignKeys());
   config.architecture = std::string(row->name);
   config.rope_pairs = row->rope_pairs;
+  config.positions = row->positions;
+  config.norm = row->norm;
+  config.activation = row->activation;
+  config.parallel_residual = row->parallel_residual;
+  if (row->Reads(kParallelKey)) {
+    EBB_ASSIGN(config.parallel_residual, file.GetBool(reader.Key(kParallelKey), row->parallel_residual));
+  }
   EBB_ASSIGN(config.name, file.GetString("general.name", ""));
   EBB_ASSIGN(config.layers, reader.Int("block_count", 1, kLayersMax));
   EBB_ASSIGN(config.dim, reader.Int("embedding_length", 1, kDimMax));
-  EBB_ASSIGN(config.ffn_dim, reader.Int("feed_forward_length", 1, kDimMax));
+  EBB_TRY(ReadFeedForward(*row, reader, config));
   EBB_ASSIGN(config.context, reader.Int("context_length", 1, kContextMax));
-  EBB_ASSIGN(config.norm_eps, reader.Real("attention.layer_norm_rms_epsilon", 0, 1));
+  const bool rms = row->norm == NormKind::kRms;
+  EBB_ASSIGN(config.norm_eps,
+             reader.Real(rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", 0, 1));
   EBB_TRY(ReadHeads(file, reader, config));
-  EBB_TRY(ReadRope(file, reader, config));
+  EBB_TRY(ReadWindows(*row, reader, config));
+  EBB_TRY(ReadScales(*row, reader, config));
+  EBB_TRY(ReadRope(file, *row, reader, config));
   EBB_TRY(ReadVocab(file, config));
   return config;
 }
@@ -302,19 +397,23 @@ absl::StatusOr<Weights> FindWeights(const GgufFile& file, const ModelConfig& con
   finder.Expect(std::string(kRopeFactorsTensor));
   Weights weights;
   for (const ModelTensor& tensor : row->model_tensors) {
-    if (tensor.name == kOutputTensor && file.FindTensor(kOutputTensor) == nullptr) {
+    const std::string name(tensor.name);
+    if (tensor.name == kOutputTensor && !finder.Has(name)) {
       weights.output = weights.embedding;  // the head is tied
       continue;
     }
-    EBB_ASSIGN(weights.*tensor.member, finder.Find(std::string(tensor.name), tensor.rows, tensor.cols));
+    EBB_ASSIGN(weights.*tensor.member, finder.Find(name, tensor.rows, tensor.cols));
   }
   weights.layers.resize(static_cast<size_t>(config.layers));
   for (size_t i = 0; i < weights.layers.size(); ++i) {
+    const auto in_layer = [i](std::string_view name) { return absl::StrFormat("blk.%d.%s", i, name); };
     for (const LayerTensor& tensor : row->layer_tensors) {
-      EBB_ASSIGN(weights.layers[i].*tensor.member,
-                 finder.Find(absl::StrFormat("blk.%d.%s", i, tensor.name), tensor.rows, tensor.cols));
+      EBB_ASSIGN(weights.layers[i].*tensor.member, finder.Find(in_layer(tensor.name), tensor.rows, tensor.cols));
     }
-    for (const std::string_view name : row->unused_layer_tensors) finder.Expect(absl::StrFormat("blk.%d.%s", i, name));
+    for (const FusedTensor& fused : row->fused_tensors) {
+      EBB_TRY(finder.FindParts(in_layer(fused.name), fused, weights.layers[i]));
+    }
+    for (const std::string_view name : row->unused_layer_tensors) finder.Expect(in_layer(name));
   }
   EBB_TRY(finder.RefuseForeignTensors());
   return weights;

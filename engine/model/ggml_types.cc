@@ -47,6 +47,8 @@ constexpr auto kTypes = std::to_array<GgmlType>({
 
 }  // namespace
 
+std::span<const GgmlType> GgmlTypes() { return kTypes; }
+
 const GgmlType* FindGgmlType(uint32_t id) {
   const auto row = std::ranges::find(kTypes, id, &GgmlType::id);
   return row == kTypes.end() ? nullptr : &*row;

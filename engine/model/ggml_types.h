@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -20,6 +21,9 @@ struct GgmlType {
   int64_t bytes = 0;               // bytes of a block
   std::optional<DType> type = {};  // absent: not read
 };
+
+// Every type that has a name, by id.
+std::span<const GgmlType> GgmlTypes();
 
 // The row by id, or null for a number nobody has given a meaning.
 const GgmlType* FindGgmlType(uint32_t id);

@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -32,16 +33,12 @@ enum class RecordKind : uint32_t { kEnd = 0, kModel = 1, kPolicy = 2, kSession =
 // DATA_LOSS SNAPSHOT_DAMAGED: what was found, and what was expected.
 absl::Status SnapshotDamaged(const std::string& what);
 
-// Writes the records of one snapshot, one after another, into memory; checksums are left for SealSnapshot.
-class SnapshotWriter {
+// Fields as bytes, one after another, for RecordReader.
+class RecordWriter {
  public:
-  SnapshotWriter();
-
   // Room for so many bytes in all, so that writing them moves none.
   void Reserve(size_t bytes) { bytes_.reserve(bytes); }
 
-  // Every field belongs to the record that was begun last.
-  void Begin(RecordKind kind);
   template <typename T>
   void Add(T value) {
     static_assert(std::is_arithmetic_v<T>);
@@ -62,14 +59,26 @@ class SnapshotWriter {
     bytes_.resize(bytes_.size() + count);
     return std::as_writable_bytes(std::span(bytes_)).last(count);
   }
+  // What was written, which the writer no longer has.
+  std::string Take() { return std::exchange(bytes_, {}); }
 
+ protected:
+  std::string bytes_ = {};
+};
+
+// Writes the records of one snapshot, one after another, into memory; checksums are left for SealSnapshot.
+class SnapshotWriter : public RecordWriter {
+ public:
+  SnapshotWriter();
+
+  // Every field from here on belongs to this record.
+  void Begin(RecordKind kind);
   // The whole, which the writer no longer has.
   std::string Finish();
 
  private:
   void Close();
 
-  std::string bytes_ = {};
   size_t record_ = 0;  // where the record that is open begins; 0: none is
 };
 

@@ -3,10 +3,12 @@
 //   /usr/bin/python3 tests/support/make_models.py --preset perf-0.5b --type q8_0 -o /tmp/perf.gguf
 //   build/release/tests/bench/stream_bench /tmp/perf.gguf [sessions]
 //   build/release/tests/bench/stream_bench /tmp/perf.gguf watched [watchers]
+//   build/release/tests/bench/stream_bench /tmp/perf.gguf journaled FOLDER [sessions]
 //
 // Rounds alternate; ratios are taken within a round, since shared machines vary by the minute. The clients, one thread
 // each, run in this process on the same cores as the server, so what they cost counts as the server's.
 // Watched: one session that evicts from every lane at every step, with watchers of all victims and without any.
+// Journaled: the same sessions on three servers, with store.durability off, step and sync, in a folder of a real disk.
 
 #include <grpcpp/grpcpp.h>
 #include <sys/resource.h>
@@ -142,18 +144,22 @@ class Remote {
     }
   }
 
-  double Call(int32_t session, int32_t tokens) {
+  // Seconds until the first message; those between the others are added to `gaps`.
+  double Call(int32_t session, int32_t tokens, std::vector<double>* gaps = nullptr) {
     v1::DecodeRequest request;
     request.set_session("sessions/" + Name(session));
     request.mutable_stopping()->set_max_tokens(static_cast<uint32_t>(tokens));
     request.mutable_stopping()->set_ignore_eos(true);
     grpc::ClientContext context;
     const double begin = Seconds();
-    double first = 0;
+    double first = 0, last = 0;
     const auto reader = inference_->Decode(&context, request);
     v1::DecodeResponse message;
     while (reader->Read(&message)) {
-      if (first == 0) first = Seconds();
+      const double now = Seconds();
+      if (first == 0) first = now;
+      if (gaps != nullptr && last > 0) gaps->push_back(now - last);
+      last = now;
     }
     if (const grpc::Status status = reader->Finish(); !status.ok()) {
       std::fprintf(stderr, "%s\n", status.error_message().c_str());
@@ -312,19 +318,83 @@ absl::Status BenchWatched(const std::string& path, int32_t watchers) {
   return absl::OkStatus();
 }
 
+// One server with its sessions.
+struct Journaled {
+  const char* name = "";
+  std::unique_ptr<Server> server = {};
+  std::unique_ptr<Remote> remote = {};
+  std::vector<double> rates = {};  // of each round over that of the first server
+  std::vector<double> p99 = {};    // milliseconds between tokens
+};
+
+absl::Status BenchJournaled(const std::string& path, const std::string& folder, int32_t sessions) {
+  EBB_ASSIGN(const std::unique_ptr<Log> log, StartLog({.level = LogLevel::kError}));
+  v1::PolicySpec policy;
+  policy.mutable_streaming();
+  policy.mutable_trigger()->set_budget(kBudget);
+  std::vector<Journaled> all(3);
+  const Durability durabilities[] = {Durability::kOff, Durability::kStep, Durability::kSync};
+  const char* const names[] = {"off", "step", "sync"};
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].name = names[i];
+    EBB_ASSIGN(all[i].server, Server::Start({.listen = {.host = "127.0.0.1", .port = 0},
+                                             .store_dir = absl::StrFormat("%s/%s", folder, names[i]),
+                                             .durability = durabilities[i],
+                                             .engine = {.model_path = path, .arena_bytes = int64_t{1} << 30}}));
+    all[i].remote = std::make_unique<Remote>(FormatAddress(all[i].server->address()), sessions, 256, policy);
+  }
+  std::printf("%d sessions, %d tokens each\n", sessions, kTokens);
+  for (int round = -1; round < 2 * kRounds; ++round) {  // the first warms up
+    std::printf("round %d:", round);
+    for (size_t i = 0; i < all.size(); ++i) {
+      Journaled& one = all[(i + static_cast<size_t>(round + 1)) % all.size()];
+      std::vector<std::vector<double>> gaps(static_cast<size_t>(sessions));
+      const Speed speed = Measure(sessions, [&](int32_t session, int32_t tokens) {
+        one.remote->Call(session, tokens, &gaps[static_cast<size_t>(session)]);
+      });
+      std::vector<double> in_all;
+      for (const std::vector<double>& of_one : gaps) in_all.insert(in_all.end(), of_one.begin(), of_one.end());
+      std::sort(in_all.begin(), in_all.end());
+      one.rates.push_back(speed.rate);
+      one.p99.push_back(1e3 * in_all[in_all.size() * 99 / 100]);
+      std::printf("  %s %.1f tokens/s, p99 %.2f ms", one.name, speed.rate, one.p99.back());
+    }
+    const double off = all[0].rates.back();
+    for (Journaled& one : all) one.rates.back() /= off;
+    for (Journaled& one : all) one.p99.back() -= &one == &all[0] ? 0 : all[0].p99.back();
+    std::printf("\n");
+    if (round < 0) {
+      for (Journaled& one : all) {
+        one.rates.clear();
+        one.p99.clear();
+      }
+    }
+  }
+  for (size_t i = 1; i < all.size(); ++i) {
+    std::sort(all[i].rates.begin(), all[i].rates.end());
+    std::printf("%s / off: median %.3f (%.3f .. %.3f) of tokens/s, %+.2f ms of p99 between tokens\n", all[i].name,
+                Median(all[i].rates), all[i].rates.front(), all[i].rates.back(), Median(all[i].p99));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 }  // namespace ebb
 
 int main(int argc, char** argv) {
-  const bool watched = argc > 2 && std::string(argv[2]) == "watched";
-  if (argc < 2 || argc > (watched ? 4 : 3)) {
+  const std::string mode = argc > 2 ? argv[2] : "";
+  const bool watched = mode == "watched";
+  const bool journaled = mode == "journaled";
+  if (argc < (journaled ? 4 : 2) || argc > (journaled ? 5 : watched ? 4 : 3)) {
     std::fprintf(stderr,
                  "usage: stream_bench MODEL.gguf [sessions]\n"
-                 "       stream_bench MODEL.gguf watched [watchers]\n");
+                 "       stream_bench MODEL.gguf watched [watchers]\n"
+                 "       stream_bench MODEL.gguf journaled FOLDER [sessions]\n");
     return 2;
   }
-  const absl::Status status = watched ? ebb::BenchWatched(argv[1], argc > 3 ? std::atoi(argv[3]) : 8)
-                                      : ebb::Bench(argv[1], argc > 2 ? std::atoi(argv[2]) : 8);
+  const absl::Status status = journaled ? ebb::BenchJournaled(argv[1], argv[3], argc > 4 ? std::atoi(argv[4]) : 8)
+                              : watched ? ebb::BenchWatched(argv[1], argc > 3 ? std::atoi(argv[3]) : 8)
+                                        : ebb::Bench(argv[1], argc > 2 ? std::atoi(argv[2]) : 8);
   if (!status.ok()) std::fprintf(stderr, "stream_bench: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

@@ -11,19 +11,19 @@
 namespace ebb {
 namespace {
 
-constexpr TinyModel kSmallest = {
+const TinyModel kSmallest = {
     .layers = 1, .dim = 4, .heads = 2, .kv_heads = 1, .head_dim = 2, .ffn_dim = 4, .vocab = 3, .context = 8};
 
 // Block formats need rows of 32.
-constexpr TinyModel kSmallestBlocks = {.layers = 1,
-                                       .dim = 32,
-                                       .heads = 2,
-                                       .kv_heads = 1,
-                                       .head_dim = 16,
-                                       .ffn_dim = 32,
-                                       .vocab = 2,
-                                       .context = 8,
-                                       .tied_head = true};
+const TinyModel kSmallestBlocks = {.layers = 1,
+                                   .dim = 32,
+                                   .heads = 2,
+                                   .kv_heads = 1,
+                                   .head_dim = 16,
+                                   .ffn_dim = 32,
+                                   .vocab = 2,
+                                   .context = 8,
+                                   .tied_head = true};
 
 TinyModel Typed(TinyModel model, DType type) {
   model.type = type;
@@ -69,6 +69,26 @@ GgufWriter Scaled() {
   return writer;
 }
 
+// The keys that some family reads beside llama's, under a name of each.
+GgufWriter Keys(const std::string& family) {
+  GgufWriter writer;
+  writer.Add("general.architecture", family);
+  for (const char* const key : {"context_length", "embedding_length", "block_count", "feed_forward_length",
+                                "attention.head_count", "attention.sliding_window", "attention.sliding_window_pattern",
+                                "expert_count", "expert_used_count", "expert_feed_forward_length"}) {
+    writer.Add(family + "." + key, uint32_t{2});
+  }
+  for (const char* const key : {"attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon",
+                                "rope.freq_base_swa", "attn_logit_softcapping", "final_logit_softcapping"}) {
+    writer.Add(family + "." + key, 1.0F);
+  }
+  writer.Add(family + ".use_parallel_residual", false);
+  writer.AddTensor("token_embd.weight", DType::kF32, 3, 2, std::vector<float>(6, 1.0F));
+  writer.AddTensor("blk.0.attn_qkv.weight", DType::kF32, 6, 2, std::vector<float>(12, 1.0F));
+  writer.AddTensor("blk.0.attn_qkv.bias", DType::kF32, 0, 6, std::vector<float>(6, 1.0F));
+  return writer;
+}
+
 GgufWriter Raw(uint32_t version) {
   GgufWriter writer(version);
   writer.Add("k", uint8_t{1});
@@ -81,6 +101,9 @@ void WriteAll(const std::string& folder) {
   MakeTinyTransformer(Typed(kSmallestBlocks, DType::kQ8_0)).Write(folder + "/llama_q8_0");
   MakeTinyTransformer(Typed(kSmallestBlocks, DType::kQ4_0)).Write(folder + "/llama_q4_0");
   Scaled().Write(folder + "/llama_scaled");
+  for (const char* const family : {"gemma3", "gptneox", "phi3", "qwen3moe"}) {
+    Keys(family).Write(folder + "/keys_" + family);
+  }
   Metadata(2).Write(folder + "/metadata_v2");
   Metadata(3).Write(folder + "/metadata_v3");
   Raw(1).Write(folder + "/version_1");

@@ -40,9 +40,11 @@ std::unique_ptr<Engine> OpenEngine(const std::string& model, int32_t threads, Ac
 }
 
 // What must run today. A family that is not here may be refused as unsupported, but never fail.
-const std::set<std::string> kSupported = {"llama.f32",    "llama.f16",        "llama.bf16",   "llama.q8_0",
-                                          "llama.q4_0",   "llama-linear.f32", "llama3.f32",   "mistral.f32",
-                                          "llama-k.q4_k", "llama-k.q4_k_m",   "llama-k.q5_k", "llama-k.q6_k"};
+const std::set<std::string> kSupported = {
+    "bloom.f32",    "gemma3.f32",     "gpt2.f32",     "gptneox-seq.f32", "gptneox.f32",      "llama-k.q4_k",
+    "llama-k.q5_k", "llama-k.q4_k_m", "llama-k.q6_k", "llama.bf16",      "llama-linear.f32", "llama.f16",
+    "llama.f32",    "llama.q4_0",     "llama.q8_0",   "llama3.f32",      "mistral.f32",      "phi3.f32",
+    "qwen2.f32",    "qwen3-k.q4_k_m", "qwen3.f32"};
 
 TEST(GoldenLogits, EveryCaseOfEverySupportedFamilyIsWithinTolerance) {
   int cases = 0;

@@ -48,6 +48,25 @@ TEST(Limits, ASessionThatCanNeverFitIsInvalid) {
   EXPECT_EQ(ReadDetails(status).field, "policy.trigger.budget");
 }
 
+TEST(Limits, AModelThatLearnedItsPositionsKeepsThem) {
+  const TestServer server({}, TinyModel{.kv_heads = 4, .context = 64, .learned_positions = true});
+  TestClient client(server.address());
+  v1::PolicySpec policy = StreamingPolicy(32);
+  policy.set_positions(v1::POSITIONS_COMPACTED);
+  v1::Session session;
+  const grpc::Status refused = client.Create(SessionWith(policy), &session);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(ReadDetails(refused).reason, "POSITIONS_FIXED");
+  EXPECT_EQ(ReadDetails(refused).field, "policy.positions");
+
+  const std::string name = client.Create(SessionWith(StreamingPolicy(32))).name();
+  EXPECT_EQ(client.Get(name).policy().positions(), v1::POSITIONS_ORIGINAL);
+  EXPECT_TRUE(client.Prefill(PrefillText(name, std::string(60, 'a'))).ok());
+  const grpc::Status full = client.Prefill(PrefillText(name, "too long"));
+  EXPECT_EQ(full.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ReadDetails(full).reason, "LENGTH_LIMIT");
+}
+
 TEST(Limits, ATenantsQuotaIsItsOwn) {
   const TestServer server([](ServerOptions& options) { options.work.tenants["small"].sessions_max = 1; });
   TestClient small(server.address(), "small");

@@ -22,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "server/version.h"
 #include "tests/support/child_process.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
 namespace ebb {
@@ -161,7 +162,8 @@ TEST_F(MetricsPage, TurnsNotReadyWhileTheServerDrains) {
 TEST_F(MetricsPage, PassesPromtoolsCheck) {
   if (std::system("command -v promtool > /dev/null") != 0) GTEST_SKIP() << "promtool is not installed";
   Converse();
-  const std::string file = testing::TempDir() + "scrape.txt", said = testing::TempDir() + "promtool.txt";
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/scrape.txt", said = folder.path() + "/promtool.txt";
   std::ofstream(file) << http_.Get("/metrics")->body;
   const int status = std::system(absl::StrFormat("promtool check metrics < %s > %s 2>&1", file, said).c_str());
   EXPECT_EQ(status, 0) << std::ifstream(said).rdbuf();

@@ -194,6 +194,17 @@ TEST_F(PlanEvictionTest, WhereNothingIsToLeaveNothingDoes) {
   EXPECT_THAT(planned.output_norm(), DoubleNear(5, 1e-6));
 }
 
+TEST_F(PlanEvictionTest, AttentionAloneSaysWhichShareOfItLeaves) {
+  v1::PlanEvictionRequest request;
+  request.set_evict(2);
+  request.add_rows()->set_attention(Packed<float>({0.5, 0.125, 0.25, 0.125}));
+  const v1::PlannedRow planned = Planned(client_, request).rows(0);
+  EXPECT_THAT(planned.victims(), ElementsAre(1, 3));
+  EXPECT_EQ(planned.attention_mass(), 0.25);
+  EXPECT_FALSE(planned.has_output_error());
+  EXPECT_FALSE(planned.has_output_norm());
+}
+
 v1::PlanEvictionRequest Batch(int32_t rows, int32_t slots) {
   v1::PlanEvictionRequest request;
   std::vector<float> scores(slots);

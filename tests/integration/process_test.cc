@@ -27,7 +27,7 @@ using ::testing::Not;
 using ::testing::Pair;
 
 // Sanitizers keep freed memory back, so there the numbers mean nothing.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(EBB_SANITIZED)
 constexpr double kGrowthMax = 10;
 #else
 constexpr double kGrowthMax = 1.02;
@@ -232,7 +232,7 @@ TEST(Process, WithoutAModelItSaysWhereItLooked) {
 
 // A thread's stack as large as the address space, which the system does not have for it. The sanitizers want a say in
 // that, too.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(EBB_SANITIZED)
 TEST(Process, WithoutAThreadForItsLogItDoesNotStart) {
   const TextFile start("start_ebbd", "#!/bin/sh\nulimit -s 137438953472 && exec '" EBBD_BINARY "' \"$@\"\n");  // KiB
   EbbdProcess ebbd(start.path(), {});

@@ -400,7 +400,7 @@ TEST(KeptSessionsTest, ADrainedServersSessionsAreTheNextOnes) {
   const auto start = [&folder] {
     return std::make_unique<TestServer>([&folder](ServerOptions& options) {
       options.store_dir = folder.path();
-      options.keep_sessions = true;
+      options.durability = Durability::kDrain;
     });
   };
   auto server = start();
@@ -471,7 +471,7 @@ TEST(KeptSessionsTest, AServerThatCannotListenLeavesThemToTheNext) {
   const TemporaryFolder folder;
   const auto keeps = [&folder](ServerOptions& options) {
     options.store_dir = folder.path();
-    options.keep_sessions = true;
+    options.durability = Durability::kDrain;
   };
   {
     TestServer server(keeps);
@@ -498,7 +498,7 @@ TEST(KeptSessionsTest, OneThatIsDamagedStaysInTheStoreAndTheOthersComeBack) {
   const auto start = [&folder] {
     return std::make_unique<TestServer>([&folder](ServerOptions& options) {
       options.store_dir = folder.path();
-      options.keep_sessions = true;
+      options.durability = Durability::kDrain;
     });
   };
   auto server = start();

@@ -21,7 +21,7 @@
 namespace ebb {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(EBB_SANITIZED)
 constexpr uint64_t kHistories = 400;
 #else
 constexpr uint64_t kHistories = 10000;

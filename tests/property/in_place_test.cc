@@ -55,7 +55,7 @@ class Machinery {
                           std::span<const int32_t> tokens) {
     for (SlotMap& map : cache.maps()) map.Place(first, first, static_cast<int32_t>(tokens.size()));
     const Sequence sequence = {.cache = &cache, .policy = &policy, .tokens = tokens};
-    const std::span<const float> logits = transformer_.Forward({&sequence, 1});
+    const std::span<const float> logits = transformer_.Forward({&sequence, 1}, [](auto...) {});
     return {logits.begin(), logits.end()};
   }
 

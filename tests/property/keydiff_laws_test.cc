@@ -114,7 +114,6 @@ TEST(KeydiffLaw, KeysThatCancelTieInAnyOrder) {
 
 // A cluster of one direction leaves before the key that is unlike it; of equal keys the oldest leaves first.
 TEST(KeydiffLaw, TheClusterLeavesBeforeTheOutlier) {
-  HashRandom random(1);
   GivenTokens given = {.head_dim = 3};
   for (int32_t j = 0; j < 20; ++j) {
     const std::vector<float> key = j == 7 ? std::vector<float>{0, 2, 0} : std::vector<float>{1, 0, 0};

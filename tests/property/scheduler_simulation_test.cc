@@ -113,6 +113,10 @@ class Simulation {
     StepDone done;
     for (const RunStep::Row& row : world_.in_flight()) {
       if (random_.Uniform(0, 49) == 0) done.finished.push_back(row.id);
+      const int32_t left = world_.requests().at(row.id).prompt_left;
+      if (left > 0 && random_.Uniform(0, 19) == 0) {
+        done.shortened.push_back({.id = row.id, .prompt_left = random_.Uniform(0, left)});
+      }
     }
     Give(done);
   }
@@ -124,6 +128,7 @@ class Simulation {
     if (dice < 75) return Give(Cancelled{.id = AnyRequest()});
     if (dice < 83) return Give(ReaderBlocked{.id = AnyRequest()});
     if (dice < 91) return Give(ReaderReady{.id = AnyRequest()});
+    if (dice < 93) return HoldSession();
     if (dice < 95) return CloseSession();
     if (dice < 97) return ResizeSession();
     if (dice < 98) return Give(WeightChanged{.tenant = AnyTenant(), .weight = random_.Uniform(1, 5)});
@@ -162,6 +167,12 @@ class Simulation {
     if (const auto session = AnyOpenSession()) Give(SessionClosed{.session = *session});
   }
 
+  void HoldSession() {
+    if (const auto session = AnyOpenSession()) {
+      Give(SessionHeld{.session = *session, .held = !world_.sessions().at(*session).paused});
+    }
+  }
+
   void ResizeSession() {
     const auto session = AnyOpenSession();
     if (!session) return;
@@ -185,6 +196,11 @@ class Simulation {
 
   // Nobody comes any more. Blocked readers run out of patience, all else runs to its end, and every page comes back.
   void WindDown() {
+    std::vector<SessionId> paused;
+    for (const auto& [id, session] : world_.sessions()) {
+      if (session.paused && !session.closed) paused.push_back(id);
+    }
+    for (const SessionId id : paused) Give(SessionHeld{.session = id, .held = false});
     RunUntil(absl::InfiniteFuture());
     if (testing::Test::HasFatalFailure()) return;
     ASSERT_TRUE(world_.requests().empty());

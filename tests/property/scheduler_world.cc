@@ -47,6 +47,17 @@ void World::Note(const PagesCounted& event) {
   uncounted_ += Reserved() - event.pages;
 }
 void World::Note(const SessionResized& event) { Hold(sessions_.at(event.session), event.pages); }
+void World::Note(const SessionHeld& event) {
+  Session& session = sessions_.at(event.session);
+  session.paused = event.held;
+  if (!session.request) return;
+  Request& request = requests_.at(*session.request);
+  request.paused = event.held;
+  if (event.held || request.in_flight) return;
+  request.ready_step = steps_;  // it queues anew
+  request.waited = 0;
+  request.overtaken = 0;
+}
 void World::Note(const SessionClosed& event) { sessions_.at(event.session).closed = true; }
 void World::Note(const RequestArrived& event) { request_asks_ = event; }
 void World::Note(const Cancelled& event) {
@@ -67,6 +78,7 @@ void World::Note(const ReaderReady& event) {
   found->second.overtaken = 0;
 }
 void World::Note(const StepDone& event) {
+  for (const StepDone::Shortened& shorter : event.shortened) requests_.at(shorter.id).prompt_left = shorter.prompt_left;
   for (const RequestId id : event.finished) requests_.at(id).finished = true;
   for (const RunStep::Row& row : in_flight_) {
     requests_.at(row.id).in_flight = false;
@@ -114,6 +126,7 @@ void World::Check(const Admit& admit) {
                          .arrival = arrivals_++,
                          .prompt_left = request_asks_->prompt_tokens,
                          .decode_left = request_asks_->decode_tokens,
+                         .paused = session.paused,
                          .ready_step = steps_};
   request_asks_.reset();
 }
@@ -229,6 +242,7 @@ void World::CheckRow(const RunStep::Row& row) {
   Request& request = requests_.at(row.id);
   ASSERT_FALSE(request.in_flight) << "two rows of request " << row.id;
   ASSERT_FALSE(request.blocked()) << "request " << row.id << " has a slow reader";
+  ASSERT_FALSE(request.paused) << "the session of request " << row.id << " is held";
   ASSERT_FALSE(MustEnd(request)) << "request " << row.id << " ought to be over";
   ASSERT_EQ(row.phase, PhaseOf(request));
   ASSERT_EQ(row.tokens, request.next_tokens()) << "a block is never split or merged";

@@ -26,6 +26,7 @@ class World {
     int64_t pages = 0;
     std::set<int64_t> held = {};            // so many pages by number, some of which others hold, too
     std::optional<RequestId> request = {};  // live
+    bool paused = false;                    // by SessionHeld
     bool closed = false;
   };
   struct Request {
@@ -35,6 +36,7 @@ class World {
     int32_t prompt_left = 0;
     int32_t decode_left = 0;
     absl::Time blocked_since = absl::InfiniteFuture();
+    bool paused = false;  // as its session
     bool cancelled = false;
     bool finished = false;  // the last StepDone said so
     bool started = false;
@@ -45,7 +47,7 @@ class World {
     int64_t overtaken = 0;   // decodes of its tenant that ran while it waited
 
     bool blocked() const { return blocked_since != absl::InfiniteFuture(); }
-    bool runnable() const { return !in_flight && !blocked(); }
+    bool runnable() const { return !in_flight && !blocked() && !paused; }
     int32_t next_tokens() const;
   };
   // What happened, so that a simulation can show that it met every situation.
@@ -87,6 +89,7 @@ class World {
   void Note(const SessionArrived& event);
   void Note(const PagesCounted& event);
   void Note(const SessionResized& event);
+  void Note(const SessionHeld& event);
   void Note(const SessionClosed& event);
   void Note(const RequestArrived& event);
   void Note(const Cancelled& event);

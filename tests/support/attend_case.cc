@@ -1,6 +1,7 @@
 #include "tests/support/attend_case.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "absl/strings/str_format.h"
@@ -8,10 +9,11 @@
 namespace ebb {
 
 std::string AttendShape::ToString() const {
-  return absl::StrFormat("seed %d: type %d%s, d %d, rotary %d %s, group %d, %d tokens of %d live in %d slots", seed,
-                         static_cast<int>(format.type), format.rope_cache == RopeCache::kRk ? " rk" : "",
-                         format.head_dim, rotary_dims, pairs == RopePairs::kHalves ? "halves" : "neighbours", group,
-                         tokens, live, slots);
+  return absl::StrFormat(
+      "seed %d: type %d%s, d %d, rotary %d %s, window %d, cap %g%s, group %d, %d tokens of %d live in %d slots", seed,
+      static_cast<int>(format.type), format.rope_cache == RopeCache::kRk ? " rk" : "", format.head_dim, rotary_dims,
+      pairs == RopePairs::kHalves ? "halves" : "neighbours", window, cap, alibi ? ", slopes" : "", group, tokens, live,
+      slots);
 }
 
 AttendShape RandomShape(HashRandom& random, int32_t slots) {
@@ -29,12 +31,27 @@ AttendShape RandomShape(HashRandom& random, int32_t slots) {
   shape.live = random.Uniform((shape.slots + 1) / 2, shape.slots);
   shape.tokens = random.Uniform(0, 1) == 0 ? 1 : random.Uniform(1, std::min(shape.live, 20));
   shape.seed = random.Next64() >> 40;
+  if (random.Uniform(0, 2) == 0) shape.window = random.Uniform(1, slots);
+  if (random.Uniform(0, 3) == 0) shape.cap = random.Uniform(1, 20);
+  shape.alibi = random.Uniform(0, 3) == 0;
   return shape;
 }
 
+namespace {
+
+ReferenceRope ReferenceOf(const AttendShape& shape) {
+  ReferenceRope rope = TestRope(shape.pairs, shape.rotary_dims);
+  rope.window = shape.window;
+  rope.cap = shape.cap;
+  for (int32_t g = 0; shape.alibi && g < shape.group; ++g) rope.slopes.push_back(std::ldexp(1.0, -1 - g));
+  return rope;
+}
+
+}  // namespace
+
 AttendCase::AttendCase(Ops& ops, const AttendShape& shape)
     : shape_(shape),
-      reference_rope_(TestRope(shape.pairs, shape.rotary_dims)),
+      reference_rope_(ReferenceOf(shape)),
       rope_(MakeRope(reference_rope_)),
       lane_(shape.format, shape.slots) {
   HashRandom random(shape.seed, 1);

@@ -19,6 +19,9 @@ struct AttendShape {
   KvFormat format = {.type = KvType::kF32, .rope_cache = RopeCache::kFused, .head_dim = 32, .page_tiles = 4};
   RopePairs pairs = RopePairs::kNeighbours;
   int32_t rotary_dims = 32;
+  int32_t window = 0;  // positions that a query sees, the newest; 0: all
+  double cap = 0;      // of scores; 0: none
+  bool alibi = false;  // slopes 1/2, 1/4, ... for the heads of the group
   int32_t group = 2;
   int32_t tokens = 1;  // of the step
   int32_t slots = 50;

@@ -1,5 +1,6 @@
 #include "tests/support/attention_reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -35,12 +36,15 @@ ReferenceAttention AttendReference(const ReferenceRope& rope, const ReferenceLan
     RotateReference(rope, at, query);
 
     const std::span<double> p = std::span(result.probability).subspan(r * n, n);
-    const auto visible = [&](size_t s) { return lane.position[s] >= 0 && lane.position[s] <= at; };
+    const int32_t before = rope.window > 0 ? std::max(-1, at - rope.window) : -1;
+    const auto visible = [&](size_t s) { return lane.position[s] > before && lane.position[s] <= at; };
     double peak = -std::numeric_limits<double>::infinity();
     for (size_t s = 0; s < n; ++s) {
       if (!visible(s)) continue;
       for (size_t c = 0; c < d; ++c) p[s] += query[c] * keys[s * d + c];
       p[s] /= std::sqrt(static_cast<double>(d));
+      if (rope.cap > 0) p[s] = rope.cap * std::tanh(p[s] / rope.cap);
+      if (!rope.slopes.empty()) p[s] -= rope.slopes[r % static_cast<size_t>(group)] * (at - lane.position[s]);
       peak = std::max(peak, p[s]);
     }
     double total = 0;

@@ -15,6 +15,10 @@ namespace ebb {
 struct ReferenceRope {
   RopePairs pairs = RopePairs::kNeighbours;
   std::vector<double> frequencies = {};  // [rotary_dims / 2]
+  // What else makes scores (engine/ops.h, Rope):
+  int32_t window = 0;               // positions that a query sees, the newest; 0: all
+  double cap = 0;                   // 0: none
+  std::vector<double> slopes = {};  // [G], or empty
 };
 
 // Keys (unrotated) and values of one lane as numbers, slot by slot; a slot with position < 0 may not be seen.

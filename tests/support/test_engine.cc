@@ -25,6 +25,7 @@ std::unique_ptr<Engine> OpenTestEngine(const std::string& path, const TestEngine
   return OrDie(Engine::Open({.model_path = path,
                              .threads = options.threads,
                              .arena_bytes = options.arena_bytes,
+                             .prefix_share = options.prefix_share,
                              .step_tokens_max = options.step_tokens_max,
                              .accuracy = options.accuracy,
                              .isa = options.isa}));

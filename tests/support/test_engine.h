@@ -18,6 +18,7 @@ namespace ebb {
 struct TestEngineOptions {
   int32_t threads = 1;
   int64_t arena_bytes = 64 << 20;
+  double prefix_share = 0;
   int32_t step_tokens_max = 512;
   std::string isa = {};
   Accuracy accuracy = Accuracy::kExact;

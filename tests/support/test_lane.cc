@@ -79,7 +79,11 @@ Rope MakeRope(const ReferenceRope& reference) {
   config.rope_pairs = reference.pairs;
   config.rotary_dims = static_cast<int32_t>(2 * reference.frequencies.size());
   config.rope_frequencies = reference.frequencies;
-  return MakeRope(config);
+  config.attention_cap = static_cast<float>(reference.cap);
+  if (reference.window > 0) config.windows = {reference.window};
+  Rope rope = MakeRope(config);
+  rope.slopes.assign(reference.slopes.begin(), reference.slopes.end());
+  return rope;
 }
 
 std::vector<float> RandomFloats(uint64_t seed, uint64_t purpose, int64_t count, float scale) {

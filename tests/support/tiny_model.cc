@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <utility>
 #include <vector>
 
 #include "engine/model/architecture.h"
@@ -82,6 +83,9 @@ void AddConfig(GgufWriter& writer, const TinyModel& model) {
   writer.Add("llama.attention.layer_norm_rms_epsilon", 1e-5F);
   number("llama.rope.dimension_count", model.head_dim);
   writer.Add("llama.rope.freq_base", 10000.0F);
+  if (model.window == 0) return;
+  number("llama.attention.sliding_window", model.window);
+  number("llama.attention.sliding_window_pattern", model.window_pattern);
 }
 
 // Adds random tensors, each with its own stream of numbers.
@@ -99,6 +103,10 @@ class RandomTensors {
   }
 
   void Norm(const std::string& name) { writer_.AddTensor(name, DType::kF32, 0, model_.dim, Draw(model_.dim, 1, 0.1F)); }
+
+  void Bias(const std::string& name, int64_t size) {
+    writer_.AddTensor(name, DType::kF32, 0, size, Draw(size, 0, 0.1F));
+  }
 
  private:
   // Uniform, which serves as well as normal here.
@@ -124,9 +132,50 @@ void Calibrate(const std::string& model_path) {
   EBB_CHECK(WriteCalibration(CalibrationPath(model_path), config, features, "chance", calibration).ok());
 }
 
+GgufWriter MakeTinyOpt(const TinyModel& model) {
+  EBB_CHECK(model.kv_heads == model.heads);
+  EBB_CHECK(model.head_dim * model.heads == model.dim);
+  GgufWriter writer;
+  writer.Add("general.architecture", "opt");
+  writer.Add("general.name", "tiny");
+  const std::pair<const char*, int32_t> numbers[] = {{"opt.context_length", model.context},
+                                                     {"opt.embedding_length", model.dim},
+                                                     {"opt.block_count", model.layers},
+                                                     {"opt.feed_forward_length", model.ffn_dim},
+                                                     {"opt.attention.head_count", model.heads}};
+  for (const auto& [key, value] : numbers) writer.Add(key, static_cast<uint32_t>(value));
+  writer.Add("opt.attention.layer_norm_epsilon", 1e-5F);
+  RandomTensors tensors(writer, model);
+  const int64_t dim = model.dim;
+  const auto norm = [&](const std::string& name) {
+    tensors.Norm(name + ".weight");
+    tensors.Bias(name + ".bias", dim);
+  };
+  const auto linear = [&](const std::string& name, int64_t rows, int64_t cols, float gain) {
+    tensors.Projection(name + ".weight", rows, cols, gain);
+    tensors.Bias(name + ".bias", rows);
+  };
+  tensors.Matrix("token_embd.weight", model.vocab, dim, 2 / std::sqrt(static_cast<float>(dim)));
+  tensors.Matrix("position_embd.weight", model.context, dim, 1 / std::sqrt(static_cast<float>(dim)));
+  for (int32_t layer = 0; layer < model.layers; ++layer) {
+    const std::string prefix = "blk." + std::to_string(layer) + ".";
+    norm(prefix + "attn_norm");
+    linear(prefix + "attn_q", dim, dim, kPeak);
+    linear(prefix + "attn_k", dim, dim, kPeak);
+    linear(prefix + "attn_v", dim, dim, 1);
+    linear(prefix + "attn_output", dim, dim, 1.5F);
+    norm(prefix + "ffn_norm");
+    linear(prefix + "ffn_up", model.ffn_dim, dim, 1);
+    linear(prefix + "ffn_down", dim, model.ffn_dim, 1);
+  }
+  norm("output_norm");
+  return writer;
+}
+
 }  // namespace
 
 GgufWriter MakeTinyTransformer(const TinyModel& model) {
+  if (model.learned_positions) return MakeTinyOpt(model);
   GgufWriter writer;
   AddConfig(writer, model);
   RandomTensors tensors(writer, model);

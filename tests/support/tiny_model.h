@@ -1,5 +1,5 @@
-// A small random model file of architecture llama, whole with a tokenizer, for tests that need some model and not a
-// clever one.
+// A small random model file, of architecture llama unless told otherwise, whole with a tokenizer, for tests that need
+// some model and not a clever one.
 //
 // Weights are scaled so that activations stay near unit variance and attention is peaked: a missing or misplaced key
 // shows in the logits. Same struct, same bytes. The tokenizer is byte-level BPE without merges: a text has one token
@@ -31,10 +31,14 @@ struct TinyModel {
   int32_t kv_heads = 2;
   int32_t head_dim = 16;
   int32_t ffn_dim = 96;
-  int32_t vocab = 261;       // 261..937
-  int32_t context = 512;     // trained context that the file states; 1 and more
-  DType type = DType::kF32;  // of matrices; dim, ffn_dim and heads * head_dim are multiples of its block
+  int32_t vocab = 261;         // 261..937
+  int32_t context = 512;       // trained context that the file states; 1 and more
+  int32_t window = 0;          // tokens that a layer's queries see, the newest; 0: all
+  int32_t window_pattern = 0;  // of so many layers all but the last have the window; 0: every layer
+  DType type = DType::kF32;    // of matrices; dim, ffn_dim and heads * head_dim are multiples of its block
   bool tied_head = false;
+  // Of architecture opt, which learned its `context` positions, instead of llama. REQUIRES: kv_heads = heads.
+  bool learned_positions = false;
   uint64_t seed = 1;
   std::string chat_template = {};  // empty: the built-in model's
   bool calibrated = true;

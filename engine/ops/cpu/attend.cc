@@ -50,17 +50,25 @@ EBB_INLINE void ReadBlock(const AttendArgs& a, int32_t first, Block& block) {
   for (int32_t s = 0; s < kBlockSlots; ++s) block.position[s] = s < slots ? a.position[first + s] : -1;
 }
 
-// The largest position in a block up to `query`, -1 if there is none, and whether all of its slots are seen from there.
+// A query sees the positions behind this one, up to its own.
+EBB_INLINE int32_t Before(const AttendArgs& a, int32_t query) { return query >= a.reach ? query - a.reach : -1; }
+
+// What the rows of a call see of a block: its largest position up to the last query, -1 if no row sees any; whether the
+// last query sees all of its slots; and whether a window leaves some of what earlier queries see.
 struct Sight {
   int32_t newest;
   bool whole;
+  bool slides;
 };
-EBB_INLINE Sight Look(const Block& block, int32_t query) {
-  Sight sight = {-1, true};
+EBB_INLINE Sight Look(const AttendArgs& a, const Block& block) {
+  const int32_t query = a.q_position[a.tokens - 1];
+  const int32_t before_first = Before(a, a.q_position[0]), before_last = Before(a, query);
+  Sight sight = {-1, true, false};
   for (int32_t s = 0; s < 16 * block.tiles; ++s) {
     const int32_t position = block.position[s];
-    const bool seen = position >= 0 && position <= query;
-    sight.whole = sight.whole && seen;
+    const bool seen = position > before_first && position <= query;
+    sight.whole = sight.whole && seen && position > before_last;
+    sight.slides = sight.slides || (seen && position <= before_last);
     sight.newest = seen && position > sight.newest ? position : sight.newest;
   }
   return sight;
@@ -78,6 +86,7 @@ struct Ahead {
 template <typename T>
 void See(const AttendArgs& a, const Block& block, const Ahead& ahead, int32_t query, bool whole, Visible<T>& seen) {
   const int32_t d = a.kv.head_dim;
+  const int32_t before = Before(a, query);
   seen.count = 0;
   for (int32_t t = 0; t < block.tiles; ++t) {
     const T* values = TileAt<T>(a.kv, block.first / 16 + t).v;
@@ -96,17 +105,17 @@ void See(const AttendArgs& a, const Block& block, const Ahead& ahead, int32_t qu
       seen.lane[seen.count] = 16 * t + s;
       seen.value[seen.count] = values + s * d;
       seen.ahead[seen.count] = next + s * d;
-      seen.count += position >= 0 && position <= query ? 1 : 0;
+      seen.count += position > before && position <= query ? 1 : 0;
     }
   }
 }
 
-// q rotated by its position and divided by sqrt(d), components in the order of this file, zero past d.
+// q rotated by its position and scaled, components in the order of this file, zero past d.
 void RotateQueries(const AttendArgs& a) {
   const int32_t d = a.kv.head_dim;
   const int32_t width = Width(d);
   const int32_t pairs = a.rope.rotary_dims / 2;
-  const Floats scale = Splat(1.0F) / Sqrt(Splat(static_cast<float>(d)));
+  const Floats scale = Splat(a.scale);
   int32_t phase[kMaxHeadDim / 2 + 16] = {};
   float cos[kMaxHeadDim / 2 + 16];
   float sin[kMaxHeadDim / 2 + 16];
@@ -298,27 +307,44 @@ void DotRows(const AttendArgs& a, const Block& block, int32_t row, int32_t rows,
   if constexpr (kRows > 1) DotRows<kRows - 1>(a, block, row, rows, logits, stride);
 }
 
+// What the model makes of the logits of one row beside q . k: a cap, and ALiBi's share of the distance.
+void Bend(const AttendArgs& a, const Block& block, int32_t row, int32_t query, float* logits) {
+  if (a.cap > 0) {
+    for (int32_t t = 0; t < block.tiles; ++t) {
+      Store(Capped(Load(logits + 16 * t), Splat(a.cap)), logits + 16 * t);
+    }
+  }
+  if (a.slopes == nullptr) return;
+  const Floats slope = Splat(a.slopes[row % a.group]);
+  for (int32_t t = 0; t < block.tiles; ++t) {
+    const Floats distance = Splat(static_cast<float>(query)) - ToFloats(Load(block.position + 16 * t));
+    Store(Fnma(distance, slope, Load(logits + 16 * t)), logits + 16 * t);
+  }
+}
+
 // Masks the logits of one row, raises its peak, and turns them into weights relative to it.
 void Softmax(const AttendArgs& a, const Block& block, int32_t row, int32_t query, float* logits) {
   const AttendScratch& s = a.scratch;
+  const int32_t before = Before(a, query);
+  Bend(a, block, row, query, logits);
   Floats largest = Splat(kNone);
   for (int32_t t = 0; t < block.tiles; ++t) {
     const Ints position = Load(block.position + 16 * t);
-    const Mask seen = AndNot(Greater(position, Splat(-1)), Greater(position, Splat(query)));
+    const Mask seen = AndNot(Greater(position, Splat(before)), Greater(position, Splat(query)));
     const Floats x = Select(seen, Load(logits + 16 * t), Splat(kNone));
     Store(x, logits + 16 * t);
     largest = Max(x, largest);
   }
-  const float before = s.peak[row];
+  const float former = s.peak[row];
   const float here = Largest(largest);
-  const float peak = here > before ? here : before;
+  const float peak = here > former ? here : former;
   if (peak == kNone) return;  // nothing visible so far
   float* weight = s.weight + int64_t{16} * row;
   float* p = s.p + int64_t{kBlockSlots} * row;
   Floats sum = Load(weight);
-  if (peak != before) {
+  if (peak != former) {
     const int32_t width = Width(a.kv.head_dim);
-    const Floats shrink = Exp(Splat(before - peak));
+    const Floats shrink = Exp(Splat(former - peak));
     sum = sum * shrink;
     float* sums = s.sums + int64_t{row} * width;
     for (int32_t c = 0; c < width; c += 16) Store(Load(sums + c) * shrink, sums + c);
@@ -399,11 +425,12 @@ void AddValues(const AttendArgs& a, const Visible<typename E::Type>& seen, int32
 // Adds the values of a block to every row.
 template <typename E, bool kFew>
 void AddBlock(const AttendArgs& a, const Block& block, const Sight& sight, const Ahead& ahead) {
-  // Tokens older than something in the block see less of it and take their values one token at a time; a slot that only
-  // some rows of a tile of sums may see must not enter it even with weight zero, since its bytes may be anything.
+  // Tokens older than something in the block see less of it, as do all but the oldest where it leaves their windows:
+  // such tokens take their values one at a time; a slot that only some rows of a tile of sums may see must not enter it
+  // even with weight zero, since its bytes may be anything.
   Visible<typename E::Type> seen;
   int32_t all = 0;
-  for (; all < a.tokens && a.q_position[all] < sight.newest; ++all) {
+  for (; all < a.tokens && (sight.slides || a.q_position[all] < sight.newest); ++all) {
     See(a, block, ahead, a.q_position[all], false, seen);
     if (seen.count > 0) AddValues<E, kFew, kPairRows>(a, seen, all * a.group, (all + 1) * a.group);
   }
@@ -541,7 +568,7 @@ void AttendLanes(const AttendArgs* lanes, int32_t count) {
   Block block;
   for (int32_t first = 0; first < a.slots; first += kBlockSlots) {
     ReadBlock(a, first, block);
-    const Sight sight = Look(block, a.q_position[a.tokens - 1]);
+    const Sight sight = Look(a, block);
     if (sight.newest >= 0) FindAngles(a, count, block);
     for (int32_t i = 0; i < count; ++i) {
       float* logits = lanes[i].scratch.logits + (IsObserved(lanes[i]) ? first : 0);

@@ -134,7 +134,7 @@ inline constexpr int32_t kMaxHeadDim = 512;
 
 // Memory of one thread for one call of attend; [n] are floats. `width` = head_dim rounded up to 16.
 struct AttendScratch {
-  float* q = nullptr;       // [rows][width] rotated, divided by sqrt(d)
+  float* q = nullptr;       // [rows][width] rotated, scaled
   float* sums = nullptr;    // [rows][width] sum of p * v so far
   float* peak = nullptr;    // [rows] largest logit so far
   float* weight = nullptr;  // [rows][16] sum of p so far, by lane
@@ -158,6 +158,10 @@ struct AttendArgs {
   int32_t tokens = 0;
   int32_t group = 0;
   const int32_t* q_position = nullptr;
+  float scale = 0;                // of q . k
+  float cap = 0;                  // of logits; 0: none
+  int32_t reach = INT32_MAX;      // positions that a query sees, the newest ones
+  const float* slopes = nullptr;  // [group] what a step of distance takes from a logit; null: nothing
   AttendScratch scratch = {};
   KvArgs next = {};              // the lane that is likely to be attended after, of the same types,
   int32_t next_tiles = 0;        // and how many of its first tiles to ask for, at most a block's; 0: none is known
@@ -189,6 +193,10 @@ struct ReadArgs {
   float* out = nullptr;
 };
 
+// Of the feed-forward part: a / (1 + e^-a); a / (1 + e^(-2 c (a + 0.044715 a^3))) with c = sqrt(2 / pi), which is GELU
+// in its tanh form; max(a, 0). What is not a number stays so.
+enum class Curve : int32_t { kSilu, kGelu, kRelu };
+
 struct Kernels {
   const char* name = nullptr;
   void (*linear_exact)(const LinearArgs&) = nullptr;
@@ -205,8 +213,14 @@ struct Kernels {
   void (*angles)(const RopeArgs&, const int32_t* position, float* angles) = nullptr;
   // y = x / sqrt(mean(x^2) + eps) * weight, one row of n.
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* y) = nullptr;
-  // y = silu(gate) * up.
-  void (*swiglu)(const float* gate, const float* up, int64_t n, float* y) = nullptr;
+  // y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, alike.
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, int64_t n, float* y) = nullptr;
+  // y = curve(x) * up, or curve(x) where up is null. y may be x.
+  void (*activate)(Curve curve, const float* x, const float* up, int64_t n, float* y) = nullptr;
+  // x = cap * tanh(x / cap).
+  void (*soft_cap)(float cap, int64_t n, float* x) = nullptr;
+  // x = e^(x - largest) / the sum of these.
+  void (*softmax)(float largest, int64_t n, float* x) = nullptr;
 };
 
 #ifdef EBB_KERNEL_ISA
@@ -222,7 +236,10 @@ void Store(const StoreArgs& args);
 void Read(const ReadArgs& args);
 void Angles(const RopeArgs& rope, const int32_t* position, float* angles);
 void RmsNorm(const float* x, const float* weight, float eps, int64_t n, float* y);
-void SwiGlu(const float* gate, const float* up, int64_t n, float* y);
+void LayerNorm(const float* x, const float* weight, const float* bias, float eps, int64_t n, float* y);
+void Activate(Curve curve, const float* x, const float* up, int64_t n, float* y);
+void SoftCap(float cap, int64_t n, float* x);
+void Softmax(float largest, int64_t n, float* x);
 }  // namespace EBB_KERNEL_ISA
 #endif
 

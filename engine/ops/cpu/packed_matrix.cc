@@ -76,11 +76,13 @@ AlignedBytes::AlignedBytes(int64_t size) : size_(size) {
 
 void AlignedBytes::Free::operator()(std::byte* data) const { std::free(data); }
 
-PackedPanels::PackedPanels(const TensorView& tensor, Parallel& parallel)
+PackedPanels::PackedPanels(const TensorView& tensor, std::span<const float> bias, Parallel& parallel)
     : type_(ElementOf(tensor.type)),
       rows_(tensor.rows),
       cols_(tensor.cols),
-      memory_(groups() * chunks() * ChunkBytes(type_)) {
+      memory_(groups() * chunks() * ChunkBytes(type_)),
+      bias_(bias.begin(), bias.end()) {
+  EBB_CHECK(bias_.empty() || static_cast<int64_t>(bias_.size()) == rows_);
   EBB_CHECK(static_cast<int64_t>(tensor.data.size()) == rows_ * RowBytes(tensor.type, cols_));
   parallel.For(groups(), [&](int64_t group, int32_t /*thread*/) {
     if (IsKType(type_)) return PackKGroup(tensor, group);
@@ -95,6 +97,15 @@ LinearArgs PackedPanels::Group(int64_t group) const {
           .weights = GroupAt(group),
           .outputs = static_cast<int32_t>(std::min<int64_t>(kGroupRows, rows_ - group * kGroupRows)),
           .k = static_cast<int32_t>(cols_)};
+}
+
+void PackedPanels::AddBias(int64_t group, int64_t rows, float* y, int64_t y_stride) const {
+  if (bias_.empty()) return;
+  const int64_t outputs = std::min<int64_t>(kGroupRows, rows_ - group * kGroupRows);
+  const float* const bias = bias_.data() + group * kGroupRows;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t i = 0; i < outputs; ++i) y[row * y_stride + i] += bias[i];
+  }
 }
 
 void PackedPanels::PackChunk(const TensorView& tensor, int64_t group, int64_t chunk, std::byte* to) const {

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "engine/ops.h"
 #include "engine/ops/cpu/kernels.h"
@@ -32,8 +34,8 @@ class AlignedBytes {
 class PackedPanels final : public PackedMatrix {
  public:
   // REQUIRES: cols is a multiple of 32 for Q8_0 and Q4_0, of 256 for the K types. Reads the tensor once, split over
-  // `parallel`.
-  PackedPanels(const TensorView& tensor, Parallel& parallel);
+  // `parallel`. `bias` [rows], or empty.
+  PackedPanels(const TensorView& tensor, std::span<const float> bias, Parallel& parallel);
 
   int64_t rows() const override { return rows_; }
   int64_t cols() const override { return cols_; }
@@ -43,6 +45,8 @@ class PackedPanels final : public PackedMatrix {
   int64_t groups() const { return (rows_ + kGroupRows - 1) / kGroupRows; }
   // Fills in what of a call's arguments says which weights: type, weights, outputs, k.
   LinearArgs Group(int64_t group) const;
+  // Adds the group's bias to `rows` rows of what its call wrote.
+  void AddBias(int64_t group, int64_t rows, float* y, int64_t y_stride) const;
 
  private:
   int64_t chunks() const { return (cols_ + kChunk - 1) / kChunk; }
@@ -54,6 +58,7 @@ class PackedPanels final : public PackedMatrix {
   int64_t rows_;
   int64_t cols_;
   AlignedBytes memory_;
+  std::vector<float> bias_;  // [rows], or empty
 };
 
 }  // namespace ebb::cpu

@@ -23,7 +23,46 @@ void ReadValues(const ReadArgs& a) {
   }
 }
 
-// K rests component by component of 16 slots: each vector is spread over 16 rows.
+using Eight = float __attribute__((vector_size(32), may_alias));
+
+template <int... kAt>
+struct Places {};
+using AllPlaces = Places<0, 1, 2, 3, 4, 5, 6, 7>;
+
+// Of every 2 kStep neighbours, a's second half and b's first half change places.
+template <int kStep, int... kAt>
+EBB_INLINE void ExchangeHalves(Eight& a, Eight& b, Places<kAt...> /*places*/) {
+  const Eight low = __builtin_shufflevector(a, b, ((kAt & kStep) == 0 ? kAt : kAt + 8 - kStep)...);
+  b = __builtin_shufflevector(a, b, ((kAt & kStep) == 0 ? kAt + kStep : kAt + 8)...);
+  a = low;
+}
+
+// Exchanges the quarters of every square of 2 kStep rows and columns.
+template <int kStep>
+EBB_INLINE void ExchangeQuarters(Eight (&rows)[8]) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    if ((i & kStep) == 0) ExchangeHalves<kStep>(rows[i], rows[i + kStep], AllPlaces());
+  }
+}
+
+// Rows of a square become its columns.
+EBB_INLINE void Transpose(const float (&square)[16][16], float (&columns)[16][16]) {
+#pragma GCC unroll 4
+  for (int quarter = 0; quarter < 4; ++quarter) {
+    const int row = quarter / 2 * 8, column = quarter % 2 * 8;
+    Eight rows[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) rows[i] = *reinterpret_cast<const Eight*>(&square[row + i][column]);
+    ExchangeQuarters<1>(rows);
+    ExchangeQuarters<2>(rows);
+    ExchangeQuarters<4>(rows);
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) *reinterpret_cast<Eight*>(&columns[column + i][row]) = rows[i];
+  }
+}
+
+// K rests component by component of 16 slots: sixteen components at a time become parts of 16 rows.
 template <typename E>
 void ReadKeys(const ReadArgs& a) {
   const int32_t d = a.kv.head_dim;
@@ -33,10 +72,22 @@ void ReadKeys(const ReadArgs& a) {
     const int32_t from = a.first > 16 * tile ? a.first - 16 * tile : 0;
     const int32_t to = end < 16 * tile + 16 ? end - 16 * tile : 16;
     float* out = a.out + (int64_t{16} * tile - a.first) * d;
-    for (int32_t c = 0; c < d; ++c) {
-      alignas(64) float component[16];
-      Store(E::Read(k + int64_t{16} * c), component);
-      for (int32_t s = from; s < to; ++s) out[int64_t{s} * d + c] = component[s];
+    for (int32_t c = 0; c < d; c += 16) {
+      const int32_t width = d - c < 16 ? d - c : 16;
+      alignas(64) float square[16][16];
+      for (int32_t i = 0; i < width; ++i) Store(E::Read(k + int64_t{16} * (c + i)), square[i]);
+      alignas(64) float columns[16][16];
+      if (to - from > 1) Transpose(square, columns);
+      for (int32_t s = from; s < to; ++s) {
+        float* const row = out + int64_t{s} * d + c;
+        if (to - from == 1) {
+          for (int32_t i = 0; i < width; ++i) row[i] = square[i][s];
+        } else if (width == 16) {
+          Store(Load(columns[s]), row);
+        } else {
+          StoreFirst(Load(columns[s]), row, width);
+        }
+      }
     }
   }
 }

@@ -19,7 +19,10 @@ constinit const Kernels kKernels = {
     .read = Read,
     .angles = Angles,
     .rms_norm = RmsNorm,
-    .swiglu = SwiGlu,
+    .layer_norm = LayerNorm,
+    .activate = Activate,
+    .soft_cap = SoftCap,
+    .softmax = Softmax,
 };
 
 }  // namespace ebb::cpu::EBB_KERNEL_ISA

@@ -10,14 +10,15 @@
 
 namespace ebb::cpu::EBB_KERNEL_ISA {
 
-// e^x within 2 ulp for x in -87.33 .. 88; 0 below (and for -infinity), e^88 above.
+// e^x within 2 ulp for x in -87.33 .. 88; 0 below (and for -infinity), e^88 above. What is not a number stays so: of
+// Max and Min it is the second argument.
 //
 // x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2 q(r), q minimax of degree 4; 2^n is put into the exponent. n
 // is rounded by adding 1.5 * 2^23, which leaves it in the low bits of the sum.
 EBB_INLINE Floats Exp(Floats x) {
   const Floats smallest = Splat(-87.33F);
   const Floats rounder = Splat(0x1.8p23F);
-  const Floats in = Min(Max(x, smallest), Splat(88.0F));
+  const Floats in = Min(Splat(88.0F), Max(smallest, x));
   const Floats shifted = Fma(in, Splat(1.44269504F), rounder);
   const Floats n = shifted - rounder;
   Floats r = Fnma(n, Splat(0.693359375F), in);  // ln 2 in two parts; n times the first is exact
@@ -29,6 +30,19 @@ EBB_INLINE Floats Exp(Floats x) {
   const Floats e = Fma(r * r, q, r) + Splat(1.0F);
   const Floats power = FromBits(ShiftLeft<23>(Bits(shifted)) + Splat(0x3F800000));
   return Select(Less(x, smallest), Zero(), e * power);
+}
+
+// cap * tanh(a / cap), within 3e-7 cap: 1 - 2 / (e^(2 a / cap) + 1), and an odd polynomial where that would cancel.
+// What is not a number stays so.
+EBB_INLINE Floats Capped(Floats a, Floats cap) {
+  const Floats t = a / cap;
+  const Floats u = t * t;
+  const Floats far = Splat(1.0F) - Splat(2.0F) / (Exp(t + t) + Splat(1.0F));
+  Floats near = Fma(Splat(2.186949e-2F), u, Splat(-5.396825e-2F));
+  near = Fma(near, u, Splat(1.333333e-1F));
+  near = Fma(near, u, Splat(-3.333333e-1F));
+  near = Fma(near * u, t, t);
+  return Select(Less(u, Splat(0.04F)), near, far) * cap;
 }
 
 // An angle as `rest` half turns, |rest| <= 1/2, beside a whole number of them of which only the lowest bit is told: odd

@@ -6,11 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "policies/registry.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/server/test_calls.h"
@@ -37,6 +40,7 @@ class DispatcherTest : public testing::Test {
   // What the worker does between two looks into its mailbox.
   void Turn() {
     dispatcher_.Settle();
+    dispatcher_.Work();
     if (dispatcher_.has_step()) dispatcher_.RunStep();
   }
   void RunToEnd() {
@@ -61,6 +65,23 @@ class DispatcherTest : public testing::Test {
     return call.tokens();
   }
 
+  // Another policy, of which `outcome` is told when it is in force, or why it is not.
+  using PolicyAnswer = std::optional<absl::StatusOr<PolicyOutcome>>;
+  void Order(
+      const std::string& session, const PolicySpec& spec, PolicyAnswer& outcome,
+      std::function<bool()> is_gone = [] { return false; }) {
+    dispatcher_.SetPolicy("default", session, std::nullopt, {.policy = TestPolicy(spec)},
+                          {.answer = [&outcome](absl::StatusOr<PolicyOutcome> answer) { outcome = std::move(answer); },
+                           .is_gone = std::move(is_gone)});
+  }
+  // The same in one go.
+  absl::StatusOr<PolicyOutcome> SetPolicy(const std::string& session, const PolicySpec& spec) {
+    PolicyAnswer outcome;
+    Order(session, spec, outcome);
+    while (!outcome) dispatcher_.Work();
+    return *std::move(outcome);
+  }
+
   int64_t steps() const { return dispatcher_.Totals().steps; }
   int64_t log_length(const std::string& session) { return dispatcher_.Get("default", session)->tokens; }
   int64_t pages_reserved() const { return dispatcher_.Totals().load.pages_reserved; }
@@ -80,6 +101,12 @@ class OneRowDispatcherTest : public DispatcherTest {
 class ImpatientDispatcherTest : public DispatcherTest {
  protected:
   ImpatientDispatcherTest() : DispatcherTest({.reader_patience = absl::ZeroDuration()}) {}
+};
+
+// A piece of work before each step is one lane for each thread, whatever the clock says.
+class PieceByPieceTest : public DispatcherTest {
+ protected:
+  PieceByPieceTest() : DispatcherTest({.work_share = 0}) {}
 };
 
 TEST_F(DispatcherTest, ACallIsItsBlocksThenItsTokensThenOneEnd) {
@@ -376,7 +403,7 @@ TEST_F(DispatcherTest, AnotherPolicyHoldsUpNoCallForAStep) {
     const size_t swapped_tokens = swapped.tokens().size();
     const size_t other_tokens = other.tokens().size();
     const int64_t length = log_length("a");
-    const auto outcome = dispatcher_.SetPolicy("default", "a", std::nullopt, {.policy = TestPolicy(spec)});
+    const auto outcome = SetPolicy("a", spec);
     ASSERT_THAT(outcome, IsOk());
     EXPECT_EQ(log_length("a"), length);
     Turn();
@@ -393,11 +420,115 @@ TEST_F(DispatcherTest, AnotherPolicyHoldsUpNoCallForAStep) {
 TEST_F(DispatcherTest, AfterAnotherPolicyACallRaisesTheGenerationAgain) {
   RecordedCall& call = NewCall();
   Answer(kA, "a", call, 5);
-  const auto outcome =
-      dispatcher_.SetPolicy("default", "a", std::nullopt, {.policy = TestPolicy({.scorer = "h2o", .budget = 24})});
+  const auto outcome = SetPolicy("a", {.scorer = "h2o", .budget = 24});
   ASSERT_THAT(outcome, IsOk());
   Turn();
   EXPECT_EQ(dispatcher_.Get("default", "a")->generation, outcome->generation + 1) << "it appended a token";
+}
+
+// Work on a cache is done in pieces: only the session that is worked on waits for all of them.
+
+TEST_F(PieceByPieceTest, WhileACacheIsWorkedOnOthersTakeEveryStep) {
+  RecordedCall& swapped = NewCall();
+  RecordedCall& other = NewCall();
+  Answer(kA, "a", swapped, 40);
+  Answer(kB, "b", other, 5);
+  for (const ScorerRow& row : ScorerRegistry()) {
+    if (row.make == nullptr) continue;  // needs a calibration
+    SCOPED_TRACE(std::string(row.name));
+    const PolicySpec spec = {.scorer = std::string(row.name), .budget = row.evicts ? 48 : engine_->config().context};
+    const size_t before = swapped.tokens().size();
+    size_t expected = other.tokens().size();
+    int turns = 0;
+    PolicyAnswer outcome;
+    for (Order("a", spec, outcome); !outcome; ++turns) {
+      ASSERT_LT(turns, 1000);
+      Turn();
+      EXPECT_THAT(other.tokens(), SizeIs(++expected)) << "a token in every turn";
+      EXPECT_THAT(swapped.tokens(), SizeIs(before));
+    }
+    ASSERT_THAT(*outcome, IsOk());
+    EXPECT_GT(turns, 2);
+    Turn();
+    EXPECT_THAT(swapped.tokens(), SizeIs(before + 1));
+  }
+  for (const CallId id : {kA, kB}) dispatcher_.Cancel(id);
+  RunToEnd();
+  EXPECT_THAT(other.tokens(), ElementsAreArray(Undisturbed(static_cast<int32_t>(other.tokens().size()))));
+}
+
+TEST_F(PieceByPieceTest, AnAskerThatIsGoneLeavesTheSessionAsItWas) {
+  for (int pieces = 0; pieces < 6; ++pieces) {
+    SCOPED_TRACE(pieces);
+    const std::string session = absl::StrCat("a", pieces);
+    RecordedCall& call = NewCall();
+    Answer(10 + pieces, session, call, 30);
+    int turns = 0;
+    PolicyAnswer outcome;
+    for (Order(session, {.scorer = "lagkv", .budget = 20}, outcome, [&] { return turns == pieces; }); !outcome;
+         ++turns) {
+      Turn();
+    }
+    EXPECT_THAT(*outcome, IsRefusal(absl::StatusCode::kCancelled, "CALL_CANCELLED", ""));
+    EXPECT_EQ(dispatcher_.Get("default", session)->policy.scorer_name, "streaming");
+    while (call.tokens().size() < 40) Turn();
+    dispatcher_.Cancel(10 + pieces);
+    RunToEnd();
+    EXPECT_THAT(std::vector(call.tokens().begin(), call.tokens().begin() + 40), ElementsAreArray(Undisturbed(40)));
+    ASSERT_THAT(dispatcher_.Delete("default", "undisturbed", std::nullopt), IsOk());
+  }
+}
+
+TEST_F(PieceByPieceTest, ASessionThatIsDeletedMeanwhileEndsItsWork) {
+  RecordedCall& call = NewCall();
+  Answer(kA, "a", call, 30);
+  PolicyAnswer outcome;
+  Order("a", {.scorer = "lagkv", .budget = 20}, outcome);
+  Turn();
+  Turn();
+  ASSERT_FALSE(outcome);
+  ASSERT_THAT(dispatcher_.Delete("default", "a", std::nullopt), IsOk());
+  ASSERT_TRUE(outcome);
+  EXPECT_THAT(*outcome, IsRefusal(absl::StatusCode::kCancelled, "SESSION_DELETED", ""));
+  RunToEnd();
+  EXPECT_THAT(call.end().status, IsRefusal(absl::StatusCode::kCancelled, "SESSION_DELETED", ""));
+  EXPECT_EQ(pages_reserved(), 0);
+}
+
+TEST_F(PieceByPieceTest, ACallThatBeginsMeanwhileWaitsAndWhoWritesAtOnceIsRefused) {
+  RecordedCall& first = NewCall();
+  Open("a");
+  dispatcher_.Start(kA, AnswerRequest("a", 40, 5), first);
+  RunToEnd();
+  PolicyAnswer outcome;
+  Order("a", {.scorer = "lagkv", .budget = 20}, outcome);
+  RecordedCall& second = NewCall();
+  dispatcher_.Start(kB, AnswerRequest("a", 0, 3), second);
+  RecordedCall& late = NewCall();
+  Turn();
+  ASSERT_FALSE(outcome);
+  EXPECT_THAT(dispatcher_.Fork({.tenant = "default", .session = "a", .id = "b"}),
+              IsRefusal(absl::StatusCode::kAborted, "SESSION_BUSY", ""));
+  while (!outcome) {
+    EXPECT_THAT(second.tokens(), IsEmpty());
+    Turn();
+  }
+  ASSERT_THAT(*outcome, IsOk());
+  RunToEnd();
+  EXPECT_THAT(second.end().status, IsOk());
+  EXPECT_THAT(second.tokens(), SizeIs(3));
+  // One that is past its deadline ends, whatever goes on.
+  PolicyAnswer again;
+  Order("a", {.scorer = "h2o", .budget = 20}, again);
+  Turn();
+  CallRequest overdue = AnswerRequest("a", 0, 3);
+  overdue.deadline = absl::InfinitePast();
+  dispatcher_.Start(3, std::move(overdue), late);
+  ASSERT_TRUE(late.ended());
+  EXPECT_THAT(late.end().status, IsRefusal(absl::StatusCode::kDeadlineExceeded, "DEADLINE_PASSED", ""));
+  RunToEnd();
+  ASSERT_TRUE(again);
+  EXPECT_THAT(*again, IsOk());
 }
 
 }  // namespace

@@ -58,6 +58,21 @@ TEST(Mailbox, GivesWhatTakesLongOneAtATimeAndAfterTheRest) {
   EXPECT_FALSE(mailbox.Take(items, absl::InfiniteDuration()));
 }
 
+TEST(Mailbox, KeepsWhatTakesLongFromAReaderThatHasSuchWorkInHand) {
+  constexpr bool kTakesLong = false;
+  Mailbox<int> mailbox(3);
+  mailbox.Offer(1, Effort::kLong);
+  mailbox.Offer(2);
+  std::vector<int> items;
+  EXPECT_TRUE(mailbox.Take(items, kNow, kTakesLong));
+  EXPECT_THAT(items, ElementsAre(2));
+  mailbox.Close();
+  EXPECT_TRUE(mailbox.Take(items, kNow, kTakesLong)) << "it is not empty";
+  EXPECT_TRUE(mailbox.Take(items, kNow));
+  EXPECT_THAT(items, ElementsAre(1));
+  EXPECT_FALSE(mailbox.Take(items, kNow));
+}
+
 TEST(Mailbox, GivesWhatIsInBeforeItSaysClosed) {
   Mailbox<int> mailbox(8);
   mailbox.Offer(1);

@@ -5,7 +5,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -15,6 +14,7 @@
 #include "policies/registry.h"
 #include "policies/status.h"
 #include "server/process_stats.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ebb {
 namespace {
@@ -186,8 +186,8 @@ TEST(Metrics, PassPromtoolsCheck) {
   if (std::system("command -v promtool > /dev/null") != 0) GTEST_SKIP() << "promtool is not installed";
   Metrics metrics(Options());
   metrics.tenant("acme").ttft.Observe(0.3);
-  const std::filesystem::path folder = testing::TempDir();
-  const std::string file = folder / "metrics.txt", answer = folder / "promtool.txt";
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/metrics.txt", answer = folder.path() + "/promtool.txt";
   std::ofstream(file) << metrics.Serialize();
   const int status = std::system(("promtool check metrics < " + file + " > " + answer + " 2>&1").c_str());
   std::ifstream said(answer);

@@ -293,6 +293,23 @@ TEST(Scheduler, OrdersATenantsPromptsByPriorityThenAge) {
   EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 1: done", "run 2p4"));
 }
 
+TEST(Scheduler, RunsNothingOfASessionThatIsHeld) {
+  Desk desk(Limits());
+  // Situation: a session is held while its row is in flight; the step ends, and another session's request runs.
+  // Verdict: the row in flight completes, and the next is not planned until the session is held no more.
+  desk.Begin(1, {.decode_tokens = 1000});
+  EXPECT_THAT(desk.On(SessionHeld{.session = 1}), IsEmpty());
+  EXPECT_THAT(desk.On(StepDone{}), IsEmpty());
+  EXPECT_THAT(desk.On(SessionHeld{.session = 1, .held = false}), ElementsAre("run 1d"));
+  // Situation: it is held again, and its request is cancelled.
+  // Verdict: that ends it at once; a request that arrives is admitted, and waits.
+  EXPECT_THAT(desk.On(SessionHeld{.session = 1}), IsEmpty());
+  EXPECT_THAT(desk.On(StepDone{}), IsEmpty());
+  EXPECT_THAT(desk.On(Cancelled{.id = 1}), ElementsAre("end 1: cancelled"));
+  EXPECT_THAT(desk.On(RequestArrived{.id = 2, .session = 1, .decode_tokens = 1000}), ElementsAre("admit 2"));
+  EXPECT_THAT(desk.On(SessionClosed{.session = 1}), ElementsAre("end 2: closed", "release 1"));
+}
+
 // Ends
 
 TEST(Scheduler, EndsARequestOnce) {

@@ -157,5 +157,60 @@ TEST(PagePool, NoPageHasTwoOwnersUnderRandomTraffic) {
   }
 }
 
+// A page whose first byte is this one.
+PageLease Written(PagePool& pool, char byte) {
+  PageLease lease = *pool.Reserve(1);
+  *lease.address(0) = static_cast<std::byte>(byte);
+  return lease;
+}
+
+TEST(PagePool, AKeptPageIsFreeAndStaysAsItWasUntilItIsWanted) {
+  const auto pool = MakePool(3);
+  KeptPages kept;
+  pool->SetLetGo([&] { kept = KeptPages(); });
+  PageLease writer = Written(*pool, 'a');
+  writer.Keep(0, kept);
+  EXPECT_FALSE(writer.writable(0));
+  writer.LeaveKept(0);  // before it writes
+  ASSERT_TRUE(writer.writable(0));
+  EXPECT_EQ(pool->pages_free(), 2);
+  EXPECT_EQ(*writer.address(0), std::byte{'a'});
+  *writer.address(0) = std::byte{'b'};
+
+  PageLease later = *pool->Reserve(1);
+  later.Take(0, kept, 0);  // takes the page over, since nobody holds it
+  EXPECT_EQ(*later.address(0), std::byte{'a'});
+  EXPECT_FALSE(later.writable(0));
+  PageLease third = *pool->Reserve(1);
+  third.Take(0, kept, 0);  // copies
+  EXPECT_EQ(*third.address(0), std::byte{'a'});
+  EXPECT_TRUE(third.writable(0));
+  EXPECT_EQ(pool->pages_free(), 0);
+  EXPECT_EQ(pool->pages_kept(), 1);
+
+  later.LeaveKept(0);  // no room for both: in place
+  EXPECT_EQ(pool->pages_kept(), 0);
+  EXPECT_TRUE(later.writable(0));
+}
+
+TEST(PagePool, KeptPagesGoToWhoeverReservesThem) {
+  const auto pool = MakePool(2);
+  std::vector<KeptPages> kept(2);
+  pool->SetLetGo([&] { kept.pop_back(); });
+  {
+    const PageLease lease = *pool->Reserve(2);
+    for (KeptPages& pages : kept) {
+      lease.Keep(0, pages);
+      lease.Keep(1, pages);
+    }
+  }
+  EXPECT_EQ(pool->pages_free(), 2);
+  EXPECT_EQ(pool->pages_kept(), 2);
+  EXPECT_THAT(pool->Reserve(3), IsRefusal(absl::StatusCode::kUnavailable, "NO_PAGES", ""));
+  const PageLease all = *pool->Reserve(2);
+  EXPECT_TRUE(kept.empty());
+  EXPECT_EQ(pool->pages_kept(), 0);
+}
+
 }  // namespace
 }  // namespace ebb

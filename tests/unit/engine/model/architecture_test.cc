@@ -16,7 +16,9 @@
 namespace ebb {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 // A configuration without tensors but for the embedding, one key at a time to leave out or replace.
@@ -107,7 +109,8 @@ TEST(ReadConfig, RefusesArchitecturesItDoesNotKnowNamingThoseItDoes) {
   const absl::Status status = ConfigFile().Set("general.architecture", "mamba").Read().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(GetRefusal(status).reason, "UNSUPPORTED_ARCHITECTURE");
-  EXPECT_EQ(status.message(), "config.gguf: architecture \"mamba\" is not supported; known: llama");
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("config.gguf: architecture \"mamba\" is not supported; known: llama, qwen2, qwen3"));
 }
 
 TEST(ReadConfig, RefusesWhatItWouldComputeWrong) {
@@ -116,15 +119,10 @@ TEST(ReadConfig, RefusesWhatItWouldComputeWrong) {
     GgufScalar value;
   };
   const std::vector<Case> cases = {
-      {"llama.expert_count", uint32_t{8}},
-      {"llama.attention.sliding_window", uint32_t{4096}},
-      {"llama.attention.causal", false},
-      {"llama.attention.scale", 0.25F},
-      {"llama.attn_logit_softcapping", 50.0F},
-      {"llama.use_parallel_residual", true},
-      {"llama.logit_scale", 0.5F},
-      {"llama.rope.scaling.type", "yarn"},
-      {"llama.attention.value_length", uint32_t{8}},
+      {"llama.expert_count", uint32_t{8}},   {"llama.attention.causal", false},
+      {"llama.attention.scale", 0.25F},      {"llama.attn_logit_softcapping", 50.0F},
+      {"llama.use_parallel_residual", true}, {"llama.logit_scale", 0.5F},
+      {"llama.rope.scaling.type", "yarn"},   {"llama.attention.value_length", uint32_t{8}},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.key);
@@ -174,6 +172,70 @@ TEST(ReadConfig, BoundsEveryNumber) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("config.gguf: byte "));
     EXPECT_THAT(std::string(status.message()), HasSubstr(c.expected));
   }
+}
+
+// A configuration of another family than llama's, by its keys behind the name.
+ConfigFile FileOf(const std::string& family, const std::map<std::string, GgufScalar>& keys) {
+  ConfigFile file;
+  file.Set("general.architecture", family);
+  for (const auto& [key, value] : std::map<std::string, GgufScalar>{{"context_length", uint32_t{128}},
+                                                                    {"embedding_length", uint32_t{64}},
+                                                                    {"block_count", uint32_t{6}},
+                                                                    {"feed_forward_length", uint32_t{96}},
+                                                                    {"attention.head_count", uint32_t{4}},
+                                                                    {"attention.layer_norm_rms_epsilon", 1e-5F},
+                                                                    {"attention.layer_norm_epsilon", 1e-5F}}) {
+    file.Set(family + "." + key, value);
+  }
+  for (const auto& [key, value] : keys) file.Set(family + "." + key, value);
+  return file;
+}
+
+TEST(ReadConfig, GivesWindowsToTheLayersThatHaveThem) {
+  const auto windows = [](const std::string& family, const std::map<std::string, GgufScalar>& keys) {
+    return FileOf(family, keys).Read().value().windows;
+  };
+  const GgufScalar window = uint32_t{32};
+  EXPECT_THAT(windows("llama", {}), IsEmpty());
+  EXPECT_THAT(windows("llama", {{"attention.sliding_window", window}}), ElementsAre(32, 32, 32, 32, 32, 32));
+  EXPECT_THAT(windows("gemma3", {{"attention.sliding_window", window}}), ElementsAre(32, 32, 32, 32, 32, 0));
+  EXPECT_THAT(
+      windows("gemma3", {{"attention.sliding_window", window}, {"attention.sliding_window_pattern", uint32_t{2}}}),
+      ElementsAre(32, 0, 32, 0, 32, 0));
+  const std::map<std::string, GgufScalar> caps = {
+      {"attn_logit_softcapping", 50.0F}, {"final_logit_softcapping", 30.0F}, {"attention.sliding_window", window}};
+  EXPECT_THAT(windows("gemma2", caps), ElementsAre(32, 0, 32, 0, 32, 0));
+  const absl::Status status = FileOf("qwen2", {{"attention.sliding_window", window}}).Read().status();
+  EXPECT_EQ(GetRefusal(status).reason, "UNSUPPORTED_MODEL_FEATURE");
+}
+
+TEST(ReadConfig, StretchesTheFrequenciesOfLayersWithoutAWindow) {
+  const ModelConfig config = FileOf("gemma3", {{"attention.sliding_window", uint32_t{32}},
+                                               {"rope.freq_base", 1e6F},
+                                               {"rope.scaling.type", "linear"},
+                                               {"rope.scaling.factor", 8.0F}})
+                                 .Read()
+                                 .value();
+  EXPECT_EQ(config.rope_frequencies[0], 1.0 / 8);
+  EXPECT_EQ(config.window_rope_frequencies[0], 1.0);
+  EXPECT_EQ(config.window_rope_frequencies[1], std::pow(10000.0, -2.0 / 16));
+}
+
+TEST(ReadConfig, BoundsWhatOnlySomeFamiliesHave) {
+  const auto message = [](const std::string& family, const std::map<std::string, GgufScalar>& keys) {
+    return std::string(FileOf(family, keys).Read().status().message());
+  };
+  EXPECT_THAT(message("gemma2", {{"attn_logit_softcapping", std::nanf("")}, {"final_logit_softcapping", 30.0F}}),
+              HasSubstr("gemma2.attn_logit_softcapping from 0.001 to 1e+06, found nan"));
+  EXPECT_THAT(message("gemma2", {{"attn_logit_softcapping", 50.0F}, {"final_logit_softcapping", 0.0F}}),
+              HasSubstr("gemma2.final_logit_softcapping from 0.001 to 1e+06, found 0"));
+  EXPECT_THAT(message("gemma2", {}), HasSubstr("gemma2.attn_logit_softcapping"));
+  EXPECT_THAT(message("llama", {{"attention.sliding_window", int32_t{-1}}}),
+              HasSubstr("llama.attention.sliding_window from 0 to"));
+  EXPECT_THAT(message("qwen3moe", {{"expert_count", uint32_t{4}}, {"expert_used_count", uint32_t{5}}}),
+              HasSubstr("qwen3moe.expert_used_count from 1 to 4, found 5"));
+  EXPECT_THAT(message("qwen3moe", {{"expert_count", uint32_t{0}}}),
+              HasSubstr("qwen3moe.expert_count from 1 to 1024, found 0"));
 }
 
 TEST(ReadConfig, BoundsHeadsTogether) {

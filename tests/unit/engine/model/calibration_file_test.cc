@@ -11,6 +11,7 @@
 #include "policies/status.h"
 #include "tests/support/random_calibration.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ebb {
 namespace {
@@ -19,8 +20,6 @@ using testing::HasSubstr;
 
 class CalibrationFileTest : public testing::Test {
  protected:
-  ~CalibrationFileTest() override { std::filesystem::remove(path_); }
-
   std::string Text() const {
     std::ifstream file(path_);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -42,7 +41,8 @@ class CalibrationFileTest : public testing::Test {
     return status;
   }
 
-  const std::string path_ = testing::TempDir() + "calibration_file_test.json";
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_.path() + "/a.calibration.json";
   const ModelConfig model_ = {.layers = 3, .kv_heads = 2, .fingerprint = "00112233445566aa"};
   const std::vector<Feature> all_ = {Feature::kAge, Feature::kKeyLength, Feature::kKeyLikeness, Feature::kValueLength,
                                      Feature::kAttention};

@@ -1,24 +1,20 @@
-// The model files of the golden folder open, and each family is either configured or refused by name.
+// The model files of the golden folder open, and every family is configured and finds its weights.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <filesystem>
-#include <set>
 
 #include "engine/model/architecture.h"
 #include "engine/model/gguf.h"
-#include "policies/status.h"
 #include "tests/support/golden_folder.h"
 
 namespace ebb {
 namespace {
 
-using ::testing::Contains;
 using ::testing::DoubleNear;
 using ::testing::HasSubstr;
-using ::testing::IsSupersetOf;
 using ::testing::SizeIs;
 
 class GoldenFiles : public testing::Test {
@@ -31,28 +27,20 @@ class GoldenFiles : public testing::Test {
   const std::string folder_ = GoldenFolder();
 };
 
-TEST_F(GoldenFiles, AllOpenAndAreReadOrRefusedByName) {
-  std::set<std::string> read;
-  std::set<std::string> refused;
+TEST_F(GoldenFiles, AllAreRead) {
+  int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
     if (entry.path().extension() != ".gguf") continue;
     SCOPED_TRACE(entry.path());
     const auto file = GgufFile::Open(entry.path());
     ASSERT_TRUE(file.ok()) << file.status();
-    const std::string name = entry.path().stem();
     const auto config = ReadConfig(*file);
-    const absl::Status status = config.ok() ? FindWeights(*file, *config).status() : config.status();
-    (status.ok() ? read : refused).insert(name);
-    if (!status.ok()) {
-      const bool other_family = GetRefusal(status).reason == "UNSUPPORTED_ARCHITECTURE";
-      EXPECT_TRUE(other_family || GetRefusal(status).reason == "UNSUPPORTED_TENSOR_TYPE") << status;
-      EXPECT_EQ(other_family, file->GetString("general.architecture").value() != "llama") << status;
-    }
+    ASSERT_TRUE(config.ok()) << config.status();
+    const auto weights = FindWeights(*file, *config);
+    EXPECT_TRUE(weights.ok()) << weights.status();
+    ++files;
   }
-  EXPECT_THAT(read, IsSupersetOf({"llama.f32", "llama.f16", "llama.bf16", "llama.q8_0", "llama.q4_0", "llama3.f32",
-                                  "llama-linear.f32", "mistral.f32", "llama-k.q4_k", "llama-k.q4_k_m", "llama-k.q5_k",
-                                  "llama-k.q6_k"}));
-  EXPECT_THAT(refused, Contains("gpt2.f32"));
+  EXPECT_GE(files, 21);
 }
 
 TEST_F(GoldenFiles, LlamaHasTheShapeItWasMadeWith) {

@@ -2,11 +2,11 @@
 
 #include <gmock/gmock.h>
 
-#include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "tests/support/status_matchers.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ebb {
 namespace {
@@ -16,8 +16,6 @@ using ::testing::HasSubstr;
 
 class HeadGatesFile : public testing::Test {
  protected:
-  ~HeadGatesFile() override { std::filesystem::remove(path_); }
-
   HeadGatesOr ReadText(const std::string& text) const {
     std::ofstream(path_) << text;
     return ReadHeadGates(path_, model_);
@@ -30,7 +28,8 @@ class HeadGatesFile : public testing::Test {
     model.fingerprint = "00000000000000aa";
     return model;
   }();
-  const std::string path_ = testing::TempDir() + "head_gates_file_test.heads.json";
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_.path() + "/head_gates_file_test.heads.json";
 };
 
 TEST_F(HeadGatesFile, LiesBesideTheModel) { EXPECT_EQ(HeadGatesPath("models/a.gguf"), "models/a.heads.json"); }

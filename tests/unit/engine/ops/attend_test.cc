@@ -1,12 +1,15 @@
 // Attend, Store and Angles against the float64 oracle, in every instruction set.
 
 #include <cmath>
+#include <deque>
 #include <vector>
 
+#include "engine/ops/cpu/ops_cpu.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/attend_case.h"
 #include "tests/support/attention_reference.h"
+#include "tests/support/status_matchers.h"
 #include "tests/support/test_lane.h"
 #include "tests/unit/engine/ops/each_isa.h"
 
@@ -190,6 +193,79 @@ TEST(Attend, GivesLanesThatTakeTurnsWhatEachGivesAlone) {
       }
       EXPECT_NE(results[0].out, results[1].out) << "lanes differ";
     });
+  }
+}
+
+// A row of a block sees through a window what it would see of a lane that holds nothing else: bit for bit, whoever is
+// computed beside it.
+TEST(Attend, SeesThroughAWindowWhatALaneWithoutTheRestHolds) {
+  for (const int32_t window : {1, 7, 64, 100}) {
+    AttendShape shape = {.window = window, .group = 2, .tokens = 40, .slots = 210, .live = 200, .seed = 31};
+    SCOPED_TRACE(shape.ToString());
+    ForEachIsa([&](Ops& ops) {
+      const AttendCase c(ops, shape);
+      const std::vector<float> together = c.Run(ops).out;
+      Rope unlimited = c.rope();
+      unlimited.windows.clear();
+      const int64_t row = int64_t{shape.group} * shape.format.head_dim;
+      std::vector<float> alone(static_cast<size_t>(row));
+      for (int32_t t = 0; t < shape.tokens; ++t) {
+        std::vector<int32_t> position(static_cast<size_t>((shape.slots + 15) / 16 * 16), -1);
+        for (int32_t i = 0; i < shape.live; ++i) {
+          if (c.positions()[i] > c.q_position()[t] - window) position[c.slots()[i]] = c.positions()[i];
+        }
+        AttendTask task = {.lane = c.lane().storage(),
+                           .q = c.q().data() + t * row,
+                           .out = alone.data(),
+                           .stride = row,
+                           .tokens = 1,
+                           .q_position = c.q_position() + t};
+        task.lane.position = position.data();
+        ops.Attend(unlimited, shape.group, {&task, 1});
+        EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.begin() + t * row)) << t;
+      }
+    });
+  }
+}
+
+// Tasks that are whole items, one that is cut into many, and some that take turns.
+TEST(Attend, SaysOfEachTaskOnceThatAllItWritesIsWritten) {
+  constexpr int32_t kThreads = 3;
+  const auto ops = MakeCpuOps({.threads = kThreads});
+  ASSERT_THAT(ops, IsOk());
+  AttendShape shape = {.group = 2, .slots = 200, .live = 190, .seed = 5};
+  std::deque<AttendCase> cases;
+  for (const int32_t tokens : {1, 190, 1, 1, 7, 1}) {
+    shape.tokens = tokens;
+    ++shape.seed;
+    cases.emplace_back(**ops, shape);
+  }
+  std::vector<AttendTask> tasks;
+  std::vector<AttendResult> results(5 * cases.size());
+  for (AttendResult& result : results) {
+    const AttendCase& c = cases[tasks.size() / 5];
+    result = {.out = std::vector<float>(c.q().size()), .column_sums = std::vector<float>(shape.slots)};
+    tasks.push_back({.lane = c.lane().storage(),
+                     .q = c.q().data(),
+                     .out = result.out.data(),
+                     .stride = shape.group * shape.format.head_dim,
+                     .tokens = c.shape().tokens,
+                     .q_position = c.q_position(),
+                     .column_sums = result.column_sums.data()});
+  }
+  std::vector<AttendResult> when_done(tasks.size());
+  std::vector<int> times(tasks.size());
+  (*ops)->Attend(cases[0].rope(), shape.group, tasks, [&](size_t task, int32_t thread) {
+    EXPECT_GE(thread, 0);
+    EXPECT_LT(thread, kThreads);
+    ++times[task];
+    when_done[task] = results[task];
+  });
+  EXPECT_THAT(times, testing::Each(1));
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    EXPECT_EQ(when_done[i].out, results[i].out) << i;
+    EXPECT_EQ(when_done[i].column_sums, results[i].column_sums) << i;
+    EXPECT_NE(results[i].column_sums, std::vector<float>(shape.slots)) << i;
   }
 }
 

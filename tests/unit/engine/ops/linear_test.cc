@@ -114,7 +114,7 @@ TEST(Linear, EqualsFloat64LoopsAtEveryShape) {
       for (const int32_t tokens : {1, 2, 3, 5, 7, 13}) {
         SCOPED_TRACE(testing::Message() << TypeName(type) << " [" << rows << ", " << cols << "] x " << tokens);
         const std::vector<float> x = RandomFloats(3, 1, tokens * cols);
-        ForEachIsa([&, rows = rows](Ops& ops) {
+        ForEachIsa([&](Ops& ops) {
           const auto packed = ops.Pack(w.view);
           const std::vector<float> y = Multiply(ops, *packed, x, tokens);
           for (int64_t t = 0; t < tokens; ++t) {
@@ -188,7 +188,7 @@ TEST(Linear, FastEqualsFloat64LoopsOverRoundedActivations) {
         SCOPED_TRACE(testing::Message() << TypeName(type) << " [" << rows << ", " << cols << "] x " << tokens);
         const std::vector<float> x = RandomFloats(3, 1, tokens * cols);
         ForEachIsa(
-            [&, rows = rows](Ops& ops) {
+            [&](Ops& ops) {
               const std::vector<float> y = Multiply(ops, *ops.Pack(w.view), x, tokens);
               for (int64_t t = 0; t < tokens; ++t) {
                 const std::span<const float> row(x.data() + t * cols, static_cast<size_t>(cols));
@@ -351,7 +351,7 @@ constexpr DType kTogether[][3] = {
     {DType::kF16, DType::kQ8_0, DType::kQ5_K},  {DType::kF32, DType::kF32, DType::kF16}};
 
 // More than a block of 192 rows; under sanitizers, where that takes scalar kernels minutes, more than two tiles of 6.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(EBB_SANITIZED)
 constexpr int32_t kManyRows = 13;
 #else
 constexpr int32_t kManyRows = 200;
@@ -408,12 +408,13 @@ TEST(FeedForward, GivesTheBitsOfItsPartsRowByRow) {
         std::vector<float> expected = some, hidden(static_cast<size_t>(ffn));
         for (int32_t t = 0; t < tokens; ++t) {
           const float* const row = gate_up.data() + t * 2 * ffn;
-          (*cpu::ChooseKernels("scalar"))->swiglu(row, row + ffn, ffn, hidden.data());
+          (*cpu::ChooseKernels("scalar"))->activate(cpu::Curve::kSilu, row, row + ffn, ffn, hidden.data());
           one.Linear(*c, hidden, 1, Ops::Into::kAdd, std::span(expected).subspan(t * kDim, kDim));
         }
         for (Ops* const ops : {&one, &three}) {
           std::vector<float> y = some;
-          ops->FeedForward({weight, 1e-5F}, *a, *b, *c, tokens, y);
+          const Norm norm = {weight, 1e-5F};
+          ops->FeedForward(&norm, {.gate = a.get(), .up = b.get(), .down = c.get()}, y, tokens, Ops::Into::kAdd, y);
           EXPECT_EQ(y, expected) << tokens;
         }
       }
@@ -439,7 +440,7 @@ TEST(Embed, GivesTheRowsExactly) {
     const int64_t cols = ColsOf(type, 64);
     const Stored table(type, 5, cols, 9);
     std::vector<float> x(tokens.size() * static_cast<size_t>(cols));
-    OpsFor("scalar")->Embed(table.view, tokens, x);
+    OpsFor("scalar")->Embed(table.view, tokens, 1, Ops::Into::kSet, x);
     for (size_t i = 0; i < x.size(); ++i) {
       ASSERT_EQ(x[i], table.values[static_cast<size_t>(tokens[i / cols]) * cols + i % cols]);
     }
