@@ -1,0 +1,43 @@
+"use strict";
+const { details, grpc } = require("./protocol.js");
+
+// A call that the server refused, or that did not reach it. index.d.ts says what the fields are.
+class EbbError extends Error {
+  constructor(code, message, { reason = "", field = "", metadata = {}, retryDelay = undefined } = {}) {
+    const retry = retryDelay === undefined ? "" : ` (retry in ${retryDelay}s)`;
+    super(`${grpc.status[code]}${reason && ` ${reason}`}: ${message}${retry}`);
+    this.name = "EbbError";
+    Object.assign(this, { code: grpc.status[code], number: code, reason, field, metadata, retryDelay });
+  }
+}
+
+// A stream broke, and going on where it stopped is impossible: the message says why.
+class NotResumable extends EbbError {}
+
+function decode(packed) {
+  const told = {};
+  for (const { typeUrl, value } of details.lookupType("Status").decode(packed).details) {
+    const kind = typeUrl.split(".").pop();
+    if (!["ErrorInfo", "RetryInfo", "BadRequest"].includes(kind)) continue;
+    const type = details.lookupType(kind);
+    const detail = type.toObject(type.decode(value), { longs: Number, defaults: true });
+    if (kind === "ErrorInfo") Object.assign(told, { reason: detail.reason, metadata: detail.metadata });
+    if (kind === "RetryInfo") told.retryDelay = detail.retryDelay.seconds + detail.retryDelay.nanos / 1e9;
+    if (kind === "BadRequest") told.field = detail.fieldViolations?.[0]?.field ?? "";
+  }
+  return told;
+}
+
+// The EbbError for what grpc-js gave; details that cannot be read are left out.
+function fromRpc(failure) {
+  const [packed] = failure.metadata?.get("grpc-status-details-bin") ?? [];
+  let told = {};
+  try {
+    if (packed) told = decode(packed);
+  } catch {
+    told = {};
+  }
+  return new EbbError(failure.code, failure.details ?? failure.message, told);
+}
+
+module.exports = { EbbError, NotResumable, fromRpc };

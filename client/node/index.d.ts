@@ -1,0 +1,127 @@
+// Client of Ebb for Node. Names are those of ebb.v1 in camelCase; docs/reference/api.md says what each means, with unit and default.
+// Enums may be given by their short names ("reposition", "caote"); answers have them whole ("EDIT_EXACTNESS_EXACT").
+
+import type { ChannelCredentials } from "@grpc/grpc-js";
+export * as grpc from "@grpc/grpc-js";
+
+/** A message of ebb.v1. */
+export type Message = Record<string, any>;
+export type Turn = { role: "system" | "user" | "assistant"; content: string };
+/** Text, a chat, token ids, or a Prompt message. */
+export type Prompt = string | Turn[] | number[] | Message;
+/** A scorer's name, or what `policy` makes. */
+export type Policy = string | Message;
+
+export function user(text: string): Turn;
+export function system(text: string): Turn;
+export function assistant(text: string): Turn;
+
+export interface PolicyOptions {
+  budget?: number; budgetRatio?: number; overflow?: number; slack?: number; maxDrop?: number; sinks?: number; recent?: number;
+  when?: string; everyN?: number; then?: string; growMax?: number; modifier?: string; positions?: string; scope?: string; reduction?: string;
+  kvDtype?: string; ropeCache?: string;
+  /** A name, or an object of one: { pyramid: { beta: 4 } }. */
+  allocation?: string | Message;
+  /** What the scorer itself takes. */
+  [parameter: string]: unknown;
+}
+/** policy("h2o", { budget: 256, sinks: 4 }) */
+export function policy(scorer: string, options?: PolicyOptions): Message;
+
+/** How an answer is made: Sampling, Stopping and Speculation. */
+export interface Options {
+  temperature?: number; topK?: number; topP?: number; minP?: number; typicalP?: number; repetitionPenalty?: number;
+  presencePenalty?: number; frequencyPenalty?: number; penaltyWindow?: number; logitBias?: Record<number, number>; seed?: number | string;
+  maxTokens?: number; stop?: string[]; stopTokens?: number[]; ignoreEos?: boolean; logprobs?: number;
+  ngram?: boolean; draftTokensMax?: number; expectedGeneration?: number;
+}
+
+/** Attempts in all; seconds before the second and at most, where the server's RetryInfo names none. */
+export interface Retry { attempts?: number; first?: number; most?: number }
+
+export interface ClientOptions {
+  /** Sent as x-ebb-tenant. */
+  tenant?: string;
+  /** Default: none, plain text. */
+  credentials?: ChannelCredentials;
+  metadata?: Record<string, string>;
+  /** Of one try of a unary call, in seconds. Default 60. */
+  timeout?: number;
+  /** Of unary calls, and of answers while nothing has come. Default: 4 attempts. */
+  retry?: Retry;
+  /** Of answers that broke; false: a break is an error. Default: 10 attempts. */
+  resume?: Retry | false;
+}
+
+export class Client {
+  constructor(address?: string, options?: ClientOptions);
+  close(): void;
+  /** `ttl` in seconds. */
+  createSession(policy?: Policy, options?: { id?: string; ttl?: number; model?: string; sampling?: Options; blockSize?: number }): Promise<Session>;
+  /** One that exists, by name or id. */
+  session(name: string): Session;
+  restore(snapshot: string, options?: { id?: string }): Promise<Session>;
+  tokenize(prompt: Prompt): Promise<number[]>;
+  detokenize(ids: number[]): Promise<string>;
+  /** Any unary method of ebb.v1 by its name, tried again as `retry` says; not `repeatable`: only after a refusal. */
+  call(method: string, request: Message, options?: { repeatable?: boolean }): Promise<Message>;
+  /** One try of it. */
+  once(method: string, request: Message): Promise<Message>;
+  /** The messages of any stream of ebb.v1 by its name; never repeated. */
+  stream(method: string, request: Message): AsyncGenerator<Message>;
+}
+
+export class Session {
+  readonly name: string;
+  info(): Promise<Message>;
+  delete(): Promise<void>;
+  fork(policy?: Policy, options?: { id?: string; sampling?: Options; expectedGeneration?: number; reserveCopies?: boolean }): Promise<Session>;
+  save(snapshot?: string): Promise<Message>;
+  /** Appends a prompt; the last PrefillResponse. */
+  prefill(prompt: Prompt, options?: { blockSize?: number; expectedGeneration?: number }): Promise<Message>;
+  /** Appends a prompt and answers it. The call begins when the answer is read. */
+  generate(prompt: Prompt, options?: Options & { blockSize?: number }): Answer;
+  /** Goes on from the end of the session's log. */
+  decode(options?: Options): Answer;
+  verify(draft: number[], options?: Options & { mode?: string }): Promise<Message>;
+  accept(count: number): Promise<Message>;
+  edit(spans: { start: number; end: number; text?: string; tokens?: { ids: number[] } }[],
+       options?: { mode?: string; window?: number; restore?: boolean; requireExact?: boolean; expectedGeneration?: number }): Promise<Message>;
+  setPolicy(policy: Policy, options?: { dryRun?: boolean; expectedGeneration?: number }): Promise<Message>;
+  /** One of range, keep, olderThan, slots; and dryRun, listVictims, expectedGeneration. */
+  evict(what: Message): Promise<Message>;
+  describe(options?: { layer?: number; head?: number; stride?: number }): Promise<Message>;
+}
+
+/** An answer while it is made, its text piece by piece. After a break of the connection it goes on by itself, with the same tokens. */
+export class Answer implements AsyncIterable<string> {
+  [Symbol.asyncIterator](): AsyncGenerator<string>;
+  /** DecodeResponse messages: tokens, log-probabilities and cache lengths beside the text. */
+  messages(): AsyncGenerator<Message>;
+  /** Reads to the end: the whole text. */
+  read(): Promise<string>;
+  readonly text: string;
+  readonly tokens: number[];
+  /** How often the stream broke and went on. */
+  readonly breaks: number;
+  /** Such as MAX_TOKENS; empty before the end. */
+  readonly finishReason: string;
+  readonly usage: Message | undefined;
+}
+
+/** A call that the server refused, or that did not reach it. */
+export class EbbError extends Error {
+  /** Such as UNAVAILABLE. */
+  readonly code: string;
+  readonly number: number;
+  /** Such as NO_PAGES; empty where the server did not speak. */
+  readonly reason: string;
+  /** Path of the offending field; may be empty. */
+  readonly field: string;
+  readonly metadata: Record<string, string>;
+  /** Seconds after which the server asks to be tried again. */
+  readonly retryDelay: number | undefined;
+}
+
+/** A stream broke, and going on where it stopped is impossible. */
+export class NotResumable extends EbbError {}

@@ -1,0 +1,151 @@
+"""Calls that are tried again and streams that go on after a break, once for both clients.
+
+A flow is a generator: it yields what is to be done (the classes below), gets the result sent, or an `Error` thrown, and returns the
+call's result. Who runs it, `ebb.client` or `ebb.aio`, does the waiting.
+"""
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any, Generator, Optional, Set
+
+import grpc
+
+from ebb.errors import Aborted, Error, NotResumable
+from ebb.progress import Progress, Request
+from ebb.retry import Retry
+from ebb.v1 import session_pb2
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """One try of a unary call; the result is its answer. `method` is its name in ebb.v1."""
+
+    method: str
+    request: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Open:
+    """Starts a stream, in the place of the one before."""
+
+    method: str
+    request: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """The open stream's next message; None at its end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Give:
+    """Hands a message to who reads the stream."""
+
+    message: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    seconds: float
+    disconnected: bool  # the error before came from no server
+
+
+Flow = Generator[Any, Any, Any]
+
+
+def call(method: str, request: Any, retry: Retry, repeatable: bool) -> Flow:
+    """A unary call. One that is not `repeatable` is tried again only after a refusal: where the connection broke, the server may have
+    done it."""
+    for attempt in itertools.count(2):
+        try:
+            return (yield Call(method, request))
+        except Error as error:
+            delay = retry.delay(attempt, error) if repeatable or error.reason else None
+            if delay is None:
+                raise
+            wait = Wait(delay, not error.reason)
+        yield wait
+
+
+def stream(method: str, request: Any, retry: Retry, repeatable: bool, progress: Optional[Progress] = None) -> Flow:
+    """A stream that is tried again only while nothing has come; if it is not `repeatable`, only after a refusal."""
+    begun = False
+    for attempt in itertools.count(2):
+        try:
+            yield Open(method, request)
+            while (message := (yield Read())) is not None:
+                begun = True
+                new = progress.take(message) if progress else message
+                if new is not None:
+                    yield Give(new)
+            return
+        except Error as error:
+            delay = retry.delay(attempt, error) if not begun and (repeatable or error.reason) else None
+            if delay is None:
+                raise
+            wait = Wait(delay, not error.reason)
+        yield wait
+
+
+def pages(method: str, request: Any, entries: str, retry: Retry) -> Flow:
+    """All entries of a listing, as a list."""
+    found: list = []
+    while True:
+        page = yield from call(method, request, retry, repeatable=True)
+        found += getattr(page, entries)
+        if not page.next_page_token:
+            return found
+        request.page_token = page.next_page_token
+
+
+def resuming(progress: Progress, retry: Retry, resume: Retry) -> Flow:
+    """Prefill, Decode or Generate on a session, gone on with after each break: `resume` counts attempts since something new came,
+    `retry` those before the first message."""
+    attempt = 1
+    begun = False  # a message has come
+    broken: Optional[Error] = None  # how the last stream ended that may have changed the session
+    while True:
+        opened = came = False
+        try:
+            now = yield Call("GetSession", session_pb2.GetSessionRequest(name=progress.asked.session))
+            request: Optional[Request]
+            if broken is None:
+                request = progress.begin(now)
+            elif now.state == session_pb2.SESSION_STATE_BUSY:
+                raise Aborted(grpc.StatusCode.ABORTED, f"{now.name} is written to by another call", "SESSION_BUSY")
+            else:
+                request = progress.after_break(broken, now)
+            if request is None:
+                return
+            opened = True
+            yield Open(request.DESCRIPTOR.name[:-len("Request")], request)
+            while (message := (yield Read())) is not None:
+                begun = came = True
+                new = progress.take(message)
+                if new is not None:
+                    attempt = 1
+                    yield Give(new)
+            return
+        except NotResumable:
+            raise
+        except Error as error:
+            attempt += 1
+            policy = resume if begun else retry
+            delay = policy.delay(attempt, error)
+            if delay is None and error.reason in _passing(progress, broken):
+                delay = policy.backoff(attempt)
+            if delay is None:
+                raise
+            if opened and error.reason not in ("GENERATION_MISMATCH", "SESSION_BUSY"):  # which only answer a call that has done nothing
+                broken = error
+                progress.breaks += came or not error.reason
+            wait = Wait(delay, not error.reason)
+        yield wait
+
+
+def _passing(progress: Progress, broken: Optional[Error]) -> Set[str]:
+    """Reasons that say to go on, or to look again: a broken stream's call may not be over yet, and another caller may have come between
+    a look at the session and the call that is tied to it."""
+    looked = broken is not None or not progress.asked.HasField("expected_generation")
+    return {"SLOW_READER"} | ({"GENERATION_MISMATCH"} if looked else set()) | ({"SESSION_BUSY"} if broken else set())
