@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""Writes the Grafana dashboards in deploy/grafana/dashboards from the tables below.
+
+    deploy/grafana/generate.py            writes them
+    deploy/grafana/generate.py --check    writes nothing; exits 1 and names those that differ
+
+In a query `@` stands for the matchers of the variables $job and $instance, and `[$]` for the interval of a rate.
+"""
+import json
+import sys
+from pathlib import Path
+
+OUT = Path(__file__).resolve().parent / "dashboards"
+MATCH = 'job=~"$job",instance=~"$instance"'
+SOURCE = {"type": "prometheus", "uid": "$datasource"}
+COLUMNS, HEIGHT = 3, 8  # panels side by side, and how tall each is
+SCHEMA = 39  # of Grafana 11 and later
+
+
+def quantiles(metric, legend="", by="", match="", shares=(0.5, 0.9, 0.99)):
+    return [(f"histogram_quantile({share}, sum by ({by + ', ' if by else ''}le) (rate({metric}_bucket{{@{match}}}[$])))",
+             f"{legend}{' ' if legend else ''}p{round(share * 100)}") for share in shares]
+
+
+def mean(metric):
+    return f"sum(rate({metric}_sum{{@}}[$])) / sum(rate({metric}_count{{@}}[$]))"
+
+
+# (title, what it means and what to do, unit, kind, queries with their legends); kinds are below.
+SERVICE = {
+    "At a glance": [
+        ("Servers", "Servers that are scraped. Fewer than you run: see EbbDown.", "short", "stat", [("count(ebb_build_info{@})", "")]),
+        ("Calls without fault", "Share of calls over three days that did not fail for the server's fault; 99.9 % is promised.", "percentunit",
+         "stat", [('1 - ebb:request_errors:ratio_rate3d{job=~"$job"}', "{{job}}")]),
+        ("First tokens in time", "Share of requests of the last hour whose first token came within 2.5 seconds; 99 % is promised.",
+         "percentunit", "stat", [('1 - ebb:ttft_slow:ratio_rate1h{job=~"$job"}', "{{job}}")]),
+        ("Speed of burning the error budget", "1 uses up the budget of 30 days in 30 days; above 14.4 somebody is called.", "short", "lines",
+         [('ebb:request_errors:ratio_rate1h{job=~"$job"} / 0.001', "{{job}}, 1 h"),
+          ('ebb:request_errors:ratio_rate6h{job=~"$job"} / 0.001', "{{job}}, 6 h")]),
+        ("What runs", "Version, model, and the processor's instruction set, of each server.", "none", "table", [("ebb_build_info{@}", "")]),
+        ("Uptime", "Since each server started. Sessions end with their server, unless store.durability keeps them.", "s", "stat",
+         [("time() - process_start_time_seconds{@}", "{{instance}}")]),
+    ],
+    "What callers see": [
+        ("RPCs by method", "Calls that ended, per second.", "reqps", "lines",
+         [("sum by (method) (rate(ebb_rpc_handled_total{@}[$])) > 0", "{{method}}")]),
+        ("RPCs by code", "Calls that ended, by gRPC code. INTERNAL, UNKNOWN and DATA_LOSS are the server's fault.", "reqps", "stack",
+         [("sum by (code) (rate(ebb_rpc_handled_total{@}[$])) > 0", "{{code}}")]),
+        ("Time to first token", "From a request's arrival to its first token on the stream.", "s", "lines", quantiles("ebb_ttft_seconds")),
+        ("Time between tokens", "Of one request, as written to its stream. Long prompts of others show here: scheduling.step_tokens_max.", "s",
+         "lines", quantiles("ebb_inter_token_seconds")),
+        ("Length of calls", "From arrival to end, of calls that run the model.", "s", "heatmap",
+         [('sum by (le) (increase(ebb_rpc_seconds_bucket{@,method=~"InferenceService/.*"}[$]))', "{{le}}")]),
+        ("How answers end", "By finish reason.", "ops", "stack", [("sum by (reason) (rate(ebb_finished_total{@}[$]))", "{{reason}}")]),
+        ("Refusals", "Calls refused for what they ask, a limit or the load, by reason; docs/reference/errors.md says what to do about each.",
+         "reqps", "stack", [("sum by (reason) (rate(ebb_refusals_total{@}[$]))", "{{reason}}")]),
+        ("Faults", "Calls that failed for the server's fault. Should be 0; the log has a line for each.", "reqps", "stack",
+         [("sum by (reason) (rate(ebb_errors_total{@}[$]))", "{{reason}}")]),
+        ("Tokens", "Read, written, and written thanks to accepted drafts, per second.", "ops", "lines",
+         [("sum(rate(ebb_prompt_tokens_total{@}[$]))", "prompt"), ("sum(rate(ebb_completion_tokens_total{@}[$]))", "generated"),
+          ("sum(rate(ebb_accepted_draft_tokens_total{@}[$]))", "of accepted drafts")]),
+    ],
+    "What the server does": [
+        ("Waiting for the first step", "From a request's arrival to its first step.", "s", "lines",
+         quantiles("ebb_queue_wait_seconds", shares=(0.5, 0.99))),
+        ("Where requests spend their time", "Mean number of requests in each phase. blocked: their readers are slow.", "short", "stack",
+         [("sum by (phase) (rate(ebb_request_phase_seconds_total{@}[$]))", "{{phase}}")]),
+        ("Requests that run or wait", "Against the limit, scheduling.queue_max.", "percentunit", "lines",
+         [('ebb:queue:ratio{@}', "{{instance}}")]),
+        ("Step time", "One step of the engine serves every row of its batch.", "s", "lines", quantiles("ebb_step_seconds")),
+        ("Step size", "Mean sessions and tokens of a step.", "short", "lines",
+         [(mean("ebb_step_rows"), "sessions"), (mean("ebb_step_tokens"), "tokens")]),
+        ("Step fill", "Mean share of scheduling.step_tokens_max that steps use. Near 1: prompts wait for room.", "percentunit", "lines",
+         [(f"{mean('ebb_step_tokens')} / max(ebb_step_tokens_limit{{@}})", "used")]),
+    ],
+    "Process": [
+        ("CPU", "Cores in use.", "short", "lines", [("rate(process_cpu_seconds_total{@}[$])", "{{instance}}")]),
+        ("Memory", "Resident: weights, cache and the rest.", "bytes", "lines", [("process_resident_memory_bytes{@}", "{{instance}}")]),
+        ("File descriptors", "Share of those the process may open; each connection is one.", "percentunit", "lines",
+         [("process_open_fds{@} / process_max_fds{@}", "{{instance}}")]),
+        ("Dropped log lines", "The reader of stderr is slow.", "ops", "lines", [("rate(ebb_log_lines_dropped_total{@}[$])", "{{instance}}")]),
+    ],
+}
+
+EVICTION = {
+    "Cache": [
+        ("Pages reserved", "Share of the pages that sessions have reserved. At 1, new sessions are refused with NO_PAGES.", "percentunit",
+         "lines", [("ebb:pages_reserved:ratio{@}", "{{instance}}")]),
+        ("Memory for K and V", "reserved by sessions, of which used by live tokens, and free.", "bytes", "lines",
+         [("sum by (state) (ebb_cache_bytes{@})", "{{state}}")]),
+        ("Leaked pages", "Neither free nor owned. Must be 0.", "short", "stat",
+         [('sum(ebb_kv_pages_limit{@}) - sum(ebb_kv_pages{@,state=~"free|owned"})', "")]),
+        ("Open sessions", "Each has reserved what it may come to need.", "short", "lines", [("sum(ebb_sessions{@})", "sessions")]),
+        ("Tokens that a session holds", "Live tokens of the longest lane whenever a call ends, by policy: its budget, once it is full.", "short",
+         "lines", quantiles("ebb_session_cache_tokens", "{{policy}}", "policy", ',policy=~"$policy"', (0.5, 0.99))),
+        ("Branches", "Branches opened, and pages copied since a session was to write to one it shares.", "ops", "lines",
+         [("sum(rate(ebb_session_forks_total{@}[$]))", "branches"), ("sum(rate(ebb_page_copies_total{@}[$]))", "pages copied")]),
+    ],
+    "Who leaves": [
+        ("Evicted tokens", "Of the lane that lost most at each eviction, by policy.", "ops", "stack",
+         [('sum by (policy) (rate(ebb_evicted_tokens_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
+        ("Evicted for each token that enters", "0 while conversations fit their budgets, 1 when every new token takes another's slot.",
+         "short", "lines", [("sum(rate(ebb_evicted_tokens_total{@}[$])) / (sum(rate(ebb_prompt_tokens_total{@}[$])) + "
+                             "sum(rate(ebb_completion_tokens_total{@}[$])))", "evicted / entered")]),
+        ("Slots freed", "All lanes, by policy.", "ops", "stack",
+         [('sum by (policy) (rate(ebb_evicted_slots_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
+        ("Evictions", "Steps of a session that evicted, and Evict and SetPolicy calls that did.", "ops", "stack",
+         [('sum by (policy) (rate(ebb_evictions_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
+        ("Policy changes", "Policies put in force on live sessions, by the new one.", "ops", "stack",
+         [('sum by (policy) (rate(ebb_policy_changes_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
+        ("Scores that are no numbers", "Should be 0: such tokens leave first.", "ops", "lines",
+         [('sum by (policy) (rate(ebb_nan_scores_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
+    ],
+    "What it costs": [
+        ("Attention mass lost", "Share of the newest token's attention that left at once. Measured in one of quality.measure_every evicting steps.",
+         "percentunit", "lines", quantiles("ebb_eviction_attention_mass_lost", "{{policy}}", "policy", ',policy=~"$policy"', (0.5, 0.99))),
+        ("Output error", "How far the newest token's attention output moved, |X - X'| / |X|.", "percentunit", "lines",
+         quantiles("ebb_eviction_output_error", "{{policy}}", "policy", ',policy=~"$policy"', (0.5, 0.99))),
+        ("Divergence from a full cache", "Mean KL(full || evicted) of sampled sessions, in nats. Needs quality.shadow_share above 0.", "short",
+         "lines", [('sum by (policy) (rate(ebb_shadow_kl_divergence_sum{@,policy=~"$policy"}[$])) / '
+                    'sum by (policy) (rate(ebb_shadow_kl_divergence_count{@,policy=~"$policy"}[$]))', "{{policy}}")]),
+        ("Agreement with a full cache", "Share of tokens after which a sampled session and its shadow hold the same next one for the likeliest.",
+         "percentunit", "lines", [('sum by (policy) (rate(ebb_shadow_top1_agreement_total{@,policy=~"$policy"}[$])) / '
+                                   'sum by (policy) (rate(ebb_shadow_tokens_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
+        ("Shadows", "Unevicted twins of sampled sessions that run.", "short", "lines", [("sum(ebb_shadows{@})", "shadows")]),
+        ("Shadows that ended early", "By reason: pages were needed, longer than quality.shadow_tokens_max, no room to begin.", "ops", "stack",
+         [("sum by (reason) (rate(ebb_shadow_drops_total{@}[$]))", "{{reason}}")]),
+    ],
+    "Snapshots": [
+        ("Time of snapshots", "To save one, and to restore one.", "s", "lines",
+         quantiles("ebb_snapshot_seconds", "{{operation}}", "operation", shares=(0.5, 0.99))),
+        ("Bytes of snapshots", "Saved and restored.", "Bps", "lines",
+         [("sum by (operation) (rate(ebb_snapshot_bytes_total{@}[$]))", "{{operation}}")]),
+        ("Journals", "What tokens wait for before they are told, where store.durability is step or sync.", "s", "lines",
+         quantiles("ebb_journal_commit_seconds", "commit", shares=(0.5, 0.99))),
+        ("Bytes of journals", "Records of what sessions do, and the snapshots that take their place.", "Bps", "lines",
+         [("sum by (kind) (rate(ebb_journal_bytes_total{@}[$]))", "{{kind}}")]),
+        ("Journals that failed", "Sessions that take no more writes. Should be 0.", "ops", "lines",
+         [("sum(rate(ebb_journal_failures_total{@}[$]))", "sessions")]),
+        ("Sessions past the trained context", "They used a position that the model was not trained for; COMPACTED positions avoid it.", "ops",
+         "lines", [("sum(rate(ebb_past_context_sessions_total{@}[$]))", "sessions")]),
+    ],
+}
+
+
+def tenants(function, metric):
+    text = f'{metric}{{@,tenant=~"$tenant"}}'
+    return f"sum by (tenant) ({f'rate({text}[$])' if function == 'rate' else text})"
+
+
+TENANTS = {
+    "Use": [
+        ("Tokens generated", "Per second.", "ops", "stack", [(tenants("rate", "ebb_completion_tokens_total"), "{{tenant}}")]),
+        ("Prompt tokens", "Per second.", "ops", "stack", [(tenants("rate", "ebb_prompt_tokens_total"), "{{tenant}}")]),
+        ("Share of the tokens", "Of all tokens, read and written. Under saturation, compare with tenants.NAME.weight.", "percentunit", "stack",
+         [('(sum by (tenant) (rate(ebb_prompt_tokens_total{@}[$])) + sum by (tenant) (rate(ebb_completion_tokens_total{@}[$]))) / on () '
+           'group_left () (sum(rate(ebb_prompt_tokens_total{@}[$])) + sum(rate(ebb_completion_tokens_total{@}[$])))', "{{tenant}}")]),
+        ("Open sessions", "Against tenants.NAME.sessions_max.", "short", "stack", [(tenants("", "ebb_sessions"), "{{tenant}}")]),
+        ("Queue by tenant", "Requests that have not run yet.", "short", "stack", [(tenants("", "ebb_queue_depth"), "{{tenant}}")]),
+        ("Branches", "Per second.", "ops", "lines", [(tenants("rate", "ebb_session_forks_total"), "{{tenant}}")]),
+    ],
+    "How they are served": [
+        ("Time to first token, p99", "From a request's arrival to its first token on the stream.", "s", "lines",
+         quantiles("ebb_ttft_seconds", "{{tenant}}", "tenant", ',tenant=~"$tenant"', (0.99,))),
+        ("Time between tokens, p99", "Of one request, as written to its stream.", "s", "lines",
+         quantiles("ebb_inter_token_seconds", "{{tenant}}", "tenant", ',tenant=~"$tenant"', (0.99,))),
+        ("Waiting for the first step, p99", "Long for one tenant alone: it sends more than its weight is good for.", "s", "lines",
+         quantiles("ebb_queue_wait_seconds", "{{tenant}}", "tenant", ',tenant=~"$tenant"', (0.99,))),
+        ("Drafts", "Tokens drafted, and those accepted. Where few are, drafting costs more than it saves.", "ops", "lines",
+         [(tenants("rate", "ebb_drafted_tokens_total"), "{{tenant}} drafted"),
+          (tenants("rate", "ebb_accepted_draft_tokens_total"), "{{tenant}} accepted")]),
+        ("Edits", "Tokens that went through the model for edits, and those whose keys and values stayed.", "ops", "lines",
+         [(tenants("rate", "ebb_edit_recomputed_tokens_total"), "{{tenant}} computed"),
+          (tenants("rate", "ebb_edit_reused_tokens_total"), "{{tenant}} reused")]),
+        ("Watchers", "WatchEvictions calls that run.", "short", "lines", [(tenants("", "ebb_watchers"), "{{tenant}}")]),
+        ("Events told to watchers", "And those that watchers lost because they read too slowly.", "ops", "lines",
+         [(tenants("rate", "ebb_watch_events_total"), "{{tenant}} told"), (tenants("rate", "ebb_watch_events_lost_total"), "{{tenant}} lost")]),
+    ],
+}
+
+# uid, title, rows, the variable beside job and instance: its name and the metric whose label it is.
+DASHBOARDS = (
+    ("ebb-service", "Ebb / Service", SERVICE, None),
+    ("ebb-eviction", "Ebb / KV and eviction", EVICTION, ("policy", "ebb_evictions_total")),
+    ("ebb-tenants", "Ebb / Tenants", TENANTS, ("tenant", "ebb_sessions")),
+)
+
+LINES = {"type": "timeseries", "options": {"legend": {"displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"]},
+                                           "tooltip": {"mode": "multi", "sort": "desc"}}}
+KINDS = {
+    "lines": LINES,
+    "stack": {**LINES, "custom": {"fillOpacity": 30, "stacking": {"mode": "normal", "group": "A"}}},
+    "stat": {"type": "stat", "options": {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "none", "graphMode": "area"}},
+    "table": {"type": "table", "options": {"showHeader": True}, "target": {"format": "table", "instant": True}},
+    "heatmap": {"type": "heatmap", "options": {"calculate": False, "yAxis": {"unit": "s"}, "color": {"mode": "scheme", "scheme": "Blues"}},
+                "target": {"format": "heatmap"}},
+}
+
+
+def query(text):
+    return text.replace("@", MATCH).replace("[$]", "[$__rate_interval]")
+
+
+def panel(number, at, title, description, unit, kind, queries):
+    shape = KINDS[kind]
+    targets = [{"refId": chr(ord("A") + i), "datasource": SOURCE, "expr": query(expr), "legendFormat": legend, **shape.get("target", {})}
+               for i, (expr, legend) in enumerate(queries)]
+    return {"id": number, "type": shape["type"], "title": title, "description": description, "datasource": SOURCE, "gridPos": at,
+            "fieldConfig": {"defaults": {"unit": unit, "custom": shape.get("custom", {})}, "overrides": []}, "options": shape["options"],
+            "targets": targets}
+
+
+def panels(rows):
+    made, y = [], 0
+    for title, cells in rows.items():
+        made.append({"id": len(made) + 1, "type": "row", "title": title, "collapsed": False, "panels": [],
+                     "gridPos": {"x": 0, "y": y, "w": 24, "h": 1}})
+        y += 1
+        for i, cell in enumerate(cells):
+            at = {"x": i % COLUMNS * 24 // COLUMNS, "y": y + i // COLUMNS * HEIGHT, "w": 24 // COLUMNS, "h": HEIGHT}
+            made.append(panel(len(made) + 1, at, *cell))
+        y += -(-len(cells) // COLUMNS) * HEIGHT
+    return made
+
+
+def variable(name, metric, match=""):
+    return {"name": name, "type": "query", "datasource": SOURCE, "query": {"query": f"label_values({metric}{match}, {name})", "refId": name},
+            "includeAll": True, "multi": True, "allValue": ".*", "current": {"text": "All", "value": "$__all"}, "refresh": 2, "sort": 1}
+
+
+def annotation(name, expr, title, color):
+    return {"name": name, "datasource": SOURCE, "enable": True, "expr": query(expr), "titleFormat": title, "iconColor": color, "step": "60s"}
+
+
+def dashboard(uid, title, rows, extra):
+    variables = [{"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"},
+                 variable("job", "ebb_build_info"), variable("instance", "ebb_build_info", '{job=~"$job"}')]
+    if extra:
+        variables.append(variable(*extra, f"{{{MATCH}}}"))
+    return {
+        "uid": uid, "title": title, "tags": ["ebb"], "schemaVersion": SCHEMA, "editable": False, "graphTooltip": 1, "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"}, "timezone": "browser",
+        "links": [{"type": "dashboards", "tags": ["ebb"], "title": "Ebb", "asDropdown": True, "keepTime": True, "includeVars": True}],
+        "annotations": {"list": [
+            annotation("Policy changes", "sum by (policy) (increase(ebb_policy_changes_total{@}[$])) > 0", "Policy {{policy}}", "blue"),
+            annotation("Restarts", "resets(process_cpu_seconds_total{@}[$]) > 0", "{{instance}} started", "orange")]},
+        "templating": {"list": variables}, "panels": panels(rows),
+    }
+
+
+def main():
+    check, stale = "--check" in sys.argv[1:], []
+    for uid, title, rows, extra in DASHBOARDS:
+        path, text = OUT / f"{uid}.json", json.dumps(dashboard(uid, title, rows, extra), indent=1) + "\n"
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(path.name)
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    for name in stale:
+        print(f"deploy/grafana/dashboards/{name} {'is stale: run deploy/grafana/generate.py' if check else 'written'}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

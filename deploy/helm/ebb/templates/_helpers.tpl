@@ -1,0 +1,61 @@
+{{- define "ebb.name" -}}
+{{- default .Release.Name .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "ebb.selector" -}}
+app.kubernetes.io/name: ebb
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "ebb.labels" -}}
+{{ include "ebb.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "ebb.image" -}}
+{{- $image := .Values.image -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ default .Chart.AppVersion $image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{/* Kubernetes kills a pod after this long, so it must cover everything that a drain does. */}}
+{{- define "ebb.gracePeriod" -}}
+{{- $drain := .Values.drain -}}
+{{- $sum := add $drain.preStopSeconds $drain.timeoutSeconds $drain.snapshotSeconds 15 -}}
+{{- with .Values.terminationGracePeriodSeconds -}}
+{{- if lt (int .) (int $sum) -}}
+{{- fail (printf "terminationGracePeriodSeconds is %d, below the %d that drain takes: preStopSeconds, timeoutSeconds, snapshotSeconds and 15" (int .) (int $sum)) -}}
+{{- end -}}
+{{- end -}}
+{{- default $sum .Values.terminationGracePeriodSeconds | int -}}
+{{- end -}}
+
+{{/* The server's configuration: what the values say, and what follows from the chart. */}}
+{{- define "ebb.config" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- $server := dict "listen" (printf "0.0.0.0:%d" (int .Values.ports.grpc)) "http_listen" (printf "0.0.0.0:%d" (int .Values.ports.http)) "drain_timeout" (printf "%ds" (int .Values.drain.timeoutSeconds)) -}}
+{{- $_ := set $config "server" (merge $server (default dict $config.server)) -}}
+{{- if .Values.model.file -}}
+{{- $_ := required "model.file names a file of a volume: set model.existingClaim" .Values.model.existingClaim -}}
+{{- $_ := set $config "model" (merge (dict "path" (printf "/models/%s" .Values.model.file)) (default dict $config.model)) -}}
+{{- end -}}
+{{- if .Values.store.enabled -}}
+{{- $_ := set $config "store" (merge (dict "dir" "/var/lib/ebb") (default dict $config.store)) -}}
+{{- else -}}
+{{- with (default dict $config.store).durability -}}
+{{- if ne . "off" -}}
+{{- fail (printf "config.store.durability is %s, which needs store.enabled" .) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $config "store" (merge (dict "dir" "") (default dict $config.store)) -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end -}}
