@@ -1,7 +1,7 @@
 # The verbs people type. Each calls cmake, ctest or a script; scripts/setup installs missing Debian packages first.
 
 .DEFAULT_GOAL := help
-.PHONY: help build debug demo test lint format asan tsan fuzz bench docs clean
+.PHONY: help build debug demo test lint format asan tsan fuzz bench crash docs clean
 
 JOBS ?= $(shell nproc)
 CTEST = ctest --output-on-failure --no-tests=error
@@ -38,18 +38,18 @@ format: ## clang-format in place
 	@git ls-files '*.h' '*.cc' | xargs clang-format -i
 
 asan: ## unit, property and integration tests under address and undefined sanitizers
-	@scripts/setup build test
+	@scripts/setup build test fuzz
 	cmake --preset asan -Wno-dev
 	cmake --build --preset asan -j $(JOBS) --target ebb_unit_tests ebb_property_tests ebb_integration_tests
 	$(CTEST) --test-dir build/asan -j $(JOBS) -L 'unit|property|integration' -E '_NOT_BUILT$$'
 
-# Where our own threads meet: the pool under kernels, engine and policies; the worker and those who talk to it, without gRPC
-# and with it; the scheduler, which has none, because it is cheap. What libraries do that are not built with the sanitizer is
-# left out (ignore_noninstrumented_modules); what orders their threads it is told by tests/support/tsan_grpc.cc.
-TSAN_TESTS = policies_test policy_laws_test parallel_test ops_test attention_test engine_test session_laws_test \
-  steady_state_test scheduler_test server_unit_test worker_test answers_test conversation_test discovery_test limits_test \
-  refusals_test sessions_test set_policy_test shadow_test snapshots_test streams_test stress_test watch_evictions_test
-tsan: ## policies, engine, scheduler, worker and services under the thread sanitizer
+# Where our own threads meet: the pool under kernels and engine; the worker, the journal and those who talk to them, without
+# gRPC and with it. What libraries do that are not built with the sanitizer is left out (ignore_noninstrumented_modules); what
+# orders their threads it is told by tests/support/tsan_grpc.cc.
+TSAN_TESTS = parallel_test ops_test attention_test engine_test session_laws_test steady_state_test server_unit_test worker_test \
+  answers_test conversation_test discovery_test limits_test refusals_test sessions_test set_policy_test shadow_test snapshots_test \
+  journal_test streams_test stress_test watch_evictions_test
+tsan: ## engine, worker, journal and services under the thread sanitizer
 	@scripts/setup build test
 	cmake --preset tsan -Wno-dev
 	cmake --build --preset tsan -j $(JOBS) --target $(TSAN_TESTS)
@@ -62,11 +62,13 @@ fuzz: ## 10,000 inputs to each parser, from the committed corpus (TARGET=gguf: o
 	cmake --build --preset fuzz -j $(JOBS) --target ebb_fuzz_targets
 	$(CTEST) --test-dir build/fuzz -L fuzz $(if $(TARGET),-R '^fuzz/$(TARGET)$$')
 
-docs: ## write docs/reference from code, and check every link in the docs
-	@scripts/setup build
+docs: ## write docs/reference, dashboards and the chart's schema from code, and check every link in the docs
+	@scripts/setup build test
 	cmake --preset release -Wno-dev
 	cmake --build --preset release -j $(JOBS) --target ebbd ebb ebb-lab docs_tables
 	scripts/docs
+	deploy/grafana/generate.py
+	/usr/bin/python3 deploy/helm/generate.py
 	tests/tidy/links.py
 
 bench: ## ten minutes of `ebb bench`; writes docs/benchmarks/cpu.md (ONLY=decode: that part alone)
@@ -74,6 +76,12 @@ bench: ## ten minutes of `ebb bench`; writes docs/benchmarks/cpu.md (ONLY=decode
 	cmake --preset release -Wno-dev
 	cmake --build --preset release -j $(JOBS) --target ebbd ebb
 	scripts/bench $(if $(ONLY),--only $(ONLY))
+
+crash: ## kills a server that journals its sessions 200 times, and compares (ROUNDS=20 SEED=7: others)
+	@scripts/setup build test
+	cmake --preset release -Wno-dev
+	cmake --build --preset release -j $(JOBS) --target ebbd ebb
+	EBB_BIN=build/bin /usr/bin/python3 -B tests/e2e/crash_test.py --rounds $(or $(ROUNDS),200) --seed $(or $(SEED),1)
 
 clean: ## remove build/
 	rm -rf build

@@ -184,6 +184,44 @@ def metrics(rows):
     return "\n".join(parts)
 
 
+MODELS_HEAD = """# Models
+
+What `ebbd --model` opens: a GGUF file (version 2 or 3, little-endian) of one of these families, every matrix in any of these formats.
+Another architecture, a tensor that has no place in it, or a key that asks for something Ebb would compute wrong is refused by name.
+[Add an architecture](../how-to/add-an-architecture.md) says how a family comes into this table.
+"""
+MODELS_EVICTION = {
+    "rope": "Every policy, original and compacted positions.",
+    "alibi": "Every policy, original and compacted positions; distance is that of these positions. `expected_attention` knows nothing of it.",
+    "learned": "Every policy with original positions. Compacted ones are refused (`POSITIONS_FIXED`), since what a token is holds where it "
+               "stood; a session ends where the learned positions do (`LENGTH_LIMIT`).",
+}
+MODELS_WINDOWS = "A layer with a window keeps its window's tokens as its budget, and nothing else is chosen in it; the others have the policy's."
+MODELS_PLACE = {"rope": "RoPE", "alibi": "ALiBi", "learned": "learned"}
+
+
+def models(families, formats):
+    """rows of engine/model/architecture_table.cc; rows of engine/model/ggml_types.cc that are read"""
+    def windows(row):
+        if not row["windows"]:
+            return "none"
+        if row["window_pattern"] == 0:
+            return "all layers, where the file states one"
+        return "every other layer" if row["window_pattern"] == 2 else f"all but one of {row['window_pattern']} layers"
+
+    def eviction(row):
+        return MODELS_EVICTION[row["positions"]] + (f" {MODELS_WINDOWS}" if row["windows"] else "")
+    parts = [notice("the tables in engine/model (architecture_table.cc, ggml_types.cc)"), MODELS_HEAD, "## Families\n"]
+    parts.append(table(["`general.architecture`", "models", "positions", "windows", "feed-forward part", "eviction"],
+                       [[f"`{row['name']}`", cell(row["models"]), MODELS_PLACE[row["positions"]], windows(row),
+                         "experts, chosen by a router" if row["experts"] else "one", cell(eviction(row))] for row in families]))
+    parts.append("## Formats\n\nOf matrices, in every family and mixed in one file; vectors (norms, biases) are F32. Eviction does not "
+                 "depend on them:\nthe cache has a type of its own ([policies](policies.md)).\n")
+    parts.append(table(["format", "bits per weight"],
+                       [[row["name"], f"{8 * row['bytes'] / row['values']:g}"] for row in formats]))
+    return "\n".join(parts)
+
+
 POLICIES_HEAD = """# Policies
 
 A policy is a few choices that go together freely ([PolicySpec](api.md#policyspec)): a *trigger* says when a lane is pruned and how many

@@ -56,9 +56,8 @@ class Bench(unittest.TestCase):
         rows = self.rows("batch", MODEL, "--sessions=1,3", "--slots=32", "--steps=1", "--policy=h2o")
         self.assertEqual([row["sessions"] for row in rows], [1, 3])
         for row in rows:
-            self.assertAlmostEqual(row["tokens_per_second"]["median"] * row["step_seconds"]["median"], row["sessions"],
-                                   delta=row["sessions"])  # medians of two rounds: not quite the reciprocal
-            self.check_spread(row["share"])
+            for key in ("tokens_per_second", "step_seconds", "share"):
+                self.check_spread(row[key])
 
     def test_batch_compares_with_a_cache_that_keeps_everything(self):
         rows = self.rows("batch", MODEL, "--sessions=2", "--slots=16", "--steps=1", "--compare=full", "--depths=64,16")

@@ -1,12 +1,15 @@
 // Prints the tables that scripts/docs makes reference pages of, as one JSON object: {"metrics": [rows], "policies":
-// [ListPoliciesResponse for each of kBudgets]}.
+// [ListPoliciesResponse for each of kBudgets], "models": [families], "formats": [tensor types]}.
 
 #include <google/protobuf/util/json_util.h>
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
+#include "engine/model/architecture_table.h"
+#include "engine/model/ggml_types.h"
 #include "policies/check.h"
 #include "server/describe.h"
 #include "server/metrics.h"
@@ -52,8 +55,23 @@ json PoliciesJson(int32_t context) {
   return json::parse(text);
 }
 
+json ModelJson(const ArchitectureRow& row) {
+  constexpr std::string_view kPositions[] = {"rope", "learned", "alibi"};  // PositionKind
+  return {{"name", row.name},
+          {"models", row.models},
+          {"positions", kPositions[static_cast<size_t>(row.positions)]},
+          {"layer_norm", row.norm == NormKind::kLayer},
+          {"windows", row.Reads(kWindowKey)},
+          {"window_pattern", row.window_pattern},
+          {"experts", row.Reads(kExpertsKey)}};
+}
+
 json Tables() {
   json tables = {{"metrics", json::array()}, {"policies", json::array()}};
+  for (const ArchitectureRow& row : Architectures()) tables["models"].push_back(ModelJson(row));
+  for (const GgmlType& type : GgmlTypes()) {
+    if (type.type) tables["formats"].push_back({{"name", type.name}, {"values", type.values}, {"bytes", type.bytes}});
+  }
   for (const MetricRow& row : MetricTable()) tables["metrics"].push_back(MetricJson(row));
   for (const int32_t budget : kBudgets) tables["policies"].push_back(PoliciesJson(budget));
   return tables;

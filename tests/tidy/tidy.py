@@ -27,7 +27,7 @@ FOREIGN_TO_ENGINE = re.compile(r'#include [<"](grpc|grpcpp|google/protobuf|googl
 LINES_MAX = 600
 # Kernel files are compiled once per instruction set: an inline function of a library compiled there could be the copy that the
 # linker keeps, and would then kill an older CPU.
-KERNELS = re.compile(r"^engine/ops/cpu/(attend|linear|norm|rope|activation)[a-z_]*\.cc$")
+KERNELS = re.compile(r"^engine/ops/cpu/(attend|linear|norm|rope|activation)[a-z_]*(?<!_op)\.cc$")
 KERNEL_INCLUDES = re.compile(r'#include (<cstdint>|<cstddef>|"engine/ops/cpu/[a-z_]+\.h")')
 
 

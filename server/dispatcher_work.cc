@@ -1,0 +1,186 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "policies/check.h"
+#include "policies/status.h"
+#include "server/dispatcher.h"
+
+namespace ebb {
+
+template <typename CacheWorkOf, typename Result>
+class Dispatcher::UndertakingOf final : public Undertaking {
+ public:
+  UndertakingOf(OpenSession& session,
+                absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CacheWorkOf>>(OpenSession&)> begin,
+                absl::AnyInvocable<absl::StatusOr<Result>(OpenSession&, CacheWorkOf&)> finish, Asker<Result> asker)
+      : Undertaking(session), begin_(std::move(begin)), finish_(std::move(finish)), asker_(std::move(asker)) {}
+
+  bool IsGone() override { return asker_.is_gone(); }
+  CacheWork* work() override { return work_.get(); }
+  absl::Status Begin() override {
+    EBB_ASSIGN(work_, begin_(session()));
+    return absl::OkStatus();
+  }
+  void Answer(const absl::Status& status) override {
+    asker_.answer(status.ok() ? finish_(session(), *work_) : absl::StatusOr<Result>(status));
+  }
+
+ private:
+  absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CacheWorkOf>>(OpenSession&)> begin_;
+  absl::AnyInvocable<absl::StatusOr<Result>(OpenSession&, CacheWorkOf&)> finish_;
+  Asker<Result> asker_;
+  std::unique_ptr<CacheWorkOf> work_ = {};
+};
+
+template <typename CacheWorkOf, typename Answer>
+void Dispatcher::Undertake(const std::string& tenant, const std::string& id, std::string_view method,
+                           absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CacheWorkOf>>(OpenSession&)> begin,
+                           absl::AnyInvocable<absl::StatusOr<Answer>(OpenSession&, CacheWorkOf&)> finish,
+                           Asker<Answer> asker) {
+  EBB_CHECK(!has_work());
+  asker.answer = [this, answer = std::move(asker.answer)](absl::StatusOr<Answer> result) mutable {
+    Hold([answer = std::move(answer), result = std::move(result)](const absl::Status& written) mutable {
+      answer(written.ok() ? std::move(result) : absl::StatusOr<Answer>(written));
+    });
+  };
+  const absl::StatusOr<OpenSession*> session = sessions_.Find(tenant, id);
+  if (!session.ok()) return asker.answer(session.status());
+  undertaking_ = std::make_unique<UndertakingOf<CacheWorkOf, Answer>>(**session, std::move(begin), std::move(finish),
+                                                                      std::move(asker));
+  (*session)->work = method;
+  Deliver(SessionHeld{.session = (*session)->id, .held = true});
+}
+
+void Dispatcher::Work() {
+  if (!has_work()) return;
+  OpenSession& session = undertaking_->session();
+  if (undertaking_->IsGone()) {
+    return EndWork(Refuse(absl::StatusCode::kCancelled, "the caller cancelled", {.reason = "CALL_CANCELLED"}));
+  }
+  if (undertaking_->work() == nullptr) {
+    // A row of it that was planned before it was held runs first.
+    const bool runs = planned_ && std::ranges::any_of(planned_->rows, [&](const ebb::RunStep::Row& row) {
+                        return calls_.at(row.id).session == &session;
+                      });
+    if (runs) return;
+    const absl::Status begun = undertaking_->Begin();
+    if (!begun.ok()) return EndWork(begun);
+  }
+  const absl::Time end = clock_.Now() + options_.work_share * step_took_;
+  do {
+    const absl::StatusOr<bool> more = undertaking_->work()->Advance(engine_.threads());
+    if (!more.ok() || !*more) return EndWork(more.status());
+  } while (clock_.Now() < end);
+}
+
+void Dispatcher::EndWork(const absl::Status& status) {
+  const std::unique_ptr<Undertaking> over = std::move(undertaking_);
+  OpenSession& session = over->session();
+  session.work = {};
+  over->Answer(status);
+  Deliver(SessionHeld{.session = session.id, .held = false});
+}
+
+void Dispatcher::SetPolicy(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
+                           const PolicyRequest& request, Asker<PolicyOutcome> asker) {
+  Undertake<PolicyWork, PolicyOutcome>(
+      tenant, id, "SetPolicy",
+      [=, this](OpenSession& session) -> absl::StatusOr<std::unique_ptr<PolicyWork>> {
+        EBB_TRY(CheckGeneration(session, expected));
+        EBB_TRY(CheckNotEdited(session));
+        EBB_TRY(CheckJournal(session));
+        return engine_.BeginSetPolicy(*session.cache, PolicyFor(session, request));
+      },
+      [this, request](OpenSession& session, PolicyWork& work) { return FinishSetPolicy(session, request, work); },
+      std::move(asker));
+}
+
+absl::StatusOr<PolicyOutcome> Dispatcher::FinishSetPolicy(OpenSession& session, const PolicyRequest& request,
+                                                          PolicyWork& work) {
+  const ValidSpec policy = PolicyFor(session, request);
+  auto swap = request.dry_run ? work.Try(shadows_.pages()) : work.Commit();
+  while (!request.dry_run && GetRefusal(swap.status()).reason == "NO_PAGES" && shadows_.DropYoungest()) {
+    swap = work.Commit();
+  }
+  if (!swap.ok()) return NoPages(swap.status());
+  const Session& cache = *session.cache;
+  if (!request.dry_run) {
+    ++session.generation;
+    RecordAnswer(session, JournalRecord::Policy{policy});
+    sessions_.Touch(session, clock_.Now());
+    // What a call appends after this is another generation, and seen when it ends.
+    for (auto& [_, call] : calls_) {
+      if (call.session == &session) call.raised = call.blocks_are_all = false;
+    }
+    if (session.writer.empty()) sessions_.Publish(session);
+    CountSwap(session, *swap);
+    Deliver(SessionResized{.session = session.id, .pages = swap->pages_after});
+    CountPages(session, cache.pages());
+    CountSlots(session, cache.live_slots());
+    CountLoad();
+  }
+  return PolicyOutcome{
+      .session = session.request.id, .swap = *swap, .policy = cache.policy(), .generation = session.generation};
+}
+
+void Dispatcher::Evict(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
+                       const EvictRequest& request, int64_t victims_max, Asker<EvictOutcome> asker) {
+  Undertake<EvictWork, EvictOutcome>(
+      tenant, id, "Evict",
+      [=, this](OpenSession& session) -> absl::StatusOr<std::unique_ptr<EvictWork>> {
+        EBB_TRY(CheckNoWriter(session));
+        EBB_TRY(CheckGeneration(session, expected));
+        EBB_TRY(CheckJournal(session));
+        return engine_.BeginEvict(*session.cache, request);
+      },
+      [this, request, victims_max](OpenSession& session, EvictWork& work) {
+        return FinishEvict(session, request, victims_max, work);
+      },
+      std::move(asker));
+}
+
+absl::StatusOr<EvictOutcome> Dispatcher::FinishEvict(OpenSession& session, const EvictRequest& request,
+                                                     int64_t victims_max, EvictWork& work) {
+  const EvictReport& report = work.report();
+  if (report.slots_evicted > victims_max) {
+    return RefuseField("ANSWER_TOO_LARGE", "list_victims",
+                       absl::StrFormat("%d victims; at most %d can be listed", report.slots_evicted, victims_max));
+  }
+  if (!request.dry_run) {
+    work.Commit();
+    ++session.generation;
+    RecordAnswer(session, JournalRecord::Evict{request});
+    sessions_.Touch(session, clock_.Now());
+    if (session.writer.empty()) sessions_.Publish(session);
+    const int32_t evicted = MostLost(report.victims);
+    CountEviction(session, evicted, report.slots_evicted);
+    if (report.slots_evicted > 0) CountLoss(session, report.loss);
+    Tell(session, {.cause = EvictionCause::kEvict,
+                   .length_before = report.length_before,
+                   .evicted = evicted,
+                   .evicted_slots = report.slots_evicted,
+                   .loss = &report.loss,
+                   .victims = report.victims});
+    CountSlots(session, session.cache->live_slots());
+    CountLoad();
+  }
+  const int64_t bytes = report.slots_evicted * SlotBytes(session.cache->policy());
+  return EvictOutcome{.report = report, .bytes = bytes, .generation = session.generation};
+}
+
+void Dispatcher::Describe(const std::string& tenant, const std::string& id, std::optional<int32_t> layer,
+                          std::optional<int32_t> head, Asker<CacheDescription> asker) {
+  Undertake<DescribeWork, CacheDescription>(
+      tenant, id, "DescribeCache",
+      [=, this](OpenSession& session) { return engine_.BeginDescribe(*session.cache, layer, head); },
+      [](OpenSession& session, DescribeWork& work) -> absl::StatusOr<CacheDescription> {
+        return CacheDescription{.capacity = session.cache->capacity(),
+                                .session_tokens = static_cast<int64_t>(session.cache->log().size()),
+                                .generation = session.generation,
+                                .lanes = work.Take()};
+      },
+      std::move(asker));
+}
+
+}  // namespace ebb

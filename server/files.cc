@@ -1,0 +1,123 @@
+#include "server/files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_format.h"
+#include "policies/status.h"
+#include "server/log.h"
+
+namespace ebb {
+namespace {
+
+constexpr std::string_view kNewEnding = ".new";
+constexpr absl::Duration kRetry = absl::Seconds(5);
+constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+
+}  // namespace
+
+OpenFile& OpenFile::operator=(OpenFile&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+OpenFile::~OpenFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::Status StoreFailed(const char* what, const std::string& name, int error) {
+  LogWarn("store", {{"name", HashForLog(name)}, {"error", std::strerror(error)}}, what);
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG) {
+    return Refuse(absl::StatusCode::kUnavailable,
+                  absl::StrFormat("the store has no room: %s %s: %s", what, name, std::strerror(error)),
+                  {.reason = "STORE_FULL", .retry = kRetry});
+  }
+  return Refuse(absl::StatusCode::kUnavailable,
+                absl::StrFormat("the store failed: %s %s: %s", what, name, std::strerror(error)),
+                {.reason = "STORE_FAILED", .retry = kRetry});
+}
+
+absl::StatusOr<OpenFile> MakeFolder(const OpenFile& parent, const std::string& name) {
+  if (mkdirat(parent.get(), name.c_str(), kFolderMode) == 0) {
+    if (fsync(parent.get()) != 0) return StoreFailed("syncing the folder of", name, errno);
+  } else if (errno != EEXIST) {
+    return StoreFailed("making a folder for", name, errno);
+  }
+  OpenFile folder = FindFolder(parent, name);
+  if (!folder.ok()) return StoreFailed("opening the folder of", name, errno);
+  return folder;
+}
+
+OpenFile FindFolder(const OpenFile& parent, const std::string& name) {
+  return OpenFile(openat(parent.get(), name.c_str(), kFolderFlags));
+}
+
+std::vector<std::string> NamesIn(const OpenFile& folder) {
+  std::vector<std::string> names;
+  DIR* const entries = fdopendir(openat(folder.get(), ".", kFolderFlags));
+  if (entries == nullptr) return names;
+  while (const dirent* entry = readdir(entries)) names.emplace_back(entry->d_name);
+  closedir(entries);
+  std::ranges::sort(names);
+  return names;
+}
+
+int WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return 0;
+}
+
+std::string NameBeside(const std::string& name) { return absl::StrFormat(".%s%s", name, kNewEnding); }
+bool IsBeside(const std::string& name) { return name.starts_with('.') && name.ends_with(kNewEnding); }
+
+absl::Status ReplaceFile(const OpenFile& folder, const std::string& name, std::string_view bytes, bool sync) {
+  const std::string beside = NameBeside(name);
+  int error = 0;
+  {
+    const OpenFile file(
+        openat(folder.get(), beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, kFileMode));
+    if (!file.ok()) return StoreFailed("making", name, errno);
+    error = WriteAll(file.get(), bytes);
+    // After a sync that failed the system may have dropped what it could not write: the file is given up.
+    if (error == 0 && sync && fsync(file.get()) != 0) error = errno;
+  }
+  if (error == 0 && renameat(folder.get(), beside.c_str(), folder.get(), name.c_str()) != 0) error = errno;
+  if (error != 0) {
+    unlinkat(folder.get(), beside.c_str(), 0);
+    return StoreFailed("writing", name, error);
+  }
+  if (sync && fsync(folder.get()) != 0) return StoreFailed("syncing the folder of", name, errno);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadFile(const OpenFile& folder, const std::string& name) {
+  const OpenFile file(openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (!file.ok()) return errno == ENOENT ? absl::NotFoundError(name) : StoreFailed("opening", name, errno);
+  struct stat about = {};
+  if (fstat(file.get(), &about) != 0) return StoreFailed("measuring", name, errno);
+  if (!S_ISREG(about.st_mode)) return StoreFailed("reading", name, EISDIR);
+  std::string bytes(static_cast<size_t>(about.st_size), '\0');
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t got = read(file.get(), bytes.data() + done, bytes.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return StoreFailed("reading", name, errno);
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  bytes.resize(done);
+  return bytes;
+}
+
+}  // namespace ebb

@@ -1,0 +1,63 @@
+// Files of the store: opened, read whole, replaced whole. Names are relative to a folder that is open, so that no path
+// is put together from what a client said.
+
+#ifndef EBB_SERVER_FILES_H_
+#define EBB_SERVER_FILES_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace ebb {
+
+// A file descriptor that is closed with its owner.
+class OpenFile {
+ public:
+  explicit OpenFile(int fd = -1) : fd_(fd) {}
+  OpenFile(OpenFile&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  OpenFile& operator=(OpenFile&& other) noexcept;
+  ~OpenFile();
+
+  int get() const { return fd_; }
+  bool ok() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+inline constexpr mode_t kFolderMode = 0700;
+inline constexpr mode_t kFileMode = 0600;
+
+// UNAVAILABLE STORE_FULL or STORE_FAILED with RetryInfo: what the system says (`error`) to `what` of `name`. Without
+// the folder: callers have no business with it, the log does.
+absl::Status StoreFailed(const char* what, const std::string& name, int error);
+
+// Opens the folder `name` in `parent`, for its owner alone; made, and `parent` synced, where it is missing.
+absl::StatusOr<OpenFile> MakeFolder(const OpenFile& parent, const std::string& name);
+// The same without making it: not ok() where it is missing.
+OpenFile FindFolder(const OpenFile& parent, const std::string& name);
+// Names of a folder's entries, ascending.
+std::vector<std::string> NamesIn(const OpenFile& folder);
+
+// The error, or 0.
+int WriteAll(int fd, std::string_view bytes);
+
+// What ReplaceFile writes before the new file takes the old one's place; left behind by a process that was killed.
+std::string NameBeside(const std::string& name);
+bool IsBeside(const std::string& name);
+
+// Puts a file with these bytes in the place of `name`: whoever pulls the plug, the old one or the new one is there,
+// whole, and with `sync` on disk when it returns. Without, that holds for who kills the process.
+absl::Status ReplaceFile(const OpenFile& folder, const std::string& name, std::string_view bytes, bool sync);
+// NOT_FOUND without a reason where there is none.
+absl::StatusOr<std::string> ReadFile(const OpenFile& folder, const std::string& name);
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_FILES_H_

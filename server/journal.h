@@ -1,0 +1,190 @@
+// The thread that writes journals, and lets nobody be told of what is not yet written.
+//
+// The worker leaves it a batch at the end of each step: what its sessions did, and what is to be said of it to whom.
+// The thread takes all batches that wait, writes each session's records with one write, syncs those that have to be,
+// and only then says what waits, in order; meanwhile the worker runs its next step. So a step costs the worker no wait
+// for the disk, and what a client was told survives the process (write), or a power cut, too (Sync::kInputs).
+//
+// A session whose journal cannot be written is failed for good: whoever waits to be told something about it is told
+// why instead, and the dispatcher refuses further writes to it. The others go on.
+//
+// From time to time a snapshot takes the place of the journal before it. Its bytes are written in slices between
+// commits, so that nobody waits for more than one; until it is whole the older files stay.
+
+#ifndef EBB_SERVER_JOURNAL_H_
+#define EBB_SERVER_JOURNAL_H_
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "server/call.h"
+#include "server/metrics.h"
+#include "server/scheduler.h"
+#include "server/session_files.h"
+
+namespace ebb {
+
+struct SaveOutcome;
+
+// What has to be on disk, rather than with the system, before anybody is told of it.
+enum class Sync {
+  kNone,
+  kInputs,  // all that cannot be made again from what is: everything but the tokens of an answer that goes on
+};
+
+// A snapshot to be, whole and sealed, of the journal's thread.
+using MakeSnapshot = absl::AnyInvocable<std::string()>;
+
+struct JournalBatch {
+  // A session begins, here with its first snapshot.
+  struct Open {
+    SessionId session = 0;
+    SessionName name = {};
+    MakeSnapshot snapshot = {};
+  };
+  // Or goes on from the files that it was brought back from.
+  struct Continue {
+    SessionId session = 0;
+    SessionName name = {};
+    JournalPlace place = {};
+  };
+  struct Append {
+    SessionId session = 0;
+    std::string record = {};
+    bool is_input = false;
+  };
+  // The snapshot takes the place of what was appended so far.
+  struct Renew {
+    SessionId session = 0;
+    MakeSnapshot snapshot = {};
+  };
+  struct Remove {
+    SessionId session = 0;
+  };
+  using Deed = std::variant<Open, Continue, Append, Renew, Remove>;
+
+  // Said when the batch is written, with OK, or why `about` could not be.
+  struct Telling {
+    SessionId about = 0;  // 0: of no session
+    absl::AnyInvocable<void(const absl::Status&)> tell = {};
+  };
+
+  std::vector<Deed> deeds = {};  // of sessions that it does not know nothing is done
+  std::vector<Telling> tellings = {};
+
+  bool empty() const { return deeds.empty() && tellings.empty(); }
+};
+
+// What the worker has to hear of.
+struct JournalNews {
+  struct Failed {
+    SessionId session = 0;
+    absl::Status status = {};
+    bool began = true;  // false: nothing of it is on disk
+  };
+  std::vector<Failed> failed = {};
+  std::vector<CallId> blocked = {};  // their readers are full
+};
+
+class Journal {
+ public:
+  // `metrics` outlive it. `seal` makes a snapshot of what Dispatcher::Save copied.
+  using Seal = std::string (*)(SaveOutcome);
+  Journal(std::unique_ptr<SessionFiles> files, Sync sync, Seal seal, const JournalMetrics& metrics);
+  ~Journal();  // commits what waits
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+
+  // The worker's thread. Waits while as many batches wait as may: then the disk is slower than the model.
+  void Commit(JournalBatch batch);
+  // Any thread but its own. Waits until what was committed is written and said.
+  void Flush();
+  // The worker's thread.
+  JournalNews TakeNews();
+
+  // Within a Telling.
+  void ReaderIsFull(CallId call);
+
+  // Before anybody calls: the name belongs to files that could not be read now, and no session may begin under it.
+  void Reserve(const SessionName& name);
+
+  const SessionFiles& files() const { return *files_; }
+  Seal seal() const { return seal_; }
+
+ private:
+  static constexpr size_t kBatchesMax = 64;
+
+  struct File {
+    SessionName name = {};
+    JournalPlace place = {};
+    OpenFile file = OpenFile();     // opened when it is written to
+    std::string unwritten = {};     // records
+    JournalEnd unwritten_end = {};  // behind them
+    bool sync = false;              // of these
+  };
+  // A snapshot on its way to the disk.
+  struct Growing {
+    SessionId session = 0;
+    SessionName name = {};
+    uint32_t number = 0;
+    std::string bytes = {};
+    size_t written = 0;
+    OpenFile file = OpenFile();
+  };
+
+  void Loop();
+  void CommitAll(std::vector<JournalBatch>& batches);
+  void Do(JournalBatch::Open& open);
+  absl::Status Begin(JournalBatch::Open& open);
+  void Do(JournalBatch::Continue& go_on);
+  void Do(JournalBatch::Append& append);
+  void Do(JournalBatch::Renew& renew);
+  void Do(JournalBatch::Remove& remove);
+  void Write(SessionId session);
+  absl::Status WriteTo(File& file);
+  absl::Status OpenJournal(File& file, bool is_new);
+  void Fail(SessionId session, const absl::Status& why, bool began = true);
+  void Grow();
+  absl::Status WriteSlice(Growing& growing, const OpenFile& folder, const std::string& beside) const;
+  absl::Status Settle(File& file, const Growing& growing, const OpenFile& folder, const std::string& beside);
+
+  const std::unique_ptr<SessionFiles> files_;
+  const Sync sync_;
+  const Seal seal_;
+  const JournalMetrics& metrics_;
+
+  // The thread's.
+  std::map<SessionId, File> sessions_;
+  std::map<SessionId, absl::Status> failed_;
+  std::set<SessionId> unwritten_;
+  std::deque<Growing> growing_;
+  size_t open_files_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<JournalBatch> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  JournalNews news_ ABSL_GUARDED_BY(mutex_);
+  std::set<SessionName> reserved_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_JOURNAL_H_

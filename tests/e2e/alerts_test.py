@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Every alert of deploy/prometheus fires when it should and at no other time, and has a section in docs/how-to/answer-alerts.md.
+
+promtool plays the rules over series that go well, then badly, then well again. At the end of each of the three phases exactly the
+alerts that are due fire: none, those of the case, none.
+"""
+import dataclasses
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RULES = ROOT / "deploy/prometheus/ebb.rules.yaml"
+TEXT = RULES.read_text(encoding="utf-8")
+ALERTS = re.findall(r"^ +- alert: (\w+)$", TEXT, re.MULTILINE)
+GROUPS = re.findall(r"^  - name: (\S+)$", TEXT, re.MULTILINE)  # records first, since alerts read them; promtool's own order is random
+WHO = 'job="ebb",instance="ebb-0:7701"'
+
+
+def gauge(values, steps):
+    """One value for each phase; None for no sample."""
+    return " ".join(" ".join(["_" if value is None else str(value)] * n) for value, n in zip(values, steps))
+
+
+def counter(rates, steps):
+    """What is added at each step of each phase."""
+    total, values = 0, []
+    for rate, n in zip(rates, steps):
+        for _ in range(n):
+            total += rate
+            values.append(f"{total:.12g}")
+    return " ".join(values)
+
+
+@dataclasses.dataclass
+class Case:
+    alert: str
+    steps: tuple  # of each phase
+    gauges: dict = dataclasses.field(default_factory=dict)
+    counters: dict = dataclasses.field(default_factory=dict)
+    also: tuple = ()  # other alerts that fire with it, rightly
+    after: tuple = ()  # those that still do when it has recovered
+    minutes: int = 1  # of a step
+
+    def test(self):
+        gauges = {"ebb_build_info": (1, 1, 1), 'ebb_refusals_total{reason="DRAINING"}': (0, 0, 0), **self.gauges}  # a server always has both
+        series = [(name, gauge(values, self.steps)) for name, values in gauges.items()]
+        series += [(name, counter(rates, self.steps)) for name, rates in self.counters.items()]
+        ends = [sum(self.steps[:phase + 1]) - 1 for phase in range(3)]
+        due = ((), (self.alert, *self.also), self.after)
+        return play(self.alert, series, [(end * self.minutes, alerts) for end, alerts in zip(ends, due)], self.minutes)
+
+
+def selector(name):
+    metric, _, labels = name.partition("{")
+    return f"{metric}{{{WHO}{',' + labels if labels else '}'}"
+
+
+def play(name, series, checks, minutes=1):
+    """A test of promtool; `checks` are (minute, the names of all alerts that fire then)."""
+    return {"name": name, "interval": f"{minutes}m",
+            "input_series": [{"series": selector(metric), "values": values} for metric, values in series],
+            "promql_expr_test": [{"expr": 'count by (alertname) (ALERTS{alertstate="firing"})', "eval_time": f"{minute}m",
+                                  "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in alerts]}
+                                 for minute, alerts in checks]}
+
+
+CALLS = 'ebb_rpc_handled_total{method="InferenceService/Generate",code="OK"}'
+FAULTS = 'ebb_rpc_handled_total{method="InferenceService/Generate",code="INTERNAL"}'
+AWAY = 'ebb_rpc_handled_total{method="InferenceService/Generate",code="UNAVAILABLE"}'
+FIRST = "ebb_ttft_seconds_count"
+IN_TIME = 'ebb_ttft_seconds_bucket{le="2.5"}'
+QUIET = (5, 30, 60)
+
+CASES = (
+    Case("EbbDown", (5, 5, 20), {"up": (1, 0, 1), "ebb_build_info": (1, None, 1)}),
+    Case("EbbAbsent", (5, 30, 20), {"ebb_build_info": (1, None, 1)}),
+    Case("EbbErrorBudgetFast", (60, 60, 60), {}, {CALLS: (60, 54, 60), AWAY: (0, 6, 0)}, also=("EbbErrorBudgetSlow",),
+         after=("EbbErrorBudgetSlow",)),
+    Case("EbbErrorBudgetSlow", (36, 72, 21), {}, {CALLS: (1200, 1194, 1200), AWAY: (0, 6, 0)}, minutes=20),
+    Case("EbbTTFTBudgetFast", (60, 60, 60), {}, {FIRST: (60, 60, 60), IN_TIME: (60, 30, 60)}, also=("EbbTTFTBudgetSlow",),
+         after=("EbbTTFTBudgetSlow",)),
+    Case("EbbTTFTBudgetSlow", (36, 72, 21), {}, {FIRST: (1200, 1200, 1200), IN_TIME: (1200, 1164, 1200)}, minutes=20),
+    Case("EbbFaults", (5, 3, 30), {}, {FAULTS: (0, 1, 0)}),
+    Case("EbbQueueFull", QUIET, {}, {'ebb_refusals_total{reason="QUEUE_FULL"}': (0, 10, 0)}),
+    Case("EbbAdmissionRefusing", QUIET, {}, {'ebb_refusals_total{reason="NO_PAGES"}': (0, 10, 0)}),
+    Case("EbbKVReservedHigh", QUIET, {"ebb_kv_pages_limit": (100, 100, 100), 'ebb_kv_pages{state="owned"}': (50, 97, 50),
+                                      'ebb_kv_pages{state="free"}': (50, 3, 50)}),
+    Case("EbbStepStalled", QUIET, {'ebb_queue_depth{tenant="default"}': (3, 3, 3)}, {"ebb_step_tokens_count": (9, 0, 9)}),
+    Case("EbbFilesHigh", QUIET, {"process_open_fds": (50, 900, 50), "process_max_fds": (1024, 1024, 1024)}),
+    Case("EbbPageLeak", QUIET, {"ebb_kv_pages_limit": (100, 100, 100), 'ebb_kv_pages{state="owned"}': (50, 50, 50),
+                                'ebb_kv_pages{state="free"}': (50, 49, 50), 'ebb_kv_pages{state="shared"}': (1, 1, 1)}),
+    Case("EbbSnapshotFailing", (5, 3, 30), {},
+         {'ebb_rpc_handled_total{method="SessionService/SaveSession",code="UNAVAILABLE"}': (0, 1, 0)}),
+    Case("EbbNaNScores", (5, 3, 30), {}, {'ebb_nan_scores_total{policy="h2o"}': (0, 1, 0)}),
+    Case("EbbQualityDrop", (144, 18, 18), {}, {'ebb_shadow_kl_divergence_sum{policy="h2o"}': (10, 50, 10),
+                                               'ebb_shadow_kl_divergence_count{policy="h2o"}': (1000, 1000, 1000),
+                                               'ebb_shadow_tokens_total{policy="h2o"}': (1000, 1000, 1000)}, minutes=20),
+    Case("EbbLogLinesDropped", (5, 3, 30), {}, {"ebb_log_lines_dropped_total": (0, 7, 0)}),
+)
+
+# What no phases describe.
+OTHERS = (
+    play("EbbRestartLoop", [("ebb_build_info", "1x120"), ("process_cpu_seconds_total", "50 60 5 60 5 60 5 60 5 60x120")],
+         [(7, ()), (8, ("EbbRestartLoop",)), (100, ())]),
+    play("nothing is scraped", [], [(9, ()), (30, ("EbbAbsent",))]),
+    play("a server shows nothing but that it is there", [("up", "1x60"), ("ebb_build_info", "1x60")], [(60, ())]),
+    play("nobody calls: every ratio is 0 / 0", [("ebb_build_info", "1x90"), *((name, "0x90") for name in (CALLS, FAULTS, FIRST, IN_TIME))],
+         [(30, ()), (90, ())]),
+    play("a few calls fail where there are only a few", [("ebb_build_info", "1x120"), (CALLS, "0+1x120"), (AWAY, "0x60 1x60")],
+         [(62, ()), (120, ())]),
+    play("counters begin anew", [("ebb_build_info", "1x120"), (CALLS, "0+600x60 0+600x60"), (AWAY, "5x60 0x60"), (FAULTS, "5x60 0x60"),
+                                 (FIRST, "0+60x60 0+60x60"), (IN_TIME, "0+60x60 0+60x60")], [(61, ()), (65, ()), (120, ())]),
+    play("a server that drains or is full says when to come back",
+         [("ebb_build_info", "1x90"), (CALLS, "0+60x90"), (AWAY, "0+20x90"), ('ebb_refusals_total{reason="DRAINING"}', "0+20x90")],
+         [(60, ()), (90, ())]),
+)
+
+
+class Alerts(unittest.TestCase):
+    def promtool(self, *arguments):
+        if not shutil.which("promtool"):
+            self.skipTest("promtool is not installed (Debian: prometheus)")
+        done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=240)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_the_rules_are_well_formed(self):
+        self.promtool("check", "rules", RULES)
+
+    def test_each_fires_and_recovers_and_nothing_fires_beside_it(self):
+        self.assertEqual(sorted([case.alert for case in CASES] + ["EbbRestartLoop"]), sorted(ALERTS), "a case for each alert")
+        tests = [case.test() for case in CASES] + list(OTHERS)
+        with tempfile.TemporaryDirectory() as folder:
+            for interval in sorted({test["interval"] for test in tests}):  # days are played in larger steps than hours
+                path = pathlib.Path(folder, f"{interval}.json")
+                path.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": interval, "group_eval_order": GROUPS,
+                                            "tests": [test for test in tests if test["interval"] == interval]}))  # JSON is YAML
+                self.promtool("test", "rules", path)
+
+    def test_each_has_its_page(self):
+        page = (ROOT / "docs/how-to/answer-alerts.md").read_text(encoding="utf-8")
+        self.assertEqual(re.findall(r"^## (Ebb\w+)$", page, re.MULTILINE), ALERTS, "a section for each alert, in their order")
+        links = re.findall(r"^ +runbook_url: (\S+)$", TEXT, re.MULTILINE)
+        self.assertEqual(links, [f"docs/how-to/answer-alerts.md#{alert.lower()}" for alert in ALERTS])
+
+    def test_what_they_name_is_exported(self):
+        known = set(re.findall(r"^\| `(\w+)`", (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8"), re.MULTILINE))
+        named = set(re.findall(r"(?<![:\w])(?:ebb|process)_\w+", TEXT))
+        self.assertGreater(len(named), 10)
+        self.assertEqual({name for name in named if re.sub(r"_(bucket|sum|count)$", "", name) not in known}, set())
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""What the image of docker/ holds runs as it does there: another user, only the store to write to, the image's own configuration.
+
+Nothing here builds the image, which takes a registry for its base. What it is made of is laid out in a folder instead.
+"""
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from binaries import BIN, ROOT
+
+try:
+    import yaml
+except ModuleNotFoundError:
+    yaml = None
+
+NOBODY = 65532
+AS_NOBODY = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+DOCKER = ROOT / "docker"
+DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+RUN = DOCKERFILE.split("FROM ${RUN_BASE}")[1]  # the stage that is shipped
+
+
+def instructions(name, text=RUN):
+    return re.findall(rf"^{name} (.*)$", text, re.MULTILINE)
+
+
+def section(name):
+    """The packages of a section of packages.txt."""
+    (text,) = re.findall(rf"^\[{name}\]\n(.*?)(?:^\[|\Z)", (ROOT / "packages.txt").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return set(text.split())
+
+
+def may_be_nobody():
+    """Root of a container that maps few users may not."""
+    try:
+        return os.geteuid() == 0 and subprocess.run(["true"], **AS_NOBODY).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+class Image(unittest.TestCase):
+    def test_it_holds_little_and_may_do_little(self):
+        self.assertEqual(instructions("USER"), [f"{NOBODY}:{NOBODY}"])
+        self.assertEqual(instructions("STOPSIGNAL"), ["SIGTERM"])
+        self.assertNotRegex(DOCKERFILE, r"curl|wget|ADD |:latest")
+        labels = " ".join(instructions("LABEL"))
+        for label in ("title", "description", "licenses", "version", "revision"):
+            self.assertIn(f"org.opencontainers.image.{label}=", labels)
+
+    def test_what_it_copies_is_in_the_context(self):
+        let_in = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+        for name in let_in:
+            self.assertTrue((ROOT / name).exists(), name)
+        built = re.findall(r"^add_subdirectory\((\w+)\)$", (ROOT / "CMakeLists.txt").read_text(encoding="utf-8"), re.MULTILINE)
+        self.assertLessEqual(set(built), set(let_in), "what CMake enters")
+        for line in instructions("COPY", DOCKERFILE):
+            words = shlex.split(line)
+            if words[0].startswith("--from") or words[0] == ".":
+                continue
+            for source in words[:-1]:
+                self.assertTrue((ROOT / source).exists(), source)
+                self.assertTrue(any(source == name or source.startswith(name + "/") for name in let_in), f".dockerignore leaves out {source}")
+
+    @unittest.skipUnless(shutil.which("dpkg-query") and shutil.which("readelf"), "neither Debian's dpkg nor binutils is here")
+    def test_its_packages_are_those_of_the_libraries(self):
+        packages = set()
+        for program in ("ebbd", "ebb"):
+            needed = re.findall(r"\(NEEDED\).*\[(.*)\]", subprocess.run(["readelf", "-d", BIN / program], capture_output=True, text=True, check=True).stdout)
+            found = dict(re.findall(r"^\s*(\S+) => (/\S+)", subprocess.run(["ldd", BIN / program], capture_output=True, text=True, check=True).stdout,
+                                    re.MULTILINE))
+            for library in needed:
+                path = os.path.realpath(found[library])
+                for spelled in (path, path.removeprefix("/usr")):  # a package may say /lib where the file is under /usr/lib
+                    done = subprocess.run(["dpkg-query", "-S", spelled], capture_output=True, text=True)
+                    if done.returncode == 0:
+                        packages.add(done.stdout.split(":")[0])
+                        break
+                else:
+                    self.fail(f"no package has {path}")
+        base = {"libc6", "libgcc-s1", "libstdc++6"}  # others bring these along
+        self.assertEqual(packages - base, section("run"), "[run] of packages.txt is what the programs are linked with")
+
+    def test_it_runs_where_the_dockerfile_puts_it(self):
+        (entry,), (check,) = map(json.loads, instructions("ENTRYPOINT")), [json.loads(text.split("CMD ")[1]) for text in instructions("HEALTHCHECK")]
+        self.assertEqual(entry, ["ebbd", "--config=/etc/ebb/ebb.yaml"])
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            root.chmod(0o755)
+            for line in instructions("COPY"):
+                *sources, target = [word for word in shlex.split(line) if not word.startswith("--from")]
+                for source in sources:
+                    origin = BIN / pathlib.Path(source).name if source.startswith("/src/build/bin/") else ROOT / source
+                    at = root / target.lstrip("/") / origin.name if target.endswith("/") else root / target.lstrip("/")
+                    at.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(origin, at)
+            store = root / "var/lib/ebb"
+            store.mkdir(parents=True)
+            user = {}
+            if may_be_nobody():
+                os.chown(store, NOBODY, NOBODY)
+                user = AS_NOBODY
+            command = [root / "usr/local/bin/ebbd", f"--config={root / 'etc/ebb/ebb.yaml'}", "--listen=127.0.0.1:0",
+                       "--server.http_listen=127.0.0.1:0", f"--store.dir={store}"]
+            environment = {"PATH": f"{root / 'usr/local/bin'}:/usr/bin:/bin"}
+            for session, has in (("first", []), ("second", ["first"])):  # durability: drain
+                process = subprocess.Popen(command, cwd=store, env=environment, stderr=subprocess.PIPE, text=True, **user)
+                try:
+                    address = None
+                    for line in process.stderr:
+                        entry = json.loads(line) if line.startswith("{") else {}
+                        if entry.get("event") == "listening":
+                            address = entry["grpc"]
+                            break
+                    self.assertTrue(address, "ebbd ended before it listened")
+
+                    def ebb(*words):
+                        done = subprocess.run(words, env={**environment, "EBB_ADDR": address}, cwd=store, capture_output=True, text=True, timeout=120,
+                                              **user)
+                        self.assertEqual(done.returncode, 0, done.stderr)
+                        return done.stdout
+                    self.assertEqual(ebb(*check), "SERVING\n")
+                    self.assertEqual([name for name in ("first", "second") if f"sessions/{name}" in ebb("ebb", "--json", "sessions")], has)
+                    ebb("ebb", "sessions", "create", session, "--policy=streaming", "--budget=32")
+                    ebb("ebb", "generate", "--session", session, "--max-tokens=4", "It was a dark and stormy night")
+                finally:
+                    process.send_signal(signal.SIGTERM)
+                    self.addCleanup(process.kill)  # should it not end
+                    process.communicate(timeout=120)
+                self.assertEqual(process.returncode, 0)
+
+
+@unittest.skipIf(yaml is None, "PyYAML is not installed (Debian: python3-yaml)")
+class Compose(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.services = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))["services"]
+
+    def test_every_port_is_open_to_this_machine_alone(self):
+        for name, service in self.services.items():
+            for port in service.get("ports", ()):
+                self.assertTrue(port.startswith("127.0.0.1:"), f"{name}: {port}")
+
+    def test_every_service_may_do_little(self):
+        for name, service in self.services.items():
+            with self.subTest(name):
+                self.assertEqual(service["cap_drop"], ["ALL"])
+                self.assertEqual(service["security_opt"], ["no-new-privileges:true"])
+                self.assertIn("mem_limit", service)
+                if name not in ("ebb", "ebb-1"):
+                    self.assertRegex(service["image"], r":v?\d")
+
+    def test_what_it_mounts_is_there(self):
+        for service in self.services.values():
+            for mount in service["volumes"]:
+                source = mount.split(":")[0]
+                if source.startswith("."):
+                    self.assertTrue((DOCKER / source).exists(), source)
+
+    def test_grafana_finds_dashboards_and_data(self):
+        (provider,) = yaml.safe_load((DOCKER / "grafana/dashboards.yaml").read_text())["providers"]
+        self.assertIn(f"../deploy/grafana/dashboards:{provider['options']['path']}:ro", self.services["grafana"]["volumes"])
+        (source,) = yaml.safe_load((DOCKER / "grafana/datasource.yaml").read_text())["datasources"]
+        self.assertEqual((source["type"], source["url"]), ("prometheus", "http://prometheus:9090"))
+
+    @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed (Debian: prometheus)")
+    def test_prometheus_takes_its_configuration(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for path in (DOCKER / "prometheus.yml", ROOT / "deploy/prometheus/ebb.rules.yaml"):
+                shutil.copy(path, folder)
+            done = subprocess.run(["promtool", "check", "config", "prometheus.yml"], cwd=folder, capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))

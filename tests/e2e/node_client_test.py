@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""The Node package against a real server: the same tokens as the command line's, also over a break. Skipped, with a line that says what is
+missing, where there is no Node or it does not find grpc-js and protobufjs: Debian 12 does not have them."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+
+from binaries import ROOT, Server
+from gate import Gate
+
+PACKAGE = ROOT / "client/node"
+PREFACE = """
+const ebb = require(process.env.PACKAGE);
+const patient = { attempts: 60, first: 0.01, most: 1 };
+const open = (more) => new ebb.Client(process.env.EBB_ADDR, { retry: patient, resume: patient, ...more });
+const answer = { maxTokens: 768, temperature: 0.8, seed: 7, ignoreEos: true };
+const prompt = "It was a dark and stormy night";
+const tell = (what) => console.log(JSON.stringify(what));
+const failed = (error) => ({ name: error.constructor.name, code: error.code, reason: error.reason, field: error.field, delay: error.retryDelay });
+"""
+
+
+def node(script, address, **environment):
+    return subprocess.run(["node", *script], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PACKAGE": str(PACKAGE), "EBB_ADDR": address, **environment})
+
+
+def missing():
+    if shutil.which("node") is None:
+        return "there is no node"
+    done = subprocess.run(["node", "-e", 'require("@grpc/grpc-js"); require("protobufjs")'], cwd=PACKAGE, capture_output=True, timeout=60)
+    return "node finds no grpc-js and protobufjs: npm install --prefix client/node" if done.returncode else None
+
+
+@unittest.skipIf(missing(), missing())
+class NodeClient(unittest.TestCase):
+    def told(self, body, address):
+        done = node(["-e", f"{PREFACE}(async () => {{ {body} }})();"], address)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def test_the_example_converses_and_tidies_up(self):
+        self.assertLess(len((PACKAGE / "examples/chat.js").read_text().splitlines()), 40)
+        with Server() as server:
+            done = node([PACKAGE / "examples/chat.js", "The passkey of Clara is 90557. What is the passkey of Clara?",
+                         "What is the passkey of Clara?"], server.addr)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertGreaterEqual(done.stdout.count("90557"), 3)
+            self.assertEqual(server.ebb("sessions").strip(), "no sessions")
+
+    def test_an_answer_goes_on_over_a_break_with_the_same_tokens(self):
+        read = """
+            const client = open({});
+            const session = await client.createSession(ebb.policy("h2o", { budget: 48 }), { id: %s, ttl: 60 });
+            const got = session.generate(prompt, answer);
+            let text = "";
+            for await (const piece of got) text += piece;
+            tell({ tokens: got.tokens, whole: text === got.text, text, reason: got.finishReason, breaks: got.breaks });
+            client.close();
+        """
+        with Server() as server, Gate(server.addr) as gate:
+            (right,) = self.told(read % '"right"', server.addr)
+            self.assertEqual((len(right["tokens"]), right["reason"], right["breaks"], right["whole"]), (768, "MAX_TOKENS", 0, True))
+            least = len(right["text"].encode()) + 2 * len(right["tokens"])  # bytes that the answer takes, however it is packed
+            for point in (2, 3, 4):  # behind what the calls before it take
+                with self.subTest(point):
+                    gate.cuts, gate.abrupt, gate.cut_after = 0, point % 2 == 0, least * point // 5
+                    (got,) = self.told(read % f'"cut-{point}"', gate.addr)
+                    self.assertEqual((gate.cuts, got.pop("breaks") > 0), (1, True))
+                    self.assertEqual(got, {name: value for name, value in right.items() if name != "breaks"})
+
+    def test_refusals_and_calls(self):
+        with Server("--cache.sessions_max=1") as server:
+            small, gone, full, wrong, rest = self.told("""
+                const client = open({ retry: { attempts: 1 } });
+                await client.createSession(ebb.policy("h2o", { budget: 4, sinks: 8 })).catch((error) => tell(failed(error)));
+                await client.session("nowhere").info().catch((error) => tell(failed(error)));
+                const session = await client.createSession(ebb.policy("full", { budget: 256 }));
+                await client.createSession().catch((error) => tell(failed(error)));
+                try { ebb.policy("h2o", { modifier: "cute" }); } catch (error) { tell(error.message); }
+                const read = await session.prefill(prompt);
+                const ids = await client.tokenize(prompt);
+                const seen = await session.verify(ids.slice(1, 3), { mode: "manual" });
+                await session.accept(0);
+                const edited = await session.edit([{ start: 1, end: 2, text: " nine" }], { mode: "reposition" });
+                const change = await session.setPolicy(ebb.policy("tova", { budget: 6, modifier: "none" }));
+                const evicted = await session.evict({ keep: { count: 4 } });
+                const described = await session.describe({ layer: 0, head: 0 });
+                await session.delete();
+                tell([read.tokensDone === ids.length, seen.pending, edited.exactness, change.lengthAfter, evicted.lengthAfter,
+                      described.lanes.map((lane) => lane.length)]);
+                client.close();
+            """, server.addr)
+        self.assertEqual(small, {"name": "EbbError", "code": "INVALID_ARGUMENT", "reason": "BUDGET_TOO_SMALL", "field": "policy.trigger.budget"})
+        self.assertEqual((gone["code"], gone["reason"]), ("NOT_FOUND", "UNKNOWN_SESSION"))
+        self.assertEqual((full["code"], full["reason"]), ("UNAVAILABLE", "SESSIONS_FULL"))
+        self.assertGreater(full["delay"], 0)
+        self.assertIn("modifier: no cute; there are", wrong)
+        self.assertEqual(rest, [True, 2, "EDIT_EXACTNESS_STALE", 6, 4, [4]])
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))

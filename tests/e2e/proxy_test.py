@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""deploy/haproxy/haproxy.cfg, run by a real HAProxy before two real servers: TLS, HTTP/2 end to end, calls of a session to one server,
+and what happens when a server drains or dies. Addresses and the certificate are this test's; all else is as it is shipped."""
+import contextlib
+import os
+import pathlib
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from binaries import ROOT, Server
+import python_package  # noqa: F401, where the stubs are, for the imports that follow
+from prometheus import eventually
+
+import grpc
+from ebb.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc, session_pb2, session_pb2_grpc
+
+CONFIG = ROOT / "deploy/haproxy/haproxy.cfg"
+HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+TOOLS = {"haproxy": HAPROXY, "openssl": shutil.which("openssl")}
+MISSING = [name for name, path in TOOLS.items() if not path]
+PATIENCE = 120  # seconds, of every call; none takes more than a few
+
+
+def replaced(text, was, becomes):
+    assert text.count(was) == 1, f"{CONFIG.name} has {text.count(was)} of {was!r}"
+    return text.replace(was, becomes)
+
+
+class Proxy:
+    """HAProxy on a free port before `servers`; use it in a with statement."""
+
+    def __init__(self, folder, certificate, servers):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        text = replaced(CONFIG.read_text(encoding="utf-8"), "bind :7743 ssl crt /etc/haproxy/ebb.pem",
+                        f"bind fd@{self.listener.fileno()} ssl crt {certificate}")
+        for number, server in enumerate(servers):
+            text = replaced(text, f"ebb-{number}:7700", f"{server.addr} port {server.http.rsplit(':', 1)[1]}")
+        self.config = pathlib.Path(folder, f"haproxy-{self.port}.cfg")
+        self.config.write_text(text)
+
+    def __enter__(self):
+        self.log = self.config.with_suffix(".log")
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen([HAPROXY, "-db", "-f", self.config], pass_fds=[self.listener.fileno()], stdout=log, stderr=log)
+        self.listener.close()  # HAProxy has it
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+
+
+@unittest.skipIf(MISSING, f"not installed: {', '.join(MISSING)}")
+class Behind(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        key, cls.certificate = pathlib.Path(cls.folder, "key"), pathlib.Path(cls.folder, "ebb.crt")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=ebb",
+                        "-addext", "subjectAltName=DNS:ebb.test", "-keyout", key, "-out", cls.certificate], check=True, capture_output=True)
+        cls.pem = pathlib.Path(cls.folder, "ebb.pem")
+        cls.pem.write_text(cls.certificate.read_text() + key.read_text())
+
+    def setUp(self):
+        with contextlib.ExitStack() as stack:
+            self.servers = [stack.enter_context(Server(f"--model.name=server-{i}", "--cache.arena=64MiB", "--model.threads=1",
+                                                       "--server.drain_timeout=100s")) for i in range(2)]
+            self.proxy = stack.enter_context(Proxy(self.folder, self.pem, self.servers))
+            self.addCleanup(stack.pop_all().close)
+
+    def channel(self):
+        """A connection of its own through the proxy."""
+        options = [("grpc.ssl_target_name_override", "ebb.test"), ("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1),
+                   ("grpc.enable_retries", 0)]
+        return self.enterContext(grpc.secure_channel(f"127.0.0.1:{self.proxy.port}",
+                                                     grpc.ssl_channel_credentials(self.certificate.read_bytes()), options))
+
+    def create(self, key, channel=None):
+        """A new session of the caller's `key`; returns which server has it."""
+        sessions = session_pb2_grpc.SessionServiceStub(channel or self.channel())
+        request = session_pb2.CreateSessionRequest()
+        request.policy.streaming.SetInParent()
+        request.policy.trigger.budget = 32
+        session = sessions.CreateSession(request, metadata=[("x-ebb-session", key)], timeout=PATIENCE, wait_for_ready=True)
+        return session, int(session.model.removeprefix("server-"))
+
+    def key_of(self, server):
+        """A key whose calls go to that server."""
+        channel = self.channel()
+        return next(key for key in (f"caller-{i}" for i in range(50)) if self.create(key, channel)[1] == server)
+
+    def generate(self, session, key, tokens, channel=None):
+        request = inference_pb2.GenerateRequest(session=session.name)
+        request.prompt.text = "It was a dark and stormy night"
+        request.sampling.temperature = 0
+        request.stopping.max_tokens = tokens
+        request.stopping.ignore_eos = True
+        return inference_pb2_grpc.InferenceServiceStub(channel or self.channel()).Generate(request, metadata=[("x-ebb-session", key)],
+                                                                                           timeout=PATIENCE)
+
+    def test_calls_of_a_session_go_to_one_server(self):
+        found = set()
+        for i in range(16):
+            key = f"caller-{i}"
+            session, server = self.create(key)
+            found.add(server)
+            other = session_pb2_grpc.SessionServiceStub(self.channel())  # another connection
+            again = other.GetSession(session_pb2.GetSessionRequest(name=session.name), metadata=[("x-ebb-session", key)], timeout=PATIENCE)
+            self.assertEqual(again.model, session.model)
+        self.assertEqual(found, {0, 1}, "both have sessions")
+
+    def test_streams_come_token_by_token_and_only_what_serves_is_let_in(self):
+        session, server = self.create("caller")
+        messages = [message for message in self.generate(session, "caller", 64) if message.HasField("decode")]
+        self.assertGreater(len(messages), 8, "a stream, not one answer")
+        straight = self.servers[server].ebb("generate", "--quiet", "--temperature=0", "--ignore-eos", "--max-tokens=64", "--policy=streaming",
+                                            "--budget=32", "It was a dark and stormy night")
+        self.assertEqual("".join(message.decode.text for message in messages).strip(), straight.strip())
+        with self.assertRaises(grpc.RpcError) as refused:
+            admin_pb2_grpc.AdminServiceStub(self.channel()).GetStatus(admin_pb2.GetStatusRequest(), timeout=PATIENCE)
+        self.assertEqual((refused.exception.code(), refused.exception.details()), (grpc.StatusCode.PERMISSION_DENIED, "not through this proxy"))
+
+    def test_an_address_has_so_many_connections(self):
+        channel = self.channel()
+        session, _ = self.create("caller", channel)
+        held = [self.enterContext(socket.create_connection(("127.0.0.1", self.proxy.port))) for _ in range(70)]
+
+        def closed():  # by the proxy: what can be read from a connection that says nothing is its end
+            ended = select.select(held, [], [], 0)[0]
+            return len(ended) >= 7 and ended
+        self.assertLess(len(eventually(closed, "70 connections beside the first one are let in")), 70, "most are let in")
+        self.assertTrue(list(self.generate(session, "caller", 4, channel)), "and those that were there before are served")
+
+    def test_a_server_that_drains_ends_its_streams_and_gets_no_new_calls(self):
+        key = self.key_of(0)
+        session, _ = self.create(key)
+        stream = self.generate(session, key, 4000)
+        messages = [next(stream)]
+        self.servers[0].process.send_signal(signal.SIGTERM)
+        channel = self.channel()
+
+        def moved():  # a call before the proxy noticed is told to come again
+            try:
+                return self.create(key, channel)[1] == 1
+            except grpc.RpcError as refused:
+                self.assertEqual(refused.code(), grpc.StatusCode.UNAVAILABLE, refused.details())
+        eventually(moved, "new calls still go to the server that drains")
+        messages += stream
+        self.assertEqual(messages[-1].decode.usage.completion_tokens, 4000)
+
+    def test_calls_to_a_server_that_died_are_answered_by_the_other(self):
+        key = self.key_of(0)
+        channel = self.channel()
+        self.create(key, channel)
+        self.servers[0].process.kill()
+        self.servers[0].process.wait()
+        self.assertEqual([self.create(key, channel)[1] for _ in range(10)], [1] * 10)
+        self.servers[1].process.kill()
+        self.servers[1].process.wait()
+
+        def refused():
+            with self.assertRaises(grpc.RpcError) as refusal:
+                self.create(key, channel)
+            self.assertEqual(refusal.exception.code(), grpc.StatusCode.UNAVAILABLE)
+            return refusal.exception.details() == "no server takes calls"
+        eventually(refused, "the proxy does not notice that both are away")
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main(verbosity=2))
