@@ -57,10 +57,10 @@ tsan: ## engine, worker, journal and services under the thread sanitizer
 	  $(CTEST) --test-dir build/tsan -j $(JOBS) -L 'unit|property|integration' -E '_NOT_BUILT$$'
 
 fuzz: ## 10,000 inputs to each parser, from the committed corpus (TARGET=gguf: one of them)
-	@scripts/setup build fuzz
-	cmake --preset fuzz -Wno-dev
-	cmake --build --preset fuzz -j $(JOBS) --target ebb_fuzz_targets
-	$(CTEST) --test-dir build/fuzz -L fuzz $(if $(TARGET),-R '^fuzz/$(TARGET)$$')
+	@scripts/setup build test fuzz
+	cmake --preset asan -Wno-dev
+	cmake --build --preset asan -j $(JOBS) --target ebb_fuzz_targets
+	$(CTEST) --test-dir build/asan -L fuzz $(if $(TARGET),-R '^fuzz/$(TARGET)$$')
 
 docs: ## write docs/reference, dashboards and the chart's schema from code, and check every link in the docs
 	@scripts/setup build test

@@ -13,7 +13,8 @@ set(EBB_BIN_DIR "${CMAKE_BINARY_DIR}/bin" CACHE PATH "Where ebbd, ebb and ebb-la
 
 find_program(EBB_CCACHE ccache)
 if(EBB_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${EBB_CCACHE})
+  # What ccache must be told before it keeps what was compiled behind precompiled headers.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${EBB_CCACHE})
 endif()
 
 # The sanitizer is set for every target, generated code included, so that no object mixes with another kind.
@@ -21,9 +22,6 @@ if(EBB_SANITIZE)
   add_compile_options(-fsanitize=${EBB_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${EBB_SANITIZE})
   add_compile_definitions(EBB_SANITIZED) # clang and g++ have names of their own for it, and tests want to know
-endif()
-if(EBB_FUZZ)
-  add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
 # Results must not depend on which multiply-add a compiler fuses (docs/explanation/determinism.md).
@@ -37,10 +35,40 @@ target_compile_options(ebb_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-u
 target_compile_options(ebb_flags INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>)
 target_include_directories(ebb_flags INTERFACE ${PROJECT_SOURCE_DIR})
 
+# Sanitizer builds read the libraries' headers once, which is half of their time. The release build does not, so that a file that
+# forgets to include what it uses is found there.
+if(EBB_SANITIZE)
+  add_compile_options(-pthread $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
+    "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
+  add_compile_definitions(GTEST_HAS_PTHREAD=1) # as GTest's own target says, which not all of ours link
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/headers.cc CONTENT "")
+  foreach(headers ebb_headers ebb_test_headers)
+    add_library(${headers} OBJECT ${CMAKE_BINARY_DIR}/headers.cc)
+    target_link_libraries(${headers} PRIVATE ebb_flags gRPC::grpc++ protobuf::libprotobuf GTest::gmock)
+    target_precompile_headers(${headers} PRIVATE
+      <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <filesystem> <fstream> <functional> <future> <map> <memory> <mutex>
+      <numeric> <optional> <random> <set> <span> <sstream> <string> <string_view> <thread> <tuple> <unordered_map> <utility> <variant>
+      <vector>
+      <absl/container/flat_hash_map.h> <absl/functional/any_invocable.h> <absl/status/statusor.h> <absl/strings/str_cat.h>
+      <absl/strings/str_format.h> <absl/strings/str_join.h> <absl/strings/str_split.h> <absl/synchronization/mutex.h>
+      <absl/time/time.h> <absl/types/span.h>
+      <gmock/gmock.h> <google/protobuf/struct.pb.h> <grpcpp/grpcpp.h> <gtest/gtest.h> <nlohmann/json.hpp>)
+  endforeach()
+  target_compile_options(ebb_test_headers PRIVATE -O0)
+endif()
+
+# With EBB_SANITIZE, compiles a target behind the headers of another that has the same options.
+function(ebb_precompiled name headers)
+  if(EBB_SANITIZE)
+    target_precompile_headers(${name} REUSE_FROM ${headers})
+  endif()
+endfunction()
+
 function(ebb_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
   add_library(${name} STATIC ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ebb_flags PUBLIC ${arg_LINKS})
+  ebb_precompiled(${name} ebb_headers)
 endfunction()
 
 function(ebb_binary name)
@@ -55,8 +83,11 @@ function(ebb_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;LINKS")
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ebb_flags ${arg_LINKS} GTest::gmock_main)
-  if(EBB_SANITIZE AND NOT arg_LABEL STREQUAL "property") # what they say themselves is short, and optimising it takes most of the build
+  if(NOT EBB_SANITIZE OR arg_LABEL STREQUAL "property")
+    ebb_precompiled(${name} ebb_headers)
+  else() # what they say themselves is short, and optimising it takes most of the build
     target_compile_options(${name} PRIVATE -O0)
+    ebb_precompiled(${name} ebb_test_headers)
   endif()
   if(EBB_SANITIZE STREQUAL "thread")
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/tsan_grpc.cc)
@@ -77,4 +108,11 @@ function(ebb_fuzz name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ebb_flags ${arg_LINKS})
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+  foreach(target ${name} ${arg_LINKS}) # the parsers guide the fuzzer; all else of the build runs undisturbed
+    get_target_property(imported ${target} IMPORTED)
+    if(NOT imported)
+      target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+      set_target_properties(${target} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)
+    endif()
+  endforeach()
 endfunction()
