@@ -138,7 +138,7 @@ EVICTION = {
          quantiles("ebb_journal_commit_seconds", "commit", shares=(0.5, 0.99))),
         ("Bytes of journals", "Records of what sessions do, and the snapshots that take their place.", "Bps", "lines",
          [("sum by (kind) (rate(ebb_journal_bytes_total{@}[$]))", "{{kind}}")]),
-        ("Journals that failed", "Sessions that take no more writes. Should be 0.", "ops", "lines",
+        ("Journals that failed", "Sessions that take no more writes. Should be 0: see EbbJournalFailing.", "ops", "lines",
          [("sum(rate(ebb_journal_failures_total{@}[$]))", "sessions")]),
         ("Sessions past the trained context", "They used a position that the model was not trained for; COMPACTED positions avoid it.", "ops",
          "lines", [("sum(rate(ebb_past_context_sessions_total{@}[$]))", "sessions")]),
