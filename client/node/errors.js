@@ -3,9 +3,9 @@ const { details, grpc } = require("./protocol.js");
 
 // A call that the server refused, or that did not reach it. index.d.ts says what the fields are.
 class EbbError extends Error {
-  constructor(code, message, { reason = "", field = "", metadata = {}, retryDelay = undefined } = {}) {
+  constructor(code, message, { reason = "", field = "", metadata = {}, retryDelay = undefined, cause = undefined } = {}) {
     const retry = retryDelay === undefined ? "" : ` (retry in ${retryDelay}s)`;
-    super(`${grpc.status[code]}${reason && ` ${reason}`}: ${message}${retry}`);
+    super(`${grpc.status[code]}${reason && ` ${reason}`}: ${message}${retry}`, cause && { cause });
     this.name = "EbbError";
     Object.assign(this, { code: grpc.status[code], number: code, reason, field, metadata, retryDelay });
   }
@@ -22,20 +22,20 @@ function decode(packed) {
     const type = details.lookupType(kind);
     const detail = type.toObject(type.decode(value), { longs: Number, defaults: true });
     if (kind === "ErrorInfo") Object.assign(told, { reason: detail.reason, metadata: detail.metadata });
-    if (kind === "RetryInfo") told.retryDelay = detail.retryDelay.seconds + detail.retryDelay.nanos / 1e9;
+    if (kind === "RetryInfo") told.retryDelay = detail.retryDelay ? detail.retryDelay.seconds + detail.retryDelay.nanos / 1e9 : 0;
     if (kind === "BadRequest") told.field = detail.fieldViolations?.[0]?.field ?? "";
   }
   return told;
 }
 
-// The EbbError for what grpc-js gave; details that cannot be read are left out.
+// The EbbError for what grpc-js gave. Where its details cannot be read, it has code and message all the same, and why as its `cause`.
 function fromRpc(failure) {
   const [packed] = failure.metadata?.get("grpc-status-details-bin") ?? [];
   let told = {};
   try {
     if (packed) told = decode(packed);
-  } catch {
-    told = {};
+  } catch (cause) {
+    told = { cause };
   }
   return new EbbError(failure.code, failure.details ?? failure.message, told);
 }

@@ -49,7 +49,7 @@ export interface ClientOptions {
   timeout?: number;
   /** Of unary calls, and of answers while nothing has come. Default: 4 attempts. */
   retry?: Retry;
-  /** Of answers that broke; false: a break is an error. Default: 10 attempts. */
+  /** Of answers that broke; false: a break is an error, and `retry` holds until something has come. Default: 10 attempts. */
   resume?: Retry | false;
 }
 
@@ -121,6 +121,8 @@ export class EbbError extends Error {
   readonly metadata: Record<string, string>;
   /** Seconds after which the server asks to be tried again. */
   readonly retryDelay: number | undefined;
+  /** Why the server's details, of which reason, field, metadata and delay are, could not be read; most often nothing. */
+  readonly cause?: unknown;
 }
 
 /** A stream broke, and going on where it stopped is impossible. */

@@ -249,8 +249,33 @@ class Answer {
     return this.text;
   }
 
+  messages() {
+    return this.client.resume ? this.#resuming() : this.#once();
+  }
+
+  // A break is an error: tried again only while nothing has come, and only after a refusal, which changed nothing. As `stream` of
+  // client/python/ebb/flow.py.
+  async *#once() {
+    const { client, progress } = this;
+    let begun = false;
+    for (let attempt = 2; ; ++attempt) {
+      try {
+        for await (const message of client.stream(progress.method, progress.asked)) {
+          begun = true;
+          const fresh = progress.take(message);
+          if (fresh?.tokens) yield fresh;
+        }
+        return;
+      } catch (error) {
+        const delay = !begun && error.reason ? delayOf(client.retry, attempt, error) : undefined;
+        if (delay === undefined) throw error;
+        await sleep(1000 * delay);
+      }
+    }
+  }
+
   // As `resuming` of client/python/ebb/flow.py.
-  async *messages() {
+  async *#resuming() {
     const { client, progress } = this;
     let attempt = 1;
     let begun = false; // a message has come
@@ -289,7 +314,7 @@ class Answer {
 
   #delay(error, attempt, begun, broken) {
     const { client, progress } = this;
-    if (!(error instanceof EbbError) || error instanceof NotResumable || !client.resume) return undefined;
+    if (!(error instanceof EbbError) || error instanceof NotResumable) return undefined;
     const retry = begun ? client.resume : client.retry;
     const delay = delayOf(retry, attempt, error);
     if (delay !== undefined) return delay;

@@ -22,7 +22,6 @@ for (const name of SERVICES) {
     const { resolvedRequestType: request, resolvedResponseType: response } = method.resolve();
     methods[method.name] = {
       path: `/ebb.v1.${name}/${method.name}`,
-      
       serialize: (message) => Buffer.from(request.encode(request.fromObject(message)).finish()),
       deserialize: (bytes) => response.toObject(response.decode(bytes), OUT),
     };

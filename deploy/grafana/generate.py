@@ -10,7 +10,10 @@ import json
 import sys
 from pathlib import Path
 
-OUT = Path(__file__).resolve().parent / "dashboards"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.dont_write_bytecode = True
+from reference import generated  # noqa: E402
+
 MATCH = 'job=~"$job",instance=~"$instance"'
 SOURCE = {"type": "prometheus", "uid": "$datasource"}
 COLUMNS, HEIGHT = 3, 8  # panels side by side, and how tall each is
@@ -135,7 +138,7 @@ EVICTION = {
          quantiles("ebb_journal_commit_seconds", "commit", shares=(0.5, 0.99))),
         ("Bytes of journals", "Records of what sessions do, and the snapshots that take their place.", "Bps", "lines",
          [("sum by (kind) (rate(ebb_journal_bytes_total{@}[$]))", "{{kind}}")]),
-        ("Journals that failed", "Sessions that take no more writes. Should be 0.", "ops", "lines",
+        ("Journals that failed", "Sessions that take no more writes. Should be 0: see EbbJournalFailing.", "ops", "lines",
          [("sum(rate(ebb_journal_failures_total{@}[$]))", "sessions")]),
         ("Sessions past the trained context", "They used a position that the model was not trained for; COMPACTED positions avoid it.", "ops",
          "lines", [("sum(rate(ebb_past_context_sessions_total{@}[$]))", "sessions")]),
@@ -249,17 +252,9 @@ def dashboard(uid, title, rows, extra):
 
 
 def main():
-    check, stale = "--check" in sys.argv[1:], []
-    for uid, title, rows, extra in DASHBOARDS:
-        path, text = OUT / f"{uid}.json", json.dumps(dashboard(uid, title, rows, extra), indent=1) + "\n"
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(path.name)
-        if not check:
-            path.write_text(text, encoding="utf-8")
-    for name in stale:
-        print(f"deploy/grafana/dashboards/{name} {'is stale: run deploy/grafana/generate.py' if check else 'written'}")
-    return 1 if check and stale else 0
+    files = {f"deploy/grafana/dashboards/{uid}.json": json.dumps(dashboard(uid, title, rows, extra), indent=1) + "\n"
+             for uid, title, rows, extra in DASHBOARDS}
+    return generated.settle(files, "--check" in sys.argv[1:], "deploy/grafana/generate.py")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/ebb"
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.dont_write_bytecode = True
-from reference import proto  # noqa: E402
+from reference import generated, proto  # noqa: E402
 
 # What templates/_helpers.tpl sets, so that the values may not.
 CHARTS_OWN = {"server.listen", "server.http_listen", "server.drain_timeout", "model.path", "store.dir"}
@@ -121,17 +121,8 @@ def built():
 
 
 def main():
-    check, stale = "--check" in sys.argv[1:], []
-    for name, text in built().items():
-        path = CHART / name
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(name)
-        if not check:
-            path.write_text(text, encoding="utf-8")
-    for name in stale:
-        print(f"deploy/helm/ebb/{name} {'is stale: run deploy/helm/generate.py' if check else 'written'}")
-    return 1 if check and stale else 0
+    files = {f"deploy/helm/ebb/{name}": text for name, text in built().items()}
+    return generated.settle(files, "--check" in sys.argv[1:], "deploy/helm/generate.py")
 
 
 if __name__ == "__main__":

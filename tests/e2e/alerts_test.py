@@ -97,6 +97,7 @@ CASES = (
                                 'ebb_kv_pages{state="free"}': (50, 49, 50), 'ebb_kv_pages{state="shared"}': (1, 1, 1)}),
     Case("EbbSnapshotFailing", (5, 3, 30), {},
          {'ebb_rpc_handled_total{method="SessionService/SaveSession",code="UNAVAILABLE"}': (0, 1, 0)}),
+    Case("EbbJournalFailing", (5, 3, 30), {}, {"ebb_journal_failures_total": (0, 1, 0)}),
     Case("EbbNaNScores", (5, 3, 30), {}, {'ebb_nan_scores_total{policy="h2o"}': (0, 1, 0)}),
     Case("EbbQualityDrop", (144, 18, 18), {}, {'ebb_shadow_kl_divergence_sum{policy="h2o"}': (10, 50, 10),
                                                'ebb_shadow_kl_divergence_count{policy="h2o"}': (1000, 1000, 1000),

@@ -18,6 +18,7 @@ import time
 import urllib.request
 
 from binaries import Server
+from patience import PATIENCE
 import python_package  # where the stubs are, for the imports that follow
 
 import grpc
@@ -33,13 +34,19 @@ BEGINNINGS = [[1 + (7 * i + n) % 200 for n in range(40)] for i in range(4)]  # o
 
 
 class Client:
-    """All services of one server."""
+    """All services of one server; use it in a with statement."""
 
     def __init__(self, server):
         self.server = server
-        self.channel = grpc.insecure_channel(server.addr)
+
+    def __enter__(self):
+        self.channel = grpc.insecure_channel(self.server.addr)
         for stub in SERVICES:
             self.__dict__.update(stub(self.channel).__dict__)
+        return self
+
+    def __exit__(self, *_):
+        self.channel.close()
 
     def get(self, name):
         try:
@@ -53,7 +60,9 @@ class Client:
         return self.DescribeCache(eviction.DescribeCacheRequest(session=name))
 
     def metric(self, series):
-        page = urllib.request.urlopen(f"http://{self.server.http}/metrics").read().decode()
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://{self.server.http}/metrics", timeout=PATIENCE) as answer:
+            page = answer.read().decode()
         return float(re.search(rf"^{re.escape(series)} (\S+)$", page, re.M).group(1))
 
 
@@ -90,26 +99,32 @@ def refusals():
     return (code.FAILED_PRECONDITION, code.INVALID_ARGUMENT, code.RESOURCE_EXHAUSTED, code.NOT_FOUND, code.ABORTED)
 
 
+def was_cut(error):
+    """The connection broke; the server itself would have given details."""
+    return (isinstance(error, grpc.RpcError) and error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+            and not any(key == "grpc-status-details-bin" for key, _ in error.trailing_metadata() or ()))
+
+
 class Load(threading.Thread):
     """One client. `done` are the calls that were answered, in order, with their answers; `open` is the one that was not, and `told` what
-    came of it."""
+    came of it; `in_time`: it began before the kill."""
 
     def __init__(self, client, dice, sessions, prefix, killed):
         super().__init__()
         self.client, self.dice, self.sessions, self.prefix, self.killed = client, dice, sessions, prefix, killed
-        self.done, self.open, self.told, self.failed = [], None, [], None
+        self.done, self.open, self.in_time, self.told, self.failed = [], None, False, [], None
 
     def run(self):
         try:
             while True:
                 for method, request in self.pick():
-                    self.open, self.told = (method, request), []
+                    self.open, self.in_time, self.told = (method, request), not self.killed.is_set(), []
                     answer = made(self.client, method, request, self.told)
                     self.done.append((method, request, answer))
                     self.open = None
                     self.heed(method, request)
         except Exception as error:  # looked at by who started the thread
-            self.failed = None if isinstance(error, grpc.RpcError) and self.killed.is_set() else error
+            self.failed = None if self.killed.is_set() and was_cut(error) else error
 
     def heed(self, method, request):
         if method in ("CreateSession", "ForkSession"):
@@ -173,24 +188,23 @@ class Crash:
         self.seed, self.durability = seed, durability
         self.store = tempfile.TemporaryDirectory()
         self.sessions = [[] for _ in range(CLIENTS)]
-        self.calls = self.unlike = 0
+        self.calls = self.cut = self.found = self.unlike = 0
 
     def server(self):
         return Server(f"--store.dir={self.store.name}", f"--store.durability={self.durability}", "--store.snapshot_every=96",
                       "--cache.arena=64MiB", "--model.threads=1")
 
     def run(self, rounds):
-        with Server("--cache.arena=64MiB", "--model.threads=1") as undisturbed:
-            self.calm = Client(undisturbed)
+        with Server("--cache.arena=64MiB", "--model.threads=1") as undisturbed, Client(undisturbed) as self.calm:
             for number in range(rounds):
                 self.round(number)
             self.tidy()
-        print(f"{rounds} rounds of {self.durability}, {self.calls} calls answered, {self.unlike} sessions dropped whose last call was half done")
+        print(f"{rounds} rounds of {self.durability}: {self.calls} calls answered; {self.cut} cut by the kill, of which {self.found} had done "
+              f"something; {self.unlike} sessions dropped whose last call was half done")
 
     def round(self, number):
         dice = random.Random(f"{self.seed} {self.durability} {number}")
-        with self.server() as server:
-            client = Client(server)
+        with self.server() as server, Client(server) as client:
             killed = threading.Event()
             loads = [Load(client, random.Random(dice.random()), sessions, f"c{i}", killed) for i, sessions in enumerate(self.sessions)]
             for load in loads:
@@ -200,11 +214,11 @@ class Crash:
             server.process.kill()
             for load in loads:
                 load.join()
-        with self.server() as server:
-            client = Client(server)
+        with self.server() as server, Client(server) as client:
             for load in loads:
                 if load.failed:
-                    raise AssertionError(f"round {number}: {load.failed}")
+                    raise AssertionError(f"round {number}: {load.failed}") from load.failed
+                self.cut += load.open is not None and load.in_time
                 self.compare(number, client, load)
             assert client.metric('ebb_recovered_sessions_total{result="set_aside"}') == 0
             leaked = client.metric("ebb_kv_pages_limit") - sum(client.metric(f'ebb_kv_pages{{state="{state}"}}') for state in ("free", "owned"))
@@ -233,6 +247,7 @@ class Crash:
         """The call that was not answered: as far as it was done, the undisturbed server does it, too."""
         if method in ("CreateSession", "ForkSession"):
             if client.get(f"sessions/{request.session_id}"):
+                self.found += 1
                 made(self.calm, method, request)
                 load.heed(method, request)
             return
@@ -240,6 +255,7 @@ class Crash:
         now, calm = client.get(name), self.calm.get(name)
         if method == "DeleteSession":
             if not now:
+                self.found += 1
                 made(self.calm, method, request)
                 load.heed(method, request)
             return
@@ -247,6 +263,7 @@ class Crash:
         if now.generation == calm.generation:
             assert not load.told, f"{name} has nothing of {load.told}"
             return
+        self.found += 1
         more = now.tokens - calm.tokens
         if method == "Decode":
             assert more >= len(load.told), f"{name} has {more} tokens of {load.told}"
@@ -265,8 +282,7 @@ class Crash:
             load.sessions.remove(name)
 
     def tidy(self):
-        with self.server() as server:
-            client = Client(server)
+        with self.server() as server, Client(server) as client:
             for name in sum(self.sessions, []):
                 client.DeleteSession(session.DeleteSessionRequest(name=name))
             assert client.metric('ebb_kv_pages{state="owned"}') == 0
@@ -280,8 +296,11 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     print(f"seed {options.seed}")
-    Crash(options.seed, "step").run(options.rounds - options.rounds // 4)
-    Crash(options.seed, "sync").run(options.rounds // 4)
+    crashes = [Crash(options.seed, "step"), Crash(options.seed, "sync")]
+    for crash, rounds in zip(crashes, (options.rounds - options.rounds // 4, options.rounds // 4)):
+        crash.run(rounds)
+    calls, cut, found = (sum(getattr(crash, count) for crash in crashes) for count in ("calls", "cut", "found"))
+    assert calls > options.rounds and cut > 0 and found > 0, f"too little to tell: {calls} calls, {cut} cut, {found} done and not answered"
 
 
 if __name__ == "__main__":

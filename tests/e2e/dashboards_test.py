@@ -8,7 +8,8 @@ import sys
 import unittest
 
 from binaries import ROOT, Server
-from prometheus import Prometheus, eventually
+from patience import eventually
+from prometheus import Prometheus
 
 FOLDER = ROOT / "deploy/grafana"
 DASHBOARDS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((FOLDER / "dashboards").glob("*.json"))}

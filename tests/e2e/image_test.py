@@ -113,6 +113,7 @@ class Image(unittest.TestCase):
             environment = {"PATH": f"{root / 'usr/local/bin'}:/usr/bin:/bin"}
             for session, has in (("first", []), ("second", ["first"])):  # durability: drain
                 process = subprocess.Popen(command, cwd=store, env=environment, stderr=subprocess.PIPE, text=True, **user)
+                self.addCleanup(process.kill)  # should it not end
                 try:
                     address = None
                     for line in process.stderr:
@@ -133,7 +134,6 @@ class Image(unittest.TestCase):
                     ebb("ebb", "generate", "--session", session, "--max-tokens=4", "It was a dark and stormy night")
                 finally:
                     process.send_signal(signal.SIGTERM)
-                    self.addCleanup(process.kill)  # should it not end
                     process.communicate(timeout=120)
                 self.assertEqual(process.returncode, 0)
 

@@ -72,6 +72,57 @@ class NodeClient(unittest.TestCase):
                     self.assertEqual((gate.cuts, got.pop("breaks") > 0), (1, True))
                     self.assertEqual(got, {name: value for name, value in right.items() if name != "breaks"})
 
+    def test_without_resume_a_break_is_an_error(self):
+        with Server() as server, Gate(server.addr) as gate:
+            gate.cut_after = 4 * 768  # behind what CreateSession takes; the tokens alone take more
+            ((error, some, breaks),) = self.told("""
+                const client = open({ resume: false });
+                const session = await client.createSession(ebb.policy("h2o", { budget: 48 }));
+                const got = session.generate(prompt, { ...answer, maxTokens: 1 << 20 });
+                await got.read().catch((error) => tell([failed(error), got.tokens.length > 0, got.breaks]));
+                client.close();
+            """, gate.addr)
+            self.assertEqual((error["code"], error["reason"], some, breaks, gate.cuts), ("UNAVAILABLE", "", True, 0, 1))
+
+    def test_without_resume_a_refusal_is_still_waited_out(self):
+        with Server("--scheduling.queue_max=1") as server:
+            impatient, (tries, tokens) = self.told("""
+                const client = open({ resume: false });
+                const [first, second] = [await client.createSession("streaming"), await client.createSession("streaming")];
+                const running = first.generate(prompt, { ...answer, maxTokens: 1 << 20 }).messages();
+                await running.next(); // the queue is full
+                const hasty = open({ resume: false, retry: { attempts: 1 } });
+                await hasty.session(second.name).generate(prompt, answer).read().catch((error) => tell(failed(error)));
+                let tries = 0;
+                const stream = client.stream.bind(client);
+                client.stream = async function* (...given) {
+                  if (++tries === 2) await running.return(); // refused once
+                  yield* stream(...given);
+                };
+                const got = second.generate(prompt, { ...answer, maxTokens: 4 });
+                await got.read();
+                tell([tries, got.tokens.length]);
+                client.close();
+                hasty.close();
+            """, server.addr)
+            self.assertEqual((impatient["code"], impatient["reason"]), ("UNAVAILABLE", "QUEUE_FULL"))
+            self.assertGreaterEqual(tries, 2)
+            self.assertEqual(tokens, 4)
+
+    def test_details_that_cannot_be_read_are_told_as_the_cause(self):
+        ((code, reason, message, cause), delay) = self.told("""
+            const { fromRpc } = require(process.env.PACKAGE + "/errors.js");
+            const { details } = require(process.env.PACKAGE + "/protocol.js");
+            const of = (bytes) => fromRpc({ code: 14, details: "away", metadata: { get: () => [bytes] } });
+            const error = of(Buffer.from([0x1a, 0x7f]));
+            tell([error.code, error.reason, error.message, error.cause.constructor.name]);
+            const empty = { typeUrl: "type.googleapis.com/google.rpc.RetryInfo", value: Buffer.from([]) }; // a delay of 0 may be left out
+            const packed = details.lookupType("Status").encode({ details: [empty] }).finish();
+            tell(of(packed).retryDelay);
+        """, "")
+        self.assertEqual((code, reason, message, cause), ("UNAVAILABLE", "", "UNAVAILABLE: away", "RangeError"))
+        self.assertEqual(delay, 0)
+
     def test_refusals_and_calls(self):
         with Server("--cache.sessions_max=1") as server:
             small, gone, full, wrong, rest = self.told("""

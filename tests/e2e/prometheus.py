@@ -6,23 +6,10 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 import urllib.parse
 import urllib.request
 
-PATIENCE = 120  # seconds; nothing here should take more than a few, on a machine that has nothing else to do
-
-
-def eventually(happens, what, patience=PATIENCE):
-    """Returns the first true answer of `happens`; fails with `what`, a string or something that returns one."""
-    end = time.monotonic() + patience
-    while True:
-        if answer := happens():
-            return answer
-        if time.monotonic() > end:
-            raise AssertionError(what if isinstance(what, str) else what())
-        time.sleep(0.1)
-
+from patience import PATIENCE, eventually
 
 class Prometheus:
     """Scrapes `target` as job ebb every second and evaluates `rules` as often; use it in a with statement."""

@@ -14,8 +14,8 @@ import tempfile
 import unittest
 
 from binaries import ROOT, Server
+from patience import PATIENCE, eventually
 import python_package  # noqa: F401, where the stubs are, for the imports that follow
-from prometheus import eventually
 
 import grpc
 from ebb.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc, session_pb2, session_pb2_grpc
@@ -24,7 +24,6 @@ CONFIG = ROOT / "deploy/haproxy/haproxy.cfg"
 HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 TOOLS = {"haproxy": HAPROXY, "openssl": shutil.which("openssl")}
 MISSING = [name for name, path in TOOLS.items() if not path]
-PATIENCE = 120  # seconds, of every call; none takes more than a few
 
 
 def replaced(text, was, becomes):
@@ -70,8 +69,10 @@ class Behind(unittest.TestCase):
 
     def setUp(self):
         with contextlib.ExitStack() as stack:
-            self.servers = [stack.enter_context(Server(f"--model.name=server-{i}", "--cache.arena=64MiB", "--model.threads=1",
-                                                       "--server.drain_timeout=100s")) for i in range(2)]
+            stores = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(2)]
+            self.flags = [(f"--model.name=server-{i}", "--cache.arena=64MiB", "--model.threads=1", "--server.drain_timeout=100s",
+                           f"--store.dir={store}", "--store.durability=step") for i, store in enumerate(stores)]
+            self.servers = [stack.enter_context(Server(*flags)) for flags in self.flags]
             self.proxy = stack.enter_context(Proxy(self.folder, self.pem, self.servers))
             self.addCleanup(stack.pop_all().close)
 
@@ -171,6 +172,31 @@ class Behind(unittest.TestCase):
             self.assertEqual(refusal.exception.code(), grpc.StatusCode.UNAVAILABLE)
             return refusal.exception.details() == "no server takes calls"
         eventually(refused, "the proxy does not notice that both are away")
+
+    def test_a_server_that_is_back_has_its_keys_and_its_sessions(self):
+        key, channel = self.key_of(0), self.channel()
+        session, _ = self.create(key, channel)
+        sessions = session_pb2_grpc.SessionServiceStub(channel)
+
+        def look():
+            return sessions.GetSession(session_pb2.GetSessionRequest(name=session.name), metadata=[("x-ebb-session", key)], timeout=PATIENCE)
+
+        killed = self.servers[0]
+        killed.process.kill()
+        killed.process.wait()
+        with self.assertRaises(grpc.RpcError) as unknown:
+            look()
+        self.assertEqual(unknown.exception.code(), grpc.StatusCode.NOT_FOUND, "the other server answers, and does not know it")
+        self.enterContext(Server(*self.flags[0], f"--listen={killed.addr}", f"--server.http_listen={killed.http}"))
+
+        def back():
+            try:
+                return look().name == session.name
+            except grpc.RpcError as refused:
+                self.assertEqual(refused.code(), grpc.StatusCode.NOT_FOUND)
+                return False
+        eventually(back, "the key does not lead back to the session")
+        self.assertTrue(list(self.generate(session, key, 4, channel)), "which goes on")
 
 
 if __name__ == "__main__":

@@ -11,11 +11,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import typing
 import unittest
 from unittest import mock
 
 from binaries import ROOT, Server
+from patience import PATIENCE, eventually
 import python_package
 
 import ebb
@@ -125,8 +127,7 @@ class Calls(unittest.TestCase):
         session = self.opened("streaming")
         with session.generate("It was", max_tokens=1 << 20, ignore_eos=True) as answer:
             next(iter(answer))
-        while session.info().state == session_pb2.SESSION_STATE_BUSY:
-            pass
+        eventually(lambda: session.info().state != session_pb2.SESSION_STATE_BUSY, "the call that was left goes on")
         self.assertGreaterEqual(session.info().tokens, len(answer.tokens))
         after = session.decode(max_tokens=3, ignore_eos=True)
         after.read()
@@ -167,7 +168,9 @@ class Calls(unittest.TestCase):
         with session.watch_evictions(list_victims=True) as watch:
             reader = threading.Thread(target=lambda: told.append(next(watch)), daemon=True)
             reader.start()
+            end = time.monotonic() + PATIENCE
             while reader.is_alive():  # until the watch is in force, nothing is told
+                self.assertLess(time.monotonic(), end, "the watch tells nothing")
                 session.decode(max_tokens=1, ignore_eos=True).read()
                 session.evict(range=(session.info().tokens - 1, session.info().tokens))
         self.assertEqual(told[0].eviction.cause, eviction_pb2.EVICTION_CAUSE_EVICT)

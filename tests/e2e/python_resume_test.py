@@ -8,6 +8,7 @@ from unittest import mock
 
 from binaries import Server
 from gate import Gate
+from patience import eventually
 import python_package  # noqa: F401, where ebb comes from
 
 import ebb
@@ -31,6 +32,11 @@ def at_first(client, method, do):
         return call(*args, **options)
 
     client._methods[method] = first
+
+
+def idle(session):
+    """Waits until the call on it whose connection was cut is over."""
+    eventually(lambda: session.info().state != session_pb2.SESSION_STATE_BUSY, "the call goes on")
 
 
 class Broken(unittest.TestCase):
@@ -144,8 +150,7 @@ class Broken(unittest.TestCase):
 
     def test_a_session_that_others_changed_meanwhile_is_not_gone_on_with(self):
         def change():  # once the call whose stream is cut is over
-            while session.info().state == session_pb2.SESSION_STATE_BUSY:
-                pass
+            idle(session)
             session.prefill(" and")
 
         with self.direct.create_session(POLICY) as session:
@@ -174,8 +179,7 @@ class Broken(unittest.TestCase):
                 through.verify(self.ids[:3])
             except ebb.Unavailable as error:
                 self.assertEqual(error.reason, "")
-            while session.info().state == session_pb2.SESSION_STATE_BUSY:
-                pass
+            idle(session)
             self.assertLessEqual(session.info().completion_tokens, 4)
             self.gate.cut_after = 1
             self.assertEqual(through.info().name, session.name, "what only looks is done again")
@@ -215,14 +219,21 @@ class Restarted(unittest.TestCase):
         self.assertIsNone(error)
         self.assertEqual((answer.tokens, answer.text, answer.breaks > 0), (right.tokens, right.text, True))
 
-    def test_a_session_that_died_with_its_server_is_not_found(self):
-        def kill(server):
-            server.process.kill()
-            server.process.wait(60)
-            server.process.stderr.close()
-            server.store.cleanup()
+    @staticmethod
+    def kill(server):
+        server.process.kill()
+        server.process.wait(60)
+        server.process.stderr.close()
+        server.store.cleanup()
 
-        _, _, error = self.read_over(kill)
+    def test_an_answer_goes_on_where_a_journal_outlives_a_kill(self):
+        with tempfile.TemporaryDirectory() as store:
+            answer, right, error = self.read_over(self.kill, f"--store.dir={store}", "--store.durability=step")
+        self.assertIsNone(error)
+        self.assertEqual((answer.tokens, answer.text, answer.breaks > 0), (right.tokens, right.text, True))
+
+    def test_a_session_that_died_with_its_server_is_not_found(self):
+        _, _, error = self.read_over(self.kill)
         self.assertIsInstance(error, ebb.NotFound)
         self.assertEqual(error.reason, "UNKNOWN_SESSION")
 

@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""The readers behind scripts/docs: what they take from a source, and what they refuse to pass over in silence."""
+"""The readers behind scripts/docs: what they take from a source, and what they refuse to pass over in silence; and what is written."""
+import contextlib
+import io
 import sys
+import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
-from reference import pages, proto, reasons  # noqa: E402
+from reference import generated, pages, proto, reasons  # noqa: E402
 
 PROTO = """syntax = "proto3";
 
@@ -136,6 +140,27 @@ class Pages(unittest.TestCase):
         self.assertIn("### S.Get\n\n[A](#a) → stream of [B](#b) (server streaming)\n\nStreams.\n", page)
         self.assertIn("| 1 | `name` | optional `string` | Its name. |", page)
         self.assertIn("| 1 | `E_ONE` | First. |", page)
+
+
+class Generated(unittest.TestCase):
+    def settle(self, files, check):
+        """The exit code and what was said."""
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), mock.patch.object(generated, "ROOT", self.root):
+            return generated.settle(files, check, "make it"), said.getvalue().splitlines()
+
+    def test_what_differs_is_written_or_removed_or_only_named(self):
+        self.root = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (self.root / "old").write_text("old")
+        (self.root / "gone").write_text("gone")
+        (self.root / "same").write_text("same")
+        files = {"folder/new": "new", "old": "young", "gone": None, "same": "same", "never": None}
+        stale = [f"{name} is stale: run make it, and commit what it writes" for name in ("folder/new", "old", "gone")]
+        self.assertEqual(self.settle(files, check=True), (1, stale))
+        self.assertEqual(sorted(path.name for path in self.root.iterdir()), ["gone", "old", "same"], "a check writes nothing")
+        self.assertEqual(self.settle(files, check=False), (0, ["folder/new written", "old written", "gone removed"]))
+        self.assertEqual({path.name: path.read_text() for path in self.root.rglob("*") if path.is_file()}, {"new": "new", "old": "young", "same": "same"})
+        self.assertEqual(self.settle(files, check=True), (0, []))
 
 
 if __name__ == "__main__":

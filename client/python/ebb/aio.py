@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Generic, List, M
 import grpc
 
 from ebb import channel, fields, flow
-from ebb.errors import Cancelled, Error, NotFound, from_rpc
+from ebb.errors import Error, NotFound, from_rpc
 from ebb.progress import AnswerState, Progress
 from ebb.retry import Retry
 from ebb.v1 import admin_pb2, eviction_pb2, inference_pb2, session_pb2
@@ -29,7 +29,7 @@ class Client:
                          else grpc.aio.insecure_channel(address, channel.OPTIONS))
         self.stubs = channel.make_stubs(self._channel)
         self._methods = self.stubs.methods()
-        self._metadata = [("x-ebb-tenant", tenant), *metadata] if tenant else list(metadata)
+        self._metadata = channel.metadata_of(tenant, metadata)
         self._timeout, self._retry, self._resume = timeout, retry, resume
 
     async def __aenter__(self) -> Client:
@@ -107,7 +107,7 @@ class Client:
         return await self._run(flow.call(method, request, self._retry, repeatable))
 
     async def _run(self, calls: flow.Flow) -> Any:
-        return (await _Run(self, calls).advance())[1]
+        return (await _Run(self, calls).advance()).result
 
 
 class Session:
@@ -149,16 +149,16 @@ class Session:
     async def prefill(self, prompt: fields.Prompt, *, on_block: OnBlock = None,
                       **options: Unpack[fields.PrefillOptions]) -> inference_pb2.PrefillResponse:
         request = inference_pb2.PrefillRequest(session=self.name, prompt=fields.to_prompt(prompt))
-        answer = self._answer("Prefill", fields.fill(request, **options), on_block)
+        answer = self._answer(fields.fill(request, **options), on_block)
         await answer.read()
         return answer._progress.read
 
     def generate(self, prompt: fields.Prompt, *, on_block: OnBlock = None,
                  **options: Unpack[fields.GenerateOptions]) -> Answer:
-        return self._answer("Generate", fields.generate_request(self.name, prompt, options), on_block)
+        return self._answer(fields.generate_request(self.name, prompt, options), on_block)
 
     def decode(self, **options: Unpack[fields.DecodeOptions]) -> Answer:
-        return self._answer("Decode", fields.with_options(inference_pb2.DecodeRequest(session=self.name), options), None)
+        return self._answer(fields.with_options(inference_pb2.DecodeRequest(session=self.name), options), None)
 
     async def verify(self, draft: Sequence[int], **options: Unpack[fields.VerifyOptions]) -> inference_pb2.VerifyResponse:
         request = inference_pb2.VerifyRequest(session=self.name, draft_tokens=draft)
@@ -193,11 +193,9 @@ class Session:
                         list_victims: bool = False) -> Stream[eviction_pb2.WatchEvictionsResponse]:
         return self._client.watch_evictions(self.name, every=every, list_victims=list_victims)
 
-    def _answer(self, method: str, request: Any, on_block: OnBlock) -> Answer:
+    def _answer(self, request: Any, on_block: OnBlock) -> Answer:
         progress, client = Progress(request), self._client
-        calls = (flow.stream(method, request, client._retry, False, progress) if client._resume is None
-                 else flow.resuming(progress, client._retry, client._resume))
-        return Answer(client, calls, progress, on_block)
+        return Answer(client, flow.answer(progress, client._retry, client._resume), progress, on_block)
 
 
 class Stream(Generic[T]):
@@ -210,10 +208,10 @@ class Stream(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        gives, message = await self._steps.advance()
-        if not gives:
+        step = await self._steps.advance()
+        if isinstance(step, flow.Done):
             raise StopAsyncIteration
-        return message
+        return step.message
 
     async def __aenter__(self) -> Stream[T]:
         return self
@@ -222,7 +220,7 @@ class Stream(Generic[T]):
         await self.close()
 
     async def close(self) -> None:
-        await self._steps.close()
+        self._steps.close()
 
 
 class Answer(AnswerState):
@@ -260,34 +258,24 @@ class Answer(AnswerState):
         await self.close()
 
 
-class _Run:
+class _Run(flow.Run):
     """Does what a flow says."""
 
-    def __init__(self, client: Client, calls: flow.Flow):
-        self._client, self._calls = client, calls
-        self._open: Any = None
-        self._left = False  # a wait of its own was interrupted: what would have come is lost
-
-    async def advance(self) -> Tuple[bool, Any]:
+    async def advance(self) -> Any:
+        """The next message, as a flow.Give, or the flow's end, a flow.Done."""
         reply: Any = None
         failure: Optional[Error] = None
-        if self._left:
-            raise Cancelled(grpc.StatusCode.CANCELLED, "reading was interrupted before, which ended the call")
         while True:
-            try:
-                step = self._calls.throw(failure) if failure else self._calls.send(reply)
-            except StopIteration as done:
-                return False, done.value
+            step = self.next_step(reply, failure)
+            if isinstance(step, (flow.Give, flow.Done)):
+                return step
             reply = failure = None
-            if isinstance(step, flow.Give):
-                return True, step.message
             try:
                 reply = await self._do(step)
             except grpc.RpcError as error:
                 failure = from_rpc(error)
             except BaseException:
-                self._left = True
-                await self.close()
+                self.leave()
                 raise
 
     async def _do(self, step: Any) -> Any:
@@ -302,8 +290,3 @@ class _Run:
         else:
             await asyncio.sleep(step.seconds)
         return None
-
-    async def close(self) -> None:
-        self._calls.close()
-        if self._open is not None:
-            self._open.cancel()

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, Dict, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from ebb.v1 import admin_pb2_grpc, eviction_pb2_grpc, inference_pb2_grpc, session_pb2_grpc
 
@@ -29,6 +29,11 @@ class Stubs(NamedTuple):
 def make_stubs(channel: Any) -> Stubs:
     return Stubs(session_pb2_grpc.SessionServiceStub(channel), inference_pb2_grpc.InferenceServiceStub(channel),
                  eviction_pb2_grpc.EvictionServiceStub(channel), admin_pb2_grpc.AdminServiceStub(channel))
+
+
+def metadata_of(tenant: str, more: Sequence[Tuple[str, str]]) -> List[Tuple[str, str]]:
+    """What is sent with every call."""
+    return [("x-ebb-tenant", tenant), *more] if tenant else list(more)
 
 
 def name_of(kind: str, name: str) -> str:

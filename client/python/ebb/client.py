@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generic, Iterator, List, Mappin
 import grpc
 
 from ebb import channel, fields, flow
-from ebb.errors import Cancelled, Error, NotFound, from_rpc
+from ebb.errors import Error, NotFound, from_rpc
 from ebb.progress import AnswerState, Progress
 from ebb.retry import Retry
 from ebb.v1 import admin_pb2, eviction_pb2, inference_pb2, session_pb2
@@ -37,7 +37,7 @@ class Client:
                          else grpc.insecure_channel(address, channel.OPTIONS))
         self.stubs = channel.make_stubs(self._channel)
         self._methods = self.stubs.methods()
-        self._metadata = [("x-ebb-tenant", tenant), *metadata] if tenant else list(metadata)
+        self._metadata = channel.metadata_of(tenant, metadata)
         self._timeout, self._retry, self._resume = timeout, retry, resume
 
     def __enter__(self) -> Client:
@@ -124,7 +124,7 @@ class Client:
         return self._run(flow.call(method, request, self._retry, repeatable))
 
     def _run(self, calls: flow.Flow) -> Any:
-        return _Run(self, calls).advance()[1]
+        return _Run(self, calls).advance().result
 
     def _wait(self, step: flow.Wait) -> None:
         """A channel that no call waits on and nobody watches does not get on with connecting again."""
@@ -185,18 +185,18 @@ class Session:
                 **options: Unpack[fields.PrefillOptions]) -> inference_pb2.PrefillResponse:
         """Appends a prompt; `on_block` is called after each block. Returns the last message, which has usage and generation."""
         request = inference_pb2.PrefillRequest(session=self.name, prompt=fields.to_prompt(prompt))
-        answer = self._answer("Prefill", fields.fill(request, **options), on_block)
+        answer = self._answer(fields.fill(request, **options), on_block)
         answer.read()
         return answer._progress.read
 
     def generate(self, prompt: fields.Prompt, *, on_block: OnBlock = None,
                  **options: Unpack[fields.GenerateOptions]) -> Answer:
         """Appends a prompt and answers it. The call begins when the answer is read."""
-        return self._answer("Generate", fields.generate_request(self.name, prompt, options), on_block)
+        return self._answer(fields.generate_request(self.name, prompt, options), on_block)
 
     def decode(self, **options: Unpack[fields.DecodeOptions]) -> Answer:
         """Goes on from the end of the session's log. The call begins when the answer is read."""
-        return self._answer("Decode", fields.with_options(inference_pb2.DecodeRequest(session=self.name), options), None)
+        return self._answer(fields.with_options(inference_pb2.DecodeRequest(session=self.name), options), None)
 
     def verify(self, draft: Sequence[int], **options: Unpack[fields.VerifyOptions]) -> inference_pb2.VerifyResponse:
         """Runs a draft in one step; with mode="manual" it waits for `accept`."""
@@ -238,11 +238,9 @@ class Session:
                         list_victims: bool = False) -> Stream[eviction_pb2.WatchEvictionsResponse]:
         return self._client.watch_evictions(self.name, every=every, list_victims=list_victims)
 
-    def _answer(self, method: str, request: Any, on_block: OnBlock) -> Answer:
+    def _answer(self, request: Any, on_block: OnBlock) -> Answer:
         progress, client = Progress(request), self._client
-        calls = (flow.stream(method, request, client._retry, False, progress) if client._resume is None
-                 else flow.resuming(progress, client._retry, client._resume))
-        return Answer(client, calls, progress, on_block)
+        return Answer(client, flow.answer(progress, client._retry, client._resume), progress, on_block)
 
 
 class Stream(Generic[T]):
@@ -255,10 +253,10 @@ class Stream(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        gives, message = self._steps.advance()
-        if not gives:
+        step = self._steps.advance()
+        if isinstance(step, flow.Done):
             raise StopIteration
-        return message
+        return step.message
 
     def __enter__(self) -> Stream[T]:
         return self
@@ -309,35 +307,24 @@ class Answer(AnswerState):
         self.close()
 
 
-class _Run:
+class _Run(flow.Run):
     """Does what a flow says."""
 
-    def __init__(self, client: Client, calls: flow.Flow):
-        self._client, self._calls = client, calls
-        self._open: Any = None
-        self._left = False  # a wait of its own was interrupted: what would have come is lost
-
-    def advance(self) -> Tuple[bool, Any]:
-        """(True, the next message given), or (False, the flow's result)."""
+    def advance(self) -> Any:
+        """The next message, as a flow.Give, or the flow's end, a flow.Done."""
         reply: Any = None
         failure: Optional[Error] = None
-        if self._left:
-            raise Cancelled(grpc.StatusCode.CANCELLED, "reading was interrupted before, which ended the call")
         while True:
-            try:
-                step = self._calls.throw(failure) if failure else self._calls.send(reply)
-            except StopIteration as done:
-                return False, done.value
+            step = self.next_step(reply, failure)
+            if isinstance(step, (flow.Give, flow.Done)):
+                return step
             reply = failure = None
-            if isinstance(step, flow.Give):
-                return True, step.message
             try:
                 reply = self._do(step)
             except grpc.RpcError as error:
                 failure = from_rpc(error)
             except BaseException:
-                self._left = True
-                self.close()
+                self.leave()
                 raise
 
     def _do(self, step: Any) -> Any:
@@ -351,8 +338,3 @@ class _Run:
         else:
             client._wait(step)
         return None
-
-    def close(self) -> None:
-        self._calls.close()
-        if self._open is not None:
-            self._open.cancel()

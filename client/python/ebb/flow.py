@@ -1,7 +1,7 @@
 """Calls that are tried again and streams that go on after a break, once for both clients.
 
 A flow is a generator: it yields what is to be done (the classes below), gets the result sent, or an `Error` thrown, and returns the
-call's result. Who runs it, `ebb.client` or `ebb.aio`, does the waiting.
+call's result. Who runs it, `ebb.client` or `ebb.aio`, does the waiting; `Run` is what both do alike.
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Generator, Optional, Set
 
 import grpc
 
-from ebb.errors import Aborted, Error, NotResumable
+from ebb.errors import Aborted, Cancelled, Error, NotResumable
 from ebb.progress import Progress, Request
 from ebb.retry import Retry
 from ebb.v1 import session_pb2
@@ -51,7 +51,42 @@ class Wait:
     disconnected: bool  # the error before came from no server
 
 
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """The flow has ended. No flow yields it: `Run.next_step` gives it."""
+
+    result: Any
+
+
 Flow = Generator[Any, Any, Any]
+
+
+class Run:
+    """A flow that is under way, and the stream that it has opened."""
+
+    def __init__(self, client: Any, calls: Flow):
+        self._client, self._calls = client, calls
+        self._open: Any = None
+        self._left = False  # a wait was interrupted: what would have come is lost
+
+    def next_step(self, reply: Any, failure: Optional[Error]) -> Any:
+        """What is to be done after the step before, which had this reply or failed so. What the flow raises is the call's end."""
+        if self._left:
+            raise Cancelled(grpc.StatusCode.CANCELLED, "reading was interrupted before, which ended the call")
+        try:
+            return self._calls.throw(failure) if failure else self._calls.send(reply)
+        except StopIteration as done:
+            return Done(done.value)
+
+    def leave(self) -> None:
+        """To be called where a wait was interrupted."""
+        self._left = True
+        self.close()
+
+    def close(self) -> None:
+        self._calls.close()
+        if self._open is not None:
+            self._open.cancel()
 
 
 def call(method: str, request: Any, retry: Retry, repeatable: bool) -> Flow:
@@ -99,6 +134,13 @@ def pages(method: str, request: Any, entries: str, retry: Retry) -> Flow:
         request.page_token = page.next_page_token
 
 
+def answer(progress: Progress, retry: Retry, resume: Optional[Retry]) -> Flow:
+    """Prefill, Decode or Generate on a session; without `resume` a break is an error."""
+    if resume is None:
+        return stream(_method(progress.asked), progress.asked, retry, False, progress)
+    return resuming(progress, retry, resume)
+
+
 def resuming(progress: Progress, retry: Retry, resume: Retry) -> Flow:
     """Prefill, Decode or Generate on a session, gone on with after each break: `resume` counts attempts since something new came,
     `retry` those before the first message."""
@@ -119,7 +161,7 @@ def resuming(progress: Progress, retry: Retry, resume: Retry) -> Flow:
             if request is None:
                 return
             opened = True
-            yield Open(request.DESCRIPTOR.name[:-len("Request")], request)
+            yield Open(_method(request), request)
             while (message := (yield Read())) is not None:
                 begun = came = True
                 new = progress.take(message)
@@ -142,6 +184,10 @@ def resuming(progress: Progress, retry: Retry, resume: Retry) -> Flow:
                 progress.breaks += came or not error.reason
             wait = Wait(delay, not error.reason)
         yield wait
+
+
+def _method(request: Request) -> str:
+    return request.DESCRIPTOR.name[:-len("Request")]
 
 
 def _passing(progress: Progress, broken: Optional[Error]) -> Set[str]:
