@@ -28,14 +28,6 @@ absl::Status JournalFailed(const SessionName& name, const absl::Status& why, Fat
       {.reason = "JOURNAL_FAILED", .metadata = metadata});
 }
 
-absl::StatusOr<std::string> BytesOf(MakeSnapshot& snapshot) {
-  try {
-    return snapshot();
-  } catch (const std::bad_alloc&) {
-    return Refuse(absl::StatusCode::kUnavailable, "no memory for a snapshot of it", {.reason = "NO_MEMORY"});
-  }
-}
-
 }  // namespace
 
 Journal::Journal(std::unique_ptr<SessionStore> store, Seal make, const JournalMetrics& metrics)

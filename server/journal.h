@@ -143,8 +143,7 @@ class Journal {
   // The thread's.
   std::map<SessionId, SessionName> sessions_;  // that the store has
   std::map<SessionId, Failed> failed_;
-  std::vector<SessionId>
-      closed_sessions_;  // of these, those that the dispatcher has closed; forgotten once all is told
+  std::vector<SessionId> closed_sessions_;  // of these, those that the dispatcher has closed, until all is told
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -47,8 +47,8 @@ class Takeover {
   RedisStore& store_;
   Worker& worker_;
   const JournalMetrics& metrics_;
-  RedisConnection connection_;                    // the thread's, or Round's caller's
-  std::map<SessionName, absl::Time> not_before_;  // likewise: what could not be opened here
+  RedisConnection connection_;                     // the thread's, or Round's caller's
+  std::map<SessionName, absl::Time> not_before_;   // likewise: what could not be opened here
   absl::Time quiet_until_ = absl::InfinitePast();  // likewise: Redis was away, and all leases may have ended with it
 
   std::mutex seek_mutex_;

@@ -31,14 +31,19 @@ HISTORY_MAX = 100_000  # entries that Redis keeps
 
 
 class Redis:
-    """Debian's redis-server on a free port, which syncs before it acknowledges."""
+    """Debian's redis-server on a free port, which syncs before it acknowledges; use it in a with statement."""
 
-    def __init__(self):
+    def __enter__(self):
         self.folder = tempfile.TemporaryDirectory()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+        self.folder.cleanup()
 
     def start(self):
         self.process = subprocess.Popen(["redis-server", "--bind", "127.0.0.1", "--port", str(self.port), "--dir", self.folder.name,
@@ -99,7 +104,6 @@ class Stopped(Exception):
 class Shared(crash_test.Crash):
     def __init__(self, seed):
         super().__init__(seed, "step")
-        self.redis = Redis()
         self.sessions = [[] for _ in range(2)]  # at home; a third client's at the other server last for a round
         self.done = {kind: 0 for kind in KINDS}
 
@@ -108,7 +112,7 @@ class Shared(crash_test.Crash):
                       f"--store.lease={int(LEASE * 1000)}ms", "--server.drain_timeout=100ms", "--cache.arena=64MiB", "--model.threads=1")
 
     def run(self, rounds):
-        with Server("--cache.arena=64MiB", "--model.threads=1") as undisturbed:
+        with Redis() as self.redis, Server("--cache.arena=64MiB", "--model.threads=1") as undisturbed:
             self.calm = Client(undisturbed)
             self.home, self.other = self.server().__enter__(), self.server().__enter__()
             try:
@@ -123,7 +127,6 @@ class Shared(crash_test.Crash):
                     if server.process.poll() is None:
                         server.process.send_signal(signal.SIGCONT)  # where a test failed in the midst of a pause
                     server.__exit__()
-                self.redis.kill()
         print(f"{rounds} rounds {self.done}, {self.calls} calls answered, {self.unlike} sessions dropped whose last call was half done")
 
     def round(self, number):

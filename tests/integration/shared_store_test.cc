@@ -229,7 +229,7 @@ TEST_F(SharedStoreTest, WhatRedisForgotEndsTheSessionByName) {
   EXPECT_THAT(details.metadata, ::testing::Contains(::testing::Pair("cause", "STORE_LOST")));
   EXPECT_THAT(answer.status.error_message(), HasSubstr("less than it had acknowledged"));
   EXPECT_THAT(answer.tokens, SizeIs(0));
-  EXPECT_EQ(client->Get("sessions/a").tokens(), tokens) << "it can still be read";
+  EXPECT_GE(client->Get("sessions/a").tokens(), tokens) << "all of it can still be read";
   client.reset();
   server.reset();
   const auto next = Start();
