@@ -174,6 +174,7 @@ class Shared(crash_test.Crash):
         self.home.process.send_signal(signal.SIGTERM)
         for load in loads:
             load.join()
+        self.home.process.stderr.read()  # its log, to the end
         assert self.home.process.wait(timeout=60) == 0
         self.renew(self.home)
 
