@@ -123,7 +123,7 @@ class Shared(crash_test.Crash):
                     Client(self.home).DeleteSession(session.DeleteSessionRequest(name=name))
                 assert self.redis.ask("KEYS", "ebb:session:*") == [""], "keys of sessions that are gone"
             finally:
-                for server in (self.home, self.other):
+                for server in filter(None, (self.home, self.other)):
                     if server.process.poll() is None:
                         server.process.send_signal(signal.SIGCONT)  # where a test failed in the midst of a pause
                     server.__exit__()
@@ -147,20 +147,20 @@ class Shared(crash_test.Crash):
             if load.failed and not isinstance(load.failed, Stopped):
                 raise AssertionError(f"round {number}, {kind}: {load.failed}")
         assert not bystander.open, f"round {number}, {kind}: {bystander.open} was not answered, and nobody disturbed its server"
-        other = PatientClient(self.home)  # where the sessions are by now
-        if kind != "pause":
+        if kind != "pause":  # which compares while it lasts
             for load in loads:
-                self.compare(number, other, load)
+                self.compare(number, PatientClient(self.home), load)  # where the sessions are by now
         beside = PatientClient(self.other if kind == "redis" else self.home)
         self.compare(number, beside, bystander)
         for of in (beside, self.calm):
             for name in guests:
                 of.DeleteSession(session.DeleteSessionRequest(name=name))
+        self.other = self.other or self.server().__enter__()
 
     def renew(self, ended):
-        """The server that ended is replaced, and the other is at home now."""
+        """The other is at home now. Another takes its place after the round: it would take sessions as it starts."""
         ended.__exit__()
-        self.home, self.other = self.other, self.server().__enter__()
+        self.home, self.other = self.other, None
 
     def kill(self, number, loads, stop, dice):
         stop.set()
