@@ -77,11 +77,12 @@ bench: ## ten minutes of `ebb bench`; writes docs/benchmarks/cpu.md (ONLY=decode
 	cmake --build --preset release -j $(JOBS) --target ebbd ebb
 	scripts/bench $(if $(ONLY),--only $(ONLY))
 
-crash: ## kills a server that journals its sessions 200 times, and compares (ROUNDS=20 SEED=7: others)
+crash: ## kills servers that journal their sessions, alone and sharing a Redis, 200 times each, and compares (ROUNDS=20 SEED=7: others)
 	@scripts/setup build test
 	cmake --preset release -Wno-dev
 	cmake --build --preset release -j $(JOBS) --target ebbd ebb
 	EBB_BIN=build/bin /usr/bin/python3 -B tests/e2e/crash_test.py --rounds $(or $(ROUNDS),200) --seed $(or $(SEED),1)
+	EBB_BIN=build/bin /usr/bin/python3 -B tests/e2e/shared_store_test.py --rounds $(or $(ROUNDS),200) --seed $(or $(SEED),1)
 
 clean: ## remove build/
 	rm -rf build

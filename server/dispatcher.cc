@@ -106,7 +106,9 @@ absl::StatusOr<OpenSession*> Dispatcher::TakeIn(const SessionRequest& request, b
 // The session can no longer be found; its pages are free when Release comes, at the latest after the step in flight.
 void Dispatcher::Close(OpenSession& session) {
   if (!session.work.empty()) {
-    EndWork(Refuse(absl::StatusCode::kCancelled, "the session was deleted", {.reason = "SESSION_DELETED"}));
+    const absl::Status deleted =
+        Refuse(absl::StatusCode::kCancelled, "the session was deleted", {.reason = "SESSION_DELETED"});
+    EndWork(session.journal.ok() ? deleted : session.journal);
   }
   sessions_.Hide(session);
   session.closed = true;
@@ -126,6 +128,7 @@ absl::StatusOr<SessionInfo> Dispatcher::Create(const SessionRequest& request) {
 
 absl::StatusOr<SessionInfo> Dispatcher::Get(const std::string& tenant, const std::string& id) {
   EBB_ASSIGN(const OpenSession* session, sessions_.Find(tenant, id));
+  AnswerFrom(*session);
   return Info(*session);
 }
 

@@ -391,6 +391,7 @@ class Dispatcher {
   MakeSnapshot SnapshotOf(SaveOutcome copy) const;
   void Record(OpenSession& session, JournalRecord::What what);
   void RecordAnswer(OpenSession& session, JournalRecord::What what);
+  void AnswerFrom(const OpenSession& session);
   void BeginAnswer(Call& call);
   void RenewOne();
   absl::Status Replay(OpenSession& session, const JournalRecord& record);
@@ -456,7 +457,8 @@ class Dispatcher {
   std::vector<OpenSession*> batch_sessions_;         // theirs
 
   JournalBatch batch_of_journal_ = {};  // what the journal has yet to hear of
-  SessionId asked_of_ = 0;              // the session that the question at hand wrote to
+  SessionId asked_of_ = 0;              // the session that the question at hand wrote to, or read
+  bool only_read_ = false;              // the latter
 
   EngineMemory counted_ = {};  // as the metrics know it
   WorkTotals totals_ = {};

@@ -24,8 +24,15 @@ absl::Status CannotHaveBeen(const absl::Status& refused) {
 
 void Dispatcher::Hold(absl::AnyInvocable<void(const absl::Status&)> tell) {
   const SessionId about = std::exchange(asked_of_, 0);
+  const bool is_read = std::exchange(only_read_, false);
   if (options_.journal == nullptr) return tell(absl::OkStatus());
-  batch_of_journal_.tellings.push_back({.about = about, .tell = std::move(tell)});
+  batch_of_journal_.tellings.push_back({.about = about, .is_read = is_read, .tell = std::move(tell)});
+}
+
+// The question at hand is answered with what the session is: not, where that is no longer this server's to say.
+void Dispatcher::AnswerFrom(const OpenSession& session) {
+  asked_of_ = session.journaled ? session.id : 0;
+  only_read_ = true;
 }
 
 void Dispatcher::Commit() {
@@ -44,14 +51,11 @@ void Dispatcher::HearJournal() {
   for (const JournalNews::Failed& failed : news.failed) {
     if (!sessions_.has(failed.session)) continue;
     OpenSession& session = sessions_.at(failed.session);
-    if (!failed.began && !session.closed) {
-      Close(session);
-      continue;
-    }
     session.journal = failed.status;
     for (auto& [_, call] : calls_) {
       if (call.session == &session) call.failure = failed.status;
     }
+    if (failed.fate != Fate::kReadOnly && !session.closed) Close(session);
   }
   for (const CallId id : news.blocked) {
     const auto call = calls_.find(id);
@@ -90,6 +94,7 @@ void Dispatcher::Record(OpenSession& session, JournalRecord::What what) {
 // The same for what the question at hand did, so that its answer waits for it.
 void Dispatcher::RecordAnswer(OpenSession& session, JournalRecord::What what) {
   asked_of_ = session.journaled ? session.id : 0;
+  only_read_ = false;
   Record(session, std::move(what));
 }
 

@@ -24,6 +24,7 @@ absl::StatusOr<SaveOutcome> Dispatcher::Save(const std::string& tenant, const st
   EBB_TRY(CheckGeneration(*session, expected));
   EBB_ASSIGN(SaveOutcome outcome, Copy(*session));
   sessions_.Touch(*session, clock_.Now());
+  AnswerFrom(*session);
   return outcome;
 }
 

@@ -174,7 +174,8 @@ void Dispatcher::Describe(const std::string& tenant, const std::string& id, std:
   Undertake<DescribeWork, CacheDescription>(
       tenant, id, "DescribeCache",
       [=, this](OpenSession& session) { return engine_.BeginDescribe(*session.cache, layer, head); },
-      [](OpenSession& session, DescribeWork& work) -> absl::StatusOr<CacheDescription> {
+      [this](OpenSession& session, DescribeWork& work) -> absl::StatusOr<CacheDescription> {
+        AnswerFrom(session);
         return CacheDescription{.capacity = session.cache->capacity(),
                                 .session_tokens = static_cast<int64_t>(session.cache->log().size()),
                                 .generation = session.generation,

@@ -3,21 +3,20 @@
 // The worker leaves it a batch at the end of each step: what its sessions did, and what is to be said of it to whom.
 // The thread takes all batches that wait, writes each session's records with one write, syncs those that have to be,
 // and only then says what waits, in order; meanwhile the worker runs its next step. So a step costs the worker no wait
-// for the disk, and what a client was told survives the process (write), or a power cut, too (Sync::kInputs).
+// for the store (server/session_store.h), and what a client was told is what the store has.
 //
 // A session whose journal cannot be written is failed for good: whoever waits to be told something about it is told
-// why instead, and the dispatcher refuses further writes to it. The others go on.
+// why instead, and the dispatcher refuses further writes to it, or closes it where it is no longer this server's. The
+// others go on.
 //
 // From time to time a snapshot takes the place of the journal before it. Its bytes are written in slices between
-// commits, so that nobody waits for more than one; until it is whole the older files stay.
+// commits, so that nobody waits for more than one; until it is whole what is older stays.
 
 #ifndef EBB_SERVER_JOURNAL_H_
 #define EBB_SERVER_JOURNAL_H_
 
 #include <condition_variable>
 #include <cstddef>
-#include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,20 +33,11 @@
 #include "server/call.h"
 #include "server/metrics.h"
 #include "server/scheduler.h"
-#include "server/session_files.h"
+#include "server/session_store.h"
 
 namespace ebb {
 
 struct SaveOutcome;
-
-// What has to be on disk, rather than with the system, before anybody is told of it.
-enum class Sync {
-  kNone,
-  kInputs,  // all that cannot be made again from what is: everything but the tokens of an answer that goes on
-};
-
-// A snapshot to be, whole and sealed, of the journal's thread.
-using MakeSnapshot = absl::AnyInvocable<std::string()>;
 
 struct JournalBatch {
   // A session begins, here with its first snapshot.
@@ -56,7 +46,7 @@ struct JournalBatch {
     SessionName name = {};
     MakeSnapshot snapshot = {};
   };
-  // Or goes on from the files that it was brought back from.
+  // Or goes on from what it was brought back from.
   struct Continue {
     SessionId session = 0;
     SessionName name = {};
@@ -79,7 +69,8 @@ struct JournalBatch {
 
   // Said when the batch is written, with OK, or why `about` could not be.
   struct Telling {
-    SessionId about = 0;  // 0: of no session
+    SessionId about = 0;   // 0: of no session
+    bool is_read = false;  // of what the session was, whether or not it takes writes
     absl::AnyInvocable<void(const absl::Status&)> tell = {};
   };
 
@@ -93,8 +84,8 @@ struct JournalBatch {
 struct JournalNews {
   struct Failed {
     SessionId session = 0;
+    Fate fate = Fate::kReadOnly;
     absl::Status status = {};
-    bool began = true;  // false: nothing of it is on disk
   };
   std::vector<Failed> failed = {};
   std::vector<CallId> blocked = {};  // their readers are full
@@ -104,7 +95,7 @@ class Journal {
  public:
   // `metrics` outlive it. `seal` makes a snapshot of what Dispatcher::Save copied.
   using Seal = std::string (*)(SaveOutcome);
-  Journal(std::unique_ptr<SessionFiles> files, Sync sync, Seal seal, const JournalMetrics& metrics);
+  Journal(std::unique_ptr<SessionStore> store, Seal seal, const JournalMetrics& metrics);
   ~Journal();  // commits what waits
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -122,57 +113,37 @@ class Journal {
   // Before anybody calls: the name belongs to files that could not be read now, and no session may begin under it.
   void Reserve(const SessionName& name);
 
-  const SessionFiles& files() const { return *files_; }
   Seal seal() const { return seal_; }
 
  private:
   static constexpr size_t kBatchesMax = 64;
 
-  struct File {
-    SessionName name = {};
-    JournalPlace place = {};
-    OpenFile file = OpenFile();     // opened when it is written to
-    std::string unwritten = {};     // records
-    JournalEnd unwritten_end = {};  // behind them
-    bool sync = false;              // of these
-  };
-  // A snapshot on its way to the disk.
-  struct Growing {
-    SessionId session = 0;
-    SessionName name = {};
-    uint32_t number = 0;
-    std::string bytes = {};
-    size_t written = 0;
-    OpenFile file = OpenFile();
-  };
-
   void Loop();
   void CommitAll(std::vector<JournalBatch>& batches);
+  void Tell(JournalBatch::Telling& telling);
   void Do(JournalBatch::Open& open);
   absl::Status Begin(JournalBatch::Open& open);
   void Do(JournalBatch::Continue& go_on);
   void Do(JournalBatch::Append& append);
   void Do(JournalBatch::Renew& renew);
   void Do(JournalBatch::Remove& remove);
-  void Write(SessionId session);
-  absl::Status WriteTo(File& file);
-  absl::Status OpenJournal(File& file, bool is_new);
-  void Fail(SessionId session, const absl::Status& why, bool began = true);
-  void Grow();
-  absl::Status WriteSlice(Growing& growing, const OpenFile& folder, const std::string& beside) const;
-  absl::Status Settle(File& file, const Growing& growing, const OpenFile& folder, const std::string& beside);
+  bool Writes(SessionId session) const { return sessions_.contains(session) && !failed_.contains(session); }
+  void Heed(const std::vector<SessionStore::Failure>& failures);
+  void Fail(SessionId session, Fate fate, const absl::Status& why);
 
-  const std::unique_ptr<SessionFiles> files_;
-  const Sync sync_;
+  struct Failed {
+    Fate fate = Fate::kReadOnly;
+    absl::Status status = {};
+  };
+
+  const std::unique_ptr<SessionStore> store_;
   const Seal seal_;
   const JournalMetrics& metrics_;
 
   // The thread's.
-  std::map<SessionId, File> sessions_;
-  std::map<SessionId, absl::Status> failed_;
-  std::set<SessionId> unwritten_;
-  std::deque<Growing> growing_;
-  size_t open_files_ = 0;
+  std::map<SessionId, SessionName> sessions_;  // that the store has
+  std::map<SessionId, Failed> failed_;
+  std::vector<SessionId> closed_sessions_;  // of these, those that the dispatcher has closed, until all is told
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -83,35 +83,22 @@ absl::Status BringBack(Worker& worker, SnapshotStore& files, const StoreMetrics&
   return files.Delete(Shelf::kSessions, name.first, name.second);
 }
 
-// False for what was never whole, or is gone: nothing comes back.
-absl::StatusOr<bool> GoOn(Worker& worker, const SessionFiles& files, const SessionName& name) {
-  EBB_ASSIGN(std::optional<SessionPieces> pieces, files.Read(name));
-  if (!pieces) {
-    EBB_TRY(files.RemoveAll(name));
-    return false;
-  }
-  auto read = LoadSession(worker, std::move(pieces->snapshot));
-  if (!read.ok()) {
-    return SessionFiles::AtFile(name, SessionFiles::SnapshotName(name, pieces->place.first), read.status());
-  }
-  const std::unique_ptr<LoadedSession> loaded = *std::move(read);
-  for (const std::string& bytes : pieces->records) {
-    auto record = DecodeRecord(bytes, worker.model());
-    if (!record.ok()) {
-      return SessionFiles::AtFile(name, SessionFiles::JournalName(name, pieces->place.last), record.status());
-    }
-    loaded->past.records.push_back(*std::move(record));
-  }
-  loaded->past.journal = pieces->place;
-  EBB_TRY(Reopen(worker, name, loaded->past));
-  return true;
-}
-
 // Whether no later start of this server could open it, either.
 bool IsHopeless(const absl::Status& status) {
   const std::string reason = GetRefusal(status).reason;
   return absl::IsDataLoss(status) || reason == "SNAPSHOT_FOREIGN" || reason == "SNAPSHOT_VERSION" ||
          reason == "SESSION_TOO_LARGE" || reason == "NO_PAGES";
+}
+
+// False for what was never whole, or is gone: nothing comes back.
+absl::StatusOr<bool> GoOnFrom(Worker& worker, const SessionFiles& files, const SessionName& name) {
+  EBB_ASSIGN(std::optional<SessionPieces> pieces, files.Read(name));
+  if (!pieces) {
+    EBB_TRY(files.RemoveAll(name));
+    return false;
+  }
+  EBB_TRY(GoOn(worker, name, *std::move(pieces)));
+  return true;
 }
 
 std::vector<SessionName> NamesIn(const SnapshotStore& files) {
@@ -125,6 +112,23 @@ std::vector<SessionName> NamesIn(const SnapshotStore& files) {
 }
 
 }  // namespace
+
+absl::Status GoOn(Worker& worker, const SessionName& name, SessionPieces pieces) {
+  auto read = LoadSession(worker, std::move(pieces.snapshot));
+  if (!read.ok()) {
+    return SessionFiles::AtFile(name, SessionFiles::SnapshotName(name, pieces.place.first), read.status());
+  }
+  const std::unique_ptr<LoadedSession> loaded = *std::move(read);
+  for (const std::string& bytes : pieces.records) {
+    auto record = DecodeRecord(bytes, worker.model());
+    if (!record.ok()) {
+      return SessionFiles::AtFile(name, SessionFiles::JournalName(name, pieces.place.last), record.status());
+    }
+    loaded->past.records.push_back(*std::move(record));
+  }
+  loaded->past.journal = pieces.place;
+  return Reopen(worker, name, loaded->past);
+}
 
 KeptSessions KeepSessions(Worker& worker, Store& store, const StoreMetrics& metrics) {
   KeptSessions sum;
@@ -146,17 +150,18 @@ KeptSessions BringBackSessions(Worker& worker, Store& store, const StoreMetrics&
   return sum;
 }
 
-KeptSessions BringBackJournals(Worker& worker, Journal& journal, const JournalMetrics& metrics) {
+KeptSessions BringBackJournals(Worker& worker, const SessionFiles& files, Journal& journal,
+                               const JournalMetrics& metrics) {
   KeptSessions sum;
-  for (const SessionName& name : journal.files().Names()) {
+  for (const SessionName& name : files.Names()) {
     const absl::Time start = worker.Now();
-    const absl::StatusOr<bool> back = GoOn(worker, journal.files(), name);
+    const absl::StatusOr<bool> back = GoOnFrom(worker, files, name);
     if (back.ok() && !*back) continue;
     Count("not_brought_back", name, back.status(), sum);
     if (back.ok()) {
       metrics.recovery_seconds.Observe(worker.Now() - start);
       metrics.brought_back.Add();
-    } else if (IsHopeless(back.status()) && journal.files().SetAside(name).ok()) {
+    } else if (IsHopeless(back.status()) && files.SetAside(name).ok()) {
       metrics.set_aside.Add();
     } else {
       metrics.left.Add();

@@ -7,6 +7,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -59,6 +60,33 @@ Durability DurabilityFrom(std::string_view choice) {
   return choice == "sync" ? Durability::kSync : Durability::kOff;
 }
 
+// The password is the file's first line.
+absl::StatusOr<std::string> ReadPassword(const std::string& path) {
+  std::ifstream file(path);
+  std::string password;
+  if (!std::getline(file, password) || password.empty()) {
+    return RefuseField("BAD_VALUE", "store.redis_password_file",
+                       absl::StrFormat("%s: a password is expected on its first line", path));
+  }
+  return password;
+}
+
+absl::StatusOr<RedisStoreOptions> SharedStoreFrom(const config::v1::Store& config) {
+  if (config.durability() != "step") {
+    return RefuseField("BAD_VALUE", "store.durability",
+                       absl::StrFormat("%s: store.redis takes step alone; what Redis has synced it does not say",
+                                       config.durability()));
+  }
+  RedisStoreOptions options = {.prefix = config.redis_prefix(),
+                               .lease = ToDuration(config.lease()),
+                               .patience = ToDuration(config.redis_patience())};
+  EBB_ASSIGN(options.redis.address, ParseAddress(config.redis()));
+  if (!config.redis_password_file().empty()) {
+    EBB_ASSIGN(options.redis.password, ReadPassword(config.redis_password_file()));
+  }
+  return options;
+}
+
 absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
@@ -67,13 +95,18 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                            .store_dir = config.store().dir(),
                            .snapshots_max = static_cast<int32_t>(config.store().snapshots_max()),
                            .durability = DurabilityFrom(config.store().durability())};
-  if (options.durability != Durability::kOff && options.store_dir.empty()) {
+  if (!config.store().redis().empty()) {
+    EBB_ASSIGN(options.shared_store, SharedStoreFrom(config.store()));
+  } else if (options.durability != Durability::kOff && options.store_dir.empty()) {
     return RefuseField("BAD_VALUE", "store.durability",
                        absl::StrFormat("%s keeps sessions in store.dir, which is empty", config.store().durability()));
   }
   EBB_ASSIGN(options.listen, ParseAddress(config.server().listen()));
   if (!config.server().http_listen().empty()) {
     EBB_ASSIGN(options.http_listen, ParseAddress(config.server().http_listen()));
+  }
+  if (!config.server().endpoint().empty()) {
+    EBB_ASSIGN(options.endpoint, ParseAddress(config.server().endpoint()));
   }
   options.engine = {.model_path = config.model().path(),
                     .calibration_path = config.model().calibration(),

@@ -158,6 +158,12 @@ const std::vector<MetricRow>& Table() {
        "Journaled sessions at the start: ok; set_aside, since they can never be opened here; left, since they cannot be now."},
       {"ebb_recovery_seconds", kH, "seconds", {}, kStep,
        "Bringing one session back: its snapshot read, its journal run again."},
+      {"ebb_lease_renewals_total", kC, "renewals", {"result"}, {},
+       "Of this server's lease in a store that servers share: ok; late, since it was over, so that others may have taken sessions; failed, since the store did not answer."},
+      {"ebb_fenced_sessions_total", kC, "sessions", {}, {},
+       "Sessions that this server was about to write to, or went on with after a pause, when another had taken them."},
+      {"ebb_taken_sessions_total", kC, "sessions", {"result"}, {},
+       "Sessions of servers that are gone, or were drained: ok, they are served here; failed, they could not be opened, and wait for another."},
       {"ebb_past_context_sessions_total", kC, "sessions", {}, {},
        "Sessions that used a position past the model's trained context; their quality may suffer."},
       {"ebb_log_lines_dropped_total", kC, "lines", {}, {},
@@ -223,6 +229,8 @@ StoreMetrics MakeStore(MetricSet& set) {
 JournalMetrics MakeJournal(MetricSet& set) {
   MetricFamily& bytes = set["ebb_journal_bytes_total"];
   MetricFamily& recovered = set["ebb_recovered_sessions_total"];
+  MetricFamily& lease = set["ebb_lease_renewals_total"];
+  MetricFamily& taken = set["ebb_taken_sessions_total"];
   return {.record_bytes = bytes.counter({"records"}),
           .snapshot_bytes = bytes.counter({"snapshots"}),
           .commit_seconds = set["ebb_journal_commit_seconds"].histogram(),
@@ -230,7 +238,13 @@ JournalMetrics MakeJournal(MetricSet& set) {
           .brought_back = recovered.counter({"ok"}),
           .set_aside = recovered.counter({"set_aside"}),
           .left = recovered.counter({"left"}),
-          .recovery_seconds = set["ebb_recovery_seconds"].histogram()};
+          .recovery_seconds = set["ebb_recovery_seconds"].histogram(),
+          .lease_renewed = lease.counter({"ok"}),
+          .lease_late = lease.counter({"late"}),
+          .lease_failed = lease.counter({"failed"}),
+          .fenced = set["ebb_fenced_sessions_total"].counter(),
+          .taken = taken.counter({"ok"}),
+          .not_taken = taken.counter({"failed"})};
 }
 
 PolicyMetrics MakePolicy(MetricSet& set, std::string_view name) {

@@ -146,6 +146,13 @@ struct JournalMetrics {
   Counter& set_aside;
   Counter& left;  // in the store, for another start
   Histogram& recovery_seconds;
+  // Of a store that servers share.
+  Counter& lease_renewed;
+  Counter& lease_late;    // it was over
+  Counter& lease_failed;  // the store did not answer
+  Counter& fenced;        // sessions
+  Counter& taken;         // likewise
+  Counter& not_taken;     // likewise
 };
 
 struct MethodMetrics {

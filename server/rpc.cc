@@ -12,6 +12,7 @@ namespace {
 
 constexpr char kTenantKey[] = "x-ebb-tenant";
 constexpr char kTraceKey[] = "traceparent";
+constexpr std::string_view kSessions = "sessions/";
 
 // Empty if it was not sent.
 std::string_view Metadata(const grpc::CallbackServerContext& context, const char* key) {
@@ -54,7 +55,15 @@ Rpc::Rpc(const ServiceParts& parts, std::string_view method, const grpc::Callbac
 
 std::string Rpc::method_name() const { return std::string(method_.substr(method_.find('/') + 1)); }
 
-grpc::Status Rpc::Finish(const absl::Status& status) {
+absl::Status Rpc::SeekElsewhere(const absl::Status& status) const {
+  if (parts_.takeover == nullptr || !absl::IsNotFound(status)) return status;
+  const Refusal refusal = GetRefusal(status);
+  if (refusal.reason != "UNKNOWN_SESSION") return status;
+  return parts_.takeover->Seek({*tenant_, refusal.metadata.at("session").substr(kSessions.size())}, status);
+}
+
+grpc::Status Rpc::Finish(const absl::Status& found) {
+  const absl::Status status = SeekElsewhere(found);
   const absl::Duration took = parts_.worker.Now() - received_;
   parts_.metrics.CallEnded(parts_.metrics.method(method_), status, took);
   const std::string code = absl::StatusCodeToString(status.code());

@@ -21,6 +21,7 @@
 #include "server/metrics.h"
 #include "server/open_streams.h"
 #include "server/store.h"
+#include "server/takeover.h"
 #include "server/trace_context.h"
 #include "server/worker.h"
 
@@ -34,7 +35,8 @@ struct ServiceParts {
   std::string model_name = {};          // what clients call the model
   size_t stream_buffer = 64;            // messages a stream may hold back
   int64_t request_bytes_max = 4 << 20;  // of all requests but PlanEviction's
-  Store* store = nullptr;               // null: nothing outlives the server
+  Store* store = nullptr;               // null: no snapshots are kept
+  Takeover* takeover = nullptr;         // null: no other server has sessions of these clients
 };
 
 // NOT_FOUND UNKNOWN_MODEL unless `model` is empty or the model served.
@@ -59,6 +61,9 @@ class Rpc {
   grpc::Status Finish(const absl::Status& status);
 
  private:
+  // What is not here may be at another server.
+  absl::Status SeekElsewhere(const absl::Status& status) const;
+
   const ServiceParts& parts_;
   const std::string_view method_;
   absl::StatusOr<std::string> tenant_;

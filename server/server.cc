@@ -15,6 +15,7 @@
 #include "policies/status.h"
 #include "server/admin_service.h"
 #include "server/eviction_service.h"
+#include "server/folder_store.h"
 #include "server/http_port.h"
 #include "server/inference_service.h"
 #include "server/journal.h"
@@ -27,6 +28,7 @@
 #include "server/saved_session.h"
 #include "server/session_service.h"
 #include "server/store.h"
+#include "server/takeover.h"
 #include "server/version.h"
 #include "server/worker.h"
 
@@ -81,31 +83,58 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second server on the port must fail, not share it
 }
 
+MetricsOptions MetricsFor(const ServerOptions& options, const Engine& engine) {
+  MetricsOptions metrics = {.version = std::string(Version()),
+                            .revision = std::string(Revision()),
+                            .backend = engine.fingerprint(),
+                            .grpc_version = grpc::Version(),
+                            .model = ModelName(options, engine.config()),
+                            .pages = engine.memory().pages_total,
+                            .page_bytes = engine.memory().page_bytes,
+                            .lanes = engine.config().layers * engine.config().kv_heads,
+                            .head_dim = engine.config().head_dim,
+                            .step_tokens_max = engine.step_tokens_max(),
+                            .queue_max = options.work.queue_max,
+                            .methods = AllMethods()};
+  for (const auto& [tenant, limits] : options.work.tenants) metrics.tenants.push_back(tenant);
+  return metrics;
+}
+
+// What outlives the server, each null where there is none. Sessions are journaled in one of the last two.
+struct Stores {
+  std::unique_ptr<SnapshotStore> snapshots = {};
+  std::unique_ptr<SessionFiles> files = {};
+  std::unique_ptr<RedisStore> shared = {};
+};
+
 class RunningServer final : public Server {
  public:
-  // `files` may be null, and so may `journaled`: then sessions are not.
-  RunningServer(const ServerOptions& options, std::unique_ptr<Engine> engine, std::unique_ptr<SnapshotStore> files,
-                std::unique_ptr<SessionFiles> journaled)
+  RunningServer(const ServerOptions& options, std::unique_ptr<Engine> engine, std::unique_ptr<Metrics> metrics,
+                Stores stores)
       : model_name_(ModelName(options, engine->config())),
-        durability_(files == nullptr ? Durability::kOff : options.durability),
-        metrics_(MetricsFor(options, *engine)),
-        journal_(journaled == nullptr ? nullptr : MakeJournal(options, std::move(journaled))),
+        durability_(options.durability),
+        owned_metrics_(std::move(metrics)),
+        files_(std::move(stores.files)),
+        shared_(stores.shared.get()),
+        journal_(MakeJournal(options, std::move(stores.shared))),
         worker_(std::move(engine), WorkFor(options), metrics_),
-        store_(files == nullptr ? nullptr : std::make_unique<Store>(std::move(files))),
-        parts_{worker_,     metrics_, streams_, model_name_, options.stream_buffer, options.message_bytes_max,
-               store_.get()} {}
+        takeover_(shared_ == nullptr ? nullptr : std::make_unique<Takeover>(*shared_, worker_, metrics_.journal())),
+        store_(stores.snapshots == nullptr ? nullptr : std::make_unique<Store>(std::move(stores.snapshots))),
+        parts_{worker_,      metrics_,       streams_, model_name_, options.stream_buffer, options.message_bytes_max,
+               store_.get(), takeover_.get()} {}
 
   ~RunningServer() override { Stop(absl::ZeroDuration()); }
 
   // Before anybody calls.
   void BringBack() {
     if (durability_ == Durability::kOff) return;
-    KeptSessions sum = BringBackSessions(worker_, *store_, metrics_.store());
-    if (journal_ != nullptr) {
-      const KeptSessions journaled = BringBackJournals(worker_, *journal_, metrics_.journal());
-      sum.kept += journaled.kept;
-      sum.failed += journaled.failed;
-    }
+    KeptSessions sum;
+    if (store_ != nullptr) sum = BringBackSessions(worker_, *store_, metrics_.store());
+    KeptSessions journaled;
+    if (files_ != nullptr) journaled = BringBackJournals(worker_, *files_, *journal_, metrics_.journal());
+    if (takeover_ != nullptr) journaled = takeover_->Round();
+    sum.kept += journaled.kept;
+    sum.failed += journaled.failed;
     LogInfo("brought_back", {{"sessions", sum.kept}, {"failed", sum.failed}}, "from the server before this one");
   }
 
@@ -127,6 +156,7 @@ class RunningServer final : public Server {
                     {.reason = "PORT_UNAVAILABLE", .field = "server.listen"});
     }
     SetServing(true);
+    if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address_)));
     if (!options.http_listen) return absl::OkStatus();
     EBB_ASSIGN(http_,
                HttpPort::Start(
@@ -144,6 +174,7 @@ class RunningServer final : public Server {
   void Drain(absl::Duration patience) override {
     draining_ = true;
     SetServing(false);
+    if (takeover_ != nullptr) takeover_->Stop();
     worker_.Drain(patience);
     worker_.WaitUntilIdle();
     streams_.WaitUntilNone(kFlush);
@@ -158,32 +189,18 @@ class RunningServer final : public Server {
   }
 
  private:
-  static MetricsOptions MetricsFor(const ServerOptions& options, const Engine& engine) {
-    MetricsOptions metrics = {.version = std::string(Version()),
-                              .revision = std::string(Revision()),
-                              .backend = engine.fingerprint(),
-                              .grpc_version = grpc::Version(),
-                              .model = ModelName(options, engine.config()),
-                              .pages = engine.memory().pages_total,
-                              .page_bytes = engine.memory().page_bytes,
-                              .lanes = engine.config().layers * engine.config().kv_heads,
-                              .head_dim = engine.config().head_dim,
-                              .step_tokens_max = engine.step_tokens_max(),
-                              .queue_max = options.work.queue_max,
-                              .methods = AllMethods()};
-    for (const auto& [tenant, limits] : options.work.tenants) metrics.tenants.push_back(tenant);
-    return metrics;
-  }
-
   void SetServing(bool serving) {
     grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
     health.SetServingStatus(serving);
     for (const auto* service : AllServices()) health.SetServingStatus(service->full_name(), serving);
   }
 
-  std::unique_ptr<Journal> MakeJournal(const ServerOptions& options, std::unique_ptr<SessionFiles> files) const {
+  // Null where sessions are not journaled.
+  std::unique_ptr<Journal> MakeJournal(const ServerOptions& options, std::unique_ptr<SessionStore> shared) const {
     const Sync sync = options.durability == Durability::kSync ? Sync::kInputs : Sync::kNone;
-    return std::make_unique<Journal>(std::move(files), sync, &SnapshotOf, metrics_.journal());
+    std::unique_ptr<SessionStore> store = std::move(shared);
+    if (files_ != nullptr) store = std::make_unique<FolderStore>(*files_, sync, metrics_.journal());
+    return store == nullptr ? nullptr : std::make_unique<Journal>(std::move(store), &SnapshotOf, metrics_.journal());
   }
   DispatcherOptions WorkFor(const ServerOptions& options) const {
     DispatcherOptions work = options.work;
@@ -208,10 +225,14 @@ class RunningServer final : public Server {
 
   const std::string model_name_;
   const Durability durability_;
-  Metrics metrics_;
+  const std::unique_ptr<Metrics> owned_metrics_;
+  Metrics& metrics_ = *owned_metrics_;
   OpenStreams streams_;
+  const std::unique_ptr<SessionFiles> files_;
+  RedisStore* const shared_;  // the journal's; null where it is no server's but this one's
   const std::unique_ptr<Journal> journal_;
   Worker worker_;
+  const std::unique_ptr<Takeover> takeover_;
   const std::unique_ptr<Store> store_;
   const ServiceParts parts_;
   SessionService sessions_{parts_};
@@ -228,15 +249,19 @@ class RunningServer final : public Server {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options.engine));
-  std::unique_ptr<SnapshotStore> files;
-  std::unique_ptr<SessionFiles> journaled;
+  auto metrics = std::make_unique<Metrics>(MetricsFor(options, *engine));
+  Stores stores;
   if (!options.store_dir.empty()) {
-    EBB_ASSIGN(files, SnapshotStore::Open(options.store_dir, options.snapshots_max));
-    if (options.durability >= Durability::kStep) {
-      EBB_ASSIGN(journaled, SessionFiles::Open(options.store_dir));
-    }
+    EBB_ASSIGN(stores.snapshots, SnapshotStore::Open(options.store_dir, options.snapshots_max));
   }
-  auto server = std::make_unique<RunningServer>(options, std::move(engine), std::move(files), std::move(journaled));
+  if (options.shared_store) {
+    RedisStoreOptions shared = *options.shared_store;
+    shared.endpoint = FormatAddress(options.endpoint.value_or(options.listen));
+    EBB_ASSIGN(stores.shared, RedisStore::Open(shared, metrics->journal()));
+  } else if (options.durability >= Durability::kStep) {
+    EBB_ASSIGN(stores.files, SessionFiles::Open(options.store_dir));
+  }
+  auto server = std::make_unique<RunningServer>(options, std::move(engine), std::move(metrics), std::move(stores));
   server->BringBack();
   if (const absl::Status listening = server->Listen(options); !listening.ok()) {
     server->GiveUp();

@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "server/address.h"
 #include "server/dispatcher.h"
+#include "server/redis_store.h"
 
 namespace ebb {
 
@@ -33,21 +34,23 @@ enum class Durability {
 struct ServerOptions {
   Address listen = {.host = "127.0.0.1", .port = 7700};  // port 0: any free one
   std::optional<Address> http_listen = {};
-  int64_t message_bytes_max = 4 << 20;       // of a request
-  int64_t plan_bytes_max = 36 << 20;         // of a PlanEviction request
-  size_t stream_buffer = 64;                 // messages that a stream may hold back
-  std::string model_name = {};               // empty: what the file calls itself, else its file name
-  std::string store_dir = {};                // empty: nothing outlives the server
-  int32_t snapshots_max = 1000;              // of a tenant
-  Durability durability = Durability::kOff;  // all others REQUIRE a store
+  int64_t message_bytes_max = 4 << 20;                 // of a request
+  int64_t plan_bytes_max = 36 << 20;                   // of a PlanEviction request
+  size_t stream_buffer = 64;                           // messages that a stream may hold back
+  std::string model_name = {};                         // empty: what the file calls itself, else its file name
+  std::string store_dir = {};                          // empty: nothing outlives the server
+  int32_t snapshots_max = 1000;                        // of a tenant
+  Durability durability = Durability::kOff;            // all others REQUIRE a store
+  std::optional<RedisStoreOptions> shared_store = {};  // of journals, in the place of store_dir; REQUIRES kStep
+  std::optional<Address> endpoint = {};                // where clients reach it; empty: where it listens
   EngineOptions engine = {};
   DispatcherOptions work = {};
 };
 
 class Server {
  public:
-  // Serves when it returns. Errors of Engine::Open, SnapshotStore::Open and HttpPort::Start; UNAVAILABLE
-  // PORT_UNAVAILABLE.
+  // Serves when it returns. Errors of Engine::Open, SnapshotStore::Open, RedisStore::Open and HttpPort::Start;
+  // UNAVAILABLE PORT_UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   virtual ~Server() = default;  // ends every call at once

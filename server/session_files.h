@@ -32,6 +32,7 @@ struct JournalPlace {
   uint32_t first = 1;  // number of its oldest file
   uint32_t last = 1;   // of the journal that is written to
   JournalEnd end = {};
+  uint64_t epoch = 0;  // of who writes it (server/redis_sessions.h); files have one writer
 };
 
 // What is there of a session.

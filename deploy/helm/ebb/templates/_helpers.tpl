@@ -51,7 +51,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $_ := set $config "store" (merge (dict "dir" "/var/lib/ebb") (default dict $config.store)) -}}
 {{- else -}}
 {{- with (default dict $config.store).durability -}}
-{{- if ne . "off" -}}
+{{- if and (ne . "off") (not $config.store.redis) -}}
 {{- fail (printf "config.store.durability is %s, which needs store.enabled" .) -}}
 {{- end -}}
 {{- end -}}

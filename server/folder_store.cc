@@ -1,0 +1,220 @@
+#include "server/folder_store.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <new>
+#include <utility>
+
+#include "policies/status.h"
+#include "server/log.h"
+
+namespace ebb {
+namespace {
+
+constexpr size_t kSlice = size_t{1} << 20;  // bytes of a snapshot between two commits
+constexpr size_t kOpenMax = 256;            // files; more are closed, and opened again when they are written to
+constexpr size_t kGrowingMax = 4;           // snapshots in memory, where the disk is slower than sessions grow
+
+}  // namespace
+
+absl::Status FolderStore::Begin(SessionId session, const SessionName& name, std::string_view snapshot) {
+  File& file = sessions_[session];
+  file.name = name;
+  const absl::Status status = BeginFiles(file, snapshot);
+  if (!status.ok()) Forget(session);  // what is there under its name is not its own, and not for its Remove
+  return status;
+}
+
+absl::Status FolderStore::BeginFiles(File& file, std::string_view snapshot) {
+  EBB_TRY(OpenJournal(file, true));
+  const uint32_t number = file.place.first;
+  const std::string name = SessionFiles::SnapshotName(file.name, number);
+  const absl::Status written = ReplaceFile(files_.FolderOf(file.name), name, snapshot, sync_ != Sync::kNone);
+  if (!written.ok()) {
+    EBB_TRY(files_.Remove(file.name, number, number, false));
+    return written;
+  }
+  metrics_.snapshot_bytes.Add(static_cast<double>(snapshot.size()));
+  return absl::OkStatus();
+}
+
+absl::Status FolderStore::Continue(SessionId session, const SessionName& name, const JournalPlace& place) {
+  File& file = sessions_[session];
+  file.name = name;
+  file.place = place;
+  return OpenJournal(file, false);
+}
+
+// The file of place.last, at place.end. What lies behind that was never acknowledged.
+absl::Status FolderStore::OpenJournal(File& file, bool is_new) {
+  if (open_files_ >= kOpenMax) {
+    for (auto& [_, other] : sessions_) other.file = OpenFile();
+    open_files_ = 0;
+  }
+  EBB_ASSIGN(const OpenFile folder, files_.MakeFolderOf(file.name));
+  const std::string name = SessionFiles::JournalName(file.name, file.place.last);
+  const int flags = O_WRONLY | O_NOFOLLOW | O_CLOEXEC | (is_new ? O_CREAT | O_EXCL : 0);
+  file.file = OpenFile(openat(folder.get(), name.c_str(), flags, kFileMode));
+  if (!file.file.ok()) return StoreFailed("opening", name, errno);
+  ++open_files_;
+  const auto end = static_cast<off_t>(file.place.end.bytes);
+  if (ftruncate(file.file.get(), end) != 0 || lseek(file.file.get(), end, SEEK_SET) != end) {
+    return StoreFailed("cutting", name, errno);
+  }
+  file.unwritten_end = file.place.end;
+  if (is_new && sync_ != Sync::kNone && fsync(folder.get()) != 0) {
+    const int error = errno;
+    unlinkat(folder.get(), name.c_str(), 0);
+    return StoreFailed("syncing the folder of", name, error);
+  }
+  return absl::OkStatus();
+}
+
+void FolderStore::Append(SessionId session, std::string_view record, bool is_input) {
+  File& file = sessions_.at(session);
+  if (file.unwritten_end.bytes == 0) BeginJournal(file.unwritten_end, file.unwritten);
+  AddJournalRecord(record, file.unwritten_end, file.unwritten);
+  file.sync = file.sync || is_input;
+  unwritten_.insert(session);
+}
+
+std::vector<SessionStore::Failure> FolderStore::Write() {
+  std::vector<Failure> failures;
+  while (!unwritten_.empty()) {
+    const SessionId session = *unwritten_.begin();
+    if (absl::Status status = Write(session); !status.ok()) {
+      failures.push_back(GiveUp(session, std::move(status)));
+    }
+  }
+  return failures;
+}
+
+absl::Status FolderStore::Write(SessionId session) {
+  if (unwritten_.erase(session) == 0) return absl::OkStatus();
+  File& file = sessions_.at(session);
+  EBB_TRY(WriteTo(file));
+  metrics_.record_bytes.Add(static_cast<double>(file.unwritten.size()));
+  file.place.end = file.unwritten_end;
+  file.unwritten.clear();
+  file.sync = false;
+  return absl::OkStatus();
+}
+
+absl::Status FolderStore::WriteTo(File& file) {
+  if (!file.file.ok()) {
+    const JournalEnd unwritten_end = file.unwritten_end;
+    EBB_TRY(OpenJournal(file, false));
+    file.unwritten_end = unwritten_end;
+  }
+  int error = WriteAll(file.file.get(), file.unwritten);
+  // After a sync that failed the system may have dropped what it could not write: nothing more is said to be there.
+  if (error == 0 && sync_ == Sync::kInputs && file.sync && fdatasync(file.file.get()) != 0) error = errno;
+  if (error == 0) return absl::OkStatus();
+  // What was not acknowledged goes, so that the room for it does not stay taken; where it stays, it is cut, and known
+  // as such.
+  if (ftruncate(file.file.get(), static_cast<off_t>(file.place.end.bytes)) != 0) {
+    LogWarn("journal", {{"session", HashForLog(file.name.second)}}, "what could not be written stays behind its end");
+  }
+  return StoreFailed("writing", SessionFiles::JournalName(file.name, file.place.last), error);
+}
+
+std::vector<SessionStore::Failure> FolderStore::Renew(SessionId session, MakeSnapshot& snapshot) {
+  absl::Status status = RenewFile(session, snapshot);
+  if (status.ok()) return {};
+  std::vector<Failure> failures;
+  failures.push_back(GiveUp(session, std::move(status)));
+  return failures;
+}
+
+// Its files stay, for Remove.
+SessionStore::Failure FolderStore::GiveUp(SessionId session, absl::Status why) {
+  File& file = sessions_.at(session);
+  unwritten_.erase(session);
+  if (file.file.ok()) --open_files_;
+  file.file = OpenFile();
+  file.unwritten = {};
+  return {.session = session, .why = std::move(why)};
+}
+
+absl::Status FolderStore::RenewFile(SessionId session, MakeSnapshot& snapshot) {
+  if (growing_.size() >= kGrowingMax) return absl::OkStatus();  // another time
+  File& file = sessions_.at(session);
+  file.sync = true;  // what comes into the next file must not be there without this
+  unwritten_.insert(session);
+  EBB_TRY(Write(session));
+  ++file.place.last;
+  file.place.end = {};
+  if (file.file.ok()) --open_files_;
+  file.file = OpenFile();
+  EBB_TRY(OpenJournal(file, true));
+  try {
+    growing_.push_back({.session = session, .name = file.name, .number = file.place.last, .bytes = snapshot()});
+  } catch (const std::bad_alloc&) {
+    return absl::OkStatus();  // another time
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FolderStore::Remove(SessionId session) {
+  const File& file = sessions_.at(session);
+  const absl::Status status = files_.Remove(file.name, file.place.first, file.place.last, sync_ != Sync::kNone);
+  Forget(session);
+  return status;
+}
+
+void FolderStore::Forget(SessionId session) {
+  unwritten_.erase(session);
+  const auto found = sessions_.find(session);
+  if (found->second.file.ok()) --open_files_;
+  sessions_.erase(found);
+}
+
+void FolderStore::WriteSlice() {
+  Growing& growing = growing_.front();
+  const OpenFile folder = files_.FolderOf(growing.name);
+  const std::string beside = NameBeside(SessionFiles::SnapshotName(growing.name, growing.number));
+  const auto found = sessions_.find(growing.session);
+  absl::Status status = absl::CancelledError("the session is gone");
+  if (found != sessions_.end()) {
+    status = WriteSliceOf(growing, folder, beside);
+    if (status.ok() && growing.written < growing.bytes.size()) return;
+    if (status.ok()) status = Settle(found->second, growing, folder, beside);
+  }
+  if (!status.ok()) {
+    unlinkat(folder.get(), beside.c_str(), 0);
+    LogInfo("journal", {{"session", HashForLog(growing.name.second)}, {"reason", std::string(status.message())}},
+            "a snapshot that was to take its place is given up");
+  }
+  growing_.pop_front();
+}
+
+absl::Status FolderStore::WriteSliceOf(Growing& growing, const OpenFile& folder, const std::string& beside) const {
+  if (!growing.file.ok()) {
+    growing.file = OpenFile(
+        openat(folder.get(), beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, kFileMode));
+    if (!growing.file.ok()) return StoreFailed("making", beside, errno);
+  }
+  const std::string_view slice = std::string_view(growing.bytes).substr(growing.written, kSlice);
+  int error = WriteAll(growing.file.get(), slice);
+  if (error == 0 && sync_ != Sync::kNone && fdatasync(growing.file.get()) != 0) error = errno;
+  if (error != 0) return StoreFailed("writing", beside, error);
+  growing.written += slice.size();
+  return absl::OkStatus();
+}
+
+// It is whole: what is older goes.
+absl::Status FolderStore::Settle(File& file, const Growing& growing, const OpenFile& folder,
+                                 const std::string& beside) {
+  const std::string name = SessionFiles::SnapshotName(file.name, growing.number);
+  if (renameat(folder.get(), beside.c_str(), folder.get(), name.c_str()) != 0)
+    return StoreFailed("renaming", name, errno);
+  if (sync_ != Sync::kNone && fsync(folder.get()) != 0) return StoreFailed("syncing the folder of", name, errno);
+  metrics_.snapshot_bytes.Add(static_cast<double>(growing.bytes.size()));
+  EBB_TRY(files_.Remove(file.name, file.place.first, growing.number - 1, false));
+  file.place.first = growing.number;
+  return absl::OkStatus();
+}
+
+}  // namespace ebb

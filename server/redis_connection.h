@@ -1,0 +1,63 @@
+// A connection to Redis that is made anew whenever it is lost. One thread at a time.
+
+#ifndef EBB_SERVER_REDIS_CONNECTION_H_
+#define EBB_SERVER_REDIS_CONNECTION_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/address.h"
+
+struct redisContext;
+
+namespace ebb {
+
+struct RedisOptions {
+  Address address = {};
+  std::string password = {};                  // empty: none is asked for
+  absl::Duration timeout = absl::Seconds(2);  // of connecting, and of each answer
+};
+
+using RedisCommand = std::vector<std::string>;
+
+struct RedisReply {
+  std::string text = {};  // of a string; a number as it is written; empty for nil
+  bool is_nil = false;
+  std::vector<RedisReply> list = {};  // of an array
+};
+
+class RedisConnection {
+ public:
+  explicit RedisConnection(RedisOptions options) : options_(std::move(options)) {}
+
+  // Sends all commands at once and returns their answers, in order. UNAVAILABLE STORE_FAILED with RetryInfo when the
+  // connection is lost, or when an answer is an error: then any of them may have been carried out.
+  absl::StatusOr<std::vector<RedisReply>> Run(std::span<const RedisCommand> commands);
+  absl::StatusOr<RedisReply> Run(const RedisCommand& command);
+
+  // How often it was made: what the server has may be older than it was, where that has changed.
+  int64_t made() const { return made_; }
+
+ private:
+  struct Free {
+    void operator()(redisContext* context) const;
+  };
+
+  absl::Status Connect();
+  absl::StatusOr<RedisReply> Receive();
+  absl::Status Failed(const std::string& what);
+
+  const RedisOptions options_;
+  std::unique_ptr<redisContext, Free> context_ = {};
+  int64_t made_ = 0;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_REDIS_CONNECTION_H_
