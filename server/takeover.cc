@@ -140,7 +140,10 @@ absl::Status Takeover::Seek(const SessionName& name, const absl::Status& unknown
   if (!where.ok()) return where.status();
   if (Word(*where) == "OWNED") return SessionMoved(name, Word(*where, 1));
   if (Word(*where) == "DAMAGED") return JournalDamaged(Word(*where, 1));
-  if (Word(*where) != "FREE" || store_.Holds(name)) return unknown;
+  if (Word(*where) != "FREE") return unknown;
+  if (store_.Holds(name)) {  // it came after it was looked for, or is being deleted
+    return worker_.Look(name.first, name.second).ok() ? SessionMoved(name, "") : unknown;
+  }
   {
     const std::lock_guard lock(mutex_);
     if (stopped_) return SessionMoved(name, "");
