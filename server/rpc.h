@@ -35,6 +35,7 @@ struct ServiceParts {
   size_t stream_buffer = 64;            // messages a stream may hold back
   int64_t request_bytes_max = 4 << 20;  // of all requests but PlanEviction's
   Store* store = nullptr;               // null: nothing outlives the server
+  std::string draft_model = {};         // what clients call it; empty: there is none
 };
 
 // NOT_FOUND UNKNOWN_MODEL unless `model` is empty or the model served.

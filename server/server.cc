@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -57,8 +56,7 @@ std::vector<std::string> AllMethods() {
 
 std::string ModelName(const ServerOptions& options, const ModelConfig& config) {
   if (!options.model_name.empty()) return options.model_name;
-  if (!config.name.empty()) return config.name;
-  return std::filesystem::path(options.engine.model_path).stem().string();
+  return NameOfModel(config, options.engine.model_path);
 }
 
 // What an open port needs: gRPC's own defaults trust the peer (SECURITY.md).
@@ -84,16 +82,17 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
 class RunningServer final : public Server {
  public:
   // `files` may be null, and so may `journaled`: then sessions are not.
-  RunningServer(const ServerOptions& options, std::unique_ptr<Engine> engine, std::unique_ptr<SnapshotStore> files,
-                std::unique_ptr<SessionFiles> journaled)
+  RunningServer(const ServerOptions& options, std::unique_ptr<Engine> engine, DraftModel draft,
+                std::unique_ptr<SnapshotStore> files, std::unique_ptr<SessionFiles> journaled)
       : model_name_(ModelName(options, engine->config())),
         durability_(files == nullptr ? Durability::kOff : options.durability),
+        draft_(std::move(draft)),
         metrics_(MetricsFor(options, *engine)),
         journal_(journaled == nullptr ? nullptr : MakeJournal(options, std::move(journaled))),
         worker_(std::move(engine), WorkFor(options), metrics_),
         store_(files == nullptr ? nullptr : std::make_unique<Store>(std::move(files))),
-        parts_{worker_,     metrics_, streams_, model_name_, options.stream_buffer, options.message_bytes_max,
-               store_.get()} {}
+        parts_{worker_,      metrics_,   streams_, model_name_, options.stream_buffer, options.message_bytes_max,
+               store_.get(), draft_.name} {}
 
   ~RunningServer() override { Stop(absl::ZeroDuration()); }
 
@@ -188,6 +187,8 @@ class RunningServer final : public Server {
   DispatcherOptions WorkFor(const ServerOptions& options) const {
     DispatcherOptions work = options.work;
     work.journal = journal_.get();
+    work.draft_engine = draft_.engine.get();
+    work.draft_policy = draft_.policy;
     return work;
   }
 
@@ -208,6 +209,7 @@ class RunningServer final : public Server {
 
   const std::string model_name_;
   const Durability durability_;
+  const DraftModel draft_;
   Metrics metrics_;
   OpenStreams streams_;
   const std::unique_ptr<Journal> journal_;
@@ -228,6 +230,10 @@ class RunningServer final : public Server {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options.engine));
+  DraftModel draft;
+  if (!options.draft.path.empty()) {
+    EBB_ASSIGN(draft, OpenDraftModel(options.draft, options.engine, engine->tokenizer()));
+  }
   std::unique_ptr<SnapshotStore> files;
   std::unique_ptr<SessionFiles> journaled;
   if (!options.store_dir.empty()) {
@@ -236,7 +242,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
       EBB_ASSIGN(journaled, SessionFiles::Open(options.store_dir));
     }
   }
-  auto server = std::make_unique<RunningServer>(options, std::move(engine), std::move(files), std::move(journaled));
+  auto server = std::make_unique<RunningServer>(options, std::move(engine), std::move(draft), std::move(files),
+                                                std::move(journaled));
   server->BringBack();
   if (const absl::Status listening = server->Listen(options); !listening.ok()) {
     server->GiveUp();

@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "server/address.h"
 #include "server/dispatcher.h"
+#include "server/draft_model.h"
 
 namespace ebb {
 
@@ -41,6 +42,7 @@ struct ServerOptions {
   int32_t snapshots_max = 1000;              // of a tenant
   Durability durability = Durability::kOff;  // all others REQUIRE a store
   EngineOptions engine = {};
+  DraftModelOptions draft = {};
   DispatcherOptions work = {};
 };
 
