@@ -4,7 +4,6 @@
 
 #include <vector>
 
-#include "absl/strings/str_format.h"
 #include "policies/hash_random.h"
 #include "tests/support/test_engine.h"
 
