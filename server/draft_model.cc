@@ -65,7 +65,7 @@ absl::StatusOr<DraftModel> OpenDraftModel(const DraftModelOptions& options, cons
   model.name = NameOfModel(config, options.path);
   // Where positions are learned a cache begins anew when they are used up, and should not have to at once.
   const int32_t most = config.positions == PositionKind::kLearned ? std::max(config.context / 2, 1) : config.context;
-  const PolicySpec spec = {.scorer = "streaming", .budget = std::min(options.budget, most)};
+  const PolicySpec spec = {.budget = std::min(options.budget, most)};  // of the scorer that is the default: streaming
   absl::StatusOr<ValidSpec> policy = Resolve(spec, LimitsOf(config));
   if (!policy.ok()) return OfDraft(policy.status());
   model.policy = *std::move(policy);
