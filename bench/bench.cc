@@ -9,8 +9,8 @@
 namespace ebb::bench {
 namespace {
 
-constexpr void (*kVerbs[])(CLI::App&, cli::Shell&) = {AddCeilings, AddDecode,    AddBatch, AddPrefill,
-                                                      AddKvUpdate, AddAttention, AddServe};
+constexpr void (*kVerbs[])(CLI::App&, cli::Shell&) = {AddCeilings,  AddDecode, AddBatch, AddPrefill,  AddKvUpdate,
+                                                      AddAttention, AddVerify, AddServe, AddSpeculate};
 
 constexpr int64_t kReadMibMax = int64_t{1} << 20;
 

@@ -3,7 +3,7 @@
 // A verb is a file: it adds its subcommand, measures in rounds (this machine's ceilings first, then each thing to be
 // compared, so that a shared machine's moods meet all of them) and prints medians over the rounds with their quartiles.
 //
-// Exit codes are those of `ebb`: 0 done; 1 something failed; 2 wrong usage; 3 no server (serve).
+// Exit codes are those of `ebb`: 0 done; 1 something failed; 2 wrong usage; 3 no server (serve, speculate).
 
 #ifndef EBB_BENCH_BENCH_H_
 #define EBB_BENCH_BENCH_H_
@@ -54,7 +54,9 @@ void AddBatch(CLI::App& bench, cli::Shell& shell);
 void AddPrefill(CLI::App& bench, cli::Shell& shell);
 void AddKvUpdate(CLI::App& bench, cli::Shell& shell);
 void AddAttention(CLI::App& bench, cli::Shell& shell);
+void AddVerify(CLI::App& bench, cli::Shell& shell);
 void AddServe(CLI::App& bench, cli::Shell& shell);
+void AddSpeculate(CLI::App& bench, cli::Shell& shell);
 
 // `ebb bench` itself.
 void AddBench(CLI::App& app, cli::Shell& shell);

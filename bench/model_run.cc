@@ -108,7 +108,7 @@ absl::StatusOr<OpenModel> OpenForBench(const Common& common, const ModelOptions&
   EBB_ASSIGN(open.engine, Engine::Open({.model_path = options.model,
                                         .threads = common.Threads(),
                                         .arena_bytes = static_cast<int64_t>(arena) + (int64_t{64} << 20),
-                                        .step_tokens_max = kStepTokens,
+                                        .step_tokens_max = options.step_tokens,
                                         .accuracy = options.accuracy,
                                         .isa = options.isa}));
   return open;
@@ -163,6 +163,26 @@ double Sessions::Step(int32_t count) {
   const double begin = Now();
   engine_.Run(rows);
   return Now() - begin;
+}
+
+Sessions::VerifyTimes Sessions::Verify(int32_t count, int32_t tokens) {
+  const std::vector<int32_t> drafts = Tokens(count * tokens);
+  std::vector<BatchRow> rows;
+  for (int32_t i = 0; i < count; ++i) {
+    rows.push_back({.session = sessions_[static_cast<size_t>(i)].get(),
+                    .tokens = std::span(drafts).subspan(static_cast<size_t>(i) * static_cast<size_t>(tokens),
+                                                        static_cast<size_t>(tokens)),
+                    .want = Want::kAll,
+                    .draft = true});
+  }
+  const double begin = Now();
+  engine_.Run(rows);
+  const double ran = Now();
+  for (BatchRow& row : rows) {
+    BatchRow kept = {.session = row.session};
+    engine_.Accept(kept, tokens);
+  }
+  return {.run = ran - begin, .keep = Now() - ran};
 }
 
 double Sessions::LiveTokens(int32_t count) const {

@@ -33,6 +33,10 @@ struct ModelWork {
 // read: a step wants a few rows of them. DATA_LOSS or FAILED_PRECONDITION from the file.
 absl::StatusOr<ModelWork> WorkOf(const GgufFile& file);
 
+// Tokens of a prompt in one step, and of one session in it.
+inline constexpr int32_t kStepTokens = 512;
+inline constexpr int32_t kBlock = 128;
+
 // How a model is opened and its sessions bounded.
 struct ModelOptions {
   std::string model = {};
@@ -43,6 +47,7 @@ struct ModelOptions {
   Accuracy accuracy = Accuracy::kFast;
   int32_t sessions = 1;    // room is reserved for so many of `tokens_max`
   int32_t tokens_max = 0;  // slots of the largest session; 0: `slots`
+  int32_t step_tokens = kStepTokens;
 };
 
 // MODEL, --isa, --accuracy and --kv-dtype.
@@ -52,10 +57,6 @@ void AddModelOptions(CLI::App& command, ModelOptions& options);
 void AddKvTypes(CLI::App& command, std::vector<KvType>& types);
 // "bf16".
 std::string NameOf(KvType type);
-
-// Tokens of a prompt in one step, and of one session in it.
-inline constexpr int32_t kStepTokens = 512;
-inline constexpr int32_t kBlock = 128;
 
 struct OpenModel {
   std::unique_ptr<Engine> engine = {};
@@ -78,6 +79,12 @@ class Sessions {
   void Fill(int32_t tokens);
   // Seconds of a step that appends a token to each of the first `count` and gives its logits.
   double Step(int32_t count);
+  // Of a step with a draft of `tokens` tokens for each of the first `count`, and all their logits; and of accepting all
+  // of it.
+  struct VerifyTimes {
+    double run = 0, keep = 0;  // seconds
+  };
+  VerifyTimes Verify(int32_t count, int32_t tokens);
   // Live tokens in the longest lanes of the first `count`, together.
   double LiveTokens(int32_t count) const;
 

@@ -15,9 +15,30 @@ namespace ebb {
 inline constexpr int32_t kLookBackTokens = 1 << 14;
 void LookUp(std::span<const int32_t> log, int32_t most, std::vector<int32_t>& draft);
 
+// What a drafted token costs beside a decoded one, from what steps took: a line through their tokens and seconds, of
+// which older ones count less and less.
+class DraftCost {
+ public:
+  // A step of `tokens` rows of the model took so long. REQUIRES: tokens >= 1.
+  void StepTook(int32_t tokens, double seconds);
+  // Drafting as many tokens took so long. REQUIRES: tokens >= 1.
+  void DraftTook(int32_t tokens, double seconds);
+
+  // Of drafted tokens the share that has to be accepted for a step with drafts to yield as many tokens per second as
+  // one of `sessions` tokens without: what a drafted token adds to a step, by what a token of the step takes. 0 while
+  // too little is known, above 1 where drafts cannot pay. REQUIRES: sessions >= 1.
+  double BreakEven(int32_t sessions) const;
+
+ private:
+  double weight_ = 0, tokens_ = 0, seconds_ = 0, squares_ = 0, products_ = 0;  // sums over steps
+  double drafted_ = 0, draft_seconds_ = 0;
+
+  static constexpr double kKept = 0.98;  // of the sums, by each step
+};
+
 // How long one call's next draft should be, from how its last ones fared: twice as long after one that was accepted
-// whole, one more than was accepted after another. Where less than half of what is drafted is accepted, drafts do not
-// pay; it pauses, longer each time, and then tries again.
+// whole, one more than was accepted after another. Where less of what is drafted is accepted than pays, it pauses,
+// longer each time, and then tries again.
 class DraftLength {
  public:
   // `most` >= 1.
@@ -25,8 +46,9 @@ class DraftLength {
 
   // Tokens to draft in this step, 0 .. most. Counts the steps of a pause.
   int32_t Next();
-  // REQUIRES: 1 <= drafted, 0 <= accepted <= drafted.
-  void Settle(int32_t drafted, int32_t accepted);
+  // `pays`: the share of accepted tokens below which drafts do not, >= 0. REQUIRES: 1 <= drafted, 0 <= accepted <=
+  // drafted.
+  void Settle(int32_t drafted, int32_t accepted, double pays = kPays);
 
  private:
   int32_t most_ = 1;
@@ -36,7 +58,7 @@ class DraftLength {
   int32_t pauses_ = 0;    // since a draft was last accepted whole
 
   static constexpr double kBegin = 0.75;
-  static constexpr double kPays = 0.5;
+  static constexpr double kPays = 0.5;  // of drafts that cost nothing to make
   static constexpr double kNew = 0.25;  // weight of the newest draft
 };
 

@@ -230,6 +230,13 @@ class EngineOnOps final : public Engine {
 
   void AbandonEdit(Session& session) override { Of(session).AbandonEdit(); }
 
+  void Rewind(Session& session, int32_t tokens) override {
+    EBB_CHECK(session.CheckSettled().ok());
+    EBB_CHECK(tokens >= 1);
+    EBB_CHECK(tokens <= static_cast<int32_t>(session.log().size()));
+    Of(session).Rewind(tokens);
+  }
+
   uint64_t Digest(const Session& session) const override {
     return DigestOf(static_cast<const SessionOnEngine&>(session), *ops_);
   }

@@ -321,6 +321,12 @@ class Engine {
   // step of the edit has run.
   virtual void AbandonEdit(Session& session) = 0;
 
+  // Forgets the log's tokens from `tokens` on: log and cache end there. Who was evicted meanwhile stays evicted, and
+  // what the policy remembers of those who stay includes what the forgotten ones paid them, so this is for sessions
+  // that guess. The next token has to be run before there are logits to go on from. O(cache). REQUIRES: CheckSettled; 1
+  // <= tokens <= the log's length.
+  virtual void Rewind(Session& session, int32_t tokens) = 0;
+
   // A hash of all that decides what the session yields from here on: its log, who sits in which slot, their positions,
   // K and V, and the scorer's states. Equal sessions have equal digests on any machine of one byte order. O(cache).
   virtual uint64_t Digest(const Session& session) const = 0;

@@ -113,6 +113,8 @@ class SessionOnEngine final : public Session {
   void CloseEditStep();
   // Ends the edit behind the last token that was run: what follows leaves log and cache.
   void AbandonEdit();
+  // Log and cache end behind the first `tokens` of the log.
+  void Rewind(int32_t tokens);
   bool edits_in_place() const { return edit_.in_place; }
   // Index of the first token whose K and V may be those of another text (EditPlan).
   int32_t stale_from() const { return stale_from_; }
@@ -156,7 +158,6 @@ class SessionOnEngine final : public Session {
 
  private:
   void BoundBudget();
-  void Rewind(int32_t tokens);
   void Replace(const EditPlan& plan);
   void CountStep(int32_t tokens);
 

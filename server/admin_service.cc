@@ -42,6 +42,7 @@ void AdminService::Fill(const WorkTotals& totals, v1::GetStatusResponse& respons
   model.set_weight_bytes(static_cast<uint64_t>(totals.memory.weight_bytes));
   model.set_fingerprint(worker.fingerprint());
   model.set_threads(static_cast<uint32_t>(worker.threads()));
+  model.set_draft_model(parts_.draft_model);
 
   v1::CacheStatus& cache = *response.mutable_cache();
   cache.set_page_bytes(static_cast<uint64_t>(totals.memory.page_bytes));

@@ -50,6 +50,15 @@ struct SessionRequest {
   std::string request_id = {};  // empty: none
 };
 
+// Who makes the drafts of a generation.
+enum class DraftSource { kNone, kLookup, kModel };
+
+// Drafts that the server makes.
+struct Speculation {
+  DraftSource source = DraftSource::kNone;
+  int32_t tokens_max = 16;  // of a draft, 1 .. kDraftTokensMax - 1
+};
+
 // A draft to verify behind the log.
 struct DraftRequest {
   DraftProposal proposal = {};
@@ -86,7 +95,7 @@ struct CallRequest {
   bool decodes = false;                     // generate after the prompt
   SamplingOptions sampling = {};            // of `decodes`
   StoppingOptions stopping = {};            // likewise
-  int32_t lookup_tokens = 0;                // of `decodes`: most tokens of a draft by prompt lookup; 0: none is made
+  Speculation speculation = {};             // of `decodes`
   std::vector<AnswerBranch> branches = {};  // of `decodes`, with a prompt: more answers to it
   std::optional<int64_t> resume_from = {};  // index in the log of the first token to send; default: its end
   absl::Time deadline = absl::InfiniteFuture();

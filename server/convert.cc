@@ -10,6 +10,7 @@
 #include "policies/allocation.h"
 #include "policies/hash_random.h"
 #include "policies/status.h"
+#include "server/bounded_text.h"
 #include "server/resource_name.h"
 
 namespace ebb {
@@ -340,14 +341,29 @@ absl::StatusOr<EvictRequest> EvictFrom(const v1::EvictRequest& proto) {
   return RefuseField("MISSING", "evict", "one of range, keep, older_than and slots is needed");
 }
 
-absl::StatusOr<int32_t> LookupFrom(const v1::Speculation& proto) {
+absl::StatusOr<Speculation> SpeculationFrom(const v1::Speculation& proto, std::string_view draft_model) {
   constexpr uint32_t kPreset = 16;
   const uint32_t most = proto.has_draft_tokens_max() ? proto.draft_tokens_max() : kPreset;
   if (most < 1 || most >= kDraftTokensMax) {
     return RefuseField("OUT_OF_RANGE", "speculation.draft_tokens_max",
                        absl::StrFormat("%d is not in [1, %d]", most, kDraftTokensMax - 1));
   }
-  return proto.ngram() ? static_cast<int32_t>(most) : 0;
+  Speculation speculation = {.tokens_max = static_cast<int32_t>(most)};
+  if (proto.ngram()) speculation.source = DraftSource::kLookup;
+  if (proto.draft_model().empty()) return speculation;
+  if (proto.ngram()) {
+    return RefuseField("DRAFTS_AMBIGUOUS", "speculation", "ngram and draft_model are both given; give one");
+  }
+  if (proto.draft_model() != draft_model) {
+    const std::string there = draft_model.empty() ? "has none, its operator names one in model.draft"
+                                                  : absl::StrFormat("has '%s'", draft_model);
+    return Refuse(absl::StatusCode::kNotFound,
+                  absl::StrFormat("speculation.draft_model: there is no draft model '%s'; this server %s",
+                                  BoundedText(proto.draft_model(), 200), there),
+                  {.reason = "UNKNOWN_MODEL", .field = "speculation.draft_model"});
+  }
+  speculation.source = DraftSource::kModel;
+  return speculation;
 }
 
 absl::StatusOr<DraftRequest> DraftFrom(const v1::VerifyRequest& proto, const Tokenizer& tokenizer) {

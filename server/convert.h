@@ -59,8 +59,9 @@ absl::StatusOr<std::vector<int32_t>> TokensFrom(const google::protobuf::Repeated
 // empty. Errors, with a field path that begins with `field`: EMPTY_PROMPT, TOKEN_OUT_OF_RANGE, those of EncodeChat.
 absl::StatusOr<std::vector<int32_t>> PromptFrom(const v1::Prompt& proto, const Tokenizer& tokenizer,
                                                 std::span<const int32_t> log_tail, const std::string& field);
-// Most tokens of a draft by prompt lookup; 0: none is wanted. INVALID_ARGUMENT OUT_OF_RANGE.
-absl::StatusOr<int32_t> LookupFrom(const v1::Speculation& proto);
+// `draft_model`: what clients call it; empty: there is none. INVALID_ARGUMENT OUT_OF_RANGE, DRAFTS_AMBIGUOUS; NOT_FOUND
+// UNKNOWN_MODEL.
+absl::StatusOr<Speculation> SpeculationFrom(const v1::Speculation& proto, std::string_view draft_model);
 // What Verify asks, cut behind its first end token. INVALID_ARGUMENT: TOKEN_OUT_OF_RANGE, OUT_OF_RANGE (logprobs),
 // UNKNOWN_ENUM_VALUE (mode), DRAFT_PROBABILITIES where lists of one distribution differ in length, and those of
 // CheckDraft.

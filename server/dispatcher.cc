@@ -30,6 +30,7 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
       sessions_(options.sessions_max, options.tenants),
       watchers_(options.watchers_max, options.tenants, metrics),
       shadows_(engine, options.shadow, metrics),
+      drafter_(options.draft_engine, options.draft_policy, metrics.worker().drafts),
       sampler_(engine.config().vocab) {
   CountLoad();
 }
@@ -168,7 +169,7 @@ absl::StatusOr<AcceptOutcome> Dispatcher::Accept(const std::string& tenant, cons
   const std::vector<float> logits = std::exchange(session->draft_logits, {});
   const auto kept = static_cast<int32_t>(count);
   const BatchRow row = Keep(*session, kept, logits);
-  session->tenant_metrics->accepted_tokens.Add(kept);
+  session->tenant_metrics->client_drafts.accepted.Add(kept);
   ++session->generation;
   RecordAnswer(*session, JournalRecord::Accept{kept});
   sessions_.Touch(*session, clock_.Now());
@@ -235,6 +236,7 @@ void Dispatcher::Deliver(const Event& event) {
         CountSlots(session, 0);
         EndWatchesOf(session.id);
         shadows_.End(session.id);
+        drafter_.End(session.id);
         session.tenant_metrics->sessions.Add(-1);
         CountPages(session, 0);
         sessions_.Remove(release.session);

@@ -30,6 +30,7 @@
 #include "server/clock.h"
 #include "server/journal.h"
 #include "server/metrics.h"
+#include "server/model_drafter.h"
 #include "server/scheduler.h"
 #include "server/sessions.h"
 #include "server/shadows.h"
@@ -48,6 +49,8 @@ struct DispatcherOptions {
   // begun is finished beyond that, a lane for each thread. 0: so many lanes a piece.
   double work_share = 0.5;
   ShadowOptions shadow = {};
+  Engine* draft_engine = nullptr;  // of the draft model (server/draft_model.h); outlives the dispatcher; null: none
+  ValidSpec draft_policy = {};     // of its caches
   Sessions::Tenants tenants = {};
   Journal* journal = nullptr;     // where sessions are journaled; outlives the dispatcher; null: they are not
   int64_t snapshot_every = 1024;  // tokens of a session's journal before a snapshot takes its place
@@ -315,6 +318,8 @@ class Dispatcher {
   bool PrepareToken(Call& call, BatchRow& row);
   bool PrepareDraft(Call& call, BatchRow& row);
   void DraftOn(Call& call, BatchRow& row);
+  void DraftByModel();
+  static void PutDraft(Call& call, std::span<const int32_t> draft, BatchRow& row);
   void CommitBlock(Call& call, const BatchRow& row);
   void CommitToken(Call& call, const BatchRow& row);
   void CommitRow(Call& call, const BatchRow& row);
@@ -337,7 +342,7 @@ class Dispatcher {
   // dispatcher_drafts.cc
   static absl::Status CheckDraftFits(const DraftRequest& draft, const OpenSession& session);
   void CommitDraft(Call& call, const BatchRow& row);
-  void CommitLookup(Call& call, const BatchRow& row);
+  void CommitOwnDraft(Call& call, const BatchRow& row);
   static void CountDraft(Call& call, int32_t drafted, int32_t accepted);
   BatchRow Keep(OpenSession& session, int32_t count, std::span<const float> logits);
 
@@ -352,6 +357,7 @@ class Dispatcher {
   absl::StatusOr<OpenSession*> Branch(OpenSession& session, const SessionRequest& request, const ForkOptions& options);
   absl::StatusOr<ebb::Fork> ForkCache(Session& cache, const ForkOptions& options);
   absl::Status StartBranches(Call& call);
+  void OwnPagesOfRows();
   bool OwnPages(Call& call, BatchRow& row);
   bool OwnAllPages(Call& call);
   absl::Status NoPages(const absl::Status& refused) const;
@@ -437,6 +443,8 @@ class Dispatcher {
   Sessions sessions_;
   Watchers watchers_;
   Shadows shadows_;
+  ModelDrafter drafter_;
+  DraftCost draft_cost_ = {};
   Sampler sampler_;
   std::map<CallId, Call> calls_;
   SessionId sessions_made_ = 0;
@@ -452,6 +460,8 @@ class Dispatcher {
   absl::Duration step_took_ = {};                    // the last
   std::vector<StepDone::Shortened> shortened_ = {};  // by the step at hand
   int32_t spare_tokens_ = 0;                         // of the step that is put together: room for drafts
+  std::vector<ModelDrafter::Wish> wishes_;           // of the step that is put together
+  std::vector<size_t> wishing_rows_;                 // of each, its row
   std::vector<BatchRow> batch_;                      // of calls, then of shadows
   std::vector<Call*> batch_calls_;                   // of each row that has one
   std::vector<OpenSession*> batch_sessions_;         // theirs

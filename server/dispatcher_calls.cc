@@ -130,7 +130,7 @@ absl::Status Dispatcher::PlanCall(Call& call) {
     if (fresh < wanted) call.finish_by_count = FinishReason::kLengthLimit;
     call.decode_rows = static_cast<int32_t>((again + kResendTokens - 1) / kResendTokens + fresh);
     call.text = AnswerText(request.stopping.stop);
-    if (request.lookup_tokens > 0) call.draft_length = DraftLength(request.lookup_tokens);
+    call.draft_length = DraftLength(request.speculation.tokens_max);
   }
   call.session = session;
   return absl::OkStatus();
@@ -158,6 +158,8 @@ void Dispatcher::RunStep() {
   batch_.clear();
   batch_calls_.clear();
   batch_sessions_.clear();
+  wishes_.clear();
+  wishing_rows_.clear();
   int32_t prompt_tokens = 0;
   int32_t decode_tokens = 0;
   spare_tokens_ = engine_.step_tokens_max();
@@ -177,21 +179,31 @@ void Dispatcher::RunStep() {
     const bool prepared = !is_block            ? PrepareToken(call, row)
                           : call.request.draft ? PrepareDraft(call, row)
                                                : PrepareBlock(call, planned.tokens, row);
-    if (!prepared || !OwnPages(call, row)) continue;
-    (is_block ? prompt_tokens : decode_tokens) += static_cast<int32_t>(row.tokens.size());
+    if (!prepared) continue;
     batch_.push_back(std::move(row));
     batch_calls_.push_back(&call);
-    batch_sessions_.push_back(call.session);
+  }
+  DraftByModel();
+  OwnPagesOfRows();
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    const Call& call = *batch_calls_[i];
+    const bool is_prompt = call.prompt_done < static_cast<int32_t>(call.request.prompt.size());
+    const bool is_block = is_prompt || (batch_[i].draft && call.request.draft);
+    (is_block ? prompt_tokens : decode_tokens) += static_cast<int32_t>(batch_[i].tokens.size());
   }
   if (scheduler_.load().requests_waiting > 0) {
     shadows_.StayOut();
   } else {
     shadows_.Ride(batch_sessions_, options_.step_rows_max, batch_);
   }
+  const absl::Time run = clock_.Now();
   if (!batch_.empty()) engine_.Run(batch_);
   const absl::Time end = clock_.Now();
   shadows_.Compare(batch_);
   for (size_t i = 0; i < batch_calls_.size(); ++i) CommitRow(*batch_calls_[i], batch_[i]);
+  if (prompt_tokens == 0 && decode_tokens > 0) {  // with judging drafts and keeping what was right
+    draft_cost_.StepTook(decode_tokens, absl::ToDoubleSeconds(clock_.Now() - run));
+  }
   const EngineMemory memory = engine_.memory();
   if (memory.pages_reserved != counted_.pages_reserved || memory.pages_copied != counted_.pages_copied ||
       memory.pages_kept != counted_.pages_kept) {
@@ -242,7 +254,7 @@ bool Dispatcher::PrepareToken(Call& call, BatchRow& row) {
   const bool drawn = call.settled || call.request.stopping.logprobs;
   call.token = drawn ? call.drawn.token : sampler_.DrawToken(sampling, call.session->logits, log);
   row.tokens = {&call.token, 1};
-  if (call.request.lookup_tokens > 0 && !is_lost) DraftOn(call, row);
+  if (call.request.speculation.source != DraftSource::kNone && !is_lost) DraftOn(call, row);
   return true;
 }
 
@@ -250,7 +262,7 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
   OpenSession& session = *call.session;
   if (!call.raised) ++session.generation;
   call.raised = true;
-  if (row.draft) return call.request.draft ? CommitDraft(call, row) : CommitLookup(call, row);
+  if (row.draft) return call.request.draft ? CommitDraft(call, row) : CommitOwnDraft(call, row);
   call.evicted += row.evicted;
   const bool is_block = call.prompt_done < static_cast<int32_t>(call.request.prompt.size());
   CommitCache(session, row,

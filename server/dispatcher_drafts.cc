@@ -31,7 +31,8 @@ bool Dispatcher::PrepareDraft(Call& call, BatchRow& row) {
 }
 
 // Puts a draft behind the token in flight, as far as the step, the answer, the session and its policy have room for it:
-// tokens behind one that evicts would see what decoding would no longer let them see.
+// tokens behind one that evicts would see what decoding would no longer let them see. The draft model's come when all
+// rows of the step are known.
 void Dispatcher::DraftOn(Call& call, BatchRow& row) {
   const Session& cache = *row.session;
   const int32_t room = std::min({call.session->request.block_size, cache.room(), cache.steps_to_eviction(),
@@ -40,6 +41,12 @@ void Dispatcher::DraftOn(Call& call, BatchRow& row) {
   if (room < 1 || spare_tokens_ < 1) return;
   const int32_t most = std::min({call.draft_length.Next(), room, spare_tokens_});
   if (most == 0) return;
+  if (call.request.speculation.source == DraftSource::kModel) {
+    spare_tokens_ -= most;
+    wishes_.push_back({.session = call.session->id, .log = cache.log(), .token = call.token, .most = most});
+    wishing_rows_.push_back(batch_.size());
+    return;
+  }
   const std::span<const int32_t> log = cache.log().last(std::min<size_t>(cache.log().size(), kLookBackTokens - 1));
   call.drafting.assign(log.begin(), log.end());
   call.drafting.push_back(call.token);
@@ -47,6 +54,26 @@ void Dispatcher::DraftOn(Call& call, BatchRow& row) {
   LookUp(call.drafting, most, draft);
   if (draft.empty()) return;
   spare_tokens_ -= static_cast<int32_t>(draft.size());
+  PutDraft(call, draft, row);
+}
+
+void Dispatcher::DraftByModel() {
+  if (wishes_.empty()) return;
+  const absl::Time start = clock_.Now();
+  const ModelDrafter::Round round = drafter_.Draft(wishes_);
+  const absl::Duration took = clock_.Now() - start;
+  if (round.read > 0) metrics_.worker().drafts.seconds.Observe(took);
+  // Catching up is paid once, and says nothing of what the next draft costs.
+  if (round.drafted > 0 && round.read <= round.drafted) {
+    draft_cost_.DraftTook(round.drafted, absl::ToDoubleSeconds(took));
+  }
+  for (size_t i = 0; i < wishes_.size(); ++i) {
+    if (!wishes_[i].draft.empty())
+      PutDraft(*batch_calls_[wishing_rows_[i]], wishes_[i].draft, batch_[wishing_rows_[i]]);
+  }
+}
+
+void Dispatcher::PutDraft(Call& call, std::span<const int32_t> draft, BatchRow& row) {
   call.drafting.assign(1, call.token);
   call.drafting.insert(call.drafting.end(), draft.begin(), draft.end());
   row.tokens = call.drafting;
@@ -56,7 +83,7 @@ void Dispatcher::DraftOn(Call& call, BatchRow& row) {
 
 // The token in flight and those of its draft that the sampler draws, too: what decoding would have yielded, so that the
 // token behind them is drawn from their logits in the next step, and need not be remembered.
-void Dispatcher::CommitLookup(Call& call, const BatchRow& row) {
+void Dispatcher::CommitOwnDraft(Call& call, const BatchRow& row) {
   OpenSession& session = *call.session;
   const auto vocab = static_cast<size_t>(engine_.config().vocab);
   const std::span<const int32_t> log = session.cache->log();
@@ -66,7 +93,12 @@ void Dispatcher::CommitLookup(Call& call, const BatchRow& row) {
   const DraftProposal draft = {.tokens = {row.tokens.begin() + 1, row.tokens.end()}};
   const DraftVerdict verdict =
       Judge(draft, call.request.sampling, row.logits.first(vocab), row.logits.subspan(vocab), so_far, sampler_);
-  call.draft_length.Settle(drafted, verdict.accepted);
+  if (call.request.speculation.source == DraftSource::kModel) {
+    const auto sessions = static_cast<int32_t>(batch_calls_.size());
+    call.draft_length.Settle(drafted, verdict.accepted, draft_cost_.BreakEven(sessions));
+  } else {
+    call.draft_length.Settle(drafted, verdict.accepted);
+  }
 
   // One by one: each may end the answer, and what lies behind the end is not in the log.
   std::vector<TokensDone> done;
@@ -96,8 +128,12 @@ void Dispatcher::CommitLookup(Call& call, const BatchRow& row) {
 void Dispatcher::CountDraft(Call& call, int32_t drafted, int32_t accepted) {
   call.drafted += drafted;
   call.accepted += accepted;
-  call.session->tenant_metrics->drafted_tokens.Add(drafted);
-  call.session->tenant_metrics->accepted_tokens.Add(accepted);
+  const TenantMetrics& tenant = *call.session->tenant_metrics;
+  const DraftMetrics& metrics = call.request.draft                                        ? tenant.client_drafts
+                                : call.request.speculation.source == DraftSource::kLookup ? tenant.lookup_drafts
+                                                                                          : tenant.model_drafts;
+  metrics.drafted.Add(drafted);
+  metrics.accepted.Add(accepted);
 }
 
 void Dispatcher::CommitDraft(Call& call, const BatchRow& row) {

@@ -42,6 +42,7 @@ bool Dispatcher::PrepareEdit(Call& call, int32_t tokens, BatchRow& row) {
   if (call.prompt_done == 0) {
     if (!OwnAllPages(call)) return false;
     shadows_.End(call.session->id);  // what it read is no longer the log; another may begin
+    drafter_.End(call.session->id);  // likewise
     engine_.BeginEdit(*row.session, call.edit);
   }
   row.tokens = std::span<const int32_t>(call.request.prompt).subspan(call.prompt_done, tokens);

@@ -130,6 +130,20 @@ absl::Status Dispatcher::StartBranches(Call& call) {
   return absl::OkStatus();
 }
 
+// Rows that find no page are left out of the step.
+void Dispatcher::OwnPagesOfRows() {
+  size_t kept = 0;
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    Call* const call = batch_calls_[i];
+    if (!OwnPages(*call, batch_[i])) continue;
+    if (kept < i) batch_[kept] = std::move(batch_[i]);
+    batch_calls_[kept++] = call;
+    batch_sessions_.push_back(call->session);
+  }
+  batch_.resize(kept);
+  batch_calls_.resize(kept);
+}
+
 // False where there is no page for what the row would write to and the session shares: the call ends, and the session
 // can go on once there is. A draft that nobody asked for is left out first.
 bool Dispatcher::OwnPages(Call& call, BatchRow& row) {

@@ -140,7 +140,7 @@ absl::StatusOr<CallRequest> InferenceService::DecodeCall(const std::string& tena
   call.made_for = view.id;
   EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), view.sampling, vocab));
   EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
-  EBB_ASSIGN(call.lookup_tokens, LookupFrom(request.speculation()));
+  EBB_ASSIGN(call.speculation, SpeculationFrom(request.speculation(), parts_.draft_model));
   if (request.has_resume_from()) {
     constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();  // beyond any log, too
     call.resume_from = static_cast<int64_t>(std::min<uint64_t>(request.resume_from(), kMost));
@@ -165,7 +165,7 @@ absl::StatusOr<CallRequest> InferenceService::GenerateCall(const std::string& te
   call.made_for = view.id;
   EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), view.sampling, vocab));
   EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
-  EBB_ASSIGN(call.lookup_tokens, LookupFrom(request.speculation()));
+  EBB_ASSIGN(call.speculation, SpeculationFrom(request.speculation(), parts_.draft_model));
   EBB_ASSIGN(call.block_size, BlockSizeFrom(BlockSizeOf(request), view.block_size, view.block_size));
   EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), parts_.worker.tokenizer(), view.log_tail, "prompt"));
   if (ContinuesLog(request.prompt())) call.generation_of_prompt = view.generation;
@@ -188,7 +188,7 @@ absl::StatusOr<CallRequest> InferenceService::GenerateOnce(const std::string& te
   const int32_t vocab = worker.tokenizer().size();
   EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), {.seed = SeedFor(session.id)}, vocab));
   EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
-  EBB_ASSIGN(call.lookup_tokens, LookupFrom(request.speculation()));
+  EBB_ASSIGN(call.speculation, SpeculationFrom(request.speculation(), parts_.draft_model));
   EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), worker.tokenizer(), {}, "prompt"));
   EBB_ASSIGN(call.branches, BranchesFrom(request, parts_.worker));
   call.open = std::move(session);

@@ -123,6 +123,9 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   EngineOptions& engine = options.engine;
   if (engine.calibration_path.empty()) engine.calibration_path = CalibrationPath(engine.model_path);
   if (engine.head_gates_path.empty()) engine.head_gates_path = HeadGatesPath(engine.model_path);
+  options.draft = {.path = config.model().draft(),
+                   .budget = static_cast<int32_t>(config.model().draft_budget()),
+                   .arena_bytes = static_cast<int64_t>(config.model().draft_arena())};
   options.work = {.step_rows_max = static_cast<int32_t>(config.scheduling().rows_max()),
                   .queue_max = static_cast<int32_t>(config.scheduling().queue_max()),
                   .sessions_max = static_cast<int32_t>(config.cache().sessions_max()),
@@ -158,7 +161,8 @@ int Serve(const LoadedConfig& loaded) {
            {"http", http ? FormatAddress(*http) : ""},
            {"model", options->engine.model_path},
            {"calibration", options->engine.calibration_path},
-           {"head_gates", options->engine.head_gates_path}},
+           {"head_gates", options->engine.head_gates_path},
+           {"draft", options->draft.path}},
           "the server takes calls");
   const int signal = WaitForStopSignal();
   LogInfo("draining", {{"signal", signal}}, "running calls may finish; another signal stops them at once");

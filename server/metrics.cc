@@ -72,10 +72,20 @@ const std::vector<MetricRow>& Table() {
        "Tokens of these blocks: prompt tokens that did not go through the model."},
       {"ebb_completion_tokens_total", kC, "tokens", {"tenant"}, {},
        "Tokens generated."},
-      {"ebb_drafted_tokens_total", kC, "tokens", {"tenant"}, {},
-       "Tokens of drafts that were verified."},
-      {"ebb_accepted_draft_tokens_total", kC, "tokens", {"tenant"}, {},
+      {"ebb_drafted_tokens_total", kC, "tokens", {"tenant", "source"}, {},
+       "Tokens of drafts that were verified, by who made them: client (Verify), ngram (prompt lookup), model (the draft model)."},
+      {"ebb_accepted_draft_tokens_total", kC, "tokens", {"tenant", "source"}, {},
        "Of these, tokens that were accepted; they count as generated, too."},
+      {"ebb_draft_caches", kG, "caches", {}, {},
+       "Caches of the draft model, one for each session that it drafts for or lately did."},
+      {"ebb_draft_pages", kG, "pages", {"state"}, {},
+       "Pages of model.draft_arena: reserved by these caches, and free."},
+      {"ebb_draft_seconds", kH, "seconds", {}, kStep,
+       "Time in which the draft model made the drafts of one step, of all sessions together."},
+      {"ebb_draft_cache_drops_total", kC, "caches", {"reason"}, {},
+       "Caches of the draft model that ended before their sessions. pages: another session's needed the room; length: the session went on for longer than model.draft_budget without drafts, or the model has no more learned positions; another begins."},
+      {"ebb_drafts_without_room_total", kC, "drafts", {}, {},
+       "Drafts that were not made, since every cache of the draft model was in use."},
       {"ebb_edit_recomputed_tokens_total", kC, "tokens", {"tenant"}, {},
        "Tokens that went through the model for edits."},
       {"ebb_edit_reused_tokens_total", kC, "tokens", {"tenant"}, {},
@@ -199,6 +209,8 @@ WorkerMetrics MakeWorker(MetricSet& set) {
   MetricFamily& pages = set["ebb_kv_pages"];
   MetricFamily& phase = set["ebb_request_phase_seconds_total"];
   MetricFamily& drops = set["ebb_shadow_drops_total"];
+  MetricFamily& draft_pages = set["ebb_draft_pages"];
+  MetricFamily& draft_drops = set["ebb_draft_cache_drops_total"];
   return {.prefill_seconds = step.histogram({"prefill"}),
           .decode_seconds = step.histogram({"decode"}),
           .mixed_seconds = step.histogram({"mixed"}),
@@ -213,6 +225,13 @@ WorkerMetrics MakeWorker(MetricSet& set) {
                      phase.counter({"blocked"})},
           .shadows = set["ebb_shadows"].gauge(),
           .shadow_drops = {drops.counter({"pages"}), drops.counter({"length"}), drops.counter({"no_room"})},
+          .drafts = {.caches = set["ebb_draft_caches"].gauge(),
+                     .reserved_pages = draft_pages.gauge({"reserved"}),
+                     .free_pages = draft_pages.gauge({"free"}),
+                     .seconds = set["ebb_draft_seconds"].histogram(),
+                     .drops_pages = draft_drops.counter({"pages"}),
+                     .drops_length = draft_drops.counter({"length"}),
+                     .drafts_no_room = set["ebb_drafts_without_room_total"].counter()},
           .shadow_steps_without = set["ebb_shadow_steps_without_total"].counter(),
           .past_context_sessions = set["ebb_past_context_sessions_total"].counter()};
 }
@@ -311,6 +330,10 @@ Metrics::Metrics(const MetricsOptions& options)
 }
 
 TenantMetrics Metrics::MakeTenant(std::string_view label) {
+  const auto drafts = [&](std::string_view source) {
+    return DraftMetrics{.drafted = set_["ebb_drafted_tokens_total"].counter({label, source}),
+                        .accepted = set_["ebb_accepted_draft_tokens_total"].counter({label, source})};
+  };
   return {.queue_wait = set_["ebb_queue_wait_seconds"].histogram({label}),
           .ttft = set_["ebb_ttft_seconds"].histogram({label}),
           .inter_token = set_["ebb_inter_token_seconds"].histogram({label}),
@@ -318,8 +341,9 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
           .completion_tokens = set_["ebb_completion_tokens_total"].counter({label}),
           .prefix_hits = set_["ebb_prefix_hits_total"].counter({label}),
           .prefix_tokens = set_["ebb_prefix_reused_tokens_total"].counter({label}),
-          .drafted_tokens = set_["ebb_drafted_tokens_total"].counter({label}),
-          .accepted_tokens = set_["ebb_accepted_draft_tokens_total"].counter({label}),
+          .client_drafts = drafts("client"),
+          .lookup_drafts = drafts("ngram"),
+          .model_drafts = drafts("model"),
           .edit_recomputed = set_["ebb_edit_recomputed_tokens_total"].counter({label}),
           .edit_reused = set_["ebb_edit_reused_tokens_total"].counter({label}),
           .sessions = set_["ebb_sessions"].gauge({label}),

@@ -45,16 +45,23 @@ struct MetricsOptions {
   size_t tenants_max = 64;                // distinct labels; further tenants share `other`
 };
 
+// Tokens of drafts.
+struct DraftMetrics {
+  Counter& drafted;   // proposed and run
+  Counter& accepted;  // of these, kept; part of completion_tokens
+};
+
 struct TenantMetrics {
   Histogram& queue_wait;   // received .. first step
   Histogram& ttft;         // received .. first token written
   Histogram& inter_token;  // between tokens written to the stream
   Counter& prompt_tokens;
   Counter& completion_tokens;
-  Counter& prefix_hits;      // prompts that began with blocks that were known
-  Counter& prefix_tokens;    // of these blocks
-  Counter& drafted_tokens;   // proposed and run
-  Counter& accepted_tokens;  // of these, kept; part of completion_tokens
+  Counter& prefix_hits;        // prompts that began with blocks that were known
+  Counter& prefix_tokens;      // of these blocks
+  DraftMetrics client_drafts;  // by who made them
+  DraftMetrics lookup_drafts;
+  DraftMetrics model_drafts;
   Counter& edit_recomputed;  // tokens
   Counter& edit_reused;      // likewise, of the longest lane
   Gauge& sessions;           // open ones: Add(1), Add(-1)
@@ -110,6 +117,17 @@ struct ShadowDropMetrics {
   Counter& no_room;  // too few pages were free for it to begin
 };
 
+// Caches of the draft model.
+struct DraftCacheMetrics {
+  Gauge& caches;
+  Gauge& reserved_pages;
+  Gauge& free_pages;
+  Histogram& seconds;       // of the drafts of one step, all sessions'
+  Counter& drops_pages;     // another session needed its pages
+  Counter& drops_length;    // what it holds would leave before it caught up, or it has no positions left
+  Counter& drafts_no_room;  // that were not made, since every cache was in use
+};
+
 // What the worker writes once per step. A step is mixed when it holds both prompt blocks and decodes.
 struct WorkerMetrics {
   Histogram& prefill_seconds;
@@ -125,6 +143,7 @@ struct WorkerMetrics {
   PhaseMetrics phases;
   Gauge& shadows;  // that run
   ShadowDropMetrics shadow_drops;
+  DraftCacheMetrics drafts;
   Counter& shadow_steps_without;   // shadows, since requests waited
   Counter& past_context_sessions;  // a session's first position past the trained context counts once
 };

@@ -37,6 +37,7 @@ struct ServiceParts {
   int64_t request_bytes_max = 4 << 20;  // of all requests but PlanEviction's
   Store* store = nullptr;               // null: no snapshots are kept
   Takeover* takeover = nullptr;         // null: no other server has sessions of these clients
+  std::string draft_model = {};         // what clients call it; empty: there is none
 };
 
 // NOT_FOUND UNKNOWN_MODEL unless `model` is empty or the model served.

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -59,8 +58,7 @@ std::vector<std::string> AllMethods() {
 
 std::string ModelName(const ServerOptions& options, const ModelConfig& config) {
   if (!options.model_name.empty()) return options.model_name;
-  if (!config.name.empty()) return config.name;
-  return std::filesystem::path(options.engine.model_path).stem().string();
+  return NameOfModel(config, options.engine.model_path);
 }
 
 // What an open port needs: gRPC's own defaults trust the peer (SECURITY.md).
@@ -109,10 +107,11 @@ struct Stores {
 
 class RunningServer final : public Server {
  public:
-  RunningServer(const ServerOptions& options, std::unique_ptr<Engine> engine, std::unique_ptr<Metrics> metrics,
-                Stores stores)
+  RunningServer(const ServerOptions& options, std::unique_ptr<Engine> engine, DraftModel draft,
+                std::unique_ptr<Metrics> metrics, Stores stores)
       : model_name_(ModelName(options, engine->config())),
         durability_(options.durability),
+        draft_(std::move(draft)),
         owned_metrics_(std::move(metrics)),
         files_(std::move(stores.files)),
         shared_(stores.shared.get()),
@@ -120,8 +119,8 @@ class RunningServer final : public Server {
         worker_(std::move(engine), WorkFor(options), metrics_),
         takeover_(shared_ == nullptr ? nullptr : std::make_unique<Takeover>(*shared_, worker_, metrics_.journal())),
         store_(stores.snapshots == nullptr ? nullptr : std::make_unique<Store>(std::move(stores.snapshots))),
-        parts_{worker_,      metrics_,       streams_, model_name_, options.stream_buffer, options.message_bytes_max,
-               store_.get(), takeover_.get()} {}
+        parts_{worker_,      metrics_,        streams_,   model_name_, options.stream_buffer, options.message_bytes_max,
+               store_.get(), takeover_.get(), draft_.name} {}
 
   ~RunningServer() override { Stop(absl::ZeroDuration()); }
 
@@ -205,6 +204,8 @@ class RunningServer final : public Server {
   DispatcherOptions WorkFor(const ServerOptions& options) const {
     DispatcherOptions work = options.work;
     work.journal = journal_.get();
+    work.draft_engine = draft_.engine.get();
+    work.draft_policy = draft_.policy;
     return work;
   }
 
@@ -225,6 +226,7 @@ class RunningServer final : public Server {
 
   const std::string model_name_;
   const Durability durability_;
+  const DraftModel draft_;
   const std::unique_ptr<Metrics> owned_metrics_;
   Metrics& metrics_ = *owned_metrics_;
   OpenStreams streams_;
@@ -249,6 +251,10 @@ class RunningServer final : public Server {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options.engine));
+  DraftModel draft;
+  if (!options.draft.path.empty()) {
+    EBB_ASSIGN(draft, OpenDraftModel(options.draft, options.engine, engine->tokenizer()));
+  }
   auto metrics = std::make_unique<Metrics>(MetricsFor(options, *engine));
   Stores stores;
   if (!options.store_dir.empty()) {
@@ -261,7 +267,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   } else if (options.durability >= Durability::kStep) {
     EBB_ASSIGN(stores.files, SessionFiles::Open(options.store_dir));
   }
-  auto server = std::make_unique<RunningServer>(options, std::move(engine), std::move(metrics), std::move(stores));
+  auto server = std::make_unique<RunningServer>(options, std::move(engine), std::move(draft), std::move(metrics),
+                                                std::move(stores));
   server->BringBack();
   if (const absl::Status listening = server->Listen(options); !listening.ok()) {
     server->GiveUp();

@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "server/address.h"
 #include "server/dispatcher.h"
+#include "server/draft_model.h"
 #include "server/redis_store.h"
 
 namespace ebb {
@@ -44,6 +45,7 @@ struct ServerOptions {
   std::optional<RedisStoreOptions> shared_store = {};  // of journals, in the place of store_dir; REQUIRES kStep
   std::optional<Address> endpoint = {};                // where clients reach it; empty: where it listens
   EngineOptions engine = {};
+  DraftModelOptions draft = {};
   DispatcherOptions work = {};
 };
 

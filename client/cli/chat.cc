@@ -139,6 +139,7 @@ class Chat {
     }
     *request.mutable_sampling() = flags_.prompt.Sampling();
     *request.mutable_stopping() = flags_.prompt.Stopping();
+    *request.mutable_speculation() = flags_.prompt.Speculation();
     client::Cancellation cancellation;
     InterruptGuard guard(cancellation);
     ProgressBar bar;

@@ -46,6 +46,7 @@ v1::GenerateRequest BuildRequest(const Flags& flags, const std::string& text) {
   }
   *request.mutable_sampling() = flags.prompt.Sampling();
   *request.mutable_stopping() = flags.prompt.Stopping();
+  *request.mutable_speculation() = flags.prompt.Speculation();
   if (flags.answers) request.set_n(*flags.answers);
   if (flags.block_size) request.set_block_size(*flags.block_size);
   if (flags.policy.given()) *request.mutable_policy() = flags.policy.Build();

@@ -18,6 +18,14 @@ void PromptFlags::AddTo(CLI::App& command) {
       ->group(group);
   command.add_option("--stop", stop, "Text that ends the answer; may be given several times")->group(group);
   command.add_flag("--ignore-eos", ignore_eos, "Go on past the model's end tokens")->group(group);
+  CLI::Option* lookup =
+      command.add_flag("--ngram", ngram, "Draft what followed the last tokens before; tokens stay the same")
+          ->group(group);
+  command
+      .add_option("--draft-model", draft_model,
+                  "Have the server's draft model (ebbd --model.draft) draft; tokens stay the same")
+      ->excludes(lookup)
+      ->group(group);
 }
 
 v1::Sampling PromptFlags::Sampling() const {
@@ -41,6 +49,13 @@ v1::Stopping PromptFlags::Stopping() const {
   for (const std::string& text : stop) stopping.add_stop(text);
   stopping.set_ignore_eos(ignore_eos);
   return stopping;
+}
+
+v1::Speculation PromptFlags::Speculation() const {
+  v1::Speculation speculation;
+  speculation.set_ngram(ngram);
+  speculation.set_draft_model(draft_model);
+  return speculation;
 }
 
 }  // namespace ebb::cli

@@ -20,11 +20,13 @@ struct PromptFlags {
                        frequency_penalty = {};
   std::optional<uint64_t> seed = {};
   std::vector<std::string> stop = {};
-  bool ignore_eos = false;
+  bool ignore_eos = false, ngram = false;
+  std::string draft_model = {};
 
   void AddTo(CLI::App& command);
   v1::Sampling Sampling() const;
   v1::Stopping Stopping() const;
+  v1::Speculation Speculation() const;
 };
 
 }  // namespace ebb::cli

@@ -33,7 +33,7 @@ export interface Options {
   temperature?: number; topK?: number; topP?: number; minP?: number; typicalP?: number; repetitionPenalty?: number;
   presencePenalty?: number; frequencyPenalty?: number; penaltyWindow?: number; logitBias?: Record<number, number>; seed?: number | string;
   maxTokens?: number; stop?: string[]; stopTokens?: number[]; ignoreEos?: boolean; logprobs?: number;
-  ngram?: boolean; draftTokensMax?: number; expectedGeneration?: number;
+  ngram?: boolean; draftModel?: string; draftTokensMax?: number; expectedGeneration?: number;
 }
 
 /** Attempts in all; seconds before the second and at most, where the server's RetryInfo names none. */

@@ -112,6 +112,35 @@ class Bench(unittest.TestCase):
             self.assertIn("budget", bench("serve", server.addr, "--requests=1", "--policy=streaming", "--budget=8", "--sinks=16", check=1))
         self.assertIn("no server answers", bench("serve", server.addr, "--requests=1", check=3))
 
+    def test_verify_has_a_row_for_each_policy_batch_and_draft(self):
+        rows = self.rows("verify", MODEL, "--slots=32", "--sessions=1,2", "--tokens=1,4")
+        self.assertEqual([(row["policy"], row["sessions"], row["tokens"]) for row in rows],
+                         [(policy, sessions, tokens) for policy in ("streaming", "h2o") for sessions in (1, 2) for tokens in (1, 4)])
+        for row in rows:
+            for key in ("run_seconds", "keep_seconds", "token_seconds", "ratio", "keep_ratio"):
+                self.check_spread(row[key])
+            if row["tokens"] == 1:
+                self.assertEqual((row["ratio"]["low"], row["ratio"]["high"]), (1, 1))
+
+    def test_speculate_drafts_by_lookup_and_by_model_and_says_the_same(self):
+        with Server(f"--model.draft={MODEL}") as server:
+            out = subprocess.run([BIN / "ebb", "--addr", server.addr, "--json", "status"], capture_output=True, text=True, timeout=60, check=True).stdout
+            name = json.loads(out)["model"]["draft_model"]
+            for flags in ([], [f"--draft-model={name}", "--draft-tokens=4"]):
+                rows = [json.loads(line) for line in bench("speculate", server.addr, "--rounds=2", "--max-tokens=24", "--clients=1,2", *flags,
+                                                           "--json").splitlines()]
+                self.assertEqual([(row["text"], row["clients"]) for row in rows],
+                                 [("repetitive", 1), ("repetitive", 2), ("ordinary", 1), ("ordinary", 2)])
+                for row in rows:
+                    self.assertEqual((row["rounds"], row["max_tokens"], row["drafts"]), (2, 24, name if flags else "ngram"))
+                    for key in ("without_tokens_per_second", "with_tokens_per_second", "ratio"):
+                        self.check_spread(row[key])
+                    self.assertTrue(0 <= row["accepted_share"] <= 1)
+                self.assertGreater(rows[0]["drafted_share"], 0)
+                self.assertGreater(rows[0]["accepted_share"], 0)
+            self.assertIn("no draft model 'nobody'", bench("speculate", server.addr, "--draft-model=nobody", check=1))
+        self.assertIn("no server answers", bench("speculate", server.addr, check=3))
+
     def test_a_table_states_machine_command_and_rows(self):
         lines = bench("decode", MODEL, "--slots=32", "--steps=1", *QUICK, "--markdown").splitlines()
         self.assertIn("threads 2", lines[0])

@@ -113,9 +113,9 @@ TEST_F(VerifyTest, YieldsTheTokensOfDecodeAtAnyTemperatureWhileNobodyIsEvicted) 
     EXPECT_THAT(Decoded(session, 3),
                 ElementsAreArray(right.begin() + tokens.size(), right.begin() + tokens.size() + 3));
   }
-  EXPECT_GT(server_.Metric("ebb_drafted_tokens_total{tenant=\"acme\"}"), 0);
-  EXPECT_LT(server_.Metric("ebb_accepted_draft_tokens_total{tenant=\"acme\"}"),
-            server_.Metric("ebb_drafted_tokens_total{tenant=\"acme\"}"));
+  EXPECT_GT(server_.Metric("ebb_drafted_tokens_total{tenant=\"acme\",source=\"client\"}"), 0);
+  EXPECT_LT(server_.Metric("ebb_accepted_draft_tokens_total{tenant=\"acme\",source=\"client\"}"),
+            server_.Metric("ebb_drafted_tokens_total{tenant=\"acme\",source=\"client\"}"));
 }
 
 TEST_F(VerifyTest, AtAFullCacheRejectedDraftsLeaveNoTrace) {

@@ -31,6 +31,7 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     logprobs: int
     ngram: bool
+    draft_model: str
     draft_tokens_max: int
 
 

@@ -78,5 +78,55 @@ TEST(DraftLength, PausesWhereDraftsDoNotPay) {
   EXPECT_GT(accepted, 2000) << "and then goes on";
 }
 
+// What pays is asked of what was measured, and a model as slow as the one that it drafts for never does.
+TEST(DraftLength, KeepsToTheShareThatPays) {
+  DraftLength dear(16), cheap(16);
+  int32_t dear_drafts = 0, cheap_drafts = 0;
+  for (int step = 0; step < 10000; ++step) {
+    if (const int32_t drafted = dear.Next(); drafted > 0) {
+      ++dear_drafts;
+      dear.Settle(drafted, drafted, 1.2);
+    }
+    if (const int32_t drafted = cheap.Next(); drafted > 0) {
+      ++cheap_drafts;
+      cheap.Settle(drafted, step % 5 == 0 ? drafted : 0, 0.05);
+    }
+  }
+  EXPECT_LT(dear_drafts, 30);
+  EXPECT_GT(dear_drafts, 5) << "it tries again";
+  EXPECT_GT(cheap_drafts, 5000);
+}
+
+TEST(DraftCost, IsWhatADraftedTokenTakesByWhatADecodedOneDoes) {
+  DraftCost cost;
+  EXPECT_EQ(cost.BreakEven(1), 0) << "nothing is known";
+  // A step takes 10 ms and 1 ms for each token; drafting one takes 2 ms.
+  for (int i = 0; i < 50; ++i) {
+    const int32_t tokens = 1 + i % 9;
+    cost.StepTook(tokens, 0.010 + 0.001 * tokens);
+    cost.DraftTook(4, 0.008);
+  }
+  EXPECT_NEAR(cost.BreakEven(1), (0.001 + 0.002) / 0.011, 1e-9);
+  EXPECT_NEAR(cost.BreakEven(10), (0.001 + 0.002) * 10 / 0.020, 1e-9) << "in company a decoded token is cheaper";
+}
+
+TEST(DraftCost, ForgetsAndTakesNothingForGranted) {
+  DraftCost cost;
+  for (int i = 0; i < 1000; ++i) cost.StepTook(1 + i % 2, 1.0);
+  for (int i = 0; i < 1000; ++i) cost.StepTook(1 + i % 2, 0.010);
+  cost.DraftTook(1, 0.001);
+  EXPECT_NEAR(cost.BreakEven(1), 0.1, 1e-6) << "longer steps took no longer";
+  DraftCost level;
+  level.StepTook(3, 0.030);
+  level.DraftTook(1, 0.005);
+  EXPECT_NEAR(level.BreakEven(1), 0.005 / 0.030, 1e-9) << "steps of one length say nothing of longer ones";
+  DraftCost dear;
+  for (int i = 0; i < 50; ++i) {
+    dear.StepTook(1 + i % 2, 0.010 * (1 + i % 2));
+    dear.DraftTook(1, 0.010);
+  }
+  EXPECT_GT(dear.BreakEven(1), 1) << "as slow as what it is to save";
+}
+
 }  // namespace
 }  // namespace ebb
