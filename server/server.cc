@@ -3,12 +3,15 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/resource_quota.h>
 
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -81,19 +84,39 @@ void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second server on the port must fail, not share it
 }
 
+// gRPC's reflection puts itself into every server of a process that is linked to it.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins, [](const auto& plugin) {
+      return dynamic_cast<grpc::reflection::ProtoServerReflectionPlugin*>(plugin.get()) != nullptr;
+    });
+  }
+};
+
 class RunningServer final : public Server {
  public:
+  // Who is let in, and how: `tls` may be null.
+  struct Door {
+    std::unique_ptr<Identity> identity;
+    std::unique_ptr<ServerTls> tls;
+  };
+
   // `files` may be null, and so may `journaled`: then sessions are not.
-  RunningServer(const ServerOptions& options, std::unique_ptr<Engine> engine, std::unique_ptr<SnapshotStore> files,
-                std::unique_ptr<SessionFiles> journaled)
-      : model_name_(ModelName(options, engine->config())),
+  RunningServer(const ServerOptions& options, Door door, std::unique_ptr<Engine> engine,
+                std::unique_ptr<SnapshotStore> files, std::unique_ptr<SessionFiles> journaled)
+      : identity_(std::move(door.identity)),
+        tls_(std::move(door.tls)),
+        model_name_(ModelName(options, engine->config())),
         durability_(files == nullptr ? Durability::kOff : options.durability),
         metrics_(MetricsFor(options, *engine)),
         journal_(journaled == nullptr ? nullptr : MakeJournal(options, std::move(journaled))),
         worker_(std::move(engine), WorkFor(options), metrics_),
         store_(files == nullptr ? nullptr : std::make_unique<Store>(std::move(files))),
-        parts_{worker_,     metrics_, streams_, model_name_, options.stream_buffer, options.message_bytes_max,
-               store_.get()} {}
+        parts_{
+            worker_,     metrics_, streams_, *identity_, model_name_, options.stream_buffer, options.message_bytes_max,
+            store_.get()} {}
 
   ~RunningServer() override { Stop(absl::ZeroDuration()); }
 
@@ -113,9 +136,11 @@ class RunningServer final : public Server {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
+    if (!options.reflection.value_or(!identity_->on())) builder.SetOption(std::make_unique<WithoutReflection>());
     SetLimits(options, builder);
     address_ = options.listen;
-    builder.AddListeningPort(FormatAddress(options.listen), grpc::InsecureServerCredentials(), &address_.port);
+    builder.AddListeningPort(FormatAddress(options.listen),
+                             tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->credentials(), &address_.port);
     builder.RegisterService(&sessions_);
     builder.RegisterService(&inference_);
     builder.RegisterService(&eviction_);
@@ -206,6 +231,8 @@ class RunningServer final : public Server {
     server_.reset();
   }
 
+  const std::unique_ptr<Identity> identity_;
+  const std::unique_ptr<ServerTls> tls_;
   const std::string model_name_;
   const Durability durability_;
   Metrics metrics_;
@@ -227,6 +254,11 @@ class RunningServer final : public Server {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  RunningServer::Door door;  // first, since it is quickly said what is wrong with it
+  EBB_ASSIGN(door.identity, Identity::Open(options.auth));
+  if (options.tls) {
+    EBB_ASSIGN(door.tls, ServerTls::Open(*options.tls));
+  }
   EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options.engine));
   std::unique_ptr<SnapshotStore> files;
   std::unique_ptr<SessionFiles> journaled;
@@ -236,7 +268,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
       EBB_ASSIGN(journaled, SessionFiles::Open(options.store_dir));
     }
   }
-  auto server = std::make_unique<RunningServer>(options, std::move(engine), std::move(files), std::move(journaled));
+  auto server = std::make_unique<RunningServer>(options, std::move(door), std::move(engine), std::move(files),
+                                                std::move(journaled));
   server->BringBack();
   if (const absl::Status listening = server->Listen(options); !listening.ok()) {
     server->GiveUp();
