@@ -72,6 +72,7 @@ class Auth : public testing::Test {
   }
 
   void Start(bool reflection = false) {
+    server_.reset();  // it holds the store
     server_ = std::make_unique<TestServer>([&](ServerOptions& options) {
       options.auth = {.token = true, .token_file = path_, .reload = absl::Milliseconds(20)};
       options.store_dir = folder_.path() + "/store";
