@@ -30,7 +30,8 @@ class Secured(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        path = cls.path = lambda name: str(cls.folder / name)
+        path = lambda name: str(cls.folder / name)  # noqa: E731
+        cls.path = staticmethod(path)
         run(*NEW_KEY, "-x509", "-days", "2", "-subj", "/CN=ca", "-keyout", path("ca.key"), "-out", path("ca.pem"))
         for name in ("server", "gateway"):
             run(*NEW_KEY, "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", path(f"{name}.key"), "-out", path("csr"))
