@@ -43,7 +43,10 @@ void Cancellation::Attach(grpc::ClientContext* context) {
 Client::Client(const ClientOptions& options) : options_(options) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(std::numeric_limits<int>::max());
-  channel_ = grpc::CreateCustomChannel(options.address, grpc::InsecureChannelCredentials(), arguments);
+  channel_ = grpc::CreateCustomChannel(
+      options.address,
+      options.credentials.channel == nullptr ? grpc::InsecureChannelCredentials() : options.credentials.channel,
+      arguments);
   sessions_ = v1::SessionService::NewStub(channel_);
   inference_ = v1::InferenceService::NewStub(channel_);
   eviction_ = v1::EvictionService::NewStub(channel_);
@@ -56,6 +59,9 @@ bool Client::WaitUntilConnected(absl::Duration timeout) {
 
 void Client::Prepare(grpc::ClientContext& context, absl::Duration timeout) const {
   if (!options_.tenant.empty()) context.AddMetadata("x-ebb-tenant", options_.tenant);
+  if (!options_.credentials.token.empty()) {
+    context.AddMetadata("authorization", "Bearer " + options_.credentials.token);
+  }
   if (timeout != absl::InfiniteDuration()) context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
 }
 

@@ -7,6 +7,9 @@
 //     std::cout << message.decode().text() << std::flush;
 //   });
 //
+// A server that wants a token or speaks TLS: `.credentials = *ReadCredentials({.ca = "ca.pem", .token_file =
+// "token"})`.
+//
 // Thread safety: a Client may be used by many threads at once; a Cancellation too.
 
 #ifndef EBB_CLIENT_CLIENT_H_
@@ -20,6 +23,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "client/credentials.h"
 #include "client/retry.h"
 #include "ebb/v1/admin.grpc.pb.h"
 #include "ebb/v1/eviction.grpc.pb.h"
@@ -31,6 +35,7 @@ namespace ebb::client {
 struct ClientOptions {
   std::string address = "127.0.0.1:7700";
   std::string tenant = {};                           // sent as x-ebb-tenant; empty: not sent
+  Credentials credentials = {};                      // of ReadCredentials
   absl::Duration unary_timeout = absl::Seconds(60);  // per attempt
   absl::Duration stream_timeout = absl::InfiniteDuration();
   RetryPolicy retry = {};  // of unary calls; streams are never repeated

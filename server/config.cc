@@ -23,7 +23,8 @@ namespace {
 
 constexpr size_t kProblemsMax = 20;
 constexpr size_t kFileBytesMax = (1 << 20) + 1;  // one more than ReadConfigYaml takes
-constexpr std::array<std::string_view, 4> kToolVariables = {"EBB_ADDR", "EBB_TOKEN_FILE", "EBB_ISA", "EBB_GOLDEN"};
+constexpr std::array<std::string_view, 8> kToolVariables = {"EBB_ADDR", "EBB_TOKEN_FILE", "EBB_TLS", "EBB_CA",
+                                                            "EBB_CERT", "EBB_KEY",        "EBB_ISA", "EBB_GOLDEN"};
 
 absl::Status BadConfig(const std::string& message, const std::string& field = "") {
   return Refuse(absl::StatusCode::kInvalidArgument, message, {.reason = "BAD_CONFIG", .field = field});

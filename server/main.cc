@@ -87,6 +87,30 @@ absl::StatusOr<RedisStoreOptions> SharedStoreFrom(const config::v1::Store& confi
   return options;
 }
 
+absl::Status SetAccess(const config::v1::Config& config, ServerOptions& options) {
+  const std::string& mode = config.auth().mode();
+  options.auth = {.token = mode.starts_with("token"),
+                  .certificate = mode.ends_with("mtls"),
+                  .token_file = config.auth().token_file(),
+                  .reload = ToDuration(config.auth().reload())};
+  const config::v1::Tls& tls = config.tls();
+  if (!tls.cert().empty()) {
+    options.tls = {
+        .cert = tls.cert(), .key = tls.key(), .client_ca = tls.client_ca(), .reload = ToDuration(tls.reload())};
+  }
+  if (config.server().reflection() != "auto") options.reflection = config.server().reflection() == "on";
+  const auto goes_with = [](const char* key, const char* what) { return RefuseField("BAD_VALUE", key, what); };
+  if (options.auth.token && options.auth.token_file.empty()) {
+    return goes_with("auth.token_file", "auth.mode asks for tokens, and it is empty");
+  }
+  if (options.auth.certificate && tls.client_ca().empty()) {
+    return goes_with("tls.client_ca", "auth.mode asks for client certificates, and it is empty");
+  }
+  if (tls.cert().empty() != tls.key().empty()) return goes_with("tls.key", "it goes with tls.cert: set both or none");
+  if (tls.cert().empty() && !tls.client_ca().empty()) return goes_with("tls.cert", "tls.client_ca needs it");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
@@ -108,6 +132,7 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   if (!config.server().endpoint().empty()) {
     EBB_ASSIGN(options.endpoint, ParseAddress(config.server().endpoint()));
   }
+  EBB_TRY(SetAccess(config, options));
   options.engine = {.model_path = config.model().path(),
                     .calibration_path = config.model().calibration(),
                     .head_gates_path = config.model().head_gates(),
@@ -164,6 +189,11 @@ int Serve(const LoadedConfig& loaded) {
            {"head_gates", options->engine.head_gates_path},
            {"draft", options->draft.path}},
           "the server takes calls");
+  if (options->auth.token && !options->tls && options->listen.host != "127.0.0.1" && options->listen.host != "::1") {
+    LogWarn(
+        "tokens_in_the_clear", {{"grpc", listen}},
+        "tokens come without TLS: who reads the network has them; set tls.cert, or let only a proxy reach the port");
+  }
   const int signal = WaitForStopSignal();
   LogInfo("draining", {{"signal", signal}}, "running calls may finish; another signal stops them at once");
   (*server)->Drain(ToDuration(config.server().drain_timeout()));

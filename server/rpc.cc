@@ -1,24 +1,22 @@
 #include "server/rpc.h"
 
+#include <utility>
+
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "policies/status.h"
-#include "server/convert.h"
 #include "server/grpc_status.h"
 #include "server/log.h"
 
 namespace ebb {
 namespace {
 
-constexpr char kTenantKey[] = "x-ebb-tenant";
 constexpr char kTraceKey[] = "traceparent";
 constexpr std::string_view kSessions = "sessions/";
 
-// Empty if it was not sent.
-std::string_view Metadata(const grpc::CallbackServerContext& context, const char* key) {
-  const auto found = context.client_metadata().find(key);
-  if (found == context.client_metadata().end()) return {};
-  return {found->second.data(), found->second.size()};
+absl::StatusOr<std::string> TenantOf(absl::StatusOr<Caller> caller) {
+  if (!caller.ok()) return std::move(caller).status();
+  return std::move(caller->tenant);
 }
 
 // gRPC's deadline is a time of the machine's own clock; far-off ones mean that there is none.
@@ -48,8 +46,8 @@ absl::Status CheckSize(const ServiceParts& parts, const google::protobuf::Messag
 Rpc::Rpc(const ServiceParts& parts, std::string_view method, const grpc::CallbackServerContext& context)
     : parts_(parts),
       method_(method),
-      tenant_(TenantFrom(Metadata(context, kTenantKey))),
-      trace_(ParseTraceparent(Metadata(context, kTraceKey))),
+      tenant_(TenantOf(parts.identity.Of(method, context))),
+      trace_(ParseTraceparent(MetadataOf(context, kTraceKey))),
       received_(parts.worker.Now()),
       deadline_(DeadlineOf(context, received_)) {}
 

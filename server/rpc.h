@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/dispatcher.h"
+#include "server/identity.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
 #include "server/store.h"
@@ -32,6 +33,7 @@ struct ServiceParts {
   Worker& worker;
   Metrics& metrics;
   OpenStreams& streams;
+  const Identity& identity;
   std::string model_name = {};          // what clients call the model
   size_t stream_buffer = 64;            // messages a stream may hold back
   int64_t request_bytes_max = 4 << 20;  // of all requests but PlanEviction's
@@ -52,7 +54,7 @@ class Rpc {
   // `method` is a name of AllMethods().
   Rpc(const ServiceParts& parts, std::string_view method, const grpc::CallbackServerContext& context);
 
-  // INVALID_ARGUMENT INVALID_TENANT.
+  // Of the caller, once it is known and may call the method; else the refusal, of Identity::Of.
   const absl::StatusOr<std::string>& tenant() const { return tenant_; }
   std::string method_name() const;  // without its service
   absl::Time received() const { return received_; }

@@ -3,11 +3,14 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/resource_quota.h>
 
 #include <algorithm>
 #include <atomic>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -105,11 +108,30 @@ struct Stores {
   std::unique_ptr<RedisStore> shared = {};
 };
 
+// gRPC's reflection puts itself into every server of a process that is linked to it.
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins, [](const auto& plugin) {
+      return dynamic_cast<grpc::reflection::ProtoServerReflectionPlugin*>(plugin.get()) != nullptr;
+    });
+  }
+};
+
 class RunningServer final : public Server {
  public:
-  RunningServer(const ServerOptions& options, std::unique_ptr<Engine> engine, DraftModel draft,
+  // Who is let in, and how: `tls` may be null.
+  struct Door {
+    std::unique_ptr<Identity> identity;
+    std::unique_ptr<ServerTls> tls;
+  };
+
+  RunningServer(const ServerOptions& options, Door door, std::unique_ptr<Engine> engine, DraftModel draft,
                 std::unique_ptr<Metrics> metrics, Stores stores)
-      : model_name_(ModelName(options, engine->config())),
+      : identity_(std::move(door.identity)),
+        tls_(std::move(door.tls)),
+        model_name_(ModelName(options, engine->config())),
         durability_(options.durability),
         draft_(std::move(draft)),
         owned_metrics_(std::move(metrics)),
@@ -119,8 +141,16 @@ class RunningServer final : public Server {
         worker_(std::move(engine), WorkFor(options), metrics_),
         takeover_(shared_ == nullptr ? nullptr : std::make_unique<Takeover>(*shared_, worker_, metrics_.journal())),
         store_(stores.snapshots == nullptr ? nullptr : std::make_unique<Store>(std::move(stores.snapshots))),
-        parts_{worker_,      metrics_,        streams_,   model_name_, options.stream_buffer, options.message_bytes_max,
-               store_.get(), takeover_.get(), draft_.name} {}
+        parts_{worker_,
+               metrics_,
+               streams_,
+               *identity_,
+               model_name_,
+               options.stream_buffer,
+               options.message_bytes_max,
+               store_.get(),
+               takeover_.get(),
+               draft_.name} {}
 
   ~RunningServer() override { Stop(absl::ZeroDuration()); }
 
@@ -141,9 +171,11 @@ class RunningServer final : public Server {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
+    if (!options.reflection.value_or(!identity_->on())) builder.SetOption(std::make_unique<WithoutReflection>());
     SetLimits(options, builder);
     address_ = options.listen;
-    builder.AddListeningPort(FormatAddress(options.listen), grpc::InsecureServerCredentials(), &address_.port);
+    builder.AddListeningPort(FormatAddress(options.listen),
+                             tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->credentials(), &address_.port);
     builder.RegisterService(&sessions_);
     builder.RegisterService(&inference_);
     builder.RegisterService(&eviction_);
@@ -224,6 +256,8 @@ class RunningServer final : public Server {
     server_.reset();
   }
 
+  const std::unique_ptr<Identity> identity_;
+  const std::unique_ptr<ServerTls> tls_;
   const std::string model_name_;
   const Durability durability_;
   const DraftModel draft_;
@@ -250,6 +284,11 @@ class RunningServer final : public Server {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  RunningServer::Door door;  // first, since it is quickly said what is wrong with it
+  EBB_ASSIGN(door.identity, Identity::Open(options.auth));
+  if (options.tls) {
+    EBB_ASSIGN(door.tls, ServerTls::Open(*options.tls));
+  }
   EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options.engine));
   DraftModel draft;
   if (!options.draft.path.empty()) {
@@ -267,8 +306,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   } else if (options.durability >= Durability::kStep) {
     EBB_ASSIGN(stores.files, SessionFiles::Open(options.store_dir));
   }
-  auto server = std::make_unique<RunningServer>(options, std::move(engine), std::move(draft), std::move(metrics),
-                                                std::move(stores));
+  auto server = std::make_unique<RunningServer>(options, std::move(door), std::move(engine), std::move(draft),
+                                                std::move(metrics), std::move(stores));
   server->BringBack();
   if (const absl::Status listening = server->Listen(options); !listening.ok()) {
     server->GiveUp();

@@ -20,7 +20,9 @@
 #include "server/address.h"
 #include "server/dispatcher.h"
 #include "server/draft_model.h"
+#include "server/identity.h"
 #include "server/redis_store.h"
+#include "server/tls.h"
 
 namespace ebb {
 
@@ -35,6 +37,9 @@ enum class Durability {
 struct ServerOptions {
   Address listen = {.host = "127.0.0.1", .port = 7700};  // port 0: any free one
   std::optional<Address> http_listen = {};
+  AuthOptions auth = {};
+  std::optional<TlsOptions> tls = {};                  // none: plain HTTP/2
+  std::optional<bool> reflection = {};                 // default: where nobody has to say who they are
   int64_t message_bytes_max = 4 << 20;                 // of a request
   int64_t plan_bytes_max = 36 << 20;                   // of a PlanEviction request
   size_t stream_buffer = 64;                           // messages that a stream may hold back
@@ -51,8 +56,8 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Serves when it returns. Errors of Engine::Open, SnapshotStore::Open, RedisStore::Open and HttpPort::Start;
-  // UNAVAILABLE PORT_UNAVAILABLE.
+  // Serves when it returns. Errors of Identity::Open, ServerTls::Open, Engine::Open, OpenDraftModel,
+  // SnapshotStore::Open, RedisStore::Open and HttpPort::Start; UNAVAILABLE PORT_UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   virtual ~Server() = default;  // ends every call at once

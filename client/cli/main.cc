@@ -14,7 +14,7 @@ constexpr void (*kCommands[])(CLI::App&, ebb::cli::Shell&) = {
     ebb::cli::AddGenerate,  ebb::cli::AddChat,      ebb::cli::AddSessions, ebb::cli::AddFork,   ebb::cli::AddSave,
     ebb::cli::AddRestore,   ebb::cli::AddSnapshots, ebb::cli::AddCache,    ebb::cli::AddEvict,  ebb::cli::AddEdit,
     ebb::cli::AddEvictions, ebb::cli::AddWatch,     ebb::cli::AddPolicy,   ebb::cli::AddStatus, ebb::cli::AddHealth,
-    ebb::cli::AddDemo,      ebb::bench::AddBench,
+    ebb::cli::AddDemo,      ebb::cli::AddToken,     ebb::bench::AddBench,
 };
 
 }  // namespace
@@ -24,6 +24,13 @@ int main(int argc, char** argv) {
   ebb::cli::Shell shell;
   app.add_option("--addr", shell.address, "Address of the server")->envname("EBB_ADDR")->default_val("127.0.0.1:7700");
   app.add_option("--tenant", shell.tenant, "Whom to act for; default: the server's `default` tenant");
+  app.add_flag("--tls", shell.credentials.tls, "Speak TLS; so does each of the next three")->envname("EBB_TLS");
+  app.add_option("--ca", shell.credentials.ca, "PEM file of who signed the server's certificate; default: the system's")
+      ->envname("EBB_CA");
+  app.add_option("--cert", shell.credentials.cert, "PEM file of a certificate of yours, with --key")
+      ->envname("EBB_CERT");
+  app.add_option("--key", shell.credentials.key, "PEM file of its key")->envname("EBB_KEY");
+  app.add_option("--token-file", shell.credentials.token_file, "File with your token")->envname("EBB_TOKEN_FILE");
   app.add_flag("--json", shell.json, "Print JSON, one object per line");
   app.set_version_flag("--version", EBB_VERSION);
   app.footer(

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "client/error.h"
@@ -16,6 +17,9 @@ client::Client Shell::Connect() const {
   options.address = address;
   options.tenant = tenant;
   options.retry.attempts = 3;
+  auto read = client::ReadCredentials(credentials);
+  if (!read.ok()) throw CLI::ValidationError(std::string(read.status().message()));
+  options.credentials = *std::move(read);
   return client::Client(options);
 }
 

@@ -25,10 +25,11 @@ inline constexpr int kInterrupted = 130;
 struct Shell {
   std::string address = {};
   std::string tenant = {};
+  client::CredentialFiles credentials = {};
   bool json = false;
   int exit_code = kDone;
 
-  // Connects; waits briefly so that "no server there" is told apart from a slow answer.
+  // Throws CLI::ValidationError where the credentials cannot be read.
   client::Client Connect() const;
 
   // Prints an error to stderr (as an object with --json) and sets exit_code. Returns status.ok().
@@ -73,6 +74,7 @@ void AddEvict(CLI::App& app, Shell& shell);
 void AddPolicy(CLI::App& app, Shell& shell);
 void AddWatch(CLI::App& app, Shell& shell);
 void AddDemo(CLI::App& app, Shell& shell);
+void AddToken(CLI::App& app, Shell& shell);
 
 }  // namespace ebb::cli
 

@@ -42,7 +42,16 @@ export interface Retry { attempts?: number; first?: number; most?: number }
 export interface ClientOptions {
   /** Sent as x-ebb-tenant. */
   tenant?: string;
-  /** Default: none, plain text. */
+  /** File whose one line is sent as a bearer's token. */
+  tokenFile?: string;
+  /** Speak TLS; so does each of the next three. Default: plain HTTP/2. */
+  tls?: boolean;
+  /** PEM file of who signed the server's certificate. Default: whom Node trusts. */
+  ca?: string;
+  /** PEM files of a certificate of yours and its key, for a server that asks for one. */
+  cert?: string;
+  key?: string;
+  /** Instead of these four. */
   credentials?: ChannelCredentials;
   metadata?: Record<string, string>;
   /** Of one try of a unary call, in seconds. Default 60. */

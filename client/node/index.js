@@ -2,6 +2,7 @@
 // Client of Ebb for Node; index.d.ts says what everything is.
 
 const { randomUUID } = require("node:crypto");
+const { readFileSync } = require("node:fs");
 const { setTimeout: sleep } = require("node:timers/promises");
 const { EbbError, NotResumable, fromRpc } = require("./errors.js");
 const { Progress } = require("./progress.js");
@@ -67,14 +68,28 @@ function backoff(retry, attempt) {
   return attempt > retry.attempts ? undefined : Math.min(retry.first * 2 ** (attempt - 2), retry.most);
 }
 
+function credentialsOf({ tls = false, ca, cert, key }) {
+  if (!cert !== !key) throw new TypeError("a client's certificate and its key go together: give both, or none");
+  if (!(tls || ca || cert)) return grpc.credentials.createInsecure();
+  const read = (path) => (path ? readFileSync(path) : null);
+  return grpc.credentials.createSsl(read(ca), read(key), read(cert));
+}
+
+function tokenIn(file) {
+  const token = readFileSync(file, "utf8").trim();
+  if (!/^[\x21-\x7e]+$/.test(token)) throw new TypeError(`${file} does not hold one line with a token`);
+  return token;
+}
+
 class Client {
   constructor(address = "127.0.0.1:7700", options = {}) {
-    const { tenant, credentials = grpc.credentials.createInsecure(), metadata = {}, timeout = 60, retry = {}, resume = {} } = options;
+    const { tenant, tokenFile, credentials = credentialsOf(options), metadata = {}, timeout = 60, retry = {}, resume = {} } = options;
     this.retry = { attempts: 4, first: 0.1, most: 5, ...retry };
     this.resume = resume && { attempts: 10, first: 0.1, most: 5, ...resume };
     this.timeout = timeout;
     this.metadata = new grpc.Metadata();
-    for (const [key, value] of Object.entries({ ...(tenant && { "x-ebb-tenant": tenant }), ...metadata })) this.metadata.set(key, value);
+    const own = { ...(tenant && { "x-ebb-tenant": tenant }), ...(tokenFile && { authorization: `Bearer ${tokenIn(tokenFile)}` }) };
+    for (const [key, value] of Object.entries({ ...own, ...metadata })) this.metadata.set(key, value);
     this.channel = new grpc.Client(address, credentials, CHANNEL);
   }
 

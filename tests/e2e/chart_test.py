@@ -22,7 +22,8 @@ except ModuleNotFoundError:
 HELM = shutil.which("helm")
 CHART = ROOT / "deploy/helm/ebb"
 TEMPLATES = {path: path.read_text(encoding="utf-8") for path in sorted(CHART.glob("templates/**/*")) if path.is_file()}
-CHARTS_OWN = {"server.listen", "server.http_listen", "server.drain_timeout", "model.path", "store.dir"}
+CHARTS_OWN = {"server.listen", "server.http_listen", "server.drain_timeout", "model.path", "store.dir", "auth.token_file", "tls.cert", "tls.key",
+              "tls.client_ca"}
 ON = ("serviceMonitor.enabled=true", "prometheusRule.enabled=true", "prometheusRule.runbookBase=https://example.org/ebb/",
       "dashboards.enabled=true", "replicas=3", "model.file=llama.gguf", "model.existingClaim=models", "config.store.durability=drain",
       "config.tenants.acme.weight=3", "config.cache.sessions_max=1000000", "config.cache.arena=512MiB", "image.pullSecrets={registry}",

@@ -22,14 +22,16 @@ OnBlock = Optional[Callable[[inference_pb2.PrefillResponse], None]]
 class Client:
     """As ebb.Client. Make it inside the event loop that it is used in."""
 
-    def __init__(self, address: str = "127.0.0.1:7700", *, tenant: str = "", credentials: Optional[grpc.ChannelCredentials] = None,
+    def __init__(self, address: str = "127.0.0.1:7700", *, tenant: str = "", token_file: str = "", tls: bool = False, ca: str = "",
+                 cert: str = "", key: str = "", credentials: Optional[grpc.ChannelCredentials] = None,
                  metadata: Sequence[Tuple[str, str]] = (), timeout: float = 60, retry: Retry = Retry(),
                  resume: Optional[Retry] = Retry(attempts=10)):
+        credentials = credentials or channel.credentials_of(tls, ca, cert, key)
         self._channel = (grpc.aio.secure_channel(address, credentials, channel.OPTIONS) if credentials
                          else grpc.aio.insecure_channel(address, channel.OPTIONS))
         self.stubs = channel.make_stubs(self._channel)
         self._methods = self.stubs.methods()
-        self._metadata = channel.metadata_of(tenant, metadata)
+        self._metadata = channel.metadata_of(tenant, token_file, metadata)
         self._timeout, self._retry, self._resume = timeout, retry, resume
 
     async def __aenter__(self) -> Client:

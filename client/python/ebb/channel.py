@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import grpc
 
 from ebb.v1 import admin_pb2_grpc, eviction_pb2_grpc, inference_pb2_grpc, session_pb2_grpc
 
@@ -31,9 +34,25 @@ def make_stubs(channel: Any) -> Stubs:
                  eviction_pb2_grpc.EvictionServiceStub(channel), admin_pb2_grpc.AdminServiceStub(channel))
 
 
-def metadata_of(tenant: str, more: Sequence[Tuple[str, str]]) -> List[Tuple[str, str]]:
-    """What is sent with every call."""
-    return [("x-ebb-tenant", tenant), *more] if tenant else list(more)
+def credentials_of(tls: bool, ca: str, cert: str, key: str) -> Optional[grpc.ChannelCredentials]:
+    """None: plain HTTP/2."""
+    if bool(cert) != bool(key):
+        raise ValueError("a client's certificate and its key go together: give both, or none")
+    if not (tls or ca or cert):
+        return None
+    ca_pem, cert_pem, key_pem = (Path(path).read_bytes() if path else None for path in (ca, cert, key))
+    return grpc.ssl_channel_credentials(ca_pem, key_pem, cert_pem)
+
+
+def metadata_of(tenant: str, token_file: str, more: Sequence[Tuple[str, str]]) -> List[Tuple[str, str]]:
+    """What goes with every call."""
+    metadata = [("x-ebb-tenant", tenant)] if tenant else []
+    if token_file:
+        token = Path(token_file).read_text(encoding="utf-8").strip()
+        if not token or not token.isascii() or not token.isprintable() or " " in token:
+            raise ValueError(f"{token_file} does not hold one line with a token")
+        metadata.append(("authorization", f"Bearer {token}"))
+    return [*metadata, *more]
 
 
 def name_of(kind: str, name: str) -> str:

@@ -23,21 +23,26 @@ class Client:
     """One channel to a server. May be used by many threads at once; an Answer by one at a time.
 
     tenant       sent as x-ebb-tenant
-    credentials  of grpc.ssl_channel_credentials, for a server or proxy that speaks TLS
+    token_file   whose one line is sent as a bearer's token
+    tls, ca      speak TLS; the PEM file of who signed the server's certificate, if the system does not trust them
+    cert, key    PEM files of a certificate of yours and its key, for a server that asks for one; TLS, too
+    credentials  of grpc.ssl_channel_credentials, instead of these four
     metadata     pairs sent with every call
     timeout      of one try of a unary call, in seconds
     retry        of unary calls, and of streams while nothing has come
     resume       of a session's streams that broke; None: a break is an Error
     """
 
-    def __init__(self, address: str = "127.0.0.1:7700", *, tenant: str = "", credentials: Optional[grpc.ChannelCredentials] = None,
+    def __init__(self, address: str = "127.0.0.1:7700", *, tenant: str = "", token_file: str = "", tls: bool = False, ca: str = "",
+                 cert: str = "", key: str = "", credentials: Optional[grpc.ChannelCredentials] = None,
                  metadata: Sequence[Tuple[str, str]] = (), timeout: float = 60, retry: Retry = Retry(),
                  resume: Optional[Retry] = Retry(attempts=10)):
+        credentials = credentials or channel.credentials_of(tls, ca, cert, key)
         self._channel = (grpc.secure_channel(address, credentials, channel.OPTIONS) if credentials
                          else grpc.insecure_channel(address, channel.OPTIONS))
         self.stubs = channel.make_stubs(self._channel)
         self._methods = self.stubs.methods()
-        self._metadata = channel.metadata_of(tenant, metadata)
+        self._metadata = channel.metadata_of(tenant, token_file, metadata)
         self._timeout, self._retry, self._resume = timeout, retry, resume
 
     def __enter__(self) -> Client:

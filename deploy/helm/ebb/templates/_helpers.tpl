@@ -57,5 +57,20 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 {{- $_ := set $config "store" (merge (dict "dir" "") (default dict $config.store)) -}}
 {{- end -}}
+{{- $mode := default "none" (default dict $config.auth).mode -}}
+{{- if contains "token" $mode -}}
+{{- $_ := required (printf "config.auth.mode is %s, which needs secrets.tokens" $mode) .Values.secrets.tokens -}}
+{{- $_ := set $config "auth" (merge (dict "token_file" "/etc/ebb-tokens/tokens") $config.auth) -}}
+{{- end -}}
+{{- if contains "mtls" $mode -}}
+{{- $_ := required (printf "config.auth.mode is %s, which needs secrets.tls" $mode) .Values.secrets.tls -}}
+{{- end -}}
+{{- if .Values.secrets.tls -}}
+{{- $tls := dict "cert" "/etc/ebb-tls/tls.crt" "key" "/etc/ebb-tls/tls.key" -}}
+{{- if contains "mtls" $mode -}}
+{{- $_ := set $tls "client_ca" "/etc/ebb-tls/ca.crt" -}}
+{{- end -}}
+{{- $_ := set $config "tls" (merge $tls (default dict $config.tls)) -}}
+{{- end -}}
 {{- toYaml $config -}}
 {{- end -}}

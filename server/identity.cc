@@ -1,0 +1,241 @@
+#include "server/identity.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "policies/status.h"
+#include "server/convert.h"
+#include "server/log.h"
+#include "server/resource_name.h"
+
+namespace ebb {
+namespace {
+
+constexpr char kTenantKey[] = "x-ebb-tenant";
+constexpr char kAuthorizationKey[] = "authorization";
+constexpr std::string_view kBearer = "bearer ";
+constexpr size_t kTokenFileBytesMax = 1 << 20;
+
+struct MethodRole {
+  std::string_view method;
+  Role role;
+};
+
+// Every method that anybody may call.
+constexpr std::array kMethodRoles = {
+    MethodRole{"SessionService/CreateSession", Role::kUser},
+    MethodRole{"SessionService/ForkSession", Role::kUser},
+    MethodRole{"SessionService/GetSession", Role::kUser},
+    MethodRole{"SessionService/ListSessions", Role::kUser},
+    MethodRole{"SessionService/DeleteSession", Role::kUser},
+    MethodRole{"SessionService/SaveSession", Role::kUser},
+    MethodRole{"SessionService/RestoreSession", Role::kUser},
+    MethodRole{"SessionService/ListSnapshots", Role::kUser},
+    MethodRole{"SessionService/DeleteSnapshot", Role::kUser},
+    MethodRole{"InferenceService/Prefill", Role::kUser},
+    MethodRole{"InferenceService/Decode", Role::kUser},
+    MethodRole{"InferenceService/Generate", Role::kUser},
+    MethodRole{"InferenceService/Verify", Role::kUser},
+    MethodRole{"InferenceService/Accept", Role::kUser},
+    MethodRole{"InferenceService/Edit", Role::kUser},
+    MethodRole{"InferenceService/Score", Role::kUser},
+    MethodRole{"InferenceService/Tokenize", Role::kUser},
+    MethodRole{"InferenceService/Detokenize", Role::kUser},
+    MethodRole{"EvictionService/SetPolicy", Role::kUser},
+    MethodRole{"EvictionService/Evict", Role::kUser},
+    MethodRole{"EvictionService/DescribeCache", Role::kUser},
+    MethodRole{"EvictionService/WatchEvictions", Role::kUser},
+    MethodRole{"EvictionService/PlanEviction", Role::kUser},
+    MethodRole{"AdminService/ListPolicies", Role::kUser},  // the same for everybody, and nobody's
+    MethodRole{"AdminService/GetStatus", Role::kAdmin},    // of all tenants together
+};
+
+absl::StatusOr<std::string> ReadTokens(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kTokenFileBytesMax + 1, '\0');
+  errno = 0;
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
+    return Refuse(absl::StatusCode::kNotFound,
+                  absl::StrFormat("auth.token_file: cannot read %s: %s", path, std::strerror(errno)),
+                  {.reason = "NO_TOKEN_FILE", .field = "auth.token_file"});
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kTokenFileBytesMax) {
+    return RefuseField("BAD_TOKEN_FILE", "auth.token_file", absl::StrFormat("%s has more than 1 MiB", path));
+  }
+  return text;
+}
+
+absl::StatusOr<BearerTokens> ParseTokens(const std::string& path, const std::string& text) {
+  auto table = BearerTokens::Parse(text);
+  if (table.ok()) return table;
+  return RefuseField("BAD_TOKEN_FILE", "auth.token_file",
+                     absl::StrFormat("%s, %s", path, std::string(table.status().message())));
+}
+
+std::vector<std::string> ValuesOf(const grpc::AuthContext& context, const char* property) {
+  std::vector<std::string> values;
+  for (const grpc::string_ref& value : context.FindPropertyValues(property)) {
+    values.emplace_back(value.data(), value.size());
+  }
+  return values;
+}
+
+// NAME or NAME/admin of spiffe://TRUST-DOMAIN/tenant/NAME; empty if it is none.
+std::string_view NameInUri(std::string_view uri) {
+  constexpr std::string_view kScheme = "spiffe://";
+  constexpr std::string_view kTenant = "/tenant/";
+  if (!uri.starts_with(kScheme)) return {};
+  const size_t path = uri.find('/', kScheme.size());
+  if (path == std::string_view::npos || path == kScheme.size() || !uri.substr(path).starts_with(kTenant)) return {};
+  return uri.substr(path + kTenant.size());
+}
+
+}  // namespace
+
+std::string_view MetadataOf(const grpc::CallbackServerContext& context, const char* key) {
+  const auto found = context.client_metadata().find(key);
+  if (found == context.client_metadata().end()) return {};
+  return {found->second.data(), found->second.size()};
+}
+
+Role RoleFor(std::string_view method) {
+  const auto* const found = std::find_if(kMethodRoles.begin(), kMethodRoles.end(),
+                                         [&](const MethodRole& row) { return row.method == method; });
+  return found == kMethodRoles.end() ? Role::kNobody : found->role;
+}
+
+absl::Status Allow(std::string_view method, const Caller& caller) {
+  switch (RoleFor(method)) {
+    case Role::kUser:
+      return absl::OkStatus();
+    case Role::kAdmin:
+      if (caller.admin) return absl::OkStatus();
+      return Refuse(absl::StatusCode::kPermissionDenied, absl::StrFormat("%s needs an admin's credential", method),
+                    {.reason = "ADMIN_ONLY"});
+    case Role::kNobody:
+      break;
+  }
+  return Refuse(absl::StatusCode::kPermissionDenied, absl::StrFormat("%s is for nobody", method),
+                {.reason = "CLOSED_METHOD"});
+}
+
+absl::StatusOr<Caller> CallerOfCertificate(std::span<const std::string> uris,
+                                           std::span<const std::string> common_names) {
+  constexpr std::string_view kAdmin = "/admin";
+  const std::span<const std::string> names = uris.empty() ? common_names : uris;
+  std::string_view name;
+  bool admin = false;
+  if (names.size() == 1) name = uris.empty() ? names[0] : NameInUri(names[0]);
+  if (!uris.empty() && name.ends_with(kAdmin)) {
+    admin = true;
+    name.remove_suffix(kAdmin.size());
+  }
+  if (IsResourceName(name)) return Caller{.tenant = std::string(name), .admin = admin};
+  return Refuse(
+      absl::StatusCode::kUnauthenticated,
+      absl::StrFormat("the client certificate names no tenant: it needs one URI, "
+                      "spiffe://TRUST-DOMAIN/tenant/NAME or that with /admin, or no URI and the tenant's name, "
+                      "%s, for its common name",
+                      kResourceNamePattern),
+      {.reason = "NAMELESS_CERTIFICATE"});
+}
+
+absl::StatusOr<std::unique_ptr<Identity>> Identity::Open(const AuthOptions& options) {
+  std::unique_ptr<Identity> identity(new Identity(options));
+  if (!options.token) return identity;
+  EBB_TRY(identity->Reload());
+  identity->repeater_.emplace(options.reload, [raw = identity.get()] {
+    const absl::Status reloaded = raw->Reload();
+    const std::string now(reloaded.message());
+    if (!reloaded.ok() && now != raw->complaint_) {
+      LogError("tokens_not_read", {{"reason", now}}, "the tokens read before stay valid");
+    }
+    raw->complaint_ = now;
+  });
+  return identity;
+}
+
+// By its content: a file may be replaced within the time that its date can tell.
+absl::Status Identity::Reload() {
+  EBB_ASSIGN(std::string text, ReadTokens(options_.token_file));
+  if (text == text_) return absl::OkStatus();
+  EBB_ASSIGN(BearerTokens tokens, ParseTokens(options_.token_file, text));
+  text_ = std::move(text);
+  LogInfo("tokens_read", {{"file", options_.token_file}, {"tokens", tokens.size()}});
+  const std::lock_guard lock(mutex_);
+  tokens_ = std::make_shared<const BearerTokens>(std::move(tokens));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Caller> Identity::Of(std::string_view method, const grpc::CallbackServerContext& context) const {
+  EBB_ASSIGN(Caller caller, Authenticate(context));
+  EBB_TRY(Allow(method, caller));
+  return caller;
+}
+
+absl::StatusOr<Caller> Identity::Authenticate(const grpc::CallbackServerContext& context) const {
+  const std::string_view named = MetadataOf(context, kTenantKey);
+  if (!options_.on()) {
+    EBB_ASSIGN(std::string tenant, TenantFrom(named));
+    return Caller{.tenant = std::move(tenant), .admin = true};
+  }
+  Caller caller;
+  if (options_.certificate) {
+    const auto peer = context.auth_context();
+    if (!peer->IsPeerAuthenticated()) {  // the handshake would have failed
+      return Refuse(absl::StatusCode::kUnauthenticated, "this server wants a client certificate",
+                    {.reason = "NO_CREDENTIAL"});
+    }
+    if (!options_.token) {
+      EBB_ASSIGN(caller, CallerOfCertificate(ValuesOf(*peer, GRPC_PEER_URI_PROPERTY_NAME),
+                                             ValuesOf(*peer, GRPC_X509_CN_PROPERTY_NAME)));
+    }
+  }
+  if (options_.token) {
+    const size_t sent = context.client_metadata().count(kAuthorizationKey);
+    if (sent == 0) {
+      return Refuse(absl::StatusCode::kUnauthenticated,
+                    "this server wants a token: metadata authorization: Bearer TOKEN", {.reason = "NO_CREDENTIAL"});
+    }
+    if (sent > 1) {
+      return Refuse(absl::StatusCode::kUnauthenticated, "authorization: it was sent twice",
+                    {.reason = "BAD_CREDENTIAL"});
+    }
+    EBB_ASSIGN(caller, CallerOfToken(MetadataOf(context, kAuthorizationKey)));
+  }
+  if (!named.empty() && named != caller.tenant) {
+    return Refuse(
+        absl::StatusCode::kPermissionDenied,
+        absl::StrFormat("%s: the credential is of '%s'; leave the key out, or send that", kTenantKey, caller.tenant),
+        {.reason = "OTHER_TENANT"});
+  }
+  return caller;
+}
+
+absl::StatusOr<Caller> Identity::CallerOfToken(std::string_view authorization) const {
+  const std::string_view scheme = authorization.substr(0, kBearer.size());
+  if (!absl::EqualsIgnoreCase({scheme.data(), scheme.size()}, {kBearer.data(), kBearer.size()})) {
+    return Refuse(absl::StatusCode::kUnauthenticated, "authorization: it is Bearer and a token",
+                  {.reason = "BAD_CREDENTIAL"});
+  }
+  std::shared_ptr<const BearerTokens> tokens;
+  {
+    const std::lock_guard lock(mutex_);
+    tokens = tokens_;
+  }
+  const Caller* const caller = tokens->Find(authorization.substr(kBearer.size()));
+  if (caller != nullptr) return *caller;
+  return Refuse(absl::StatusCode::kUnauthenticated, "authorization: the token is not a valid one",
+                {.reason = "BAD_CREDENTIAL"});
+}
+
+}  // namespace ebb

@@ -1,0 +1,87 @@
+// Who calls, and what they may call: decided here, for every RPC of every service, before anything of it runs.
+//
+//   absl::StatusOr<Caller> caller = identity.Of("SessionService/GetSession", context);
+//
+// Everything is denied unless it is allowed: a method that is not in the table of identity.cc is nobody's.
+
+#ifndef EBB_SERVER_IDENTITY_H_
+#define EBB_SERVER_IDENTITY_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/repeater.h"
+#include "server/tokens.h"
+
+namespace ebb {
+
+// Which credentials a call needs. Where both are, the token says who calls, and the certificate from where.
+struct AuthOptions {
+  bool token = false;        // `authorization: Bearer TOKEN`, of token_file
+  bool certificate = false;  // of a client, signed by TlsOptions::client_ca
+  std::string token_file = {};
+  absl::Duration reload = absl::Seconds(10);  // between two looks at token_file
+
+  bool on() const { return token || certificate; }
+};
+
+// Whom a method is for.
+enum class Role { kNobody, kUser, kAdmin };
+
+// Of "SessionService/GetSession"; kNobody where the table has no such method.
+Role RoleFor(std::string_view method);
+
+// PERMISSION_DENIED ADMIN_ONLY, CLOSED_METHOD.
+absl::Status Allow(std::string_view method, const Caller& caller);
+
+// Whose a verified client certificate is. The URI, if it has one, is spiffe://TRUST-DOMAIN/tenant/NAME, or
+// .../tenant/NAME/admin; without one the subject's common name is the tenant's. UNAUTHENTICATED NAMELESS_CERTIFICATE.
+absl::StatusOr<Caller> CallerOfCertificate(std::span<const std::string> uris,
+                                           std::span<const std::string> common_names);
+
+class Identity {
+ public:
+  // Errors of Reload.
+  static absl::StatusOr<std::unique_ptr<Identity>> Open(const AuthOptions& options);
+
+  // Any thread. Without authentication, everybody is the admin of the tenant that x-ebb-tenant names. UNAUTHENTICATED
+  // NO_CREDENTIAL, BAD_CREDENTIAL, NAMELESS_CERTIFICATE; PERMISSION_DENIED ADMIN_ONLY, OTHER_TENANT, CLOSED_METHOD;
+  // INVALID_ARGUMENT INVALID_TENANT.
+  absl::StatusOr<Caller> Of(std::string_view method, const grpc::CallbackServerContext& context) const;
+
+  // Whose the value of `authorization` is. UNAUTHENTICATED BAD_CREDENTIAL. Any thread.
+  absl::StatusOr<Caller> CallerOfToken(std::string_view authorization) const;
+
+  // Reads the token file now, where it differs from what was read before. INVALID_ARGUMENT BAD_TOKEN_FILE or NOT_FOUND
+  // NO_TOKEN_FILE leave the tokens as they are. One thread at a time: once open, the one that looks for changes.
+  absl::Status Reload();
+
+  bool on() const { return options_.on(); }
+
+ private:
+  explicit Identity(const AuthOptions& options) : options_(options) {}
+  absl::StatusOr<Caller> Authenticate(const grpc::CallbackServerContext& context) const;
+
+  const AuthOptions options_;
+  std::optional<std::string> text_ = {};  // of the file, as it was last read
+  mutable std::mutex mutex_;
+  std::shared_ptr<const BearerTokens> tokens_ ABSL_GUARDED_BY(mutex_) = std::make_shared<const BearerTokens>();
+  std::string complaint_ = {};        // of the repeater
+  std::optional<Repeater> repeater_;  // last: it uses what stands above
+};
+
+// Empty if it was not sent; the first if it was sent several times.
+std::string_view MetadataOf(const grpc::CallbackServerContext& context, const char* key);
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_IDENTITY_H_

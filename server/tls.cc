@@ -1,0 +1,161 @@
+#include "server/tls.h"
+
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <openssl/bio.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "policies/check.h"
+#include "policies/status.h"
+#include "server/log.h"
+
+namespace ebb {
+namespace {
+
+constexpr size_t kFileBytesMax = 1 << 20;
+constexpr unsigned int kGrpcLooksEvery = 1;  // seconds, at what is in memory
+
+template <auto Free>
+struct Deleter {
+  template <typename T>
+  void operator()(T* object) const {
+    Free(object);
+  }
+};
+using Bio = std::unique_ptr<BIO, Deleter<BIO_free>>;
+using Certificate = std::unique_ptr<X509, Deleter<X509_free>>;
+using Key = std::unique_ptr<EVP_PKEY, Deleter<EVP_PKEY_free>>;
+
+absl::Status BadFile(const std::string& field, const std::string& what) {
+  ERR_clear_error();
+  return RefuseField("BAD_TLS_FILE", field, what);
+}
+
+Bio Memory(const std::string& text) { return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
+
+Certificate FirstCertificate(const std::string& text) {
+  return Certificate(PEM_read_bio_X509(Memory(text).get(), nullptr, nullptr, nullptr));
+}
+
+// An encrypted key is refused: OpenSSL would ask the terminal for its password.
+int NoPassword(char* /*buffer*/, int /*size*/, int /*writes*/, void* /*data*/) { return -1; }
+
+absl::Time TimeFrom(const ASN1_TIME* time) {
+  std::tm parts = {};
+  if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::InfinitePast();
+  return absl::FromTM(parts, absl::UTCTimeZone());
+}
+
+absl::StatusOr<std::string> ReadPem(const std::string& path, const std::string& field) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kFileBytesMax + 1, '\0');
+  errno = 0;
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
+    return Refuse(absl::StatusCode::kNotFound,
+                  absl::StrFormat("%s: cannot read %s: %s", field, path, std::strerror(errno)),
+                  {.reason = "NO_TLS_FILE", .field = field});
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kFileBytesMax) return BadFile(field, "it has more than 1 MiB");
+  return text;
+}
+
+OpenFile InMemory(const char* name) {
+  OpenFile file(memfd_create(name, MFD_CLOEXEC));
+  EBB_CHECK(file.ok());
+  return file;
+}
+
+std::string PathOf(const OpenFile& file) { return absl::StrFormat("/proc/self/fd/%d", file.get()); }
+
+// Read by gRPC as a whole: it is written in one go, and PEM ends where it says so, so that what a longer text before it
+// may have left behind is cut off afterwards.
+void Write(const OpenFile& file, const std::string& text) {
+  EBB_CHECK(pwrite(file.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()));
+  EBB_CHECK(ftruncate(file.get(), static_cast<off_t>(text.size())) == 0);
+}
+
+}  // namespace
+
+absl::StatusOr<absl::Time> CheckTls(const TlsTexts& texts, bool wants_client_ca, absl::Time now) {
+  const Certificate certificate = FirstCertificate(texts.cert);
+  if (certificate == nullptr) return BadFile("tls.cert", "the file has no certificate in PEM");
+  const Key key(PEM_read_bio_PrivateKey(Memory(texts.key).get(), nullptr, NoPassword, nullptr));
+  if (key == nullptr) return BadFile("tls.key", "the file has no private key in PEM, or one that is encrypted");
+  if (X509_check_private_key(certificate.get(), key.get()) != 1) {
+    return BadFile("tls.key", "it is not the key of the certificate in tls.cert");
+  }
+  const absl::Time begin = TimeFrom(X509_get0_notBefore(certificate.get()));
+  const absl::Time end = TimeFrom(X509_get0_notAfter(certificate.get()));
+  if (now > end)
+    return BadFile("tls.cert", absl::StrFormat("the certificate ended %s", absl::FormatTime(end, absl::UTCTimeZone())));
+  if (now < begin)
+    return BadFile("tls.cert",
+                   absl::StrFormat("the certificate begins %s", absl::FormatTime(begin, absl::UTCTimeZone())));
+  if (wants_client_ca && FirstCertificate(texts.client_ca) == nullptr) {
+    return BadFile("tls.client_ca", "the file has no certificate in PEM");
+  }
+  return end;
+}
+
+absl::StatusOr<std::unique_ptr<ServerTls>> ServerTls::Open(const TlsOptions& options) {
+  std::unique_ptr<ServerTls> tls(new ServerTls(options));
+  EBB_TRY(tls->Reload());
+  using grpc::experimental::FileWatcherCertificateProvider;
+  const std::string pair = PathOf(tls->pair_);
+  const bool wants_clients = !options.client_ca.empty();
+  const auto provider = wants_clients ? std::make_shared<FileWatcherCertificateProvider>(
+                                            pair, pair, PathOf(tls->client_ca_), kGrpcLooksEvery)
+                                      : std::make_shared<FileWatcherCertificateProvider>(pair, pair, kGrpcLooksEvery);
+  grpc::experimental::TlsServerCredentialsOptions grpc_options(provider);
+  grpc_options.watch_identity_key_cert_pairs();
+  if (wants_clients) grpc_options.watch_root_certs();
+  grpc_options.set_cert_request_type(wants_clients ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                                   : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+  tls->credentials_ = grpc::experimental::TlsServerCredentials(grpc_options);
+  tls->repeater_.emplace(options.reload, [raw = tls.get()] {
+    const absl::Status reloaded = raw->Reload();
+    const std::string now(reloaded.message());
+    if (!reloaded.ok() && now != raw->complaint_) {
+      LogError("certificate_not_taken", {{"reason", now}}, "the one before stays in use");
+    }
+    raw->complaint_ = now;
+  });
+  return tls;
+}
+
+ServerTls::ServerTls(const TlsOptions& options)
+    : options_(options), pair_(InMemory("ebb-tls-pair")), client_ca_(InMemory("ebb-tls-client-ca")) {}
+
+absl::Status ServerTls::Reload() {
+  TlsTexts texts;
+  EBB_ASSIGN(texts.cert, ReadPem(options_.cert, "tls.cert"));
+  EBB_ASSIGN(texts.key, ReadPem(options_.key, "tls.key"));
+  if (!options_.client_ca.empty()) {
+    EBB_ASSIGN(texts.client_ca, ReadPem(options_.client_ca, "tls.client_ca"));
+  }
+  if (texts == texts_) return absl::OkStatus();
+  EBB_ASSIGN(const absl::Time end, CheckTls(texts, !options_.client_ca.empty(), absl::Now()));
+  Write(client_ca_, texts.client_ca);
+  Write(pair_, texts.key + "\n" + texts.cert);  // readers of PEM take the part they look for
+  texts_ = std::move(texts);
+  LogInfo("certificate_taken", {{"file", options_.cert}, {"ends", absl::FormatTime(end, absl::UTCTimeZone())}},
+          "for connections from now on");
+  return absl::OkStatus();
+}
+
+}  // namespace ebb

@@ -1,0 +1,69 @@
+// TLS of the gRPC port. Certificates may be replaced while streams run: the files are looked at again and again, what
+// is whole and fits together serves the connections that come from then on, and what is not leaves the former in place
+// and is logged.
+
+#ifndef EBB_SERVER_TLS_H_
+#define EBB_SERVER_TLS_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/files.h"
+#include "server/repeater.h"
+
+namespace ebb {
+
+// PEM files.
+struct TlsOptions {
+  std::string cert = {};                      // the server's, then those that lead to its CA
+  std::string key = {};                       // of `cert`, not encrypted
+  std::string client_ca = {};                 // who may sign clients' certificates; empty: clients need none
+  absl::Duration reload = absl::Seconds(10);  // between two looks at the files
+};
+
+// What a set of PEM texts is good for. INVALID_ARGUMENT BAD_TLS_FILE, the field being the configuration's key: tls.cert
+// is no certificate, has ended or has not begun by `now`, or tls.key is not its key; tls.client_ca has no certificate.
+struct TlsTexts {
+  std::string cert = {};
+  std::string key = {};
+  std::string client_ca = {};  // empty only where there is none
+
+  bool operator==(const TlsTexts&) const = default;
+};
+// When the first certificate of `texts.cert` ends.
+absl::StatusOr<absl::Time> CheckTls(const TlsTexts& texts, bool wants_client_ca, absl::Time now);
+
+class ServerTls {
+ public:
+  // Errors of Reload.
+  static absl::StatusOr<std::unique_ptr<ServerTls>> Open(const TlsOptions& options);
+
+  // For one port; what Reload takes is in use a second later at most.
+  std::shared_ptr<grpc::ServerCredentials> credentials() const { return credentials_; }
+
+  // Takes the files now, where they differ from those before. Errors of CheckTls and NOT_FOUND NO_TLS_FILE leave what
+  // is in use. One thread at a time: once open, the one that looks for changes.
+  absl::Status Reload();
+
+ private:
+  explicit ServerTls(const TlsOptions& options);
+
+  const TlsOptions options_;
+  TlsTexts texts_ = {};  // in use
+  // gRPC reads these, files that only this process has, so that it never meets half of a pair.
+  OpenFile pair_;
+  OpenFile client_ca_;
+  std::shared_ptr<grpc::ServerCredentials> credentials_ = {};
+  std::string complaint_ = {};        // of the repeater
+  std::optional<Repeater> repeater_;  // last: it uses what stands above
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_TLS_H_
