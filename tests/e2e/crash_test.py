@@ -99,10 +99,8 @@ def refusals():
     return (code.FAILED_PRECONDITION, code.INVALID_ARGUMENT, code.RESOURCE_EXHAUSTED, code.NOT_FOUND, code.ABORTED)
 
 
-def was_cut(error):
-    """The connection broke; the server itself would have given details."""
-    return (isinstance(error, grpc.RpcError) and error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-            and not any(key == "grpc-status-details-bin" for key, _ in error.trailing_metadata() or ()))
+def has_ended(error):
+    return isinstance(error, grpc.RpcError) and error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 class Load(threading.Thread):
@@ -124,7 +122,12 @@ class Load(threading.Thread):
                     self.open = None
                     self.heed(method, request)
         except Exception as error:  # looked at by who started the thread
-            self.failed = None if self.killed.is_set() and was_cut(error) else error
+            self.failed = None if self.killed.is_set() and self.was_cut(error) else error
+
+    @staticmethod
+    def was_cut(error):
+        """The connection broke; the server itself would have given details."""
+        return has_ended(error) and not any(key == "grpc-status-details-bin" for key, _ in error.trailing_metadata() or ())
 
     def heed(self, method, request):
         if method in ("CreateSession", "ForkSession"):

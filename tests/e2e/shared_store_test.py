@@ -10,6 +10,7 @@ once.
 What was answered must be there; a call that was not answered may have been done or not, or its tokens in part (crash_test.py). Needs
 Debian's redis-server, python3-grpcio and protoc."""
 import argparse
+import contextlib
 import random
 import signal
 import socket
@@ -19,7 +20,7 @@ import threading
 import time
 
 import crash_test
-from crash_test import Client, Load, inference, made, session
+from crash_test import Client, Load, has_ended, inference, made, session
 from binaries import Server
 
 import grpc
@@ -90,6 +91,10 @@ class StoppingLoad(Load):
             raise Stopped
         return super().pick()
 
+    @staticmethod
+    def was_cut(error):
+        return has_ended(error)  # who drains, or was paused, says so
+
     def heed(self, method, request):  # what a paused server did before may be known by the time it says so
         name = request.name if method == "DeleteSession" else f"sessions/{getattr(request, 'session_id', '')}"
         if method in ("CreateSession", "ForkSession") and name in self.sessions or method == "DeleteSession" and name not in self.sessions:
@@ -104,23 +109,27 @@ class Stopped(Exception):
 class Shared(crash_test.Crash):
     def __init__(self, seed):
         super().__init__(seed, "step")
+        self.channels = contextlib.ExitStack()
         self.sessions = [[] for _ in range(2)]  # at home; a third client's at the other server last for a round
         self.done = {kind: 0 for kind in KINDS}
+
+    def client(self, server, kind=Client):
+        return self.channels.enter_context(kind(server))
 
     def server(self):
         return Server(f"--store.redis=127.0.0.1:{self.redis.port}", "--store.durability=step", "--store.snapshot_every=96",
                       f"--store.lease={int(LEASE * 1000)}ms", "--server.drain_timeout=100ms", "--cache.arena=64MiB", "--model.threads=1")
 
     def run(self, rounds):
-        with Redis() as self.redis, Server("--cache.arena=64MiB", "--model.threads=1") as undisturbed:
-            self.calm = Client(undisturbed)
+        with Redis() as self.redis, Server("--cache.arena=64MiB", "--model.threads=1") as undisturbed, self.channels:
+            self.calm = self.client(undisturbed)
             self.home, self.other = self.server().__enter__(), self.server().__enter__()
             try:
                 for number in range(rounds):
                     self.round(number)
                 self.check_history()
                 for name in sum(self.sessions, []):
-                    Client(self.home).DeleteSession(session.DeleteSessionRequest(name=name))
+                    self.client(self.home).DeleteSession(session.DeleteSessionRequest(name=name))
                 assert self.redis.ask("KEYS", "ebb:session:*") == [""], "keys of sessions that are gone"
             finally:
                 for server in filter(None, (self.home, self.other)):
@@ -135,9 +144,9 @@ class Shared(crash_test.Crash):
         self.done[kind] += 1
         stop = threading.Event()
         guests = []
-        loads = [StoppingLoad(Client(self.home), random.Random(dice.random()), sessions, f"r{number}c{i}", stop)
+        loads = [StoppingLoad(self.client(self.home), random.Random(dice.random()), sessions, f"r{number}c{i}", stop)
                  for i, sessions in enumerate(self.sessions)]
-        bystander = StoppingLoad(Client(self.other), random.Random(dice.random()), guests, f"r{number}b", stop)
+        bystander = StoppingLoad(self.client(self.other), random.Random(dice.random()), guests, f"r{number}b", stop)
         for load in (*loads, bystander):
             load.start()
         time.sleep(dice.uniform(*crash_test.SECONDS))
@@ -149,8 +158,8 @@ class Shared(crash_test.Crash):
         assert not bystander.open, f"round {number}, {kind}: {bystander.open} was not answered, and nobody disturbed its server"
         if kind != "pause":  # which compares while it lasts
             for load in loads:
-                self.compare(number, PatientClient(self.home), load)  # where the sessions are by now
-        beside = PatientClient(self.other if kind == "redis" else self.home)
+                self.compare(number, self.client(self.home, PatientClient), load)  # where the sessions are by now
+        beside = self.client(self.other if kind == "redis" else self.home, PatientClient)
         self.compare(number, beside, bystander)
         for of in (beside, self.calm):
             for name in guests:
@@ -183,7 +192,7 @@ class Shared(crash_test.Crash):
         paused = self.home
         stop.set()
         paused.process.send_signal(signal.SIGSTOP)
-        client = PatientClient(self.other)
+        client = self.client(self.other, PatientClient)
         for name in sum((load.sessions for load in loads), []):
             client.get(name)  # waits for the lease to end
         for load in loads:
@@ -195,7 +204,7 @@ class Shared(crash_test.Crash):
             known = list(load.sessions)
             load.join()
             for name in set(load.sessions) - set(known):  # of a call that did not need what the other has
-                PatientClient(paused).DeleteSession(session.DeleteSessionRequest(name=name))
+                self.client(paused, PatientClient).DeleteSession(session.DeleteSessionRequest(name=name))
                 load.sessions.remove(name)
         for load, so_far in zip(loads, told):  # what it was about to say it may say, but nothing that it had yet to write
             more = load.told[len(so_far):]
@@ -204,7 +213,7 @@ class Shared(crash_test.Crash):
                 assert self.within(load.told, kept), f"round {number}: the paused server told {more}, which nobody wrote"
         for name, cache in before.items():
             try:
-                Client(paused).GetSession(session.GetSessionRequest(name=name))
+                self.client(paused).GetSession(session.GetSessionRequest(name=name))
                 raise AssertionError(f"round {number}: the paused server still answers for {name}")
             except grpc.RpcError as error:
                 assert error.code() == grpc.StatusCode.UNAVAILABLE and self.other.addr in error.details(), error
