@@ -81,7 +81,7 @@ void DraftLength::Settle(int32_t drafted, int32_t accepted, double pays) {
   if (accepted == drafted && rate_ >= pays) pauses_ = 0;
   if (rate_ >= pays) return;
   pause_ = kPauseSteps << std::min(pauses_++, kPausesMax);
-  rate_ = pays;  // the next draft alone decides whether it goes on
+  rate_ = std::min(pays, 1.0);  // the next draft alone decides whether it goes on
 }
 
 }  // namespace ebb

@@ -234,7 +234,7 @@ void Dispatcher::Deliver(const Event& event) {
         if (!sessions_.has(release.session)) return;  // admitted, but there was no memory for it
         OpenSession& session = sessions_.at(release.session);
         CountSlots(session, 0);
-        EndWatchesOf(session.id);
+        EndWatchesOf(session);
         shadows_.End(session.id);
         drafter_.End(session.id);
         session.tenant_metrics->sessions.Add(-1);

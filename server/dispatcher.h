@@ -408,7 +408,7 @@ class Dispatcher {
 
   // dispatcher_watchers.cc
   absl::StatusOr<SessionId> Watched(const WatchRequest& request);
-  void EndWatchesOf(SessionId session);
+  void EndWatchesOf(const OpenSession& session);
   void TellRow(const OpenSession& session, const BatchRow& row, EvictionCause cause);
   // Of `event` cause, length_before, evicted, evicted_slots, loss and victims are set.
   void Tell(const OpenSession& session, EvictionEvent event);

@@ -58,10 +58,10 @@ std::vector<SessionName> Dispatcher::Names() const {
 absl::StatusOr<SessionInfo> Dispatcher::Restore(SessionPast& past) {
   SavedSession& saved = past.saved;
   SessionRequest& request = saved.request;
-  if (!request.request_id.empty()) {
-    const OpenSession* made = sessions_.FindRequest(request.tenant, request.request_id);
-    if (made != nullptr) return Info(*made);
-  }
+  const OpenSession* made =
+      request.request_id.empty() ? nullptr : sessions_.FindRequest(request.tenant, request.request_id);
+  if (made != nullptr && !saved.past) return Info(*made);
+  if (made != nullptr) request.request_id.clear();  // two servers were asked for it, and both sessions are there
   const size_t logits = past.image.state.log.empty() ? 0 : static_cast<size_t>(engine_.config().vocab);
   if (saved.logits.size() != logits) {
     return SnapshotDamaged(absl::StrFormat("%d logits, and %d are expected", saved.logits.size(), logits));

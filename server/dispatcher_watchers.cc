@@ -24,7 +24,9 @@ absl::StatusOr<SessionId> Dispatcher::Watched(const WatchRequest& request) {
 
 void Dispatcher::Watch(CallId id, const WatchRequest& request, EvictionWatcher& watcher) {
   const absl::StatusOr<SessionId> session = Watched(request);
-  if (!session.ok()) return watcher.End(session.status());
+  if (!session.ok()) {  // its End may ask a store that servers share: not on this thread, where there is one
+    return Hold([&watcher, refused = session.status()](const absl::Status& /*written*/) { watcher.End(refused); });
+  }
   watchers_.Add(id, request, *session, watcher);
 }
 
@@ -34,9 +36,10 @@ void Dispatcher::Unwatch(CallId id) {
 
 void Dispatcher::EndWatches() { watchers_.EndAll(WatchDrained()); }
 
-void Dispatcher::EndWatchesOf(SessionId session) {
-  watchers_.EndOf(session,
-                  Refuse(absl::StatusCode::kCancelled, "the session was deleted", {.reason = "SESSION_DELETED"}));
+void Dispatcher::EndWatchesOf(const OpenSession& session) {
+  const absl::Status deleted =
+      Refuse(absl::StatusCode::kCancelled, "the session was deleted", {.reason = "SESSION_DELETED"});
+  watchers_.EndOf(session.id, session.journal.ok() ? deleted : session.journal);
 }
 
 void Dispatcher::TellRow(const OpenSession& session, const BatchRow& row, EvictionCause cause) {

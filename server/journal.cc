@@ -4,6 +4,7 @@
 #include <new>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "policies/status.h"
 #include "server/log.h"
@@ -179,7 +180,10 @@ void Journal::Fail(SessionId session, Fate fate, const absl::Status& why) {
   const SessionName name = sessions_.at(session);
   const absl::Status status = JournalFailed(name, why, fate);
   LogError("journal_failed",
-           {{"tenant", name.first}, {"session", HashForLog(name.second)}, {"error", std::string(why.message())}},
+           {{"tenant", name.first},
+            {"session", HashForLog(name.second)},
+            {"reason", GetRefusal(why).reason},
+            {"error", absl::StrReplaceAll(why.message(), {{"sessions/" + name.second, "the session"}})}},
            fate == Fate::kNeverBegan ? "the session does not begin"
            : fate == Fate::kReadOnly ? "the session takes no more writes"
                                      : "the session is no longer here");

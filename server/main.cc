@@ -10,6 +10,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -30,6 +31,8 @@ namespace {
 constexpr char kBuiltInModel[] = "models/ebb-tiny-q8_0.gguf";
 
 enum ExitCode { kDone = 0, kCannotStart = 1, kBadConfig = 2 };
+
+bool IsLoopback(std::string_view host) { return host == "127.0.0.1" || host == "::1" || host == "localhost"; }
 
 int Fail(ExitCode code, const absl::Status& status) {
   std::fprintf(stderr, "ebbd: %s\n", std::string(status.message()).c_str());
@@ -189,7 +192,7 @@ int Serve(const LoadedConfig& loaded) {
            {"head_gates", options->engine.head_gates_path},
            {"draft", options->draft.path}},
           "the server takes calls");
-  if (options->auth.token && !options->tls && options->listen.host != "127.0.0.1" && options->listen.host != "::1") {
+  if (options->auth.token && !options->tls && !IsLoopback(options->listen.host)) {
     LogWarn(
         "tokens_in_the_clear", {{"grpc", listen}},
         "tokens come without TLS: who reads the network has them; set tls.cert, or let only a proxy reach the port");

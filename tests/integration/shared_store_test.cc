@@ -93,9 +93,11 @@ class SharedStoreTest : public testing::Test {
     ASSERT_THAT(servers->list, SizeIs(1));
     const RedisKeys other("ebb:", "other");
     EXPECT_EQ(WordOf(connection.Run(other.Take(name))), "OWNED") << "not while the lease runs";
-    ASSERT_TRUE(connection.Run(RedisCommand{"DEL", servers->list.front().text}).ok());
-    ASSERT_TRUE(connection.Run(other.Lease(kElsewhere, absl::Minutes(5), false)).ok());
-    ASSERT_EQ(WordOf(connection.Run(other.Take(name))), "OK");
+    const std::vector<RedisCommand> take = {
+        {"DEL", servers->list.front().text}, other.Lease(kElsewhere, absl::Minutes(5), false), other.Take(name)};
+    const auto taken = connection.Run(std::span<const RedisCommand>(take));  // at once: the server renews its lease
+    ASSERT_TRUE(taken.ok()) << taken.status();
+    ASSERT_EQ(taken->back().list.front().text, "OK");
   }
 
   TemporaryFolder folder_;
@@ -155,6 +157,23 @@ TEST_F(SharedStoreTest, AServerThatLostASessionWritesAndTellsNothingMoreOfIt) {
   EXPECT_EQ(server->Metric("ebb_fenced_sessions_total"), 1);
   Open(client, "b");  // others are untouched
   EXPECT_EQ(Decode(client, "sessions/b").size(), 9U);
+}
+
+// A retry that reached another server made another session there, since no server knows of the other's calls.
+TEST_F(SharedStoreTest, WhatTwoServersMadeForOneRequestComesTogether) {
+  auto first = Start();
+  auto second = Start();
+  v1::CreateSessionRequest request = SessionWith(StreamingPolicy(24), 16);
+  request.set_request_id("once");
+  const std::string here = TestClient(first->address()).Create(request).name();
+  TestClient other(second->address());
+  const std::string there = other.Create(request).name();
+  EXPECT_NE(here, there);
+  first.reset();
+  EXPECT_TRUE(Await(other, here, "SESSION_MOVED").ok());
+  EXPECT_TRUE(Await(other, there, "SESSION_MOVED").ok());
+  EXPECT_EQ(second->Metric("ebb_taken_sessions_total{result=\"ok\"}"), 1);
+  EXPECT_EQ(other.Create(request).name(), there) << "of the two, the one that was made here";
 }
 
 TEST_F(SharedStoreTest, ANameIsTakenOnAllServers) {
