@@ -41,7 +41,7 @@ std::string AnswerText::Cut(std::string text) {
     }
   }
   held_ = text.substr(text.size() - hold);
-  text.resize(text.size() - hold);
+  text.erase(text.size() - hold);
   return text;
 }
 
