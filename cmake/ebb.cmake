@@ -35,8 +35,8 @@ target_compile_options(ebb_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-u
 target_compile_options(ebb_flags INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>)
 target_include_directories(ebb_flags INTERFACE ${PROJECT_SOURCE_DIR})
 
-# Sanitizer builds read the libraries' headers once, which is half of their time. The release build does not, so that a file that
-# forgets to include what it uses is found there.
+# Sanitizer builds read the libraries' headers once. The release build does not, so that a file that forgets to include what it uses is
+# found there.
 if(EBB_SANITIZE)
   add_compile_options(-pthread $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
     "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")

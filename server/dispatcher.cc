@@ -310,15 +310,18 @@ void Dispatcher::CountPages(OpenSession& session, int64_t pages) {
 void Dispatcher::CountSwap(OpenSession& session, const PolicySwap& swap) {
   session.policy_metrics = &metrics_.policy(session.cache->policy().scorer_name);
   session.policy_metrics->changes.Add();
-  const int32_t evicted = MostLost(swap.victims);
-  CountEviction(session, evicted, swap.slots_evicted);
-  if (swap.slots_evicted > 0) CountLoss(session, swap.loss);
-  Tell(session, {.cause = EvictionCause::kSetPolicy,
-                 .length_before = swap.length_before,
-                 .evicted = evicted,
-                 .evicted_slots = swap.slots_evicted,
-                 .loss = &swap.loss,
-                 .victims = swap.victims});
+  CountLeft(session, {.cause = EvictionCause::kSetPolicy,
+                      .length_before = swap.length_before,
+                      .evicted = MostLost(swap.victims),
+                      .evicted_slots = swap.slots_evicted,
+                      .loss = &swap.loss,
+                      .victims = swap.victims});
+}
+
+void Dispatcher::CountLeft(const OpenSession& session, const EvictionEvent& event) {
+  CountEviction(session, event.evicted, event.evicted_slots);
+  if (event.evicted_slots > 0) CountLoss(session, *event.loss);
+  Tell(session, event);
 }
 
 void Dispatcher::CountEviction(const OpenSession& session, int32_t tokens, int64_t slots) {

@@ -345,6 +345,8 @@ class Dispatcher {
   void CommitOwnDraft(Call& call, const BatchRow& row);
   static void CountDraft(Call& call, int32_t drafted, int32_t accepted);
   BatchRow Keep(OpenSession& session, int32_t count, std::span<const float> logits);
+  // Of `logits` [rows, vocab], at least one row, the last is what the session's next token is drawn from.
+  void TakeLogits(OpenSession& session, std::span<const float> logits) const;
 
   // dispatcher_edits.cc
   absl::Status PlanEdit(Call& call, OpenSession& session);
@@ -428,6 +430,8 @@ class Dispatcher {
   void CountSlots(OpenSession& session, int64_t slots);
   void CountPages(OpenSession& session, int64_t pages);
   void CountSwap(OpenSession& session, const PolicySwap& swap);
+  // Who left by request, of any session's cache; `event.loss` is not null.
+  void CountLeft(const OpenSession& session, const EvictionEvent& event);
   void CountEviction(const OpenSession& session, int32_t tokens, int64_t slots);
   static void CountLoss(const OpenSession& session, const Loss& loss);
   void CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took);

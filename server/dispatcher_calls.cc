@@ -269,9 +269,7 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
               row.prompt_ends ? EvictionCause::kPromptEnd
               : is_block      ? EvictionCause::kPrefill
                               : EvictionCause::kDecode);
-  const auto vocab = static_cast<size_t>(engine_.config().vocab);
-  const std::span<const float> last = row.logits.last(vocab);
-  session.logits.assign(last.begin(), last.end());
+  TakeLogits(session, row.logits);
   if (call.request.edit) return CommitEdit(call, row);
   if (is_block) {
     Record(session, JournalRecord::Block{{row.tokens.begin(), row.tokens.end()}, row.prompt_ends});

@@ -172,6 +172,11 @@ void Dispatcher::CommitDraft(Call& call, const BatchRow& row) {
   call.output->OnDraft(done);
 }
 
+void Dispatcher::TakeLogits(OpenSession& session, std::span<const float> logits) const {
+  const std::span<const float> last = logits.last(static_cast<size_t>(engine_.config().vocab));
+  session.logits.assign(last.begin(), last.end());
+}
+
 // `logits` [draft tokens, vocab] of the draft that waits.
 BatchRow Dispatcher::Keep(OpenSession& session, int32_t count, std::span<const float> logits) {
   BatchRow row = {
@@ -181,8 +186,7 @@ BatchRow Dispatcher::Keep(OpenSession& session, int32_t count, std::span<const f
   CommitCache(session, row, EvictionCause::kDecode);
   if (count > 0) {
     const auto vocab = static_cast<size_t>(engine_.config().vocab);
-    const std::span<const float> last = logits.subspan((count - 1) * vocab, vocab);
-    session.logits.assign(last.begin(), last.end());
+    TakeLogits(session, logits.first(count * vocab));
   }
   session.completion_tokens += count;
   totals_.completion_tokens += count;

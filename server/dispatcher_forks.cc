@@ -95,10 +95,7 @@ void Dispatcher::CountFork(OpenSession& branch, const std::optional<PolicySwap>&
   branch.tenant_metrics->forks.Add();
   CountPages(branch, branch.cache->pages());
   CountSlots(branch, branch.cache->live_slots());
-  if (swap) {
-    branch.policy_metrics = &metrics_.policy(branch.cache->policy().scorer_name);
-    CountSwap(branch, *swap);
-  }
+  if (swap) CountSwap(branch, *swap);
   CountLoad();
 }
 

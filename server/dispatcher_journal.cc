@@ -182,8 +182,7 @@ absl::Status Dispatcher::ReplayRow(OpenSession& session, std::span<const int32_t
   }
   if (prompt_ends) session.prompt_ended = row.status.ok();
   CommitCache(session, row, EvictionCause::kDecode);
-  const std::span<const float> last = row.logits.last(static_cast<size_t>(engine_.config().vocab));
-  session.logits.assign(last.begin(), last.end());
+  TakeLogits(session, row.logits);
   return absl::OkStatus();
 }
 
@@ -213,8 +212,7 @@ absl::Status Dispatcher::ReplayEdit(OpenSession& session, const JournalRecord::E
     engine_.Run({&row, 1});
     left = left.subspan(static_cast<size_t>(block));
     CommitCache(session, row, EvictionCause::kPrefill);
-    const std::span<const float> last = row.logits.last(static_cast<size_t>(engine_.config().vocab));
-    session.logits.assign(last.begin(), last.end());
+    TakeLogits(session, row.logits);
   }
   if (!left.empty()) engine_.AbandonEdit(*session.cache);
   return absl::OkStatus();

@@ -153,15 +153,12 @@ absl::StatusOr<EvictOutcome> Dispatcher::FinishEvict(OpenSession& session, const
     RecordAnswer(session, JournalRecord::Evict{request});
     sessions_.Touch(session, clock_.Now());
     if (session.writer.empty()) sessions_.Publish(session);
-    const int32_t evicted = MostLost(report.victims);
-    CountEviction(session, evicted, report.slots_evicted);
-    if (report.slots_evicted > 0) CountLoss(session, report.loss);
-    Tell(session, {.cause = EvictionCause::kEvict,
-                   .length_before = report.length_before,
-                   .evicted = evicted,
-                   .evicted_slots = report.slots_evicted,
-                   .loss = &report.loss,
-                   .victims = report.victims});
+    CountLeft(session, {.cause = EvictionCause::kEvict,
+                        .length_before = report.length_before,
+                        .evicted = MostLost(report.victims),
+                        .evicted_slots = report.slots_evicted,
+                        .loss = &report.loss,
+                        .victims = report.victims});
     CountSlots(session, session.cache->live_slots());
     CountLoad();
   }
