@@ -394,7 +394,7 @@ TEST(SyncTest, AnAnswerGoesOnFromWhatTheClientHas) {
     TestClient client(server->address());
     const uint64_t length = client.Get("sessions/a").tokens();
     if (length < prompt) break;
-    v1::DecodeRequest resume = DecodeTokens("sessions/a", 40 - static_cast<uint32_t>(told.size()));
+    v1::DecodeRequest resume = DecodeTokens("sessions/a", 5);  // a slow reader may have been told all 40 already
     resume.mutable_sampling()->set_temperature(0.7F);
     resume.mutable_sampling()->set_seed(3);
     resume.set_resume_from(prompt + told.size());
