@@ -132,8 +132,13 @@ absl::Status SessionCache::ReserveShared(PagePool& pool, bool all_copies) {
   std::vector<std::vector<int32_t>> live(maps_.size());
   for (size_t map = 0; map < maps_.size(); ++map) {
     live[map].resize(shape_.pages_of(first_lane(static_cast<int32_t>(map))));
-    const std::span<const int32_t> token = maps_[map].token();
-    for (size_t slot = 0; slot < token.size(); ++slot) live[map][slot / page_slots()] += token[slot] >= 0 ? 1 : 0;
+    // Page by page: a division for each slot was most of what a branch took to open.
+    std::span<const int32_t> rest = maps_[map].token();
+    for (int32_t& live_slots : live[map]) {
+      const std::span<const int32_t> page = rest.first(std::min(rest.size(), static_cast<size_t>(page_slots())));
+      live_slots = static_cast<int32_t>(std::ranges::count_if(page, [](int32_t token) { return token >= 0; }));
+      rest = rest.subspan(page.size());
+    }
   }
   const auto is_empty = [&](int32_t lane, int64_t page) { return live[lane / lanes_of_map()][page] == 0; };
   const auto is_promised = [&](int32_t lane, int64_t page) {
