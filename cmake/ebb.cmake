@@ -3,7 +3,7 @@
 #   ebb_library(name SOURCES a.cc ... LINKS dep ...)
 #   ebb_binary(name SOURCES main.cc ... LINKS dep ...)            goes to EBB_BIN_DIR
 #   ebb_test(name SOURCES a_test.cc ... LINKS dep ... LABEL unit) each TEST is a ctest of its own: `unit/Suite.Sentence`
-#   ebb_fuzz(name SOURCES a_fuzz.cc LINKS dep ...)                libFuzzer target, only with EBB_FUZZ
+#   ebb_fuzz(name SOURCES a_fuzz.cc LINKS dep ... BESIDE dep ...) libFuzzer target, only with EBB_FUZZ; LINKS guide it, BESIDE do not
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -100,13 +100,20 @@ function(ebb_test name)
     PROPERTIES LABELS ${arg_LABEL} TIMEOUT 600)
 endfunction()
 
+# Parsers inside a library of which no more guides the fuzzer; called where the library is.
+function(ebb_fuzzed)
+  if(EBB_FUZZ)
+    set_source_files_properties(${ARGV} PROPERTIES COMPILE_OPTIONS -fsanitize=fuzzer-no-link SKIP_PRECOMPILE_HEADERS ON)
+  endif()
+endfunction()
+
 function(ebb_fuzz name)
   if(NOT EBB_FUZZ)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS;BESIDE")
   add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE ebb_flags ${arg_LINKS})
+  target_link_libraries(${name} PRIVATE ebb_flags ${arg_LINKS} ${arg_BESIDE})
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   foreach(target ${name} ${arg_LINKS}) # the parsers guide the fuzzer; all else of the build runs undisturbed
     get_target_property(imported ${target} IMPORTED)

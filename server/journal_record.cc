@@ -1,6 +1,7 @@
 #include "server/journal_record.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -93,14 +94,15 @@ bool ReadEdit(FieldReader& from, Record::Edit& edit) {
   for (auto left = from.Read<uint32_t>(); left > 0; --left) {
     EditSpan span;
     from(span.start)(span.end)(span.tokens);
-    if (span.end < before || (span.start == span.end && span.tokens.empty())) return false;
+    if (span.start < before || span.end < span.start || (span.start == span.end && span.tokens.empty())) return false;
     before = span.end;
     edit.edit.spans.push_back(std::move(span));
   }
   const auto mode = from.Read<uint8_t>();
   edit.edit.mode = static_cast<EditMode>(mode);
   from(edit.edit.window)(edit.edit.restore)(edit.blocks);
-  return mode <= static_cast<uint8_t>(EditMode::kRecomputeSpan);
+  return mode <= static_cast<uint8_t>(EditMode::kRecomputeSpan) && edit.edit.window >= 0 &&
+         std::ranges::all_of(edit.blocks, [](int32_t tokens) { return tokens > 0; });
 }
 
 void WriteEvict(const EvictRequest& evict, FieldWriter& to) {
@@ -218,9 +220,14 @@ absl::StatusOr<JournalRecord> DecodeRecord(std::string_view bytes, const ModelCo
       [&](Record::Draft& draft) {
         from(draft.tokens);
         ReadOptional(from, draft.accepted);
+        const int32_t accepted = draft.accepted.value_or(0);
+        in_range = accepted >= 0 && accepted <= std::ssize(draft.tokens);
         check(draft.tokens);
       },
-      [&](Record::Accept& accept) { from(accept.count); },
+      [&](Record::Accept& accept) {
+        from(accept.count);
+        in_range = accept.count >= 0;
+      },
       [&](Record::Edit& edit) {
         in_range = ReadEdit(from, edit);
         for (const EditSpan& span : edit.edit.spans) check(span.tokens);
