@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "engine/large_pages.h"
 #include "policies/status.h"
 #include "server/log.h"
 
@@ -107,7 +108,9 @@ absl::StatusOr<std::string> ReadFile(const OpenFile& folder, const std::string& 
   struct stat about = {};
   if (fstat(file.get(), &about) != 0) return StoreFailed("measuring", name, errno);
   if (!S_ISREG(about.st_mode)) return StoreFailed("reading", name, EISDIR);
-  std::string bytes(static_cast<size_t>(about.st_size), '\0');
+  std::string bytes;
+  ReserveLarge(bytes, static_cast<size_t>(about.st_size));
+  bytes.resize(static_cast<size_t>(about.st_size));
   size_t done = 0;
   while (done < bytes.size()) {
     const ssize_t got = read(file.get(), bytes.data() + done, bytes.size() - done);

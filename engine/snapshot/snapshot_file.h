@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/large_pages.h"
 
 namespace ebb {
 
@@ -37,7 +38,7 @@ absl::Status SnapshotDamaged(const std::string& what);
 class RecordWriter {
  public:
   // Room for so many bytes in all, so that writing them moves none.
-  void Reserve(size_t bytes) { bytes_.reserve(bytes); }
+  void Reserve(size_t bytes) { ReserveLarge(bytes_, bytes_.size() + bytes); }
 
   template <typename T>
   void Add(T value) {
