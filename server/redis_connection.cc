@@ -41,7 +41,7 @@ void RedisConnection::Free::operator()(redisContext* context) const { redisFree(
 absl::Status RedisConnection::Failed(const std::string& what) {
   context_.reset();
   return Refuse(absl::StatusCode::kUnavailable,
-                absl::StrFormat("the store failed: Redis at %s: %s", FormatAddress(options_.address), what),
+                absl::StrFormat("the store failed: Redis: %s", what),  // tenants read it: it names no address
                 {.reason = "STORE_FAILED", .retry = absl::Seconds(5)});
 }
 

@@ -55,8 +55,10 @@ absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Open(const RedisStoreOpt
   store->sent_ = store->clock_.Now();
   const auto leased = store->connection_.Run(store->keys_.Lease(options.endpoint, options.lease, false));
   if (!leased.ok()) {
-    return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("store.redis: %s", leased.status().message()),
-                  {.reason = "STORE_UNUSABLE", .field = "store.redis"});
+    return Refuse(
+        absl::StatusCode::kUnavailable,
+        absl::StrFormat("store.redis: at %s: %s", FormatAddress(options.redis.address), leased.status().message()),
+        {.reason = "STORE_UNUSABLE", .field = "store.redis"});
   }
   store->lease_until_ = store->sent_ + options.lease;
   store->renew_at_ = store->sent_ + options.lease / 3;
@@ -80,7 +82,9 @@ absl::StatusOr<std::vector<RedisReply>> RedisStore::Insist(std::span<const Redis
       return replies;
     }
     if (is_first && !is_away_) {
-      LogWarn("shared_store", {{"error", std::string(replies.status().message())}}, "writes wait for Redis");
+      LogWarn("shared_store",
+              {{"redis", FormatAddress(options_.redis.address)}, {"error", std::string(replies.status().message())}},
+              "writes wait for Redis");
     }
     if (clock_.Now() >= until) {
       is_away_ = true;
@@ -154,7 +158,11 @@ absl::Status RedisStore::Continue(SessionId session, const SessionName& name, co
   Writing& writing = sessions_.at(session);
   writing.place = place;
   writing.unwritten_end = place.end;
-  return absl::OkStatus();
+  // The lease may have been over since the session was taken: then those that were here are checked, and not this one.
+  const auto reply = Insist(keys_.Check(name, place));
+  const absl::Status status = reply.ok() ? Verdict(name, *reply) : reply.status();
+  if (!status.ok()) Forget(session);
+  return status;
 }
 
 void RedisStore::Append(SessionId session, std::string_view record, bool /*is_input*/) {

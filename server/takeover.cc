@@ -77,6 +77,7 @@ KeptSessions Takeover::Round() {
     return sum;
   }
   if (worker_.Now() < quiet_until_) return sum;  // others have the time to renew theirs
+  std::erase_if(not_before_, [now = worker_.Now()](const auto& shunned) { return shunned.second <= now; });
   for (const RedisReply& member : free->list) {
     {
       const std::lock_guard lock(mutex_);
@@ -84,8 +85,7 @@ KeptSessions Takeover::Round() {
     }
     const std::optional<SessionName> name = NameFromRedis(member.text);
     if (!name || store_.Holds(*name)) continue;
-    const auto shunned = not_before_.find(*name);
-    if (shunned != not_before_.end() && worker_.Now() < shunned->second) continue;
+    if (not_before_.contains(*name)) continue;
     const absl::Status taken = Take(*name);
     ++(taken.ok() ? sum.kept : sum.failed);
   }

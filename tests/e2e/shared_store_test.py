@@ -31,14 +31,21 @@ KINDS = ("kill", "pause", "drain", "redis")
 HISTORY_MAX = 100_000  # entries that Redis keeps
 
 
+def free_port():
+    """One that is free now, and that the system gives nobody who asks for any: a Redis that was killed comes back to its own."""
+    while True:
+        port = random.SystemRandom().randint(20000, 32000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 class Redis:
     """Debian's redis-server on a free port, which syncs before it acknowledges; use it in a with statement."""
 
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.start()
         return self
 

@@ -6,22 +6,28 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <random>
+
 #include "absl/strings/str_cat.h"
-#include "policies/check.h"
 
 namespace ebb {
 namespace {
 
+// One that is free now, and that the system gives nobody who asks for any: a Redis that was killed comes back to its
+// own.
 int FreePort() {
-  const int probe = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EBB_CHECK(bind(probe, reinterpret_cast<sockaddr*>(&address), size) == 0);
-  EBB_CHECK(getsockname(probe, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  close(probe);
-  return ntohs(address.sin_port);
+  std::random_device device;
+  for (;;) {
+    const int port = std::uniform_int_distribution(20000, 32000)(device);
+    const int probe = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const bool is_free = bind(probe, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    close(probe);
+    if (is_free) return port;
+  }
 }
 
 }  // namespace
