@@ -109,10 +109,10 @@ void Dispatcher::SetPolicy(const std::string& tenant, const std::string& id, std
       std::move(asker));
 }
 
-// Whether the change awaits pages: more than the session has, and as many as one that begins with the policy reserves.
+// Whether the change awaits the session, or pages: as many as one that begins with the policy reserves.
 bool Dispatcher::AwaitPagesFor(const std::string& tenant, const std::string& id, const PolicyRequest& request) {
-  const auto session = sessions_.Find(tenant, id);
-  if (!session.ok() || (*session)->cache == nullptr) return false;
+  const auto session = FindHere(tenant, id);
+  if (!session.ok()) return awaits();
   const auto pages =
       engine_.PagesFor({.policy = PolicyFor(**session, request), .block_size_max = (*session)->request.block_size});
   return pages.ok() && AwaitPages(*pages - (*session)->cache->pages(), (*session)->id);

@@ -363,7 +363,7 @@ TEST_F(SwapTest, ADamagedFileIsNamedAndHarmsNoOther) {
   EXPECT_TRUE(client_->Delete(name).ok());
 
   SendAway(other);
-  fs::remove_all(fs::path(store_.path()) / "swap");
+  for (const fs::path& file : FilesWhenThereAre(static_cast<size_t>(Metric("ebb_swapped_sessions")))) fs::remove(file);
   ExpectRefusal(client_->Decode(DecodeTokens(other, 1)).status, Code::DATA_LOSS, "SWAP_DAMAGED");
   EXPECT_TRUE(client_->Delete(other).ok());
   EXPECT_THAT(Open(*client_, "c", "h2o"), "sessions/c") << "in what is free";
@@ -402,7 +402,8 @@ TEST_F(SwapTest, NoMoreThanSwapMaxIsOnTheDisk) {
   int opened = 0;
   for (; status.ok() && opened < 1000; ++opened) {
     status = client.Create(Wanted(absl::StrFormat("s%d", opened), "h2o"), &session);
-    if (status.ok()) EXPECT_TRUE(client.Prefill(PrefillText(session.name(), kText)).ok());
+    if (!status.ok()) break;
+    EXPECT_TRUE(client.Prefill(PrefillText(session.name(), kText)).ok());
   }
   ExpectRefusal(status, Code::UNAVAILABLE, "NO_PAGES");
   EXPECT_GT(server->Metric("ebb_swapped_sessions"), 0);
@@ -497,7 +498,7 @@ TEST_F(SwapTest, BranchesThatSharePagesStay) {
   fork.set_session_id("b");
   v1::Session branch;
   ASSERT_TRUE(client_->sessions().ForkSession(client_->Context().get(), fork, &branch).ok());
-  for (int i = 0; i < 20; ++i) Open(*client_, absl::StrFormat("s%d", i), "h2o");
+  for (int i = 0; i < 40; ++i) Open(*client_, absl::StrFormat("s%d", i), "h2o");
   EXPECT_FALSE(IsAway(name));
   EXPECT_FALSE(IsAway(branch.name()));
   EXPECT_GT(Metric("ebb_swapped_sessions"), 0);
@@ -538,8 +539,10 @@ TEST_F(SwapTest, WhoGrowsTakesRoomFromTheIdle) {
   for (int i = 0; i < 2; ++i) {
     v1::Session branch;
     const grpc::Status forked = client_->sessions().ForkSession(client_->Context().get(), fork, &branch);
-    if (!forked.ok()) ExpectRefusal(forked, Code::UNAVAILABLE, "NO_PAGES");  // branches that share do not leave
-    if (i == 0) EXPECT_TRUE(forked.ok()) << client::Describe(forked);
+    if (!forked.ok()) {  // branches that share do not leave
+      ExpectRefusal(forked, Code::UNAVAILABLE, "NO_PAGES");
+    }
+    EXPECT_TRUE(forked.ok() || i > 0) << client::Describe(forked);
   }
 }
 
@@ -585,6 +588,10 @@ TEST(SwapLives, WhatIsSwappedOutlivesTheServerAsWhatIsInMemory) {
 // Threads that call whatever sessions they like, with and without patience; then all is as it would have been.
 TEST_F(SwapTest, ManyCallersAtOnceWithCancelsAndDeadlines) {
   constexpr int kSessions = 16;
+  client_.reset();
+  server_.reset();
+  server_ = StartOn(store_.path(), {.arena_bytes = 160 << 10});  // room for ten of them
+  client_ = std::make_unique<TestClient>(server_->address());
   std::vector<std::string> names;
   for (int i = 0; i < kSessions; ++i)
     names.push_back(Open(*client_, absl::StrFormat("s%d", i), i % 2 ? "h2o" : "tova"));
@@ -618,13 +625,16 @@ TEST_F(SwapTest, ManyCallersAtOnceWithCancelsAndDeadlines) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_GT(answered, 0);
+  EXPECT_GT(Metric("ebb_swaps_total{direction=\"in\"}"), 0);
   // What each session yields is what its log says: the same prompt and the same draws on a server of its own.
   const TestServer roomy;
   TestClient calm(roomy.address());
   for (int i = 0; i < kSessions; ++i) {
     const std::string right = Open(calm, absl::StrFormat("s%d", i), i % 2 ? "h2o" : "tova");
     const auto behind = static_cast<uint32_t>(client_->Get(names[i]).tokens() - calm.Get(right).tokens());
-    if (behind > 0) EXPECT_THAT(calm.Decode(DecodeTokens(right, behind)).tokens, SizeIs(behind));
+    if (behind > 0) {
+      EXPECT_THAT(calm.Decode(DecodeTokens(right, behind)).tokens, SizeIs(behind));
+    }
     EXPECT_EQ(Decodes(*client_, names[i]), Decodes(calm, right)) << names[i];
   }
   for (const std::string& name : names) ASSERT_TRUE(client_->Delete(name).ok());
