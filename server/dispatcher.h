@@ -243,13 +243,13 @@ class Dispatcher {
              const EvictRequest& request, int64_t victims_max, Asker<EvictOutcome> asker);
   void Describe(const std::string& tenant, const std::string& id, std::optional<int32_t> layer,
                 std::optional<int32_t> head, Asker<CacheDescription> asker);
+  // A copy of the session as it stands. ABORTED SESSION_BUSY; FAILED_PRECONDITION DRAFT_PENDING; UNAVAILABLE NO_MEMORY.
+  void Save(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
+            Asker<SaveOutcome> asker);
   bool has_work() const { return undertaking_ != nullptr; }
   // A piece of it. Between Settle and RunStep.
   void Work();
 
-  // Between two steps: a copy of the session as it stands. ABORTED SESSION_BUSY or GENERATION_MISMATCH;
-  // FAILED_PRECONDITION DRAFT_PENDING; UNAVAILABLE NO_MEMORY.
-  absl::StatusOr<SaveOutcome> Save(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected);
   // Every session that Save can be asked for.
   std::vector<SessionName> Names() const;
   // Opens a session that goes on where its past ends, or returns the one that the same request_id opened. Of

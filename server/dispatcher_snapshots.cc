@@ -10,25 +10,6 @@
 #include "server/dispatcher.h"
 
 namespace ebb {
-namespace {
-
-absl::Status NoMemory() {
-  return Refuse(absl::StatusCode::kUnavailable, "no memory for a copy of the session",
-                {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});
-}
-
-}  // namespace
-
-absl::StatusOr<SaveOutcome> Dispatcher::Save(const std::string& tenant, const std::string& id,
-                                             std::optional<uint64_t> expected) {
-  EBB_ASSIGN(OpenSession * session, FindHere(tenant, id));
-  EBB_TRY(CheckIdle(*session));
-  EBB_TRY(CheckGeneration(*session, expected));
-  EBB_ASSIGN(SaveOutcome outcome, Copy(*session));
-  sessions_.Touch(*session, clock_.Now());
-  AnswerFrom(*session);
-  return outcome;
-}
 
 absl::StatusOr<SaveOutcome> Dispatcher::Copy(const OpenSession& session) const {
   try {
@@ -36,7 +17,7 @@ absl::StatusOr<SaveOutcome> Dispatcher::Copy(const OpenSession& session) const {
     EBB_TRY(engine_.Save(*session.cache, outcome.snapshot));
     return outcome;
   } catch (const std::bad_alloc&) {
-    return NoMemory();
+    return NoMemoryForCopy();
   }
 }
 

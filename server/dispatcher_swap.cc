@@ -24,11 +24,6 @@
 namespace ebb {
 namespace {
 
-absl::Status NoMemory() {
-  return Refuse(absl::StatusCode::kUnavailable, "no memory for a copy of the session",
-                {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});
-}
-
 absl::Status Damaged(const OpenSession& session, const std::string& what) {
   const char* const journal = session.journaled ? "; the next start of the server finds it in its journal" : "";
   return Refuse(
@@ -207,7 +202,7 @@ absl::Status Dispatcher::BeginLeaving(OpenSession& session) {
     leaving_ = Leaving{.session = session.id, .file = ++swaps_made_, .began = clock_.Now(), .work = std::move(work)};
     return absl::OkStatus();
   } catch (const std::bad_alloc&) {
-    return NoMemory();
+    return NoMemoryForCopy();
   }
 }
 
@@ -228,7 +223,7 @@ void Dispatcher::WorkOnSwap() {
     } while (clock_.Now() < end);
   } catch (const std::bad_alloc&) {
     EBB_CHECK(!comes);  // its pages are there already
-    CannotLeave(NoMemory());
+    CannotLeave(NoMemoryForCopy());
   }
 }
 
@@ -239,7 +234,7 @@ void Dispatcher::WriteLeaving() {
   const int64_t room = options_.swap.folder->bytes_max() - swap_bytes_;
   options_.swap.folder->Post([this, file = leaving_->file, room, seal = options_.swap.seal,
                               copy = std::move(copy)](const SwapFolder& folder) mutable {
-    absl::Status status = NoMemory();
+    absl::Status status = NoMemoryForCopy();
     int64_t bytes = 0;
     try {
       const std::string snapshot = seal(std::move(copy));
@@ -328,7 +323,7 @@ absl::StatusOr<bool> Dispatcher::BringBack(OpenSession& session) {
       status = work.status();
       if (work.ok()) coming_->work = *std::move(work);
     } catch (const std::bad_alloc&) {
-      status = NoMemory();
+      status = NoMemoryForCopy();
     }
   }
   if (!status.ok()) {
@@ -347,7 +342,7 @@ void Dispatcher::BeginReading(OpenSession& session) {
   options_.swap.folder->Post([this, file = session.swapped->file, reading = coming_->reading, load = options_.swap.load,
                               limits = engine_.image_limits(),
                               vocab = engine_.config().vocab](const SwapFolder& folder) {
-    absl::StatusOr<std::unique_ptr<LoadedSession>> loaded = NoMemory();
+    absl::StatusOr<std::unique_ptr<LoadedSession>> loaded = NoMemoryForCopy();
     try {
       auto bytes = folder.Read(file);
       loaded = bytes.ok() ? load(limits, vocab, *std::move(bytes)) : bytes.status();

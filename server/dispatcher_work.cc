@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -199,6 +200,33 @@ void Dispatcher::Describe(const std::string& tenant, const std::string& id, std:
                                 .session_tokens = static_cast<int64_t>(session.cache->log().size()),
                                 .generation = session.generation,
                                 .lanes = work.Take()};
+      },
+      std::move(asker));
+}
+
+void Dispatcher::Save(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
+                      Asker<SaveOutcome> asker) {
+  Undertake<SaveWork, SaveOutcome>(
+      tenant, id, "SaveSession",
+      [=, this](OpenSession& session) -> absl::StatusOr<std::unique_ptr<SaveWork>> {
+        EBB_TRY(CheckNoWriter(session));
+        EBB_TRY(CheckGeneration(session, expected));
+        try {
+          return engine_.BeginSave(*session.cache);  // which takes all the memory that it will need
+        } catch (const std::bad_alloc&) {
+          return NoMemoryForCopy();
+        }
+      },
+      [this](OpenSession& session, SaveWork& work) -> absl::StatusOr<SaveOutcome> {
+        try {
+          SaveOutcome outcome = Outline(session);
+          outcome.snapshot = work.Take();
+          sessions_.Touch(session, clock_.Now());
+          AnswerFrom(session);
+          return outcome;
+        } catch (const std::bad_alloc&) {
+          return NoMemoryForCopy();
+        }
       },
       std::move(asker));
 }

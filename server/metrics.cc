@@ -171,7 +171,7 @@ const std::vector<MetricRow>& Table() {
       {"ebb_snapshot_bytes_total", kC, "bytes", {"operation"}, {},
        "Bytes of sessions that were saved and restored."},
       {"ebb_snapshot_seconds", kH, "seconds", {"operation"}, kStep,
-       "save: checksums and the disk, without the copy that the worker makes between two steps; restore: from the disk until the session is open."},
+       "save: checksums and the disk, without the copy that the worker makes between steps; restore: from the disk until the session is open."},
       {"ebb_journal_bytes_total", kC, "bytes", {"kind"}, {},
        "Bytes written to journals: records of what sessions do, and the snapshots that take their place."},
       {"ebb_journal_commit_seconds", kH, "seconds", {}, kStep,

@@ -83,6 +83,9 @@ absl::Status CheckNoWriter(const OpenSession& session);
 // OK, or FAILED_PRECONDITION JOURNAL_FAILED.
 absl::Status CheckJournal(const OpenSession& session);
 
+// UNAVAILABLE NO_MEMORY, of a copy of a session.
+absl::Status NoMemoryForCopy();
+
 // A session as other threads see it.
 struct SessionView {
   SessionId id = 0;

@@ -1,103 +1,28 @@
-// Sessions that leave their pages to others and come back, as clients see them: as if they had never been away; and all
-// that can happen to their files meanwhile.
+// Sessions that leave their pages to others and come back, as clients see them: as if they had never been away.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "tests/support/temporary_folder.h"
-#include "tests/support/test_server.h"
+#include "tests/integration/swapping.h"
 
 namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
 using client::ReadDetails;
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using Code = grpc::StatusCode;
-
-#ifdef EBB_SANITIZED
-constexpr int kRounds = 3;
-#else
-constexpr int kRounds = 10;
-#endif
-
-constexpr char kText[] = "Who is away takes no room, and comes back as who left.";
-
-std::string ReadAll(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-void WriteAll(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
-
-v1::CreateSessionRequest Wanted(const std::string& id, const std::string& scorer) {
-  v1::CreateSessionRequest request = SessionWith(StreamingPolicy(24), 16);
-  request.set_session_id(id);
-  v1::PolicySpec& policy = *request.mutable_policy();
-  if (scorer == "full") {
-    policy.Clear();
-    policy.mutable_full();
-    policy.mutable_trigger()->set_budget(240);
-  }
-  if (scorer == "h2o") policy.mutable_h2o();
-  if (scorer == "tova") policy.mutable_tova();
-  if (scorer == "snapkv") policy.mutable_snapkv()->set_window(8);
-  if (scorer == "semantic") policy.mutable_semantic();
-  request.mutable_sampling()->set_temperature(0.9F);
-  request.mutable_sampling()->set_repetition_penalty(1.1F);
-  request.mutable_sampling()->set_seed(11);
-  return request;
-}
-
-std::string Open(TestClient& client, const std::string& id, const std::string& scorer) {
-  const std::string name = client.Create(Wanted(id, scorer)).name();
-  EXPECT_TRUE(client.Prefill(PrefillText(name, kText)).ok());
-  return name;
-}
-
-std::string Decodes(TestClient& client, const std::string& name) {
-  const Answer answer = client.Decode(DecodeTokens(name, 7));
-  EXPECT_TRUE(answer.status.ok()) << client::Describe(answer.status);
-  return testing::PrintToString(answer.tokens);
-}
-
-// All that a client can see of a session's cache; brings it back.
-std::string Seen(TestClient& client, const std::string& name) {
-  v1::DescribeCacheRequest request;
-  request.set_session(name);
-  v1::DescribeCacheResponse response;
-  const grpc::Status status = client.eviction().DescribeCache(client.Context().get(), request, &response);
-  EXPECT_TRUE(status.ok()) << client::Describe(status);
-  v1::Session session = client.Get(name);
-  session.clear_last_used_time();
-  session.clear_create_time();
-  session.clear_shared_bytes();
-  session.clear_reserved_bytes();  // it may be away again
-  session.clear_swapped();
-  return session.DebugString() + response.DebugString();
-}
-
-void ExpectRefusal(const grpc::Status& status, Code code, const std::string& reason) {
-  EXPECT_EQ(status.error_code(), code) << client::Describe(status);
-  EXPECT_EQ(ReadDetails(status).reason, reason);
-}
 
 // What a client does to a session, each with what it was told.
 using Deed = std::function<std::string(TestClient&, const std::string&)>;
@@ -196,66 +121,6 @@ std::string Saves(TestClient& client, const std::string& name) {
   return absl::StrFormat("%d %d %s", response.generation(), response.tokens(), tokens);
 }
 
-struct Life {
-  int64_t arena_bytes = 384 << 10;
-  int64_t swap_bytes_max = 1 << 30;
-  Durability durability = Durability::kOff;
-};
-
-std::unique_ptr<TestServer> StartOn(const std::string& store, const Life& life = {}) {
-  return std::make_unique<TestServer>([&](ServerOptions& options) {
-    options.http_listen = {.host = "127.0.0.1", .port = 0};
-    options.store_dir = store;
-    options.swap_bytes_max = life.swap_bytes_max;
-    options.durability = life.durability;
-    options.engine.arena_bytes = life.arena_bytes;
-    options.engine.prefix_share = 0;
-  });
-}
-
-class SwapTest : public testing::Test {
- protected:
-  double Metric(const std::string& series) const { return server_->Metric(series); }
-  bool IsAway(const std::string& name) const { return client_->Get(name).swapped(); }
-
-  // Opens others until the session is away.
-  void SendAway(const std::string& name) {
-    for (int i = 0; i < 100 && !IsAway(name); ++i) {
-      fillers_.push_back(client_->Create(SessionWith(StreamingPolicy(100), 16)).name());
-    }
-    ASSERT_TRUE(IsAway(name));
-  }
-  void DeleteFillers() {
-    for (const std::string& name : std::exchange(fillers_, {})) EXPECT_TRUE(client_->Delete(name).ok());
-  }
-
-  // Its thread may still be about to remove what is not wanted any more.
-  std::vector<fs::path> FilesWhenThereAre(size_t count) const {
-    for (;;) {
-      std::vector<fs::path> files;
-      for (const auto& entry : fs::directory_iterator(fs::path(store_.path()) / "swap")) files.push_back(entry.path());
-      if (files.size() == count) return files;
-      std::this_thread::yield();
-    }
-  }
-
-  void ExpectNothingIsLeft() const {
-    EXPECT_EQ(client_->Status().work().sessions(), 0U);
-    EXPECT_EQ(client_->Status().cache().pages_reserved(), 0U);
-    EXPECT_EQ(Metric("ebb_kv_pages{state=\"free\"}"), Metric("ebb_kv_pages_limit"));
-    EXPECT_EQ(Metric("ebb_kv_pages{state=\"owned\"}"), 0);
-    EXPECT_EQ(Metric("ebb_cache_slots{state=\"used\"}"), 0);
-    EXPECT_EQ(Metric("ebb_swapped_sessions"), 0);
-    EXPECT_EQ(Metric("ebb_swap_file_bytes"), 0);
-    FilesWhenThereAre(0);
-  }
-
-  TemporaryFolder store_;
-  std::unique_ptr<TestServer> server_ = StartOn(store_.path());
-  std::unique_ptr<TestClient> client_ = std::make_unique<TestClient>(server_->address());
-  std::vector<std::string> fillers_ = {};
-};
-
 TEST_F(SwapTest, MoreSessionsThanMemoryHoldsAllLiveOnAsIfTheyWereAlone) {
   const TestServer roomy;
   TestClient calm(roomy.address());
@@ -340,123 +205,6 @@ TEST_F(SwapTest, IsDeletedAndExpiresWithoutComingBack) {
   EXPECT_EQ(Metric("ebb_swaps_total{direction=\"in\"}"), 0);
   DeleteFillers();
   ExpectNothingIsLeft();
-}
-
-TEST_F(SwapTest, ADamagedFileIsNamedAndHarmsNoOther) {
-  const std::string name = Open(*client_, "a", "h2o");
-  SendAway(name);
-  const std::string other = Open(*client_, "b", "h2o");
-  const std::string right = Seen(*client_, other);
-  for (const fs::path& file : FilesWhenThereAre(static_cast<size_t>(Metric("ebb_swapped_sessions")))) {
-    std::string bytes = ReadAll(file);
-    bytes[bytes.size() / 2] ^= 4;
-    WriteAll(file, bytes);
-  }
-  for (int i = 0; i < 2; ++i) {
-    const grpc::Status status = client_->Decode(DecodeTokens(name, 1)).status;
-    ExpectRefusal(status, Code::DATA_LOSS, "SWAP_DAMAGED");
-    EXPECT_THAT(status.error_message(), HasSubstr(name));
-  }
-  EXPECT_EQ(Metric("ebb_swap_failures_total{direction=\"in\"}"), 1) << "it is read once";
-  EXPECT_TRUE(IsAway(name));
-  EXPECT_EQ(Seen(*client_, other), right);
-  EXPECT_TRUE(client_->Delete(name).ok());
-
-  SendAway(other);
-  for (const fs::path& file : FilesWhenThereAre(static_cast<size_t>(Metric("ebb_swapped_sessions")))) fs::remove(file);
-  ExpectRefusal(client_->Decode(DecodeTokens(other, 1)).status, Code::DATA_LOSS, "SWAP_DAMAGED");
-  EXPECT_TRUE(client_->Delete(other).ok());
-  EXPECT_THAT(Open(*client_, "c", "h2o"), "sessions/c") << "in what is free";
-}
-
-TEST_F(SwapTest, ADiskThatIsFullRefusesTheNewcomerAndNobodyElse) {
-  const TestServer roomy;
-  TestClient calm(roomy.address());
-  const std::string name = Open(*client_, "a", "h2o");
-  Open(calm, "a", "h2o");
-  signal(SIGXFSZ, SIG_IGN);
-  rlimit before = {};
-  getrlimit(RLIMIT_FSIZE, &before);
-  const rlimit small = {.rlim_cur = 64, .rlim_max = before.rlim_max};
-  setrlimit(RLIMIT_FSIZE, &small);
-  v1::Session session;
-  grpc::Status full;
-  for (int i = 0; i < 100 && full.ok(); ++i) full = client_->Create(SessionWith(StreamingPolicy(100), 16), &session);
-  setrlimit(RLIMIT_FSIZE, &before);
-  ExpectRefusal(full, Code::UNAVAILABLE, "NO_PAGES");
-  EXPECT_GT(ReadDetails(full).retry.value_or(absl::ZeroDuration()), absl::ZeroDuration());
-  EXPECT_EQ(Metric("ebb_swap_failures_total{direction=\"out\"}"), 1);
-  EXPECT_EQ(Metric("ebb_swapped_sessions"), 0);
-  EXPECT_FALSE(IsAway(name));
-  FilesWhenThereAre(0);
-  SendAway(name);
-  EXPECT_EQ(Decodes(*client_, name), Decodes(calm, name));
-}
-
-TEST_F(SwapTest, NoMoreThanSwapMaxIsOnTheDisk) {
-  const TemporaryFolder folder;
-  const auto server = StartOn(folder.path(), {.swap_bytes_max = 40'000});
-  TestClient client(server->address());
-  v1::Session session;
-  grpc::Status status;
-  int opened = 0;
-  for (; status.ok() && opened < 1000; ++opened) {
-    status = client.Create(Wanted(absl::StrFormat("s%d", opened), "h2o"), &session);
-    if (!status.ok()) break;
-    EXPECT_TRUE(client.Prefill(PrefillText(session.name(), kText)).ok());
-  }
-  ExpectRefusal(status, Code::UNAVAILABLE, "NO_PAGES");
-  EXPECT_GT(server->Metric("ebb_swapped_sessions"), 0);
-  EXPECT_LE(server->Metric("ebb_swap_file_bytes"), 40'000);
-}
-
-// A file that is read and never comes is a named pipe that nobody writes to.
-TEST_F(SwapTest, WhoWaitsMayCancelOrRunOutOfTimeAndOthersGoOn) {
-  const TestServer roomy;
-  TestClient calm(roomy.address());
-  Open(calm, "a", "h2o");
-  const std::string name = Open(*client_, "a", "h2o");
-  SendAway(name);
-  const std::vector<fs::path> files = FilesWhenThereAre(static_cast<size_t>(Metric("ebb_swapped_sessions")));
-  std::vector<std::string> good;
-  for (const fs::path& file : files) {
-    good.push_back(ReadAll(file));
-    fs::remove(file);
-    ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
-  }
-
-  const auto late = client_->Context();
-  late->set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(50));
-  const auto late_stream = client_->inference().Decode(late.get(), DecodeTokens(name, 3));
-  v1::DecodeResponse message;
-  EXPECT_FALSE(late_stream->Read(&message));
-  EXPECT_EQ(late_stream->Finish().error_code(), Code::DEADLINE_EXCEEDED);
-
-  const auto cancelled = client_->Context();
-  const auto cancelled_stream = client_->inference().Decode(cancelled.get(), DecodeTokens(name, 3));
-  const std::string other = fillers_.back();
-  EXPECT_TRUE(client_->Prefill(PrefillText(other, kText)).ok());
-  EXPECT_THAT(client_->Decode(DecodeTokens(other, 20)).tokens, SizeIs(20)) << "who is in memory does not wait";
-  cancelled->TryCancel();
-  EXPECT_FALSE(cancelled_stream->Read(&message));
-  EXPECT_EQ(cancelled_stream->Finish().error_code(), Code::CANCELLED);
-  // Both are over for the server, too.
-  while (Metric("ebb_rpc_handled_total{method=\"InferenceService/Decode\",code=\"CANCELLED\"}") +
-             Metric("ebb_rpc_handled_total{method=\"InferenceService/Decode\",code=\"DEADLINE_EXCEEDED\"}") <
-         2) {
-    std::this_thread::yield();
-  }
-
-  for (size_t i = 0; i < files.size(); ++i) {
-    fs::rename(files[i], files[i].string() + ".pipe");
-    WriteAll(files[i], good[i]);
-  }
-  for (const fs::path& file : files) {
-    std::ofstream(file.string() + ".pipe", std::ios::in | std::ios::out);  // whoever reads it, comes to its end
-    fs::remove(file.string() + ".pipe");
-  }
-  EXPECT_EQ(Decodes(*client_, name), Decodes(calm, name));
-  EXPECT_EQ(Seen(*client_, name), Seen(calm, name));
 }
 
 TEST_F(SwapTest, WhoFindsNoRoomIsRefusedAndLosesNothing) {
