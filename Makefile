@@ -48,7 +48,7 @@ asan: ## unit, property and integration tests under address and undefined saniti
 # orders their threads it is told by tests/support/tsan_grpc.cc.
 TSAN_TESTS = auth_test tls_test parallel_test ops_test attention_test engine_test session_laws_test steady_state_test server_unit_test worker_test \
   answers_test conversation_test discovery_test limits_test refusals_test sessions_test set_policy_test shadow_test snapshots_test \
-  journal_test draft_model_test shared_store_test streams_test stress_test watch_evictions_test
+  journal_test draft_model_test shared_store_test streams_test stress_test swap_test watch_evictions_test
 tsan: ## engine, worker, journal and services under the thread sanitizer
 	@scripts/setup build test
 	cmake --preset tsan -Wno-dev

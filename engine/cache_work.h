@@ -16,10 +16,12 @@
 #define EBB_ENGINE_CACHE_WORK_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
+#include "engine/snapshot/snapshot_file.h"
 
 namespace ebb {
 
@@ -55,6 +57,20 @@ class DescribeWork : public CacheWork {
  public:
   // REQUIRES: nothing is left.
   virtual std::vector<LaneReport> Take() = 0;  // once
+};
+
+// Of Engine::Save.
+class SaveWork : public CacheWork {
+ public:
+  // REQUIRES: nothing is left.
+  virtual SnapshotWriter Take() = 0;  // once
+};
+
+// Of Engine::Reopen. Work that is dropped gives its pages back.
+class ReopenWork : public CacheWork {
+ public:
+  // REQUIRES: nothing is left.
+  virtual std::unique_ptr<Session> Take() = 0;  // once
 };
 
 }  // namespace ebb

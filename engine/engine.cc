@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "engine/cache/lane_tiles.h"
 #include "engine/cache/page_pool.h"
 #include "engine/cache_work.h"
 #include "engine/describe_cache.h"
@@ -29,6 +28,7 @@
 #include "engine/session_on_engine.h"
 #include "engine/session_shape.h"
 #include "engine/snapshot/session_image.h"
+#include "engine/snapshot/session_work.h"
 #include "engine/step_evictions.h"
 #include "engine/steps_sum.h"
 #include "engine/transformer.h"
@@ -241,24 +241,18 @@ class EngineOnOps final : public Engine {
     return DigestOf(static_cast<const SessionOnEngine&>(session), *ops_);
   }
 
-  absl::Status Save(const Session& session, SnapshotWriter& to) const override {
+  absl::StatusOr<std::unique_ptr<SaveWork>> BeginSave(const Session& session) const override {
     EBB_TRY(session.CheckSettled());
-    WriteSession(static_cast<const SessionOnEngine&>(session), image_limits(), to);
-    return absl::OkStatus();
+    return BeginSaveOf(static_cast<const SessionOnEngine&>(session), image_limits());
   }
 
   ImageLimits image_limits() const override {
     return {.engine = limits(), .pages_total = pool_->pages_total(), .arithmetic = std::string(ops_->fingerprint())};
   }
 
-  absl::StatusOr<std::unique_ptr<Session>> Reopen(SessionImage& image) override {
+  absl::StatusOr<std::unique_ptr<ReopenWork>> BeginReopen(SessionImage& image) override {
     EBB_ASSIGN(PageLease lease, pool_->Reserve(image.pages()));
-    SessionCache cache(image.shape, std::move(lease), std::move(image.maps));
-    for (int32_t lane = 0; lane < image.shape.lanes(); ++lane) {
-      WriteTiles(cache.storage(lane / config_.kv_heads, lane % config_.kv_heads), image.tiles[lane]);
-    }
-    return std::make_unique<SessionOnEngine>(image.policy, std::move(cache), image.block_size_max, image.length_limit,
-                                             std::move(image.state));
+    return BeginReopenOf(image, std::move(lease));
   }
 
   absl::StatusOr<std::unique_ptr<PolicyWork>> BeginSetPolicy(Session& session, const ValidSpec& policy) override {
@@ -390,6 +384,19 @@ absl::StatusOr<EvictReport> Engine::Evict(Session& session, const EvictRequest& 
   EBB_TRY(RunToEnd(*work));
   if (!request.dry_run) work->Commit();
   return work->report();
+}
+
+absl::Status Engine::Save(const Session& session, SnapshotWriter& to) const {
+  EBB_ASSIGN(const auto work, BeginSave(session));
+  EBB_TRY(RunToEnd(*work));
+  to = work->Take();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Session>> Engine::Reopen(SessionImage& image) {
+  EBB_ASSIGN(const auto work, BeginReopen(image));
+  EBB_TRY(RunToEnd(*work));
+  return work->Take();
 }
 
 absl::StatusOr<std::vector<LaneReport>> Engine::Describe(const Session& session, std::optional<int32_t> layer,

@@ -38,6 +38,8 @@ namespace ebb {
 class DescribeWork;    // engine/cache_work.h
 class EvictWork;       // likewise
 class PolicyWork;      // likewise
+class ReopenWork;      // likewise
+class SaveWork;        // likewise
 struct ImageLimits;    // engine/snapshot/session_image.h
 struct SessionImage;   // likewise
 class SnapshotWriter;  // engine/snapshot/snapshot_file.h
@@ -331,16 +333,16 @@ class Engine {
   // K and V, and the scorer's states. Equal sessions have equal digests on any machine of one byte order. O(cache).
   virtual uint64_t Digest(const Session& session) const = 0;
 
-  // Writes all that decides what the session yields from here on; changes nothing. O(cache). FAILED_PRECONDITION
-  // DRAFT_PENDING or EDIT_PENDING.
-  virtual absl::Status Save(const Session& session, SnapshotWriter& to) const = 0;
+  // Writes all that decides what the session yields from here on, to a writer that has nothing yet; changes nothing.
+  // O(cache). FAILED_PRECONDITION DRAFT_PENDING or EDIT_PENDING.
+  absl::Status Save(const Session& session, SnapshotWriter& to) const;
 
   // What ReadSession (session_image.h) has to know. Constant: any thread.
   virtual ImageLimits image_limits() const = 0;
 
   // Opens a session that goes on where the one of the image was when it was saved: its Digest is equal, and so are the
   // tokens to come. The slot maps move out of `image`, unless it is refused: UNAVAILABLE NO_PAGES.
-  virtual absl::StatusOr<std::unique_ptr<Session>> Reopen(SessionImage& image) = 0;
+  absl::StatusOr<std::unique_ptr<Session>> Reopen(SessionImage& image);
 
   // Puts another policy in force on the warm cache, before the next step. What does not fit its budget leaves now, and
   // pages are reserved or given back; where lanes shrink, shared pages that tokens move to are copied.
@@ -368,6 +370,9 @@ class Engine {
   virtual absl::StatusOr<std::unique_ptr<DescribeWork>> BeginDescribe(const Session& session,
                                                                       std::optional<int32_t> layer,
                                                                       std::optional<int32_t> head) const = 0;
+  virtual absl::StatusOr<std::unique_ptr<SaveWork>> BeginSave(const Session& session) const = 0;
+  // The pages are the work's from here on. `image` outlives it, and is used up, unless this is refused.
+  virtual absl::StatusOr<std::unique_ptr<ReopenWork>> BeginReopen(SessionImage& image) = 0;
 
   // Moves the RoPE positions of cached tokens at `from` or later by `delta`, in all lanes, and the next token's with
   // them. What golden cases and later edits need. REQUIRES: positions ORIGINAL. INVALID_ARGUMENT POSITION_OUT_OF_RANGE

@@ -99,6 +99,7 @@ struct CallRequest {
   std::vector<AnswerBranch> branches = {};  // of `decodes`, with a prompt: more answers to it
   std::optional<int64_t> resume_from = {};  // index in the log of the first token to send; default: its end
   absl::Time deadline = absl::InfiniteFuture();
+  absl::Time came = absl::InfiniteFuture();  // when it had to wait for its session or for pages; else infinite
 };
 
 // A block of the prompt is in.

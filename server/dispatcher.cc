@@ -37,7 +37,9 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
 
 Dispatcher::~Dispatcher() {
   EBB_CHECK(calls_.empty());
+  EBB_CHECK(parked_.empty());
   if (has_work()) EndWork(Refuse(absl::StatusCode::kUnavailable, "the server is going away", {.reason = "DRAINING"}));
+  if (options_.swap.folder != nullptr) options_.swap.folder->Stop();
   FlushJournal();
 }
 
@@ -62,17 +64,13 @@ absl::StatusOr<OpenSession*> Dispatcher::TakeIn(const SessionRequest& request, b
   if (rejected_) {
     sessions_.ForgetTenant(request.tenant);
     if (rejected_->reason == RefuseReason::kDraining) return Verdict(*rejected_);
-    const SchedulerLoad load = scheduler_.load();
-    const std::string message = absl::StrFormat("the session needs %d pages, %d of %d are free", pages,
-                                                load.pages_total - load.pages_reserved, load.pages_total);
+    const absl::Status refused = NotEnoughPages(pages, rejected_->retry_after);
     if (rejected_->reason == RefuseReason::kTooLarge) {
-      return RefuseField("SESSION_TOO_LARGE", "policy.trigger.budget", message + "; use a smaller budget");
+      return RefuseField("SESSION_TOO_LARGE", "policy.trigger.budget",
+                         absl::StrFormat("%s; use a smaller budget", std::string(refused.message())));
     }
-    return Refuse(absl::StatusCode::kUnavailable, message,
-                  {.reason = "NO_PAGES",
-                   .retry = rejected_->retry_after,
-                   .metadata = {{"pages_needed", absl::StrFormat("%d", pages)},
-                                {"pages_free", absl::StrFormat("%d", load.pages_total - load.pages_reserved)}}});
+    AwaitPages(pages, 0);
+    return refused;
   }
 
   absl::StatusOr<std::unique_ptr<Session>> cache;
@@ -111,6 +109,7 @@ void Dispatcher::Close(OpenSession& session) {
         Refuse(absl::StatusCode::kCancelled, "the session was deleted", {.reason = "SESSION_DELETED"});
     EndWork(session.journal.ok() ? deleted : session.journal);
   }
+  ForgetSwap(session);
   sessions_.Hide(session);
   session.closed = true;
   if (session.journaled) batch_of_journal_.deeds.emplace_back(JournalBatch::Remove{.session = session.id});
@@ -143,7 +142,7 @@ absl::StatusOr<int64_t> Dispatcher::Delete(const std::string& tenant, const std:
                                            std::optional<uint64_t> expected) {
   EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
   EBB_TRY(CheckGeneration(*session, expected));
-  const int64_t own = session->cache->pages() - session->cache->shared_pages();
+  const int64_t own = session->cache == nullptr ? 0 : session->cache->pages() - session->cache->shared_pages();
   const int64_t bytes = own * engine_.memory().page_bytes;
   const SessionId journaled = session->journaled ? session->id : 0;
   Close(*session);  // which may answer others
@@ -153,7 +152,7 @@ absl::StatusOr<int64_t> Dispatcher::Delete(const std::string& tenant, const std:
 
 absl::StatusOr<AcceptOutcome> Dispatcher::Accept(const std::string& tenant, const std::string& id,
                                                  std::optional<uint64_t> expected, uint32_t count) {
-  EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
+  EBB_ASSIGN(OpenSession * session, FindHere(tenant, id));
   EBB_TRY(CheckIdle(*session));
   EBB_TRY(CheckGeneration(*session, expected));
   EBB_TRY(CheckJournal(*session));
@@ -194,7 +193,11 @@ WorkTotals Dispatcher::Totals() const {
 void Dispatcher::Drain(absl::Time until) { Deliver(Draining{.until = until}); }
 
 void Dispatcher::Settle() {
-  for (const SessionId id : sessions_.Expired(clock_.Now())) Close(sessions_.at(id));
+  for (const SessionId id : sessions_.Expired(clock_.Now())) {
+    OpenSession& session = sessions_.at(id);
+    session.tenant_metrics->expired.Add();
+    Close(session);
+  }
   if (ran_) {
     Deliver(*std::exchange(ran_, {}));
   } else if (scheduler_.next_wake() <= clock_.Now()) {
@@ -203,8 +206,9 @@ void Dispatcher::Settle() {
 }
 
 absl::Duration Dispatcher::idle_time() const {
-  if (planned_ || ran_ || has_work()) return absl::ZeroDuration();
-  const absl::Time wake = std::min(scheduler_.next_wake(), sessions_.next_expiry());
+  if (planned_ || ran_ || has_work() || stirred_ || has_swap_work() || has_ready()) return absl::ZeroDuration();
+  absl::Time wake = std::min(scheduler_.next_wake(), sessions_.next_expiry());
+  for (const Parked& parked : parked_) wake = std::min(wake, parked.deadline);
   return wake == absl::InfiniteFuture() ? absl::InfiniteDuration()
                                         : std::max(wake - clock_.Now(), absl::ZeroDuration());
 }
@@ -233,7 +237,7 @@ void Dispatcher::Deliver(const Event& event) {
       [this](const Release& release) {
         if (!sessions_.has(release.session)) return;  // admitted, but there was no memory for it
         OpenSession& session = sessions_.at(release.session);
-        CountSlots(session, 0);
+        if (session.cache != nullptr) CountSlots(session, 0);
         EndWatchesOf(session);
         shadows_.End(session.id);
         drafter_.End(session.id);
@@ -262,6 +266,23 @@ absl::Status Dispatcher::Verdict(const Reject& rejected) const {
 }
 
 SessionInfo Dispatcher::Info(const OpenSession& session) const {
+  if (session.swapped != nullptr) {
+    const SwappedSession& swapped = *session.swapped;
+    return {.request = session.request,
+            .policy = swapped.policy,
+            .swapped = true,
+            .generation = session.generation,
+            .tokens = swapped.tokens,
+            .cache_length = swapped.cache_length,
+            .cache_capacity = swapped.cache_capacity,
+            .used_bytes = swapped.live_slots * SlotBytes(swapped.policy),
+            .live_slots = swapped.live_slots,
+            .evicted = swapped.evicted,
+            .prompt_tokens = session.prompt_tokens,
+            .completion_tokens = session.completion_tokens,
+            .created = session.created,
+            .last_used = session.last_used};
+  }
   const Session& cache = *session.cache;
   return {.request = session.request,
           .policy = cache.policy(),
@@ -339,6 +360,7 @@ void Dispatcher::CountLoss(const OpenSession& session, const Loss& loss) {
 }
 
 void Dispatcher::CountLoad() {
+  stirred_ = stirred_ || !parked_.empty();
   const EngineMemory memory = engine_.memory();
   const EngineMemory before = std::exchange(counted_, memory);
   // What sessions share is reserved once, and only the page pool knows how much that is.

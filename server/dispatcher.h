@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,9 +35,20 @@
 #include "server/scheduler.h"
 #include "server/sessions.h"
 #include "server/shadows.h"
+#include "server/swap_folder.h"
 #include "server/watchers.h"
 
 namespace ebb {
+
+struct LoadedSession;
+struct SaveOutcome;
+
+// Where sessions that nobody uses leave their pages to others. The functions are of any thread.
+struct SwapOptions {
+  SwapFolder* folder = nullptr;  // outlives the dispatcher; null: they stay in memory
+  std::string (*seal)(SaveOutcome) = nullptr;
+  absl::StatusOr<std::unique_ptr<LoadedSession>> (*load)(const ImageLimits&, int32_t vocab, std::string) = nullptr;
+};
 
 struct DispatcherOptions {
   int32_t step_rows_max = 64;
@@ -54,6 +66,7 @@ struct DispatcherOptions {
   Sessions::Tenants tenants = {};
   Journal* journal = nullptr;     // where sessions are journaled; outlives the dispatcher; null: they are not
   int64_t snapshot_every = 1024;  // tokens of a session's journal before a snapshot takes its place
+  SwapOptions swap = {};
 };
 
 // A session as GetSession shows it.
@@ -61,6 +74,7 @@ struct SessionInfo {
   SessionRequest request = {};
   ValidSpec policy = {};  // in force: a budget_ratio may be fixed by now
   bool busy = false;
+  bool swapped = false;
   uint64_t generation = 0;
   int64_t tokens = 0;
   int32_t cache_length = 0;
@@ -140,6 +154,12 @@ struct SessionPast {
   SessionImage image = {};
   std::vector<JournalRecord> records = {};   // what it did since then
   std::optional<JournalPlace> journal = {};  // where those are, and what it does goes on; empty: nowhere
+};
+
+// What bytes hold; `past.image` looks into them.
+struct LoadedSession {
+  std::string bytes = {};
+  SessionPast past = {};
 };
 
 struct SaveOutcome {
@@ -223,13 +243,13 @@ class Dispatcher {
              const EvictRequest& request, int64_t victims_max, Asker<EvictOutcome> asker);
   void Describe(const std::string& tenant, const std::string& id, std::optional<int32_t> layer,
                 std::optional<int32_t> head, Asker<CacheDescription> asker);
+  // A copy of the session as it stands. ABORTED SESSION_BUSY; FAILED_PRECONDITION DRAFT_PENDING; UNAVAILABLE NO_MEMORY.
+  void Save(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
+            Asker<SaveOutcome> asker);
   bool has_work() const { return undertaking_ != nullptr; }
   // A piece of it. Between Settle and RunStep.
   void Work();
 
-  // Between two steps: a copy of the session as it stands. ABORTED SESSION_BUSY or GENERATION_MISMATCH;
-  // FAILED_PRECONDITION DRAFT_PENDING; UNAVAILABLE NO_MEMORY.
-  absl::StatusOr<SaveOutcome> Save(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected);
   // Every session that Save can be asked for.
   std::vector<SessionName> Names() const;
   // Opens a session that goes on where its past ends, or returns the one that the same request_id opened. Of
@@ -261,6 +281,22 @@ class Dispatcher {
   // Waits until everything is written and said.
   void FlushJournal();
 
+  // dispatcher_swap.cc
+  //
+  // A question may have to wait: for its session, which is swapped, or for pages, which other sessions give up first.
+  // Whoever asked looks at `awaits` before the answer, which then is none, and parks the question: it is asked again
+  // when what it waits for is there, or cannot be had, and is then answered. So nothing here has changed anything when
+  // it awaits.
+  using Message = absl::AnyInvocable<void(Dispatcher&)>;
+  bool awaits() const { return needed_.has_value(); }
+  // REQUIRES: awaits(). `call`, not 0, may be cancelled meanwhile, or its deadline pass.
+  void Park(Message question, CallId call = 0, absl::Time deadline = absl::InfiniteFuture());
+  // Goes on with what is waited for, and asks again what needs wait no more. After Settle.
+  void Swap();
+  bool has_ready() const;
+  // How news from other threads come in: `post` runs what it is given on the dispatcher's, soon. Before any other call.
+  void SetPost(absl::AnyInvocable<void(Message)> post) { post_ = std::move(post); }
+
   // Closes the step that ran, plans the next, and closes what is overdue. Then RunStep if there is one.
   void Settle();
   bool has_step() const { return planned_.has_value(); }
@@ -268,7 +304,7 @@ class Dispatcher {
   // True when Settle has something to do now, else how long until it will.
   absl::Duration idle_time() const;
   // Watchers do not count: they only see what calls do.
-  bool idle() const { return calls_.empty() && !has_work(); }
+  bool idle() const { return calls_.empty() && !has_work() && parked_.empty(); }
 
   const Clock& clock() const { return clock_; }
 
@@ -408,6 +444,60 @@ class Dispatcher {
   absl::Status ReplayAccept(OpenSession& session, int32_t count);
   absl::StatusOr<SaveOutcome> Copy(const OpenSession& session) const;  // dispatcher_snapshots.cc
 
+  // dispatcher_swap.cc
+  struct Need {
+    SessionId session = 0;  // that has to be in memory; 0: none
+    int64_t pages = 0;      // that have to be free
+  };
+  struct Parked {
+    Message question = {};
+    Need need = {};
+    CallId call = 0;
+    absl::Time deadline = absl::InfiniteFuture();
+    bool ready = false;
+    absl::Status verdict = {};  // why what is wanted cannot be had
+  };
+  // A session on its way into a file, or out of one; the other is null.
+  struct Leaving {
+    SessionId session = 0;
+    uint64_t file = 0;
+    absl::Time began = {};
+    std::unique_ptr<SaveWork> work = {};  // null when it is with the folder's thread
+  };
+  struct Coming {
+    SessionId session = 0;
+    uint64_t reading = 0;  // tells it from those that were dropped
+    absl::Time began = {};
+    bool is_read = false;
+    absl::StatusOr<std::unique_ptr<LoadedSession>> loaded = nullptr;
+    std::unique_ptr<ReopenWork> work = {};  // null until it has its pages
+  };
+  absl::StatusOr<OpenSession*> FindHere(const std::string& tenant, const std::string& id);
+  bool AwaitPages(int64_t pages, SessionId session);
+  bool AwaitPagesOf(const absl::Status& refused, SessionId session);
+  bool AwaitPagesFor(const std::string& tenant, const std::string& id, const PolicyRequest& request);
+  int64_t FreePages() const;
+  absl::Status NotEnoughPages(int64_t pages, std::optional<absl::Duration> retry) const;
+  OpenSession* NextToLeave(int64_t missing, SessionId but) const;
+  absl::StatusOr<bool> Provide(const Need& need);
+  absl::StatusOr<bool> MakeRoom(int64_t pages, SessionId but);
+  absl::StatusOr<bool> BringBack(OpenSession& session);
+  absl::Status BeginLeaving(OpenSession& session);
+  bool has_swap_work() const;
+  void WorkOnSwap();
+  void WriteLeaving();
+  void HaveWritten(uint64_t file, int64_t bytes, const absl::Status& status);
+  void CannotLeave(const absl::Status& status);
+  void BeginReading(OpenSession& session);
+  void HaveRead(uint64_t reading, absl::StatusOr<std::unique_ptr<LoadedSession>> loaded);
+  absl::Status CheckRead(const OpenSession& session,
+                         const absl::StatusOr<std::unique_ptr<LoadedSession>>& loaded) const;
+  void DropComing();
+  void CameBack();
+  void ForgetSwap(OpenSession& session);
+  void CountSwapFile(int64_t sessions, int64_t bytes);
+  SaveOutcome Outline(const OpenSession& session) const;  // dispatcher_snapshots.cc
+
   // dispatcher_watchers.cc
   absl::StatusOr<SessionId> Watched(const WatchRequest& request);
   void EndWatchesOf(const OpenSession& session);
@@ -473,6 +563,17 @@ class Dispatcher {
   JournalBatch batch_of_journal_ = {};  // what the journal has yet to hear of
   SessionId asked_of_ = 0;              // the session that the question at hand wrote to, or read
   bool only_read_ = false;              // the latter
+
+  std::optional<Need> needed_ = {};  // by the question at hand
+  absl::Status verdict_ = {};        // of the question at hand, which waited
+  std::list<Parked> parked_ = {};    // in the order in which they came
+  std::optional<Leaving> leaving_ = {};
+  std::optional<Coming> coming_ = {};
+  uint64_t swaps_made_ = 0;
+  int64_t swap_bytes_ = 0;   // of all files
+  bool stirred_ = false;     // what is waited for may be there
+  bool swaps_next_ = false;  // whose turn it is: a swap's, or the work's that was undertaken
+  absl::AnyInvocable<void(Message)> post_ = {};
 
   EngineMemory counted_ = {};  // as the metrics know it
   WorkTotals totals_ = {};

@@ -44,11 +44,21 @@ absl::Status CheckResume(const CallRequest& request, int64_t length, int64_t tol
 
 void Dispatcher::Start(CallId id, CallRequest request, CallOutput& output) {
   Call call = {.id = id, .request = std::move(request), .output = &output, .arrived = clock_.Now()};
+  call.arrived = std::min(call.arrived, call.request.came);
+  const bool is_over = absl::IsCancelled(verdict_) || absl::IsDeadlineExceeded(verdict_);  // while it waited
+  absl::Status status = is_over ? verdict_ : PlanCall(call);
+  if (awaits()) {
+    call.request.came = call.arrived;
+    const absl::Time deadline = call.request.deadline;
+    Message again = [id, planned = std::move(call.request), &output](Dispatcher& dispatcher) mutable {
+      dispatcher.Start(id, std::move(planned), output);
+    };
+    return Park(std::move(again), id, deadline);
+  }
   HeldOutput* held = nullptr;
   if (options_.journal != nullptr) {
     call.output = held = new HeldOutput(id, output, *options_.journal, batch_of_journal_.tellings);  // until its End
   }
-  absl::Status status = PlanCall(call);
   if (!status.ok()) {
     if (call.session != nullptr && call.session->throw_away) Close(*call.session);
     call.output->End({.status = std::move(status)}, false);
@@ -87,7 +97,7 @@ absl::Status Dispatcher::PlanCall(Call& call) {
     EBB_ASSIGN(session, Open(*request.open, true));
     call.session = session;
   } else {
-    EBB_ASSIGN(session, sessions_.Find(request.tenant, request.session));
+    EBB_ASSIGN(session, FindHere(request.tenant, request.session));
   }
   EBB_TRY(CheckStart(call, *session));
   if (request.block_size == 0) request.block_size = session->request.block_size;
@@ -136,7 +146,14 @@ absl::Status Dispatcher::PlanCall(Call& call) {
   return absl::OkStatus();
 }
 
-void Dispatcher::Cancel(CallId id) { Deliver(Cancelled{.id = id}); }
+void Dispatcher::Cancel(CallId id) {
+  for (Parked& parked : parked_) {
+    if (parked.call != id) continue;
+    parked.ready = true;
+    parked.verdict = Refuse(absl::StatusCode::kCancelled, "the caller cancelled", {.reason = "CALL_CANCELLED"});
+  }
+  Deliver(Cancelled{.id = id});
+}
 
 void Dispatcher::ReaderReady(CallId id) {
   if (options_.journal != nullptr) {  // what the reader was full of may be being said: hear that first

@@ -20,10 +20,10 @@ constexpr uint64_t kAnswer = 0xA5E0;  // purpose of the hash: seeds of answers
 
 absl::StatusOr<SessionInfo> Dispatcher::Fork(const ForkRequest& fork) {
   if (!fork.request_id.empty()) {
-    const OpenSession* made = sessions_.FindRequest(fork.tenant, fork.request_id);
-    if (made != nullptr) return Info(*made);
+    const OpenSession* known = sessions_.FindRequest(fork.tenant, fork.request_id);
+    if (known != nullptr) return Info(*known);
   }
-  EBB_ASSIGN(OpenSession * session, sessions_.Find(fork.tenant, fork.session));
+  EBB_ASSIGN(OpenSession * session, FindHere(fork.tenant, fork.session));
   EBB_TRY(CheckIdle(*session));
   EBB_TRY(CheckGeneration(*session, fork.expected_generation));
   EBB_TRY(CheckJournal(*session));
@@ -40,7 +40,12 @@ absl::StatusOr<SessionInfo> Dispatcher::Fork(const ForkRequest& fork) {
   request.ttl = fork.ttl.value_or(request.ttl);
   ForkOptions options = {.reserve_copies = fork.reserve_copies};
   if (fork.policy) options.policy = PolicyFor(*session, *fork.policy);
-  EBB_ASSIGN(OpenSession * branch, Branch(*session, request, options));
+  const absl::StatusOr<OpenSession*> made = Branch(*session, request, options);
+  if (!made.ok()) {
+    AwaitPagesOf(made.status(), session->id);
+    return made.status();
+  }
+  OpenSession* const branch = *made;
   EBB_TRY(BeginJournal(*branch));
   sessions_.Touch(*session, clock_.Now());
   return Info(*branch);

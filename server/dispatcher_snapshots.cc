@@ -1,50 +1,37 @@
 // Sessions on their way to the store and back.
 
+#include <algorithm>
 #include <new>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_format.h"
 #include "policies/status.h"
 #include "server/dispatcher.h"
 
 namespace ebb {
-namespace {
-
-absl::Status NoMemory() {
-  return Refuse(absl::StatusCode::kUnavailable, "no memory for a copy of the session",
-                {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});
-}
-
-}  // namespace
-
-absl::StatusOr<SaveOutcome> Dispatcher::Save(const std::string& tenant, const std::string& id,
-                                             std::optional<uint64_t> expected) {
-  EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
-  EBB_TRY(CheckIdle(*session));
-  EBB_TRY(CheckGeneration(*session, expected));
-  EBB_ASSIGN(SaveOutcome outcome, Copy(*session));
-  sessions_.Touch(*session, clock_.Now());
-  AnswerFrom(*session);
-  return outcome;
-}
 
 absl::StatusOr<SaveOutcome> Dispatcher::Copy(const OpenSession& session) const {
   try {
-    SaveOutcome outcome = {
-        .session = {.request = session.request,
-                    .logits = session.logits,
-                    .prompt_tokens = session.prompt_tokens,
-                    .completion_tokens = session.completion_tokens,
-                    .evicting_steps = session.evicting_steps,
-                    .past_context = session.past_context,
-                    .past = SavedSession::Past{.generation = session.generation, .created = session.created}},
-        .generation = session.generation,
-        .tokens = static_cast<int64_t>(session.cache->log().size())};
+    SaveOutcome outcome = Outline(session);
     EBB_TRY(engine_.Save(*session.cache, outcome.snapshot));
     return outcome;
   } catch (const std::bad_alloc&) {
-    return NoMemory();
+    return NoMemoryForCopy();
   }
+}
+
+// All of a copy but the engine's records.
+SaveOutcome Dispatcher::Outline(const OpenSession& session) const {
+  return {.session = {.request = session.request,
+                      .logits = session.logits,
+                      .prompt_tokens = session.prompt_tokens,
+                      .completion_tokens = session.completion_tokens,
+                      .evicting_steps = session.evicting_steps,
+                      .past_context = session.past_context,
+                      .past = SavedSession::Past{.generation = session.generation, .created = session.created}},
+          .generation = session.generation,
+          .tokens = static_cast<int64_t>(session.cache->log().size())};
 }
 
 std::vector<SessionName> Dispatcher::Names() const {
@@ -70,6 +57,15 @@ absl::StatusOr<SessionInfo> Dispatcher::Restore(SessionPast& past) {
   request.block_size = past.image.block_size_max;
   const bool prompt_ended = past.image.state.prompt_ended;
   EBB_TRY(sessions_.CheckRoom(request));
+  // A change of policy that is done again must find its pages: what was done cannot be refused.
+  int64_t pages = past.image.pages();
+  for (const JournalRecord& record : past.records) {
+    const auto* const change = std::get_if<JournalRecord::Policy>(&record.what);
+    if (change == nullptr) continue;
+    const auto needed = engine_.PagesFor({.policy = change->policy, .block_size_max = request.block_size});
+    if (needed.ok()) pages = std::max(pages, *needed);
+  }
+  if (AwaitPages(pages, 0)) return NotEnoughPages(pages, std::nullopt);
   EBB_ASSIGN(OpenSession * session,
              TakeIn(request, false, past.image.pages(), [&] { return engine_.Reopen(past.image); }));
   session->logits = std::move(saved.logits);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -39,12 +40,18 @@ void Dispatcher::Undertake(const std::string& tenant, const std::string& id, std
                            absl::AnyInvocable<absl::StatusOr<Answer>(OpenSession&, CacheWorkOf&)> finish,
                            Asker<Answer> asker) {
   EBB_CHECK(!has_work());
+  const absl::StatusOr<OpenSession*> session = FindHere(tenant, id);
+  if (awaits()) {
+    return Park([=, begin = std::move(begin), finish = std::move(finish),
+                 asker = std::move(asker)](Dispatcher& dispatcher) mutable {
+      dispatcher.Undertake(tenant, id, method, std::move(begin), std::move(finish), std::move(asker));
+    });
+  }
   asker.answer = [this, answer = std::move(asker.answer)](absl::StatusOr<Answer> result) mutable {
     Hold([answer = std::move(answer), result = std::move(result)](const absl::Status& written) mutable {
       answer(written.ok() ? std::move(result) : absl::StatusOr<Answer>(written));
     });
   };
-  const absl::StatusOr<OpenSession*> session = sessions_.Find(tenant, id);
   if (!session.ok()) return asker.answer(session.status());
   undertaking_ = std::make_unique<UndertakingOf<CacheWorkOf, Answer>>(**session, std::move(begin), std::move(finish),
                                                                       std::move(asker));
@@ -53,6 +60,8 @@ void Dispatcher::Undertake(const std::string& tenant, const std::string& id, std
 }
 
 void Dispatcher::Work() {
+  swaps_next_ = has_swap_work() && (!has_work() || !swaps_next_);
+  if (swaps_next_) return WorkOnSwap();
   if (!has_work()) return;
   OpenSession& session = undertaking_->session();
   if (undertaking_->IsGone()) {
@@ -84,6 +93,11 @@ void Dispatcher::EndWork(const absl::Status& status) {
 
 void Dispatcher::SetPolicy(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
                            const PolicyRequest& request, Asker<PolicyOutcome> asker) {
+  if (!request.dry_run && AwaitPagesFor(tenant, id, request)) {
+    return Park([=, asker = std::move(asker)](Dispatcher& dispatcher) mutable {
+      dispatcher.SetPolicy(tenant, id, expected, request, std::move(asker));
+    });
+  }
   Undertake<PolicyWork, PolicyOutcome>(
       tenant, id, "SetPolicy",
       [=, this](OpenSession& session) -> absl::StatusOr<std::unique_ptr<PolicyWork>> {
@@ -94,6 +108,15 @@ void Dispatcher::SetPolicy(const std::string& tenant, const std::string& id, std
       },
       [this, request](OpenSession& session, PolicyWork& work) { return FinishSetPolicy(session, request, work); },
       std::move(asker));
+}
+
+// Whether the change awaits the session, or pages: as many as one that begins with the policy reserves.
+bool Dispatcher::AwaitPagesFor(const std::string& tenant, const std::string& id, const PolicyRequest& request) {
+  const auto session = FindHere(tenant, id);
+  if (!session.ok()) return awaits();
+  const auto pages =
+      engine_.PagesFor({.policy = PolicyFor(**session, request), .block_size_max = (*session)->request.block_size});
+  return pages.ok() && AwaitPages(*pages - (*session)->cache->pages(), (*session)->id);
 }
 
 absl::StatusOr<PolicyOutcome> Dispatcher::FinishSetPolicy(OpenSession& session, const PolicyRequest& request,
@@ -177,6 +200,33 @@ void Dispatcher::Describe(const std::string& tenant, const std::string& id, std:
                                 .session_tokens = static_cast<int64_t>(session.cache->log().size()),
                                 .generation = session.generation,
                                 .lanes = work.Take()};
+      },
+      std::move(asker));
+}
+
+void Dispatcher::Save(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
+                      Asker<SaveOutcome> asker) {
+  Undertake<SaveWork, SaveOutcome>(
+      tenant, id, "SaveSession",
+      [=, this](OpenSession& session) -> absl::StatusOr<std::unique_ptr<SaveWork>> {
+        EBB_TRY(CheckNoWriter(session));
+        EBB_TRY(CheckGeneration(session, expected));
+        try {
+          return engine_.BeginSave(*session.cache);  // which takes all the memory that it will need
+        } catch (const std::bad_alloc&) {
+          return NoMemoryForCopy();
+        }
+      },
+      [this](OpenSession& session, SaveWork& work) -> absl::StatusOr<SaveOutcome> {
+        try {
+          SaveOutcome outcome = Outline(session);
+          outcome.snapshot = work.Take();
+          sessions_.Touch(session, clock_.Now());
+          AnswerFrom(session);
+          return outcome;
+        } catch (const std::bad_alloc&) {
+          return NoMemoryForCopy();
+        }
       },
       std::move(asker));
 }

@@ -52,13 +52,23 @@ void Count(const char* event, const SessionName& name, const absl::Status& statu
 
 absl::Status Keep(Worker& worker, SnapshotStore& files, const StoreMetrics& metrics, const SessionName& name) {
   const absl::Time start = worker.Now();
-  auto saved = AskAndWait<SaveOutcome>(worker, [&name](Dispatcher& dispatcher) -> absl::StatusOr<SaveOutcome> {
-    const auto info = dispatcher.Get(name.first, name.second);
-    if (info.ok() && info->draft_tokens > 0) {
-      EBB_TRY(dispatcher.Accept(name.first, name.second, std::nullopt, 0).status());
-    }
-    return dispatcher.Save(name.first, name.second, std::nullopt);
-  });
+  EBB_TRY(AskAndWait<bool>(worker, [&name](Dispatcher& dispatcher) -> absl::StatusOr<bool> {
+            EBB_ASSIGN(const SessionInfo info, dispatcher.Get(name.first, name.second));
+            if (info.draft_tokens == 0) return false;
+            EBB_TRY(dispatcher.Accept(name.first, name.second, std::nullopt, 0).status());
+            return true;
+          }).status());
+  absl::StatusOr<SaveOutcome> saved;
+  absl::Notification done;
+  worker.Undertake<SaveOutcome>(
+      [&name](Dispatcher& dispatcher, Asker<SaveOutcome> asker) {
+        dispatcher.Save(name.first, name.second, std::nullopt, std::move(asker));
+      },
+      {.answer = [&](absl::StatusOr<SaveOutcome> outcome) {
+        saved = std::move(outcome);
+        done.Notify();
+      }});
+  done.WaitForNotification();
   if (!saved.ok()) return saved.status();
   EBB_ASSIGN(const SnapshotStore::Entry entry,
              files.Write(Shelf::kSessions, name.first, name.second, SnapshotOf(*std::move(saved))));

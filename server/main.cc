@@ -128,6 +128,13 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
     return RefuseField("BAD_VALUE", "store.durability",
                        absl::StrFormat("%s keeps sessions in store.dir, which is empty", config.store().durability()));
   }
+  options.swap_bytes_max = static_cast<int64_t>(config.cache().swap_max());
+  if (options.swap_bytes_max > 0 && options.store_dir.empty()) {
+    return RefuseField("BAD_VALUE", "cache.swap_max", "sessions are swapped to store.dir, which is empty");
+  }
+  if (options.swap_bytes_max > 0 && options.shared_store) {
+    return RefuseField("BAD_VALUE", "cache.swap_max", "sessions that servers share in store.redis are not swapped");
+  }
   EBB_ASSIGN(options.listen, ParseAddress(config.server().listen()));
   if (!config.server().http_listen().empty()) {
     EBB_ASSIGN(options.http_listen, ParseAddress(config.server().http_listen()));

@@ -91,7 +91,21 @@ const std::vector<MetricRow>& Table() {
       {"ebb_edit_reused_tokens_total", kC, "tokens", {"tenant"}, {},
        "Tokens of edited sessions, of the longest lane, whose keys and values stayed."},
       {"ebb_sessions", kG, "sessions", {"tenant"}, {},
-       "Open sessions."},
+       "Open sessions, swapped ones included."},
+      {"ebb_expired_sessions_total", kC, "sessions", {"tenant"}, {},
+       "Sessions deleted since nobody called them for their ttl."},
+      {"ebb_swapped_sessions", kG, "sessions", {}, {},
+       "Sessions whose cache is in a file, and not in memory, since others wanted their pages."},
+      {"ebb_swap_file_bytes", kG, "bytes", {}, {},
+       "Bytes of these files; cache.swap_max is the limit."},
+      {"ebb_swaps_total", kC, "sessions", {"direction"}, {},
+       "Sessions that left memory (out) and came back (in)."},
+      {"ebb_swap_bytes_total", kC, "bytes", {"direction"}, {},
+       "Bytes that were written and read for that."},
+      {"ebb_swap_seconds", kH, "seconds", {"direction"}, kStep,
+       "out: from the first piece of the copy until the pages are free; in: from the read until the session is there, with what it waits for pages meanwhile."},
+      {"ebb_swap_failures_total", kC, "sessions", {"direction"}, {},
+       "out: a session stayed in memory, since its file could not be written or cache.swap_max is reached; in: it stayed swapped, since its file could not be read or is damaged."},
       {"ebb_queue_depth", kG, "requests", {"tenant"}, {},
        "Admitted requests that have not run yet."},
       {"ebb_requests_running", kG, "requests", {}, {},
@@ -157,7 +171,7 @@ const std::vector<MetricRow>& Table() {
       {"ebb_snapshot_bytes_total", kC, "bytes", {"operation"}, {},
        "Bytes of sessions that were saved and restored."},
       {"ebb_snapshot_seconds", kH, "seconds", {"operation"}, kStep,
-       "save: checksums and the disk, without the copy that the worker makes between two steps; restore: from the disk until the session is open."},
+       "save: checksums and the disk, without the copy that the worker makes between steps; restore: from the disk until the session is open."},
       {"ebb_journal_bytes_total", kC, "bytes", {"kind"}, {},
        "Bytes written to journals: records of what sessions do, and the snapshots that take their place."},
       {"ebb_journal_commit_seconds", kH, "seconds", {}, kStep,
@@ -266,6 +280,23 @@ JournalMetrics MakeJournal(MetricSet& set) {
           .not_taken = taken.counter({"failed"})};
 }
 
+SwapMetrics MakeSwap(MetricSet& set) {
+  MetricFamily& swaps = set["ebb_swaps_total"];
+  MetricFamily& bytes = set["ebb_swap_bytes_total"];
+  MetricFamily& seconds = set["ebb_swap_seconds"];
+  MetricFamily& failures = set["ebb_swap_failures_total"];
+  return {.sessions = set["ebb_swapped_sessions"].gauge(),
+          .file_bytes = set["ebb_swap_file_bytes"].gauge(),
+          .out = swaps.counter({"out"}),
+          .in = swaps.counter({"in"}),
+          .out_bytes = bytes.counter({"out"}),
+          .in_bytes = bytes.counter({"in"}),
+          .out_seconds = seconds.histogram({"out"}),
+          .in_seconds = seconds.histogram({"in"}),
+          .out_failures = failures.counter({"out"}),
+          .in_failures = failures.counter({"in"})};
+}
+
 PolicyMetrics MakePolicy(MetricSet& set, std::string_view name) {
   return {.changes = set["ebb_policy_changes_total"].counter({name}),
           .evictions = set["ebb_evictions_total"].counter({name}),
@@ -310,6 +341,7 @@ Metrics::Metrics(const MetricsOptions& options)
       worker_(MakeWorker(set_)),
       store_(MakeStore(set_)),
       journal_(MakeJournal(set_)),
+      swap_(MakeSwap(set_)),
       finished_(MakeFinished(set_)) {
   set_["ebb_build_info"]
       .gauge({options.version, options.revision, options.backend, options.grpc_version, options.model})
@@ -347,6 +379,7 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
           .edit_recomputed = set_["ebb_edit_recomputed_tokens_total"].counter({label}),
           .edit_reused = set_["ebb_edit_reused_tokens_total"].counter({label}),
           .sessions = set_["ebb_sessions"].gauge({label}),
+          .expired = set_["ebb_expired_sessions_total"].counter({label}),
           .forks = set_["ebb_session_forks_total"].counter({label}),
           .queue_depth = set_["ebb_queue_depth"].gauge({label}),
           .watchers = set_["ebb_watchers"].gauge({label}),

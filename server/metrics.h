@@ -65,6 +65,7 @@ struct TenantMetrics {
   Counter& edit_recomputed;  // tokens
   Counter& edit_reused;      // likewise, of the longest lane
   Gauge& sessions;           // open ones: Add(1), Add(-1)
+  Counter& expired;          // sessions whose time to live was over
   Counter& forks;            // sessions that began as branches
   Gauge& queue_depth;        // admitted requests that have not run a row: likewise
   Gauge& watchers;           // WatchEvictions calls: likewise
@@ -174,6 +175,20 @@ struct JournalMetrics {
   Counter& not_taken;     // likewise
 };
 
+// Sessions that leave their pages to others, and come back.
+struct SwapMetrics {
+  Gauge& sessions;    // swapped now: Add(1), Add(-1)
+  Gauge& file_bytes;  // of their files
+  Counter& out;       // sessions, as is `in`
+  Counter& in;
+  Counter& out_bytes;
+  Counter& in_bytes;
+  Histogram& out_seconds;  // from the first piece of the copy until the pages are free
+  Histogram& in_seconds;   // from the disk until the session is there; waiting for pages included
+  Counter& out_failures;   // it stayed in memory
+  Counter& in_failures;    // it stayed swapped
+};
+
 struct MethodMetrics {
   Histogram& seconds;
   std::vector<Counter*> handled;  // by code
@@ -192,6 +207,7 @@ class Metrics {
   const WorkerMetrics& worker() const { return worker_; }
   const StoreMetrics& store() const { return store_; }
   const JournalMetrics& journal() const { return journal_; }
+  const SwapMetrics& swap() const { return swap_; }
 
   // A call is over. Counts code and time; an error of ours (UNKNOWN, INTERNAL, DATA_LOSS) or a refusal (the rest,
   // CANCELLED apart) also by its reason, the one that ToGrpc sends.
@@ -212,6 +228,7 @@ class Metrics {
   WorkerMetrics worker_;
   StoreMetrics store_;
   JournalMetrics journal_;
+  SwapMetrics swap_;
   std::map<int, Counter*> finished_;
   std::map<std::string, PolicyMetrics, std::less<>> policies_;
   std::map<std::string, MethodMetrics, std::less<>> methods_;

@@ -199,6 +199,7 @@ v1::Session SessionProto(const SessionInfo& info, const std::string& model) {
   proto.set_tenant(info.request.tenant);
   proto.set_model(model);
   proto.set_state(info.busy ? v1::SESSION_STATE_BUSY : v1::SESSION_STATE_IDLE);
+  proto.set_swapped(info.swapped);
   proto.set_generation(info.generation);
   *proto.mutable_policy() = PolicyProto(info.policy);
   proto.set_tokens(static_cast<uint64_t>(info.tokens));

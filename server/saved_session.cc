@@ -72,12 +72,13 @@ std::string SnapshotOf(SaveOutcome outcome) {
   return bytes;
 }
 
-absl::StatusOr<std::unique_ptr<LoadedSession>> LoadSession(const Worker& worker, std::string bytes) {
+absl::StatusOr<std::unique_ptr<LoadedSession>> LoadSession(const ImageLimits& limits, int32_t vocab,
+                                                           std::string bytes) {
   auto loaded = std::make_unique<LoadedSession>();
   loaded->bytes = std::move(bytes);
   EBB_ASSIGN(const std::vector<SnapshotRecord> records, ReadSnapshot(std::as_bytes(std::span(loaded->bytes))));
-  EBB_ASSIGN(loaded->past.image, ReadSession(records, worker.image_limits()));
-  EBB_ASSIGN(loaded->past.saved, SavedFrom(records, worker.tokenizer().size()));
+  EBB_ASSIGN(loaded->past.image, ReadSession(records, limits));
+  EBB_ASSIGN(loaded->past.saved, SavedFrom(records, vocab));
   return loaded;
 }
 

@@ -3,8 +3,10 @@
 #ifndef EBB_SERVER_SAVED_SESSION_H_
 #define EBB_SERVER_SAVED_SESSION_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "engine/snapshot/session_image.h"
@@ -16,14 +18,11 @@ namespace ebb {
 // Whole and sealed. Any thread.
 std::string SnapshotOf(SaveOutcome outcome);
 
-// What Dispatcher::Restore takes; its image looks into `bytes`.
-struct LoadedSession {
-  std::string bytes = {};
-  SessionPast past = {};
-};
-
 // Errors of ReadSnapshot and ReadSession; SNAPSHOT_DAMAGED. Any thread.
-absl::StatusOr<std::unique_ptr<LoadedSession>> LoadSession(const Worker& worker, std::string bytes);
+absl::StatusOr<std::unique_ptr<LoadedSession>> LoadSession(const ImageLimits& limits, int32_t vocab, std::string bytes);
+inline absl::StatusOr<std::unique_ptr<LoadedSession>> LoadSession(const Worker& worker, std::string bytes) {
+  return LoadSession(worker.image_limits(), worker.tokenizer().size(), std::move(bytes));
+}
 
 }  // namespace ebb
 

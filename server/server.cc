@@ -30,6 +30,7 @@
 #include "server/saved_session.h"
 #include "server/session_service.h"
 #include "server/store.h"
+#include "server/swap_folder.h"
 #include "server/takeover.h"
 #include "server/version.h"
 #include "server/worker.h"
@@ -106,6 +107,7 @@ struct Stores {
   std::unique_ptr<SnapshotStore> snapshots = {};
   std::unique_ptr<SessionFiles> files = {};
   std::unique_ptr<RedisStore> shared = {};
+  std::unique_ptr<SwapFolder> swap = {};
 };
 
 // gRPC's reflection puts itself into every server of a process that is linked to it.
@@ -136,6 +138,7 @@ class RunningServer final : public Server {
         draft_(std::move(draft)),
         owned_metrics_(std::move(metrics)),
         files_(std::move(stores.files)),
+        swap_(std::move(stores.swap)),
         shared_(stores.shared.get()),
         journal_(MakeJournal(options, std::move(stores.shared))),
         worker_(std::move(engine), WorkFor(options), metrics_),
@@ -238,6 +241,7 @@ class RunningServer final : public Server {
     work.journal = journal_.get();
     work.draft_engine = draft_.engine.get();
     work.draft_policy = draft_.policy;
+    work.swap = {.folder = swap_.get(), .seal = &SnapshotOf, .load = &LoadSession};
     return work;
   }
 
@@ -265,6 +269,7 @@ class RunningServer final : public Server {
   Metrics& metrics_ = *owned_metrics_;
   OpenStreams streams_;
   const std::unique_ptr<SessionFiles> files_;
+  const std::unique_ptr<SwapFolder> swap_;
   RedisStore* const shared_;  // the journal's; null where it is no server's but this one's
   const std::unique_ptr<Journal> journal_;
   Worker worker_;
@@ -298,6 +303,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   Stores stores;
   if (!options.store_dir.empty()) {
     EBB_ASSIGN(stores.snapshots, SnapshotStore::Open(options.store_dir, options.snapshots_max));
+  }
+  if (options.swap_bytes_max > 0) {
+    EBB_ASSIGN(stores.swap, SwapFolder::Open(options.store_dir, options.swap_bytes_max));
   }
   if (options.shared_store) {
     RedisStoreOptions shared = *options.shared_store;

@@ -45,6 +45,7 @@ struct ServerOptions {
   size_t stream_buffer = 64;                           // messages that a stream may hold back
   std::string model_name = {};                         // empty: what the file calls itself, else its file name
   std::string store_dir = {};                          // empty: nothing outlives the server
+  int64_t swap_bytes_max = 0;                          // 0: no session is swapped; else REQUIRES a store
   int32_t snapshots_max = 1000;                        // of a tenant
   Durability durability = Durability::kOff;            // all others REQUIRE a store
   std::optional<RedisStoreOptions> shared_store = {};  // of journals, in the place of store_dir; REQUIRES kStep
@@ -57,7 +58,7 @@ struct ServerOptions {
 class Server {
  public:
   // Serves when it returns. Errors of Identity::Open, ServerTls::Open, Engine::Open, OpenDraftModel,
-  // SnapshotStore::Open, RedisStore::Open and HttpPort::Start; UNAVAILABLE PORT_UNAVAILABLE.
+  // SnapshotStore::Open, SwapFolder::Open, RedisStore::Open and HttpPort::Start; UNAVAILABLE PORT_UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   virtual ~Server() = default;  // ends every call at once

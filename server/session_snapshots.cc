@@ -1,5 +1,5 @@
-// SaveSession, RestoreSession and the list of snapshots. A session is copied by the worker between two steps, and all
-// that takes a disk's time, or a checksum's, is the store's thread's.
+// SaveSession, RestoreSession and the list of snapshots. A session is copied by the worker in pieces between steps, and
+// all that takes a disk's time, or a checksum's, is the store's thread's.
 
 #include <memory>
 #include <new>
@@ -153,11 +153,11 @@ grpc::ServerUnaryReactor* SessionService::SaveSession(grpc::CallbackServerContex
               to_end.End(entry.status());
             });
   };
-  parts_.worker.Ask<SaveOutcome>(
-      [wanted = *wanted](Dispatcher& dispatcher) {
-        return dispatcher.Save(wanted.tenant, wanted.session, wanted.expected);
+  parts_.worker.Undertake<SaveOutcome>(
+      [wanted = *wanted](Dispatcher& dispatcher, Asker<SaveOutcome> asker) {
+        dispatcher.Save(wanted.tenant, wanted.session, wanted.expected, std::move(asker));
       },
-      std::move(keep), Effort::kLong);
+      {.answer = std::move(keep), .is_gone = [context] { return context->IsCancelled(); }});
   return call.reactor;
 }
 

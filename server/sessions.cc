@@ -48,6 +48,11 @@ absl::Status CheckNoWriter(const OpenSession& session) {
 
 absl::Status CheckJournal(const OpenSession& session) { return session.journal; }
 
+absl::Status NoMemoryForCopy() {
+  return Refuse(absl::StatusCode::kUnavailable, "no memory for a copy of the session",
+                {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});
+}
+
 Sessions::Sessions(int32_t sessions_max, Tenants tenants) : sessions_max_(sessions_max), limits_(std::move(tenants)) {}
 
 absl::Status Sessions::CheckRoom(const SessionRequest& request) const {

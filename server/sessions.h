@@ -26,6 +26,7 @@
 #include "server/journal_record.h"
 #include "server/metrics.h"
 #include "server/scheduler.h"
+#include "server/swapped_session.h"
 
 namespace ebb {
 
@@ -46,9 +47,10 @@ struct OpenSession {
   bool throw_away = false;      // closed when its call ends; not listed
   bool closed = false;          // hidden, and gone when its call ends
   TenantId tenant = 0;
-  std::unique_ptr<Session> cache = {};
+  std::unique_ptr<Session> cache = {};           // null while it is swapped
+  std::unique_ptr<SwappedSession> swapped = {};  // null while it is not
   uint64_t generation = 1;
-  std::vector<float> logits = {};        // [vocab] of the log's last token; empty while the log is
+  std::vector<float> logits = {};        // [vocab] of the log's last token; empty while the log is, or it is swapped
   std::vector<float> draft_logits = {};  // [cache->draft_tokens(), vocab] of the draft that waits
   bool prompt_ended = false;             // a prompt has ended: a budget_ratio is fixed
   std::string writer = {};               // method of the call that writes to it; empty: none
@@ -80,6 +82,9 @@ absl::Status CheckNoWriter(const OpenSession& session);
 
 // OK, or FAILED_PRECONDITION JOURNAL_FAILED.
 absl::Status CheckJournal(const OpenSession& session);
+
+// UNAVAILABLE NO_MEMORY, of a copy of a session.
+absl::Status NoMemoryForCopy();
 
 // A session as other threads see it.
 struct SessionView {

@@ -7,8 +7,8 @@ namespace ebb {
 Worker::Worker(std::unique_ptr<Engine> engine, const DispatcherOptions& options, Metrics& metrics)
     : engine_(std::move(engine)),
       fingerprint_(engine_->fingerprint()),
-      dispatcher_(*engine_, options, metrics),
       mailbox_(static_cast<size_t>(options.queue_max)),
+      dispatcher_(*engine_, options, metrics),
       thread_([this] { Loop(); }) {}
 
 Worker::~Worker() {
@@ -55,12 +55,15 @@ void Worker::Drain(absl::Duration patience) {
 }
 
 void Worker::Loop() {
+  dispatcher_.SetPost([this](Message news) { mailbox_.Post(std::move(news)); });
   std::vector<Message> messages;
-  while (mailbox_.Take(messages, dispatcher_.idle_time(), !dispatcher_.has_work())) {
+  // What waited goes before what comes.
+  while (mailbox_.Take(messages, dispatcher_.idle_time(), !dispatcher_.has_work() && !dispatcher_.has_ready())) {
     dispatcher_.HearJournal();
     for (Message& message : messages) message(dispatcher_);
     messages.clear();  // with what they hold
     dispatcher_.Settle();
+    dispatcher_.Swap();
     dispatcher_.Work();
     dispatcher_.Commit();  // answers do not wait for the step
     if (dispatcher_.has_step()) {

@@ -63,12 +63,7 @@ class Worker {
     // Both sides of a refusal need the answer, and only one gets it.
     auto reply = std::make_unique<decltype(answer)>(std::move(answer));
     auto* const refused = reply.get();
-    Message message = [ask = std::move(question), reply = std::move(reply)](Dispatcher& dispatcher) mutable {
-      auto result = ask(dispatcher);
-      dispatcher.Hold([reply = std::move(reply), result = std::move(result)](const absl::Status& written) mutable {
-        (*reply)(written.ok() ? std::move(result) : absl::StatusOr<Answer>(written));
-      });
-    };
+    Message message = Question<Answer>{std::move(question), std::move(reply)};
     if (!mailbox_.Offer(std::move(message), effort)) (*refused)(QueueFull());
   }
 
@@ -103,15 +98,29 @@ class Worker {
   void WaitUntilIdle() { idle_.WaitForNotification(); }
 
  private:
-  using Message = absl::AnyInvocable<void(Dispatcher&)>;
+  using Message = Dispatcher::Message;
+
+  template <typename Answer>
+  struct Question {
+    absl::AnyInvocable<absl::StatusOr<Answer>(Dispatcher&)> ask;
+    std::unique_ptr<absl::AnyInvocable<void(absl::StatusOr<Answer>)>> reply;
+
+    void operator()(Dispatcher& dispatcher) {
+      auto result = ask(dispatcher);
+      if (dispatcher.awaits()) return dispatcher.Park(std::move(*this));
+      dispatcher.Hold([reply = std::move(reply), result = std::move(result)](const absl::Status& written) mutable {
+        (*reply)(written.ok() ? std::move(result) : absl::StatusOr<Answer>(written));
+      });
+    }
+  };
 
   static absl::Status QueueFull();
   void Loop();
 
   const std::unique_ptr<Engine> engine_;
   const std::string fingerprint_;
-  Dispatcher dispatcher_;  // the thread's alone, but for what may be called from any
   Mailbox<Message> mailbox_;
+  Dispatcher dispatcher_;  // the thread's alone, but for what may be called from any
   std::atomic<CallId> calls_made_ = 0;
   bool draining_ = false;  // the thread's
   absl::Notification idle_;

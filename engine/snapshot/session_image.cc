@@ -285,20 +285,21 @@ class ImageReader {
 
 }  // namespace
 
-void WriteSession(const SessionOnEngine& session, const ImageLimits& limits, SnapshotWriter& to) {
+void WriteAllButLanes(const SessionOnEngine& session, const ImageLimits& limits, SnapshotWriter& to) {
   EBB_CHECK(session.CheckSettled().ok());
   to.Reserve(BytesOf(session));
   WriteModel(limits, to);
   WritePolicy(session.policy(), LimitsOf(*limits.engine.model), to);
   WriteNumbers(session, to);
+  for (const SlotMap& map : session.cache().maps()) WriteMap(map, to);
+}
+
+void WriteLane(const SessionOnEngine& session, int32_t lane, SnapshotWriter& to) {
   const SessionCache& cache = session.cache();
-  for (const SlotMap& map : cache.maps()) WriteMap(map, to);
-  for (int32_t lane = 0; lane < cache.shape().lanes(); ++lane) {
-    const LaneStorage storage = cache.storage(lane / cache.shape().kv_heads, lane % cache.shape().kv_heads);
-    to.Begin(RecordKind::kLane);
-    ReadTiles(storage, cache.map_of(lane).token(),
-              to.AddBytes(static_cast<size_t>(TileBytes(storage.format, storage.slots))));
-  }
+  const LaneStorage storage = cache.storage(lane / cache.shape().kv_heads, lane % cache.shape().kv_heads);
+  to.Begin(RecordKind::kLane);
+  ReadTiles(storage, cache.map_of(lane).token(),
+            to.AddBytes(static_cast<size_t>(TileBytes(storage.format, storage.slots))));
 }
 
 absl::StatusOr<SessionImage> ReadSession(std::span<const SnapshotRecord> records, const ImageLimits& limits) {

@@ -42,8 +42,9 @@ struct SessionImage {
   int64_t pages() const { return shape.pages(); }
 };
 
-// Copies; O(cache). REQUIRES: CheckSettled.
-void WriteSession(const SessionOnEngine& session, const ImageLimits& limits, SnapshotWriter& to);
+// The image of a session: WriteAllButLanes, then WriteLane of every lane, ascending. Copies. REQUIRES: CheckSettled.
+void WriteAllButLanes(const SessionOnEngine& session, const ImageLimits& limits, SnapshotWriter& to);
+void WriteLane(const SessionOnEngine& session, int32_t lane, SnapshotWriter& to);
 
 // The image of a snapshot's records, those of other kinds apart. FAILED_PRECONDITION SNAPSHOT_FOREIGN when it was made
 // with another model, arithmetic or step size, naming both; SNAPSHOT_DAMAGED; INVALID_ARGUMENT SESSION_TOO_LARGE when

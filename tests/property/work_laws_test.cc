@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/cache_work.h"
+#include "engine/snapshot/session_image.h"
 #include "policies/registry.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_engine.h"
@@ -205,6 +206,36 @@ TEST_F(WorkLaws, AnEvictionInPiecesIsThatDoneAtOnce) {
     (*work)->Commit();
     EXPECT_EQ(engine_->Digest(*pieces), engine_->Digest(*at_once));
   }
+}
+
+TEST_F(WorkLaws, ASnapshotInPiecesIsThatMadeAtOnceAndOpensSo) {
+  const auto session = Warm({.scorer = "h2o", .budget = 70});
+  SnapshotWriter at_once;
+  ASSERT_THAT(engine_->Save(*session, at_once), IsOk());
+  auto work = engine_->BeginSave(*session);
+  ASSERT_THAT(work, IsOk());
+  ASSERT_THAT(Advance(**work, *session), IsOk());
+  EXPECT_EQ(pieces_, kLanes);
+  std::string bytes = (*work)->Take().Finish();
+  EXPECT_EQ(bytes, at_once.Finish());
+
+  SealSnapshot(bytes);
+  const auto records = ReadSnapshot(std::as_bytes(std::span(bytes)));
+  ASSERT_THAT(records, IsOk());
+  auto image = ReadSession(*records, engine_->image_limits());
+  ASSERT_THAT(image, IsOk());
+  const int64_t before = engine_->memory().pages_reserved;
+  {
+    const auto dropped = engine_->BeginReopen(*image);
+    ASSERT_THAT(dropped, IsOk());
+    EXPECT_EQ(engine_->memory().pages_reserved, before + image->pages());
+  }
+  EXPECT_EQ(engine_->memory().pages_reserved, before) << "pages of work that is dropped";
+  image = ReadSession(*records, engine_->image_limits());
+  auto opening = engine_->BeginReopen(*image);
+  ASSERT_THAT(opening, IsOk());
+  ASSERT_THAT(Advance(**opening, *session), IsOk());
+  EXPECT_EQ(engine_->Digest(*(*opening)->Take()), engine_->Digest(*session));
 }
 
 TEST_F(WorkLaws, ADescriptionInPiecesIsThatMadeAtOnce) {

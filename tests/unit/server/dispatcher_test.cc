@@ -457,6 +457,34 @@ TEST_F(PieceByPieceTest, WhileACacheIsWorkedOnOthersTakeEveryStep) {
   EXPECT_THAT(other.tokens(), ElementsAreArray(Undisturbed(static_cast<int32_t>(other.tokens().size()))));
 }
 
+TEST_F(PieceByPieceTest, WhileASessionIsSavedOthersTakeEveryStep) {
+  RecordedCall& other = NewCall();
+  RecordedCall& held = NewCall();
+  Open("a");
+  dispatcher_.Start(kA, AnswerRequest("a", 40, 5), held);
+  RunToEnd();
+  Answer(kB, "b", other, 5);
+  std::optional<absl::StatusOr<SaveOutcome>> saved;
+  dispatcher_.Save("default", "a", std::nullopt,
+                   {.answer = [&](absl::StatusOr<SaveOutcome> outcome) { saved = std::move(outcome); }});
+  RecordedCall& late = NewCall();
+  dispatcher_.Start(3, AnswerRequest("a", 0, 2), late);
+  size_t expected = other.tokens().size();
+  int turns = 0;
+  for (; !saved; ++turns) {
+    ASSERT_LT(turns, 1000);
+    Turn();
+    EXPECT_THAT(other.tokens(), SizeIs(++expected)) << "a token in every turn";
+    EXPECT_THAT(late.tokens(), IsEmpty()) << "a call on it waits";
+  }
+  EXPECT_GT(turns, 1);
+  ASSERT_THAT(*saved, IsOk());
+  EXPECT_EQ((*saved)->tokens, 45);
+  dispatcher_.Cancel(kB);
+  RunToEnd();
+  EXPECT_THAT(late.tokens(), SizeIs(2));
+}
+
 TEST_F(PieceByPieceTest, AnAskerThatIsGoneLeavesTheSessionAsItWas) {
   for (int pieces = 0; pieces < 6; ++pieces) {
     SCOPED_TRACE(pieces);

@@ -1,0 +1,65 @@
+#include "server/swap_folder.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "policies/status.h"
+
+namespace ebb {
+namespace {
+
+std::string NameOf(uint64_t file) { return absl::StrFormat("%d.snapshot", file); }
+
+absl::Status Unusable(const std::string& dir, const char* what, int error) {
+  return Refuse(absl::StatusCode::kUnavailable,
+                absl::StrFormat("store.dir: %s/swap: %s: %s", dir, what, std::strerror(error)),
+                {.reason = "STORE_UNUSABLE", .field = "store.dir"});
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SwapFolder>> SwapFolder::Open(const std::string& dir, int64_t bytes_max) {
+  const OpenFile store(open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!store.ok()) return Unusable(dir, "opening the folder around it", errno);
+  auto folder = MakeFolder(store, "swap");
+  if (!folder.ok()) return Unusable(dir, "making it", errno);
+  for (const std::string& name : NamesIn(*folder)) {
+    if (name == "." || name == "..") continue;
+    if (unlinkat(folder->get(), name.c_str(), 0) != 0) return Unusable(dir, "emptying it", errno);
+  }
+  return std::unique_ptr<SwapFolder>(new SwapFolder(*std::move(folder), bytes_max));
+}
+
+SwapFolder::SwapFolder(OpenFile folder, int64_t bytes_max)
+    : folder_(std::move(folder)), bytes_max_(bytes_max), thread_([this] { Loop(); }) {}
+
+void SwapFolder::Stop() {
+  jobs_.Close();
+  if (thread_.joinable()) thread_.join();
+}
+
+void SwapFolder::Loop() {
+  std::vector<Job> jobs;
+  while (jobs_.Take(jobs, absl::InfiniteDuration())) {
+    for (Job& job : jobs) {
+      job(*this);
+      job = nullptr;  // with the copy that it held
+    }
+  }
+}
+
+// Not synced: who pulls the plug ends the server, and the file with it.
+absl::Status SwapFolder::Write(uint64_t file, std::string_view bytes) const {
+  return ReplaceFile(folder_, NameOf(file), bytes, false);
+}
+
+absl::StatusOr<std::string> SwapFolder::Read(uint64_t file) const { return ReadFile(folder_, NameOf(file)); }
+
+void SwapFolder::Remove(uint64_t file) const { unlinkat(folder_.get(), NameOf(file).c_str(), 0); }
+
+}  // namespace ebb
