@@ -70,6 +70,8 @@ absl::StatusOr<SessionInfo> Dispatcher::Restore(SessionPast& past) {
   request.block_size = past.image.block_size_max;
   const bool prompt_ended = past.image.state.prompt_ended;
   EBB_TRY(sessions_.CheckRoom(request));
+  // Who goes on under its own name was let in before.
+  if (!saved.past) EBB_TRY(CheckQuotas(request.tenant, past.image.pages()));
   EBB_ASSIGN(OpenSession * session,
              TakeIn(request, false, past.image.pages(), [&] { return engine_.Reopen(past.image); }));
   session->logits = std::move(saved.logits);

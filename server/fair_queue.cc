@@ -14,7 +14,11 @@ FairQueue::FairQueue(const Options& options) : options_(options) {
 void FairQueue::SetWeight(TenantId tenant, int32_t weight) {
   EBB_CHECK(weight >= 1);
   EBB_CHECK(weight <= kWeightMax);
-  weights_[tenant] = weight;
+  if (weight == 1) {
+    weights_.erase(tenant);  // most tenants have it, and they come and go
+  } else {
+    weights_[tenant] = weight;
+  }
 }
 
 int32_t FairQueue::weight(TenantId tenant) const {

@@ -85,7 +85,7 @@ class FairQueue {
   void Remove(ReusingMap<uint64_t, Position>::iterator position);
 
   const Options options_;
-  std::map<TenantId, int32_t> weights_;  // those that were set
+  std::map<TenantId, int32_t> weights_;  // those above 1
   Ring ring_;                            // the front is being visited
   Ring left_;                            // tenants that left the ring, for those that come
   ReusingMap<TenantId, Ring::iterator> tenants_;

@@ -26,15 +26,9 @@
 #include "server/journal_record.h"
 #include "server/metrics.h"
 #include "server/scheduler.h"
+#include "server/tenants.h"
 
 namespace ebb {
-
-// What a tenant may have; configuration.
-struct TenantLimits {
-  int32_t weight = 1;
-  int32_t sessions_max = 0;   // 0: no limit of its own
-  int32_t watchers_max = 16;  // likewise
-};
 
 // A session's tenant and id.
 using SessionName = std::pair<std::string, std::string>;
@@ -45,7 +39,8 @@ struct OpenSession {
   SessionRequest request = {};  // what it was opened with
   bool throw_away = false;      // closed when its call ends; not listed
   bool closed = false;          // hidden, and gone when its call ends
-  TenantId tenant = 0;
+  bool is_branch = false;       // it began as one
+  TenantAccount* account = nullptr;  // its tenant's
   std::unique_ptr<Session> cache = {};
   uint64_t generation = 1;
   std::vector<float> logits = {};        // [vocab] of the log's last token; empty while the log is
@@ -93,20 +88,15 @@ inline constexpr size_t kLogTail = 4;
 
 class Sessions {
  public:
-  using Tenants = std::map<std::string, TenantLimits, std::less<>>;
-  Sessions(int32_t sessions_max, Tenants tenants);
+  explicit Sessions(int32_t sessions_max) : sessions_max_(sessions_max) {}
 
-  // OK, or why the tenant cannot have this session: ALREADY_EXISTS NAME_TAKEN; RESOURCE_EXHAUSTED TENANT_SESSIONS with
-  // the tenant as quota's subject; UNAVAILABLE SESSIONS_FULL with RetryInfo.
+  // OK, or why there cannot be this session: ALREADY_EXISTS NAME_TAKEN; UNAVAILABLE SESSIONS_FULL with RetryInfo. What
+  // the tenant may have is its account's to say.
   absl::Status CheckRoom(const SessionRequest& request) const;
   // The living session that a CreateSession with this request_id made, or null.
   OpenSession* FindRequest(const std::string& tenant, const std::string& request_id);
 
-  // A number for the tenant, the same as long as it has a session, and its weight.
-  std::pair<TenantId, int32_t> AddTenant(const std::string& tenant);
-  // Forgets the tenant's number if it has no session.
-  void ForgetTenant(const std::string& tenant);
-  // REQUIRES: CheckRoom, and AddTenant for it. The session is looked up from now on.
+  // REQUIRES: CheckRoom. The session is looked up from now on.
   OpenSession& Add(OpenSession session);
 
   // NOT_FOUND UNKNOWN_SESSION, naming it.
@@ -137,19 +127,11 @@ class Sessions {
 
  private:
   using Name = SessionName;
-  struct TenantState {
-    TenantId id = 0;
-    int32_t sessions = 0;
-  };
-
   const int32_t sessions_max_;
-  const Tenants limits_;
   std::map<SessionId, std::unique_ptr<OpenSession>> sessions_;  // hidden ones too
   std::map<Name, SessionId> names_;
   std::map<Name, SessionId> requests_;  // by request_id
-  std::map<std::string, TenantState> tenants_;
   std::set<std::pair<absl::Time, SessionId>> expiries_;
-  TenantId tenants_made_ = 0;
 
   mutable std::mutex views_mutex_;
   std::map<Name, SessionView> views_ ABSL_GUARDED_BY(views_mutex_);
