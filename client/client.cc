@@ -166,6 +166,10 @@ grpc::Status Client::GetStatus(v1::GetStatusResponse* response) {
   return Unary(*admin_, &v1::AdminService::Stub::GetStatus, v1::GetStatusRequest(), response);
 }
 
+grpc::Status Client::ReloadConfig(v1::ReloadConfigResponse* response) {
+  return Unary(*admin_, &v1::AdminService::Stub::ReloadConfig, v1::ReloadConfigRequest(), response);
+}
+
 grpc::Status Client::ListPolicies(v1::ListPoliciesResponse* response) {
   return Unary(*admin_, &v1::AdminService::Stub::ListPolicies, v1::ListPoliciesRequest(), response);
 }

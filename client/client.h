@@ -81,6 +81,7 @@ class Client {
   grpc::Status DescribeCache(const v1::DescribeCacheRequest& request, v1::DescribeCacheResponse* response);
   grpc::Status GetStatus(v1::GetStatusResponse* response);
   grpc::Status ListPolicies(v1::ListPoliciesResponse* response);
+  grpc::Status ReloadConfig(v1::ReloadConfigResponse* response);
   // Health of one service, or of the server for an empty name: SERVING, NOT_SERVING, ...
   grpc::Status CheckHealth(const std::string& service, std::string* serving_status);
 

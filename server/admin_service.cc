@@ -72,4 +72,25 @@ grpc::ServerUnaryReactor* AdminService::ListPolicies(grpc::CallbackServerContext
   });
 }
 
+grpc::ServerUnaryReactor* AdminService::ReloadConfig(grpc::CallbackServerContext* context,
+                                                     const v1::ReloadConfigRequest* /*request*/,
+                                                     v1::ReloadConfigResponse* response) {
+  Rpc rpc(parts_, "AdminService/ReloadConfig", *context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (!rpc.tenant().ok() || parts_.reloader == nullptr) {
+    reactor->Finish(rpc.Finish(rpc.tenant().ok() ? NoConfigFile() : rpc.tenant().status()));
+    return reactor;
+  }
+  parts_.reloader->Ask([rpc, reactor, response](const ConfigChangesOr& changes) mutable {
+    for (size_t i = 0; changes.ok() && i < changes->size(); ++i) {
+      v1::ConfigChange& change = *response->add_changes();
+      change.set_key((*changes)[i].path);
+      change.set_before((*changes)[i].before);
+      change.set_after((*changes)[i].after);
+    }
+    reactor->Finish(rpc.Finish(changes.status()));
+  });
+  return reactor;
+}
+
 }  // namespace ebb

@@ -16,6 +16,8 @@ class AdminService final : public v1::AdminService::CallbackService {
                                       v1::GetStatusResponse* response) override;
   grpc::ServerUnaryReactor* ListPolicies(grpc::CallbackServerContext* context, const v1::ListPoliciesRequest* request,
                                          v1::ListPoliciesResponse* response) override;
+  grpc::ServerUnaryReactor* ReloadConfig(grpc::CallbackServerContext* context, const v1::ReloadConfigRequest* request,
+                                         v1::ReloadConfigResponse* response) override;
 
  private:
   void Fill(const WorkTotals& totals, v1::GetStatusResponse& response) const;

@@ -97,6 +97,7 @@ struct CallRequest {
   StoppingOptions stopping = {};            // likewise
   Speculation speculation = {};             // of `decodes`
   std::vector<AnswerBranch> branches = {};  // of `decodes`, with a prompt: more answers to it
+  bool is_admitted = false;                 // with the call whose prompt it answers: quotas let it through
   std::optional<int64_t> resume_from = {};  // index in the log of the first token to send; default: its end
   absl::Time deadline = absl::InfiniteFuture();
   absl::Time came = absl::InfiniteFuture();  // when it had to wait for its session or for pages; else infinite

@@ -54,17 +54,6 @@ std::optional<CommandLine::Action> ActionOf(std::string_view argument) {
   return std::nullopt;
 }
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kFileBytesMax, '\0');
-  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
-    return BadConfig(absl::StrFormat("cannot read %s: %s", path, std::strerror(errno)));
-  }
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
-}
-
 // Variables that name a key become settings, the others warnings.
 std::vector<ConfigSetting> ReadEnvironment(const std::map<std::string, std::string>& variables,
                                            std::vector<std::string>& warnings) {
@@ -163,6 +152,7 @@ std::string HelpOf(const ConfigKey& key) {
   } else {
     absl::StrAppend(&words, key.key.default_(), key.key.default_().empty() ? "" : ", ", key.key.default_means(), ".");
   }
+  if (key.key.reload()) absl::StrAppend(&words, " Taken without a restart.");
   const std::string flag = key.key.flag().empty() ? "" : absl::StrCat(", --", key.key.flag());
   return absl::StrCat("  --", key.Path(), flag, " ", key.Shape(), "\n", Wrapped(words, "      "));
 }
@@ -205,7 +195,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
 }
 
 absl::StatusOr<LoadedConfig> ResolveConfig(std::span<const ConfigSetting> settings) {
-  LoadedConfig loaded = {.config = DefaultConfig(), .origins = {}, .warnings = {}};
+  LoadedConfig loaded = {.config = DefaultConfig()};
   std::vector<std::string> problems;
   std::set<ConfigPath> unknown;
   std::string field;
@@ -228,10 +218,30 @@ absl::StatusOr<LoadedConfig> ResolveConfig(std::span<const ConfigSetting> settin
   return loaded;
 }
 
+absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kFileBytesMax, '\0');
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
+    return BadConfig(absl::StrFormat("cannot read %s: %s", path, std::strerror(errno)));
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
 absl::StatusOr<LoadedConfig> LoadConfig(const CommandLine& line, const std::map<std::string, std::string>& variables) {
+  std::string yaml;
+  if (!line.config_file.empty()) {
+    EBB_ASSIGN(yaml, ReadConfigFile(line.config_file));
+  }
+  return LoadConfigText(line, variables, yaml);
+}
+
+absl::StatusOr<LoadedConfig> LoadConfigText(const CommandLine& line,
+                                            const std::map<std::string, std::string>& variables,
+                                            const std::string& yaml) {
   std::vector<ConfigSetting> settings;
   if (!line.config_file.empty()) {
-    EBB_ASSIGN(const std::string yaml, ReadFile(line.config_file));
     EBB_ASSIGN(settings, ReadConfigYaml(yaml, line.config_file));
   }
   std::vector<std::string> warnings;
@@ -240,6 +250,7 @@ absl::StatusOr<LoadedConfig> LoadConfig(const CommandLine& line, const std::map<
   settings.insert(settings.end(), line.settings.begin(), line.settings.end());
   EBB_ASSIGN(LoadedConfig loaded, ResolveConfig(settings));
   loaded.warnings = std::move(warnings);
+  loaded.text = yaml;
   return loaded;
 }
 

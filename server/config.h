@@ -41,11 +41,19 @@ struct LoadedConfig {
   config::v1::Config config = {};
   std::map<std::string, std::string> origins = {};  // of each path that is not a default: ebb.yaml:3, --listen
   std::vector<std::string> warnings = {};           // EBB_* variables that are no keys
+  std::string text = {};                            // of the file
 };
 
 // `variables`: the process's environment; only names that begin with EBB_ are looked at. One that names no key is a
 // warning, since Kubernetes sets such names too; those of the tools (EBB_ADDR, EBB_ISA, ...) are not even that.
 absl::StatusOr<LoadedConfig> LoadConfig(const CommandLine& line, const std::map<std::string, std::string>& variables);
+
+// The same with the file's text where it has been read already; `line` says what it is called.
+absl::StatusOr<LoadedConfig> LoadConfigText(const CommandLine& line,
+                                            const std::map<std::string, std::string>& variables,
+                                            const std::string& yaml);
+// INVALID_ARGUMENT BAD_CONFIG, saying why it cannot be read.
+absl::StatusOr<std::string> ReadConfigFile(const std::string& path);
 
 // The same from settings, weakest first; what LoadConfig does once it has read everything.
 absl::StatusOr<LoadedConfig> ResolveConfig(std::span<const ConfigSetting> settings);

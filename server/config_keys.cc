@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -270,6 +271,36 @@ std::string GetConfigValue(const ConfigPlace& place, const Config& config) {
   const std::string text =
       absl::FormatDuration(absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos()));
   return text == "0" ? "0s" : text;
+}
+
+std::vector<ConfigChange> ConfigChanges(const Config& before, const Config& after) {
+  std::set<std::string> tenants;  // the maps have no order
+  for (const Config* const config : {&before, &after}) {
+    for (const auto& [name, _] : config->tenants()) tenants.insert(name);
+  }
+  Config old = before;
+  Config now = after;
+  for (const std::string& name : tenants) {
+    AddTenant(name, old);
+    AddTenant(name, now);
+  }
+  std::vector<ConfigChange> changes;
+  const auto compare = [&](const ConfigKey& key, const std::string& tenant) {
+    ConfigChange change = {.key = &key,
+                           .path = key.Path(tenant),
+                           .before = GetConfigValue({.key = &key, .tenant = tenant}, old),
+                           .after = GetConfigValue({.key = &key, .tenant = tenant}, now)};
+    if (change.before != change.after) changes.push_back(std::move(change));
+  };
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (!key.of_tenant()) compare(key, "");
+  }
+  for (const std::string& name : tenants) {
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (key.of_tenant()) compare(key, name);
+    }
+  }
+  return changes;
 }
 
 std::string NearestWord(std::string_view word, std::span<const std::string> known) {

@@ -64,6 +64,17 @@ config::v1::Config DefaultConfig();
 // The field's value as YAML would spell it, without quotes; SetConfigValue reads it back.
 std::string GetConfigValue(const ConfigPlace& place, const config::v1::Config& config);
 
+// A key whose value differs between two configurations.
+struct ConfigChange {
+  const ConfigKey* key = nullptr;
+  std::string path = {};
+  std::string before = {};  // as YAML would spell them, without quotes
+  std::string after = {};
+};
+
+// In the schema's order, tenants by name. A tenant that one of them lacks has the defaults there.
+std::vector<ConfigChange> ConfigChanges(const config::v1::Config& before, const config::v1::Config& after);
+
 // Of `known`, the one with the fewest edits to `word` (or to its last segment); the first of equals.
 std::string NearestWord(std::string_view word, std::span<const std::string> known);
 

@@ -27,8 +27,9 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
                   .step_rows_max = options.step_rows_max,
                   .queue_max = options.queue_max,
                   .reader_patience = options.reader_patience}),
-      sessions_(options.sessions_max, options.tenants),
-      watchers_(options.watchers_max, options.tenants, metrics),
+      tenants_(std::make_shared<const TenantTable>(options.tenants), metrics),
+      sessions_(options.sessions_max),
+      watchers_(options.watchers_max),
       shadows_(engine, options.shadow, metrics),
       drafter_(options.draft_engine, options.draft_policy, metrics.worker().drafts),
       sampler_(engine.config().vocab) {
@@ -51,18 +52,30 @@ absl::StatusOr<OpenSession*> Dispatcher::Open(const SessionRequest& request, boo
   EBB_TRY(sessions_.CheckRoom(request));
   const SessionOptions options = {.policy = request.policy, .block_size_max = request.block_size};
   EBB_ASSIGN(const int64_t pages, engine_.PagesFor(options));
+  EBB_TRY(CheckQuotas(request.tenant, pages));
   return TakeIn(request, throw_away, pages, [&] { return engine_.OpenSession(options); });
+}
+
+absl::Status Dispatcher::CheckQuotas(const std::string& tenant, int64_t pages) {
+  const TenantAccount& account = tenants_.Of(tenant, clock_.Now());
+  EBB_TRY(account.Check(Quota::kSessions, 1));
+  return account.Check(Quota::kCacheBytes, pages * engine_.memory().page_bytes);
+}
+
+void Dispatcher::SetTenants(std::shared_ptr<const TenantTable> tenants) {
+  tenants_.SetTable(std::move(tenants), clock_.Now(), [this](const TenantAccount& account) {
+    Deliver(WeightChanged{.tenant = account.id(), .weight = account.limits().weight});
+  });
 }
 
 absl::StatusOr<OpenSession*> Dispatcher::TakeIn(const SessionRequest& request, bool throw_away, int64_t pages,
                                                 absl::FunctionRef<absl::StatusOr<std::unique_ptr<Session>>()> open) {
-  const auto [tenant, weight] = sessions_.AddTenant(request.tenant);
-  Deliver(WeightChanged{.tenant = tenant, .weight = weight});
+  TenantAccount& account = tenants_.Of(request.tenant, clock_.Now());
+  Deliver(WeightChanged{.tenant = account.id(), .weight = account.limits().weight});
   const SessionId id = ++sessions_made_;
   rejected_.reset();
-  Deliver(SessionArrived{.id = kSessionArrival, .session = id, .tenant = tenant, .pages = pages});
+  Deliver(SessionArrived{.id = kSessionArrival, .session = id, .tenant = account.id(), .pages = pages});
   if (rejected_) {
-    sessions_.ForgetTenant(request.tenant);
     if (rejected_->reason == RefuseReason::kDraining) return Verdict(*rejected_);
     const absl::Status refused = NotEnoughPages(pages, rejected_->retry_after);
     if (rejected_->reason == RefuseReason::kTooLarge) {
@@ -83,19 +96,19 @@ absl::StatusOr<OpenSession*> Dispatcher::TakeIn(const SessionRequest& request, b
   }
   if (!cache.ok()) {
     Deliver(SessionClosed{.session = id});
-    sessions_.ForgetTenant(request.tenant);
     return cache.status();
   }
   const absl::Time now = clock_.Now();
   OpenSession& session = sessions_.Add({.id = id,
                                         .request = request,
                                         .throw_away = throw_away,
-                                        .tenant = tenant,
+                                        .account = &account,
                                         .cache = *std::move(cache),
                                         .created = now,
                                         .last_used = now,
-                                        .tenant_metrics = &metrics_.tenant(request.tenant),
+                                        .tenant_metrics = &account.metrics(),
                                         .policy_metrics = &metrics_.policy(request.policy.scorer_name)});
+  account.Count(Quota::kSessions, 1);
   session.tenant_metrics->sessions.Add(1);
   CountPages(session, session.cache->pages());
   CountLoad();
@@ -242,6 +255,9 @@ void Dispatcher::Deliver(const Event& event) {
         shadows_.End(session.id);
         drafter_.End(session.id);
         session.tenant_metrics->sessions.Add(-1);
+        session.account->Count(Quota::kSessions, -1);
+        if (session.is_branch) session.account->Count(Quota::kForks, -1);
+        session.swapped.reset();
         CountPages(session, 0);
         sessions_.Remove(release.session);
         CountLoad();
@@ -326,6 +342,10 @@ void Dispatcher::CountSlots(OpenSession& session, int64_t slots) {
 void Dispatcher::CountPages(OpenSession& session, int64_t pages) {
   const int64_t more = pages - std::exchange(session.counted_pages, pages);
   metrics_.worker().pages.owned.Add(static_cast<double>(more));
+  // A session that is swapped comes back without asking for its quota again.
+  const int64_t kept = session.swapped != nullptr ? session.swapped->pages : pages;
+  const int64_t charged = kept - std::exchange(session.charged_pages, kept);
+  session.account->Count(Quota::kCacheBytes, charged * engine_.memory().page_bytes);
 }
 
 void Dispatcher::CountSwap(OpenSession& session, const PolicySwap& swap) {

@@ -36,6 +36,7 @@
 #include "server/sessions.h"
 #include "server/shadows.h"
 #include "server/swap_folder.h"
+#include "server/tenants.h"
 #include "server/watchers.h"
 
 namespace ebb {
@@ -63,7 +64,7 @@ struct DispatcherOptions {
   ShadowOptions shadow = {};
   Engine* draft_engine = nullptr;  // of the draft model (server/draft_model.h); outlives the dispatcher; null: none
   ValidSpec draft_policy = {};     // of its caches
-  Sessions::Tenants tenants = {};
+  TenantTable tenants = {};
   Journal* journal = nullptr;     // where sessions are journaled; outlives the dispatcher; null: they are not
   int64_t snapshot_every = 1024;  // tokens of a session's journal before a snapshot takes its place
   SwapOptions swap = {};
@@ -211,9 +212,9 @@ class Dispatcher {
   void Cancel(CallId id);
   void ReaderReady(CallId id);
 
-  // Opens a session, or returns the one that the same request_id opened. Errors: those of Sessions::CheckRoom;
-  // UNAVAILABLE NO_PAGES or DRAINING with RetryInfo; INVALID_ARGUMENT SESSION_TOO_LARGE when it needs more pages than
-  // there are.
+  // Opens a session, or returns the one that the same request_id opened. Errors: those of Sessions::CheckRoom, and
+  // RESOURCE_EXHAUSTED where a quota of the tenant says so (server/quota.h), as of calls and watches; UNAVAILABLE
+  // NO_PAGES or DRAINING with RetryInfo; INVALID_ARGUMENT SESSION_TOO_LARGE when it needs more pages than there are.
   absl::StatusOr<SessionInfo> Create(const SessionRequest& request);
   // Opens a branch of a session, which stays as it is, or returns the session that the same request_id opened. ABORTED
   // SESSION_BUSY or GENERATION_MISMATCH, and what Create and Engine::ForkSession refuse.
@@ -258,6 +259,9 @@ class Dispatcher {
   // happened. The past is used up, unless it is refused for want of room or pages.
   absl::StatusOr<SessionInfo> Restore(SessionPast& past);
   WorkTotals Totals() const;
+
+  // From now on, of what is new; the scheduler's weights at once.
+  void SetTenants(std::shared_ptr<const TenantTable> tenants);
 
   // Tells `watcher` what leaves the caches from now on, until its End, which comes in any case, perhaps at once: with
   // NOT_FOUND UNKNOWN_SESSION, UNAVAILABLE DRAINING, and what Watchers::CheckRoom refuses.
@@ -315,6 +319,7 @@ class Dispatcher {
     CallOutput* output = nullptr;
     OpenSession* session = nullptr;
     AnswerText text = {};
+    int32_t prepaid = 0;  // tokens that the tenant was charged for and that have not run
     int32_t prompt_done = 0;
     int32_t reused = 0;           // of these, that did not run
     bool blocks_are_all = false;  // that were ever done to the session
@@ -349,6 +354,7 @@ class Dispatcher {
   // dispatcher_calls.cc
   absl::Status CheckStart(const Call& call, const OpenSession& session) const;
   absl::Status PlanCall(Call& call);
+  static void Charge(Call& call, int32_t tokens, StepPhase phase, absl::Time now);
   bool IsMeasured(const OpenSession& session) const;
   bool PrepareBlock(Call& call, int32_t tokens, BatchRow& row);
   bool PrepareToken(Call& call, BatchRow& row);
@@ -507,6 +513,8 @@ class Dispatcher {
 
   // dispatcher.cc
   absl::StatusOr<OpenSession*> Open(const SessionRequest& request, bool throw_away);
+  // Whether the tenant may have another session, of so many pages.
+  absl::Status CheckQuotas(const std::string& tenant, int64_t pages);
   // REQUIRES: Sessions::CheckRoom.
   absl::StatusOr<OpenSession*> TakeIn(const SessionRequest& request, bool throw_away, int64_t pages,
                                       absl::FunctionRef<absl::StatusOr<std::unique_ptr<Session>>()> open);
@@ -534,6 +542,7 @@ class Dispatcher {
   Metrics& metrics_;
   const Clock clock_;
   Scheduler scheduler_;
+  TenantBook tenants_;
   Sessions sessions_;
   Watchers watchers_;
   Shadows shadows_;

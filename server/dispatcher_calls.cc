@@ -78,6 +78,9 @@ void Dispatcher::Start(CallId id, CallRequest request, CallOutput& output) {
                                   .block_size = call.request.block_size,
                                   .decode_tokens = call.decode_rows,
                                   .deadline = call.request.deadline};
+  call.prepaid = rows_of_prompt;  // at once, so that the next call sees it
+  session.account->TakeTokens(call.prepaid, call.arrived);
+  session.account->Count(Quota::kCalls, 1);
   BeginAnswer(call);
   calls_.emplace(id, std::move(call));
   Deliver(arrival);
@@ -91,6 +94,11 @@ absl::Status Dispatcher::PlanCall(Call& call) {
     return Refuse(absl::StatusCode::kUnavailable,
                   absl::StrFormat("%d calls wait or run, which is all the server takes", calls_.size()),
                   {.reason = "QUEUE_FULL", .retry = absl::Milliseconds(200)});
+  }
+  if (!request.is_admitted) {
+    const TenantAccount& account = tenants_.Of(request.tenant, call.arrived);
+    EBB_TRY(account.Check(Quota::kCalls, 1 + static_cast<int64_t>(request.branches.size())));
+    EBB_TRY(account.CheckTokens(call.arrived));
   }
   OpenSession* session = nullptr;
   if (request.open) {
@@ -203,10 +211,12 @@ void Dispatcher::RunStep() {
   DraftByModel();
   OwnPagesOfRows();
   for (size_t i = 0; i < batch_.size(); ++i) {
-    const Call& call = *batch_calls_[i];
+    Call& call = *batch_calls_[i];
     const bool is_prompt = call.prompt_done < static_cast<int32_t>(call.request.prompt.size());
     const bool is_block = is_prompt || (batch_[i].draft && call.request.draft);
-    (is_block ? prompt_tokens : decode_tokens) += static_cast<int32_t>(batch_[i].tokens.size());
+    const auto tokens = static_cast<int32_t>(batch_[i].tokens.size());
+    (is_block ? prompt_tokens : decode_tokens) += tokens;
+    Charge(call, tokens, is_block ? StepPhase::kPrefill : StepPhase::kDecode, start);
   }
   if (scheduler_.load().requests_waiting > 0) {
     shadows_.StayOut();
@@ -233,6 +243,13 @@ void Dispatcher::RunStep() {
   for (const ebb::RunStep::Row& row : step.rows) {
     if (IsOver(calls_.at(row.id))) ran_->finished.push_back(row.id);
   }
+}
+
+// What runs is what a tenant pays for: blocks in advance, when their call was let in.
+void Dispatcher::Charge(Call& call, int32_t tokens, StepPhase phase, absl::Time now) {
+  const int32_t paid = phase == StepPhase::kPrefill ? std::min(tokens, call.prepaid) : 0;
+  call.prepaid -= paid;
+  call.session->account->TakeTokens(tokens - paid, now);
 }
 
 // Whether the session's next step that evicts is measured.
@@ -422,6 +439,8 @@ void Dispatcher::EndCall(CallId id, EndCause cause) {
   Call& call = node.mapped();
   OpenSession& session = *call.session;
   if (call.first_step == absl::InfiniteFuture()) session.tenant_metrics->queue_depth.Add(-1);
+  session.account->Count(Quota::kCalls, -1);
+  session.account->TakeTokens(-call.prepaid, clock_.Now());  // what did not run
   session.writer.clear();
   if (session.cache->edit_left() > 0) AbandonEdit(call);
   // What was lost of an answer and is not there yet may still be resumed.

@@ -55,20 +55,25 @@ absl::StatusOr<SessionInfo> Dispatcher::Fork(const ForkRequest& fork) {
 absl::StatusOr<OpenSession*> Dispatcher::Branch(OpenSession& session, const SessionRequest& request,
                                                 const ForkOptions& options) {
   EBB_TRY(sessions_.CheckRoom(request));
+  TenantAccount& account = *session.account;
+  EBB_TRY(account.Check(Quota::kSessions, 1));
+  EBB_TRY(account.Check(Quota::kForks, 1));
   CountLoad();  // so that the scheduler knows what the page pool has lent so far
   EBB_ASSIGN(ebb::Fork fork, ForkCache(*session.cache, options));
   // The pool has lent the pages already, and takes them back if the scheduler says no.
   const int64_t taken = engine_.memory().pages_reserved - shadows_.pages() - scheduler_.load().pages_reserved;
   const int64_t pages = fork.session->pages();
+  EBB_TRY(account.Check(Quota::kCacheBytes, pages * engine_.memory().page_bytes));
   const SessionId id = ++sessions_made_;
   rejected_.reset();
   Deliver(SessionArrived{
-      .id = kForkArrival, .session = id, .tenant = session.tenant, .pages = pages, .shared = pages - taken});
+      .id = kForkArrival, .session = id, .tenant = account.id(), .pages = pages, .shared = pages - taken});
   if (rejected_) return Verdict(*rejected_);
   const absl::Time now = clock_.Now();
   OpenSession& branch = sessions_.Add({.id = id,
                                        .request = request,
-                                       .tenant = session.tenant,
+                                       .is_branch = true,
+                                       .account = &account,
                                        .cache = std::move(fork.session),
                                        .logits = session.logits,
                                        .prompt_ended = session.prompt_ended,
@@ -96,6 +101,8 @@ absl::StatusOr<ebb::Fork> Dispatcher::ForkCache(Session& cache, const ForkOption
 }
 
 void Dispatcher::CountFork(OpenSession& branch, const std::optional<PolicySwap>& swap) {
+  branch.account->Count(Quota::kSessions, 1);
+  branch.account->Count(Quota::kForks, 1);
   branch.tenant_metrics->sessions.Add(1);
   branch.tenant_metrics->forks.Add();
   CountPages(branch, branch.cache->pages());
@@ -123,6 +130,7 @@ absl::Status Dispatcher::StartBranches(Call& call) {
     EBB_ASSIGN(OpenSession * branch, Branch(session, opening, {}));
     branch->throw_away = true;
     request.made_for = branch->id;
+    request.is_admitted = true;
     CallOutput* const output = call.output->Branch(i);
     EBB_CHECK(output != nullptr);
     const SessionId id = branch->id;

@@ -20,6 +20,8 @@ int32_t Dispatcher::BeginPrompt(Call& call, int32_t tokens) {
   call.prompt_done = call.reused = reused;
   call.evicted = session.cache->evicted();
   session.prompt_tokens += reused;
+  call.prepaid -= reused;
+  session.account->TakeTokens(-reused, clock_.Now());
   session.tenant_metrics->prefix_hits.Add();
   session.tenant_metrics->prefix_tokens.Add(reused);
   CountSlots(session, session.cache->live_slots());

@@ -57,6 +57,8 @@ absl::StatusOr<SessionInfo> Dispatcher::Restore(SessionPast& past) {
   request.block_size = past.image.block_size_max;
   const bool prompt_ended = past.image.state.prompt_ended;
   EBB_TRY(sessions_.CheckRoom(request));
+  // Who goes on under its own name was let in before.
+  if (!saved.past) EBB_TRY(CheckQuotas(request.tenant, past.image.pages()));
   // A change of policy that is done again must find its pages: what was done cannot be refused.
   int64_t pages = past.image.pages();
   for (const JournalRecord& record : past.records) {

@@ -16,7 +16,7 @@ absl::Status WatchDrained() {
 
 absl::StatusOr<SessionId> Dispatcher::Watched(const WatchRequest& request) {
   if (scheduler_.load().draining) return WatchDrained();
-  EBB_TRY(watchers_.CheckRoom(request.tenant));
+  EBB_TRY(watchers_.CheckRoom(tenants_.Of(request.tenant, clock_.Now())));
   if (request.session.empty()) return Watchers::kEverySession;
   EBB_ASSIGN(const OpenSession* session, sessions_.Find(request.tenant, request.session));
   return session->id;
@@ -27,7 +27,7 @@ void Dispatcher::Watch(CallId id, const WatchRequest& request, EvictionWatcher& 
   if (!session.ok()) {  // its End may ask a store that servers share: not on this thread, where there is one
     return Hold([&watcher, refused = session.status()](const absl::Status& /*written*/) { watcher.End(refused); });
   }
-  watchers_.Add(id, request, *session, watcher);
+  watchers_.Add(id, request, *session, tenants_.Of(request.tenant, clock_.Now()), watcher);
 }
 
 void Dispatcher::Unwatch(CallId id) {

@@ -122,6 +122,11 @@ bool Dispatcher::AwaitPagesFor(const std::string& tenant, const std::string& id,
 absl::StatusOr<PolicyOutcome> Dispatcher::FinishSetPolicy(OpenSession& session, const PolicyRequest& request,
                                                           PolicyWork& work) {
   const ValidSpec policy = PolicyFor(session, request);
+  if (session.account->limits().cache_bytes_max > 0) {
+    const auto tried = work.Try(shadows_.pages());
+    const int64_t more = tried.ok() ? tried->pages_after - session.cache->pages() : 0;
+    if (more > 0) EBB_TRY(session.account->Check(Quota::kCacheBytes, more * engine_.memory().page_bytes));
+  }
   auto swap = request.dry_run ? work.Try(shadows_.pages()) : work.Commit();
   while (!request.dry_run && GetRefusal(swap.status()).reason == "NO_PAGES" && shadows_.DropYoungest()) {
     swap = work.Commit();

@@ -55,6 +55,7 @@ constexpr std::array kMethodRoles = {
     MethodRole{"EvictionService/PlanEviction", Role::kUser},
     MethodRole{"AdminService/ListPolicies", Role::kUser},  // the same for everybody, and nobody's
     MethodRole{"AdminService/GetStatus", Role::kAdmin},    // of all tenants together
+    MethodRole{"AdminService/ReloadConfig", Role::kAdmin},
 };
 
 absl::StatusOr<std::string> ReadTokens(const std::string& path) {

@@ -14,6 +14,7 @@
 #include "server/inference_streams.h"
 #include "server/reply.h"
 #include "server/resource_name.h"
+#include "server/tenant_policies.h"
 #include "server/unevicted_scorer.h"
 
 namespace ebb {
@@ -182,7 +183,7 @@ absl::StatusOr<CallRequest> InferenceService::GenerateOnce(const std::string& te
   }
   const Worker& worker = parts_.worker;
   SessionRequest session = {.tenant = tenant, .id = NewSessionId()};
-  EBB_ASSIGN(session.policy, ValidPolicyFrom(request.policy(), LimitsOf(worker.model())));
+  EBB_ASSIGN(session.policy, PolicyFor(parts_, tenant, request.has_policy(), request.policy()));
   EBB_ASSIGN(session.block_size, BlockSizeFrom(BlockSizeOf(request), kBlockSize, worker.step_tokens_max()));
   CallRequest call = {.block_size = session.block_size, .decodes = true};
   const int32_t vocab = worker.tokenizer().size();

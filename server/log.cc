@@ -44,6 +44,7 @@ class AsyncLog final : public Log {
  public:
   explicit AsyncLog(const LogOptions& options)
       : options_(options),
+        level_(options.level),
         writer_(std::make_shared<spdlog::details::thread_pool>(
             static_cast<size_t>(std::clamp(options.queue_lines, 1, kQueueLinesMax)), 1)),
         logger_(std::make_shared<spdlog::async_logger>("ebb", std::make_shared<LineSink>(options.out), writer_,
@@ -60,13 +61,15 @@ class AsyncLog final : public Log {
     writer_.reset();  // its destructor writes what waits
   }
 
-  bool Takes(LogLevel level) const { return level >= options_.level; }
+  bool Takes(LogLevel level) const { return level >= level_; }
+  void SetLevel(LogLevel level) { level_ = level; }
   LogFormat format() const { return options_.format; }
   void Write(const std::string& line) { logger_->log(spdlog::level::info, spdlog::string_view_t(line)); }
   uint64_t dropped() const { return writer_->overrun_counter(); }
 
  private:
   const LogOptions options_;
+  std::atomic<LogLevel> level_;
   std::shared_ptr<spdlog::details::thread_pool> writer_;
   std::shared_ptr<spdlog::async_logger> logger_;
 };
@@ -90,6 +93,10 @@ absl::StatusOr<std::unique_ptr<Log>> StartLog(const LogOptions& options) {
 bool LogsAt(LogLevel level) {
   const AsyncLog* log = active;
   return log != nullptr ? log->Takes(level) : level >= LogOptions().level;
+}
+
+void SetLogLevel(LogLevel level) {
+  if (AsyncLog* log = active; log != nullptr) log->SetLevel(level);
 }
 
 void WriteLog(LogLevel level, std::string_view event, std::initializer_list<LogField> fields,

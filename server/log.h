@@ -41,6 +41,8 @@ class Log {
 absl::StatusOr<std::unique_ptr<Log>> StartLog(const LogOptions& options);
 
 bool LogsAt(LogLevel level);
+// Of the log that lives, from now on.
+void SetLogLevel(LogLevel level);
 void WriteLog(LogLevel level, std::string_view event, std::initializer_list<LogField> fields, std::string_view message);
 
 // Lines dropped since the start of the process.

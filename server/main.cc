@@ -22,6 +22,7 @@
 #include "server/config.h"
 #include "server/drain.h"
 #include "server/log.h"
+#include "server/reload.h"
 #include "server/server.h"
 #include "server/version.h"
 
@@ -114,6 +115,26 @@ absl::Status SetAccess(const config::v1::Config& config, ServerOptions& options)
   return absl::OkStatus();
 }
 
+TenantTable TenantsFrom(const config::v1::Config& config) {
+  TenantTable tenants;
+  for (const auto& [name, tenant] : config.tenants()) {
+    tenants[name] = {.weight = static_cast<int32_t>(tenant.weight()),
+                     .sessions_max = tenant.sessions_max(),
+                     .watchers_max = tenant.watchers_max(),
+                     .forks_max = tenant.forks_max(),
+                     .calls_max = tenant.calls_max(),
+                     .cache_bytes_max = static_cast<int64_t>(tenant.cache_max()),
+                     .tokens_per_minute = tenant.tokens_per_minute(),
+                     .snapshot_bytes_max = static_cast<int64_t>(tenant.snapshot_size_max()),
+                     .policy = tenant.policy()};
+  }
+  return tenants;
+}
+
+LogLevel LevelFrom(const config::v1::Config& config) {
+  return ParseLogLevel(config.log().level()).value_or(LogLevel::kInfo);
+}
+
 absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
@@ -170,22 +191,20 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                   .shadow = {.share = config.quality().shadow_share(),
                              .tokens_max = static_cast<int32_t>(config.quality().shadow_tokens_max())},
                   .snapshot_every = static_cast<int64_t>(config.store().snapshot_every())};
-  for (const auto& [name, tenant] : config.tenants()) {
-    options.work.tenants[name] = {.weight = static_cast<int32_t>(tenant.weight()),
-                                  .sessions_max = static_cast<int32_t>(tenant.sessions_max()),
-                                  .watchers_max = static_cast<int32_t>(tenant.watchers_max())};
-  }
+  options.work.tenants = TenantsFrom(config);
   return options;
 }
 
-int Serve(const LoadedConfig& loaded) {
+int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   const config::v1::Config& config = loaded.config;
-  const auto log = StartLog({.level = ParseLogLevel(config.log().level()).value_or(LogLevel::kInfo),
-                             .format = ParseLogFormat(config.log().format()).value_or(LogFormat::kText)});
+  const auto log = StartLog(
+      {.level = LevelFrom(config), .format = ParseLogFormat(config.log().format()).value_or(LogFormat::kText)});
   if (!log.ok()) return Fail(kCannotStart, log.status());
   for (const std::string& warning : loaded.warnings) LogWarn("config", {}, warning);
-  const auto options = OptionsFrom(config);
+  auto options = OptionsFrom(config);
   if (!options.ok()) return Fail(kCannotStart, options.status());
+  Reloader reloader(line, ReadVariables(environ), loaded);
+  options->reloader = &reloader;
   const auto server = Server::Start(*options);
   if (!server.ok()) return Fail(kCannotStart, server.status());
 
@@ -204,9 +223,17 @@ int Serve(const LoadedConfig& loaded) {
         "tokens_in_the_clear", {{"grpc", listen}},
         "tokens come without TLS: who reads the network has them; set tls.cert, or let only a proxy reach the port");
   }
-  const int signal = WaitForStopSignal();
+  reloader.Start({.take =
+                      [&](const config::v1::Config& now) {
+                        EBB_TRY((*server)->SetTenants(TenantsFrom(now)));
+                        SetLogLevel(LevelFrom(now));
+                        return absl::OkStatus();
+                      },
+                  .count = [&](const absl::Status& status) { (*server)->CountReload(status); }});
+  const int signal = WaitForStopSignal([&] { reloader.Ask([](const ConfigChangesOr& /*logged*/) {}); });
   LogInfo("draining", {{"signal", signal}}, "running calls may finish; another signal stops them at once");
-  (*server)->Drain(ToDuration(config.server().drain_timeout()));
+  reloader.Stop();
+  (*server)->Drain(ToDuration(reloader.in_force().server().drain_timeout()));
   LogInfo("stopped");
   return kDone;
 }
@@ -228,14 +255,14 @@ int Main(const std::vector<std::string>& arguments) {
     std::fputs(ExplainConfig(*loaded).c_str(), stdout);
     return kDone;
   }
-  return Serve(*loaded);
+  return Serve(*line, *loaded);
 }
 
 }  // namespace
 }  // namespace ebb
 
 int main(int argc, char** argv) {
-  ebb::HoldStopSignals();  // before there is another thread
+  ebb::HoldSignals();  // before there is another thread
   signal(SIGPIPE, SIG_IGN);
   return ebb::Main({argv + 1, argv + argc});
 }

@@ -106,6 +106,10 @@ const std::vector<MetricRow>& Table() {
        "out: from the first piece of the copy until the pages are free; in: from the read until the session is there, with what it waits for pages meanwhile."},
       {"ebb_swap_failures_total", kC, "sessions", {"direction"}, {},
        "out: a session stayed in memory, since its file could not be written or cache.swap_max is reached; in: it stayed swapped, since its file could not be read or is damaged."},
+      {"ebb_quota_used", kG, "things", {"tenant", "quota"}, {},
+       "What a tenant has of a quota: sessions, forks (open branches), calls, cache_bytes, watchers. Tokens are counted above, by the minute."},
+      {"ebb_quota_limit", kG, "things", {"tenant", "quota"}, {},
+       "How much of it the tenant may have; 0: no limit of its own. tokens_per_minute and snapshot_bytes, too."},
       {"ebb_queue_depth", kG, "requests", {"tenant"}, {},
        "Admitted requests that have not run yet."},
       {"ebb_requests_running", kG, "requests", {}, {},
@@ -190,6 +194,12 @@ const std::vector<MetricRow>& Table() {
        "Sessions of servers that are gone, or were drained: ok, they are served here; failed, they could not be opened, and wait for another."},
       {"ebb_past_context_sessions_total", kC, "sessions", {}, {},
        "Sessions that used a position past the model's trained context; their quality may suffer."},
+      {"ebb_config_reloads_total", kC, "reloads", {"result"}, {},
+       "Times that the configuration was read again since its file had changed or somebody asked: ok, or failed, which changed nothing."},
+      {"ebb_config_failing", kG, "", {}, {},
+       "1 as long as the last of them failed: the server runs with the configuration before."},
+      {"ebb_config_last_good_seconds", kG, "seconds", {}, {},
+       "When the configuration in force was last read, since the epoch."},
       {"ebb_log_lines_dropped_total", kC, "lines", {}, {},
        "Log lines dropped because the reader of stderr was slow."},
       {"process_cpu_seconds_total", kC, "seconds", {}, {},
@@ -297,6 +307,14 @@ SwapMetrics MakeSwap(MetricSet& set) {
           .in_failures = failures.counter({"in"})};
 }
 
+ReloadMetrics MakeReload(MetricSet& set) {
+  MetricFamily& reloads = set["ebb_config_reloads_total"];
+  return {.ok = reloads.counter({"ok"}),
+          .failed = reloads.counter({"failed"}),
+          .is_failing = set["ebb_config_failing"].gauge(),
+          .last_good = set["ebb_config_last_good_seconds"].gauge()};
+}
+
 PolicyMetrics MakePolicy(MetricSet& set, std::string_view name) {
   return {.changes = set["ebb_policy_changes_total"].counter({name}),
           .evictions = set["ebb_evictions_total"].counter({name}),
@@ -342,6 +360,7 @@ Metrics::Metrics(const MetricsOptions& options)
       store_(MakeStore(set_)),
       journal_(MakeJournal(set_)),
       swap_(MakeSwap(set_)),
+      reload_(MakeReload(set_)),
       finished_(MakeFinished(set_)) {
   set_["ebb_build_info"]
       .gauge({options.version, options.revision, options.backend, options.grpc_version, options.model})
@@ -366,6 +385,14 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
     return DraftMetrics{.drafted = set_["ebb_drafted_tokens_total"].counter({label, source}),
                         .accepted = set_["ebb_accepted_draft_tokens_total"].counter({label, source})};
   };
+  std::array<Gauge*, kQuotas.size()> used = {};
+  std::array<Gauge*, kQuotas.size()> limits = {};
+  for (const QuotaRow& row : kQuotas) {
+    const auto at = static_cast<size_t>(row.quota);
+    limits[at] = &set_["ebb_quota_limit"].gauge({label, row.label});
+    if (row.quota == Quota::kTokens || row.quota == Quota::kSnapshotBytes) continue;  // others count them
+    used[at] = &set_["ebb_quota_used"].gauge({label, row.label});
+  }
   return {.queue_wait = set_["ebb_queue_wait_seconds"].histogram({label}),
           .ttft = set_["ebb_ttft_seconds"].histogram({label}),
           .inter_token = set_["ebb_inter_token_seconds"].histogram({label}),
@@ -384,7 +411,10 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
           .queue_depth = set_["ebb_queue_depth"].gauge({label}),
           .watchers = set_["ebb_watchers"].gauge({label}),
           .watch_events = set_["ebb_watch_events_total"].counter({label}),
-          .watch_events_lost = set_["ebb_watch_events_lost_total"].counter({label})};
+          .watch_events_lost = set_["ebb_watch_events_lost_total"].counter({label}),
+          .quota_used = used,
+          .quota_limit = limits,
+          .is_shared = label == kOther};
 }
 
 const TenantMetrics& Metrics::tenant(std::string_view name) {

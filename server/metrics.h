@@ -14,6 +14,7 @@
 #ifndef EBB_SERVER_METRICS_H_
 #define EBB_SERVER_METRICS_H_
 
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,6 +28,7 @@
 #include "absl/time/time.h"
 #include "ebb/v1/usage.pb.h"
 #include "server/metric_family.h"
+#include "server/quota.h"
 
 namespace ebb {
 
@@ -71,6 +73,9 @@ struct TenantMetrics {
   Gauge& watchers;           // WatchEvictions calls: likewise
   Counter& watch_events;
   Counter& watch_events_lost;
+  std::array<Gauge*, kQuotas.size()> quota_used;   // by Quota: Add
+  std::array<Gauge*, kQuotas.size()> quota_limit;  // 0: none
+  bool is_shared = false;                          // by tenants past MetricsOptions::tenants_max
 };
 
 struct PolicyMetrics {
@@ -189,6 +194,14 @@ struct SwapMetrics {
   Counter& in_failures;    // it stayed swapped
 };
 
+// Of a configuration that is read again while the server runs.
+struct ReloadMetrics {
+  Counter& ok;      // also when nothing had changed
+  Counter& failed;  // nothing was changed
+  Gauge& is_failing;
+  Gauge& last_good;  // seconds since the epoch
+};
+
 struct MethodMetrics {
   Histogram& seconds;
   std::vector<Counter*> handled;  // by code
@@ -208,6 +221,7 @@ class Metrics {
   const StoreMetrics& store() const { return store_; }
   const JournalMetrics& journal() const { return journal_; }
   const SwapMetrics& swap() const { return swap_; }
+  const ReloadMetrics& reload() const { return reload_; }
 
   // A call is over. Counts code and time; an error of ours (UNKNOWN, INTERNAL, DATA_LOSS) or a refusal (the rest,
   // CANCELLED apart) also by its reason, the one that ToGrpc sends.
@@ -229,6 +243,7 @@ class Metrics {
   StoreMetrics store_;
   JournalMetrics journal_;
   SwapMetrics swap_;
+  ReloadMetrics reload_;
   std::map<int, Counter*> finished_;
   std::map<std::string, PolicyMetrics, std::less<>> policies_;
   std::map<std::string, MethodMetrics, std::less<>> methods_;

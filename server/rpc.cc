@@ -27,6 +27,10 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context, absl::Time now
 
 }  // namespace
 
+TenantLimits LimitsOf(const ServiceParts& parts, const std::string& tenant) {
+  return LimitsOf(*parts.tenants->get(), tenant);
+}
+
 absl::Status CheckModel(const ServiceParts& parts, const std::string& model) {
   if (model.empty() || model == parts.model_name) return absl::OkStatus();
   return Refuse(absl::StatusCode::kNotFound,

@@ -21,8 +21,10 @@
 #include "server/identity.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
+#include "server/reload.h"
 #include "server/store.h"
 #include "server/takeover.h"
+#include "server/tenants.h"
 #include "server/trace_context.h"
 #include "server/worker.h"
 
@@ -40,7 +42,12 @@ struct ServiceParts {
   Store* store = nullptr;               // null: no snapshots are kept
   Takeover* takeover = nullptr;         // null: no other server has sessions of these clients
   std::string draft_model = {};         // what clients call it; empty: there is none
+  const CurrentTenants* tenants = nullptr;
+  Reloader* reloader = nullptr;  // null: there is no file to read again
 };
+
+// The tenant's limits, now.
+TenantLimits LimitsOf(const ServiceParts& parts, const std::string& tenant);
 
 // NOT_FOUND UNKNOWN_MODEL unless `model` is empty or the model served.
 absl::Status CheckModel(const ServiceParts& parts, const std::string& model);

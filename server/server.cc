@@ -32,6 +32,7 @@
 #include "server/store.h"
 #include "server/swap_folder.h"
 #include "server/takeover.h"
+#include "server/tenant_policies.h"
 #include "server/version.h"
 #include "server/worker.h"
 
@@ -133,6 +134,7 @@ class RunningServer final : public Server {
                 std::unique_ptr<Metrics> metrics, Stores stores)
       : identity_(std::move(door.identity)),
         tls_(std::move(door.tls)),
+        tenants_(options.work.tenants),
         model_name_(ModelName(options, engine->config())),
         durability_(options.durability),
         draft_(std::move(draft)),
@@ -153,7 +155,11 @@ class RunningServer final : public Server {
                options.message_bytes_max,
                store_.get(),
                takeover_.get(),
-               draft_.name} {}
+               draft_.name,
+               &tenants_,
+               options.reloader} {
+    metrics_.reload().last_good.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+  }
 
   ~RunningServer() override { Stop(absl::ZeroDuration()); }
 
@@ -203,6 +209,21 @@ class RunningServer final : public Server {
   Address address() const override { return address_; }
   std::optional<Address> http_address() const override {
     return http_ == nullptr ? std::nullopt : std::optional(http_->address());
+  }
+
+  absl::Status SetTenants(const TenantTable& tenants) override {
+    EBB_ASSIGN(TenantTable table, WithPolicies(tenants, LimitsOf(worker_.model())));
+    const auto shared = std::make_shared<const TenantTable>(std::move(table));
+    tenants_.set(shared);
+    worker_.SetTenants(shared);
+    return absl::OkStatus();
+  }
+
+  void CountReload(const absl::Status& status) override {
+    const ReloadMetrics& reload = metrics_.reload();
+    (status.ok() ? reload.ok : reload.failed).Add();
+    reload.is_failing.Set(status.ok() ? 0 : 1);
+    if (status.ok()) reload.last_good.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   }
 
   void Drain(absl::Duration patience) override {
@@ -262,6 +283,7 @@ class RunningServer final : public Server {
 
   const std::unique_ptr<Identity> identity_;
   const std::unique_ptr<ServerTls> tls_;
+  CurrentTenants tenants_;
   const std::string model_name_;
   const Durability durability_;
   const DraftModel draft_;
@@ -288,13 +310,15 @@ class RunningServer final : public Server {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& given) {
+  ServerOptions options = given;
   RunningServer::Door door;  // first, since it is quickly said what is wrong with it
   EBB_ASSIGN(door.identity, Identity::Open(options.auth));
   if (options.tls) {
     EBB_ASSIGN(door.tls, ServerTls::Open(*options.tls));
   }
   EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options.engine));
+  EBB_ASSIGN(options.work.tenants, WithPolicies(options.work.tenants, LimitsOf(engine->config())));
   DraftModel draft;
   if (!options.draft.path.empty()) {
     EBB_ASSIGN(draft, OpenDraftModel(options.draft, options.engine, engine->tokenizer()));

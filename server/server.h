@@ -22,6 +22,8 @@
 #include "server/draft_model.h"
 #include "server/identity.h"
 #include "server/redis_store.h"
+#include "server/reload.h"
+#include "server/tenants.h"
 #include "server/tls.h"
 
 namespace ebb {
@@ -53,18 +55,25 @@ struct ServerOptions {
   EngineOptions engine = {};
   DraftModelOptions draft = {};
   DispatcherOptions work = {};
+  Reloader* reloader = nullptr;  // of the configuration; outlives the server
 };
 
 class Server {
  public:
-  // Serves when it returns. Errors of Identity::Open, ServerTls::Open, Engine::Open, OpenDraftModel,
+  // Serves when it returns. Errors of Identity::Open, ServerTls::Open, Engine::Open, OpenDraftModel, WithPolicies,
   // SnapshotStore::Open, SwapFolder::Open, RedisStore::Open and HttpPort::Start; UNAVAILABLE PORT_UNAVAILABLE.
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& given);
 
   virtual ~Server() = default;  // ends every call at once
 
   virtual Address address() const = 0;  // with the port in use
   virtual std::optional<Address> http_address() const = 0;
+
+  // Any thread. The tenants' weights, quotas and policies from now on. INVALID_ARGUMENT, as WithPolicies, changes
+  // nothing.
+  virtual absl::Status SetTenants(const TenantTable& tenants) = 0;
+  // Any thread. The configuration was read again.
+  virtual void CountReload(const absl::Status& status) = 0;
 
   // Health says NOT_SERVING and nothing new is taken; calls that run may go on for `patience`. Returns when all are
   // over and their streams are written, or a few seconds later, and sessions that are to be kept are in the store.

@@ -10,6 +10,7 @@
 #include "server/convert.h"
 #include "server/reply.h"
 #include "server/resource_name.h"
+#include "server/tenant_policies.h"
 
 namespace ebb {
 namespace {
@@ -40,7 +41,7 @@ absl::StatusOr<SessionRequest> SessionFrom(const v1::CreateSessionRequest& proto
   SessionRequest request = {.tenant = tenant, .id = proto.session_id(), .request_id = proto.request_id()};
   if (request.id.empty()) request.id = NewSessionId();
   EBB_TRY(CheckSessionId(request.id, "session_id"));
-  EBB_ASSIGN(request.policy, ValidPolicyFrom(proto.policy(), LimitsOf(worker.model())));
+  EBB_ASSIGN(request.policy, PolicyFor(parts, tenant, proto.has_policy(), proto.policy()));
   EBB_ASSIGN(request.sampling,
              SamplingFrom(proto.sampling(), {.seed = SeedFor(request.id)}, worker.tokenizer().size()));
   const auto block_size = proto.has_block_size() ? std::optional(proto.block_size()) : std::nullopt;

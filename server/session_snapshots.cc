@@ -144,7 +144,8 @@ grpc::ServerUnaryReactor* SessionService::SaveSession(grpc::CallbackServerContex
               }
               const absl::Time start = parts_.worker.Now();
               const auto entry =
-                  files.Write(Shelf::kSnapshots, wanted.tenant, wanted.snapshot, SnapshotOf(std::move(saved)));
+                  files.Write(Shelf::kSnapshots, wanted.tenant, wanted.snapshot, SnapshotOf(std::move(saved)),
+                              LimitsOf(parts_, wanted.tenant).snapshot_bytes_max);
               if (entry.ok()) {
                 parts_.metrics.store().saved_bytes.Add(static_cast<double>(entry->bytes));
                 parts_.metrics.store().save_seconds.Observe(parts_.worker.Now() - start);

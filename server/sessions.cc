@@ -53,22 +53,11 @@ absl::Status NoMemoryForCopy() {
                 {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});
 }
 
-Sessions::Sessions(int32_t sessions_max, Tenants tenants) : sessions_max_(sessions_max), limits_(std::move(tenants)) {}
-
 absl::Status Sessions::CheckRoom(const SessionRequest& request) const {
   if (names_.contains({request.tenant, request.id})) {
     return Refuse(absl::StatusCode::kAlreadyExists,
                   absl::StrFormat("session_id: the session sessions/%s exists", request.id),
                   {.reason = "NAME_TAKEN", .field = "session_id"});
-  }
-  const auto limits = limits_.find(request.tenant);
-  const auto tenant = tenants_.find(request.tenant);
-  if (limits != limits_.end() && tenant != tenants_.end() && limits->second.sessions_max > 0 &&
-      tenant->second.sessions >= limits->second.sessions_max) {
-    return Refuse(
-        absl::StatusCode::kResourceExhausted,
-        absl::StrFormat("tenant %s holds %d sessions, which is all it may", request.tenant, tenant->second.sessions),
-        {.reason = "TENANT_SESSIONS", .quota = "tenants/" + request.tenant});
   }
   if (sessions_.size() >= static_cast<size_t>(sessions_max_)) {
     return Refuse(absl::StatusCode::kUnavailable,
@@ -83,25 +72,12 @@ OpenSession* Sessions::FindRequest(const std::string& tenant, const std::string&
   return found == requests_.end() ? nullptr : sessions_.at(found->second).get();
 }
 
-std::pair<TenantId, int32_t> Sessions::AddTenant(const std::string& tenant) {
-  const auto [state, is_new] = tenants_.try_emplace(tenant);
-  if (is_new) state->second.id = tenants_made_++;
-  const auto limits = limits_.find(tenant);
-  return {state->second.id, limits == limits_.end() ? 1 : limits->second.weight};
-}
-
-void Sessions::ForgetTenant(const std::string& tenant) {
-  const auto state = tenants_.find(tenant);
-  if (state != tenants_.end() && state->second.sessions == 0) tenants_.erase(state);
-}
-
 OpenSession& Sessions::Add(OpenSession session) {
   const SessionRequest& request = session.request;
   const Name name = {request.tenant, request.id};
   EBB_CHECK(!names_.contains(name));
   names_[name] = session.id;
   if (!request.request_id.empty()) requests_[{request.tenant, request.request_id}] = session.id;
-  ++tenants_.at(request.tenant).sessions;
   const SessionId id = session.id;
   OpenSession& added = *sessions_.emplace(id, std::make_unique<OpenSession>(std::move(session))).first->second;
   expiries_.emplace(added.expiry(), id);
@@ -124,14 +100,7 @@ void Sessions::Hide(const OpenSession& session) {
   views_.erase({request.tenant, request.id});
 }
 
-void Sessions::Remove(SessionId id) {
-  const auto session = sessions_.find(id);
-  EBB_CHECK(session != sessions_.end());
-  const std::string tenant = session->second->request.tenant;
-  sessions_.erase(session);
-  --tenants_.at(tenant).sessions;
-  ForgetTenant(tenant);
-}
+void Sessions::Remove(SessionId id) { EBB_CHECK(sessions_.erase(id) == 1); }
 
 void Sessions::Publish(const OpenSession& session) {
   const std::span<const int32_t> log = session.cache->log();

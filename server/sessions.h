@@ -27,15 +27,9 @@
 #include "server/metrics.h"
 #include "server/scheduler.h"
 #include "server/swapped_session.h"
+#include "server/tenants.h"
 
 namespace ebb {
-
-// What a tenant may have; configuration.
-struct TenantLimits {
-  int32_t weight = 1;
-  int32_t sessions_max = 0;   // 0: no limit of its own
-  int32_t watchers_max = 16;  // likewise
-};
 
 // A session's tenant and id.
 using SessionName = std::pair<std::string, std::string>;
@@ -43,10 +37,11 @@ using SessionName = std::pair<std::string, std::string>;
 // A session that is being served.
 struct OpenSession {
   SessionId id = 0;
-  SessionRequest request = {};  // what it was opened with
-  bool throw_away = false;      // closed when its call ends; not listed
-  bool closed = false;          // hidden, and gone when its call ends
-  TenantId tenant = 0;
+  SessionRequest request = {};       // what it was opened with
+  bool throw_away = false;           // closed when its call ends; not listed
+  bool closed = false;               // hidden, and gone when its call ends
+  bool is_branch = false;            // it began as one
+  TenantAccount* account = nullptr;  // its tenant's
   std::unique_ptr<Session> cache = {};           // null while it is swapped
   std::unique_ptr<SwappedSession> swapped = {};  // null while it is not
   uint64_t generation = 1;
@@ -61,6 +56,7 @@ struct OpenSession {
   int64_t completion_tokens = 0;
   int64_t counted_slots = 0;              // live slots as the metrics know them
   int64_t counted_pages = 0;              // likewise
+  int64_t charged_pages = 0;  // to its tenant: likewise, those of one that is swapped included
   int64_t evicting_steps = 0;             // since it was opened
   bool past_context = false;              // counted as past the trained context
   bool journaled = false;                 // what it does is written down (dispatcher_journal.cc)
@@ -98,20 +94,15 @@ inline constexpr size_t kLogTail = 4;
 
 class Sessions {
  public:
-  using Tenants = std::map<std::string, TenantLimits, std::less<>>;
-  Sessions(int32_t sessions_max, Tenants tenants);
+  explicit Sessions(int32_t sessions_max) : sessions_max_(sessions_max) {}
 
-  // OK, or why the tenant cannot have this session: ALREADY_EXISTS NAME_TAKEN; RESOURCE_EXHAUSTED TENANT_SESSIONS with
-  // the tenant as quota's subject; UNAVAILABLE SESSIONS_FULL with RetryInfo.
+  // OK, or why there cannot be this session: ALREADY_EXISTS NAME_TAKEN; UNAVAILABLE SESSIONS_FULL with RetryInfo. What
+  // the tenant may have is its account's to say.
   absl::Status CheckRoom(const SessionRequest& request) const;
   // The living session that a CreateSession with this request_id made, or null.
   OpenSession* FindRequest(const std::string& tenant, const std::string& request_id);
 
-  // A number for the tenant, the same as long as it has a session, and its weight.
-  std::pair<TenantId, int32_t> AddTenant(const std::string& tenant);
-  // Forgets the tenant's number if it has no session.
-  void ForgetTenant(const std::string& tenant);
-  // REQUIRES: CheckRoom, and AddTenant for it. The session is looked up from now on.
+  // REQUIRES: CheckRoom. The session is looked up from now on.
   OpenSession& Add(OpenSession session);
 
   // NOT_FOUND UNKNOWN_SESSION, naming it.
@@ -142,19 +133,11 @@ class Sessions {
 
  private:
   using Name = SessionName;
-  struct TenantState {
-    TenantId id = 0;
-    int32_t sessions = 0;
-  };
-
   const int32_t sessions_max_;
-  const Tenants limits_;
   std::map<SessionId, std::unique_ptr<OpenSession>> sessions_;  // hidden ones too
   std::map<Name, SessionId> names_;
   std::map<Name, SessionId> requests_;  // by request_id
-  std::map<std::string, TenantState> tenants_;
   std::set<std::pair<absl::Time, SessionId>> expiries_;
-  TenantId tenants_made_ = 0;
 
   mutable std::mutex views_mutex_;
   std::map<Name, SessionView> views_ ABSL_GUARDED_BY(views_mutex_);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "policies/check.h"
 #include "policies/status.h"
+#include "server/quota.h"
 #include "server/resource_name.h"
 
 namespace ebb {
@@ -99,7 +100,7 @@ absl::Status SnapshotStore::RemoveLeftovers(Shelf shelf) {
 }
 
 absl::StatusOr<SnapshotStore::Entry> SnapshotStore::Write(Shelf shelf, const std::string& tenant, const std::string& id,
-                                                          std::string_view bytes) {
+                                                          std::string_view bytes, int64_t bytes_max) {
   EBB_CHECK(IsResourceName(tenant));
   EBB_ASSIGN(const OpenFile of_tenant, MakeFolder(folder(shelf), tenant));
   const std::vector<std::string> ids = IdsIn(of_tenant);
@@ -108,6 +109,15 @@ absl::StatusOr<SnapshotStore::Entry> SnapshotStore::Write(Shelf shelf, const std
     return Refuse(absl::StatusCode::kResourceExhausted,
                   absl::StrFormat("tenant %s keeps %d snapshots, which is all it may", tenant, ids.size()),
                   {.reason = "TENANT_SNAPSHOTS", .quota = "tenants/" + tenant});
+  }
+  if (shelf == Shelf::kSnapshots && bytes_max > 0) {
+    QuotaUse use = {.wanted = static_cast<int64_t>(bytes.size()), .limit = bytes_max};
+    for (const std::string& other : ids) {
+      if (other == id) continue;  // it goes
+      EBB_ASSIGN(const Entry entry, Stat(of_tenant, other));
+      use.used += entry.bytes;
+    }
+    if (!use.fits()) return OverQuota(Quota::kSnapshotBytes, tenant, use);
   }
   EBB_TRY(ReplaceFile(of_tenant, FileOf(id), bytes, true));
   return Stat(of_tenant, id);

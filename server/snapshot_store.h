@@ -42,9 +42,11 @@ class SnapshotStore {
 
   // In all of these `tenant` and `id` are resource names. UNAVAILABLE STORE_FULL or STORE_FAILED, with RetryInfo.
   //
-  // On disk when it returns. RESOURCE_EXHAUSTED TENANT_SNAPSHOTS when the tenant has as many snapshots as it may, and
-  // this would be another.
-  absl::StatusOr<Entry> Write(Shelf shelf, const std::string& tenant, const std::string& id, std::string_view bytes);
+  // On disk when it returns. On the shelf of snapshots RESOURCE_EXHAUSTED TENANT_SNAPSHOTS when the tenant has as many
+  // as it may, and this would be another; TENANT_SNAPSHOT_BYTES when they would have more than `bytes_max` together (0:
+  // no limit).
+  absl::StatusOr<Entry> Write(Shelf shelf, const std::string& tenant, const std::string& id, std::string_view bytes,
+                              int64_t bytes_max = 0);
   // NOT_FOUND UNKNOWN_SNAPSHOT.
   absl::StatusOr<std::string> Read(Shelf shelf, const std::string& tenant, const std::string& id) const;
   // The tenant's snapshots after the id `after`, ascending, at most `count`.

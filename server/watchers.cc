@@ -11,16 +11,8 @@ namespace ebb {
 
 Watchers::~Watchers() { EBB_CHECK(watchers_.empty()); }
 
-absl::Status Watchers::CheckRoom(const std::string& tenant) const {
-  const auto found = limits_.find(tenant);
-  const int32_t own_max = found == limits_.end() ? TenantLimits().watchers_max : found->second.watchers_max;
-  const auto own =
-      std::ranges::count_if(watchers_, [&](const auto& one) { return one.second.request.tenant == tenant; });
-  if (own_max > 0 && own >= own_max) {
-    return Refuse(absl::StatusCode::kResourceExhausted,
-                  absl::StrFormat("tenant %s runs %d WatchEvictions calls, which is all it may", tenant, own),
-                  {.reason = "TENANT_WATCHERS", .quota = "tenants/" + tenant});
-  }
+absl::Status Watchers::CheckRoom(const TenantAccount& account) const {
+  EBB_TRY(account.Check(Quota::kWatchers, 1));
   if (watchers_.size() >= static_cast<size_t>(watchers_max_)) {
     return Refuse(absl::StatusCode::kUnavailable,
                   absl::StrFormat("%d WatchEvictions calls run, which is all the server takes", watchers_.size()),
@@ -29,14 +21,15 @@ absl::Status Watchers::CheckRoom(const std::string& tenant) const {
   return absl::OkStatus();
 }
 
-void Watchers::Add(CallId id, const WatchRequest& request, SessionId session, EvictionWatcher& watcher) {
+void Watchers::Add(CallId id, const WatchRequest& request, SessionId session, TenantAccount& account,
+                   EvictionWatcher& watcher) {
   EBB_CHECK(request.every >= 1);
-  const TenantMetrics& metrics = metrics_.tenant(request.tenant);
   const bool is_new =
-      watchers_.emplace(id, Watcher{.request = request, .session = session, .output = &watcher, .metrics = &metrics})
+      watchers_.emplace(id, Watcher{.request = request, .session = session, .output = &watcher, .account = &account})
           .second;
   EBB_CHECK(is_new);
-  metrics.watchers.Add(1);
+  account.Count(Quota::kWatchers, 1);
+  account.metrics().watchers.Add(1);
   watcher.Begin();
 }
 
@@ -52,14 +45,16 @@ void Watchers::Tell(const OpenSession& session, const EvictionEvent& event) {
   for (const auto& [_, watcher] : watchers_) {
     if (!watcher.Watches(session) || (is_step && !watcher.TakesStep(session))) continue;
     const bool told = watcher.output->OnEviction(event, watcher.request.list_victims);
-    (told ? watcher.metrics->watch_events : watcher.metrics->watch_events_lost).Add();
+    const TenantMetrics& metrics = watcher.account->metrics();
+    (told ? metrics.watch_events : metrics.watch_events_lost).Add();
   }
 }
 
 void Watchers::End(CallId id, const absl::Status& status) {
   const auto node = watchers_.extract(id);
   if (node.empty()) return;
-  node.mapped().metrics->watchers.Add(-1);
+  node.mapped().account->Count(Quota::kWatchers, -1);
+  node.mapped().account->metrics().watchers.Add(-1);
   node.mapped().output->End(status);
 }
 

@@ -16,8 +16,8 @@
 #include "absl/time/time.h"
 #include "engine/engine.h"
 #include "server/call.h"
-#include "server/metrics.h"
 #include "server/sessions.h"
+#include "server/tenants.h"
 
 namespace ebb {
 
@@ -60,17 +60,15 @@ class EvictionWatcher {
 
 class Watchers {
  public:
-  // At most `watchers_max` of all tenants together. `metrics` outlives this.
-  Watchers(int32_t watchers_max, const Sessions::Tenants& tenants, Metrics& metrics)
-      : watchers_max_(watchers_max), limits_(tenants), metrics_(metrics) {}
+  // At most `watchers_max` of all tenants together.
+  explicit Watchers(int32_t watchers_max) : watchers_max_(watchers_max) {}
   ~Watchers();  // REQUIRES: none is left
 
-  // OK, or RESOURCE_EXHAUSTED TENANT_WATCHERS with the tenant as quota's subject, or UNAVAILABLE WATCHERS_FULL with
-  // RetryInfo.
-  absl::Status CheckRoom(const std::string& tenant) const;
+  // OK, or RESOURCE_EXHAUSTED TENANT_WATCHERS, or UNAVAILABLE WATCHERS_FULL with RetryInfo.
+  absl::Status CheckRoom(const TenantAccount& account) const;
   // REQUIRES: CheckRoom. `session`: that of request.session; kEverySession where it names none.
   static constexpr SessionId kEverySession = 0;
-  void Add(CallId id, const WatchRequest& request, SessionId session, EvictionWatcher& watcher);
+  void Add(CallId id, const WatchRequest& request, SessionId session, TenantAccount& account, EvictionWatcher& watcher);
 
   // Whether somebody wants to know who leaves in the session's next step that evicts.
   bool WantVictims(const OpenSession& session) const;
@@ -88,7 +86,7 @@ class Watchers {
     WatchRequest request = {};
     SessionId session = kEverySession;
     EvictionWatcher* output = nullptr;
-    const TenantMetrics* metrics = nullptr;
+    TenantAccount* account = nullptr;
 
     bool Watches(const OpenSession& of) const {
       return session == kEverySession ? request.tenant == of.request.tenant : session == of.id;
@@ -97,8 +95,6 @@ class Watchers {
   };
 
   const int32_t watchers_max_;
-  const Sessions::Tenants limits_;
-  Metrics& metrics_;
   std::map<CallId, Watcher> watchers_;
 };
 

@@ -47,6 +47,11 @@ void Worker::Unwatch(CallId id) {
   mailbox_.Post([id](Dispatcher& dispatcher) { dispatcher.Unwatch(id); });
 }
 
+void Worker::SetTenants(std::shared_ptr<const TenantTable> tenants) {
+  mailbox_.Post(
+      [tenants = std::move(tenants)](Dispatcher& dispatcher) mutable { dispatcher.SetTenants(std::move(tenants)); });
+}
+
 void Worker::Drain(absl::Duration patience) {
   mailbox_.Post([this, until = Now() + patience](Dispatcher& dispatcher) {
     draining_ = true;

@@ -92,6 +92,9 @@ class Worker {
   void Watch(CallId id, WatchRequest request, EvictionWatcher& watcher);
   void Unwatch(CallId id);
 
+  // Any thread. Between two steps; of what is new from then on.
+  void SetTenants(std::shared_ptr<const TenantTable> tenants);
+
   // Any thread. From now on nothing new is taken; calls that run end on their own or after `patience`. Once.
   void Drain(absl::Duration patience);
   // Waits until a drained worker has no call left.

@@ -75,6 +75,7 @@ void AddPolicy(CLI::App& app, Shell& shell);
 void AddWatch(CLI::App& app, Shell& shell);
 void AddDemo(CLI::App& app, Shell& shell);
 void AddToken(CLI::App& app, Shell& shell);
+void AddReload(CLI::App& app, Shell& shell);
 
 }  // namespace ebb::cli
 

@@ -91,6 +91,9 @@ SERVICE = {
         ("Memory", "Resident: weights, cache and the rest.", "bytes", "lines", [("process_resident_memory_bytes{@}", "{{instance}}")]),
         ("File descriptors", "Share of those the process may open; each connection is one.", "percentunit", "lines",
          [("process_open_fds{@} / process_max_fds{@}", "{{instance}}")]),
+        ("Configuration refused", "1 as long as a changed configuration is not taken: see EbbConfigRefused.", "short", "lines",
+         [("ebb_config_failing{@}", "{{instance}}")]),
+        ("Age of the configuration", "Since it was last read and taken.", "s", "stat", [("time() - ebb_config_last_good_seconds{@}", "{{instance}}")]),
         ("Dropped log lines", "The reader of stderr is slow.", "ops", "lines", [("rate(ebb_log_lines_dropped_total{@}[$])", "{{instance}}")]),
     ],
 }
@@ -186,6 +189,13 @@ TENANTS = {
         ("Open sessions", "Against tenants.NAME.sessions_max.", "short", "stack", [(tenants("", "ebb_sessions"), "{{tenant}}")]),
         ("Queue by tenant", "Requests that have not run yet.", "short", "stack", [(tenants("", "ebb_queue_depth"), "{{tenant}}")]),
         ("Branches", "Per second.", "ops", "lines", [(tenants("rate", "ebb_session_forks_total"), "{{tenant}}")]),
+        ("Share of each quota", "What a tenant has of what it may have; at 1 more is refused with TENANT_ and the quota's name.", "percentunit", "lines",
+         [('sum by (tenant, quota) (ebb_quota_used{@,tenant=~"$tenant"}) / (sum by (tenant, quota) (ebb_quota_limit{@,tenant=~"$tenant"}) > 0)',
+           "{{tenant}} {{quota}}")]),
+        ("Share of the tokens a minute", "Of tenants.NAME.tokens_per_minute. Above 1 for a while: saved up, or owed.", "percentunit", "lines",
+         [('60 * (sum by (tenant) (rate(ebb_prompt_tokens_total{@,tenant=~"$tenant"}[$])) + '
+           'sum by (tenant) (rate(ebb_completion_tokens_total{@,tenant=~"$tenant"}[$]))) / '
+           '(sum by (tenant) (ebb_quota_limit{@,tenant=~"$tenant",quota="tokens_per_minute"}) > 0)', "{{tenant}}")]),
     ],
     "How they are served": [
         ("Time to first token, p99", "From a request's arrival to its first token on the stream.", "s", "lines",

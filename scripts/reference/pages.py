@@ -95,7 +95,8 @@ CONFIG_HEAD = """# Configuration
 {about}
 
 A flag is the key's path with `--` in front, a variable is `EBB_` and the path in capitals with `_` for each dot. `EBB_ADDR`, `EBB_ISA`
-and `EBB_GOLDEN` belong to tools and tests. [Configure the server](../how-to/configure-the-server.md) shows a file.
+and `EBB_GOLDEN` belong to tools and tests. [Configure the server](../how-to/configure-the-server.md) shows a file. A
+running server takes the keys that are `live` when the file changes, at SIGHUP, and when `ebb reload` asks; the others need a restart.
 """
 
 
@@ -132,9 +133,10 @@ def config(file):
         for field in message.fields:
             flags = [f"`--{path}.{field.name}`"] + [f"`--{flag}`" for flag in field.options.get("flag", [])]
             variable = "" if of_tenant else f"`EBB_{path}_{field.name}`".upper()
-            rows.append([f"`{path}.{field.name}`", cell(one(field, "help")), config_default(field), config_range(field),
+            live = "yes" if one(field, "reload") == "true" else ""
+            rows.append([f"`{path}.{field.name}`", cell(one(field, "help")), config_default(field), config_range(field), live,
                          "<br>".join(flags), variable])
-        parts.append(table(["key", "what it sets", "default", "allowed", "flag", "variable"], rows))
+        parts.append(table(["key", "what it sets", "default", "allowed", "live", "flag", "variable"], rows))
     return "\n".join(parts)
 
 

@@ -98,6 +98,7 @@ CASES = (
     Case("EbbSnapshotFailing", (5, 3, 30), {},
          {'ebb_rpc_handled_total{method="SessionService/SaveSession",code="UNAVAILABLE"}': (0, 1, 0)}),
     Case("EbbJournalFailing", (5, 3, 30), {}, {"ebb_journal_failures_total": (0, 1, 0)}),
+    Case("EbbConfigRefused", QUIET, {"ebb_config_failing": (0, 1, 0)}),
     Case("EbbNaNScores", (5, 3, 30), {}, {'ebb_nan_scores_total{policy="h2o"}': (0, 1, 0)}),
     Case("EbbQualityDrop", (144, 18, 18), {}, {'ebb_shadow_kl_divergence_sum{policy="h2o"}': (10, 50, 10),
                                                'ebb_shadow_kl_divergence_count{policy="h2o"}': (1000, 1000, 1000),

@@ -156,6 +156,7 @@ class Rendered(unittest.TestCase):
             return self.render(*values)["StatefulSet/x"]["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
         self.assertEqual(checksum(), checksum("replicas=2"))
         self.assertNotEqual(checksum(), checksum("config.log.level=warn"))
+        self.assertEqual(checksum(), checksum("config.tenants.acme.weight=3"), "a running server takes it")
 
     def test_rules_and_dashboards_arrive_whole(self):
         made = self.render(*ON)

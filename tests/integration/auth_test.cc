@@ -161,7 +161,9 @@ TEST_F(Auth, EveryMethodHasARoleAndAdminsMethodsAreForAdmins) {
       ++admins;
       EXPECT_EQ(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
       EXPECT_EQ(ReadDetails(status).reason, "ADMIN_ONLY");
-      EXPECT_TRUE(Call(method, "", Token("ops-1")).ok());
+      const grpc::Status of_admin = Call(method, "", Token("ops-1"));
+      const bool answered = of_admin.ok() || ReadDetails(of_admin).reason == "NO_CONFIG_FILE";  // this server has none
+      EXPECT_TRUE(answered) << of_admin.error_message();
     } else {
       EXPECT_NE(status.error_code(), grpc::StatusCode::PERMISSION_DENIED);
     }

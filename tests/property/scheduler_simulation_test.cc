@@ -355,5 +355,89 @@ TEST(SchedulerSimulation, SharesOfSaturatedTenantsFollowTheirWeights) {
   }
 }
 
+// A polite tenant asks one short question at a time; its neighbour has `sessions` long ones open at once, each replaced
+// as it ends. How many steps each first token takes, ascending.
+std::vector<int64_t> StepsToFirstToken(int32_t sessions, int32_t weight) {
+  constexpr TenantId kPolite = 1, kGreedy = 2;
+  constexpr int kQuestions = 300;
+  const SchedulerLimits limits{.pages_total = 0, .queue_max = 100000};
+  World world(limits);
+  absl::Time now = absl::UnixEpoch();
+  HashRandom random(7);
+  uint64_t ids = 0;
+  const auto begin = [&](TenantId tenant) {
+    world.On(SessionArrived{.id = ++ids, .session = ++ids, .tenant = tenant}, now);
+    return ids;
+  };
+  const auto ask = [&](SessionId session, int32_t prompt, int32_t decodes) {
+    world.On(RequestArrived{.id = ++ids, .session = session, .prompt_tokens = prompt, .decode_tokens = decodes}, now);
+    return ids;
+  };
+  world.On(WeightChanged{.tenant = kGreedy, .weight = weight}, now);
+  const SessionId mine = begin(kPolite);
+  std::vector<SessionId> theirs;
+  for (int32_t i = 0; i < sessions; ++i) theirs.push_back(begin(kGreedy));
+  const auto step = [&] {
+    for (const SessionId session : theirs) {
+      if (!world.sessions().at(session).request) ask(session, random.Uniform(1000, 4000), random.Uniform(50, 400));
+    }
+    now += absl::Milliseconds(10);
+    if (!world.in_flight().empty()) world.On(StepDone{}, now);
+  };
+  for (int i = 0; i < 1000; ++i) step();  // until the neighbour generates as much as it reads
+
+  std::vector<int64_t> steps;
+  for (int i = 0; i < kQuestions; ++i) {
+    for (int32_t pause = random.Uniform(5, 25); pause > 0; --pause) step();
+    const RequestId question = ask(mine, 100, 1);
+    int64_t taken = 0;
+    for (; world.requests().contains(question); ++taken) step();
+    steps.push_back(taken);
+  }
+  std::ranges::sort(steps);
+  return steps;
+}
+
+// However much a neighbour asks for, and whatever its weight, a tenant that asks little waits one step longer for its
+// first token at most: the one in which its neighbour's decodes leave no row.
+TEST(SchedulerSimulation, AGreedyNeighbourCostsATenantAtMostAStep) {
+  const auto p99 = [](const std::vector<int64_t>& steps) { return steps[steps.size() * 99 / 100]; };
+  for (const int32_t weight : {1, 4}) {
+    const int64_t modest = p99(StepsToFirstToken(1, weight));
+    for (const int32_t sessions : {64, 640}) {
+      const int64_t greedy = p99(StepsToFirstToken(sessions, weight));
+      std::printf("weight %d: first tokens take %ld steps (p99) beside one session, %ld beside %d\n", weight,
+                  static_cast<long>(modest), static_cast<long>(greedy), sessions);
+      EXPECT_LE(greedy, modest + 1);
+    }
+  }
+}
+
+// Three tenants, weights 1:2:4: served within 5 % of them, and without the third by 1:2, in as many tokens.
+TEST(SchedulerSimulation, WhatAnIdleTenantLeavesTheOthersUseByWeight) {
+  for (const StepPhase phase : {StepPhase::kPrefill, StepPhase::kDecode}) {
+    const SchedulerLimits limits{.pages_total = 0, .step_tokens_max = 128, .step_rows_max = 8, .queue_max = 1000};
+    const auto shares = [&](const std::vector<int32_t>& weights, int64_t& total) {
+      SaturatedWorld world(limits, phase, weights);
+      for (int i = 0; i < 4000; ++i) world.Step();
+      std::vector<double> shares;
+      total = 0;
+      for (TenantId i = 0; i < weights.size(); ++i) total += world.tokens_run(i);
+      for (TenantId i = 0; i < weights.size(); ++i) {
+        shares.push_back(static_cast<double>(world.tokens_run(i)) / static_cast<double>(total));
+      }
+      return shares;
+    };
+    int64_t with = 0, without = 0;
+    const std::vector<double> three = shares({1, 2, 4}, with);
+    if (HasFatalFailure()) return;
+    for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(three[i] * 7 / (1 << i), 1, 0.05) << i;
+    const std::vector<double> two = shares({1, 2}, without);
+    if (HasFatalFailure()) return;
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(two[i] * 3 / (1 << i), 1, 0.05) << i;
+    EXPECT_GE(static_cast<double>(without), 0.97 * static_cast<double>(with)) << "the machine stays as busy";
+  }
+}
+
 }  // namespace
 }  // namespace ebb

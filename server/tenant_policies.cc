@@ -1,0 +1,37 @@
+#include "server/tenant_policies.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <utility>
+
+#include "policies/status.h"
+#include "server/convert.h"
+
+namespace ebb {
+
+absl::StatusOr<TenantTable> WithPolicies(TenantTable tenants, const SpecLimits& limits) {
+  for (auto& [name, tenant] : tenants) {
+    if (tenant.policy.empty()) continue;
+    const std::string field = "tenants." + name;
+    v1::PolicySpec spec;
+    const auto read = google::protobuf::util::JsonStringToMessage(tenant.policy, &spec);
+    if (!read.ok()) {
+      return RefuseField("BAD_VALUE", field + ".policy", "it is no PolicySpec in JSON: " + std::string(read.message()));
+    }
+    absl::StatusOr<ValidSpec> policy = ValidPolicyFrom(spec, limits);
+    if (!policy.ok()) return AtField(field, policy.status());
+    tenant.default_policy = *std::move(policy);
+  }
+  return tenants;
+}
+
+absl::StatusOr<ValidSpec> PolicyFor(const ServiceParts& parts, const std::string& tenant, bool asked,
+                                    const v1::PolicySpec& policy) {
+  if (!asked) {
+    TenantLimits limits = LimitsOf(parts, tenant);
+    if (limits.default_policy) return *std::move(limits.default_policy);
+  }
+  return ValidPolicyFrom(policy, LimitsOf(parts.worker.model()));
+}
+
+}  // namespace ebb

@@ -1,0 +1,101 @@
+#include "server/tenants.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "policies/check.h"
+
+namespace ebb {
+
+int64_t TenantLimits::limit(Quota quota) const {
+  switch (quota) {
+    case Quota::kSessions:
+      return sessions_max;
+    case Quota::kForks:
+      return forks_max;
+    case Quota::kCalls:
+      return calls_max;
+    case Quota::kCacheBytes:
+      return cache_bytes_max;
+    case Quota::kWatchers:
+      return watchers_max;
+    case Quota::kTokens:
+      return tokens_per_minute;
+    case Quota::kSnapshotBytes:
+      return snapshot_bytes_max;
+  }
+  return 0;
+}
+
+const TenantLimits& LimitsOf(const TenantTable& table, std::string_view tenant) {
+  static const TenantLimits defaults;
+  const auto found = table.find(tenant);
+  return found == table.end() ? defaults : found->second;
+}
+
+absl::Status TenantAccount::Check(Quota quota, int64_t more) const {
+  const QuotaUse use = {.used = used(quota), .wanted = more, .limit = limits_.limit(quota)};
+  return use.fits() ? absl::OkStatus() : OverQuota(quota, name_, use);
+}
+
+void TenantAccount::Count(Quota quota, int64_t more) {
+  int64_t& used = used_[static_cast<size_t>(quota)];
+  used += more;
+  EBB_CHECK(used >= 0);
+  metrics_.quota_used[static_cast<size_t>(quota)]->Add(static_cast<double>(more));
+}
+
+absl::Status TenantAccount::CheckTokens(absl::Time now) const {
+  const absl::Duration wait = tokens_.Wait(now);
+  if (wait == absl::ZeroDuration()) return absl::OkStatus();
+  return OverQuota(
+      Quota::kTokens, name_,
+      {.used = tokens_.Taken(now), .limit = tokens_.per_minute(), .retry = absl::Ceil(wait, absl::Milliseconds(1))});
+}
+
+void TenantAccount::SetLimits(const TenantLimits& limits, absl::Time now) {
+  limits_ = limits;
+  if (tokens_.per_minute() != limits.tokens_per_minute) tokens_.SetRate(limits.tokens_per_minute, now);
+  if (metrics_.is_shared) return;
+  for (const QuotaRow& row : kQuotas) {
+    metrics_.quota_limit[static_cast<size_t>(row.quota)]->Set(static_cast<double>(limits.limit(row.quota)));
+  }
+}
+
+bool TenantAccount::idle(absl::Time now) const {
+  return std::ranges::all_of(used_, [](int64_t used) { return used == 0; }) && tokens_.Taken(now) == 0;
+}
+
+TenantBook::TenantBook(const std::shared_ptr<const TenantTable>& table, Metrics& metrics)
+    : table_(table), metrics_(metrics) {
+  SetTable(table, absl::InfinitePast(), [](const TenantAccount&) {});
+}
+
+TenantAccount& TenantBook::Of(const std::string& tenant, absl::Time now) {
+  if (const auto found = accounts_.find(tenant); found != accounts_.end()) return found->second;
+  if (accounts_.size() >= forget_at_) ForgetIdle(now);
+  TenantAccount& account = accounts_
+                               .emplace(std::piecewise_construct, std::forward_as_tuple(tenant),
+                                        std::forward_as_tuple(tenant, made_++, metrics_.tenant(tenant)))
+                               .first->second;
+  account.SetLimits(LimitsOf(*table_, tenant), now);
+  return account;
+}
+
+void TenantBook::ForgetIdle(absl::Time now) {
+  std::erase_if(accounts_, [&](const auto& entry) { return !table_->contains(entry.first) && entry.second.idle(now); });
+  forget_at_ = std::max<size_t>(64, 2 * accounts_.size());
+}
+
+void TenantBook::SetTable(std::shared_ptr<const TenantTable> table, absl::Time now,
+                          const std::function<void(const TenantAccount&)>& changed) {
+  table_ = std::move(table);
+  for (const auto& [tenant, _] : *table_) Of(tenant, now);
+  for (auto& [tenant, account] : accounts_) {
+    account.SetLimits(LimitsOf(*table_, tenant), now);
+    changed(account);
+  }
+  ForgetIdle(now);
+}
+
+}  // namespace ebb

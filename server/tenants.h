@@ -1,0 +1,135 @@
+// What each tenant may have, and what it has in use.
+//
+// TenantTable is the configuration of one moment, for any thread; CurrentTenants hands out the one in force. TenantBook
+// keeps the use: the worker's thread alone. A quota binds what is new: one that is made smaller takes nothing away from
+// who has more, and lets nothing in until it fits.
+
+#ifndef EBB_SERVER_TENANTS_H_
+#define EBB_SERVER_TENANTS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "policies/spec.h"
+#include "server/fair_queue.h"
+#include "server/metrics.h"
+#include "server/quota.h"
+#include "server/token_bucket.h"
+
+namespace ebb {
+
+// What a tenant may have; configuration. Of the quotas, 0 is no limit of its own.
+struct TenantLimits {
+  int32_t weight = 1;
+  int64_t sessions_max = 0;
+  int64_t watchers_max = 16;
+  int64_t forks_max = 0;
+  int64_t calls_max = 0;
+  int64_t cache_bytes_max = 0;  // what its sessions reserve; what branches share counts for each
+  int64_t tokens_per_minute = 0;
+  int64_t snapshot_bytes_max = 0;
+  std::string policy = {};                       // a PolicySpec as JSON; empty: none
+  std::optional<ValidSpec> default_policy = {};  // that, for the model that is served
+
+  int64_t limit(Quota quota) const;
+};
+
+using TenantTable = std::map<std::string, TenantLimits, std::less<>>;
+
+// The defaults where the table has no such tenant.
+const TenantLimits& LimitsOf(const TenantTable& table, std::string_view tenant);
+
+// The table in force. Any thread.
+class CurrentTenants {
+ public:
+  explicit CurrentTenants(TenantTable table) : table_(std::make_shared<const TenantTable>(std::move(table))) {}
+
+  std::shared_ptr<const TenantTable> get() const {
+    const std::lock_guard lock(mutex_);
+    return table_;
+  }
+  void set(std::shared_ptr<const TenantTable> table) {
+    const std::lock_guard lock(mutex_);
+    table_ = std::move(table);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const TenantTable> table_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One tenant's use of its quotas.
+class TenantAccount {
+ public:
+  TenantAccount(std::string name, TenantId id, const TenantMetrics& metrics)
+      : name_(std::move(name)), id_(id), metrics_(metrics) {}
+
+  const std::string& name() const { return name_; }
+  TenantId id() const { return id_; }  // the scheduler's number for it
+  const TenantLimits& limits() const { return limits_; }
+  const TenantMetrics& metrics() const { return metrics_; }
+
+  // OK, or RESOURCE_EXHAUSTED where `more` of it do not fit. REQUIRES: one that is counted, which tokens and snapshots
+  // are not.
+  absl::Status Check(Quota quota, int64_t more) const;
+  // What has come, or gone (negative).
+  void Count(Quota quota, int64_t more);
+  int64_t used(Quota quota) const { return used_[static_cast<size_t>(quota)]; }
+
+  // OK as long as one token is left of the minute; else RESOURCE_EXHAUSTED TENANT_TOKENS with RetryInfo.
+  absl::Status CheckTokens(absl::Time now) const;
+  void TakeTokens(int64_t tokens, absl::Time now) { tokens_.Take(tokens, now); }
+
+  void SetLimits(const TenantLimits& limits, absl::Time now);
+  // Nothing is in use, and nothing is owed.
+  bool idle(absl::Time now) const;
+
+ private:
+  const std::string name_;
+  const TenantId id_;
+  const TenantMetrics& metrics_;
+  TenantLimits limits_ = {};
+  std::array<int64_t, kQuotas.size()> used_ = {};
+  TokenBucket tokens_ = {};
+};
+
+class TenantBook {
+ public:
+  // `metrics` outlives this.
+  TenantBook(const std::shared_ptr<const TenantTable>& table, Metrics& metrics);
+
+  // The tenant's account. Valid as long as something counts in it, else until the next that is asked for: those of
+  // tenants that are not configured and have nothing are forgotten when there are many.
+  TenantAccount& Of(const std::string& tenant, absl::Time now);
+
+  size_t size() const { return accounts_.size(); }
+
+  // From now on. Calls `changed` for each tenant that there is.
+  void SetTable(std::shared_ptr<const TenantTable> table, absl::Time now,
+                const std::function<void(const TenantAccount&)>& changed);
+
+ private:
+  void ForgetIdle(absl::Time now);
+
+  std::shared_ptr<const TenantTable> table_;
+  Metrics& metrics_;
+  std::map<std::string, TenantAccount, std::less<>> accounts_;
+  size_t forget_at_ = 64;  // accounts
+  TenantId made_ = 0;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_TENANTS_H_

@@ -1,0 +1,294 @@
+// Tenants that share a server: each quota refused over the wire and free again, and work shared by weight under load.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/test_server.h"
+
+namespace ebb {
+namespace {
+
+using client::ReadDetails;
+using Code = grpc::StatusCode;
+using ::testing::ElementsAre;
+using ::testing::MatchesRegex;
+using ::testing::Pair;
+
+constexpr char kTwenty[] = "twenty characters ..";  // 21 tokens with the begin token
+
+class Tenants : public testing::Test {
+ protected:
+  // Of acme, from now on.
+  void Limit(const TenantLimits& limits) { ASSERT_THAT(server_.server().SetTenants({{"acme", limits}}), IsOk()); }
+
+  static void ExpectOver(const grpc::Status& status, const std::string& reason, const std::string& message) {
+    EXPECT_EQ(status.error_code(), Code::RESOURCE_EXHAUSTED);
+    EXPECT_EQ(ReadDetails(status).reason, reason);
+    EXPECT_EQ(status.error_message(), message);
+    EXPECT_FALSE(ReadDetails(status).retry) << "waiting alone does not help";
+  }
+
+  grpc::Status Fork(const std::string& session, v1::Session* branch) {
+    v1::ForkSessionRequest request;
+    request.set_session(session);
+    return acme_.sessions().ForkSession(acme_.Context().get(), request, branch);
+  }
+  grpc::Status Save(const std::string& session, const std::string& id, v1::SaveSessionResponse* response) {
+    v1::SaveSessionRequest request;
+    request.set_session(session);
+    request.set_snapshot_id(id);
+    return acme_.sessions().SaveSession(acme_.Context().get(), request, response);
+  }
+
+  const TemporaryFolder folder_;
+  TestServer server_{[this](ServerOptions& options) { options.store_dir = folder_.path() + "/store"; }};
+  TestClient acme_{server_.address(), "acme"};
+  TestClient other_{server_.address(), "other"};
+};
+
+TEST_F(Tenants, SessionsAreRefusedAndFreedAgain) {
+  Limit({.sessions_max = 1});
+  const v1::CreateSessionRequest request = SessionWith(StreamingPolicy(16));
+  const std::string name = acme_.Create(request).name();
+  v1::Session session;
+  const grpc::Status status = acme_.Create(request, &session);
+  ExpectOver(status, "TENANT_SESSIONS",
+             "tenant acme has 1 open sessions; 1 more is over its tenants.acme.sessions_max, 1");
+  auto numbers = ReadDetails(status).metadata;
+  EXPECT_THAT(numbers, ElementsAre(Pair("limit", "1"), Pair("quota", "tenants.acme.sessions_max"), Pair("used", "1"),
+                                   Pair("wanted", "1")));
+  EXPECT_EQ(acme_.Generate(GenerateText("", "a", 1)).status.error_code(), Code::RESOURCE_EXHAUSTED)
+      << "a throw-away session is one";
+  EXPECT_TRUE(other_.Create(request, &session).ok());
+  ASSERT_TRUE(acme_.Delete(name).ok());
+  EXPECT_TRUE(acme_.Create(request, &session).ok());
+}
+
+TEST_F(Tenants, BranchesAreRefusedAndFreedAgain) {
+  Limit({.forks_max = 1});
+  const std::string name = acme_.Create(SessionWith(StreamingPolicy(16))).name();
+  v1::Session branch;
+  v1::Session more;
+  ASSERT_TRUE(Fork(name, &branch).ok());
+  ExpectOver(Fork(name, &more), "TENANT_FORKS",
+             "tenant acme has 1 open branches; 1 more is over its tenants.acme.forks_max, 1");
+  ASSERT_TRUE(acme_.Delete(name).ok());
+  ExpectOver(Fork(branch.name(), &more), "TENANT_FORKS",
+             "tenant acme has 1 open branches; 1 more is over its tenants.acme.forks_max, 1");
+  ASSERT_TRUE(acme_.Delete(branch.name()).ok());
+  EXPECT_TRUE(Fork(acme_.Create(SessionWith(StreamingPolicy(16))).name(), &more).ok());
+}
+
+TEST_F(Tenants, CallsAreRefusedAndFreedAgain) {
+  Limit({.calls_max = 1});
+  const std::string name = acme_.Create(SessionWith(StreamingPolicy(16))).name();
+  const std::string idle = acme_.Create(SessionWith(StreamingPolicy(16))).name();
+  ASSERT_TRUE(acme_.Prefill(PrefillText(name, "a")).ok());
+  const auto context = acme_.Context();
+  const auto reader = acme_.inference().Decode(context.get(), DecodeTokens(name, 1 << 20));
+  v1::DecodeResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  ExpectOver(acme_.Prefill(PrefillText(idle, "a")), "TENANT_CALLS",
+             "tenant acme has 1 calls that run or wait; 1 more is over its tenants.acme.calls_max, 1");
+  v1::GenerateRequest answers = GenerateText(idle, "a", 1);
+  answers.set_n(3);
+  ExpectOver(acme_.Generate(answers).status, "TENANT_CALLS",
+             "tenant acme has 1 calls that run or wait; 3 more is over its tenants.acme.calls_max, 1");
+  context->TryCancel();
+  while (reader->Read(&message)) continue;
+  EXPECT_EQ(reader->Finish().error_code(), Code::CANCELLED);
+  grpc::Status status = acme_.Prefill(PrefillText(idle, "a"));
+  while (ReadDetails(status).reason == "TENANT_CALLS") status = acme_.Prefill(PrefillText(idle, "a"));
+  EXPECT_TRUE(status.ok()) << client::Describe(status);
+}
+
+TEST_F(Tenants, CacheIsRefusedToSessionsBranchesAndPolicies) {
+  const v1::Session first = acme_.Create(SessionWith(StreamingPolicy(64)));
+  const auto bytes = static_cast<int64_t>(first.reserved_bytes());
+  ASSERT_GT(bytes, 0);
+  Limit({.cache_bytes_max = 2 * bytes - 1});
+  const std::string message =
+      absl::StrFormat("tenant acme has %d bytes of cache reserved; %d more is over its tenants.acme.cache_max, %d",
+                      bytes, bytes, 2 * bytes - 1);
+  v1::Session session;
+  ExpectOver(acme_.Create(SessionWith(StreamingPolicy(64)), &session), "TENANT_CACHE", message);
+  ExpectOver(Fork(first.name(), &session), "TENANT_CACHE", message);
+  v1::SetPolicyRequest grow;
+  grow.set_session(first.name());
+  *grow.mutable_policy() = StreamingPolicy(1024);
+  v1::SetPolicyResponse response;
+  const auto set = [&] { return acme_.eviction().SetPolicy(acme_.Context().get(), grow, &response); };
+  EXPECT_EQ(ReadDetails(set()).reason, "TENANT_CACHE");
+  EXPECT_EQ(acme_.Get(first.name()).reserved_bytes(), first.reserved_bytes());
+  EXPECT_TRUE(other_.Create(SessionWith(StreamingPolicy(1024)), &session).ok());
+
+  *grow.mutable_policy() = StreamingPolicy(16);
+  ASSERT_TRUE(set().ok()) << "smaller is always let through";
+  EXPECT_TRUE(acme_.Create(SessionWith(StreamingPolicy(64)), &session).ok()) << "and leaves room";
+  Limit({.cache_bytes_max = 1});
+  *grow.mutable_policy() = StreamingPolicy(12);
+  EXPECT_TRUE(set().ok()) << "of a tenant that has more than it may, too";
+}
+
+TEST_F(Tenants, TokensOfAMinuteAreRefusedWithTheTimeUntilThereIsOne) {
+  Limit({.tokens_per_minute = 30});
+  const std::string name = acme_.Create(SessionWith(StreamingPolicy(64))).name();
+  ASSERT_TRUE(acme_.Prefill(PrefillText(name, kTwenty)).ok());
+  ASSERT_EQ(acme_.Decode(DecodeTokens(name, 100)).tokens.size(), 100U) << "nine are left, so it is let in";
+  const grpc::Status status = acme_.Decode(DecodeTokens(name, 1)).status;
+  EXPECT_EQ(status.error_code(), Code::RESOURCE_EXHAUSTED);
+  const auto details = ReadDetails(status);
+  EXPECT_EQ(details.reason, "TENANT_TOKENS");
+  EXPECT_THAT(status.error_message(),
+              MatchesRegex("tenant acme has 1[0-9]+ tokens of this minute taken; 1 more is over its "
+                           "tenants.acme.tokens_per_minute, 30; there is room in .*s"));
+  ASSERT_TRUE(details.retry);
+  EXPECT_GT(*details.retry, absl::Seconds(30)) << "91 are owed, at two seconds each";
+  EXPECT_LE(*details.retry, absl::Seconds(2 * 92));
+  EXPECT_EQ(ReadDetails(acme_.Prefill(PrefillText(name, "a"))).reason, "TENANT_TOKENS");
+  EXPECT_TRUE(acme_.Delete(name).ok()) << "what runs no token is free";
+  const std::string again = acme_.Create(SessionWith(StreamingPolicy(64))).name();
+  EXPECT_EQ(ReadDetails(acme_.Prefill(PrefillText(again, "a"))).reason, "TENANT_TOKENS")
+      << "the session is not who owes";
+  Limit({.tokens_per_minute = 1000});
+  EXPECT_TRUE(acme_.Prefill(PrefillText(again, "a")).ok());
+}
+
+TEST_F(Tenants, SizeOfSnapshotsIsRefusedAndFreedAgain) {
+  const std::string name = acme_.Create(SessionWith(StreamingPolicy(32))).name();
+  ASSERT_TRUE(acme_.Prefill(PrefillText(name, kTwenty)).ok());
+  v1::SaveSessionResponse saved;
+  ASSERT_TRUE(Save(name, "one", &saved).ok());
+  const auto bytes = static_cast<int64_t>(saved.snapshot().bytes());
+  Limit({.snapshot_bytes_max = 2 * bytes - 1});
+  ExpectOver(Save(name, "two", &saved), "TENANT_SNAPSHOT_BYTES",
+             absl::StrFormat(
+                 "tenant acme has %d bytes of snapshots kept; %d more is over its tenants.acme.snapshot_size_max, %d",
+                 bytes, bytes, 2 * bytes - 1));
+  EXPECT_TRUE(Save(name, "one", &saved).ok()) << "it takes its own place";
+  v1::DeleteSnapshotRequest remove;
+  remove.set_name("snapshots/one");
+  v1::DeleteSnapshotResponse removed;
+  ASSERT_TRUE(acme_.sessions().DeleteSnapshot(acme_.Context().get(), remove, &removed).ok());
+  EXPECT_TRUE(Save(name, "two", &saved).ok());
+}
+
+TEST_F(Tenants, APolicyOfTheirOwnIsForSessionsThatNameNone) {
+  const std::string json = R"({"h2o": {}, "trigger": {"budget": 48}})";
+  Limit({.policy = json});
+  EXPECT_TRUE(acme_.Create({}).policy().has_h2o());
+  EXPECT_EQ(acme_.Create({}).policy().trigger().budget(), 48U);
+  EXPECT_TRUE(acme_.Create(SessionWith(StreamingPolicy(16))).policy().has_streaming());
+  EXPECT_FALSE(other_.Create({}).policy().has_h2o());
+  EXPECT_TRUE(acme_.Generate(GenerateText("", "a", 200)).status.ok());
+
+  const auto set = [&](const std::string& policy) {
+    return server_.server().SetTenants({{"acme", {.policy = policy}}});
+  };
+  EXPECT_THAT(set("h2o"), IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_VALUE", "tenants.acme.policy"));
+  EXPECT_THAT(set(R"({"h2o": {}, "trigger": {"budget": 4}, "protect": {"sinks": 4, "recent": 2}})"),
+              IsRefusal(absl::StatusCode::kInvalidArgument, "BUDGET_TOO_SMALL", "tenants.acme.policy.trigger.budget"));
+  EXPECT_TRUE(acme_.Create({}).policy().has_h2o()) << "nothing was changed";
+}
+
+// Streams of three tenants, more than a step has rows for, none of which ends by itself.
+class Saturated : public testing::Test {
+ protected:
+  static constexpr int kStreams = 8;  // of each tenant, more than the rows of a step
+  static constexpr std::array<int32_t, 3> kWeights = {1, 2, 4};
+
+  struct Stream {
+    std::unique_ptr<grpc::ClientContext> context;
+    std::thread reader;
+  };
+
+  static std::string Name(size_t tenant) { return "t" + std::to_string(kWeights.at(tenant)); }
+
+  // Every session has read its prompt, and generates.
+  void Begin() {
+    for (size_t tenant = 0; tenant < kWeights.size(); ++tenant) {
+      TestClient& client = *clients_.emplace_back(std::make_unique<TestClient>(server_.address(), Name(tenant)));
+      for (int i = 0; i < kStreams; ++i) {
+        const std::string name = client.Create(SessionWith(StreamingPolicy(16))).name();
+        ASSERT_TRUE(client.Prefill(PrefillText(name, "a")).ok());
+        Stream& stream = streams_[tenant].emplace_back(Stream{client.Context(), {}});
+        grpc::ClientContext* const context = stream.context.get();
+        stream.reader = std::thread([&client, context, name] {
+          const auto reader = client.inference().Decode(context, DecodeTokens(name, 1 << 20));
+          v1::DecodeResponse message;
+          while (reader->Read(&message)) continue;
+          reader->Finish();
+        });
+      }
+    }
+    while (clients_[0]->Status().work().requests_running() < kStreams * kWeights.size()) continue;
+  }
+
+  void End(size_t tenant) {
+    for (Stream& stream : streams_[tenant]) stream.context->TryCancel();
+    for (Stream& stream : streams_[tenant]) stream.reader.join();
+    streams_[tenant].clear();
+  }
+
+  // Tokens of each tenant, while all together are served `total`.
+  std::array<double, 3> Served(double total) const {
+    const auto counts = [this] {
+      std::array<double, 3> tokens = {};
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        tokens.at(i) = server_.Metric("ebb_completion_tokens_total{tenant=\"" + Name(i) + "\"}");
+      }
+      return tokens;
+    };
+    const std::array<double, 3> before = counts();
+    std::array<double, 3> served = {};
+    while (served[0] + served[1] + served[2] < total) {
+      served = counts();
+      for (size_t i = 0; i < served.size(); ++i) served.at(i) -= before.at(i);
+    }
+    return served;
+  }
+
+  // No stream waits for its reader, so that the scheduler alone decides.
+  TestServer server_{[](ServerOptions& options) {
+    options.http_listen = Address{.host = "127.0.0.1", .port = 0};
+    options.stream_buffer = 1 << 20;
+    options.work.step_rows_max = 7;
+    for (const int32_t weight : kWeights) options.work.tenants["t" + std::to_string(weight)].weight = weight;
+  }};
+  std::vector<std::unique_ptr<TestClient>> clients_;
+  std::map<size_t, std::vector<Stream>> streams_;
+};
+
+TEST_F(Saturated, TenantsAreServedByWeightAndWhatOneLeavesTheOthersUse) {
+  Begin();
+  if (HasFatalFailure()) return;
+  const std::array<double, 3> served = Served(7000);
+  const double all = served[0] + served[1] + served[2];
+  for (size_t i = 0; i < served.size(); ++i) {
+    const double share = kWeights.at(i) / 7.0;
+    EXPECT_LE(std::abs(served.at(i) / all / share - 1), 0.05)
+        << Name(i) << " was served " << served.at(i) << " of " << all;
+  }
+  End(2);
+  const std::array<double, 3> rest = Served(6000);
+  const double two = rest[0] + rest[1];
+  EXPECT_LE(rest[2], 0.01 * two) << "what was counted after the streams were over";
+  EXPECT_LE(std::abs(rest[0] / two * 3 - 1), 0.05) << rest[0] << " of " << two;
+  EXPECT_LE(std::abs(rest[1] / two * 3 / 2 - 1), 0.05) << rest[1] << " of " << two;
+  End(0);
+  End(1);
+}
+
+}  // namespace
+}  // namespace ebb

@@ -1,0 +1,105 @@
+#include "server/tenants.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "policies/status.h"
+#include "tests/support/status_matchers.h"
+
+namespace ebb {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+constexpr absl::Time kNow = absl::UnixEpoch();
+
+std::shared_ptr<const TenantTable> Table(const TenantTable& table) {
+  return std::make_shared<const TenantTable>(table);
+}
+
+TEST(Quotas, EachIsRefusedUnderAReasonOfItsOwnWithItsNumbers) {
+  std::set<std::string> reasons;
+  for (const QuotaRow& row : kQuotas) {
+    const absl::Status status = OverQuota(row.quota, "acme", {.used = 3, .wanted = 2, .limit = 4});
+    SCOPED_TRACE(status);
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    const Refusal refusal = GetRefusal(status);
+    EXPECT_EQ(refusal.quota, "tenants/acme");
+    EXPECT_FALSE(refusal.retry);
+    EXPECT_THAT(refusal.metadata, ElementsAre(Pair("limit", "4"), Pair("quota", "tenants.acme." + std::string(row.key)),
+                                              Pair("used", "3"), Pair("wanted", "2")));
+    reasons.insert(refusal.reason);
+  }
+  EXPECT_EQ(reasons.size(), kQuotas.size());
+}
+
+TEST(TenantBook, CountsAgainstTheLimits) {
+  Metrics metrics({});
+  TenantBook book(Table({{"acme", {.sessions_max = 2}}}), metrics);
+  TenantAccount& acme = book.Of("acme", kNow);
+  EXPECT_THAT(acme.Check(Quota::kSessions, 2), IsOk());
+  EXPECT_THAT(acme.Check(Quota::kSessions, 3), IsRefusal(absl::StatusCode::kResourceExhausted, "TENANT_SESSIONS", ""));
+  acme.Count(Quota::kSessions, 2);
+  const absl::Status over = acme.Check(Quota::kSessions, 1);
+  EXPECT_EQ(over.message(), "tenant acme has 2 open sessions; 1 more is over its tenants.acme.sessions_max, 2");
+  acme.Count(Quota::kSessions, -1);
+  EXPECT_THAT(acme.Check(Quota::kSessions, 1), IsOk());
+  EXPECT_THAT(book.Of("other", kNow).Check(Quota::kSessions, 1000), IsOk());
+  EXPECT_EQ(metrics.tenant("acme").quota_used[0]->value(), 1);
+  EXPECT_EQ(metrics.tenant("acme").quota_limit[0]->value(), 2);
+}
+
+TEST(TenantBook, ASmallerQuotaTakesNothingAwayAndLetsNothingIn) {
+  Metrics metrics({});
+  TenantBook book(Table({{"acme", {.weight = 2, .calls_max = 4}}}), metrics);
+  TenantAccount& acme = book.Of("acme", kNow);
+  acme.Count(Quota::kCalls, 4);
+  std::vector<std::pair<std::string, int32_t>> told;
+  book.SetTable(Table({{"acme", {.weight = 5, .calls_max = 2}}}), kNow,
+                [&](const TenantAccount& account) { told.emplace_back(account.name(), account.limits().weight); });
+  EXPECT_THAT(told, ElementsAre(Pair("acme", 5)));
+  EXPECT_EQ(acme.used(Quota::kCalls), 4);
+  EXPECT_FALSE(acme.Check(Quota::kCalls, 1).ok());
+  acme.Count(Quota::kCalls, -2);
+  EXPECT_FALSE(acme.Check(Quota::kCalls, 1).ok());
+  acme.Count(Quota::kCalls, -1);
+  EXPECT_THAT(acme.Check(Quota::kCalls, 1), IsOk());
+  book.SetTable(Table({}), kNow, [](const TenantAccount&) {});
+  EXPECT_THAT(acme.Check(Quota::kCalls, 100), IsOk()) << "no longer configured";
+  EXPECT_EQ(acme.limits().weight, 1);
+}
+
+TEST(TenantBook, TokensThatAreOwedOutliveWhatTookThem) {
+  Metrics metrics({});
+  TenantBook book(Table({{"acme", {.tokens_per_minute = 60}}}), metrics);
+  book.Of("acme", kNow).TakeTokens(90, kNow);
+  const absl::Status over = book.Of("acme", kNow).CheckTokens(kNow);
+  EXPECT_THAT(over, IsRefusal(absl::StatusCode::kResourceExhausted, "TENANT_TOKENS", ""));
+  EXPECT_EQ(GetRefusal(over).retry, absl::Seconds(31));
+  EXPECT_EQ(over.message(),
+            "tenant acme has 90 tokens of this minute taken; 1 more is over its tenants.acme.tokens_per_minute, 60; "
+            "there is room in 31s");
+  EXPECT_THAT(book.Of("acme", kNow).CheckTokens(kNow + absl::Seconds(31)), IsOk());
+}
+
+// Names cost nothing: anybody may send any.
+TEST(TenantBook, ForgetsTenantsThatHaveNothing) {
+  Metrics metrics({});
+  TenantBook book(Table({{"acme", {}}}), metrics);
+  TenantAccount& kept = book.Of("kept", kNow);
+  kept.Count(Quota::kSessions, 1);
+  const TenantId id = kept.id();
+  for (int i = 0; i < 1000; ++i) book.Of("passer-by-" + std::to_string(i), kNow);
+  EXPECT_EQ(book.Of("kept", kNow).id(), id);
+  EXPECT_LE(book.size(), 130u);
+}
+
+}  // namespace
+}  // namespace ebb
