@@ -91,6 +91,12 @@ SERVICE = {
         ("Memory", "Resident: weights, cache and the rest.", "bytes", "lines", [("process_resident_memory_bytes{@}", "{{instance}}")]),
         ("File descriptors", "Share of those the process may open; each connection is one.", "percentunit", "lines",
          [("process_open_fds{@} / process_max_fds{@}", "{{instance}}")]),
+        ("Refused for who calls", "Calls without a credential, with a wrong one, or with one that does not allow them; and connections "
+         "that were closed since too many were open.", "ops", "stack",
+         [("sum by (reason) (rate(ebb_auth_failures_total{@}[$]))", "{{reason}}"),
+          ("sum(rate(ebb_connections_refused_total{@}[$]))", "connections")]),
+        ("Certificate ends in", "Of the gRPC port, by server. None without TLS.", "s", "lines",
+         [("ebb_certificate_end_timestamp_seconds{@} - time()", "{{instance}}")]),
         ("Dropped log lines", "The reader of stderr is slow.", "ops", "lines", [("rate(ebb_log_lines_dropped_total{@}[$])", "{{instance}}")]),
     ],
 }

@@ -162,6 +162,7 @@ class FieldLimits : public testing::Test {
     v1::GenerateRequest request = GenerateText("", kText, 40);
     *request.mutable_policy() = StreamingPolicy(24);
     request.set_block_size(8);
+    request.mutable_sampling()->set_seed(11);
     return client_.Generate(request).tokens;
   }
 

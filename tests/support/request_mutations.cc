@@ -161,11 +161,9 @@ void Repeat(Message& at, const FieldDescriptor* field) {
     }
     return;
   }
-  const std::vector<Value> values = ValuesOf(field);
-  Message* const one = at.New();
-  values[1].set(*one);
+  const std::unique_ptr<Message> one(at.New());
+  ValuesOf(field)[1].set(*one);
   for (int i = 0; i < kMany; ++i) at.MergeFrom(*one);
-  delete one;
 }
 
 void Walk(const Descriptor& type, const Fields& parents, const std::string& prefix, std::vector<Mutation>& mutations) {
@@ -202,8 +200,9 @@ bool HasField(const Descriptor& request, std::string_view path) {
   const Descriptor* at = &request;
   for (const absl::string_view part : absl::StrSplit(absl::string_view(path.data(), path.size()), '.')) {
     if (at == nullptr) return false;
-    const FieldDescriptor* const field = at->FindFieldByName(std::string(part.substr(0, part.find('['))));
-    if (field == nullptr) return false;
+    const std::string name(part.substr(0, part.find('[')));
+    const FieldDescriptor* const field = at->FindFieldByName(name);
+    if (field == nullptr) return at->FindOneofByName(name) != nullptr;
     at = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE ? field->message_type() : nullptr;
   }
   return true;

@@ -30,7 +30,7 @@ struct Mutation {
 // ends a C string or moves a terminal's cursor, lists of thousands.
 std::vector<Mutation> MutationsOf(const google::protobuf::Descriptor& request);
 
-// Whether `path` ("rows[3].scores") is a field of the message.
+// Whether `path` ("rows[3].scores") is a field of the message, or a choice between some.
 bool HasField(const google::protobuf::Descriptor& request, std::string_view path);
 
 // Every method of ebb.v1: "ebb.v1.SessionService/GetSession".
