@@ -355,7 +355,7 @@ class Engine {
   // What SetPolicy would answer if `spare` more pages were free; changes nothing.
   absl::StatusOr<PolicySwap> TryPolicy(Session& session, const ValidSpec& policy, int64_t spare);
 
-  // Evicts now. INVALID_ARGUMENT with the field path (evict.range, evict.keep, evict.slots...) when the request is
+  // Evicts now. INVALID_ARGUMENT with the field path (range, keep.count, slots.lanes[2]...) when the request is
   // malformed or would leave no token; NOT_FOUND UNKNOWN_SCORER; FAILED_PRECONDITION SCORER_HAS_NO_STATE when another
   // scorer's state would begin empty (StateOrigin::kEmpty).
   absl::StatusOr<EvictReport> Evict(Session& session, const EvictRequest& request);

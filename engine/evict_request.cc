@@ -18,18 +18,18 @@ absl::Status CheckForm(const EvictRequest& request) {
   const int choices =
       (request.range ? 1 : 0) + (request.keep ? 1 : 0) + (request.older_than ? 1 : 0) + (request.slots.empty() ? 0 : 1);
   if (choices != 1) {
-    return RefuseField("EVICT_AMBIGUOUS", "evict",
+    return RefuseField("EVICT_AMBIGUOUS", "what",
                        absl::StrFormat("%d of range, keep, older_than and slots are given; give one", choices));
   }
   if (request.range && (request.range->start < 0 || request.range->start >= request.range->end)) {
     return RefuseField(
-        "RANGE_EMPTY", "evict.range",
+        "RANGE_EMPTY", "range",
         absl::StrFormat("[%d, %d) holds no token; start must be below end", request.range->start, request.range->end));
   }
   if (request.keep && *request.keep < 1)
-    return RefuseField("KEEP_OUT_OF_RANGE", "evict.keep", "at least 1 token stays");
+    return RefuseField("KEEP_OUT_OF_RANGE", "keep", "at least 1 token stays");
   if (request.older_than && *request.older_than < 0) {
-    return RefuseField("NEGATIVE_VALUE", "evict.older_than", absl::StrFormat("%d is below 0", *request.older_than));
+    return RefuseField("NEGATIVE_VALUE", "older_than", absl::StrFormat("%d is below 0", *request.older_than));
   }
   return absl::OkStatus();
 }
@@ -40,9 +40,9 @@ absl::StatusOr<ValidSpec> PolicyFor(const EvictRequest& request, const ValidSpec
                                     const CalibrationOr& calibration) {
   const std::string& name = request.scorer.empty() ? policy.scorer_name : request.scorer;
   const ScorerRow* const row = FindScorer(name);
-  if (row == nullptr) return UnknownScorer("evict.keep.scorer", name);
+  if (row == nullptr) return UnknownScorer("keep.scorer", name);
   if (!row->evicts) {
-    return RefuseField("MEANINGLESS_COMBINATION", "evict.keep.scorer",
+    return RefuseField("MEANINGLESS_COMBINATION", "keep.scorer",
                        absl::StrFormat("the scorer %s never evicts and ranks nobody; name another, or use range, "
                                        "older_than or slots",
                                        name));
@@ -97,7 +97,7 @@ absl::StatusOr<Plan> PlanSlots(const EvictRequest& request, const SessionOnEngin
   std::vector<bool> named(shape.lanes(), false);
   for (size_t i = 0; i < request.slots.size(); ++i) {
     const EvictRequest::LaneSlots& lane = request.slots[i];
-    const std::string field = absl::StrFormat("evict.slots.lanes[%d]", i);
+    const std::string field = absl::StrFormat("slots.lanes[%d]", i);
     if (lane.layer < 0 || lane.layer >= shape.layers || lane.head < 0 || lane.head >= shape.kv_heads) {
       return RefuseField("LANE_OUT_OF_RANGE", field,
                          absl::StrFormat("there is no layer %d, head %d; the model has %d layers of %d KV heads",
@@ -128,7 +128,7 @@ absl::StatusOr<Plan> PlanSlots(const EvictRequest& request, const SessionOnEngin
   }
   if (static_cast<int32_t>(request.slots.size()) != shape.lanes()) {
     return RefuseField(
-        "LANES_MISSING", "evict.slots.lanes",
+        "LANES_MISSING", "slots.lanes",
         absl::StrFormat("%d of %d lanes are named; name every one", request.slots.size(), shape.lanes()));
   }
   return plan;
@@ -210,10 +210,10 @@ class Eviction final : public EvictWork {
       adoption_.reset();
       if (origin != StateOrigin::kEmpty) return absl::OkStatus();
       return Refuse(absl::StatusCode::kFailedPrecondition,
-                    absl::StrFormat("evict.keep.scorer: %s decides by what it saw of earlier steps, and this session "
+                    absl::StrFormat("keep.scorer: %s decides by what it saw of earlier steps, and this session "
                                     "runs %s, which gathered none of it",
                                     request_.scorer, session_.policy().scorer_name),
-                    {.reason = "SCORER_HAS_NO_STATE", .field = "evict.keep.scorer"});
+                    {.reason = "SCORER_HAS_NO_STATE", .field = "keep.scorer"});
     }
     if (!choosing_) {
       choosing_.emplace(device_, session_, policy_,
@@ -221,7 +221,7 @@ class Eviction final : public EvictWork {
     }
     const absl::StatusOr<bool> over = choosing_->Advance(lanes);
     if (!over.ok()) {
-      return RefuseField("NOT_ENOUGH_CANDIDATES", "evict.keep",
+      return RefuseField("NOT_ENOUGH_CANDIDATES", "keep",
                          absl::StrFormat("%d: sinks %d and recent %d are protected; use at least their sum",
                                          *request_.keep, policy_.sinks, policy_.recent));
     }
@@ -234,7 +234,7 @@ class Eviction final : public EvictWork {
     for (int32_t lane = 0; lane < cache.shape().lanes(); ++lane) {
       const int32_t live = cache.map_of(lane).live();
       if (live > 0 && static_cast<int32_t>(plan_[plan_.size() == 1 ? 0 : lane].size()) == live) {
-        return RefuseField("NOTHING_WOULD_STAY", "evict",
+        return RefuseField("NOTHING_WOULD_STAY", "what",
                            absl::StrFormat("all %d tokens of a lane would leave; at least 1 stays", live));
       }
     }

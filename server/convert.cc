@@ -338,7 +338,7 @@ absl::StatusOr<EvictRequest> EvictFrom(const v1::EvictRequest& proto) {
     case v1::EvictRequest::WHAT_NOT_SET:
       break;
   }
-  return RefuseField("MISSING", "evict", "one of range, keep, older_than and slots is needed");
+  return RefuseField("MISSING", "what", "one of range, keep, older_than and slots is needed");
 }
 
 absl::StatusOr<Speculation> SpeculationFrom(const v1::Speculation& proto, std::string_view draft_model) {

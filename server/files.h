@@ -26,6 +26,7 @@ class OpenFile {
 
   int get() const { return fd_; }
   bool ok() const { return fd_ >= 0; }
+  int Release() { return std::exchange(fd_, -1); }  // who takes it closes it
 
  private:
   int fd_;

@@ -3,6 +3,7 @@
 // Exit codes: 0 after a drain or when asked for help; 1 when it cannot start; 2 for a configuration that is wrong.
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -21,6 +22,7 @@
 #include "server/address.h"
 #include "server/config.h"
 #include "server/drain.h"
+#include "server/library_logs.h"
 #include "server/log.h"
 #include "server/reload.h"
 #include "server/server.h"
@@ -139,6 +141,8 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
                            .stream_buffer = config.server().stream_buffer(),
+                           .connection_age_max = ToDuration(config.server().connection_age_max()),
+                           .keepalive = ToDuration(config.server().keepalive()),
                            .model_name = config.model().name(),
                            .store_dir = config.store().dir(),
                            .snapshots_max = static_cast<int32_t>(config.store().snapshots_max()),
@@ -195,11 +199,20 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   return options;
 }
 
+// Every connection is a file, and what the shell allows by default is few.
+void AllowFiles() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   const config::v1::Config& config = loaded.config;
   const auto log = StartLog(
       {.level = LevelFrom(config), .format = ParseLogFormat(config.log().format()).value_or(LogFormat::kText)});
   if (!log.ok()) return Fail(kCannotStart, log.status());
+  const LibraryLogs library_logs;
   for (const std::string& warning : loaded.warnings) LogWarn("config", {}, warning);
   auto options = OptionsFrom(config);
   if (!options.ok()) return Fail(kCannotStart, options.status());
@@ -264,5 +277,6 @@ int Main(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   ebb::HoldSignals();  // before there is another thread
   signal(SIGPIPE, SIG_IGN);
+  ebb::AllowFiles();
   return ebb::Main({argv + 1, argv + argc});
 }

@@ -34,6 +34,9 @@ constexpr double kTokens[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048,
 
 // Refusals under load, which alerts watch; other reasons appear with their first refusal.
 constexpr std::string_view kLoadReasons[] = {"NO_PAGES", "QUEUE_FULL", "DRAINING", "SLOW_READER", "SESSION_BUSY"};
+// Of UNAUTHENTICATED and PERMISSION_DENIED: identity.cc.
+constexpr std::string_view kAuthReasons[] = {"NO_CREDENTIAL", "BAD_CREDENTIAL", "NAMELESS_CERTIFICATE", "OTHER_TENANT",
+                                             "ADMIN_ONLY"};
 constexpr std::string_view kErrorReasons[] = {"UNKNOWN", "INTERNAL", "DATA_LOSS"};
 
 constexpr auto kC = MetricKind::kCounter;
@@ -54,6 +57,12 @@ const std::vector<MetricRow>& Table() {
        "From a call's arrival to its end."},
       {"ebb_refusals_total", kC, "calls", {"reason"}, {},
        "Calls answered with an error that the request, a limit or the load explains, by ErrorInfo reason."},
+      {"ebb_auth_failures_total", kC, "calls", {"reason"}, {},
+       "Of these refusals, calls whose caller showed no credential, a wrong one, or one that does not allow the call. Handshakes of TLS that fail are no calls: a client without a certificate is not counted."},
+      {"ebb_certificate_end_timestamp_seconds", kG, "seconds", {}, {},
+       "When the server's certificate in use ends (the first of tls.cert), since the epoch. Absent without TLS."},
+      {"ebb_connections_refused_total", kC, "connections", {}, {},
+       "Connections to the gRPC port that were closed at once, since almost all files that the process may open are open."},
       {"ebb_errors_total", kC, "calls", {"reason"}, {},
        "Calls that failed for a fault of the server (UNKNOWN, INTERNAL, DATA_LOSS), by ErrorInfo reason."},
       {"ebb_finished_total", kC, "generations", {"reason"}, {},
@@ -224,6 +233,10 @@ bool IsOurFault(absl::StatusCode code) {
          code == absl::StatusCode::kDataLoss;
 }
 
+bool IsAboutTheCaller(absl::StatusCode code) {
+  return code == absl::StatusCode::kUnauthenticated || code == absl::StatusCode::kPermissionDenied;
+}
+
 CacheMetrics MakeCache(MetricFamily& family) {
   return {family.gauge({"reserved"}), family.gauge({"used"}), family.gauge({"free"})};
 }
@@ -375,7 +388,9 @@ Metrics::Metrics(const MetricsOptions& options)
   for (const ScorerRow& row : ScorerRegistry()) policies_.emplace(row.name, MakePolicy(set_, row.name));
   for (const std::string& method : options.methods) methods_.emplace(method, MakeMethod(set_, method));
   for (const std::string_view reason : kLoadReasons) set_["ebb_refusals_total"].counter({reason});
+  for (const std::string_view reason : kAuthReasons) set_["ebb_auth_failures_total"].counter({reason});
   for (const std::string_view reason : kErrorReasons) set_["ebb_errors_total"].counter({reason});
+  connections_refused();
   tenant(kDefaultTenant);
   for (const std::string& name : options.tenants) tenant(name);
 }
@@ -455,7 +470,12 @@ void Metrics::CallEnded(const MethodMetrics& method, const absl::Status& status,
   } else if (!reasons_.contains(reason)) {
     reason = kOther;
   }
+  if (IsAboutTheCaller(status.code())) set_["ebb_auth_failures_total"].counter({reason}).Add();
   set_[IsOurFault(status.code()) ? "ebb_errors_total" : "ebb_refusals_total"].counter({reason}).Add();
+}
+
+void Metrics::SetCertificateEnd(absl::Time end) {
+  set_["ebb_certificate_end_timestamp_seconds"].gauge().Set(static_cast<double>(absl::ToUnixSeconds(end)));
 }
 
 std::string Metrics::Serialize() {

@@ -224,8 +224,12 @@ class Metrics {
   const ReloadMetrics& reload() const { return reload_; }
 
   // A call is over. Counts code and time; an error of ours (UNKNOWN, INTERNAL, DATA_LOSS) or a refusal (the rest,
-  // CANCELLED apart) also by its reason, the one that ToGrpc sends.
+  // CANCELLED apart) also by its reason, the one that ToGrpc sends; UNAUTHENTICATED and PERMISSION_DENIED once more.
   void CallEnded(const MethodMetrics& method, const absl::Status& status, absl::Duration elapsed);
+
+  // Of the server's certificate. Before that, and without TLS, there is no such series.
+  void SetCertificateEnd(absl::Time end);
+  Counter& connections_refused() { return set_["ebb_connections_refused_total"].counter(); }
 
   // Generations by why they ended.
   Counter& finished(v1::FinishReason reason) const;

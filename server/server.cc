@@ -5,7 +5,6 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
-#include <grpcpp/resource_quota.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +13,9 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "policies/check.h"
 #include "policies/status.h"
+#include "server/acceptor.h"
 #include "server/admin_service.h"
 #include "server/eviction_service.h"
 #include "server/folder_store.h"
@@ -33,6 +34,7 @@
 #include "server/swap_folder.h"
 #include "server/takeover.h"
 #include "server/tenant_policies.h"
+#include "server/transport_limits.h"
 #include "server/version.h"
 #include "server/worker.h"
 
@@ -66,24 +68,14 @@ std::string ModelName(const ServerOptions& options, const ModelConfig& config) {
   return NameOfModel(config, options.engine.model_path);
 }
 
-// What an open port needs: gRPC's own defaults trust the peer (SECURITY.md).
-void SetLimits(const ServerOptions& options, grpc::ServerBuilder& builder) {
+TransportLimits LimitsFor(const ServerOptions& options) {
   // gRPC has one limit for the requests of all methods: it lets in what PlanEviction may send, and CheckSize refuses
   // what is too large for the others. An answer to a plan is shorter than the plan, but for the frame of each row.
-  const int64_t receive = std::max(options.message_bytes_max, options.plan_bytes_max);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(receive));
-  builder.SetMaxSendMessageSize(static_cast<int>(receive + (kPlanRowsMax << 6)));
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 100);
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 15 * 60 * 1000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60 * 1000);  // finds dead clients, frees their calls
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20 * 1000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 30 * 1000);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2);
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10 * 1000);
-  builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 0);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second server on the port must fail, not share it
+  const int64_t request = std::max(options.message_bytes_max, options.plan_bytes_max);
+  return {.request_bytes_max = request,
+          .answer_bytes_max = request + (kPlanRowsMax << 6),
+          .connection_age_max = options.connection_age_max,
+          .keepalive = options.keepalive};
 }
 
 MetricsOptions MetricsFor(const ServerOptions& options, const Engine& engine) {
@@ -181,32 +173,37 @@ class RunningServer final : public Server {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     if (!options.reflection.value_or(!identity_->on())) builder.SetOption(std::make_unique<WithoutReflection>());
-    SetLimits(options, builder);
-    address_ = options.listen;
-    builder.AddListeningPort(FormatAddress(options.listen),
-                             tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->credentials(), &address_.port);
+    SetTransportLimits(LimitsFor(options), builder);
+    EBB_ASSIGN(acceptor_, Acceptor::Listen(options.listen));
+    door_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->credentials());
     builder.RegisterService(&sessions_);
     builder.RegisterService(&inference_);
     builder.RegisterService(&eviction_);
     builder.RegisterService(&admin_);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || address_.port == 0) {
-      return Refuse(absl::StatusCode::kUnavailable,
-                    absl::StrFormat("server.listen: cannot listen on %s", FormatAddress(options.listen)),
-                    {.reason = "PORT_UNAVAILABLE", .field = "server.listen"});
-    }
+    EBB_CHECK(server_ != nullptr);  // the port is ours already
+    acceptor_->Start(
+        [this](int listener, OpenFile connection) {
+          grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters taken;
+          taken.listener_fd = listener;
+          taken.fd = connection.Release();
+          door_->HandleNewConnection(&taken);
+        },
+        metrics_.connections_refused());
     SetServing(true);
-    if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address_)));
+    if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address())));
     if (!options.http_listen) return absl::OkStatus();
     EBB_ASSIGN(http_,
                HttpPort::Start(
                    *options.http_listen,
-                   {.metrics = [this] { return metrics_.Serialize(); },
+                   {.metrics = [this] { return MetricsPage(); },
                     .ready = [this] { return draining_ ? absl::UnavailableError("draining") : absl::OkStatus(); }}));
     return absl::OkStatus();
   }
 
-  Address address() const override { return address_; }
+  Address address() const override { return acceptor_->address(); }
   std::optional<Address> http_address() const override {
     return http_ == nullptr ? std::nullopt : std::optional(http_->address());
   }
@@ -272,9 +269,15 @@ class RunningServer final : public Server {
     LogInfo("kept", {{"sessions", sum.kept}, {"failed", sum.failed}}, "the next server begins with them");
   }
 
+  std::string MetricsPage() {
+    if (tls_ != nullptr) metrics_.SetCertificateEnd(tls_->certificate_end());
+    return metrics_.Serialize();
+  }
+
   // Once gRPC is down, no call is left and the worker may go.
   void Stop(absl::Duration patience) {
     if (server_ == nullptr) return;
+    acceptor_->Stop();
     server_->Shutdown(absl::ToChronoTime(absl::Now() + patience));
     server_->Wait();
     http_.reset();
@@ -302,8 +305,9 @@ class RunningServer final : public Server {
   InferenceService inference_{parts_};
   EvictionService eviction_{parts_};
   AdminService admin_{parts_};
-  Address address_ = {};
   std::atomic<bool> draining_ = false;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> door_;
+  std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<HttpPort> http_;
 };

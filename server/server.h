@@ -40,11 +40,13 @@ struct ServerOptions {
   Address listen = {.host = "127.0.0.1", .port = 7700};  // port 0: any free one
   std::optional<Address> http_listen = {};
   AuthOptions auth = {};
-  std::optional<TlsOptions> tls = {};                  // none: plain HTTP/2
-  std::optional<bool> reflection = {};                 // default: where nobody has to say who they are
-  int64_t message_bytes_max = 4 << 20;                 // of a request
-  int64_t plan_bytes_max = 36 << 20;                   // of a PlanEviction request
-  size_t stream_buffer = 64;                           // messages that a stream may hold back
+  std::optional<TlsOptions> tls = {};                     // none: plain HTTP/2
+  std::optional<bool> reflection = {};                    // default: where nobody has to say who they are
+  int64_t message_bytes_max = 4 << 20;                    // of a request
+  int64_t plan_bytes_max = 36 << 20;                      // of a PlanEviction request
+  size_t stream_buffer = 64;                              // messages that a stream may hold back
+  absl::Duration connection_age_max = absl::Minutes(30);  // zero: never
+  absl::Duration keepalive = absl::Seconds(60);
   std::string model_name = {};                         // empty: what the file calls itself, else its file name
   std::string store_dir = {};                          // empty: nothing outlives the server
   int64_t swap_bytes_max = 0;                          // 0: no session is swapped; else REQUIRES a store

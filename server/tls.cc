@@ -153,6 +153,7 @@ absl::Status ServerTls::Reload() {
   Write(client_ca_, texts.client_ca);
   Write(pair_, texts.key + "\n" + texts.cert);  // readers of PEM take the part they look for
   texts_ = std::move(texts);
+  end_seconds_ = absl::ToUnixSeconds(end);
   LogInfo("certificate_taken", {{"file", options_.cert}, {"ends", absl::FormatTime(end, absl::UTCTimeZone())}},
           "for connections from now on");
   return absl::OkStatus();

@@ -7,6 +7,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,6 +49,9 @@ class ServerTls {
   // For one port; what Reload takes is in use a second later at most.
   std::shared_ptr<grpc::ServerCredentials> credentials() const { return credentials_; }
 
+  // When the certificate that is in use ends. Any thread.
+  absl::Time certificate_end() const { return absl::FromUnixSeconds(end_seconds_); }
+
   // Takes the files now, where they differ from those before. Errors of CheckTls and NOT_FOUND NO_TLS_FILE leave what
   // is in use. One thread at a time: once open, the one that looks for changes.
   absl::Status Reload();
@@ -56,6 +61,7 @@ class ServerTls {
 
   const TlsOptions options_;
   TlsTexts texts_ = {};  // in use
+  std::atomic<int64_t> end_seconds_ = 0;
   // gRPC reads these, files that only this process has, so that it never meets half of a pair.
   OpenFile pair_;
   OpenFile client_ca_;

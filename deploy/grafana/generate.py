@@ -94,6 +94,12 @@ SERVICE = {
         ("Configuration refused", "1 as long as a changed configuration is not taken: see EbbConfigRefused.", "short", "lines",
          [("ebb_config_failing{@}", "{{instance}}")]),
         ("Age of the configuration", "Since it was last read and taken.", "s", "stat", [("time() - ebb_config_last_good_seconds{@}", "{{instance}}")]),
+        ("Refused for who calls", "Calls without a credential, with a wrong one, or with one that does not allow them; and connections "
+         "that were closed since too many were open.", "ops", "stack",
+         [("sum by (reason) (rate(ebb_auth_failures_total{@}[$]))", "{{reason}}"),
+          ("sum(rate(ebb_connections_refused_total{@}[$]))", "connections")]),
+        ("Certificate ends in", "Of the gRPC port, by server. None without TLS.", "s", "lines",
+         [("ebb_certificate_end_timestamp_seconds{@} - time()", "{{instance}}")]),
         ("Dropped log lines", "The reader of stderr is slow.", "ops", "lines", [("rate(ebb_log_lines_dropped_total{@}[$])", "{{instance}}")]),
     ],
 }

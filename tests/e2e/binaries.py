@@ -12,14 +12,15 @@ MODEL = ROOT / "models" / "ebb-tiny-q8_0.gguf"
 
 
 class Server:
-    """An ebbd on free ports, with an empty store unless a flag names one; use it in a with statement. `addr` and `http` are where it listens."""
+    """An ebbd on free ports, with an empty store unless a flag names one; use it in a with statement. `addr` and `http` are where it listens.
+    `under`: a command that starts it."""
 
-    def __init__(self, *flags):
-        self.flags = flags
+    def __init__(self, *flags, under=()):
+        self.flags, self.under = flags, under
 
     def __enter__(self):
         self.store = tempfile.TemporaryDirectory()
-        command = [BIN / "ebbd", "--listen=127.0.0.1:0", "--server.http_listen=127.0.0.1:0", f"--model={MODEL}", "--log.format=json"]
+        command = [*self.under, BIN / "ebbd", "--listen=127.0.0.1:0", "--server.http_listen=127.0.0.1:0", f"--model={MODEL}", "--log.format=json"]
         if not any(flag.startswith("--store.dir=") for flag in self.flags):
             command.append(f"--store.dir={self.store.name}")
         self.process = subprocess.Popen([*command, *self.flags], stderr=subprocess.PIPE, text=True)

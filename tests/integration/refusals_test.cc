@@ -261,41 +261,41 @@ void AddLane(v1::EvictRequest& request, uint32_t head, const std::vector<uint32_
 TEST_F(Refusals, OfEvict) {
   using Request = v1::EvictRequest;
   const std::vector<Case<Request>> cases = {
-      {[](Request& r) { AddLane(r, 0, {5}); }, {Code::INVALID_ARGUMENT, "LANES_MISSING", "evict.slots.lanes"}},
+      {[](Request& r) { AddLane(r, 0, {5}); }, {Code::INVALID_ARGUMENT, "LANES_MISSING", "slots.lanes"}},
       {[](Request& r) { AddLane(r, 0, {5}), AddLane(r, 0, {6}); },
-       {Code::INVALID_ARGUMENT, "LANE_REPEATED", "evict.slots.lanes[1]"}},
+       {Code::INVALID_ARGUMENT, "LANE_REPEATED", "slots.lanes[1]"}},
       {[](Request& r) {
          AddLane(r, 0, {5}), AddLane(r, 1, {5, 6});
        },
-       {Code::INVALID_ARGUMENT, "LANES_UNEQUAL", "evict.slots.lanes[1]"}},
+       {Code::INVALID_ARGUMENT, "LANES_UNEQUAL", "slots.lanes[1]"}},
       {[](Request& r) { AddLane(r, 0, {1000}); },
-       {Code::INVALID_ARGUMENT, "SLOT_NOT_LIVE", "evict.slots.lanes[0].slots"}},
+       {Code::INVALID_ARGUMENT, "SLOT_NOT_LIVE", "slots.lanes[0].slots"}},
       {[](Request& r) {
          AddLane(r, 0, {5, 5});
        },
-       {Code::INVALID_ARGUMENT, "SLOT_REPEATED", "evict.slots.lanes[0].slots"}},
-      {[](Request& r) { r.clear_what(); }, {Code::INVALID_ARGUMENT, "MISSING", "evict"}},
+       {Code::INVALID_ARGUMENT, "SLOT_REPEATED", "slots.lanes[0].slots"}},
+      {[](Request& r) { r.clear_what(); }, {Code::INVALID_ARGUMENT, "MISSING", "what"}},
       {[](Request& r) { r.set_session("sessions/none"); }, {Code::NOT_FOUND, "UNKNOWN_SESSION", ""}},
-      {[](Request& r) { r.mutable_range()->set_start(6); }, {Code::INVALID_ARGUMENT, "RANGE_EMPTY", "evict.range"}},
-      {[](Request& r) { r.mutable_keep()->set_count(0); }, {Code::INVALID_ARGUMENT, "KEEP_OUT_OF_RANGE", "evict.keep"}},
+      {[](Request& r) { r.mutable_range()->set_start(6); }, {Code::INVALID_ARGUMENT, "RANGE_EMPTY", "range"}},
+      {[](Request& r) { r.mutable_keep()->set_count(0); }, {Code::INVALID_ARGUMENT, "KEEP_OUT_OF_RANGE", "keep"}},
       {[](Request& r) {
          r.mutable_keep()->set_count(8);
          r.mutable_keep()->set_scorer("oracle");
        },
-       {Code::NOT_FOUND, "UNKNOWN_SCORER", "evict.keep.scorer"}},
+       {Code::NOT_FOUND, "UNKNOWN_SCORER", "keep.scorer"}},
       {[](Request& r) {
          r.mutable_keep()->set_count(8);
          r.mutable_keep()->set_scorer("nacl");
        },
-       {Code::FAILED_PRECONDITION, "SCORER_HAS_NO_STATE", "evict.keep.scorer"}},
+       {Code::FAILED_PRECONDITION, "SCORER_HAS_NO_STATE", "keep.scorer"}},
       {[](Request& r) {
          r.mutable_keep()->set_count(8);
          r.mutable_keep()->set_scorer("full");
        },
-       {Code::INVALID_ARGUMENT, "MEANINGLESS_COMBINATION", "evict.keep.scorer"}},
-      {[](Request& r) { r.set_older_than(0); }, {Code::INVALID_ARGUMENT, "NOTHING_WOULD_STAY", "evict"}},
+       {Code::INVALID_ARGUMENT, "MEANINGLESS_COMBINATION", "keep.scorer"}},
+      {[](Request& r) { r.set_older_than(0); }, {Code::INVALID_ARGUMENT, "NOTHING_WOULD_STAY", "what"}},
       {[](Request& r) { r.mutable_slots()->add_lanes()->set_layer(99); },
-       {Code::INVALID_ARGUMENT, "LANE_OUT_OF_RANGE", "evict.slots.lanes[0]"}},
+       {Code::INVALID_ARGUMENT, "LANE_OUT_OF_RANGE", "slots.lanes[0]"}},
       {[](Request& r) { r.set_expected_generation(99); }, {Code::ABORTED, "GENERATION_MISMATCH", ""}},
   };
   Request good;

@@ -1,0 +1,62 @@
+// Takes connections of the gRPC port and hands them on to gRPC.
+//
+// gRPC 1.51 stops listening for good once accept() finds no descriptor left: whoever opens as many connections as the
+// process may have files would end the service with that, even after closing them. So the port is listened to here.
+// Before the descriptors run out connections are closed as they come, and the last ones stay free for all else that the
+// process opens (the store, the HTTP port, a new certificate). When connections end, others are taken again.
+
+#ifndef EBB_SERVER_ACCEPTOR_H_
+#define EBB_SERVER_ACCEPTOR_H_
+
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/address.h"
+#include "server/files.h"
+#include "server/metric_family.h"
+
+namespace ebb {
+
+class Acceptor {
+ public:
+  // Listens at every address that the host has, on one port; 0.0.0.0 and [::] are both all addresses of IPv4 and IPv6.
+  // The port is never shared with another process. UNAVAILABLE PORT_UNAVAILABLE.
+  static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(const Address& listen);
+
+  ~Acceptor() { Stop(); }
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
+
+  const Address& address() const { return address_; }  // with the port in use
+
+  // From now on each connection goes to `take`, on a thread of its own, one after the other; `refused` counts those
+  // that were closed instead. Once. Connections that came before wait until then.
+  void Start(std::function<void(int listener, OpenFile connection)> take, Counter& refused);
+
+  // Takes no more, and nobody listens; connections that were taken stay.
+  void Stop();
+
+ private:
+  Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop);
+  void Run();
+  bool TakeOne(int listener);
+  void TellOfRefusal();
+
+  const Address address_;
+  std::vector<OpenFile> listeners_;  // none once stopped
+  const OpenFile stop_;              // readable: the thread ends
+  const int descriptors_max_;        // a connection whose descriptor is not below it is closed
+  std::function<void(int, OpenFile)> take_ = {};
+  Counter* refused_ = nullptr;
+  absl::Time told_ = absl::InfinitePast();  // when the log last said so
+  std::thread thread_;                      // last: it uses what stands above
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_ACCEPTOR_H_

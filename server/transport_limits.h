@@ -1,0 +1,26 @@
+// What one connection may do to the server. gRPC's own defaults trust the peer; docs/explanation/security.md has the
+// table for operators.
+
+#ifndef EBB_SERVER_TRANSPORT_LIMITS_H_
+#define EBB_SERVER_TRANSPORT_LIMITS_H_
+
+#include <grpcpp/server_builder.h>
+
+#include <cstdint>
+
+#include "absl/time/time.h"
+
+namespace ebb {
+
+struct TransportLimits {
+  int64_t request_bytes_max = 4 << 20;                    // of any method
+  int64_t answer_bytes_max = 4 << 20;                     // likewise
+  absl::Duration connection_age_max = absl::Minutes(30);  // then its client is asked for another; zero: never
+  absl::Duration keepalive = absl::Seconds(60);  // a client with calls that is silent for so long is asked for a sign
+};
+
+void SetTransportLimits(const TransportLimits& limits, grpc::ServerBuilder& builder);
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_TRANSPORT_LIMITS_H_

@@ -1,0 +1,332 @@
+#!/usr/bin/env python3
+"""What a port gets to see that others can reach: no HTTP/2, half of it, floods, bombs, clients that vanish or do not read. Somebody else's
+answer goes on all the while, and when all is over the server holds nothing and is as it was.
+
+    make abuse                          against a build with AddressSanitizer, and prints what the other one felt
+
+Needs Debian's python3-grpcio and protoc."""
+import json
+import os
+import pathlib
+import random
+import re
+import socket
+import struct
+import threading
+import time
+import unittest
+import urllib.request
+
+from binaries import Server
+from http2 import (ACK, CONTINUATION, Connection, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, STREAMS,
+                   WINDOW_UPDATE, call_headers, frame, integer, literal, message)
+from patience import PATIENCE, eventually
+import python_package  # noqa: F401  where the stubs are, for the imports that follow
+
+import grpc
+from ebb.v1 import (admin_pb2 as admin, admin_pb2_grpc, inference_pb2 as inference, inference_pb2_grpc, policy_pb2 as policy, sampling_pb2 as sampling,
+                    session_pb2 as session, session_pb2_grpc)
+
+SANITIZED = bool(os.environ.get("EBB_SANITIZED"))  # which keeps freed memory, so that its size says nothing
+MEMORY = 64 << 20  # bytes by which the server may have grown after an attack that would have it take gigabytes
+ENDLESS = sampling.Stopping(max_tokens=1 << 24, ignore_eos=True)
+SMALL = policy.PolicySpec(streaming=policy.Streaming(), trigger=policy.Trigger(budget=24))
+TEXT = inference.Prompt(text="Once upon a time")
+
+
+class Client:
+    """All services; `made` opens a session with a prompt in it."""
+
+    def __init__(self, addr):
+        self.channel = grpc.insecure_channel(addr, options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)])
+        for stub in (session_pb2_grpc.SessionServiceStub, inference_pb2_grpc.InferenceServiceStub, admin_pb2_grpc.AdminServiceStub):
+            self.__dict__.update(stub(self.channel).__dict__)
+
+    def made(self):
+        name = self.CreateSession(session.CreateSessionRequest(policy=SMALL, block_size=8)).name
+        list(self.Prefill(inference.PrefillRequest(session=name, prompt=TEXT)))
+        return name
+
+    def state(self, name):
+        return self.GetSession(session.GetSessionRequest(name=name)).state
+
+
+class Witness(threading.Thread):
+    """Reads an answer without end; `gaps` are the seconds between its messages."""
+
+    def __init__(self, client):
+        super().__init__(daemon=True)
+        self.name_of_session, self.gaps, self.ended = client.made(), [], None
+        self.stream = client.Decode(inference.DecodeRequest(session=self.name_of_session, stopping=ENDLESS))
+        self.start()
+
+    def run(self):
+        last = time.monotonic()
+        try:
+            for _ in self.stream:
+                now = time.monotonic()
+                self.gaps.append(now - last)
+                last = now
+            self.ended = "an endless answer ended"
+        except grpc.RpcError as error:
+            self.ended = error
+
+    def goes_on(self, messages=20):
+        wanted = len(self.gaps) + messages
+        eventually(lambda: self.ended or len(self.gaps) >= wanted, f"the witness hears no more: {len(self.gaps)} of {wanted}")
+        assert self.ended is None, self.ended
+
+
+def p99(gaps):
+    return sorted(gaps)[len(gaps) * 99 // 100] * 1000
+
+
+class Abuse(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.enterClassContext(Server("--server.keepalive=1s", "--cache.arena=32MiB", "--store.durability=off"))
+        cls.addr, cls.pid = cls.server.addr, cls.server.process.pid
+        cls.said = []  # a pipe that nobody empties would be one more slow reader
+        cls.reader = threading.Thread(target=lambda: cls.said.extend(cls.server.process.stderr), daemon=True)
+        cls.reader.start()
+        cls.client = Client(cls.addr)
+        cls.witness = Witness(Client(cls.addr))  # gRPC ends a whole connection for metadata that is too large
+        cls.witness.goes_on(300)
+        cls.quiet = len(cls.witness.gaps)
+        cls.files = cls.open_files()
+
+    @classmethod
+    def tearDownClass(cls):
+        gaps = cls.witness.gaps
+        print(f"between two messages, p99: {p99(gaps[:cls.quiet]):.1f} ms before, {p99(gaps[cls.quiet:]):.1f} ms during")
+        cls.witness.stream.cancel()
+        cls.witness.join(PATIENCE)
+        eventually(lambda: cls.client.state(cls.witness.name_of_session) == session.SESSION_STATE_IDLE, "the witness does not leave")
+        assert cls.witness.ended.code() == grpc.StatusCode.CANCELLED, cls.witness.ended
+        work = cls.client.GetStatus(admin.GetStatusRequest()).work
+        assert (work.requests_running, work.requests_queued) == (0, 0), work
+        for reason in ("UNKNOWN", "INTERNAL", "DATA_LOSS"):
+            assert cls.metric(f'ebb_errors_total{{reason="{reason}"}}') == 0, reason
+        eventually(lambda: cls.open_files() <= cls.files + 2, lambda: f"{cls.open_files()} files are open, {cls.files} were before")
+        cls.server.process.terminate()
+        assert cls.server.process.wait(timeout=PATIENCE) == 0, "".join(cls.said[-50:])
+        cls.reader.join(PATIENCE)
+        for line in cls.said:
+            assert line.startswith("{") and json.loads(line), line  # what libraries say, too
+
+    @classmethod
+    def open_files(cls):
+        return len(os.listdir(f"/proc/{cls.pid}/fd"))
+
+    @classmethod
+    def resident(cls):
+        return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{cls.pid}/status").read_text(encoding="ascii")).group(1)) << 10
+
+    @classmethod
+    def metric(cls, series):
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://{cls.server.http}/metrics", timeout=PATIENCE) as answer:
+            return float(re.search(rf"^{re.escape(series)} (\S+)$", answer.read().decode(), re.M).group(1))
+
+    def setUp(self):
+        self.memory = self.resident()
+
+    def tearDown(self):
+        self.witness.goes_on()
+        self.assertIsNone(self.server.process.poll(), "the server has ended")
+        late_comer = Client(self.addr)
+        answer = late_comer.Generate(inference.GenerateRequest(prompt=TEXT, policy=SMALL, block_size=8, stopping=sampling.Stopping(max_tokens=5)))
+        self.assertGreater(len(list(answer)), 0)
+        late_comer.channel.close()
+        if not SANITIZED:
+            self.assertLess(self.resident() - self.memory, MEMORY)
+
+    def is_idle_but_for_the_witness(self):
+        work = self.client.GetStatus(admin.GetStatusRequest()).work
+        return work.requests_running + work.requests_queued <= 1
+
+    def running(self, connection, stream=1):
+        """A session that answers on this connection without end."""
+        name = self.client.made()
+        connection.call(stream, "InferenceService/Decode", inference.DecodeRequest(
+            session=name, stopping=sampling.Stopping(max_tokens=1 << 24, ignore_eos=True, logprobs=20)))
+        self.assertIsNotNone(connection.wait_for(DATA))
+        return name
+
+    def ends(self, name):
+        eventually(lambda: self.client.state(name) == session.SESSION_STATE_IDLE, f"{name} is still busy")
+
+    def test_what_is_no_http2(self):
+        noise = random.Random(5)
+        for said in (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(512), b"\0" * 4096,
+                     noise.randbytes(4096), PREFACE + noise.randbytes(4096), PREFACE + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + bytes(4096),
+                     PREFACE + frame(SETTINGS, 0, 0, bytes(7)), PREFACE + frame(SETTINGS, 0, 0) + frame(DATA, 0, 1, b"too early"),
+                     PREFACE + frame(SETTINGS, 0, 0) + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 0)),
+                     PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, 1, b"\xff" * 100),
+                     PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, 2, call_headers("AdminService/GetStatus"))):
+            with Connection(self.addr, greet=False) as connection:
+                connection.send(said)
+                connection.socket.shutdown(socket.SHUT_WR)
+                for _ in connection.frames():  # whatever it is, it ends
+                    pass
+
+    def test_connections_that_say_nothing_keep_nobody_out(self):
+        silent = [Connection(self.addr, greet=index % 2 == 0) for index in range(200)]
+        self.witness.goes_on()
+        self.assertEqual(self.client.state(self.witness.name_of_session), session.SESSION_STATE_BUSY)
+        for connection in silent:
+            connection.socket.close()
+
+    def test_a_client_that_vanishes_is_found_out(self):
+        with Connection(self.addr) as connection:  # stays open, and answers no ping
+            self.ends(self.running(connection))
+
+    def test_a_client_that_is_killed_leaves_its_session_free(self):
+        crashed = Connection(self.addr)
+        name = self.running(crashed)
+        crashed.abort()
+        self.ends(name)
+        with Connection(self.addr) as left:
+            name = self.running(left)
+        self.ends(name)
+
+    def test_a_reader_that_does_not_read_stalls_itself_alone(self):
+        with Connection(self.addr) as connection:
+            name, tokens = self.client.made(), -1
+            connection.call(1, "InferenceService/Decode", inference.DecodeRequest(session=name, stopping=sampling.Stopping(
+                max_tokens=1 << 24, ignore_eos=True, logprobs=20)))
+
+            alive = threading.Thread(target=connection.answer_pings, daemon=True)  # and grants no window
+            alive.start()
+
+            def is_stalled():
+                nonlocal tokens
+                before, tokens = tokens, self.client.GetSession(session.GetSessionRequest(name=name)).tokens
+                self.witness.goes_on(50)
+                return before == tokens
+            eventually(is_stalled, "it never stalls")
+            self.assertEqual(self.client.state(name), session.SESSION_STATE_BUSY)
+            connection.socket.shutdown(socket.SHUT_RDWR)
+            alive.join(PATIENCE)
+        self.ends(name)
+
+    def test_streams_that_are_reset_at_once(self):
+        request = inference.GenerateRequest(prompt=TEXT, policy=SMALL, block_size=8, stopping=ENDLESS)
+        for _ in range(10):
+            with Connection(self.addr) as connection:
+                for stream in STREAMS[:200]:
+                    if not (connection.call(stream, "InferenceService/Generate", request)
+                            and connection.send(frame(RST_STREAM, 0, stream, struct.pack(">I", 8)))):
+                        break
+        eventually(self.is_idle_but_for_the_witness, "streams that were reset run on")
+
+    def test_more_streams_than_a_connection_may_have(self):
+        with Connection(self.addr) as connection:
+            for stream in STREAMS[:1000]:  # calls that never send their request
+                if not connection.send(frame(HEADERS, END_HEADERS, stream, call_headers("InferenceService/Generate"))):
+                    break
+            self.witness.goes_on()
+        eventually(self.is_idle_but_for_the_witness, "they are still there")
+
+    def test_metadata_that_is_too_large(self):
+        with self.assertRaises(grpc.RpcError) as caught:
+            Client(self.addr).GetStatus(admin.GetStatusRequest(), metadata=[("x-large", "a" * 20000)])
+        self.assertEqual(caught.exception.code(), grpc.StatusCode.RESOURCE_EXHAUSTED)
+        with Connection(self.addr) as connection:  # headers without an end
+            connection.send(frame(HEADERS, 0, 1, call_headers("AdminService/GetStatus")))
+            for _ in range(2000):
+                if not connection.send(frame(CONTINUATION, 0, 1, literal("x-large", "a" * 16000))):
+                    break
+        with Connection(self.addr) as connection:  # one header, told once and named four thousand times in each call
+            connection.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, call_headers("AdminService/GetStatus") + literal("x-large", "a" * 3900, 0x40)))
+            for stream in STREAMS[1:200]:
+                if not connection.send(frame(HEADERS, END_HEADERS | END_STREAM, stream,
+                                             call_headers("AdminService/GetStatus") + integer(62, 7, 0x80) * 4000)):
+                    break
+
+    def test_a_compressed_bomb_is_not_expanded(self):
+        for kind in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+            with self.assertRaises(grpc.RpcError) as caught:
+                self.client.channel.unary_unary("/ebb.v1.InferenceService/Tokenize")(bytes(256 << 20), compression=kind, timeout=PATIENCE)
+            self.assertEqual(caught.exception.code(), grpc.StatusCode.UNIMPLEMENTED, "refused for being compressed, whatever its size")
+            self.assertIn("disabled", caught.exception.details())
+        with Connection(self.addr) as connection:  # compressed, it says, without saying how
+            connection.send(frame(HEADERS, END_HEADERS, 1, call_headers("InferenceService/Tokenize")),
+                            frame(DATA, END_STREAM, 1, message(b"\x1f\x8b\x08" + bytes(20), compressed=True)))
+            self.assertIsNotNone(connection.wait_for(HEADERS), "it is answered")
+
+    def test_bytes_that_are_no_message(self):
+        for method in ("InferenceService/Tokenize", "SessionService/GetSession", "EvictionService/PlanEviction"):
+            for request in (b"\xff\xff\xff", b"\x0a\x10abc", b"\x0a\x02\xff\xfe"):
+                with self.assertRaises(grpc.RpcError) as caught:
+                    self.client.channel.unary_unary(f"/ebb.v1.{method}")(request, timeout=PATIENCE)
+                self.assertEqual(caught.exception.code(), grpc.StatusCode.UNIMPLEMENTED)
+        with Connection(self.addr) as connection:  # longer than anything may be, or so it says
+            connection.send(frame(HEADERS, END_HEADERS, 1, call_headers("InferenceService/Tokenize")),
+                            frame(DATA, 0, 1, struct.pack(">?I", False, 0xFFFFFFFF) + bytes(1000)))
+            self.assertIsNotNone(connection.wait_for(HEADERS), "it is refused before it has come")
+
+    def test_frames_that_ask_for_answers_which_nobody_reads(self):
+        with Connection(self.addr) as connection:
+            for _ in range(2000):
+                if not connection.send(frame(PING, 0, 0, bytes(8))):
+                    break
+            self.assertIsNotNone(connection.wait_for(GOAWAY), "too many pings")
+        with Connection(self.addr) as connection:
+            connection.socket.settimeout(2)
+            try:
+                for _ in range(500):
+                    connection.send(frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65535)) * 100)
+            except TimeoutError:
+                pass  # the server reads no more
+
+
+class Limits(unittest.TestCase):
+    """What needs a server of its own."""
+
+    def test_an_old_connection_takes_no_more_calls_and_cuts_none(self):
+        with Server("--server.connection_age_max=1s") as server:
+            client = Client(server.addr)
+            with Connection(server.addr) as connection:
+                connection.call(1, "InferenceService/Decode", inference.DecodeRequest(session=client.made(), stopping=ENDLESS))
+                frames, told, after = connection.frames(), 0, 0
+                while after < 50:
+                    kind, flags, stream, payload = next(frames)
+                    if kind == PING and not flags & ACK:
+                        connection.send(frame(PING, ACK, 0, payload))
+                    if kind == DATA:
+                        connection.send(*(frame(WINDOW_UPDATE, 0, on, struct.pack(">I", len(payload))) for on in (0, 1) if payload))
+                        after += told > 0
+                    told += kind == GOAWAY
+                    self.assertFalse(kind == RST_STREAM or kind == HEADERS and flags & END_STREAM, "the call was cut off")
+            self.assertTrue(client.made(), "and a client that heard of it makes another connection")
+            client.channel.close()
+
+    def test_more_connections_than_files(self):
+        with Server(under=("prlimit", "--nofile=64:64")) as server:
+            connections = []
+            for _ in range(300):
+                connections.append(Connection(server.addr, greet=False))
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+            def refused():
+                with opener.open(f"http://{server.http}/metrics", timeout=PATIENCE) as answer:  # which takes a file, too
+                    return float(re.search(r"^ebb_connections_refused_total (\S+)$", answer.read().decode(), re.M).group(1))
+            eventually(lambda: refused() >= 200, lambda: f"{refused()} were refused")
+            for connection in connections:
+                connection.socket.close()
+            client = Client(server.addr)
+            eventually(lambda: self.answers(client), "nobody is let in after the flood")
+            client.channel.close()
+        self.assertIn("connections_refused", server.rest)
+
+    @staticmethod
+    def answers(client):
+        try:
+            return client.GetStatus(admin.GetStatusRequest(), timeout=5)
+        except grpc.RpcError:
+            return None
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""A server under 200 streams of 20 tenants, half of whom have three times the weight of the others: nobody is refused, each has its share, and
+afterwards the server is no larger than before.
+
+    make soak                                  ten minutes
+    tests/e2e/soak_test.py --seconds 60        EBB_SOAK_LOAD names the program that makes the load
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+import urllib.request
+
+from binaries import Server
+from patience import PATIENCE, eventually
+
+TENANTS, STREAMS, HEAVY = 20, 10, 3
+# A weight of 3 brings 3 times the tokens while all have something to run. Between two answers a stream has nothing, which costs the heavy
+# more, since their answers come faster.
+SHARE = (0.75 * HEAVY, 1.1 * HEAVY)
+EVEN = 1.25  # the most that one of a weight has, to the least
+GROWTH = 0.02  # of the resident memory, from the second quarter of the run to the last
+
+
+def resident(pid):
+    return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text(encoding="ascii")).group(1)) << 10
+
+
+def files(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def threads(pid):
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def metrics(server):
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://{server.http}/metrics", timeout=PATIENCE) as answer:
+        lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    return {series: float(value) for series, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+class Samples(threading.Thread):
+    """Of the process, ten times a second or forty over the run, whichever is less."""
+
+    def __init__(self, pid, seconds):
+        super().__init__(daemon=True)
+        self.pid, self.pause, self.ends, self.bytes = pid, max(0.1, seconds / 400), threading.Event(), []
+
+    def run(self):
+        while not self.ends.wait(self.pause):
+            self.bytes.append(resident(self.pid))
+
+
+def soak(seconds):
+    weights = [f"--tenants.t{index:02}.weight={HEAVY if index % 2 else 1}" for index in range(TENANTS)]
+    with Server("--log.level=warn", "--cache.arena=256MiB", *weights) as server:
+        pid = server.process.pid
+        run = [os.environ.get("EBB_SOAK_LOAD", "build/release/tests/e2e/soak_load"), server.addr, str(TENANTS), str(STREAMS)]
+        open_before = files(pid)
+        subprocess.run([*run, str(min(seconds / 4, 10))], check=True, capture_output=True, timeout=PATIENCE)  # buffers and pools fill
+        before = threads(pid)
+        samples = Samples(pid, seconds)
+        samples.start()
+        done = subprocess.run([*run, str(seconds)], check=True, capture_output=True, text=True, timeout=seconds + PATIENCE)
+        samples.ends.set()
+        samples.join()
+        idle = lambda: not any(value for series, value in metrics(server).items() if re.match("ebb_(requests_running|queue_depth|sessions)", series))  # noqa: E731
+        eventually(idle, "something still runs")
+        after = metrics(server)
+        told = json.loads(done.stdout)
+        light, heavy = told["tokens"][0::2], told["tokens"][1::2]
+        quarter = len(samples.bytes) // 4
+        early, late = mean(samples.bytes[quarter:2 * quarter]), mean(samples.bytes[-quarter:])
+        gaps = told["gap_ms"]
+        print(f"{sum(told['tokens']) / (0.9 * seconds):.0f} tokens/s in {told['answers']} answers; a heavy tenant had {mean(heavy) / mean(light):.2f} "
+              f"times a light one's tokens; between messages {gaps['p50']:.1f} ms at the median, {gaps['p99']:.1f} ms at p99 "
+              f"({gaps['p99'] / gaps['p50']:.1f} times); resident {early / 2**20:.1f} MiB in the second quarter, {late / 2**20:.1f} in the last")
+
+        assert not told["failures"], told["failures"]
+        assert not any(value for series, value in after.items() if series.startswith(("ebb_errors_total", "ebb_refusals_total"))), after
+        assert SHARE[0] <= mean(heavy) / mean(light) <= SHARE[1], told["tokens"]
+        for each in (light, heavy):
+            assert max(each) <= EVEN * min(each), told["tokens"]
+        assert late <= early * (1 + GROWTH), samples.bytes
+        assert after["ebb_kv_pages_limit"] == sum(after[f'ebb_kv_pages{{state="{state}"}}'] for state in ("free", "owned")), "pages leaked"
+        # gRPC opens a few for its threads with the first call, and keeps them.
+        eventually(lambda: files(pid) <= open_before + 8, lambda: f"{files(pid)} files are open, {open_before} were before")
+        assert threads(pid) <= before + 4, f"{threads(pid)} threads, {before} were before"
+    assert server.process.returncode == 0, server.rest
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=20)
+    soak(parser.parse_args().seconds)
+    sys.exit(0)

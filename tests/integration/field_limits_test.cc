@@ -1,0 +1,319 @@
+// Every field of every request, tried at the ends of its type and past them, and random requests beside: each is taken
+// or refused in an orderly way, and the server is as it was. What is tried follows from the protobuf descriptors.
+
+#include <gmock/gmock.h>
+#include <google/protobuf/stubs/logging.h>
+#include <google/protobuf/text_format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "policies/hash_random.h"
+#include "tests/support/generic_call.h"
+#include "tests/support/request_mutations.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/test_server.h"
+
+namespace ebb {
+namespace {
+
+using client::ReadDetails;
+using google::protobuf::Message;
+using ::testing::ElementsAreArray;
+using ::testing::SizeIs;
+using Code = grpc::StatusCode;
+
+// Of each method a request that is taken, but for Accept, for which no draft waits.
+const std::map<std::string, std::string> kRequests = {
+    {"SessionService/CreateSession", "policy { streaming {} trigger { budget: 24 } } block_size: 8"},
+    {"SessionService/ForkSession", "session: 'sessions/tale'"},
+    {"SessionService/GetSession", "name: 'sessions/tale'"},
+    {"SessionService/ListSessions", "page_size: 3"},
+    {"SessionService/DeleteSession", "name: 'sessions/tale'"},
+    {"SessionService/SaveSession", "session: 'sessions/tale' snapshot_id: 'kept'"},
+    {"SessionService/RestoreSession", "snapshot: 'snapshots/kept'"},
+    {"SessionService/ListSnapshots", "page_size: 3"},
+    {"SessionService/DeleteSnapshot", "name: 'snapshots/kept'"},
+    {"InferenceService/Prefill", "session: 'sessions/tale' prompt { text: 'a' }"},
+    {"InferenceService/Decode", "session: 'sessions/tale' stopping { max_tokens: 2 }"},
+    {"InferenceService/Generate",
+     "prompt { text: 'a' } stopping { max_tokens: 2 } policy { streaming {} trigger { budget: 24 } } block_size: 8"},
+    {"InferenceService/Verify", "session: 'sessions/tale' draft_tokens: 3"},
+    {"InferenceService/Accept", "session: 'sessions/tale'"},
+    {"InferenceService/Edit", "session: 'sessions/tale' spans { start: 1 end: 2 text: 'b' }"},
+    {"InferenceService/Score", "target { text: 'abc' }"},
+    {"InferenceService/Tokenize", "prompt { text: 'abc' }"},
+    {"InferenceService/Detokenize", "ids: 65"},
+    {"EvictionService/SetPolicy", "session: 'sessions/tale' policy { streaming {} trigger { budget: 24 } }"},
+    {"EvictionService/Evict", "session: 'sessions/tale' older_than: 10"},
+    {"EvictionService/PlanEviction",
+     "rows { scores: '\\000\\000\\200\\077\\000\\000\\000\\100\\000\\000\\100\\100' } keep: 1"},
+    {"EvictionService/DescribeCache", "session: 'sessions/tale'"},
+    {"EvictionService/WatchEvictions", "session: 'sessions/tale'"},
+    {"AdminService/GetStatus", ""},
+    {"AdminService/ListPolicies", ""},
+};
+constexpr char kText[] = "The frog jumped into the pond, and the old man sat by the fire.";
+
+std::string ShortName(const Method& method) { return method.name.substr(sizeof("ebb.v1.") - 1); }
+
+std::unique_ptr<Message> GoodRequest(const Method& method) {
+  std::unique_ptr<Message> request = NewRequest(*method.descriptor);
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(kRequests.at(ShortName(method)), request.get()));
+  return request;
+}
+
+// A watch has nothing to tell; two messages of a longer stream are enough.
+size_t MessagesToRead(const Method& method) { return ShortName(method) == "EvictionService/WatchEvictions" ? 0 : 2; }
+
+// What is wrong with an answer, or nothing. `request` in bytes.
+std::string Complaint(const Method& method, const std::string& request, const grpc::Status& status) {
+  static const std::set<Code> kOrderly = {Code::INVALID_ARGUMENT,    Code::NOT_FOUND, Code::ALREADY_EXISTS,
+                                          Code::FAILED_PRECONDITION, Code::ABORTED,   Code::RESOURCE_EXHAUSTED,
+                                          Code::UNAVAILABLE};
+  if (status.ok()) return "";
+  const client::ErrorDetails details = ReadDetails(status);
+  if (status.error_code() == Code::CANCELLED && details.reason.empty()) return "";  // by this side
+  if (details.reason == "SESSION_DELETED" || details.reason == "CALL_CANCELLED") return "";
+  if (status.error_code() == Code::UNIMPLEMENTED) {  // gRPC's answer to what is no request
+    return NewRequest(*method.descriptor)->ParseFromString(request) ? "a request that parses is UNIMPLEMENTED" : "";
+  }
+  if (!kOrderly.contains(status.error_code())) return client::Describe(status);
+  if (details.reason.empty()) return "no reason: " + client::Describe(status);
+  if (status.error_code() != Code::INVALID_ARGUMENT) return "";
+  if (details.field.empty()) return "no field: " + client::Describe(status);
+  if (details.field == "x-ebb-tenant" || HasField(*method.descriptor->input_type(), details.field)) return "";
+  return absl::StrFormat("%s is no field: %s", details.field, client::Describe(status));
+}
+
+// One tenant's view, with a session and a snapshot that most requests name.
+class Caller {
+ public:
+  Caller(const std::string& address, std::string tenant) : tenant_(std::move(tenant)), client_(address, tenant_) {
+    Prepare();
+    v1::SaveSessionRequest save;
+    save.set_session("sessions/tale");
+    save.set_snapshot_id("kept");
+    v1::SaveSessionResponse saved;
+    EXPECT_TRUE(client_.sessions().SaveSession(client_.Context().get(), save, &saved).ok());
+  }
+
+  grpc::Status Call(const Method& method, const std::string& request) {
+    const GenericAnswer answer = CallGeneric(client_.channel(), method.name, request, tenant_, MessagesToRead(method));
+    if (answer.status.ok() && method.descriptor->output_type() == v1::Session::descriptor()) {
+      v1::Session made;
+      EXPECT_TRUE(answer.messages.size() == 1 && made.ParseFromString(answer.messages[0]));
+      made_ = made.name();
+    }
+    return answer.status;
+  }
+
+  // As it was before a call that did something.
+  void Restore(const Method& method) {
+    static const std::set<std::string> kReaders = {"GetSession",    "ListSessions", "ListSnapshots", "Score",
+                                                   "Tokenize",      "Detokenize",   "PlanEviction",  "DescribeCache",
+                                                   "GetStatus",     "ListPolicies", "SaveSession",   "RestoreSession",
+                                                   "CreateSession", "ForkSession"};
+    if (!made_.empty() && made_ != "sessions/tale") client_.Delete(made_);
+    made_.clear();
+    if (kReaders.contains(method.descriptor->name())) return;
+    client_.Delete("sessions/tale");
+    Prepare();
+  }
+
+  // Deletes everything of the tenant.
+  void Leave() {
+    v1::ListSessionsRequest request;
+    v1::ListSessionsResponse list;
+    request.set_page_size(1000);
+    while (client_.sessions().ListSessions(client_.Context().get(), request, &list).ok() && list.sessions_size() > 0) {
+      for (const v1::Session& session : list.sessions()) EXPECT_TRUE(client_.Delete(session.name()).ok());
+    }
+  }
+
+ private:
+  void Prepare() {
+    v1::CreateSessionRequest request = SessionWith(StreamingPolicy(24));
+    request.set_session_id("tale");
+    v1::Session session;
+    if (client_.Create(request, &session).ok()) client_.Prefill(PrefillText("sessions/tale", kText));
+  }
+
+  const std::string tenant_;
+  TestClient client_;
+  std::string made_ = {};  // by the last call
+};
+
+class FieldLimits : public testing::Test {
+ protected:
+  std::vector<uint32_t> FreshAnswer() {
+    v1::GenerateRequest request = GenerateText("", kText, 40);
+    *request.mutable_policy() = StreamingPolicy(24);
+    request.set_block_size(8);
+    request.mutable_sampling()->set_seed(11);
+    return client_.Generate(request).tokens;
+  }
+
+  // Every session gone, nothing held, no fault counted.
+  void ExpectNothingLeft(const std::vector<uint32_t>& before) {
+    const absl::Time end = absl::Now() + absl::Minutes(1);
+    const auto is_idle = [this] {
+      const v1::GetStatusResponse status = client_.Status();
+      return status.work().sessions() + status.work().requests_running() + status.work().requests_queued() == 0 &&
+             status.cache().pages_reserved() == 0;
+    };
+    while (!is_idle() && absl::Now() < end) absl::SleepFor(absl::Milliseconds(10));
+    EXPECT_TRUE(is_idle()) << client_.Status().DebugString();
+    for (const char* reason : {"UNKNOWN", "INTERNAL", "DATA_LOSS"}) {
+      EXPECT_EQ(server_.Metric(absl::StrFormat("ebb_errors_total{reason=\"%s\"}", reason)), 0);
+    }
+    EXPECT_THAT(FreshAnswer(), ElementsAreArray(before));
+  }
+
+  const google::protobuf::LogSilencer quiet_;  // about texts that are no UTF-8
+  const TemporaryFolder store_;
+  TestServer server_{[this](ServerOptions& options) {
+    options.http_listen = {.host = "127.0.0.1", .port = 0};
+    options.store_dir = store_.path();
+    options.engine.arena_bytes = 16 << 20;
+    options.stream_buffer = 4;
+  }};
+  TestClient client_{server_.address()};
+};
+
+TEST_F(FieldLimits, EachIsTakenOrRefusedByItsName) {
+  const std::vector<uint32_t> before = FreshAnswer();
+  ASSERT_THAT(before, SizeIs(40));
+  ASSERT_THAT(AllMethods(), SizeIs(kRequests.size())) << "say what a request of it looks like";
+  Caller caller(server_.address(), "ends");
+  int tried = 0, refused = 0;
+  for (const Method& method : AllMethods()) {
+    const std::unique_ptr<Message> good = GoodRequest(method);
+    const grpc::Status taken = caller.Call(method, good->SerializeAsString());
+    if (method.descriptor->name() == "Accept") {
+      EXPECT_EQ(ReadDetails(taken).reason, "NO_DRAFT");
+    } else {
+      EXPECT_TRUE(taken.ok() || taken.error_code() == Code::CANCELLED) << method.name << client::Describe(taken);
+    }
+    caller.Restore(method);
+    for (const Mutation& mutation : MutationsOf(*method.descriptor->input_type())) {
+      SCOPED_TRACE(absl::StrFormat("%s %s: %s", method.name, mutation.path, mutation.value));
+      const std::unique_ptr<Message> request(good->New());
+      request->CopyFrom(*good);
+      mutation.apply(*request);
+      const std::string bytes = request->SerializeAsString();
+      const grpc::Status status = caller.Call(method, bytes);
+      EXPECT_EQ(Complaint(method, bytes, status), "");
+      // A watch may be cancelled before it hears that it was no request.
+      const bool parses = request->ParseFromString(bytes);
+      const bool was_taken = status.ok() || (status.error_code() == Code::CANCELLED && parses);
+      EXPECT_FALSE(mutation.never && was_taken);
+      if (was_taken) caller.Restore(method);
+      ++tried;
+      refused += was_taken ? 0 : 1;
+    }
+  }
+  EXPECT_GT(tried, 2000);
+  EXPECT_GT(refused, tried / 3);
+  caller.Leave();
+  ExpectNothingLeft(before);
+}
+
+// Calls in all: EBB_RANDOM_CALLS, from EBB_SEED. `make abuse` makes 100,000.
+uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
+  uint64_t value = 0;
+  const char* const text = std::getenv(name);
+  return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
+}
+
+// A request that is good, wrong in a place or two, or no longer a message.
+std::string RandomRequest(const Method& method, const std::vector<Mutation>& mutations, HashRandom& random) {
+  const std::unique_ptr<Message> request = GoodRequest(method);
+  const int kind = random.Uniform(0, 9);
+  for (int i = kind < 3 || mutations.empty() ? 0 : (kind < 7 ? 1 : 2); i > 0; --i) {
+    mutations[static_cast<size_t>(random.Uniform(0, static_cast<int32_t>(mutations.size()) - 1))].apply(*request);
+  }
+  std::string bytes = request->SerializeAsString();
+  if (kind < 9 || bytes.empty()) return bytes;
+  for (int i = random.Uniform(1, 4); i > 0; --i) {
+    bytes[static_cast<size_t>(random.Uniform(0, static_cast<int32_t>(bytes.size()) - 1))] ^=
+        static_cast<char>(1 << random.Uniform(0, 7));
+  }
+  if (random.Uniform(0, 3) == 0)
+    bytes.resize(static_cast<size_t>(random.Uniform(0, static_cast<int32_t>(bytes.size()))));
+  return bytes;
+}
+
+TEST_F(FieldLimits, RandomCallsLeaveTheServerAsItWas) {
+#if defined(EBB_SANITIZED)
+  constexpr uint64_t kCalls = 1500;
+#else
+  constexpr uint64_t kCalls = 3000;
+#endif
+  constexpr uint64_t kCallers = 3;
+  const uint64_t calls = FromEnvironment("EBB_RANDOM_CALLS", kCalls), seed = FromEnvironment("EBB_SEED", 1);
+  SCOPED_TRACE(absl::StrFormat("EBB_SEED=%d", seed));
+  const std::vector<uint32_t> before = FreshAnswer();
+  const std::vector<Method> methods = AllMethods();
+  std::map<std::string, std::vector<Mutation>> mutations;
+  for (const Method& method : methods) mutations[method.name] = MutationsOf(*method.descriptor->input_type());
+
+  // Somebody else's answer, which goes on all the while.
+  TestClient witness(server_.address(), "witness");
+  const std::string name = witness.Create(SessionWith(StreamingPolicy(24))).name();
+  ASSERT_TRUE(witness.Prefill(PrefillText(name, kText)).ok());
+  const auto context = witness.Context();
+  const auto reader = witness.inference().Decode(context.get(), DecodeTokens(name, 1 << 24));
+  std::atomic<bool> ends = false;
+  std::atomic<int> read = 0;
+  std::thread reads([&] {
+    v1::DecodeResponse message;
+    while (reader->Read(&message)) read += message.tokens_size();
+    const grpc::Status status = reader->Finish();
+    EXPECT_TRUE(ends && status.error_code() == Code::CANCELLED) << client::Describe(status);
+  });
+
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < kCallers; ++i) {
+    threads.emplace_back([&, i] {
+      HashRandom random(seed, i);
+      Caller caller(server_.address(), absl::StrFormat("tenant-%d", i));
+      for (uint64_t done = 0; done < calls / kCallers; ++done) {
+        const Method& method =
+            methods[static_cast<size_t>(random.Uniform(0, static_cast<int32_t>(methods.size()) - 1))];
+        const std::string bytes = RandomRequest(method, mutations.at(method.name), random);
+        const grpc::Status status = caller.Call(method, bytes);
+        EXPECT_EQ(Complaint(method, bytes, status), "")
+            << method.name << " caller " << i << " call " << done << " of EBB_SEED=" << seed;
+        if (random.Uniform(0, 3) == 0) caller.Restore(method);
+      }
+      caller.Leave();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const int so_far = read;
+  EXPECT_GT(so_far, 0);
+  const absl::Time end = absl::Now() + absl::Minutes(1);
+  while (read < so_far + 20 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_GE(read, so_far + 20) << "the witness is told no more";
+  ends = true;
+  context->TryCancel();
+  reads.join();
+  EXPECT_TRUE(witness.Delete(name).ok());
+  ExpectNothingLeft(before);
+}
+
+}  // namespace
+}  // namespace ebb

@@ -1,0 +1,229 @@
+#include "tests/support/request_mutations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+
+namespace ebb {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+constexpr size_t kLongText = 3000;  // longer than every name, stop text and request_id may be
+constexpr int kMany = 5000;
+constexpr int kManyMessages = 2000;
+
+using Fields = std::vector<const FieldDescriptor*>;
+
+// The message that `parents` lead to, made on the way; of lists the first.
+Message& Locate(Message& root, const Fields& parents) {
+  Message* at = &root;
+  for (const FieldDescriptor* field : parents) {
+    const Reflection& reflection = *at->GetReflection();
+    if (!field->is_repeated()) {
+      at = reflection.MutableMessage(at, field);
+    } else if (reflection.FieldSize(*at, field) == 0) {
+      at = reflection.AddMessage(at, field);
+    } else {
+      at = reflection.MutableRepeatedMessage(at, field, 0);
+    }
+  }
+  return *at;
+}
+
+// Sets the field, or a list's only entry.
+template <typename Value, typename Set, typename Add>
+auto Setter(const FieldDescriptor* field, Value value, Set set, Add add) {
+  return [=](Message& at) {
+    const Reflection& reflection = *at.GetReflection();
+    if (field->is_repeated()) {
+      reflection.ClearField(&at, field);
+      (reflection.*add)(&at, field, value);
+    } else {
+      (reflection.*set)(&at, field, value);
+    }
+  };
+}
+
+struct Value {
+  std::string text = {};
+  bool never = false;
+  std::function<void(Message&)> set = {};
+};
+
+template <typename Number, typename Set, typename Add>
+void AddIntegers(const FieldDescriptor* field, Set set, Add add, std::vector<Value>& values) {
+  using Limits = std::numeric_limits<Number>;
+  for (const Number number : {Number{0}, Number{1}, static_cast<Number>(-1), Limits::min(), Limits::max(),
+                              static_cast<Number>(Limits::max() / 2 + 1), static_cast<Number>((1 << 24) + 1)}) {
+    values.push_back({.text = absl::StrFormat("%d", number), .never = false, .set = Setter(field, number, set, add)});
+  }
+}
+
+template <typename Number, typename Set, typename Add>
+void AddFractions(const FieldDescriptor* field, Set set, Add add, std::vector<Value>& values) {
+  using Limits = std::numeric_limits<Number>;
+  for (const Number number : {Number{0}, Number{-1}, Limits::lowest(), Limits::max(), Limits::denorm_min(),
+                              Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN()}) {
+    values.push_back({.text = absl::StrFormat("%g", number),
+                      .never = !std::isfinite(number),
+                      .set = Setter(field, number, set, add)});
+  }
+}
+
+void AddEnums(const FieldDescriptor* field, std::vector<Value>& values) {
+  const EnumDescriptor& type = *field->enum_type();
+  for (const int number : {-1, 0, 1, type.value_count(), std::numeric_limits<int>::max()}) {
+    values.push_back({.text = absl::StrFormat("%d", number),
+                      .never = type.FindValueByNumber(number) == nullptr,
+                      .set = Setter(field, number, &Reflection::SetEnumValue, &Reflection::AddEnumValue)});
+  }
+}
+
+void AddTexts(const FieldDescriptor* field, std::vector<Value>& values) {
+  const bool bytes = field->type() == FieldDescriptor::TYPE_BYTES;
+  const auto add = [&](const std::string& name, const std::string& text, bool never = false) {
+    values.push_back(
+        {.text = name, .never = never, .set = Setter(field, text, &Reflection::SetString, &Reflection::AddString)});
+  };
+  add("nothing", "");
+  add("much", std::string(kLongText, 'a'));
+  add("no UTF-8", "\xC3\x28\xFF", !bytes);
+  add("a zero", std::string("a\0b", 3));
+  add("control characters", "\x1b[2J\r\n\x07");
+  add("a path", "../../../etc/passwd");
+  if (!bytes) return;
+  add("a float that is none", std::string("\x00\x00\xC0\x7F", 4));
+  add("infinite floats", std::string("\x00\x00\x80\x7F\x00\x00\x80\xFF", 8));
+  add("negative numbers", std::string("\xFE\xFF\xFF\xFF\x00\x00\x00\x80", 8));
+  add("zeros", std::string(4096, '\0'));
+}
+
+std::vector<Value> ValuesOf(const FieldDescriptor* field) {
+  std::vector<Value> values;
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      AddIntegers<int32_t>(field, &Reflection::SetInt32, &Reflection::AddInt32, values);
+      break;
+    case FieldDescriptor::CPPTYPE_INT64:
+      AddIntegers<int64_t>(field, &Reflection::SetInt64, &Reflection::AddInt64, values);
+      break;
+    case FieldDescriptor::CPPTYPE_UINT32:
+      AddIntegers<uint32_t>(field, &Reflection::SetUInt32, &Reflection::AddUInt32, values);
+      break;
+    case FieldDescriptor::CPPTYPE_UINT64:
+      AddIntegers<uint64_t>(field, &Reflection::SetUInt64, &Reflection::AddUInt64, values);
+      break;
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      AddFractions<float>(field, &Reflection::SetFloat, &Reflection::AddFloat, values);
+      break;
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      AddFractions<double>(field, &Reflection::SetDouble, &Reflection::AddDouble, values);
+      break;
+    case FieldDescriptor::CPPTYPE_BOOL:
+      for (const bool truth : {false, true}) {
+        values.push_back({.text = truth ? "true" : "false",
+                          .never = false,
+                          .set = Setter(field, truth, &Reflection::SetBool, &Reflection::AddBool)});
+      }
+      break;
+    case FieldDescriptor::CPPTYPE_ENUM:
+      AddEnums(field, values);
+      break;
+    case FieldDescriptor::CPPTYPE_STRING:
+      AddTexts(field, values);
+      break;
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      break;
+  }
+  return values;
+}
+
+// A list of its own first entry, over and over.
+void Repeat(Message& at, const FieldDescriptor* field) {
+  const Reflection& reflection = *at.GetReflection();
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+    for (int i = 0; i < kManyMessages; ++i) {
+      Message* const entry = reflection.AddMessage(&at, field);
+      if (!field->is_map()) continue;
+      const FieldDescriptor* const key = entry->GetDescriptor()->map_key();
+      if (key->cpp_type() == FieldDescriptor::CPPTYPE_UINT32) {
+        entry->GetReflection()->SetUInt32(entry, key, static_cast<uint32_t>(i));
+      }
+    }
+    return;
+  }
+  const std::unique_ptr<Message> one(at.New());
+  ValuesOf(field)[1].set(*one);
+  for (int i = 0; i < kMany; ++i) at.MergeFrom(*one);
+}
+
+void Walk(const Descriptor& type, const Fields& parents, const std::string& prefix, std::vector<Mutation>& mutations) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor* const field = type.field(i);
+    const std::string path = prefix + field->name();
+    const auto add = [&](const std::string& value, bool never, const std::function<void(Message&)>& change) {
+      mutations.push_back({.path = path, .value = value, .never = never, .apply = [parents, change](Message& root) {
+                             change(Locate(root, parents));
+                           }});
+    };
+    if (field->is_repeated()) add("many", false, [field](Message& at) { Repeat(at, field); });
+    for (const Value& value : ValuesOf(field)) add(value.text, value.never, value.set);
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    add("an empty message", false, [field](Message& at) { Locate(at, {field}).Clear(); });
+    Fields deeper = parents;
+    deeper.push_back(field);
+    const bool again = std::ranges::any_of(parents, [&](const FieldDescriptor* parent) {
+      return parent->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && parent->message_type() == field->message_type();
+    });
+    if (!again) Walk(*field->message_type(), deeper, path + ".", mutations);
+  }
+}
+
+}  // namespace
+
+std::vector<Mutation> MutationsOf(const Descriptor& request) {
+  std::vector<Mutation> mutations;
+  Walk(request, {}, "", mutations);
+  return mutations;
+}
+
+bool HasField(const Descriptor& request, std::string_view path) {
+  const Descriptor* at = &request;
+  for (const absl::string_view part : absl::StrSplit(absl::string_view(path.data(), path.size()), '.')) {
+    if (at == nullptr) return false;
+    const std::string name(part.substr(0, part.find('[')));
+    const FieldDescriptor* const field = at->FindFieldByName(name);
+    if (field == nullptr) return at->FindOneofByName(name) != nullptr;
+    at = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE ? field->message_type() : nullptr;
+  }
+  return true;
+}
+
+std::vector<Method> AllMethods() {
+  std::vector<Method> methods;
+  for (const std::string name : {"session", "inference", "eviction", "admin"}) {
+    const auto* const file =
+        google::protobuf::DescriptorPool::generated_pool()->FindFileByName("ebb/v1/" + name + ".proto");
+    const auto* const service = file->service(0);
+    for (int i = 0; i < service->method_count(); ++i) {
+      methods.push_back({service->full_name() + "/" + service->method(i)->name(), service->method(i)});
+    }
+  }
+  return methods;
+}
+
+std::unique_ptr<Message> NewRequest(const google::protobuf::MethodDescriptor& method) {
+  return std::unique_ptr<Message>(
+      google::protobuf::MessageFactory::generated_factory()->GetPrototype(method.input_type())->New());
+}
+
+}  // namespace ebb
