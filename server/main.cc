@@ -163,6 +163,9 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                   .shadow = {.share = config.quality().shadow_share(),
                              .tokens_max = static_cast<int32_t>(config.quality().shadow_tokens_max())},
                   .snapshot_every = static_cast<int64_t>(config.store().snapshot_every())};
+  if (!config.experiments().file().empty()) {
+    options.experiments = {.path = config.experiments().file(), .reload = ToDuration(config.experiments().reload())};
+  }
   for (const auto& [name, tenant] : config.tenants()) {
     options.work.tenants[name] = {.weight = static_cast<int32_t>(tenant.weight()),
                                   .sessions_max = static_cast<int32_t>(tenant.sessions_max()),

@@ -40,6 +40,7 @@ struct ServiceParts {
   Store* store = nullptr;               // null: no snapshots are kept
   Takeover* takeover = nullptr;         // null: no other server has sessions of these clients
   std::string draft_model = {};         // what clients call it; empty: there is none
+  Experiments* experiments = nullptr;   // never null where services are
 };
 
 // NOT_FOUND UNKNOWN_MODEL unless `model` is empty or the model served.

@@ -150,7 +150,8 @@ class RunningServer final : public Server {
                options.message_bytes_max,
                store_.get(),
                takeover_.get(),
-               draft_.name} {}
+               draft_.name,
+               &experiments_} {}
 
   ~RunningServer() override { Stop(absl::ZeroDuration()); }
 
@@ -167,7 +168,14 @@ class RunningServer final : public Server {
     LogInfo("brought_back", {{"sessions", sum.kept}, {"failed", sum.failed}}, "from the server before this one");
   }
 
+  absl::Status ReadExperiments(const std::optional<ExperimentFileOptions>& options) {
+    if (!options) return absl::OkStatus();
+    EBB_ASSIGN(experiment_file_, ExperimentFile::Open(*options, worker_, experiments_));
+    return absl::OkStatus();
+  }
+
   absl::Status Listen(const ServerOptions& options) {
+    EBB_TRY(ReadExperiments(options.experiments));
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -233,11 +241,12 @@ class RunningServer final : public Server {
     if (files_ != nullptr) store = std::make_unique<FolderStore>(*files_, sync, metrics_.journal());
     return store == nullptr ? nullptr : std::make_unique<Journal>(std::move(store), &SnapshotOf, metrics_.journal());
   }
-  DispatcherOptions WorkFor(const ServerOptions& options) const {
+  DispatcherOptions WorkFor(const ServerOptions& options) {
     DispatcherOptions work = options.work;
     work.journal = journal_.get();
     work.draft_engine = draft_.engine.get();
     work.draft_policy = draft_.policy;
+    work.experiments = &experiments_;
     return work;
   }
 
@@ -267,7 +276,9 @@ class RunningServer final : public Server {
   const std::unique_ptr<SessionFiles> files_;
   RedisStore* const shared_;  // the journal's; null where it is no server's but this one's
   const std::unique_ptr<Journal> journal_;
+  Experiments experiments_;
   Worker worker_;
+  std::unique_ptr<ExperimentFile> experiment_file_;
   const std::unique_ptr<Takeover> takeover_;
   const std::unique_ptr<Store> store_;
   const ServiceParts parts_;

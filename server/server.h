@@ -20,6 +20,7 @@
 #include "server/address.h"
 #include "server/dispatcher.h"
 #include "server/draft_model.h"
+#include "server/experiment_file.h"
 #include "server/identity.h"
 #include "server/redis_store.h"
 #include "server/tls.h"
@@ -52,12 +53,13 @@ struct ServerOptions {
   EngineOptions engine = {};
   DraftModelOptions draft = {};
   DispatcherOptions work = {};
+  std::optional<ExperimentFileOptions> experiments = {};  // none: only those that AdminService starts
 };
 
 class Server {
  public:
   // Serves when it returns. Errors of Identity::Open, ServerTls::Open, Engine::Open, OpenDraftModel,
-  // SnapshotStore::Open, RedisStore::Open and HttpPort::Start; UNAVAILABLE PORT_UNAVAILABLE.
+  // SnapshotStore::Open, RedisStore::Open, ExperimentFile::Open and HttpPort::Start; UNAVAILABLE PORT_UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   virtual ~Server() = default;  // ends every call at once

@@ -8,6 +8,7 @@
 #define EBB_SERVER_SESSIONS_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -39,6 +40,14 @@ struct TenantLimits {
 // A session's tenant and id.
 using SessionName = std::pair<std::string, std::string>;
 
+// What a session shows for the experiment that it counts in.
+struct Trial {
+  Assignment assignment = {};
+  Observations fresh = {};  // since Experiments::Add was last called
+  absl::Time held_since = {};  // its pages, as far as `fresh` knows
+  std::deque<std::string> reports = {};  // request_ids of the last outcomes
+};
+
 // A session that is being served.
 struct OpenSession {
   SessionId id = 0;
@@ -67,6 +76,7 @@ struct OpenSession {
   std::optional<AnswerPlan> answer = {};  // that is being written, or was when the server was killed
   const TenantMetrics* tenant_metrics = nullptr;
   const PolicyMetrics* policy_metrics = nullptr;
+  std::unique_ptr<Trial> trial = {};  // null: it counts in no experiment
 
   absl::Time expiry() const { return last_used + request.ttl; }
 };
