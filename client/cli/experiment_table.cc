@@ -16,7 +16,7 @@ namespace ebb::cli {
 namespace {
 
 constexpr char kPrefix[] = "EXPERIMENT_METRIC_";
-constexpr size_t kBeside = 83;  // columns of a row in front of its bar
+constexpr size_t kBeside = 88;  // columns of a row in front of its bar
 constexpr size_t kBarMin = 9, kBarMax = 41;
 
 std::string Number(v1::ExperimentMetric metric, double value) {

@@ -111,6 +111,10 @@ void ExpectHonest(double scale, double found_at_least) {
   EXPECT_GT(same.runs_wrong_fixed, kRuns * 3 * kAlpha);
 
   const Tally other = Simulate<Units>(scale);
+  testing::Test::RecordProperty("aa_decided", same.runs_decided);
+  testing::Test::RecordProperty("aa_decided_by_fixed_intervals", same.runs_wrong_fixed);
+  testing::Test::RecordProperty("ab_missed", other.runs_wrong);
+  testing::Test::RecordProperty("ab_found", other.runs_decided);
   EXPECT_LE(other.runs_wrong, MostAt(kAlpha)) << "A/B, seed " << kSeed;
   EXPECT_GT(other.runs_wrong_fixed, kRuns * 3 * kAlpha);
   EXPECT_GE(other.runs_decided, kRuns * found_at_least) << "there is something to find";
@@ -142,6 +146,8 @@ TEST(ExperimentStatistics, ADifferenceBeyondTheMarginIsSeldomCalledNone) {
       (differs ? called_same : same_called_same) += same;
     }
   }
+  RecordProperty("called_none", called_same);
+  RecordProperty("same_called_none", same_called_same);
   EXPECT_LE(called_same, MostAt(kAlpha)) << "seed " << kSeed;
   EXPECT_GT(same_called_same, kRuns * 0.8);
 }
@@ -169,6 +175,8 @@ TEST(ExperimentStatistics, TheDeltaMethodAgreesWithRepeatedSampling) {
     naive += (squares / events - mean * mean) / events;  // as if every event were on its own
   }
   const double seen = replicates.Estimate()->variance * kRuns;
+  RecordProperty("told_by_seen", std::to_string(told / kRuns / seen));
+  RecordProperty("naive_by_seen", std::to_string(naive / kRuns / seen));
   EXPECT_NEAR(replicates.Estimate()->value, Sessions::Truth(1), 4 * std::sqrt(seen / kRuns) + 0.005);
   // A variance estimated from kRuns draws is off by about sqrt(2 / kRuns) of itself; the method's own bias is of 1/n.
   EXPECT_NEAR(told / kRuns / seen, 1, 4 * std::sqrt(2.0 / kRuns) + 0.03);
@@ -185,6 +193,7 @@ TEST(ExperimentStatistics, AnEvenSplitIsSeldomCalledBroken) {
     for (int unit = 0; unit < kUnits; ++unit) ratio.Add(std::min<size_t>(random() % 4, 2));
     broken += ratio.broken();  // on any day: it is never mended
   }
+  RecordProperty("broken", broken);
   EXPECT_LE(broken, MostAt(SampleRatio::kBroken)) << "seed " << kSeed;
 }
 
@@ -201,6 +210,7 @@ TEST(ExperimentStatistics, AnUnevenSplitIsFound) {
     }
     broken += ratio.broken();
   }
+  RecordProperty("found", broken);
   EXPECT_GE(broken, kRuns / 10 * 0.95);
 }
 

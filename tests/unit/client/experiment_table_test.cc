@@ -58,7 +58,7 @@ TEST(ExperimentPage, SaysTheDecisionAndDrawsTheInterval) {
   EXPECT_THAT(page, HasSubstr("h2o is better than control by score."));
   EXPECT_THAT(page, HasSubstr("control 120 (25.0 % of 25.0 %), h2o 360 (75.0 % of 75.0 %), sample ratio as it should"));
   EXPECT_THAT(page, HasSubstr("score *                control         110        0.5      in    [0.4, 0.6]\n"));
-  EXPECT_THAT(page, HasSubstr("h2o             350       0.75       0.25 [0.125, 0.5]           |=o=="));
+  EXPECT_THAT(page, HasSubstr("h2o             350       0.75       0.25 [0.125, 0.5]               |=o=="));
   EXPECT_THAT(page, HasSubstr("inter-token ~          control          90       0.01      +-    0.001, and intervals"));
 }
 
