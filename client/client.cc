@@ -146,6 +146,37 @@ grpc::Status Client::Tokenize(const v1::TokenizeRequest& request, v1::TokenizeRe
   return Unary(*inference_, &v1::InferenceService::Stub::Tokenize, request, response);
 }
 
+grpc::Status Client::ReportOutcome(const v1::ReportOutcomeRequest& request, v1::ReportOutcomeResponse* response) {
+  return Unary(*inference_, &v1::InferenceService::Stub::ReportOutcome, Idempotent(request), response);
+}
+
+grpc::Status Client::StartExperiment(const v1::StartExperimentRequest& request, v1::Experiment* experiment) {
+  return Unary(*admin_, &v1::AdminService::Stub::StartExperiment, request, experiment);
+}
+
+grpc::Status Client::StopExperiment(const std::string& name, v1::Experiment* experiment) {
+  v1::StopExperimentRequest request;
+  request.set_name(name);
+  return Unary(*admin_, &v1::AdminService::Stub::StopExperiment, request, experiment);
+}
+
+grpc::Status Client::RampExperiment(const std::string& name, double ramp, v1::Experiment* experiment) {
+  v1::RampExperimentRequest request;
+  request.set_name(name);
+  request.set_ramp(ramp);
+  return Unary(*admin_, &v1::AdminService::Stub::RampExperiment, request, experiment);
+}
+
+grpc::Status Client::GetExperiment(const std::string& name, v1::Experiment* experiment) {
+  v1::GetExperimentRequest request;
+  request.set_name(name);
+  return Unary(*admin_, &v1::AdminService::Stub::GetExperiment, request, experiment);
+}
+
+grpc::Status Client::ListExperiments(v1::ListExperimentsResponse* response) {
+  return Unary(*admin_, &v1::AdminService::Stub::ListExperiments, v1::ListExperimentsRequest(), response);
+}
+
 grpc::Status Client::Detokenize(const v1::DetokenizeRequest& request, v1::DetokenizeResponse* response) {
   return Unary(*inference_, &v1::InferenceService::Stub::Detokenize, request, response);
 }

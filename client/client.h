@@ -76,12 +76,18 @@ class Client {
   grpc::Status Score(const v1::ScoreRequest& request, v1::ScoreResponse* response);
   grpc::Status Tokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse* response);
   grpc::Status Detokenize(const v1::DetokenizeRequest& request, v1::DetokenizeResponse* response);
+  grpc::Status ReportOutcome(const v1::ReportOutcomeRequest& request, v1::ReportOutcomeResponse* response);
   grpc::Status SetPolicy(const v1::SetPolicyRequest& request, v1::SetPolicyResponse* response);
   grpc::Status Evict(const v1::EvictRequest& request, v1::EvictResponse* response);
   grpc::Status DescribeCache(const v1::DescribeCacheRequest& request, v1::DescribeCacheResponse* response);
   grpc::Status GetStatus(v1::GetStatusResponse* response);
   grpc::Status ListPolicies(v1::ListPoliciesResponse* response);
   grpc::Status ReloadConfig(v1::ReloadConfigResponse* response);
+  grpc::Status StartExperiment(const v1::StartExperimentRequest& request, v1::Experiment* experiment);
+  grpc::Status StopExperiment(const std::string& name, v1::Experiment* experiment);
+  grpc::Status RampExperiment(const std::string& name, double ramp, v1::Experiment* experiment);
+  grpc::Status GetExperiment(const std::string& name, v1::Experiment* experiment);
+  grpc::Status ListExperiments(v1::ListExperimentsResponse* response);
   // Health of one service, or of the server for an empty name: SERVING, NOT_SERVING, ...
   grpc::Status CheckHealth(const std::string& service, std::string* serving_status);
 

@@ -19,6 +19,20 @@ class AdminService final : public v1::AdminService::CallbackService {
   grpc::ServerUnaryReactor* ReloadConfig(grpc::CallbackServerContext* context, const v1::ReloadConfigRequest* request,
                                          v1::ReloadConfigResponse* response) override;
 
+  // admin_experiments.cc
+  grpc::ServerUnaryReactor* StartExperiment(grpc::CallbackServerContext* context,
+                                            const v1::StartExperimentRequest* request,
+                                            v1::Experiment* response) override;
+  grpc::ServerUnaryReactor* StopExperiment(grpc::CallbackServerContext* context,
+                                           const v1::StopExperimentRequest* request, v1::Experiment* response) override;
+  grpc::ServerUnaryReactor* RampExperiment(grpc::CallbackServerContext* context,
+                                           const v1::RampExperimentRequest* request, v1::Experiment* response) override;
+  grpc::ServerUnaryReactor* GetExperiment(grpc::CallbackServerContext* context, const v1::GetExperimentRequest* request,
+                                          v1::Experiment* response) override;
+  grpc::ServerUnaryReactor* ListExperiments(grpc::CallbackServerContext* context,
+                                            const v1::ListExperimentsRequest* request,
+                                            v1::ListExperimentsResponse* response) override;
+
  private:
   void Fill(const WorkTotals& totals, v1::GetStatusResponse& response) const;
 

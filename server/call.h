@@ -23,6 +23,7 @@
 #include "engine/sampler.h"
 #include "engine/speculation.h"
 #include "policies/spec.h"
+#include "server/experiments/experiments.h"
 
 namespace ebb {
 
@@ -47,7 +48,8 @@ struct SessionRequest {
   SamplingOptions sampling = {};
   int32_t block_size = 128;
   absl::Duration ttl = absl::InfiniteDuration();
-  std::string request_id = {};  // empty: none
+  std::string request_id = {};                // empty: none
+  std::optional<Assignment> assignment = {};  // of an experiment, whose arm the policy is
 };
 
 // Who makes the drafts of a generation.

@@ -112,6 +112,7 @@ absl::StatusOr<OpenSession*> Dispatcher::TakeIn(const SessionRequest& request, b
   session.tenant_metrics->sessions.Add(1);
   CountPages(session, session.cache->pages());
   CountLoad();
+  if (request.assignment) BeginTrial(session);
   return &session;
 }
 
@@ -123,6 +124,7 @@ void Dispatcher::Close(OpenSession& session) {
     EndWork(session.journal.ok() ? deleted : session.journal);
   }
   ForgetSwap(session);
+  EndTrial(session);
   sessions_.Hide(session);
   session.closed = true;
   if (session.journaled) batch_of_journal_.deeds.emplace_back(JournalBatch::Remove{.session = session.id});
@@ -340,6 +342,7 @@ void Dispatcher::CountSlots(OpenSession& session, int64_t slots) {
 }
 
 void Dispatcher::CountPages(OpenSession& session, int64_t pages) {
+  NoteMemory(session);
   const int64_t more = pages - std::exchange(session.counted_pages, pages);
   metrics_.worker().pages.owned.Add(static_cast<double>(more));
   // A session that is swapped comes back without asking for its quota again.
@@ -349,6 +352,7 @@ void Dispatcher::CountPages(OpenSession& session, int64_t pages) {
 }
 
 void Dispatcher::CountSwap(OpenSession& session, const PolicySwap& swap) {
+  EndTrial(session);  // what it shows from here on is another policy's
   session.policy_metrics = &metrics_.policy(session.cache->policy().scorer_name);
   session.policy_metrics->changes.Add();
   CountLeft(session, {.cause = EvictionCause::kSetPolicy,
@@ -377,6 +381,9 @@ void Dispatcher::CountEviction(const OpenSession& session, int32_t tokens, int64
 void Dispatcher::CountLoss(const OpenSession& session, const Loss& loss) {
   session.policy_metrics->mass.Observe(loss.mass);
   session.policy_metrics->error.Observe(loss.error);
+  if (session.trial == nullptr) return;
+  session.trial->fresh.Add(TrialMetric::kAttentionMassLost, loss.mass);
+  session.trial->fresh.Add(TrialMetric::kOutputError, loss.error);
 }
 
 void Dispatcher::CountLoad() {
@@ -424,6 +431,8 @@ void Dispatcher::CountCall(Call& call, const CallTimings& timings) {
   phases.decode.Add(absl::ToDoubleSeconds(timings.decode));
   phases.blocked.Add(absl::ToDoubleSeconds(call.blocked));
   call.session->policy_metrics->cache_tokens.Observe(call.session->cache->cache_length());
+  if (!call.request.resume_from) NoteCall(*call.session, timings, call.generated);
+  TellTrial(*call.session);
 }
 
 absl::Status Dispatcher::CheckStart(const Call& call, const OpenSession& session) const {

@@ -65,8 +65,9 @@ struct DispatcherOptions {
   Engine* draft_engine = nullptr;  // of the draft model (server/draft_model.h); outlives the dispatcher; null: none
   ValidSpec draft_policy = {};     // of its caches
   TenantTable tenants = {};
-  Journal* journal = nullptr;     // where sessions are journaled; outlives the dispatcher; null: they are not
-  int64_t snapshot_every = 1024;  // tokens of a session's journal before a snapshot takes its place
+  Journal* journal = nullptr;          // where sessions are journaled; outlives the dispatcher; null: they are not
+  Experiments* experiments = nullptr;  // that sessions may count in; outlives the dispatcher; null: none
+  int64_t snapshot_every = 1024;       // tokens of a session's journal before a snapshot takes its place
   SwapOptions swap = {};
 };
 
@@ -96,6 +97,13 @@ struct EvictOutcome {
   EvictReport report = {};
   int64_t bytes = 0;
   uint64_t generation = 0;
+};
+
+// How well a session did its task: one of the two.
+struct TaskOutcome {
+  std::optional<double> score = {};  // 0 .. 1
+  bool thumb_up = false;
+  std::string request_id = {};  // empty: none
 };
 
 struct AcceptOutcome {
@@ -262,6 +270,13 @@ class Dispatcher {
 
   // From now on, of what is new; the scheduler's weights at once.
   void SetTenants(std::shared_ptr<const TenantTable> tenants);
+  // dispatcher_experiments.cc
+  // What the arm's policy needs that no session could have: CreateSession's refusals that do not depend on who else is
+  // there.
+  absl::Status CheckPolicy(const ValidSpec& policy) const;
+  // The assignment that it counts for; empty: none. NOT_FOUND UNKNOWN_SESSION.
+  absl::StatusOr<std::optional<Assignment>> ReportOutcome(const std::string& tenant, const std::string& id,
+                                                          const TaskOutcome& outcome);
 
   // Tells `watcher` what leaves the caches from now on, until its End, which comes in any case, perhaps at once: with
   // NOT_FOUND UNKNOWN_SESSION, UNAVAILABLE DRAINING, and what Watchers::CheckRoom refuses.
@@ -435,6 +450,13 @@ class Dispatcher {
   absl::StatusOr<PolicyOutcome> FinishSetPolicy(OpenSession& session, const PolicyRequest& request, PolicyWork& work);
   absl::StatusOr<EvictOutcome> FinishEvict(OpenSession& session, const EvictRequest& request, int64_t victims_max,
                                            EvictWork& work);
+
+  // dispatcher_experiments.cc
+  void BeginTrial(OpenSession& session);
+  void NoteMemory(OpenSession& session) const;  // held until now
+  static void NoteCall(OpenSession& session, const CallTimings& timings, int32_t generated);
+  void TellTrial(OpenSession& session);  // what it has shown since the last time
+  void EndTrial(OpenSession& session);
 
   // dispatcher_journal.cc
   absl::Status BeginJournal(OpenSession& session);

@@ -34,6 +34,7 @@ absl::StatusOr<SessionInfo> Dispatcher::Fork(const ForkRequest& fork) {
                   {.reason = "SESSION_BUSY", .retry = absl::Milliseconds(100), .metadata = {{"held_by", "another"}}});
   }
   SessionRequest request = session->request;
+  request.assignment.reset();  // what a branch shows is not another unit's
   request.id = fork.id;
   request.request_id = fork.request_id;
   request.sampling = fork.sampling;
@@ -126,6 +127,7 @@ absl::Status Dispatcher::StartBranches(Call& call) {
     SessionRequest opening = session.request;
     opening.id = request.session;
     opening.request_id.clear();
+    opening.assignment.reset();
     opening.ttl = absl::InfiniteDuration();
     EBB_ASSIGN(OpenSession * branch, Branch(session, opening, {}));
     branch->throw_away = true;

@@ -48,6 +48,7 @@ constexpr std::array kMethodRoles = {
     MethodRole{"InferenceService/Score", Role::kUser},
     MethodRole{"InferenceService/Tokenize", Role::kUser},
     MethodRole{"InferenceService/Detokenize", Role::kUser},
+    MethodRole{"InferenceService/ReportOutcome", Role::kUser},
     MethodRole{"EvictionService/SetPolicy", Role::kUser},
     MethodRole{"EvictionService/Evict", Role::kUser},
     MethodRole{"EvictionService/DescribeCache", Role::kUser},
@@ -56,6 +57,11 @@ constexpr std::array kMethodRoles = {
     MethodRole{"AdminService/ListPolicies", Role::kUser},  // the same for everybody, and nobody's
     MethodRole{"AdminService/GetStatus", Role::kAdmin},    // of all tenants together
     MethodRole{"AdminService/ReloadConfig", Role::kAdmin},
+    MethodRole{"AdminService/StartExperiment", Role::kAdmin},  // decides for whole tenants, and tells of them
+    MethodRole{"AdminService/StopExperiment", Role::kAdmin},
+    MethodRole{"AdminService/RampExperiment", Role::kAdmin},
+    MethodRole{"AdminService/GetExperiment", Role::kAdmin},
+    MethodRole{"AdminService/ListExperiments", Role::kAdmin},
 };
 
 absl::StatusOr<std::string> ReadTokens(const std::string& path) {

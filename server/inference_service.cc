@@ -11,6 +11,7 @@
 #include "policies/status.h"
 #include "server/convert.h"
 #include "server/convert_edit.h"
+#include "server/convert_experiment.h"
 #include "server/inference_streams.h"
 #include "server/reply.h"
 #include "server/resource_name.h"
@@ -291,6 +292,28 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
     response->set_text(SanitisedUtf8(tokenizer.Decode(tokens, special)));
     return absl::OkStatus();
   });
+}
+
+grpc::ServerUnaryReactor* InferenceService::ReportOutcome(grpc::CallbackServerContext* context,
+                                                          const v1::ReportOutcomeRequest* request,
+                                                          v1::ReportOutcomeResponse* response) {
+  using Counted = std::optional<Assignment>;
+  using Question = absl::AnyInvocable<absl::StatusOr<Counted>(Dispatcher&)>;
+  return Ask<Counted>(
+      parts_, "InferenceService/ReportOutcome", *context,
+      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+        EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
+        EBB_ASSIGN(TaskOutcome outcome, OutcomeFrom(*request));
+        return Question([tenant, id, outcome = std::move(outcome)](Dispatcher& dispatcher) {
+          return dispatcher.ReportOutcome(tenant, id, outcome);
+        });
+      },
+      [response](const Counted& counted) {
+        if (!counted) return absl::OkStatus();
+        response->set_experiment("experiments/" + counted->experiment);
+        response->set_arm(counted->arm_name);
+        return absl::OkStatus();
+      });
 }
 
 }  // namespace ebb

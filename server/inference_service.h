@@ -34,6 +34,8 @@ class InferenceService final : public v1::InferenceService::CallbackService {
                                      v1::TokenizeResponse* response) override;
   grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context, const v1::DetokenizeRequest* request,
                                        v1::DetokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* ReportOutcome(grpc::CallbackServerContext* context, const v1::ReportOutcomeRequest* request,
+                                          v1::ReportOutcomeResponse* response) override;
 
  private:
   absl::StatusOr<CallRequest> PrefillCall(const std::string& tenant, const v1::PrefillRequest& request) const;

@@ -196,6 +196,9 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                              .tokens_max = static_cast<int32_t>(config.quality().shadow_tokens_max())},
                   .snapshot_every = static_cast<int64_t>(config.store().snapshot_every())};
   options.work.tenants = TenantsFrom(config);
+  if (!config.experiments().file().empty()) {
+    options.experiments = {.path = config.experiments().file(), .reload = ToDuration(config.experiments().reload())};
+  }
   return options;
 }
 

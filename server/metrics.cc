@@ -16,8 +16,9 @@
 namespace ebb {
 namespace {
 
-constexpr int kCodes = 17;           // of google.rpc.Code
-constexpr size_t kReasonsMax = 128;  // reasons are ours, but a label must have a bound
+constexpr int kCodes = 17;              // of google.rpc.Code
+constexpr size_t kReasonsMax = 128;     // reasons are ours, but a label must have a bound
+constexpr size_t kExperimentsMax = 64;  // likewise, of experiments, each with a few arms
 constexpr char kDefaultTenant[] = "default";
 constexpr char kOther[] = "other";
 
@@ -159,6 +160,8 @@ const std::vector<MetricRow>& Table() {
        "Shadows that ended before their sessions. pages: a session needed their pages; length: longer than quality.shadow_tokens_max; no_room: never began, since too few pages were free."},
       {"ebb_shadow_steps_without_total", kC, "steps", {}, {},
        "Steps that shadows stayed out of, since requests waited for their first step."},
+      {"ebb_experiment_sessions_total", kC, "sessions", {"experiment", "arm"}, {},
+       "Sessions that were opened in an arm of an experiment. The first 64 experiments have names, further ones share `other`."},
       {"ebb_watchers", kG, "calls", {"tenant"}, {},
        "WatchEvictions calls that run."},
       {"ebb_watch_events_total", kC, "events", {"tenant"}, {},
@@ -438,6 +441,13 @@ const TenantMetrics& Metrics::tenant(std::string_view name) {
   const std::string_view label = tenants_.size() < tenants_max_ ? name : kOther;
   if (const auto at = tenants_.find(label); at != tenants_.end()) return at->second;
   return tenants_.emplace(label, MakeTenant(label)).first->second;
+}
+
+Counter& Metrics::experiment_sessions(std::string_view experiment, std::string_view arm) {
+  const std::lock_guard lock(mutex_);
+  MetricFamily& family = set_["ebb_experiment_sessions_total"];
+  if (experiments_.size() < kExperimentsMax) experiments_.emplace(experiment);
+  return experiments_.contains(experiment) ? family.counter({experiment, arm}) : family.counter({kOther, kOther});
 }
 
 const PolicyMetrics& Metrics::policy(std::string_view scorer) const {

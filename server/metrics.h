@@ -213,6 +213,8 @@ class Metrics {
 
   // Valid as long as this object; past tenants_max those of `other`.
   const TenantMetrics& tenant(std::string_view name);
+  // Valid likewise; past the first 64 experiments that of `other`.
+  Counter& experiment_sessions(std::string_view experiment, std::string_view arm);
   // REQUIRES: a name of ScorerRegistry().
   const PolicyMetrics& policy(std::string_view scorer) const;
   // REQUIRES: one of MetricsOptions::methods.
@@ -251,9 +253,10 @@ class Metrics {
   std::map<int, Counter*> finished_;
   std::map<std::string, PolicyMetrics, std::less<>> policies_;
   std::map<std::string, MethodMetrics, std::less<>> methods_;
-  mutable std::mutex mutex_;  // guards the two below
+  mutable std::mutex mutex_;  // guards the three below
   std::map<std::string, TenantMetrics, std::less<>> tenants_;
   std::set<std::string, std::less<>> reasons_;
+  std::set<std::string, std::less<>> experiments_;
 };
 
 }  // namespace ebb

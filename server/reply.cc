@@ -213,6 +213,10 @@ v1::Session SessionProto(const SessionInfo& info, const std::string& model) {
   proto.set_prompt_tokens(static_cast<uint64_t>(info.prompt_tokens));
   proto.set_completion_tokens(static_cast<uint64_t>(info.completion_tokens));
   proto.set_block_size(static_cast<uint32_t>(info.request.block_size));
+  if (info.request.assignment) {
+    proto.set_experiment("experiments/" + info.request.assignment->experiment);
+    proto.set_arm(info.request.assignment->arm_name);
+  }
   *proto.mutable_sampling() = SamplingProto(info.request.sampling);
   *proto.mutable_create_time() = TimestampProto(info.created);
   *proto.mutable_last_used_time() = TimestampProto(info.last_used);

@@ -43,7 +43,8 @@ struct ServiceParts {
   Takeover* takeover = nullptr;         // null: no other server has sessions of these clients
   std::string draft_model = {};         // what clients call it; empty: there is none
   const CurrentTenants* tenants = nullptr;
-  Reloader* reloader = nullptr;  // null: there is no file to read again
+  Reloader* reloader = nullptr;        // null: there is no file to read again
+  Experiments* experiments = nullptr;  // never null where services are
 };
 
 // The tenant's limits, now.

@@ -149,7 +149,8 @@ class RunningServer final : public Server {
                takeover_.get(),
                draft_.name,
                &tenants_,
-               options.reloader} {
+               options.reloader,
+               &experiments_} {
     metrics_.reload().last_good.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   }
 
@@ -168,7 +169,14 @@ class RunningServer final : public Server {
     LogInfo("brought_back", {{"sessions", sum.kept}, {"failed", sum.failed}}, "from the server before this one");
   }
 
+  absl::Status ReadExperiments(const std::optional<ExperimentFileOptions>& options) {
+    if (!options) return absl::OkStatus();
+    EBB_ASSIGN(experiment_file_, ExperimentFile::Open(*options, worker_, experiments_));
+    return absl::OkStatus();
+  }
+
   absl::Status Listen(const ServerOptions& options) {
+    EBB_TRY(ReadExperiments(options.experiments));
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -254,12 +262,13 @@ class RunningServer final : public Server {
     if (files_ != nullptr) store = std::make_unique<FolderStore>(*files_, sync, metrics_.journal());
     return store == nullptr ? nullptr : std::make_unique<Journal>(std::move(store), &SnapshotOf, metrics_.journal());
   }
-  DispatcherOptions WorkFor(const ServerOptions& options) const {
+  DispatcherOptions WorkFor(const ServerOptions& options) {
     DispatcherOptions work = options.work;
     work.journal = journal_.get();
     work.draft_engine = draft_.engine.get();
     work.draft_policy = draft_.policy;
     work.swap = {.folder = swap_.get(), .seal = &SnapshotOf, .load = &LoadSession};
+    work.experiments = &experiments_;
     return work;
   }
 
@@ -297,7 +306,9 @@ class RunningServer final : public Server {
   const std::unique_ptr<SwapFolder> swap_;
   RedisStore* const shared_;  // the journal's; null where it is no server's but this one's
   const std::unique_ptr<Journal> journal_;
+  Experiments experiments_;
   Worker worker_;
+  std::unique_ptr<ExperimentFile> experiment_file_;
   const std::unique_ptr<Takeover> takeover_;
   const std::unique_ptr<Store> store_;
   const ServiceParts parts_;

@@ -20,6 +20,7 @@
 #include "server/address.h"
 #include "server/dispatcher.h"
 #include "server/draft_model.h"
+#include "server/experiment_file.h"
 #include "server/identity.h"
 #include "server/redis_store.h"
 #include "server/reload.h"
@@ -57,13 +58,15 @@ struct ServerOptions {
   EngineOptions engine = {};
   DraftModelOptions draft = {};
   DispatcherOptions work = {};
-  Reloader* reloader = nullptr;  // of the configuration; outlives the server
+  Reloader* reloader = nullptr;                           // of the configuration; outlives the server
+  std::optional<ExperimentFileOptions> experiments = {};  // none: only those that AdminService starts
 };
 
 class Server {
  public:
   // Serves when it returns. Errors of Identity::Open, ServerTls::Open, Engine::Open, OpenDraftModel, WithPolicies,
-  // SnapshotStore::Open, SwapFolder::Open, RedisStore::Open and HttpPort::Start; UNAVAILABLE PORT_UNAVAILABLE.
+  // SnapshotStore::Open, SwapFolder::Open, RedisStore::Open, ExperimentFile::Open and HttpPort::Start; UNAVAILABLE
+  // PORT_UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& given);
 
   virtual ~Server() = default;  // ends every call at once

@@ -19,6 +19,7 @@ constexpr int32_t kBlockSize = 128;
 constexpr uint32_t kPageSize = 100;
 constexpr uint32_t kPageSizeMax = 1000;
 constexpr size_t kRequestIdBytesMax = 128;
+constexpr size_t kEndUserBytesMax = 256;
 constexpr absl::Duration kTtlMax = absl::Hours(24 * 30);
 
 absl::StatusOr<absl::Duration> TtlFrom(const google::protobuf::Duration& proto) {
@@ -41,7 +42,17 @@ absl::StatusOr<SessionRequest> SessionFrom(const v1::CreateSessionRequest& proto
   SessionRequest request = {.tenant = tenant, .id = proto.session_id(), .request_id = proto.request_id()};
   if (request.id.empty()) request.id = NewSessionId();
   EBB_TRY(CheckSessionId(request.id, "session_id"));
-  EBB_ASSIGN(request.policy, PolicyFor(parts, tenant, proto.has_policy(), proto.policy()));
+  if (proto.end_user().size() > kEndUserBytesMax) {
+    return RefuseField("TOO_LONG", "end_user",
+                       absl::StrFormat("%d bytes; at most %d", proto.end_user().size(), kEndUserBytesMax));
+  }
+  auto placed = proto.has_policy() ? std::nullopt : parts.experiments->Place(tenant, proto.end_user(), request.id);
+  if (placed) {
+    request.policy = std::move(placed->policy);
+    request.assignment = std::move(placed->assignment);
+  } else {
+    EBB_ASSIGN(request.policy, PolicyFor(parts, tenant, proto.has_policy(), proto.policy()));
+  }
   EBB_ASSIGN(request.sampling,
              SamplingFrom(proto.sampling(), {.seed = SeedFor(request.id)}, worker.tokenizer().size()));
   const auto block_size = proto.has_block_size() ? std::optional(proto.block_size()) : std::nullopt;

@@ -8,6 +8,7 @@
 #define EBB_SERVER_SESSIONS_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,14 +35,22 @@ namespace ebb {
 // A session's tenant and id.
 using SessionName = std::pair<std::string, std::string>;
 
+// What a session shows for the experiment that it counts in.
+struct Trial {
+  Assignment assignment = {};
+  Observations fresh = {};               // since Experiments::Add was last called
+  absl::Time held_since = {};            // its pages, as far as `fresh` knows
+  std::deque<std::string> reports = {};  // request_ids of the last outcomes
+};
+
 // A session that is being served.
 struct OpenSession {
   SessionId id = 0;
-  SessionRequest request = {};       // what it was opened with
-  bool throw_away = false;           // closed when its call ends; not listed
-  bool closed = false;               // hidden, and gone when its call ends
-  bool is_branch = false;            // it began as one
-  TenantAccount* account = nullptr;  // its tenant's
+  SessionRequest request = {};                   // what it was opened with
+  bool throw_away = false;                       // closed when its call ends; not listed
+  bool closed = false;                           // hidden, and gone when its call ends
+  bool is_branch = false;                        // it began as one
+  TenantAccount* account = nullptr;              // its tenant's
   std::unique_ptr<Session> cache = {};           // null while it is swapped
   std::unique_ptr<SwappedSession> swapped = {};  // null while it is not
   uint64_t generation = 1;
@@ -56,7 +65,7 @@ struct OpenSession {
   int64_t completion_tokens = 0;
   int64_t counted_slots = 0;              // live slots as the metrics know them
   int64_t counted_pages = 0;              // likewise
-  int64_t charged_pages = 0;  // to its tenant: likewise, those of one that is swapped included
+  int64_t charged_pages = 0;              // to its tenant: likewise, those of one that is swapped included
   int64_t evicting_steps = 0;             // since it was opened
   bool past_context = false;              // counted as past the trained context
   bool journaled = false;                 // what it does is written down (dispatcher_journal.cc)
@@ -65,6 +74,7 @@ struct OpenSession {
   std::optional<AnswerPlan> answer = {};  // that is being written, or was when the server was killed
   const TenantMetrics* tenant_metrics = nullptr;
   const PolicyMetrics* policy_metrics = nullptr;
+  std::unique_ptr<Trial> trial = {};  // null: it counts in no experiment
 
   absl::Time expiry() const { return last_used + request.ttl; }
 };

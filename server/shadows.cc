@@ -72,9 +72,15 @@ void Shadows::Compare(std::span<const BatchRow> batch) {
     const std::span<const float> full = rows[i].logits;
     const std::span<const float> evicted = batch[riders_[i].real].logits.last(full.size());
     const PolicyMetrics& policy = *riders_[i].session->policy_metrics;
-    policy.shadow_kl.Observe(KlDivergence(full, evicted));
+    const double divergence = KlDivergence(full, evicted);
+    const bool agree = First(full) == First(evicted);
+    policy.shadow_kl.Observe(divergence);
     policy.shadow_tokens.Add();
-    if (First(full) == First(evicted)) policy.shadow_agreed.Add();
+    if (agree) policy.shadow_agreed.Add();
+    Trial* const trial = riders_[i].session->trial.get();
+    if (trial == nullptr) continue;
+    trial->fresh.Add(TrialMetric::kShadowKl, divergence);
+    trial->fresh.Add(TrialMetric::kShadowAgreement, agree ? 1 : 0);
   }
 }
 

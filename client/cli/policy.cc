@@ -183,7 +183,8 @@ void AddTry(CLI::App& parent, Shell& shell) {
                    "NAME[:KEY=VALUE]...[+MODIFIER][@ALLOCATION[:KEY=VALUE]...], separated by commas; default: every "
                    "scorer that evicts")
       ->delimiter(',');
-  command->add_option("--budget", flags->budget, "Tokens that each lane would keep; default: half of them");
+  command->add_option("--budget", flags->budget,
+                      "Tokens that each lane would keep, where a policy does not say; default: half of them");
   command->footer("Example:\n  ebb policy try tour --policies streaming,h2o,h2o+caote,knorm:keep=long --budget 64");
   command->callback([&shell, flags] {
     std::vector<v1::PolicySpec> specs;
@@ -211,7 +212,8 @@ void AddTry(CLI::App& parent, Shell& shell) {
     request.set_dry_run(true);
     for (size_t i = 0; i < specs.size(); ++i) {
       *request.mutable_policy() = specs[i];
-      request.mutable_policy()->mutable_trigger()->set_budget(flags->budget.value_or((session.cache_length() + 1) / 2));
+      v1::Trigger& trigger = *request.mutable_policy()->mutable_trigger();
+      if (!trigger.has_budget()) trigger.set_budget(flags->budget.value_or((session.cache_length() + 1) / 2));
       if (!Try(shell, client, flags->policies[i], request)) return;
     }
   });

@@ -218,7 +218,8 @@ PolicyFlags PolicyFlags::FromWord(const std::string& flag, const std::string& wo
   };
   flags.scorer = one_of(scored[0], ScorerNames());
   if (whom.size() > 1) flags.modifier = one_of(absl::StrReplaceAll(whom[1], {{"_", "-"}}), {"caote", "fast-caote"});
-  const std::map<std::string, std::optional<uint32_t>*> numbers = {{"sinks", &flags.sinks},
+  const std::map<std::string, std::optional<uint32_t>*> numbers = {{"budget", &flags.budget},
+                                                                   {"sinks", &flags.sinks},
                                                                    {"recent", &flags.recent},
                                                                    {"overflow", &flags.overflow},
                                                                    {"slack", &flags.slack},

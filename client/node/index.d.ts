@@ -66,7 +66,7 @@ export class Client {
   constructor(address?: string, options?: ClientOptions);
   close(): void;
   /** `ttl` in seconds. */
-  createSession(policy?: Policy, options?: { id?: string; ttl?: number; model?: string; sampling?: Options; blockSize?: number }): Promise<Session>;
+  createSession(policy?: Policy, options?: { id?: string; ttl?: number; model?: string; sampling?: Options; blockSize?: number; endUser?: string }): Promise<Session>;
   /** One that exists, by name or id. */
   session(name: string): Session;
   restore(snapshot: string, options?: { id?: string }): Promise<Session>;

@@ -140,6 +140,8 @@ EVICTION = {
          [('sum by (policy) (rate(ebb_evictions_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
         ("Policy changes", "Policies put in force on live sessions, by the new one.", "ops", "stack",
          [('sum by (policy) (rate(ebb_policy_changes_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
+        ("Sessions by arm", "Opened in the arms of experiments. `ebb experiment results NAME` says what they show.", "ops", "stack",
+         [("sum by (experiment, arm) (rate(ebb_experiment_sessions_total{@}[$]))", "{{experiment}} {{arm}}")]),
         ("Scores that are no numbers", "Should be 0: such tokens leave first.", "ops", "lines",
          [('sum by (policy) (rate(ebb_nan_scores_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
     ],

@@ -277,6 +277,44 @@ class CommandLine(unittest.TestCase):
             self.assertIn("--param", self.server.stderr)
         self.ebb("sessions", "delete", "swap")
 
+    def test_experiment_is_started_ramped_reported_read_and_stopped(self):
+        self.assertIn("no experiments", self.ebb("experiment", "list"))
+        arms = ("--arm=control=streaming:budget=64", "--arm=h2o=h2o")
+        start = ("experiment", "start", "trial", *arms, "--budget=96", "--metric=score", "--units-min=20", "--weights=1,1")
+        started = json.loads(self.ebb(*start, "--json"))
+        self.assertEqual([arm["policy"]["trigger"]["budget"] for arm in started["spec"]["arms"]], [64, 96])
+        self.ebb(*start, check=1)
+        self.assertIn("EXPERIMENT_EXISTS", self.server.stderr)
+        units, text = 0, "It was a dark and stormy night"
+        for user in range(60):
+            session = json.loads(self.ebb("sessions", "create", f"of-{user}", f"--end-user=user-{user}", "--json"))
+            self.assertEqual(session["experiment"], "experiments/trial")
+            if user == 0:
+                self.ebb("generate", f"--session=of-{user}", text, "--max-tokens=100", "--ignore-eos")
+            score = (0.9 if session["arm"] == "h2o" else 0.3) + user % 7 / 100
+            self.assertIn(f"counts for {session['arm']} of experiments/trial", self.ebb("experiment", "report", f"of-{user}", f"--score={score}"))
+            units += 1
+        self.ebb("sessions", "delete", *(f"of-{user}" for user in range(units)))
+        page = self.ebb("experiment", "results", "trial")
+        for part in ("running, 100 % of every tenant's units", "h2o is better than control by score.", "sample ratio as it should be", "score *", "|"):
+            self.assertIn(part, page)
+        results = json.loads(self.ebb("experiment", "results", "trial", "--json"))["results"]
+        self.assertEqual(results["decision"], "EXPERIMENT_DECISION_FAVOURS_ARM")
+        self.assertEqual(sum(int(arm["units"]) for arm in results["arms"]), units)
+        score = next(metric for metric in results["arms"][1]["metrics"] if metric["metric"] == "EXPERIMENT_METRIC_SCORE")
+        self.assertLess(score["difference_interval"]["low"], 0.6)
+        self.assertGreater(score["difference_interval"]["high"], 0.6)
+        self.assertIn("running     25 %", self.ebb("experiment", "ramp", "trial", "0.25"))
+        self.assertIn("stopped, 25 %", self.ebb("experiment", "stop", "trial"))
+        self.assertIn("control against h2o", self.ebb("experiment", "list"))
+        self.assertNotIn("arm", json.loads(self.ebb("sessions", "create", "after", "--json")))
+        self.assertIn("in no experiment", self.ebb("experiment", "report", "after", "--up"))
+        self.ebb("sessions", "delete", "after")
+        self.ebb("experiment", "report", "after", "--down", check=1)
+        for wrong in ("control", "control=nobody"):
+            self.ebb("experiment", "start", "other", f"--arm={wrong}", check=2)
+            self.assertIn("--arm", self.server.stderr)
+
     def test_evictions_tells_what_leaves_until_it_has_told_enough(self):
         self.ebb("sessions", "create", "watched", "--policy=h2o", "--budget=96")
         watch = [BIN / "ebb", "--addr", self.server.addr, "evictions", "--session=watched"]

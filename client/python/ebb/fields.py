@@ -62,6 +62,7 @@ class SessionOptions(TypedDict, total=False):
     sampling: Mapping[str, Any]
     block_size: int
     ttl: float
+    end_user: str
 
 
 class ForkOptions(TypedDict, total=False):

@@ -1,0 +1,32 @@
+// Experiments of ebb.v1 to plain structs, checked, and back.
+
+#ifndef EBB_SERVER_CONVERT_EXPERIMENT_H_
+#define EBB_SERVER_CONVERT_EXPERIMENT_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "ebb/v1/experiment.pb.h"
+#include "ebb/v1/inference.pb.h"
+#include "policies/spec.h"
+#include "server/dispatcher.h"
+#include "server/experiments/experiments.h"
+
+namespace ebb {
+
+// INVALID_ARGUMENT with a field path that begins with `experiment`: MISSING, INVALID_NAME, INVALID_TENANT,
+// OUT_OF_RANGE, TOO_LONG, ARMS_ALIKE, UNKNOWN_ENUM_VALUE, and what ValidPolicyFrom refuses of an arm's policy.
+absl::StatusOr<ExperimentSpec> ExperimentFrom(const v1::ExperimentSpec& proto, const SpecLimits& limits);
+v1::Experiment ExperimentProto(const ExperimentView& view);
+
+// The id of `experiments/{id}`. INVALID_ARGUMENT INVALID_NAME, field `name`.
+absl::StatusOr<std::string> ExperimentIdFrom(const std::string& name);
+// INVALID_ARGUMENT OUT_OF_RANGE, `field`.
+absl::StatusOr<double> RampFrom(double ramp, const std::string& field);
+
+// INVALID_ARGUMENT MISSING, OUT_OF_RANGE, TOO_LONG.
+absl::StatusOr<TaskOutcome> OutcomeFrom(const v1::ReportOutcomeRequest& proto);
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_CONVERT_EXPERIMENT_H_

@@ -1,0 +1,142 @@
+#include "server/experiment_file.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <google/protobuf/util/message_differencer.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
+#include "ebb/config/v1/experiments.pb.h"
+#include "policies/status.h"
+#include "server/convert_experiment.h"
+#include "server/log.h"
+#include "server/start_experiment.h"
+
+namespace ebb {
+namespace {
+
+constexpr size_t kBytesMax = 1 << 20;
+
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kBytesMax + 1, '\0');
+  errno = 0;
+  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
+    return Refuse(absl::StatusCode::kNotFound,
+                  absl::StrFormat("experiments.file: cannot read %s: %s", path, std::strerror(errno)),
+                  {.reason = "NO_EXPERIMENTS_FILE", .field = "experiments.file"});
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kBytesMax) {
+    return RefuseField("BAD_EXPERIMENTS_FILE", "experiments.file", absl::StrFormat("%s has more than 1 MiB", path));
+  }
+  return text;
+}
+
+absl::StatusOr<std::vector<ExperimentSpec>> Parse(const std::string& path, const std::string& text,
+                                                  const SpecLimits& limits) {
+  config::v1::ExperimentList list;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(text, &list);
+  if (!parsed.ok()) {
+    return RefuseField("BAD_EXPERIMENTS_FILE", "experiments.file",
+                       absl::StrFormat("%s is not JSON of experiments: %s", path, parsed.message().ToString()));
+  }
+  std::vector<ExperimentSpec> specs;
+  for (int i = 0; i < list.experiments_size(); ++i) {
+    auto spec = ExperimentFrom(list.experiments(i), limits);
+    if (!spec.ok()) {
+      return RefuseField(
+          "BAD_EXPERIMENTS_FILE", "experiments.file",
+          absl::StrFormat("%s, the experiment at index %d: %s", path, i, std::string(spec.status().message())));
+    }
+    specs.push_back(*std::move(spec));
+  }
+  return specs;
+}
+
+// But for the ramp.
+bool IsAlike(const ExperimentView& running, const ExperimentSpec& spec) {
+  ExperimentView asked = {.spec = spec, .arms = running.arms};
+  asked.spec.ramp = running.spec.ramp;
+  return google::protobuf::util::MessageDifferencer::Equals(ExperimentProto(running).spec(),
+                                                            ExperimentProto(asked).spec());
+}
+
+}  // namespace
+
+absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Dispatcher& dispatcher,
+                              Experiments& experiments, std::set<std::string>& applied) {
+  std::set<std::string> names;
+  for (const ExperimentSpec& spec : specs) {
+    names.insert(spec.name);
+    EBB_TRY(CheckArms(dispatcher, spec));
+    const auto known = experiments.Get(spec.name);
+    if (!known.ok() || IsAlike(*known, spec)) continue;
+    return Refuse(
+        absl::StatusCode::kAlreadyExists,
+        absl::StrFormat("experiment.name: experiments/%s was started with another spec, and only its ramp may "
+                        "change; give the new one another name",
+                        spec.name),
+        {.reason = "EXPERIMENT_EXISTS", .field = "experiment.name"});
+  }
+  for (const std::string& name : applied) {
+    if (!names.contains(name)) EBB_TRY(experiments.Stop(name, dispatcher.clock().Now()).status());
+  }
+  std::erase_if(applied, [&](const std::string& name) { return !names.contains(name); });
+  for (const ExperimentSpec& spec : specs) {
+    const auto known = experiments.Get(spec.name);
+    if (!known.ok()) {
+      EBB_TRY(StartExperiment(dispatcher, experiments, spec).status());
+    } else if (known->running && known->spec.ramp != spec.ramp) {
+      EBB_TRY(experiments.Ramp(spec.name, spec.ramp).status());
+    }
+    applied.insert(spec.name);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ExperimentFile>> ExperimentFile::Open(const ExperimentFileOptions& options,
+                                                                     Worker& worker, Experiments& experiments) {
+  std::unique_ptr<ExperimentFile> file(new ExperimentFile(options, worker, experiments));
+  EBB_TRY(file->Reload());
+  file->repeater_.emplace(options.reload, [raw = file.get()] {
+    const absl::Status reloaded = raw->Reload();
+    const std::string now(reloaded.message());
+    if (!reloaded.ok() && now != raw->complaint_) {
+      LogError("experiments_not_read", {{"reason", now}}, "experiments go on as they are");
+    }
+    raw->complaint_ = now;
+  });
+  return file;
+}
+
+// By its content, as a token file.
+absl::Status ExperimentFile::Reload() {
+  EBB_ASSIGN(std::string text, ReadText(options_.path));
+  if (text == text_) return absl::OkStatus();
+  EBB_ASSIGN(std::vector<ExperimentSpec> specs, Parse(options_.path, text, LimitsOf(worker_.model())));
+  const size_t count = specs.size();
+  absl::Notification done;
+  absl::Status applied;
+  worker_.Ask<bool>(
+      [this, specs = std::move(specs)](Dispatcher& dispatcher) -> absl::StatusOr<bool> {
+        EBB_TRY(ApplyExperiments(specs, dispatcher, experiments_, applied_));
+        return true;
+      },
+      [&](const absl::StatusOr<bool>& result) {
+        applied = result.status();
+        done.Notify();
+      });
+  done.WaitForNotification();
+  EBB_TRY(applied);
+  text_ = std::move(text);
+  LogInfo("experiments_read", {{"file", options_.path}, {"experiments", count}});
+  return absl::OkStatus();
+}
+
+}  // namespace ebb

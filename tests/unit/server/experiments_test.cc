@@ -1,0 +1,218 @@
+// Who is in which arm, what counts, and what is said of it.
+
+#include "server/experiments/experiments.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/status_matchers.h"
+
+namespace ebb {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+const absl::Time kNow = absl::UnixEpoch() + absl::Hours(1);
+
+ExperimentSpec Spec(const std::string& name, const std::string& tenant = "") {
+  return {.name = name,
+          .tenant = tenant,
+          .arms = {{.name = "control"}, {.name = "other"}},
+          .salt = name,
+          .metric = TrialMetric::kScore,
+          .units_min = 20};
+}
+
+// A session of `end_user` shows one score. Its arm.
+size_t Session(Experiments& experiments, const std::string& end_user, double score) {
+  const auto placed = experiments.Place("acme", end_user, "session-of-" + end_user);
+  EXPECT_TRUE(placed.has_value());
+  EXPECT_TRUE(experiments.Enrol(placed->assignment));
+  Observations fresh;
+  fresh.Add(TrialMetric::kScore, score);
+  EXPECT_TRUE(experiments.Add(placed->assignment, fresh));
+  experiments.End(placed->assignment);
+  return placed->assignment.arm;
+}
+
+const MetricResult& Score(const ExperimentView& view, size_t arm) {
+  return view.arms[arm].metrics[static_cast<size_t>(TrialMetric::kScore)];
+}
+
+TEST(Experiments, AnEndUserIsOneUnitHoweverManySessionsTheyHave) {
+  Experiments experiments;
+  ASSERT_THAT(experiments.Start(Spec("e"), kNow), IsOk());
+  std::set<size_t> arms;
+  for (int session = 0; session < 10; ++session) arms.insert(Session(experiments, "ann", 0.1 * session));
+  EXPECT_THAT(arms, SizeIs(1)) << "sticky";
+  const ExperimentView view = *experiments.Get("e");
+  EXPECT_EQ(view.arms[*arms.begin()].units, 1);
+  EXPECT_EQ(view.arms[*arms.begin()].sessions, 10);
+  EXPECT_FALSE(Score(view, *arms.begin()).estimate.has_value()) << "one unit does not say how units differ";
+}
+
+TEST(Experiments, SessionsOfNobodyAreUnitsAndOfTwoTenantsTwo) {
+  Experiments experiments;
+  ASSERT_THAT(experiments.Start(Spec("e"), kNow), IsOk());
+  const auto key = [&](const std::string& tenant, const std::string& user, const std::string& session) {
+    return experiments.Place(tenant, user, session)->assignment.unit;
+  };
+  EXPECT_EQ(key("acme", "ann", "s1"), key("acme", "ann", "s2"));
+  EXPECT_NE(key("acme", "", "s1"), key("acme", "", "s2"));
+  EXPECT_NE(key("acme", "ann", "s1"), key("other", "ann", "s1"));
+  EXPECT_NE(key("acme", "ann", "s1"), key("acme", "", "ann")) << "a session may be called like somebody";
+}
+
+TEST(Experiments, TheTenantsOwnComesBeforeThatOfAll) {
+  Experiments experiments;
+  ASSERT_THAT(experiments.Start(Spec("all"), kNow), IsOk());
+  ASSERT_THAT(experiments.Start(Spec("own", "acme"), kNow), IsOk());
+  EXPECT_EQ(experiments.Place("acme", "", "s")->assignment.experiment, "own");
+  EXPECT_EQ(experiments.Place("other", "", "s")->assignment.experiment, "all");
+  EXPECT_THAT(experiments.Start(Spec("more", "acme"), kNow),
+              IsRefusal(absl::StatusCode::kFailedPrecondition, "EXPERIMENT_OVERLAPS", "experiment.tenant"));
+  ASSERT_THAT(experiments.Stop("own", kNow), IsOk());
+  EXPECT_EQ(experiments.Place("acme", "", "s")->assignment.experiment, "all");
+  ASSERT_THAT(experiments.Stop("all", kNow), IsOk());
+  EXPECT_FALSE(experiments.Place("acme", "", "s").has_value());
+}
+
+TEST(Experiments, AStoppedOneCountsNothingMoreAndIsNotUsedAgain) {
+  Experiments experiments;
+  ASSERT_THAT(experiments.Start(Spec("e"), kNow), IsOk());
+  const auto placed = experiments.Place("acme", "", "s");
+  const auto late = experiments.Place("acme", "", "t");
+  ASSERT_TRUE(experiments.Enrol(placed->assignment));
+  ASSERT_THAT(experiments.Stop("e", kNow + absl::Seconds(1)), IsOk());
+  EXPECT_FALSE(experiments.Add(placed->assignment, {}));
+  EXPECT_FALSE(experiments.Enrol(late->assignment)) << "placed before, opened after";
+  experiments.End(placed->assignment);
+  EXPECT_THAT(experiments.Ramp("e", 0.5), IsRefusal(absl::StatusCode::kFailedPrecondition, "EXPERIMENT_STOPPED", ""));
+  EXPECT_THAT(experiments.Start(Spec("e"), kNow),
+              IsRefusal(absl::StatusCode::kAlreadyExists, "EXPERIMENT_EXISTS", "experiment.name"));
+  EXPECT_EQ((*experiments.Stop("e", kNow + absl::Seconds(2))).stopped, kNow + absl::Seconds(1));
+  EXPECT_THAT(experiments.Get("none"), IsRefusal(absl::StatusCode::kNotFound, "UNKNOWN_EXPERIMENT", "name"));
+}
+
+TEST(Experiments, ARampOfZeroTakesNobody) {
+  Experiments experiments;
+  ASSERT_THAT(experiments.Start(Spec("e"), kNow), IsOk());
+  ASSERT_THAT(experiments.Ramp("e", 0), IsOk());
+  EXPECT_FALSE(experiments.Place("acme", "ann", "s").has_value());
+  ASSERT_THAT(experiments.Ramp("e", 1), IsOk());
+  EXPECT_TRUE(experiments.Place("acme", "ann", "s").has_value());
+}
+
+TEST(Experiments, HoldOnlySoManyUnitsAndSayWhomTheyTurnedAway) {
+  Experiments experiments(/*units_max=*/3);
+  ASSERT_THAT(experiments.Start(Spec("e"), kNow), IsOk());
+  const auto enrol = [&](const std::string& user, const std::string& session) {
+    return experiments.Enrol(experiments.Place("acme", user, session)->assignment);
+  };
+  EXPECT_TRUE(enrol("ann", "s1"));
+  EXPECT_TRUE(enrol("bob", "s2"));
+  EXPECT_TRUE(enrol("", "s3"));
+  EXPECT_FALSE(enrol("eve", "s4"));
+  EXPECT_TRUE(enrol("ann", "s5")) << "who is in stays in";
+  experiments.End(experiments.Place("acme", "", "s3")->assignment);
+  EXPECT_TRUE(enrol("eve", "s6")) << "a session that ended shows nothing more";
+  EXPECT_EQ(experiments.Get("e")->turned_away, 1);
+}
+
+TEST(Experiments, OnlySoManyRunAndTheOldestThatStoppedAreForgotten) {
+  Experiments experiments;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < Experiments::kRunningMax; ++i) {
+    names.push_back("e" + std::to_string(i));
+    ASSERT_THAT(experiments.Start(Spec(names.back(), "t" + std::to_string(i)), kNow), IsOk());
+  }
+  EXPECT_THAT(experiments.Start(Spec("more", "more"), kNow),
+              IsRefusal(absl::StatusCode::kResourceExhausted, "EXPERIMENTS_FULL", ""));
+  ASSERT_THAT(experiments.Stop("e15", kNow), IsOk());
+  for (int i = 0; i < 100; ++i) {
+    const std::string name = "more" + std::to_string(i);
+    ASSERT_THAT(experiments.Start(Spec(name, "more"), kNow), IsOk());
+    ASSERT_THAT(experiments.Stop(name, kNow + absl::Seconds(i + 1)), IsOk());
+  }
+  EXPECT_THAT(experiments.List(), SizeIs(Experiments::kKeptMax));
+  EXPECT_THAT(experiments.Get("e15"), IsRefusal(absl::StatusCode::kNotFound, "UNKNOWN_EXPERIMENT", "name"));
+  EXPECT_THAT(experiments.Get("e0"), IsOk()) << "it runs";
+  EXPECT_THAT(experiments.Get("more99"), IsOk());
+}
+
+TEST(Experiments, ResultsAreRatiosOfSumsAndDecideWhenTheyMay) {
+  Experiments experiments;
+  ASSERT_THAT(experiments.Start(Spec("e"), kNow), IsOk());
+  const auto scores = [&](int from, int to) {
+    for (int i = from; i < to; ++i) {
+      const std::string user = "user-" + std::to_string(i);
+      const auto placed = experiments.Place("acme", user, user);
+      const double spread = 0.02 * (i % 5);
+      Session(experiments, user, placed->assignment.arm == 1 ? 0.8 + spread : 0.3 + spread);
+    }
+  };
+  scores(0, 20);
+  EXPECT_EQ(experiments.Get("e")->decision.verdict, Verdict::kCollecting) << "too few in each arm";
+  EXPECT_FALSE(Score(*experiments.Get("e"), 1).effect.has_value());
+  scores(20, 200);
+  const ExperimentView view = *experiments.Get("e");
+  EXPECT_EQ(view.arms[0].units + view.arms[1].units, 200);
+  EXPECT_NEAR(Score(view, 1).effect->value, 0.5, 0.02);
+  EXPECT_TRUE(Score(view, 1).effect->interval.Contains(0.5));
+  EXPECT_TRUE(Score(view, 0).interval->Contains(0.34));
+  EXPECT_EQ(view.decision.verdict, Verdict::kBetter);
+  EXPECT_EQ(view.decision.arm, 1U);
+  EXPECT_GT(view.sample_ratio_p, SampleRatio::kBroken);
+}
+
+Difference Of(double low, double high) { return {.value = (low + high) / 2, .interval = {low, high}}; }
+
+TEST(ExperimentVerdict, IsWhatTheWholeIntervalAllows) {
+  struct Row {
+    std::optional<Difference> effect;
+    int direction;
+    double margin;
+    Verdict verdict;
+  };
+  const std::vector<Row> rows = {
+      {std::nullopt, 1, 0, Verdict::kCollecting},
+      {Of(-1, 1), 1, 0, Verdict::kCollecting},
+      {Of(0.1, 1), 1, 0, Verdict::kBetter},
+      {Of(0.1, 1), -1, 0, Verdict::kWorse},
+      {Of(-1, -0.1), 1, 0, Verdict::kWorse},
+      {Of(-1, -0.1), -1, 0, Verdict::kBetter},
+      {Of(-0.1, 0.1), 1, 0.2, Verdict::kSame},
+      {Of(0.05, 0.1), 1, 0.2, Verdict::kSame},  // it is there, and does not matter
+      {Of(-0.1, 0.3), 1, 0.2, Verdict::kCollecting},
+      {Of(0, 0), 1, 0.2, Verdict::kCollecting},  // no two units differed: nobody knows how much others may
+  };
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(VerdictOn(rows[i].effect, rows[i].direction, rows[i].margin, false), rows[i].verdict) << "row " << i;
+    EXPECT_EQ(VerdictOn(rows[i].effect, rows[i].direction, rows[i].margin, true), Verdict::kBroken) << "row " << i;
+  }
+}
+
+TEST(ExperimentDecision, IsOfAllArms) {
+  constexpr Verdict kB = Verdict::kBetter, kW = Verdict::kWorse, kS = Verdict::kSame, kC = Verdict::kCollecting;
+  const std::vector<std::optional<Difference>> effects = {Of(0, 1), Of(0, 3), Of(0, 2)};
+  const auto decide = [&](std::vector<Verdict> verdicts, int direction = 1) {
+    const Decision decision = DecisionOf(verdicts, std::span(effects).first(verdicts.size()), direction);
+    return std::pair(decision.verdict, decision.arm);
+  };
+  EXPECT_EQ(decide({kC, kB, kB}), std::pair(kB, size_t{2})) << "the best of those that are better";
+  EXPECT_EQ(decide({kB, kW, kB}, -1), std::pair(kB, size_t{1})) << "less is better";
+  EXPECT_EQ(decide({kW, kS, kW}), std::pair(kW, size_t{0}));
+  EXPECT_EQ(decide({kW, kC}), std::pair(kC, size_t{0}));
+  EXPECT_EQ(decide({kS, kS}), std::pair(kS, size_t{0}));
+  EXPECT_EQ(decide({kB, Verdict::kBroken}), std::pair(Verdict::kBroken, size_t{0}));
+}
+
+}  // namespace
+}  // namespace ebb
