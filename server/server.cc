@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "policies/status.h"
 #include "server/admin_service.h"
+#include "server/console.h"
 #include "server/eviction_service.h"
 #include "server/folder_store.h"
 #include "server/http_port.h"
@@ -189,11 +190,7 @@ class RunningServer final : public Server {
     SetServing(true);
     if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address_)));
     if (!options.http_listen) return absl::OkStatus();
-    EBB_ASSIGN(http_,
-               HttpPort::Start(
-                   *options.http_listen,
-                   {.metrics = [this] { return metrics_.Serialize(); },
-                    .ready = [this] { return draining_ ? absl::UnavailableError("draining") : absl::OkStatus(); }}));
+    EBB_ASSIGN(http_, HttpPort::Start(*options.http_listen, PagesFor(options)));
     return absl::OkStatus();
   }
 
@@ -220,6 +217,20 @@ class RunningServer final : public Server {
   }
 
  private:
+  HttpPages PagesFor(const ServerOptions& options) {
+    HttpPages pages = {.metrics = [this] { return metrics_.Serialize(); },
+                       .ready = [this] { return draining_ ? absl::UnavailableError("draining") : absl::OkStatus(); }};
+    if (!options.console) return pages;
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);  // what the services answer has bounds of its own
+    console_ = std::make_unique<Console>(server_->InProcessChannel(arguments), *identity_, *options.console);
+    pages.console = {.add_to = [this](httplib::Server& http) { console_->AddTo(http); },
+                     .threads = Console::kCallsMax,
+                     .body_bytes_max = Console::kBodyBytesMax,
+                     .posts = Console::kApi};
+    return pages;
+  }
+
   void SetServing(bool serving) {
     grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
     health.SetServingStatus(serving);
@@ -253,6 +264,7 @@ class RunningServer final : public Server {
     server_->Shutdown(absl::ToChronoTime(absl::Now() + patience));
     server_->Wait();
     http_.reset();
+    console_.reset();
     server_.reset();
   }
 
@@ -278,6 +290,7 @@ class RunningServer final : public Server {
   Address address_ = {};
   std::atomic<bool> draining_ = false;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Console> console_;
   std::unique_ptr<HttpPort> http_;
 };
 
