@@ -20,7 +20,7 @@ function words({ lane, token }, stride) {
 }
 
 function mount(body) {
-  let [answer, lanes, stride, seen] = [{}, [], 1, ""];
+  let [answer, lanes, stride, seen] = [{}, [], 1, ""]; // seen: what the picture was made of; empty: it is old
   const title = h("p", { id: "cache-title" });
   const told = h("output", { id: "cache-place", "aria-live": "polite" });
   const tip = h("div", { class: "tip", "aria-hidden": "true", hidden: true });
@@ -81,13 +81,15 @@ function mount(body) {
       `${live} live in the longest of ${lanes.length} lanes${stride > 1 ? `; every ${stride}th is shown` : ""}`);
     return show();
   };
-  every(1, look, (error) => clear(error.message));
+  every(0.5, look, (error) => clear(error.message));
   shade.addEventListener("change", show);
   lane.addEventListener("change", fill);
   fold.addEventListener("toggle", fill);
   on("theme", () => map.repaint());
   on("eviction", (eviction) => {
-    if (eviction.session === get("selected")) map.leave(eviction.victims ?? []);
+    if (eviction.session !== get("selected")) return;
+    seen = "";
+    map.leave(eviction.victims ?? []);
   });
 }
 

@@ -6,8 +6,8 @@ import { policyForm } from "./policy_form.js";
 
 // A browser has six connections to a server: these, the evictions, the playground, and one for the rest.
 const CHOICES = [["full", ""], ["h2o", 64], ["streaming", 64]];
-const PROMPT = "The passkey of Clara is 90557. Once upon a time there was an old man who lived by the sea with his three daughters. " +
-  "The eldest was proud, the second was idle, and the youngest was kind. One night there came a knock at the door, and";
+const PROMPT = "Once upon a time there was an old man who lived by the sea with his three daughters. The eldest was proud, the second was " +
+  "idle, and the youngest was kind. One night, when the wind was loud and the lamps were low, there came a knock at the door, and";
 
 // Tokens that two answers have alike from the start.
 const alike = (a, b) => {
@@ -54,7 +54,7 @@ function mount(body) {
   const prompt = h("textarea", { rows: 3, value: PROMPT });
   const most = h("input", { type: "number", min: 1, max: 4096, step: 1, value: 160 });
   const seed = h("input", { type: "number", min: 0, step: 1, value: 7 });
-  const temperature = h("input", { type: "number", min: 0, max: 10, step: 0.1, value: 0 });
+  const temperature = h("input", { type: "number", min: 0, max: 10, step: 0.1, value: 0.7 });
   const run = h("button", { type: "submit", class: "main" }, "Compare");
   const stop = h("button", { type: "button", disabled: true, onclick: () => leave?.abort() }, "Stop");
   const columns = CHOICES.map((choice, i) => column(choice, i + 1));

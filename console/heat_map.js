@@ -3,7 +3,7 @@
 
 import { h } from "./dom.js";
 
-const FRESH_MS = 3000; // how long those that just left are marked
+const FRESH_MS = 800; // how long those that just left are marked
 
 // Ranks of the lane's scores in [0, 1], equal scores alike; 1 where there are none.
 function ranks(scores, length) {
@@ -41,7 +41,7 @@ export function heatMap(label, onplace) {
   let shown = { lanes: [], tokens: 0, shade: "rank" };
   let place = null; // of the keyboard
   let left = []; // { layer, head, token, at } of those that just left
-  let asked = false;
+  let [asked, fading] = [false, 0];
 
   const colours = () => {
     const style = getComputedStyle(canvas);
@@ -133,6 +133,8 @@ export function heatMap(label, onplace) {
       const at = performance.now();
       for (const { layer = 0, head = 0, tokens = [] } of victims) left.push(...tokens.map((token) => ({ layer, head, token: Number(token), at })));
       if (left.length > 5000) left = left.slice(-5000);
+      clearTimeout(fading);
+      fading = setTimeout(repaint, FRESH_MS + 50);
       repaint();
     },
     repaint,

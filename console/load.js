@@ -9,7 +9,7 @@ import { every } from "./store.js";
 const SECONDS = 2;
 const rate = (value) => (value < 10 ? value.toFixed(1) : `${Math.round(value)}`) + "/s";
 const time = (value) => (value < 1 ? `${(value * 1000).toPrecision(3)} ms` : `${value.toPrecision(3)} s`);
-const percent = (value) => `${Math.round(value * 100)} %`;
+const bytes = (value) => (value < 1 << 20 ? `${Math.round(value / 1024)} KiB` : `${(value / (1 << 20)).toPrecision(3)} MiB`);
 const count = (value) => `${Math.round(value)}`;
 
 function mount(body) {
@@ -17,7 +17,7 @@ function mount(body) {
   const tokens = plot("Tokens a second", ["generated", "prompt", "evicted"], rate);
   const between = plot("Time between two tokens", ["median", "95 %"], time);
   const first = plot("Time to first token", ["median", "95 %"], time);
-  const memory = plot("Memory for K and V", ["reserved", "used"], percent);
+  const memory = plot("Memory for K and V", ["reserved", "used"], bytes);
   const queue = plot("Requests", ["running", "waiting"], count);
   const steps = plot("Time of a step", ["median", "95 %"], time);
   body.append(wrong, h("div", { class: "plots" }, [tokens, between, first, steps, queue, memory].map(({ element }) => element)));
@@ -35,8 +35,7 @@ function mount(body) {
       first.add(times("ebb_ttft_seconds"));
       steps.add(times("ebb_step_seconds"));
       const held = (state) => sum(now.page, "ebb_cache_bytes", { state });
-      const all = held("reserved") + held("free") || 1;
-      memory.add([held("reserved") / all, held("used") / all]);
+      memory.add([held("reserved"), held("used")]);
       queue.add([sum(now.page, "ebb_requests_running"), sum(now.page, "ebb_queue_depth")]);
     }
     before = now;

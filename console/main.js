@@ -79,5 +79,5 @@ set("sessions", []);
 chooseTheme();
 askWho();
 panels.forEach(mount);
-every(1, look, tell);
+every(2, look, tell);
 on("caller", () => look().catch(tell));

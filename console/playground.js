@@ -6,7 +6,8 @@ import { describe, policyForm } from "./policy_form.js";
 import { get, set } from "./store.js";
 
 const TTL = "3600s";
-const BEGINNING = "The passkey of Clara is 90557. Once upon a time there was an old man who lived by the sea with his three daughters.";
+const BEGINNING = "It was a dark and stormy night, and the old man sat by the fire, thinking of";
+const someId = () => `playground-${Math.random().toString(36).slice(2, 8)}`;
 const number = (attributes) => h("input", { type: "number", ...attributes });
 
 function mount(body) {
@@ -43,11 +44,11 @@ function mount(body) {
   };
 
   const open = async () => {
-    session = await call("SessionService/CreateSession", { policy: policy.spec(), ttl: TTL });
+    session = await call("SessionService/CreateSession", { sessionId: someId(), policy: policy.spec(), ttl: TTL });
     set("selected", session.name);
     set("sessions", [...get("sessions"), session]);
     swap.disabled = false;
-    setText(change, `${session.name} has ${describe(session.policy, get("policies").scorers)}`);
+    setText(change, `${session.name.replace("sessions/", "")} has ${describe(session.policy, get("policies").scorers)}`);
   };
   const answer = async (words) => {
     leave = new AbortController();

@@ -43,6 +43,9 @@ function mount(body) {
     return row;
   };
 
+  const check = () => {
+    for (const [name, row] of rows) row.querySelector("input").checked = name === get("selected");
+  };
   on("sessions", (sessions) => {
     none.hidden = sessions.length > 0;
     const names = new Set(sessions.map(({ name }) => name));
@@ -55,10 +58,9 @@ function mount(body) {
       const row = rows.get(session.name) ?? add(session.name);
       cells(session).forEach((text, i) => setText(row.cells[i + 1], text));
     }
+    check();
   });
-  on("selected", (selected) => {
-    for (const [name, row] of rows) row.querySelector("input").checked = name === selected;
-  });
+  on("selected", check);
 }
 
 export const sessions = { id: "sessions", title: "Sessions", wide: true, mount };

@@ -177,7 +177,8 @@ struct Console::Running {
 };
 
 void Console::AddTo(httplib::Server& http) {
-  http.Get("/console/?", [this](const auto& request, auto& response) {
+  http.Get("/console/", [](const auto&, auto& response) { response.set_redirect("../console"); });
+  http.Get("/console", [this](const auto& request, auto& response) {
     SetHeaders("no-cache", response);  // it names the others, so it is asked for each time
     AnswerFile("index.html", request, response);
   });
