@@ -3,6 +3,7 @@
 #include <httplib.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -26,6 +27,7 @@ constexpr char kIndex[] =
     "/metrics  Prometheus\n"
     "/healthz  200 while the process lives\n"
     "/readyz   200 when it takes requests, else 503 and why\n";
+constexpr char kConsole[] = "/console  a page to watch and try it\n";
 
 // httplib would set SO_REUSEPORT: a second server would then silently share the port.
 void SetSocketOptions(socket_t socket) {
@@ -43,19 +45,29 @@ void AnswerReady(const absl::Status& ready, httplib::Response& response) {
 class HttpPort::Server {
  public:
   explicit Server(const HttpPages& pages) {
-    http_.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
+    const HttpPages::Console& console = pages.console;
+    http_.new_task_queue = [threads = kThreads + console.threads] {
+      return new httplib::ThreadPool(static_cast<size_t>(threads));
+    };
     http_.set_socket_options(SetSocketOptions);
     http_.set_keep_alive_max_count(1);
     http_.set_read_timeout(kTimeoutSeconds);
     http_.set_write_timeout(kTimeoutSeconds);
-    http_.set_payload_max_length(kPayloadBytesMax);
-    http_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
-      if (request.method == "GET" || request.method == "HEAD") return httplib::Server::HandlerResponse::Unhandled;
-      response.status = 405;
-      response.set_header("Allow", "GET, HEAD");
-      return httplib::Server::HandlerResponse::Handled;
-    });
-    http_.Get("/", [](const auto&, auto& response) { response.set_content(kIndex, kText); });
+    http_.set_tcp_nodelay(true);  // a stream's lines are short, and each is to be seen at once
+    http_.set_payload_max_length(std::max(kPayloadBytesMax, console.body_bytes_max));
+    http_.set_pre_routing_handler(
+        [posts = console.posts](const httplib::Request& request, httplib::Response& response) {
+          const bool is_call = request.method == "POST" && !posts.empty() && request.path.starts_with(posts);
+          if (is_call || request.method == "GET" || request.method == "HEAD") {
+            return httplib::Server::HandlerResponse::Unhandled;
+          }
+          response.status = 405;
+          response.set_header("Allow", "GET, HEAD");
+          return httplib::Server::HandlerResponse::Handled;
+        });
+    if (console.add_to != nullptr) console.add_to(http_);
+    http_.Get("/", [index = std::string(kIndex) + (console.add_to != nullptr ? kConsole : "")](
+                       const auto&, auto& response) { response.set_content(index, kText); });
     http_.Get("/healthz", [](const auto&, auto& response) { response.set_content("ok\n", kText); });
     http_.Get("/readyz", [ready = pages.ready](const auto&, auto& response) { AnswerReady(ready(), response); });
     http_.Get("/metrics", [metrics = pages.metrics](const auto&, auto& response) {

@@ -2,11 +2,12 @@
 //
 // It has threads of its own, so it answers while the worker computes. It speaks plain HTTP and knows no tenant: listen
 // on loopback, or where only the cluster can reach it. Each connection is closed after its answer, so that idle clients
-// hold no thread.
+// hold no thread. What else is served here (console.h) brings the threads that its answers may hold.
 
 #ifndef EBB_SERVER_HTTP_PORT_H_
 #define EBB_SERVER_HTTP_PORT_H_
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,11 +16,23 @@
 #include "absl/status/statusor.h"
 #include "server/address.h"
 
+namespace httplib {
+class Server;
+}  // namespace httplib
+
 namespace ebb {
 
 struct HttpPages {
   std::function<std::string()> metrics = {};  // body of /metrics
   std::function<absl::Status()> ready = {};   // OK: /readyz is 200; else 503 with the message
+  // The console's routes; empty: there is no console.
+  struct Console {
+    std::function<void(httplib::Server&)> add_to = {};
+    int threads = 0;            // that its answers may hold at once
+    size_t body_bytes_max = 0;  // of a request
+    std::string posts = {};     // what the paths begin with that may be posted to
+  };
+  Console console = {};
 };
 
 class HttpPort {

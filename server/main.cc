@@ -15,7 +15,9 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "engine/model/calibration_file.h"
 #include "engine/model/head_gates_file.h"
 #include "policies/status.h"
@@ -137,6 +139,35 @@ LogLevel LevelFrom(const config::v1::Config& config) {
   return ParseLogLevel(config.log().level()).value_or(LogLevel::kInfo);
 }
 
+// A page has no client certificate to show: where callers need one there is no console, unless it is asked for, which
+// is refused. REQUIRES: the listening addresses and what SetAccess sets are set.
+absl::Status SetConsole(const config::v1::Server& config, ServerOptions& options) {
+  const auto cannot = [&](const char* why) { return RefuseField("BAD_VALUE", "server.console", why); };
+  if (config.console() == "off") return absl::OkStatus();
+  if (config.console() == "auto") {
+    const bool local = options.http_listen && IsLoopback(options.http_listen->host);
+    if (!local || options.auth.certificate) return absl::OkStatus();
+  }
+  if (!options.http_listen) return cannot("on: it is served on server.http_listen, which is empty");
+  if (options.auth.certificate) return cannot("on: auth.mode asks for a client certificate, which a page cannot show");
+  options.console = ConsoleOptions{.hosts = absl::StrSplit(config.console_hosts(), ',', absl::SkipWhitespace())};
+  for (std::string& host : options.console->hosts) host = std::string(absl::StripAsciiWhitespace(host));
+  options.console->hosts.push_back(options.http_listen->host);
+  return absl::OkStatus();
+}
+
+void WarnOfConsole(const ServerOptions& options) {
+  if (!options.console || IsLoopback(options.http_listen->host)) return;
+  const std::string http = FormatAddress(*options.http_listen);
+  if (options.auth.on()) {
+    LogWarn("tokens_in_the_clear", {{"http", http}},
+            "the console's tokens come without TLS: who reads the network has them; let only a proxy reach the port");
+  } else {
+    LogWarn("console_is_open", {{"http", http}},
+            "whoever reaches the HTTP port may use the server under any tenant's name; set auth.mode to token");
+  }
+}
+
 absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
@@ -168,6 +199,7 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
     EBB_ASSIGN(options.endpoint, ParseAddress(config.server().endpoint()));
   }
   EBB_TRY(SetAccess(config, options));
+  EBB_TRY(SetConsole(config.server(), options));
   options.engine = {.model_path = config.model().path(),
                     .calibration_path = config.model().calibration(),
                     .head_gates_path = config.model().head_gates(),
@@ -229,6 +261,7 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   LogInfo("listening",
           {{"grpc", listen},
            {"http", http ? FormatAddress(*http) : ""},
+           {"console", options->console ? absl::StrFormat("http://%s/console", FormatAddress(*http)) : ""},
            {"model", options->engine.model_path},
            {"calibration", options->engine.calibration_path},
            {"head_gates", options->engine.head_gates_path},
@@ -239,6 +272,7 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
         "tokens_in_the_clear", {{"grpc", listen}},
         "tokens come without TLS: who reads the network has them; set tls.cert, or let only a proxy reach the port");
   }
+  WarnOfConsole(*options);
   reloader.Start({.take =
                       [&](const config::v1::Config& now) {
                         EBB_TRY((*server)->SetTenants(TenantsFrom(now)));

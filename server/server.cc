@@ -17,6 +17,7 @@
 #include "policies/status.h"
 #include "server/acceptor.h"
 #include "server/admin_service.h"
+#include "server/console.h"
 #include "server/eviction_service.h"
 #include "server/folder_store.h"
 #include "server/http_port.h"
@@ -203,11 +204,7 @@ class RunningServer final : public Server {
     SetServing(true);
     if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address())));
     if (!options.http_listen) return absl::OkStatus();
-    EBB_ASSIGN(http_,
-               HttpPort::Start(
-                   *options.http_listen,
-                   {.metrics = [this] { return MetricsPage(); },
-                    .ready = [this] { return draining_ ? absl::UnavailableError("draining") : absl::OkStatus(); }}));
+    EBB_ASSIGN(http_, HttpPort::Start(*options.http_listen, PagesFor(options)));
     return absl::OkStatus();
   }
 
@@ -249,6 +246,20 @@ class RunningServer final : public Server {
   }
 
  private:
+  HttpPages PagesFor(const ServerOptions& options) {
+    HttpPages pages = {.metrics = [this] { return metrics_.Serialize(); },
+                       .ready = [this] { return draining_ ? absl::UnavailableError("draining") : absl::OkStatus(); }};
+    if (!options.console) return pages;
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);  // what the services answer has bounds of its own
+    console_ = std::make_unique<Console>(server_->InProcessChannel(arguments), *identity_, *options.console);
+    pages.console = {.add_to = [this](httplib::Server& http) { console_->AddTo(http); },
+                     .threads = Console::kCallsMax,
+                     .body_bytes_max = Console::kBodyBytesMax,
+                     .posts = Console::kApi};
+    return pages;
+  }
+
   void SetServing(bool serving) {
     grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
     health.SetServingStatus(serving);
@@ -290,6 +301,7 @@ class RunningServer final : public Server {
     server_->Shutdown(absl::ToChronoTime(absl::Now() + patience));
     server_->Wait();
     http_.reset();
+    console_.reset();
     server_.reset();
   }
 
@@ -320,6 +332,7 @@ class RunningServer final : public Server {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> door_;
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Console> console_;
   std::unique_ptr<HttpPort> http_;
 };
 

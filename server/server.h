@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "engine/engine.h"
 #include "server/address.h"
+#include "server/console.h"
 #include "server/dispatcher.h"
 #include "server/draft_model.h"
 #include "server/experiment_file.h"
@@ -40,6 +41,7 @@ enum class Durability {
 struct ServerOptions {
   Address listen = {.host = "127.0.0.1", .port = 7700};  // port 0: any free one
   std::optional<Address> http_listen = {};
+  std::optional<ConsoleOptions> console = {};  // on http_listen; none: there is none. Not with client certificates
   AuthOptions auth = {};
   std::optional<TlsOptions> tls = {};                     // none: plain HTTP/2
   std::optional<bool> reflection = {};                    // default: where nobody has to say who they are

@@ -1,0 +1,279 @@
+// Uses the console as a person would, in Debian's chromium: node drive.mjs SCENARIO URL [ARGUMENT...]
+// Prints what it saw as one JSON object; fails at the first thing that does not come, and at any complaint of the browser.
+
+import { chromium } from "playwright-core";
+
+const [scenario, url, ...rest] = process.argv.slice(2);
+const PATIENCE = 60_000;
+
+async function main() {
+  // Tests run as root and in containers, where chromium has no sandbox of its own; the only page is ours.
+  const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+  try {
+    console.log(JSON.stringify(await scenarios[scenario](browser)));
+  } finally {
+    await browser.close();
+  }
+}
+
+async function open(browser, { expected = /^$/, ...how } = {}) {
+  const page = await (await browser.newContext({ viewport: { width: 1360, height: 1000 }, ...how })).newPage();
+  page.setDefaultTimeout(PATIENCE);
+  page.complaints = [];
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type()) && !expected.test(message.text())) page.complaints.push(message.text());
+  });
+  page.on("pageerror", (error) => page.complaints.push(error.message));
+  page.on("request", (request) => new URL(request.url()).origin === new URL(url).origin || page.complaints.push(request.url()));
+  await page.goto(`${url}/console`);
+  return page;
+}
+
+const ready = (page) => page.getByText("serves ebb-tiny").waitFor();
+const comes = (page, selector, hasText) => page.locator(selector, { hasText }).first().waitFor();
+const panel = (page, name) => page.getByRole("region", { name, exact: true });
+const answered = (page) => comes(page, "#status", /The answer is there/);
+
+async function converse(page, words = "") {
+  const talk = panel(page, "Playground");
+  if (words) await talk.getByLabel("Say").fill(words);
+  await talk.getByRole("button", { name: "Send" }).click();
+}
+
+// Ratio of contrast of every text with what is behind it, the least first; in the page.
+function contrasts() {
+  const numbers = (colour) => {
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    canvas.fillStyle = colour;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = (colour) => {
+    const [r, g, b] = numbers(colour).map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const colour = getComputedStyle(one).backgroundColor;
+      if (numbers(colour)[3] === 255) return colour;
+    }
+    return "white";
+  };
+  const ratio = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+  const found = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const says = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()) || element.matches("input, textarea, select");
+    if (!says || !element.checkVisibility() || element.matches("option, noscript")) continue;
+    const text = element.textContent.trim().slice(0, 30);
+    found.push({ ratio: ratio(getComputedStyle(element).color, behind(element)), text, element: element.tagName });
+  }
+  for (const line of document.querySelectorAll(".line")) { // of graphics 3:1 is asked
+    found.push({ ratio: ratio(getComputedStyle(line).stroke, behind(line)) * 1.5, text: line.getAttribute("class"), element: "path" });
+  }
+  return found.sort((a, b) => a.ratio - b.ratio);
+}
+
+// What a screen reader needs and cannot have otherwise; in the page.
+function faults() {
+  const wrong = [];
+  const name = (element) => element.getAttribute("aria-label") || [...(element.labels ?? [])].map((label) => label.textContent.trim()).join() ||
+    document.getElementById(element.getAttribute("aria-labelledby"))?.textContent || (element.matches("button, a, summary") && element.textContent.trim());
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  for (const element of all("button, a[href], input, select, textarea, meter, canvas, summary, section, nav, dialog, [tabindex='0']")) {
+    if (!name(element)) wrong.push(`no name: ${element.outerHTML.slice(0, 120)}`);
+  }
+  for (const [landmark, count] of [["body > header", 1], ["nav", 1], ["main", 1], ["body > footer", 1], ["h1", 1], ["html[lang]", 1], ["title", 1], ["[role=status]", 1]]) {
+    if (all(landmark).length !== count) wrong.push(`${all(landmark).length} of ${landmark}`);
+  }
+  for (const element of all("table")) {
+    if (!element.caption?.textContent) wrong.push("a table without a caption");
+    if (element.querySelector("th:not([scope])")) wrong.push(`no scope: ${element.caption?.textContent}`);
+  }
+  const ids = all("[id]").map(({ id }) => id);
+  ids.filter((id, i) => ids.indexOf(id) !== i).forEach((id) => wrong.push(`two of id ${id}`));
+  for (const key of ["aria-labelledby", "aria-describedby", "for"]) {
+    all(`[${key}]`).filter((one) => !ids.includes(one.getAttribute(key))).forEach((one) => wrong.push(`${key} of nothing: ${one.outerHTML.slice(0, 120)}`));
+  }
+  const levels = all("h1, h2, h3").filter((one) => one.checkVisibility()).map(({ tagName }) => Number(tagName[1]));
+  levels.forEach((level, i) => i && level > levels[i - 1] + 1 && wrong.push(`a heading of level ${level} behind one of ${levels[i - 1]}`));
+  all("[tabindex]").filter((one) => one.tabIndex > 0).forEach((one) => wrong.push(`tabindex ${one.tabIndex}`));
+  all("[aria-live]:not(output), [role=log], [role=alert]").forEach((one) => wrong.push(`it talks too much: ${one.outerHTML.slice(0, 120)}`));
+  return wrong;
+}
+
+const scenarios = {
+  // Past the budget with h2o, then on with another policy while an answer comes, which is then stopped.
+  async conversation(browser) {
+    const page = await open(browser);
+    await ready(page);
+    await converse(page);
+    await answered(page);
+    const counts = await page.locator("#counts").textContent();
+    const [, first] = (await page.locator(".turns p").allTextContents());
+    await comes(page, "#evictions td", "decode");
+    await comes(page, "#sessions td", "h2o, budget 96");
+    await page.getByRole("radio").first().waitFor();
+    const cache = panel(page, "Cache");
+    await comes(page, "#cache-title", "96 live in the longest of 24 lanes");
+    const map = await cache.locator("canvas").boundingBox();
+    const places = [];
+    for (const x of [0.3, 0.99]) { // in the middle who left, at the end who is recent
+      await page.mouse.move(map.x + map.width * x, map.y + map.height / 2);
+      places.push(await page.locator(".tip").textContent());
+    }
+    const drawn = await cache.locator("canvas").evaluate((canvas) => {
+      const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+      return new Set(Array.from({ length: data.length / 4 }, (_, i) => data.slice(4 * i, 4 * i + 3).join())).size;
+    });
+    await cache.getByText("As a table").click();
+    const table = await cache.getByRole("table", { name: "Live tokens of the lane" }).getByRole("row").count();
+
+    const talk = panel(page, "Playground");
+    await talk.getByText("Sampling").click();
+    await talk.getByLabel("Most tokens").fill("1000000");
+    await converse(page, "Go on");
+    await comes(page, "#sessions td", "busy");
+    await talk.getByLabel("Scorer").selectOption("streaming");
+    await talk.getByLabel("Budget").fill("48");
+    await talk.getByRole("button", { name: "Put this policy in force" }).click();
+    await comes(page, "#change", /^streaming, budget 48 is in force/);
+    const change = await page.locator("#change").textContent();
+    await comes(page, "#evictions td", "streaming");
+    await comes(page, "#sessions td", "48 of");
+    await talk.getByRole("button", { name: "Stop" }).click();
+    await comes(page, ".turns .note", "Stopped.");
+    await comes(page, "#sessions td", "idle");
+    await talk.getByRole("button", { name: "New session" }).click();
+    await page.getByText("No sessions.").waitFor();
+    const lines = await page.locator(".line-0[d*='L']").count();
+    return { counts, answer: first.length, places, drawn, table, change, lines, complaints: page.complaints };
+  },
+
+  async compare(browser) {
+    const page = await open(browser);
+    await ready(page);
+    const side = panel(page, "Policies side by side");
+    await side.getByLabel("Tokens").fill("96");
+    await side.getByRole("button", { name: "Compare" }).click();
+    await comes(page, "#status", "The answers are there.");
+    const facts = await side.locator(".column > .hint").allTextContents();
+    const answers = await side.locator(".answer").allTextContents();
+    return { facts, answers, marks: await side.locator("mark").count(), complaints: page.complaints };
+  },
+
+  // No mouse: the skip link, words and Enter, the map by arrow keys; where the focus is, it shows.
+  async keyboard(browser) {
+    const page = await open(browser);
+    await ready(page);
+    const focused = () => page.evaluate(() => {
+      const one = document.activeElement;
+      return { tag: one.tagName, text: one.textContent.slice(0, 40), outline: getComputedStyle(one).outlineStyle, seen: one.checkVisibility() };
+    });
+    await page.keyboard.press("Tab");
+    const skip = await focused();
+    await page.keyboard.press("Enter");
+    const tabTo = async (tag) => {
+      const path = [];
+      for (let i = 0; i < 60; ++i) {
+        await page.keyboard.press("Tab");
+        path.push(await focused());
+        if (path.at(-1).tag === tag) return path;
+      }
+      throw new Error(`Tab does not come to ${tag}: ${JSON.stringify(path)}`);
+    };
+    const path = await tabTo("TEXTAREA");
+    await page.keyboard.press("Enter");
+    await answered(page);
+    await comes(page, "#cache-title", "96 live");
+    path.push(...await tabTo("CANVAS"));
+    await page.keyboard.press("End");
+    const last = await page.locator("#cache-place").textContent();
+    await page.keyboard.press("ArrowDown");
+    await page.keyboard.press("ArrowLeft");
+    const next = await page.locator("#cache-place").textContent();
+    return { skip, path, last, next, complaints: page.complaints };
+  },
+
+  async reader(browser) {
+    const seen = {};
+    for (const colorScheme of ["light", "dark"]) {
+      const page = await open(browser, { colorScheme });
+      await ready(page);
+      await converse(page);
+      await answered(page);
+      await comes(page, "#evictions td", "decode");
+      for (const fold of await page.locator("summary").all()) await fold.click();
+      await comes(page, "#cache td", "96");
+      seen[colorScheme] = { contrast: (await page.evaluate(contrasts)).slice(0, 3), faults: await page.evaluate(faults),
+        page: await page.evaluate(() => getComputedStyle(document.body).backgroundColor) };
+      const other = colorScheme === "light" ? "dark" : "light";
+      await page.getByLabel("Theme").selectOption(other);
+      seen[colorScheme].chosen = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+      await page.reload();
+      await ready(page);
+      seen[colorScheme].kept = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+      seen[colorScheme].complaints = page.complaints;
+    }
+    return seen;
+  },
+
+  // ARGUMENTS: a wrong token, a tenant's, an admin's.
+  async token(browser) {
+    const page = await open(browser, { expected: /status of 40[13]/ });
+    const dialog = page.getByRole("dialog", { name: "This server asks who you are" });
+    const why = [];
+    await dialog.waitFor();
+    why.push(await page.locator("#ask-why").textContent());
+    const give = async (token) => {
+      await dialog.getByLabel("An admin’s token").fill(token);
+      await page.keyboard.press("Enter");
+    };
+    await give(rest[0]);
+    await comes(page, "#ask-why", "not a valid one");
+    why.push(await page.locator("#ask-why").textContent());
+    await give(rest[1]);
+    await comes(page, "#server", "admin");
+    why.push(await page.locator("#server").textContent());
+    await page.reload();
+    await dialog.waitFor(); // it was in that page's memory alone
+    await give(rest[2]);
+    await ready(page);
+    await converse(page);
+    await answered(page);
+    const kept = await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie]));
+    return { why, kept, complaints: page.complaints };
+  },
+
+  // ARGUMENT: the URL of a page of another origin, which tries to call.
+  async foreign(browser) {
+    const page = await browser.newPage();
+    await page.goto(rest[0]);
+    return page.evaluate((target) => Promise.all([{ "X-Ebb-Console": "1" }, {}].map((headers) =>
+      fetch(`${target}/console/api/SessionService/CreateSession`, { method: "POST", headers, body: "{}" })
+        .then((response) => response.status, (error) => error.name))), url);
+  },
+
+  // ARGUMENT: a folder. What the documentation shows.
+  async pictures(browser) {
+    for (const colorScheme of ["light", "dark"]) {
+      const page = await open(browser, { colorScheme, viewport: { width: 1120, height: 640 } });
+      await ready(page);
+      await converse(page);
+      await answered(page);
+      await comes(page, "#cache-title", "96 live");
+      const map = await page.locator("canvas").boundingBox();
+      await page.mouse.move(map.x + map.width * 0.83, map.y + map.height * 0.4);
+      await page.locator(".tip", { hasText: "token" }).waitFor();
+      await page.waitForTimeout(1000); // the marks of those who just left fade
+      await page.screenshot({ path: `${rest[0]}/console-${colorScheme}.png` });
+      if (colorScheme === "dark") continue;
+      const side = panel(page, "Policies side by side");
+      await side.getByRole("button", { name: "Compare" }).click();
+      await comes(page, "#status", "The answers are there.");
+      await side.screenshot({ path: `${rest[0]}/console-side-by-side.png` });
+    }
+    return {};
+  },
+};
+
+await main();
