@@ -52,12 +52,13 @@ void Count(const char* event, const SessionName& name, const absl::Status& statu
 
 absl::Status Keep(Worker& worker, SnapshotStore& files, const StoreMetrics& metrics, const SessionName& name) {
   const absl::Time start = worker.Now();
-  EBB_TRY(AskAndWait<bool>(worker, [&name](Dispatcher& dispatcher) -> absl::StatusOr<bool> {
-            EBB_ASSIGN(const SessionInfo info, dispatcher.Get(name.first, name.second));
-            if (info.draft_tokens == 0) return false;
-            EBB_TRY(dispatcher.Accept(name.first, name.second, std::nullopt, 0).status());
-            return true;
-          }).status());
+  const auto settled = AskAndWait<bool>(worker, [&name](Dispatcher& dispatcher) -> absl::StatusOr<bool> {
+    EBB_ASSIGN(const SessionInfo info, dispatcher.Get(name.first, name.second));
+    if (info.draft_tokens == 0) return false;
+    EBB_TRY(dispatcher.Accept(name.first, name.second, std::nullopt, 0).status());
+    return true;
+  });
+  EBB_TRY(settled.status());
   absl::StatusOr<SaveOutcome> saved;
   absl::Notification done;
   worker.Undertake<SaveOutcome>(

@@ -12,13 +12,15 @@ namespace {
 
 void PrintHeader() {
   std::printf("%s\n",
-              Styled("1", "SESSION                   STATE   TOKENS   CACHE/CAPACITY     EVICTED     RESERVED  POLICY")
+              Styled("1", "SESSION                   STATE    TOKENS   CACHE/CAPACITY     EVICTED     RESERVED  POLICY")
                   .c_str());
 }
 
 void PrintRow(const v1::Session& session) {
-  std::printf("%-25s %-6s %7llu  %6u/%-9u %10llu %12s  %s\n", session.name().substr(sizeof("sessions/") - 1).c_str(),
-              session.state() == v1::SESSION_STATE_BUSY ? "busy" : "idle",
+  std::printf("%-25s %-7s %7llu  %6u/%-9u %10llu %12s  %s\n", session.name().substr(sizeof("sessions/") - 1).c_str(),
+              session.swapped()                           ? "swapped"
+              : session.state() == v1::SESSION_STATE_BUSY ? "busy"
+                                                          : "idle",
               static_cast<unsigned long long>(session.tokens()), session.cache_length(), session.cache_capacity(),
               static_cast<unsigned long long>(session.evicted_tokens()),
               Bytes(static_cast<double>(session.reserved_bytes())).c_str(), Summary(session.policy()).c_str());

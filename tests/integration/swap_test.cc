@@ -239,6 +239,19 @@ TEST_F(SwapTest, WhoFindsNoRoomIsRefusedAndLosesNothing) {
   EXPECT_EQ(Decodes(*client_, name), Decodes(calm, name));
 }
 
+TEST_F(SwapTest, TheLimitOfSessionsCountsThoseThatAreAway) {
+  client_.reset();
+  server_.reset();
+  server_ = StartOn(store_.path(), {.arena_bytes = 160 << 10, .sessions_max = 15});
+  client_ = std::make_unique<TestClient>(server_->address());
+  for (int i = 0; i < 15; ++i) Open(*client_, absl::StrFormat("s%d", i), "h2o");
+  EXPECT_GT(Metric("ebb_swapped_sessions"), 0);
+  v1::Session session;
+  ExpectRefusal(client_->Create(Wanted("more", "h2o"), &session), Code::UNAVAILABLE, "SESSIONS_FULL");
+  ASSERT_TRUE(client_->Delete("sessions/s0").ok());
+  EXPECT_TRUE(client_->Create(Wanted("more", "h2o"), &session).ok());
+}
+
 TEST_F(SwapTest, BranchesThatSharePagesStay) {
   const std::string name = Open(*client_, "a", "h2o");
   v1::ForkSessionRequest fork;

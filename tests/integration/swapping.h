@@ -92,6 +92,7 @@ struct Life {
   int64_t arena_bytes = 384 << 10;
   int64_t swap_bytes_max = 1 << 30;
   Durability durability = Durability::kOff;
+  int32_t sessions_max = 100'000;
 };
 
 inline std::unique_ptr<TestServer> StartOn(const std::string& store, const Life& life = {}) {
@@ -101,6 +102,7 @@ inline std::unique_ptr<TestServer> StartOn(const std::string& store, const Life&
     options.swap_bytes_max = life.swap_bytes_max;
     options.durability = life.durability;
     options.engine.arena_bytes = life.arena_bytes;
+    options.work.sessions_max = life.sessions_max;
     options.engine.prefix_share = 0.25;
   });
 }
