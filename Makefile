@@ -1,7 +1,7 @@
 # The verbs people type. Each calls cmake, ctest or a script; scripts/setup installs missing Debian packages first.
 
 .DEFAULT_GOAL := help
-.PHONY: help build debug demo test lint format asan tsan fuzz bench crash docs clean
+.PHONY: help build debug demo test lint format asan tsan fuzz bench crash abuse soak docs clean
 
 JOBS ?= $(shell nproc)
 CTEST = ctest --output-on-failure --no-tests=error
@@ -83,6 +83,19 @@ crash: ## kills servers that journal their sessions, alone and sharing a Redis, 
 	cmake --build --preset release -j $(JOBS) --target ebbd ebb
 	EBB_BIN=build/bin /usr/bin/python3 -B tests/e2e/crash_test.py --rounds $(or $(ROUNDS),200) --seed $(or $(SEED),1)
 	EBB_BIN=build/bin /usr/bin/python3 -B tests/e2e/shared_store_test.py --rounds $(or $(ROUNDS),200) --seed $(or $(SEED),1)
+
+abuse: ## 100,000 random calls, floods, bombs and clients that vanish, against a build with AddressSanitizer (CALLS=1000 SEED=7: others)
+	@scripts/setup build test fuzz
+	cmake --preset asan -Wno-dev
+	cmake --build --preset asan -j $(JOBS) --target ebbd field_limits_test
+	EBB_RANDOM_CALLS=$(or $(CALLS),100000) EBB_SEED=$(or $(SEED),1) build/asan/tests/integration/field_limits_test
+	EBB_SANITIZED=1 EBB_BIN=build/asan/bin /usr/bin/python3 -B tests/e2e/abuse_test.py -v
+
+soak: ## ten minutes of 200 streams of 20 tenants: no refusal, fair shares, no growth (SECONDS=60: others)
+	@scripts/setup build test
+	cmake --preset release -Wno-dev
+	cmake --build --preset release -j $(JOBS) --target ebbd ebb soak_load
+	EBB_BIN=build/bin EBB_SOAK_LOAD=build/release/tests/e2e/soak_load /usr/bin/python3 -B tests/e2e/soak_test.py --seconds $(or $(SECONDS),600)
 
 clean: ## remove build/
 	rm -rf build

@@ -2,10 +2,13 @@
 """Every query of the dashboards is asked of a real Prometheus that scrapes a real server under load, and is answered with numbers."""
 import json
 import math
+import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
+import unittest.mock
 
 from binaries import ROOT, Server
 from patience import eventually
@@ -81,7 +84,12 @@ class Dashboards(unittest.TestCase):
 
     @unittest.skipUnless(Prometheus.installed(), "prometheus is not installed")
     def test_every_query_returns_data(self):
-        flags = ("--quality.shadow_share=1", "--quality.shadow_tokens_max=256", "--quality.measure_every=1", "--model.threads=1", "--cache.arena=64MiB",
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        cert, key = f"{folder}/server.pem", f"{folder}/server.key"  # one panel is about certificates
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
+                        "/CN=server", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True, capture_output=True)
+        self.enterContext(unittest.mock.patch.dict(os.environ, EBB_CA=cert))
+        flags = (f"--tls.cert={cert}", f"--tls.key={key}", "--quality.shadow_share=1", "--quality.shadow_tokens_max=256", "--quality.measure_every=1", "--model.threads=1", "--cache.arena=64MiB",
                  "--store.durability=step", "--tenants.acme.tokens_per_minute=1000000")
         with Server(*flags) as server, Prometheus(server.http, RULES) as prometheus:
             eventually(lambda: prometheus.query("ebb_build_info"), "prometheus does not scrape the server")  # before anything counts

@@ -4,16 +4,23 @@ import asyncio
 import json
 import os
 import pathlib
+import re
 import shutil
+import ssl
 import stat
 import subprocess
 import tempfile
 import unittest
+import urllib.request
 
 from binaries import BIN, ROOT, Server
 import python_package  # noqa: F401  makes the package, and puts it on the path
 
 import ebb
+import grpc
+from ebb.v1 import (eviction_pb2_grpc, inference_pb2 as inference, inference_pb2_grpc, sampling_pb2 as sampling, session_pb2 as session,
+                    session_pb2_grpc)
+from ebb.v1.policy_pb2 import PolicySpec, Streaming, Trigger
 
 NODE = ROOT / "client/node"
 NEW_KEY = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
@@ -118,6 +125,21 @@ class Secured(unittest.TestCase):
         self.assertNotIn("NO_CREDENTIAL", told({"tokenFile": self.path("acme.token")}))
         self.assertIn("NO_CREDENTIAL", told({}))
 
+    def test_metrics_tell_when_the_certificate_ends_and_who_was_refused(self):
+        def metric(series):
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(f"http://{self.server.http}/metrics", timeout=60) as page:
+                return float(re.search(rf"^{re.escape(series)} (\S+)$", page.read().decode(), re.M).group(1))
+        told = run("openssl", "x509", "-in", self.path("server.pem"), "-noout", "-enddate").stdout.strip().removeprefix("notAfter=")
+        self.assertEqual(metric("ebb_certificate_end_timestamp_seconds"), ssl.cert_time_to_seconds(told))
+        series = ['ebb_auth_failures_total{reason="%s"}' % reason for reason in ("NO_CREDENTIAL", "BAD_CREDENTIAL", "ADMIN_ONLY")]
+        before = [metric(each) for each in series]
+        self.server.ebb(*self.certificate, "sessions", check=1)
+        (self.folder / "stale").write_text("not-a-valid-token\n", encoding="utf-8")
+        self.server.ebb(*self.certificate, "--token-file", self.path("stale"), "sessions", check=1)
+        self.server.ebb(*self.certificate, "--token-file", self.path("acme.token"), "status", check=1)
+        self.assertEqual([metric(each) for each in series], [count + 1 for count in before])
+
     def test_a_configuration_that_does_not_fit_together_does_not_start(self):
         for flags, said in ((["--auth.mode=token"], "auth.token_file: auth.mode asks for tokens"),
                             (["--auth.mode=mtls"], "tls.client_ca: auth.mode asks for client certificates"),
@@ -130,7 +152,52 @@ class Secured(unittest.TestCase):
 
 
 class SecretsStaySecret(unittest.TestCase):
-    """What is shown, valid or not, is in no line of the log."""
+    """What is shown, valid or not, is in no line of the log, nor is what is said."""
+
+    def test_no_text_is_logged_and_every_call_has_a_line(self):
+        secret = "Xyzzy-plugh"
+        text = inference.Prompt(text=f"{secret} once upon a time")
+        chat = inference.Prompt(chat=inference.Chat(messages=[inference.ChatMessage(role="user", content=secret)]))
+        stop = sampling.Stopping(max_tokens=3, stop=[secret], ignore_eos=True)
+        policy = PolicySpec(streaming=Streaming(), trigger=Trigger(budget=64))
+        trace = [("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
+        with Server("--log.level=trace") as server, grpc.insecure_channel(server.addr) as channel:
+            calls = {}
+            for stub in (session_pb2_grpc.SessionServiceStub, inference_pb2_grpc.InferenceServiceStub, eviction_pb2_grpc.EvictionServiceStub):
+                calls.update(stub(channel).__dict__)
+            made = calls["CreateSession"](session.CreateSessionRequest(policy=policy, block_size=8, request_id=secret), metadata=trace).name
+            done = ["CreateSession"]
+
+            def call(method, request):
+                done.append(method)
+                try:
+                    answer = calls[method](request, metadata=trace)
+                    return list(answer) if method in ("Prefill", "Decode", "Generate") else [answer]
+                except grpc.RpcError as error:
+                    self.assertNotIn(error.code(), (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN), error)
+                    return []
+            self.assertTrue(call("Prefill", inference.PrefillRequest(session=made, prompt=text)))
+            self.assertTrue(call("Decode", inference.DecodeRequest(session=made, stopping=stop)))
+            for prompt in (text, chat, inference.Prompt(trusted_text=secret)):
+                answer = call("Generate", inference.GenerateRequest(prompt=prompt, policy=policy, block_size=8, stopping=stop))
+                self.assertTrue(answer)
+            self.assertTrue(call("Tokenize", inference.TokenizeRequest(prompt=text)))
+            self.assertTrue(call("Score", inference.ScoreRequest(target=text)))
+            self.assertTrue(call("Edit", inference.EditRequest(session=made, spans=[inference.EditSpan(start=1, end=2, text=secret)])))
+            for wrong in (inference.GenerateRequest(prompt=text, model=secret), inference.GenerateRequest(prompt=text, session=secret),
+                          inference.GenerateRequest(prompt=text, stopping=sampling.Stopping(stop=[secret * 100])),
+                          inference.GenerateRequest(prompt=inference.Prompt(chat=inference.Chat(
+                              messages=[inference.ChatMessage(role=secret, content=secret)])))):
+                self.assertEqual(call("Generate", wrong), [])
+            call("GetSession", session.GetSessionRequest(name=f"sessions/{secret.lower()}"))
+            with self.assertRaises(grpc.RpcError):  # the library complains, too
+                channel.unary_unary("/ebb.v1.InferenceService/Tokenize")(b"\x0a\x10\xff\xfe" + secret.encode() + b"abc", timeout=60)
+        log = [json.loads(line) for line in server.rest.splitlines()]
+        self.assertIn("protobuf", [entry["event"] for entry in log], "what the library says is a line like others")
+        self.assertNotIn(secret.lower(), server.rest.lower())
+        lines = [entry for entry in log if entry["event"] == "rpc"]
+        self.assertEqual(sorted(entry["method"].split("/")[1] for entry in lines), sorted(done))
+        self.assertEqual({entry["trace_id"] for entry in lines}, {"0af7651916cd43dd8448eb211c80319c"})
 
     def test_no_token_is_logged(self):
         with tempfile.TemporaryDirectory() as folder:
