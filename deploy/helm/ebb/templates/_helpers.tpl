@@ -121,6 +121,11 @@ sum(100 * (sum without (tenant) (ebb_queue_depth{ {{- $of }}}) + ebb_requests_ru
 
 {{/* A HorizontalPodAutoscaler's behavior: up at once, down by a pod in ten minutes, since each that goes has sessions. */}}
 {{- define "ebb.scaling" -}}
+{{- $least := int .Values.autoscaling.minReplicas -}}
+{{- $most := int .Values.autoscaling.maxReplicas -}}
+{{- if gt $least $most -}}
+{{- fail (printf "autoscaling.minReplicas is %d, above autoscaling.maxReplicas, %d" $least $most) -}}
+{{- end -}}
 scaleUp:
   stabilizationWindowSeconds: 0
   policies: [{type: Percent, value: 100, periodSeconds: 30}]

@@ -91,7 +91,7 @@ spec:
       resources: {{- include "ebb.resources" . | nindent 8 }}
       securityContext:
         allowPrivilegeEscalation: false
-        readOnlyRootFilesystem: {{ ne .Values.accelerator.kind "cuda" }}  # NVIDIA's container hook writes to it
+        readOnlyRootFilesystem: {{ ne .Values.accelerator.kind "cuda" }}  # but for NVIDIA's container hook, which writes to it
         capabilities: {drop: [ALL]}
       volumeMounts:
         - {name: config, mountPath: /etc/ebb, readOnly: true}
