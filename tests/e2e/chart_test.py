@@ -302,12 +302,22 @@ class Rendered(unittest.TestCase):
         self.assertEqual(rules, source)
 
     def test_what_helm_test_runs_passes(self):
-        (container,) = self.render()["Pod/x-test"]["spec"]["containers"]
-        with Server() as server:
-            done = subprocess.run([*container["command"], *container["args"]], capture_output=True, text=True, timeout=120,
+        def run(made, server):
+            (container,) = made["Pod/x-test"]["spec"]["containers"]
+            return subprocess.run([*container["command"], *container["args"]], capture_output=True, text=True, timeout=120,
                                   env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "EBB_ADDR": server.addr})
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertTrue(done.stdout.startswith("SERVING\n"))
+        tokens = self.render("config.auth.mode=token", "secrets.tokens=t")
+        with Server() as server:
+            done, answered = run(self.render(), server), run(tokens, server)
+        self.assertEqual((done.returncode, done.stdout.startswith("SERVING\n")), (0, True), done.stderr)
+        self.assertEqual((answered.returncode, "a call without a token was answered" in answered.stderr), (1, True), answered.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            line = subprocess.run([BIN / "ebb", "token", "acme", f"--out={folder}/acme"], capture_output=True, text=True, check=True, timeout=60).stdout
+            (ROOT / folder / "tokens").write_text(line)
+            with Server("--auth.mode=token", f"--auth.token_file={folder}/tokens") as server:
+                done = run(tokens, server)
+            self.assertEqual((done.returncode, done.stdout), (0, "SERVING\n"), done.stderr)
+        self.assertNotIn("Pod/x-test", self.render(case="mtls"))
 
     def test_the_values_of_the_page_are_taken(self):
         page = (ROOT / "docs/how-to/run-on-kubernetes.md").read_text(encoding="utf-8")

@@ -1,5 +1,5 @@
-// Checks values against TypeScript types: `[{ name, type, module, value }]` on stdin as JSON, a line per problem on stdout, with the place in
-// the value. A field that the type does not have is a problem, too.
+// Checks values against TypeScript types: `[{ name, type, module, value, partial }]` on stdin as JSON, a line per problem on stdout, with the
+// place in the value. A field that the type does not have is a problem, and one that is missing, unless `partial` is true.
 import fs from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
@@ -8,10 +8,11 @@ import ts from "typescript";
 const given = JSON.parse(fs.readFileSync(0, "utf8"));
 const folder = path.dirname(fileURLToPath(import.meta.url)); // where node_modules is
 // JSON has the values of enums, not their names.
-const json = "type Json<T> = T extends string ? `${T}` : T extends (infer U)[] ? Json<U>[] : T extends object ? { [K in keyof T]: Json<T[K]> } : T;\n";
-const files = new Map(given.map(({ type, module, value }, i) => [
+const json = "type Given<T> = T extends string ? `${T}` : T extends (infer U)[] ? Given<U>[] : T extends object ? { [K in keyof T]?: Given<T[K]> } : T;\n" +
+  "type Json<T> = T extends string ? `${T}` : T extends (infer U)[] ? Json<U>[] : T extends object ? { [K in keyof T]: Json<T[K]> } : T;\n";
+const files = new Map(given.map(({ type, module, value, partial }, i) => [
   path.join(folder, `given-${i}.ts`),
-  `import type { ${type} } from ${JSON.stringify(module)};\n${json}export const value: Json<${type}> = ${JSON.stringify(value, null, 1)};\n`,
+  `import type { ${type} } from ${JSON.stringify(module)};\n${json}export const value: ${partial ? "Given" : "Json"}<${type}> = ${JSON.stringify(value, null, 1)};\n`,
 ]));
 
 const options = {

@@ -23,7 +23,7 @@ def missing(*packages):
 
 
 def type_problems(given):
-    """What check_types.mjs says of [{name, type, module, value}]: a line per problem."""
+    """What check_types.mjs says of [{name, type, module, value, partial}]: a line per problem."""
     done = subprocess.run(["node", HERE / "check_types.mjs"], input=json.dumps(given), capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
