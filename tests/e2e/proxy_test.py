@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 """deploy/haproxy/haproxy.cfg, run by a real HAProxy before two real servers: TLS, HTTP/2 end to end, calls of a session to one server,
-and what happens when a server drains or dies. Addresses and the certificate are this test's; all else is as it is shipped."""
+and what happens when a server drains or dies. Addresses and the certificate are this test's; all else is as it is shipped.
+
+Debian has no Envoy, so deploy/envoy/envoy.yaml is not run: it is read as Envoy reads it, by Envoy's own protos, and compared with HAProxy's."""
 import contextlib
+import json
 import os
 import pathlib
+import re
 import select
 import shutil
 import signal
@@ -14,11 +18,18 @@ import tempfile
 import unittest
 
 from binaries import ROOT, Server
+import npm
 from patience import PATIENCE, eventually
 import python_package  # noqa: F401, where the stubs are, for the imports that follow
 
 import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from ebb.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc, session_pb2, session_pb2_grpc
+
+try:
+    import yaml
+except ModuleNotFoundError:
+    yaml = None
 
 CONFIG = ROOT / "deploy/haproxy/haproxy.cfg"
 HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -197,6 +208,67 @@ class Behind(unittest.TestCase):
                 return False
         eventually(back, "the key does not lead back to the session")
         self.assertTrue(list(self.generate(session, key, 4, channel)), "which goes on")
+
+
+@unittest.skipIf(yaml is None or not shutil.which("protoc"), "python3-yaml or protoc is not installed")
+class Envoy(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.config = yaml.safe_load((ROOT / "deploy/envoy/envoy.yaml").read_text(encoding="utf-8"))
+        (cls.listener,) = cls.config["static_resources"]["listeners"]
+        (cls.cluster,) = cls.config["static_resources"]["clusters"]
+        (chain,) = cls.listener["filter_chains"]
+        (connections,) = chain["filters"]
+        cls.http = connections["typed_config"]
+        (cls.host,) = cls.http["route_config"]["virtual_hosts"]
+
+    @unittest.skipIf(npm.missing("@grpc/grpc-js-xds"), npm.missing("@grpc/grpc-js-xds"))
+    def test_it_is_of_envoys_types(self):
+        protos = npm.MODULES / "@grpc/grpc-js-xds/deps"
+        types = set(re.findall(r"type\.googleapis\.com/(envoy[\w.]+)", json.dumps(self.config)))
+        files = []
+        for name in types:
+            folder = protos / "envoy-api" / name.rpartition(".")[0].replace(".", "/")
+            (file,) = [path for path in folder.glob("*.proto") if re.search(rf"^message {name.rpartition('.')[2]} ", path.read_text(), re.MULTILINE)]
+            files.append(file.relative_to(protos / "envoy-api"))
+        with tempfile.TemporaryDirectory() as folder:
+            # The package's rules for validation are older than what its protos use of them.
+            rules = (protos / "protoc-gen-validate/validate/validate.proto").read_text().replace("message StringRules {",
+                                                                                                 "message StringRules { optional bool ignore_empty = 1000;")
+            os.mkdir(f"{folder}/validate")
+            pathlib.Path(folder, "validate/validate.proto").write_text(rules)
+            subprocess.run(["protoc", f"-I{folder}", *(f"-I{protos / each}" for each in ("envoy-api", "googleapis", "protoc-gen-validate", "xds")),
+                            "--include_imports", f"--descriptor_set_out={folder}/set", "envoy/config/bootstrap/v3/bootstrap.proto", *files], check=True)
+            described = descriptor_pb2.FileDescriptorSet.FromString(pathlib.Path(folder, "set").read_bytes())
+        pool = descriptor_pool.DescriptorPool()
+        for file in described.file:
+            pool.Add(file)
+        bootstrap = message_factory.MessageFactory(pool).GetPrototype(pool.FindMessageTypeByName("envoy.config.bootstrap.v3.Bootstrap"))
+        json_format.ParseDict(self.config, bootstrap(), descriptor_pool=pool)
+        for wrong, says in ((("max_concurrent_streams: 100", "max_streams: 100"), 'no field named "max_streams"'),
+                            (("retry_on: connect-failure,refused-stream", "retry_on: [connect-failure]"), "retryOn|retry_on"),
+                            (("lb_policy: RING_HASH", "lb_policy: RING"), "RING"), (("v3.LocalRateLimit", "v3.RateLimit"), "RateLimit")):
+            text = (ROOT / "deploy/envoy/envoy.yaml").read_text(encoding="utf-8")
+            self.assertEqual(text.count(wrong[0]), 1)
+            with self.subTest(wrong), self.assertRaisesRegex((json_format.ParseError, TypeError), says):
+                json_format.ParseDict(yaml.safe_load(text.replace(*wrong)), bootstrap(), descriptor_pool=pool)
+
+    def test_it_lets_in_and_chooses_as_haproxys_does(self):
+        haproxy = CONFIG.read_text(encoding="utf-8")
+        *routes, rest = self.host["routes"]
+        self.assertEqual([route["match"]["prefix"] for route in routes], re.search(r"acl ours path_beg (.*)", haproxy)[1].split())
+        self.assertEqual((rest["match"], rest["direct_response"]["status"]), ({"prefix": "/"}, 403), "which gRPC makes PERMISSION_DENIED of")
+        for route in routes:
+            self.assertEqual(route["route"]["hash_policy"], [{"header": {"header_name": re.search(r"balance hdr\((.*)\)", haproxy)[1]}}])
+            self.assertEqual((route["route"]["timeout"], route["route"]["cluster"]), ("0s", self.cluster["name"]))
+        endpoints = [each["endpoint"] for each in self.cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]]
+        servers = re.findall(r"^ +server \S+ (\S+):(\d+)", haproxy, re.MULTILINE)
+        self.assertEqual([(each["address"]["socket_address"]["address"], str(each["address"]["socket_address"]["port_value"])) for each in endpoints], servers)
+        (check,) = self.cluster["health_checks"]
+        self.assertEqual(check["http_health_check"]["path"], re.search(r"http-check send meth GET uri (\S+)", haproxy)[1])
+        self.assertEqual({str(each["health_check_config"]["port_value"]) for each in endpoints}, {re.search(r"default-server port (\d+)", haproxy)[1]})
+        self.assertEqual(self.http["http2_protocol_options"]["max_concurrent_streams"],
+                         int(re.search(r"max-concurrent-streams (\d+)", haproxy)[1]))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,40 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- default $sum .Values.terminationGracePeriodSeconds | int -}}
 {{- end -}}
 
+{{/* Not empty where sessions are in a Redis. */}}
+{{- define "ebb.redis" -}}
+{{- dig "store" "redis" "" .Values.config -}}
+{{- end -}}
+
+{{/* Not empty where there may be several pods. */}}
+{{- define "ebb.several" -}}
+{{- if or .Values.autoscaling.kind (gt (int .Values.replicas) 1) -}}several{{- end -}}
+{{- end -}}
+
+{{/* What Kubernetes calls the accelerator; empty for none. */}}
+{{- define "ebb.device" -}}
+{{- get (dict "cpu" "" "cuda" "nvidia.com/gpu" "rocm" "amd.com/gpu") .Values.accelerator.kind -}}
+{{- end -}}
+
+{{- define "ebb.resources" -}}
+{{- $resources := deepCopy .Values.resources -}}
+{{- with include "ebb.device" . -}}
+{{- $_ := set $resources "limits" (merge (dict . (int $.Values.accelerator.count)) (default dict $resources.limits)) -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
+{{/* Ratio, in percent, by which pods are added: of each pod, by the labels of a Prometheus operator's scrape. */}}
+{{- define "ebb.pagesReserved" -}}
+{{- $of := printf "namespace=%q,job=\"%s-pods\"" .Release.Namespace (include "ebb.name" .) -}}
+sum(100 * sum without (state) (ebb_kv_pages{ {{- $of }},state="owned"}) / ebb_kv_pages_limit{ {{- $of }}})
+{{- end -}}
+
+{{- define "ebb.queue" -}}
+{{- $of := printf "namespace=%q,job=\"%s-pods\"" .Release.Namespace (include "ebb.name" .) -}}
+sum(100 * (sum without (tenant) (ebb_queue_depth{ {{- $of }}}) + ebb_requests_running{ {{- $of }}}) / ebb_requests_limit{ {{- $of }}})
+{{- end -}}
+
 {{/* The server's configuration: what the values say, and what follows from the chart. */}}
 {{- define "ebb.config" -}}
 {{- $config := deepCopy .Values.config -}}
@@ -46,6 +80,16 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.model.file -}}
 {{- $_ := required "model.file names a file of a volume: set model.existingClaim" .Values.model.existingClaim -}}
 {{- $_ := set $config "model" (merge (dict "path" (printf "/models/%s" .Values.model.file)) (default dict $config.model)) -}}
+{{- end -}}
+{{- if eq .Values.workload "Deployment" -}}
+{{- $_ := required "workload is Deployment, whose pods keep no sessions: set config.store.redis, where they are shared" (default dict $config.store).redis -}}
+{{- if .Values.store.enabled -}}
+{{- fail "workload is Deployment, whose pods have no volumes of their own: set store.enabled to false" -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.secrets.redis -}}
+{{- $_ := required "secrets.redis is set, and no config.store.redis that it opens" (default dict $config.store).redis -}}
+{{- $_ := set $config.store "redis_password_file" "/etc/ebb-redis/password" -}}
 {{- end -}}
 {{- if .Values.store.enabled -}}
 {{- $_ := set $config "store" (merge (dict "dir" "/var/lib/ebb") (default dict $config.store)) -}}
@@ -73,4 +117,19 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $_ := set $config "tls" (merge $tls (default dict $config.tls)) -}}
 {{- end -}}
 {{- toYaml $config -}}
+{{- end -}}
+
+{{/* A HorizontalPodAutoscaler's behavior: up at once, down by a pod in ten minutes, since each that goes has sessions. */}}
+{{- define "ebb.scaling" -}}
+{{- $least := int .Values.autoscaling.minReplicas -}}
+{{- $most := int .Values.autoscaling.maxReplicas -}}
+{{- if gt $least $most -}}
+{{- fail (printf "autoscaling.minReplicas is %d, above autoscaling.maxReplicas, %d" $least $most) -}}
+{{- end -}}
+scaleUp:
+  stabilizationWindowSeconds: 0
+  policies: [{type: Percent, value: 100, periodSeconds: 30}]
+scaleDown:
+  stabilizationWindowSeconds: 900
+  policies: [{type: Pods, value: 1, periodSeconds: 600}]
 {{- end -}}

@@ -1,0 +1,133 @@
+{{/* Metadata and spec of a pod, for both kinds of workload. */}}
+{{- define "ebb.pod" -}}
+metadata:
+  labels: {{- include "ebb.labels" . | nindent 4 }}
+  annotations:
+    # Without the tenants, which a running server takes.
+    checksum/config: {{ omit (include "ebb.config" . | fromYaml) "tenants" | toYaml | sha256sum }}
+    {{- with .Values.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ include "ebb.name" . }}
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ include "ebb.gracePeriod" . }}
+  {{- with .Values.image.pullSecrets }}
+  imagePullSecrets: {{- range . }}{{ dict "name" . | list | toYaml | nindent 4 }}{{ end }}
+  {{- end }}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 65532
+    runAsGroup: 65532
+    fsGroup: 65532
+    fsGroupChangePolicy: OnRootMismatch
+    seccompProfile: {type: RuntimeDefault}
+  {{- if .Values.topologySpread }}
+  topologySpreadConstraints:
+    - maxSkew: 1
+      topologyKey: topology.kubernetes.io/zone
+      whenUnsatisfiable: ScheduleAnyway
+      labelSelector:
+        matchLabels: {{- include "ebb.selector" . | nindent 10 }}
+    - maxSkew: 1
+      topologyKey: kubernetes.io/hostname
+      whenUnsatisfiable: {{ if include "ebb.several" . }}DoNotSchedule{{ else }}ScheduleAnyway{{ end }}
+      labelSelector:
+        matchLabels: {{- include "ebb.selector" . | nindent 10 }}
+  {{- end }}
+  {{- with .Values.nodeSelector }}
+  nodeSelector: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- $device := include "ebb.device" . }}
+  {{- if or $device .Values.tolerations }}
+  tolerations:
+    {{- with $device }}
+    - {key: {{ . }}, operator: Exists, effect: NoSchedule}
+    {{- end }}
+    {{- with .Values.tolerations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- end }}
+  {{- with .Values.accelerator.runtimeClassName }}
+  runtimeClassName: {{ . }}
+  {{- end }}
+  containers:
+    - name: ebb
+      image: {{ include "ebb.image" . | quote }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      env:  # for `ebb` inside the pod; the server goes by its file, but for its own name
+        - {name: EBB_ADDR, value: "127.0.0.1:{{ .Values.ports.grpc }}"}
+        {{- if include "ebb.redis" . }}
+        {{- if eq .Values.workload "StatefulSet" }}
+        - name: POD_NAME
+          valueFrom: {fieldRef: {fieldPath: metadata.name}}
+        - {name: EBB_SERVER_ENDPOINT, value: "$(POD_NAME).{{ include "ebb.name" . }}-pods.{{ .Release.Namespace }}:{{ .Values.ports.grpc }}"}
+        {{- else }}
+        - name: POD_IP
+          valueFrom: {fieldRef: {fieldPath: status.podIP}}
+        - {name: EBB_SERVER_ENDPOINT, value: "$(POD_IP):{{ .Values.ports.grpc }}"}
+        {{- end }}
+        {{- end }}
+      ports:
+        - {name: grpc, containerPort: {{ .Values.ports.grpc }}}
+        - {name: http, containerPort: {{ .Values.ports.http }}}
+      startupProbe:
+        httpGet: {path: /readyz, port: http}
+        periodSeconds: 10
+        failureThreshold: {{ .Values.probes.startupFailureThreshold }}
+      readinessProbe:
+        httpGet: {path: /readyz, port: http}
+        periodSeconds: {{ .Values.probes.readinessPeriodSeconds }}
+        failureThreshold: 2
+      livenessProbe:
+        httpGet: {path: /healthz, port: http}
+        periodSeconds: {{ .Values.probes.livenessPeriodSeconds }}
+        failureThreshold: 6
+        timeoutSeconds: 5
+      lifecycle:
+        preStop:
+          exec: {command: [sleep, "{{ .Values.drain.preStopSeconds }}"]}
+      terminationMessagePolicy: FallbackToLogsOnError
+      resources: {{- include "ebb.resources" . | nindent 8 }}
+      securityContext:
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: {{ ne .Values.accelerator.kind "cuda" }}  # but for NVIDIA's container hook, which writes to it
+        capabilities: {drop: [ALL]}
+      volumeMounts:
+        - {name: config, mountPath: /etc/ebb, readOnly: true}
+        {{- if .Values.secrets.tokens }}
+        - {name: tokens, mountPath: /etc/ebb-tokens, readOnly: true}
+        {{- end }}
+        {{- if .Values.secrets.redis }}
+        - {name: redis, mountPath: /etc/ebb-redis, readOnly: true}
+        {{- end }}
+        {{- if .Values.secrets.tls }}
+        - {name: tls, mountPath: /etc/ebb-tls, readOnly: true}
+        {{- end }}
+        {{- if .Values.store.enabled }}
+        - {name: store, mountPath: /var/lib/ebb}
+        {{- end }}
+        {{- if .Values.model.existingClaim }}
+        - {name: models, mountPath: /models, readOnly: true}
+        {{- end }}
+  volumes:
+    - name: config
+      configMap: {name: {{ include "ebb.name" . }}}
+    {{- with .Values.secrets.tokens }}
+    - name: tokens
+      secret: {secretName: {{ . }}, defaultMode: 0440}
+    {{- end }}
+    {{- with .Values.secrets.redis }}
+    - name: redis
+      secret: {secretName: {{ . }}, defaultMode: 0440}
+    {{- end }}
+    {{- with .Values.secrets.tls }}
+    - name: tls
+      secret: {secretName: {{ . }}, defaultMode: 0440}
+    {{- end }}
+    {{- with .Values.model.existingClaim }}
+    - name: models
+      persistentVolumeClaim: {claimName: {{ . }}, readOnly: true}
+    {{- end }}
+{{- end -}}

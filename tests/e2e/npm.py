@@ -1,0 +1,29 @@
+"""What `scripts/setup test` installs from npm beside this file, and what is asked of it."""
+import json
+import pathlib
+import shutil
+import subprocess
+
+HERE = pathlib.Path(__file__).resolve().parent
+MODULES = HERE / "node_modules"
+
+
+def program(name):
+    """The path of a program that a package brings, or None where it is not installed."""
+    path = MODULES / ".bin" / name
+    return str(path) if path.exists() else None
+
+
+def missing(*packages):
+    """What a test that needs `packages` says when it is skipped; None where they are there, and node to run them."""
+    if shutil.which("node") is None:
+        return "there is no node"
+    lacking = [name for name in packages if not (MODULES / name).is_dir()]
+    return f"not installed: {', '.join(lacking)} (scripts/setup test)" if lacking else None
+
+
+def type_problems(given):
+    """What check_types.mjs says of [{name, type, module, value, partial}]: a line per problem."""
+    done = subprocess.run(["node", HERE / "check_types.mjs"], input=json.dumps(given), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
