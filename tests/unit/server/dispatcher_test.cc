@@ -467,9 +467,11 @@ TEST_F(PieceByPieceTest, WhileASessionIsSavedOthersTakeEveryStep) {
   std::optional<absl::StatusOr<SaveOutcome>> saved;
   dispatcher_.Save("default", "a", std::nullopt,
                    {.answer = [&](absl::StatusOr<SaveOutcome> outcome) { saved = std::move(outcome); }});
+  size_t expected = other.tokens().size();
+  Turn();
+  EXPECT_THAT(other.tokens(), SizeIs(++expected));
   RecordedCall& late = NewCall();
   dispatcher_.Start(3, AnswerRequest("a", 0, 2), late);
-  size_t expected = other.tokens().size();
   int turns = 0;
   for (; !saved; ++turns) {
     ASSERT_LT(turns, 1000);
