@@ -48,7 +48,7 @@ struct SessionRequest {
   SamplingOptions sampling = {};
   int32_t block_size = 128;
   absl::Duration ttl = absl::InfiniteDuration();
-  std::string request_id = {};  // empty: none
+  std::string request_id = {};                // empty: none
   std::optional<Assignment> assignment = {};  // of an experiment, whose arm the policy is
 };
 

@@ -52,9 +52,9 @@ struct DispatcherOptions {
   Engine* draft_engine = nullptr;  // of the draft model (server/draft_model.h); outlives the dispatcher; null: none
   ValidSpec draft_policy = {};     // of its caches
   Sessions::Tenants tenants = {};
-  Journal* journal = nullptr;     // where sessions are journaled; outlives the dispatcher; null: they are not
+  Journal* journal = nullptr;          // where sessions are journaled; outlives the dispatcher; null: they are not
   Experiments* experiments = nullptr;  // that sessions may count in; outlives the dispatcher; null: none
-  int64_t snapshot_every = 1024;  // tokens of a session's journal before a snapshot takes its place
+  int64_t snapshot_every = 1024;       // tokens of a session's journal before a snapshot takes its place
 };
 
 // A session as GetSession shows it.

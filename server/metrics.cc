@@ -16,8 +16,8 @@
 namespace ebb {
 namespace {
 
-constexpr int kCodes = 17;           // of google.rpc.Code
-constexpr size_t kReasonsMax = 128;  // reasons are ours, but a label must have a bound
+constexpr int kCodes = 17;              // of google.rpc.Code
+constexpr size_t kReasonsMax = 128;     // reasons are ours, but a label must have a bound
 constexpr size_t kExperimentsMax = 64;  // likewise, of experiments, each with a few arms
 constexpr char kDefaultTenant[] = "default";
 constexpr char kOther[] = "other";
