@@ -48,7 +48,7 @@ constexpr std::array kMethodRoles = {
     MethodRole{"InferenceService/Score", Role::kUser},
     MethodRole{"InferenceService/Tokenize", Role::kUser},
     MethodRole{"InferenceService/Detokenize", Role::kUser},
-    MethodRole{"InferenceService/ReportOutcome", Role::kUser},
+    MethodRole{"InferenceService/ReportOutcome", Role::kUser},  // on a session of the caller's
     MethodRole{"EvictionService/SetPolicy", Role::kUser},
     MethodRole{"EvictionService/Evict", Role::kUser},
     MethodRole{"EvictionService/DescribeCache", Role::kUser},
@@ -57,10 +57,10 @@ constexpr std::array kMethodRoles = {
     MethodRole{"AdminService/ListPolicies", Role::kUser},  // the same for everybody, and nobody's
     MethodRole{"AdminService/GetStatus", Role::kAdmin},    // of all tenants together
     MethodRole{"AdminService/ReloadConfig", Role::kAdmin},
-    MethodRole{"AdminService/StartExperiment", Role::kAdmin},  // decides for whole tenants, and tells of them
+    MethodRole{"AdminService/StartExperiment", Role::kAdmin},  // decides for tenants, as the next two do
     MethodRole{"AdminService/StopExperiment", Role::kAdmin},
     MethodRole{"AdminService/RampExperiment", Role::kAdmin},
-    MethodRole{"AdminService/GetExperiment", Role::kAdmin},
+    MethodRole{"AdminService/GetExperiment", Role::kAdmin},  // tells of them, as the next does
     MethodRole{"AdminService/ListExperiments", Role::kAdmin},
 };
 

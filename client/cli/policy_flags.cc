@@ -218,12 +218,9 @@ PolicyFlags PolicyFlags::FromWord(const std::string& flag, const std::string& wo
   };
   flags.scorer = one_of(scored[0], ScorerNames());
   if (whom.size() > 1) flags.modifier = one_of(absl::StrReplaceAll(whom[1], {{"_", "-"}}), {"caote", "fast-caote"});
-  const std::map<std::string, std::optional<uint32_t>*> numbers = {{"budget", &flags.budget},
-                                                                   {"sinks", &flags.sinks},
-                                                                   {"recent", &flags.recent},
-                                                                   {"overflow", &flags.overflow},
-                                                                   {"slack", &flags.slack},
-                                                                   {"max_drop", &flags.max_drop}};
+  const std::map<std::string, std::optional<uint32_t>*> numbers = {
+      {"budget", &flags.budget},     {"sinks", &flags.sinks}, {"recent", &flags.recent},
+      {"overflow", &flags.overflow}, {"slack", &flags.slack}, {"max_drop", &flags.max_drop}};
   for (size_t i = 1; i < scored.size(); ++i) {
     const std::pair<std::string, std::string> entry = absl::StrSplit(scored[i], absl::MaxSplits('=', 1));
     const auto number = numbers.find(entry.first);

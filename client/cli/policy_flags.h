@@ -15,7 +15,8 @@ namespace ebb::cli {
 
 struct PolicyFlags {
   // From one word, as ebb-lab takes it: NAME[:KEY=VALUE]...[+MODIFIER][@ALLOCATION[:KEY=VALUE]...]. KEY is one of the
-  // scorer's parameters, or budget, sinks, recent, overflow, slack or max_drop. Throws CLI::ValidationError naming `flag`.
+  // scorer's parameters, or budget, sinks, recent, overflow, slack or max_drop. Throws CLI::ValidationError naming
+  // `flag`.
   static PolicyFlags FromWord(const std::string& flag, const std::string& word);
 
   std::string scorer = {};

@@ -49,6 +49,8 @@ def work(server):
     ebb("edit", "tale", "80", "82", " a cellar")
     ebb("fork", "tale", "branch")
     ebb("generate", "--quiet", "--session=branch", "--max-tokens=16", "--ignore-eos", TEXT)
+    ebb("experiment", "start", "trial", "--of=acme", "--arm=control=streaming", "--arm=h2o=h2o", "--budget=64")
+    ebb("--tenant=acme", "sessions", "create", "tried", "--end-user=ann")
     ebb("save", "tale")
     ebb("restore", "tale", "again")
     ebb("sessions", "create", "tale", check=1)  # it exists
