@@ -256,7 +256,7 @@ const scenarios = {
   // ARGUMENT: a folder. What the documentation shows.
   async pictures(browser) {
     for (const colorScheme of ["light", "dark"]) {
-      const page = await open(browser, { colorScheme, viewport: { width: 1120, height: 640 } });
+      const page = await open(browser, { colorScheme, viewport: { width: 1200, height: 640 } });
       await ready(page);
       await converse(page);
       await answered(page);
