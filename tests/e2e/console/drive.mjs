@@ -256,11 +256,12 @@ const scenarios = {
   // ARGUMENT: a folder. What the documentation shows.
   async pictures(browser) {
     for (const colorScheme of ["light", "dark"]) {
-      const page = await open(browser, { colorScheme, viewport: { width: 1200, height: 640 } });
+      const page = await open(browser, { colorScheme, viewport: { width: 1180, height: 570 } });
       await ready(page);
       await converse(page);
       await answered(page);
       await comes(page, "#cache-about", "96 live");
+      await page.evaluate(() => scrollTo(0, 0));
       const map = await page.locator("canvas").boundingBox();
       await page.mouse.move(map.x + map.width * 0.83, map.y + map.height * 0.4);
       await page.locator(".tip", { hasText: "token" }).waitFor();
@@ -268,6 +269,7 @@ const scenarios = {
       await page.screenshot({ path: `${rest[0]}/console-${colorScheme}.png` });
       if (colorScheme === "dark") continue;
       const side = panel(page, "Policies side by side");
+      await side.getByLabel("Tokens").fill("64");
       await side.getByRole("button", { name: "Compare" }).click();
       await comes(page, "#status", "The answers are there.");
       await side.screenshot({ path: `${rest[0]}/console-side-by-side.png` });
