@@ -21,7 +21,7 @@ function words({ lane, token }, stride) {
 
 function mount(body) {
   let [answer, lanes, stride, seen] = [{}, [], 1, ""]; // seen: what the picture was made of; empty: it is old
-  const title = h("p", { id: "cache-title" });
+  const title = h("p", { id: "cache-about" });
   const told = h("output", { id: "cache-place", "aria-live": "polite" });
   const tip = h("div", { class: "tip", "aria-hidden": "true", hidden: true });
   const shade = h("select", {}, Object.entries(SHADES).map(([key, text]) => h("option", { value: key }, text)));

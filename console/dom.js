@@ -21,6 +21,19 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+// Does `work` once before the next picture, however often it is asked to.
+export function eachFrame(work) {
+  let asked = false;
+  return () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      work();
+    });
+  };
+}
+
 let ids = 0;
 
 // A label with its control below: field("Budget", input, "tokens").

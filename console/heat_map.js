@@ -1,7 +1,7 @@
 // The cache as a picture: a row for each lane (layer and KV head), the session's log from left to right. A cell is a live token;
 // where nothing is drawn, the token has left. The picture is a canvas; who uses it says in words what is at a place.
 
-import { h } from "./dom.js";
+import { eachFrame, h } from "./dom.js";
 
 const FRESH_MS = 800; // how long those that just left are marked
 
@@ -41,7 +41,7 @@ export function heatMap(label, onplace) {
   let shown = { lanes: [], tokens: 0, shade: "rank" };
   let place = null; // of the keyboard
   let left = []; // { layer, head, token, at } of those that just left
-  let [asked, fading] = [false, 0];
+  let fading = 0;
 
   const colours = () => {
     const style = getComputedStyle(canvas);
@@ -51,7 +51,6 @@ export function heatMap(label, onplace) {
   const value = (entry) => (shown.shade === "position" ? entry.position / Math.max(1, shown.positions) : shown.shade === "rank" ? entry.rank : 1);
 
   function paint() {
-    asked = false;
     const { lanes, tokens } = shown;
     const ratio = window.devicePixelRatio || 1;
     const height = Math.max(8, Math.min(16, Math.floor(480 / Math.max(1, lanes.length))));
@@ -88,11 +87,7 @@ export function heatMap(label, onplace) {
       pen.strokeRect(place.token * cell - 1, place.row * height - 1, Math.max(cell, 2) + 2, height + 1);
     }
   }
-  const repaint = () => {
-    if (asked) return;
-    asked = true;
-    requestAnimationFrame(paint);
-  };
+  const repaint = eachFrame(paint);
 
   canvas.addEventListener("pointermove", (event) => {
     const { lanes, tokens } = shown;
@@ -108,9 +103,9 @@ export function heatMap(label, onplace) {
     if (!moves[event.key] || !lanes.length || !tokens) return;
     event.preventDefault();
     const [down, right] = moves[event.key];
-    const from = place ?? { row: 0, token: down || right > 0 ? 0 : tokens };
     const within = (number, end) => Math.max(0, Math.min(end - 1, number));
-    place = { row: within(place ? from.row + down : 0, lanes.length), token: within(place ? from.token + right : from.token, tokens) };
+    const newest = { row: 0, token: event.key === "Home" ? 0 : tokens - 1 }; // where the first key leads
+    place = place ? { row: within(place.row + down, lanes.length), token: within(place.token + right, tokens) } : newest;
     onplace({ lane: lanes[place.row], token: place.token }, event);
     repaint();
   });

@@ -1,11 +1,12 @@
 // A conversation in a session of its own, past its budget; its policy is changed while it goes on.
 
 import { call, stream } from "./api.js";
-import { field, h, say, setText } from "./dom.js";
+import { eachFrame, field, h, say, setText } from "./dom.js";
 import { describe, policyForm } from "./policy_form.js";
 import { get, set } from "./store.js";
 
 const TTL = "3600s";
+const SHOWN_MAX = 20_000; // characters of an answer; of a longer one the end
 const BEGINNING = "It was a dark and stormy night, and the old man sat by the fire, thinking of";
 const someId = () => `playground-${Math.random().toString(36).slice(2, 8)}`;
 const number = (attributes) => h("input", { type: "number", ...attributes });
@@ -63,17 +64,27 @@ function mount(body) {
       stopping: { maxTokens: Number(tokens.value), ignoreEos: goOn.checked },
     };
     const before = state.logged;
-    for await (const { prefill, decode } of stream("InferenceService/Generate", request, leave.signal)) {
-      const part = prefill ?? decode;
-      state.length = part.cacheLength ?? 0;
-      state.evicted += part.evictedTokens ?? 0;
-      if (prefill) state.logged = before + (prefill.tokensDone ?? 0);
-      if (decode) state.logged += decode.tokens?.length ?? 0;
-      if (part.usage) state.logged = Number(part.usage.sessionTokens);
+    let heard = "";
+    const show = () => {
       const atEnd = turns.scrollTop + turns.clientHeight > turns.scrollHeight - 40;
-      if (decode?.text) said.append(decode.text);
+      setText(said, heard);
       if (atEnd) turns.scrollTop = turns.scrollHeight;
       tally(state);
+    };
+    const showSoon = eachFrame(show);
+    try {
+      for await (const { prefill, decode } of stream("InferenceService/Generate", request, leave.signal)) {
+        const part = prefill ?? decode;
+        state.length = part.cacheLength ?? 0;
+        state.evicted += part.evictedTokens ?? 0;
+        if (prefill) state.logged = before + (prefill.tokensDone ?? 0);
+        if (decode) state.logged += decode.tokens?.length ?? 0;
+        if (part.usage) state.logged = Number(part.usage.sessionTokens);
+        if (decode?.text) heard = (heard + decode.text).slice(-SHOWN_MAX);
+        showSoon();
+      }
+    } finally {
+      show();
     }
     say(`The answer is there: ${counts.textContent}.`);
   };

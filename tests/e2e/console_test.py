@@ -32,8 +32,8 @@ def missing():
         return "there is no chromium: scripts/setup test"
     if shutil.which("node") is None:
         return "there is no node"
-    if not (DRIVER / "node_modules/playwright-core").is_dir():
-        return "there is no playwright-core: npm install --prefix tests/e2e/console"
+    if not (ROOT / "tests/e2e/node_modules/playwright-core").is_dir():
+        return "there is no playwright-core: npm install --prefix tests/e2e"
     return None
 
 
@@ -59,7 +59,7 @@ class Console(unittest.TestCase):
         self.assertGreater(seen["answer"], 200)
         gone, recent = seen["places"]
         self.assertRegex(gone, r"^Layer \d, head \d: token \d+ (has left|is in slot \d+, position \d+, keep score [\d.e+-]+, above \d+ % of its lane)$")
-        self.assertRegex(recent, rf"^Layer 3, head 0: token {logged - 1 - logged // 100}\d? ?is in slot|^Layer 3, head 0: token \d+ is in slot")
+        self.assertRegex(recent, r"^Layer 3, head 0: token \d+ is in slot \d+")
         self.assertGreater(seen["drawn"], 6)  # shades
         self.assertEqual(seen["table"], 1 + 96)
         self.assertRegex(seen["change"], r"^streaming, budget 48 is in force; it starts from: \w+; \d+ slots left at once$")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 
 from binaries import BIN, ROOT, Server
 import python_package
@@ -23,7 +24,7 @@ PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/
 # What a test of its own runs, what needs a file of the reader or a tool beyond Debian's, and what the servers of this test stand for.
 NOT_RUN = re.compile(r"make (demo|test)$|build/bin/ebbd( --log\.level warn &|$| --listen localhost:7700 --auth| --model | --store\.dir | --config ebb\.yaml$)|build/bin/ebb (evictions|watch|reload)( |$)|client/python/|pip install |PYTHONPATH=|cmake |ctest |"
                      r"build/bin/ebb (token|--token-file|--addr ebb\.example\.org:7700|--ca) |for name in |done$|"
-                     r"deploy/grafana/generate\.py|docker |helm |openssl |chmod a\+r ")
+                     r"deploy/grafana/generate\.py|docker |helm |openssl |ssh |chmod a\+r ")
 
 
 def blocks(page, kind):
@@ -49,6 +50,13 @@ def call_as_grpcurl(words, address):
     with ebb.Client(address) as client:
         answer = client.stubs.methods()[method](request)
         list(answer if hasattr(answer, "__next__") else [])  # of a stream each message
+
+
+def call_as_curl(words, address):
+    """Sends what `curl -H HEADER -d BODY URL` would; an answer that is no success throws."""
+    name, value = words[words.index("-H") + 1].split(": ")
+    url = words[-1].replace("127.0.0.1:7701", address)
+    urllib.request.urlopen(urllib.request.Request(url, words[words.index("-d") + 1].encode(), {name: value}), timeout=60).close()
 
 
 class Commands(unittest.TestCase):
@@ -77,6 +85,10 @@ class Commands(unittest.TestCase):
                     with self.subTest(page=page, command=shlex.join(words)):
                         if words[0] == "grpcurl":
                             call_as_grpcurl(words, server.addr)
+                            ran += 1
+                            continue
+                        if words[0] == "curl":
+                            call_as_curl(words, server.http)
                             ran += 1
                             continue
                         self.assertRegex(words[0], r"^build/bin/(ebb|ebbd|ebb-lab)$", "run it, or name it in NOT_RUN")

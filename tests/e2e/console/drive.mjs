@@ -114,7 +114,7 @@ const scenarios = {
     await comes(page, "#sessions td", "h2o, budget 96");
     await page.getByRole("radio").first().waitFor();
     const cache = panel(page, "Cache");
-    await comes(page, "#cache-title", "96 live in the longest of 24 lanes");
+    await comes(page, "#cache-about", "96 live in the longest of 24 lanes");
     const map = await cache.locator("canvas").boundingBox();
     const places = [];
     for (const x of [0.3, 0.99]) { // in the middle who left, at the end who is recent
@@ -184,7 +184,7 @@ const scenarios = {
     const path = await tabTo("TEXTAREA");
     await page.keyboard.press("Enter");
     await answered(page);
-    await comes(page, "#cache-title", "96 live");
+    await comes(page, "#cache-about", "96 live");
     path.push(...await tabTo("CANVAS"));
     await page.keyboard.press("End");
     const last = await page.locator("#cache-place").textContent();
@@ -256,11 +256,12 @@ const scenarios = {
   // ARGUMENT: a folder. What the documentation shows.
   async pictures(browser) {
     for (const colorScheme of ["light", "dark"]) {
-      const page = await open(browser, { colorScheme, viewport: { width: 1120, height: 640 } });
+      const page = await open(browser, { colorScheme, viewport: { width: 1180, height: 570 } });
       await ready(page);
       await converse(page);
       await answered(page);
-      await comes(page, "#cache-title", "96 live");
+      await comes(page, "#cache-about", "96 live");
+      await page.evaluate(() => scrollTo(0, 0));
       const map = await page.locator("canvas").boundingBox();
       await page.mouse.move(map.x + map.width * 0.83, map.y + map.height * 0.4);
       await page.locator(".tip", { hasText: "token" }).waitFor();
@@ -268,6 +269,7 @@ const scenarios = {
       await page.screenshot({ path: `${rest[0]}/console-${colorScheme}.png` });
       if (colorScheme === "dark") continue;
       const side = panel(page, "Policies side by side");
+      await side.getByLabel("Tokens").fill("64");
       await side.getByRole("button", { name: "Compare" }).click();
       await comes(page, "#status", "The answers are there.");
       await side.screenshot({ path: `${rest[0]}/console-side-by-side.png` });
