@@ -51,7 +51,7 @@ def mean(values):
 
 
 class Samples(threading.Thread):
-    """Of the process, ten times a second or forty over the run, whichever is less."""
+    """Of the process, ten times a second, or 400 over the run where that is less."""
 
     def __init__(self, pid, seconds):
         super().__init__(daemon=True)
