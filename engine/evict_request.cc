@@ -26,8 +26,7 @@ absl::Status CheckForm(const EvictRequest& request) {
         "RANGE_EMPTY", "range",
         absl::StrFormat("[%d, %d) holds no token; start must be below end", request.range->start, request.range->end));
   }
-  if (request.keep && *request.keep < 1)
-    return RefuseField("KEEP_OUT_OF_RANGE", "keep", "at least 1 token stays");
+  if (request.keep && *request.keep < 1) return RefuseField("KEEP_OUT_OF_RANGE", "keep", "at least 1 token stays");
   if (request.older_than && *request.older_than < 0) {
     return RefuseField("NEGATIVE_VALUE", "older_than", absl::StrFormat("%d is below 0", *request.older_than));
   }

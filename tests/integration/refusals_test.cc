@@ -268,8 +268,7 @@ TEST_F(Refusals, OfEvict) {
          AddLane(r, 0, {5}), AddLane(r, 1, {5, 6});
        },
        {Code::INVALID_ARGUMENT, "LANES_UNEQUAL", "slots.lanes[1]"}},
-      {[](Request& r) { AddLane(r, 0, {1000}); },
-       {Code::INVALID_ARGUMENT, "SLOT_NOT_LIVE", "slots.lanes[0].slots"}},
+      {[](Request& r) { AddLane(r, 0, {1000}); }, {Code::INVALID_ARGUMENT, "SLOT_NOT_LIVE", "slots.lanes[0].slots"}},
       {[](Request& r) {
          AddLane(r, 0, {5, 5});
        },
