@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 
@@ -241,7 +242,13 @@ class Rendered(unittest.TestCase):
         with Server("--cache.arena=64MiB") as server, Prometheus(server.http, ROOT / "deploy/prometheus/ebb.rules.yaml") as prometheus:
             server.ebb("sessions", "create", "tale", "--policy=streaming", "--budget=64")
             server.ebb("generate", "--quiet", "--session=tale", "--max-tokens=4", "It was a dark and stormy night")
-            for name, least in (("pages-reserved", 0.01), ("queue", 0)):
+            page = (ROOT / "docs/how-to/run-on-kubernetes.md").read_text(encoding="utf-8")
+            for name, query in re.findall(r"name: \{as: (\w+)\}\n  metricsQuery: (.*)", page):  # for an adapter, where HPA asks
+                queries[name] = query.replace("<<.GroupBy>>", "instance").replace("<<.LabelMatchers>>", 'job="ebb"')
+            metrics = self.render(case="mtls")["HorizontalPodAutoscaler/x"]["spec"]["metrics"]
+            self.assertEqual(sorted(queries), sorted([each["pods"]["metric"]["name"] for each in metrics] + ["pages-reserved", "queue"]))
+            for name in queries:
+                least = 0.01 if "reserved" in name else 0
                 def answered():
                     return any(least <= value <= 100 for _, value in prometheus.query(queries[name]))
                 eventually(answered, lambda: f"no data: {queries[name]}: {prometheus.query(queries[name])}")
@@ -301,6 +308,18 @@ class Rendered(unittest.TestCase):
         rules = made["PrometheusRule/x"]["spec"]
         source = yaml.safe_load((ROOT / "deploy/prometheus/ebb.rules.yaml").read_text().replace("runbook_url: ", "runbook_url: https://example.org/ebb/"))
         self.assertEqual(rules, source)
+
+    def test_a_packaged_chart_is_whole(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = helm("package", CHART, f"--destination={folder}")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            (package,) = (ROOT / folder).iterdir()
+            with tarfile.open(package) as archive:
+                names = {name.removeprefix("ebb/") for name in archive.getnames()}
+            self.assertEqual(names, {str(path.relative_to(CHART)) for path in CHART.glob("**/*") if path.is_file()
+                                     and path.name != ".helmignore" and path.parent.name != "ci"})
+            done = template(*(f"--set={value}" for value in ON), chart=package)
+            self.assertEqual(by_name(done.stdout), self.render(*ON), done.stderr)
 
     def test_what_helm_test_runs_passes(self):
         def run(made, server):
