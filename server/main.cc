@@ -114,6 +114,19 @@ absl::Status SetAccess(const config::v1::Config& config, ServerOptions& options)
   return absl::OkStatus();
 }
 
+// Its callers have no client certificate to show. REQUIRES: what SetAccess sets is set.
+absl::Status SetOpenAi(const config::v1::OpenAi& config, ServerOptions& options) {
+  if (config.listen().empty()) return absl::OkStatus();
+  if (options.auth.certificate) {
+    return RefuseField("BAD_VALUE", "openai.listen",
+                       "auth.mode asks for a client certificate, which a caller of this port cannot show");
+  }
+  options.openai = {.requests_max = static_cast<int>(config.requests_max()),
+                    .session_ttl = ToDuration(config.session_ttl())};
+  EBB_ASSIGN(options.openai->listen, ParseAddress(config.listen()));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
@@ -136,6 +149,7 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
     EBB_ASSIGN(options.endpoint, ParseAddress(config.server().endpoint()));
   }
   EBB_TRY(SetAccess(config, options));
+  EBB_TRY(SetOpenAi(config.openai(), options));
   options.engine = {.model_path = config.model().path(),
                     .calibration_path = config.model().calibration(),
                     .head_gates_path = config.model().head_gates(),
@@ -184,9 +198,11 @@ int Serve(const LoadedConfig& loaded) {
 
   const std::string listen = FormatAddress((*server)->address());
   const auto http = (*server)->http_address();
+  const auto openai = (*server)->openai_address();
   LogInfo("listening",
           {{"grpc", listen},
            {"http", http ? FormatAddress(*http) : ""},
+           {"openai", openai ? FormatAddress(*openai) : ""},
            {"model", options->engine.model_path},
            {"calibration", options->engine.calibration_path},
            {"head_gates", options->engine.head_gates_path},
@@ -196,6 +212,16 @@ int Serve(const LoadedConfig& loaded) {
     LogWarn(
         "tokens_in_the_clear", {{"grpc", listen}},
         "tokens come without TLS: who reads the network has them; set tls.cert, or let only a proxy reach the port");
+  }
+  if (openai && !IsLoopback(openai->host)) {
+    if (options->auth.on()) {
+      LogWarn(
+          "tokens_in_the_clear", {{"openai", FormatAddress(*openai)}},
+          "tokens come to openai.listen without TLS: who reads the network has them; let only a proxy reach the port");
+    } else {
+      LogWarn("openai_is_open", {{"openai", FormatAddress(*openai)}},
+              "whoever reaches openai.listen may use the server under any tenant's name; set auth.mode to token");
+    }
   }
   const int signal = WaitForStopSignal();
   LogInfo("draining", {{"signal", signal}}, "running calls may finish; another signal stops them at once");

@@ -196,6 +196,8 @@ class Metrics {
   // A call is over. Counts code and time; an error of ours (UNKNOWN, INTERNAL, DATA_LOSS) or a refusal (the rest,
   // CANCELLED apart) also by its reason, the one that ToGrpc sends.
   void CallEnded(const MethodMetrics& method, const absl::Status& status, absl::Duration elapsed);
+  // The part of it that is about why; nothing for OK.
+  void CountRefusal(const absl::Status& status);
 
   // Generations by why they ended.
   Counter& finished(v1::FinishReason reason) const;

@@ -25,6 +25,7 @@
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
+#include "server/openai_front.h"
 #include "server/plan_eviction.h"
 #include "server/rpc.h"
 #include "server/saved_session.h"
@@ -132,6 +133,7 @@ class RunningServer final : public Server {
       : identity_(std::move(door.identity)),
         tls_(std::move(door.tls)),
         model_name_(ModelName(options, engine->config())),
+        context_(engine->config().context),
         durability_(options.durability),
         draft_(std::move(draft)),
         owned_metrics_(std::move(metrics)),
@@ -188,6 +190,7 @@ class RunningServer final : public Server {
     }
     SetServing(true);
     if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address_)));
+    EBB_TRY(ListenOpenAi(options));
     if (!options.http_listen) return absl::OkStatus();
     EBB_ASSIGN(http_,
                HttpPort::Start(
@@ -200,6 +203,10 @@ class RunningServer final : public Server {
   Address address() const override { return address_; }
   std::optional<Address> http_address() const override {
     return http_ == nullptr ? std::nullopt : std::optional(http_->address());
+  }
+
+  std::optional<Address> openai_address() const override {
+    return openai_ == nullptr ? std::nullopt : std::optional(openai_->address());
   }
 
   void Drain(absl::Duration patience) override {
@@ -220,6 +227,20 @@ class RunningServer final : public Server {
   }
 
  private:
+  absl::Status ListenOpenAi(const ServerOptions& options) {
+    if (!options.openai) return absl::OkStatus();
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);  // what the services answer has bounds of its own
+    EBB_ASSIGN(openai_, OpenAiFront::Start(*options.openai,
+                                           {.model = model_name_,
+                                            .context = context_,
+                                            .body_bytes_max = static_cast<size_t>(options.message_bytes_max),
+                                            .reader_patience = options.work.reader_patience,
+                                            .refused = [this](const absl::Status& why) { metrics_.CountRefusal(why); }},
+                                           server_->InProcessChannel(arguments)));
+    return absl::OkStatus();
+  }
+
   void SetServing(bool serving) {
     grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
     health.SetServingStatus(serving);
@@ -252,6 +273,7 @@ class RunningServer final : public Server {
     if (server_ == nullptr) return;
     server_->Shutdown(absl::ToChronoTime(absl::Now() + patience));
     server_->Wait();
+    openai_.reset();
     http_.reset();
     server_.reset();
   }
@@ -259,6 +281,7 @@ class RunningServer final : public Server {
   const std::unique_ptr<Identity> identity_;
   const std::unique_ptr<ServerTls> tls_;
   const std::string model_name_;
+  const int32_t context_;  // tokens that the model was trained with
   const Durability durability_;
   const DraftModel draft_;
   const std::unique_ptr<Metrics> owned_metrics_;
@@ -278,6 +301,7 @@ class RunningServer final : public Server {
   Address address_ = {};
   std::atomic<bool> draining_ = false;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<OpenAiFront> openai_;
   std::unique_ptr<HttpPort> http_;
 };
 

@@ -21,6 +21,7 @@
 #include "server/dispatcher.h"
 #include "server/draft_model.h"
 #include "server/identity.h"
+#include "server/openai_front.h"
 #include "server/redis_store.h"
 #include "server/tls.h"
 
@@ -37,6 +38,7 @@ enum class Durability {
 struct ServerOptions {
   Address listen = {.host = "127.0.0.1", .port = 7700};  // port 0: any free one
   std::optional<Address> http_listen = {};
+  std::optional<OpenAiOptions> openai = {};  // none: no such port. Not with client certificates
   AuthOptions auth = {};
   std::optional<TlsOptions> tls = {};                  // none: plain HTTP/2
   std::optional<bool> reflection = {};                 // default: where nobody has to say who they are
@@ -57,13 +59,14 @@ struct ServerOptions {
 class Server {
  public:
   // Serves when it returns. Errors of Identity::Open, ServerTls::Open, Engine::Open, OpenDraftModel,
-  // SnapshotStore::Open, RedisStore::Open and HttpPort::Start; UNAVAILABLE PORT_UNAVAILABLE.
+  // SnapshotStore::Open, RedisStore::Open, HttpPort::Start and OpenAiFront::Start; UNAVAILABLE PORT_UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   virtual ~Server() = default;  // ends every call at once
 
   virtual Address address() const = 0;  // with the port in use
   virtual std::optional<Address> http_address() const = 0;
+  virtual std::optional<Address> openai_address() const = 0;
 
   // Health says NOT_SERVING and nothing new is taken; calls that run may go on for `patience`. Returns when all are
   // over and their streams are written, or a few seconds later, and sessions that are to be kept are in the store.
