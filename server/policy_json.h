@@ -1,7 +1,7 @@
 // A policy as JSON says it: a word, as `ebb policy try` takes it, or PolicySpec in proto3 JSON.
 //
 //   "h2o:budget=512"   "snapkv:budget=256:window=16+fast_caote"   "tova:budget=512@pyramid:beta=14"
-//   {"h2o": {}, "trigger": {"budget": 512}}
+//   {"tova": {}, "trigger": {"budget": 512}}
 //
 // NAME[:KEY=VALUE]...[+MODIFIER][@ALLOCATION[:KEY=VALUE]...]; KEY is a field of PolicySpec's trigger, of its protect,
 // or of the scorer, and behind @ one of the allocation. By reflection: a new scorer changes nothing here.

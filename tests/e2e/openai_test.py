@@ -71,7 +71,7 @@ class Port(unittest.TestCase):
         self.assertIn("openai.listen: auth.mode asks for a client certificate", done.stderr)
 
     def test_the_command_of_the_page(self):
-        (command,) = re.findall(r"^curl .* -d '(.*)'$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+        (command,) = re.findall(r"^  -d '(.*)'$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
         with Server(LISTEN) as server:
             answer = json.loads(post(server.openai, "/v1/chat/completions", json.loads(command)))
             self.assertIn("cellar", answer["choices"][0]["message"]["content"])
