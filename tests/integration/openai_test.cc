@@ -113,6 +113,17 @@ class OpenAi : public testing::Test {
     };
     Http().send(request);
   }
+  // A socket of the test's own, with the request on its way.
+  int SendRaw(const std::string& request) const {
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(port()));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_EQ(connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    EXPECT_EQ(send(socket, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+    return socket;
+  }
   void EventuallyIdle() const {
     const absl::Time deadline = absl::Now() + absl::Seconds(60);
     const auto idle = [&] {
@@ -223,10 +234,10 @@ TEST_F(OpenAi, AListThatDoesNotGoOnIsRefusedAndChangesNothing) {
     own.update(ebb.is_null() ? Json::object() : ebb);
     return Json{{"messages", messages}, {"max_tokens", 3}, {"ebb", own}};
   };
-  const Json first = Ask(kChat, body({user}));
+  const Json first = Ask(kChat, body(Json::array({user})));
   const Json answer = first["choices"][0]["message"];
   const v1::Session before = grpc_->Get("sessions/tour");
-  httplib::Result refused = Post(kChat, body({user}));
+  httplib::Result refused = Post(kChat, body(Json::array({user})));
   EXPECT_EQ(CodeOf(refused, 409), "CONVERSATION_DIFFERS") << "an answer made anew";
   EXPECT_EQ(refused->get_header_value("x-should-retry"), "false");
   EXPECT_EQ(CodeOf(Post(kChat, body({user, {{"role", "assistant"}, {"content", "No"}}, user})), 409),
@@ -234,11 +245,11 @@ TEST_F(OpenAi, AListThatDoesNotGoOnIsRefusedAndChangesNothing) {
   EXPECT_EQ(CodeOf(Post(kChat, body({user, answer, user}, {{"policy", "h2o:budget=64"}})), 400), "POLICY_DIFFERS");
   EXPECT_EQ(grpc_->Get("sessions/tour").DebugString(), before.DebugString());
 
-  Ask(kChat, body({user}, {{"append", true}}));
+  Ask(kChat, body(Json::array({user}), {{"append", true}}));
   EXPECT_GT(grpc_->Get("sessions/tour").tokens(), before.tokens());
   ASSERT_TRUE(grpc_->Prefill(PrefillText("sessions/tour", "from elsewhere")).ok());
   EXPECT_EQ(CodeOf(Post(kChat, body({user, answer, user})), 409), "CONVERSATION_UNKNOWN");
-  Ask(kChat, body({user}, {{"append", true}}));
+  Ask(kChat, body(Json::array({user}), {{"append", true}}));
   EXPECT_EQ(CodeOf(Post(kChat, body({user, answer, user})), 409), "CONVERSATION_UNKNOWN") << "still";
 }
 
@@ -289,7 +300,7 @@ TEST_F(OpenAi, RefusalsAreOpenAisErrors) {
   Start([](ServerOptions& options) { options.message_bytes_max = 64 << 10; });
   const auto chat = [](const Json& more) {
     Json body = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}};
-    body.update(more);
+    if (!more.is_null()) body.update(more);
     return body;
   };
   EXPECT_EQ(CodeOf(Post(kChat, chat({{"tools", {{{"type", "function"}}}}})), 400), "UNSUPPORTED_FIELD");
@@ -311,6 +322,19 @@ TEST_F(OpenAi, RefusalsAreOpenAisErrors) {
   EXPECT_EQ(CodeOf(Post(kChat, chat({{"user", std::string(64 << 10, 'x')}})), 413), "REQUEST_TOO_LARGE");
   EXPECT_GE(server_->Metric("ebb_refusals_total{reason=\"UNSUPPORTED_FIELD\"}"), 1);
   EventuallyIdle();
+}
+
+TEST_F(OpenAi, ABodyWithoutItsLengthIsNotRead) {
+  Start();
+  const int socket =
+      SendRaw(absl::StrCat("POST ", kChat, " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"));
+  std::string answer;
+  char piece[512];
+  for (ssize_t got = 0; (got = recv(socket, piece, sizeof(piece), 0)) > 0;)
+    answer.append(piece, static_cast<size_t>(got));
+  close(socket);
+  EXPECT_THAT(answer, HasSubstr("400 Bad Request"));
+  EXPECT_THAT(answer, HasSubstr("ENCODED_BODY"));
 }
 
 TEST_F(OpenAi, TheTokenIsTheServicesToJudge) {
@@ -361,13 +385,7 @@ TEST_F(OpenAi, WhoLeavesBeforeTheAnswerLeavesNothingBehind) {
   const std::string body = kEndless.dump();
   const std::string request =
       absl::StrCat("POST ", kCompletions, " HTTP/1.1\r\nHost: x\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
-  sockaddr_in to = {};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(port()));
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-  ASSERT_EQ(connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-  ASSERT_EQ(send(socket, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+  const int socket = SendRaw(request);
   char first = 0;
   ASSERT_EQ(recv(socket, &first, 1, 0), 1) << "it runs";
   close(socket);

@@ -65,7 +65,9 @@ std::vector<std::string> Data(const std::string& events) {
 
 TEST(OpenAiReply, AChatIsOneBody) {
   OpenAiReply reply(Request(OpenAiRoute::kChat, false), kHead);
-  EXPECT_EQ(reply.Add(Said("He")) + reply.Add(Said("llo")) + reply.Add(Ended(v1::FINISH_REASON_STOP)), "");
+  EXPECT_EQ(reply.Add(Said("He")), "");
+  EXPECT_EQ(reply.Add(Said("llo")), "");
+  EXPECT_EQ(reply.Add(Ended(v1::FINISH_REASON_STOP)), "");
   EXPECT_EQ(reply.text(), "Hello");
   EXPECT_EQ(reply.generation(), 7U);
   EXPECT_EQ(Json::parse(reply.End()), Json::parse(R"({
