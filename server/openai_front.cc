@@ -30,6 +30,7 @@
 #include "server/openai_call.h"
 #include "server/openai_reply.h"
 #include "server/openai_request.h"
+#include "server/reply.h"
 
 namespace ebb {
 namespace {
@@ -38,6 +39,7 @@ using Json = nlohmann::json;
 
 constexpr int kSpareThreads = 16;  // that read requests, and refuse those above requests_max
 constexpr time_t kReadSeconds = 5;
+constexpr time_t kWriteSeconds = 10;  // that a client may take nothing; closing the port waits for it
 constexpr size_t kConversationsMax = 10000;
 constexpr absl::Duration kUnaryPatience = absl::Seconds(60);
 constexpr absl::Duration kLook = absl::Milliseconds(500);  // between two looks at whether the client is still there
@@ -132,7 +134,7 @@ class RunningFront final : public OpenAiFront {
     http_.set_socket_options(SetSocketOptions);
     http_.set_keep_alive_max_count(1);
     http_.set_read_timeout(kReadSeconds);
-    http_.set_write_timeout(absl::ToChronoMilliseconds(served.reader_patience));
+    http_.set_write_timeout(kWriteSeconds);
     http_.set_tcp_nodelay(true);
     http_.set_payload_max_length(served.body_bytes_max);
     http_.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
@@ -297,7 +299,7 @@ class RunningFront final : public OpenAiFront {
       v1::CreateSessionRequest create;
       create.set_session_id(asked.session);
       if (asked.generate.has_policy()) *create.mutable_policy() = asked.generate.policy();
-      create.mutable_ttl()->set_seconds(absl::ToInt64Seconds(options_.session_ttl));
+      *create.mutable_ttl() = DurationProto(options_.session_ttl);
       status = sessions_->CreateSession(ContextOf(metadata).get(), create, &turn.session);
       turn.made = status.ok();
     }

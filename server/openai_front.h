@@ -34,7 +34,6 @@ struct OpenAiServed {
   std::string model = {};
   int32_t context = 0;                                    // tokens that it was trained with
   size_t body_bytes_max = 4 << 20;                        // of a request
-  absl::Duration reader_patience = absl::Seconds(60);     // for one write to a client
   std::function<void(const absl::Status&)> refused = {};  // told of what the port itself refuses; any thread
 };
 

@@ -235,7 +235,6 @@ class RunningServer final : public Server {
                                            {.model = model_name_,
                                             .context = context_,
                                             .body_bytes_max = static_cast<size_t>(options.message_bytes_max),
-                                            .reader_patience = options.work.reader_patience,
                                             .refused = [this](const absl::Status& why) { metrics_.CountRefusal(why); }},
                                            server_->InProcessChannel(arguments)));
     return absl::OkStatus();
