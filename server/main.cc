@@ -168,6 +168,19 @@ void WarnOfConsole(const ServerOptions& options) {
   }
 }
 
+// Its callers have no client certificate to show. REQUIRES: what SetAccess sets is set.
+absl::Status SetOpenAi(const config::v1::OpenAi& config, ServerOptions& options) {
+  if (config.listen().empty()) return absl::OkStatus();
+  if (options.auth.certificate) {
+    return RefuseField("BAD_VALUE", "openai.listen",
+                       "auth.mode asks for a client certificate, which a caller of this port cannot show");
+  }
+  options.openai = {.requests_max = static_cast<int>(config.requests_max()),
+                    .session_ttl = ToDuration(config.session_ttl())};
+  EBB_ASSIGN(options.openai->listen, ParseAddress(config.listen()));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
@@ -200,6 +213,7 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   }
   EBB_TRY(SetAccess(config, options));
   EBB_TRY(SetConsole(config.server(), options));
+  EBB_TRY(SetOpenAi(config.openai(), options));
   options.engine = {.model_path = config.model().path(),
                     .calibration_path = config.model().calibration(),
                     .head_gates_path = config.model().head_gates(),
@@ -258,10 +272,12 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
 
   const std::string listen = FormatAddress((*server)->address());
   const auto http = (*server)->http_address();
+  const auto openai = (*server)->openai_address();
   LogInfo("listening",
           {{"grpc", listen},
            {"http", http ? FormatAddress(*http) : ""},
            {"console", options->console ? absl::StrFormat("http://%s/console", FormatAddress(*http)) : ""},
+           {"openai", openai ? FormatAddress(*openai) : ""},
            {"model", options->engine.model_path},
            {"calibration", options->engine.calibration_path},
            {"head_gates", options->engine.head_gates_path},
@@ -273,6 +289,16 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
         "tokens come without TLS: who reads the network has them; set tls.cert, or let only a proxy reach the port");
   }
   WarnOfConsole(*options);
+  if (openai && !IsLoopback(openai->host)) {
+    if (options->auth.on()) {
+      LogWarn(
+          "tokens_in_the_clear", {{"openai", FormatAddress(*openai)}},
+          "tokens come to openai.listen without TLS: who reads the network has them; let only a proxy reach the port");
+    } else {
+      LogWarn("openai_is_open", {{"openai", FormatAddress(*openai)}},
+              "whoever reaches openai.listen may use the server under any tenant's name; set auth.mode to token");
+    }
+  }
   reloader.Start({.take =
                       [&](const config::v1::Config& now) {
                         EBB_TRY((*server)->SetTenants(TenantsFrom(now)));

@@ -471,6 +471,10 @@ Counter& Metrics::finished(v1::FinishReason reason) const {
 void Metrics::CallEnded(const MethodMetrics& method, const absl::Status& status, absl::Duration elapsed) {
   method.seconds.Observe(elapsed);
   method.handled[static_cast<size_t>(status.code())]->Add();
+  CountRefusal(status);
+}
+
+void Metrics::CountRefusal(const absl::Status& status) {
   if (status.ok() || status.code() == absl::StatusCode::kCancelled) return;
   std::string reason = GetRefusal(status).reason;
   if (reason.empty()) reason = absl::StatusCodeToString(status.code());

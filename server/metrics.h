@@ -228,6 +228,8 @@ class Metrics {
   // A call is over. Counts code and time; an error of ours (UNKNOWN, INTERNAL, DATA_LOSS) or a refusal (the rest,
   // CANCELLED apart) also by its reason, the one that ToGrpc sends; UNAUTHENTICATED and PERMISSION_DENIED once more.
   void CallEnded(const MethodMetrics& method, const absl::Status& status, absl::Duration elapsed);
+  // The part of it that is about why; nothing for OK.
+  void CountRefusal(const absl::Status& status);
 
   // Of the server's certificate. Before that, and without TLS, there is no such series.
   void SetCertificateEnd(absl::Time end);

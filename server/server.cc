@@ -27,6 +27,7 @@
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
+#include "server/openai_front.h"
 #include "server/plan_eviction.h"
 #include "server/rpc.h"
 #include "server/saved_session.h"
@@ -129,6 +130,7 @@ class RunningServer final : public Server {
         tls_(std::move(door.tls)),
         tenants_(options.work.tenants),
         model_name_(ModelName(options, engine->config())),
+        context_(engine->config().context),
         durability_(options.durability),
         draft_(std::move(draft)),
         owned_metrics_(std::move(metrics)),
@@ -203,6 +205,7 @@ class RunningServer final : public Server {
         metrics_.connections_refused());
     SetServing(true);
     if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address())));
+    EBB_TRY(ListenOpenAi(options));
     if (!options.http_listen) return absl::OkStatus();
     EBB_ASSIGN(http_, HttpPort::Start(*options.http_listen, PagesFor(options)));
     return absl::OkStatus();
@@ -211,6 +214,10 @@ class RunningServer final : public Server {
   Address address() const override { return acceptor_->address(); }
   std::optional<Address> http_address() const override {
     return http_ == nullptr ? std::nullopt : std::optional(http_->address());
+  }
+
+  std::optional<Address> openai_address() const override {
+    return openai_ == nullptr ? std::nullopt : std::optional(openai_->address());
   }
 
   absl::Status SetTenants(const TenantTable& tenants) override {
@@ -260,6 +267,19 @@ class RunningServer final : public Server {
     return pages;
   }
 
+  absl::Status ListenOpenAi(const ServerOptions& options) {
+    if (!options.openai) return absl::OkStatus();
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);  // what the services answer has bounds of its own
+    EBB_ASSIGN(openai_, OpenAiFront::Start(*options.openai,
+                                           {.model = model_name_,
+                                            .context = context_,
+                                            .body_bytes_max = static_cast<size_t>(options.message_bytes_max),
+                                            .refused = [this](const absl::Status& why) { metrics_.CountRefusal(why); }},
+                                           server_->InProcessChannel(arguments)));
+    return absl::OkStatus();
+  }
+
   void SetServing(bool serving) {
     grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
     health.SetServingStatus(serving);
@@ -300,6 +320,7 @@ class RunningServer final : public Server {
     acceptor_->Stop();
     server_->Shutdown(absl::ToChronoTime(absl::Now() + patience));
     server_->Wait();
+    openai_.reset();
     http_.reset();
     console_.reset();
     server_.reset();
@@ -309,6 +330,7 @@ class RunningServer final : public Server {
   const std::unique_ptr<ServerTls> tls_;
   CurrentTenants tenants_;
   const std::string model_name_;
+  const int32_t context_;  // tokens that the model was trained with
   const Durability durability_;
   const DraftModel draft_;
   const std::unique_ptr<Metrics> owned_metrics_;
@@ -333,6 +355,7 @@ class RunningServer final : public Server {
   std::unique_ptr<Acceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Console> console_;
+  std::unique_ptr<OpenAiFront> openai_;
   std::unique_ptr<HttpPort> http_;
 };
 

@@ -23,6 +23,7 @@
 #include "server/draft_model.h"
 #include "server/experiment_file.h"
 #include "server/identity.h"
+#include "server/openai_front.h"
 #include "server/redis_store.h"
 #include "server/reload.h"
 #include "server/tenants.h"
@@ -42,6 +43,7 @@ struct ServerOptions {
   Address listen = {.host = "127.0.0.1", .port = 7700};  // port 0: any free one
   std::optional<Address> http_listen = {};
   std::optional<ConsoleOptions> console = {};  // on http_listen; none: there is none. Not with client certificates
+  std::optional<OpenAiOptions> openai = {};    // none: no such port. Not with client certificates
   AuthOptions auth = {};
   std::optional<TlsOptions> tls = {};                     // none: plain HTTP/2
   std::optional<bool> reflection = {};                    // default: where nobody has to say who they are
@@ -67,14 +69,15 @@ struct ServerOptions {
 class Server {
  public:
   // Serves when it returns. Errors of Identity::Open, ServerTls::Open, Engine::Open, OpenDraftModel, WithPolicies,
-  // SnapshotStore::Open, SwapFolder::Open, RedisStore::Open, ExperimentFile::Open and HttpPort::Start; UNAVAILABLE
-  // PORT_UNAVAILABLE.
+  // SnapshotStore::Open, SwapFolder::Open, RedisStore::Open, ExperimentFile::Open, HttpPort::Start and
+  // OpenAiFront::Start; UNAVAILABLE PORT_UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& given);
 
   virtual ~Server() = default;  // ends every call at once
 
   virtual Address address() const = 0;  // with the port in use
   virtual std::optional<Address> http_address() const = 0;
+  virtual std::optional<Address> openai_address() const = 0;
 
   // Any thread. The tenants' weights, quotas and policies from now on. INVALID_ARGUMENT, as WithPolicies, changes
   // nothing.

@@ -29,7 +29,7 @@ class Server:
             seen.append(line)
             entry = json.loads(line) if line.startswith("{") else {}
             if entry.get("event") == "listening":
-                self.addr, self.http = entry["grpc"], entry["http"]
+                self.addr, self.http, self.openai = entry["grpc"], entry["http"], entry["openai"]
                 return self
         raise AssertionError("ebbd ended before it listened:\n" + "".join(seen))
 

@@ -1,0 +1,53 @@
+// The OpenAI port: /v1/chat/completions, /v1/completions and /v1/models over HTTP and server-sent events, for tools
+// that speak that API.
+//
+// It is a client of this server's own gRPC services (openai_call.h) and decides nothing that they decide. Each request
+// is a throw-away session, unless `ebb.session` names one that is kept (conversations.h). It speaks plain HTTP, and a
+// connection is closed after its answer, so that idle clients hold no thread. Each request that runs holds one; there
+// are some more to read requests, and to refuse those above requests_max.
+
+#ifndef EBB_SERVER_OPENAI_FRONT_H_
+#define EBB_SERVER_OPENAI_FRONT_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/address.h"
+
+namespace ebb {
+
+struct OpenAiOptions {
+  Address listen = {.host = "127.0.0.1", .port = 7702};  // port 0: any free one
+  int requests_max = 64;                                 // under way at once
+  absl::Duration session_ttl = absl::Hours(1);           // of a session that a request made
+};
+
+// What it has to know of the server.
+struct OpenAiServed {
+  std::string model = {};
+  int32_t context = 0;                                    // tokens that it was trained with
+  size_t body_bytes_max = 4 << 20;                        // of a request
+  std::function<void(const absl::Status&)> refused = {};  // told of what the port itself refuses; any thread
+};
+
+class OpenAiFront {
+ public:
+  // Listens when it returns. `channel` leads to the services, within the process. UNAVAILABLE PORT_UNAVAILABLE.
+  static absl::StatusOr<std::unique_ptr<OpenAiFront>> Start(const OpenAiOptions& options, const OpenAiServed& served,
+                                                            std::shared_ptr<grpc::Channel> channel);
+
+  virtual ~OpenAiFront() = default;  // answers what has begun, then returns: the services have to end their calls
+
+  virtual const Address& address() const = 0;  // with the port in use
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_OPENAI_FRONT_H_
