@@ -237,7 +237,8 @@ absl::StatusOr<LoadedConfig> LoadConfig(const CommandLine& line, const std::map<
   return LoadConfigText(line, variables, yaml);
 }
 
-absl::StatusOr<LoadedConfig> LoadConfigText(const CommandLine& line, const std::map<std::string, std::string>& variables,
+absl::StatusOr<LoadedConfig> LoadConfigText(const CommandLine& line,
+                                            const std::map<std::string, std::string>& variables,
                                             const std::string& yaml) {
   std::vector<ConfigSetting> settings;
   if (!line.config_file.empty()) {

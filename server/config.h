@@ -49,7 +49,8 @@ struct LoadedConfig {
 absl::StatusOr<LoadedConfig> LoadConfig(const CommandLine& line, const std::map<std::string, std::string>& variables);
 
 // The same with the file's text where it has been read already; `line` says what it is called.
-absl::StatusOr<LoadedConfig> LoadConfigText(const CommandLine& line, const std::map<std::string, std::string>& variables,
+absl::StatusOr<LoadedConfig> LoadConfigText(const CommandLine& line,
+                                            const std::map<std::string, std::string>& variables,
                                             const std::string& yaml);
 // INVALID_ARGUMENT BAD_CONFIG, saying why it cannot be read.
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path);

@@ -193,8 +193,8 @@ class Dispatcher {
   void ReaderReady(CallId id);
 
   // Opens a session, or returns the one that the same request_id opened. Errors: those of Sessions::CheckRoom, and
-  // RESOURCE_EXHAUSTED where a quota of the tenant says so (server/quota.h), as of calls and watches; UNAVAILABLE NO_PAGES or DRAINING with RetryInfo; INVALID_ARGUMENT SESSION_TOO_LARGE when it needs more pages than
-  // there are.
+  // RESOURCE_EXHAUSTED where a quota of the tenant says so (server/quota.h), as of calls and watches; UNAVAILABLE
+  // NO_PAGES or DRAINING with RetryInfo; INVALID_ARGUMENT SESSION_TOO_LARGE when it needs more pages than there are.
   absl::StatusOr<SessionInfo> Create(const SessionRequest& request);
   // Opens a branch of a session, which stays as it is, or returns the session that the same request_id opened. ABORTED
   // SESSION_BUSY or GENERATION_MISMATCH, and what Create and Engine::ForkSession refuse.

@@ -1,7 +1,5 @@
 #include "server/fair_queue.h"
 
-#include <iterator>
-
 #include "policies/check.h"
 
 namespace ebb {
@@ -34,8 +32,9 @@ void FairQueue::Push(const Entry& entry) {
   if (tenant == tenants_.end()) {
     if (left_.empty()) left_.emplace_back();
     left_.front().id = entry.tenant;
-    ring_.splice(ring_.end(), left_, left_.begin());
-    tenant = tenants_.emplace(entry.tenant, std::prev(ring_.end())).first;
+    const Ring::iterator came = left_.begin();
+    ring_.splice(options_.newcomers_first ? ring_.begin() : ring_.end(), left_, came);
+    tenant = tenants_.emplace(entry.tenant, came).first;
   }
   const Place place{.rank = entry.age - int64_t{options_.priority_places} * entry.priority, .id = entry.id};
   const bool is_new = places_.emplace(entry.id, Position{.tenant = tenant->second, .place = place}).second;
@@ -54,18 +53,26 @@ void FairQueue::Remove(ReusingMap<uint64_t, Position>::iterator position) {
   const Ring::iterator tenant = position->second.tenant;
   tenant->entries.erase(tenant->entries.find(position->second.place));
   places_.erase(position);
-  if (tenant->entries.empty()) {
-    tenants_.erase(tenants_.find(tenant->id));
-    tenant->deficit = 0;
-    tenant->visited = false;
-    left_.splice(left_.begin(), ring_, tenant);
-  }
+  if (!tenant->entries.empty()) return;
+  tenant->deficit = 0;
+  tenant->visited = false;
+  if (!options_.newcomers_first) return Leave(tenant);
+  ring_.splice(ring_.end(), ring_, tenant);  // a round from now it may come anew
+}
+
+void FairQueue::Leave(Ring::iterator tenant) {
+  tenants_.erase(tenants_.find(tenant->id));
+  left_.splice(left_.begin(), ring_, tenant);
 }
 
 std::optional<FairQueue::Entry> FairQueue::Take(int32_t cost_max) {
   // Ends: every round of the ring adds at least one token to each deficit, and costs are finite.
   while (!ring_.empty()) {
     Tenant& tenant = ring_.front();
+    if (tenant.entries.empty()) {
+      Leave(ring_.begin());
+      continue;
+    }
     if (!tenant.visited) {
       tenant.visited = true;
       tenant.deficit += int64_t{options_.quantum} * weight(tenant.id);

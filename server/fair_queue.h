@@ -4,10 +4,15 @@
 // its entries, in order, as long as the deficit covers their cost. Inside a tenant the smaller age goes first, and each
 // level of priority is worth `priority_places` of age: priority helps, yet nobody is overtaken for ever.
 //
+// With newcomers_first a tenant that comes is visited next, before the rest of the visit that goes on (as in FQ-CoDel,
+// RFC 8290), so that who asks little does not wait for who asks much. It gains no share by that: a tenant that runs out
+// of entries keeps its place in the ring until its next turn there, and who comes back before is no newcomer.
+//
 // Bounds, c = largest cost, w = weight, S = cost taken since both tenants joined, while both have entries:
 //   fair      |S_i / w_i - S_j / w_j| <= quantum + c / min(w_i, w_j)
 //   patient   an entry is overtaken by at most priority_places * (priorities above its own) entries pushed after it,
-//             and its tenant takes at least one entry in each ceil(c / (quantum * w)) rounds of the ring
+//             and its tenant takes at least one entry in each ceil(c / (quantum * w)) rounds of the ring, in each of
+//             which every other tenant is visited once; newcomers first, once more in all
 //
 // Pure and single-threaded. Push, Erase: O(log n). Take: O(log n), plus at most ceil(c / quantum) rounds of the ring.
 
@@ -35,6 +40,7 @@ class FairQueue {
   struct Options {
     int32_t quantum = 1;          // tokens that a visit adds per unit of weight, >= 1
     int32_t priority_places = 0;  // what one level of priority is worth in ages, >= 0
+    bool newcomers_first = false;
   };
 
   struct Entry {
@@ -70,8 +76,8 @@ class FairQueue {
   };
   struct Tenant {
     TenantId id = 0;
-    ReusingMap<Place, Entry> entries = {};  // never empty: a tenant without entries leaves the ring and its deficit
-    int64_t deficit = 0;                    // tokens it may still take
+    ReusingMap<Place, Entry> entries = {};  // empty only where newcomers come first: it leaves when its turn comes
+    int64_t deficit = 0;                    // tokens it may still take; 0 without entries
     bool visited = false;                   // its visit has begun: the quantum is in the deficit
   };
   using Ring = std::list<Tenant>;
@@ -83,6 +89,7 @@ class FairQueue {
 
   int32_t weight(TenantId tenant) const;
   void Remove(ReusingMap<uint64_t, Position>::iterator position);
+  void Leave(Ring::iterator tenant);
 
   const Options options_;
   std::map<TenantId, int32_t> weights_;  // those above 1

@@ -190,8 +190,8 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
 
 int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   const config::v1::Config& config = loaded.config;
-  const auto log = StartLog({.level = LevelFrom(config),
-                             .format = ParseLogFormat(config.log().format()).value_or(LogFormat::kText)});
+  const auto log = StartLog(
+      {.level = LevelFrom(config), .format = ParseLogFormat(config.log().format()).value_or(LogFormat::kText)});
   if (!log.ok()) return Fail(kCannotStart, log.status());
   for (const std::string& warning : loaded.warnings) LogWarn("config", {}, warning);
   auto options = OptionsFrom(config);

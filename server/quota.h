@@ -47,8 +47,8 @@ struct QuotaUse {
   bool fits() const { return limit == 0 || used + wanted <= limit; }
 };
 
-// RESOURCE_EXHAUSTED with a reason for each quota, the tenant as quota's subject, and in the metadata `quota` (the key),
-// `used`, `wanted` and `limit`.
+// RESOURCE_EXHAUSTED with a reason for each quota, the tenant as quota's subject, and in the metadata `quota` (the
+// key), `used`, `wanted` and `limit`.
 absl::Status OverQuota(Quota quota, const std::string& tenant, const QuotaUse& use);
 
 }  // namespace ebb

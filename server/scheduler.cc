@@ -8,7 +8,7 @@ namespace ebb {
 
 Scheduler::Scheduler(const SchedulerLimits& limits)
     : limits_(limits),
-      blocks_({.quantum = limits.quantum_tokens, .priority_places = limits.priority_places}),
+      blocks_({.quantum = limits.quantum_tokens, .priority_places = limits.priority_places, .newcomers_first = true}),
       decodes_({.quantum = 1, .priority_places = limits.priority_places}) {
   EBB_CHECK(limits.pages_total >= 0);
   EBB_CHECK(limits.step_tokens_max >= 1);

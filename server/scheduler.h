@@ -15,7 +15,8 @@
 //                 between tenants. Except: in any block_turn_steps steps during which a block waits, a block runs; to
 //                 keep that, one block may go before the decodes, never in two steps running
 //   fair          blocks and decodes each go by deficit round robin over tenants, then priority, then age (for a block
-//                 that of its request, for a decode the time since its last token): fair_queue.h states the bounds
+//                 that of its request, for a decode the time since its last token): fair_queue.h states the bounds.
+//                 The first block of a tenant that had none waiting for a round goes before the others'
 //
 // Nothing starves. Let R = min(step_rows_max, step_tokens_max), W = the weights of all other tenants, and n = the
 // requests of the same tenant and phase that are ahead of it now, plus priority_places for each level of priority above

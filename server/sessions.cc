@@ -95,9 +95,7 @@ void Sessions::Hide(const OpenSession& session) {
   views_.erase({request.tenant, request.id});
 }
 
-void Sessions::Remove(SessionId id) {
-  EBB_CHECK(sessions_.erase(id) == 1);
-}
+void Sessions::Remove(SessionId id) { EBB_CHECK(sessions_.erase(id) == 1); }
 
 void Sessions::Publish(const OpenSession& session) {
   const std::span<const int32_t> log = session.cache->log();

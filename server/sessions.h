@@ -36,10 +36,10 @@ using SessionName = std::pair<std::string, std::string>;
 // A session that is being served.
 struct OpenSession {
   SessionId id = 0;
-  SessionRequest request = {};  // what it was opened with
-  bool throw_away = false;      // closed when its call ends; not listed
-  bool closed = false;          // hidden, and gone when its call ends
-  bool is_branch = false;       // it began as one
+  SessionRequest request = {};       // what it was opened with
+  bool throw_away = false;           // closed when its call ends; not listed
+  bool closed = false;               // hidden, and gone when its call ends
+  bool is_branch = false;            // it began as one
   TenantAccount* account = nullptr;  // its tenant's
   std::unique_ptr<Session> cache = {};
   uint64_t generation = 1;

@@ -48,8 +48,9 @@ void TenantAccount::Count(Quota quota, int64_t more) {
 absl::Status TenantAccount::CheckTokens(absl::Time now) const {
   const absl::Duration wait = tokens_.Wait(now);
   if (wait == absl::ZeroDuration()) return absl::OkStatus();
-  return OverQuota(Quota::kTokens, name_,
-                   {.used = tokens_.Taken(now), .limit = tokens_.per_minute(), .retry = absl::Ceil(wait, absl::Milliseconds(1))});
+  return OverQuota(
+      Quota::kTokens, name_,
+      {.used = tokens_.Taken(now), .limit = tokens_.per_minute(), .retry = absl::Ceil(wait, absl::Milliseconds(1))});
 }
 
 void TenantAccount::SetLimits(const TenantLimits& limits, absl::Time now) {
@@ -73,18 +74,16 @@ TenantBook::TenantBook(const std::shared_ptr<const TenantTable>& table, Metrics&
 TenantAccount& TenantBook::Of(const std::string& tenant, absl::Time now) {
   if (const auto found = accounts_.find(tenant); found != accounts_.end()) return found->second;
   if (accounts_.size() >= forget_at_) ForgetIdle(now);
-  TenantAccount& account =
-      accounts_
-          .emplace(std::piecewise_construct, std::forward_as_tuple(tenant),
-                   std::forward_as_tuple(tenant, made_++, metrics_.tenant(tenant)))
-          .first->second;
+  TenantAccount& account = accounts_
+                               .emplace(std::piecewise_construct, std::forward_as_tuple(tenant),
+                                        std::forward_as_tuple(tenant, made_++, metrics_.tenant(tenant)))
+                               .first->second;
   account.SetLimits(LimitsOf(*table_, tenant), now);
   return account;
 }
 
 void TenantBook::ForgetIdle(absl::Time now) {
-  std::erase_if(accounts_,
-                [&](const auto& entry) { return !table_->contains(entry.first) && entry.second.idle(now); });
+  std::erase_if(accounts_, [&](const auto& entry) { return !table_->contains(entry.first) && entry.second.idle(now); });
   forget_at_ = std::max<size_t>(64, 2 * accounts_.size());
 }
 

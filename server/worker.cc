@@ -48,7 +48,8 @@ void Worker::Unwatch(CallId id) {
 }
 
 void Worker::SetTenants(std::shared_ptr<const TenantTable> tenants) {
-  mailbox_.Post([tenants = std::move(tenants)](Dispatcher& dispatcher) mutable { dispatcher.SetTenants(std::move(tenants)); });
+  mailbox_.Post(
+      [tenants = std::move(tenants)](Dispatcher& dispatcher) mutable { dispatcher.SetTenants(std::move(tenants)); });
 }
 
 void Worker::Drain(absl::Duration patience) {

@@ -7,7 +7,8 @@ namespace ebb::cli {
 void AddReload(CLI::App& app, Shell& shell) {
   CLI::App* command =
       app.add_subcommand("reload", "Have the server read its configuration again, and print what has changed");
-  command->footer("The server looks at its file by itself, too (server.reload). It takes all of it or, with an error, nothing.");
+  command->footer(
+      "The server looks at its file by itself, too (server.reload). It takes all of it or, with an error, nothing.");
   command->callback([&shell] {
     client::Client client = shell.Connect();
     v1::ReloadConfigResponse response;

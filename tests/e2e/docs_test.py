@@ -21,7 +21,7 @@ from google.protobuf import descriptor_pool, json_format
 
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*/*.md") if p.parent.name in ("how-to", "tutorials"))]
 # What a test of its own runs, what needs a file of the reader or a tool beyond Debian's, and what the servers of this test stand for.
-NOT_RUN = re.compile(r"make (demo|test)$|build/bin/ebbd( --log\.level warn &|$| --listen localhost:7700 --auth| --model | --store\.dir | --config ebb\.yaml$)|build/bin/ebb (evictions|watch)( |$)|client/python/|pip install |PYTHONPATH=|cmake |ctest |"
+NOT_RUN = re.compile(r"make (demo|test)$|build/bin/ebbd( --log\.level warn &|$| --listen localhost:7700 --auth| --model | --store\.dir | --config ebb\.yaml$)|build/bin/ebb (evictions|watch|reload)( |$)|client/python/|pip install |PYTHONPATH=|cmake |ctest |"
                      r"build/bin/ebb (token|--token-file|--addr ebb\.example\.org:7700|--ca) |for name in |done$|"
                      r"deploy/grafana/generate\.py|docker |helm |openssl |chmod a\+r ")
 

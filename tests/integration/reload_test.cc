@@ -32,9 +32,7 @@ class Reload : public testing::Test {
     std::ofstream(path_ + ".new") << text;
     fs::rename(path_ + ".new", path_);
   }
-  static std::string Sessions(int max) {
-    return "tenants:\n  acme:\n    sessions_max: " + std::to_string(max) + "\n";
-  }
+  static std::string Sessions(int max) { return "tenants:\n  acme:\n    sessions_max: " + std::to_string(max) + "\n"; }
 
   void Start(const std::string& looks_every) {
     ebbd_ = std::make_unique<EbbdProcess>(
@@ -152,7 +150,8 @@ TEST_F(Reload, WhatCannotBeTakenChangesNothingAndSaysWhy) {
       {Sessions(9) + "log: {level: loud}", Code::INVALID_ARGUMENT, "BAD_CONFIG", "'loud' is none of"},
       {bad_policy, Code::INVALID_ARGUMENT, "BUDGET_TOO_SMALL", "tenants.acme.policy.trigger.budget: "},
       {Sessions(9) + "server: {stream_buffer: 32}\nmodel: {name: story}", Code::FAILED_PRECONDITION, "NEEDS_RESTART",
-       "server.stream_buffer: 64 -> 32, model.name: \"\" -> story: only a restart can change that; nothing was changed"},
+       "server.stream_buffer: 64 -> 32, model.name: \"\" -> story: only a restart can change that; nothing was "
+       "changed"},
   };
   v1::ReloadConfigResponse response;
   for (const Case& c : cases) {

@@ -118,8 +118,9 @@ TEST_F(Tenants, CacheIsRefusedToSessionsBranchesAndPolicies) {
   const auto bytes = static_cast<int64_t>(first.reserved_bytes());
   ASSERT_GT(bytes, 0);
   Limit({.cache_bytes_max = 2 * bytes - 1});
-  const std::string message = absl::StrFormat(
-      "tenant acme has %d bytes of cache reserved; %d more is over its tenants.acme.cache_max, %d", bytes, bytes, 2 * bytes - 1);
+  const std::string message =
+      absl::StrFormat("tenant acme has %d bytes of cache reserved; %d more is over its tenants.acme.cache_max, %d",
+                      bytes, bytes, 2 * bytes - 1);
   v1::Session session;
   ExpectOver(acme_.Create(SessionWith(StreamingPolicy(64)), &session), "TENANT_CACHE", message);
   ExpectOver(Fork(first.name(), &session), "TENANT_CACHE", message);
@@ -158,7 +159,8 @@ TEST_F(Tenants, TokensOfAMinuteAreRefusedWithTheTimeUntilThereIsOne) {
   EXPECT_EQ(ReadDetails(acme_.Prefill(PrefillText(name, "a"))).reason, "TENANT_TOKENS");
   EXPECT_TRUE(acme_.Delete(name).ok()) << "what runs no token is free";
   const std::string again = acme_.Create(SessionWith(StreamingPolicy(64))).name();
-  EXPECT_EQ(ReadDetails(acme_.Prefill(PrefillText(again, "a"))).reason, "TENANT_TOKENS") << "the session is not who owes";
+  EXPECT_EQ(ReadDetails(acme_.Prefill(PrefillText(again, "a"))).reason, "TENANT_TOKENS")
+      << "the session is not who owes";
   Limit({.tokens_per_minute = 1000});
   EXPECT_TRUE(acme_.Prefill(PrefillText(again, "a")).ok());
 }
@@ -191,7 +193,9 @@ TEST_F(Tenants, APolicyOfTheirOwnIsForSessionsThatNameNone) {
   EXPECT_FALSE(other_.Create({}).policy().has_h2o());
   EXPECT_TRUE(acme_.Generate(GenerateText("", "a", 200)).status.ok());
 
-  const auto set = [&](const std::string& policy) { return server_.server().SetTenants({{"acme", {.policy = policy}}}); };
+  const auto set = [&](const std::string& policy) {
+    return server_.server().SetTenants({{"acme", {.policy = policy}}});
+  };
   EXPECT_THAT(set("h2o"), IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_VALUE", "tenants.acme.policy"));
   EXPECT_THAT(set(R"({"h2o": {}, "trigger": {"budget": 4}, "protect": {"sinks": 4, "recent": 2}})"),
               IsRefusal(absl::StatusCode::kInvalidArgument, "BUDGET_TOO_SMALL", "tenants.acme.policy.trigger.budget"));
@@ -201,7 +205,7 @@ TEST_F(Tenants, APolicyOfTheirOwnIsForSessionsThatNameNone) {
 // Streams of three tenants, more than a step has rows for, none of which ends by itself.
 class Saturated : public testing::Test {
  protected:
-  static constexpr int kStreams = 8;                       // of each tenant, more than the rows of a step
+  static constexpr int kStreams = 8;  // of each tenant, more than the rows of a step
   static constexpr std::array<int32_t, 3> kWeights = {1, 2, 4};
 
   struct Stream {
@@ -273,7 +277,8 @@ TEST_F(Saturated, TenantsAreServedByWeightAndWhatOneLeavesTheOthersUse) {
   const double all = served[0] + served[1] + served[2];
   for (size_t i = 0; i < served.size(); ++i) {
     const double share = kWeights.at(i) / 7.0;
-    EXPECT_LE(std::abs(served.at(i) / all / share - 1), 0.05) << Name(i) << " was served " << served.at(i) << " of " << all;
+    EXPECT_LE(std::abs(served.at(i) / all / share - 1), 0.05)
+        << Name(i) << " was served " << served.at(i) << " of " << all;
   }
   End(2);
   const std::array<double, 3> rest = Served(6000);

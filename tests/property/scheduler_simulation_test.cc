@@ -388,7 +388,7 @@ std::vector<int64_t> StepsToFirstToken(int32_t sessions, int32_t weight) {
 
   std::vector<int64_t> steps;
   for (int i = 0; i < kQuestions; ++i) {
-    for (int32_t pause = random.Uniform(1, 9); pause > 0; --pause) step();
+    for (int32_t pause = random.Uniform(5, 25); pause > 0; --pause) step();
     const RequestId question = ask(mine, 100, 1);
     int64_t taken = 0;
     for (; world.requests().contains(question); ++taken) step();
@@ -398,17 +398,18 @@ std::vector<int64_t> StepsToFirstToken(int32_t sessions, int32_t weight) {
   return steps;
 }
 
-// How greedy a neighbour is makes no difference: one that has ten times as much to do as the machine can changes a
-// tenant's p99 by at most a step against one that merely keeps it busy, and its whole price is bounded by the header.
-TEST(SchedulerSimulation, AGreedyNeighbourCostsATenantAFewSteps) {
+// However much a neighbour asks for, and whatever its weight, a tenant that asks little waits one step longer for its
+// first token at most: the one in which its neighbour's decodes leave no row.
+TEST(SchedulerSimulation, AGreedyNeighbourCostsATenantAtMostAStep) {
   const auto p99 = [](const std::vector<int64_t>& steps) { return steps[steps.size() * 99 / 100]; };
   for (const int32_t weight : {1, 4}) {
-    const int64_t alone = p99(StepsToFirstToken(0, weight));
-    const int64_t busy = p99(StepsToFirstToken(64, weight));
-    const int64_t greedy = p99(StepsToFirstToken(640, weight));
-    std::printf("weight %d: p99 of steps to the first token is %ld alone, %ld beside a busy tenant, %ld beside a greedy one\n", weight,
-                static_cast<long>(alone), static_cast<long>(busy), static_cast<long>(greedy));
-    EXPECT_LE(greedy, busy + 1);
+    const int64_t modest = p99(StepsToFirstToken(1, weight));
+    for (const int32_t sessions : {64, 640}) {
+      const int64_t greedy = p99(StepsToFirstToken(sessions, weight));
+      std::printf("weight %d: first tokens take %ld steps (p99) beside one session, %ld beside %d\n", weight,
+                  static_cast<long>(modest), static_cast<long>(greedy), sessions);
+      EXPECT_LE(greedy, modest + 1);
+    }
   }
 }
 

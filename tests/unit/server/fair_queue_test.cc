@@ -184,5 +184,30 @@ TEST(FairQueueProperty, NobodyIsOvertakenForEver) {
   }
 }
 
+// A tenant that comes goes before the rest of the visit that is on; one that comes back within the round does not.
+TEST(FairQueue, NewcomersFirstAreServedOnceBeforeTheOthersRound) {
+  FairQueue queue({.newcomers_first = true});
+  queue.SetWeight(1, 3);
+  for (uint64_t id = 10; id < 19; ++id) queue.Push({.id = id, .tenant = 1, .age = static_cast<int64_t>(id)});
+  EXPECT_EQ(queue.Take(kAnyCost)->id, 10U);
+  queue.Push({.id = 20, .tenant = 2});
+  EXPECT_EQ(queue.Take(kAnyCost)->id, 20U) << "before the two that its neighbour may still take";
+  queue.Push({.id = 21, .tenant = 2});
+  EXPECT_EQ(queue.Take(kAnyCost)->id, 11U) << "it was served in this round";
+  EXPECT_EQ(queue.Take(kAnyCost)->id, 12U);
+  EXPECT_EQ(queue.Take(kAnyCost)->id, 21U);
+  EXPECT_EQ(queue.Take(kAnyCost)->id, 13U);
+  EXPECT_EQ(queue.Take(kAnyCost)->id, 14U);
+  EXPECT_EQ(queue.Take(kAnyCost)->id, 15U);
+  EXPECT_EQ(queue.Take(kAnyCost)->id, 16U) << "its place in the ring came and went";
+  queue.Push({.id = 22, .tenant = 2});
+  EXPECT_EQ(queue.Take(kAnyCost)->id, 22U) << "so it is new again";
+  EXPECT_EQ(TakeAll(queue), (std::vector<uint64_t>{17, 18}));
+  EXPECT_TRUE(queue.empty());
+  queue.Push({.id = 23, .tenant = 2});
+  EXPECT_TRUE(queue.Erase(23));
+  EXPECT_FALSE(queue.Take(kAnyCost));
+}
+
 }  // namespace
 }  // namespace ebb

@@ -20,7 +20,9 @@ using ::testing::Pair;
 
 constexpr absl::Time kNow = absl::UnixEpoch();
 
-std::shared_ptr<const TenantTable> Table(const TenantTable& table) { return std::make_shared<const TenantTable>(table); }
+std::shared_ptr<const TenantTable> Table(const TenantTable& table) {
+  return std::make_shared<const TenantTable>(table);
+}
 
 TEST(Quotas, EachIsRefusedUnderAReasonOfItsOwnWithItsNumbers) {
   std::set<std::string> reasons;
@@ -60,9 +62,8 @@ TEST(TenantBook, ASmallerQuotaTakesNothingAwayAndLetsNothingIn) {
   TenantAccount& acme = book.Of("acme", kNow);
   acme.Count(Quota::kCalls, 4);
   std::vector<std::pair<std::string, int32_t>> told;
-  book.SetTable(Table({{"acme", {.weight = 5, .calls_max = 2}}}), kNow, [&](const TenantAccount& account) {
-    told.emplace_back(account.name(), account.limits().weight);
-  });
+  book.SetTable(Table({{"acme", {.weight = 5, .calls_max = 2}}}), kNow,
+                [&](const TenantAccount& account) { told.emplace_back(account.name(), account.limits().weight); });
   EXPECT_THAT(told, ElementsAre(Pair("acme", 5)));
   EXPECT_EQ(acme.used(Quota::kCalls), 4);
   EXPECT_FALSE(acme.Check(Quota::kCalls, 1).ok());
