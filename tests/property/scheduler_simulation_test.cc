@@ -420,13 +420,13 @@ TEST(SchedulerSimulation, WhatAnIdleTenantLeavesTheOthersUseByWeight) {
     const auto shares = [&](const std::vector<int32_t>& weights, int64_t& total) {
       SaturatedWorld world(limits, phase, weights);
       for (int i = 0; i < 4000; ++i) world.Step();
-      std::vector<double> shares;
+      std::vector<double> found;
       total = 0;
       for (TenantId i = 0; i < weights.size(); ++i) total += world.tokens_run(i);
       for (TenantId i = 0; i < weights.size(); ++i) {
-        shares.push_back(static_cast<double>(world.tokens_run(i)) / static_cast<double>(total));
+        found.push_back(static_cast<double>(world.tokens_run(i)) / static_cast<double>(total));
       }
-      return shares;
+      return found;
     };
     int64_t with = 0, without = 0;
     const std::vector<double> three = shares({1, 2, 4}, with);
