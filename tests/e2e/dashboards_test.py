@@ -82,7 +82,7 @@ class Dashboards(unittest.TestCase):
     @unittest.skipUnless(Prometheus.installed(), "prometheus is not installed")
     def test_every_query_returns_data(self):
         flags = ("--quality.shadow_share=1", "--quality.shadow_tokens_max=256", "--quality.measure_every=1", "--model.threads=1", "--cache.arena=64MiB",
-                 "--store.durability=step")
+                 "--store.durability=step", "--tenants.acme.tokens_per_minute=1000000")
         with Server(*flags) as server, Prometheus(server.http, RULES) as prometheus:
             eventually(lambda: prometheus.query("ebb_build_info"), "prometheus does not scrape the server")  # before anything counts
             work(server)
