@@ -266,15 +266,15 @@ TEST(Scheduler, RotatesDecodesThatAreTooMany) {
 TEST(Scheduler, SharesBlocksBetweenTenantsByWeight) {
   Desk desk(Limits());
   // Situation: tenant 0 of weight 3 has eight prompts, tenant 1 of weight 1 two; a quantum is one block.
-  // Verdict: three blocks to one, two in a step.
+  // Verdict: the newcomer's first, then three blocks to one, two in a step.
   desk.On(WeightChanged{.tenant = 0, .weight = 3});
   desk.Begin(90, {.decode_tokens = 1}, 9);
   for (uint64_t id = 1; id <= 8; ++id) desk.Begin(id, {.prompt_tokens = 4, .block_size = 4});
   for (uint64_t id = 11; id <= 12; ++id) desk.Begin(id, {.prompt_tokens = 4, .block_size = 4}, 1);
-  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 90: done", "run 1p4 2p4"));
-  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 1: done", "end 2: done", "run 3p4 11p4"));
-  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 3: done", "end 11: done", "run 4p4 5p4"));
-  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 4: done", "end 5: done", "run 6p4 12p4"));
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 90: done", "run 11p4 1p4"));
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 11: done", "end 1: done", "run 2p4 3p4"));
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 2: done", "end 3: done", "run 12p4 4p4"));
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 12: done", "end 4: done", "run 5p4 6p4"));
 }
 
 TEST(Scheduler, OrdersATenantsPromptsByPriorityThenAge) {
