@@ -328,6 +328,7 @@ Metrics::Metrics(const MetricsOptions& options)
   for (const std::string& method : options.methods) methods_.emplace(method, MakeMethod(set_, method));
   for (const std::string_view reason : kLoadReasons) set_["ebb_refusals_total"].counter({reason});
   for (const std::string_view reason : kErrorReasons) set_["ebb_errors_total"].counter({reason});
+  set_["ebb_experiment_sessions_total"].counter({kOther, kOther});
   tenant(kDefaultTenant);
   for (const std::string& name : options.tenants) tenant(name);
 }
