@@ -394,6 +394,7 @@ Metrics::Metrics(const MetricsOptions& options)
   for (const std::string_view reason : kAuthReasons) set_["ebb_auth_failures_total"].counter({reason});
   for (const std::string_view reason : kErrorReasons) set_["ebb_errors_total"].counter({reason});
   connections_refused();
+  set_["ebb_experiment_sessions_total"].counter({kOther, kOther});
   tenant(kDefaultTenant);
   for (const std::string& name : options.tenants) tenant(name);
 }
