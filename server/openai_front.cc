@@ -131,7 +131,10 @@ class RunningFront final : public OpenAiFront {
     http_.new_task_queue = [threads = options.requests_max + kSpareThreads] {
       return new httplib::ThreadPool(static_cast<size_t>(threads));
     };
-    http_.set_socket_options(SetSocketOptions);
+    http_.set_socket_options([this](socket_t socket) {
+      SetSocketOptions(socket);
+      socket_ = socket;
+    });
     http_.set_keep_alive_max_count(1);
     http_.set_read_timeout(kReadSeconds);
     http_.set_write_timeout(kWriteSeconds);
@@ -184,6 +187,7 @@ class RunningFront final : public OpenAiFront {
                                     errno != 0 ? std::strerror(errno) : "no such host"),
                     {.reason = "PORT_UNAVAILABLE", .field = "openai.listen"});
     }
+    ::listen(socket_, SOMAXCONN);  // the library lets five connections wait, and the system turns away others
     thread_ = std::thread([this] {
       http_.listen_after_bind();
       ended_ = true;
@@ -415,6 +419,7 @@ class RunningFront final : public OpenAiFront {
   int requests_ ABSL_GUARDED_BY(mutex_) = 0;
   Address address_ = {};
   std::atomic<bool> ended_ = false;
+  socket_t socket_ = INVALID_SOCKET;  // that it listens on
   httplib::Server http_;
   std::thread thread_;
 };

@@ -283,7 +283,7 @@ TEST_F(OpenAi, SeveralAnswersAndStops) {
       Ask(kCompletions, {{"prompt", "Once"}, {"n", 2}, {"max_tokens", 8}, {"seed", 3}, {"ignore_eos", true}});
   ASSERT_THAT(two["choices"], SizeIs(2));
   const std::string whole = two["choices"][0]["text"];
-  EXPECT_NE(whole, two["choices"][1]["text"]);
+  EXPECT_NE(whole, two["choices"][1]["text"].get<std::string>());
   EXPECT_EQ(two["usage"]["completion_tokens"], 16);
   std::string printable;  // a stop that the answer has
   for (const char c : whole) {
