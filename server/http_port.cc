@@ -49,7 +49,10 @@ class HttpPort::Server {
     http_.new_task_queue = [threads = kThreads + console.threads] {
       return new httplib::ThreadPool(static_cast<size_t>(threads));
     };
-    http_.set_socket_options(SetSocketOptions);
+    http_.set_socket_options([this](socket_t socket) {
+      socket_ = socket;
+      SetSocketOptions(socket);
+    });
     http_.set_keep_alive_max_count(1);
     http_.set_read_timeout(kTimeoutSeconds);
     http_.set_write_timeout(kTimeoutSeconds);
@@ -92,6 +95,7 @@ class HttpPort::Server {
                                     errno != 0 ? std::strerror(errno) : "no such host"),
                     {.reason = "PORT_UNAVAILABLE"});
     }
+    ::listen(socket_, SOMAXCONN);  // the library lets five connections wait, and the system turns away others
     thread_ = std::thread([this] {
       http_.listen_after_bind();
       ended_ = true;
@@ -105,6 +109,7 @@ class HttpPort::Server {
 
  private:
   httplib::Server http_;
+  socket_t socket_ = INVALID_SOCKET;  // that listens
   Address address_;
   std::atomic<bool> ended_ = false;
   std::thread thread_;

@@ -157,8 +157,7 @@ TEST_F(EvictRequestTest, RefusesSlotsThatDoNotMakeSense) {
 TEST_F(EvictRequestTest, RefusesWhatIsMalformedOrWouldLeaveNothing) {
   const auto session = Open({.scorer = "full"}, 6);
   EXPECT_THAT(engine_->Evict(*session, {}), IsRefusal(kInvalid, "EVICT_AMBIGUOUS", "what"));
-  EXPECT_THAT(engine_->Evict(*session, {.range = {{0, 2}}, .keep = 3}),
-              IsRefusal(kInvalid, "EVICT_AMBIGUOUS", "what"));
+  EXPECT_THAT(engine_->Evict(*session, {.range = {{0, 2}}, .keep = 3}), IsRefusal(kInvalid, "EVICT_AMBIGUOUS", "what"));
   EXPECT_THAT(engine_->Evict(*session, {.range = {{3, 3}}}), IsRefusal(kInvalid, "RANGE_EMPTY", "range"));
   EXPECT_THAT(engine_->Evict(*session, {.keep = 0}), IsRefusal(kInvalid, "KEEP_OUT_OF_RANGE", "keep"));
   EXPECT_THAT(engine_->Evict(*session, {.older_than = -1}), IsRefusal(kInvalid, "NEGATIVE_VALUE", "older_than"));
