@@ -125,8 +125,12 @@ function mount(body) {
     }
   });
   fresh.addEventListener("click", async () => {
-    if (session) await call("SessionService/DeleteSession", { name: session.name }).catch(() => {});
+    const { name } = session ?? {};
     session = null;
+    if (name) {
+      set("sessions", get("sessions").filter((one) => one.name !== name)); // nobody is to ask for it from now on
+      await call("SessionService/DeleteSession", { name }).catch(() => {});
+    }
     swap.disabled = true;
     turns.replaceChildren();
     setText(counts, "No session yet: it is opened with the first words.");

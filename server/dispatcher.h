@@ -69,6 +69,8 @@ struct DispatcherOptions {
   SwapOptions swap = {};
 };
 
+// Who waits for what the dispatcher does in pieces.
+template <typename Answer>
 struct Asker {
   absl::AnyInvocable<void(absl::StatusOr<Answer>)> answer = {};  // once
   absl::AnyInvocable<bool()> is_gone = [] {

@@ -254,7 +254,7 @@ class RunningServer final : public Server {
 
  private:
   HttpPages PagesFor(const ServerOptions& options) {
-    HttpPages pages = {.metrics = [this] { return metrics_.Serialize(); },
+    HttpPages pages = {.metrics = [this] { return MetricsPage(); },
                        .ready = [this] { return draining_ ? absl::UnavailableError("draining") : absl::OkStatus(); }};
     if (!options.console) return pages;
     grpc::ChannelArguments arguments;

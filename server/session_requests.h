@@ -147,9 +147,6 @@ struct WorkTotals {
   int64_t evicted_tokens = 0;
 };
 
-// Who waits for what the dispatcher does in pieces.
-template <typename Answer>
-
 }  // namespace ebb
 
 #endif  // EBB_SERVER_SESSION_REQUESTS_H_

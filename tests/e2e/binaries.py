@@ -23,9 +23,11 @@ class Server:
         command = [*self.under, BIN / "ebbd", "--listen=127.0.0.1:0", "--server.http_listen=127.0.0.1:0", f"--model={MODEL}", "--log.format=json"]
         if not any(flag.startswith("--store.dir=") for flag in self.flags):
             command.append(f"--store.dir={self.store.name}")
-        self.process = subprocess.Popen([*command, *self.flags], stderr=subprocess.PIPE, text=True)
+        # Without a buffer, which would have read lines that are the rest of the log, and keep them.
+        self.process = subprocess.Popen([*command, *self.flags], stderr=subprocess.PIPE, bufsize=0)
         seen = []
-        for line in self.process.stderr:  # the server names its ports in the log once it listens
+        for line in iter(self.process.stderr.readline, b""):  # the server names its ports in the log once it listens
+            line = line.decode()
             seen.append(line)
             entry = json.loads(line) if line.startswith("{") else {}
             if entry.get("event") == "listening":
@@ -36,7 +38,7 @@ class Server:
     def __exit__(self, *_):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.rest = self.process.communicate(timeout=60)[1]
+        self.rest = self.process.communicate(timeout=60)[1].decode()
         self.store.cleanup()
 
     def ebb(self, *args, stdin="", check=0):

@@ -54,6 +54,10 @@ def work(server):
     ebb("save", "tale")
     ebb("restore", "tale", "again")
     ebb("sessions", "create", "tale", check=1)  # it exists
+    for name in ("large", "larger", "largest"):  # for which others leave
+        ebb("sessions", "create", name, "--policy=full", "--budget=8000")
+        ebb("generate", "--quiet", f"--session={name}", "--max-tokens=4", "--ignore-eos", TEXT)
+    ebb("generate", "--quiet", "--session=large", "--max-tokens=4", "--ignore-eos", TEXT)  # and which comes back
 
 
 class Dashboards(unittest.TestCase):
@@ -113,7 +117,7 @@ class Dashboards(unittest.TestCase):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
                         "/CN=server", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True, capture_output=True)
         self.enterContext(unittest.mock.patch.dict(os.environ, EBB_CA=cert))
-        flags = (f"--tls.cert={cert}", f"--tls.key={key}", "--quality.shadow_share=1", "--quality.shadow_tokens_max=256", "--quality.measure_every=1", "--model.threads=1", "--cache.arena=64MiB",
+        flags = (f"--tls.cert={cert}", f"--tls.key={key}", "--quality.shadow_share=1", "--quality.shadow_tokens_max=256", "--quality.measure_every=1", "--model.threads=1", "--cache.arena=64MiB", "--cache.swap_max=256MiB",
                  "--store.durability=step", "--tenants.acme.tokens_per_minute=1000000")
         with Server(*flags) as server, Prometheus(server.http, RULES) as prometheus:
             eventually(lambda: prometheus.query("ebb_build_info"), "prometheus does not scrape the server")  # before anything counts
