@@ -205,7 +205,14 @@ WorkTotals Dispatcher::Totals() const {
   return totals;
 }
 
-void Dispatcher::Drain(absl::Time until) { Deliver(Draining{.until = until}); }
+void Dispatcher::Drain(absl::Time until) {
+  Deliver(Draining{.until = until});
+  for (Parked& parked : parked_) {
+    if (parked.ready) continue;
+    parked.ready = true;
+    parked.verdict = Verdict({.reason = RefuseReason::kDraining});
+  }
+}
 
 void Dispatcher::Settle() {
   for (const SessionId id : sessions_.Expired(clock_.Now())) {

@@ -132,7 +132,7 @@ class Dispatcher {
   // A piece of it. Between Settle and RunStep.
   void Work();
 
-  // Every session that Save can be asked for.
+  // Every session that Save can be asked for, those in memory first.
   std::vector<SessionName> Names() const;
   // Opens a session that goes on where its past ends, or returns the one that the same request_id opened. Of
   // `saved.request` counts all but policy and block size, which are the image's. Errors: those of Create; DATA_LOSS
@@ -472,6 +472,7 @@ class Dispatcher {
   absl::Status verdict_ = {};        // of the question at hand, which waited
   std::list<Parked> parked_ = {};    // in the order in which they came
   std::optional<Leaving> leaving_ = {};
+  bool is_writing_ = false;  // a copy is on its way to the disk, wanted or not: there is one at a time
   std::optional<Coming> coming_ = {};
   uint64_t swaps_made_ = 0;
   int64_t swap_bytes_ = 0;   // of all files

@@ -79,7 +79,7 @@ void Dispatcher::Start(CallId id, CallRequest request, CallOutput& output) {
                                   .decode_tokens = call.decode_rows,
                                   .deadline = call.request.deadline};
   call.prepaid = rows_of_prompt;  // at once, so that the next call sees it
-  session.account->TakeTokens(call.prepaid, call.arrived);
+  session.account->TakeTokens(call.prepaid, clock_.Now());
   session.account->Count(Quota::kCalls, 1);
   BeginAnswer(call);
   calls_.emplace(id, std::move(call));
@@ -96,9 +96,11 @@ absl::Status Dispatcher::PlanCall(Call& call) {
                   {.reason = "QUEUE_FULL", .retry = absl::Milliseconds(200)});
   }
   if (!request.is_admitted) {
-    const TenantAccount& account = tenants_.Of(request.tenant, call.arrived);
+    // Before it waits for a session that is swapped: nobody is to wait for that.
+    if (scheduler_.load().draining) return Verdict({.id = call.id, .reason = RefuseReason::kDraining});
+    const TenantAccount& account = tenants_.Of(request.tenant, clock_.Now());
     EBB_TRY(account.Check(Quota::kCalls, 1 + static_cast<int64_t>(request.branches.size())));
-    EBB_TRY(account.CheckTokens(call.arrived));
+    EBB_TRY(account.CheckTokens(clock_.Now()));  // it may have waited for its session
   }
   OpenSession* session = nullptr;
   if (request.open) {

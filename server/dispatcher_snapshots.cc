@@ -36,8 +36,11 @@ SaveOutcome Dispatcher::Outline(const OpenSession& session) const {
 
 std::vector<SessionName> Dispatcher::Names() const {
   std::vector<SessionName> names;
-  for (const auto& [id, session] : sessions_.all()) {
-    if (!session->throw_away) names.emplace_back(session->request.tenant, session->request.id);
+  for (const bool swapped : {false, true}) {
+    for (const auto& [id, session] : sessions_.all()) {
+      if (session->throw_away || (session->swapped != nullptr) != swapped) continue;
+      names.emplace_back(session->request.tenant, session->request.id);
+    }
   }
   return names;
 }

@@ -46,6 +46,7 @@ absl::StatusOr<OpenSession*> Dispatcher::FindHere(const std::string& tenant, con
   EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
   if (leaving_ && leaving_->session == session->id) {
     leaving_.reset();
+    sessions_.Touch(*session, clock_.Now());  // so that another leaves in its place
     stirred_ = true;
   }
   if (session->swapped == nullptr) return session;
@@ -165,7 +166,7 @@ absl::StatusOr<bool> Dispatcher::Provide(const Need& need) {
 absl::StatusOr<bool> Dispatcher::MakeRoom(int64_t pages, SessionId but) {
   const int64_t missing = pages - FreePages();
   if (missing <= 0) return true;
-  if (leaving_) return false;
+  if (leaving_ || is_writing_) return false;
   OpenSession* const next = NextToLeave(missing, but);
   if (next == nullptr) return NotEnoughPages(pages, scheduler_.RetryForPages());
   EBB_TRY(BeginLeaving(*next));
@@ -232,6 +233,7 @@ void Dispatcher::WriteLeaving() {
   copy.snapshot = leaving_->work->Take();
   leaving_->work.reset();
   const int64_t room = options_.swap.folder->bytes_max() - swap_bytes_;
+  is_writing_ = true;
   options_.swap.folder->Post([this, file = leaving_->file, room, seal = options_.swap.seal,
                               copy = std::move(copy)](const SwapFolder& folder) mutable {
     absl::Status status = NoMemoryForCopy();
@@ -250,6 +252,7 @@ void Dispatcher::WriteLeaving() {
 
 void Dispatcher::HaveWritten(uint64_t file, int64_t bytes, const absl::Status& status) {
   stirred_ = true;
+  is_writing_ = false;
   if (!leaving_ || leaving_->file != file) {  // it was called meanwhile, and stays
     if (status.ok()) options_.swap.folder->Post([file](const SwapFolder& folder) { folder.Remove(file); });
     return;
@@ -292,6 +295,7 @@ void Dispatcher::CannotLeave(const absl::Status& status) {
           "a session cannot be written, and stays in memory");
   for (Parked& parked : parked_) {
     if (parked.ready) continue;
+    if (coming_ && coming_->work != nullptr && parked.need.session == coming_->session) continue;  // has its pages
     int64_t pages = parked.need.pages;
     if (sessions_.has(parked.need.session)) {
       const OpenSession& session = sessions_.at(parked.need.session);

@@ -75,7 +75,11 @@ absl::Status Keep(Worker& worker, SnapshotStore& files, const StoreMetrics& metr
              files.Write(Shelf::kSessions, name.first, name.second, SnapshotOf(*std::move(saved))));
   metrics.saved_bytes.Add(static_cast<double>(entry.bytes));
   metrics.save_seconds.Observe(worker.Now() - start);
-  return absl::OkStatus();
+  // Nobody calls it any more, and those that are swapped want its pages.
+  return AskAndWait<int64_t>(
+             worker,
+             [&name](Dispatcher& dispatcher) { return dispatcher.Delete(name.first, name.second, std::nullopt); })
+      .status();
 }
 
 absl::Status Reopen(Worker& worker, const SessionName& name, SessionPast& past) {
@@ -94,11 +98,11 @@ absl::Status BringBack(Worker& worker, SnapshotStore& files, const StoreMetrics&
   return files.Delete(Shelf::kSessions, name.first, name.second);
 }
 
-// Whether no later start of this server could open it, either.
-bool IsHopeless(const absl::Status& status) {
+// Whether no later start of this server could open it, either. With swapping, pages may be there next time.
+bool IsHopeless(const absl::Status& status, bool swaps) {
   const std::string reason = GetRefusal(status).reason;
   return absl::IsDataLoss(status) || reason == "SNAPSHOT_FOREIGN" || reason == "SNAPSHOT_VERSION" ||
-         reason == "SESSION_TOO_LARGE" || reason == "NO_PAGES";
+         reason == "SESSION_TOO_LARGE" || (reason == "NO_PAGES" && !swaps);
 }
 
 // False for what was never whole, or is gone: nothing comes back.
@@ -162,7 +166,7 @@ KeptSessions BringBackSessions(Worker& worker, Store& store, const StoreMetrics&
 }
 
 KeptSessions BringBackJournals(Worker& worker, const SessionFiles& files, Journal& journal,
-                               const JournalMetrics& metrics) {
+                               const JournalMetrics& metrics, bool swaps) {
   KeptSessions sum;
   for (const SessionName& name : files.Names()) {
     const absl::Time start = worker.Now();
@@ -172,7 +176,7 @@ KeptSessions BringBackJournals(Worker& worker, const SessionFiles& files, Journa
     if (back.ok()) {
       metrics.recovery_seconds.Observe(worker.Now() - start);
       metrics.brought_back.Add();
-    } else if (IsHopeless(back.status()) && files.SetAside(name).ok()) {
+    } else if (IsHopeless(back.status(), swaps) && files.SetAside(name).ok()) {
       metrics.set_aside.Add();
     } else {
       metrics.left.Add();

@@ -32,10 +32,11 @@ KeptSessions KeepSessions(Worker& worker, Store& store, const StoreMetrics& metr
 KeptSessions BringBackSessions(Worker& worker, Store& store, const StoreMetrics& metrics);
 
 // Opens every session that is journaled, and goes on with its journal. One that can never be opened here (DATA_LOSS,
-// another model, too large, no pages) is set aside; one that cannot be now stays as it is, and its name is taken.
+// another model, too large, no pages where no session is ever swapped) is set aside; one that cannot be now stays as it
+// is, and its name is taken.
 // REQUIRES: nobody calls the worker yet. Waits.
 KeptSessions BringBackJournals(Worker& worker, const SessionFiles& files, Journal& journal,
-                               const JournalMetrics& metrics);
+                               const JournalMetrics& metrics, bool swaps);
 
 // Opens one that was journaled, and goes on with its journal. Refusals name the part of it that they are about. Waits.
 absl::Status GoOn(Worker& worker, const SessionName& name, SessionPieces pieces);

@@ -109,8 +109,9 @@ absl::Status CheckHead(const httplib::Request& request) {
     return Refuse(absl::StatusCode::kPermissionDenied, "Origin: this port is not for pages in a browser",
                   {.reason = "NOT_FOR_PAGES"});
   }
-  // The library's limit does not hold for either.
-  if (request.has_header("Transfer-Encoding") || request.has_header("Content-Encoding")) {
+  // The library's limit holds for what says its length alone.
+  const bool is_long = request.method == "POST" && !request.has_header("Content-Length");
+  if (is_long || request.has_header("Transfer-Encoding") || request.has_header("Content-Encoding")) {
     return Refuse(absl::StatusCode::kInvalidArgument, "the body has to come as it is, with Content-Length",
                   {.reason = "ENCODED_BODY"});
   }

@@ -21,6 +21,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr int kDepthMax = 64;                   // of arrays and objects in each other
 constexpr double kWholeMax = 9007199254740992;  // 2^53, up to which JSON's numbers are whole
 
 // The fields of an object, each asked for once by name. What is wrong first is kept until the end.
@@ -296,7 +297,17 @@ absl::Status CheckModelName(const std::string& asked, const std::string& model) 
 }  // namespace
 
 absl::StatusOr<OpenAiRequest> OpenAiRequestFrom(OpenAiRoute route, const std::string& body, const std::string& model) {
-  const Json json = Json::parse(body, nullptr, false);
+  // What is nested deeply costs the stack when it is copied, and no request is.
+  bool is_deep = false;
+  const auto look = [&is_deep](int depth, Json::parse_event_t /*event*/, Json& /*value*/) {
+    is_deep = is_deep || depth > kDepthMax;
+    return !is_deep;
+  };
+  const Json json = Json::parse(body, look, false);
+  if (is_deep) {
+    return Refuse(absl::StatusCode::kInvalidArgument,
+                  absl::StrFormat("the body is nested more than %d deep", kDepthMax), {.reason = "MALFORMED_BODY"});
+  }
   if (!json.is_object()) {
     return Refuse(absl::StatusCode::kInvalidArgument, "the body is no JSON object", {.reason = "MALFORMED_BODY"});
   }

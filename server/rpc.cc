@@ -31,6 +31,12 @@ TenantLimits LimitsOf(const ServiceParts& parts, const std::string& tenant) {
   return LimitsOf(*parts.tenants->get(), tenant);
 }
 
+absl::Status CheckWaits(const grpc::CallbackServerContext& context) {
+  if (!context.IsCancelled()) return absl::OkStatus();
+  return Refuse(absl::StatusCode::kCancelled, "the caller cancelled, or its deadline passed, before it was done",
+                {.reason = "CALL_CANCELLED"});
+}
+
 absl::Status CheckModel(const ServiceParts& parts, const std::string& model) {
   if (model.empty() || model == parts.model_name) return absl::OkStatus();
   return Refuse(absl::StatusCode::kNotFound,

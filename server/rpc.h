@@ -50,6 +50,10 @@ struct ServiceParts {
 // The tenant's limits, now.
 TenantLimits LimitsOf(const ServiceParts& parts, const std::string& tenant);
 
+// CANCELLED CALL_CANCELLED when whoever asked is gone, or no longer waits: nothing more is to be done for them. Any
+// thread, until the call is finished.
+absl::Status CheckWaits(const grpc::CallbackServerContext& context);
+
 // NOT_FOUND UNKNOWN_MODEL unless `model` is empty or the model served.
 absl::Status CheckModel(const ServiceParts& parts, const std::string& model);
 

@@ -165,7 +165,8 @@ class RunningServer final : public Server {
     KeptSessions sum;
     if (store_ != nullptr) sum = BringBackSessions(worker_, *store_, metrics_.store());
     KeptSessions journaled;
-    if (files_ != nullptr) journaled = BringBackJournals(worker_, *files_, *journal_, metrics_.journal());
+    if (files_ != nullptr)
+      journaled = BringBackJournals(worker_, *files_, *journal_, metrics_.journal(), swap_ != nullptr);
     if (takeover_ != nullptr) journaled = takeover_->Round();
     sum.kept += journaled.kept;
     sum.failed += journaled.failed;

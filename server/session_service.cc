@@ -103,7 +103,10 @@ grpc::ServerUnaryReactor* SessionService::CreateSession(grpc::CallbackServerCont
       [&](const std::string& tenant) -> absl::StatusOr<Question> {
         EBB_TRY(CheckSize(parts_, *request));
         EBB_ASSIGN(SessionRequest session, SessionFrom(*request, tenant, parts_));
-        return Question([session](Dispatcher& dispatcher) { return dispatcher.Create(session); });
+        return Question([session, context](Dispatcher& dispatcher) -> absl::StatusOr<SessionInfo> {
+          EBB_TRY(CheckWaits(*context));
+          return dispatcher.Create(session);
+        });
       },
       [this, response](const SessionInfo& info) {
         *response = SessionProto(info, parts_.model_name);
@@ -119,7 +122,10 @@ grpc::ServerUnaryReactor* SessionService::ForkSession(grpc::CallbackServerContex
       [&](const std::string& tenant) -> absl::StatusOr<Question> {
         EBB_TRY(CheckSize(parts_, *request));
         EBB_ASSIGN(ForkRequest fork, ForkFrom(*request, tenant, parts_));
-        return Question([fork = std::move(fork)](Dispatcher& dispatcher) { return dispatcher.Fork(fork); });
+        return Question([fork = std::move(fork), context](Dispatcher& dispatcher) -> absl::StatusOr<SessionInfo> {
+          EBB_TRY(CheckWaits(*context));
+          return dispatcher.Fork(fork);
+        });
       },
       [this, response](const SessionInfo& info) {
         *response = SessionProto(info, parts_.model_name);

@@ -35,11 +35,7 @@ struct Pending {
     return reactor;
   }
   // Whoever asked is gone, or no longer waits: nothing more is to be done for them.
-  absl::Status CheckWaits() const {
-    if (!context->IsCancelled()) return absl::OkStatus();
-    return Refuse(absl::StatusCode::kCancelled, "the caller cancelled, or its deadline passed, before it was done",
-                  {.reason = "CALL_CANCELLED"});
-  }
+  absl::Status CheckWaits() const { return ebb::CheckWaits(*context); }
 };
 
 Pending Begin(const ServiceParts& parts, std::string_view method, grpc::CallbackServerContext* context) {

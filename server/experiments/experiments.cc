@@ -123,6 +123,7 @@ bool Experiments::Enrol(const Assignment& assignment) {
   const std::lock_guard lock(mutex_);
   const auto found = experiments_.find(assignment.experiment);
   if (found == experiments_.end() || !found->second->running()) return false;
+  if (assignment.arm >= found->second->arms.size()) return false;  // of one before it that had this name
   Experiment& experiment = *found->second;
   if (!experiment.units.contains(assignment.unit)) {
     if (experiment.units.size() >= units_max_) {
@@ -140,6 +141,7 @@ bool Experiments::Add(const Assignment& assignment, const Observations& fresh) {
   const std::lock_guard lock(mutex_);
   const auto found = experiments_.find(assignment.experiment);
   if (found == experiments_.end() || !found->second->running()) return false;
+  if (assignment.arm >= found->second->arms.size()) return false;  // of one before it that had this name
   const auto unit = found->second->units.find(assignment.unit);
   if (unit == found->second->units.end()) return false;
   Arm& arm = found->second->arms[assignment.arm];

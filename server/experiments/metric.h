@@ -6,6 +6,7 @@
 #define EBB_SERVER_EXPERIMENTS_METRIC_H_
 
 #include <array>
+#include <cmath>
 #include <cstddef>
 
 namespace ebb {
@@ -53,8 +54,9 @@ struct Observations {
 
   RatioSums& operator[](TrialMetric metric) { return sums[static_cast<size_t>(metric)]; }
   const RatioSums& operator[](TrialMetric metric) const { return sums[static_cast<size_t>(metric)]; }
+  // What is no number counts for nothing.
   void Add(TrialMetric metric, double numerator, double denominator = 1) {
-    (*this)[metric] += {numerator, denominator};
+    if (std::isfinite(numerator) && std::isfinite(denominator)) (*this)[metric] += {numerator, denominator};
   }
   Observations& operator+=(const Observations& more) {
     for (size_t i = 0; i < kTrialMetrics; ++i) sums[i] += more.sums[i];

@@ -5,6 +5,7 @@ answer goes on all the while, and when all is over the server holds nothing and 
     make abuse                          against a build with AddressSanitizer, and prints what the other one felt
 
 Needs Debian's python3-grpcio and protoc."""
+import contextlib
 import json
 import os
 import pathlib
@@ -84,10 +85,10 @@ def p99(gaps):
 class Abuse(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = cls.enterClassContext(Server("--server.keepalive=1s", "--cache.arena=32MiB", "--store.durability=off"))
+        cls.server = cls.enterClassContext(Server("--server.keepalive=5s", "--cache.arena=32MiB", "--store.durability=off"))
         cls.addr, cls.pid = cls.server.addr, cls.server.process.pid
         cls.said = []  # a pipe that nobody empties would be one more slow reader
-        cls.reader = threading.Thread(target=lambda: cls.said.extend(cls.server.process.stderr), daemon=True)
+        cls.reader = threading.Thread(target=lambda: cls.said.extend(line.decode() for line in cls.server.process.stderr), daemon=True)
         cls.reader.start()
         cls.client = Client(cls.addr)
         cls.witness = Witness(Client(cls.addr))  # gRPC ends a whole connection for metadata that is too large
@@ -166,7 +167,8 @@ class Abuse(unittest.TestCase):
                      PREFACE + frame(SETTINGS, 0, 0) + frame(HEADERS, END_HEADERS, 2, call_headers("AdminService/GetStatus"))):
             with Connection(self.addr, greet=False) as connection:
                 connection.send(said)
-                connection.socket.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):  # the server may have ended it
+                    connection.socket.shutdown(socket.SHUT_WR)
                 for _ in connection.frames():  # whatever it is, it ends
                     pass
 
@@ -206,7 +208,8 @@ class Abuse(unittest.TestCase):
                 return before == tokens
             eventually(is_stalled, "it never stalls")
             self.assertEqual(self.client.state(name), session.SESSION_STATE_BUSY)
-            connection.socket.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):
+                connection.socket.shutdown(socket.SHUT_RDWR)
             alive.join(PATIENCE)
         self.ends(name)
 

@@ -32,7 +32,7 @@ def missing():
         return "there is no chromium: scripts/setup test"
     if shutil.which("node") is None:
         return "there is no node"
-    if not (ROOT / "tests/e2e/node_modules/playwright-core").is_dir():
+    if not (ROOT / "tests/e2e/node_modules/playwright-core").is_dir() or not (ROOT / "tests/e2e/node_modules/.package-lock.json").exists():
         return "there is no playwright-core: npm install --prefix tests/e2e"
     return None
 
@@ -141,7 +141,7 @@ class Configuration(unittest.TestCase):
     def status(self, server):
         port = server.http.rsplit(":", 1)[1]
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/console", timeout=60) as answer:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://127.0.0.1:{port}/console", timeout=60) as answer:
                 return answer.status
         except urllib.error.HTTPError as error:
             return error.code

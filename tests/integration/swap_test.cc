@@ -184,7 +184,7 @@ TEST_F(SwapTest, EveryCallOnASwappedSessionIsWhatItIsOnOneInMemory) {
 TEST_F(SwapTest, IsDeletedAndExpiresWithoutComingBack) {
   const std::string name = Open(*client_, "a", "h2o");
   v1::CreateSessionRequest brief = Wanted("brief", "h2o");
-  brief.mutable_ttl()->set_seconds(1);
+  brief.mutable_ttl()->set_seconds(5);  // so long may it take until it is away
   SendAway(name);
   FilesWhenThereAre(static_cast<size_t>(Metric("ebb_swapped_sessions")));
   v1::DeleteSessionRequest request;
@@ -200,7 +200,11 @@ TEST_F(SwapTest, IsDeletedAndExpiresWithoutComingBack) {
   v1::GetSessionRequest get;
   get.set_name("sessions/brief");
   v1::Session session;
-  while (client_->sessions().GetSession(client_->Context().get(), get, &session).ok()) std::this_thread::yield();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (client_->sessions().GetSession(client_->Context().get(), get, &session).ok()) {
+    ASSERT_LT(std::chrono::steady_clock::now(), end);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
   EXPECT_EQ(Metric("ebb_expired_sessions_total{tenant=\"default\"}"), 1);
   EXPECT_EQ(Metric("ebb_swaps_total{direction=\"in\"}"), 0);
   DeleteFillers();

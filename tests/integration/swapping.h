@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -125,12 +126,16 @@ class SwapTest : public testing::Test {
 
   // Its thread may still be about to remove what is not wanted any more.
   std::vector<std::filesystem::path> FilesWhenThereAre(size_t count) const {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     for (;;) {
       std::vector<std::filesystem::path> files;
       for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(store_.path()) / "swap"))
         files.push_back(entry.path());
-      if (files.size() == count) return files;
-      std::this_thread::yield();
+      if (files.size() == count || std::chrono::steady_clock::now() > end) {
+        EXPECT_EQ(files.size(), count);
+        return files;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
 

@@ -169,11 +169,12 @@ TEST(OpenAiRequest, RefusesWhatIsNoMessage) {
               IsRefusal(StatusCode::kInvalidArgument, "UNSUPPORTED_FIELD", "messages"));
 }
 
-TEST(OpenAiRequest, DeepNestingIsNoProblem) {
-  const std::string deep(100'000, '[');
-  EXPECT_THAT(Chat("\"tools\": " + deep), IsRefusal(StatusCode::kInvalidArgument, "MALFORMED_BODY", ""));
-  EXPECT_THAT(Chat("\"tools\": " + deep + std::string(deep.size(), ']')),
-              IsRefusal(StatusCode::kInvalidArgument, "UNSUPPORTED_FIELD", "tools"));
+TEST(OpenAiRequest, DeepNestingIsRefusedBeforeItIsCopied) {
+  const std::string open(1'000'000, '['), deep = open + std::string(open.size(), ']');
+  for (const std::string& fields : {"\"tools\": " + open, "\"tools\": " + deep, "\"stop\": " + deep,
+                                    "\"ebb\": {\"policy\": {\"h2o\": " + deep + "}}"}) {
+    EXPECT_THAT(Chat(fields), IsRefusal(StatusCode::kInvalidArgument, "MALFORMED_BODY", ""));
+  }
 }
 
 TEST(OpenAiRequest, APolicyIsAWordOrAnObject) {
