@@ -127,7 +127,9 @@ const scenarios = {
       return new Set(Array.from({ length: data.length / 4 }, (_, i) => data.slice(4 * i, 4 * i + 3).join())).size;
     });
     await cache.getByText("As a table").click();
-    const table = await cache.getByRole("table", { name: "Live tokens of the lane" }).getByRole("row").count();
+    const rows = cache.getByRole("table", { name: "Live tokens of the lane" }).getByRole("row");
+    await rows.nth(96).waitFor();
+    const table = await rows.count();
 
     const talk = panel(page, "Playground");
     await talk.getByText("Sampling").click();
