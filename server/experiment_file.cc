@@ -6,10 +6,10 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/notification.h"
 #include "ebb/config/v1/experiments.pb.h"
 #include "policies/status.h"
 #include "server/convert_experiment.h"
@@ -121,19 +121,14 @@ absl::Status ExperimentFile::Reload() {
   if (text == text_) return absl::OkStatus();
   EBB_ASSIGN(std::vector<ExperimentSpec> specs, Parse(options_.path, text, LimitsOf(worker_.model())));
   const size_t count = specs.size();
-  absl::Notification done;
-  absl::Status applied;
+  std::promise<absl::Status> applied;
   worker_.Ask<bool>(
       [this, specs = std::move(specs)](Dispatcher& dispatcher) -> absl::StatusOr<bool> {
         EBB_TRY(ApplyExperiments(specs, dispatcher, experiments_, applied_));
         return true;
       },
-      [&](const absl::StatusOr<bool>& result) {
-        applied = result.status();
-        done.Notify();
-      });
-  done.WaitForNotification();
-  EBB_TRY(applied);
+      [&](const absl::StatusOr<bool>& result) { applied.set_value(result.status()); });
+  EBB_TRY(applied.get_future().get());
   text_ = std::move(text);
   LogInfo("experiments_read", {{"file", options_.path}, {"experiments", count}});
   return absl::OkStatus();

@@ -1,12 +1,12 @@
 #include "server/kept_sessions.h"
 
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "policies/status.h"
 #include "server/log.h"
 #include "server/saved_session.h"
@@ -17,26 +17,19 @@ namespace {
 // After all work on caches that goes on, whose sessions refuse to be saved meanwhile.
 template <typename Answer>
 absl::StatusOr<Answer> AskAndWait(Worker& worker, absl::AnyInvocable<absl::StatusOr<Answer>(Dispatcher&)> question) {
-  absl::StatusOr<Answer> result;
-  absl::Notification done;
+  std::promise<absl::StatusOr<Answer>> result;
   worker.Ask<Answer>(
-      std::move(question),
-      [&](absl::StatusOr<Answer> answer) {
-        result = std::move(answer);
-        done.Notify();
-      },
-      Effort::kLong);
-  done.WaitForNotification();
-  return result;
+      std::move(question), [&](absl::StatusOr<Answer> answer) { result.set_value(std::move(answer)); }, Effort::kLong);
+  return result.get_future().get();
 }
 
 void OnStoreAndWait(Store& store, absl::AnyInvocable<void(SnapshotStore&)> job) {
-  absl::Notification done;
+  std::promise<void> done;
   Store::Job run = [&](SnapshotStore& files) {
     job(files);
-    done.Notify();
+    done.set_value();
   };
-  if (store.Offer(std::move(run))) done.WaitForNotification();
+  if (store.Offer(std::move(run))) done.get_future().wait();
 }
 
 void Count(const char* event, const SessionName& name, const absl::Status& status, KeptSessions& sum) {
@@ -59,17 +52,13 @@ absl::Status Keep(Worker& worker, SnapshotStore& files, const StoreMetrics& metr
     return true;
   });
   EBB_TRY(settled.status());
-  absl::StatusOr<SaveOutcome> saved;
-  absl::Notification done;
+  std::promise<absl::StatusOr<SaveOutcome>> copied;
   worker.Undertake<SaveOutcome>(
       [&name](Dispatcher& dispatcher, Asker<SaveOutcome> asker) {
         dispatcher.Save(name.first, name.second, std::nullopt, std::move(asker));
       },
-      {.answer = [&](absl::StatusOr<SaveOutcome> outcome) {
-        saved = std::move(outcome);
-        done.Notify();
-      }});
-  done.WaitForNotification();
+      {.answer = [&](absl::StatusOr<SaveOutcome> outcome) { copied.set_value(std::move(outcome)); }});
+  absl::StatusOr<SaveOutcome> saved = copied.get_future().get();
   if (!saved.ok()) return saved.status();
   EBB_ASSIGN(const SnapshotStore::Entry entry,
              files.Write(Shelf::kSessions, name.first, name.second, SnapshotOf(*std::move(saved))));
