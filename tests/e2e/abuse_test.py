@@ -29,7 +29,7 @@ from ebb.v1 import (admin_pb2 as admin, admin_pb2_grpc, inference_pb2 as inferen
                     session_pb2 as session, session_pb2_grpc)
 
 SANITIZED = bool(os.environ.get("EBB_SANITIZED"))  # which keeps freed memory, so that its size says nothing
-MEMORY = 64 << 20  # bytes by which the server may have grown after an attack that would have it take gigabytes
+MEMORY = 384 << 20  # bytes by which an attack that would have it take gigabytes may let the server grow: gRPC's buffers have 256 MiB
 ENDLESS = sampling.Stopping(max_tokens=1 << 24, ignore_eos=True)
 SMALL = policy.PolicySpec(streaming=policy.Streaming(), trigger=policy.Trigger(budget=24))
 TEXT = inference.Prompt(text="Once upon a time")
