@@ -1,7 +1,7 @@
 # The verbs people type. Each calls cmake, ctest or a script; scripts/setup installs missing Debian packages first.
 
 .DEFAULT_GOAL := help
-.PHONY: help build debug demo test lint format asan tsan fuzz bench crash abuse soak docs clean
+.PHONY: help build debug demo test lint format asan tsan fuzz bench crash abuse soak gpu docs image image-test clean
 
 JOBS ?= $(shell nproc)
 CTEST = ctest --output-on-failure --no-tests=error
@@ -47,7 +47,7 @@ asan: ## unit, property and integration tests under address and undefined saniti
 # gRPC and with it. What libraries do that are not built with the sanitizer is left out (ignore_noninstrumented_modules); what
 # orders their threads it is told by tests/support/tsan_grpc.cc. The console and the OpenAI port are left out: their calls go through
 # channels within the process, whose messages gRPC hands over in one memory.
-TSAN_TESTS = auth_test experiment_test tenants_test tls_test parallel_test ops_test attention_test engine_test session_laws_test steady_state_test server_unit_test worker_test \
+TSAN_TESTS = auth_test experiment_test tenants_test tls_test parallel_test ops_test attention_test engine_test session_laws_test steady_state_test server_unit_test dispatcher_test worker_test \
   answers_test conversation_test discovery_test limits_test refusals_test sessions_test set_policy_test shadow_test snapshots_test \
   journal_test draft_model_test shared_store_test streams_test stress_test swap_test watch_evictions_test
 tsan: ## engine, worker, journal and services under the thread sanitizer
@@ -62,6 +62,14 @@ fuzz: ## 10,000 inputs to each parser, from the committed corpus (TARGET=gguf: o
 	cmake --preset asan -Wno-dev
 	cmake --build --preset asan -j $(JOBS) --target ebb_fuzz_targets
 	$(CTEST) --test-dir build/asan -L fuzz $(if $(TARGET),-R '^fuzz/$(TARGET)$$')
+
+# Where nvcc and hipcc are found, or Debian's hipcc can be installed; neither is needed for anything else.
+gpu: ## the GPU's kernels with nvcc and hipcc, where there are any; what was not compiled or not run is said
+	@scripts/setup build
+	@scripts/setup gpu || echo "gpu: no hipcc could be installed"
+	cmake --preset release -Wno-dev -B build/gpu -DEBB_CUDA=AUTO -DEBB_HIP=AUTO
+	cmake --build build/gpu -j $(JOBS) --target ebb_gpu_libraries
+	@scripts/gpu-libraries build/gpu
 
 docs: ## write docs/reference, dashboards and the chart's schema from code, and check every link in the docs
 	@scripts/setup build test
@@ -97,6 +105,15 @@ soak: ## ten minutes of 200 streams of 20 tenants: no refusal, fair shares, no g
 	cmake --preset release -Wno-dev
 	cmake --build --preset release -j $(JOBS) --target ebbd ebb soak_load
 	EBB_BIN=build/bin EBB_SOAK_LOAD=build/release/tests/e2e/soak_load /usr/bin/python3 -B tests/e2e/soak_test.py --seconds $(or $(SECONDS),600)
+
+image: ## the image of docker/Dockerfile, by buildah and of Debian's packages alone: build/image/ebb.tar, for docker load -i
+	@scripts/setup image
+	@scripts/image
+
+image-test: build ## an image of the programs in build/bin, run read-only from its root filesystem
+	@scripts/setup image test
+	@scripts/image --prebuilt
+	/usr/bin/python3 -B tests/e2e/built_image_test.py
 
 clean: ## remove build/
 	rm -rf build

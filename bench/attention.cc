@@ -19,7 +19,7 @@ namespace {
 struct Options {
   std::vector<int32_t> slots = {1024, 4096, 8192};
   std::vector<int32_t> groups = {4};
-  std::vector<KvType> kv_types = {KvType::kBf16, KvType::kF16, KvType::kF32};
+  std::vector<KvType> kv_types = {KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kF32};
   int32_t sessions = 8, kv_heads = 8, head_dim = 128;
   std::string isa = {};
 };
@@ -41,11 +41,12 @@ class Step {
     }
   }
 
-  // Seconds. `observed`: every lane reports its column sums.
-  double Run(Ops& ops, const Rope& rope, bool observed) {
+  // Seconds. kObserved: every lane reports its column sums. kScattered: slots have their positions in no order.
+  enum class Kind { kPlain, kObserved, kScattered };
+  double Run(Ops& ops, const Rope& rope, Kind kind) {
     for (size_t i = 0; i < tasks_.size(); ++i) {
-      tasks_[i].lane = lanes_.lane(next_);
-      tasks_[i].column_sums = observed ? sums_.data() + i * (sums_.size() / tasks_.size()) : nullptr;
+      tasks_[i].lane = kind == Kind::kScattered ? lanes_.scattered_lane(next_) : lanes_.lane(next_);
+      tasks_[i].column_sums = kind == Kind::kObserved ? sums_.data() + i * (sums_.size() / tasks_.size()) : nullptr;
       next_ = (next_ + 1) % lanes_.count();
     }
     const double begin = Now();
@@ -68,15 +69,15 @@ class Step {
 constexpr int kWarm = 2;
 constexpr int kSteps = 9;
 
-double TimeStep(Step& step, Ops& ops, const Rope& rope, bool observed) {
-  for (int i = 0; i < kWarm; ++i) step.Run(ops, rope, observed);
+double TimeStep(Step& step, Ops& ops, const Rope& rope, Step::Kind kind) {
+  for (int i = 0; i < kWarm; ++i) step.Run(ops, rope, kind);
   std::vector<double> times;
-  for (int i = 0; i < kSteps; ++i) times.push_back(step.Run(ops, rope, observed));
+  for (int i = 0; i < kSteps; ++i) times.push_back(step.Run(ops, rope, kind));
   return Median(times);
 }
 
 struct Samples {
-  std::vector<double> rate = {}, share = {}, rope = {}, observed = {};
+  std::vector<double> rate = {}, share = {}, rope = {}, observed = {}, scattered = {};
 };
 
 // `again`: bytes of each thread's part of a cache that the lanes lie in; 0: they lie in memory.
@@ -85,14 +86,16 @@ Samples Measure(Ops& ops, Meter& meter, Step& step, const Options& options, int3
   Samples samples;
   for (int32_t round = -1; round < rounds; ++round) {
     const double ceiling = again > 0 ? meter.ReadAgain(again) : meter.Read();
-    const double seconds = TimeStep(step, ops, rotated, false);
-    const double unrotated = TimeStep(step, ops, plain, false);
-    const double observed = TimeStep(step, ops, rotated, true);
+    const double seconds = TimeStep(step, ops, rotated, Step::Kind::kPlain);
+    const double unrotated = TimeStep(step, ops, plain, Step::Kind::kPlain);
+    const double observed = TimeStep(step, ops, rotated, Step::Kind::kObserved);
+    const double scattered = TimeStep(step, ops, rotated, Step::Kind::kScattered);
     if (round < 0) continue;
     samples.rate.push_back(step.bytes() / seconds);
     samples.share.push_back(step.bytes() / seconds / ceiling);
     samples.rope.push_back(seconds / unrotated);
     samples.observed.push_back(observed / seconds);
+    samples.scattered.push_back(scattered / seconds);
   }
   return samples;
 }
@@ -118,7 +121,8 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
                  {.key = "kv_bytes_per_second", .header = "K and V, GB/s", .scale = 1e-9, .digits = 1},
                  {.key = "share", .header = "share of reading there, %", .scale = 100, .digits = 1},
                  {.key = "rope_cost", .header = "with / without RoPE", .digits = 2},
-                 {.key = "observed_cost", .header = "observed / not", .digits = 2}},
+                 {.key = "observed_cost", .header = "observed / not", .digits = 2},
+                 {.key = "scattered_cost", .header = "positions in no order / in order", .digits = 2}},
                 std::move(facts));
   for (const KvType type : options.kv_types) {
     const KvFormat format = {.type = type, .head_dim = options.head_dim};
@@ -133,7 +137,8 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
           Step step(of, lanes_per_step, group, slots, options.head_dim, common.seed);
           const Samples samples = Measure(*ops, *meter, step, options, common.rounds, again);
           report.Add({NameOf(type), int64_t{group}, int64_t{slots}, place, SpreadOf(samples.rate),
-                      SpreadOf(samples.share), SpreadOf(samples.rope), SpreadOf(samples.observed)});
+                      SpreadOf(samples.share), SpreadOf(samples.rope), SpreadOf(samples.observed),
+                      SpreadOf(samples.scattered)});
         };
         add("memory", per_step, 0, lanes);
         if (s > 0) continue;
@@ -172,7 +177,8 @@ void AddAttention(CLI::App& bench, cli::Shell& shell) {
   command->footer(
       "Each step is over other lanes, as many as fill --read-mib, so that K and V come from memory; the rows\n"
       "'cache' are one lane a thread, over and over. share: bytes of K and V by the rate of plain reading from the\n"
-      "same place in the same round. observed: every slot's attention is reported (what h2o goes by).");
+      "same place in the same round. observed: every slot's attention is reported (what h2o goes by). positions in\n"
+      "no order: slots have theirs as a cache has them in which tokens took the places of others.");
   command->callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
 }
 

@@ -22,7 +22,9 @@ void AddBatch(CLI::App& bench, cli::Shell& shell) {
       "same round, and of the operations of the matrices by the ceiling of their kind (`ebb bench ceilings`); what\n"
       "attention computes is not counted. share: roofline by the time of a step. With --compare full: the same\n"
       "sessions beside ones that keep everything, at some depths and, between them in straight lines, over all of\n"
-      "it.");
+      "it. With --compare shift: beside the same sessions in a cache that keeps its tokens in order, in which all\n"
+      "behind the one that leaves (with streaming the first behind the sinks, else any) move down by one, in each\n"
+      "lane at every step, while the lane is in the core's cache: a shift costs its bytes and nothing else.");
   command->callback([&shell, common, options] { Check(shell, RunSteps(shell, "batch", *common, *options)); });
 }
 

@@ -66,7 +66,7 @@ struct Samples {
 // All three in turn within a round, each on memory of its own.
 Samples Measure(Ops& ops, Meter& meter, const Common& common, const Options& options, const Shape& shape) {
   const KvFormat format = {.type = shape.type, .head_dim = options.head_dim};
-  const int64_t row_bytes = options.head_dim * format.element_bytes();
+  const int64_t row_bytes = format.slot_bytes() / 2;
   const std::vector<float> rows = RandomFloats(common.seed, 4, int64_t{shape.replaced} * options.head_dim);
   const std::vector<std::byte> packed(static_cast<size_t>(shape.replaced * row_bytes), std::byte{1});
   const Lanes tiles(ops, format, options.tokens, shape.lanes, common.seed);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "policies/hash_random.h"
 
@@ -52,6 +53,11 @@ Lanes::Lanes(Ops& ops, const KvFormat& format, int32_t slots, int64_t count, uin
   }
   position_.assign(static_cast<size_t>((slots + kTileSlots - 1) / kTileSlots * kTileSlots), -1);
   std::iota(position_.begin(), position_.begin() + slots, 0);
+  scattered_ = position_;
+  HashRandom order(seed, 5);
+  for (int32_t s = slots - 1; s > 0; --s) {
+    std::swap(scattered_[static_cast<size_t>(s)], scattered_[static_cast<size_t>(order.Uniform(0, s))]);
+  }
   const std::vector<float> k = RandomFloats(seed, 1, int64_t{slots} * format_.head_dim);
   const std::vector<float> v = RandomFloats(seed, 2, int64_t{slots} * format_.head_dim);
   const Rope rope = RopeOf(format_.head_dim);
@@ -72,6 +78,12 @@ LaneStorage Lanes::lane(int64_t index) const {
           .pages = pages_.data() + index * PagesOf(format_, slots_),
           .position = position_.data(),
           .slots = slots_};
+}
+
+LaneStorage Lanes::scattered_lane(int64_t index) const {
+  LaneStorage storage = lane(index);
+  storage.position = scattered_.data();
+  return storage;
 }
 
 double Lanes::lane_bytes() const {

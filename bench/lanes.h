@@ -20,11 +20,14 @@ Rope RopeOf(int32_t rotary_dims);
 
 class Lanes {
  public:
-  // Every slot is written, through ops.Store: slot s has position s. Large pages.
+  // Every slot is written, through ops.Store: slot s has position s, unless lanes are asked for scattered ones. Large
+  // pages.
   Lanes(Ops& ops, const KvFormat& format, int32_t slots, int64_t count, uint64_t seed);
 
   // Valid while this lives.
   LaneStorage lane(int64_t index) const;
+  // The same K and V at the same positions in an order drawn at random.
+  LaneStorage scattered_lane(int64_t index) const;
   int64_t count() const { return count_; }
   // Of K and V of all slots.
   double lane_bytes() const;
@@ -38,7 +41,7 @@ class Lanes {
   int64_t count_;
   cpu::AlignedBytes memory_;
   std::vector<std::byte*> pages_ = {};  // [count, pages of a lane]
-  std::vector<int32_t> position_ = {};
+  std::vector<int32_t> position_ = {}, scattered_ = {};
 };
 
 }  // namespace ebb::bench

@@ -1,20 +1,23 @@
 #include "bench/model_run.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <utility>
 
 #include "engine/lab/policy_text.h"
 #include "engine/model/architecture.h"
+#include "engine/snapshot/session_image.h"
+#include "engine/snapshot/snapshot_file.h"
 #include "policies/status.h"
 
 namespace ebb::bench {
 namespace {
 
-const std::map<std::string, KvType> kTypes = {{"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"f16", KvType::kF16}};
+const std::map<std::string, KvType> kTypes = {
+    {"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"f16", KvType::kF16}, {"int8", KvType::kInt8}};
 
 const std::map<std::string, Accuracy> kAccuracies = {{"exact", Accuracy::kExact}, {"fast", Accuracy::kFast}};
-
-double ElementBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
 
 // One token through a matrix.
 Work Through(const GgufTensor& tensor) {
@@ -63,7 +66,7 @@ void AddModelOptions(CLI::App& command, ModelOptions& options) {
   command.add_option("--accuracy", options.accuracy, "Of the matrices' products: exact or fast")
       ->transform(CLI::CheckedTransformer(kAccuracies))
       ->default_str("fast");
-  command.add_option("--kv-dtype", options.kv_type, "Type of K and V: f32, bf16 or f16")
+  command.add_option("--kv-dtype", options.kv_type, "Type of K and V: f32, bf16, f16 or int8")
       ->transform(CLI::CheckedTransformer(kTypes, CLI::ignore_case))
       ->default_str("bf16");
 }
@@ -71,7 +74,7 @@ void AddModelOptions(CLI::App& command, ModelOptions& options) {
 void AddKvTypes(CLI::App& command, std::vector<KvType>& types) {
   std::string names;
   for (const KvType type : types) names += (names.empty() ? "" : ",") + NameOf(type);
-  command.add_option("--kv-dtype", types, "Types of K and V, with commas: f32, bf16, f16")
+  command.add_option("--kv-dtype", types, "Types of K and V, with commas: f32, bf16, f16, int8")
       ->delimiter(',')
       ->transform(CLI::CheckedTransformer(kTypes, CLI::ignore_case))
       ->default_str(names);
@@ -93,7 +96,8 @@ absl::StatusOr<ValidSpec> OpenModel::Policy(const std::string& policy, int32_t s
 
 double OpenModel::TokenBytes(KvType kv_type) const {
   const ModelConfig& config = engine->config();
-  return 2.0 * ElementBytes(kv_type) * config.layers * config.kv_heads * config.head_dim;
+  const KvFormat format = {.type = kv_type, .head_dim = config.head_dim};
+  return static_cast<double>(format.slot_bytes()) * config.layers * config.kv_heads;
 }
 
 absl::StatusOr<OpenModel> OpenForBench(const Common& common, const ModelOptions& options) {
@@ -104,13 +108,19 @@ absl::StatusOr<OpenModel> OpenForBench(const Common& common, const ModelOptions&
   // A block beyond the slots, and in each lane what is left of its last page.
   const double slots = std::max(options.tokens_max, options.slots) + kStepTokens + 128.0;
   const double lanes = static_cast<double>(config.layers) * config.kv_heads * options.sessions;
-  const double arena = 3 * ElementBytes(options.kv_type) * config.head_dim * lanes * slots;
+  const KvFormat widest = {.type = options.kv_type, .rope_cache = RopeCache::kRk, .head_dim = config.head_dim};
+  const double arena = static_cast<double>(widest.slot_bytes()) * lanes * slots;
+  std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> between;
+  if (options.shifts) {
+    between = [&](std::unique_ptr<Ops> ops) { return MakeShiftingOps(std::move(ops), *options.shifts); };
+  }
   EBB_ASSIGN(open.engine, Engine::Open({.model_path = options.model,
                                         .threads = common.Threads(),
                                         .arena_bytes = static_cast<int64_t>(arena) + (int64_t{64} << 20),
                                         .step_tokens_max = options.step_tokens,
                                         .accuracy = options.accuracy,
-                                        .isa = options.isa}));
+                                        .isa = options.isa,
+                                        .between = between}));
   return open;
 }
 
@@ -131,13 +141,15 @@ std::vector<int32_t> Sessions::Tokens(int32_t count) {
   return tokens;
 }
 
-void Sessions::Fill(int32_t tokens) {
+void Sessions::Fill(int32_t tokens) { FillFirst(sessions_.size(), tokens); }
+
+void Sessions::FillFirst(size_t count, int32_t tokens) {
   for (;;) {
     std::vector<std::vector<int32_t>> texts;
     std::vector<BatchRow> rows;
     texts.reserve(sessions_.size());
     int32_t room = engine_.step_tokens_max();
-    for (const auto& session : sessions_) {
+    for (const auto& session : std::span(sessions_).first(count)) {
       const int32_t missing = tokens - static_cast<int32_t>(session->log().size());
       const int32_t block = std::min({missing, block_, room});
       if (block <= 0) continue;
@@ -152,6 +164,21 @@ void Sessions::Fill(int32_t tokens) {
     if (rows.empty()) return;
     engine_.Run(rows);
   }
+}
+
+absl::Status Sessions::FillAlike(int32_t tokens) {
+  FillFirst(1, tokens);
+  SnapshotWriter writer;
+  EBB_TRY(engine_.Save(*sessions_.front(), writer));
+  std::string bytes = writer.Finish();
+  SealSnapshot(bytes);
+  EBB_ASSIGN(const auto records, ReadSnapshot(std::as_bytes(std::span(bytes))));
+  for (auto& session : std::span(sessions_).subspan(1)) {
+    EBB_ASSIGN(SessionImage image, ReadSession(records, engine_.image_limits()));
+    session.reset();  // its pages first
+    EBB_ASSIGN(session, engine_.Reopen(image));
+  }
+  return absl::OkStatus();
 }
 
 double Sessions::Step(int32_t count) {

@@ -6,12 +6,14 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "bench/bench.h"
 #include "bench/roofline.h"
+#include "bench/shifting_ops.h"
 #include "engine/engine.h"
 #include "engine/model/gguf.h"
 #include "policies/hash_random.h"
@@ -48,6 +50,7 @@ struct ModelOptions {
   int32_t sessions = 1;    // room is reserved for so many of `tokens_max`
   int32_t tokens_max = 0;  // slots of the largest session; 0: `slots`
   int32_t step_tokens = kStepTokens;
+  std::optional<Leaving> shifts = {};  // lanes keep their tokens in order (bench/shifting_ops.h)
 };
 
 // MODEL, --isa, --accuracy and --kv-dtype.
@@ -77,6 +80,9 @@ class Sessions {
 
   // Runs prompts in blocks until every log has `tokens`, and gives the logits of the last.
   void Fill(int32_t tokens);
+  // The same for the first session, whose snapshot takes the place of all others: one long prompt to compute rather
+  // than many. Their pages are their own. RESOURCE_EXHAUSTED without memory for them.
+  absl::Status FillAlike(int32_t tokens);
   // Seconds of a step that appends a token to each of the first `count` and gives its logits.
   double Step(int32_t count);
   // Of a step with a draft of `tokens` tokens for each of the first `count`, and all their logits; and of accepting all
@@ -91,6 +97,7 @@ class Sessions {
  private:
   Sessions(Engine& engine, uint64_t seed) : engine_(engine), random_(seed) {}
   std::vector<int32_t> Tokens(int32_t count);
+  void FillFirst(size_t count, int32_t tokens);
 
   Engine& engine_;
   HashRandom random_;

@@ -51,7 +51,7 @@ absl::Status RunShares(const cli::Shell& shell, const std::string& verb, const C
   EBB_ASSIGN(const ValidSpec policy, open.Policy(model.policy, model.slots, model.kv_type));
   EBB_ASSIGN(const auto sessions, Sessions::Open(*open.engine, policy, model.sessions, kBlock, common.seed));
   EBB_ASSIGN(const std::unique_ptr<Meter> meter, MakeMeter(common));
-  sessions->Fill(model.slots);
+  EBB_TRY(sessions->FillAlike(model.slots));
   std::vector<Samples> samples(options.sessions.size());
   for (int32_t round = -1; round < common.rounds; ++round) {
     for (size_t i = 0; i < options.sessions.size(); ++i) {
@@ -92,24 +92,38 @@ absl::Status RunCompare(const cli::Shell& shell, const std::string& verb, const 
                         const StepOptions& options) {
   ModelOptions model = options.model;
   std::vector<int32_t> depths = options.depths;
+  const bool shifts = options.compare == "shift";
+  if (depths.empty() && shifts) depths = {model.slots};
   if (depths.empty()) depths = {model.slots, 4 * model.slots, 16 * model.slots};
   std::ranges::sort(depths);
   const auto sizes = static_cast<int32_t>(options.sessions.size());
   const int32_t written = (common.rounds + 1) * (options.steps + kWarmSteps) * sizes;  // while measuring, at a depth
   const int32_t deepest = depths.back() + written * static_cast<int32_t>(depths.size());
-  model.sessions = 2 * *std::ranges::max_element(options.sessions);
+  const int32_t count = *std::ranges::max_element(options.sessions);
+  model.sessions = shifts ? count : 2 * count;
   model.tokens_max = deepest;
   EBB_ASSIGN(const OpenModel open, OpenForBench(common, model));
   EBB_ASSIGN(const ValidSpec policy, open.Policy(model.policy, model.slots, model.kv_type));
   const bool unbounded = options.compare == "full";
-  EBB_ASSIGN(const ValidSpec against, open.Policy(options.compare, unbounded ? deepest : model.slots, model.kv_type));
-  const int32_t count = model.sessions / 2;
+  OpenModel shifting;  // an engine of its own, since what it does to lanes is done to all
+  if (shifts) {
+    if (model.kv_type == KvType::kInt8) {
+      return absl::InvalidArgumentError(
+          "--kv-dtype: with --compare shift f32, bf16 or f16; int8 has scales beside its rows");
+    }
+    model.shifts = Leaving{.full = model.slots};
+    if (policy.scorer_name == "streaming") model.shifts->rank = policy.sinks;
+    EBB_ASSIGN(shifting, OpenForBench(common, model));
+  }
+  EBB_ASSIGN(const ValidSpec against,
+             open.Policy(shifts ? model.policy : options.compare, unbounded ? deepest : model.slots, model.kv_type));
   EBB_ASSIGN(const auto bounded, Sessions::Open(*open.engine, policy, count, kBlock, common.seed));
-  EBB_ASSIGN(const auto other, Sessions::Open(*open.engine, against, count, kBlock, common.seed));
+  EBB_ASSIGN(const auto other,
+             Sessions::Open(shifts ? *shifting.engine : *open.engine, against, count, kBlock, common.seed));
   std::vector<std::vector<Pair>> pairs(options.sessions.size(), std::vector<Pair>(depths.size()));
   for (size_t d = 0; d < depths.size(); ++d) {
-    bounded->Fill(depths[d]);
-    other->Fill(depths[d]);
+    EBB_TRY(bounded->FillAlike(depths[d]));
+    EBB_TRY(other->FillAlike(depths[d]));
     for (int32_t round = -1; round < common.rounds; ++round) {
       for (size_t i = 0; i < options.sessions.size(); ++i) {
         const double ours = TimeStep(*bounded, options.sessions[i], options.steps);
@@ -166,10 +180,11 @@ void AddStepOptions(CLI::App& command, StepOptions& options) {
       ->check(CLI::Range(1, 100000))
       ->default_str("8");
   CLI::Option* const compare = command.add_option(
-      "--compare", options.compare, "Time this policy's steps beside, at the same depths; full: unevicted");
+      "--compare", options.compare,
+      "Time this policy's steps beside, at the same depths; full: unevicted; shift: the same, in order");
   command
       .add_option("--depths", options.depths,
-                  "With --compare: tokens so far, with commas; default: 1, 4 and 16 times --slots")
+                  "With --compare: tokens so far, with commas; default: 1, 4 and 16 times --slots; with shift: --slots")
       ->delimiter(',')
       ->check(CLI::Range(1, 1 << 24))
       ->needs(compare);

@@ -150,6 +150,14 @@ grpc::Status Client::ReportOutcome(const v1::ReportOutcomeRequest& request, v1::
   return Unary(*inference_, &v1::InferenceService::Stub::ReportOutcome, Idempotent(request), response);
 }
 
+grpc::Status Client::ListTenants(const v1::ListTenantsRequest& request, v1::ListTenantsResponse* response) {
+  return Unary(*admin_, &v1::AdminService::Stub::ListTenants, request, response);
+}
+
+grpc::Status Client::SetTenant(const v1::SetTenantRequest& request, v1::Tenant* tenant) {
+  return Unary(*admin_, &v1::AdminService::Stub::SetTenant, request, tenant);
+}
+
 grpc::Status Client::StartExperiment(const v1::StartExperimentRequest& request, v1::Experiment* experiment) {
   return Unary(*admin_, &v1::AdminService::Stub::StartExperiment, request, experiment);
 }

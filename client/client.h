@@ -83,6 +83,8 @@ class Client {
   grpc::Status GetStatus(v1::GetStatusResponse* response);
   grpc::Status ListPolicies(v1::ListPoliciesResponse* response);
   grpc::Status ReloadConfig(v1::ReloadConfigResponse* response);
+  grpc::Status ListTenants(const v1::ListTenantsRequest& request, v1::ListTenantsResponse* response);
+  grpc::Status SetTenant(const v1::SetTenantRequest& request, v1::Tenant* tenant);
   grpc::Status StartExperiment(const v1::StartExperimentRequest& request, v1::Experiment* experiment);
   grpc::Status StopExperiment(const std::string& name, v1::Experiment* experiment);
   grpc::Status RampExperiment(const std::string& name, double ramp, v1::Experiment* experiment);

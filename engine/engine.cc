@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -20,6 +21,7 @@
 #include "engine/model/head_gates_file.h"
 #include "engine/ops/cpu/kernels.h"
 #include "engine/ops/cpu/ops_cpu.h"
+#include "engine/ops/cpu/pack_file.h"
 #include "engine/parallel.h"
 #include "engine/policy_change.h"
 #include "engine/policy_swap.h"
@@ -81,6 +83,22 @@ absl::Status CheckOptions(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
+// The file that keeps the model's packed weights; null where none does.
+std::unique_ptr<cpu::PackFile> FindPacks(const EngineOptions& options, const GgufFile& file,
+                                         const ModelConfig& config) {
+  if (options.pack_cache.empty()) return nullptr;
+  uint64_t changed = 0;  // of every part
+  for (const std::string& part : file.parts()) {
+    std::error_code unknown;  // what cannot be told is the same each time
+    const auto time = std::filesystem::last_write_time(part, unknown).time_since_epoch().count();
+    changed = changed * 31 + static_cast<uint64_t>(time);
+  }
+  return std::make_unique<cpu::PackFile>(
+      PackPath(options.pack_cache, options.model_path),
+      cpu::PackedModel{
+          .fingerprint = config.fingerprint, .bytes = file.file_bytes(), .changed = static_cast<int64_t>(changed)});
+}
+
 absl::Status RunToEnd(CacheWork& work) {
   for (bool more = true; more;) {
     EBB_ASSIGN(more, work.Advance(std::numeric_limits<int32_t>::max()));
@@ -91,17 +109,20 @@ absl::Status RunToEnd(CacheWork& work) {
 class EngineOnOps final : public Engine {
  public:
   EngineOnOps(const EngineOptions& options, GgufFile file, ModelConfig config, const Weights& weights,
-              std::unique_ptr<const Tokenizer> tokenizer, std::unique_ptr<Ops> ops)
+              std::unique_ptr<const Tokenizer> tokenizer, std::unique_ptr<cpu::PackFile> packs,
+              std::unique_ptr<Ops> ops)
       : options_(options),
         file_(std::move(file)),
         config_(std::move(config)),
         tokenizer_(std::move(tokenizer)),
+        pack_file_(std::move(packs)),
         ops_(std::move(ops)),
         rope_(MakeRope(config_)),
         transformer_(config_, weights, *ops_),
         evictions_(device()) {
     fingerprint_ = absl::StrFormat("%s %s %s", std::filesystem::path(file_.name()).filename().string(),
                                    config_.fingerprint, ops_->fingerprint());
+    if (pack_file_ != nullptr) packs_ = pack_file_->Finish();
   }
 
   absl::Status MakeArena() {
@@ -124,6 +145,7 @@ class EngineOnOps final : public Engine {
   const ModelConfig& config() const override { return config_; }
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   std::string fingerprint() const override { return fingerprint_; }
+  const PackReport& packs() const override { return packs_; }
   int32_t threads() const override { return ops_->host_threads().threads(); }
   int32_t step_tokens_max() const override { return options_.step_tokens_max; }
   EngineMemory memory() const override {
@@ -136,6 +158,24 @@ class EngineOnOps final : public Engine {
             .pages_copied = pool_->pages_copied(),
             .pages_kept = pool_->pages_kept(),
             .weight_bytes = transformer_.weight_bytes()};
+  }
+
+  FreedPages FreedBy(std::span<const Session* const> sessions) const override {
+    std::vector<const PageLease*> leases;
+    std::vector<size_t> ends;
+    for (const Session* const session : sessions) {
+      static_cast<const SessionOnEngine*>(session)->cache().ListLeases(leases);
+      ends.push_back(leases.size());
+    }
+    const PagePool::Freed freed = pool_->FreedBy(leases);
+    FreedPages pages = {.pages = freed.pages};
+    auto begin = freed.by.begin();
+    for (const size_t end : ends) {
+      const auto next = freed.by.begin() + static_cast<std::ptrdiff_t>(end);
+      pages.by.push_back(std::find(begin, next, true) != next);
+      begin = next;
+    }
+    return pages;
   }
 
   absl::StatusOr<int64_t> PagesFor(const SessionOptions& options) const override {
@@ -252,7 +292,7 @@ class EngineOnOps final : public Engine {
 
   absl::StatusOr<std::unique_ptr<ReopenWork>> BeginReopen(SessionImage& image) override {
     EBB_ASSIGN(PageLease lease, pool_->Reserve(image.pages()));
-    return BeginReopenOf(image, std::move(lease));
+    return BeginReopenOf(image, std::move(lease), ops_->host_threads());
   }
 
   absl::StatusOr<std::unique_ptr<PolicyWork>> BeginSetPolicy(Session& session, const ValidSpec& policy) override {
@@ -355,6 +395,8 @@ class EngineOnOps final : public Engine {
   GgufFile file_;  // the embedding is read from its mapping
   ModelConfig config_;
   std::unique_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<cpu::PackFile> pack_file_;
+  PackReport packs_ = {};
   std::unique_ptr<Ops> ops_;
   Rope rope_;
   Transformer transformer_;
@@ -406,6 +448,12 @@ absl::StatusOr<std::vector<LaneReport>> Engine::Describe(const Session& session,
   return work->Take();
 }
 
+std::string PackPath(const std::string& pack_cache, const std::string& model_path) {
+  if (pack_cache.empty()) return "";
+  const std::filesystem::path beside = std::filesystem::path(model_path).replace_extension(".packed");
+  return pack_cache == "beside" ? beside.string() : (pack_cache / beside.filename()).string();
+}
+
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) {
   EBB_TRY(CheckOptions(options));
   EBB_ASSIGN(GgufFile file, GgufFile::Open(options.model_path));
@@ -421,10 +469,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& option
       options.head_gates_path.empty() ? HeadGatesPath(options.model_path) : options.head_gates_path, config);
   if (absl::IsDataLoss(config.head_gates.status())) return config.head_gates.status();
   const int32_t threads = options.threads > 0 ? options.threads : UsableThreads();
+  std::unique_ptr<cpu::PackFile> packs = FindPacks(options, file, config);
   EBB_ASSIGN(std::unique_ptr<Ops> ops,
-             MakeCpuOps({.isa = options.isa, .accuracy = options.accuracy, .threads = threads}));
+             MakeCpuOps({.isa = options.isa, .accuracy = options.accuracy, .threads = threads, .packs = packs.get()}));
+  if (options.between) ops = options.between(std::move(ops));
   auto engine = std::make_unique<EngineOnOps>(options, std::move(file), std::move(config), weights,
-                                              std::move(tokenizer), std::move(ops));
+                                              std::move(tokenizer), std::move(packs), std::move(ops));
   EBB_TRY(engine->MakeArena());
   return engine;
 }

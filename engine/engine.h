@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -29,6 +30,7 @@
 #include "engine/accuracy.h"
 #include "engine/edit.h"
 #include "engine/model/architecture.h"
+#include "engine/pack_report.h"
 #include "engine/text/tokenizer.h"
 #include "policies/caote.h"
 #include "policies/spec.h"
@@ -37,6 +39,7 @@ namespace ebb {
 
 class DescribeWork;    // engine/cache_work.h
 class EvictWork;       // likewise
+class Ops;             // engine/ops.h
 class PolicyWork;      // likewise
 class ReopenWork;      // likewise
 class SaveWork;        // likewise
@@ -55,7 +58,15 @@ struct EngineOptions {
   int32_t step_tokens_max = 512;  // most rows of one Run
   Accuracy accuracy = Accuracy::kFast;
   std::string isa = {};  // scalar, avx2, avx512, ...; empty: EBB_ISA, else the best this CPU has
+  // For measuring: what stands between the engine and its ops. Empty: nothing does.
+  std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> between = {};
+  // Where packed weights are kept for the next start: PackPath. Empty: nowhere.
+  std::string pack_cache = {};
 };
+
+// The file of packed weights of a model: its path with .packed for its ending, in its folder where `pack_cache` is
+// "beside", else in the folder that this names. Empty where `pack_cache` is.
+std::string PackPath(const std::string& pack_cache, const std::string& model_path);
 
 struct SessionOptions {
   ValidSpec policy = {};
@@ -224,6 +235,11 @@ struct EngineMemory {
   int64_t weight_bytes = 0;  // packed
 };
 
+struct FreedPages {
+  int64_t pages = 0;
+  std::vector<bool> by = {};  // each session: whether it has a part in that
+};
+
 // What a model says about the limits of policies. `config` outlives what it returns.
 inline SpecLimits LimitsOf(const ModelConfig& config) {
   return {.trained_context = config.context,
@@ -249,6 +265,10 @@ class Engine {
   virtual std::string fingerprint()
       const = 0;  // what decides bits: model file's hash or size, instruction set, accuracy
   virtual EngineMemory memory() const = 0;
+  virtual const PackReport& packs() const = 0;  // of opening it
+  // What comes free when all of `sessions` are gone, promised copies included: what others share of their pages stays.
+  // O(their pages).
+  virtual FreedPages FreedBy(std::span<const Session* const> sessions) const = 0;
   virtual int32_t threads() const = 0;
   virtual int32_t step_tokens_max() const = 0;
 

@@ -10,7 +10,23 @@
 
 namespace ebb {
 
-enum class DType { kF32, kF16, kBf16, kQ8_0, kQ4_0, kQ4_K, kQ5_K, kQ6_K };
+enum class DType {
+  kF32,
+  kF16,
+  kBf16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ2_K,
+  kQ3_K,
+  kIq4Nl,
+  kMxfp4
+};
 
 // Row-major [rows, cols]; a vector has rows = 1. In GGUF's words cols = ne[0], rows = ne[1]. The memory (a mapped file)
 // outlives the view; `data` holds exactly rows * (bytes of one row), checked when the file was opened.

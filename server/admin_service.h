@@ -19,6 +19,12 @@ class AdminService final : public v1::AdminService::CallbackService {
   grpc::ServerUnaryReactor* ReloadConfig(grpc::CallbackServerContext* context, const v1::ReloadConfigRequest* request,
                                          v1::ReloadConfigResponse* response) override;
 
+  // admin_tenants.cc
+  grpc::ServerUnaryReactor* ListTenants(grpc::CallbackServerContext* context, const v1::ListTenantsRequest* request,
+                                        v1::ListTenantsResponse* response) override;
+  grpc::ServerUnaryReactor* SetTenant(grpc::CallbackServerContext* context, const v1::SetTenantRequest* request,
+                                      v1::Tenant* response) override;
+
   // admin_experiments.cc
   grpc::ServerUnaryReactor* StartExperiment(grpc::CallbackServerContext* context,
                                             const v1::StartExperimentRequest* request,

@@ -123,24 +123,10 @@ absl::Status SetText(const ConfigKey& key, const std::string& path, std::string_
   return absl::OkStatus();
 }
 
-absl::Status SetField(const ConfigKey& key, const std::string& path, std::string_view text, Message& section) {
-  if (key.field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) return SetText(key, path, text, section);
-  const auto number = ReadNumber(key, text);
-  if (!number) {
-    return RefuseField("BAD_VALUE", path,
-                       absl::StrFormat("'%s' is not %s, in %s", text, NumberExample(key), Allowed(key.key)));
-  }
-  if (*number < *ReadNumber(key, key.key.min()) || *number > *ReadNumber(key, key.key.max())) {
-    return RefuseField("BAD_VALUE", path, absl::StrFormat("%s is not in %s", text, Allowed(key.key)));
-  }
-  Store(key, *number, section);
-  return absl::OkStatus();
-}
-
 void SetDefaults(std::string_view section_name, Message& section) {
   for (const ConfigKey& key : ConfigKeys()) {
     if (key.section != section_name) continue;
-    const absl::Status set = SetField(key, key.Path(), key.key.default_(), section);
+    const absl::Status set = SetConfigField(key, key.Path(), key.key.default_(), section);
     EBB_CHECK(set.ok());
   }
 }
@@ -237,10 +223,24 @@ ConfigPath SplitConfigPath(std::string_view path) {
   return segments;
 }
 
+absl::Status SetConfigField(const ConfigKey& key, const std::string& path, std::string_view text, Message& section) {
+  if (key.field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) return SetText(key, path, text, section);
+  const auto number = ReadNumber(key, text);
+  if (!number) {
+    return RefuseField("BAD_VALUE", path,
+                       absl::StrFormat("'%s' is not %s, in %s", text, NumberExample(key), Allowed(key.key)));
+  }
+  if (*number < *ReadNumber(key, key.key.min()) || *number > *ReadNumber(key, key.key.max())) {
+    return RefuseField("BAD_VALUE", path, absl::StrFormat("%s is not in %s", text, Allowed(key.key)));
+  }
+  Store(key, *number, section);
+  return absl::OkStatus();
+}
+
 absl::Status SetConfigValue(const ConfigPlace& place, std::string_view text, Config& config) {
   EBB_CHECK(place.key != nullptr);
   if (place.key->of_tenant()) AddTenant(place.tenant, config);
-  return SetField(*place.key, place.key->Path(place.tenant), text, Section(place, config));
+  return SetConfigField(*place.key, place.key->Path(place.tenant), text, Section(place, config));
 }
 
 void AddTenant(const std::string& name, Config& config) {

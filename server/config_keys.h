@@ -5,6 +5,7 @@
 #define EBB_SERVER_CONFIG_KEYS_H_
 
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
 
 #include <optional>
 #include <span>
@@ -54,6 +55,10 @@ ConfigPath SplitConfigPath(std::string_view path);
 // Reads `text` into the key's field (making the tenant, if it is of one). INVALID_ARGUMENT BAD_VALUE, the field being
 // the path, naming what is allowed.
 absl::Status SetConfigValue(const ConfigPlace& place, std::string_view text, config::v1::Config& config);
+
+// The same for a field of the key's section, under a path of the caller's own.
+absl::Status SetConfigField(const ConfigKey& key, const std::string& path, std::string_view text,
+                            google::protobuf::Message& section);
 
 // Makes the tenant, every key at its default, unless it is there.
 void AddTenant(const std::string& name, config::v1::Config& config);

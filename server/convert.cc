@@ -6,6 +6,7 @@
 #include <random>
 
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "engine/text/chat_template.h"
 #include "policies/allocation.h"
 #include "policies/hash_random.h"
@@ -164,10 +165,12 @@ absl::Status ChoicesFrom(const v1::PolicySpec& proto, PolicySpec& spec) {
       "policy.positions", proto.positions(),
       {{v1::POSITIONS_ORIGINAL, Positions::kOriginal}, {v1::POSITIONS_COMPACTED, Positions::kCompacted}},
       spec.positions));
-  EBB_TRY(ChoiceFrom<KvType>(
-      "policy.cache.kv_dtype", proto.cache().kv_dtype(),
-      {{v1::KV_TYPE_F32, KvType::kF32}, {v1::KV_TYPE_BF16, KvType::kBf16}, {v1::KV_TYPE_F16, KvType::kF16}},
-      spec.kv_type));
+  EBB_TRY(ChoiceFrom<KvType>("policy.cache.kv_dtype", proto.cache().kv_dtype(),
+                             {{v1::KV_TYPE_F32, KvType::kF32},
+                              {v1::KV_TYPE_BF16, KvType::kBf16},
+                              {v1::KV_TYPE_F16, KvType::kF16},
+                              {v1::KV_TYPE_INT8, KvType::kInt8}},
+                             spec.kv_type));
   return ChoiceFrom<RopeCache>("policy.cache.rope_cache", proto.cache().rope_cache(),
                                {{v1::ROPE_CACHE_FUSED, RopeCache::kFused}, {v1::ROPE_CACHE_RK, RopeCache::kRk}},
                                spec.rope_cache);
@@ -420,10 +423,19 @@ absl::StatusOr<std::vector<int32_t>> PromptFrom(const v1::Prompt& proto, const T
     case v1::Prompt::kChat: {
       std::vector<ChatMessage> messages;
       for (const v1::ChatMessage& message : proto.chat().messages()) {
-        messages.push_back({.role = message.role(), .content = message.content()});
+        messages.push_back({.role = message.role(),
+                            .content = message.content(),
+                            .no_content = !message.has_content(),
+                            .tool_calls = {message.tool_calls().begin(), message.tool_calls().end()},
+                            .name = message.name(),
+                            .tool_call_id = message.tool_call_id()});
       }
       const bool answers = !proto.chat().has_add_generation_prompt() || proto.chat().add_generation_prompt();
-      auto encoded = EncodeChat(tokenizer, messages, log_tail, answers ? Next::kAnswer : Next::kMessages);
+      auto encoded = EncodeChat(tokenizer, messages, log_tail,
+                                {.next = answers ? Next::kAnswer : Next::kMessages,
+                                 .tools = {proto.chat().tools().begin(), proto.chat().tools().end()},
+                                 .arguments = proto.chat().arguments(),
+                                 .now = absl::Now()});
       if (!encoded.ok()) return AtField(field + ".chat", encoded.status());
       tokens = *std::move(encoded);
       break;

@@ -12,9 +12,11 @@
 namespace ebb {
 namespace {
 
-constexpr CallId kSessionArrival = 0;  // calls count from 1
+TenantChanged ChangeOf(const TenantAccount& account) {
+  return {.tenant = account.id(), .weight = account.limits().weight, .tier = account.limits().tier};
+}
 
-int32_t ComponentBytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
+constexpr CallId kSessionArrival = 0;  // calls count from 1
 
 }  // namespace
 
@@ -53,7 +55,21 @@ absl::StatusOr<OpenSession*> Dispatcher::Open(const SessionRequest& request, boo
   const SessionOptions options = {.policy = request.policy, .block_size_max = request.block_size};
   EBB_ASSIGN(const int64_t pages, engine_.PagesFor(options));
   EBB_TRY(CheckQuotas(request.tenant, pages));
-  return TakeIn(request, throw_away, pages, [&] { return engine_.OpenSession(options); });
+  EBB_ASSIGN(const SessionId id, LetIn(request, pages));
+  absl::StatusOr<std::unique_ptr<Session>> cache;
+  try {
+    cache = engine_.OpenSession(options);
+  } catch (const std::bad_alloc&) {
+    cache = NoMemoryForSession();
+  }
+  if (!cache.ok()) {
+    Deliver(SessionClosed{.session = id});
+    return cache.status();
+  }
+  OpenSession session = Begun(id, request);
+  session.throw_away = throw_away;
+  session.cache = *std::move(cache);
+  return &Add(std::move(session));
 }
 
 absl::Status Dispatcher::CheckQuotas(const std::string& tenant, int64_t pages) {
@@ -63,57 +79,52 @@ absl::Status Dispatcher::CheckQuotas(const std::string& tenant, int64_t pages) {
 }
 
 void Dispatcher::SetTenants(std::shared_ptr<const TenantTable> tenants) {
-  tenants_.SetTable(std::move(tenants), clock_.Now(), [this](const TenantAccount& account) {
-    Deliver(WeightChanged{.tenant = account.id(), .weight = account.limits().weight});
-  });
+  tenants_.SetTable(std::move(tenants), clock_.Now(),
+                    [this](const TenantAccount& account) { Deliver(ChangeOf(account)); });
 }
 
-absl::StatusOr<OpenSession*> Dispatcher::TakeIn(const SessionRequest& request, bool throw_away, int64_t pages,
-                                                absl::FunctionRef<absl::StatusOr<std::unique_ptr<Session>>()> open) {
-  TenantAccount& account = tenants_.Of(request.tenant, clock_.Now());
-  Deliver(WeightChanged{.tenant = account.id(), .weight = account.limits().weight});
+absl::StatusOr<SessionId> Dispatcher::LetIn(const SessionRequest& request, int64_t pages) {
+  const TenantAccount& account = tenants_.Of(request.tenant, clock_.Now());
+  Deliver(ChangeOf(account));
   const SessionId id = ++sessions_made_;
   rejected_.reset();
   Deliver(SessionArrived{.id = kSessionArrival, .session = id, .tenant = account.id(), .pages = pages});
-  if (rejected_) {
-    if (rejected_->reason == RefuseReason::kDraining) return Verdict(*rejected_);
-    const absl::Status refused = NotEnoughPages(pages, rejected_->retry_after);
-    if (rejected_->reason == RefuseReason::kTooLarge) {
-      return RefuseField("SESSION_TOO_LARGE", "policy.trigger.budget",
-                         absl::StrFormat("%s; use a smaller budget", std::string(refused.message())));
-    }
-    AwaitPages(pages, 0);
-    return refused;
+  if (!rejected_) {
+    shadows_.MakeRoom(pages);
+    return id;
   }
+  if (rejected_->reason == RefuseReason::kDraining) return Verdict(*rejected_);
+  const absl::Status refused = NotEnoughPages(pages, rejected_->retry_after);
+  if (rejected_->reason == RefuseReason::kTooLarge) {
+    return RefuseField("SESSION_TOO_LARGE", "policy.trigger.budget",
+                       absl::StrFormat("%s; use a smaller budget", std::string(refused.message())));
+  }
+  AwaitPages(pages, 0);
+  return refused;
+}
 
-  absl::StatusOr<std::unique_ptr<Session>> cache;
-  shadows_.MakeRoom(pages);
-  try {
-    cache = open();
-  } catch (const std::bad_alloc&) {
-    cache = Refuse(absl::StatusCode::kUnavailable, "no memory for another session",
-                   {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});
-  }
-  if (!cache.ok()) {
-    Deliver(SessionClosed{.session = id});
-    return cache.status();
-  }
+OpenSession Dispatcher::Begun(SessionId id, const SessionRequest& request) {
   const absl::Time now = clock_.Now();
-  OpenSession& session = sessions_.Add({.id = id,
-                                        .request = request,
-                                        .throw_away = throw_away,
-                                        .account = &account,
-                                        .cache = *std::move(cache),
-                                        .created = now,
-                                        .last_used = now,
-                                        .tenant_metrics = &account.metrics(),
-                                        .policy_metrics = &metrics_.policy(request.policy.scorer_name)});
-  account.Count(Quota::kSessions, 1);
-  session.tenant_metrics->sessions.Add(1);
-  CountPages(session, session.cache->pages());
+  TenantAccount& account = tenants_.Of(request.tenant, now);
+  return {.id = id,
+          .request = request,
+          .account = &account,
+          .created = now,
+          .last_used = now,
+          .tenant_metrics = &account.metrics(),
+          .policy_metrics = &metrics_.policy(request.policy.scorer_name)};
+}
+
+// From now on it is found, and counted.
+OpenSession& Dispatcher::Add(OpenSession session) {
+  OpenSession& added = sessions_.Add(std::move(session));
+  added.account->Count(Quota::kSessions, 1);
+  added.tenant_metrics->sessions.Add(1);
+  CountPages(added, added.cache->pages());
+  CountSlots(added, added.cache->live_slots());
   CountLoad();
-  if (request.assignment) BeginTrial(session);
-  return &session;
+  if (added.request.assignment) BeginTrial(added);
+  return added;
 }
 
 // The session can no longer be found; its pages are free when Release comes, at the latest after the step in flight.
@@ -196,6 +207,10 @@ absl::StatusOr<AcceptOutcome> Dispatcher::Accept(const std::string& tenant, cons
                                  .past_trained_context = cache.position_max() >= engine_.config().context,
                                  .accepted_tokens = kept},
                        .generation = session->generation};
+}
+
+std::vector<TenantView> Dispatcher::Tenants(const std::string& after, size_t count) const {
+  return tenants_.List(after, count, clock_.Now());
 }
 
 WorkTotals Dispatcher::Totals() const {
@@ -336,8 +351,8 @@ ValidSpec Dispatcher::PolicyFor(const OpenSession& session, const PolicyRequest&
 }
 
 int64_t Dispatcher::SlotBytes(const ValidSpec& policy) const {
-  const int64_t vectors = policy.rope_cache == RopeCache::kRk ? 3 : 2;  // K, V, and K rotated by a half
-  return vectors * engine_.config().head_dim * ComponentBytes(policy.kv_type);
+  return KvFormat{.type = policy.kv_type, .rope_cache = policy.rope_cache, .head_dim = engine_.config().head_dim}
+      .slot_bytes();
 }
 
 void Dispatcher::CountSlots(OpenSession& session, int64_t slots) {

@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/cache_work.h"
@@ -46,7 +45,7 @@ namespace ebb {
 struct SwapOptions {
   SwapFolder* folder = nullptr;  // outlives the dispatcher; null: they stay in memory
   std::string (*seal)(SaveOutcome) = nullptr;
-  absl::StatusOr<std::unique_ptr<LoadedSession>> (*load)(const ImageLimits&, int32_t vocab, std::string) = nullptr;
+  absl::StatusOr<std::unique_ptr<LoadedSession>> (*load)(const ImageLimits&, int32_t vocab, SnapshotBytes) = nullptr;
 };
 
 struct DispatcherOptions {
@@ -134,12 +133,15 @@ class Dispatcher {
 
   // Every session that Save can be asked for, those in memory first.
   std::vector<SessionName> Names() const;
-  // Opens a session that goes on where its past ends, or returns the one that the same request_id opened. Of
+  // Opens a session that goes on where its past ends, or returns the one that the same request_id opened: work in
+  // pieces, too, of a few lanes or a record of the journal, and nobody finds the session before it is whole. Of
   // `saved.request` counts all but policy and block size, which are the image's. Errors: those of Create; DATA_LOSS
   // SNAPSHOT_DAMAGED when logits and log do not go together, JOURNAL_DAMAGED when a record is not what can have
-  // happened. The past is used up, unless it is refused for want of room or pages.
-  absl::StatusOr<SessionInfo> Restore(SessionPast& past);
+  // happened; CANCELLED CALL_CANCELLED. REQUIRES: !has_work().
+  void Restore(std::unique_ptr<LoadedSession> loaded, Asker<SessionInfo> asker);
   WorkTotals Totals() const;
+  // As TenantBook::List.
+  std::vector<TenantView> Tenants(const std::string& after, size_t count) const;
 
   // From now on, of what is new; the scheduler's weights at once.
   void SetTenants(std::shared_ptr<const TenantTable> tenants);
@@ -298,18 +300,25 @@ class Dispatcher {
   // Work on one session's cache, whatever it is and whoever asked for it.
   class Undertaking {
    public:
-    explicit Undertaking(OpenSession& session) : session_(session) {}
+    explicit Undertaking(OpenSession* session) : session_(session) {}
     virtual ~Undertaking() = default;
 
-    OpenSession& session() { return session_; }
+    OpenSession* session() { return session_; }  // null: one that is yet to be found
     virtual bool IsGone() = 0;
     virtual CacheWork* work() = 0;  // null until it has begun
     virtual absl::Status Begin() = 0;
     virtual void Answer(const absl::Status& status) = 0;  // OK when nothing is left
 
    private:
-    OpenSession& session_;
+    OpenSession* session_;
   };
+
+  // dispatcher_snapshots.cc
+  class Restoring;
+  absl::Status CheckRestore(const SessionPast& past, int64_t pages);
+  int64_t PagesToReplay(const SessionPast& past) const;
+  absl::StatusOr<std::unique_ptr<Restoring>> BeginRestore(std::unique_ptr<LoadedSession>& loaded);
+  absl::StatusOr<SessionInfo> FinishRestore(OpenSession& session, const SessionPast& past);
 
   // dispatcher_work.cc
   template <typename CacheWorkOf, typename Answer>
@@ -410,9 +419,12 @@ class Dispatcher {
   absl::StatusOr<OpenSession*> Open(const SessionRequest& request, bool throw_away);
   // Whether the tenant may have another session, of so many pages.
   absl::Status CheckQuotas(const std::string& tenant, int64_t pages);
+  // A number for a session of so many pages, which from then on are its own; SessionClosed gives both back.
+  absl::StatusOr<SessionId> LetIn(const SessionRequest& request, int64_t pages);
+  // As it begins.
+  OpenSession Begun(SessionId id, const SessionRequest& request);
   // REQUIRES: Sessions::CheckRoom.
-  absl::StatusOr<OpenSession*> TakeIn(const SessionRequest& request, bool throw_away, int64_t pages,
-                                      absl::FunctionRef<absl::StatusOr<std::unique_ptr<Session>>()> open);
+  OpenSession& Add(OpenSession session);
   void Close(OpenSession& session);
   void Deliver(const Event& event);
   absl::Status Verdict(const Reject& rejected) const;

@@ -50,7 +50,13 @@ void Dispatcher::Start(CallId id, CallRequest request, CallOutput& output) {
   if (awaits()) {
     call.request.came = call.arrived;
     const absl::Time deadline = call.request.deadline;
-    Message again = [id, planned = std::move(call.request), &output](Dispatcher& dispatcher) mutable {
+    // It counts while it waits; the account stays as long as it does.
+    const auto answers = 1 + static_cast<int64_t>(call.request.branches.size());
+    TenantAccount& account = tenants_.Of(call.request.tenant, clock_.Now());
+    account.Count(Quota::kCalls, answers);
+    Message again = [id, answers, &account, planned = std::move(call.request),
+                     &output](Dispatcher& dispatcher) mutable {
+      account.Count(Quota::kCalls, -answers);
       dispatcher.Start(id, std::move(planned), output);
     };
     return Park(std::move(again), id, deadline);

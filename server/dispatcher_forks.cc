@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "policies/check.h"
 #include "policies/hash_random.h"
@@ -15,6 +16,17 @@ namespace {
 
 constexpr CallId kForkArrival = 0;    // of a session; calls count from 1
 constexpr uint64_t kAnswer = 0xA5E0;  // purpose of the hash: seeds of answers
+
+// Of a refusal for want of pages, how many were asked for; of any other 0.
+int64_t PagesNeeded(const absl::Status& refused) {
+  const Refusal refusal = GetRefusal(refused);
+  const auto found = refusal.metadata.find("pages_needed");
+  int64_t pages = 0;
+  if (refusal.reason != "NO_PAGES" || found == refusal.metadata.end() || !absl::SimpleAtoi(found->second, &pages)) {
+    return 0;
+  }
+  return pages;
+}
 
 }  // namespace
 
@@ -43,6 +55,9 @@ absl::StatusOr<SessionInfo> Dispatcher::Fork(const ForkRequest& fork) {
   if (fork.policy) options.policy = PolicyFor(*session, *fork.policy);
   const absl::StatusOr<OpenSession*> made = Branch(*session, request, options);
   if (!made.ok()) {
+    // Nobody gives up pages for who is over its quota, and would be refused.
+    const int64_t missing = PagesNeeded(made.status()) * engine_.memory().page_bytes;
+    if (missing > 0) EBB_TRY(session->account->Check(Quota::kCacheBytes, missing));
     AwaitPagesOf(made.status(), session->id);
     return made.status();
   }
@@ -96,8 +111,7 @@ absl::StatusOr<ebb::Fork> Dispatcher::ForkCache(Session& cache, const ForkOption
     if (!fork.ok()) return NoPages(fork.status());
     return fork;
   } catch (const std::bad_alloc&) {
-    return Refuse(absl::StatusCode::kUnavailable, "no memory for another session",
-                  {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});
+    return NoMemoryForSession();
   }
 }
 

@@ -5,14 +5,17 @@
 // copied between steps, in pieces, and written by the folder's thread; until that is done it is as it was, and a call
 // on it just keeps it. To come back, its file is read by that thread, then pages are taken and filled in pieces.
 //
-// A session leaves if no call or work is on it, no draft waits for Accept, nobody is waiting for it, and it shares no
-// page: what branches share would not come free. Its name, limits, times and journal stay; the scheduler has it with no
-// pages meanwhile.
+// A session leaves if no call or work is on it, no draft waits for Accept, nobody is waiting for it, and some page
+// comes free with it. Of pages that branches share its file has a copy, and it lets go of them; they come free with the
+// last branch, so branches that nobody uses leave together. Who comes back has pages of its own. Its name, limits,
+// times and journal stay; the scheduler has it with no pages meanwhile.
 
 #include <algorithm>
 #include <new>
 #include <set>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
@@ -173,7 +176,8 @@ absl::StatusOr<bool> Dispatcher::MakeRoom(int64_t pages, SessionId but) {
   return false;
 }
 
-// Of the sessions that may leave, the one used longest ago; null where all of them have fewer than `missing` pages.
+// Of the sessions that may leave, those of tenants of low priority first, the one used longest ago that has a part in
+// what comes free with those before it; null where fewer than `missing` pages come free with all of them.
 OpenSession* Dispatcher::NextToLeave(int64_t missing, SessionId but) const {
   std::set<SessionId> awaited = {but};
   for (const Parked& parked : parked_) awaited.insert(parked.need.session);
@@ -183,18 +187,23 @@ OpenSession* Dispatcher::NextToLeave(int64_t missing, SessionId but) const {
                          session->writer.empty() && session->work.empty() && session->cache->CheckSettled().ok();
     if (is_idle && !awaited.contains(id)) idle.push_back(session.get());
   }
-  std::ranges::stable_sort(idle, {}, &OpenSession::last_used);
-  OpenSession* first = nullptr;
-  int64_t found = 0;
-  for (OpenSession* const session : idle) {
-    if (session->cache->shared_pages() > 0) continue;
-    if (first == nullptr) first = session;
-    found += session->cache->pages();
-    if (found >= missing) break;
+  std::ranges::stable_sort(idle, {}, [](const OpenSession* session) {
+    return std::pair(session->account->limits().tier != Tier::kLow, session->last_used);
+  });
+  std::vector<const Session*> caches;
+  for (const OpenSession* const session : idle) caches.push_back(session->cache.get());
+  // The first few are enough, as a rule: looking at all of them would take long where there are many.
+  for (size_t count = 1; !idle.empty(); count *= 2) {
+    const size_t leave = std::min(count, idle.size());
+    const FreedPages freed = engine_.FreedBy(std::span(caches).first(leave));
+    if (freed.pages >= missing) {
+      OpenSession* const first = idle[static_cast<size_t>(std::ranges::find(freed.by, true) - freed.by.begin())];
+      const int64_t at_least = first->cache->live_slots() * SlotBytes(first->cache->policy());
+      return swap_bytes_ + at_least > options_.swap.folder->bytes_max() ? nullptr : first;
+    }
+    if (leave == idle.size()) break;
   }
-  if (found < missing) return nullptr;
-  const int64_t at_least = first->cache->live_slots() * SlotBytes(first->cache->policy());
-  return swap_bytes_ + at_least > options_.swap.folder->bytes_max() ? nullptr : first;
+  return nullptr;
 }
 
 absl::Status Dispatcher::BeginLeaving(OpenSession& session) {

@@ -15,16 +15,16 @@ class Dispatcher::UndertakingOf final : public Undertaking {
   UndertakingOf(OpenSession& session,
                 absl::AnyInvocable<absl::StatusOr<std::unique_ptr<CacheWorkOf>>(OpenSession&)> begin,
                 absl::AnyInvocable<absl::StatusOr<Result>(OpenSession&, CacheWorkOf&)> finish, Asker<Result> asker)
-      : Undertaking(session), begin_(std::move(begin)), finish_(std::move(finish)), asker_(std::move(asker)) {}
+      : Undertaking(&session), begin_(std::move(begin)), finish_(std::move(finish)), asker_(std::move(asker)) {}
 
   bool IsGone() override { return asker_.is_gone(); }
   CacheWork* work() override { return work_.get(); }
   absl::Status Begin() override {
-    EBB_ASSIGN(work_, begin_(session()));
+    EBB_ASSIGN(work_, begin_(*session()));
     return absl::OkStatus();
   }
   void Answer(const absl::Status& status) override {
-    asker_.answer(status.ok() ? finish_(session(), *work_) : absl::StatusOr<Result>(status));
+    asker_.answer(status.ok() ? finish_(*session(), *work_) : absl::StatusOr<Result>(status));
   }
 
  private:
@@ -63,14 +63,14 @@ void Dispatcher::Work() {
   swaps_next_ = has_swap_work() && (!has_work() || !swaps_next_);
   if (swaps_next_) return WorkOnSwap();
   if (!has_work()) return;
-  OpenSession& session = undertaking_->session();
+  const OpenSession* const session = undertaking_->session();
   if (undertaking_->IsGone()) {
     return EndWork(Refuse(absl::StatusCode::kCancelled, "the caller cancelled", {.reason = "CALL_CANCELLED"}));
   }
   if (undertaking_->work() == nullptr) {
     // A row of it that was planned before it was held runs first.
     const bool runs = planned_ && std::ranges::any_of(planned_->rows, [&](const ebb::RunStep::Row& row) {
-                        return calls_.at(row.id).session == &session;
+                        return calls_.at(row.id).session == session;
                       });
     if (runs) return;
     const absl::Status begun = undertaking_->Begin();
@@ -85,10 +85,10 @@ void Dispatcher::Work() {
 
 void Dispatcher::EndWork(const absl::Status& status) {
   const std::unique_ptr<Undertaking> over = std::move(undertaking_);
-  OpenSession& session = over->session();
-  session.work = {};
+  OpenSession* const session = over->session();
+  if (session != nullptr) session->work = {};
   over->Answer(status);
-  Deliver(SessionHeld{.session = session.id, .held = false});
+  if (session != nullptr) Deliver(SessionHeld{.session = session->id, .held = false});
 }
 
 void Dispatcher::SetPolicy(const std::string& tenant, const std::string& id, std::optional<uint64_t> expected,
@@ -116,7 +116,11 @@ bool Dispatcher::AwaitPagesFor(const std::string& tenant, const std::string& id,
   if (!session.ok()) return awaits();
   const auto pages =
       engine_.PagesFor({.policy = PolicyFor(**session, request), .block_size_max = (*session)->request.block_size});
-  return pages.ok() && AwaitPages(*pages - (*session)->cache->pages(), (*session)->id);
+  if (!pages.ok()) return false;
+  const int64_t more = *pages - (*session)->cache->pages();
+  // Nobody gives up pages for who is over its quota, and is refused.
+  if (!(*session)->account->Check(Quota::kCacheBytes, more * engine_.memory().page_bytes).ok()) return false;
+  return AwaitPages(more, (*session)->id);
 }
 
 absl::StatusOr<PolicyOutcome> Dispatcher::FinishSetPolicy(OpenSession& session, const PolicyRequest& request,

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
 
 #include "absl/strings/str_format.h"
 #include "engine/large_pages.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr std::string_view kNewEnding = ".new";
 constexpr absl::Duration kRetry = absl::Seconds(5);
+constexpr size_t kReadPiece = size_t{1} << 20;  // which stays in a core's cache until it has been looked at
 constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
 }  // namespace
@@ -102,25 +104,37 @@ absl::Status ReplaceFile(const OpenFile& folder, const std::string& name, std::s
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ReadFile(const OpenFile& folder, const std::string& name) {
+absl::StatusOr<std::string> ReadFile(const OpenFile& folder, const std::string& name,
+                                     absl::FunctionRef<void(std::string_view)> came) {
   const OpenFile file(openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!file.ok()) return errno == ENOENT ? absl::NotFoundError(name) : StoreFailed("opening", name, errno);
   struct stat about = {};
   if (fstat(file.get(), &about) != 0) return StoreFailed("measuring", name, errno);
   if (!S_ISREG(about.st_mode)) return StoreFailed("reading", name, EISDIR);
+  posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);  // advice only
+  const auto size = static_cast<size_t>(about.st_size);
   std::string bytes;
-  ReserveLarge(bytes, static_cast<size_t>(about.st_size));
-  bytes.resize(static_cast<size_t>(about.st_size));
-  size_t done = 0;
-  while (done < bytes.size()) {
+  ReserveLarge(bytes, size);
+  while (bytes.size() < size) {
+    const size_t done = bytes.size();
+    bytes.resize(std::min(size, done + kReadPiece));
     const ssize_t got = read(file.get(), bytes.data() + done, bytes.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return StoreFailed("reading", name, errno);
+    const int error = errno;
+    bytes.resize(done + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (got < 0 && error == EINTR) continue;
+    if (got < 0) return StoreFailed("reading", name, error);
     if (got == 0) break;
-    done += static_cast<size_t>(got);
+    came(bytes);
   }
-  bytes.resize(done);
   return bytes;
+}
+
+absl::StatusOr<SnapshotBytes> ReadSnapshotFile(const OpenFile& folder, const std::string& name) {
+  SnapshotBytes snapshot;
+  EBB_ASSIGN(snapshot.bytes, ReadFile(folder, name, [&](std::string_view so_far) {
+               snapshot.check.More(std::as_bytes(std::span(so_far)));
+             }));
+  return snapshot;
 }
 
 }  // namespace ebb

@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/snapshot/snapshot_file.h"
 
 namespace ebb {
 
@@ -56,8 +58,13 @@ bool IsBeside(const std::string& name);
 // Puts a file with these bytes in the place of `name`: whoever pulls the plug, the old one or the new one is there,
 // whole, and with `sync` on disk when it returns. Without, that holds for who kills the process.
 absl::Status ReplaceFile(const OpenFile& folder, const std::string& name, std::string_view bytes, bool sync);
-// NOT_FOUND without a reason where there is none.
-absl::StatusOr<std::string> ReadFile(const OpenFile& folder, const std::string& name);
+// NOT_FOUND without a reason where there is none. `came` is told, while the system reads ahead, of all that is there so
+// far, which moves no more.
+absl::StatusOr<std::string> ReadFile(
+    const OpenFile& folder, const std::string& name,
+    absl::FunctionRef<void(std::string_view)> came = [](std::string_view) {});
+// The same of a snapshot, whose checksums are computed meanwhile.
+absl::StatusOr<SnapshotBytes> ReadSnapshotFile(const OpenFile& folder, const std::string& name);
 
 }  // namespace ebb
 

@@ -57,6 +57,8 @@ constexpr std::array kMethodRoles = {
     MethodRole{"AdminService/ListPolicies", Role::kUser},  // the same for everybody, and nobody's
     MethodRole{"AdminService/GetStatus", Role::kAdmin},    // of all tenants together
     MethodRole{"AdminService/ReloadConfig", Role::kAdmin},
+    MethodRole{"AdminService/ListTenants", Role::kAdmin},  // tells of all, and the next decides for them
+    MethodRole{"AdminService/SetTenant", Role::kAdmin},
     MethodRole{"AdminService/StartExperiment", Role::kAdmin},  // decides for tenants, as the next two do
     MethodRole{"AdminService/StopExperiment", Role::kAdmin},
     MethodRole{"AdminService/RampExperiment", Role::kAdmin},

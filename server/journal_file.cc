@@ -1,11 +1,10 @@
 #include "server/journal_file.h"
 
-#include <zlib.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "engine/snapshot/checksum.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -17,9 +16,7 @@ constexpr size_t kHead = 2 * kNumber;  // length, checksum
 constexpr size_t kTail = kNumber + 1;  // checksum, end
 constexpr char kEnd = '\xEB';
 
-uint32_t Crc(uint32_t before, std::string_view bytes) {
-  return static_cast<uint32_t>(crc32_z(before, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
-}
+uint32_t Crc(uint32_t before, std::string_view bytes) { return Crc32(before, bytes.data(), bytes.size()); }
 
 uint32_t NumberAt(std::string_view bytes, size_t offset) {
   uint32_t value = 0;

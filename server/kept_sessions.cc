@@ -71,18 +71,24 @@ absl::Status Keep(Worker& worker, SnapshotStore& files, const StoreMetrics& metr
       .status();
 }
 
-absl::Status Reopen(Worker& worker, const SessionName& name, SessionPast& past) {
-  past.saved.request.tenant = name.first;
-  past.saved.request.id = name.second;
-  return AskAndWait<SessionInfo>(worker, [&past](Dispatcher& dispatcher) { return dispatcher.Restore(past); }).status();
+absl::Status Reopen(Worker& worker, const SessionName& name, std::unique_ptr<LoadedSession> loaded) {
+  loaded->past.saved.request.tenant = name.first;
+  loaded->past.saved.request.id = name.second;
+  std::promise<absl::Status> opened;
+  worker.Undertake<SessionInfo>(
+      [loaded = std::move(loaded)](Dispatcher& dispatcher, Asker<SessionInfo> asker) mutable {
+        dispatcher.Restore(std::move(loaded), std::move(asker));
+      },
+      {.answer = [&](const absl::StatusOr<SessionInfo>& info) { opened.set_value(info.status()); }});
+  return opened.get_future().get();
 }
 
 absl::Status BringBack(Worker& worker, SnapshotStore& files, const StoreMetrics& metrics, const SessionName& name) {
   const absl::Time start = worker.Now();
-  EBB_ASSIGN(std::string bytes, files.Read(Shelf::kSessions, name.first, name.second));
-  metrics.restored_bytes.Add(static_cast<double>(bytes.size()));
-  EBB_ASSIGN(std::unique_ptr<LoadedSession> loaded, LoadSession(worker, std::move(bytes)));
-  EBB_TRY(Reopen(worker, name, loaded->past));
+  EBB_ASSIGN(SnapshotBytes snapshot, files.Read(Shelf::kSessions, name.first, name.second));
+  metrics.restored_bytes.Add(static_cast<double>(snapshot.bytes.size()));
+  EBB_ASSIGN(std::unique_ptr<LoadedSession> loaded, LoadSession(worker, std::move(snapshot)));
+  EBB_TRY(Reopen(worker, name, std::move(loaded)));
   metrics.restore_seconds.Observe(worker.Now() - start);
   return files.Delete(Shelf::kSessions, name.first, name.second);
 }
@@ -118,11 +124,11 @@ std::vector<SessionName> NamesIn(const SnapshotStore& files) {
 }  // namespace
 
 absl::Status GoOn(Worker& worker, const SessionName& name, SessionPieces pieces) {
-  auto read = LoadSession(worker, std::move(pieces.snapshot));
+  auto read = LoadSession(worker, {.bytes = std::move(pieces.snapshot)});
   if (!read.ok()) {
     return SessionFiles::AtFile(name, SessionFiles::SnapshotName(name, pieces.place.first), read.status());
   }
-  const std::unique_ptr<LoadedSession> loaded = *std::move(read);
+  std::unique_ptr<LoadedSession> loaded = *std::move(read);
   for (const std::string& bytes : pieces.records) {
     auto record = DecodeRecord(bytes, worker.model());
     if (!record.ok()) {
@@ -131,7 +137,7 @@ absl::Status GoOn(Worker& worker, const SessionName& name, SessionPieces pieces)
     loaded->past.records.push_back(*std::move(record));
   }
   loaded->past.journal = pieces.place;
-  return Reopen(worker, name, loaded->past);
+  return Reopen(worker, name, std::move(loaded));
 }
 
 KeptSessions KeepSessions(Worker& worker, Store& store, const StoreMetrics& metrics) {

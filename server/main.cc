@@ -23,6 +23,7 @@
 #include "policies/status.h"
 #include "server/address.h"
 #include "server/config.h"
+#include "server/convert_tenant.h"
 #include "server/drain.h"
 #include "server/library_logs.h"
 #include "server/log.h"
@@ -119,22 +120,6 @@ absl::Status SetAccess(const config::v1::Config& config, ServerOptions& options)
   return absl::OkStatus();
 }
 
-TenantTable TenantsFrom(const config::v1::Config& config) {
-  TenantTable tenants;
-  for (const auto& [name, tenant] : config.tenants()) {
-    tenants[name] = {.weight = static_cast<int32_t>(tenant.weight()),
-                     .sessions_max = tenant.sessions_max(),
-                     .watchers_max = tenant.watchers_max(),
-                     .forks_max = tenant.forks_max(),
-                     .calls_max = tenant.calls_max(),
-                     .cache_bytes_max = static_cast<int64_t>(tenant.cache_max()),
-                     .tokens_per_minute = tenant.tokens_per_minute(),
-                     .snapshot_bytes_max = static_cast<int64_t>(tenant.snapshot_size_max()),
-                     .policy = tenant.policy()};
-  }
-  return tenants;
-}
-
 LogLevel LevelFrom(const config::v1::Config& config) {
   return ParseLogLevel(config.log().level()).value_or(LogLevel::kInfo);
 }
@@ -201,9 +186,6 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   if (options.swap_bytes_max > 0 && options.store_dir.empty()) {
     return RefuseField("BAD_VALUE", "cache.swap_max", "sessions are swapped to store.dir, which is empty");
   }
-  if (options.swap_bytes_max > 0 && options.shared_store) {
-    return RefuseField("BAD_VALUE", "cache.swap_max", "sessions that servers share in store.redis are not swapped");
-  }
   EBB_ASSIGN(options.listen, ParseAddress(config.server().listen()));
   if (!config.server().http_listen().empty()) {
     EBB_ASSIGN(options.http_listen, ParseAddress(config.server().http_listen()));
@@ -222,7 +204,8 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                     .prefix_share = config.cache().prefix_share(),
                     .step_tokens_max = static_cast<int32_t>(config.scheduling().step_tokens_max()),
                     .accuracy = config.model().accuracy() == "exact" ? Accuracy::kExact : Accuracy::kFast,
-                    .isa = config.model().isa()};
+                    .isa = config.model().isa(),
+                    .pack_cache = config.model().pack_cache()};
   if (options.engine.model_path.empty()) {
     EBB_ASSIGN(options.engine.model_path, FindBuiltInModel());
   }

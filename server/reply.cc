@@ -88,6 +88,8 @@ v1::KvType KvTypeProto(KvType type) {
       return v1::KV_TYPE_BF16;
     case KvType::kF16:
       return v1::KV_TYPE_F16;
+    case KvType::kInt8:
+      return v1::KV_TYPE_INT8;
   }
   return v1::KV_TYPE_UNSPECIFIED;
 }

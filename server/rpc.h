@@ -24,6 +24,7 @@
 #include "server/reload.h"
 #include "server/store.h"
 #include "server/takeover.h"
+#include "server/tenant_settings.h"
 #include "server/tenants.h"
 #include "server/trace_context.h"
 #include "server/worker.h"
@@ -43,8 +44,9 @@ struct ServiceParts {
   Takeover* takeover = nullptr;         // null: no other server has sessions of these clients
   std::string draft_model = {};         // what clients call it; empty: there is none
   const CurrentTenants* tenants = nullptr;
-  Reloader* reloader = nullptr;        // null: there is no file to read again
-  Experiments* experiments = nullptr;  // never null where services are
+  TenantSettings* tenant_settings = nullptr;  // never null where services are
+  Reloader* reloader = nullptr;               // null: there is no file to read again
+  Experiments* experiments = nullptr;         // never null where services are
 };
 
 // The tenant's limits, now.

@@ -73,10 +73,10 @@ std::string SnapshotOf(SaveOutcome outcome) {
 }
 
 absl::StatusOr<std::unique_ptr<LoadedSession>> LoadSession(const ImageLimits& limits, int32_t vocab,
-                                                           std::string bytes) {
+                                                           SnapshotBytes snapshot) {
   auto loaded = std::make_unique<LoadedSession>();
-  loaded->bytes = std::move(bytes);
-  EBB_ASSIGN(const std::vector<SnapshotRecord> records, ReadSnapshot(std::as_bytes(std::span(loaded->bytes))));
+  loaded->bytes = std::move(snapshot.bytes);
+  EBB_ASSIGN(const std::vector<SnapshotRecord> records, snapshot.check.Finish(std::as_bytes(std::span(loaded->bytes))));
   EBB_ASSIGN(loaded->past.image, ReadSession(records, limits));
   EBB_ASSIGN(loaded->past.saved, SavedFrom(records, vocab));
   return loaded;

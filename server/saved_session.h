@@ -18,10 +18,11 @@ namespace ebb {
 // Whole and sealed. Any thread.
 std::string SnapshotOf(SaveOutcome outcome);
 
-// Errors of ReadSnapshot and ReadSession; SNAPSHOT_DAMAGED. Any thread.
-absl::StatusOr<std::unique_ptr<LoadedSession>> LoadSession(const ImageLimits& limits, int32_t vocab, std::string bytes);
-inline absl::StatusOr<std::unique_ptr<LoadedSession>> LoadSession(const Worker& worker, std::string bytes) {
-  return LoadSession(worker.image_limits(), worker.tokenizer().size(), std::move(bytes));
+// Of the snapshot the bytes are kept. Errors of ReadSnapshot and ReadSession; SNAPSHOT_DAMAGED. Any thread.
+absl::StatusOr<std::unique_ptr<LoadedSession>> LoadSession(const ImageLimits& limits, int32_t vocab,
+                                                           SnapshotBytes snapshot);
+inline absl::StatusOr<std::unique_ptr<LoadedSession>> LoadSession(const Worker& worker, SnapshotBytes snapshot) {
+  return LoadSession(worker.image_limits(), worker.tokenizer().size(), std::move(snapshot));
 }
 
 }  // namespace ebb

@@ -8,8 +8,9 @@ namespace ebb {
 
 Scheduler::Scheduler(const SchedulerLimits& limits)
     : limits_(limits),
-      blocks_({.quantum = limits.quantum_tokens, .priority_places = limits.priority_places, .newcomers_first = true}),
-      decodes_({.quantum = 1, .priority_places = limits.priority_places}) {
+      blocks_({.quantum = limits.quantum_tokens, .priority_places = limits.priority_places, .newcomers_first = true},
+              limits.tier_floor),
+      decodes_({.quantum = 1, .priority_places = limits.priority_places}, limits.tier_floor) {
   EBB_CHECK(limits.pages_total >= 0);
   EBB_CHECK(limits.step_tokens_max >= 1);
   EBB_CHECK(limits.step_rows_max >= 1);
@@ -111,7 +112,7 @@ void Scheduler::Handle(const RequestArrived& event, Effects& effects) {
     effects.emplace_back(Reject{.id = event.id, .reason = reason, .retry_after = RetryAfter(reason)});
   };
   if (draining_) return refuse(RefuseReason::kDraining);
-  if (waiting_ >= limits_.queue_max) return refuse(RefuseReason::kQueueFull);
+  if (waiting_ >= QueueMax(session->second.tenant)) return refuse(RefuseReason::kQueueFull);
 
   const auto [request, is_new] = requests_.emplace(event.id, Request{.session = event.session,
                                                                      .priority = event.priority,
@@ -194,9 +195,11 @@ void Scheduler::Handle(const Draining& event, Effects& effects) {
   for (const RequestId id : waiting) Stop(id, EndCause::kDraining, effects);
 }
 
-void Scheduler::Handle(const WeightChanged& event, Effects& /*effects*/) {
-  blocks_.SetWeight(event.tenant, event.weight);
-  decodes_.SetWeight(event.tenant, event.weight);
+void Scheduler::Handle(const TenantChanged& event, Effects& /*effects*/) {
+  for (TieredQueue* const queue : {&blocks_, &decodes_}) {
+    queue->SetWeight(event.tenant, event.weight);
+    queue->SetTier(event.tenant, event.tier);
+  }
 }
 
 void Scheduler::Handle(const Tick& /*event*/, Effects& /*effects*/) {}  // On expires what is due
@@ -213,6 +216,11 @@ void Scheduler::Enqueue(RequestId id, const Request& request) {
   } else {
     decodes_.Push({.id = id, .tenant = tenant, .priority = request.priority, .age = turns_++, .cost = 1});
   }
+}
+
+// The last quarter of the queue is kept from those who can wait.
+int32_t Scheduler::QueueMax(TenantId tenant) const {
+  return blocks_.tier(tenant) == Tier::kLow ? limits_.queue_max - limits_.queue_max / 4 : limits_.queue_max;
 }
 
 void Scheduler::SetWake(RequestId id, Request& request) {
@@ -270,7 +278,7 @@ void Scheduler::Expire(Effects& effects) {
 void Scheduler::StartStep(Effects& effects) {
   int32_t tokens_left = limits_.step_tokens_max;
   int32_t rows_left = limits_.step_rows_max;
-  const auto take = [&](FairQueue& queue, StepPhase phase) {
+  const auto take = [&](TieredQueue& queue, StepPhase phase) {
     if (rows_left == 0) return false;
     const auto entry = queue.Take(tokens_left);
     if (!entry) return false;

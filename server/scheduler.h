@@ -14,16 +14,20 @@
 //   decodes first one token for every runnable decode, before any block; if they are too many they rotate, fair
 //                 between tenants. Except: in any block_turn_steps steps during which a block waits, a block runs; to
 //                 keep that, one block may go before the decodes, never in two steps running
-//   fair          blocks and decodes each go by deficit round robin over tenants, then priority, then age (for a block
-//                 that of its request, for a decode the time since its last token): fair_queue.h states the bounds.
-//                 The first block of a tenant that had none waiting for a round goes before the others'
+//   fair          blocks and decodes each go by the tier of their tenant (tiered_queue.h), within a tier by deficit
+//                 round robin over tenants, then priority, then age (for a block that of its request, for a decode the
+//                 time since its last token): fair_queue.h states the bounds. The first block of a tenant that had none
+//                 waiting for a round goes before the others' of its tier
 //
-// Nothing starves. Let R = min(step_rows_max, step_tokens_max), W = the weights of all other tenants, and n = the
-// requests of the same tenant and phase that are ahead of it now, plus priority_places for each level of priority above
-// its own. While it is runnable, a decode waits for at most F = (n + (n + 1) * W) / R steps that begin with decodes,
-// so for at most F + ceil(F / (block_turn_steps - 1)) + 1 steps. A block waits for at most block_turn_steps steps for
-// each block that its fair queue puts before it: the prompts of those n, and what other tenants are due in the rounds
-// of the ring that this takes (fair_queue.h); requests that come later, but for priority, do not lengthen n.
+// Nothing starves. Where all tenants are of one tier, let R = min(step_rows_max, step_tokens_max), W = the weights of
+// all other tenants, and n = the requests of the same tenant and phase that are ahead of it now, plus priority_places
+// for each level of priority above its own. While it is runnable, a decode waits for at most F = (n + (n + 1) * W) / R
+// steps that begin with decodes, so for at most F + ceil(F / (block_turn_steps - 1)) + 1 steps. A block waits for at
+// most block_turn_steps steps for each block that its fair queue puts before it: the prompts of those n, and what other
+// tenants are due in the rounds of the ring that this takes (fair_queue.h); requests that come later, but for priority,
+// do not lengthen n. With tiers, what a tier waits for is what it would wait for alone, and in front of each of its
+// rows what tiered_queue.h allows those above and below it. Requests of the lowest tier wait in three quarters of the
+// queue alone.
 
 #ifndef EBB_SERVER_SCHEDULER_H_
 #define EBB_SERVER_SCHEDULER_H_
@@ -39,7 +43,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "server/fair_queue.h"
+#include "server/tiered_queue.h"
 
 namespace ebb {
 
@@ -54,6 +58,7 @@ struct SchedulerLimits {
   int32_t queue_max = 256;                             // admitted requests that have not run a row yet
   int32_t quantum_tokens = 128;                        // of prompt, per visit and unit of weight: a typical block
   int32_t priority_places = 64;                        // how many later arrivals one level of priority overtakes
+  int32_t tier_floor = 16;                             // tokens of higher tiers for one of a lower one that waits
   absl::Duration reader_patience = absl::Seconds(30);  // then a blocked stream ends
   absl::Duration retry_min = absl::Milliseconds(100);  // bounds of the retry hint
   absl::Duration retry_max = absl::Seconds(30);
@@ -125,16 +130,18 @@ struct StepDone {
 struct Draining {
   absl::Time until = absl::InfiniteFuture();
 };
-// A tenant's share, 1 .. kWeightMax; 1 until set.
-struct WeightChanged {
+// A tenant's share, 1 .. kWeightMax, among those of its tier; 1 and kNormal until set. The tier counts from each
+// request's next row on.
+struct TenantChanged {
   TenantId tenant = 0;
   int32_t weight = 1;
+  Tier tier = Tier::kNormal;
 };
 // Time has passed: next_wake() is due.
 struct Tick {};
 
 using Event = std::variant<SessionArrived, PagesCounted, SessionResized, SessionHeld, SessionClosed, RequestArrived,
-                           Cancelled, ReaderBlocked, ReaderReady, StepDone, Draining, WeightChanged, Tick>;
+                           Cancelled, ReaderBlocked, ReaderReady, StepDone, Draining, TenantChanged, Tick>;
 
 // Effects.
 
@@ -251,11 +258,12 @@ class Scheduler {
   void Handle(const ReaderReady& event, Effects& effects);
   void Handle(const StepDone& event, Effects& effects);
   void Handle(const Draining& event, Effects& effects);
-  void Handle(const WeightChanged& event, Effects& effects);
+  void Handle(const TenantChanged& event, Effects& effects);
   void Handle(const Tick& event, Effects& effects);
 
   // Unless its session is held.
   void Enqueue(RequestId id, const Request& request);
+  int32_t QueueMax(TenantId tenant) const;
   void SetWake(RequestId id, Request& request);
   void Stop(RequestId id, EndCause cause, Effects& effects);
   void EndNow(RequestId id, EndCause cause, Effects& effects);
@@ -273,8 +281,8 @@ class Scheduler {
   int64_t waiting_ = 0;         // requests that have not started
   int64_t blocked_ = 0;         // requests whose reader is slow
 
-  FairQueue blocks_;   // runnable requests with prompt left; cost: their next block
-  FairQueue decodes_;  // runnable requests without; cost 1
+  TieredQueue blocks_;   // runnable requests with prompt left; cost: their next block
+  TieredQueue decodes_;  // runnable requests without; cost 1
   int64_t arrivals_ = 0;
   int64_t turns_ = 0;                // counts entries into decodes_: their age
   int32_t steps_without_block_ = 0;  // in a row, while a block was waiting

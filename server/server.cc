@@ -19,6 +19,7 @@
 #include "server/admin_service.h"
 #include "server/console.h"
 #include "server/eviction_service.h"
+#include "server/experiment_metrics.h"
 #include "server/folder_store.h"
 #include "server/http_port.h"
 #include "server/inference_service.h"
@@ -36,6 +37,7 @@
 #include "server/swap_folder.h"
 #include "server/takeover.h"
 #include "server/tenant_policies.h"
+#include "server/tenant_settings.h"
 #include "server/transport_limits.h"
 #include "server/version.h"
 #include "server/worker.h"
@@ -129,6 +131,11 @@ class RunningServer final : public Server {
       : identity_(std::move(door.identity)),
         tls_(std::move(door.tls)),
         tenants_(options.work.tenants),
+        tenant_settings_(options.work.tenants,
+                         [this](std::shared_ptr<const TenantTable> table) {
+                           tenants_.set(table);
+                           worker_.SetTenants(std::move(table));
+                         }),
         model_name_(ModelName(options, engine->config())),
         context_(engine->config().context),
         durability_(options.durability),
@@ -152,6 +159,7 @@ class RunningServer final : public Server {
                takeover_.get(),
                draft_.name,
                &tenants_,
+               &tenant_settings_,
                options.reloader,
                &experiments_} {
     metrics_.reload().last_good.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
@@ -223,9 +231,7 @@ class RunningServer final : public Server {
 
   absl::Status SetTenants(const TenantTable& tenants) override {
     EBB_ASSIGN(TenantTable table, WithPolicies(tenants, LimitsOf(worker_.model())));
-    const auto shared = std::make_shared<const TenantTable>(std::move(table));
-    tenants_.set(shared);
-    worker_.SetTenants(shared);
+    tenant_settings_.Configure(std::move(table));
     return absl::OkStatus();
   }
 
@@ -312,7 +318,7 @@ class RunningServer final : public Server {
 
   std::string MetricsPage() {
     if (tls_ != nullptr) metrics_.SetCertificateEnd(tls_->certificate_end());
-    return metrics_.Serialize();
+    return metrics_.Serialize() + ExperimentMetrics(experiments_.List());
   }
 
   // Once gRPC is down, no call is left and the worker may go.
@@ -330,6 +336,7 @@ class RunningServer final : public Server {
   const std::unique_ptr<Identity> identity_;
   const std::unique_ptr<ServerTls> tls_;
   CurrentTenants tenants_;
+  TenantSettings tenant_settings_;
   const std::string model_name_;
   const int32_t context_;  // tokens that the model was trained with
   const Durability durability_;
@@ -360,6 +367,15 @@ class RunningServer final : public Server {
   std::unique_ptr<HttpPort> http_;
 };
 
+void LogPacks(const PackReport& packs) {
+  if (packs.path.empty()) return;
+  for (const std::string& trouble : {packs.ignored, packs.not_written}) {
+    if (!trouble.empty()) LogWarn("packed_weights", {{"file", packs.path}}, trouble);
+  }
+  LogInfo("packed_weights",
+          {{"file", packs.path}, {"read", packs.read}, {"packed", packs.packed}, {"written", packs.written}});
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& given) {
@@ -370,10 +386,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& given
     EBB_ASSIGN(door.tls, ServerTls::Open(*options.tls));
   }
   EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options.engine));
+  LogPacks(engine->packs());
   EBB_ASSIGN(options.work.tenants, WithPolicies(options.work.tenants, LimitsOf(engine->config())));
   DraftModel draft;
   if (!options.draft.path.empty()) {
     EBB_ASSIGN(draft, OpenDraftModel(options.draft, options.engine, engine->tokenizer()));
+    LogPacks(draft.engine->packs());
   }
   auto metrics = std::make_unique<Metrics>(MetricsFor(options, *engine));
   Stores stores;

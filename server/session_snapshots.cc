@@ -167,8 +167,8 @@ grpc::ServerUnaryReactor* SessionService::RestoreSession(grpc::CallbackServerCon
   if (!session.ok()) return call.End(session.status());
   OnStore(parts_, call, [this, response, snapshot, session = *session](Pending& to_end, SnapshotStore& files) {
     const absl::Time start = parts_.worker.Now();
-    auto bytes = files.Read(Shelf::kSnapshots, session.tenant, snapshot);
-    auto loaded = bytes.ok() ? LoadSession(parts_.worker, *std::move(bytes)) : bytes.status();
+    auto read = files.Read(Shelf::kSnapshots, session.tenant, snapshot);
+    auto loaded = read.ok() ? LoadSession(parts_.worker, *std::move(read)) : read.status();
     if (!loaded.ok()) {
       to_end.End(loaded.status());
       return;
@@ -179,19 +179,19 @@ grpc::ServerUnaryReactor* SessionService::RestoreSession(grpc::CallbackServerCon
     request_of.request_id = session.request_id;
     (*loaded)->past.saved.past.reset();  // another session, which begins here
     parts_.metrics.store().restored_bytes.Add(static_cast<double>((*loaded)->bytes.size()));
-    parts_.worker.Ask<SessionInfo>(
-        [to_end, loaded = *std::move(loaded)](Dispatcher& dispatcher) -> absl::StatusOr<SessionInfo> {
-          EBB_TRY(to_end.CheckWaits());  // nobody would know of the session
-          return dispatcher.Restore(loaded->past);
+    parts_.worker.Undertake<SessionInfo>(
+        [loaded = *std::move(loaded)](Dispatcher& dispatcher, Asker<SessionInfo> asker) mutable {
+          dispatcher.Restore(std::move(loaded), std::move(asker));
         },
-        [this, to_end, response, start](absl::StatusOr<SessionInfo> info) mutable {
-          if (info.ok()) {
-            parts_.metrics.store().restore_seconds.Observe(parts_.worker.Now() - start);
-            *response = SessionProto(*info, parts_.model_name);
-          }
-          to_end.End(info.status());
-        },
-        Effort::kLong);
+        {.answer =
+             [this, to_end, response, start](absl::StatusOr<SessionInfo> info) mutable {
+               if (info.ok()) {
+                 parts_.metrics.store().restore_seconds.Observe(parts_.worker.Now() - start);
+                 *response = SessionProto(*info, parts_.model_name);
+               }
+               to_end.End(info.status());
+             },
+         .is_gone = [to_end] { return !to_end.CheckWaits().ok(); }});  // nobody would know of the session
   });
   return call.reactor;
 }

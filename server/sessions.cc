@@ -48,6 +48,11 @@ absl::Status CheckNoWriter(const OpenSession& session) {
 
 absl::Status CheckJournal(const OpenSession& session) { return session.journal; }
 
+absl::Status NoMemoryForSession() {
+  return Refuse(absl::StatusCode::kUnavailable, "no memory for another session",
+                {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});
+}
+
 absl::Status NoMemoryForCopy() {
   return Refuse(absl::StatusCode::kUnavailable, "no memory for a copy of the session",
                 {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});

@@ -89,7 +89,8 @@ absl::Status CheckNoWriter(const OpenSession& session);
 // OK, or FAILED_PRECONDITION JOURNAL_FAILED.
 absl::Status CheckJournal(const OpenSession& session);
 
-// UNAVAILABLE NO_MEMORY, of a copy of a session.
+// UNAVAILABLE NO_MEMORY, of another session, or a copy of one.
+absl::Status NoMemoryForSession();
 absl::Status NoMemoryForCopy();
 
 // A session as other threads see it.

@@ -123,11 +123,11 @@ absl::StatusOr<SnapshotStore::Entry> SnapshotStore::Write(Shelf shelf, const std
   return Stat(of_tenant, id);
 }
 
-absl::StatusOr<std::string> SnapshotStore::Read(Shelf shelf, const std::string& tenant, const std::string& id) const {
+absl::StatusOr<SnapshotBytes> SnapshotStore::Read(Shelf shelf, const std::string& tenant, const std::string& id) const {
   EBB_CHECK(IsResourceName(tenant));
   const OpenFile of_tenant = FindFolder(folder(shelf), tenant);
-  auto bytes = of_tenant.ok() ? ReadFile(of_tenant, FileOf(id)) : absl::NotFoundError(tenant);
-  return absl::IsNotFound(bytes.status()) ? UnknownSnapshot(id) : bytes;
+  auto snapshot = of_tenant.ok() ? ReadSnapshotFile(of_tenant, FileOf(id)) : absl::NotFoundError(tenant);
+  return absl::IsNotFound(snapshot.status()) ? UnknownSnapshot(id) : std::move(snapshot);
 }
 
 absl::StatusOr<std::vector<SnapshotStore::Entry>> SnapshotStore::List(Shelf shelf, const std::string& tenant,

@@ -48,7 +48,7 @@ class SnapshotStore {
   absl::StatusOr<Entry> Write(Shelf shelf, const std::string& tenant, const std::string& id, std::string_view bytes,
                               int64_t bytes_max = 0);
   // NOT_FOUND UNKNOWN_SNAPSHOT.
-  absl::StatusOr<std::string> Read(Shelf shelf, const std::string& tenant, const std::string& id) const;
+  absl::StatusOr<SnapshotBytes> Read(Shelf shelf, const std::string& tenant, const std::string& id) const;
   // The tenant's snapshots after the id `after`, ascending, at most `count`.
   absl::StatusOr<std::vector<Entry>> List(Shelf shelf, const std::string& tenant, const std::string& after,
                                           size_t count) const;

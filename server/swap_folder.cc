@@ -58,7 +58,7 @@ absl::Status SwapFolder::Write(uint64_t file, std::string_view bytes) const {
   return ReplaceFile(folder_, NameOf(file), bytes, false);
 }
 
-absl::StatusOr<std::string> SwapFolder::Read(uint64_t file) const { return ReadFile(folder_, NameOf(file)); }
+absl::StatusOr<SnapshotBytes> SwapFolder::Read(uint64_t file) const { return ReadSnapshotFile(folder_, NameOf(file)); }
 
 void SwapFolder::Remove(uint64_t file) const { unlinkat(folder_.get(), NameOf(file).c_str(), 0); }
 

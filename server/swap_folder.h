@@ -41,7 +41,7 @@ class SwapFolder {
   // In a job. UNAVAILABLE STORE_FULL or STORE_FAILED, and then there is no such file.
   absl::Status Write(uint64_t file, std::string_view bytes) const;
   // The same; NOT_FOUND without a reason.
-  absl::StatusOr<std::string> Read(uint64_t file) const;
+  absl::StatusOr<SnapshotBytes> Read(uint64_t file) const;
   // A file that is not there, or stays, is left to the next start.
   void Remove(uint64_t file) const;
 

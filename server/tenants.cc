@@ -7,24 +7,32 @@
 
 namespace ebb {
 
-int64_t TenantLimits::limit(Quota quota) const {
-  switch (quota) {
-    case Quota::kSessions:
-      return sessions_max;
-    case Quota::kForks:
-      return forks_max;
-    case Quota::kCalls:
-      return calls_max;
-    case Quota::kCacheBytes:
-      return cache_bytes_max;
-    case Quota::kWatchers:
-      return watchers_max;
-    case Quota::kTokens:
-      return tokens_per_minute;
-    case Quota::kSnapshotBytes:
-      return snapshot_bytes_max;
-  }
-  return 0;
+namespace {
+
+// By Quota.
+constexpr std::array<int64_t TenantLimits::*, kQuotas.size()> kLimits = {
+    &TenantLimits::sessions_max,       &TenantLimits::forks_max,    &TenantLimits::calls_max,
+    &TenantLimits::cache_bytes_max,    &TenantLimits::watchers_max, &TenantLimits::tokens_per_minute,
+    &TenantLimits::snapshot_bytes_max,
+};
+
+}  // namespace
+
+int64_t TenantLimits::limit(Quota quota) const { return this->*kLimits[static_cast<size_t>(quota)]; }
+
+void TenantLimits::set_limit(Quota quota, int64_t limit) { this->*kLimits[static_cast<size_t>(quota)] = limit; }
+
+bool TenantLimits::is_default() const {
+  const TenantLimits defaults;
+  return weight == defaults.weight && tier == defaults.tier && !default_policy &&
+         std::ranges::all_of(kLimits, [&](auto limit) { return this->*limit == defaults.*limit; });
+}
+
+Tier TierOf(std::string_view word) {
+  if (word == "high") return Tier::kHigh;
+  if (word == "low") return Tier::kLow;
+  EBB_CHECK(word == "normal");
+  return Tier::kNormal;
 }
 
 const TenantLimits& LimitsOf(const TenantTable& table, std::string_view tenant) {
@@ -80,6 +88,19 @@ TenantAccount& TenantBook::Of(const std::string& tenant, absl::Time now) {
                                .first->second;
   account.SetLimits(LimitsOf(*table_, tenant), now);
   return account;
+}
+
+std::vector<TenantView> TenantBook::List(std::string_view after, size_t count, absl::Time now) const {
+  std::vector<TenantView> list;
+  for (auto at = accounts_.upper_bound(after); at != accounts_.end() && list.size() < count; ++at) {
+    const TenantAccount& account = at->second;
+    if (!table_->contains(at->first) && account.idle(now)) continue;
+    TenantView view = {.name = account.name(), .limits = account.limits()};
+    for (const QuotaRow& row : kQuotas) view.used[static_cast<size_t>(row.quota)] = account.used(row.quota);
+    view.used[static_cast<size_t>(Quota::kTokens)] = account.tokens_taken(now);
+    list.push_back(std::move(view));
+  }
+  return list;
 }
 
 void TenantBook::ForgetIdle(absl::Time now) {

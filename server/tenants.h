@@ -18,14 +18,15 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "policies/spec.h"
-#include "server/fair_queue.h"
 #include "server/metrics.h"
 #include "server/quota.h"
+#include "server/tiered_queue.h"
 #include "server/token_bucket.h"
 
 namespace ebb {
@@ -33,6 +34,7 @@ namespace ebb {
 // What a tenant may have; configuration. Of the quotas, 0 is no limit of its own.
 struct TenantLimits {
   int32_t weight = 1;
+  Tier tier = Tier::kNormal;
   int64_t sessions_max = 0;
   int64_t watchers_max = 16;
   int64_t forks_max = 0;
@@ -44,6 +46,19 @@ struct TenantLimits {
   std::optional<ValidSpec> default_policy = {};  // that, for the model that is served
 
   int64_t limit(Quota quota) const;
+  void set_limit(Quota quota, int64_t limit);
+  // As of a tenant that nobody has said anything of.
+  bool is_default() const;
+};
+
+// high, normal or low, as `tenants.NAME.priority` has them. REQUIRES: one of these.
+Tier TierOf(std::string_view word);
+
+// A tenant as it stands: what it may have, and what it has, by Quota; of snapshots nothing is known here.
+struct TenantView {
+  std::string name = {};
+  TenantLimits limits = {};
+  std::array<int64_t, kQuotas.size()> used = {};
 };
 
 using TenantTable = std::map<std::string, TenantLimits, std::less<>>;
@@ -92,6 +107,8 @@ class TenantAccount {
   absl::Status CheckTokens(absl::Time now) const;
   void TakeTokens(int64_t tokens, absl::Time now) { tokens_.Take(tokens, now); }
 
+  int64_t tokens_taken(absl::Time now) const { return tokens_.Taken(now); }  // of this minute's
+
   void SetLimits(const TenantLimits& limits, absl::Time now);
   // Nothing is in use, and nothing is owed.
   bool idle(absl::Time now) const;
@@ -115,6 +132,9 @@ class TenantBook {
   TenantAccount& Of(const std::string& tenant, absl::Time now);
 
   size_t size() const { return accounts_.size(); }
+
+  // By name, at most `count` behind `after`: those of the table, and those that have something.
+  std::vector<TenantView> List(std::string_view after, size_t count, absl::Time now) const;
 
   // From now on. Calls `changed` for each tenant that there is.
   void SetTable(std::shared_ptr<const TenantTable> table, absl::Time now,

@@ -61,7 +61,7 @@ void AddEdit(CLI::App& app, Shell& shell) {
   AddEditMode(*command, flags->mode, flags->window);
   command->add_flag("--restore", flags->restore, "Compute all of the edited log anew, evicted tokens included");
   command->add_flag("--exact", flags->exact, "Refuse an edit that would only be an approximation");
-  command->add_option("--expect", flags->expected, "Refuse unless the session has this generation");
+  command->add_option("--expected-generation", flags->expected, "Refuse if the session's generation is another");
   command->footer(
       "Several spans at once go through the API (EditRequest.spans).\n"
       "Examples:\n"

@@ -173,7 +173,7 @@ void PolicyFlags::AddTo(CLI::App& command, const std::string& group) {
       ->check(CLI::IsMember({"original", "compacted"}))
       ->group(group);
   command.add_option("--kv-dtype", kv_type, "Type of cached keys and values")
-      ->check(CLI::IsMember({"f32", "bf16", "f16"}))
+      ->check(CLI::IsMember({"f32", "bf16", "f16", "int8"}))
       ->group(group);
   command.add_option("--rope-cache", rope_cache, "fused, or EQUIP's rotate-half copy")
       ->check(CLI::IsMember({"fused", "rk"}))

@@ -71,6 +71,7 @@ void AddCache(CLI::App& app, Shell& shell);
 void AddEdit(CLI::App& app, Shell& shell);
 void AddEvictions(CLI::App& app, Shell& shell);
 void AddExperiment(CLI::App& app, Shell& shell);
+void AddTenant(CLI::App& app, Shell& shell);
 void AddEvict(CLI::App& app, Shell& shell);
 void AddPolicy(CLI::App& app, Shell& shell);
 void AddWatch(CLI::App& app, Shell& shell);

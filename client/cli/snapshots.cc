@@ -64,7 +64,7 @@ void AddSave(CLI::App& app, Shell& shell) {
   command->add_option("id", flags->id, "Session")->required();
   command->add_option("name", flags->name,
                       "What to call the snapshot, replacing one of that name; default: as the session");
-  command->add_option("--if-generation", flags->generation, "Only if the session's generation is this");
+  command->add_option("--expected-generation", flags->generation, "Refuse if the session's generation is another");
   command->callback([&shell, flags] {
     client::Client client = shell.Connect();
     v1::SaveSessionRequest request;

@@ -15,13 +15,16 @@ std::byte* TileAt(const LaneStorage& lane, int32_t tile) {
   return lane.pages[tile / per_page] + tile % per_page * lane.format.tile_bytes();
 }
 
-// K and RK have a column for each slot, V a row.
+// K and RK have a column for each slot, V a row, and scales a place each.
 void ClearSlot(const KvFormat& format, int32_t slot, std::byte* tile) {
   const auto element = static_cast<size_t>(format.element_bytes());
   const int32_t rows = format.head_dim * (format.rope_cache == RopeCache::kRk ? 2 : 1);
   for (int32_t row = 0; row < rows; ++row) std::memset(tile + (row * kTileSlots + slot) * element, 0, element);
   const size_t values = format.head_dim * element;
   std::memset(tile + rows * kTileSlots * element + slot * values, 0, values);
+  for (int32_t i = 0; i < format.scales(); ++i) {
+    std::memset(tile + format.scales_offset() + int64_t{4} * (i * kTileSlots + slot), 0, 4);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <unordered_map>
 
 #include "absl/strings/str_format.h"
 #include "policies/check.h"
@@ -191,6 +192,31 @@ absl::StatusOr<PageLease> PagePool::Reserve(int64_t pages) {
   std::vector<int32_t> taken(pages);
   for (int32_t& page : taken) page = TakeFree();
   return PageLease(this, std::move(taken));
+}
+
+PagePool::Freed PagePool::FreedBy(std::span<const PageLease* const> leases) const {
+  std::unordered_map<int32_t, int32_t> lost;  // of shared pages, so many of the holders
+  Freed freed;
+  for (const PageLease* const lease : leases) {
+    for (const int32_t page : lease->pages_) {
+      if (pages_[page].holders == 1) {
+        ++freed.pages;
+      } else {
+        ++lost[page];
+      }
+    }
+  }
+  const auto comes_free = [this](int32_t page, int32_t holders) {
+    const Page& of = pages_[page];
+    const int32_t left = of.holders - holders;
+    return (left == 0 ? 1 : 0) + of.promised - std::min(of.promised, std::max(left - 1, 0));
+  };
+  for (const auto& [page, holders] : lost) freed.pages += comes_free(page, holders);
+  for (const PageLease* const lease : leases) {
+    freed.by.push_back(std::ranges::any_of(
+        lease->pages_, [&](int32_t page) { return pages_[page].holders == 1 || comes_free(page, lost.at(page)) > 0; }));
+  }
+  return freed;
 }
 
 int32_t PagePool::TakeFree() {

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -120,6 +121,14 @@ class PagePool {
   // have room.
   absl::StatusOr<PageLease> Reserve(int64_t pages);
   absl::Status CheckFree(int64_t pages) const;
+
+  // What comes free, promised copies included, when all leases are lost; and which of them have a part in that. Pages
+  // that other leases hold stay. O(pages of the leases).
+  struct Freed {
+    int64_t pages = 0;
+    std::vector<bool> by = {};  // each lease
+  };
+  Freed FreedBy(std::span<const PageLease* const> leases) const;
 
   // `let_go` loses some KeptPages, if there are any; called when there are and a page is wanted.
   void SetLetGo(absl::AnyInvocable<void()> let_go) { let_go_ = std::move(let_go); }

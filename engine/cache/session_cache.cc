@@ -127,6 +127,11 @@ int64_t SessionCache::shared_pages() const {
   return shared;
 }
 
+void SessionCache::ListLeases(std::vector<const PageLease*>& to) const {
+  for (const PageLease& lane : leases_) to.push_back(&lane);
+  to.push_back(&spare_);
+}
+
 absl::Status SessionCache::ReserveShared(PagePool& pool, bool all_copies) {
   // [maps][pages] live slots.
   std::vector<std::vector<int32_t>> live(maps_.size());

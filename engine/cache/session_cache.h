@@ -106,6 +106,8 @@ class SessionCache {
   // Held, shared ones and those set aside included.
   int64_t pages() const { return static_cast<int64_t>(pages_.size()) + spare_.size(); }
   int64_t shared_pages() const;  // of these; O(pages)
+  // All that pages() counts, at the end of `to`, for PagePool::FreedBy: good until the cache is gone or moved.
+  void ListLeases(std::vector<const PageLease*>& to) const;
 
   // One map for all lanes, or one per layer, or one per lane in layer-major order.
   std::vector<SlotMap>& maps() { return maps_; }

@@ -107,12 +107,12 @@ class Writer {
   absl::StatusOr<std::vector<int32_t>> Dialogue(std::vector<ChatMessage> messages) const {
     const std::string answer = messages.back().content;
     messages.pop_back();
-    if (!RecogniseChatFormat(tokenizer_.chat_template()).ok()) {
+    if (tokenizer_.chat_template().empty()) {
       std::string text;
       for (const ChatMessage& message : messages) text += message.content + (message.role == "user" ? " " : "\n\n");
       return tokenizer_.Encode(text + answer, Special::kPlain, Start::kSequence);
     }
-    EBB_ASSIGN(std::vector<int32_t> ids, EncodeChat(tokenizer_, messages, {}, Next::kAnswer));
+    EBB_ASSIGN(std::vector<int32_t> ids, EncodeChat(tokenizer_, messages, {}, {}));
     std::ranges::copy(tokenizer_.Encode(answer), std::back_inserter(ids));
     return ids;
   }

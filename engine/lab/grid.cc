@@ -14,7 +14,8 @@ namespace {
 
 const std::map<std::string, Positions> kPositions = {{"original", Positions::kOriginal},
                                                      {"compacted", Positions::kCompacted}};
-const std::map<std::string, KvType> kTypes = {{"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"f16", KvType::kF16}};
+const std::map<std::string, KvType> kTypes = {
+    {"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"f16", KvType::kF16}, {"int8", KvType::kInt8}};
 const std::map<std::string, RopeCache> kRopeCaches = {{"fused", RopeCache::kFused}, {"rk", RopeCache::kRk}};
 
 template <typename Value>
@@ -108,7 +109,7 @@ void AddGridOptions(CLI::App& command, Grid& grid, CacheFlags cache) {
   if (cache == CacheFlags::kFixed) return;
   command.add_option("--positions", grid.positions, "original or compacted; default by scorer")
       ->transform(CLI::CheckedTransformer(kPositions, CLI::ignore_case).description(""));
-  command.add_option("--kv-dtype", grid.kv_type, "Type of K and V: f32, bf16 or f16")
+  command.add_option("--kv-dtype", grid.kv_type, "Type of K and V: f32, bf16, f16 or int8")
       ->transform(CLI::CheckedTransformer(kTypes, CLI::ignore_case).description(""))
       ->default_str(NameOf(kTypes, grid.kv_type));
   command.add_option("--rope-cache", grid.rope_cache, "fused, or rk: keep the rotated half of K beside it")

@@ -7,6 +7,7 @@
 #include "engine/model/architecture.h"
 #include "engine/model/ggml_types.h"
 #include "engine/model/gguf.h"
+#include "engine/model/hub_model.h"
 
 namespace ebb::lab {
 namespace {
@@ -72,10 +73,11 @@ void PrintJson(const GgufFile& file, const absl::StatusOr<ModelConfig>& config, 
 void AddInfo(CLI::App& app, Lab& lab) {
   CLI::App* const command = app.add_subcommand("info", "Show what a model file says about itself");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
+  command->add_option("FILE", options->model, "Model file (GGUF), or a folder with config.json and safetensors files")
+      ->required();
   command->add_flag("--tensors", options->tensors, "List the tensors too");
   command->callback([&lab, options] {
-    const absl::StatusOr<GgufFile> file = GgufFile::Open(options->model);
+    const absl::StatusOr<GgufFile> file = OpenModel(options->model);
     if (!lab.Check(file.status())) return;
     (lab.json ? PrintJson : PrintText)(*file, ReadConfig(*file), options->tensors);
   });

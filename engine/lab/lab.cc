@@ -27,8 +27,18 @@ std::string HashOfFileBeside(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Lab::Open(const std::string& model) const {
-  return Engine::Open(
-      {.model_path = model, .calibration_path = calibration, .threads = threads, .accuracy = arithmetic(), .isa = isa});
+  auto engine = Engine::Open({.model_path = model,
+                              .calibration_path = calibration,
+                              .threads = threads,
+                              .accuracy = arithmetic(),
+                              .isa = isa,
+                              .pack_cache = pack_cache});
+  if (!engine.ok()) return engine;
+  const PackReport& packs = (*engine)->packs();
+  for (const std::string& trouble : {packs.ignored, packs.not_written}) {
+    if (!trouble.empty()) absl::FPrintF(stderr, "ebb-lab: warning: %s\n", trouble);
+  }
+  return engine;
 }
 
 absl::StatusOr<Record> Lab::Resume(const Engine& engine, const Measurement& measurement) const {
@@ -68,6 +78,8 @@ void AddComputeOptions(CLI::App& command, Lab& lab) {
   command.add_option("--calibration", lab.calibration,
                      "What the scorer `calibrated` goes by; default: the model's path with .calibration.json for its "
                      "ending");
+  command.add_option("--pack-cache", lab.pack_cache,
+                     "Folder where packed weights are kept for the next time; beside: the model's own");
 }
 
 void AddResumeOption(CLI::App& command, Lab& lab) {

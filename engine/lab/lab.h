@@ -34,6 +34,7 @@ struct Lab {
   std::string isa = {};
   std::string accuracy = "exact";  // or "fast"
   std::string calibration = {};
+  std::string pack_cache = {};
   std::string resume = {};
   int32_t threads = 0;
   bool json = false;
@@ -48,7 +49,7 @@ struct Lab {
   bool Check(const absl::Status& status);
 };
 
-// --isa, --accuracy, --threads and --calibration, for subcommands that compute.
+// --isa, --accuracy, --threads, --calibration and --pack-cache, for subcommands that compute.
 void AddComputeOptions(CLI::App& command, Lab& lab);
 // --resume, for those that compute for long.
 void AddResumeOption(CLI::App& command, Lab& lab);
@@ -62,6 +63,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path);
 
 // Each adds one subcommand with its flags, help and callback; main.cc has the table.
 void AddInfo(CLI::App& app, Lab& lab);
+void AddConvert(CLI::App& app, Lab& lab);
 void AddLogits(CLI::App& app, Lab& lab);
 void AddPpl(CLI::App& app, Lab& lab);
 void AddAgree(CLI::App& app, Lab& lab);

@@ -9,10 +9,10 @@
 namespace {
 
 constexpr void (*kCommands[])(CLI::App&, ebb::lab::Lab&) = {
-    ebb::lab::AddInfo,   ebb::lab::AddLogits,  ebb::lab::AddPpl,      ebb::lab::AddAgree,
-    ebb::lab::AddRecall, ebb::lab::AddOuterr,  ebb::lab::AddCompare,  ebb::lab::AddPasskey,
-    ebb::lab::AddLazy,   ebb::lab::AddQueries, ebb::lab::AddRotation, ebb::lab::AddHeads,
-    ebb::lab::AddCases,  ebb::lab::AddGolden,  ebb::lab::AddTokenize, ebb::lab::AddCalibrate,
+    ebb::lab::AddInfo,      ebb::lab::AddLogits,  ebb::lab::AddPpl,     ebb::lab::AddAgree,  ebb::lab::AddRecall,
+    ebb::lab::AddOuterr,    ebb::lab::AddCompare, ebb::lab::AddPasskey, ebb::lab::AddLazy,   ebb::lab::AddQueries,
+    ebb::lab::AddRotation,  ebb::lab::AddHeads,   ebb::lab::AddCases,   ebb::lab::AddGolden, ebb::lab::AddTokenize,
+    ebb::lab::AddCalibrate, ebb::lab::AddConvert,
 };
 
 }  // namespace
@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
       "  ebb-lab info models/ebb-tiny-q8_0.gguf\n"
       "  ebb-lab ppl models/ebb-tiny-q8_0.gguf models/text/persuasion.txt --policy h2o --budget 256\n"
       "  ebb-lab recall models/ebb-tiny-q8_0.gguf models/ebb-tiny.cases.json --policies h2o,h2o+caote --budgets 128\n"
+      "  ebb-lab convert models/ebb-tiny-q8_0.gguf -o ebb-tiny-q4_0.gguf --type q4_0\n"
       "  ebb-lab golden tests/golden/data\n"
       "Exit codes: 0 done, 1 failed or did not match, 2 usage.");
   app.fallthrough();

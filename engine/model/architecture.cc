@@ -146,8 +146,7 @@ absl::StatusOr<std::vector<float>> ReadRopeFactors(const GgufFile& file, int32_t
   if (tensor == nullptr) return factors;
   EBB_ASSIGN(const TensorView view, file.GetTensor(kRopeFactorsTensor));
   if (view.rows != 1 || view.cols != pairs || view.type != DType::kF32) {
-    return file.Damaged(tensor->entry_offset,
-                        absl::StrFormat("tensor %s of type F32 and shape [%d]", kRopeFactorsTensor, pairs),
+    return file.Damaged(*tensor, absl::StrFormat("tensor %s of type F32 and shape [%d]", kRopeFactorsTensor, pairs),
                         absl::StrFormat("%s [%d, %d]", TypeName(view.type), view.rows, view.cols));
   }
   DequantizeRow(view.type, view.data.data(), view.cols, factors.data());
@@ -242,7 +241,7 @@ absl::Status ReadVocab(const GgufFile& file, ModelConfig& config) {
   const GgufTensor* const embedding = file.FindTensor(kEmbeddingTensor);
   if (embedding == nullptr) return file.MissingTensor(kEmbeddingTensor, absl::StrFormat("[vocab, %d]", config.dim));
   if (embedding->dims != 2 || embedding->cols() != config.dim || embedding->rows() > kDimMax) {
-    return file.Damaged(embedding->entry_offset,
+    return file.Damaged(*embedding,
                         absl::StrFormat("tensor %s of shape [1 to %d, %d]", kEmbeddingTensor, kDimMax, config.dim),
                         absl::StrFormat("[%d, %d]", embedding->rows(), embedding->cols()));
   }
@@ -333,7 +332,7 @@ class WeightFinder {
     const GgufTensor* const tensor = file_.FindTensor(name);
     if (tensor == nullptr) return file_.MissingTensor(name, shape);
     if (tensor->rows() != rows || tensor->cols() != cols) {
-      return file_.Damaged(tensor->entry_offset, absl::StrFormat("tensor %s of shape %s", name, shape),
+      return file_.Damaged(*tensor, absl::StrFormat("tensor %s of shape %s", name, shape),
                            absl::StrFormat("[%d, %d]", tensor->rows(), tensor->cols()));
     }
     EBB_ASSIGN(const TensorView view, file_.GetTensor(name));
@@ -361,8 +360,6 @@ absl::StatusOr<ModelConfig> ReadConfig(const GgufFile& file) {
   EBB_ASSIGN(const std::string_view architecture, file.GetString("general.architecture"));
   const ArchitectureRow* const row = FindArchitecture(architecture);
   if (row == nullptr) return UnsupportedArchitecture(file, architecture);
-  EBB_ASSIGN(const int64_t parts, file.GetInt("split.count", 1));
-  if (parts > 1) return UnsupportedFeature(file, absl::StrFormat("is one of %d parts; join them into one file", parts));
   const ConfigReader reader(file, *row);
   EBB_TRY(reader.RefuseForeignKeys());
   config.architecture = std::string(row->name);

@@ -10,6 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "engine/model/ggml_types.h"
 #include "engine/model/gguf_encoding.h"
+#include "engine/model/gguf_split.h"
+#include "policies/check.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -38,24 +40,59 @@ absl::Status WrongFormat(const std::string& file, uint64_t offset, const std::st
 // Reads a file once, front to back: header, metadata, directory; then places the tensors.
 class GgufParser {
  public:
-  GgufParser(std::string name, MappedFile mapping, std::span<const std::byte> bytes) {
+  GgufParser(std::string name, std::span<const std::byte> bytes) {
+    file_.parts_ = {name};
     file_.name_ = std::move(name);
-    file_.mapping_ = std::move(mapping);
     file_.bytes_ = bytes;
+    file_.file_bytes_ = static_cast<int64_t>(bytes.size());
+  }
+
+  explicit GgufParser(MappedFile mapping, std::string name) : GgufParser(std::move(name), mapping.bytes()) {
+    file_.mappings_.push_back(std::move(mapping));
+  }
+
+  explicit GgufParser(GgufFile::Made made) {
+    file_.parts_ = {made.name};
+    file_.name_ = std::move(made.name);
+    file_.made_ = true;
+    file_.memory_ = std::move(made.memory);
+    file_.memory_.push_back(std::move(made.header));
+    file_.bytes_ = file_.memory_.back();
+    file_.mappings_ = std::move(made.mapped);
+    for (const MappedFile& mapping : file_.mappings_) file_.file_bytes_ += static_cast<int64_t>(mapping.bytes().size());
   }
 
   absl::StatusOr<GgufFile> Parse() {
-    EBB_TRY(ReadHeader());
-    for (uint64_t i = 0; i < pairs_; ++i) EBB_TRY(ReadPair());
-    file_.metadata_end_ = at_;
-    for (uint64_t i = 0; i < entries_; ++i) EBB_TRY(ReadEntry());
-    file_.directory_end_ = at_;
+    EBB_TRY(ReadDirectory());
     EBB_TRY(PlaceTensors());
     EBB_TRY(CheckOverlaps());
     return std::move(file_);
   }
 
+  absl::StatusOr<GgufFile> ParseAround(std::span<const std::span<const std::byte>> data) {
+    EBB_TRY(ReadDirectory());
+    EBB_ASSIGN(file_.alignment_, file_.GetInt("general.alignment", kAlignmentDefault));
+    EBB_CHECK(data.size() == file_.tensors_.size());
+    for (size_t i = 0; i < data.size(); ++i) {
+      GgufTensor& tensor = file_.tensors_[i];
+      const GgmlType* const type = FindGgmlType(tensor.type_id);
+      EBB_CHECK(type != nullptr && tensor.cols() % type->values == 0);
+      EBB_CHECK(static_cast<int64_t>(data[i].size()) == tensor.cols() / type->values * tensor.rows() * type->bytes);
+      tensor.data = data[i];
+    }
+    return std::move(file_);
+  }
+
  private:
+  absl::Status ReadDirectory() {
+    EBB_TRY(ReadHeader());
+    for (uint64_t i = 0; i < pairs_; ++i) EBB_TRY(ReadPair());
+    file_.metadata_end_ = at_;
+    for (uint64_t i = 0; i < entries_; ++i) EBB_TRY(ReadEntry());
+    file_.directory_end_ = at_;
+    return absl::OkStatus();
+  }
+
   uint64_t left() const { return file_.bytes_.size() - at_; }
 
   template <typename T>
@@ -311,16 +348,37 @@ class GgufParser {
 };
 
 absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path) {
-  EBB_ASSIGN(MappedFile mapping, MappedFile::Open(path));
-  const std::span<const std::byte> bytes = mapping.bytes();
-  return GgufParser(path, std::move(mapping), bytes).Parse();
+  const auto open = [](const std::string& part) -> absl::StatusOr<GgufFile> {
+    EBB_ASSIGN(MappedFile mapping, MappedFile::Open(part));
+    return GgufParser(std::move(mapping), part).Parse();
+  };
+  EBB_ASSIGN(GgufFile first, open(path));
+  return JoinSplit(std::move(first), open);
 }
 
 absl::StatusOr<GgufFile> GgufFile::Parse(std::string name, std::span<const std::byte> bytes) {
-  return GgufParser(std::move(name), MappedFile(), bytes).Parse();
+  return GgufParser(std::move(name), bytes).Parse();
+}
+
+absl::StatusOr<GgufFile> GgufFile::From(Made made) {
+  const std::vector<std::span<const std::byte>> data = std::move(made.data);
+  return GgufParser(std::move(made)).ParseAround(data);
+}
+
+absl::Status GgufFile::Damaged(const GgufTensor& tensor, const std::string& expected, const std::string& found) const {
+  const std::string& file = parts_[static_cast<size_t>(tensor.part)];
+  if (made_) return Damaged(0, expected, found);
+  return Refuse(absl::StatusCode::kDataLoss,
+                absl::StrFormat("%s: byte %d: expected %s, found %s", file, tensor.entry_offset, expected, found),
+                {.reason = "MODEL_DAMAGED",
+                 .metadata = {{"file", file}, {"offset", absl::StrFormat("%d", tensor.entry_offset)}}});
 }
 
 absl::Status GgufFile::Damaged(uint64_t offset, const std::string& expected, const std::string& found) const {
+  if (made_) {
+    return Refuse(absl::StatusCode::kDataLoss, absl::StrFormat("%s: expected %s, found %s", name_, expected, found),
+                  {.reason = "MODEL_DAMAGED", .metadata = {{"file", name_}}});
+  }
   return Refuse(absl::StatusCode::kDataLoss,
                 absl::StrFormat("%s: byte %d: expected %s, found %s", name_, offset, expected, found),
                 {.reason = "MODEL_DAMAGED", .metadata = {{"file", name_}, {"offset", absl::StrFormat("%d", offset)}}});

@@ -1,4 +1,5 @@
-// GGUF model files, versions 2 and 3: metadata and tensors, read in place.
+// GGUF model files, versions 2 and 3: metadata and tensors, read in place. A model in several files (split.count) is
+// opened by the name of the first, and is one GgufFile.
 //
 // Opening checks the whole file: every count, length, type, shape and range is compared with the file's size before it
 // is used or anything is allocated for it, names are unique, tensors lie inside the file and do not overlap. What a
@@ -68,6 +69,7 @@ struct GgufTensor {
   uint64_t entry_offset = 0;                    // of the directory entry in the file
   uint64_t data_offset = 0;                     // of the data in the file
   std::span<const std::byte> data = {};         // empty where the type's size is unknown
+  int32_t part = 0;                             // which of the model's files has it
 
   int64_t cols() const { return shape[0]; }
   int64_t rows() const { return shape[1] * shape[2] * shape[3]; }
@@ -75,15 +77,32 @@ struct GgufTensor {
 
 class GgufFile {
  public:
+  // A file, with those beside it that have the rest of the model; of several files the first. NOT_FOUND
+  // FILE_UNREADABLE, naming part and file, where one is missing; FAILED_PRECONDITION UNSUPPORTED_MODEL_FORMAT for
+  // another part than the first, or one that is not named so (gguf_split.h).
   static absl::StatusOr<GgufFile> Open(const std::string& path);
 
   // Reads from memory that outlives the result; `name` stands for the file in messages.
   static absl::StatusOr<GgufFile> Parse(std::string name, std::span<const std::byte> bytes);
 
+  // A model that is stored otherwise: `header` is a GGUF file up to the end of its directory, with offsets of any kind,
+  // and `data` has what its tensors hold, in order and of their sizes. The result keeps `header` and what `data` points
+  // into: mapped files, and memory. Damaged names no byte then.
+  struct Made {
+    std::string name = {};
+    std::vector<std::byte> header = {};
+    std::vector<std::span<const std::byte>> data = {};
+    std::vector<MappedFile> mapped = {};
+    std::vector<std::vector<std::byte>> memory = {};
+  };
+  static absl::StatusOr<GgufFile> From(Made made);
+
   const std::string& name() const { return name_; }
+  // Of the files that the model is in, the first; name() alone where it is in one.
+  std::span<const std::string> parts() const { return parts_; }
   uint32_t version() const { return version_; }
   int64_t alignment() const { return alignment_; }
-  int64_t file_bytes() const { return static_cast<int64_t>(bytes_.size()); }
+  int64_t file_bytes() const { return file_bytes_; }  // of all parts
 
   // In file order.
   std::span<const GgufValue> metadata() const { return metadata_; }
@@ -116,18 +135,25 @@ class GgufFile {
   // The one error for a file whose content is wrong, for those who check its meaning: "FILE: byte N: expected E, found
   // F".
   absl::Status Damaged(uint64_t offset, const std::string& expected, const std::string& found) const;
+  // Of a tensor's entry, in the file that has it.
+  absl::Status Damaged(const GgufTensor& tensor, const std::string& expected, const std::string& found) const;
   // For something that is not there at all: the byte is where its section ends.
   absl::Status MissingKey(std::string_view key, const std::string& expected) const;
   absl::Status MissingTensor(std::string_view name, const std::string& expected) const;
 
  private:
   friend class GgufParser;
+  friend class GgufJoiner;
   GgufFile() = default;
   absl::Status WrongType(const GgufValue& value, const std::string& expected) const;
 
   std::string name_ = {};
-  MappedFile mapping_ = {};  // empty after Parse
+  std::vector<std::string> parts_ = {};
+  std::vector<MappedFile> mappings_ = {};            // none after Parse
+  std::vector<std::vector<std::byte>> memory_ = {};  // of From
+  bool made_ = false;
   std::span<const std::byte> bytes_ = {};
+  int64_t file_bytes_ = 0;
   uint32_t version_ = 0;
   int64_t alignment_ = 0;
   uint64_t metadata_end_ = 0;

@@ -213,15 +213,26 @@ absl::StatusOr<std::string_view> GgufFile::GetString(std::string_view key, std::
   return GetString(key);
 }
 
+namespace {
+
+std::string TypesThatAreRead() {
+  std::vector<std::string> names;
+  for (const GgmlType& type : GgmlTypes()) {
+    if (type.type) names.emplace_back(type.name);
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+}  // namespace
+
 absl::StatusOr<TensorView> GgufFile::GetTensor(std::string_view name) const {
   const GgufTensor* const tensor = FindTensor(name);
   if (tensor == nullptr) return MissingTensor(name, "any type that is read");
   if (!tensor->type) {
     return Refuse(
         absl::StatusCode::kFailedPrecondition,
-        absl::StrFormat(
-            "%s: tensor %s has type %s, which is not read; F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K and Q6_K are", name_,
-            Printable(name), GgmlTypeName(tensor->type_id)),
+        absl::StrFormat("%s: tensor %s has type %s, which is not read; %s are", name_, Printable(name),
+                        GgmlTypeName(tensor->type_id), TypesThatAreRead()),
         {.reason = "UNSUPPORTED_TENSOR_TYPE",
          .metadata = {{"file", name_}, {"tensor", Printable(name)}, {"type", GgmlTypeName(tensor->type_id)}}});
   }

@@ -42,6 +42,40 @@ void ReadNibbles(const std::byte* nibbles, size_t stride, KBlock& out) {
   }
 }
 
+// Codes of two bits in halves of 128 values.
+void ReadPairs(const std::byte* pairs, KBlock& out) {
+  for (size_t i = 0; i < out.code.size(); ++i) {
+    out.code[i] = static_cast<int8_t>((Byte(pairs + i / 128 * 32 + i % 32) >> (2 * (i % 128 / 32))) & 3);
+  }
+}
+
+void ReadQ2K(const std::byte* block, KBlock& out) {
+  out.width = 16;
+  for (size_t j = 0; j < out.scale.size(); ++j) {
+    out.scale[j] = static_cast<int8_t>(Byte(block + j) & 15);
+    out.minimum[j] = static_cast<uint8_t>(Byte(block + j) >> 4);
+  }
+  ReadPairs(block + 16, out);
+  out.d = LoadU16(block + 80);
+  out.dmin = LoadU16(block + 82);
+}
+
+void ReadQ3K(const std::byte* block, KBlock& out) {
+  out.width = 16;
+  ReadPairs(block + 32, out);
+  for (size_t i = 0; i < out.code.size(); ++i) {
+    const int third = (Byte(block + i % 32) >> (i / 32)) & 1;
+    out.code[i] = static_cast<int8_t>((out.code[i] | (third << 2)) - 4);
+  }
+  const std::byte* const packed = block + 96;
+  for (size_t j = 0; j < out.scale.size(); ++j) {
+    const int low = j < 8 ? Byte(packed + j) & 15 : Byte(packed + j - 8) >> 4;
+    const int upper = (Byte(packed + 8 + j % 4) >> (2 * (j / 4))) & 3;
+    out.scale[j] = static_cast<int8_t>((low | (upper << 4)) - 32);
+  }
+  out.d = LoadU16(block + 108);
+}
+
 }  // namespace
 
 KBlock ReadKBlock(DType type, const std::byte* block) {
@@ -57,6 +91,10 @@ KBlock ReadKBlock(DType type, const std::byte* block) {
       const int fifth = (Byte(block + 16 + i % 32) >> (i / 32)) & 1;
       out.code[i] = static_cast<int8_t>(out.code[i] | (fifth << 4));
     }
+  } else if (type == DType::kQ2_K) {
+    ReadQ2K(block, out);
+  } else if (type == DType::kQ3_K) {
+    ReadQ3K(block, out);
   } else {
     out.width = 16;
     ReadNibbles(block, 64, out);
@@ -68,6 +106,18 @@ KBlock ReadKBlock(DType type, const std::byte* block) {
     out.d = LoadU16(block + 208);
   }
   return out;
+}
+
+void WriteQ6KBlock(const KBlock& block, std::byte* to) {
+  std::memset(to, 0, 192);
+  for (size_t i = 0; i < block.code.size(); ++i) {
+    const int code = block.code[i] + 32;
+    const size_t half = i / 128;
+    to[64 * half + i % 64] |= static_cast<std::byte>((code & 15) << (i % 128 < 64 ? 0 : 4));
+    to[128 + 32 * half + i % 32] |= static_cast<std::byte>(code >> 4 << (2 * (i % 128 / 32)));
+  }
+  std::memcpy(to + 192, block.scale.data(), block.scale.size());
+  std::memcpy(to + 208, &block.d, 2);
 }
 
 }  // namespace ebb

@@ -35,15 +35,18 @@ class Saving final : public SaveWork {
 
 class Reopening final : public ReopenWork {
  public:
-  Reopening(SessionImage& image, PageLease lease)
-      : image_(image), cache_(image.shape, std::move(lease), std::move(image.maps)) {}
+  Reopening(SessionImage& image, PageLease lease, Parallel& threads)
+      : image_(image), cache_(image.shape, std::move(lease), std::move(image.maps)), threads_(threads) {}
 
   absl::StatusOr<bool> Advance(int32_t lanes) override {
     const int32_t all = image_.shape.lanes();
-    for (const int32_t end = std::min(all - done_, lanes) + done_; done_ < end; ++done_) {
-      const int32_t heads = image_.shape.kv_heads;
-      WriteTiles(cache_.storage(done_ / heads, done_ % heads), image_.tiles[done_]);
-    }
+    const int32_t heads = image_.shape.kv_heads;
+    const int32_t count = std::min(all - done_, lanes);
+    threads_.For(count, [&](int64_t i, int32_t) {
+      const auto lane = done_ + static_cast<int32_t>(i);
+      WriteTiles(cache_.storage(lane / heads, lane % heads), image_.tiles[lane]);
+    });
+    done_ += count;
     return done_ < all;
   }
   std::unique_ptr<Session> Take() override {
@@ -55,6 +58,7 @@ class Reopening final : public ReopenWork {
  private:
   SessionImage& image_;
   SessionCache cache_;
+  Parallel& threads_;
   int32_t done_ = 0;  // lanes
 };
 
@@ -64,8 +68,8 @@ std::unique_ptr<SaveWork> BeginSaveOf(const SessionOnEngine& session, const Imag
   return std::make_unique<Saving>(session, limits);
 }
 
-std::unique_ptr<ReopenWork> BeginReopenOf(SessionImage& image, PageLease lease) {
-  return std::make_unique<Reopening>(image, std::move(lease));
+std::unique_ptr<ReopenWork> BeginReopenOf(SessionImage& image, PageLease lease, Parallel& threads) {
+  return std::make_unique<Reopening>(image, std::move(lease), threads);
 }
 
 }  // namespace ebb

@@ -7,6 +7,7 @@
 
 #include "engine/cache/page_pool.h"
 #include "engine/cache_work.h"
+#include "engine/parallel.h"
 #include "engine/session_on_engine.h"
 #include "engine/snapshot/session_image.h"
 
@@ -15,8 +16,8 @@ namespace ebb {
 // Everything but K and V is written here and now. REQUIRES: CheckSettled, and so until the work is done.
 std::unique_ptr<SaveWork> BeginSaveOf(const SessionOnEngine& session, const ImageLimits& limits);
 
-// REQUIRES: the lease has image.pages() pages.
-std::unique_ptr<ReopenWork> BeginReopenOf(SessionImage& image, PageLease lease);
+// REQUIRES: the lease has image.pages() pages. `threads` fill them, and outlive the work.
+std::unique_ptr<ReopenWork> BeginReopenOf(SessionImage& image, PageLease lease, Parallel& threads);
 
 }  // namespace ebb
 

@@ -1,11 +1,11 @@
 #include "engine/snapshot/snapshot_file.h"
 
-#include <zlib.h>
-
+#include <algorithm>
 #include <bit>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/snapshot/checksum.h"
 #include "policies/check.h"
 #include "policies/status.h"
 
@@ -18,10 +18,6 @@ constexpr std::string_view kMagic = "ebb snap";
 constexpr size_t kHeadBytes = 12;  // kind, length
 constexpr size_t kCrcBytes = 4;
 constexpr size_t kPrefixBytes = kMagic.size() + sizeof(uint32_t);
-
-uint32_t Crc(uint32_t before, const void* bytes, size_t size) {
-  return static_cast<uint32_t>(crc32_z(before, static_cast<const Bytef*>(bytes), size));
-}
 
 template <typename T>
 T At(std::span<const std::byte> bytes, size_t offset) {
@@ -75,19 +71,54 @@ std::string SnapshotWriter::Finish() {
 
 void SealSnapshot(std::string& bytes) {
   if (bytes.size() < kPrefixBytes) return;
-  uint32_t crc = Crc(0, bytes.data(), kPrefixBytes);
+  uint32_t crc = Crc32(0, bytes.data(), kPrefixBytes);
   for (size_t at = kPrefixBytes; bytes.size() - at >= kHeadBytes + 2 * kCrcBytes;) {
-    Put(Crc(0, bytes.data() + at, kHeadBytes), bytes, at + kHeadBytes);
+    Put(Crc32(0, bytes.data() + at, kHeadBytes), bytes, at + kHeadBytes);
     const auto length = At<uint64_t>(std::as_bytes(std::span(bytes)), at + sizeof(uint32_t));
     const size_t payload = at + kHeadBytes + kCrcBytes;
     if (length > bytes.size() - payload - kCrcBytes) return;
-    crc = Crc(Crc(crc, bytes.data() + at, kHeadBytes), bytes.data() + payload, length);
+    crc = Crc32(Crc32(crc, bytes.data() + at, kHeadBytes), bytes.data() + payload, length);
     Put(crc, bytes, payload + length);
     at = payload + length + kCrcBytes;
   }
 }
 
-absl::StatusOr<std::vector<SnapshotRecord>> ReadSnapshot(std::span<const std::byte> bytes) {
+void SnapshotCheck::More(std::span<const std::byte> bytes) {
+  if (record_ == 0) {
+    if (bytes.size() < kPrefixBytes) return;
+    crc_ = Crc32(0, bytes.data(), kPrefixBytes);
+    record_ = summed_ = kPrefixBytes;
+  }
+  while (!ended_ && damage_.ok()) {
+    const size_t payload = record_ + kHeadBytes + kCrcBytes;
+    if (bytes.size() < payload) return;
+    if (summed_ == record_) {
+      const std::byte* const head = bytes.data() + record_;
+      if (At<uint32_t>(bytes, record_ + kHeadBytes) != Crc32(0, head, kHeadBytes)) {
+        damage_ = SnapshotDamaged(absl::StrFormat("byte %d: a record's head has another checksum", record_));
+        return;
+      }
+      crc_ = Crc32(crc_, head, kHeadBytes);
+      summed_ = payload;
+    }
+    const auto length = At<uint64_t>(bytes, record_ + sizeof(uint32_t));
+    const size_t end = payload + static_cast<size_t>(std::min<uint64_t>(length, bytes.size() - payload));
+    crc_ = Crc32(crc_, bytes.data() + summed_, end - summed_);
+    summed_ = end;
+    if (end - payload < length || bytes.size() - end < kCrcBytes) return;
+    if (At<uint32_t>(bytes, end) != crc_) {
+      damage_ = SnapshotDamaged(absl::StrFormat("bytes %d to %d: they have another checksum", record_, end));
+      return;
+    }
+    const auto kind = static_cast<RecordKind>(At<uint32_t>(bytes, record_));
+    record_ = summed_ = end + kCrcBytes;
+    ended_ = kind == RecordKind::kEnd;
+    if (ended_ && length != 0) damage_ = SnapshotDamaged(absl::StrFormat("byte %d: its end expected", record_));
+    if (!ended_) found_.push_back({.kind = kind, .payload = payload, .length = length});
+  }
+}
+
+absl::StatusOr<std::vector<SnapshotRecord>> SnapshotCheck::Finish(std::span<const std::byte> bytes) {
   if (bytes.size() < kPrefixBytes) return Cut(0, "a head", kPrefixBytes, bytes.size());
   if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
     return SnapshotDamaged(absl::StrFormat("byte 0: '%s' expected", kMagic));
@@ -98,33 +129,24 @@ absl::StatusOr<std::vector<SnapshotRecord>> ReadSnapshot(std::span<const std::by
         absl::StrFormat("the snapshot has version %d, this server reads version %d", version, kSnapshotVersion),
         {.reason = "SNAPSHOT_VERSION"});
   }
-  std::vector<SnapshotRecord> records;
-  uint32_t crc = Crc(0, bytes.data(), kPrefixBytes);
-  for (size_t at = kPrefixBytes;;) {
-    const size_t left = bytes.size() - at;
-    if (left < kHeadBytes + kCrcBytes) return Cut(at, "a record's head", kHeadBytes + kCrcBytes, left);
-    const std::byte* const head = bytes.data() + at;
-    if (At<uint32_t>(bytes, at + kHeadBytes) != Crc(0, head, kHeadBytes)) {
-      return SnapshotDamaged(absl::StrFormat("byte %d: a record's head has another checksum", at));
-    }
-    const auto kind = static_cast<RecordKind>(At<uint32_t>(bytes, at));
-    const auto length = At<uint64_t>(bytes, at + sizeof(uint32_t));
-    const size_t payload = at + kHeadBytes + kCrcBytes;
-    if (length > bytes.size() - payload || bytes.size() - payload - length < kCrcBytes) {
-      return Cut(payload, "a record", length, bytes.size() - payload);
-    }
-    crc = Crc(Crc(crc, head, kHeadBytes), bytes.data() + payload, length);
-    if (At<uint32_t>(bytes, payload + length) != crc) {
-      return SnapshotDamaged(absl::StrFormat("bytes %d to %d: they have another checksum", at, payload + length));
-    }
-    at = payload + length + kCrcBytes;
-    if (kind != RecordKind::kEnd) {
-      records.push_back({.kind = kind, .payload = bytes.subspan(payload, length)});
-      continue;
-    }
-    if (length != 0 || at != bytes.size()) return SnapshotDamaged(absl::StrFormat("byte %d: its end expected", at));
-    return records;
+  More(bytes);
+  EBB_TRY(damage_);
+  if (!ended_) {
+    const size_t payload = record_ + kHeadBytes + kCrcBytes;
+    if (bytes.size() < payload) return Cut(record_, "a record's head", payload - record_, bytes.size() - record_);
+    return Cut(payload, "a record", At<uint64_t>(bytes, record_ + sizeof(uint32_t)), bytes.size() - payload);
   }
+  if (record_ != bytes.size()) return SnapshotDamaged(absl::StrFormat("byte %d: its end expected", record_));
+  std::vector<SnapshotRecord> records;
+  records.reserve(found_.size());
+  for (const Found& found : found_) {
+    records.push_back({.kind = found.kind, .payload = bytes.subspan(found.payload, found.length)});
+  }
+  return records;
+}
+
+absl::StatusOr<std::vector<SnapshotRecord>> ReadSnapshot(std::span<const std::byte> bytes) {
+  return SnapshotCheck().Finish(bytes);
 }
 
 std::span<const std::byte> RecordReader::Take(uint64_t count, size_t each) {

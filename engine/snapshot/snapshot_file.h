@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/large_pages.h"
 
@@ -89,6 +90,35 @@ void SealSnapshot(std::string& bytes);
 struct SnapshotRecord {
   RecordKind kind = RecordKind::kEnd;
   std::span<const std::byte> payload = {};
+};
+
+// Checks a snapshot while it is still being read, so that who waits for a disk computes its checksums meanwhile.
+class SnapshotCheck {
+ public:
+  // `bytes` is all that is there so far: what was there at the call before, and more. Cost: of what is more.
+  void More(std::span<const std::byte> bytes);
+  // Of all of it, as ReadSnapshot.
+  absl::StatusOr<std::vector<SnapshotRecord>> Finish(std::span<const std::byte> bytes);
+
+ private:
+  struct Found {
+    RecordKind kind = RecordKind::kEnd;
+    size_t payload = 0;  // where it begins
+    size_t length = 0;
+  };
+
+  size_t record_ = 0;  // where the record at hand begins; 0: the snapshot's head has yet to come
+  size_t summed_ = 0;  // up to where crc_ is
+  uint32_t crc_ = 0;
+  bool ended_ = false;
+  absl::Status damage_ = {};
+  std::vector<Found> found_ = {};
+};
+
+// The bytes of one, and what is known of them so far.
+struct SnapshotBytes {
+  std::string bytes = {};
+  SnapshotCheck check = {};
 };
 
 // The records of a snapshot but for the last, as views of `bytes`. FAILED_PRECONDITION SNAPSHOT_VERSION for another

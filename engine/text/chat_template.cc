@@ -1,199 +1,190 @@
 #include "engine/text/chat_template.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "engine/model/gguf.h"
+#include "engine/text/jinja/json.h"
+#include "engine/text/jinja/template.h"
+#include "engine/text/utf8.h"
 #include "policies/status.h"
 
 namespace ebb {
 namespace {
 
-// The first row that fits a template wins.
-const std::vector<ChatFormat>& Formats() {
-  static const std::vector<ChatFormat> formats = {
-      {.name = "chatml",
-       .marks = {"<|im_start|>", "<|im_end|>"},
-       .never = "<|im_sep|>",  // Phi-4, whose turns open differently
-       .system = {.separator = "\n", .open = "<|im_start|>system\n", .close = "<|im_end|>"},
-       .user = {.separator = "\n", .open = "<|im_start|>user\n", .close = "<|im_end|>"},
-       .assistant = {.separator = "\n", .open = "<|im_start|>assistant\n", .close = "<|im_end|>"},
-       .answer = "<|im_start|>assistant\n"},
-      {.name = "llama-3",
-       .marks = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
-       .system = {.open = "<|start_header_id|>system<|end_header_id|>\n\n", .close = "<|eot_id|>", .trim = true},
-       .user = {.open = "<|start_header_id|>user<|end_header_id|>\n\n", .close = "<|eot_id|>", .trim = true},
-       .assistant = {.open = "<|start_header_id|>assistant<|end_header_id|>\n\n", .close = "<|eot_id|>", .trim = true},
-       .answer = "<|start_header_id|>assistant<|end_header_id|>\n\n"},
-      {.name = "llama-2",
-       .marks = {"[INST]", "<<SYS>>"},
-       .system = {.open = "<<SYS>>\n", .close = "\n<</SYS>>\n\n"},
-       .system_in_user_turn = true,
-       .user = {.separator = "<s>", .open = "[INST] ", .close = " [/INST]", .trim = true},
-       .assistant = {.open = " ", .close = " </s>", .trim = true}},
-      {.name = "mistral-v7",
-       .marks = {"[SYSTEM_PROMPT]", "[INST] "},
-       .system = {.open = "[SYSTEM_PROMPT] ", .close = "[/SYSTEM_PROMPT]"},
-       .user = {.open = "[INST] ", .close = "[/INST]"},
-       .assistant = {.open = " ", .close = "</s>", .trim = true}},
-      {.name = "mistral-v7-tekken",
-       .marks = {"[SYSTEM_PROMPT]", "[INST]"},
-       .system = {.open = "[SYSTEM_PROMPT]", .close = "[/SYSTEM_PROMPT]"},
-       .user = {.open = "[INST]", .close = "[/INST]"},
-       .assistant = {.close = "</s>"}},
-      {.name = "mistral-v1",
-       .marks = {"[INST] ", " [/INST]"},
-       .system = {.close = "\n\n"},
-       .system_in_user_turn = true,
-       .user = {.open = "[INST] ", .close = " [/INST]"},
-       .assistant = {.open = " ", .close = "</s>", .trim = true}},
-      {.name = "mistral-v3",
-       .marks = {"[INST] ", "[/INST]"},
-       .system = {.close = "\n\n"},
-       .system_in_user_turn = true,
-       .user = {.open = "[INST] ", .close = "[/INST]"},
-       .assistant = {.open = " ", .close = "</s>", .trim = true}},
-      {.name = "mistral-tekken",
-       .marks = {"[INST]", "[/INST]"},
-       .system = {.close = "\n\n"},
-       .system_in_user_turn = true,
-       .user = {.open = "[INST]", .close = "[/INST]"},
-       .assistant = {.close = "</s>"}},
-      {.name = "ebb",
-       .marks = {"<|user|>", "<|assistant|>", "<|end|>"},
-       .never = "\\n",  // Phi-3 has the same markers, each on a line of its own
-       .system = {.open = "<|user|>", .close = "<|end|>"},
-       .user = {.open = "<|user|>", .close = "<|end|>"},
-       .assistant = {.open = "<|assistant|>", .close = "<|end|>"},
-       .answer = "<|assistant|>"},
-  };
-  return formats;
+using jinja::Dict;
+using jinja::List;
+using jinja::Origin;
+using jinja::Value;
+constexpr size_t kSaidMax = 500;  // bytes of what a template says that are passed on
+
+using Variables = std::vector<std::pair<std::string, Value>>;
+
+// A role that a template writes into a marker ("<|" + role + "|>") makes the marker, so only known ones are trusted.
+constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant", "tool"};
+
+absl::StatusOr<Value> JsonObject(const std::string& field, const std::string& json) {
+  const absl::StatusOr<Value> value = jinja::FromJson(json);
+  if (!value.ok()) return RefuseField("BAD_CHAT_JSON", field, std::string(value.status().message()));
+  if (value->dict() == nullptr) return RefuseField("BAD_CHAT_JSON", field, "it is not a JSON object");
+  return *value;
 }
 
-bool Fits(const ChatFormat& format, std::string_view chat_template) {
-  const auto has = [&](std::string_view mark) { return chat_template.find(mark) != std::string_view::npos; };
-  return std::ranges::all_of(format.marks, has) && (format.never.empty() || !has(format.never));
-}
-
-std::string_view Trimmed(std::string_view text) {
-  constexpr std::string_view kSpaces = " \t\n\v\f\r";
-  const size_t first = text.find_first_not_of(kSpaces);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kSpaces) - first + 1);
-}
-
-const ChatTurn* FindTurn(const ChatFormat& format, std::string_view role) {
-  if (role == "system") return &format.system;
-  if (role == "user") return &format.user;
-  if (role == "assistant") return &format.assistant;
-  return nullptr;
-}
-
-// Puts segments together, neighbours of one kind into one.
-class Prompt {
- public:
-  void Marker(std::string_view text) { Append(text, Special::kParse); }
-  void Content(std::string_view text, const ChatTurn& turn) {
-    Append(turn.trim ? Trimmed(text) : text, Special::kPlain);
+absl::StatusOr<List> JsonObjects(const std::string& field, const std::vector<std::string>& all) {
+  List list;
+  for (size_t i = 0; i < all.size(); ++i) {
+    EBB_ASSIGN(list.emplace_back(), JsonObject(absl::StrFormat("%s[%d]", field, i), all[i]));
   }
-  std::vector<Segment> Take() { return std::move(segments_); }
+  return list;
+}
 
- private:
-  void Append(std::string_view text, Special special) {
-    if (text.empty()) return;
-    if (segments_.empty() || segments_.back().special != special) segments_.push_back({.special = special});
-    segments_.back().text += text;
+absl::StatusOr<Value> MessageValue(const ChatMessage& message, size_t index) {
+  const std::string path = absl::StrFormat("messages[%d]", index);
+  const auto* role = std::ranges::find(kRoles, message.role);
+  if (role == kRoles.end()) {
+    return RefuseField(
+        "UNKNOWN_ROLE", path + ".role",
+        absl::StrFormat("'%s' is none of %s", Printable(message.role), "system, developer, user, assistant, tool"));
   }
-
-  std::vector<Segment> segments_ = {};
-};
-
-std::string RolePath(size_t message) { return absl::StrFormat("messages[%d].role", message); }
-
-absl::Status CheckMessages(const ChatFormat& format, std::span<const ChatMessage> messages) {
-  if (messages.empty()) return RefuseField("NO_MESSAGES", "messages", "at least one message is needed");
-  for (size_t i = 0; i < messages.size(); ++i) {
-    if (FindTurn(format, messages[i].role) == nullptr) {
-      return RefuseField("UNKNOWN_ROLE", RolePath(i),
-                         absl::StrFormat("'%s' is none of system, user, assistant", Printable(messages[i].role)));
-    }
-    if (!format.system_in_user_turn || messages[i].role != "system") continue;
-    if (i + 1 == messages.size() || messages[i + 1].role != "user") {
-      return RefuseField(
-          "SYSTEM_WITHOUT_USER", RolePath(i),
-          absl::StrFormat("in this model's chat format (%s) a system message is part of the user message "
-                          "after it; the next message must be one",
-                          format.name));
-    }
+  Dict dict;
+  dict.Set("role", Value::Trusted(*role));
+  const bool none = message.no_content && !message.tool_calls.empty();
+  dict.Set("content", none ? Value(jinja::None{}) : Value::Said(message.content));
+  if (!message.tool_calls.empty()) {
+    EBB_ASSIGN(List calls, JsonObjects(path + ".tool_calls", message.tool_calls));
+    dict.Set("tool_calls", Value(std::move(calls)));
   }
-  return absl::OkStatus();
+  if (!message.name.empty()) dict.Set("name", Value::Said(message.name));
+  if (!message.tool_call_id.empty()) dict.Set("tool_call_id", Value::Said(message.tool_call_id));
+  return Value(std::move(dict));
+}
+
+// A turn and an answer, whose content is found again in what the template writes.
+void AddHistory(List& messages) {
+  Dict user;
+  user.Set("role", Value::Trusted("user"));
+  user.Set("content", Value::Said("x"));
+  Dict answer;
+  answer.Set("role", Value::Trusted("assistant"));
+  answer.Set("content", Value(jinja::Text("x", Origin::kMarked)));
+  messages.emplace_back(std::move(user));
+  messages.emplace_back(std::move(answer));
+}
+
+// Further variables first, so that none takes the place of the template's own.
+absl::StatusOr<Variables> MakeVariables(const Tokenizer& tokenizer, List messages, const ChatOptions& options) {
+  Variables variables;
+  if (!options.arguments.empty()) {
+    EBB_ASSIGN(const Value more, JsonObject("arguments", options.arguments));
+    for (const auto& [key, value] : more.dict()->entries()) variables.emplace_back(key.text()->bytes(), value);
+  }
+  EBB_ASSIGN(List tools, JsonObjects("tools", options.tools));
+  variables.emplace_back("messages", Value(std::move(messages)));
+  variables.emplace_back("tools", tools.empty() ? Value(jinja::None{}) : Value(std::move(tools)));
+  variables.emplace_back("documents", Value(jinja::None{}));
+  variables.emplace_back("add_generation_prompt", Value(options.next == Next::kAnswer));
+  if (tokenizer.bos()) variables.emplace_back("bos_token", Value::Trusted(tokenizer.TokenText(*tokenizer.bos())));
+  if (tokenizer.eos()) variables.emplace_back("eos_token", Value::Trusted(tokenizer.TokenText(*tokenizer.eos())));
+  return variables;
+}
+
+absl::Status TemplateFailed(const absl::Status& status) {
+  return Refuse(absl::StatusCode::kFailedPrecondition,
+                absl::StrFormat("the model's chat template (tokenizer.chat_template), %s", status.message()),
+                {.reason = "CHAT_TEMPLATE_FAILED"});
+}
+
+absl::StatusOr<jinja::Text> Render(const jinja::Template& made, const Variables& variables, absl::Time now) {
+  absl::StatusOr<jinja::Text> text = made.Render(variables, {.now = now});
+  if (text.ok()) return text;
+  if (text.status().code() != absl::StatusCode::kInvalidArgument) return TemplateFailed(text.status());
+  return RefuseField("CHAT_TEMPLATE_REFUSED", "messages",
+                     absl::StrFormat("the model's chat template does not take them: %s",
+                                     SanitisedUtf8(std::string(text.status().message().substr(0, kSaidMax)))));
+}
+
+std::vector<Segment> ToSegments(const jinja::Text& text, size_t begin) {
+  std::vector<Segment> segments;
+  for (size_t at = begin; at < text.size(); ++at) {
+    const Special special = text.origin(at) == Origin::kTemplate ? Special::kParse : Special::kPlain;
+    if (segments.empty() || segments.back().special != special) segments.push_back({.special = special});
+    segments.back().text += text.bytes()[at];
+  }
+  return segments;
+}
+
+// Where the marked answer ends.
+std::optional<size_t> EndOfMark(const jinja::Text& text) {
+  for (size_t at = text.size(); at > 0; --at) {
+    if (text.origin(at - 1) == Origin::kMarked) return at;
+  }
+  return std::nullopt;
+}
+
+// How many tokens of `closing`, which ends an answer, the log ends with; at least those that end it, if `log` ends with
+// any stop token.
+size_t AlreadyClosed(const Tokenizer& tokenizer, std::span<const int32_t> closing, std::span<const int32_t> log) {
+  const auto stop = std::ranges::find_if(closing, [&](int32_t id) { return tokenizer.IsStop(id); });
+  if (stop == closing.end()) return 0;
+  const size_t least = stop - closing.begin() + 1;
+  for (size_t size = std::min(closing.size(), log.size()); size >= least; --size) {
+    if (std::ranges::equal(closing.first(size), log.last(size))) return size;
+  }
+  return tokenizer.IsStop(log.back()) ? least : 0;
 }
 
 }  // namespace
 
-absl::StatusOr<const ChatFormat*> RecogniseChatFormat(std::string_view chat_template) {
-  for (const ChatFormat& format : Formats()) {
-    if (Fits(format, chat_template)) return &format;
+absl::StatusOr<std::vector<Segment>> RenderChat(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
+                                                History history, const ChatOptions& options) {
+  if (tokenizer.chat_template().empty()) {
+    return Refuse(absl::StatusCode::kFailedPrecondition,
+                  "the model's file has no chat template (tokenizer.chat_template): render the chat yourself and send "
+                  "it as trusted text",
+                  {.reason = "NO_CHAT_TEMPLATE"});
   }
-  const std::string known =
-      absl::StrJoin(Formats(), ", ", [](std::string* out, const ChatFormat& format) { *out += format.name; });
-  const std::string what = chat_template.empty()
-                               ? "the model's file has no chat template (tokenizer.chat_template)"
-                               : absl::StrFormat("the model's chat template is in no format known here; it begins: %s",
-                                                 Printable(chat_template));
-  return Refuse(absl::StatusCode::kFailedPrecondition, absl::StrFormat("%s. Known formats: %s", what, known),
-                {.reason = "UNKNOWN_CHAT_TEMPLATE"});
-}
-
-absl::StatusOr<std::vector<Segment>> RenderChat(const ChatFormat& format, std::span<const ChatMessage> messages,
-                                                Previous previous, Next next) {
-  EBB_TRY(CheckMessages(format, messages));
-  Prompt prompt;
-  if (previous == Previous::kOpenAnswer) prompt.Marker(format.assistant.close);
-  bool first = previous == Previous::kNothing;
-  const ChatMessage* system = nullptr;  // waits for the user's turn that it belongs in
-  for (const ChatMessage& message : messages) {
-    if (format.system_in_user_turn && message.role == "system") {
-      system = &message;
-      continue;
-    }
-    const ChatTurn& turn = *FindTurn(format, message.role);
-    if (!first) prompt.Marker(turn.separator);
-    first = false;
-    prompt.Marker(turn.open);
-    if (system != nullptr) {
-      prompt.Marker(format.system.open);
-      prompt.Content(system->content, format.system);
-      prompt.Marker(format.system.close);
-      system = nullptr;
-    }
-    prompt.Content(message.content, turn);
-    prompt.Marker(turn.close);
+  const absl::StatusOr<jinja::Template> made = jinja::Template::Parse(tokenizer.chat_template());
+  if (!made.ok()) return TemplateFailed(made.status());
+  List list;
+  if (history == History::kSome) AddHistory(list);
+  for (size_t i = 0; i < messages.size(); ++i) {
+    EBB_ASSIGN(list.emplace_back(), MessageValue(messages[i], i));
   }
-  if (next == Next::kAnswer) {
-    prompt.Marker(format.assistant.separator);
-    prompt.Marker(format.answer);
+  EBB_ASSIGN(const Variables variables, MakeVariables(tokenizer, std::move(list), options));
+  EBB_ASSIGN(const jinja::Text text, Render(*made, variables, options.now));
+  if (history == History::kNone) return ToSegments(text, 0);
+  const std::optional<size_t> begin = EndOfMark(text);
+  if (!begin) {
+    return TemplateFailed(
+        absl::FailedPreconditionError("writes no earlier answers, so that it cannot go on a session"));
   }
-  return prompt.Take();
+  return ToSegments(text, *begin);
 }
 
 absl::StatusOr<std::vector<int32_t>> EncodeChat(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
-                                                std::span<const int32_t> log, Next next) {
-  EBB_ASSIGN(const ChatFormat* format, RecogniseChatFormat(tokenizer.chat_template()));
-  Previous previous = Previous::kNothing;
-  Start start = Start::kSequence;
-  const bool only_begun = log.size() == 1 && log.front() == tokenizer.bos();
-  if (only_begun) {
-    start = Start::kText;
-  } else if (!log.empty()) {
-    const bool ended = tokenizer.IsStop(log.back());
-    previous = ended ? Previous::kEndedTurn : Previous::kOpenAnswer;
-    start = ended ? Start::kText : Start::kContinuation;
+                                                std::span<const int32_t> log, const ChatOptions& options) {
+  if (messages.empty()) return RefuseField("NO_MESSAGES", "messages", "at least one message is needed");
+  const bool begun = log.size() == 1 && log.front() == tokenizer.bos();
+  if (log.empty() || begun) {
+    EBB_ASSIGN(const std::vector<Segment> segments, RenderChat(tokenizer, messages, History::kNone, options));
+    std::vector<int32_t> ids = tokenizer.Encode(segments, Start::kText);
+    const bool has_begin = !ids.empty() && ids.front() == tokenizer.bos();
+    if (has_begin && begun) ids.erase(ids.begin());
+    if (!has_begin && !begun && tokenizer.adds_bos()) ids.insert(ids.begin(), *tokenizer.bos());
+    return ids;
   }
-  EBB_ASSIGN(const std::vector<Segment> segments, RenderChat(*format, messages, previous, next));
-  return tokenizer.Encode(segments, start);
+  EBB_ASSIGN(const std::vector<Segment> segments, RenderChat(tokenizer, messages, History::kSome, options));
+  std::vector<int32_t> ids = tokenizer.Encode(segments, Start::kContinuation);
+  EBB_ASSIGN(const std::vector<Segment> end,
+             RenderChat(tokenizer, {}, History::kSome, {.next = Next::kMessages, .now = options.now}));
+  std::vector<int32_t> closing = tokenizer.Encode(end, Start::kContinuation);
+  closing.resize(std::ranges::mismatch(closing, ids).in1 - closing.begin());
+  const size_t closed = AlreadyClosed(tokenizer, closing, log);
+  ids.erase(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(closed));
+  return ids;
 }
 
 }  // namespace ebb

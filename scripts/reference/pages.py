@@ -188,7 +188,15 @@ def metrics(rows):
 
 MODELS_HEAD = """# Models
 
-What `ebbd --model` opens: a GGUF file (version 2 or 3, little-endian) of one of these families, every matrix in any of these formats.
+What `ebbd --model` opens: a GGUF file (version 2 or 3, little-endian) of one of these families, every matrix in any of these formats. A
+model in several files is opened by the name of the first, `NAME-00001-of-0000N.gguf`; the others lie beside it.
+
+A folder as model hubs lay it out (`config.json` with one of the `model_type`s, `generation_config.json`, safetensors files in F32, F16 or
+BF16, several of them with `model.safetensors.index.json`) is made such a file by `ebb-lab convert FOLDER -o FILE.gguf --type q8_0
+--tokenizer OTHER.gguf`: matrices in F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, tokenizer and chat template from a GGUF file that has
+them, since `tokenizer.json` is not read. It requantises GGUF files, too, and with `--split-size 4GB` writes several. GELU is computed in
+its tanh form whatever the folder says of it, as other engines do.
+
 Another architecture, a tensor that has no place in it, or a key that asks for something Ebb would compute wrong is refused by name.
 [Add an architecture](../how-to/add-an-architecture.md) says how a family comes into this table.
 """
@@ -214,13 +222,15 @@ def models(families, formats):
     def eviction(row):
         return MODELS_EVICTION[row["positions"]] + (f" {MODELS_WINDOWS}" if row["windows"] else "")
     parts = [notice("the tables in engine/model (architecture_table.cc, ggml_types.cc)"), MODELS_HEAD, "## Families\n"]
-    parts.append(table(["`general.architecture`", "models", "positions", "windows", "feed-forward part", "eviction"],
-                       [[f"`{row['name']}`", cell(row["models"]), MODELS_PLACE[row["positions"]], windows(row),
+    parts.append(table(["`general.architecture`", "`model_type`", "models", "positions", "windows", "feed-forward part", "eviction"],
+                       [[f"`{row['name']}`", ", ".join(f"`{name}`" for name in row["hub"]), cell(row["models"]), MODELS_PLACE[row["positions"]], windows(row),
                          "experts, chosen by a router" if row["experts"] else "one", cell(eviction(row))] for row in families]))
     parts.append("## Formats\n\nOf matrices, in every family and mixed in one file; vectors (norms, biases) are F32. Eviction does not "
-                 "depend on them:\nthe cache has a type of its own ([policies](policies.md)).\n")
-    parts.append(table(["format", "bits per weight"],
-                       [[row["name"], f"{8 * row['bytes'] / row['values']:g}"] for row in formats]))
+                 "depend on them:\nthe cache has a type of its own ([policies](policies.md)).\n\nA format that no kernel multiplies with is kept in "
+                 "memory as another that holds the same values, bit for bit.\n")
+    parts.append(table(["format", "bits per weight", "in memory"],
+                       [[row["name"], f"{8 * row['bytes'] / row['values']:g}",
+                         "as it is" if row["kept"] == row["name"] else f"{row['kept']}, {row['kept_bits']:g} bits"] for row in formats]))
     return "\n".join(parts)
 
 

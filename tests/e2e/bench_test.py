@@ -68,6 +68,12 @@ class Bench(unittest.TestCase):
         low, high = sorted(row["tokens_per_second"] for row in rows[:2])
         self.assertTrue(low <= rows[2]["tokens_per_second"] <= high, rows)
 
+    def test_batch_compares_with_a_cache_in_order(self):
+        rows = self.rows("batch", MODEL, "--sessions=2", "--slots=16", "--steps=1", "--compare=shift")
+        self.assertEqual([row["depth"] for row in rows], ["16", "mean"])
+        self.check_spread(rows[0]["ratio"])
+        self.assertIn("--kv-dtype", bench("batch", MODEL, "--slots=16", "--compare=shift", "--kv-dtype=int8", *QUICK, check=2))
+
     def test_prefill_has_a_row_for_each_length(self):
         rows = self.rows("prefill", MODEL, "--tokens=64,16")
         self.assertEqual([row["tokens"] for row in rows], [64, 16])
@@ -76,11 +82,13 @@ class Bench(unittest.TestCase):
                 self.check_spread(row[key])
 
     def test_attention_is_measured_in_memory_and_in_cache(self):
-        rows = self.rows("attention", "--slots=32,64", "--groups=2", "--kv-dtype=bf16", "--sessions=1", "--kv-heads=2", "--head-dim=32")
-        self.assertEqual([(row["slots"], row["place"]) for row in rows], [(32, "memory"), (32, "cache"), (64, "memory")])
+        rows = self.rows("attention", "--slots=32,64", "--groups=2", "--kv-dtype=bf16,int8", "--sessions=1", "--kv-heads=2", "--head-dim=32")
+        places = [(32, "memory"), (32, "cache"), (64, "memory")]
+        self.assertEqual([(row["kv_dtype"], row["slots"], row["place"]) for row in rows],
+                         [(kind, *place) for kind in ("bf16", "int8") for place in places])
         for row in rows:
-            self.assertEqual((row["kv_dtype"], row["group"]), ("bf16", 2))
-            for key in ("kv_bytes_per_second", "share", "rope_cost", "observed_cost"):
+            self.assertEqual(row["group"], 2)
+            for key in ("kv_bytes_per_second", "share", "rope_cost", "observed_cost", "scattered_cost"):
                 self.check_spread(row[key])
 
     def test_kv_update_is_measured_against_two_ways_of_keeping_order(self):

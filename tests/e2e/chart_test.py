@@ -8,6 +8,7 @@ What is rendered needs `helm`, and Kubernetes' types: `scripts/setup test` gets 
 """
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -29,14 +30,15 @@ except ModuleNotFoundError:
 HELM = npm.program("helm") or shutil.which("helm")
 CHART = ROOT / "deploy/helm/ebb"
 GOLDEN = ROOT / "deploy/helm/golden"
+PAGE = ROOT / "docs/how-to/run-on-kubernetes.md"
 CASES = {path.name.removesuffix("-values.yaml"): path for path in sorted(CHART.glob("ci/*-values.yaml"))}
 TEMPLATES = {path: path.read_text(encoding="utf-8") for path in sorted(CHART.glob("templates/**/*")) if path.is_file()}
-CHARTS_OWN = {"server.listen", "server.http_listen", "server.drain_timeout", "model.path", "store.dir", "store.redis_password_file", "auth.token_file", "tls.cert",
+CHARTS_OWN = {"server.listen", "server.http_listen", "server.drain_timeout", "openai.listen", "experiments.file", "model.path", "store.dir", "store.redis_password_file", "auth.token_file", "tls.cert",
               "tls.key", "tls.client_ca"}
 ON = ("serviceMonitor.enabled=true", "prometheusRule.enabled=true", "prometheusRule.runbookBase=https://example.org/ebb/",
       "dashboards.enabled=true", "replicas=3", "model.file=llama.gguf", "model.existingClaim=models", "config.store.durability=drain",
       "config.tenants.acme.weight=3", "config.cache.sessions_max=1000000", "config.cache.arena=512MiB", "image.pullSecrets={registry}",
-      "drain.timeoutSeconds=120", "ports.grpc=9700", "tolerations[0].key=gpu", "nodeSelector.disk=ssd", "commonLabels.team=serving", "accelerator.kind=cuda", "autoscaling.kind=HPA",
+      "drain.timeoutSeconds=120", "ports.grpc=9700", "ports.openai=9702", "tolerations[0].key=gpu", "nodeSelector.disk=ssd", "commonLabels.team=serving", "accelerator.kind=cuda", "autoscaling.kind=HPA",
       "route.enabled=true", "route.parentRefs[0].name=public", "podAnnotations.mesh=none", "store.storageClassName=fast",
       "service.annotations.pool=public")
 # Where the types of an object are, by the group in its apiVersion.
@@ -128,7 +130,7 @@ class Rendered(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_each_case_is_rendered_as_before(self):
-        self.assertEqual(list(CASES), ["cpu", "cuda", "mtls", "redis", "rocm"])
+        self.assertEqual(list(CASES), ["cpu", "cuda", "mtls", "openai", "redis", "rocm"])
         self.assertEqual({path.stem for path in GOLDEN.iterdir()}, set(CASES))
         for case, path in CASES.items():
             with self.subTest(case):
@@ -162,7 +164,7 @@ class Rendered(unittest.TestCase):
         plain = {"ConfigMap/x", "NetworkPolicy/x", "PodDisruptionBudget/x", "Service/x", "Service/x-pods", "ServiceAccount/x", "StatefulSet/x",
                  "Pod/x-test"}
         self.assertEqual(set(self.render()), plain)
-        more = {"HorizontalPodAutoscaler/x", "GRPCRoute/x", "ServiceMonitor/x", "PrometheusRule/x", "ConfigMap/x-ebb-service", "ConfigMap/x-ebb-eviction", "ConfigMap/x-ebb-tenants"}
+        more = {"HorizontalPodAutoscaler/x", "GRPCRoute/x", "ServiceMonitor/x", "PrometheusRule/x", "ConfigMap/x-ebb-service", "ConfigMap/x-ebb-eviction", "ConfigMap/x-ebb-experiments", "ConfigMap/x-ebb-tenants"}
         self.assertEqual(set(self.render(*ON)), plain | more)
         self.assertEqual(set(self.render("networkPolicy.enabled=false", "podDisruptionBudget.enabled=false")),
                          plain - {"NetworkPolicy/x", "PodDisruptionBudget/x"})
@@ -173,6 +175,7 @@ class Rendered(unittest.TestCase):
                              ("cuda", (), ("path: /models/llama.gguf", "durability: drain")),
                              ("redis", (), ("redis: redis.databases.svc:6379", "redis_password_file: /etc/ebb-redis/password", 'dir: ""')),
                              ("mtls", (), ("token+mtls", "token_file: /etc/ebb-tokens/tokens", "client_ca: /etc/ebb-tls/ca.crt")),
+                             ("openai", (), ("listen: 0.0.0.0:7702", "requests_max: 256", "mode: token")),
                              ("cpu", ON, ("listen: 0.0.0.0:9700", "path: /models/llama.gguf", "weight: 3", "sessions_max: 1000000", "drain_timeout: 2m",
                                    "durability: drain"))):
             text = self.render(*values, case=case)["ConfigMap/x"]["data"]["ebb.yaml"]
@@ -214,6 +217,31 @@ class Rendered(unittest.TestCase):
             self.assertEqual(limits, {"memory": "4Gi", **({name: count} if name else {})})
             self.assertEqual([each["key"] for each in pod.get("tolerations", ())], [name] if name else [])
             self.assertEqual(pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"], case != "cuda")
+
+    def test_the_port_for_tools_is_there_where_it_is_asked_for(self):
+        for case, there in (("openai", True), ("cpu", False)):
+            made = self.render(case=case)
+            pod = made["StatefulSet/x"]["spec"]["template"]["spec"]["containers"][0]
+            for ports in (pod["ports"], made["Service/x"]["spec"]["ports"], made["Service/x-pods"]["spec"]["ports"]):
+                self.assertEqual([each.get("containerPort", each.get("port")) for each in ports if each["name"] == "openai"], [7702] * there)
+            # Who may call the one may call the other.
+            self.assertEqual(made["NetworkPolicy/x"]["spec"]["ingress"][0]["ports"], [{"port": "grpc"}] + [{"port": "openai"}] * there)
+            config = yaml.safe_load(made["ConfigMap/x"]["data"]["ebb.yaml"])
+            self.assertEqual(config.get("openai"), {"listen": "0.0.0.0:7702", "requests_max": 256} if there else None)
+
+    def test_experiments_are_what_the_server_reads(self):
+        with tempfile.TemporaryDirectory() as folder:
+            values = pathlib.Path(folder, "values.yaml")
+            values.write_text(re.search(r"^```yaml\n(experiments:\n.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)[1])
+            done = template("--values", values)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            data = by_name(done.stdout)["ConfigMap/x"]["data"]
+            self.assertEqual(yaml.safe_load(data["ebb.yaml"])["experiments"], {"file": "/etc/ebb/experiments.json"})
+            file = pathlib.Path(folder, "experiments.json")
+            file.write_text(data["experiments.json"])
+            with Server(f"--experiments.file={file}") as server:
+                self.assertIn("h2o-at-256", server.ebb("experiment", "list"))
+        self.assertNotIn("experiments.json", self.render()["ConfigMap/x"]["data"])
 
     def test_pods_that_share_a_redis_know_their_own_address(self):
         for case, values, address in (("redis", (), "$(POD_IP):7700"),
@@ -271,7 +299,8 @@ class Rendered(unittest.TestCase):
                     ("redis", (), ("2 to 8 pod(s)", "deployment/x", "Sessions are in the Redis at redis.databases.svc:6379"),
                      ("A session is known", "lets no pod out")),
                     ("redis", ("networkPolicy.egress=null",), ("networkPolicy.egress lets no pod out to it",), ()),
-                    ("mtls", (), ("A session is known",), ("Nothing authenticates", "test x"))):
+                    ("openai", (), ("Tools that speak the OpenAI API: http://x.models:7702/v1",), ("Nothing",)),
+                    ("mtls", (), ("A session is known",), ("Tools that speak", "Nothing authenticates", "test x"))):
                 with self.subTest(case, values=values):
                     done = template("--show-only=templates/notes.yaml", f"--values={CASES[case]}", *(f"--set={value}" for value in values), chart=chart)
                     self.assertEqual(done.returncode, 0, done.stderr)
@@ -302,7 +331,7 @@ class Rendered(unittest.TestCase):
 
     def test_rules_and_dashboards_arrive_whole(self):
         made = self.render(*ON)
-        for uid in ("ebb-service", "ebb-eviction", "ebb-tenants"):
+        for uid in ("ebb-service", "ebb-eviction", "ebb-experiments", "ebb-tenants"):
             self.assertEqual(json.loads(made[f"ConfigMap/x-{uid}"]["data"][f"{uid}.json"]),
                              json.loads((ROOT / f"deploy/grafana/dashboards/{uid}.json").read_text()))
         rules = made["PrometheusRule/x"]["spec"]
@@ -342,7 +371,7 @@ class Rendered(unittest.TestCase):
     def test_the_values_of_the_page_are_taken(self):
         page = (ROOT / "docs/how-to/run-on-kubernetes.md").read_text(encoding="utf-8")
         blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-        self.assertEqual(len(blocks), 7)
+        self.assertEqual(len(blocks), 9)
         for block in blocks:
             with self.subTest(block), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
                 file.write(block)
@@ -370,6 +399,11 @@ class Rendered(unittest.TestCase):
                             ("autoscaling.kind=HPA,autoscaling.minReplicas=5", "minReplicas is 5, above autoscaling.maxReplicas, 4"),
                             ("route.enabled=true", "needs a Gateway in route.parentRefs"),
                             ("route.parentRefs[0].namespace=x", "name is required"),
+                            ("ports.openai=80", "ports.openai"), ("config.openai.listen=x", "listen is not allowed"),
+                            ("ports.openai=7702,config.auth.mode=mtls,secrets.tls=t", "knows no client certificates"),
+                            ("ports.openai=7701", "ports.http and ports.openai are both 7701"),
+                            ("config.cache.swap_max=5GiB,store.enabled=false", "swap_max is 5GiB, of the pod's volume, which needs store.enabled"),
+                            ("experiments[0].name=x", "arms is required"), ("config.experiments.file=/x", "file is not allowed"),
                             ("image.digest=sha256:1", "image.digest")):
             with self.subTest(value):
                 done = template(f"--set={value}")

@@ -143,7 +143,7 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(self.ebb("generate", "--session=again", " and", *go_on), right)
         self.assertEqual([each["name"] for each in lines(self.ebb("snapshots", "--json"))], ["snapshots/chapter"])
         self.assertRegex(self.ebb("snapshots", "list"), r"^chapter +[\d.]+ [KM]iB  \d{4}-")
-        self.ebb("save", "tale", "--if-generation=1", "--json", check=1)
+        self.ebb("save", "tale", "--expected-generation=1", "--json", check=1)
         self.assertEqual(json.loads(self.server.stderr)["error"]["reason"], "GENERATION_MISMATCH")
         self.assertEqual(self.ebb("snapshots", "delete", "chapter"), "deleted chapter\n")
         self.assertEqual(self.ebb("snapshots"), "no snapshots\n")
@@ -315,6 +315,19 @@ class CommandLine(unittest.TestCase):
             self.ebb("experiment", "start", "other", f"--arm={wrong}", check=2)
             self.assertIn("--arm", self.server.stderr)
 
+    def test_tenant_is_given_settings_that_hold_at_once(self):
+        settings = ("--priority=low", "--weight=3", "--calls-max=8", "--cache-max=64MiB", "--policy=h2o:budget=48")
+        self.assertIn("tenants/batch has weight 3 and priority low", self.ebb("tenant", "set", "batch", *settings))
+        self.assertIn("h2o", self.ebb("--tenant=batch", "sessions", "create", "mine"))
+        (row,) = (line for line in self.ebb("tenant", "list").splitlines() if line.startswith("batch"))
+        self.assertRegex(row, r"^batch +3 +low +1 +0/8 +0 .*/64\.0 MiB +h2o.* \(not configured\)$")
+        self.ebb("--tenant=batch", "sessions", "delete", "mine")
+        (batch,) = (tenant for tenant in lines(self.ebb("tenant", "list", "--json")) if tenant["name"] == "tenants/batch")
+        self.assertEqual((batch["weight"], batch["calls_max"], batch["cache_max"]), (3, 8, str(64 << 20)))
+        self.ebb("tenant", "set", "batch", "--weight=0", check=1)
+        self.assertIn("tenant.weight: 0 is not in [1, 1000]", self.server.stderr)
+        self.ebb("tenant", "set", "batch", "--priority=urgent", check=2)
+
     def test_evictions_tells_what_leaves_until_it_has_told_enough(self):
         self.ebb("sessions", "create", "watched", "--policy=h2o", "--budget=96")
         watch = [BIN / "ebb", "--addr", self.server.addr, "evictions", "--session=watched"]
@@ -346,7 +359,7 @@ class CommandLine(unittest.TestCase):
                          r"^3 tokens computed anew, \d+ reused of which \d+ are stale, \d+\.\d ms: stale\n$")
         self.ebb("edit", "edited", "9", "10", "--exact", check=1)
         self.ebb("edit", "edited", "5", "4", "x", check=1)
-        self.ebb("edit", "edited", "2", "3", "--expect=1", check=1)
+        self.ebb("edit", "edited", "2", "3", "--expected-generation=1", check=1)
         self.ebb("edit", "edited", "2", "3", "--mode=sideways", check=2)
         self.assertRegex(self.ebb("edit", "edited", "2", "3", "--restore", "--exact"), ": exact\n$")
         self.ebb("sessions", "delete", "edited")

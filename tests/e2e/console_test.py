@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The console in a real browser: Debian's chromium, driven by tests/e2e/console/drive.mjs. Skipped, with a line that says what is missing,
-where there is no chromium, no Node, or no playwright-core, which Debian 12 does not have: scripts/setup test installs all it can.
+where there is no chromium, no Node, or no playwright-core or axe-core, which Debian 12 does not have: scripts/setup test installs all it can.
 
     tests/e2e/console_test.py --pictures    makes the pictures of docs/how-to/images again
 """
@@ -32,8 +32,9 @@ def missing():
         return "there is no chromium: scripts/setup test"
     if shutil.which("node") is None:
         return "there is no node"
-    if not (ROOT / "tests/e2e/node_modules/playwright-core").is_dir() or not (ROOT / "tests/e2e/node_modules/.package-lock.json").exists():
-        return "there is no playwright-core: npm install --prefix tests/e2e"
+    for name in ("playwright-core", "axe-core"):
+        if not (ROOT / "tests/e2e/node_modules" / name).is_dir() or not (ROOT / "tests/e2e/node_modules/.package-lock.json").exists():
+            return f"there is no {name}: npm install --prefix tests/e2e"
     return None
 
 
@@ -74,6 +75,28 @@ class Console(unittest.TestCase):
             self.assertRegex(facts, r"^64 live, [1-9]\d+ left, .* a second; the first \d+ of 96 tokens are those of policy 1$")
         self.assertEqual(seen["marks"], sum("the first 96 of" not in facts for facts in (h2o, streaming)))
         self.assertTrue(all(seen["answers"]))
+
+    def test_an_experiment_is_started_and_shows_its_intervals_as_the_server_tells_them(self):
+        with Server("--quality.measure_every=1") as server:
+            seen = drive("experiments", server)
+        self.assertEqual((seen["complaints"], seen["faults"]), ([], []))
+        self.assertEqual(seen["refused"], "experiment.arms[1].name: another arm is called 'control'")
+        self.assertGreaterEqual(seen["contrast"][0]["ratio"], 4.5, seen["contrast"])
+        arms = seen["results"]["arms"]
+        self.assertEqual([row.count("control") + row.count("h2o") >= 1 for row in seen["arms"]], [False, True, True])
+        self.assertEqual(sum(int(arm["sessions"]) for arm in arms), 72)
+        self.assertTrue(all(int(arm["units"]) >= 20 for arm in arms), arms)
+        self.assertRegex(seen["ratio"], r"^Sample ratio as it should be \(p [\d.e-]+\)\.$")
+        told, drawn, cells = seen["told"], seen["drawn"], seen["cells"]
+        low, high = (told["differenceInterval"].get(key, 0) for key in ("low", "high"))
+        self.assertEqual(cells[-1], "open" if low <= 0 <= high else "worse" if low > 0 else "better")  # less is better
+        self.assertEqual(drawn["side"], f"interval {cells[-1]}")
+        scale = (drawn["middle"] - 4) / max(abs(low), abs(high))
+        for x, number in ((drawn["bar"][0], low), (drawn["bar"][1], high), (drawn["dot"], told["difference"])):
+            self.assertAlmostEqual(x, drawn["middle"] + scale * number, delta=0.06)
+        self.assertEqual(seen["decision"], {"open": "Nothing is decided in attention mass lost yet.", "better": "h2o is better than control in attention mass lost.",
+                                            "worse": "control is better in attention mass lost."}[cells[-1]])
+        self.assertTrue(seen["stop"])
 
     def test_the_keyboard_alone_is_enough(self):
         with Server() as server:
@@ -131,7 +154,7 @@ class Console(unittest.TestCase):
                 self.assertEqual(server.ebb("sessions").strip(), "no sessions")
 
     def test_the_pictures_of_the_documentation_are_small(self):
-        for name in ("console-light.png", "console-dark.png", "console-side-by-side.png"):
+        for name in ("console-light.png", "console-dark.png", "console-side-by-side.png", "console-experiments.png"):
             self.assertLess((PICTURES / name).stat().st_size, PICTURE_BYTES_MAX, name)
 
 
@@ -170,7 +193,7 @@ class Configuration(unittest.TestCase):
 
 def pictures():
     PICTURES.mkdir(exist_ok=True)
-    with Server() as server:
+    with Server("--quality.measure_every=1") as server:
         drive("pictures", server, PICTURES)
 
 

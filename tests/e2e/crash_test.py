@@ -7,7 +7,8 @@ undisturbed on another server: the same answers, the same cache, the same tokens
 
 Each round: some clients write to sessions of their own, each call after the answer to the one before; at a random instant the server gets
 SIGKILL; the next one starts on its store. What was answered must be there. A call that was not answered may have been done or not, or its
-tokens in part: what the session says of itself decides what the undisturbed one is told to do. Needs Debian's python3-grpcio and protoc."""
+tokens in part: what the session says of itself decides what the undisturbed one is told to do. In a quarter of the rounds memory holds some of
+the sessions, and the others are swapped: the kill falls among their ways out and in. Needs Debian's python3-grpcio and protoc."""
 import argparse
 import pathlib
 import random
@@ -28,6 +29,7 @@ from ebb.v1 import (eviction_pb2 as eviction, eviction_pb2_grpc, inference_pb2 a
 SERVICES = (session_pb2_grpc.SessionServiceStub, inference_pb2_grpc.InferenceServiceStub, eviction_pb2_grpc.EvictionServiceStub)
 
 CLIENTS = 3
+ARENA_OF_FEW = "2MiB"  # five to ten of the dozen sessions that clients have at most
 VOCABULARY = 250  # ids that every model has
 SECONDS = (0.15, 0.7)  # of load before the kill
 BEGINNINGS = [[1 + (7 * i + n) % 200 for n in range(40)] for i in range(4)]  # of first prompts: blocks that they share
@@ -99,6 +101,12 @@ def refusals():
     return (code.FAILED_PRECONDITION, code.INVALID_ARGUMENT, code.RESOURCE_EXHAUSTED, code.NOT_FOUND, code.ABORTED)
 
 
+def has_no_room(error):
+    """Memory is full of sessions that cannot leave: whoever is told so has changed nothing."""
+    return (isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.UNAVAILABLE and
+            any(key == "grpc-status-details-bin" and b"NO_PAGES" in value for key, value in error.trailing_metadata() or ()))
+
+
 def has_ended(error):
     return isinstance(error, grpc.RpcError) and error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
@@ -107,9 +115,10 @@ class Load(threading.Thread):
     """One client. `done` are the calls that were answered, in order, with their answers; `open` is the one that was not, and `told` what
     came of it; `in_time`: it began before the kill."""
 
-    def __init__(self, client, dice, sessions, prefix, killed):
+    def __init__(self, client, dice, sessions, prefix, killed, reserve_copies=False):
         super().__init__()
         self.client, self.dice, self.sessions, self.prefix, self.killed = client, dice, sessions, prefix, killed
+        self.reserve_copies = reserve_copies  # of branches: no page is missing in the midst of a call
         self.done, self.open, self.in_time, self.told, self.failed = [], None, False, [], None
 
     def run(self):
@@ -117,7 +126,13 @@ class Load(threading.Thread):
             while True:
                 for method, request in self.pick():
                     self.open, self.in_time, self.told = (method, request), not self.killed.is_set(), []
-                    answer = made(self.client, method, request, self.told)
+                    try:
+                        answer = made(self.client, method, request, self.told)
+                    except grpc.RpcError as error:
+                        if not has_no_room(error) or self.told:
+                            raise
+                        self.open = None
+                        break
                     self.done.append((method, request, answer))
                     self.open = None
                     self.heed(method, request)
@@ -180,43 +195,49 @@ class Load(threading.Thread):
             return [("SetPolicy", eviction.SetPolicyRequest(session=name, policy=policy_of(dice.choice(["streaming", "tova"]),
                                                                                           dice.randint(48, 96))))]
         if kind == "fork" and len(self.sessions) < 4:
-            return [("ForkSession", session.ForkSessionRequest(session=name, session_id=new_id))]
+            return [("ForkSession", session.ForkSessionRequest(session=name, session_id=new_id, reserve_copies=self.reserve_copies))]
         if kind == "delete" and len(self.sessions) > 1:
             return [("DeleteSession", session.DeleteSessionRequest(name=name))]
         return []
 
 
 class Crash:
-    def __init__(self, seed, durability):
-        self.seed, self.durability = seed, durability
+    def __init__(self, seed, durability, swaps=False):
+        self.seed, self.durability, self.swaps = seed, durability, swaps
         self.store = tempfile.TemporaryDirectory()
         self.sessions = [[] for _ in range(CLIENTS)]
         self.calls = self.cut = self.found = self.unlike = 0
+        self.swapped = self.torn = 0  # ways out and in; kills in the midst of a write of one
 
     def server(self):
+        memory = (f"--cache.arena={ARENA_OF_FEW}", "--cache.swap_max=1GiB") if self.swaps else ("--cache.arena=64MiB",)
         return Server(f"--store.dir={self.store.name}", f"--store.durability={self.durability}", "--store.snapshot_every=96",
-                      "--cache.arena=64MiB", "--model.threads=1")
+                      *memory, "--model.threads=1")
 
     def run(self, rounds):
         with Server("--cache.arena=64MiB", "--model.threads=1") as undisturbed, Client(undisturbed) as self.calm:
             for number in range(rounds):
                 self.round(number)
             self.tidy()
-        print(f"{rounds} rounds of {self.durability}: {self.calls} calls answered; {self.cut} cut by the kill, of which {self.found} had done "
-              f"something; {self.unlike} sessions dropped whose last call was half done")
+        print(f"{rounds} rounds of {self.durability}{', swapping' if self.swaps else ''}: {self.calls} calls answered; {self.cut} cut by the kill, of "
+              f"which {self.found} had done something; {self.unlike} sessions dropped whose last call was half done" +
+              (f"; {self.swapped} times out or in, {self.torn} kills while one was written" if self.swaps else ""))
 
     def round(self, number):
         dice = random.Random(f"{self.seed} {self.durability} {number}")
         with self.server() as server, Client(server) as client:
             killed = threading.Event()
-            loads = [Load(client, random.Random(dice.random()), sessions, f"c{i}", killed) for i, sessions in enumerate(self.sessions)]
+            loads = [Load(client, random.Random(dice.random()), sessions, f"c{i}", killed, self.swaps)
+                     for i, sessions in enumerate(self.sessions)]
             for load in loads:
                 load.start()
             time.sleep(dice.uniform(*SECONDS))
+            self.swapped += self.ways(client)
             killed.set()
             server.process.kill()
             for load in loads:
                 load.join()
+            self.torn += len(list(pathlib.Path(self.store.name).glob("swap/.*.new")))
         with self.server() as server, Client(server) as client:
             for load in loads:
                 if load.failed:
@@ -226,6 +247,9 @@ class Crash:
             assert client.metric('ebb_recovered_sessions_total{result="set_aside"}') == 0
             leaked = client.metric("ebb_kv_pages_limit") - sum(client.metric(f'ebb_kv_pages{{state="{state}"}}') for state in ("free", "owned"))
             assert leaked == 0, f"round {number}: {leaked} pages leaked"
+
+    def ways(self, client):
+        return int(sum(client.metric(f'ebb_swaps_total{{direction="{way}"}}') for way in ("out", "in"))) if self.swaps else 0
 
     def compare(self, number, client, load):
         for method, request, answer in load.done:
@@ -299,10 +323,12 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     print(f"seed {options.seed}")
-    crashes = [Crash(options.seed, "step"), Crash(options.seed, "sync")]
-    for crash, rounds in zip(crashes, (options.rounds - options.rounds // 4, options.rounds // 4)):
+    crashes = [Crash(options.seed, "step"), Crash(options.seed, "sync"), Crash(options.seed, "step", swaps=True)]
+    quarter = options.rounds // 4
+    for crash, rounds in zip(crashes, (options.rounds - 2 * quarter, quarter, quarter)):
         crash.run(rounds)
     calls, cut, found = (sum(getattr(crash, count) for crash in crashes) for count in ("calls", "cut", "found"))
+    assert quarter == 0 or crashes[2].swapped > 0, "nobody was swapped"
     assert calls > options.rounds and cut > 0 and found > 0, f"too little to tell: {calls} calls, {cut} cut, {found} done and not answered"
 
 

@@ -1,5 +1,12 @@
 #!/usr/bin/env python3
-"""Every query of the dashboards is asked of a real Prometheus that scrapes a real server under load, and is answered with numbers."""
+"""Every query of the dashboards is asked of a real Prometheus that scrapes a real server under load, and is answered with numbers.
+
+    dashboards_test.py           tests
+    dashboards_test.py --draw    writes docs/how-to/images/ebb-*.svg: every panel, of two minutes of such a load
+"""
+import concurrent.futures
+import contextlib
+import itertools
 import json
 import math
 import os
@@ -7,13 +14,19 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import unittest
 import unittest.mock
 
-from binaries import ROOT, Server
+from binaries import MODEL, ROOT, Server
 import npm
 from patience import eventually
 from prometheus import Prometheus
+import python_package  # noqa: F401  makes the package that is imported next
+
+import ebb
+from ebb.v1 import inference_pb2
 
 FOLDER = ROOT / "deploy/grafana"
 DASHBOARDS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((FOLDER / "dashboards").glob("*.json"))}
@@ -35,7 +48,45 @@ def queries():
               for each in dashboard["annotations"]["list"]]
     found += [(f"{uid} / variable {each['name']}", re.sub(r"label_values\((.*), (\w+)\)", r"count by (\2) (\1)", each["query"]["query"]))
               for uid, dashboard in DASHBOARDS.items() for each in dashboard["templating"]["list"] if each["type"] == "query"]
-    return [(where, re.sub(r"\$(job|instance|policy|tenant)\b", ".*", query.replace("$__rate_interval", "5m"))) for where, query in found]
+    return [(where, plain(query)) for where, query in found]
+
+
+def plain(query, interval="5m"):
+    return re.sub(r"\$(job|instance|policy|tenant|experiment)\b", ".*", query.replace("$__rate_interval", interval))
+
+
+@contextlib.contextmanager
+def busy_server():
+    """One that has something to say in every panel."""
+    with tempfile.TemporaryDirectory() as folder:
+        cert, key = f"{folder}/server.pem", f"{folder}/server.key"  # one panel is about certificates
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "60", "-subj",
+                        "/CN=server", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True, capture_output=True)
+        flags = (f"--tls.cert={cert}", f"--tls.key={key}", "--quality.shadow_share=1", "--quality.shadow_tokens_max=256", "--quality.measure_every=1",
+                 "--model.threads=1", "--cache.arena=64MiB", "--cache.swap_max=256MiB", "--store.durability=step", f"--store.dir={folder}/store",
+                 "--tenants.acme.tokens_per_minute=1000000", "--tenants.small.sessions_max=1", "--cache.prefix_share=0.25", f"--model.draft={MODEL}",
+                 "--model.draft_arena=16MiB")
+        with unittest.mock.patch.dict(os.environ, EBB_CA=cert):
+            with Server(*flags) as before:  # of which a session comes back
+                before.ebb("sessions", "create", "old", "--policy=streaming", "--budget=32")
+                before.ebb("generate", "--quiet", "--session=old", "--max-tokens=16", "--ignore-eos", TEXT)
+            with Server(*flags) as server:
+                yield server
+
+
+def tried(server, users):
+    """End users `users` of the experiment that runs for acme, with a session each, of which they say how it went."""
+    with ebb.Client(server.addr, tenant="acme", ca=os.environ["EBB_CA"]) as client, concurrent.futures.ThreadPoolExecutor(4) as threads:
+        report = client.stubs.methods()["ReportOutcome"]
+
+        def one(user):
+            with client.create_session(end_user=f"user-{user}") as session:
+                for _ in session.generate(TEXT, max_tokens=48, ignore_eos=True, seed=user):
+                    pass
+                whose = [("x-ebb-tenant", "acme")]
+                report(inference_pb2.ReportOutcomeRequest(session=session.name, score=(user % 10) / 10), metadata=whose)
+                report(inference_pb2.ReportOutcomeRequest(session=session.name, thumb_up=user % 3 != 0), metadata=whose)
+        list(threads.map(one, users))
 
 
 def work(server):
@@ -49,11 +100,13 @@ def work(server):
     ebb("edit", "tale", "80", "82", " a cellar")
     ebb("fork", "tale", "branch")
     ebb("generate", "--quiet", "--session=branch", "--max-tokens=16", "--ignore-eos", TEXT)
-    ebb("experiment", "start", "trial", "--of=acme", "--arm=control=streaming", "--arm=h2o=h2o", "--budget=64")
-    ebb("--tenant=acme", "sessions", "create", "tried", "--end-user=ann")
+    ebb("experiment", "start", "trial", "--of=acme", "--arm=control=streaming", "--arm=h2o=h2o", "--budget=64", "--units-min=20", "--units-planned=100")
+    tried(server, range(60))
     ebb("save", "tale")
     ebb("restore", "tale", "again")
     ebb("sessions", "create", "tale", check=1)  # it exists
+    ebb("--tenant=small", "sessions", "create", "only")
+    ebb("--tenant=small", "sessions", "create", "second", check=1)  # over its quota
     for name in ("large", "larger", "largest"):  # for which others leave
         ebb("sessions", "create", name, "--policy=full", "--budget=8000")
         ebb("generate", "--quiet", f"--session={name}", "--max-tokens=4", "--ignore-eos", TEXT)
@@ -64,7 +117,7 @@ class Dashboards(unittest.TestCase):
     def test_they_are_what_the_script_writes(self):
         done = subprocess.run([sys.executable, "-B", FOLDER / "generate.py", "--check"], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(len(DASHBOARDS), 3)
+        self.assertEqual(len(DASHBOARDS), 4)
 
     @unittest.skipIf(npm.missing("typescript", "@grafana/schema"), npm.missing("typescript", "@grafana/schema"))
     def test_they_are_of_grafanas_types(self):
@@ -112,14 +165,7 @@ class Dashboards(unittest.TestCase):
 
     @unittest.skipUnless(Prometheus.installed(), "prometheus is not installed")
     def test_every_query_returns_data(self):
-        folder = self.enterContext(tempfile.TemporaryDirectory())
-        cert, key = f"{folder}/server.pem", f"{folder}/server.key"  # one panel is about certificates
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
-                        "/CN=server", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert], check=True, capture_output=True)
-        self.enterContext(unittest.mock.patch.dict(os.environ, EBB_CA=cert))
-        flags = (f"--tls.cert={cert}", f"--tls.key={key}", "--quality.shadow_share=1", "--quality.shadow_tokens_max=256", "--quality.measure_every=1", "--model.threads=1", "--cache.arena=64MiB", "--cache.swap_max=256MiB",
-                 "--store.durability=step", "--tenants.acme.tokens_per_minute=1000000")
-        with Server(*flags) as server, Prometheus(server.http, RULES) as prometheus:
+        with busy_server() as server, Prometheus(server.http, RULES) as prometheus:
             eventually(lambda: prometheus.query("ebb_build_info"), "prometheus does not scrape the server")  # before anything counts
             work(server)
             left = {query: where for where, query in queries()}  # one that stands twice is asked once
@@ -137,5 +183,51 @@ class Dashboards(unittest.TestCase):
                 eventually(lambda: prometheus.query(query)[0][1] >= least, f"{query} stays below {least}")
 
 
+def draw(seconds=120, step=2):
+    """Writes the pictures: the test's work, conversations of changing policies, and an experiment, while Prometheus looks on."""
+    sys.path.insert(0, str(FOLDER))
+    import draw as pen
+    with busy_server() as server, Prometheus(server.http, RULES) as prometheus, concurrent.futures.ThreadPoolExecutor(2) as threads:
+        eventually(lambda: prometheus.query("ebb_build_info"), "prometheus does not scrape the server")
+        begin, over = time.time(), threading.Event()
+
+        def converse():
+            for policy, clients in itertools.cycle((("h2o", 4), ("streaming", 2), ("tova", 6), ("snapkv", 3))):
+                if over.wait(2):  # bursts, so that what comes and goes is seen
+                    return
+                server.ebb("bench", "serve", f"--clients={clients}", f"--requests={2 * clients}", "--prompt-tokens=96", "--max-tokens=48", "--warm-up=0",
+                           f"--policy={policy}", "--budget=96")
+
+        def go_on():
+            work(server)
+            for round_ in itertools.count(1):
+                if over.wait(4):
+                    return
+                tried(server, range(60 * round_, 60 * round_ + 12))
+                for drafts in ("--ngram", "--draft-model=ebb-tiny"):
+                    server.ebb("generate", "--quiet", "--session=tale", "--max-tokens=32", "--ignore-eos", drafts, TEXT)
+                server.ebb("generate", "--quiet", "--max-tokens=16", "--ignore-eos", "--policy=h2o", "--budget=128", TEXT * 4)  # begins as the last one
+                server.ebb("policy", "set", "tale", f"--policy={('streaming', 'h2o', 'tova')[round_ % 3]}", "--budget=24")
+                server.ebb("edit", "tale", "80", "82", " a cellar")
+                server.ebb("--tenant=small", "sessions", "create", "second", check=1)
+                server.ebb("--tenant=small", "generate", "--quiet", "--session=only", "--max-tokens=16", "--ignore-eos", TEXT)
+        running = [threads.submit(converse), threads.submit(go_on)]
+        concurrent.futures.wait(running, timeout=seconds, return_when=concurrent.futures.FIRST_EXCEPTION)
+        over.set()
+        for each in running:
+            each.result()
+
+        def ranged(query):
+            found = prometheus.range(plain(query, "10s"), moments[0], moments[-1], step)
+            return [({**labels, "instance": "ebbd"}, series) for labels, series in found]  # its port was one of this day
+        moments = [begin + step * i for i in range(seconds // step + 1)]
+        for uid, dashboard in DASHBOARDS.items():
+            picture = pen.drawing(dashboard, moments, lambda query: prometheus.query(plain(query)), ranged,
+                                  f"{seconds // 60} minutes of the built-in model on one thread, drawn by deploy/grafana/draw.py of Prometheus' answers to the panels' "
+                                  "queries. Grafana draws them otherwise.")
+            (ROOT / f"docs/how-to/images/{uid}.svg").write_text(picture, encoding="utf-8")
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(unittest.main(verbosity=2))
+    sys.exit(draw() if "--draw" in sys.argv[1:] else unittest.main(verbosity=2))

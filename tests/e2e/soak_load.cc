@@ -1,5 +1,6 @@
 // Many tenants' streams at once, each beginning its next answer when it has the last one: what soak_test.py runs beside
-// a server. Prints one line of JSON: tokens by tenant, failures by what they say, gaps between messages.
+// a server. Prints one line of JSON: tokens by tenant, failures by what they say, gaps between messages by tenant,
+// since a tenant of a larger weight is to have shorter ones.
 //
 //   soak_load ADDRESS TENANTS STREAMS_EACH SECONDS
 
@@ -49,7 +50,8 @@ v1::GenerateRequest NextRequest(HashRandom& random) {
 
 class Load {
  public:
-  Load(const std::string& address, int tenants) : tokens_(static_cast<size_t>(tenants)) {
+  Load(const std::string& address, int tenants)
+      : tokens_(static_cast<size_t>(tenants)), gaps_(static_cast<size_t>(tenants)) {
     for (int i = 0; i < tenants; ++i) {
       grpc::ChannelArguments own;  // connection for each tenant
       own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -82,7 +84,7 @@ class Load {
     }
     const std::lock_guard lock(mutex_);
     for (const auto& [failure, count] : tally.failures) all_.failures[failure] += count;
-    all_.gaps.insert(all_.gaps.end(), tally.gaps.begin(), tally.gaps.end());
+    gaps_[tenant].insert(gaps_[tenant].end(), tally.gaps.begin(), tally.gaps.end());
     all_.answers += tally.answers;
   }
 
@@ -90,11 +92,14 @@ class Load {
   void End() { over_ = true; }
 
   void Print() {
-    std::sort(all_.gaps.begin(), all_.gaps.end());
-    const auto quantile = [this](double share) {
-      if (all_.gaps.empty()) return 0.0;
-      return 1e3 * all_.gaps[static_cast<size_t>(share * static_cast<double>(all_.gaps.size() - 1))];
+    const auto quantile = [](const std::vector<double>& gaps, double share) {
+      return gaps.empty() ? 0.0 : 1e3 * gaps[static_cast<size_t>(share * static_cast<double>(gaps.size() - 1))];
     };
+    std::vector<std::string> gaps;
+    for (std::vector<double>& of_tenant : gaps_) {
+      std::sort(of_tenant.begin(), of_tenant.end());
+      gaps.push_back(absl::StrFormat("[%.3f, %.3f]", quantile(of_tenant, 0.5), quantile(of_tenant, 0.99)));
+    }
     std::vector<std::string> failures;
     for (const auto& [failure, count] : all_.failures) {
       std::string words = failure;
@@ -102,16 +107,17 @@ class Load {
       failures.push_back(absl::StrFormat("\"%s\": %d", words, count));
     }
     std::printf(
-        "{\"tokens\": [%s], \"answers\": %d, \"failures\": {%s}, \"gap_ms\": {\"p50\": %.3f, \"p99\": %.3f}}\n",
+        "{\"tokens\": [%s], \"answers\": %d, \"failures\": {%s}, \"gaps_ms\": [%s]}\n",
         absl::StrJoin(tokens_, ", ",
                       [](std::string* out, const std::atomic<int64_t>& count) { *out += std::to_string(count); })
             .c_str(),
-        static_cast<int>(all_.answers), absl::StrJoin(failures, ", ").c_str(), quantile(0.5), quantile(0.99));
+        static_cast<int>(all_.answers), absl::StrJoin(failures, ", ").c_str(), absl::StrJoin(gaps, ", ").c_str());
   }
 
  private:
   std::vector<std::unique_ptr<v1::InferenceService::Stub>> stubs_;
   std::vector<std::atomic<int64_t>> tokens_;  // by tenant, while it counts
+  std::vector<std::vector<double>> gaps_;     // likewise, once its streams are over
   std::atomic<bool> counts_ = false, over_ = false;
   std::mutex mutex_;
   Tally all_;

@@ -23,6 +23,8 @@ import reference  # noqa: E402
 COMPACTS = ("full", "blocks", "shift1", "shift_block", "rand_compact", "rand_keep")
 KEEPS = ("full", "blocks", "window_keep", "rand_keep")
 FAMILIES = {
+    "llama": ("--preset tiny-llama --seed 52", ("full", "rand_compact")),
+    "llama3": ("--preset tiny-llama3 --seed 53", ("full",)),
     "gemma2": ("--preset tiny-gemma2 --seed 31", COMPACTS),
     "gemma3": ("--preset tiny-gemma3 --seed 32", COMPACTS),
     "gemma3-stretched": ("--preset tiny-gemma3 --rope-linear 8 --seed 33", ("full",)),
@@ -38,6 +40,13 @@ FAMILIES = {
     "bloom-6-heads": ("--preset tiny-bloom --dim 96 --heads 6 --seed 38", COMPACTS),
     "qwen3moe": ("--preset tiny-qwen3moe --seed 39", COMPACTS),
     "qwen3moe.q8_0": ("--preset tiny-qwen3moe --type q8_0 --seed 39", ("full", "shift1")),
+    "llama.q4_1": ("--preset tiny-llama --type q4_1 --seed 45", ("full",)),
+    "llama.q5_0": ("--preset tiny-llama --type q5_0 --seed 46", ("full",)),
+    "llama.q5_1": ("--preset tiny-llama --type q5_1 --seed 47", ("full",)),
+    "llama.q2_k": ("--preset tiny-llama-256 --type q2_k --seed 48", ("full",)),
+    "llama.q3_k": ("--preset tiny-llama-256 --type q3_k --seed 49", ("full",)),
+    "qwen2.iq4_nl": ("--preset tiny-qwen2 --type iq4_nl --seed 50", ("full",)),
+    "phi3.mxfp4": ("--preset tiny-phi3 --type mxfp4 --seed 51", ("full",)),
 }
 TOKENS, PROMPT, CAP, SINK, BLOCK = 96, 40, 48, 4, 10
 

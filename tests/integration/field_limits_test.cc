@@ -64,6 +64,9 @@ const std::map<std::string, std::string> kRequests = {
     {"AdminService/ListPolicies", ""},
     {"InferenceService/ReportOutcome", "session: 'sessions/tale' thumb_up: true"},
     {"AdminService/ReloadConfig", ""},
+    {"AdminService/ListTenants", "page_size: 3"},
+    {"AdminService/SetTenant",
+     "tenant { name: 'tenants/given' weight: 2 calls_max: 5 policy { streaming {} trigger { budget: 24 } } }"},
     {"AdminService/StartExperiment",
      "experiment { name: 'ab' tenant: 'nobody' arms { name: 'a' policy { streaming {} trigger { budget: 24 } } }"
      " arms { name: 'b' policy { h2o {} trigger { budget: 24 } } } }"},
@@ -136,7 +139,7 @@ class Caller {
     static const std::set<std::string> kReaders = {"GetSession",    "ListSessions", "ListSnapshots", "Score",
                                                    "Tokenize",      "Detokenize",   "PlanEviction",  "DescribeCache",
                                                    "GetStatus",     "ListPolicies", "SaveSession",   "RestoreSession",
-                                                   "CreateSession", "ForkSession"};
+                                                   "CreateSession", "ForkSession",  "ListTenants",   "SetTenant"};
     if (!made_.empty() && made_ != "sessions/tale") client_.Delete(made_);
     made_.clear();
     if (kReaders.contains(method.descriptor->name())) return;

@@ -210,9 +210,9 @@ TEST(Process, WhatIsWrongIsOneLineAndAnExitCode) {
       {{"--config=" + no_yaml.path()}, 2, "ebbd: " + no_yaml.path() + ":"},
       {{"--config=" + unknown_key.path()}, 2, "server.lisen: there is no such key; the nearest is server.listen"},
       {{"--cache.swap_max=1GiB"}, 1, "ebbd: cache.swap_max: sessions are swapped to store.dir, which is empty"},
-      {{"--cache.swap_max=1GiB", "--store.dir=x", "--store.durability=step", "--store.redis=127.0.0.1:1"},
+      {{"--store.durability=sync", "--store.redis=127.0.0.1:1"},
        1,
-       "ebbd: cache.swap_max: sessions that servers share in store.redis are not swapped"},
+       "ebbd: store.durability: sync: store.redis takes step alone; what Redis has synced it does not say"},
       {{"--cache.arena=1TiB", "--model=models/ebb-tiny-q8_0.gguf"}, 1, "ebbd: cache.arena: 1099511627776 bytes"},
   };
   for (const Case& c : cases) {

@@ -367,22 +367,38 @@ TEST(RefusalsOfACalibratedPolicy, WithoutACalibrationOrWithAForeignOne) {
   }
 }
 
-TEST(RefusalsOfAChat, InATemplateThatNobodyKnows) {
-  const TestServer server({}, {.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"});
+TEST(RefusalsOfAChat, InATemplateThatFails) {
+  const TestServer server({}, {.chat_template = "{% for m in messages %}\n{{ m.content | nope }}{% endfor %}"});
   TestClient client(server.address());
   const std::string session = client.Create(SessionWith(StreamingPolicy(24))).name();
   const grpc::Status status = client.Prefill(SystemMessage(session));
-  ExpectRefused(status, {Code::FAILED_PRECONDITION, "UNKNOWN_CHAT_TEMPLATE", ""});
-  EXPECT_NE(status.error_message().find("{% for m in messages %}"), std::string::npos) << "the template is named";
+  ExpectRefused(status, {Code::FAILED_PRECONDITION, "CHAT_TEMPLATE_FAILED", ""});
+  EXPECT_NE(status.error_message().find("line 2: there is no filter 'nope'"), std::string::npos);
   EXPECT_TRUE(client.Prefill(PrefillText(session, "Be brief.")).ok()) << "texts need no template";
 }
 
-TEST(RefusalsOfAChat, WhoseSystemMessageHasNoUserMessageToBePartOf) {
-  const TestServer server({}, {.chat_template = "[INST] <<SYS>>"});
+TEST(RefusalsOfAChat, OfAModelWithoutATemplate) {
+  const TestServer server({}, {.without_chat_template = true});
   TestClient client(server.address());
   const std::string session = client.Create(SessionWith(StreamingPolicy(24))).name();
-  ExpectRefused(client.Prefill(SystemMessage(session)),
-                {Code::INVALID_ARGUMENT, "SYSTEM_WITHOUT_USER", "prompt.chat.messages[0].role"});
+  ExpectRefused(client.Prefill(SystemMessage(session)), {Code::FAILED_PRECONDITION, "NO_CHAT_TEMPLATE", ""});
+}
+
+TEST(RefusalsOfAChat, ThatTheTemplateDoesNotTake) {
+  const TestServer server({}, {.chat_template = "{{ raise_exception('System role not supported') }}"});
+  TestClient client(server.address());
+  const std::string session = client.Create(SessionWith(StreamingPolicy(24))).name();
+  const grpc::Status status = client.Prefill(SystemMessage(session));
+  ExpectRefused(status, {Code::INVALID_ARGUMENT, "CHAT_TEMPLATE_REFUSED", "prompt.chat.messages"});
+  EXPECT_NE(status.error_message().find("System role not supported"), std::string::npos);
+}
+
+TEST(RefusalsOfAChat, WithToolsThatAreNoJson) {
+  const TestServer server;
+  TestClient client(server.address());
+  v1::PrefillRequest request = SystemMessage(client.Create(SessionWith(StreamingPolicy(24))).name());
+  request.mutable_prompt()->mutable_chat()->add_tools("{");
+  ExpectRefused(client.Prefill(request), {Code::INVALID_ARGUMENT, "BAD_CHAT_JSON", "prompt.chat.tools[0]"});
 }
 
 TEST_F(Refusals, OfAMessageThatIsTooLarge) {

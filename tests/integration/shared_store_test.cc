@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -42,6 +43,7 @@ class SharedStoreTest : public testing::Test {
     absl::Duration lease = absl::Seconds(3);
     absl::Duration patience = absl::Seconds(60);
     int64_t snapshot_every = 1 << 20;
+    std::string swap_dir = {};  // with a small arena; empty: no session is swapped
   };
   std::unique_ptr<TestServer> Start() { return Start({}); }
   std::unique_ptr<TestServer> Start(const Life& life) {
@@ -50,6 +52,10 @@ class SharedStoreTest : public testing::Test {
       options.durability = Durability::kStep;
       options.shared_store = {.redis = redis_.options(), .lease = life.lease, .patience = life.patience};
       options.work.snapshot_every = life.snapshot_every;
+      if (life.swap_dir.empty()) return;
+      options.store_dir = life.swap_dir;
+      options.swap_bytes_max = 1 << 30;
+      options.engine.arena_bytes = 384 << 10;
     });
   }
 
@@ -138,6 +144,59 @@ TEST_F(SharedStoreTest, SessionsOfAServerThatEndsGoOnAtAnother) {
   for (const char* name : {"sessions/a", "sessions/b"}) EXPECT_TRUE(client.Delete(name).ok());
   EXPECT_EQ(redis_.Ask({"EVAL", "return #redis.call('KEYS', 'ebb:session*')", "0"}), "0");
   EXPECT_EQ(Await(client, "sessions/a", "SESSION_MOVED").error_code(), Code::NOT_FOUND);
+}
+
+// What is swapped is in Redis as what is in memory is: it moves with the others, to a server that has no room for all
+// of them either, and nothing of it stays behind.
+TEST_F(SharedStoreTest, SessionsThatAreSwappedMoveAsOthersDo) {
+  constexpr int kSessions = 30;  // 24 fill the arena
+  TestServer undisturbed;
+  TestClient calm(undisturbed.address());
+  const TemporaryFolder here, there;
+  auto first = Start({.snapshot_every = 20, .swap_dir = here.path()});
+  std::vector<std::string> names;
+  {
+    TestClient client(first->address());
+    for (int i = 0; i < kSessions; ++i) {
+      const std::string id = absl::StrCat("s", i);
+      Open(client, id);
+      Open(calm, id);
+      names.push_back("sessions/" + id);
+    }
+    for (const std::string& name : names) ASSERT_EQ(Decode(client, name), Decode(calm, name)) << name;
+  }
+  ASSERT_GT(first->Metric("ebb_swapped_sessions"), 0);
+  auto second = Start({.swap_dir = there.path()});
+  first.reset();
+  {
+    TestClient client(second->address());
+    for (const std::string& name : names) {
+      ASSERT_TRUE(Await(client, name, "SESSION_MOVED").ok()) << name;
+      ASSERT_EQ(Decode(client, name), Decode(calm, name)) << name;
+    }
+  }
+  EXPECT_GT(second->Metric("ebb_swapped_sessions"), 0);
+  // One that another server takes while it is swapped here is gone here, file and all.
+  const auto is_away = [&](const std::string& name) {
+    TestClient client(second->address());
+    return client.Get(name).swapped();
+  };
+  const auto away = std::ranges::find_if(names, is_away);
+  ASSERT_NE(away, names.end());
+  const double swapped = second->Metric("ebb_swapped_sessions");
+  TakeAway({"default", away->substr(sizeof("sessions/") - 1)});
+  TestClient client(second->address());
+  const grpc::Status lost = client.Decode(DecodeTokens(*away, 1)).status;
+  EXPECT_EQ(lost.error_code(), Code::UNAVAILABLE);
+  EXPECT_EQ(client::ReadDetails(lost).reason, "SESSION_MOVED");
+  EXPECT_EQ(client::ReadDetails(Await(client, *away, "")).reason, "SESSION_MOVED");
+  EXPECT_LE(second->Metric("ebb_swapped_sessions"), swapped);
+  for (const std::string& name : names) {
+    if (name == *away) continue;
+    EXPECT_TRUE(client.Delete(name).ok()) << name;
+  }
+  EXPECT_EQ(second->Metric("ebb_swapped_sessions"), 0);
+  EXPECT_EQ(second->Metric("ebb_swap_file_bytes"), 0);
 }
 
 TEST_F(SharedStoreTest, AServerThatLostASessionWritesAndTellsNothingMoreOfIt) {

@@ -256,19 +256,45 @@ TEST_F(SwapTest, TheLimitOfSessionsCountsThoseThatAreAway) {
   EXPECT_TRUE(client_->Create(Wanted("more", "h2o"), &session).ok());
 }
 
-TEST_F(SwapTest, BranchesThatSharePagesStay) {
-  const std::string name = Open(*client_, "a", "h2o");
+v1::Session Fork(TestClient& client, const std::string& name, const std::string& id) {
   v1::ForkSessionRequest fork;
   fork.set_session(name);
-  fork.set_session_id("b");
+  fork.set_session_id(id);
+  fork.mutable_sampling()->set_seed(5);
   v1::Session branch;
-  ASSERT_TRUE(client_->sessions().ForkSession(client_->Context().get(), fork, &branch).ok());
-  for (int i = 0; i < 40; ++i) Open(*client_, absl::StrFormat("s%d", i), "h2o");
-  EXPECT_FALSE(IsAway(name));
-  EXPECT_FALSE(IsAway(branch.name()));
-  EXPECT_GT(Metric("ebb_swapped_sessions"), 0);
-  ASSERT_TRUE(client_->Delete(branch.name()).ok());
-  SendAway(name);
+  const grpc::Status status = client.sessions().ForkSession(client.Context().get(), fork, &branch);
+  EXPECT_TRUE(status.ok()) << client::Describe(status);
+  return branch;
+}
+
+// Branches leave with copies of what they share, and come back with pages of their own, as if they had never been away.
+TEST_F(SwapTest, BranchesThatSharePagesLeaveAndComeBack) {
+  const TestServer roomy;
+  TestClient calm(roomy.address());
+  std::vector<std::string> names;
+  for (const char* scorer : {"full", "h2o"}) {
+    const std::string name = Open(*client_, scorer, scorer);
+    Open(calm, scorer, scorer);
+    for (const char* suffix : {"", "-b", "-c", "-d"}) {
+      const std::string id = absl::StrFormat("%s%s", scorer, suffix);
+      names.push_back("sessions/" + id);
+      if (*suffix == 0) continue;
+      EXPECT_GT(Fork(*client_, name, id).shared_bytes(), 0U);
+      Fork(calm, name, id);
+    }
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 40; ++i) Open(*client_, absl::StrFormat("s%d", i), "h2o");
+    for (const std::string& name : names) ASSERT_TRUE(IsAway(name)) << name;
+    for (const std::string& name : names) {
+      ASSERT_EQ(Decodes(*client_, name), Decodes(calm, name)) << name << round;
+      EXPECT_EQ(client_->Get(name).shared_bytes(), 0U) << "it came back to pages of its own";
+      ASSERT_EQ(Seen(*client_, name), Seen(calm, name)) << name << round;
+    }
+    for (int i = 0; i < 40; ++i) EXPECT_TRUE(client_->Delete(absl::StrFormat("sessions/s%d", i)).ok());
+  }
+  for (const std::string& name : names) EXPECT_TRUE(client_->Delete(name).ok());
+  ExpectNothingIsLeft();
 }
 
 // SetPolicy, ForkSession and RestoreSession take room from those that are idle, as CreateSession does.
@@ -304,10 +330,7 @@ TEST_F(SwapTest, WhoGrowsTakesRoomFromTheIdle) {
   for (int i = 0; i < 2; ++i) {
     v1::Session branch;
     const grpc::Status forked = client_->sessions().ForkSession(client_->Context().get(), fork, &branch);
-    if (!forked.ok()) {  // branches that share do not leave
-      ExpectRefusal(forked, Code::UNAVAILABLE, "NO_PAGES");
-    }
-    EXPECT_TRUE(forked.ok() || i > 0) << client::Describe(forked);
+    EXPECT_TRUE(forked.ok()) << client::Describe(forked);
   }
 }
 

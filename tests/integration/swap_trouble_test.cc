@@ -93,7 +93,94 @@ TEST_F(SwapTest, NoMoreThanSwapMaxIsOnTheDisk) {
   EXPECT_LE(server->Metric("ebb_swap_file_bytes"), 40'000);
 }
 
-// A file that is read and never comes is a named pipe that nobody writes to.
+// A file that is read and never comes is a named pipe that nobody writes to. What the files held.
+std::vector<std::string> StopUp(const std::vector<fs::path>& files) {
+  std::vector<std::string> good;
+  for (const fs::path& file : files) {
+    good.push_back(ReadAll(file));
+    fs::remove(file);
+    EXPECT_EQ(mkfifo(file.c_str(), 0600), 0);
+  }
+  return good;
+}
+void PutBack(const std::vector<fs::path>& files, const std::vector<std::string>& good) {
+  for (size_t i = 0; i < files.size(); ++i) {
+    fs::rename(files[i], files[i].string() + ".pipe");
+    WriteAll(files[i], good[i]);
+  }
+  for (const fs::path& file : files) {
+    std::ofstream(file.string() + ".pipe", std::ios::in | std::ios::out);  // whoever reads it, comes to its end
+    fs::remove(file.string() + ".pipe");
+  }
+}
+
+TEST_F(SwapTest, ACallThatWaitsForItsSessionIsOneOfItsTenants) {
+  const std::string name = Open(*client_, "a", "h2o");
+  SendAway(name);
+  const std::vector<fs::path> files = FilesWhenThereAre(static_cast<size_t>(Metric("ebb_swapped_sessions")));
+  const std::vector<std::string> good = StopUp(files);
+  ASSERT_TRUE(server_->server().SetTenants({{"default", {.calls_max = 1}}}).ok());
+  const auto waits = client_->Context();
+  const auto stream = client_->inference().Decode(waits.get(), DecodeTokens(name, 3));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  const auto reason = [&] { return ReadDetails(client_->Prefill(PrefillText(fillers_.back(), "a"))).reason; };
+  const std::string calls = "ebb_quota_used{tenant=\"default\",quota=\"calls\"}";
+  while (Metric(calls) == 0) ASSERT_LT(std::chrono::steady_clock::now(), end);
+  EXPECT_EQ(reason(), "TENANT_CALLS");
+  waits->TryCancel();
+  v1::DecodeResponse message;
+  EXPECT_FALSE(stream->Read(&message));
+  EXPECT_EQ(stream->Finish().error_code(), Code::CANCELLED);
+  while (Metric(calls) > 0) ASSERT_LT(std::chrono::steady_clock::now(), end);
+  EXPECT_EQ(reason(), "");
+  PutBack(files, good);
+  EXPECT_THAT(client_->Decode(DecodeTokens(name, 3)).tokens, SizeIs(3));
+}
+
+TEST_F(SwapTest, OfLowPriorityLeaveFirst) {
+  TestClient batch(server_->address(), "batch");
+  ASSERT_TRUE(server_->server().SetTenants({{"batch", {.tier = Tier::kLow}}}).ok());
+  const std::string old = Open(*client_, "old", "h2o");
+  const std::string young = Open(batch, "young", "h2o");
+  while (Metric("ebb_swapped_sessions") == 0) {
+    fillers_.push_back(client_->Create(SessionWith(StreamingPolicy(24), 16)).name());  // as large as each of them
+    ASSERT_LT(fillers_.size(), 100U);
+  }
+  EXPECT_TRUE(batch.Get(young).swapped());
+  EXPECT_FALSE(IsAway(old));
+}
+
+TEST_F(SwapTest, WhoIsOverItsQuotaSendsNobodyAway) {
+  TestClient acme(server_->address(), "acme");
+  const v1::Session mine = acme.Create(SessionWith(StreamingPolicy(24), 16));
+  ASSERT_TRUE(acme.Prefill(PrefillText(mine.name(), kText)).ok());
+  const auto own = static_cast<int64_t>(mine.reserved_bytes());
+  ASSERT_TRUE(server_->server().SetTenants({{"acme", {.cache_bytes_max = own + own / 2}}}).ok());
+  const auto free = [this] {
+    const v1::CacheStatus cache = client_->Status().cache();
+    return static_cast<int64_t>((cache.pages_total() - cache.pages_reserved()) * cache.page_bytes());
+  };
+  while (free() >= own) fillers_.push_back(client_->Create(SessionWith(StreamingPolicy(24), 16)).name());
+  ASSERT_EQ(Metric("ebb_swapped_sessions"), 0);
+
+  v1::SetPolicyRequest grow;
+  grow.set_session(mine.name());
+  *grow.mutable_policy() = StreamingPolicy(100);
+  v1::SetPolicyResponse grown;
+  EXPECT_FALSE(acme.eviction().SetPolicy(acme.Context().get(), grow, &grown).ok());
+  v1::ForkSessionRequest fork;
+  fork.set_session(mine.name());
+  *fork.mutable_policy() = StreamingPolicy(100);
+  v1::Session branch;
+  ExpectRefusal(acme.sessions().ForkSession(acme.Context().get(), fork, &branch), Code::RESOURCE_EXHAUSTED,
+                "TENANT_CACHE");
+  EXPECT_EQ(Metric("ebb_swapped_sessions"), 0);
+
+  ASSERT_TRUE(server_->server().SetTenants({}).ok());
+  EXPECT_TRUE(acme.eviction().SetPolicy(acme.Context().get(), grow, &grown).ok()) << "without it, others make room";
+  EXPECT_GT(Metric("ebb_swapped_sessions"), 0);
+}
+
 TEST_F(SwapTest, WhoWaitsMayCancelOrRunOutOfTimeAndOthersGoOn) {
   const TestServer roomy;
   TestClient calm(roomy.address());
@@ -101,12 +188,7 @@ TEST_F(SwapTest, WhoWaitsMayCancelOrRunOutOfTimeAndOthersGoOn) {
   const std::string name = Open(*client_, "a", "h2o");
   SendAway(name);
   const std::vector<fs::path> files = FilesWhenThereAre(static_cast<size_t>(Metric("ebb_swapped_sessions")));
-  std::vector<std::string> good;
-  for (const fs::path& file : files) {
-    good.push_back(ReadAll(file));
-    fs::remove(file);
-    ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
-  }
+  const std::vector<std::string> good = StopUp(files);
 
   const auto late = client_->Context();
   late->set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
@@ -132,14 +214,7 @@ TEST_F(SwapTest, WhoWaitsMayCancelOrRunOutOfTimeAndOthersGoOn) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 
-  for (size_t i = 0; i < files.size(); ++i) {
-    fs::rename(files[i], files[i].string() + ".pipe");
-    WriteAll(files[i], good[i]);
-  }
-  for (const fs::path& file : files) {
-    std::ofstream(file.string() + ".pipe", std::ios::in | std::ios::out);  // whoever reads it, comes to its end
-    fs::remove(file.string() + ".pipe");
-  }
+  PutBack(files, good);
   EXPECT_EQ(Decodes(*client_, name), Decodes(calm, name));
   EXPECT_EQ(Seen(*client_, name), Seen(calm, name));
 }

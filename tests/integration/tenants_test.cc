@@ -75,6 +75,108 @@ TEST_F(Tenants, SessionsAreRefusedAndFreedAgain) {
   EXPECT_TRUE(acme_.Create(request, &session).ok());
 }
 
+TEST_F(Tenants, AnAdminGivesThemOtherSettingsWhileTheyCall) {
+  ASSERT_THAT(server_.server().SetTenants({{"filed", {.weight = 3, .calls_max = 7}}}), IsOk());
+  v1::SetTenantRequest request;
+  v1::Tenant tenant;
+  const auto set = [&] { return acme_.admin().SetTenant(acme_.Context().get(), request, &tenant); };
+  request.mutable_tenant()->set_name("tenants/acme");
+  request.mutable_tenant()->set_sessions_max(1);
+  request.mutable_tenant()->set_priority(v1::TENANT_PRIORITY_LOW);
+  *request.mutable_tenant()->mutable_policy() = StreamingPolicy(24);
+  ASSERT_TRUE(set().ok());
+  EXPECT_EQ(tenant.priority(), v1::TENANT_PRIORITY_LOW);
+  EXPECT_EQ(tenant.weight(), 1U);
+  EXPECT_EQ(tenant.policy().trigger().budget(), 24U);
+
+  const v1::Session session = acme_.Create({});
+  EXPECT_EQ(session.policy().trigger().budget(), 24U) << "the policy of sessions that name none";
+  v1::Session another;
+  EXPECT_EQ(ReadDetails(acme_.Create(v1::CreateSessionRequest(), &another)).reason, "TENANT_SESSIONS");
+
+  // What is absent stays; what is there is changed.
+  request.mutable_tenant()->Clear();
+  request.mutable_tenant()->set_name("tenants/acme");
+  request.mutable_tenant()->set_sessions_max(5);
+  ASSERT_TRUE(set().ok());
+  EXPECT_EQ(tenant.policy().trigger().budget(), 24U);
+  EXPECT_EQ(tenant.priority(), v1::TENANT_PRIORITY_LOW);
+  EXPECT_TRUE(acme_.Create(v1::CreateSessionRequest(), &another).ok());
+
+  const auto listed = [&](const std::string& after, uint32_t size) {
+    v1::ListTenantsRequest ask;
+    ask.set_page_size(size);
+    ask.set_page_token(after);
+    v1::ListTenantsResponse answer;
+    EXPECT_TRUE(acme_.admin().ListTenants(acme_.Context().get(), ask, &answer).ok());
+    return answer;
+  };
+  const v1::ListTenantsResponse all = listed("", 0);
+  ASSERT_EQ(all.tenants_size(), 2);
+  EXPECT_EQ(all.tenants(0).name(), "tenants/acme");
+  EXPECT_FALSE(all.tenants(0).configured());
+  std::map<std::string, uint64_t> used;
+  for (const v1::TenantUse& use : all.tenants(0).use()) used[use.quota()] = use.used();
+  EXPECT_EQ(used["sessions_max"], 2U);
+  EXPECT_GT(used["cache_max"], 0U);
+  EXPECT_EQ(all.tenants(1).name(), "tenants/filed");
+  EXPECT_TRUE(all.tenants(1).configured());
+  EXPECT_EQ(all.tenants(1).weight(), 3U);
+  EXPECT_EQ(all.tenants(1).calls_max(), 7U);
+  const v1::ListTenantsResponse first = listed("", 1);
+  ASSERT_EQ(first.tenants_size(), 1);
+  EXPECT_EQ(listed(first.next_page_token(), 1).tenants(0).name(), "tenants/filed");
+  EXPECT_EQ(listed("filed", 1).tenants_size(), 0);
+
+  // Defaults again: as if nobody had said anything.
+  request.mutable_tenant()->set_sessions_max(0);
+  request.mutable_tenant()->set_priority(v1::TENANT_PRIORITY_NORMAL);
+  request.mutable_tenant()->mutable_policy();
+  ASSERT_TRUE(set().ok());
+  EXPECT_FALSE(tenant.has_policy());
+  for (const std::string& name : {session.name(), another.name()}) ASSERT_TRUE(acme_.Delete(name).ok());
+  EXPECT_EQ(listed("", 0).tenants_size(), 1);
+}
+
+TEST_F(Tenants, AnAdminIsToldWhatCannotBeSet) {
+  ASSERT_THAT(server_.server().SetTenants({{"filed", {.weight = 3}}}), IsOk());
+  const auto refused = [&](const v1::Tenant& proto) {
+    v1::SetTenantRequest request;
+    *request.mutable_tenant() = proto;
+    v1::Tenant tenant;
+    return acme_.admin().SetTenant(acme_.Context().get(), request, &tenant);
+  };
+  v1::Tenant tenant;
+  tenant.set_name("acme");
+  EXPECT_EQ(ReadDetails(refused(tenant)).field, "tenant.name");
+  tenant.set_name("tenants/filed");
+  EXPECT_EQ(ReadDetails(refused(tenant)).reason, "TENANT_CONFIGURED");
+  tenant.set_name("tenants/acme");
+  tenant.set_weight(1001);
+  EXPECT_EQ(refused(tenant).error_message(), "tenant.weight: 1001 is not in [1, 1000]");
+  tenant.set_weight(2);
+  tenant.mutable_policy()->mutable_trigger()->set_budget(1);
+  EXPECT_EQ(ReadDetails(refused(tenant)).field.substr(0, 14), "tenant.policy.");
+  tenant.clear_policy();
+  tenant.set_priority(static_cast<v1::TenantPriority>(9));
+  EXPECT_EQ(ReadDetails(refused(tenant)).reason, "UNKNOWN_ENUM_VALUE");
+
+  // What the configuration begins to name is its own from then on.
+  tenant.set_priority(v1::TENANT_PRIORITY_HIGH);
+  ASSERT_TRUE(refused(tenant).ok());
+  ASSERT_THAT(server_.server().SetTenants({{"acme", {.weight = 9}}}), IsOk());
+  EXPECT_EQ(ReadDetails(refused(tenant)).reason, "TENANT_CONFIGURED");
+  ASSERT_THAT(server_.server().SetTenants({}), IsOk());
+  EXPECT_TRUE(refused(tenant).ok());
+
+  for (int i = 1; i < 1000; ++i) {
+    tenant.set_name(absl::StrFormat("tenants/other-%d", i));
+    ASSERT_TRUE(refused(tenant).ok());
+  }
+  tenant.set_name("tenants/one-more");
+  EXPECT_EQ(ReadDetails(refused(tenant)).reason, "TENANTS_FULL");
+}
+
 TEST_F(Tenants, BranchesAreRefusedAndFreedAgain) {
   Limit({.forks_max = 1});
   const std::string name = acme_.Create(SessionWith(StreamingPolicy(16))).name();

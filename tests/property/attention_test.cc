@@ -2,12 +2,14 @@
 // cached without changing the result, and how far.
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "engine/ops/cpu/ops_cpu.h"
@@ -124,6 +126,50 @@ TEST(AttentionLaws, PagedEqualsContiguous) {
   }
 }
 
+// K and V as bytes, against the same in F32. A component errs by at most 1/254 of the largest of its head, a rotated
+// key by sqrt(d) times that, so a logit by e = |q| kmax / 254 (1 / sqrt(d) is in it), and softmax by a factor of exp(2
+// e); the output by (exp(2 e) - 1) vmax, and by vmax / 254 for V's own rounding. A thousandth more for the rounding of
+// floats. The mean error is far smaller, since roundings cancel.
+TEST(AttentionLaws, BytesDeviateByNoMoreThanTheirRounding) {
+  const auto ops = MakeOps();
+  HashRandom random(7);
+  double squares = 0;
+  double reference_squares = 0;
+  double furthest = 0;
+  for (int i = 0; i < 200; ++i) {
+    AttendShape shape = RandomShape(random, 600);
+    if (shape.cap == 0 && i % 2 == 0) shape.tokens = 1;
+    SCOPED_TRACE(shape.ToString());
+    shape.format.type = KvType::kF32;
+    const AttendCase exact(*ops, shape);
+    shape.format.type = KvType::kInt8;
+    const AttendCase bytes(*ops, shape);
+    const std::vector<float> expected = exact.Run(*ops).out;
+    const std::vector<float> ours = bytes.Run(*ops).out;
+    const double vmax = LargestMagnitude(exact.v());
+    const double kmax = LargestMagnitude(exact.k());
+    const size_t d = shape.format.head_dim;
+    for (size_t row = 0; row < expected.size(); row += d) {
+      double q = 0;
+      for (size_t x = 0; x < d; ++x) q += double{exact.q()[row + x]} * exact.q()[row + x];
+      const double e = std::sqrt(q) * kmax / 254;
+      const double bound = 1.001 * vmax * (std::exp(2 * e) - 1 + 1.0 / 254);
+      for (size_t x = 0; x < d; ++x) {
+        const double error = std::abs(double{ours[row + x]} - expected[row + x]);
+        ASSERT_LE(error, bound);
+        furthest = std::max(furthest, error / bound);
+        squares += error * error;
+        reference_squares += double{expected[row + x]} * expected[row + x];
+      }
+    }
+  }
+  const double mean = std::sqrt(squares / reference_squares);
+  std::printf("bytes for K and V: outputs off by %.4f of their root mean square, at furthest %.2f of the bound\n", mean,
+              furthest);
+  EXPECT_LT(mean, 0.02);
+  EXPECT_GT(mean, 1e-4) << "were they bytes?";
+}
+
 // EQUIP-2: the literal rotate-half cache is another way to get the same numbers.
 TEST(AttentionLaws, RkEqualsFused) {
   const auto ops = MakeOps();
@@ -199,8 +245,9 @@ TEST(AttentionLaws, RowBitsDoNotDependOnBlockSize) {
   const auto threaded = MakeOps(2);
   HashRandom random(6);
   for (int i = 0; i < 60; ++i) {
-    AttendShape shape = RandomShape(random, 400);
-    shape.tokens = random.Uniform(1, shape.live);
+    const bool several_parts = i % 6 == 0;
+    AttendShape shape = RandomShape(random, several_parts ? 3000 : 400);
+    shape.tokens = random.Uniform(1, several_parts ? std::min(shape.live, 40) : shape.live);
     SCOPED_TRACE(shape.ToString());
     AttendCase c(*ops, shape);
     const std::vector<float> whole = c.Run(*ops).out;
@@ -227,6 +274,74 @@ TEST(AttentionLaws, RowBitsDoNotDependOnBlockSize) {
       ops->Attend(c.rope(), shape.group, {&task, 1});
     }
     EXPECT_EQ(cut, whole);
+  }
+}
+
+// Long lanes are shared by threads where there are few, and are not where there are many: no bit of what they yield,
+// nor of what is observed, tells. Some lanes share their positions, and take turns.
+TEST(AttentionLaws, NoBitTellsWhoSharedALane) {
+  HashRandom random(8);
+  for (int i = 0; i < 24; ++i) {
+    AttendShape shape = RandomShape(random, 600);
+    shape.slots = random.Uniform(2048, 5000);
+    shape.live = shape.slots - random.Uniform(0, 900);
+    shape.format.head_dim = random.Uniform(0, 1) == 0 ? 16 : 24;
+    shape.rotary_dims = 16;
+    shape.window = i % 3 == 0 ? random.Uniform(1, 3000) : 0;
+    shape.tokens = random.Uniform(1, 3);
+    SCOPED_TRACE(shape.ToString());
+    const auto one = MakeOps();
+    const AttendCase c(*one, shape);
+    const AttendCase other(*one, [&] {
+      AttendShape shorter = shape;
+      shorter.slots = 1500;
+      shorter.live = 1400;
+      return shorter;
+    }());
+    const auto slots = static_cast<size_t>(shape.slots);
+    // `count` tasks, all alike but for one shorter lane in the midst; whether their results are equal.
+    const auto run = [&](int32_t threads, size_t count, size_t at) {
+      const auto ops = MakeOps(threads);
+      std::vector<AttendResult> results(count);
+      std::vector<AttendTask> tasks;
+      for (size_t t = 0; t < count; ++t) {
+        const bool is_other = t == 1;
+        const AttendCase& of = is_other ? other : c;
+        AttendResult& result = results[t];
+        result.out.resize(of.q().size());
+        result.column_sums.assign(slots, -1);
+        result.last_row.assign(slots, -1);
+        result.window.assign(slots, -1);
+        const bool observed = i % 2 == 0;
+        tasks.push_back({.lane = of.lane().storage(),
+                         .q = of.q().data(),
+                         .out = result.out.data(),
+                         .stride = int64_t{shape.group} * shape.format.head_dim,
+                         .tokens = shape.tokens,
+                         .q_position = of.q_position(),
+                         .column_sums = observed ? result.column_sums.data() : nullptr,
+                         .last_row = observed ? result.last_row.data() : nullptr,
+                         .window = observed ? result.window.data() : nullptr,
+                         .window_rows = 1});
+      }
+      std::vector<std::atomic<int>> done(count);
+      ops->Attend(c.rope(), shape.group, tasks, [&](size_t task, int32_t /*thread*/) { ++done[task]; });
+      for (const auto& times : done) EXPECT_EQ(times, 1);
+      return std::move(results[at]);
+    };
+    const AttendResult whole = run(1, 8, 7);  // as many as a thread needs: nothing is cut
+    const auto expect_equal = [&](const AttendResult& result) {
+      EXPECT_EQ(result.out, whole.out);
+      EXPECT_EQ(result.column_sums, whole.column_sums);
+      EXPECT_EQ(result.last_row, whole.last_row);
+      EXPECT_EQ(result.window, whole.window);
+    };
+    for (const int32_t threads : {1, 2, 3, 8}) {
+      SCOPED_TRACE(threads);
+      expect_equal(run(threads, 1, 0));
+      expect_equal(run(threads, 5, 4));
+      expect_equal(run(threads, 8 * static_cast<size_t>(threads), 2));
+    }
   }
 }
 

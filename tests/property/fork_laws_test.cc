@@ -1,6 +1,7 @@
-// Laws of branches: 10,000 random histories of fork, prompt, decode, evict, edit, policy swap, draft, verdict and
-// delete. Each branch is, bit for bit, a session that was never forked and went through the same; what happens to one
-// shows in no other; a call that finds no page for its copies changes nothing; every page comes back.
+// Laws of branches: 10,000 random histories of fork, prompt, decode, evict, edit, policy swap, draft, verdict, delete,
+// and leaving memory for a file and coming back from it. Each branch is, bit for bit, a session that was never forked
+// and went through the same; what happens to one shows in no other; a call that finds no page for its copies changes
+// nothing; every page comes back.
 
 #include <gmock/gmock.h>
 
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "engine/session_on_engine.h"
+#include "engine/snapshot/session_image.h"
 #include "policies/hash_random.h"
 #include "policies/registry.h"
 #include "policies/status.h"
@@ -20,6 +22,8 @@
 
 namespace ebb {
 namespace {
+
+using ::testing::ElementsAre;
 
 #if defined(EBB_SANITIZED)
 constexpr uint64_t kHistories = 400;
@@ -245,6 +249,7 @@ class ForkLaws : public testing::Test {
 
 struct Counts {
   int64_t forks = 0, forks_with_policy = 0, refused_forks = 0, no_pages = 0, copies = 0, verdicts = 0;
+  int64_t left = 0, left_sharing = 0, stayed_away = 0;
 };
 
 class History {
@@ -278,6 +283,8 @@ class History {
     if (choice < 3 && branches_.size() < kBranches) return Fork(at);
     if (choice == 3 && branches_.size() > 1) {
       branches_.erase(branches_.begin() + static_cast<std::ptrdiff_t>(at));
+    } else if (choice == 4 && branches_[at].session->CheckSettled().ok()) {
+      return LeaveAndComeBack(at);
     } else {
       const int64_t shared = engine_.memory().pages_shared;
       const Call call = RandomCall(random_, type_, rope_cache_, branches_[at].session->draft_tokens() > 0);
@@ -295,6 +302,52 @@ class History {
     for (size_t i = 0; after.size() == before.size() && i < after.size(); ++i) {
       ASSERT_TRUE(i == at || after[i] == before[i]) << "branch " << i;
     }
+  }
+
+  // As a server swaps it: its pages come free but for those that others share, others go on, and it comes back to pages
+  // of its own, or stays away where there are too few.
+  void LeaveAndComeBack(size_t at) {
+    ++counts_.left;
+    counts_.left_sharing += branches_[at].session->shared_pages() > 0 ? 1 : 0;
+    const uint64_t digest = engine_.Digest(*branches_[at].session);
+    SnapshotWriter writer;
+    ASSERT_THAT(engine_.Save(*branches_[at].session, writer), IsOk());
+    std::string file = writer.Finish();
+    SealSnapshot(file);
+    const Session* const leaving = branches_[at].session.get();
+    const FreedPages freed = engine_.FreedBy({&leaving, 1});
+    ASSERT_EQ(freed.by.at(0), freed.pages > 0);
+    const int64_t reserved = engine_.memory().pages_reserved;
+    Branch away = std::move(branches_[at]);
+    away.session.reset();
+    branches_.erase(branches_.begin() + static_cast<std::ptrdiff_t>(at));
+    ASSERT_EQ(reserved - engine_.memory().pages_reserved, freed.pages);
+    if (!branches_.empty()) {
+      const auto other = static_cast<size_t>(random_.Uniform(0, static_cast<int32_t>(branches_.size()) - 1));
+      player_.Play(branches_[other],
+                   RandomCall(random_, type_, rope_cache_, branches_[other].session->draft_tokens() > 0));
+    }
+    const auto records = ReadSnapshot(std::as_bytes(std::span(file)));
+    ASSERT_THAT(records, IsOk());
+    auto image = ReadSession(*records, engine_.image_limits());
+    ASSERT_THAT(image, IsOk());
+    auto back = engine_.Reopen(*image);
+    if (GetRefusal(back.status()).reason == "NO_PAGES") {
+      ++counts_.stayed_away;
+      return;
+    }
+    ASSERT_THAT(back, IsOk());
+    away.session = *std::move(back);
+    ASSERT_EQ(engine_.Digest(*away.session), digest);
+    ASSERT_EQ(away.session->shared_pages(), 0);
+    branches_.push_back(std::move(away));
+  }
+
+  // What comes free with all branches, by the engine's word.
+  FreedPages FreedByAll() const {
+    std::vector<const Session*> sessions;
+    for (const Branch& branch : branches_) sessions.push_back(branch.session.get());
+    return engine_.FreedBy(sessions);
   }
 
   void Fork(size_t at) {
@@ -368,6 +421,7 @@ TEST_F(ForkLaws, BranchesAreSessionsThatWereNeverForked) {
     History history(seed, *engine_, counts);
     history.Run();
     ASSERT_EQ(engine_->memory().pages_reserved - held, PagesHeld(*engine_, history.branches()));
+    ASSERT_EQ(engine_->memory().pages_reserved - held, history.FreedByAll().pages);
     history.Replay(*unshared_);
     if (HasFatalFailure()) return;
     history.branches().clear();
@@ -383,6 +437,9 @@ TEST_F(ForkLaws, BranchesAreSessionsThatWereNeverForked) {
   EXPECT_GT(counts.no_pages, histories / 100);
   EXPECT_GT(counts.copies, histories);
   EXPECT_GT(counts.verdicts, histories / 10);
+  EXPECT_GT(counts.left, histories / 2);
+  EXPECT_GT(counts.left_sharing, histories / 10);
+  EXPECT_GT(counts.stayed_away, 0);
 }
 
 // What a session that evicts nobody was admitted for it gets, and so does its branch: nobody else can take it.
@@ -446,6 +503,25 @@ TEST_F(ForkLaws, WithoutAPageForACopyTheStepWaitsAndNothingIsLost) {
   EXPECT_EQ(engine_->Digest(*one), before);
   Feed(*engine_, *one, tokens, 1);
   EXPECT_EQ(engine_->Digest(*one), engine_->Digest(*other));
+}
+
+// A page comes free with the last of those that share it, a promised copy with the last but one.
+TEST_F(ForkLaws, WhatComesFreeIsWhatNobodyElseShares) {
+  const auto one = OpenTestSession(*engine_, {.scorer = "full", .budget = 100, .kv_type = KvType::kF32}, kBlock);
+  Feed(*engine_, *one, RandomTokens(1, 40, kVocab), kBlock);
+  const auto alone = OpenTestSession(*engine_, {.scorer = "full", .budget = 32, .kv_type = KvType::kF32}, kBlock);
+  const auto other = std::move(engine_->ForkSession(*one, {})->session);
+  const auto freed = [&](const std::vector<const Session*>& sessions) { return engine_->FreedBy(sessions); };
+  // In each of four lanes: a full page is shared, the next one, too, and its copy is promised; two are its own.
+  EXPECT_EQ(freed({one.get()}).pages, 12);
+  EXPECT_EQ(freed({one.get(), other.get()}).pages, engine_->memory().pages_reserved - alone->pages());
+  EXPECT_EQ(freed({alone.get()}).pages, alone->pages());
+  const auto full = OpenTestSession(*engine_, {.scorer = "full", .budget = 32, .kv_type = KvType::kF32}, 32);
+  Feed(*engine_, *full, RandomTokens(1, 32, kVocab), 32);
+  const auto branch = std::move(engine_->ForkSession(*full, {})->session);
+  EXPECT_EQ(freed({full.get()}).pages, 0) << "all of it is shared, and no copy is promised";
+  EXPECT_THAT(freed({full.get(), alone.get()}).by, ElementsAre(false, true));
+  EXPECT_THAT(freed({full.get(), branch.get()}).by, ElementsAre(true, true));
 }
 
 TEST_F(ForkLaws, ABranchCostsNoPageBeforeItWrites) {

@@ -133,7 +133,7 @@ class Simulation {
     if (dice < 93) return HoldSession();
     if (dice < 95) return CloseSession();
     if (dice < 97) return ResizeSession();
-    if (dice < 98) return Give(WeightChanged{.tenant = AnyTenant(), .weight = random_.Uniform(1, 5)});
+    if (dice < 98) return Give(TenantChanged{.tenant = AnyTenant(), .weight = random_.Uniform(1, 5)});
     Give(Tick{});
   }
 
@@ -278,7 +278,7 @@ class SaturatedWorld {
     // Nothing may run before all are there: a first request, of a tenant that does not count, keeps the step in flight.
     Begin(kNobody, 1);
     for (TenantId tenant = 0; tenant < weights.size(); ++tenant) {
-      world_.On(WeightChanged{.tenant = tenant, .weight = weights[tenant]}, now_);
+      world_.On(TenantChanged{.tenant = tenant, .weight = weights[tenant]}, now_);
       for (int32_t i = 0; i < 3 * limits.step_rows_max; ++i) Begin(tenant, 1000);
     }
   }
@@ -385,7 +385,7 @@ std::vector<int64_t> StepsToFirstToken(int32_t sessions, int32_t weight) {
     give(RequestArrived{.id = ids, .session = session, .prompt_tokens = prompt, .decode_tokens = decodes});
     return ids;
   };
-  give(WeightChanged{.tenant = kGreedy, .weight = weight});
+  give(TenantChanged{.tenant = kGreedy, .weight = weight});
   const SessionId mine = begin(kPolite);
   std::map<SessionId, RequestId> theirs;
   for (int32_t i = 0; i < sessions; ++i) theirs[begin(kGreedy)] = 0;
@@ -423,6 +423,59 @@ TEST(SchedulerSimulation, AGreedyNeighbourCostsATenantAtMostAStep) {
       EXPECT_LE(greedy, modest + 1);
     }
   }
+}
+
+// Rows of each tenant in 2000 steps of a scheduler whose rows are all wanted, by tenants of these tiers with 100
+// decodes each.
+std::map<TenantId, int64_t> RowsByTenant(const std::vector<Tier>& tiers) {
+  Scheduler scheduler({.pages_total = 0, .step_rows_max = 64, .queue_max = 10000});
+  absl::Time now = absl::UnixEpoch();
+  std::map<RequestId, TenantId> tenants;
+  std::map<TenantId, int64_t> rows;
+  std::vector<Effect> effects;
+  const auto give = [&](const Event& event) {
+    effects.clear();
+    scheduler.On(event, now, effects);
+    scheduler.CheckInvariants();
+    for (const Effect& effect : effects) {
+      const RunStep* const step = std::get_if<RunStep>(&effect);
+      for (size_t i = 0; step != nullptr && i < step->rows.size(); ++i) ++rows[tenants.at(step->rows[i].id)];
+    }
+  };
+  uint64_t ids = 0;
+  for (TenantId tenant = 0; tenant < tiers.size(); ++tenant) {
+    give(TenantChanged{.tenant = tenant, .tier = tiers[tenant]});
+    for (int i = 0; i < 100; ++i) {
+      const SessionId session = ++ids;
+      tenants[session] = tenant;
+      give(SessionArrived{.id = session, .session = session, .tenant = tenant});
+      give(RequestArrived{.id = session, .session = session, .decode_tokens = 1 << 30});
+    }
+  }
+  rows.clear();
+  for (int i = 0; i < 2000; ++i) {
+    now += absl::Milliseconds(1);
+    give(StepDone{});
+  }
+  return rows;
+}
+
+// A tier has all that those above it leave: nothing but one token in 17 while they want all, everything without them.
+TEST(SchedulerSimulation, WhoCanWaitHasWhatIsLeftAndItsFloor) {
+  constexpr double kAll = 2000 * 64;
+  const auto share = [&](std::map<TenantId, int64_t>& rows, TenantId tenant) {
+    return static_cast<double>(rows[tenant]) / kAll;
+  };
+  std::map<TenantId, int64_t> all = RowsByTenant({Tier::kHigh, Tier::kNormal, Tier::kLow});
+  EXPECT_NEAR(share(all, 2), 1.0 / 17, 0.001);
+  EXPECT_NEAR(share(all, 1), 16.0 / 17 / 17, 0.001);
+  EXPECT_NEAR(share(all, 0) + share(all, 1) + share(all, 2), 1, 1e-9) << "no row stays empty";
+  std::map<TenantId, int64_t> two = RowsByTenant({Tier::kNormal, Tier::kLow, Tier::kLow, Tier::kNormal});
+  EXPECT_NEAR(share(two, 1) + share(two, 2), 1.0 / 17, 0.001);
+  EXPECT_NEAR(share(two, 1), share(two, 2), 0.001) << "fair within the tier";
+  EXPECT_NEAR(share(two, 0), share(two, 3), 0.001);
+  std::map<TenantId, int64_t> alone = RowsByTenant({Tier::kLow});
+  EXPECT_NEAR(share(alone, 0), 1, 1e-9);
 }
 
 // Three tenants, weights 1:2:4: served within 5 % of them, and without the third by 1:2, in as many tokens.

@@ -90,7 +90,7 @@ void World::Note(const Draining& event) {
   draining_ = true;
   drain_until_ = std::min(drain_until_, event.until);
 }
-void World::Note(const WeightChanged& event) {
+void World::Note(const TenantChanged& event) {
   const auto [found, is_new] = weights_.emplace(event.tenant, std::pair(1, 1));
   auto& [smallest, largest] = found->second;
   smallest = std::min(smallest, event.weight);

@@ -97,7 +97,7 @@ class World {
   void Note(const ReaderReady& event);
   void Note(const StepDone& event);
   void Note(const Draining& event);
-  void Note(const WeightChanged& event);
+  void Note(const TenantChanged& event);
   void Note(const Tick& event);
 
   void Check(const Admit& admit);

@@ -124,14 +124,16 @@ TEST_F(SessionDeterminism, ASessionIsTheSameWithAnyNumberOfThreads) {
 }
 
 TEST_F(SessionDeterminism, ASessionIsTheSameOnEveryInstructionSetHere) {
-  const PolicySpec spec = {.scorer = "h2o", .budget = 40, .kv_type = KvType::kF32};
-  const Talker scalar = Alone(spec, {.isa = "scalar"});
-  for (const std::string isa : {"avx2", "avx512"}) {
-    const auto engine = Engine::Open({.model_path = file_.path(), .threads = 1, .arena_bytes = 1 << 20, .isa = isa});
-    if (!engine.ok()) continue;  // this CPU lacks it
-    const Talker other = Alone(spec, {.isa = isa});
-    EXPECT_EQ(other.answer, scalar.answer) << isa;
-    EXPECT_EQ(LargestDifference(other.logits, scalar.logits), 0) << isa;
+  for (const KvType type : {KvType::kF32, KvType::kInt8}) {
+    const PolicySpec spec = {.scorer = "h2o", .budget = 40, .kv_type = type};
+    const Talker scalar = Alone(spec, {.isa = "scalar"});
+    for (const std::string isa : {"avx2", "avx512"}) {
+      const auto engine = Engine::Open({.model_path = file_.path(), .threads = 1, .arena_bytes = 1 << 20, .isa = isa});
+      if (!engine.ok()) continue;  // this CPU lacks it
+      const Talker other = Alone(spec, {.isa = isa});
+      EXPECT_EQ(other.answer, scalar.answer) << isa;
+      EXPECT_EQ(LargestDifference(other.logits, scalar.logits), 0) << isa;
+    }
   }
 }
 

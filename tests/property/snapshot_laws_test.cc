@@ -79,6 +79,7 @@ class SnapshotLaws : public testing::Test {
       add("rk", with(&PolicySpec::rope_cache, RopeCache::kRk));
       add("f32", with(&PolicySpec::kv_type, KvType::kF32));
       add("f16", with(&PolicySpec::kv_type, KvType::kF16));
+      add("int8", with(&PolicySpec::kv_type, KvType::kInt8));
       add("duo", with(&PolicySpec::allocation, Allocation::kDuo));
       if (!row.evicts) continue;
       add("caote", with(&PolicySpec::modifier, Modifier::kCaote));
@@ -331,6 +332,26 @@ TEST_F(SnapshotLaws, WrongContentsUnderRightChecksumsBreakNothing) {
   }
   EXPECT_GT(refused, 1000);
   EXPECT_GT(opened, 100);
+}
+
+TEST_F(SnapshotLaws, PiecesAreCheckedAsTheWholeIs) {
+  const auto session = OpenTestSession(*engine_, {.scorer = "streaming", .budget = 8}, kBlock);
+  Feed(*engine_, *session, RandomTokens(8, 20, engine_->config().vocab), kBlock);
+  std::string whole = Saved(*engine_, *session);
+  const size_t records = ReadSnapshot(BytesOf(whole)).value().size();
+  for (const size_t step : {size_t{1}, size_t{3}, size_t{17}, size_t{1000}}) {
+    const auto check = [&] {
+      SnapshotCheck pieces;
+      for (size_t size = 0; size < whole.size(); size += step) pieces.More(BytesOf(whole).first(size));
+      return pieces.Finish(BytesOf(whole));
+    };
+    const auto found = check();
+    ASSERT_TRUE(found.ok()) << step;
+    ASSERT_EQ(found->size(), records) << step;
+    whole[whole.size() / 2] = static_cast<char>(whole[whole.size() / 2] ^ 1);
+    ASSERT_EQ(ReasonOf(check().status()), "SNAPSHOT_DAMAGED") << step;
+    whole[whole.size() / 2] = static_cast<char>(whole[whole.size() / 2] ^ 1);
+  }
 }
 
 }  // namespace

@@ -43,12 +43,18 @@ double TestLane::Read(Part part, int32_t slot, int32_t component) const {
   int64_t element = component * kTileSlots + lane;  // K and RK
   if (part == Part::kRk) element += int64_t{d} * kTileSlots;
   if (part == Part::kV) element = int64_t{d} * kTileSlots * (has_rk ? 2 : 1) + int64_t{lane} * d + component;
-  const std::byte* at = pages_[static_cast<size_t>(tile / format_.page_tiles)] +
-                        tile % format_.page_tiles * format_.tile_bytes() + element * format_.element_bytes();
+  const std::byte* const tile_at =
+      pages_[static_cast<size_t>(tile / format_.page_tiles)] + tile % format_.page_tiles * format_.tile_bytes();
+  const std::byte* const at = tile_at + element * format_.element_bytes();
   if (format_.type == KvType::kF32) {
     float value = 0;
     std::memcpy(&value, at, sizeof(value));
     return value;
+  }
+  if (format_.type == KvType::kInt8) {
+    float scale = 0;
+    std::memcpy(&scale, tile_at + format_.scales_offset() + 4 * (part == Part::kV ? kTileSlots + lane : lane), 4);
+    return scale * static_cast<float>(static_cast<int8_t>(*at));
   }
   uint16_t bits = 0;
   std::memcpy(&bits, at, sizeof(bits));

@@ -65,6 +65,7 @@ void AddTokenizer(GgufWriter& writer, const TinyModel& model) {
   writer.Add("tokenizer.ggml.eos_token_id", static_cast<uint32_t>(kTinyEos));
   writer.Add("tokenizer.ggml.eot_token_id", static_cast<uint32_t>(kTinyEnd));
   writer.Add("tokenizer.ggml.add_bos_token", true);
+  if (model.without_chat_template) return;
   writer.Add("tokenizer.chat_template", model.chat_template.empty() ? kChatTemplate : model.chat_template);
 }
 

@@ -41,6 +41,7 @@ struct TinyModel {
   bool learned_positions = false;
   uint64_t seed = 1;
   std::string chat_template = {};  // empty: the built-in model's
+  bool without_chat_template = false;
   bool calibrated = true;
 };
 

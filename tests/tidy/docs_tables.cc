@@ -10,6 +10,8 @@
 
 #include "engine/model/architecture_table.h"
 #include "engine/model/ggml_types.h"
+#include "engine/model/hub_table.h"
+#include "engine/model/quantization.h"
 #include "policies/check.h"
 #include "server/describe.h"
 #include "server/metrics.h"
@@ -56,9 +58,14 @@ json PoliciesJson(int32_t context) {
 }
 
 json ModelJson(const ArchitectureRow& row) {
+  json hub = json::array();
+  for (const HubFamily& family : HubFamilies()) {
+    if (family.architecture == row.name) hub.push_back(family.model_type);
+  }
   constexpr std::string_view kPositions[] = {"rope", "learned", "alibi"};  // PositionKind
   return {{"name", row.name},
           {"models", row.models},
+          {"hub", hub},
           {"positions", kPositions[static_cast<size_t>(row.positions)]},
           {"layer_norm", row.norm == NormKind::kLayer},
           {"windows", row.Reads(kWindowKey)},
@@ -70,7 +77,14 @@ json Tables() {
   json tables = {{"metrics", json::array()}, {"policies", json::array()}};
   for (const ArchitectureRow& row : Architectures()) tables["models"].push_back(ModelJson(row));
   for (const GgmlType& type : GgmlTypes()) {
-    if (type.type) tables["formats"].push_back({{"name", type.name}, {"values", type.values}, {"bytes", type.bytes}});
+    if (!type.type) continue;
+    const DType kept = WidenedType(*type.type);
+    tables["formats"].push_back(
+        {{"name", type.name},
+         {"values", type.values},
+         {"bytes", type.bytes},
+         {"kept", TypeName(kept)},
+         {"kept_bits", 8.0 * static_cast<double>(BlockBytes(kept)) / static_cast<double>(BlockValues(kept))}});
   }
   for (const MetricRow& row : MetricTable()) tables["metrics"].push_back(MetricJson(row));
   for (const int32_t budget : kBudgets) tables["policies"].push_back(PoliciesJson(budget));

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Markdown files point at what exists: relative links at files and headings, `folder/file` at files, `Suite.Sentence` at tests.
+"""Markdown files point at what exists: relative links at files and headings, `folder/file` at files, `Suite.Sentence`, `Class.test_name` and
+`fuzz/name` at tests; and each row of a table of promises names what shows it.
 
     tests/tidy/links.py          prints one line per finding, exits 1 if there is any
     tests/tidy/links.py --self   checks that the rules find what they are meant to find
@@ -13,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)\)")
 HEADING = re.compile(r"^#{1,6} +(.*?)(?: +#+)? *$")
 OURS = re.compile(r"(policies|engine|server|client|proto|tests|scripts|docs|models|cmake)/[\w./-]*")
-TEST = re.compile(r"[A-Z]\w+\.[A-Z]\w+")
+TEST = re.compile(r"[A-Z]\w+\.(?:[A-Z]|test_)\w+|fuzz/\w+")
+SHOWS = re.compile(r"`(?:tests/[^`]+|make \w+[^`]*)`")
 FENCE = re.compile(r"^ {0,3}(```|~~~)")
 
 
@@ -61,10 +63,32 @@ def mentions(path, text, exists, tests):
                 yield number, f"{name}: there is no such test"
 
 
+def unshown(text):
+    """Yields (line, message) for promises that name nothing that shows them."""
+    shown_by = False
+    for number, line in prose(text):
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
+        if cells == ["promise", "shown by"]:
+            shown_by = True
+        elif not cells:
+            shown_by = False
+        elif shown_by and set(cells[-1]) - set("-: ") and not SHOWS.search(cells[-1]) and not any(
+                TEST.fullmatch(name) for name in re.findall(r"`([^`]+)`", cells[-1])):
+            yield number, f"{cells[0]}: no test is named that shows it"
+
+
 def test_names():
-    sources = ROOT.glob("tests/**/*_test.cc")
-    found = (re.findall(r"^TEST(?:_[FP])?\((\w+), (\w+)\)", source.read_text(encoding="utf-8"), re.MULTILINE) for source in sources)
-    return {".".join(name) for names in found for name in names}
+    def found(pattern, test):
+        return ((source, re.findall(test, source.read_text(encoding="utf-8"), re.MULTILINE)) for source in ROOT.glob(pattern))
+
+    names = {".".join(name) for _, names in found("tests/**/*_test.cc", r"^TEST(?:_[FP])?\((\w+), (\w+)\)") for name in names}
+    names |= {f"fuzz/{source.stem.removesuffix('_fuzz')}" for source in ROOT.glob("tests/fuzz/*_fuzz.cc")}
+    for _, lines in found("tests/**/*_test.py", r"^class (\w+)|^    def (test_\w+)"):
+        of = ""
+        for name, test in lines:
+            of = name or of
+            names |= {f"{of}.{test}"} if test else set()
+    return names
 
 
 def broken(path, text, exists, read):
@@ -100,8 +124,12 @@ def self_test():
     wrong = [f"nothing found in {text!r}" for text in bad if not found(text)]
     wrong += [f"{message} in {text!r}" for text in good for message in found(text)]
     told = "`docs/a.md` `docs/` `docs/b.md` `Aa.Bb` `Aa.Cc` `policies/fading.h` `a.b`"
-    named = [message.split(":")[0] for _, message in mentions("a.md", told, tree.__contains__, {"Aa.Bb"})]
-    wrong += [f"found {named}"] if named != ["docs/b.md", "Aa.Cc"] else []
+    told += " `Aa.test_b` `Aa.test_c` `fuzz/a` `fuzz/b`"
+    named = [message.split(":")[0] for _, message in mentions("a.md", told, tree.__contains__, {"Aa.Bb", "Aa.test_b", "fuzz/a"})]
+    wrong += [f"found {named}"] if named != ["docs/b.md", "Aa.Cc", "Aa.test_c", "fuzz/b"] else []
+    table = "| promise | shown by |\n|---|---|\n| a | `Aa.Bb` |\n| b | trust |\n| c | `tests/a.py`, `x` |\n| d | `Aa.test_b` |\n| e | `bb` |\n\n| f | g |"
+    rows = [message[0] for _, message in unshown(table)]
+    wrong += [f"without a test: {rows}"] if rows != ["b", "e"] else []
     for each in wrong:
         print(f"links --self: {each}")
     return 1 if wrong else 0
@@ -116,7 +144,8 @@ def main():
     for path in files:
         text = (ROOT / path).read_text(encoding="utf-8")
         exists = lambda to: (ROOT / to).exists()  # noqa: E731
-        found = [*broken(path, text, exists, lambda to: (ROOT / to).read_text(encoding="utf-8")), *mentions(path, text, exists, tests)]
+        found = [*broken(path, text, exists, lambda to: (ROOT / to).read_text(encoding="utf-8")), *mentions(path, text, exists, tests),
+                 *unshown(text)]
         for line, message in found:
             print(f"{path}:{line}: {message}")
             count += 1

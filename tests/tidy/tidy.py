@@ -28,6 +28,9 @@ LINES_MAX = 600
 # Kernel files are compiled once per instruction set: an inline function of a library compiled there could be the copy that the
 # linker keeps, and would then kill an older CPU.
 KERNELS = re.compile(r"^engine/ops/cpu/(attend|linear|norm|rope|activation)[a-z_]*(?<!_op)\.cc$")
+# A GPU's kernels are compiled by nvcc, hipcc and the host's compiler, and say only what device.h says for all three.
+GPU_KERNELS = re.compile(r"^engine/ops/gpu/(?!emulat)[a-z_]+\.cc$")
+GPU_KERNEL_INCLUDES = re.compile(r'#include (<cstdint>|"engine/ops/gpu/[a-z_]+\.h")')
 KERNEL_INCLUDES = re.compile(r'#include (<cstdint>|<cstddef>|"engine/ops/cpu/[a-z_]+\.h")')
 
 
@@ -54,6 +57,8 @@ def findings(path, text):
                 yield number, f"{top} may not know gRPC, protobuf or Prometheus"
             if KERNELS.match(path) and line.startswith("#include") and not KERNEL_INCLUDES.match(line):
                 yield number, "a kernel file includes vec.h, kernels.h and <cstdint> only"
+            if GPU_KERNELS.match(path) and line.startswith("#include") and not GPU_KERNEL_INCLUDES.match(line):
+                yield number, "a GPU's kernel file includes <cstdint> and headers of engine/ops/gpu only"
             if re.search(r"catch \(\.\.\.\)", line):
                 yield number, "catch (...) hides what went wrong"
             if top in ("engine", "server") and not path.startswith("engine/lab/") and re.search(r'"(h2o|streaming)"', line):
@@ -81,6 +86,7 @@ def self_test():
         "client/b.cc": '#include "bench/bench.h"\n',
         "bench/a.cc": '#include "server/worker.h"\n',
         "engine/ops/cpu/attend.cc": "#include <vector>\n",
+        "engine/ops/gpu/attend.cc": "#include <cmath>\n",
         "server/a.cc": 'Use("h2o");\n',
         "engine/b.h": "#ifndef WRONG\n",
         "engine/c.cc": "x\n" * (LINES_MAX + 1),

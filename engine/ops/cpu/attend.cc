@@ -5,13 +5,15 @@
 // logits while they are in registers; for many the rotated keys are put down in L1 first, once. Lanes that share their
 // positions take turns block by block, so that a block's angles are computed once for all. A slot that a row may not
 // see is masked out of its logits and left out of its sum of values, so its bytes are never part of any result. Blocks
-// begin at fixed slots and a row takes them in order: its bits depend on nothing but what it sees and where that lies.
+// and parts (kPartSlots) begin at fixed slots and a row takes them in order: its bits depend on nothing but what it
+// sees and where that lies.
 //
 // The two kinds of RoPE pairs differ only in where a component is read from: q and the rotated keys are held pair by
 // pair, then the rest, and the sums run in that order.
 
 #include <cstdint>
 
+#include "engine/ops/cpu/attend_state.h"
 #include "engine/ops/cpu/kernels.h"
 #include "engine/ops/cpu/kv.h"
 #include "engine/ops/cpu/vec.h"
@@ -19,10 +21,6 @@
 
 namespace ebb::cpu::EBB_KERNEL_ISA {
 namespace {
-
-constexpr float kNone = -__builtin_inff();
-
-EBB_INLINE int32_t Width(int32_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
 // The slots of a block that a query at some position may see, in slot order.
 template <typename T>
@@ -180,6 +178,10 @@ EBB_INLINE void ForEachComponent(const AttendArgs& a, int32_t tile, const int32_
                                  const Use& use) {
   using Type = typename E::Type;
   const auto view = TileAt<Type>(a.kv, tile);
+  if constexpr (E::kScaled) {
+    Prefetch(view.scales);
+    Prefetch(view.scales + 16);
+  }
   const bool ends_soon = kFew || 16 * (tile + 2) >= a.slots;
   const Following<Type> following = {view.v, ends_soon ? nullptr : TileAt<Type>(a.kv, tile + 2).k};
   const int32_t pairs = a.rope.rotary_dims / 2;
@@ -322,10 +324,19 @@ void Bend(const AttendArgs& a, const Block& block, int32_t row, int32_t query, f
   }
 }
 
-// Masks the logits of one row, raises its peak, and turns them into weights relative to it.
+// Masks the logits of one row, raises its peak, and turns them into weights relative to it. Where K and V have scales,
+// logits arrive in units of K's, and weights leave multiplied by V's: no component of either met one.
+template <typename E>
 void Softmax(const AttendArgs& a, const Block& block, int32_t row, int32_t query, float* logits) {
-  const AttendScratch& s = a.scratch;
+  const AttendState& s = a.scratch.part;
   const int32_t before = Before(a, query);
+  const float* scales[kBlockTiles] = {};  // [2][16] of each tile
+  if constexpr (E::kScaled) {
+    for (int32_t t = 0; t < block.tiles; ++t) {
+      scales[t] = TileAt<typename E::Type>(a.kv, block.first / 16 + t).scales;
+      Store(Load(logits + 16 * t) * Load(scales[t]), logits + 16 * t);
+    }
+  }
   Bend(a, block, row, query, logits);
   Floats largest = Splat(kNone);
   for (int32_t t = 0; t < block.tiles; ++t) {
@@ -340,7 +351,7 @@ void Softmax(const AttendArgs& a, const Block& block, int32_t row, int32_t query
   const float peak = here > former ? here : former;
   if (peak == kNone) return;  // nothing visible so far
   float* weight = s.weight + int64_t{16} * row;
-  float* p = s.p + int64_t{kBlockSlots} * row;
+  float* p = a.scratch.p + int64_t{kBlockSlots} * row;
   Floats sum = Load(weight);
   if (peak != former) {
     const int32_t width = Width(a.kv.head_dim);
@@ -352,7 +363,11 @@ void Softmax(const AttendArgs& a, const Block& block, int32_t row, int32_t query
   }
   for (int32_t t = 0; t < block.tiles; ++t) {
     const Floats x = Exp(Load(logits + 16 * t) - Splat(peak));
-    Store(x, p + 16 * t);
+    if constexpr (E::kScaled) {
+      Store(x * Load(scales[t] + 16), p + 16 * t);
+    } else {
+      Store(x, p + 16 * t);
+    }
     sum = sum + x;
   }
   Store(sum, weight);
@@ -378,7 +393,7 @@ template <typename E, bool kFew, int kRows, int kVectors>
 EBB_INLINE void AddColumns(const AttendArgs& a, const Visible<typename E::Type>& seen, int32_t row, int32_t column,
                            int last) {
   const int32_t width = Width(a.kv.head_dim);
-  float* sums = a.scratch.sums + int64_t{row} * width + column;
+  float* sums = a.scratch.part.sums + int64_t{row} * width + column;
   const float* p = a.scratch.p + int64_t{row} * kBlockSlots;
   Floats sum[kRows][kVectors];
 #pragma GCC unroll 8
@@ -459,82 +474,11 @@ void FoldBlock(const AttendArgs& a, const Block& block, const Sight& sight, cons
     }
     DotRows<kTileRows>(a, block, 0, rows, logits, stride);
   }
-  for (int32_t r = 0; r < rows; ++r) Softmax(a, block, r, a.q_position[r / a.group], logits + r * stride);
+  for (int32_t r = 0; r < rows; ++r) Softmax<E>(a, block, r, a.q_position[r / a.group], logits + r * stride);
   if (few) {
     AddBlock<E, true>(a, block, sight, ahead);
   } else {
     AddBlock<E, false>(a, block, sight, ahead);
-  }
-}
-
-// out = sums / weight; leaves 1 / weight in weight[row][0] for the observations.
-template <typename E>
-void Finish(const AttendArgs& a) {
-  const int32_t d = a.kv.head_dim;
-  const int32_t width = Width(d);
-  for (int32_t r = 0; r < a.tokens * a.group; ++r) {
-    float* weight = a.scratch.weight + int64_t{16} * r;
-    const float total = Sum(Load(weight));
-    weight[0] = total > 0 ? 1.0F / total : 0.0F;
-    const float* sums = a.scratch.sums + int64_t{r} * width;
-    float* out = a.out + r / a.group * a.out_stride + r % a.group * d;
-    const Floats share = Splat(weight[0]);
-    int32_t c = 0;
-    for (; c + 32 <= d; c += 32) E::StoreTwo({Load(sums + c) * share, Load(sums + c + 16) * share}, out + c);
-    for (; c < d; c += 16) StoreFirst(Load(sums + c) * share, out + c, d - c < 16 ? d - c : 16);
-  }
-}
-
-// out[s] = sum over rows first, first + step, .. below `end` of P[row, s], times `share`.
-void SumEveryRow(const AttendArgs& a, int32_t first, int32_t end, int32_t step, Floats share, int64_t stride,
-                 float* out) {
-  for (int32_t s = 0; s < a.slots; s += 16) {
-    Floats sum = Zero();
-    for (int32_t r = first; r < end; r += step) {
-      const Floats x = Load(a.scratch.logits + r * stride + s) - Splat(a.scratch.peak[r]);
-      sum = Fma(Exp(x), Splat(a.scratch.weight[int64_t{16} * r]), sum);
-    }
-    StoreFirst(sum * share, out + s, a.slots - s < 16 ? a.slots - s : 16);
-  }
-}
-
-// out[s] = sum over the rows of tokens first .. last-1 of P[row, s]: divided by the group, or each query head's own.
-void SumRows(const AttendArgs& a, int32_t first, int32_t last, int64_t stride, float* out) {
-  if (a.head_stride != 0) {
-    for (int32_t g = 0; g < a.group; ++g) {
-      SumEveryRow(a, first * a.group + g, last * a.group, a.group, Splat(1.0F), stride, out + g * a.head_stride);
-    }
-    return;
-  }
-  const Floats share = Splat(1.0F) / Splat(static_cast<float>(a.group));
-  SumEveryRow(a, first * a.group, last * a.group, 1, share, stride, out);
-}
-
-void Observe(const AttendArgs& a, int64_t stride) {
-  if (a.column_sums != nullptr) SumRows(a, 0, a.tokens, stride, a.column_sums);
-  if (a.last_row != nullptr) SumRows(a, a.tokens - 1, a.tokens, stride, a.last_row);
-  for (int32_t w = 0; w < a.window_rows; ++w) {
-    const int32_t token = a.tokens - a.window_rows + w;
-    SumRows(a, token, token + 1, stride, a.window + int64_t{w} * a.slots);
-  }
-}
-
-EBB_INLINE bool IsObserved(const AttendArgs& a) {
-  return a.column_sums != nullptr || a.last_row != nullptr || a.window_rows > 0;
-}
-
-// Logits of a row: of one block, or, where they are reported, of all.
-EBB_INLINE int64_t LogitsStride(const AttendArgs& a) {
-  return IsObserved(a) ? (int64_t{a.slots} + kBlockSlots - 1) / kBlockSlots * kBlockSlots : kBlockSlots;
-}
-
-void Begin(const AttendArgs& a) {
-  const int32_t rows = a.tokens * a.group;
-  RotateQueries(a);
-  for (int64_t i = 0; i < int64_t{rows} * Width(a.kv.head_dim); i += 16) Store(Zero(), a.scratch.sums + i);
-  for (int32_t r = 0; r < rows; ++r) {
-    a.scratch.peak[r] = kNone;
-    Store(Zero(), a.scratch.weight + int64_t{16} * r);
   }
 }
 
@@ -551,34 +495,59 @@ EBB_INLINE void FindAngles(const AttendArgs& a, int32_t lanes, Block& block) {
   }
 }
 
-// What is folded after a block of lanes[i].
-EBB_INLINE Ahead AfterLane(const AttendArgs* lanes, int32_t count, int32_t i, const Block& block) {
+// What is folded after a block of lanes[i], of slots that end at `end`.
+EBB_INLINE Ahead AfterLane(const AttendArgs* lanes, int32_t count, int32_t i, const Block& block, int32_t end) {
   const AttendArgs& a = lanes[0];
   if (i + 1 < count) return {&lanes[i + 1].kv, block.first / 16, block.tiles};
   const int32_t tile = (block.first + kBlockSlots) / 16;
-  const int32_t left = (a.slots + 15) / 16 - tile;
+  const int32_t left = (end + 15) / 16 - tile;
   if (left > 0) return {&a.kv, tile, left < kBlockTiles ? left : kBlockTiles};
-  return {a.next_tiles > 0 ? &a.next : nullptr, 0, a.next_tiles};
+  return {a.next_tiles > 0 ? &a.next : nullptr, a.next_first, a.next_tiles};
+}
+
+// Before the first block of a part other than the first: what the one before it came to joins those before it.
+EBB_INLINE void EndPart(const AttendArgs& a) {
+  MergeState(a, a.scratch.part, a.scratch.all);
+  Reset(a, a.scratch.part);
 }
 
 template <typename E>
 void AttendLanes(const AttendArgs* lanes, int32_t count) {
   const AttendArgs& a = lanes[0];
-  for (int32_t i = 0; i < count; ++i) Begin(lanes[i]);
+  const bool one = a.part >= 0;
+  const bool several = !one && a.slots > kPartSlots;
+  const int32_t begin = one ? a.part * kPartSlots : 0;
+  const int32_t end = one && begin + kPartSlots < a.slots ? begin + kPartSlots : a.slots;
+  for (int32_t i = 0; i < count; ++i) {
+    RotateQueries(lanes[i]);
+    Reset(lanes[i], lanes[i].scratch.part);
+    if (several) Reset(lanes[i], lanes[i].scratch.all);
+  }
   Block block;
-  for (int32_t first = 0; first < a.slots; first += kBlockSlots) {
+  for (int32_t first = begin; first < end; first += kBlockSlots) {
     ReadBlock(a, first, block);
     const Sight sight = Look(a, block);
     if (sight.newest >= 0) FindAngles(a, count, block);
     for (int32_t i = 0; i < count; ++i) {
+      if (first > begin && first % kPartSlots == 0) EndPart(lanes[i]);
       float* logits = lanes[i].scratch.logits + (IsObserved(lanes[i]) ? first : 0);
-      FoldBlock<E>(lanes[i], block, sight, AfterLane(lanes, count, i, block), logits, LogitsStride(lanes[i]));
+      FoldBlock<E>(lanes[i], block, sight, AfterLane(lanes, count, i, block, end), logits, LogitsStride(lanes[i]));
     }
   }
-  for (int32_t i = 0; i < count; ++i) {
-    Finish<E>(lanes[i]);
-    if (IsObserved(lanes[i])) Observe(lanes[i], LogitsStride(lanes[i]));
+  for (int32_t i = 0; i < count && !one; ++i) {
+    if (several) EndPart(lanes[i]);
+    Finish<E>(lanes[i], several ? lanes[i].scratch.all : lanes[i].scratch.part);
   }
+}
+
+template <typename E>
+void MergeLane(const AttendArgs& a, const AttendState& first, int64_t stride, int32_t count) {
+  Reset(a, a.scratch.all);
+  for (int64_t i = 0; i < count; ++i) {
+    const AttendState part = {first.sums + i * stride, first.peak + i * stride, first.weight + i * stride};
+    MergeState(a, part, a.scratch.all);
+  }
+  Finish<E>(a, a.scratch.all);
 }
 
 }  // namespace
@@ -589,8 +558,23 @@ void Attend(const AttendArgs* lanes, int32_t count) {
       return AttendLanes<KvF32>(lanes, count);
     case Element::kF16:
       return AttendLanes<KvF16>(lanes, count);
+    case Element::kInt8:
+      return AttendLanes<KvInt8>(lanes, count);
     default:
       return AttendLanes<KvBf16>(lanes, count);
+  }
+}
+
+void Merge(const AttendArgs& lane, const AttendState& first, int64_t stride, int32_t count) {
+  switch (lane.kv.type) {
+    case Element::kF32:
+      return MergeLane<KvF32>(lane, first, stride, count);
+    case Element::kF16:
+      return MergeLane<KvF16>(lane, first, stride, count);
+    case Element::kInt8:
+      return MergeLane<KvInt8>(lane, first, stride, count);
+    default:
+      return MergeLane<KvBf16>(lane, first, stride, count);
   }
 }
 

@@ -16,6 +16,10 @@ constexpr int64_t kObservedLogits = int64_t{1} << 18;
 
 int32_t RoundUp(int32_t value, int32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+// Lanes are cut into parts where that leaves a thread fewer items than this: as many as make uneven ones even, and let
+// lanes take turns.
+constexpr int64_t kItemsPerThread = 8;
+
 // Lanes that share their positions and are attended in turns, at most: their angles are then computed once for all.
 constexpr int32_t kLanesTogether = 4;
 
@@ -43,20 +47,32 @@ struct ScratchShape {
         p(rows * kBlockSlots),
         logits(rows * (observed ? RoundUp(lane.slots, kBlockSlots) : kBlockSlots)) {}
 
-  int64_t floats() const { return keys + peak + weight + 2 * q + p + logits; }
+  int64_t state() const { return q + peak + weight; }
+  int64_t floats() const { return keys + q + 2 * state() + p + logits; }
 
   int64_t keys, peak, weight, q, p, logits;
 };
+
+AttendState StateAt(const ScratchShape& shape, float* at) {
+  return {.sums = at, .peak = at + shape.q, .weight = at + shape.q + shape.peak};
+}
+
+int32_t PartsOf(const AttendTask& task) { return (task.lane.slots + kPartSlots - 1) / kPartSlots; }
+
+bool IsObserved(const AttendTask& task) {
+  return task.column_sums != nullptr || task.last_row != nullptr || (task.window != nullptr && task.window_rows > 0);
+}
 
 StoreTask StoreOf(const AttendTask& task) {
   return {
       .lane = task.lane, .k = task.k, .v = task.v, .stride = task.stride, .tokens = task.tokens, .slots = task.slots};
 }
 
-// Whether the item's task has others beside it.
+// Whether the item's task has others beside it, and whether it is the first of those.
 bool IsCut(std::span<const AttendTask> tasks, const AttendItem& item) {
-  return item.tokens < tasks[static_cast<size_t>(item.task)].tokens;
+  return item.part >= 0 || item.tokens < tasks[static_cast<size_t>(item.task)].tokens;
 }
+bool IsFirst(const AttendItem& item) { return item.first == 0 && item.part <= 0; }
 
 // Column sums of a task, from the first head's first to the last head's last.
 int64_t SumFloats(const AttendTask& task, int32_t group) { return (group - 1) * task.head_stride + task.lane.slots; }
@@ -78,6 +94,7 @@ AttendArgs ArgsOf(const Rope& rope, int32_t group, const AttendTask& task, const
   AttendArgs args = {.kv = ToArgs(task.lane),
                      .position = task.lane.position,
                      .slots = task.lane.slots,
+                     .part = item.part,
                      .angles = task.lane.angles,
                      .q = task.q + item.first * task.stride,
                      .out = task.out + item.first * out_stride,
@@ -98,10 +115,9 @@ AttendArgs ArgsOf(const Rope& rope, int32_t group, const AttendTask& task, const
   }
   const ScratchShape shape(int64_t{item.tokens} * group, observed, task.lane);
   args.scratch.keys = std::exchange(next, next + shape.keys);
-  args.scratch.peak = std::exchange(next, next + shape.peak);
-  args.scratch.weight = std::exchange(next, next + shape.weight);
   args.scratch.q = std::exchange(next, next + shape.q);
-  args.scratch.sums = std::exchange(next, next + shape.q);
+  args.scratch.part = StateAt(shape, std::exchange(next, next + shape.state()));
+  args.scratch.all = StateAt(shape, std::exchange(next, next + shape.state()));
   args.scratch.p = std::exchange(next, next + shape.p);
   args.scratch.logits = std::exchange(next, next + shape.logits);
   return args;
@@ -134,10 +150,16 @@ void AttendOp::Attend(const Rope& rope, int32_t group, std::span<const AttendTas
   SumColumns(group, tasks);
   cut_.clear();
   for (const AttendItem& item : items_) {
-    if (item.first == 0 && IsCut(tasks, item)) cut_.push_back(item.task);
+    if (!IsFirst(item) || !IsCut(tasks, item)) continue;
+    for (int32_t lane = 0; lane < item.tasks; ++lane) cut_.push_back(item.task + lane);
   }
-  parallel_.For(static_cast<int64_t>(cut_.size()),
-                [&](int64_t i, int32_t thread) { done(static_cast<size_t>(cut_[static_cast<size_t>(i)]), thread); });
+  parallel_.For(static_cast<int64_t>(cut_.size()), [&](int64_t i, int32_t thread) {
+    const int32_t task = cut_[static_cast<size_t>(i)];
+    if (parts_at_[static_cast<size_t>(task)] != nullptr) {
+      MergeParts(rope, group, tasks, task, scratch_[static_cast<size_t>(thread)]);
+    }
+    done(static_cast<size_t>(task), thread);
+  });
 }
 
 void AttendOp::StoreOne(const Rope& rope, const StoreTask& task) const {
@@ -155,13 +177,15 @@ void AttendOp::StoreOne(const Rope& rope, const StoreTask& task) const {
 void AttendOp::StoreOfSeveralItems(const Rope& rope, std::span<const AttendTask> tasks) {
   stores_.clear();
   for (const AttendItem& item : items_) {
-    const AttendTask& task = tasks[static_cast<size_t>(item.task)];
-    if (task.k != nullptr && item.first == 0 && IsCut(tasks, item)) stores_.push_back(StoreOf(task));
+    if (!IsFirst(item) || !IsCut(tasks, item)) continue;
+    for (const AttendTask& task : tasks.subspan(static_cast<size_t>(item.task), static_cast<size_t>(item.tasks))) {
+      if (task.k != nullptr) stores_.push_back(StoreOf(task));
+    }
   }
   Store(rope, stores_);
 }
 
-// Cuts tasks into items by rules that know nothing of threads.
+// Cuts tasks into items by rules that know nothing of threads, but for lanes, whose bits do not show who shared them.
 void AttendOp::PlanItems(const Rope& rope, int32_t group, std::span<const AttendTask> tasks) {
   items_.clear();
   int64_t partial = 0;  // floats of column sums that wait to be added up
@@ -169,9 +193,8 @@ void AttendOp::PlanItems(const Rope& rope, int32_t group, std::span<const Attend
     const AttendTask& task = tasks[i];
     EBB_CHECK(task.lane.format.head_dim <= kMaxHeadDim);
     EBB_CHECK(task.tokens >= 1);
-    const bool observed = task.column_sums != nullptr || task.last_row != nullptr || task.window != nullptr;
     int64_t rows = kAttendRows;
-    if (observed) rows = std::min<int64_t>(rows, kObservedLogits / std::max(task.lane.slots, 1));
+    if (IsObserved(task)) rows = std::min<int64_t>(rows, kObservedLogits / std::max(task.lane.slots, 1));
     const int32_t tokens = static_cast<int32_t>(std::max<int64_t>(1, rows / group));
     for (int32_t first = 0; first < task.tokens; first += tokens) {
       items_.push_back(
@@ -181,7 +204,9 @@ void AttendOp::PlanItems(const Rope& rope, int32_t group, std::span<const Attend
       partial += int64_t{(task.tokens + tokens - 1) / tokens} * SumFloats(task, group);
     }
   }
+  CutLanes(tasks);
   JoinItems(rope, tasks);
+  PlaceParts(group, tasks);
   float* next = partial_sums_.AtLeast(partial);
   for (AttendItem& item : items_) {
     const AttendTask& task = tasks[static_cast<size_t>(item.task)];
@@ -189,6 +214,64 @@ void AttendOp::PlanItems(const Rope& rope, int32_t group, std::span<const Attend
     item.column_sums = item.tokens == task.tokens ? task.column_sums : next;
     if (item.tokens < task.tokens) next += SumFloats(task, group);
   }
+}
+
+// Where items are few, makes of each long lane of a whole task an item for each part, the parts of neighbouring lanes
+// beside each other.
+void AttendOp::CutLanes(std::span<const AttendTask> tasks) {
+  if (static_cast<int64_t>(items_.size()) >= kItemsPerThread * parallel_.threads()) return;
+  const auto parts = [&](const AttendItem& item) {
+    const AttendTask& task = tasks[static_cast<size_t>(item.task)];
+    // A lane that is little more than a part is not worth the meeting.
+    return task.lane.slots >= 2 * kPartSlots && !IsCut(tasks, item) ? PartsOf(task) : 0;
+  };
+  int32_t most = 0;
+  for (const AttendItem& item : items_) most = std::max(most, parts(item));
+  if (most == 0) return;
+  std::swap(items_, uncut_);
+  items_.clear();
+  for (const AttendItem& item : uncut_) {
+    if (parts(item) == 0) items_.push_back(item);
+  }
+  for (int32_t part = 0; part < most; ++part) {
+    for (AttendItem item : uncut_) {
+      if (part >= parts(item)) continue;
+      item.part = part;
+      items_.push_back(item);
+    }
+  }
+}
+
+// Finds memory for what the parts of lanes come to: [parts] states, and the logits of observed rows.
+void AttendOp::PlaceParts(int32_t group, std::span<const AttendTask> tasks) {
+  parts_at_.assign(tasks.size(), nullptr);
+  const auto floats = [&](int32_t i) {
+    const AttendTask& task = tasks[static_cast<size_t>(i)];
+    const ScratchShape shape(int64_t{task.tokens} * group, true, task.lane);
+    return PartsOf(task) * shape.state() + (IsObserved(task) ? shape.logits : 0);
+  };
+  const auto each = [&](const auto& use) {
+    for (const AttendItem& item : items_) {
+      for (int32_t lane = 0; item.part == 0 && lane < item.tasks; ++lane) use(item.task + lane);
+    }
+  };
+  int64_t sum = 0;
+  each([&](int32_t task) { sum += floats(task); });
+  float* next = parts_.AtLeast(sum);
+  each([&](int32_t task) { parts_at_[static_cast<size_t>(task)] = std::exchange(next, next + floats(task)); });
+}
+
+// Of a task whose parts are folded.
+void AttendOp::MergeParts(const Rope& rope, int32_t group, std::span<const AttendTask> tasks, int32_t task,
+                          Scratch& scratch) {
+  const AttendTask& whole = tasks[static_cast<size_t>(task)];
+  const AttendItem item = {.task = task, .tokens = whole.tokens, .part = 0};
+  const ScratchShape shape(int64_t{whole.tokens} * group, true, whole.lane);
+  float* next = scratch.AtLeast(ScratchOf(group, rope, tasks, item));
+  AttendArgs args = ArgsOf(rope, group, whole, item, next);
+  float* const at = parts_at_[static_cast<size_t>(task)];
+  if (IsObserved(whole)) args.scratch.logits = at + PartsOf(whole) * shape.state();
+  kernels_.merge(args, StateAt(shape, at), shape.state(), PartsOf(whole));
 }
 
 // Puts neighbouring items that are whole tasks and share their angles together, as far as that leaves every thread
@@ -200,7 +283,8 @@ void AttendOp::JoinItems(const Rope& rope, std::span<const AttendTask> tasks) {
   for (size_t i = 1; i < items_.size(); ++i) {
     const AttendTask& before = tasks[static_cast<size_t>(items_[last].task)];
     const AttendTask& task = tasks[static_cast<size_t>(items_[i].task)];
-    const bool whole = items_[i].tokens == task.tokens && items_[last].tokens == before.tokens;
+    const bool whole = items_[i].tokens == task.tokens && items_[last].tokens == before.tokens &&
+                       items_[i].part == items_[last].part && items_[i].task == items_[last].task + items_[last].tasks;
     if (whole && items_[last].tasks < std::min<int64_t>(most, kLanesTogether) && ShareAngles(rope, before, task)) {
       ++items_[last].tasks;
     } else {
@@ -225,24 +309,30 @@ void AttendOp::AttendOne(const Rope& rope, int32_t group, std::span<const Attend
   float* next = scratch.AtLeast(ScratchOf(group, rope, tasks, item));
   for (int32_t lane = 0; lane < item.tasks; ++lane) {
     const AttendTask& task = tasks[static_cast<size_t>(item.task + lane)];
-    if (task.k != nullptr && item.tokens == task.tokens) StoreOne(rope, StoreOf(task));
+    if (task.k != nullptr && !IsCut(tasks, item)) StoreOne(rope, StoreOf(task));
     lanes[lane] = ArgsOf(rope, group, task, item, next);
+    if (item.part < 0) continue;
+    const ScratchShape shape(int64_t{item.tokens} * group, true, task.lane);
+    float* const at = parts_at_[static_cast<size_t>(item.task + lane)];
+    lanes[lane].scratch.part = StateAt(shape, at + item.part * shape.state());
+    if (IsObserved(task)) lanes[lane].scratch.logits = at + PartsOf(task) * shape.state();
   }
   lanes[0].scratch.angles = next;
   AskForLaneAfter(tasks, i, lanes[0]);
   kernels_.attend(lanes, item.tasks);
 }
 
-// The lane of the item after item i, as a thread takes them, unless it is the same one or of other types.
+// The lane of the item after item i, as a thread takes them, unless it is the same slots or of other types.
 void AttendOp::AskForLaneAfter(std::span<const AttendTask> tasks, int64_t i, AttendArgs& args) const {
   if (i + 1 >= static_cast<int64_t>(items_.size())) return;
-  const int32_t task = items_[static_cast<size_t>(i)].task, after = items_[static_cast<size_t>(i + 1)].task;
-  const LaneStorage& lane = tasks[static_cast<size_t>(task)].lane;
-  const LaneStorage& next = tasks[static_cast<size_t>(after)].lane;
+  const AttendItem &item = items_[static_cast<size_t>(i)], &after = items_[static_cast<size_t>(i + 1)];
+  const LaneStorage& lane = tasks[static_cast<size_t>(item.task)].lane;
+  const LaneStorage& next = tasks[static_cast<size_t>(after.task)].lane;
   const bool alike = next.format.type == lane.format.type && next.format.rope_cache == lane.format.rope_cache;
-  if (after == task || !alike) return;
+  if ((after.task == item.task && after.part == item.part) || !alike) return;
   args.next = ToArgs(next);
-  args.next_tiles = std::min(kBlockTiles, (next.slots + kTileSlots - 1) / kTileSlots);
+  args.next_first = std::max(after.part, 0) * kPartSlots / kTileSlots;
+  args.next_tiles = std::min(kBlockTiles, (next.slots + kTileSlots - 1) / kTileSlots - args.next_first);
 }
 
 // Adds up, in token order, the column sums of tasks that were cut.

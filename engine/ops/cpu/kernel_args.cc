@@ -14,6 +14,8 @@ Element ElementOf(KvType type) {
       return Element::kF16;
     case KvType::kBf16:
       return Element::kBf16;
+    case KvType::kInt8:
+      return Element::kInt8;
   }
   return Element::kF32;
 }
@@ -86,6 +88,11 @@ void MoveSlots(const LaneStorage& lane, std::span<const SlotMove> moves) {
     const int64_t row = element * format.head_dim;
     std::memcpy(to + column_parts * part + move.to % kTileSlots * row,
                 from + column_parts * part + move.from % kTileSlots * row, static_cast<size_t>(row));
+    for (int32_t i = 0; i < format.scales(); ++i) {
+      const int64_t scales = format.scales_offset() + int64_t{4} * i * kTileSlots;
+      std::memcpy(to + scales + int64_t{4} * (move.to % kTileSlots),
+                  from + scales + int64_t{4} * (move.from % kTileSlots), 4);
+    }
   }
 }
 

@@ -11,8 +11,8 @@
 
 namespace ebb::cpu {
 
-// Element types of weights and of K/V, as kernels know them.
-enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4, kQ4K, kQ5K, kQ6K };
+// Element types of weights and of K/V, as kernels know them; kInt8 is K/V's alone.
+enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4, kQ4K, kQ5K, kQ6K, kInt8 };
 
 // Packed weights. Sixteen output rows are a panel, its lanes; two panels are a group (the last is padded with zeros). k
 // is cut into chunks of 32, the last padded too. A group lies as [chunk][one chunk of the group], so that memory is
@@ -66,6 +66,8 @@ constexpr int64_t ChunkBytes(Element type) {  // of one group
     case Element::kQ5K:
     case Element::kQ6K:  // an eighth of a block and its head
       return KHeadBytes(type) / kSuperChunks + KChunkBytes(type);
+    case Element::kInt8:
+      return 0;
   }
   return 0;
 }
@@ -117,7 +119,7 @@ struct RopeArgs {
 };
 
 struct KvArgs {
-  Element type = Element::kBf16;  // F32, F16 or BF16
+  Element type = Element::kBf16;  // F32, F16, BF16 or kInt8
   bool rk = false;
   int32_t head_dim = 0;
   int32_t page_tiles = 0;
@@ -129,15 +131,26 @@ struct KvArgs {
 inline constexpr int32_t kBlockTiles = 4;
 inline constexpr int32_t kBlockSlots = 16 * kBlockTiles;
 
+// Slots that are summed up by themselves before they meet others: a part. Parts begin at multiples of it, each is
+// folded block by block from nothing, and they are merged in slot order, whoever folded them. So threads may share a
+// lane, and its bits do not tell; a lane of one part is not merged at all.
+inline constexpr int32_t kPartSlots = 16 * kBlockSlots;
+
 // Largest head that kernels keep on their stack.
 inline constexpr int32_t kMaxHeadDim = 512;
 
-// Memory of one thread for one call of attend; [n] are floats. `width` = head_dim rounded up to 16.
-struct AttendScratch {
-  float* q = nullptr;       // [rows][width] rotated, scaled
+// What rows have made of some slots. `width` = head_dim rounded up to 16.
+struct AttendState {
   float* sums = nullptr;    // [rows][width] sum of p * v so far
   float* peak = nullptr;    // [rows] largest logit so far
   float* weight = nullptr;  // [rows][16] sum of p so far, by lane
+};
+
+// Memory of one thread for one call of attend; [n] are floats.
+struct AttendScratch {
+  float* q = nullptr;       // [rows][width] rotated, scaled
+  AttendState part = {};    // of the part that is being folded
+  AttendState all = {};     // of those before it, where a lane has several
   float* keys = nullptr;    // [kBlockTiles][head_dim][16] rotated keys of a block
   float* angles = nullptr;  // [kBlockTiles][rotary_dims][16] of a block, where lanes share them
   float* logits = nullptr;  // [rows][kBlockSlots], or [rows][slots up to a block] where rows are observed
@@ -150,6 +163,8 @@ struct AttendArgs {
   KvArgs kv = {};
   const int32_t* position = nullptr;  // [slots up to 16]
   int32_t slots = 0;
+  // Fold this part alone, to scratch.part and, where rows are observed, their logits; -1: all parts, to the end.
+  int32_t part = -1;
   const float* angles = nullptr;
   const float* q = nullptr;
   float* out = nullptr;
@@ -164,7 +179,8 @@ struct AttendArgs {
   const float* slopes = nullptr;  // [group] what a step of distance takes from a logit; null: nothing
   AttendScratch scratch = {};
   KvArgs next = {};              // the lane that is likely to be attended after, of the same types,
-  int32_t next_tiles = 0;        // and how many of its first tiles to ask for, at most a block's; 0: none is known
+  int32_t next_first = 0;        // the tile that begins what is attended of it,
+  int32_t next_tiles = 0;        // and how many tiles to ask for, at most a block's; 0: none is known
   float* column_sums = nullptr;  // [slots] of these tokens alone; null unless wanted, as the two below
   float* last_row = nullptr;     // [slots]
   float* window = nullptr;       // [window_rows][slots], the last window_rows of these tokens
@@ -207,6 +223,10 @@ struct Kernels {
   // Of lanes that share positions, slots, tokens, their positions and the group. `next` and scratch.angles are the
   // first one's.
   void (*attend)(const AttendArgs* lanes, int32_t count) = nullptr;
+  // Merges the parts of one lane that calls of attend have folded, in slot order, and ends as attend without parts
+  // does. Each part's state lies `stride` floats behind the one before. scratch.all is merge's memory, scratch.logits
+  // is where those calls left logits; nothing else of scratch is used.
+  void (*merge)(const AttendArgs& lane, const AttendState& first, int64_t stride, int32_t count) = nullptr;
   void (*store)(const StoreArgs&) = nullptr;
   void (*read)(const ReadArgs&) = nullptr;
   // Cosines and sines of one tile of 16 positions: angles [rotary_dims / 2][2][16].
@@ -232,6 +252,7 @@ void LinearKFast(const LinearArgs& args);
 void RoundToBytes(const float* x, int32_t k, const RoundedRows& row);
 void RoundToBf16(const float* x, int32_t k, const RoundedRows& row);
 void Attend(const AttendArgs* lanes, int32_t count);
+void Merge(const AttendArgs& lane, const AttendState& first, int64_t stride, int32_t count);
 void Store(const StoreArgs& args);
 void Read(const ReadArgs& args);
 void Angles(const RopeArgs& rope, const int32_t* position, float* angles);

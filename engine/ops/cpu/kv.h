@@ -13,7 +13,10 @@
 namespace ebb::cpu::EBB_KERNEL_ISA {
 
 // Read: 16 elements as floats. ReadTwo: 32, in whatever order costs least; StoreTwo writes such floats back in order.
+// kScaled: what Read yields is in units of the slot's scale, and Write takes the units that make whole numbers of
+// floats.
 struct KvF32 {
+  static constexpr bool kScaled = false;
   using Type = float;
   static EBB_INLINE Floats Read(const float* p) { return Load(p); }
   static EBB_INLINE Floats ReadFirst(const float* p, int n) { return LoadFirst(p, n); }
@@ -26,6 +29,7 @@ struct KvF32 {
 };
 
 struct KvBf16 {
+  static constexpr bool kScaled = false;
   using Type = uint16_t;
   static EBB_INLINE Floats Read(const uint16_t* p) { return LoadBf16(p); }
   static EBB_INLINE Floats ReadFirst(const uint16_t* p, int n) { return LoadBf16First(p, n); }
@@ -35,6 +39,7 @@ struct KvBf16 {
 };
 
 struct KvF16 {
+  static constexpr bool kScaled = false;
   using Type = uint16_t;
   static EBB_INLINE Floats Read(const uint16_t* p) { return LoadF16(p); }
   static EBB_INLINE Floats ReadFirst(const uint16_t* p, int n) { return LoadF16First(p, n); }
@@ -43,20 +48,59 @@ struct KvF16 {
   static EBB_INLINE void Write(Floats a, uint16_t* p) { StoreF16(a, p); }
 };
 
-// Where the parts of a tile begin. rk is null where the format has none.
+struct KvInt8 {
+  static constexpr bool kScaled = true;
+  using Type = int8_t;
+  static EBB_INLINE Floats Read(const int8_t* p) { return LoadInt8(p); }
+  static EBB_INLINE Floats ReadFirst(const int8_t* p, int n) {
+    int8_t lane[16] = {};
+    for (int i = 0; i < n; ++i) lane[i] = p[i];
+    return LoadInt8(lane);
+  }
+  static EBB_INLINE FloatPair ReadTwo(const int8_t* p) { return {LoadInt8(p), LoadInt8(p + 16)}; }
+  static EBB_INLINE void StoreTwo(FloatPair a, float* p) { KvF32::StoreTwo(a, p); }
+  static EBB_INLINE void Write(Floats a, Floats units, int8_t* p) {
+    const Floats rounder = Splat(0x1.8p23F);  // leaves the nearest integer, ties to even, in the low bits
+    StoreLowBytes(ShiftRightSigned<24>(ShiftLeft<24>(Bits(Fma(a, units, rounder)))), p);
+  }
+};
+
+// 16 elements that rest in units of a scale, as numbers.
+template <typename E>
+EBB_INLINE Floats Scaled(Floats elements, Floats scale) {
+  if constexpr (E::kScaled) return elements * scale;
+  return elements;
+}
+
+template <typename E>
+EBB_INLINE void Write(Floats a, Floats units, typename E::Type* p) {
+  if constexpr (E::kScaled) {
+    E::Write(a, units, p);
+  } else {
+    E::Write(a, p);
+  }
+}
+
+// Where the parts of a tile begin. rk is null where the format has none; scales [2][16], K's and V's, are there in
+// formats with scales alone.
 template <typename T>
 struct TileView {
   T* k;
   T* rk;
   T* v;
+  float* scales;
 };
 
 template <typename T>
 EBB_INLINE TileView<T> TileAt(const KvArgs& kv, int32_t tile) {
   const int64_t part = int64_t{kv.head_dim} * 16;
   const int64_t parts = kv.rk ? 3 : 2;
-  T* base = reinterpret_cast<T*>(kv.pages[tile / kv.page_tiles]) + (tile % kv.page_tiles) * parts * part;
-  return {base, kv.rk ? base + part : nullptr, base + (parts - 1) * part};
+  const int64_t scales = sizeof(T) == 1 ? 2 * 16 * 4 : 0;  // their bytes
+  const int64_t tile_bytes = parts * part * static_cast<int64_t>(sizeof(T)) + scales;
+  std::byte* at = kv.pages[tile / kv.page_tiles] + (tile % kv.page_tiles) * tile_bytes;
+  T* base = reinterpret_cast<T*>(at);
+  return {base, kv.rk ? base + part : nullptr, base + (parts - 1) * part,
+          reinterpret_cast<float*>(at + tile_bytes - scales)};
 }
 
 // The two components that pair i turns together.

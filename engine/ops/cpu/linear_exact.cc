@@ -138,6 +138,8 @@ void LinearExact(const LinearArgs& args) {
     case Element::kQ5K:
     case Element::kQ6K:
       return LinearKExact(args);
+    case Element::kInt8:
+      return;  // no weights
   }
 }
 

@@ -20,17 +20,21 @@ namespace ebb {
 namespace cpu {
 namespace {
 
-// Rows of x that one call of a linear kernel takes: their activations stay in L2 beside a piece of weights.
-constexpr int64_t kLinearRows = 192;
+// Rows of x that one call of a linear kernel takes: their activations stay in L2 beside a piece of weights, and they
+// are enough for weights to be asked for no faster than memory gives them.
+constexpr int64_t kBlockBytes = int64_t{192} << 10;
+constexpr int64_t kBlockRowsLeast = 48;
+constexpr int64_t kBlockRowsMost = 192;
 
 class CpuOps final : public Ops {
  public:
-  CpuOps(const Kernels& kernels, Accuracy accuracy, int32_t threads)
+  CpuOps(const Kernels& kernels, const CpuOptions& options)
       : kernels_(kernels),
-        accuracy_(accuracy),
-        fingerprint_(absl::StrFormat("%s %s", kernels.name, accuracy == Accuracy::kFast ? "fast" : "exact")),
-        parallel_(threads),
-        scratch_(static_cast<size_t>(threads)),
+        accuracy_(options.accuracy),
+        packs_(options.packs),
+        fingerprint_(absl::StrFormat("%s %s", kernels.name, accuracy_ == Accuracy::kFast ? "fast" : "exact")),
+        parallel_(options.threads),
+        scratch_(static_cast<size_t>(options.threads)),
         attend_(kernels, parallel_) {}
 
   std::string_view fingerprint() const override { return fingerprint_; }
@@ -38,7 +42,7 @@ class CpuOps final : public Ops {
   Parallel& host_threads() override { return parallel_; }
 
   std::unique_ptr<PackedMatrix> Pack(const TensorView& tensor, std::span<const float> bias) override {
-    return std::make_unique<PackedPanels>(tensor, bias, parallel_);
+    return std::make_unique<PackedPanels>(tensor, bias, parallel_, packs_);
   }
 
   void Embed(const TensorView& table, std::span<const int32_t> tokens, float scale, Into into,
@@ -232,6 +236,18 @@ class CpuOps final : public Ops {
     return input;
   }
 
+  // Rows of x [rows, k] that go together: all, or nearly equal blocks of whole tiles.
+  static int64_t RowsOfBlock(const Input& input, int64_t k, int64_t rows) {
+    constexpr int64_t kTile = 6;  // the largest that an instruction set has
+    const RoundedRows& rounded = input.rounded;
+    const int64_t row_bytes =
+        input.rounds() ? k * ((rounded.pairs != nullptr ? 2 : 0) + (rounded.bytes != nullptr ? 1 : 0)) : 4 * k;
+    const int64_t most = std::clamp(kBlockBytes / row_bytes, kBlockRowsLeast, kBlockRowsMost);
+    const int64_t blocks = std::max<int64_t>(1, (rows + most - 1) / most);
+    return std::clamp<int64_t>(((rows + blocks - 1) / blocks + kTile - 1) / kTile * kTile, 1,
+                               std::max<int64_t>(rows, 1));
+  }
+
   // One group of outputs for rows first .. of an input.
   void MultiplyGroup(const PackedPanels& w, int64_t group, const Input& input, int64_t first, int64_t rows, bool add,
                      float* y, int64_t y_stride) const {
@@ -255,10 +271,11 @@ class CpuOps final : public Ops {
     }
     EBB_CHECK(static_cast<int64_t>(y.size()) == tokens * outputs);
     // Rows in blocks that stay in L2 while all weights pass over them.
-    const int64_t blocks = (tokens + kLinearRows - 1) / kLinearRows;
-    const int64_t cost = std::min<int64_t>(tokens, kLinearRows) * w.front()->cols() * kGroupRows;
+    const int64_t block = RowsOfBlock(input, w.front()->cols(), tokens);
+    const int64_t blocks = (tokens + block - 1) / block;
+    const int64_t cost = block * w.front()->cols() * kGroupRows;
     Split(blocks * groups, cost, [&](int64_t item, int32_t /*thread*/) {
-      const int64_t first = item / groups * kLinearRows;
+      const int64_t first = item / groups * block;
       int64_t group = item % groups;
       int64_t output = 0;
       const PackedPanels* packed = static_cast<const PackedPanels*>(w[0]);
@@ -267,7 +284,7 @@ class CpuOps final : public Ops {
         output += packed->rows();
         packed = static_cast<const PackedPanels*>(w[i]);
       }
-      MultiplyGroup(*packed, group, input, first, std::min(kLinearRows, tokens - first), into == Into::kAdd,
+      MultiplyGroup(*packed, group, input, first, std::min(block, tokens - first), into == Into::kAdd,
                     y.data() + first * outputs + output + group * kGroupRows, outputs);
     });
   }
@@ -281,15 +298,15 @@ class CpuOps final : public Ops {
     EBB_CHECK(gate == nullptr || gate->rows() == ffn);
     EBB_CHECK(up.rows() == ffn);
     const Input hidden = Reserve(hidden_, {&part.down, 1}, tokens, ffn, nullptr);
-    const int64_t row_blocks = (tokens + kLinearRows - 1) / kLinearRows;
+    const int64_t block = RowsOfBlock(h, up.cols(), tokens);
+    const int64_t row_blocks = (tokens + block - 1) / block;
     const int64_t columns = (ffn + kRoundedBlock - 1) / kRoundedBlock;
-    const int64_t rows_most = std::min(tokens, kLinearRows);
-    ReserveScratch(rows_most * 2 * kRoundedBlock);
-    Split(row_blocks * columns, rows_most * up.cols() * (gate == nullptr ? 1 : 2) * kRoundedBlock,
+    ReserveScratch(std::min(tokens, kBlockRowsMost) * 2 * kRoundedBlock);  // as much as fewer rows may need, too
+    Split(row_blocks * columns, block * up.cols() * (gate == nullptr ? 1 : 2) * kRoundedBlock,
           [&](int64_t item, int32_t thread) {
-            const int64_t first = item / columns * kLinearRows;
+            const int64_t first = item / columns * block;
             const int64_t column = item % columns * kRoundedBlock;
-            const int64_t rows = std::min(kLinearRows, tokens - first);
+            const int64_t rows = std::min(block, tokens - first);
             const int64_t count = std::min<int64_t>(kRoundedBlock, ffn - column);
             float* const made =
                 scratch_[static_cast<size_t>(thread)].AtLeast(rows * 2 * kRoundedBlock);  // [rows][up | gate]
@@ -323,6 +340,7 @@ class CpuOps final : public Ops {
 
   const Kernels& kernels_;
   Accuracy accuracy_;
+  PackFile* packs_;
   std::string fingerprint_;
   Parallel parallel_;
   std::vector<Scratch> scratch_;  // by thread
@@ -341,7 +359,7 @@ absl::StatusOr<std::unique_ptr<Ops>> MakeCpuOps(const CpuOptions& options) {
   const char* environment = std::getenv("EBB_ISA");
   const std::string isa = options.isa.empty() && environment != nullptr ? environment : options.isa;
   EBB_ASSIGN(const cpu::Kernels* kernels, cpu::ChooseKernels(isa));
-  return std::make_unique<cpu::CpuOps>(*kernels, options.accuracy, options.threads);
+  return std::make_unique<cpu::CpuOps>(*kernels, options);
 }
 
 }  // namespace ebb

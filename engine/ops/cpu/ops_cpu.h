@@ -12,10 +12,15 @@
 
 namespace ebb {
 
+namespace cpu {
+class PackFile;  // pack_file.h
+}
+
 struct CpuOptions {
   std::string isa = {};  // a name of AvailableKernels(); empty: what EBB_ISA names, else the fastest available
   Accuracy accuracy = Accuracy::kFast;
-  int32_t threads = 1;  // compute threads, the caller's own included, 1..kThreadsMax
+  int32_t threads = 1;             // compute threads, the caller's own included, 1..kThreadsMax
+  cpu::PackFile* packs = nullptr;  // keeps packed weights; outlives every Pack. Null: none does
 };
 
 // One instance per worker, used by one thread at a time. Scratch memory grows to the largest step seen and stays.

@@ -9,6 +9,7 @@
 
 #include "engine/model/k_block.h"
 #include "engine/model/quantization.h"
+#include "engine/ops/cpu/pack_file.h"
 #include "policies/check.h"
 
 namespace ebb::cpu {
@@ -34,8 +35,31 @@ Element ElementOf(DType type) {
       return Element::kQ5K;
     case DType::kQ6_K:
       return Element::kQ6K;
+    default:
+      return ElementOf(WidenedType(type));
   }
-  return Element::kF32;
+}
+
+// The rows of one group, widened into `memory` where kernels do not know their type.
+TensorView RowsOf(const TensorView& tensor, int64_t group, std::vector<std::byte>& memory) {
+  const int64_t first = group * kGroupRows;
+  const int64_t from_bytes = RowBytes(tensor.type, tensor.cols);
+  const std::byte* const from = tensor.data.data() + first * from_bytes;
+  TensorView rows = {.name = tensor.name,
+                     .type = WidenedType(tensor.type),
+                     .rows = std::min<int64_t>(kGroupRows, tensor.rows - first),
+                     .cols = tensor.cols};
+  if (rows.type == tensor.type) {
+    rows.data = {from, static_cast<size_t>(rows.rows * from_bytes)};
+    return rows;
+  }
+  const int64_t bytes = RowBytes(rows.type, rows.cols);
+  memory.resize(static_cast<size_t>(rows.rows * bytes));
+  for (int64_t row = 0; row < rows.rows; ++row) {
+    WidenRow(tensor.type, from + row * from_bytes, rows.cols, memory.data() + row * bytes);
+  }
+  rows.data = memory;
+  return rows;
 }
 
 // Puts a row's block into the eight chunks and the head of its group at `to`, which are zero there.
@@ -76,7 +100,7 @@ AlignedBytes::AlignedBytes(int64_t size) : size_(size) {
 
 void AlignedBytes::Free::operator()(std::byte* data) const { std::free(data); }
 
-PackedPanels::PackedPanels(const TensorView& tensor, std::span<const float> bias, Parallel& parallel)
+PackedPanels::PackedPanels(const TensorView& tensor, std::span<const float> bias, Parallel& parallel, PackFile* file)
     : type_(ElementOf(tensor.type)),
       rows_(tensor.rows),
       cols_(tensor.cols),
@@ -84,12 +108,16 @@ PackedPanels::PackedPanels(const TensorView& tensor, std::span<const float> bias
       bias_(bias.begin(), bias.end()) {
   EBB_CHECK(bias_.empty() || static_cast<int64_t>(bias_.size()) == rows_);
   EBB_CHECK(static_cast<int64_t>(tensor.data.size()) == rows_ * RowBytes(tensor.type, cols_));
+  if (file != nullptr && file->Read(tensor, packed(), parallel)) return;
   parallel.For(groups(), [&](int64_t group, int32_t /*thread*/) {
-    if (IsKType(type_)) return PackKGroup(tensor, group);
+    std::vector<std::byte> memory;
+    const TensorView rows = RowsOf(tensor, group, memory);
+    if (IsKType(type_)) return PackKGroup(rows, GroupAt(group));
     for (int64_t chunk = 0; chunk < chunks(); ++chunk) {
-      PackChunk(tensor, group, chunk, GroupAt(group) + chunk * ChunkBytes(type_));
+      PackChunk(rows, chunk, GroupAt(group) + chunk * ChunkBytes(type_));
     }
   });
+  if (file != nullptr) file->Write(tensor, packed(), parallel);
 }
 
 LinearArgs PackedPanels::Group(int64_t group) const {
@@ -108,14 +136,13 @@ void PackedPanels::AddBias(int64_t group, int64_t rows, float* y, int64_t y_stri
   }
 }
 
-void PackedPanels::PackChunk(const TensorView& tensor, int64_t group, int64_t chunk, std::byte* to) const {
+void PackedPanels::PackChunk(const TensorView& rows, int64_t chunk, std::byte* to) const {
   std::memset(to, 0, static_cast<size_t>(ChunkBytes(type_)));
-  const int64_t row_bytes = RowBytes(tensor.type, cols_);
-  const int64_t first = chunk * RowBytes(tensor.type, kChunk);  // of this chunk in a row
-  const int64_t rows = std::min<int64_t>(kGroupRows, rows_ - group * kGroupRows);
+  const int64_t row_bytes = RowBytes(rows.type, cols_);
+  const int64_t first = chunk * RowBytes(rows.type, kChunk);  // of this chunk in a row
   const int64_t count = std::min<int64_t>(kChunk, cols_ - chunk * kChunk);
-  for (int64_t row = 0; row < rows; ++row) {
-    const std::byte* from = tensor.data.data() + (group * kGroupRows + row) * row_bytes + first;
+  for (int64_t row = 0; row < rows.rows; ++row) {
+    const std::byte* from = rows.data.data() + row * row_bytes + first;
     const int64_t panel = row / kPanelRows;
     const int64_t lane = row % kPanelRows;
     switch (type_) {
@@ -147,19 +174,19 @@ void PackedPanels::PackChunk(const TensorView& tensor, int64_t group, int64_t ch
       case Element::kQ5K:
       case Element::kQ6K:
         break;  // PackKGroup
+      case Element::kInt8:
+        break;  // no weights
     }
   }
 }
 
-void PackedPanels::PackKGroup(const TensorView& tensor, int64_t group) const {
-  std::byte* const to = GroupAt(group);
+void PackedPanels::PackKGroup(const TensorView& rows, std::byte* to) const {
   std::memset(to, 0, static_cast<size_t>(chunks() * ChunkBytes(type_)));
-  const int64_t rows = std::min<int64_t>(kGroupRows, rows_ - group * kGroupRows);
-  const int64_t block_bytes = BlockBytes(tensor.type);
-  for (int64_t row = 0; row < rows; ++row) {
-    const std::byte* from = tensor.data.data() + (group * kGroupRows + row) * RowBytes(tensor.type, cols_);
+  const int64_t block_bytes = BlockBytes(rows.type);
+  for (int64_t row = 0; row < rows.rows; ++row) {
+    const std::byte* from = rows.data.data() + row * RowBytes(rows.type, cols_);
     for (int64_t chunk = 0; chunk < chunks(); chunk += kSuperChunks, from += block_bytes) {
-      PackKRow(type_, ReadKBlock(tensor.type, from), row, to + chunk * ChunkBytes(type_));
+      PackKRow(type_, ReadKBlock(rows.type, from), row, to + chunk * ChunkBytes(type_));
     }
   }
 }

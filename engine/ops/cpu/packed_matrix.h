@@ -16,6 +16,8 @@
 
 namespace ebb::cpu {
 
+class PackFile;  // pack_file.h
+
 // Memory aligned to a cache line, or to a huge page where it fills one. Not initialised.
 class AlignedBytes {
  public:
@@ -33,13 +35,14 @@ class AlignedBytes {
 
 class PackedPanels final : public PackedMatrix {
  public:
-  // REQUIRES: cols is a multiple of 32 for Q8_0 and Q4_0, of 256 for the K types. Reads the tensor once, split over
-  // `parallel`. `bias` [rows], or empty.
-  PackedPanels(const TensorView& tensor, std::span<const float> bias, Parallel& parallel);
+  // REQUIRES: cols is a multiple of 32 for the types with blocks of 32, of 256 for the K types. Reads the tensor once,
+  // split over `parallel`, unless `file`, which may be null, has it packed. `bias` [rows], or empty.
+  PackedPanels(const TensorView& tensor, std::span<const float> bias, Parallel& parallel, PackFile* file = nullptr);
 
   int64_t rows() const override { return rows_; }
   int64_t cols() const override { return cols_; }
   int64_t bytes() const override { return memory_.size(); }
+  std::span<std::byte> packed() const { return {memory_.data(), static_cast<size_t>(memory_.size())}; }
 
   Element type() const { return type_; }
   int64_t groups() const { return (rows_ + kGroupRows - 1) / kGroupRows; }
@@ -51,8 +54,9 @@ class PackedPanels final : public PackedMatrix {
  private:
   int64_t chunks() const { return (cols_ + kChunk - 1) / kChunk; }
   std::byte* GroupAt(int64_t group) const { return memory_.data() + group * chunks() * ChunkBytes(type_); }
-  void PackChunk(const TensorView& tensor, int64_t group, int64_t chunk, std::byte* to) const;
-  void PackKGroup(const TensorView& tensor, int64_t group) const;
+  // `rows` is those of one group, in a type that kernels know.
+  void PackChunk(const TensorView& rows, int64_t chunk, std::byte* to) const;
+  void PackKGroup(const TensorView& rows, std::byte* to) const;
 
   Element type_;
   int64_t rows_;

@@ -15,11 +15,13 @@ void ReadValues(const ReadArgs& a) {
   const int32_t d = a.kv.head_dim;
   for (int32_t i = 0; i < a.count; ++i) {
     const int32_t slot = a.first + i;
-    const auto* row = TileAt<typename E::Type>(a.kv, slot / 16).v + int64_t{slot % 16} * d;
+    const auto tile = TileAt<typename E::Type>(a.kv, slot / 16);
+    const auto* row = tile.v + int64_t{slot % 16} * d;
+    const Floats scale = E::kScaled ? Splat(tile.scales[16 + slot % 16]) : Zero();
     float* out = a.out + int64_t{i} * d;
     int32_t c = 0;
-    for (; c + 16 <= d; c += 16) Store(E::Read(row + c), out + c);
-    if (c < d) StoreFirst(E::ReadFirst(row + c, d - c), out + c, d - c);
+    for (; c + 16 <= d; c += 16) Store(Scaled<E>(E::Read(row + c), scale), out + c);
+    if (c < d) StoreFirst(Scaled<E>(E::ReadFirst(row + c, d - c), scale), out + c, d - c);
   }
 }
 
@@ -68,14 +70,16 @@ void ReadKeys(const ReadArgs& a) {
   const int32_t d = a.kv.head_dim;
   const int32_t end = a.first + a.count;
   for (int32_t tile = a.first / 16; 16 * tile < end; ++tile) {
-    const auto* k = TileAt<typename E::Type>(a.kv, tile).k;
+    const auto view = TileAt<typename E::Type>(a.kv, tile);
+    const auto* k = view.k;
+    const Floats scale = E::kScaled ? Load(view.scales) : Zero();
     const int32_t from = a.first > 16 * tile ? a.first - 16 * tile : 0;
     const int32_t to = end < 16 * tile + 16 ? end - 16 * tile : 16;
     float* out = a.out + (int64_t{16} * tile - a.first) * d;
     for (int32_t c = 0; c < d; c += 16) {
       const int32_t width = d - c < 16 ? d - c : 16;
       alignas(64) float square[16][16];
-      for (int32_t i = 0; i < width; ++i) Store(E::Read(k + int64_t{16} * (c + i)), square[i]);
+      for (int32_t i = 0; i < width; ++i) Store(Scaled<E>(E::Read(k + int64_t{16} * (c + i)), scale), square[i]);
       alignas(64) float columns[16][16];
       if (to - from > 1) Transpose(square, columns);
       for (int32_t s = from; s < to; ++s) {
@@ -109,6 +113,8 @@ void Read(const ReadArgs& args) {
       return ReadRows<KvF32>(args);
     case Element::kF16:
       return ReadRows<KvF16>(args);
+    case Element::kInt8:
+      return ReadRows<KvInt8>(args);
     default:
       return ReadRows<KvBf16>(args);
   }

@@ -16,11 +16,34 @@ struct Row {
   typename E::Type at[kMaxHeadDim + 16];
 };
 
+// What a head of floats is multiplied by to become whole numbers of which the largest is 127, and what those are to be
+// multiplied by; not a number where a float is not finite.
+struct Units {
+  float units = 1;
+  float scale = 1;
+};
+
 template <typename E>
-EBB_INLINE void Convert(const float* from, int32_t d, Row<E>& to) {
+EBB_INLINE Units UnitsOf(const float* x, int32_t d) {
+  if constexpr (!E::kScaled) return {};
+  Floats largest = Zero();
+  Floats doubt = Zero();  // not a number where anything is not finite
+  for (int32_t c = 0; c < d; c += 16) {
+    const Floats a = d - c >= 16 ? Load(x + c) : LoadFirst(x + c, d - c);
+    largest = Max(FromBits(Bits(a) & Splat(0x7FFFFFFF)), largest);
+    doubt = Fma(a, Zero(), doubt);
+  }
+  const float most = Largest(largest);
+  return {most > 0x1p-100F ? 127.0F / most : 0.0F,  // below, the quotient could overflow
+          most * (1.0F / 127.0F) + Sum(doubt)};
+}
+
+template <typename E>
+EBB_INLINE void Convert(const float* from, int32_t d, Units units, Row<E>& to) {
+  const Floats by = Splat(units.units);
   int32_t c = 0;
-  for (; c + 16 <= d; c += 16) E::Write(Load(from + c), to.at + c);
-  E::Write(LoadFirst(from + c, d - c), to.at + c);
+  for (; c + 16 <= d; c += 16) Write<E>(Load(from + c), by, to.at + c);
+  Write<E>(LoadFirst(from + c, d - c), by, to.at + c);
 }
 
 // Rotate-half: the first of a pair holds minus the second, the second the first; zero past rotary_dims.
@@ -44,15 +67,24 @@ EBB_INLINE bool FillATile(const StoreArgs& a, int32_t t) {
 
 // K of 16 tokens, `k` the first one's, as the whole of a tile's.
 template <typename E>
-void StoreTileKeys(const StoreArgs& a, const float* k, typename E::Type* to) {
+void StoreTileKeys(const StoreArgs& a, const float* k, const TileView<typename E::Type>& tile) {
   const int32_t d = a.kv.head_dim;
+  float by[16] = {};
+  if constexpr (E::kScaled) {
+    for (int32_t i = 0; i < 16; ++i) {
+      const Units units = UnitsOf<E>(k + i * a.stride, d);
+      by[i] = units.units;
+      tile.scales[i] = units.scale;
+    }
+  }
+  const Floats units = Load(by);
   for (int32_t c = 0; c < d; c += 16) {
     const int32_t n = d - c < 16 ? d - c : 16;
     Floats rows[16];
     for (int32_t i = 0; i < 16; ++i)
       rows[i] = n == 16 ? Load(k + i * a.stride + c) : LoadFirst(k + i * a.stride + c, n);
     Transpose(rows);
-    for (int32_t i = 0; i < n; ++i) E::Write(rows[i], to + int64_t{16} * (c + i));
+    for (int32_t i = 0; i < n; ++i) Write<E>(rows[i], units, tile.k + int64_t{16} * (c + i));
   }
 }
 
@@ -62,7 +94,9 @@ void StoreKey(const StoreArgs& a, const float* k, const TileView<typename E::Typ
               const typename E::Type* next) {
   const int32_t d = a.kv.head_dim;
   Row<E> row;
-  Convert<E>(k, d, row);
+  const Units units = UnitsOf<E>(k, d);
+  if constexpr (E::kScaled) tile.scales[lane] = units.scale;
+  Convert<E>(k, d, units, row);
   for (int32_t c = 0; c < d; ++c) {
     Prefetch(next + 16 * c);
     tile.k[16 * c + lane] = row.at[c];
@@ -70,7 +104,7 @@ void StoreKey(const StoreArgs& a, const float* k, const TileView<typename E::Typ
   if (tile.rk == nullptr) return;
   float half[kMaxHeadDim];
   RotateHalf(a.rope, k, d, half);
-  Convert<E>(half, d, row);
+  Convert<E>(half, d, units, row);
   for (int32_t c = 0; c < d; ++c) tile.rk[16 * c + lane] = row.at[c];
 }
 
@@ -83,7 +117,7 @@ void StoreTokens(const StoreArgs& a) {
     const TileView<Type> tile = TileAt<Type>(a.kv, a.slots[t] / 16);
     const int32_t lane = a.slots[t] % 16;
     if (t >= stored_keys && tile.rk == nullptr && FillATile(a, t)) {
-      StoreTileKeys<E>(a, a.k + t * a.stride, tile.k);
+      StoreTileKeys<E>(a, a.k + t * a.stride, tile);
       stored_keys = t + 16;
     }
     if (t >= stored_keys) {
@@ -92,7 +126,9 @@ void StoreTokens(const StoreArgs& a) {
       StoreKey<E>(a, a.k + t * a.stride, tile, lane, next);
     }
     Row<E> row;
-    Convert<E>(a.v + t * a.stride, d, row);
+    const Units units = UnitsOf<E>(a.v + t * a.stride, d);
+    if constexpr (E::kScaled) tile.scales[16 + lane] = units.scale;
+    Convert<E>(a.v + t * a.stride, d, units, row);
     for (int32_t c = 0; c < d; ++c) tile.v[lane * d + c] = row.at[c];
   }
 }
@@ -105,6 +141,8 @@ void Store(const StoreArgs& args) {
       return StoreTokens<KvF32>(args);
     case Element::kF16:
       return StoreTokens<KvF16>(args);
+    case Element::kInt8:
+      return StoreTokens<KvInt8>(args);
     default:
       return StoreTokens<KvBf16>(args);
   }

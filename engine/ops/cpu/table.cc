@@ -15,6 +15,7 @@ constinit const Kernels kKernels = {
     .round_to_bytes = RoundToBytes,
     .round_to_bf16 = RoundToBf16,
     .attend = Attend,
+    .merge = Merge,
     .store = Store,
     .read = Read,
     .angles = Angles,

@@ -1,6 +1,7 @@
 // Uses the console as a person would, in Debian's chromium: node drive.mjs SCENARIO URL [ARGUMENT...]
 // Prints what it saw as one JSON object; fails at the first thing that does not come, and at any complaint of the browser.
 
+import axe from "axe-core";
 import { chromium } from "playwright-core";
 
 const [scenario, url, ...rest] = process.argv.slice(2);
@@ -67,7 +68,7 @@ function contrasts() {
     const text = element.textContent.trim().slice(0, 30);
     found.push({ ratio: ratio(getComputedStyle(element).color, behind(element)), text, element: element.tagName });
   }
-  for (const line of document.querySelectorAll(".line")) { // of graphics 3:1 is asked
+  for (const line of document.querySelectorAll(".line, .span")) { // of graphics 3:1 is asked
     found.push({ ratio: ratio(getComputedStyle(line).stroke, behind(line)) * 1.5, text: line.getAttribute("class"), element: "path" });
   }
   return found.sort((a, b) => a.ratio - b.ratio);
@@ -99,6 +100,47 @@ function faults() {
   all("[tabindex]").filter((one) => one.tabIndex > 0).forEach((one) => wrong.push(`tabindex ${one.tabIndex}`));
   all("[aria-live]:not(output), [role=log], [role=alert]").forEach((one) => wrong.push(`it talks too much: ${one.outerHTML.slice(0, 120)}`));
   return wrong;
+}
+
+// What axe-core finds against WCAG 2.2 A and AA and good practice. Given through the debugger, so that the page's policy stays in force.
+async function violations(page) {
+  await page.evaluate(axe.source);
+  const { violations: found, passes } = await page.evaluate(() => window.axe.run());
+  if (passes.length < 20) throw new Error(`axe looked at little: ${passes.length} rules`);
+  return found.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.slice(0, 3).map(({ html }) => html.slice(0, 120)).join(" ; ")}`);
+}
+
+// One call without the page.
+async function rpc(method, request) {
+  const response = await fetch(`${url}/console/api/${method}`, { method: "POST", headers: { "X-Ebb-Console": "1" }, body: JSON.stringify(request) });
+  const text = await response.text();
+  if (!response.ok || text.includes('{"error"')) throw new Error(`${method}: ${text}`);
+  return response.headers.get("content-type").includes("ndjson") ? text : JSON.parse(text);
+}
+
+// A session each for the numbers below `count`, past every budget of an experiment; their names decide their arms.
+async function traffic(count) {
+  const one = async (number) => {
+    const session = await rpc("SessionService/CreateSession", { sessionId: `unit-${number}` });
+    await rpc("InferenceService/Generate", { session: session.name, prompt: { text: "Once upon a time there was an old man who lived by the sea." },
+      sampling: { temperature: 1, seed: number }, stopping: { maxTokens: 72, ignoreEos: true } });
+    await rpc("SessionService/DeleteSession", { name: session.name });
+  };
+  let next = 0;
+  await Promise.all(Array.from({ length: 6 }, async () => {
+    while (next < count) await one(next++);
+  }));
+}
+
+async function startExperiment(page, name, arms, budget, units) {
+  const part = panel(page, "Experiments");
+  await part.getByLabel("Name", { exact: true }).fill(name);
+  for (const [i, arm] of arms.entries()) {
+    await part.getByLabel("Arm", { exact: true }).nth(i).fill(arm);
+    await part.getByLabel("Budget").nth(i).fill(`${budget}`);
+  }
+  await part.getByLabel("Units of each arm").fill(`${units}`);
+  await part.getByRole("button", { name: "Start", exact: true }).click();
 }
 
 const scenarios = {
@@ -164,6 +206,42 @@ const scenarios = {
     return { facts, answers, marks: await side.locator("mark").count(), complaints: page.complaints };
   },
 
+  // One that is refused, one that runs; what its sessions show, as text and drawn; then another ramp, and its end.
+  async experiments(browser) {
+    const page = await open(browser, { expected: /status of 40[04]/ }); // what is refused, and who looks at a session that has just gone
+    await ready(page);
+    const part = panel(page, "Experiments");
+    await part.getByText("No experiments.").waitFor();
+    await part.getByText("Start an experiment").click();
+    await startExperiment(page, "h2o-at-32", ["control", "control"], 32, 20);
+    await comes(page, "#experiment-refused", "another arm");
+    const refused = await page.locator("#experiment-refused").textContent();
+    await startExperiment(page, "h2o-at-32", ["control", "h2o"], 32, 20);
+    await comes(page, "#experiment-decision", "Nothing is decided");
+    await part.getByLabel("Experiment").selectOption({ label: "h2o-at-32: running" });
+    await traffic(72);
+    const { experiments: [now] } = await rpc("AdminService/ListExperiments", {});
+    const row = part.getByRole("row", { name: /attention mass lost \(decides\) h2o/ });
+    const told = now.results.arms[1].metrics.find(({ metric }) => metric === now.spec.metric);
+    await row.getByText(`${Number(told.difference.toPrecision(4))}`, { exact: true }).waitFor(); // the page has what the server has
+    const drawn = await row.locator(".interval .span").evaluate((span) => ({
+      bar: ["x1", "x2"].map((key) => Number(span.querySelector("line").getAttribute(key))), dot: Number(span.querySelector("circle").getAttribute("cx")),
+      side: span.parentElement.getAttribute("class"), middle: span.parentElement.viewBox.baseVal.width / 2 }));
+    const seen = { refused, drawn, told, arms: await part.getByRole("table", { name: /Arms/ }).getByRole("row").allTextContents(),
+      cells: await row.getByRole("cell").allTextContents(), ratio: await page.locator("#experiment-ratio").textContent(),
+      decision: await page.locator("#experiment-decision").textContent(), results: now.results };
+    seen.faults = [...await page.evaluate(faults), ...await violations(page)];
+    seen.contrast = (await page.evaluate(contrasts)).slice(0, 3);
+
+    await part.getByLabel("Ramp").first().fill("0.5");
+    await part.getByRole("button", { name: "Set the ramp" }).click();
+    await part.getByText("50.0 % of the units").waitFor();
+    await part.getByRole("button", { name: "Stop it" }).click();
+    await part.getByLabel("Experiment").locator("option", { hasText: "h2o-at-32: stopped" }).waitFor({ state: "attached" });
+    seen.stop = await part.getByRole("button", { name: "Stop it" }).isDisabled();
+    return { ...seen, complaints: page.complaints };
+  },
+
   // No mouse: the skip link, words and Enter, the map by arrow keys; where the focus is, it shows.
   async keyboard(browser) {
     const page = await open(browser);
@@ -207,7 +285,7 @@ const scenarios = {
       await comes(page, "#evictions td", "decode");
       for (const fold of await page.locator("summary").all()) await fold.click();
       await comes(page, "#cache td", "96");
-      seen[colorScheme] = { contrast: (await page.evaluate(contrasts)).slice(0, 3), faults: await page.evaluate(faults),
+      seen[colorScheme] = { contrast: (await page.evaluate(contrasts)).slice(0, 3), faults: [...await page.evaluate(faults), ...await violations(page)],
         page: await page.evaluate(() => getComputedStyle(document.body).backgroundColor) };
       const other = colorScheme === "light" ? "dark" : "light";
       await page.getByLabel("Theme").selectOption(other);
@@ -276,6 +354,16 @@ const scenarios = {
       await side.getByRole("button", { name: "Compare" }).click();
       await comes(page, "#status", "The answers are there.");
       await side.screenshot({ path: `${rest[0]}/console-side-by-side.png` });
+      const part = panel(page, "Experiments");
+      await part.getByText("Start an experiment").click();
+      await startExperiment(page, "h2o-at-32", ["control", "h2o"], 32, 20);
+      await comes(page, "#experiment-decision", "Nothing is decided");
+      await part.getByText("Start an experiment").click();
+      await traffic(120);
+      const { experiments: [{ results }] } = await rpc("AdminService/ListExperiments", {});
+      for (const { sessions } of results.arms) await part.getByRole("cell", { name: sessions, exact: true }).first().waitFor();
+      await page.setViewportSize({ width: 1420, height: 800 }); // its widest table, whole
+      await part.screenshot({ path: `${rest[0]}/console-experiments.png` });
     }
     return {};
   },

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +11,7 @@
 
 #include "engine/model/head_gates_file.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/test_engine.h"
 
 namespace ebb {
@@ -262,6 +264,41 @@ TEST_F(EngineTest, GoesByTheHeadGatesBesideTheModel) {
   EXPECT_EQ(Engine::Open({.model_path = file_.path(), .arena_bytes = 1 << 20}).status().code(),
             absl::StatusCode::kDataLoss);
   std::remove(path.c_str());
+}
+
+TEST(PackPath, IsBesideTheModelOrInAFolder) {
+  EXPECT_EQ(PackPath("", "/models/a.gguf"), "");
+  EXPECT_EQ(PackPath("beside", "/models/a.b.gguf"), "/models/a.b.packed");
+  EXPECT_EQ(PackPath("/var/cache/ebb", "/models/a.gguf"), "/var/cache/ebb/a.packed");
+}
+
+TEST(EngineWithPackCache, AnswersBitForBitAsWithout) {
+  const TemporaryFolder folder;
+  for (const DType type : {DType::kQ8_0, DType::kBf16}) {
+    const TinyModelFile file({.type = type});
+    const auto logits = [&](const std::string& cache, const std::string& isa, PackReport& report) {
+      const auto engine = *Engine::Open(
+          {.model_path = file.path(), .threads = 2, .arena_bytes = 8 << 20, .isa = isa, .pack_cache = cache});
+      report = engine->packs();
+      const auto session = OpenTestSession(*engine, {});
+      return Feed(*engine, *session, RandomTokens(1, 50, 261), 16);
+    };
+    PackReport none, made, used, scalar, moved;
+    const std::vector<float> expected = logits("", "", none);
+    EXPECT_EQ(none.path, "");
+    EXPECT_EQ(logits(folder.path(), "", made), expected);
+    EXPECT_TRUE(made.written);
+    EXPECT_EQ(logits(folder.path(), "", used), expected);
+    EXPECT_EQ(used.read, made.packed);
+    EXPECT_EQ(used.packed, 0);
+    EXPECT_EQ(logits(folder.path(), "scalar", scalar), expected) << "one layout for all instruction sets";
+    EXPECT_EQ(scalar.packed, 0);
+    std::filesystem::last_write_time(file.path(),
+                                     std::filesystem::last_write_time(file.path()) + std::chrono::hours(1));
+    EXPECT_EQ(logits(folder.path(), "", moved), expected);
+    EXPECT_THAT(moved.ignored, HasSubstr("the model's file was changed since"));
+    EXPECT_TRUE(moved.written);
+  }
 }
 
 }  // namespace

@@ -62,6 +62,16 @@ TEST(PolicyProto, WhatIsAnsweredMayBeSentBack) {
   }
 }
 
+TEST(PolicyProto, EveryTypeOfKAndVMayBeSentBack) {
+  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8}) {
+    const auto policy = Resolve({.scorer = "h2o", .budget = 64, .kv_type = type}, kLimits);
+    ASSERT_TRUE(policy.ok()) << policy.status();
+    const auto second = ValidPolicyFrom(PolicyProto(*policy), kLimits);
+    ASSERT_TRUE(second.ok()) << second.status();
+    EXPECT_EQ(second->kv_type, type);
+  }
+}
+
 TEST(PolicyFrom, ParametersOfEveryAllocationAreFieldsOfItsArm) {
   const auto* arms = v1::PolicySpec::descriptor()->FindOneofByName("allocation");
   ASSERT_EQ(static_cast<size_t>(arms->field_count()), AllocationRegistry().size());

@@ -5,17 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <deque>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "policies/registry.h"
 #include "tests/support/status_matchers.h"
+#include "tests/unit/server/dispatcher_fixture.h"
 #include "tests/unit/server/test_calls.h"
 
 namespace ebb {
@@ -26,73 +23,6 @@ using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr CallId kA = 1;
-constexpr CallId kB = 2;
-
-class DispatcherTest : public testing::Test {
- protected:
-  explicit DispatcherTest(const DispatcherOptions& options = {}) : dispatcher_(*engine_, options, metrics_) {}
-  ~DispatcherTest() override {
-    dispatcher_.Drain(absl::InfinitePast());
-    while (!dispatcher_.idle()) Turn();
-  }
-
-  // What the worker does between two looks into its mailbox.
-  void Turn() {
-    dispatcher_.Settle();
-    dispatcher_.Work();
-    if (dispatcher_.has_step()) dispatcher_.RunStep();
-  }
-  void RunToEnd() {
-    while (!dispatcher_.idle()) Turn();
-  }
-
-  // A call lives until the dispatcher is empty.
-  RecordedCall& NewCall(RecordedCall::Reading reading = {}) { return calls_.emplace_back(std::move(reading)); }
-  void Open(const std::string& id) { ASSERT_THAT(dispatcher_.Create(OpenRequest(id)), IsOk()); }
-  // Opens a session and starts an endless answer in it, which has `tokens` tokens when this returns.
-  void Answer(CallId id, const std::string& session, RecordedCall& call, size_t tokens) {
-    Open(session);
-    dispatcher_.Start(id, AnswerRequest(session, 20, kEndless), call);
-    while (call.tokens().size() < tokens) Turn();
-  }
-  // The first tokens of that answer when nobody disturbs it.
-  std::vector<int32_t> Undisturbed(int32_t tokens) {
-    Open("undisturbed");
-    RecordedCall call;
-    dispatcher_.Start(99, AnswerRequest("undisturbed", 20, tokens), call);
-    RunToEnd();
-    return call.tokens();
-  }
-
-  // Another policy, of which `outcome` is told when it is in force, or why it is not.
-  using PolicyAnswer = std::optional<absl::StatusOr<PolicyOutcome>>;
-  void Order(
-      const std::string& session, const PolicySpec& spec, PolicyAnswer& outcome,
-      std::function<bool()> is_gone = [] { return false; }) {
-    dispatcher_.SetPolicy("default", session, std::nullopt, {.policy = TestPolicy(spec)},
-                          {.answer = [&outcome](absl::StatusOr<PolicyOutcome> answer) { outcome = std::move(answer); },
-                           .is_gone = std::move(is_gone)});
-  }
-  // The same in one go.
-  absl::StatusOr<PolicyOutcome> SetPolicy(const std::string& session, const PolicySpec& spec) {
-    PolicyAnswer outcome;
-    Order(session, spec, outcome);
-    while (!outcome) dispatcher_.Work();
-    return *std::move(outcome);
-  }
-
-  int64_t steps() const { return dispatcher_.Totals().steps; }
-  int64_t log_length(const std::string& session) { return dispatcher_.Get("default", session)->tokens; }
-  int64_t pages_reserved() const { return dispatcher_.Totals().load.pages_reserved; }
-
-  TinyModelFile file_ = TinyModelFile(TinyModel{});
-  std::unique_ptr<Engine> engine_ = OpenTestEngine(file_.path());
-  Metrics metrics_ = Metrics({});
-  std::deque<RecordedCall> calls_;
-  Dispatcher dispatcher_;
-};
-
 class OneRowDispatcherTest : public DispatcherTest {
  protected:
   OneRowDispatcherTest() : DispatcherTest({.step_rows_max = 1}) {}
@@ -101,12 +31,6 @@ class OneRowDispatcherTest : public DispatcherTest {
 class ImpatientDispatcherTest : public DispatcherTest {
  protected:
   ImpatientDispatcherTest() : DispatcherTest({.reader_patience = absl::ZeroDuration()}) {}
-};
-
-// A piece of work before each step is one lane for each thread, whatever the clock says.
-class PieceByPieceTest : public DispatcherTest {
- protected:
-  PieceByPieceTest() : DispatcherTest({.work_share = 0}) {}
 };
 
 TEST_F(DispatcherTest, ACallIsItsBlocksThenItsTokensThenOneEnd) {
@@ -424,141 +348,6 @@ TEST_F(DispatcherTest, AfterAnotherPolicyACallRaisesTheGenerationAgain) {
   ASSERT_THAT(outcome, IsOk());
   Turn();
   EXPECT_EQ(dispatcher_.Get("default", "a")->generation, outcome->generation + 1) << "it appended a token";
-}
-
-// Work on a cache is done in pieces: only the session that is worked on waits for all of them.
-
-TEST_F(PieceByPieceTest, WhileACacheIsWorkedOnOthersTakeEveryStep) {
-  RecordedCall& swapped = NewCall();
-  RecordedCall& other = NewCall();
-  Answer(kA, "a", swapped, 40);
-  Answer(kB, "b", other, 5);
-  for (const ScorerRow& row : ScorerRegistry()) {
-    if (row.make == nullptr) continue;  // needs a calibration
-    SCOPED_TRACE(std::string(row.name));
-    const PolicySpec spec = {.scorer = std::string(row.name), .budget = row.evicts ? 48 : engine_->config().context};
-    const size_t before = swapped.tokens().size();
-    size_t expected = other.tokens().size();
-    int turns = 0;
-    PolicyAnswer outcome;
-    for (Order("a", spec, outcome); !outcome; ++turns) {
-      ASSERT_LT(turns, 1000);
-      Turn();
-      EXPECT_THAT(other.tokens(), SizeIs(++expected)) << "a token in every turn";
-      EXPECT_THAT(swapped.tokens(), SizeIs(before));
-    }
-    ASSERT_THAT(*outcome, IsOk());
-    EXPECT_GT(turns, 2);
-    Turn();
-    EXPECT_THAT(swapped.tokens(), SizeIs(before + 1));
-  }
-  for (const CallId id : {kA, kB}) dispatcher_.Cancel(id);
-  RunToEnd();
-  EXPECT_THAT(other.tokens(), ElementsAreArray(Undisturbed(static_cast<int32_t>(other.tokens().size()))));
-}
-
-TEST_F(PieceByPieceTest, WhileASessionIsSavedOthersTakeEveryStep) {
-  RecordedCall& other = NewCall();
-  RecordedCall& held = NewCall();
-  Open("a");
-  dispatcher_.Start(kA, AnswerRequest("a", 40, 5), held);
-  RunToEnd();
-  Answer(kB, "b", other, 5);
-  std::optional<absl::StatusOr<SaveOutcome>> saved;
-  dispatcher_.Save("default", "a", std::nullopt,
-                   {.answer = [&](absl::StatusOr<SaveOutcome> outcome) { saved = std::move(outcome); }});
-  size_t expected = other.tokens().size();
-  Turn();
-  EXPECT_THAT(other.tokens(), SizeIs(++expected));
-  RecordedCall& late = NewCall();
-  dispatcher_.Start(3, AnswerRequest("a", 0, 2), late);
-  int turns = 0;
-  for (; !saved; ++turns) {
-    ASSERT_LT(turns, 1000);
-    Turn();
-    EXPECT_THAT(other.tokens(), SizeIs(++expected)) << "a token in every turn";
-    EXPECT_THAT(late.tokens(), IsEmpty()) << "a call on it waits";
-  }
-  EXPECT_GT(turns, 1);
-  ASSERT_THAT(*saved, IsOk());
-  EXPECT_EQ((*saved)->tokens, 45);
-  dispatcher_.Cancel(kB);
-  RunToEnd();
-  EXPECT_THAT(late.tokens(), SizeIs(2));
-}
-
-TEST_F(PieceByPieceTest, AnAskerThatIsGoneLeavesTheSessionAsItWas) {
-  for (int pieces = 0; pieces < 6; ++pieces) {
-    SCOPED_TRACE(pieces);
-    const std::string session = absl::StrCat("a", pieces);
-    RecordedCall& call = NewCall();
-    Answer(10 + pieces, session, call, 30);
-    int turns = 0;
-    PolicyAnswer outcome;
-    for (Order(session, {.scorer = "lagkv", .budget = 20}, outcome, [&] { return turns == pieces; }); !outcome;
-         ++turns) {
-      Turn();
-    }
-    EXPECT_THAT(*outcome, IsRefusal(absl::StatusCode::kCancelled, "CALL_CANCELLED", ""));
-    EXPECT_EQ(dispatcher_.Get("default", session)->policy.scorer_name, "streaming");
-    while (call.tokens().size() < 40) Turn();
-    dispatcher_.Cancel(10 + pieces);
-    RunToEnd();
-    EXPECT_THAT(std::vector(call.tokens().begin(), call.tokens().begin() + 40), ElementsAreArray(Undisturbed(40)));
-    ASSERT_THAT(dispatcher_.Delete("default", "undisturbed", std::nullopt), IsOk());
-  }
-}
-
-TEST_F(PieceByPieceTest, ASessionThatIsDeletedMeanwhileEndsItsWork) {
-  RecordedCall& call = NewCall();
-  Answer(kA, "a", call, 30);
-  PolicyAnswer outcome;
-  Order("a", {.scorer = "lagkv", .budget = 20}, outcome);
-  Turn();
-  Turn();
-  ASSERT_FALSE(outcome);
-  ASSERT_THAT(dispatcher_.Delete("default", "a", std::nullopt), IsOk());
-  ASSERT_TRUE(outcome);
-  EXPECT_THAT(*outcome, IsRefusal(absl::StatusCode::kCancelled, "SESSION_DELETED", ""));
-  RunToEnd();
-  EXPECT_THAT(call.end().status, IsRefusal(absl::StatusCode::kCancelled, "SESSION_DELETED", ""));
-  EXPECT_EQ(pages_reserved(), 0);
-}
-
-TEST_F(PieceByPieceTest, ACallThatBeginsMeanwhileWaitsAndWhoWritesAtOnceIsRefused) {
-  RecordedCall& first = NewCall();
-  Open("a");
-  dispatcher_.Start(kA, AnswerRequest("a", 40, 5), first);
-  RunToEnd();
-  PolicyAnswer outcome;
-  Order("a", {.scorer = "lagkv", .budget = 20}, outcome);
-  RecordedCall& second = NewCall();
-  dispatcher_.Start(kB, AnswerRequest("a", 0, 3), second);
-  RecordedCall& late = NewCall();
-  Turn();
-  ASSERT_FALSE(outcome);
-  EXPECT_THAT(dispatcher_.Fork({.tenant = "default", .session = "a", .id = "b"}),
-              IsRefusal(absl::StatusCode::kAborted, "SESSION_BUSY", ""));
-  while (!outcome) {
-    EXPECT_THAT(second.tokens(), IsEmpty());
-    Turn();
-  }
-  ASSERT_THAT(*outcome, IsOk());
-  RunToEnd();
-  EXPECT_THAT(second.end().status, IsOk());
-  EXPECT_THAT(second.tokens(), SizeIs(3));
-  // One that is past its deadline ends, whatever goes on.
-  PolicyAnswer again;
-  Order("a", {.scorer = "h2o", .budget = 20}, again);
-  Turn();
-  CallRequest overdue = AnswerRequest("a", 0, 3);
-  overdue.deadline = absl::InfinitePast();
-  dispatcher_.Start(3, std::move(overdue), late);
-  ASSERT_TRUE(late.ended());
-  EXPECT_THAT(late.end().status, IsRefusal(absl::StatusCode::kDeadlineExceeded, "DEADLINE_PASSED", ""));
-  RunToEnd();
-  ASSERT_TRUE(again);
-  EXPECT_THAT(*again, IsOk());
 }
 
 }  // namespace

@@ -267,7 +267,7 @@ TEST(Scheduler, SharesBlocksBetweenTenantsByWeight) {
   Desk desk(Limits());
   // Situation: tenant 0 of weight 3 has eight prompts, tenant 1 of weight 1 two; a quantum is one block.
   // Verdict: the newcomer's first, then three blocks to one, two in a step.
-  desk.On(WeightChanged{.tenant = 0, .weight = 3});
+  desk.On(TenantChanged{.tenant = 0, .weight = 3});
   desk.Begin(90, {.decode_tokens = 1}, 9);
   for (uint64_t id = 1; id <= 8; ++id) desk.Begin(id, {.prompt_tokens = 4, .block_size = 4});
   for (uint64_t id = 11; id <= 12; ++id) desk.Begin(id, {.prompt_tokens = 4, .block_size = 4}, 1);
@@ -275,6 +275,38 @@ TEST(Scheduler, SharesBlocksBetweenTenantsByWeight) {
   EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 11: done", "end 1: done", "run 2p4 3p4"));
   EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 2: done", "end 3: done", "run 12p4 4p4"));
   EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 12: done", "end 4: done", "run 5p4 6p4"));
+}
+
+TEST(Scheduler, ServesTheHigherTierFirst) {
+  SchedulerLimits limits = Limits();
+  limits.step_rows_max = 2;
+  limits.tier_floor = 3;
+  Desk desk(limits);
+  // Situation: tenant 0 can wait, and has two decodes; tenant 1 of the usual tier comes with two.
+  // Verdict: its rows are tenant 1's from then on, but for one in four.
+  desk.On(TenantChanged{.tenant = 0, .tier = Tier::kLow});
+  desk.Begin(1, {.decode_tokens = 1000});
+  desk.Begin(2, {.decode_tokens = 1000});
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("run 2d 1d"));
+  desk.Begin(3, {.decode_tokens = 1000}, 1);
+  desk.Begin(4, {.decode_tokens = 1000}, 1);
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("run 3d 4d"));
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("run 3d 2d"));
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("run 4d 3d"));
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("run 4d 1d"));
+}
+
+TEST(Scheduler, KeepsAQuarterOfTheQueueFromWhoCanWait) {
+  SchedulerLimits limits = Limits();
+  limits.queue_max = 4;
+  limits.step_rows_max = 1;
+  Desk desk(limits);
+  desk.On(TenantChanged{.tenant = 0, .tier = Tier::kLow});
+  desk.Begin(90, {.decode_tokens = 1}, 9);  // the step in flight
+  for (uint64_t id = 1; id <= 3; ++id) desk.Begin(id, {.decode_tokens = 1});
+  EXPECT_THAT(desk.Begin(4, {.decode_tokens = 1}), ElementsAre(testing::StartsWith("refuse 4: queue full")));
+  EXPECT_THAT(desk.Begin(5, {.decode_tokens = 1}, 1), ElementsAre("admit 5"));
+  EXPECT_THAT(desk.Begin(6, {.decode_tokens = 1}, 1), ElementsAre(testing::StartsWith("refuse 6: queue full")));
 }
 
 TEST(Scheduler, OrdersATenantsPromptsByPriorityThenAge) {

@@ -49,8 +49,8 @@ TEST_F(SnapshotStoreTest, KeepsWhatItIsGivenAcrossRestartsForItsOwnerAlone) {
     ASSERT_TRUE(store->Write(Shelf::kSnapshots, "acme", "two", std::string(1 << 20, 'x')).ok());
   }
   const auto store = Open();
-  EXPECT_EQ(*store->Read(Shelf::kSnapshots, "acme", "one"), "first");
-  EXPECT_EQ(store->Read(Shelf::kSnapshots, "acme", "two")->size(), size_t{1} << 20);
+  EXPECT_EQ(store->Read(Shelf::kSnapshots, "acme", "one")->bytes, "first");
+  EXPECT_EQ(store->Read(Shelf::kSnapshots, "acme", "two")->bytes.size(), size_t{1} << 20);
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(dir_)) {
     const auto others = fs::perms::group_all | fs::perms::others_all;
     EXPECT_EQ(entry.status().permissions() & others, fs::perms::none) << entry.path();
@@ -85,7 +85,7 @@ TEST_F(SnapshotStoreTest, ATenantKeepsSoManyAndMayReplaceThem) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(status), "TENANT_SNAPSHOTS");
   EXPECT_TRUE(store->Write(Shelf::kSnapshots, "acme", "two", "another").ok());
-  EXPECT_EQ(*store->Read(Shelf::kSnapshots, "acme", "two"), "another");
+  EXPECT_EQ(store->Read(Shelf::kSnapshots, "acme", "two")->bytes, "another");
   EXPECT_TRUE(store->Write(Shelf::kSnapshots, "other", "three", "3").ok());
   ASSERT_TRUE(store->Delete(Shelf::kSnapshots, "acme", "one").ok());
   EXPECT_TRUE(store->Write(Shelf::kSnapshots, "acme", "three", "3").ok());
@@ -99,7 +99,7 @@ TEST_F(SnapshotStoreTest, WhatWasLeftHalfWrittenIsRemovedAndTheOldOneStays) {
   std::ofstream(beside) << "ha";
   const auto store = Open();
   EXPECT_FALSE(fs::exists(beside));
-  EXPECT_EQ(*store->Read(Shelf::kSnapshots, "acme", "one"), "whole");
+  EXPECT_EQ(store->Read(Shelf::kSnapshots, "acme", "one")->bytes, "whole");
 }
 
 TEST_F(SnapshotStoreTest, AFullDiskIsSaidAndTheOldOneStays) {
@@ -115,7 +115,7 @@ TEST_F(SnapshotStoreTest, AFullDiskIsSaidAndTheOldOneStays) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ReasonOf(status), "STORE_FULL");
   EXPECT_TRUE(GetRefusal(status).retry.has_value());
-  EXPECT_EQ(*store->Read(Shelf::kSnapshots, "acme", "one"), "whole");
+  EXPECT_EQ(store->Read(Shelf::kSnapshots, "acme", "one")->bytes, "whole");
   EXPECT_THAT(Ids(*store, "acme"), ElementsAre("one"));
   EXPECT_FALSE(fs::exists(fs::path(dir_) / "snapshots/acme/.one.new")) << "what was written of it takes no room";
 }

@@ -278,12 +278,6 @@ TEST(ReadConfig, TakesAFactorWithoutATypeAsLinear) {
   EXPECT_EQ(none.rope_frequencies[0], 1.0);
 }
 
-TEST(ReadConfig, RefusesAFileThatIsOneOfSeveral) {
-  const absl::Status status = ConfigFile().Set("split.count", uint16_t{3}).Read().status();
-  EXPECT_EQ(GetRefusal(status).reason, "UNSUPPORTED_MODEL_FEATURE");
-  EXPECT_EQ(status.message(), "config.gguf: is one of 3 parts; join them into one file");
-}
-
 TEST(ReadConfig, WantsAsManyTokensAsTheEmbeddingHasRows) {
   GgufWriter writer = MakeTinyTransformer({.vocab = 5});
   writer.AddArray("tokenizer.ggml.tokens", std::vector<std::string>(6, "t"));

@@ -53,7 +53,7 @@ std::vector<std::byte> SampleFile(uint32_t version) {
   writer.AddTensor("matrix", DType::kF32, 2, 3, std::vector<float>{1, 2, 3, 4, 5, 6});
   writer.AddTensor("blocks", DType::kQ8_0, 1, 32, std::vector<float>(32, 127.0F));
   writer.AddTensor("vector", DType::kF16, 0, 2, std::vector<float>{0.25F, -1});
-  writer.AddRawTensor("foreign", 10, {256, 2}, std::vector<std::byte>(168));  // Q2_K
+  writer.AddRawTensor("foreign", 19, {256, 2}, std::vector<std::byte>(100));  // IQ1_S
   writer.AddRawTensor("unheard", 77, {5}, std::vector<std::byte>(3));
   return writer.Bytes();
 }
@@ -115,9 +115,9 @@ TEST_P(GgufVersions, KeepFileOrder) {
 TEST_P(GgufVersions, ListTensorsOfTypesThatAreNotRead) {
   const GgufTensor* const foreign = file_.FindTensor("foreign");
   ASSERT_NE(foreign, nullptr);
-  EXPECT_EQ(foreign->type_id, 10U);
+  EXPECT_EQ(foreign->type_id, 19U);
   EXPECT_FALSE(foreign->type.has_value());
-  EXPECT_THAT(foreign->data, SizeIs(168));
+  EXPECT_THAT(foreign->data, SizeIs(100));
   const GgufTensor* const unheard = file_.FindTensor("unheard");
   ASSERT_NE(unheard, nullptr);
   EXPECT_THAT(unheard->data, IsEmpty());
@@ -125,7 +125,8 @@ TEST_P(GgufVersions, ListTensorsOfTypesThatAreNotRead) {
   const absl::Status refusal = file_.GetTensor("foreign").status();
   EXPECT_EQ(refusal.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(GetRefusal(refusal).reason, "UNSUPPORTED_TENSOR_TYPE");
-  EXPECT_THAT(std::string(refusal.message()), HasSubstr("sample.gguf: tensor foreign has type Q2_K"));
+  EXPECT_THAT(std::string(refusal.message()),
+              HasSubstr("sample.gguf: tensor foreign has type IQ1_S, which is not read; F32, F16, Q4_0, "));
 }
 
 TEST(GgufFile, SaysWhatAKeyShouldHaveBeen) {

@@ -1,4 +1,4 @@
-// Q4_K, Q5_K and Q6_K: numbers that another program decoded, and refusals.
+// The K types: numbers that another program decoded, and refusals.
 
 #include "engine/model/k_block.h"
 
@@ -76,20 +76,54 @@ const std::vector<Decoded>& Table() {
                                                                    {191, -0x1.2987p+6F},
                                                                    {223, 0x1.998p+3F},
                                                                    {255, 0x1.1b218p+4F}},
-                                                        .sum = 68615469589180}};
+                                                        .sum = 68615469589180},
+                                                       {.type = DType::kQ2_K,
+                                                        .values = {{0, 0x1.4cb8p+0F},
+                                                                   {1, 0x1.f314p+1F},
+                                                                   {31, -0x1.aa9p-9F},
+                                                                   {32, 0x1.97d57p+0F},
+                                                                   {64, -0x1.554p-9F},
+                                                                   {127, 0x1.31202p-1F},
+                                                                   {128, -0x1.ffep-8F},
+                                                                   {145, 0x1.cc3008p+0F},
+                                                                   {160, 0x1.31757p+0F},
+                                                                   {191, -0x1.554p-10F},
+                                                                   {223, 0x1.98d56p+0F},
+                                                                   {255, -0x1.7fe8p-8F}},
+                                                        .sum = 60042103457524},
+                                                       {.type = DType::kQ3_K,
+                                                        .values = {{0, 0x1.665p+2F},
+                                                                   {1, -0x1.0cbcp+3F},
+                                                                   {31, -0x1.998p+2F},
+                                                                   {32, -0x1.998p+1F},
+                                                                   {64, 0x0.0p+0F},
+                                                                   {127, -0x1.998p+1F},
+                                                                   {128, -0x0.0p+0F},
+                                                                   {145, -0x1.332p+0F},
+                                                                   {160, -0x1.332p+0F},
+                                                                   {191, 0x1.332p+0F},
+                                                                   {223, 0x1.4cb8p+2F},
+                                                                   {255, -0x0.0p+0F}},
+                                                        .sum = 63010184741120}};
   return table;
 }
 
-// Bytes without a pattern, and scales of about 0.1 and 0.0007: the differences of Q4_K and Q5_K must round.
+// Where d lies in a block; dmin, where there is one, comes next.
+size_t PlaceOfScale(DType type) {
+  if (type == DType::kQ2_K) return 80;
+  if (type == DType::kQ3_K) return 108;
+  return type == DType::kQ6_K ? 208 : 0;
+}
+
+// Bytes without a pattern, and scales of about 0.1 and 0.0007: the differences of Q2_K, Q4_K and Q5_K must round.
 std::vector<std::byte> BlockOf(DType type) {
   std::vector<std::byte> block;
   for (int64_t i = 0; i < BlockBytes(type); ++i)
     block.push_back(static_cast<std::byte>((i * i * i / 7 + i * 77 + 13) % 251));
-  const bool affine = type != DType::kQ6_K;
-  const size_t d = affine ? 0 : 208;
+  const size_t d = PlaceOfScale(type);
   block[d] = std::byte{0x66};
   block[d + 1] = std::byte{0x2E};
-  if (affine) block[2] = std::byte{0x55}, block[3] = std::byte{0x11};
+  if (type != DType::kQ3_K && type != DType::kQ6_K) block[d + 2] = std::byte{0x55}, block[d + 3] = std::byte{0x11};
   return block;
 }
 
@@ -124,6 +158,18 @@ TEST(DequantizeRow, ReadsARowOfKBlocksOneAfterAnotherAtAnyAddress) {
     const std::vector<float> second = Dequantize(decoded.type, block.data(), kSuperBlock);
     expected.insert(expected.end(), second.begin(), second.end());
     EXPECT_THAT(Dequantize(decoded.type, row.data() + 1, 2 * kSuperBlock), ElementsAreArray(expected));
+  }
+}
+
+TEST(WriteQ6KBlock, IsReadBackAsItWas) {
+  for (const DType type : {DType::kQ3_K, DType::kQ6_K}) {
+    const KBlock block = ReadKBlock(type, BlockOf(type).data());
+    std::vector<std::byte> bytes(static_cast<size_t>(BlockBytes(DType::kQ6_K)), std::byte{0xFF});
+    WriteQ6KBlock(block, bytes.data());
+    const KBlock again = ReadKBlock(DType::kQ6_K, bytes.data());
+    EXPECT_EQ(again.d, block.d);
+    EXPECT_EQ(again.scale, block.scale);
+    EXPECT_EQ(again.code, block.code);
   }
 }
 

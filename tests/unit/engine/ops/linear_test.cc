@@ -18,8 +18,9 @@
 namespace ebb {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBf16, DType::kQ8_0,
-                            DType::kQ4_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBf16, DType::kQ8_0,  DType::kQ4_0,
+                            DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ4_1,  DType::kQ5_0,
+                            DType::kQ5_1, DType::kQ2_K, DType::kQ3_K, DType::kIq4Nl, DType::kMxfp4};
 
 // `cols` of a type with blocks of 32, of one with blocks of 256: as many blocks.
 int64_t ColsOf(DType type, int64_t cols) { return IsKType(type) ? cols / 32 * kSuperBlock : cols; }
@@ -59,6 +60,13 @@ struct Stored {
   }
 
  private:
+  // Of d in a block of a K type; dmin, where there is one, comes next.
+  static int64_t PlaceOfScale(DType type) {
+    if (type == DType::kQ2_K) return 80;
+    if (type == DType::kQ3_K) return 108;
+    return type == DType::kQ6_K ? 208 : 0;
+  }
+
   static void FillBlock(DType type, HashRandom& random, std::byte* to) {
     const float value = 2 * random.UniformFloat() - 1;
     uint16_t half = type == DType::kBf16 ? Bf16FromFloat(value) : F16FromFloat(value);
@@ -72,18 +80,30 @@ struct Stored {
         return;
       case DType::kQ8_0:
       case DType::kQ4_0:
+      case DType::kQ4_1:
+      case DType::kQ5_0:
+      case DType::kQ5_1:
+      case DType::kIq4Nl:
         half = F16FromFloat(0.02F * random.UniformFloat());
         std::memcpy(to, &half, 2);
         for (int64_t i = 2; i < BlockBytes(type); ++i) to[i] = static_cast<std::byte>(random.Next64());
+        half = F16FromFloat(0.3F * random.UniformFloat() - 0.3F);
+        if (type == DType::kQ4_1 || type == DType::kQ5_1) std::memcpy(to + 2, &half, 2);
         return;
+      case DType::kMxfp4:
+        for (int64_t i = 1; i < BlockBytes(type); ++i) to[i] = static_cast<std::byte>(random.Next64());
+        to[0] = static_cast<std::byte>(120 + random.Next64() % 4);
+        return;
+      case DType::kQ2_K:
+      case DType::kQ3_K:
       case DType::kQ4_K:
       case DType::kQ5_K:
       case DType::kQ6_K:
         for (int64_t i = 0; i < BlockBytes(type); ++i) to[i] = static_cast<std::byte>(random.Next64());
         half = F16FromFloat(0.001F * random.UniformFloat());
-        std::memcpy(to + (type == DType::kQ6_K ? 208 : 0), &half, 2);
+        std::memcpy(to + PlaceOfScale(type), &half, 2);
         half = F16FromFloat(0.01F * random.UniformFloat());
-        if (type != DType::kQ6_K) std::memcpy(to + 2, &half, 2);
+        if (type != DType::kQ3_K && type != DType::kQ6_K) std::memcpy(to + PlaceOfScale(type) + 2, &half, 2);
         return;
     }
   }
@@ -102,37 +122,62 @@ double Additions(DType type, int64_t cols) {
   return IsKType(type) ? 2 * chunks + 2 : chunks;
 }
 
+// The products of `tokens` rows of x with w in float64, and beside each the sum of its terms' magnitudes:
+// [tokens][rows].
+struct Float64Products {
+  std::vector<double> sums = {};
+  std::vector<double> magnitudes = {};
+};
+
+Float64Products InFloat64(const Stored& w, int64_t rows, std::span<const double> x, int64_t tokens) {
+  Float64Products products;
+  const int64_t cols = static_cast<int64_t>(x.size()) / tokens;
+  std::vector<double> sizes(static_cast<size_t>(rows * cols));
+  for (int64_t i = 0; i < rows * cols; ++i) sizes[static_cast<size_t>(i)] = w.Size(i);
+  for (int64_t t = 0; t < tokens; ++t) {
+    const double* const row = x.data() + t * cols;
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* const values = w.values.data() + r * cols;
+      double sum = 0;
+      double magnitude = 0;
+      for (int64_t c = 0; c < cols; ++c) {
+        sum += row[c] * static_cast<double>(values[c]);
+        magnitude += std::abs(row[c]) * sizes[static_cast<size_t>(r * cols + c)];
+      }
+      products.sums.push_back(sum);
+      products.magnitudes.push_back(magnitude);
+    }
+  }
+  return products;
+}
+
+void ExpectNear(std::span<const float> y, const Float64Products& expected, double halves, int64_t rows) {
+  for (size_t i = 0; i < y.size(); ++i) {
+    ASSERT_NEAR(y[i], expected.sums[i], halves * 0x1p-24 * expected.magnitudes[i])
+        << "token " << static_cast<int64_t>(i) / rows << " row " << static_cast<int64_t>(i) % rows;
+  }
+}
+
 // Each product is rounded once or twice and each sum once: with sums of at most 32 terms added up by chunk, the error
 // stays below (32 + additions + 2) half-ulps of the sum of magnitudes.
 TEST(Linear, EqualsFloat64LoopsAtEveryShape) {
   const std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 32},  {15, 32}, {16, 64},  {17, 96},
                                                            {64, 32}, {65, 64}, {112, 96}, {70, 160}};
+  constexpr int32_t kTokensMax = 13;
   for (const DType type : kTypes) {
     for (const auto& [rows, cols32] : shapes) {
       const int64_t cols = ColsOf(type, cols32);
       const Stored w(type, rows, cols, static_cast<uint64_t>(rows + cols));
-      for (const int32_t tokens : {1, 2, 3, 5, 7, 13}) {
-        SCOPED_TRACE(testing::Message() << TypeName(type) << " [" << rows << ", " << cols << "] x " << tokens);
-        const std::vector<float> x = RandomFloats(3, 1, tokens * cols);
-        ForEachIsa([&](Ops& ops) {
-          const auto packed = ops.Pack(w.view);
-          const std::vector<float> y = Multiply(ops, *packed, x, tokens);
-          for (int64_t t = 0; t < tokens; ++t) {
-            for (int64_t r = 0; r < rows; ++r) {
-              double sum = 0;
-              double magnitude = 0;
-              for (int64_t c = 0; c < cols; ++c) {
-                const double term = static_cast<double>(x[static_cast<size_t>(t * cols + c)]) *
-                                    static_cast<double>(w.values[static_cast<size_t>(r * cols + c)]);
-                sum += term;
-                magnitude += std::abs(static_cast<double>(x[static_cast<size_t>(t * cols + c)])) * w.Size(r * cols + c);
-              }
-              const double bound = (34 + Additions(type, cols)) * 0x1p-24 * magnitude;
-              ASSERT_NEAR(y[static_cast<size_t>(t * rows + r)], sum, bound) << "token " << t << " row " << r;
-            }
-          }
-        });
-      }
+      const std::vector<float> x = RandomFloats(3, 1, kTokensMax * cols);
+      const Float64Products expected = InFloat64(w, rows, std::vector<double>(x.begin(), x.end()), kTokensMax);
+      ForEachIsa([&](Ops& ops) {
+        const auto packed = ops.Pack(w.view);
+        for (const int32_t tokens : {1, 2, 3, 5, 7, kTokensMax}) {
+          SCOPED_TRACE(testing::Message() << TypeName(type) << " [" << rows << ", " << cols << "] x " << tokens);
+          const std::vector<float> some(x.begin(), x.begin() + tokens * cols);
+          ExpectNear(Multiply(ops, *packed, some, tokens), expected, 34 + Additions(type, cols), rows);
+        }
+      });
     }
   }
 }
@@ -161,10 +206,11 @@ TEST(Linear, HandlesColumnsThatFillNoChunk) {
 // What fast arithmetic makes of one row of x: bytes that share a scale per 128 columns, or BF16.
 std::vector<double> Rounded(DType type, std::span<const float> x) {
   std::vector<double> rounded(x.begin(), x.end());
-  if (type == DType::kBf16) {
+  if (WidenedType(type) == DType::kBf16) {
     for (size_t i = 0; i < x.size(); ++i) rounded[i] = static_cast<double>(FloatFromBf16(Bf16FromFloat(x[i])));
   }
-  if (type != DType::kQ8_0 && type != DType::kQ4_0 && !IsKType(type)) return rounded;
+  const DType wide = WidenedType(type);
+  if (wide != DType::kQ8_0 && wide != DType::kQ4_0 && !IsKType(wide)) return rounded;
   for (size_t first = 0; first < x.size(); first += 128) {
     const size_t end = std::min(x.size(), first + 128);
     float most = 0;
@@ -180,36 +226,30 @@ std::vector<double> Rounded(DType type, std::span<const float> x) {
 // Integer sums are exact; what rounds is one multiply-add per chunk and one per block (or, for BF16, one per product).
 TEST(Linear, FastEqualsFloat64LoopsOverRoundedActivations) {
   const std::vector<std::pair<int64_t, int64_t>> shapes = {{1, 32}, {33, 96}, {64, 128}, {65, 160}, {40, 1184}};
+  constexpr int32_t kTokensMax = 13;
   for (const DType type : kTypes) {
     for (const auto& [rows, cols32] : shapes) {
       const int64_t cols = ColsOf(type, cols32);
       const Stored w(type, rows, cols, static_cast<uint64_t>(rows + cols));
-      for (const int32_t tokens : {1, 3, 8, 13}) {
-        SCOPED_TRACE(testing::Message() << TypeName(type) << " [" << rows << ", " << cols << "] x " << tokens);
-        const std::vector<float> x = RandomFloats(3, 1, tokens * cols);
-        ForEachIsa(
-            [&](Ops& ops) {
-              const std::vector<float> y = Multiply(ops, *ops.Pack(w.view), x, tokens);
-              for (int64_t t = 0; t < tokens; ++t) {
-                const std::span<const float> row(x.data() + t * cols, static_cast<size_t>(cols));
-                const std::vector<double> rounded = Rounded(type, row);
-                for (int64_t r = 0; r < rows; ++r) {
-                  double sum = 0;
-                  double magnitude = 0;
-                  for (int64_t c = 0; c < cols; ++c) {
-                    const double term = rounded[static_cast<size_t>(c)] *
-                                        static_cast<double>(w.values[static_cast<size_t>(r * cols + c)]);
-                    sum += term;
-                    magnitude += std::abs(rounded[static_cast<size_t>(c)]) * w.Size(r * cols + c);
-                  }
-                  const double roundings = type == DType::kBf16 ? static_cast<double>(cols) : 34;
-                  const double bound = (roundings + Additions(type, cols)) * 0x1p-24 * magnitude;
-                  ASSERT_NEAR(y[static_cast<size_t>(t * rows + r)], sum, bound) << "token " << t << " row " << r;
-                }
-              }
-            },
-            Accuracy::kFast);
+      const std::vector<float> x = RandomFloats(3, 1, kTokensMax * cols);
+      std::vector<double> rounded;
+      for (int64_t t = 0; t < kTokensMax; ++t) {
+        const std::vector<double> row =
+            Rounded(type, std::span<const float>(x.data() + t * cols, static_cast<size_t>(cols)));
+        rounded.insert(rounded.end(), row.begin(), row.end());
       }
+      const Float64Products expected = InFloat64(w, rows, rounded, kTokensMax);
+      const double roundings = WidenedType(type) == DType::kBf16 ? static_cast<double>(cols) : 34;
+      ForEachIsa(
+          [&](Ops& ops) {
+            const auto packed = ops.Pack(w.view);
+            for (const int32_t tokens : {1, 3, 8, kTokensMax}) {
+              SCOPED_TRACE(testing::Message() << TypeName(type) << " [" << rows << ", " << cols << "] x " << tokens);
+              const std::vector<float> some(x.begin(), x.begin() + tokens * cols);
+              ExpectNear(Multiply(ops, *packed, some, tokens), expected, roundings + Additions(type, cols), rows);
+            }
+          },
+          Accuracy::kFast);
     }
   }
 }

@@ -1,9 +1,11 @@
 // Store puts every number where engine/ops.h says, rounded as the element type says, and touches nothing else.
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -16,9 +18,15 @@
 namespace ebb {
 namespace {
 
-double Rounded(KvType type, float value) {
-  if (type == KvType::kF32) return value;
-  return type == KvType::kBf16 ? FloatFromBf16(Bf16FromFloat(value)) : FloatFromF16(F16FromFloat(value));
+// Component x of a head as it rests.
+double Rounded(KvType type, std::span<const float> head, size_t x) {
+  if (type == KvType::kF32) return head[x];
+  if (type == KvType::kBf16) return FloatFromBf16(Bf16FromFloat(head[x]));
+  if (type == KvType::kF16) return FloatFromF16(F16FromFloat(head[x]));
+  float most = 0;
+  for (const float value : head) most = std::max(most, std::abs(value));
+  const double byte = std::nearbyint(double{head[x]} * double{127.0F / most});
+  return most * (1.0F / 127.0F) * static_cast<float>(byte);
 }
 
 TEST(Store, PutsEveryComponentWhereTheFormatSays) {
@@ -33,9 +41,9 @@ TEST(Store, PutsEveryComponentWhereTheFormatSays) {
         for (size_t x = 0; x < d; ++x) {
           const auto component = static_cast<int32_t>(x);
           ASSERT_EQ(c.lane().Read(TestLane::Part::kK, c.slots()[t], component),
-                    Rounded(shape.format.type, c.k()[t * d + x]));
+                    Rounded(shape.format.type, std::span(c.k()).subspan(t * d, d), x));
           ASSERT_EQ(c.lane().Read(TestLane::Part::kV, c.slots()[t], component),
-                    Rounded(shape.format.type, c.v()[t * d + x]));
+                    Rounded(shape.format.type, std::span(c.v()).subspan(t * d, d), x));
         }
       }
     });
@@ -63,9 +71,10 @@ TEST(Store, PutsNeighboursWhereTheFormatSays) {
       for (size_t t = 0; t < slots.size(); ++t) {
         for (int64_t x = 0; x < d; ++x) {
           const auto component = static_cast<int32_t>(x);
-          const size_t at = t * static_cast<size_t>(d) + static_cast<size_t>(x);
-          ASSERT_EQ(lane.Read(TestLane::Part::kK, slots[t], component), Rounded(shape.format.type, k[at]));
-          ASSERT_EQ(lane.Read(TestLane::Part::kV, slots[t], component), Rounded(shape.format.type, v[at]));
+          const auto in_head = static_cast<size_t>(x);
+          const auto head = [&](const std::vector<float>& of) { return std::span(of).subspan(t * d, d); };
+          ASSERT_EQ(lane.Read(TestLane::Part::kK, slots[t], component), Rounded(shape.format.type, head(k), in_head));
+          ASSERT_EQ(lane.Read(TestLane::Part::kV, slots[t], component), Rounded(shape.format.type, head(v), in_head));
         }
       }
       for (int32_t slot = 0; slot < first; ++slot) {
@@ -100,7 +109,7 @@ TEST(Store, KeepsTheRotatedHalfWhereTheFormatHasIt) {
 }
 
 TEST(Store, LeavesOtherSlotsAlone) {
-  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16}) {
+  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8}) {
     AttendShape shape = {.slots = 40, .live = 9, .seed = 3};
     shape.format = {.type = type, .rope_cache = RopeCache::kFused, .head_dim = 24, .page_tiles = 2};
     shape.rotary_dims = 24;
@@ -139,7 +148,7 @@ TEST(Store, RoundsToTheNearestEvenInEveryInstructionSet) {
       TestLane lane(format, tokens);
       lane.Write(ops, {}, slots, slots, values, values);
       for (size_t i = 0; i < values.size(); ++i) {
-        const double expected = Rounded(type, values[i]);
+        const double expected = Rounded(type, values, i);
         const double ours = lane.Read(TestLane::Part::kV, static_cast<int32_t>(i / 64), static_cast<int32_t>(i % 64));
         ASSERT_EQ(std::isnan(ours), std::isnan(expected)) << values[i];
         if (!std::isnan(expected)) {
@@ -148,6 +157,77 @@ TEST(Store, RoundsToTheNearestEvenInEveryInstructionSet) {
         ASSERT_EQ(std::signbit(ours), std::signbit(expected)) << values[i];
       }
     });
+  }
+}
+
+// What is not finite makes the whole of its K, or V, not a number, and nothing beside it; what is too small for a scale
+// rests as zeros.
+TEST(Store, BytesHoldToTheirOwnSlotWhateverTheyAreMadeOf) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  const KvFormat format = {.type = KvType::kInt8, .head_dim = 20, .page_tiles = 1};
+  std::vector<float> rows(5 * 20, 0.5F);
+  rows[1 * 20 + 3] = kInf;
+  rows[2 * 20 + 19] = std::nanf("");
+  for (size_t x = 0; x < 20; ++x) rows[3 * 20 + x] = 1e-40F;
+  rows[4 * 20] = std::numeric_limits<float>::max();
+  const std::vector<int32_t> slots = {3, 4, 5, 6, 7};
+  ForEachIsa([&](Ops& ops) {
+    TestLane lane(format, 16);
+    lane.Write(ops, {}, slots, slots, rows, rows);
+    for (const TestLane::Part part : {TestLane::Part::kK, TestLane::Part::kV}) {
+      for (int32_t x = 0; x < 20; ++x) {
+        ASSERT_EQ(lane.Read(part, 3, x), 0.5F * (1.0F / 127.0F) * 127);
+        ASSERT_TRUE(std::isnan(lane.Read(part, 4, x)));
+        ASSERT_TRUE(std::isnan(lane.Read(part, 5, x)));
+        ASSERT_EQ(lane.Read(part, 6, x), 0);
+        ASSERT_TRUE(std::isfinite(lane.Read(part, 7, x)));
+      }
+    }
+  });
+}
+
+// Scorers that look at K and V get what rests.
+TEST(Store, IsReadBackAsItRests) {
+  HashRandom random(3);
+  for (int i = 0; i < 40; ++i) {
+    const AttendShape shape = RandomShape(random, 100);
+    SCOPED_TRACE(shape.ToString());
+    const auto d = static_cast<size_t>(shape.format.head_dim);
+    ForEachIsa([&](Ops& ops) {
+      const AttendCase c(ops, shape);
+      std::vector<float> keys(shape.slots * d);
+      std::vector<float> values(shape.slots * d);
+      ops.Read(c.lane().storage(), Ops::Part::kKeys, 0, shape.slots, keys.data());
+      ops.Read(c.lane().storage(), Ops::Part::kValues, 0, shape.slots, values.data());
+      for (const int32_t slot : c.slots()) {
+        for (size_t x = 0; x < d; ++x) {
+          const auto component = static_cast<int32_t>(x);
+          ASSERT_EQ(keys[slot * d + x], c.lane().Read(TestLane::Part::kK, slot, component));
+          ASSERT_EQ(values[slot * d + x], c.lane().Read(TestLane::Part::kV, slot, component));
+        }
+      }
+    });
+  }
+}
+
+// A slot takes another's place with its scales.
+TEST(Store, MovesWhatBelongsToASlot) {
+  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8}) {
+    AttendShape shape = {.slots = 40, .live = 40, .seed = 5};
+    shape.format = {.type = type, .rope_cache = RopeCache::kRk, .head_dim = 24, .page_tiles = 2};
+    shape.rotary_dims = 24;
+    const auto ops = OpsFor("");
+    AttendCase c(*ops, shape);
+    const AttendCase before(*ops, shape);
+    const SlotMove move = {.from = 37, .to = 2};
+    ops->Move(c.lane().storage(), {&move, 1});
+    for (int32_t slot = 0; slot < 40; ++slot) {
+      for (const TestLane::Part part : {TestLane::Part::kK, TestLane::Part::kRk, TestLane::Part::kV}) {
+        for (int32_t x = 0; x < 24; ++x) {
+          ASSERT_EQ(c.lane().Read(part, slot, x), before.lane().Read(part, slot == 2 ? 37 : slot, x));
+        }
+      }
+    }
   }
 }
 

@@ -1,0 +1,95 @@
+#include "engine/gpu/device_matrix.h"
+
+#include <cstring>
+#include <span>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "engine/model/quantization.h"
+#include "policies/status.h"
+
+namespace ebb {
+namespace {
+
+uint16_t ScaleAt(const std::byte* block) {
+  uint16_t scale = 0;
+  std::memcpy(&scale, block, sizeof(scale));
+  return scale;
+}
+
+void SplitQ8(std::span<const std::byte> blocks, DeviceLayout& to) {
+  for (size_t at = 0; at < blocks.size(); at += 34) {
+    to.scales.push_back(ScaleAt(&blocks[at]));
+    to.values.insert(to.values.end(), blocks.begin() + at + 2, blocks.begin() + at + 34);
+  }
+}
+
+// The file pairs code j with code j + 16; sixteen neighbours in eight bytes pair j with j + 8.
+void SplitQ4(std::span<const std::byte> blocks, DeviceLayout& to) {
+  for (size_t at = 0; at < blocks.size(); at += 18) {
+    to.scales.push_back(ScaleAt(&blocks[at]));
+    for (const int half : {0, 4}) {  // low nibbles hold codes 0..15 of the block, high ones 16..31
+      for (size_t j = 0; j < 8; ++j) {
+        const std::byte low = blocks[at + 2 + j] >> half & std::byte{15};
+        const std::byte high = blocks[at + 2 + j + 8] >> half & std::byte{15};
+        to.values.push_back(low | high << 4);
+      }
+    }
+  }
+}
+
+absl::Status Unsupported(const TensorView& tensor, const std::string& what) {
+  return Refuse(absl::StatusCode::kFailedPrecondition,
+                absl::StrFormat("%s: %s, which a GPU does not read yet", std::string(tensor.name), what),
+                {.reason = "UNSUPPORTED_TENSOR_TYPE"});
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceLayout> ToDeviceLayout(const TensorView& tensor) {
+  if (tensor.cols % gpu::kWeightBlock != 0) {
+    return Unsupported(tensor, absl::StrFormat("%d columns are no multiple of %d", tensor.cols, gpu::kWeightBlock));
+  }
+  DeviceLayout layout;
+  switch (tensor.type) {
+    case DType::kF32:
+      layout.type = gpu::Element::kF32;
+      break;
+    case DType::kF16:
+      layout.type = gpu::Element::kF16;
+      break;
+    case DType::kBf16:
+      layout.type = gpu::Element::kBf16;
+      break;
+    case DType::kQ8_0:
+      layout.type = gpu::Element::kQ8;
+      SplitQ8(tensor.data, layout);
+      return layout;
+    case DType::kQ4_0:
+      layout.type = gpu::Element::kQ4;
+      SplitQ4(tensor.data, layout);
+      return layout;
+    default:
+      return Unsupported(tensor, absl::StrFormat("%s", std::string(TypeName(tensor.type))));
+  }
+  layout.values.assign(tensor.data.begin(), tensor.data.end());
+  return layout;
+}
+
+absl::StatusOr<DeviceMatrix> DeviceMatrix::Upload(const Gpu& gpu, const TensorView& tensor) {
+  EBB_ASSIGN(const DeviceLayout layout, ToDeviceLayout(tensor));
+  DeviceMatrix made;
+  EBB_ASSIGN(made.values_, gpu.Upload(std::span(layout.values), tensor.name));
+  if (!layout.scales.empty()) {
+    EBB_ASSIGN(made.scales_, gpu.Upload(std::span(layout.scales), tensor.name));
+  }
+  EBB_TRY(gpu.Wait());  // the copies read what ends here
+  made.matrix_ = {.type = layout.type,
+                  .rows = static_cast<int32_t>(tensor.rows),
+                  .cols = static_cast<int32_t>(tensor.cols),
+                  .values = made.values_.as<void>(),
+                  .scales = made.scales_.as<uint16_t>()};
+  return made;
+}
+
+}  // namespace ebb

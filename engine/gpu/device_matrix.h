@@ -1,0 +1,44 @@
+// A tensor of the model file in the form in which a device reads weights (ops/gpu/kernels.h, Matrix).
+
+#ifndef EBB_ENGINE_GPU_DEVICE_MATRIX_H_
+#define EBB_ENGINE_GPU_DEVICE_MATRIX_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/gpu/gpu.h"
+#include "engine/ops/gpu/kernels.h"
+#include "engine/tensor.h"
+
+namespace ebb {
+
+// The host's copy, on its way.
+struct DeviceLayout {
+  gpu::Element type = gpu::Element::kF32;
+  std::vector<std::byte> values = {};
+  std::vector<uint16_t> scales = {};  // empty unless quantised
+};
+
+// The same numbers, bit for bit. FAILED_PRECONDITION UNSUPPORTED_TENSOR_TYPE names the tensor: a K type, or rows that
+// are no whole number of kWeightBlock columns.
+absl::StatusOr<DeviceLayout> ToDeviceLayout(const TensorView& tensor);
+
+// A weight matrix on a device.
+class DeviceMatrix {
+ public:
+  // As ToDeviceLayout and Gpu::Allocate.
+  static absl::StatusOr<DeviceMatrix> Upload(const Gpu& gpu, const TensorView& tensor);
+
+  const gpu::Matrix& matrix() const { return matrix_; }
+  int64_t bytes() const { return values_.bytes() + scales_.bytes(); }
+
+ private:
+  GpuMemory values_ = {}, scales_ = {};
+  gpu::Matrix matrix_ = {};
+};
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_GPU_DEVICE_MATRIX_H_

@@ -1,0 +1,68 @@
+#include "engine/gpu/gpu.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "policies/status.h"
+
+namespace ebb {
+namespace {
+
+absl::Status Unavailable(const std::string& what) {
+  return Refuse(absl::StatusCode::kUnavailable, what, {.reason = "GPU_UNAVAILABLE"});
+}
+
+}  // namespace
+
+absl::StatusOr<const gpu::Table*> LoadGpuTable(std::string_view kind, const std::string& folder) {
+  const std::string path = absl::StrFormat("%s/libebb_%s.so", folder, std::string(kind));
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* const why = dlerror();
+    return Unavailable(absl::StrFormat("%s: not loaded: %s; a build with EBB_CUDA or EBB_HIP makes it", path,
+                                       why == nullptr ? "no reason given" : why));
+  }
+  const auto table_of = reinterpret_cast<const gpu::Table* (*)()>(dlsym(library, gpu::kTableSymbol));
+  const gpu::Table* const table = table_of == nullptr ? nullptr : table_of();
+  if (table == nullptr || table->version != gpu::kTableVersion) {
+    dlclose(library);
+    return Unavailable(
+        absl::StrFormat("%s: not this program's library: its kernels are of version %d, and %d is needed", path,
+                        table == nullptr ? 0 : table->version, gpu::kTableVersion));
+  }
+  if (table->devices() == 0) {
+    dlclose(library);
+    return Unavailable(absl::StrFormat("%s: the kernels are here, but no device with a driver is", path));
+  }
+  return table;
+}
+
+absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(const gpu::Table& table, int32_t device) {
+  gpu::Stream stream = nullptr;
+  EBB_TRY(Check(table.open(device, &stream)));
+  return std::unique_ptr<Gpu>(new Gpu(table, stream));
+}
+
+Gpu::~Gpu() { table_.close(stream_); }
+
+absl::Status Gpu::Check(gpu::Error error) {
+  if (error == nullptr) return absl::OkStatus();
+  return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("the GPU failed: %s", error), {.reason = "GPU_FAULT"});
+}
+
+absl::StatusOr<GpuMemory> Gpu::Allocate(int64_t bytes, std::string_view what) const {
+  void* memory = nullptr;
+  if (table_.allocate(std::max<int64_t>(bytes, 1), &memory) == nullptr) return GpuMemory(&table_, memory, bytes);
+  int64_t free_bytes = 0;
+  int64_t total_bytes = 0;
+  EBB_TRY(Check(table_.memory(&free_bytes, &total_bytes)));
+  return Refuse(absl::StatusCode::kResourceExhausted,
+                absl::StrFormat("%s: needs %d bytes of the GPU, and %d of its %d are free", std::string(what), bytes,
+                                free_bytes, total_bytes),
+                {.reason = "GPU_OUT_OF_MEMORY",
+                 .metadata = {{"bytes", absl::StrFormat("%d", bytes)}, {"free", absl::StrFormat("%d", free_bytes)}}});
+}
+
+}  // namespace ebb

@@ -1,0 +1,101 @@
+// A device that is open: its table of kernels, one stream, and memory that gives itself back. No other file calls the
+// table's runtime.
+//
+// Used by one thread at a time. A device's errors are statuses: UNAVAILABLE GPU_FAULT says what the runtime said, and
+// nothing that was computed since the last Wait is to be believed.
+
+#ifndef EBB_ENGINE_GPU_GPU_H_
+#define EBB_ENGINE_GPU_GPU_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/ops/gpu/kernels.h"
+
+namespace ebb {
+
+// Loads libebb_<kind>.so, `kind` "cuda" or "hip", from `folder`. It stays loaded. UNAVAILABLE GPU_UNAVAILABLE names
+// what is missing: the library, a library of this version, or a device with a driver.
+absl::StatusOr<const gpu::Table*> LoadGpuTable(std::string_view kind, const std::string& folder);
+
+// Of a device; move-only.
+class GpuMemory {
+ public:
+  GpuMemory() = default;
+  GpuMemory(const gpu::Table* table, void* memory, int64_t bytes) : table_(table), memory_(memory), bytes_(bytes) {}
+  GpuMemory(GpuMemory&& other) noexcept
+      : table_(other.table_), memory_(std::exchange(other.memory_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  GpuMemory& operator=(GpuMemory&& other) noexcept {
+    std::swap(table_, other.table_);
+    std::swap(memory_, other.memory_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~GpuMemory() {
+    if (memory_ != nullptr) table_->release(memory_);
+  }
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(memory_);
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  const gpu::Table* table_ = nullptr;
+  void* memory_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+class Gpu {
+ public:
+  // `table` outlives this. UNAVAILABLE GPU_FAULT.
+  static absl::StatusOr<std::unique_ptr<Gpu>> Open(const gpu::Table& table, int32_t device);
+  ~Gpu();
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
+
+  const gpu::Table& table() const { return table_; }
+  gpu::Stream stream() const { return stream_; }
+
+  // RESOURCE_EXHAUSTED GPU_OUT_OF_MEMORY names what it was for, the bytes needed and those free.
+  absl::StatusOr<GpuMemory> Allocate(int64_t bytes, std::string_view what) const;
+
+  // In the stream's order. `from` may go when this returns; `to` is whole after Wait.
+  template <typename T>
+  absl::Status CopyIn(std::span<const T> from, T* to) const {
+    return Check(table_.copy_in(to, from.data(), static_cast<int64_t>(from.size_bytes()), stream_));
+  }
+  template <typename T>
+  absl::Status CopyOut(const T* from, std::span<T> to) const {
+    return Check(table_.copy_out(to.data(), from, static_cast<int64_t>(to.size_bytes()), stream_));
+  }
+  // New memory with these numbers in it.
+  template <typename T>
+  absl::StatusOr<GpuMemory> Upload(std::span<const T> from, std::string_view what) const {
+    absl::StatusOr<GpuMemory> memory = Allocate(static_cast<int64_t>(from.size_bytes()), what);
+    if (!memory.ok()) return memory;
+    if (const absl::Status copied = CopyIn(from, memory->as<T>()); !copied.ok()) return copied;
+    return memory;
+  }
+
+  // Until all that was launched is done.
+  absl::Status Wait() const { return Check(table_.wait(stream_)); }
+
+ private:
+  Gpu(const gpu::Table& table, gpu::Stream stream) : table_(table), stream_(stream) {}
+  static absl::Status Check(gpu::Error error);
+
+  const gpu::Table& table_;
+  gpu::Stream stream_;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_GPU_GPU_H_

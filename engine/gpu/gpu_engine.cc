@@ -1,0 +1,280 @@
+#include "engine/gpu/gpu_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "policies/check.h"
+#include "policies/status.h"
+#include "policies/trigger.h"
+
+namespace ebb {
+namespace {
+
+gpu::Element ElementOf(KvType type) {
+  switch (type) {
+    case KvType::kF32:
+      return gpu::Element::kF32;
+    case KvType::kF16:
+      return gpu::Element::kF16;
+    case KvType::kBf16:
+    case KvType::kInt8:  // refused by Open
+      return gpu::Element::kBf16;
+  }
+  return gpu::Element::kBf16;
+}
+
+constexpr int64_t kFloat = sizeof(float);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Open(const gpu::Table& table, const ModelConfig& config,
+                                                           const Weights& weights, const GpuEngineOptions& options) {
+  if (options.kv_type == KvType::kInt8) {
+    return RefuseField("GPU_POLICY_UNSUPPORTED", "kv_type",
+                       "bytes for K and V, which no GPU keeps yet; BF16, F16 and F32 are kept");
+  }
+  EBB_ASSIGN(std::unique_ptr<Gpu> gpu, Gpu::Open(table, options.device));
+  EBB_ASSIGN(GpuModel model, GpuModel::Upload(*gpu, config, weights));
+  const int64_t page_bytes = int64_t{2} * gpu::kPageSlots * config.head_dim * (options.kv_type == KvType::kF32 ? 4 : 2);
+  const int64_t pages = std::min<int64_t>(options.arena_bytes / page_bytes, INT32_MAX);
+  if (pages < 1) {
+    return RefuseField("ARENA_TOO_SMALL", "arena_bytes",
+                       absl::StrFormat("%d is below one page of %d", options.arena_bytes, page_bytes));
+  }
+  EBB_ASSIGN(GpuMemory arena, gpu->Allocate(pages * page_bytes, "the cache's arena"));
+  return std::unique_ptr<GpuEngine>(
+      new GpuEngine(std::move(gpu), std::move(model), std::move(arena), static_cast<int32_t>(pages), options));
+}
+
+absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSpec& policy, int32_t block_max) {
+  if (policy.kv_type != options_.kv_type) {
+    return RefuseField("GPU_POLICY_UNSUPPORTED", "policy.kv_type", "another type than that of this GPU's arena");
+  }
+  const int64_t capacity = policy.evicts ? Capacity(policy.trigger, block_max) : model_.config.context;
+  return GpuSession::Open(*gpu_, pages_, policy,
+                          {.lanes = model_.config.layers * model_.config.kv_heads,
+                           .capacity = static_cast<int32_t>(std::min<int64_t>(capacity, INT32_MAX)),
+                           .block_max = block_max});
+}
+
+GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) {
+  Step step;
+  for (size_t i = 0; i < rows.size(); ++i) step.order.push_back(i);
+  std::ranges::stable_partition(step.order, [&](size_t i) { return rows[i].tokens.size() == 1; });
+  for (const size_t i : step.order) {
+    const GpuRow& row = rows[i];
+    const auto count = static_cast<int32_t>(row.tokens.size());
+    EBB_CHECK(row.session->CanAppend(count).ok());
+    const int32_t first = step.rows();
+    const gpu::SessionView view = row.session->View(first, count);
+    step.row_session.insert(step.row_session.end(), row.tokens.size(), static_cast<int32_t>(step.sessions.size()));
+    step.sessions.push_back(view);
+    step.tokens.insert(step.tokens.end(), row.tokens.begin(), row.tokens.end());
+    for (int32_t t = row.all_logits ? 0 : count - 1; t < count; ++t) step.wanted.push_back(first + t);
+    step.single += count == 1 ? 1 : 0;
+    step.observes = step.observes || view.rule != gpu::ScoreRule::kAge;
+    step.slots_max = std::max(step.slots_max, view.slots);
+  }
+  return step;
+}
+
+absl::Status GpuEngine::Grow(Buffer& buffer, int64_t bytes) {
+  if (buffer.memory.bytes() >= bytes) return absl::OkStatus();
+  EBB_TRY(gpu_->Wait());  // what runs may use the former
+  buffer.memory = {};
+  EBB_ASSIGN(buffer.memory, gpu_->Allocate(bytes, "a step's activations"));
+  return absl::OkStatus();
+}
+
+absl::Status GpuEngine::Reserve(const Step& step) {
+  const ModelConfig& c = model_.config;
+  const int64_t rows = step.rows();
+  const int64_t heads = rows * c.heads;
+  const int64_t splits = (step.slots_max + gpu::kSplitSlots - 1) / gpu::kSplitSlots;
+  const auto wanted = static_cast<int64_t>(step.wanted.size());
+  EBB_TRY(Grow(sessions_, static_cast<int64_t>(step.sessions.size() * sizeof(gpu::SessionView))));
+  EBB_TRY(Grow(tokens_, rows * 4));
+  EBB_TRY(Grow(row_session_, rows * 4));
+  EBB_TRY(Grow(x_, rows * c.dim * kFloat));
+  EBB_TRY(Grow(normed_, rows * c.dim * kFloat));
+  EBB_TRY(Grow(qkv_, rows * (c.heads + 2 * c.kv_heads) * c.head_dim * kFloat));
+  EBB_TRY(Grow(attended_, heads * c.head_dim * kFloat));
+  EBB_TRY(Grow(gate_, rows * c.ffn_dim * kFloat));
+  EBB_TRY(Grow(up_, rows * c.ffn_dim * kFloat));
+  EBB_TRY(Grow(partial_sums_, heads * splits * c.head_dim * kFloat));
+  EBB_TRY(Grow(partial_stats_, heads * splits * 2 * kFloat));
+  EBB_TRY(Grow(stats_, heads * 2 * kFloat));
+  if (step.observes) EBB_TRY(Grow(scores_, heads * step.slots_max * kFloat));
+  EBB_TRY(Grow(logits_, wanted * c.vocab * kFloat));
+  return Grow(next_, wanted * 4);
+}
+
+void GpuEngine::Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride,
+                       bool add, const Step& step) const {
+  const gpu::LinearArgs args = {.w = w.matrix(),
+                                .bias = bias != nullptr && bias->bytes() > 0 ? bias->as<float>() : nullptr,
+                                .x = x,
+                                .y = y,
+                                .y_stride = y_stride,
+                                .rows = step.single,
+                                .add = add ? 1 : 0};
+  if (args.rows > 0) gpu_->table().linear_rows(args, gpu_->stream());
+  gpu::LinearArgs tiles = args;
+  tiles.rows = step.rows() - step.single;
+  tiles.x += int64_t{step.single} * args.w.cols;
+  tiles.y += step.single * y_stride;
+  if (tiles.rows > 0) gpu_->table().linear_tiles(tiles, gpu_->stream());
+}
+
+void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step) const {
+  const ModelConfig& c = model_.config;
+  const GpuModel::Layer& w = model_.layers[layer];
+  const gpu::Table& table = gpu_->table();
+  const int64_t q_dim = int64_t{c.heads} * c.head_dim;
+  const int64_t kv_dim = int64_t{c.kv_heads} * c.head_dim;
+  const int64_t stride = q_dim + 2 * kv_dim;
+  const auto index = static_cast<int32_t>(layer);
+  float* const q = qkv_.as<float>();
+  table.rms_norm({.x = x_.as<float>(),
+                  .weight = w.attn_norm.as<float>(),
+                  .y = normed_.as<float>(),
+                  .n = c.dim,
+                  .rows = step.rows(),
+                  .eps = c.norm_eps},
+                 gpu_->stream());
+  Linear(w.q, &w.q_bias, normed_.as<float>(), q, stride, false, step);
+  Linear(w.k, &w.k_bias, normed_.as<float>(), q + q_dim, stride, false, step);
+  Linear(w.v, &w.v_bias, normed_.as<float>(), q + q_dim + kv_dim, stride, false, step);
+  table.store({.cache = cache, .layer = index, .k = q + q_dim, .v = q + q_dim + kv_dim, .stride = stride},
+              gpu_->stream());
+  const gpu::AttendArgs attend = {
+      .cache = cache,
+      .layer = index,
+      .group = c.group(),
+      .rope = {.turns = model_.turns.as<uint64_t>(),
+               .rotary_dims = c.rotary_dims,
+               .halves = c.rope_pairs == RopePairs::kHalves ? 1 : 0},
+      .scale = c.attention_scale > 0 ? c.attention_scale : 1.0F / std::sqrt(static_cast<float>(c.head_dim)),
+      .q = q,
+      .q_stride = stride,
+      .splits = (step.slots_max + gpu::kSplitSlots - 1) / gpu::kSplitSlots,
+      .partial_sums = partial_sums_.as<float>(),
+      .partial_stats = partial_stats_.as<float>(),
+      .logits = step.observes ? scores_.as<float>() : nullptr,
+      .out = attended_.as<float>(),
+      .stats = stats_.as<float>()};
+  table.attend(attend, gpu_->stream());
+  table.attend_merge(attend, gpu_->stream());
+  if (step.observes) table.observe({.attended = attend}, gpu_->stream());
+  Linear(w.o, nullptr, attended_.as<float>(), x_.as<float>(), c.dim, true, step);
+}
+
+void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) const {
+  const ModelConfig& c = model_.config;
+  const gpu::Table& table = gpu_->table();
+  table.rms_norm({.x = x_.as<float>(),
+                  .weight = w.ffn_norm.as<float>(),
+                  .y = normed_.as<float>(),
+                  .n = c.dim,
+                  .rows = step.rows(),
+                  .eps = c.norm_eps},
+                 gpu_->stream());
+  Linear(w.gate, nullptr, normed_.as<float>(), gate_.as<float>(), c.ffn_dim, false, step);
+  Linear(w.up, nullptr, normed_.as<float>(), up_.as<float>(), c.ffn_dim, false, step);
+  table.activate({.curve = c.activation == Activation::kSilu ? gpu::Curve::kSilu : gpu::Curve::kGelu,
+                  .gate = gate_.as<float>(),
+                  .up = up_.as<float>(),
+                  .y = gate_.as<float>(),
+                  .n = int64_t{step.rows()} * c.ffn_dim},
+                 gpu_->stream());
+  Linear(w.down, nullptr, gate_.as<float>(), x_.as<float>(), c.dim, true, step);
+}
+
+// Rows of neighbours are one launch each: a prompt's logits are few, a decode step's rows lie side by side.
+absl::Status GpuEngine::Head(const Step& step) {
+  const ModelConfig& c = model_.config;
+  const gpu::Table& table = gpu_->table();
+  const auto wanted = static_cast<int32_t>(step.wanted.size());
+  for (int32_t i = 0; i < wanted;) {
+    int32_t count = 1;
+    while (i + count < wanted && step.wanted[i + count] == step.wanted[i] + count) ++count;
+    table.rms_norm({.x = x_.as<float>() + int64_t{step.wanted[i]} * c.dim,
+                    .weight = model_.output_norm.as<float>(),
+                    .y = normed_.as<float>() + int64_t{i} * c.dim,
+                    .n = c.dim,
+                    .rows = count,
+                    .eps = c.norm_eps},
+                   gpu_->stream());
+    i += count;
+  }
+  table.linear_rows(
+      {.w = model_.head(), .x = normed_.as<float>(), .y = logits_.as<float>(), .y_stride = c.vocab, .rows = wanted},
+      gpu_->stream());
+  table.greedy({.logits = logits_.as<float>(), .vocab = c.vocab, .rows = wanted, .token = next_.as<int32_t>()},
+               gpu_->stream());
+  host_logits_.resize(static_cast<size_t>(wanted) * c.vocab);
+  host_next_.resize(static_cast<size_t>(wanted));
+  EBB_TRY(gpu_->CopyOut(logits_.as<float>(), std::span(host_logits_)));
+  return gpu_->CopyOut(next_.as<int32_t>(), std::span(host_next_));
+}
+
+absl::Status GpuEngine::Run(std::span<GpuRow> rows) {
+  const ModelConfig& c = model_.config;
+  for (const GpuRow& row : rows) {
+    for (const int32_t token : row.tokens) EBB_CHECK(token >= 0 && token < c.vocab);
+  }
+  const Step step = Plan(rows);
+  EBB_CHECK(step.rows() > 0);
+  absl::Status status = Reserve(step);
+  if (status.ok()) status = Compute(step);
+  if (absl::IsUnavailable(status)) {
+    for (const GpuRow& row : rows) row.session->Lose();
+  }
+  if (!status.ok()) return status;
+
+  size_t at = 0;
+  for (const size_t i : step.order) {
+    GpuRow& row = rows[i];
+    const size_t count = row.all_logits ? row.tokens.size() : 1;
+    row.logits = std::span(host_logits_).subspan(at * c.vocab, count * c.vocab);
+    at += count;
+    row.next = host_next_[at - 1];
+    row.session->Finish(static_cast<int32_t>(row.tokens.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GpuEngine::Compute(const Step& step) {
+  const ModelConfig& c = model_.config;
+  EBB_TRY(gpu_->CopyIn(std::span(step.sessions), sessions_.as<gpu::SessionView>()));
+  EBB_TRY(gpu_->CopyIn(std::span(step.tokens), tokens_.as<int32_t>()));
+  EBB_TRY(gpu_->CopyIn(std::span(step.row_session), row_session_.as<int32_t>()));
+  const gpu::CacheArgs cache = {
+      .arena = {.base = arena_.as<void>(), .type = ElementOf(options_.kv_type), .head_dim = c.head_dim},
+      .sessions = sessions_.as<gpu::SessionView>(),
+      .session_count = static_cast<int32_t>(step.sessions.size()),
+      .row_session = row_session_.as<int32_t>(),
+      .rows = step.rows(),
+      .kv_heads = c.kv_heads,
+      .lanes = c.layers * c.kv_heads,
+      .slots_max = step.slots_max};
+  const gpu::Table& table = gpu_->table();
+  table.place({.cache = cache}, gpu_->stream());
+  table.embed({.table = model_.embedding.matrix(),
+               .tokens = tokens_.as<int32_t>(),
+               .scale = c.embedding_scale,
+               .x = x_.as<float>(),
+               .rows = step.rows()},
+              gpu_->stream());
+  for (size_t layer = 0; layer < model_.layers.size(); ++layer) {
+    Attend(layer, cache, step);
+    FeedForward(model_.layers[layer], step);
+  }
+  EBB_TRY(Head(step));
+  table.evict({.cache = cache}, gpu_->stream());
+  return gpu_->Wait();
+}
+
+}  // namespace ebb

@@ -1,0 +1,121 @@
+// One model on one device: prefill, decode, observation, selection and replacement in place as a sequence of launches.
+//
+//   place                                   every session's tokens into free slots, all lanes at once
+//   x = embed(tokens)                                                            [T, dim]
+//   for each layer:
+//       q, k, v = Wq h, Wk h, Wv h with h = norm(x)                              [T, (heads + 2 kv_heads) * d]
+//       store k, v; attend; merge; observe
+//       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x)
+//   logits = Whead norm(x[wanted]); the largest of each
+//   evict                                   all lanes at once
+//
+// The host copies in the step's tokens and a few numbers of each session, launches, and copies out what was asked for:
+// nothing of who leaves. Rows of a session that brings one token are multiplied by linear_rows, those of longer blocks
+// by linear_tiles: a row's bits follow from its own block, not from who else is in the step.
+//
+// Beside the engine of the CPU (engine.h), not yet behind it: the server knows that one alone. Used by one thread.
+
+#ifndef EBB_ENGINE_GPU_GPU_ENGINE_H_
+#define EBB_ENGINE_GPU_GPU_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/gpu/gpu.h"
+#include "engine/gpu/gpu_model.h"
+#include "engine/gpu/gpu_session.h"
+#include "engine/model/architecture.h"
+#include "policies/spec.h"
+
+namespace ebb {
+
+struct GpuEngineOptions {
+  int32_t device = 0;
+  int64_t arena_bytes = 0;  // of K and V
+  KvType kv_type = KvType::kBf16;
+};
+
+// One session's share of a step.
+struct GpuRow {
+  GpuSession* session = nullptr;         // each at most once
+  std::span<const int32_t> tokens = {};  // ids in 0 .. vocab - 1
+  bool all_logits = false;               // of every token, else of the last
+  // Written by Run:
+  std::span<const float> logits = {};  // [1 or T, vocab], valid until the next Run
+  int32_t next = 0;                    // the first of the last token's largest logits
+};
+
+class GpuEngine {
+ public:
+  // `table` outlives it. As GpuModel::Upload; INVALID_ARGUMENT ARENA_TOO_SMALL; GPU_OUT_OF_MEMORY.
+  static absl::StatusOr<std::unique_ptr<GpuEngine>> Open(const gpu::Table& table, const ModelConfig& config,
+                                                         const Weights& weights, const GpuEngineOptions& options);
+
+  const ModelConfig& config() const { return model_.config; }
+  int64_t pages_free() const { return pages_.free(); }
+
+  // It goes before the engine does. `block_max`: most tokens of a step. As GpuSession::Open; a policy of another type
+  // of K and V than the arena's is GPU_POLICY_UNSUPPORTED.
+  absl::StatusOr<std::unique_ptr<GpuSession>> OpenSession(const ValidSpec& policy, int32_t block_max);
+
+  // One step. UNAVAILABLE GPU_FAULT: the step's sessions are lost, and say so from then on. RESOURCE_EXHAUSTED
+  // GPU_OUT_OF_MEMORY: there is no room for a step of this size, and nothing happened. REQUIRES: every row's session
+  // CanAppend its tokens.
+  absl::Status Run(std::span<GpuRow> rows);
+
+ private:
+  // Memory that grows to the largest step seen.
+  struct Buffer {
+    GpuMemory memory = {};
+    template <typename T>
+    T* as() const {
+      return memory.as<T>();
+    }
+  };
+  // The rows of one step, sorted: those that bring one token come first.
+  struct Step {
+    std::vector<size_t> order = {};  // of the caller's rows
+    std::vector<gpu::SessionView> sessions = {};
+    std::vector<int32_t> tokens = {};       // [T]
+    std::vector<int32_t> row_session = {};  // [T]
+    std::vector<int32_t> wanted = {};       // rows whose logits are wanted, ascending
+    int32_t single = 0;                     // rows of sessions that bring one token
+    bool observes = false;
+    int32_t slots_max = 0;
+
+    int32_t rows() const { return static_cast<int32_t>(tokens.size()); }
+  };
+
+  GpuEngine(std::unique_ptr<Gpu> gpu, GpuModel model, GpuMemory arena, int32_t pages, const GpuEngineOptions& options)
+      : gpu_(std::move(gpu)), model_(std::move(model)), arena_(std::move(arena)), pages_(pages), options_(options) {}
+
+  static Step Plan(std::span<const GpuRow> rows);
+  absl::Status Reserve(const Step& step);
+  absl::Status Grow(Buffer& buffer, int64_t bytes);
+  void Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride, bool add,
+              const Step& step) const;
+  void Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step) const;
+  void FeedForward(const GpuModel::Layer& layer, const Step& step) const;
+  absl::Status Head(const Step& step);
+  absl::Status Compute(const Step& step);
+
+  std::unique_ptr<Gpu> gpu_;
+  GpuModel model_;
+  GpuMemory arena_;
+  GpuPages pages_;
+  GpuEngineOptions options_;
+  Buffer sessions_ = {}, tokens_ = {}, row_session_ = {};
+  Buffer x_ = {}, normed_ = {}, qkv_ = {}, attended_ = {}, gate_ = {}, up_ = {};  // [T, ...] floats
+  Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};      // AttendArgs
+  Buffer logits_ = {}, next_ = {};  // [rows wanted, vocab] floats, [rows wanted]
+  std::vector<float> host_logits_ = {};
+  std::vector<int32_t> host_next_ = {};
+};
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_GPU_GPU_ENGINE_H_

@@ -1,0 +1,88 @@
+#include "engine/gpu/gpu_model.h"
+
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "engine/ops.h"
+#include "policies/status.h"
+
+namespace ebb {
+namespace {
+
+// What the kernels of ops/gpu do not compute, the first of a list; nothing where they do all.
+std::string WhatIsMissing(const ModelConfig& c, const Weights& w) {
+  if (c.norm != NormKind::kRms) return "layer norms";
+  if (c.positions != PositionKind::kRope) return "positions other than RoPE";
+  if (c.experts > 0) return "experts";
+  if (c.parallel_residual) return "a feed-forward part beside attention";
+  if (!c.windows.empty()) return "sliding windows";
+  if (c.attention_cap > 0 || c.logit_cap > 0) return "soft caps";
+  if (c.activation == Activation::kRelu) return "the activation ReLU";
+  if (c.head_dim % 16 != 0 || c.head_dim > gpu::kHeadDimMax) {
+    return absl::StrFormat("heads of %d components (a multiple of 16 up to %d)", c.head_dim, gpu::kHeadDimMax);
+  }
+  if (c.rope_pairs == RopePairs::kHalves && c.rotary_dims % 16 != 0) {
+    return absl::StrFormat("rotary pairs over %d components (a multiple of 16)", c.rotary_dims);
+  }
+  if (c.group() > gpu::kGroupMax) {
+    return absl::StrFormat("%d query heads to a KV head (up to %d)", c.group(), gpu::kGroupMax);
+  }
+  if (!w.embedding_norm.empty() || !w.output_norm_bias.empty() || !w.output_bias.empty())
+    return "biased norms or heads";
+  for (const LayerWeights& layer : w.layers) {
+    if (!layer.q_norm.empty() || !layer.post_attn_norm.empty() || !layer.post_ffn_norm.empty()) {
+      return "norms of heads or of what a layer adds";
+    }
+    if (!layer.o_bias.empty() || !layer.up_bias.empty() || !layer.down_bias.empty()) return "biases past q, k and v";
+    if (layer.gate.empty() || layer.ffn_norm.empty()) return "a feed-forward part without gate or norm";
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<GpuModel> GpuModel::Upload(const Gpu& gpu, const ModelConfig& config, const Weights& weights) {
+  if (const std::string missing = WhatIsMissing(config, weights); !missing.empty()) {
+    return Refuse(absl::StatusCode::kFailedPrecondition,
+                  absl::StrFormat("the model has %s, which a GPU does not compute yet", missing),
+                  {.reason = "UNSUPPORTED_MODEL_FEATURE"});
+  }
+  GpuModel model;
+  model.config = config;
+  const auto matrix = [&](const TensorView& tensor, DeviceMatrix& to) -> absl::Status {
+    EBB_ASSIGN(to, DeviceMatrix::Upload(gpu, tensor));
+    model.bytes += to.bytes();
+    return absl::OkStatus();
+  };
+  const auto vector = [&](const TensorView& tensor, GpuMemory& to) -> absl::Status {
+    if (tensor.empty()) return absl::OkStatus();
+    EBB_ASSIGN(to, gpu.Upload(tensor.data, tensor.name));
+    return absl::OkStatus();
+  };
+  EBB_TRY(matrix(weights.embedding, model.embedding));
+  if (weights.output.data.data() != weights.embedding.data.data()) {
+    EBB_TRY(matrix(weights.output, model.output.emplace()));
+  }
+  EBB_TRY(vector(weights.output_norm, model.output_norm));
+  for (const LayerWeights& from : weights.layers) {
+    Layer& to = model.layers.emplace_back();
+    EBB_TRY(vector(from.attn_norm, to.attn_norm));
+    EBB_TRY(vector(from.ffn_norm, to.ffn_norm));
+    EBB_TRY(vector(from.q_bias, to.q_bias));
+    EBB_TRY(vector(from.k_bias, to.k_bias));
+    EBB_TRY(vector(from.v_bias, to.v_bias));
+    EBB_TRY(matrix(from.q, to.q));
+    EBB_TRY(matrix(from.k, to.k));
+    EBB_TRY(matrix(from.v, to.v));
+    EBB_TRY(matrix(from.o, to.o));
+    EBB_TRY(matrix(from.gate, to.gate));
+    EBB_TRY(matrix(from.up, to.up));
+    EBB_TRY(matrix(from.down, to.down));
+  }
+  const Rope rope = MakeRope(config);
+  EBB_ASSIGN(model.turns, gpu.Upload(std::span(rope.turns), "angles"));
+  EBB_TRY(gpu.Wait());
+  return model;
+}
+
+}  // namespace ebb

@@ -1,0 +1,42 @@
+// A model's weights on a device, and which models a device computes.
+
+#ifndef EBB_ENGINE_GPU_GPU_MODEL_H_
+#define EBB_ENGINE_GPU_GPU_MODEL_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/gpu/device_matrix.h"
+#include "engine/gpu/gpu.h"
+#include "engine/model/architecture.h"
+
+namespace ebb {
+
+struct GpuModel {
+  struct Layer {
+    GpuMemory attn_norm = {}, ffn_norm = {};      // [dim] floats
+    DeviceMatrix q = {}, k = {}, v = {}, o = {};  // see LayerWeights
+    DeviceMatrix gate = {}, up = {}, down = {};
+    GpuMemory q_bias = {}, k_bias = {}, v_bias = {};  // floats; no bytes where the model has none
+  };
+
+  // Copies the weights of `config` to the device. FAILED_PRECONDITION UNSUPPORTED_MODEL_FEATURE names what the model
+  // has that the device does not compute; UNSUPPORTED_TENSOR_TYPE and GPU_OUT_OF_MEMORY name the tensor.
+  static absl::StatusOr<GpuModel> Upload(const Gpu& gpu, const ModelConfig& config, const Weights& weights);
+
+  ModelConfig config = {};
+  DeviceMatrix embedding = {};
+  std::optional<DeviceMatrix> output = {};  // absent: the embedding
+  GpuMemory output_norm = {};               // [dim]
+  std::vector<Layer> layers = {};
+  GpuMemory turns = {};  // [rotary_dims / 2] RopeArgs.turns
+  int64_t bytes = 0;     // of all matrices
+
+  const gpu::Matrix& head() const { return output ? output->matrix() : embedding.matrix(); }
+};
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_GPU_GPU_MODEL_H_

@@ -1,0 +1,139 @@
+#include "engine/gpu/gpu_session.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "absl/strings/str_format.h"
+#include "policies/check.h"
+#include "policies/device_rule.h"
+#include "policies/status.h"
+#include "policies/trigger.h"
+
+namespace ebb {
+namespace {
+
+int32_t PagesPerLane(const GpuSession::Shape& shape) {
+  return (shape.capacity + gpu::kPageSlots - 1) / gpu::kPageSlots;
+}
+
+gpu::ScoreRule RuleOf(DeviceRule rule) {
+  switch (rule) {
+    case DeviceRule::kAge:
+      return gpu::ScoreRule::kAge;
+    case DeviceRule::kSum:
+      return gpu::ScoreRule::kSum;
+    case DeviceRule::kLast:
+      return gpu::ScoreRule::kLast;
+  }
+  return gpu::ScoreRule::kAge;
+}
+
+}  // namespace
+
+GpuPages::GpuPages(int32_t pages) : free_(static_cast<size_t>(pages)) {
+  std::iota(free_.begin(), free_.end(), 0);  // ascending: a heap
+}
+
+absl::StatusOr<std::vector<int32_t>> GpuPages::Take(int64_t pages) {
+  if (pages > free()) {
+    return Refuse(absl::StatusCode::kUnavailable,
+                  absl::StrFormat("%d pages of the GPU's cache are needed, and %d are free", pages, free()),
+                  {.reason = "NO_PAGES"});
+  }
+  std::vector<int32_t> taken;
+  for (; pages > 0; --pages) {
+    std::ranges::pop_heap(free_, std::greater());
+    taken.push_back(free_.back());
+    free_.pop_back();
+  }
+  return taken;
+}
+
+void GpuPages::GiveBack(std::span<const int32_t> pages) {
+  for (const int32_t page : pages) {
+    free_.push_back(page);
+    std::ranges::push_heap(free_, std::greater());
+  }
+}
+
+absl::StatusOr<std::unique_ptr<GpuSession>> GpuSession::Open(const Gpu& gpu, GpuPages& pages, const ValidSpec& policy,
+                                                             const Shape& shape) {
+  EBB_ASSIGN(const DeviceRule rule, DeviceRuleOf(policy));
+  std::unique_ptr<GpuSession> session(new GpuSession(gpu, pages, policy, shape));
+  session->rule_ = RuleOf(rule);
+  EBB_ASSIGN(session->held_, pages.Take(int64_t{shape.lanes} * PagesPerLane(shape)));
+  const std::vector<int32_t> free(static_cast<size_t>(shape.lanes) * shape.capacity, -1);
+  const auto slots = static_cast<int64_t>(free.size() * sizeof(int32_t));
+  EBB_ASSIGN(session->token_, gpu.Upload(std::span(free), "slot maps"));
+  EBB_ASSIGN(session->position_, gpu.Upload(std::span(free), "slot maps"));
+  EBB_ASSIGN(session->score_, gpu.Allocate(slots, "scores"));
+  EBB_ASSIGN(session->scratch_, gpu.Allocate(slots, "slot maps"));
+  EBB_ASSIGN(session->placed_, gpu.Allocate(int64_t{shape.lanes} * shape.block_max * 4, "slot maps"));
+  EBB_ASSIGN(session->page_, gpu.Upload(std::span<const int32_t>(session->held_), "page table"));
+  EBB_TRY(gpu.Wait());
+  return session;
+}
+
+GpuSession::~GpuSession() { pages_.GiveBack(held_); }
+
+absl::Status GpuSession::CanAppend(int32_t count) const {
+  if (is_lost_) {
+    return Refuse(absl::StatusCode::kUnavailable,
+                  "a failure of the GPU ended this session; begin it again from its log", {.reason = "GPU_FAULT"});
+  }
+  if (count < 1 || count > shape_.block_max) {
+    return Refuse(absl::StatusCode::kInvalidArgument,
+                  absl::StrFormat("%d tokens in a step; a step takes 1 to %d", count, shape_.block_max),
+                  {.reason = "BLOCK_TOO_LARGE"});
+  }
+  if (live_ + count > shape_.capacity) {
+    return Refuse(absl::StatusCode::kResourceExhausted,
+                  absl::StrFormat("%d tokens more than the %d there are exceed the session's limit of %d", count, live_,
+                                  shape_.capacity),
+                  {.reason = "LENGTH_LIMIT"});
+  }
+  return absl::OkStatus();
+}
+
+int32_t GpuSession::Drop(int32_t count) const {
+  return policy_.evicts ? TokensToDrop(policy_.trigger, live_ + count) : 0;
+}
+
+gpu::SessionView GpuSession::View(int32_t first_row, int32_t count) const {
+  return {.token = token_.as<int32_t>(),
+          .position = position_.as<int32_t>(),
+          .score = score_.as<float>(),
+          .placed = placed_.as<int32_t>(),
+          .scratch = scratch_.as<int32_t>(),
+          .page = page_.as<int32_t>(),
+          .capacity = shape_.capacity,
+          .block_max = shape_.block_max,
+          .pages_per_lane = PagesPerLane(shape_),
+          .live = live_,
+          .slots = std::max(slots_, live_ + count),
+          .first_token = tokens_,
+          .first_row = first_row,
+          .tokens = count,
+          .compacted = policy_.positions == Positions::kCompacted ? 1 : 0,
+          .rule = rule_,
+          .sinks = policy_.sinks,
+          .recent = policy_.recent,
+          .drop = Drop(count)};
+}
+
+void GpuSession::Finish(int32_t count) {
+  const int32_t drop = Drop(count);
+  slots_ = std::max(slots_, live_ + count);
+  live_ += count - drop;
+  tokens_ += count;
+}
+
+absl::StatusOr<std::vector<int32_t>> GpuSession::Tokens(int32_t lane) const {
+  std::vector<int32_t> tokens(static_cast<size_t>(shape_.capacity));
+  EBB_TRY(gpu_.CopyOut(token_.as<int32_t>() + int64_t{lane} * shape_.capacity, std::span(tokens)));
+  EBB_TRY(gpu_.Wait());
+  return tokens;
+}
+
+}  // namespace ebb

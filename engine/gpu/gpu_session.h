@@ -1,0 +1,88 @@
+// A session on a device: its pages, its slot maps, and the arithmetic by which the host knows how many tokens live
+// without asking. Who sits where, and who leaves, is known on the device alone.
+
+#ifndef EBB_ENGINE_GPU_GPU_SESSION_H_
+#define EBB_ENGINE_GPU_GPU_SESSION_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/gpu/gpu.h"
+#include "engine/ops/gpu/kernels.h"
+#include "policies/spec.h"
+
+namespace ebb {
+
+// The pages of the arena that nobody holds; lowest first.
+class GpuPages {
+ public:
+  explicit GpuPages(int32_t pages);
+  // UNAVAILABLE NO_PAGES names both numbers.
+  absl::StatusOr<std::vector<int32_t>> Take(int64_t pages);
+  void GiveBack(std::span<const int32_t> pages);
+  int64_t free() const { return static_cast<int64_t>(free_.size()); }
+
+ private:
+  std::vector<int32_t> free_;  // min-heap
+};
+
+class GpuSession {
+ public:
+  struct Shape {
+    int32_t lanes = 0;
+    int32_t capacity = 0;
+    int32_t block_max = 0;
+  };
+
+  // Reserves pages and maps, all slots free. `gpu` and `pages` outlive it. As GpuPages::Take, Gpu::Allocate and
+  // DeviceRuleOf.
+  static absl::StatusOr<std::unique_ptr<GpuSession>> Open(const Gpu& gpu, GpuPages& pages, const ValidSpec& policy,
+                                                          const Shape& shape);
+  ~GpuSession();
+  GpuSession(const GpuSession&) = delete;
+  GpuSession& operator=(const GpuSession&) = delete;
+
+  int32_t tokens() const { return tokens_; }  // of the log
+  int32_t live() const { return live_; }      // in each lane
+  int64_t evicted() const { return tokens_ - live_; }
+  const Shape& shape() const { return shape_; }
+
+  // OK, or why `count` more cannot be appended in one step: RESOURCE_EXHAUSTED LENGTH_LIMIT, INVALID_ARGUMENT
+  // BLOCK_TOO_LARGE, UNAVAILABLE GPU_FAULT after Lose.
+  absl::Status CanAppend(int32_t count) const;
+
+  // What kernels are told of a step that brings `count` tokens as rows first_row .. ; Finish is what that step leaves.
+  gpu::SessionView View(int32_t first_row, int32_t count) const;
+  void Finish(int32_t count);
+  // The device failed in a step: what it holds of the session is not to be believed.
+  void Lose() { is_lost_ = true; }
+
+  // The index of the token in each slot of a lane, -1 where free. Waits for the device.
+  absl::StatusOr<std::vector<int32_t>> Tokens(int32_t lane) const;
+
+ private:
+  GpuSession(const Gpu& gpu, GpuPages& pages, const ValidSpec& policy, const Shape& shape)
+      : gpu_(gpu), pages_(pages), policy_(policy), shape_(shape) {}
+
+  int32_t Drop(int32_t count) const;
+
+  const Gpu& gpu_;
+  GpuPages& pages_;
+  ValidSpec policy_;
+  Shape shape_;
+  gpu::ScoreRule rule_ = gpu::ScoreRule::kAge;
+  std::vector<int32_t> held_ = {};
+  GpuMemory token_ = {}, position_ = {}, score_ = {}, placed_ = {}, scratch_ = {}, page_ = {};
+  int32_t tokens_ = 0;
+  int32_t live_ = 0;
+  int32_t slots_ = 0;  // no slot at or past it was ever taken
+  bool is_lost_ = false;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_GPU_GPU_SESSION_H_

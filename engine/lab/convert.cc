@@ -1,0 +1,93 @@
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "engine/lab/lab.h"
+#include "engine/lab/progress.h"
+#include "engine/model/architecture.h"
+#include "engine/model/convert_model.h"
+#include "engine/model/encode.h"
+#include "engine/model/hub_model.h"
+#include "engine/model/quantization.h"
+#include "policies/status.h"
+
+namespace ebb::lab {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Options {
+  std::string model = {};
+  std::string output = {};
+  std::string type = "f16";
+  std::string tokenizer = {};
+  uint64_t part_bytes = 0;
+};
+
+std::string Spelled(DType type) {
+  const std::string_view name = TypeName(type);
+  return absl::AsciiStrToLower(std::string(name));
+}
+
+absl::StatusOr<Converted> Convert(const Options& options) {
+  EBB_ASSIGN(const GgufFile model, OpenModel(options.model));
+  // A model that could not be opened afterwards is refused before anything is written.
+  EBB_ASSIGN(const ModelConfig config, ReadConfig(model));
+  EBB_TRY(FindWeights(model, config).status());
+  std::optional<GgufFile> tokenizer;
+  if (!options.tokenizer.empty()) {
+    EBB_ASSIGN(tokenizer, GgufFile::Open(options.tokenizer));
+  }
+  ConvertOptions convert = {.output = options.output,
+                            .part_bytes = static_cast<int64_t>(options.part_bytes),
+                            .tokenizer = tokenizer ? &*tokenizer : nullptr};
+  for (const DType type : EncodableTypes()) {
+    if (Spelled(type) == options.type) convert.type = type;
+  }
+  int64_t bytes = 0;
+  for (const GgufTensor& tensor : model.tensors()) bytes += static_cast<int64_t>(tensor.data.size());
+  Progress progress(bytes);
+  return ConvertModel(model, convert,
+                      [&progress](int64_t done, std::string_view tensor) { progress.Add(done, std::string(tensor)); });
+}
+
+}  // namespace
+
+void AddConvert(CLI::App& app, Lab& lab) {
+  CLI::App* const command = app.add_subcommand("convert", "Write a model as a GGUF file, its matrices in another type");
+  const auto options = std::make_shared<Options>();
+  std::vector<std::string> types;
+  for (const DType type : EncodableTypes()) types.push_back(Spelled(type));
+  command->add_option("MODEL", options->model, "Model file (GGUF), or a folder with config.json and safetensors files")
+      ->required();
+  command->add_option("-o,--output", options->output, "File to write")->required();
+  command->add_option("--type", options->type, "Of matrices: " + absl::StrJoin(types, ", "))
+      ->check(CLI::IsMember(types))
+      ->capture_default_str();
+  command->add_option("--tokenizer", options->tokenizer, "GGUF file whose tokenizer and chat template the result has");
+  command
+      ->add_option("--split-size", options->part_bytes,
+                   "Write files of about this size, NAME-00001-of-0000N.gguf and on; default: one file")
+      ->transform(CLI::AsSizeValue(false));
+  command->callback([&lab, options] {
+    const absl::StatusOr<Converted> converted = Convert(*options);
+    if (!lab.Check(converted.status())) return;
+    if (lab.json) {
+      const Json line = {{"files", converted->files}, {"bytes", converted->bytes}, {"f16", converted->kept}};
+      absl::PrintF("%s\n", line.dump());
+      return;
+    }
+    for (const std::string& name : converted->kept) {
+      absl::PrintF("%s: no whole blocks of %s in a row; F16\n", name, options->type);
+    }
+    for (const std::string& file : converted->files) absl::PrintF("%s\n", file);
+    absl::PrintF("%d bytes\n", converted->bytes);
+  });
+}
+
+}  // namespace ebb::lab

@@ -1,0 +1,250 @@
+// Paged attention of one query row over one split of a lane, all query heads of the KV head at once, keys rotated in
+// registers while they are read. Block (c, h, t): split c (slots 128 c .. 128 c + 127) of KV head h of row t.
+//
+// A slot's K is d components in units of 16, one unit a thread; the threads of a slot are a team of `width`, the power
+// of two at or above d / 16. With d = 128 a team is 8 threads, and 16 teams read 16 slots at once:
+//
+//   thread   0          1          ...  7           8          ...
+//   slot     first      first           first       first + 1
+//   unit     0          1               7           0
+//
+// A unit is eight pairs that RoPE turns, so a rotation never leaves its thread:
+//
+//   neighbours   components 16 u .. 16 u + 15: pair j is (16 u + 2 j, 16 u + 2 j + 1)
+//   halves       components 8 u .. 8 u + 7 and 8 u + rotary / 2 .. : pair j is (8 u + j, 8 u + j + rotary / 2)
+//   past rotary  components 16 u .., not turned
+//
+// Then each query head has its logits of the split in shared memory: its largest, e^(logit - largest) and their sum
+// are a team of 32's; and V is read in rows of d / 8 threads, eight components each, as many slots at once as there are
+// threads. A slot that this row may not see is never read: its bytes may be anything.
+//
+// Sums are over slots in a fixed order within the split, whoever else is in the step.
+
+#include <cstdint>
+
+#include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/lane.h"
+#include "engine/ops/gpu/numbers.h"
+#include "engine/ops/gpu/reduce.h"
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+namespace {
+
+constexpr int32_t kThreads = 128;
+constexpr int32_t kUnit = 16;
+constexpr int32_t kPairs = kUnit / 2;
+
+// Where the two halves of a unit begin, and whether its pairs are neighbours there.
+struct UnitPlace {
+  int32_t first, second;
+  bool neighbours;
+};
+EBB_DEVICE UnitPlace PlaceOf(const RopeArgs& rope, int32_t unit) {
+  if (rope.halves != 0 && unit < rope.rotary_dims / kUnit) {
+    return {kPairs * unit, kPairs * unit + rope.rotary_dims / 2, false};
+  }
+  return {kUnit * unit, kUnit * unit + kPairs, rope.halves == 0};
+}
+
+// Pair j of what was read as (first eight, second eight) of a unit.
+struct Pair {
+  float x, y;
+};
+EBB_DEVICE Pair PairOf(const float* low, const float* high, bool neighbours, int32_t j) {
+  if (!neighbours) return {low[j], high[j]};
+  return j < kPairs / 2 ? Pair{low[2 * j], low[2 * j + 1]} : Pair{high[2 * j - kPairs], high[2 * j - kPairs + 1]};
+}
+
+// The pairs of a unit turned by a position; those past `pairs` stay. `turns`: of this unit's pairs.
+EBB_DEVICE void Rotate(const float* low, const float* high, bool neighbours, int32_t position, const uint64_t* turns,
+                       int32_t pairs, float* x, float* y) {
+  EBB_UNROLL
+  for (int32_t j = 0; j < kPairs; ++j) {
+    const Pair pair = PairOf(low, high, neighbours, j);
+    x[j] = pair.x;
+    y[j] = pair.y;
+    if (j >= pairs) continue;
+    const CosSin turned = Turn(position, turns[j]);
+    x[j] = MultiplyAdd(-pair.y, turned.sin, pair.x * turned.cos);
+    y[j] = MultiplyAdd(pair.x, turned.sin, pair.y * turned.cos);
+  }
+}
+
+template <typename E, int kGroup>
+EBB_KERNEL(kThreads)
+AttendSplit(AttendArgs a) {
+  using Type = typename E::Type;
+  EBB_SHARED float share[kGroup][kSplitSlots];  // logits, then weights
+  EBB_SHARED int32_t seen[kSplitSlots];
+  EBB_SHARED float sums[kThreads][8];
+
+  const CacheArgs& cache = a.cache;
+  const int32_t row = BlockZ();
+  const int32_t head = BlockY();
+  const SessionView& session = cache.sessions[cache.row_session[row]];
+  const int32_t first = BlockX() * kSplitSlots;
+  if (first >= session.slots) return;
+  const int32_t slots = session.slots - first < kSplitSlots ? session.slots - first : kSplitSlots;
+  const int32_t lane = a.layer * cache.kv_heads + head;
+  const int32_t d = cache.arena.head_dim;
+  const int32_t thread = ThreadIndex();
+  const int32_t* const position = session.position + int64_t{lane} * session.capacity;
+  const int32_t query = position[session.placed[int64_t{lane} * session.block_max + row - session.first_row]];
+
+  int32_t width = 1;
+  while (width * kUnit < d) width *= 2;
+  const int32_t unit = thread % width;
+  const int32_t team = thread / width;
+  const int32_t teams = kThreads / width;
+  const bool has_unit = unit < d / kUnit;
+  const UnitPlace place = PlaceOf(a.rope, unit);
+  const int32_t pairs = has_unit ? a.rope.rotary_dims / 2 - kPairs * unit : 0;  // of the unit's, that turn
+  uint64_t turns[kPairs] = {};
+  EBB_UNROLL
+  for (int32_t j = 0; j < kPairs; ++j) {
+    if (j < pairs) turns[j] = a.rope.turns[kPairs * unit + j];
+  }
+
+  // The unit's share of every query head, rotated and scaled; zero for heads that the group does not have.
+  float qx[kGroup][kPairs] = {};
+  float qy[kGroup][kPairs] = {};
+  if (has_unit) {
+    EBB_UNROLL
+    for (int32_t g = 0; g < kGroup; ++g) {
+      if (g >= a.group) continue;
+      const float* const q = a.q + row * a.q_stride + (int64_t{head} * a.group + g) * d;
+      float low[8], high[8];
+      KvF32::ReadEight(q + place.first, low);
+      KvF32::ReadEight(q + place.second, high);
+      Rotate(low, high, place.neighbours, query, turns, pairs, qx[g], qy[g]);
+      EBB_UNROLL
+      for (int32_t j = 0; j < kPairs; ++j) {
+        qx[g][j] *= a.scale;
+        qy[g][j] *= a.scale;
+      }
+    }
+  }
+
+  for (int32_t i = team; i < kSplitSlots; i += teams) {
+    const int32_t at = i < slots ? position[first + i] : -1;
+    const bool visible = at >= 0 && at <= query;
+    float dot[kGroup] = {};
+    if (visible && has_unit) {
+      const Type* const k = RowsOf<const Type>(cache.arena, session, lane, first + i).k;
+      float low[8], high[8], x[kPairs], y[kPairs];
+      E::ReadEight(k + place.first, low);
+      E::ReadEight(k + place.second, high);
+      Rotate(low, high, place.neighbours, at, turns, pairs, x, y);
+      EBB_UNROLL
+      for (int32_t g = 0; g < kGroup; ++g) {
+        EBB_UNROLL
+        for (int32_t j = 0; j < kPairs; ++j) {
+          dot[g] = MultiplyAdd(x[j], qx[g][j], dot[g]);
+          dot[g] = MultiplyAdd(y[j], qy[g][j], dot[g]);
+        }
+      }
+    }
+    EBB_UNROLL
+    for (int32_t g = 0; g < kGroup; ++g) {
+      const float logit = ReduceTeam(dot[g], Plus(), width);
+      if (unit == 0) share[g][i] = visible ? logit : MinusInfinity();
+    }
+    if (unit == 0) seen[i] = visible ? 1 : 0;
+  }
+  Barrier();
+
+  const int64_t heads = int64_t{cache.kv_heads} * a.group;
+  const int64_t first_head = row * heads + int64_t{head} * a.group;
+  if (a.logits != nullptr && thread < slots) {
+    for (int32_t g = 0; g < a.group; ++g) {
+      a.logits[(first_head + g) * cache.slots_max + first + thread] = share[g][thread];
+    }
+  }
+  Barrier();
+
+  // Softmax of the split, a head a team.
+  const int32_t member = thread % kTeam;
+  for (int32_t begin = 0; begin < kGroup; begin += kThreads / kTeam) {
+    const int32_t own = begin + thread / kTeam;
+    const int32_t g = own < kGroup ? own : kGroup - 1;  // all threads of a warp meet
+    float peak = MinusInfinity();
+    for (int32_t i = member; i < kSplitSlots; i += kTeam) peak = Larger(share[g][i], peak);
+    peak = ReduceTeam(peak, Largest());
+    float weight = 0;
+    float e[kSplitSlots / kTeam] = {};
+    EBB_UNROLL
+    for (int32_t i = 0; i < kSplitSlots / kTeam; ++i) {
+      const float logit = share[g][member + kTeam * i];
+      e[i] = seen[member + kTeam * i] != 0 ? Exp(logit - peak) : 0;
+      weight += e[i];
+    }
+    weight = ReduceTeam(weight, Plus());
+    if (own >= kGroup) continue;
+    EBB_UNROLL
+    for (int32_t i = 0; i < kSplitSlots / kTeam; ++i) share[g][member + kTeam * i] = e[i];
+    if (member == 0 && g < a.group) {
+      float* const stats = a.partial_stats + ((first_head + g) * a.splits + BlockX()) * 2;
+      stats[0] = peak;
+      stats[1] = weight;
+    }
+  }
+  Barrier();
+
+  // Values: eight components a thread, as many slots at once as there are threads for.
+  const int32_t chunks = d / 8;
+  const int32_t stripes = kThreads / chunks;
+  const int32_t chunk = thread % chunks;
+  const int32_t stripe = thread / chunks;
+  float sum[kGroup][8] = {};
+  if (stripe < stripes) {
+    for (int32_t i = stripe; i < slots; i += stripes) {
+      if (seen[i] == 0) continue;
+      float value[8];
+      E::ReadEight(RowsOf<const Type>(cache.arena, session, lane, first + i).v + 8 * chunk, value);
+      EBB_UNROLL
+      for (int32_t g = 0; g < kGroup; ++g) {
+        EBB_UNROLL
+        for (int32_t c = 0; c < 8; ++c) sum[g][c] = MultiplyAdd(share[g][i], value[c], sum[g][c]);
+      }
+    }
+  }
+  EBB_UNROLL
+  for (int32_t g = 0; g < kGroup; ++g) {
+    if (g >= a.group) continue;
+    EBB_UNROLL
+    for (int32_t c = 0; c < 8; ++c) sums[thread][c] = sum[g][c];
+    Barrier();
+    float* const out = a.partial_sums + ((first_head + g) * a.splits + BlockX()) * d;
+    for (int32_t c = thread; c < d; c += kThreads) {
+      float total = 0;
+      for (int32_t s = 0; s < stripes; ++s) total += sums[s * chunks + c / 8][c % 8];
+      out[c] = total;
+    }
+    Barrier();
+  }
+}
+
+template <typename E>
+void LaunchOf(const AttendArgs& args, Stream stream) {
+  const Grid grid = {args.splits, args.cache.kv_heads, args.cache.rows};
+  if (args.group == 1) return Launch(AttendSplit<E, 1>, grid, kThreads, args, stream);
+  if (args.group == 2) return Launch(AttendSplit<E, 2>, grid, kThreads, args, stream);
+  if (args.group <= 4) return Launch(AttendSplit<E, 4>, grid, kThreads, args, stream);
+  Launch(AttendSplit<E, kGroupMax>, grid, kThreads, args, stream);
+}
+
+}  // namespace
+
+void LaunchAttend(const AttendArgs& args, Stream stream) {
+  switch (args.cache.arena.type) {
+    case Element::kF32:
+      return LaunchOf<KvF32>(args, stream);
+    case Element::kF16:
+      return LaunchOf<KvF16>(args, stream);
+    default:
+      return LaunchOf<KvBf16>(args, stream);
+  }
+}
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -1,0 +1,116 @@
+// The shim: what a kernel may say, for nvcc, for hipcc, and for the host's own compiler, which runs it in the
+// emulation. A kernel file includes this, kernels.h and the headers beside them, and nothing else.
+//
+// Blocks are one-dimensional, of a multiple of 64 threads. Threads work together in two ways: Barrier, which every
+// thread of a block reaches, and ShuffleXor within a team of 32 neighbours, which all threads of a warp execute. A warp
+// of 64 is two teams. Since no sum depends on how wide a warp is, neither do the bits of any result.
+
+#ifndef EBB_ENGINE_OPS_GPU_DEVICE_H_
+#define EBB_ENGINE_OPS_GPU_DEVICE_H_
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#include <cuda_fp16.h>
+#elif defined(__HIPCC__)
+#include <hip/hip_runtime.h>
+#else
+#include "engine/ops/gpu/emulation.h"
+#endif
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#define EBB_DEVICE __device__ __forceinline__
+#define EBB_KERNEL(threads) static __global__ void __launch_bounds__(threads)
+#define EBB_SHARED __shared__
+#define EBB_UNROLL _Pragma("unroll")
+#else
+// A kernel has its threads' shared memory to itself: blocks are emulated one at a time.
+#define EBB_DEVICE inline __attribute__((always_inline))
+#define EBB_KERNEL(threads) static void
+#define EBB_SHARED static
+#define EBB_UNROLL
+#endif
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+
+inline constexpr int32_t kTeam = 32;
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+
+EBB_DEVICE int32_t ThreadIndex() { return static_cast<int32_t>(threadIdx.x); }
+EBB_DEVICE int32_t BlockX() { return static_cast<int32_t>(blockIdx.x); }
+EBB_DEVICE int32_t BlockY() { return static_cast<int32_t>(blockIdx.y); }
+EBB_DEVICE int32_t BlockZ() { return static_cast<int32_t>(blockIdx.z); }
+EBB_DEVICE void Barrier() { __syncthreads(); }
+template <typename T>
+EBB_DEVICE T ShuffleXor(T value, int32_t mask) {
+#if defined(__CUDACC__)
+  return __shfl_xor_sync(0xFFFFFFFFU, value, mask, kTeam);
+#else
+  return __shfl_xor(value, mask, kTeam);
+#endif
+}
+EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
+EBB_DEVICE float Exp(float x) { return expf(x); }
+EBB_DEVICE float InverseSqrt(float x) { return 1.0F / sqrtf(x); }
+EBB_DEVICE uint32_t BitsOf(float x) { return __float_as_uint(x); }
+EBB_DEVICE float FloatOf(uint32_t bits) { return __uint_as_float(bits); }
+
+// grid: up to three numbers of blocks.
+struct Grid {
+  int64_t x = 1, y = 1, z = 1;
+};
+template <typename Args>
+void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  const dim3 blocks(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y), static_cast<uint32_t>(grid.z));
+#if defined(__CUDACC__)
+  kernel<<<blocks, dim3(threads), 0, static_cast<cudaStream_t>(stream)>>>(args);
+#else
+  kernel<<<blocks, dim3(threads), 0, static_cast<hipStream_t>(stream)>>>(args);
+#endif
+}
+
+#else  // the emulation
+
+EBB_DEVICE int32_t ThreadIndex() { return emulation::at.thread; }
+EBB_DEVICE int32_t BlockX() { return emulation::at.block[0]; }
+EBB_DEVICE int32_t BlockY() { return emulation::at.block[1]; }
+EBB_DEVICE int32_t BlockZ() { return emulation::at.block[2]; }
+EBB_DEVICE void Barrier(int32_t line = __builtin_LINE()) { emulation::Barrier(line); }
+template <typename T>
+EBB_DEVICE T ShuffleXor(T value, int32_t mask, int32_t line = __builtin_LINE()) {
+  T received;
+  emulation::Exchange(&value, &received, sizeof(T), mask, line);
+  return received;
+}
+EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }
+EBB_DEVICE float InverseSqrt(float x) { return 1.0F / __builtin_sqrtf(x); }
+EBB_DEVICE uint32_t BitsOf(float x) { return __builtin_bit_cast(uint32_t, x); }
+EBB_DEVICE float FloatOf(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+using emulation::Grid;
+template <typename Args>
+void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* /*stream*/) {
+  struct Call {
+    void (*kernel)(Args);
+    const Args* args;
+  } const call = {kernel, &args};
+  emulation::Run(
+      grid, threads, EBB_GPU_WARP,
+      [](const void* of) {
+        const Call& one = *static_cast<const Call*>(of);
+        one.kernel(*one.args);
+      },
+      &call);
+}
+
+#endif
+
+EBB_DEVICE float MinusInfinity() { return FloatOf(0xFF800000U); }
+EBB_DEVICE float Larger(float a, float b) { return a > b ? a : b; }
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET
+
+#endif  // EBB_ENGINE_OPS_GPU_DEVICE_H_

@@ -1,0 +1,44 @@
+// Rows of the embedding table as floats. Block (x, t): columns 4096 x .. of token t, sixteen a thread.
+
+#include <cstdint>
+
+#include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/weights.h"
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+namespace {
+
+constexpr int32_t kThreads = 256;
+
+template <Element kType>
+EBB_KERNEL(kThreads)
+EmbedRow(EmbedArgs a) {
+  const int32_t column = (BlockX() * kThreads + ThreadIndex()) * kColumns;
+  if (column >= a.table.cols) return;
+  float row[kColumns];
+  Weights<kType>::Read(a.table, a.tokens[BlockY()], column, row);
+  float* const x = a.x + int64_t{BlockY()} * a.table.cols + column;
+  EBB_UNROLL
+  for (int i = 0; i < kColumns; ++i) x[i] = a.scale * row[i];
+}
+
+}  // namespace
+
+void LaunchEmbed(const EmbedArgs& args, Stream stream) {
+  const Grid grid = {(args.table.cols / kColumns + kThreads - 1) / kThreads, args.rows};
+  switch (args.table.type) {
+    case Element::kF32:
+      return Launch(EmbedRow<Element::kF32>, grid, kThreads, args, stream);
+    case Element::kF16:
+      return Launch(EmbedRow<Element::kF16>, grid, kThreads, args, stream);
+    case Element::kBf16:
+      return Launch(EmbedRow<Element::kBf16>, grid, kThreads, args, stream);
+    case Element::kQ8:
+      return Launch(EmbedRow<Element::kQ8>, grid, kThreads, args, stream);
+    case Element::kQ4:
+      return Launch(EmbedRow<Element::kQ4>, grid, kThreads, args, stream);
+  }
+}
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET

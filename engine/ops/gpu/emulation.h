@@ -1,0 +1,42 @@
+// Runs a kernel on the host, thread by thread, to test what it computes and how its threads meet; not how fast it is.
+//
+// Each thread of a block is a fiber with a stack of its own that runs until it meets the others: at a barrier of its
+// block or at an exchange within its warp. Blocks run one after another. So a run is deterministic, and a kernel that
+// forgets a barrier gives other results when blocks and threads take turns in the opposite order (SetOrder). Where
+// threads of a warp or of a block wait at different lines, or some ended while others wait, the program ends and says
+// which lines: on a device that hangs, or worse, does not.
+//
+// One launch at a time in the process.
+
+#ifndef EBB_ENGINE_OPS_GPU_EMULATION_H_
+#define EBB_ENGINE_OPS_GPU_EMULATION_H_
+
+#include <cstdint>
+
+namespace ebb::gpu::emulation {
+
+struct Grid {
+  int64_t x = 1, y = 1, z = 1;
+};
+
+// Where the running thread is.
+struct At {
+  int32_t thread = 0;
+  int32_t block[3] = {};
+};
+extern At at;
+
+enum class Order { kAscending, kDescending };
+void SetOrder(Order order);
+
+// call(args) once for every thread. REQUIRES: threads is a multiple of 64, at most 1024; warp is 32 or 64.
+void Run(Grid grid, int32_t threads, int32_t warp, void (*call)(const void*), const void* args);
+
+// Called by threads alone; `line` says which barrier it is.
+void Barrier(int32_t line);
+// `bytes` <= 8 from the thread of the warp whose number differs by `mask` < 32.
+void Exchange(const void* value, void* received, int32_t bytes, int32_t mask, int32_t line);
+
+}  // namespace ebb::gpu::emulation
+
+#endif  // EBB_ENGINE_OPS_GPU_EMULATION_H_

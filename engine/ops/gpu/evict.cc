@@ -1,0 +1,131 @@
+// Who leaves a lane, and what that changes: one block a lane, of all layers and sessions at once, after the step. The
+// host asked for a number and hears of no slot: it knows how many live by arithmetic.
+//
+// Block (l, i): lane l of session i. A slot's turn packs the order of leaving into 64 bits, as policies/select.cc does:
+//
+//   63                     32 31                      0
+//   | score, in the order of | index of the token in   |      NaN is 0; free and protected slots are all ones
+//   | floats as integers     | the log                 |
+//
+// One victim is the smallest turn. Of several the last one's turn is found bit by bit from the top: the largest number
+// below which fewer than `drop` turns lie. Turns differ, so exactly `drop` slots are at or below it, for any `drop` and
+// in the same 64 passes over the slots.
+//
+// Compacted positions then close up: position p loses the number of freed ones below p, a running sum over positions.
+
+#include <cstdint>
+
+#include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/reduce.h"
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+namespace {
+
+constexpr int32_t kThreads = 256;
+constexpr uint64_t kStays = ~uint64_t{0};
+
+// Positive floats order like their bits, negative ones the other way round; -0 equals 0, NaN comes first.
+EBB_DEVICE uint64_t RankOf(float score) {
+  if (score != score) return 0;
+  const uint32_t bits = BitsOf(score + 0.0F);
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000U;
+}
+
+// The count-th smallest key(slot) over slots 0 .. slots - 1, counting from 1; those that are kStays come last.
+template <typename Key>
+EBB_DEVICE uint64_t Find(int32_t slots, int32_t count, const Key& key) {
+  if (count == 1) {
+    uint64_t least = kStays;
+    for (int32_t slot = ThreadIndex(); slot < slots; slot += kThreads) least = Smallest()(key(slot), least);
+    return ReduceBlock<kThreads>(least, Smallest());
+  }
+  uint64_t found = 0;
+  for (int32_t bit = 63; bit >= 0; --bit) {
+    const uint64_t above = found | uint64_t{1} << bit;
+    int32_t below = 0;
+    for (int32_t slot = ThreadIndex(); slot < slots; slot += kThreads) below += key(slot) < above ? 1 : 0;
+    if (ReduceBlock<kThreads>(below, Plus()) < count) found = above;
+  }
+  return found;
+}
+
+// Indices of tokens between the sinks and the recent tokens, both included.
+struct Unprotected {
+  int32_t oldest, newest;
+};
+
+// Nobody evicts the protected, so both ends of a lane are nearly always without gaps: guess, and check by counting.
+EBB_DEVICE Unprotected FindUnprotected(const SessionView& session, const int32_t* token) {
+  int32_t newest = -1;
+  for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) newest = Largest()(token[slot], newest);
+  const Unprotected guess = {session.sinks, ReduceBlock<kThreads>(newest, Largest()) - session.recent};
+  int32_t sinks = 0;
+  int32_t recent = 0;
+  for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) {
+    sinks += token[slot] >= 0 && token[slot] < guess.oldest ? 1 : 0;
+    recent += token[slot] > guess.newest ? 1 : 0;
+  }
+  sinks = ReduceBlock<kThreads>(sinks, Plus());
+  recent = ReduceBlock<kThreads>(recent, Plus());
+  if (sinks == session.sinks && recent == session.recent) return guess;
+  const auto age = [token](int32_t slot) { return token[slot] < 0 ? kStays : static_cast<uint64_t>(token[slot]); };
+  const int32_t live = session.live + session.tokens;
+  return {static_cast<int32_t>(Find(session.slots, session.sinks + 1, age)),
+          static_cast<int32_t>(Find(session.slots, live - session.recent, age))};
+}
+
+EBB_KERNEL(kThreads) EvictLane(EvictArgs a) {
+  const SessionView& session = a.cache.sessions[BlockY()];
+  if (session.drop == 0) return;
+  const int64_t first = int64_t{BlockX()} * session.capacity;
+  int32_t* const token = session.token + first;
+  int32_t* const position = session.position + first;
+  const float* const score = session.score + first;
+  const Unprotected unprotected = FindUnprotected(session, token);
+  const bool by_age = session.rule == ScoreRule::kAge;
+  const auto turn = [=](int32_t slot) {
+    if (token[slot] < unprotected.oldest || token[slot] > unprotected.newest) return kStays;  // a free one is -1
+    return (by_age ? 0 : RankOf(score[slot]) << 32) | static_cast<uint32_t>(token[slot]);
+  };
+  const uint64_t last = Find(session.slots, session.drop, turn);
+
+  int32_t* const freed = session.scratch + first;  // by position, where these are compacted
+  const int32_t live = session.live + session.tokens;
+  if (session.compacted != 0) {
+    for (int32_t i = ThreadIndex(); i < live; i += kThreads) freed[i] = 0;
+    Barrier();
+  }
+  for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) {
+    if (turn(slot) > last) continue;
+    if (session.compacted != 0) freed[position[slot]] = 1;
+    token[slot] = -1;
+    position[slot] = -1;
+  }
+  if (session.compacted == 0) return;
+  Barrier();
+
+  // freed[p] becomes the number of freed positions up to p.
+  const int32_t run = (live + kThreads - 1) / kThreads;
+  const int32_t begin = ThreadIndex() * run;
+  const int32_t end = begin + run < live ? begin + run : live;
+  int32_t count = 0;
+  for (int32_t i = begin; i < end; ++i) count += freed[i];
+  count = SumBefore<kThreads>(count);
+  for (int32_t i = begin; i < end; ++i) {
+    count += freed[i];
+    freed[i] = count;
+  }
+  Barrier();
+  for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) {
+    if (position[slot] >= 0) position[slot] -= freed[position[slot]];
+  }
+}
+
+}  // namespace
+
+void LaunchEvict(const EvictArgs& args, Stream stream) {
+  Launch(EvictLane, {args.cache.lanes, args.cache.session_count}, kThreads, args, stream);
+}
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -1,0 +1,273 @@
+// The device's kernels as a table of functions over plain data: what the host side (engine/gpu) calls and what each
+// target provides. Targets: `cuda` and `hip`, shared libraries that are loaded at run time, and `emulated32` and
+// `emulated64`, the same sources run by the host with warps of 32 and of 64 (emulation.h).
+//
+// Plain data only: the table crosses the border between compilers. Every pointer inside an argument is the device's.
+// Launches of one stream run in order and return at once; what goes wrong in one is told by the next `wait`. The bits
+// of a row depend neither on the other rows of a launch nor on the warp's width. Letters as in engine/ops.h: T rows
+// (tokens) of a step, H KV heads, G query heads per KV head, d head_dim, n slots of a lane.
+
+#ifndef EBB_ENGINE_OPS_GPU_KERNELS_H_
+#define EBB_ENGINE_OPS_GPU_KERNELS_H_
+
+#include <cstdint>
+
+namespace ebb::gpu {
+
+// Changes with any struct of this file: a library of another version is not used.
+inline constexpr int32_t kTableVersion = 1;
+
+// --- weights -----------------------------------------------------------------------------------------------------
+
+enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4 };
+
+// Columns come in whole blocks of as many; what shares a scale, in quantised types.
+inline constexpr int32_t kWeightBlock = 32;
+
+// W [rows][cols] on the device, row after row; cols is a multiple of kWeightBlock.
+//
+//   F32, F16, BF16   values [rows][cols]
+//   Q8_0             values [rows][cols] int8                      scales [rows][cols / 32] binary16
+//   Q4_0             values [rows][cols / 16][8] bytes: byte j of 16 columns holds code j (low nibble) and code j + 8
+//                    (high), code = value + 8                      scales alike
+//
+// Scales lie apart from codes so that both are read in whole vectors; the file's blocks of 34 and 18 bytes are not
+// aligned to anything.
+struct Matrix {
+  Element type = Element::kF32;
+  int32_t rows = 0;
+  int32_t cols = 0;
+  const void* values = nullptr;
+  const uint16_t* scales = nullptr;
+};
+
+// --- the cache ---------------------------------------------------------------------------------------------------
+
+// Slots of a page, the unit of allocation, and of a split, what one block of threads attends to. Splits begin at fixed
+// slots, whoever else is in the step: that is what makes a row's bits its own.
+inline constexpr int32_t kPageSlots = 64;
+inline constexpr int32_t kSplitSlots = 128;
+
+inline constexpr int32_t kHeadDimMax = 256;  // a multiple of 16
+inline constexpr int32_t kGroupMax = 8;
+
+// The arena is cut into pages; one holds K and V of kPageSlots slots of one lane, a row per slot:
+//
+//   K [64][d]   unrotated          V [64][d]          in the cache's element type: F32, F16 or BF16
+//
+// Slot s of a lane is row s % 64 of page page[s / 64]. A row is read in vectors of 16 bytes, and replacing a token
+// writes two rows and moves nothing.
+struct Arena {
+  void* base = nullptr;
+  Element type = Element::kBf16;
+  int32_t head_dim = 0;
+};
+
+// What a lane's scores are made of, and so who leaves.
+enum class ScoreRule : int32_t {
+  kAge,   // nothing: the oldest leaves
+  kSum,   // all attention received so far
+  kLast,  // attention paid by the newest query
+};
+
+// One session during one step. Lanes are layer-major; all of a session's lanes hold equally many tokens, but each its
+// own. The host fills this in without asking the device: who sits where is known here alone, how many is arithmetic.
+struct SessionView {
+  int32_t* token = nullptr;       // [lanes][capacity] index in the log, -1 where free
+  int32_t* position = nullptr;    // [lanes][capacity] RoPE position, -1 where free
+  float* score = nullptr;         // [lanes][capacity] the rule's
+  int32_t* placed = nullptr;      // [lanes][block_max] slots of the step's tokens
+  int32_t* scratch = nullptr;     // [lanes][capacity]
+  const int32_t* page = nullptr;  // [lanes][pages_per_lane] into the arena
+  int32_t capacity = 0;
+  int32_t block_max = 0;
+  int32_t pages_per_lane = 0;
+  int32_t live = 0;         // tokens in a lane before the step
+  int32_t slots = 0;        // n: every live slot is below it, the step's own included
+  int32_t first_token = 0;  // index in the log of the step's first
+  int32_t first_row = 0;    // of the step's rows
+  int32_t tokens = 0;       // rows, 1 .. block_max
+  int32_t compacted = 0;    // positions are ranks among the live, else indices in the log
+  ScoreRule rule = ScoreRule::kAge;
+  int32_t sinks = 0;   // oldest and
+  int32_t recent = 0;  // newest live tokens that stay
+  int32_t drop = 0;    // tokens that leave each lane when the step is over; sinks + recent + drop <= live tokens
+};
+
+// --- arguments ---------------------------------------------------------------------------------------------------
+
+// x [T][dim] = scale * rows of `table` [vocab][dim].
+struct EmbedArgs {
+  Matrix table = {};
+  const int32_t* tokens = nullptr;  // [T] in 0 .. vocab - 1
+  float scale = 1;
+  float* x = nullptr;
+  int32_t rows = 0;
+};
+
+// y = x / sqrt(mean(x^2) + eps) * weight, row by row; y may be x.
+struct RmsNormArgs {
+  const float* x = nullptr;       // [rows][n]
+  const float* weight = nullptr;  // [n]
+  float* y = nullptr;             // [rows][n]
+  int32_t n = 0;
+  int32_t rows = 0;
+  float eps = 0;
+};
+
+// y [T][out] = x [T][in] W^T + bias, or y += .
+struct LinearArgs {
+  Matrix w = {};
+  const float* bias = nullptr;  // [out] or null
+  const float* x = nullptr;     // [T][in], 16-byte aligned
+  float* y = nullptr;           // row t at y + t * y_stride
+  int64_t y_stride = 0;
+  int32_t rows = 0;
+  int32_t add = 0;
+};
+
+// y = curve(gate) * up, of n floats; y may be either.
+enum class Curve : int32_t { kSilu, kGelu };
+struct ActivateArgs {
+  Curve curve = Curve::kSilu;
+  const float* gate = nullptr;
+  const float* up = nullptr;
+  float* y = nullptr;
+  int64_t n = 0;
+};
+
+// As engine/ops.h, Rope: pair i turns by position * turns[i] * 2^-64 turns. Of halves, rotary_dims is a multiple of 16.
+struct RopeArgs {
+  const uint64_t* turns = nullptr;  // [rotary_dims / 2]
+  int32_t rotary_dims = 0;
+  int32_t halves = 0;  // pairs are (i, i + rotary_dims / 2), else (2 i, 2 i + 1)
+};
+
+// What all kernels of the cache are told. `lanes` = layers * kv_heads.
+struct CacheArgs {
+  Arena arena = {};
+  const SessionView* sessions = nullptr;  // [sessions]
+  int32_t session_count = 0;
+  const int32_t* row_session = nullptr;  // [T]
+  int32_t rows = 0;
+  int32_t kv_heads = 0;
+  int32_t lanes = 0;
+  int32_t slots_max = 0;  // the largest `slots` of the sessions
+};
+
+// K and V of the step's tokens into the slots where they were placed, of one layer.
+struct StoreArgs {
+  CacheArgs cache = {};
+  int32_t layer = 0;
+  const float* k = nullptr;  // row t, head h at k + t * stride + h * d, unrotated; v alike
+  const float* v = nullptr;
+  int64_t stride = 0;
+};
+
+// Attention of every row over its session's lanes of one layer, split by split:
+//
+//   logit[t, h, g, s] = scale * R(position of t) q[t, h, g] . R(position[s]) k[s], -inf where position[s] is that of a
+//                       later token or of none
+//   of split c        peak = max over its slots, weight = sum of e^(logit - peak), sums = sum of e^(logit - peak) v
+//
+// Then AttendMerge folds the splits in ascending order into out = sum / weight, and into stats (peak, 1 / weight).
+struct AttendArgs {
+  CacheArgs cache = {};
+  int32_t layer = 0;
+  int32_t group = 0;  // G, 1 .. kGroupMax
+  RopeArgs rope = {};
+  float scale = 0;
+  const float* q = nullptr;  // row t, query head j at q + t * q_stride + j * d, unrotated
+  int64_t q_stride = 0;
+  int32_t splits = 0;              // ceil(slots_max / kSplitSlots)
+  float* partial_sums = nullptr;   // [T][H * G][splits][d]
+  float* partial_stats = nullptr;  // [T][H * G][splits][2]: peak, weight
+  float* logits = nullptr;         // [T][H * G][slots_max], or null where no session of the step observes
+  float* out = nullptr;            // [T][H * G][d]
+  float* stats = nullptr;          // [T][H * G][2]
+};
+
+// Attention received, by the rule of each session: P = mean over G of e^(logit - peak) / weight; kSum adds the sum over
+// the session's rows to its scores, kLast replaces them by the last row. AttendArgs as they were attended.
+struct ObserveArgs {
+  AttendArgs attended = {};
+};
+
+// Seats the step's tokens in the lowest-numbered free slots of every lane, in token order, with scores of 0.
+struct PlaceArgs {
+  CacheArgs cache = {};
+};
+
+// Frees `drop` slots of every lane: the smallest scores between sinks and recent tokens; NaN leaves first, of equal
+// scores the older. Compacted positions close up.
+struct EvictArgs {
+  CacheArgs cache = {};
+};
+
+// The first of the largest logits of each row; NaN counts as minus infinity, and of nothing else token 0 is the first.
+struct GreedyArgs {
+  const float* logits = nullptr;  // [rows][vocab]
+  int32_t vocab = 0;
+  int32_t rows = 0;
+  int32_t* token = nullptr;  // [rows]
+};
+
+// --- the table ---------------------------------------------------------------------------------------------------
+
+using Stream = void*;
+// Null: it worked; else what the runtime says, valid for the life of the library.
+using Error = const char*;
+
+struct Table {
+  int32_t version = 0;
+  int32_t warp = 0;
+  const char* name = nullptr;
+
+  int32_t (*devices)() = nullptr;  // 0 where there is no driver
+  Error (*open)(int32_t device, Stream* stream) = nullptr;
+  void (*close)(Stream stream) = nullptr;
+  Error (*memory)(int64_t* free_bytes, int64_t* total_bytes) = nullptr;  // of the device opened last
+  Error (*allocate)(int64_t bytes, void** memory) = nullptr;             // aligned to 256 bytes
+  void (*release)(void* memory) = nullptr;
+  Error (*copy_in)(void* to, const void* from, int64_t bytes, Stream stream) = nullptr;
+  Error (*copy_out)(void* to, const void* from, int64_t bytes, Stream stream) = nullptr;  // `to` is whole after `wait`
+  Error (*wait)(Stream stream) = nullptr;
+
+  void (*embed)(const EmbedArgs&, Stream) = nullptr;
+  void (*rms_norm)(const RmsNormArgs&, Stream) = nullptr;
+  void (*linear_rows)(const LinearArgs&, Stream) = nullptr;   // for the few rows of decode: weights are read once
+  void (*linear_tiles)(const LinearArgs&, Stream) = nullptr;  // for blocks of a prompt
+  void (*activate)(const ActivateArgs&, Stream) = nullptr;
+  void (*place)(const PlaceArgs&, Stream) = nullptr;
+  void (*store)(const StoreArgs&, Stream) = nullptr;
+  void (*attend)(const AttendArgs&, Stream) = nullptr;
+  void (*attend_merge)(const AttendArgs&, Stream) = nullptr;
+  void (*observe)(const ObserveArgs&, Stream) = nullptr;
+  void (*evict)(const EvictArgs&, Stream) = nullptr;
+  void (*greedy)(const GreedyArgs&, Stream) = nullptr;
+};
+
+// What a library exports under this name: extern "C" const Table* ebb_gpu_table().
+inline constexpr char kTableSymbol[] = "ebb_gpu_table";
+
+#ifdef EBB_GPU_TARGET
+namespace EBB_GPU_TARGET {
+const Table& TableOfTarget();
+void LaunchEmbed(const EmbedArgs& args, Stream stream);
+void LaunchRmsNorm(const RmsNormArgs& args, Stream stream);
+void LaunchLinearRows(const LinearArgs& args, Stream stream);
+void LaunchLinearTiles(const LinearArgs& args, Stream stream);
+void LaunchActivate(const ActivateArgs& args, Stream stream);
+void LaunchPlace(const PlaceArgs& args, Stream stream);
+void LaunchStore(const StoreArgs& args, Stream stream);
+void LaunchAttend(const AttendArgs& args, Stream stream);
+void LaunchAttendMerge(const AttendArgs& args, Stream stream);
+void LaunchObserve(const ObserveArgs& args, Stream stream);
+void LaunchEvict(const EvictArgs& args, Stream stream);
+void LaunchGreedy(const GreedyArgs& args, Stream stream);
+}  // namespace EBB_GPU_TARGET
+#endif
+
+}  // namespace ebb::gpu
+
+#endif  // EBB_ENGINE_OPS_GPU_KERNELS_H_

@@ -1,0 +1,121 @@
+// Conversions between element types, rows of eight elements, and the angles of RoPE.
+
+#ifndef EBB_ENGINE_OPS_GPU_NUMBERS_H_
+#define EBB_ENGINE_OPS_GPU_NUMBERS_H_
+
+#include <cstdint>
+
+#include "engine/ops/gpu/device.h"
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+
+EBB_DEVICE float FromBf16(uint32_t bits) { return FloatOf(bits << 16); }
+
+// To nearest, ties to even; what is not a number stays so.
+EBB_DEVICE uint16_t ToBf16(float x) {
+  const uint32_t bits = BitsOf(x);
+  if (x != x) return static_cast<uint16_t>(bits >> 16 | 0x40U);
+  return static_cast<uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
+}
+
+#if defined(__CUDACC__)
+EBB_DEVICE float FromF16(uint32_t bits) { return __half2float(__ushort_as_half(static_cast<uint16_t>(bits))); }
+EBB_DEVICE uint16_t ToF16(float x) { return __half_as_ushort(__float2half_rn(x)); }
+#elif defined(__HIPCC__)
+EBB_DEVICE float FromF16(uint32_t bits) {
+  return static_cast<float>(__builtin_bit_cast(_Float16, static_cast<uint16_t>(bits)));
+}
+EBB_DEVICE uint16_t ToF16(float x) { return __builtin_bit_cast(uint16_t, static_cast<_Float16>(x)); }
+#else
+// Exact: a subnormal is its integer times 2^-24.
+EBB_DEVICE float FromF16(uint32_t bits) {
+  const uint32_t sign = (bits & 0x8000U) << 16;
+  const uint32_t magnitude = bits & 0x7FFFU;
+  if (magnitude < 0x400U) return FloatOf(BitsOf(static_cast<float>(magnitude) * 0x1p-24F) | sign);
+  return FloatOf(((magnitude << 13) + (magnitude < 0x7C00U ? 0x38000000U : 0x70000000U)) | sign);
+}
+// To nearest, ties to even, by one addition whose rounding falls where binary16 ends.
+EBB_DEVICE uint16_t ToF16(float x) {
+  const uint32_t sign = BitsOf(x) >> 16 & 0x8000U;
+  const uint32_t magnitude = BitsOf(x) & 0x7FFFFFFFU;
+  if (magnitude > 0x7F800000U) return static_cast<uint16_t>(sign | 0x7E00U);
+  if (magnitude >= 0x477FF000U) return static_cast<uint16_t>(sign | 0x7C00U);
+  if (magnitude < 0x38800000U) {
+    return static_cast<uint16_t>(sign | (BitsOf(FloatOf(magnitude) + 0.5F) - 0x3F000000U));
+  }
+  return static_cast<uint16_t>(sign | (magnitude - 0x38000000U + 0xFFFU + (magnitude >> 13 & 1U)) >> 13);
+}
+#endif
+
+// Sixteen bytes, read at once.
+struct alignas(16) Vector16 {
+  uint32_t word[4];
+};
+
+// Elements of K and V. ReadEight: eight neighbours, the first aligned to 16 bytes.
+struct KvF32 {
+  using Type = float;
+  static EBB_DEVICE void ReadEight(const float* from, float* to) {
+    const Vector16 low = *reinterpret_cast<const Vector16*>(from);
+    const Vector16 high = *reinterpret_cast<const Vector16*>(from + 4);
+    EBB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      to[i] = FloatOf(low.word[i]);
+      to[4 + i] = FloatOf(high.word[i]);
+    }
+  }
+  static EBB_DEVICE float Convert(float x) { return x; }
+};
+struct KvBf16 {
+  using Type = uint16_t;
+  static EBB_DEVICE void ReadEight(const uint16_t* from, float* to) {
+    const Vector16 row = *reinterpret_cast<const Vector16*>(from);
+    EBB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      to[2 * i] = FloatOf(row.word[i] << 16);
+      to[2 * i + 1] = FloatOf(row.word[i] & 0xFFFF0000U);
+    }
+  }
+  static EBB_DEVICE uint16_t Convert(float x) { return ToBf16(x); }
+};
+struct KvF16 {
+  using Type = uint16_t;
+  static EBB_DEVICE void ReadEight(const uint16_t* from, float* to) {
+    const Vector16 row = *reinterpret_cast<const Vector16*>(from);
+    EBB_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      to[2 * i] = FromF16(row.word[i] & 0xFFFFU);
+      to[2 * i + 1] = FromF16(row.word[i] >> 16);
+    }
+  }
+  static EBB_DEVICE uint16_t Convert(float x) { return ToF16(x); }
+};
+
+struct CosSin {
+  float cos, sin;
+};
+
+// Of position * turns * 2^-64 turns; exact modulo one turn at any position >= 0. Integers take off the whole half
+// turns, so |rest| <= 1/2, and an odd one changes both signs. The polynomials, of degree 9 and 10, are minimax for
+// sin(pi rest) and cos(pi rest); absolute error below 2.5e-7. No table: a position's angles cost some twenty operations
+// where they are used, and no byte of memory.
+EBB_DEVICE CosSin Turn(int32_t position, uint64_t turns) {
+  const auto phase = static_cast<uint32_t>((static_cast<uint64_t>(static_cast<uint32_t>(position)) * turns) >> 32);
+  const uint32_t odd = (phase + 0x40000000U) & 0x80000000U;
+  const float t = static_cast<float>(static_cast<int32_t>(phase - odd)) * 4.656612873077393e-10F;  // 2^-31
+  const float u = t * t;
+  float s = MultiplyAdd(7.643380761e-2F, u, -5.976253748e-1F);
+  s = MultiplyAdd(s, u, 2.549957752F);
+  s = MultiplyAdd(s, u, -5.167702198F);
+  s = MultiplyAdd(s, u, 3.141592503F) * t;
+  float c = MultiplyAdd(-2.396387421e-2F, u, 2.346837670e-1F);
+  c = MultiplyAdd(c, u, -1.335161567F);
+  c = MultiplyAdd(c, u, 4.058705330F);
+  c = MultiplyAdd(c, u, -4.934802055F);
+  c = MultiplyAdd(c, u, 1.0F);
+  return {FloatOf(BitsOf(c) ^ odd), FloatOf(BitsOf(s) ^ odd)};
+}
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET
+
+#endif  // EBB_ENGINE_OPS_GPU_NUMBERS_H_

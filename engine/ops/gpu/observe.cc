@@ -1,0 +1,44 @@
+// What a lane's scores learn of a step: attention received, from the logits that attention left behind (4 bytes of
+// every slot, query head and row, against 4 d of K and V, and still in L2). Block (x, h, i): slots 128 x .. of KV head
+// h of session i, a slot a thread: one owner, no atomics. Rows and heads are added in ascending order.
+
+#include <cstdint>
+
+#include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/kernels.h"
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+namespace {
+
+constexpr int32_t kThreads = 128;
+
+EBB_KERNEL(kThreads) ObserveSlots(ObserveArgs args) {
+  const AttendArgs& a = args.attended;
+  const SessionView& session = a.cache.sessions[BlockZ()];
+  const int32_t slot = BlockX() * kThreads + ThreadIndex();
+  if (session.rule == ScoreRule::kAge || slot >= session.slots) return;
+  const int64_t heads = int64_t{a.cache.kv_heads} * a.group;
+  const int32_t end = session.first_row + session.tokens;
+  float received = 0;
+  for (int32_t row = session.rule == ScoreRule::kLast ? end - 1 : session.first_row; row < end; ++row) {
+    for (int32_t g = 0; g < a.group; ++g) {
+      const int64_t head = row * heads + int64_t{BlockY()} * a.group + g;
+      const float logit = a.logits[head * a.cache.slots_max + slot];
+      received = MultiplyAdd(Exp(logit - a.stats[2 * head]), a.stats[2 * head + 1], received);
+    }
+  }
+  const int32_t lane = a.layer * a.cache.kv_heads + BlockY();
+  float* const score = session.score + int64_t{lane} * session.capacity + slot;
+  received = received / static_cast<float>(a.group);
+  *score = session.rule == ScoreRule::kLast ? received : *score + received;
+}
+
+}  // namespace
+
+void LaunchObserve(const ObserveArgs& args, Stream stream) {
+  const CacheArgs& cache = args.attended.cache;
+  Launch(ObserveSlots, {(cache.slots_max + kThreads - 1) / kThreads, cache.kv_heads, cache.session_count}, kThreads,
+         args, stream);
+}
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -1,0 +1,72 @@
+// The few calls of the CUDA and HIP runtimes that the table needs, under one name each: they differ in their prefix.
+
+#ifndef EBB_ENGINE_OPS_GPU_RUNTIME_CUDA_HIP_H_
+#define EBB_ENGINE_OPS_GPU_RUNTIME_CUDA_HIP_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/kernels.h"
+
+#if defined(__CUDACC__)
+#define EBB_RUNTIME(name) cuda##name
+#else
+#define EBB_RUNTIME(name) hip##name
+#endif
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+
+using RuntimeError = EBB_RUNTIME(Error_t);
+using RuntimeStream = EBB_RUNTIME(Stream_t);
+
+// The runtime remembers an error until it is asked for the last one; what is told here is not to be told again by Wait.
+inline Error ErrorOf(RuntimeError error) {
+  if (error == EBB_RUNTIME(Success)) return nullptr;
+  static_cast<void>(EBB_RUNTIME(GetLastError)());
+  return EBB_RUNTIME(GetErrorString)(error);
+}
+
+// Without a driver, or with one that is too old, there are none.
+inline int32_t Devices() {
+  int count = 0;
+  return ErrorOf(EBB_RUNTIME(GetDeviceCount)(&count)) == nullptr ? count : 0;
+}
+inline Error Open(int32_t device, Stream* stream) {
+  if (const Error error = ErrorOf(EBB_RUNTIME(SetDevice)(device))) return error;
+  RuntimeStream made = nullptr;
+  const RuntimeError error = EBB_RUNTIME(StreamCreate)(&made);
+  *stream = made;
+  return ErrorOf(error);
+}
+inline void Close(Stream stream) { static_cast<void>(EBB_RUNTIME(StreamDestroy)(static_cast<RuntimeStream>(stream))); }
+inline Error Memory(int64_t* free_bytes, int64_t* total_bytes) {
+  size_t free = 0;
+  size_t total = 0;
+  const RuntimeError error = EBB_RUNTIME(MemGetInfo)(&free, &total);
+  *free_bytes = static_cast<int64_t>(free);
+  *total_bytes = static_cast<int64_t>(total);
+  return ErrorOf(error);
+}
+inline Error Allocate(int64_t bytes, void** memory) {
+  return ErrorOf(EBB_RUNTIME(Malloc)(memory, static_cast<size_t>(bytes)));
+}
+inline void Release(void* memory) { static_cast<void>(EBB_RUNTIME(Free)(memory)); }
+inline Error CopyIn(void* to, const void* from, int64_t bytes, Stream stream) {
+  return ErrorOf(EBB_RUNTIME(MemcpyAsync)(to, from, static_cast<size_t>(bytes), EBB_RUNTIME(MemcpyHostToDevice),
+                                          static_cast<RuntimeStream>(stream)));
+}
+inline Error CopyOut(void* to, const void* from, int64_t bytes, Stream stream) {
+  return ErrorOf(EBB_RUNTIME(MemcpyAsync)(to, from, static_cast<size_t>(bytes), EBB_RUNTIME(MemcpyDeviceToHost),
+                                          static_cast<RuntimeStream>(stream)));
+}
+// A launch that could not begin is remembered by the runtime, not by the stream.
+inline Error Wait(Stream stream) {
+  const Error launched = ErrorOf(EBB_RUNTIME(GetLastError)());
+  const Error ran = ErrorOf(EBB_RUNTIME(StreamSynchronize)(static_cast<RuntimeStream>(stream)));
+  return launched != nullptr ? launched : ran;
+}
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET
+
+#endif  // EBB_ENGINE_OPS_GPU_RUNTIME_CUDA_HIP_H_

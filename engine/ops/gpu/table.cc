@@ -1,0 +1,53 @@
+// The table of one target.
+
+#include <cstdint>
+
+#include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/kernels.h"
+#if defined(__CUDACC__) || defined(__HIPCC__)
+#include "engine/ops/gpu/runtime_cuda_hip.h"
+#else
+#include "engine/ops/gpu/runtime_emulated.h"
+#endif
+
+#define EBB_STRING(name) #name
+#define EBB_STRING_OF(name) EBB_STRING(name)
+
+namespace ebb::gpu {
+namespace EBB_GPU_TARGET {
+// Within a function: as a constant of the namespace hipcc would give the device a copy, whose functions it has not.
+const Table& TableOfTarget() {
+  static const Table table = {.version = kTableVersion,
+                              .warp = EBB_GPU_WARP,
+                              .name = EBB_STRING_OF(EBB_GPU_TARGET),
+                              .devices = Devices,
+                              .open = Open,
+                              .close = Close,
+                              .memory = Memory,
+                              .allocate = Allocate,
+                              .release = Release,
+                              .copy_in = CopyIn,
+                              .copy_out = CopyOut,
+                              .wait = Wait,
+                              .embed = LaunchEmbed,
+                              .rms_norm = LaunchRmsNorm,
+                              .linear_rows = LaunchLinearRows,
+                              .linear_tiles = LaunchLinearTiles,
+                              .activate = LaunchActivate,
+                              .place = LaunchPlace,
+                              .store = LaunchStore,
+                              .attend = LaunchAttend,
+                              .attend_merge = LaunchAttendMerge,
+                              .observe = LaunchObserve,
+                              .evict = LaunchEvict,
+                              .greedy = LaunchGreedy};
+  return table;
+}
+}  // namespace EBB_GPU_TARGET
+}  // namespace ebb::gpu
+
+#if defined(__CUDACC__) || defined(__HIPCC__)
+extern "C" __attribute__((visibility("default"))) const ebb::gpu::Table* ebb_gpu_table() {
+  return &ebb::gpu::EBB_GPU_TARGET::TableOfTarget();
+}
+#endif

@@ -1,0 +1,75 @@
+// Weights of any type as floats, sixteen columns of a row at a time (kernels.h, Matrix).
+
+#ifndef EBB_ENGINE_OPS_GPU_WEIGHTS_H_
+#define EBB_ENGINE_OPS_GPU_WEIGHTS_H_
+
+#include <cstdint>
+
+#include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/numbers.h"
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+
+inline constexpr int32_t kColumns = 16;
+
+EBB_DEVICE float CodeAt(uint32_t word, int32_t byte) {
+  return static_cast<float>(static_cast<int8_t>(word >> (8 * byte) & 0xFFU));
+}
+
+template <Element kType>
+struct Weights;
+
+template <>
+struct Weights<Element::kF32> {
+  static EBB_DEVICE void Read(const Matrix& w, int64_t row, int32_t column, float* to) {
+    const float* const from = static_cast<const float*>(w.values) + row * w.cols + column;
+    KvF32::ReadEight(from, to);
+    KvF32::ReadEight(from + 8, to + 8);
+  }
+};
+template <>
+struct Weights<Element::kF16> {
+  static EBB_DEVICE void Read(const Matrix& w, int64_t row, int32_t column, float* to) {
+    const uint16_t* const from = static_cast<const uint16_t*>(w.values) + row * w.cols + column;
+    KvF16::ReadEight(from, to);
+    KvF16::ReadEight(from + 8, to + 8);
+  }
+};
+template <>
+struct Weights<Element::kBf16> {
+  static EBB_DEVICE void Read(const Matrix& w, int64_t row, int32_t column, float* to) {
+    const uint16_t* const from = static_cast<const uint16_t*>(w.values) + row * w.cols + column;
+    KvBf16::ReadEight(from, to);
+    KvBf16::ReadEight(from + 8, to + 8);
+  }
+};
+template <>
+struct Weights<Element::kQ8> {
+  static EBB_DEVICE void Read(const Matrix& w, int64_t row, int32_t column, float* to) {
+    const int64_t at = row * w.cols + column;
+    const Vector16 codes = *reinterpret_cast<const Vector16*>(static_cast<const int8_t*>(w.values) + at);
+    const float scale = FromF16(w.scales[at / kWeightBlock]);
+    EBB_UNROLL
+    for (int i = 0; i < kColumns; ++i) to[i] = scale * CodeAt(codes.word[i / 4], i % 4);
+  }
+};
+template <>
+struct Weights<Element::kQ4> {
+  static EBB_DEVICE void Read(const Matrix& w, int64_t row, int32_t column, float* to) {
+    const int64_t at = row * w.cols + column;
+    const uint32_t* const codes = reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(w.values) + at / 2);
+    const uint32_t word[2] = {codes[0], codes[1]};
+    const float scale = FromF16(w.scales[at / kWeightBlock]);
+    EBB_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t byte = word[i / 4] >> (8 * (i % 4));
+      to[i] = scale * (static_cast<float>(byte & 0xFU) - 8.0F);
+      to[8 + i] = scale * (static_cast<float>(byte >> 4 & 0xFU) - 8.0F);
+    }
+  }
+};
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET
+
+#endif  // EBB_ENGINE_OPS_GPU_WEIGHTS_H_

@@ -1,0 +1,93 @@
+// The engine on a device, emulated, held to stored logits: whatever models of the golden data a device computes, in the
+// blocks and single steps that the cases name. Cases that take tokens out by hand are the CPU's alone.
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/gpu/gpu_engine.h"
+#include "engine/lab/golden_family.h"
+#include "engine/lab/npy.h"
+#include "engine/model/gguf.h"
+#include "engine/ops/gpu/emulated.h"
+#include "policies/status.h"
+#include "tests/support/status_matchers.h"
+
+namespace ebb {
+namespace {
+
+using lab::GoldenCase;
+using lab::GoldenFamily;
+
+// Every clone has these; more of them would prove no more of the device.
+constexpr char kFolder[] = "tests/golden/data";
+
+absl::StatusOr<std::unique_ptr<GpuEngine>> OpenOnDevice(const GgufFile& file) {
+  EBB_ASSIGN(const ModelConfig config, ReadConfig(file));
+  EBB_ASSIGN(const Weights weights, FindWeights(file, config));
+  return GpuEngine::Open(gpu::EmulatedTable(32), config, weights, {.arena_bytes = 64 << 20, .kv_type = KvType::kF32});
+}
+
+bool OnlyDecodes(const GoldenCase& golden) {
+  return std::ranges::all_of(golden.steps, [](const std::vector<lab::GoldenOp>& step) {
+    return std::ranges::all_of(step, [](const lab::GoldenOp& op) { return op.kind == 'D'; });
+  });
+}
+
+void ExpectLogits(GpuEngine& engine, const GoldenCase& golden) {
+  const absl::StatusOr<lab::Matrix> stored = lab::ReadNpy(golden.file);
+  ASSERT_THAT(stored, IsOk());
+  const auto policy =
+      Resolve({.scorer = "full", .kv_type = KvType::kF32}, {.trained_context = engine.config().context});
+  ASSERT_THAT(policy, IsOk());
+  const auto session = engine.OpenSession(*policy, golden.rows);
+  ASSERT_THAT(session, IsOk());
+  int64_t row_of_stored = 0;
+  double largest = 0;
+  for (const std::vector<lab::GoldenOp>& step : golden.steps) {
+    std::vector<int32_t> tokens;
+    for (const lab::GoldenOp& op : step) tokens.push_back(op.a);
+    GpuRow row = {.session = session->get(), .tokens = tokens, .all_logits = true};
+    ASSERT_THAT(engine.Run({&row, 1}), IsOk());
+    for (size_t i = 0; i < row.logits.size(); ++i) {
+      const float expected = stored->values[row_of_stored * stored->cols + static_cast<int64_t>(i)];
+      largest = std::max(largest, std::abs(static_cast<double>(row.logits[i]) - expected));
+    }
+    row_of_stored += static_cast<int64_t>(tokens.size());
+  }
+  EXPECT_EQ(row_of_stored, stored->rows);
+  EXPECT_LE(largest, golden.max_abs);
+}
+
+TEST(GoldenGpuLogits, WhatADeviceComputesIsWithinTolerance) {
+  const auto families = lab::ReadGoldenFolder(kFolder);
+  ASSERT_THAT(families, IsOk());
+  int cases = 0;
+  int refused = 0;
+  for (const GoldenFamily& family : *families) {
+    SCOPED_TRACE(family.name);
+    const auto file = GgufFile::Open(family.model);
+    ASSERT_THAT(file, IsOk());
+    const auto engine = OpenOnDevice(*file);
+    if (!engine.ok()) {
+      EXPECT_TRUE(lab::IsUnsupported(engine.status())) << engine.status();
+      ++refused;
+      continue;
+    }
+    for (const GoldenCase& golden : family.cases) {
+      if (!OnlyDecodes(golden)) continue;
+      SCOPED_TRACE(golden.name);
+      ExpectLogits(**engine, golden);
+      ++cases;
+    }
+  }
+  EXPECT_GE(cases, 4);  // llama in F32 and Q8_0, its two kinds of scaling
+  EXPECT_GE(refused, 1);
+}
+
+}  // namespace
+}  // namespace ebb

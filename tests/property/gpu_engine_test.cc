@@ -1,0 +1,254 @@
+// The engine on a device, emulated, against the engine of the CPU: the same tokens in the same blocks give the same
+// logits, and in every lane the same tokens live, step by step.
+
+#include "engine/gpu/gpu_engine.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/model/gguf.h"
+#include "engine/ops/gpu/emulated.h"
+#include "policies/hash_random.h"
+#include "policies/status.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_engine.h"
+
+namespace ebb {
+namespace {
+
+// Both sides compute in float32 and add in orders of their own; eviction_oracle_test.cc says what that comes to on
+// models of this size.
+constexpr double kTolerance = 2.6e-5;
+
+// A sanitizer makes the emulation some fifty times as slow.
+#ifdef EBB_SANITIZED
+constexpr bool kIsSlow = true;
+#else
+constexpr bool kIsSlow = false;
+#endif
+
+PolicySpec F32(PolicySpec spec) {
+  spec.kv_type = KvType::kF32;
+  return spec;
+}
+
+// A model file, and engines on it.
+class World {
+ public:
+  explicit World(const TinyModel& model)
+      : model_(model), file_(model), gguf_(GgufFile::Open(file_.path())), config_(ReadConfig(*gguf_)) {
+    EBB_CHECK(config_.ok());
+  }
+
+  absl::StatusOr<std::unique_ptr<GpuEngine>> Open(const gpu::Table& table, const GpuEngineOptions& options) const {
+    EBB_ASSIGN(const Weights weights, FindWeights(*gguf_, *config_));
+    return GpuEngine::Open(table, *config_, weights, options);
+  }
+  std::unique_ptr<GpuEngine> OpenOrDie(const gpu::Table& table, KvType type = KvType::kF32) const {
+    auto engine = Open(table, {.arena_bytes = 16 << 20, .kv_type = type});
+    EBB_CHECK(engine.ok());
+    return *std::move(engine);
+  }
+  ValidSpec Policy(const PolicySpec& spec) const {
+    auto policy = Resolve(spec, LimitsOf(*config_));
+    EBB_CHECK(policy.ok());
+    return *std::move(policy);
+  }
+  const std::string& path() const { return file_.path(); }
+  const TinyModel& model() const { return model_; }
+  const ModelConfig& config() const { return *config_; }
+
+ private:
+  TinyModel model_;
+  TinyModelFile file_;
+  absl::StatusOr<GgufFile> gguf_;
+  absl::StatusOr<ModelConfig> config_;
+};
+
+std::unique_ptr<GpuSession> OpenOrDie(GpuEngine& engine, const ValidSpec& policy, int32_t block_max = 16) {
+  auto session = engine.OpenSession(policy, block_max);
+  EBB_CHECK(session.ok());
+  return *std::move(session);
+}
+
+std::vector<int32_t> LiveTokens(const GpuSession& session, int32_t lane) {
+  absl::StatusOr<std::vector<int32_t>> tokens = session.Tokens(lane);
+  EBB_CHECK(tokens.ok());
+  std::erase(*tokens, -1);
+  std::ranges::sort(*tokens);
+  return *std::move(tokens);
+}
+
+void ExpectTheCpusRun(const TinyModel& model, const PolicySpec& spec, int32_t warp, int32_t count, uint64_t seed) {
+  SCOPED_TRACE(spec.scorer + ", warps of " + std::to_string(warp) + ", seed " + std::to_string(seed));
+  const World world(model);
+  const auto cpu = OpenTestEngine(world.path());
+  const auto cpu_session = OpenTestSession(*cpu, spec, 16);
+  const auto gpu = world.OpenOrDie(gpu::EmulatedTable(warp));
+  const auto session = OpenOrDie(*gpu, world.Policy(spec));
+  HashRandom random(seed);
+  const std::vector<int32_t> tokens = RandomTokens(seed, count, model.vocab);
+  for (size_t first = 0; first < tokens.size();) {
+    const auto block = std::min<size_t>(random.Uniform(0, 2) == 0 ? random.Uniform(1, 16) : 1, tokens.size() - first);
+    const std::span<const int32_t> step(tokens.data() + first, block);
+    const std::vector<float> expected = Step(*cpu, *cpu_session, step, Want::kAll);
+    GpuRow row = {.session = session.get(), .tokens = step, .all_logits = true};
+    ASSERT_THAT(gpu->Run({&row, 1}), IsOk());
+    ASSERT_EQ(row.logits.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(row.logits[i], expected[i], kTolerance) << "after token " << first;
+    }
+    EXPECT_EQ(row.next, BestToken(row.logits.last(static_cast<size_t>(model.vocab))));
+    ASSERT_EQ(session->live(), cpu_session->cache_length());
+    for (int32_t lane = 0; lane < model.layers * model.kv_heads; ++lane) {
+      ASSERT_EQ(LiveTokens(*session, lane),
+                LiveTokens(*cpu, *cpu_session, lane / model.kv_heads, lane % model.kv_heads))
+          << "lane " << lane << " after token " << first;
+    }
+    first += block;
+  }
+  EXPECT_EQ(session->evicted(), cpu_session->evicted());
+}
+
+TEST(GpuEngine, LogitsAndVictimsAreTheCpusWithHeavyHitters) {
+  const TinyModel model = {.layers = 2, .heads = 6, .kv_heads = 3};
+  ExpectTheCpusRun(model, F32({.scorer = "h2o", .budget = 24}), 32, kIsSlow ? 35 : 90, 1);
+  if (kIsSlow) return;
+  ExpectTheCpusRun(model, F32({.scorer = "h2o", .budget = 20, .overflow = 5, .positions = Positions::kCompacted}), 64,
+                   60, 2);
+}
+
+TEST(GpuEngine, LogitsAndVictimsAreTheCpusByAgeAndByTheLastQuery) {
+  ExpectTheCpusRun({}, F32({.scorer = "streaming", .budget = 20}), 64, kIsSlow ? 30 : 60, 3);
+  if (kIsSlow) return;
+  ExpectTheCpusRun({.heads = 4, .kv_heads = 1}, F32({.scorer = "tova", .budget = 20}), 32, 60, 4);
+}
+
+TEST(GpuEngine, LogitsAreTheCpusWhereNobodyLeavesPastASplitAndWithQuantisedWeights) {
+  if (!kIsSlow) ExpectTheCpusRun({.layers = 1}, F32({.scorer = "full"}), 32, 150, 5);
+  ExpectTheCpusRun({.layers = 1, .type = DType::kQ8_0}, F32({.scorer = "full"}), 32, kIsSlow ? 10 : 30, 6);
+  ExpectTheCpusRun({.layers = 1, .type = DType::kQ4_0, .tied_head = true}, F32({.scorer = "full"}), 64,
+                   kIsSlow ? 10 : 30, 7);
+}
+
+// What a session yields alone and beside others that come and go, bit for bit.
+TEST(GpuEngine, ASessionIsTheSameBesideOthers) {
+  const World world({.layers = 1});
+  const auto engine = world.OpenOrDie(gpu::EmulatedTable(32), KvType::kBf16);
+  const ValidSpec policy = world.Policy({.scorer = "h2o", .budget = 20});
+  const std::vector<int32_t> tokens = RandomTokens(8, 50, world.model().vocab);
+  const auto run = [&](bool company) {
+    const auto session = OpenOrDie(*engine, policy);
+    std::vector<std::unique_ptr<GpuSession>> others;
+    std::vector<float> logits;
+    size_t first = 0;
+    for (const size_t block : {size_t{16}, size_t{1}, size_t{1}, size_t{9}, size_t{1}, size_t{1}}) {
+      std::vector<GpuRow> rows;
+      if (company) {
+        others.push_back(OpenOrDie(*engine, policy));
+        if (others.size() > 3) others.erase(others.begin());
+        for (size_t i = 0; i < others.size(); ++i) {
+          rows.push_back({.session = others[i].get(), .tokens = std::span(tokens).subspan(7 * i, i % 2 == 0 ? 1 : 12)});
+        }
+      }
+      rows.insert(rows.begin() + static_cast<int64_t>(rows.size() / 2),
+                  {.session = session.get(), .tokens = std::span(tokens).subspan(first, block), .all_logits = true});
+      EXPECT_THAT(engine->Run(rows), IsOk());
+      const GpuRow& own = *std::ranges::find(rows, session.get(), &GpuRow::session);
+      logits.insert(logits.end(), own.logits.begin(), own.logits.end());
+      first += block;
+    }
+    return logits;
+  };
+  EXPECT_EQ(run(false), run(true));
+}
+
+TEST(GpuEngine, PagesComeBackAndAreRefusedWhereNoneAreLeft) {
+  const World world({});
+  const auto engine = world.Open(gpu::EmulatedTable(32), {.arena_bytes = 300 << 10, .kv_type = KvType::kF32});
+  ASSERT_THAT(engine, IsOk());
+  const ValidSpec policy = world.Policy(F32({.scorer = "h2o", .budget = 100}));
+  const int64_t before = (*engine)->pages_free();
+  {
+    const auto session = OpenOrDie(**engine, policy);
+    EXPECT_LT((*engine)->pages_free(), before);
+    std::vector<std::unique_ptr<GpuSession>> more;
+    absl::Status status = absl::OkStatus();
+    while (status.ok()) {
+      auto next = (*engine)->OpenSession(policy, 16);
+      status = next.status();
+      if (next.ok()) more.push_back(*std::move(next));
+    }
+    EXPECT_EQ(GetRefusal(status).reason, "NO_PAGES");
+  }
+  EXPECT_EQ((*engine)->pages_free(), before);
+}
+
+TEST(GpuEngine, RefusesWhatTheDeviceDoesNotDo) {
+  const World world({});
+  const auto engine = world.OpenOrDie(gpu::EmulatedTable(32));
+  const auto reason = [&](PolicySpec spec) {
+    return GetRefusal(engine->OpenSession(world.Policy(spec), 16).status()).reason;
+  };
+  EXPECT_EQ(reason(F32({.scorer = "snapkv", .budget = 64})), "GPU_POLICY_UNSUPPORTED");
+  EXPECT_EQ(reason(F32({.scorer = "h2o", .budget = 64, .modifier = Modifier::kCaote})), "GPU_POLICY_UNSUPPORTED");
+  EXPECT_EQ(reason(F32({.scorer = "tova", .budget = 64, .scope = Scope::kLayer})), "GPU_POLICY_UNSUPPORTED");
+  EXPECT_EQ(reason({.scorer = "h2o", .budget = 64, .kv_type = KvType::kF16}), "GPU_POLICY_UNSUPPORTED");
+
+  const World windows({.window = 16});
+  EXPECT_EQ(GetRefusal(windows.Open(gpu::EmulatedTable(32), {.arena_bytes = 1 << 20}).status()).reason,
+            "UNSUPPORTED_MODEL_FEATURE");
+  const World narrow({.heads = 8, .kv_heads = 8, .head_dim = 8});
+  EXPECT_EQ(GetRefusal(narrow.Open(gpu::EmulatedTable(32), {.arena_bytes = 1 << 20}).status()).reason,
+            "UNSUPPORTED_MODEL_FEATURE");
+  EXPECT_EQ(GetRefusal(world.Open(gpu::EmulatedTable(32), {.arena_bytes = 100}).status()).reason, "ARENA_TOO_SMALL");
+
+  const auto session = OpenOrDie(*engine, world.Policy(F32({.scorer = "full"})));
+  EXPECT_EQ(GetRefusal(session->CanAppend(17)).reason, "BLOCK_TOO_LARGE");
+  EXPECT_EQ(GetRefusal(session->CanAppend(0)).reason, "BLOCK_TOO_LARGE");
+}
+
+TEST(GpuEngine, OutOfMemoryNamesWhatIsNeededAndWhatIsFree) {
+  const World world({});
+  const absl::Status status = world.Open(gpu::EmulatedTable(32), {.arena_bytes = int64_t{5} << 30}).status();
+  EXPECT_EQ(GetRefusal(status).reason, "GPU_OUT_OF_MEMORY");
+  EXPECT_EQ(GetRefusal(status).metadata.at("bytes"), std::to_string(int64_t{5} << 30));
+  EXPECT_EQ(GetRefusal(status).metadata.at("free"), std::to_string(int64_t{1} << 30));
+}
+
+TEST(GpuEngine, ADevicesFaultIsAStatus) {
+  static bool is_broken = false;
+  gpu::Table table = gpu::EmulatedTable(32);
+  table.wait = [](gpu::Stream) -> gpu::Error {
+    return is_broken ? "an illegal memory access was encountered" : nullptr;
+  };
+  const World world({});
+  const auto engine = world.OpenOrDie(table);
+  const auto session = OpenOrDie(*engine, world.Policy(F32({.scorer = "full"})));
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  GpuRow row = {.session = session.get(), .tokens = tokens};
+  is_broken = true;
+  const absl::Status status = engine->Run({&row, 1});
+  is_broken = false;
+  EXPECT_EQ(GetRefusal(status).reason, "GPU_FAULT");
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("illegal memory access"));
+  EXPECT_EQ(GetRefusal(session->CanAppend(1)).reason, "GPU_FAULT");
+
+  const auto another = OpenOrDie(*engine, world.Policy(F32({.scorer = "full"})));
+  row.session = another.get();
+  EXPECT_THAT(engine->Run({&row, 1}), IsOk());
+}
+
+TEST(GpuEngine, AMissingLibraryIsNamed) {
+  const absl::Status status = LoadGpuTable("cuda", "/nowhere").status();
+  EXPECT_EQ(GetRefusal(status).reason, "GPU_UNAVAILABLE");
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("/nowhere/libebb_cuda.so"));
+}
+
+}  // namespace
+}  // namespace ebb

@@ -1,0 +1,314 @@
+// Store, attend, merge and observe together, as a step runs them, against the float64 oracle: sessions of different
+// lengths beside each other, random slots and pages, every element type, and free slots whose bytes are no numbers.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "engine/model/quantization.h"
+#include "policies/hash_random.h"
+#include "tests/support/attend_case.h"
+#include "tests/support/attention_reference.h"
+#include "tests/support/test_lane.h"
+#include "tests/unit/engine/ops/gpu/each_target.h"
+
+namespace ebb::gpu {
+namespace {
+
+// Logits reach about 25, and what tests/unit/engine/ops/attend_test.cc says of the CPU's rounding holds here.
+constexpr double kTolerance = 2e-5;
+
+struct StepShape {
+  Element type = Element::kF32;
+  int32_t head_dim = 64;
+  RopePairs pairs = RopePairs::kNeighbours;
+  int32_t rotary_dims = 64;
+  int32_t group = 2;
+  int32_t kv_heads = 2;
+  int32_t sessions = 2;
+  int32_t slots_max = 300;
+  int32_t tokens_max = 4;
+  uint64_t seed = 0;
+
+  std::string ToString() const {
+    return "seed " + std::to_string(seed) + ", type " + std::to_string(static_cast<int>(type)) + ", d " +
+           std::to_string(head_dim) + ", rotary " + std::to_string(rotary_dims) +
+           (pairs == RopePairs::kHalves ? " halves" : " neighbours") + ", group " + std::to_string(group) + ", heads " +
+           std::to_string(kv_heads) + ", sessions " + std::to_string(sessions);
+  }
+};
+
+constexpr int32_t kLayers = 2;
+constexpr int32_t kLayer = 1;  // the one that is attended
+
+int64_t ElementBytes(Element type) { return type == Element::kF32 ? 4 : 2; }
+
+// As it rests in the cache.
+float Rounded(Element type, float x) {
+  if (type == Element::kBf16) return FloatFromBf16(Bf16FromFloat(x));
+  return type == Element::kF16 ? FloatFromF16(F16FromFloat(x)) : x;
+}
+
+void WriteElement(Element type, float x, std::byte* to) {
+  if (type == Element::kF32) {
+    std::memcpy(to, &x, 4);
+  } else {
+    const uint16_t bits = type == Element::kBf16 ? Bf16FromFloat(x) : F16FromFloat(x);
+    std::memcpy(to, &bits, 2);
+  }
+}
+
+// One session of a step: its lanes hold equally many tokens, each its own and in slots of its own.
+struct TestSession {
+  struct Lane {
+    std::vector<int32_t> slots = {}, positions = {};  // [live] by token, positions ascending
+    std::vector<float> k = {}, v = {};                // [live][d]
+  };
+  int32_t capacity = 0, live = 0, tokens = 0, first_row = 0, block_max = 0;
+  ScoreRule rule = ScoreRule::kSum;
+  std::vector<Lane> lanes = {};
+  std::vector<int32_t> position = {}, placed = {}, page = {};
+  std::vector<float> score = {};
+
+  int32_t pages_per_lane() const { return (capacity + kPageSlots - 1) / kPageSlots; }
+};
+
+class StepCase {
+ public:
+  explicit StepCase(const StepShape& shape)
+      : shape_(shape), reference_(TestRope(shape.pairs, shape.rotary_dims)), rope_(MakeRope(reference_)) {
+    HashRandom random(shape.seed, 5);
+    int32_t pages = 0;
+    for (int32_t i = 0; i < shape.sessions; ++i) {
+      sessions_.push_back(MakeSession(random));
+      pages += kLayers * shape.kv_heads * sessions_.back().pages_per_lane();
+    }
+    std::vector<int32_t> order = RandomOrder(random, pages);
+    for (TestSession& session : sessions_) {
+      const auto count = kLayers * shape.kv_heads * session.pages_per_lane();
+      session.page.assign(order.end() - count, order.end());
+      order.resize(order.size() - count);
+    }
+    pages_ = pages;
+    q_ = RandomFloats(shape.seed, 6, int64_t{rows_} * heads() * shape.head_dim, 5);
+  }
+
+  int32_t heads() const { return shape_.kv_heads * shape_.group; }
+
+  // out [T][heads][d], then the scores of every session.
+  std::vector<float> Run(const Table& table) const {
+    const int64_t d = shape_.head_dim;
+    std::vector<std::byte> arena(pages_ * 2 * kPageSlots * d * ElementBytes(shape_.type), std::byte{0xFF});
+    std::vector<TestSession> sessions = sessions_;  // scores change
+    std::vector<SessionView> views;
+    std::vector<int32_t> row_session;
+    std::vector<float> k(int64_t{rows_} * shape_.kv_heads * d), v = k;
+    int32_t slots_max = 0;
+    for (TestSession& s : sessions) {
+      for (size_t lane = 0; lane < s.lanes.size(); ++lane) WriteOldTokens(s, static_cast<int32_t>(lane), arena);
+      row_session.insert(row_session.end(), s.tokens, static_cast<int32_t>(views.size()));
+      slots_max = std::max(slots_max, s.capacity);
+      views.push_back(ViewOf(s));
+      for (int32_t t = 0; t < s.tokens; ++t) {
+        for (int32_t h = 0; h < shape_.kv_heads; ++h) {
+          const TestSession::Lane& lane = s.lanes[kLayer * shape_.kv_heads + h];
+          const int64_t from = (s.live - s.tokens + t) * d, to = ((s.first_row + t) * shape_.kv_heads + h) * d;
+          std::copy_n(lane.k.begin() + from, d, k.begin() + to);
+          std::copy_n(lane.v.begin() + from, d, v.begin() + to);
+        }
+      }
+    }
+    const CacheArgs cache = {.arena = {.base = arena.data(), .type = shape_.type, .head_dim = shape_.head_dim},
+                             .sessions = views.data(),
+                             .session_count = shape_.sessions,
+                             .row_session = row_session.data(),
+                             .rows = rows_,
+                             .kv_heads = shape_.kv_heads,
+                             .lanes = kLayers * shape_.kv_heads,
+                             .slots_max = slots_max};
+    table.store({.cache = cache, .layer = kLayer, .k = k.data(), .v = v.data(), .stride = shape_.kv_heads * d},
+                nullptr);
+
+    const int32_t splits = (slots_max + kSplitSlots - 1) / kSplitSlots;
+    const int64_t all = int64_t{rows_} * heads();
+    std::vector<float> sums(all * splits * d, NAN), partial(all * splits * 2, NAN), logits(all * slots_max, NAN);
+    std::vector<float> out(all * d, NAN), stats(all * 2, NAN);
+    const AttendArgs attend = {.cache = cache,
+                               .layer = kLayer,
+                               .group = shape_.group,
+                               .rope = {.turns = rope_.turns.data(),
+                                        .rotary_dims = shape_.rotary_dims,
+                                        .halves = shape_.pairs == RopePairs::kHalves ? 1 : 0},
+                               .scale = 1.0F / std::sqrt(static_cast<float>(d)),
+                               .q = q_.data(),
+                               .q_stride = heads() * d,
+                               .splits = splits,
+                               .partial_sums = sums.data(),
+                               .partial_stats = partial.data(),
+                               .logits = logits.data(),
+                               .out = out.data(),
+                               .stats = stats.data()};
+    table.attend(attend, nullptr);
+    table.attend_merge(attend, nullptr);
+    table.observe({.attended = attend}, nullptr);
+    for (const TestSession& s : sessions) out.insert(out.end(), s.score.begin(), s.score.end());
+    return out;
+  }
+
+  void ExpectEqualsReference(const std::vector<float>& result) const {
+    const int64_t d = shape_.head_dim;
+    auto scores = result.begin() + int64_t{rows_} * heads() * d;
+    for (const TestSession& s : sessions_) {
+      for (int32_t lane = 0; lane < kLayers * shape_.kv_heads; ++lane, scores += s.capacity) {
+        const float* const before = s.score.data() + int64_t{lane} * s.capacity;
+        if (lane / shape_.kv_heads != kLayer) {  // another layer's lanes are left alone
+          for (int32_t slot = 0; slot < s.capacity; ++slot) ASSERT_EQ(scores[slot], before[slot]);
+          continue;
+        }
+        const int32_t head = lane % shape_.kv_heads;
+        const ReferenceAttention expected = Attended(s, lane, head);
+        for (int32_t t = 0; t < s.tokens; ++t) {
+          for (int32_t g = 0; g < shape_.group; ++g) {
+            const int64_t at = ((s.first_row + t) * heads() + head * shape_.group + g) * d;
+            for (int64_t c = 0; c < d; ++c) {
+              ASSERT_NEAR(result[at + c], expected.out[(t * shape_.group + g) * d + c], kTolerance) << "row " << t;
+            }
+          }
+        }
+        const std::vector<double> received =
+            SumReference(expected, shape_.group, s.capacity, s.rule == ScoreRule::kLast ? s.tokens - 1 : 0, s.tokens);
+        for (int32_t slot = 0; slot < s.capacity; ++slot) {
+          double score = before[slot];
+          if (s.rule == ScoreRule::kLast) score = received[slot];
+          if (s.rule == ScoreRule::kSum) score += received[slot];
+          ASSERT_NEAR(scores[slot], score, kTolerance) << "slot " << slot;
+        }
+      }
+    }
+  }
+
+ private:
+  TestSession MakeSession(HashRandom& random) {
+    TestSession s;
+    s.capacity = random.Uniform(1, shape_.slots_max);
+    s.live = random.Uniform((s.capacity + 1) / 2, s.capacity);
+    s.tokens = random.Uniform(1, std::min(s.live, shape_.tokens_max));
+    s.block_max = s.tokens + random.Uniform(0, 2);
+    s.first_row = rows_;
+    s.rule = static_cast<ScoreRule>(random.Uniform(0, 2));
+    rows_ += s.tokens;
+    const int32_t lanes = kLayers * shape_.kv_heads;
+    s.position.assign(int64_t{lanes} * s.capacity, -1);
+    s.placed.assign(int64_t{lanes} * s.block_max, -1);
+    s.score = RandomFloats(random.Next64(), 1, int64_t{lanes} * s.capacity);
+    for (int32_t i = 0; i < lanes; ++i) {
+      TestSession::Lane lane;
+      lane.slots = RandomOrder(random, s.capacity);
+      lane.slots.resize(s.live);
+      int32_t position = random.Uniform(0, 3) == 0 ? random.Uniform(0, 1 << 24) : 0;
+      for (int32_t token = 0; token < s.live; ++token) {
+        s.position[int64_t{i} * s.capacity + lane.slots[token]] = position;
+        lane.positions.push_back(position);
+        if (token >= s.live - s.tokens) {
+          s.placed[int64_t{i} * s.block_max + token - (s.live - s.tokens)] = lane.slots[token];
+        }
+        position += random.Uniform(0, 4) == 0 ? random.Uniform(1, 40) : 1;
+      }
+      lane.k = RandomFloats(random.Next64(), 2, int64_t{s.live} * shape_.head_dim);
+      lane.v = RandomFloats(random.Next64(), 3, int64_t{s.live} * shape_.head_dim);
+      s.lanes.push_back(std::move(lane));
+    }
+    return s;
+  }
+
+  SessionView ViewOf(TestSession& s) const {
+    return {.position = s.position.data(),
+            .score = s.score.data(),
+            .placed = s.placed.data(),
+            .page = s.page.data(),
+            .capacity = s.capacity,
+            .block_max = s.block_max,
+            .pages_per_lane = s.pages_per_lane(),
+            .live = s.live - s.tokens,
+            .slots = s.capacity,
+            .first_row = s.first_row,
+            .tokens = s.tokens,
+            .rule = s.rule};
+  }
+
+  // Those that were there before the step, by the layout as kernels.h draws it.
+  void WriteOldTokens(const TestSession& s, int32_t lane, std::vector<std::byte>& arena) const {
+    const int64_t d = shape_.head_dim;
+    const int64_t bytes = ElementBytes(shape_.type);
+    for (int32_t token = 0; token < s.live - s.tokens; ++token) {
+      const int32_t slot = s.lanes[lane].slots[token];
+      const int64_t page = s.page[int64_t{lane} * s.pages_per_lane() + slot / 64];
+      for (int64_t c = 0; c < d; ++c) {
+        const int64_t k = page * 128 * d + slot % 64 * d + c;
+        WriteElement(shape_.type, s.lanes[lane].k[token * d + c], &arena[k * bytes]);
+        WriteElement(shape_.type, s.lanes[lane].v[token * d + c], &arena[(k + 64 * d) * bytes]);
+      }
+    }
+  }
+
+  ReferenceAttention Attended(const TestSession& s, int32_t lane, int32_t head) const {
+    const int64_t d = shape_.head_dim;
+    const TestSession::Lane& from = s.lanes[lane];
+    ReferenceLane reference = {.head_dim = shape_.head_dim};
+    reference.position.assign(s.position.begin() + int64_t{lane} * s.capacity,
+                              s.position.begin() + int64_t{lane + 1} * s.capacity);
+    reference.k.assign(s.capacity * d, 0);
+    reference.v.assign(s.capacity * d, 0);
+    for (int32_t token = 0; token < s.live; ++token) {
+      for (int64_t c = 0; c < d; ++c) {
+        reference.k[from.slots[token] * d + c] = Rounded(shape_.type, from.k[token * d + c]);
+        reference.v[from.slots[token] * d + c] = Rounded(shape_.type, from.v[token * d + c]);
+      }
+    }
+    std::vector<double> q;
+    for (int32_t t = 0; t < s.tokens; ++t) {
+      const auto at = q_.begin() + ((s.first_row + t) * heads() + head * shape_.group) * d;
+      q.insert(q.end(), at, at + shape_.group * d);
+    }
+    return AttendReference(reference_, reference, q,
+                           {from.positions.data() + s.live - s.tokens, static_cast<size_t>(s.tokens)}, shape_.group);
+  }
+
+  StepShape shape_;
+  ReferenceRope reference_;
+  Rope rope_;
+  int32_t rows_ = 0;
+  int32_t pages_ = 0;
+  std::vector<TestSession> sessions_ = {};
+  std::vector<float> q_ = {};  // [T][heads][d]
+};
+
+TEST(GpuAttend, EqualsFloat64AtRandomShapes) {
+  HashRandom random(1);
+  constexpr int32_t kDims[] = {16, 32, 64, 80, 96, 128, 256};
+  for (int i = 0; i < Cases(24); ++i) {
+    StepShape shape;
+    shape.type = static_cast<Element>(i % 3);  // F32, F16, BF16
+    shape.head_dim = kDims[random.Uniform(0, 6)];
+    shape.pairs = random.Uniform(0, 1) == 0 ? RopePairs::kNeighbours : RopePairs::kHalves;
+    shape.rotary_dims = shape.head_dim;
+    if (random.Uniform(0, 2) == 0) {
+      shape.rotary_dims = shape.pairs == RopePairs::kHalves ? 16 * random.Uniform(0, shape.head_dim / 16)
+                                                            : 2 * random.Uniform(0, shape.head_dim / 2);
+    }
+    shape.group = random.Uniform(1, kGroupMax);
+    shape.kv_heads = random.Uniform(1, 2);
+    shape.sessions = random.Uniform(1, 3);
+    shape.slots_max = i % 4 == 0 ? 20 : 280;
+    shape.seed = random.Next64() >> 40;
+    SCOPED_TRACE(shape.ToString());
+    const StepCase c(shape);
+    c.ExpectEqualsReference(OnEachTarget([&](const Table& table) { return c.Run(table); }));
+  }
+}
+
+}  // namespace
+}  // namespace ebb::gpu

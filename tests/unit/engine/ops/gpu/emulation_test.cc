@@ -1,0 +1,88 @@
+// That the emulation is a device: every thread runs, threads meet where they should, and a kernel that is wrong shows.
+
+#include "engine/ops/gpu/emulation.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+namespace ebb::gpu::emulation {
+namespace {
+
+constexpr int32_t kThreads = 128;
+
+template <typename Kernel>
+void RunKernel(Grid grid, int32_t warp, const Kernel& kernel) {
+  Run(
+      grid, kThreads, warp, [](const void* of) { (*static_cast<const Kernel*>(of))(); }, &kernel);
+}
+
+TEST(Emulation, EveryThreadOfEveryBlockRunsOnce) {
+  std::vector<int> runs(2 * 3 * 4 * kThreads);
+  RunKernel({2, 3, 4}, 32, [&] { ++runs[((at.block[2] * 3 + at.block[1]) * 2 + at.block[0]) * kThreads + at.thread]; });
+  EXPECT_EQ(runs, std::vector<int>(runs.size(), 1));
+}
+
+TEST(Emulation, ABarrierLetsNobodyPassBeforeAllHaveCome) {
+  for (const Order order : {Order::kAscending, Order::kDescending}) {
+    SetOrder(order);
+    int come = 0;
+    std::vector<int> seen(kThreads);
+    RunKernel({}, 64, [&] {
+      ++come;
+      Barrier(1);
+      seen[at.thread] = come;
+    });
+    EXPECT_EQ(seen, std::vector<int>(kThreads, kThreads));
+  }
+  SetOrder(Order::kAscending);
+}
+
+TEST(Emulation, AnExchangeIsWithTheThreadOfTheWarpThatDiffersByTheMask) {
+  for (const int32_t mask : {1, 2, 4, 8, 16}) {
+    std::vector<int32_t> received(kThreads);
+    RunKernel({}, 32, [&] {
+      for (int32_t round = 0; round < 3; ++round) {
+        const int32_t sent = 1000 * round + at.thread;
+        Exchange(&sent, &received[at.thread], sizeof(sent), mask, 1);
+        ASSERT_EQ(received[at.thread], 1000 * round + (at.thread ^ mask));
+      }
+    });
+  }
+}
+
+// Without its second barrier a thread may write before its neighbour has read: seen when threads take turns backwards.
+TEST(Emulation, AForgottenBarrierGivesAnotherResultBackwards) {
+  const auto run = [](Order order) {
+    SetOrder(order);
+    std::vector<int32_t> shared(kThreads);
+    std::iota(shared.begin(), shared.end(), 0);
+    RunKernel({}, 32, [&] {
+      const int32_t before = at.thread > 0 ? shared[at.thread - 1] : 0;
+      shared[at.thread] += before;
+    });
+    SetOrder(Order::kAscending);
+    return shared;
+  };
+  EXPECT_NE(run(Order::kAscending), run(Order::kDescending));
+}
+
+TEST(EmulationDeathTest, ThreadsThatWaitAtDifferentLinesEndTheProgram) {
+  EXPECT_DEATH(RunKernel({}, 32, [] { Barrier(at.thread < 64 ? 7 : 8); }), "wait for each other at lines 7 and 8");
+}
+
+TEST(EmulationDeathTest, ThreadsThatWaitForOnesThatEndedEndTheProgram) {
+  const auto leave_early = [] {
+    if (at.thread != 5) Barrier(9);
+  };
+  EXPECT_DEATH(RunKernel({}, 32, leave_early), "waits at line 9 for threads that never come");
+  const auto diverge = [] {
+    int32_t value = 0;
+    if (at.thread % 2 == 0) Exchange(&value, &value, sizeof(value), 1, 11);
+  };
+  EXPECT_DEATH(RunKernel({}, 32, diverge), "waits at line 11 for threads that never come");
+}
+
+}  // namespace
+}  // namespace ebb::gpu::emulation

@@ -1,0 +1,110 @@
+// Both linear kernels against float64, over every type of weight, and the laws of a row's bits.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "policies/hash_random.h"
+#include "tests/support/test_lane.h"
+#include "tests/unit/engine/ops/gpu/each_target.h"
+#include "tests/unit/engine/ops/gpu/test_matrix.h"
+
+namespace ebb::gpu {
+namespace {
+
+constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0};
+
+using Linear = void (*Table::*)(const LinearArgs&, Stream);
+
+struct Case {
+  DType type = DType::kF32;
+  int64_t outputs = 10, inputs = 64;
+  int32_t rows = 1;
+  bool bias = false;
+  bool add = false;
+  uint64_t seed = 0;
+};
+
+constexpr float kBefore = 0.25F;
+
+std::vector<float> Multiply(Linear linear, const Case& c, const TestMatrix& w, const std::vector<float>& x,
+                            const std::vector<float>& bias, const Table& table) {
+  const int64_t stride = c.outputs + 3;  // outputs of other matrices lie beside these
+  std::vector<float> y(c.rows * stride, kBefore);
+  (table.*linear)({.w = w.matrix(),
+                   .bias = c.bias ? bias.data() : nullptr,
+                   .x = x.data(),
+                   .y = y.data(),
+                   .y_stride = stride,
+                   .rows = c.rows,
+                   .add = c.add ? 1 : 0},
+                  nullptr);
+  return y;
+}
+
+void ExpectEqualsFloat64(Linear linear, const Case& c) {
+  SCOPED_TRACE(testing::Message() << "type " << static_cast<int>(c.type) << ", " << c.outputs << " x " << c.inputs
+                                  << ", " << c.rows << " rows, seed " << c.seed);
+  const TestMatrix w(c.type, c.outputs, c.inputs, c.seed);
+  const std::vector<float> x = RandomFloats(c.seed, 1, c.rows * c.inputs);
+  const std::vector<float> bias = RandomFloats(c.seed, 2, c.outputs);
+  const std::vector<float> y = OnEachTarget([&](const Table& table) { return Multiply(linear, c, w, x, bias, table); });
+  for (int32_t t = 0; t < c.rows; ++t) {
+    for (int64_t o = 0; o < c.outputs; ++o) {
+      double expected = (c.add ? kBefore : 0) + (c.bias ? bias[o] : 0);
+      double size = std::abs(expected);
+      for (int64_t i = 0; i < c.inputs; ++i) {
+        const double term = static_cast<double>(w.at(o, i)) * x[t * c.inputs + i];
+        expected += term;
+        size += std::abs(term);
+      }
+      // Roundings of a sum in float32, at most one a term.
+      ASSERT_NEAR(y[t * (c.outputs + 3) + o], expected, 1e-6 * size) << t << ", " << o;
+    }
+    for (int64_t o = c.outputs; o < c.outputs + 3; ++o) ASSERT_EQ(y[t * (c.outputs + 3) + o], kBefore);
+  }
+}
+
+TEST(GpuLinear, EqualsFloat64AtRandomShapes) {
+  HashRandom random(1);
+  for (const DType type : kTypes) {
+    for (int i = 0; i < Cases(4); ++i) {
+      const Case c = {.type = type,
+                      .outputs = random.Uniform(1, 90),
+                      .inputs = 32 * random.Uniform(1, i == 0 ? 40 : 8),
+                      .rows = random.Uniform(1, 20),
+                      .bias = random.Uniform(0, 1) == 0,
+                      .add = random.Uniform(0, 1) == 0,
+                      .seed = random.Next64() >> 40};
+      ExpectEqualsFloat64(&Table::linear_rows, c);
+      ExpectEqualsFloat64(&Table::linear_tiles, {.type = c.type,
+                                                 .outputs = c.outputs,
+                                                 .inputs = c.inputs,
+                                                 .rows = random.Uniform(1, 100),
+                                                 .bias = c.bias,
+                                                 .add = c.add,
+                                                 .seed = c.seed});
+    }
+  }
+}
+
+// Alone or in company: a row's bits are its own.
+TEST(GpuLinear, ARowsBitsDoNotDependOnTheOtherRows) {
+  for (const Linear linear : {&Table::linear_rows, &Table::linear_tiles}) {
+    Case c = {.type = DType::kQ8_0, .outputs = 40, .inputs = 160, .rows = 70, .seed = 7};
+    const TestMatrix w(c.type, c.outputs, c.inputs, c.seed);
+    const std::vector<float> x = RandomFloats(c.seed, 1, c.rows * c.inputs);
+    const std::vector<float> all = Multiply(linear, c, w, x, {}, EmulatedTable(32));
+    c.rows = 1;
+    for (const int64_t t : {0, 7, 8, 64, 69}) {
+      const std::vector<float> row(x.begin() + t * c.inputs, x.begin() + (t + 1) * c.inputs);
+      const std::vector<float> alone = Multiply(linear, c, w, row, {}, EmulatedTable(32));
+      const auto first = all.begin() + t * (c.outputs + 3);
+      EXPECT_EQ(alone, std::vector<float>(first, first + c.outputs + 3)) << t;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ebb::gpu

@@ -1,0 +1,180 @@
+// Who is placed where and who leaves, against a plain search and policies/select.h.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "policies/hash_random.h"
+#include "policies/select.h"
+#include "tests/support/attend_case.h"
+#include "tests/support/status_matchers.h"
+#include "tests/unit/engine/ops/gpu/each_target.h"
+
+namespace ebb::gpu {
+namespace {
+
+// Lanes of one session: random tokens in random slots.
+struct Lanes {
+  int32_t lanes = 0, capacity = 0, live = 0;
+  std::vector<int32_t> token = {}, position = {}, scratch = {}, placed = {};
+  std::vector<float> score = {};
+
+  std::vector<int32_t> All() const {
+    std::vector<int32_t> all = token;
+    all.insert(all.end(), position.begin(), position.end());
+    all.insert(all.end(), placed.begin(), placed.end());
+    return all;
+  }
+};
+
+float RandomScore(HashRandom& random) {
+  constexpr float kOdd[] = {
+      std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(), 0.0F, -0.0F,
+      std::numeric_limits<float>::infinity(),  -std::numeric_limits<float>::infinity()};
+  if (random.Uniform(0, 9) == 0) return kOdd[random.Uniform(0, 5)];
+  return static_cast<float>(random.Uniform(-6, 6)) / 3;  // many are equal
+}
+
+// Tokens are numbers below `log` in random slots; `gaps`: any of them, else the first and the last have no gaps.
+Lanes RandomLanes(HashRandom& random, int32_t slots_max, bool compacted) {
+  Lanes l;
+  l.lanes = random.Uniform(1, 2);
+  l.capacity = random.Uniform(2, slots_max);
+  l.live = random.Uniform(1, l.capacity);
+  const int32_t log = l.live + random.Uniform(0, 50);
+  l.token.assign(l.lanes * l.capacity, -1);
+  l.position = l.token;
+  l.scratch.assign(l.lanes * l.capacity, 12345);
+  l.score.resize(l.lanes * l.capacity);
+  for (int32_t lane = 0; lane < l.lanes; ++lane) {
+    std::vector<int32_t> tokens = RandomOrder(random, log);
+    tokens.resize(l.live);
+    std::ranges::sort(tokens);
+    const std::vector<int32_t> slots = RandomOrder(random, l.capacity);
+    for (int32_t i = 0; i < l.live; ++i) {
+      const int32_t at = lane * l.capacity + slots[i];
+      l.token[at] = tokens[i];
+      l.position[at] = compacted ? i : tokens[i];
+    }
+    for (int32_t slot = 0; slot < l.capacity; ++slot) l.score[lane * l.capacity + slot] = RandomScore(random);
+  }
+  return l;
+}
+
+SessionView ViewOf(Lanes& l) {
+  return {.token = l.token.data(),
+          .position = l.position.data(),
+          .score = l.score.data(),
+          .placed = l.placed.data(),
+          .scratch = l.scratch.data(),
+          .capacity = l.capacity,
+          .live = l.live,
+          .slots = l.capacity};
+}
+
+CacheArgs CacheOf(const SessionView& view, int32_t lanes) {
+  return {.sessions = &view, .session_count = 1, .lanes = lanes, .slots_max = view.slots};
+}
+
+TEST(GpuPlace, TokensTakeTheLowestFreeSlotsInOrder) {
+  HashRandom random(1);
+  for (int i = 0; i < Cases(40); ++i) {
+    const bool compacted = i % 2 == 0;
+    Lanes before = RandomLanes(random, i % 3 == 0 ? 6 : 400, compacted);
+    if (before.live == before.capacity) continue;
+    const int32_t count = random.Uniform(1, before.capacity - before.live);
+    const int32_t block_max = count + 1;
+    before.placed.assign(before.lanes * block_max, -7);
+    constexpr int32_t kFirstToken = 5000;
+    Lanes expected = before;
+    for (int32_t lane = 0; lane < before.lanes; ++lane) {
+      int32_t slot = -1;
+      for (int32_t t = 0; t < count; ++t) {
+        do ++slot;
+        while (before.token[lane * before.capacity + slot] >= 0);
+        expected.token[lane * before.capacity + slot] = kFirstToken + t;
+        expected.position[lane * before.capacity + slot] = compacted ? before.live + t : kFirstToken + t;
+        expected.placed[lane * block_max + t] = slot;
+      }
+    }
+    const std::vector<int32_t> after = OnEachTarget([&](const Table& table) {
+      Lanes l = before;
+      SessionView view = ViewOf(l);
+      view.block_max = block_max;
+      view.first_token = kFirstToken;
+      view.tokens = count;
+      view.compacted = compacted ? 1 : 0;
+      table.place({.cache = CacheOf(view, l.lanes)}, nullptr);
+      for (size_t at = 0; at < l.token.size(); ++at) {
+        if (l.token[at] < kFirstToken) continue;
+        EXPECT_EQ(l.score[at], 0);
+      }
+      return l.All();
+    });
+    EXPECT_EQ(after, expected.All()) << i;
+  }
+}
+
+// The victims of policies/select.h, freed; with compacted positions, what is left closes up.
+void EvictOnTheHost(Lanes& l, ScoreRule rule, int32_t sinks, int32_t recent, int32_t drop, bool compacted) {
+  for (int32_t lane = 0; lane < l.lanes; ++lane) {
+    const std::span token(l.token.data() + lane * l.capacity, l.capacity);
+    const std::span position(l.position.data() + lane * l.capacity, l.capacity);
+    std::vector<float> keep(l.score.begin() + lane * l.capacity, l.score.begin() + (lane + 1) * l.capacity);
+    if (rule == ScoreRule::kAge) keep.assign(keep.size(), 0);
+    SelectScratch scratch;
+    std::vector<int32_t> victims;
+    ASSERT_THAT(
+        SelectVictims({.token = token, .live = l.live, .sinks = sinks, .recent = recent}, keep, drop, scratch, victims),
+        IsOk());
+    for (const int32_t slot : victims) token[slot] = position[slot] = -1;
+    if (!compacted) continue;
+    std::vector<int32_t> kept;
+    for (const int32_t t : token) {
+      if (t >= 0) kept.push_back(t);
+    }
+    std::ranges::sort(kept);
+    for (int32_t slot = 0; slot < l.capacity; ++slot) {
+      if (token[slot] >= 0) position[slot] = std::ranges::lower_bound(kept, token[slot]) - kept.begin();
+    }
+  }
+}
+
+TEST(GpuEvict, TheSameLeaveAsOnTheHost) {
+  HashRandom random(2);
+  int several = 0;
+  for (int i = 0; i < Cases(24); ++i) {
+    const bool compacted = i % 2 == 0;
+    const Lanes before = RandomLanes(random, i % 3 == 0 ? 8 : 400, compacted);
+    const auto rule = static_cast<ScoreRule>(random.Uniform(0, 2));
+    const int32_t sinks = random.Uniform(0, before.live - 1);
+    const int32_t recent = random.Uniform(0, before.live - 1 - sinks);
+    const int32_t candidates = before.live - sinks - recent;
+    const int32_t drop = random.Uniform(0, 1) == 0 ? 1 : random.Uniform(0, candidates);
+    several += drop > 1 ? 1 : 0;
+    Lanes expected = before;
+    EvictOnTheHost(expected, rule, sinks, recent, drop, compacted);
+    const std::vector<int32_t> after = OnEachTarget([&](const Table& table) {
+      Lanes l = before;
+      SessionView view = ViewOf(l);
+      view.live = l.live - 1;  // one came in this step
+      view.tokens = 1;
+      view.rule = rule;
+      view.sinks = sinks;
+      view.recent = recent;
+      view.drop = drop;
+      view.compacted = compacted ? 1 : 0;
+      table.evict({.cache = CacheOf(view, l.lanes)}, nullptr);
+      return l.All();
+    });
+    EXPECT_EQ(after, expected.All()) << "case " << i << ": " << before.live << " live, " << sinks << " sinks, "
+                                     << recent << " recent, " << drop << " leave";
+  }
+  EXPECT_GT(several, Cases(24) / 8);
+}
+
+}  // namespace
+}  // namespace ebb::gpu
