@@ -60,6 +60,11 @@ export interface ClientOptions {
   retry?: Retry;
   /** Of answers that broke; false: a break is an error, and `retry` holds until something has come. Default: 10 attempts. */
   resume?: Retry | false;
+  /**
+   * Other servers that a call may go to, with your token, when its session has moved there: `host:port`, or `*.domain:port` for all of a
+   * domain. Default: none, and the move is an EbbError (UNAVAILABLE, SESSION_MOVED).
+   */
+  follow?: string[];
 }
 
 export class Client {

@@ -5,6 +5,7 @@ const { randomUUID } = require("node:crypto");
 const { readFileSync } = require("node:fs");
 const { setTimeout: sleep } = require("node:timers/promises");
 const { EbbError, NotResumable, fromRpc } = require("./errors.js");
+const { Homes } = require("./homes.js");
 const { Progress } = require("./progress.js");
 const { fieldsOf, grpc, methods } = require("./protocol.js");
 
@@ -83,18 +84,26 @@ function tokenIn(file) {
 
 class Client {
   constructor(address = "127.0.0.1:7700", options = {}) {
-    const { tenant, tokenFile, credentials = credentialsOf(options), metadata = {}, timeout = 60, retry = {}, resume = {} } = options;
+    const { tenant, tokenFile, credentials = credentialsOf(options), metadata = {}, timeout = 60, retry = {}, resume = {}, follow = [] } = options;
     this.retry = { attempts: 4, first: 0.1, most: 5, ...retry };
     this.resume = resume && { attempts: 10, first: 0.1, most: 5, ...resume };
     this.timeout = timeout;
     this.metadata = new grpc.Metadata();
     const own = { ...(tenant && { "x-ebb-tenant": tenant }), ...(tokenFile && { authorization: `Bearer ${tokenIn(tokenFile)}` }) };
     for (const [key, value] of Object.entries({ ...own, ...metadata })) this.metadata.set(key, value);
-    this.channel = new grpc.Client(address, credentials, CHANNEL);
+    this.homes = new Homes(address, follow);
+    this.credentials = credentials;
+    this.channels = new Map(); // by address, each from its first call on
+    this.#channelTo(address);
   }
 
   close() {
-    this.channel.close();
+    for (const channel of this.channels.values()) channel.close();
+  }
+
+  #channelTo(address) {
+    if (!this.channels.has(address)) this.channels.set(address, new grpc.Client(address, this.credentials, CHANNEL));
+    return this.channels.get(address);
   }
 
   async createSession(spec = undefined, { id = "", ttl = undefined, ...fields } = {}) {
@@ -138,20 +147,25 @@ class Client {
   once(method, request) {
     const { path, serialize, deserialize } = methods[method];
     const deadline = Date.now() + 1000 * this.timeout;
+    const address = this.homes.of(request);
     return new Promise((resolve, reject) => {
-      this.channel.makeUnaryRequest(path, serialize, deserialize, request, this.metadata, { deadline }, (failure, response) =>
-        failure ? reject(fromRpc(failure)) : resolve(response));
+      this.#channelTo(address).makeUnaryRequest(path, serialize, deserialize, request, this.metadata, { deadline }, (failure, response) => {
+        if (failure) return reject(this.homes.heed(request, address, fromRpc(failure)));
+        this.homes.heard(address);
+        resolve(response);
+      });
     });
   }
 
   // The messages of any stream of ebb.v1 by its name, until it ends or fails; left, it is cancelled.
   async *stream(method, request) {
     const { path, serialize, deserialize } = methods[method];
-    const call = this.channel.makeServerStreamRequest(path, serialize, deserialize, request, this.metadata);
+    const address = this.homes.of(request);
+    const call = this.#channelTo(address).makeServerStreamRequest(path, serialize, deserialize, request, this.metadata);
     try {
       yield* call;
     } catch (failure) {
-      throw failure.code === undefined ? failure : fromRpc(failure);
+      throw failure.code === undefined ? failure : this.homes.heed(request, address, fromRpc(failure));
     } finally {
       call.on("error", () => {}); // its own cancellation
       call.cancel();

@@ -8,6 +8,7 @@ import grpc
 
 from ebb import channel, fields, flow
 from ebb.errors import Error, NotFound, from_rpc
+from ebb.homes import Homes
 from ebb.progress import AnswerState, Progress
 from ebb.retry import Retry
 from ebb.v1 import admin_pb2, eviction_pb2, inference_pb2, session_pb2
@@ -25,12 +26,10 @@ class Client:
     def __init__(self, address: str = "127.0.0.1:7700", *, tenant: str = "", token_file: str = "", tls: bool = False, ca: str = "",
                  cert: str = "", key: str = "", credentials: Optional[grpc.ChannelCredentials] = None,
                  metadata: Sequence[Tuple[str, str]] = (), timeout: float = 60, retry: Retry = Retry(),
-                 resume: Optional[Retry] = Retry(attempts=10)):
-        credentials = credentials or channel.credentials_of(tls, ca, cert, key)
-        self._channel = (grpc.aio.secure_channel(address, credentials, channel.OPTIONS) if credentials
-                         else grpc.aio.insecure_channel(address, channel.OPTIONS))
-        self.stubs = channel.make_stubs(self._channel)
-        self._methods = self.stubs.methods()
+                 resume: Optional[Retry] = Retry(attempts=10), follow: Sequence[str] = ()):
+        self._servers = channel.Servers(channel.opener(grpc.aio, credentials or channel.credentials_of(tls, ca, cert, key)))
+        self._homes = Homes(address, follow)
+        self.stubs = self._servers.at(address).stubs
         self._metadata = channel.metadata_of(tenant, token_file, metadata)
         self._timeout, self._retry, self._resume = timeout, retry, resume
 
@@ -41,7 +40,8 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        await self._channel.close()
+        for server in self._servers.all():
+            await server.channel.close()
 
     async def create_session(self, policy: Optional[fields.Policy] = None, *, id: str = "",
                              **options: Unpack[fields.SessionOptions]) -> Session:
@@ -275,7 +275,7 @@ class _Run(flow.Run):
             try:
                 reply = await self._do(step)
             except grpc.RpcError as error:
-                failure = from_rpc(error)
+                failure = self.failed(from_rpc(error))
             except BaseException:
                 self.leave()
                 raise
@@ -283,9 +283,11 @@ class _Run(flow.Run):
     async def _do(self, step: Any) -> Any:
         client = self._client
         if isinstance(step, flow.Call):
-            return await client._methods[step.method](step.request, timeout=client._timeout, metadata=client._metadata)
+            reply = await self.method(step)(step.request, timeout=client._timeout, metadata=client._metadata)
+            client._homes.heard(self.address)
+            return reply
         if isinstance(step, flow.Open):
-            self._open = client._methods[step.method](step.request, metadata=client._metadata)
+            self._open = self.method(step)(step.request, metadata=client._metadata)
         elif isinstance(step, flow.Read):
             message = await self._open.read()
             return None if message is grpc.aio.EOF else message

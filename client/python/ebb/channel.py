@@ -1,9 +1,10 @@
 """What both clients know of the server: how to reach it, and its methods by name."""
 from __future__ import annotations
 
+import threading
 import uuid
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import grpc
 
@@ -32,6 +33,41 @@ class Stubs(NamedTuple):
 def make_stubs(channel: Any) -> Stubs:
     return Stubs(session_pb2_grpc.SessionServiceStub(channel), inference_pb2_grpc.InferenceServiceStub(channel),
                  eviction_pb2_grpc.EvictionServiceStub(channel), admin_pb2_grpc.AdminServiceStub(channel))
+
+
+class Server(NamedTuple):
+    """One that is called."""
+
+    channel: Any
+    stubs: Stubs
+    methods: Dict[str, Any]
+
+
+class Servers:
+    """Those that a client calls, each with a channel of its own from its first call on. Any thread."""
+
+    def __init__(self, open_channel: Callable[[str], Any]):
+        self._open_channel, self._lock = open_channel, threading.Lock()
+        self._servers: Dict[str, Server] = {}
+
+    def at(self, address: str) -> Server:
+        with self._lock:
+            if address not in self._servers:
+                opened = self._open_channel(address)
+                stubs = make_stubs(opened)
+                self._servers[address] = Server(opened, stubs, stubs.methods())
+            return self._servers[address]
+
+    def all(self) -> List[Server]:
+        with self._lock:
+            return list(self._servers.values())
+
+
+def opener(kind: Any, credentials: Optional[grpc.ChannelCredentials]) -> Callable[[str], Any]:
+    """Channels of `kind`, grpc or grpc.aio; without credentials plain HTTP/2."""
+    if credentials is None:
+        return lambda address: kind.insecure_channel(address, OPTIONS)
+    return lambda address: kind.secure_channel(address, credentials, OPTIONS)
 
 
 def credentials_of(tls: bool, ca: str, cert: str, key: str) -> Optional[grpc.ChannelCredentials]:

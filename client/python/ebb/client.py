@@ -8,6 +8,7 @@ import grpc
 
 from ebb import channel, fields, flow
 from ebb.errors import Error, NotFound, from_rpc
+from ebb.homes import Homes
 from ebb.progress import AnswerState, Progress
 from ebb.retry import Retry
 from ebb.v1 import admin_pb2, eviction_pb2, inference_pb2, session_pb2
@@ -31,17 +32,17 @@ class Client:
     timeout      of one try of a unary call, in seconds
     retry        of unary calls, and of streams while nothing has come
     resume       of a session's streams that broke; None: a break is an Error
+    follow       other servers that a call may go to, with your token, when its session has moved there: `host:port`, or `*.domain:port`
+                 for all of a domain. Default: none, and the move is an Error (Unavailable, SESSION_MOVED)
     """
 
     def __init__(self, address: str = "127.0.0.1:7700", *, tenant: str = "", token_file: str = "", tls: bool = False, ca: str = "",
                  cert: str = "", key: str = "", credentials: Optional[grpc.ChannelCredentials] = None,
                  metadata: Sequence[Tuple[str, str]] = (), timeout: float = 60, retry: Retry = Retry(),
-                 resume: Optional[Retry] = Retry(attempts=10)):
-        credentials = credentials or channel.credentials_of(tls, ca, cert, key)
-        self._channel = (grpc.secure_channel(address, credentials, channel.OPTIONS) if credentials
-                         else grpc.insecure_channel(address, channel.OPTIONS))
-        self.stubs = channel.make_stubs(self._channel)
-        self._methods = self.stubs.methods()
+                 resume: Optional[Retry] = Retry(attempts=10), follow: Sequence[str] = ()):
+        self._servers = channel.Servers(channel.opener(grpc, credentials or channel.credentials_of(tls, ca, cert, key)))
+        self._homes = Homes(address, follow)
+        self.stubs = self._servers.at(address).stubs
         self._metadata = channel.metadata_of(tenant, token_file, metadata)
         self._timeout, self._retry, self._resume = timeout, retry, resume
 
@@ -52,7 +53,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        self._channel.close()
+        for server in self._servers.all():
+            server.channel.close()
 
     def create_session(self, policy: Optional[fields.Policy] = None, *, id: str = "",
                        **options: Unpack[fields.SessionOptions]) -> Session:
@@ -131,13 +133,14 @@ class Client:
     def _run(self, calls: flow.Flow) -> Any:
         return _Run(self, calls).advance().result
 
-    def _wait(self, step: flow.Wait) -> None:
+    def _wait(self, step: flow.Wait, address: str) -> None:
         """A channel that no call waits on and nobody watches does not get on with connecting again."""
+        waits_on = self._servers.at(address).channel
         if step.disconnected:
-            self._channel.subscribe(_ignore, try_to_connect=True)
+            waits_on.subscribe(_ignore, try_to_connect=True)
         time.sleep(step.seconds)
         if step.disconnected:
-            self._channel.unsubscribe(_ignore)
+            waits_on.unsubscribe(_ignore)
 
 
 def _ignore(state: grpc.ChannelConnectivity) -> None:
@@ -327,7 +330,7 @@ class _Run(flow.Run):
             try:
                 reply = self._do(step)
             except grpc.RpcError as error:
-                failure = from_rpc(error)
+                failure = self.failed(from_rpc(error))
             except BaseException:
                 self.leave()
                 raise
@@ -335,11 +338,13 @@ class _Run(flow.Run):
     def _do(self, step: Any) -> Any:
         client = self._client
         if isinstance(step, flow.Call):
-            return client._methods[step.method](step.request, timeout=client._timeout, metadata=client._metadata)
+            reply = self.method(step)(step.request, timeout=client._timeout, metadata=client._metadata)
+            client._homes.heard(self.address)
+            return reply
         if isinstance(step, flow.Open):
-            self._open = client._methods[step.method](step.request, metadata=client._metadata)
+            self._open = self.method(step)(step.request, metadata=client._metadata)
         elif isinstance(step, flow.Read):
             return next(self._open, None)
         else:
-            client._wait(step)
+            client._wait(step, self.address)
         return None

@@ -67,6 +67,8 @@ class Run:
     def __init__(self, client: Any, calls: Flow):
         self._client, self._calls = client, calls
         self._open: Any = None
+        self._asked: Any = None  # the request of the last call, or of the stream
+        self.address: str = client._homes.own  # whom it was sent to
         self._left = False  # a wait was interrupted: what would have come is lost
 
     def next_step(self, reply: Any, failure: Optional[Error]) -> Any:
@@ -77,6 +79,15 @@ class Run:
             return self._calls.throw(failure) if failure else self._calls.send(reply)
         except StopIteration as done:
             return Done(done.value)
+
+    def method(self, step: Any) -> Any:
+        """Of the server that has the session of a Call or an Open."""
+        self._asked, self.address = step.request, self._client._homes.of(step.request)
+        return self._client._servers.at(self.address).methods[step.method]
+
+    def failed(self, failure: Error) -> Error:
+        """The failure of that call or stream, and where to go on is remembered."""
+        return self._client._homes.heed(self._asked, self.address, failure)
 
     def leave(self) -> None:
         """To be called where a wait was interrupted."""
