@@ -47,13 +47,13 @@ export function field(label, control, hint) {
 export const options = (names, chosen) =>
   names.map((name) => h("option", { value: name, selected: name === chosen }, name));
 
-// A table whose rows are made again: table("What it shows", ["Lane", "Live"]).fill([[0, 12], ...]).
+// A table whose rows are made again: table("What it shows", ["Lane", "Live"]).fill([[0, 12], ...]). A cell is text, or an element.
 export function table(caption, columns, attributes = {}) {
   const body = h("tbody");
   const element = h("table", attributes, h("caption", {}, caption),
     h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))), body);
   const fill = (rows) => body.replaceChildren(...rows.map(([first, ...rest]) =>
-    h("tr", {}, h("th", { scope: "row" }, `${first}`), rest.map((cell) => h("td", {}, `${cell}`)))));
+    h("tr", {}, h("th", { scope: "row" }, `${first}`), rest.map((cell) => h("td", {}, cell instanceof Element ? cell : `${cell}`)))));
   return { element, fill };
 }
 

@@ -4,8 +4,9 @@
 import { cache } from "./cache.js";
 import { compare } from "./compare.js";
 import { evictions } from "./evictions.js";
+import { experiments } from "./experiments.js";
 import { load } from "./load.js";
 import { playground } from "./playground.js";
 import { sessions } from "./sessions.js";
 
-export const panels = [playground, cache, sessions, evictions, load, compare];
+export const panels = [playground, cache, sessions, evictions, load, compare, experiments];
