@@ -64,6 +64,10 @@ SERVICE = {
           ("sum(rate(ebb_accepted_draft_tokens_total{@}[$]))", "of accepted drafts")]),
     ],
     "What the server does": [
+        ("Prompts that begin alike", "Blocks at a prompt's beginning that an earlier session had run: their share of all prompt tokens, which did not go "
+         "through the model. 0 without cache.prefix_share.", "percentunit", "lines",
+         [("sum(rate(ebb_prefix_reused_tokens_total{@}[$])) / (sum(rate(ebb_prefix_reused_tokens_total{@}[$])) + "
+           "sum(rate(ebb_prompt_tokens_total{@}[$])))", "taken over")]),
         ("Drafts by who made them", "Tokens drafted, and those accepted. Where few are, drafting costs more than it saves.", "ops", "lines",
          [("sum by (source) (rate(ebb_drafted_tokens_total{@}[$]))", "{{source}} drafted"),
           ("sum by (source) (rate(ebb_accepted_draft_tokens_total{@}[$]))", "{{source}} accepted")]),
@@ -125,6 +129,8 @@ EVICTION = {
         ("Bytes swapped", "On disk now, of cache.swap_max.", "bytes", "lines", [("sum(ebb_swap_file_bytes{@})", "on disk")]),
         ("Sessions that expired", "Deleted since nobody called them for their ttl.", "ops", "lines",
          [("sum(rate(ebb_expired_sessions_total{@}[$]))", "sessions")]),
+        ("Shared pages", "Pages that several sessions have in common, and those kept for prompts that begin alike, which leave when others need room.",
+         "short", "lines", [('sum by (state) (ebb_kv_pages{@,state=~"shared|kept"})', "{{state}}")]),
         ("Branches", "Branches opened, and pages copied since a session was to write to one it shares.", "ops", "lines",
          [("sum(rate(ebb_session_forks_total{@}[$]))", "branches"), ("sum(rate(ebb_page_copies_total{@}[$]))", "pages copied")]),
     ],
@@ -140,8 +146,6 @@ EVICTION = {
          [('sum by (policy) (rate(ebb_evictions_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
         ("Policy changes", "Policies put in force on live sessions, by the new one.", "ops", "stack",
          [('sum by (policy) (rate(ebb_policy_changes_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
-        ("Sessions by arm", "Opened in the arms of experiments. `ebb experiment results NAME` says what they show.", "ops", "stack",
-         [("sum by (experiment, arm) (rate(ebb_experiment_sessions_total{@}[$]))", "{{experiment}} {{arm}}")]),
         ("Scores that are no numbers", "Should be 0: such tokens leave first.", "ops", "lines",
          [('sum by (policy) (rate(ebb_nan_scores_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
     ],
@@ -171,6 +175,10 @@ EVICTION = {
          [("sum by (kind) (rate(ebb_journal_bytes_total{@}[$]))", "{{kind}}")]),
         ("Journals that failed", "Sessions that take no more writes. Should be 0: see EbbJournalFailing.", "ops", "lines",
          [("sum(rate(ebb_journal_failures_total{@}[$]))", "sessions")]),
+        ("Sessions brought back at the start", "From their journals. set_aside and left did not come back: see EbbSessionsNotRecovered.", "short", "stat",
+         [("sum by (result) (max_over_time(ebb_recovered_sessions_total{@}[$]))", "{{result}}")]),
+        ("Time to bring one back", "Its snapshot read, its journal run again; mean since the server started.", "s", "stat",
+         [("sum(max_over_time(ebb_recovery_seconds_sum{@}[$])) / sum(max_over_time(ebb_recovery_seconds_count{@}[$]))", "")]),
         ("Sessions that moved here", "From servers that are gone, where servers share a store; failed: left to others.", "ops", "lines",
          [("sum by (result) (rate(ebb_taken_sessions_total{@}[$]))", "{{result}}")]),
         ("Leases in trouble", "Renewals that came late or failed, and sessions that another server had taken meanwhile. Should be 0.", "ops", "lines",
@@ -206,6 +214,10 @@ TENANTS = {
            '(sum by (tenant) (ebb_quota_limit{@,tenant=~"$tenant",quota="tokens_per_minute"}) > 0)', "{{tenant}}")]),
     ],
     "How they are served": [
+        ("Refused for a quota", "Calls refused since a tenant had all that it may have, by quota; the log's access lines say whose they were.", "reqps",
+         "stack", [('sum by (reason) (rate(ebb_refusals_total{@,reason=~"TENANT_.*"}[$]))', "{{reason}}")]),
+        ("Prompt tokens taken over", "Of blocks that an earlier session had run.", "ops", "lines",
+         [(tenants("rate", "ebb_prefix_reused_tokens_total"), "{{tenant}}")]),
         ("Time to first token, p99", "From a request's arrival to its first token on the stream.", "s", "lines",
          quantiles("ebb_ttft_seconds", "{{tenant}}", "tenant", ',tenant=~"$tenant"', (0.99,))),
         ("Time between tokens, p99", "Of one request, as written to its stream.", "s", "lines",
@@ -224,10 +236,51 @@ TENANTS = {
     ],
 }
 
+# metric, its title, unit, what more of it means
+TRIAL_METRICS = (
+    ("attention_mass_lost", "Attention mass lost", "percentunit", "Less is better: the share of the newest token's attention that an eviction took."),
+    ("output_error", "Output error", "percentunit", "Less is better: how far an eviction moved the newest token's attention output."),
+    ("shadow_kl", "Divergence from a full cache", "short", "Less is better: nats from the unevicted shadow. Needs quality.shadow_share."),
+    ("shadow_agreement", "Agreement with a full cache", "percentunit", "More is better: same likeliest token as the shadow. Needs quality.shadow_share."),
+    ("reserved_bytes", "Memory", "bytes", "Less is better: bytes of K and V that a session reserves, over its life."),
+    ("score", "Score", "short", "More is better: what callers report of tasks (`ebb experiment report`)."),
+    ("thumbs", "Thumbs up", "short", "More is better: what users said, up 1 and down 0."),
+    ("time_to_first_token", "Time to first token", "s", "Less is better. Confounded: arms of one server share its time."),
+    ("inter_token", "Time between tokens", "s", "Less is better. Confounded: arms of one server share its time."),
+)
+
+
+def trial(metric, name, means):
+    """Panels of an experiment's metric, or of its difference from the control: what is estimated, and the interval around it."""
+    return [(title + name, f"{means} {words} The interval from low to high holds at every look.", unit, "lines",
+             [(f'{metric}{{@,experiment=~"$experiment",metric="{each}"}}', "{{experiment}} {{arm}} {{stat}}, {{instance}}")])
+            for each, title, unit, words in TRIAL_METRICS]
+
+
+EXPERIMENTS = {
+    "May anything be said": [
+        ("Decision", "What the numbers allow to be said of the metric that decides, of each server's own sessions. `ebb experiment results NAME` has it all.",
+         "none", "table", [('ebb_experiment_decision{@,experiment=~"$experiment"} == 1', "")]),
+        ("Sample ratio", "How probable a split of units as uneven as this is. Below 0.001 something but the weights decides who is seen: see "
+         "EbbSampleRatioBroken.", "short", "stat", [('ebb_experiment_sample_ratio_p{@,experiment=~"$experiment"}', "{{experiment}}, {{instance}}")]),
+        ("Units", "End users, or sessions without one, of each arm so far.", "short", "lines",
+         [('ebb_experiment_units{@,experiment=~"$experiment"}', "{{experiment}} {{arm}}, {{instance}}")]),
+        ("Share of the units", "Of each arm, and what its weight asks for.", "percentunit", "lines",
+         [('ebb_experiment_units{@,experiment=~"$experiment"} / on (instance, experiment) group_left () '
+           'sum by (instance, experiment) (ebb_experiment_units{@,experiment=~"$experiment"})', "{{experiment}} {{arm}}, {{instance}}"),
+          ('ebb_experiment_expected_share{@,experiment=~"$experiment"}', "{{experiment}} {{arm}}, asked for")]),
+        ("Sessions by arm", "Opened, per second.", "ops", "stack",
+         [('sum by (experiment, arm) (rate(ebb_experiment_sessions_total{@,experiment=~"$experiment"}[$]))', "{{experiment}} {{arm}}")]),
+    ],
+    "Difference from the control": trial("ebb_experiment_effect", ", difference", "Arm less control; where 0 is outside, the arms differ."),
+    "Each arm": trial("ebb_experiment_value", "", "By arm."),
+}
+
 # uid, title, rows, the variable beside job and instance: its name and the metric whose label it is.
 DASHBOARDS = (
     ("ebb-service", "Ebb / Service", SERVICE, None),
     ("ebb-eviction", "Ebb / KV and eviction", EVICTION, ("policy", "ebb_evictions_total")),
+    ("ebb-experiments", "Ebb / Experiments", EXPERIMENTS, ("experiment", "ebb_experiment_sessions_total")),
     ("ebb-tenants", "Ebb / Tenants", TENANTS, ("tenant", "ebb_sessions")),
 )
 

@@ -77,6 +77,26 @@ sum(100 * (sum without (tenant) (ebb_queue_depth{ {{- $of }}}) + ebb_requests_ru
 {{- $config := deepCopy .Values.config -}}
 {{- $server := dict "listen" (printf "0.0.0.0:%d" (int .Values.ports.grpc)) "http_listen" (printf "0.0.0.0:%d" (int .Values.ports.http)) "drain_timeout" (printf "%ds" (int .Values.drain.timeoutSeconds)) -}}
 {{- $_ := set $config "server" (merge $server (default dict $config.server)) -}}
+{{- with .Values.ports.openai -}}
+{{- if eq (int .) (int $.Values.ports.grpc) -}}
+{{- fail (printf "ports.grpc and ports.openai are both %d" (int .)) -}}
+{{- else if eq (int .) (int $.Values.ports.http) -}}
+{{- fail (printf "ports.http and ports.openai are both %d" (int .)) -}}
+{{- end -}}
+{{- $mode := dig "auth" "mode" "none" $config -}}
+{{- if contains "mtls" $mode -}}
+{{- fail (printf "ports.openai is %d, a port that knows no client certificates, and config.auth.mode is %s: leave out the one, or set token" (int .) $mode) -}}
+{{- end -}}
+{{- $_ := set $config "openai" (merge (dict "listen" (printf "0.0.0.0:%d" (int .))) (default dict $config.openai)) -}}
+{{- end -}}
+{{- if .Values.experiments -}}
+{{- $_ := set $config "experiments" (merge (dict "file" "/etc/ebb/experiments.json") (default dict $config.experiments)) -}}
+{{- end -}}
+{{- with dig "cache" "swap_max" "0" $config -}}
+{{- if and (ne (toString .) "0") (not $.Values.store.enabled) -}}
+{{- fail (printf "config.cache.swap_max is %v, of the pod's volume, which needs store.enabled" .) -}}
+{{- end -}}
+{{- end -}}
 {{- if .Values.model.file -}}
 {{- $_ := required "model.file names a file of a volume: set model.existingClaim" .Values.model.existingClaim -}}
 {{- $_ := set $config "model" (merge (dict "path" (printf "/models/%s" .Values.model.file)) (default dict $config.model)) -}}

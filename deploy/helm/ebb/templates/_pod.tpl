@@ -72,6 +72,9 @@ spec:
       ports:
         - {name: grpc, containerPort: {{ .Values.ports.grpc }}}
         - {name: http, containerPort: {{ .Values.ports.http }}}
+        {{- with .Values.ports.openai }}
+        - {name: openai, containerPort: {{ . }}}
+        {{- end }}
       startupProbe:
         httpGet: {path: /readyz, port: http}
         periodSeconds: 10
