@@ -47,9 +47,8 @@ asan: ## unit, property and integration tests under address and undefined saniti
 # gRPC and with it. What libraries do that are not built with the sanitizer is left out (ignore_noninstrumented_modules); what
 # orders their threads it is told by tests/support/tsan_grpc.cc. The console and the OpenAI port are left out: their calls go through
 # channels within the process, whose messages gRPC hands over in one memory.
-TSAN_TESTS = auth_test experiment_test tenants_test tls_test parallel_test ops_test attention_test engine_test session_laws_test steady_state_test server_unit_test dispatcher_test worker_test \
-  answers_test conversation_test discovery_test limits_test refusals_test sessions_test set_policy_test shadow_test snapshots_test \
-  journal_test draft_model_test shared_store_test streams_test stress_test swap_test watch_evictions_test
+TSAN_TESTS = parallel_test ops_test attention_test engine_test steady_state_test server_unit_test dispatcher_test worker_test \
+  generation_test sessions_test eviction_test durability_test swap_test tenants_test
 tsan: ## engine, worker, journal and services under the thread sanitizer
 	@scripts/setup build test
 	cmake --preset tsan -Wno-dev

@@ -1,6 +1,6 @@
 # Four verbs, so that no folder sets a compiler flag of its own.
 #
-#   ebb_library(name SOURCES a.cc ... LINKS dep ...)
+#   ebb_library(name SOURCES a.cc ... LINKS dep ... APART)        APART: files that cannot be compiled together, as their names collide
 #   ebb_binary(name SOURCES main.cc ... LINKS dep ...)            goes to EBB_BIN_DIR
 #   ebb_test(name SOURCES a_test.cc ... LINKS dep ... LABEL unit) each TEST is a ctest of its own: `unit/Suite.Sentence`
 #   ebb_fuzz(name SOURCES a_fuzz.cc LINKS dep ... BESIDE dep ...) libFuzzer target, only with EBB_FUZZ; LINKS guide it, BESIDE do not
@@ -35,7 +35,7 @@ target_compile_options(ebb_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-u
 target_compile_options(ebb_flags INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>)
 target_include_directories(ebb_flags INTERFACE ${PROJECT_SOURCE_DIR})
 
-# Sanitizer builds read the libraries' headers once. The release build does not, so that a file that forgets to include what it uses is
+# Sanitizer builds read the libraries' headers once. Others do not, so that a file that forgets to include what it uses is
 # found there.
 if(EBB_SANITIZE)
   add_compile_options(-pthread $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
@@ -64,11 +64,26 @@ function(ebb_precompiled name headers)
   endif()
 endfunction()
 
+# What most files spend is the reading of the same headers and the same templates again: files of a target are compiled several at a
+# time, which halves a build from nothing. Whoever changes one file often turns it off (-DEBB_UNITY=OFF), and finds there, too, the
+# file that forgets to include what it uses.
+option(EBB_UNITY "Compile the files of a target together, some at a time" ON)
+function(ebb_together name)
+  if(EBB_UNITY)
+    # g++ takes a file that is included for a header, in which a member of an unnamed type would be a mistake.
+    target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+  endif()
+endfunction()
+
 function(ebb_library name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "APART" "" "SOURCES;LINKS")
   add_library(${name} STATIC ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ebb_flags PUBLIC ${arg_LINKS})
   ebb_precompiled(${name} ebb_headers)
+  if(NOT arg_APART)
+    ebb_together(${name})
+  endif()
 endfunction()
 
 function(ebb_binary name)
@@ -83,6 +98,7 @@ function(ebb_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;LINKS")
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ebb_flags ${arg_LINKS} GTest::gmock_main)
+  ebb_together(${name})
   if(arg_LABEL MATCHES "unit|integration") # what they say themselves is short, and optimising it takes most of the build
     target_compile_options(${name} PRIVATE -O0)
     ebb_precompiled(${name} ebb_test_headers)

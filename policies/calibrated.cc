@@ -14,7 +14,7 @@ namespace ebb {
 namespace {
 
 constexpr std::string_view kAttentionForms[] = {"use", "ignore"};
-constexpr ParameterRow kParameters[] = {
+constexpr ParameterRow kCalibratedParameters[] = {
     Choice("attention", "whether the attention so far counts; ignored, attention has nothing to report",
            kAttentionForms),
 };
@@ -124,7 +124,7 @@ constinit const ScorerRow kCalibratedRow = {
               .turns = "It predicts the most that any later query pays, and no question is among its features but by "
                        "the attention so far."},
     .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 32; },
-    .parameters = kParameters,
+    .parameters = kCalibratedParameters,
     .make_calibrated =
         [](const ScorerParameters& p, std::shared_ptr<const Calibration> calibration) {
           return MakeCalibrated(std::move(calibration), {.attention = p.at("attention") == 0});

@@ -200,7 +200,7 @@ class ExpectedAttention final : public Scorer {
 
 constexpr std::string_view kCovariances[] = {"none", "diagonal", "full"};  // in the order of Covariance
 constexpr std::string_view kValueForms[] = {"ignore", "weigh"};            // in the order of Values
-constexpr ParameterRow kParameters[] = {
+constexpr ParameterRow kExpectedAttentionParameters[] = {
     {.name = "future",
      .help = "positions to come that are averaged",
      .preset = 512,
@@ -241,7 +241,7 @@ constinit const ScorerRow kExpectedAttentionRow = {
     .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 32; },
     .schedule = Schedule::kOncePrompt,
     .then = Then::kSlideRecent,
-    .parameters = kParameters,
+    .parameters = kExpectedAttentionParameters,
     .make =
         [](const ScorerParameters& p) {
           return MakeExpectedAttention({.future = Whole(p, "future"),

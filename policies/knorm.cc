@@ -41,7 +41,7 @@ class Knorm final : public Scorer {
 };
 
 constexpr std::string_view kKept[] = {"short", "long"};  // in the order of KeptKeys
-constexpr ParameterRow kParameters[] = {
+constexpr ParameterRow kKnormParameters[] = {
     Choice("keep", "which keys stay; the paper's are the short ones, on some models the long ones are worth more",
            kKept),
 };
@@ -66,7 +66,7 @@ constinit const ScorerRow kKnormRow = {
          .turns = "A token's score is fixed by its key when it enters; no question changes it."},
     .sinks = [](int32_t /*budget*/) { return 4; },
     .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 10; },
-    .parameters = kParameters,
+    .parameters = kKnormParameters,
     .make =
         [](const ScorerParameters& p) { return MakeKnorm(p.at("keep") == 0 ? KeptKeys::kShort : KeptKeys::kLong); }};
 

@@ -157,7 +157,7 @@ class Lagkv final : public Scorer {
   LagkvOptions options_;
 };
 
-constexpr ParameterRow kParameters[] = {
+constexpr ParameterRow kLagkvParameters[] = {
     {.name = "lag", .help = "tokens of a partition", .preset = 128, .min = 1, .max = 8192, .whole = true},
     {.name = "value_ratio", .help = "weight of the values' score beside the keys'", .preset = 1, .max = 1000},
 };
@@ -215,7 +215,7 @@ constinit const ScorerRow kLagkvRow = {
               .turns = "It looks at keys and values alone; a token's place is settled before any question about it."},
     .state_by_sinks = true,
     .sinks = [](int32_t /*budget*/) { return 16; },
-    .parameters = kParameters,
+    .parameters = kLagkvParameters,
     .make =
         [](const ScorerParameters& p) {
           return MakeLagkv({.lag = Whole(p, "lag"), .value_ratio = p.at("value_ratio")});

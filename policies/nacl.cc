@@ -101,7 +101,7 @@ class Nacl final : public Scorer {
   NaclOptions options_;
 };
 
-constexpr ParameterRow kParameters[] = {
+constexpr ParameterRow kNaclParameters[] = {
     {.name = "proxy_ratio",
      .help = "share of all queries, the newest, that speak for the rest (rho)",
      .preset = 0.01,
@@ -138,7 +138,7 @@ constinit const ScorerRow kNaclRow = {
     .recent = [](int32_t budget, int32_t sinks, int32_t /*query_heads*/) { return std::max(budget / 20 - sinks, 1); },
     .schedule = Schedule::kOncePrompt,
     .then = Then::kGrow,
-    .parameters = kParameters,
+    .parameters = kNaclParameters,
     .make =
         [](const ScorerParameters& given) {
           return MakeNacl({.proxy_ratio = given.at("proxy_ratio"),

@@ -32,7 +32,7 @@ class Random final : public Scorer {
 };
 
 constexpr std::string_view kModes[] = {"reservoir", "fresh"};  // in the order of RandomMode
-constexpr ParameterRow kParameters[] = {
+constexpr ParameterRow kRandomParameters[] = {
     {.name = "seed", .help = "of the draws", .max = 0x1p53, .whole = true},
     Choice("mode", "one draw per token, which keeps a uniform sample of all that came, or a fresh one per decision",
            kModes),
@@ -56,7 +56,7 @@ constinit const ScorerRow kRandomRow = {
               .turns = "Chance knows no question."},
     .sinks = [](int32_t /*budget*/) { return 4; },
     .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 32; },
-    .parameters = kParameters,
+    .parameters = kRandomParameters,
     .make =
         [](const ScorerParameters& p) {
           const auto mode = p.at("mode") == 0 ? RandomMode::kReservoir : RandomMode::kFresh;

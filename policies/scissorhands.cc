@@ -69,7 +69,7 @@ class Scissorhands final : public Scorer {
   int32_t window_;
 };
 
-constexpr ParameterRow kParameters[] = {
+constexpr ParameterRow kScissorhandsParameters[] = {
     {.name = "window",
      .help = "newest query rows that are remembered (w)",
      .preset = 400,
@@ -97,7 +97,7 @@ constinit const ScorerRow kScissorhandsRow = {
               .cost = "O(n) for each row of attention that enters the window, and O(n) a decision.",
               .turns = "It counts over the last `window` queries of whatever turn; one question seldom fills it."},
     .recent = [](int32_t /*budget*/, int32_t /*sinks*/, int32_t /*query_heads*/) { return 10; },
-    .parameters = kParameters,
+    .parameters = kScissorhandsParameters,
     .make = [](const ScorerParameters& given) { return MakeScissorhands(Whole(given, "window")); }};
 
 }  // namespace ebb

@@ -155,7 +155,7 @@ class Semantic final : public Scorer {
   SemanticOptions options_;
 };
 
-constexpr ParameterRow kParameters[] = {
+constexpr ParameterRow kSemanticParameters[] = {
     {.name = "semantic_ratio",
      .help = "share of all queries, those of largest norm (lambda)",
      .preset = 0.01,
@@ -201,7 +201,7 @@ constinit const ScorerRow kSemanticRow = {
     .recent = [](int32_t budget, int32_t /*sinks*/, int32_t /*query_heads*/) { return std::max(budget / 20, 1); },
     .schedule = Schedule::kOncePrompt,
     .then = Then::kGrow,
-    .parameters = kParameters,
+    .parameters = kSemanticParameters,
     .check = CheckRatios,
     .make =
         [](const ScorerParameters& given) {

@@ -109,7 +109,7 @@ class Snapkv final : public Scorer {
 
 constexpr std::string_view kPoolings[] = {"none", "avg", "max"};  // in the order of Pooling
 constexpr std::string_view kOwnColumns[] = {"drop", "keep"};
-constexpr ParameterRow kParameters[] = {
+constexpr ParameterRow kSnapkvParameters[] = {
     {.name = "window", .help = "newest query rows that vote (w)", .preset = 32, .min = 1, .max = 512, .whole = true},
     {.name = "kernel",
      .help = "tokens that are pooled, an odd number (k)",
@@ -152,7 +152,7 @@ constinit const ScorerRow kSnapkvRow = {
     .safe_across_turns = false,
     .non_negative = true,
     .recent_parameter = "window",
-    .parameters = kParameters,
+    .parameters = kSnapkvParameters,
     .check = CheckPooling,
     .make = [](const ScorerParameters& given) {
       return MakeSnapkv({.window = Whole(given, "window"),

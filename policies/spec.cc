@@ -84,14 +84,14 @@ absl::Status CheckUnevicted(const ScorerRow& row, const PolicySpec& spec) {
   return absl::OkStatus();
 }
 
-struct Protected {
+struct Protection {
   int32_t sinks = 0;
   int32_t recent = 0;
 };
 
 // Who is protected under a budget: as given, or by the scorer's default.
-Protected ProtectionFor(const ScorerRow& row, const ValidSpec& spec, int32_t budget) {
-  Protected by = {.sinks = spec.sinks, .recent = spec.recent};
+Protection ProtectionFor(const ScorerRow& row, const ValidSpec& spec, int32_t budget) {
+  Protection by = {.sinks = spec.sinks, .recent = spec.recent};
   if (spec.sinks_follow_budget) by.sinks = row.sinks == nullptr ? 0 : row.sinks(budget);
   if (spec.recent_follows_budget) {
     by.recent = DefaultRecent(row, spec.parameters, budget, by.sinks, spec.query_heads);
@@ -117,7 +117,7 @@ int32_t StreamingRoom(const ScorerRow& row, const ValidSpec& spec) {
 }
 
 int32_t RoomFor(const ScorerRow& row, const ValidSpec& spec, int32_t budget) {
-  const Protected by = ProtectionFor(row, spec, budget);
+  const Protection by = ProtectionFor(row, spec, budget);
   return std::max(by.sinks + by.recent + ChoiceFor(row, spec), StreamingRoom(row, spec));
 }
 
@@ -132,7 +132,7 @@ int32_t SmallestBudget(const ScorerRow& row, const ValidSpec& spec) {
 absl::Status CheckBudget(const ScorerRow& row, const ValidSpec& spec, int32_t budget, const char* field) {
   const int32_t smallest = SmallestBudget(row, spec);
   if (budget < smallest) {
-    const Protected by = ProtectionFor(row, spec, std::max(budget, 0));
+    const Protection by = ProtectionFor(row, spec, std::max(budget, 0));
     const int32_t choice = ChoiceFor(row, spec);
     const std::string room = choice == 0 ? "" : choice == 1 ? " + 1" : absl::StrFormat(" + beta %d", choice);
     std::string what = row.evicts ? absl::StrFormat("sinks %d + recent %d%s", by.sinks, by.recent, room) : "1";
@@ -166,7 +166,7 @@ absl::Status CheckProtection(const ScorerRow& row, const ValidSpec& spec) {
     return Meaningless(kRecent, absl::StrFormat("the scorer %s keeps its newest tokens; use at least 1", row.name));
   }
   if (SmallestBudget(row, spec) > spec.budget_max) {
-    const Protected by = ProtectionFor(row, spec, spec.budget_max);
+    const Protection by = ProtectionFor(row, spec, spec.budget_max);
     return RefuseField("BUDGET_TOO_LARGE", kProtect,
                        absl::StrFormat("sinks %d and recent %d need a budget above the largest, %d", by.sinks,
                                        by.recent, spec.budget_max));
@@ -298,7 +298,7 @@ absl::StatusOr<Positions> PositionsFor(const ScorerRow& row, const PolicySpec& s
 // be, or that the prompt has, if it has ended.
 absl::StatusOr<ValidSpec> WithBudget(const ScorerRow& row, ValidSpec spec, int32_t budget, int32_t tokens) {
   spec.trigger.budget = budget;
-  const Protected by = ProtectionFor(row, spec, budget);
+  const Protection by = ProtectionFor(row, spec, budget);
   spec.sinks = by.sinks;
   spec.recent = by.recent;
   EBB_TRY(CheckSlide(spec));

@@ -40,13 +40,16 @@ struct StoppingOptions {
   bool logprobs = false;                  // report them; SamplingOptions::logprobs says how many alternatives
 };
 
+// Prompt tokens that a session reads at a time, where its caller names no number.
+inline constexpr int32_t kDefaultBlockSize = 128;
+
 // A session to open.
 struct SessionRequest {
   std::string tenant = {};
   std::string id = {};  // without `sessions/`; unique in the tenant
   ValidSpec policy = {};
   SamplingOptions sampling = {};
-  int32_t block_size = 128;
+  int32_t block_size = kDefaultBlockSize;
   absl::Duration ttl = absl::InfiniteDuration();
   std::string request_id = {};                // empty: none
   std::optional<Assignment> assignment = {};  // of an experiment, whose arm the policy is

@@ -11,12 +11,12 @@ namespace ebb {
 namespace {
 
 constexpr size_t kReportsRemembered = 64;  // request_ids of a session
-constexpr int32_t kBlockSize = 128;        // CreateSession's default
 
 }  // namespace
 
 absl::Status Dispatcher::CheckPolicy(const ValidSpec& policy) const {
-  const SessionOptions options = {.policy = policy, .block_size_max = std::min(kBlockSize, engine_.step_tokens_max())};
+  const SessionOptions options = {.policy = policy,
+                                  .block_size_max = std::min(kDefaultBlockSize, engine_.step_tokens_max())};
   EBB_ASSIGN(const int64_t pages, engine_.PagesFor(options));
   const int64_t total = engine_.memory().pages_total;
   if (pages <= total) return absl::OkStatus();

@@ -15,7 +15,7 @@ constexpr char kDomain[] = "ebb";
 // Together at most 8 KiB in the trailers, the message percent-encoded (x3), the details in base64 (x4/3).
 constexpr size_t kMessageBytesMax = 800;
 constexpr size_t kTextBytesMax = 200;
-constexpr size_t kKeyBytesMax = 64;
+constexpr size_t kDetailKeyBytesMax = 64;
 constexpr int kMetadataMax = 8;
 
 std::string Short(std::string_view text) { return BoundedText(text, kTextBytesMax); }
@@ -27,7 +27,7 @@ void PackInfo(const Refusal& refusal, absl::StatusCode code, const std::string& 
   if (!trace_id.empty()) (*info.mutable_metadata())["trace_id"] = Short(trace_id);
   for (const auto& [key, value] : refusal.metadata) {
     if (info.metadata_size() == kMetadataMax) break;
-    (*info.mutable_metadata())[BoundedText(key, kKeyBytesMax)] = Short(value);
+    (*info.mutable_metadata())[BoundedText(key, kDetailKeyBytesMax)] = Short(value);
   }
   packed.add_details()->PackFrom(info);
 }

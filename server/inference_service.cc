@@ -21,7 +21,6 @@
 namespace ebb {
 namespace {
 
-constexpr int32_t kBlockSize = 128;
 constexpr size_t kScoredTokensMax = 1 << 16;
 constexpr uint32_t kAnswersMax = 16;
 
@@ -185,7 +184,7 @@ absl::StatusOr<CallRequest> InferenceService::GenerateOnce(const std::string& te
   const Worker& worker = parts_.worker;
   SessionRequest session = {.tenant = tenant, .id = NewSessionId()};
   EBB_ASSIGN(session.policy, PolicyFor(parts_, tenant, request.has_policy(), request.policy()));
-  EBB_ASSIGN(session.block_size, BlockSizeFrom(BlockSizeOf(request), kBlockSize, worker.step_tokens_max()));
+  EBB_ASSIGN(session.block_size, BlockSizeFrom(BlockSizeOf(request), kDefaultBlockSize, worker.step_tokens_max()));
   CallRequest call = {.block_size = session.block_size, .decodes = true};
   const int32_t vocab = worker.tokenizer().size();
   EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), {.seed = SeedFor(session.id)}, vocab));
@@ -254,7 +253,7 @@ absl::StatusOr<CallRequest> InferenceService::ScoreCall(const std::string& tenan
     const PolicySpec spec = {.scorer = UnevictedScorer(), .budget = static_cast<int32_t>(call.prompt.size())};
     EBB_ASSIGN(session.policy, Resolve(spec, LimitsOf(worker.model())));
   }
-  EBB_ASSIGN(session.block_size, BlockSizeFrom(BlockSizeOf(request), kBlockSize, worker.step_tokens_max()));
+  EBB_ASSIGN(session.block_size, BlockSizeFrom(BlockSizeOf(request), kDefaultBlockSize, worker.step_tokens_max()));
   call.block_size = session.block_size;
   call.open = std::move(session);
   return call;

@@ -45,7 +45,7 @@ constexpr absl::Duration kUnaryPatience = absl::Seconds(60);
 constexpr absl::Duration kLook = absl::Milliseconds(500);  // between two looks at whether the client is still there
 constexpr int kSilentLooksMax = 30;                        // until a stream is sent a comment
 constexpr absl::Duration kRetry = absl::Seconds(1);
-constexpr absl::Duration kLastWords = absl::Seconds(5);  // for what has begun, when the port closes
+constexpr absl::Duration kDrainedWithin = absl::Seconds(5);  // for what has begun, when the port closes
 constexpr char kJson[] = "application/json";
 constexpr char kEvents[] = "text/event-stream";
 
@@ -171,7 +171,7 @@ class RunningFront final : public OpenAiFront {
       absl::MutexLock lock(&mutex_);
       mutex_.AwaitWithTimeout(absl::Condition(
                                   +[](int* requests) { return *requests == 0; }, &requests_),
-                              kLastWords);
+                              kDrainedWithin);
     }
     http_.stop();
     thread_.join();

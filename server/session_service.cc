@@ -15,7 +15,6 @@
 namespace ebb {
 namespace {
 
-constexpr int32_t kBlockSize = 128;
 constexpr uint32_t kPageSize = 100;
 constexpr uint32_t kPageSizeMax = 1000;
 constexpr size_t kRequestIdBytesMax = 128;
@@ -56,7 +55,7 @@ absl::StatusOr<SessionRequest> SessionFrom(const v1::CreateSessionRequest& proto
   EBB_ASSIGN(request.sampling,
              SamplingFrom(proto.sampling(), {.seed = SeedFor(request.id)}, worker.tokenizer().size()));
   const auto block_size = proto.has_block_size() ? std::optional(proto.block_size()) : std::nullopt;
-  EBB_ASSIGN(request.block_size, BlockSizeFrom(block_size, kBlockSize, worker.step_tokens_max()));
+  EBB_ASSIGN(request.block_size, BlockSizeFrom(block_size, kDefaultBlockSize, worker.step_tokens_max()));
   if (proto.has_ttl()) {
     EBB_ASSIGN(request.ttl, TtlFrom(proto.ttl()));
   }

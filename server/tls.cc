@@ -25,7 +25,7 @@
 namespace ebb {
 namespace {
 
-constexpr size_t kFileBytesMax = 1 << 20;
+constexpr size_t kPemBytesMax = 1 << 20;
 constexpr unsigned int kGrpcLooksEvery = 1;  // seconds, at what is in memory
 
 template <auto Free>
@@ -61,7 +61,7 @@ absl::Time TimeFrom(const ASN1_TIME* time) {
 
 absl::StatusOr<std::string> ReadPem(const std::string& path, const std::string& field) {
   std::ifstream file(path, std::ios::binary);
-  std::string text(kFileBytesMax + 1, '\0');
+  std::string text(kPemBytesMax + 1, '\0');
   errno = 0;
   if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
@@ -70,7 +70,7 @@ absl::StatusOr<std::string> ReadPem(const std::string& path, const std::string& 
                   {.reason = "NO_TLS_FILE", .field = field});
   }
   text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kFileBytesMax) return BadFile(field, "it has more than 1 MiB");
+  if (text.size() > kPemBytesMax) return BadFile(field, "it has more than 1 MiB");
   return text;
 }
 

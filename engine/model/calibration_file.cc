@@ -13,8 +13,6 @@
 namespace ebb {
 namespace {
 
-using Json = OrderedJson;
-
 absl::Status Damaged(const std::string& path, const std::string& place, const std::string& expected) {
   return Refuse(absl::StatusCode::kDataLoss, absl::StrFormat("%s: %s: expected %s", path, place, expected),
                 {.reason = "CALIBRATION_DAMAGED"});
@@ -31,10 +29,10 @@ absl::Status Foreign(const std::string& name, const std::string& made_for, const
 constexpr FileBeside kKind = {
     .ending = ".calibration.json", .format = "ebb calibration", .damaged = Damaged, .foreign = Foreign};
 
-absl::StatusOr<std::vector<Feature>> ReadFeatures(const std::string& path, const Json& json) {
+absl::StatusOr<std::vector<Feature>> ReadFeatures(const std::string& path, const OrderedJson& json) {
   std::string known;
   for (const std::string_view name : FeatureNames()) known += absl::StrFormat("%s%s", known.empty() ? "" : ", ", name);
-  const Json list = json.value("features", Json());
+  const OrderedJson list = json.value("features", OrderedJson());
   if (!list.is_array()) return Damaged(path, "features", "a list of some of " + known);
   std::vector<Feature> features;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -51,16 +49,16 @@ absl::StatusOr<std::vector<Feature>> ReadFeatures(const std::string& path, const
   return features;
 }
 
-absl::StatusOr<std::vector<FeatureWeights>> ReadRows(const std::string& path, const Json& json, const char* key,
+absl::StatusOr<std::vector<FeatureWeights>> ReadRows(const std::string& path, const OrderedJson& json, const char* key,
                                                      const std::vector<Feature>& features, size_t lanes) {
-  const Json list = json.value(key, Json());
+  const OrderedJson list = json.value(key, OrderedJson());
   if (!list.is_array() || list.size() != lanes) {
     return Damaged(path, key, absl::StrFormat("a row for each of %d lanes, found %d", lanes, list.size()));
   }
   std::vector<FeatureWeights> rows(lanes);
   for (size_t lane = 0; lane < lanes; ++lane) {
     const std::string place = absl::StrFormat("%s[%d]", key, lane);
-    const Json& row = list[lane];
+    const OrderedJson& row = list[lane];
     if (!row.is_array() || row.size() != features.size() + 1) {
       return Damaged(path, place, absl::StrFormat("a bias and %d weights, found %s", features.size(), row.dump()));
     }
@@ -74,8 +72,8 @@ absl::StatusOr<std::vector<FeatureWeights>> ReadRows(const std::string& path, co
   return rows;
 }
 
-Json RowOf(const FeatureWeights& weights, const std::vector<Feature>& features) {
-  Json row = {weights.bias};
+OrderedJson RowOf(const FeatureWeights& weights, const std::vector<Feature>& features) {
+  OrderedJson row = {weights.bias};
   for (const Feature feature : features) row.push_back(weights.weight[static_cast<size_t>(feature)]);
   return row;
 }
@@ -91,7 +89,7 @@ CalibrationOr ReadCalibration(const std::string& path, const ModelConfig& model)
 }
 
 CalibrationOr ParseCalibration(const std::string& path, const std::string& text, const ModelConfig& model) {
-  EBB_ASSIGN(const Json json, ParseBeside(kKind, path, text));
+  EBB_ASSIGN(const OrderedJson json, ParseBeside(kKind, path, text));
   EBB_TRY(CheckHeadBeside(kKind, path, json, model));
   EBB_TRY(CheckKeyBeside(kKind, path, json, "layers", model.layers));
   EBB_TRY(CheckKeyBeside(kKind, path, json, "kv_heads", model.kv_heads));
@@ -111,12 +109,12 @@ CalibrationOr ParseCalibration(const std::string& path, const std::string& text,
 
 absl::Status WriteCalibration(const std::string& path, const ModelConfig& model, const std::vector<Feature>& features,
                               const std::string& source, const Calibration& calibration) {
-  Json json = HeadBeside(kKind, model, source);
-  json["features"] = Json::array();
+  OrderedJson json = HeadBeside(kKind, model, source);
+  json["features"] = OrderedJson::array();
   json["layers"] = calibration.layers;
   json["kv_heads"] = calibration.kv_heads;
-  json["with_attention"] = Json::array();
-  json["unseen"] = Json::array();
+  json["with_attention"] = OrderedJson::array();
+  json["unseen"] = OrderedJson::array();
   for (const Feature feature : features) json["features"].push_back(FeatureNames()[static_cast<size_t>(feature)]);
   for (const LaneWeights& lane : calibration.lanes) {
     json["with_attention"].push_back(RowOf(lane.with_attention, features));

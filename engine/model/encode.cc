@@ -12,8 +12,8 @@ namespace ebb {
 namespace {
 
 constexpr int64_t kBlock = 32;
-constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBf16, DType::kQ8_0,
-                            DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1};
+constexpr DType kEncodable[] = {DType::kF32,  DType::kF16,  DType::kBf16, DType::kQ8_0,
+                                DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1};
 
 using Codes = std::array<uint8_t, kBlock>;
 
@@ -96,10 +96,10 @@ void EncodeBlock(DType type, const float* x, std::byte* out) {
 
 }  // namespace
 
-std::span<const DType> EncodableTypes() { return kTypes; }
+std::span<const DType> EncodableTypes() { return kEncodable; }
 
 void EncodeRow(DType type, const float* row, int64_t cols, std::byte* out) {
-  EBB_CHECK(std::ranges::find(kTypes, type) != std::end(kTypes));
+  EBB_CHECK(std::ranges::find(kEncodable, type) != std::end(kEncodable));
   const int64_t bytes = RowBytes(type, cols);
   if (type == DType::kF32) {
     std::memcpy(out, row, static_cast<size_t>(bytes));

@@ -10,7 +10,7 @@ namespace ebb {
 namespace {
 
 // Numbers that are missing were given up (4, 5, 31-33, 36-38).
-constexpr auto kTypes = std::to_array<GgmlType>({
+constexpr auto kGgmlTypes = std::to_array<GgmlType>({
     {.id = 0, .name = "F32", .values = 1, .bytes = 4, .type = DType::kF32},
     {.id = 1, .name = "F16", .values = 1, .bytes = 2, .type = DType::kF16},
     {.id = 2, .name = "Q4_0", .values = 32, .bytes = 18, .type = DType::kQ4_0},
@@ -47,11 +47,11 @@ constexpr auto kTypes = std::to_array<GgmlType>({
 
 }  // namespace
 
-std::span<const GgmlType> GgmlTypes() { return kTypes; }
+std::span<const GgmlType> GgmlTypes() { return kGgmlTypes; }
 
 const GgmlType* FindGgmlType(uint32_t id) {
-  const auto row = std::ranges::find(kTypes, id, &GgmlType::id);
-  return row == kTypes.end() ? nullptr : &*row;
+  const auto row = std::ranges::find(kGgmlTypes, id, &GgmlType::id);
+  return row == kGgmlTypes.end() ? nullptr : &*row;
 }
 
 std::string GgmlTypeName(uint32_t id) {
@@ -60,8 +60,8 @@ std::string GgmlTypeName(uint32_t id) {
 }
 
 uint32_t GgmlTypeId(DType type) {
-  const auto row = std::ranges::find(kTypes, std::optional<DType>(type), &GgmlType::type);
-  EBB_CHECK(row != kTypes.end());
+  const auto row = std::ranges::find(kGgmlTypes, std::optional<DType>(type), &GgmlType::type);
+  EBB_CHECK(row != kGgmlTypes.end());
   return row->id;
 }
 

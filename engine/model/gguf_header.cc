@@ -6,8 +6,8 @@ namespace ebb {
 namespace {
 
 // In the order of GgufNumber's alternatives.
-constexpr std::array<GgufType, 5> kTypes = {GgufType::kUint16, GgufType::kUint32, GgufType::kInt32, GgufType::kFloat32,
-                                            GgufType::kBool};
+constexpr std::array<GgufType, 5> kTypeOfValue = {GgufType::kUint16, GgufType::kUint32, GgufType::kInt32,
+                                                  GgufType::kFloat32, GgufType::kBool};
 
 template <typename T>
 void Append(std::vector<std::byte>& out, T value) {
@@ -30,7 +30,7 @@ void GgufHeader::Begin(std::string_view key, GgufType type) {
 }
 
 void GgufHeader::Add(std::string_view key, GgufNumber value) {
-  Begin(key, kTypes[value.index()]);
+  Begin(key, kTypeOfValue[value.index()]);
   std::visit([this](const auto number) { Append(metadata_, number); }, value);
 }
 

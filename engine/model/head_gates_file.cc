@@ -12,8 +12,6 @@
 namespace ebb {
 namespace {
 
-using Json = OrderedJson;
-
 absl::Status Damaged(const std::string& path, const std::string& place, const std::string& expected) {
   return Refuse(absl::StatusCode::kDataLoss, absl::StrFormat("%s: %s: expected %s", path, place, expected),
                 {.reason = "HEAD_GATES_DAMAGED"});
@@ -31,7 +29,8 @@ constexpr FileBeside kKind = {
     .ending = ".heads.json", .format = "ebb head gates", .damaged = Damaged, .foreign = Foreign};
 
 // The gates of one layer, appended.
-absl::Status ReadRow(const std::string& path, const Json& row, int32_t layer, int32_t kv_heads, HeadGates& gates) {
+absl::Status ReadRow(const std::string& path, const OrderedJson& row, int32_t layer, int32_t kv_heads,
+                     HeadGates& gates) {
   const std::string place = absl::StrFormat("gates[%d]", layer);
   if (!row.is_array() || static_cast<int64_t>(row.size()) != kv_heads) {
     return Damaged(path, place, absl::StrFormat("%d gates, found %s", kv_heads, row.dump()));
@@ -57,9 +56,9 @@ HeadGatesOr ReadHeadGates(const std::string& path, const ModelConfig& model) {
 }
 
 HeadGatesOr ParseHeadGates(const std::string& path, const std::string& text, const ModelConfig& model) {
-  EBB_ASSIGN(const Json json, ParseBeside(kKind, path, text));
+  EBB_ASSIGN(const OrderedJson json, ParseBeside(kKind, path, text));
   EBB_TRY(CheckHeadBeside(kKind, path, json, model));
-  const Json rows = json.value("gates", Json());
+  const OrderedJson rows = json.value("gates", OrderedJson());
   if (!rows.is_array() || static_cast<int64_t>(rows.size()) != model.layers) {
     return Damaged(path, "gates", absl::StrFormat("a row for each of %d layers", model.layers));
   }
@@ -73,8 +72,8 @@ HeadGatesOr ParseHeadGates(const std::string& path, const std::string& text, con
 absl::Status WriteHeadGates(const std::string& path, const ModelConfig& model, const std::string& source,
                             const HeadGates& gates) {
   EBB_CHECK(static_cast<int64_t>(gates.size()) == int64_t{model.layers} * model.kv_heads);
-  Json json = HeadBeside(kKind, model, source);
-  json["gates"] = Json::array();
+  OrderedJson json = HeadBeside(kKind, model, source);
+  json["gates"] = OrderedJson::array();
   for (int32_t layer = 0; layer < model.layers; ++layer) {
     const auto first = gates.begin() + std::ptrdiff_t{layer} * model.kv_heads;
     json["gates"].push_back(std::vector<double>(first, first + model.kv_heads));

@@ -7,12 +7,6 @@
 namespace ebb {
 namespace {
 
-uint16_t LoadU16(const std::byte* at) {
-  uint16_t value = 0;
-  std::memcpy(&value, at, sizeof(value));
-  return value;
-}
-
 int Byte(const std::byte* at) { return std::to_integer<int>(*at); }
 
 // `head` is d, dmin and the twelve bytes of scales and minima.

@@ -40,10 +40,18 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "engine/tensor.h"
 
 namespace ebb {
+
+// Two bytes at any address, as they lie in a file on a little-endian machine.
+inline uint16_t LoadU16(const std::byte* at) {
+  uint16_t value = 0;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
 
 inline constexpr int64_t kSuperBlock = 256;
 

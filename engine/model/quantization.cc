@@ -46,12 +46,6 @@ const TypeRow& Row(DType type) {
   return kTypes[index];
 }
 
-uint16_t LoadU16(const std::byte* at) {
-  uint16_t value = 0;
-  std::memcpy(&value, at, sizeof(value));
-  return value;
-}
-
 // `q` holds the block's 32 signed bytes.
 void DequantizeQ8(const std::byte* block, float* out) {
   const float d = FloatFromF16(LoadU16(block));

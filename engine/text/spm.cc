@@ -18,7 +18,7 @@
 namespace ebb {
 namespace {
 
-constexpr int kBytes = 256;
+constexpr int kByteTokens = 256;
 constexpr char kSpace[] = "\xE2\x96\x81";  // U+2581
 
 // 65 for "<0x41>".
@@ -54,7 +54,7 @@ class Spm final : public TextEncoder {
   const TokenTable& table_;
   const bool space_prefix_;
   size_t longest_ = 0;  // bytes of the longest token's text
-  std::array<int32_t, kBytes> byte_ids_ = {};
+  std::array<int32_t, kByteTokens> byte_ids_ = {};
 };
 
 absl::Status Spm::Check() {
@@ -62,7 +62,7 @@ absl::Status Spm::Check() {
     return VocabularyDamaged("scores", "expected one score per token, found none");
   }
   for (int32_t id = 0; id < table_.size(); ++id) longest_ = std::max(longest_, table_.text(id).size());
-  for (int byte = 0; byte < kBytes; ++byte) {
+  for (int byte = 0; byte < kByteTokens; ++byte) {
     const std::string text = absl::StrFormat("<0x%02X>", byte);
     const std::optional<int32_t> id = table_.Find(text);
     if (!id || table_.type(*id) != TokenType::kByte) {

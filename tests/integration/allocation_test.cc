@@ -18,7 +18,7 @@ using client::ReadDetails;
 using ::testing::ElementsAre;
 using ::testing::IsSupersetOf;
 
-const std::string kPrompt(150, 'a');         // a token per byte
+const std::string kLongPrompt(150, 'a');     // a token per byte
 constexpr uint64_t kSlotBytes = 2 * 16 * 2;  // K and V, head size 16, BF16
 
 class Allocations : public testing::Test {
@@ -84,7 +84,7 @@ TEST_F(Allocations, APyramidReservesAndKeepsWhatEachLayerGets) {
   const v1::Session session = client_.Create(SessionWith(policy));
   EXPECT_EQ(session.policy().pyramid().beta(), 20U);
   EXPECT_FALSE(session.policy().pyramid().exact_total());
-  ASSERT_TRUE(client_.Prefill(PrefillText(session.name(), kPrompt)).ok());
+  ASSERT_TRUE(client_.Prefill(PrefillText(session.name(), kLongPrompt)).ok());
   EXPECT_THAT(client_.Decode(DecodeTokens(session.name(), 9)).tokens, testing::SizeIs(9));
   const v1::DescribeCacheResponse cache = Describe(session.name());
   EXPECT_EQ(cache.capacity(), 8U + 78 + 16);
@@ -107,7 +107,7 @@ TEST_F(Allocations, APyramidReservesAndKeepsWhatEachLayerGets) {
 
 TEST_F(Allocations, IsSwappedOnAWarmCacheAndBack) {
   const std::string name = client_.Create(SessionWith(H2o(60))).name();
-  ASSERT_TRUE(client_.Prefill(PrefillText(name, kPrompt)).ok());
+  ASSERT_TRUE(client_.Prefill(PrefillText(name, kLongPrompt)).ok());
   const uint64_t evicted = client_.Get(name).evicted_tokens();
   v1::PolicySpec pyramid = H2o(48);
   pyramid.mutable_pyramid();
@@ -131,7 +131,7 @@ TEST_F(Allocations, AdaKeepsTheTotalOfEveryLayer) {
   policy.mutable_ada();
   const v1::Session session = client_.Create(SessionWith(policy));
   EXPECT_EQ(session.policy().schedule().when(), v1::Schedule::ONCE_AFTER_PROMPT);
-  ASSERT_TRUE(client_.Prefill(PrefillText(session.name(), kPrompt)).ok());
+  ASSERT_TRUE(client_.Prefill(PrefillText(session.name(), kLongPrompt)).ok());
   const std::vector<uint32_t> lengths = Lengths(session.name());
   for (size_t layer = 0; layer < 3; ++layer) EXPECT_EQ(lengths[2 * layer] + lengths[2 * layer + 1], 96U);
   EXPECT_GT(std::set<uint32_t>(lengths.begin(), lengths.end()).size(), 1U);

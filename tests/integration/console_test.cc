@@ -34,7 +34,7 @@ using ::testing::Not;
 using Json = nlohmann::json;
 
 // What sha256sum makes of the tokens acme-1 and ops-1.
-constexpr char kTokens[] =
+constexpr char kTokenFile[] =
     "acme sha256:7974d1de1641df0234e124a5d0f4acfacfc40c99ea69f0295f943074816d1091\n"
     "ops sha256:81df83b16fd9c8888b6f555bf83d48575bda41d58115f2e4276bc57b01a892a3 admin\n";
 const httplib::Headers kOfConsole = {{"X-Ebb-Console", "1"}};
@@ -211,7 +211,7 @@ TEST(CheckBrowser, KnowsItsHosts) {
 TEST_F(ConsoleTest, LetsInAnAdminAlone) {
   TemporaryFolder folder;
   const std::string path = folder.path() + "/tokens";
-  std::ofstream(path) << kTokens;
+  std::ofstream(path) << kTokenFile;
   Start([&](ServerOptions& options) { options.auth = {.token = true, .token_file = path}; });
   const auto as = [](const std::string& authorization) {
     httplib::Headers headers = kOfConsole;

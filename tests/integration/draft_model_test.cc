@@ -28,7 +28,7 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using Code = grpc::StatusCode;
 
-constexpr char kText[] = "The lamp is in the cellar, and the cellar is under the house.";
+constexpr char kLamp[] = "The lamp is in the cellar, and the cellar is under the house.";
 
 v1::PolicySpec Policy(const std::string& scorer, uint32_t budget, uint32_t overflow = 1) {
   v1::PolicySpec policy = StreamingPolicy(budget);
@@ -69,7 +69,7 @@ class Drafted {
   // What a new session says to the text, and then without drafts, which shows what it is.
   Answer Tell(const v1::CreateSessionRequest& create, uint32_t tokens, bool drafts) {
     const std::string session = client_.Create(create).name();
-    const v1::GenerateRequest request = GenerateText(session, kText, tokens);
+    const v1::GenerateRequest request = GenerateText(session, kLamp, tokens);
     Answer answer = client_.Generate(drafts ? Asked(request) : request);
     EXPECT_TRUE(answer.status.ok()) << client::Describe(answer.status);
     const Answer after = client_.Decode(DecodeTokens(session, 5));
@@ -165,7 +165,7 @@ TEST(DraftModel, FollowsASessionThroughAllThatHappensToIt) {
     v1::CreateSessionRequest create = Create(Policy("h2o", 60, 16), 0.5F);
     create.set_session_id("trunk");
     const std::string session = client.Create(create).name();
-    EXPECT_TRUE(client.Prefill(PrefillText(session, kText)).ok());
+    EXPECT_TRUE(client.Prefill(PrefillText(session, kLamp)).ok());
     go_on(session);
 
     v1::EditRequest edit;  // of the part that the draft model has read
@@ -231,7 +231,7 @@ TEST(DraftModel, FollowsASessionThroughAllThatHappensToIt) {
 TEST(DraftModel, DraftsForEveryAnswerToOnePrompt) {
   Drafted server(kTwin);
   const auto texts = [&](bool drafts) {
-    v1::GenerateRequest request = GenerateText("", kText, 30);
+    v1::GenerateRequest request = GenerateText("", kLamp, 30);
     request.mutable_sampling()->set_seed(3);
     request.set_n(3);
     if (drafts) request = server.Asked(request);
@@ -264,7 +264,7 @@ TEST(DraftModel, ASessionFromTheJournalIsDraftedForAnew) {
   {
     Drafted before(kTwin, journaled);
     session = before.client().Create(create).name();
-    const Answer answer = before.client().Generate(before.Asked(GenerateText(session, kText, 20)));
+    const Answer answer = before.client().Generate(before.Asked(GenerateText(session, kLamp, 20)));
     ASSERT_TRUE(answer.status.ok()) << client::Describe(answer.status);
     told = answer.tokens;
     EXPECT_EQ(before.caches(), 1);
@@ -277,7 +277,7 @@ TEST(DraftModel, ASessionFromTheJournalIsDraftedForAnew) {
   EXPECT_GT(answer.last().usage().accepted_draft_tokens(), 0U);
   EXPECT_EQ(after.caches(), 1);
   const std::string plain = after.client().Create(Create(Policy("full", 400), 0)).name();
-  EXPECT_THAT(told, ElementsAreArray(after.client().Generate(GenerateText(plain, kText, 40)).tokens));
+  EXPECT_THAT(told, ElementsAreArray(after.client().Generate(GenerateText(plain, kLamp, 40)).tokens));
 }
 
 TEST(DraftModel, WithoutRoomForACacheAnswersComeWithoutDrafts) {
@@ -287,7 +287,7 @@ TEST(DraftModel, WithoutRoomForACacheAnswersComeWithoutDrafts) {
   uint32_t drafted = 0;
   for (int i = 0; i < 5; ++i) {
     sessions.push_back(server.client().Create(Create(Policy("full", 200), 0)).name());
-    const Answer answer = server.client().Generate(server.Asked(GenerateText(sessions.back(), kText, 4)));
+    const Answer answer = server.client().Generate(server.Asked(GenerateText(sessions.back(), kLamp, 4)));
     EXPECT_TRUE(answer.status.ok()) << client::Describe(answer.status);
     EXPECT_THAT(answer.tokens, SizeIs(4));
     drafted = answer.last().usage().drafted_tokens();
@@ -300,7 +300,7 @@ TEST(DraftModel, WithoutRoomForACacheAnswersComeWithoutDrafts) {
 
 TEST(DraftModel, RefusesWhatItIsNot) {
   Drafted server(kTwin);
-  v1::GenerateRequest request = GenerateText("", kText, 4);
+  v1::GenerateRequest request = GenerateText("", kLamp, 4);
   request.mutable_speculation()->set_draft_model("nobody");
   grpc::Status status = server.client().Generate(request).status;
   EXPECT_EQ(status.error_code(), Code::NOT_FOUND);
@@ -317,7 +317,7 @@ TEST(DraftModel, RefusesWhatItIsNot) {
   const TestServer none;
   TestClient client(none.address());
   EXPECT_EQ(client.Status().model().draft_model(), "");
-  status = client.Generate(server.Asked(GenerateText("", kText, 4))).status;
+  status = client.Generate(server.Asked(GenerateText("", kLamp, 4))).status;
   EXPECT_EQ(ReadDetails(status).reason, "UNKNOWN_MODEL");
   EXPECT_THAT(status.error_message(), HasSubstr("model.draft"));
 }

@@ -18,9 +18,9 @@ using client::ReadDetails;
 using ::testing::ElementsAreArray;
 
 // Says everything twice, and begins to say it a third time.
-constexpr char kText[] = "one two three four five, one two three four five, one two";
+constexpr char kCounting[] = "one two three four five, one two three four five, one two";
 
-v1::PolicySpec Policy(const std::string& scorer, uint32_t budget, uint32_t overflow) {
+v1::PolicySpec PolicyOf(const std::string& scorer, uint32_t budget, uint32_t overflow) {
   v1::PolicySpec policy = StreamingPolicy(budget);
   if (scorer == "h2o") policy.mutable_h2o();
   if (scorer == "tova") policy.mutable_tova();
@@ -84,12 +84,13 @@ class SpeculationTest : public testing::Test {
 
 TEST_F(SpeculationTest, ChangesNoTokenUnderAnyPolicyAtAnyTemperature) {
   uint32_t accepted = 0;
-  for (const v1::PolicySpec& policy : {Policy("full", 400, 1), Policy("streaming", 40, 1), Policy("streaming", 40, 12),
-                                       Policy("h2o", 48, 12), Policy("tova", 48, 9), Policy("h2o", 300, 1)}) {
+  for (const v1::PolicySpec& policy :
+       {PolicyOf("full", 400, 1), PolicyOf("streaming", 40, 1), PolicyOf("streaming", 40, 12), PolicyOf("h2o", 48, 12),
+        PolicyOf("tova", 48, 9), PolicyOf("h2o", 300, 1)}) {
     for (const float temperature : {0.0F, 0.3F, 1.0F}) {
       for (const char* letters : {"", "ab", "abcd"}) {
         SCOPED_TRACE(testing::Message() << policy.ShortDebugString() << " at " << temperature << " of " << letters);
-        const Told told = ExpectSame(Create(policy, temperature, letters), GenerateText("", kText, 150));
+        const Told told = ExpectSame(Create(policy, temperature, letters), GenerateText("", kCounting, 150));
         accepted += told.usage().accepted_draft_tokens();
       }
     }
@@ -98,28 +99,28 @@ TEST_F(SpeculationTest, ChangesNoTokenUnderAnyPolicyAtAnyTemperature) {
 }
 
 TEST_F(SpeculationTest, EndsWhereDecodingEnds) {
-  const v1::CreateSessionRequest create = Create(Policy("full", 400, 1), 0);
-  const Told plain = Tell(create, GenerateText("", kText, 60), false);
+  const v1::CreateSessionRequest create = Create(PolicyOf("full", 400, 1), 0);
+  const Told plain = Tell(create, GenerateText("", kCounting, 60), false);
   for (size_t at = 10; at < 50; at += 3) {  // any token of a draft may be the last
     SCOPED_TRACE(at);
-    ExpectSame(create, GenerateText("", kText, static_cast<uint32_t>(at)));
-    v1::GenerateRequest request = GenerateText("", kText, 60);
+    ExpectSame(create, GenerateText("", kCounting, static_cast<uint32_t>(at)));
+    v1::GenerateRequest request = GenerateText("", kCounting, 60);
     request.mutable_stopping()->add_stop(plain.answer.text.substr(at, 6));
     ExpectSame(create, request);
   }
-  v1::GenerateRequest rare = GenerateText("", kText, 60);
+  v1::GenerateRequest rare = GenerateText("", kCounting, 60);
   rare.mutable_stopping()->add_stop_tokens('b');
   (*rare.mutable_sampling()->mutable_logit_bias())['a'] = 51;
   ExpectSame(create, rare);
   // The length limit of a session that does not evict.
-  const Told limited = ExpectSame(Create(Policy("full", 100, 1), 0), GenerateText("", kText, 400));
+  const Told limited = ExpectSame(Create(PolicyOf("full", 100, 1), 0), GenerateText("", kCounting, 400));
   EXPECT_EQ(limited.answer.last().finish_reason(), v1::FINISH_REASON_LENGTH_LIMIT);
   EXPECT_EQ(limited.session.cache_length(), 100U);
 }
 
 TEST_F(SpeculationTest, ReportsTheSameLogProbabilities) {
-  const v1::CreateSessionRequest create = Create(Policy("full", 400, 1), 0);
-  v1::GenerateRequest request = GenerateText("", kText, 60);
+  const v1::CreateSessionRequest create = Create(PolicyOf("full", 400, 1), 0);
+  v1::GenerateRequest request = GenerateText("", kCounting, 60);
   request.mutable_stopping()->set_logprobs(2);
   const Told plain = Tell(create, request, false);
   const Told drafted = Tell(create, request, true);
@@ -136,9 +137,9 @@ TEST_F(SpeculationTest, ReportsTheSameLogProbabilities) {
 }
 
 TEST_F(SpeculationTest, DraftsOnlyWhereNobodyWouldBeEvictedInTheMiddle) {
-  const Told full = ExpectSame(Create(Policy("streaming", 40, 1), 0), GenerateText("", kText, 60));
+  const Told full = ExpectSame(Create(PolicyOf("streaming", 40, 1), 0), GenerateText("", kCounting, 60));
   EXPECT_EQ(full.usage().drafted_tokens(), 0U) << "57 tokens of prompt fill the cache";
-  const Told lazy = ExpectSame(Create(Policy("streaming", 40, 12), 0), GenerateText("", kText, 60));
+  const Told lazy = ExpectSame(Create(PolicyOf("streaming", 40, 12), 0), GenerateText("", kCounting, 60));
   EXPECT_GT(lazy.usage().drafted_tokens(), 0U);
   EXPECT_GT(lazy.usage().evicted_tokens(), 0U);
 }
@@ -147,8 +148,8 @@ TEST_F(SpeculationTest, InCompanyEverySessionSaysWhatItSaysAlone) {
   constexpr int kSessions = 6;
   std::vector<Told> alone(kSessions), together(kSessions);
   const auto tell = [&](int i, bool speculates) {
-    return Tell(Create(Policy(i % 2 == 0 ? "full" : "h2o", 300, 1), i % 3 == 0 ? 0.8F : 0.0F),
-                GenerateText("", std::string(kText).substr(static_cast<size_t>(i)), 100), speculates);
+    return Tell(Create(PolicyOf(i % 2 == 0 ? "full" : "h2o", 300, 1), i % 3 == 0 ? 0.8F : 0.0F),
+                GenerateText("", std::string(kCounting).substr(static_cast<size_t>(i)), 100), speculates);
   };
   for (int i = 0; i < kSessions; ++i) alone[i] = tell(i, false);
   std::vector<std::thread> threads;
@@ -159,7 +160,7 @@ TEST_F(SpeculationTest, InCompanyEverySessionSaysWhatItSaysAlone) {
 
 TEST_F(SpeculationTest, RefusesDraftsOfAnotherLength) {
   for (const uint32_t most : {0U, 64U}) {
-    v1::GenerateRequest request = GenerateText("", kText, 4);
+    v1::GenerateRequest request = GenerateText("", kCounting, 4);
     request.mutable_speculation()->set_ngram(true);
     request.mutable_speculation()->set_draft_tokens_max(most);
     const grpc::Status status = client_.Generate(request).status;

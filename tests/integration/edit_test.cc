@@ -17,7 +17,7 @@ using client::ReadDetails;
 using ::testing::ElementsAreArray;
 using Code = grpc::StatusCode;
 
-constexpr char kText[] = "int main() { return answer(6, 7); }";
+constexpr char kProgram[] = "int main() { return answer(6, 7); }";
 
 class EditTest : public testing::Test {
  protected:
@@ -26,7 +26,7 @@ class EditTest : public testing::Test {
     request.mutable_sampling()->set_temperature(0);
     return client_.Create(request).name();
   }
-  std::string Filled(uint32_t budget, const std::string& text = kText) {
+  std::string Filled(uint32_t budget, const std::string& text = kProgram) {
     std::string name = Open(StreamingPolicy(budget));
     EXPECT_TRUE(client_.Prefill(PrefillText(name, text)).ok());
     return name;
@@ -86,7 +86,7 @@ class EditTest : public testing::Test {
 
 TEST_F(EditTest, ARecomputedTailYieldsWhatAFreshSessionYields) {
   const std::string session = Filled(300);
-  ASSERT_EQ(client_.Get(session).tokens(), sizeof(kText) - 1 + kBegin);
+  ASSERT_EQ(client_.Get(session).tokens(), sizeof(kProgram) - 1 + kBegin);
   const uint64_t generation = client_.Get(session).generation();
   v1::EditRequest request = Replace(session, 27, 31, "8, 9");
   request.set_expected_generation(generation);
@@ -101,7 +101,7 @@ TEST_F(EditTest, ARecomputedTailYieldsWhatAFreshSessionYields) {
   EXPECT_GT(response.elapsed_ms(), 0);
   EXPECT_GT(response.generation(), generation);
   EXPECT_EQ(response.generation(), client_.Get(session).generation());
-  EXPECT_EQ(response.usage().session_tokens(), sizeof(kText) - 1 + kBegin);
+  EXPECT_EQ(response.usage().session_tokens(), sizeof(kProgram) - 1 + kBegin);
   EXPECT_EQ(response.usage().prompt_tokens(), 0U);
   const std::string fresh = Filled(300, "int main() { return answer(8, 9); }");
   EXPECT_THAT(Log(session), ElementsAreArray(Log(fresh)));
@@ -139,7 +139,7 @@ TEST_F(EditTest, WhatWasEvictedStaysSoUnlessItIsRestored) {
   request.set_require_exact(true);
   response = Edited(request);
   EXPECT_EQ(response.exactness(), v1::EDIT_EXACTNESS_EXACT);
-  EXPECT_EQ(response.tokens_recomputed(), sizeof(kText) - 1 + kBegin);
+  EXPECT_EQ(response.tokens_recomputed(), sizeof(kProgram) - 1 + kBegin);
   EXPECT_EQ(response.tokens_reused(), 0U);
   const std::string fresh = Filled(24, "int main() { return answer(6, 5); }");
   EXPECT_THAT(Decoded(session, 30), ElementsAreArray(Decoded(fresh, 30)));
@@ -185,7 +185,7 @@ TEST_F(EditTest, SaysWhatWasAskedWrongly) {
   request = Replace(session, 5, 7, "x");
   *request.add_spans() = Replace(session, 6, 8, "y").spans(0);
   ExpectRefusal(request, kInvalid, "SPANS_OVERLAP", "spans[1]");
-  request = Replace(session, 0, sizeof(kText) - 1, "");
+  request = Replace(session, 0, sizeof(kProgram) - 1, "");
   request.mutable_spans(0)->set_start(0);
   ExpectRefusal(request, kInvalid, "NOTHING_WOULD_STAY", "spans");
   request = Replace(session, 0, 1, "");
@@ -219,7 +219,7 @@ TEST_F(EditTest, SaysWhatWasAskedWrongly) {
   full.mutable_full();
   full.mutable_trigger()->set_budget(40);
   const std::string limited = Open(full);
-  ASSERT_TRUE(client_.Prefill(PrefillText(limited, kText)).ok());
+  ASSERT_TRUE(client_.Prefill(PrefillText(limited, kProgram)).ok());
   ExpectRefusal(Replace(limited, 0, 1, "more than fits"), Code::RESOURCE_EXHAUSTED, "LENGTH_LIMIT");
   EXPECT_THAT(Decoded(session, 10), ElementsAreArray(Decoded(Filled(300), 10))) << "a refusal changes nothing";
 }

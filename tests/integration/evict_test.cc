@@ -17,7 +17,6 @@ namespace {
 using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 
-constexpr char kPrompt[] = "It was a dark and stormy night, and the old man sat by the fire, and the frog jumped.";
 constexpr uint64_t kTokens = 86;  // of the prompt
 
 class Evict : public testing::Test {
@@ -27,7 +26,7 @@ class Evict : public testing::Test {
     policy.mutable_h2o();
     policy.mutable_trigger()->set_budget(60);
     const std::string name = client_.Create(SessionWith(policy)).name();
-    EXPECT_TRUE(client_.Prefill(PrefillText(name, kPrompt)).ok());
+    EXPECT_TRUE(client_.Prefill(PrefillText(name, kStormyNight)).ok());
     return name;
   }
   v1::EvictResponse Answer(const v1::EvictRequest& request) {

@@ -27,8 +27,6 @@ using client::ReadDetails;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr char kPrompt[] = "It was a dark and stormy night, and the old man sat by the fire, and the frog jumped.";
-
 v1::ExperimentSpec Spec(const std::string& name, const std::string& tenant = "") {
   v1::ExperimentSpec spec;
   spec.set_name(name);
@@ -190,7 +188,7 @@ TEST_F(Experiment, ShowsWhatRealSessionsDidAndDecides) {
       TestClient client(server_.address());
       for (int user = 0; user < kUsers; ++user) {
         const v1::Session session = client.Create(For(absl::StrFormat("user-%d-%d", thread, user)));
-        EXPECT_TRUE(client.Prefill(PrefillText(session.name(), kPrompt)).ok());
+        EXPECT_TRUE(client.Prefill(PrefillText(session.name(), kStormyNight)).ok());
         EXPECT_THAT(client.Decode(DecodeTokens(session.name(), 4 + user % 3)).tokens, SizeIs(4 + user % 3));
         EXPECT_TRUE(Report(client, session.name(), (session.arm() == "wide" ? 0.8 : 0.2) + 0.02 * (user % 5)).ok());
         v1::ReportOutcomeRequest thumb;

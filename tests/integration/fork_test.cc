@@ -20,7 +20,6 @@ using client::ReadDetails;
 using testing::ElementsAreArray;
 using testing::SizeIs;
 
-constexpr uint32_t kEndless = 1 << 24;
 // Bytes, and so tokens of the model; a block size of 16 cuts it into four blocks.
 const std::string kPrompt = "The lighthouse keeper wrote a letter to the harbour master.";
 

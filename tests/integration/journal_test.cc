@@ -33,7 +33,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using Code = grpc::StatusCode;
 
-constexpr char kText[] = "What was said once is said for good, whoever pulls the plug.";
+constexpr char kSaidOnce[] = "What was said once is said for good, whoever pulls the plug.";
 
 std::string ReadAll(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -124,7 +124,7 @@ std::string Told(TestClient& client, Stub& stub, Method method, const Request& r
 }
 
 std::string Prefills(TestClient& client, const std::string& name) {
-  EXPECT_TRUE(client.Prefill(PrefillText(name, kText)).ok());
+  EXPECT_TRUE(client.Prefill(PrefillText(name, kSaidOnce)).ok());
   return {};
 }
 std::string Decodes(TestClient& client, const std::string& name) {
@@ -475,7 +475,7 @@ TEST_F(OneSession, AJournalThatCannotBeWrittenEndsItsSessionByNameAndNoOther) {
                         .rlim_max = before.rlim_max};
   setrlimit(RLIMIT_FSIZE, &small);
   const Answer answer = client_->Decode(DecodeTokens("sessions/a", 20));
-  const grpc::Status again = client_->Prefill(PrefillText("sessions/a", kText));
+  const grpc::Status again = client_->Prefill(PrefillText("sessions/a", kSaidOnce));
   setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_EQ(answer.status.error_code(), Code::FAILED_PRECONDITION);
   EXPECT_EQ(client::ReadDetails(answer.status).reason, "JOURNAL_FAILED");

@@ -34,7 +34,7 @@ using Json = nlohmann::json;
 constexpr char kChat[] = "/v1/chat/completions";
 constexpr char kCompletions[] = "/v1/completions";
 // What sha256sum makes of the token acme-1.
-constexpr char kTokens[] = "acme sha256:7974d1de1641df0234e124a5d0f4acfacfc40c99ea69f0295f943074816d1091\n";
+constexpr char kTokenLine[] = "acme sha256:7974d1de1641df0234e124a5d0f4acfacfc40c99ea69f0295f943074816d1091\n";
 
 // The data of a stream's events.
 std::vector<std::string> EventsOf(const std::string& body) {
@@ -339,7 +339,7 @@ TEST_F(OpenAi, ABodyWithoutItsLengthIsNotRead) {
 
 TEST_F(OpenAi, TheTokenIsTheServicesToJudge) {
   const std::string path = folder_.path() + "/tokens";
-  std::ofstream(path) << kTokens;
+  std::ofstream(path) << kTokenLine;
   Start([&](ServerOptions& options) { options.auth = {.token = true, .token_file = path}; });
   const Json body = {{"prompt", "Hi"}, {"max_tokens", 2}};
   EXPECT_EQ(CodeOf(Post(kCompletions, body), 401), "NO_CREDENTIAL");

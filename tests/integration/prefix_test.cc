@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::ElementsAreArray;
 
-const std::string kPrompt = std::string(100, 'p') + "what comes behind what all prompts begin with";
+const std::string kBegunAlike = std::string(100, 'p') + "what comes behind what all prompts begin with";
 
 class PrefixTest : public testing::Test {
  protected:
@@ -55,9 +55,9 @@ class PrefixTest : public testing::Test {
 };
 
 TEST_F(PrefixTest, ASecondSessionBeginsWhereTheFirstOneWas) {
-  const Answer first = Ask(client_, kPrompt);
+  const Answer first = Ask(client_, kBegunAlike);
   EXPECT_EQ(first.last().usage().reused_prompt_tokens(), 0U);
-  const Answer second = Ask(client_, kPrompt);
+  const Answer second = Ask(client_, kBegunAlike);
   const uint32_t prompt = second.last().usage().prompt_tokens();
   EXPECT_EQ(second.last().usage().reused_prompt_tokens(), (prompt - 1) / 16 * 16) << "all blocks but the last";
   EXPECT_EQ(second.blocks.size(), 1U) << "which alone ran";
@@ -73,24 +73,24 @@ TEST_F(PrefixTest, ASecondSessionBeginsWhereTheFirstOneWas) {
 }
 
 TEST_F(PrefixTest, IsNeverAnotherTenants) {
-  Ask(client_, kPrompt);
+  Ask(client_, kBegunAlike);
   TestClient other(server_.address(), "other");
-  EXPECT_EQ(Ask(other, kPrompt).last().usage().reused_prompt_tokens(), 0U);
+  EXPECT_EQ(Ask(other, kBegunAlike).last().usage().reused_prompt_tokens(), 0U);
 }
 
 TEST_F(PrefixTest, IsOffWithAShareOfNothing) {
   const TestServer server = Serve(0);
   TestClient client(server.address());
-  const Answer first = Ask(client, kPrompt);
-  EXPECT_EQ(Ask(client, kPrompt).last().usage().reused_prompt_tokens(), 0U);
-  Ask(client_, kPrompt);
-  ExpectSame(Ask(client_, kPrompt), first);
+  const Answer first = Ask(client, kBegunAlike);
+  EXPECT_EQ(Ask(client, kBegunAlike).last().usage().reused_prompt_tokens(), 0U);
+  Ask(client_, kBegunAlike);
+  ExpectSame(Ask(client_, kBegunAlike), first);
 }
 
 TEST_F(PrefixTest, TokensToBeScoredAreRun) {
   v1::ScoreRequest request;
-  request.mutable_context()->set_text(kPrompt.substr(0, 60));
-  request.mutable_target()->set_text(kPrompt.substr(60));
+  request.mutable_context()->set_text(kBegunAlike.substr(0, 60));
+  request.mutable_target()->set_text(kBegunAlike.substr(60));
   request.set_block_size(16);
   v1::ScoreResponse first, second;
   ASSERT_TRUE(client_.inference().Score(client_.Context().get(), request, &first).ok());

@@ -20,8 +20,6 @@ using client::ReadDetails;
 using ::testing::ElementsAreArray;
 using ::testing::SizeIs;
 
-constexpr uint32_t kEndless = 1 << 24;
-
 class SessionsTest : public testing::Test {
  protected:
   static bool Exists(TestClient& client, const std::string& name) {

@@ -23,8 +23,6 @@ using client::ReadDetails;
 using ::testing::ElementsAreArray;
 using ::testing::SizeIs;
 
-constexpr char kPrompt[] = "It was a dark and stormy night, and the old man sat by the fire, and the frog jumped.";
-constexpr uint32_t kEndless = 1 << 24;
 constexpr int32_t kContext = 1 << 16;  // more than any session here comes to
 
 v1::PolicySpec Policy(const std::string& scorer, uint32_t budget) {
@@ -68,7 +66,7 @@ class SetPolicy : public testing::Test {
   }
   std::string Primed(const v1::PolicySpec& policy) {
     const std::string name = client_.Create(SessionWith(policy)).name();
-    EXPECT_TRUE(client_.Prefill(PrefillText(name, kPrompt)).ok());
+    EXPECT_TRUE(client_.Prefill(PrefillText(name, kStormyNight)).ok());
     return name;
   }
 

@@ -14,7 +14,6 @@ namespace {
 using client::ReadDetails;
 using ::testing::SizeIs;
 
-constexpr char kPrompt[] = "It was a dark and stormy night, and the old man sat by the fire, and the frog jumped.";
 constexpr int kBlocks = 6;  // of 16 tokens, in the prompt's 86
 
 v1::PolicySpec FullPolicy(uint32_t length) {
@@ -39,7 +38,7 @@ class Shadow : public testing::Test {
   }
   std::string Primed(const v1::PolicySpec& policy) {
     const std::string name = client_.Create(SessionWith(policy)).name();
-    EXPECT_TRUE(client_.Prefill(PrefillText(name, kPrompt)).ok());
+    EXPECT_TRUE(client_.Prefill(PrefillText(name, kStormyNight)).ok());
     return name;
   }
   double Of(const std::string& policy, const std::string& metric) const {

@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using Code = grpc::StatusCode;
 
-constexpr char kText[] = "Who writes to a session is decided in one place.";
+constexpr char kOnePlace[] = "Who writes to a session is decided in one place.";
 constexpr char kElsewhere[] = "elsewhere:7700";
 const SessionName kA = {"default", "a"};
 
@@ -66,7 +66,7 @@ class SharedStoreTest : public testing::Test {
     request.mutable_sampling()->set_temperature(0.9F);
     request.mutable_sampling()->set_seed(11);
     client.Create(request);
-    EXPECT_TRUE(client.Prefill(PrefillText("sessions/" + id, kText)).ok());
+    EXPECT_TRUE(client.Prefill(PrefillText("sessions/" + id, kOnePlace)).ok());
   }
 
   static std::vector<uint32_t> Decode(TestClient& client, const std::string& name) {
@@ -211,7 +211,7 @@ TEST_F(SharedStoreTest, AServerThatLostASessionWritesAndTellsNothingMoreOfIt) {
   EXPECT_THAT(answer.status.error_message(), HasSubstr(kElsewhere));
   EXPECT_THAT(answer.tokens, SizeIs(0)) << "what is not written is not told";
   EXPECT_EQ(redis_.Ask({"GET", "ebb:session:default/a:journal:1"}), journal);
-  const grpc::Status again = client.Prefill(PrefillText("sessions/a", kText));
+  const grpc::Status again = client.Prefill(PrefillText("sessions/a", kOnePlace));
   EXPECT_THAT(again.error_message(), HasSubstr(kElsewhere)) << client::Describe(again);
   EXPECT_EQ(server->Metric("ebb_fenced_sessions_total"), 1);
   Open(client, "b");  // others are untouched

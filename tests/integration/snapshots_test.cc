@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using Code = grpc::StatusCode;
 
-constexpr char kText[] = "What is kept is what the next token is drawn from, and nothing else is.";
+constexpr char kKept[] = "What is kept is what the next token is drawn from, and nothing else is.";
 
 // A session of the scorer with a full cache.
 std::string Filled(TestClient& client, const std::string& scorer, float temperature = 0.9F) {
@@ -42,7 +42,7 @@ std::string Filled(TestClient& client, const std::string& scorer, float temperat
   request.mutable_sampling()->set_repetition_penalty(1.1F);
   request.mutable_ttl()->set_seconds(3600);
   const std::string name = client.Create(request).name();
-  EXPECT_TRUE(client.Prefill(PrefillText(name, kText)).ok());
+  EXPECT_TRUE(client.Prefill(PrefillText(name, kKept)).ok());
   return name;
 }
 std::vector<uint32_t> Decoded(TestClient& client, const std::string& session, uint32_t count) {
@@ -183,8 +183,8 @@ TEST_F(SnapshotsTest, AnEmptySessionAndOneInTheMidstOfItsPromptAreSessionsToo) {
   ASSERT_TRUE(Save(*client_, save, &saved).ok());
   EXPECT_EQ(saved.snapshot().name(), "snapshots/empty") << "called as the session";
   const std::string restored = Restored(*client_, "snapshots/empty").name();
-  ASSERT_TRUE(client_->Prefill(PrefillText(empty, kText)).ok());
-  ASSERT_TRUE(client_->Prefill(PrefillText(restored, kText)).ok());
+  ASSERT_TRUE(client_->Prefill(PrefillText(empty, kKept)).ok());
+  ASSERT_TRUE(client_->Prefill(PrefillText(restored, kKept)).ok());
   request.clear_session_id();
   EXPECT_THAT(Decoded(*client_, restored, 20), SizeIs(20));
   EXPECT_EQ(client_->Get(restored).cache_length(), 24U);
@@ -507,7 +507,7 @@ TEST(KeptSessionsTest, OneThatIsDamagedStaysInTheStoreAndTheOthersComeBack) {
     for (const char* id : {"a", "b", "c"}) {
       v1::CreateSessionRequest request = SessionWith(StreamingPolicy(24), 16);
       request.set_session_id(id);
-      ASSERT_TRUE(client.Prefill(PrefillText(client.Create(request).name(), kText)).ok());
+      ASSERT_TRUE(client.Prefill(PrefillText(client.Create(request).name(), kKept)).ok());
     }
     server->server().Drain(absl::ZeroDuration());
   }

@@ -19,8 +19,6 @@ using client::ReadDetails;
 using ::testing::ElementsAreArray;
 using ::testing::SizeIs;
 
-constexpr uint32_t kEndless = 1 << 24;
-
 // A stream that a test holds open.
 struct Running {
   std::unique_ptr<grpc::ClientContext> context;

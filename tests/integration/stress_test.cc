@@ -31,7 +31,8 @@ using ::testing::SizeIs;
 constexpr int kThreads = 6;
 constexpr int kActions = 300;  // of each thread
 constexpr int kNames = 5;      // sessions of a tenant, for three threads
-constexpr char kText[] = "The frog jumped into the pond, and the old man sat by the fire until the lamp went out.";
+constexpr char kTillTheLampWentOut[] =
+    "The frog jumped into the pond, and the old man sat by the fire until the lamp went out.";
 
 // What a caller may be told who races with others for a session, or for memory.
 const std::set<std::string> kReasons = {"UNKNOWN_SESSION", "NAME_TAKEN",      "NO_PAGES",       "SESSION_BUSY",
@@ -76,7 +77,7 @@ class Guest {
 
  private:
   std::string Name() { return absl::StrFormat("sessions/s%d", random_.Uniform(0, kNames - 1)); }
-  std::string Text() { return std::string(kText).substr(0, static_cast<size_t>(random_.Uniform(1, 80))); }
+  std::string Text() { return std::string(kTillTheLampWentOut).substr(0, static_cast<size_t>(random_.Uniform(1, 80))); }
 
   void Note(const grpc::Status& status, const char* method) {
     ++calls_;
@@ -196,7 +197,7 @@ class Stress : public testing::Test {
 
   // The answer of a session of its own.
   std::vector<uint32_t> FreshAnswer() {
-    v1::GenerateRequest request = GenerateText("", kText, 40);
+    v1::GenerateRequest request = GenerateText("", kTillTheLampWentOut, 40);
     *request.mutable_policy() = StreamingPolicy(24);
     request.mutable_sampling()->set_seed(11);
     return client_.Generate(request).tokens;

@@ -21,7 +21,7 @@ using ::testing::ElementsAreArray;
 using ::testing::SizeIs;
 using Code = grpc::StatusCode;
 
-constexpr char kText[] = "A cache that is full has room for a draft.";
+constexpr char kFullCache[] = "A cache that is full has room for a draft.";
 
 class VerifyTest : public testing::Test {
  protected:
@@ -33,7 +33,7 @@ class VerifyTest : public testing::Test {
   }
   std::string Filled(uint32_t budget, float temperature = 0) {
     std::string name = Open(budget, temperature);
-    EXPECT_TRUE(client_.Prefill(PrefillText(name, kText)).ok());
+    EXPECT_TRUE(client_.Prefill(PrefillText(name, kFullCache)).ok());
     return name;
   }
   static v1::VerifyRequest Draft(const std::string& session, const std::vector<uint32_t>& tokens) {
@@ -126,8 +126,8 @@ TEST_F(VerifyTest, AtAFullCacheRejectedDraftsLeaveNoTrace) {
     request.mutable_sampling()->set_temperature(0);
     const std::string decodes = client_.Create(request).name();
     const std::string speculates = client_.Create(request).name();
-    ASSERT_TRUE(client_.Prefill(PrefillText(decodes, kText)).ok());
-    ASSERT_TRUE(client_.Prefill(PrefillText(speculates, kText)).ok());
+    ASSERT_TRUE(client_.Prefill(PrefillText(decodes, kFullCache)).ok());
+    ASSERT_TRUE(client_.Prefill(PrefillText(speculates, kFullCache)).ok());
     const std::vector<uint32_t> right = Decoded(decodes, 30);
     std::vector<uint32_t> tokens;
     while (tokens.size() < right.size()) {
@@ -293,7 +293,7 @@ TEST_F(VerifyTest, SaysWhatWasAskedWrongly) {
   full.mutable_policy()->mutable_full();
   full.mutable_policy()->mutable_trigger()->set_budget(50);
   const std::string limited = client_.Create(full).name();
-  ASSERT_TRUE(client_.Prefill(PrefillText(limited, kText)).ok());  // 42 tokens, and perhaps one to begin with
+  ASSERT_TRUE(client_.Prefill(PrefillText(limited, kFullCache)).ok());  // 42 tokens, and perhaps one to begin with
   refuses(Draft(limited, std::vector<uint32_t>(16, 1)), Code::RESOURCE_EXHAUSTED, "LENGTH_LIMIT");
 }
 

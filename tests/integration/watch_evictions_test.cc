@@ -25,13 +25,11 @@ using ::testing::ElementsAreArray;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAreArray;
 
-constexpr char kPrompt[] = "It was a dark and stormy night, and the old man sat by the fire, and the frog jumped.";
-constexpr uint32_t kEndless = 1 << 24;
 constexpr int kLanes = 4;                                             // two layers of two KV heads
 constexpr std::chrono::seconds kPatience = std::chrono::seconds(40);  // with a stream that has nothing more to tell
 constexpr uint64_t kDecodedMax = 20000;                               // until a watch that nobody reads loses events
 
-v1::PolicySpec Policy(const std::string& scorer, uint32_t budget) {
+v1::PolicySpec PolicyOf(const std::string& scorer, uint32_t budget) {
   v1::PolicySpec policy;
   policy.GetReflection()->MutableMessage(&policy, v1::PolicySpec::descriptor()->FindFieldByName(scorer));
   policy.mutable_trigger()->set_budget(budget);
@@ -105,7 +103,7 @@ class WatchEvictions : public testing::Test {
   std::string Open(const v1::PolicySpec& policy) { return client_.Create(SessionWith(policy)).name(); }
   std::string Primed(const v1::PolicySpec& policy) {
     const std::string name = Open(policy);
-    EXPECT_TRUE(client_.Prefill(PrefillText(name, kPrompt)).ok());
+    EXPECT_TRUE(client_.Prefill(PrefillText(name, kStormyNight)).ok());
     return name;
   }
   double OfPolicy(const std::string& metric, const std::string& policy) const {
@@ -121,8 +119,8 @@ TEST_F(WatchEvictions, WhatIsToldAddsUpToTheCounters) {
   v1::WatchEvictionsRequest request;
   request.set_list_victims(true);
   Watch watch(client_, request);
-  const std::string h2o = Primed(Policy("h2o", 40));
-  const std::string streaming = Primed(Policy("streaming", 30));
+  const std::string h2o = Primed(PolicyOf("h2o", 40));
+  const std::string streaming = Primed(PolicyOf("streaming", 30));
   for (const std::string& name : {h2o, streaming})
     EXPECT_THAT(client_.Decode(DecodeTokens(name, 20)).tokens, SizeIs(20));
   v1::EvictRequest evict;
@@ -132,7 +130,7 @@ TEST_F(WatchEvictions, WhatIsToldAddsUpToTheCounters) {
   ASSERT_TRUE(client_.eviction().Evict(client_.Context().get(), evict, &evicted).ok());
   v1::SetPolicyRequest change;
   change.set_session(h2o);
-  *change.mutable_policy() = Policy("keydiff", 34);
+  *change.mutable_policy() = PolicyOf("keydiff", 34);
   v1::SetPolicyResponse changed;
   ASSERT_TRUE(client_.eviction().SetPolicy(client_.Context().get(), change, &changed).ok());
 
@@ -191,11 +189,11 @@ TEST_F(WatchEvictions, WhatIsToldAddsUpToTheCounters) {
 }
 
 TEST_F(WatchEvictions, AStepIsToldWithItsCauseItsLossAndItsVictims) {
-  const std::string name = Open(Policy("streaming", 30));
+  const std::string name = Open(PolicyOf("streaming", 30));
   v1::WatchEvictionsRequest request = Of(name);
   request.set_list_victims(true);
   Watch watch(client_, request);
-  EXPECT_TRUE(client_.Prefill(PrefillText(name, kPrompt)).ok());  // 86 tokens in blocks of 16
+  EXPECT_TRUE(client_.Prefill(PrefillText(name, kStormyNight)).ok());  // 86 tokens in blocks of 16
   EXPECT_THAT(client_.Decode(DecodeTokens(name, 1)).tokens, SizeIs(1));
   watch.ReadUntil(6);
   std::vector<int> causes;
@@ -221,7 +219,7 @@ TEST_F(WatchEvictions, AStepIsToldWithItsCauseItsLossAndItsVictims) {
 }
 
 TEST_F(WatchEvictions, OneInSoManyAreThoseThatAreMeasured) {
-  const std::string name = Primed(Policy("streaming", 30));  // 5 steps that evict
+  const std::string name = Primed(PolicyOf("streaming", 30));  // 5 steps that evict
   Watch watch(client_, Of(name, 16));
   EXPECT_THAT(client_.Decode(DecodeTokens(name, 50)).tokens, SizeIs(50));
   watch.ReadUntil(3);
@@ -237,16 +235,16 @@ TEST_F(WatchEvictions, OneInSoManyAreThoseThatAreMeasured) {
 
 TEST_F(WatchEvictions, OtherSessionsAndOtherTenantsAreNotSeen) {
   TestClient neighbour(server_.address(), "neighbour");
-  const std::string mine = Open(Policy("streaming", 30));
-  const std::string foreign = neighbour.Create(SessionWith(Policy("streaming", 30))).name();
+  const std::string mine = Open(PolicyOf("streaming", 30));
+  const std::string foreign = neighbour.Create(SessionWith(PolicyOf("streaming", 30))).name();
   Watch one(client_, Of(mine));
   Watch all(client_, {});
   Watch theirs(neighbour, {});
   Watch refused(client_, Of(foreign));
   EXPECT_EQ(ReadDetails(refused.ReadToEnd()).reason, "UNKNOWN_SESSION");
-  const std::string other = Primed(Policy("streaming", 30));
-  EXPECT_TRUE(neighbour.Prefill(PrefillText(foreign, kPrompt)).ok());
-  EXPECT_TRUE(client_.Prefill(PrefillText(mine, kPrompt)).ok());
+  const std::string other = Primed(PolicyOf("streaming", 30));
+  EXPECT_TRUE(neighbour.Prefill(PrefillText(foreign, kStormyNight)).ok());
+  EXPECT_TRUE(client_.Prefill(PrefillText(mine, kStormyNight)).ok());
   one.ReadUntil(5);
   all.ReadUntil(10);
   theirs.ReadUntil(5);
@@ -260,7 +258,7 @@ TEST_F(WatchEvictions, OtherSessionsAndOtherTenantsAreNotSeen) {
 }
 
 TEST_F(WatchEvictions, AWatchEndsWithItsSession) {
-  const std::string name = Primed(Policy("streaming", 30));
+  const std::string name = Primed(PolicyOf("streaming", 30));
   Watch one(client_, Of(name));
   Watch all(client_, {});
   EXPECT_EQ(OfDefault("ebb_watchers"), 2);
@@ -269,14 +267,14 @@ TEST_F(WatchEvictions, AWatchEndsWithItsSession) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_EQ(ReadDetails(status).reason, "SESSION_DELETED");
   EXPECT_EQ(OfDefault("ebb_watchers"), 1);
-  Primed(Policy("streaming", 30));
+  Primed(PolicyOf("streaming", 30));
   all.ReadUntil(5);
   EXPECT_EQ(all.Cancel().error_code(), grpc::StatusCode::CANCELLED);
   while (OfDefault("ebb_watchers") > 0) continue;
 }
 
 TEST_F(WatchEvictions, ADrainEndsAWatchWhenTheLastCallIsOver) {
-  const std::string name = Primed(Policy("streaming", 30));
+  const std::string name = Primed(PolicyOf("streaming", 30));
   Watch watch(client_, {});
   const auto context = client_.Context();
   auto decoding = client_.inference().Decode(context.get(), DecodeTokens(name, kEndless));
@@ -325,7 +323,7 @@ TEST_F(FewWatchers, OneTooManyIsRefusedUntilAnotherEnds) {
   first.Cancel();
   while (OfDefault("ebb_watchers") > 1) continue;
   Watch again(client_, {});
-  Primed(Policy("streaming", 30));
+  Primed(PolicyOf("streaming", 30));
   again.ReadUntil(5);
 }
 
@@ -342,7 +340,7 @@ class SlowWatcher : public WatchEvictions {
 
 TEST_F(SlowWatcher, LosesEventsIsToldHowManyAndHoldsUpNobody) {
   TestClient sleeper(server_.address(), "", small_);
-  const std::string name = Primed(Policy("h2o", 40));
+  const std::string name = Primed(PolicyOf("h2o", 40));
   v1::WatchEvictionsRequest request = Of("");
   request.set_list_victims(true);
   Watch watch(sleeper, request);
@@ -375,7 +373,7 @@ TEST_F(SlowWatcher, LosesEventsIsToldHowManyAndHoldsUpNobody) {
 
 TEST_F(SlowWatcher, IsToldAtTheEndWhatItLostLast) {
   TestClient sleeper(server_.address(), "", small_);
-  const std::string name = Primed(Policy("h2o", 40));
+  const std::string name = Primed(PolicyOf("h2o", 40));
   v1::WatchEvictionsRequest request = Of(name);
   request.set_list_victims(true);
   Watch watch(sleeper, request);

@@ -16,7 +16,7 @@
 namespace ebb {
 namespace {
 
-constexpr int32_t kBlock = 12;
+constexpr int32_t kDraftBlockSize = 12;
 
 struct NamedPolicy {
   std::string name = {};
@@ -62,10 +62,10 @@ class DraftLaws : public testing::Test {
   std::pair<std::unique_ptr<Session>, std::unique_ptr<Session>> OpenTwins(const NamedPolicy& policy, uint64_t seed,
                                                                           int32_t prompt_tokens) {
     const std::vector<int32_t> prompt = RandomTokens(seed, prompt_tokens, vocab_);
-    auto one = OpenTestSession(*engine_, policy.spec, kBlock);
-    auto other = OpenTestSession(*engine_, policy.spec, kBlock);
-    Feed(*engine_, *one, prompt, kBlock);
-    Feed(*engine_, *other, prompt, kBlock);
+    auto one = OpenTestSession(*engine_, policy.spec, kDraftBlockSize);
+    auto other = OpenTestSession(*engine_, policy.spec, kDraftBlockSize);
+    Feed(*engine_, *one, prompt, kDraftBlockSize);
+    Feed(*engine_, *other, prompt, kDraftBlockSize);
     return {std::move(one), std::move(other)};
   }
 
@@ -92,17 +92,17 @@ class DraftLaws : public testing::Test {
 TEST_F(DraftLaws, RejectingLeavesTheSessionBitForBitAsItWas) {
   for (const NamedPolicy& policy : Policies(44)) {
     SCOPED_TRACE(policy.name);
-    const auto speculates = OpenTestSession(*engine_, policy.spec, kBlock);
-    const auto decodes = OpenTestSession(*engine_, policy.spec, kBlock);
+    const auto speculates = OpenTestSession(*engine_, policy.spec, kDraftBlockSize);
+    const auto decodes = OpenTestSession(*engine_, policy.spec, kDraftBlockSize);
     const std::vector<int32_t> prompt = RandomTokens(1, 90, vocab_);
-    Feed(*engine_, *speculates, prompt, kBlock);
-    std::vector<float> logits = Feed(*engine_, *decodes, prompt, kBlock);
+    Feed(*engine_, *speculates, prompt, kDraftBlockSize);
+    std::vector<float> logits = Feed(*engine_, *decodes, prompt, kDraftBlockSize);
     logits = LastRow(logits, 90);
     HashRandom random(2);
     for (uint64_t round = 0; round < 8; ++round) {
       const uint64_t before = engine_->Digest(*speculates);
       ASSERT_EQ(before, engine_->Digest(*decodes));
-      const std::vector<int32_t> draft = RandomTokens(3 + round, random.Uniform(1, kBlock), vocab_);
+      const std::vector<int32_t> draft = RandomTokens(3 + round, random.Uniform(1, kDraftBlockSize), vocab_);
       RunDraft(*speculates, draft);
       ASSERT_EQ(speculates->draft_tokens(), static_cast<int32_t>(draft.size()));
       ASSERT_EQ(engine_->Digest(*speculates), before) << "while it waits";
@@ -121,20 +121,20 @@ TEST_F(DraftLaws, AcceptedTokensAreTheDecodeStepsTheyStandForWhileNobodyLeavesBe
   for (NamedPolicy& policy : Policies(44)) {
     SCOPED_TRACE(policy.name);
     if (policy.spec.schedule == Schedule::kEveryStep && policy.name.find("full") == std::string::npos) {
-      policy.spec.overflow = kBlock;
+      policy.spec.overflow = kDraftBlockSize;
       if (!Resolve(policy.spec, LimitsOf(engine_->config())).ok()) continue;  // lags of lagkv are its trigger
     }
     const auto [speculates, decodes] = OpenTwins(policy, 4, 50);
     HashRandom random(5);
     int32_t decoded = 0;
     for (uint64_t round = 0; round < 25; ++round) {
-      const std::vector<int32_t> draft = RandomTokens(6 + round, random.Uniform(1, kBlock), vocab_);
+      const std::vector<int32_t> draft = RandomTokens(6 + round, random.Uniform(1, kDraftBlockSize), vocab_);
       int32_t most = static_cast<int32_t>(draft.size());
       if (policy.spec.schedule == Schedule::kEveryN)
         most = std::min(most, policy.spec.every_n - decoded % policy.spec.every_n);
       const ValidSpec& in_force = speculates->policy();
       if (in_force.evicts && policy.spec.schedule == Schedule::kEveryStep) {
-        most = std::min(most, in_force.trigger.budget + kBlock - speculates->cache_length());
+        most = std::min(most, in_force.trigger.budget + kDraftBlockSize - speculates->cache_length());
       }
       const int32_t keep = random.Uniform(0, most);
       const std::vector<float> scored = RunDraft(*speculates, draft);
@@ -156,8 +156,8 @@ TEST_F(DraftLaws, AtAFullCacheRejectedTokensLeaveNoTraceInTheAccepted) {
     const auto [longer, exact] = OpenTwins(policy, 7, 90);
     HashRandom random(8);
     for (uint64_t round = 0; round < 10; ++round) {
-      const std::vector<int32_t> draft = RandomTokens(9 + round, kBlock, vocab_);
-      const int32_t keep = random.Uniform(1, kBlock);
+      const std::vector<int32_t> draft = RandomTokens(9 + round, kDraftBlockSize, vocab_);
+      const int32_t keep = random.Uniform(1, kDraftBlockSize);
       const std::vector<float> scored = RunDraft(*longer, draft);
       Accept(*longer, keep);
       if (keep == 1) {  // the first token sees what a decode step sees
@@ -183,7 +183,7 @@ TEST_F(DraftLaws, AtAFullCacheOfOneLayerAcceptedTokensAreTheDecodeStepsTheyStand
     const auto [speculates, decodes] = OpenTwins(policy, 17, 90);
     HashRandom random(18);
     for (uint64_t round = 0; round < 12; ++round) {
-      const std::vector<int32_t> draft = RandomTokens(19 + round, random.Uniform(1, kBlock), vocab_);
+      const std::vector<int32_t> draft = RandomTokens(19 + round, random.Uniform(1, kDraftBlockSize), vocab_);
       const int32_t keep = random.Uniform(0, static_cast<int32_t>(draft.size()));
       RunDraft(*speculates, draft);
       Accept(*speculates, keep);
@@ -205,8 +205,8 @@ TEST_F(DraftLaws, AtAFullCachePositionRulesKeepWhatDecodingKeepsSlotForSlot) {
     const auto [speculates, decodes] = OpenTwins(policy, 10, 90);
     HashRandom random(11);
     for (uint64_t round = 0; round < 12; ++round) {
-      const std::vector<int32_t> draft = RandomTokens(12 + round, kBlock, vocab_);
-      const int32_t keep = random.Uniform(0, kBlock);
+      const std::vector<int32_t> draft = RandomTokens(12 + round, kDraftBlockSize, vocab_);
+      const int32_t keep = random.Uniform(0, kDraftBlockSize);
       RunDraft(*speculates, draft);
       Accept(*speculates, keep);
       for (int32_t i = 0; i < keep; ++i) Step(*engine_, *decodes, std::span(draft).subspan(i, 1));
@@ -224,9 +224,9 @@ TEST_F(DraftLaws, AtAFullCachePositionRulesKeepWhatDecodingKeepsSlotForSlot) {
 }
 
 TEST_F(DraftLaws, AcceptReportsWhatItsStepsEvicted) {
-  const auto session = OpenTestSession(*engine_, {.scorer = "h2o", .budget = 44}, kBlock);
-  Feed(*engine_, *session, RandomTokens(13, 90, vocab_), kBlock);
-  RunDraft(*session, RandomTokens(14, kBlock, vocab_));
+  const auto session = OpenTestSession(*engine_, {.scorer = "h2o", .budget = 44}, kDraftBlockSize);
+  Feed(*engine_, *session, RandomTokens(13, 90, vocab_), kDraftBlockSize);
+  RunDraft(*session, RandomTokens(14, kDraftBlockSize, vocab_));
   BatchRow row = {.session = session.get(), .measure = true, .list_victims = true};
   engine_->Accept(row, 7);
   EXPECT_EQ(row.evicted, 7);
@@ -248,8 +248,8 @@ TEST_F(DraftLaws, AcceptReportsWhatItsStepsEvicted) {
 
 TEST_F(DraftLaws, WhileADraftWaitsNothingElseTouchesTheSession) {
   const auto session =
-      OpenTestSession(*engine_, {.scorer = "h2o", .budget = 44, .positions = Positions::kOriginal}, kBlock);
-  Feed(*engine_, *session, RandomTokens(15, 60, vocab_), kBlock);
+      OpenTestSession(*engine_, {.scorer = "h2o", .budget = 44, .positions = Positions::kOriginal}, kDraftBlockSize);
+  Feed(*engine_, *session, RandomTokens(15, 60, vocab_), kDraftBlockSize);
   RunDraft(*session, RandomTokens(16, 5, vocab_));
   const uint64_t before = engine_->Digest(*session);
   const auto reason = [](const absl::Status& status) { return GetRefusal(status).reason; };

@@ -18,7 +18,7 @@
 namespace ebb {
 namespace {
 
-constexpr int32_t kBlock = 12;
+constexpr int32_t kEditBlock = 12;
 constexpr int32_t kRoomy = 400;  // a budget that nobody here fills
 
 std::vector<int32_t> Spliced(std::span<const int32_t> log, const std::vector<EditSpan>& spans) {
@@ -43,7 +43,7 @@ class EditLaws : public testing::Test {
   }
 
   // The whole edit, in blocks; the logits of the log's last token.
-  std::vector<float> Edit(Session& session, const EditRequest& request, int32_t block = kBlock) {
+  std::vector<float> Edit(Session& session, const EditRequest& request, int32_t block = kEditBlock) {
     const EditPlan plan = Planned(session, request);
     engine_->BeginEdit(session, plan);
     std::vector<float> logits = RunSome(session, plan, static_cast<int32_t>(plan.work.size()), block);
@@ -112,7 +112,7 @@ class EditLaws : public testing::Test {
                                 std::optional<Positions> positions = std::nullopt) {
     PolicySpec spec = {.scorer = scorer, .budget = budget};
     if (positions) spec.positions = *positions;
-    return OpenTestSession(*engine_, spec, kBlock);
+    return OpenTestSession(*engine_, spec, kEditBlock);
   }
 
   std::string Reason(Session& session, const EditRequest& request) const {
@@ -132,8 +132,8 @@ TEST_F(EditLaws, ARecomputedTailIsAFreshSessionWhereNobodyWasEvicted) {
       PolicySpec spec = {.scorer = std::string(row.name), .budget = kRoomy, .schedule = Schedule::kEveryStep};
       spec.positions = positions;
       if (!Resolve(spec, LimitsOf(engine_->config())).ok()) continue;
-      const auto edited = OpenTestSession(*engine_, spec, kBlock);
-      Feed(*engine_, *edited, RandomTokens(1, 70, vocab_), kBlock);
+      const auto edited = OpenTestSession(*engine_, spec, kEditBlock);
+      Feed(*engine_, *edited, RandomTokens(1, 70, vocab_), kEditBlock);
       HashRandom random(2);
       for (int32_t round = 0; round < 6; ++round) {
         SCOPED_TRACE(round);
@@ -142,10 +142,10 @@ TEST_F(EditLaws, ARecomputedTailIsAFreshSessionWhereNobodyWasEvicted) {
         const EditPlan plan = Planned(*edited, {.spans = spans});
         EXPECT_EQ(plan.exactness, EditExactness::kExact);
         EXPECT_EQ(plan.reused + static_cast<int32_t>(plan.work.size()), static_cast<int32_t>(log.size()));
-        std::vector<float> logits = Edit(*edited, {.spans = spans}, round % 2 == 0 ? kBlock : 5);
+        std::vector<float> logits = Edit(*edited, {.spans = spans}, round % 2 == 0 ? kEditBlock : 5);
         ASSERT_EQ(LogOf(*edited), log);
-        const auto fresh = OpenTestSession(*engine_, spec, kBlock);
-        std::vector<float> expected = Feed(*engine_, *fresh, log, kBlock);
+        const auto fresh = OpenTestSession(*engine_, spec, kEditBlock);
+        std::vector<float> expected = Feed(*engine_, *fresh, log, kEditBlock);
         expected.erase(expected.begin(), expected.end() - vocab_);
         ASSERT_EQ(LargestDifference(logits, expected), 0);
         ExpectSameSeats(*edited, *fresh);
@@ -158,21 +158,21 @@ TEST_F(EditLaws, ARecomputedTailIsAFreshSessionWhereNobodyWasEvicted) {
 TEST_F(EditLaws, AtTheEndItIsWhatPrefillWouldHaveDone) {
   const auto edited = Open("streaming", 40), prefilled = Open("streaming", 40);
   const std::vector<int32_t> prompt = RandomTokens(3, 90, vocab_), more = RandomTokens(4, 8, vocab_);
-  Feed(*engine_, *edited, prompt, kBlock);
-  Feed(*engine_, *prefilled, prompt, kBlock);
+  Feed(*engine_, *edited, prompt, kEditBlock);
+  Feed(*engine_, *prefilled, prompt, kEditBlock);
   Edit(*edited, {.spans = {{.start = 90, .end = 90, .tokens = more}}});
-  Feed(*engine_, *prefilled, more, kBlock);
+  Feed(*engine_, *prefilled, more, kEditBlock);
   EXPECT_EQ(engine_->Digest(*edited), engine_->Digest(*prefilled));
 }
 
 TEST_F(EditLaws, DeletingTheEndRunsTheLastTokenThatStays) {
   const auto edited = Open("full", kRoomy), fresh = Open("full", kRoomy);
   const std::vector<int32_t> prompt = RandomTokens(5, 60, vocab_);
-  Feed(*engine_, *edited, prompt, kBlock);
+  Feed(*engine_, *edited, prompt, kEditBlock);
   const EditRequest request = {.spans = {{.start = 40, .end = 60}}};
   EXPECT_THAT(Planned(*edited, request).work, testing::ElementsAre(39));
   const std::vector<float> logits = Edit(*edited, request);
-  const std::vector<float> expected = Feed(*engine_, *fresh, std::span(prompt).first(40), kBlock);
+  const std::vector<float> expected = Feed(*engine_, *fresh, std::span(prompt).first(40), kEditBlock);
   const std::vector<float> last(expected.end() - vocab_, expected.end());
   EXPECT_EQ(LargestDifference(logits, last), 0);
   ExpectSameSeats(*edited, *fresh);
@@ -185,8 +185,8 @@ TEST_F(EditLaws, TwoEditsAreTheirComposition) {
   for (const EditMode mode : {EditMode::kRecomputeTail, EditMode::kReposition}) {
     for (const Positions positions : {Positions::kOriginal, Positions::kCompacted}) {
       const auto twice = Open("streaming", kRoomy, positions), once = Open("streaming", kRoomy, positions);
-      Feed(*engine_, *twice, prompt, kBlock);
-      Feed(*engine_, *once, prompt, kBlock);
+      Feed(*engine_, *twice, prompt, kEditBlock);
+      Feed(*engine_, *once, prompt, kEditBlock);
       Edit(*twice, {.spans = {{.start = 20, .end = 23, .tokens = a}}, .mode = mode});
       Edit(*twice, {.spans = {{.start = 42, .end = 48, .tokens = b}}, .mode = mode});
       Edit(*once,
@@ -212,8 +212,8 @@ TEST_F(EditLaws, WhatWasEvictedStaysEvictedAndBudgetsHold) {
       SCOPED_TRACE(std::string(row.name) + " mode " + std::to_string(static_cast<int>(mode)));
       const PolicySpec spec = {.scorer = std::string(row.name), .budget = 44, .schedule = Schedule::kEveryStep};
       if (!Resolve(spec, LimitsOf(engine_->config())).ok()) continue;
-      const auto session = OpenTestSession(*engine_, spec, kBlock);
-      Feed(*engine_, *session, RandomTokens(9, 100, vocab_), kBlock);
+      const auto session = OpenTestSession(*engine_, spec, kEditBlock);
+      Feed(*engine_, *session, RandomTokens(9, 100, vocab_), kEditBlock);
       HashRandom random(10);
       for (int32_t round = 0; round < 8; ++round) {
         const EditRequest request = {
@@ -241,17 +241,17 @@ TEST_F(EditLaws, WhatWasEvictedStaysEvictedAndBudgetsHold) {
 TEST_F(EditLaws, ATailBehindEvictedTokensSeesWhatTheCacheHolds) {
   const std::vector<int32_t> prompt = RandomTokens(11, 70, vocab_), inserted = RandomTokens(12, 4, vocab_);
   const auto edited = Open("full", kRoomy), oracle = Open("full", kRoomy);
-  Feed(*engine_, *edited, prompt, kBlock);
+  Feed(*engine_, *edited, prompt, kEditBlock);
   ASSERT_TRUE(engine_->Evict(*edited, {.range = EvictRequest::Range{.start = 5, .end = 17}}).ok());
   const EditRequest request = {.spans = {{.start = 40, .end = 43, .tokens = inserted}}};
   EXPECT_EQ(Planned(*edited, request).exactness, EditExactness::kEvicted);
   const std::vector<float> logits = Edit(*edited, request);
 
-  Feed(*engine_, *oracle, std::span(prompt).first(40), kBlock);
+  Feed(*engine_, *oracle, std::span(prompt).first(40), kEditBlock);
   ASSERT_TRUE(engine_->Evict(*oracle, {.range = EvictRequest::Range{.start = 5, .end = 17}}).ok());
   std::vector<int32_t> tail = inserted;
   tail.insert(tail.end(), prompt.begin() + 43, prompt.end());
-  const std::vector<float> expected = Feed(*engine_, *oracle, tail, kBlock);
+  const std::vector<float> expected = Feed(*engine_, *oracle, tail, kEditBlock);
   // Other slots, so another order of sums.
   EXPECT_LT(LargestDifference(logits, {expected.end() - vocab_, expected.end()}), 1e-4);
 }
@@ -262,15 +262,16 @@ TEST_F(EditLaws, ARestoredSessionIsAFreshOneUnderEveryPolicy) {
     const PolicySpec spec = {
         .scorer = std::string(row.name), .budget = row.evicts ? 44 : kRoomy, .schedule = Schedule::kEveryStep};
     if (!Resolve(spec, LimitsOf(engine_->config())).ok()) continue;
-    const auto edited = OpenTestSession(*engine_, spec, kBlock), fresh = OpenTestSession(*engine_, spec, kBlock);
-    Feed(*engine_, *edited, RandomTokens(13, 100, vocab_), kBlock);
+    const auto edited = OpenTestSession(*engine_, spec, kEditBlock),
+               fresh = OpenTestSession(*engine_, spec, kEditBlock);
+    Feed(*engine_, *edited, RandomTokens(13, 100, vocab_), kEditBlock);
     HashRandom random(14);
     const EditRequest request = {.spans = RandomSpans(random, 100, 3), .restore = true};
     EXPECT_EQ(Planned(*edited, request).exactness, EditExactness::kExact);
     EXPECT_EQ(Planned(*edited, request).reused, 0);
     const std::vector<int32_t> log = Spliced(edited->log(), request.spans);
     const std::vector<float> logits = Edit(*edited, request);
-    const std::vector<float> all = Feed(*engine_, *fresh, log, kBlock);
+    const std::vector<float> all = Feed(*engine_, *fresh, log, kEditBlock);
     const std::vector<float> expected(all.end() - vocab_, all.end());
     ASSERT_EQ(LargestDifference(logits, expected), 0);
     // The policy's states are as fresh: it goes on evicting the same tokens.
@@ -283,18 +284,18 @@ TEST_F(EditLaws, AbandonedItEndsBehindWhatWasRun) {
   const std::vector<int32_t> prompt = RandomTokens(15, 80, vocab_), inserted = RandomTokens(16, 20, vocab_);
   for (const EditMode mode : {EditMode::kRecomputeTail, EditMode::kReposition}) {
     const auto edited = Open("full", kRoomy), fresh = Open("full", kRoomy);
-    Feed(*engine_, *edited, prompt, kBlock);
+    Feed(*engine_, *edited, prompt, kEditBlock);
     const EditPlan plan = Planned(*edited, {.spans = {{.start = 30, .end = 35, .tokens = inserted}}, .mode = mode});
     engine_->BeginEdit(*edited, plan);
     EXPECT_EQ(GetRefusal(edited->CanAppend(1)).reason, "EDIT_PENDING");
     EXPECT_EQ(GetRefusal(engine_->Evict(*edited, {.keep = 40}).status()).reason, "EDIT_PENDING");
-    const std::vector<float> logits = RunSome(*edited, plan, kBlock, kBlock);
+    const std::vector<float> logits = RunSome(*edited, plan, kEditBlock, kEditBlock);
     engine_->AbandonEdit(*edited);
     EXPECT_EQ(edited->edit_left(), 0);
-    const std::vector<int32_t> log(plan.log.begin(), plan.log.begin() + 30 + kBlock);
+    const std::vector<int32_t> log(plan.log.begin(), plan.log.begin() + 30 + kEditBlock);
     EXPECT_EQ(LogOf(*edited), log);
-    EXPECT_EQ(edited->cache_length(), 30 + kBlock);
-    const std::vector<float> all = Feed(*engine_, *fresh, log, kBlock);
+    EXPECT_EQ(edited->cache_length(), 30 + kEditBlock);
+    const std::vector<float> all = Feed(*engine_, *fresh, log, kEditBlock);
     const std::vector<float> expected(all.end() - vocab_, all.end());
     EXPECT_LT(LargestDifference(logits, expected), mode == EditMode::kRecomputeTail ? 1e-30 : 1e-4);
     EXPECT_EQ(Greedy(*engine_, *edited, logits, 8), Greedy(*engine_, *fresh, expected, 8));
@@ -310,14 +311,14 @@ class OneLayerEditLaws : public EditLaws {
 TEST_F(OneLayerEditLaws, RepositioningIsExact) {
   for (const Positions positions : {Positions::kOriginal, Positions::kCompacted}) {
     const auto edited = Open("streaming", kRoomy, positions);
-    Feed(*engine_, *edited, RandomTokens(17, 70, vocab_), kBlock);
+    Feed(*engine_, *edited, RandomTokens(17, 70, vocab_), kEditBlock);
     HashRandom random(18);
     for (int32_t round = 0; round < 12; ++round) {
       const std::vector<EditSpan> spans = RandomSpans(random, static_cast<int32_t>(edited->log().size()), 3);
       const std::vector<int32_t> log = Spliced(edited->log(), spans);
       const std::vector<float> logits = Edit(*edited, {.spans = spans, .mode = EditMode::kReposition});
       const auto fresh = Open("streaming", kRoomy, positions);
-      const std::vector<float> expected = Feed(*engine_, *fresh, log, kBlock);
+      const std::vector<float> expected = Feed(*engine_, *fresh, log, kEditBlock);
       ASSERT_LT(LargestDifference(logits, {expected.end() - vocab_, expected.end()}), 1e-4) << "round " << round;
       ExpectOrdered(*edited);
     }
@@ -326,7 +327,7 @@ TEST_F(OneLayerEditLaws, RepositioningIsExact) {
 
 TEST_F(EditLaws, RepositioningRunsNewTokensAndTheLastAndSaysWhatIsStale) {
   const auto session = Open("full", kRoomy, Positions::kOriginal);
-  Feed(*engine_, *session, RandomTokens(19, 60, vocab_), kBlock);
+  Feed(*engine_, *session, RandomTokens(19, 60, vocab_), kEditBlock);
   const EditRequest request = {.spans = {{.start = 10, .end = 12, .tokens = {1, 2, 3}}}, .mode = EditMode::kReposition};
   const EditPlan plan = Planned(*session, request);
   EXPECT_THAT(plan.work, testing::ElementsAre(10, 11, 12, 60));
@@ -350,7 +351,7 @@ TEST_F(EditLaws, RepositioningRunsNewTokensAndTheLastAndSaysWhatIsStale) {
 TEST_F(EditLaws, AWindowThatReachesTheEndIsExactButForRounding) {
   for (const Positions positions : {Positions::kOriginal, Positions::kCompacted}) {
     const auto edited = Open("streaming", kRoomy, positions);
-    Feed(*engine_, *edited, RandomTokens(20, 64, vocab_), kBlock);
+    Feed(*engine_, *edited, RandomTokens(20, 64, vocab_), kEditBlock);
     HashRandom random(21);
     for (int32_t round = 0; round < 8; ++round) {
       const std::vector<EditSpan> spans = RandomSpans(random, static_cast<int32_t>(edited->log().size()), 3);
@@ -359,7 +360,7 @@ TEST_F(EditLaws, AWindowThatReachesTheEndIsExactButForRounding) {
       EXPECT_EQ(Planned(*edited, request).exactness, EditExactness::kExact);
       const std::vector<float> logits = Edit(*edited, request);
       const auto fresh = Open("streaming", kRoomy, positions);
-      const std::vector<float> expected = Feed(*engine_, *fresh, log, kBlock);
+      const std::vector<float> expected = Feed(*engine_, *fresh, log, kEditBlock);
       ASSERT_LT(LargestDifference(logits, {expected.end() - vocab_, expected.end()}), 1e-4) << "round " << round;
     }
   }
@@ -367,7 +368,7 @@ TEST_F(EditLaws, AWindowThatReachesTheEndIsExactButForRounding) {
 
 TEST_F(EditLaws, ASpanIsBoundedWork) {
   const auto session = Open("full", kRoomy);
-  Feed(*engine_, *session, RandomTokens(22, 100, vocab_), kBlock);
+  Feed(*engine_, *session, RandomTokens(22, 100, vocab_), kEditBlock);
   const EditRequest request = {.spans = {{.start = 10, .end = 11, .tokens = {1}}, {.start = 50, .end = 52}},
                                .mode = EditMode::kRecomputeSpan,
                                .window = 4};
@@ -376,7 +377,7 @@ TEST_F(EditLaws, ASpanIsBoundedWork) {
 
 TEST_F(EditLaws, ARefusedEditSaysWhyAndChangesNothing) {
   const auto session = Open("full", 70), empty = Open("full", 70);
-  Feed(*engine_, *session, RandomTokens(23, 60, vocab_), kBlock);
+  Feed(*engine_, *session, RandomTokens(23, 60, vocab_), kEditBlock);
   const uint64_t before = engine_->Digest(*session);
   EXPECT_EQ(Reason(*empty, {.spans = {{.start = 0, .end = 0, .tokens = {1}}}}), "EMPTY_SESSION");
   EXPECT_EQ(Reason(*session, {}), "EDIT_EMPTY");

@@ -14,7 +14,7 @@ namespace {
 
 using testing::ElementsAreArray;
 
-constexpr int32_t kTokens = 120;
+constexpr int32_t kLaneTokens = 120;
 
 double OracleLength(const GivenTokens& given, int32_t token) {
   double square = 0;
@@ -47,10 +47,10 @@ TEST(KnormLaw, WhoStaysDoesNotDependOnTheOrderOfEvictions) {
     const int32_t d = random.Uniform(1, 20);
     const int32_t budget = random.Uniform(1, 50);
     const int32_t block = random.Uniform(1, 30);
-    const GivenTokens given = {.head_dim = d, .keys = UniformFloats(random, kTokens * d)};
+    const GivenTokens given = {.head_dim = d, .keys = UniformFloats(random, kLaneTokens * d)};
     GivenLane lane(MakeKnorm(kept), given, budget + block, random.Uniform(0, 1) == 0 ? 0 : seed);
-    while (lane.tokens < kTokens) {
-      lane.Step(std::min(random.Uniform(1, block), kTokens - lane.tokens));
+    while (lane.tokens < kLaneTokens) {
+      lane.Step(std::min(random.Uniform(1, block), kLaneTokens - lane.tokens));
       lane.Prune(budget);
       ASSERT_THAT(lane.LiveTokens(), ElementsAreArray(Best(given, kept, lane.tokens, budget)));
     }
@@ -78,10 +78,10 @@ TEST(KnormLaw, AnOrthogonalMapOfTheKeysChangesNoScore) {
 // What Observe gathered and what Rebuild reads after a swap are the same.
 TEST(KnormLaw, RebuildGivesWhatObserveWouldHave) {
   HashRandom random(1);
-  const GivenTokens given = {.head_dim = 8, .keys = UniformFloats(random, kTokens * 8)};
+  const GivenTokens given = {.head_dim = 8, .keys = UniformFloats(random, kLaneTokens * 8)};
   const auto scorer = MakeKnorm(KeptKeys::kLong);
   GivenLane lane(MakeKnorm(KeptKeys::kLong), given, 40, 7);
-  while (lane.tokens < kTokens) {
+  while (lane.tokens < kLaneTokens) {
     lane.Step(10);
     lane.Prune(30);
   }

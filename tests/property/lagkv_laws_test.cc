@@ -23,12 +23,12 @@ GivenTokens RandomTokens(HashRandom& random, int32_t tokens, int32_t d) {
   return given;
 }
 
-struct Rotation {
+struct LagRotation {
   bool halves = false;
   std::vector<double> frequencies = {};
 };
 
-GivenLane LagLane(const LagkvOptions& options, const GivenTokens& given, int32_t slots, const Rotation& rotation,
+GivenLane LagLane(const LagkvOptions& options, const GivenTokens& given, int32_t slots, const LagRotation& rotation,
                   uint64_t scatter = 0) {
   GivenLane lane(MakeLagkv(options), given, slots, scatter);
   lane.sinks = kSinks;
@@ -38,7 +38,7 @@ GivenLane LagLane(const LagkvOptions& options, const GivenTokens& given, int32_t
 }
 
 // [tokens, d] as float64, rotated for the tokens' indices.
-std::vector<double> Rotated(const std::vector<float>& rows, size_t d, const Rotation& rotation) {
+std::vector<double> Rotated(const std::vector<float>& rows, size_t d, const LagRotation& rotation) {
   std::vector<double> out(rows.begin(), rows.end());
   const size_t pairs = rotation.frequencies.size();
   for (size_t token = 0; token < rows.size() / d; ++token) {
@@ -82,8 +82,8 @@ std::vector<double> OracleScores(const std::vector<double>& rows, size_t d, int3
   return scores;
 }
 
-Rotation RandomRotation(HashRandom& random, int32_t d) {
-  Rotation rotation = {.halves = random.Uniform(0, 1) == 1};
+LagRotation RandomRotation(HashRandom& random, int32_t d) {
+  LagRotation rotation = {.halves = random.Uniform(0, 1) == 1};
   for (int32_t i = 0, pairs = random.Uniform(0, d / 2); i < pairs; ++i) {
     rotation.frequencies.push_back(std::pow(100.0, -2.0 * i / d));
   }
@@ -100,7 +100,7 @@ TEST(LagkvLaw, AgreesWithThePlainForm) {
     const int32_t tokens = kSinks + random.Uniform(2, 5) * lag + random.Uniform(0, lag - 1);
     const double ratio = random.Uniform(0, 4) / 2.0;
     const GivenTokens given = RandomTokens(random, tokens, d);
-    const Rotation rotation = RandomRotation(random, d);
+    const LagRotation rotation = RandomRotation(random, d);
     GivenLane lane = LagLane({.lag = lag, .value_ratio = ratio}, given, tokens, rotation);
     while (lane.tokens < tokens) lane.Step(std::min(random.Uniform(1, 3 * lag), tokens - lane.tokens));
     const std::vector<double> keys = Rotated(given.keys, static_cast<size_t>(d), rotation);
@@ -213,7 +213,7 @@ TEST(LagkvLaw, ChannelsMayBeScaledAndShiftedOneByOne) {
 TEST(LagkvLaw, CompactedPositionsGiveTheSameScores) {
   HashRandom random(1);
   const GivenTokens given = RandomTokens(random, 60, 8);
-  const Rotation rotation = {.frequencies = {1, 0.3, 0.1, 0.03}};
+  const LagRotation rotation = {.frequencies = {1, 0.3, 0.1, 0.03}};
   GivenLane lane = LagLane({.lag = 8}, given, 60, rotation);
   lane.Step(60);
   std::vector<float> state(60);

@@ -88,8 +88,8 @@ struct RandomPolicy {
 };
 
 // A lane as it may look at any time: some slots free, tokens anywhere in the log, and the scores of its policy.
-struct RandomLane {
-  RandomLane(const PolicyForm& form, uint64_t seed, HashRandom& random) {
+struct AnyLane {
+  AnyLane(const PolicyForm& form, uint64_t seed, HashRandom& random) {
     RandomPolicy policy(form, random, {.budget = random.Uniform(5, 60)});
     policy.options.first_token = random.Uniform(0, 1) == 0 ? 0 : random.Uniform(0, 1 << 25);
     lane.emplace(policy.Lane(seed, 120, Placement::kRandom));
@@ -132,7 +132,7 @@ std::vector<int32_t> EvictionOrder(const LaneView& lane, const std::vector<float
 TEST(PolicyLaw, VictimsAreTheSmallestOfTheTotalOrder) {
   ForEveryPolicy(20, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
-    RandomLane lane(form, seed, random);
+    AnyLane lane(form, seed, random);
     // Ties, zeros of both signs and what is not a number, as a broken model would give them.
     const std::vector<float> odd = {kNan, -kNan, kInf, -kInf, 0.0F, -0.0F, 1.0F};
     const int32_t share = random.Uniform(1, 6);
@@ -175,7 +175,7 @@ TEST(PolicyLaw, SinksAndRecentAreNeverChosen) {
 TEST(PolicyLaw, NanLeavesFirstAndNeverTheProtected) {
   ForEveryPolicy(10, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
-    RandomLane lane(form, seed, random);
+    AnyLane lane(form, seed, random);
     const LaneView view = lane.View(2, 3);
     const std::vector<int32_t> candidates = EvictionOrder(view, lane.keep);
     if (candidates.empty()) return;
@@ -413,7 +413,7 @@ TEST(PolicyLaw, LockstepLanesEvictTheSameTokens) {
 TEST(PolicyLaw, ScoringTwiceGivesTheSameScores) {
   ForEveryPolicy(5, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
-    RandomLane lane(form, seed, random);
+    AnyLane lane(form, seed, random);
     const std::vector<float> again = lane.lane->Score();
     for (size_t slot = 0; slot < lane.keep.size(); ++slot) {
       if (lane.View(0, 0).token[slot] >= 0) {
@@ -427,7 +427,7 @@ TEST(PolicyLaw, ScoringTwiceGivesTheSameScores) {
 TEST(PolicyLaw, ScoresAreNumbers) {
   ForEveryPolicy(5, [](const PolicyForm& form, uint64_t seed) {
     HashRandom random(seed);
-    RandomLane lane(form, seed, random);
+    AnyLane lane(form, seed, random);
     for (size_t slot = 0; slot < lane.keep.size(); ++slot) {
       if (lane.View(0, 0).token[slot] >= 0) {
         ASSERT_FALSE(std::isnan(lane.keep[slot]));
@@ -440,7 +440,7 @@ TEST(PolicyLaw, NonNegativeScorersNeverGoBelowZero) {
   ForEveryPolicy(5, [](const PolicyForm& form, uint64_t seed) {
     if (!form.row->non_negative) return;
     HashRandom random(seed);
-    RandomLane lane(form, seed, random);
+    AnyLane lane(form, seed, random);
     for (size_t slot = 0; slot < lane.keep.size(); ++slot) {
       if (lane.View(0, 0).token[slot] >= 0) {
         ASSERT_GE(lane.keep[slot], 0.0F);

@@ -21,7 +21,7 @@ namespace {
 
 using testing::ElementsAreArray;
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kNoNumber = std::numeric_limits<float>::quiet_NaN();
 constexpr int32_t kDim = 5;
 
 // Opinions of `kv_heads` times `heads` tracks over one slot map.
@@ -40,7 +40,7 @@ struct Opinions {
       for (int32_t head = 0; head < heads; ++head) {
         std::vector<float>& scores = state.emplace_back();
         for (const int32_t t : token) {
-          const float rests = random.Uniform(0, 1) == 0 ? kNan : 1e30F;
+          const float rests = random.Uniform(0, 1) == 0 ? kNoNumber : 1e30F;
           scores.push_back(t < 0 ? rests : least + 3 * random.UniformFloat());
         }
       }
@@ -216,7 +216,7 @@ TEST(RankLaw, WhatIsNotANumberStaysSo) {
     for (size_t track = 0; track < 3; ++track) {
       Opinions opinions(7, 1, 3, 0);
       const int32_t slot = Order(opinions, opinions.state[0])[4];
-      opinions.state[track][slot] = kNan;
+      opinions.state[track][slot] = kNoNumber;
       const std::vector<float> keep = opinions.Ranked(Scope::kKvHead, reduction, Modifier::kNone);
       for (size_t other = 0; other < keep.size(); ++other) {
         if (opinions.token[other] >= 0) {

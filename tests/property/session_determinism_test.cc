@@ -15,7 +15,7 @@ namespace {
 
 constexpr int32_t kPrompt = 60;
 constexpr int32_t kAnswer = 60;
-constexpr int32_t kBlock = 16;
+constexpr int32_t kLargestBlock = 16;
 
 // A session with its sampler, fed a block of its prompt or its own last token at each turn.
 struct Talker {
@@ -28,7 +28,7 @@ struct Talker {
 
   std::span<const int32_t> Next() const {
     if (fed < prompt.size()) {
-      return std::span(prompt).subspan(fed, std::min<size_t>(kBlock, prompt.size() - fed));
+      return std::span(prompt).subspan(fed, std::min<size_t>(kLargestBlock, prompt.size() - fed));
     }
     return {&answer.back(), 1};
   }
@@ -36,7 +36,7 @@ struct Talker {
 };
 
 Talker MakeTalker(Engine& engine, const PolicySpec& spec, uint64_t seed) {
-  return {.session = OpenTestSession(engine, spec, kBlock),
+  return {.session = OpenTestSession(engine, spec, kLargestBlock),
           .prompt = RandomTokens(seed, kPrompt, engine.config().vocab),
           .sampling = {.temperature = 0.9F, .top_p = 0.95F, .seed = seed}};
 }

@@ -15,7 +15,7 @@
 namespace ebb {
 namespace {
 
-constexpr int32_t kBlock = 24;
+constexpr int32_t kTrafficBlock = 24;
 constexpr int32_t kVocab = 261;
 
 // One call on a session. What it does depends on the session alone, so that it means the same in any company.
@@ -74,7 +74,7 @@ Script RandomScript(uint64_t seed) {
     if (random.Uniform(0, 4) == 0) {
       script.calls.push_back({.evict = RandomEviction(random)});
     } else {
-      const int32_t count = random.Uniform(0, 1) == 0 ? 1 : random.Uniform(1, kBlock);
+      const int32_t count = random.Uniform(0, 1) == 0 ? 1 : random.Uniform(1, kTrafficBlock);
       script.calls.push_back({.tokens = RandomTokens(random.Next64(), count, kVocab)});
     }
   }
@@ -151,7 +151,7 @@ void Turn(Engine& engine, std::span<Actor* const> actors) {
 
 Actor Alone(const std::string& path, const Script& script) {
   const auto engine = OpenTestEngine(path, {.threads = 1});
-  Actor actor = {.script = &script, .session = OpenTestSession(*engine, script.policy, kBlock)};
+  Actor actor = {.script = &script, .session = OpenTestSession(*engine, script.policy, kTrafficBlock)};
   Actor* const only = &actor;
   while (!actor.done()) Turn(*engine, {&only, 1});
   actor.session.reset();
@@ -167,7 +167,7 @@ std::vector<Actor> Together(const std::string& path, const std::vector<Script>& 
   std::vector<Actor*> seated;
   for (size_t next = 0; next < actors.size() || !seated.empty();) {
     while (next < actors.size() && seated.size() < seats) {
-      actors[next].session = OpenTestSession(*engine, scripts[next].policy, kBlock);
+      actors[next].session = OpenTestSession(*engine, scripts[next].policy, kTrafficBlock);
       seated.push_back(&actors[next++]);
     }
     std::vector<Actor*> turn;

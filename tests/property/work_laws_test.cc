@@ -21,7 +21,7 @@ namespace {
 
 const TinyModel kModel = {
     .layers = 2, .dim = 32, .heads = 4, .kv_heads = 2, .head_dim = 8, .ffn_dim = 32, .vocab = 261};
-constexpr int32_t kLanes = 4;
+constexpr int32_t kWorkLanes = 4;
 
 // Passes everything on to another scorer, and notes which lanes it is asked about.
 class Noting final : public Scorer {
@@ -184,7 +184,7 @@ TEST_F(WorkLaws, APieceLooksAtNoMoreLanesThanItIsGiven) {
         EXPECT_LE(looked, static_cast<size_t>(lanes));
         looks += looked;
       }
-      EXPECT_GE(looks, static_cast<size_t>(kLanes)) << "each lane, once at least";
+      EXPECT_GE(looks, static_cast<size_t>(kWorkLanes)) << "each lane, once at least";
     }
   }
 }
@@ -215,7 +215,7 @@ TEST_F(WorkLaws, ASnapshotInPiecesIsThatMadeAtOnceAndOpensSo) {
   auto work = engine_->BeginSave(*session);
   ASSERT_THAT(work, IsOk());
   ASSERT_THAT(Advance(**work, *session), IsOk());
-  EXPECT_EQ(pieces_, kLanes);
+  EXPECT_EQ(pieces_, kWorkLanes);
   std::string bytes = (*work)->Take().Finish();
   EXPECT_EQ(bytes, at_once.Finish());
 
@@ -245,7 +245,7 @@ TEST_F(WorkLaws, ADescriptionInPiecesIsThatMadeAtOnce) {
   auto work = engine_->BeginDescribe(*session, {}, {});
   ASSERT_THAT(work, IsOk());
   ASSERT_THAT(Advance(**work, *session), IsOk());
-  EXPECT_EQ(pieces_, kLanes);
+  EXPECT_EQ(pieces_, kWorkLanes);
   const std::vector<LaneReport> pieces = (*work)->Take();
   ASSERT_EQ(pieces.size(), at_once->size());
   for (size_t i = 0; i < pieces.size(); ++i) {

@@ -26,6 +26,10 @@
 
 namespace ebb {
 
+inline constexpr char kStormyNight[] =
+    "It was a dark and stormy night, and the old man sat by the fire, and the frog jumped.";
+inline constexpr uint32_t kEndless = 1 << 24;  // tokens, more than any test waits for
+
 class TestServer {
  public:
   explicit TestServer(const std::function<void(ServerOptions&)>& change = {}, const TinyModel& model = {});

@@ -243,7 +243,7 @@ absl::StatusOr<Value> Attr(Interpreter& run, const Value& value, const Arguments
   return run.Attribute(value, name->bytes());
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kListFilters[] = {
     {"attr", Attr},
     {"dictsort", DictSort},
     {"first", First},
@@ -266,6 +266,6 @@ constexpr Filter kFilters[] = {
 
 }  // namespace
 
-std::span<const Filter> FiltersOfLists() { return kFilters; }
+std::span<const Filter> FiltersOfLists() { return kListFilters; }
 
 }  // namespace ebb::jinja

@@ -58,12 +58,12 @@ absl::StatusOr<Value> AllBytes(Interpreter& /*run*/, const Text& text, const Arg
 }
 
 using OfText = absl::StatusOr<Value> (*)(Interpreter&, const Text&, const Arguments&);
-struct Row {
+struct Method {
   std::string_view name = {};
   OfText call = nullptr;
 };
 
-constexpr Row kOfText[] = {
+constexpr Method kOfText[] = {
     {"strip", [](Interpreter& r, const Text& t, const Arguments& m) { return Strip(r, t, m, Sides::kBoth); }},
     {"lstrip", [](Interpreter& r, const Text& t, const Arguments& m) { return Strip(r, t, m, Sides::kLeft); }},
     {"rstrip", [](Interpreter& r, const Text& t, const Arguments& m) { return Strip(r, t, m, Sides::kRight); }},
@@ -156,7 +156,7 @@ absl::StatusOr<Value> OfList(Interpreter& run, const Value& value, std::string_v
 absl::StatusOr<Value> CallMethod(Interpreter& run, const Value& value, std::string_view name, const Arguments& more) {
   EBB_TRY(run.Spend(value.text() != nullptr ? value.weight() : 1));
   if (const Text* text = value.text()) {
-    const auto* row = std::ranges::find(kOfText, name, &Row::name);
+    const auto* row = std::ranges::find(kOfText, name, &Method::name);
     return row == std::end(kOfText) ? Unknown(value, name) : row->call(run, *text, more);
   }
   if (value.dict() != nullptr) return OfDict(run, value, name, more);

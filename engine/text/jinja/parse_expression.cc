@@ -12,17 +12,17 @@ namespace ebb::jinja {
 namespace {
 
 using Parsed = absl::StatusOr<ExprPtr>;
-using Made = std::unique_ptr<Expr>;
+using MadeExpression = std::unique_ptr<Expr>;
 
-class Parser {
+class ExpressionParser {
  public:
-  Parser(Cursor& cursor, int32_t nesting) : cursor_(cursor), nesting_(nesting) {}
+  ExpressionParser(Cursor& cursor, int32_t nesting) : cursor_(cursor), nesting_(nesting) {}
 
   Parsed Conditional() {
     EBB_TRY(Enter());
     EBB_ASSIGN(ExprPtr value, Or());
     while (cursor_.IsName("if")) {
-      Made made = New(ExprKind::kConditional);
+      MadeExpression made = New(ExprKind::kConditional);
       cursor_.Take();
       EBB_TRY(Add(*made, std::move(value)));
       EBB_TRY(Add(*made, Or()));
@@ -45,7 +45,7 @@ class Parser {
     const int32_t line = cursor_.line();
     EBB_ASSIGN(ExprPtr first, Conditional());
     if (!cursor_.IsOperator(",")) return first;
-    Made list = New(ExprKind::kList);
+    MadeExpression list = New(ExprKind::kList);
     list->line = line;
     EBB_TRY(Add(*list, std::move(first)));
     while (cursor_.TakeOperator(",") && !cursor_.Is(TokenKind::kBlockEnd) && !cursor_.Is(TokenKind::kVariableEnd)) {
@@ -55,14 +55,14 @@ class Parser {
   }
 
   Parsed FilterChain() {
-    Made first = New(ExprKind::kFilter);
+    MadeExpression first = New(ExprKind::kFilter);
     first->items.push_back(nullptr);
     EBB_TRY(NameAndArguments(*first));
     return FiltersAndTests(std::move(first));
   }
 
  private:
-  Made New(ExprKind kind) const {
+  MadeExpression New(ExprKind kind) const {
     auto made = std::make_unique<Expr>();
     made->kind = kind;
     made->line = cursor_.line();
@@ -86,7 +86,7 @@ class Parser {
   Parsed Chain(ExprKind kind, std::string_view name, const Next& next) {
     EBB_ASSIGN(ExprPtr first, next());
     if (!cursor_.IsName(name)) return first;
-    Made made = New(kind);
+    MadeExpression made = New(kind);
     EBB_TRY(Add(*made, std::move(first)));
     while (cursor_.TakeName(name)) EBB_TRY(Add(*made, next()));
     return made;
@@ -99,7 +99,7 @@ class Parser {
   Parsed Not() {
     if (!cursor_.IsName("not")) return Compare();
     EBB_TRY(Enter());
-    Made made = New(ExprKind::kUnary);
+    MadeExpression made = New(ExprKind::kUnary);
     made->name = cursor_.Take().text;
     EBB_TRY(Add(*made, Not()));
     --nesting_;
@@ -108,7 +108,7 @@ class Parser {
 
   Parsed Compare() {
     EBB_ASSIGN(ExprPtr first, Sum());
-    Made made = New(ExprKind::kCompare);
+    MadeExpression made = New(ExprKind::kCompare);
     while (true) {
       std::string name;
       if (cursor_.Is(TokenKind::kOperator)) {
@@ -136,7 +136,7 @@ class Parser {
   Parsed Binary(std::initializer_list<std::string_view> names, const Next& next) {
     EBB_ASSIGN(ExprPtr left, next());
     while (cursor_.Is(TokenKind::kOperator) && std::ranges::find(names, cursor_.now().text) != names.end()) {
-      Made made = New(ExprKind::kBinary);
+      MadeExpression made = New(ExprKind::kBinary);
       made->name = cursor_.Take().text;
       EBB_TRY(Add(*made, std::move(left)));
       EBB_TRY(Add(*made, next()));
@@ -162,7 +162,7 @@ class Parser {
     EBB_TRY(Enter());
     ExprPtr value;
     if (cursor_.IsOperator("-") || cursor_.IsOperator("+")) {
-      Made made = New(ExprKind::kUnary);
+      MadeExpression made = New(ExprKind::kUnary);
       made->name = cursor_.Take().text;
       EBB_TRY(Add(*made, Unary(false)));
       value = std::move(made);
@@ -178,7 +178,7 @@ class Parser {
   }
 
   Parsed Literal(Value value) {
-    Made made = New(ExprKind::kLiteral);
+    MadeExpression made = New(ExprKind::kLiteral);
     made->value = std::move(value);
     cursor_.Take();
     return made;
@@ -193,7 +193,7 @@ class Parser {
         std::string text;
         const int32_t line = cursor_.line();
         while (cursor_.Is(TokenKind::kString)) text += cursor_.Take().text;  // neighbours are one, as in Python
-        Made made = New(ExprKind::kLiteral);
+        MadeExpression made = New(ExprKind::kLiteral);
         made->line = line;
         made->value = Value::Trusted(text);
         return made;
@@ -229,7 +229,7 @@ class Parser {
     for (const std::string_view reserved : {"and", "or", "in", "is", "if", "else", "elif", "for"}) {
       if (name == reserved) return cursor_.Expected("an expression");
     }
-    Made made = New(ExprKind::kName);
+    MadeExpression made = New(ExprKind::kName);
     made->name = cursor_.Take().text;
     return made;
   }
@@ -237,13 +237,13 @@ class Parser {
   Parsed Parenthesis() {
     cursor_.Take();
     if (cursor_.IsOperator(")")) {
-      Made empty = New(ExprKind::kList);
+      MadeExpression empty = New(ExprKind::kList);
       cursor_.Take();
       return empty;
     }
     EBB_ASSIGN(ExprPtr first, Conditional());
     if (cursor_.IsOperator(",")) {
-      Made list = New(ExprKind::kList);
+      MadeExpression list = New(ExprKind::kList);
       EBB_TRY(Add(*list, std::move(first)));
       while (cursor_.TakeOperator(",") && !cursor_.IsOperator(")")) EBB_TRY(Add(*list, Conditional()));
       first = std::move(list);
@@ -253,7 +253,7 @@ class Parser {
   }
 
   Parsed ListLiteral() {
-    Made list = New(ExprKind::kList);
+    MadeExpression list = New(ExprKind::kList);
     cursor_.Take();
     while (!cursor_.IsOperator("]")) {
       EBB_TRY(Add(*list, Conditional()));
@@ -264,7 +264,7 @@ class Parser {
   }
 
   Parsed DictLiteral() {
-    Made dict = New(ExprKind::kDict);
+    MadeExpression dict = New(ExprKind::kDict);
     cursor_.Take();
     while (!cursor_.IsOperator("}")) {
       EBB_TRY(Add(*dict, Conditional()));
@@ -279,7 +279,7 @@ class Parser {
   Parsed Postfix(ExprPtr value) {
     while (true) {
       if (cursor_.IsOperator(".")) {
-        Made made = New(ExprKind::kAttribute);
+        MadeExpression made = New(ExprKind::kAttribute);
         cursor_.Take();
         EBB_TRY(Add(*made, std::move(value)));
         if (cursor_.Is(TokenKind::kInteger)) {  // list.0 is list[0]
@@ -294,7 +294,7 @@ class Parser {
       } else if (cursor_.IsOperator("[")) {
         EBB_ASSIGN(value, Subscript(std::move(value)));
       } else if (cursor_.IsOperator("(")) {
-        Made made = New(ExprKind::kCall);
+        MadeExpression made = New(ExprKind::kCall);
         EBB_TRY(Add(*made, std::move(value)));
         EBB_TRY(Arguments(*made));
         value = std::move(made);
@@ -306,7 +306,7 @@ class Parser {
 
   // [i], or [from:to:step] with any of them left out.
   Parsed Subscript(ExprPtr value) {
-    Made made = New(ExprKind::kIndex);
+    MadeExpression made = New(ExprKind::kIndex);
     cursor_.Take();
     EBB_TRY(Add(*made, std::move(value)));
     if (!cursor_.IsOperator(":")) {
@@ -353,7 +353,7 @@ class Parser {
   Parsed FiltersAndTests(ExprPtr value) {
     while (true) {
       if (cursor_.IsOperator("|")) {
-        Made made = New(ExprKind::kFilter);
+        MadeExpression made = New(ExprKind::kFilter);
         cursor_.Take();
         EBB_TRY(Add(*made, std::move(value)));
         EBB_TRY(NameAndArguments(*made));
@@ -367,7 +367,7 @@ class Parser {
   }
 
   Parsed Test(ExprPtr value) {
-    Made made = New(ExprKind::kTest);
+    MadeExpression made = New(ExprKind::kTest);
     cursor_.Take();
     const bool negated = cursor_.TakeName("not");
     EBB_TRY(Add(*made, std::move(value)));
@@ -379,7 +379,7 @@ class Parser {
       made->arguments.push_back({.value = std::move(operand)});
     }
     if (!negated) return made;
-    Made result = New(ExprKind::kUnary);
+    MadeExpression result = New(ExprKind::kUnary);
     result->name = "not";
     EBB_TRY(Add(*result, std::move(made)));
     return result;
@@ -405,15 +405,19 @@ class Parser {
 }  // namespace
 
 absl::StatusOr<ExprPtr> ParseExpression(Cursor& cursor, int32_t nesting) {
-  return Parser(cursor, nesting).Conditional();
+  return ExpressionParser(cursor, nesting).Conditional();
 }
 
-absl::StatusOr<ExprPtr> ParseIterated(Cursor& cursor, int32_t nesting) { return Parser(cursor, nesting).Or(); }
+absl::StatusOr<ExprPtr> ParseIterated(Cursor& cursor, int32_t nesting) {
+  return ExpressionParser(cursor, nesting).Or();
+}
 
-absl::StatusOr<ExprPtr> ParseTuple(Cursor& cursor, int32_t nesting) { return Parser(cursor, nesting).Tuple(); }
+absl::StatusOr<ExprPtr> ParseTuple(Cursor& cursor, int32_t nesting) {
+  return ExpressionParser(cursor, nesting).Tuple();
+}
 
 absl::StatusOr<ExprPtr> ParseFilterChain(Cursor& cursor, int32_t nesting) {
-  return Parser(cursor, nesting).FilterChain();
+  return ExpressionParser(cursor, nesting).FilterChain();
 }
 
 }  // namespace ebb::jinja

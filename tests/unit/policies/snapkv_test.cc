@@ -17,8 +17,8 @@ using testing::FloatEq;
 using testing::Pointwise;
 
 // A lane of `tokens` by slot and the state of one scorer for it.
-struct Lane {
-  Lane(const SnapkvOptions& options, std::vector<int32_t> tokens)
+struct SnapkvLane {
+  SnapkvLane(const SnapkvOptions& options, std::vector<int32_t> tokens)
       : scorer(MakeSnapkv(options)),
         token(std::move(tokens)),
         slot(token.size() * scorer->needs().state_floats),
@@ -78,7 +78,7 @@ TEST(Snapkv, PoolsTheWorkedExample) {
     SCOPED_TRACE(c.name);
     SnapkvOptions options = c.options;
     options.own_columns = true;
-    Lane lane(options, {0, 1, 2, 3, 4, 5, 6});
+    SnapkvLane lane(options, {0, 1, 2, 3, 4, 5, 6});
     lane.Observe({5, 0, 0, 1, 0, 0, 4});
     EXPECT_THAT(lane.Score(), Pointwise(FloatEq(), c.keep));
   }
@@ -88,7 +88,7 @@ TEST(Snapkv, PoolsTheWorkedExample) {
 // another mean.
 TEST(Snapkv, PoolsTheMeanOfTheQueryHeads) {
   const auto pooled = [](const std::vector<float>& row) {
-    Lane lane({.kernel = 3, .own_columns = true}, {0, 1, 2, 3, 4});
+    SnapkvLane lane({.kernel = 3, .own_columns = true}, {0, 1, 2, 3, 4});
     lane.Observe(row);
     return lane.Score();
   };
@@ -101,7 +101,7 @@ TEST(Snapkv, PoolsTheMeanOfTheQueryHeads) {
 }
 
 TEST(Snapkv, PoolsAlongAgesAndSkipsFreeSlots) {
-  Lane lane({.kernel = 3, .own_columns = true}, {9, 2, -1, 30, 4});  // by age: slots 1, 4, 0, 3
+  SnapkvLane lane({.kernel = 3, .own_columns = true}, {9, 2, -1, 30, 4});  // by age: slots 1, 4, 0, 3
   lane.Observe({1, 8, 0, 2, 4});
   std::vector<float> keep = lane.Score();
   keep[2] = 0;  // free
@@ -110,10 +110,10 @@ TEST(Snapkv, PoolsAlongAgesAndSkipsFreeSlots) {
 
 // As in the paper: they neither lend nor borrow.
 TEST(Snapkv, DropsTheWindowsOwnColumnsFromThePooling) {
-  Lane dropping({.window = 2, .kernel = 3}, {0, 1, 2, 3, 4});
+  SnapkvLane dropping({.window = 2, .kernel = 3}, {0, 1, 2, 3, 4});
   dropping.Observe({1, 0, 0, 7, 9});
   EXPECT_THAT(dropping.Score(), ElementsAre(1, 1, 0, 7, 9));
-  Lane keeping({.window = 2, .kernel = 3, .own_columns = true}, {0, 1, 2, 3, 4});
+  SnapkvLane keeping({.window = 2, .kernel = 3, .own_columns = true}, {0, 1, 2, 3, 4});
   keeping.Observe({1, 0, 0, 7, 9});
   EXPECT_THAT(keeping.Score(), ElementsAre(1, 1, 7, 9, 9));
 }
@@ -124,7 +124,7 @@ TEST(Snapkv, SumsTheLastRowsAndNoOther) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     HashRandom random(seed);
     const int32_t window = random.Uniform(1, 9);
-    Lane lane({.window = window, .pooling = Pooling::kNone}, {0, 1, 2});
+    SnapkvLane lane({.window = window, .pooling = Pooling::kNone}, {0, 1, 2});
     std::deque<std::vector<float>> last;
     for (int step = 0; step < 40; ++step) {
       std::vector<float> rows;
@@ -145,7 +145,7 @@ TEST(Snapkv, SumsTheLastRowsAndNoOther) {
 }
 
 TEST(Snapkv, ANewTokenInASlotStartsWithoutTheOldOnesRows) {
-  Lane lane({.window = 3, .pooling = Pooling::kNone}, {0, 1});
+  SnapkvLane lane({.window = 3, .pooling = Pooling::kNone}, {0, 1});
   for (int row = 0; row < 4; ++row) lane.Observe({0.5F, 0.25F});
   lane.token[0] = 2;
   std::fill_n(lane.slot.begin(), 4, 0.0F);  // as the lane zeroes the slot of a token that enters
@@ -155,7 +155,7 @@ TEST(Snapkv, ANewTokenInASlotStartsWithoutTheOldOnesRows) {
 
 // A seed ranks until the window is full of rows that were seen.
 TEST(Snapkv, ASeedCountsAsOneRowOlderThanAllToCome) {
-  Lane lane({.window = 2, .pooling = Pooling::kNone}, {0, 1});
+  SnapkvLane lane({.window = 2, .pooling = Pooling::kNone}, {0, 1});
   lane.Observe({0.5F, 0.5F});
   const std::vector<float> sums = {1, 4};
   ASSERT_TRUE(lane.scorer->Seed(sums, {.slot = lane.slot, .lane = lane.lane}));

@@ -13,7 +13,7 @@
 namespace ebb {
 namespace {
 
-constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
+constexpr int32_t kBudgetMax = std::numeric_limits<int32_t>::max();
 
 // The paper's setting: 4 sinks and 2044 recent tokens.
 constexpr Trigger kWorked = {.budget = 2048, .overflow = 32, .slack = 16, .max_drop = 32};
@@ -43,8 +43,8 @@ TEST(TokensToDrop, FollowsTheEquation) {
       {"max_drop limits the drop while slack allows", {.budget = 8, .overflow = 4, .slack = 4, .max_drop = 1}, 12, 11},
       {"pruning stops at the budget", {.budget = 8, .overflow = 4, .slack = 4, .max_drop = 9}, 12, 8},
       {"with max_drop 1 one token leaves at a time", {.budget = 8, .slack = 9, .max_drop = 1}, 9, 8},
-      {"the largest numbers do not overflow", {kMax, kMax, kMax, kMax}, kMax, kMax},
-      {"the largest length does not overflow", {1, kMax - 1, kMax, 1}, kMax, kMax - 1},
+      {"the largest numbers do not overflow", {kBudgetMax, kBudgetMax, kBudgetMax, kBudgetMax}, kBudgetMax, kBudgetMax},
+      {"the largest length does not overflow", {1, kBudgetMax - 1, kBudgetMax, 1}, kBudgetMax, kBudgetMax - 1},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
@@ -65,7 +65,10 @@ TEST(Capacity, AddsWhatTheTriggerMayLeaveAndTheBlock) {
       {"the overflow gathers before the block", kWorked, 1, 2048 + 31 + 1},
       {"slack counts where it exceeds the overflow", {.budget = 8, .overflow = 2, .slack = 5, .max_drop = 1}, 4, 17},
       {"slack without max_drop costs nothing", {.budget = 8, .overflow = 2, .slack = 5}, 4, 13},
-      {"the largest numbers do not overflow", {kMax, kMax, kMax, kMax}, kMax, int64_t{3} * kMax},
+      {"the largest numbers do not overflow",
+       {kBudgetMax, kBudgetMax, kBudgetMax, kBudgetMax},
+       kBudgetMax,
+       int64_t{3} * kBudgetMax},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);

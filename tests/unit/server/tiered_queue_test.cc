@@ -12,7 +12,7 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr int32_t kAnyCost = INT32_MAX;
+constexpr int32_t kSomeCost = INT32_MAX;
 constexpr TenantId kUrgent = 1, kUsual = 2, kPatient = 3;
 
 TieredQueue Queue(int32_t floor) {
@@ -24,7 +24,7 @@ TieredQueue Queue(int32_t floor) {
 
 std::vector<uint64_t> TakeAll(TieredQueue& queue) {
   std::vector<uint64_t> ids;
-  while (const auto entry = queue.Take(kAnyCost)) ids.push_back(entry->id);
+  while (const auto entry = queue.Take(kSomeCost)) ids.push_back(entry->id);
   return ids;
 }
 
@@ -60,7 +60,7 @@ TEST(TieredQueue, WhatCostsMuchWaitsLongerForTheNext) {
 TEST(TieredQueue, WhatIsLeftIsNotHeldAgainstIt) {
   TieredQueue queue = Queue(2);
   for (uint64_t id = 1; id <= 50; ++id) queue.Push({.id = id, .tenant = kPatient, .cost = 100});
-  for (uint64_t id = 1; id <= 50; ++id) EXPECT_EQ(queue.Take(kAnyCost)->id, id);
+  for (uint64_t id = 1; id <= 50; ++id) EXPECT_EQ(queue.Take(kSomeCost)->id, id);
   queue.Push({.id = 60, .tenant = kPatient});
   for (uint64_t id = 61; id <= 64; ++id) queue.Push({.id = id, .tenant = kUrgent});
   EXPECT_THAT(TakeAll(queue), ElementsAre(61, 62, 60, 63, 64));
@@ -106,7 +106,7 @@ TEST(TieredQueue, NobodyWaitsLongerThanItsBound) {
       while (waiting[0] < 3) push(kUrgent);
       if (waiting[1] == 0 && random.Uniform(0, 3) == 0) push(kUsual);
       if (waiting[2] == 0) push(kPatient);
-      const auto entry = queue.Take(kAnyCost);
+      const auto entry = queue.Take(kSomeCost);
       ASSERT_TRUE(entry);
       const size_t tier = entry->tenant - 1;
       --waiting[tier];

@@ -301,8 +301,8 @@ TEST(ReadConfig, RefusesNumbersPerLayer) {
 }
 
 // A tiny model, parsed; `change` adds to its file.
-struct OpenModel {
-  explicit OpenModel(const TinyModel& model, const std::function<void(GgufWriter&)>& change = {}) {
+struct OpenedModel {
+  explicit OpenedModel(const TinyModel& model, const std::function<void(GgufWriter&)>& change = {}) {
     GgufWriter writer = MakeTinyModel(model);
     if (change) change(writer);
     bytes = writer.Bytes();
@@ -318,7 +318,7 @@ struct OpenModel {
 TEST(FindWeights, FindsEveryTensorOfEveryType) {
   for (const DType type : {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0}) {
     SCOPED_TRACE(TypeName(type));
-    const OpenModel model({.type = type});
+    const OpenedModel model({.type = type});
     const GgufFile file = model.Parse();
     const ModelConfig config = ReadConfig(file).value();
     const auto weights = FindWeights(file, config);
@@ -339,14 +339,14 @@ TEST(FindWeights, FindsEveryTensorOfEveryType) {
 }
 
 TEST(FindWeights, TiesTheHeadToTheEmbeddingWhereThereIsNoOutput) {
-  const OpenModel model({.tied_head = true});
+  const OpenedModel model({.tied_head = true});
   const GgufFile file = model.Parse();
   const Weights weights = FindWeights(file, ReadConfig(file).value()).value();
   EXPECT_EQ(weights.output.data.data(), weights.embedding.data.data());
 }
 
 TEST(FindWeights, NamesAMissingTensorAndItsShape) {
-  const OpenModel model({.layers = 1});
+  const OpenedModel model({.layers = 1});
   std::string bytes(reinterpret_cast<const char*>(model.bytes.data()), model.bytes.size());
   bytes.replace(bytes.find("attn_k.weight"), 13, "attn_z.weight");
   const GgufFile file = GgufFile::Parse("tiny.gguf", std::as_bytes(std::span(bytes))).value();
@@ -357,7 +357,7 @@ TEST(FindWeights, NamesAMissingTensorAndItsShape) {
 }
 
 TEST(FindWeights, ChecksShapes) {
-  const OpenModel model({});
+  const OpenedModel model({});
   const GgufFile file = model.Parse();
   ModelConfig config = ReadConfig(file).value();
   config.ffn_dim = 128;
@@ -371,7 +371,7 @@ TEST(FindWeights, RefusesTensorsThatHaveNoPlace) {
   for (const std::string name :
        {"blk.0.attn_q.bias", "blk.2.attn_q.weight", "blk.0.ffn_gate_inp.weight", "output.bias"}) {
     SCOPED_TRACE(name);
-    const OpenModel model(
+    const OpenedModel model(
         {}, [&](GgufWriter& writer) { writer.AddTensor(name, DType::kF32, 0, 1, std::vector<float>(1)); });
     const absl::Status status = model.FindStatus();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
@@ -381,14 +381,14 @@ TEST(FindWeights, RefusesTensorsThatHaveNoPlace) {
 }
 
 TEST(FindWeights, IgnoresFrequenciesThatOldConvertersStored) {
-  const OpenModel model({}, [](GgufWriter& writer) {
+  const OpenedModel model({}, [](GgufWriter& writer) {
     writer.AddTensor("blk.0.attn_rot_embd.weight", DType::kF32, 0, 8, std::vector<float>(8, 1.0F));
   });
   EXPECT_TRUE(model.FindStatus().ok()) << model.FindStatus();
 }
 
 TEST(FindWeights, ReadsNormsAsF32Only) {
-  const OpenModel model({.layers = 1});
+  const OpenedModel model({.layers = 1});
   std::string bytes(reinterpret_cast<const char*>(model.bytes.data()), model.bytes.size());
   const size_t entry = bytes.find("output_norm.weight");
   bytes[entry + 18 + 4 + 8] = 1;  // behind name, dimensions and extent stands the type: F16

@@ -101,15 +101,15 @@ Bytes With(const std::string& key, const GgufScalar& value) {
   return writer.Bytes();
 }
 
-struct Case {
+struct DamagedFile {
   Bytes file = {};
   std::string message = {};
 };
 
-void ExpectDamage(const std::vector<Case>& cases) {
+void ExpectDamage(const std::vector<DamagedFile>& cases) {
   ASSERT_EQ(Sound().Bytes().size(), 152U);
   ASSERT_THAT(GgufFile::Parse("m.gguf", Sound().Bytes()), IsOk());
-  for (const Case& c : cases) {
+  for (const DamagedFile& c : cases) {
     SCOPED_TRACE(c.message);
     const auto file = GgufFile::Parse("m.gguf", c.file);
     EXPECT_THAT(file, IsRefusal(absl::StatusCode::kDataLoss, "MODEL_DAMAGED", ""));
