@@ -153,33 +153,33 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
 
 }  // namespace
 
-void AddAttention(CLI::App& bench, cli::Shell& shell) {
-  CLI::App* const command = bench.add_subcommand("attention", "Decode attention over one layer's K and V");
+void AddAttention(Command bench, cli::Shell& shell) {
+  const Command command = bench.add_subcommand("attention", "Decode attention over one layer's K and V");
   const auto common = std::make_shared<Common>();
   const auto options = std::make_shared<Options>();
-  command->add_option("--slots", options->slots, "Tokens in a lane, with commas")
-      ->delimiter(',')
-      ->check(CLI::Range(16, 1 << 20))
-      ->default_str("1024,4096,8192");
-  command->add_option("--groups", options->groups, "Query heads of a KV head, with commas")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 64))
-      ->default_str("4");
-  AddKvTypes(*command, options->kv_types);
-  command->add_option("--sessions", options->sessions, "In a step")->check(CLI::Range(1, 512))->default_str("8");
-  command->add_option("--kv-heads", options->kv_heads, "Of a layer")->check(CLI::Range(1, 256))->default_str("8");
-  command->add_option("--head-dim", options->head_dim, "Components of a head")
-      ->check(CLI::IsMember({16, 32, 64, 96, 128, 256}))
-      ->default_str("128");
-  command->add_option("--isa", options->isa,
-                      "Instruction set: scalar, avx2 or avx512; default: EBB_ISA, else the best here");
-  AddCommonOptions(*command, *common);
-  command->footer(
+  command.add_option("--slots", options->slots, "Tokens in a lane, with commas")
+      .delimiter(',')
+      .range(16, 1 << 20)
+      .default_str("1024,4096,8192");
+  command.add_option("--groups", options->groups, "Query heads of a KV head, with commas")
+      .delimiter(',')
+      .range(1, 64)
+      .default_str("4");
+  AddKvTypes(command, options->kv_types);
+  command.add_option("--sessions", options->sessions, "In a step").range(1, 512).default_str("8");
+  command.add_option("--kv-heads", options->kv_heads, "Of a layer").range(1, 256).default_str("8");
+  command.add_option("--head-dim", options->head_dim, "Components of a head")
+      .one_of({16, 32, 64, 96, 128, 256})
+      .default_str("128");
+  command.add_option("--isa", options->isa,
+                     "Instruction set: scalar, avx2 or avx512; default: EBB_ISA, else the best here");
+  AddCommonOptions(command, *common);
+  command.footer(
       "Each step is over other lanes, as many as fill --read-mib, so that K and V come from memory; the rows\n"
       "'cache' are one lane a thread, over and over. share: bytes of K and V by the rate of plain reading from the\n"
       "same place in the same round. observed: every slot's attention is reported (what h2o goes by). positions in\n"
       "no order: slots have theirs as a cache has them in which tokens took the places of others.");
-  command->callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
+  command.callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
 }
 
 }  // namespace ebb::bench

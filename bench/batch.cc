@@ -6,18 +6,18 @@
 
 namespace ebb::bench {
 
-void AddBatch(CLI::App& bench, cli::Shell& shell) {
-  CLI::App* const command = bench.add_subcommand("batch", "Tokens per second of many sessions in one step");
+void AddBatch(Command bench, cli::Shell& shell) {
+  const Command command = bench.add_subcommand("batch", "Tokens per second of many sessions in one step");
   const auto common = std::make_shared<Common>();
   const auto options = std::make_shared<StepOptions>();
   options->sessions = {1, 2, 4, 8, 16, 32};
-  AddStepOptions(*command, *options);
-  command->add_option("--sessions", options->sessions, "How many, with commas")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 512))
-      ->default_str("1,2,4,8,16,32");
-  AddCommonOptions(*command, *common);
-  command->footer(
+  AddStepOptions(command, *options);
+  command.add_option("--sessions", options->sessions, "How many, with commas")
+      .delimiter(',')
+      .range(1, 512)
+      .default_str("1,2,4,8,16,32");
+  AddCommonOptions(command, *common);
+  command.footer(
       "roofline: the longer of the bytes of weights and of all sessions' K and V by the bandwidth measured in the\n"
       "same round, and of the operations of the matrices by the ceiling of their kind (`ebb bench ceilings`); what\n"
       "attention computes is not counted. share: roofline by the time of a step. With --compare full: the same\n"
@@ -25,7 +25,7 @@ void AddBatch(CLI::App& bench, cli::Shell& shell) {
       "it. With --compare shift: beside the same sessions in a cache that keeps its tokens in order, in which all\n"
       "behind the one that leaves (with streaming the first behind the sinks, else any) move down by one, in each\n"
       "lane at every step, while the lane is in the core's cache: a shift costs its bytes and nothing else.");
-  command->callback([&shell, common, options] { Check(shell, RunSteps(shell, "batch", *common, *options)); });
+  command.callback([&shell, common, options] { Check(shell, RunSteps(shell, "batch", *common, *options)); });
 }
 
 }  // namespace ebb::bench

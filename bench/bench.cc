@@ -9,8 +9,8 @@
 namespace ebb::bench {
 namespace {
 
-constexpr void (*kVerbs[])(CLI::App&, cli::Shell&) = {AddCeilings,  AddDecode, AddBatch, AddPrefill,  AddKvUpdate,
-                                                      AddAttention, AddVerify, AddServe, AddSpeculate};
+constexpr void (*kVerbs[])(Command, cli::Shell&) = {AddCeilings,  AddDecode, AddBatch, AddPrefill,  AddKvUpdate,
+                                                    AddAttention, AddVerify, AddServe, AddSpeculate};
 
 constexpr int64_t kReadMibMax = int64_t{1} << 20;
 
@@ -18,18 +18,18 @@ constexpr int64_t kReadMibMax = int64_t{1} << 20;
 
 int32_t Common::Threads() const { return threads == 0 ? UsableThreads() : threads; }
 
-void AddCommonOptions(CLI::App& command, Common& common) {
+void AddCommonOptions(Command command, Common& common) {
   command.add_option("--threads", common.threads, "Compute threads; default: as many as this process may run on")
-      ->check(CLI::Range(0, kThreadsMax));
+      .range(0, kThreadsMax);
   command.add_option("--rounds", common.rounds, "Repetitions of everything in turn; one more warms up and is dropped")
-      ->check(CLI::Range(1, 1000))
-      ->default_str("7");
-  command.add_option("--seed", common.seed, "Of tokens, choices and arrivals")->default_str("1");
+      .range(1, 1000)
+      .default_str("7");
+  command.add_option("--seed", common.seed, "Of tokens, choices and arrivals").default_str("1");
   command
       .add_option("--read-mib", common.read_mib,
                   "Memory to read for the bandwidth; default: the most of 1536 and four times the last cache, where "
                   "there is so much")
-      ->check(CLI::Range(int64_t{0}, kReadMibMax));
+      .range(int64_t{0}, kReadMibMax);
   lab::AddTableOptions(command, common.form);
 }
 
@@ -56,12 +56,12 @@ void Check(cli::Shell& shell, const absl::Status& status) {
   }
 }
 
-void AddBench(CLI::App& app, cli::Shell& shell) {
-  CLI::App* const bench = app.add_subcommand(
+void AddBench(Command app, cli::Shell& shell) {
+  const Command bench = app.add_subcommand(
       "bench", "Speed as a share of what this machine can do: the engine's in this process, a server's from outside");
-  bench->fallthrough();
-  bench->require_subcommand(1);
-  for (const auto add : kVerbs) add(*bench, shell);
+  bench.fallthrough();
+  bench.require_subcommand(1);
+  for (const auto add : kVerbs) add(bench, shell);
 }
 
 }  // namespace ebb::bench

@@ -8,7 +8,6 @@
 #ifndef EBB_BENCH_BENCH_H_
 #define EBB_BENCH_BENCH_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -20,6 +19,7 @@
 #include "bench/meter.h"
 #include "bench/report.h"
 #include "client/cli/shell.h"
+#include "command_line/command_line.h"
 #include "engine/lab/table.h"
 
 namespace ebb::bench {
@@ -36,7 +36,7 @@ struct Common {
 };
 
 // --threads, --rounds, --seed, --read-mib, --csv and --markdown.
-void AddCommonOptions(CLI::App& command, Common& common);
+void AddCommonOptions(Command command, Common& common);
 
 // With the memory that was asked for, and at least so many bytes a thread.
 absl::StatusOr<std::unique_ptr<Meter>> MakeMeter(const Common& common, int64_t part_bytes = 0);
@@ -48,18 +48,18 @@ std::vector<std::pair<std::string, Value>> MachineFacts(const Common& common);
 void Check(cli::Shell& shell, const absl::Status& status);
 
 // Each adds one verb with its flags, help and callback; bench.cc has the table.
-void AddCeilings(CLI::App& bench, cli::Shell& shell);
-void AddDecode(CLI::App& bench, cli::Shell& shell);
-void AddBatch(CLI::App& bench, cli::Shell& shell);
-void AddPrefill(CLI::App& bench, cli::Shell& shell);
-void AddKvUpdate(CLI::App& bench, cli::Shell& shell);
-void AddAttention(CLI::App& bench, cli::Shell& shell);
-void AddVerify(CLI::App& bench, cli::Shell& shell);
-void AddServe(CLI::App& bench, cli::Shell& shell);
-void AddSpeculate(CLI::App& bench, cli::Shell& shell);
+void AddCeilings(Command bench, cli::Shell& shell);
+void AddDecode(Command bench, cli::Shell& shell);
+void AddBatch(Command bench, cli::Shell& shell);
+void AddPrefill(Command bench, cli::Shell& shell);
+void AddKvUpdate(Command bench, cli::Shell& shell);
+void AddAttention(Command bench, cli::Shell& shell);
+void AddVerify(Command bench, cli::Shell& shell);
+void AddServe(Command bench, cli::Shell& shell);
+void AddSpeculate(Command bench, cli::Shell& shell);
 
 // `ebb bench` itself.
-void AddBench(CLI::App& app, cli::Shell& shell);
+void AddBench(Command app, cli::Shell& shell);
 
 }  // namespace ebb::bench
 

@@ -86,15 +86,15 @@ absl::Status Run(const cli::Shell& shell, const Common& common) {
 
 }  // namespace
 
-void AddCeilings(CLI::App& bench, cli::Shell& shell) {
-  CLI::App* const command = bench.add_subcommand("ceilings", "What this machine can do at most");
+void AddCeilings(Command bench, cli::Shell& shell) {
+  const Command command = bench.add_subcommand("ceilings", "What this machine can do at most");
   const auto common = std::make_shared<Common>();
-  AddCommonOptions(*command, *common);
-  command->footer(
+  AddCommonOptions(command, *common);
+  command.footer(
       "Bytes read per second, by plain sums; operations per second in registers alone, a multiply-add counting two,\n"
       "by the widest instruction of its kind that this CPU has. The clock is that of additions that wait for each\n"
       "other. Medians over the rounds, with quartiles.");
-  command->callback([&shell, common] { Check(shell, Run(shell, *common)); });
+  command.callback([&shell, common] { Check(shell, Run(shell, *common)); });
 }
 
 }  // namespace ebb::bench

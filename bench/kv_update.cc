@@ -137,36 +137,33 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
 
 }  // namespace
 
-void AddKvUpdate(CLI::App& bench, cli::Shell& shell) {
-  CLI::App* const command =
-      bench.add_subcommand("kv-update", "Replacing cached tokens: in place, shifted, concatenated");
+void AddKvUpdate(Command bench, cli::Shell& shell) {
+  const Command command = bench.add_subcommand("kv-update", "Replacing cached tokens: in place, shifted, concatenated");
   const auto common = std::make_shared<Common>();
   const auto options = std::make_shared<Options>();
-  command->add_option("--batches", options->batches, "Sessions, with commas")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 512))
-      ->default_str("1,8");
-  command->add_option("--replaced", options->replaced, "Tokens that leave every head, with commas")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 16))
-      ->default_str("1,64");
-  command->add_option("--tokens", options->tokens, "In every head")
-      ->check(CLI::Range(16, 1 << 20))
-      ->default_str("1024");
-  command->add_option("--heads", options->heads, "Of a session: lanes")->check(CLI::Range(1, 65536))->default_str("64");
-  command->add_option("--head-dim", options->head_dim, "Components of a head")
-      ->check(CLI::IsMember({16, 32, 64, 96, 128, 256}))
-      ->default_str("64");
-  AddKvTypes(*command, options->kv_types);
-  command->add_option("--isa", options->isa,
-                      "Instruction set: scalar, avx2 or avx512; default: EBB_ISA, else the best here");
-  AddCommonOptions(*command, *common);
-  command->footer(
+  command.add_option("--batches", options->batches, "Sessions, with commas")
+      .delimiter(',')
+      .range(1, 512)
+      .default_str("1,8");
+  command.add_option("--replaced", options->replaced, "Tokens that leave every head, with commas")
+      .delimiter(',')
+      .range(1, 1 << 16)
+      .default_str("1,64");
+  command.add_option("--tokens", options->tokens, "In every head").range(16, 1 << 20).default_str("1024");
+  command.add_option("--heads", options->heads, "Of a session: lanes").range(1, 65536).default_str("64");
+  command.add_option("--head-dim", options->head_dim, "Components of a head")
+      .one_of({16, 32, 64, 96, 128, 256})
+      .default_str("64");
+  AddKvTypes(command, options->kv_types);
+  command.add_option("--isa", options->isa,
+                     "Instruction set: scalar, avx2 or avx512; default: EBB_ISA, else the best here");
+  AddCommonOptions(command, *common);
+  command.footer(
       "in place: the engine's own write over the slots of who leaves, from float32. shift and append: rows of\n"
       "tokens in order; runs that stay are moved down (memmove), new rows appended. concatenate: what stays and the\n"
       "new rows are gathered into fresh memory. All by the same threads, lane by lane, out of caches. oldest: the\n"
       "same 4 sinks stay and the oldest after them leave every head; random: any of each head.");
-  command->callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
+  command.callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
 }
 
 }  // namespace ebb::bench

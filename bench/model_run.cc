@@ -59,25 +59,24 @@ absl::StatusOr<ModelWork> WorkOf(const GgufFile& file) {
   return work;
 }
 
-void AddModelOptions(CLI::App& command, ModelOptions& options) {
-  command.add_option("MODEL", options.model, "Model file (GGUF)")->required();
+void AddModelOptions(Command command, ModelOptions& options) {
+  command.add_option("MODEL", options.model, "Model file (GGUF)").required();
   command.add_option("--isa", options.isa,
                      "Instruction set: scalar, avx2 or avx512; default: EBB_ISA, else the best here");
-  command.add_option("--accuracy", options.accuracy, "Of the matrices' products: exact or fast")
-      ->transform(CLI::CheckedTransformer(kAccuracies))
-      ->default_str("fast");
-  command.add_option("--kv-dtype", options.kv_type, "Type of K and V: f32, bf16, f16 or int8")
-      ->transform(CLI::CheckedTransformer(kTypes, CLI::ignore_case))
-      ->default_str("bf16");
+  command
+      .add_choice("--accuracy", options.accuracy, kAccuracies, "Of the matrices' products: exact or fast",
+                  {.ignore_case = false})
+      .default_str("fast");
+  command.add_choice("--kv-dtype", options.kv_type, kTypes, "Type of K and V: f32, bf16, f16 or int8")
+      .default_str("bf16");
 }
 
-void AddKvTypes(CLI::App& command, std::vector<KvType>& types) {
+void AddKvTypes(Command command, std::vector<KvType>& types) {
   std::string names;
   for (const KvType type : types) names += (names.empty() ? "" : ",") + NameOf(type);
-  command.add_option("--kv-dtype", types, "Types of K and V, with commas: f32, bf16, f16, int8")
-      ->delimiter(',')
-      ->transform(CLI::CheckedTransformer(kTypes, CLI::ignore_case))
-      ->default_str(names);
+  command.add_choice("--kv-dtype", types, kTypes, "Types of K and V, with commas: f32, bf16, f16, int8")
+      .delimiter(',')
+      .default_str(names);
 }
 
 std::string NameOf(KvType type) {

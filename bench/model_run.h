@@ -3,7 +3,6 @@
 #ifndef EBB_BENCH_MODEL_RUN_H_
 #define EBB_BENCH_MODEL_RUN_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "bench/bench.h"
 #include "bench/roofline.h"
 #include "bench/shifting_ops.h"
+#include "command_line/command_line.h"
 #include "engine/engine.h"
 #include "engine/model/gguf.h"
 #include "policies/hash_random.h"
@@ -54,10 +54,10 @@ struct ModelOptions {
 };
 
 // MODEL, --isa, --accuracy and --kv-dtype.
-void AddModelOptions(CLI::App& command, ModelOptions& options);
+void AddModelOptions(Command command, ModelOptions& options);
 
 // --kv-dtype of a verb that takes several, with commas.
-void AddKvTypes(CLI::App& command, std::vector<KvType>& types);
+void AddKvTypes(Command command, std::vector<KvType>& types);
 // "bf16".
 std::string NameOf(KvType type);
 

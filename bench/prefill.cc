@@ -77,23 +77,23 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
 
 }  // namespace
 
-void AddPrefill(CLI::App& bench, cli::Shell& shell) {
-  CLI::App* const command = bench.add_subcommand("prefill", "Tokens per second of a prompt");
+void AddPrefill(Command bench, cli::Shell& shell) {
+  const Command command = bench.add_subcommand("prefill", "Tokens per second of a prompt");
   const auto common = std::make_shared<Common>();
   const auto options = std::make_shared<Options>();
-  AddModelOptions(*command, options->model);
-  command->add_option("--tokens", options->tokens, "Lengths of prompts, with commas")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
-      ->default_str("512,1024,2048");
-  command->add_option("--policy", options->model.policy, "Policy, with the longest prompt as its budget")
-      ->default_str("full");
-  AddCommonOptions(*command, *common);
-  command->footer(
+  AddModelOptions(command, options->model);
+  command.add_option("--tokens", options->tokens, "Lengths of prompts, with commas")
+      .delimiter(',')
+      .range(1, 1 << 20)
+      .default_str("512,1024,2048");
+  command.add_option("--policy", options->model.policy, "Policy, with the longest prompt as its budget")
+      .default_str("full");
+  AddCommonOptions(command, *common);
+  command.footer(
       "Blocks of 512 tokens. roofline: operations of the matrices by the ceiling of their kind and of causal\n"
       "attention by that of BF16 (of float32 where K and V are not BF16), all measured in the same round; BF16 by\n"
       "dot products or as float32, whichever is faster here. share: roofline by the time.");
-  command->callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
+  command.callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
 }
 
 }  // namespace ebb::bench

@@ -185,44 +185,41 @@ void Run(cli::Shell& shell, const Options& options) {
 
 }  // namespace
 
-void AddServe(CLI::App& bench, cli::Shell& shell) {
-  CLI::App* const command = bench.add_subcommand("serve", "A running server under load, as its clients see it");
+void AddServe(Command bench, cli::Shell& shell) {
+  const Command command = bench.add_subcommand("serve", "A running server under load, as its clients see it");
   const auto options = std::make_shared<Options>();
-  command->add_option("ADDRESS", options->address, "Of the server; default: --addr");
-  command->add_option("--rate", options->rates, "Open loop: requests per second, Poisson arrivals; several with commas")
-      ->delimiter(',')
-      ->check(CLI::Range(0.001, 10000.0));
+  command.add_option("ADDRESS", options->address, "Of the server; default: --addr");
+  command.add_option("--rate", options->rates, "Open loop: requests per second, Poisson arrivals; several with commas")
+      .delimiter(',')
+      .range(0.001, 10000.0);
   command
-      ->add_option(
-          "--clients", options->clients,
-          "Closed loop: clients that send the next when they have an answer; several with commas. Default: 1,8 "
-          "where there is no --rate")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--requests", options->requests, "Of each load")->check(CLI::Range(1, 4096))->default_str("32");
-  command->add_option("--prompt-tokens", options->prompt_tokens, "Random tokens of a prompt")
-      ->check(CLI::Range(1, 1 << 20))
-      ->default_str("128");
-  command->add_option("--max-tokens", options->max_tokens, "Of every answer")
-      ->check(CLI::Range(1, 1 << 20))
-      ->default_str("64");
-  command->add_option("--warm-up", options->warm_up, "Requests before, that are not counted")
-      ->check(CLI::Range(0, 1000))
-      ->default_str("2");
+      .add_option("--clients", options->clients,
+                  "Closed loop: clients that send the next when they have an answer; several with commas. Default: 1,8 "
+                  "where there is no --rate")
+      .delimiter(',')
+      .range(1, 1024);
+  command.add_option("--requests", options->requests, "Of each load").range(1, 4096).default_str("32");
+  command.add_option("--prompt-tokens", options->prompt_tokens, "Random tokens of a prompt")
+      .range(1, 1 << 20)
+      .default_str("128");
+  command.add_option("--max-tokens", options->max_tokens, "Of every answer").range(1, 1 << 20).default_str("64");
+  command.add_option("--warm-up", options->warm_up, "Requests before, that are not counted")
+      .range(0, 1000)
+      .default_str("2");
   command
-      ->add_option("--ttft-limit", options->first_token_ms, "Milliseconds to the first token that still count as good")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--tpot-limit", options->per_token_ms, "Milliseconds per further token that still count as good")
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--seed", options->seed, "Of prompts and arrivals")->default_str("1");
-  lab::AddTableOptions(*command, options->form);
-  options->policy.AddTo(*command);
-  command->footer(
+      .add_option("--ttft-limit", options->first_token_ms, "Milliseconds to the first token that still count as good")
+      .non_negative();
+  command.add_option("--tpot-limit", options->per_token_ms, "Milliseconds per further token that still count as good")
+      .non_negative();
+  command.add_option("--seed", options->seed, "Of prompts and arrivals").default_str("1");
+  lab::AddTableOptions(command, options->form);
+  options->policy.AddTo(command);
+  command.footer(
       "TTFT: from when a request was due (open loop) or sent (closed) to its first token. ITL: between two messages\n"
       "of an answer. TPOT: from the first message to the last, by the tokens after the first. good/s: requests per\n"
       "second whose TTFT and TPOT keep the limits. What the clients take of the machine they share with a server is\n"
       "part of it.");
-  command->callback([&shell, options] { Run(shell, *options); });
+  command.callback([&shell, options] { Run(shell, *options); });
 }
 
 }  // namespace ebb::bench

@@ -170,34 +170,30 @@ void Run(cli::Shell& shell, const Options& options) {
 
 }  // namespace
 
-void AddSpeculate(CLI::App& bench, cli::Shell& shell) {
-  CLI::App* const command =
+void AddSpeculate(Command bench, cli::Shell& shell) {
+  const Command command =
       bench.add_subcommand("speculate", "A running server with drafts and without, on text that repeats itself or not");
   const auto options = std::make_shared<Options>();
-  command->add_option("ADDRESS", options->address, "Of the server; default: --addr");
-  command->add_option("--draft-model", options->draft_model, "The server's draft model; default: prompt lookup");
-  command->add_option("--draft-tokens", options->draft_tokens, "Most tokens of a draft")
-      ->check(CLI::Range(1, 63))
-      ->default_str("16");
-  command->add_option("--clients", options->clients, "At once, with commas")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 256))
-      ->default_str("1");
-  command->add_option("--rounds", options->rounds, "Without and with in turn; one more round is not counted")
-      ->check(CLI::Range(1, 1000))
-      ->default_str("7");
-  command->add_option("--max-tokens", options->max_tokens, "Of every answer")
-      ->check(CLI::Range(2, 1 << 20))
-      ->default_str("256");
-  command->add_option("--seed", options->seed, "Of what is drawn")->default_str("1");
-  lab::AddTableOptions(*command, options->form);
-  options->policy.AddTo(*command);
-  command->footer(
+  command.add_option("ADDRESS", options->address, "Of the server; default: --addr");
+  command.add_option("--draft-model", options->draft_model, "The server's draft model; default: prompt lookup");
+  command.add_option("--draft-tokens", options->draft_tokens, "Most tokens of a draft").range(1, 63).default_str("16");
+  command.add_option("--clients", options->clients, "At once, with commas")
+      .delimiter(',')
+      .range(1, 256)
+      .default_str("1");
+  command.add_option("--rounds", options->rounds, "Without and with in turn; one more round is not counted")
+      .range(1, 1000)
+      .default_str("7");
+  command.add_option("--max-tokens", options->max_tokens, "Of every answer").range(2, 1 << 20).default_str("256");
+  command.add_option("--seed", options->seed, "Of what is drawn").default_str("1");
+  lab::AddTableOptions(command, options->form);
+  options->policy.AddTo(command);
+  command.footer(
       "repetitive: a sentence eight times, gone on with greedily. ordinary: a paragraph, gone on with at temperature\n"
       "1. tokens/s: from an answer's first token to its last, summed over the clients; medians over rounds. ratio:\n"
       "with by without, of each round. Every answer with drafts is compared with the one without, and another one is\n"
       "an error.");
-  command->callback([&shell, options] { Run(shell, *options); });
+  command.callback([&shell, options] { Run(shell, *options); });
 }
 
 }  // namespace ebb::bench

@@ -169,25 +169,25 @@ double MeanOverDepths(const std::vector<int32_t>& depths, const std::vector<doub
   return depths.front() == depths.back() ? values.front() : area / (depths.back() - depths.front());
 }
 
-void AddStepOptions(CLI::App& command, StepOptions& options) {
+void AddStepOptions(Command command, StepOptions& options) {
   AddModelOptions(command, options.model);
   command.add_option("--policy", options.model.policy, "Policy of the sessions, as ebb-lab takes it")
-      ->default_str("streaming");
+      .default_str("streaming");
   command.add_option("--slots", options.model.slots, "Its budget: tokens in every lane while steps are timed")
-      ->check(CLI::Range(8, 1 << 20))
-      ->default_str("512");
+      .range(8, 1 << 20)
+      .default_str("512");
   command.add_option("--steps", options.steps, "Steps of a round, of which the median is taken")
-      ->check(CLI::Range(1, 100000))
-      ->default_str("8");
-  CLI::Option* const compare = command.add_option(
+      .range(1, 100000)
+      .default_str("8");
+  const Flag compare = command.add_option(
       "--compare", options.compare,
       "Time this policy's steps beside, at the same depths; full: unevicted; shift: the same, in order");
   command
       .add_option("--depths", options.depths,
                   "With --compare: tokens so far, with commas; default: 1, 4 and 16 times --slots; with shift: --slots")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 24))
-      ->needs(compare);
+      .delimiter(',')
+      .range(1, 1 << 24)
+      .needs(compare);
 }
 
 absl::Status RunSteps(const cli::Shell& shell, const std::string& verb, const Common& common,

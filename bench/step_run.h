@@ -3,13 +3,13 @@
 #ifndef EBB_BENCH_STEP_RUN_H_
 #define EBB_BENCH_STEP_RUN_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "bench/bench.h"
 #include "bench/model_run.h"
+#include "command_line/command_line.h"
 
 namespace ebb::bench {
 
@@ -22,7 +22,7 @@ struct StepOptions {
 };
 
 // MODEL, --policy, --slots, --steps, --compare and --depths.
-void AddStepOptions(CLI::App& command, StepOptions& options);
+void AddStepOptions(Command command, StepOptions& options);
 
 // A row for each number of sessions, or with `compare` for each and each depth, and one for the mean over the depths.
 absl::Status RunSteps(const cli::Shell& shell, const std::string& verb, const Common& common,

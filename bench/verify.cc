@@ -102,32 +102,32 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
 
 }  // namespace
 
-void AddVerify(CLI::App& bench, cli::Shell& shell) {
-  CLI::App* const command =
+void AddVerify(Command bench, cli::Shell& shell) {
+  const Command command =
       bench.add_subcommand("verify", "Drafts that are run and accepted at a full cache, in sessions of one step");
   const auto common = std::make_shared<Common>();
   const auto options = std::make_shared<Options>();
-  AddModelOptions(*command, options->model);
-  command->add_option("--policies", options->policies, "As in ebb-lab, with commas")
-      ->delimiter(',')
-      ->default_str("streaming,h2o");
-  command->add_option("--slots", options->model.slots, "Of every lane: the cache that is full")
-      ->check(CLI::Range(16, 1 << 20))
-      ->default_str("1024");
-  command->add_option("--sessions", options->sessions, "In one step, with commas")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 128))
-      ->default_str("1,4,8,16");
-  command->add_option("--tokens", options->tokens, "Of each session's draft, with commas")
-      ->delimiter(',')
-      ->check(CLI::Range(1, kDraftTokensMax))
-      ->default_str("1,16,64");
-  AddCommonOptions(*command, *common);
-  command->footer(
+  AddModelOptions(command, options->model);
+  command.add_option("--policies", options->policies, "As in ebb-lab, with commas")
+      .delimiter(',')
+      .default_str("streaming,h2o");
+  command.add_option("--slots", options->model.slots, "Of every lane: the cache that is full")
+      .range(16, 1 << 20)
+      .default_str("1024");
+  command.add_option("--sessions", options->sessions, "In one step, with commas")
+      .delimiter(',')
+      .range(1, 128)
+      .default_str("1,4,8,16");
+  command.add_option("--tokens", options->tokens, "Of each session's draft, with commas")
+      .delimiter(',')
+      .range(1, kDraftTokensMax)
+      .default_str("1,16,64");
+  AddCommonOptions(command, *common);
+  command.footer(
       "run: one step with every session's draft, and the logits of all its tokens. evict and insert: all of them are\n"
       "accepted, each takes the slot of one that the policy lets go, and the scorer hears what it attends to. to the\n"
       "first row: the time by tokens against that of the first of --tokens, in the same round.");
-  command->callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
+  command.callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
 }
 
 }  // namespace ebb::bench

@@ -56,18 +56,18 @@ void Describe(Shell& shell, const CacheFlags& flags) {
 
 }  // namespace
 
-void AddCache(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("cache", "What a session's cache holds, lane by lane, as a heat map");
+void AddCache(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("cache", "What a session's cache holds, lane by lane, as a heat map");
   auto flags = std::make_shared<CacheFlags>();
-  command->add_option("id", flags->id, "Session")->required();
-  command->add_option("--layer", flags->layer, "Only this layer");
-  command->add_option("--head", flags->head, "Only this KV head");
-  command->add_option("--stride", flags->stride, "Every n-th live slot");
-  command->add_option("--shade", flags->shade, "By the share of tokens kept, or by keep score (rank within the lane)")
-      ->check(CLI::IsMember({"kept", "score"}))
-      ->capture_default_str();
-  command->add_option("--png", flags->png, "Also write the map to this file, as a PNG")->type_name("FILE");
-  command->callback([&shell, flags] { Describe(shell, *flags); });
+  command.add_option("id", flags->id, "Session").required();
+  command.add_option("--layer", flags->layer, "Only this layer");
+  command.add_option("--head", flags->head, "Only this KV head");
+  command.add_option("--stride", flags->stride, "Every n-th live slot");
+  command.add_option("--shade", flags->shade, "By the share of tokens kept, or by keep score (rank within the lane)")
+      .one_of({"kept", "score"})
+      .capture_default_str();
+  command.add_option("--png", flags->png, "Also write the map to this file, as a PNG").type_name("FILE");
+  command.callback([&shell, flags] { Describe(shell, *flags); });
 }
 
 }  // namespace ebb::cli

@@ -262,16 +262,16 @@ class Chat {
 
 }  // namespace
 
-void AddChat(CLI::App& app, Shell& shell) {
-  CLI::App* command =
+void AddChat(Command app, Shell& shell) {
+  const Command command =
       app.add_subcommand("chat", "Talk to the model; the cache stays inside its budget however long it gets");
   auto flags = std::make_shared<Flags>();
-  command->add_option("--session", flags->session, "Go on in this session; default: a new one, deleted at the end");
-  command->add_option("--system", flags->system, "A system message before the first turn");
-  flags->policy.AddTo(*command);
-  flags->prompt.AddTo(*command);
-  command->footer("Example:\n  ebb chat --policy streaming --budget 256");
-  command->callback([&shell, flags] { Chat(shell, *flags).Run(); });
+  command.add_option("--session", flags->session, "Go on in this session; default: a new one, deleted at the end");
+  command.add_option("--system", flags->system, "A system message before the first turn");
+  flags->policy.AddTo(command);
+  flags->prompt.AddTo(command);
+  command.footer("Example:\n  ebb chat --policy streaming --budget 256");
+  command.callback([&shell, flags] { Chat(shell, *flags).Run(); });
 }
 
 }  // namespace ebb::cli

@@ -272,15 +272,13 @@ class Demo {
 
 }  // namespace
 
-void AddDemo(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("demo", "What eviction does to a conversation, on the built-in model");
+void AddDemo(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("demo", "What eviction does to a conversation, on the built-in model");
   auto cases = std::make_shared<std::string>("models/ebb-tiny.cases.json");
   auto count = std::make_shared<uint32_t>(8);
-  command->add_option("--cases", *cases, "The model's file of cases")->capture_default_str();
-  command->add_option("--dialogues", *count, "How many of its dialogues")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 50));
-  command->callback([&shell, cases, count] { Demo(shell, *cases, *count).Run(); });
+  command.add_option("--cases", *cases, "The model's file of cases").capture_default_str();
+  command.add_option("--dialogues", *count, "How many of its dialogues").capture_default_str().range(1, 50);
+  command.callback([&shell, cases, count] { Demo(shell, *cases, *count).Run(); });
 }
 
 }  // namespace ebb::cli

@@ -48,26 +48,26 @@ void Run(Shell& shell, const EditFlags& flags) {
 
 }  // namespace
 
-void AddEdit(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("edit", "Replace tokens of a session on its warm cache");
+void AddEdit(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("edit", "Replace tokens of a session on its warm cache");
   auto flags = std::make_shared<EditFlags>();
-  command->add_option("id", flags->id, "Session")->required();
-  command->add_option("start", flags->start, "Index in the log of the first token replaced")->required();
-  command->add_option("end", flags->end, "One past the last token replaced; START: only insert")->required();
-  CLI::Option* text = command->add_option("text", flags->text, "What takes their place; none: they are deleted");
-  command->add_option("--tokens", flags->tokens, "Token ids, separated by commas, in the place of text")
-      ->delimiter(',')
-      ->excludes(text);
-  AddEditMode(*command, flags->mode, flags->window);
-  command->add_flag("--restore", flags->restore, "Compute all of the edited log anew, evicted tokens included");
-  command->add_flag("--exact", flags->exact, "Refuse an edit that would only be an approximation");
-  command->add_option("--expected-generation", flags->expected, "Refuse if the session's generation is another");
-  command->footer(
+  command.add_option("id", flags->id, "Session").required();
+  command.add_option("start", flags->start, "Index in the log of the first token replaced").required();
+  command.add_option("end", flags->end, "One past the last token replaced; START: only insert").required();
+  const Flag text = command.add_option("text", flags->text, "What takes their place; none: they are deleted");
+  command.add_option("--tokens", flags->tokens, "Token ids, separated by commas, in the place of text")
+      .delimiter(',')
+      .excludes(text);
+  AddEditMode(command, flags->mode, flags->window);
+  command.add_flag("--restore", flags->restore, "Compute all of the edited log anew, evicted tokens included");
+  command.add_flag("--exact", flags->exact, "Refuse an edit that would only be an approximation");
+  command.add_option("--expected-generation", flags->expected, "Refuse if the session's generation is another");
+  command.footer(
       "Several spans at once go through the API (EditRequest.spans).\n"
       "Examples:\n"
       "  ebb edit tour 10 14 \" the second floor\"\n"
       "  ebb edit tour 10 14 --mode reposition --json");
-  command->callback([&shell, flags] { Run(shell, *flags); });
+  command.callback([&shell, flags] { Run(shell, *flags); });
 }
 
 }  // namespace ebb::cli

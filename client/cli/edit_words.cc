@@ -19,13 +19,13 @@ const std::map<std::string, v1::EditMode>& Modes() {
 
 }  // namespace
 
-void AddEditMode(CLI::App& command, std::string& mode, std::optional<uint32_t>& window) {
+void AddEditMode(Command command, std::string& mode, std::optional<uint32_t>& window) {
   command
       .add_option("--mode", mode,
                   "What is computed anew: all that follows (tail), the new tokens (reposition), or these and some "
                   "behind them (span)")
-      ->check(CLI::IsMember(Modes()))
-      ->capture_default_str();
+      .one_of(Modes())
+      .capture_default_str();
   command.add_option("--window", window, "Tokens behind an edit that --mode span computes anew (default 64)");
 }
 

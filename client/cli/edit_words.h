@@ -3,17 +3,17 @@
 #ifndef EBB_CLIENT_CLI_EDIT_WORDS_H_
 #define EBB_CLIENT_CLI_EDIT_WORDS_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "command_line/command_line.h"
 #include "ebb/v1/inference.pb.h"
 
 namespace ebb::cli {
 
 // --mode and --window.
-void AddEditMode(CLI::App& command, std::string& mode, std::optional<uint32_t>& window);
+void AddEditMode(Command command, std::string& mode, std::optional<uint32_t>& window);
 
 // REQUIRES: what --mode takes.
 v1::EditMode EditModeOf(const std::string& mode);

@@ -5,8 +5,8 @@
 
 namespace ebb::cli {
 
-void AddEvict(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("evict", "Evict tokens of a session now");
+void AddEvict(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("evict", "Evict tokens of a session now");
   struct Flags {
     std::string id, scorer;
     std::vector<uint64_t> range;
@@ -15,17 +15,17 @@ void AddEvict(CLI::App& app, Shell& shell) {
     bool dry_run = false;
   };
   auto flags = std::make_shared<Flags>();
-  command->add_option("id", flags->id, "Session")->required();
-  CLI::Option_group* what = command->add_option_group("what", "Exactly one of");
-  what->add_option("--range", flags->range, "Tokens START END of the log, END excluded")->expected(2);
-  CLI::Option* keep = what->add_option("--keep", flags->keep, "Prune every lane to this many tokens");
-  what->add_option("--older-than", flags->older_than, "Tokens older than this many tokens");
-  what->require_option(1);
-  command->add_option("--scorer", flags->scorer, "Whose scores decide with --keep; default: the session's own")
-      ->needs(keep);
-  command->add_flag("--dry-run", flags->dry_run, "Say what would leave, change nothing");
-  command->footer("Exact slots per lane can be named through the API (EvictRequest.slots).");
-  command->callback([&shell, flags] {
+  command.add_option("id", flags->id, "Session").required();
+  const Command what = command.add_option_group("what", "Exactly one of");
+  what.add_option("--range", flags->range, "Tokens START END of the log, END excluded").expected(2);
+  const Flag keep = what.add_option("--keep", flags->keep, "Prune every lane to this many tokens");
+  what.add_option("--older-than", flags->older_than, "Tokens older than this many tokens");
+  what.require_option(1);
+  command.add_option("--scorer", flags->scorer, "Whose scores decide with --keep; default: the session's own")
+      .needs(keep);
+  command.add_flag("--dry-run", flags->dry_run, "Say what would leave, change nothing");
+  command.footer("Exact slots per lane can be named through the API (EvictRequest.slots).");
+  command.callback([&shell, flags] {
     client::Client client = shell.Connect();
     v1::EvictRequest request;
     request.set_session(SessionName(flags->id));

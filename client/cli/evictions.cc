@@ -84,20 +84,20 @@ void Watch(Shell& shell, const EvictionsFlags& flags) {
 
 }  // namespace
 
-void AddEvictions(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("evictions", "What leaves the caches, while it leaves");
+void AddEvictions(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("evictions", "What leaves the caches, while it leaves");
   auto flags = std::make_shared<EvictionsFlags>();
-  command->add_option("--session", flags->id, "Only this session; default: all of the tenant");
-  command->add_option("--every", flags->every, "Of each session's steps that evict, one in so many")
-      ->capture_default_str();
-  command->add_option("--count", flags->count, "End after so many evictions; default: go on");
-  command->add_flag("--victims", flags->victims, "Also who left, lane by lane; shown with --json");
-  command->footer(
+  command.add_option("--session", flags->id, "Only this session; default: all of the tenant");
+  command.add_option("--every", flags->every, "Of each session's steps that evict, one in so many")
+      .capture_default_str();
+  command.add_option("--count", flags->count, "End after so many evictions; default: go on");
+  command.add_flag("--victims", flags->victims, "Also who left, lane by lane; shown with --json");
+  command.footer(
       "Ends with Ctrl-C, with --count, or when the session is deleted.\n"
       "Examples:\n"
       "  ebb evictions\n"
       "  ebb evictions --session tour --every 16 --json");
-  command->callback([&shell, flags] { Watch(shell, *flags); });
+  command.callback([&shell, flags] { Watch(shell, *flags); });
 }
 
 }  // namespace ebb::cli

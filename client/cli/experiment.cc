@@ -44,7 +44,7 @@ std::vector<std::string> MetricWords() {
 // NAME=POLICY.
 v1::ExperimentArm ReadArm(const std::string& text) {
   const std::vector<std::string> halves = absl::StrSplit(text, absl::MaxSplits('=', 1));
-  if (halves.size() != 2) throw CLI::ValidationError("--arm", text + " is not NAME=POLICY");
+  if (halves.size() != 2) throw UsageError("--arm", text + " is not NAME=POLICY");
   v1::ExperimentArm arm;
   arm.set_name(halves[0]);
   *arm.mutable_policy() = PolicyFlags::FromWord("--arm", halves[1]).Build();
@@ -76,38 +76,38 @@ struct StartFlags {
       if (budget && !trigger.has_budget()) trigger.set_budget(*budget);
     }
     if (weights.empty()) return spec;
-    if (weights.size() != arms.size()) throw CLI::ValidationError("--weights", "give one for each --arm");
+    if (weights.size() != arms.size()) throw UsageError("--weights", "give one for each --arm");
     for (size_t i = 0; i < weights.size(); ++i) spec.mutable_arms(static_cast<int>(i))->set_weight(weights[i]);
     return spec;
   }
 };
 
-void AddStart(CLI::App& parent, Shell& shell) {
-  CLI::App* command = parent.add_subcommand("start", "Compare policies on the sessions that are created from now on");
+void AddStart(Command parent, Shell& shell) {
+  const Command command =
+      parent.add_subcommand("start", "Compare policies on the sessions that are created from now on");
   auto flags = std::make_shared<StartFlags>();
-  command->add_option("name", flags->name, "Its id; one that was never used")->required();
+  command.add_option("name", flags->name, "Its id; one that was never used").required();
   command
-      ->add_option("--arm", flags->arms,
-                   "NAME=POLICY, as `ebb policy try` takes policies, with :budget=N; the first arm is the control")
-      ->required()
-      ->allow_extra_args(false);
-  command->add_option("--weights", flags->weights, "Shares of the arms, separated by commas; default: all alike")
-      ->delimiter(',');
-  command->add_option("--budget", flags->budget, "Of arms that say none");
-  command->add_option("--of", flags->tenant, "Tenant whose sessions are compared; default: every one's")
-      ->type_name("TENANT");
-  command->add_option("--ramp", flags->ramp, "Share of the units that are in it; default: 1");
-  command->add_option("--metric", flags->metric, "What decides; default: attention-mass-lost")
-      ->check(CLI::IsMember(MetricWords()));
-  command->add_option("--margin", flags->margin, "Largest difference in it that does not matter; default: none");
-  command->add_option("--alpha", flags->alpha, "Chance that an interval is ever wrong; default: 0.05");
-  command->add_option("--units-min", flags->units_min, "Units of each arm before anything is said; default: 100");
-  command->add_option("--units-planned", flags->units_planned,
-                      "Units of all arms at which intervals are tightest; default: 1000");
-  command->add_option("--salt", flags->salt, "What units are hashed with; default: the name");
-  command->footer(
+      .add_option("--arm", flags->arms,
+                  "NAME=POLICY, as `ebb policy try` takes policies, with :budget=N; the first arm is the control")
+      .required()
+      .allow_extra_args(false);
+  command.add_option("--weights", flags->weights, "Shares of the arms, separated by commas; default: all alike")
+      .delimiter(',');
+  command.add_option("--budget", flags->budget, "Of arms that say none");
+  command.add_option("--of", flags->tenant, "Tenant whose sessions are compared; default: every one's")
+      .type_name("TENANT");
+  command.add_option("--ramp", flags->ramp, "Share of the units that are in it; default: 1");
+  command.add_option("--metric", flags->metric, "What decides; default: attention-mass-lost").one_of(MetricWords());
+  command.add_option("--margin", flags->margin, "Largest difference in it that does not matter; default: none");
+  command.add_option("--alpha", flags->alpha, "Chance that an interval is ever wrong; default: 0.05");
+  command.add_option("--units-min", flags->units_min, "Units of each arm before anything is said; default: 100");
+  command.add_option("--units-planned", flags->units_planned,
+                     "Units of all arms at which intervals are tightest; default: 1000");
+  command.add_option("--salt", flags->salt, "What units are hashed with; default: the name");
+  command.footer(
       "Example:\n  ebb experiment start h2o-at-256 --arm control=streaming --arm h2o=h2o --budget 256 --ramp 0.1");
-  command->callback([&shell, flags] {
+  command.callback([&shell, flags] {
     v1::StartExperimentRequest request;
     *request.mutable_experiment() = flags->Build();
     client::Client client = shell.Connect();
@@ -119,24 +119,24 @@ void AddStart(CLI::App& parent, Shell& shell) {
   });
 }
 
-void AddStop(CLI::App& parent, Shell& shell) {
-  CLI::App* command = parent.add_subcommand("stop", "Assign nobody more; open sessions keep their policies");
+void AddStop(Command parent, Shell& shell) {
+  const Command command = parent.add_subcommand("stop", "Assign nobody more; open sessions keep their policies");
   auto name = std::make_shared<std::string>();
-  command->add_option("name", *name)->required();
-  command->callback([&shell, name] {
+  command.add_option("name", *name).required();
+  command.callback([&shell, name] {
     client::Client client = shell.Connect();
     v1::Experiment experiment;
     if (shell.Check(client.StopExperiment(ExperimentName(*name), &experiment))) Print(shell, experiment);
   });
 }
 
-void AddRamp(CLI::App& parent, Shell& shell) {
-  CLI::App* command = parent.add_subcommand("ramp", "Have another share of the units in it; nobody changes arms");
+void AddRamp(Command parent, Shell& shell) {
+  const Command command = parent.add_subcommand("ramp", "Have another share of the units in it; nobody changes arms");
   auto name = std::make_shared<std::string>();
   auto ramp = std::make_shared<double>(0);
-  command->add_option("name", *name)->required();
-  command->add_option("share", *ramp, "From 0 to 1")->required();
-  command->callback([&shell, name, ramp] {
+  command.add_option("name", *name).required();
+  command.add_option("share", *ramp, "From 0 to 1").required();
+  command.callback([&shell, name, ramp] {
     client::Client client = shell.Connect();
     v1::Experiment experiment;
     if (!shell.Check(client.RampExperiment(ExperimentName(*name), *ramp, &experiment))) return;
@@ -145,33 +145,33 @@ void AddRamp(CLI::App& parent, Shell& shell) {
   });
 }
 
-void AddResults(CLI::App& parent, Shell& shell) {
-  CLI::App* command = parent.add_subcommand("results", "What it has shown, with intervals that hold at every look");
+void AddResults(Command parent, Shell& shell) {
+  const Command command = parent.add_subcommand("results", "What it has shown, with intervals that hold at every look");
   auto name = std::make_shared<std::string>();
-  command->add_option("name", *name)->required();
-  command->callback([&shell, name] {
+  command.add_option("name", *name).required();
+  command.callback([&shell, name] {
     client::Client client = shell.Connect();
     v1::Experiment experiment;
     if (shell.Check(client.GetExperiment(ExperimentName(*name), &experiment))) Print(shell, experiment);
   });
 }
 
-void AddReport(CLI::App& parent, Shell& shell) {
-  CLI::App* command = parent.add_subcommand("report", "Say how well a session did its task");
+void AddReport(Command parent, Shell& shell) {
+  const Command command = parent.add_subcommand("report", "Say how well a session did its task");
   struct Flags {
     std::string session, request_id;
     std::optional<double> score;
     bool up = false, down = false;
   };
   auto flags = std::make_shared<Flags>();
-  command->add_option("session", flags->session, "Session")->required();
-  CLI::Option_group* outcome = command->add_option_group("outcome", "Exactly one of");
-  outcome->add_option("--score", flags->score, "How well the task was done, from 0 to 1");
-  outcome->add_flag("--up", flags->up, "Somebody liked it");
-  outcome->add_flag("--down", flags->down, "Somebody did not");
-  outcome->require_option(1);
-  command->add_option("--request-id", flags->request_id, "A repeated report with the same one counts once");
-  command->callback([&shell, flags] {
+  command.add_option("session", flags->session, "Session").required();
+  const Command outcome = command.add_option_group("outcome", "Exactly one of");
+  outcome.add_option("--score", flags->score, "How well the task was done, from 0 to 1");
+  outcome.add_flag("--up", flags->up, "Somebody liked it");
+  outcome.add_flag("--down", flags->down, "Somebody did not");
+  outcome.require_option(1);
+  command.add_option("--request-id", flags->request_id, "A repeated report with the same one counts once");
+  command.callback([&shell, flags] {
     v1::ReportOutcomeRequest request;
     request.set_session(SessionName(flags->session));
     request.set_request_id(flags->request_id);
@@ -206,16 +206,16 @@ void List(Shell& shell) {
 
 }  // namespace
 
-void AddExperiment(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("experiment", "Compare policies on real sessions");
-  AddStart(*command, shell);
-  AddRamp(*command, shell);
-  AddStop(*command, shell);
-  AddResults(*command, shell);
-  AddReport(*command, shell);
-  CLI::App* list = command->add_subcommand("list", "Those that run, and the last that have stopped");
-  list->callback([&shell] { List(shell); });
-  command->require_subcommand(1);
+void AddExperiment(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("experiment", "Compare policies on real sessions");
+  AddStart(command, shell);
+  AddRamp(command, shell);
+  AddStop(command, shell);
+  AddResults(command, shell);
+  AddReport(command, shell);
+  const Command list = command.add_subcommand("list", "Those that run, and the last that have stopped");
+  list.callback([&shell] { List(shell); });
+  command.require_subcommand(1);
 }
 
 }  // namespace ebb::cli

@@ -107,26 +107,26 @@ void Run(Shell& shell, const Flags& flags) {
 
 }  // namespace
 
-void AddGenerate(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("generate", "Stream an answer to a prompt");
+void AddGenerate(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("generate", "Stream an answer to a prompt");
   auto flags = std::make_shared<Flags>();
-  CLI::Option* text = command->add_option("text", flags->text, "The prompt");
-  command->add_option("--file", flags->file, "Read the prompt from a file; - is stdin")->excludes(text);
-  command->add_flag("--chat", flags->chat, "Send the prompt as a user's turn through the model's chat template");
-  command->add_option("--session", flags->session, "Go on in this session; default: a throw-away one");
-  command->add_option("--block-size", flags->block_size, "Tokens per prefill block");
-  command->add_flag("-q,--quiet", flags->quiet, "No summary on stderr");
-  command->add_option("-n,--answers", flags->answers,
-                      "So many answers to the one prompt, each printed when it is whole");
-  flags->policy.AddTo(*command);
-  flags->prompt.AddTo(*command);
-  command->footer(
+  const Flag text = command.add_option("text", flags->text, "The prompt");
+  command.add_option("--file", flags->file, "Read the prompt from a file; - is stdin").excludes(text);
+  command.add_flag("--chat", flags->chat, "Send the prompt as a user's turn through the model's chat template");
+  command.add_option("--session", flags->session, "Go on in this session; default: a throw-away one");
+  command.add_option("--block-size", flags->block_size, "Tokens per prefill block");
+  command.add_flag("-q,--quiet", flags->quiet, "No summary on stderr");
+  command.add_option("-n,--answers", flags->answers,
+                     "So many answers to the one prompt, each printed when it is whole");
+  flags->policy.AddTo(command);
+  flags->prompt.AddTo(command);
+  command.footer(
       "Examples:\n"
       "  ebb generate \"It was a dark and stormy night\" --max-tokens 64\n"
       "  ebb generate --file models/text/persuasion.txt --policy streaming --budget 256\n"
       "  ebb generate --chat \"Where is the lamp?\" --session s1 --temperature 0");
-  command->callback([&shell, flags] {
-    if (flags->text.empty() && flags->file.empty()) throw CLI::RequiredError("A prompt (text, or --file)");
+  command.callback([&shell, flags] {
+    if (flags->text.empty() && flags->file.empty()) throw UsageError("A prompt (text, or --file) is required");
     Run(shell, *flags);
   });
 }

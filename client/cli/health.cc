@@ -5,11 +5,11 @@
 
 namespace ebb::cli {
 
-void AddHealth(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("health", "Is the server there and serving? Exit code 0 only if it is");
+void AddHealth(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("health", "Is the server there and serving? Exit code 0 only if it is");
   auto service = std::make_shared<std::string>();
-  command->add_option("service", *service, "Full name of one gRPC service, for example ebb.v1.InferenceService");
-  command->callback([&shell, service] {
+  command.add_option("service", *service, "Full name of one gRPC service, for example ebb.v1.InferenceService");
+  command.callback([&shell, service] {
     client::Client client = shell.Connect();
     std::string answer;
     if (!shell.Check(client.CheckHealth(*service, &answer))) return;

@@ -7,10 +7,11 @@
 
 #include "bench/bench.h"
 #include "client/cli/shell.h"
+#include "command_line/command_line.h"
 
 namespace {
 
-constexpr void (*kCommands[])(CLI::App&, ebb::cli::Shell&) = {
+constexpr void (*kCommands[])(ebb::Command, ebb::cli::Shell&) = {
     ebb::cli::AddGenerate,  ebb::cli::AddChat,      ebb::cli::AddSessions, ebb::cli::AddFork,       ebb::cli::AddSave,
     ebb::cli::AddRestore,   ebb::cli::AddSnapshots, ebb::cli::AddCache,    ebb::cli::AddEvict,      ebb::cli::AddEdit,
     ebb::cli::AddEvictions, ebb::cli::AddWatch,     ebb::cli::AddPolicy,   ebb::cli::AddExperiment, ebb::cli::AddStatus,
@@ -21,17 +22,17 @@ constexpr void (*kCommands[])(CLI::App&, ebb::cli::Shell&) = {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("ebb: inference with a KV cache that stays inside its budget.\n", "ebb");
+  ebb::Program app("ebb: inference with a KV cache that stays inside its budget.\n", "ebb");
   ebb::cli::Shell shell;
-  app.add_option("--addr", shell.address, "Address of the server")->envname("EBB_ADDR")->default_val("127.0.0.1:7700");
+  app.add_option("--addr", shell.address, "Address of the server").envname("EBB_ADDR").capture_default_str();
   app.add_option("--tenant", shell.tenant, "Whom to act for; default: the server's `default` tenant");
-  app.add_flag("--tls", shell.credentials.tls, "Speak TLS; so does each of the next three")->envname("EBB_TLS");
+  app.add_flag("--tls", shell.credentials.tls, "Speak TLS; so does each of the next three").envname("EBB_TLS");
   app.add_option("--ca", shell.credentials.ca, "PEM file of who signed the server's certificate; default: the system's")
-      ->envname("EBB_CA");
+      .envname("EBB_CA");
   app.add_option("--cert", shell.credentials.cert, "PEM file of a certificate of yours, with --key")
-      ->envname("EBB_CERT");
-  app.add_option("--key", shell.credentials.key, "PEM file of its key")->envname("EBB_KEY");
-  app.add_option("--token-file", shell.credentials.token_file, "File with your token")->envname("EBB_TOKEN_FILE");
+      .envname("EBB_CERT");
+  app.add_option("--key", shell.credentials.key, "PEM file of its key").envname("EBB_KEY");
+  app.add_option("--token-file", shell.credentials.token_file, "File with your token").envname("EBB_TOKEN_FILE");
   app.add_flag("--json", shell.json, "Print JSON, one object per line");
   app.set_version_flag("--version", EBB_VERSION);
   app.footer(
@@ -43,13 +44,13 @@ int main(int argc, char** argv) {
   app.fallthrough();
   app.require_subcommand(1);
   for (const auto add : kCommands) add(app, shell);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version
+  const auto stopped = app.parse({argv + 1, argv + argc});
+  if (stopped && stopped->asked) {
+    std::fputs(stopped->text.c_str(), stdout);
+  } else if (stopped) {
     // Parsing may have ended before it came to the flag.
     shell.json = std::find(argv + 1, argv + argc, std::string_view("--json")) != argv + argc;
-    shell.Misused(ebb::cli::UsageError(app, error));
+    shell.Misused(ebb::cli::WhatIsWrong(*stopped));
     if (!shell.json) std::fprintf(stderr, "Run with --help for more information.\n");
   }
   return shell.exit_code;

@@ -60,11 +60,11 @@ bool PrintNamed(const Shell& shell, const Parts& parts, const std::string& name)
   return false;
 }
 
-void AddList(CLI::App& parent, Shell& shell) {
-  CLI::App* list = parent.add_subcommand("list", "What policies are made of: scorers, modifiers, allocations");
+void AddList(Command parent, Shell& shell) {
+  const Command list = parent.add_subcommand("list", "What policies are made of: scorers, modifiers, allocations");
   auto name = std::make_shared<std::string>();
-  list->add_option("name", *name, "One of them: what, when, equation, paper, cost, defaults, parameters");
-  list->callback([&shell, name] {
+  list.add_option("name", *name, "One of them: what, when, equation, paper, cost, defaults, parameters");
+  list.callback([&shell, name] {
     client::Client client = shell.Connect();
     v1::ListPoliciesResponse policies;
     if (!shell.Check(client.ListPolicies(&policies))) return;
@@ -80,11 +80,11 @@ void AddList(CLI::App& parent, Shell& shell) {
   });
 }
 
-void AddShow(CLI::App& parent, Shell& shell) {
-  CLI::App* show = parent.add_subcommand("show", "The policy in force on a session");
+void AddShow(Command parent, Shell& shell) {
+  const Command show = parent.add_subcommand("show", "The policy in force on a session");
   auto id = std::make_shared<std::string>();
-  show->add_option("id", *id, "Session")->required();
-  show->callback([&shell, id] {
+  show.add_option("id", *id, "Session").required();
+  show.callback([&shell, id] {
     client::Client client = shell.Connect();
     v1::Session session;
     if (!shell.Check(client.GetSession(SessionName(*id), &session))) return;
@@ -93,8 +93,8 @@ void AddShow(CLI::App& parent, Shell& shell) {
   });
 }
 
-void AddSet(CLI::App& parent, Shell& shell) {
-  CLI::App* set = parent.add_subcommand("set", "Put another policy in force on a live session, on its warm cache");
+void AddSet(Command parent, Shell& shell) {
+  const Command set = parent.add_subcommand("set", "Put another policy in force on a live session, on its warm cache");
   struct Flags {
     std::string id;
     bool all = false, dry_run = false;
@@ -102,15 +102,15 @@ void AddSet(CLI::App& parent, Shell& shell) {
     PolicyFlags policy;
   };
   auto flags = std::make_shared<Flags>();
-  CLI::Option_group* whose = set->add_option_group("whose", "Exactly one of");
-  whose->add_option("id", flags->id, "Session");
-  whose->add_flag("--all", flags->all, "Every session of the tenant");
-  whose->require_option(1);
-  set->add_flag("--dry-run", flags->dry_run, "Say what it would cost, change nothing");
-  set->add_option("--expected-generation", flags->generation, "Refuse if the session's generation is another");
-  flags->policy.AddTo(*set, "The new policy; what is left out is the scorer's default");
-  set->footer("Example:\n  ebb policy set tour --policy h2o --budget 128");
-  set->callback([&shell, flags] {
+  const Command whose = set.add_option_group("whose", "Exactly one of");
+  whose.add_option("id", flags->id, "Session");
+  whose.add_flag("--all", flags->all, "Every session of the tenant");
+  whose.require_option(1);
+  set.add_flag("--dry-run", flags->dry_run, "Say what it would cost, change nothing");
+  set.add_option("--expected-generation", flags->generation, "Refuse if the session's generation is another");
+  flags->policy.AddTo(set, "The new policy; what is left out is the scorer's default");
+  set.footer("Example:\n  ebb policy set tour --policy h2o --budget 128");
+  set.callback([&shell, flags] {
     v1::SetPolicyRequest request;
     *request.mutable_policy() = flags->policy.Build();
     client::Client client = shell.Connect();
@@ -168,8 +168,8 @@ bool Try(Shell& shell, client::Client& client, const std::string& policy, const 
   return true;
 }
 
-void AddTry(CLI::App& parent, Shell& shell) {
-  CLI::App* command =
+void AddTry(Command parent, Shell& shell) {
+  const Command command =
       parent.add_subcommand("try", "What each of some policies would cost a live session; changes nothing");
   struct Flags {
     std::string id;
@@ -177,16 +177,16 @@ void AddTry(CLI::App& parent, Shell& shell) {
     std::optional<uint32_t> budget;
   };
   auto flags = std::make_shared<Flags>();
-  command->add_option("id", flags->id, "Session")->required();
+  command.add_option("id", flags->id, "Session").required();
   command
-      ->add_option("--policies", flags->policies,
-                   "NAME[:KEY=VALUE]...[+MODIFIER][@ALLOCATION[:KEY=VALUE]...], separated by commas; default: every "
-                   "scorer that evicts")
-      ->delimiter(',');
-  command->add_option("--budget", flags->budget,
-                      "Tokens that each lane would keep, where a policy does not say; default: half of them");
-  command->footer("Example:\n  ebb policy try tour --policies streaming,h2o,h2o+caote,knorm:keep=long --budget 64");
-  command->callback([&shell, flags] {
+      .add_option("--policies", flags->policies,
+                  "NAME[:KEY=VALUE]...[+MODIFIER][@ALLOCATION[:KEY=VALUE]...], separated by commas; default: every "
+                  "scorer that evicts")
+      .delimiter(',');
+  command.add_option("--budget", flags->budget,
+                     "Tokens that each lane would keep, where a policy does not say; default: half of them");
+  command.footer("Example:\n  ebb policy try tour --policies streaming,h2o,h2o+caote,knorm:keep=long --budget 64");
+  command.callback([&shell, flags] {
     std::vector<v1::PolicySpec> specs;
     for (const std::string& word : flags->policies) specs.push_back(PolicyFlags::FromWord("--policies", word).Build());
     client::Client client = shell.Connect();
@@ -221,13 +221,13 @@ void AddTry(CLI::App& parent, Shell& shell) {
 
 }  // namespace
 
-void AddPolicy(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("policy", "Eviction policies");
-  command->require_subcommand(1);
-  AddList(*command, shell);
-  AddShow(*command, shell);
-  AddSet(*command, shell);
-  AddTry(*command, shell);
+void AddPolicy(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("policy", "Eviction policies");
+  command.require_subcommand(1);
+  AddList(command, shell);
+  AddShow(command, shell);
+  AddSet(command, shell);
+  AddTry(command, shell);
 }
 
 }  // namespace ebb::cli

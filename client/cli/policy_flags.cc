@@ -102,9 +102,9 @@ void SetParameter(Message* parameters, const std::string& text, const std::strin
   for (int i = 0; parameters != nullptr && i < parameters->GetDescriptor()->field_count(); ++i) {
     known += (i == 0 ? "" : ", ") + parameters->GetDescriptor()->field(i)->name();
   }
-  throw CLI::ValidationError(flag, text + (known.empty()      ? ": the " + owner + " has no parameters"
-                                           : field == nullptr ? ": the " + owner + "'s parameters are " + known
-                                                              : ": not a value of this parameter"));
+  throw UsageError(flag, text + (known.empty()      ? ": the " + owner + " has no parameters"
+                                 : field == nullptr ? ": the " + owner + "'s parameters are " + known
+                                                    : ": not a value of this parameter"));
 }
 
 // "SLIDE_RECENT" of THEN_SLIDE_RECENT.
@@ -156,54 +156,51 @@ std::string ScorerOf(const v1::PolicySpec& spec) {
 
 void SetScorer(v1::PolicySpec& spec, const std::string& name) { SetArm(spec, name); }
 
-void PolicyFlags::AddTo(CLI::App& command, const std::string& group) {
-  command.add_option("--policy", scorer, "Who is evicted; see `ebb policy list`")
-      ->check(CLI::IsMember(ScorerNames()))
-      ->group(group);
-  auto* budget_flag = command.add_option("--budget", budget, "Most tokens a lane holds after pruning")->group(group);
+void PolicyFlags::AddTo(Command command, const std::string& group) {
+  command.add_option("--policy", scorer, "Who is evicted; see `ebb policy list`").one_of(ScorerNames()).group(group);
+  const Flag budget_flag =
+      command.add_option("--budget", budget, "Most tokens a lane holds after pruning").group(group);
   command.add_option("--budget-ratio", budget_ratio, "Budget as a share of the first prompt, in (0, 1]")
-      ->excludes(budget_flag)
-      ->group(group);
-  command.add_option("--overflow", overflow, "Tokens above the budget gathered before pruning (R)")->group(group);
-  command.add_option("--slack", slack, "Tokens above the budget that pruning may leave (sigma)")->group(group);
-  command.add_option("--max-drop", max_drop, "Tokens dropped at one pruning (delta)")->group(group);
-  command.add_option("--sinks", sinks, "First tokens that are never evicted")->group(group);
-  command.add_option("--recent", recent, "Newest tokens that are never evicted")->group(group);
+      .excludes(budget_flag)
+      .group(group);
+  command.add_option("--overflow", overflow, "Tokens above the budget gathered before pruning (R)").group(group);
+  command.add_option("--slack", slack, "Tokens above the budget that pruning may leave (sigma)").group(group);
+  command.add_option("--max-drop", max_drop, "Tokens dropped at one pruning (delta)").group(group);
+  command.add_option("--sinks", sinks, "First tokens that are never evicted").group(group);
+  command.add_option("--recent", recent, "Newest tokens that are never evicted").group(group);
   command.add_option("--positions", positions, "RoPE positions of what is kept")
-      ->check(CLI::IsMember({"original", "compacted"}))
-      ->group(group);
+      .one_of({"original", "compacted"})
+      .group(group);
   command.add_option("--kv-dtype", kv_type, "Type of cached keys and values")
-      ->check(CLI::IsMember({"f32", "bf16", "f16", "int8"}))
-      ->group(group);
+      .one_of({"f32", "bf16", "f16", "int8"})
+      .group(group);
   command.add_option("--rope-cache", rope_cache, "fused, or EQUIP's rotate-half copy")
-      ->check(CLI::IsMember({"fused", "rk"}))
-      ->group(group);
+      .one_of({"fused", "rk"})
+      .group(group);
   command.add_option("--param", parameters, "A parameter of the scorer, NAME=VALUE; see `ebb policy list`")
-      ->group(group);
+      .group(group);
   command.add_option("--schedule", schedule, "When the policy runs")
-      ->check(CLI::IsMember({"every-step", "once-after-prompt", "every-n"}))
-      ->group(group);
-  command.add_option("--every-n", every_n, "With --schedule every-n: decode steps between two runs")->group(group);
+      .one_of({"every-step", "once-after-prompt", "every-n"})
+      .group(group);
+  command.add_option("--every-n", every_n, "With --schedule every-n: decode steps between two runs").group(group);
   command.add_option("--then", then, "With --schedule once-after-prompt: what happens after it")
-      ->check(CLI::IsMember({"same", "slide-recent", "grow"}))
-      ->group(group);
-  command.add_option("--grow-max", grow_max, "With --then grow: most tokens a lane may hold")->group(group);
-  command.add_option("--scope", scope, "Who keeps the same tokens")
-      ->check(CLI::IsMember({"kv-head", "layer"}))
-      ->group(group);
+      .one_of({"same", "slide-recent", "grow"})
+      .group(group);
+  command.add_option("--grow-max", grow_max, "With --then grow: most tokens a lane may hold").group(group);
+  command.add_option("--scope", scope, "Who keeps the same tokens").one_of({"kv-head", "layer"}).group(group);
   command.add_option("--reduction", reduction, "How the query heads of a KV head become one opinion")
-      ->check(CLI::IsMember({"mean", "max", "l2", "union"}))
-      ->group(group);
+      .one_of({"mean", "max", "l2", "union"})
+      .group(group);
   command.add_option("--modifier", modifier, "What changes the scores before selection")
-      ->check(CLI::IsMember({"none", "caote", "fast-caote"}))
-      ->group(group);
+      .one_of({"none", "caote", "fast-caote"})
+      .group(group);
   command.add_option("--allocation", allocation, "How the budget is shared among layers and heads")
-      ->check(CLI::IsMember(NamesOf(AllocationArms())))
-      ->group(group);
+      .one_of(NamesOf(AllocationArms()))
+      .group(group);
   command
       .add_option("--allocation-param", allocation_parameters,
                   "A parameter of the allocation, NAME=VALUE; see `ebb policy list`")
-      ->group(group);
+      .group(group);
 }
 
 PolicyFlags PolicyFlags::FromWord(const std::string& flag, const std::string& word) {
@@ -213,8 +210,7 @@ PolicyFlags PolicyFlags::FromWord(const std::string& flag, const std::string& wo
   PolicyFlags flags;
   const auto one_of = [&](const std::string& name, const std::vector<std::string>& known) {
     if (std::ranges::find(known, name) != known.end()) return name;
-    throw CLI::ValidationError(flag,
-                               absl::StrFormat("%s: \"%s\" is none of %s", word, name, absl::StrJoin(known, ", ")));
+    throw UsageError(flag, absl::StrFormat("%s: \"%s\" is none of %s", word, name, absl::StrJoin(known, ", ")));
   };
   flags.scorer = one_of(scored[0], ScorerNames());
   if (whom.size() > 1) flags.modifier = one_of(absl::StrReplaceAll(whom[1], {{"_", "-"}}), {"caote", "fast-caote"});
@@ -230,7 +226,7 @@ PolicyFlags PolicyFlags::FromWord(const std::string& flag, const std::string& wo
     } else if (absl::SimpleAtoi(entry.second, &value)) {
       *number->second = value;
     } else {
-      throw CLI::ValidationError(flag, absl::StrFormat("%s: %s is no number of tokens", word, scored[i]));
+      throw UsageError(flag, absl::StrFormat("%s: %s is no number of tokens", word, scored[i]));
     }
   }
   if (halves.size() > 1) {

@@ -3,19 +3,19 @@
 #ifndef EBB_CLIENT_CLI_POLICY_FLAGS_H_
 #define EBB_CLIENT_CLI_POLICY_FLAGS_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "command_line/command_line.h"
 #include "ebb/v1/policy.pb.h"
 
 namespace ebb::cli {
 
 struct PolicyFlags {
   // From one word, as ebb-lab takes it: NAME[:KEY=VALUE]...[+MODIFIER][@ALLOCATION[:KEY=VALUE]...]. KEY is one of the
-  // scorer's parameters, or budget, sinks, recent, overflow, slack or max_drop. Throws CLI::ValidationError naming
+  // scorer's parameters, or budget, sinks, recent, overflow, slack or max_drop. Throws UsageError naming
   // `flag`.
   static PolicyFlags FromWord(const std::string& flag, const std::string& word);
 
@@ -29,10 +29,10 @@ struct PolicyFlags {
   std::vector<std::string> allocation_parameters = {};  // name=value, of the allocation
 
   // `group`: the heading in help.
-  void AddTo(CLI::App& command, const std::string& group = "Policy of a new session");
+  void AddTo(Command command, const std::string& group = "Policy of a new session");
   // Any of the flags was given.
   bool given() const;
-  // Throws CLI::ValidationError where a parameter is none of the scorer's or has a value of another kind.
+  // Throws UsageError where a parameter is none of the scorer's or has a value of another kind.
   v1::PolicySpec Build() const;
 };
 

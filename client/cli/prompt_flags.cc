@@ -2,30 +2,30 @@
 
 namespace ebb::cli {
 
-void PromptFlags::AddTo(CLI::App& command) {
+void PromptFlags::AddTo(Command command) {
   const std::string group = "Sampling";
-  command.add_option("--temperature", temperature, "0 is greedy")->capture_default_str()->group(group);
-  command.add_option("--max-tokens", max_tokens, "Tokens to generate (default 256)")->group(group);
-  command.add_option("--seed", seed, "Same seed, same session: same tokens")->group(group);
-  command.add_option("--top-k", top_k, "Keep the k most likely tokens")->group(group);
-  command.add_option("--top-p", top_p, "Nucleus, in (0, 1]")->group(group);
-  command.add_option("--min-p", min_p, "Keep tokens at least this likely against the best")->group(group);
-  command.add_option("--typical-p", typical_p, "Locally typical sampling, in (0, 1]")->group(group);
-  command.add_option("--repetition-penalty", repetition_penalty, "Against tokens seen lately")->group(group);
-  command.add_option("--presence-penalty", presence_penalty, "In [-2, 2]")->group(group);
-  command.add_option("--frequency-penalty", frequency_penalty, "In [-2, 2]")->group(group);
+  command.add_option("--temperature", temperature, "0 is greedy").capture_default_str().group(group);
+  command.add_option("--max-tokens", max_tokens, "Tokens to generate (default 256)").group(group);
+  command.add_option("--seed", seed, "Same seed, same session: same tokens").group(group);
+  command.add_option("--top-k", top_k, "Keep the k most likely tokens").group(group);
+  command.add_option("--top-p", top_p, "Nucleus, in (0, 1]").group(group);
+  command.add_option("--min-p", min_p, "Keep tokens at least this likely against the best").group(group);
+  command.add_option("--typical-p", typical_p, "Locally typical sampling, in (0, 1]").group(group);
+  command.add_option("--repetition-penalty", repetition_penalty, "Against tokens seen lately").group(group);
+  command.add_option("--presence-penalty", presence_penalty, "In [-2, 2]").group(group);
+  command.add_option("--frequency-penalty", frequency_penalty, "In [-2, 2]").group(group);
   command.add_option("--logprobs", logprobs, "Report log-probabilities and this many alternatives (with --json)")
-      ->group(group);
-  command.add_option("--stop", stop, "Text that ends the answer; may be given several times")->group(group);
-  command.add_flag("--ignore-eos", ignore_eos, "Go on past the model's end tokens")->group(group);
-  CLI::Option* lookup =
+      .group(group);
+  command.add_option("--stop", stop, "Text that ends the answer; may be given several times").group(group);
+  command.add_flag("--ignore-eos", ignore_eos, "Go on past the model's end tokens").group(group);
+  const Flag lookup =
       command.add_flag("--ngram", ngram, "Draft what followed the last tokens before; tokens stay the same")
-          ->group(group);
+          .group(group);
   command
       .add_option("--draft-model", draft_model,
                   "Have the server's draft model (ebbd --model.draft) draft; tokens stay the same")
-      ->excludes(lookup)
-      ->group(group);
+      .excludes(lookup)
+      .group(group);
 }
 
 v1::Sampling PromptFlags::Sampling() const {

@@ -3,12 +3,12 @@
 #ifndef EBB_CLIENT_CLI_PROMPT_FLAGS_H_
 #define EBB_CLIENT_CLI_PROMPT_FLAGS_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "command_line/command_line.h"
 #include "ebb/v1/sampling.pb.h"
 
 namespace ebb::cli {
@@ -23,7 +23,7 @@ struct PromptFlags {
   bool ignore_eos = false, ngram = false;
   std::string draft_model = {};
 
-  void AddTo(CLI::App& command);
+  void AddTo(Command command);
   v1::Sampling Sampling() const;
   v1::Stopping Stopping() const;
   v1::Speculation Speculation() const;

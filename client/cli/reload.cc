@@ -4,12 +4,12 @@
 
 namespace ebb::cli {
 
-void AddReload(CLI::App& app, Shell& shell) {
-  CLI::App* command =
+void AddReload(Command app, Shell& shell) {
+  const Command command =
       app.add_subcommand("reload", "Have the server read its configuration again, and print what has changed");
-  command->footer(
+  command.footer(
       "The server looks at its file by itself, too (server.reload). It takes all of it or, with an error, nothing.");
-  command->callback([&shell] {
+  command.callback([&shell] {
     client::Client client = shell.Connect();
     v1::ReloadConfigResponse response;
     if (!shell.Check(client.ReloadConfig(&response))) return;

@@ -55,24 +55,24 @@ google::protobuf::Duration DurationProto(absl::Duration duration) {
 absl::Duration ReadTime(const std::string& flag, const std::string& text) {
   absl::Duration time;
   const bool is_time = absl::ParseDuration(text, &time) && time < absl::InfiniteDuration();
-  if (!is_time) throw CLI::ValidationError(flag, text + " is not a time such as 90s or 1h30m");
+  if (!is_time) throw UsageError(flag, text + " is not a time such as 90s or 1h30m");
   return time;
 }
 
-void AddCreate(CLI::App& parent, Shell& shell) {
-  CLI::App* command = parent.add_subcommand("create", "Open a session and print it");
+void AddCreate(Command parent, Shell& shell) {
+  const Command command = parent.add_subcommand("create", "Open a session and print it");
   auto id = std::make_shared<std::string>();
   auto flags = std::make_shared<PolicyFlags>();
   auto block_size = std::make_shared<std::optional<uint32_t>>();
-  command->add_option("id", *id, "Its id; default: chosen by the server");
-  command->add_option("--block-size", *block_size, "Largest prefill block");
+  command.add_option("id", *id, "Its id; default: chosen by the server");
+  command.add_option("--block-size", *block_size, "Largest prefill block");
   auto ttl = std::make_shared<std::string>();
-  command->add_option("--ttl", *ttl, "Delete it after so long without a call (90s, 1h30m); default: never")
-      ->type_name("TIME");
+  command.add_option("--ttl", *ttl, "Delete it after so long without a call (90s, 1h30m); default: never")
+      .type_name("TIME");
   auto end_user = std::make_shared<std::string>();
-  command->add_option("--end-user", *end_user, "Who it is for, best a hash: experiments keep them in one arm");
-  flags->AddTo(*command);
-  command->callback([&shell, id, flags, block_size, ttl, end_user] {
+  command.add_option("--end-user", *end_user, "Who it is for, best a hash: experiments keep them in one arm");
+  flags->AddTo(command);
+  command.callback([&shell, id, flags, block_size, ttl, end_user] {
     client::Client client = shell.Connect();
     v1::CreateSessionRequest request;
     request.set_session_id(*id);
@@ -87,11 +87,11 @@ void AddCreate(CLI::App& parent, Shell& shell) {
   });
 }
 
-void AddGet(CLI::App& parent, Shell& shell) {
-  CLI::App* command = parent.add_subcommand("get", "One session");
+void AddGet(Command parent, Shell& shell) {
+  const Command command = parent.add_subcommand("get", "One session");
   auto id = std::make_shared<std::string>();
-  command->add_option("id", *id)->required();
-  command->callback([&shell, id] {
+  command.add_option("id", *id).required();
+  command.callback([&shell, id] {
     client::Client client = shell.Connect();
     v1::Session session;
     if (!shell.Check(client.GetSession(SessionName(*id), &session))) return;
@@ -100,11 +100,11 @@ void AddGet(CLI::App& parent, Shell& shell) {
   });
 }
 
-void AddDelete(CLI::App& parent, Shell& shell) {
-  CLI::App* command = parent.add_subcommand("delete", "Delete sessions; running streams end");
+void AddDelete(Command parent, Shell& shell) {
+  const Command command = parent.add_subcommand("delete", "Delete sessions; running streams end");
   auto ids = std::make_shared<std::vector<std::string>>();
-  command->add_option("id", *ids)->required();
-  command->callback([&shell, ids] {
+  command.add_option("id", *ids).required();
+  command.callback([&shell, ids] {
     client::Client client = shell.Connect();
     for (const std::string& id : *ids) {
       v1::DeleteSessionResponse response;
@@ -121,8 +121,8 @@ void AddDelete(CLI::App& parent, Shell& shell) {
 
 }  // namespace
 
-void AddFork(CLI::App& app, Shell& shell) {
-  CLI::App* command =
+void AddFork(Command app, Shell& shell) {
+  const Command command =
       app.add_subcommand("fork", "Open a branch of a session: its tokens and cache, a future of its own");
   struct Flags {
     std::string session, id, ttl;
@@ -131,18 +131,18 @@ void AddFork(CLI::App& app, Shell& shell) {
     PolicyFlags policy;
   };
   auto flags = std::make_shared<Flags>();
-  command->add_option("session", flags->session, "The session that is forked; it stays as it is")->required();
-  command->add_option("id", flags->id, "The branch's id; default: chosen by the server");
-  command->add_option("--seed", flags->seed, "Of the branch's calls; default: derived from its name");
-  command->add_option("--ttl", flags->ttl, "As of `sessions create`; default: the session's")->type_name("TIME");
-  command->add_flag("--reserve-copies", flags->reserve_copies,
-                    "Reserve a copy of every shared page, so that neither will lack one");
-  flags->policy.AddTo(*command);
-  command->footer(
+  command.add_option("session", flags->session, "The session that is forked; it stays as it is").required();
+  command.add_option("id", flags->id, "The branch's id; default: chosen by the server");
+  command.add_option("--seed", flags->seed, "Of the branch's calls; default: derived from its name");
+  command.add_option("--ttl", flags->ttl, "As of `sessions create`; default: the session's").type_name("TIME");
+  command.add_flag("--reserve-copies", flags->reserve_copies,
+                   "Reserve a copy of every shared page, so that neither will lack one");
+  flags->policy.AddTo(command);
+  command.footer(
       "Examples:\n"
       "  ebb fork s1 s1-draft\n"
       "  ebb fork s1 --policy h2o --budget 256");
-  command->callback([&shell, flags] {
+  command.callback([&shell, flags] {
     client::Client client = shell.Connect();
     v1::ForkSessionRequest request;
     request.set_session(SessionName(flags->session));
@@ -160,16 +160,16 @@ void AddFork(CLI::App& app, Shell& shell) {
   });
 }
 
-void AddSessions(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("sessions", "List sessions; create, get, delete them");
-  AddCreate(*command, shell);
-  AddGet(*command, shell);
-  AddDelete(*command, shell);
-  command->add_subcommand("list", "All sessions of the tenant (the default)");
-  command->require_subcommand(0, 1);
-  command->final_callback([&shell, command] {
-    const auto chosen = command->get_subcommands();
-    if (chosen.empty() || chosen.front()->get_name() == "list") List(shell);
+void AddSessions(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("sessions", "List sessions; create, get, delete them");
+  AddCreate(command, shell);
+  AddGet(command, shell);
+  AddDelete(command, shell);
+  command.add_subcommand("list", "All sessions of the tenant (the default)");
+  command.require_subcommand(0, 1);
+  command.final_callback([&shell, command] {
+    const std::string chosen = command.chosen();
+    if (chosen.empty() || chosen == "list") List(shell);
   });
 }
 

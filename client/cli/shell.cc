@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/error.h"
 
 namespace ebb::cli {
@@ -18,7 +19,7 @@ client::Client Shell::Connect() const {
   options.tenant = tenant;
   options.retry.attempts = 3;
   auto read = client::ReadCredentials(credentials);
-  if (!read.ok()) throw CLI::ValidationError(std::string(read.status().message()));
+  if (!read.ok()) throw UsageError(std::string(read.status().message()));
   options.credentials = *std::move(read);
   return client::Client(options);
 }
@@ -87,18 +88,13 @@ void Shell::PrintJson(const google::protobuf::Message& message) const {
   }
 }
 
-std::string UsageError(const CLI::App& app, const CLI::ParseError& error) {
-  const CLI::App* command = &app;  // the innermost one given
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().back();
-  std::string known;
-  for (const CLI::App* sub : command->get_subcommands([](const CLI::App*) { return true; })) {
-    known += (known.empty() ? "" : ", ") + sub->get_name();
+std::string WhatIsWrong(const Stopped& stopped) {
+  if (stopped.commands.empty()) return stopped.text;
+  for (const std::string& word : stopped.unread) {
+    if (word.starts_with('-')) continue;
+    return absl::StrFormat("there is no command '%s'; use %s", word, absl::StrJoin(stopped.commands, ", "));
   }
-  if (known.empty()) return error.what();
-  for (const std::string& word : app.remaining(true)) {
-    if (!word.starts_with('-')) return absl::StrFormat("there is no command '%s'; use %s", word, known);
-  }
-  return error.what();
+  return stopped.text;
 }
 
 std::string SessionName(const std::string& typed) {

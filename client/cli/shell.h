@@ -7,11 +7,11 @@
 
 #include <google/protobuf/message.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
 #include "client/client.h"
+#include "command_line/command_line.h"
 
 namespace ebb::cli {
 
@@ -21,15 +21,15 @@ inline constexpr int kUsage = 2;
 inline constexpr int kUnreachable = 3;
 inline constexpr int kInterrupted = 130;
 
-// One per process; filled by CLI11 before a subcommand's callback runs.
+// One per process; filled from the flags before a subcommand's callback runs.
 struct Shell {
-  std::string address = {};
+  std::string address = "127.0.0.1:7700";
   std::string tenant = {};
   client::CredentialFiles credentials = {};
   bool json = false;
   int exit_code = kDone;
 
-  // Throws CLI::ValidationError where the credentials cannot be read.
+  // Throws UsageError where the credentials cannot be read.
   client::Client Connect() const;
 
   // Prints an error to stderr (as an object with --json) and sets exit_code. Returns status.ok().
@@ -47,9 +47,9 @@ struct Shell {
   void PrintJson(const google::protobuf::Message& message) const;
 };
 
-// What is wrong with a command line that `app` could not parse: what CLI11 says, but a command that there is not by its
-// name, with those that there are.
-std::string UsageError(const CLI::App& app, const CLI::ParseError& error);
+// What is wrong with a command line: what the parser says, but a command that there is not by its name, with those that
+// there are.
+std::string WhatIsWrong(const Stopped& stopped);
 
 // `sessions/{id}`, whatever of the two the user typed.
 std::string SessionName(const std::string& typed);
@@ -58,26 +58,26 @@ std::string SessionName(const std::string& typed);
 std::string Bytes(double bytes);
 
 // Each adds one subcommand with its flags, help and callback; main.cc has the table.
-void AddHealth(CLI::App& app, Shell& shell);
-void AddStatus(CLI::App& app, Shell& shell);
-void AddGenerate(CLI::App& app, Shell& shell);
-void AddChat(CLI::App& app, Shell& shell);
-void AddSessions(CLI::App& app, Shell& shell);
-void AddFork(CLI::App& app, Shell& shell);
-void AddSave(CLI::App& app, Shell& shell);
-void AddRestore(CLI::App& app, Shell& shell);
-void AddSnapshots(CLI::App& app, Shell& shell);
-void AddCache(CLI::App& app, Shell& shell);
-void AddEdit(CLI::App& app, Shell& shell);
-void AddEvictions(CLI::App& app, Shell& shell);
-void AddExperiment(CLI::App& app, Shell& shell);
-void AddTenant(CLI::App& app, Shell& shell);
-void AddEvict(CLI::App& app, Shell& shell);
-void AddPolicy(CLI::App& app, Shell& shell);
-void AddWatch(CLI::App& app, Shell& shell);
-void AddDemo(CLI::App& app, Shell& shell);
-void AddToken(CLI::App& app, Shell& shell);
-void AddReload(CLI::App& app, Shell& shell);
+void AddHealth(Command app, Shell& shell);
+void AddStatus(Command app, Shell& shell);
+void AddGenerate(Command app, Shell& shell);
+void AddChat(Command app, Shell& shell);
+void AddSessions(Command app, Shell& shell);
+void AddFork(Command app, Shell& shell);
+void AddSave(Command app, Shell& shell);
+void AddRestore(Command app, Shell& shell);
+void AddSnapshots(Command app, Shell& shell);
+void AddCache(Command app, Shell& shell);
+void AddEdit(Command app, Shell& shell);
+void AddEvictions(Command app, Shell& shell);
+void AddExperiment(Command app, Shell& shell);
+void AddTenant(Command app, Shell& shell);
+void AddEvict(Command app, Shell& shell);
+void AddPolicy(Command app, Shell& shell);
+void AddWatch(Command app, Shell& shell);
+void AddDemo(Command app, Shell& shell);
+void AddToken(Command app, Shell& shell);
+void AddReload(Command app, Shell& shell);
 
 }  // namespace ebb::cli
 

@@ -38,11 +38,11 @@ void List(Shell& shell) {
   if (!any && !shell.json) std::printf("no snapshots\n");
 }
 
-void AddDelete(CLI::App& parent, Shell& shell) {
-  CLI::App* command = parent.add_subcommand("delete", "Delete snapshots");
+void AddDelete(Command parent, Shell& shell) {
+  const Command command = parent.add_subcommand("delete", "Delete snapshots");
   auto names = std::make_shared<std::vector<std::string>>();
-  command->add_option("name", *names)->required();
-  command->callback([&shell, names] {
+  command.add_option("name", *names).required();
+  command.callback([&shell, names] {
     client::Client client = shell.Connect();
     for (const std::string& name : *names) {
       v1::DeleteSnapshotResponse response;
@@ -54,18 +54,18 @@ void AddDelete(CLI::App& parent, Shell& shell) {
 
 }  // namespace
 
-void AddSave(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("save", "Keep a session as it stands in the server's store");
+void AddSave(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("save", "Keep a session as it stands in the server's store");
   struct Flags {
     std::string id, name;
     std::optional<uint64_t> generation;
   };
   auto flags = std::make_shared<Flags>();
-  command->add_option("id", flags->id, "Session")->required();
-  command->add_option("name", flags->name,
-                      "What to call the snapshot, replacing one of that name; default: as the session");
-  command->add_option("--expected-generation", flags->generation, "Refuse if the session's generation is another");
-  command->callback([&shell, flags] {
+  command.add_option("id", flags->id, "Session").required();
+  command.add_option("name", flags->name,
+                     "What to call the snapshot, replacing one of that name; default: as the session");
+  command.add_option("--expected-generation", flags->generation, "Refuse if the session's generation is another");
+  command.callback([&shell, flags] {
     client::Client client = shell.Connect();
     v1::SaveSessionRequest request;
     request.set_session(SessionName(flags->id));
@@ -83,15 +83,15 @@ void AddSave(CLI::App& app, Shell& shell) {
   });
 }
 
-void AddRestore(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("restore", "Open a session that goes on where a saved one was");
+void AddRestore(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("restore", "Open a session that goes on where a saved one was");
   struct Flags {
     std::string name, id;
   };
   auto flags = std::make_shared<Flags>();
-  command->add_option("name", flags->name, "Snapshot")->required();
-  command->add_option("id", flags->id, "What to call the session; default: chosen by the server");
-  command->callback([&shell, flags] {
+  command.add_option("name", flags->name, "Snapshot").required();
+  command.add_option("id", flags->id, "What to call the session; default: chosen by the server");
+  command.callback([&shell, flags] {
     client::Client client = shell.Connect();
     v1::RestoreSessionRequest request;
     request.set_snapshot(SnapshotName(flags->name));
@@ -107,14 +107,14 @@ void AddRestore(CLI::App& app, Shell& shell) {
   });
 }
 
-void AddSnapshots(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("snapshots", "List saved sessions; delete them");
-  AddDelete(*command, shell);
-  command->add_subcommand("list", "All snapshots of the tenant (the default)");
-  command->require_subcommand(0, 1);
-  command->final_callback([&shell, command] {
-    const auto chosen = command->get_subcommands();
-    if (chosen.empty() || chosen.front()->get_name() == "list") List(shell);
+void AddSnapshots(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("snapshots", "List saved sessions; delete them");
+  AddDelete(command, shell);
+  command.add_subcommand("list", "All snapshots of the tenant (the default)");
+  command.require_subcommand(0, 1);
+  command.final_callback([&shell, command] {
+    const std::string chosen = command.chosen();
+    if (chosen.empty() || chosen == "list") List(shell);
   });
 }
 

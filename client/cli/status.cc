@@ -36,9 +36,9 @@ void Print(const v1::GetStatusResponse& status) {
 
 }  // namespace
 
-void AddStatus(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("status", "The server about itself: model, cache, work");
-  command->callback([&shell] {
+void AddStatus(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("status", "The server about itself: model, cache, work");
+  command.callback([&shell] {
     client::Client client = shell.Connect();
     v1::GetStatusResponse status;
     if (!shell.Check(client.GetStatus(&status))) return;

@@ -102,28 +102,25 @@ struct Flags {
   }
 };
 
-void AddSet(CLI::App& parent, Shell& shell) {
-  CLI::App* command = parent.add_subcommand("set", "Give a tenant other settings, until the server ends");
+void AddSet(Command parent, Shell& shell) {
+  const Command command = parent.add_subcommand("set", "Give a tenant other settings, until the server ends");
   auto flags = std::make_shared<Flags>();
-  command->add_option("name", flags->name, "Its name; one that the server's configuration does not have")->required();
-  command->add_option("--weight", flags->weight, "Share against others of its priority, from 1 to 1000");
-  command->add_option("--priority", flags->priority, "Who goes first, whatever the weights")
-      ->check(CLI::IsMember(kPriorities));
-  command->add_option("--sessions-max", flags->sessions_max, "Open sessions; 0, here and below: no limit");
-  command->add_option("--forks-max", flags->forks_max, "Open branches");
-  command->add_option("--calls-max", flags->calls_max, "Calls that run the model or wait for it");
-  command->add_option("--watchers-max", flags->watchers_max, "WatchEvictions calls");
-  command->add_option("--tokens-per-minute", flags->tokens_per_minute, "Tokens of prompts and answers");
-  command->add_option("--cache-max", flags->cache_max, "Memory for K and V: 1048576, 512MiB, 2GiB")
-      ->transform(CLI::AsSizeValue(false));
-  command->add_option("--snapshot-size-max", flags->snapshot_size_max, "Saved sessions, in bytes, likewise")
-      ->transform(CLI::AsSizeValue(false));
-  command->add_option("--policy", flags->policy,
-                      "Of sessions that name none, as `ebb policy try` takes policies: h2o:budget=256; or none");
-  command->footer(
+  command.add_option("name", flags->name, "Its name; one that the server's configuration does not have").required();
+  command.add_option("--weight", flags->weight, "Share against others of its priority, from 1 to 1000");
+  command.add_option("--priority", flags->priority, "Who goes first, whatever the weights").one_of(kPriorities);
+  command.add_option("--sessions-max", flags->sessions_max, "Open sessions; 0, here and below: no limit");
+  command.add_option("--forks-max", flags->forks_max, "Open branches");
+  command.add_option("--calls-max", flags->calls_max, "Calls that run the model or wait for it");
+  command.add_option("--watchers-max", flags->watchers_max, "WatchEvictions calls");
+  command.add_option("--tokens-per-minute", flags->tokens_per_minute, "Tokens of prompts and answers");
+  command.add_option("--cache-max", flags->cache_max, "Memory for K and V: 1048576, 512MiB, 2GiB").bytes();
+  command.add_option("--snapshot-size-max", flags->snapshot_size_max, "Saved sessions, in bytes, likewise").bytes();
+  command.add_option("--policy", flags->policy,
+                     "Of sessions that name none, as `ebb policy try` takes policies: h2o:budget=256; or none");
+  command.footer(
       "Example:\n  ebb tenant set batch --priority low --tokens-per-minute 100000\n"
       "What is to outlive the server belongs into its configuration, where `ebb reload` takes it from.");
-  command->callback([&shell, flags] {
+  command.callback([&shell, flags] {
     v1::SetTenantRequest request;
     *request.mutable_tenant() = flags->Build();
     client::Client client = shell.Connect();
@@ -137,12 +134,12 @@ void AddSet(CLI::App& parent, Shell& shell) {
 
 }  // namespace
 
-void AddTenant(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("tenant", "What tenants may have, and what they have");
-  AddSet(*command, shell);
-  CLI::App* list = command->add_subcommand("list", "Those that have settings of their own, or something in use");
-  list->callback([&shell] { List(shell); });
-  command->require_subcommand(1);
+void AddTenant(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("tenant", "What tenants may have, and what they have");
+  AddSet(command, shell);
+  const Command list = command.add_subcommand("list", "Those that have settings of their own, or something in use");
+  list.callback([&shell] { List(shell); });
+  command.require_subcommand(1);
 }
 
 }  // namespace ebb::cli

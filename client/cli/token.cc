@@ -63,24 +63,24 @@ void MakeToken(Shell& shell, const Flags& flags) {
 
 }  // namespace
 
-void AddToken(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand(
+void AddToken(Command app, Shell& shell) {
+  const Command command = app.add_subcommand(
       "token", "Make a token: into a file for its bearer, and the line for the server's auth.token_file to stdout");
   const auto flags = std::make_shared<Flags>();
-  command->add_option("name", flags->tenant, "The tenant whose token it is")
-      ->required()
-      ->check(CLI::Validator(
-          [](std::string& name) {
+  command.add_option("name", flags->tenant, "The tenant whose token it is")
+      .required()
+      .check(
+          [](const std::string& name) {
             const bool valid = name.size() <= 63 &&
                                name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789._-") == std::string::npos &&
                                !name.empty() && absl::ascii_isalnum(static_cast<unsigned char>(name[0]));
             return valid ? std::string() : "'" + name + "' is no tenant's name, [a-z0-9][a-z0-9._-]{0,62}";
           },
-          "NAME"));
-  command->add_option("--out", flags->out, "A new file for the token, readable for you alone")->required();
-  command->add_flag("--admin", flags->admin, "It may also call what is of all tenants");
-  command->footer("Example:\n  ebb token acme --out acme.token >> /etc/ebb/tokens");
-  command->callback([&shell, flags] { MakeToken(shell, *flags); });
+          "NAME");
+  command.add_option("--out", flags->out, "A new file for the token, readable for you alone").required();
+  command.add_flag("--admin", flags->admin, "It may also call what is of all tenants");
+  command.footer("Example:\n  ebb token acme --out acme.token >> /etc/ebb/tokens");
+  command.callback([&shell, flags] { MakeToken(shell, *flags); });
 }
 
 }  // namespace ebb::cli

@@ -241,26 +241,25 @@ void Watch(Shell& shell, const WatchFlags& flags) {
 
 }  // namespace
 
-void AddWatch(CLI::App& app, Shell& shell) {
-  CLI::App* command = app.add_subcommand("watch", "Keep a session in step with a file, each time it is saved");
+void AddWatch(Command app, Shell& shell) {
+  const Command command = app.add_subcommand("watch", "Keep a session in step with a file, each time it is saved");
   auto flags = std::make_shared<WatchFlags>();
-  command->add_option("file", flags->file, "The file")->required();
-  command->add_option(
-      "--session", flags->id,
-      "A session that holds the file, or is opened under this name, and stays; default: one of its own, "
-      "deleted at the end");
-  AddEditMode(*command, flags->mode, flags->window);
-  command->add_option("--count", flags->count,
-                      "End after so many changes, reading the file the first time being one; "
-                      "default: go on");
-  flags->policy.AddTo(*command);
-  command->footer(
+  command.add_option("file", flags->file, "The file").required();
+  command.add_option("--session", flags->id,
+                     "A session that holds the file, or is opened under this name, and stays; default: one of its own, "
+                     "deleted at the end");
+  AddEditMode(command, flags->mode, flags->window);
+  command.add_option("--count", flags->count,
+                     "End after so many changes, reading the file the first time being one; "
+                     "default: go on");
+  flags->policy.AddTo(command);
+  command.footer(
       "Each save is one edit: what the file's tokens changed in, all places at once. Ends with Ctrl-C, or with "
       "--count.\n"
       "Examples:\n"
       "  ebb watch main.py\n"
       "  ebb watch main.py --session code --policy full --budget 4096 --mode span");
-  command->callback([&shell, flags] { Watch(shell, *flags); });
+  command.callback([&shell, flags] { Watch(shell, *flags); });
 }
 
 }  // namespace ebb::cli

@@ -63,22 +63,22 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 }  // namespace
 
-void AddAgree(CLI::App& app, Lab& lab) {
-  CLI::App* const command =
+void AddAgree(Command app, Lab& lab) {
+  const Command command =
       app.add_subcommand("agree", "How far predictions move from those of a full cache, by policy and budget");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
-  AddTextOptions(*command, options->text);
-  AddGridOptions(*command, options->grid, CacheFlags::kOffered);
-  AddTableOptions(*command, options->form);
-  AddResumeOption(*command, lab);
-  AddComputeOptions(*command, lab);
-  command->footer(
+  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  AddTextOptions(command, options->text);
+  AddGridOptions(command, options->grid, CacheFlags::kOffered);
+  AddTableOptions(command, options->form);
+  AddResumeOption(command, lab);
+  AddComputeOptions(command, lab);
+  command.footer(
       "Each window of the text is streamed under the policy and beside it with nothing evicted. Over the predictions "
       "of\n"
       "the second halves: the mean divergence, nats per token, and the share whose best token is the same. Student's\n"
       "95 % intervals from the spread between windows. '-': the budget is below what the policy protects.");
-  command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 
 }  // namespace ebb::lab

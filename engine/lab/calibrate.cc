@@ -190,34 +190,34 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 }  // namespace
 
-void AddCalibrate(CLI::App& app, Lab& lab) {
-  CLI::App* const command =
+void AddCalibrate(Command app, Lab& lab) {
+  const Command command =
       app.add_subcommand("calibrate", "Learn which tokens a model's lanes will need, for the scorer `calibrated`");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
-  command->add_option("TEXT", options->text, "Text to read (UTF-8); nothing may be evaluated on it later")->required();
-  command->add_option("-o,--output", options->output,
-                      "File to write; default: the model's path with .calibration.json for its ending");
-  command->add_option("--documents", options->texts.of_each, "Documents of each kind: passages, recall, recall twice")
-      ->check(CLI::Range(1, 10000))
-      ->capture_default_str();
-  command->add_option("--window", options->texts.window, "Tokens of a document")
-      ->check(CLI::Range(256, 1 << 16))
-      ->capture_default_str();
-  command->add_option("--seed", options->texts.seed, "Of passages and facts")->capture_default_str();
+  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  command.add_option("TEXT", options->text, "Text to read (UTF-8); nothing may be evaluated on it later").required();
+  command.add_option("-o,--output", options->output,
+                     "File to write; default: the model's path with .calibration.json for its ending");
+  command.add_option("--documents", options->texts.of_each, "Documents of each kind: passages, recall, recall twice")
+      .range(1, 10000)
+      .capture_default_str();
+  command.add_option("--window", options->texts.window, "Tokens of a document")
+      .range(256, 1 << 16)
+      .capture_default_str();
+  command.add_option("--seed", options->texts.seed, "Of passages and facts").capture_default_str();
   std::string known;
   for (const std::string_view name : FeatureNames()) known += absl::StrFormat("%s%s", known.empty() ? "" : ", ", name);
-  command->add_option("--without", options->without, "Features to leave out, of " + known)
-      ->delimiter(',')
-      ->check(CLI::IsMember(std::vector<std::string>(FeatureNames().begin(), FeatureNames().end())));
-  AddComputeOptions(*command, lab);
-  command->footer(
+  command.add_option("--without", options->without, "Features to leave out, of " + known)
+      .delimiter(',')
+      .one_of(std::vector<std::string>(FeatureNames().begin(), FeatureNames().end()));
+  AddComputeOptions(command, lab);
+  command.footer(
       "Reads on a full F32 cache in blocks of 32. Ridge regression in closed form, for each layer and KV head; the "
       "same\n"
       "model, text, seed and flags write the same file. Printed is how much of the variance of the target the weights\n"
       "tell, by layer, with the attention so far and without. It makes one file in one go: what an interruption cuts\n"
       "begins anew.");
-  command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 
 }  // namespace ebb::lab

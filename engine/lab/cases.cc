@@ -246,31 +246,29 @@ absl::Status Run(Lab& lab, const Options& options) {
 
 }  // namespace
 
-void AddCases(CLI::App& app, Lab& lab) {
-  CLI::App* const command =
+void AddCases(Command app, Lab& lab) {
+  const Command command =
       app.add_subcommand("cases", "Hold policies against what the model card found, prompt by prompt");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
-  command->add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)")->required();
-  command->add_option("--outcomes", options->outcomes, "Which prompts each policy solved (JSON)")->required();
-  CLI::Option* const rows = command->add_option(
+  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  command.add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)").required();
+  command.add_option("--outcomes", options->outcomes, "Which prompts each policy solved (JSON)").required();
+  const Flag rows = command.add_option(
       "--rows", options->rows,
       "Shares and perplexities (JSON); default: the file beside OUTCOMES that is called eviction instead, if any");
-  command->add_option("--policies", options->policies, "Presets, with or without card/; default: all")->delimiter(',');
-  AddBudgetOption(*command, options->budgets);
-  AddTaskOption(*command, options->tasks);
-  AddPromptsOption(*command, options->prompts, "So many prompts of each protocol");
-  command->add_option("--seed", options->seed, "Of the policy random")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  AddResumeOption(*command, lab);
-  AddComputeOptions(*command, lab);
-  command->footer(
+  command.add_option("--policies", options->policies, "Presets, with or without card/; default: all").delimiter(',');
+  AddBudgetOption(command, options->budgets);
+  AddTaskOption(command, options->tasks);
+  AddPromptsOption(command, options->prompts, "So many prompts of each protocol");
+  command.add_option("--seed", options->seed, "Of the policy random").non_negative().capture_default_str();
+  AddResumeOption(command, lab);
+  AddComputeOptions(command, lab);
+  command.footer(
       "F32 cache, original positions, blocks of 32, eviction after each block and each decoded token. A cell is ok\n"
       "where at most 2 of 50 prompts differ, perplexity by 0.5 %. Chance draws for itself: its shares must lie within\n"
       "each other's 95 % intervals, its perplexity within 3 %. Exit code 1 where a cell fails.");
-  command->callback([&lab, options, rows] {
-    if (rows->count() == 0) {
+  command.callback([&lab, options, rows] {
+    if (!rows.given()) {
       const std::string beside = absl::StrReplaceAll(options->outcomes, {{".outcomes.", ".eviction."}});
       if (beside != options->outcomes && std::ifstream(beside).is_open()) options->rows = beside;
     }

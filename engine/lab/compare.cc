@@ -200,28 +200,28 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 }  // namespace
 
-void AddCompare(CLI::App& app, Lab& lab) {
-  CLI::App* const command =
+void AddCompare(Command app, Lab& lab) {
+  const Command command =
       app.add_subcommand("compare", "Every measure of every policy at every budget: a table and a plot");
   const auto options = std::make_shared<Options>();
   options->grid.policies = EveryPolicy();
   options->grid.policies.insert(options->grid.policies.begin(), "full");
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
-  command->add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)")->required();
-  AddGridOptions(*command, options->grid, CacheFlags::kFixed);
-  AddPromptsOption(*command, options->prompts, "So many prompts of each protocol");
-  command->add_option("--csv", options->csv, "Write the numbers here, a line for each");
-  command->add_option("--markdown", options->markdown, "Write the table here");
-  command->add_option("--svg", options->svg, "Write the plot here");
-  AddResumeOption(*command, lab);
-  AddComputeOptions(*command, lab);
-  command->footer(
+  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  command.add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)").required();
+  AddGridOptions(command, options->grid, CacheFlags::kFixed);
+  AddPromptsOption(command, options->prompts, "So many prompts of each protocol");
+  command.add_option("--csv", options->csv, "Write the numbers here, a line for each");
+  command.add_option("--markdown", options->markdown, "Write the table here");
+  command.add_option("--svg", options->svg, "Write the plot here");
+  AddResumeOption(command, lab);
+  AddComputeOptions(command, lab);
+  command.footer(
       "F32 cache, original positions, blocks of 32, eviction after each block and each decoded token. Shares of "
       "prompts\n"
       "solved with Wilson's 95 % interval; over the text windows, with Student's: perplexity, divergence from a full\n"
       "cache and equal best tokens (second halves), attention mass lost and output error per evicting step.\n"
       "'-': the budget is below what the policy protects, or nothing ends the prompt, for which ada waits.");
-  command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -58,23 +58,23 @@ absl::StatusOr<Converted> Convert(const Options& options) {
 
 }  // namespace
 
-void AddConvert(CLI::App& app, Lab& lab) {
-  CLI::App* const command = app.add_subcommand("convert", "Write a model as a GGUF file, its matrices in another type");
+void AddConvert(Command app, Lab& lab) {
+  const Command command = app.add_subcommand("convert", "Write a model as a GGUF file, its matrices in another type");
   const auto options = std::make_shared<Options>();
   std::vector<std::string> types;
   for (const DType type : EncodableTypes()) types.push_back(Spelled(type));
-  command->add_option("MODEL", options->model, "Model file (GGUF), or a folder with config.json and safetensors files")
-      ->required();
-  command->add_option("-o,--output", options->output, "File to write")->required();
-  command->add_option("--type", options->type, "Of matrices: " + absl::StrJoin(types, ", "))
-      ->check(CLI::IsMember(types))
-      ->capture_default_str();
-  command->add_option("--tokenizer", options->tokenizer, "GGUF file whose tokenizer and chat template the result has");
+  command.add_option("MODEL", options->model, "Model file (GGUF), or a folder with config.json and safetensors files")
+      .required();
+  command.add_option("-o,--output", options->output, "File to write").required();
+  command.add_option("--type", options->type, "Of matrices: " + absl::StrJoin(types, ", "))
+      .one_of(types)
+      .capture_default_str();
+  command.add_option("--tokenizer", options->tokenizer, "GGUF file whose tokenizer and chat template the result has");
   command
-      ->add_option("--split-size", options->part_bytes,
-                   "Write files of about this size, NAME-00001-of-0000N.gguf and on; default: one file")
-      ->transform(CLI::AsSizeValue(false));
-  command->callback([&lab, options] {
+      .add_option("--split-size", options->part_bytes,
+                  "Write files of about this size, NAME-00001-of-0000N.gguf and on; default: one file")
+      .bytes();
+  command.callback([&lab, options] {
     const absl::StatusOr<Converted> converted = Convert(*options);
     if (!lab.Check(converted.status())) return;
     if (lab.json) {

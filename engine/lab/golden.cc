@@ -144,18 +144,18 @@ void Run(Lab& lab, const Options& options) {
 
 }  // namespace
 
-void AddGolden(CLI::App& app, Lab& lab) {
-  CLI::App* const command = app.add_subcommand("golden", "Check the engine against stored logits, case by case");
+void AddGolden(Command app, Lab& lab) {
+  const Command command = app.add_subcommand("golden", "Check the engine against stored logits, case by case");
   const auto options = std::make_shared<Options>();
-  command->add_option("DIR", options->folder, "Folder of families (*.json with their models and logits)");
-  command->add_option("--tokenizer", options->tokenizers, "Folder of tokenizer files, instead or besides");
-  AddComputeOptions(*command, lab);
-  command->footer(
+  command.add_option("DIR", options->folder, "Folder of families (*.json with their models and logits)");
+  command.add_option("--tokenizer", options->tokenizers, "Folder of tokenizer files, instead or besides");
+  AddComputeOptions(command, lab);
+  command.footer(
       "One line per case: ok, FAIL or skip; the largest deviation and the root of the mean square, each with what is\n"
       "allowed; and which stored numbers it was held to. Families that are not supported yet are skipped, each by "
       "name.");
-  command->callback([&lab, options] {
-    if (options->folder.empty() && options->tokenizers.empty()) throw CLI::RequiredError("DIR or --tokenizer");
+  command.callback([&lab, options] {
+    if (options->folder.empty() && options->tokenizers.empty()) throw UsageError("DIR or --tokenizer is required");
     Run(lab, *options);
   });
 }

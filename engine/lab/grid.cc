@@ -17,6 +17,7 @@ const std::map<std::string, Positions> kPositions = {{"original", Positions::kOr
 const std::map<std::string, KvType> kTypes = {
     {"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"f16", KvType::kF16}, {"int8", KvType::kInt8}};
 const std::map<std::string, RopeCache> kRopeCaches = {{"fused", RopeCache::kFused}, {"rk", RopeCache::kRk}};
+constexpr ChoiceForm kToldInHelp = {.describe = false};
 
 template <typename Value>
 std::string NameOf(const std::map<std::string, Value>& names, Value value) {
@@ -71,50 +72,48 @@ std::vector<std::string> EveryPolicy() {
   return policies;
 }
 
-void AddBudgetOption(CLI::App& command, std::vector<int32_t>& budgets) {
+void AddBudgetOption(Command command, std::vector<int32_t>& budgets) {
   command.add_option("--budgets,--budget", budgets, "Tokens per lane")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+      .delimiter(',')
+      .range(1, 1 << 20)
+      .capture_default_str();
 }
 
-void AddTaskOption(CLI::App& command, std::vector<std::string>& tasks) {
+void AddTaskOption(Command command, std::vector<std::string>& tasks) {
   command.add_option("--tasks", tasks, "Protocols (prefill, stream, again) and text, for perplexity")
-      ->delimiter(',')
-      ->check(CLI::IsMember({"prefill", "stream", "again", "text"}))
-      ->capture_default_str();
+      .delimiter(',')
+      .one_of({"prefill", "stream", "again", "text"})
+      .capture_default_str();
 }
 
-void AddPromptsOption(CLI::App& command, int32_t& prompts, const std::string& which) {
-  command.add_option("--prompts", prompts, which + ", evenly spread; 0: all")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
+void AddPromptsOption(Command command, int32_t& prompts, const std::string& which) {
+  command.add_option("--prompts", prompts, which + ", evenly spread; 0: all").range(0, 1 << 20).capture_default_str();
 }
 
-void AddBlockOption(CLI::App& command, int32_t& block, const std::string& what) {
+void AddBlockOption(Command command, int32_t& block, const std::string& what) {
   command.add_option("--block", block, "Tokens per step; " + what + " follows each")
-      ->check(CLI::Range(1, 512))
-      ->capture_default_str();
+      .range(1, 512)
+      .capture_default_str();
 }
 
-void AddGridOptions(CLI::App& command, Grid& grid, CacheFlags cache) {
+void AddGridOptions(Command command, Grid& grid, CacheFlags cache) {
   const bool every = grid.policies.size() >= EveryPolicy().size();
-  CLI::Option* const policies = command
-                                    .add_option("--policies,--policy", grid.policies,
-                                                PolicyHelp() + (every ? "; default: every scorer and modifier" : ""))
-                                    ->delimiter(',');
-  if (!every) policies->capture_default_str();
+  const Flag policies = command
+                            .add_option("--policies,--policy", grid.policies,
+                                        PolicyHelp() + (every ? "; default: every scorer and modifier" : ""))
+                            .delimiter(',');
+  if (!every) policies.capture_default_str();
   AddBudgetOption(command, grid.budgets);
-  command.add_option("--seed", grid.seed, "Of scorers that draw")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command.add_option("--seed", grid.seed, "Of scorers that draw").non_negative().capture_default_str();
   if (cache == CacheFlags::kFixed) return;
-  command.add_option("--positions", grid.positions, "original or compacted; default by scorer")
-      ->transform(CLI::CheckedTransformer(kPositions, CLI::ignore_case).description(""));
-  command.add_option("--kv-dtype", grid.kv_type, "Type of K and V: f32, bf16, f16 or int8")
-      ->transform(CLI::CheckedTransformer(kTypes, CLI::ignore_case).description(""))
-      ->default_str(NameOf(kTypes, grid.kv_type));
-  command.add_option("--rope-cache", grid.rope_cache, "fused, or rk: keep the rotated half of K beside it")
-      ->transform(CLI::CheckedTransformer(kRopeCaches, CLI::ignore_case).description(""))
-      ->default_str(NameOf(kRopeCaches, grid.rope_cache));
+  command.add_choice("--positions", grid.positions, kPositions, "original or compacted; default by scorer",
+                     kToldInHelp);
+  command.add_choice("--kv-dtype", grid.kv_type, kTypes, "Type of K and V: f32, bf16, f16 or int8", kToldInHelp)
+      .default_str(NameOf(kTypes, grid.kv_type));
+  command
+      .add_choice("--rope-cache", grid.rope_cache, kRopeCaches, "fused, or rk: keep the rotated half of K beside it",
+                  kToldInHelp)
+      .default_str(NameOf(kRopeCaches, grid.rope_cache));
 }
 
 absl::StatusOr<std::vector<Cell>> CellsOf(const Grid& grid, const SpecLimits& limits, int32_t full_length) {

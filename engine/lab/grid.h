@@ -3,13 +3,13 @@
 #ifndef EBB_ENGINE_LAB_GRID_H_
 #define EBB_ENGINE_LAB_GRID_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "command_line/command_line.h"
 #include "engine/lab/record.h"
 #include "policies/spec.h"
 
@@ -43,17 +43,17 @@ std::vector<std::string> EveryPolicy();
 // --policies, --budgets and --seed. `fixed` commands measure as the card does; the others take --positions, --kv-dtype
 // and --rope-cache too.
 enum class CacheFlags { kFixed, kOffered };
-void AddGridOptions(CLI::App& command, Grid& grid, CacheFlags cache);
+void AddGridOptions(Command command, Grid& grid, CacheFlags cache);
 // What all cells of a grid have in common, and `more` flags.
 Settings SettingsOf(const Grid& grid, const Settings& more);
-void AddBudgetOption(CLI::App& command, std::vector<int32_t>& budgets);
+void AddBudgetOption(Command command, std::vector<int32_t>& budgets);
 
 // --tasks: which of a cases file's protocols, and its text.
-void AddTaskOption(CLI::App& command, std::vector<std::string>& tasks);
+void AddTaskOption(Command command, std::vector<std::string>& tasks);
 // --prompts. `which`: "So many prompts of each protocol".
-void AddPromptsOption(CLI::App& command, int32_t& prompts, const std::string& which);
+void AddPromptsOption(Command command, int32_t& prompts, const std::string& which);
 // --block. `what` follows each: "eviction".
-void AddBlockOption(CLI::App& command, int32_t& block, const std::string& what);
+void AddBlockOption(Command command, int32_t& block, const std::string& what);
 
 // Budget by budget, under each every policy in the order given; `full` once, first come, bounded by `limits`' trained
 // context or `full_length`, whichever is more. What a word says of positions, K/V type or seed goes before the grid's.

@@ -191,37 +191,33 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 }  // namespace
 
-void AddHeads(CLI::App& app, Lab& lab) {
-  CLI::App* const command = app.add_subcommand("heads", "Which KV heads look far back, for the allocation duo");
+void AddHeads(Command app, Lab& lab) {
+  const Command command = app.add_subcommand("heads", "Which KV heads look far back, for the allocation duo");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
-  command->add_option("TEXT", options->text, "Text file that passages are cut from")->required();
-  command->add_option("--out", options->out, "File to write; default: the model's path with .heads.json");
-  command->add_option("--samples", options->samples, "Repeated passages")
-      ->check(CLI::Range(2, 4096))
-      ->capture_default_str();
-  command->add_option("--length", options->length, "Tokens of a sample")
-      ->check(CLI::Range(32, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--passage", options->passage, "Tokens of the passage that is repeated")
-      ->check(CLI::Range(1, 1 << 18))
-      ->capture_default_str();
-  command->add_option("--sinks", options->sinks, "First tokens that a streaming head keeps")
-      ->check(CLI::Range(0, 1 << 18))
-      ->capture_default_str();
-  command->add_option("--recent", options->recent, "Newest tokens that a streaming head keeps")
-      ->check(CLI::Range(1, 1 << 18))
-      ->capture_default_str();
-  command->add_option("--seed", options->seed, "Of the passages")->capture_default_str();
-  AddTableOptions(*command, options->form);
-  AddComputeOptions(*command, lab);
-  command->footer(
+  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  command.add_option("TEXT", options->text, "Text file that passages are cut from").required();
+  command.add_option("--out", options->out, "File to write; default: the model's path with .heads.json");
+  command.add_option("--samples", options->samples, "Repeated passages").range(2, 4096).capture_default_str();
+  command.add_option("--length", options->length, "Tokens of a sample").range(32, 1 << 20).capture_default_str();
+  command.add_option("--passage", options->passage, "Tokens of the passage that is repeated")
+      .range(1, 1 << 18)
+      .capture_default_str();
+  command.add_option("--sinks", options->sinks, "First tokens that a streaming head keeps")
+      .range(0, 1 << 18)
+      .capture_default_str();
+  command.add_option("--recent", options->recent, "Newest tokens that a streaming head keeps")
+      .range(1, 1 << 18)
+      .capture_default_str();
+  command.add_option("--seed", options->seed, "Of the passages").capture_default_str();
+  AddTableOptions(command, options->form);
+  AddComputeOptions(command, lab);
+  command.footer(
       "A passage of the text, other text, and the passage again: who cannot see the first cannot foretell the second.\n"
       "Lost is what the second costs more, in nats per token, when this head alone keeps the first and the newest\n"
       "tokens; Student's 95 % interval from the spread between samples, paired. The gate is the share of heads that\n"
       "lose no more, so that duo's threshold is the share of heads that stream. It makes one file in one go: what an\n"
       "interruption cuts begins anew.");
-  command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -70,13 +70,13 @@ void PrintJson(const GgufFile& file, const absl::StatusOr<ModelConfig>& config, 
 
 }  // namespace
 
-void AddInfo(CLI::App& app, Lab& lab) {
-  CLI::App* const command = app.add_subcommand("info", "Show what a model file says about itself");
+void AddInfo(Command app, Lab& lab) {
+  const Command command = app.add_subcommand("info", "Show what a model file says about itself");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->model, "Model file (GGUF), or a folder with config.json and safetensors files")
-      ->required();
-  command->add_flag("--tensors", options->tensors, "List the tensors too");
-  command->callback([&lab, options] {
+  command.add_option("FILE", options->model, "Model file (GGUF), or a folder with config.json and safetensors files")
+      .required();
+  command.add_flag("--tensors", options->tensors, "List the tensors too");
+  command.callback([&lab, options] {
     const absl::StatusOr<GgufFile> file = OpenModel(options->model);
     if (!lab.Check(file.status())) return;
     (lab.json ? PrintJson : PrintText)(*file, ReadConfig(*file), options->tensors);

@@ -64,17 +64,17 @@ bool Lab::Check(const absl::Status& status) {
   return false;
 }
 
-void AddComputeOptions(CLI::App& command, Lab& lab) {
+void AddComputeOptions(Command command, Lab& lab) {
   command.add_option("--isa", lab.isa,
                      "Instruction set: scalar, avx2, avx512, ...; default: EBB_ISA, else the best here");
   command
       .add_option("--accuracy", lab.accuracy,
                   "exact, or fast as the server has it: activations rounded before products with quantised and BF16 "
                   "weights")
-      ->check(CLI::IsMember({"exact", "fast"}))
-      ->capture_default_str();
+      .one_of({"exact", "fast"})
+      .capture_default_str();
   command.add_option("--threads", lab.threads, "Compute threads; default: as many as this process may run on")
-      ->check(CLI::Range(0, kThreadsMax));
+      .range(0, kThreadsMax);
   command.add_option("--calibration", lab.calibration,
                      "What the scorer `calibrated` goes by; default: the model's path with .calibration.json for its "
                      "ending");
@@ -82,7 +82,7 @@ void AddComputeOptions(CLI::App& command, Lab& lab) {
                      "Folder where packed weights are kept for the next time; beside: the model's own");
 }
 
-void AddResumeOption(CLI::App& command, Lab& lab) {
+void AddResumeOption(Command command, Lab& lab) {
   command.add_option("--resume", lab.resume,
                      "Keep here what is measured, as it is; where the file is there already, go on with it");
 }

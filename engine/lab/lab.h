@@ -5,13 +5,14 @@
 #ifndef EBB_ENGINE_LAB_LAB_H_
 #define EBB_ENGINE_LAB_LAB_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "command_line/command_line.h"
 #include "engine/engine.h"
 #include "engine/lab/record.h"
 
@@ -29,7 +30,7 @@ struct Measurement {
   Settings flags = {};       // all but those whose values are in the names of what is measured, as --policies
 };
 
-// One per process; filled by CLI11 before a subcommand's callback runs.
+// One per process; filled from the flags before a subcommand's callback runs.
 struct Lab {
   std::string isa = {};
   std::string accuracy = "exact";  // or "fast"
@@ -50,9 +51,9 @@ struct Lab {
 };
 
 // --isa, --accuracy, --threads, --calibration and --pack-cache, for subcommands that compute.
-void AddComputeOptions(CLI::App& command, Lab& lab);
+void AddComputeOptions(Command command, Lab& lab);
 // --resume, for those that compute for long.
-void AddResumeOption(CLI::App& command, Lab& lab);
+void AddResumeOption(Command command, Lab& lab);
 
 // INVALID_ARGUMENT for a model whose layers have sliding windows, naming it and what `command` could not tell of it:
 // such layers keep what their window shows under every policy.
@@ -62,23 +63,23 @@ absl::Status RefuseWindows(const Engine& engine, std::string_view command);
 absl::StatusOr<std::string> ReadText(const std::string& path);
 
 // Each adds one subcommand with its flags, help and callback; main.cc has the table.
-void AddInfo(CLI::App& app, Lab& lab);
-void AddConvert(CLI::App& app, Lab& lab);
-void AddLogits(CLI::App& app, Lab& lab);
-void AddPpl(CLI::App& app, Lab& lab);
-void AddAgree(CLI::App& app, Lab& lab);
-void AddCases(CLI::App& app, Lab& lab);
-void AddCalibrate(CLI::App& app, Lab& lab);
-void AddRecall(CLI::App& app, Lab& lab);
-void AddOuterr(CLI::App& app, Lab& lab);
-void AddCompare(CLI::App& app, Lab& lab);
-void AddPasskey(CLI::App& app, Lab& lab);
-void AddLazy(CLI::App& app, Lab& lab);
-void AddQueries(CLI::App& app, Lab& lab);
-void AddRotation(CLI::App& app, Lab& lab);
-void AddHeads(CLI::App& app, Lab& lab);
-void AddGolden(CLI::App& app, Lab& lab);
-void AddTokenize(CLI::App& app, Lab& lab);
+void AddInfo(Command app, Lab& lab);
+void AddConvert(Command app, Lab& lab);
+void AddLogits(Command app, Lab& lab);
+void AddPpl(Command app, Lab& lab);
+void AddAgree(Command app, Lab& lab);
+void AddCases(Command app, Lab& lab);
+void AddCalibrate(Command app, Lab& lab);
+void AddRecall(Command app, Lab& lab);
+void AddOuterr(Command app, Lab& lab);
+void AddCompare(Command app, Lab& lab);
+void AddPasskey(Command app, Lab& lab);
+void AddLazy(Command app, Lab& lab);
+void AddQueries(Command app, Lab& lab);
+void AddRotation(Command app, Lab& lab);
+void AddHeads(Command app, Lab& lab);
+void AddGolden(Command app, Lab& lab);
+void AddTokenize(Command app, Lab& lab);
 
 }  // namespace ebb::lab
 

@@ -139,36 +139,36 @@ absl::Status Run(const Lab& lab, const Options& options) {
   return absl::OkStatus();
 }
 
-void AddList(CLI::App& command, const std::string& name, std::vector<int32_t>& values, int32_t least,
+void AddList(Command command, const std::string& name, std::vector<int32_t>& values, int32_t least,
              const std::string& help) {
-  command.add_option(name, values, help)->delimiter(',')->check(CLI::Range(least, 1 << 20))->capture_default_str();
+  command.add_option(name, values, help).delimiter(',').range(least, 1 << 20).capture_default_str();
 }
 
 }  // namespace
 
-void AddLazy(CLI::App& app, Lab& lab) {
-  CLI::App* const command = app.add_subcommand("lazy", "Lazy Pruning's ablations over R, sigma and delta");
+void AddLazy(Command app, Lab& lab) {
+  const Command command = app.add_subcommand("lazy", "Lazy Pruning's ablations over R, sigma and delta");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
-  command->add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)")->required();
-  AddGridOptions(*command, options->grid, CacheFlags::kOffered);
-  AddList(*command, "--overflows", options->overflows, 1, "R: tokens above the budget before a lane is pruned");
-  AddList(*command, "--slacks", options->slacks, 0, "sigma: tokens above the budget that pruning may leave");
-  AddList(*command, "--max-drops", options->max_drops, 0, "delta: most tokens dropped at one pruning; 0: no limit");
-  command->add_option("--protocol", options->protocol, "Whose prompts are answered")
-      ->check(CLI::IsMember({"prefill", "stream", "again"}))
-      ->capture_default_str();
-  AddPromptsOption(*command, options->prompts, "So many of its prompts");
-  AddBlockOption(*command, options->block, "pruning");
-  AddTableOptions(*command, options->form);
-  AddResumeOption(*command, lab);
-  AddComputeOptions(*command, lab);
-  command->footer(
+  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  command.add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)").required();
+  AddGridOptions(command, options->grid, CacheFlags::kOffered);
+  AddList(command, "--overflows", options->overflows, 1, "R: tokens above the budget before a lane is pruned");
+  AddList(command, "--slacks", options->slacks, 0, "sigma: tokens above the budget that pruning may leave");
+  AddList(command, "--max-drops", options->max_drops, 0, "delta: most tokens dropped at one pruning; 0: no limit");
+  command.add_option("--protocol", options->protocol, "Whose prompts are answered")
+      .one_of({"prefill", "stream", "again"})
+      .capture_default_str();
+  AddPromptsOption(command, options->prompts, "So many of its prompts");
+  AddBlockOption(command, options->block, "pruning");
+  AddTableOptions(command, options->form);
+  AddResumeOption(command, lab);
+  AddComputeOptions(command, lab);
+  command.footer(
       "One token a step. Perplexity over the second halves of the text windows; 'above unhurried' is paired by window\n"
       "with the policy's own default, the first line. prunings: steps that evicted, a window; dropped at once: tokens\n"
       "of a lane at one pruning; ranked a token: how many tokens of a lane choosing looked at, per token that came;\n"
       "peak: most tokens in a lane.");
-  command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -70,14 +70,14 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 }  // namespace
 
-void AddLogits(CLI::App& app, Lab& lab) {
-  CLI::App* const command = app.add_subcommand("logits", "Print the best next tokens after each token");
+void AddLogits(Command app, Lab& lab) {
+  const Command command = app.add_subcommand("logits", "Print the best next tokens after each token");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
-  command->add_option("--tokens", options->tokens, "Token ids, comma-separated")->delimiter(',')->required();
-  command->add_option("--top", options->top, "How many of the best to print")->check(CLI::Range(1, 1000));
-  AddComputeOptions(*command, lab);
-  command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  command.add_option("--tokens", options->tokens, "Token ids, comma-separated").delimiter(',').required();
+  command.add_option("--top", options->top, "How many of the best to print").range(1, 1000);
+  AddComputeOptions(command, lab);
+  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 
 }  // namespace ebb::lab

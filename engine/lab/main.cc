@@ -4,11 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "command_line/command_line.h"
 #include "engine/lab/lab.h"
 
 namespace {
 
-constexpr void (*kCommands[])(CLI::App&, ebb::lab::Lab&) = {
+constexpr void (*kCommands[])(ebb::Command, ebb::lab::Lab&) = {
     ebb::lab::AddInfo,      ebb::lab::AddLogits,  ebb::lab::AddPpl,     ebb::lab::AddAgree,  ebb::lab::AddRecall,
     ebb::lab::AddOuterr,    ebb::lab::AddCompare, ebb::lab::AddPasskey, ebb::lab::AddLazy,   ebb::lab::AddQueries,
     ebb::lab::AddRotation,  ebb::lab::AddHeads,   ebb::lab::AddCases,   ebb::lab::AddGolden, ebb::lab::AddTokenize,
@@ -18,7 +19,8 @@ constexpr void (*kCommands[])(CLI::App&, ebb::lab::Lab&) = {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("ebb-lab: look into a model, measure a policy, check the engine, all without a server.\n", "ebb-lab");
+  ebb::Program app("ebb-lab: look into a model, measure a policy, check the engine, all without a server.\n",
+                   "ebb-lab");
   ebb::lab::Lab lab;
   app.add_flag("--json", lab.json, "Print JSON, one object per line");
   app.footer(
@@ -32,15 +34,17 @@ int main(int argc, char** argv) {
   app.fallthrough();
   app.require_subcommand(1);
   for (const auto add : kCommands) add(app, lab);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {  // also --help
-    const std::vector<std::string> rest = app.remaining();
-    if (app.get_subcommands().empty() && !rest.empty() && !rest.front().starts_with('-')) {
-      std::fprintf(stderr, "ebb-lab: there is no command '%s', see --help\n", rest.front().c_str());
-      return ebb::lab::kUsage;
-    }
-    return app.exit(error) == 0 ? ebb::lab::kDone : ebb::lab::kUsage;
+  const auto stopped = app.parse({argv + 1, argv + argc});
+  if (!stopped) return lab.exit_code;
+  const std::vector<std::string>& rest = stopped->unread;
+  if (!stopped->commands.empty() && !rest.empty() && !rest.front().starts_with('-')) {
+    std::fprintf(stderr, "ebb-lab: there is no command '%s', see --help\n", rest.front().c_str());
+    return ebb::lab::kUsage;
   }
-  return lab.exit_code;
+  if (stopped->asked) {
+    std::fputs(stopped->text.c_str(), stdout);
+    return ebb::lab::kDone;
+  }
+  std::fprintf(stderr, "%s\nRun with --help for more information.\n", stopped->text.c_str());
+  return ebb::lab::kUsage;
 }

@@ -156,29 +156,29 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 }  // namespace
 
-void AddOuterr(CLI::App& app, Lab& lab) {
-  CLI::App* const command = app.add_subcommand("outerr", "Mean output error per eviction, with and without CAOTE");
+void AddOuterr(Command app, Lab& lab) {
+  const Command command = app.add_subcommand("outerr", "Mean output error per eviction, with and without CAOTE");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
-  command->add_option("CASES", options->cases, "A cases file, of which the text windows are read (JSON)")->required();
-  AddGridOptions(*command, options->grid, CacheFlags::kFixed);
-  AddBlockOption(*command, options->block, "eviction");
-  CLI::Option* const on = command->add_option(
+  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  command.add_option("CASES", options->cases, "A cases file, of which the text windows are read (JSON)").required();
+  AddGridOptions(command, options->grid, CacheFlags::kFixed);
+  AddBlockOption(command, options->block, "eviction");
+  const Flag on = command.add_option(
       "--on", options->on, "A policy that fills the cache; the others only say what each would evict in its place");
-  command->add_option("--every", options->every, "With --on: ask after every so many evicting steps")
-      ->check(CLI::Range(1, 1 << 20))
-      ->needs(on)
-      ->capture_default_str();
-  AddTableOptions(*command, options->form);
-  AddResumeOption(*command, lab);
-  AddComputeOptions(*command, lab);
-  command->footer(
+  command.add_option("--every", options->every, "With --on: ask after every so many evicting steps")
+      .range(1, 1 << 20)
+      .needs(on)
+      .capture_default_str();
+  AddTableOptions(command, options->form);
+  AddResumeOption(command, lab);
+  AddComputeOptions(command, lab);
+  command.footer(
       "Each window is streamed, the same tokens under every policy. Of each step that evicts: the newest token's\n"
       "attention that left, and how far its attention output moved, |X - X'| / |X|, means over layers and heads. Then\n"
       "the mean over steps and windows, and Student's 95 % interval from the spread between windows. Without --on "
       "each\n"
       "policy lives with the cache that its own evictions left; with it all judge the same caches.");
-  command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 
 }  // namespace ebb::lab

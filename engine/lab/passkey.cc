@@ -89,40 +89,38 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 }  // namespace
 
-void AddPasskey(CLI::App& app, Lab& lab) {
-  CLI::App* const command =
+void AddPasskey(Command app, Lab& lab) {
+  const Command command =
       app.add_subcommand("passkey", "Whether a planted passkey is found, by depth, policy and budget");
   const auto options = std::make_shared<Options>();
   Planted& planted = options->planted;
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
-  command->add_option("TEXT", options->text, "Text to plant it in")->required();
-  AddGridOptions(*command, options->grid, CacheFlags::kFixed);
-  command->add_option("--depths", options->depths, "Where it lies: 0 the text's begin, 1 its end")
-      ->delimiter(',')
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_option("--length", planted.length, "Tokens of a prompt")
-      ->check(CLI::Range(16, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--prompts", planted.prompts, "For each depth; the same texts, names and keys at all of them")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
-  command->add_option("--distractors", planted.distractors, "Passkeys of others in the same text")
-      ->check(CLI::Range(0, 7))
-      ->capture_default_str();
+  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  command.add_option("TEXT", options->text, "Text to plant it in").required();
+  AddGridOptions(command, options->grid, CacheFlags::kFixed);
+  command.add_option("--depths", options->depths, "Where it lies: 0 the text's begin, 1 its end")
+      .delimiter(',')
+      .range(0.0, 1.0)
+      .capture_default_str();
+  command.add_option("--length", planted.length, "Tokens of a prompt").range(16, 1 << 20).capture_default_str();
+  command.add_option("--prompts", planted.prompts, "For each depth; the same texts, names and keys at all of them")
+      .range(1, 1 << 16)
+      .capture_default_str();
+  command.add_option("--distractors", planted.distractors, "Passkeys of others in the same text")
+      .range(0, 7)
+      .capture_default_str();
   command
-      ->add_option("--protocol", options->protocol,
-                   "prefill: one eviction, when the question is known; stream: the budget holds from the first block")
-      ->check(CLI::IsMember({"prefill", "stream"}))
-      ->capture_default_str();
-  AddTableOptions(*command, options->form);
-  AddResumeOption(*command, lab);
-  AddComputeOptions(*command, lab);
-  command->footer(
+      .add_option("--protocol", options->protocol,
+                  "prefill: one eviction, when the question is known; stream: the budget holds from the first block")
+      .one_of({"prefill", "stream"})
+      .capture_default_str();
+  AddTableOptions(command, options->form);
+  AddResumeOption(command, lab);
+  AddComputeOptions(command, lab);
+  command.footer(
       "F32 cache, original positions, blocks of 32, eviction after each block and each decoded token; greedy answers,\n"
       "right when all digits are. In brackets Wilson's 95 % interval. '-': the budget is below what the policy "
       "protects.");
-  command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -73,21 +73,21 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 }  // namespace
 
-void AddPpl(CLI::App& app, Lab& lab) {
-  CLI::App* const command = app.add_subcommand("ppl", "Perplexity of a text, by policy and budget, and unevicted");
+void AddPpl(Command app, Lab& lab) {
+  const Command command = app.add_subcommand("ppl", "Perplexity of a text, by policy and budget, and unevicted");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
-  AddTextOptions(*command, options->text);
-  AddGridOptions(*command, options->grid, CacheFlags::kOffered);
-  AddTableOptions(*command, options->form);
-  AddResumeOption(*command, lab);
-  AddComputeOptions(*command, lab);
-  command->footer(
+  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  AddTextOptions(command, options->text);
+  AddGridOptions(command, options->grid, CacheFlags::kOffered);
+  AddTableOptions(command, options->form);
+  AddResumeOption(command, lab);
+  AddComputeOptions(command, lab);
+  command.footer(
       "The text is cut into windows, each streamed from an empty cache; what the second half of each costs is "
       "counted,\n"
       "nats per token. Student's 95 % intervals from the spread between windows; 'above full' is paired by window.\n"
       "evicted: tokens per lane, all windows. '-': the budget is below what the policy protects.");
-  command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -164,29 +164,29 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 }  // namespace
 
-void AddQueries(CLI::App& app, Lab& lab) {
-  CLI::App* const command =
+void AddQueries(Command app, Lab& lab) {
+  const Command command =
       app.add_subcommand("queries", "Whether a few queries speak for all: of largest norm, the newest, or drawn");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
-  AddTextOptions(*command, options->text);
-  command->get_option("--window")->check(CLI::Range(4, kQueriesMax));
-  command->add_option("--shares", options->shares, "Of all queries, that speak")
-      ->delimiter(',')
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_option("--keep", options->keep, "Share of the tokens that would be kept")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_option("--seed", options->seed, "Of the draw")->check(CLI::NonNegativeNumber)->capture_default_str();
-  AddTableOptions(*command, options->form);
-  AddComputeOptions(*command, lab);
-  command->footer(
+  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  AddTextOptions(command, options->text);
+  command.get_option("--window").range(4, kQueriesMax);
+  command.add_option("--shares", options->shares, "Of all queries, that speak")
+      .delimiter(',')
+      .range(0.0, 1.0)
+      .capture_default_str();
+  command.add_option("--keep", options->keep, "Share of the tokens that would be kept")
+      .range(0.0, 1.0)
+      .capture_default_str();
+  command.add_option("--seed", options->seed, "Of the draw").non_negative().capture_default_str();
+  AddTableOptions(command, options->form);
+  AddComputeOptions(command, lab);
+  command.footer(
       "SemanticKV's claim. Each window of the text is read with nothing evicted; what each token received from a few\n"
       "queries is compared with what it received from all. rank correlation: Spearman's; kept alike: the share of the\n"
       "best --keep tokens by the one that are also best by the other. Means over lanes, then windows, with Student's\n"
       "95 % intervals.");
-  command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 
 }  // namespace ebb::lab

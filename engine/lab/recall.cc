@@ -91,22 +91,22 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 }  // namespace
 
-void AddRecall(CLI::App& app, Lab& lab) {
-  CLI::App* const command = app.add_subcommand("recall", "Passkeys recalled and perplexity, by policy and budget");
+void AddRecall(Command app, Lab& lab) {
+  const Command command = app.add_subcommand("recall", "Passkeys recalled and perplexity, by policy and budget");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
-  command->add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)")->required();
-  AddGridOptions(*command, options->grid, CacheFlags::kFixed);
-  AddTaskOption(*command, options->tasks);
-  AddPromptsOption(*command, options->prompts, "So many prompts of each protocol");
-  AddTableOptions(*command, options->form);
-  AddResumeOption(*command, lab);
-  AddComputeOptions(*command, lab);
-  command->footer(
+  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  command.add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)").required();
+  AddGridOptions(command, options->grid, CacheFlags::kFixed);
+  AddTaskOption(command, options->tasks);
+  AddPromptsOption(command, options->prompts, "So many prompts of each protocol");
+  AddTableOptions(command, options->form);
+  AddResumeOption(command, lab);
+  AddComputeOptions(command, lab);
+  command.footer(
       "F32 cache, original positions, blocks of 32, eviction after each block and each decoded token. In brackets\n"
       "Wilson's 95 % interval of a share, Student's of a perplexity. '-': the budget is below what the policy\n"
       "protects, or nothing ends the prompt, for which ada waits.");
-  command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -44,37 +44,31 @@ absl::Status Run(const Options& options) {
 
 }  // namespace
 
-void AddRotation(CLI::App& app, Lab& lab) {
-  CLI::App* const command =
+void AddRotation(Command app, Lab& lab) {
+  const Command command =
       app.add_subcommand("rotation", "What rotating stored keys at every pruning loses and costs; needs no model");
   const auto options = std::make_shared<Options>();
   DeltaRotation& rotation = options->rotation;
-  command->add_option("--head-dim", rotation.head_dim, "Of a key; even")
-      ->check(CLI::Range(2, 1024))
-      ->capture_default_str();
-  command->add_option("--theta", rotation.theta, "Of RoPE")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--recent", rotation.recent, "Tokens behind the sinks")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--drops", options->drops, "Tokens that leave at one pruning")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  command->add_option("--query-heads", options->query_heads, "Per layer")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  command->add_option("--kv-heads", options->kv_heads, "Per layer")->check(CLI::Range(1, 1024))->capture_default_str();
-  command->add_option("--keys", rotation.keys, "Random keys")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  command->add_option("--seed", rotation.seed, "Of the keys")->check(CLI::NonNegativeNumber)->capture_default_str();
-  AddTableOptions(*command, options->form);
-  command->footer(
+  command.add_option("--head-dim", rotation.head_dim, "Of a key; even").range(2, 1024).capture_default_str();
+  command.add_option("--theta", rotation.theta, "Of RoPE").positive().capture_default_str();
+  command.add_option("--recent", rotation.recent, "Tokens behind the sinks").range(1, 1 << 20).capture_default_str();
+  command.add_option("--drops", options->drops, "Tokens that leave at one pruning")
+      .delimiter(',')
+      .range(1, 1 << 20)
+      .capture_default_str();
+  command.add_option("--query-heads", options->query_heads, "Per layer").range(1, 1024).capture_default_str();
+  command.add_option("--kv-heads", options->kv_heads, "Per layer").range(1, 1024).capture_default_str();
+  command.add_option("--keys", rotation.keys, "Random keys").range(1, 1 << 20).capture_default_str();
+  command.add_option("--seed", rotation.seed, "Of the keys").non_negative().capture_default_str();
+  AddTableOptions(command, options->form);
+  command.footer(
       "Lazy Pruning shifts what is behind the dropped tokens by rotating every stored key, k' = R(-D) k, and storing "
       "it\n"
       "again. key error: |k' - k exact| / |k| when the key leaves, after all its rotations; rotated once: the same of "
       "a\n"
       "key that is rotated to its place from the raw one. Products: multiplications per layer and token that came, of\n"
       "rotating all keys at a pruning, and of rotating the query a second time for a segment whose keys rest.");
-  command->callback([&lab, options] {
+  command.callback([&lab, options] {
     if (options->rotation.head_dim % 2 != 0) {
       lab.Check(absl::InvalidArgumentError(absl::StrFormat("--head-dim: %d is odd", options->rotation.head_dim)));
     } else {

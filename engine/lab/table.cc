@@ -66,12 +66,12 @@ std::string WithInterval(double value, const Interval& interval, int digits) {
   return absl::StrFormat("%s [%.*f, %.*f]", text, digits, interval.low, digits, interval.high);
 }
 
-void AddTableOptions(CLI::App& command, TableForm& form) {
-  CLI::Option* const csv = command.add_flag_callback(
+void AddTableOptions(Command command, TableForm& form) {
+  const Flag csv = command.add_flag_callback(
       "--csv", [&form] { form = TableForm::kCsv; }, "Print CSV");
-  CLI::Option* const markdown = command.add_flag_callback(
+  const Flag markdown = command.add_flag_callback(
       "--markdown", [&form] { form = TableForm::kMarkdown; }, "Print a Markdown table");
-  csv->excludes(markdown);
+  csv.excludes(markdown);
 }
 
 }  // namespace ebb::lab

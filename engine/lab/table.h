@@ -3,10 +3,10 @@
 #ifndef EBB_ENGINE_LAB_TABLE_H_
 #define EBB_ENGINE_LAB_TABLE_H_
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
+#include "command_line/command_line.h"
 #include "engine/lab/statistics.h"
 
 namespace ebb::lab {
@@ -29,7 +29,7 @@ std::string PlusMinus(const Mean& mean, int digits);
 std::string WithInterval(double value, const Interval& interval, int digits);
 
 // --csv and --markdown, which exclude each other.
-void AddTableOptions(CLI::App& command, TableForm& form);
+void AddTableOptions(Command command, TableForm& form);
 
 }  // namespace ebb::lab
 

@@ -40,14 +40,14 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 }  // namespace
 
-void AddTokenize(CLI::App& app, Lab& lab) {
-  CLI::App* const command = app.add_subcommand("tokenize", "Cut a text into tokens");
+void AddTokenize(Command app, Lab& lab) {
+  const Command command = app.add_subcommand("tokenize", "Cut a text into tokens");
   const auto options = std::make_shared<Options>();
-  command->add_option("FILE", options->model, "Model file (GGUF)")->required();
-  command->add_option("TEXT", options->text, "The text")->required();
-  command->add_flag("--special", options->special,
-                    "The text is trusted and begins a sequence: names of control tokens become these tokens");
-  command->callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  command.add_option("TEXT", options->text, "The text").required();
+  command.add_flag("--special", options->special,
+                   "The text is trusted and begins a sequence: names of control tokens become these tokens");
+  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -212,15 +212,13 @@ std::string Perplexity(const Mean& loss) {
   return WithInterval(std::exp(loss.value), interval, 2);
 }
 
-void AddTextOptions(CLI::App& command, TextWindows& text) {
-  command.add_option("TEXT", text.text, "Text file")->required();
+void AddTextOptions(Command command, TextWindows& text) {
+  command.add_option("TEXT", text.text, "Text file").required();
   AddBlockOption(command, text.block, "eviction");
   command.add_option("--window", text.window, "Tokens of a window, its begin token included")
-      ->check(CLI::Range(4, 1 << 20))
-      ->capture_default_str();
-  command.add_option("--windows", text.windows, "How many windows of the text")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+      .range(4, 1 << 20)
+      .capture_default_str();
+  command.add_option("--windows", text.windows, "How many windows of the text").range(1, 1 << 20).capture_default_str();
 }
 
 Settings SettingsOf(const TextWindows& text) {

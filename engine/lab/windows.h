@@ -6,7 +6,6 @@
 #ifndef EBB_ENGINE_LAB_WINDOWS_H_
 #define EBB_ENGINE_LAB_WINDOWS_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "command_line/command_line.h"
 #include "engine/engine.h"
 #include "engine/lab/grid.h"
 #include "engine/lab/record.h"
@@ -88,7 +88,7 @@ struct TextWindows {
 };
 
 // TEXT, --block, --window and --windows.
-void AddTextOptions(CLI::App& command, TextWindows& text);
+void AddTextOptions(Command command, TextWindows& text);
 Settings SettingsOf(const TextWindows& text);  // of the three flags
 
 // The begin token, where the model has one added, and what fits of the text, over and over. NOT_FOUND;

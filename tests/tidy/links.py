@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)\)")
 HEADING = re.compile(r"^#{1,6} +(.*?)(?: +#+)? *$")
-OURS = re.compile(r"(policies|engine|server|client|proto|tests|scripts|docs|models|cmake)/[\w./-]*")
+OURS = re.compile(r"(command_line|policies|engine|server|client|proto|tests|scripts|docs|models|cmake)/[\w./-]*")
 TEST = re.compile(r"[A-Z]\w+\.(?:[A-Z]|test_)\w+|fuzz/\w+")
 SHOWS = re.compile(r"`(?:tests/[^`]+|make \w+[^`]*)`")
 FENCE = re.compile(r"^ {0,3}(```|~~~)")
