@@ -98,14 +98,16 @@ class TerminalChat:
         """Ctrl-D, until it is heeded: libedit shows its prompt just before it takes the terminal's keys as they come, and one that is
         typed in between is lost."""
         end = time.monotonic() + 60
+        seen = b""
         while self.process.poll() is None and time.monotonic() < end:
             self.type("\x04")
             while select.select([self.terminal], [], [], 1)[0]:
                 try:
-                    os.read(self.terminal, 4096)
+                    seen += os.read(self.terminal, 4096)
                 except OSError:
                     return self.process.wait(60)
-        return self.process.wait(60)
+        assert self.process.poll() is not None, f"Ctrl-D does not end the chat, which answered {seen!r}"
+        return self.process.returncode
 
     def history(self):
         return (pathlib.Path(self.home.name) / "ebb" / "chat_history").read_text()
