@@ -1,5 +1,5 @@
 // The one interface between the graph and hardware. The transformer is written once over it (transformer.cc); ops/cpu
-// implements it, ops/gpu will.
+// implements it. What runs on a GPU is an engine of its own (engine/gpu): these ops report to the host after each call.
 //
 // Every op is a function of its arguments: the bits of a row do not depend on how many rows it is computed with, on the
 // number of threads, or on who else is in the batch. Ops cannot fail: shapes are checked when a
