@@ -119,6 +119,9 @@ class Shared(crash_test.Crash):
         self.channels = contextlib.ExitStack()
         self.sessions = [[] for _ in range(2)]  # at home; a third client's at the other server last for a round
         self.done = {kind: 0 for kind in KINDS}
+        # Of Redis' history: the entry looked at last, how many there were, who wrote in an epoch, where each session's writing ended, and
+        # how often one changed hands.
+        self.checked, self.writes, self.owners, self.last, self.takes = None, 0, {}, {}, 0
 
     def client(self, server, kind=Client):
         return self.channels.enter_context(kind(server))
@@ -134,7 +137,9 @@ class Shared(crash_test.Crash):
             try:
                 for number in range(rounds):
                     self.round(number)
-                self.check_history()
+                    self.check_history()
+                assert self.takes > 0
+                print(f"{self.writes} writes to {len(self.last)} sessions, which changed hands {self.takes} times")
                 for name in sum(self.sessions, []):
                     self.client(self.home).DeleteSession(session.DeleteSessionRequest(name=name))
                 assert self.redis.ask("KEYS", "ebb:session:*") == [""], "keys of sessions that are gone"
@@ -250,24 +255,23 @@ class Shared(crash_test.Crash):
             assert not load.open, f"round {number}: {load.open} was not answered: {load.failed}"
 
     def check_history(self):
-        words = self.redis.ask("XRANGE", "ebb:history", "-", "+")
-        entries = [words[at + 1:at + 13] for at in range(0, len(words), 13)]
-        assert 0 < len(entries) < HISTORY_MAX, len(entries)
-        last, owners, takes = {}, {}, 0
-        for entry in entries:
+        """What was written since it was last asked: Redis keeps the newest entries alone."""
+        words = self.redis.ask("XRANGE", "ebb:history", f"({self.checked}" if self.checked else "-", "+")
+        entries = [(words[at], words[at + 1:at + 13]) for at in range(0, len(words), 13)]
+        assert len(entries) < HISTORY_MAX, len(entries)
+        for self.checked, entry in entries:
+            self.writes += 1
             field = dict(zip(entry[::2], entry[1::2]))
             name, epoch = field["session"], int(field["epoch"])
             number, at, size = (int(field[key]) for key in ("journal", "at", "bytes"))
-            owner = owners.setdefault((name, epoch), field["server"])
+            owner = self.owners.setdefault((name, epoch), field["server"])
             assert owner == field["server"], f"{name} was written by {owner} and {field['server']} in epoch {epoch}"
-            if name in last:
-                before, journal, end = last[name]
+            if name in self.last:
+                before, journal, end = self.last[name]
                 assert epoch >= before, f"{name} was written in epoch {epoch} after {before}"
                 assert (number, at) in ((journal, end), (journal + 1, 0)), f"{name}: {field} does not follow byte {end} of journal {journal}"
-                takes += epoch > before
-            last[name] = (epoch, number, at + size)
-        assert takes > 0
-        print(f"{len(entries)} writes to {len(last)} sessions, which changed hands {takes} times")
+                self.takes += epoch > before
+            self.last[name] = (epoch, number, at + size)
 
 
 def main():
