@@ -38,7 +38,8 @@ class DraftCost {
 
 // How long one call's next draft should be, from how its last ones fared: twice as long after one that was accepted
 // whole, one more than was accepted after another. Where less of what is drafted is accepted than pays, it pauses,
-// longer each time, and then tries again.
+// longer each time, and then tries again. It begins short and sceptical: a text that repeats itself makes up for that
+// within a few steps, and one that does not pays for each draft with all that share its step.
 class DraftLength {
  public:
   // `most` >= 1.
@@ -52,14 +53,14 @@ class DraftLength {
 
  private:
   int32_t most_ = 1;
-  int32_t length_ = 4;
+  int32_t length_ = 2;
   double rate_ = kBegin;  // of drafted tokens that are accepted, an exponential mean over drafts
   int32_t pause_ = 0;     // steps left
   int32_t pauses_ = 0;    // since a draft was last accepted whole
 
-  static constexpr double kBegin = 0.75;
-  static constexpr double kPays = 0.5;  // of drafts that cost nothing to make
-  static constexpr double kNew = 0.25;  // weight of the newest draft
+  static constexpr double kBegin = 0.6;  // so that one that is rejected whole is enough to pause
+  static constexpr double kPays = 0.5;   // of drafts that cost nothing to make
+  static constexpr double kNew = 0.25;   // weight of the newest draft
 };
 
 }  // namespace ebb

@@ -52,9 +52,15 @@ TEST(DraftLength, GrowsWhileDraftsAreAcceptedWhole) {
     lengths.push_back(length.Next());
     length.Settle(lengths.back(), lengths.back());
   }
-  EXPECT_THAT(lengths, ElementsAre(4, 8, 16, 16));
+  EXPECT_THAT(lengths, ElementsAre(2, 4, 8, 16));
   length.Settle(16, 5);
   EXPECT_EQ(length.Next(), 6);
+}
+
+TEST(DraftLength, PausesAfterAFirstDraftThatIsRejectedWhole) {
+  DraftLength length(16);
+  length.Settle(length.Next(), 0);
+  EXPECT_EQ(length.Next(), 0);
 }
 
 // What is never accepted costs ever less: of 10,000 steps at most one in a hundred drafts anything.
