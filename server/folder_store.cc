@@ -149,11 +149,8 @@ absl::Status FolderStore::RenewFile(SessionId session, MakeSnapshot& snapshot) {
   if (file.file.ok()) --open_files_;
   file.file = OpenFile();
   EBB_TRY(OpenJournal(file, true));
-  try {
-    growing_.push_back({.session = session, .name = file.name, .number = file.place.last, .bytes = snapshot()});
-  } catch (const std::bad_alloc&) {
-    return absl::OkStatus();  // another time
-  }
+  growing_.push_back(
+      {.session = session, .name = file.name, .number = file.place.last, .snapshot = std::move(snapshot)});
   return absl::OkStatus();
 }
 
@@ -178,7 +175,8 @@ void FolderStore::WriteSlice() {
   const auto found = sessions_.find(growing.session);
   absl::Status status = absl::CancelledError("the session is gone");
   if (found != sessions_.end()) {
-    status = WriteSliceOf(growing, folder, beside);
+    const bool is_made = !growing.bytes.empty();
+    status = is_made ? WriteSliceOf(growing, folder, beside) : Make(growing);
     if (status.ok() && growing.written < growing.bytes.size()) return;
     if (status.ok()) status = Settle(found->second, growing, folder, beside);
   }
@@ -188,6 +186,16 @@ void FolderStore::WriteSlice() {
             "a snapshot that was to take its place is given up");
   }
   growing_.pop_front();
+}
+
+// Its checksums take as long as many slices, so that this is one of its own.
+absl::Status FolderStore::Make(Growing& growing) {
+  try {
+    growing.bytes = growing.snapshot();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("no memory for it");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status FolderStore::WriteSliceOf(Growing& growing, const OpenFile& folder, const std::string& beside) const {

@@ -54,7 +54,8 @@ class FolderStore final : public SessionStore {
     SessionId session = 0;
     SessionName name = {};
     uint32_t number = 0;
-    std::string bytes = {};
+    MakeSnapshot snapshot = {};
+    std::string bytes = {};  // once it is made
     size_t written = 0;
     OpenFile file = OpenFile();
   };
@@ -65,6 +66,7 @@ class FolderStore final : public SessionStore {
   absl::Status WriteTo(File& file);
   Failure GiveUp(SessionId session, absl::Status why);
   absl::Status RenewFile(SessionId session, MakeSnapshot& snapshot);
+  static absl::Status Make(Growing& growing);
   absl::Status WriteSliceOf(Growing& growing, const OpenFile& folder, const std::string& beside) const;
   absl::Status Settle(File& file, const Growing& growing, const OpenFile& folder, const std::string& beside);
 
