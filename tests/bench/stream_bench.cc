@@ -9,7 +9,8 @@
 // each, run in this process on the same cores as the server, so what they cost counts as the server's.
 // Watched: one session that evicts from every lane at every step, with watchers of all victims and without any.
 // Journaled: the same sessions on three servers, with store.durability off, step and sync, in a folder of a real disk
-// that is new to them; 128 tokens a round, so that ten gaps lie beyond the p99.
+// that is new to them; each has its budget full before. The p99 is that of all gaps of all rounds together, since a
+// round has too few beyond it.
 
 #include <grpcpp/grpcpp.h>
 #include <sys/resource.h>
@@ -41,7 +42,7 @@ namespace {
 
 constexpr int kRounds = 5;
 constexpr int32_t kTokens = 32;
-constexpr int32_t kJournaledTokens = 128;
+constexpr int kJournaledRounds = 40;
 constexpr int32_t kPrompt = 64;
 constexpr int32_t kBudget = 512;
 constexpr int kFirsts = 10;  // calls of one token, for the time to the first
@@ -122,7 +123,8 @@ class Direct {
 // Calls over a port.
 class Remote {
  public:
-  Remote(const std::string& address, int32_t sessions, int32_t vocab, const v1::PolicySpec& policy)
+  Remote(const std::string& address, int32_t sessions, int32_t vocab, const v1::PolicySpec& policy,
+         int32_t prompt = kPrompt)
       : channel_(grpc::CreateChannel(address, grpc::InsecureChannelCredentials())),
         sessions_(v1::SessionService::NewStub(channel_)),
         inference_(v1::InferenceService::NewStub(channel_)) {
@@ -140,7 +142,7 @@ class Remote {
       }
       v1::PrefillRequest prefill;
       prefill.set_session(session.name());
-      for (const int32_t token : SomeTokens(kPrompt, vocab)) prefill.mutable_prompt()->mutable_tokens()->add_ids(token);
+      for (const int32_t token : SomeTokens(prompt, vocab)) prefill.mutable_prompt()->mutable_tokens()->add_ids(token);
       grpc::ClientContext prefilling;
       const auto reader = inference_->Prefill(&prefilling, prefill);
       v1::PrefillResponse block;
@@ -230,13 +232,13 @@ struct Speed {
 };
 
 template <typename Call>
-Speed Measure(int32_t sessions, const Call& call, int32_t each = kTokens) {
+Speed Measure(int32_t sessions, const Call& call) {
   const double begin = Seconds();
   const double cpu = CpuSeconds();
   std::vector<std::thread> threads;
-  for (int32_t i = 0; i < sessions; ++i) threads.emplace_back([&call, i, each] { call(i, each); });
+  for (int32_t i = 0; i < sessions; ++i) threads.emplace_back([&call, i] { call(i, kTokens); });
   for (std::thread& thread : threads) thread.join();
-  const double tokens = sessions * each;
+  const double tokens = sessions * kTokens;
   return {.rate = tokens / (Seconds() - begin), .cpu = (CpuSeconds() - cpu) / tokens};
 }
 
@@ -329,7 +331,7 @@ struct Journaled {
   std::unique_ptr<Server> server = {};
   std::unique_ptr<Remote> remote = {};
   std::vector<double> rates = {};  // of each round over that of the first server
-  std::vector<double> p99 = {};    // milliseconds between tokens
+  std::vector<double> gaps = {};   // seconds between tokens
 };
 
 absl::Status BenchJournaled(const std::string& path, const std::string& folder, int32_t sessions) {
@@ -346,42 +348,30 @@ absl::Status BenchJournaled(const std::string& path, const std::string& folder, 
                                              .store_dir = absl::StrFormat("%s/%s", folder, names[i]),
                                              .durability = durabilities[i],
                                              .engine = {.model_path = path, .arena_bytes = int64_t{1} << 30}}));
-    all[i].remote = std::make_unique<Remote>(FormatAddress(all[i].server->address()), sessions, 256, policy);
+    all[i].remote = std::make_unique<Remote>(FormatAddress(all[i].server->address()), sessions, 256, policy, kBudget);
   }
-  std::printf("%d sessions, %d tokens each\n", sessions, kJournaledTokens);
-  for (int round = -1; round < 2 * kRounds; ++round) {  // the first warms up
-    std::printf("round %d:", round);
+  std::printf("%d sessions, %d tokens each, %d rounds\n", sessions, kTokens, kJournaledRounds);
+  for (int round = -1; round < kJournaledRounds; ++round) {  // the first warms up
     for (size_t i = 0; i < all.size(); ++i) {
       Journaled& one = all[(i + static_cast<size_t>(round + 1)) % all.size()];
       std::vector<std::vector<double>> gaps(static_cast<size_t>(sessions));
-      const Speed speed = Measure(
-          sessions,
-          [&](int32_t session, int32_t tokens) {
-            one.remote->Call(session, tokens, &gaps[static_cast<size_t>(session)]);
-          },
-          kJournaledTokens);
-      std::vector<double> in_all;
-      for (const std::vector<double>& of_one : gaps) in_all.insert(in_all.end(), of_one.begin(), of_one.end());
-      std::sort(in_all.begin(), in_all.end());
+      const Speed speed = Measure(sessions, [&](int32_t session, int32_t tokens) {
+        one.remote->Call(session, tokens, &gaps[static_cast<size_t>(session)]);
+      });
+      if (round < 0) continue;
       one.rates.push_back(speed.rate);
-      one.p99.push_back(1e3 * in_all[in_all.size() * 99 / 100]);
-      std::printf("  %s %.1f tokens/s, p99 %.2f ms", one.name, speed.rate, one.p99.back());
-    }
-    const double off = all[0].rates.back();
-    for (Journaled& one : all) one.rates.back() /= off;
-    for (Journaled& one : all) one.p99.back() -= &one == &all[0] ? 0 : all[0].p99.back();
-    std::printf("\n");
-    if (round < 0) {
-      for (Journaled& one : all) {
-        one.rates.clear();
-        one.p99.clear();
-      }
+      for (const std::vector<double>& of_one : gaps) one.gaps.insert(one.gaps.end(), of_one.begin(), of_one.end());
     }
   }
-  for (size_t i = 1; i < all.size(); ++i) {
-    std::sort(all[i].rates.begin(), all[i].rates.end());
-    std::printf("%s / off: median %.3f (%.3f .. %.3f) of tokens/s, %+.2f ms of p99 between tokens\n", all[i].name,
-                Median(all[i].rates), all[i].rates.front(), all[i].rates.back(), Median(all[i].p99));
+  const std::vector<double> off = all[0].rates;
+  for (Journaled& one : all) {
+    for (size_t round = 0; round < off.size(); ++round) one.rates[round] /= off[round];
+    std::sort(one.rates.begin(), one.rates.end());
+    std::sort(one.gaps.begin(), one.gaps.end());
+    const auto at = [&](size_t percent) { return 1e3 * one.gaps[one.gaps.size() * percent / 100]; };
+    std::printf("%s: %.3f of off's tokens/s (quartiles %.3f, %.3f); between tokens p50 %.2f, p90 %.2f, p99 %.2f ms\n",
+                one.name, Median(one.rates), one.rates[one.rates.size() / 4], one.rates[one.rates.size() * 3 / 4],
+                at(50), at(90), at(99));
   }
   return absl::OkStatus();
 }
