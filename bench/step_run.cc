@@ -86,6 +86,7 @@ absl::Status RunShares(const cli::Shell& shell, const std::string& verb, const C
 // Step times of both sides at a depth, by number of sessions.
 struct Pair {
   std::vector<double> bounded = {}, other = {}, ratio = {};
+  std::vector<double> drift = {};  // to sessions that stay at the first depth
 };
 
 absl::Status RunCompare(const cli::Shell& shell, const std::string& verb, const Common& common,
@@ -100,7 +101,7 @@ absl::Status RunCompare(const cli::Shell& shell, const std::string& verb, const 
   const int32_t written = (common.rounds + 1) * (options.steps + kWarmSteps) * sizes;  // while measuring, at a depth
   const int32_t deepest = depths.back() + written * static_cast<int32_t>(depths.size());
   const int32_t count = *std::ranges::max_element(options.sessions);
-  model.sessions = shifts ? count : 2 * count;
+  model.sessions = shifts ? count : 3 * count;
   model.tokens_max = deepest;
   EBB_ASSIGN(const OpenModel open, OpenForBench(common, model));
   EBB_ASSIGN(const ValidSpec policy, open.Policy(model.policy, model.slots, model.kv_type));
@@ -120,15 +121,25 @@ absl::Status RunCompare(const cli::Shell& shell, const std::string& verb, const 
   EBB_ASSIGN(const auto bounded, Sessions::Open(*open.engine, policy, count, kBlock, common.seed));
   EBB_ASSIGN(const auto other,
              Sessions::Open(shifts ? *shifting.engine : *open.engine, against, count, kBlock, common.seed));
+  std::unique_ptr<Sessions> first;  // a machine's speed changes between depths, so that only steps in turns tell drift
+  if (depths.size() > 1) {
+    EBB_ASSIGN(first, Sessions::Open(*open.engine, policy, count, kBlock, common.seed));
+    EBB_TRY(first->FillAlike(depths.front()));
+  }
   std::vector<std::vector<Pair>> pairs(options.sessions.size(), std::vector<Pair>(depths.size()));
   for (size_t d = 0; d < depths.size(); ++d) {
     EBB_TRY(bounded->FillAlike(depths[d]));
     EBB_TRY(other->FillAlike(depths[d]));
     for (int32_t round = -1; round < common.rounds; ++round) {
       for (size_t i = 0; i < options.sessions.size(); ++i) {
+        const auto time_first = [&] { return TimeStep(*first, options.sessions[i], options.steps); };
+        const bool first_before = d > 0 && round % 2 != 0;
+        const double before = first_before ? time_first() : 0;
         const double ours = TimeStep(*bounded, options.sessions[i], options.steps);
+        const double first_ours = d == 0 ? ours : first_before ? before : time_first();
         const double theirs = TimeStep(*other, options.sessions[i], options.steps);
         if (round < 0) continue;
+        pairs[i][d].drift.push_back(ours / first_ours);
         pairs[i][d].bounded.push_back(ours);
         pairs[i][d].other.push_back(theirs);
         pairs[i][d].ratio.push_back(theirs / ours);
@@ -141,21 +152,22 @@ absl::Status RunCompare(const cli::Shell& shell, const std::string& verb, const 
                  {.key = "tokens_per_second", .header = model.policy + ", tokens/s", .digits = 1},
                  {.key = "other_tokens_per_second", .header = options.compare + ", tokens/s", .digits = 1},
                  {.key = "ratio", .header = "ratio", .digits = 2},
-                 {.key = "drift", .header = "step / first depth's", .digits = 3}},
+                 {.key = "drift", .header = "step / step at the first depth", .digits = 3}},
                 FactsOf(common, open, options));
   for (size_t i = 0; i < pairs.size(); ++i) {
     const double sessions = options.sessions[i];
-    std::vector<double> ours, theirs;
+    std::vector<double> ours, theirs, drift;
     for (size_t d = 0; d < depths.size(); ++d) {
       ours.push_back(Median(pairs[i][d].bounded));
       theirs.push_back(Median(pairs[i][d].other));
+      drift.push_back(Median(pairs[i][d].drift));
       report.Add({int64_t{options.sessions[i]}, absl::StrFormat("%d", depths[d]), sessions / ours.back(),
-                  sessions / theirs.back(), SpreadOf(pairs[i][d].ratio), ours.back() / ours.front()});
+                  sessions / theirs.back(), SpreadOf(pairs[i][d].ratio), drift.back()});
     }
     const double mean = MeanOverDepths(depths, ours);
     const double mean_other = MeanOverDepths(depths, theirs);
     report.Add({int64_t{options.sessions[i]}, std::string("mean"), sessions / mean, sessions / mean_other,
-                mean_other / mean, mean / ours.front()});
+                mean_other / mean, MeanOverDepths(depths, drift)});
   }
   report.Print(shell.json, common.form);
   return absl::OkStatus();
