@@ -101,11 +101,14 @@ absl::Status RunCompare(const cli::Shell& shell, const std::string& verb, const 
   const int32_t written = (common.rounds + 1) * (options.steps + kWarmSteps) * sizes;  // while measuring, at a depth
   const int32_t deepest = depths.back() + written * static_cast<int32_t>(depths.size());
   const int32_t count = *std::ranges::max_element(options.sessions);
-  model.sessions = shifts ? count : 3 * count;
-  model.tokens_max = deepest;
+  const bool unbounded = options.compare == "full";
+  const bool has_first = depths.size() > 1;
+  // What keeps everything takes so much that the bounded ones fit beside it.
+  model.sessions = shifts || unbounded ? count : 2 * count;
+  if (has_first || unbounded) model.sessions += count;
+  if (unbounded) model.tokens_max = deepest;
   EBB_ASSIGN(const OpenModel open, OpenForBench(common, model));
   EBB_ASSIGN(const ValidSpec policy, open.Policy(model.policy, model.slots, model.kv_type));
-  const bool unbounded = options.compare == "full";
   OpenModel shifting;  // an engine of its own, since what it does to lanes is done to all
   if (shifts) {
     if (model.kv_type == KvType::kInt8) {
@@ -122,7 +125,7 @@ absl::Status RunCompare(const cli::Shell& shell, const std::string& verb, const 
   EBB_ASSIGN(const auto other,
              Sessions::Open(shifts ? *shifting.engine : *open.engine, against, count, kBlock, common.seed));
   std::unique_ptr<Sessions> first;  // a machine's speed changes between depths, so that only steps in turns tell drift
-  if (depths.size() > 1) {
+  if (has_first) {
     EBB_ASSIGN(first, Sessions::Open(*open.engine, policy, count, kBlock, common.seed));
     EBB_TRY(first->FillAlike(depths.front()));
   }
