@@ -58,6 +58,12 @@ absl::Status StoreFailed(const char* what, const std::string& name, int error) {
                 {.reason = "STORE_FAILED", .retry = kRetry});
 }
 
+absl::Status StoreUnusable(const std::string& folder, const char* what, int error) {
+  return Refuse(absl::StatusCode::kUnavailable,
+                absl::StrFormat("store.dir: %s: %s: %s", folder, what, std::strerror(error)),
+                {.reason = "STORE_UNUSABLE", .field = "store.dir"});
+}
+
 absl::StatusOr<OpenFile> MakeFolder(const OpenFile& parent, const std::string& name) {
   if (mkdirat(parent.get(), name.c_str(), kFolderMode) == 0) {
     if (fsync(parent.get()) != 0) return StoreFailed("syncing the folder of", name, errno);

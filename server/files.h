@@ -40,6 +40,9 @@ inline constexpr mode_t kFileMode = 0600;
 // UNAVAILABLE STORE_FULL or STORE_FAILED with RetryInfo: what the system says (`error`) to `what` of `name`. Without
 // the folder: callers have no business with it, the log does.
 absl::Status StoreFailed(const char* what, const std::string& name, int error);
+// UNAVAILABLE STORE_UNUSABLE of the key store.dir, for who starts the server: what the system says (`error`) to `what`
+// of `folder`, which is named as it was given.
+absl::Status StoreUnusable(const std::string& folder, const char* what, int error);
 
 // Opens the folder `name` in `parent`, for its owner alone; made, and `parent` synced, where it is missing.
 absl::StatusOr<OpenFile> MakeFolder(const OpenFile& parent, const std::string& name);

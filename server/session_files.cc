@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <string_view>
 
 #include "absl/strings/numbers.h"
@@ -36,12 +35,6 @@ std::optional<std::pair<std::string, uint32_t>> ReadName(std::string_view name, 
   return std::pair(id, number);
 }
 
-absl::Status Unusable(const std::string& dir, const char* what, int error) {
-  return Refuse(absl::StatusCode::kUnavailable,
-                absl::StrFormat("store.dir: %s/journals: %s: %s", dir, what, std::strerror(error)),
-                {.reason = "STORE_UNUSABLE", .field = "store.dir"});
-}
-
 }  // namespace
 
 absl::Status SessionFiles::AtFile(const SessionName& name, const std::string& file, const absl::Status& status) {
@@ -57,15 +50,17 @@ std::string SessionFiles::SnapshotName(const SessionName& name, uint32_t number)
 }
 
 absl::StatusOr<std::unique_ptr<SessionFiles>> SessionFiles::Open(const std::string& dir) {
+  const std::string journals = dir + "/journals";
   const OpenFile store(open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!store.ok()) return Unusable(dir, "opening the folder around it", errno);
+  if (!store.ok()) return StoreUnusable(journals, "opening the folder around it", errno);
   auto root = MakeFolder(store, "journals");
-  if (!root.ok()) return Unusable(dir, "making it", errno);
+  if (!root.ok()) return StoreUnusable(journals, "making it", errno);
   for (const std::string& tenant : NamesIn(*root)) {
     if (!IsResourceName(tenant)) continue;
     const OpenFile folder = FindFolder(*root, tenant);
     for (const std::string& name : folder.ok() ? NamesIn(folder) : std::vector<std::string>()) {
-      if (IsBeside(name) && unlinkat(folder.get(), name.c_str(), 0) != 0) return Unusable(dir, "tidying it", errno);
+      if (IsBeside(name) && unlinkat(folder.get(), name.c_str(), 0) != 0)
+        return StoreUnusable(journals, "tidying it", errno);
     }
   }
   return std::unique_ptr<SessionFiles>(new SessionFiles(*std::move(root)));

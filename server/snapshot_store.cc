@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "absl/strings/str_format.h"
 #include "policies/check.h"
@@ -19,12 +18,6 @@ namespace ebb {
 namespace {
 
 constexpr std::string_view kEnding = ".snapshot";
-
-absl::Status UnusableStore(const std::string& dir, const char* what, int error) {
-  return Refuse(absl::StatusCode::kUnavailable,
-                absl::StrFormat("store.dir: %s: %s: %s", dir, what, std::strerror(error)),
-                {.reason = "STORE_UNUSABLE", .field = "store.dir"});
-}
 
 absl::Status UnknownSnapshot(const std::string& id) {
   return Refuse(absl::StatusCode::kNotFound, absl::StrFormat("there is no snapshot snapshots/%s", id),
@@ -58,11 +51,11 @@ absl::StatusOr<SnapshotStore::Entry> Stat(const OpenFile& folder, const std::str
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SnapshotStore>> SnapshotStore::Open(const std::string& dir, int32_t snapshots_max) {
-  if (mkdir(dir.c_str(), kFolderMode) != 0 && errno != EEXIST) return UnusableStore(dir, "making it", errno);
+  if (mkdir(dir.c_str(), kFolderMode) != 0 && errno != EEXIST) return StoreUnusable(dir, "making it", errno);
   const OpenFile root(open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!root.ok()) return UnusableStore(dir, "opening it", errno);
+  if (!root.ok()) return StoreUnusable(dir, "opening it", errno);
   OpenFile lock(openat(root.get(), "LOCK", O_RDWR | O_CREAT | O_CLOEXEC, kFileMode));
-  if (!lock.ok()) return UnusableStore(dir, "opening LOCK", errno);
+  if (!lock.ok()) return StoreUnusable(dir, "opening LOCK", errno);
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("store.dir: another server uses %s", dir),
                   {.reason = "STORE_LOCKED", .field = "store.dir"});
@@ -70,11 +63,11 @@ absl::StatusOr<std::unique_ptr<SnapshotStore>> SnapshotStore::Open(const std::st
   std::vector<OpenFile> shelves;
   for (const char* shelf : {"snapshots", "sessions"}) {
     if (mkdirat(root.get(), shelf, kFolderMode) != 0 && errno != EEXIST)
-      return UnusableStore(dir, "making a folder", errno);
+      return StoreUnusable(dir, "making a folder", errno);
     shelves.emplace_back(openat(root.get(), shelf, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!shelves.back().ok()) return UnusableStore(dir, "opening a folder", errno);
+    if (!shelves.back().ok()) return StoreUnusable(dir, "opening a folder", errno);
   }
-  if (fsync(root.get()) != 0) return UnusableStore(dir, "syncing it", errno);
+  if (fsync(root.get()) != 0) return StoreUnusable(dir, "syncing it", errno);
   auto store = std::unique_ptr<SnapshotStore>(
       new SnapshotStore(std::move(lock), std::move(shelves[0]), std::move(shelves[1]), snapshots_max));
   EBB_TRY(store->RemoveLeftovers(Shelf::kSnapshots));

@@ -4,33 +4,26 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "policies/status.h"
 
 namespace ebb {
 namespace {
 
 std::string NameOf(uint64_t file) { return absl::StrFormat("%d.snapshot", file); }
 
-absl::Status NoSwapFolder(const std::string& dir, const char* what, int error) {
-  return Refuse(absl::StatusCode::kUnavailable,
-                absl::StrFormat("store.dir: %s/swap: %s: %s", dir, what, std::strerror(error)),
-                {.reason = "STORE_UNUSABLE", .field = "store.dir"});
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SwapFolder>> SwapFolder::Open(const std::string& dir, int64_t bytes_max) {
+  const std::string swap = dir + "/swap";
   const OpenFile store(open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!store.ok()) return NoSwapFolder(dir, "opening the folder around it", errno);
+  if (!store.ok()) return StoreUnusable(swap, "opening the folder around it", errno);
   auto folder = MakeFolder(store, "swap");
-  if (!folder.ok()) return NoSwapFolder(dir, "making it", errno);
+  if (!folder.ok()) return StoreUnusable(swap, "making it", errno);
   for (const std::string& name : NamesIn(*folder)) {
     if (name == "." || name == "..") continue;
-    if (unlinkat(folder->get(), name.c_str(), 0) != 0) return NoSwapFolder(dir, "emptying it", errno);
+    if (unlinkat(folder->get(), name.c_str(), 0) != 0) return StoreUnusable(swap, "emptying it", errno);
   }
   return std::unique_ptr<SwapFolder>(new SwapFolder(*std::move(folder), bytes_max));
 }
