@@ -22,7 +22,6 @@ namespace ebb {
 namespace {
 
 constexpr size_t kProblemsMax = 20;
-constexpr size_t kReadBytesMax = (1 << 20) + 1;  // one more than ReadConfigYaml takes
 constexpr std::array<std::string_view, 8> kToolVariables = {"EBB_ADDR", "EBB_TOKEN_FILE", "EBB_TLS", "EBB_CA",
                                                             "EBB_CERT", "EBB_KEY",        "EBB_ISA", "EBB_GOLDEN"};
 
@@ -220,7 +219,7 @@ absl::StatusOr<LoadedConfig> ResolveConfig(std::span<const ConfigSetting> settin
 
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string text(kReadBytesMax, '\0');
+  std::string text(kConfigBytesMax + 1, '\0');  // one more than ReadConfigYaml takes
   if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
     return BadConfig(absl::StrFormat("cannot read %s: %s", path, std::strerror(errno)));

@@ -17,7 +17,6 @@
 namespace ebb {
 namespace {
 
-constexpr size_t kFileBytesMax = 1 << 20;
 constexpr size_t kDepthMax = 4;  // the schema's deepest key is tenants: {NAME: {key: ...}}
 constexpr size_t kKeyBytesMax = 64;
 constexpr size_t kSettingsMax = 50000;
@@ -133,9 +132,9 @@ absl::Status Parse(std::string_view yaml, const std::string& file, Collector& co
 }  // namespace
 
 absl::StatusOr<std::vector<ConfigSetting>> ReadConfigYaml(std::string_view yaml, const std::string& file) {
-  if (yaml.size() > kFileBytesMax) {
+  if (yaml.size() > kConfigBytesMax) {
     return Bad(file, 0,
-               absl::StrFormat("%d bytes are too many for a configuration, at most %d", yaml.size(), kFileBytesMax));
+               absl::StrFormat("%d bytes are too many for a configuration, at most %d", yaml.size(), kConfigBytesMax));
   }
   if (yaml.find('\0') != std::string_view::npos) return Bad(file, 0, "holds a NUL byte, so it is no text");
   Collector collector(file);

@@ -1,12 +1,13 @@
 // YAML text to settings: which path was given which text, where. Knows no key; config.h does.
 //
 // A configuration needs maps and scalars, so that is all there is: lists, anchors' aliases, tags of other types, a
-// second document, a key given twice are refused, and so is more than 1 MiB or a nesting beyond 4. No alias is ever
-// expanded and no tree is built, so a small file cannot become a large one.
+// second document, a key given twice are refused, and so is more than kConfigBytesMax or a nesting beyond 4. No
+// alias is ever expanded and no tree is built, so a small file cannot become a large one.
 
 #ifndef EBB_SERVER_CONFIG_YAML_H_
 #define EBB_SERVER_CONFIG_YAML_H_
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,9 @@
 #include "absl/status/statusor.h"
 
 namespace ebb {
+
+// Of a whole file.
+inline constexpr size_t kConfigBytesMax = 1 << 20;
 
 // A key's place: {server, listen}, {tenants, eu.acme, weight}.
 using ConfigPath = std::vector<std::string>;
