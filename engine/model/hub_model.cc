@@ -129,8 +129,7 @@ class Layout {
       for (const HubTensor& row : family.layer_tensors) {
         EBB_TRY(Take(row, absl::StrFormat("%s%s", theirs, row.name), absl::StrFormat("blk.%d.%s", layer, row.ours)));
       }
-      for (const std::string_view name : family.unused_layer_tensors)
-        Find(absl::StrFormat("%s%s", theirs, name), family.prefix);
+      for (const std::string_view name : kHubUnused) Find(absl::StrFormat("%s%s", theirs, name), family.prefix);
     }
     if (stored_.size() == taken_) return absl::OkStatus();
     for (const auto& [name, stored] : stored_) {

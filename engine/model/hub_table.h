@@ -47,13 +47,14 @@ struct HubTensor {
   HubLayout layout = HubLayout::kSame;
 };
 
+// What a row leaves out is as most families have it.
 struct HubFamily {
-  std::string_view model_type = {};    // of config.json
-  std::string_view architecture = {};  // of architecture_table.h
-  std::string_view prefix = {};        // of names; may be left out in the file
-  std::string_view layers = {};        // behind the prefix, before a layer's number
-  std::string_view activation = {};    // of config.json; empty: there is only one
-  bool tied = false;                   // the head is the embedding, unless `tie_word_embeddings` says otherwise
+  std::string_view model_type = {};            // of config.json
+  std::string_view architecture = {};          // of architecture_table.h
+  std::string_view prefix = "model.";          // of names; may be left out in the file
+  std::string_view layers = "layers.";         // behind the prefix, before a layer's number
+  std::string_view activation = "hidden_act";  // of config.json; empty: there is only one
+  bool tied = false;                           // the head is the embedding, unless `tie_word_embeddings` says otherwise
   // Of a feed-forward part whose size config.json leaves out: so many times the width.
   int32_t ffn_widths = 0;
   std::string_view rotary_part = {};  // the part of a head that RoPE turns
@@ -63,10 +64,17 @@ struct HubFamily {
   std::span<const HubDemand> demands = {};
   std::span<const HubTensor> model_tensors = {};
   std::span<const HubTensor> layer_tensors = {};
-  std::span<const std::string_view> unused_layer_tensors = {};  // what follows from the configuration
 };
 
 inline constexpr std::string_view kHubHead = "lm_head.weight";  // left out, or not read, where the head is tied
+
+// RoPE's frequencies and masks, which layers of old checkpoints hold: they follow from the configuration.
+inline constexpr std::string_view kHubUnused[] = {"self_attn.rotary_emb.inv_freq",
+                                                  "attention.rotary_emb.inv_freq",
+                                                  "attention.bias",
+                                                  "attention.masked_bias",
+                                                  "attn.bias",
+                                                  "attn.masked_bias"};
 
 std::span<const HubFamily> HubFamilies();
 
