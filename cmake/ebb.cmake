@@ -36,7 +36,7 @@ target_compile_options(ebb_flags INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wno-depre
 target_include_directories(ebb_flags INTERFACE ${PROJECT_SOURCE_DIR})
 
 # Sanitizer builds read the libraries' headers once. Others do not, so that a file that forgets to include what it uses is
-# found there.
+# found there, with -DEBB_UNITY=OFF.
 if(EBB_SANITIZE)
   add_compile_options(-pthread $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
     "$<$<CXX_COMPILER_ID:Clang>:SHELL:-Xclang -fno-pch-timestamp>")
