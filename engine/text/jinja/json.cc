@@ -58,17 +58,11 @@ void Quote(std::string_view text, const JsonStyle& style, std::string& out) {
   out += '"';
   while (!text.empty()) {
     const Utf8Unit unit = FirstUtf8(text);
-    const char c = text[0];
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (c == '\b') {
+    const std::string_view character = text.substr(0, static_cast<size_t>(unit.size));
+    const char c = character[0];
+    text.remove_prefix(character.size());
+    if (AppendEscaped(c, '"', out)) continue;
+    if (c == '\b') {
       out += "\\b";
     } else if (c == '\f') {
       out += "\\f";
@@ -82,9 +76,8 @@ void Quote(std::string_view text, const JsonStyle& style, std::string& out) {
     } else if (style.ascii && unit.code > 0x7E) {
       absl::StrAppendFormat(&out, "\\u%04x", static_cast<uint32_t>(unit.code));
     } else {
-      out += text.substr(0, static_cast<size_t>(unit.size));
+      out += character;
     }
-    text.remove_prefix(static_cast<size_t>(unit.size));
   }
   out += '"';
 }

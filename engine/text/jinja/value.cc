@@ -37,16 +37,8 @@ void Quote(std::string_view text, std::string& out) {
   const char quote = only_single ? '"' : '\'';
   out += quote;
   for (const char c : text) {
-    if (c == quote || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (static_cast<uint8_t>(c) < 0x20 || c == 0x7F) {
+    if (AppendEscaped(c, quote, out)) continue;
+    if (static_cast<uint8_t>(c) < 0x20 || c == 0x7F) {
       absl::StrAppendFormat(&out, "\\x%02x", static_cast<uint8_t>(c));
     } else {
       out += c;
@@ -193,6 +185,14 @@ std::string Shown(const Value& value) {
   std::string out;
   Show(value, out);
   return out;
+}
+
+bool AppendEscaped(char c, char quote, std::string& out) {
+  const char letter = c == '\n' ? 'n' : c == '\r' ? 'r' : c == '\t' ? 't' : c;
+  if (letter == c && c != quote && c != '\\') return false;
+  out += '\\';
+  out += letter;
+  return true;
 }
 
 std::string FloatText(double number) {

@@ -151,6 +151,10 @@ Text Written(const Value& value);
 // As Python shows a value inside a list: strings in quotes.
 std::string Shown(const Value& value);
 
+// Appends what Python and JSON alike write in a quoted text for `c`: a backslash and the quote, a backslash, or the
+// letter of a newline, return or tab. False: none of these, and nothing is appended.
+bool AppendEscaped(char c, char quote, std::string& out);
+
 // As Python writes a float, the shortest that reads back: 1.0, 1e+16.
 std::string FloatText(double number);
 
