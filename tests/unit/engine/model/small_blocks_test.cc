@@ -11,95 +11,86 @@
 #include "engine/model/ggml_types.h"
 #include "engine/model/quantization.h"
 #include "policies/hash_random.h"
+#include "tests/support/decoded_values.h"
 
 namespace ebb {
 namespace {
 
 constexpr int64_t kValues = 256;
 
-struct Value {
-  size_t index = 0;
-  float value = 0;
-};
-
-// What tests/golden/reference.py decodes from RowOf(type), as in k_block_test.cc.
-struct Decoded {
-  DType type = DType::kF32;
-  std::vector<Value> values = {};
-  uint64_t sum = 0;
-};
-
-const std::vector<Decoded>& Table() {
-  static const auto& table = *new std::vector<Decoded>{{.type = DType::kQ4_1,
-                                                        .values = {{0, 0x1.8012a8p+0F},
-                                                                   {1, 0x1.9a2aap-2F},
-                                                                   {31, 0x1.334aa8p+0F},
-                                                                   {32, 0x1.33755p-1F},
-                                                                   {64, 0x1.9ad54p-3F},
-                                                                   {127, 0x1.00455p-1F},
-                                                                   {128, 0x1.334aa8p+0F},
-                                                                   {145, 0x1.66a55p-1F},
-                                                                   {160, 0x1.00455p-1F},
-                                                                   {191, 0x1.99d55p-1F},
-                                                                   {223, 0x1.001aa8p+0F},
-                                                                   {255, 0x1.99d55p-1F}},
-                                                        .sum = 34656055935540},
-                                                       {.type = DType::kQ5_0,
-                                                        .values = {{0, -0x1.4cb8p+0F},
-                                                                   {1, -0x1.4cb8p+0F},
-                                                                   {31, 0x1.332p+0F},
-                                                                   {32, 0x1.332p+0F},
-                                                                   {64, -0x1.332p-1F},
-                                                                   {127, -0x1.665p-1F},
-                                                                   {128, 0x1.998p-1F},
-                                                                   {145, -0x1.998p+0F},
-                                                                   {160, -0x1.332p-1F},
-                                                                   {191, -0x1.332p-1F},
-                                                                   {223, -0x1.332p+0F},
-                                                                   {255, -0x1.998p-4F}},
-                                                        .sum = 71815065985024},
-                                                       {.type = DType::kQ5_1,
-                                                        .values = {{0, 0x1.333554p+1F},
-                                                                   {1, 0x1.400154p+1F},
-                                                                   {31, 0x1.554p-11F},
-                                                                   {32, 0x1.9a2aap-2F},
-                                                                   {64, 0x1.9a2aap-2F},
-                                                                   {127, 0x1.cd055p-1F},
-                                                                   {128, 0x1.9ad54p-3F},
-                                                                   {145, 0x1.334aa8p+0F},
-                                                                   {160, 0x1.333554p+1F},
-                                                                   {191, 0x1.cd055p-1F},
-                                                                   {223, 0x1.33caap-2F},
-                                                                   {255, 0x1.e672a8p+0F}},
-                                                        .sum = 34949753515752},
-                                                       {.type = DType::kIq4Nl,
-                                                        .values = {{0, 0x1.998p-4F},
-                                                                   {1, -0x1.ffep-1F},
-                                                                   {31, -0x1.964dp+3F},
-                                                                   {32, -0x1.9fe6p+2F},
-                                                                   {64, -0x1.3986p+2F},
-                                                                   {127, 0x1.1cbbp+3F},
-                                                                   {128, 0x1.6983p+3F},
-                                                                   {145, 0x1.1cbbp+3F},
-                                                                   {160, -0x1.1988p+1F},
-                                                                   {191, -0x1.9fe6p+2F},
-                                                                   {223, -0x1.1988p+1F},
-                                                                   {255, 0x1.1cbbp+3F}},
-                                                        .sum = 71713711332992},
-                                                       {.type = DType::kMxfp4,
-                                                        .values = {{0, -0x1p-9F},
-                                                                   {1, 0x0.0p+0F},
-                                                                   {31, 0x1p-8F},
-                                                                   {32, -0x1.8p-8F},
-                                                                   {64, -0x1p-7F},
-                                                                   {127, -0x1.8p-5F},
-                                                                   {128, -0x1p-5F},
-                                                                   {145, -0x1p-3F},
-                                                                   {160, 0x1.8p-4F},
-                                                                   {191, 0x0.0p+0F},
-                                                                   {223, -0x1.8p-1F},
-                                                                   {255, -0x1.8p+0F}},
-                                                        .sum = 55333527486464}};
+// Of RowOf(type).
+const std::vector<DecodedValues>& DecodedSmallBlocks() {
+  static const auto& table =
+      *new std::vector<DecodedValues>{{.type = DType::kQ4_1,
+                                       .values = {{0, 0x1.8012a8p+0F},
+                                                  {1, 0x1.9a2aap-2F},
+                                                  {31, 0x1.334aa8p+0F},
+                                                  {32, 0x1.33755p-1F},
+                                                  {64, 0x1.9ad54p-3F},
+                                                  {127, 0x1.00455p-1F},
+                                                  {128, 0x1.334aa8p+0F},
+                                                  {145, 0x1.66a55p-1F},
+                                                  {160, 0x1.00455p-1F},
+                                                  {191, 0x1.99d55p-1F},
+                                                  {223, 0x1.001aa8p+0F},
+                                                  {255, 0x1.99d55p-1F}},
+                                       .sum = 34656055935540},
+                                      {.type = DType::kQ5_0,
+                                       .values = {{0, -0x1.4cb8p+0F},
+                                                  {1, -0x1.4cb8p+0F},
+                                                  {31, 0x1.332p+0F},
+                                                  {32, 0x1.332p+0F},
+                                                  {64, -0x1.332p-1F},
+                                                  {127, -0x1.665p-1F},
+                                                  {128, 0x1.998p-1F},
+                                                  {145, -0x1.998p+0F},
+                                                  {160, -0x1.332p-1F},
+                                                  {191, -0x1.332p-1F},
+                                                  {223, -0x1.332p+0F},
+                                                  {255, -0x1.998p-4F}},
+                                       .sum = 71815065985024},
+                                      {.type = DType::kQ5_1,
+                                       .values = {{0, 0x1.333554p+1F},
+                                                  {1, 0x1.400154p+1F},
+                                                  {31, 0x1.554p-11F},
+                                                  {32, 0x1.9a2aap-2F},
+                                                  {64, 0x1.9a2aap-2F},
+                                                  {127, 0x1.cd055p-1F},
+                                                  {128, 0x1.9ad54p-3F},
+                                                  {145, 0x1.334aa8p+0F},
+                                                  {160, 0x1.333554p+1F},
+                                                  {191, 0x1.cd055p-1F},
+                                                  {223, 0x1.33caap-2F},
+                                                  {255, 0x1.e672a8p+0F}},
+                                       .sum = 34949753515752},
+                                      {.type = DType::kIq4Nl,
+                                       .values = {{0, 0x1.998p-4F},
+                                                  {1, -0x1.ffep-1F},
+                                                  {31, -0x1.964dp+3F},
+                                                  {32, -0x1.9fe6p+2F},
+                                                  {64, -0x1.3986p+2F},
+                                                  {127, 0x1.1cbbp+3F},
+                                                  {128, 0x1.6983p+3F},
+                                                  {145, 0x1.1cbbp+3F},
+                                                  {160, -0x1.1988p+1F},
+                                                  {191, -0x1.9fe6p+2F},
+                                                  {223, -0x1.1988p+1F},
+                                                  {255, 0x1.1cbbp+3F}},
+                                       .sum = 71713711332992},
+                                      {.type = DType::kMxfp4,
+                                       .values = {{0, -0x1p-9F},
+                                                  {1, 0x0.0p+0F},
+                                                  {31, 0x1p-8F},
+                                                  {32, -0x1.8p-8F},
+                                                  {64, -0x1p-7F},
+                                                  {127, -0x1.8p-5F},
+                                                  {128, -0x1p-5F},
+                                                  {145, -0x1p-3F},
+                                                  {160, 0x1.8p-4F},
+                                                  {191, 0x0.0p+0F},
+                                                  {223, -0x1.8p-1F},
+                                                  {255, -0x1.8p+0F}},
+                                       .sum = 55333527486464}};
   return table;
 }
 
@@ -130,18 +121,11 @@ std::vector<float> Dequantize(DType type, const std::byte* row) {
 }
 
 TEST(DequantizeRow, ReadsSmallBlocksAsAnotherProgramDoes) {
-  for (const Decoded& decoded : Table()) {
+  for (const DecodedValues& decoded : DecodedSmallBlocks()) {
     SCOPED_TRACE(TypeName(decoded.type));
     std::vector<std::byte> row = RowOf(decoded.type);
     row.insert(row.begin(), std::byte{0});  // at an odd address
-    const std::vector<float> values = Dequantize(decoded.type, row.data() + 1);
-    for (const Value& expected : decoded.values) {
-      EXPECT_EQ(std::bit_cast<uint32_t>(values[expected.index]), std::bit_cast<uint32_t>(expected.value))
-          << expected.index << ": " << values[expected.index];
-    }
-    uint64_t sum = 0;
-    for (size_t i = 0; i < values.size(); ++i) sum += (i + 1) * std::bit_cast<uint32_t>(values[i]);
-    EXPECT_EQ(sum, decoded.sum);
+    ExpectDecoded(Dequantize(decoded.type, row.data() + 1), decoded);
   }
 }
 
