@@ -16,6 +16,9 @@
 
 namespace ebb {
 
+// What most refusals are.
+inline constexpr absl::StatusCode kInvalidArgument = absl::StatusCode::kInvalidArgument;
+
 inline absl::Status StatusOf(const absl::Status& status) { return status; }
 
 template <typename T>

@@ -21,8 +21,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-
 class EngineTest : public testing::Test {
  protected:
   TinyModelFile file_ = TinyModelFile({.vocab = 300});
@@ -34,12 +32,13 @@ class EngineTest : public testing::Test {
 
 TEST_F(EngineTest, RefusesOptionsOutOfRange) {
   EXPECT_THAT(Engine::Open({.model_path = file_.path(), .threads = 257}),
-              IsRefusal(kInvalid, "THREADS_OUT_OF_RANGE", ""));
+              IsRefusal(kInvalidArgument, "THREADS_OUT_OF_RANGE", ""));
   EXPECT_THAT(Engine::Open({.model_path = file_.path(), .step_tokens_max = 0}),
-              IsRefusal(kInvalid, "STEP_TOKENS_OUT_OF_RANGE", ""));
+              IsRefusal(kInvalidArgument, "STEP_TOKENS_OUT_OF_RANGE", ""));
   EXPECT_THAT(Engine::Open({.model_path = file_.path(), .arena_bytes = 100}),
-              IsRefusal(kInvalid, "ARENA_TOO_SMALL", ""));
-  EXPECT_THAT(Engine::Open({.model_path = file_.path(), .isa = "z80"}), IsRefusal(kInvalid, "ISA_UNAVAILABLE", ""));
+              IsRefusal(kInvalidArgument, "ARENA_TOO_SMALL", ""));
+  EXPECT_THAT(Engine::Open({.model_path = file_.path(), .isa = "z80"}),
+              IsRefusal(kInvalidArgument, "ISA_UNAVAILABLE", ""));
 }
 
 // What lies beside the model is read with it: nothing is half loaded.
@@ -105,11 +104,11 @@ TEST_F(EngineTest, RefusesBlocksThatNoStepCouldTake) {
   const ValidSpec policy = TestPolicy({.scorer = "full", .budget = 64});
   for (const int32_t block : {0, 513}) {
     EXPECT_THAT(engine_->PagesFor({.policy = policy, .block_size_max = block}).status(),
-                IsRefusal(kInvalid, "BLOCK_SIZE_OUT_OF_RANGE", "block_size"));
+                IsRefusal(kInvalidArgument, "BLOCK_SIZE_OUT_OF_RANGE", "block_size"));
   }
   const auto session = OpenTestSession(*engine_, {.scorer = "full", .budget = 64}, 8);
-  EXPECT_THAT(session->CanAppend(9), IsRefusal(kInvalid, "BLOCK_TOO_LARGE", ""));
-  EXPECT_THAT(session->CanAppend(0), IsRefusal(kInvalid, "BLOCK_TOO_LARGE", ""));
+  EXPECT_THAT(session->CanAppend(9), IsRefusal(kInvalidArgument, "BLOCK_TOO_LARGE", ""));
+  EXPECT_THAT(session->CanAppend(0), IsRefusal(kInvalidArgument, "BLOCK_TOO_LARGE", ""));
   EXPECT_THAT(session->CanAppend(8), IsOk());
 }
 
@@ -180,7 +179,7 @@ TEST_F(EngineTest, ARatioOfTooShortAPromptIsRefusedAndKeepsItsTokens) {
   const auto session = OpenTestSession(*engine_, {.scorer = "h2o", .budget_ratio = 0.1, .recent = 10});
   BatchRow row = {.session = session.get(), .tokens = Tokens(0, 20), .prompt_ends = true};
   engine_->Run({&row, 1});
-  EXPECT_THAT(row.status, IsRefusal(kInvalid, "BUDGET_TOO_SMALL", "budget_ratio"));
+  EXPECT_THAT(row.status, IsRefusal(kInvalidArgument, "BUDGET_TOO_SMALL", "budget_ratio"));
   EXPECT_EQ(session->cache_length(), 20);
   EXPECT_THAT(session->CanAppend(10), IsOk());
 }
@@ -202,8 +201,8 @@ TEST_F(EngineTest, DescribesLanesWithSlotsPositionsAndScores) {
   const auto one = engine_->Describe(*session, 1, 0);
   ASSERT_THAT(*one, SizeIs(1));
   EXPECT_EQ(one->front().tokens, (*lanes)[2].tokens);
-  EXPECT_EQ(engine_->Describe(*session, 2, 0).status().code(), kInvalid);
-  EXPECT_EQ(engine_->Describe(*session, 0, -1).status().code(), kInvalid);
+  EXPECT_EQ(engine_->Describe(*session, 2, 0).status().code(), kInvalidArgument);
+  EXPECT_EQ(engine_->Describe(*session, 0, -1).status().code(), kInvalidArgument);
 }
 
 TEST_F(EngineTest, FullHasNoScores) {
@@ -227,7 +226,7 @@ TEST_F(EngineTest, ShiftsCachedPositionsAndTheNextTokensWithThem) {
 TEST_F(EngineTest, RefusesAShiftBelowZeroAndMovesNothing) {
   const auto session = OpenTestSession(*engine_, {.scorer = "full"});
   Step(*engine_, *session, Tokens(0, 4));
-  EXPECT_EQ(engine_->ShiftPositions(*session, 1, -2).code(), kInvalid);
+  EXPECT_EQ(engine_->ShiftPositions(*session, 1, -2).code(), kInvalidArgument);
   EXPECT_THAT(engine_->Describe(*session, 0, 0)->front().positions, ElementsAre(0, 1, 2, 3));
 }
 

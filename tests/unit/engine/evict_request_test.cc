@@ -13,8 +13,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Not;
 
-constexpr absl::StatusCode kRefused = absl::StatusCode::kInvalidArgument;
-
 // Two layers, two KV heads: four lanes.
 class EvictRequestTest : public testing::Test {
  protected:
@@ -86,7 +84,7 @@ TEST_F(EvictRequestTest, KeepShrinksStreamingBelowItsBudget) {
   const auto session = Open({.scorer = "streaming", .budget = 64}, 30);
   ASSERT_THAT(engine_->Evict(*session, {.keep = 8}), IsOk());
   EXPECT_THAT(LiveTokens(*engine_, *session, 0, 0), ElementsAre(0, 1, 2, 3, 26, 27, 28, 29));
-  EXPECT_THAT(engine_->Evict(*session, {.keep = 4}), IsRefusal(kRefused, "NOT_ENOUGH_CANDIDATES", "keep"));
+  EXPECT_THAT(engine_->Evict(*session, {.keep = 4}), IsRefusal(kInvalidArgument, "NOT_ENOUGH_CANDIDATES", "keep"));
 }
 
 TEST_F(EvictRequestTest, KeepByAnotherScorerSeesWhatTheNewestTokenAttendsTo) {
@@ -108,7 +106,7 @@ TEST_F(EvictRequestTest, KeepByAnotherScorerSeesWhatTheNewestTokenAttendsTo) {
 }
 
 TEST_F(EvictRequestTest, RefusesToKeepByAScorerThatRanksNobody) {
-  const auto refused = IsRefusal(kRefused, "MEANINGLESS_COMBINATION", "keep.scorer");
+  const auto refused = IsRefusal(kInvalidArgument, "MEANINGLESS_COMBINATION", "keep.scorer");
   EXPECT_THAT(engine_->Evict(*Open({.scorer = "h2o", .budget = 64}, 10), {.keep = 5, .scorer = "full"}), refused);
   EXPECT_THAT(engine_->Evict(*Open({.scorer = "full"}, 10), {.keep = 5}), refused) << "its own";
 }
@@ -144,25 +142,27 @@ TEST_F(EvictRequestTest, RefusesSlotsThatDoNotMakeSense) {
   const auto session = Open({.scorer = "full"}, 6);
   using Slots = std::vector<EvictRequest::LaneSlots>;
   const auto refused = [&](const Slots& slots) { return engine_->Evict(*session, {.slots = slots}).status(); };
-  EXPECT_THAT(refused({{0, 0, {1}}}), IsRefusal(kRefused, "LANES_MISSING", "slots"));
-  EXPECT_THAT(refused({{0, 2, {1}}}), IsRefusal(kRefused, "LANE_OUT_OF_RANGE", "slots"));
-  EXPECT_THAT(refused({{0, 0, {1}}, {0, 0, {2}}}), IsRefusal(kRefused, "LANE_REPEATED", "slots"));
-  EXPECT_THAT(refused({{0, 0, {1}}, {0, 1, {2, 3}}}), IsRefusal(kRefused, "LANES_UNEQUAL", "slots"));
-  EXPECT_THAT(refused({{0, 0, {6}}}), IsRefusal(kRefused, "SLOT_NOT_LIVE", "slots"));
-  EXPECT_THAT(refused({{0, 0, {-1}}}), IsRefusal(kRefused, "SLOT_NOT_LIVE", "slots"));
-  EXPECT_THAT(refused({{0, 0, {1, 1}}}), IsRefusal(kRefused, "SLOT_REPEATED", "slots"));
+  EXPECT_THAT(refused({{0, 0, {1}}}), IsRefusal(kInvalidArgument, "LANES_MISSING", "slots"));
+  EXPECT_THAT(refused({{0, 2, {1}}}), IsRefusal(kInvalidArgument, "LANE_OUT_OF_RANGE", "slots"));
+  EXPECT_THAT(refused({{0, 0, {1}}, {0, 0, {2}}}), IsRefusal(kInvalidArgument, "LANE_REPEATED", "slots"));
+  EXPECT_THAT(refused({{0, 0, {1}}, {0, 1, {2, 3}}}), IsRefusal(kInvalidArgument, "LANES_UNEQUAL", "slots"));
+  EXPECT_THAT(refused({{0, 0, {6}}}), IsRefusal(kInvalidArgument, "SLOT_NOT_LIVE", "slots"));
+  EXPECT_THAT(refused({{0, 0, {-1}}}), IsRefusal(kInvalidArgument, "SLOT_NOT_LIVE", "slots"));
+  EXPECT_THAT(refused({{0, 0, {1, 1}}}), IsRefusal(kInvalidArgument, "SLOT_REPEATED", "slots"));
   EXPECT_EQ(session->cache_length(), 6);
 }
 
 TEST_F(EvictRequestTest, RefusesWhatIsMalformedOrWouldLeaveNothing) {
   const auto session = Open({.scorer = "full"}, 6);
-  EXPECT_THAT(engine_->Evict(*session, {}), IsRefusal(kRefused, "EVICT_AMBIGUOUS", "what"));
-  EXPECT_THAT(engine_->Evict(*session, {.range = {{0, 2}}, .keep = 3}), IsRefusal(kRefused, "EVICT_AMBIGUOUS", "what"));
-  EXPECT_THAT(engine_->Evict(*session, {.range = {{3, 3}}}), IsRefusal(kRefused, "RANGE_EMPTY", "range"));
-  EXPECT_THAT(engine_->Evict(*session, {.keep = 0}), IsRefusal(kRefused, "KEEP_OUT_OF_RANGE", "keep"));
-  EXPECT_THAT(engine_->Evict(*session, {.older_than = -1}), IsRefusal(kRefused, "NEGATIVE_VALUE", "older_than"));
-  EXPECT_THAT(engine_->Evict(*session, {.range = {{0, 6}}}), IsRefusal(kRefused, "NOTHING_WOULD_STAY", "what"));
-  EXPECT_THAT(engine_->Evict(*session, {.older_than = 0}), IsRefusal(kRefused, "NOTHING_WOULD_STAY", "what"));
+  EXPECT_THAT(engine_->Evict(*session, {}), IsRefusal(kInvalidArgument, "EVICT_AMBIGUOUS", "what"));
+  EXPECT_THAT(engine_->Evict(*session, {.range = {{0, 2}}, .keep = 3}),
+              IsRefusal(kInvalidArgument, "EVICT_AMBIGUOUS", "what"));
+  EXPECT_THAT(engine_->Evict(*session, {.range = {{3, 3}}}), IsRefusal(kInvalidArgument, "RANGE_EMPTY", "range"));
+  EXPECT_THAT(engine_->Evict(*session, {.keep = 0}), IsRefusal(kInvalidArgument, "KEEP_OUT_OF_RANGE", "keep"));
+  EXPECT_THAT(engine_->Evict(*session, {.older_than = -1}),
+              IsRefusal(kInvalidArgument, "NEGATIVE_VALUE", "older_than"));
+  EXPECT_THAT(engine_->Evict(*session, {.range = {{0, 6}}}), IsRefusal(kInvalidArgument, "NOTHING_WOULD_STAY", "what"));
+  EXPECT_THAT(engine_->Evict(*session, {.older_than = 0}), IsRefusal(kInvalidArgument, "NOTHING_WOULD_STAY", "what"));
   EXPECT_EQ(session->cache_length(), 6);
 }
 

@@ -14,7 +14,6 @@
 namespace ebb {
 namespace {
 
-constexpr absl::StatusCode kNotTaken = absl::StatusCode::kInvalidArgument;
 constexpr int32_t kContext = 64;
 
 class SessionOnEngineTest : public testing::Test {
@@ -40,7 +39,7 @@ TEST_F(SessionOnEngineTest, ARatioNeverGivesMoreThanWasReserved) {
   Append(*session, kContext);
   ASSERT_THAT(engine_->Evict(*session, {.range = {{0, 40}}}), IsOk());
   Append(*session, 20);
-  EXPECT_THAT(EndPrompt(*session, 10), IsRefusal(kNotTaken, "BUDGET_TOO_LARGE", "policy.trigger.budget_ratio"));
+  EXPECT_THAT(EndPrompt(*session, 10), IsRefusal(kInvalidArgument, "BUDGET_TOO_LARGE", "policy.trigger.budget_ratio"));
   EXPECT_EQ(session->policy().trigger.budget, 0);
   // Still a session bounded by its length, which it can fill and no more.
   EXPECT_EQ(session->cache_length(), kContext - 10);
@@ -71,9 +70,9 @@ TEST_F(SessionOnEngineTest, RefusesToShiftTheNextTokenOutOfRange) {
   const auto session = OpenTestSession(*engine_, {.scorer = "full"});
   Append(*session, 6);
   ASSERT_EQ(*engine_->RemovePositions(*session, 0, 6), 6);  // no cached position is left to stand in the way
-  EXPECT_THAT(engine_->ShiftPositions(*session, 0, -7), IsRefusal(kNotTaken, "POSITION_OUT_OF_RANGE", "delta"));
+  EXPECT_THAT(engine_->ShiftPositions(*session, 0, -7), IsRefusal(kInvalidArgument, "POSITION_OUT_OF_RANGE", "delta"));
   EXPECT_THAT(engine_->ShiftPositions(*session, 0, std::numeric_limits<int32_t>::max()),
-              IsRefusal(kNotTaken, "POSITION_OUT_OF_RANGE", "delta"));
+              IsRefusal(kInvalidArgument, "POSITION_OUT_OF_RANGE", "delta"));
   EXPECT_EQ(session->position_max(), 5);
   ASSERT_THAT(engine_->ShiftPositions(*session, 6, -6), IsOk());
   Append(*session, 2);

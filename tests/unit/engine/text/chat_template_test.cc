@@ -18,7 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kFailed = absl::StatusCode::kFailedPrecondition;
 
 std::string Published(const std::string& name) {
@@ -55,21 +54,23 @@ TEST(EncodeChat, RefusesMessagesThatNoTemplateCanSay) {
   const auto encode = [&](const std::vector<ChatMessage>& messages, const ChatOptions& options = {}) {
     return EncodeChat(*tokenizer, messages, {}, options);
   };
-  EXPECT_THAT(encode({}), IsRefusal(kInvalid, "NO_MESSAGES", "messages"));
+  EXPECT_THAT(encode({}), IsRefusal(kInvalidArgument, "NO_MESSAGES", "messages"));
   EXPECT_THAT(encode({{.role = "user"}, {.role = "<|im_end|>"}}),
-              IsRefusal(kInvalid, "UNKNOWN_ROLE", "messages[1].role"));
-  EXPECT_THAT(encode({{.role = "user"}}, {.tools = {"{}", "[]"}}), IsRefusal(kInvalid, "BAD_CHAT_JSON", "tools[1]"));
-  EXPECT_THAT(encode({{.role = "user"}}, {.arguments = "{"}), IsRefusal(kInvalid, "BAD_CHAT_JSON", "arguments"));
+              IsRefusal(kInvalidArgument, "UNKNOWN_ROLE", "messages[1].role"));
+  EXPECT_THAT(encode({{.role = "user"}}, {.tools = {"{}", "[]"}}),
+              IsRefusal(kInvalidArgument, "BAD_CHAT_JSON", "tools[1]"));
+  EXPECT_THAT(encode({{.role = "user"}}, {.arguments = "{"}),
+              IsRefusal(kInvalidArgument, "BAD_CHAT_JSON", "arguments"));
   EXPECT_THAT(encode({{.role = "assistant", .tool_calls = {"1"}}}),
-              IsRefusal(kInvalid, "BAD_CHAT_JSON", "messages[0].tool_calls[0]"));
+              IsRefusal(kInvalidArgument, "BAD_CHAT_JSON", "messages[0].tool_calls[0]"));
   EXPECT_THAT(
       encode({{.role = "user"}}, {.arguments = "{\"a\":" + std::string(100, '[') + std::string(100, ']') + "}"}),
-      IsRefusal(kInvalid, "BAD_CHAT_JSON", "arguments"));
+      IsRefusal(kInvalidArgument, "BAD_CHAT_JSON", "arguments"));
 }
 
 TEST(EncodeChat, PassesOnWhatTheTemplateRefuses) {
   const auto refused = EncodeChat(*Made(Published("gemma-2")), kDialogue, {}, {});
-  EXPECT_THAT(refused, IsRefusal(kInvalid, "CHAT_TEMPLATE_REFUSED", "messages"));
+  EXPECT_THAT(refused, IsRefusal(kInvalidArgument, "CHAT_TEMPLATE_REFUSED", "messages"));
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("System role not supported"));
 }
 
