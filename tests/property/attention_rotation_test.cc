@@ -6,20 +6,13 @@
 #include <numeric>
 #include <vector>
 
-#include "engine/ops/cpu/ops_cpu.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/attend_case.h"
-#include "tests/support/status_matchers.h"
+#include "tests/support/test_ops.h"
 
 namespace ebb {
 namespace {
-
-std::unique_ptr<Ops> MakeOneThreadOps() {
-  auto ops = MakeCpuOps({});
-  EXPECT_THAT(ops, IsOk());
-  return *std::move(ops);
-}
 
 // Attention of one query over `positions.size()` keys in slots 0, 1, ...; V is what comes out.
 struct OneQuery {
@@ -80,7 +73,7 @@ std::vector<float> ToHalves(const std::vector<float>& rows, int32_t head_dim, in
 
 // ROPE-1: the two kinds of pairs are one permutation of q's and k's components apart, bit for bit.
 TEST(RotationLaws, NeighboursAreHalvesPermuted) {
-  const auto ops = MakeOneThreadOps();
+  const auto ops = MakeTestOps();
   HashRandom random(1);
   for (int i = 0; i < 100; ++i) {
     OneQuery query = RandomQuery(random, RopePairs::kNeighbours);
@@ -99,7 +92,7 @@ TEST(RotationLaws, NeighboursAreHalvesPermuted) {
 // ROPE-2: scores depend on differences of positions only. The angle of each component errs by 1.2e-7 twice, a logit of
 // these sizes by less than 5e-5.
 TEST(RotationLaws, ScoresDependOnDifferencesOfPositions) {
-  const auto ops = MakeOneThreadOps();
+  const auto ops = MakeTestOps();
   HashRandom random(2);
   for (int i = 0; i < 100; ++i) {
     OneQuery query = RandomQuery(random, random.Uniform(0, 1) == 0 ? RopePairs::kNeighbours : RopePairs::kHalves);
@@ -115,7 +108,7 @@ TEST(RotationLaws, ScoresDependOnDifferencesOfPositions) {
 
 // ROPE-2: R(a) R(b) = R(a + b), and a rotation keeps lengths.
 TEST(RotationLaws, AnglesAddUpAndKeepLengths) {
-  const auto ops = MakeOneThreadOps();
+  const auto ops = MakeTestOps();
   const Rope rope = MakeRope(TestRope(RopePairs::kHalves, 128));
   HashRandom random(3);
   std::vector<int32_t> positions(48);
@@ -140,7 +133,7 @@ TEST(RotationLaws, AnglesAddUpAndKeepLengths) {
 
 // ROPE-3: the frequencies that Llama-3 scaling gives (base 500000, factor 8, 8192 trained) reach the angles unchanged.
 TEST(RotationLaws, ScaledFrequenciesTurnAsTheySay) {
-  const auto ops = MakeOneThreadOps();
+  const auto ops = MakeTestOps();
   ReferenceRope reference = TestRope(RopePairs::kHalves, 128, 500000);
   // From its formula in float64: components 0-28 as they are, 29-34 blended by these factors, from 35 on an eighth.
   constexpr double kBlend[] = {.828168, .643743, .493507, .371122, .271425, .190211};
@@ -181,7 +174,7 @@ OneQuery Part(const OneQuery& whole, size_t begin, size_t end, int32_t shift) {
 // keys stay where they were when those between left. A key of zeros, whose logit is 0 wherever it lies, tells how the
 // two softmaxes join. Logits err by twice 5e-5.
 TEST(RotationLaws, TwoQueriesSeeWhatCompactedPositionsShow) {
-  const auto ops = MakeOneThreadOps();
+  const auto ops = MakeTestOps();
   HashRandom random(5);
   for (int i = 0; i < 60; ++i) {
     SCOPED_TRACE(testing::Message() << "draw " << i);
@@ -207,7 +200,7 @@ TEST(RotationLaws, TwoQueriesSeeWhatCompactedPositionsShow) {
 // ROPE-4: components past rotary_dims are not turned. With everything before them zero, positions make no difference to
 // any bit.
 TEST(RotationLaws, PartialRotaryLeavesTheRestUntouched) {
-  const auto ops = MakeOneThreadOps();
+  const auto ops = MakeTestOps();
   HashRandom random(4);
   for (int i = 0; i < 60; ++i) {
     OneQuery query = RandomQuery(random, random.Uniform(0, 1) == 0 ? RopePairs::kNeighbours : RopePairs::kHalves);

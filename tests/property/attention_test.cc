@@ -12,20 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "engine/ops/cpu/ops_cpu.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/attend_case.h"
-#include "tests/support/status_matchers.h"
+#include "tests/support/test_ops.h"
 
 namespace ebb {
 namespace {
-
-std::unique_ptr<Ops> MakeOps(int32_t threads = 1) {
-  auto ops = MakeCpuOps({.threads = threads});
-  EXPECT_THAT(ops, IsOk());
-  return *std::move(ops);
-}
 
 float LargestMagnitude(const std::vector<float>& values) {
   float largest = 0;
@@ -61,7 +54,7 @@ TestLane Moved(Ops& ops, const AttendCase& c, const std::vector<int32_t>& slots,
 // states deviations below 1e-9, which F32 sums cannot keep. EQUIP-5: nor where nothing is rotated; biases the engine
 // has none.
 TEST(AttentionLaws, OutputUnchangedUnderPermutationOfSlots) {
-  const auto ops = MakeOps();
+  const auto ops = MakeTestOps();
   HashRandom random(1);
   float furthest = 0;
   for (int i = 0; i < 200; ++i) {
@@ -84,7 +77,7 @@ TEST(AttentionLaws, OutputUnchangedUnderPermutationOfSlots) {
 
 // A lane whose slots were freed and written again, against the same tokens written once, in order, without holes.
 TEST(AttentionLaws, InPlaceEqualsFreshlyCompactedCache) {
-  const auto ops = MakeOps();
+  const auto ops = MakeTestOps();
   HashRandom random(2);
   for (int i = 0; i < 100; ++i) {
     AttendShape shape = RandomShape(random, 300);
@@ -111,7 +104,7 @@ TEST(AttentionLaws, InPlaceEqualsFreshlyCompactedCache) {
 
 // EQUIP-4: how many tiles lie side by side in a page changes no bit, down to pages of one tile.
 TEST(AttentionLaws, PagedEqualsContiguous) {
-  const auto ops = MakeOps();
+  const auto ops = MakeTestOps();
   HashRandom random(4);
   for (int i = 0; i < 100; ++i) {
     AttendShape shape = RandomShape(random, 600);
@@ -131,7 +124,7 @@ TEST(AttentionLaws, PagedEqualsContiguous) {
 // e); the output by (exp(2 e) - 1) vmax, and by vmax / 254 for V's own rounding. A thousandth more for the rounding of
 // floats. The mean error is far smaller, since roundings cancel.
 TEST(AttentionLaws, BytesDeviateByNoMoreThanTheirRounding) {
-  const auto ops = MakeOps();
+  const auto ops = MakeTestOps();
   HashRandom random(7);
   double squares = 0;
   double reference_squares = 0;
@@ -172,7 +165,7 @@ TEST(AttentionLaws, BytesDeviateByNoMoreThanTheirRounding) {
 
 // EQUIP-2: the literal rotate-half cache is another way to get the same numbers.
 TEST(AttentionLaws, RkEqualsFused) {
-  const auto ops = MakeOps();
+  const auto ops = MakeTestOps();
   HashRandom random(3);
   for (int i = 0; i < 200; ++i) {
     AttendShape shape = RandomShape(random, 300);
@@ -189,7 +182,7 @@ TEST(AttentionLaws, RkEqualsFused) {
 // is unseen because it is free or because it lies in the future of a row, and a step's first rows see less than its
 // last.
 TEST(AttentionLaws, DeadSlotsContributeNothing) {
-  const auto ops = MakeOps();
+  const auto ops = MakeTestOps();
   HashRandom random(4);
   for (int i = 0; i < 150; ++i) {
     AttendShape shape = RandomShape(random, 300);
@@ -219,7 +212,7 @@ TEST(AttentionLaws, DeadSlotsContributeNothing) {
 
 // The last token of the step is made of NaN: the rows before it, which may not see it, keep their bits.
 TEST(AttentionLaws, TheFutureContributesNothing) {
-  const auto ops = MakeOps();
+  const auto ops = MakeTestOps();
   HashRandom random(5);
   for (int i = 0; i < 100; ++i) {
     AttendShape shape = RandomShape(random, 300);
@@ -241,8 +234,8 @@ TEST(AttentionLaws, TheFutureContributesNothing) {
 // However a step's tokens are cut into smaller steps, every row keeps its bits: slots are taken in fixed blocks, and
 // what a row may not see is left out rather than added as zero. Holds on any number of threads.
 TEST(AttentionLaws, RowBitsDoNotDependOnBlockSize) {
-  const auto ops = MakeOps();
-  const auto threaded = MakeOps(2);
+  const auto ops = MakeTestOps();
+  const auto threaded = MakeTestOps({.threads = 2});
   HashRandom random(6);
   for (int i = 0; i < 60; ++i) {
     const bool several_parts = i % 6 == 0;
@@ -290,7 +283,7 @@ TEST(AttentionLaws, NoBitTellsWhoSharedALane) {
     shape.window = i % 3 == 0 ? random.Uniform(1, 3000) : 0;
     shape.tokens = random.Uniform(1, 3);
     SCOPED_TRACE(shape.ToString());
-    const auto one = MakeOps();
+    const auto one = MakeTestOps();
     const AttendCase c(*one, shape);
     const AttendCase other(*one, [&] {
       AttendShape shorter = shape;
@@ -301,7 +294,7 @@ TEST(AttentionLaws, NoBitTellsWhoSharedALane) {
     const auto slots = static_cast<size_t>(shape.slots);
     // `count` tasks, all alike but for one shorter lane in the midst; whether their results are equal.
     const auto run = [&](int32_t threads, size_t count, size_t at) {
-      const auto ops = MakeOps(threads);
+      const auto ops = MakeTestOps({.threads = threads});
       std::vector<AttendResult> results(count);
       std::vector<AttendTask> tasks;
       for (size_t t = 0; t < count; ++t) {
@@ -347,7 +340,7 @@ TEST(AttentionLaws, NoBitTellsWhoSharedALane) {
 
 // P of a row sums to 1, column sums to the number of queries.
 TEST(AttentionLaws, ColumnSumsSumToQueries) {
-  const auto ops = MakeOps(2);
+  const auto ops = MakeTestOps({.threads = 2});
   HashRandom random(7);
   for (int i = 0; i < 100; ++i) {
     const AttendShape shape = RandomShape(random, 1500);

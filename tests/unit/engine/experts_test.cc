@@ -8,12 +8,10 @@
 #include <memory>
 #include <numeric>
 #include <span>
-#include <utility>
 #include <vector>
 
-#include "engine/ops/cpu/ops_cpu.h"
-#include "tests/support/status_matchers.h"
 #include "tests/support/test_lane.h"
+#include "tests/support/test_ops.h"
 
 namespace ebb {
 namespace {
@@ -27,12 +25,6 @@ constexpr int32_t kRows = 17;
 // One layer of random weights, on ops of their own.
 class ExpertsTest : public testing::Test {
  protected:
-  ExpertsTest() {
-    auto ops = MakeCpuOps({.accuracy = Accuracy::kExact, .threads = 2});
-    EXPECT_THAT(ops, IsOk());
-    ops_ = *std::move(ops);
-  }
-
   static TensorView View(const std::vector<float>& values, int64_t rows) {
     return {.type = DType::kF32,
             .rows = rows,
@@ -81,7 +73,7 @@ class ExpertsTest : public testing::Test {
     return y;
   }
 
-  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<Ops> ops_ = MakeTestOps({.accuracy = Accuracy::kExact, .threads = 2});
   std::vector<float> norm_ = RandomFloats(1, 1, kDim, 2);
   std::vector<float> router_ = RandomFloats(1, 2, kExperts* kDim, 0.5F);
   std::vector<float> gate_ = RandomFloats(1, 3, kExperts* kFfn* kDim, 0.3F);

@@ -8,15 +8,13 @@
 #include <string>
 
 #include "engine/ops/cpu/dispatch.h"
-#include "engine/ops/cpu/ops_cpu.h"
 #include "gtest/gtest.h"
+#include "tests/support/test_ops.h"
 
 namespace ebb {
 
 inline std::unique_ptr<Ops> OpsFor(const std::string& isa, int32_t threads = 1, Accuracy accuracy = Accuracy::kExact) {
-  auto ops = MakeCpuOps({.isa = isa, .accuracy = accuracy, .threads = threads});
-  EXPECT_TRUE(ops.ok()) << ops.status();
-  return *std::move(ops);
+  return MakeTestOps({.isa = isa, .accuracy = accuracy, .threads = threads});
 }
 
 // Calls test(ops) once per instruction set, scalar first.
