@@ -20,30 +20,21 @@ EBB_DEVICE float CodeAt(uint32_t word, int32_t byte) {
 template <Element kType>
 struct Weights;
 
-template <>
-struct Weights<Element::kF32> {
+// Of types without scales, as components of K and V are read (numbers.h).
+template <typename Kv>
+struct PlainWeights {
   static EBB_DEVICE void Read(const Matrix& w, int64_t row, int32_t column, float* to) {
-    const float* const from = static_cast<const float*>(w.values) + row * w.cols + column;
-    KvF32::ReadEight(from, to);
-    KvF32::ReadEight(from + 8, to + 8);
+    const auto* const from = static_cast<const typename Kv::Type*>(w.values) + row * w.cols + column;
+    Kv::ReadEight(from, to);
+    Kv::ReadEight(from + 8, to + 8);
   }
 };
 template <>
-struct Weights<Element::kF16> {
-  static EBB_DEVICE void Read(const Matrix& w, int64_t row, int32_t column, float* to) {
-    const uint16_t* const from = static_cast<const uint16_t*>(w.values) + row * w.cols + column;
-    KvF16::ReadEight(from, to);
-    KvF16::ReadEight(from + 8, to + 8);
-  }
-};
+struct Weights<Element::kF32> : PlainWeights<KvF32> {};
 template <>
-struct Weights<Element::kBf16> {
-  static EBB_DEVICE void Read(const Matrix& w, int64_t row, int32_t column, float* to) {
-    const uint16_t* const from = static_cast<const uint16_t*>(w.values) + row * w.cols + column;
-    KvBf16::ReadEight(from, to);
-    KvBf16::ReadEight(from + 8, to + 8);
-  }
-};
+struct Weights<Element::kF16> : PlainWeights<KvF16> {};
+template <>
+struct Weights<Element::kBf16> : PlainWeights<KvBf16> {};
 template <>
 struct Weights<Element::kQ8> {
   static EBB_DEVICE void Read(const Matrix& w, int64_t row, int32_t column, float* to) {
