@@ -30,14 +30,6 @@ using Code = grpc::StatusCode;
 
 constexpr char kLamp[] = "The lamp is in the cellar, and the cellar is under the house.";
 
-v1::PolicySpec Policy(const std::string& scorer, uint32_t budget, uint32_t overflow = 1) {
-  v1::PolicySpec policy = StreamingPolicy(budget);
-  if (scorer == "h2o") policy.mutable_h2o();
-  if (scorer == "full") policy.mutable_full();
-  if (overflow > 1) policy.mutable_trigger()->set_overflow(overflow);
-  return policy;
-}
-
 v1::CreateSessionRequest Create(const v1::PolicySpec& policy, float temperature) {
   v1::CreateSessionRequest request = SessionWith(policy, 16);
   request.mutable_sampling()->set_temperature(temperature);
@@ -108,8 +100,9 @@ TEST(DraftModel, ChangesNoTokenUnderAnyPolicyAtAnyTemperature) {
   for (const TinyModel& draft : {kTwin, kStranger}) {
     Drafted server(draft);
     uint32_t drafted = 0, accepted = 0;
-    for (const v1::PolicySpec& policy : {Policy("full", 400), Policy("streaming", 48), Policy("streaming", 48, 12),
-                                         Policy("h2o", 72, 12), Policy("h2o", 300)}) {
+    for (const v1::PolicySpec& policy :
+         {PolicyOf("full", 400), PolicyOf("streaming", 48), PolicyOf("streaming", 48, 12), PolicyOf("h2o", 72, 12),
+          PolicyOf("h2o", 300)}) {
       for (const float temperature : {0.0F, 0.8F}) {
         SCOPED_TRACE(testing::Message() << policy.ShortDebugString() << " at " << temperature);
         const v1::CreateSessionRequest create = Create(policy, temperature);
@@ -140,7 +133,7 @@ TEST(DraftModel, InCompanyEverySessionSaysWhatItSaysAlone) {
   constexpr int kSessions = 6;
   std::vector<Answer> alone(kSessions), together(kSessions);
   const auto tell = [&](int i, bool drafts) {
-    return server.Tell(Create(Policy(i % 2 == 0 ? "full" : "h2o", 300), i % 3 == 0 ? 0.8F : 0.0F), 60, drafts);
+    return server.Tell(Create(PolicyOf(i % 2 == 0 ? "full" : "h2o", 300), i % 3 == 0 ? 0.8F : 0.0F), 60, drafts);
   };
   for (int i = 0; i < kSessions; ++i) alone[i] = tell(i, false);
   std::vector<std::thread> threads;
@@ -162,7 +155,7 @@ TEST(DraftModel, FollowsASessionThroughAllThatHappensToIt) {
       EXPECT_TRUE(answer.status.ok()) << client::Describe(answer.status);
       told.insert(told.end(), answer.tokens.begin(), answer.tokens.end());
     };
-    v1::CreateSessionRequest create = Create(Policy("h2o", 60, 16), 0.5F);
+    v1::CreateSessionRequest create = Create(PolicyOf("h2o", 60, 16), 0.5F);
     create.set_session_id("trunk");
     const std::string session = client.Create(create).name();
     EXPECT_TRUE(client.Prefill(PrefillText(session, kLamp)).ok());
@@ -255,7 +248,7 @@ TEST(DraftModel, ASessionFromTheJournalIsDraftedForAnew) {
     options.durability = Durability::kStep;
   };
   const v1::CreateSessionRequest create = [] {
-    v1::CreateSessionRequest request = Create(Policy("full", 400), 0);
+    v1::CreateSessionRequest request = Create(PolicyOf("full", 400), 0);
     request.set_session_id("kept");
     return request;
   }();
@@ -276,7 +269,7 @@ TEST(DraftModel, ASessionFromTheJournalIsDraftedForAnew) {
   told.insert(told.end(), answer.tokens.begin(), answer.tokens.end());
   EXPECT_GT(answer.last().usage().accepted_draft_tokens(), 0U);
   EXPECT_EQ(after.caches(), 1);
-  const std::string plain = after.client().Create(Create(Policy("full", 400), 0)).name();
+  const std::string plain = after.client().Create(Create(PolicyOf("full", 400), 0)).name();
   EXPECT_THAT(told, ElementsAreArray(after.client().Generate(GenerateText(plain, kLamp, 40)).tokens));
 }
 
@@ -286,7 +279,7 @@ TEST(DraftModel, WithoutRoomForACacheAnswersComeWithoutDrafts) {
   std::vector<std::string> sessions;
   uint32_t drafted = 0;
   for (int i = 0; i < 5; ++i) {
-    sessions.push_back(server.client().Create(Create(Policy("full", 200), 0)).name());
+    sessions.push_back(server.client().Create(Create(PolicyOf("full", 200), 0)).name());
     const Answer answer = server.client().Generate(server.Asked(GenerateText(sessions.back(), kLamp, 4)));
     EXPECT_TRUE(answer.status.ok()) << client::Describe(answer.status);
     EXPECT_THAT(answer.tokens, SizeIs(4));

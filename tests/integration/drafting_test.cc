@@ -20,15 +20,6 @@ using ::testing::ElementsAreArray;
 // Says everything twice, and begins to say it a third time.
 constexpr char kCounting[] = "one two three four five, one two three four five, one two";
 
-v1::PolicySpec PolicyOf(const std::string& scorer, uint32_t budget, uint32_t overflow) {
-  v1::PolicySpec policy = StreamingPolicy(budget);
-  if (scorer == "h2o") policy.mutable_h2o();
-  if (scorer == "tova") policy.mutable_tova();
-  if (scorer == "full") policy.mutable_full();
-  if (overflow > 1) policy.mutable_trigger()->set_overflow(overflow);
-  return policy;
-}
-
 class SpeculationTest : public testing::Test {
  protected:
   struct Told {

@@ -25,13 +25,6 @@ using ::testing::SizeIs;
 
 constexpr int32_t kContext = 1 << 16;  // more than any session here comes to
 
-v1::PolicySpec Policy(const std::string& scorer, uint32_t budget) {
-  v1::PolicySpec policy;
-  policy.GetReflection()->MutableMessage(&policy, v1::PolicySpec::descriptor()->FindFieldByName(scorer));
-  policy.mutable_trigger()->set_budget(budget);
-  return policy;
-}
-
 v1::SetPolicyRequest ChangeTo(const std::string& session, const v1::PolicySpec& policy) {
   v1::SetPolicyRequest request;
   request.set_session(session);
@@ -80,9 +73,9 @@ class SetPolicyInOneMebibyte : public SetPolicy {
 };
 
 TEST_F(SetPolicy, AnswersWhatCarriedOverAndWhatLeft) {
-  const std::string name = Primed(Policy("tova", 60));
+  const std::string name = Primed(PolicyOf("tova", 60));
   const v1::Session before = client_.Get(name);
-  const v1::PolicyChange change = Change(ChangeTo(name, Policy("h2o", 40)));
+  const v1::PolicyChange change = Change(ChangeTo(name, PolicyOf("h2o", 40)));
   const v1::Session after = client_.Get(name);
   EXPECT_EQ(change.session(), name);
   EXPECT_EQ(change.state(), v1::STATE_ORIGIN_FROM_SCORES);
@@ -120,8 +113,8 @@ TEST_F(SetPolicy, AnswersEveryOriginOfTheNewState) {
       {"h2o", "tova", v1::STATE_ORIGIN_FROM_ATTENTION}, {"h2o", "nacl", v1::STATE_ORIGIN_EMPTY, true}};
   for (const Case& c : cases) {
     SCOPED_TRACE(c.from + " -> " + c.to);
-    const std::string name = Primed(Policy(c.from, 60));
-    const v1::PolicyChange change = Change(ChangeTo(name, Policy(c.to, 40)));
+    const std::string name = Primed(PolicyOf(c.from, 60));
+    const v1::PolicyChange change = Change(ChangeTo(name, PolicyOf(c.to, 40)));
     EXPECT_EQ(change.state(), c.state);
     EXPECT_EQ(change.former_chose(), c.former_chose);
     EXPECT_EQ(change.length_after(), 40U);
@@ -129,9 +122,9 @@ TEST_F(SetPolicy, AnswersEveryOriginOfTheNewState) {
 }
 
 TEST_F(SetPolicy, ADryRunSaysTheSameAndChangesNothing) {
-  const std::string name = Primed(Policy("tova", 60));
+  const std::string name = Primed(PolicyOf("tova", 60));
   const v1::Session before = client_.Get(name);
-  v1::SetPolicyRequest request = ChangeTo(name, Policy("keydiff", 40));
+  v1::SetPolicyRequest request = ChangeTo(name, PolicyOf("keydiff", 40));
   request.set_dry_run(true);
   v1::PolicyChange trial = Change(request);
   EXPECT_EQ(client_.Get(name).generation(), before.generation());
@@ -145,24 +138,24 @@ TEST_F(SetPolicy, ADryRunSaysTheSameAndChangesNothing) {
 }
 
 TEST_F(SetPolicy, WhatIsRefusedChangesNothing) {
-  const std::string name = Primed(Policy("h2o", 60));
+  const std::string name = Primed(PolicyOf("h2o", 60));
   const v1::Session before = client_.Get(name);
-  v1::PolicySpec other_format = Policy("h2o", 60);
+  v1::PolicySpec other_format = PolicyOf("h2o", 60);
   other_format.mutable_cache()->set_kv_dtype(v1::KV_TYPE_F32);
   EXPECT_EQ(Reason(ChangeTo(name, other_format)), "CACHE_FORMAT_FIXED");
-  v1::PolicySpec by_layer = Policy("h2o", 60);
+  v1::PolicySpec by_layer = PolicyOf("h2o", 60);
   by_layer.set_scope(v1::SCOPE_LAYER);
   EXPECT_EQ(Reason(ChangeTo(name, by_layer)), "LANES_DIFFER");
-  EXPECT_EQ(Reason(ChangeTo(name, Policy("full", 59))), "CACHE_TOO_LONG");
-  v1::PolicySpec crowded = Policy("h2o", 10);
+  EXPECT_EQ(Reason(ChangeTo(name, PolicyOf("full", 59))), "CACHE_TOO_LONG");
+  v1::PolicySpec crowded = PolicyOf("h2o", 10);
   crowded.mutable_protect()->set_recent(10);
   EXPECT_EQ(Reason(ChangeTo(name, crowded)), "BUDGET_TOO_SMALL");
-  v1::SetPolicyRequest request = ChangeTo(name, Policy("h2o", 30));
+  v1::SetPolicyRequest request = ChangeTo(name, PolicyOf("h2o", 30));
   request.set_expected_generation(before.generation() + 1);
   EXPECT_EQ(Reason(request), "GENERATION_MISMATCH");
   request.clear_policy();
   EXPECT_EQ(Reason(request), "MISSING");
-  EXPECT_EQ(Reason(ChangeTo("sessions/nobody", Policy("h2o", 30))), "UNKNOWN_SESSION");
+  EXPECT_EQ(Reason(ChangeTo("sessions/nobody", PolicyOf("h2o", 30))), "UNKNOWN_SESSION");
   v1::Session after = client_.Get(name);
   EXPECT_EQ(after.policy().SerializeAsString(), before.policy().SerializeAsString());
   EXPECT_EQ(after.generation(), before.generation());
@@ -171,11 +164,11 @@ TEST_F(SetPolicy, WhatIsRefusedChangesNothing) {
 }
 
 TEST_F(SetPolicyInOneMebibyte, ALargerBudgetWaitsForFreePages) {
-  const std::string name = Primed(Policy("streaming", 40));
+  const std::string name = Primed(PolicyOf("streaming", 40));
   std::vector<std::string> others;
   v1::Session other;
   while (client_.Create(SessionWith(StreamingPolicy(40)), &other).ok()) others.push_back(other.name());
-  const v1::SetPolicyRequest request = ChangeTo(name, Policy("streaming", 400));
+  const v1::SetPolicyRequest request = ChangeTo(name, PolicyOf("streaming", 400));
   v1::SetPolicyResponse response;
   const grpc::Status status = Ask(client_, request, &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
@@ -185,19 +178,19 @@ TEST_F(SetPolicyInOneMebibyte, ALargerBudgetWaitsForFreePages) {
   const v1::PolicyChange change = Change(request);
   EXPECT_GT(change.pages_after(), change.pages_before());
   EXPECT_EQ(client_.Status().cache().pages_reserved(), change.pages_after());
-  EXPECT_EQ(Reason(ChangeTo(name, Policy("streaming", 1 << 20))), "SESSION_TOO_LARGE");
+  EXPECT_EQ(Reason(ChangeTo(name, PolicyOf("streaming", 1 << 20))), "SESSION_TOO_LARGE");
   EXPECT_TRUE(client_.Delete(name).ok());
   EXPECT_EQ(client_.Status().cache().pages_reserved(), 0U);
 }
 
 TEST_F(SetPolicy, AllSessionsAreThoseOfTheCallersTenant) {
   TestClient neighbour(server_.address(), "neighbour");
-  const std::string foreign = neighbour.Create(SessionWith(Policy("streaming", 50))).name();
-  std::vector<std::string> names = {Primed(Policy("streaming", 60)), Primed(Policy("h2o", 60))};
-  v1::PolicySpec full = Policy("streaming", 60);
+  const std::string foreign = neighbour.Create(SessionWith(PolicyOf("streaming", 50))).name();
+  std::vector<std::string> names = {Primed(PolicyOf("streaming", 60)), Primed(PolicyOf("h2o", 60))};
+  v1::PolicySpec full = PolicyOf("streaming", 60);
   full.mutable_cache()->set_kv_dtype(v1::KV_TYPE_F32);
   names.push_back(Primed(full));
-  v1::PolicySpec policy = Policy("keydiff", 40);
+  v1::PolicySpec policy = PolicyOf("keydiff", 40);
   policy.mutable_cache()->set_kv_dtype(v1::KV_TYPE_BF16);
   v1::SetPolicyRequest request;
   request.set_all_sessions(true);
@@ -254,7 +247,7 @@ TEST_F(SetPolicy, AHotSwapChainThroughAllScorersUnderLoadLosesNoTokenAndNoPage) 
   uint64_t start = 0;
   for (int i = 0; i <= kOthers; ++i) {
     auto decoding = std::make_unique<Decoding>();
-    decoding->name = Primed(Policy("streaming", 60));
+    decoding->name = Primed(PolicyOf("streaming", 60));
     start = client_.Get(decoding->name).tokens();
     decoding->context = client_.Context();
     decoding->reader = client_.inference().Decode(decoding->context.get(), DecodeTokens(decoding->name, kEndless));
@@ -277,7 +270,7 @@ TEST_F(SetPolicy, AHotSwapChainThroughAllScorersUnderLoadLosesNoTokenAndNoPage) 
   for (const ScorerRow& row : ScorerRegistry()) {
     const uint32_t budget = row.evicts ? 40 + static_cast<uint32_t>(row.name.size()) : kContext;
     SCOPED_TRACE(std::string(row.name));
-    const v1::PolicyChange change = Change(ChangeTo(swapped.name, Policy(std::string(row.name), budget)));
+    const v1::PolicyChange change = Change(ChangeTo(swapped.name, PolicyOf(std::string(row.name), budget)));
     EXPECT_EQ(client_.Get(swapped.name).state(), v1::SESSION_STATE_BUSY);
     EXPECT_LE(change.length_after(), budget);
     const size_t seen = swapped.count;

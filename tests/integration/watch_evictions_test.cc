@@ -29,13 +29,6 @@ constexpr int kLanes = 4;                                             // two lay
 constexpr std::chrono::seconds kPatience = std::chrono::seconds(40);  // with a stream that has nothing more to tell
 constexpr uint64_t kDecodedMax = 20000;                               // until a watch that nobody reads loses events
 
-v1::PolicySpec PolicyOf(const std::string& scorer, uint32_t budget) {
-  v1::PolicySpec policy;
-  policy.GetReflection()->MutableMessage(&policy, v1::PolicySpec::descriptor()->FindFieldByName(scorer));
-  policy.mutable_trigger()->set_budget(budget);
-  return policy;
-}
-
 v1::WatchEvictionsRequest Of(const std::string& session, uint32_t every = 1) {
   v1::WatchEvictionsRequest request;
   request.set_session(session);

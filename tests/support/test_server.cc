@@ -130,12 +130,15 @@ Answer TestClient::Generate(const v1::GenerateRequest& request) {
   return answer;
 }
 
-v1::PolicySpec StreamingPolicy(uint32_t budget) {
+v1::PolicySpec PolicyOf(const std::string& scorer, uint32_t budget, uint32_t overflow) {
   v1::PolicySpec policy;
-  policy.mutable_streaming();
+  policy.GetReflection()->MutableMessage(&policy, v1::PolicySpec::descriptor()->FindFieldByName(scorer));
   policy.mutable_trigger()->set_budget(budget);
+  if (overflow > 1) policy.mutable_trigger()->set_overflow(overflow);
   return policy;
 }
+
+v1::PolicySpec StreamingPolicy(uint32_t budget) { return PolicyOf("streaming", budget); }
 
 v1::CreateSessionRequest SessionWith(const v1::PolicySpec& policy, uint32_t block_size) {
   v1::CreateSessionRequest request;

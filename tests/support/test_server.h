@@ -90,6 +90,7 @@ class TestClient {
 };
 
 // Requests that tests make often.
+v1::PolicySpec PolicyOf(const std::string& scorer, uint32_t budget, uint32_t overflow = 1);  // a field's name
 v1::PolicySpec StreamingPolicy(uint32_t budget);
 v1::CreateSessionRequest SessionWith(const v1::PolicySpec& policy, uint32_t block_size = 16);
 v1::PrefillRequest PrefillText(const std::string& session, const std::string& text);
