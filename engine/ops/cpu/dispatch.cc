@@ -4,19 +4,20 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include <cstring>
 #endif
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "engine/ops/cpu/tiles_check.h"
 #include "policies/status.h"
 
 namespace ebb::cpu {
 
 namespace scalar {
 extern const Kernels kKernels;
-}
+void LinearByTiles(const LinearArgs& args);      // linear_amx.cc, over plain loops
+void LinearByPairTiles(const LinearArgs& args);  // linear_amx_bf16.cc, alike
+}  // namespace scalar
 
 #ifdef EBB_X86
 
@@ -34,11 +35,12 @@ void RoundToBf16(const float* x, int32_t k, const RoundedRows& row);
 }  // namespace avx2vnni
 namespace avx512vnni {
 void LinearFast(const LinearArgs& args);
-void LinearByTiles(const LinearArgs& args);  // linear_amx.cc
+void LinearByTiles(const LinearArgs& args);
 void RoundToBf16(const float* x, int32_t k, const RoundedRows& row);
 }  // namespace avx512vnni
 namespace avx512bf16 {
 void LinearFast(const LinearArgs& args);
+void LinearByPairTiles(const LinearArgs& args);
 void RoundToBf16(const float* x, int32_t k, const RoundedRows& row);
 }  // namespace avx512bf16
 
@@ -55,8 +57,23 @@ Kernels With(Kernels base, const char* name, decltype(Kernels::linear_fast) line
 
 const Kernels kAvx2Vnni = With(avx2::kKernels, "avx2vnni", avx2vnni::LinearFast, avx2vnni::RoundToBf16);
 const Kernels kAvx512Vnni = With(avx512::kKernels, "avx512vnni", avx512vnni::LinearFast, avx512vnni::RoundToBf16);
-const Kernels kAvx512Amx = With(avx512::kKernels, "avx512amx", avx512vnni::LinearByTiles, avx512vnni::RoundToBf16);
 const Kernels kAvx512Bf16 = With(avx512::kKernels, "avx512bf16", avx512bf16::LinearFast, avx512bf16::RoundToBf16);
+
+void LinearByAllTiles(const LinearArgs& args) {
+  (args.type == Element::kBf16 ? avx512bf16::LinearByPairTiles : avx512vnni::LinearByTiles)(args);
+}
+
+const Kernels kAvx512Amx = [] {
+  Kernels kernels = With(avx512::kKernels, "avx512amx", avx512vnni::LinearByTiles, avx512vnni::RoundToBf16);
+  kernels.tile_rows = 16;
+  return kernels;
+}();
+const Kernels kAvx512AmxBf16 = [] {
+  Kernels kernels = With(avx512::kKernels, "avx512amxbf16", LinearByAllTiles, avx512bf16::RoundToBf16);
+  kernels.tile_rows = 32;
+  kernels.sums_apart = true;
+  return kernels;
+}();
 
 // Not among the names that the compiler's own test knows.
 bool HasAvxVnni() {
@@ -64,44 +81,21 @@ bool HasAvxVnni() {
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1U << 4U)) != 0;
 }
 
-// Whether tiles give the bits of plain loops, for one chunk of 16 rows: on this processor they run for the first time.
-bool TilesAreRight() {
-  alignas(64) std::byte weights[ChunkBytes(Element::kQ8)];
-  int8_t bytes[16 * kChunk];
-  int32_t offsets[16];
-  float scales[16];
-  uint32_t random = 1;
-  const auto next = [&random] { return (random = random * 1664525 + 1013904223) >> 24; };
-  for (int i = 0; i < 64; ++i) weights[i] = static_cast<std::byte>(i % 2 == 0 ? next() : 0x30 + i % 8);  // 0.1 and more
-  for (int64_t i = 64; i < ChunkBytes(Element::kQ8); ++i) weights[i] = static_cast<std::byte>(next());
-  for (int row = 0; row < 16; ++row) {
-    offsets[row] = 0;
-    for (int k = 0; k < kChunk; ++k) {
-      bytes[row * kChunk + k] = static_cast<int8_t>(next());
-      offsets[row] -= 128 * bytes[row * kChunk + k];
-    }
-    scales[row] = static_cast<float>(row + 1);
-  }
-  float y[2][16 * kGroupRows];
-  LinearArgs args = {.type = Element::kQ8, .weights = weights, .outputs = kGroupRows, .k = kChunk};
-  args.rounded = {.bytes = bytes, .scales = scales, .offsets = offsets, .halves = offsets};
-  args.rows = 16;
-  args.y_stride = kGroupRows;
-  args.y = y[0];
-  scalar::kKernels.linear_fast(args);
-  args.y = y[1];
-  avx512vnni::LinearByTiles(args);
-  return std::memcmp(y[0], y[1], sizeof y[0]) == 0;
-}
+// What leaf 7 says of tiles.
+constexpr unsigned int kTilesOfBf16 = 1U << 22U, kTiles = 1U << 24U, kTilesOfBytes = 1U << 25U;
 
-// A process asks the kernel once, for all its threads, before it may use tiles (Linux 5.16 and later).
-bool HasTiles() {
-  constexpr unsigned int kTilesOfBytes = 3U << 24U;  // AMX-TILE and AMX-INT8
-  constexpr long kRequestPermission = 0x1023;        // ARCH_REQ_XCOMP_PERM
-  constexpr long kTileData = 18;                     // XFEATURE_XTILEDATA
+// Of these those that this process may use, none where the system does not keep tiles between threads. It is asked
+// once, for all threads of the process (Linux 5.16 and later).
+unsigned int PermittedTiles() {
+  constexpr unsigned int kTileState = 3U << 17U;  // XTILECFG and XTILEDATA of XCR0
+  constexpr long kRequestPermission = 0x1023;     // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;                  // XFEATURE_XTILEDATA
   unsigned int a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kTilesOfBytes) == kTilesOfBytes &&
-         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 && TilesAreRight();
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kTiles) == 0) return 0;
+  unsigned int low = 0, high = 0;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  if ((low & kTileState) != kTileState) return 0;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 ? d & (kTilesOfBf16 | kTilesOfBytes) : 0;
 }
 
 }  // namespace
@@ -125,8 +119,16 @@ std::vector<const Kernels*> AvailableKernels() {
     // Emerald Rapids). That AMD's do it in half is from published tables of instructions, not measured.
     available.insert(available.end() - (__builtin_cpu_is("intel") ? 1 : 0), &kAvx512Bf16);
   }
-  // Used where asked for by name: nobody has measured it yet.
-  if (has_vnni && HasTiles()) available.insert(available.end() - 1, &kAvx512Amx);
+  // Used where asked for by name: nobody has measured them yet.
+  const unsigned int tiles = has_vnni ? PermittedTiles() : 0;
+  if ((tiles & kTilesOfBytes) != 0 && TilesAreRight(Element::kQ8, avx512vnni::LinearByTiles, scalar::LinearByTiles) &&
+      TilesAreRight(Element::kQ6K, avx512vnni::LinearByTiles, scalar::LinearByTiles)) {
+    available.insert(available.end() - 1, &kAvx512Amx);
+    if ((tiles & kTilesOfBf16) != 0 && __builtin_cpu_supports("avx512bf16") &&
+        TilesAreRight(Element::kBf16, avx512bf16::LinearByPairTiles, scalar::LinearByPairTiles)) {
+      available.insert(available.end() - 1, &kAvx512AmxBf16);
+    }
+  }
 #endif
   return available;
 }

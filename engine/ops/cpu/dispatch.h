@@ -14,7 +14,7 @@ namespace ebb::cpu {
 
 // Instruction sets that this build has and this processor can run, slowest first: "scalar", "avx2", "avx2vnni" (dot
 // products of bytes), "avx512", "avx512vnni", "avx512bf16" (of BF16 pairs, too; before "avx512vnni" where it is
-// slower). "avx512amx" (products of tiles of bytes) is never last.
+// slower). "avx512amx" (products of tiles of bytes) and "avx512amxbf16" (of BF16, too) are never last.
 std::vector<const Kernels*> AvailableKernels();
 
 // The kernels named `isa`, or the fastest available where it is empty. INVALID_ARGUMENT ISA_UNAVAILABLE names what is

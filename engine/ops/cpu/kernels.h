@@ -97,7 +97,7 @@ struct RoundedRows {
 // quantised types multiplied by its scale and added; Q6_K, which has two scales, by halves; in Q4_K and Q5_K the
 // minimum times the sum of x is then subtracted). linear_fast: x is rounded; bytes are multiplied and summed as
 // integers, which is exact, chunk by chunk, and scaled; BF16 pairs are summed in float32 in k order, of each pair the
-// second first. Either way the order is the same for any number of rows.
+// second first, or as tiles.h has it (sums_apart). Either way the order is the same for any number of rows.
 struct LinearArgs {
   Element type = Element::kF32;
   const std::byte* weights = nullptr;  // of the group
@@ -215,6 +215,9 @@ enum class Curve : int32_t { kSilu, kGelu, kRelu };
 
 struct Kernels {
   const char* name = nullptr;
+  // Sums of BF16 products are in an order of their own: bits that no other instruction set has.
+  bool sums_apart = false;
+  int32_t tile_rows = 6;  // of x that linear kernels take at a time where there are many
   void (*linear_exact)(const LinearArgs&) = nullptr;
   void (*linear_fast)(const LinearArgs&) = nullptr;  // BF16, Q8_0, Q4_0 and the K types
   // Rounds one row of k floats: to bytes, or to BF16.

@@ -63,6 +63,11 @@ struct KWeights : Codes {
   static EBB_INLINE const std::byte* Panel(const KPlace& at, int panel) {
     return at.chunk + 64 + panel * KPanelBytes(Codes::kType);
   }
+  // A code at the top of its byte: 2^kShift (code - 2^(kBits - 1)) + 128, as a product of bytes takes it.
+  static constexpr int kShift = 8 - Codes::kBits;
+  static EBB_INLINE Ints Bytes(const KPlace& at, int panel, int step) {
+    return ShiftLeft<kShift>(Codes::Read(Panel(at, panel), step));
+  }
   static EBB_INLINE Floats Scale(const KPlace& at, int panel, int part) {
     return LoadF16(reinterpret_cast<const uint16_t*>(at.head) + 16 * panel) *
            LoadInt8(reinterpret_cast<const int8_t*>(at.chunk) + 32 * part + 16 * panel);
@@ -70,6 +75,14 @@ struct KWeights : Codes {
   static EBB_INLINE Floats Minimum(const KPlace& at, int panel) {  // where it has one
     return LoadF16(reinterpret_cast<const uint16_t*>(at.head) + 32 + 16 * panel) *
            LoadInt8(reinterpret_cast<const int8_t*>(at.chunk) + 32 + 16 * panel);
+  }
+  // The scale of Bytes less 128, and what an offset (kernels.h, RoundedRows) is multiplied by where there is a minimum.
+  static EBB_INLINE Floats Unit(const KPlace& at, int panel, int part) {
+    return Scale(at, panel, part) * Splat(1.0F / (1 << kShift));
+  }
+  static EBB_INLINE Floats Middle(const KPlace& at, int panel) {
+    const Floats half = Splat(static_cast<float>(1 << (Codes::kBits - 1)));
+    return Fnma(Scale(at, panel, 0), half, Minimum(at, panel)) * Splat(1.0F / 128);
   }
 };
 

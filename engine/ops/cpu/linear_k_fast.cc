@@ -26,7 +26,6 @@ struct OfCodes {
   template <int kRows, int kPanels>
   static void Tile(const LinearArgs& a, const Pass& pass, int panel) {
     constexpr int kPartSteps = kSteps / W::kParts;
-    constexpr int kShift = 8 - W::kBits;
     const int64_t chunks = a.k / kChunk;
     const int64_t blocks = chunks / kBlockChunks;
     Floats total[kRows][kPanels];
@@ -58,7 +57,7 @@ struct OfCodes {
             const int step = of * kPartSteps + i;
             Ints w[kPanels];
 #pragma GCC unroll 8
-            for (int p = 0; p < kPanels; ++p) w[p] = ShiftLeft<kShift>(W::Read(W::Panel(at, panel + p), step));
+            for (int p = 0; p < kPanels; ++p) w[p] = W::Bytes(at, panel + p, step);
 #pragma GCC unroll 8
             for (int r = 0; r < kRows; ++r) {
               const int32_t four = LoadWord(x + r * chunks * kChunk + 4 * step);
@@ -68,7 +67,7 @@ struct OfCodes {
           }
 #pragma GCC unroll 8
           for (int p = 0; p < kPanels; ++p) {
-            const Floats unit = W::Scale(at, panel + p, of) * Splat(1.0F / (1 << kShift));
+            const Floats unit = W::Unit(at, panel + p, of);
 #pragma GCC unroll 8
             for (int r = 0; r < kRows; ++r) part[r][p] = Fma(ToFloats(sum[r][p]), unit, part[r][p]);
           }
@@ -76,8 +75,7 @@ struct OfCodes {
         if constexpr (W::kHasMinimum) {
 #pragma GCC unroll 8
           for (int p = 0; p < kPanels; ++p) {
-            const Floats half = Splat(static_cast<float>(1 << (W::kBits - 1)));
-            const Floats middle = Fnma(W::Scale(at, panel + p, 0), half, W::Minimum(at, panel + p)) * Splat(1.0F / 128);
+            const Floats middle = W::Middle(at, panel + p);
 #pragma GCC unroll 8
             for (int r = 0; r < kRows; ++r) {  // an offset is -128 times the sum of x
               const Floats offset = Splat(static_cast<float>(offsets[r * chunks + chunk]));

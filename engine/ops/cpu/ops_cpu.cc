@@ -237,15 +237,14 @@ class CpuOps final : public Ops {
   }
 
   // Rows of x [rows, k] that go together: all, or nearly equal blocks of whole tiles.
-  static int64_t RowsOfBlock(const Input& input, int64_t k, int64_t rows) {
-    constexpr int64_t kTile = 6;  // the largest that an instruction set has
+  int64_t RowsOfBlock(const Input& input, int64_t k, int64_t rows) const {
+    const int64_t tile = kernels_.tile_rows;
     const RoundedRows& rounded = input.rounded;
     const int64_t row_bytes =
         input.rounds() ? k * ((rounded.pairs != nullptr ? 2 : 0) + (rounded.bytes != nullptr ? 1 : 0)) : 4 * k;
     const int64_t most = std::clamp(kBlockBytes / row_bytes, kBlockRowsLeast, kBlockRowsMost);
     const int64_t blocks = std::max<int64_t>(1, (rows + most - 1) / most);
-    return std::clamp<int64_t>(((rows + blocks - 1) / blocks + kTile - 1) / kTile * kTile, 1,
-                               std::max<int64_t>(rows, 1));
+    return std::clamp<int64_t>(((rows + blocks - 1) / blocks + tile - 1) / tile * tile, 1, std::max<int64_t>(rows, 1));
   }
 
   // One group of outputs for rows first .. of an input.

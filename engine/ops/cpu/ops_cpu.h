@@ -24,8 +24,8 @@ struct CpuOptions {
 };
 
 // One instance per worker, used by one thread at a time. Scratch memory grows to the largest step seen and stays.
-// Beyond ops.h's promise, the bits of a result depend neither on `threads` nor on `isa`. Heads of up to kMaxHeadDim
-// components.
+// Beyond ops.h's promise, the bits of a result depend neither on `threads` nor on `isa`, but for products with BF16
+// weights in fast arithmetic on "avx512amxbf16". Heads of up to kMaxHeadDim components.
 //
 // INVALID_ARGUMENT ISA_UNAVAILABLE, naming the instruction sets of this machine; THREADS_OUT_OF_RANGE.
 absl::StatusOr<std::unique_ptr<Ops>> MakeCpuOps(const CpuOptions& options);

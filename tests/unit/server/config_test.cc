@@ -210,7 +210,8 @@ TEST(ResolveConfig, NamesWhatIsAllowedForABadValue) {
   EXPECT_THAT(problem("server: {listen: \"\"}"), HasSubstr("server.listen: '' is no address"));
   EXPECT_THAT(problem("log: {level: loud}"), HasSubstr("'loud' is none of trace, debug, info, warn, error"));
   EXPECT_THAT(problem("model: {isa: sse}"),
-              HasSubstr("'sse' is none of scalar, avx2, avx2vnni, avx512, avx512vnni, avx512bf16, avx512amx"));
+              HasSubstr("'sse' is none of scalar, avx2, avx2vnni, avx512, avx512vnni, avx512bf16, avx512amx, "
+                        "avx512amxbf16"));
   EXPECT_THAT(problem("server: {listen: }"), HasSubstr("server.listen: has no value"));
   EXPECT_THAT(problem("server: 7"), HasSubstr("server: is a section"));
   EXPECT_THAT(problem("server: {listen: {host: x}}"), HasSubstr("server.listen: has no value"));
