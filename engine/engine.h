@@ -29,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "engine/accuracy.h"
 #include "engine/edit.h"
+#include "engine/eviction_census.h"
 #include "engine/model/architecture.h"
 #include "engine/pack_report.h"
 #include "engine/text/tokenizer.h"
@@ -144,7 +145,7 @@ struct BatchRow {
   Want want = Want::kNone;
   bool draft = false;         // run the tokens and let them wait for Accept; the session stays as it is
   bool prompt_ends = false;   // the session's first prompt ends here: a budget_ratio becomes a budget
-  bool measure = false;       // report the loss of what this step evicts, for one more attention pass of one query
+  bool measure = false;       // report loss and ages of what this step evicts, for one more attention pass of one query
   bool list_victims = false;  // report who leaves in this step, for memory that is allocated in it
   // Written by Run:
   std::span<const float> logits = {};     // [1 or T, vocab], valid until the next Run
@@ -153,6 +154,7 @@ struct BatchRow {
   int64_t evicted_slots = 0;              // all lanes together
   int64_t nan_scores = 0;                 // keep scores that were NaN, all lanes
   Loss loss = {};                         // with `measure`
+  EvictionCensus census = {};             // ages with `measure` alone
   std::vector<LaneVictims> victims = {};  // with `list_victims`: every lane that lost a token, in layer-major order
   // Of prompt_ends alone: the budget that the ratio gives may be too small, or, where tokens of the prompt were evicted
   // by hand, more than the session reserved. The tokens are in, and the session is bounded by its length until a later
@@ -193,6 +195,7 @@ enum class StateOrigin {
   kFromAttention,  // what the newest token attends to
   kEmpty,          // nothing: it has yet to see
 };
+inline constexpr size_t kStateOrigins = 6;
 
 struct PolicySwap {
   StateOrigin state = StateOrigin::kNone;

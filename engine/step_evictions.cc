@@ -38,7 +38,7 @@ void StepEvictions::Finish(std::span<BatchRow> rows) {
   for (BatchRow& row : rows) {
     SessionOnEngine& session = Of(row);
     row.length = session.cache_length();
-    row.evicted = 0, row.evicted_slots = 0, row.nan_scores = 0, row.loss = {};
+    row.evicted = 0, row.evicted_slots = 0, row.nan_scores = 0, row.loss = {}, row.census = {};
     row.victims.clear();
     if (row.draft || !row.prompt_ends || !row.status.ok() || !session.policy().lanes_follow_scores()) continue;
     if (session.policy().lanes.empty()) session.SetLanes(LanesByScores(session));
@@ -57,6 +57,7 @@ void StepEvictions::Finish(std::span<BatchRow> rows) {
     row.nan_scores += due.evicted.nan_scores;
     row.loss.mass += due.loss.mass;
     row.loss.error += due.loss.error;
+    Count(due, row);
     if (row.list_victims) ListVictims(row, due, row.victims);
     MapOf(row, due).Free(VictimsOf(due));
   }
@@ -102,10 +103,12 @@ void StepEvictions::FindDue(std::span<const BatchRow> rows, bool lane_by_lane) {
 }
 
 void StepEvictions::Choose(Due& due, EvictScratch& scratch) {
+  const auto begin = std::chrono::steady_clock::now();
   due.evicted = ChooseDue(due.from, due.count, scratch);
   EBB_CHECK(std::ssize(scratch.victims) == due.count);
   std::ranges::copy(scratch.victims, VictimsOf(due).begin());
   due.chosen = true;
+  due.took = std::chrono::steady_clock::now() - begin;
 }
 
 // What some of the due maps need beside K, V and states: probes of their scorers, and the newest token's attention
@@ -139,6 +142,22 @@ Loss StepEvictions::LossOf(const Due& due, EvictScratch& scratch) {
     loss.Add(MeasureEviction(view, due.attention->mean(lane), VictimsOf(due), scratch.rank.caote), shape.lanes());
   }
   return loss;
+}
+
+void StepEvictions::Count(const Due& due, BatchRow& row) {
+  const SessionCache& cache = *due.from.cache;
+  const CacheShape& shape = cache.shape();
+  const double threads = std::ssize(scratch_);
+  row.census.seconds += std::chrono::duration<double>(due.took).count() / threads;
+  const int32_t first = cache.first_lane(due.from.map);
+  for (int32_t lane = first; lane < first + cache.lanes_of_map(); ++lane) {
+    row.census.AddSlots(lane / shape.kv_heads, shape.layers, due.evicted.tokens);
+  }
+  if (!row.measure) return;
+  const auto length = static_cast<int64_t>(Of(row).log().size());
+  for (const int32_t slot : VictimsOf(due)) {
+    row.census.AddAge(length - MapOf(row, due).token()[slot], cache.lanes_of_map());
+  }
 }
 
 void StepEvictions::ListVictims(const BatchRow& row, const Due& due, std::vector<LaneVictims>& lanes) {

@@ -9,6 +9,7 @@
 #ifndef EBB_ENGINE_STEP_EVICTIONS_H_
 #define EBB_ENGINE_STEP_EVICTIONS_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -45,6 +46,7 @@ class StepEvictions {
     int32_t count = 0;
     int64_t victims_at = 0;  // in victims_: [count]
     bool chosen = false;
+    std::chrono::steady_clock::duration took = {};  // to choose
     std::vector<float> probed = {};
     const LastAttention* attention = nullptr;  // null: the loss is not measured
     Evicted evicted = {};
@@ -61,6 +63,7 @@ class StepEvictions {
   std::span<int32_t> VictimsOf(const Due& due) { return std::span(victims_).subspan(due.victims_at, due.count); }
   void Witness(std::span<const BatchRow> rows);
   Loss LossOf(const Due& due, EvictScratch& scratch);
+  void Count(const Due& due, BatchRow& row);
   void ListVictims(const BatchRow& row, const Due& due, std::vector<LaneVictims>& lanes);
 
   Device device_;

@@ -13,6 +13,7 @@ void StepsSum::Add(BatchRow& row) {
   nan_scores_ += row.nan_scores;
   loss_.mass += row.loss.mass;
   loss_.error += row.loss.error;
+  census_.Add(row.census);
   if (row.evicted > 0) ++evicting_steps_;
   victims_.insert(victims_.end(), std::make_move_iterator(row.victims.begin()),
                   std::make_move_iterator(row.victims.end()));
@@ -23,6 +24,7 @@ void StepsSum::Write(int32_t length, BatchRow& row) {
   row.evicted = evicted_;
   row.evicted_slots = evicted_slots_;
   row.nan_scores = nan_scores_;
+  row.census = census_;
   row.loss = {};
   if (evicting_steps_ > 0) row.loss = {.mass = loss_.mass / evicting_steps_, .error = loss_.error / evicting_steps_};
   row.status = absl::OkStatus();

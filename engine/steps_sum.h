@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/eviction_census.h"
 
 namespace ebb {
 
@@ -24,6 +25,7 @@ class StepsSum {
   int64_t nan_scores_ = 0;
   int32_t evicting_steps_ = 0;
   Loss loss_ = {};
+  EvictionCensus census_ = {};
   std::vector<LaneVictims> victims_ = {};
 };
 

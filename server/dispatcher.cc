@@ -376,7 +376,7 @@ void Dispatcher::CountPages(OpenSession& session, int64_t pages) {
 void Dispatcher::CountSwap(OpenSession& session, const PolicySwap& swap) {
   EndTrial(session);  // what it shows from here on is another policy's
   session.policy_metrics = &metrics_.policy(session.cache->policy().scorer_name);
-  session.policy_metrics->changes.Add();
+  session.policy_metrics->changes[static_cast<size_t>(swap.state)]->Add();
   CountLeft(session, {.cause = EvictionCause::kSetPolicy,
                       .length_before = swap.length_before,
                       .evicted = MostLost(swap.victims),
@@ -386,17 +386,29 @@ void Dispatcher::CountSwap(OpenSession& session, const PolicySwap& swap) {
 }
 
 void Dispatcher::CountLeft(const OpenSession& session, const EvictionEvent& event) {
-  CountEviction(session, event.evicted, event.evicted_slots);
+  EvictionCensus census;
+  const auto length = static_cast<int64_t>(session.cache->log().size());
+  for (const LaneVictims& lane : event.victims) {
+    census.AddSlots(lane.layer, engine_.config().layers, std::ssize(lane.tokens));
+    for (const int32_t token : lane.tokens) census.AddAge(length - token, 1);
+  }
+  CountEviction(session, event.evicted, event.evicted_slots, census);
   if (event.evicted_slots > 0) CountLoss(session, *event.loss);
   Tell(session, event);
 }
 
-void Dispatcher::CountEviction(const OpenSession& session, int32_t tokens, int64_t slots) {
+void Dispatcher::CountEviction(const OpenSession& session, int32_t tokens, int64_t slots,
+                               const EvictionCensus& census) {
   if (slots == 0) return;
   const PolicyMetrics& policy = *session.policy_metrics;
   policy.evictions.Add();
   policy.evicted_tokens.Add(tokens);
   policy.evicted_slots.Add(static_cast<double>(slots));
+  policy.choosing_seconds.Add(census.seconds);
+  policy.ages.ObserveAll(census.ages, static_cast<double>(census.age_sum));
+  for (size_t i = 0; i < census.slots.size(); ++i) {
+    metrics_.worker().evicted_slots[i]->Add(static_cast<double>(census.slots[i]));
+  }
   totals_.evicted_tokens += tokens;
 }
 
@@ -434,6 +446,10 @@ void Dispatcher::CountLoad() {
 }
 
 void Dispatcher::CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took) {
+  for (size_t i = 0; i < batch_calls_.size(); ++i) {
+    const double share = static_cast<double>(batch_[i].tokens.size()) / (prompt_tokens + decode_tokens);
+    batch_calls_[i]->session->tenant_metrics->step_seconds.Add(share * absl::ToDoubleSeconds(took));
+  }
   const WorkerMetrics& worker = metrics_.worker();
   ++totals_.steps;
   step_took_ = took;
@@ -445,7 +461,8 @@ void Dispatcher::CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::D
   worker.step_rows.Observe(static_cast<double>(batch_calls_.size()));
 }
 
-void Dispatcher::CountCall(Call& call, const CallTimings& timings) {
+void Dispatcher::CountCall(Call& call, const CallEnd& end) {
+  const CallTimings& timings = end.timings;
   Unblock(call);
   const PhaseMetrics& phases = metrics_.worker().phases;
   phases.queue.Add(absl::ToDoubleSeconds(timings.queue));
@@ -453,6 +470,14 @@ void Dispatcher::CountCall(Call& call, const CallTimings& timings) {
   phases.decode.Add(absl::ToDoubleSeconds(timings.decode));
   phases.blocked.Add(absl::ToDoubleSeconds(call.blocked));
   call.session->policy_metrics->cache_tokens.Observe(call.session->cache->cache_length());
+  if (end.status.ok() && timings.first_token && *timings.first_token <= options_.ttft_target &&
+      timings.decode <= options_.inter_token_target * (call.generated - 1)) {
+    call.session->tenant_metrics->in_time.Add();
+  }
+  if (call.session->trial != nullptr) {
+    const ArmMetrics& arm = *call.session->trial->metrics;
+    (end.status.ok() ? arm.ok : absl::IsCancelled(end.status) ? arm.cancelled : arm.failed).Add();
+  }
   if (!call.request.resume_from) NoteCall(*call.session, timings, call.generated);
   TellTrial(*call.session);
 }

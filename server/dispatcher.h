@@ -54,6 +54,10 @@ struct DispatcherOptions {
   int32_t sessions_max = 100000;
   int32_t watchers_max = 64;  // of evictions, of all tenants
   absl::Duration reader_patience = absl::Seconds(60);
+  // A request is in time that ends well with its first token within the one, and the others, on average, within the
+  // other of each other.
+  absl::Duration ttft_target = absl::Milliseconds(2500);
+  absl::Duration inter_token_target = absl::Milliseconds(100);
   int32_t measure_every = 16;  // of a session's steps that evict, how many for one whose loss is measured; 0: none is
   // Of the time that the last step took, how much a piece of work on a cache may take before the next one: what is
   // begun is finished beyond that, a lane for each thread. 0: so many lanes a piece.
@@ -437,10 +441,10 @@ class Dispatcher {
   void CountSwap(OpenSession& session, const PolicySwap& swap);
   // Who left by request, of any session's cache; `event.loss` is not null.
   void CountLeft(const OpenSession& session, const EvictionEvent& event);
-  void CountEviction(const OpenSession& session, int32_t tokens, int64_t slots);
+  void CountEviction(const OpenSession& session, int32_t tokens, int64_t slots, const EvictionCensus& census);
   static void CountLoss(const OpenSession& session, const Loss& loss);
   void CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took);
-  void CountCall(Call& call, const CallTimings& timings);
+  void CountCall(Call& call, const CallEnd& end);
   void Unblock(Call& call);
   void CountLoad();
 

@@ -323,7 +323,8 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
 
 // What a step did to the session's cache.
 void Dispatcher::CommitCache(OpenSession& session, const BatchRow& row, EvictionCause cause) {
-  CountEviction(session, row.evicted, row.evicted_slots);
+  session.policy_metrics->tokens.Add(static_cast<double>(row.tokens.size()));
+  CountEviction(session, row.evicted, row.evicted_slots, row.census);
   if (row.evicted > 0) {
     TellRow(session, row, cause);
     ++session.evicting_steps;
@@ -458,7 +459,7 @@ void Dispatcher::EndCall(CallId id, EndCause cause) {
 
   CallEnd end = Summary(call);
   end.status = EndStatus(call, cause);
-  CountCall(call, end.timings);
+  CountCall(call, end);
   const bool discard = cause == EndCause::kSlowReader;
   // It may have been closed after its last step, when the call was done already.
   if (!session.closed) {

@@ -30,8 +30,10 @@ void Dispatcher::BeginTrial(OpenSession& session) {
     session.request.assignment.reset();
     return;
   }
-  metrics_.experiment_sessions(assignment.experiment, assignment.arm_name).Add();
-  session.trial = std::make_unique<Trial>(Trial{.assignment = assignment, .held_since = session.created});
+  const ArmMetrics& metrics = metrics_.arm(assignment.experiment, assignment.arm_name);
+  metrics.sessions.Add();
+  session.trial =
+      std::make_unique<Trial>(Trial{.assignment = assignment, .metrics = &metrics, .held_since = session.created});
 }
 
 void Dispatcher::NoteMemory(OpenSession& session) const {

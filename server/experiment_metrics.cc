@@ -98,6 +98,7 @@ std::string ExperimentMetrics(const std::vector<ExperimentView>& views) {
   for (const ExperimentView& view : views) {
     if (!view.running) continue;
     const std::string& name = view.spec.name;
+    page.Add("ebb_experiment_start_timestamp_seconds", {name}, absl::ToDoubleSeconds(view.started - absl::UnixEpoch()));
     page.Add("ebb_experiment_sample_ratio_p", {name}, view.sample_ratio_p);
     for (const auto& [verdict, decision] : kDecisions) {
       page.Add("ebb_experiment_decision", {name, decision}, view.decision.verdict == verdict ? 1 : 0);

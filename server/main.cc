@@ -220,6 +220,8 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                   .sessions_max = static_cast<int32_t>(config.cache().sessions_max()),
                   .watchers_max = static_cast<int32_t>(config.server().watchers_max()),
                   .reader_patience = ToDuration(config.server().reader_patience()),
+                  .ttft_target = ToDuration(config.scheduling().ttft_target()),
+                  .inter_token_target = ToDuration(config.scheduling().inter_token_target()),
                   .measure_every = static_cast<int32_t>(config.quality().measure_every()),
                   .shadow = {.share = config.quality().shadow_share(),
                              .tokens_max = static_cast<int32_t>(config.quality().shadow_tokens_max())},

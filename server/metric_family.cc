@@ -51,6 +51,14 @@ void Histogram::Observe(double value) {
   sum_.fetch_add(value, std::memory_order_relaxed);
 }
 
+void Histogram::ObserveAll(std::span<const int64_t> counts, double sum) {
+  EBB_CHECK(counts.size() == bounds_.size() + 1);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0) counts_[i].fetch_add(static_cast<uint64_t>(counts[i]), std::memory_order_relaxed);
+  }
+  sum_.fetch_add(sum, std::memory_order_relaxed);
+}
+
 MetricFamily::MetricFamily(const MetricRow& row) : row_(row) {}
 
 Counter& MetricFamily::counter(std::initializer_list<std::string_view> values) {

@@ -51,6 +51,8 @@ class Histogram {
 
   void Observe(double value);
   void Observe(absl::Duration time) { Observe(absl::ToDoubleSeconds(time)); }
+  // Many at once, so many in each bucket. REQUIRES: bounds().size() + 1 counts.
+  void ObserveAll(std::span<const int64_t> counts, double sum);
 
   std::span<const double> bounds() const { return bounds_; }
   uint64_t count(size_t bucket) const { return counts_[bucket].load(std::memory_order_relaxed); }  // of this one alone

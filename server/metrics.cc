@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -31,6 +32,9 @@ constexpr double kRows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 constexpr double kLengths[] = {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
 constexpr double kLosses[] = {1e-6, 1e-5, 1e-4, .0003, .001, .003, .01, .03, .1, .2, .3, .5, .75, 1};
 constexpr double kDivergences[] = {1e-6, 1e-5, 1e-4, .001, .003, .01, .03, .1, .3, 1, 3, 10};
+// EvictionCensus::ages.
+constexpr double kAges[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072};
+static_assert(std::size(kAges) + 1 == EvictionCensus::kAgeClasses);
 constexpr double kTokens[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 
 // Refusals under load, which alerts watch; other reasons appear with their first refusal.
@@ -39,6 +43,10 @@ constexpr std::string_view kLoadReasons[] = {"NO_PAGES", "QUEUE_FULL", "DRAINING
 constexpr std::string_view kAuthReasons[] = {"NO_CREDENTIAL", "BAD_CREDENTIAL", "NAMELESS_CERTIFICATE", "OTHER_TENANT",
                                              "ADMIN_ONLY"};
 constexpr std::string_view kErrorReasons[] = {"UNKNOWN", "INTERNAL", "DATA_LOSS"};
+
+// By StateOrigin.
+constexpr std::array<std::string_view, kStateOrigins> kStates = {"none",        "carried",        "rebuilt",
+                                                                 "from_scores", "from_attention", "empty"};
 
 constexpr auto kC = MetricKind::kCounter;
 constexpr auto kG = MetricKind::kGauge;
@@ -74,6 +82,8 @@ const std::vector<MetricRow>& Table() {
        "Time to first token: from a request's arrival to its first token written to the stream."},
       {"ebb_inter_token_seconds", kH, "seconds", {"tenant"}, kInterToken,
        "Time between two tokens of a request, as written to the stream."},
+      {"ebb_requests_in_time_total", kC, "requests", {"tenant"}, {},
+       "Requests that ended well, their first token within scheduling.ttft_target and the others, on average, within scheduling.inter_token_target of each other: goodput."},
       {"ebb_prompt_tokens_total", kC, "tokens", {"tenant"}, {},
        "Prompt tokens that went through the model."},
       {"ebb_prefix_hits_total", kC, "prompts", {"tenant"}, {},
@@ -116,6 +126,10 @@ const std::vector<MetricRow>& Table() {
        "out: from the first piece of the copy until the pages are free; in: from the read until the session is there, with what it waits for pages meanwhile."},
       {"ebb_swap_failures_total", kC, "sessions", {"direction"}, {},
        "out: a session stayed in memory, since its file could not be written or cache.swap_max is reached; in: it stayed swapped, since its file could not be read or is damaged."},
+      {"ebb_tenant_weight", kG, "", {"tenant"}, {},
+       "What a tenant's share is in proportion to, while others want theirs. 0: it has not called yet."},
+      {"ebb_tenant_step_seconds_total", kC, "seconds", {"tenant"}, {},
+       "Its share of the time of steps, by its tokens in them: what it costs."},
       {"ebb_quota_used", kG, "things", {"tenant", "quota"}, {},
        "What a tenant has of a quota: sessions, forks (open branches), calls, cache_bytes, watchers. Tokens are counted above, by the minute."},
       {"ebb_quota_limit", kG, "things", {"tenant", "quota"}, {},
@@ -136,14 +150,22 @@ const std::vector<MetricRow>& Table() {
        "Most tokens of one step."},
       {"ebb_step_rows", kH, "sessions", {}, kRows,
        "Sessions that share one step."},
-      {"ebb_policy_changes_total", kC, "changes", {"policy"}, {},
-       "Policies put in force on live sessions by SetPolicy, by the new one."},
+      {"ebb_policy_changes_total", kC, "changes", {"policy", "state"}, {},
+       "Policies put in force on live sessions by SetPolicy, by the new one, and by what its scorer began with: none (it keeps no state), carried, rebuilt (from keys and values), from_scores (of the old one), from_attention (of the newest token), empty."},
+      {"ebb_policy_tokens_total", kC, "tokens", {"policy"}, {},
+       "Tokens that entered caches, by the policy in force."},
       {"ebb_evictions_total", kC, "evictions", {"policy"}, {},
        "Steps of a session, and Evict and SetPolicy calls, that evicted tokens."},
       {"ebb_evicted_tokens_total", kC, "tokens", {"policy"}, {},
        "Tokens that left, of the lane that lost most at each eviction."},
       {"ebb_evicted_slots_total", kC, "slots", {"policy"}, {},
        "Slots freed by eviction, all lanes."},
+      {"ebb_layers_evicted_slots_total", kC, "slots", {"quarter"}, {},
+       "Slots freed by eviction, by quarter of the model's layers: 1 has the first."},
+      {"ebb_eviction_seconds_total", kC, "seconds", {"policy"}, {},
+       "Part of the steps' time in which threads scored and chose who leaves: of all threads, divided by their number. What scorers are told by attention is not in it."},
+      {"ebb_evicted_age_tokens", kH, "tokens", {"policy"}, kAges,
+       "Age of evicted slots' tokens, in tokens of the session from them on. Of every Evict and SetPolicy call that evicts, and of every quality.measure_every-th step of a session that does."},
       {"ebb_eviction_attention_mass_lost", kH, "ratio", {"policy"}, kLosses,
        "Share of the newest token's attention that left with the tokens evicted at once: mean over a session's lanes. Of every Evict and SetPolicy call that evicts, and of every quality.measure_every-th step of a session that does."},
       {"ebb_eviction_output_error", kH, "ratio", {"policy"}, kLosses,
@@ -162,9 +184,13 @@ const std::vector<MetricRow>& Table() {
        "Steps that shadows stayed out of, since requests waited for their first step."},
       {"ebb_experiment_sessions_total", kC, "sessions", {"experiment", "arm"}, {},
        "Sessions that were opened in an arm of an experiment. The first 64 experiments have names, further ones share `other`."},
+      {"ebb_experiment_calls_total", kC, "calls", {"experiment", "arm", "result"}, {},
+       "Calls that ran the model on these sessions: ok; cancelled, by the caller or since the session was deleted; failed, for any other reason."},
       // These are of experiments that run, and are worked out at a scrape: experiment_metrics.h.
       {"ebb_experiment_units", kG, "units", {"experiment", "arm"}, {},
        "Units (end users, or sessions without one) of an arm of an experiment that runs."},
+      {"ebb_experiment_start_timestamp_seconds", kG, "seconds", {"experiment"}, {},
+       "When the experiment was started, since the epoch."},
       {"ebb_experiment_expected_share", kG, "", {"experiment", "arm"}, {},
        "Share of the experiment's units that the arm's weight asks for."},
       {"ebb_experiment_sample_ratio_p", kG, "", {"experiment"}, {},
@@ -201,6 +227,10 @@ const std::vector<MetricRow>& Table() {
        "Bytes of sessions that were saved and restored."},
       {"ebb_snapshot_seconds", kH, "seconds", {"operation"}, kStep,
        "save: checksums and the disk, without the copy that the worker makes between steps; restore: from the disk until the session is open."},
+      {"ebb_store_free_bytes", kG, "bytes", {}, {},
+       "Room on the file system of store.dir for who is not root. Absent without store.dir."},
+      {"ebb_store_size_bytes", kG, "bytes", {}, {},
+       "Size of that file system."},
       {"ebb_journal_bytes_total", kC, "bytes", {"kind"}, {},
        "Bytes written to journals: records of what sessions do, and the snapshots that take their place."},
       {"ebb_journal_commit_seconds", kH, "seconds", {}, kStep,
@@ -259,34 +289,37 @@ CacheMetrics MakeCache(MetricFamily& family) {
 
 WorkerMetrics MakeWorker(MetricSet& set) {
   MetricFamily& step = set["ebb_step_seconds"];
+  MetricFamily& layers = set["ebb_layers_evicted_slots_total"];
   MetricFamily& pages = set["ebb_kv_pages"];
   MetricFamily& phase = set["ebb_request_phase_seconds_total"];
   MetricFamily& drops = set["ebb_shadow_drops_total"];
   MetricFamily& draft_pages = set["ebb_draft_pages"];
   MetricFamily& draft_drops = set["ebb_draft_cache_drops_total"];
-  return {.prefill_seconds = step.histogram({"prefill"}),
-          .decode_seconds = step.histogram({"decode"}),
-          .mixed_seconds = step.histogram({"mixed"}),
-          .step_tokens = set["ebb_step_tokens"].histogram(),
-          .step_rows = set["ebb_step_rows"].histogram(),
-          .requests_running = set["ebb_requests_running"].gauge(),
-          .slots = MakeCache(set["ebb_cache_slots"]),
-          .bytes = MakeCache(set["ebb_cache_bytes"]),
-          .pages = {pages.gauge({"free"}), pages.gauge({"owned"}), pages.gauge({"shared"}), pages.gauge({"kept"})},
-          .page_copies = set["ebb_page_copies_total"].counter(),
-          .phases = {phase.counter({"queue"}), phase.counter({"prefill"}), phase.counter({"decode"}),
-                     phase.counter({"blocked"})},
-          .shadows = set["ebb_shadows"].gauge(),
-          .shadow_drops = {drops.counter({"pages"}), drops.counter({"length"}), drops.counter({"no_room"})},
-          .drafts = {.caches = set["ebb_draft_caches"].gauge(),
-                     .reserved_pages = draft_pages.gauge({"reserved"}),
-                     .free_pages = draft_pages.gauge({"free"}),
-                     .seconds = set["ebb_draft_seconds"].histogram(),
-                     .drops_pages = draft_drops.counter({"pages"}),
-                     .drops_length = draft_drops.counter({"length"}),
-                     .drafts_no_room = set["ebb_drafts_without_room_total"].counter()},
-          .shadow_steps_without = set["ebb_shadow_steps_without_total"].counter(),
-          .past_context_sessions = set["ebb_past_context_sessions_total"].counter()};
+  return {
+      .prefill_seconds = step.histogram({"prefill"}),
+      .decode_seconds = step.histogram({"decode"}),
+      .mixed_seconds = step.histogram({"mixed"}),
+      .step_tokens = set["ebb_step_tokens"].histogram(),
+      .step_rows = set["ebb_step_rows"].histogram(),
+      .evicted_slots = {&layers.counter({"1"}), &layers.counter({"2"}), &layers.counter({"3"}), &layers.counter({"4"})},
+      .requests_running = set["ebb_requests_running"].gauge(),
+      .slots = MakeCache(set["ebb_cache_slots"]),
+      .bytes = MakeCache(set["ebb_cache_bytes"]),
+      .pages = {pages.gauge({"free"}), pages.gauge({"owned"}), pages.gauge({"shared"}), pages.gauge({"kept"})},
+      .page_copies = set["ebb_page_copies_total"].counter(),
+      .phases = {phase.counter({"queue"}), phase.counter({"prefill"}), phase.counter({"decode"}),
+                 phase.counter({"blocked"})},
+      .shadows = set["ebb_shadows"].gauge(),
+      .shadow_drops = {drops.counter({"pages"}), drops.counter({"length"}), drops.counter({"no_room"})},
+      .drafts = {.caches = set["ebb_draft_caches"].gauge(),
+                 .reserved_pages = draft_pages.gauge({"reserved"}),
+                 .free_pages = draft_pages.gauge({"free"}),
+                 .seconds = set["ebb_draft_seconds"].histogram(),
+                 .drops_pages = draft_drops.counter({"pages"}),
+                 .drops_length = draft_drops.counter({"length"}),
+                 .drafts_no_room = set["ebb_drafts_without_room_total"].counter()},
+      .shadow_steps_without = set["ebb_shadow_steps_without_total"].counter(),
+      .past_context_sessions = set["ebb_past_context_sessions_total"].counter()};
 }
 
 StoreMetrics MakeStore(MetricSet& set) {
@@ -345,11 +378,16 @@ ReloadMetrics MakeReload(MetricSet& set) {
 }
 
 PolicyMetrics MakePolicy(MetricSet& set, std::string_view name) {
-  return {.changes = set["ebb_policy_changes_total"].counter({name}),
+  std::array<Counter*, kStateOrigins> changes = {};
+  for (size_t i = 0; i < changes.size(); ++i) changes[i] = &set["ebb_policy_changes_total"].counter({name, kStates[i]});
+  return {.changes = changes,
+          .tokens = set["ebb_policy_tokens_total"].counter({name}),
           .evictions = set["ebb_evictions_total"].counter({name}),
           .evicted_tokens = set["ebb_evicted_tokens_total"].counter({name}),
           .evicted_slots = set["ebb_evicted_slots_total"].counter({name}),
           .nan_scores = set["ebb_nan_scores_total"].counter({name}),
+          .choosing_seconds = set["ebb_eviction_seconds_total"].counter({name}),
+          .ages = set["ebb_evicted_age_tokens"].histogram({name}),
           .mass = set["ebb_eviction_attention_mass_lost"].histogram({name}),
           .error = set["ebb_eviction_output_error"].histogram({name}),
           .cache_tokens = set["ebb_session_cache_tokens"].histogram({name}),
@@ -407,7 +445,7 @@ Metrics::Metrics(const MetricsOptions& options)
   for (const std::string_view reason : kAuthReasons) set_["ebb_auth_failures_total"].counter({reason});
   for (const std::string_view reason : kErrorReasons) set_["ebb_errors_total"].counter({reason});
   connections_refused();
-  set_["ebb_experiment_sessions_total"].counter({kOther, kOther});
+  arm(kOther, kOther);
   tenant(kDefaultTenant);
   for (const std::string& name : options.tenants) tenant(name);
 }
@@ -430,6 +468,8 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
           .inter_token = set_["ebb_inter_token_seconds"].histogram({label}),
           .prompt_tokens = set_["ebb_prompt_tokens_total"].counter({label}),
           .completion_tokens = set_["ebb_completion_tokens_total"].counter({label}),
+          .step_seconds = set_["ebb_tenant_step_seconds_total"].counter({label}),
+          .in_time = set_["ebb_requests_in_time_total"].counter({label}),
           .prefix_hits = set_["ebb_prefix_hits_total"].counter({label}),
           .prefix_tokens = set_["ebb_prefix_reused_tokens_total"].counter({label}),
           .client_drafts = drafts("client"),
@@ -442,6 +482,7 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
           .forks = set_["ebb_session_forks_total"].counter({label}),
           .queue_depth = set_["ebb_queue_depth"].gauge({label}),
           .watchers = set_["ebb_watchers"].gauge({label}),
+          .weight = set_["ebb_tenant_weight"].gauge({label}),
           .watch_events = set_["ebb_watch_events_total"].counter({label}),
           .watch_events_lost = set_["ebb_watch_events_lost_total"].counter({label}),
           .quota_used = used,
@@ -457,11 +498,19 @@ const TenantMetrics& Metrics::tenant(std::string_view name) {
   return tenants_.emplace(label, MakeTenant(label)).first->second;
 }
 
-Counter& Metrics::experiment_sessions(std::string_view experiment, std::string_view arm) {
+const ArmMetrics& Metrics::arm(std::string_view experiment, std::string_view arm) {
   const std::lock_guard lock(mutex_);
-  MetricFamily& family = set_["ebb_experiment_sessions_total"];
-  if (experiments_.size() < kExperimentsMax) experiments_.emplace(experiment);
-  return experiments_.contains(experiment) ? family.counter({experiment, arm}) : family.counter({kOther, kOther});
+  if (experiment != kOther && experiments_.size() < kExperimentsMax) experiments_.emplace(experiment);
+  if (!experiments_.contains(experiment)) experiment = arm = kOther;
+  const auto key = std::pair(std::string(experiment), std::string(arm));
+  if (const auto at = arms_.find(key); at != arms_.end()) return at->second;
+  MetricFamily& calls = set_["ebb_experiment_calls_total"];
+  return arms_
+      .emplace(key, ArmMetrics{.sessions = set_["ebb_experiment_sessions_total"].counter({experiment, arm}),
+                               .ok = calls.counter({experiment, arm, "ok"}),
+                               .cancelled = calls.counter({experiment, arm, "cancelled"}),
+                               .failed = calls.counter({experiment, arm, "failed"})})
+      .first->second;
 }
 
 const PolicyMetrics& Metrics::policy(std::string_view scorer) const {
@@ -504,6 +553,11 @@ void Metrics::CountRefusal(const absl::Status& status) {
 
 void Metrics::SetCertificateEnd(absl::Time end) {
   set_["ebb_certificate_end_timestamp_seconds"].gauge().Set(static_cast<double>(absl::ToUnixSeconds(end)));
+}
+
+void Metrics::SetStoreSpace(int64_t free_bytes, int64_t size_bytes) {
+  set_["ebb_store_free_bytes"].gauge().Set(static_cast<double>(free_bytes));
+  set_["ebb_store_size_bytes"].gauge().Set(static_cast<double>(size_bytes));
 }
 
 std::string Metrics::Serialize() {

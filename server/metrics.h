@@ -22,11 +22,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "ebb/v1/usage.pb.h"
+#include "engine/engine.h"
+#include "engine/eviction_census.h"
 #include "server/metric_family.h"
 #include "server/quota.h"
 
@@ -59,6 +62,8 @@ struct TenantMetrics {
   Histogram& inter_token;  // between tokens written to the stream
   Counter& prompt_tokens;
   Counter& completion_tokens;
+  Counter& step_seconds;       // its share of steps' time, by its tokens in them
+  Counter& in_time;            // requests that met both targets of DispatcherOptions
   Counter& prefix_hits;        // prompts that began with blocks that were known
   Counter& prefix_tokens;      // of these blocks
   DraftMetrics client_drafts;  // by who made them
@@ -71,6 +76,7 @@ struct TenantMetrics {
   Counter& forks;            // sessions that began as branches
   Gauge& queue_depth;        // admitted requests that have not run a row: likewise
   Gauge& watchers;           // WatchEvictions calls: likewise
+  Gauge& weight;
   Counter& watch_events;
   Counter& watch_events_lost;
   std::array<Gauge*, kQuotas.size()> quota_used;   // by Quota: Add
@@ -79,17 +85,28 @@ struct TenantMetrics {
 };
 
 struct PolicyMetrics {
-  Counter& changes;         // of sessions to this policy
-  Counter& evictions;       // steps of a session, and Evict and SetPolicy calls, that evicted something
-  Counter& evicted_tokens;  // of the lane that lost most at each of these
-  Counter& evicted_slots;   // over all lanes
-  Counter& nan_scores;      // over all lanes
-  Histogram& mass;          // attention mass lost by a measured step, 0 .. 1
-  Histogram& error;         // relative change of attention's output by a measured step
-  Histogram& cache_tokens;  // of a session's longest lane, whenever a call on it ends
-  Histogram& shadow_kl;     // of a session's next-token distribution from its shadow's, nats
-  Counter& shadow_tokens;   // tokens after which the two were compared
-  Counter& shadow_agreed;   // of these, those with the same likeliest next token
+  std::array<Counter*, kStateOrigins> changes;  // of sessions to this policy, by StateOrigin
+  Counter& tokens;                              // that entered caches
+  Counter& evictions;         // steps of a session, and Evict and SetPolicy calls, that evicted something
+  Counter& evicted_tokens;    // of the lane that lost most at each of these
+  Counter& evicted_slots;     // over all lanes
+  Counter& nan_scores;        // over all lanes
+  Counter& choosing_seconds;  // of steps
+  Histogram& ages;            // of evicted slots, tokens
+  Histogram& mass;            // attention mass lost by a measured step, 0 .. 1
+  Histogram& error;           // relative change of attention's output by a measured step
+  Histogram& cache_tokens;    // of a session's longest lane, whenever a call on it ends
+  Histogram& shadow_kl;       // of a session's next-token distribution from its shadow's, nats
+  Counter& shadow_tokens;     // tokens after which the two were compared
+  Counter& shadow_agreed;     // of these, those with the same likeliest next token
+};
+
+// Of one arm of an experiment.
+struct ArmMetrics {
+  Counter& sessions;   // that were opened in it
+  Counter& ok;         // calls on these that run the model, by how they ended
+  Counter& cancelled;  // by the caller, or because the session was deleted
+  Counter& failed;     // for any other reason
 };
 
 // A quantity by state. reserved: promised to sessions; used: holds live tokens, part of reserved; free: for new
@@ -139,9 +156,10 @@ struct WorkerMetrics {
   Histogram& prefill_seconds;
   Histogram& decode_seconds;
   Histogram& mixed_seconds;
-  Histogram& step_tokens;   // prompt and decode together
-  Histogram& step_rows;     // sessions
-  Gauge& requests_running;  // have run a row and are not over
+  Histogram& step_tokens;                                         // prompt and decode together
+  Histogram& step_rows;                                           // sessions
+  std::array<Counter*, EvictionCensus::kQuarters> evicted_slots;  // by quarter of the layers
+  Gauge& requests_running;                                        // have run a row and are not over
   CacheMetrics slots;
   CacheMetrics bytes;
   PageMetrics pages;
@@ -214,7 +232,7 @@ class Metrics {
   // Valid as long as this object; past tenants_max those of `other`.
   const TenantMetrics& tenant(std::string_view name);
   // Valid likewise; past the first 64 experiments that of `other`.
-  Counter& experiment_sessions(std::string_view experiment, std::string_view arm);
+  const ArmMetrics& arm(std::string_view experiment, std::string_view arm);
   // REQUIRES: a name of ScorerRegistry().
   const PolicyMetrics& policy(std::string_view scorer) const;
   // REQUIRES: one of MetricsOptions::methods.
@@ -233,6 +251,8 @@ class Metrics {
 
   // Of the server's certificate. Before that, and without TLS, there is no such series.
   void SetCertificateEnd(absl::Time end);
+  // Of the file system of the store. Before that, and without a store in a folder, there are no such series.
+  void SetStoreSpace(int64_t free_bytes, int64_t size_bytes);
   Counter& connections_refused() { return set_["ebb_connections_refused_total"].counter(); }
 
   // Generations by why they ended.
@@ -255,10 +275,11 @@ class Metrics {
   std::map<int, Counter*> finished_;
   std::map<std::string, PolicyMetrics, std::less<>> policies_;
   std::map<std::string, MethodMetrics, std::less<>> methods_;
-  mutable std::mutex mutex_;  // guards the three below
+  mutable std::mutex mutex_;  // guards those below
   std::map<std::string, TenantMetrics, std::less<>> tenants_;
   std::set<std::string, std::less<>> reasons_;
   std::set<std::string, std::less<>> experiments_;
+  std::map<std::pair<std::string, std::string>, ArmMetrics> arms_;
 };
 
 }  // namespace ebb

@@ -8,6 +8,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -139,6 +142,7 @@ class RunningServer final : public Server {
         model_name_(ModelName(options, engine->config())),
         context_(engine->config().context),
         durability_(options.durability),
+        store_dir_(options.store_dir),
         draft_(std::move(draft)),
         owned_metrics_(std::move(metrics)),
         files_(std::move(stores.files)),
@@ -318,6 +322,10 @@ class RunningServer final : public Server {
 
   std::string MetricsPage() {
     if (tls_ != nullptr) metrics_.SetCertificateEnd(tls_->certificate_end());
+    std::error_code none;
+    if (const auto space = std::filesystem::space(store_dir_, none); !none) {
+      metrics_.SetStoreSpace(static_cast<int64_t>(space.available), static_cast<int64_t>(space.capacity));
+    }
     return metrics_.Serialize() + ExperimentMetrics(experiments_.List());
   }
 
@@ -340,6 +348,7 @@ class RunningServer final : public Server {
   const std::string model_name_;
   const int32_t context_;  // tokens that the model was trained with
   const Durability durability_;
+  const std::string store_dir_;
   const DraftModel draft_;
   const std::unique_ptr<Metrics> owned_metrics_;
   Metrics& metrics_ = *owned_metrics_;

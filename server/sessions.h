@@ -38,6 +38,7 @@ using SessionName = std::pair<std::string, std::string>;
 // What a session shows for the experiment that it counts in.
 struct Trial {
   Assignment assignment = {};
+  const ArmMetrics* metrics = nullptr;
   Observations fresh = {};               // since Experiments::Add was last called
   absl::Time held_since = {};            // its pages, as far as `fresh` knows
   std::deque<std::string> reports = {};  // request_ids of the last outcomes

@@ -65,6 +65,7 @@ void TenantAccount::SetLimits(const TenantLimits& limits, absl::Time now) {
   limits_ = limits;
   if (tokens_.per_minute() != limits.tokens_per_minute) tokens_.SetRate(limits.tokens_per_minute, now);
   if (metrics_.is_shared) return;
+  metrics_.weight.Set(limits.weight);
   for (const QuotaRow& row : kQuotas) {
     metrics_.quota_limit[static_cast<size_t>(row.quota)]->Set(static_cast<double>(limits.limit(row.quota)));
   }

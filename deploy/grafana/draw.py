@@ -188,7 +188,7 @@ def table(answers, x, y, width):
     return made
 
 
-def heatmap(answers, moments, x, y, width, height):
+def heatmap(answers, moments, unit, x, y, width, height):
     """Of cumulative buckets, named by their bound: how many fell into each."""
     rows = sorted((float(name.replace("+Inf", "inf")), values(found, moments)) for name, found in answers)
     cells, below = [], [0.0] * len(moments)
@@ -206,7 +206,7 @@ def heatmap(answers, moments, x, y, width, height):
     for i, (bound, row) in enumerate(cells):
         at = y + height - (i + 1) * tall
         if len(cells) <= 10 or i % 2 == 0:
-            made.append(text(x - 5, at + tall / 2 + 3, ("≤ " + number(bound, "s")) if math.isfinite(bound) else "more", 9, "#666", "end"))
+            made.append(text(x - 5, at + tall / 2 + 3, ("≤ " + number(bound, unit)) if math.isfinite(bound) else "more", 9, "#666", "end"))
         for j, value in enumerate(row):
             if value > 0:
                 made.append(f'<rect x="{x + j * wide:.1f}" y="{at:.1f}" width="{wide:.1f}" height="{tall - 1:.1f}" fill="#0072b2" '
@@ -248,7 +248,7 @@ def drawing(dashboard, moments, instant, ranged, below):
         if panel["type"] == "stat":
             made += stat(panel, answers, *inside)
         elif panel["type"] == "heatmap":
-            made += heatmap(answers, moments, *inside)
+            made += heatmap(answers, moments, panel["fieldConfig"]["defaults"]["unit"], *inside)
         else:
             made += lines(panel, answers, moments, *inside)
     height = y + (PANEL[1] + GAP if column else 0)

@@ -25,6 +25,11 @@ def quantiles(metric, legend="", by="", match="", shares=(0.5, 0.9, 0.99)):
              f"{legend}{' ' if legend else ''}p{round(share * 100)}") for share in shares]
 
 
+def share_of_all(part, whole):
+    """Of each label's rate in the sum of another."""
+    return f"{part} / on () group_left () {whole}"
+
+
 def mean(metric):
     return f"sum(rate({metric}_sum{{@}}[$])) / sum(rate({metric}_count{{@}}[$]))"
 
@@ -40,6 +45,8 @@ SERVICE = {
         ("Speed of burning the error budget", "1 uses up the budget of 30 days in 30 days; above 14.4 somebody is called.", "short", "lines",
          [('ebb:request_errors:ratio_rate1h{job=~"$job"} / 0.001', "{{job}}, 1 h"),
           ('ebb:request_errors:ratio_rate6h{job=~"$job"} / 0.001', "{{job}}, 6 h")]),
+        ("Error budget left", "Of 30 days, or as long as Prometheus remembers; below 0 the promise of 99.9 % is broken.", "percentunit", "stat",
+         [('1 - sum_over_time(ebb:request_errors:rate5m{job=~"$job"}[30d]) / sum_over_time(ebb:requests:rate5m{job=~"$job"}[30d]) / 0.001', "{{job}}")]),
         ("What runs", "Version, model, and the processor's instruction set, of each server.", "none", "table", [("ebb_build_info{@}", "")]),
         ("Uptime", "Since each server started. Sessions end with their server, unless store.durability keeps them.", "s", "stat",
          [("time() - process_start_time_seconds{@}", "{{instance}}")]),
@@ -52,6 +59,8 @@ SERVICE = {
         ("Time to first token", "From a request's arrival to its first token on the stream.", "s", "lines", quantiles("ebb_ttft_seconds")),
         ("Time between tokens", "Of one request, as written to its stream. Long prompts of others show here: scheduling.step_tokens_max.", "s",
          "lines", quantiles("ebb_inter_token_seconds")),
+        ("Requests in time", "Goodput: those that met both scheduling.ttft_target and scheduling.inter_token_target, and all that had a first token.",
+         "reqps", "lines", [("sum(rate(ebb_requests_in_time_total{@}[$]))", "in time"), ("sum(rate(ebb_ttft_seconds_count{@}[$]))", "all")]),
         ("Length of calls", "From arrival to end, of calls that run the model.", "s", "heatmap",
          [('sum by (le) (increase(ebb_rpc_seconds_bucket{@,method=~"InferenceService/.*"}[$]))', "{{le}}")]),
         ("How answers end", "By finish reason.", "ops", "stack", [("sum by (reason) (rate(ebb_finished_total{@}[$]))", "{{reason}}")]),
@@ -84,6 +93,8 @@ SERVICE = {
          [("sum by (phase) (rate(ebb_request_phase_seconds_total{@}[$]))", "{{phase}}")]),
         ("Requests that run or wait", "Against the limit, scheduling.queue_max.", "percentunit", "lines",
          [('ebb:queue:ratio{@}', "{{instance}}")]),
+        ("Engine at work", "Share of the time in which steps run, mean over servers. Near 1: it does what it can.", "percentunit", "stack",
+         [(share_of_all("sum by (phase) (rate(ebb_step_seconds_sum{@}[$]))", "count(ebb_build_info{@})"), "{{phase}}")]),
         ("Step time", "One step of the engine serves every row of its batch.", "s", "lines", quantiles("ebb_step_seconds")),
         ("Step size", "Mean sessions and tokens of a step.", "short", "lines",
          [(mean("ebb_step_rows"), "sessions"), (mean("ebb_step_tokens"), "tokens")]),
@@ -95,6 +106,8 @@ SERVICE = {
         ("Memory", "Resident: weights, cache and the rest.", "bytes", "lines", [("process_resident_memory_bytes{@}", "{{instance}}")]),
         ("File descriptors", "Share of those the process may open; each connection is one.", "percentunit", "lines",
          [("process_open_fds{@} / process_max_fds{@}", "{{instance}}")]),
+        ("Room on the disk", "Free, and the size, of the file system of store.dir. None without it. See EbbDiskFillingIn4h.", "bytes", "lines",
+         [("ebb_store_free_bytes{@}", "{{instance}} free"), ("ebb_store_size_bytes{@}", "{{instance}} size")]),
         ("Configuration refused", "1 as long as a changed configuration is not taken: see EbbConfigRefused.", "short", "lines",
          [("ebb_config_failing{@}", "{{instance}}")]),
         ("Age of the configuration", "Since it was last read and taken.", "s", "stat", [("time() - ebb_config_last_good_seconds{@}", "{{instance}}")]),
@@ -117,6 +130,8 @@ EVICTION = {
         ("Leaked pages", "Neither free nor owned. Must be 0.", "short", "stat",
          [('sum(ebb_kv_pages_limit{@}) - sum(ebb_kv_pages{@,state=~"free|owned"})', "")]),
         ("Open sessions", "Each has reserved what it may come to need.", "short", "lines", [("sum(ebb_sessions{@})", "sessions")]),
+        ("Not let in", "Sessions and calls refused for want of pages or room in the queue, or for a tenant's quota.", "reqps", "stack",
+         [('sum by (reason) (rate(ebb_refusals_total{@,reason=~"NO_PAGES|QUEUE_FULL|SESSIONS_FULL|TENANT_.*"}[$]))', "{{reason}}")]),
         ("Tokens that a session holds", "Live tokens of the longest lane whenever a call ends, by policy: its budget, once it is full.", "short",
          "lines", quantiles("ebb_session_cache_tokens", "{{policy}}", "policy", ',policy=~"$policy"', (0.5, 0.99))),
         ("Swapped sessions", "Open sessions whose cache is on disk, since nobody used them and others wanted their pages.", "short", "lines",
@@ -138,20 +153,29 @@ EVICTION = {
         ("Evicted tokens", "Of the lane that lost most at each eviction, by policy.", "ops", "stack",
          [('sum by (policy) (rate(ebb_evicted_tokens_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
         ("Evicted for each token that enters", "0 while conversations fit their budgets, 1 when every new token takes another's slot.",
-         "short", "lines", [("sum(rate(ebb_evicted_tokens_total{@}[$])) / (sum(rate(ebb_prompt_tokens_total{@}[$])) + "
-                             "sum(rate(ebb_completion_tokens_total{@}[$])))", "evicted / entered")]),
+         "short", "lines", [('sum by (policy) (rate(ebb_evicted_tokens_total{@,policy=~"$policy"}[$])) / '
+                             '(sum by (policy) (rate(ebb_policy_tokens_total{@,policy=~"$policy"}[$])) > 0)', "{{policy}}")]),
+        ("Layers that evict", "Slots freed, by quarter of the model's layers from the first. Even, unless budgets differ by layer (pyramid, ada, duo).",
+         "ops", "stack", [("sum by (quarter) (rate(ebb_layers_evicted_slots_total{@}[$]))", "quarter {{quarter}}")]),
+        ("Age of who leaves", "In tokens of the session since. Of one evicting step in quality.measure_every, and of calls that evict.", "short",
+         "heatmap", [('sum by (le) (increase(ebb_evicted_age_tokens_bucket{@,policy=~"$policy"}[$]))', "{{le}}")]),
         ("Slots freed", "All lanes, by policy.", "ops", "stack",
          [('sum by (policy) (rate(ebb_evicted_slots_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
         ("Evictions", "Steps of a session that evicted, and Evict and SetPolicy calls that did.", "ops", "stack",
          [('sum by (policy) (rate(ebb_evictions_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
         ("Policy changes", "Policies put in force on live sessions, by the new one.", "ops", "stack",
          [('sum by (policy) (rate(ebb_policy_changes_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
+        ("What a new policy starts from", "State of its scorer at SetPolicy: empty ones have yet to see who matters, and the former chooses meanwhile.",
+         "ops", "stack", [('sum by (state) (rate(ebb_policy_changes_total{@,policy=~"$policy"}[$]))', "{{state}}")]),
         ("Scores that are no numbers", "Should be 0: such tokens leave first.", "ops", "lines",
          [('sum by (policy) (rate(ebb_nan_scores_total{@,policy=~"$policy"}[$]))', "{{policy}}")]),
     ],
     "What it costs": [
         ("Attention mass lost", "Share of the newest token's attention that left at once. Measured in one of quality.measure_every evicting steps.",
          "percentunit", "lines", quantiles("ebb_eviction_attention_mass_lost", "{{policy}}", "policy", ',policy=~"$policy"', (0.5, 0.99))),
+        ("Time to choose who leaves", "Share of the steps' time, by policy. What attention tells scorers on its way is not in it.", "percentunit", "stack",
+         [(share_of_all('sum by (policy) (rate(ebb_eviction_seconds_total{@,policy=~"$policy"}[$]))', "sum(rate(ebb_step_seconds_sum{@}[$]))"),
+           "{{policy}}")]),
         ("Output error", "How far the newest token's attention output moved, |X - X'| / |X|.", "percentunit", "lines",
          quantiles("ebb_eviction_output_error", "{{policy}}", "policy", ',policy=~"$policy"', (0.5, 0.99))),
         ("Divergence from a full cache", "Mean KL(full || evicted) of sampled sessions, in nats. Needs quality.shadow_share above 0.", "short",
@@ -195,13 +219,20 @@ def tenants(function, metric):
     return f"sum by (tenant) ({f'rate({text}[$])' if function == 'rate' else text})"
 
 
+TOKENS = "(sum by (tenant) (rate(ebb_prompt_tokens_total{@}[$])) + sum by (tenant) (rate(ebb_completion_tokens_total{@}[$])))"
+ACTIVE = f"(max by (tenant) (ebb_tenant_weight{{@}}) and on (tenant) {TOKENS} > 0)"  # weights of tenants that are served
+
 TENANTS = {
     "Use": [
         ("Tokens generated", "Per second.", "ops", "stack", [(tenants("rate", "ebb_completion_tokens_total"), "{{tenant}}")]),
         ("Prompt tokens", "Per second.", "ops", "stack", [(tenants("rate", "ebb_prompt_tokens_total"), "{{tenant}}")]),
         ("Share of the tokens", "Of all tokens, read and written. Under saturation, compare with tenants.NAME.weight.", "percentunit", "stack",
-         [('(sum by (tenant) (rate(ebb_prompt_tokens_total{@}[$])) + sum by (tenant) (rate(ebb_completion_tokens_total{@}[$]))) / on () '
-           'group_left () (sum(rate(ebb_prompt_tokens_total{@}[$])) + sum(rate(ebb_completion_tokens_total{@}[$])))', "{{tenant}}")]),
+         [(share_of_all(TOKENS, f"sum({TOKENS})"), "{{tenant}}")]),
+        ("Served against entitled", "Share of the tokens by the share of the weights of those who are served. Under saturation, 1; above it a tenant has what "
+         "others leave.", "short", "lines",
+         [(f"({share_of_all(TOKENS, f'sum({TOKENS})')}) / on (tenant) ({share_of_all(ACTIVE, f'sum({ACTIVE})')})", "{{tenant}}")]),
+        ("What each costs", "Share of the time in steps, by its tokens in them.", "percentunit", "stack",
+         [(tenants("rate", "ebb_tenant_step_seconds_total"), "{{tenant}}")]),
         ("Open sessions", "Against tenants.NAME.sessions_max.", "short", "stack", [(tenants("", "ebb_sessions"), "{{tenant}}")]),
         ("Queue by tenant", "Requests that have not run yet.", "short", "stack", [(tenants("", "ebb_queue_depth"), "{{tenant}}")]),
         ("Branches", "Per second.", "ops", "lines", [(tenants("rate", "ebb_session_forks_total"), "{{tenant}}")]),
@@ -263,6 +294,8 @@ EXPERIMENTS = {
          "none", "table", [('ebb_experiment_decision{@,experiment=~"$experiment"} == 1', "")]),
         ("Sample ratio", "How probable a split of units as uneven as this is. Below 0.001 something but the weights decides who is seen: see "
          "EbbSampleRatioBroken.", "short", "stat", [('ebb_experiment_sample_ratio_p{@,experiment=~"$experiment"}', "{{experiment}}, {{instance}}")]),
+        ("Runs for", "Since it was started. Look whenever you like: the intervals allow for it.", "s", "stat",
+         [('time() - ebb_experiment_start_timestamp_seconds{@,experiment=~"$experiment"}', "{{experiment}}, {{instance}}")]),
         ("Units", "End users, or sessions without one, of each arm so far.", "short", "lines",
          [('ebb_experiment_units{@,experiment=~"$experiment"}', "{{experiment}} {{arm}}, {{instance}}")]),
         ("Share of the units", "Of each arm, and what its weight asks for.", "percentunit", "lines",
@@ -272,6 +305,13 @@ EXPERIMENTS = {
         ("Sessions by arm", "Opened, per second.", "ops", "stack",
          [('sum by (experiment, arm) (rate(ebb_experiment_sessions_total{@,experiment=~"$experiment"}[$]))', "{{experiment}} {{arm}}")]),
     ],
+    "Guardrails": [
+        (title, f"Share of each arm's calls that run the model. {means} Arms whose shares differ serve their users differently, whatever the metric says.",
+         "percentunit", "lines",
+         [(f'sum by (experiment, arm) (rate(ebb_experiment_calls_total{{@,experiment=~"$experiment",result="{result}"}}[$])) / '
+           'sum by (experiment, arm) (rate(ebb_experiment_calls_total{@,experiment=~"$experiment"}[$]))', "{{experiment}} {{arm}}")])
+        for title, result, means in (("Calls that fail", "failed", "With any error."),
+                                     ("Calls that are cancelled", "cancelled", "Users who stop an answer may not like it."))],
     "Difference from the control": trial("ebb_experiment_effect", ", difference", "Arm less control; where 0 is outside, the arms differ."),
     "Each arm": trial("ebb_experiment_value", "", "By arm."),
 }
@@ -291,7 +331,7 @@ KINDS = {
     "stack": {**LINES, "custom": {"fillOpacity": 30, "stacking": {"mode": "normal", "group": "A"}}},
     "stat": {"type": "stat", "options": {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "none", "graphMode": "area"}},
     "table": {"type": "table", "options": {"showHeader": True}, "target": {"format": "table", "instant": True}},
-    "heatmap": {"type": "heatmap", "options": {"calculate": False, "yAxis": {"unit": "s"}, "color": {"mode": "scheme", "scheme": "Blues"}},
+    "heatmap": {"type": "heatmap", "options": {"calculate": False, "color": {"mode": "scheme", "scheme": "Blues"}},
                 "target": {"format": "heatmap"}},
 }
 
@@ -305,7 +345,8 @@ def panel(number, at, title, description, unit, kind, queries):
     targets = [{"refId": chr(ord("A") + i), "datasource": SOURCE, "expr": query(expr), "legendFormat": legend, **shape.get("target", {})}
                for i, (expr, legend) in enumerate(queries)]
     return {"id": number, "type": shape["type"], "title": title, "description": description, "datasource": SOURCE, "gridPos": at,
-            "fieldConfig": {"defaults": {"unit": unit, "custom": shape.get("custom", {})}, "overrides": []}, "options": shape["options"],
+            "fieldConfig": {"defaults": {"unit": unit, "custom": shape.get("custom", {})}, "overrides": []},
+            "options": {**shape["options"], **({"yAxis": {"unit": unit}} if kind == "heatmap" else {})},
             "targets": targets}
 
 

@@ -96,6 +96,8 @@ CASES = (
                                        'ebb_journal_commit_seconds_bucket{le="+Inf"}': (60, 60, 60)}),
     Case("EbbStepStalled", QUIET, {'ebb_queue_depth{tenant="default"}': (3, 3, 3)}, {"ebb_step_tokens_count": (9, 0, 9)}),
     Case("EbbFilesHigh", QUIET, {"process_open_fds": (50, 900, 50), "process_max_fds": (1024, 1024, 1024)}),
+    # Within half an hour from half full to nearly full: at that speed it would be over soon.
+    Case("EbbDiskNearlyFull", QUIET, {"ebb_store_size_bytes": (1000, 1000, 1000), "ebb_store_free_bytes": (500, 40, 500)}, also=("EbbDiskFillingIn4h",)),
     Case("EbbConnectionsRefused", (5, 3, 30), {}, {"ebb_connections_refused_total": (0, 7, 0)}),
     Case("EbbCertExpiring", QUIET, {"ebb_certificate_end_timestamp_seconds": (90 * 86400, 13 * 86400, 90 * 86400)}),
     Case("EbbAuthFailures", QUIET, {}, {'ebb_auth_failures_total{reason="BAD_CREDENTIAL"}': (1, 20, 1),
@@ -120,6 +122,10 @@ CASES = (
 OTHERS = (
     play("EbbRestartLoop", [("ebb_build_info", "1x120"), ("process_cpu_seconds_total", "50 60 5 60 5 60 5 60 5 60x120")],
          [(7, ()), (8, ("EbbRestartLoop",)), (100, ())]),
+    play("EbbDiskFillingIn4h", [("ebb_build_info", "1x240"), ("ebb_store_size_bytes", "1000x240"), ("ebb_store_free_bytes", "400x30 397-3x59 220x150")],
+         [(29, ()), (88, ("EbbDiskFillingIn4h",)), (170, ())]),
+    play("a disk that fills slowly, or is nearly empty", [("ebb_build_info", "1x240"), ("ebb_store_size_bytes", "100000x240"),
+                                                          ("ebb_store_free_bytes", "90000-300x60 72000-3x180")], [(60, ()), (240, ())]),
     play("a certificate that ends is one alert until it is replaced, also past its end",
          [("ebb_build_info", "1x60"), ("ebb_certificate_end_timestamp_seconds", "1800x45 7776000x15")],
          [(9, ()), (11, ("EbbCertExpiring",)), (44, ("EbbCertExpiring",)), (50, ())]),
@@ -150,7 +156,7 @@ class Alerts(unittest.TestCase):
         self.promtool("check", "rules", RULES)
 
     def test_each_fires_and_recovers_and_nothing_fires_beside_it(self):
-        self.assertEqual(sorted([case.alert for case in CASES] + ["EbbRestartLoop"]), sorted(ALERTS), "a case for each alert")
+        self.assertEqual(sorted([case.alert for case in CASES] + ["EbbDiskFillingIn4h", "EbbRestartLoop"]), sorted(ALERTS), "a case for each alert")
         tests = [case.test() for case in CASES] + list(OTHERS)
         with tempfile.TemporaryDirectory() as folder:
             for interval in sorted({test["interval"] for test in tests}):  # days are played in larger steps than hours

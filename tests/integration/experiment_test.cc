@@ -212,6 +212,9 @@ TEST_F(Experiment, ShowsWhatRealSessionsDidAndDecides) {
   const v1::ArmResults &control = results.arms(0), &wide = results.arms(1);
   EXPECT_EQ(control.units() + wide.units(), static_cast<uint64_t>(kThreads * kUsers));
   for (const v1::ArmResults* arm : {&control, &wide}) {
+    const std::string calls = "ebb_experiment_calls_total{experiment=\"e\",arm=\"" + arm->arm() + "\",result=";
+    EXPECT_EQ(server_.Metric(calls + "\"ok\"}"), 2.0 * arm->units()) << "a Prefill and a Decode of each user";
+    EXPECT_EQ(server_.Metric(calls + "\"failed\"}") + server_.Metric(calls + "\"cancelled\"}"), 0);
     for (const v1::ExperimentMetric metric :
          {v1::EXPERIMENT_METRIC_SHADOW_KL, v1::EXPERIMENT_METRIC_SHADOW_AGREEMENT, v1::EXPERIMENT_METRIC_RESERVED_BYTES,
           v1::EXPERIMENT_METRIC_TIME_TO_FIRST_TOKEN, v1::EXPERIMENT_METRIC_INTER_TOKEN, v1::EXPERIMENT_METRIC_SCORE,

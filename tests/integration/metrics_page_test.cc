@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -95,6 +96,56 @@ TEST_F(MetricsPage, CountsAConversation) {
   EXPECT_GT(usage_.evicted_tokens(), 0U);
   EXPECT_TRUE(client_.Delete(name).ok());
   EXPECT_TRUE(EventuallyIs("ebb_sessions{tenant=\"acme\"}", 0));
+}
+
+// From which layers who leaves comes, how old they are, and what it costs, in which policy and for whom.
+TEST_F(MetricsPage, SaysWhatEvictionIsLike) {
+  Converse();
+  EXPECT_TRUE(EventuallyIs("ebb_rpc_handled_total{method=\"InferenceService/Generate\",code=\"OK\"}", 1));
+  const double slots = Value("ebb_evicted_slots_total{policy=\"streaming\"}");
+  EXPECT_EQ(slots, 4.0 * usage_.evicted_tokens()) << "two layers of two KV heads";
+  EXPECT_EQ(Value("ebb_layers_evicted_slots_total{quarter=\"1\"}"), slots / 2);
+  EXPECT_EQ(Value("ebb_layers_evicted_slots_total{quarter=\"2\"}"), 0) << "no layer is in it";
+  EXPECT_EQ(Value("ebb_layers_evicted_slots_total{quarter=\"3\"}"), slots / 2);
+  EXPECT_EQ(Value("ebb_policy_tokens_total{policy=\"streaming\"}"), usage_.prompt_tokens() + kTokens);
+  EXPECT_EQ(Value("ebb_policy_tokens_total{policy=\"h2o\"}"), 0);
+  // The first step that evicts is measured; who leaves is the oldest but the sinks, 4.
+  EXPECT_GT(Value("ebb_evicted_age_tokens_count{policy=\"streaming\"}"), 0);
+  EXPECT_GE(Value("ebb_evicted_age_tokens_sum{policy=\"streaming\"}"),
+            Value("ebb_evicted_age_tokens_count{policy=\"streaming\"}") * (kBudget - 4));
+  EXPECT_GT(Value("ebb_eviction_seconds_total{policy=\"streaming\"}"), 0);
+  double steps = 0;
+  for (const char* phase : {"prefill", "decode", "mixed"}) {
+    steps += Value(absl::StrFormat("ebb_step_seconds_sum{phase=\"%s\"}", phase));
+  }
+  EXPECT_LT(Value("ebb_eviction_seconds_total{policy=\"streaming\"}"), steps);
+  EXPECT_NEAR(Value("ebb_tenant_step_seconds_total{tenant=\"acme\"}"), steps, 1e-6 * steps) << "nobody else called";
+  EXPECT_EQ(Value("ebb_tenant_weight{tenant=\"acme\"}"), 1);
+}
+
+TEST(Goodput, CountsRequestsThatMeetBothTargets) {
+  for (const auto& [first, others, in_time] :
+       {std::tuple(absl::Hours(1), absl::Hours(1), 1), std::tuple(absl::ZeroDuration(), absl::Hours(1), 0),
+        std::tuple(absl::Hours(1), absl::ZeroDuration(), 0)}) {
+    const TestServer server([&](ServerOptions& options) {
+      options.http_listen = {.host = "127.0.0.1", .port = 0};
+      options.work.ttft_target = first;
+      options.work.inter_token_target = others;
+    });
+    TestClient client(server.address());
+    EXPECT_TRUE(client.Generate(GenerateText("", "Once upon a time", 8)).status.ok());
+    EXPECT_EQ(server.Metric("ebb_requests_in_time_total{tenant=\"default\"}"), in_time);
+  }
+}
+
+TEST(Store, SaysHowMuchRoomItHas) {
+  const TemporaryFolder folder;
+  const TestServer server([&](ServerOptions& options) {
+    options.http_listen = {.host = "127.0.0.1", .port = 0};
+    options.store_dir = folder.path();
+  });
+  EXPECT_GT(server.Metric("ebb_store_free_bytes"), 0);
+  EXPECT_GE(server.Metric("ebb_store_size_bytes"), server.Metric("ebb_store_free_bytes"));
 }
 
 TEST_F(MetricsPage, ShowsWhereTheMemoryIs) {

@@ -94,7 +94,7 @@ TEST_F(SetPolicy, AnswersWhatCarriedOverAndWhatLeft) {
   EXPECT_EQ(after.cache_length(), 40U);
   EXPECT_EQ(after.evicted_tokens(), before.evicted_tokens() + 20);
   EXPECT_EQ(client_.Status().cache().pages_reserved(), change.pages_after());
-  EXPECT_EQ(server_.Metric("ebb_policy_changes_total{policy=\"h2o\"}"), 1);
+  EXPECT_EQ(server_.Metric("ebb_policy_changes_total{policy=\"h2o\",state=\"from_scores\"}"), 1);
   EXPECT_EQ(server_.Metric("ebb_evicted_tokens_total{policy=\"h2o\"}"), 20);
   EXPECT_EQ(server_.Metric("ebb_kv_pages{state=\"owned\"}"), change.pages_after());
   EXPECT_THAT(client_.Decode(DecodeTokens(name, 5)).tokens, SizeIs(5));

@@ -13,6 +13,7 @@
 namespace ebb {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -46,7 +47,8 @@ TEST(ExperimentMetrics, NothingWhereNoneRuns) {
   EXPECT_EQ(ExperimentMetrics(experiments.List()), "");
   ASSERT_THAT(experiments.Start(Spec(), kNow), IsOk());
   EXPECT_THAT(ExperimentMetrics(experiments.List()),
-              HasSubstr("ebb_experiment_sample_ratio_p{experiment=\"trial\"} 1\n"));
+              AllOf(HasSubstr("ebb_experiment_sample_ratio_p{experiment=\"trial\"} 1\n"),
+                    HasSubstr("ebb_experiment_start_timestamp_seconds{experiment=\"trial\"} 3600\n")));
   ASSERT_THAT(experiments.Stop("trial", kNow), IsOk());
   EXPECT_EQ(ExperimentMetrics(experiments.List()), "");
 }

@@ -69,7 +69,8 @@ TEST(MetricTable, FollowsPrometheusNaming) {
 TEST(Metrics, ShowEverySeriesAtZeroBeforeAnythingHappened) {
   const std::string text = Metrics(Options()).Serialize();
   for (const MetricRow& row : MetricTable()) {
-    if (row.name == "ebb_certificate_end_timestamp_seconds") continue;  // of whoever has one: 0 would be long ago
+    // Of whoever has a certificate, or a store: 0 would be long ago, or a full disk.
+    if (row.name == "ebb_certificate_end_timestamp_seconds" || row.name.starts_with("ebb_store_")) continue;
     // Of experiments that run, of which there are none: experiment_metrics_test.cc.
     if (row.name.starts_with("ebb_experiment_") && row.kind == MetricKind::kGauge) continue;
     EXPECT_NE(text.find("# TYPE " + std::string(row.name) + " "), std::string::npos) << row.name;
@@ -112,6 +113,31 @@ TEST(Metrics, CountUnderTheirLabels) {
   EXPECT_EQ(Value(text, "ebb_ttft_seconds_sum{tenant=\"acme\"}"), "1000.02");
   EXPECT_EQ(Value(text, "ebb_cache_bytes{state=\"used\"}"), "4096");
   EXPECT_EQ(Value(text, "ebb_finished_total{reason=\"stop\"}"), "1");
+}
+
+TEST(Metrics, ManyObservationsAtOnceAreAsManyOneByOne) {
+  EvictionCensus census;
+  Metrics one(Options()), all(Options());
+  for (const int64_t age : {1, 2, 3, 4, 5, 131072, 131073, 1 << 30}) {
+    census.AddAge(age, 2);
+    for (int lane = 0; lane < 2; ++lane) one.policy("h2o").ages.Observe(static_cast<double>(age));
+  }
+  all.policy("h2o").ages.ObserveAll(census.ages, static_cast<double>(census.age_sum));
+  EXPECT_EQ(all.Serialize().substr(0, all.Serialize().find("process_")),
+            one.Serialize().substr(0, one.Serialize().find("process_")));
+  EXPECT_EQ(Value(all.Serialize(), "ebb_evicted_age_tokens_bucket{policy=\"h2o\",le=\"4\"}"), "8");
+}
+
+TEST(Metrics, PutExperimentsPastTheCapUnderOther) {
+  Metrics metrics(Options());
+  for (int i = 0; i < 100; ++i) metrics.arm("e" + std::to_string(i), "control").failed.Add();
+  const std::string text = metrics.Serialize();
+  const auto failed = [&](const std::string& of) {
+    return Value(text, "ebb_experiment_calls_total{experiment=\"" + of + "\",result=\"failed\"}");
+  };
+  EXPECT_EQ(failed("e63\",arm=\"control"), "1");
+  EXPECT_EQ(failed("e64\",arm=\"control"), "");
+  EXPECT_EQ(failed("other\",arm=\"other"), "36");
 }
 
 TEST(Metrics, PutTenantsPastTheCapUnderOther) {
