@@ -160,7 +160,12 @@ absl::Status SetOpenAi(const config::v1::OpenAi& config, ServerOptions& options)
     return RefuseField("BAD_VALUE", "openai.listen",
                        "auth.mode asks for a client certificate, which a caller of this port cannot show");
   }
-  options.openai = {.requests_max = static_cast<int>(config.requests_max()),
+  const bool tls = config.tls() == "on";
+  if (tls && !options.tls) {
+    return RefuseField("BAD_VALUE", "openai.tls", "it takes the certificate of tls.cert, and there is none");
+  }
+  options.openai = {.tls = tls,
+                    .requests_max = static_cast<int>(config.requests_max()),
                     .session_ttl = ToDuration(config.session_ttl())};
   EBB_ASSIGN(options.openai->listen, ParseAddress(config.listen()));
   return absl::OkStatus();
@@ -275,11 +280,11 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   }
   WarnOfConsole(*options);
   if (openai && !IsLoopback(openai->host)) {
-    if (options->auth.on()) {
-      LogWarn(
-          "tokens_in_the_clear", {{"openai", FormatAddress(*openai)}},
-          "tokens come to openai.listen without TLS: who reads the network has them; let only a proxy reach the port");
-    } else {
+    if (options->auth.on() && !options->openai->tls) {
+      LogWarn("tokens_in_the_clear", {{"openai", FormatAddress(*openai)}},
+              "tokens come to openai.listen without TLS: who reads the network has them; set openai.tls, or let only a "
+              "proxy reach the port");
+    } else if (!options->auth.on()) {
       LogWarn("openai_is_open", {{"openai", FormatAddress(*openai)}},
               "whoever reaches openai.listen may use the server under any tenant's name; set auth.mode to token");
     }

@@ -1,6 +1,7 @@
 #include "server/openai_front.h"
 
 #include <httplib.h>
+#include <openssl/ssl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -56,6 +57,20 @@ constexpr std::array kPassedOn = {"authorization", "x-ebb-tenant", "traceparent"
 void SetSocketOptions(socket_t socket) {
   const int yes = 1;
   setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+}
+
+// Speaks plain HTTP where `tls` is null.
+std::unique_ptr<httplib::Server> MakeHttp(const ServerTls* tls) {
+  if (tls == nullptr) return std::make_unique<httplib::Server>();
+  auto server = std::make_unique<httplib::SSLServer>([tls](SSL_CTX& context) {
+    const auto present = [](SSL* connection, void* from) {
+      return static_cast<const ServerTls*>(from)->Present(*connection) ? 1 : 0;
+    };
+    SSL_CTX_set_cert_cb(&context, present, const_cast<ServerTls*>(tls));
+    return SSL_CTX_set_min_proto_version(&context, TLS1_2_VERSION) == 1;
+  });
+  EBB_CHECK(server->is_valid());
+  return server;
 }
 
 void AnswerError(const grpc::Status& status, httplib::Response& response) {
@@ -128,27 +143,27 @@ struct Turn {
 class RunningFront final : public OpenAiFront {
  public:
   RunningFront(const OpenAiOptions& options, const OpenAiServed& served, std::shared_ptr<grpc::Channel> channel)
-      : options_(options), served_(served), channel_(std::move(channel)) {
-    http_.new_task_queue = [threads = options.requests_max + kSpareThreads] {
+      : options_(options), served_(served), channel_(std::move(channel)), http_(MakeHttp(served.tls)) {
+    http_->new_task_queue = [threads = options.requests_max + kSpareThreads] {
       return new httplib::ThreadPool(static_cast<size_t>(threads));
     };
-    http_.set_socket_options([this](socket_t socket) {
+    http_->set_socket_options([this](socket_t socket) {
       SetSocketOptions(socket);
       socket_ = socket;
     });
-    http_.set_keep_alive_max_count(1);
-    http_.set_read_timeout(kReadSeconds);
-    http_.set_write_timeout(kWriteSeconds);
-    http_.set_tcp_nodelay(true);
-    http_.set_payload_max_length(served.body_bytes_max);
-    http_.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+    http_->set_keep_alive_max_count(1);
+    http_->set_read_timeout(kReadSeconds);
+    http_->set_write_timeout(kWriteSeconds);
+    http_->set_tcp_nodelay(true);
+    http_->set_payload_max_length(served.body_bytes_max);
+    http_->set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
       const absl::Status fine = CheckHead(request);
       if (fine.ok()) return httplib::Server::HandlerResponse::Unhandled;
       Refused(fine, response);
       if (GetRefusal(fine).reason == "WRONG_METHOD") response.status = 405;
       return httplib::Server::HandlerResponse::Handled;
     });
-    http_.set_error_handler([this](const httplib::Request&, httplib::Response& response) {
+    http_->set_error_handler([this](const httplib::Request&, httplib::Response& response) {
       if (response.body.empty()) ExplainCode(response);
     });
     const auto answer = [this](OpenAiRoute route) {
@@ -157,9 +172,9 @@ class RunningFront final : public OpenAiFront {
         if (!begun.ok()) Refused(begun, response);
       };
     };
-    http_.Post("/v1/chat/completions", answer(OpenAiRoute::kChat));
-    http_.Post("/v1/completions", answer(OpenAiRoute::kCompletion));
-    http_.Get(R"(/v1/models(/.*)?)", [this](const httplib::Request& request, httplib::Response& response) {
+    http_->Post("/v1/chat/completions", answer(OpenAiRoute::kChat));
+    http_->Post("/v1/completions", answer(OpenAiRoute::kCompletion));
+    http_->Get(R"(/v1/models(/.*)?)", [this](const httplib::Request& request, httplib::Response& response) {
       AnswerModels(request, response);
     });
   }
@@ -173,15 +188,15 @@ class RunningFront final : public OpenAiFront {
                                   +[](int* requests) { return *requests == 0; }, &requests_),
                               kDrainedWithin);
     }
-    http_.stop();
+    http_->stop();
     thread_.join();
   }
 
   absl::Status Listen() {
     address_ = options_.listen;
     errno = 0;
-    const bool bound = address_.port == 0 ? (address_.port = http_.bind_to_any_port(address_.host)) > 0
-                                          : http_.bind_to_port(address_.host, address_.port);
+    const bool bound = address_.port == 0 ? (address_.port = http_->bind_to_any_port(address_.host)) > 0
+                                          : http_->bind_to_port(address_.host, address_.port);
     if (!bound) {
       return Refuse(absl::StatusCode::kUnavailable,
                     absl::StrFormat("openai.listen: cannot listen on %s: %s", FormatAddress(options_.listen),
@@ -190,11 +205,11 @@ class RunningFront final : public OpenAiFront {
     }
     ::listen(socket_, SOMAXCONN);  // the library lets five connections wait, and the system turns away others
     thread_ = std::thread([this] {
-      http_.listen_after_bind();
+      http_->listen_after_bind();
       ended_ = true;
     });
     // stop() does nothing before the loop runs; the loop is a few instructions away, or has failed and ended.
-    while (!http_.is_running() && !ended_) std::this_thread::yield();
+    while (!http_->is_running() && !ended_) std::this_thread::yield();
     return absl::OkStatus();
   }
 
@@ -421,7 +436,7 @@ class RunningFront final : public OpenAiFront {
   Address address_ = {};
   std::atomic<bool> ended_ = false;
   socket_t socket_ = INVALID_SOCKET;  // that it listens on
-  httplib::Server http_;
+  const std::unique_ptr<httplib::Server> http_;
   std::thread thread_;
 };
 

@@ -2,9 +2,9 @@
 // that speak that API.
 //
 // It is a client of this server's own gRPC services (openai_call.h) and decides nothing that they decide. Each request
-// is a throw-away session, unless `ebb.session` names one that is kept (conversations.h). It speaks plain HTTP, and a
-// connection is closed after its answer, so that idle clients hold no thread. Each request that runs holds one; there
-// are some more to read requests, and to refuse those above requests_max.
+// is a throw-away session, unless `ebb.session` names one that is kept (conversations.h). It speaks plain HTTP, or TLS
+// with the gRPC port's certificate, and a connection is closed after its answer, so that idle clients hold no thread.
+// Each request that runs holds one; there are some more to read requests, and to refuse those above requests_max.
 
 #ifndef EBB_SERVER_OPENAI_FRONT_H_
 #define EBB_SERVER_OPENAI_FRONT_H_
@@ -20,11 +20,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/address.h"
+#include "server/tls.h"
 
 namespace ebb {
 
 struct OpenAiOptions {
   Address listen = {.host = "127.0.0.1", .port = 7702};  // port 0: any free one
+  bool tls = false;                                      // REQUIRES: ServerOptions::tls
   int requests_max = 64;                                 // under way at once
   absl::Duration session_ttl = absl::Hours(1);           // of a session that a request made
 };
@@ -34,6 +36,7 @@ struct OpenAiServed {
   std::string model = {};
   int32_t context = 0;                                    // tokens that it was trained with
   size_t body_bytes_max = 4 << 20;                        // of a request
+  const ServerTls* tls = nullptr;                         // null: plain HTTP; outlives the front
   std::function<void(const absl::Status&)> refused = {};  // told of what the port itself refuses; any thread
 };
 

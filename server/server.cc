@@ -286,6 +286,7 @@ class RunningServer final : public Server {
                                            {.model = model_name_,
                                             .context = context_,
                                             .body_bytes_max = static_cast<size_t>(options.message_bytes_max),
+                                            .tls = options.openai->tls ? tls_.get() : nullptr,
                                             .refused = [this](const absl::Status& why) { metrics_.CountRefusal(why); }},
                                            server_->InProcessChannel(arguments)));
     return absl::OkStatus();

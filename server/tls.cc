@@ -6,6 +6,7 @@
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -148,15 +149,39 @@ absl::Status ServerTls::Reload() {
   if (!options_.client_ca.empty()) {
     EBB_ASSIGN(texts.client_ca, ReadPem(options_.client_ca, "tls.client_ca"));
   }
-  if (texts == texts_) return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (texts == texts_) return absl::OkStatus();
+  }
   EBB_ASSIGN(const absl::Time end, CheckTls(texts, !options_.client_ca.empty(), absl::Now()));
   Write(client_ca_, texts.client_ca);
   Write(pair_, texts.key + "\n" + texts.cert);  // readers of PEM take the part they look for
-  texts_ = std::move(texts);
+  {
+    absl::MutexLock lock(&mutex_);
+    texts_ = std::move(texts);
+  }
   end_seconds_ = absl::ToUnixSeconds(end);
   LogInfo("certificate_taken", {{"file", options_.cert}, {"ends", absl::FormatTime(end, absl::UTCTimeZone())}},
           "for connections from now on");
   return absl::OkStatus();
+}
+
+bool ServerTls::Present(SSL& connection) const {
+  TlsTexts texts;
+  {
+    absl::MutexLock lock(&mutex_);
+    texts = texts_;
+  }
+  const Bio certificates = Memory(texts.cert);
+  const auto next = [&] { return Certificate(PEM_read_bio_X509(certificates.get(), nullptr, nullptr, nullptr)); };
+  const Certificate own = next();
+  const Key key(PEM_read_bio_PrivateKey(Memory(texts.key).get(), nullptr, NoPassword, nullptr));
+  bool fine = SSL_use_certificate(&connection, own.get()) == 1 && SSL_use_PrivateKey(&connection, key.get()) == 1;
+  for (Certificate above = next(); fine && above != nullptr; above = next()) {
+    fine = SSL_add1_chain_cert(&connection, above.get()) == 1;
+  }
+  ERR_clear_error();  // the end of the text is one
+  return fine;
 }
 
 }  // namespace ebb

@@ -1,11 +1,12 @@
-// TLS of the gRPC port. Certificates may be replaced while streams run: the files are looked at again and again, what
-// is whole and fits together serves the connections that come from then on, and what is not leaves the former in place
-// and is logged.
+// TLS of the gRPC port, and of the OpenAI port. Certificates may be replaced while streams run: the files are looked at
+// again and again, what is whole and fits together serves the connections that come from then on, and what is not
+// leaves the former in place and is logged.
 
 #ifndef EBB_SERVER_TLS_H_
 #define EBB_SERVER_TLS_H_
 
 #include <grpcpp/grpcpp.h>
+#include <openssl/types.h>
 
 #include <atomic>
 #include <cstdint>
@@ -13,8 +14,10 @@
 #include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/files.h"
 #include "server/repeater.h"
@@ -49,6 +52,10 @@ class ServerTls {
   // For one port; what Reload takes is in use a second later at most.
   std::shared_ptr<grpc::ServerCredentials> credentials() const { return credentials_; }
 
+  // For another port of OpenSSL's: has a connection that begins present the certificate that is in use. False, and
+  // there is no connection, if OpenSSL will not. Any thread.
+  bool Present(SSL& connection) const;
+
   // When the certificate that is in use ends. Any thread.
   absl::Time certificate_end() const { return absl::FromUnixSeconds(end_seconds_); }
 
@@ -60,7 +67,8 @@ class ServerTls {
   explicit ServerTls(const TlsOptions& options);
 
   const TlsOptions options_;
-  TlsTexts texts_ = {};  // in use
+  mutable absl::Mutex mutex_;
+  TlsTexts texts_ ABSL_GUARDED_BY(mutex_) = {};  // in use
   std::atomic<int64_t> end_seconds_ = 0;
   // gRPC reads these, files that only this process has, so that it never meets half of a pair.
   OpenFile pair_;

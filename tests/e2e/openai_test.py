@@ -70,6 +70,11 @@ class Port(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("openai.listen: auth.mode asks for a client certificate", done.stderr)
 
+    def test_it_has_no_certificate_of_its_own(self):
+        done = subprocess.run([BIN / "ebbd", LISTEN, "--openai.tls=on"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("openai.tls: it takes the certificate of tls.cert", done.stderr)
+
     def test_the_command_of_the_page(self):
         (command,) = re.findall(r"^  -d '(.*)'$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
         with Server(LISTEN) as server:

@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "tests/support/certificates.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -455,6 +456,39 @@ TEST_F(OpenAi, AStreamEndsWithTheServer) {
   ASSERT_FALSE(events.empty());
   EXPECT_THAT(events.back(), HasSubstr("\"error\"")) << "it says why";
   EXPECT_THAT(events.back(), HasSubstr("DRAINING"));
+}
+
+// With the certificate of the gRPC port, also after it was replaced; whoever does not trust it, or speaks none, gets
+// nothing.
+TEST_F(OpenAi, SpeaksTlsWithTheCertificateInUse) {
+  const Certificates made;
+  made.Authority("ca");
+  made.Authority("other-ca");
+  made.Leaf("server", "ca", "localhost", "DNS:localhost");
+  Start([&](ServerOptions& options) {
+    options.tls =
+        TlsOptions{.cert = made.Path("server.pem"), .key = made.Path("server.key"), .reload = absl::Milliseconds(20)};
+    options.openai->tls = true;
+  });
+  const auto ask = [&](const std::string& ca) {
+    httplib::SSLClient client("localhost", port());
+    client.set_read_timeout(60);
+    client.set_ca_cert_path(made.Path(ca + ".pem"));
+    client.enable_server_certificate_verification(true);
+    return client.Post(kCompletions, {}, R"({"prompt": "Once", "max_tokens": 8, "stream": true})", "application/json");
+  };
+  const httplib::Result answer = ask("ca");
+  ASSERT_TRUE(answer) << httplib::to_string(answer.error());
+  EXPECT_EQ(answer->status, 200) << answer->body;
+  EXPECT_EQ(EventsOf(answer->body).back(), "[DONE]");
+  EXPECT_EQ(ask("other-ca").error(), httplib::Error::SSLServerVerification);
+  EXPECT_FALSE(Post(kCompletions, Json::object())) << "in the clear";
+
+  made.Leaf("server", "other-ca", "localhost", "DNS:localhost");
+  const absl::Time end = absl::Now() + absl::Seconds(60);
+  while (!ask("other-ca") && absl::Now() < end) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_TRUE(ask("other-ca"));
+  EXPECT_EQ(ask("ca").error(), httplib::Error::SSLServerVerification);
 }
 
 }  // namespace
