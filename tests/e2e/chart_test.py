@@ -42,7 +42,7 @@ ON = ("serviceMonitor.enabled=true", "prometheusRule.enabled=true", "prometheusR
       "route.enabled=true", "route.parentRefs[0].name=public", "podAnnotations.mesh=none", "store.storageClassName=fast",
       "service.annotations.pool=public")
 # Where the types of an object are, by the group in its apiVersion.
-MODULES = {"gateway.networking.k8s.io": "@kubernetes-models/gateway-api", "keda.sh": "@kubernetes-models/keda",
+MODULES = {"cert-manager.io": "@kubernetes-models/cert-manager", "gateway.networking.k8s.io": "@kubernetes-models/gateway-api", "keda.sh": "@kubernetes-models/keda",
            "monitoring.coreos.com": "@kubernetes-models/prometheus-operator"}
 
 
@@ -130,7 +130,7 @@ class Rendered(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_each_case_is_rendered_as_before(self):
-        self.assertEqual(list(CASES), ["cpu", "cuda", "mtls", "openai", "redis", "rocm"])
+        self.assertEqual(list(CASES), ["cpu", "cuda", "extra", "mtls", "openai", "redis", "rocm"])
         self.assertEqual({path.stem for path in GOLDEN.iterdir()}, set(CASES))
         for case, path in CASES.items():
             with self.subTest(case):
@@ -144,7 +144,8 @@ class Rendered(unittest.TestCase):
         given = [typed(case, made) for case in CASES for made in self.render(case=case).values()]
         given += [typed("everything", made) for made in self.render(*ON).values()]
         kinds = {each["type"] for each in given}
-        self.assertLessEqual({"IStatefulSet", "IDeployment", "IGRPCRoute", "IScaledObject", "IHorizontalPodAutoscaler", "IPrometheusRule"}, kinds)
+        self.assertLessEqual({"IStatefulSet", "IDeployment", "IGRPCRoute", "IScaledObject", "IHorizontalPodAutoscaler", "IPrometheusRule",
+                              "ICertificate", "IIngress", "IPersistentVolumeClaim", "ISecret"}, kinds)
         broken = {"an unknown field": ("Service/x", ("spec", "replica"), 1), "text for a number": ("StatefulSet/x", ("spec", "replicas"), "1"),
                   "a field in the wrong place": ("StatefulSet/x", ("spec", "template", "spec", "livenessProbe"), {})}
         for name, (which, keys, value) in broken.items():
@@ -176,6 +177,7 @@ class Rendered(unittest.TestCase):
                              ("redis", (), ("redis: redis.databases.svc:6379", "redis_password_file: /etc/ebb-redis/password", 'dir: ""')),
                              ("mtls", (), ("token+mtls", "token_file: /etc/ebb-tokens/tokens", "client_ca: /etc/ebb-tls/ca.crt")),
                              ("openai", (), ("listen: 0.0.0.0:7702", "requests_max: 256", "mode: token")),
+                             ("extra", (), ("path: /models/llama.gguf", "token_file: /etc/ebb-tokens/tokens", "cert: /etc/ebb-tls/tls.crt")),
                              ("cpu", ON, ("listen: 0.0.0.0:9700", "path: /models/llama.gguf", "weight: 3", "sessions_max: 1000000", "drain_timeout: 2m",
                                    "durability: drain"))):
             text = self.render(*values, case=case)["ConfigMap/x"]["data"]["ebb.yaml"]
@@ -211,12 +213,50 @@ class Rendered(unittest.TestCase):
             self.assertEqual(mounts, {volume["name"] for volume in pod["volumes"]} | claims)
 
     def test_a_gpu_is_asked_for_by_its_name(self):
+        part = self.render(case="extra")["StatefulSet/x"]["spec"]["template"]["spec"]
+        self.assertEqual((part["containers"][0]["resources"]["limits"]["nvidia.com/mig-1g.10gb"], part["tolerations"][0]["key"]), (1, "nvidia.com/gpu"))
         for case, name, count in (("cuda", "nvidia.com/gpu", 1), ("rocm", "amd.com/gpu", 2), ("cpu", None, 0)):
             pod = self.render(case=case)["StatefulSet/x"]["spec"]["template"]["spec"]
             limits = pod["containers"][0]["resources"]["limits"]
             self.assertEqual(limits, {"memory": "4Gi", **({name: count} if name else {})})
             self.assertEqual([each["key"] for each in pod.get("tolerations", ())], [name] if name else [])
             self.assertEqual(pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"], case != "cuda")
+
+    def test_what_a_platform_adds_is_there_and_wins(self):
+        made = self.render("securityContext.readOnlyRootFilesystem=true", "podSecurityContext.runAsNonRoot=false", case="extra")
+        pod = made["StatefulSet/x"]["spec"]["template"]["spec"]
+        self.assertEqual((pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["seccompProfile"]),
+                         (1000660000, False, {"type": "RuntimeDefault"}))
+        self.assertEqual(pod["containers"][0]["securityContext"], {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                                                                   "capabilities": {"drop": ["ALL"]}})
+        self.assertNotIn("ServiceAccount/x", made)
+        self.assertEqual(made["ConfigMap/x-more"]["data"], {"port": "7700"}, "objects are templates")
+        for name, each in made.items():
+            if name != "ConfigMap/x-more":
+                self.assertEqual(each["metadata"]["annotations"]["example.org/owner"], "serving", name)
+        # The chart's own claim is written to by who fetches the model, and by nobody else.
+        (models,) = [volume for volume in pod["volumes"] if volume["name"] == "models"]
+        self.assertEqual(models["persistentVolumeClaim"], {"claimName": made["PersistentVolumeClaim/x-models"]["metadata"]["name"]})
+        self.assertIn({"name": "models", "mountPath": "/models", "readOnly": True}, pod["containers"][0]["volumeMounts"])
+        secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+        self.assertEqual(secrets, {"tokens": "x-tokens", "tls": made["Certificate/x"]["spec"]["secretName"]})
+        names = made["Certificate/x"]["spec"]["dnsNames"]
+        self.assertLessEqual({"x.models", "*.x-pods.models", "ebb.example.org"}, set(names))
+        (rule,) = made["Ingress/x"]["spec"]["rules"]
+        self.assertEqual([(path["path"], path["backend"]["service"]["port"]["name"]) for path in rule["http"]["paths"]], [("/v1/", "openai")])
+        grpc = self.render("ingress.port=grpc", case="extra")["Ingress/x"]["spec"]["rules"][0]["http"]["paths"]
+        haproxy = (ROOT / "deploy/haproxy/haproxy.cfg").read_text(encoding="utf-8")
+        self.assertEqual([path["path"] for path in grpc], re.search(r"acl ours path_beg (.*)", haproxy)[1].split())
+
+    def test_lines_of_tokens_are_what_the_server_reads(self):
+        with tempfile.TemporaryDirectory() as folder:
+            line = subprocess.run([BIN / "ebb", "token", "acme", f"--out={folder}/acme"], capture_output=True, text=True, check=True, timeout=60).stdout
+            made = self.render(f"secrets.tokenLines[0]={line.strip()}", case="extra")
+            (ROOT / folder / "tokens").write_text(made["Secret/x-tokens"]["stringData"]["tokens"])
+            with Server("--auth.mode=token", f"--auth.token_file={folder}/tokens") as server:
+                done = subprocess.run([BIN / "ebb", f"--token-file={folder}/acme", "sessions"], env={**os.environ, "EBB_ADDR": server.addr},
+                                      capture_output=True, text=True, timeout=60)
+                self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_the_port_for_tools_is_there_where_it_is_asked_for(self):
         for case, there in (("openai", True), ("cpu", False)):
@@ -300,6 +340,7 @@ class Rendered(unittest.TestCase):
                      ("A session is known", "lets no pod out")),
                     ("redis", ("networkPolicy.egress=null",), ("networkPolicy.egress lets no pod out to it",), ()),
                     ("openai", (), ("Tools that speak the OpenAI API: http://x.models:7702/v1",), ("Nothing",)),
+                    ("extra", (), ("Tools that speak the OpenAI API: https://x.models:7702/v1",), ("Nothing", "test x")),
                     ("mtls", (), ("A session is known",), ("Tools that speak", "Nothing authenticates", "test x"))):
                 with self.subTest(case, values=values):
                     done = template("--show-only=templates/notes.yaml", f"--values={CASES[case]}", *(f"--set={value}" for value in values), chart=chart)
@@ -371,7 +412,7 @@ class Rendered(unittest.TestCase):
     def test_the_values_of_the_page_are_taken(self):
         page = (ROOT / "docs/how-to/run-on-kubernetes.md").read_text(encoding="utf-8")
         blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-        self.assertEqual(len(blocks), 9)
+        self.assertEqual(len(blocks), 12)
         for block in blocks:
             with self.subTest(block), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
                 file.write(block)
@@ -391,7 +432,14 @@ class Rendered(unittest.TestCase):
                             ("workload=Deployment,config.store.redis=r:6379", "set store.enabled to false"),
                             ("secrets.redis=r", "no config.store.redis that it opens"),
                             ("config.store.redis_password_file=/x", "redis_password_file is not allowed"),
-                            ("config.auth.mode=token", "needs secrets.tokens"), ("config.auth.mode=mtls", "needs secrets.tls"),
+                            ("config.auth.mode=token", "needs secrets.tokens or secrets.tokenLines"),
+                            ("secrets.tokenLines={acme s3cr3t}", "secrets.tokenLines.0"),
+                            (f"secrets.tokens=t,secrets.tokenLines={{acme sha256:{'0' * 64}}}", "set one of them"),
+                            ("model.existingClaim=m,model.claimSize=1Gi,model.file=a.gguf", "set one of them"),
+                            ("ingress.enabled=true", "needs a name in ingress.hosts"),
+                            ("ingress.enabled=true,ingress.hosts={a.example},ingress.port=openai", "which needs ports.openai"),
+                            ("extra.args={-v}", "extra.args.0"), ("extra.objects[0].kind=Pod", "apiVersion is required"),
+                            ("store.accessModes={ReadOnlyMany}", "store.accessModes.0"), ("config.auth.mode=mtls", "needs secrets.tls"),
                             ("accelerator.kind=tpu", "accelerator.kind must be one of"), ("accelerator.count=0", "greater than or equal to 1"),
                             ("autoscaling.kind=VPA", "autoscaling.kind must be one of"),
                             ("autoscaling.kind=KEDA", "which needs autoscaling.prometheus"),
@@ -401,6 +449,7 @@ class Rendered(unittest.TestCase):
                             ("route.parentRefs[0].namespace=x", "name is required"),
                             ("ports.openai=80", "ports.openai"), ("config.openai.listen=x", "listen is not allowed"),
                             ("ports.openai=7702,config.auth.mode=mtls,secrets.tls=t", "knows no client certificates"),
+                            ("ports.openai=7702,config.openai.tls=on", "which needs secrets.tls or certificate.issuerRef"),
                             ("ports.openai=7701", "ports.http and ports.openai are both 7701"),
                             ("config.cache.swap_max=5GiB,store.enabled=false", "swap_max is 5GiB, of the pod's volume, which needs store.enabled"),
                             ("experiments[0].name=x", "arms is required"), ("config.experiments.file=/x", "file is not allowed"),

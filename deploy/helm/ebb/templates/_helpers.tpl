@@ -3,7 +3,7 @@
 {{- end -}}
 
 {{- define "ebb.selector" -}}
-app.kubernetes.io/name: ebb
+app.kubernetes.io/name: {{ default "ebb" .Values.nameOverride }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
@@ -15,6 +15,40 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* An object's annotations, of a list of [context, its own], and nothing where there are none. */}}
+{{- define "ebb.annotations" -}}
+{{- with merge (dict) (index . 1) (index . 0).Values.commonAnnotations -}}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end -}}
+{{- end -}}
+
+{{- define "ebb.serviceAccount" -}}
+{{- default (include "ebb.name" .) .Values.serviceAccount.name -}}
+{{- end -}}
+
+{{/* Names of Secrets and claims, yours or the chart's; empty for none. */}}
+{{- define "ebb.tokens" -}}
+{{- if and .Values.secrets.tokens .Values.secrets.tokenLines -}}
+{{- fail "secrets.tokens names a Secret, and secrets.tokenLines asks for another: set one of them" -}}
+{{- end -}}
+{{- if .Values.secrets.tokenLines -}}{{ include "ebb.name" . }}-tokens{{- else -}}{{ .Values.secrets.tokens }}{{- end -}}
+{{- end -}}
+
+{{- define "ebb.tls" -}}
+{{- if .Values.secrets.tls -}}{{ .Values.secrets.tls }}{{- else if .Values.certificate.issuerRef -}}{{ include "ebb.name" . }}-tls{{- end -}}
+{{- end -}}
+
+{{- define "ebb.openaiScheme" -}}
+{{- ternary "https" "http" (eq "on" (dig "openai" "tls" "off" .Values.config)) -}}
+{{- end -}}
+
+{{- define "ebb.models" -}}
+{{- if and .Values.model.existingClaim .Values.model.claimSize -}}
+{{- fail "model.existingClaim names a claim, and model.claimSize asks for another: set one of them" -}}
+{{- end -}}
+{{- if .Values.model.claimSize -}}{{ include "ebb.name" . }}-models{{- else -}}{{ .Values.model.existingClaim }}{{- end -}}
 {{- end -}}
 
 {{- define "ebb.image" -}}
@@ -48,7 +82,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if or .Values.autoscaling.kind (gt (int .Values.replicas) 1) -}}several{{- end -}}
 {{- end -}}
 
-{{/* What Kubernetes calls the accelerator; empty for none. */}}
+{{/* What Kubernetes calls the accelerator, as its nodes' taint does; empty for none. */}}
 {{- define "ebb.device" -}}
 {{- get (dict "cpu" "" "cuda" "nvidia.com/gpu" "rocm" "amd.com/gpu") .Values.accelerator.kind -}}
 {{- end -}}
@@ -56,7 +90,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "ebb.resources" -}}
 {{- $resources := deepCopy .Values.resources -}}
 {{- with include "ebb.device" . -}}
-{{- $_ := set $resources "limits" (merge (dict . (int $.Values.accelerator.count)) (default dict $resources.limits)) -}}
+{{- $_ := set $resources "limits" (merge (dict (default . $.Values.accelerator.resourceName) (int $.Values.accelerator.count)) (default dict $resources.limits)) -}}
 {{- end -}}
 {{- toYaml $resources -}}
 {{- end -}}
@@ -87,6 +121,9 @@ sum(100 * (sum without (tenant) (ebb_queue_depth{ {{- $of }}}) + ebb_requests_ru
 {{- if contains "mtls" $mode -}}
 {{- fail (printf "ports.openai is %d, a port that knows no client certificates, and config.auth.mode is %s: leave out the one, or set token" (int .) $mode) -}}
 {{- end -}}
+{{- if and (eq "https" (include "ebb.openaiScheme" $)) (not (include "ebb.tls" $)) -}}
+{{- fail "config.openai.tls is on, which needs secrets.tls or certificate.issuerRef" -}}
+{{- end -}}
 {{- $_ := set $config "openai" (merge (dict "listen" (printf "0.0.0.0:%d" (int .))) (default dict $config.openai)) -}}
 {{- end -}}
 {{- if .Values.experiments -}}
@@ -98,7 +135,7 @@ sum(100 * (sum without (tenant) (ebb_queue_depth{ {{- $of }}}) + ebb_requests_ru
 {{- end -}}
 {{- end -}}
 {{- if .Values.model.file -}}
-{{- $_ := required "model.file names a file of a volume: set model.existingClaim" .Values.model.existingClaim -}}
+{{- $_ := required "model.file names a file of a volume: set model.existingClaim, or model.claimSize" (include "ebb.models" .) -}}
 {{- $_ := set $config "model" (merge (dict "path" (printf "/models/%s" .Values.model.file)) (default dict $config.model)) -}}
 {{- end -}}
 {{- if eq .Values.workload "Deployment" -}}
@@ -123,13 +160,13 @@ sum(100 * (sum without (tenant) (ebb_queue_depth{ {{- $of }}}) + ebb_requests_ru
 {{- end -}}
 {{- $mode := default "none" (default dict $config.auth).mode -}}
 {{- if contains "token" $mode -}}
-{{- $_ := required (printf "config.auth.mode is %s, which needs secrets.tokens" $mode) .Values.secrets.tokens -}}
+{{- $_ := required (printf "config.auth.mode is %s, which needs secrets.tokens or secrets.tokenLines" $mode) (include "ebb.tokens" .) -}}
 {{- $_ := set $config "auth" (merge (dict "token_file" "/etc/ebb-tokens/tokens") $config.auth) -}}
 {{- end -}}
 {{- if contains "mtls" $mode -}}
-{{- $_ := required (printf "config.auth.mode is %s, which needs secrets.tls" $mode) .Values.secrets.tls -}}
+{{- $_ := required (printf "config.auth.mode is %s, which needs secrets.tls or certificate.issuerRef" $mode) (include "ebb.tls" .) -}}
 {{- end -}}
-{{- if .Values.secrets.tls -}}
+{{- if include "ebb.tls" . -}}
 {{- $tls := dict "cert" "/etc/ebb-tls/tls.crt" "key" "/etc/ebb-tls/tls.key" -}}
 {{- if contains "mtls" $mode -}}
 {{- $_ := set $tls "client_ca" "/etc/ebb-tls/ca.crt" -}}

@@ -5,24 +5,23 @@ metadata:
   annotations:
     # Without the tenants, which a running server takes.
     checksum/config: {{ omit (include "ebb.config" . | fromYaml) "tenants" | toYaml | sha256sum }}
-    {{- with .Values.podAnnotations }}
+    {{- with merge (dict) .Values.podAnnotations .Values.commonAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  serviceAccountName: {{ include "ebb.name" . }}
+  serviceAccountName: {{ include "ebb.serviceAccount" . }}
   automountServiceAccountToken: false
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ include "ebb.gracePeriod" . }}
   {{- with .Values.image.pullSecrets }}
   imagePullSecrets: {{- range . }}{{ dict "name" . | list | toYaml | nindent 4 }}{{ end }}
   {{- end }}
-  securityContext:
-    runAsNonRoot: true
-    runAsUser: 65532
-    runAsGroup: 65532
-    fsGroup: 65532
-    fsGroupChangePolicy: OnRootMismatch
-    seccompProfile: {type: RuntimeDefault}
+  {{- $own := dict "runAsNonRoot" true "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532 "fsGroupChangePolicy" "OnRootMismatch" }}
+  {{- $_ := set $own "seccompProfile" (dict "type" "RuntimeDefault") }}
+  securityContext: {{- mergeOverwrite $own .Values.podSecurityContext | toYaml | nindent 4 }}
+  {{- with .Values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
   {{- if .Values.topologySpread }}
   topologySpreadConstraints:
     - maxSkew: 1
@@ -35,6 +34,9 @@ spec:
       whenUnsatisfiable: {{ if include "ebb.several" . }}DoNotSchedule{{ else }}ScheduleAnyway{{ end }}
       labelSelector:
         matchLabels: {{- include "ebb.selector" . | nindent 10 }}
+  {{- end }}
+  {{- with .Values.affinity }}
+  affinity: {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- with .Values.nodeSelector }}
   nodeSelector: {{- toYaml . | nindent 4 }}
@@ -52,10 +54,19 @@ spec:
   {{- with .Values.accelerator.runtimeClassName }}
   runtimeClassName: {{ . }}
   {{- end }}
+  {{- with .Values.extra.initContainers }}
+  initContainers: {{- toYaml . | nindent 4 }}
+  {{- end }}
   containers:
     - name: ebb
       image: {{ include "ebb.image" . | quote }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
+      {{- with .Values.extra.args }}
+      args: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .Values.extra.envFrom }}
+      envFrom: {{- toYaml . | nindent 8 }}
+      {{- end }}
       env:  # for `ebb` inside the pod; the server goes by its file, but for its own name
         - {name: EBB_ADDR, value: "127.0.0.1:{{ .Values.ports.grpc }}"}
         {{- if include "ebb.redis" . }}
@@ -68,6 +79,9 @@ spec:
           valueFrom: {fieldRef: {fieldPath: status.podIP}}
         - {name: EBB_SERVER_ENDPOINT, value: "$(POD_IP):{{ .Values.ports.grpc }}"}
         {{- end }}
+        {{- end }}
+        {{- with .Values.extra.env }}
+        {{- toYaml . | nindent 8 }}
         {{- end }}
       ports:
         - {name: grpc, containerPort: {{ .Values.ports.grpc }}}
@@ -93,31 +107,37 @@ spec:
           exec: {command: [sleep, "{{ .Values.drain.preStopSeconds }}"]}
       terminationMessagePolicy: FallbackToLogsOnError
       resources: {{- include "ebb.resources" . | nindent 8 }}
-      securityContext:
-        allowPrivilegeEscalation: false
-        readOnlyRootFilesystem: {{ ne .Values.accelerator.kind "cuda" }}  # but for NVIDIA's container hook, which writes to it
-        capabilities: {drop: [ALL]}
+      {{- $ours := dict "allowPrivilegeEscalation" false "capabilities" (dict "drop" (list "ALL")) }}
+      {{- /* But for NVIDIA's container hook, which writes to it. */}}
+      {{- $_ := set $ours "readOnlyRootFilesystem" (ne .Values.accelerator.kind "cuda") }}
+      securityContext: {{- mergeOverwrite $ours .Values.securityContext | toYaml | nindent 8 }}
       volumeMounts:
         - {name: config, mountPath: /etc/ebb, readOnly: true}
-        {{- if .Values.secrets.tokens }}
+        {{- if include "ebb.tokens" . }}
         - {name: tokens, mountPath: /etc/ebb-tokens, readOnly: true}
         {{- end }}
         {{- if .Values.secrets.redis }}
         - {name: redis, mountPath: /etc/ebb-redis, readOnly: true}
         {{- end }}
-        {{- if .Values.secrets.tls }}
+        {{- if include "ebb.tls" . }}
         - {name: tls, mountPath: /etc/ebb-tls, readOnly: true}
         {{- end }}
         {{- if .Values.store.enabled }}
         - {name: store, mountPath: /var/lib/ebb}
         {{- end }}
-        {{- if .Values.model.existingClaim }}
+        {{- if include "ebb.models" . }}
         - {name: models, mountPath: /models, readOnly: true}
         {{- end }}
+        {{- with .Values.extra.volumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+    {{- with .Values.extra.containers }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   volumes:
     - name: config
       configMap: {name: {{ include "ebb.name" . }}}
-    {{- with .Values.secrets.tokens }}
+    {{- with include "ebb.tokens" . }}
     - name: tokens
       secret: {secretName: {{ . }}, defaultMode: 0440}
     {{- end }}
@@ -125,12 +145,15 @@ spec:
     - name: redis
       secret: {secretName: {{ . }}, defaultMode: 0440}
     {{- end }}
-    {{- with .Values.secrets.tls }}
+    {{- with include "ebb.tls" . }}
     - name: tls
       secret: {secretName: {{ . }}, defaultMode: 0440}
     {{- end }}
-    {{- with .Values.model.existingClaim }}
+    {{- with include "ebb.models" . }}
     - name: models
-      persistentVolumeClaim: {claimName: {{ . }}, readOnly: true}
+      persistentVolumeClaim: {claimName: {{ . }}{{ if $.Values.model.existingClaim }}, readOnly: true{{ end }}}
+    {{- end }}
+    {{- with .Values.extra.volumes }}
+    {{- toYaml . | nindent 4 }}
     {{- end }}
 {{- end -}}
