@@ -6,13 +6,17 @@
 #include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <iostream>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -270,6 +274,70 @@ std::string RandomRequest(const Method& method, const std::vector<Mutation>& mut
   return bytes;
 }
 
+// Somebody else's answer, which goes on all the while.
+class Witness {
+ public:
+  explicit Witness(const std::string& address) : client_(address, "witness") {
+    session_ = client_.Create(SessionWith(StreamingPolicy(24))).name();
+    EXPECT_TRUE(client_.Prefill(PrefillText(session_, kText)).ok());
+    context_ = client_.Context();
+    reader_ = client_.inference().Decode(context_.get(), DecodeTokens(session_, 1 << 24));
+    thread_ = std::thread([this] { Read(); });
+  }
+
+  void GoesOn(size_t messages) {
+    const size_t wanted = heard() + messages;
+    const absl::Time end = absl::Now() + absl::Minutes(1);
+    while (heard() < wanted && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_GE(heard(), wanted) << "the witness is told no more";
+  }
+
+  // p99 of the time between two messages since the last call.
+  absl::Duration EndPhase() {
+    const std::lock_guard lock(mutex_);
+    std::vector<absl::Duration> gaps(gaps_.begin() + static_cast<ptrdiff_t>(begin_), gaps_.end());
+    begin_ = gaps_.size();
+    EXPECT_FALSE(gaps.empty()) << "the witness was told nothing";
+    if (gaps.empty()) return absl::InfiniteDuration();
+    std::ranges::sort(gaps);
+    return gaps[gaps.size() * 99 / 100];
+  }
+
+  void End() {
+    ends_ = true;
+    context_->TryCancel();
+    thread_.join();
+    EXPECT_TRUE(client_.Delete(session_).ok());
+  }
+
+ private:
+  size_t heard() {
+    const std::lock_guard lock(mutex_);
+    return gaps_.size();
+  }
+
+  void Read() {
+    v1::DecodeResponse message;
+    for (absl::Time last = absl::Now(); reader_->Read(&message);) {
+      const absl::Time now = absl::Now();
+      const std::lock_guard lock(mutex_);
+      gaps_.push_back(now - std::exchange(last, now));
+    }
+    const grpc::Status status = reader_->Finish();
+    EXPECT_TRUE(ends_ && status.error_code() == Code::CANCELLED) << client::Describe(status);
+  }
+
+  TestClient client_;
+  std::string session_ = {};
+  std::unique_ptr<grpc::ClientContext> context_ = {};
+  std::unique_ptr<grpc::ClientReader<v1::DecodeResponse>> reader_ = {};
+  std::atomic<bool> ends_ = false;
+  std::mutex mutex_;
+  std::vector<absl::Duration> gaps_ = {};
+  size_t begin_ = 0;  // of the phase, in gaps_
+  std::thread thread_ = {};
+};
+
 TEST_F(FieldLimits, RandomCallsLeaveTheServerAsItWas) {
 #if defined(EBB_SANITIZED)
   constexpr uint64_t kCalls = 1500;
@@ -278,54 +346,50 @@ TEST_F(FieldLimits, RandomCallsLeaveTheServerAsItWas) {
 #endif
   constexpr uint64_t kCallers = 3;
   const uint64_t calls = FromEnvironment("EBB_RANDOM_CALLS", kCalls), seed = FromEnvironment("EBB_SEED", 1);
+  const uint64_t each_makes = (calls + kCallers - 1) / kCallers;
   SCOPED_TRACE(absl::StrFormat("EBB_SEED=%d", seed));
   const std::vector<uint32_t> before = FreshAnswer();
   const std::vector<Method> methods = AllMethods();
   std::map<std::string, std::vector<Mutation>> mutations;
   for (const Method& method : methods) mutations[method.name] = MutationsOf(*method.descriptor->input_type());
 
-  // Somebody else's answer, which goes on all the while.
-  TestClient witness(server_.address(), "witness");
-  const std::string name = witness.Create(SessionWith(StreamingPolicy(24))).name();
-  ASSERT_TRUE(witness.Prefill(PrefillText(name, kText)).ok());
-  const auto context = witness.Context();
-  const auto reader = witness.inference().Decode(context.get(), DecodeTokens(name, 1 << 24));
-  std::atomic<bool> ends = false;
-  std::atomic<int> read = 0;
-  std::thread reads([&] {
-    v1::DecodeResponse message;
-    while (reader->Read(&message)) read += message.tokens_size();
-    const grpc::Status status = reader->Finish();
-    EXPECT_TRUE(ends && status.error_code() == Code::CANCELLED) << client::Describe(status);
+  Witness witness(server_.address());
+  witness.GoesOn(300);
+  const absl::Duration alone = witness.EndPhase();
+  const auto make_calls = [&](const char* whose, uint64_t each, const auto& request) {
+    std::vector<std::thread> threads;
+    for (uint64_t i = 0; i < kCallers; ++i) {
+      threads.emplace_back([&, i] {
+        HashRandom random(seed, i);
+        Caller caller(server_.address(), absl::StrFormat("%s-%d", whose, i));
+        for (uint64_t done = 0; done < each; ++done) {
+          const Method& method =
+              methods[static_cast<size_t>(random.Uniform(0, static_cast<int32_t>(methods.size()) - 1))];
+          const std::string bytes = request(method, random);
+          const grpc::Status status = caller.Call(method, bytes);
+          EXPECT_EQ(Complaint(method, bytes, status), "")
+              << method.name << ' ' << whose << ' ' << i << " call " << done << " of EBB_SEED=" << seed;
+          if (random.Uniform(0, 3) == 0) caller.Restore(method);
+        }
+        caller.Leave();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return witness.EndPhase();
+  };
+  const absl::Duration beside_orderly = make_calls("orderly", each_makes / 10, [](const Method& method, HashRandom&) {
+    return GoodRequest(method)->SerializeAsString();
   });
-
-  std::vector<std::thread> threads;
-  for (uint64_t i = 0; i < kCallers; ++i) {
-    threads.emplace_back([&, i] {
-      HashRandom random(seed, i);
-      Caller caller(server_.address(), absl::StrFormat("tenant-%d", i));
-      for (uint64_t done = 0; done < calls / kCallers; ++done) {
-        const Method& method =
-            methods[static_cast<size_t>(random.Uniform(0, static_cast<int32_t>(methods.size()) - 1))];
-        const std::string bytes = RandomRequest(method, mutations.at(method.name), random);
-        const grpc::Status status = caller.Call(method, bytes);
-        EXPECT_EQ(Complaint(method, bytes, status), "")
-            << method.name << " caller " << i << " call " << done << " of EBB_SEED=" << seed;
-        if (random.Uniform(0, 3) == 0) caller.Restore(method);
-      }
-      caller.Leave();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  const int so_far = read;
-  EXPECT_GT(so_far, 0);
-  const absl::Time end = absl::Now() + absl::Minutes(1);
-  while (read < so_far + 20 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(1));
-  EXPECT_GE(read, so_far + 20) << "the witness is told no more";
-  ends = true;
-  context->TryCancel();
-  reads.join();
-  EXPECT_TRUE(witness.Delete(name).ok());
+  const absl::Duration beside_random = make_calls("random", each_makes, [&](const Method& method, HashRandom& random) {
+    return RandomRequest(method, mutations.at(method.name), random);
+  });
+  witness.GoesOn(20);
+  witness.End();
+  std::cout << absl::StrFormat(
+      "%d random calls; the witness's time between messages, p99: %s alone, %s beside %d orderly callers, %s beside "
+      "%d random ones\n",
+      each_makes * kCallers, absl::FormatDuration(alone), absl::FormatDuration(beside_orderly), kCallers,
+      absl::FormatDuration(beside_random), kCallers);
   ExpectNothingLeft(before);
 }
 
