@@ -19,6 +19,8 @@
 #include "engine/model/fingerprint.h"
 #include "engine/model/gguf.h"
 #include "engine/model/head_gates_file.h"
+#include "engine/model/hub_model.h"
+#include "engine/model/model_path.h"
 #include "engine/ops/cpu/kernels.h"
 #include "engine/ops/cpu/ops_cpu.h"
 #include "engine/ops/cpu/pack_file.h"
@@ -62,6 +64,16 @@ absl::Status CheckModel(const GgufFile& file, const ModelConfig& config, const T
         {.reason = "MODEL_DAMAGED"});
   }
   return absl::OkStatus();
+}
+
+// The weights of a folder say nothing of how its texts are cut.
+absl::Status CheckHasTokenizer(const GgufFile& file) {
+  if (!IsModelFolder(file.name()) || file.FindValue("tokenizer.ggml.model") != nullptr) return absl::OkStatus();
+  return Refuse(absl::StatusCode::kFailedPrecondition,
+                absl::StrFormat("%s: no tokenizer that is read lies in the folder; `ebb-lab convert %s --tokenizer "
+                                "FILE.gguf` makes a file with one",
+                                file.name(), file.name()),
+                {.reason = "UNSUPPORTED_TOKENIZER", .metadata = {{"file", file.name()}}});
 }
 
 absl::Status CheckOptions(const EngineOptions& options) {
@@ -450,15 +462,16 @@ absl::StatusOr<std::vector<LaneReport>> Engine::Describe(const Session& session,
 
 std::string PackPath(const std::string& pack_cache, const std::string& model_path) {
   if (pack_cache.empty()) return "";
-  const std::filesystem::path beside = std::filesystem::path(model_path).replace_extension(".packed");
+  const std::filesystem::path beside = PathBeside(model_path, ".packed");
   return pack_cache == "beside" ? beside.string() : (pack_cache / beside.filename()).string();
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) {
   EBB_TRY(CheckOptions(options));
-  EBB_ASSIGN(GgufFile file, GgufFile::Open(options.model_path));
+  EBB_ASSIGN(GgufFile file, OpenModel(options.model_path));
   EBB_ASSIGN(ModelConfig config, ReadConfig(file));
   EBB_ASSIGN(const Weights weights, FindWeights(file, config));
+  EBB_TRY(CheckHasTokenizer(file));
   EBB_ASSIGN(std::unique_ptr<const Tokenizer> tokenizer, Tokenizer::FromGguf(file));
   EBB_TRY(CheckModel(file, config, *tokenizer));
   config.fingerprint = ModelFingerprint(file, config);

@@ -49,7 +49,7 @@ struct SessionImage;   // likewise
 class SnapshotWriter;  // engine/snapshot/snapshot_file.h
 
 struct EngineOptions {
-  std::string model_path = {};
+  std::string model_path = {};        // of a GGUF file, or of a folder as hubs lay it out (hub_model.h)
   std::string calibration_path = {};  // what `calibrated` goes by; empty: the file beside the model
   std::string head_gates_path = {};   // what the allocation `duo` goes by; empty: the file beside the model
   int32_t threads = 0;                // compute threads; 0: as many as this process may run on

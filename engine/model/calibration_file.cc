@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/model/file_beside.h"
+#include "engine/model/model_path.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -80,7 +81,7 @@ OrderedJson RowOf(const FeatureWeights& weights, const std::vector<Feature>& fea
 
 }  // namespace
 
-std::string CalibrationPath(const std::string& model_path) { return PathBeside(kKind, model_path); }
+std::string CalibrationPath(const std::string& model_path) { return PathBeside(model_path, kKind.ending); }
 
 CalibrationOr ReadCalibration(const std::string& path, const ModelConfig& model) {
   std::ifstream file(path, std::ios::binary);

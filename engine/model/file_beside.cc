@@ -8,10 +8,6 @@
 
 namespace ebb {
 
-std::string PathBeside(const FileBeside& kind, const std::string& model_path) {
-  return std::filesystem::path(model_path).replace_extension(kind.ending).string();
-}
-
 std::string NameOfFile(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 
 absl::StatusOr<OrderedJson> ParseBeside(const FileBeside& kind, const std::string& path, const std::string& text) {

@@ -30,9 +30,6 @@ struct FileBeside {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// models/a.gguf -> models/a.heads.json.
-std::string PathBeside(const FileBeside& kind, const std::string& model_path);
-
 // Without its folder: a server's callers are told no more of where its files lie.
 std::string NameOfFile(const std::string& path);
 

@@ -52,7 +52,7 @@ class GgufParser {
   }
 
   explicit GgufParser(GgufFile::Made made) {
-    file_.parts_ = {made.name};
+    file_.parts_ = made.files.empty() ? std::vector{made.name} : std::move(made.files);
     file_.name_ = std::move(made.name);
     file_.made_ = true;
     file_.memory_ = std::move(made.memory);

@@ -94,6 +94,7 @@ class GgufFile {
     std::vector<std::span<const std::byte>> data = {};
     std::vector<MappedFile> mapped = {};
     std::vector<std::vector<std::byte>> memory = {};
+    std::vector<std::string> files = {};  // that have the tensors; empty: parts() is the name
   };
   static absl::StatusOr<GgufFile> From(Made made);
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/model/file_beside.h"
+#include "engine/model/model_path.h"
 #include "policies/check.h"
 #include "policies/status.h"
 
@@ -47,7 +48,7 @@ absl::Status ReadRow(const std::string& path, const OrderedJson& row, int32_t la
 
 }  // namespace
 
-std::string HeadGatesPath(const std::string& model_path) { return PathBeside(kKind, model_path); }
+std::string HeadGatesPath(const std::string& model_path) { return PathBeside(model_path, kKind.ending); }
 
 HeadGatesOr ReadHeadGates(const std::string& path, const ModelConfig& model) {
   std::ifstream file(path, std::ios::binary);

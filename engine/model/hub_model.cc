@@ -8,7 +8,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -21,6 +20,7 @@
 #include "engine/model/gguf_header.h"
 #include "engine/model/hub_config.h"
 #include "engine/model/json_text.h"
+#include "engine/model/model_path.h"
 #include "engine/model/quantization.h"
 #include "engine/model/safetensors.h"
 #include "policies/status.h"
@@ -402,16 +402,20 @@ absl::StatusOr<GgufFile> ReadHubModel(const std::string& folder, const ReadHubFi
 }
 
 absl::StatusOr<GgufFile> OpenModel(const std::string& path) {
-  std::error_code unknown;
-  if (!std::filesystem::is_directory(path, unknown)) return GgufFile::Open(path);
+  if (!IsModelFolder(path)) return GgufFile::Open(path);
+  const std::string folder = WithoutSlash(path);
   std::vector<MappedFile> mapped;
+  std::vector<std::string> files;
   const auto read = [&](const std::string& name) -> absl::StatusOr<std::span<const std::byte>> {
-    EBB_ASSIGN(MappedFile file, MappedFile::Open(absl::StrCat(path, "/", name)));
+    std::string file_path = absl::StrCat(folder, "/", name);
+    EBB_ASSIGN(MappedFile file, MappedFile::Open(file_path));
     mapped.push_back(std::move(file));
+    files.push_back(std::move(file_path));
     return mapped.back().bytes();
   };
-  EBB_ASSIGN(GgufFile::Made made, Make(path, read));
+  EBB_ASSIGN(GgufFile::Made made, Make(folder, read));
   made.mapped = std::move(mapped);
+  made.files = std::move(files);
   return GgufFile::From(std::move(made));
 }
 

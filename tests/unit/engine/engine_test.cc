@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/model/head_gates_file.h"
+#include "tests/support/hub_folder.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_engine.h"
@@ -68,6 +69,19 @@ TEST_F(EngineTest, RefusesAFileWithoutATokenForEveryRowOfTheEmbedding) {
   const auto engine = Engine::Open({.model_path = path, .threads = 1, .arena_bytes = 1 << 20});
   std::remove(path.c_str());
   EXPECT_EQ(engine.status().code(), absl::StatusCode::kDataLoss) << engine.status();
+}
+
+TEST_F(EngineTest, RefusesAFolderThatSaysNothingOfItsTokens) {
+  const TemporaryFolder folder;
+  HubFolder model;
+  model.Finish();
+  for (const auto& [name, bytes] : model.files) {
+    std::ofstream(folder.path() + "/" + name, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  }
+  const auto engine = Engine::Open({.model_path = folder.path(), .threads = 1, .arena_bytes = 1 << 20});
+  EXPECT_THAT(engine, IsRefusal(absl::StatusCode::kFailedPrecondition, "UNSUPPORTED_TOKENIZER", ""));
+  EXPECT_THAT(std::string(engine.status().message()), HasSubstr("ebb-lab convert " + folder.path()));
 }
 
 TEST_F(EngineTest, ReservesWhatASessionMayEverNeedAndGivesItBack) {

@@ -52,6 +52,8 @@ class CalibrationFileTest : public testing::Test {
 
 TEST_F(CalibrationFileTest, LiesBesideTheModel) {
   EXPECT_EQ(CalibrationPath("models/ebb-tiny-q8_0.gguf"), "models/ebb-tiny-q8_0.calibration.json");
+  const TemporaryFolder folder;
+  EXPECT_EQ(CalibrationPath(folder.path() + "/"), folder.path() + ".calibration.json");
 }
 
 TEST_F(CalibrationFileTest, WhatIsWrittenIsRead) {

@@ -245,8 +245,10 @@ TEST(HubModel, OpensAFolder) {
     std::ofstream(folder.path() + "/" + name, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
   }
-  const GgufFile file = OpenModel(folder.path()).value();
+  const GgufFile file = OpenModel(folder.path() + "/").value();
   EXPECT_EQ(file.name(), folder.path());
+  EXPECT_THAT(std::vector<std::string>(file.parts().begin(), file.parts().end()),
+              Contains(folder.path() + "/model.safetensors"));
   EXPECT_GT(file.file_bytes(), static_cast<int64_t>(model.files["model.safetensors"].size()));
   EXPECT_THAT(FindWeights(file, ReadConfig(file).value()), IsOk());
 }

@@ -1,0 +1,23 @@
+#include "engine/model/model_path.h"
+
+#include <filesystem>
+#include <system_error>
+
+namespace ebb {
+
+bool IsModelFolder(const std::string& model_path) {
+  std::error_code unknown;
+  return std::filesystem::is_directory(model_path, unknown);
+}
+
+std::string WithoutSlash(const std::string& path) {
+  const size_t last = path.find_last_not_of('/');
+  return last == std::string::npos ? path : path.substr(0, last + 1);
+}
+
+std::string PathBeside(const std::string& model_path, const char* ending) {
+  if (IsModelFolder(model_path)) return WithoutSlash(model_path) + ending;  // what follows a dot is of its name
+  return std::filesystem::path(model_path).replace_extension(ending).string();
+}
+
+}  // namespace ebb
