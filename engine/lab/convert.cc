@@ -13,6 +13,7 @@
 #include "engine/model/convert_model.h"
 #include "engine/model/encode.h"
 #include "engine/model/hub_model.h"
+#include "engine/model/hub_tokenizer.h"
 #include "engine/model/quantization.h"
 #include "policies/status.h"
 
@@ -41,7 +42,7 @@ absl::StatusOr<Converted> Convert(const Options& options) {
   EBB_TRY(FindWeights(model, config).status());
   std::optional<GgufFile> tokenizer;
   if (!options.tokenizer.empty()) {
-    EBB_ASSIGN(tokenizer, GgufFile::Open(options.tokenizer));
+    EBB_ASSIGN(tokenizer, OpenTokenizerFile(options.tokenizer));
   }
   ConvertOptions convert = {.output = options.output,
                             .part_bytes = static_cast<int64_t>(options.part_bytes),
@@ -69,7 +70,8 @@ void AddConvert(Command app, Lab& lab) {
   command.add_option("--type", options->type, "Of matrices: " + absl::StrJoin(types, ", "))
       .one_of(types)
       .capture_default_str();
-  command.add_option("--tokenizer", options->tokenizer, "GGUF file whose tokenizer and chat template the result has");
+  command.add_option("--tokenizer", options->tokenizer,
+                     "GGUF file or folder with tokenizer.json whose tokenizer and chat template the result has");
   command
       .add_option("--split-size", options->part_bytes,
                   "Write files of about this size, NAME-00001-of-0000N.gguf and on; default: one file")

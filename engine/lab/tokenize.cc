@@ -21,8 +21,7 @@ struct Options {
 };
 
 absl::Status Run(const Lab& lab, const Options& options) {
-  EBB_ASSIGN(const GgufFile file, GgufFile::Open(options.model));
-  EBB_ASSIGN(const auto tokenizer, Tokenizer::FromGguf(file));
+  EBB_ASSIGN(const auto tokenizer, Tokenizer::Open(options.model));
   const std::vector<int32_t> ids = tokenizer->Encode(options.text, options.special ? Special::kParse : Special::kPlain,
                                                      options.special ? Start::kSequence : Start::kText);
   if (lab.json) {
@@ -43,7 +42,7 @@ absl::Status Run(const Lab& lab, const Options& options) {
 void AddTokenize(Command app, Lab& lab) {
   const Command command = app.add_subcommand("tokenize", "Cut a text into tokens");
   const auto options = std::make_shared<Options>();
-  command.add_option("FILE", options->model, "Model file (GGUF)").required();
+  command.add_option("FILE", options->model, "Model file (GGUF), or a folder with tokenizer.json").required();
   command.add_option("TEXT", options->text, "The text").required();
   command.add_flag("--special", options->special,
                    "The text is trusted and begins a sequence: names of control tokens become these tokens");

@@ -39,6 +39,27 @@ void GgufHeader::AddText(std::string_view key, std::string_view text) {
   AppendString(metadata_, text);
 }
 
+void GgufHeader::BeginArray(std::string_view key, GgufType element, size_t count) {
+  Begin(key, GgufType::kArray);
+  Append(metadata_, static_cast<uint32_t>(element));
+  Append(metadata_, static_cast<uint64_t>(count));
+}
+
+void GgufHeader::AddTexts(std::string_view key, std::span<const std::string> texts) {
+  BeginArray(key, GgufType::kString, texts.size());
+  for (const std::string& text : texts) AppendString(metadata_, text);
+}
+
+void GgufHeader::AddInts(std::string_view key, std::span<const int32_t> numbers) {
+  BeginArray(key, GgufType::kInt32, numbers.size());
+  for (const int32_t number : numbers) Append(metadata_, number);
+}
+
+void GgufHeader::AddFloats(std::string_view key, std::span<const float> numbers) {
+  BeginArray(key, GgufType::kFloat32, numbers.size());
+  for (const float number : numbers) Append(metadata_, number);
+}
+
 void GgufHeader::AddPair(const GgufValue& value) {
   Begin(value.key, value.type);
   if (value.type == GgufType::kString) {

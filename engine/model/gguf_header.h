@@ -24,6 +24,9 @@ class GgufHeader {
  public:
   void Add(std::string_view key, GgufNumber value);
   void AddText(std::string_view key, std::string_view text);
+  void AddTexts(std::string_view key, std::span<const std::string> texts);
+  void AddInts(std::string_view key, std::span<const int32_t> numbers);
+  void AddFloats(std::string_view key, std::span<const float> numbers);
   void AddPair(const GgufValue& value);  // as another file has it
   // `shape` fastest first; `offset` from where data begins.
   void AddTensor(std::string_view name, uint32_t type_id, std::span<const int64_t> shape, int64_t offset);
@@ -33,6 +36,7 @@ class GgufHeader {
 
  private:
   void Begin(std::string_view key, GgufType type);
+  void BeginArray(std::string_view key, GgufType element, size_t count);
 
   uint64_t pairs_ = 0;
   uint64_t tensors_ = 0;

@@ -269,27 +269,26 @@ class ConfigWriter {
   int64_t dim_ = 0, head_dim_ = 0, rotary_dims_ = 0;
 };
 
-// Where a text ends: the first are eos, eot and eom. Generation's own list counts before the model's.
-absl::Status WriteEnds(const Reader& config, const Reader& generation, GgufHeader& header) {
-  constexpr std::string_view kKeys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-                                        "tokenizer.ggml.eom_token_id"};
+// Where a text ends: generation's own list counts before the model's.
+absl::StatusOr<HubEnds> ReadEnds(const Reader& config, const Reader& generation) {
+  HubEnds read;
   const Reader& from = generation.Find("eos_token_id") != nullptr ? generation : config;
   if (const Json* const ends = from.Find("eos_token_id"); ends != nullptr) {
     const Json list = ends->is_array() ? *ends : Json::array({*ends});
-    if (list.size() > std::size(kKeys)) {
-      return from.Unsupported("eos_token_id", *ends, absl::StrFormat("a list of up to %d", std::size(kKeys)));
+    if (list.size() > kEndsMax) {
+      return from.Unsupported("eos_token_id", *ends, absl::StrFormat("a list of up to %d", kEndsMax));
     }
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (!list[i].is_number_integer() || list[i] < 0 || list[i] > kIntMax) {
+    for (const Json& end : list) {
+      if (!end.is_number_integer() || end < 0 || end > kIntMax) {
         return from.Wrong("eos_token_id", "ids of tokens", ends);
       }
-      header.Add(kKeys[i], list[i].get<uint32_t>());
+      read.eos.push_back(end.get<int32_t>());
     }
   }
-  if (config.Find("bos_token_id") == nullptr) return absl::OkStatus();
+  if (config.Find("bos_token_id") == nullptr) return read;
   EBB_ASSIGN(const double begin, config.Number("bos_token_id", HubKey::Kind::kInt));
-  header.Add("tokenizer.ggml.bos_token_id", static_cast<uint32_t>(begin));
-  return absl::OkStatus();
+  read.bos = static_cast<int32_t>(begin);
+  return read;
 }
 
 }  // namespace
@@ -299,7 +298,7 @@ absl::StatusOr<HubShape> ReadHubConfig(const std::string& file, const Json& conf
   const Reader reader(file, config);
   EBB_ASSIGN(const HubFamily* const family, FamilyOf(reader));
   EBB_ASSIGN(HubShape shape, ConfigWriter(reader, *family, header).Write());
-  EBB_TRY(WriteEnds(reader, Reader(generation_file, generation), header));
+  EBB_ASSIGN(shape.ends, ReadEnds(reader, Reader(generation_file, generation)));
   return shape;
 }
 

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "engine/model/gguf_header.h"
 #include "engine/model/hub_table.h"
+#include "engine/model/hub_tokenizer.h"
 
 namespace ebb {
 
@@ -19,6 +20,7 @@ struct HubShape {
   const HubFamily* family = nullptr;
   int64_t layers = 0, heads = 0, kv_heads = 0, experts = 0;
   bool tied = false;
+  HubEnds ends = {};
   std::vector<float> rope_factors = {};  // Llama 3's divisors of RoPE's frequencies; empty: none
 };
 

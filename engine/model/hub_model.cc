@@ -19,6 +19,7 @@
 #include "engine/model/ggml_types.h"
 #include "engine/model/gguf_header.h"
 #include "engine/model/hub_config.h"
+#include "engine/model/hub_tokenizer.h"
 #include "engine/model/json_text.h"
 #include "engine/model/model_path.h"
 #include "engine/model/quantization.h"
@@ -376,6 +377,12 @@ class Layout {
   std::vector<std::vector<std::byte>> memory_ = {};
 };
 
+// Rows of the embedding, of which tokenizers often name fewer; 0: config.json does not say.
+int64_t VocabularySize(const Json& config) {
+  const auto size = config.find("vocab_size");
+  return size != config.end() && size->is_number_unsigned() ? size->get<int64_t>() : 0;
+}
+
 absl::StatusOr<GgufFile::Made> Make(const std::string& folder, const ReadHubFile& read) {
   EBB_ASSIGN(const Json config, ReadJson(folder, kConfig, read));
   absl::StatusOr<Json> generation = ReadJson(folder, kGeneration, read);
@@ -385,6 +392,7 @@ absl::StatusOr<GgufFile::Made> Make(const std::string& folder, const ReadHubFile
   header.AddText("general.name", std::filesystem::path(folder).filename().string());
   EBB_ASSIGN(const HubShape shape, ReadHubConfig(absl::StrCat(folder, "/", kConfig), config,
                                                  absl::StrCat(folder, "/", kGeneration), *generation, header));
+  EBB_TRY(AddHubTokenizer(folder, read, VocabularySize(config), shape.ends, header));
   EBB_ASSIGN(StoredTensors stored, ReadTensors(folder, read));
   Layout layout(folder, shape, std::move(stored));
   EBB_TRY(layout.TakeAll());

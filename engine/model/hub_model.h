@@ -1,6 +1,6 @@
 // A model as hubs lay it out: a folder with config.json, generation_config.json, and safetensors files, several of them
 // with model.safetensors.index.json. It becomes a GgufFile: the same keys, tensors by our names, in our layout, so that
-// whatever reads GGUF reads it. Its tokenizer is not read here.
+// whatever reads GGUF reads it, and its tokenizer (hub_tokenizer.h).
 //
 // Matrices that lie as we want them stay mapped; those that other engines lay out otherwise (hub_table.h), the experts
 // of a mixture, and vectors in F16 or BF16, which become F32, are copied to memory.
@@ -15,11 +15,9 @@
 
 #include "absl/status/statusor.h"
 #include "engine/model/gguf.h"
+#include "engine/model/hub_tokenizer.h"
 
 namespace ebb {
-
-// A file of the folder, by its name; NOT_FOUND where there is none. The bytes outlive the model.
-using ReadHubFile = std::function<absl::StatusOr<std::span<const std::byte>>(const std::string& name)>;
 
 // `folder` stands for the model in messages. Errors name file and place:
 //   NOT_FOUND            FILE_UNREADABLE: config.json or a file of tensors is missing

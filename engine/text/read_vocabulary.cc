@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "engine/model/hub_tokenizer.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -54,8 +55,17 @@ absl::StatusOr<Vocabulary> ReadVocabulary(const GgufFile& file) {
   EBB_ASSIGN(read.eos, ReadId(file, key("eos_token_id")));
   EBB_ASSIGN(read.eot, ReadId(file, key("eot_token_id")));
   EBB_ASSIGN(read.eom, ReadId(file, key("eom_token_id")));
+  EBB_ASSIGN(read.unk, ReadId(file, key("unknown_token_id")));
   EBB_ASSIGN(read.add_bos, ReadFlag(file, key("add_bos_token")));
   EBB_ASSIGN(read.add_space_prefix, ReadFlag(file, key("add_space_prefix")));
+  if (has("remove_extra_whitespaces")) {
+    EBB_ASSIGN(read.one_space, file.GetBool(key("remove_extra_whitespaces")));
+  }
+  if (has("precompiled_charsmap")) {
+    EBB_ASSIGN(const std::vector<int32_t> bytes, file.GetInts(key("precompiled_charsmap")));
+    for (const int32_t byte : bytes) read.chars_map += static_cast<char>(byte);
+  }
+  EBB_ASSIGN(read.rules, file.GetString(kTokenizerRulesKey, ""));
   EBB_ASSIGN(read.chat_template, file.GetString("tokenizer.chat_template", ""));
   return read;
 }

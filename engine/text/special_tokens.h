@@ -1,26 +1,39 @@
-// Finds special tokens in a text: those whose name is looked for before the text is cut into ordinary tokens.
-//
-// Longer names win over shorter ones wherever they overlap, then the earlier place: as the public engine does it, which
-// splits the whole text by each name in turn. Here one pass over the text finds all names at once.
+// Finds tokens by their names in a text, before it is cut into ordinary ones.
 
 #ifndef EBB_ENGINE_TEXT_SPECIAL_TOKENS_H_
 #define EBB_ENGINE_TEXT_SPECIAL_TOKENS_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "engine/text/vocabulary.h"
+#include "engine/text/byte_tree.h"
+#include "engine/text/tokenizer_rules.h"
 
 namespace ebb {
 
 class SpecialTokens {
  public:
-  explicit SpecialTokens(const TokenTable& table);  // table outlives it
+  struct Name {
+    std::string text = {};
+    int32_t id = 0;
+    bool control = false;  // found in trusted text alone
+    AddedToken how = {};
+  };
+  // Which of names that overlap counts.
+  enum class Overlap {
+    kLongest,   // the longer, then the one that begins first: the public engine splits the whole text by each in turn
+    kLeftmost,  // the one that begins first, then the longer: tokenizer.json
+  };
+
+  SpecialTokens(std::vector<Name> names, Overlap overlap);
+
+  bool empty() const { return names_.empty(); }
 
   struct Match {
-    size_t begin = 0;  // bytes
+    size_t begin = 0;  // bytes, with spaces that the token takes along
     size_t size = 0;
     int32_t id = 0;
   };
@@ -31,20 +44,25 @@ class SpecialTokens {
     size_t end = 0;
   };
 
-  // Matches that do not overlap, in ascending order. User-defined tokens match everywhere; control tokens and the
-  // unknown token only where they lie inside one stretch of `trusted` (ascending, apart).
+  // Matches that do not overlap, in ascending order. Control tokens only where they lie inside one stretch of `trusted`
+  // (ascending, apart), others everywhere.
   std::vector<Match> Find(std::string_view text, const std::vector<Trusted>& trusted) const;
 
  private:
-  // The names as a tree of bytes: node 0 is the root.
-  void Insert(std::string_view name, int32_t id);
-  static uint64_t Edge(int32_t node, char byte) {
-    return static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(byte);
-  }
+  // Where a name stands, before it is said what overlaps.
+  struct Candidate {
+    size_t begin = 0;
+    size_t size = 0;
+    size_t name = 0;
+  };
 
-  const TokenTable& table_;
-  absl::flat_hash_map<uint64_t, int32_t> edges_ = {};  // Edge(node, byte) to node
-  std::vector<int32_t> id_of_node_ = {-1};             // -1: no name ends here
+  std::vector<Candidate> FindAll(std::string_view text, const std::vector<Trusted>& trusted) const;
+  std::vector<Match> Longest(size_t text_bytes, std::vector<Candidate> candidates) const;
+  std::vector<Match> Leftmost(std::string_view text, const std::vector<Candidate>& candidates) const;
+
+  std::vector<Name> names_;
+  const Overlap overlap_;
+  ByteTree tree_ = {};  // of indices into names_
 };
 
 }  // namespace ebb

@@ -4,10 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "engine/text/bpe.h"
-#include "engine/text/pretokenize.h"
+#include "engine/model/hub_tokenizer.h"
 #include "engine/text/read_vocabulary.h"
-#include "engine/text/spm.h"
+#include "engine/text/tokenizer_rules.h"
 #include "policies/check.h"
 #include "policies/status.h"
 
@@ -38,32 +37,42 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromGguf(const GgufF
                 GetRefusal(made.status()));
 }
 
-Tokenizer::Tokenizer(std::unique_ptr<const TokenTable> table) : table_(std::move(table)), special_(*table_) {}
+absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Open(const std::string& path) {
+  EBB_ASSIGN(const GgufFile file, OpenTokenizerFile(path));
+  return FromGguf(file);
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<const TokenTable> table) : table_(std::move(table)) {}
 
 absl::Status Tokenizer::MakeEncoder() {
   const Vocabulary& vocabulary = table_->vocabulary();
-  if (vocabulary.model == "gpt2") {
-    EBB_ASSIGN(Pretokenizer pretokenizer, Pretokenizer::Make(vocabulary.pre));
-    adds_bos_ = vocabulary.add_bos.value_or(pretokenizer.add_bos() && vocabulary.bos);
-    EBB_ASSIGN(encoder_, MakeBpe(*table_, std::move(pretokenizer)));
-  } else if (vocabulary.model == "llama") {
-    adds_bos_ = vocabulary.add_bos.value_or(vocabulary.bos.has_value());
-    adds_space_ = vocabulary.add_space_prefix.value_or(true);
-    EBB_ASSIGN(encoder_, MakeSpm(*table_, adds_space_));
-  } else {
-    return Refuse(
-        absl::StatusCode::kFailedPrecondition,
-        absl::StrFormat("tokenizer.ggml.model: the tokenizer '%s' is not known; known: gpt2 (byte-level BPE), "
-                        "llama (SPM)",
-                        Printable(vocabulary.model)),
-        {.reason = "UNSUPPORTED_TOKENIZER"});
-  }
+  EBB_ASSIGN(TokenizerRules rules, ReadTokenizerRules(*table_));
+  bos_ = vocabulary.bos ? vocabulary.bos : rules.bos;
+  adds_bos_ = vocabulary.add_bos.value_or(rules.adds_bos) && bos_;
+  adds_space_ = rules.adds_space;
+  EBB_ASSIGN(encoder_, TextEncoder::Make(*table_, std::move(rules)));
+  FindNames();
   pieces_.reserve(size());
   for (int32_t id = 0; id < size(); ++id) {
     const bool verbatim = is_control(id) || table_->type(id) == TokenType::kUserDefined;
     pieces_.push_back(verbatim ? table_->text(id) : encoder_->Bytes(id));
   }
   return absl::OkStatus();
+}
+
+void Tokenizer::FindNames() {
+  const TokenizerRules& rules = encoder_->rules();
+  std::vector<SpecialTokens::Name> names;
+  for (int32_t id = 0; id < size(); ++id) {
+    const bool user_defined = table_->type(id) == TokenType::kUserDefined;
+    if (!user_defined && !is_control(id)) continue;
+    const auto how = rules.added.find(id);
+    SpecialTokens::Name name = {.text = table_->text(id), .id = id, .control = !user_defined};
+    if (how != rules.added.end()) name.how = how->second;
+    if (!user_defined || !name.how.normalized) names.push_back(std::move(name));  // else the encoder finds it
+  }
+  special_.emplace(std::move(names),
+                   rules.leftmost_first ? SpecialTokens::Overlap::kLeftmost : SpecialTokens::Overlap::kLongest);
 }
 
 void Tokenizer::FindStops() {
@@ -101,15 +110,16 @@ std::vector<int32_t> Tokenizer::Encode(std::span<const Segment> segments, Start 
 
   std::vector<int32_t> ids;
   if (start == Start::kSequence && adds_bos_) ids.push_back(*bos());
-  auto before = start == Start::kContinuation ? TextEncoder::Before::kText : TextEncoder::Before::kNothing;
+  auto before = start == Start::kContinuation ? Before::kText : Before::kNothing;
   size_t done = 0;
+  TextEncoder::Seen seen;
   const auto encode_until = [&](size_t end) {
-    if (end > done) encoder_->Encode(std::string_view(text).substr(done, end - done), before, ids);
+    if (end > done) encoder_->Encode(std::string_view(text).substr(done, end - done), before, seen, ids);
   };
-  for (const SpecialTokens::Match& match : special_.Find(text, trusted)) {
+  for (const SpecialTokens::Match& match : special_->Find(text, trusted)) {
     encode_until(match.begin);
     ids.push_back(match.id);
-    before = TextEncoder::Before::kNothing;
+    before = Before::kToken;
     done = match.begin + match.size;
   }
   encode_until(text.size());

@@ -5,8 +5,8 @@
 //   std::string text = tokenizer->Decode(prompt);
 //
 // Plain text never becomes a control token: names of control tokens in it are ordinary text. Any bytes can be encoded,
-// valid UTF-8 or not, and none are lost. `tokenizer.ggml.add_eos_token` is not followed: texts here are to be
-// continued.
+// valid UTF-8 or not, and none are lost but to a normalizer or steps that drop what they match.
+// `tokenizer.ggml.add_eos_token` is not followed: texts here are to be continued.
 //
 // Thread safety: immutable after Make; any thread may call.
 
@@ -39,7 +39,7 @@ enum class Special {
 enum class Start {
   kSequence,      // a sequence: the begin token comes first where the model has one added, also for the empty text
   kText,          // a text of its own, for example after a special token: no begin token
-  kContinuation,  // nothing, it goes on ordinary text: nor does the model's space come before it (spm.h)
+  kContinuation,  // nothing, it goes on ordinary text: nor does the model's space come before it
 };
 
 // A piece of a text that is encoded in one go.
@@ -55,6 +55,8 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> Make(Vocabulary vocabulary);
   // The same; errors begin with the file's name.
   static absl::StatusOr<std::unique_ptr<const Tokenizer>> FromGguf(const GgufFile& file);
+  // Of a path: a hub's folder with a tokenizer.json (a model need not be in it), else a GGUF file.
+  static absl::StatusOr<std::unique_ptr<const Tokenizer>> Open(const std::string& path);
 
   // The segments' text put together and cut as a whole; a control token must lie inside one kParse segment.
   // REQUIRES: less than 2^29 bytes of text.
@@ -74,7 +76,7 @@ class Tokenizer {
   const std::string& TokenText(int32_t id) const { return table_->text(id); }
 
   int32_t size() const { return table_->size(); }
-  std::optional<int32_t> bos() const { return table_->vocabulary().bos; }
+  std::optional<int32_t> bos() const { return bos_; }
   std::optional<int32_t> eos() const { return table_->vocabulary().eos; }
   std::optional<int32_t> eot() const { return table_->vocabulary().eot; }
   bool adds_bos() const { return adds_bos_; }      // Start::kSequence begins with bos()
@@ -94,11 +96,13 @@ class Tokenizer {
  private:
   explicit Tokenizer(std::unique_ptr<const TokenTable> table);
   absl::Status MakeEncoder();
+  void FindNames();
   void FindStops();
 
-  std::unique_ptr<const TokenTable> table_;  // the encoder and special_ keep references to it
-  SpecialTokens special_;
+  std::unique_ptr<const TokenTable> table_;  // the encoder keeps references to it
+  std::optional<SpecialTokens> special_ = {};
   std::unique_ptr<const TextEncoder> encoder_ = {};
+  std::optional<int32_t> bos_ = {};
   bool adds_bos_ = false;
   bool adds_space_ = false;
   std::vector<std::string> pieces_ = {};  // by id; a control token's is its name

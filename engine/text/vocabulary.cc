@@ -35,6 +35,7 @@ absl::Status CheckForm(const Vocabulary& v) {
   EBB_TRY(CheckId("eos_token_id", v.eos, tokens));
   EBB_TRY(CheckId("eot_token_id", v.eot, tokens));
   EBB_TRY(CheckId("eom_token_id", v.eom, tokens));
+  EBB_TRY(CheckId("unknown_token_id", v.unk, tokens));
   if (v.add_bos.value_or(false) && !v.bos) {
     return VocabularyDamaged("add_bos_token", "true, but there is no tokenizer.ggml.bos_token_id to add");
   }

@@ -1,7 +1,7 @@
 // A tokenizer as a model file states it, and the same thing checked.
 //
 // Vocabulary is the boundary: a reader of files fills it (read_vocabulary.h), and nothing in it is trusted. TokenTable
-// is a Vocabulary that cannot be wrong in form: what the two algorithms, bpe.h and spm.h, build upon.
+// is a Vocabulary that cannot be wrong in form: what the algorithms, bpe.h, characters.h and unigram.h, build upon.
 
 #ifndef EBB_ENGINE_TEXT_VOCABULARY_H_
 #define EBB_ENGINE_TEXT_VOCABULARY_H_
@@ -30,19 +30,24 @@ enum class TokenType : int32_t {
 
 // Each field is the key `tokenizer.ggml.` + the name in its comment, unless it says otherwise.
 struct Vocabulary {
-  std::string model = {};                     // model: "gpt2" or "llama"
+  std::string model = {};                     // model: "gpt2", "llama" or "t5"
   std::string pre = {};                       // pre; empty where the file has none
   std::vector<std::string> tokens = {};       // tokens, by id
   std::vector<float> scores = {};             // scores, by id; may be empty for gpt2
   std::vector<int32_t> types = {};            // token_type, by id; empty: all normal but those below
-  std::vector<std::string> merges = {};       // merges: "left right", best first; for gpt2
+  std::vector<std::string> merges = {};       // merges: "left right", best first; for gpt2, and where rules ask for it
   std::optional<int32_t> bos = {};            // bos_token_id
   std::optional<int32_t> eos = {};            // eos_token_id
   std::optional<int32_t> eot = {};            // eot_token_id: ends a turn
   std::optional<int32_t> eom = {};            // eom_token_id: ends a message within a turn
+  std::optional<int32_t> unk = {};            // unknown_token_id: stands for what cannot be encoded
   std::optional<bool> add_bos = {};           // add_bos_token; absent: as is usual for the model
   std::optional<bool> add_space_prefix = {};  // add_space_prefix; absent: as is usual for the model
+  std::string chars_map = {};                 // precompiled_charsmap (chars_map.h); for t5, may be empty
+  bool one_space = false;                     // remove_extra_whitespaces; for t5
   std::string chat_template = {};             // tokenizer.chat_template; empty where the file has none
+  std::string rules = {};  // tokenizer.ebb.rules: a tokenizer.json without its vocabulary (tokenizer_rules.h); empty
+                           // where model and pre name the rules
 };
 
 // DATA_LOSS, reason MODEL_DAMAGED: "tokenizer.ggml.merges: what". `key` goes without the prefix.
@@ -63,8 +68,11 @@ class TokenTable {
   // REQUIRES of all below: 0 <= id < size().
   const std::string& text(int32_t id) const { return vocabulary_.tokens[id]; }
   TokenType type(int32_t id) const { return types_[id]; }
-  // Whether cutting text may make this token: not the special ones, which are found before, nor those for bytes.
-  bool IsOrdinary(int32_t id) const { return types_[id] == TokenType::kNormal || types_[id] == TokenType::kUnused; }
+  // Whether cutting text may make this token: not control tokens, nor those for bytes.
+  bool CanBeMade(int32_t id) const {
+    return types_[id] == TokenType::kNormal || types_[id] == TokenType::kUnused ||
+           types_[id] == TokenType::kUserDefined;
+  }
 
   // The token with exactly this text; absent where there is none, and for the empty text.
   std::optional<int32_t> Find(std::string_view text) const;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the committed corpus of safetensors_fuzz, hub_fuzz and split_fuzz again: small sound inputs to mutate.
+"""Writes the committed corpus of safetensors_fuzz, hub_fuzz, hub_tokenizer_fuzz and split_fuzz again: small sound inputs to mutate.
 
     make_model_corpus.py CORPUS
 """
@@ -40,6 +40,33 @@ def packed(parts):
 CONFIG = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 2, "intermediate_size": 12, "rms_norm_eps": 1e-5,
           "max_position_embeddings": 64, "num_attention_heads": 2, "hidden_act": "silu", "num_key_value_heads": 1,
           "tie_word_embeddings": False, "rope_theta": 10000.0, "eos_token_id": 2}
+
+
+def printable():
+    """The characters that stand for bytes, by byte."""
+    prints = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = iter(range(256))
+    return [chr(byte if byte in prints else 256 + next(rest)) for byte in range(256)]
+
+
+def tokenizer(model, config=None, **parts):
+    """A tokenizer.json, and behind a zero byte a tokenizer_config.json."""
+    special = [{"id": 0, "content": "<s>", "special": True}, {"id": 1, "content": "</s>", "special": True, "lstrip": True, "normalized": True}]
+    file = {"added_tokens": special, "normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None, **parts, "model": model}
+    text = json.dumps(file, separators=(",", ":")).encode()
+    return text + (b"\0" + json.dumps(config).encode() if config else b"")
+
+
+def vocabulary(*texts):
+    return {text: i for i, text in enumerate(["<s>", "</s>", "<unk>", *texts])}
+
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "use_regex": True}
+METASPACE = {"type": "Metaspace", "replacement": "_", "prepend_scheme": "first", "split": True}
+BPE = {"type": "BPE", "vocab": vocabulary(*printable(), "he", "ll"), "merges": ["h e", ["l", "l"]], "ignore_merges": True}
+CHARACTERS = {"type": "BPE", "vocab": vocabulary("h", "e", "he", "_"), "merges": ["h e"], "unk_token": "<unk>", "fuse_unk": True}
+FALLBACK = {"type": "BPE", "vocab": vocabulary(*(f"<0x{i:02X}>" for i in range(256)), "h", "e", "he", "_"), "merges": ["h e"], "byte_fallback": True}
+UNIGRAM = {"type": "Unigram", "vocab": [["<s>", 0], ["</s>", 0], ["<unk>", 0], ["h", -1.5], ["he", -2], ["_", -1]], "unk_id": 2}
 F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 INPUTS = {
     "safetensors": {
@@ -49,6 +76,20 @@ INPUTS = {
         "overlap": safetensors({"a": F32, "b": {**F32, "data_offsets": [4, 12]}}, bytes(12)),
         "twice": safetensors(b'{"t":{},"t":{}}'),
         "deep": safetensors(b"[" * 40 + b"]" * 40),
+    },
+    "hub_tokenizer": {
+        "bytes": tokenizer(BPE, {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": True, "chat_template": "T"},
+                           pre_tokenizer=BYTE_LEVEL, decoder=BYTE_LEVEL, normalizer={"type": "NFC"}),
+        "cuts": tokenizer(BPE, decoder=BYTE_LEVEL, pre_tokenizer={"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": r"\p{N}{1,3}|[^\s\w]+"}, "behavior": "MergedWithNext", "invert": True},
+            {"type": "Punctuation", "behavior": "Contiguous"}, {**BYTE_LEVEL, "use_regex": False}, {"type": "Digits", "individual_digits": True}]}),
+        "characters": tokenizer(CHARACTERS, pre_tokenizer={"type": "WhitespaceSplit"}, normalizer={"type": "Sequence", "normalizers": [
+            {"type": "Lowercase"}, {"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Replace", "pattern": {"String": " "}, "content": "_"}]}),
+        "fallback": tokenizer(FALLBACK, normalizer={"type": "Prepend", "prepend": "_"}, decoder={"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "_"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}, post_processor={"type": "TemplateProcessing", "single": [
+                {"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [0]}}}),
+        "unigram": tokenizer(UNIGRAM, pre_tokenizer=METASPACE, decoder=METASPACE, normalizer={"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAABhAA=="}),
     },
     "hub": {
         "llama": json.dumps(CONFIG).encode(),

@@ -1,6 +1,7 @@
 #include "tests/support/sample_vocabulary.h"
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 
@@ -66,6 +67,32 @@ Vocabulary SampleSpm(const std::vector<std::string>& pieces) {
     vocabulary.scores.push_back(-static_cast<float>(i));
   }
   return vocabulary;
+}
+
+nlohmann::json SampleTokenizerJson(const Vocabulary& vocabulary) {
+  using Json = nlohmann::json;
+  Json vocab = Json::object();
+  Json scored = Json::array();
+  Json added = Json::array();
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const std::string& text = vocabulary.tokens[id];
+    vocab[text] = id;
+    if (!vocabulary.scores.empty()) scored.push_back(Json::array({text, vocabulary.scores[id]}));
+    const bool special = vocabulary.types[id] == static_cast<int32_t>(TokenType::kControl);
+    if (special) added.push_back({{"id", id}, {"content", text}, {"special", true}, {"normalized", false}});
+  }
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
+  const Json spaces = {{"type", "Metaspace"}, {"replacement", "\xE2\x96\x81"}, {"prepend_scheme", "always"}};
+  const bool bpe = vocabulary.scores.empty();
+  Json json = {{"version", "1.0"}, {"truncation", nullptr}, {"normalizer", nullptr}, {"added_tokens", added}};
+  json["pre_tokenizer"] = bpe ? bytes : spaces;
+  json["decoder"] = bpe ? bytes : Json({{"type", "Sequence"}, {"decoders", {spaces, {{"type", "ByteFallback"}}}}});
+  if (bpe) {
+    json["model"] = {{"type", "BPE"}, {"dropout", nullptr}, {"vocab", vocab}, {"merges", vocabulary.merges}};
+  } else {
+    json["model"] = {{"type", "Unigram"}, {"unk_id", 0}, {"byte_fallback", true}, {"vocab", scored}};
+  }
+  return json;
 }
 
 }  // namespace ebb

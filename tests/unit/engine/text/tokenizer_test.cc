@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/text/bpe.h"
+#include "engine/text/byte_alphabet.h"
 #include "engine/text/merge.h"
 #include "policies/hash_random.h"
 #include "tests/support/gguf_writer.h"
