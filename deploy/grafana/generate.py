@@ -155,7 +155,7 @@ EVICTION = {
         ("Evicted for each token that enters", "0 while conversations fit their budgets, 1 when every new token takes another's slot.",
          "short", "lines", [('sum by (policy) (rate(ebb_evicted_tokens_total{@,policy=~"$policy"}[$])) / '
                              '(sum by (policy) (rate(ebb_policy_tokens_total{@,policy=~"$policy"}[$])) > 0)', "{{policy}}")]),
-        ("Layers that evict", "Slots freed, by quarter of the model's layers from the first. Even, unless budgets differ by layer (pyramid, ada, duo).",
+        ("Layers that evict", "Slots freed, by quarter of the model's layers from the first. As many as each has layers, unless budgets differ by layer (pyramid, ada, duo).",
          "ops", "stack", [("sum by (quarter) (rate(ebb_layers_evicted_slots_total{@}[$]))", "quarter {{quarter}}")]),
         ("Age of who leaves", "In tokens of the session since. Of one evicting step in quality.measure_every, and of calls that evict.", "short",
          "heatmap", [('sum by (le) (increase(ebb_evicted_age_tokens_bucket{@,policy=~"$policy"}[$]))', "{{le}}")]),
