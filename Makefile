@@ -1,7 +1,7 @@
 # The verbs people type. Each calls cmake, ctest or a script; scripts/setup installs missing Debian packages first.
 
 .DEFAULT_GOAL := help
-.PHONY: help build debug demo test lint format asan tsan fuzz bench crash abuse soak gpu docs image image-test clean
+.PHONY: help build debug demo test lint format asan tsan fuzz bench crash abuse soak tokenizers gpu docs image image-test clean
 
 JOBS ?= $(shell nproc)
 CTEST = ctest --output-on-failure --no-tests=error
@@ -85,6 +85,13 @@ bench: ## ten minutes of `ebb bench`; writes docs/benchmarks/cpu.md (ONLY=decode
 	cmake --preset release -Wno-dev
 	cmake --build --preset release -j $(JOBS) --target ebbd ebb
 	scripts/bench $(if $(ONLY),--only $(ONLY))
+
+tokenizers: ## 100,000 lines for each family of tokenizers, compared with Hugging Face's own (LINES=1000 SEED=7: others), and their speed
+	@scripts/setup build test
+	cmake --preset release -Wno-dev
+	cmake --build --preset release -j $(JOBS) --target tokenize_lines
+	/usr/bin/python3 -B tests/e2e/tokenizers_test.py --each --lines $(or $(LINES),100000) --seed $(or $(SEED),1)
+	/usr/bin/python3 -B tests/e2e/tokenizers_test.py --speed
 
 crash: ## kills servers that journal their sessions, alone and sharing a Redis, 200 times each, and compares (ROUNDS=20 SEED=7: others)
 	@scripts/setup build test

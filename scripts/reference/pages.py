@@ -192,13 +192,39 @@ What `ebbd --model` opens: a GGUF file (version 2 or 3, little-endian) of one of
 model in several files is opened by the name of the first, `NAME-00001-of-0000N.gguf`; the others lie beside it.
 
 A folder as model hubs lay it out (`config.json` with one of the `model_type`s, `generation_config.json`, safetensors files in F32, F16 or
-BF16, several of them with `model.safetensors.index.json`) is made such a file by `ebb-lab convert FOLDER -o FILE.gguf --type q8_0
---tokenizer OTHER.gguf`: matrices in F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, tokenizer and chat template from a GGUF file that has
-them, since `tokenizer.json` is not read. It requantises GGUF files, too, and with `--split-size 4GB` writes several. GELU is computed in
-its tanh form whatever the folder says of it, as other engines do.
+BF16, several of them with `model.safetensors.index.json`, `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`) is made such a
+file by `ebb-lab convert FOLDER -o FILE.gguf --type q8_0`: matrices in F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, the folder's
+[tokenizer](#tokenizers) and chat template, or with `--tokenizer OTHER` those of a GGUF file or of another folder. It requantises GGUF
+files, too, and with `--split-size 4GB` writes several. GELU is computed in its tanh form whatever the folder says of it, as other engines
+do.
 
 Another architecture, a tensor that has no place in it, or a key that asks for something Ebb would compute wrong is refused by name.
 [Add an architecture](../how-to/add-an-architecture.md) says how a family comes into this table.
+"""
+MODELS_TOKENIZERS = """## Tokenizers
+
+A GGUF file says `tokenizer.ggml.model` `gpt2` (byte-level BPE, with the pre-tokenizer that `tokenizer.ggml.pre` names), `llama`
+(SentencePiece's BPE, tokens for bytes) or `t5` (Unigram). Of pre-tokenizers these are known: those of GPT-2 (`gpt-2`, `default`, `phi-2`,
+`mpt`, `olmo`, `jais`), Llama 3 (`llama-bpe`, `llama3`, `llama-v3`, `falcon3`, `dbrx`, `smaug-bpe`), Qwen 2 and 3 (`qwen2`,
+`deepseek-r1-qwen`, `stablelm2`), StarCoder (`starcoder`, `refact`, `command-r`, `smollm`, `codeshell`, `exaone`), `falcon`,
+`deepseek-coder`, `deepseek-v3`, `tekken`, `gpt-4o` and `bloom`.
+
+A hub's `tokenizer.json` states its steps itself. These types are known:
+
+| part | types |
+| --- | --- |
+| `normalizer` | `Sequence`, `NFC`, `NFD`, `NFKC`, `NFKD`, `Lowercase`, `StripAccents`, `Strip`, `Prepend`, `Replace`, `Precompiled` |
+| `pre_tokenizer` | `Sequence`, `Split` (any pattern in Oniguruma's syntax, but for what PCRE2 reads otherwise), `ByteLevel`, `Digits`, `Punctuation`, `Metaspace`, `Whitespace`, `WhitespaceSplit`, `CharDelimiterSplit` |
+| `model` | `BPE` of bytes, of characters, with `byte_fallback`, `ignore_merges`, `unk_token`, `fuse_unk`; `Unigram` |
+| `post_processor` | `Sequence`, `ByteLevel`, `TemplateProcessing`, `RobertaProcessing`; one token before a text is added, what comes behind it is not, since texts are to be continued |
+| `decoder` | `Sequence`, `ByteLevel`, `Metaspace`, `Replace` by a space, `ByteFallback`, `Fuse`, `Strip` of one space at the beginning |
+| `added_tokens` | with `lstrip`, `rstrip`, `single_word`, `normalized`; special ones are found in trusted text alone, and there before it is normalized |
+
+Another type, a member that is not known, or a pattern that would mean something else is refused by name and place. Beside it are read
+`tokenizer_config.json` (`bos_token`, `eos_token`, `add_bos_token`, `chat_template`), `chat_template.jinja`, and the `eos_token_id` of
+`generation_config.json` and `config.json`: all of these end an answer. `make tokenizers` compares 100,000 lines for GPT-2, GPT-NeoX,
+StarCoder, Falcon, DeepSeek Coder, BLOOM, Mistral Nemo's (`tekken`), GPT-4o's pre-tokenizers and Llama 2 with what Hugging Face's own
+implementation makes of them; the others have not been compared so yet; [speed](../benchmarks/tokenizers.md) was measured.
 """
 MODELS_EVICTION = {
     "rope": "Every policy, original and compacted positions.",
@@ -231,6 +257,7 @@ def models(families, formats):
     parts.append(table(["format", "bits per weight", "in memory"],
                        [[row["name"], f"{8 * row['bytes'] / row['values']:g}",
                          "as it is" if row["kept"] == row["name"] else f"{row['kept']}, {row['kept_bits']:g} bits"] for row in formats]))
+    parts.append(MODELS_TOKENIZERS)
     return "\n".join(parts)
 
 

