@@ -1,8 +1,9 @@
-# Four verbs, so that no folder sets a compiler flag of its own.
+# Five verbs, so that no folder sets a compiler flag of its own.
 #
 #   ebb_library(name SOURCES a.cc ... LINKS dep ... APART)        APART: files that cannot be compiled together, as their names collide
 #   ebb_binary(name SOURCES main.cc ... LINKS dep ...)            goes to EBB_BIN_DIR
 #   ebb_test(name SOURCES a_test.cc ... LINKS dep ... LABEL unit) each TEST is a ctest of its own: `unit/Suite.Sentence`
+#   ebb_test_objects(name SOURCES ... LINKS dep ...)              tests that two programs run: ebb_test(... OBJECTS name LABEL unit)
 #   ebb_fuzz(name SOURCES a_fuzz.cc LINKS dep ... BESIDE dep ...) libFuzzer target, only with EBB_FUZZ; LINKS guide it, BESIDE do not
 
 set(CMAKE_CXX_STANDARD 20)
@@ -94,9 +95,22 @@ function(ebb_binary name)
 endfunction()
 
 include(GoogleTest)
+function(ebb_test_objects name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
+  add_library(${name} OBJECT ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC ebb_flags ${arg_LINKS} GTest::gmock)
+  ebb_precompiled(${name} ebb_headers)
+  ebb_together(${name})
+endfunction()
+
 function(ebb_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL" "SOURCES;LINKS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL;OBJECTS" "SOURCES;LINKS")
+  if(arg_OBJECTS)
+    list(APPEND arg_SOURCES $<TARGET_OBJECTS:${arg_OBJECTS}>)
+    list(APPEND arg_LINKS $<TARGET_PROPERTY:${arg_OBJECTS},INTERFACE_LINK_LIBRARIES>)
+  endif()
   add_executable(${name} ${arg_SOURCES})
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   target_link_libraries(${name} PRIVATE ebb_flags ${arg_LINKS} GTest::gmock_main)
   ebb_together(${name})
   if(arg_LABEL MATCHES "unit|integration") # what they say themselves is short, and optimising it takes most of the build

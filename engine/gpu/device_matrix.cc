@@ -1,5 +1,6 @@
 #include "engine/gpu/device_matrix.h"
 
+#include <cmath>
 #include <cstring>
 #include <span>
 #include <string>
@@ -89,6 +90,20 @@ absl::StatusOr<DeviceMatrix> DeviceMatrix::Upload(const Gpu& gpu, const TensorVi
                   .cols = static_cast<int32_t>(tensor.cols),
                   .values = made.values_.as<void>(),
                   .scales = made.scales_.as<uint16_t>()};
+  return made;
+}
+
+absl::StatusOr<DeviceMatrix> DeviceMatrix::Random(const Gpu& gpu, int32_t rows, int32_t cols, uint64_t seed) {
+  const int64_t count = int64_t{rows} * cols;
+  DeviceMatrix made;
+  EBB_ASSIGN(made.values_, gpu.Allocate(count * 2, "random weights"));
+  gpu.table().random({.type = gpu::Element::kBf16,
+                      .values = made.values_.as<void>(),
+                      .n = count,
+                      .scale = std::sqrt(3.0F / static_cast<float>(cols)),
+                      .seed = seed},
+                     gpu.stream());
+  made.matrix_ = {.type = gpu::Element::kBf16, .rows = rows, .cols = cols, .values = made.values_.as<void>()};
   return made;
 }
 

@@ -31,6 +31,9 @@ class DeviceMatrix {
   // As ToDeviceLayout and Gpu::Allocate.
   static absl::StatusOr<DeviceMatrix> Upload(const Gpu& gpu, const TensorView& tensor);
 
+  // Random BF16 numbers, made on the device, of a size that keeps what they are multiplied with at its own.
+  static absl::StatusOr<DeviceMatrix> Random(const Gpu& gpu, int32_t rows, int32_t cols, uint64_t seed);
+
   const gpu::Matrix& matrix() const { return matrix_; }
   int64_t bytes() const { return values_.bytes() + scales_.bytes(); }
 

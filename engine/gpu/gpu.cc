@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
 
 #include "absl/strings/str_format.h"
 #include "policies/status.h"
@@ -43,6 +44,12 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(const gpu::Table& table, int32_t 
   gpu::Stream stream = nullptr;
   EBB_TRY(Check(table.open(device, &stream)));
   return std::unique_ptr<Gpu>(new Gpu(table, stream));
+}
+
+absl::StatusOr<std::string> Gpu::Describe(const gpu::Table& table, int32_t device) {
+  std::array<char, 256> text = {};
+  EBB_TRY(Check(table.describe(device, text.data(), static_cast<int32_t>(text.size()))));
+  return std::string(text.data());
 }
 
 Gpu::~Gpu() { table_.close(stream_); }

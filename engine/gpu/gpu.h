@@ -53,6 +53,30 @@ class GpuMemory {
   int64_t bytes_ = 0;
 };
 
+// Launches of a device that were recorded; move-only. Used as long as the memory that they name is there.
+class GpuRecording {
+ public:
+  GpuRecording() = default;
+  GpuRecording(const gpu::Table* table, gpu::Recording recording) : table_(table), recording_(recording) {}
+  GpuRecording(GpuRecording&& other) noexcept
+      : table_(other.table_), recording_(std::exchange(other.recording_, nullptr)) {}
+  GpuRecording& operator=(GpuRecording&& other) noexcept {
+    std::swap(table_, other.table_);
+    std::swap(recording_, other.recording_);
+    return *this;
+  }
+  ~GpuRecording() {
+    if (recording_ != nullptr) table_->drop(recording_);
+  }
+
+  bool empty() const { return recording_ == nullptr; }
+  gpu::Recording get() const { return recording_; }
+
+ private:
+  const gpu::Table* table_ = nullptr;
+  gpu::Recording recording_ = nullptr;
+};
+
 class Gpu {
  public:
   // `table` outlives this. UNAVAILABLE GPU_FAULT.
@@ -60,6 +84,9 @@ class Gpu {
   ~Gpu();
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
+
+  // What a device is called, and by whom it is driven.
+  static absl::StatusOr<std::string> Describe(const gpu::Table& table, int32_t device);
 
   const gpu::Table& table() const { return table_; }
   gpu::Stream stream() const { return stream_; }
@@ -84,6 +111,21 @@ class Gpu {
     if (const absl::Status copied = CopyIn(from, memory->as<T>()); !copied.ok()) return copied;
     return memory;
   }
+
+  absl::Status CopyWithin(void* to, const void* from, int64_t bytes) const {
+    return Check(table_.copy_within(to, from, bytes, stream_));
+  }
+
+  // Keeps what launches() launches instead of running it. REQUIRES: it copies nothing in or out.
+  template <typename Launches>
+  absl::StatusOr<GpuRecording> Record(const Launches& launches) const {
+    if (const absl::Status begun = Check(table_.record(stream_)); !begun.ok()) return begun;
+    launches();
+    gpu::Recording recording = nullptr;
+    if (const absl::Status ended = Check(table_.recorded(stream_, &recording)); !ended.ok()) return ended;
+    return GpuRecording(&table_, recording);
+  }
+  absl::Status Replay(const GpuRecording& recording) const { return Check(table_.replay(recording.get(), stream_)); }
 
   // Until all that was launched is done.
   absl::Status Wait() const { return Check(table_.wait(stream_)); }

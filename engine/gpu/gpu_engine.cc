@@ -26,18 +26,32 @@ gpu::Element ElementOf(KvType type) {
 }
 
 constexpr int64_t kFloat = sizeof(float);
+constexpr size_t kRecordingsMax = 32;
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Open(const gpu::Table& table, const ModelConfig& config,
                                                            const Weights& weights, const GpuEngineOptions& options) {
+  EBB_ASSIGN(std::unique_ptr<Gpu> gpu, Gpu::Open(table, options.device));
+  EBB_ASSIGN(GpuModel model, GpuModel::Upload(*gpu, config, weights));
+  return Make(std::move(gpu), std::move(model), options);
+}
+
+absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::OpenRandom(const gpu::Table& table, const ModelConfig& config,
+                                                                 const GpuEngineOptions& options) {
+  EBB_ASSIGN(std::unique_ptr<Gpu> gpu, Gpu::Open(table, options.device));
+  EBB_ASSIGN(GpuModel model, GpuModel::Random(*gpu, config));
+  return Make(std::move(gpu), std::move(model), options);
+}
+
+absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> gpu, GpuModel model,
+                                                           const GpuEngineOptions& options) {
   if (options.kv_type == KvType::kInt8) {
     return RefuseField("GPU_POLICY_UNSUPPORTED", "kv_type",
                        "bytes for K and V, which no GPU keeps yet; BF16, F16 and F32 are kept");
   }
-  EBB_ASSIGN(std::unique_ptr<Gpu> gpu, Gpu::Open(table, options.device));
-  EBB_ASSIGN(GpuModel model, GpuModel::Upload(*gpu, config, weights));
-  const int64_t page_bytes = int64_t{2} * gpu::kPageSlots * config.head_dim * (options.kv_type == KvType::kF32 ? 4 : 2);
+  const int64_t page_bytes =
+      int64_t{2} * gpu::kPageSlots * model.config.head_dim * (options.kv_type == KvType::kF32 ? 4 : 2);
   const int64_t pages = std::min<int64_t>(options.arena_bytes / page_bytes, INT32_MAX);
   if (pages < 1) {
     return RefuseField("ARENA_TOO_SMALL", "arena_bytes",
@@ -72,17 +86,21 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) {
     step.row_session.insert(step.row_session.end(), row.tokens.size(), static_cast<int32_t>(step.sessions.size()));
     step.sessions.push_back(view);
     step.tokens.insert(step.tokens.end(), row.tokens.begin(), row.tokens.end());
-    for (int32_t t = row.all_logits ? 0 : count - 1; t < count; ++t) step.wanted.push_back(first + t);
+    for (int32_t t = row.want == GpuWant::kAll ? 0 : count - 1; t < count; ++t) step.wanted.push_back(first + t);
+    if (row.want != GpuWant::kToken) step.copied = static_cast<int32_t>(step.wanted.size());
     step.single += count == 1 ? 1 : 0;
     step.observes = step.observes || view.rule != gpu::ScoreRule::kAge;
     step.slots_max = std::max(step.slots_max, view.slots);
   }
+  // Whole splits: a session that grows has the same launches for as many steps.
+  step.slots_max = (step.slots_max + gpu::kSplitSlots - 1) / gpu::kSplitSlots * gpu::kSplitSlots;
   return step;
 }
 
 absl::Status GpuEngine::Grow(Buffer& buffer, int64_t bytes) {
   if (buffer.memory.bytes() >= bytes) return absl::OkStatus();
   EBB_TRY(gpu_->Wait());  // what runs may use the former
+  recordings_.clear();
   buffer.memory = {};
   EBB_ASSIGN(buffer.memory, gpu_->Allocate(bytes, "a step's activations"));
   return absl::OkStatus();
@@ -193,7 +211,7 @@ void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) const {
 }
 
 // Rows of neighbours are one launch each: a prompt's logits are few, a decode step's rows lie side by side.
-absl::Status GpuEngine::Head(const Step& step) {
+void GpuEngine::Head(const Step& step) const {
   const ModelConfig& c = model_.config;
   const gpu::Table& table = gpu_->table();
   const auto wanted = static_cast<int32_t>(step.wanted.size());
@@ -214,10 +232,6 @@ absl::Status GpuEngine::Head(const Step& step) {
       gpu_->stream());
   table.greedy({.logits = logits_.as<float>(), .vocab = c.vocab, .rows = wanted, .token = next_.as<int32_t>()},
                gpu_->stream());
-  host_logits_.resize(static_cast<size_t>(wanted) * c.vocab);
-  host_next_.resize(static_cast<size_t>(wanted));
-  EBB_TRY(gpu_->CopyOut(logits_.as<float>(), std::span(host_logits_)));
-  return gpu_->CopyOut(next_.as<int32_t>(), std::span(host_next_));
 }
 
 absl::Status GpuEngine::Run(std::span<GpuRow> rows) {
@@ -237,8 +251,8 @@ absl::Status GpuEngine::Run(std::span<GpuRow> rows) {
   size_t at = 0;
   for (const size_t i : step.order) {
     GpuRow& row = rows[i];
-    const size_t count = row.all_logits ? row.tokens.size() : 1;
-    row.logits = std::span(host_logits_).subspan(at * c.vocab, count * c.vocab);
+    const size_t count = row.want == GpuWant::kAll ? row.tokens.size() : 1;
+    if (row.want != GpuWant::kToken) row.logits = std::span(host_logits_).subspan(at * c.vocab, count * c.vocab);
     at += count;
     row.next = host_next_[at - 1];
     row.session->Finish(static_cast<int32_t>(row.tokens.size()));
@@ -247,10 +261,38 @@ absl::Status GpuEngine::Run(std::span<GpuRow> rows) {
 }
 
 absl::Status GpuEngine::Compute(const Step& step) {
-  const ModelConfig& c = model_.config;
   EBB_TRY(gpu_->CopyIn(std::span(step.sessions), sessions_.as<gpu::SessionView>()));
   EBB_TRY(gpu_->CopyIn(std::span(step.tokens), tokens_.as<int32_t>()));
   EBB_TRY(gpu_->CopyIn(std::span(step.row_session), row_session_.as<int32_t>()));
+  if (options_.records && step.decodes()) {
+    EBB_TRY(LaunchRecorded(step));
+  } else {
+    Launch(step);
+  }
+  host_logits_.resize(static_cast<size_t>(step.copied) * model_.config.vocab);
+  host_next_.resize(step.wanted.size());
+  if (step.copied > 0) EBB_TRY(gpu_->CopyOut(logits_.as<float>(), std::span(host_logits_)));
+  EBB_TRY(gpu_->CopyOut(next_.as<int32_t>(), std::span(host_next_)));
+  return gpu_->Wait();
+}
+
+// A shape that comes once is not worth a recording.
+absl::Status GpuEngine::LaunchRecorded(const Step& step) {
+  if (recordings_.size() > kRecordingsMax) recordings_.clear();
+  const auto [found, is_new] = recordings_.try_emplace({step.rows(), step.slots_max, step.observes});
+  if (is_new) {
+    Launch(step);
+    return absl::OkStatus();
+  }
+  if (found->second.empty()) {
+    EBB_ASSIGN(found->second, gpu_->Record([&] { Launch(step); }));
+  }
+  ++replays_;
+  return gpu_->Replay(found->second);
+}
+
+void GpuEngine::Launch(const Step& step) const {
+  const ModelConfig& c = model_.config;
   const gpu::CacheArgs cache = {
       .arena = {.base = arena_.as<void>(), .type = ElementOf(options_.kv_type), .head_dim = c.head_dim},
       .sessions = sessions_.as<gpu::SessionView>(),
@@ -272,9 +314,8 @@ absl::Status GpuEngine::Compute(const Step& step) {
     Attend(layer, cache, step);
     FeedForward(model_.layers[layer], step);
   }
-  EBB_TRY(Head(step));
+  Head(step);
   table.evict({.cache = cache}, gpu_->stream());
-  return gpu_->Wait();
 }
 
 }  // namespace ebb

@@ -10,8 +10,10 @@
 //   evict                                   all lanes at once
 //
 // The host copies in the step's tokens and a few numbers of each session, launches, and copies out what was asked for:
-// nothing of who leaves. Rows of a session that brings one token are multiplied by linear_rows, those of longer blocks
-// by linear_tiles: a row's bits follow from its own block, not from who else is in the step.
+// nothing of who leaves. A decode step's launches differ from those of the step before in nothing but what lies in the
+// memory they read: from the second of a shape on they are replayed from a recording. Rows of a session that brings one
+// token are multiplied by linear_rows, those of longer blocks by linear_tiles: a row's bits follow from its own block,
+// not from who else is in the step.
 //
 // Beside the engine of the CPU (engine.h), not yet behind it: the server knows that one alone. Used by one thread.
 
@@ -19,8 +21,10 @@
 #define EBB_ENGINE_GPU_GPU_ENGINE_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,15 +41,19 @@ struct GpuEngineOptions {
   int32_t device = 0;
   int64_t arena_bytes = 0;  // of K and V
   KvType kv_type = KvType::kBf16;
+  bool records = true;  // decode steps; else each launches anew, to compare with
 };
+
+// What leaves the device of a session's rows.
+enum class GpuWant { kToken, kLast, kAll };
 
 // One session's share of a step.
 struct GpuRow {
   GpuSession* session = nullptr;         // each at most once
   std::span<const int32_t> tokens = {};  // ids in 0 .. vocab - 1
-  bool all_logits = false;               // of every token, else of the last
+  GpuWant want = GpuWant::kLast;         // logits of none, of the last, or of every token
   // Written by Run:
-  std::span<const float> logits = {};  // [1 or T, vocab], valid until the next Run
+  std::span<const float> logits = {};  // [0, 1 or T, vocab], valid until the next Run
   int32_t next = 0;                    // the first of the last token's largest logits
 };
 
@@ -55,7 +63,13 @@ class GpuEngine {
   static absl::StatusOr<std::unique_ptr<GpuEngine>> Open(const gpu::Table& table, const ModelConfig& config,
                                                          const Weights& weights, const GpuEngineOptions& options);
 
+  // A model of that shape with random weights (GpuModel::Random), for measuring. As Open.
+  static absl::StatusOr<std::unique_ptr<GpuEngine>> OpenRandom(const gpu::Table& table, const ModelConfig& config,
+                                                               const GpuEngineOptions& options);
+
   const ModelConfig& config() const { return model_.config; }
+  int64_t weight_bytes() const { return model_.bytes; }  // the embedding's among them
+  int64_t embedding_bytes() const { return model_.embedding.bytes(); }
   int64_t pages_free() const { return pages_.free(); }
 
   // It goes before the engine does. `block_max`: most tokens of a step. As GpuSession::Open; a policy of another type
@@ -66,6 +80,9 @@ class GpuEngine {
   // GPU_OUT_OF_MEMORY: there is no room for a step of this size, and nothing happened. REQUIRES: every row's session
   // CanAppend its tokens.
   absl::Status Run(std::span<GpuRow> rows);
+
+  // Steps that were replayed from a recording.
+  int64_t replays() const { return replays_; }
 
  private:
   // Memory that grows to the largest step seen.
@@ -82,17 +99,21 @@ class GpuEngine {
     std::vector<gpu::SessionView> sessions = {};
     std::vector<int32_t> tokens = {};       // [T]
     std::vector<int32_t> row_session = {};  // [T]
-    std::vector<int32_t> wanted = {};       // rows whose logits are wanted, ascending
+    std::vector<int32_t> wanted = {};       // rows whose logits are computed, ascending
+    int32_t copied = 0;                     // of these, up to the last whose logits leave the device
     int32_t single = 0;                     // rows of sessions that bring one token
     bool observes = false;
     int32_t slots_max = 0;
 
     int32_t rows() const { return static_cast<int32_t>(tokens.size()); }
+    bool decodes() const { return single == rows(); }
   };
 
   GpuEngine(std::unique_ptr<Gpu> gpu, GpuModel model, GpuMemory arena, int32_t pages, const GpuEngineOptions& options)
       : gpu_(std::move(gpu)), model_(std::move(model)), arena_(std::move(arena)), pages_(pages), options_(options) {}
 
+  static absl::StatusOr<std::unique_ptr<GpuEngine>> Make(std::unique_ptr<Gpu> gpu, GpuModel model,
+                                                         const GpuEngineOptions& options);
   static Step Plan(std::span<const GpuRow> rows);
   absl::Status Reserve(const Step& step);
   absl::Status Grow(Buffer& buffer, int64_t bytes);
@@ -100,7 +121,9 @@ class GpuEngine {
               const Step& step) const;
   void Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step) const;
   void FeedForward(const GpuModel::Layer& layer, const Step& step) const;
-  absl::Status Head(const Step& step);
+  void Head(const Step& step) const;
+  void Launch(const Step& step) const;
+  absl::Status LaunchRecorded(const Step& step);
   absl::Status Compute(const Step& step);
 
   std::unique_ptr<Gpu> gpu_;
@@ -112,6 +135,10 @@ class GpuEngine {
   Buffer x_ = {}, normed_ = {}, qkv_ = {}, attended_ = {}, gate_ = {}, up_ = {};  // [T, ...] floats
   Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};      // AttendArgs
   Buffer logits_ = {}, next_ = {};  // [rows wanted, vocab] floats, [rows wanted]
+  // By rows, slots_max and whether any session observes; empty where the shape was seen once. They name the buffers
+  // above, so none outlives a buffer that grows.
+  std::map<std::tuple<int32_t, int32_t, bool>, GpuRecording> recordings_ = {};
+  int64_t replays_ = 0;
   std::vector<float> host_logits_ = {};
   std::vector<int32_t> host_next_ = {};
 };

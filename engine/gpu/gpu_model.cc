@@ -39,14 +39,18 @@ std::string WhatIsMissing(const ModelConfig& c, const Weights& w) {
   return "";
 }
 
+absl::Status CheckComputes(const ModelConfig& config, const Weights& weights) {
+  const std::string missing = WhatIsMissing(config, weights);
+  if (missing.empty()) return absl::OkStatus();
+  return Refuse(absl::StatusCode::kFailedPrecondition,
+                absl::StrFormat("the model has %s, which a GPU does not compute yet", missing),
+                {.reason = "UNSUPPORTED_MODEL_FEATURE"});
+}
+
 }  // namespace
 
 absl::StatusOr<GpuModel> GpuModel::Upload(const Gpu& gpu, const ModelConfig& config, const Weights& weights) {
-  if (const std::string missing = WhatIsMissing(config, weights); !missing.empty()) {
-    return Refuse(absl::StatusCode::kFailedPrecondition,
-                  absl::StrFormat("the model has %s, which a GPU does not compute yet", missing),
-                  {.reason = "UNSUPPORTED_MODEL_FEATURE"});
-  }
+  EBB_TRY(CheckComputes(config, weights));
   GpuModel model;
   model.config = config;
   const auto matrix = [&](const TensorView& tensor, DeviceMatrix& to) -> absl::Status {
@@ -78,6 +82,38 @@ absl::StatusOr<GpuModel> GpuModel::Upload(const Gpu& gpu, const ModelConfig& con
     EBB_TRY(matrix(from.gate, to.gate));
     EBB_TRY(matrix(from.up, to.up));
     EBB_TRY(matrix(from.down, to.down));
+  }
+  const Rope rope = MakeRope(config);
+  EBB_ASSIGN(model.turns, gpu.Upload(std::span(rope.turns), "angles"));
+  EBB_TRY(gpu.Wait());
+  return model;
+}
+
+absl::StatusOr<GpuModel> GpuModel::Random(const Gpu& gpu, const ModelConfig& config) {
+  EBB_TRY(CheckComputes(config, {}));
+  GpuModel model;
+  model.config = config;
+  uint64_t seed = 0;
+  const auto matrix = [&](int32_t rows, int32_t cols, DeviceMatrix& to) -> absl::Status {
+    EBB_ASSIGN(to, DeviceMatrix::Random(gpu, rows, cols, ++seed));
+    model.bytes += to.bytes();
+    return absl::OkStatus();
+  };
+  const std::vector<float> ones(static_cast<size_t>(config.dim), 1);
+  EBB_TRY(matrix(config.vocab, config.dim, model.embedding));
+  EBB_TRY(matrix(config.vocab, config.dim, model.output.emplace()));
+  EBB_ASSIGN(model.output_norm, gpu.Upload(std::span(ones), "norms"));
+  for (int32_t i = 0; i < config.layers; ++i) {
+    Layer& to = model.layers.emplace_back();
+    EBB_ASSIGN(to.attn_norm, gpu.Upload(std::span(ones), "norms"));
+    EBB_ASSIGN(to.ffn_norm, gpu.Upload(std::span(ones), "norms"));
+    EBB_TRY(matrix(config.heads * config.head_dim, config.dim, to.q));
+    EBB_TRY(matrix(config.kv_heads * config.head_dim, config.dim, to.k));
+    EBB_TRY(matrix(config.kv_heads * config.head_dim, config.dim, to.v));
+    EBB_TRY(matrix(config.dim, config.heads * config.head_dim, to.o));
+    EBB_TRY(matrix(config.ffn_dim, config.dim, to.gate));
+    EBB_TRY(matrix(config.ffn_dim, config.dim, to.up));
+    EBB_TRY(matrix(config.dim, config.ffn_dim, to.down));
   }
   const Rope rope = MakeRope(config);
   EBB_ASSIGN(model.turns, gpu.Upload(std::span(rope.turns), "angles"));

@@ -26,6 +26,10 @@ struct GpuModel {
   // has that the device does not compute; UNSUPPORTED_TENSOR_TYPE and GPU_OUT_OF_MEMORY name the tensor.
   static absl::StatusOr<GpuModel> Upload(const Gpu& gpu, const ModelConfig& config, const Weights& weights);
 
+  // As large as a model of that shape, of random BF16 weights that are made on the device: for measuring what a shape
+  // costs. As Upload.
+  static absl::StatusOr<GpuModel> Random(const Gpu& gpu, const ModelConfig& config);
+
   ModelConfig config = {};
   DeviceMatrix embedding = {};
   std::optional<DeviceMatrix> output = {};  // absent: the embedding

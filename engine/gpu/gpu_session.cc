@@ -129,6 +129,46 @@ void GpuSession::Finish(int32_t count) {
   tokens_ += count;
 }
 
+absl::Status GpuSession::Pretend(int32_t tokens) {
+  EBB_CHECK(tokens_ == 0 && tokens <= shape_.capacity);
+  std::vector<int32_t> places(static_cast<size_t>(shape_.lanes) * shape_.capacity, -1);
+  for (int32_t lane = 0; lane < shape_.lanes; ++lane) {
+    std::iota(places.begin() + int64_t{lane} * shape_.capacity,
+              places.begin() + int64_t{lane} * shape_.capacity + tokens, 0);
+  }
+  const std::vector<float> scores(places.size(), 0);
+  EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(places), token_.as<int32_t>()));
+  EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(places), position_.as<int32_t>()));
+  EBB_TRY(gpu_.CopyIn(std::span<const float>(scores), score_.as<float>()));
+  tokens_ = live_ = slots_ = tokens;
+  return gpu_.Wait();
+}
+
+absl::Status GpuSession::Remove(int32_t first, int32_t end) {
+  std::vector<int32_t> tokens(static_cast<size_t>(shape_.lanes) * shape_.capacity);
+  std::vector<int32_t> positions(tokens.size());
+  EBB_TRY(gpu_.CopyOut(token_.as<int32_t>(), std::span(tokens)));
+  EBB_TRY(gpu_.CopyOut(position_.as<int32_t>(), std::span(positions)));
+  EBB_TRY(gpu_.Wait());
+  std::vector<int32_t> removed(static_cast<size_t>(shape_.lanes), 0);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (positions[i] < first || positions[i] >= end) continue;  // a free one is -1
+    tokens[i] = positions[i] = -1;
+    ++removed[i / shape_.capacity];
+  }
+  if (std::ranges::count(removed, removed[0]) != std::ssize(removed)) {
+    return RefuseField("GPU_POLICY_UNSUPPORTED", "policy",
+                       "lanes that hold different tokens, of which some would be taken out");
+  }
+  if (policy_.positions == Positions::kCompacted) {
+    for (int32_t& position : positions) position -= position >= end ? removed[0] : 0;
+  }
+  EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(tokens), token_.as<int32_t>()));
+  EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(positions), position_.as<int32_t>()));
+  live_ -= removed[0];
+  return gpu_.Wait();
+}
+
 absl::StatusOr<std::vector<int32_t>> GpuSession::Tokens(int32_t lane) const {
   std::vector<int32_t> tokens(static_cast<size_t>(shape_.capacity));
   EBB_TRY(gpu_.CopyOut(token_.as<int32_t>() + int64_t{lane} * shape_.capacity, std::span(tokens)));

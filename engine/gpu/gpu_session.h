@@ -61,6 +61,14 @@ class GpuSession {
   // The device failed in a step: what it holds of the session is not to be believed.
   void Lose() { is_lost_ = true; }
 
+  // As if `tokens` tokens had come, and all had stayed, with whatever the arena holds for K and V: for measuring what a
+  // step costs with so many. REQUIRES: no token came yet; tokens <= the capacity.
+  absl::Status Pretend(int32_t tokens);
+
+  // Takes out the tokens at positions first .. end - 1; compacted positions close up. INVALID_ARGUMENT
+  // GPU_POLICY_UNSUPPORTED, and nothing happened, where lanes would be left with unequally many. Waits for the device.
+  absl::Status Remove(int32_t first, int32_t end);
+
   // The index of the token in each slot of a lane, -1 where free. Waits for the device.
   absl::StatusOr<std::vector<int32_t>> Tokens(int32_t lane) const;
 

@@ -2,7 +2,7 @@
 // emulation. A kernel file includes this, kernels.h and the headers beside them, and nothing else.
 //
 // Blocks are one-dimensional, of a multiple of 64 threads. Threads work together in two ways: Barrier, which every
-// thread of a block reaches, and ShuffleXor within a team of 32 neighbours, which all threads of a warp execute. A warp
+// thread of a block reaches, and Shuffle within a team of 32 neighbours, which all threads of a warp execute. A warp
 // of 64 is two teams. Since no sum depends on how wide a warp is, neither do the bits of any result.
 
 #ifndef EBB_ENGINE_OPS_GPU_DEVICE_H_
@@ -50,6 +50,17 @@ EBB_DEVICE T ShuffleXor(T value, int32_t mask) {
   return __shfl_xor(value, mask, kTeam);
 #endif
 }
+// `lane` 0 .. 31 of the team; each thread its own.
+template <typename T>
+EBB_DEVICE T Shuffle(T value, int32_t lane) {
+#if defined(__CUDACC__)
+  return __shfl_sync(0xFFFFFFFFU, value, lane, kTeam);
+#else
+  return __shfl(value, lane, kTeam);
+#endif
+}
+// To a number in shared memory, by any thread at any time between two barriers.
+EBB_DEVICE void AddShared(int32_t* to, int32_t value) { atomicAdd(to, value); }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return expf(x); }
 EBB_DEVICE float InverseSqrt(float x) { return 1.0F / sqrtf(x); }
@@ -84,6 +95,11 @@ EBB_DEVICE T ShuffleXor(T value, int32_t mask, int32_t line = __builtin_LINE()) 
   emulation::Exchange(&value, &received, sizeof(T), mask, line);
   return received;
 }
+template <typename T>
+EBB_DEVICE T Shuffle(T value, int32_t lane, int32_t line = __builtin_LINE()) {
+  return ShuffleXor(value, emulation::at.thread % kTeam ^ lane, line);
+}
+EBB_DEVICE void AddShared(int32_t* to, int32_t value) { *to += value; }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }
 EBB_DEVICE float InverseSqrt(float x) { return 1.0F / __builtin_sqrtf(x); }
@@ -92,18 +108,20 @@ EBB_DEVICE float FloatOf(uint32_t bits) { return __builtin_bit_cast(float, bits)
 
 using emulation::Grid;
 template <typename Args>
-void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* /*stream*/) {
+void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream) {
   struct Call {
     void (*kernel)(Args);
-    const Args* args;
-  } const call = {kernel, &args};
-  emulation::Run(
-      grid, threads, EBB_GPU_WARP,
-      [](const void* of) {
-        const Call& one = *static_cast<const Call*>(of);
-        one.kernel(*one.args);
-      },
-      &call);
+    Args args;
+  };
+  emulation::Enqueue(stream, [call = Call{kernel, args}, grid, threads] {
+    emulation::Run(
+        grid, threads, EBB_GPU_WARP,
+        [](const void* of) {
+          const Call& one = *static_cast<const Call*>(of);
+          one.kernel(one.args);
+        },
+        &call);
+  });
 }
 
 #endif

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "policies/check.h"
@@ -186,6 +187,12 @@ void Run(Grid grid, int32_t threads, int32_t warp, void (*call)(const void*), co
     at.block[2] = static_cast<int32_t>(block / grid.x / grid.y);
     RunBlock(threads, warp);
   }
+}
+
+void Enqueue(void* stream, std::function<void()> launch) {
+  auto* const of = static_cast<Stream*>(stream);
+  if (of == nullptr || !of->records) return launch();
+  of->recorded.push_back(std::move(launch));
 }
 
 void Barrier(int32_t line) { Wait(State::kInBlock, line); }

@@ -6,12 +6,15 @@
 // threads of a warp or of a block wait at different lines, or some ended while others wait, the program ends and says
 // which lines: on a device that hangs, or worse, does not.
 //
-// One launch at a time in the process.
+// A stream runs what is launched at once, or, while it records, keeps it to be run later, again and again: what a graph
+// is to a device. One launch at a time in the process.
 
 #ifndef EBB_ENGINE_OPS_GPU_EMULATION_H_
 #define EBB_ENGINE_OPS_GPU_EMULATION_H_
 
 #include <cstdint>
+#include <functional>
+#include <vector>
 
 namespace ebb::gpu::emulation {
 
@@ -31,6 +34,14 @@ void SetOrder(Order order);
 
 // call(args) once for every thread. REQUIRES: threads is a multiple of 64, at most 1024; warp is 32 or 64.
 void Run(Grid grid, int32_t threads, int32_t warp, void (*call)(const void*), const void* args);
+
+using Launches = std::vector<std::function<void()>>;
+struct Stream {
+  bool records = false;
+  Launches recorded = {};
+};
+// Runs it, or has `stream`, a Stream or null, keep it.
+void Enqueue(void* stream, std::function<void()> launch);
 
 // Called by threads alone; `line` says which barrier it is.
 void Barrier(int32_t line);

@@ -7,9 +7,10 @@
 //   | score, in the order of | index of the token in   |      NaN is 0; free and protected slots are all ones
 //   | floats as integers     | the log                 |
 //
-// One victim is the smallest turn. Of several the last one's turn is found bit by bit from the top: the largest number
-// below which fewer than `drop` turns lie. Turns differ, so exactly `drop` slots are at or below it, for any `drop` and
-// in the same 64 passes over the slots.
+// One victim is the smallest turn. Of several the last one's turn is found digit by digit from the top, eight bits at a
+// time: a pass counts, for each digit, the turns that begin as found so far; the digit in which the `drop`-th lies is
+// the next. Where but one turn begins so, it is the one. Turns differ, so exactly `drop` slots are at or below it, for
+// any `drop` in at most eight passes over the slots, and four or five where scores differ.
 //
 // Compacted positions then close up: position p loses the number of freed ones below p, a running sum over positions.
 
@@ -22,7 +23,8 @@
 namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
-constexpr int32_t kThreads = 256;
+constexpr int32_t kDigitBits = 8;
+constexpr int32_t kThreads = 1 << kDigitBits;
 constexpr uint64_t kStays = ~uint64_t{0};
 
 // Positive floats order like their bits, negative ones the other way round; -0 equals 0, NaN comes first.
@@ -32,7 +34,8 @@ EBB_DEVICE uint64_t RankOf(float score) {
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000U;
 }
 
-// The count-th smallest key(slot) over slots 0 .. slots - 1, counting from 1; those that are kStays come last.
+// The count-th smallest key(slot) over slots 0 .. slots - 1, counting from 1; those that are kStays do not count.
+// REQUIRES: there are as many.
 template <typename Key>
 EBB_DEVICE uint64_t Find(int32_t slots, int32_t count, const Key& key) {
   if (count == 1) {
@@ -40,14 +43,39 @@ EBB_DEVICE uint64_t Find(int32_t slots, int32_t count, const Key& key) {
     for (int32_t slot = ThreadIndex(); slot < slots; slot += kThreads) least = Smallest()(key(slot), least);
     return ReduceBlock<kThreads>(least, Smallest());
   }
+  EBB_SHARED int32_t counts[kThreads];  // of a digit each
+  EBB_SHARED int32_t digit, before_digit;
   uint64_t found = 0;
-  for (int32_t bit = 63; bit >= 0; --bit) {
-    const uint64_t above = found | uint64_t{1} << bit;
-    int32_t below = 0;
-    for (int32_t slot = ThreadIndex(); slot < slots; slot += kThreads) below += key(slot) < above ? 1 : 0;
-    if (ReduceBlock<kThreads>(below, Plus()) < count) found = above;
+  uint64_t fixed = 0;  // the bits of `found` that are known
+  for (int32_t shift = 64 - kDigitBits; shift >= 0; shift -= kDigitBits) {
+    counts[ThreadIndex()] = 0;
+    Barrier();
+    for (int32_t slot = ThreadIndex(); slot < slots; slot += kThreads) {
+      const uint64_t candidate = key(slot);
+      if (candidate != kStays && (candidate & fixed) == found)
+        AddShared(&counts[candidate >> shift & (kThreads - 1)], 1);
+    }
+    Barrier();
+    const int32_t own = counts[ThreadIndex()];
+    const int32_t before = SumBefore<kThreads>(own);
+    if (before < count && count <= before + own) {
+      digit = ThreadIndex();
+      before_digit = before;
+    }
+    Barrier();
+    found |= static_cast<uint64_t>(digit) << shift;
+    fixed |= static_cast<uint64_t>(kThreads - 1) << shift;
+    count -= before_digit;
+    const bool is_alone = counts[digit] == 1;
+    Barrier();  // digit and counts are free again
+    if (is_alone) break;
   }
-  return found;
+  uint64_t least = kStays;
+  for (int32_t slot = ThreadIndex(); slot < slots; slot += kThreads) {
+    const uint64_t candidate = key(slot);
+    if ((candidate & fixed) == found) least = Smallest()(candidate, least);
+  }
+  return ReduceBlock<kThreads>(least, Smallest());
 }
 
 // Indices of tokens between the sinks and the recent tokens, both included.

@@ -15,7 +15,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 1;
+inline constexpr int32_t kTableVersion = 2;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -115,7 +115,8 @@ struct RmsNormArgs {
   float eps = 0;
 };
 
-// y [T][out] = x [T][in] W^T + bias, or y += .
+// y [T][out] = x [T][in] W^T + bias, or y += . linear_tiles rounds x to BF16 where weights are BF16, as the CPU's fast
+// arithmetic does; all else computes with x as it is.
 struct LinearArgs {
   Matrix w = {};
   const float* bias = nullptr;  // [out] or null
@@ -212,9 +213,20 @@ struct GreedyArgs {
   int32_t* token = nullptr;  // [rows]
 };
 
+// values[i] = scale * u, u in [-1, 1) a hash of (seed, i): what a benchmark multiplies, made where it is read.
+struct RandomArgs {
+  Element type = Element::kF32;  // F32, F16 or BF16
+  void* values = nullptr;
+  int64_t n = 0;
+  float scale = 1;
+  uint64_t seed = 0;
+};
+
 // --- the table ---------------------------------------------------------------------------------------------------
 
 using Stream = void*;
+// Launches that were recorded, not run, to be run any number of times with the arguments they had: a graph.
+using Recording = void*;
 // Null: it worked; else what the runtime says, valid for the life of the library.
 using Error = const char*;
 
@@ -224,6 +236,8 @@ struct Table {
   const char* name = nullptr;
 
   int32_t (*devices)() = nullptr;  // 0 where there is no driver
+  // Name, capability, versions, as text of at most `bytes`, its end included.
+  Error (*describe)(int32_t device, char* text, int32_t bytes) = nullptr;
   Error (*open)(int32_t device, Stream* stream) = nullptr;
   void (*close)(Stream stream) = nullptr;
   Error (*memory)(int64_t* free_bytes, int64_t* total_bytes) = nullptr;  // of the device opened last
@@ -231,7 +245,13 @@ struct Table {
   void (*release)(void* memory) = nullptr;
   Error (*copy_in)(void* to, const void* from, int64_t bytes, Stream stream) = nullptr;
   Error (*copy_out)(void* to, const void* from, int64_t bytes, Stream stream) = nullptr;  // `to` is whole after `wait`
+  Error (*copy_within)(void* to, const void* from, int64_t bytes, Stream stream) = nullptr;
   Error (*wait)(Stream stream) = nullptr;
+  // What is launched from `record` to `recorded` is kept instead of run; a copy in or out meanwhile is an error.
+  Error (*record)(Stream stream) = nullptr;
+  Error (*recorded)(Stream stream, Recording* recording) = nullptr;
+  Error (*replay)(Recording recording, Stream stream) = nullptr;
+  void (*drop)(Recording recording) = nullptr;
 
   void (*embed)(const EmbedArgs&, Stream) = nullptr;
   void (*rms_norm)(const RmsNormArgs&, Stream) = nullptr;
@@ -245,6 +265,7 @@ struct Table {
   void (*observe)(const ObserveArgs&, Stream) = nullptr;
   void (*evict)(const EvictArgs&, Stream) = nullptr;
   void (*greedy)(const GreedyArgs&, Stream) = nullptr;
+  void (*random)(const RandomArgs&, Stream) = nullptr;
 };
 
 // What a library exports under this name: extern "C" const Table* ebb_gpu_table().
@@ -257,6 +278,9 @@ void LaunchEmbed(const EmbedArgs& args, Stream stream);
 void LaunchRmsNorm(const RmsNormArgs& args, Stream stream);
 void LaunchLinearRows(const LinearArgs& args, Stream stream);
 void LaunchLinearTiles(const LinearArgs& args, Stream stream);
+// What the two above leave to tensor cores.
+void LaunchLinearRowsSmall(const LinearArgs& args, Stream stream);
+void LaunchLinearTilesBf16(const LinearArgs& args, Stream stream);
 void LaunchActivate(const ActivateArgs& args, Stream stream);
 void LaunchPlace(const PlaceArgs& args, Stream stream);
 void LaunchStore(const StoreArgs& args, Stream stream);
@@ -265,6 +289,7 @@ void LaunchAttendMerge(const AttendArgs& args, Stream stream);
 void LaunchObserve(const ObserveArgs& args, Stream stream);
 void LaunchEvict(const EvictArgs& args, Stream stream);
 void LaunchGreedy(const GreedyArgs& args, Stream stream);
+void LaunchRandom(const RandomArgs& args, Stream stream);
 }  // namespace EBB_GPU_TARGET
 #endif
 

@@ -1,4 +1,5 @@
-// y = x W^T for the few rows of decode: bound by reading W, once for up to eight rows of x.
+// y = x W^T for the few rows of decode and weights of F32 and F16: bound by reading W, once for up to eight rows of x.
+// Other weights are exact in BF16, and linear_rows_small.cc's.
 //
 // A team of 32 makes one output; thread i takes columns 16 i .., 512 further on each time, so that a team reads 512
 // neighbouring columns at once:
@@ -6,7 +7,7 @@
 //   W row o    | 16 cols of thread 0 | thread 1 | ... | thread 31 | thread 0 | ...
 //   x row t    the same columns, from L1: the four teams of a block and all blocks read the same rows
 //
-// Quantised codes become floats in registers. Sums run over a thread's columns in order, then over the team's tree:
+// Sums run over a thread's columns in order, then over the team's tree:
 // the same for any number of rows. Block (x, y): outputs 4 x .., rows 8 y ..
 
 #include <cstdint>
@@ -68,11 +69,9 @@ void LaunchLinearRows(const LinearArgs& args, Stream stream) {
     case Element::kF16:
       return Launch(MultiplyRows<Element::kF16>, grid, kThreads, args, stream);
     case Element::kBf16:
-      return Launch(MultiplyRows<Element::kBf16>, grid, kThreads, args, stream);
     case Element::kQ8:
-      return Launch(MultiplyRows<Element::kQ8>, grid, kThreads, args, stream);
     case Element::kQ4:
-      return Launch(MultiplyRows<Element::kQ4>, grid, kThreads, args, stream);
+      return LaunchLinearRowsSmall(args, stream);
   }
 }
 

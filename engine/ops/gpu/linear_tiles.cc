@@ -1,5 +1,5 @@
-// y = x W^T for the many rows of a prompt's block: tiles of 64 rows x 64 outputs, 16 columns at a time. The fallback
-// where no vendor's library multiplies; float32 arithmetic, no tensor cores.
+// y = x W^T for the many rows of a prompt's block: tiles of 64 rows x 64 outputs, 16 columns at a time; float32
+// arithmetic, no tensor cores. BF16 weights are linear_tiles_bf16.cc's.
 //
 //   shared   x tile [16 columns][64 rows], w tile [16 columns][64 outputs], as floats
 //   thread   (r, o) = (i / 16, i % 16) keeps 4 rows x 4 outputs in registers: rows 4 r .., outputs 4 o ..
@@ -89,7 +89,7 @@ void LaunchLinearTiles(const LinearArgs& args, Stream stream) {
     case Element::kF16:
       return Launch(MultiplyTile<Element::kF16>, grid, kThreads, args, stream);
     case Element::kBf16:
-      return Launch(MultiplyTile<Element::kBf16>, grid, kThreads, args, stream);
+      return LaunchLinearTilesBf16(args, stream);
     case Element::kQ8:
       return Launch(MultiplyTile<Element::kQ8>, grid, kThreads, args, stream);
     case Element::kQ4:

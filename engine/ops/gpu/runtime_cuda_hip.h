@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
@@ -31,6 +32,23 @@ inline Error ErrorOf(RuntimeError error) {
 inline int32_t Devices() {
   int count = 0;
   return ErrorOf(EBB_RUNTIME(GetDeviceCount)(&count)) == nullptr ? count : 0;
+}
+inline Error Describe(int32_t device, char* text, int32_t bytes) {
+#if defined(__CUDACC__)
+  cudaDeviceProp is = {};
+  const char* const kind = "CUDA";
+#else
+  hipDeviceProp_t is = {};
+  const char* const kind = "HIP";
+#endif
+  int driver = 0;
+  int runtime = 0;
+  if (const Error error = ErrorOf(EBB_RUNTIME(GetDeviceProperties)(&is, device))) return error;
+  if (const Error error = ErrorOf(EBB_RUNTIME(DriverGetVersion)(&driver))) return error;
+  if (const Error error = ErrorOf(EBB_RUNTIME(RuntimeGetVersion)(&runtime))) return error;
+  std::snprintf(text, static_cast<size_t>(bytes), "%s, capability %d.%d, %d multiprocessors, %s driver %d, runtime %d",
+                is.name, is.major, is.minor, is.multiProcessorCount, kind, driver, runtime);
+  return nullptr;
 }
 inline Error Open(int32_t device, Stream* stream) {
   if (const Error error = ErrorOf(EBB_RUNTIME(SetDevice)(device))) return error;
@@ -60,11 +78,42 @@ inline Error CopyOut(void* to, const void* from, int64_t bytes, Stream stream) {
   return ErrorOf(EBB_RUNTIME(MemcpyAsync)(to, from, static_cast<size_t>(bytes), EBB_RUNTIME(MemcpyDeviceToHost),
                                           static_cast<RuntimeStream>(stream)));
 }
+inline Error CopyWithin(void* to, const void* from, int64_t bytes, Stream stream) {
+  return ErrorOf(EBB_RUNTIME(MemcpyAsync)(to, from, static_cast<size_t>(bytes), EBB_RUNTIME(MemcpyDeviceToDevice),
+                                          static_cast<RuntimeStream>(stream)));
+}
 // A launch that could not begin is remembered by the runtime, not by the stream.
 inline Error Wait(Stream stream) {
   const Error launched = ErrorOf(EBB_RUNTIME(GetLastError)());
   const Error ran = ErrorOf(EBB_RUNTIME(StreamSynchronize)(static_cast<RuntimeStream>(stream)));
   return launched != nullptr ? launched : ran;
+}
+
+// Recordings are the runtime's graphs.
+inline Error Record(Stream stream) {
+  return ErrorOf(
+      EBB_RUNTIME(StreamBeginCapture)(static_cast<RuntimeStream>(stream), EBB_RUNTIME(StreamCaptureModeThreadLocal)));
+}
+inline Error Recorded(Stream stream, Recording* recording) {
+  EBB_RUNTIME(Graph_t) graph = nullptr;
+  EBB_RUNTIME(GraphExec_t) made = nullptr;
+  if (const Error error = ErrorOf(EBB_RUNTIME(StreamEndCapture)(static_cast<RuntimeStream>(stream), &graph)))
+    return error;
+#if defined(__CUDACC__)
+  const Error error = ErrorOf(cudaGraphInstantiate(&made, graph, 0));
+#else
+  const Error error = ErrorOf(hipGraphInstantiate(&made, graph, nullptr, nullptr, 0));
+#endif
+  static_cast<void>(EBB_RUNTIME(GraphDestroy)(graph));
+  *recording = made;
+  return error;
+}
+inline Error Replay(Recording recording, Stream stream) {
+  return ErrorOf(
+      EBB_RUNTIME(GraphLaunch)(static_cast<EBB_RUNTIME(GraphExec_t)>(recording), static_cast<RuntimeStream>(stream)));
+}
+inline void Drop(Recording recording) {
+  static_cast<void>(EBB_RUNTIME(GraphExecDestroy)(static_cast<EBB_RUNTIME(GraphExec_t)>(recording)));
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

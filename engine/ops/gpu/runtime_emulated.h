@@ -5,19 +5,26 @@
 #define EBB_ENGINE_OPS_GPU_RUNTIME_EMULATED_H_
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
+#include "engine/ops/gpu/emulation.h"
 #include "engine/ops/gpu/kernels.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 
 inline int32_t Devices() { return 1; }
-inline Error Open(int32_t /*device*/, Stream* stream) {
-  *stream = nullptr;
+inline Error Describe(int32_t /*device*/, char* text, int32_t bytes) {
+  std::snprintf(text, static_cast<size_t>(bytes), "emulated on the host, warps of %d", EBB_GPU_WARP);
   return nullptr;
 }
-inline void Close(Stream /*stream*/) {}
+inline Error Open(int32_t /*device*/, Stream* stream) {
+  *stream = new emulation::Stream();
+  return nullptr;
+}
+inline void Close(Stream stream) { delete static_cast<emulation::Stream*>(stream); }
 inline Error Memory(int64_t* free_bytes, int64_t* total_bytes) {
   *free_bytes = *total_bytes = int64_t{1} << 30;
   return nullptr;
@@ -25,21 +32,40 @@ inline Error Memory(int64_t* free_bytes, int64_t* total_bytes) {
 inline Error Allocate(int64_t bytes, void** memory) {
   constexpr int64_t kAlignment = 256;
   if (bytes > int64_t{1} << 30) return "out of memory";
-  bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  *memory = std::aligned_alloc(kAlignment, static_cast<size_t>(bytes));
-  if (*memory == nullptr) return "out of memory";
+  if (posix_memalign(memory, kAlignment, static_cast<size_t>(bytes)) != 0) return "out of memory";
   std::memset(*memory, 0xFF, static_cast<size_t>(bytes));
   return nullptr;
 }
 inline void Release(void* memory) { std::free(memory); }
-inline Error CopyIn(void* to, const void* from, int64_t bytes, Stream /*stream*/) {
-  std::memcpy(to, from, static_cast<size_t>(bytes));
+inline Error CopyIn(void* to, const void* from, int64_t bytes, Stream stream) {
+  if (stream != nullptr && static_cast<emulation::Stream*>(stream)->records) return "a copy while the stream records";
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
   return nullptr;
 }
 inline Error CopyOut(void* to, const void* from, int64_t bytes, Stream stream) {
   return CopyIn(to, from, bytes, stream);
 }
+inline Error CopyWithin(void* to, const void* from, int64_t bytes, Stream stream) {
+  emulation::Enqueue(stream, [=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  return nullptr;
+}
 inline Error Wait(Stream /*stream*/) { return nullptr; }
+
+inline Error Record(Stream stream) {
+  static_cast<emulation::Stream*>(stream)->records = true;
+  return nullptr;
+}
+inline Error Recorded(Stream stream, Recording* recording) {
+  auto* const of = static_cast<emulation::Stream*>(stream);
+  of->records = false;
+  *recording = new emulation::Launches(std::exchange(of->recorded, {}));
+  return nullptr;
+}
+inline Error Replay(Recording recording, Stream /*stream*/) {
+  for (const auto& launch : *static_cast<emulation::Launches*>(recording)) launch();
+  return nullptr;
+}
+inline void Drop(Recording recording) { delete static_cast<emulation::Launches*>(recording); }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET
 

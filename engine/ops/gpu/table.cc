@@ -21,6 +21,7 @@ const Table& TableOfTarget() {
                               .warp = EBB_GPU_WARP,
                               .name = EBB_STRING_OF(EBB_GPU_TARGET),
                               .devices = Devices,
+                              .describe = Describe,
                               .open = Open,
                               .close = Close,
                               .memory = Memory,
@@ -28,7 +29,12 @@ const Table& TableOfTarget() {
                               .release = Release,
                               .copy_in = CopyIn,
                               .copy_out = CopyOut,
+                              .copy_within = CopyWithin,
                               .wait = Wait,
+                              .record = Record,
+                              .recorded = Recorded,
+                              .replay = Replay,
+                              .drop = Drop,
                               .embed = LaunchEmbed,
                               .rms_norm = LaunchRmsNorm,
                               .linear_rows = LaunchLinearRows,
@@ -40,7 +46,8 @@ const Table& TableOfTarget() {
                               .attend_merge = LaunchAttendMerge,
                               .observe = LaunchObserve,
                               .evict = LaunchEvict,
-                              .greedy = LaunchGreedy};
+                              .greedy = LaunchGreedy,
+                              .random = LaunchRandom};
   return table;
 }
 }  // namespace EBB_GPU_TARGET

@@ -102,16 +102,17 @@ class StepCase {
   std::vector<float> Run(const Table& table) const {
     const int64_t d = shape_.head_dim;
     std::vector<std::byte> arena(pages_ * 2 * kPageSlots * d * ElementBytes(shape_.type), std::byte{0xFF});
+    Mirror mirror(table);
     std::vector<TestSession> sessions = sessions_;  // scores change
     std::vector<SessionView> views;
     std::vector<int32_t> row_session;
     std::vector<float> k(int64_t{rows_} * shape_.kv_heads * d), v = k;
     int32_t slots_max = 0;
-    for (TestSession& s : sessions) {
+    for (const TestSession& s : sessions) {
       for (size_t lane = 0; lane < s.lanes.size(); ++lane) WriteOldTokens(s, static_cast<int32_t>(lane), arena);
       row_session.insert(row_session.end(), s.tokens, static_cast<int32_t>(views.size()));
       slots_max = std::max(slots_max, s.capacity);
-      views.push_back(ViewOf(s));
+      views.push_back(ViewOf(s, mirror));
       for (int32_t t = 0; t < s.tokens; ++t) {
         for (int32_t h = 0; h < shape_.kv_heads; ++h) {
           const TestSession::Lane& lane = s.lanes[kLayer * shape_.kv_heads + h];
@@ -121,16 +122,16 @@ class StepCase {
         }
       }
     }
-    const CacheArgs cache = {.arena = {.base = arena.data(), .type = shape_.type, .head_dim = shape_.head_dim},
-                             .sessions = views.data(),
+    const CacheArgs cache = {.arena = {.base = mirror.In(arena), .type = shape_.type, .head_dim = shape_.head_dim},
+                             .sessions = mirror.In(views),
                              .session_count = shape_.sessions,
-                             .row_session = row_session.data(),
+                             .row_session = mirror.In(row_session),
                              .rows = rows_,
                              .kv_heads = shape_.kv_heads,
                              .lanes = kLayers * shape_.kv_heads,
                              .slots_max = slots_max};
-    table.store({.cache = cache, .layer = kLayer, .k = k.data(), .v = v.data(), .stride = shape_.kv_heads * d},
-                nullptr);
+    table.store({.cache = cache, .layer = kLayer, .k = mirror.In(k), .v = mirror.In(v), .stride = shape_.kv_heads * d},
+                mirror.stream());
 
     const int32_t splits = (slots_max + kSplitSlots - 1) / kSplitSlots;
     const int64_t all = int64_t{rows_} * heads();
@@ -139,21 +140,23 @@ class StepCase {
     const AttendArgs attend = {.cache = cache,
                                .layer = kLayer,
                                .group = shape_.group,
-                               .rope = {.turns = rope_.turns.data(),
+                               .rope = {.turns = mirror.In(rope_.turns),
                                         .rotary_dims = shape_.rotary_dims,
                                         .halves = shape_.pairs == RopePairs::kHalves ? 1 : 0},
                                .scale = 1.0F / std::sqrt(static_cast<float>(d)),
-                               .q = q_.data(),
+                               .q = mirror.In(q_),
                                .q_stride = heads() * d,
                                .splits = splits,
-                               .partial_sums = sums.data(),
-                               .partial_stats = partial.data(),
-                               .logits = logits.data(),
-                               .out = out.data(),
-                               .stats = stats.data()};
-    table.attend(attend, nullptr);
-    table.attend_merge(attend, nullptr);
-    table.observe({.attended = attend}, nullptr);
+                               .partial_sums = mirror.In(sums),
+                               .partial_stats = mirror.In(partial),
+                               .logits = mirror.In(logits),
+                               .out = mirror.In(out),
+                               .stats = mirror.In(stats)};
+    table.attend(attend, mirror.stream());
+    table.attend_merge(attend, mirror.stream());
+    table.observe({.attended = attend}, mirror.stream());
+    mirror.Out(attend.out, out);
+    for (size_t i = 0; i < sessions.size(); ++i) mirror.Out(views[i].score, sessions[i].score);
     for (const TestSession& s : sessions) out.insert(out.end(), s.score.begin(), s.score.end());
     return out;
   }
@@ -224,11 +227,11 @@ class StepCase {
     return s;
   }
 
-  SessionView ViewOf(TestSession& s) const {
-    return {.position = s.position.data(),
-            .score = s.score.data(),
-            .placed = s.placed.data(),
-            .page = s.page.data(),
+  SessionView ViewOf(const TestSession& s, Mirror& mirror) const {
+    return {.position = mirror.In(s.position),
+            .score = mirror.In(s.score),
+            .placed = mirror.In(s.placed),
+            .page = mirror.In(s.page),
             .capacity = s.capacity,
             .block_max = s.block_max,
             .pages_per_lane = s.pages_per_lane(),

@@ -24,8 +24,11 @@ TEST(GpuRmsNorm, EqualsFloat64AtEverySize) {
     const std::vector<float> weight = RandomFloats(2, n, n);
     const std::vector<float> y = OnEachTarget([&](const Table& table) {
       std::vector<float> out(x.size());
-      table.rms_norm({.x = x.data(), .weight = weight.data(), .y = out.data(), .n = n, .rows = kRows, .eps = 1e-5F},
-                     nullptr);
+      Mirror mirror(table);
+      float* const to = mirror.In(out);
+      table.rms_norm({.x = mirror.In(x), .weight = mirror.In(weight), .y = to, .n = n, .rows = kRows, .eps = 1e-5F},
+                     mirror.stream());
+      mirror.Out(to, out);
       return out;
     });
     for (int32_t row = 0; row < kRows; ++row) {
@@ -46,7 +49,10 @@ TEST(GpuActivate, EqualsFloat64) {
   for (const Curve curve : {Curve::kSilu, Curve::kGelu}) {
     const std::vector<float> y = OnEachTarget([&](const Table& table) {
       std::vector<float> out(n);
-      table.activate({.curve = curve, .gate = gate.data(), .up = up.data(), .y = out.data(), .n = n}, nullptr);
+      Mirror mirror(table);
+      float* const to = mirror.In(out);
+      table.activate({.curve = curve, .gate = mirror.In(gate), .up = mirror.In(up), .y = to, .n = n}, mirror.stream());
+      mirror.Out(to, out);
       return out;
     });
     for (int64_t i = 0; i < n; ++i) {
@@ -64,12 +70,15 @@ TEST(GpuEmbed, RowsOfEveryTypeAreExact) {
     const std::vector<int32_t> tokens = {6, 0, 3, 3};
     const std::vector<float> x = OnEachTarget([&](const Table& table) {
       std::vector<float> out(tokens.size() * 96);
-      table.embed({.table = table_of.matrix(),
-                   .tokens = tokens.data(),
+      Mirror mirror(table);
+      float* const to = mirror.In(out);
+      table.embed({.table = table_of.On(mirror),
+                   .tokens = mirror.In(tokens),
                    .scale = 2,
-                   .x = out.data(),
+                   .x = to,
                    .rows = static_cast<int32_t>(tokens.size())},
-                  nullptr);
+                  mirror.stream());
+      mirror.Out(to, out);
       return out;
     });
     for (size_t t = 0; t < tokens.size(); ++t) {
@@ -81,9 +90,11 @@ TEST(GpuEmbed, RowsOfEveryTypeAreExact) {
 int32_t Largest(const std::vector<float>& logits) {
   return OnEachTarget([&](const Table& table) {
     std::vector<int32_t> token(1);
-    table.greedy(
-        {.logits = logits.data(), .vocab = static_cast<int32_t>(logits.size()), .rows = 1, .token = token.data()},
-        nullptr);
+    Mirror mirror(table);
+    int32_t* const to = mirror.In(token);
+    table.greedy({.logits = mirror.In(logits), .vocab = static_cast<int32_t>(logits.size()), .rows = 1, .token = to},
+                 mirror.stream());
+    mirror.Out(to, token);
     return token;
   })[0];
 }
@@ -98,6 +109,28 @@ TEST(GpuGreedy, TakesTheFirstOfTheLargestAndNoNan) {
   many[2711] = 7;
   many[2712] = 7;
   EXPECT_EQ(Largest(many), 2711);
+}
+
+// As random.cc says it, in the words of the host.
+TEST(GpuRandom, NumbersAreTheirHashesAndNoOthers) {
+  constexpr int64_t kCount = 1000;
+  constexpr float kScale = 0.5F;
+  const std::vector<float> values = OnEachTarget([&](const Table& table) {
+    std::vector<float> out(kCount + 1, 7);
+    Mirror mirror(table);
+    float* const to = mirror.In(out);
+    table.random({.type = Element::kF32, .values = to, .n = kCount, .scale = kScale, .seed = 42}, mirror.stream());
+    mirror.Out(to, out);
+    return out;
+  });
+  for (int64_t i = 0; i < kCount; ++i) {
+    uint64_t hash = 42 + (static_cast<uint64_t>(i) + 1) * 0x9E3779B97F4A7C15U;
+    hash = (hash ^ hash >> 30) * 0xBF58476D1CE4E5B9U;
+    hash = (hash ^ hash >> 27) * 0x94D049BB133111EBU;
+    const int64_t upper = static_cast<int32_t>(static_cast<uint32_t>(hash >> 32)) >> 8;
+    ASSERT_EQ(values[i], static_cast<float>(std::ldexp(static_cast<double>(upper), -23)) * kScale) << i;
+  }
+  EXPECT_EQ(values[kCount], 7);
 }
 
 }  // namespace

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
+#include "engine/model/quantization.h"
 #include "policies/hash_random.h"
 #include "tests/support/test_lane.h"
 #include "tests/unit/engine/ops/gpu/each_target.h"
@@ -32,15 +34,23 @@ std::vector<float> Multiply(Linear linear, const Case& c, const TestMatrix& w, c
                             const std::vector<float>& bias, const Table& table) {
   const int64_t stride = c.outputs + 3;  // outputs of other matrices lie beside these
   std::vector<float> y(c.rows * stride, kBefore);
-  (table.*linear)({.w = w.matrix(),
-                   .bias = c.bias ? bias.data() : nullptr,
-                   .x = x.data(),
-                   .y = y.data(),
+  Mirror mirror(table);
+  float* const out = mirror.In(y);
+  (table.*linear)({.w = w.On(mirror),
+                   .bias = c.bias ? mirror.In(bias) : nullptr,
+                   .x = mirror.In(x),
+                   .y = out,
                    .y_stride = stride,
                    .rows = c.rows,
                    .add = c.add ? 1 : 0},
-                  nullptr);
+                  mirror.stream());
+  mirror.Out(out, y);
   return y;
+}
+
+// What linear_tiles computes with where weights are BF16.
+float RoundedX(Linear linear, const Case& c, float x) {
+  return linear == &Table::linear_tiles && c.type == DType::kBf16 ? FloatFromBf16(Bf16FromFloat(x)) : x;
 }
 
 void ExpectEqualsFloat64(Linear linear, const Case& c) {
@@ -55,7 +65,7 @@ void ExpectEqualsFloat64(Linear linear, const Case& c) {
       double expected = (c.add ? kBefore : 0) + (c.bias ? bias[o] : 0);
       double size = std::abs(expected);
       for (int64_t i = 0; i < c.inputs; ++i) {
-        const double term = static_cast<double>(w.at(o, i)) * x[t * c.inputs + i];
+        const double term = static_cast<double>(w.at(o, i)) * RoundedX(linear, c, x[t * c.inputs + i]);
         expected += term;
         size += std::abs(term);
       }
@@ -91,15 +101,18 @@ TEST(GpuLinear, EqualsFloat64AtRandomShapes) {
 
 // Alone or in company: a row's bits are its own.
 TEST(GpuLinear, ARowsBitsDoNotDependOnTheOtherRows) {
-  for (const Linear linear : {&Table::linear_rows, &Table::linear_tiles}) {
-    Case c = {.type = DType::kQ8_0, .outputs = 40, .inputs = 160, .rows = 70, .seed = 7};
+  for (const auto& [linear, type] :
+       {std::pair{&Table::linear_rows, DType::kQ8_0}, std::pair{&Table::linear_rows, DType::kBf16},
+        std::pair{&Table::linear_rows, DType::kF16}, std::pair{&Table::linear_tiles, DType::kQ8_0},
+        std::pair{&Table::linear_tiles, DType::kBf16}}) {
+    Case c = {.type = type, .outputs = 40, .inputs = 160, .rows = 70, .seed = 7};
     const TestMatrix w(c.type, c.outputs, c.inputs, c.seed);
     const std::vector<float> x = RandomFloats(c.seed, 1, c.rows * c.inputs);
-    const std::vector<float> all = Multiply(linear, c, w, x, {}, EmulatedTable(32));
+    const std::vector<float> all = Multiply(linear, c, w, x, {}, TableUnderTest(32));
     c.rows = 1;
     for (const int64_t t : {0, 7, 8, 64, 69}) {
       const std::vector<float> row(x.begin() + t * c.inputs, x.begin() + (t + 1) * c.inputs);
-      const std::vector<float> alone = Multiply(linear, c, w, row, {}, EmulatedTable(32));
+      const std::vector<float> alone = Multiply(linear, c, w, row, {}, TableUnderTest(32));
       const auto first = all.begin() + t * (c.outputs + 3);
       EXPECT_EQ(alone, std::vector<float>(first, first + c.outputs + 3)) << t;
     }

@@ -64,20 +64,32 @@ Lanes RandomLanes(HashRandom& random, int32_t slots_max, bool compacted) {
   return l;
 }
 
-SessionView ViewOf(Lanes& l) {
-  return {.token = l.token.data(),
-          .position = l.position.data(),
-          .score = l.score.data(),
-          .placed = l.placed.data(),
-          .scratch = l.scratch.data(),
-          .capacity = l.capacity,
-          .live = l.live,
-          .slots = l.capacity};
-}
+// Lanes on a device.
+struct LanesThere {
+  LanesThere(const Table& table, const Lanes& l)
+      : mirror(table),
+        view({.token = mirror.In(l.token),
+              .position = mirror.In(l.position),
+              .score = mirror.In(l.score),
+              .placed = mirror.In(l.placed),
+              .scratch = mirror.In(l.scratch),
+              .capacity = l.capacity,
+              .live = l.live,
+              .slots = l.capacity}) {}
 
-CacheArgs CacheOf(const SessionView& view, int32_t lanes) {
-  return {.sessions = &view, .session_count = 1, .lanes = lanes, .slots_max = view.slots};
-}
+  CacheArgs Cache(int32_t lanes) {
+    return {.sessions = mirror.In(std::vector{view}), .session_count = 1, .lanes = lanes, .slots_max = view.slots};
+  }
+  void Back(Lanes& l) const {
+    mirror.Out(view.token, l.token);
+    mirror.Out(view.position, l.position);
+    mirror.Out(view.score, l.score);
+    mirror.Out(view.placed, l.placed);
+  }
+
+  Mirror mirror;
+  SessionView view;
+};
 
 TEST(GpuPlace, TokensTakeTheLowestFreeSlotsInOrder) {
   HashRandom random(1);
@@ -102,12 +114,13 @@ TEST(GpuPlace, TokensTakeTheLowestFreeSlotsInOrder) {
     }
     const std::vector<int32_t> after = OnEachTarget([&](const Table& table) {
       Lanes l = before;
-      SessionView view = ViewOf(l);
-      view.block_max = block_max;
-      view.first_token = kFirstToken;
-      view.tokens = count;
-      view.compacted = compacted ? 1 : 0;
-      table.place({.cache = CacheOf(view, l.lanes)}, nullptr);
+      LanesThere there(table, l);
+      there.view.block_max = block_max;
+      there.view.first_token = kFirstToken;
+      there.view.tokens = count;
+      there.view.compacted = compacted ? 1 : 0;
+      table.place({.cache = there.Cache(l.lanes)}, there.mirror.stream());
+      there.Back(l);
       for (size_t at = 0; at < l.token.size(); ++at) {
         if (l.token[at] < kFirstToken) continue;
         EXPECT_EQ(l.score[at], 0);
@@ -159,15 +172,16 @@ TEST(GpuEvict, TheSameLeaveAsOnTheHost) {
     EvictOnTheHost(expected, rule, sinks, recent, drop, compacted);
     const std::vector<int32_t> after = OnEachTarget([&](const Table& table) {
       Lanes l = before;
-      SessionView view = ViewOf(l);
-      view.live = l.live - 1;  // one came in this step
-      view.tokens = 1;
-      view.rule = rule;
-      view.sinks = sinks;
-      view.recent = recent;
-      view.drop = drop;
-      view.compacted = compacted ? 1 : 0;
-      table.evict({.cache = CacheOf(view, l.lanes)}, nullptr);
+      LanesThere there(table, l);
+      there.view.live = l.live - 1;  // one came in this step
+      there.view.tokens = 1;
+      there.view.rule = rule;
+      there.view.sinks = sinks;
+      there.view.recent = recent;
+      there.view.drop = drop;
+      there.view.compacted = compacted ? 1 : 0;
+      table.evict({.cache = there.Cache(l.lanes)}, there.mirror.stream());
+      there.Back(l);
       return l.All();
     });
     EXPECT_EQ(after, expected.All()) << "case " << i << ": " << before.live << " live, " << sinks << " sinks, "

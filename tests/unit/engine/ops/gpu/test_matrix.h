@@ -11,6 +11,7 @@
 #include "engine/model/quantization.h"
 #include "policies/check.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/gpu_target.h"
 #include "tests/support/test_lane.h"
 
 namespace ebb::gpu {
@@ -29,13 +30,12 @@ class TestMatrix {
     }
   }
 
-  // Valid as long as this is: the emulated device's memory is the host's.
-  Matrix matrix() const {
+  Matrix On(Mirror& mirror) const {
     return {.type = layout_.type,
             .rows = static_cast<int32_t>(rows_),
             .cols = static_cast<int32_t>(cols_),
-            .values = layout_.values.data(),
-            .scales = layout_.scales.data()};
+            .values = mirror.In(layout_.values),
+            .scales = layout_.scales.empty() ? nullptr : mirror.In(layout_.scales)};
   }
   float at(int64_t row, int64_t column) const { return numbers_[row * cols_ + column]; }
 

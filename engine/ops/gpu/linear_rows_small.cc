@@ -1,0 +1,186 @@
+// y = x W^T for the few rows of decode where weights are exact in BF16: BF16 itself, and the codes of Q8_0 and Q4_0.
+// Bound by reading W, once for up to 32 rows of x, by tensor cores.
+//
+// A block makes 32 outputs; its eight teams take columns in turn, 32 at a time, and are added in order when all is
+// read. With W as the 16 x 16 tile and x as the 16 x 8 one, thread 4 g + t of a team reads eight neighbouring columns
+// of two rows of W and one of x in whole vectors; which columns a tile calls 0..15 does not matter, as long as both
+// agree:
+//
+//   columns of the team   | 0 .. 7 | 8 .. 15 | 16 .. 23 | 24 .. 31 |
+//   thread                  t = 0    1         2          3           of row g, and of row g + 8
+//   first tile              0 1 2 3 of each: 2t, 2t + 1, 2t + 8, 2t + 9       second tile: 4 5 6 7
+//
+// x is float32: each number is three BF16 that add up to it (tensor.h), so a product is as good as one of floats. A
+// scale is that of 32 columns, multiplied into their sum. Sums do not depend on how many rows there are. Block (x, y):
+// outputs 32 x .., rows 8 kTiles y ..
+
+#include <cstdint>
+
+#include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/tensor.h"
+#include "engine/ops/gpu/weights.h"
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+namespace {
+
+constexpr int32_t kThreads = 256;
+constexpr int32_t kTeams = kThreads / kTeam;
+constexpr int32_t kChunk = 32;  // columns of a team at a time; what shares a scale
+constexpr int32_t kOutputs = 32;
+constexpr int32_t kTileRows = 8;
+constexpr int32_t kTilesMax = 4;
+static_assert(kChunk == kWeightBlock);
+
+// Eight columns from `column` on, a multiple of 8, as pairs of BF16.
+template <Element kType>
+struct Codes;
+template <>
+struct Codes<Element::kBf16> {
+  static constexpr bool kScaled = false;
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column) {
+    return *reinterpret_cast<const Vector16*>(static_cast<const uint16_t*>(w.values) + row * w.cols + column);
+  }
+};
+EBB_DEVICE uint32_t PairOfIntegers(int32_t low, int32_t high) {
+  return BitsOf(static_cast<float>(low)) >> 16 | BitsOf(static_cast<float>(high));
+}
+template <>
+struct Codes<Element::kQ8> {
+  static constexpr bool kScaled = true;
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column) {
+    const uint32_t* const from =
+        reinterpret_cast<const uint32_t*>(static_cast<const int8_t*>(w.values) + row * w.cols + column);
+    Vector16 pairs;
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      const uint32_t word = from[i / 2] >> (16 * (i % 2));
+      pairs.word[i] = PairOfIntegers(static_cast<int8_t>(word & 0xFFU), static_cast<int8_t>(word >> 8 & 0xFFU));
+    }
+    return pairs;
+  }
+};
+template <>
+struct Codes<Element::kQ4> {
+  static constexpr bool kScaled = true;
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column) {
+    const int64_t at =
+        (row * w.cols + column) / 16 * 8;  // eight bytes have sixteen columns, low nibbles the first eight
+    const uint32_t* const from = reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(w.values) + at);
+    const int32_t half = column % 16 / 8 * 4;
+    Vector16 pairs;
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      const uint32_t word = from[i / 2] >> (16 * (i % 2) + half);
+      pairs.word[i] = PairOfIntegers(static_cast<int32_t>(word & 0xFU) - 8, static_cast<int32_t>(word >> 8 & 0xFU) - 8);
+    }
+    return pairs;
+  }
+};
+
+template <Element kType, int32_t kTiles>
+EBB_KERNEL(kThreads)
+MultiplySmall(LinearArgs a) {
+  using From = Codes<kType>;
+  EBB_SHARED float part[kTeams][kOutputs][kTileRows];
+  const int32_t thread = ThreadIndex();
+  const int32_t team = thread / kTeam;
+  const int32_t g = thread % kTeam / 4;
+  const int32_t t = thread % 4;
+  const int32_t first_output = BlockX() * kOutputs;
+  const int32_t first_row = BlockY() * kTileRows * kTiles;
+  float sum[2][kTiles][4] = {};
+  for (int32_t begin = 0; begin < a.w.cols; begin += kChunk * kTeams) {
+    const int32_t column = begin + kChunk * team;
+    const bool has_columns = column < a.w.cols;  // who has none multiplies zeros: all of a warp meet in each tile
+    Vector16 w[2][2] = {};
+    float scale[2][2] = {};
+    EBB_UNROLL
+    for (int32_t m = 0; m < 2; ++m) {
+      EBB_UNROLL
+      for (int32_t half = 0; half < 2; ++half) {
+        const int32_t output = first_output + 16 * m + 8 * half + g;
+        if (!has_columns || output >= a.w.rows) continue;
+        w[m][half] = From::Read(a.w, output, column + 8 * t);
+        if constexpr (From::kScaled) {
+          scale[m][half] = FromF16(a.w.scales[(int64_t{output} * a.w.cols + column) / kWeightBlock]);
+        }
+      }
+    }
+    EBB_UNROLL
+    for (int32_t n = 0; n < kTiles; ++n) {
+      const int32_t row = first_row + kTileRows * n + g;
+      float x[8] = {};
+      if (has_columns && row < a.rows) KvF32::ReadEight(a.x + int64_t{row} * a.w.cols + column + 8 * t, x);
+      float of_chunk[2][4] = {};
+      EBB_UNROLL
+      for (int32_t term = 0; term < kBf16Terms; ++term) {
+        EBB_UNROLL
+        for (int32_t tile = 0; tile < 2; ++tile) {
+          const uint32_t b[2] = {TakeBf16(x[4 * tile], x[4 * tile + 1]), TakeBf16(x[4 * tile + 2], x[4 * tile + 3])};
+          EBB_UNROLL
+          for (int32_t m = 0; m < 2; ++m) {
+            const uint32_t tile_of_w[4] = {w[m][0].word[2 * tile], w[m][1].word[2 * tile], w[m][0].word[2 * tile + 1],
+                                           w[m][1].word[2 * tile + 1]};
+            MultiplySmallTile(tile_of_w, b, From::kScaled ? of_chunk[m] : sum[m][n]);
+          }
+        }
+      }
+      if constexpr (From::kScaled) {
+        EBB_UNROLL
+        for (int32_t m = 0; m < 2; ++m) {
+          EBB_UNROLL
+          for (int32_t i = 0; i < 4; ++i) sum[m][n][i] = MultiplyAdd(of_chunk[m][i], scale[m][i / 2], sum[m][n][i]);
+        }
+      }
+    }
+  }
+
+  EBB_UNROLL
+  for (int32_t n = 0; n < kTiles; ++n) {
+    EBB_UNROLL
+    for (int32_t m = 0; m < 2; ++m) {
+      EBB_UNROLL
+      for (int32_t i = 0; i < 4; ++i) part[team][16 * m + 8 * (i / 2) + g][2 * t + i % 2] = sum[m][n][i];
+    }
+    Barrier();
+    const int32_t output = first_output + thread / kTileRows;
+    const int32_t row = first_row + kTileRows * n + thread % kTileRows;
+    float total = 0;
+    for (int32_t i = 0; i < kTeams; ++i) total += part[i][thread / kTileRows][thread % kTileRows];
+    if (output < a.w.rows && row < a.rows) {
+      float* const y = a.y + row * a.y_stride + output;
+      const float biased = a.bias == nullptr ? total : total + a.bias[output];
+      *y = a.add != 0 ? *y + biased : biased;
+    }
+    Barrier();  // part is free again
+  }
+}
+
+template <Element kType, int32_t kTiles>
+void LaunchTiles(const LinearArgs& args, Stream stream) {
+  constexpr int32_t kRows = kTileRows * kTiles;
+  Launch(MultiplySmall<kType, kTiles>, {(args.w.rows + kOutputs - 1) / kOutputs, (args.rows + kRows - 1) / kRows},
+         kThreads, args, stream);
+}
+template <Element kType>
+void LaunchOf(const LinearArgs& args, Stream stream) {
+  if (args.rows <= kTileRows) return LaunchTiles<kType, 1>(args, stream);
+  if (args.rows <= 2 * kTileRows) return LaunchTiles<kType, 2>(args, stream);
+  LaunchTiles<kType, kTilesMax>(args, stream);
+}
+
+}  // namespace
+
+void LaunchLinearRowsSmall(const LinearArgs& args, Stream stream) {
+  switch (args.w.type) {
+    case Element::kQ8:
+      return LaunchOf<Element::kQ8>(args, stream);
+    case Element::kQ4:
+      return LaunchOf<Element::kQ4>(args, stream);
+    default:
+      return LaunchOf<Element::kBf16>(args, stream);
+  }
+}
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -1,0 +1,64 @@
+// A product of small tiles by a team of 32, which tensor cores do where the compiler reaches them: nvcc, from sm_80 on.
+// Elsewhere the team does it by exchanging registers, in the same layout: slow, and the same numbers but for the order
+// in which a device adds sixteen terms.
+
+#ifndef EBB_ENGINE_OPS_GPU_TENSOR_H_
+#define EBB_ENGINE_OPS_GPU_TENSOR_H_
+
+#include <cstdint>
+
+#include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/numbers.h"
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+
+// C [16][8] += A [16][16] B [16][8]; A and B are BF16, two to a word, the lower index in the lower half; C is float. As
+// PTX lays them out (mma.m16n8k16), thread 4 g + t of the team has
+//
+//   a   A[g][2t, 2t + 1]    A[g + 8][2t, 2t + 1]    A[g][2t + 8, 2t + 9]    A[g + 8][2t + 8, 2t + 9]
+//   b   B[2t, 2t + 1][g]    B[2t + 8, 2t + 9][g]
+//   c   C[g][2t]   C[g][2t + 1]   C[g + 8][2t]   C[g + 8][2t + 1]
+EBB_DEVICE void MultiplySmallTile(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {
+#if defined(__CUDACC__)
+#if defined(__CUDA_ARCH__)
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+#else
+  const int32_t lane = ThreadIndex() % kTeam;
+  const int32_t g = lane / 4;
+  const int32_t t = lane % 4;
+  EBB_UNROLL
+  for (int32_t pair = 0; pair < 8; ++pair) {  // columns 2 pair, 2 pair + 1
+    const int32_t upper = pair / 4;
+    const int32_t owner = pair % 4;
+    const uint32_t rows[2] = {Shuffle(a[2 * upper], 4 * g + owner), Shuffle(a[2 * upper + 1], 4 * g + owner)};
+    const uint32_t columns[2] = {Shuffle(b[upper], 8 * t + owner), Shuffle(b[upper], 8 * t + 4 + owner)};
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      const uint32_t x = rows[i / 2];
+      const uint32_t y = columns[i % 2];
+      c[i] = MultiplyAdd(FromBf16(x & 0xFFFFU), FromBf16(y & 0xFFFFU), c[i]);
+      c[i] = MultiplyAdd(FromBf16(x >> 16), FromBf16(y >> 16), c[i]);
+    }
+  }
+#endif
+}
+
+// Two floats as a word of two BF16, cut off, not rounded; what was cut off is left in them. Three words in turn hold
+// all 24 bits of both.
+EBB_DEVICE uint32_t TakeBf16(float& low, float& high) {
+  const uint32_t first = BitsOf(low) & 0xFFFF0000U;
+  const uint32_t second = BitsOf(high) & 0xFFFF0000U;
+  low -= FloatOf(first);
+  high -= FloatOf(second);
+  return first >> 16 | second;
+}
+inline constexpr int32_t kBf16Terms = 3;
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET
+
+#endif  // EBB_ENGINE_OPS_GPU_TENSOR_H_
