@@ -209,6 +209,10 @@ grpc::Status Client::ReloadConfig(v1::ReloadConfigResponse* response) {
   return Unary(*admin_, &v1::AdminService::Stub::ReloadConfig, v1::ReloadConfigRequest(), response);
 }
 
+grpc::Status Client::ListModels(v1::ListModelsResponse* response) {
+  return Unary(*admin_, &v1::AdminService::Stub::ListModels, v1::ListModelsRequest(), response);
+}
+
 grpc::Status Client::ListPolicies(v1::ListPoliciesResponse* response) {
   return Unary(*admin_, &v1::AdminService::Stub::ListPolicies, v1::ListPoliciesRequest(), response);
 }

@@ -81,6 +81,7 @@ class Client {
   grpc::Status Evict(const v1::EvictRequest& request, v1::EvictResponse* response);
   grpc::Status DescribeCache(const v1::DescribeCacheRequest& request, v1::DescribeCacheResponse* response);
   grpc::Status GetStatus(v1::GetStatusResponse* response);
+  grpc::Status ListModels(v1::ListModelsResponse* response);
   grpc::Status ListPolicies(v1::ListPoliciesResponse* response);
   grpc::Status ReloadConfig(v1::ReloadConfigResponse* response);
   grpc::Status ListTenants(const v1::ListTenantsRequest& request, v1::ListTenantsResponse* response);

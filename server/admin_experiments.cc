@@ -16,14 +16,16 @@ grpc::ServerUnaryReactor* AdminService::StartExperiment(grpc::CallbackServerCont
   using Question = absl::AnyInvocable<absl::StatusOr<ExperimentView>(Dispatcher&)>;
   return Ask<ExperimentView>(
       parts_, "AdminService/StartExperiment", *context,
-      [&](const std::string& /*tenant*/) -> absl::StatusOr<Question> {
+      [&](const std::string& /*tenant*/) -> absl::StatusOr<OfModel<Question>> {
         EBB_TRY(CheckSize(parts_, *request));
-        EBB_ASSIGN(ExperimentSpec spec, ExperimentFrom(request->experiment(), LimitsOf(parts_.worker.model())));
-        return Question([spec = std::move(spec), experiments = parts_.experiments](Dispatcher& dispatcher) {
-          return ebb::StartExperiment(dispatcher, *experiments, spec);
-        });
+        EBB_ASSIGN(ModelLease model, parts_.models.Find(""));
+        EBB_ASSIGN(ExperimentSpec spec, ExperimentFrom(request->experiment(), LimitsOf(model->worker().model())));
+        return OfModel<Question>{std::move(model),
+                                 [spec = std::move(spec), experiments = parts_.experiments](Dispatcher& dispatcher) {
+                                   return ebb::StartExperiment(dispatcher, *experiments, spec);
+                                 }};
       },
-      [response](const ExperimentView& view) {
+      [response](const ExperimentView& view, const ServedModel& /*model*/) {
         *response = ExperimentProto(view);
         return absl::OkStatus();
       });
@@ -34,7 +36,7 @@ grpc::ServerUnaryReactor* AdminService::StopExperiment(grpc::CallbackServerConte
                                                        v1::Experiment* response) {
   return Reply(parts_, "AdminService/StopExperiment", *context, [&]() -> absl::Status {
     EBB_ASSIGN(const std::string id, ExperimentIdFrom(request->name()));
-    EBB_ASSIGN(const ExperimentView view, parts_.experiments->Stop(id, parts_.worker.Now()));
+    EBB_ASSIGN(const ExperimentView view, parts_.experiments->Stop(id, parts_.clock.Now()));
     *response = ExperimentProto(view);
     return absl::OkStatus();
   });

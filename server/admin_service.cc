@@ -8,30 +8,13 @@
 
 namespace ebb {
 
-grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* context,
-                                                  const v1::GetStatusRequest* /*request*/,
-                                                  v1::GetStatusResponse* response) {
-  using Question = absl::AnyInvocable<absl::StatusOr<WorkTotals>(Dispatcher&)>;
-  return Ask<WorkTotals>(
-      parts_, "AdminService/GetStatus", *context,
-      [](const std::string& /*tenant*/) -> absl::StatusOr<Question> {
-        return Question([](Dispatcher& dispatcher) -> absl::StatusOr<WorkTotals> { return dispatcher.Totals(); });
-      },
-      [this, response](const WorkTotals& totals) {
-        Fill(totals, *response);
-        return absl::OkStatus();
-      });
-}
+namespace {
 
-void AdminService::Fill(const WorkTotals& totals, v1::GetStatusResponse& response) const {
-  const Worker& worker = parts_.worker;
-  response.set_version(std::string(Version()));
-  *response.mutable_uptime() = DurationProto(worker.Now() - started_);
-  response.set_state(totals.load.draining ? v1::SERVER_STATE_DRAINING : v1::SERVER_STATE_SERVING);
-
+v1::ModelStatus StatusProto(const ServedModel& served, const WorkTotals& totals) {
+  const Worker& worker = served.worker();
   const ModelConfig& config = worker.model();
-  v1::ModelStatus& model = *response.mutable_model();
-  model.set_name(parts_.model_name);
+  v1::ModelStatus model;
+  model.set_name(served.name());
   model.set_architecture(config.architecture);
   model.set_layers(static_cast<uint32_t>(config.layers));
   model.set_heads(static_cast<uint32_t>(config.heads));
@@ -42,15 +25,21 @@ void AdminService::Fill(const WorkTotals& totals, v1::GetStatusResponse& respons
   model.set_weight_bytes(static_cast<uint64_t>(totals.memory.weight_bytes));
   model.set_fingerprint(worker.fingerprint());
   model.set_threads(static_cast<uint32_t>(worker.threads()));
-  model.set_draft_model(parts_.draft_model);
+  model.set_draft_model(served.draft_name());
+  return model;
+}
 
-  v1::CacheStatus& cache = *response.mutable_cache();
+v1::CacheStatus CacheProto(const WorkTotals& totals) {
+  v1::CacheStatus cache;
   cache.set_page_bytes(static_cast<uint64_t>(totals.memory.page_bytes));
   cache.set_pages_total(static_cast<uint64_t>(totals.memory.pages_total));
   cache.set_pages_reserved(static_cast<uint64_t>(totals.load.pages_reserved));
   cache.set_used_bytes(static_cast<uint64_t>(totals.used_bytes));
+  return cache;
+}
 
-  v1::WorkStatus& work = *response.mutable_work();
+v1::WorkStatus WorkProto(const WorkTotals& totals) {
+  v1::WorkStatus work;
   work.set_sessions(static_cast<uint32_t>(totals.load.sessions));
   work.set_requests_running(static_cast<uint32_t>(totals.load.requests - totals.load.requests_waiting));
   work.set_requests_queued(static_cast<uint32_t>(totals.load.requests_waiting));
@@ -59,13 +48,79 @@ void AdminService::Fill(const WorkTotals& totals, v1::GetStatusResponse& respons
   work.set_completion_tokens(static_cast<uint64_t>(totals.completion_tokens));
   work.set_evicted_tokens(static_cast<uint64_t>(totals.evicted_tokens));
   work.set_resident_bytes(static_cast<uint64_t>(ReadProcessStats().resident_bytes));
+  return work;
+}
+
+v1::ModelState StateProto(ModelState state) {
+  switch (state) {
+    case ModelState::kLoading:
+      return v1::MODEL_STATE_LOADING;
+    case ModelState::kServing:
+      return v1::MODEL_STATE_SERVING;
+    case ModelState::kUnloading:
+      return v1::MODEL_STATE_UNLOADING;
+    case ModelState::kFailed:
+      return v1::MODEL_STATE_FAILED;
+  }
+  return v1::MODEL_STATE_UNSPECIFIED;
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* context,
+                                                  const v1::GetStatusRequest* /*request*/,
+                                                  v1::GetStatusResponse* response) {
+  using Question = absl::AnyInvocable<absl::StatusOr<WorkTotals>(Dispatcher&)>;
+  return Ask<WorkTotals>(
+      parts_, "AdminService/GetStatus", *context,
+      [&](const std::string& /*tenant*/) -> absl::StatusOr<OfModel<Question>> {
+        EBB_ASSIGN(ModelLease model, parts_.models.Find(""));
+        return OfModel<Question>{
+            std::move(model), [](Dispatcher& dispatcher) -> absl::StatusOr<WorkTotals> { return dispatcher.Totals(); }};
+      },
+      [this, response](const WorkTotals& totals, const ServedModel& model) {
+        response->set_version(std::string(Version()));
+        *response->mutable_uptime() = DurationProto(parts_.clock.Now() - started_);
+        response->set_state(totals.load.draining ? v1::SERVER_STATE_DRAINING : v1::SERVER_STATE_SERVING);
+        *response->mutable_model() = StatusProto(model, totals);
+        *response->mutable_cache() = CacheProto(totals);
+        *response->mutable_work() = WorkProto(totals);
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* AdminService::ListModels(grpc::CallbackServerContext* context,
+                                                   const v1::ListModelsRequest* /*request*/,
+                                                   v1::ListModelsResponse* response) {
+  using Question = EachModel<WorkTotals>::Question;
+  return AskAll<WorkTotals>(
+      parts_, "AdminService/ListModels", *context,
+      [](const std::string& /*tenant*/) -> absl::StatusOr<Question> {
+        return Question([](Dispatcher& dispatcher) -> absl::StatusOr<WorkTotals> { return dispatcher.Totals(); });
+      },
+      [this, response](const std::vector<ModelAnswer<WorkTotals>>& answers) {
+        for (const ModelView& view : parts_.models.List()) {
+          v1::Model& model = *response->add_models();
+          model.set_name(view.name);
+          model.set_state(StateProto(view.state));
+          model.set_problem(view.problem);
+          for (const ModelAnswer<WorkTotals>& answer : answers) {
+            if (answer.model != view.model) continue;
+            *model.mutable_status() = StatusProto(*answer.model, answer.result);
+            *model.mutable_cache() = CacheProto(answer.result);
+            *model.mutable_work() = WorkProto(answer.result);
+          }
+        }
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerUnaryReactor* AdminService::ListPolicies(grpc::CallbackServerContext* context,
-                                                     const v1::ListPoliciesRequest* /*request*/,
+                                                     const v1::ListPoliciesRequest* request,
                                                      v1::ListPoliciesResponse* response) {
   return Reply(parts_, "AdminService/ListPolicies", *context, [&]() -> absl::Status {
-    const ModelConfig& model = parts_.worker.model();
+    EBB_ASSIGN(const ModelLease of, parts_.models.Find(request->model()));
+    const ModelConfig& model = of->worker().model();
     EBB_ASSIGN(*response,
                DescribePolicies(LimitsOf(model), {.query_heads = model.group(), .head_dim = model.head_dim}));
     return absl::OkStatus();

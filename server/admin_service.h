@@ -10,10 +10,12 @@ namespace ebb {
 
 class AdminService final : public v1::AdminService::CallbackService {
  public:
-  explicit AdminService(const ServiceParts& parts) : parts_(parts), started_(parts.worker.Now()) {}
+  explicit AdminService(const ServiceParts& parts) : parts_(parts), started_(parts.clock.Now()) {}
 
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context, const v1::GetStatusRequest* request,
                                       v1::GetStatusResponse* response) override;
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context, const v1::ListModelsRequest* request,
+                                       v1::ListModelsResponse* response) override;
   grpc::ServerUnaryReactor* ListPolicies(grpc::CallbackServerContext* context, const v1::ListPoliciesRequest* request,
                                          v1::ListPoliciesResponse* response) override;
   grpc::ServerUnaryReactor* ReloadConfig(grpc::CallbackServerContext* context, const v1::ReloadConfigRequest* request,
@@ -40,8 +42,6 @@ class AdminService final : public v1::AdminService::CallbackService {
                                             v1::ListExperimentsResponse* response) override;
 
  private:
-  void Fill(const WorkTotals& totals, v1::GetStatusResponse& response) const;
-
   const ServiceParts& parts_;
   const absl::Time started_;
 };

@@ -1,6 +1,8 @@
 // The methods of AdminService that tell of tenants, and change what they may have.
 
+#include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,8 +16,8 @@
 namespace ebb {
 namespace {
 
-constexpr uint32_t kPageSize = 100;
-constexpr uint32_t kPageSizeMax = 1000;
+constexpr uint32_t kTenantPage = 100;
+constexpr uint32_t kTenantPageMax = 1000;
 
 }  // namespace
 
@@ -23,14 +25,14 @@ grpc::ServerUnaryReactor* AdminService::ListTenants(grpc::CallbackServerContext*
                                                     const v1::ListTenantsRequest* request,
                                                     v1::ListTenantsResponse* response) {
   using Views = std::vector<TenantView>;
-  using Question = absl::AnyInvocable<absl::StatusOr<Views>(Dispatcher&)>;
-  const size_t count = request->page_size() == 0 ? kPageSize : request->page_size();
-  return Ask<Views>(
+  using Question = EachModel<Views>::Question;
+  const size_t count = request->page_size() == 0 ? kTenantPage : request->page_size();
+  return AskAll<Views>(
       parts_, "AdminService/ListTenants", *context,
       [&](const std::string& /*tenant*/) -> absl::StatusOr<Question> {
-        if (request->page_size() > kPageSizeMax) {
+        if (request->page_size() > kTenantPageMax) {
           return RefuseField("OUT_OF_RANGE", "page_size",
-                             absl::StrFormat("%d is not in [0, %d]", request->page_size(), kPageSizeMax));
+                             absl::StrFormat("%d is not in [0, %d]", request->page_size(), kTenantPageMax));
         }
         // A page token is the name of the last tenant that was listed.
         const std::string& after = request->page_token();
@@ -41,11 +43,20 @@ grpc::ServerUnaryReactor* AdminService::ListTenants(grpc::CallbackServerContext*
           return dispatcher.Tenants(after, count + 1);  // one more tells whether there is another page
         });
       },
-      [this, response, count](const Views& views) {
-        for (size_t i = 0; i < views.size() && i < count; ++i) {
-          *response->add_tenants() = TenantProto(views[i], parts_.tenant_settings->IsConfigured(views[i].name));
+      [this, response, count](const std::vector<ModelAnswer<Views>>& answers) {
+        std::map<std::string_view, const TenantView*> by_name;  // what a tenant has in use is of all models
+        for (const ModelAnswer<Views>& answer : answers) {
+          for (const TenantView& view : answer.result) by_name.emplace(view.name, &view);
         }
-        if (views.size() > count) response->set_next_page_token(views[count - 1].name);
+        std::string_view last;
+        for (const auto& [name, view] : by_name) {
+          if (static_cast<size_t>(response->tenants_size()) == count) {
+            response->set_next_page_token(std::string(last));
+            break;
+          }
+          *response->add_tenants() = TenantProto(*view, parts_.tenant_settings->IsConfigured(view->name));
+          last = name;
+        }
         return absl::OkStatus();
       });
 }
@@ -56,7 +67,7 @@ grpc::ServerUnaryReactor* AdminService::SetTenant(grpc::CallbackServerContext* c
     EBB_TRY(CheckSize(parts_, *request));
     EBB_ASSIGN(const std::string id, TenantIdFrom(request->tenant().name()));
     EBB_ASSIGN(const TenantLimits limits, parts_.tenant_settings->Give(id, [&](const TenantLimits& before) {
-      return ChangedLimits(request->tenant(), before, LimitsOf(parts_.worker.model()));
+      return ChangedLimits(request->tenant(), before, LimitsOf(parts_.models.main().worker().model()));
     }));
     LogInfo("tenant_set", {{"tenant", id}}, "an admin gave it other settings, until the server ends");
     *response = TenantProto(id, limits, false);

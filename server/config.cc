@@ -59,7 +59,7 @@ std::vector<ConfigSetting> ReadEnvironment(const std::map<std::string, std::stri
   std::map<std::string, std::string> paths;
   std::vector<std::string> known;
   for (const ConfigKey& key : ConfigKeys()) {
-    if (key.of_tenant()) continue;
+    if (key.is_named()) continue;
     paths[key.Variable()] = key.Path();
     known.push_back(key.Variable());
   }
@@ -93,7 +93,7 @@ absl::Status Apply(const ConfigSetting& setting, config::v1::Config& config) {
     return RefuseField("BAD_VALUE", path, "has no value; leave it out, or write \"\" for nothing");
   }
   if (setting.text) return RefuseField("BAD_VALUE", path, "is a section, not a value");
-  if (!place.tenant.empty()) AddTenant(place.tenant, config);
+  if (!place.name.empty()) AddNamed(setting.path[0], place.name, config);
   return absl::OkStatus();
 }
 
@@ -117,13 +117,13 @@ std::string Quoted(const std::string& value) {
   return quoted + "\"";
 }
 
-void ExplainKeys(std::string_view section, const std::string& tenant, const std::string& indent,
+void ExplainKeys(std::string_view section, const std::string& name, const std::string& indent,
                  const LoadedConfig& loaded, std::string& text) {
   for (const ConfigKey& key : ConfigKeys()) {
     if (key.section != section) continue;
     const std::string line =
-        absl::StrCat(indent, key.name, ": ", Quoted(GetConfigValue({.key = &key, .tenant = tenant}, loaded.config)));
-    const auto origin = loaded.origins.find(key.Path(tenant));
+        absl::StrCat(indent, key.name, ": ", Quoted(GetConfigValue({.key = &key, .name = name}, loaded.config)));
+    const auto origin = loaded.origins.find(key.Path(name));
     absl::StrAppendFormat(&text, "%-42s # %s\n", line, origin == loaded.origins.end() ? "default" : origin->second);
   }
 }
@@ -256,18 +256,18 @@ absl::StatusOr<LoadedConfig> LoadConfigText(const CommandLine& line,
 std::string ExplainConfig(const LoadedConfig& loaded) {
   std::string text, section;
   for (const ConfigKey& key : ConfigKeys()) {
-    if (key.section == section || key.of_tenant()) continue;
+    if (key.section == section || key.is_named()) continue;
     section = key.section;
     absl::StrAppend(&text, section, ":\n");
     ExplainKeys(section, "", "  ", loaded, text);
   }
-  const auto& tenants = loaded.config.tenants();
-  std::set<std::string> names;  // the map has no order
-  for (const auto& [name, tenant] : tenants) names.insert(name);
-  if (!names.empty()) absl::StrAppend(&text, "tenants:\n");
-  for (const std::string& name : names) {
-    absl::StrAppend(&text, "  ", name, ":\n");
-    ExplainKeys("tenants", name, "    ", loaded, text);
+  for (const std::string named : {"models", "tenants"}) {
+    const std::vector<std::string> names = NamesIn(named, loaded.config);
+    if (!names.empty()) absl::StrAppend(&text, named, ":\n");
+    for (const std::string& name : names) {
+      absl::StrAppend(&text, "  ", name, ":\n");
+      ExplainKeys(named, name, "    ", loaded, text);
+    }
   }
   return text;
 }

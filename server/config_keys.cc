@@ -131,9 +131,34 @@ void SetDefaults(std::string_view section_name, Message& section) {
   }
 }
 
+// A section of named ones is a map, which reflection shows as a list of pairs. The pair of that name; -1: none.
+int FindNamed(const FieldDescriptor& section, std::string_view name, const Config& config) {
+  const auto& reflection = *config.GetReflection();
+  for (int i = 0; i < reflection.FieldSize(config, &section); ++i) {
+    const Message& pair = reflection.GetRepeatedMessage(config, &section, i);
+    if (pair.GetReflection()->GetString(pair, section.message_type()->map_key()) == name) return i;
+  }
+  return -1;
+}
+
 Message& Section(const ConfigPlace& place, Config& config) {
-  if (place.key->of_tenant()) return (*config.mutable_tenants())[place.tenant];
+  const FieldDescriptor& field = *place.key->section_field;
+  if (place.key->is_named()) {
+    const int at = FindNamed(field, place.name, config);
+    EBB_CHECK(at >= 0);
+    Message& pair = *config.GetReflection()->MutableRepeatedMessage(&config, &field, at);
+    return *pair.GetReflection()->MutableMessage(&pair, field.message_type()->map_value());
+  }
   return *config.GetReflection()->MutableMessage(&config, place.key->section_field);
+}
+
+const Message& Section(const ConfigPlace& place, const Config& config) {
+  const FieldDescriptor& field = *place.key->section_field;
+  if (!place.key->is_named()) return config.GetReflection()->GetMessage(config, &field);
+  const int at = FindNamed(field, place.name, config);
+  EBB_CHECK(at >= 0);
+  const Message& pair = config.GetReflection()->GetRepeatedMessage(config, &field, at);
+  return pair.GetReflection()->GetMessage(pair, field.message_type()->map_value());
 }
 
 size_t EditDistance(std::string_view a, std::string_view b) {
@@ -152,9 +177,9 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 std::string_view LastSegment(std::string_view path) { return path.substr(path.rfind('.') + 1); }
 
-absl::Status UnknownKey(std::string_view path, const std::string& tenant) {
+absl::Status UnknownKey(std::string_view path, const std::string& name) {
   std::vector<std::string> known;
-  for (const ConfigKey& key : ConfigKeys()) known.push_back(key.Path(tenant.empty() ? "NAME" : tenant));
+  for (const ConfigKey& key : ConfigKeys()) known.push_back(key.Path(name.empty() ? "NAME" : name));
   for (const ConfigKey& key : ConfigKeys()) {
     if (std::find(known.begin(), known.end(), key.section) == known.end()) known.push_back(key.section);
   }
@@ -164,13 +189,13 @@ absl::Status UnknownKey(std::string_view path, const std::string& tenant) {
 
 }  // namespace
 
-std::string ConfigKey::Path(std::string_view tenant) const {
-  if (of_tenant()) return absl::StrFormat("%s.%s.%s", section, tenant, name);
+std::string ConfigKey::Path(std::string_view of) const {
+  if (is_named()) return absl::StrFormat("%s.%s.%s", section, of, name);
   return absl::StrCat(section, ".", name);
 }
 
 std::string ConfigKey::Variable() const {
-  if (of_tenant()) return "";
+  if (is_named()) return "";
   return absl::StrCat("EBB_", absl::AsciiStrToUpper(section), "_", absl::AsciiStrToUpper(name));
 }
 
@@ -194,17 +219,20 @@ absl::StatusOr<ConfigPlace> FindConfigPlace(const ConfigPath& path) {
   if (section == nullptr) return UnknownKey(text, "");
   if (path.size() == 1) return ConfigPlace();
   ConfigPlace place;
-  if (section->of_tenant()) place.tenant = path[1];
-  if (section->of_tenant() && !IsResourceName(place.tenant)) {
-    return RefuseField("INVALID_TENANT", text,
-                       absl::StrFormat("'%s' is no tenant's name, %s", place.tenant, kResourceNamePattern));
+  if (section->is_named()) place.name = path[1];
+  if (section->is_named() && !IsResourceName(place.name)) {
+    const std::string pattern(kResourceNamePattern);
+    if (section->section == "models") {
+      return RefuseField("INVALID_MODEL", text, absl::StrFormat("'%s' is no model's name, %s", place.name, pattern));
+    }
+    return RefuseField("INVALID_TENANT", text, absl::StrFormat("'%s' is no tenant's name, %s", place.name, pattern));
   }
-  const size_t depth = section->of_tenant() ? 3 : 2;
+  const size_t depth = section->is_named() ? 3 : 2;
   if (path.size() < depth) return place;
   for (const ConfigKey& key : ConfigKeys()) {
     if (path.size() == depth && key.section == path[0] && key.name == path.back()) place.key = &key;
   }
-  if (place.key == nullptr) return UnknownKey(text, place.tenant);
+  if (place.key == nullptr) return UnknownKey(text, place.name);
   return place;
 }
 
@@ -215,7 +243,7 @@ ConfigPath SplitConfigPath(std::string_view path) {
   std::string_view rest = path.substr(first + 1);
   const ConfigKey* section = FindSection(segments[0]);
   const size_t last = rest.rfind('.');
-  if (section != nullptr && section->of_tenant() && last != std::string_view::npos) {
+  if (section != nullptr && section->is_named() && last != std::string_view::npos) {
     segments.emplace_back(rest.substr(0, last));
     rest = rest.substr(last + 1);
   }
@@ -239,27 +267,44 @@ absl::Status SetConfigField(const ConfigKey& key, const std::string& path, std::
 
 absl::Status SetConfigValue(const ConfigPlace& place, std::string_view text, Config& config) {
   EBB_CHECK(place.key != nullptr);
-  if (place.key->of_tenant()) AddTenant(place.tenant, config);
-  return SetConfigField(*place.key, place.key->Path(place.tenant), text, Section(place, config));
+  if (place.key->is_named()) AddNamed(place.key->section, place.name, config);
+  return SetConfigField(*place.key, place.key->Path(place.name), text, Section(place, config));
 }
 
-void AddTenant(const std::string& name, Config& config) {
-  if (!config.tenants().contains(name)) SetDefaults("tenants", (*config.mutable_tenants())[name]);
+void AddNamed(const std::string& section, const std::string& name, Config& config) {
+  const ConfigKey* const key = FindSection(section);
+  EBB_CHECK(key != nullptr && key->is_named());
+  const FieldDescriptor& field = *key->section_field;
+  if (FindNamed(field, name, config) >= 0) return;
+  Message& pair = *config.GetReflection()->AddMessage(&config, &field);
+  pair.GetReflection()->SetString(&pair, field.message_type()->map_key(), name);
+  SetDefaults(section, *pair.GetReflection()->MutableMessage(&pair, field.message_type()->map_value()));
+}
+
+std::vector<std::string> NamesIn(const std::string& section, const Config& config) {
+  const ConfigKey* const key = FindSection(section);
+  EBB_CHECK(key != nullptr && key->is_named());
+  const FieldDescriptor& field = *key->section_field;
+  const auto& reflection = *config.GetReflection();
+  std::set<std::string> names;  // the maps have no order
+  for (int i = 0; i < reflection.FieldSize(config, &field); ++i) {
+    const Message& pair = reflection.GetRepeatedMessage(config, &field, i);
+    names.insert(pair.GetReflection()->GetString(pair, field.message_type()->map_key()));
+  }
+  return {names.begin(), names.end()};
 }
 
 Config DefaultConfig() {
   Config config;
   for (const ConfigKey& key : ConfigKeys()) {
-    if (!key.of_tenant()) SetDefaults(key.section, *config.GetReflection()->MutableMessage(&config, key.section_field));
+    if (!key.is_named()) SetDefaults(key.section, *config.GetReflection()->MutableMessage(&config, key.section_field));
   }
   return config;
 }
 
 std::string GetConfigValue(const ConfigPlace& place, const Config& config) {
   EBB_CHECK(place.key != nullptr);
-  const Message& section = place.key->of_tenant()
-                               ? static_cast<const Message&>(config.tenants().at(place.tenant))
-                               : config.GetReflection()->GetMessage(config, place.key->section_field);
+  const Message& section = Section(place, config);
   const FieldDescriptor* field = place.key->field;
   const auto& reflection = *section.GetReflection();
   if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) return reflection.GetString(section, field);
@@ -274,30 +319,35 @@ std::string GetConfigValue(const ConfigPlace& place, const Config& config) {
 }
 
 std::vector<ConfigChange> ConfigChanges(const Config& before, const Config& after) {
-  std::set<std::string> tenants;  // the maps have no order
-  for (const Config* const config : {&before, &after}) {
-    for (const auto& [name, _] : config->tenants()) tenants.insert(name);
-  }
+  std::vector<ConfigChange> changes;
   Config old = before;
   Config now = after;
-  for (const std::string& name : tenants) {
-    AddTenant(name, old);
-    AddTenant(name, now);
-  }
-  std::vector<ConfigChange> changes;
-  const auto compare = [&](const ConfigKey& key, const std::string& tenant) {
+  const auto compare = [&](const ConfigKey& key, const std::string& name) {
     ConfigChange change = {.key = &key,
-                           .path = key.Path(tenant),
-                           .before = GetConfigValue({.key = &key, .tenant = tenant}, old),
-                           .after = GetConfigValue({.key = &key, .tenant = tenant}, now)};
+                           .path = key.Path(name),
+                           .before = GetConfigValue({.key = &key, .name = name}, old),
+                           .after = GetConfigValue({.key = &key, .name = name}, now)};
     if (change.before != change.after) changes.push_back(std::move(change));
   };
+  std::set<std::string> sections;  // of named ones
   for (const ConfigKey& key : ConfigKeys()) {
-    if (!key.of_tenant()) compare(key, "");
+    if (key.is_named()) {
+      sections.insert(key.section);
+    } else {
+      compare(key, "");
+    }
   }
-  for (const std::string& name : tenants) {
-    for (const ConfigKey& key : ConfigKeys()) {
-      if (key.of_tenant()) compare(key, name);
+  for (const std::string& section : sections) {
+    std::set<std::string> names;
+    for (const Config* const config : {&before, &after}) {
+      for (std::string& name : NamesIn(section, *config)) names.insert(std::move(name));
+    }
+    for (const std::string& name : names) {
+      AddNamed(section, name, old);
+      AddNamed(section, name, now);
+      for (const ConfigKey& key : ConfigKeys()) {
+        if (key.section == section) compare(key, name);
+      }
     }
   }
   return changes;

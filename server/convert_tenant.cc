@@ -2,6 +2,7 @@
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
+#include <google/protobuf/util/json_util.h>
 
 #include <algorithm>
 #include <optional>
@@ -50,8 +51,8 @@ void SetNumber(Message& message, std::string_view key, int64_t number) {
 
 const ConfigKey& KeyOf(std::string_view name) {
   const auto keys = ConfigKeys();
-  const auto key =
-      std::find_if(keys.begin(), keys.end(), [&](const ConfigKey& k) { return k.of_tenant() && k.name == name; });
+  const auto key = std::find_if(keys.begin(), keys.end(),
+                                [&](const ConfigKey& k) { return k.section == "tenants" && k.name == name; });
   EBB_CHECK(key != keys.end());
   return *key;
 }
@@ -111,10 +112,13 @@ absl::StatusOr<TenantLimits> ChangedLimits(const v1::Tenant& proto, const Tenant
   }
   if (!proto.has_policy()) return limits;
   limits.default_policy.reset();
+  limits.policy.clear();
   if (proto.policy().ByteSizeLong() == 0) return limits;
   absl::StatusOr<ValidSpec> policy = ValidPolicyFrom(proto.policy(), model);
   if (!policy.ok()) return AtField("tenant", policy.status());
   limits.default_policy = *std::move(policy);
+  // As the configuration has it: other models read it anew.
+  EBB_CHECK(google::protobuf::util::MessageToJsonString(proto.policy(), &limits.policy).ok());
   return limits;
 }
 

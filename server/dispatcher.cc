@@ -24,13 +24,14 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
     : engine_(engine),
       options_(options),
       metrics_(metrics),
+      clock_(options.clock),
       scheduler_({.pages_total = engine.memory().pages_total,
                   .step_tokens_max = engine.step_tokens_max(),
                   .step_rows_max = options.step_rows_max,
                   .queue_max = options.queue_max,
                   .reader_patience = options.reader_patience}),
-      tenants_(std::make_shared<const TenantTable>(options.tenants), metrics),
-      sessions_(options.sessions_max),
+      tenants_(std::make_shared<const TenantTable>(options.tenants), metrics, options.tenant_uses),
+      sessions_(options.sessions_max, options.session_names, options.model),
       watchers_(options.watchers_max),
       shadows_(engine, options.shadow, metrics),
       drafter_(options.draft_engine, options.draft_policy, metrics.worker().drafts),
@@ -65,6 +66,10 @@ absl::StatusOr<OpenSession*> Dispatcher::Open(const SessionRequest& request, boo
   if (!cache.ok()) {
     Deliver(SessionClosed{.session = id});
     return cache.status();
+  }
+  if (absl::Status claimed = sessions_.Claim(request); !claimed.ok()) {
+    Deliver(SessionClosed{.session = id});
+    return claimed;
   }
   OpenSession session = Begun(id, request);
   session.throw_away = throw_away;

@@ -70,6 +70,11 @@ struct DispatcherOptions {
   Experiments* experiments = nullptr;  // that sessions may count in; outlives the dispatcher; null: none
   int64_t snapshot_every = 1024;       // tokens of a session's journal before a snapshot takes its place
   SwapOptions swap = {};
+  // Of several models' dispatchers together.
+  Clock clock = {};
+  std::shared_ptr<TenantUses> tenant_uses = {};  // null: it has its own
+  SessionNames* session_names = nullptr;         // outlive the dispatcher; null: there are no other models
+  ModelId model = 0;                             // whose sessions these are, among them
 };
 
 // Who waits for what the dispatcher does in pieces.

@@ -85,6 +85,10 @@ absl::StatusOr<OpenSession*> Dispatcher::Branch(OpenSession& session, const Sess
   Deliver(SessionArrived{
       .id = kForkArrival, .session = id, .tenant = account.id(), .pages = pages, .shared = pages - taken});
   if (rejected_) return Verdict(*rejected_);
+  if (absl::Status claimed = sessions_.Claim(request); !claimed.ok()) {
+    Deliver(SessionClosed{.session = id});
+    return claimed;
+  }
   const absl::Time now = clock_.Now();
   OpenSession& branch = sessions_.Add({.id = id,
                                        .request = request,

@@ -205,6 +205,7 @@ absl::StatusOr<SessionInfo> Dispatcher::FinishRestore(OpenSession& session, cons
   if (made != nullptr && !past.saved.past) return Info(*made);
   if (made != nullptr) session.request.request_id.clear();
   EBB_TRY(CheckRestore(past, session.cache->pages() - session.counted_pages));  // those count already
+  EBB_TRY(sessions_.Claim(request));
   session.last_used = clock_.Now();
   OpenSession& added = Add(std::move(session));
   if (past.journal) {

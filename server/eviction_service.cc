@@ -31,6 +31,10 @@ absl::StatusOr<std::optional<int32_t>> IndexFrom(const std::string& field, std::
   return std::optional(static_cast<int32_t>(*index));
 }
 
+absl::Status ModelOnlyWithAll() {
+  return RefuseField("ONLY_WITHOUT_SESSION", "model", "the session has its own; leave it out");
+}
+
 absl::Status FillDescription(const CacheDescription& cache, int32_t stride, v1::DescribeCacheResponse& response) {
   int64_t slots = 0;
   for (const LaneReport& lane : cache.lanes) slots += static_cast<int64_t>(lane.slots.size());
@@ -55,17 +59,20 @@ grpc::ServerUnaryReactor* EvictionService::SetPolicy(grpc::CallbackServerContext
   using Order = absl::AnyInvocable<void(Dispatcher&, Asker<PolicyOutcome>)>;
   return Undertake<PolicyOutcome>(
       parts_, kSetPolicy, *context,
-      [&](const std::string& tenant) -> absl::StatusOr<Order> {
+      [&](const std::string& tenant) -> absl::StatusOr<OfModel<Order>> {
         EBB_TRY(CheckSize(parts_, *request));
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
-        EBB_ASSIGN(PolicyRequest change, PolicyRequestFrom(*request, LimitsOf(parts_.worker.model())));
+        if (!request->model().empty()) return ModelOnlyWithAll();
+        ModelLease model = parts_.models.Of(tenant, id);
+        EBB_ASSIGN(PolicyRequest change, PolicyRequestFrom(*request, LimitsOf(model->worker().model())));
         std::optional<uint64_t> expected;
         if (request->has_expected_generation()) expected = request->expected_generation();
-        return Order([=, change = std::move(change)](Dispatcher& dispatcher, Asker<PolicyOutcome> asker) {
-          dispatcher.SetPolicy(tenant, id, expected, change, std::move(asker));
-        });
+        return OfModel<Order>{std::move(model), [tenant, id, expected, change = std::move(change)](
+                                                    Dispatcher& dispatcher, Asker<PolicyOutcome> asker) {
+                                dispatcher.SetPolicy(tenant, id, expected, change, std::move(asker));
+                              }};
       },
-      [response, dry_run = request->dry_run()](const PolicyOutcome& outcome) {
+      [response, dry_run = request->dry_run()](const PolicyOutcome& outcome, const ServedModel& /*model*/) {
         *response->add_changes() = PolicyChangeProto(outcome, dry_run);
         return absl::OkStatus();
       });
@@ -76,21 +83,25 @@ grpc::ServerUnaryReactor* EvictionService::SetAllPolicies(grpc::CallbackServerCo
                                                           v1::SetPolicyResponse& response) {
   Rpc rpc(parts_, kSetPolicy, context);
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
-  const auto change = [&]() -> absl::StatusOr<PolicyRequest> {
+  const auto change = [&]() -> absl::StatusOr<OfModel<PolicyRequest>> {
     EBB_TRY(rpc.tenant().status());
     EBB_TRY(CheckSize(parts_, request));
     if (request.has_expected_generation()) {
       return RefuseField("ONLY_WITH_SESSION", "expected_generation", "sessions have their own; leave it out");
     }
-    return PolicyRequestFrom(request, LimitsOf(parts_.worker.model()));
+    EBB_ASSIGN(ModelLease model, parts_.models.Find(request.model()));
+    EBB_ASSIGN(PolicyRequest made, PolicyRequestFrom(request, LimitsOf(model->worker().model())));
+    return OfModel<PolicyRequest>{std::move(model), std::move(made)};
   }();
   if (!change.ok()) {
     reactor->Finish(rpc.Finish(change.status()));
     return reactor;
   }
   ebb::SetAllPolicies(
-      parts_.worker, *rpc.tenant(), *change, [&context] { return context.IsCancelled(); }, response,
-      [rpc, reactor](const absl::Status& status) mutable { reactor->Finish(rpc.Finish(status)); });
+      change->model->worker(), *rpc.tenant(), change->question, [&context] { return context.IsCancelled(); }, response,
+      [rpc, reactor, model = change->model](const absl::Status& status) mutable {
+        reactor->Finish(rpc.Finish(status));
+      });
   return reactor;
 }
 
@@ -100,7 +111,7 @@ grpc::ServerUnaryReactor* EvictionService::Evict(grpc::CallbackServerContext* co
   const bool with_victims = request->dry_run() || request->list_victims();
   return Undertake<EvictOutcome>(
       parts_, "EvictionService/Evict", *context,
-      [&](const std::string& tenant) -> absl::StatusOr<Order> {
+      [&](const std::string& tenant) -> absl::StatusOr<OfModel<Order>> {
         EBB_TRY(CheckSize(parts_, *request));
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
         EBB_ASSIGN(EvictRequest evict, EvictFrom(*request));
@@ -108,11 +119,11 @@ grpc::ServerUnaryReactor* EvictionService::Evict(grpc::CallbackServerContext* co
         if (request->has_expected_generation()) expected = request->expected_generation();
         // Who would leave, if they are too many to be listed, is refused before anybody leaves.
         const int64_t victims_max = with_victims ? kVictimsMax : std::numeric_limits<int64_t>::max();
-        return Order([=](Dispatcher& dispatcher, Asker<EvictOutcome> asker) {
-          dispatcher.Evict(tenant, id, expected, evict, victims_max, std::move(asker));
-        });
+        return OfModel<Order>{parts_.models.Of(tenant, id), [=](Dispatcher& dispatcher, Asker<EvictOutcome> asker) {
+                                dispatcher.Evict(tenant, id, expected, evict, victims_max, std::move(asker));
+                              }};
       },
-      [response, with_victims](const EvictOutcome& outcome) {
+      [response, with_victims](const EvictOutcome& outcome, const ServedModel& /*model*/) {
         *response = EvictProto(outcome, with_victims);
         return absl::OkStatus();
       });
@@ -122,28 +133,30 @@ grpc::ServerUnaryReactor* EvictionService::DescribeCache(grpc::CallbackServerCon
                                                          const v1::DescribeCacheRequest* request,
                                                          v1::DescribeCacheResponse* response) {
   using Order = absl::AnyInvocable<void(Dispatcher&, Asker<CacheDescription>)>;
-  const ModelConfig& model = parts_.worker.model();
   const uint32_t stride = request->has_stride() ? request->stride() : 1;
   return Undertake<CacheDescription>(
       parts_, "EvictionService/DescribeCache", *context,
-      [&](const std::string& tenant) -> absl::StatusOr<Order> {
+      [&](const std::string& tenant) -> absl::StatusOr<OfModel<Order>> {
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
+        ModelLease model = parts_.models.Of(tenant, id);
+        const ModelConfig& shape = model->worker().model();
         EBB_ASSIGN(
             const auto layer,
-            IndexFrom("layer", request->has_layer() ? std::optional(request->layer()) : std::nullopt, model.layers));
+            IndexFrom("layer", request->has_layer() ? std::optional(request->layer()) : std::nullopt, shape.layers));
         EBB_ASSIGN(
             const auto head,
-            IndexFrom("head", request->has_head() ? std::optional(request->head()) : std::nullopt, model.kv_heads));
+            IndexFrom("head", request->has_head() ? std::optional(request->head()) : std::nullopt, shape.kv_heads));
         if (stride < 1 || stride > kStrideMax) {
           return RefuseField("OUT_OF_RANGE", "stride", absl::StrFormat("%d is not in [1, %d]", stride, kStrideMax));
         }
-        return Order([tenant, id, layer, head](Dispatcher& dispatcher, Asker<CacheDescription> asker) {
-          dispatcher.Describe(tenant, id, layer, head, std::move(asker));
-        });
+        return OfModel<Order>{std::move(model),
+                              [tenant, id, layer, head](Dispatcher& dispatcher, Asker<CacheDescription> asker) {
+                                dispatcher.Describe(tenant, id, layer, head, std::move(asker));
+                              }};
       },
-      [&model, response, stride](const CacheDescription& cache) {
-        response->set_layers(static_cast<uint32_t>(model.layers));
-        response->set_heads(static_cast<uint32_t>(model.kv_heads));
+      [response, stride](const CacheDescription& cache, const ServedModel& model) {
+        response->set_layers(static_cast<uint32_t>(model.worker().model().layers));
+        response->set_heads(static_cast<uint32_t>(model.worker().model().kv_heads));
         return FillDescription(cache, static_cast<int32_t>(stride), *response);
       });
 }
@@ -151,7 +164,7 @@ grpc::ServerUnaryReactor* EvictionService::DescribeCache(grpc::CallbackServerCon
 grpc::ServerWriteReactor<v1::WatchEvictionsResponse>* EvictionService::WatchEvictions(
     grpc::CallbackServerContext* context, const v1::WatchEvictionsRequest* request) {
   auto* stream = new WatchStream(parts_, *context);
-  const auto watch = [&]() -> absl::StatusOr<WatchRequest> {
+  const auto watch = [&]() -> absl::StatusOr<OfModel<WatchRequest>> {
     WatchRequest of = {.list_victims = request->list_victims()};
     EBB_ASSIGN(of.tenant, stream->rpc().tenant());
     if (!request->session().empty()) {
@@ -162,7 +175,12 @@ grpc::ServerWriteReactor<v1::WatchEvictionsResponse>* EvictionService::WatchEvic
       return RefuseField("OUT_OF_RANGE", "every", absl::StrFormat("%d is not in [1, %d]", every, kStrideMax));
     }
     of.every = static_cast<int32_t>(every);
-    return of;
+    if (!of.session.empty()) {
+      if (!request->model().empty()) return ModelOnlyWithAll();
+      return OfModel<WatchRequest>{parts_.models.Of(of.tenant, of.session), std::move(of)};
+    }
+    EBB_ASSIGN(ModelLease model, parts_.models.Find(request->model()));
+    return OfModel<WatchRequest>{std::move(model), std::move(of)};
   }();
   stream->Start(watch);
   return stream;

@@ -56,6 +56,7 @@ constexpr std::array kMethodRoles = {
     MethodRole{"EvictionService/PlanEviction", Role::kUser},
     MethodRole{"AdminService/ListPolicies", Role::kUser},  // the same for everybody, and nobody's
     MethodRole{"AdminService/GetStatus", Role::kAdmin},    // of all tenants together
+    MethodRole{"AdminService/ListModels", Role::kAdmin},   // likewise
     MethodRole{"AdminService/ReloadConfig", Role::kAdmin},
     MethodRole{"AdminService/ListTenants", Role::kAdmin},  // tells of all, and the next decides for them
     MethodRole{"AdminService/SetTenant", Role::kAdmin},

@@ -50,13 +50,13 @@ std::optional<uint64_t> ExpectedOf(const Request& request) {
 template <typename Output, typename Prepare>
 Output* Begin(Output* output, const Prepare& prepare) {
   const Rpc& rpc = output->rpc();
-  const auto call = [&]() -> absl::StatusOr<CallRequest> {
+  const auto call = [&]() -> absl::StatusOr<ModelCall> {
     EBB_ASSIGN(const std::string tenant, rpc.tenant());
-    EBB_ASSIGN(CallRequest request, prepare(tenant));
-    request.method = rpc.method_name();
-    request.tenant = tenant;
-    request.deadline = rpc.deadline();
-    return request;
+    EBB_ASSIGN(ModelCall made, prepare(tenant));
+    made.question.method = rpc.method_name();
+    made.question.tenant = tenant;
+    made.question.deadline = rpc.deadline();
+    return made;
   };
   output->Begin(call());
   return output;
@@ -93,13 +93,15 @@ grpc::ServerUnaryReactor* InferenceService::Accept(grpc::CallbackServerContext* 
   using Question = absl::AnyInvocable<absl::StatusOr<AcceptOutcome>(Dispatcher&)>;
   return Ask<AcceptOutcome>(
       parts_, "InferenceService/Accept", *context,
-      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+      [&](const std::string& tenant) -> absl::StatusOr<OfModel<Question>> {
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
-        return [=, count = request->count(), expected = ExpectedOf(*request)](Dispatcher& dispatcher) {
-          return dispatcher.Accept(tenant, id, expected, count);
-        };
+        return OfModel<Question>{
+            parts_.models.Of(tenant, id),
+            [=, count = request->count(), expected = ExpectedOf(*request)](Dispatcher& dispatcher) {
+              return dispatcher.Accept(tenant, id, expected, count);
+            }};
       },
-      [response](const AcceptOutcome& outcome) {
+      [response](const AcceptOutcome& outcome, const ServedModel& /*model*/) {
         *response->mutable_usage() = UsageProto(outcome.usage);
         response->set_generation(outcome.generation);
         return absl::OkStatus();
@@ -118,39 +120,43 @@ grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* c
                [&](const std::string& tenant) { return ScoreCall(tenant, *request); });
 }
 
-absl::StatusOr<CallRequest> InferenceService::PrefillCall(const std::string& tenant,
-                                                          const v1::PrefillRequest& request) const {
+absl::StatusOr<ModelCall> InferenceService::PrefillCall(const std::string& tenant,
+                                                        const v1::PrefillRequest& request) const {
   EBB_TRY(CheckSize(parts_, request));
   CallRequest call = {.expected_generation = ExpectedOf(request)};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
-  EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
+  ModelLease model = parts_.models.Of(tenant, call.session);
+  const Worker& worker = model->worker();
+  EBB_ASSIGN(const SessionView view, worker.Look(tenant, call.session));
   call.made_for = view.id;
   EBB_ASSIGN(call.block_size, BlockSizeFrom(BlockSizeOf(request), view.block_size, view.block_size));
-  EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), parts_.worker.tokenizer(), view.log_tail, "prompt"));
+  EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), worker.tokenizer(), view.log_tail, "prompt"));
   if (ContinuesLog(request.prompt())) call.generation_of_prompt = view.generation;
-  return call;
+  return ModelCall{std::move(model), std::move(call)};
 }
 
-absl::StatusOr<CallRequest> InferenceService::DecodeCall(const std::string& tenant,
-                                                         const v1::DecodeRequest& request) const {
+absl::StatusOr<ModelCall> InferenceService::DecodeCall(const std::string& tenant,
+                                                       const v1::DecodeRequest& request) const {
   EBB_TRY(CheckSize(parts_, request));
-  const int32_t vocab = parts_.worker.tokenizer().size();
   CallRequest call = {.expected_generation = ExpectedOf(request), .decodes = true};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
-  EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
+  ModelLease model = parts_.models.Of(tenant, call.session);
+  const Worker& worker = model->worker();
+  const int32_t vocab = worker.tokenizer().size();
+  EBB_ASSIGN(const SessionView view, worker.Look(tenant, call.session));
   call.made_for = view.id;
   EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), view.sampling, vocab));
   EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
-  EBB_ASSIGN(call.speculation, SpeculationFrom(request.speculation(), parts_.draft_model));
+  EBB_ASSIGN(call.speculation, SpeculationFrom(request.speculation(), model->draft_name()));
   if (request.has_resume_from()) {
     constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();  // beyond any log, too
     call.resume_from = static_cast<int64_t>(std::min<uint64_t>(request.resume_from(), kMost));
   }
-  return call;
+  return ModelCall{std::move(model), std::move(call)};
 }
 
-absl::StatusOr<CallRequest> InferenceService::GenerateCall(const std::string& tenant,
-                                                           const v1::GenerateRequest& request) const {
+absl::StatusOr<ModelCall> InferenceService::GenerateCall(const std::string& tenant,
+                                                         const v1::GenerateRequest& request) const {
   EBB_TRY(CheckSize(parts_, request));
   if (request.session().empty()) return GenerateOnce(tenant, request);
   const auto only_once = [](const std::string& field) {
@@ -159,77 +165,82 @@ absl::StatusOr<CallRequest> InferenceService::GenerateCall(const std::string& te
   if (request.has_policy()) return only_once("policy");
   if (!request.model().empty()) return only_once("model");
 
-  const int32_t vocab = parts_.worker.tokenizer().size();
   CallRequest call = {.expected_generation = ExpectedOf(request), .decodes = true};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
-  EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
+  ModelLease model = parts_.models.Of(tenant, call.session);
+  Worker& worker = model->worker();
+  const int32_t vocab = worker.tokenizer().size();
+  EBB_ASSIGN(const SessionView view, worker.Look(tenant, call.session));
   call.made_for = view.id;
   EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), view.sampling, vocab));
   EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
-  EBB_ASSIGN(call.speculation, SpeculationFrom(request.speculation(), parts_.draft_model));
+  EBB_ASSIGN(call.speculation, SpeculationFrom(request.speculation(), model->draft_name()));
   EBB_ASSIGN(call.block_size, BlockSizeFrom(BlockSizeOf(request), view.block_size, view.block_size));
-  EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), parts_.worker.tokenizer(), view.log_tail, "prompt"));
+  EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), worker.tokenizer(), view.log_tail, "prompt"));
   if (ContinuesLog(request.prompt())) call.generation_of_prompt = view.generation;
-  EBB_ASSIGN(call.branches, BranchesFrom(request, parts_.worker));
-  return call;
+  EBB_ASSIGN(call.branches, BranchesFrom(request, worker));
+  return ModelCall{std::move(model), std::move(call)};
 }
 
 // On a throw-away session.
-absl::StatusOr<CallRequest> InferenceService::GenerateOnce(const std::string& tenant,
-                                                           const v1::GenerateRequest& request) const {
-  EBB_TRY(CheckModel(parts_, request.model()));
+absl::StatusOr<ModelCall> InferenceService::GenerateOnce(const std::string& tenant,
+                                                         const v1::GenerateRequest& request) const {
   if (request.has_expected_generation()) {
     return RefuseField("ONLY_WITH_SESSION", "expected_generation", "a throw-away session has none; leave it out");
   }
-  const Worker& worker = parts_.worker;
+  EBB_ASSIGN(ModelLease model, parts_.models.Find(request.model()));
+  Worker& worker = model->worker();
   SessionRequest session = {.tenant = tenant, .id = NewSessionId()};
-  EBB_ASSIGN(session.policy, PolicyFor(parts_, tenant, request.has_policy(), request.policy()));
+  EBB_ASSIGN(session.policy, PolicyFor(parts_, *model, tenant, request.has_policy(), request.policy()));
   EBB_ASSIGN(session.block_size, BlockSizeFrom(BlockSizeOf(request), kDefaultBlockSize, worker.step_tokens_max()));
   CallRequest call = {.block_size = session.block_size, .decodes = true};
   const int32_t vocab = worker.tokenizer().size();
   EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), {.seed = SeedFor(session.id)}, vocab));
   EBB_ASSIGN(call.stopping, StoppingFrom(request.stopping(), vocab, call.sampling));
-  EBB_ASSIGN(call.speculation, SpeculationFrom(request.speculation(), parts_.draft_model));
+  EBB_ASSIGN(call.speculation, SpeculationFrom(request.speculation(), model->draft_name()));
   EBB_ASSIGN(call.prompt, PromptFrom(request.prompt(), worker.tokenizer(), {}, "prompt"));
-  EBB_ASSIGN(call.branches, BranchesFrom(request, parts_.worker));
+  EBB_ASSIGN(call.branches, BranchesFrom(request, worker));
   call.open = std::move(session);
-  return call;
+  return ModelCall{std::move(model), std::move(call)};
 }
 
-absl::StatusOr<CallRequest> InferenceService::VerifyCall(const std::string& tenant,
-                                                         const v1::VerifyRequest& request) const {
+absl::StatusOr<ModelCall> InferenceService::VerifyCall(const std::string& tenant,
+                                                       const v1::VerifyRequest& request) const {
   EBB_TRY(CheckSize(parts_, request));
-  const Tokenizer& tokenizer = parts_.worker.tokenizer();
   CallRequest call = {.expected_generation = ExpectedOf(request)};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
-  EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
+  ModelLease model = parts_.models.Of(tenant, call.session);
+  const Worker& worker = model->worker();
+  const Tokenizer& tokenizer = worker.tokenizer();
+  EBB_ASSIGN(const SessionView view, worker.Look(tenant, call.session));
   call.made_for = view.id;
   EBB_ASSIGN(call.sampling, SamplingFrom(request.sampling(), view.sampling, tokenizer.size()));
   EBB_ASSIGN(call.draft, DraftFrom(request, tokenizer));
   call.sampling.logprobs = call.draft->logprobs;
   call.decodes = !call.draft->manual;
   call.stopping = {.max_tokens = 1, .logprobs = true};
-  return call;
+  return ModelCall{std::move(model), std::move(call)};
 }
 
-absl::StatusOr<CallRequest> InferenceService::EditCall(const std::string& tenant,
-                                                       const v1::EditRequest& request) const {
+absl::StatusOr<ModelCall> InferenceService::EditCall(const std::string& tenant, const v1::EditRequest& request) const {
   EBB_TRY(CheckSize(parts_, request));
   CallRequest call = {.expected_generation = ExpectedOf(request)};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
-  EBB_ASSIGN(const SessionView view, parts_.worker.Look(tenant, call.session));
+  ModelLease model = parts_.models.Of(tenant, call.session);
+  const Worker& worker = model->worker();
+  EBB_ASSIGN(const SessionView view, worker.Look(tenant, call.session));
   call.made_for = view.id;
   EBB_ASSIGN(call.block_size, BlockSizeFrom(BlockSizeOf(request), view.block_size, view.block_size));
-  EBB_ASSIGN(call.edit, EditFrom(request, parts_.worker.tokenizer()));
-  return call;
+  EBB_ASSIGN(call.edit, EditFrom(request, worker.tokenizer()));
+  return ModelCall{std::move(model), std::move(call)};
 }
 
-absl::StatusOr<CallRequest> InferenceService::ScoreCall(const std::string& tenant,
-                                                        const v1::ScoreRequest& request) const {
+absl::StatusOr<ModelCall> InferenceService::ScoreCall(const std::string& tenant,
+                                                      const v1::ScoreRequest& request) const {
   EBB_TRY(CheckSize(parts_, request));
-  const Worker& worker = parts_.worker;
+  EBB_ASSIGN(ModelLease model, parts_.models.Find(request.model()));
+  const Worker& worker = model->worker();
   const Tokenizer& tokenizer = worker.tokenizer();
-  EBB_TRY(CheckModel(parts_, request.model()));
   CallRequest call;
   if (request.has_context()) {
     EBB_ASSIGN(call.prompt, PromptFrom(request.context(), tokenizer, {}, "context"));
@@ -256,7 +267,7 @@ absl::StatusOr<CallRequest> InferenceService::ScoreCall(const std::string& tenan
   EBB_ASSIGN(session.block_size, BlockSizeFrom(BlockSizeOf(request), kDefaultBlockSize, worker.step_tokens_max()));
   call.block_size = session.block_size;
   call.open = std::move(session);
-  return call;
+  return ModelCall{std::move(model), std::move(call)};
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
@@ -264,8 +275,8 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
                                                      v1::TokenizeResponse* response) {
   return Reply(parts_, "InferenceService/Tokenize", *context, [&]() -> absl::Status {
     EBB_TRY(CheckSize(parts_, *request));
-    const Tokenizer& tokenizer = parts_.worker.tokenizer();
-    EBB_TRY(CheckModel(parts_, request->model()));
+    EBB_ASSIGN(const ModelLease model, parts_.models.Find(request->model()));
+    const Tokenizer& tokenizer = model->worker().tokenizer();
     if (request->prompt().has_tokens()) {
       return RefuseField("ALREADY_TOKENS", "prompt.tokens", "there is nothing to tokenize; give text or chat");
     }
@@ -284,8 +295,8 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
                                                        v1::DetokenizeResponse* response) {
   return Reply(parts_, "InferenceService/Detokenize", *context, [&]() -> absl::Status {
     EBB_TRY(CheckSize(parts_, *request));
-    const Tokenizer& tokenizer = parts_.worker.tokenizer();
-    EBB_TRY(CheckModel(parts_, request->model()));
+    EBB_ASSIGN(const ModelLease model, parts_.models.Find(request->model()));
+    const Tokenizer& tokenizer = model->worker().tokenizer();
     EBB_ASSIGN(const std::vector<int32_t> tokens, TokensFrom(request->ids(), tokenizer.size(), "ids"));
     const Special special = request->render_special() ? Special::kParse : Special::kPlain;
     response->set_text(SanitisedUtf8(tokenizer.Decode(tokens, special)));
@@ -300,14 +311,15 @@ grpc::ServerUnaryReactor* InferenceService::ReportOutcome(grpc::CallbackServerCo
   using Question = absl::AnyInvocable<absl::StatusOr<Counted>(Dispatcher&)>;
   return Ask<Counted>(
       parts_, "InferenceService/ReportOutcome", *context,
-      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+      [&](const std::string& tenant) -> absl::StatusOr<OfModel<Question>> {
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
         EBB_ASSIGN(TaskOutcome outcome, OutcomeFrom(*request));
-        return Question([tenant, id, outcome = std::move(outcome)](Dispatcher& dispatcher) {
-          return dispatcher.ReportOutcome(tenant, id, outcome);
-        });
+        return OfModel<Question>{parts_.models.Of(tenant, id),
+                                 [tenant, id, outcome = std::move(outcome)](Dispatcher& dispatcher) {
+                                   return dispatcher.ReportOutcome(tenant, id, outcome);
+                                 }};
       },
-      [response](const Counted& counted) {
+      [response](const Counted& counted, const ServedModel& /*model*/) {
         if (!counted) return absl::OkStatus();
         response->set_experiment("experiments/" + counted->experiment);
         response->set_arm(counted->arm_name);

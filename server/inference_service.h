@@ -38,13 +38,13 @@ class InferenceService final : public v1::InferenceService::CallbackService {
                                           v1::ReportOutcomeResponse* response) override;
 
  private:
-  absl::StatusOr<CallRequest> PrefillCall(const std::string& tenant, const v1::PrefillRequest& request) const;
-  absl::StatusOr<CallRequest> DecodeCall(const std::string& tenant, const v1::DecodeRequest& request) const;
-  absl::StatusOr<CallRequest> GenerateCall(const std::string& tenant, const v1::GenerateRequest& request) const;
-  absl::StatusOr<CallRequest> GenerateOnce(const std::string& tenant, const v1::GenerateRequest& request) const;
-  absl::StatusOr<CallRequest> VerifyCall(const std::string& tenant, const v1::VerifyRequest& request) const;
-  absl::StatusOr<CallRequest> EditCall(const std::string& tenant, const v1::EditRequest& request) const;
-  absl::StatusOr<CallRequest> ScoreCall(const std::string& tenant, const v1::ScoreRequest& request) const;
+  absl::StatusOr<ModelCall> PrefillCall(const std::string& tenant, const v1::PrefillRequest& request) const;
+  absl::StatusOr<ModelCall> DecodeCall(const std::string& tenant, const v1::DecodeRequest& request) const;
+  absl::StatusOr<ModelCall> GenerateCall(const std::string& tenant, const v1::GenerateRequest& request) const;
+  absl::StatusOr<ModelCall> GenerateOnce(const std::string& tenant, const v1::GenerateRequest& request) const;
+  absl::StatusOr<ModelCall> VerifyCall(const std::string& tenant, const v1::VerifyRequest& request) const;
+  absl::StatusOr<ModelCall> EditCall(const std::string& tenant, const v1::EditRequest& request) const;
+  absl::StatusOr<ModelCall> ScoreCall(const std::string& tenant, const v1::ScoreRequest& request) const;
 
   const ServiceParts& parts_;
 };

@@ -53,11 +53,11 @@ bool MergeTokens(v1::DecodeResponse& waiting, v1::DecodeResponse& next) {
 
 }  // namespace
 
-void TokenClock::Write(const Rpc& rpc, const ServiceParts& parts, int tokens) {
+void TokenClock::Write(const Rpc& rpc, ServedModel& model, int tokens) {
   if (tokens == 0) return;
-  const absl::Time now = parts.worker.Now();
+  const absl::Time now = model.worker().Now();
   if (metrics_ == nullptr) {
-    metrics_ = &parts.metrics.tenant(*rpc.tenant());
+    metrics_ = &model.metrics().tenant(*rpc.tenant());
     metrics_->ttft.Observe(now - rpc.received());
   } else {
     for (int i = 0; i < tokens; ++i) metrics_->inter_token.Observe((now - last_) / tokens);
@@ -68,17 +68,17 @@ void TokenClock::Write(const Rpc& rpc, const ServiceParts& parts, int tokens) {
 template <typename Message>
 CallStream<Message>::CallStream(const ServiceParts& parts, std::string_view method,
                                 const grpc::CallbackServerContext& context)
-    : StreamReactor<Message>(parts.stream_buffer),
-      parts_(parts),
-      id_(parts.worker.NewCallId()),
-      rpc_(parts, method, context) {
+    : StreamReactor<Message>(parts.stream_buffer), parts_(parts), rpc_(parts, method, context) {
   parts_.streams.Add();
 }
 
 template <typename Message>
-void CallStream<Message>::Begin(absl::StatusOr<CallRequest> request) {
-  if (!request.ok()) return End({.status = request.status()}, false);
-  parts_.worker.Start(id_, *std::move(request), *this);
+void CallStream<Message>::Begin(absl::StatusOr<ModelCall> call) {
+  if (!call.ok()) return End({.status = call.status()}, false);
+  const ModelLease model = model_ = std::move(call->model);  // also when this is gone
+  Worker& worker = model->worker();
+  if (id_ == 0) id_ = worker.NewCallId();
+  worker.Start(id_, std::move(call->question), *this);
 }
 
 template <typename Message>
@@ -113,7 +113,9 @@ void PrefillStream::PushEnd(const CallEnd& end) {
   PushHeld();
 }
 
-Reader DecodeStream::OnTokens(const TokensDone& tokens) { return Push(TokensProto(tokens, parts_.worker.tokenizer())); }
+Reader DecodeStream::OnTokens(const TokensDone& tokens) {
+  return Push(TokensProto(tokens, model().worker().tokenizer()));
+}
 
 void DecodeStream::PushEnd(const CallEnd& end) { Push(EndProto(end)); }
 
@@ -130,12 +132,13 @@ Reader GenerateStream::OnBlock(const BlockDone& block) {
   return Push(std::move(proto));
 }
 
-void GenerateStream::Begin(absl::StatusOr<CallRequest> request) {
-  calls_.push_back(id());
-  if (request.ok()) {
-    for (const AnswerBranch& branch : request->branches) calls_.push_back(branch.call);
+void GenerateStream::Begin(absl::StatusOr<ModelCall> call) {
+  if (call.ok()) {
+    SetId(call->model->worker().NewCallId());
+    calls_.push_back(id());
+    for (const AnswerBranch& branch : call->question.branches) calls_.push_back(branch.call);
   }
-  CallStream::Begin(std::move(request));
+  CallStream::Begin(std::move(call));
 }
 
 CallOutput* GenerateStream::Branch(size_t index) {
@@ -145,7 +148,7 @@ CallOutput* GenerateStream::Branch(size_t index) {
 
 Reader GenerateStream::PushTokens(const TokensDone& tokens, uint32_t index) {
   v1::GenerateResponse proto;
-  *proto.mutable_decode() = TokensProto(tokens, parts_.worker.tokenizer());
+  *proto.mutable_decode() = TokensProto(tokens, model().worker().tokenizer());
   proto.set_index(index);
   return Push(std::move(proto));
 }
@@ -160,17 +163,19 @@ void GenerateStream::EndAnswer(const CallEnd& end, bool discard, uint32_t index)
     Push(std::move(proto));
   } else if (failure_.ok()) {
     failure_ = end.status;
-    for (const CallId call : calls_) parts_.worker.Cancel(call);
+    for (const CallId call : calls_) model().worker().Cancel(call);
   }
   if (--running_ == 0) EndStream(failure_, discard_);
 }
 
 void GenerateStream::OnCaughtUp() {
-  for (const CallId call : calls_) parts_.worker.ReaderReady(call);
+  if (!was_started()) return;
+  for (const CallId call : calls_) model().worker().ReaderReady(call);
 }
 
 void GenerateStream::OnCancel() {
-  for (const CallId call : calls_) parts_.worker.Cancel(call);
+  if (!was_started()) return;
+  for (const CallId call : calls_) model().worker().Cancel(call);
 }
 
 void GenerateStream::OnWrite(v1::GenerateResponse& message, uint64_t sequence) {
@@ -185,9 +190,12 @@ bool GenerateStream::Merge(v1::GenerateResponse& waiting, v1::GenerateResponse& 
 }
 
 template <typename Response>
-void CallReply<Response>::Begin(absl::StatusOr<CallRequest> request) {
-  if (!request.ok()) return End({.status = request.status()}, false);
-  parts_.worker.Start(id_, *std::move(request), *this);
+void CallReply<Response>::Begin(absl::StatusOr<ModelCall> call) {
+  if (!call.ok()) return End({.status = call.status()}, false);
+  const ModelLease model = model_ = std::move(call->model);  // also when this is gone
+  Worker& worker = model->worker();
+  id_ = worker.NewCallId();
+  worker.Start(id_, std::move(call->question), *this);
 }
 
 template <typename Response>
@@ -202,7 +210,7 @@ template class CallReply<v1::EditResponse>;
 
 void ScoreReply::OnScores(std::span<const TokenLogprob> scores) {
   for (const TokenLogprob& score : scores) {
-    *response_.add_tokens() = LogprobProto(score, parts_.worker.tokenizer());
+    *response_.add_tokens() = LogprobProto(score, tokenizer());
     response_.set_logprob(response_.logprob() + score.logprob);
   }
 }
@@ -210,15 +218,14 @@ void ScoreReply::OnScores(std::span<const TokenLogprob> scores) {
 void ScoreReply::OnEnd(const CallEnd& end) { *response_.mutable_usage() = UsageProto(end.usage); }
 
 void VerifyReply::OnDraft(const DraftDone& draft) {
-  const Tokenizer& tokenizer = parts_.worker.tokenizer();
-  for (const Drawn& score : draft.scores) *response_.add_scores() = LogprobProto(score, tokenizer);
+  for (const Drawn& score : draft.scores) *response_.add_scores() = LogprobProto(score, tokenizer());
   response_.set_accepted(static_cast<uint32_t>(draft.accepted));
   response_.set_pending(static_cast<uint32_t>(draft.pending));
-  if (draft.likeliest != nullptr) *response_.mutable_next() = LogprobProto(*draft.likeliest, tokenizer);
+  if (draft.likeliest != nullptr) *response_.mutable_next() = LogprobProto(*draft.likeliest, tokenizer());
 }
 
 Reader VerifyReply::OnTokens(const TokensDone& tokens) {
-  if (tokens.drawn != nullptr) *response_.mutable_next() = LogprobProto(*tokens.drawn, parts_.worker.tokenizer());
+  if (tokens.drawn != nullptr) *response_.mutable_next() = LogprobProto(*tokens.drawn, tokenizer());
   return Reader::kReady;
 }
 

@@ -23,8 +23,8 @@ namespace ebb {
 // Times between the tokens that are written to one stream.
 class TokenClock {
  public:
-  // Tokens are handed to gRPC now.
-  void Write(const Rpc& rpc, const ServiceParts& parts, int tokens);
+  // Tokens of the model are handed to gRPC now.
+  void Write(const Rpc& rpc, ServedModel& model, int tokens);
 
  private:
   const TenantMetrics* metrics_ = nullptr;  // once there is a token
@@ -40,15 +40,22 @@ class CallStream : public StreamReactor<Message>, public CallOutput {
 
   const Rpc& rpc() const { return rpc_; }
   // Starts the call, or ends it with the refusal. The stream may be gone when this returns.
-  void Begin(absl::StatusOr<CallRequest> request);
+  void Begin(absl::StatusOr<ModelCall> call);
 
  protected:
-  void Count(int tokens) { token_clock_.Write(rpc_, parts_, tokens); }
+  void Count(int tokens) { token_clock_.Write(rpc_, *model_, tokens); }
   CallId id() const { return id_; }
+  void SetId(CallId id) { id_ = id; }             // before Begin, of who has to know it; else it finds one
+  ServedModel& model() const { return *model_; }  // REQUIRES: the call was started
+  bool was_started() const { return model_ != nullptr; }
   // The stream ends: nothing comes after this.
   void EndStream(const absl::Status& status, bool discard) { this->Close(rpc_.Finish(status), discard); }
-  void OnCaughtUp() override { parts_.worker.ReaderReady(id_); }
-  void OnCancel() override { parts_.worker.Cancel(id_); }
+  void OnCaughtUp() override {
+    if (was_started()) model_->worker().ReaderReady(id_);
+  }
+  void OnCancel() override {
+    if (was_started()) model_->worker().Cancel(id_);
+  }
   void End(const CallEnd& end, bool discard) override;
   const ServiceParts& parts_;
 
@@ -59,7 +66,8 @@ class CallStream : public StreamReactor<Message>, public CallOutput {
   // What is held back, when it did not.
   virtual void PushHeld() {}
 
-  const CallId id_;
+  CallId id_ = 0;
+  ModelLease model_ = {};  // null for a call that was refused before it began
   Rpc rpc_;
   TokenClock token_clock_;
 };
@@ -96,7 +104,7 @@ class GenerateStream final : public CallStream<v1::GenerateResponse> {
  public:
   using CallStream::CallStream;
 
-  void Begin(absl::StatusOr<CallRequest> request);
+  void Begin(absl::StatusOr<ModelCall> call);
 
  private:
   // The call of answer `index` >= 1.
@@ -137,13 +145,15 @@ class CallReply : public grpc::ServerUnaryReactor, public CallOutput {
  public:
   CallReply(const ServiceParts& parts, std::string_view method, const grpc::CallbackServerContext& context,
             Response& response)
-      : parts_(parts), response_(response), id_(parts.worker.NewCallId()), rpc_(parts, method, context) {}
+      : parts_(parts), response_(response), rpc_(parts, method, context) {}
 
   const Rpc& rpc() const { return rpc_; }
   // As CallStream::Begin.
-  void Begin(absl::StatusOr<CallRequest> request);
+  void Begin(absl::StatusOr<ModelCall> call);
 
  protected:
+  const Tokenizer& tokenizer() const { return model_->worker().tokenizer(); }
+
   const ServiceParts& parts_;
   Response& response_;
 
@@ -152,12 +162,15 @@ class CallReply : public grpc::ServerUnaryReactor, public CallOutput {
   Reader OnTokens(const TokensDone& /*tokens*/) override { return Reader::kReady; }
   void OnScores(std::span<const TokenLogprob> /*scores*/) override {}
   void End(const CallEnd& end, bool discard) final;
-  void OnCancel() final { parts_.worker.Cancel(id_); }
+  void OnCancel() final {
+    if (model_ != nullptr) model_->worker().Cancel(id_);
+  }
   void OnDone() final { delete this; }
   // The end of a call that ended well.
   virtual void OnEnd(const CallEnd& end) = 0;
 
-  const CallId id_;
+  CallId id_ = 0;
+  ModelLease model_ = {};  // null for a call that was refused before it began
   Rpc rpc_;
 };
 

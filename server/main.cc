@@ -171,6 +171,19 @@ absl::Status SetOpenAi(const config::v1::OpenAi& config, ServerOptions& options)
   return absl::OkStatus();
 }
 
+ModelTable ModelsFrom(const config::v1::Config& config) {
+  ModelTable models;
+  for (const auto& [name, model] : config.models()) {
+    models[name] = {.path = model.path(),
+                    .calibration_path = model.calibration(),
+                    .head_gates_path = model.head_gates(),
+                    .threads = static_cast<int32_t>(model.threads()),
+                    .arena_bytes = static_cast<int64_t>(model.arena()),
+                    .accuracy = model.accuracy() == "exact" ? Accuracy::kExact : Accuracy::kFast};
+  }
+  return models;
+}
+
 absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
@@ -220,6 +233,7 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   options.draft = {.path = config.model().draft(),
                    .budget = static_cast<int32_t>(config.model().draft_budget()),
                    .arena_bytes = static_cast<int64_t>(config.model().draft_arena())};
+  options.models = ModelsFrom(config);
   options.work = {.step_rows_max = static_cast<int32_t>(config.scheduling().rows_max()),
                   .queue_max = static_cast<int32_t>(config.scheduling().queue_max()),
                   .sessions_max = static_cast<int32_t>(config.cache().sessions_max()),
@@ -291,7 +305,9 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   }
   reloader.Start({.take =
                       [&](const config::v1::Config& now) {
+                        EBB_TRY((*server)->CheckModels(ModelsFrom(now)));
                         EBB_TRY((*server)->SetTenants(TenantsFrom(now)));
+                        EBB_TRY((*server)->SetModels(ModelsFrom(now), ToDuration(now.server().drain_timeout())));
                         SetLogLevel(LevelFrom(now));
                         return absl::OkStatus();
                       },

@@ -117,10 +117,19 @@ MetricFamily& MetricSet::operator[](std::string_view name) {
   return **at;
 }
 
-std::string MetricSet::Serialize() const {
+std::string MetricSet::Serialize(std::span<const Labelled> others) const {
   std::vector<prometheus::MetricFamily> collected;
-  for (const auto& family : families_) {
-    if (prometheus::MetricFamily read = family->Collect(); !read.metric.empty()) collected.push_back(std::move(read));
+  for (size_t i = 0; i < families_.size(); ++i) {
+    prometheus::MetricFamily family = families_[i]->Collect();
+    const auto& labels = families_[i]->row().labels;
+    for (const Labelled& other : others) {
+      if (std::ranges::find(labels, other.label) != labels.end()) continue;  // it says so itself, of the whole server
+      for (prometheus::ClientMetric& metric : other.set.families_[i]->Collect().metric) {
+        metric.label.push_back({.name = std::string(other.label), .value = std::string(other.value)});
+        family.metric.push_back(std::move(metric));
+      }
+    }
+    if (!family.metric.empty()) collected.push_back(std::move(family));
   }
   return prometheus::TextSerializer().Serialize(collected);
 }

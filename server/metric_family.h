@@ -113,7 +113,15 @@ class MetricSet {
   MetricFamily& operator[](std::string_view name);  // REQUIRES: a name of the table
 
   // Prometheus' text format, in the table's order; families without a series are left out.
-  std::string Serialize() const;
+  std::string Serialize() const { return Serialize({}); }
+
+  // The same with the series of other sets of this table, each told apart by a label.
+  struct Labelled {
+    std::string_view label = {};  // rows that have it already are left out: they are of the server as a whole
+    std::string_view value = {};
+    const MetricSet& set;
+  };
+  std::string Serialize(std::span<const Labelled> others) const;
 
  private:
   std::vector<std::unique_ptr<MetricFamily>> families_;

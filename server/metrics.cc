@@ -249,6 +249,8 @@ const std::vector<MetricRow>& Table() {
        "Sessions of servers that are gone, or were drained: ok, they are served here; failed, they could not be opened, and wait for another."},
       {"ebb_past_context_sessions_total", kC, "sessions", {}, {},
        "Sessions that used a position past the model's trained context; their quality may suffer."},
+      {"ebb_models", kG, "models", {"state"}, {},
+       "Models of the server: loading; serving; unloading, whose calls may finish; failed, as the log and ListModels say why."},
       {"ebb_config_reloads_total", kC, "reloads", {"result"}, {},
        "Times that the configuration was read again since its file had changed or somebody asked: ok, or failed, which changed nothing."},
       {"ebb_config_failing", kG, "", {}, {},
@@ -423,15 +425,13 @@ std::span<const MetricRow> MetricTable() { return Table(); }
 Metrics::Metrics(const MetricsOptions& options)
     : set_(MetricTable()),
       tenants_max_(std::max<size_t>(options.tenants_max, 1)),
+      whole_server_(options.whole_server),
       worker_(MakeWorker(set_)),
       store_(MakeStore(set_)),
       journal_(MakeJournal(set_)),
       swap_(MakeSwap(set_)),
       reload_(MakeReload(set_)),
       finished_(MakeFinished(set_)) {
-  set_["ebb_build_info"]
-      .gauge({options.version, options.revision, options.backend, options.grpc_version, options.model})
-      .Set(1);
   const auto text = [](int64_t number) { return absl::StrFormat("%d", number); };
   set_["ebb_cache_config_info"]
       .gauge({text(options.pages), text(options.page_bytes), text(options.lanes), text(options.head_dim)})
@@ -441,13 +441,17 @@ Metrics::Metrics(const MetricsOptions& options)
   set_["ebb_requests_limit"].gauge().Set(options.queue_max);
   for (const ScorerRow& row : ScorerRegistry()) policies_.emplace(row.name, MakePolicy(set_, row.name));
   for (const std::string& method : options.methods) methods_.emplace(method, MakeMethod(set_, method));
+  tenant(kDefaultTenant);
+  for (const std::string& name : options.tenants) tenant(name);
+  if (!options.whole_server) return;
+  set_["ebb_build_info"]
+      .gauge({options.version, options.revision, options.backend, options.grpc_version, options.model})
+      .Set(1);
   for (const std::string_view reason : kLoadReasons) set_["ebb_refusals_total"].counter({reason});
   for (const std::string_view reason : kAuthReasons) set_["ebb_auth_failures_total"].counter({reason});
   for (const std::string_view reason : kErrorReasons) set_["ebb_errors_total"].counter({reason});
   connections_refused();
   arm(kOther, kOther);
-  tenant(kDefaultTenant);
-  for (const std::string& name : options.tenants) tenant(name);
 }
 
 TenantMetrics Metrics::MakeTenant(std::string_view label) {
@@ -459,7 +463,7 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
   std::array<Gauge*, kQuotas.size()> limits = {};
   for (const QuotaRow& row : kQuotas) {
     const auto at = static_cast<size_t>(row.quota);
-    limits[at] = &set_["ebb_quota_limit"].gauge({label, row.label});
+    if (whole_server_) limits[at] = &set_["ebb_quota_limit"].gauge({label, row.label});
     if (row.quota == Quota::kTokens || row.quota == Quota::kSnapshotBytes) continue;  // others count them
     used[at] = &set_["ebb_quota_used"].gauge({label, row.label});
   }
@@ -487,7 +491,7 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
           .watch_events_lost = set_["ebb_watch_events_lost_total"].counter({label}),
           .quota_used = used,
           .quota_limit = limits,
-          .is_shared = label == kOther};
+          .is_shared = label == kOther || !whole_server_};
 }
 
 const TenantMetrics& Metrics::tenant(std::string_view name) {
@@ -560,7 +564,7 @@ void Metrics::SetStoreSpace(int64_t free_bytes, int64_t size_bytes) {
   set_["ebb_store_size_bytes"].gauge().Set(static_cast<double>(size_bytes));
 }
 
-std::string Metrics::Serialize() {
+std::string Metrics::Serialize(std::span<const OfModel> others) {
   const ProcessStats process = ReadProcessStats();
   set_["ebb_log_lines_dropped_total"].counter().SetTotal(static_cast<double>(LogLinesDropped()));
   set_["process_cpu_seconds_total"].counter().SetTotal(process.cpu_seconds);
@@ -569,7 +573,11 @@ std::string Metrics::Serialize() {
   set_["process_virtual_memory_bytes"].gauge().Set(static_cast<double>(process.virtual_bytes));
   set_["process_open_fds"].gauge().Set(static_cast<double>(process.open_fds));
   set_["process_max_fds"].gauge().Set(static_cast<double>(process.max_fds));
-  return set_.Serialize();
+  std::vector<MetricSet::Labelled> labelled;
+  for (const OfModel& other : others) {
+    labelled.push_back({.label = "model", .value = other.model, .set = other.metrics->set_});
+  }
+  return set_.Serialize(labelled);
 }
 
 }  // namespace ebb

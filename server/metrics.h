@@ -48,6 +48,7 @@ struct MetricsOptions {
   std::vector<std::string> methods = {};  // every "InferenceService/Generate" that may be called
   std::vector<std::string> tenants = {};  // those configured; `default` is always there
   size_t tenants_max = 64;                // distinct labels; further tenants share `other`
+  bool whole_server = true;               // false: of a model beside others, which says nothing of the server
 };
 
 // Tokens of drafts.
@@ -80,8 +81,8 @@ struct TenantMetrics {
   Counter& watch_events;
   Counter& watch_events_lost;
   std::array<Gauge*, kQuotas.size()> quota_used;   // by Quota: Add
-  std::array<Gauge*, kQuotas.size()> quota_limit;  // 0: none
-  bool is_shared = false;                          // by tenants past MetricsOptions::tenants_max
+  std::array<Gauge*, kQuotas.size()> quota_limit;  // 0: none. Null unless MetricsOptions::whole_server
+  bool is_shared = false;                          // the limits: by models, or by tenants past tenants_max
 };
 
 struct PolicyMetrics {
@@ -253,13 +254,20 @@ class Metrics {
   void SetCertificateEnd(absl::Time end);
   // Of the file system of the store. Before that, and without a store in a folder, there are no such series.
   void SetStoreSpace(int64_t free_bytes, int64_t size_bytes);
+  // Models by state, as ModelState names them.
+  Gauge& models(std::string_view state) { return set_["ebb_models"].gauge({state}); }
   Counter& connections_refused() { return set_["ebb_connections_refused_total"].counter(); }
 
   // Generations by why they ended.
   Counter& finished(v1::FinishReason reason) const;
 
-  // What /metrics answers, in Prometheus' text format (kContentType).
-  std::string Serialize();
+  // What /metrics answers, in Prometheus' text format (kContentType). `others`, of models beside the one that these are
+  // of, have the label `model`.
+  struct OfModel {
+    std::string model = {};
+    const Metrics* metrics = nullptr;
+  };
+  std::string Serialize(std::span<const OfModel> others = {});
   static constexpr char kContentType[] = "text/plain; version=0.0.4; charset=utf-8";
 
  private:
@@ -267,6 +275,7 @@ class Metrics {
 
   MetricSet set_;
   const size_t tenants_max_;
+  const bool whole_server_;
   WorkerMetrics worker_;
   StoreMetrics store_;
   JournalMetrics journal_;

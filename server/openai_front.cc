@@ -279,7 +279,8 @@ class RunningFront final : public OpenAiFront {
   absl::Status Answer(OpenAiRoute route, const httplib::Request& request, httplib::Response& response) {
     EBB_ASSIGN(std::shared_ptr<Place> place, TakePlace());
     EBB_ASSIGN(const CallMetadata metadata, MetadataFrom(request));
-    EBB_ASSIGN(OpenAiRequest asked, OpenAiRequestFrom(route, request.body, served_.model));
+    EBB_ASSIGN(OpenAiRequest asked, OpenAiRequestFrom(route, request.body));
+    const std::string model = asked.generate.model().empty() ? served_.models().front().name : asked.generate.model();
     std::optional<Turn> turn;
     if (!asked.session.empty()) {
       Turn kept;
@@ -298,8 +299,7 @@ class RunningFront final : public OpenAiFront {
       return absl::OkStatus();
     }
     const bool stream = asked.stream;
-    OpenAiReply reply(asked,
-                      {.id = NewSessionId(), .created = absl::ToUnixSeconds(absl::Now()), .model = served_.model});
+    OpenAiReply reply(asked, {.id = NewSessionId(), .created = absl::ToUnixSeconds(absl::Now()), .model = model});
     const auto running = std::make_shared<Running>(
         Running{std::move(place), stream, std::move(turn), std::move(reply), std::move(call)});
     if (stream) response.set_header("Cache-Control", "no-store");
@@ -318,6 +318,7 @@ class RunningFront final : public OpenAiFront {
     if (status.error_code() == grpc::StatusCode::NOT_FOUND) {
       v1::CreateSessionRequest create;
       create.set_session_id(asked.session);
+      create.set_model(asked.generate.model());
       if (asked.generate.has_policy()) *create.mutable_policy() = asked.generate.policy();
       *create.mutable_ttl() = DurationProto(options_.session_ttl);
       status = sessions_->CreateSession(ContextOf(metadata).get(), create, &turn.session);
@@ -325,6 +326,8 @@ class RunningFront final : public OpenAiFront {
     }
     if (!status.ok()) return status;
     EBB_TRY(CheckPolicy(asked, turn.session));
+    EBB_TRY(CheckModel(asked.generate.model(), turn.session));
+    asked.generate.clear_model();
     asked.generate.clear_policy();
     asked.generate.set_session(turn.session.name());
     asked.generate.set_expected_generation(turn.session.generation());
@@ -356,6 +359,14 @@ class RunningFront final : public OpenAiFront {
         absl::StatusCode::kFailedPrecondition,
         absl::StrFormat("ebb.policy: %s has another; leave it out, or change it with SetPolicy", session.name()),
         {.reason = "POLICY_DIFFERS", .field = "ebb.policy"});
+  }
+
+  static absl::Status CheckModel(const std::string& asked, const v1::Session& session) {
+    if (asked.empty() || asked == session.model()) return absl::OkStatus();
+    return Refuse(absl::StatusCode::kFailedPrecondition,
+                  absl::StrFormat("model: %s is of the model '%s'; leave it out, or name another session",
+                                  session.name(), session.model()),
+                  {.reason = "MODEL_DIFFERS", .field = "model"});
   }
 
   // A session that was made for a request which was refused, and that nobody wrote to.
@@ -399,7 +410,7 @@ class RunningFront final : public OpenAiFront {
     return true;
   }
 
-  // The one model there is, for whoever may call at all.
+  // The models that are served, for whoever may call at all.
   void AnswerModels(const httplib::Request& request, httplib::Response& response) {
     const auto metadata = MetadataFrom(request);
     if (!metadata.ok()) return Refused(metadata.status(), response);
@@ -408,20 +419,26 @@ class RunningFront final : public OpenAiFront {
     v1::ListSessionsResponse sessions;
     const grpc::Status allowed = sessions_->ListSessions(ContextOf(*metadata).get(), list, &sessions);
     if (!allowed.ok()) return AnswerError(allowed, response);
-    const Json model = {{"id", served_.model},
-                        {"object", "model"},
-                        {"created", absl::ToUnixSeconds(started_)},
-                        {"owned_by", "ebb"},
-                        {"context_length", served_.context}};
     const std::string name = request.matches[1].length() > 1 ? request.matches[1].str().substr(1) : "";
-    if (!name.empty() && name != served_.model) {
+    Json data = Json::array();
+    std::string known;
+    for (const OpenAiModel& model : served_.models()) {
+      known += absl::StrFormat("%s'%s'", known.empty() ? "" : ", ", model.name);
+      if (!name.empty() && name != model.name) continue;
+      data.push_back({{"id", model.name},
+                      {"object", "model"},
+                      {"created", absl::ToUnixSeconds(started_)},
+                      {"owned_by", "ebb"},
+                      {"context_length", model.context}});
+    }
+    if (data.empty()) {
       return Refused(Refuse(absl::StatusCode::kNotFound,
-                            absl::StrFormat("there is no model '%s'; this server has '%s'", name, served_.model),
+                            absl::StrFormat("there is no model '%s'; this server has %s", name, known),
                             {.reason = "UNKNOWN_MODEL"}),
                      response);
     }
-    const Json all = {{"object", "list"}, {"data", Json::array({model})}};
-    response.set_content((name.empty() ? all : model).dump() + "\n", kJson);
+    const Json all = {{"object", "list"}, {"data", data}};
+    response.set_content((name.empty() ? all : data.front()).dump() + "\n", kJson);
   }
 
   const OpenAiOptions options_;

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -31,10 +32,15 @@ struct OpenAiOptions {
   absl::Duration session_ttl = absl::Hours(1);           // of a session that a request made
 };
 
+// A model as /v1/models lists it.
+struct OpenAiModel {
+  std::string name = {};
+  int32_t context = 0;  // tokens that it was trained with
+};
+
 // What it has to know of the server.
 struct OpenAiServed {
-  std::string model = {};
-  int32_t context = 0;                                    // tokens that it was trained with
+  std::function<std::vector<OpenAiModel>()> models = {};  // those served now, the main one first; any thread
   size_t body_bytes_max = 4 << 20;                        // of a request
   const ServerTls* tls = nullptr;                         // null: plain HTTP; outlives the front
   std::function<void(const absl::Status&)> refused = {};  // told of what the port itself refuses; any thread

@@ -287,16 +287,9 @@ void RefuseOthers(Fields& fields, OpenAiRoute route) {
   }
 }
 
-absl::Status CheckModelName(const std::string& asked, const std::string& model) {
-  if (asked.empty() || asked == model) return absl::OkStatus();
-  return Refuse(absl::StatusCode::kNotFound,
-                absl::StrFormat("model: there is no model '%s'; this server has '%s'", asked, model),
-                {.reason = "UNKNOWN_MODEL", .field = "model"});
-}
-
 }  // namespace
 
-absl::StatusOr<OpenAiRequest> OpenAiRequestFrom(OpenAiRoute route, const std::string& body, const std::string& model) {
+absl::StatusOr<OpenAiRequest> OpenAiRequestFrom(OpenAiRoute route, const std::string& body) {
   // What is nested deeply costs the stack when it is copied, and no request is.
   bool is_deep = false;
   const auto look = [&is_deep](int depth, Json::parse_event_t /*event*/, Json& /*value*/) {
@@ -313,7 +306,7 @@ absl::StatusOr<OpenAiRequest> OpenAiRequestFrom(OpenAiRoute route, const std::st
   }
   OpenAiRequest request = {.route = route};
   Fields fields(json);
-  fields.Fail(CheckModelName(fields.Text("model"), model));
+  request.generate.set_model(fields.Text("model"));
   if (route == OpenAiRoute::kChat) {
     ReadMessages(fields, *request.generate.mutable_prompt()->mutable_chat());
   } else {

@@ -18,7 +18,7 @@ enum class OpenAiRoute { kChat, kCompletion };
 
 struct OpenAiRequest {
   OpenAiRoute route = OpenAiRoute::kChat;
-  // Without session and model; `policy` is set where the caller gave one.
+  // Without session; `policy` and `model` are set where the caller gave one.
   v1::GenerateRequest generate = {};
   bool stream = false;
   bool include_usage = false;  // of a stream
@@ -26,10 +26,10 @@ struct OpenAiRequest {
   bool append = false;         // `messages` are new, all of them
 };
 
-// `model`: what this server calls its own. INVALID_ARGUMENT, with the path of the field as the caller wrote it:
-// MALFORMED_BODY, MISSING, WRONG_TYPE, OUT_OF_RANGE, UNSUPPORTED_FIELD, UNKNOWN_ROLE, INVALID_NAME, those of
-// PolicyFromJson; NOT_FOUND UNKNOWN_MODEL. Ranges of what ebb.v1 has too are the service's to check.
-absl::StatusOr<OpenAiRequest> OpenAiRequestFrom(OpenAiRoute route, const std::string& body, const std::string& model);
+// INVALID_ARGUMENT, with the path of the field as the caller wrote it: MALFORMED_BODY, MISSING, WRONG_TYPE,
+// OUT_OF_RANGE, UNSUPPORTED_FIELD, UNKNOWN_ROLE, INVALID_NAME, those of PolicyFromJson. Ranges of what ebb.v1 has too,
+// and what models there are, are the service's to check.
+absl::StatusOr<OpenAiRequest> OpenAiRequestFrom(OpenAiRoute route, const std::string& body);
 
 }  // namespace ebb
 

@@ -37,13 +37,6 @@ absl::Status CheckWaits(const grpc::CallbackServerContext& context) {
                 {.reason = "CALL_CANCELLED"});
 }
 
-absl::Status CheckModel(const ServiceParts& parts, const std::string& model) {
-  if (model.empty() || model == parts.model_name) return absl::OkStatus();
-  return Refuse(absl::StatusCode::kNotFound,
-                absl::StrFormat("model: there is no model '%s'; this server has '%s'", model, parts.model_name),
-                {.reason = "UNKNOWN_MODEL", .field = "model"});
-}
-
 absl::Status CheckSize(const ServiceParts& parts, const google::protobuf::Message& request) {
   const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
   if (bytes <= parts.request_bytes_max) return absl::OkStatus();
@@ -58,7 +51,7 @@ Rpc::Rpc(const ServiceParts& parts, std::string_view method, const grpc::Callbac
       method_(method),
       tenant_(TenantOf(parts.identity.Of(method, context))),
       trace_(ParseTraceparent(MetadataOf(context, kTraceKey))),
-      received_(parts.worker.Now()),
+      received_(parts.clock.Now()),
       deadline_(DeadlineOf(context, received_)) {}
 
 std::string Rpc::method_name() const { return std::string(method_.substr(method_.find('/') + 1)); }
@@ -72,7 +65,7 @@ absl::Status Rpc::SeekElsewhere(const absl::Status& status) const {
 
 grpc::Status Rpc::Finish(const absl::Status& found) {
   const absl::Status status = SeekElsewhere(found);
-  const absl::Duration took = parts_.worker.Now() - received_;
+  const absl::Duration took = parts_.clock.Now() - received_;
   parts_.metrics.CallEnded(parts_.metrics.method(method_), status, took);
   const std::string code = absl::StatusCodeToString(status.code());
   LogInfo("rpc", {{"method", method_},

@@ -9,17 +9,22 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/call.h"
+#include "server/clock.h"
 #include "server/dispatcher.h"
 #include "server/identity.h"
 #include "server/metrics.h"
+#include "server/models.h"
 #include "server/open_streams.h"
 #include "server/reload.h"
 #include "server/store.h"
@@ -27,22 +32,20 @@
 #include "server/tenant_settings.h"
 #include "server/tenants.h"
 #include "server/trace_context.h"
-#include "server/worker.h"
 
 namespace ebb {
 
 // What the services share. All of it outlives them.
 struct ServiceParts {
-  Worker& worker;
-  Metrics& metrics;
+  Models& models;
+  Metrics& metrics;  // of the main model and of the server
   OpenStreams& streams;
   const Identity& identity;
-  std::string model_name = {};          // what clients call the model
+  Clock clock = {};                     // the models', too
   size_t stream_buffer = 64;            // messages a stream may hold back
   int64_t request_bytes_max = 4 << 20;  // of all requests but PlanEviction's
-  Store* store = nullptr;               // null: no snapshots are kept
+  Store* store = nullptr;               // of all models' snapshots; null: none are kept
   Takeover* takeover = nullptr;         // null: no other server has sessions of these clients
-  std::string draft_model = {};         // what clients call it; empty: there is none
   const CurrentTenants* tenants = nullptr;
   TenantSettings* tenant_settings = nullptr;  // never null where services are
   Reloader* reloader = nullptr;               // null: there is no file to read again
@@ -55,9 +58,6 @@ TenantLimits LimitsOf(const ServiceParts& parts, const std::string& tenant);
 // CANCELLED CALL_CANCELLED when whoever asked is gone, or no longer waits: nothing more is to be done for them. Any
 // thread, until the call is finished.
 absl::Status CheckWaits(const grpc::CallbackServerContext& context);
-
-// NOT_FOUND UNKNOWN_MODEL unless `model` is empty or the model served.
-absl::Status CheckModel(const ServiceParts& parts, const std::string& model);
 
 // RESOURCE_EXHAUSTED REQUEST_TOO_LARGE above ServiceParts.request_bytes_max. gRPC has one limit for all requests, which
 // PlanEviction's are let through, so every other method that takes lists or texts asks this before anything else.
@@ -100,13 +100,121 @@ grpc::ServerUnaryReactor* Reply(const ServiceParts& parts, std::string_view meth
   return reactor;
 }
 
-// Asks the worker. `prepare(tenant)`, called here and now, checks the request and returns the question, a StatusOr of a
-// callable (Dispatcher&) -> StatusOr<Result>; `fill(result)`, called on the worker's thread, fills the response and may
-// still refuse. `effort` as Worker::Ask.
+// What is to be asked, and of which model.
+template <typename Question>
+struct OfModel {
+  ModelLease model = {};
+  Question question = {};
+};
+
+using ModelCall = OfModel<CallRequest>;
+
+// Asks a model's worker. `prepare(tenant)`, called here and now, checks the request and returns OfModel of the
+// question, a callable (Dispatcher&) -> StatusOr<Result>; `fill(result, model)`, called on the worker's thread, fills
+// the response and may still refuse. `effort` as Worker::Ask.
 template <typename Result, typename Prepare, typename Fill>
 grpc::ServerUnaryReactor* Ask(const ServiceParts& parts, std::string_view method, grpc::CallbackServerContext& context,
                               const Prepare& prepare, Fill fill, Effort effort = Effort::kShort) {
-  using Question = absl::AnyInvocable<absl::StatusOr<Result>(Dispatcher&)>;
+  using Asked = OfModel<absl::AnyInvocable<absl::StatusOr<Result>(Dispatcher&)>>;
+  Rpc rpc(parts, method, context);
+  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+  absl::StatusOr<Asked> asked =
+      rpc.tenant().ok() ? prepare(*rpc.tenant()) : absl::StatusOr<Asked>(rpc.tenant().status());
+  if (!asked.ok()) {
+    reactor->Finish(rpc.Finish(asked.status()));
+    return reactor;
+  }
+  Worker& worker = asked->model->worker();
+  worker.Ask<Result>(
+      std::move(asked->question),
+      [rpc, reactor, fill = std::move(fill), model = asked->model](absl::StatusOr<Result> result) mutable {
+        const absl::Status status = result.ok() ? fill(*result, *model) : result.status();
+        reactor->Finish(rpc.Finish(status));
+      },
+      effort);
+  return reactor;
+}
+
+// The same for work on a session's cache: the question is a callable (Dispatcher&, Asker<Result>), which hands the
+// asker on. A caller that is gone by then ends the work.
+template <typename Result, typename Prepare, typename Fill>
+grpc::ServerUnaryReactor* Undertake(const ServiceParts& parts, std::string_view method,
+                                    grpc::CallbackServerContext& context, const Prepare& prepare, Fill fill) {
+  using Asked = OfModel<absl::AnyInvocable<void(Dispatcher&, Asker<Result>)>>;
+  Rpc rpc(parts, method, context);
+  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
+  absl::StatusOr<Asked> asked =
+      rpc.tenant().ok() ? prepare(*rpc.tenant()) : absl::StatusOr<Asked>(rpc.tenant().status());
+  if (!asked.ok()) {
+    reactor->Finish(rpc.Finish(asked.status()));
+    return reactor;
+  }
+  Worker& worker = asked->model->worker();
+  worker.Undertake<Result>(
+      std::move(asked->question),
+      {.answer =
+           [rpc, reactor, fill = std::move(fill), model = asked->model](absl::StatusOr<Result> result) mutable {
+             const absl::Status status = result.ok() ? fill(*result, *model) : result.status();
+             reactor->Finish(rpc.Finish(status));
+           },
+       .is_gone = [&context] { return context.IsCancelled(); }});
+  return reactor;
+}
+
+// What a model answered.
+template <typename Result>
+struct ModelAnswer {
+  ModelLease model = {};
+  Result result = {};
+};
+
+// Asks every model that is loaded, one after another.
+template <typename Result>
+class EachModel {
+ public:
+  using Question = std::function<absl::StatusOr<Result>(Dispatcher&)>;
+  using Done = absl::AnyInvocable<void(absl::StatusOr<std::vector<ModelAnswer<Result>>>)>;
+
+  // `done` gets all answers, by a worker's thread, or the first refusal.
+  static void Ask(std::vector<ModelLease> models, Question question, Done done) {
+    (new EachModel(std::move(models), std::move(question), std::move(done)))->Next();
+  }
+
+ private:
+  EachModel(std::vector<ModelLease> models, Question question, Done done)
+      : models_(std::move(models)), question_(std::move(question)), done_(std::move(done)) {}
+
+  void Next() {
+    if (answers_.size() == models_.size()) {
+      done_(std::move(answers_));
+      delete this;
+      return;
+    }
+    const ModelLease& model = models_[answers_.size()];
+    model->worker().template Ask<Result>([this](Dispatcher& dispatcher) { return question_(dispatcher); },
+                                         [this, &model](absl::StatusOr<Result> result) {
+                                           if (!result.ok()) {
+                                             done_(result.status());
+                                             delete this;
+                                             return;
+                                           }
+                                           answers_.push_back({model, *std::move(result)});
+                                           Next();
+                                         });
+  }
+
+  const std::vector<ModelLease> models_;
+  const Question question_;
+  Done done_;
+  std::vector<ModelAnswer<Result>> answers_ = {};
+};
+
+// The same for an RPC: `prepare(tenant)` returns the question, and `fill(answers)` gets one for each model, the main
+// model's first.
+template <typename Result, typename Prepare, typename Fill>
+grpc::ServerUnaryReactor* AskAll(const ServiceParts& parts, std::string_view method,
+                                 grpc::CallbackServerContext& context, const Prepare& prepare, Fill fill) {
+  using Question = typename EachModel<Result>::Question;
   Rpc rpc(parts, method, context);
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
   absl::StatusOr<Question> question =
@@ -115,37 +223,11 @@ grpc::ServerUnaryReactor* Ask(const ServiceParts& parts, std::string_view method
     reactor->Finish(rpc.Finish(question.status()));
     return reactor;
   }
-  parts.worker.Ask<Result>(
-      *std::move(question),
-      [rpc, reactor, fill = std::move(fill)](absl::StatusOr<Result> result) mutable {
-        const absl::Status status = result.ok() ? fill(*result) : result.status();
-        reactor->Finish(rpc.Finish(status));
-      },
-      effort);
-  return reactor;
-}
-
-// The same for work on a session's cache: `prepare` returns a callable (Dispatcher&, Asker<Result>), which hands the
-// asker on. A caller that is gone by then ends the work.
-template <typename Result, typename Prepare, typename Fill>
-grpc::ServerUnaryReactor* Undertake(const ServiceParts& parts, std::string_view method,
-                                    grpc::CallbackServerContext& context, const Prepare& prepare, Fill fill) {
-  using Order = absl::AnyInvocable<void(Dispatcher&, Asker<Result>)>;
-  Rpc rpc(parts, method, context);
-  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
-  absl::StatusOr<Order> order =
-      rpc.tenant().ok() ? prepare(*rpc.tenant()) : absl::StatusOr<Order>(rpc.tenant().status());
-  if (!order.ok()) {
-    reactor->Finish(rpc.Finish(order.status()));
-    return reactor;
-  }
-  parts.worker.Undertake<Result>(*std::move(order),
-                                 {.answer =
-                                      [rpc, reactor, fill = std::move(fill)](absl::StatusOr<Result> result) mutable {
-                                        const absl::Status status = result.ok() ? fill(*result) : result.status();
-                                        reactor->Finish(rpc.Finish(status));
-                                      },
-                                  .is_gone = [&context] { return context.IsCancelled(); }});
+  EachModel<Result>::Ask(parts.models.Loaded(), *std::move(question),
+                         [rpc, reactor, fill = std::move(fill)](auto answers) mutable {
+                           const absl::Status status = answers.ok() ? fill(*answers) : answers.status();
+                           reactor->Finish(rpc.Finish(status));
+                         });
   return reactor;
 }
 

@@ -5,10 +5,15 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -23,27 +28,22 @@
 #include "server/console.h"
 #include "server/eviction_service.h"
 #include "server/experiment_metrics.h"
-#include "server/folder_store.h"
 #include "server/http_port.h"
 #include "server/inference_service.h"
-#include "server/journal.h"
-#include "server/kept_sessions.h"
 #include "server/log.h"
 #include "server/metrics.h"
+#include "server/models.h"
 #include "server/open_streams.h"
 #include "server/openai_front.h"
 #include "server/plan_eviction.h"
 #include "server/rpc.h"
-#include "server/saved_session.h"
+#include "server/served_model.h"
+#include "server/session_names.h"
 #include "server/session_service.h"
-#include "server/store.h"
-#include "server/swap_folder.h"
 #include "server/takeover.h"
 #include "server/tenant_policies.h"
 #include "server/tenant_settings.h"
 #include "server/transport_limits.h"
-#include "server/version.h"
-#include "server/worker.h"
 
 namespace ebb {
 namespace {
@@ -70,11 +70,6 @@ std::vector<std::string> AllMethods() {
   return methods;
 }
 
-std::string ModelName(const ServerOptions& options, const ModelConfig& config) {
-  if (!options.model_name.empty()) return options.model_name;
-  return NameOfModel(config, options.engine.model_path);
-}
-
 TransportLimits LimitsFor(const ServerOptions& options) {
   // gRPC has one limit for the requests of all methods: it lets in what PlanEviction may send, and CheckSize refuses
   // what is too large for the others. An answer to a plan is shorter than the plan, but for the frame of each row.
@@ -85,30 +80,33 @@ TransportLimits LimitsFor(const ServerOptions& options) {
           .keepalive = options.keepalive};
 }
 
-MetricsOptions MetricsFor(const ServerOptions& options, const Engine& engine) {
-  MetricsOptions metrics = {.version = std::string(Version()),
-                            .revision = std::string(Revision()),
-                            .backend = engine.fingerprint(),
-                            .grpc_version = grpc::Version(),
-                            .model = ModelName(options, engine.config()),
-                            .pages = engine.memory().pages_total,
-                            .page_bytes = engine.memory().page_bytes,
-                            .lanes = engine.config().layers * engine.config().kv_heads,
-                            .head_dim = engine.config().head_dim,
-                            .step_tokens_max = engine.step_tokens_max(),
-                            .queue_max = options.work.queue_max,
-                            .methods = AllMethods()};
-  for (const auto& [tenant, limits] : options.work.tenants) metrics.tenants.push_back(tenant);
-  return metrics;
+// A model beside the main one keeps what it keeps in a folder of its own, DIR/models/NAME.
+absl::StatusOr<std::string> MakeStoreOf(const std::string& dir, const std::string& model) {
+  if (dir.empty()) return dir;
+  const std::string all = dir + "/models";
+  if (mkdir(all.c_str(), 0700) != 0 && errno != EEXIST) {
+    return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("%s: %s", all, std::strerror(errno)),
+                  {.reason = "STORE_UNUSABLE"});
+  }
+  return absl::StrFormat("%s/%s", all, model);
 }
 
-// What outlives the server, each null where there is none. Sessions are journaled in one of the last two.
-struct Stores {
-  std::unique_ptr<SnapshotStore> snapshots = {};
-  std::unique_ptr<SessionFiles> files = {};
-  std::unique_ptr<RedisStore> shared = {};
-  std::unique_ptr<SwapFolder> swap = {};
-};
+absl::StatusOr<ServerOptions> OptionsOf(const ServerOptions& main, const std::string& name, const ModelSpec& spec) {
+  ServerOptions options = main;
+  options.model_name = name;
+  options.engine.model_path = spec.path;
+  options.engine.calibration_path = spec.calibration_path;
+  options.engine.head_gates_path = spec.head_gates_path;
+  options.engine.threads = spec.threads;
+  options.engine.arena_bytes = spec.arena_bytes;
+  options.engine.accuracy = spec.accuracy;
+  options.draft = {};
+  options.swap_bytes_max = 0;
+  EBB_ASSIGN(options.store_dir, MakeStoreOf(main.store_dir, name));
+  return options;
+}
+
+std::string HealthName(const std::string& model) { return "models/" + model; }
 
 // gRPC's reflection puts itself into every server of a process that is linked to it.
 class WithoutReflection final : public grpc::ServerBuilderOption {
@@ -129,70 +127,70 @@ class RunningServer final : public Server {
     std::unique_ptr<ServerTls> tls;
   };
 
-  RunningServer(const ServerOptions& options, Door door, std::unique_ptr<Engine> engine, DraftModel draft,
-                std::unique_ptr<Metrics> metrics, Stores stores)
-      : identity_(std::move(door.identity)),
+  RunningServer(const ServerOptions& options, Door door)
+      : options_(options),
+        identity_(std::move(door.identity)),
         tls_(std::move(door.tls)),
         tenants_(options.work.tenants),
-        tenant_settings_(options.work.tenants,
-                         [this](std::shared_ptr<const TenantTable> table) {
-                           tenants_.set(table);
-                           worker_.SetTenants(std::move(table));
-                         }),
-        model_name_(ModelName(options, engine->config())),
-        context_(engine->config().context),
-        durability_(options.durability),
-        store_dir_(options.store_dir),
-        draft_(std::move(draft)),
-        owned_metrics_(std::move(metrics)),
-        files_(std::move(stores.files)),
-        swap_(std::move(stores.swap)),
-        shared_(stores.shared.get()),
-        journal_(MakeJournal(options, std::move(stores.shared))),
-        worker_(std::move(engine), WorkFor(options), metrics_),
-        takeover_(shared_ == nullptr ? nullptr : std::make_unique<Takeover>(*shared_, worker_, metrics_.journal())),
-        store_(stores.snapshots == nullptr ? nullptr : std::make_unique<Store>(std::move(stores.snapshots))),
-        parts_{worker_,
-               metrics_,
-               streams_,
-               *identity_,
-               model_name_,
-               options.stream_buffer,
-               options.message_bytes_max,
-               store_.get(),
-               takeover_.get(),
-               draft_.name,
-               &tenants_,
-               &tenant_settings_,
-               options.reloader,
-               &experiments_} {
-    metrics_.reload().last_good.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
-  }
+        tenant_settings_(options.work.tenants, [this](std::shared_ptr<const TenantTable> table) {
+          tenants_.set(table);
+          for (const ModelLease& model : models_->Loaded()) model->worker().SetTenants(table);
+        }) {}
 
   ~RunningServer() override { Stop(absl::ZeroDuration()); }
 
   // Before anybody calls.
+  absl::Status OpenMain() {
+    EBB_ASSIGN(main_, ServedModel::Open(options_, SharedBy(AllMethods(), &experiments_)));
+    EBB_ASSIGN(TenantTable tenants, WithPolicies(options_.work.tenants, LimitsOf(main_->worker().model())));
+    models_.emplace(
+        *main_, names_,
+        Models::Steps{
+            .open = [this](const std::string& name, const ModelSpec& spec) { return OpenBeside(name, spec); },
+            .changed = [this](const std::string& name,
+                              ModelState state) { SetServing(HealthName(name), state == ModelState::kServing); }});
+    tenant_settings_.Configure(std::move(tenants));
+    if (main_->shared_store() != nullptr) {
+      takeover_ = std::make_unique<Takeover>(*main_->shared_store(), main_->worker(), main_->metrics().journal());
+    }
+    parts_.emplace(ServiceParts{.models = *models_,
+                                .metrics = main_->metrics(),
+                                .streams = streams_,
+                                .identity = *identity_,
+                                .clock = clock_,
+                                .stream_buffer = options_.stream_buffer,
+                                .request_bytes_max = options_.message_bytes_max,
+                                .store = main_->store(),
+                                .takeover = takeover_.get(),
+                                .tenants = &tenants_,
+                                .tenant_settings = &tenant_settings_,
+                                .reloader = options_.reloader,
+                                .experiments = &experiments_});
+    services_.emplace(*parts_);
+    metrics().reload().last_good.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+    return CheckModels(options_.models);
+  }
+
   void BringBack() {
-    if (durability_ == Durability::kOff) return;
-    KeptSessions sum;
-    if (store_ != nullptr) sum = BringBackSessions(worker_, *store_, metrics_.store());
-    KeptSessions journaled;
-    if (files_ != nullptr)
-      journaled = BringBackJournals(worker_, *files_, *journal_, metrics_.journal(), swap_ != nullptr);
-    if (takeover_ != nullptr) journaled = takeover_->Round();
-    sum.kept += journaled.kept;
-    sum.failed += journaled.failed;
+    if (options_.durability == Durability::kOff) return;
+    KeptSessions sum = main_->BringBack();
+    if (takeover_ != nullptr) {
+      const KeptSessions taken = takeover_->Round();
+      sum.kept += taken.kept;
+      sum.failed += taken.failed;
+    }
     LogInfo("brought_back", {{"sessions", sum.kept}, {"failed", sum.failed}}, "from the server before this one");
   }
 
-  absl::Status ReadExperiments(const std::optional<ExperimentFileOptions>& options) {
-    if (!options) return absl::OkStatus();
-    EBB_ASSIGN(experiment_file_, ExperimentFile::Open(*options, worker_, experiments_));
+  absl::Status ReadExperiments() {
+    if (!options_.experiments) return absl::OkStatus();
+    EBB_ASSIGN(experiment_file_, ExperimentFile::Open(*options_.experiments, main_->worker(), experiments_));
     return absl::OkStatus();
   }
 
-  absl::Status Listen(const ServerOptions& options) {
-    EBB_TRY(ReadExperiments(options.experiments));
+  absl::Status Listen() {
+    const ServerOptions& options = options_;
+    EBB_TRY(ReadExperiments());
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -202,10 +200,10 @@ class RunningServer final : public Server {
     door_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
         tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->credentials());
-    builder.RegisterService(&sessions_);
-    builder.RegisterService(&inference_);
-    builder.RegisterService(&eviction_);
-    builder.RegisterService(&admin_);
+    builder.RegisterService(&services_->sessions);
+    builder.RegisterService(&services_->inference);
+    builder.RegisterService(&services_->eviction);
+    builder.RegisterService(&services_->admin);
     server_ = builder.BuildAndStart();
     EBB_CHECK(server_ != nullptr);  // the port is ours already
     acceptor_->Start(
@@ -215,8 +213,9 @@ class RunningServer final : public Server {
           taken.fd = connection.Release();
           door_->HandleNewConnection(&taken);
         },
-        metrics_.connections_refused());
+        metrics().connections_refused());
     SetServing(true);
+    models_->Configure(options_.models, absl::ZeroDuration());
     if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address())));
     EBB_TRY(ListenOpenAi(options));
     if (!options.http_listen) return absl::OkStatus();
@@ -234,13 +233,33 @@ class RunningServer final : public Server {
   }
 
   absl::Status SetTenants(const TenantTable& tenants) override {
-    EBB_ASSIGN(TenantTable table, WithPolicies(tenants, LimitsOf(worker_.model())));
+    EBB_ASSIGN(TenantTable table, WithPolicies(tenants, LimitsOf(main_->worker().model())));
     tenant_settings_.Configure(std::move(table));
     return absl::OkStatus();
   }
 
+  absl::Status CheckModels(const ModelTable& models) const override {
+    if (!models.empty() && options_.shared_store) {
+      return RefuseField("BAD_VALUE", "models", "servers share sessions of one model: it is empty with store.redis");
+    }
+    for (const auto& [name, spec] : models) {
+      if (name == main_->name()) {
+        return RefuseField("BAD_VALUE", absl::StrFormat("models.%s", name),
+                           "the name is that of the main model, `model`");
+      }
+      if (spec.path.empty()) return RefuseField("BAD_VALUE", absl::StrFormat("models.%s.path", name), "it is empty");
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetModels(const ModelTable& models, absl::Duration patience) override {
+    EBB_TRY(CheckModels(models));
+    models_->Configure(models, patience);
+    return absl::OkStatus();
+  }
+
   void CountReload(const absl::Status& status) override {
-    const ReloadMetrics& reload = metrics_.reload();
+    const ReloadMetrics& reload = metrics().reload();
     (status.ok() ? reload.ok : reload.failed).Add();
     reload.is_failing.Set(status.ok() ? 0 : 1);
     if (status.ok()) reload.last_good.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
@@ -250,20 +269,54 @@ class RunningServer final : public Server {
     draining_ = true;
     SetServing(false);
     if (takeover_ != nullptr) takeover_->Stop();
-    worker_.Drain(patience);
-    worker_.WaitUntilIdle();
+    models_->StopAll(patience);
+    main_->worker().Drain(patience);
+    main_->worker().WaitUntilIdle();
+    models_->WaitUntilDrained();
     streams_.WaitUntilNone(kFlush);
     Stop(kLastWords);
-    Keep();
+    main_->Keep();
   }
 
   // Of a server that cannot listen: what it brought back is the next one's.
   void GiveUp() {
     Stop(absl::ZeroDuration());
-    Keep();
+    main_->Keep();
   }
 
  private:
+  struct Services {
+    explicit Services(const ServiceParts& parts) : sessions(parts), inference(parts), eviction(parts), admin(parts) {}
+
+    SessionService sessions;
+    InferenceService inference;
+    EvictionService eviction;
+    AdminService admin;
+  };
+
+  Metrics& metrics() const { return main_->metrics(); }
+
+  ServedModel::Shared SharedBy(std::vector<std::string> methods, Experiments* experiments) {
+    return {.id = ++models_made_,
+            .names = names_,
+            .tenant_uses = tenant_uses_,
+            .clock = clock_,
+            .experiments = experiments,
+            .methods = std::move(methods)};
+  }
+
+  absl::StatusOr<std::unique_ptr<ServedModel>> OpenBeside(const std::string& name, const ModelSpec& spec) {
+    EBB_ASSIGN(ServerOptions options, OptionsOf(options_, name, spec));
+    const std::shared_ptr<const TenantTable> tenants = tenants_.get();
+    options.work.tenants = *tenants;
+    EBB_ASSIGN(std::unique_ptr<ServedModel> model, ServedModel::Open(options, SharedBy({}, nullptr)));
+    const KeptSessions sum = model->BringBack();
+    if (options.durability != Durability::kOff) {
+      LogInfo("brought_back", {{"model", name}, {"sessions", sum.kept}, {"failed", sum.failed}});
+    }
+    return model;
+  }
+
   HttpPages PagesFor(const ServerOptions& options) {
     HttpPages pages = {.metrics = [this] { return MetricsPage(); },
                        .ready = [this] { return draining_ ? absl::UnavailableError("draining") : absl::OkStatus(); }};
@@ -282,146 +335,112 @@ class RunningServer final : public Server {
     if (!options.openai) return absl::OkStatus();
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);  // what the services answer has bounds of its own
-    EBB_ASSIGN(openai_, OpenAiFront::Start(*options.openai,
-                                           {.model = model_name_,
-                                            .context = context_,
-                                            .body_bytes_max = static_cast<size_t>(options.message_bytes_max),
-                                            .tls = options.openai->tls ? tls_.get() : nullptr,
-                                            .refused = [this](const absl::Status& why) { metrics_.CountRefusal(why); }},
-                                           server_->InProcessChannel(arguments)));
+    EBB_ASSIGN(openai_,
+               OpenAiFront::Start(*options.openai,
+                                  {.models = [this] { return ServedNow(); },
+                                   .body_bytes_max = static_cast<size_t>(options.message_bytes_max),
+                                   .tls = options.openai->tls ? tls_.get() : nullptr,
+                                   .refused = [this](const absl::Status& why) { metrics().CountRefusal(why); }},
+                                  server_->InProcessChannel(arguments)));
     return absl::OkStatus();
+  }
+
+  // As the OpenAI API lists them.
+  std::vector<OpenAiModel> ServedNow() const {
+    std::vector<OpenAiModel> served;
+    for (const ModelView& view : models_->List()) {
+      if (view.state == ModelState::kServing) served.push_back({.name = view.name, .context = view.model->context()});
+    }
+    return served;
   }
 
   void SetServing(bool serving) {
     grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
     health.SetServingStatus(serving);
     for (const auto* service : AllServices()) health.SetServingStatus(service->full_name(), serving);
+    SetServing(HealthName(main_->name()), serving);
   }
 
-  // Null where sessions are not journaled.
-  std::unique_ptr<Journal> MakeJournal(const ServerOptions& options, std::unique_ptr<SessionStore> shared) const {
-    const Sync sync = options.durability == Durability::kSync ? Sync::kInputs : Sync::kNone;
-    std::unique_ptr<SessionStore> store = std::move(shared);
-    if (files_ != nullptr) store = std::make_unique<FolderStore>(*files_, sync, metrics_.journal());
-    return store == nullptr ? nullptr : std::make_unique<Journal>(std::move(store), &SnapshotOf, metrics_.journal());
-  }
-  DispatcherOptions WorkFor(const ServerOptions& options) {
-    DispatcherOptions work = options.work;
-    work.journal = journal_.get();
-    work.draft_engine = draft_.engine.get();
-    work.draft_policy = draft_.policy;
-    work.swap = {.folder = swap_.get(), .seal = &SnapshotOf, .load = &LoadSession};
-    work.experiments = &experiments_;
-    return work;
-  }
-
-  void Keep() {
-    if (durability_ != Durability::kDrain) return;
-    const KeptSessions sum = KeepSessions(worker_, *store_, metrics_.store());
-    LogInfo("kept", {{"sessions", sum.kept}, {"failed", sum.failed}}, "the next server begins with them");
+  void SetServing(const std::string& service, bool serving) {
+    const std::lock_guard lock(health_mutex_);
+    if (server_ != nullptr) server_->GetHealthCheckService()->SetServingStatus(service, serving && !draining_);
   }
 
   std::string MetricsPage() {
-    if (tls_ != nullptr) metrics_.SetCertificateEnd(tls_->certificate_end());
+    if (tls_ != nullptr) metrics().SetCertificateEnd(tls_->certificate_end());
     std::error_code none;
-    if (const auto space = std::filesystem::space(store_dir_, none); !none) {
-      metrics_.SetStoreSpace(static_cast<int64_t>(space.available), static_cast<int64_t>(space.capacity));
+    if (const auto space = std::filesystem::space(options_.store_dir, none); !none) {
+      metrics().SetStoreSpace(static_cast<int64_t>(space.available), static_cast<int64_t>(space.capacity));
     }
-    return metrics_.Serialize() + ExperimentMetrics(experiments_.List());
+    std::array<int, kModelStates> counts = {};
+    std::vector<Metrics::OfModel> others;
+    const std::vector<ModelView> views = models_->List();
+    for (const ModelView& view : views) {
+      ++counts[static_cast<size_t>(view.state)];
+      if (view.model != nullptr && view.model.get() != main_.get())
+        others.push_back({view.name, &view.model->metrics()});
+    }
+    for (int i = 0; i < kModelStates; ++i) {
+      metrics().models(NameOf(static_cast<ModelState>(i))).Set(counts[static_cast<size_t>(i)]);
+    }
+    return metrics().Serialize(others) + ExperimentMetrics(experiments_.List());
   }
 
-  // Once gRPC is down, no call is left and the worker may go.
+  // Once gRPC is down, no call is left and the workers may go.
   void Stop(absl::Duration patience) {
-    if (server_ == nullptr) return;
-    acceptor_->Stop();
-    server_->Shutdown(absl::ToChronoTime(absl::Now() + patience));
-    server_->Wait();
-    openai_.reset();
-    http_.reset();
-    console_.reset();
-    server_.reset();
+    if (models_) models_->StopAll(absl::ZeroDuration());
+    if (server_ != nullptr) {
+      acceptor_->Stop();
+      server_->Shutdown(absl::ToChronoTime(absl::Now() + patience));
+      server_->Wait();
+      openai_.reset();
+      http_.reset();
+      console_.reset();
+      const std::lock_guard lock(health_mutex_);
+      server_.reset();
+    }
+    if (models_) models_->Join();
   }
 
+  const ServerOptions options_;
   const std::unique_ptr<Identity> identity_;
   const std::unique_ptr<ServerTls> tls_;
+  const Clock clock_ = {};
   CurrentTenants tenants_;
   TenantSettings tenant_settings_;
-  const std::string model_name_;
-  const int32_t context_;  // tokens that the model was trained with
-  const Durability durability_;
-  const std::string store_dir_;
-  const DraftModel draft_;
-  const std::unique_ptr<Metrics> owned_metrics_;
-  Metrics& metrics_ = *owned_metrics_;
   OpenStreams streams_;
-  const std::unique_ptr<SessionFiles> files_;
-  const std::unique_ptr<SwapFolder> swap_;
-  RedisStore* const shared_;  // the journal's; null where it is no server's but this one's
-  const std::unique_ptr<Journal> journal_;
   Experiments experiments_;
-  Worker worker_;
+  SessionNames names_;
+  const std::shared_ptr<TenantUses> tenant_uses_ = std::make_shared<TenantUses>();
+  std::atomic<ModelId> models_made_ = 0;
+  std::unique_ptr<ServedModel> main_;
+  std::optional<Models> models_;
   std::unique_ptr<ExperimentFile> experiment_file_;
-  const std::unique_ptr<Takeover> takeover_;
-  const std::unique_ptr<Store> store_;
-  const ServiceParts parts_;
-  SessionService sessions_{parts_};
-  InferenceService inference_{parts_};
-  EvictionService eviction_{parts_};
-  AdminService admin_{parts_};
+  std::unique_ptr<Takeover> takeover_;
+  std::optional<const ServiceParts> parts_;
+  std::optional<Services> services_;
   std::atomic<bool> draining_ = false;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> door_;
   std::unique_ptr<Acceptor> acceptor_;
+  std::mutex health_mutex_;  // that a model's thread finds server_ there, or gone
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Console> console_;
   std::unique_ptr<OpenAiFront> openai_;
   std::unique_ptr<HttpPort> http_;
 };
 
-void LogPacks(const PackReport& packs) {
-  if (packs.path.empty()) return;
-  for (const std::string& trouble : {packs.ignored, packs.not_written}) {
-    if (!trouble.empty()) LogWarn("packed_weights", {{"file", packs.path}}, trouble);
-  }
-  LogInfo("packed_weights",
-          {{"file", packs.path}, {"read", packs.read}, {"packed", packs.packed}, {"written", packs.written}});
-}
-
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& given) {
-  ServerOptions options = given;
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
   RunningServer::Door door;  // first, since it is quickly said what is wrong with it
   EBB_ASSIGN(door.identity, Identity::Open(options.auth));
   if (options.tls) {
     EBB_ASSIGN(door.tls, ServerTls::Open(*options.tls));
   }
-  EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options.engine));
-  LogPacks(engine->packs());
-  EBB_ASSIGN(options.work.tenants, WithPolicies(options.work.tenants, LimitsOf(engine->config())));
-  DraftModel draft;
-  if (!options.draft.path.empty()) {
-    EBB_ASSIGN(draft, OpenDraftModel(options.draft, options.engine, engine->tokenizer()));
-    LogPacks(draft.engine->packs());
-  }
-  auto metrics = std::make_unique<Metrics>(MetricsFor(options, *engine));
-  Stores stores;
-  if (!options.store_dir.empty()) {
-    EBB_ASSIGN(stores.snapshots, SnapshotStore::Open(options.store_dir, options.snapshots_max));
-  }
-  if (options.swap_bytes_max > 0) {
-    EBB_ASSIGN(stores.swap, SwapFolder::Open(options.store_dir, options.swap_bytes_max));
-  }
-  if (options.shared_store) {
-    RedisStoreOptions shared = *options.shared_store;
-    shared.endpoint = FormatAddress(options.endpoint.value_or(options.listen));
-    EBB_ASSIGN(stores.shared, RedisStore::Open(shared, metrics->journal()));
-  } else if (options.durability >= Durability::kStep) {
-    EBB_ASSIGN(stores.files, SessionFiles::Open(options.store_dir));
-  }
-  auto server = std::make_unique<RunningServer>(options, std::move(door), std::move(engine), std::move(draft),
-                                                std::move(metrics), std::move(stores));
+  auto server = std::make_unique<RunningServer>(options, std::move(door));
+  EBB_TRY(server->OpenMain());
   server->BringBack();
-  if (const absl::Status listening = server->Listen(options); !listening.ok()) {
+  if (const absl::Status listening = server->Listen(); !listening.ok()) {
     server->GiveUp();
     return listening;
   }

@@ -1,4 +1,4 @@
-// The server as a whole: one model, one worker, the four services, health, reflection, and the HTTP port.
+// The server as a whole: its models, the four services, health, reflection, and the HTTP port.
 //
 //   EBB_ASSIGN(auto server, Server::Start(options));
 //   WaitForStopSignal();
@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,18 @@ enum class Durability {
   kSync,   // likewise when the power is cut
 };
 
+// A model beside the one that the server starts with.
+struct ModelSpec {
+  std::string path = {};
+  std::string calibration_path = {}, head_gates_path = {};  // empty: the files beside the model
+  int32_t threads = 0;                                      // 0: as many as the process may run on
+  int64_t arena_bytes = 256 << 20;                          // of its sessions' K and V
+  Accuracy accuracy = Accuracy::kFast;
+
+  bool operator==(const ModelSpec&) const = default;
+};
+using ModelTable = std::map<std::string, ModelSpec>;  // by resource names
+
 struct ServerOptions {
   Address listen = {.host = "127.0.0.1", .port = 7700};  // port 0: any free one
   std::optional<Address> http_listen = {};
@@ -61,6 +74,7 @@ struct ServerOptions {
   std::optional<Address> endpoint = {};                // where clients reach it; empty: where it listens
   EngineOptions engine = {};
   DraftModelOptions draft = {};
+  ModelTable models = {};  // beside it: they are loaded while it takes calls. Not with shared_store
   DispatcherOptions work = {};
   Reloader* reloader = nullptr;                           // of the configuration; outlives the server
   std::optional<ExperimentFileOptions> experiments = {};  // none: only those that AdminService starts
@@ -68,10 +82,9 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Serves when it returns. Errors of Identity::Open, ServerTls::Open, Engine::Open, OpenDraftModel, WithPolicies,
-  // SnapshotStore::Open, SwapFolder::Open, RedisStore::Open, ExperimentFile::Open, HttpPort::Start and
-  // OpenAiFront::Start; UNAVAILABLE PORT_UNAVAILABLE.
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& given);
+  // Serves when it returns. Errors of Identity::Open, ServerTls::Open, ServedModel::Open, WithPolicies, SetModels,
+  // ExperimentFile::Open, HttpPort::Start and OpenAiFront::Start; UNAVAILABLE PORT_UNAVAILABLE.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   virtual ~Server() = default;  // ends every call at once
 
@@ -82,6 +95,12 @@ class Server {
   // Any thread. The tenants' weights, quotas and policies from now on. INVALID_ARGUMENT, as WithPolicies, changes
   // nothing.
   virtual absl::Status SetTenants(const TenantTable& tenants) = 0;
+  // Any thread. INVALID_ARGUMENT BAD_VALUE, naming the key, where these could never be the server's.
+  virtual absl::Status CheckModels(const ModelTable& models) const = 0;
+  // Any thread. Which models there are beside the one that the server started with: those that are new are loaded,
+  // those that are gone may finish their calls for `patience`, and whoever watches is told of each. What CheckModels
+  // refuses changes nothing.
+  virtual absl::Status SetModels(const ModelTable& models, absl::Duration patience) = 0;
   // Any thread. The configuration was read again.
   virtual void CountReload(const absl::Status& status) = 0;
 

@@ -1,7 +1,9 @@
 #include "server/session_service.h"
 
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,9 +37,8 @@ absl::Status CheckRequestId(const std::string& id) {
 }
 
 absl::StatusOr<SessionRequest> SessionFrom(const v1::CreateSessionRequest& proto, const std::string& tenant,
-                                           const ServiceParts& parts) {
-  const Worker& worker = parts.worker;
-  EBB_TRY(CheckModel(parts, proto.model()));
+                                           const ServiceParts& parts, ServedModel& model) {
+  const Worker& worker = model.worker();
   SessionRequest request = {.tenant = tenant, .id = proto.session_id(), .request_id = proto.request_id()};
   if (request.id.empty()) request.id = NewSessionId();
   EBB_TRY(CheckSessionId(request.id, "session_id"));
@@ -45,12 +46,13 @@ absl::StatusOr<SessionRequest> SessionFrom(const v1::CreateSessionRequest& proto
     return RefuseField("TOO_LONG", "end_user",
                        absl::StrFormat("%d bytes; at most %d", proto.end_user().size(), kEndUserBytesMax));
   }
-  auto placed = proto.has_policy() ? std::nullopt : parts.experiments->Place(tenant, proto.end_user(), request.id);
+  const bool placeable = !proto.has_policy() && &model == &parts.models.main();
+  auto placed = !placeable ? std::nullopt : parts.experiments->Place(tenant, proto.end_user(), request.id);
   if (placed) {
     request.policy = std::move(placed->policy);
     request.assignment = std::move(placed->assignment);
   } else {
-    EBB_ASSIGN(request.policy, PolicyFor(parts, tenant, proto.has_policy(), proto.policy()));
+    EBB_ASSIGN(request.policy, PolicyFor(parts, model, tenant, proto.has_policy(), proto.policy()));
   }
   EBB_ASSIGN(request.sampling,
              SamplingFrom(proto.sampling(), {.seed = SeedFor(request.id)}, worker.tokenizer().size()));
@@ -63,14 +65,15 @@ absl::StatusOr<SessionRequest> SessionFrom(const v1::CreateSessionRequest& proto
   return request;
 }
 
-absl::StatusOr<ForkRequest> ForkFrom(const v1::ForkSessionRequest& proto, const std::string& tenant,
-                                     const ServiceParts& parts) {
-  const Worker& worker = parts.worker;
+absl::StatusOr<OfModel<ForkRequest>> ForkFrom(const v1::ForkSessionRequest& proto, const std::string& tenant,
+                                              const ServiceParts& parts) {
   ForkRequest request = {.tenant = tenant,
                          .id = proto.session_id(),
                          .request_id = proto.request_id(),
                          .reserve_copies = proto.reserve_copies()};
   EBB_ASSIGN(request.session, SessionIdFrom(proto.session(), "session"));
+  ModelLease model = parts.models.Of(tenant, request.session);
+  const Worker& worker = model->worker();
   if (proto.has_expected_generation()) request.expected_generation = proto.expected_generation();
   if (request.id.empty()) request.id = NewSessionId();
   EBB_TRY(CheckSessionId(request.id, "session_id"));
@@ -88,7 +91,7 @@ absl::StatusOr<ForkRequest> ForkFrom(const v1::ForkSessionRequest& proto, const 
     EBB_ASSIGN(request.ttl, TtlFrom(proto.ttl()));
   }
   EBB_TRY(CheckRequestId(request.request_id));
-  return request;
+  return OfModel<ForkRequest>{std::move(model), std::move(request)};
 }
 
 }  // namespace
@@ -99,16 +102,18 @@ grpc::ServerUnaryReactor* SessionService::CreateSession(grpc::CallbackServerCont
   using Question = absl::AnyInvocable<absl::StatusOr<SessionInfo>(Dispatcher&)>;
   return Ask<SessionInfo>(
       parts_, "SessionService/CreateSession", *context,
-      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+      [&](const std::string& tenant) -> absl::StatusOr<OfModel<Question>> {
         EBB_TRY(CheckSize(parts_, *request));
-        EBB_ASSIGN(SessionRequest session, SessionFrom(*request, tenant, parts_));
-        return Question([session, context](Dispatcher& dispatcher) -> absl::StatusOr<SessionInfo> {
-          EBB_TRY(CheckWaits(*context));
-          return dispatcher.Create(session);
-        });
+        EBB_ASSIGN(ModelLease model, parts_.models.Find(request->model()));
+        EBB_ASSIGN(SessionRequest session, SessionFrom(*request, tenant, parts_, *model));
+        return OfModel<Question>{std::move(model),
+                                 [session, context](Dispatcher& dispatcher) -> absl::StatusOr<SessionInfo> {
+                                   EBB_TRY(CheckWaits(*context));
+                                   return dispatcher.Create(session);
+                                 }};
       },
-      [this, response](const SessionInfo& info) {
-        *response = SessionProto(info, parts_.model_name);
+      [response](const SessionInfo& info, const ServedModel& model) {
+        *response = SessionProto(info, model.name());
         return absl::OkStatus();
       });
 }
@@ -118,16 +123,18 @@ grpc::ServerUnaryReactor* SessionService::ForkSession(grpc::CallbackServerContex
   using Question = absl::AnyInvocable<absl::StatusOr<SessionInfo>(Dispatcher&)>;
   return Ask<SessionInfo>(
       parts_, "SessionService/ForkSession", *context,
-      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+      [&](const std::string& tenant) -> absl::StatusOr<OfModel<Question>> {
         EBB_TRY(CheckSize(parts_, *request));
-        EBB_ASSIGN(ForkRequest fork, ForkFrom(*request, tenant, parts_));
-        return Question([fork = std::move(fork), context](Dispatcher& dispatcher) -> absl::StatusOr<SessionInfo> {
-          EBB_TRY(CheckWaits(*context));
-          return dispatcher.Fork(fork);
-        });
+        EBB_ASSIGN(OfModel<ForkRequest> fork, ForkFrom(*request, tenant, parts_));
+        return OfModel<Question>{
+            std::move(fork.model),
+            [fork = std::move(fork.question), context](Dispatcher& dispatcher) -> absl::StatusOr<SessionInfo> {
+              EBB_TRY(CheckWaits(*context));
+              return dispatcher.Fork(fork);
+            }};
       },
-      [this, response](const SessionInfo& info) {
-        *response = SessionProto(info, parts_.model_name);
+      [response](const SessionInfo& info, const ServedModel& model) {
+        *response = SessionProto(info, model.name());
         return absl::OkStatus();
       },
       // It comes after work on the session's cache; and another policy ranks the cache, as SetPolicy does.
@@ -139,12 +146,13 @@ grpc::ServerUnaryReactor* SessionService::GetSession(grpc::CallbackServerContext
   using Question = absl::AnyInvocable<absl::StatusOr<SessionInfo>(Dispatcher&)>;
   return Ask<SessionInfo>(
       parts_, "SessionService/GetSession", *context,
-      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+      [&](const std::string& tenant) -> absl::StatusOr<OfModel<Question>> {
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->name(), "name"));
-        return Question([tenant, id](Dispatcher& dispatcher) { return dispatcher.Get(tenant, id); });
+        return OfModel<Question>{parts_.models.Of(tenant, id),
+                                 [tenant, id](Dispatcher& dispatcher) { return dispatcher.Get(tenant, id); }};
       },
-      [this, response](const SessionInfo& info) {
-        *response = SessionProto(info, parts_.model_name);
+      [response](const SessionInfo& info, const ServedModel& model) {
+        *response = SessionProto(info, model.name());
         return absl::OkStatus();
       });
 }
@@ -153,9 +161,9 @@ grpc::ServerUnaryReactor* SessionService::ListSessions(grpc::CallbackServerConte
                                                        const v1::ListSessionsRequest* request,
                                                        v1::ListSessionsResponse* response) {
   using Infos = std::vector<SessionInfo>;
-  using Question = absl::AnyInvocable<absl::StatusOr<Infos>(Dispatcher&)>;
+  using Question = EachModel<Infos>::Question;
   const size_t count = request->page_size() == 0 ? kPageSize : request->page_size();
-  return Ask<Infos>(
+  return AskAll<Infos>(
       parts_, "SessionService/ListSessions", *context,
       [&](const std::string& tenant) -> absl::StatusOr<Question> {
         if (request->page_size() > kPageSizeMax) {
@@ -171,11 +179,19 @@ grpc::ServerUnaryReactor* SessionService::ListSessions(grpc::CallbackServerConte
           return dispatcher.List(tenant, after, count + 1);  // one more tells whether there is another page
         });
       },
-      [this, response, count](const Infos& infos) {
-        for (size_t i = 0; i < infos.size() && i < count; ++i) {
-          *response->add_sessions() = SessionProto(infos[i], parts_.model_name);
+      [response, count](const std::vector<ModelAnswer<Infos>>& answers) {
+        std::map<std::string_view, std::pair<const SessionInfo*, const ServedModel*>> by_id;
+        for (const ModelAnswer<Infos>& answer : answers) {
+          for (const SessionInfo& info : answer.result) by_id[info.request.id] = {&info, answer.model.get()};
         }
-        if (infos.size() > count) response->set_next_page_token(infos[count - 1].request.id);
+        for (const auto& [id, session] : by_id) {
+          if (static_cast<size_t>(response->sessions_size()) == count) {
+            const std::string& last = response->sessions(response->sessions_size() - 1).name();
+            response->set_next_page_token(last.substr(last.find('/') + 1));
+            break;
+          }
+          *response->add_sessions() = SessionProto(*session.first, session.second->name());
+        }
         return absl::OkStatus();
       });
 }
@@ -186,14 +202,15 @@ grpc::ServerUnaryReactor* SessionService::DeleteSession(grpc::CallbackServerCont
   using Question = absl::AnyInvocable<absl::StatusOr<int64_t>(Dispatcher&)>;
   return Ask<int64_t>(
       parts_, "SessionService/DeleteSession", *context,
-      [&](const std::string& tenant) -> absl::StatusOr<Question> {
+      [&](const std::string& tenant) -> absl::StatusOr<OfModel<Question>> {
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->name(), "name"));
         std::optional<uint64_t> expected;
         if (request->has_expected_generation()) expected = request->expected_generation();
-        return Question(
-            [tenant, id, expected](Dispatcher& dispatcher) { return dispatcher.Delete(tenant, id, expected); });
+        return OfModel<Question>{parts_.models.Of(tenant, id), [tenant, id, expected](Dispatcher& dispatcher) {
+                                   return dispatcher.Delete(tenant, id, expected);
+                                 }};
       },
-      [response](int64_t freed_bytes) {
+      [response](int64_t freed_bytes, const ServedModel& /*model*/) {
         response->set_freed_bytes(static_cast<uint64_t>(freed_bytes));
         return absl::OkStatus();
       });

@@ -20,9 +20,9 @@ namespace ebb {
 namespace {
 
 constexpr char kSnapshots[] = "snapshots/";
-constexpr uint32_t kPageSize = 100;
-constexpr uint32_t kPageSizeMax = 1000;
-constexpr size_t kRequestIdBytesMax = 128;
+constexpr uint32_t kSnapshotPage = 100;
+constexpr uint32_t kSnapshotPageMax = 1000;
+constexpr size_t kRestoreIdBytesMax = 128;
 
 // A call that ends on another thread than it began.
 struct Pending {
@@ -109,9 +109,9 @@ absl::StatusOr<SessionRequest> RestoreFrom(const v1::RestoreSessionRequest& prot
                             .id = proto.session_id().empty() ? NewSessionId() : proto.session_id(),
                             .request_id = proto.request_id()};
   EBB_TRY(CheckSessionId(request.id, "session_id"));
-  if (request.request_id.size() > kRequestIdBytesMax) {
+  if (request.request_id.size() > kRestoreIdBytesMax) {
     return RefuseField("TOO_LONG", "request_id",
-                       absl::StrFormat("%d bytes; at most %d", request.request_id.size(), kRequestIdBytesMax));
+                       absl::StrFormat("%d bytes; at most %d", request.request_id.size(), kRestoreIdBytesMax));
   }
   return request;
 }
@@ -124,7 +124,8 @@ grpc::ServerUnaryReactor* SessionService::SaveSession(grpc::CallbackServerContex
   Pending call = Begin(parts_, "SessionService/SaveSession", context);
   absl::StatusOr<SaveRequest> wanted = SaveFrom(*request, call.rpc, parts_);
   if (!wanted.ok()) return call.End(wanted.status());
-  auto keep = [this, call, response, wanted = *wanted](absl::StatusOr<SaveOutcome> outcome) mutable {
+  const ModelLease model = parts_.models.Of(wanted->tenant, wanted->session);
+  auto keep = [this, call, response, model, wanted = *wanted](absl::StatusOr<SaveOutcome> outcome) mutable {
     if (!outcome.ok()) {
       call.End(outcome.status());
       return;
@@ -138,19 +139,19 @@ grpc::ServerUnaryReactor* SessionService::SaveSession(grpc::CallbackServerContex
                 to_end.End(waits);
                 return;
               }
-              const absl::Time start = parts_.worker.Now();
+              const absl::Time start = parts_.clock.Now();
               const auto entry =
                   files.Write(Shelf::kSnapshots, wanted.tenant, wanted.snapshot, SnapshotOf(std::move(saved)),
                               LimitsOf(parts_, wanted.tenant).snapshot_bytes_max);
               if (entry.ok()) {
                 parts_.metrics.store().saved_bytes.Add(static_cast<double>(entry->bytes));
-                parts_.metrics.store().save_seconds.Observe(parts_.worker.Now() - start);
+                parts_.metrics.store().save_seconds.Observe(parts_.clock.Now() - start);
                 *response->mutable_snapshot() = SnapshotProto(*entry);
               }
               to_end.End(entry.status());
             });
   };
-  parts_.worker.Undertake<SaveOutcome>(
+  model->worker().Undertake<SaveOutcome>(
       [wanted = *wanted](Dispatcher& dispatcher, Asker<SaveOutcome> asker) {
         dispatcher.Save(wanted.tenant, wanted.session, wanted.expected, std::move(asker));
       },
@@ -165,34 +166,37 @@ grpc::ServerUnaryReactor* SessionService::RestoreSession(grpc::CallbackServerCon
   std::string snapshot;
   absl::StatusOr<SessionRequest> session = RestoreFrom(*request, call.rpc, parts_, snapshot);
   if (!session.ok()) return call.End(session.status());
-  OnStore(parts_, call, [this, response, snapshot, session = *session](Pending& to_end, SnapshotStore& files) {
-    const absl::Time start = parts_.worker.Now();
-    auto read = files.Read(Shelf::kSnapshots, session.tenant, snapshot);
-    auto loaded = read.ok() ? LoadSession(parts_.worker, *std::move(read)) : read.status();
-    if (!loaded.ok()) {
-      to_end.End(loaded.status());
-      return;
-    }
-    SessionRequest& request_of = (*loaded)->past.saved.request;
-    request_of.tenant = session.tenant;
-    request_of.id = session.id;
-    request_of.request_id = session.request_id;
-    (*loaded)->past.saved.past.reset();  // another session, which begins here
-    parts_.metrics.store().restored_bytes.Add(static_cast<double>((*loaded)->bytes.size()));
-    parts_.worker.Undertake<SessionInfo>(
-        [loaded = *std::move(loaded)](Dispatcher& dispatcher, Asker<SessionInfo> asker) mutable {
-          dispatcher.Restore(std::move(loaded), std::move(asker));
-        },
-        {.answer =
-             [this, to_end, response, start](absl::StatusOr<SessionInfo> info) mutable {
-               if (info.ok()) {
-                 parts_.metrics.store().restore_seconds.Observe(parts_.worker.Now() - start);
-                 *response = SessionProto(*info, parts_.model_name);
-               }
-               to_end.End(info.status());
-             },
-         .is_gone = [to_end] { return !to_end.CheckWaits().ok(); }});  // nobody would know of the session
-  });
+  const absl::StatusOr<ModelLease> found = parts_.models.Find(request->model());
+  if (!found.ok()) return call.End(found.status());
+  OnStore(parts_, call,
+          [this, response, snapshot, model = *found, session = *session](Pending& to_end, SnapshotStore& files) {
+            const absl::Time start = parts_.clock.Now();
+            auto read = files.Read(Shelf::kSnapshots, session.tenant, snapshot);
+            auto loaded = read.ok() ? LoadSession(model->worker(), *std::move(read)) : read.status();
+            if (!loaded.ok()) {
+              to_end.End(loaded.status());
+              return;
+            }
+            SessionRequest& request_of = (*loaded)->past.saved.request;
+            request_of.tenant = session.tenant;
+            request_of.id = session.id;
+            request_of.request_id = session.request_id;
+            (*loaded)->past.saved.past.reset();  // another session, which begins here
+            parts_.metrics.store().restored_bytes.Add(static_cast<double>((*loaded)->bytes.size()));
+            model->worker().Undertake<SessionInfo>(
+                [loaded = *std::move(loaded)](Dispatcher& dispatcher, Asker<SessionInfo> asker) mutable {
+                  dispatcher.Restore(std::move(loaded), std::move(asker));
+                },
+                {.answer =
+                     [this, to_end, response, start, model](absl::StatusOr<SessionInfo> info) mutable {
+                       if (info.ok()) {
+                         parts_.metrics.store().restore_seconds.Observe(parts_.clock.Now() - start);
+                         *response = SessionProto(*info, model->name());
+                       }
+                       to_end.End(info.status());
+                     },
+                 .is_gone = [to_end] { return !to_end.CheckWaits().ok(); }});  // nobody would know of the session
+          });
   return call.reactor;
 }
 
@@ -202,14 +206,14 @@ grpc::ServerUnaryReactor* SessionService::ListSnapshots(grpc::CallbackServerCont
   Pending call = Begin(parts_, "SessionService/ListSnapshots", context);
   const absl::Status store = CheckStore(parts_);
   if (!call.rpc.tenant().ok() || !store.ok()) return call.End(store.ok() ? call.rpc.tenant().status() : store);
-  if (request->page_size() > kPageSizeMax) {
+  if (request->page_size() > kSnapshotPageMax) {
     return call.End(RefuseField("OUT_OF_RANGE", "page_size",
-                                absl::StrFormat("%d is not in [0, %d]", request->page_size(), kPageSizeMax)));
+                                absl::StrFormat("%d is not in [0, %d]", request->page_size(), kSnapshotPageMax)));
   }
   if (!request->page_token().empty() && !IsResourceName(request->page_token())) {
     return call.End(RefuseField("INVALID_PAGE_TOKEN", "page_token", "it is not one that ListSnapshots gave"));
   }
-  const size_t count = request->page_size() == 0 ? kPageSize : request->page_size();
+  const size_t count = request->page_size() == 0 ? kSnapshotPage : request->page_size();
   OnStore(parts_, call,
           [response, count, tenant = *call.rpc.tenant(), after = request->page_token()](Pending& to_end,
                                                                                         SnapshotStore& files) {

@@ -9,6 +9,11 @@
 namespace ebb {
 namespace {
 
+absl::Status NameTaken(const std::string& id) {
+  return Refuse(absl::StatusCode::kAlreadyExists, absl::StrFormat("session_id: the session sessions/%s exists", id),
+                {.reason = "NAME_TAKEN", .field = "session_id"});
+}
+
 absl::Status UnknownSession(const std::string& id) {
   return Refuse(absl::StatusCode::kNotFound, absl::StrFormat("there is no session sessions/%s", id),
                 {.reason = "UNKNOWN_SESSION", .metadata = {{"session", "sessions/" + id}}});
@@ -59,11 +64,8 @@ absl::Status NoMemoryForCopy() {
 }
 
 absl::Status Sessions::CheckRoom(const SessionRequest& request) const {
-  if (names_.contains({request.tenant, request.id})) {
-    return Refuse(absl::StatusCode::kAlreadyExists,
-                  absl::StrFormat("session_id: the session sessions/%s exists", request.id),
-                  {.reason = "NAME_TAKEN", .field = "session_id"});
-  }
+  const SessionName name = {request.tenant, request.id};
+  if (names_.contains(name) || (all_names_ != nullptr && all_names_->OwnerOf(name) != 0)) return NameTaken(request.id);
   if (sessions_.size() >= static_cast<size_t>(sessions_max_)) {
     return Refuse(absl::StatusCode::kUnavailable,
                   absl::StrFormat("the server holds %d sessions, which is all it may", sessions_max_),
@@ -75,6 +77,15 @@ absl::Status Sessions::CheckRoom(const SessionRequest& request) const {
 OpenSession* Sessions::FindRequest(const std::string& tenant, const std::string& request_id) {
   const auto found = requests_.find({tenant, request_id});
   return found == requests_.end() ? nullptr : sessions_.at(found->second).get();
+}
+
+absl::Status Sessions::Claim(const SessionRequest& request) {
+  if (all_names_ == nullptr || all_names_->Claim({request.tenant, request.id}, model_)) return absl::OkStatus();
+  return NameTaken(request.id);
+}
+
+void Sessions::Disclaim(const SessionRequest& request) {
+  if (all_names_ != nullptr) all_names_->Release({request.tenant, request.id}, model_);
 }
 
 OpenSession& Sessions::Add(OpenSession session) {
@@ -101,6 +112,7 @@ void Sessions::Hide(const OpenSession& session) {
   names_.erase({request.tenant, request.id});
   if (!request.request_id.empty()) requests_.erase({request.tenant, request.request_id});
   expiries_.erase({session.expiry(), session.id});
+  Disclaim(request);
   const std::lock_guard lock(views_mutex_);
   views_.erase({request.tenant, request.id});
 }

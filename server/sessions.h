@@ -27,13 +27,11 @@
 #include "server/journal_record.h"
 #include "server/metrics.h"
 #include "server/scheduler.h"
+#include "server/session_names.h"
 #include "server/swapped_session.h"
 #include "server/tenants.h"
 
 namespace ebb {
-
-// A session's tenant and id.
-using SessionName = std::pair<std::string, std::string>;
 
 // What a session shows for the experiment that it counts in.
 struct Trial {
@@ -106,7 +104,9 @@ inline constexpr size_t kLogTail = 4;
 
 class Sessions {
  public:
-  explicit Sessions(int32_t sessions_max) : sessions_max_(sessions_max) {}
+  // `names`, which outlive this, are also those of sessions of other models; null: there are no others.
+  explicit Sessions(int32_t sessions_max, SessionNames* names = nullptr, ModelId model = 0)
+      : sessions_max_(sessions_max), all_names_(names), model_(model) {}
 
   // OK, or why there cannot be this session: ALREADY_EXISTS NAME_TAKEN; UNAVAILABLE SESSIONS_FULL with RetryInfo. What
   // the tenant may have is its account's to say.
@@ -114,7 +114,13 @@ class Sessions {
   // The living session that a CreateSession with this request_id made, or null.
   OpenSession* FindRequest(const std::string& tenant, const std::string& request_id);
 
-  // REQUIRES: CheckRoom. The session is looked up from now on.
+  // ALREADY_EXISTS NAME_TAKEN where a session of another model has the name, perhaps since CheckRoom. From now on it is
+  // this one's, until Hide or Disclaim.
+  absl::Status Claim(const SessionRequest& request);
+  // It will not come.
+  void Disclaim(const SessionRequest& request);
+
+  // REQUIRES: CheckRoom and Claim. The session is looked up from now on.
   OpenSession& Add(OpenSession session);
 
   // NOT_FOUND UNKNOWN_SESSION, naming it.
@@ -146,6 +152,8 @@ class Sessions {
  private:
   using Name = SessionName;
   const int32_t sessions_max_;
+  SessionNames* const all_names_;
+  const ModelId model_;
   std::map<SessionId, std::unique_ptr<OpenSession>> sessions_;  // hidden ones too
   std::map<Name, SessionId> names_;
   std::map<Name, SessionId> requests_;  // by request_id

@@ -25,13 +25,18 @@ absl::StatusOr<TenantTable> WithPolicies(TenantTable tenants, const SpecLimits& 
   return tenants;
 }
 
-absl::StatusOr<ValidSpec> PolicyFor(const ServiceParts& parts, const std::string& tenant, bool asked,
-                                    const v1::PolicySpec& policy) {
+absl::StatusOr<ValidSpec> PolicyFor(const ServiceParts& parts, const ServedModel& model, const std::string& tenant,
+                                    bool asked, const v1::PolicySpec& policy) {
+  const SpecLimits of_model = LimitsOf(model.worker().model());
   if (!asked) {
     TenantLimits limits = LimitsOf(parts, tenant);
+    if (limits.default_policy && &model != &parts.models.main()) {
+      EBB_ASSIGN(TenantTable read, WithPolicies({{tenant, std::move(limits)}}, of_model));
+      limits = std::move(read.at(tenant));
+    }
     if (limits.default_policy) return *std::move(limits.default_policy);
   }
-  return ValidPolicyFrom(policy, LimitsOf(parts.worker.model()));
+  return ValidPolicyFrom(policy, of_model);
 }
 
 }  // namespace ebb

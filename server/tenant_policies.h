@@ -17,9 +17,10 @@ namespace ebb {
 // beginning with tenants.NAME.policy: BAD_VALUE for what is no PolicySpec, and what ValidPolicyFrom refuses.
 absl::StatusOr<TenantTable> WithPolicies(TenantTable tenants, const SpecLimits& limits);
 
-// What a new session of the tenant gets. `asked`: whether the request names one.
-absl::StatusOr<ValidSpec> PolicyFor(const ServiceParts& parts, const std::string& tenant, bool asked,
-                                    const v1::PolicySpec& policy);
+// What a new session of the model and the tenant gets. `asked`: whether the request names one. Where the tenant's own
+// policy is none for this model, as WithPolicies.
+absl::StatusOr<ValidSpec> PolicyFor(const ServiceParts& parts, const ServedModel& model, const std::string& tenant,
+                                    bool asked, const v1::PolicySpec& policy);
 
 }  // namespace ebb
 

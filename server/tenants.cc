@@ -41,29 +41,68 @@ const TenantLimits& LimitsOf(const TenantTable& table, std::string_view tenant) 
   return found == table.end() ? defaults : found->second;
 }
 
+std::shared_ptr<TenantUses::Use> TenantUses::Of(const std::string& tenant) {
+  const std::lock_guard lock(mutex_);
+  if (uses_.size() >= forget_at_) {
+    std::erase_if(uses_, [](const auto& entry) { return entry.second.expired(); });
+    forget_at_ = std::max<size_t>(64, 2 * uses_.size());
+  }
+  std::weak_ptr<Use>& known = uses_[tenant];
+  std::shared_ptr<Use> use = known.lock();
+  if (use == nullptr) known = use = std::make_shared<Use>();
+  return use;
+}
+
+TenantAccount::~TenantAccount() {
+  const std::lock_guard lock(use_->mutex);
+  for (size_t i = 0; i < own_.size(); ++i) use_->used[i] -= own_[i];
+}
+
+int64_t TenantAccount::used(Quota quota) const {
+  const std::lock_guard lock(use_->mutex);
+  return use_->used[static_cast<size_t>(quota)];
+}
+
 absl::Status TenantAccount::Check(Quota quota, int64_t more) const {
   const QuotaUse use = {.used = used(quota), .wanted = more, .limit = limits_.limit(quota)};
   return use.fits() ? absl::OkStatus() : OverQuota(quota, name_, use);
 }
 
 void TenantAccount::Count(Quota quota, int64_t more) {
-  int64_t& used = used_[static_cast<size_t>(quota)];
-  used += more;
-  EBB_CHECK(used >= 0);
-  metrics_.quota_used[static_cast<size_t>(quota)]->Add(static_cast<double>(more));
+  const auto at = static_cast<size_t>(quota);
+  own_[at] += more;
+  EBB_CHECK(own_[at] >= 0);
+  metrics_.quota_used[at]->Add(static_cast<double>(more));
+  const std::lock_guard lock(use_->mutex);
+  use_->used[at] += more;
+}
+
+void TenantAccount::TakeTokens(int64_t tokens, absl::Time now) {
+  const std::lock_guard lock(use_->mutex);
+  use_->tokens.Take(tokens, now);
+}
+
+int64_t TenantAccount::tokens_taken(absl::Time now) const {
+  const std::lock_guard lock(use_->mutex);
+  return use_->tokens.Taken(now);
 }
 
 absl::Status TenantAccount::CheckTokens(absl::Time now) const {
-  const absl::Duration wait = tokens_.Wait(now);
+  const std::lock_guard lock(use_->mutex);
+  const absl::Duration wait = use_->tokens.Wait(now);
   if (wait == absl::ZeroDuration()) return absl::OkStatus();
-  return OverQuota(
-      Quota::kTokens, name_,
-      {.used = tokens_.Taken(now), .limit = tokens_.per_minute(), .retry = absl::Ceil(wait, absl::Milliseconds(1))});
+  return OverQuota(Quota::kTokens, name_,
+                   {.used = use_->tokens.Taken(now),
+                    .limit = use_->tokens.per_minute(),
+                    .retry = absl::Ceil(wait, absl::Milliseconds(1))});
 }
 
 void TenantAccount::SetLimits(const TenantLimits& limits, absl::Time now) {
   limits_ = limits;
-  if (tokens_.per_minute() != limits.tokens_per_minute) tokens_.SetRate(limits.tokens_per_minute, now);
+  {
+    const std::lock_guard lock(use_->mutex);
+    if (use_->tokens.per_minute() != limits.tokens_per_minute) use_->tokens.SetRate(limits.tokens_per_minute, now);
+  }
   if (metrics_.is_shared) return;
   metrics_.weight.Set(limits.weight);
   for (const QuotaRow& row : kQuotas) {
@@ -72,21 +111,23 @@ void TenantAccount::SetLimits(const TenantLimits& limits, absl::Time now) {
 }
 
 bool TenantAccount::idle(absl::Time now) const {
-  return std::ranges::all_of(used_, [](int64_t used) { return used == 0; }) && tokens_.Taken(now) == 0;
+  return std::ranges::all_of(own_, [](int64_t used) { return used == 0; }) && tokens_taken(now) == 0;
 }
 
-TenantBook::TenantBook(const std::shared_ptr<const TenantTable>& table, Metrics& metrics)
-    : table_(table), metrics_(metrics) {
+TenantBook::TenantBook(const std::shared_ptr<const TenantTable>& table, Metrics& metrics,
+                       std::shared_ptr<TenantUses> uses)
+    : table_(table), metrics_(metrics), uses_(uses == nullptr ? std::make_shared<TenantUses>() : std::move(uses)) {
   SetTable(table, absl::InfinitePast(), [](const TenantAccount&) {});
 }
 
 TenantAccount& TenantBook::Of(const std::string& tenant, absl::Time now) {
   if (const auto found = accounts_.find(tenant); found != accounts_.end()) return found->second;
   if (accounts_.size() >= forget_at_) ForgetIdle(now);
-  TenantAccount& account = accounts_
-                               .emplace(std::piecewise_construct, std::forward_as_tuple(tenant),
-                                        std::forward_as_tuple(tenant, made_++, metrics_.tenant(tenant)))
-                               .first->second;
+  TenantAccount& account =
+      accounts_
+          .emplace(std::piecewise_construct, std::forward_as_tuple(tenant),
+                   std::forward_as_tuple(tenant, made_++, metrics_.tenant(tenant), uses_->Of(tenant)))
+          .first->second;
   account.SetLimits(LimitsOf(*table_, tenant), now);
   return account;
 }

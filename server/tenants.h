@@ -85,11 +85,33 @@ class CurrentTenants {
   std::shared_ptr<const TenantTable> table_ ABSL_GUARDED_BY(mutex_);
 };
 
-// One tenant's use of its quotas.
+// What tenants have in use, of all models that a server has. Any thread.
+class TenantUses {
+ public:
+  struct Use {
+    mutable std::mutex mutex = {};
+    std::array<int64_t, kQuotas.size()> used ABSL_GUARDED_BY(mutex) = {};
+    TokenBucket tokens ABSL_GUARDED_BY(mutex) = {};
+  };
+
+  // Forgotten when nobody has it any more.
+  std::shared_ptr<Use> Of(const std::string& tenant);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<Use>> uses_ ABSL_GUARDED_BY(mutex_);
+  size_t forget_at_ ABSL_GUARDED_BY(mutex_) = 64;
+};
+
+// One tenant's use of its quotas at one model. What is checked is its use of all of them together. Two models whose
+// workers let something in at the same instant may both find room for it.
 class TenantAccount {
  public:
-  TenantAccount(std::string name, TenantId id, const TenantMetrics& metrics)
-      : name_(std::move(name)), id_(id), metrics_(metrics) {}
+  TenantAccount(std::string name, TenantId id, const TenantMetrics& metrics, std::shared_ptr<TenantUses::Use> use)
+      : name_(std::move(name)), id_(id), metrics_(metrics), use_(std::move(use)) {}
+  ~TenantAccount();  // gives back what it counted
+  TenantAccount(const TenantAccount&) = delete;
+  TenantAccount& operator=(const TenantAccount&) = delete;
 
   const std::string& name() const { return name_; }
   TenantId id() const { return id_; }  // the scheduler's number for it
@@ -101,31 +123,32 @@ class TenantAccount {
   absl::Status Check(Quota quota, int64_t more) const;
   // What has come, or gone (negative).
   void Count(Quota quota, int64_t more);
-  int64_t used(Quota quota) const { return used_[static_cast<size_t>(quota)]; }
+  int64_t used(Quota quota) const;  // of all models
 
   // OK as long as one token is left of the minute; else RESOURCE_EXHAUSTED TENANT_TOKENS with RetryInfo.
   absl::Status CheckTokens(absl::Time now) const;
-  void TakeTokens(int64_t tokens, absl::Time now) { tokens_.Take(tokens, now); }
+  void TakeTokens(int64_t tokens, absl::Time now);
 
-  int64_t tokens_taken(absl::Time now) const { return tokens_.Taken(now); }  // of this minute's
+  int64_t tokens_taken(absl::Time now) const;  // of this minute's
 
   void SetLimits(const TenantLimits& limits, absl::Time now);
-  // Nothing is in use, and nothing is owed.
+  // Nothing of this model is in use, and nothing is owed.
   bool idle(absl::Time now) const;
 
  private:
   const std::string name_;
   const TenantId id_;
   const TenantMetrics& metrics_;
+  const std::shared_ptr<TenantUses::Use> use_;
   TenantLimits limits_ = {};
-  std::array<int64_t, kQuotas.size()> used_ = {};
-  TokenBucket tokens_ = {};
+  std::array<int64_t, kQuotas.size()> own_ = {};  // part of use_->used
 };
 
 class TenantBook {
  public:
-  // `metrics` outlives this.
-  TenantBook(const std::shared_ptr<const TenantTable>& table, Metrics& metrics);
+  // `metrics` outlives this. `uses`: of all models; null: there are no others.
+  TenantBook(const std::shared_ptr<const TenantTable>& table, Metrics& metrics,
+             std::shared_ptr<TenantUses> uses = nullptr);
 
   // The tenant's account. Valid as long as something counts in it, else until the next that is asked for: those of
   // tenants that are not configured and have nothing are forgotten when there are many.
@@ -145,6 +168,7 @@ class TenantBook {
 
   std::shared_ptr<const TenantTable> table_;
   Metrics& metrics_;
+  const std::shared_ptr<TenantUses> uses_;
   std::map<std::string, TenantAccount, std::less<>> accounts_;
   size_t forget_at_ = 64;  // accounts
   TenantId made_ = 0;

@@ -7,16 +7,15 @@
 namespace ebb {
 
 WatchStream::WatchStream(const ServiceParts& parts, const grpc::CallbackServerContext& context)
-    : StreamReactor(parts.stream_buffer),
-      parts_(parts),
-      id_(parts.worker.NewCallId()),
-      rpc_(parts, "EvictionService/WatchEvictions", context) {
+    : StreamReactor(parts.stream_buffer), parts_(parts), rpc_(parts, "EvictionService/WatchEvictions", context) {
   parts_.streams.Add();
 }
 
-void WatchStream::Start(const absl::StatusOr<WatchRequest>& request) {
-  if (!request.ok()) return End(request.status());
-  parts_.worker.Watch(id_, *request, *this);
+void WatchStream::Start(const absl::StatusOr<OfModel<WatchRequest>>& watch) {
+  if (!watch.ok()) return End(watch.status());
+  const ModelLease model = model_ = watch->model;  // also when this is gone
+  id_ = model->worker().NewCallId();
+  model->worker().Watch(id_, watch->question, *this);
 }
 
 bool WatchStream::OnEviction(const EvictionEvent& event, bool with_victims) {

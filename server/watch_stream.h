@@ -22,8 +22,8 @@ class WatchStream final : public StreamReactor<v1::WatchEvictionsResponse>, publ
   ~WatchStream() override { parts_.streams.Remove(); }
 
   const Rpc& rpc() const { return rpc_; }
-  // Asks the worker for the watch, or ends with the refusal. The stream may be gone when this returns.
-  void Start(const absl::StatusOr<WatchRequest>& request);
+  // Asks a model's worker for the watch, or ends with the refusal. The stream may be gone when this returns.
+  void Start(const absl::StatusOr<OfModel<WatchRequest>>& watch);
 
  private:
   void Begin() override { StartSendInitialMetadata(); }
@@ -31,12 +31,15 @@ class WatchStream final : public StreamReactor<v1::WatchEvictionsResponse>, publ
   void End(const absl::Status& status) override;
 
   void OnCaughtUp() override {}
-  void OnCancel() override { parts_.worker.Unwatch(id_); }
+  void OnCancel() override {
+    if (model_ != nullptr) model_->worker().Unwatch(id_);
+  }
   void OnWrite(v1::WatchEvictionsResponse& message, uint64_t sequence) override { message.set_sequence(sequence); }
   bool Merge(v1::WatchEvictionsResponse& /*waiting*/, v1::WatchEvictionsResponse& /*next*/) override { return false; }
 
   const ServiceParts& parts_;
-  const CallId id_;
+  CallId id_ = 0;
+  ModelLease model_ = {};  // null for one that was refused before it began
   Rpc rpc_;
   uint64_t lost_ = 0;  // not yet told of; the worker's thread's
 };

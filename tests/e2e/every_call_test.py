@@ -77,7 +77,8 @@ ROWS = {
     "EvictionService/DescribeCache": Row("session: 'sessions/tale'", "session: 'sessions/tale' layer: 1000", "OUT_OF_RANGE", "layer"),
     "EvictionService/WatchEvictions": Row("session: 'sessions/tale'", "session: 'tale'", "INVALID_NAME", "session"),
     "AdminService/GetStatus": Row(""),
-    "AdminService/ListPolicies": Row(""),
+    "AdminService/ListModels": Row(""),
+    "AdminService/ListPolicies": Row("", "model: 'no-such'", "UNKNOWN_MODEL", "model"),
     "AdminService/ReloadConfig": Row("", refused="NO_CONFIG_FILE"),
     "AdminService/StartExperiment": Row(
         "experiment { name: 'tale' tenant: 'tale' arms { name: 'a' policy { streaming {} trigger { budget: 24 } } }"
@@ -212,7 +213,8 @@ class EveryCall(unittest.TestCase):
             before = self.seen(session)
             if row.bad is not None:
                 code, reason, field = self.do(name, row.bad, session)
-                self.assertEqual((code, reason, field), (grpc.StatusCode.INVALID_ARGUMENT, row.reason, row.field))
+                wrong = grpc.StatusCode.NOT_FOUND if row.reason == "UNKNOWN_MODEL" else grpc.StatusCode.INVALID_ARGUMENT
+                self.assertEqual((code, reason, field), (wrong, row.reason, row.field))
             if field := session_field(name):
                 code, reason, _ = self.do(name, row.request, "nobody")
                 self.assertEqual((code, reason), (grpc.StatusCode.NOT_FOUND, "UNKNOWN_SESSION"), field)

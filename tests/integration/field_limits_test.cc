@@ -65,6 +65,7 @@ const std::map<std::string, std::string> kRequests = {
     {"EvictionService/DescribeCache", "session: 'sessions/tale'"},
     {"EvictionService/WatchEvictions", "session: 'sessions/tale'"},
     {"AdminService/GetStatus", ""},
+    {"AdminService/ListModels", ""},
     {"AdminService/ListPolicies", ""},
     {"InferenceService/ReportOutcome", "session: 'sessions/tale' thumb_up: true"},
     {"AdminService/ReloadConfig", ""},
@@ -140,10 +141,10 @@ class Caller {
 
   // As it was before a call that did something.
   void Restore(const Method& method) {
-    static const std::set<std::string> kReaders = {"GetSession",    "ListSessions", "ListSnapshots", "Score",
-                                                   "Tokenize",      "Detokenize",   "PlanEviction",  "DescribeCache",
-                                                   "GetStatus",     "ListPolicies", "SaveSession",   "RestoreSession",
-                                                   "CreateSession", "ForkSession",  "ListTenants",   "SetTenant"};
+    static const std::set<std::string> kReaders = {
+        "GetSession",    "ListSessions",  "ListSnapshots", "Score",        "Tokenize",    "Detokenize",
+        "PlanEviction",  "DescribeCache", "GetStatus",     "ListPolicies", "SaveSession", "RestoreSession",
+        "CreateSession", "ForkSession",   "ListTenants",   "SetTenant",    "ListModels"};
     if (!made_.empty() && made_ != "sessions/tale") client_.Delete(made_);
     made_.clear();
     if (kReaders.contains(method.descriptor->name())) return;

@@ -72,7 +72,7 @@ TEST(ConfigKeys, EachHasHelpAndARangeWhereItsTypeHasOne) {
     const bool text = key.field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING;
     EXPECT_EQ(key.key.min().empty(), text);
     EXPECT_EQ(key.key.max().empty(), text);
-    if (!key.of_tenant()) {
+    if (!key.is_named()) {
       EXPECT_TRUE(variables.insert(key.Variable()).second);
     }
     if (!key.key.flag().empty()) {
@@ -102,10 +102,10 @@ TEST(LoadConfig, GivesTheDefaultsOfTheArchitectureWithoutAnything) {
 TEST(LoadConfig, ReadsEveryKeyFromEverySource) {
   for (const ConfigKey& key : ConfigKeys()) {
     SCOPED_TRACE(key.Path("acme"));
-    const ConfigPlace place = {.key = &key, .tenant = key.of_tenant() ? "acme" : ""};
+    const ConfigPlace place = {.key = &key, .name = key.is_named() ? "acme" : ""};
     const std::string value = Another(key);
     std::string yaml = key.section + ":\n  ";
-    if (key.of_tenant()) yaml += "acme:\n    ";
+    if (key.is_named()) yaml += "acme:\n    ";
     yaml += key.name + ": \"" + value + "\"\n";
     const auto file = FromYaml(yaml);
     ASSERT_THAT(file, IsOk()) << yaml;
@@ -114,7 +114,7 @@ TEST(LoadConfig, ReadsEveryKeyFromEverySource) {
     ASSERT_THAT(flag, IsOk());
     EXPECT_EQ(flag->config.SerializeAsString(), file->config.SerializeAsString());
     EXPECT_THAT(flag->origins, ElementsAre(Pair(key.Path("acme"), "--" + key.Path("acme"))));
-    if (key.of_tenant()) continue;
+    if (key.is_named()) continue;
     const auto variable = FromFlags({}, {{key.Variable(), value}});
     ASSERT_THAT(variable, IsOk());
     EXPECT_EQ(variable->config.SerializeAsString(), file->config.SerializeAsString());
@@ -219,6 +219,8 @@ TEST(ResolveConfig, NamesWhatIsAllowedForABadValue) {
   EXPECT_THAT(problem("tenants: {acme: {weight: }}"), HasSubstr("tenants.acme.weight: has no value"));
   EXPECT_THAT(problem("tenants: {acme: 3}"), HasSubstr("tenants.acme: is a section"));
   EXPECT_THAT(problem("tenants: {Acme: {weight: 1}}"), HasSubstr("'Acme' is no tenant's name"));
+  EXPECT_THAT(problem("models: {Big: {path: x}}"), HasSubstr("'Big' is no model's name"));
+  EXPECT_THAT(problem("models: {big: {pat: x}}"), HasSubstr("the nearest is models.big.path"));
 }
 
 TEST(ResolveConfig, TellsAllProblemsAtOnceUpToABound) {
@@ -236,6 +238,20 @@ TEST(ResolveConfig, TakesSectionsWithoutKeysAndTenantsWithDotsInTheirNames) {
   EXPECT_EQ(loaded->config.tenants().at("eu.acme-1").weight(), 7u);
   EXPECT_EQ(loaded->config.tenants().at("plain").weight(), 1u);
   EXPECT_EQ(loaded->config.tenants().at("empty").sessions_max(), 0u);
+}
+
+TEST(ConfigChanges, SaysWhichModelsComeAndGo) {
+  const auto before = FromYaml("models: {a.1: {path: a.gguf}, b: {path: b.gguf, threads: 2}}");
+  const auto after = FromYaml("models: {b: {path: b.gguf, threads: 3}, c: {path: c.gguf}}");
+  ASSERT_THAT(before, IsOk());
+  ASSERT_THAT(after, IsOk());
+  std::vector<std::string> changes;
+  for (const ConfigChange& change : ConfigChanges(before->config, after->config)) {
+    EXPECT_TRUE(change.key->key.reload()) << change.path;
+    changes.push_back(change.path + ": " + change.before + " -> " + change.after);
+  }
+  EXPECT_THAT(changes,
+              ElementsAre("models.a.1.path: a.gguf -> ", "models.b.threads: 2 -> 3", "models.c.path:  -> c.gguf"));
 }
 
 TEST(ResolveConfig, SwitchesTheHttpPortOffWithAnEmptyText) {
@@ -296,9 +312,10 @@ TEST(ParseCommandLine, NamesTheNearestFlag) {
 }
 
 TEST(ExplainConfig, SaysWhereEachValueCameFromAndLoadsToTheSame) {
-  const auto loaded = FromFlags({"--listen=0.0.0.0:1", "--model", "a \"quoted\" \\ # name: \xC3\xBC\t",
-                                 "--model.name=null", "--tenants.acme.weight=3", "--server.http_listen="},
-                                {{"EBB_LOG_LEVEL", "debug"}});
+  const auto loaded =
+      FromFlags({"--listen=0.0.0.0:1", "--model", "a \"quoted\" \\ # name: \xC3\xBC\t", "--model.name=null",
+                 "--tenants.acme.weight=3", "--server.http_listen=", "--models.big.path=big.gguf"},
+                {{"EBB_LOG_LEVEL", "debug"}});
   ASSERT_THAT(loaded, IsOk());
   const std::string text = ExplainConfig(*loaded);
   EXPECT_THAT(text, HasSubstr("  listen: 0.0.0.0:1                        # --listen\n"));

@@ -16,11 +16,10 @@ using absl::StatusCode;
 constexpr char kChatBody[] = R"({"messages": [{"role": "user", "content": "Hi"}])";
 
 absl::StatusOr<OpenAiRequest> Chat(const std::string& more) {
-  return OpenAiRequestFrom(OpenAiRoute::kChat, std::string(kChatBody) + (more.empty() ? "" : ", " + more) + "}",
-                           "tiny");
+  return OpenAiRequestFrom(OpenAiRoute::kChat, std::string(kChatBody) + (more.empty() ? "" : ", " + more) + "}");
 }
 absl::StatusOr<OpenAiRequest> Completion(const std::string& body) {
-  return OpenAiRequestFrom(OpenAiRoute::kCompletion, body, "tiny");
+  return OpenAiRequestFrom(OpenAiRoute::kCompletion, body);
 }
 
 // The request in protobuf's text form, on one line.
@@ -40,7 +39,7 @@ TEST(OpenAiRequest, FieldsBecomeThoseOfGenerate) {
   } cases[] = {
       {"", "", "", ""},
       {R"("model": "tiny", "user": "u", "store": true, "metadata": {"a": "b"}, "tools": [], "temperature": null)", "",
-       "", ""},
+       "", " model: \"tiny\""},
       {R"("temperature": 0.5, "top_p": 0.25, "top_k": 3)", "temperature: 0.5 top_k: 3 top_p: 0.25", "", ""},
       {R"("min_p": 0.5, "repetition_penalty": 1.5)", "min_p: 0.5 repetition_penalty: 1.5", "", ""},
       {R"("presence_penalty": 1, "frequency_penalty": -1)", "presence_penalty: 1 frequency_penalty: -1", "", ""},
@@ -66,8 +65,7 @@ TEST(OpenAiRequest, FieldsBecomeThoseOfGenerate) {
 TEST(OpenAiRequest, PartsOfTextArePutTogetherAndADeveloperIsTheSystem) {
   const auto request = OpenAiRequestFrom(OpenAiRoute::kChat, R"({"messages": [
       {"role": "developer", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},
-      {"role": "assistant", "content": "", "refusal": null, "tool_calls": []}]})",
-                                         "tiny");
+      {"role": "assistant", "content": "", "refusal": null, "tool_calls": []}]})");
   ASSERT_THAT(request, IsOk());
   const v1::Chat& chat = request->generate.prompt().chat();
   ASSERT_EQ(chat.messages_size(), 2);
@@ -130,7 +128,7 @@ TEST(OpenAiRequest, RefusesByName) {
   for (const auto& [json, reason, field] : cases) {
     EXPECT_THAT(Chat(json), IsRefusal(StatusCode::kInvalidArgument, reason, field)) << json;
   }
-  EXPECT_THAT(Chat(R"("model": "gpt-4")"), IsRefusal(StatusCode::kNotFound, "UNKNOWN_MODEL", "model"));
+  EXPECT_EQ(Chat(R"("model": "gpt-4")")->generate.model(), "gpt-4");  // the service knows which there are
   EXPECT_THAT(Chat(R"("ebb": {"policy": "h3o"})"), IsRefusal(StatusCode::kNotFound, "UNKNOWN_SCORER", "ebb.policy"));
 }
 
@@ -155,8 +153,7 @@ TEST(OpenAiRequest, RefusesWhatIsNoMessage) {
       {R"({"messages": [{"role": "user", "content": "", "name": "Bob"}]})", "UNSUPPORTED_FIELD", "messages[0].name"},
   };
   for (const auto& [body, reason, field] : cases) {
-    EXPECT_THAT(OpenAiRequestFrom(OpenAiRoute::kChat, body, "tiny"),
-                IsRefusal(StatusCode::kInvalidArgument, reason, field))
+    EXPECT_THAT(OpenAiRequestFrom(OpenAiRoute::kChat, body), IsRefusal(StatusCode::kInvalidArgument, reason, field))
         << body;
   }
   EXPECT_THAT(Completion(R"({"prompt": ["a", "b"]})"),

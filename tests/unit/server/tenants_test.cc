@@ -89,6 +89,26 @@ TEST(TenantBook, TokensThatAreOwedOutliveWhatTookThem) {
   EXPECT_THAT(book.Of("acme", kNow).CheckTokens(kNow + absl::Seconds(31)), IsOk());
 }
 
+TEST(TenantBook, CountsOfSeveralModelsAreChecked) {
+  Metrics metrics({});
+  Metrics metrics_beside({.whole_server = false});
+  const auto uses = std::make_shared<TenantUses>();
+  const auto table = Table({{"acme", {.sessions_max = 3, .tokens_per_minute = 60}}});
+  TenantBook book(table, metrics, uses);
+  {
+    TenantBook beside(table, metrics_beside, uses);
+    beside.Of("acme", kNow).Count(Quota::kSessions, 2);
+    book.Of("acme", kNow).Count(Quota::kSessions, 1);
+    EXPECT_FALSE(book.Of("acme", kNow).Check(Quota::kSessions, 1).ok());
+    EXPECT_FALSE(beside.Of("acme", kNow).Check(Quota::kSessions, 1).ok());
+    EXPECT_EQ(metrics.tenant("acme").quota_used[0]->value(), 1) << "its own";
+    beside.Of("acme", kNow).TakeTokens(90, kNow);
+    EXPECT_FALSE(book.Of("acme", kNow).CheckTokens(kNow).ok());
+  }
+  EXPECT_EQ(book.Of("acme", kNow).used(Quota::kSessions), 1) << "what a model had is given back with it";
+  EXPECT_FALSE(book.Of("acme", kNow).CheckTokens(kNow).ok()) << "what it took is taken";
+}
+
 // Names cost nothing: anybody may send any.
 TEST(TenantBook, ForgetsTenantsThatHaveNothing) {
   Metrics metrics({});

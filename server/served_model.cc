@@ -1,0 +1,140 @@
+#include "server/served_model.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
+
+#include "policies/status.h"
+#include "server/folder_store.h"
+#include "server/log.h"
+#include "server/saved_session.h"
+#include "server/version.h"
+
+namespace ebb {
+namespace {
+
+std::string ServedName(const ServerOptions& options, const ModelConfig& config) {
+  if (!options.model_name.empty()) return options.model_name;
+  return NameOfModel(config, options.engine.model_path);
+}
+
+std::unique_ptr<Metrics> MetricsFor(const ServerOptions& options, const Engine& engine,
+                                    const std::vector<std::string>& methods) {
+  MetricsOptions metrics = {.version = std::string(Version()),
+                            .revision = std::string(Revision()),
+                            .backend = engine.fingerprint(),
+                            .grpc_version = grpc::Version(),
+                            .model = ServedName(options, engine.config()),
+                            .pages = engine.memory().pages_total,
+                            .page_bytes = engine.memory().page_bytes,
+                            .lanes = engine.config().layers * engine.config().kv_heads,
+                            .head_dim = engine.config().head_dim,
+                            .step_tokens_max = engine.step_tokens_max(),
+                            .queue_max = options.work.queue_max,
+                            .methods = methods,
+                            .whole_server = !methods.empty()};
+  for (const auto& [tenant, limits] : options.work.tenants) metrics.tenants.push_back(tenant);
+  return std::make_unique<Metrics>(metrics);
+}
+
+void LogPacks(const PackReport& packs) {
+  if (packs.path.empty()) return;
+  for (const std::string& trouble : {packs.ignored, packs.not_written}) {
+    if (!trouble.empty()) LogWarn("packed_weights", {{"file", packs.path}}, trouble);
+  }
+  LogInfo("packed_weights",
+          {{"file", packs.path}, {"read", packs.read}, {"packed", packs.packed}, {"written", packs.written}});
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Open(const ServerOptions& options, const Shared& shared) {
+  EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options.engine));
+  LogPacks(engine->packs());
+  DraftModel draft;
+  if (!options.draft.path.empty()) {
+    EBB_ASSIGN(draft, OpenDraftModel(options.draft, options.engine, engine->tokenizer()));
+    LogPacks(draft.engine->packs());
+  }
+  std::unique_ptr<Metrics> metrics = MetricsFor(options, *engine, shared.methods);
+  EBB_ASSIGN(Stores stores, OpenStores(options, *metrics));
+  return std::unique_ptr<ServedModel>(
+      new ServedModel(options, shared, std::move(engine), std::move(draft), std::move(metrics), std::move(stores)));
+}
+
+absl::StatusOr<ServedModel::Stores> ServedModel::OpenStores(const ServerOptions& options, Metrics& metrics) {
+  Stores stores;
+  if (!options.store_dir.empty()) {
+    EBB_ASSIGN(stores.snapshots, SnapshotStore::Open(options.store_dir, options.snapshots_max));
+  }
+  if (options.swap_bytes_max > 0) {
+    EBB_ASSIGN(stores.swap, SwapFolder::Open(options.store_dir, options.swap_bytes_max));
+  }
+  if (options.shared_store) {
+    RedisStoreOptions shared = *options.shared_store;
+    shared.endpoint = FormatAddress(options.endpoint.value_or(options.listen));
+    EBB_ASSIGN(stores.shared, RedisStore::Open(shared, metrics.journal()));
+  } else if (options.durability >= Durability::kStep) {
+    EBB_ASSIGN(stores.files, SessionFiles::Open(options.store_dir));
+  }
+  return stores;
+}
+
+ServedModel::ServedModel(const ServerOptions& options, const Shared& shared, std::unique_ptr<Engine> engine,
+                         DraftModel draft, std::unique_ptr<Metrics> metrics, Stores stores)
+    : id_(shared.id),
+      name_(ServedName(options, engine->config())),
+      durability_(options.durability),
+      draft_(std::move(draft)),
+      metrics_(std::move(metrics)),
+      files_(std::move(stores.files)),
+      swap_(std::move(stores.swap)),
+      redis_(stores.shared.get()),
+      journal_(MakeJournal(options, std::move(stores.shared))),
+      worker_(std::move(engine), WorkFor(options, shared), *metrics_),
+      store_(stores.snapshots == nullptr ? nullptr : std::make_unique<Store>(std::move(stores.snapshots))) {}
+
+// Null where sessions are not journaled.
+std::unique_ptr<Journal> ServedModel::MakeJournal(const ServerOptions& options,
+                                                  std::unique_ptr<SessionStore> shared) const {
+  const Sync sync = options.durability == Durability::kSync ? Sync::kInputs : Sync::kNone;
+  std::unique_ptr<SessionStore> store = std::move(shared);
+  if (files_ != nullptr) store = std::make_unique<FolderStore>(*files_, sync, metrics_->journal());
+  return store == nullptr ? nullptr : std::make_unique<Journal>(std::move(store), &SnapshotOf, metrics_->journal());
+}
+
+DispatcherOptions ServedModel::WorkFor(const ServerOptions& options, const Shared& shared) {
+  DispatcherOptions work = options.work;
+  work.journal = journal_.get();
+  work.draft_engine = draft_.engine.get();
+  work.draft_policy = draft_.policy;
+  work.swap = {.folder = swap_.get(), .seal = &SnapshotOf, .load = &LoadSession};
+  work.experiments = shared.experiments;
+  work.clock = shared.clock;
+  work.tenant_uses = shared.tenant_uses;
+  work.session_names = &shared.names;
+  work.model = id_;
+  return work;
+}
+
+KeptSessions ServedModel::BringBack() {
+  KeptSessions sum;
+  if (durability_ == Durability::kOff) return sum;
+  if (store_ != nullptr) sum = BringBackSessions(worker_, *store_, metrics_->store());
+  if (files_ != nullptr) {
+    const KeptSessions journaled =
+        BringBackJournals(worker_, *files_, *journal_, metrics_->journal(), swap_ != nullptr);
+    sum.kept += journaled.kept;
+    sum.failed += journaled.failed;
+  }
+  return sum;
+}
+
+void ServedModel::Keep() {
+  if (durability_ != Durability::kDrain) return;
+  const KeptSessions sum = KeepSessions(worker_, *store_, metrics_->store());
+  LogInfo("kept", {{"model", name_}, {"sessions", sum.kept}, {"failed", sum.failed}},
+          "the next server begins with them");
+}
+
+}  // namespace ebb
