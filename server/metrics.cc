@@ -450,6 +450,7 @@ Metrics::Metrics(const MetricsOptions& options)
   for (const std::string_view reason : kLoadReasons) set_["ebb_refusals_total"].counter({reason});
   for (const std::string_view reason : kAuthReasons) set_["ebb_auth_failures_total"].counter({reason});
   for (const std::string_view reason : kErrorReasons) set_["ebb_errors_total"].counter({reason});
+  for (const char* const state : {"loading", "serving", "unloading", "failed"}) models(state);
   connections_refused();
   arm(kOther, kOther);
 }
