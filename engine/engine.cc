@@ -1,7 +1,6 @@
 #include "engine/engine.h"
 
 #include <algorithm>
-#include <bit>
 #include <filesystem>
 #include <limits>
 #include <string_view>
@@ -41,12 +40,6 @@
 
 namespace ebb {
 namespace {
-
-// The smallest power of two that holds one tile of the largest format (F32 with RK), so that every format fits a page.
-int64_t PageBytes(int32_t head_dim) {
-  const KvFormat largest = {.type = KvType::kF32, .rope_cache = RopeCache::kRk, .head_dim = head_dim};
-  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(largest.tile_bytes())));
-}
 
 // What the file says about itself but this engine could not hold to.
 absl::Status CheckModel(const GgufFile& file, const ModelConfig& config, const Tokenizer& tokenizer) {

@@ -1,6 +1,7 @@
 #include "engine/session_shape.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "absl/strings/str_format.h"
 #include "policies/check.h"
@@ -23,6 +24,11 @@ int64_t SlotsOf(const ValidSpec& policy, int32_t lane, int32_t block, Prompt pro
 }
 
 }  // namespace
+
+int64_t PageBytes(int32_t head_dim) {
+  const KvFormat largest = {.type = KvType::kF32, .rope_cache = RopeCache::kRk, .head_dim = head_dim};
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(largest.tile_bytes())));
+}
 
 int32_t LengthLimit(const ValidSpec& policy, Prompt prompt, const EngineLimits& limits) {
   const bool once = policy.schedule == Schedule::kOncePrompt && prompt == Prompt::kAhead;

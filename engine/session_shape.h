@@ -22,6 +22,10 @@ struct EngineLimits {
   int32_t step_tokens_max = 0;
 };
 
+// Of an engine's page pool: the smallest power of two that holds one tile of the largest format (F32 with RK), so that
+// every format fits a page.
+int64_t PageBytes(int32_t head_dim);
+
 // What a session may hold while its policy does not evict: `full`; one that waits for the first prompt's end; one that
 // grows after it.
 int32_t LengthLimit(const ValidSpec& policy, Prompt prompt, const EngineLimits& limits);

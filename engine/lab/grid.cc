@@ -96,6 +96,11 @@ void AddBlockOption(Command command, int32_t& block, const std::string& what) {
       .capture_default_str();
 }
 
+void AddKvTypeOption(Command command, KvType& type) {
+  command.add_choice("--kv-dtype", type, kTypes, "Type of K and V: f32, bf16, f16 or int8", kToldInHelp)
+      .default_str(NameOf(kTypes, type));
+}
+
 void AddGridOptions(Command command, Grid& grid, CacheFlags cache) {
   const bool every = grid.policies.size() >= EveryPolicy().size();
   const Flag policies = command
@@ -108,8 +113,7 @@ void AddGridOptions(Command command, Grid& grid, CacheFlags cache) {
   if (cache == CacheFlags::kFixed) return;
   command.add_choice("--positions", grid.positions, kPositions, "original or compacted; default by scorer",
                      kToldInHelp);
-  command.add_choice("--kv-dtype", grid.kv_type, kTypes, "Type of K and V: f32, bf16, f16 or int8", kToldInHelp)
-      .default_str(NameOf(kTypes, grid.kv_type));
+  AddKvTypeOption(command, grid.kv_type);
   command
       .add_choice("--rope-cache", grid.rope_cache, kRopeCaches, "fused, or rk: keep the rotated half of K beside it",
                   kToldInHelp)

@@ -160,6 +160,17 @@ class Resumes(unittest.TestCase):
                 self.assertLessEqual(forgotten, {"--every"} if command == "outerr" else set(), "decides it numbers? see COMMANDS")
 
 
+class SaysWhatAModelTakes(unittest.TestCase):
+    def info(self, *flags):
+        return subprocess.run([BIN / "ebb-lab", "info", MODEL, *flags], check=True, capture_output=True, text=True, timeout=60).stdout
+
+    def test_people_are_told_too(self):
+        plan = json.loads(self.info("--sessions=4", "--budget=256", "--json"))["memory"]
+        self.assertEqual(plan["total"], plan["weights"] + plan["caches"] + plan["scratch"])
+        self.assertIn("4 sessions of ", self.info("--sessions=4"))
+        self.assertNotIn("In memory", self.info())
+
+
 if __name__ == "__main__":
     os.environ.pop("EBB_ISA", None)
     unittest.main()

@@ -100,11 +100,17 @@ AlignedBytes::AlignedBytes(int64_t size) : size_(size) {
 
 void AlignedBytes::Free::operator()(std::byte* data) const { std::free(data); }
 
+int64_t PackedBytes(const TensorView& tensor) {
+  const int64_t groups = (tensor.rows + kGroupRows - 1) / kGroupRows;
+  const int64_t chunks = (tensor.cols + kChunk - 1) / kChunk;
+  return groups * chunks * ChunkBytes(ElementOf(tensor.type));
+}
+
 PackedPanels::PackedPanels(const TensorView& tensor, std::span<const float> bias, Parallel& parallel, PackFile* file)
     : type_(ElementOf(tensor.type)),
       rows_(tensor.rows),
       cols_(tensor.cols),
-      memory_(groups() * chunks() * ChunkBytes(type_)),
+      memory_(PackedBytes(tensor)),
       bias_(bias.begin(), bias.end()) {
   EBB_CHECK(bias_.empty() || static_cast<int64_t>(bias_.size()) == rows_);
   EBB_CHECK(static_cast<int64_t>(tensor.data.size()) == rows_ * RowBytes(tensor.type, cols_));

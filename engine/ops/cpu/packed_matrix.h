@@ -33,6 +33,9 @@ class AlignedBytes {
   int64_t size_ = 0;
 };
 
+// What PackedPanels takes of a tensor of this type and shape.
+int64_t PackedBytes(const TensorView& tensor);
+
 class PackedPanels final : public PackedMatrix {
  public:
   // REQUIRES: cols is a multiple of 32 for the types with blocks of 32, of 256 for the K types. Reads the tensor once,
