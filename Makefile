@@ -1,13 +1,13 @@
 # The verbs people type. Each calls cmake, ctest or a script; scripts/setup installs missing Debian packages first.
 
 .DEFAULT_GOAL := help
-.PHONY: help build debug demo test lint format asan tsan fuzz bench crash abuse soak tokenizers gpu docs image image-test clean
+.PHONY: help build debug demo test lint format asan tsan fuzz bench crash abuse soak tokenizers gpu gpu-bundle gpu-check docs image image-test clean
 
 JOBS ?= $(shell nproc)
 CTEST = ctest --output-on-failure --no-tests=error
 
 help: ## show the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## release build: build/bin/ebbd, ebb and ebb-lab
 	@scripts/setup build
@@ -70,6 +70,15 @@ gpu: ## the GPU's kernels with nvcc and hipcc, where there are any; what was not
 	cmake --preset release -Wno-dev -B build/gpu -DEBB_CUDA=AUTO -DEBB_HIP=AUTO
 	cmake --build build/gpu -j $(JOBS) --target ebb_gpu_libraries
 	@scripts/gpu-libraries build/gpu
+
+gpu-bundle: ## one folder that checks and measures an NVIDIA GPU where there is nothing but a driver: build/gpu-bundle/run
+	@scripts/setup build test
+	cmake --preset release -Wno-dev -B build/gpu -DEBB_CUDA=ON -DEBB_STATIC=ON -DEBB_BENCH=OFF
+	cmake --build build/gpu -j $(JOBS) --target ebb_gpu_check ebb_gpu_cuda
+	scripts/gpu-bundle build/gpu
+
+gpu-check: gpu-bundle ## runs that folder here, where there is a device, and says so where there is none
+	@scripts/gpu-check
 
 docs: ## write docs/reference, dashboards and the chart's schema from code, and check every link in the docs
 	@scripts/setup build test

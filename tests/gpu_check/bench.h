@@ -1,0 +1,81 @@
+// What is measured on a device, each beside its ceiling of the same run. Every function adds rows to the report; what
+// fails is said there, too, and the others go on.
+
+#ifndef EBB_TESTS_GPU_CHECK_BENCH_H_
+#define EBB_TESTS_GPU_CHECK_BENCH_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/gpu/gpu.h"
+#include "policies/check.h"
+#include "tests/gpu_check/report.h"
+
+namespace ebb::gpu_check {
+
+// What is measured, of a size that means something, or so small that the emulation gets through it.
+enum class Size { kWhole, kTiny };
+
+struct Bench {
+  const gpu::Table& table;
+  Size size = Size::kWhole;
+  std::chrono::steady_clock::time_point end = {};  // nothing begins past it
+  nlohmann::json peers = {};                       // what peers.py measured: name -> number
+  Report& report;
+  std::function<void()> save = {};  // the report so far, in case that what comes next ends the program
+  std::unique_ptr<Gpu> gpu = {};
+  double copy_rate = 0;   // bytes read and written per second, of one large copy
+  double dense_rate = 0;  // operations per second of a large BF16 product: the best that any library here gave
+
+  bool tiny() const { return size == Size::kTiny; }
+  // A number of peers.py's, 0 where it has none.
+  double Peer(const std::string& name) const { return peers.value(name, 0.0); }
+};
+
+// Seconds of one of the `count` launches that launch(0), launch(1), ... make, the median of several timings. They are
+// recorded and replayed together, so that what the host takes for each is not in it.
+template <typename Launch>
+absl::StatusOr<double> SecondsOf(const Bench& bench, int count, const Launch& launch);
+
+// "3.91 TB/s", "1.25 ms".
+std::string Rate(double per_second, const std::string& unit);
+std::string Time(double seconds);
+
+void MeasureAll(Bench& bench);
+
+absl::Status MeasureCeilings(Bench& bench);
+absl::Status MeasureAttention(Bench& bench);
+absl::Status MeasureUpdate(Bench& bench);
+absl::Status MeasureSelection(Bench& bench);
+absl::Status MeasureLinear(Bench& bench);
+absl::Status CountWaits(Bench& bench);
+absl::Status MeasureDecode(Bench& bench);
+absl::Status MeasurePrefill(Bench& bench);
+
+// --- as templates are ----------------------------------------------------------------------------------------------
+
+double MedianSeconds(const Bench& bench, const GpuRecording& recording);
+
+template <typename Launch>
+absl::StatusOr<double> SecondsOf(const Bench& bench, int count, const Launch& launch) {
+  auto recording = bench.gpu->Record([&] {
+    for (int i = 0; i < count; ++i) launch(i);
+  });
+  if (!recording.ok()) return recording.status();
+  if (const absl::Status ran = bench.gpu->Replay(*recording); !ran.ok()) return ran;
+  if (const absl::Status done = bench.gpu->Wait(); !done.ok()) return done;
+  const double seconds = MedianSeconds(bench, *recording);
+  if (const absl::Status done = bench.gpu->Wait(); !done.ok()) return done;
+  return seconds / count;
+}
+
+}  // namespace ebb::gpu_check
+
+#endif  // EBB_TESTS_GPU_CHECK_BENCH_H_

@@ -1,0 +1,80 @@
+"""The program that `make gpu-bundle` carries away, run in the emulation: it finds what fails, measures every row of the table of
+targets, writes both files, and says plainly where there is no device. No time is looked at."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+PROGRAM = os.environ["EBB_GPU_CHECK"]
+# A number for each thing that PyTorch would be asked for: which numbers does not matter.
+PEERS = {name: 1.0 for name in ("copy", "matmul", "sdpa_4096", "sdpa_1024", "sdpa_256", "gather_cat")}
+
+
+class GpuCheck(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.out = pathlib.Path(self.folder.name)
+
+    def run_check(self, *arguments):
+        return subprocess.run([PROGRAM, "--out", self.out, *arguments], capture_output=True, text=True, timeout=250)
+
+    def report(self):
+        return json.loads((self.out / "gpu.json").read_text())
+
+    def test_measures_every_row_and_writes_both_files(self):
+        peers = self.out / "peers.json"
+        peers.write_text(json.dumps(PEERS))
+        done = self.run_check("--kind", "emulated", "--tiny", "--tests", "GpuGreedy.*:GpuRmsNorm.*", "--peers", peers,
+                              "--fact", "commit=abc")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        report = self.report()
+        self.assertTrue(report["emulated"])
+        self.assertEqual(report["facts"]["commit"], "abc")
+        self.assertEqual(report["missing"], [])
+        self.assertGreaterEqual(len(report["checks"]), 2)
+        self.assertTrue(all(check["passed"] for check in report["checks"]))
+        rows = {row["what"]: row for row in report["rows"]}
+        for part in ("decode attention, BF16", "RoPE on the read", "scores and the smallest", "updated in place",
+                     "kept", "caused by eviction", "decode step", "bounded to", "prompt of", "scores of the last query",
+                     "sums over all queries", "product of"):
+            self.assertTrue(any(part in what for what in rows), part)
+        synchronisations = next(row for what, row in rows.items() if "caused by eviction" in what)
+        self.assertEqual(synchronisations["ratio"], 0)  # the one row that is no matter of time
+        self.assertTrue(synchronisations["met"])
+        page = (self.out / "gpu.md").read_text()
+        self.assertIn("Emulated on the host, not run on a device", page)
+        for what in rows:
+            self.assertIn(f"| {what} |", page)
+
+    def test_what_has_no_peer_is_named(self):
+        done = self.run_check("--kind", "emulated", "--tiny", "--tests", "GpuGreedy.*")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        missing = self.report()["missing"]
+        self.assertTrue(missing)
+        self.assertTrue(all("no PyTorch was found" in what for what in missing), missing)
+
+    def test_no_time_left_is_said(self):
+        self.run_check("--kind", "emulated", "--tiny", "--tests", "GpuGreedy.*", "--seconds", "0")
+        report = self.report()
+        self.assertEqual(report["rows"], [])
+        self.assertTrue(all("no time was left" in what for what in report["missing"]))
+
+    def test_a_run_that_checked_nothing_failed(self):
+        self.assertEqual(self.run_check("--kind", "emulated", "--tiny", "--seconds", "0", "--tests", "None.*").returncode, 1)
+
+    def test_no_device_is_said_and_is_an_exit_code_of_its_own(self):
+        done = self.run_check("--kind", "cuda", "--libraries", self.out)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("no device: ", done.stdout)
+
+    def test_wrong_arguments_are_refused(self):
+        self.assertEqual(self.run_check("--knd", "cuda").returncode, 2)
+        self.assertEqual(self.run_check("--kind").returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

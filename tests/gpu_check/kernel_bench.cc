@@ -1,0 +1,251 @@
+// Kernels alone: attention, the cache's update in place, selection, products with few rows.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+#include "bench/statistics.h"
+#include "engine/gpu/device_matrix.h"
+#include "policies/status.h"
+#include "tests/gpu_check/bench.h"
+#include "tests/gpu_check/lanes.h"
+
+namespace ebb::gpu_check {
+namespace {
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+// At least 20 ms a timing on a device, so that the host's clock and the first launch are little of it.
+double MedianSeconds(const Bench& bench, const GpuRecording& recording) {
+  const auto time = [&](int times) {
+    const double begin = Now();
+    for (int i = 0; i < times; ++i) EBB_CHECK(bench.gpu->Replay(recording).ok());
+    static_cast<void>(bench.gpu->Wait());  // a fault is told by the next, which the caller makes
+    return (Now() - begin) / times;
+  };
+  if (bench.tiny()) return time(1);
+  const double first = time(1);
+  const int times = std::clamp(static_cast<int>(std::ceil(0.02 / first)), 1, 1000);
+  std::vector<double> all;
+  for (int i = 0; i < 7; ++i) all.push_back(time(times));
+  return bench::Median(all);
+}
+
+std::string Rate(double per_second, const std::string& unit) {
+  if (per_second >= 1e12) return absl::StrFormat("%.2f T%s", per_second / 1e12, unit);
+  if (per_second >= 1e9) return absl::StrFormat("%.2f G%s", per_second / 1e9, unit);
+  return absl::StrFormat("%.2f M%s", per_second / 1e6, unit);
+}
+
+std::string Time(double seconds) {
+  if (seconds < 1e-3) return absl::StrFormat("%.1f us", seconds * 1e6);
+  return seconds < 1 ? absl::StrFormat("%.2f ms", seconds * 1e3) : absl::StrFormat("%.2f s", seconds);
+}
+
+absl::Status MeasureCeilings(Bench& b) {
+  const int64_t bytes = b.tiny() ? 1 << 20 : int64_t{4} << 30;
+  EBB_ASSIGN(const GpuMemory from, b.gpu->Allocate(bytes, "what is copied"));
+  EBB_ASSIGN(const GpuMemory to, b.gpu->Allocate(bytes, "what is copied"));
+  b.table.random({.type = gpu::Element::kBf16, .values = from.as<void>(), .n = bytes / 2, .seed = 1}, b.gpu->stream());
+  EBB_ASSIGN(const double seconds, SecondsOf(b, 2, [&](int) {
+               static_cast<void>(b.gpu->CopyWithin(to.as<void>(), from.as<void>(), bytes));
+             }));
+  b.copy_rate = 2 * static_cast<double>(bytes) / seconds;
+  b.report.rows.push_back({.what = "ceiling: a copy on the device, bytes read and written",
+                           .measured = Rate(b.copy_rate, "B/s"),
+                           .against = b.Peer("copy") > 0 ? "PyTorch's " + Rate(b.Peer("copy"), "B/s") : "itself",
+                           .ratio = b.Peer("copy") > 0 ? b.copy_rate / b.Peer("copy") : 1});
+  b.dense_rate = b.Peer("matmul");
+  if (b.dense_rate == 0) b.report.missing.push_back("the rate of a dense product: no PyTorch was found");
+  return absl::OkStatus();
+}
+
+absl::Status MeasureAttention(Bench& b) {
+  struct Case {
+    int32_t slots;
+    double target;
+    const char* peer;
+  };
+  const std::vector<Case> cases =
+      b.tiny() ? std::vector<Case>{{64, 0, ""}}
+               : std::vector<Case>{{4096, 0.85, "sdpa_4096"}, {1024, 0.75, "sdpa_1024"}, {256, 0.50, "sdpa_256"}};
+  for (const Case& c : cases) {
+    LaneShape shape = {.sessions = b.tiny() ? 1 : 32, .slots = c.slots, .rule = gpu::ScoreRule::kSum, .drop = 1};
+    if (b.tiny()) shape.kv_heads = 1;
+    // One after another until what is read again has left every cache.
+    shape.layers = std::clamp(static_cast<int32_t>(std::ceil(1.1e9 / shape.bytes())), 2, 32);
+    if (b.tiny()) shape.layers = 2;
+    EBB_ASSIGN(const Lanes lanes, Lanes::Make(*b.gpu, shape));
+    const auto seconds = [&](int32_t rotary_dims, bool observes) {
+      return SecondsOf(b, 1, [&](int) {
+        b.table.place({.cache = lanes.cache()}, b.gpu->stream());
+        for (int layer = 0; layer < shape.layers; ++layer) {
+          const gpu::AttendArgs args = lanes.Attend(layer, rotary_dims, observes);
+          b.table.attend(args, b.gpu->stream());
+          b.table.attend_merge(args, b.gpu->stream());
+          if (observes) b.table.observe({.attended = args}, b.gpu->stream());
+        }
+        if (observes) b.table.evict({.cache = lanes.cache()}, b.gpu->stream());
+      });
+    };
+    EBB_ASSIGN(const double plain, seconds(0, false));
+    EBB_ASSIGN(const double rotated, seconds(shape.head_dim, false));
+    EBB_ASSIGN(const double observed, seconds(shape.head_dim, true));
+    const double rate = shape.bytes() * shape.layers / plain;
+    const std::string name =
+        absl::StrFormat("decode attention, BF16, %.0f MB of K and V a launch", shape.bytes() / 1e6);
+    b.report.rows.push_back({.what = name,
+                             .measured = Rate(rate, "B/s"),
+                             .against = "copy rate " + Rate(b.copy_rate, "B/s"),
+                             .ratio = rate / b.copy_rate,
+                             .target = c.target});
+    b.report.rows.push_back({.what = name + ", RoPE on the read",
+                             .measured = Time(rotated / shape.layers),
+                             .against = "without " + Time(plain / shape.layers),
+                             .ratio = plain / rotated,
+                             .target = 0.9});
+    b.report.rows.push_back({.what = name + ", RoPE, scores and the smallest",
+                             .measured = Time(observed / shape.layers),
+                             .against = "without scores " + Time(rotated / shape.layers),
+                             .ratio = rotated / observed,
+                             .target = 0.95});
+    if (b.Peer(c.peer) > 0) {
+      b.report.rows.push_back({.what = name + ", beside PyTorch's SDPA over contiguous K and V",
+                               .measured = Time(plain / shape.layers),
+                               .against = "SDPA " + Time(b.Peer(c.peer)),
+                               .ratio = b.Peer(c.peer) * shape.layers / plain});
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureUpdate(Bench& b) {
+  const int32_t evicted = b.tiny() ? 4 : 64;
+  const LaneShape shape = {.sessions = b.tiny() ? 1 : 8,
+                           .layers = b.tiny() ? 2 : 32,
+                           .kv_heads = b.tiny() ? 1 : 8,
+                           .slots = b.tiny() ? 64 : 1024,
+                           .tokens = evicted,
+                           .free = evicted,
+                           .rule = gpu::ScoreRule::kAge,
+                           .drop = evicted};
+  EBB_ASSIGN(const Lanes lanes, Lanes::Make(*b.gpu, shape));
+  // The maps begin anew each time, so that every replay finds the same free slots; that is timed alone and taken off.
+  EBB_ASSIGN(const GpuMemory token, b.gpu->Allocate(lanes.token().bytes(), "maps"));
+  EBB_ASSIGN(const GpuMemory position, b.gpu->Allocate(lanes.position().bytes(), "maps"));
+  EBB_TRY(b.gpu->CopyWithin(token.as<void>(), lanes.token().as<void>(), token.bytes()));
+  EBB_TRY(b.gpu->CopyWithin(position.as<void>(), lanes.position().as<void>(), position.bytes()));
+  const auto restore = [&] {
+    static_cast<void>(b.gpu->CopyWithin(lanes.token().as<void>(), token.as<void>(), token.bytes()));
+    static_cast<void>(b.gpu->CopyWithin(lanes.position().as<void>(), position.as<void>(), position.bytes()));
+  };
+  EBB_ASSIGN(const double nothing, SecondsOf(b, 4, [&](int) { restore(); }));
+  EBB_ASSIGN(const double with, SecondsOf(b, 4, [&](int) {
+               restore();
+               b.table.place({.cache = lanes.cache()}, b.gpu->stream());
+               for (int layer = 0; layer < shape.layers; ++layer) b.table.store(lanes.Store(layer), b.gpu->stream());
+               b.table.evict({.cache = lanes.cache()}, b.gpu->stream());
+             }));
+  const double in_place = std::max(with - nothing, 1e-9) / shape.layers;
+  const auto bytes = static_cast<int64_t>(shape.bytes());
+  EBB_ASSIGN(const GpuMemory from, b.gpu->Allocate(bytes, "what is copied"));
+  EBB_ASSIGN(const GpuMemory to, b.gpu->Allocate(bytes, "what is copied"));
+  EBB_ASSIGN(const double copied, SecondsOf(b, 8, [&](int) {
+               static_cast<void>(b.gpu->CopyWithin(to.as<void>(), from.as<void>(), bytes));
+             }));
+  const std::string name =
+      absl::StrFormat("K and V updated in place, %d of %d, %d sessions, a layer", evicted, shape.slots, shape.sessions);
+  b.report.rows.push_back({.what = name + ", beside one copy of all rows, the least that concatenating takes",
+                           .measured = Time(in_place),
+                           .against = "copy " + Time(copied),
+                           .ratio = copied / in_place});
+  if (b.Peer("gather_cat") > 0) {
+    b.report.rows.push_back({.what = name,
+                             .measured = Time(in_place),
+                             .against = "PyTorch's gather and concatenate " + Time(b.Peer("gather_cat")),
+                             .ratio = b.Peer("gather_cat") / in_place,
+                             .target = 3.5});
+  } else {
+    b.report.missing.push_back("gathering and concatenating K and V: no PyTorch was found");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureSelection(Bench& b) {
+  const int32_t slots = b.tiny() ? 256 : 32768;
+  const int32_t kept = b.tiny() ? 16 : 1024;
+  // Narrow rows: K and V are not looked at.
+  const LaneShape shape = {.layers = b.tiny() ? 1 : 32,
+                           .kv_heads = b.tiny() ? 2 : 8,
+                           .head_dim = 16,
+                           .slots = slots,
+                           .rule = gpu::ScoreRule::kSum,
+                           .drop = slots - kept};
+  EBB_ASSIGN(const Lanes lanes, Lanes::Make(*b.gpu, shape));
+  EBB_ASSIGN(const GpuMemory token, b.gpu->Allocate(lanes.token().bytes(), "maps"));
+  EBB_TRY(b.gpu->CopyWithin(token.as<void>(), lanes.token().as<void>(), token.bytes()));
+  const auto restore = [&] {
+    static_cast<void>(b.gpu->CopyWithin(lanes.token().as<void>(), token.as<void>(), token.bytes()));
+  };
+  EBB_ASSIGN(const double nothing, SecondsOf(b, 4, [&](int) { restore(); }));
+  EBB_ASSIGN(const double with, SecondsOf(b, 4, [&](int) {
+               restore();
+               b.table.evict({.cache = lanes.cache()}, b.gpu->stream());
+             }));
+  const double seconds = std::max(with - nothing, 1e-9);
+  b.report.rows.push_back({.what = absl::StrFormat("%d of %d kept, %d lanes at once", kept, slots, shape.lanes()),
+                           .measured = Time(seconds),
+                           .against = "100 us",
+                           .ratio = seconds / 100e-6,
+                           .target = 1,
+                           .better = Better::kSmaller});
+  return absl::OkStatus();
+}
+
+// The products of a decode step, whose cost is reading W.
+absl::Status MeasureLinear(Bench& b) {
+  const int32_t rows = b.tiny() ? 64 : 14336;
+  const int32_t cols = b.tiny() ? 64 : 4096;
+  const int matrices = b.tiny() ? 2 : 10;  // more than any cache holds
+  std::vector<DeviceMatrix> weights;
+  for (int i = 0; i < matrices; ++i) {
+    EBB_ASSIGN(DeviceMatrix made, DeviceMatrix::Random(*b.gpu, rows, cols, i));
+    weights.push_back(std::move(made));
+  }
+  for (const int32_t tokens : b.tiny() ? std::vector<int32_t>{1, 3} : std::vector<int32_t>{1, 8, 32, 512}) {
+    EBB_ASSIGN(const GpuMemory x, b.gpu->Allocate(int64_t{tokens} * cols * 4, "x"));
+    EBB_ASSIGN(const GpuMemory y, b.gpu->Allocate(int64_t{tokens} * rows * 4, "y"));
+    b.table.random({.values = x.as<void>(), .n = int64_t{tokens} * cols, .seed = 5}, b.gpu->stream());
+    const bool is_block = tokens > 64;
+    EBB_ASSIGN(
+        const double seconds, SecondsOf(b, matrices, [&](int i) {
+          const gpu::LinearArgs args = {
+              .w = weights[i].matrix(), .x = x.as<float>(), .y = y.as<float>(), .y_stride = rows, .rows = tokens};
+          is_block ? b.table.linear_tiles(args, b.gpu->stream()) : b.table.linear_rows(args, b.gpu->stream());
+        }));
+    const std::string name = absl::StrFormat("product of %d rows with BF16 weights of %d x %d", tokens, rows, cols);
+    if (is_block) {
+      const double rate = 2.0 * tokens * rows * cols / seconds;
+      if (b.dense_rate == 0) {
+        b.report.missing.push_back(name + " beside a dense product's rate: no PyTorch was found");
+        continue;
+      }
+      b.report.rows.push_back({.what = name,
+                               .measured = Rate(rate, "FLOP/s"),
+                               .against = "PyTorch's product of 8192^3 " + Rate(b.dense_rate, "FLOP/s"),
+                               .ratio = rate / b.dense_rate});
+      continue;
+    }
+    const double rate = static_cast<double>(weights[0].bytes()) / seconds;
+    b.report.rows.push_back({.what = name,
+                             .measured = Rate(rate, "B/s"),
+                             .against = "copy rate " + Rate(b.copy_rate, "B/s"),
+                             .ratio = rate / b.copy_rate});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace ebb::gpu_check

@@ -1,0 +1,56 @@
+// Lanes full of random K and V, as a step of many sessions finds them after long eviction: positions and pages in no
+// order.
+
+#ifndef EBB_TESTS_GPU_CHECK_LANES_H_
+#define EBB_TESTS_GPU_CHECK_LANES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tests/gpu_check/bench.h"
+
+namespace ebb::gpu_check {
+
+struct LaneShape {
+  int32_t sessions = 1;
+  int32_t layers = 1;
+  int32_t kv_heads = 8;
+  int32_t group = 4;
+  int32_t head_dim = 128;
+  int32_t slots = 1024;
+  int32_t tokens = 1;  // that each session brings to a step
+  int32_t free = 0;    // slots, the last ones
+  gpu::ScoreRule rule = gpu::ScoreRule::kAge;
+  int32_t drop = 0;
+
+  int32_t lanes() const { return layers * kv_heads; }
+  int32_t rows() const { return sessions * tokens; }
+  // Of K and V that one layer of all sessions reads, BF16.
+  double bytes() const { return 4.0 * sessions * kv_heads * slots * head_dim; }
+};
+
+class Lanes {
+ public:
+  static absl::StatusOr<Lanes> Make(const Gpu& gpu, const LaneShape& shape);
+
+  // `rotary_dims`: 0 for keys that are not rotated. `observes`: logits are left behind.
+  gpu::AttendArgs Attend(int layer, int32_t rotary_dims, bool observes) const;
+  gpu::StoreArgs Store(int layer) const;
+  const gpu::CacheArgs& cache() const { return cache_; }
+  const LaneShape& shape() const { return shape_; }
+  // The maps, [sessions][lanes][slots] each: what a bench that evicts puts back.
+  const GpuMemory& token() const { return token_; }
+  const GpuMemory& position() const { return position_; }
+
+ private:
+  LaneShape shape_ = {};
+  GpuMemory arena_ = {}, token_ = {}, position_ = {}, score_ = {}, placed_ = {}, scratch_ = {}, page_ = {}, views_ = {},
+            row_session_ = {}, turns_ = {}, q_ = {}, partial_sums_ = {}, partial_stats_ = {}, logits_ = {}, out_ = {},
+            stats_ = {};
+  gpu::CacheArgs cache_ = {};
+};
+
+}  // namespace ebb::gpu_check
+
+#endif  // EBB_TESTS_GPU_CHECK_LANES_H_

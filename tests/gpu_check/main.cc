@@ -1,0 +1,172 @@
+// ebb_gpu_check: everything that tests say of the kernels and the engine of a GPU, on a device; then what the device
+// does in how much time, beside its ceilings. Leaves gpu.json and gpu.md.
+//
+//   ebb_gpu_check --kind cuda|hip|emulated --libraries FOLDER --out FOLDER
+//                 [--seconds N] [--tests FILTER] [--tiny] [--peers FILE] [--fact KEY=VALUE]...
+//
+// Run from a folder that has tests/golden/data. Exits with 0 where all checks passed, 1 where one did not, 2 where it
+// was called wrongly, and 3 where there is no device. A target that is missed is said in the report and is no failure.
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "engine/gpu/gpu.h"
+#include "engine/ops/gpu/emulated.h"
+#include "tests/gpu_check/bench.h"
+#include "tests/gpu_check/report.h"
+#include "tests/support/gpu_target.h"
+
+namespace ebb::gpu_check {
+namespace {
+
+enum Exit { kPassed = 0, kFailed = 1, kWrongCall = 2, kNoDevice = 3 };
+
+struct Options {
+  std::string kind = "cuda";
+  std::string libraries = ".";
+  std::string out = ".";
+  std::string tests = "*";
+  std::string peers = "";
+  int seconds = 420;
+  Size size = Size::kWhole;
+  std::vector<std::pair<std::string, std::string>> facts = {};
+};
+
+std::optional<Options> Parse(int argc, char** argv) {
+  Options o;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    if (flag == "--tiny") {
+      o.size = Size::kTiny;
+      continue;
+    }
+    if (i + 1 == argc) return std::nullopt;
+    const std::string value = argv[++i];
+    if (flag == "--kind") {
+      o.kind = value;
+    } else if (flag == "--libraries") {
+      o.libraries = value;
+    } else if (flag == "--out") {
+      o.out = value;
+    } else if (flag == "--tests") {
+      o.tests = value;
+    } else if (flag == "--peers") {
+      o.peers = value;
+    } else if (flag == "--seconds") {
+      if (!absl::SimpleAtoi(value, &o.seconds)) return std::nullopt;
+    } else if (const size_t at = value.find('='); flag == "--fact" && at != std::string::npos) {
+      o.facts.emplace_back(value.substr(0, at), value.substr(at + 1));
+    } else {
+      return std::nullopt;
+    }
+  }
+  return o;
+}
+
+// Gathers how each test went.
+class Gather : public testing::EmptyTestEventListener {
+ public:
+  Gather(Report& report, std::function<void()> save) : report_(report), save_(std::move(save)) {}
+
+  void OnTestPartResult(const testing::TestPartResult& part) override {
+    if (part.failed() && why_.empty()) why_ = part.message();
+  }
+  void OnTestEnd(const testing::TestInfo& test) override {
+    report_.checks.push_back({.name = absl::StrFormat("%s.%s", test.test_suite_name(), test.name()),
+                              .passed = !test.result()->Failed(),
+                              .why = why_});
+    why_.clear();
+    save_();
+  }
+
+ private:
+  Report& report_;
+  std::function<void()> save_;
+  std::string why_ = {};
+};
+
+std::string Today() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::array<char, 16> text = {};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d", std::gmtime(&now));
+  return text.data();
+}
+
+int Main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const std::optional<Options> options = Parse(argc, argv);
+  if (!options) {
+    std::fprintf(stderr, "ebb_gpu_check: wrong arguments; the top of tests/gpu_check/main.cc says which there are\n");
+    return kWrongCall;
+  }
+  const bool is_emulated = options->kind == "emulated";
+  const gpu::Table* table = is_emulated ? &gpu::EmulatedTable(32) : nullptr;
+  if (!is_emulated) {
+    const auto loaded = LoadGpuTable(options->kind, options->libraries);
+    if (!loaded.ok()) {
+      std::printf("no device: %s\n", std::string(loaded.status().message()).c_str());
+      return kNoDevice;
+    }
+    table = *loaded;
+    gpu::TestOnDevice(*table);
+  }
+  auto gpu = Gpu::Open(*table, 0);
+  const auto device = Gpu::Describe(*table, 0);
+  if (!gpu.ok() || !device.ok()) {
+    std::printf("no device: %s\n", std::string((gpu.ok() ? device.status() : gpu.status()).message()).c_str());
+    return kNoDevice;
+  }
+
+  Report report;
+  report.is_emulated = is_emulated;
+  report.facts = {{"device", *device}, {"date", Today()}};
+  report.facts.insert(report.facts.end(), options->facts.begin(), options->facts.end());
+  const auto save = [&] {
+    std::ofstream(options->out + "/gpu.json") << ToJson(report).dump(2) << "\n";
+    std::ofstream(options->out + "/gpu.md") << ToMarkdown(report);
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  // What says something of the emulation alone stays there.
+  GTEST_FLAG_SET(filter, options->tests + (options->tests.find('-') == std::string::npos ? "-" : ":") + "Emulation*");
+  testing::UnitTest::GetInstance()->listeners().Append(new Gather(report, save));
+  [[maybe_unused]] const int is_wrong = RUN_ALL_TESTS();  // the report has it, test by test
+
+  Bench bench = {.table = *table,
+                 .size = options->size,
+                 .end = begin + std::chrono::seconds(options->seconds),
+                 .report = report,
+                 .save = save,
+                 .gpu = *std::move(gpu)};
+  if (!options->peers.empty()) {
+    std::ifstream peers(options->peers);
+    bench.peers = nlohmann::json::parse(peers, nullptr, false);
+    if (!bench.peers.is_object()) bench.peers = nlohmann::json::object();
+  }
+  MeasureAll(bench);
+
+  save();
+  std::printf("%s\n", ToMarkdown(report).c_str());
+  if (!std::ifstream(options->out + "/gpu.md")) {
+    std::fprintf(stderr, "ebb_gpu_check: %s/gpu.md could not be written\n", options->out.c_str());
+    return kFailed;
+  }
+  return report.failed() == 0 && !report.checks.empty() ? kPassed : kFailed;
+}
+
+}  // namespace
+}  // namespace ebb::gpu_check
+
+int main(int argc, char** argv) { return ebb::gpu_check::Main(argc, argv); }

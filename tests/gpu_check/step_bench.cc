@@ -1,0 +1,234 @@
+// Whole steps of the engine, with random weights of an 8B shape that are made on the device.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "bench/statistics.h"
+#include "engine/gpu/gpu_engine.h"
+#include "policies/spec.h"
+#include "policies/status.h"
+#include "tests/gpu_check/bench.h"
+
+namespace ebb::gpu_check {
+namespace {
+
+using Sessions = std::vector<std::unique_ptr<GpuSession>>;
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// The shape of Llama-3 8B, or a speck of it: what tests/support/make_models.py calls perf-8b.
+ModelConfig Shape(const Bench& b, int32_t context) {
+  ModelConfig c;
+  c.layers = b.tiny() ? 1 : 32;
+  c.dim = b.tiny() ? 64 : 4096;
+  c.heads = b.tiny() ? 4 : 32;
+  c.kv_heads = b.tiny() ? 2 : 8;
+  c.head_dim = b.tiny() ? 16 : 128;
+  c.ffn_dim = b.tiny() ? 96 : 14336;
+  c.vocab = b.tiny() ? 96 : 128256;
+  c.context = context;
+  c.norm_eps = 1e-5F;
+  c.rotary_dims = c.head_dim;
+  for (int32_t i = 0; i < c.head_dim / 2; ++i) c.rope_frequencies.push_back(std::pow(500000.0, -2.0 * i / c.head_dim));
+  return c;
+}
+
+int64_t KvBytes(const ModelConfig& c) { return int64_t{4} * c.layers * c.kv_heads * c.head_dim; }  // of a token, BF16
+
+absl::StatusOr<ValidSpec> Policy(const ModelConfig& c, const PolicySpec& spec) {
+  return Resolve(spec,
+                 {.trained_context = c.context, .query_heads = c.group(), .layers = c.layers, .kv_heads = c.kv_heads});
+}
+
+// Sessions that hold `depth` tokens each.
+absl::StatusOr<Sessions> OpenFull(GpuEngine& engine, const PolicySpec& spec, int32_t count, int32_t depth) {
+  EBB_ASSIGN(const ValidSpec policy, Policy(engine.config(), spec));
+  Sessions sessions;
+  for (int32_t i = 0; i < count; ++i) {
+    EBB_ASSIGN(std::unique_ptr<GpuSession> session, engine.OpenSession(policy, 1));
+    EBB_TRY(session->Pretend(depth));
+    sessions.push_back(std::move(session));
+  }
+  return sessions;
+}
+
+// The median step in which every session brings a token and learns its next, the first few left out.
+absl::StatusOr<double> StepSeconds(GpuEngine& engine, const Sessions& sessions, int steps) {
+  std::vector<int32_t> next(sessions.size(), 1);
+  std::vector<double> all;
+  for (int i = 0; i < steps + 3; ++i) {
+    std::vector<GpuRow> rows;
+    for (size_t s = 0; s < sessions.size(); ++s) {
+      rows.push_back({.session = sessions[s].get(), .tokens = {&next[s], 1}, .want = GpuWant::kToken});
+    }
+    const double begin = Now();
+    EBB_TRY(engine.Run(rows));
+    if (i >= 3) all.push_back(Now() - begin);
+    for (size_t s = 0; s < sessions.size(); ++s) next[s] = rows[s].next;
+  }
+  return bench::Median(all);
+}
+
+// Counts what a table's runtime is asked for. One at a time.
+struct Waits {
+  static inline const gpu::Table* of = nullptr;
+  static inline int64_t waits = 0;
+  static inline int64_t copies_out = 0;
+
+  static gpu::Table Counted(const gpu::Table& table) {
+    of = &table;
+    gpu::Table counted = table;
+    counted.wait = [](gpu::Stream stream) {
+      ++waits;
+      return of->wait(stream);
+    };
+    counted.copy_out = [](void* to, const void* from, int64_t bytes, gpu::Stream stream) {
+      ++copies_out;
+      return of->copy_out(to, from, bytes, stream);
+    };
+    return counted;
+  }
+};
+
+}  // namespace
+
+// The same steps, of sessions from which a token leaves at each and of sessions that keep all.
+absl::Status CountWaits(Bench& b) {
+  Bench small = {.table = b.table, .size = Size::kTiny, .report = b.report};
+  const ModelConfig config = Shape(small, 256);
+  const gpu::Table table = Waits::Counted(b.table);
+  constexpr int kSteps = 20;
+  constexpr int32_t kDepth = 40;
+  const auto count = [&](const PolicySpec& spec) -> absl::StatusOr<int64_t> {
+    EBB_ASSIGN(const std::unique_ptr<GpuEngine> engine, GpuEngine::OpenRandom(table, config, {.arena_bytes = 8 << 20}));
+    EBB_ASSIGN(const Sessions sessions, OpenFull(*engine, spec, 2, kDepth));
+    const int64_t before = Waits::waits + Waits::copies_out;
+    EBB_TRY(StepSeconds(*engine, sessions, kSteps).status());
+    return Waits::waits + Waits::copies_out - before;
+  };
+  EBB_ASSIGN(const int64_t evicting, count({.scorer = "h2o", .budget = kDepth}));
+  EBB_ASSIGN(const int64_t keeping, count({.scorer = "full"}));
+  b.report.rows.push_back({.what = absl::StrFormat("host synchronisations caused by eviction, %d steps", kSteps + 3),
+                           .measured = absl::StrFormat("%d waits and copies out", evicting),
+                           .against = absl::StrFormat("%d where nobody leaves", keeping),
+                           .ratio = static_cast<double>(evicting - keeping),
+                           .target = 0,
+                           .better = Better::kSmaller});
+  return absl::OkStatus();
+}
+
+absl::Status MeasureDecode(Bench& b) {
+  const int32_t sessions = b.tiny() ? 2 : 32;
+  const int32_t budget = b.tiny() ? 40 : 1024;
+  const int32_t depth = b.tiny() ? 128 : 16384;
+  const int steps = b.tiny() ? 2 : 16;
+  const ModelConfig config = Shape(b, depth + gpu::kPageSlots);
+  const PolicySpec bounded = {.scorer = "h2o", .budget = budget};
+  const int64_t arena = KvBytes(config) * sessions * (depth + 2 * gpu::kPageSlots);
+  EBB_ASSIGN(const std::unique_ptr<GpuEngine> engine,
+             GpuEngine::OpenRandom(b.table, config, {.arena_bytes = b.tiny() ? 8 << 20 : arena}));
+  const auto shape = absl::StrFormat("8B shape, BF16, %d sessions", sessions);
+  double full_seconds = 0;
+  {
+    EBB_ASSIGN(const Sessions full, OpenFull(*engine, {.scorer = "full"}, sessions, depth));
+    EBB_ASSIGN(full_seconds, StepSeconds(*engine, full, steps));
+  }
+  EBB_ASSIGN(const Sessions few, OpenFull(*engine, bounded, sessions, budget));
+  EBB_ASSIGN(const double seconds, StepSeconds(*engine, few, steps));
+  const double bytes = static_cast<double>(engine->weight_bytes() - engine->embedding_bytes()) +
+                       static_cast<double>(KvBytes(config)) * sessions * budget;
+  b.report.rows.push_back({.what = absl::StrFormat("decode step, %s, %d slots, replayed, h2o", shape, budget),
+                           .measured = absl::StrFormat("%s, %d replays", Time(seconds), engine->replays()),
+                           .against = "reading weights, K and V at the copy rate: " + Time(bytes / b.copy_rate),
+                           .ratio = bytes / b.copy_rate / seconds,
+                           .target = 0.8});
+  b.report.rows.push_back({.what = absl::StrFormat("bounded to %d beside full K and V at %d, %s", budget, depth, shape),
+                           .measured = Time(seconds),
+                           .against = "full " + Time(full_seconds),
+                           .ratio = full_seconds / seconds,
+                           .target = 3.5});
+  return absl::OkStatus();
+}
+
+absl::Status MeasurePrefill(Bench& b) {
+  const int32_t block = b.tiny() ? 16 : 1024;
+  const int32_t length = b.tiny() ? 32 : 8192;
+  const ModelConfig config = Shape(b, length);
+  const int64_t arena = KvBytes(config) * (length + 4 * block);
+  EBB_ASSIGN(const std::unique_ptr<GpuEngine> engine,
+             GpuEngine::OpenRandom(b.table, config, {.arena_bytes = b.tiny() ? 8 << 20 : arena}));
+  const std::vector<int32_t> tokens(static_cast<size_t>(block), 1);
+  const auto seconds = [&](const PolicySpec& spec) -> absl::StatusOr<double> {
+    EBB_ASSIGN(const ValidSpec policy, Policy(config, spec));
+    EBB_ASSIGN(const std::unique_ptr<GpuSession> session, engine->OpenSession(policy, block));
+    const double begin = Now();
+    for (int32_t at = 0; at < length; at += block) {
+      GpuRow row = {.session = session.get(), .tokens = tokens, .want = GpuWant::kToken};
+      EBB_TRY(engine->Run({&row, 1}));
+      if (std::chrono::steady_clock::now() > b.end) {
+        return absl::DeadlineExceededError(
+            absl::StrFormat("no time was left after %d of %d tokens", at + block, length));
+      }
+    }
+    return Now() - begin;
+  };
+  EBB_ASSIGN(const double plain, seconds({.scorer = "full"}));
+  EBB_ASSIGN(const double last, seconds({.scorer = "tova", .budget = length}));
+  EBB_ASSIGN(const double sums, seconds({.scorer = "h2o", .budget = length}));
+  const auto shape = absl::StrFormat("prompt of %d, 8B shape, BF16", length);
+  const double weights = static_cast<double>(engine->weight_bytes() - 2 * engine->embedding_bytes()) / 2;
+  const double operations = 2 * weights * length +
+                            2.0 * config.layers * config.heads * config.head_dim * static_cast<double>(length) * length;
+  if (b.dense_rate > 0) {
+    b.report.rows.push_back({.what = shape,
+                             .measured = Time(plain) + ", " + Rate(operations / plain, "FLOP/s"),
+                             .against = "PyTorch's product of 8192^3 " + Rate(b.dense_rate, "FLOP/s"),
+                             .ratio = operations / plain / b.dense_rate,
+                             .target = 0.6});
+  } else {
+    b.report.missing.push_back(shape + " beside a dense product's rate: no PyTorch was found");
+  }
+  b.report.rows.push_back({.what = shape + ", scores of the last query",
+                           .measured = Time(last),
+                           .against = "without " + Time(plain),
+                           .ratio = last / plain,
+                           .target = 1.03,
+                           .better = Better::kSmaller});
+  b.report.rows.push_back({.what = shape + ", sums over all queries",
+                           .measured = Time(sums),
+                           .against = "without " + Time(plain),
+                           .ratio = sums / plain,
+                           .target = 1.10,
+                           .better = Better::kSmaller});
+  return absl::OkStatus();
+}
+
+void MeasureAll(Bench& b) {
+  struct Part {
+    const char* name;
+    absl::Status (*measure)(Bench&);
+  };
+  constexpr Part kParts[] = {
+      {"ceilings", MeasureCeilings},   {"attention", MeasureAttention}, {"the update in place", MeasureUpdate},
+      {"selection", MeasureSelection}, {"products", MeasureLinear},     {"host synchronisations", CountWaits},
+      {"decode steps", MeasureDecode}, {"prompts", MeasurePrefill}};
+  for (const Part& part : kParts) {
+    if (std::chrono::steady_clock::now() > b.end) {
+      b.report.missing.push_back(absl::StrFormat("%s: no time was left", part.name));
+      continue;
+    }
+    const size_t before = b.report.rows.size();
+    if (const absl::Status measured = part.measure(b); !measured.ok()) {
+      b.report.missing.push_back(
+          absl::StrFormat("%s%s: %s", part.name, b.report.rows.size() > before ? ", in part" : "", measured.message()));
+    }
+    b.save();
+  }
+}
+
+}  // namespace ebb::gpu_check
