@@ -26,8 +26,8 @@ enum class Size { kWhole, kTiny };
 struct Bench {
   const gpu::Table& table;
   Size size = Size::kWhole;
-  std::chrono::steady_clock::time_point end = {};  // nothing begins past it
-  nlohmann::json peers = {};                       // what peers.py measured: name -> number
+  std::chrono::steady_clock::time_point end = {};   // nothing begins past it
+  nlohmann::json peers = nlohmann::json::object();  // what peers.py measured: name -> number
   Report& report;
   std::function<void()> save = {};  // the report so far, in case that what comes next ends the program
   std::unique_ptr<Gpu> gpu = {};
