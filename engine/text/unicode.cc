@@ -11,6 +11,12 @@ namespace {
 
 utf8proc_category_t CategoryOf(char32_t code) { return utf8proc_category(static_cast<utf8proc_int32_t>(code)); }
 
+// Letters in circles and squares: symbols by their category, and yet Other_Alphabetic (PropList.txt).
+bool IsEnclosedLetter(char32_t code) {
+  return (code >= 0x24B6 && code <= 0x24E9) || (code >= 0x1F130 && code <= 0x1F149) ||
+         (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189);
+}
+
 // The last character of `text`; of size 0 where there is none.
 Utf8Unit LastUtf8(std::string_view text) {
   for (size_t size = 1; size <= std::min<size_t>(4, text.size()); ++size) {
@@ -33,7 +39,7 @@ bool IsWordCharacter(char32_t code) {
   const utf8proc_category_t category = CategoryOf(code);
   const bool letter_or_mark = category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_ME;
   return letter_or_mark || category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
-         category == UTF8PROC_CATEGORY_PC || code == 0x200C || code == 0x200D;
+         category == UTF8PROC_CATEGORY_PC || code == 0x200C || code == 0x200D || IsEnclosedLetter(code);
 }
 
 bool BeginsWith(std::string_view text, bool (*is)(char32_t)) {
