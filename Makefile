@@ -57,9 +57,9 @@ tsan: ## engine, worker, journal and services under the thread sanitizer
 	TSAN_OPTIONS="ignore_noninstrumented_modules=1 halt_on_error=1 second_deadlock_stack=1" \
 	  $(CTEST) --test-dir build/tsan -j $(JOBS) -L 'unit|property|integration' -E '_NOT_BUILT$$'
 
-fuzz: ## 10,000 inputs to each parser, from the committed corpus (TARGET=gguf: one of them)
+fuzz: ## 10,000 inputs to each parser, from the committed corpus (TARGET=gguf: one of them; RUNS=1000000 SEED=7: others)
 	@scripts/setup build test fuzz
-	cmake --preset asan -Wno-dev
+	cmake --preset asan -Wno-dev -DEBB_FUZZ_RUNS=$(or $(RUNS),10000) -DEBB_FUZZ_SEED=$(or $(SEED),1)
 	cmake --build --preset asan -j $(JOBS) --target ebb_fuzz_targets
 	$(CTEST) --test-dir build/asan -L fuzz $(if $(TARGET),-R '^fuzz/$(TARGET)$$')
 

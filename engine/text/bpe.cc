@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "engine/model/gguf.h"
 #include "engine/text/byte_alphabet.h"
 #include "policies/status.h"
@@ -15,6 +17,13 @@ namespace ebb {
 namespace {
 
 constexpr int kByteCount = 256;
+
+// Whether a user-defined token's letters read as other bytes than its text.
+bool IsNameOfOtherText(const TokenTable& table, int32_t id) {
+  if (table.type(id) != TokenType::kUserDefined) return false;
+  const std::optional<std::string> bytes = BytesOfPrintable(table.text(id));
+  return bytes && *bytes != table.text(id);
+}
 
 class Bpe final : public WordEncoder {
  public:
@@ -48,7 +57,7 @@ absl::Status Bpe::ReadBytes() {
 
 void Bpe::IndexWords() {
   for (int32_t id = 0; id < table_.size(); ++id) {
-    if (!table_.CanBeMade(id)) continue;
+    if (!table_.CanBeMade(id) || IsNameOfOtherText(table_, id)) continue;
     std::optional<std::string> bytes = BytesOfPrintable(table_.text(id));
     if (bytes) words_.try_emplace(*std::move(bytes), id);
   }
@@ -99,6 +108,20 @@ absl::StatusOr<Merges> Merges::Make(const TokenTable& table) {
     made.joins_.try_emplace(Pair(left, right), Join{.cost = static_cast<double>(rank), .id = joined});
   }
   return made;
+}
+
+void DropNamesOfBytes(TokenTable& table) {
+  std::vector<int32_t> unclear;
+  for (int32_t id = 0; id < table.size(); ++id) {
+    if (IsNameOfOtherText(table, id)) unclear.push_back(id);
+  }
+  if (unclear.empty()) return;
+  absl::flat_hash_set<std::string> made;
+  for (const std::string& merge : table.vocabulary().merges) made.insert(absl::StrReplaceAll(merge, {{" ", ""}}));
+  for (const int32_t id : unclear) {
+    const std::string& text = table.text(id);
+    if (BytesOfPrintable(text)->size() == 1 || made.contains(text)) table.MakeNormal(id);
+  }
 }
 
 absl::StatusOr<std::unique_ptr<const WordEncoder>> MakeBpe(const TokenTable& table, bool whole_words) {

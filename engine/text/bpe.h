@@ -38,6 +38,10 @@ class Merges {
   absl::flat_hash_map<uint64_t, Join> joins_ = {};
 };
 
+// User-defined tokens that are also a byte or come of a merge, and whose letters read as other bytes than their text (a
+// file that adds "à" may name the token of byte 0xE0), become normal: in text they are no names, so that it reads back.
+void DropNamesOfBytes(TokenTable& table);
+
 // `table` outlives the encoder. `whole_words`: a word that is a token is that token, also where the merges would not
 // lead there. DATA_LOSS naming the key: Merges; a byte without a token.
 absl::StatusOr<std::unique_ptr<const WordEncoder>> MakeBpe(const TokenTable& table, bool whole_words);

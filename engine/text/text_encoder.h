@@ -40,7 +40,7 @@ class TextEncoder {
   // Appends the tokens of `text`, which may be any bytes. `seen` is for all calls that append to the same `ids`.
   void Encode(std::string_view text, Before before, Seen& seen, std::vector<int32_t>& ids) const;
 
-  // The bytes that a token of type normal, unused or byte stands for.
+  // The bytes that a token stands for that is no control token.
   std::string Bytes(int32_t id) const;
 
   const TokenizerRules& rules() const { return rules_; }

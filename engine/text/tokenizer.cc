@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/model/hub_tokenizer.h"
+#include "engine/text/bpe.h"
 #include "engine/text/read_vocabulary.h"
 #include "engine/text/tokenizer_rules.h"
 #include "policies/check.h"
@@ -23,8 +24,10 @@ constexpr std::array<std::string_view, 7> kStopNames = {"<|eot_id|>",    "<|eom_
 
 absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Make(Vocabulary vocabulary) {
   EBB_ASSIGN(TokenTable table, TokenTable::Make(std::move(vocabulary)));
+  EBB_ASSIGN(TokenizerRules rules, ReadTokenizerRules(table));
+  if (rules.bytes_print) DropNamesOfBytes(table);
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::make_unique<const TokenTable>(std::move(table))));
-  EBB_TRY(tokenizer->MakeEncoder());
+  EBB_TRY(tokenizer->MakeEncoder(std::move(rules)));
   tokenizer->FindStops();
   return tokenizer;
 }
@@ -44,9 +47,8 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::Open(const std::stri
 
 Tokenizer::Tokenizer(std::unique_ptr<const TokenTable> table) : table_(std::move(table)) {}
 
-absl::Status Tokenizer::MakeEncoder() {
+absl::Status Tokenizer::MakeEncoder(TokenizerRules rules) {
   const Vocabulary& vocabulary = table_->vocabulary();
-  EBB_ASSIGN(TokenizerRules rules, ReadTokenizerRules(*table_));
   bos_ = vocabulary.bos ? vocabulary.bos : rules.bos;
   adds_bos_ = vocabulary.add_bos.value_or(rules.adds_bos) && bos_;
   adds_space_ = rules.adds_space;
@@ -54,7 +56,9 @@ absl::Status Tokenizer::MakeEncoder() {
   FindNames();
   pieces_.reserve(size());
   for (int32_t id = 0; id < size(); ++id) {
-    const bool verbatim = is_control(id) || table_->type(id) == TokenType::kUserDefined;
+    // Of characters a name may be made, too ("\u2581\u2581" of two spaces, in Gemma's), and reads as what is made.
+    const bool verbatim =
+        is_control(id) || (table_->type(id) == TokenType::kUserDefined && encoder_->rules().bytes_print);
     pieces_.push_back(verbatim ? table_->text(id) : encoder_->Bytes(id));
   }
   return absl::OkStatus();

@@ -5,8 +5,9 @@
 //   std::string text = tokenizer->Decode(prompt);
 //
 // Plain text never becomes a control token: names of control tokens in it are ordinary text. Any bytes can be encoded,
-// valid UTF-8 or not, and none are lost but to a normalizer or steps that drop what they match.
-// `tokenizer.ggml.add_eos_token` is not followed: texts here are to be continued.
+// valid UTF-8 or not, and none are lost but to a normalizer or steps that drop what they match. (A vocabulary that
+// writes spaces as U+2581 and has no token for one reads them back as that character.) `tokenizer.ggml.add_eos_token`
+// is not followed: texts here are to be continued.
 //
 // Thread safety: immutable after Make; any thread may call.
 
@@ -25,6 +26,7 @@
 #include "engine/model/gguf.h"
 #include "engine/text/special_tokens.h"
 #include "engine/text/text_encoder.h"
+#include "engine/text/tokenizer_rules.h"
 #include "engine/text/vocabulary.h"
 
 namespace ebb {
@@ -95,7 +97,7 @@ class Tokenizer {
 
  private:
   explicit Tokenizer(std::unique_ptr<const TokenTable> table);
-  absl::Status MakeEncoder();
+  absl::Status MakeEncoder(TokenizerRules rules);
   void FindNames();
   void FindStops();
 

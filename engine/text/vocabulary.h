@@ -74,6 +74,8 @@ class TokenTable {
            types_[id] == TokenType::kUserDefined;
   }
 
+  void MakeNormal(int32_t id) { types_[id] = TokenType::kNormal; }
+
   // The token with exactly this text; absent where there is none, and for the empty text.
   std::optional<int32_t> Find(std::string_view text) const;
 

@@ -108,19 +108,23 @@ void CheckStream(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
   EBB_CHECK(streamed == SanitisedUtf8(tokenizer.Decode(ids)));
 }
 
-// What SPM promises to read back: it cannot tell a literal U+2581 from a space, and puts a space after special tokens.
-bool ReadsBack(const Tokenizer& tokenizer, std::string_view text, bool user_defined) {
-  return text.find("\xE2\x96\x81") == std::string_view::npos && !(user_defined && tokenizer.adds_space());
+// What SPM promises to read back: it cannot tell a literal U+2581 from a space, a change may have taken its token for
+// one, and it puts a space after special tokens.
+bool ReadsBack(const Tokenizer& tokenizer, std::string_view text, bool changed) {
+  const bool any_space = text.find(' ') != std::string_view::npos;
+  const std::vector<int32_t> space = tokenizer.Encode(" ", Special::kPlain, Start::kContinuation);
+  return text.find("\xE2\x96\x81") == std::string_view::npos && !(any_space && tokenizer.Decode(space) != " ") &&
+         !(changed && tokenizer.adds_space());
 }
 
-void CheckText(const Tokenizer& tokenizer, std::string_view text, bool user_defined) {
+void CheckText(const Tokenizer& tokenizer, std::string_view text, bool changed) {
   const std::vector<int32_t> plain = tokenizer.Encode(text, Special::kPlain, Start::kContinuation);
   for (const int32_t id : plain) EBB_CHECK(!tokenizer.is_control(id));
   CheckStream(tokenizer, plain);
   for (const Start start : {Start::kSequence, Start::kText, Start::kContinuation}) {
     for (const int32_t id : tokenizer.Encode(text, Special::kParse, start)) EBB_CHECK(id < tokenizer.size());
   }
-  if (ReadsBack(tokenizer, text, user_defined)) EBB_CHECK(tokenizer.Decode(plain) == text);
+  if (ReadsBack(tokenizer, text, changed)) EBB_CHECK(tokenizer.Decode(plain) == text);
 }
 
 void Run(std::string_view input) {

@@ -133,6 +133,30 @@ TEST(Tokenizer, UserDefinedTokensAreFoundInAnyText) {
   EXPECT_EQ(tokenizer->Decode({{'a', tab}}), "a\t\t");
 }
 
+// A file may name a token of bytes, or of a merge, by letters that mean other text; both texts must read back.
+TEST(Tokenizer, ANameThatIsAlsoMadeOfOtherBytesIsNoName) {
+  Vocabulary vocabulary = SampleBpe("gpt-2", {{" ", "h"}});
+  vocabulary.types[0xE0] = static_cast<int32_t>(TokenType::kUserDefined);  // its letter is "à"
+  vocabulary.types[256] = static_cast<int32_t>(TokenType::kUserDefined);   // its letters are "Ġh"
+  const auto other = static_cast<int32_t>(vocabulary.tokens.size());
+  vocabulary.tokens.emplace_back("caf\xC3\xA9");  // no merge leads to it
+  vocabulary.types.push_back(static_cast<int32_t>(TokenType::kUserDefined));
+  const auto tokenizer = Made(vocabulary);
+  EXPECT_THAT(tokenizer->Encode(" h"), ElementsAre(256));
+  EXPECT_THAT(tokenizer->Encode("a caf\xC3\xA9"), ElementsAre('a', ' ', other));
+  for (const std::string_view text : {" h", "\xC4\xA0h", "\xC3\xA0", "\xE0", "caf\xC3\xA9", "caf\xE9"}) {
+    EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text)), text);
+  }
+}
+
+TEST(Tokenizer, ANameThatIsAlsoMadeOfSpacesReadsAsSpaces) {
+  Vocabulary vocabulary = SampleSpm({"\xE2\x96\x81", "\xE2\x96\x81\xE2\x96\x81", "a"});
+  vocabulary.types[260] = static_cast<int32_t>(TokenType::kUserDefined);
+  const auto tokenizer = Made(vocabulary);
+  EXPECT_THAT(tokenizer->Encode("a  a", Special::kPlain, Start::kContinuation), ElementsAre(261, 260, 261));
+  EXPECT_EQ(tokenizer->Decode({{261, 260, 261}}), "a  a");
+}
+
 TEST(Tokenizer, PlainTextNeverJoinsIntoAControlToken) {
   Vocabulary bpe = SampleBpe("llama-bpe", {{"o", "k"}});
   bpe.types[256] = static_cast<int32_t>(TokenType::kControl);
