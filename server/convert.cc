@@ -28,6 +28,9 @@ constexpr size_t kStopBytesMax = 256;
 constexpr int kStopTokensMax = 64;
 constexpr uint32_t kLogprobsMax = 20;
 constexpr size_t kLogitBiasMax = 1024;
+constexpr size_t kRequestIdBytesMax = 128;
+constexpr uint32_t kPageDefault = 100;
+constexpr uint32_t kPageMax = 1000;
 
 absl::Status OutOfRange(const std::string& field, const std::string& value, const std::string& range) {
   return RefuseField("OUT_OF_RANGE", field, absl::StrFormat("%s is not in %s", value, range));
@@ -204,6 +207,19 @@ absl::StatusOr<std::string> SessionIdFrom(const std::string& name, const std::st
 std::string NewSessionId() {
   std::random_device random;
   return absl::StrFormat("s-%08x%08x%08x%08x", random(), random(), random(), random());
+}
+
+absl::Status CheckRequestId(const std::string& id) {
+  if (id.size() <= kRequestIdBytesMax) return absl::OkStatus();
+  return RefuseField("TOO_LONG", "request_id", absl::StrFormat("%d bytes; at most %d", id.size(), kRequestIdBytesMax));
+}
+
+absl::StatusOr<ListPage> PageFrom(uint32_t size, const std::string& token, const char* method) {
+  if (size > kPageMax) return OutOfRange("page_size", size, 0, kPageMax);
+  if (!token.empty() && !IsResourceName(token)) {
+    return RefuseField("INVALID_PAGE_TOKEN", "page_token", absl::StrFormat("it is not one that %s gave", method));
+  }
+  return ListPage{.count = size == 0 ? kPageDefault : size, .after = token};
 }
 
 absl::StatusOr<PolicySpec> PolicyFrom(const v1::PolicySpec& proto) {

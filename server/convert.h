@@ -36,6 +36,17 @@ absl::Status CheckSessionId(const std::string& id, const std::string& field);
 // One that nobody can guess.
 std::string NewSessionId();
 
+// INVALID_ARGUMENT TOO_LONG, field request_id.
+absl::Status CheckRequestId(const std::string& id);
+
+// A part of a list, which goes by names.
+struct ListPage {
+  size_t count = 0;
+  std::string after = {};  // the last name that was listed before; empty: the list begins
+};
+// `method` is whose token it is. INVALID_ARGUMENT OUT_OF_RANGE (page_size), INVALID_PAGE_TOKEN.
+absl::StatusOr<ListPage> PageFrom(uint32_t size, const std::string& token, const char* method);
+
 // Holes stay holes, and ranges are Resolve's to check. INVALID_ARGUMENT UNKNOWN_ENUM_VALUE with a field path that
 // begins with `policy`.
 absl::StatusOr<PolicySpec> PolicyFrom(const v1::PolicySpec& proto);

@@ -19,6 +19,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "policies/status.h"
 #include "server/call.h"
 #include "server/clock.h"
 #include "server/dispatcher.h"
@@ -109,6 +110,13 @@ struct OfModel {
 
 using ModelCall = OfModel<CallRequest>;
 
+// What `prepare` makes of the request for its tenant, or why it is refused.
+template <typename Prepared, typename Prepare>
+absl::StatusOr<Prepared> PrepareFor(const Rpc& rpc, const Prepare& prepare) {
+  EBB_ASSIGN(const std::string tenant, rpc.tenant());
+  return prepare(tenant);
+}
+
 // Asks a model's worker. `prepare(tenant)`, called here and now, checks the request and returns OfModel of the
 // question, a callable (Dispatcher&) -> StatusOr<Result>; `fill(result, model)`, called on the worker's thread, fills
 // the response and may still refuse. `effort` as Worker::Ask.
@@ -118,8 +126,7 @@ grpc::ServerUnaryReactor* Ask(const ServiceParts& parts, std::string_view method
   using Asked = OfModel<absl::AnyInvocable<absl::StatusOr<Result>(Dispatcher&)>>;
   Rpc rpc(parts, method, context);
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
-  absl::StatusOr<Asked> asked =
-      rpc.tenant().ok() ? prepare(*rpc.tenant()) : absl::StatusOr<Asked>(rpc.tenant().status());
+  absl::StatusOr<Asked> asked = PrepareFor<Asked>(rpc, prepare);
   if (!asked.ok()) {
     reactor->Finish(rpc.Finish(asked.status()));
     return reactor;
@@ -143,8 +150,7 @@ grpc::ServerUnaryReactor* Undertake(const ServiceParts& parts, std::string_view 
   using Asked = OfModel<absl::AnyInvocable<void(Dispatcher&, Asker<Result>)>>;
   Rpc rpc(parts, method, context);
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
-  absl::StatusOr<Asked> asked =
-      rpc.tenant().ok() ? prepare(*rpc.tenant()) : absl::StatusOr<Asked>(rpc.tenant().status());
+  absl::StatusOr<Asked> asked = PrepareFor<Asked>(rpc, prepare);
   if (!asked.ok()) {
     reactor->Finish(rpc.Finish(asked.status()));
     return reactor;
@@ -217,8 +223,7 @@ grpc::ServerUnaryReactor* AskAll(const ServiceParts& parts, std::string_view met
   using Question = typename EachModel<Result>::Question;
   Rpc rpc(parts, method, context);
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
-  absl::StatusOr<Question> question =
-      rpc.tenant().ok() ? prepare(*rpc.tenant()) : absl::StatusOr<Question>(rpc.tenant().status());
+  absl::StatusOr<Question> question = PrepareFor<Question>(rpc, prepare);
   if (!question.ok()) {
     reactor->Finish(rpc.Finish(question.status()));
     return reactor;

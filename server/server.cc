@@ -11,7 +11,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <string>
@@ -28,6 +27,7 @@
 #include "server/console.h"
 #include "server/eviction_service.h"
 #include "server/experiment_metrics.h"
+#include "server/files.h"
 #include "server/http_port.h"
 #include "server/inference_service.h"
 #include "server/log.h"
@@ -84,10 +84,7 @@ TransportLimits LimitsFor(const ServerOptions& options) {
 absl::StatusOr<std::string> MakeStoreOf(const std::string& dir, const std::string& model) {
   if (dir.empty()) return dir;
   const std::string all = dir + "/models";
-  if (mkdir(all.c_str(), 0700) != 0 && errno != EEXIST) {
-    return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("%s: %s", all, std::strerror(errno)),
-                  {.reason = "STORE_UNUSABLE"});
-  }
+  if (mkdir(all.c_str(), kFolderMode) != 0 && errno != EEXIST) return StoreUnusable(all, "making it", errno);
   return absl::StrFormat("%s/%s", all, model);
 }
 

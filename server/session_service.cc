@@ -17,9 +17,6 @@
 namespace ebb {
 namespace {
 
-constexpr uint32_t kPageSize = 100;
-constexpr uint32_t kPageSizeMax = 1000;
-constexpr size_t kRequestIdBytesMax = 128;
 constexpr size_t kEndUserBytesMax = 256;
 constexpr absl::Duration kTtlMax = absl::Hours(24 * 30);
 
@@ -29,11 +26,6 @@ absl::StatusOr<absl::Duration> TtlFrom(const google::protobuf::Duration& proto) 
     return RefuseField("OUT_OF_RANGE", "ttl", absl::StrFormat("%s is not in [1s, 720h]", absl::FormatDuration(ttl)));
   }
   return ttl;
-}
-
-absl::Status CheckRequestId(const std::string& id) {
-  if (id.size() <= kRequestIdBytesMax) return absl::OkStatus();
-  return RefuseField("TOO_LONG", "request_id", absl::StrFormat("%d bytes; at most %d", id.size(), kRequestIdBytesMax));
 }
 
 absl::StatusOr<SessionRequest> SessionFrom(const v1::CreateSessionRequest& proto, const std::string& tenant,
@@ -162,30 +154,22 @@ grpc::ServerUnaryReactor* SessionService::ListSessions(grpc::CallbackServerConte
                                                        v1::ListSessionsResponse* response) {
   using Infos = std::vector<SessionInfo>;
   using Question = EachModel<Infos>::Question;
-  const size_t count = request->page_size() == 0 ? kPageSize : request->page_size();
+  const absl::StatusOr<ListPage> page = PageFrom(request->page_size(), request->page_token(), "ListSessions");
   return AskAll<Infos>(
       parts_, "SessionService/ListSessions", *context,
       [&](const std::string& tenant) -> absl::StatusOr<Question> {
-        if (request->page_size() > kPageSizeMax) {
-          return RefuseField("OUT_OF_RANGE", "page_size",
-                             absl::StrFormat("%d is not in [0, %d]", request->page_size(), kPageSizeMax));
-        }
-        // A page token is the id of the last session that was listed.
-        const std::string& after = request->page_token();
-        if (!after.empty() && !CheckSessionId(after, "page_token").ok()) {
-          return RefuseField("INVALID_PAGE_TOKEN", "page_token", "it is not one that ListSessions gave");
-        }
-        return Question([tenant, after, count](Dispatcher& dispatcher) -> absl::StatusOr<Infos> {
-          return dispatcher.List(tenant, after, count + 1);  // one more tells whether there is another page
+        EBB_TRY(page.status());
+        return Question([tenant, page = *page](Dispatcher& dispatcher) -> absl::StatusOr<Infos> {
+          return dispatcher.List(tenant, page.after, page.count + 1);  // one more tells whether there is another page
         });
       },
-      [response, count](const std::vector<ModelAnswer<Infos>>& answers) {
+      [response, page](const std::vector<ModelAnswer<Infos>>& answers) {
         std::map<std::string_view, std::pair<const SessionInfo*, const ServedModel*>> by_id;
         for (const ModelAnswer<Infos>& answer : answers) {
           for (const SessionInfo& info : answer.result) by_id[info.request.id] = {&info, answer.model.get()};
         }
         for (const auto& [id, session] : by_id) {
-          if (static_cast<size_t>(response->sessions_size()) == count) {
+          if (static_cast<size_t>(response->sessions_size()) == page->count) {
             const std::string& last = response->sessions(response->sessions_size() - 1).name();
             response->set_next_page_token(last.substr(last.find('/') + 1));
             break;

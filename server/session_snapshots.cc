@@ -20,9 +20,6 @@ namespace ebb {
 namespace {
 
 constexpr char kSnapshots[] = "snapshots/";
-constexpr uint32_t kSnapshotPage = 100;
-constexpr uint32_t kSnapshotPageMax = 1000;
-constexpr size_t kRestoreIdBytesMax = 128;
 
 // A call that ends on another thread than it began.
 struct Pending {
@@ -109,10 +106,7 @@ absl::StatusOr<SessionRequest> RestoreFrom(const v1::RestoreSessionRequest& prot
                             .id = proto.session_id().empty() ? NewSessionId() : proto.session_id(),
                             .request_id = proto.request_id()};
   EBB_TRY(CheckSessionId(request.id, "session_id"));
-  if (request.request_id.size() > kRestoreIdBytesMax) {
-    return RefuseField("TOO_LONG", "request_id",
-                       absl::StrFormat("%d bytes; at most %d", request.request_id.size(), kRestoreIdBytesMax));
-  }
+  EBB_TRY(CheckRequestId(request.request_id));
   return request;
 }
 
@@ -206,25 +200,19 @@ grpc::ServerUnaryReactor* SessionService::ListSnapshots(grpc::CallbackServerCont
   Pending call = Begin(parts_, "SessionService/ListSnapshots", context);
   const absl::Status store = CheckStore(parts_);
   if (!call.rpc.tenant().ok() || !store.ok()) return call.End(store.ok() ? call.rpc.tenant().status() : store);
-  if (request->page_size() > kSnapshotPageMax) {
-    return call.End(RefuseField("OUT_OF_RANGE", "page_size",
-                                absl::StrFormat("%d is not in [0, %d]", request->page_size(), kSnapshotPageMax)));
-  }
-  if (!request->page_token().empty() && !IsResourceName(request->page_token())) {
-    return call.End(RefuseField("INVALID_PAGE_TOKEN", "page_token", "it is not one that ListSnapshots gave"));
-  }
-  const size_t count = request->page_size() == 0 ? kSnapshotPage : request->page_size();
-  OnStore(parts_, call,
-          [response, count, tenant = *call.rpc.tenant(), after = request->page_token()](Pending& to_end,
-                                                                                        SnapshotStore& files) {
-            const auto entries = files.List(Shelf::kSnapshots, tenant, after,
-                                            count + 1);  // one more tells whether there is another page
-            for (size_t i = 0; entries.ok() && i < entries->size() && i < count; ++i) {
-              *response->add_snapshots() = SnapshotProto((*entries)[i]);
-            }
-            if (entries.ok() && entries->size() > count) response->set_next_page_token((*entries)[count - 1].id);
-            to_end.End(entries.status());
-          });
+  const absl::StatusOr<ListPage> page = PageFrom(request->page_size(), request->page_token(), "ListSnapshots");
+  if (!page.ok()) return call.End(page.status());
+  OnStore(parts_, call, [response, page = *page, tenant = *call.rpc.tenant()](Pending& to_end, SnapshotStore& files) {
+    const auto entries = files.List(Shelf::kSnapshots, tenant, page.after,
+                                    page.count + 1);  // one more tells whether there is another page
+    for (size_t i = 0; entries.ok() && i < entries->size() && i < page.count; ++i) {
+      *response->add_snapshots() = SnapshotProto((*entries)[i]);
+    }
+    if (entries.ok() && entries->size() > page.count) {
+      response->set_next_page_token((*entries)[page.count - 1].id);
+    }
+    to_end.End(entries.status());
+  });
   return call.reactor;
 }
 
