@@ -134,6 +134,7 @@ OpenSession& Dispatcher::Add(OpenSession session) {
 
 // The session can no longer be found; its pages are free when Release comes, at the latest after the step in flight.
 void Dispatcher::Close(OpenSession& session) {
+  if (renewing_ && renewing_->session == session.id) DropRenewal();
   if (!session.work.empty()) {
     const absl::Status deleted =
         Refuse(absl::StatusCode::kCancelled, "the session was deleted", {.reason = "SESSION_DELETED"});
@@ -248,7 +249,8 @@ void Dispatcher::Settle() {
 }
 
 absl::Duration Dispatcher::idle_time() const {
-  if (planned_ || ran_ || has_work() || stirred_ || has_swap_work() || has_ready()) return absl::ZeroDuration();
+  if (planned_ || ran_ || renewing_ || has_work() || stirred_ || has_swap_work() || has_ready())
+    return absl::ZeroDuration();
   absl::Time wake = std::min(scheduler_.next_wake(), sessions_.next_expiry());
   for (const Parked& parked : parked_) wake = std::min(wake, parked.deadline);
   return wake == absl::InfiniteFuture() ? absl::InfiniteDuration()

@@ -350,13 +350,22 @@ class Dispatcher {
   void EndTrial(OpenSession& session);
 
   // dispatcher_journal.cc
+  // A snapshot in the making, of a session with a call, which is held meanwhile.
+  struct Renewing {
+    SessionId session = 0;
+    std::unique_ptr<SaveWork> work = {};  // not null
+  };
   absl::Status BeginJournal(OpenSession& session);
   MakeSnapshot SnapshotOf(SaveOutcome copy) const;
   void Record(OpenSession& session, JournalRecord::What what);
   void RecordAnswer(OpenSession& session, JournalRecord::What what);
   void AnswerFrom(const OpenSession& session);
   void BeginAnswer(Call& call);
-  void RenewOne();
+  void BeginRenewal();
+  void WorkOnRenewal();
+  void FinishRenewal(const OpenSession& session);
+  void EndRenewal();
+  void DropRenewal();
   absl::Status Replay(OpenSession& session, const JournalRecord& record);
   absl::Status ReplayRow(OpenSession& session, std::span<const int32_t> tokens, bool prompt_ends, bool draft);
   absl::Status ReplayEdit(OpenSession& session, const JournalRecord::Edit& edit);
@@ -485,6 +494,7 @@ class Dispatcher {
   std::vector<Call*> batch_calls_;                   // of each row that has one
   std::vector<OpenSession*> batch_sessions_;         // theirs
 
+  std::optional<Renewing> renewing_ = {};
   JournalBatch batch_of_journal_ = {};  // what the journal has yet to hear of
   SessionId asked_of_ = 0;              // the session that the question at hand wrote to, or read
   bool only_read_ = false;              // the latter

@@ -244,7 +244,7 @@ void Dispatcher::RunStep() {
       memory.pages_kept != counted_.pages_kept) {
     CountLoad();
   }
-  RenewOne();
+  BeginRenewal();
   if (!batch_.empty()) CountStep(prompt_tokens, decode_tokens, end - start);
 
   ran_ = StepDone{.shortened = std::exchange(shortened_, {})};
@@ -447,6 +447,7 @@ void Dispatcher::EndCall(CallId id, EndCause cause) {
   EBB_CHECK(!node.empty());
   Call& call = node.mapped();
   OpenSession& session = *call.session;
+  FinishRenewal(session);
   if (call.first_step == absl::InfiniteFuture()) session.tenant_metrics->queue_depth.Add(-1);
   session.account->Count(Quota::kCalls, -1);
   session.account->TakeTokens(-call.prepaid, clock_.Now());  // what did not run

@@ -7,12 +7,15 @@
 #include <variant>
 
 #include "absl/strings/str_format.h"
+#include "policies/check.h"
 #include "policies/status.h"
 #include "server/dispatcher.h"
 #include "server/overloaded.h"
 
 namespace ebb {
 namespace {
+
+constexpr double kRenewalShare = 0.05;  // of a step, which a piece of a copy may take before the next
 
 // A refusal of what has once been done: the record, or what it is run on, is not what it was.
 absl::Status CannotHaveBeen(const absl::Status& refused) {
@@ -111,20 +114,68 @@ void Dispatcher::BeginAnswer(Call& call) {
   Record(session, JournalRecord::AnswerBegins{*session.answer});
 }
 
-// After a step, a snapshot takes the place of one session's journal, where that has become long.
-void Dispatcher::RenewOne() {
+// After a step, a snapshot of one session begins, where its journal has become long. Until it is whole the session is
+// held: it misses a step or a few, and the others wait for no more than a piece between two of theirs.
+void Dispatcher::BeginRenewal() {
+  if (renewing_) return;
   const auto due = std::ranges::find_if(batch_sessions_, [this](const OpenSession* session) {
-    return session->journaled && session->journal.ok() && !session->closed &&
+    return session->journaled && session->journal.ok() && !session->closed && session->work.empty() &&
            session->since_snapshot >= options_.snapshot_every && session->cache->CheckSettled().ok();
   });
   if (due == batch_sessions_.end()) return;
-  OpenSession& session = **due;
-  auto copy = Copy(session);
-  if (!copy.ok()) return;  // another time
-  session.since_snapshot = 0;
-  batch_of_journal_.deeds.emplace_back(
-      JournalBatch::Renew{.session = session.id, .snapshot = SnapshotOf(*std::move(copy))});
-  if (session.answer) Record(session, JournalRecord::AnswerBegins{*session.answer});
+  try {
+    auto work = engine_.BeginSave(*(*due)->cache);
+    if (!work.ok()) return;  // another time
+    renewing_ = Renewing{.session = (*due)->id, .work = *std::move(work)};
+  } catch (const std::bad_alloc&) {
+    return;  // likewise
+  }
+  Deliver(SessionHeld{.session = renewing_->session, .held = true});
+}
+
+void Dispatcher::WorkOnRenewal() {
+  if (!renewing_) return;
+  const absl::Time end = clock_.Now() + std::min(kRenewalShare, options_.work_share) * step_took_;
+  try {
+    do {
+      const absl::StatusOr<bool> more = renewing_->work->Advance(engine_.threads());
+      EBB_CHECK(more.ok());  // copies refuse nothing
+      if (!*more) return EndRenewal();
+    } while (clock_.Now() < end);
+  } catch (const std::bad_alloc&) {
+    DropRenewal();
+  }
+}
+
+// Who needs the session now, takes what is left of it in one go.
+void Dispatcher::FinishRenewal(const OpenSession& session) {
+  if (!renewing_ || renewing_->session != session.id) return;
+  try {
+    while (*renewing_->work->Advance(engine_.threads())) {
+    }
+    EndRenewal();
+  } catch (const std::bad_alloc&) {
+    DropRenewal();
+  }
+}
+
+// The snapshot takes the place of the session's journal.
+void Dispatcher::EndRenewal() {
+  OpenSession& session = sessions_.at(renewing_->session);
+  if (session.journal.ok()) {
+    SaveOutcome copy = Outline(session);
+    copy.snapshot = renewing_->work->Take();
+    session.since_snapshot = 0;
+    batch_of_journal_.deeds.emplace_back(
+        JournalBatch::Renew{.session = session.id, .snapshot = SnapshotOf(std::move(copy))});
+    if (session.answer) Record(session, JournalRecord::AnswerBegins{*session.answer});
+  }
+  DropRenewal();
+}
+
+void Dispatcher::DropRenewal() {
+  const SessionId session = std::exchange(renewing_, {})->session;
+  Deliver(SessionHeld{.session = session, .held = false});
 }
 
 absl::Status Dispatcher::Replay(OpenSession& session, const JournalRecord& record) {

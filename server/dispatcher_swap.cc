@@ -47,6 +47,7 @@ int64_t NumberOf(const Refusal& refusal, const char* key) {
 // The session, in memory, where it stays for the question at hand; or the question awaits it.
 absl::StatusOr<OpenSession*> Dispatcher::FindHere(const std::string& tenant, const std::string& id) {
   EBB_ASSIGN(OpenSession * session, sessions_.Find(tenant, id));
+  FinishRenewal(*session);
   if (leaving_ && leaving_->session == session->id) {
     leaving_.reset();
     sessions_.Touch(*session, clock_.Now());  // so that another leaves in its place

@@ -60,6 +60,7 @@ void Dispatcher::Undertake(const std::string& tenant, const std::string& id, std
 }
 
 void Dispatcher::Work() {
+  WorkOnRenewal();
   swaps_next_ = has_swap_work() && (!has_work() || !swaps_next_);
   if (swaps_next_) return WorkOnSwap();
   if (!has_work()) return;

@@ -1,0 +1,168 @@
+// Snapshots that take the place of journals: made in pieces while their session alone is held, and whole for whoever
+// needs it sooner.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/snapshot/snapshot_file.h"
+#include "server/folder_store.h"
+#include "server/journal.h"
+#include "server/session_files.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/server/dispatcher_fixture.h"
+
+namespace ebb {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
+using ::testing::IsEmpty;
+
+constexpr int64_t kSnapshotEvery = 60;
+constexpr int32_t kPrompt = 20;
+
+std::string SealOf(SaveOutcome outcome) {
+  std::string bytes = outcome.snapshot.Finish();
+  SealSnapshot(bytes);
+  return bytes;
+}
+
+struct JournalInFolder {
+  TemporaryFolder folder;
+  Metrics metrics = Metrics({});
+  std::unique_ptr<SessionFiles> files = *SessionFiles::Open(folder.path());
+  Journal journal =
+      Journal(std::make_unique<FolderStore>(*files, Sync::kNone, metrics.journal()), &SealOf, metrics.journal());
+};
+
+// A piece before each step is one lane for each thread, whatever the clock says.
+class RenewalTest : protected JournalInFolder, public DispatcherTest {
+ protected:
+  RenewalTest() : DispatcherTest({.work_share = 0, .journal = &journal, .snapshot_every = kSnapshotEvery}) {}
+  ~RenewalTest() override { dispatcher_.FlushJournal(); }
+
+  void JournaledTurn() {
+    Turn();
+    dispatcher_.Commit();
+  }
+  // Begins an endless answer in "a" and runs it until `tokens` are in the session.
+  void AnswerInA(RecordedCall& call, int64_t tokens) {
+    Open("a");
+    dispatcher_.Start(kA, AnswerRequest("a", kPrompt, kEndless), call);
+    while (log_length("a") < tokens) JournaledTurn();
+  }
+  // Until it misses a step: a snapshot of its session is in the making.
+  void TurnUntilHeld() {
+    for (int64_t before = -1; log_length("a") != before; JournaledTurn()) before = log_length("a");
+    ASSERT_GE(log_length("a"), kSnapshotEvery);
+    ASSERT_LT(log_length("a"), kSnapshotEvery + 3);
+  }
+  absl::StatusOr<SessionInfo> Fork() {
+    const SessionId session = dispatcher_.Look("default", "a")->id;
+    return dispatcher_.Fork({.tenant = "default", .session = "a", .made_for = session, .id = "b"});
+  }
+  // The files of "a", once those of its newest snapshot are whole and older ones are gone.
+  std::vector<std::string> FilesOfA() {
+    std::vector<std::string> found;
+    do {
+      dispatcher_.FlushJournal();
+      found = NamesIn(files->FolderOf({"default", "a"}));
+      std::erase_if(found, [](const std::string& name) { return !name.starts_with("a."); });
+    } while (found.size() > 2);
+    return found;
+  }
+  // The first tokens of that answer where nothing is journaled.
+  std::vector<int32_t> Undisturbed(size_t tokens) {
+    Metrics of_calm = Metrics({});
+    Dispatcher calm(*engine_, {}, of_calm);
+    EXPECT_THAT(calm.Create(OpenRequest("a")), IsOk());
+    RecordedCall call;
+    calm.Start(kA, AnswerRequest("a", kPrompt, static_cast<int32_t>(tokens)), call);
+    for (; !calm.idle(); calm.Settle()) {
+      if (calm.has_step()) calm.RunStep();
+    }
+    return call.tokens();
+  }
+};
+
+TEST_F(RenewalTest, WhileASnapshotIsMadeOthersTakeEveryStep) {
+  RecordedCall& held = NewCall();
+  RecordedCall& other = NewCall();
+  AnswerInA(held, kSnapshotEvery / 2);
+  Open("b");
+  dispatcher_.Start(kB, AnswerRequest("b", kPrompt, kEndless), other);
+  TurnUntilHeld();
+  const int64_t length = log_length("a");
+  int turns = 0;
+  for (int64_t expected = log_length("b"); log_length("a") == length; ++turns) {
+    ASSERT_LT(turns, 1000);
+    JournaledTurn();
+    EXPECT_EQ(log_length("b"), ++expected) << "a token in every turn";
+  }
+  EXPECT_GT(turns, 1);
+  while (log_length("a") < length + 10) JournaledTurn();
+  EXPECT_THAT(FilesOfA(), ElementsAre("a.2.journal", "a.2.snapshot"));
+  EXPECT_THAT(held.tokens(), ElementsAreArray(Undisturbed(held.tokens().size())));
+}
+
+TEST_F(RenewalTest, WhoNeedsTheSessionMeanwhileFindsItWithItsSnapshotMade) {
+  RecordedCall& call = NewCall();
+  AnswerInA(call, kPrompt);
+  TurnUntilHeld();
+  const int64_t length = log_length("a");
+  EXPECT_THAT(Fork(), IsRefusal(absl::StatusCode::kAborted, "SESSION_BUSY", ""));
+  dispatcher_.Commit();
+  EXPECT_THAT(FilesOfA(), ElementsAre("a.2.journal", "a.2.snapshot"));
+  JournaledTurn();
+  JournaledTurn();
+  EXPECT_GT(log_length("a"), length) << "it goes on";
+}
+
+TEST_F(RenewalTest, AnotherPolicyComesBehindTheSnapshot) {
+  RecordedCall& call = NewCall();
+  AnswerInA(call, kPrompt);
+  TurnUntilHeld();
+  PolicyAnswer outcome;
+  Order("a", {.scorer = "lagkv", .budget = 20}, outcome);
+  for (int turns = 0; !outcome; ++turns) {
+    ASSERT_LT(turns, 1000);
+    JournaledTurn();
+  }
+  ASSERT_THAT(*outcome, IsOk());
+  EXPECT_THAT(FilesOfA(), ElementsAre("a.2.journal", "a.2.snapshot"));
+  const auto pieces = files->Read({"default", "a"});
+  ASSERT_THAT(pieces, IsOk());
+  EXPECT_FALSE((*pieces)->records.empty());
+}
+
+TEST_F(RenewalTest, ACallThatEndsMeanwhileLeavesTheSnapshotMade) {
+  RecordedCall& call = NewCall();
+  AnswerInA(call, kPrompt);
+  TurnUntilHeld();
+  dispatcher_.Cancel(kA);
+  dispatcher_.Commit();
+  EXPECT_THAT(FilesOfA(), ElementsAre("a.2.journal", "a.2.snapshot"));
+  EXPECT_THAT(call.end().status, IsRefusal(absl::StatusCode::kCancelled, "CALL_CANCELLED", ""));
+  EXPECT_THAT(Fork(), IsOk());
+}
+
+TEST_F(RenewalTest, ASessionThatIsDeletedMeanwhileLeavesNothing) {
+  RecordedCall& call = NewCall();
+  AnswerInA(call, kPrompt);
+  TurnUntilHeld();
+  EXPECT_THAT(dispatcher_.Delete("default", "a", std::nullopt), IsOk());
+  dispatcher_.Commit();
+  RunToEnd();
+  EXPECT_THAT(FilesOfA(), IsEmpty());
+  EXPECT_THAT(call.end().status, IsRefusal(absl::StatusCode::kCancelled, "SESSION_DELETED", ""));
+  EXPECT_EQ(pages_reserved(), 0);
+}
+
+}  // namespace
+}  // namespace ebb
