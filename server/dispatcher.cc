@@ -117,7 +117,8 @@ OpenSession Dispatcher::Begun(SessionId id, const SessionRequest& request) {
           .created = now,
           .last_used = now,
           .tenant_metrics = &account.metrics(),
-          .policy_metrics = &metrics_.policy(request.policy.scorer_name)};
+          .policy_metrics = &metrics_.policy(request.policy.scorer_name),
+          .policy_tokens = &metrics_.policy_tokens(request.policy.scorer_name, account.metrics())};
 }
 
 // From now on it is found, and counted.
@@ -380,9 +381,16 @@ void Dispatcher::CountPages(OpenSession& session, int64_t pages) {
   session.account->Count(Quota::kCacheBytes, charged * engine_.memory().page_bytes);
 }
 
+// From here on, what the session does.
+void Dispatcher::CountUnderPolicy(OpenSession& session) {
+  const std::string_view scorer = session.cache->policy().scorer_name;
+  session.policy_metrics = &metrics_.policy(scorer);
+  session.policy_tokens = &metrics_.policy_tokens(scorer, *session.tenant_metrics);
+}
+
 void Dispatcher::CountSwap(OpenSession& session, const PolicySwap& swap) {
   EndTrial(session);  // what it shows from here on is another policy's
-  session.policy_metrics = &metrics_.policy(session.cache->policy().scorer_name);
+  CountUnderPolicy(session);
   session.policy_metrics->changes[static_cast<size_t>(swap.state)]->Add();
   CountLeft(session, {.cause = EvictionCause::kSetPolicy,
                       .length_before = swap.length_before,

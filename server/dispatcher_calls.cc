@@ -323,7 +323,7 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
 
 // What a step did to the session's cache.
 void Dispatcher::CommitCache(OpenSession& session, const BatchRow& row, EvictionCause cause) {
-  session.policy_metrics->tokens.Add(static_cast<double>(row.tokens.size()));
+  session.policy_tokens->Add(static_cast<double>(row.tokens.size()));
   CountEviction(session, row.evicted, row.evicted_slots, row.census);
   if (row.evicted > 0) {
     TellRow(session, row, cause);

@@ -184,7 +184,7 @@ BatchRow Dispatcher::Keep(OpenSession& session, int32_t count, std::span<const f
   engine_.Accept(row, count);
   CountPages(session, session.cache->pages());
   CommitCache(session, row, EvictionCause::kDecode);
-  session.policy_metrics->tokens.Add(count);
+  session.policy_tokens->Add(count);
   if (count > 0) {
     const auto vocab = static_cast<size_t>(engine_.config().vocab);
     TakeLogits(session, logits.first(count * vocab));

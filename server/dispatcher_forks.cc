@@ -101,7 +101,8 @@ absl::StatusOr<OpenSession*> Dispatcher::Branch(OpenSession& session, const Sess
                                        .last_used = now,
                                        .past_context = session.past_context,
                                        .tenant_metrics = session.tenant_metrics,
-                                       .policy_metrics = session.policy_metrics});
+                                       .policy_metrics = session.policy_metrics,
+                                       .policy_tokens = session.policy_tokens});
   CountFork(branch, fork.swap);
   return &branch;
 }

@@ -197,7 +197,7 @@ absl::Status Dispatcher::Replay(OpenSession& session, const JournalRecord& recor
       [&](const JournalRecord::Evict& evict) { return engine_.Evict(*session.cache, evict.request).status(); },
       [&](const JournalRecord::Policy& policy) -> absl::Status {
         EBB_ASSIGN(const PolicySwap swap, engine_.SetPolicy(*session.cache, policy.policy));
-        session.policy_metrics = &metrics_.policy(session.cache->policy().scorer_name);
+        CountUnderPolicy(session);
         Deliver(SessionResized{.session = session.id, .pages = swap.pages_after});
         return absl::OkStatus();
       },

@@ -152,8 +152,8 @@ const std::vector<MetricRow>& Table() {
        "Sessions that share one step."},
       {"ebb_policy_changes_total", kC, "changes", {"policy", "state"}, {},
        "Policies put in force on live sessions by SetPolicy, by the new one, and by what its scorer began with: none (it keeps no state), carried, rebuilt (from keys and values), from_scores (of the old one), from_attention (of the newest token), empty."},
-      {"ebb_policy_tokens_total", kC, "tokens", {"policy"}, {},
-       "Tokens that entered caches, by the policy in force."},
+      {"ebb_policy_tokens_total", kC, "tokens", {"policy", "tenant"}, {},
+       "Tokens that entered caches, by the policy in force and whose they were."},
       {"ebb_evictions_total", kC, "evictions", {"policy"}, {},
        "Steps of a session, and Evict and SetPolicy calls, that evicted tokens."},
       {"ebb_evicted_tokens_total", kC, "tokens", {"policy"}, {},
@@ -383,7 +383,6 @@ PolicyMetrics MakePolicy(MetricSet& set, std::string_view name) {
   std::array<Counter*, kStateOrigins> changes = {};
   for (size_t i = 0; i < changes.size(); ++i) changes[i] = &set["ebb_policy_changes_total"].counter({name, kStates[i]});
   return {.changes = changes,
-          .tokens = set["ebb_policy_tokens_total"].counter({name}),
           .evictions = set["ebb_evictions_total"].counter({name}),
           .evicted_tokens = set["ebb_evicted_tokens_total"].counter({name}),
           .evicted_slots = set["ebb_evicted_slots_total"].counter({name}),
@@ -468,7 +467,8 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
     if (row.quota == Quota::kTokens || row.quota == Quota::kSnapshotBytes) continue;  // others count them
     used[at] = &set_["ebb_quota_used"].gauge({label, row.label});
   }
-  return {.queue_wait = set_["ebb_queue_wait_seconds"].histogram({label}),
+  return {.label = std::string(label),
+          .queue_wait = set_["ebb_queue_wait_seconds"].histogram({label}),
           .ttft = set_["ebb_ttft_seconds"].histogram({label}),
           .inter_token = set_["ebb_inter_token_seconds"].histogram({label}),
           .prompt_tokens = set_["ebb_prompt_tokens_total"].counter({label}),
@@ -522,6 +522,10 @@ const PolicyMetrics& Metrics::policy(std::string_view scorer) const {
   const auto at = policies_.find(scorer);
   EBB_CHECK(at != policies_.end());
   return at->second;
+}
+
+Counter& Metrics::policy_tokens(std::string_view scorer, const TenantMetrics& tenant) {
+  return set_["ebb_policy_tokens_total"].counter({scorer, tenant.label});
 }
 
 const MethodMetrics& Metrics::method(std::string_view name) const {

@@ -58,6 +58,7 @@ struct DraftMetrics {
 };
 
 struct TenantMetrics {
+  std::string label;       // its name, or `other`
   Histogram& queue_wait;   // received .. first step
   Histogram& ttft;         // received .. first token written
   Histogram& inter_token;  // between tokens written to the stream
@@ -87,7 +88,6 @@ struct TenantMetrics {
 
 struct PolicyMetrics {
   std::array<Counter*, kStateOrigins> changes;  // of sessions to this policy, by StateOrigin
-  Counter& tokens;                              // that entered caches
   Counter& evictions;         // steps of a session, and Evict and SetPolicy calls, that evicted something
   Counter& evicted_tokens;    // of the lane that lost most at each of these
   Counter& evicted_slots;     // over all lanes
@@ -236,6 +236,8 @@ class Metrics {
   const ArmMetrics& arm(std::string_view experiment, std::string_view arm);
   // REQUIRES: a name of ScorerRegistry().
   const PolicyMetrics& policy(std::string_view scorer) const;
+  // Tokens that entered caches of the tenant under the policy. Takes a lock. REQUIRES: the same.
+  Counter& policy_tokens(std::string_view scorer, const TenantMetrics& tenant);
   // REQUIRES: one of MetricsOptions::methods.
   const MethodMetrics& method(std::string_view name) const;
   const WorkerMetrics& worker() const { return worker_; }

@@ -73,6 +73,7 @@ struct OpenSession {
   std::optional<AnswerPlan> answer = {};  // that is being written, or was when the server was killed
   const TenantMetrics* tenant_metrics = nullptr;
   const PolicyMetrics* policy_metrics = nullptr;
+  Counter* policy_tokens = nullptr;   // of its tenant under its policy
   std::unique_ptr<Trial> trial = {};  // null: it counts in no experiment
 
   absl::Time expiry() const { return last_used + request.ttl; }

@@ -233,6 +233,8 @@ TENANTS = {
          [(f"({share_of_all(TOKENS, f'sum({TOKENS})')}) / on (tenant) ({share_of_all(ACTIVE, f'sum({ACTIVE})')})", "{{tenant}}")]),
         ("What each costs", "Share of the time in steps, by its tokens in them.", "percentunit", "stack",
          [(tenants("rate", "ebb_tenant_step_seconds_total"), "{{tenant}}")]),
+        ("Policies most used", "Tokens that entered caches under each, per second; of all tenants chosen the ten that are most.", "ops", "stack",
+         [('topk(10, sum by (tenant, policy) (rate(ebb_policy_tokens_total{@,tenant=~"$tenant"}[$])) > 0)', "{{tenant}} {{policy}}")]),
         ("Open sessions", "Against tenants.NAME.sessions_max.", "short", "stack", [(tenants("", "ebb_sessions"), "{{tenant}}")]),
         ("Queue by tenant", "Requests that have not run yet.", "short", "stack", [(tenants("", "ebb_queue_depth"), "{{tenant}}")]),
         ("Branches", "Per second.", "ops", "lines", [(tenants("rate", "ebb_session_forks_total"), "{{tenant}}")]),
