@@ -1,4 +1,5 @@
-// The C++ client: one channel, one stub per service, retries that honour the server's RetryInfo, streams as callbacks.
+// The C++ client: retries that honour the server's RetryInfo, streams as callbacks, sessions followed to the server
+// that has them.
 //
 //   ebb::client::Client client({.address = "127.0.0.1:7700"});
 //   ebb::v1::GenerateRequest request;
@@ -8,7 +9,8 @@
 //   });
 //
 // A server that wants a token or speaks TLS: `.credentials = *ReadCredentials({.ca = "ca.pem", .token_file =
-// "token"})`.
+// "token"})`. Servers that share their sessions: `.follow = *Follow::Of({"ebb-2.internal:7700"})`, and `.resume =
+// RetryPolicy()` for answers that go on there.
 //
 // Thread safety: a Client may be used by many threads at once; a Cancellation too.
 
@@ -17,18 +19,17 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <condition_variable>
 #include <functional>
-#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
 #include "client/credentials.h"
+#include "client/homes.h"
 #include "client/retry.h"
-#include "ebb/v1/admin.grpc.pb.h"
-#include "ebb/v1/eviction.grpc.pb.h"
-#include "ebb/v1/inference.grpc.pb.h"
-#include "ebb/v1/session.grpc.pb.h"
+#include "client/servers.h"
 
 namespace ebb::client {
 
@@ -38,7 +39,15 @@ struct ClientOptions {
   Credentials credentials = {};                      // of ReadCredentials
   absl::Duration unary_timeout = absl::Seconds(60);  // per attempt
   absl::Duration stream_timeout = absl::InfiniteDuration();
-  RetryPolicy retry = {};  // of unary calls; streams are never repeated
+  RetryPolicy retry = {};  // of unary calls, and of streams that SESSION_MOVED refused and that are followed
+  // Other servers that a call may go to, with token and prompt, when its session has moved there. Default: none, and
+  // the move is the call's status (UNAVAILABLE, SESSION_MOVED).
+  Follow follow = {};
+  // Of Prefill, Decode and Generate on a session when their stream breaks: they go on where they stopped, with the same
+  // tokens. Attempts count since something new came; before the first message `retry` holds. ABORTED where they cannot
+  // go on. Default: a break is the stream's status. Streams with a `resume_from` of their own, or of several answers,
+  // are never gone on with.
+  std::optional<RetryPolicy> resume = {};
 };
 
 // Lets another thread, or a signal's watcher, end a stream that is under way.
@@ -47,11 +56,14 @@ class Cancellation {
   // Ends the stream that uses this, now or as soon as it starts.
   void Cancel();
   bool cancelled() const;
+  // Waits; true, and early, when this is cancelled.
+  bool WaitFor(absl::Duration duration) const;
 
  private:
   friend class Client;
   void Attach(grpc::ClientContext* context);
   mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
   grpc::ClientContext* context_ = nullptr;
   bool cancelled_ = false;
 };
@@ -109,18 +121,42 @@ class Client {
 
  private:
   template <typename Request, typename Response, typename Stub>
-  grpc::Status Unary(Stub& stub, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                     const Request& request, Response* response);
-  template <typename Message, typename Open>
-  grpc::Status Stream(const Open& open, const OnMessage<Message>& on_message, Cancellation* cancellation);
+  using UnaryMethod = grpc::Status (Stub::*)(grpc::ClientContext*, const Request&, Response*);
+  template <typename Request, typename Message, typename Stub>
+  using StreamMethod = std::unique_ptr<grpc::ClientReader<Message>> (Stub::*)(grpc::ClientContext*, const Request&);
+  // What may be repeated where the connection broke, so that the server may have done it.
+  enum class Repeat { kAlways, kAfterRefusal };
+  // How one try ended; `at_once`: it may be repeated elsewhere without waiting.
+  struct Tried {
+    grpc::Status status = {};
+    bool at_once = false;
+  };
+
+  // One try, at the server that has the session.
+  template <typename Request, typename Response, typename Stub>
+  Tried TryUnary(UnaryMethod<Request, Response, Stub> method, const Request& request, Response* response,
+                 Cancellation* cancellation);
+  // `take` may change the message, and says whether to go on.
+  template <typename Request, typename Message, typename Stub>
+  Tried TryStream(StreamMethod<Request, Message, Stub> method, const Request& request,
+                  const std::function<bool(Message&)>& take, Cancellation* cancellation);
+
+  template <typename Request, typename Response, typename Stub>
+  grpc::Status Unary(UnaryMethod<Request, Response, Stub> method, const Request& request, Response* response,
+                     Repeat repeat = Repeat::kAlways);
+  template <typename Request, typename Message, typename Stub>
+  grpc::Status Stream(StreamMethod<Request, Message, Stub> method, const Request& request,
+                      const OnMessage<Message>& on_message, Cancellation* cancellation);
+  // A Stream that goes on after a break, where that was asked for and can be.
+  template <typename Request, typename Message>
+  grpc::Status Resuming(StreamMethod<Request, Message, v1::InferenceService::Stub> method, const Request& request,
+                        const OnMessage<Message>& on_message, Cancellation* cancellation);
   void Prepare(grpc::ClientContext& context, absl::Duration timeout) const;
+  Tried Heed(const std::string& session, const std::string& address, const grpc::Status& status);
 
   ClientOptions options_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<v1::SessionService::Stub> sessions_;
-  std::unique_ptr<v1::InferenceService::Stub> inference_;
-  std::unique_ptr<v1::EvictionService::Stub> eviction_;
-  std::unique_ptr<v1::AdminService::Stub> admin_;
+  Servers servers_;
+  Homes homes_;
 };
 
 }  // namespace ebb::client

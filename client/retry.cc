@@ -19,7 +19,11 @@ std::optional<absl::Duration> RetryDelay(const RetryPolicy& policy, int32_t next
     default:
       return std::nullopt;
   }
-  if (told) return told;
+  return told ? told : Backoff(policy, next);
+}
+
+std::optional<absl::Duration> Backoff(const RetryPolicy& policy, int32_t next) {
+  if (next > policy.attempts) return std::nullopt;
   absl::Duration delay = policy.first;
   for (int32_t attempt = 2; attempt < next && delay < policy.max; ++attempt) delay *= 2;
   return std::min(delay, policy.max);

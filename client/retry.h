@@ -23,6 +23,9 @@ struct RetryPolicy {
 // is honoured as it is.
 std::optional<absl::Duration> RetryDelay(const RetryPolicy& policy, int32_t next, const grpc::Status& status);
 
+// The doubling delay before attempt number `next`, whatever was said; nothing after the last.
+std::optional<absl::Duration> Backoff(const RetryPolicy& policy, int32_t next);
+
 }  // namespace ebb::client
 
 #endif  // EBB_CLIENT_RETRY_H_
