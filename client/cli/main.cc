@@ -33,6 +33,13 @@ int main(int argc, char** argv) {
       .envname("EBB_CERT");
   app.add_option("--key", shell.credentials.key, "PEM file of its key").envname("EBB_KEY");
   app.add_option("--token-file", shell.credentials.token_file, "File with your token").envname("EBB_TOKEN_FILE");
+  app.add_option("--follow", shell.follow,
+                 "host:port, or *.domain:port: another server that may be called, with your token, when a session has "
+                 "moved there; answers go on there. Separated by commas, or given several times")
+      .delimiter(',')
+      .allow_extra_args(false)
+      .type_name("SERVER")
+      .envname("EBB_FOLLOW");
   app.add_flag("--json", shell.json, "Print JSON, one object per line");
   app.set_version_flag("--version", EBB_VERSION);
   app.footer(

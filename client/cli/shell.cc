@@ -12,12 +12,26 @@
 #include "client/error.h"
 
 namespace ebb::cli {
+namespace {
+
+// With the delays of a RetryPolicy some twenty seconds, in which another server has taken the session of one that died
+// (store.lease is 10 s unless somebody says otherwise).
+constexpr int32_t kAttemptsToFollow = 10;
+
+}  // namespace
 
 client::Client Shell::Connect() const {
   client::ClientOptions options;
   options.address = address;
   options.tenant = tenant;
   options.retry.attempts = 3;
+  if (!follow.empty()) {
+    auto servers = client::Follow::Of(follow);
+    if (!servers.ok()) throw UsageError("--follow", std::string(servers.status().message()));
+    options.follow = *std::move(servers);
+    options.retry.attempts = kAttemptsToFollow;
+    options.resume = options.retry;
+  }
   auto read = client::ReadCredentials(credentials);
   if (!read.ok()) throw UsageError(std::string(read.status().message()));
   options.credentials = *std::move(read);

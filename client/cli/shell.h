@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "client/client.h"
 #include "command_line/command_line.h"
@@ -26,10 +27,11 @@ struct Shell {
   std::string address = "127.0.0.1:7700";
   std::string tenant = {};
   client::CredentialFiles credentials = {};
+  std::vector<std::string> follow = {};
   bool json = false;
   int exit_code = kDone;
 
-  // Throws UsageError where the credentials cannot be read.
+  // Throws UsageError where the credentials cannot be read, or one of `follow` is no server.
   client::Client Connect() const;
 
   // Prints an error to stderr (as an object with --json) and sets exit_code. Returns status.ok().

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""The Python and Node packages follow a session to the server that has it, among two real ones on a real Redis: only to whom the caller has
-named. Needs Debian's redis-server; the half of Node is skipped where node_client_test.py is."""
+"""The clients follow a session to the server that has it, among two real ones on a real Redis: only to whom the caller has named. `ebb` is
+the C++ client. Needs Debian's redis-server; the half of Node is skipped where node_client_test.py is."""
 import asyncio
 import json
+import subprocess
 import unittest
 
-from binaries import Server
+from binaries import BIN, Server
+from gate import Gate
 from shared_store_test import Redis
 import python_package  # noqa: F401, where ebb comes from
 import node_client_test
@@ -17,6 +19,7 @@ from ebb.homes import Homes
 from ebb.v1 import session_pb2
 
 PATIENT = ebb.Retry(attempts=200, first=0.02, most=0.2)
+FLAGS = ("--max-tokens=200", "--temperature=0.8", "--seed=7", "--ignore-eos", "--json")
 ANSWER = {"max_tokens": 200, "temperature": 0.8, "seed": 7, "ignore_eos": True}
 PROMPT = "It was a dark and stormy night, and the lamp was in the cellar."
 POLICY = ebb.policy("h2o", budget=48)
@@ -139,6 +142,61 @@ class Followed(unittest.TestCase):
             return list(answer.tokens)
 
         self.assertEqual(asyncio.run(run()), self.tokens)
+
+    def tokens_of(self, lines):
+        """What `ebb generate --json` printed."""
+        return [token for line in lines for token in json.loads(line).get("decode", {}).get("tokens", ())]
+
+    def test_ebb_does_the_same(self):
+        self.open_at(self.second)
+        for follow in ((), ("--follow=127.0.0.1:1",), ("--follow=*.internal:7700",)):
+            self.first.ebb(*follow, "sessions", "get", "s", "--json", check=1)
+            error = json.loads(self.first.stderr)["error"]
+            self.assertEqual((error["reason"], error["metadata"]["endpoint"]), ("SESSION_MOVED", self.second.addr))
+        for wrong in ("b", "*:1", "*.*:1", ":1", f"{self.second.addr},b"):
+            self.first.ebb("--follow", wrong, "sessions", "get", "s", check=2)
+            self.assertIn("is neither host:port nor *.domain:port", self.first.stderr)
+        follow = f"--follow=127.0.0.1:1,{self.second.addr}"
+        self.assertEqual(json.loads(self.first.ebb(follow, "sessions", "get", "s", "--json"))["name"], "sessions/s")
+        told = self.first.ebb(follow, "generate", PROMPT, "--session=s", *FLAGS).splitlines()
+        self.assertEqual(self.tokens_of(told), self.tokens)
+        self.assertEqual(json.loads(told[-1])["decode"]["finish_reason"], "FINISH_REASON_MAX_TOKENS")
+        self.first.ebb(follow, "fork", "s", "b")
+        self.assertEqual(self.first.ebb(follow, "sessions"), "no sessions\n", "no call about a session: asked where it was")
+        self.first.ebb(follow, "sessions", "delete", "s", "b")
+
+    def test_an_answer_of_ebb_goes_on_where_its_session_does(self):
+        self.open_at(self.first)
+        command = [BIN / "ebb", f"--addr={self.first.addr}", f"--follow={self.second.addr}", "generate", PROMPT, "--session=s", *FLAGS]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as answer:
+            told = []
+            while len(self.tokens_of(told)) < 20:
+                told.append(answer.stdout.readline())
+            self.first.process.kill()  # the other takes the session when its lease is over
+            rest, errors_told = answer.communicate(timeout=120)
+        self.assertEqual((answer.returncode, errors_told), (0, ""))
+        told += rest.splitlines()
+        self.assertEqual(self.tokens_of(told), self.tokens)
+        decoded = [message["decode"]["sequence"] for message in map(json.loads, told) if "decode" in message]
+        self.assertEqual(decoded, [str(i) for i in range(len(decoded))], "counted as if nothing had happened")
+        self.second.ebb("sessions", "delete", "s")
+
+    def test_an_answer_of_ebb_goes_on_wherever_it_is_cut(self):
+        direct, gate = self.client(self.second), self.enterContext(Gate(self.second.addr))
+        command = [BIN / "ebb", f"--addr={gate.addr}", f"--follow={gate.addr}", "generate", PROMPT, *FLAGS]
+        for point in range(9):
+            with self.subTest(point=point), direct.create_session(POLICY) as session:
+                gate.cut_after, gate.abrupt = whole * point // 9 if point else None, point % 2 == 0
+                told = subprocess.run([*command, f"--session={session.name}"], capture_output=True, text=True, timeout=120)
+                self.assertEqual((told.returncode, told.stderr), (0, ""))
+                self.assertEqual(self.tokens_of(told.stdout.splitlines()), self.tokens)
+                whole = whole if point else gate.passed
+        self.assertGreater(gate.cuts, 2)
+
+    def test_without_follow_ebb_says_that_nobody_answers(self):
+        self.open_at(self.first)
+        self.first.process.kill()
+        self.first.ebb("sessions", "get", "s", check=3)
 
     @unittest.skipIf(node_client_test.missing(), node_client_test.missing())
     def test_node_does_the_same(self):
