@@ -404,8 +404,8 @@ grpc::Status Client::ListModels(v1::ListModelsResponse* response) {
   return Unary(&v1::AdminService::Stub::ListModels, v1::ListModelsRequest(), response);
 }
 
-grpc::Status Client::ListPolicies(v1::ListPoliciesResponse* response) {
-  return Unary(&v1::AdminService::Stub::ListPolicies, v1::ListPoliciesRequest(), response);
+grpc::Status Client::ListPolicies(const v1::ListPoliciesRequest& request, v1::ListPoliciesResponse* response) {
+  return Unary(&v1::AdminService::Stub::ListPolicies, request, response);
 }
 
 grpc::Status Client::CheckHealth(const std::string& service, std::string* serving_status) {

@@ -94,7 +94,7 @@ class Client {
   grpc::Status DescribeCache(const v1::DescribeCacheRequest& request, v1::DescribeCacheResponse* response);
   grpc::Status GetStatus(v1::GetStatusResponse* response);
   grpc::Status ListModels(v1::ListModelsResponse* response);
-  grpc::Status ListPolicies(v1::ListPoliciesResponse* response);
+  grpc::Status ListPolicies(const v1::ListPoliciesRequest& request, v1::ListPoliciesResponse* response);
   grpc::Status ReloadConfig(v1::ReloadConfigResponse* response);
   grpc::Status ListTenants(const v1::ListTenantsRequest& request, v1::ListTenantsResponse* response);
   grpc::Status SetTenant(const v1::SetTenantRequest& request, v1::Tenant* tenant);

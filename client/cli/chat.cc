@@ -31,7 +31,7 @@ constexpr char kHelp[] =
     "  Ctrl-C cancels an answer or a line, Ctrl-D leaves.\n";
 
 struct Flags {
-  std::string session, system;
+  std::string session, system, model;
   PolicyFlags policy;
   PromptFlags prompt;
 };
@@ -62,7 +62,7 @@ class Chat {
 
   void Run() {
     owns_session_ = flags_.session.empty();
-    if (owns_session_ ? !Open(spec_) : !Attach()) return;
+    if (owns_session_ ? !Open(spec_, flags_.model) : !Attach()) return;
     const bool terminal = StdinIsTerminal();
     const std::string history = terminal ? HistoryPath() : std::string();
     if (terminal) {
@@ -115,8 +115,9 @@ class Chat {
     return true;
   }
 
-  bool Open(const v1::PolicySpec& spec) {
+  bool Open(const v1::PolicySpec& spec, const std::string& model) {
     v1::CreateSessionRequest request;
+    request.set_model(model);
     *request.mutable_policy() = spec;
     v1::Session session;
     if (!shell_.Check(client_.CreateSession(request, &session))) return false;
@@ -227,10 +228,10 @@ class Chat {
                             .c_str());
   }
 
-  // A new session under the same policy.
+  // A new session of the same model, under the same policy.
   void Restart() {
     const v1::Session old = session_;
-    if (!Open(old.policy())) return;
+    if (!Open(old.policy(), old.model())) return;
     if (std::exchange(owns_session_, true)) {
       v1::DeleteSessionResponse response;
       client_.DeleteSession(old.name(), &response);
@@ -266,7 +267,9 @@ void AddChat(Command app, Shell& shell) {
   const Command command =
       app.add_subcommand("chat", "Talk to the model; the cache stays inside its budget however long it gets");
   auto flags = std::make_shared<Flags>();
-  command.add_option("--session", flags->session, "Go on in this session; default: a new one, deleted at the end");
+  const Flag session =
+      command.add_option("--session", flags->session, "Go on in this session; default: a new one, deleted at the end");
+  AddModel(command, flags->model).excludes(session);
   command.add_option("--system", flags->system, "A system message before the first turn");
   flags->policy.AddTo(command);
   flags->prompt.AddTo(command);

@@ -10,7 +10,7 @@ namespace ebb::cli {
 namespace {
 
 struct EvictionsFlags {
-  std::string id = {};
+  std::string id = {}, model = {};
   uint32_t every = 1;
   uint64_t count = 0;
   bool victims = false;
@@ -50,6 +50,7 @@ void Watch(Shell& shell, const EvictionsFlags& flags) {
   client::Client client = shell.Connect();
   v1::WatchEvictionsRequest request;
   if (!flags.id.empty()) request.set_session(SessionName(flags.id));
+  request.set_model(flags.model);
   request.set_every(flags.every);
   request.set_list_victims(flags.victims);
   client::Cancellation cancellation;
@@ -87,7 +88,9 @@ void Watch(Shell& shell, const EvictionsFlags& flags) {
 void AddEvictions(Command app, Shell& shell) {
   const Command command = app.add_subcommand("evictions", "What leaves the caches, while it leaves");
   auto flags = std::make_shared<EvictionsFlags>();
-  command.add_option("--session", flags->id, "Only this session; default: all of the tenant");
+  const Flag session =
+      command.add_option("--session", flags->id, "Only this session; default: all of the tenant's of a model");
+  AddModel(command, flags->model, "Whose sessions").excludes(session);
   command.add_option("--every", flags->every, "Of each session's steps that evict, one in so many")
       .capture_default_str();
   command.add_option("--count", flags->count, "End after so many evictions; default: go on");

@@ -14,7 +14,7 @@ namespace ebb::cli {
 namespace {
 
 struct Flags {
-  std::string text, file, session;
+  std::string text, file, session, model;
   bool chat = false, quiet = false;
   std::optional<uint32_t> block_size, answers;
   PolicyFlags policy;
@@ -37,6 +37,7 @@ bool ReadPrompt(const Flags& flags, std::string* text) {
 v1::GenerateRequest BuildRequest(const Flags& flags, const std::string& text) {
   v1::GenerateRequest request;
   if (!flags.session.empty()) request.set_session(SessionName(flags.session));
+  request.set_model(flags.model);
   if (flags.chat) {
     v1::ChatMessage* message = request.mutable_prompt()->mutable_chat()->add_messages();
     message->set_role("user");
@@ -113,7 +114,9 @@ void AddGenerate(Command app, Shell& shell) {
   const Flag text = command.add_option("text", flags->text, "The prompt");
   command.add_option("--file", flags->file, "Read the prompt from a file; - is stdin").excludes(text);
   command.add_flag("--chat", flags->chat, "Send the prompt as a user's turn through the model's chat template");
-  command.add_option("--session", flags->session, "Go on in this session; default: a throw-away one");
+  const Flag session =
+      command.add_option("--session", flags->session, "Go on in this session; default: a throw-away one");
+  AddModel(command, flags->model, "Of a throw-away session").excludes(session);
   command.add_option("--block-size", flags->block_size, "Tokens per prefill block");
   command.add_flag("-q,--quiet", flags->quiet, "No summary on stderr");
   command.add_option("-n,--answers", flags->answers,

@@ -15,8 +15,8 @@ constexpr void (*kCommands[])(ebb::Command, ebb::cli::Shell&) = {
     ebb::cli::AddGenerate,  ebb::cli::AddChat,      ebb::cli::AddSessions, ebb::cli::AddFork,       ebb::cli::AddSave,
     ebb::cli::AddRestore,   ebb::cli::AddSnapshots, ebb::cli::AddCache,    ebb::cli::AddEvict,      ebb::cli::AddEdit,
     ebb::cli::AddEvictions, ebb::cli::AddWatch,     ebb::cli::AddPolicy,   ebb::cli::AddExperiment, ebb::cli::AddStatus,
-    ebb::cli::AddHealth,    ebb::cli::AddReload,    ebb::cli::AddTenant,   ebb::cli::AddDemo,       ebb::cli::AddToken,
-    ebb::bench::AddBench,
+    ebb::cli::AddModels,    ebb::cli::AddHealth,    ebb::cli::AddReload,   ebb::cli::AddTenant,     ebb::cli::AddDemo,
+    ebb::cli::AddToken,     ebb::bench::AddBench,
 };
 
 }  // namespace

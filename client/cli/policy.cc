@@ -64,10 +64,14 @@ void AddList(Command parent, Shell& shell) {
   const Command list = parent.add_subcommand("list", "What policies are made of: scorers, modifiers, allocations");
   auto name = std::make_shared<std::string>();
   list.add_option("name", *name, "One of them: what, when, equation, paper, cost, defaults, parameters");
-  list.callback([&shell, name] {
+  auto model = std::make_shared<std::string>();
+  AddModel(list, *model, "On whose shape sizes and defaults depend");
+  list.callback([&shell, name, model] {
     client::Client client = shell.Connect();
+    v1::ListPoliciesRequest request;
+    request.set_model(*model);
     v1::ListPoliciesResponse policies;
-    if (!shell.Check(client.ListPolicies(&policies))) return;
+    if (!shell.Check(client.ListPolicies(request, &policies))) return;
     if (!name->empty()) {
       const bool found = PrintNamed(shell, policies.scorers(), *name) ||
                          PrintNamed(shell, policies.modifiers(), *name) ||
@@ -96,7 +100,7 @@ void AddShow(Command parent, Shell& shell) {
 void AddSet(Command parent, Shell& shell) {
   const Command set = parent.add_subcommand("set", "Put another policy in force on a live session, on its warm cache");
   struct Flags {
-    std::string id;
+    std::string id, model;
     bool all = false, dry_run = false;
     std::optional<uint64_t> generation;
     PolicyFlags policy;
@@ -104,8 +108,9 @@ void AddSet(Command parent, Shell& shell) {
   auto flags = std::make_shared<Flags>();
   const Command whose = set.add_option_group("whose", "Exactly one of");
   whose.add_option("id", flags->id, "Session");
-  whose.add_flag("--all", flags->all, "Every session of the tenant");
+  const Flag all = whose.add_flag("--all", flags->all, "Every session of the tenant that is of one model");
   whose.require_option(1);
+  AddModel(set, flags->model, "With --all: of which model").needs(all);
   set.add_flag("--dry-run", flags->dry_run, "Say what it would cost, change nothing");
   set.add_option("--expected-generation", flags->generation, "Refuse if the session's generation is another");
   flags->policy.AddTo(set, "The new policy; what is left out is the scorer's default");
@@ -116,6 +121,7 @@ void AddSet(Command parent, Shell& shell) {
     client::Client client = shell.Connect();
     if (flags->all) {
       request.set_all_sessions(true);
+      request.set_model(flags->model);
     } else {
       request.set_session(SessionName(flags->id));
     }
@@ -195,8 +201,10 @@ void AddTry(Command parent, Shell& shell) {
     if (!flags->budget && session.cache_length() == 0) {
       return shell.Misused(session.name() + " holds no tokens: there is no half of them; give it some, or --budget");
     }
+    v1::ListPoliciesRequest list;
+    list.set_model(session.model());
     v1::ListPoliciesResponse known;
-    if (specs.empty() && !shell.Check(client.ListPolicies(&known))) return;
+    if (specs.empty() && !shell.Check(client.ListPolicies(list, &known))) return;
     for (const v1::ScorerDescription& scorer : known.scorers()) {
       if (!scorer.evicts()) continue;
       flags->policies.push_back(scorer.name());

@@ -69,13 +69,16 @@ void AddCreate(Command parent, Shell& shell) {
   auto ttl = std::make_shared<std::string>();
   command.add_option("--ttl", *ttl, "Delete it after so long without a call (90s, 1h30m); default: never")
       .type_name("TIME");
+  auto model = std::make_shared<std::string>();
+  AddModel(command, *model, "Its model");
   auto end_user = std::make_shared<std::string>();
   command.add_option("--end-user", *end_user, "Who it is for, best a hash: experiments keep them in one arm");
   flags->AddTo(command);
-  command.callback([&shell, id, flags, block_size, ttl, end_user] {
+  command.callback([&shell, id, flags, block_size, ttl, model, end_user] {
     client::Client client = shell.Connect();
     v1::CreateSessionRequest request;
     request.set_session_id(*id);
+    request.set_model(*model);
     if (flags->given()) *request.mutable_policy() = flags->Build();
     request.set_end_user(*end_user);
     if (*block_size) request.set_block_size(**block_size);

@@ -115,6 +115,12 @@ std::string SessionName(const std::string& typed) {
   return typed.rfind("sessions/", 0) == 0 ? typed : "sessions/" + typed;
 }
 
+Flag AddModel(Command command, std::string& model, const std::string& use) {
+  return command
+      .add_option("--model", model, use + ", as `ebb models` names it; default: the one that the server started with")
+      .type_name("NAME");
+}
+
 std::string Bytes(double bytes) {
   static constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   size_t unit = 0;

@@ -56,12 +56,16 @@ std::string WhatIsWrong(const Stopped& stopped);
 // `sessions/{id}`, whatever of the two the user typed.
 std::string SessionName(const std::string& typed);
 
+// Adds --model, of calls that open a session or are about none; `use` is what the help says of it.
+Flag AddModel(Command command, std::string& model, const std::string& use = "Of a new session");
+
 // 3.4 MiB.
 std::string Bytes(double bytes);
 
 // Each adds one subcommand with its flags, help and callback; main.cc has the table.
 void AddHealth(Command app, Shell& shell);
 void AddStatus(Command app, Shell& shell);
+void AddModels(Command app, Shell& shell);
 void AddGenerate(Command app, Shell& shell);
 void AddChat(Command app, Shell& shell);
 void AddSessions(Command app, Shell& shell);

@@ -86,16 +86,18 @@ void AddSave(Command app, Shell& shell) {
 void AddRestore(Command app, Shell& shell) {
   const Command command = app.add_subcommand("restore", "Open a session that goes on where a saved one was");
   struct Flags {
-    std::string name, id;
+    std::string name, id, model;
   };
   auto flags = std::make_shared<Flags>();
   command.add_option("name", flags->name, "Snapshot").required();
   command.add_option("id", flags->id, "What to call the session; default: chosen by the server");
+  AddModel(command, flags->model, "The model that the snapshot was made with");
   command.callback([&shell, flags] {
     client::Client client = shell.Connect();
     v1::RestoreSessionRequest request;
     request.set_snapshot(SnapshotName(flags->name));
     request.set_session_id(flags->id);
+    request.set_model(flags->model);
     v1::Session session;
     if (!shell.Check(client.RestoreSession(request, &session))) return;
     if (shell.json) {

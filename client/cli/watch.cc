@@ -32,7 +32,7 @@ constexpr size_t kSpansMax = 4096;  // of one edit
 constexpr int kTries = 4;           // at an edit, while others write to the session
 
 struct WatchFlags {
-  std::string file = {}, id = {}, mode = "tail";
+  std::string file = {}, id = {}, model = {}, mode = "tail";
   std::optional<uint32_t> window = {};
   uint64_t count = 0;
   PolicyFlags policy = {};
@@ -99,11 +99,12 @@ class Follower {
   bool Open() {
     if (!flags_.id.empty()) {
       const grpc::Status found = client_.GetSession(SessionName(flags_.id), &session_);
-      if (found.ok()) return ReadLog();
+      if (found.ok()) return IsOfModel() && ReadLog();
       if (found.error_code() != grpc::StatusCode::NOT_FOUND) return shell_.Check(found);
     }
     v1::CreateSessionRequest request;
     request.set_session_id(flags_.id);
+    request.set_model(flags_.model);
     if (flags_.policy.given()) *request.mutable_policy() = flags_.policy.Build();
     if (!shell_.Check(client_.CreateSession(request, &session_))) return false;
     throw_away_ = flags_.id.empty();
@@ -120,6 +121,7 @@ class Follower {
   bool Follow(const std::string& text) {
     if (text.empty()) return false;  // a log is never empty again
     v1::TokenizeRequest request;
+    request.set_model(session_.model());
     request.mutable_prompt()->set_text(text);
     v1::TokenizeResponse tokens;
     if (!shell_.Check(client_.Tokenize(request, &tokens))) return false;
@@ -189,6 +191,12 @@ class Follower {
     return status;
   }
 
+  bool IsOfModel() {
+    const bool is = flags_.model.empty() || flags_.model == session_.model();
+    if (!is) shell_.Misused(absl::StrFormat("--model: %s is of the model %s", session_.name(), session_.model()));
+    return is;
+  }
+
   // Decode sends again what is in the log, and generates nothing where that is all that was asked for.
   bool ReadLog() {
     log_.clear();
@@ -248,6 +256,7 @@ void AddWatch(Command app, Shell& shell) {
   command.add_option("--session", flags->id,
                      "A session that holds the file, or is opened under this name, and stays; default: one of its own, "
                      "deleted at the end");
+  AddModel(command, flags->model);
   AddEditMode(command, flags->mode, flags->window);
   command.add_option("--count", flags->count,
                      "End after so many changes, reading the file the first time being one; "

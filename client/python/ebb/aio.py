@@ -52,8 +52,8 @@ class Client:
     def session(self, name: str) -> Session:
         return Session(self, channel.name_of("sessions", name), owned=False)
 
-    async def restore(self, snapshot: str, *, id: str = "") -> Session:
-        request = session_pb2.RestoreSessionRequest(snapshot=channel.name_of("snapshots", snapshot), session_id=id,
+    async def restore(self, snapshot: str, *, id: str = "", model: str = "") -> Session:
+        request = session_pb2.RestoreSessionRequest(snapshot=channel.name_of("snapshots", snapshot), session_id=id, model=model,
                                                     request_id=channel.new_request_id())
         return Session(self, (await self._call("RestoreSession", request)).name, owned=True)
 
@@ -66,22 +66,22 @@ class Client:
     async def delete_snapshot(self, name: str) -> None:
         await self._call("DeleteSnapshot", session_pb2.DeleteSnapshotRequest(name=channel.name_of("snapshots", name)))
 
-    def generate(self, prompt: fields.Prompt, *, policy: Optional[fields.Policy] = None, on_block: OnBlock = None,
+    def generate(self, prompt: fields.Prompt, *, policy: Optional[fields.Policy] = None, model: str = "", on_block: OnBlock = None,
                  **options: Unpack[fields.GenerateOptions]) -> Answer:
-        request = fields.fill(fields.generate_request("", prompt, options), policy=fields.to_policy(policy))
+        request = fields.fill(fields.generate_request("", prompt, options), policy=fields.to_policy(policy), model=model)
         progress = Progress(request)
         return Answer(self, flow.stream("Generate", request, self._retry, True, progress), progress, on_block)
 
-    async def tokenize(self, prompt: fields.Prompt, *, omit_begin: bool = False) -> List[int]:
-        request = inference_pb2.TokenizeRequest(prompt=fields.to_prompt(prompt), omit_begin=omit_begin)
+    async def tokenize(self, prompt: fields.Prompt, *, omit_begin: bool = False, model: str = "") -> List[int]:
+        request = inference_pb2.TokenizeRequest(prompt=fields.to_prompt(prompt), omit_begin=omit_begin, model=model)
         return list((await self._call("Tokenize", request)).ids)
 
-    async def detokenize(self, ids: Sequence[int], *, render_special: bool = False) -> str:
-        return (await self._call("Detokenize", inference_pb2.DetokenizeRequest(ids=ids, render_special=render_special))).text
+    async def detokenize(self, ids: Sequence[int], *, render_special: bool = False, model: str = "") -> str:
+        return (await self._call("Detokenize", inference_pb2.DetokenizeRequest(ids=ids, render_special=render_special, model=model))).text
 
     async def score(self, target: fields.Prompt, context: Optional[fields.Prompt] = None, *,
-                    policy: Optional[fields.Policy] = None) -> inference_pb2.ScoreResponse:
-        request = inference_pb2.ScoreRequest(target=fields.to_prompt(target))
+                    policy: Optional[fields.Policy] = None, model: str = "") -> inference_pb2.ScoreResponse:
+        request = inference_pb2.ScoreRequest(target=fields.to_prompt(target), model=model)
         fields.fill(request, context=None if context is None else fields.to_prompt(context), policy=fields.to_policy(policy))
         return await self._call("Score", request)
 
@@ -89,21 +89,24 @@ class Client:
                             **options: Unpack[fields.PlanOptions]) -> List[eviction_pb2.PlannedRow]:
         return list((await self._call("PlanEviction", fields.plan_request(rows, options))).rows)
 
-    async def set_policy_of_all(self, policy: fields.Policy, *, dry_run: bool = False) -> List[eviction_pb2.PolicyChange]:
-        request = eviction_pb2.SetPolicyRequest(all_sessions=True, policy=fields.to_policy(policy), dry_run=dry_run)
+    async def set_policy_of_all(self, policy: fields.Policy, *, dry_run: bool = False, model: str = "") -> List[eviction_pb2.PolicyChange]:
+        request = eviction_pb2.SetPolicyRequest(all_sessions=True, policy=fields.to_policy(policy), dry_run=dry_run, model=model)
         return list((await self._call("SetPolicy", request)).changes)
 
     def watch_evictions(self, session: str = "", *, every: Optional[int] = None,
-                        list_victims: bool = False) -> Stream[eviction_pb2.WatchEvictionsResponse]:
+                        list_victims: bool = False, model: str = "") -> Stream[eviction_pb2.WatchEvictionsResponse]:
         request = eviction_pb2.WatchEvictionsRequest(session=session and channel.name_of("sessions", session), every=every,
-                                                     list_victims=list_victims)
+                                                     list_victims=list_victims, model=model)
         return Stream(self, flow.stream("WatchEvictions", request, self._retry, True))
 
     async def status(self) -> admin_pb2.GetStatusResponse:
         return await self._call("GetStatus", admin_pb2.GetStatusRequest())
 
-    async def policies(self) -> admin_pb2.ListPoliciesResponse:
-        return await self._call("ListPolicies", admin_pb2.ListPoliciesRequest())
+    async def models(self) -> List[admin_pb2.Model]:
+        return list((await self._call("ListModels", admin_pb2.ListModelsRequest())).models)
+
+    async def policies(self, *, model: str = "") -> admin_pb2.ListPoliciesResponse:
+        return await self._call("ListPolicies", admin_pb2.ListPoliciesRequest(model=model))
 
     async def _call(self, method: str, request: Any, *, repeatable: bool = True) -> Any:
         return await self._run(flow.call(method, request, self._retry, repeatable))

@@ -67,9 +67,9 @@ class Client:
         """One that exists, by name or id. A with statement leaves it where it is."""
         return Session(self, channel.name_of("sessions", name), owned=False)
 
-    def restore(self, snapshot: str, *, id: str = "") -> Session:
+    def restore(self, snapshot: str, *, id: str = "", model: str = "") -> Session:
         """A session that goes on where the saved one was."""
-        request = session_pb2.RestoreSessionRequest(snapshot=channel.name_of("snapshots", snapshot), session_id=id,
+        request = session_pb2.RestoreSessionRequest(snapshot=channel.name_of("snapshots", snapshot), session_id=id, model=model,
                                                     request_id=channel.new_request_id())
         return Session(self, self._call("RestoreSession", request).name, owned=True)
 
@@ -82,24 +82,24 @@ class Client:
     def delete_snapshot(self, name: str) -> None:
         self._call("DeleteSnapshot", session_pb2.DeleteSnapshotRequest(name=channel.name_of("snapshots", name)))
 
-    def generate(self, prompt: fields.Prompt, *, policy: Optional[fields.Policy] = None, on_block: OnBlock = None,
+    def generate(self, prompt: fields.Prompt, *, policy: Optional[fields.Policy] = None, model: str = "", on_block: OnBlock = None,
                  **options: Unpack[fields.GenerateOptions]) -> Answer:
         """An answer in a throw-away session. It is gone when the stream breaks, so that nothing can go on."""
-        request = fields.fill(fields.generate_request("", prompt, options), policy=fields.to_policy(policy))
+        request = fields.fill(fields.generate_request("", prompt, options), policy=fields.to_policy(policy), model=model)
         progress = Progress(request)
         return Answer(self, flow.stream("Generate", request, self._retry, True, progress), progress, on_block)
 
-    def tokenize(self, prompt: fields.Prompt, *, omit_begin: bool = False) -> List[int]:
-        request = inference_pb2.TokenizeRequest(prompt=fields.to_prompt(prompt), omit_begin=omit_begin)
+    def tokenize(self, prompt: fields.Prompt, *, omit_begin: bool = False, model: str = "") -> List[int]:
+        request = inference_pb2.TokenizeRequest(prompt=fields.to_prompt(prompt), omit_begin=omit_begin, model=model)
         return list(self._call("Tokenize", request).ids)
 
-    def detokenize(self, ids: Sequence[int], *, render_special: bool = False) -> str:
-        return self._call("Detokenize", inference_pb2.DetokenizeRequest(ids=ids, render_special=render_special)).text
+    def detokenize(self, ids: Sequence[int], *, render_special: bool = False, model: str = "") -> str:
+        return self._call("Detokenize", inference_pb2.DetokenizeRequest(ids=ids, render_special=render_special, model=model)).text
 
     def score(self, target: fields.Prompt, context: Optional[fields.Prompt] = None, *,
-              policy: Optional[fields.Policy] = None) -> inference_pb2.ScoreResponse:
+              policy: Optional[fields.Policy] = None, model: str = "") -> inference_pb2.ScoreResponse:
         """Log-probabilities of `target` after `context`."""
-        request = inference_pb2.ScoreRequest(target=fields.to_prompt(target))
+        request = inference_pb2.ScoreRequest(target=fields.to_prompt(target), model=model)
         fields.fill(request, context=None if context is None else fields.to_prompt(context), policy=fields.to_policy(policy))
         return self._call("Score", request)
 
@@ -108,24 +108,28 @@ class Client:
         """Who should leave a cache that is not Ebb's. A row has the fields of PlanRow; arrays may be NumPy's."""
         return list(self._call("PlanEviction", fields.plan_request(rows, options)).rows)
 
-    def set_policy_of_all(self, policy: fields.Policy, *, dry_run: bool = False) -> List[eviction_pb2.PolicyChange]:
-        """For every session of the tenant; a change says why its session kept the former policy, if it did."""
-        request = eviction_pb2.SetPolicyRequest(all_sessions=True, policy=fields.to_policy(policy), dry_run=dry_run)
+    def set_policy_of_all(self, policy: fields.Policy, *, dry_run: bool = False, model: str = "") -> List[eviction_pb2.PolicyChange]:
+        """For every session of the tenant that is of one model; a change says why its session kept the former policy, if it did."""
+        request = eviction_pb2.SetPolicyRequest(all_sessions=True, policy=fields.to_policy(policy), dry_run=dry_run, model=model)
         return list(self._call("SetPolicy", request).changes)
 
     def watch_evictions(self, session: str = "", *, every: Optional[int] = None,
-                        list_victims: bool = False) -> Stream[eviction_pb2.WatchEvictionsResponse]:
-        """What leaves the caches of the tenant, or of one session, while it leaves; without end."""
+                        list_victims: bool = False, model: str = "") -> Stream[eviction_pb2.WatchEvictionsResponse]:
+        """What leaves the caches of the tenant with one model, or of one session, while it leaves; without end."""
         request = eviction_pb2.WatchEvictionsRequest(session=session and channel.name_of("sessions", session), every=every,
-                                                     list_victims=list_victims)
+                                                     list_victims=list_victims, model=model)
         return Stream(self, flow.stream("WatchEvictions", request, self._retry, True))
 
     def status(self) -> admin_pb2.GetStatusResponse:
         return self._call("GetStatus", admin_pb2.GetStatusRequest())
 
-    def policies(self) -> admin_pb2.ListPoliciesResponse:
+    def models(self) -> List[admin_pb2.Model]:
+        """Of the server, with their state: the one that it started with first, which calls mean that name none."""
+        return list(self._call("ListModels", admin_pb2.ListModelsRequest()).models)
+
+    def policies(self, *, model: str = "") -> admin_pb2.ListPoliciesResponse:
         """Every scorer, modifier and allocation, with parameters, defaults and papers."""
-        return self._call("ListPolicies", admin_pb2.ListPoliciesRequest())
+        return self._call("ListPolicies", admin_pb2.ListPoliciesRequest(model=model))
 
     def _call(self, method: str, request: Any, *, repeatable: bool = True) -> Any:
         return self._run(flow.call(method, request, self._retry, repeatable))
