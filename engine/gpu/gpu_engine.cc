@@ -26,6 +26,10 @@ gpu::Element ElementOf(KvType type) {
 }
 
 constexpr int64_t kFloat = sizeof(float);
+
+int32_t Parts(int32_t slots, int32_t part) { return (slots + part - 1) / part; }
+int32_t RoundUp(int32_t slots, int32_t part) { return Parts(slots, part) * part; }
+
 constexpr size_t kRecordingsMax = 32;
 
 }  // namespace
@@ -88,12 +92,20 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) {
     step.tokens.insert(step.tokens.end(), row.tokens.begin(), row.tokens.end());
     for (int32_t t = row.want == GpuWant::kAll ? 0 : count - 1; t < count; ++t) step.wanted.push_back(first + t);
     if (row.want != GpuWant::kToken) step.copied = static_cast<int32_t>(step.wanted.size());
-    step.single += count == 1 ? 1 : 0;
-    step.observes = step.observes || view.rule != gpu::ScoreRule::kAge;
-    step.slots_max = std::max(step.slots_max, view.slots);
+    const bool observes = view.rule != gpu::ScoreRule::kAge;
+    if (count == 1) {
+      ++step.single;
+      step.observes = step.observes || observes;
+      step.slots_max = std::max(step.slots_max, view.slots);
+    } else {
+      step.blocks_observe = step.blocks_observe || observes;
+      step.block_slots_max = std::max(step.block_slots_max, view.slots);
+      step.block_tokens_max = std::max(step.block_tokens_max, count);
+    }
   }
   // Whole splits: a session that grows has the same launches for as many steps.
-  step.slots_max = (step.slots_max + gpu::kSplitSlots - 1) / gpu::kSplitSlots * gpu::kSplitSlots;
+  step.slots_max = RoundUp(step.slots_max, gpu::kSplitSlots);
+  step.block_slots_max = RoundUp(step.block_slots_max, gpu::kStageSlots);
   return step;
 }
 
@@ -110,7 +122,9 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   const ModelConfig& c = model_.config;
   const int64_t rows = step.rows();
   const int64_t heads = rows * c.heads;
-  const int64_t splits = (step.slots_max + gpu::kSplitSlots - 1) / gpu::kSplitSlots;
+  const int64_t singles = int64_t{step.single} * c.heads;
+  const int64_t partials = std::max(singles * Parts(step.slots_max, gpu::kSplitSlots),
+                                    heads * Parts(step.block_slots_max, gpu::kBlockSplitSlots));
   const auto wanted = static_cast<int64_t>(step.wanted.size());
   EBB_TRY(Grow(sessions_, static_cast<int64_t>(step.sessions.size() * sizeof(gpu::SessionView))));
   EBB_TRY(Grow(tokens_, rows * 4));
@@ -121,10 +135,18 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   EBB_TRY(Grow(attended_, heads * c.head_dim * kFloat));
   EBB_TRY(Grow(gate_, rows * c.ffn_dim * kFloat));
   EBB_TRY(Grow(up_, rows * c.ffn_dim * kFloat));
-  EBB_TRY(Grow(partial_sums_, heads * splits * c.head_dim * kFloat));
-  EBB_TRY(Grow(partial_stats_, heads * splits * 2 * kFloat));
+  EBB_TRY(Grow(partial_sums_, partials * c.head_dim * kFloat));
+  EBB_TRY(Grow(partial_stats_, partials * 2 * kFloat));
   EBB_TRY(Grow(stats_, heads * 2 * kFloat));
-  if (step.observes) EBB_TRY(Grow(scores_, heads * step.slots_max * kFloat));
+  if (step.observes) EBB_TRY(Grow(scores_, singles * step.slots_max * kFloat));
+  if (!step.decodes()) {
+    const int64_t row_bytes = int64_t{2} * gpu::LaidTerms(ElementOf(options_.kv_type)) * c.head_dim;
+    const int64_t slots = int64_t{step.blocks()} * c.kv_heads * step.block_slots_max;
+    EBB_TRY(Grow(laid_q_, (heads - singles) * row_bytes));
+    EBB_TRY(Grow(laid_kv_, slots * 2 * row_bytes));
+    EBB_TRY(Grow(laid_position_, slots * 4));
+    EBB_TRY(Grow(laid_earliest_, slots / gpu::kStripSlots * 4));
+  }
   EBB_TRY(Grow(logits_, wanted * c.vocab * kFloat));
   return Grow(next_, wanted * 4);
 }
@@ -167,7 +189,7 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
   Linear(w.v, &w.v_bias, normed_.as<float>(), q + q_dim + kv_dim, stride, false, step);
   table.store({.cache = cache, .layer = index, .k = q + q_dim, .v = q + q_dim + kv_dim, .stride = stride},
               gpu_->stream());
-  const gpu::AttendArgs attend = {
+  gpu::AttendArgs attend = {
       .cache = cache,
       .layer = index,
       .group = c.group(),
@@ -177,16 +199,41 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
       .scale = c.attention_scale > 0 ? c.attention_scale : 1.0F / std::sqrt(static_cast<float>(c.head_dim)),
       .q = q,
       .q_stride = stride,
-      .splits = (step.slots_max + gpu::kSplitSlots - 1) / gpu::kSplitSlots,
+      .splits = Parts(step.slots_max, gpu::kSplitSlots),
       .partial_sums = partial_sums_.as<float>(),
       .partial_stats = partial_stats_.as<float>(),
       .logits = step.observes ? scores_.as<float>() : nullptr,
       .out = attended_.as<float>(),
       .stats = stats_.as<float>()};
+  attend.cache.rows = attend.cache.session_count = step.single;  // they come first
+  attend.cache.slots_max = step.slots_max;
   table.attend(attend, gpu_->stream());
   table.attend_merge(attend, gpu_->stream());
   if (step.observes) table.observe({.attended = attend}, gpu_->stream());
+  if (!step.decodes()) AttendBlocks(attend, step);
   Linear(w.o, nullptr, attended_.as<float>(), x_.as<float>(), c.dim, true, step);
+}
+
+// The rest of the step's rows. `attend` as of those before them.
+void GpuEngine::AttendBlocks(gpu::AttendArgs attend, const Step& step) const {
+  const gpu::Table& table = gpu_->table();
+  attend.first_row = attend.first_session = step.single;
+  attend.cache.rows = step.rows() - step.single;
+  attend.cache.session_count = step.blocks();
+  attend.cache.slots_max = step.block_slots_max;
+  attend.split_slots = gpu::kBlockSplitSlots;
+  attend.splits = Parts(step.block_slots_max, gpu::kBlockSplitSlots);
+  const gpu::BlockArgs block = {.attend = attend,
+                                .tokens_max = step.block_tokens_max,
+                                .strips = step.block_slots_max / gpu::kStripSlots,
+                                .q = laid_q_.as<uint32_t>(),
+                                .kv = laid_kv_.as<uint32_t>(),
+                                .position = laid_position_.as<int32_t>(),
+                                .earliest = laid_earliest_.as<int32_t>()};
+  table.lay(block, gpu_->stream());
+  table.attend_block(block, gpu_->stream());
+  table.attend_merge(attend, gpu_->stream());
+  if (step.blocks_observe) table.observe_block(block, gpu_->stream());
 }
 
 void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) const {
@@ -301,7 +348,7 @@ void GpuEngine::Launch(const Step& step) const {
       .rows = step.rows(),
       .kv_heads = c.kv_heads,
       .lanes = c.layers * c.kv_heads,
-      .slots_max = step.slots_max};
+      .slots_max = std::max(step.slots_max, step.block_slots_max)};
   const gpu::Table& table = gpu_->table();
   table.place({.cache = cache}, gpu_->stream());
   table.embed({.table = model_.embedding.matrix(),

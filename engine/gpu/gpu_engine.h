@@ -4,7 +4,7 @@
 //   x = embed(tokens)                                                            [T, dim]
 //   for each layer:
 //       q, k, v = Wq h, Wk h, Wv h with h = norm(x)                              [T, (heads + 2 kv_heads) * d]
-//       store k, v; attend; merge; observe
+//       store k, v; attend; merge; observe      prompts' blocks: lay; attend_block; merge; observe_block
 //       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x)
 //   logits = Whead norm(x[wanted]); the largest of each
 //   evict                                   all lanes at once
@@ -12,8 +12,9 @@
 // The host copies in the step's tokens and a few numbers of each session, launches, and copies out what was asked for:
 // nothing of who leaves. A decode step's launches differ from those of the step before in nothing but what lies in the
 // memory they read: from the second of a shape on they are replayed from a recording. Rows of a session that brings one
-// token are multiplied by linear_rows, those of longer blocks by linear_tiles: a row's bits follow from its own block,
-// not from who else is in the step.
+// token are multiplied by linear_rows and attend each for itself; those of longer blocks are multiplied by
+// linear_tiles, are laid out for tensor cores and attend together: a row's bits follow from its own block, not from who
+// else is in the step.
 //
 // Beside the engine of the CPU (engine.h), not yet behind it: the server knows that one alone. Used by one thread.
 
@@ -102,9 +103,13 @@ class GpuEngine {
     std::vector<int32_t> wanted = {};       // rows whose logits are computed, ascending
     int32_t copied = 0;                     // of these, up to the last whose logits leave the device
     int32_t single = 0;                     // rows of sessions that bring one token
-    bool observes = false;
-    int32_t slots_max = 0;
+    bool observes = false;                  // of these, any
+    int32_t slots_max = 0;                  // of these
+    bool blocks_observe = false;
+    int32_t block_slots_max = 0;   // of the others, who bring
+    int32_t block_tokens_max = 0;  // so many
 
+    int32_t blocks() const { return static_cast<int32_t>(sessions.size()) - single; }
     int32_t rows() const { return static_cast<int32_t>(tokens.size()); }
     bool decodes() const { return single == rows(); }
   };
@@ -120,6 +125,7 @@ class GpuEngine {
   void Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride, bool add,
               const Step& step) const;
   void Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step) const;
+  void AttendBlocks(gpu::AttendArgs attend, const Step& step) const;
   void FeedForward(const GpuModel::Layer& layer, const Step& step) const;
   void Head(const Step& step) const;
   void Launch(const Step& step) const;
@@ -134,6 +140,7 @@ class GpuEngine {
   Buffer sessions_ = {}, tokens_ = {}, row_session_ = {};
   Buffer x_ = {}, normed_ = {}, qkv_ = {}, attended_ = {}, gate_ = {}, up_ = {};  // [T, ...] floats
   Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};      // AttendArgs
+  Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};   // BlockArgs
   Buffer logits_ = {}, next_ = {};  // [rows wanted, vocab] floats, [rows wanted]
   // By rows, slots_max and whether any session observes; empty where the shape was seen once. They name the buffers
   // above, so none outlives a buffer that grows.

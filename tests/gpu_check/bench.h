@@ -52,6 +52,7 @@ void MeasureAll(Bench& bench);
 
 absl::Status MeasureCeilings(Bench& bench);
 absl::Status MeasureAttention(Bench& bench);
+absl::Status MeasurePromptAttention(Bench& bench);
 absl::Status MeasureUpdate(Bench& bench);
 absl::Status MeasureSelection(Bench& bench);
 absl::Status MeasureLinear(Bench& bench);

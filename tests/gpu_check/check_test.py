@@ -10,7 +10,7 @@ import unittest
 
 PROGRAM = os.environ["EBB_GPU_CHECK"]
 # A number for each thing that PyTorch would be asked for: which numbers does not matter.
-PEERS = {name: 1.0 for name in ("copy", "matmul", "sdpa_4096", "sdpa_1024", "sdpa_256", "gather_cat")}
+PEERS = {name: 1.0 for name in ("copy", "matmul", "sdpa_4096", "sdpa_1024", "sdpa_256", "sdpa_prompt", "gather_cat")}
 
 
 class GpuCheck(unittest.TestCase):
@@ -38,7 +38,8 @@ class GpuCheck(unittest.TestCase):
         self.assertGreaterEqual(len(report["checks"]), 2)
         self.assertTrue(all(check["passed"] for check in report["checks"]))
         rows = {row["what"]: row for row in report["rows"]}
-        for part in ("decode attention, BF16", "RoPE on the read", "scores and the smallest", "updated in place",
+        for part in ("decode attention, BF16", "prompt attention, BF16", "SDPA over contiguous, rotated", "RoPE on the read",
+                     "scores and the smallest", "updated in place",
                      "kept", "caused by eviction", "decode step", "bounded to", "prompt of", "scores of the last query",
                      "sums over all queries", "product of"):
             self.assertTrue(any(part in what for what in rows), part)

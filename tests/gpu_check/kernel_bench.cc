@@ -122,6 +122,59 @@ absl::Status MeasureAttention(Bench& b) {
   return absl::OkStatus();
 }
 
+// One block of a prompt over all that came before it and itself, keys rotated, a layer; operations are those of the
+// slots that a row sees.
+absl::Status MeasurePromptAttention(Bench& b) {
+  LaneShape shape = {.layers = 2,
+                     .slots = b.tiny() ? 64 : 8192,
+                     .tokens = b.tiny() ? 8 : 1024,
+                     .is_prompt = true,
+                     .rule = gpu::ScoreRule::kSum};
+  if (b.tiny()) shape.kv_heads = 1;
+  const auto seconds = [&](gpu::ScoreRule rule) -> absl::StatusOr<double> {
+    shape.rule = rule;
+    EBB_ASSIGN(const Lanes lanes, Lanes::Make(*b.gpu, shape));
+    return SecondsOf(b, shape.layers, [&](int layer) {
+      const gpu::BlockArgs block = lanes.Block(layer);
+      b.table.lay(block, b.gpu->stream());
+      b.table.attend_block(block, b.gpu->stream());
+      b.table.attend_merge(block.attend, b.gpu->stream());
+      if (rule != gpu::ScoreRule::kAge) b.table.observe_block(block, b.gpu->stream());
+    });
+  };
+  EBB_ASSIGN(const double plain, seconds(gpu::ScoreRule::kAge));
+  EBB_ASSIGN(const double last, seconds(gpu::ScoreRule::kLast));
+  EBB_ASSIGN(const double sums, seconds(gpu::ScoreRule::kSum));
+  const double seen = static_cast<double>(shape.tokens) * (shape.slots - shape.tokens / 2.0);
+  const double rate = 4 * seen * shape.kv_heads * shape.group * shape.head_dim / plain;
+  const std::string name = absl::StrFormat("prompt attention, BF16, %d rows over %d slots", shape.tokens, shape.slots);
+  if (b.dense_rate > 0) {
+    b.report.rows.push_back({.what = name,
+                             .measured = Time(plain) + ", " + Rate(rate, "FLOP/s"),
+                             .against = "PyTorch's product of 8192^3 " + Rate(b.dense_rate, "FLOP/s"),
+                             .ratio = rate / b.dense_rate});
+  } else {
+    b.report.missing.push_back(name + " beside a dense product's rate: no PyTorch was found");
+  }
+  if (const double peer = b.Peer("sdpa_prompt"); peer > 0) {
+    b.report.rows.push_back({.what = name + ", beside PyTorch's SDPA over contiguous, rotated K and V",
+                             .measured = Rate(rate, "FLOP/s"),
+                             .against = "SDPA " + Rate(peer, "FLOP/s"),
+                             .ratio = rate / peer});
+  }
+  b.report.rows.push_back({.what = name + ", scores of the last query",
+                           .measured = Time(last),
+                           .against = "without " + Time(plain),
+                           .ratio = last / plain,
+                           .better = Better::kSmaller});
+  b.report.rows.push_back({.what = name + ", sums over all queries",
+                           .measured = Time(sums),
+                           .against = "without " + Time(plain),
+                           .ratio = sums / plain,
+                           .better = Better::kSmaller});
+  return absl::OkStatus();
+}
+
 absl::Status MeasureUpdate(Bench& b) {
   const int32_t evicted = b.tiny() ? 4 : 64;
   const LaneShape shape = {.sessions = b.tiny() ? 1 : 8,

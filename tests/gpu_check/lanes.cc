@@ -43,7 +43,7 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
 
   const int64_t d = s.head_dim;
   const int64_t heads = int64_t{s.rows()} * s.kv_heads * s.group;
-  const int64_t splits = (s.slots + gpu::kSplitSlots - 1) / gpu::kSplitSlots;
+  const int64_t splits = (s.slots + s.split_slots() - 1) / s.split_slots();
   EBB_ASSIGN(made.arena_, gpu.Allocate(pages * 2 * gpu::kPageSlots * d * 2, "K and V"));
   EBB_ASSIGN(made.token_, gpu.Upload(std::span<const int32_t>(token), "maps"));
   EBB_ASSIGN(made.position_, gpu.Upload(std::span<const int32_t>(token), "maps"));
@@ -54,7 +54,15 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
   EBB_ASSIGN(made.q_, gpu.Allocate(heads * d * 4, "queries"));
   EBB_ASSIGN(made.partial_sums_, gpu.Allocate(heads * splits * d * 4, "sums"));
   EBB_ASSIGN(made.partial_stats_, gpu.Allocate(heads * splits * 8, "sums"));
-  EBB_ASSIGN(made.logits_, gpu.Allocate(heads * s.slots * 4, "logits"));
+  if (s.is_prompt) {
+    const int64_t laid = int64_t{s.sessions} * s.kv_heads * s.strips() * gpu::kStripSlots;
+    EBB_ASSIGN(made.laid_q_, gpu.Allocate(heads * d * 2, "what is laid out"));
+    EBB_ASSIGN(made.laid_kv_, gpu.Allocate(laid * d * 4, "what is laid out"));
+    EBB_ASSIGN(made.laid_position_, gpu.Allocate(laid * 4, "what is laid out"));
+    EBB_ASSIGN(made.laid_earliest_, gpu.Allocate(laid / gpu::kStripSlots * 4, "what is laid out"));
+  } else {
+    EBB_ASSIGN(made.logits_, gpu.Allocate(heads * s.slots * 4, "logits"));
+  }
   EBB_ASSIGN(made.out_, gpu.Allocate(heads * d * 4, "what is attended"));
   EBB_ASSIGN(made.stats_, gpu.Allocate(heads * 8, "sums"));
   gpu.table().random(Random(gpu::Element::kBf16, made.arena_, 1), gpu.stream());
@@ -113,12 +121,23 @@ gpu::AttendArgs Lanes::Attend(int layer, int32_t rotary_dims, bool observes) con
           .scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim)),
           .q = q_.as<float>(),
           .q_stride = int64_t{shape_.kv_heads} * shape_.group * shape_.head_dim,
-          .splits = (shape_.slots + gpu::kSplitSlots - 1) / gpu::kSplitSlots,
+          .splits = (shape_.slots + shape_.split_slots() - 1) / shape_.split_slots(),
+          .split_slots = shape_.split_slots(),
           .partial_sums = partial_sums_.as<float>(),
           .partial_stats = partial_stats_.as<float>(),
           .logits = observes ? logits_.as<float>() : nullptr,
           .out = out_.as<float>(),
           .stats = stats_.as<float>()};
+}
+
+gpu::BlockArgs Lanes::Block(int layer) const {
+  return {.attend = Attend(layer, shape_.head_dim, false),
+          .tokens_max = shape_.tokens,
+          .strips = shape_.strips(),
+          .q = laid_q_.as<uint32_t>(),
+          .kv = laid_kv_.as<uint32_t>(),
+          .position = laid_position_.as<int32_t>(),
+          .earliest = laid_earliest_.as<int32_t>()};
 }
 
 // Queries serve as keys and values: numbers, as many as are needed.

@@ -19,13 +19,18 @@ struct LaneShape {
   int32_t group = 4;
   int32_t head_dim = 128;
   int32_t slots = 1024;
-  int32_t tokens = 1;  // that each session brings to a step
-  int32_t free = 0;    // slots, the last ones
+  int32_t tokens = 1;      // that each session brings to a step
+  int32_t free = 0;        // slots, the last ones
+  bool is_prompt = false;  // rows attend together, else each for itself
   gpu::ScoreRule rule = gpu::ScoreRule::kAge;
   int32_t drop = 0;
 
   int32_t lanes() const { return layers * kv_heads; }
   int32_t rows() const { return sessions * tokens; }
+  int32_t split_slots() const { return is_prompt ? gpu::kBlockSplitSlots : gpu::kSplitSlots; }
+  int32_t strips() const {
+    return (slots + gpu::kStageSlots - 1) / gpu::kStageSlots * (gpu::kStageSlots / gpu::kStripSlots);
+  }
   // Of K and V that one layer of all sessions reads, BF16.
   double bytes() const { return 4.0 * sessions * kv_heads * slots * head_dim; }
 };
@@ -36,6 +41,8 @@ class Lanes {
 
   // `rotary_dims`: 0 for keys that are not rotated. `observes`: logits are left behind.
   gpu::AttendArgs Attend(int layer, int32_t rotary_dims, bool observes) const;
+  // REQUIRES: shape().is_prompt.
+  gpu::BlockArgs Block(int layer) const;
   gpu::StoreArgs Store(int layer) const;
   const gpu::CacheArgs& cache() const { return cache_; }
   const LaneShape& shape() const { return shape_; }
@@ -47,7 +54,7 @@ class Lanes {
   LaneShape shape_ = {};
   GpuMemory arena_ = {}, token_ = {}, position_ = {}, score_ = {}, placed_ = {}, scratch_ = {}, page_ = {}, views_ = {},
             row_session_ = {}, turns_ = {}, q_ = {}, partial_sums_ = {}, partial_stats_ = {}, logits_ = {}, out_ = {},
-            stats_ = {};
+            stats_ = {}, laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};
   gpu::CacheArgs cache_ = {};
 };
 

@@ -62,6 +62,12 @@ def main():
 
         return run
 
+    def sdpa_prompt():  # operations a second; every row sees every slot
+        q = torch.randn(1, 32, 1024, 128, device=device, dtype=torch.bfloat16)
+        k = torch.randn(1, 8, 8192, 128, device=device, dtype=torch.bfloat16)
+        attend = torch.nn.functional.scaled_dot_product_attention
+        return 4 * 32 * 1024 * 8192 * 128 / seconds(lambda i: attend(q, k, k, enable_gqa=True))
+
     def gather_cat():
         sets = 16
         kv = [torch.randn(2, 8, 8, 1024, 128, device=device, dtype=torch.bfloat16) for _ in range(sets)]
@@ -79,6 +85,7 @@ def main():
     measure("matmul", matmul)
     for slots in (4096, 1024, 256):
         measure(f"sdpa_{slots}", sdpa(slots))
+    measure("sdpa_prompt", sdpa_prompt)
     measure("gather_cat", gather_cat)
     json.dump(found, sys.stdout)
     return None

@@ -214,10 +214,15 @@ void MeasureAll(Bench& b) {
     const char* name;
     absl::Status (*measure)(Bench&);
   };
-  constexpr Part kParts[] = {
-      {"ceilings", MeasureCeilings},   {"attention", MeasureAttention}, {"the update in place", MeasureUpdate},
-      {"selection", MeasureSelection}, {"products", MeasureLinear},     {"host synchronisations", CountWaits},
-      {"decode steps", MeasureDecode}, {"prompts", MeasurePrefill}};
+  constexpr Part kParts[] = {{"ceilings", MeasureCeilings},
+                             {"attention", MeasureAttention},
+                             {"attention of prompts", MeasurePromptAttention},
+                             {"the update in place", MeasureUpdate},
+                             {"selection", MeasureSelection},
+                             {"products", MeasureLinear},
+                             {"host synchronisations", CountWaits},
+                             {"decode steps", MeasureDecode},
+                             {"prompts", MeasurePrefill}};
   for (const Part& part : kParts) {
     if (std::chrono::steady_clock::now() > b.end) {
       b.report.missing.push_back(absl::StrFormat("%s: no time was left", part.name));

@@ -8,11 +8,7 @@
 //   slot     first      first           first       first + 1
 //   unit     0          1               7           0
 //
-// A unit is eight pairs that RoPE turns, so a rotation never leaves its thread:
-//
-//   neighbours   components 16 u .. 16 u + 15: pair j is (16 u + 2 j, 16 u + 2 j + 1)
-//   halves       components 8 u .. 8 u + 7 and 8 u + rotary / 2 .. : pair j is (8 u + j, 8 u + j + rotary / 2)
-//   past rotary  components 16 u .., not turned
+// A unit is eight pairs that RoPE turns, so a rotation never leaves its thread (rope.h).
 //
 // Then each query head has its logits of the split in shared memory: its largest, e^(logit - largest) and their sum
 // are a team of 32's; and V is read in rows of d / 8 threads, eight components each, as many slots at once as there are
@@ -27,49 +23,12 @@
 #include "engine/ops/gpu/lane.h"
 #include "engine/ops/gpu/numbers.h"
 #include "engine/ops/gpu/reduce.h"
+#include "engine/ops/gpu/rope.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
 constexpr int32_t kThreads = 128;
-constexpr int32_t kUnit = 16;
-constexpr int32_t kPairs = kUnit / 2;
-
-// Where the two halves of a unit begin, and whether its pairs are neighbours there.
-struct UnitPlace {
-  int32_t first, second;
-  bool neighbours;
-};
-EBB_DEVICE UnitPlace PlaceOf(const RopeArgs& rope, int32_t unit) {
-  if (rope.halves != 0 && unit < rope.rotary_dims / kUnit) {
-    return {kPairs * unit, kPairs * unit + rope.rotary_dims / 2, false};
-  }
-  return {kUnit * unit, kUnit * unit + kPairs, rope.halves == 0};
-}
-
-// Pair j of what was read as (first eight, second eight) of a unit.
-struct Pair {
-  float x, y;
-};
-EBB_DEVICE Pair PairOf(const float* low, const float* high, bool neighbours, int32_t j) {
-  if (!neighbours) return {low[j], high[j]};
-  return j < kPairs / 2 ? Pair{low[2 * j], low[2 * j + 1]} : Pair{high[2 * j - kPairs], high[2 * j - kPairs + 1]};
-}
-
-// The pairs of a unit turned by a position; those past `pairs` stay. `turns`: of this unit's pairs.
-EBB_DEVICE void Rotate(const float* low, const float* high, bool neighbours, int32_t position, const uint64_t* turns,
-                       int32_t pairs, float* x, float* y) {
-  EBB_UNROLL
-  for (int32_t j = 0; j < kPairs; ++j) {
-    const Pair pair = PairOf(low, high, neighbours, j);
-    x[j] = pair.x;
-    y[j] = pair.y;
-    if (j >= pairs) continue;
-    const CosSin turned = Turn(position, turns[j]);
-    x[j] = MultiplyAdd(-pair.y, turned.sin, pair.x * turned.cos);
-    y[j] = MultiplyAdd(pair.x, turned.sin, pair.y * turned.cos);
-  }
-}
 
 template <typename E, int kGroup>
 EBB_KERNEL(kThreads)
@@ -80,7 +39,7 @@ AttendSplit(AttendArgs a) {
   EBB_SHARED float sums[kThreads][8];
 
   const CacheArgs& cache = a.cache;
-  const int32_t row = BlockZ();
+  const int32_t row = a.first_row + BlockZ();
   const int32_t head = BlockY();
   const SessionView& session = cache.sessions[cache.row_session[row]];
   const int32_t first = BlockX() * kSplitSlots;

@@ -17,9 +17,10 @@ constexpr int32_t kThreads = 128;
 
 EBB_KERNEL(kThreads) Merge(AttendArgs a) {
   const int32_t d = a.cache.arena.head_dim;
-  const int64_t head = int64_t{BlockY()} * a.cache.kv_heads * a.group + BlockX();
-  const SessionView& session = a.cache.sessions[a.cache.row_session[BlockY()]];
-  const int32_t splits = (session.slots + kSplitSlots - 1) / kSplitSlots;
+  const int32_t row = a.first_row + BlockY();
+  const int64_t head = int64_t{row} * a.cache.kv_heads * a.group + BlockX();
+  const SessionView& session = a.cache.sessions[a.cache.row_session[row]];
+  const int32_t splits = (session.slots + a.split_slots - 1) / a.split_slots;
   const float* const stats = a.partial_stats + head * a.splits * 2;
   float peak = MinusInfinity();
   for (int32_t c = 0; c < splits; ++c) peak = Larger(stats[2 * c], peak);

@@ -63,6 +63,24 @@ EBB_DEVICE T Shuffle(T value, int32_t lane) {
 EBB_DEVICE void AddShared(int32_t* to, int32_t value) { atomicAdd(to, value); }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return expf(x); }
+EBB_DEVICE float Exp2(float x) { return exp2f(x); }
+// Sixteen bytes of the device's memory to shared memory, both aligned so, some time before this thread's next
+// CopiesArrived. Other threads have them after a Barrier that follows it.
+EBB_DEVICE void CopyAhead(void* to, const void* from) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+               :
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from)
+               : "memory");
+#elif defined(__HIPCC__)
+  *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
+#endif
+}
+EBB_DEVICE void CopiesArrived() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.wait_all;" : : : "memory");
+#endif
+}
 EBB_DEVICE float InverseSqrt(float x) { return 1.0F / sqrtf(x); }
 EBB_DEVICE uint32_t BitsOf(float x) { return __float_as_uint(x); }
 EBB_DEVICE float FloatOf(uint32_t bits) { return __uint_as_float(bits); }
@@ -102,6 +120,9 @@ EBB_DEVICE T Shuffle(T value, int32_t lane, int32_t line = __builtin_LINE()) {
 EBB_DEVICE void AddShared(int32_t* to, int32_t value) { *to += value; }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }
+EBB_DEVICE float Exp2(float x) { return __builtin_exp2f(x); }
+EBB_DEVICE void CopyAhead(void* to, const void* from) { emulation::CopyLater(to, from); }
+EBB_DEVICE void CopiesArrived() { emulation::CopiesArrived(); }
 EBB_DEVICE float InverseSqrt(float x) { return 1.0F / __builtin_sqrtf(x); }
 EBB_DEVICE uint32_t BitsOf(float x) { return __builtin_bit_cast(uint32_t, x); }
 EBB_DEVICE float FloatOf(uint32_t bits) { return __builtin_bit_cast(float, bits); }

@@ -40,6 +40,7 @@ struct Fiber {
   int32_t line = 0;    // where it waits
   int32_t parity = 0;  // of its exchanges: who is one ahead must not overwrite what others have yet to read
   std::array<uint64_t, 2> sent = {};
+  std::vector<std::pair<void*, const void*>> copies = {};  // of 16 bytes, to be made
   bool begun = false;
   ucontext_t context = {};
   std::jmp_buf jump = {};
@@ -160,6 +161,7 @@ void RunBlock(int32_t threads, int32_t warp) {
   } while (Release(0, threads, State::kInBlock));
   for (int32_t i = 0; i < threads; ++i) {
     const Fiber& fiber = *machine.fibers[i];
+    EBB_CHECK(fiber.copies.empty());
     if (fiber.state == State::kDone) continue;
     std::fprintf(stderr, "emulation: thread %d of a block waits at line %d for threads that never come there\n", i,
                  fiber.line);
@@ -193,6 +195,13 @@ void Enqueue(void* stream, std::function<void()> launch) {
   auto* const of = static_cast<Stream*>(stream);
   if (of == nullptr || !of->records) return launch();
   of->recorded.push_back(std::move(launch));
+}
+
+void CopyLater(void* to, const void* from) { machine.running->copies.emplace_back(to, from); }
+
+void CopiesArrived() {
+  for (const auto& [to, from] : machine.running->copies) std::memcpy(to, from, 16);
+  machine.running->copies.clear();
 }
 
 void Barrier(int32_t line) { Wait(State::kInBlock, line); }

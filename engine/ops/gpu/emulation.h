@@ -43,6 +43,11 @@ struct Stream {
 // Runs it, or has `stream`, a Stream or null, keep it.
 void Enqueue(void* stream, std::function<void()> launch);
 
+// Of 16 bytes, by a thread: done when that thread calls CopiesArrived, and no sooner. A block whose threads end without
+// it is an error.
+void CopyLater(void* to, const void* from);
+void CopiesArrived();
+
 // Called by threads alone; `line` says which barrier it is.
 void Barrier(int32_t line);
 // `bytes` <= 8 from the thread of the warp whose number differs by `mask` < 32.

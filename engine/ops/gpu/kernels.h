@@ -15,7 +15,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 2;
+inline constexpr int32_t kTableVersion = 3;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -50,6 +50,12 @@ inline constexpr int32_t kSplitSlots = 128;
 
 inline constexpr int32_t kHeadDimMax = 256;  // a multiple of 16
 inline constexpr int32_t kGroupMax = 8;
+
+// Of the rows of a prompt's block: slots that are laid out together, and slots of a split, as many as a block of
+// threads is to be busy with. Whole splits are whole stages of either.
+inline constexpr int32_t kStripSlots = 16;
+inline constexpr int32_t kStageSlots = 64;
+inline constexpr int32_t kBlockSplitSlots = 2048;
 
 // The arena is cut into pages; one holds K and V of kPageSlots slots of one lane, a row per slot:
 //
@@ -173,19 +179,45 @@ struct StoreArgs {
 //
 // Then AttendMerge folds the splits in ascending order into out = sum / weight, and into stats (peak, 1 / weight).
 struct AttendArgs {
-  CacheArgs cache = {};
+  CacheArgs cache = {};       // `rows` and `session_count`: how many from first_row and first_session on
+  int32_t first_row = 0;      // the launch's; arrays hold the rows of the whole step
+  int32_t first_session = 0;  // that of first_row
   int32_t layer = 0;
   int32_t group = 0;  // G, 1 .. kGroupMax
   RopeArgs rope = {};
   float scale = 0;
   const float* q = nullptr;  // row t, query head j at q + t * q_stride + j * d, unrotated
   int64_t q_stride = 0;
-  int32_t splits = 0;              // ceil(slots_max / kSplitSlots)
+  int32_t splits = 0;  // ceil(slots_max / split_slots)
+  int32_t split_slots = kSplitSlots;
   float* partial_sums = nullptr;   // [T][H * G][splits][d]
   float* partial_stats = nullptr;  // [T][H * G][splits][2]: peak, weight
   float* logits = nullptr;         // [T][H * G][slots_max], or null where no session of the step observes
   float* out = nullptr;            // [T][H * G][d]
   float* stats = nullptr;          // [T][H * G][2]
+};
+
+// The same for rows of prompts' blocks: K and V are read once for many rows, by tensor cores. Lay puts what they
+// multiply where one vector is what one thread wants next (lay.cc draws it); AttendBlock attends in splits of
+// kBlockSplitSlots; AttendMerge folds them; ObserveBlock is Observe.
+//
+//   q         [terms][T][H * G][d / 2] words: rotated and scaled, of the launch's rows
+//   kv        [sessions][H][strips][2][terms][d / 16][32][4] words: K, rotated, and V of kStripSlots slots; zeros where
+//             a slot is free
+//   position  [sessions][H][strips * kStripSlots]: -1 where a slot is free
+//   earliest  [sessions][H][strips]: the first position there, INT32_MAX where all are free
+//
+// A word is two BF16. With K and V in BF16 there is one term: what is multiplied is rounded. F32 and F16 take three
+// that add up to the number, so that a product is as good as one of floats.
+constexpr int32_t LaidTerms(Element type) { return type == Element::kF32 || type == Element::kF16 ? 3 : 1; }
+struct BlockArgs {
+  AttendArgs attend = {};  // logits are not written
+  int32_t tokens_max = 0;  // the most that a session of the launch brings
+  int32_t strips = 0;      // of a lane, a multiple of kStageSlots / kStripSlots, and at least slots_max / kStripSlots
+  uint32_t* q = nullptr;
+  uint32_t* kv = nullptr;
+  int32_t* position = nullptr;
+  int32_t* earliest = nullptr;
 };
 
 // Attention received, by the rule of each session: P = mean over G of e^(logit - peak) / weight; kSum adds the sum over
@@ -263,6 +295,9 @@ struct Table {
   void (*attend)(const AttendArgs&, Stream) = nullptr;
   void (*attend_merge)(const AttendArgs&, Stream) = nullptr;
   void (*observe)(const ObserveArgs&, Stream) = nullptr;
+  void (*lay)(const BlockArgs&, Stream) = nullptr;
+  void (*attend_block)(const BlockArgs&, Stream) = nullptr;
+  void (*observe_block)(const BlockArgs&, Stream) = nullptr;
   void (*evict)(const EvictArgs&, Stream) = nullptr;
   void (*greedy)(const GreedyArgs&, Stream) = nullptr;
   void (*random)(const RandomArgs&, Stream) = nullptr;
@@ -287,6 +322,9 @@ void LaunchStore(const StoreArgs& args, Stream stream);
 void LaunchAttend(const AttendArgs& args, Stream stream);
 void LaunchAttendMerge(const AttendArgs& args, Stream stream);
 void LaunchObserve(const ObserveArgs& args, Stream stream);
+void LaunchLay(const BlockArgs& args, Stream stream);
+void LaunchAttendBlock(const BlockArgs& args, Stream stream);
+void LaunchObserveBlock(const BlockArgs& args, Stream stream);
 void LaunchEvict(const EvictArgs& args, Stream stream);
 void LaunchGreedy(const GreedyArgs& args, Stream stream);
 void LaunchRandom(const RandomArgs& args, Stream stream);

@@ -14,7 +14,7 @@ constexpr int32_t kThreads = 128;
 
 EBB_KERNEL(kThreads) ObserveSlots(ObserveArgs args) {
   const AttendArgs& a = args.attended;
-  const SessionView& session = a.cache.sessions[BlockZ()];
+  const SessionView& session = a.cache.sessions[a.first_session + BlockZ()];
   const int32_t slot = BlockX() * kThreads + ThreadIndex();
   if (session.rule == ScoreRule::kAge || slot >= session.slots) return;
   const int64_t heads = int64_t{a.cache.kv_heads} * a.group;

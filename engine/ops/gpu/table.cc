@@ -45,6 +45,9 @@ const Table& TableOfTarget() {
                               .attend = LaunchAttend,
                               .attend_merge = LaunchAttendMerge,
                               .observe = LaunchObserve,
+                              .lay = LaunchLay,
+                              .attend_block = LaunchAttendBlock,
+                              .observe_block = LaunchObserveBlock,
                               .evict = LaunchEvict,
                               .greedy = LaunchGreedy,
                               .random = LaunchRandom};

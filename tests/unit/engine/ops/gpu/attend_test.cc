@@ -1,5 +1,6 @@
-// Store, attend, merge and observe together, as a step runs them, against the float64 oracle: sessions of different
-// lengths beside each other, random slots and pages, every element type, and free slots whose bytes are no numbers.
+// Store, attend, merge and observe together, as a step runs them for rows that come alone and for those of prompts'
+// blocks, against the float64 oracle: sessions of different lengths beside each other, random slots and pages, every
+// element type, and free slots whose bytes are no numbers.
 
 #include <gtest/gtest.h>
 
@@ -20,6 +21,11 @@ namespace {
 
 // Logits reach about 25, and what tests/unit/engine/ops/attend_test.cc says of the CPU's rounding holds here.
 constexpr double kTolerance = 2e-5;
+// Of one term (LaidTerms): rounding q and k to BF16, each by up to 2^-9 of itself, moves a logit by 2e-3 root mean
+// square at these sizes, and a weighted mean of values below 1 by no more. Ten times that.
+constexpr double kRoundedTolerance = 2e-2;
+
+enum class Rows { kAlone, kInBlocks };
 
 struct StepShape {
   Element type = Element::kF32;
@@ -41,6 +47,7 @@ struct StepShape {
   }
 };
 
+constexpr Element kCacheTypes[] = {Element::kF32, Element::kF16, Element::kBf16};
 constexpr int32_t kLayers = 2;
 constexpr int32_t kLayer = 1;  // the one that is attended
 
@@ -96,10 +103,11 @@ class StepCase {
     q_ = RandomFloats(shape.seed, 6, int64_t{rows_} * heads() * shape.head_dim, 5);
   }
 
+  int32_t slots() const { return sessions_[0].capacity; }
   int32_t heads() const { return shape_.kv_heads * shape_.group; }
 
   // out [T][heads][d], then the scores of every session.
-  std::vector<float> Run(const Table& table) const {
+  std::vector<float> Run(const Table& table, Rows rows = Rows::kAlone) const {
     const int64_t d = shape_.head_dim;
     std::vector<std::byte> arena(pages_ * 2 * kPageSlots * d * ElementBytes(shape_.type), std::byte{0xFF});
     Mirror mirror(table);
@@ -107,8 +115,9 @@ class StepCase {
     std::vector<SessionView> views;
     std::vector<int32_t> row_session;
     std::vector<float> k(int64_t{rows_} * shape_.kv_heads * d), v = k;
-    int32_t slots_max = 0;
+    int32_t slots_max = 0, tokens_max = 0;
     for (const TestSession& s : sessions) {
+      tokens_max = std::max(tokens_max, s.tokens);
       for (size_t lane = 0; lane < s.lanes.size(); ++lane) WriteOldTokens(s, static_cast<int32_t>(lane), arena);
       row_session.insert(row_session.end(), s.tokens, static_cast<int32_t>(views.size()));
       slots_max = std::max(slots_max, s.capacity);
@@ -133,7 +142,8 @@ class StepCase {
     table.store({.cache = cache, .layer = kLayer, .k = mirror.In(k), .v = mirror.In(v), .stride = shape_.kv_heads * d},
                 mirror.stream());
 
-    const int32_t splits = (slots_max + kSplitSlots - 1) / kSplitSlots;
+    const int32_t split_slots = rows == Rows::kAlone ? kSplitSlots : kBlockSplitSlots;
+    const int32_t splits = (slots_max + split_slots - 1) / split_slots;
     const int64_t all = int64_t{rows_} * heads();
     std::vector<float> sums(all * splits * d, NAN), partial(all * splits * 2, NAN), logits(all * slots_max, NAN);
     std::vector<float> out(all * d, NAN), stats(all * 2, NAN);
@@ -147,21 +157,30 @@ class StepCase {
                                .q = mirror.In(q_),
                                .q_stride = heads() * d,
                                .splits = splits,
+                               .split_slots = split_slots,
                                .partial_sums = mirror.In(sums),
                                .partial_stats = mirror.In(partial),
                                .logits = mirror.In(logits),
                                .out = mirror.In(out),
                                .stats = mirror.In(stats)};
-    table.attend(attend, mirror.stream());
-    table.attend_merge(attend, mirror.stream());
-    table.observe({.attended = attend}, mirror.stream());
+    if (rows == Rows::kAlone) {
+      table.attend(attend, mirror.stream());
+      table.attend_merge(attend, mirror.stream());
+      table.observe({.attended = attend}, mirror.stream());
+    } else {
+      const BlockArgs block = BlockOf(attend, tokens_max, mirror);
+      table.lay(block, mirror.stream());
+      table.attend_block(block, mirror.stream());
+      table.attend_merge(attend, mirror.stream());
+      table.observe_block(block, mirror.stream());
+    }
     mirror.Out(attend.out, out);
     for (size_t i = 0; i < sessions.size(); ++i) mirror.Out(views[i].score, sessions[i].score);
     for (const TestSession& s : sessions) out.insert(out.end(), s.score.begin(), s.score.end());
     return out;
   }
 
-  void ExpectEqualsReference(const std::vector<float>& result) const {
+  void ExpectEqualsReference(const std::vector<float>& result, double tolerance = kTolerance) const {
     const int64_t d = shape_.head_dim;
     auto scores = result.begin() + int64_t{rows_} * heads() * d;
     for (const TestSession& s : sessions_) {
@@ -177,7 +196,7 @@ class StepCase {
           for (int32_t g = 0; g < shape_.group; ++g) {
             const int64_t at = ((s.first_row + t) * heads() + head * shape_.group + g) * d;
             for (int64_t c = 0; c < d; ++c) {
-              ASSERT_NEAR(result[at + c], expected.out[(t * shape_.group + g) * d + c], kTolerance) << "row " << t;
+              ASSERT_NEAR(result[at + c], expected.out[(t * shape_.group + g) * d + c], tolerance) << "row " << t;
             }
           }
         }
@@ -187,13 +206,28 @@ class StepCase {
           double score = before[slot];
           if (s.rule == ScoreRule::kLast) score = received[slot];
           if (s.rule == ScoreRule::kSum) score += received[slot];
-          ASSERT_NEAR(scores[slot], score, kTolerance) << "slot " << slot;
+          ASSERT_NEAR(scores[slot], score, tolerance) << "slot " << slot;
         }
       }
     }
   }
 
  private:
+  BlockArgs BlockOf(const AttendArgs& attend, int32_t tokens_max, Mirror& mirror) const {
+    constexpr int32_t kStrips = kStageSlots / kStripSlots;
+    const int32_t strips = (attend.cache.slots_max + kStageSlots - 1) / kStageSlots * kStrips;
+    const int64_t lanes = int64_t{shape_.sessions} * shape_.kv_heads;
+    const int64_t row_words = int64_t{LaidTerms(shape_.type)} * shape_.head_dim / 2;
+    constexpr uint32_t kNotANumber = 0xFFFFFFFF;
+    return {.attend = attend,
+            .tokens_max = tokens_max,
+            .strips = strips,
+            .q = mirror.In(std::vector<uint32_t>(rows_ * heads() * row_words, kNotANumber)),
+            .kv = mirror.In(std::vector<uint32_t>(lanes * strips * kStripSlots * 2 * row_words, kNotANumber)),
+            .position = mirror.In(std::vector<int32_t>(lanes * strips * kStripSlots)),
+            .earliest = mirror.In(std::vector<int32_t>(lanes * strips))};
+  }
+
   TestSession MakeSession(HashRandom& random) {
     TestSession s;
     s.capacity = random.Uniform(1, shape_.slots_max);
@@ -289,27 +323,60 @@ class StepCase {
   std::vector<float> q_ = {};  // [T][heads][d]
 };
 
+// Element type, head, rotation and groups; numbers of sessions and slots are the caller's.
+StepShape RandomStepShape(HashRandom& random, int i) {
+  constexpr int32_t kDims[] = {16, 32, 64, 80, 96, 128, 256};
+  StepShape shape;
+  shape.type = kCacheTypes[i % std::size(kCacheTypes)];
+  shape.head_dim = kDims[random.Uniform(0, 6)];
+  shape.pairs = random.Uniform(0, 1) == 0 ? RopePairs::kNeighbours : RopePairs::kHalves;
+  shape.rotary_dims = shape.head_dim;
+  if (random.Uniform(0, 2) == 0) {
+    shape.rotary_dims = shape.pairs == RopePairs::kHalves ? 16 * random.Uniform(0, shape.head_dim / 16)
+                                                          : 2 * random.Uniform(0, shape.head_dim / 2);
+  }
+  shape.group = random.Uniform(1, kGroupMax);
+  shape.kv_heads = random.Uniform(1, 2);
+  shape.seed = random.Next64() >> 40;
+  return shape;
+}
+
 TEST(GpuAttend, EqualsFloat64AtRandomShapes) {
   HashRandom random(1);
-  constexpr int32_t kDims[] = {16, 32, 64, 80, 96, 128, 256};
   for (int i = 0; i < Cases(24); ++i) {
-    StepShape shape;
-    shape.type = static_cast<Element>(i % 3);  // F32, F16, BF16
-    shape.head_dim = kDims[random.Uniform(0, 6)];
-    shape.pairs = random.Uniform(0, 1) == 0 ? RopePairs::kNeighbours : RopePairs::kHalves;
-    shape.rotary_dims = shape.head_dim;
-    if (random.Uniform(0, 2) == 0) {
-      shape.rotary_dims = shape.pairs == RopePairs::kHalves ? 16 * random.Uniform(0, shape.head_dim / 16)
-                                                            : 2 * random.Uniform(0, shape.head_dim / 2);
-    }
-    shape.group = random.Uniform(1, kGroupMax);
-    shape.kv_heads = random.Uniform(1, 2);
+    StepShape shape = RandomStepShape(random, i);
     shape.sessions = random.Uniform(1, 3);
     shape.slots_max = i % 4 == 0 ? 20 : 280;
-    shape.seed = random.Next64() >> 40;
     SCOPED_TRACE(shape.ToString());
     const StepCase c(shape);
     c.ExpectEqualsReference(OnEachTarget([&](const Table& table) { return c.Run(table); }));
+  }
+}
+
+double BlockTolerance(const StepShape& shape) { return LaidTerms(shape.type) == 1 ? kRoundedTolerance : kTolerance; }
+
+TEST(GpuAttendBlock, EqualsFloat64AtRandomShapes) {
+  HashRandom random(2);
+  for (int i = 0; i < Cases(16); ++i) {
+    StepShape shape = RandomStepShape(random, i);
+    shape.sessions = random.Uniform(1, 2);
+    shape.slots_max = i % 4 == 0 ? 20 : 200;
+    shape.tokens_max = i % 3 == 0 ? 40 : 12;
+    SCOPED_TRACE(shape.ToString());
+    const StepCase c(shape);
+    c.ExpectEqualsReference(OnEachTarget([&](const Table& table) { return c.Run(table, Rows::kInBlocks); }),
+                            BlockTolerance(shape));
+  }
+}
+
+TEST(GpuAttendBlock, EqualsFloat64PastASplit) {
+  for (const Element type : {Element::kF32, Element::kBf16}) {
+    StepShape shape = {.type = type, .head_dim = 16, .rotary_dims = 16, .group = 1, .kv_heads = 1, .sessions = 1};
+    shape.slots_max = 2 * kBlockSplitSlots;
+    while (StepCase(shape).slots() <= kBlockSplitSlots) ++shape.seed;  // capacities are random
+    SCOPED_TRACE(shape.ToString());
+    const StepCase c(shape);
+    c.ExpectEqualsReference(c.Run(TableUnderTest(64), Rows::kInBlocks), BlockTolerance(shape));
   }
 }
 
