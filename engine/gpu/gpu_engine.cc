@@ -19,8 +19,9 @@ gpu::Element ElementOf(KvType type) {
     case KvType::kF16:
       return gpu::Element::kF16;
     case KvType::kBf16:
-    case KvType::kInt8:  // refused by Open
       return gpu::Element::kBf16;
+    case KvType::kInt8:
+      return gpu::Element::kQ8;
   }
   return gpu::Element::kBf16;
 }
@@ -50,12 +51,7 @@ absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::OpenRandom(const gpu::Tabl
 
 absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> gpu, GpuModel model,
                                                            const GpuEngineOptions& options) {
-  if (options.kv_type == KvType::kInt8) {
-    return RefuseField("GPU_POLICY_UNSUPPORTED", "kv_type",
-                       "bytes for K and V, which no GPU keeps yet; BF16, F16 and F32 are kept");
-  }
-  const int64_t page_bytes =
-      int64_t{2} * gpu::kPageSlots * model.config.head_dim * (options.kv_type == KvType::kF32 ? 4 : 2);
+  const int64_t page_bytes = gpu::PageBytes(ElementOf(options.kv_type), model.config.head_dim);
   const int64_t pages = std::min<int64_t>(options.arena_bytes / page_bytes, INT32_MAX);
   if (pages < 1) {
     return RefuseField("ARENA_TOO_SMALL", "arena_bytes",

@@ -38,7 +38,7 @@ class GpuCheck(unittest.TestCase):
         self.assertGreaterEqual(len(report["checks"]), 2)
         self.assertTrue(all(check["passed"] for check in report["checks"]))
         rows = {row["what"]: row for row in report["rows"]}
-        for part in ("decode attention, BF16", "prompt attention, BF16", "SDPA over contiguous, rotated", "RoPE on the read",
+        for part in ("decode attention, BF16", "decode attention, INT8", "prompt attention, BF16", "SDPA over contiguous, rotated", "RoPE on the read",
                      "scores and the smallest", "updated in place",
                      "kept", "caused by eviction", "decode step", "bounded to", "prompt of", "scores of the last query",
                      "sums over all queries", "product of"):

@@ -66,14 +66,18 @@ absl::Status MeasureCeilings(Bench& b) {
 absl::Status MeasureAttention(Bench& b) {
   struct Case {
     int32_t slots;
-    double target;
+    double target;  // 0: none
     const char* peer;
+    gpu::Element type = gpu::Element::kBf16;
   };
-  const std::vector<Case> cases =
-      b.tiny() ? std::vector<Case>{{64, 0, ""}}
-               : std::vector<Case>{{4096, 0.85, "sdpa_4096"}, {1024, 0.75, "sdpa_1024"}, {256, 0.50, "sdpa_256"}};
+  const std::vector<Case> cases = b.tiny() ? std::vector<Case>{{64, 0, ""}, {64, 0, "", gpu::Element::kQ8}}
+                                           : std::vector<Case>{{4096, 0.85, "sdpa_4096"},
+                                                               {1024, 0.75, "sdpa_1024"},
+                                                               {256, 0.50, "sdpa_256"},
+                                                               {4096, 0, "", gpu::Element::kQ8}};
   for (const Case& c : cases) {
-    LaneShape shape = {.sessions = b.tiny() ? 1 : 32, .slots = c.slots, .rule = gpu::ScoreRule::kSum, .drop = 1};
+    LaneShape shape = {
+        .sessions = b.tiny() ? 1 : 32, .type = c.type, .slots = c.slots, .rule = gpu::ScoreRule::kSum, .drop = 1};
     if (b.tiny()) shape.kv_heads = 1;
     // One after another until what is read again has left every cache.
     shape.layers = std::clamp(static_cast<int32_t>(std::ceil(1.1e9 / shape.bytes())), 2, 32);
@@ -95,8 +99,8 @@ absl::Status MeasureAttention(Bench& b) {
     EBB_ASSIGN(const double rotated, seconds(shape.head_dim, false));
     EBB_ASSIGN(const double observed, seconds(shape.head_dim, true));
     const double rate = shape.bytes() * shape.layers / plain;
-    const std::string name =
-        absl::StrFormat("decode attention, BF16, %.0f MB of K and V a launch", shape.bytes() / 1e6);
+    const std::string name = absl::StrFormat("decode attention, %s, %.0f MB of K and V a launch",
+                                             c.type == gpu::Element::kQ8 ? "INT8" : "BF16", shape.bytes() / 1e6);
     b.report.rows.push_back({.what = name,
                              .measured = Rate(rate, "B/s"),
                              .against = "copy rate " + Rate(b.copy_rate, "B/s"),

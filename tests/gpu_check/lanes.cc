@@ -44,7 +44,7 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
   const int64_t d = s.head_dim;
   const int64_t heads = int64_t{s.rows()} * s.kv_heads * s.group;
   const int64_t splits = (s.slots + s.split_slots() - 1) / s.split_slots();
-  EBB_ASSIGN(made.arena_, gpu.Allocate(pages * 2 * gpu::kPageSlots * d * 2, "K and V"));
+  EBB_ASSIGN(made.arena_, gpu.Allocate(pages * gpu::PageBytes(s.type, s.head_dim), "K and V"));
   EBB_ASSIGN(made.token_, gpu.Upload(std::span<const int32_t>(token), "maps"));
   EBB_ASSIGN(made.position_, gpu.Upload(std::span<const int32_t>(token), "maps"));
   EBB_ASSIGN(made.score_, gpu.Allocate(lanes * s.slots * 4, "scores"));
@@ -65,6 +65,7 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
   }
   EBB_ASSIGN(made.out_, gpu.Allocate(heads * d * 4, "what is attended"));
   EBB_ASSIGN(made.stats_, gpu.Allocate(heads * 8, "sums"));
+  // Of bytes too: any are codes, and two of these numbers are a float of like size, which makes a scale.
   gpu.table().random(Random(gpu::Element::kBf16, made.arena_, 1), gpu.stream());
   gpu.table().random(Random(gpu::Element::kF32, made.q_, 2), gpu.stream());
   gpu.table().random(Random(gpu::Element::kF32, made.score_, 3), gpu.stream());
@@ -101,7 +102,7 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
   }
   const Rope rope = MakeRope(config);
   EBB_ASSIGN(made.turns_, gpu.Upload(std::span(rope.turns), "angles"));
-  made.cache_ = {.arena = {.base = made.arena_.as<void>(), .type = gpu::Element::kBf16, .head_dim = s.head_dim},
+  made.cache_ = {.arena = {.base = made.arena_.as<void>(), .type = s.type, .head_dim = s.head_dim},
                  .sessions = made.views_.as<gpu::SessionView>(),
                  .session_count = s.sessions,
                  .row_session = made.row_session_.as<int32_t>(),

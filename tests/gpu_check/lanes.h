@@ -18,6 +18,7 @@ struct LaneShape {
   int32_t kv_heads = 8;
   int32_t group = 4;
   int32_t head_dim = 128;
+  gpu::Element type = gpu::Element::kBf16;  // of K and V
   int32_t slots = 1024;
   int32_t tokens = 1;      // that each session brings to a step
   int32_t free = 0;        // slots, the last ones
@@ -31,8 +32,10 @@ struct LaneShape {
   int32_t strips() const {
     return (slots + gpu::kStageSlots - 1) / gpu::kStageSlots * (gpu::kStageSlots / gpu::kStripSlots);
   }
-  // Of K and V that one layer of all sessions reads, BF16.
-  double bytes() const { return 4.0 * sessions * kv_heads * slots * head_dim; }
+  // Of K and V that one layer of all sessions reads.
+  double bytes() const {
+    return static_cast<double>(gpu::PageBytes(type, head_dim)) / gpu::kPageSlots * sessions * kv_heads * slots;
+  }
 };
 
 class Lanes {

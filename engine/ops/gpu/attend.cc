@@ -14,6 +14,7 @@
 // are a team of 32's; and V is read in rows of d / 8 threads, eight components each, as many slots at once as there are
 // threads. A slot that this row may not see is never read: its bytes may be anything.
 //
+// Of bytes, a sum meets its scale when it is complete: a logit that of K, a weight that of V.
 // Sums are over slots in a fixed order within the split, whoever else is in the step.
 
 #include <cstdint>
@@ -33,7 +34,6 @@ constexpr int32_t kThreads = 128;
 template <typename E, int kGroup>
 EBB_KERNEL(kThreads)
 AttendSplit(AttendArgs a) {
-  using Type = typename E::Type;
   EBB_SHARED float share[kGroup][kSplitSlots];  // logits, then weights
   EBB_SHARED int32_t seen[kSplitSlots];
   EBB_SHARED float sums[kThreads][8];
@@ -89,11 +89,13 @@ AttendSplit(AttendArgs a) {
     const int32_t at = i < slots ? position[first + i] : -1;
     const bool visible = at >= 0 && at <= query;
     float dot[kGroup] = {};
+    float scale = 1;
     if (visible && has_unit) {
-      const Type* const k = RowsOf<const Type>(cache.arena, session, lane, first + i).k;
+      const SlotRows<E> rows = RowsOf<E>(cache.arena, session, lane, first + i);
       float low[8], high[8], x[kPairs], y[kPairs];
-      E::ReadEight(k + place.first, low);
-      E::ReadEight(k + place.second, high);
+      E::ReadEight(rows.k + place.first, low);
+      E::ReadEight(rows.k + place.second, high);
+      scale = rows.Scales().k;
       Rotate(low, high, place.neighbours, at, turns, pairs, x, y);
       EBB_UNROLL
       for (int32_t g = 0; g < kGroup; ++g) {
@@ -107,7 +109,7 @@ AttendSplit(AttendArgs a) {
     EBB_UNROLL
     for (int32_t g = 0; g < kGroup; ++g) {
       const float logit = ReduceTeam(dot[g], Plus(), width);
-      if (unit == 0) share[g][i] = visible ? logit : MinusInfinity();
+      if (unit == 0) share[g][i] = visible ? logit * scale : MinusInfinity();
     }
     if (unit == 0) seen[i] = visible ? 1 : 0;
   }
@@ -160,11 +162,14 @@ AttendSplit(AttendArgs a) {
     for (int32_t i = stripe; i < slots; i += stripes) {
       if (seen[i] == 0) continue;
       float value[8];
-      E::ReadEight(RowsOf<const Type>(cache.arena, session, lane, first + i).v + 8 * chunk, value);
+      const SlotRows<E> rows = RowsOf<E>(cache.arena, session, lane, first + i);
+      E::ReadEight(rows.v + 8 * chunk, value);
+      const float scale = rows.Scales().v;
       EBB_UNROLL
       for (int32_t g = 0; g < kGroup; ++g) {
+        const float weight = share[g][i] * scale;
         EBB_UNROLL
-        for (int32_t c = 0; c < 8; ++c) sum[g][c] = MultiplyAdd(share[g][i], value[c], sum[g][c]);
+        for (int32_t c = 0; c < 8; ++c) sum[g][c] = MultiplyAdd(weight, value[c], sum[g][c]);
       }
     }
   }
@@ -201,6 +206,8 @@ void LaunchAttend(const AttendArgs& args, Stream stream) {
       return LaunchOf<KvF32>(args, stream);
     case Element::kF16:
       return LaunchOf<KvF16>(args, stream);
+    case Element::kQ8:
+      return LaunchOf<KvInt8>(args, stream);
     default:
       return LaunchOf<KvBf16>(args, stream);
   }

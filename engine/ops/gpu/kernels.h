@@ -59,15 +59,21 @@ inline constexpr int32_t kBlockSplitSlots = 2048;
 
 // The arena is cut into pages; one holds K and V of kPageSlots slots of one lane, a row per slot:
 //
-//   K [64][d]   unrotated          V [64][d]          in the cache's element type: F32, F16 or BF16
+//   K [64][d]   unrotated          V [64][d]          in the cache's element type: F32, F16, BF16, or Q8: bytes
+//   S [2][64]   floats, only with Q8: what a slot's K, and its V, are to be multiplied by (engine/ops.h, KvFormat)
 //
-// Slot s of a lane is row s % 64 of page page[s / 64]. A row is read in vectors of 16 bytes, and replacing a token
-// writes two rows and moves nothing.
+// Slot s of a lane is row s % 64 of page page[s / 64]. A row is read in vectors, and replacing a token writes two rows
+// and moves nothing.
 struct Arena {
   void* base = nullptr;
   Element type = Element::kBf16;
   int32_t head_dim = 0;
 };
+
+constexpr int64_t KvBytes(Element type) { return type == Element::kF32 ? 4 : type == Element::kQ8 ? 1 : 2; }
+constexpr int64_t PageBytes(Element type, int32_t head_dim) {
+  return int64_t{2} * kPageSlots * (head_dim * KvBytes(type) + (type == Element::kQ8 ? 4 : 0));
+}
 
 // What a lane's scores are made of, and so who leaves.
 enum class ScoreRule : int32_t {
@@ -207,8 +213,8 @@ struct AttendArgs {
 //   position  [sessions][H][strips * kStripSlots]: -1 where a slot is free
 //   earliest  [sessions][H][strips]: the first position there, INT32_MAX where all are free
 //
-// A word is two BF16. With K and V in BF16 there is one term: what is multiplied is rounded. F32 and F16 take three
-// that add up to the number, so that a product is as good as one of floats.
+// A word is two BF16. With K and V in BF16 or bytes there is one term: what is multiplied is rounded. F32 and F16 take
+// three that add up to the number, so that a product is as good as one of floats.
 constexpr int32_t LaidTerms(Element type) { return type == Element::kF32 || type == Element::kF16 ? 3 : 1; }
 struct BlockArgs {
   AttendArgs attend = {};  // logits are not written

@@ -10,19 +10,32 @@
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 
-template <typename T>
+struct SlotScales {
+  float k, v;
+};
+template <typename E>
 struct SlotRows {
-  T* k;
-  T* v;
+  typename E::Type* k;
+  typename E::Type* v;
+  float* scales;  // of K; of V kPageSlots further; null unless E::kScaled
+
+  EBB_DEVICE SlotScales Scales() const {
+    if constexpr (E::kScaled) return {scales[0], scales[kPageSlots]};
+    return {1, 1};
+  }
 };
 
 // The rows of a slot. REQUIRES: slot < capacity.
-template <typename T>
-EBB_DEVICE SlotRows<T> RowsOf(const Arena& arena, const SessionView& session, int32_t lane, int32_t slot) {
+template <typename E>
+EBB_DEVICE SlotRows<E> RowsOf(const Arena& arena, const SessionView& session, int32_t lane, int32_t slot) {
   const int64_t d = arena.head_dim;
   const int64_t page = session.page[int64_t{lane} * session.pages_per_lane + slot / kPageSlots];
-  T* const k = static_cast<T*>(arena.base) + (page * 2 * kPageSlots + slot % kPageSlots) * d;
-  return {k, k + kPageSlots * d};
+  using Type = typename E::Type;
+  const int64_t elements = int64_t{2} * kPageSlots * d;
+  const int64_t bytes = elements * sizeof(Type) + (E::kScaled ? 2 * kPageSlots * sizeof(float) : 0);
+  Type* const k = reinterpret_cast<Type*>(static_cast<uint8_t*>(arena.base) + page * bytes);
+  float* const scales = E::kScaled ? reinterpret_cast<float*>(k + elements) + slot % kPageSlots : nullptr;
+  return {k + slot % kPageSlots * d, k + (kPageSlots + slot % kPageSlots) * d, scales};
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -47,6 +47,13 @@ EBB_DEVICE void RotateUnit(const RopeArgs& rope, int32_t unit, const UnitPlace& 
   }
 }
 
+template <typename E>
+EBB_DEVICE void ReadScaled(const typename E::Type* from, float scale, float* to) {
+  E::ReadEight(from, to);
+  EBB_UNROLL
+  for (int32_t i = 0; i < 8; ++i) to[i] *= scale;
+}
+
 // Eight components of K from `component` on, of a slot of the strip.
 template <int32_t kTerms>
 EBB_DEVICE void PutKeys(float* eight, int32_t component, int32_t slot, int32_t units, uint32_t* to) {
@@ -63,7 +70,6 @@ EBB_DEVICE void PutKeys(float* eight, int32_t component, int32_t slot, int32_t u
 template <typename E, int32_t kTerms>
 EBB_KERNEL(kThreads)
 LayStrip(BlockArgs args) {
-  using Type = typename E::Type;
   const AttendArgs& a = args.attend;
   const SessionView& session = a.cache.sessions[a.first_session + BlockZ()];
   const int32_t first = BlockX() * kStripSlots;
@@ -94,9 +100,9 @@ LayStrip(BlockArgs args) {
     const UnitPlace place = PlaceOf(a.rope, unit);
     float low[8] = {}, high[8] = {};
     if (position[slot] >= 0) {
-      const Type* const k = RowsOf<const Type>(a.cache.arena, session, lane, first + slot).k;
-      E::ReadEight(k + place.first, low);
-      E::ReadEight(k + place.second, high);
+      const SlotRows<E> rows = RowsOf<E>(a.cache.arena, session, lane, first + slot);
+      ReadScaled<E>(rows.k + place.first, rows.Scales().k, low);
+      ReadScaled<E>(rows.k + place.second, rows.Scales().k, high);
       RotateUnit(a.rope, unit, place, position[slot], low, high);
     }
     PutKeys<kTerms>(low, place.first, slot, units, keys);
@@ -111,7 +117,8 @@ LayStrip(BlockArgs args) {
     EBB_UNROLL
     for (int32_t j = 0; j < 2; ++j) {
       if (position[2 * pair + j] < 0) continue;
-      E::ReadEight(RowsOf<const Type>(a.cache.arena, session, lane, first + 2 * pair + j).v + 8 * eight, v[j]);
+      const SlotRows<E> rows = RowsOf<E>(a.cache.arena, session, lane, first + 2 * pair + j);
+      ReadScaled<E>(rows.v + 8 * eight, rows.Scales().v, v[j]);
     }
     EBB_UNROLL
     for (int32_t g = 0; g < 8; ++g) {
@@ -172,6 +179,8 @@ void LaunchLay(const BlockArgs& args, Stream stream) {
       return LaunchOf<KvF32, LaidTerms(Element::kF32)>(args, stream);
     case Element::kF16:
       return LaunchOf<KvF16, LaidTerms(Element::kF16)>(args, stream);
+    case Element::kQ8:
+      return LaunchOf<KvInt8, LaidTerms(Element::kQ8)>(args, stream);
     default:
       return LaunchOf<KvBf16, LaidTerms(Element::kBf16)>(args, stream);
   }

@@ -52,8 +52,10 @@ struct alignas(16) Vector16 {
   uint32_t word[4];
 };
 
-// Elements of K and V. ReadEight: eight neighbours, the first aligned to 16 bytes.
+// Elements of K and V. ReadEight: eight neighbours, the first aligned as a vector of them. kScaled: what it reads is in
+// units of the slot's scale.
 struct KvF32 {
+  static constexpr bool kScaled = false;
   using Type = float;
   static EBB_DEVICE void ReadEight(const float* from, float* to) {
     const Vector16 low = *reinterpret_cast<const Vector16*>(from);
@@ -67,6 +69,7 @@ struct KvF32 {
   static EBB_DEVICE float Convert(float x) { return x; }
 };
 struct KvBf16 {
+  static constexpr bool kScaled = false;
   using Type = uint16_t;
   static EBB_DEVICE void ReadEight(const uint16_t* from, float* to) {
     const Vector16 row = *reinterpret_cast<const Vector16*>(from);
@@ -79,6 +82,7 @@ struct KvBf16 {
   static EBB_DEVICE uint16_t Convert(float x) { return ToBf16(x); }
 };
 struct KvF16 {
+  static constexpr bool kScaled = false;
   using Type = uint16_t;
   static EBB_DEVICE void ReadEight(const uint16_t* from, float* to) {
     const Vector16 row = *reinterpret_cast<const Vector16*>(from);
@@ -89,6 +93,24 @@ struct KvF16 {
     }
   }
   static EBB_DEVICE uint16_t Convert(float x) { return ToF16(x); }
+};
+
+struct KvInt8 {
+  static constexpr bool kScaled = true;
+  using Type = int8_t;
+  static EBB_DEVICE void ReadEight(const int8_t* from, float* to) {
+    const uint32_t* const words = reinterpret_cast<const uint32_t*>(from);
+    const uint32_t word[2] = {words[0], words[1]};
+    EBB_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      to[i] = static_cast<float>(static_cast<int8_t>(word[i / 4] >> (8 * (i % 4)) & 0xFFU));
+    }
+  }
+  // The nearest integer, ties to even, of x * units, which is within +-127: adding 1.5 * 2^23 leaves it in the low
+  // bits.
+  static EBB_DEVICE int8_t Convert(float x, float units) {
+    return static_cast<int8_t>(BitsOf(MultiplyAdd(x, units, 12582912.0F)) & 0xFFU);
+  }
 };
 
 struct CosSin {

@@ -3,6 +3,9 @@
 //
 //   k, v row t of the step -> row slot % 64 of K and of V in page slot / 64 (kernels.h, Arena): two rows of d elements
 //   are written, and nothing else of the cache is touched
+//
+// As bytes, the largest component of a row becomes +-127, and a row that is not finite has a scale that is not a
+// number: bit for bit what the CPU keeps of the same row (ops/cpu/store.cc).
 
 #include <cstdint>
 
@@ -10,11 +13,28 @@
 #include "engine/ops/gpu/kernels.h"
 #include "engine/ops/gpu/lane.h"
 #include "engine/ops/gpu/numbers.h"
+#include "engine/ops/gpu/reduce.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
 constexpr int32_t kThreads = 128;
+
+// What a row is multiplied by to become whole numbers, and what those are to be multiplied by.
+struct Units {
+  float units, scale;
+};
+EBB_DEVICE Units UnitsOf(const float* x, int32_t d) {
+  float largest = 0, doubt = 0;  // not a number where anything is not finite
+  for (int32_t c = ThreadIndex(); c < d; c += kThreads) {
+    largest = Larger(FloatOf(BitsOf(x[c]) & 0x7FFFFFFFU), largest);
+    doubt = MultiplyAdd(x[c], 0, doubt);
+  }
+  largest = ReduceBlock<kThreads>(largest, Largest());
+  doubt = ReduceBlock<kThreads>(doubt, Plus());
+  return {largest > 0x1p-100F ? 127.0F / largest : 0.0F,  // below, the quotient could overflow
+          largest * (1.0F / 127.0F) + doubt};
+}
 
 template <typename E>
 EBB_KERNEL(kThreads)
@@ -24,12 +44,26 @@ StoreRow(StoreArgs a) {
   const SessionView& session = a.cache.sessions[a.cache.row_session[row]];
   const int32_t lane = a.layer * a.cache.kv_heads + head;
   const int32_t slot = session.placed[int64_t{lane} * session.block_max + row - session.first_row];
-  const SlotRows<typename E::Type> to = RowsOf<typename E::Type>(a.cache.arena, session, lane, slot);
+  const SlotRows<E> to = RowsOf<E>(a.cache.arena, session, lane, slot);
   const int32_t d = a.cache.arena.head_dim;
-  const int64_t from = row * a.stride + int64_t{head} * d;
-  for (int32_t c = ThreadIndex(); c < d; c += kThreads) {
-    to.k[c] = E::Convert(a.k[from + c]);
-    to.v[c] = E::Convert(a.v[from + c]);
+  const float* const k = a.k + row * a.stride + int64_t{head} * d;
+  const float* const v = a.v + row * a.stride + int64_t{head} * d;
+  if constexpr (E::kScaled) {
+    const Units of_k = UnitsOf(k, d);
+    const Units of_v = UnitsOf(v, d);
+    for (int32_t c = ThreadIndex(); c < d; c += kThreads) {
+      to.k[c] = E::Convert(k[c], of_k.units);
+      to.v[c] = E::Convert(v[c], of_v.units);
+    }
+    if (ThreadIndex() == 0) {
+      to.scales[0] = of_k.scale;
+      to.scales[kPageSlots] = of_v.scale;
+    }
+  } else {
+    for (int32_t c = ThreadIndex(); c < d; c += kThreads) {
+      to.k[c] = E::Convert(k[c]);
+      to.v[c] = E::Convert(v[c]);
+    }
   }
 }
 
@@ -42,6 +76,8 @@ void LaunchStore(const StoreArgs& args, Stream stream) {
       return Launch(StoreRow<KvF32>, grid, kThreads, args, stream);
     case Element::kF16:
       return Launch(StoreRow<KvF16>, grid, kThreads, args, stream);
+    case Element::kQ8:
+      return Launch(StoreRow<KvInt8>, grid, kThreads, args, stream);
     default:
       return Launch(StoreRow<KvBf16>, grid, kThreads, args, stream);
   }

@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,25 +49,42 @@ struct StepShape {
   }
 };
 
-constexpr Element kCacheTypes[] = {Element::kF32, Element::kF16, Element::kBf16};
+constexpr Element kCacheTypes[] = {Element::kF32, Element::kF16, Element::kBf16, Element::kQ8};
 constexpr int32_t kLayers = 2;
 constexpr int32_t kLayer = 1;  // the one that is attended
 
-int64_t ElementBytes(Element type) { return type == Element::kF32 ? 4 : 2; }
-
-// As it rests in the cache.
-float Rounded(Element type, float x) {
-  if (type == Element::kBf16) return FloatFromBf16(Bf16FromFloat(x));
-  return type == Element::kF16 ? FloatFromF16(F16FromFloat(x)) : x;
+// A row of K or V as it rests in the cache, and the numbers that it then is.
+struct Resting {
+  std::vector<std::byte> bytes = {};
+  float scale = 1;  // of Q8
+  std::vector<float> numbers = {};
+};
+template <typename T>
+void Append(T element, std::vector<std::byte>& to) {
+  const auto* const bytes = reinterpret_cast<const std::byte*>(&element);
+  to.insert(to.end(), bytes, bytes + sizeof(T));
 }
-
-void WriteElement(Element type, float x, std::byte* to) {
-  if (type == Element::kF32) {
-    std::memcpy(to, &x, 4);
-  } else {
-    const uint16_t bits = type == Element::kBf16 ? Bf16FromFloat(x) : F16FromFloat(x);
-    std::memcpy(to, &bits, 2);
+Resting Rest(Element type, std::span<const float> row) {
+  Resting resting;
+  float largest = 0;
+  for (const float x : row) largest = std::max(largest, std::abs(x));
+  if (type == Element::kQ8) resting.scale = largest * (1.0F / 127);
+  for (const float x : row) {
+    if (type == Element::kF32) {
+      Append(x, resting.bytes);
+      resting.numbers.push_back(x);
+    } else if (type == Element::kQ8) {
+      const auto code = static_cast<int8_t>(std::nearbyint(double{x} * (127.0F / largest)));
+      Append(code, resting.bytes);
+      resting.numbers.push_back(static_cast<float>(code) * resting.scale);
+    } else {
+      const bool is_bf16 = type == Element::kBf16;
+      const uint16_t bits = is_bf16 ? Bf16FromFloat(x) : F16FromFloat(x);
+      Append(bits, resting.bytes);
+      resting.numbers.push_back(is_bf16 ? FloatFromBf16(bits) : FloatFromF16(bits));
+    }
   }
+  return resting;
 }
 
 // One session of a step: its lanes hold equally many tokens, each its own and in slots of its own.
@@ -109,7 +128,7 @@ class StepCase {
   // out [T][heads][d], then the scores of every session.
   std::vector<float> Run(const Table& table, Rows rows = Rows::kAlone) const {
     const int64_t d = shape_.head_dim;
-    std::vector<std::byte> arena(pages_ * 2 * kPageSlots * d * ElementBytes(shape_.type), std::byte{0xFF});
+    std::vector<std::byte> arena(pages_ * PageBytes(shape_.type, shape_.head_dim), std::byte{0xFF});
     Mirror mirror(table);
     std::vector<TestSession> sessions = sessions_;  // scores change
     std::vector<SessionView> views;
@@ -279,15 +298,18 @@ class StepCase {
   // Those that were there before the step, by the layout as kernels.h draws it.
   void WriteOldTokens(const TestSession& s, int32_t lane, std::vector<std::byte>& arena) const {
     const int64_t d = shape_.head_dim;
-    const int64_t bytes = ElementBytes(shape_.type);
     for (int32_t token = 0; token < s.live - s.tokens; ++token) {
       const int32_t slot = s.lanes[lane].slots[token];
       const int64_t page = s.page[int64_t{lane} * s.pages_per_lane() + slot / 64];
-      for (int64_t c = 0; c < d; ++c) {
-        const int64_t k = page * 128 * d + slot % 64 * d + c;
-        WriteElement(shape_.type, s.lanes[lane].k[token * d + c], &arena[k * bytes]);
-        WriteElement(shape_.type, s.lanes[lane].v[token * d + c], &arena[(k + 64 * d) * bytes]);
-      }
+      std::byte* const at = &arena[page * PageBytes(shape_.type, shape_.head_dim)];
+      const int64_t part = 64 * d * KvBytes(shape_.type);
+      const auto write = [&](const std::vector<float>& rows, int64_t offset, int64_t scale_offset) {
+        const Resting row = Rest(shape_.type, {rows.data() + token * d, static_cast<size_t>(d)});
+        std::ranges::copy(row.bytes, at + offset + slot % 64 * d * KvBytes(shape_.type));
+        if (shape_.type == Element::kQ8) std::memcpy(at + 2 * part + scale_offset + 4 * (slot % 64), &row.scale, 4);
+      };
+      write(s.lanes[lane].k, 0, 0);
+      write(s.lanes[lane].v, part, 64 * 4);
     }
   }
 
@@ -300,10 +322,11 @@ class StepCase {
     reference.k.assign(s.capacity * d, 0);
     reference.v.assign(s.capacity * d, 0);
     for (int32_t token = 0; token < s.live; ++token) {
-      for (int64_t c = 0; c < d; ++c) {
-        reference.k[from.slots[token] * d + c] = Rounded(shape_.type, from.k[token * d + c]);
-        reference.v[from.slots[token] * d + c] = Rounded(shape_.type, from.v[token * d + c]);
-      }
+      const auto row = static_cast<size_t>(d);
+      std::ranges::copy(Rest(shape_.type, {from.k.data() + token * d, row}).numbers,
+                        reference.k.begin() + from.slots[token] * d);
+      std::ranges::copy(Rest(shape_.type, {from.v.data() + token * d, row}).numbers,
+                        reference.v.begin() + from.slots[token] * d);
     }
     std::vector<double> q;
     for (int32_t t = 0; t < s.tokens; ++t) {
