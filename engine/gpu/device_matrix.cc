@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "engine/model/k_block.h"
 #include "engine/model/quantization.h"
 #include "policies/status.h"
 
@@ -39,6 +40,34 @@ void SplitQ4(std::span<const std::byte> blocks, DeviceLayout& to) {
   }
 }
 
+// Sixteen codes of 0 .. 63: nibbles as SplitQ4 has them, and what is above them.
+void PutSixteen(const int8_t* codes, int zero, DeviceLayout& to) {
+  uint32_t upper = 0;
+  for (int i = 0; i < 16; ++i) upper |= static_cast<uint32_t>((codes[i] + zero) >> 4) << (2 * i);
+  for (int j = 0; j < 8; ++j) {
+    const int low = (codes[j] + zero) & 15;
+    const int high = (codes[j + 8] + zero) & 15;
+    to.values.push_back(static_cast<std::byte>(low | high << 4));
+  }
+  to.upper.push_back(upper);
+}
+
+void SplitK(DType type, std::span<const std::byte> blocks, DeviceLayout& to) {
+  const auto bytes = static_cast<size_t>(BlockBytes(type));
+  const bool is_affine = type == DType::kQ4_K;
+  for (size_t at = 0; at < blocks.size(); at += bytes) {
+    const KBlock block = ReadKBlock(type, &blocks[at]);
+    to.supers.push_back(block.d | static_cast<uint32_t>(block.dmin) << 16);
+    for (int i = 0; i < kSuperBlock / gpu::kWeightBlock; ++i) {
+      const int low = is_affine ? block.scale[i] : block.scale[2 * i];
+      const int high = is_affine ? block.minimum[i] : block.scale[2 * i + 1];
+      to.scales.push_back(static_cast<uint16_t>((low & 255) | (high & 255) << 8));
+    }
+    for (int64_t i = 0; i < kSuperBlock; i += 16) PutSixteen(&block.code[i], is_affine ? 0 : 32, to);
+  }
+  if (is_affine) to.upper.clear();
+}
+
 absl::Status Unsupported(const TensorView& tensor, const std::string& what) {
   return Refuse(absl::StatusCode::kFailedPrecondition,
                 absl::StrFormat("%s: %s, which a GPU does not read yet", std::string(tensor.name), what),
@@ -70,6 +99,11 @@ absl::StatusOr<DeviceLayout> ToDeviceLayout(const TensorView& tensor) {
       layout.type = gpu::Element::kQ4;
       SplitQ4(tensor.data, layout);
       return layout;
+    case DType::kQ4_K:
+    case DType::kQ6_K:
+      layout.type = tensor.type == DType::kQ4_K ? gpu::Element::kQ4K : gpu::Element::kQ6K;
+      SplitK(tensor.type, tensor.data, layout);
+      return layout;
     default:
       return Unsupported(tensor, absl::StrFormat("%s", std::string(TypeName(tensor.type))));
   }
@@ -84,12 +118,20 @@ absl::StatusOr<DeviceMatrix> DeviceMatrix::Upload(const Gpu& gpu, const TensorVi
   if (!layout.scales.empty()) {
     EBB_ASSIGN(made.scales_, gpu.Upload(std::span(layout.scales), tensor.name));
   }
+  if (!layout.supers.empty()) {
+    EBB_ASSIGN(made.supers_, gpu.Upload(std::span(layout.supers), tensor.name));
+  }
+  if (!layout.upper.empty()) {
+    EBB_ASSIGN(made.upper_, gpu.Upload(std::span(layout.upper), tensor.name));
+  }
   EBB_TRY(gpu.Wait());  // the copies read what ends here
   made.matrix_ = {.type = layout.type,
                   .rows = static_cast<int32_t>(tensor.rows),
                   .cols = static_cast<int32_t>(tensor.cols),
                   .values = made.values_.as<void>(),
-                  .scales = made.scales_.as<uint16_t>()};
+                  .scales = made.scales_.as<uint16_t>(),
+                  .supers = made.supers_.as<uint32_t>(),
+                  .upper = made.upper_.as<uint32_t>()};
   return made;
 }
 

@@ -19,10 +19,12 @@ struct DeviceLayout {
   gpu::Element type = gpu::Element::kF32;
   std::vector<std::byte> values = {};
   std::vector<uint16_t> scales = {};  // empty unless quantised
+  std::vector<uint32_t> supers = {};  // of K types
+  std::vector<uint32_t> upper = {};   // of Q6_K
 };
 
-// The same numbers, bit for bit. FAILED_PRECONDITION UNSUPPORTED_TENSOR_TYPE names the tensor: a K type, or rows that
-// are no whole number of kWeightBlock columns.
+// The same numbers, bit for bit. FAILED_PRECONDITION UNSUPPORTED_TENSOR_TYPE names the tensor: another K type than Q4_K
+// and Q6_K, or rows that are no whole number of kWeightBlock columns.
 absl::StatusOr<DeviceLayout> ToDeviceLayout(const TensorView& tensor);
 
 // A weight matrix on a device.
@@ -35,10 +37,10 @@ class DeviceMatrix {
   static absl::StatusOr<DeviceMatrix> Random(const Gpu& gpu, int32_t rows, int32_t cols, uint64_t seed);
 
   const gpu::Matrix& matrix() const { return matrix_; }
-  int64_t bytes() const { return values_.bytes() + scales_.bytes(); }
+  int64_t bytes() const { return values_.bytes() + scales_.bytes() + supers_.bytes() + upper_.bytes(); }
 
  private:
-  GpuMemory values_ = {}, scales_ = {};
+  GpuMemory values_ = {}, scales_ = {}, supers_ = {}, upper_ = {};
   gpu::Matrix matrix_ = {};
 };
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,7 @@ bool Moves(const GoldenCase& golden) {
 }
 
 // Positions that are moved are always those past what was taken out, by as many: what compacted ones do by themselves.
-void ExpectLogits(GpuEngine& engine, const GoldenCase& golden) {
+void ExpectLogits(GpuEngine& engine, const GoldenCase& golden, size_t steps) {
   const absl::StatusOr<lab::Matrix> stored = lab::ReadNpy(golden.file);
   ASSERT_THAT(stored, IsOk());
   const auto policy = Resolve({.scorer = "full",
@@ -54,7 +55,7 @@ void ExpectLogits(GpuEngine& engine, const GoldenCase& golden) {
   ASSERT_THAT(session, IsOk());
   int64_t row_of_stored = 0;
   double largest = 0;
-  for (const std::vector<lab::GoldenOp>& step : golden.steps) {
+  for (const std::vector<lab::GoldenOp>& step : std::span(golden.steps).first(steps)) {
     std::vector<int32_t> tokens;
     for (const lab::GoldenOp& op : step) {
       if (op.kind == 'R') {
@@ -71,7 +72,7 @@ void ExpectLogits(GpuEngine& engine, const GoldenCase& golden) {
     }
     row_of_stored += static_cast<int64_t>(tokens.size());
   }
-  EXPECT_EQ(row_of_stored, stored->rows);
+  EXPECT_TRUE(row_of_stored == stored->rows || steps < golden.steps.size());
   EXPECT_LE(largest, golden.max_abs);
 }
 
@@ -87,30 +88,26 @@ TEST(GoldenGpuLogits, WhatADeviceComputesIsWithinTolerance) {
   const auto families = lab::ReadGoldenFolder(kFolder);
   ASSERT_THAT(families, IsOk());
   int cases = 0;
-  int refused = 0;
   for (const GoldenFamily& family : *families) {
     SCOPED_TRACE(family.name);
     const auto file = GgufFile::Open(family.model);
     ASSERT_THAT(file, IsOk());
     const auto engine = OpenOnDevice(*file);
-    if (!engine.ok()) {
-      EXPECT_TRUE(lab::IsUnsupported(engine.status())) << engine.status();
-      ++refused;
-      continue;
-    }
+    ASSERT_THAT(engine, IsOk());  // a device computes all of them
     for (const GoldenCase& golden : CasesOf(family)) {
-      // In the emulation the long ones would take minutes, and one of each kind is enough.
+      // In the emulation the long ones would take minutes, and one of each kind is enough; of the wide model a block
+      // and two steps are.
       if (gpu::DeviceUnderTest() == nullptr && golden.rows > 100 &&
           !(family.name == "llama.f32" && kLong.contains(golden.name))) {
         continue;
       }
       SCOPED_TRACE(golden.name);
-      ExpectLogits(**engine, golden);
+      const bool is_wide = gpu::DeviceUnderTest() == nullptr && family.name.ends_with("q4_k_m");
+      ExpectLogits(**engine, golden, is_wide ? 3 : golden.steps.size());
       ++cases;
     }
   }
-  EXPECT_GE(cases, 6);  // llama in F32 and Q8_0, its two kinds of scaling, and two ways to take tokens out
-  EXPECT_GE(refused, 1);
+  EXPECT_GE(cases, 7);  // llama in F32, Q8_0, Q4_K and Q6_K, its two kinds of scaling, and two ways to take tokens out
 }
 
 }  // namespace

@@ -38,6 +38,10 @@ void LaunchEmbed(const EmbedArgs& args, Stream stream) {
       return Launch(EmbedRow<Element::kQ8>, grid, kThreads, args, stream);
     case Element::kQ4:
       return Launch(EmbedRow<Element::kQ4>, grid, kThreads, args, stream);
+    case Element::kQ4K:
+      return Launch(EmbedRow<Element::kQ4K>, grid, kThreads, args, stream);
+    case Element::kQ6K:
+      return Launch(EmbedRow<Element::kQ6K>, grid, kThreads, args, stream);
   }
 }
 

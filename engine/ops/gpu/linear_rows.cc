@@ -71,6 +71,8 @@ void LaunchLinearRows(const LinearArgs& args, Stream stream) {
     case Element::kBf16:
     case Element::kQ8:
     case Element::kQ4:
+    case Element::kQ4K:
+    case Element::kQ6K:
       return LaunchLinearRowsSmall(args, stream);
   }
 }

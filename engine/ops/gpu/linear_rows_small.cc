@@ -1,4 +1,5 @@
-// y = x W^T for the few rows of decode where weights are exact in BF16: BF16 itself, and the codes of Q8_0 and Q4_0.
+// y = x W^T for the few rows of decode where weights are exact in BF16: BF16 itself, and the codes of Q8_0, Q4_0, Q4_K
+// and Q6_K.
 // Bound by reading W, once for up to 32 rows of x, by tensor cores.
 //
 // A block makes 32 outputs; its eight teams take columns in turn, 32 at a time, and are added in order when all is
@@ -10,14 +11,18 @@
 //   thread                  t = 0    1         2          3           of row g, and of row g + 8
 //   first tile              0 1 2 3 of each: 2t, 2t + 1, 2t + 8, 2t + 9       second tile: 4 5 6 7
 //
+// Of Q6_K, where 16 columns share a scale, the first tile has columns 0 .. 15 and the second the others: thread t reads
+// 4 t .. 4 t + 3 of both.
+//
 // x is float32: each number is three BF16 that add up to it (tensor.h), so a product is as good as one of floats. A
-// scale is that of 32 columns, multiplied into their sum. Sums do not depend on how many rows there are. Block (x, y):
-// outputs 32 x .., rows 8 kTiles y ..
+// scale is that of 32 columns, or of a tile's 16, multiplied into their sum; a minimum meets the sum of x. Sums do not
+// depend on how many rows there are. Block (x, y): outputs 32 x .., rows 8 kTiles y ..
 
 #include <cstdint>
 
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/reduce.h"
 #include "engine/ops/gpu/tensor.h"
 #include "engine/ops/gpu/weights.h"
 
@@ -32,14 +37,16 @@ constexpr int32_t kTileRows = 8;
 constexpr int32_t kTilesMax = 4;
 static_assert(kChunk == kWeightBlock);
 
-// Eight columns from `column` on, a multiple of 8, as pairs of BF16.
+// Of a chunk that begins at `column`, the eight columns of thread t as pairs of BF16: 8 t .., or, by halves, 4 t .. and
+// 16 + 4 t ..
 template <Element kType>
 struct Codes;
 template <>
 struct Codes<Element::kBf16> {
   static constexpr bool kScaled = false;
-  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column) {
-    return *reinterpret_cast<const Vector16*>(static_cast<const uint16_t*>(w.values) + row * w.cols + column);
+  static constexpr bool kByHalves = false;
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
+    return *reinterpret_cast<const Vector16*>(static_cast<const uint16_t*>(w.values) + row * w.cols + column + 8 * t);
   }
 };
 EBB_DEVICE uint32_t PairOfIntegers(int32_t low, int32_t high) {
@@ -48,9 +55,14 @@ EBB_DEVICE uint32_t PairOfIntegers(int32_t low, int32_t high) {
 template <>
 struct Codes<Element::kQ8> {
   static constexpr bool kScaled = true;
-  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column) {
+  static constexpr bool kByHalves = false;
+  static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
+    const float scale = FromF16(w.scales[(row * w.cols + column) / kWeightBlock]);
+    return {{scale, scale}, 0};
+  }
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
     const uint32_t* const from =
-        reinterpret_cast<const uint32_t*>(static_cast<const int8_t*>(w.values) + row * w.cols + column);
+        reinterpret_cast<const uint32_t*>(static_cast<const int8_t*>(w.values) + row * w.cols + column + 8 * t);
     Vector16 pairs;
     EBB_UNROLL
     for (int32_t i = 0; i < 4; ++i) {
@@ -60,23 +72,94 @@ struct Codes<Element::kQ8> {
     return pairs;
   }
 };
+// Nibbles less `zero`: eight bytes have sixteen columns, low nibbles the first eight.
+EBB_DEVICE Vector16 ReadNibbles(const Matrix& w, int64_t row, int32_t column, int32_t zero) {
+  const int64_t at = (row * w.cols + column) / 16 * 8;
+  const uint32_t* const from = reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(w.values) + at);
+  const int32_t half = column % 16 / 8 * 4;
+  Vector16 pairs;
+  EBB_UNROLL
+  for (int32_t i = 0; i < 4; ++i) {
+    const uint32_t word = from[i / 2] >> (16 * (i % 2) + half);
+    pairs.word[i] =
+        PairOfIntegers(static_cast<int32_t>(word & 0xFU) - zero, static_cast<int32_t>(word >> 8 & 0xFU) - zero);
+  }
+  return pairs;
+}
 template <>
 struct Codes<Element::kQ4> {
   static constexpr bool kScaled = true;
-  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column) {
-    const int64_t at =
-        (row * w.cols + column) / 16 * 8;  // eight bytes have sixteen columns, low nibbles the first eight
-    const uint32_t* const from = reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(w.values) + at);
-    const int32_t half = column % 16 / 8 * 4;
+  static constexpr bool kByHalves = false;
+  static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
+    return Codes<Element::kQ8>::Scales(w, row, column);
+  }
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
+    return ReadNibbles(w, row, column + 8 * t, 8);
+  }
+};
+template <>
+struct Codes<Element::kQ4K> {
+  static constexpr bool kScaled = true;
+  static constexpr bool kByHalves = false;
+  static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
+    return ReadKScales<Element::kQ4K>(w, row, column);
+  }
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
+    return ReadNibbles(w, row, column + 8 * t, 0);
+  }
+};
+template <>
+struct Codes<Element::kQ6K> {
+  static constexpr bool kScaled = true;
+  static constexpr bool kByHalves = true;
+  static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
+    return ReadKScales<Element::kQ6K>(w, row, column);
+  }
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
     Vector16 pairs;
     EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) {
-      const uint32_t word = from[i / 2] >> (16 * (i % 2) + half);
-      pairs.word[i] = PairOfIntegers(static_cast<int32_t>(word & 0xFU) - 8, static_cast<int32_t>(word >> 8 & 0xFU) - 8);
+    for (int32_t half = 0; half < 2; ++half) {
+      const int64_t sixteen = (row * w.cols + column) / 16 + half;
+      const uint32_t* const from = static_cast<const uint32_t*>(w.values) + 2 * sixteen;
+      const uint32_t low[2] = {from[0], from[1]};
+      const uint32_t upper = w.upper[sixteen];
+      EBB_UNROLL
+      for (int32_t i = 0; i < 2; ++i) {
+        const int32_t code = 4 * t + 2 * i;
+        pairs.word[2 * half + i] = PairOfIntegers(SixBitCode(low, upper, code), SixBitCode(low, upper, code + 1));
+      }
     }
     return pairs;
   }
 };
+
+// Columns of x that thread t's are of W.
+template <bool kByHalves>
+EBB_DEVICE void ReadX(const float* x, int32_t t, float (&to)[8]) {
+  if constexpr (!kByHalves) return KvF32::ReadEight(x + 8 * t, to);
+  EBB_UNROLL
+  for (int32_t half = 0; half < 2; ++half) {
+    const Vector16 four = *reinterpret_cast<const Vector16*>(x + 16 * half + 4 * t);
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) to[4 * half + i] = FloatOf(four.word[i]);
+  }
+}
+
+// Takes minimum times the chunk's sum of x off both sums. `x` is this thread's of row g, and the sums those of rows 2 t
+// and 2 t + 1.
+EBB_DEVICE void TakeMinima(const float (&x)[8], const KScales (&scales)[2][2], float (&first)[4], float (&second)[4]) {
+  float of_row = 0;
+  EBB_UNROLL
+  for (int32_t i = 0; i < 8; ++i) of_row += x[i];
+  of_row = ReduceTeam(of_row, Plus(), 4);
+  const int32_t t = ThreadIndex() % 4;
+  const float of_rows[2] = {Shuffle(of_row, 8 * t), Shuffle(of_row, 8 * t + 4)};
+  EBB_UNROLL
+  for (int32_t i = 0; i < 4; ++i) {
+    first[i] = MultiplyAdd(-scales[0][i / 2].minimum, of_rows[i % 2], first[i]);
+    second[i] = MultiplyAdd(-scales[1][i / 2].minimum, of_rows[i % 2], second[i]);
+  }
+}
 
 template <Element kType, int32_t kTiles>
 EBB_KERNEL(kThreads)
@@ -94,43 +177,44 @@ MultiplySmall(LinearArgs a) {
     const int32_t column = begin + kChunk * team;
     const bool has_columns = column < a.w.cols;  // who has none multiplies zeros: all of a warp meet in each tile
     Vector16 w[2][2] = {};
-    float scale[2][2] = {};
+    KScales scales[2][2] = {};
     EBB_UNROLL
     for (int32_t m = 0; m < 2; ++m) {
       EBB_UNROLL
       for (int32_t half = 0; half < 2; ++half) {
         const int32_t output = first_output + 16 * m + 8 * half + g;
         if (!has_columns || output >= a.w.rows) continue;
-        w[m][half] = From::Read(a.w, output, column + 8 * t);
-        if constexpr (From::kScaled) {
-          scale[m][half] = FromF16(a.w.scales[(int64_t{output} * a.w.cols + column) / kWeightBlock]);
-        }
+        w[m][half] = From::Read(a.w, output, column, t);
+        if constexpr (From::kScaled) scales[m][half] = From::Scales(a.w, output, column);
       }
     }
     EBB_UNROLL
     for (int32_t n = 0; n < kTiles; ++n) {
       const int32_t row = first_row + kTileRows * n + g;
       float x[8] = {};
-      if (has_columns && row < a.rows) KvF32::ReadEight(a.x + int64_t{row} * a.w.cols + column + 8 * t, x);
-      float of_chunk[2][4] = {};
+      if (has_columns && row < a.rows) ReadX<From::kByHalves>(a.x + int64_t{row} * a.w.cols + column, t, x);
+      if constexpr (kType == Element::kQ4K) TakeMinima(x, scales, sum[0][n], sum[1][n]);
       EBB_UNROLL
-      for (int32_t term = 0; term < kBf16Terms; ++term) {
+      for (int32_t tile = 0; tile < 2; ++tile) {
+        float of_tile[2][4] = {};
         EBB_UNROLL
-        for (int32_t tile = 0; tile < 2; ++tile) {
+        for (int32_t term = 0; term < kBf16Terms; ++term) {
           const uint32_t b[2] = {TakeBf16(x[4 * tile], x[4 * tile + 1]), TakeBf16(x[4 * tile + 2], x[4 * tile + 3])};
           EBB_UNROLL
           for (int32_t m = 0; m < 2; ++m) {
             const uint32_t tile_of_w[4] = {w[m][0].word[2 * tile], w[m][1].word[2 * tile], w[m][0].word[2 * tile + 1],
                                            w[m][1].word[2 * tile + 1]};
-            MultiplySmallTile(tile_of_w, b, From::kScaled ? of_chunk[m] : sum[m][n]);
+            MultiplySmallTile(tile_of_w, b, From::kScaled ? of_tile[m] : sum[m][n]);
           }
         }
-      }
-      if constexpr (From::kScaled) {
-        EBB_UNROLL
-        for (int32_t m = 0; m < 2; ++m) {
+        if constexpr (From::kScaled) {
           EBB_UNROLL
-          for (int32_t i = 0; i < 4; ++i) sum[m][n][i] = MultiplyAdd(of_chunk[m][i], scale[m][i / 2], sum[m][n][i]);
+          for (int32_t m = 0; m < 2; ++m) {
+            EBB_UNROLL
+            for (int32_t i = 0; i < 4; ++i) {
+              sum[m][n][i] = MultiplyAdd(of_tile[m][i], scales[m][i / 2].of_half[tile], sum[m][n][i]);
+            }
+          }
         }
       }
     }
@@ -178,6 +262,10 @@ void LaunchLinearRowsSmall(const LinearArgs& args, Stream stream) {
       return LaunchOf<Element::kQ8>(args, stream);
     case Element::kQ4:
       return LaunchOf<Element::kQ4>(args, stream);
+    case Element::kQ4K:
+      return LaunchOf<Element::kQ4K>(args, stream);
+    case Element::kQ6K:
+      return LaunchOf<Element::kQ6K>(args, stream);
     default:
       return LaunchOf<Element::kBf16>(args, stream);
   }

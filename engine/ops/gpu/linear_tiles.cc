@@ -94,6 +94,10 @@ void LaunchLinearTiles(const LinearArgs& args, Stream stream) {
       return Launch(MultiplyTile<Element::kQ8>, grid, kThreads, args, stream);
     case Element::kQ4:
       return Launch(MultiplyTile<Element::kQ4>, grid, kThreads, args, stream);
+    case Element::kQ4K:
+      return Launch(MultiplyTile<Element::kQ4K>, grid, kThreads, args, stream);
+    case Element::kQ6K:
+      return Launch(MultiplyTile<Element::kQ6K>, grid, kThreads, args, stream);
   }
 }
 

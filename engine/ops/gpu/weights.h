@@ -61,6 +61,58 @@ struct Weights<Element::kQ4> {
   }
 };
 
+// Of a block of 32 columns of a K type: what its codes are to be multiplied by, by halves, and what is then taken off.
+struct KScales {
+  float of_half[2];
+  float minimum;
+};
+template <Element kType>
+EBB_DEVICE KScales ReadKScales(const Matrix& w, int64_t row, int32_t column) {
+  const int64_t at = row * w.cols + column;
+  const uint32_t super = w.supers[at / kSuperBlock];
+  const uint32_t scales = w.scales[at / kWeightBlock];
+  const float d = FromF16(super & 0xFFFFU);
+  if constexpr (kType == Element::kQ4K) {
+    const float scale = d * static_cast<float>(scales & 0xFFU);
+    return {{scale, scale}, FromF16(super >> 16) * static_cast<float>(scales >> 8)};
+  } else {
+    return {{d * CodeAt(scales, 0), d * CodeAt(scales, 1)}, 0};
+  }
+}
+
+// Code `i` of sixteen columns, of which eight bytes hold the low four bits and a word the upper two.
+EBB_DEVICE int32_t SixBitCode(const uint32_t (&low)[2], uint32_t upper, int32_t i) {
+  const uint32_t nibble = low[i % 8 / 4] >> (8 * (i % 4) + i / 8 * 4) & 0xFU;
+  return static_cast<int32_t>(nibble | (upper >> (2 * i) & 3U) << 4) - 32;
+}
+
+template <>
+struct Weights<Element::kQ4K> {
+  static EBB_DEVICE void Read(const Matrix& w, int64_t row, int32_t column, float* to) {
+    const int64_t at = row * w.cols + column;
+    const uint32_t* const codes = reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(w.values) + at / 2);
+    const uint32_t word[2] = {codes[0], codes[1]};
+    const KScales scales = ReadKScales<Element::kQ4K>(w, row, column);
+    EBB_UNROLL
+    for (int i = 0; i < kColumns; ++i) {  // exact products; the sum is rounded once
+      const uint32_t code = word[i % 8 / 4] >> (8 * (i % 4) + i / 8 * 4) & 0xFU;
+      to[i] = scales.of_half[0] * static_cast<float>(code) - scales.minimum;
+    }
+  }
+};
+template <>
+struct Weights<Element::kQ6K> {
+  static EBB_DEVICE void Read(const Matrix& w, int64_t row, int32_t column, float* to) {
+    const int64_t at = row * w.cols + column;
+    const uint32_t* const codes = reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(w.values) + at / 2);
+    const uint32_t word[2] = {codes[0], codes[1]};
+    const uint32_t upper = w.upper[at / 16];
+    const float scale = ReadKScales<Element::kQ6K>(w, row, column).of_half[column % kWeightBlock / 16];
+    EBB_UNROLL
+    for (int i = 0; i < kColumns; ++i) to[i] = scale * static_cast<float>(SixBitCode(word, upper, i));
+  }
+};
+
 }  // namespace ebb::gpu::EBB_GPU_TARGET
 
 #endif  // EBB_ENGINE_OPS_GPU_WEIGHTS_H_

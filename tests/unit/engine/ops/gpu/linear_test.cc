@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -15,7 +16,8 @@
 namespace ebb::gpu {
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0};
+constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBf16, DType::kQ8_0,
+                            DType::kQ4_0, DType::kQ4_K, DType::kQ6_K};
 
 using Linear = void (*Table::*)(const LinearArgs&, Stream);
 
@@ -82,7 +84,9 @@ TEST(GpuLinear, EqualsFloat64AtRandomShapes) {
     for (int i = 0; i < Cases(4); ++i) {
       const Case c = {.type = type,
                       .outputs = random.Uniform(1, 90),
-                      .inputs = 32 * random.Uniform(1, i == 0 ? 40 : 8),
+                      .inputs = std::max<int64_t>(32, BlockValues(type)) * random.Uniform(1, IsKType(type) ? 2
+                                                                                             : i == 0      ? 40
+                                                                                                           : 8),
                       .rows = random.Uniform(1, 20),
                       .bias = random.Uniform(0, 1) == 0,
                       .add = random.Uniform(0, 1) == 0,
@@ -104,8 +108,9 @@ TEST(GpuLinear, ARowsBitsDoNotDependOnTheOtherRows) {
   for (const auto& [linear, type] :
        {std::pair{&Table::linear_rows, DType::kQ8_0}, std::pair{&Table::linear_rows, DType::kBf16},
         std::pair{&Table::linear_rows, DType::kF16}, std::pair{&Table::linear_tiles, DType::kQ8_0},
-        std::pair{&Table::linear_tiles, DType::kBf16}}) {
-    Case c = {.type = type, .outputs = 40, .inputs = 160, .rows = 70, .seed = 7};
+        std::pair{&Table::linear_tiles, DType::kBf16}, std::pair{&Table::linear_rows, DType::kQ4_K},
+        std::pair{&Table::linear_rows, DType::kQ6_K}}) {
+    Case c = {.type = type, .outputs = 40, .inputs = IsKType(type) ? 256 : 160, .rows = 70, .seed = 7};
     const TestMatrix w(c.type, c.outputs, c.inputs, c.seed);
     const std::vector<float> x = RandomFloats(c.seed, 1, c.rows * c.inputs);
     const std::vector<float> all = Multiply(linear, c, w, x, {}, TableUnderTest(32));
