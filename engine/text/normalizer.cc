@@ -71,7 +71,8 @@ std::string StripAccents(std::string_view text) {
 std::string Replace(std::string_view text, const Regex& pattern, std::string_view content) {
   std::string out;
   size_t done = 0;
-  for (const Regex::Match& match : pattern.FindAll(text)) {
+  const Regex::Found found = pattern.FindAll(text);
+  for (const Regex::Match& match : found.matches) {
     out += text.substr(done, match.begin - done);
     out += content;
     done = match.end;

@@ -106,12 +106,14 @@ struct Piece {
 std::vector<Piece> PiecesOf(const CutStep& step, std::string_view word) {
   std::vector<Piece> pieces;
   size_t done = 0;
-  for (const Regex::Match& match : step.pattern->FindAll(word)) {
+  const Regex::Found found = step.pattern->FindAll(word);
+  for (const Regex::Match& match : found.matches) {
     if (done < match.begin) pieces.push_back({done, match.begin, step.invert});
     pieces.push_back({match.begin, match.end, !step.invert});
     done = match.end;
   }
-  if (done < word.size()) pieces.push_back({done, word.size(), step.invert});
+  // What was not searched is no match either way: no text is removed for that.
+  if (done < word.size()) pieces.push_back({done, word.size(), step.invert && !found.ended_early});
   return pieces;
 }
 

@@ -3,26 +3,26 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
+#include "engine/text/unicode.h"
 #include "engine/text/utf8.h"
-#include "policies/check.h"
 #include "policies/status.h"
 
 namespace ebb {
 namespace {
 
-// Unicode's White_Space, where PCRE2's \s counts U+180E too; and Oniguruma's \w: letters and what counts as some,
-// marks, digits, connectors. What stands between the brackets of a class.
+// Unicode's White_Space, where PCRE2's \s counts U+180E too; and Oniguruma's \w: letters and, to these, what counts as
+// some (kEnclosedLetters), marks, digits, connectors. What stands between the brackets of a class.
 constexpr std::string_view kSpaces = R"(\t-\r\x{85}\p{Z})";
-constexpr std::string_view kWordCharacters =
-    R"(\p{L}\p{Nl}\p{M}\p{Nd}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
+constexpr std::string_view kWordCharacters = R"(\p{L}\p{Nl}\p{M}\p{Nd}\p{Pc})";
 
-constexpr size_t kPatternBytesMax = 16384;
+constexpr uint32_t kSearchKibibytesMax = 64 * 1024;
 
 struct Shorthand {
   char letter = 0;
@@ -75,12 +75,18 @@ class OnigurumaReader {
     } else if (rest_.starts_with("(?")) {
       for (const std::string_view group : kGroups) {
         if (!rest_.substr(2).starts_with(group)) continue;
+        // To Oniguruma it takes in the alternatives that follow: a(?i)b|c is a(?i:b|c).
+        if (group == "i)" && !out_.empty()) return NotUnderstood("(?i) behind the beginning");
         Copy(2 + group.size());
         return absl::OkStatus();
       }
       return NotUnderstood("this kind of group");
-    } else if (rest_.starts_with("(*") || rest_.starts_with("}+")) {
-      return NotUnderstood(rest_.substr(0, 2));
+    } else if (rest_.starts_with("(*") || rest_.starts_with("}+") || rest_.starts_with("{,")) {
+      return NotUnderstood(rest_.substr(0, 2));  // a{,3} is to Oniguruma a{0,3}
+    } else if (c == '{') {
+      const size_t digits = std::min(rest_.find_first_not_of("0123456789", 1), rest_.size());
+      const bool optional = digits > 1 && rest_.substr(digits).starts_with("}?");  // to Oniguruma a{2}? is (?:a{2})?
+      if (optional) return NotUnderstood(rest_.substr(0, digits + 2));
     }
     Copy(1);
     return absl::OkStatus();
@@ -95,6 +101,11 @@ class OnigurumaReader {
       if (class_depth_ > 0 && negated) return NotUnderstood("a negated class within a class");
       if (class_depth_ == 0) out_ += negated ? "[^" : "[";
       out_ += shorthand.inside;
+      if (shorthand.letter == 'w') {
+        for (const auto& [first, last] : kEnclosedLetters) {
+          absl::StrAppendFormat(&out_, "\\x{%X}-\\x{%X}", static_cast<uint32_t>(first), static_cast<uint32_t>(last));
+        }
+      }
       if (class_depth_ == 0) out_ += "]";
       rest_.remove_prefix(2);
       return absl::OkStatus();
@@ -104,6 +115,12 @@ class OnigurumaReader {
       if (rest_.size() < 6) return NotUnderstood("\\u without four digits");
       absl::StrAppendFormat(&out_, "\\x{%s}", rest_.substr(2, 4));
       rest_.remove_prefix(6);
+      return absl::OkStatus();
+    }
+    if (rest_.starts_with("\\x{")) {
+      const size_t end = rest_.find('}');
+      if (end == std::string_view::npos) return NotUnderstood("\\x{ without its end");
+      Copy(end + 1);
       return absl::OkStatus();
     }
     const bool plain = absl::ascii_ispunct(static_cast<unsigned char>(c)) || c == ' ';
@@ -133,9 +150,18 @@ class OnigurumaReader {
   std::string out_ = {};
 };
 
-struct FreeMatchData {
+struct FreeMatch {
   void operator()(pcre2_match_data* match) const { pcre2_match_data_free(match); }
+  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
 };
+
+absl::Status CheckText(std::string_view pattern) {
+  if (pattern.size() > Regex::kBytesMax) {
+    return absl::InvalidArgumentError(absl::StrFormat("it is longer than %d bytes", Regex::kBytesMax));
+  }
+  if (ValidUtf8Size(pattern) != pattern.size()) return absl::InvalidArgumentError("it is not UTF-8");
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -158,44 +184,48 @@ absl::StatusOr<Regex> Regex::Compile(std::string_view pattern, uint32_t options)
     pcre2_get_error_message(error, message.data(), message.size());
     return absl::InvalidArgumentError(reinterpret_cast<const char*>(message.data()));
   }
-  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where the system forbids it, matching is slower and the same
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where the system forbids it, matching is slower, and finds the same
   Regex made;
   made.code_.reset(new Code{code});
   return made;
 }
 
 absl::StatusOr<Regex> Regex::Make(std::string_view pattern) {
-  if (pattern.size() > kPatternBytesMax) {
-    return absl::InvalidArgumentError(absl::StrFormat("it is longer than %d bytes", kPatternBytesMax));
-  }
-  if (ValidUtf8Size(pattern) != pattern.size()) return absl::InvalidArgumentError("it is not UTF-8");
+  EBB_TRY(CheckText(pattern));
   EBB_ASSIGN(const std::string rewritten, OnigurumaReader(pattern).Rewrite());
   return Compile(rewritten, PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
 }
 
-Regex Regex::Literal(std::string_view text) {
-  absl::StatusOr<Regex> made = Compile(text, PCRE2_LITERAL);
-  EBB_CHECK(made.ok());
-  return *std::move(made);
+absl::StatusOr<Regex> Regex::Literal(std::string_view text) {
+  EBB_TRY(CheckText(text));
+  return Compile(text, PCRE2_LITERAL);
 }
 
-std::vector<Regex::Match> Regex::FindAll(std::string_view text) const {
-  const std::unique_ptr<pcre2_match_data, FreeMatchData> match(pcre2_match_data_create(1, nullptr));
-  std::vector<Match> matches;
+Regex::Found Regex::FindAll(std::string_view text) const {
+  const std::unique_ptr<pcre2_match_data, FreeMatch> match(pcre2_match_data_create(1, nullptr));
+  const std::unique_ptr<pcre2_match_context, FreeMatch> limits(pcre2_match_context_create(nullptr));
+  pcre2_set_heap_limit(limits.get(), kSearchKibibytesMax);
+  Found found;
   size_t from = 0;
-  while (from <= text.size()) {
+  const auto search = [&](uint32_t options) {
     // The text was checked: PCRE2 would check all of the rest again for each match.
-    const int found = pcre2_match(code_->pattern, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
-                                  PCRE2_NO_UTF_CHECK, match.get(), nullptr);
-    if (found < 0) break;
+    return pcre2_match(code_->pattern, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                       PCRE2_NO_UTF_CHECK | options, match.get(), limits.get());
+  };
+  while (from <= text.size()) {
+    int result = search(0);
+    // What was compiled to machine code goes back on a small stack, a word of some thousand letters too much for it.
+    if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = search(PCRE2_NO_JIT);
+    found.ended_early = result < 0 && result != PCRE2_ERROR_NOMATCH;
+    if (result < 0) break;
     const PCRE2_SIZE* const bounds = pcre2_get_ovector_pointer(match.get());
-    matches.push_back({bounds[0], bounds[1]});
+    found.matches.push_back({bounds[0], bounds[1]});
     from = bounds[1];
     if (bounds[0] < bounds[1]) continue;
     if (from == text.size()) break;
     from += static_cast<size_t>(FirstUtf8(text.substr(from)).size);
   }
-  return matches;
+  return found;
 }
 
 }  // namespace ebb

@@ -16,6 +16,7 @@
 #include "engine/model/json_place.h"
 #include "engine/model/json_text.h"
 #include "engine/text/tokenizer_rules.h"
+#include "engine/text/utf8.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -62,14 +63,18 @@ absl::Status ReadSteps(const JsonPlace& place, std::string_view sequence, std::s
   return found->read(place, reading);
 }
 
+absl::StatusOr<Regex> ReadLiteral(const JsonPlace& place) {
+  EBB_ASSIGN(const std::string text, place.Text());
+  if (text.empty()) return place.Wrong("a text");
+  absl::StatusOr<Regex> made = Regex::Literal(text);
+  if (!made.ok()) return place.NotKnown(absl::StrFormat("a text of at most %d bytes", Regex::kBytesMax));
+  return made;
+}
+
 // Of a maker's pattern: a regular expression or a text.
 absl::StatusOr<Regex> ReadPattern(const JsonPlace& place) {
   EBB_TRY(place.HasOnly(std::vector<std::string_view>{"Regex", "String"}));
-  if (const JsonPlace text = place["String"]) {
-    EBB_ASSIGN(const std::string literal, text.Text());
-    if (literal.empty()) return text.Wrong("a text");
-    return Regex::Literal(literal);
-  }
+  if (const JsonPlace text = place["String"]) return ReadLiteral(text);
   EBB_ASSIGN(const std::string regex, place["Regex"].Text());
   absl::StatusOr<Regex> made = Regex::Make(regex);
   if (!made.ok()) {
@@ -202,16 +207,16 @@ absl::Status ReadMetaspace(const JsonPlace& place, Reading& reading) {
     reading.rules.adds_space = true;
   }
   if (split) {
-    reading.cuts.push_back({.kind = CutStep::Kind::kSplit,
-                            .pattern = Regex::Literal(space),
-                            .matches = CutStep::Matches::kMergedWithNext});
+    EBB_ASSIGN(Regex spaces, ReadLiteral(place["replacement"]));
+    reading.cuts.push_back(
+        {.kind = CutStep::Kind::kSplit, .pattern = std::move(spaces), .matches = CutStep::Matches::kMergedWithNext});
   }
   return absl::OkStatus();
 }
 
 absl::Status ReadWhitespace(const JsonPlace& place, Reading& reading) {
-  return AddSplit(place, R"([\w\x{200C}\x{200D}]+|[^\s\p{L}\p{Nl}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}]+)",
-                  CutStep::Matches::kRemoved, reading, /*invert=*/true);
+  return AddSplit(place, R"([\w\x{200C}\x{200D}]+|[^\s\w\x{200C}\x{200D}]+)", CutStep::Matches::kRemoved, reading,
+                  /*invert=*/true);
 }
 
 absl::Status ReadWhitespaceSplit(const JsonPlace& place, Reading& reading) {
@@ -219,10 +224,9 @@ absl::Status ReadWhitespaceSplit(const JsonPlace& place, Reading& reading) {
 }
 
 absl::Status ReadDelimiter(const JsonPlace& place, Reading& reading) {
-  EBB_ASSIGN(const std::string delimiter, place["delimiter"].Text());
-  if (delimiter.empty()) return place["delimiter"].Wrong("a character");
+  EBB_ASSIGN(Regex delimiter, ReadLiteral(place["delimiter"]));
   reading.cuts.push_back(
-      {.kind = CutStep::Kind::kSplit, .pattern = Regex::Literal(delimiter), .matches = CutStep::Matches::kRemoved});
+      {.kind = CutStep::Kind::kSplit, .pattern = std::move(delimiter), .matches = CutStep::Matches::kRemoved});
   return absl::OkStatus();
 }
 
@@ -375,6 +379,8 @@ absl::Status ReadAdded(const JsonPlace& tokens, Reading& reading) {
     if (id >= reading.table.size()) {
       return token["id"].Wrong(absl::StrFormat("a token in 0..%d", reading.table.size() - 1));
     }
+    const std::string& text = reading.table.text(id);
+    if (ValidUtf8Size(text) != text.size()) return token["id"].Wrong("a token whose text is UTF-8");
     AddedToken& rule = reading.rules.added[id];
     EBB_ASSIGN(rule.single_word, token["single_word"].Flag(false));
     EBB_ASSIGN(rule.left_strip, token["lstrip"].Flag(false));

@@ -20,7 +20,8 @@ NormalizerStep Replacing(Regex pattern, std::string content) {
 absl::Status WriteSpaces(const Vocabulary& vocabulary, std::vector<NormalizerStep> steps, TokenizerRules& rules) {
   rules.adds_space = vocabulary.add_space_prefix.value_or(true);
   if (rules.adds_space) steps.push_back({.kind = NormalizerStep::Kind::kPrepend, .content = kSpace});
-  steps.push_back(Replacing(Regex::Literal(" "), kSpace));
+  EBB_ASSIGN(Regex space, Regex::Literal(" "));
+  steps.push_back(Replacing(std::move(space), kSpace));
   rules.normalizer = Normalizer(std::move(steps));
   rules.bytes_print = false;
   rules.space = kSpace;

@@ -11,10 +11,9 @@ namespace {
 
 utf8proc_category_t CategoryOf(char32_t code) { return utf8proc_category(static_cast<utf8proc_int32_t>(code)); }
 
-// Letters in circles and squares: symbols by their category, and yet Other_Alphabetic (PropList.txt).
 bool IsEnclosedLetter(char32_t code) {
-  return (code >= 0x24B6 && code <= 0x24E9) || (code >= 0x1F130 && code <= 0x1F149) ||
-         (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189);
+  return std::ranges::any_of(kEnclosedLetters,
+                             [code](const CodeRange& range) { return code >= range.first && code <= range.last; });
 }
 
 // The last character of `text`; of size 0 where there is none.

@@ -7,6 +7,15 @@
 
 namespace ebb {
 
+// Letters in circles and squares, from first to last: symbols by their category, and yet Other_Alphabetic
+// (PropList.txt).
+struct CodeRange {
+  char32_t first = 0;
+  char32_t last = 0;
+};
+inline constexpr CodeRange kEnclosedLetters[] = {
+    {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
+
 // Unicode's White_Space.
 bool IsSpace(char32_t code);
 // What words are made of: letters, marks, digits, connectors, joiners.

@@ -19,7 +19,7 @@ std::vector<std::string> Matches(const std::string& pattern, const std::string& 
   EXPECT_THAT(regex, IsOk()) << pattern;
   std::vector<std::string> found;
   if (!regex.ok()) return found;
-  for (const auto& [begin, end] : regex->FindAll(text)) found.push_back(text.substr(begin, end - begin));
+  for (const auto& [begin, end] : regex->FindAll(text).matches) found.push_back(text.substr(begin, end - begin));
   return found;
 }
 
@@ -45,11 +45,34 @@ TEST(Regex, MeansWhatOnigurumaMeans) {
       {R"(\p{Han})", "\xE4\xB8\x80\xE3\x80\x82", {"\xE4\xB8\x80"}},  // the script, not its extensions: U+3002 has none
       {"(?i:'s)", "'S'\xC5\xBF", {"'S", "'\xC5\xBF"}},
       {"x*", "axb", {"", "x", "", ""}},
+      {R"(\x{61}+[{,]?)", "aa,", {"aa,"}},
+      {"a{1,2}?", "aa", {"a", "a"}},
+      {"(?i)a|b", "AB", {"A", "B"}},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.pattern);
     EXPECT_THAT(Matches(c.pattern, c.text), ElementsAreArray(c.matches));
   }
+}
+
+TEST(Regex, FindsWhatGoesOnForLong) {
+  const absl::StatusOr<Regex> regex = Regex::Make("(?:a|bc)+");
+  ASSERT_THAT(regex, IsOk());
+  const Regex::Found whole = regex->FindAll(std::string(5000, 'a'));
+  EXPECT_FALSE(whole.ended_early);
+  ASSERT_EQ(whole.matches.size(), 1U);
+  EXPECT_EQ(whole.matches[0].end, 5000U);
+  const Regex::Found cut = regex->FindAll("bc " + std::string(1000000, 'a'));  // more than may be gone back over
+  EXPECT_TRUE(cut.ended_early);
+  EXPECT_EQ(cut.matches.size(), 1U);
+  EXPECT_FALSE(regex->FindAll("x").ended_early);
+}
+
+TEST(Regex, ALiteralMatchesItselfAndHasALongest) {
+  const absl::StatusOr<Regex> literal = Regex::Literal("a.");
+  ASSERT_THAT(literal, IsOk());
+  EXPECT_EQ(literal->FindAll("aba.").matches.size(), 1U);
+  EXPECT_EQ(Regex::Literal(std::string(33000, 'a')).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Regex, RefusesWhatItWouldReadOtherwiseNamingThePlace) {
@@ -60,7 +83,9 @@ TEST(Regex, RefusesWhatItWouldReadOtherwiseNamingThePlace) {
       {"(?m:.)", "byte 0"},      {"[a", "byte 2"},
       {"(*COMMIT)", "byte 0"},   {R"(\p)", "byte 0"},
       {"a\\", "byte 1"},         {"(a", "parenthes"},
-      {"[[:alpha:]]", "byte 1"}, {std::string(20000, 'a'), "longer"}};
+      {"[[:alpha:]]", "byte 1"}, {std::string(20000, 'a'), "longer"},
+      {"x{,3}", "byte 1"},       {"a{2}?", "byte 1"},
+      {"a(?i)b|c", "byte 1"},    {R"(\x{61)", "byte 0"}};
   for (const auto& [pattern, place] : cases) {
     const absl::StatusOr<Regex> made = Regex::Make(pattern);
     EXPECT_EQ(made.status().code(), absl::StatusCode::kInvalidArgument) << pattern;

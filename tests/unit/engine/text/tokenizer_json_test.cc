@@ -92,6 +92,48 @@ TEST(TokenizerJson, TheTokensItAddsAreFoundAsTheySay) {
   EXPECT_THAT(tokenizer->Encode("<S>"), ElementsAre('<', 's', '>'));  // plain text makes no control token
 }
 
+Json OnlyBytes() { return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}; }
+Json Cuts(const Json& first) { return {{"type", "Sequence"}, {"pretokenizers", Json::array({first, OnlyBytes()})}}; }
+
+// However far PCRE2 follows a word, all of it is encoded.
+TEST(TokenizerJson, ALongWordIsNotDropped) {
+  Json json = BpeJson();
+  json["pre_tokenizer"] =
+      Cuts({{"type", "Split"}, {"pattern", {{"Regex", "(?:a|bc)+"}}}, {"behavior", "Removed"}, {"invert", true}});
+  const auto tokenizer = Opened(json);
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_THAT(tokenizer->Encode("xabcx"), ElementsAre('a', 'b', 'c'));
+  for (const size_t letters : {size_t{5000}, size_t{1000000}}) {
+    EXPECT_EQ(tokenizer->Encode(std::string(letters, 'a')).size(), letters);
+  }
+}
+
+TEST(TokenizerJson, WhitespaceKeepsLettersInCirclesApartFromSymbols) {
+  Json json = SampleTokenizerJson(SampleBpe("gpt-2", {{"-", "\xE2"}}));
+  json["pre_tokenizer"] = Cuts({{"type", "Whitespace"}});
+  const auto tokenizer = Opened(json);
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_THAT(tokenizer->Encode("-\xE2\x92\xB6"), ElementsAre('-', 0xE2, 0x92, 0xB6));
+  EXPECT_THAT(tokenizer->Encode("-\xE2\x97\x8B"), ElementsAre(256, 0x97, 0x8B));  // a circle
+}
+
+TEST(TokenizerJson, ANameThatIsNoUtf8IsRefused) {
+  Vocabulary vocabulary = SampleBpe("gpt-2", {});
+  vocabulary.tokens[0] = "\xFF";
+  vocabulary.types[0] = static_cast<int32_t>(TokenType::kUserDefined);
+  vocabulary.rules = Json({{"added_tokens", Json::array({{{"id", 0}, {"content", "x"}, {"normalized", true}}})},
+                           {"normalizer", {{"type", "NFC"}}},
+                           {"pre_tokenizer", OnlyBytes()},
+                           {"decoder", OnlyBytes()},
+                           {"model", {{"type", "BPE"}}}})
+                         .dump();
+  const auto made = Tokenizer::Make(vocabulary);
+  ASSERT_FALSE(made.ok());
+  EXPECT_EQ(GetRefusal(made.status()).reason, "MODEL_DAMAGED");
+  EXPECT_THAT(std::string(made.status().message()),
+              HasSubstr("added_tokens[0].id: expected a token whose text is UTF-8"));
+}
+
 TEST(TokenizerJson, TheFilesBesideItNameEndsAndTheTemplate) {
   const auto tokenizer =
       Opened(BpeJson(), {{"bos_token", "<|begin|>"},
@@ -158,6 +200,18 @@ TEST(TokenizerJson, WhatIsNotKnownIsRefusedByNameAndPlace) {
          j["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"String", "a"}}}, {"behavior", "Sometimes"}};
        },
        unsupported, "pre_tokenizer.behavior: \"Sometimes\""},
+      {[](Json& j) {
+         j["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", std::string(33000, 'a')}}}, {"content", ""}};
+       },
+       unsupported, "is not known; known: a text of at most 16384 bytes"},
+      {[](Json& j) {
+         j["pre_tokenizer"] = {{"type", "CharDelimiterSplit"}, {"delimiter", std::string(33000, 'a')}};
+       },
+       unsupported, "pre_tokenizer.delimiter"},
+      {[](Json& j) {
+         j["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", std::string(33000, 'a')}};
+       },
+       unsupported, "pre_tokenizer.replacement"},
       {[](Json& j) {
          j["decoder"] = {{"type", "CTC"}};
        },
