@@ -16,6 +16,7 @@ namespace ebb {
 namespace {
 
 constexpr int32_t kNoToken = -1;
+constexpr char32_t kAlone = 0x110000;  // no character
 
 class Characters final : public WordEncoder {
  public:
@@ -64,8 +65,8 @@ class Characters final : public WordEncoder {
     }
   }
 
-  // A part ends between two characters that stand side by side in no token. Those that are in no token stay together:
-  // one token may stand for several of them.
+  // A part ends between two characters that stand side by side in no token. Those that are no token themselves stay
+  // together: one token may stand for several of them.
   size_t FirstPart(std::string_view word) const override {
     if (rules_.whole_words) return word.size();
     Utf8Unit left = FirstUtf8(word);
@@ -74,7 +75,7 @@ class Characters final : public WordEncoder {
       const Utf8Unit right = FirstUtf8(word.substr(size));
       const bool known =
           left.kind == Utf8Kind::kCharacter && right.kind == Utf8Kind::kCharacter &&
-          (neighbours_.contains(Neighbours(left.code, 0)) || neighbours_.contains(Neighbours(right.code, 0)));
+          (neighbours_.contains(Neighbours(left.code, kAlone)) || neighbours_.contains(Neighbours(right.code, kAlone)));
       if (known && !neighbours_.contains(Neighbours(left.code, right.code))) break;
       size += static_cast<size_t>(right.size);
       left = right;
@@ -86,13 +87,13 @@ class Characters final : public WordEncoder {
   static uint64_t Neighbours(char32_t left, char32_t right) { return static_cast<uint64_t>(left) << 32 | right; }
 
   void AddNeighbours(std::string_view text) {
-    char32_t left = 0;
+    std::optional<char32_t> left;
     while (!text.empty()) {
       const Utf8Unit unit = FirstUtf8(text);
-      if (left != 0) neighbours_.insert(Neighbours(left, unit.code));
-      neighbours_.insert(Neighbours(unit.code, 0));
-      left = unit.code;
       text.remove_prefix(static_cast<size_t>(unit.size));
+      if (left) neighbours_.insert(Neighbours(*left, unit.code));
+      if (!left && text.empty()) neighbours_.insert(Neighbours(unit.code, kAlone));
+      left = unit.code;
     }
   }
 
@@ -138,7 +139,7 @@ class Characters final : public WordEncoder {
   const TokenTable& table_;
   const CharacterRules rules_;
   Merges merges_ = {};
-  // Of all tokens' texts: characters side by side; and each with 0 behind it.
+  // Of all tokens' texts: characters side by side; and those that are a token, with kAlone behind them.
   absl::flat_hash_set<uint64_t> neighbours_ = {};
   size_t longest_ = 0;  // bytes of the longest token's text
   ByteTokens byte_ids_ = {};

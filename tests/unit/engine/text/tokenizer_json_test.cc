@@ -92,6 +92,27 @@ TEST(TokenizerJson, TheTokensItAddsAreFoundAsTheySay) {
   EXPECT_THAT(tokenizer->Encode("<S>"), ElementsAre('<', 's', '>'));  // plain text makes no control token
 }
 
+// BPE of characters; there is no more to say of it.
+Json CharactersJson(const Json& vocab, const Json& merges) {
+  return {{"added_tokens", Json::array()},
+          {"model", {{"type", "BPE"}, {"unk_token", "?"}, {"fuse_unk", true}, {"vocab", vocab}, {"merges", merges}}}};
+}
+
+TEST(TokenizerJson, UnknownCharactersInARowAreOneWhereItSaysSo) {
+  const auto tokenizer = Opened(CharactersJson({{"?", 0}, {"a", 1}, {"xy", 2}}, Json::array()));
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_THAT(tokenizer->Encode("ayxa"), ElementsAre(1, 0, 1));  // in the text of a token, and no tokens themselves
+  EXPECT_THAT(tokenizer->Encode("zza"), ElementsAre(0, 1));
+}
+
+TEST(TokenizerJson, TheCharacterZeroIsOneLikeOthers) {
+  const std::string zero(1, '\0');
+  const auto tokenizer = Opened(CharactersJson({{"?", 0}, {"a", 1}, {zero, 2}, {zero + "a", 3}, {"a" + zero, 4}},
+                                               Json::array({Json::array({zero, "a"})})));
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_THAT(tokenizer->Encode("a" + zero + "a" + zero), ElementsAre(1, 3, 2));
+}
+
 Json OnlyBytes() { return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}; }
 Json Cuts(const Json& first) { return {{"type", "Sequence"}, {"pretokenizers", Json::array({first, OnlyBytes()})}}; }
 
