@@ -1,6 +1,7 @@
 #include "engine/text/text_encoder.h"
 
 #include <optional>
+#include <ranges>
 #include <utility>
 
 #include "absl/strings/str_replace.h"
@@ -17,7 +18,7 @@ constexpr size_t kSeenBytesMax = 48;  // of a part of a word that is kept: longe
 
 std::vector<SpecialTokens::Name> NormalizedNames(const TokenTable& table, const TokenizerRules& rules) {
   std::vector<SpecialTokens::Name> names;
-  for (const auto& [id, how] : rules.added) {
+  for (const auto& [id, how] : std::views::reverse(rules.added)) {  // of those that become alike the lowest counts
     if (!how.normalized || table.type(id) != TokenType::kUserDefined) continue;
     names.push_back({.text = rules.normalizer.Apply(table.text(id), Before::kNothing), .id = id, .how = how});
   }

@@ -15,11 +15,11 @@
 #define EBB_ENGINE_TEXT_TOKENIZER_RULES_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "engine/text/characters.h"
 #include "engine/text/normalizer.h"
@@ -52,8 +52,8 @@ struct TokenizerRules {
   bool adds_bos = false;    // where the file does not say otherwise
   // The first token of a sequence, where the rules name one.
   std::optional<int32_t> bos = {};
-  absl::flat_hash_map<int32_t, AddedToken> added = {};  // those that are more than their text
-  bool leftmost_first = false;  // of names that overlap the one that begins first counts, else the longest
+  std::map<int32_t, AddedToken> added = {};  // those that are more than their text
+  bool leftmost_first = false;               // of names that overlap the one that begins first counts, else the longest
 };
 
 // FAILED_PRECONDITION UNSUPPORTED_TOKENIZER or UNKNOWN_PRE_TOKENIZER, naming what the file asks for and what is known;

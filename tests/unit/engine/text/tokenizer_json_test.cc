@@ -92,6 +92,18 @@ TEST(TokenizerJson, TheTokensItAddsAreFoundAsTheySay) {
   EXPECT_THAT(tokenizer->Encode("<S>"), ElementsAre('<', 's', '>'));  // plain text makes no control token
 }
 
+TEST(TokenizerJson, OfNamesThatBecomeAlikeTheLowestIsMeant) {
+  Json json = BpeJson();
+  json["normalizer"] = {{"type", "Lowercase"}};
+  int32_t id = 262;
+  for (const char* text : {"LOW", "Low", "lOw", "loW", "LOw", "lOW", "LoW", "low"}) {
+    json["added_tokens"].push_back({{"id", id++}, {"content", text}, {"normalized", true}});
+  }
+  const auto tokenizer = Opened(json);
+  ASSERT_NE(tokenizer, nullptr);
+  EXPECT_THAT(tokenizer->Encode("lOw"), ElementsAre(262));
+}
+
 // BPE of characters; there is no more to say of it.
 Json CharactersJson(const Json& vocab, const Json& merges) {
   return {{"added_tokens", Json::array()},
