@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
@@ -42,7 +43,8 @@ absl::StatusOr<Converted> Convert(const Options& options) {
   EBB_TRY(FindWeights(model, config).status());
   std::optional<GgufFile> tokenizer;
   if (!options.tokenizer.empty()) {
-    EBB_ASSIGN(tokenizer, OpenTokenizerFile(options.tokenizer));
+    EBB_ASSIGN(HubEnds ends, ReadEnds(model));
+    EBB_ASSIGN(tokenizer, OpenTokenizerFile(options.tokenizer, config.vocab, std::move(ends)));
   }
   ConvertOptions convert = {.output = options.output,
                             .part_bytes = static_cast<int64_t>(options.part_bytes),

@@ -18,6 +18,7 @@
 #include "engine/model/ggml_types.h"
 #include "engine/model/gguf_header.h"
 #include "engine/model/gguf_split.h"
+#include "engine/model/hub_tokenizer.h"
 #include "engine/model/quantization.h"
 #include "policies/status.h"
 
@@ -131,6 +132,7 @@ class Converter {
       : model_(model), options_(options), progress_(progress) {}
 
   absl::StatusOr<Converted> Convert() {
+    EBB_TRY(CheckTokenizer());
     EBB_TRY(Plan());
     std::vector<NewFile> files;
     const auto count = static_cast<int32_t>(parts_.size());
@@ -158,6 +160,17 @@ class Converter {
     return ends ? options_.output.substr(0, options_.output.size() - kEnding.size()) : options_.output;
   }
 
+  // One that has another number of tokens is refused wherever the file is opened.
+  absl::Status CheckTokenizer() const {
+    const GgufTensor* const embedding = model_.FindTensor("token_embd.weight");
+    if (options_.tokenizer == nullptr || embedding == nullptr) return absl::OkStatus();
+    EBB_ASSIGN(const std::vector<std::string_view> tokens, options_.tokenizer->GetStrings("tokenizer.ggml.tokens"));
+    if (static_cast<int64_t>(tokens.size()) == embedding->rows()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrFormat("%s: has %d tokens; the embedding of %s has %d rows",
+                                                      options_.tokenizer->name(), tokens.size(), model_.name(),
+                                                      embedding->rows()));
+  }
+
   absl::Status Plan() {
     int64_t used = 0;
     for (const GgufTensor& tensor : model_.tensors()) {
@@ -180,7 +193,7 @@ class Converter {
     return absl::OkStatus();
   }
 
-  void WriteKeys(GgufHeader& header) const {
+  absl::Status WriteKeys(GgufHeader& header) const {
     const auto is_tokenizer = [](const GgufValue& value) { return value.key.starts_with("tokenizer."); };
     for (const GgufValue& value : model_.metadata()) {
       const bool ours = value.key.starts_with("split.") || value.key == "general.alignment" ||
@@ -189,15 +202,23 @@ class Converter {
     }
     header.Add("general.file_type", FileType(options_.type));
     header.Add("general.quantization_version", uint32_t{2});
-    if (options_.tokenizer == nullptr) return;
+    if (options_.tokenizer == nullptr) return absl::OkStatus();
     for (const GgufValue& value : options_.tokenizer->metadata()) {
-      if (is_tokenizer(value)) header.AddPair(value);
+      if (is_tokenizer(value) && !IsEndKey(value.key)) header.AddPair(value);
     }
+    // Often the model alone knows all that end a text.
+    EBB_ASSIGN(HubEnds ends, ReadEnds(*options_.tokenizer));
+    EBB_ASSIGN(const HubEnds own, ReadEnds(model_));
+    for (const int32_t id : own.eos) {
+      if (ends.eos.size() < kEndsMax) AddEnd(id, ends);
+    }
+    if (!ends.bos) ends.bos = own.bos;
+    return WriteEnds(options_.tokenizer->name(), ends, header);
   }
 
   absl::Status WritePart(int32_t part, int32_t count, NewFile& file) {
     GgufHeader header;
-    if (part == 0) WriteKeys(header);
+    if (part == 0) EBB_TRY(WriteKeys(header));
     if (count > 1) {
       header.Add("split.no", static_cast<uint16_t>(part));
       header.Add("split.count", static_cast<uint16_t>(count));

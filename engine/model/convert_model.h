@@ -19,7 +19,8 @@ struct ConvertOptions {
   std::string output = {};              // with part_bytes the first part's name without its "-00001-of-0000N"
   DType type = DType::kF32;             // of matrices, one of EncodableTypes (encode.h)
   int64_t part_bytes = 0;               // files of about this much data, and one tensor at least; 0: one file
-  const GgufFile* tokenizer = nullptr;  // whose keys tokenizer.* take the place of the model's; null: its own
+  const GgufFile* tokenizer = nullptr;  // whose keys tokenizer.* take the place of the model's; null: its own. To
+                                        // its ends of texts the model's are added, as far as there are keys.
 };
 
 struct Converted {
@@ -35,7 +36,8 @@ using ConvertProgress = std::function<void(int64_t bytes, std::string_view tenso
 // rounded before. Vectors, RoPE factors, a router of experts and learned positions stay or become F32. Files are
 // written beside their names and renamed when all are whole and on the disk, the first of several last: an error leaves
 // nothing that could be opened. Errors: what GetTensor refuses; DATA_LOSS MODEL_DAMAGED, by tensor, for a number that
-// is none; INVALID_ARGUMENT for more parts than can be counted; what the system says of the files, without a reason.
+// is none; INVALID_ARGUMENT for more parts than can be counted, and for a tokenizer that has not as many tokens as the
+// model's embedding has rows; what the system says of the files, without a reason.
 absl::StatusOr<Converted> ConvertModel(const GgufFile& model, const ConvertOptions& options,
                                        const ConvertProgress& progress);
 

@@ -270,7 +270,7 @@ class ConfigWriter {
 };
 
 // Where a text ends: generation's own list counts before the model's.
-absl::StatusOr<HubEnds> ReadEnds(const Reader& config, const Reader& generation) {
+absl::StatusOr<HubEnds> ReadConfigEnds(const Reader& config, const Reader& generation) {
   HubEnds read;
   const Reader& from = generation.Find("eos_token_id") != nullptr ? generation : config;
   if (const Json* const ends = from.Find("eos_token_id"); ends != nullptr) {
@@ -298,7 +298,7 @@ absl::StatusOr<HubShape> ReadHubConfig(const std::string& file, const Json& conf
   const Reader reader(file, config);
   EBB_ASSIGN(const HubFamily* const family, FamilyOf(reader));
   EBB_ASSIGN(HubShape shape, ConfigWriter(reader, *family, header).Write());
-  EBB_ASSIGN(shape.ends, ReadEnds(reader, Reader(generation_file, generation)));
+  EBB_ASSIGN(shape.ends, ReadConfigEnds(reader, Reader(generation_file, generation)));
   return shape;
 }
 

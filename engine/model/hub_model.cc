@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "engine/model/hub_config.h"
 #include "engine/model/hub_tokenizer.h"
 #include "engine/model/json_text.h"
+#include "engine/model/mapped_folder.h"
 #include "engine/model/model_path.h"
 #include "engine/model/quantization.h"
 #include "engine/model/safetensors.h"
@@ -57,7 +59,7 @@ using StoredTensors = std::map<std::string, Stored, std::less<>>;
 absl::StatusOr<StoredTensors> ReadTensors(const std::string& folder, const ReadHubFile& read) {
   const std::string index_file = absl::StrCat(folder, "/", kIndex);
   std::map<std::string, std::string> places;  // tensor -> file, as the index says
-  std::map<std::string, bool> files;
+  std::set<std::string> files;
   absl::StatusOr<Json> index = ReadJson(folder, kIndex, read);
   if (index.ok()) {
     const auto map = index->find("weight_map");
@@ -71,15 +73,15 @@ absl::StatusOr<StoredTensors> ReadTensors(const std::string& folder, const ReadH
         return DamagedJson(index_file, "tensor " + Printable(tensor), "the name of a safetensors file", ShowJson(file));
       }
       places[tensor] = file.get<std::string>();
-      files[places[tensor]] = true;
+      files.insert(places[tensor]);
     }
   } else if (absl::IsNotFound(index.status())) {
-    files[kWeights] = true;
+    files.insert(kWeights);
   } else {
     return index.status();
   }
   StoredTensors stored;
-  for (const auto& [name, unused] : files) {
+  for (const std::string& name : files) {
     const std::string file = absl::StrCat(folder, "/", name);
     const absl::StatusOr<std::span<const std::byte>> bytes = read(name);
     if (absl::IsNotFound(bytes.status())) {
@@ -411,19 +413,10 @@ absl::StatusOr<GgufFile> ReadHubModel(const std::string& folder, const ReadHubFi
 
 absl::StatusOr<GgufFile> OpenModel(const std::string& path) {
   if (!IsModelFolder(path)) return GgufFile::Open(path);
-  const std::string folder = WithoutSlash(path);
-  std::vector<MappedFile> mapped;
-  std::vector<std::string> files;
-  const auto read = [&](const std::string& name) -> absl::StatusOr<std::span<const std::byte>> {
-    std::string file_path = absl::StrCat(folder, "/", name);
-    EBB_ASSIGN(MappedFile file, MappedFile::Open(file_path));
-    mapped.push_back(std::move(file));
-    files.push_back(std::move(file_path));
-    return mapped.back().bytes();
-  };
-  EBB_ASSIGN(GgufFile::Made made, Make(folder, read));
-  made.mapped = std::move(mapped);
-  made.files = std::move(files);
+  MappedFolder folder(path);
+  EBB_ASSIGN(GgufFile::Made made, Make(folder.path(), [&](const std::string& name) { return folder.Read(name); }));
+  made.files = folder.files();
+  made.mapped = folder.TakeMappings();
   return GgufFile::From(std::move(made));
 }
 

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -15,7 +14,9 @@
 #include "absl/strings/str_format.h"
 #include "engine/model/json_place.h"
 #include "engine/model/json_text.h"
-#include "engine/model/mapped_file.h"
+#include "engine/model/mapped_folder.h"
+#include "engine/model/model_path.h"
+#include "engine/model/token_type.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -26,12 +27,14 @@ using Json = nlohmann::json;
 constexpr char kTokenizer[] = "tokenizer.json";
 constexpr char kTokenizerConfig[] = "tokenizer_config.json";
 constexpr char kChatTemplate[] = "chat_template.jinja";
+constexpr std::string_view kBosKey = "tokenizer.ggml.bos_token_id";
+// Of tokens that end a text; files that are read know no more of them.
+constexpr std::string_view kEosKeys[kEndsMax] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                                 "tokenizer.ggml.eom_token_id"};
 constexpr size_t kBytesMax = size_t{256} << 20;
 constexpr int64_t kTokensMax = int64_t{1} << 20;  // as many as a model may have
 
-// `tokenizer.ggml.token_type`.
-enum class TokenKind : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kHole = 5, kByte = 6 };
-constexpr int32_t KindNumber(TokenKind kind) { return static_cast<int32_t>(kind); }
+constexpr int32_t TypeNumber(TokenType type) { return static_cast<int32_t>(type); }
 
 std::string TokenizerKey(std::string_view name) { return absl::StrFormat("tokenizer.ggml.%s", name); }
 
@@ -78,13 +81,13 @@ class VocabularyWriter {
   void Grow(size_t size) {
     if (texts_.size() >= size) return;
     texts_.resize(size);
-    types_.resize(size, KindNumber(TokenKind::kHole));  // holes in the numbering: no text becomes them
+    types_.resize(size, TypeNumber(TokenType::kUnused));  // holes in the numbering: no text becomes them
     if (!scores_.empty()) scores_.resize(std::max(scores_.size(), size));
   }
 
   // `place()` is the token's, for messages.
   template <typename Place>
-  absl::Status Put(const Place& place, int64_t id, const std::string& text, TokenKind kind) {
+  absl::Status Put(const Place& place, int64_t id, const std::string& text, TokenType type) {
     if (id < 0 || id >= kTokensMax) return place().Wrong(absl::StrFormat("an id below %d", kTokensMax));
     Grow(static_cast<size_t>(id) + 1);
     if (!texts_[id].empty() && texts_[id] != text) {
@@ -93,7 +96,7 @@ class VocabularyWriter {
     const auto [known, is_new] = ids_.try_emplace(text, static_cast<int32_t>(id));
     if (!is_new && known->second != id) return place().Wrong(absl::StrFormat("the id %d, as before", known->second));
     texts_[id] = text;
-    types_[id] = KindNumber(kind);
+    types_[id] = TypeNumber(type);
     return absl::OkStatus();
   }
 
@@ -102,7 +105,7 @@ class VocabularyWriter {
     EBB_ASSIGN(const std::string type, model["type"].Text());
     EBB_ASSIGN(const bool byte_tokens, model["byte_fallback"].Flag(false));
     const auto type_of = [&](const std::string& text) {
-      return byte_tokens && IsByteToken(text) ? TokenKind::kByte : TokenKind::kNormal;
+      return byte_tokens && IsByteToken(text) ? TokenType::kByte : TokenType::kNormal;
     };
     const JsonPlace vocabulary = model["vocab"];
     if (type == "BPE") {
@@ -143,7 +146,7 @@ class VocabularyWriter {
     }
     if (!unk) return absl::OkStatus();
     header_.Add(TokenizerKey("unknown_token_id"), static_cast<uint32_t>(*unk));
-    types_[*unk] = KindNumber(TokenKind::kUnknown);
+    types_[*unk] = TypeNumber(TokenType::kUnknown);
     return absl::OkStatus();
   }
 
@@ -176,11 +179,11 @@ class VocabularyWriter {
       EBB_ASSIGN(const std::string text, token["content"].Text());
       EBB_ASSIGN(const bool special, token["special"].Flag(false));
       if (text.empty()) return token["content"].Wrong("a text");
-      const bool unknown = static_cast<size_t>(id) < types_.size() && types_[id] == KindNumber(TokenKind::kUnknown);
+      const bool unknown = static_cast<size_t>(id) < types_.size() && types_[id] == TypeNumber(TokenType::kUnknown);
       EBB_TRY(Put([&] { return token; }, id, text,
-                  unknown   ? TokenKind::kUnknown
-                  : special ? TokenKind::kControl
-                            : TokenKind::kUserDefined));
+                  unknown   ? TokenType::kUnknown
+                  : special ? TokenType::kControl
+                            : TokenType::kUserDefined));
     }
     return absl::OkStatus();
   }
@@ -237,20 +240,6 @@ absl::Status ReadTokenizerConfig(const JsonPlace& config, const VocabularyWriter
   return absl::OkStatus();
 }
 
-// The first are eos, eot and eom; files that are read know no more of them.
-absl::Status WriteEnds(const std::string& folder, const HubEnds& ends, GgufHeader& header) {
-  constexpr std::string_view kKeys[kEndsMax] = {"eos_token_id", "eot_token_id", "eom_token_id"};
-  if (ends.eos.size() > kEndsMax) {
-    return Refuse(absl::StatusCode::kFailedPrecondition,
-                  absl::StrFormat("%s: %d tokens end a text (eos_token_id, eos_token); up to %d can", folder,
-                                  ends.eos.size(), kEndsMax),
-                  {.reason = "UNSUPPORTED_MODEL_FEATURE"});
-  }
-  for (size_t i = 0; i < ends.eos.size(); ++i) header.Add(TokenizerKey(kKeys[i]), static_cast<uint32_t>(ends.eos[i]));
-  if (ends.bos) header.Add(TokenizerKey("bos_token_id"), static_cast<uint32_t>(*ends.bos));
-  return absl::OkStatus();
-}
-
 // The template of chat_template.jinja, else of tokenizer_config.json: of several the one named default.
 absl::StatusOr<std::string> ChatTemplate(const std::string& folder, const JsonPlace& config, const ReadHubFile& read) {
   const absl::StatusOr<std::string_view> file = ReadText(folder, kChatTemplate, read);
@@ -267,6 +256,44 @@ absl::StatusOr<std::string> ChatTemplate(const std::string& folder, const JsonPl
 }
 
 }  // namespace
+
+absl::StatusOr<std::optional<int32_t>> ReadTokenId(const GgufFile& file, std::string_view key) {
+  const GgufValue* const value = file.FindValue(key);
+  if (value == nullptr) return std::nullopt;
+  EBB_ASSIGN(const int64_t id, file.GetInt(key));
+  if (id < 0 || id > std::numeric_limits<int32_t>::max()) {
+    return file.Damaged(value->offset, absl::StrFormat("a token id for %s", key), absl::StrFormat("%d", id));
+  }
+  return static_cast<int32_t>(id);
+}
+
+void AddEnd(int32_t id, HubEnds& ends) {
+  if (std::ranges::find(ends.eos, id) == ends.eos.end()) ends.eos.push_back(id);
+}
+
+bool IsEndKey(std::string_view key) { return key == kBosKey || std::ranges::find(kEosKeys, key) != std::end(kEosKeys); }
+
+absl::StatusOr<HubEnds> ReadEnds(const GgufFile& file) {
+  HubEnds ends;
+  EBB_ASSIGN(ends.bos, ReadTokenId(file, kBosKey));
+  for (const std::string_view key : kEosKeys) {
+    EBB_ASSIGN(const std::optional<int32_t> id, ReadTokenId(file, key));
+    if (id) AddEnd(*id, ends);
+  }
+  return ends;
+}
+
+absl::Status WriteEnds(const std::string& name, const HubEnds& ends, GgufHeader& header) {
+  if (ends.eos.size() > kEndsMax) {
+    return Refuse(absl::StatusCode::kFailedPrecondition,
+                  absl::StrFormat("%s: %d tokens end a text (eos_token_id, eos_token); up to %d can", name,
+                                  ends.eos.size(), kEndsMax),
+                  {.reason = "UNSUPPORTED_MODEL_FEATURE"});
+  }
+  for (size_t i = 0; i < ends.eos.size(); ++i) header.Add(kEosKeys[i], static_cast<uint32_t>(ends.eos[i]));
+  if (ends.bos) header.Add(kBosKey, static_cast<uint32_t>(*ends.bos));
+  return absl::OkStatus();
+}
 
 absl::Status AddHubTokenizer(const std::string& folder, const ReadHubFile& read, int64_t vocab, HubEnds ends,
                              GgufHeader& header) {
@@ -296,19 +323,14 @@ absl::Status AddHubTokenizer(const std::string& folder, const ReadHubFile& read,
   return absl::OkStatus();
 }
 
-absl::StatusOr<GgufFile> OpenTokenizerFile(const std::string& path) {
-  std::error_code unknown;
-  if (!std::filesystem::is_directory(path, unknown)) return GgufFile::Open(path);
-  std::vector<MappedFile> mapped;
-  const auto read = [&](const std::string& name) -> absl::StatusOr<std::span<const std::byte>> {
-    EBB_ASSIGN(MappedFile file, MappedFile::Open(absl::StrCat(path, "/", name)));
-    mapped.push_back(std::move(file));
-    return mapped.back().bytes();
-  };
-  EBB_TRY(read(kTokenizer).status());
+absl::StatusOr<GgufFile> OpenTokenizerFile(const std::string& path, int64_t vocab, HubEnds ends) {
+  if (!IsModelFolder(path)) return GgufFile::Open(path);
+  MappedFolder folder(path);
+  EBB_TRY(folder.Read(kTokenizer).status());
   GgufHeader header;
-  EBB_TRY(AddHubTokenizer(path, read, 0, {}, header));
-  return GgufFile::From({.name = path, .header = header.Bytes()});
+  EBB_TRY(AddHubTokenizer(
+      folder.path(), [&](const std::string& name) { return folder.Read(name); }, vocab, std::move(ends), header));
+  return GgufFile::From({.name = folder.path(), .header = header.Bytes()});
 }
 
 }  // namespace ebb

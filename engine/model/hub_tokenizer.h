@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,15 +37,27 @@ struct HubEnds {
   std::vector<int32_t> eos = {};  // all that end a text
 };
 
+// The token that a key names; absent where the file has no such key. MODEL_DAMAGED: it is no id.
+absl::StatusOr<std::optional<int32_t>> ReadTokenId(const GgufFile& file, std::string_view key);
+
+// Unless it is among them.
+void AddEnd(int32_t id, HubEnds& ends);
+
+// As keys of a GGUF file: bos_token_id; eos_token_id, eot_token_id and eom_token_id. Reading: MODEL_DAMAGED. Writing:
+// UNSUPPORTED_MODEL_FEATURE, which names `name`: more than three.
+bool IsEndKey(std::string_view key);
+absl::StatusOr<HubEnds> ReadEnds(const GgufFile& file);
+absl::Status WriteEnds(const std::string& name, const HubEnds& ends, GgufHeader& header);
+
 // Adds the keys, with empty tokens up to `vocab` (0: as many as the file has); where the folder has no tokenizer.json,
 // `ends` alone. Errors name file and place: MODEL_DAMAGED, UNSUPPORTED_TOKENIZER; UNSUPPORTED_MODEL_FEATURE: more ends
 // than three.
 absl::Status AddHubTokenizer(const std::string& folder, const ReadHubFile& read, int64_t vocab, HubEnds ends,
                              GgufHeader& header);
 
-// A tokenizer by its path: of a folder alone, as a file without tensors, and a model need not be in it; else a GGUF
-// file. NOT_FOUND FILE_UNREADABLE: there is no tokenizer.json.
-absl::StatusOr<GgufFile> OpenTokenizerFile(const std::string& path);
+// A tokenizer by its path: of a folder alone, as a file without tensors, and a model need not be in it, whose `vocab`
+// and `ends` are as above; else a GGUF file. NOT_FOUND FILE_UNREADABLE: there is no tokenizer.json.
+absl::StatusOr<GgufFile> OpenTokenizerFile(const std::string& path, int64_t vocab = 0, HubEnds ends = {});
 
 }  // namespace ebb
 

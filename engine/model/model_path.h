@@ -9,8 +9,9 @@ namespace ebb {
 
 bool IsModelFolder(const std::string& model_path);
 
-// A folder's path as people name the folder: models/Llama-3.1-8B/ -> models/Llama-3.1-8B.
-std::string WithoutSlash(const std::string& path);
+// A folder's path as people name the folder: models/Llama-3.1-8B/ -> models/Llama-3.1-8B; of `.` and `..`, which name
+// none, the whole path.
+std::string FolderPath(const std::string& path);
 
 // models/a.gguf -> models/a.heads.json; the folder models/Llama-3.1-8B -> models/Llama-3.1-8B.heads.json.
 std::string PathBeside(const std::string& model_path, const char* ending);

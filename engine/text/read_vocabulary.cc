@@ -1,9 +1,7 @@
 #include "engine/text/read_vocabulary.h"
 
-#include <limits>
 #include <string>
 
-#include "absl/strings/str_format.h"
 #include "engine/model/hub_tokenizer.h"
 #include "policies/status.h"
 
@@ -15,16 +13,6 @@ constexpr char kPrefix[] = "tokenizer.ggml.";
 absl::StatusOr<std::vector<std::string>> ReadStrings(const GgufFile& file, const std::string& key) {
   EBB_ASSIGN(const std::vector<std::string_view> views, file.GetStrings(key));
   return std::vector<std::string>(views.begin(), views.end());
-}
-
-absl::StatusOr<std::optional<int32_t>> ReadId(const GgufFile& file, const std::string& key) {
-  const GgufValue* value = file.FindValue(key);
-  if (value == nullptr) return std::nullopt;
-  EBB_ASSIGN(const int64_t id, file.GetInt(key));
-  if (id < 0 || id > std::numeric_limits<int32_t>::max()) {
-    return file.Damaged(value->offset, "a token id for " + key, absl::StrFormat("%d", id));
-  }
-  return static_cast<int32_t>(id);
 }
 
 absl::StatusOr<std::optional<bool>> ReadFlag(const GgufFile& file, const std::string& key) {
@@ -51,11 +39,11 @@ absl::StatusOr<Vocabulary> ReadVocabulary(const GgufFile& file) {
   if (has("merges")) {
     EBB_ASSIGN(read.merges, ReadStrings(file, key("merges")));
   }
-  EBB_ASSIGN(read.bos, ReadId(file, key("bos_token_id")));
-  EBB_ASSIGN(read.eos, ReadId(file, key("eos_token_id")));
-  EBB_ASSIGN(read.eot, ReadId(file, key("eot_token_id")));
-  EBB_ASSIGN(read.eom, ReadId(file, key("eom_token_id")));
-  EBB_ASSIGN(read.unk, ReadId(file, key("unknown_token_id")));
+  EBB_ASSIGN(read.bos, ReadTokenId(file, key("bos_token_id")));
+  EBB_ASSIGN(read.eos, ReadTokenId(file, key("eos_token_id")));
+  EBB_ASSIGN(read.eot, ReadTokenId(file, key("eot_token_id")));
+  EBB_ASSIGN(read.eom, ReadTokenId(file, key("eom_token_id")));
+  EBB_ASSIGN(read.unk, ReadTokenId(file, key("unknown_token_id")));
   EBB_ASSIGN(read.add_bos, ReadFlag(file, key("add_bos_token")));
   EBB_ASSIGN(read.add_space_prefix, ReadFlag(file, key("add_space_prefix")));
   if (has("remove_extra_whitespaces")) {

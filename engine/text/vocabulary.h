@@ -15,18 +15,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/model/token_type.h"
 
 namespace ebb {
-
-// Numbers as in `tokenizer.ggml.token_type`.
-enum class TokenType : int32_t {
-  kNormal = 1,
-  kUnknown = 2,      // stands for what cannot be encoded
-  kControl = 3,      // begin, end, a turn's marker: never made from plain text
-  kUserDefined = 4,  // found in any text before it is cut, trusted or not
-  kUnused = 5,
-  kByte = 6,  // <0xNN>
-};
 
 // Each field is the key `tokenizer.ggml.` + the name in its comment, unless it says otherwise.
 struct Vocabulary {

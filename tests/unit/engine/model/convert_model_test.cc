@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <limits>
 #include <string>
@@ -17,6 +18,7 @@
 #include "engine/model/architecture.h"
 #include "engine/model/encode.h"
 #include "engine/model/fingerprint.h"
+#include "engine/model/hub_tokenizer.h"
 #include "engine/model/quantization.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/status_matchers.h"
@@ -133,12 +135,44 @@ TEST(ConvertModel, TakesAnotherTokenizer) {
   const Source source({.vocab = 261});
   GgufWriter writer;
   writer.Add("tokenizer.ggml.model", "other");
+  writer.AddArray("tokenizer.ggml.tokens", std::vector<std::string>(261, "other"));
+  writer.Add("tokenizer.ggml.eos_token_id", uint32_t{7});
   const std::vector<std::byte> bytes = writer.Bytes();
   const GgufFile tokenizer = GgufFile::Parse("t.gguf", bytes).value();
   ASSERT_THAT(ConvertModel(source.file, {.output = source.path("m.gguf"), .tokenizer = &tokenizer}, {}), IsOk());
   const GgufFile made = GgufFile::Open(source.path("m.gguf")).value();
   EXPECT_EQ(made.GetString("tokenizer.ggml.model").value(), "other");
-  EXPECT_EQ(made.FindValue("tokenizer.ggml.tokens"), nullptr);
+  EXPECT_EQ(made.FindValue("tokenizer.ggml.merges"), nullptr);
+  // What begins and ends a text is of both, first what the tokenizer says.
+  const HubEnds ends = ReadEnds(made).value();
+  EXPECT_EQ(ends.bos, kTinyBos);
+  EXPECT_THAT(ends.eos, ElementsAre(7, kTinyEos, kTinyEnd));
+}
+
+TEST(ConvertModel, RefusesATokenizerOfAnotherSizeBeforeItWrites) {
+  const Source source({.vocab = 261});
+  GgufWriter writer;
+  writer.AddArray("tokenizer.ggml.tokens", std::vector<std::string>(260, "other"));
+  const std::vector<std::byte> bytes = writer.Bytes();
+  const GgufFile tokenizer = GgufFile::Parse("t.gguf", bytes).value();
+  const auto converted = ConvertModel(source.file, {.output = source.path("m.gguf"), .tokenizer = &tokenizer}, {});
+  EXPECT_EQ(converted.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(converted.status().message()),
+              HasSubstr("t.gguf: has 260 tokens; the embedding of source.gguf has 261 rows"));
+  EXPECT_EQ(FilesIn(source.folder.path()), 0U);
+}
+
+// A folder's tokenizer often names fewer tokens than the model has rows, and not all that end a text.
+TEST(ConvertModel, AFoldersTokenizerBecomesOneForTheModel) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() + "/tokenizer.json")
+      << R"({"model": {"type": "BPE", "vocab": {"a": 0, "<e>": 1}, "merges": []}})";
+  std::ofstream(folder.path() + "/tokenizer_config.json") << R"({"eos_token": "<e>", "add_bos_token": true})";
+  const GgufFile tokenizer = OpenTokenizerFile(folder.path() + "/", 5, {.bos = 2, .eos = {3, 1}}).value();
+  EXPECT_EQ(tokenizer.name(), folder.path());
+  EXPECT_EQ(tokenizer.GetStrings("tokenizer.ggml.tokens").value().size(), 5U);
+  EXPECT_THAT(ReadEnds(tokenizer).value().eos, ElementsAre(1, 3));
+  EXPECT_TRUE(tokenizer.GetBool("tokenizer.ggml.add_bos_token").value());
 }
 
 }  // namespace

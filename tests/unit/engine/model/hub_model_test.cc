@@ -17,6 +17,7 @@
 #include "engine/model/architecture_table.h"
 #include "engine/model/fingerprint.h"
 #include "engine/model/hub_table.h"
+#include "engine/model/model_path.h"
 #include "engine/model/quantization.h"
 #include "policies/status.h"
 #include "tests/support/hub_folder.h"
@@ -66,6 +67,16 @@ TEST(HubModel, EveryArchitectureHasARow) {
                 Contains(Field(&HubFamily::architecture, row.name)));
   }
   for (const HubFamily& family : HubFamilies()) EXPECT_NE(FindArchitecture(family.architecture), nullptr);
+}
+
+TEST(HubModel, AFolderIsNamedAlikeByAllItsPaths) {
+  const TemporaryFolder folder;
+  const std::string whole = std::filesystem::canonical(folder.path()).string();
+  std::filesystem::create_directory(folder.path() + "/below");
+  EXPECT_EQ(PathBeside(folder.path() + "//", ".packed"), folder.path() + ".packed");
+  EXPECT_EQ(PathBeside(folder.path() + "/.", ".packed"), whole + ".packed");
+  EXPECT_EQ(PathBeside(folder.path() + "/below/../", ".packed"), whole + ".packed");
+  EXPECT_EQ(FolderPath("nowhere/.."), "nowhere/..");
 }
 
 TEST(HubModel, ReadsNumbersAndTensors) {
