@@ -188,15 +188,15 @@ def metrics(rows):
 
 MODELS_HEAD = """# Models
 
-What `ebbd --model` opens: a GGUF file (version 2 or 3, little-endian) of one of these families, every matrix in any of these formats. A
-model in several files is opened by the name of the first, `NAME-00001-of-0000N.gguf`; the others lie beside it.
+What `ebbd --model` opens, of one of these families: a GGUF file (version 2 or 3, little-endian), every matrix in any of these formats, or
+a folder. A model in several GGUF files is opened by the name of the first, `NAME-00001-of-0000N.gguf`; the others lie beside it.
 
-A folder as model hubs lay it out (`config.json` with one of the `model_type`s, `generation_config.json`, safetensors files in F32, F16 or
-BF16, several of them with `model.safetensors.index.json`, `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`) is made such a
-file by `ebb-lab convert FOLDER -o FILE.gguf --type q8_0`: matrices in F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, the folder's
-[tokenizer](#tokenizers) and chat template, or with `--tokenizer OTHER` those of a GGUF file or of another folder. It requantises GGUF
-files, too, and with `--split-size 4GB` writes several. GELU is computed in its tanh form whatever the folder says of it, as other engines
-do.
+A folder is opened as model hubs lay it out: `config.json` with one of the `model_type`s, `generation_config.json`, safetensors files in F32,
+F16 or BF16, several of them with `model.safetensors.index.json`, `tokenizer.json`, `tokenizer_config.json`, `chat_template.jinja`.
+`ebb-lab convert FOLDER -o FILE.gguf --type q8_0` makes a smaller file of it: matrices in F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1, the
+folder's [tokenizer](#tokenizers) and chat template, or with `--tokenizer OTHER` those of a GGUF file or of another folder; the tokens that
+begin and end a text are then those of both. It requantises GGUF files, too, and with `--split-size 4GB` writes several. GELU is computed
+in its tanh form whatever the folder says of it, as other engines do.
 
 Another architecture, a tensor that has no place in it, or a key that asks for something Ebb would compute wrong is refused by name.
 [Add an architecture](../how-to/add-an-architecture.md) says how a family comes into this table.
@@ -222,8 +222,8 @@ A hub's `tokenizer.json` states its steps itself. These types are known:
 
 Another type, a member that is not known, or a pattern that would mean something else is refused by name and place. Beside it are read
 `tokenizer_config.json` (`bos_token`, `eos_token`, `add_bos_token`, `chat_template`), `chat_template.jinja`, and the `eos_token_id` of
-`generation_config.json` and `config.json`: all of these end an answer. `make tokenizers` compares 100,000 lines for each family with Hugging
-Face's own implementation; [speed](../benchmarks/tokenizers.md) was measured.
+`generation_config.json`, or of `config.json` where that has none: `eos_token` and all of these end an answer. `make tokenizers` compares
+100,000 lines for each family with Hugging Face's own implementation; [speed](../benchmarks/tokenizers.md) was measured.
 """
 MODELS_EVICTION = {
     "rope": "Every policy, original and compacted positions.",
