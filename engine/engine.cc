@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <limits>
 #include <string_view>
@@ -128,6 +129,8 @@ class EngineOnOps final : public Engine {
     fingerprint_ = absl::StrFormat("%s %s %s", std::filesystem::path(file_.name()).filename().string(),
                                    config_.fingerprint, ops_->fingerprint());
     if (pack_file_ != nullptr) packs_ = pack_file_->Finish();
+    const std::array read_in_place = {weights.embedding.data, weights.positions.data};
+    file_.DropCopies(read_in_place);  // of the rest there are packed ones now
   }
 
   absl::Status MakeArena() {
@@ -397,7 +400,7 @@ class EngineOnOps final : public Engine {
   Device device() const { return {.ops = ops_.get(), .rope = &rope_, .rope_view = transformer_.rope()}; }
 
   EngineOptions options_;
-  GgufFile file_;  // the embedding is read from its mapping
+  GgufFile file_;  // embedding and learned positions are read in place
   ModelConfig config_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   std::unique_ptr<cpu::PackFile> pack_file_;

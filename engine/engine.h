@@ -195,7 +195,7 @@ enum class StateOrigin {
   kFromAttention,  // what the newest token attends to
   kEmpty,          // nothing: it has yet to see
 };
-inline constexpr size_t kStateOrigins = 6;
+inline constexpr size_t kStateOrigins = static_cast<size_t>(StateOrigin::kEmpty) + 1;
 
 struct PolicySwap {
   StateOrigin state = StateOrigin::kNone;

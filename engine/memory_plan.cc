@@ -37,9 +37,10 @@ int64_t Scratch(const ModelConfig& config, const MemoryQuestion& question) {
 
 }  // namespace
 
-absl::StatusOr<MemoryPlan> PlanMemory(const ModelConfig& config, const Weights& weights,
+absl::StatusOr<MemoryPlan> PlanMemory(const GgufFile& file, const ModelConfig& config, const Weights& weights,
                                       const MemoryQuestion& question) {
   MemoryPlan plan = {.weights = Packed(weights.output),
+                     .copied = file.copied_bytes(),
                      .mapped = static_cast<int64_t>(weights.embedding.data.size()),
                      .page_bytes = PageBytes(config.head_dim)};
   for (const LayerWeights& layer : weights.layers) plan.weights += PackedLayer(layer, config.experts);

@@ -96,8 +96,8 @@ void AddBlockOption(Command command, int32_t& block, const std::string& what) {
       .capture_default_str();
 }
 
-void AddKvTypeOption(Command command, KvType& type) {
-  command.add_choice("--kv-dtype", type, kTypes, "Type of K and V: f32, bf16, f16 or int8", kToldInHelp)
+Flag AddKvTypeOption(Command command, KvType& type) {
+  return command.add_choice("--kv-dtype", type, kTypes, "Type of K and V: f32, bf16, f16 or int8", kToldInHelp)
       .default_str(NameOf(kTypes, type));
 }
 

@@ -47,7 +47,7 @@ void AddGridOptions(Command command, Grid& grid, CacheFlags cache);
 // What all cells of a grid have in common, and `more` flags.
 Settings SettingsOf(const Grid& grid, const Settings& more);
 // --kv-dtype.
-void AddKvTypeOption(Command command, KvType& type);
+Flag AddKvTypeOption(Command command, KvType& type);
 void AddBudgetOption(Command command, std::vector<int32_t>& budgets);
 
 // --tasks: which of a cases file's protocols, and its text.

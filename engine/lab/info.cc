@@ -32,7 +32,7 @@ absl::StatusOr<MemoryPlan> PlanOf(const GgufFile& file, const Options& options) 
   PolicySpec spec = {.kv_type = options.kv_type};
   if (options.budget > 0) spec.budget = options.budget;
   EBB_ASSIGN(const ValidSpec policy, Resolve(spec, LimitsOf(config)));
-  return PlanMemory(config, weights, {.sessions = options.sessions, .session = {.policy = policy}});
+  return PlanMemory(file, config, weights, {.sessions = options.sessions, .session = {.policy = policy}});
 }
 
 void PrintPlan(const MemoryPlan& plan, const Options& options) {
@@ -41,18 +41,23 @@ void PrintPlan(const MemoryPlan& plan, const Options& options) {
   };
   absl::PrintF("\nIn memory, on a CPU:\n");
   line("weights", plan.weights, "repacked");
+  if (plan.copied > 0) line("copied", plan.copied, "of the folder's tensors, until all are repacked");
   line("caches", plan.caches,
        absl::StrFormat("%d sessions of %d pages of %d bytes: the least cache.arena", options.sessions,
                        plan.session_pages, plan.page_bytes));
-  line("scratch", plan.scratch, "of a step of 512 tokens");
+  line("scratch", plan.scratch, absl::StrFormat("of a step of %d tokens", MemoryQuestion().step_tokens_max));
   line("together", plan.total(), "");
   line("mapped", plan.mapped, "of the file, the embedding: what is read of it, as long as nobody needs the memory");
 }
 
 Json JsonOf(const MemoryPlan& plan) {
-  return {{"weights", plan.weights},       {"mapped", plan.mapped},
-          {"page_bytes", plan.page_bytes}, {"session_pages", plan.session_pages},
-          {"caches", plan.caches},         {"scratch", plan.scratch},
+  return {{"weights", plan.weights},
+          {"copied", plan.copied},
+          {"mapped", plan.mapped},
+          {"page_bytes", plan.page_bytes},
+          {"session_pages", plan.session_pages},
+          {"caches", plan.caches},
+          {"scratch", plan.scratch},
           {"total", plan.total()}};
 }
 
@@ -120,7 +125,7 @@ void AddInfo(Command app, Lab& lab) {
   command.add_option("--budget", options->budget, "Tokens that each of them keeps; default: the trained context")
       .range(1, 1 << 24)
       .needs(sessions);
-  AddKvTypeOption(command, options->kv_type);
+  AddKvTypeOption(command, options->kv_type).needs(sessions);
   command.callback([&lab, options] {
     const absl::StatusOr<GgufFile> file = OpenModel(options->model);
     if (!lab.Check(file.status())) return;

@@ -1,8 +1,11 @@
 #include "engine/model/gguf.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -56,8 +59,8 @@ class GgufParser {
     file_.name_ = std::move(made.name);
     file_.made_ = true;
     file_.memory_ = std::move(made.memory);
-    file_.memory_.push_back(std::move(made.header));
-    file_.bytes_ = file_.memory_.back();
+    file_.header_ = std::move(made.header);
+    file_.bytes_ = file_.header_;
     file_.mappings_ = std::move(made.mapped);
     for (const MappedFile& mapping : file_.mappings_) file_.file_bytes_ += static_cast<int64_t>(mapping.bytes().size());
   }
@@ -363,6 +366,28 @@ absl::StatusOr<GgufFile> GgufFile::Parse(std::string name, std::span<const std::
 absl::StatusOr<GgufFile> GgufFile::From(Made made) {
   const std::vector<std::span<const std::byte>> data = std::move(made.data);
   return GgufParser(std::move(made)).ParseAround(data);
+}
+
+int64_t GgufFile::copied_bytes() const {
+  int64_t bytes = 0;
+  for (const std::vector<std::byte>& copy : memory_) bytes += static_cast<int64_t>(copy.size());
+  return bytes;
+}
+
+void GgufFile::DropCopies(std::span<const std::span<const std::byte>> kept) {
+  std::erase_if(memory_, [&](const std::vector<std::byte>& copy) {
+    const auto lies_in_it = [&copy](std::span<const std::byte> data) {
+      return std::less_equal<>()(copy.data(), data.data()) && std::less<>()(data.data(), copy.data() + copy.size());
+    };
+    if (std::ranges::any_of(kept, lies_in_it)) return false;
+    for (GgufTensor& tensor : tensors_) {
+      if (lies_in_it(tensor.data)) tensor.data = {};
+    }
+    return true;
+  });
+#ifdef __GLIBC__
+  malloc_trim(0);  // else the allocator keeps what is freed for others of the kind, which do not come
+#endif
 }
 
 absl::Status GgufFile::Damaged(const GgufTensor& tensor, const std::string& expected, const std::string& found) const {

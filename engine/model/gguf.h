@@ -8,9 +8,10 @@
 // A damaged file gives one error: DATA_LOSS, reason MODEL_DAMAGED, "FILE: byte N: expected ..., found ...". A file in a
 // form we do not read (version 1, big-endian) is FAILED_PRECONDITION, reason UNSUPPORTED_MODEL_FORMAT.
 //
-// Every view and span points into the mapping: it lives as long as the GgufFile, also after that was moved.
+// Every view and span points into the mapping: it lives as long as the GgufFile, also after that was moved, or, in what
+// From keeps in memory, until DropCopies.
 //
-// Thread safety: immutable after opening.
+// Thread safety: immutable after opening, but for DropCopies.
 
 #ifndef EBB_ENGINE_MODEL_GGUF_H_
 #define EBB_ENGINE_MODEL_GGUF_H_
@@ -98,6 +99,11 @@ class GgufFile {
   };
   static absl::StatusOr<GgufFile> From(Made made);
 
+  // Bytes of From's memory.
+  int64_t copied_bytes() const;
+  // Gives that memory back, but for what `kept` points into. Tensors that lay in it have no data from then on.
+  void DropCopies(std::span<const std::span<const std::byte>> kept);
+
   const std::string& name() const { return name_; }
   // Of the files that the model is in, the first; name() alone where it is in one.
   std::span<const std::string> parts() const { return parts_; }
@@ -150,8 +156,9 @@ class GgufFile {
 
   std::string name_ = {};
   std::vector<std::string> parts_ = {};
-  std::vector<MappedFile> mappings_ = {};            // none after Parse
-  std::vector<std::vector<std::byte>> memory_ = {};  // of From
+  std::vector<MappedFile> mappings_ = {};  // none after Parse
+  std::vector<std::byte> header_ = {};     // of From, as the next
+  std::vector<std::vector<std::byte>> memory_ = {};
   bool made_ = false;
   std::span<const std::byte> bytes_ = {};
   int64_t file_bytes_ = 0;

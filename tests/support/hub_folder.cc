@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
 
+#include "policies/check.h"
 #include "policies/hash_random.h"
 
 namespace ebb {
@@ -33,7 +35,9 @@ std::vector<std::byte> MakeSafetensors(const std::map<std::string, HubTensorByte
     data.insert(data.end(), tensor.data.begin(), tensor.data.end());
     header[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
   }
-  std::vector<std::byte> file = RawSafetensors(header.dump(), 0);
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // as their own software does, so that data is aligned
+  std::vector<std::byte> file = RawSafetensors(text, 0);
   file.insert(file.end(), data.begin(), data.end());
   return file;
 }
@@ -79,6 +83,15 @@ absl::StatusOr<std::span<const std::byte>> HubFolder::Read(const std::string& na
   const auto found = files.find(name);
   if (found == files.end()) return absl::NotFoundError(name + ": not there");
   return std::span<const std::byte>(found->second);
+}
+
+void HubFolder::Write(const std::string& path) const {
+  for (const auto& [name, bytes] : files) {
+    std::ofstream file(path + "/" + name, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    file.close();
+    EBB_CHECK(file.good());
+  }
 }
 
 }  // namespace ebb

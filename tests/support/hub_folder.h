@@ -39,6 +39,8 @@ struct HubFolder {
   // Writes config and tensors to `files`, unless they are there, and reads one of them.
   void Finish();
   absl::StatusOr<std::span<const std::byte>> Read(const std::string& name) const;
+  // Puts the files into a folder that is there. A failure ends the test program.
+  void Write(const std::string& path) const;
 };
 
 }  // namespace ebb

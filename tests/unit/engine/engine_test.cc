@@ -75,10 +75,7 @@ TEST_F(EngineTest, RefusesAFolderThatSaysNothingOfItsTokens) {
   const TemporaryFolder folder;
   HubFolder model;
   model.Finish();
-  for (const auto& [name, bytes] : model.files) {
-    std::ofstream(folder.path() + "/" + name, std::ios::binary)
-        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-  }
+  model.Write(folder.path());
   const auto engine = Engine::Open({.model_path = folder.path(), .threads = 1, .arena_bytes = 1 << 20});
   EXPECT_THAT(engine, IsRefusal(absl::StatusCode::kFailedPrecondition, "UNSUPPORTED_TOKENIZER", ""));
   EXPECT_THAT(std::string(engine.status().message()), HasSubstr("ebb-lab convert " + folder.path()));

@@ -6,10 +6,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,6 +69,20 @@ TEST(HubModel, EveryArchitectureHasARow) {
                 Contains(Field(&HubFamily::architecture, row.name)));
   }
   for (const HubFamily& family : HubFamilies()) EXPECT_NE(FindArchitecture(family.architecture), nullptr);
+}
+
+TEST(HubModel, CopiesCanBeGivenBack) {
+  HubFolder folder;
+  folder.Finish();
+  GgufFile file = ReadHubModel("m", [&](const std::string& name) { return folder.Read(name); }).value();
+  EXPECT_EQ(file.copied_bytes(), 2 * (8 + 4) * 8 * 4);  // q and k of two layers
+  const std::span<const std::byte> q = file.FindTensor("blk.1.attn_q.weight")->data;
+  const std::array kept = {q.subspan(8), file.FindTensor("token_embd.weight")->data};
+  file.DropCopies(kept);
+  EXPECT_EQ(file.copied_bytes(), 8 * 8 * 4);
+  EXPECT_EQ(file.FindTensor("blk.1.attn_q.weight")->data.data(), q.data());
+  EXPECT_TRUE(file.FindTensor("blk.0.attn_q.weight")->data.empty());
+  EXPECT_FALSE(file.FindTensor("blk.0.attn_v.weight")->data.empty());
 }
 
 TEST(HubModel, AFolderIsNamedAlikeByAllItsPaths) {
