@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -21,10 +23,14 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
-constexpr char kFolder[] = "tests/golden/templates/";
+// $EBB_TEMPLATES: another folder that make.mjs has written.
+std::string Folder() {
+  const char* other = std::getenv("EBB_TEMPLATES");
+  return other != nullptr ? other : "tests/golden/templates";
+}
 
 std::string ReadFile(const std::string& name) {
-  std::ifstream file(kFolder + name, std::ios::binary);
+  std::ifstream file(Folder() + "/" + name, std::ios::binary);
   EXPECT_TRUE(file.is_open()) << name;
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -55,6 +61,10 @@ std::unique_ptr<const Tokenizer> TokenizerOf(const std::string& name, const Json
                                        "<|begin_of_text|>",
                                        "<｜begin▁of▁sentence｜>",
                                        "<｜end▁of▁sentence｜>"};
+  for (const char* key : {"bos", "eos"}) {
+    const std::string special = about.value(key, "");
+    if (!special.empty() && std::ranges::find(specials, special) == specials.end()) specials.push_back(special);
+  }
   for (const std::string& special : specials) {
     const auto id = static_cast<int32_t>(vocabulary.tokens.size());
     if (about.value("bos", "") == special) vocabulary.bos = id;

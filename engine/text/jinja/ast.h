@@ -37,6 +37,7 @@ using ExprPtr = std::unique_ptr<const Expr>;
 
 struct Argument {
   std::string name = {};  // empty: by position
+  bool spread = false;    // *value: each item by position
   ExprPtr value = {};
 };
 

@@ -169,43 +169,29 @@ absl::StatusOr<Value> Escape(Interpreter& run, const Value& value, const Argumen
   return run.Make(std::move(text));
 }
 
-// %s, %d and %% of printf, and {} and {name} of format.
+// %s, %d and %% of printf.
 absl::StatusOr<Value> Format(Interpreter& run, const Value& value, const Arguments& more) {
   EBB_ASSIGN(const Text pattern, run.WrittenOf(value));
   const std::string& bytes = pattern.bytes();
   Text out;
   size_t next = 0;
-  const auto write = [&](const Value* given) -> absl::Status {
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] != '%') {
+      out.Append(pattern.Sub(i, 1));
+      continue;
+    }
+    const std::string_view directive = std::string_view(bytes).substr(i++, 2);
+    if (directive == "%%") {
+      out.Append(pattern.Sub(i, 1));
+      continue;
+    }
+    if (directive != "%s" && directive != "%d") {
+      return Wrong(absl::StrCat("format: '", std::string(directive), "' is not known; known: %s, %d, %%"));
+    }
+    const Value* given = more.Find(next++, "");
     if (given == nullptr) return Wrong("format: too few values");
     EBB_ASSIGN(const Text text, run.WrittenOf(*given));
     out.Append(text);
-    return absl::OkStatus();
-  };
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    const char c = bytes[i];
-    const char after = i + 1 < bytes.size() ? bytes[i + 1] : '\0';
-    if (c == '%' && (after == 's' || after == 'd')) {
-      EBB_TRY(write(more.Find(next, "")));
-      ++next;
-      ++i;
-    } else if ((c == '%' || c == '{' || c == '}') && after == c) {
-      out.Append(pattern.Sub(i, 1));
-      ++i;
-    } else if (c == '{') {
-      const size_t end = bytes.find('}', i);
-      if (end == std::string::npos) return Wrong("format: '{' has no '}'");
-      const std::string name = bytes.substr(i + 1, end - i - 1);
-      size_t position = more.values.size();  // none: by name
-      if (name.empty()) {
-        position = next++;
-      } else if (!absl::SimpleAtoi(name, &position)) {
-        position = more.values.size();
-      }
-      EBB_TRY(write(more.Find(position, name)));
-      i = end;
-    } else {
-      out.Append(pattern.Sub(i, 1));
-    }
   }
   return run.Make(std::move(out));
 }
@@ -229,7 +215,7 @@ constexpr Filter kFilters[] = {
     {"safe", Same},
     {"string", ToText},
     {"strip", Trim},
-    {"title", ToCase<Case::kTitle>},
+    {"title", ToCase<Case::kHeadline>},
     {"tojson", ToJsonText},
     {"trim", Trim},
     {"upper", ToCase<Case::kUpper>},

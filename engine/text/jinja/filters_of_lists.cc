@@ -65,8 +65,14 @@ absl::StatusOr<Value> Entries(Interpreter& run, const Value& value, const Argume
   return run.Make(std::move(entries));
 }
 
+// Those that choose or map find nothing in what is false, such as the tools of a chat without any.
+absl::StatusOr<List> ItemsIfAny(Interpreter& run, const Value& value) {
+  if (!value.Truth()) return List();
+  return run.Items(value);
+}
+
 absl::StatusOr<Value> Map(Interpreter& run, const Value& value, const Arguments& more) {
-  EBB_ASSIGN(List items, run.Items(value));
+  EBB_ASSIGN(List items, ItemsIfAny(run, value));
   EBB_ASSIGN(const Text* attribute, TextArgument(more, SIZE_MAX, "attribute"));
   const Value* otherwise = more.Find(SIZE_MAX, "default");
   EBB_ASSIGN(const Text* filter, TextArgument(more, 0, "filter"));
@@ -89,7 +95,7 @@ enum class Of { kItem, kAttribute };
 // select, reject, selectattr and rejectattr: those whose test comes out as `wanted`; no test is truth.
 template <Of kOf, bool kWanted>
 absl::StatusOr<Value> Select(Interpreter& run, const Value& value, const Arguments& more) {
-  EBB_ASSIGN(const List items, run.Items(value));
+  EBB_ASSIGN(const List items, ItemsIfAny(run, value));
   constexpr size_t kSkipped = kOf == Of::kAttribute ? 1 : 0;
   EBB_ASSIGN(const Text* attribute, TextArgument(more, 0, "attribute"));
   if (kOf == Of::kAttribute && attribute == nullptr) return Wrong("selectattr and rejectattr need an attribute");

@@ -175,10 +175,8 @@ absl::StatusOr<Interpreter::Flow> Interpreter::RunFor(const Stmt& stmt, Scope& s
     items = std::move(kept);
   }
   if (items.empty()) return Run(stmt.otherwise, scope, out);
-  const Value outer = Look("loop", scope);
   EBB_ASSIGN(Value all, Make(std::move(items)));
-  const auto loop =
-      std::make_shared<const Loop>(Loop{.items = all, .outer = outer.loop() == nullptr ? 0 : outer.loop()->outer + 1});
+  const auto loop = std::make_shared<const Loop>(Loop{.items = all});
   for (; loop->index < static_cast<int64_t>(all.list()->size()); ++loop->index) {
     EBB_TRY(Spend(1));
     const size_t macros = macros_.size();
@@ -278,7 +276,10 @@ absl::StatusOr<Arguments> Interpreter::EvaluateArguments(const Expr& expr, Scope
   Arguments arguments;
   for (const Argument& argument : expr.arguments) {
     EBB_ASSIGN(Value value, Evaluate(*argument.value, scope));
-    if (argument.name.empty()) {
+    if (argument.spread) {
+      EBB_ASSIGN(const List items, Items(value));
+      arguments.values.insert(arguments.values.end(), items.begin(), items.end());
+    } else if (argument.name.empty()) {
       arguments.values.push_back(std::move(value));
     } else {
       arguments.named.emplace_back(argument.name, std::move(value));

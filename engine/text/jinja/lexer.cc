@@ -89,8 +89,11 @@ class Lexer {
     if (!data.empty()) Add(TokenKind::kData, data);
   }
 
+  // Whether a tag's end takes the end of its line along.
+  enum class LineEnd { kTaken, kStays };
+
   // Past `end` ("%}"), its sign and the white space that these take along. True if it stands here.
-  bool SkipEnd(std::string_view end) {
+  bool SkipEnd(std::string_view end, LineEnd line_end = LineEnd::kTaken) {
     const std::string_view rest = Rest();
     const char sign = rest.empty() ? '\0' : rest[0];
     const bool signed_end = (sign == '-' || (sign == '+' && end != "}}")) && rest.substr(1).starts_with(end);
@@ -99,7 +102,7 @@ class Lexer {
     const size_t before = at_;
     if (signed_end && sign == '-') {
       SkipSpaces();
-    } else if (!signed_end && end != "}}" && Rest().starts_with('\n')) {
+    } else if (!signed_end && line_end == LineEnd::kTaken && end != "}}" && Rest().starts_with('\n')) {
       Advance(1);
     }
     line_starts_ = at_ > before && text_[at_ - 1] == '\n';
@@ -127,7 +130,7 @@ class Lexer {
     SkipSpaces();
     Advance(3);
     SkipSpaces();
-    if (!SkipEnd("%}")) return Fault(line, "expected %} after raw");
+    if (!SkipEnd("%}", LineEnd::kStays)) return Fault(line, "expected %} after raw");
     for (size_t at = 0; (at = Rest().find("{%", at)) != std::string_view::npos; ++at) {
       const std::string_view tag = Rest().substr(at);
       size_t name = 2;

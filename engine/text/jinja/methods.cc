@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "engine/text/jinja/builtins.h"
 #include "engine/text/jinja/text_edit.h"
@@ -51,6 +52,39 @@ absl::StatusOr<Value> Position(const Text& text, const Arguments& more, bool las
   return Value(static_cast<int64_t>(CharacterBounds(std::string_view(text.bytes()).substr(0, found)).size()) - 1);
 }
 
+// {}, {0} and {name}.
+absl::StatusOr<Value> FillBraces(Interpreter& run, const Text& pattern, const Arguments& more) {
+  const std::string_view bytes = pattern.bytes();
+  Text out;
+  size_t next = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const char c = bytes[i];
+    if (c != '{' && c != '}') {
+      out.Append(pattern.Sub(i, 1));
+      continue;
+    }
+    if (bytes.substr(i + 1).starts_with(c)) {
+      out.Append(pattern.Sub(i++, 1));
+      continue;
+    }
+    const size_t end = c == '{' ? bytes.find('}', i) : std::string_view::npos;
+    if (end == std::string_view::npos) return Wrong(absl::StrCat("format: a single '", std::string(1, c), "'"));
+    const std::string name(bytes.substr(i + 1, end - i - 1));
+    size_t position = more.values.size();  // none: by name
+    if (name.empty()) {
+      position = next++;
+    } else if (!absl::SimpleAtoi(name, &position)) {
+      position = more.values.size();
+    }
+    const Value* given = more.Find(position, name);
+    if (given == nullptr) return Wrong(absl::StrCat("format: there is no value for '{", name, "}'"));
+    EBB_ASSIGN(const Text text, run.WrittenOf(*given));
+    out.Append(text);
+    i = end;
+  }
+  return run.Make(std::move(out));
+}
+
 template <bool (*kHolds)(unsigned char)>
 absl::StatusOr<Value> AllBytes(Interpreter& /*run*/, const Text& text, const Arguments& /*more*/) {
   return Value(!text.empty() &&
@@ -85,7 +119,7 @@ constexpr Method kOfText[] = {
        separator.values = {Value(t)};
        return ApplyFilter(r, "join", m.values[0], separator);
      }},
-    {"format", [](Interpreter& r, const Text& t, const Arguments& m) { return ApplyFilter(r, "format", t, m); }},
+    {"format", FillBraces},
     {"find", [](Interpreter&, const Text& t, const Arguments& m) { return Position(t, m, false); }},
     {"rfind", [](Interpreter&, const Text& t, const Arguments& m) { return Position(t, m, true); }},
     {"count",

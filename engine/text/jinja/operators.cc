@@ -171,8 +171,8 @@ absl::StatusOr<Value> Interpreter::Attribute(const Value& value, std::string_vie
     if (name == "first") return Value(index == 0);
     if (name == "last") return Value(index + 1 == size);
     if (name == "length") return Value(size);
-    if (name == "depth") return Value(loop->outer + 1);
-    if (name == "depth0") return Value(loop->outer);
+    if (name == "depth") return Value(int64_t{1});  // of recursion, which there is none of
+    if (name == "depth0") return Value(int64_t{0});
     if (name == "previtem") return index == 0 ? Value() : items[index - 1];
     if (name == "nextitem") return index + 1 == size ? Value() : items[index + 1];
     return Value();

@@ -335,6 +335,8 @@ class ExpressionParser {
       if (cursor_.Is(TokenKind::kName) && cursor_.next().kind == TokenKind::kOperator && cursor_.next().text == "=") {
         argument.name = cursor_.Take().text;
         cursor_.Take();
+      } else {
+        argument.spread = cursor_.TakeOperator("*");
       }
       EBB_ASSIGN(argument.value, Conditional());
       call.depth = std::max(call.depth, argument.value->depth + 1);

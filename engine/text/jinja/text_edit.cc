@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "engine/text/utf8.h"
 
@@ -20,13 +21,20 @@ std::vector<size_t> CharacterBounds(std::string_view text) {
   return bounds;
 }
 
+namespace {
+
+// Whether `set` has the character that begins at bounds[character].
+bool IsIn(std::string_view set, const Text& text, const std::vector<size_t>& bounds, size_t character) {
+  const size_t begin = bounds[character];
+  return set.find(std::string_view(text.bytes()).substr(begin, bounds[character + 1] - begin)) !=
+         std::string_view::npos;
+}
+
+}  // namespace
+
 Text Trimmed(const Text& text, std::string_view set, Sides sides) {
-  const std::string_view bytes = text.bytes();
-  const std::vector<size_t> bounds = CharacterBounds(bytes);
-  const auto in_set = [&](size_t character) {
-    return set.find(bytes.substr(bounds[character], bounds[character + 1] - bounds[character])) !=
-           std::string_view::npos;
-  };
+  const std::vector<size_t> bounds = CharacterBounds(text.bytes());
+  const auto in_set = [&](size_t character) { return IsIn(set, text, bounds, character); };
   size_t first = 0;
   size_t last = bounds.size() - 1;
   if (sides != Sides::kRight) {
@@ -63,20 +71,27 @@ Text Replaced(const Text& text, std::string_view from, const Text& to, int64_t m
 
 namespace {
 
+// What is left when no more cuts are allowed keeps its white space, but for that at the side the cuts come from.
 std::vector<Text> SplitAtSpace(const Text& text, int64_t most, Sides from) {
-  std::vector<Text> parts;
-  Text rest = Trimmed(text, kWhiteSpace, from);
-  while (!rest.empty()) {
-    const std::string_view bytes = rest.bytes();
-    const size_t cut = from == Sides::kLeft ? bytes.find_first_of(kWhiteSpace) : bytes.find_last_of(kWhiteSpace);
-    if (cut == std::string_view::npos || (most >= 0 && static_cast<int64_t>(parts.size()) == most)) {
-      parts.push_back(rest);
-      break;
-    }
-    parts.push_back(from == Sides::kLeft ? rest.Sub(0, cut) : rest.Sub(cut + 1));
-    rest = Trimmed(from == Sides::kLeft ? rest.Sub(cut) : rest.Sub(0, cut), kWhiteSpace, from);
+  const std::vector<size_t> bounds = CharacterBounds(text.bytes());
+  std::vector<std::pair<size_t, size_t>> words;  // begin, end
+  bool inside = false;
+  for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+    const bool before = std::exchange(inside, !IsIn(kWhiteSpace, text, bounds, i));
+    if (inside && !before) words.emplace_back(bounds[i], 0);
+    if (inside) words.back().second = bounds[i + 1];
   }
-  if (from == Sides::kRight) std::ranges::reverse(parts);
+  if (const auto count = static_cast<int64_t>(words.size()); most >= 0 && count > most) {
+    if (from == Sides::kLeft) {
+      words.resize(static_cast<size_t>(most) + 1);
+      words.back().second = text.size();
+    } else {
+      words.erase(words.begin(), words.end() - most - 1);
+      words.front().first = 0;
+    }
+  }
+  std::vector<Text> parts;
+  for (const auto& [begin, end] : words) parts.push_back(text.Sub(begin, end - begin));
   return parts;
 }
 
@@ -106,14 +121,17 @@ std::vector<Text> Split(const Text& text, std::string_view separator, int64_t mo
 }
 
 std::vector<Text> SplitLines(const Text& text) {
+  constexpr std::string_view kEnds = "\n\r\v\f\x1C\x1D\x1E\u0085\u2028\u2029";
+  const std::vector<size_t> bounds = CharacterBounds(text.bytes());
   std::vector<Text> lines;
-  const std::string_view bytes = text.bytes();
   size_t begin = 0;
-  while (begin < bytes.size()) {
-    const size_t end = std::min(bytes.find_first_of("\r\n", begin), bytes.size());
-    lines.push_back(text.Sub(begin, end - begin));
-    begin = end + (bytes.substr(end).starts_with("\r\n") ? 2 : 1);
+  for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+    if (!IsIn(kEnds, text, bounds, i)) continue;
+    lines.push_back(text.Sub(begin, bounds[i] - begin));
+    if (std::string_view(text.bytes()).substr(bounds[i]).starts_with("\r\n")) ++i;
+    begin = bounds[i + 1];
   }
+  if (begin < text.size()) lines.push_back(text.Sub(begin, text.size() - begin));
   return lines;
 }
 
@@ -121,7 +139,7 @@ Text Cased(const Text& text, Case wanted) {
   const std::string_view bytes = text.bytes();
   const std::vector<size_t> bounds = CharacterBounds(bytes);
   Text out;
-  bool inside = false;  // a letter stands before
+  bool inside = false;  // a word has begun
   for (size_t i = 0; i + 1 < bounds.size(); ++i) {
     const Utf8Unit unit = FirstUtf8(bytes.substr(bounds[i]));
     if (unit.kind != Utf8Kind::kCharacter) {
@@ -130,13 +148,14 @@ Text Cased(const Text& text, Case wanted) {
       continue;
     }
     const auto code = static_cast<utf8proc_int32_t>(unit.code);
-    const bool upper =
-        wanted == Case::kUpper || (wanted == Case::kTitle && !inside) || (wanted == Case::kCapitalized && i == 0);
+    const bool of_words = wanted == Case::kTitle || wanted == Case::kHeadline;
+    const bool upper = wanted == Case::kUpper || (of_words && !inside) || (wanted == Case::kCapitalized && i == 0);
     std::string changed;
     AppendUtf8(static_cast<char32_t>(upper ? utf8proc_toupper(code) : utf8proc_tolower(code)), changed);
     out.Append(changed, text.origin(bounds[i]));
     const utf8proc_category_t category = utf8proc_category(code);
-    inside = category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT;
+    inside = wanted == Case::kHeadline ? !IsIn("-({[<", text, bounds, i) && !IsIn(kWhiteSpace, text, bounds, i)
+                                       : category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT;
   }
   return out;
 }

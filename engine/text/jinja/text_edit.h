@@ -11,7 +11,10 @@
 
 namespace ebb::jinja {
 
-inline constexpr std::string_view kWhiteSpace = " \t\n\r\v\f";
+// The characters that Python counts as white space: Unicode's, and the separators of ASCII.
+inline constexpr std::string_view kWhiteSpace =
+    " \t\n\r\v\f\x1C\x1D\x1E\x1F\u0085\u00A0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200A"
+    "\u2028\u2029\u202F\u205F\u3000";
 
 // Bytes at which the characters begin, and the size of the text.
 std::vector<size_t> CharacterBounds(std::string_view text);
@@ -30,7 +33,9 @@ std::vector<Text> Split(const Text& text, std::string_view separator, int64_t mo
 
 std::vector<Text> SplitLines(const Text& text);
 
-enum class Case { kUpper, kLower, kTitle, kCapitalized };
+// A title of Python's begins a word behind what is no letter, a headline (Jinja's filter `title`) behind white space, a
+// hyphen or an opening bracket.
+enum class Case { kUpper, kLower, kTitle, kHeadline, kCapitalized };
 
 Text Cased(const Text& text, Case wanted);
 

@@ -139,7 +139,6 @@ struct Namespace {
 struct Loop {
   Value items = {};           // a list
   mutable int64_t index = 0;  // from 0
-  int64_t outer = 0;          // loops around it
 };
 
 // As Python compares: 1 == 1.0 == true, strings by their bytes, containers by what they hold.

@@ -1,8 +1,10 @@
-// Writes cases.json: what @huggingface/jinja, an interpreter that is not ours, makes of the templates beside this file.
+// Writes cases.json: what @huggingface/jinja, an interpreter that is not ours, makes of the templates beside this file, or of those in
+// another folder that has a templates.json: `node make.mjs [FOLDER]`.
 import {readFileSync, writeFileSync} from 'node:fs';
 import {createRequire} from 'node:module';
+import {pathToFileURL} from 'node:url';
 
-const here = new URL('.', import.meta.url);
+const here = process.argv[2] ? pathToFileURL(`${process.argv[2]}/`) : new URL('.', import.meta.url);
 const require = createRequire(new URL('../../e2e/package.json', import.meta.url));
 const {Template} = require('@huggingface/jinja');
 
@@ -33,13 +35,14 @@ const say = (role, content) => ({role, content});
 const CHATS = {
   'one turn': {messages: [say('user', 'Hello, how are you?')]},
   'no answer opened': {messages: [say('user', 'Hello')], add_generation_prompt: false},
-  'system': {messages: [say('system', ' Be brief. '), say('user', 'Hello\n')]},
+  'system': {messages: [say('system', ' Be brief.\u00a0'), say('user', '\u3000Hello\n')]},
   'turns': {messages: [say('user', ' Hi? '), say('assistant', ' Ho.\n'), say('user', 'Ünïcode 漢字 🙂'), say('assistant', ''), say('user', 'Bye.')]},
   'system and turns': {messages: [say('system', 'S'), say('user', 'a'), say('assistant', '<think>\nhm\n</think>\n\nb'), say('user', 'c')]},
   'two users': {messages: [say('user', 'a'), say('user', 'b')]},
   'hostile': {messages: [say('user', HOSTILE), say('assistant', HOSTILE), say('user', HOSTILE)]},
   'hostile system': {messages: [say('system', HOSTILE), say('user', HOSTILE)], add_generation_prompt: false},
   'tools': {messages: [say('user', 'What is the weather?')], tools: [TOOL, {...TOOL, function: {...TOOL.function, name: 'other'}}]},
+  'system and tools': {messages: [say('system', 'S'), say('user', 'a'), say('assistant', 'b'), say('user', 'c')], tools: [TOOL]},
   'tool call': {
     messages: [say('user', 'Weather?'), {role: 'assistant', content: null, tool_calls: [CALL]},
       {role: 'tool', content: '{"temperature": -3.5}', name: 'get_weather', tool_call_id: 'call12345'}, say('assistant', 'Cold.'), say('user', 'Thanks')],
@@ -54,6 +57,12 @@ const CHATS = {
     messages: [say('user', 'Weather?'),
       {role: 'assistant', content: null, tool_calls: [{...CALL, function: {name: 'get_weather', arguments: '{"place": "Oslo"}'}}]},
       {role: 'tool', content: 'cold', tool_call_id: 'call12345'}],
+  },
+  'two tool calls': {
+    messages: [say('user', 'Weather?'), {role: 'assistant', content: null, tool_calls: [CALL, {...CALL, id: 'call67890'}]},
+      {role: 'tool', content: '1', tool_call_id: 'call12345'}, {role: 'tool', content: HOSTILE, tool_call_id: 'call67890'}, say('assistant', 'Wet.')],
+    tools: [TOOL],
+    add_generation_prompt: false,
   },
   'thinking off': {messages: [say('user', 'a')], arguments: {enable_thinking: false}},
 };

@@ -101,7 +101,7 @@ TEST(Template, LoopsAsJinjaDoes) {
        {"{% set x = 1 %}{% for y in list %}{% set x = x + y %}{{ x }}{% endfor %}{{ x }}", "4231"},
        {"{% set ns = namespace(x=1) %}{% for y in list %}{% set ns.x = ns.x + y %}{% endfor %}{{ ns.x }}", "7"},
        {"{% for x in range(2, 8, 3) %}{{ x }}{% endfor %}{{ range(3) | list }}", "25[0, 1, 2]"},
-       {"{% for a in [1,2] %}{% for b in [3] %}{{ loop.depth }}{% endfor %}{{ loop.index }}{% endfor %}", "2122"}});
+       {"{% for a in [1,2] %}{% for b in [3] %}{{ loop.depth }}{% endfor %}{{ loop.index }}{% endfor %}", "1112"}});
 }
 
 TEST(Template, DefinesMacrosBlocksAndCalls) {
@@ -176,12 +176,50 @@ TEST(Template, HasTheMethods) {
        {"{{ name.startswith('A') }}{{ name.endswith(('x', 'da')) }}{{ name.upper() }}{{ 'a b'.title() }}",
         "TrueTrueADAA B"},
        {"{{ 'aXa'.replace('a', 'b') }}{{ 'a\\nb'.splitlines() }}{{ ','.join(['a', 'b']) }}", "bXb['a', 'b']a,b"},
+       {"{{ 'a b'.split(none, 1) }}{{ ' a b c '.split(none, 1) }}{{ ' a b c '.rsplit(none, 1) }}{{ ' '.split() }}",
+        "['a', 'b']['a', 'b c '][' a b', 'c'][]"},
+       {"{{ 'a\\r\\n\\rb\\x1ec\\n'.splitlines() }}{{ \"don't x-y 3rd\".title() }}", "['a', '', 'b', 'c']Don'T X-Y 3Rd"},
        {"{{ dict.get('a') }}{{ dict.get('z') }}{{ dict.get('z', 3) }}{{ dict.keys() | list }}{{ dict.values() | list "
         "}}",
         "xNone3['b', 'a'][1, 'x']"},
        {"{{ word.find('ï') }}{{ 'aa'.count('a') }}{{ '12'.isdigit() }}{{ 'ab'.removeprefix('a') }}{{ list.index(2) }}",
         "22Trueb2"}});
 }
+
+// What Python counts as white space is more than ASCII's, and less than what looks like some.
+TEST(Template, TrimsTheWhiteSpaceOfUnicode) {
+  ExpectAll(
+      {{"{{ '\u3000\u00A0\\x1fa\u2003b\u2028\u0085 ' | trim }}|{{ '\u2003a'.lstrip() }}|{{ 'a\u00A0 b'.split() }}",
+        "a\u2003b|a|['a', 'b']"},
+       {"{{ '\u200Ba\uFEFF' | trim }}", "\u200Ba\uFEFF"}});
+}
+
+// As the tools of a chat that has none are asked for what they are not.
+TEST(Template, FindsNothingInWhatIsFalse) {
+  ExpectAll(
+      {{"{{ none | selectattr('a', 'equalto', 1) | list }}{{ none | reject | list }}{{ none | map('upper') | list }}",
+        "[][][]"},
+       {"{{ none | join }}", "FAILED line 1: none has no items to go through"}});
+}
+
+TEST(Template, SpreadsAListOverParameters) {
+  ExpectAll({{"{% macro m(a, b, c) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(*[1, 2], c=3) }}{{ m(0, *[]) }}", "1230"},
+             {"{{ m(*) }}", "FAILED line 1: expected an expression, found ')'"}});
+}
+
+TEST(Template, FillsPatternsOfTwoKinds) {
+  ExpectAll(
+      {{"{{ '{\"a\": \"%s\", \"b\": %d%%}' % ('x', 1) }}{{ '{%s}' | format('y') }}", "{\"a\": \"x\", \"b\": 1%}{y}"},
+       {"{{ '{}%s{{1}}{0}{k}'.format('x', k='y') }}", "x%s{1}xy"},
+       {"{{ '%05.2f' % 1 }}", "FAILED line 1: format: '%0' is not known; known: %s, %d, %%"},
+       {"{{ '%s%s' % 'a' }}", "FAILED line 1: format: too few values"},
+       {"{{ '{a' .format(1) }}", "FAILED line 1: format: a single '{'"},
+       {"{{ '{a.b}'.format(1) }}", "FAILED line 1: format: there is no value for '{a.b}'"}});
+}
+
+TEST(Template, ALineEndsBehindRaw) { ExpectAll({{"{% raw %}\n a\n{% endraw %}\nb", "\n a\nb"}}); }
+
+TEST(Template, AHeadlineIsNoTitle) { ExpectAll({{"{{ \"don't x-y (3rd) a_b\" | title }}", "Don't X-Y (3rd) A_b"}}); }
 
 TEST(Template, TellsTheTimeItIsGiven) { ExpectAll({{"{{ strftime_now('%d %b %Y, %-d') }}", "09 Nov 2026, 9"}}); }
 
