@@ -206,8 +206,8 @@ MODELS_TOKENIZERS = """## Tokenizers
 A GGUF file says `tokenizer.ggml.model` `gpt2` (byte-level BPE, with the pre-tokenizer that `tokenizer.ggml.pre` names), `llama`
 (SentencePiece's BPE, tokens for bytes) or `t5` (Unigram). Of pre-tokenizers these are known: those of GPT-2 (`gpt-2`, `default`, `phi-2`,
 `mpt`, `olmo`, `jais`), Llama 3 (`llama-bpe`, `llama3`, `llama-v3`, `falcon3`, `dbrx`, `smaug-bpe`), Qwen 2 and 3 (`qwen2`,
-`deepseek-r1-qwen`, `stablelm2`), StarCoder (`starcoder`, `refact`, `command-r`, `smollm`, `codeshell`, `exaone`), `falcon`,
-`deepseek-coder`, `deepseek-v3`, `tekken`, `gpt-4o` and `bloom`.
+`deepseek-r1-qwen`, `stablelm2`), StarCoder (`starcoder`, `refact`, `command-r`, `smollm`, `codeshell`, `exaone`), `falcon`, DeepSeek
+(`deepseek-llm`, `deepseek-coder`, `deepseek-v3`), `tekken`, `gpt-4o` and `bloom`.
 
 A hub's `tokenizer.json` states its steps itself. These types are known:
 
@@ -223,7 +223,8 @@ A hub's `tokenizer.json` states its steps itself. These types are known:
 Another type, a member that is not known, or a pattern that would mean something else is refused by name and place. Beside it are read
 `tokenizer_config.json` (`bos_token`, `eos_token`, `add_bos_token`, `chat_template`), `chat_template.jinja`, and the `eos_token_id` of
 `generation_config.json`, or of `config.json` where that has none: `eos_token` and all of these end an answer. `make tokenizers` compares
-100,000 lines for each family with Hugging Face's own implementation; [speed](../benchmarks/tokenizers.md) was measured.
+100,000 lines for each family with Hugging Face's own implementation, those that a GGUF file names by that name, too;
+[speed](../benchmarks/tokenizers.md) was measured.
 """
 MODELS_EVICTION = {
     "rope": "Every policy, original and compacted positions.",

@@ -31,6 +31,8 @@ LETTERS = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo
 TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SUFFIX = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 
+CASED = "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"  # letters that have cases
+
 # Of GPT-2's vocabulary: (normalizer, pre_tokenizer, tokens to add).
 OF_GPT2 = {
     "gptneox": ({"type": "NFC"}, {**BYTES, "add_prefix_space": False},
@@ -40,6 +42,9 @@ OF_GPT2 = {
                           split("[0-9][0-9][0-9]")), [(">>TITLE<<", "sp"), ("<<<>>>", "")]),
     "deepseek-coder": (sequence("normalizers"), cuts(split(r"[\r\n]"), split(r"\s?\p{L}+"), split(r"\s?\p{P}+"), split("[一-龥ࠀ-一가-퟿]+"),
                                                      {"type": "Digits", "individual_digits": True}, ONLY_BYTES), [("<|EOT|>", "no")]),
+    "deepseek-llm": (sequence("normalizers"), cuts(split(r"[\r\n]"), split(rf"\s?[{CASED}]+"), split(r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+"), split(r"\s+$"),
+                                                   split("[一-龥ࠀ-一가-퟿]+"), {"type": "Digits", "individual_digits": True}, ONLY_BYTES),
+                     [("<｜begin▁of▁sentence｜>", "sp"), ("<｜end▁of▁sentence｜>", "sp")]),
     "bloom": (None, cuts(split(" ?[^(\\s|[.,!?…。，、।۔،])]+"), ONLY_BYTES), [("<pad>", "sp")]),
     "tekken": (None, cuts(split(LETTERS % ("", "") + r"|\p{N}" + TAIL), ONLY_BYTES), []),
     "gpt-4o": (None, cuts(split(LETTERS % (SUFFIX, SUFFIX) + r"|\p{N}{1,3}" + TAIL, "Removed", True), ONLY_BYTES), [("<|endofprompt|>", "sp")]),

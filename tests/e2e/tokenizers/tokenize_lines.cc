@@ -2,6 +2,9 @@
 // bytes each, and how long the text is that they stand for, and it; all lines trusted, each the beginning of a
 // sequence. `tokenize_lines FOLDER`
 //
+// `tokenize_lines FOLDER --pre RULE`: the same, but texts are cut by the rule of this name, as those of a GGUF file
+// are, whatever the folder's own steps are.
+//
 // `tokenize_lines FOLDER --speed FILE`: how long it takes to open the tokenizer, and to encode the file's text in one
 // go.
 
@@ -12,12 +15,18 @@
 #include <fstream>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
+#include "engine/model/hub_tokenizer.h"
+#include "engine/text/read_vocabulary.h"
 #include "engine/text/tokenizer.h"
+#include "policies/status.h"
 
 namespace ebb {
 namespace {
@@ -46,15 +55,25 @@ void TokenizeLines(const Tokenizer& tokenizer) {
   }
 }
 
+absl::StatusOr<std::unique_ptr<const Tokenizer>> OpenBy(const char* folder, const std::string& rule) {
+  if (rule.empty()) return Tokenizer::Open(folder);
+  EBB_ASSIGN(const GgufFile file, OpenTokenizerFile(folder));
+  EBB_ASSIGN(Vocabulary vocabulary, ReadVocabulary(file));
+  vocabulary.rules.clear();
+  vocabulary.pre = rule;
+  return Tokenizer::Make(std::move(vocabulary));
+}
+
 int Main(int argc, char** argv) {
   if (argc != 2 && argc != 4) return 2;
+  const bool by_rule = argc == 4 && std::string_view(argv[2]) == "--pre";
   const Clock::time_point start = Clock::now();
-  const auto tokenizer = Tokenizer::Open(argv[1]);
+  const auto tokenizer = OpenBy(argv[1], by_rule ? argv[3] : "");
   if (!tokenizer.ok()) {
     std::cerr << tokenizer.status().message() << "\n";
     return 1;
   }
-  if (argc == 2) {
+  if (argc == 2 || by_rule) {
     TokenizeLines(**tokenizer);
     return 0;
   }
