@@ -247,6 +247,7 @@ absl::StatusOr<std::string> ChatTemplate(const std::string& folder, const JsonPl
   if (!absl::IsNotFound(file.status())) return file.status();
   const JsonPlace place = config["chat_template"];
   if (!place || place.value().is_string()) return place.Text("");
+  if (!place.value().is_array()) return place.Wrong("a string, or an array of named templates");
   EBB_ASSIGN(const std::vector<JsonPlace> named, place.Elements());
   for (const JsonPlace& one : named) {
     EBB_ASSIGN(const std::string name, one["name"].Text());
