@@ -138,6 +138,8 @@ TEST(GoldenTemplates, AreRenderedAsByAnInterpreterThatIsNotOurs) {
     ASSERT_THAT(plain, IsOk());
     EXPECT_EQ(Controls(*tokenizer, *segments), Controls(*tokenizer, *plain));
   }
+  EXPECT_GT(rendered, 0U);
+  if (std::getenv("EBB_TEMPLATES") != nullptr) return;
   EXPECT_GE(rendered, 140U);
   EXPECT_GE(refused, 10U);
 }
