@@ -321,6 +321,39 @@ class Rendered(unittest.TestCase):
                     return any(least <= value <= 100 for _, value in prometheus.query(queries[name]))
                 eventually(answered, lambda: f"no data: {queries[name]}: {prometheus.query(queries[name])}")
 
+    @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed (Debian: prometheus)")
+    def test_pods_are_added_by_the_fullest_of_their_models(self):
+        page = PAGE.read_text(encoding="utf-8")
+        who = 'namespace="models",job="x-pods"'
+        queries = {each["name"]: each["metadata"]["query"] for each in self.render(case="redis")["ScaledObject/x"]["spec"]["triggers"]}
+        for name, query in re.findall(r"name: \{as: (\w+)\}\n  metricsQuery: (.*)", page):
+            queries[name] = f"sum({query.replace('<<.GroupBy>>', 'namespace,pod').replace('<<.LabelMatchers>>', who)})"
+        self.assertEqual(len(queries), 4)
+        # Pod a: 60 % and 70 % of the pages of its models, 5 % and 30 % of their queues; pod b: 20 % and 40 % of its one.
+        series = []
+        for labels, owned, waiting, running in (('pod="a"', 60, 3, 2), ('pod="a",model="qwen"', 70, 10, 20), ('pod="b"', 20, 30, 10)):
+            named = f"{who},{labels}"
+            series += [(f'ebb_kv_pages{{{named},state="owned"}}', owned), (f'ebb_kv_pages{{{named},state="free"}}', 100 - owned),
+                       (f"ebb_kv_pages_limit{{{named}}}", 100), (f'ebb_queue_depth{{{named},tenant="acme"}}', waiting - 1),
+                       (f'ebb_queue_depth{{{named},tenant="default"}}', 1), (f"ebb_requests_running{{{named}}}", running),
+                       (f"ebb_requests_limit{{{named}}}", 100)]
+        test = {"interval": "1m", "input_series": [{"series": name, "values": value} for name, value in series],
+                "promql_expr_test": [{"expr": query, "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 90 if "reserved" in name else 70}]}
+                                     for name, query in queries.items()]}
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            json.dump({"rule_files": [], "tests": [test]}, file)  # JSON is YAML
+            file.flush()
+            done = subprocess.run(["promtool", "test", "rules", file.name], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_deployment_takes_changes_as_it_is_told(self):
+        def strategy(*values):
+            return self.render(*values, case="redis")["Deployment/x"]["spec"]["strategy"]
+        self.assertEqual(strategy(), {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}})
+        self.assertEqual(strategy("updateStrategy.type=Recreate"), {"type": "Recreate"}, "Kubernetes takes no rollingUpdate beside it")
+        self.assertEqual(strategy("updateStrategy.rollingUpdate.maxSurge=0", "updateStrategy.rollingUpdate.maxUnavailable=1"),
+                         {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}})
+
     def test_the_route_lets_in_what_the_other_proxies_do(self):
         (rule,) = self.render(case="redis")["GRPCRoute/x"]["spec"]["rules"]
         services = [match["method"]["service"] for match in rule["matches"]]
@@ -368,7 +401,8 @@ class Rendered(unittest.TestCase):
             return self.render(*values)["StatefulSet/x"]["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
         self.assertEqual(checksum(), checksum("replicas=2"))
         self.assertNotEqual(checksum(), checksum("config.log.level=warn"))
-        self.assertEqual(checksum(), checksum("config.tenants.acme.weight=3"), "a running server takes it")
+        for taken in ("config.tenants.acme.weight=3", "config.models.qwen.path=/models/qwen.gguf"):
+            self.assertEqual(checksum(), checksum(taken), "a running server takes it")
 
     def test_rules_and_dashboards_arrive_whole(self):
         made = self.render(*ON)

@@ -95,15 +95,15 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- toYaml $resources -}}
 {{- end -}}
 
-{{/* Ratio, in percent, by which pods are added: of each pod, by the labels of a Prometheus operator's scrape. */}}
+{{/* Ratio, in percent, by which pods are added: of each pod's fullest model, by the labels of a Prometheus operator's scrape. */}}
 {{- define "ebb.pagesReserved" -}}
 {{- $of := printf "namespace=%q,job=\"%s-pods\"" .Release.Namespace (include "ebb.name" .) -}}
-sum(100 * sum without (state) (ebb_kv_pages{ {{- $of }},state="owned"}) / ebb_kv_pages_limit{ {{- $of }}})
+sum(100 * max without (model) (sum without (state) (ebb_kv_pages{ {{- $of }},state="owned"}) / ebb_kv_pages_limit{ {{- $of }}}))
 {{- end -}}
 
 {{- define "ebb.queue" -}}
 {{- $of := printf "namespace=%q,job=\"%s-pods\"" .Release.Namespace (include "ebb.name" .) -}}
-sum(100 * (sum without (tenant) (ebb_queue_depth{ {{- $of }}}) + ebb_requests_running{ {{- $of }}}) / ebb_requests_limit{ {{- $of }}})
+sum(100 * max without (model) ((sum without (tenant) (ebb_queue_depth{ {{- $of }}}) + ebb_requests_running{ {{- $of }}}) / ebb_requests_limit{ {{- $of }}}))
 {{- end -}}
 
 {{/* The server's configuration: what the values say, and what follows from the chart. */}}

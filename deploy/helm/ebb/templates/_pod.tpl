@@ -3,8 +3,8 @@
 metadata:
   labels: {{- include "ebb.labels" . | nindent 4 }}
   annotations:
-    # Without the tenants, which a running server takes.
-    checksum/config: {{ omit (include "ebb.config" . | fromYaml) "tenants" | toYaml | sha256sum }}
+    # Without the tenants and models, which a running server takes.
+    checksum/config: {{ omit (include "ebb.config" . | fromYaml) "tenants" "models" | toYaml | sha256sum }}
     {{- with merge (dict) .Values.podAnnotations .Values.commonAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
