@@ -131,34 +131,39 @@ void SetDefaults(std::string_view section_name, Message& section) {
   }
 }
 
-// A section of named ones is a map, which reflection shows as a list of pairs. The pair of that name; -1: none.
-int FindNamed(const FieldDescriptor& section, std::string_view name, const Config& config) {
-  const auto& reflection = *config.GetReflection();
-  for (int i = 0; i < reflection.FieldSize(config, &section); ++i) {
-    const Message& pair = reflection.GetRepeatedMessage(config, &section, i);
-    if (pair.GetReflection()->GetString(pair, section.message_type()->map_key()) == name) return i;
-  }
-  return -1;
+// Gives `use` the map that a section of named ones is: reflection shows it as a list, in which finding one is a search.
+template <typename Use>
+auto OfNamed(std::string_view section, const Config& config, const Use& use) {
+  if (section == "tenants") return use(config.tenants());
+  EBB_CHECK(section == "models");
+  return use(config.models());
+}
+
+// Null: there is none of that name.
+const Message* FindNamed(std::string_view section, const std::string& name, const Config& config) {
+  return OfNamed(section, config, [&name](const auto& map) -> const Message* {
+    const auto found = map.find(name);
+    return found == map.end() ? nullptr : &found->second;
+  });
+}
+
+// Made where there is none.
+Message& MakeNamed(std::string_view section, const std::string& name, Config& config) {
+  if (section == "tenants") return (*config.mutable_tenants())[name];
+  EBB_CHECK(section == "models");
+  return (*config.mutable_models())[name];
 }
 
 Message& Section(const ConfigPlace& place, Config& config) {
-  const FieldDescriptor& field = *place.key->section_field;
-  if (place.key->is_named()) {
-    const int at = FindNamed(field, place.name, config);
-    EBB_CHECK(at >= 0);
-    Message& pair = *config.GetReflection()->MutableRepeatedMessage(&config, &field, at);
-    return *pair.GetReflection()->MutableMessage(&pair, field.message_type()->map_value());
-  }
+  if (place.key->is_named()) return MakeNamed(place.key->section, place.name, config);
   return *config.GetReflection()->MutableMessage(&config, place.key->section_field);
 }
 
 const Message& Section(const ConfigPlace& place, const Config& config) {
-  const FieldDescriptor& field = *place.key->section_field;
-  if (!place.key->is_named()) return config.GetReflection()->GetMessage(config, &field);
-  const int at = FindNamed(field, place.name, config);
-  EBB_CHECK(at >= 0);
-  const Message& pair = config.GetReflection()->GetRepeatedMessage(config, &field, at);
-  return pair.GetReflection()->GetMessage(pair, field.message_type()->map_value());
+  if (!place.key->is_named()) return config.GetReflection()->GetMessage(config, place.key->section_field);
+  const Message* const named = FindNamed(place.key->section, place.name, config);
+  EBB_CHECK(named != nullptr);
+  return *named;
 }
 
 size_t EditDistance(std::string_view a, std::string_view b) {
@@ -272,26 +277,16 @@ absl::Status SetConfigValue(const ConfigPlace& place, std::string_view text, Con
 }
 
 void AddNamed(const std::string& section, const std::string& name, Config& config) {
-  const ConfigKey* const key = FindSection(section);
-  EBB_CHECK(key != nullptr && key->is_named());
-  const FieldDescriptor& field = *key->section_field;
-  if (FindNamed(field, name, config) >= 0) return;
-  Message& pair = *config.GetReflection()->AddMessage(&config, &field);
-  pair.GetReflection()->SetString(&pair, field.message_type()->map_key(), name);
-  SetDefaults(section, *pair.GetReflection()->MutableMessage(&pair, field.message_type()->map_value()));
+  if (FindNamed(section, name, config) == nullptr) SetDefaults(section, MakeNamed(section, name, config));
 }
 
 std::vector<std::string> NamesIn(const std::string& section, const Config& config) {
-  const ConfigKey* const key = FindSection(section);
-  EBB_CHECK(key != nullptr && key->is_named());
-  const FieldDescriptor& field = *key->section_field;
-  const auto& reflection = *config.GetReflection();
-  std::set<std::string> names;  // the maps have no order
-  for (int i = 0; i < reflection.FieldSize(config, &field); ++i) {
-    const Message& pair = reflection.GetRepeatedMessage(config, &field, i);
-    names.insert(pair.GetReflection()->GetString(pair, field.message_type()->map_key()));
-  }
-  return {names.begin(), names.end()};
+  return OfNamed(section, config, [](const auto& map) {
+    std::vector<std::string> names;
+    for (const auto& [name, _] : map) names.push_back(name);
+    std::ranges::sort(names);  // the maps have no order
+    return names;
+  });
 }
 
 Config DefaultConfig() {
