@@ -280,7 +280,7 @@ class RunningFront final : public OpenAiFront {
     EBB_ASSIGN(std::shared_ptr<Place> place, TakePlace());
     EBB_ASSIGN(const CallMetadata metadata, MetadataFrom(request));
     EBB_ASSIGN(OpenAiRequest asked, OpenAiRequestFrom(route, request.body));
-    const std::string model = asked.generate.model().empty() ? served_.models().front().name : asked.generate.model();
+    std::string model = asked.generate.model().empty() ? served_.models().front().name : asked.generate.model();
     std::optional<Turn> turn;
     if (!asked.session.empty()) {
       Turn kept;
@@ -290,6 +290,7 @@ class RunningFront final : public OpenAiFront {
         AnswerError(*joined, response);
         return absl::OkStatus();
       }
+      model = kept.session.model();
       turn = std::move(kept);
     }
     auto call = std::make_unique<OpenAiCall>(*inference_, asked.generate, metadata);

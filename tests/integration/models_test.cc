@@ -219,6 +219,11 @@ TEST_F(ModelsTest, EveryCallFindsItsModel) {
   EXPECT_EQ(say("third")->status, 200);
   EXPECT_EQ(client_->Get("sessions/talk").model(), "third");
   EXPECT_EQ(nlohmann::json::parse(say("main")->body)["error"]["code"], "MODEL_DIFFERS");
+  http.Post("/v1/completions", R"({"prompt": "It", "max_tokens": 1, "ebb": {"session": "tale"}, "model": "third"})",
+            "application/json");
+  const auto more = http.Post("/v1/completions", R"({"prompt": " was", "max_tokens": 1, "ebb": {"session": "tale"}})",
+                              "application/json");
+  EXPECT_EQ(nlohmann::json::parse(more->body)["model"], "third") << more->body;
 
   EXPECT_GT(server_->Metric("ebb_completion_tokens_total{tenant=\"default\",model=\"third\"}"), 0);
   EXPECT_EQ(server_->Metric("ebb_completion_tokens_total{tenant=\"default\"}"), 0);
