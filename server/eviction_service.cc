@@ -31,7 +31,7 @@ absl::StatusOr<std::optional<int32_t>> IndexFrom(const std::string& field, std::
   return std::optional(static_cast<int32_t>(*index));
 }
 
-absl::Status ModelOnlyWithAll() {
+absl::Status ModelOnlyWithoutSession() {
   return RefuseField("ONLY_WITHOUT_SESSION", "model", "the session has its own; leave it out");
 }
 
@@ -62,7 +62,7 @@ grpc::ServerUnaryReactor* EvictionService::SetPolicy(grpc::CallbackServerContext
       [&](const std::string& tenant) -> absl::StatusOr<OfModel<Order>> {
         EBB_TRY(CheckSize(parts_, *request));
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
-        if (!request->model().empty()) return ModelOnlyWithAll();
+        if (!request->model().empty()) return ModelOnlyWithoutSession();
         ModelLease model = parts_.models.Of(tenant, id);
         EBB_ASSIGN(PolicyRequest change, PolicyRequestFrom(*request, LimitsOf(model->worker().model())));
         std::optional<uint64_t> expected;
@@ -176,7 +176,7 @@ grpc::ServerWriteReactor<v1::WatchEvictionsResponse>* EvictionService::WatchEvic
     }
     of.every = static_cast<int32_t>(every);
     if (!of.session.empty()) {
-      if (!request->model().empty()) return ModelOnlyWithAll();
+      if (!request->model().empty()) return ModelOnlyWithoutSession();
       return OfModel<WatchRequest>{parts_.models.Of(of.tenant, of.session), std::move(of)};
     }
     EBB_ASSIGN(ModelLease model, parts_.models.Find(request->model()));
