@@ -429,7 +429,6 @@ Metrics::Metrics(const MetricsOptions& options)
       store_(MakeStore(set_)),
       journal_(MakeJournal(set_)),
       swap_(MakeSwap(set_)),
-      reload_(MakeReload(set_)),
       finished_(MakeFinished(set_)) {
   const auto text = [](int64_t number) { return absl::StrFormat("%d", number); };
   set_["ebb_cache_config_info"]
@@ -443,6 +442,7 @@ Metrics::Metrics(const MetricsOptions& options)
   tenant(kDefaultTenant);
   for (const std::string& name : options.tenants) tenant(name);
   if (!options.whole_server) return;
+  reload_.emplace(MakeReload(set_));
   set_["ebb_build_info"]
       .gauge({options.version, options.revision, options.backend, options.grpc_version, options.model})
       .Set(1);
@@ -492,7 +492,7 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
           .watch_events_lost = set_["ebb_watch_events_lost_total"].counter({label}),
           .quota_used = used,
           .quota_limit = limits,
-          .is_shared = label == kOther || !whole_server_};
+          .is_shared = label == kOther};
 }
 
 const TenantMetrics& Metrics::tenant(std::string_view name) {

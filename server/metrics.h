@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -83,7 +84,7 @@ struct TenantMetrics {
   Counter& watch_events_lost;
   std::array<Gauge*, kQuotas.size()> quota_used;   // by Quota: Add
   std::array<Gauge*, kQuotas.size()> quota_limit;  // 0: none. Null unless MetricsOptions::whole_server
-  bool is_shared = false;                          // the limits: by models, or by tenants past tenants_max
+  bool is_shared = false;                          // the limits, by tenants past tenants_max
 };
 
 struct PolicyMetrics {
@@ -244,7 +245,7 @@ class Metrics {
   const StoreMetrics& store() const { return store_; }
   const JournalMetrics& journal() const { return journal_; }
   const SwapMetrics& swap() const { return swap_; }
-  const ReloadMetrics& reload() const { return reload_; }
+  const ReloadMetrics& reload() const { return *reload_; }  // REQUIRES: MetricsOptions::whole_server
 
   // A call is over. Counts code and time; an error of ours (UNKNOWN, INTERNAL, DATA_LOSS) or a refusal (the rest,
   // CANCELLED apart) also by its reason, the one that ToGrpc sends; UNAUTHENTICATED and PERMISSION_DENIED once more.
@@ -282,7 +283,7 @@ class Metrics {
   StoreMetrics store_;
   JournalMetrics journal_;
   SwapMetrics swap_;
-  ReloadMetrics reload_;
+  std::optional<ReloadMetrics> reload_;
   std::map<int, Counter*> finished_;
   std::map<std::string, PolicyMetrics, std::less<>> policies_;
   std::map<std::string, MethodMetrics, std::less<>> methods_;

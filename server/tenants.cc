@@ -106,7 +106,8 @@ void TenantAccount::SetLimits(const TenantLimits& limits, absl::Time now) {
   if (metrics_.is_shared) return;
   metrics_.weight.Set(limits.weight);
   for (const QuotaRow& row : kQuotas) {
-    metrics_.quota_limit[static_cast<size_t>(row.quota)]->Set(static_cast<double>(limits.limit(row.quota)));
+    Gauge* const limit = metrics_.quota_limit[static_cast<size_t>(row.quota)];
+    if (limit != nullptr) limit->Set(static_cast<double>(limits.limit(row.quota)));
   }
 }
 
@@ -114,10 +115,10 @@ bool TenantAccount::idle(absl::Time now) const {
   return std::ranges::all_of(own_, [](int64_t used) { return used == 0; }) && tokens_taken(now) == 0;
 }
 
-TenantBook::TenantBook(const std::shared_ptr<const TenantTable>& table, Metrics& metrics,
+TenantBook::TenantBook(const std::shared_ptr<const TenantTable>& table, absl::Time now, Metrics& metrics,
                        std::shared_ptr<TenantUses> uses)
     : table_(table), metrics_(metrics), uses_(uses == nullptr ? std::make_shared<TenantUses>() : std::move(uses)) {
-  SetTable(table, absl::InfinitePast(), [](const TenantAccount&) {});
+  SetTable(table, now, [](const TenantAccount&) {});
 }
 
 TenantAccount& TenantBook::Of(const std::string& tenant, absl::Time now) {

@@ -147,7 +147,7 @@ class TenantAccount {
 class TenantBook {
  public:
   // `metrics` outlives this. `uses`: of all models; null: there are no others.
-  TenantBook(const std::shared_ptr<const TenantTable>& table, Metrics& metrics,
+  TenantBook(const std::shared_ptr<const TenantTable>& table, absl::Time now, Metrics& metrics,
              std::shared_ptr<TenantUses> uses = nullptr);
 
   // The tenant's account. Valid as long as something counts in it, else until the next that is asked for: those of

@@ -24,6 +24,7 @@ using client::ReadDetails;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using Code = grpc::StatusCode;
 
 constexpr absl::Duration kHours = absl::Hours(10);
@@ -202,6 +203,11 @@ TEST_F(ModelsTest, EveryCallFindsItsModel) {
   const auto models = nlohmann::json::parse(http.Get("/v1/models")->body);
   ASSERT_EQ(models["data"].size(), 2U);
   EXPECT_EQ(models["data"][1]["id"], "third");
+  const std::string page = httplib::Client("127.0.0.1", server_->server().http_address()->port).Get("/metrics")->body;
+  EXPECT_EQ(server_->Metric("ebb_tenant_weight{tenant=\"default\",model=\"third\"}"), 1);
+  EXPECT_THAT(page, HasSubstr("\nebb_config_failing "));
+  EXPECT_THAT(page, Not(HasSubstr("ebb_config_failing{")));
+
   const auto complete = [&](const std::string& model) {
     const nlohmann::json body = {{"model", model}, {"prompt", "It was"}, {"max_tokens", 3}};
     return http.Post("/v1/completions", body.dump(), "application/json");

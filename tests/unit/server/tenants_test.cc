@@ -42,7 +42,7 @@ TEST(Quotas, EachIsRefusedUnderAReasonOfItsOwnWithItsNumbers) {
 
 TEST(TenantBook, CountsAgainstTheLimits) {
   Metrics metrics({});
-  TenantBook book(Table({{"acme", {.sessions_max = 2}}}), metrics);
+  TenantBook book(Table({{"acme", {.sessions_max = 2}}}), kNow, metrics);
   TenantAccount& acme = book.Of("acme", kNow);
   EXPECT_THAT(acme.Check(Quota::kSessions, 2), IsOk());
   EXPECT_THAT(acme.Check(Quota::kSessions, 3), IsRefusal(absl::StatusCode::kResourceExhausted, "TENANT_SESSIONS", ""));
@@ -58,7 +58,7 @@ TEST(TenantBook, CountsAgainstTheLimits) {
 
 TEST(TenantBook, ASmallerQuotaTakesNothingAwayAndLetsNothingIn) {
   Metrics metrics({});
-  TenantBook book(Table({{"acme", {.weight = 2, .calls_max = 4}}}), metrics);
+  TenantBook book(Table({{"acme", {.weight = 2, .calls_max = 4}}}), kNow, metrics);
   TenantAccount& acme = book.Of("acme", kNow);
   acme.Count(Quota::kCalls, 4);
   std::vector<std::pair<std::string, int32_t>> told;
@@ -78,7 +78,7 @@ TEST(TenantBook, ASmallerQuotaTakesNothingAwayAndLetsNothingIn) {
 
 TEST(TenantBook, TokensThatAreOwedOutliveWhatTookThem) {
   Metrics metrics({});
-  TenantBook book(Table({{"acme", {.tokens_per_minute = 60}}}), metrics);
+  TenantBook book(Table({{"acme", {.tokens_per_minute = 60}}}), kNow, metrics);
   book.Of("acme", kNow).TakeTokens(90, kNow);
   const absl::Status over = book.Of("acme", kNow).CheckTokens(kNow);
   EXPECT_THAT(over, IsRefusal(absl::StatusCode::kResourceExhausted, "TENANT_TOKENS", ""));
@@ -94,9 +94,9 @@ TEST(TenantBook, CountsOfSeveralModelsAreChecked) {
   Metrics metrics_beside({.whole_server = false});
   const auto uses = std::make_shared<TenantUses>();
   const auto table = Table({{"acme", {.sessions_max = 3, .tokens_per_minute = 60}}});
-  TenantBook book(table, metrics, uses);
+  TenantBook book(table, kNow, metrics, uses);
   {
-    TenantBook beside(table, metrics_beside, uses);
+    TenantBook beside(table, kNow, metrics_beside, uses);
     beside.Of("acme", kNow).Count(Quota::kSessions, 2);
     book.Of("acme", kNow).Count(Quota::kSessions, 1);
     EXPECT_FALSE(book.Of("acme", kNow).Check(Quota::kSessions, 1).ok());
@@ -107,12 +107,14 @@ TEST(TenantBook, CountsOfSeveralModelsAreChecked) {
   }
   EXPECT_EQ(book.Of("acme", kNow).used(Quota::kSessions), 1) << "what a model had is given back with it";
   EXPECT_FALSE(book.Of("acme", kNow).CheckTokens(kNow).ok()) << "what it took is taken";
+  TenantBook late(Table({{"acme", {.tokens_per_minute = 120}}}), kNow, metrics_beside, uses);
+  EXPECT_EQ(book.Of("acme", kNow).tokens_taken(kNow), 90) << "a model of another rate changes no more than that";
 }
 
 // Names cost nothing: anybody may send any.
 TEST(TenantBook, ForgetsTenantsThatHaveNothing) {
   Metrics metrics({});
-  TenantBook book(Table({{"acme", {}}}), metrics);
+  TenantBook book(Table({{"acme", {}}}), kNow, metrics);
   TenantAccount& kept = book.Of("kept", kNow);
   kept.Count(Quota::kSessions, 1);
   const TenantId id = kept.id();
