@@ -68,23 +68,26 @@ void TokenClock::Write(const Rpc& rpc, ServedModel& model, int tokens) {
 template <typename Message>
 CallStream<Message>::CallStream(const ServiceParts& parts, std::string_view method,
                                 const grpc::CallbackServerContext& context)
-    : StreamReactor<Message>(parts.stream_buffer), parts_(parts), rpc_(parts, method, context) {
-  parts_.streams.Add();
+    : StreamReactor<Message>(parts.stream_buffer),
+      parts_(parts),
+      context_(context),
+      hold_(context),
+      rpc_(parts, method, context) {
+  parts_.streams.Add(context_);
 }
 
 template <typename Message>
 void CallStream<Message>::Begin(absl::StatusOr<ModelCall> call) {
   if (!call.ok()) return End({.status = call.status()}, false);
-  const ModelLease model = model_ = std::move(call->model);  // also when this is gone
-  Worker& worker = model->worker();
-  if (id_ == 0) id_ = worker.NewCallId();
-  worker.Start(id_, std::move(call->question), *this);
+  const ModelLease model = hold_.Take(std::move(call->model));
+  OnBegin(call->question);
+  model->worker().Start(hold_.id(), std::move(call->question), *this);
 }
 
 template <typename Message>
 void CallStream<Message>::End(const CallEnd& end, bool discard) {
   if (end.status.ok()) {
-    if (end.finish != FinishReason::kNone) parts_.metrics.finished(FinishProto(end.finish)).Add();
+    if (end.finish != FinishReason::kNone) hold_.model().metrics().finished(FinishProto(end.finish)).Add();
     PushEnd(end);
   } else {
     PushHeld();
@@ -114,7 +117,7 @@ void PrefillStream::PushEnd(const CallEnd& end) {
 }
 
 Reader DecodeStream::OnTokens(const TokensDone& tokens) {
-  return Push(TokensProto(tokens, model().worker().tokenizer()));
+  return Push(TokensProto(tokens, hold().worker().tokenizer()));
 }
 
 void DecodeStream::PushEnd(const CallEnd& end) { Push(EndProto(end)); }
@@ -132,13 +135,9 @@ Reader GenerateStream::OnBlock(const BlockDone& block) {
   return Push(std::move(proto));
 }
 
-void GenerateStream::Begin(absl::StatusOr<ModelCall> call) {
-  if (call.ok()) {
-    SetId(call->model->worker().NewCallId());
-    calls_.push_back(id());
-    for (const AnswerBranch& branch : call->question.branches) calls_.push_back(branch.call);
-  }
-  CallStream::Begin(std::move(call));
+void GenerateStream::OnBegin(const CallRequest& call) {
+  calls_.push_back(hold().id());
+  for (const AnswerBranch& branch : call.branches) calls_.push_back(branch.call);
 }
 
 CallOutput* GenerateStream::Branch(size_t index) {
@@ -148,7 +147,7 @@ CallOutput* GenerateStream::Branch(size_t index) {
 
 Reader GenerateStream::PushTokens(const TokensDone& tokens, uint32_t index) {
   v1::GenerateResponse proto;
-  *proto.mutable_decode() = TokensProto(tokens, model().worker().tokenizer());
+  *proto.mutable_decode() = TokensProto(tokens, hold().worker().tokenizer());
   proto.set_index(index);
   return Push(std::move(proto));
 }
@@ -156,26 +155,26 @@ Reader GenerateStream::PushTokens(const TokensDone& tokens, uint32_t index) {
 void GenerateStream::EndAnswer(const CallEnd& end, bool discard, uint32_t index) {
   discard_ = discard_ || discard;
   if (end.status.ok()) {
-    parts_.metrics.finished(FinishProto(end.finish)).Add();
+    hold().model().metrics().finished(FinishProto(end.finish)).Add();
     v1::GenerateResponse proto;
     *proto.mutable_decode() = EndProto(end);
     proto.set_index(index);
     Push(std::move(proto));
   } else if (failure_.ok()) {
     failure_ = end.status;
-    for (const CallId call : calls_) model().worker().Cancel(call);
+    for (const CallId call : calls_) hold().worker().Cancel(call);
   }
   if (--running_ == 0) EndStream(failure_, discard_);
 }
 
 void GenerateStream::OnCaughtUp() {
-  if (!was_started()) return;
-  for (const CallId call : calls_) model().worker().ReaderReady(call);
+  if (!hold().was_taken()) return;
+  for (const CallId call : calls_) hold().worker().ReaderReady(call);
 }
 
 void GenerateStream::OnCancel() {
-  if (!was_started()) return;
-  for (const CallId call : calls_) model().worker().Cancel(call);
+  if (!hold().was_taken()) return;
+  for (const CallId call : calls_) hold().worker().Cancel(call);
 }
 
 void GenerateStream::OnWrite(v1::GenerateResponse& message, uint64_t sequence) {
@@ -192,10 +191,8 @@ bool GenerateStream::Merge(v1::GenerateResponse& waiting, v1::GenerateResponse& 
 template <typename Response>
 void CallReply<Response>::Begin(absl::StatusOr<ModelCall> call) {
   if (!call.ok()) return End({.status = call.status()}, false);
-  const ModelLease model = model_ = std::move(call->model);  // also when this is gone
-  Worker& worker = model->worker();
-  id_ = worker.NewCallId();
-  worker.Start(id_, std::move(call->question), *this);
+  const ModelLease model = hold_.Take(std::move(call->model));
+  model->worker().Start(hold_.id(), std::move(call->question), *this);
 }
 
 template <typename Response>

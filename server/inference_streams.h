@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "ebb/v1/inference.pb.h"
 #include "server/call.h"
+#include "server/model_hold.h"
 #include "server/rpc.h"
 #include "server/stream_reactor.h"
 
@@ -36,38 +37,37 @@ template <typename Message>
 class CallStream : public StreamReactor<Message>, public CallOutput {
  public:
   CallStream(const ServiceParts& parts, std::string_view method, const grpc::CallbackServerContext& context);
-  ~CallStream() override { parts_.streams.Remove(); }
+  ~CallStream() override { parts_.streams.Remove(context_); }
 
   const Rpc& rpc() const { return rpc_; }
   // Starts the call, or ends it with the refusal. The stream may be gone when this returns.
   void Begin(absl::StatusOr<ModelCall> call);
 
  protected:
-  void Count(int tokens) { token_clock_.Write(rpc_, *model_, tokens); }
-  CallId id() const { return id_; }
-  void SetId(CallId id) { id_ = id; }             // before Begin, of who has to know it; else it finds one
-  ServedModel& model() const { return *model_; }  // REQUIRES: the call was started
-  bool was_started() const { return model_ != nullptr; }
+  void Count(int tokens) { token_clock_.Write(rpc_, hold_.model(), tokens); }
+  const ModelHold& hold() const { return hold_; }
   // The stream ends: nothing comes after this.
   void EndStream(const absl::Status& status, bool discard) { this->Close(rpc_.Finish(status), discard); }
   void OnCaughtUp() override {
-    if (was_started()) model_->worker().ReaderReady(id_);
+    if (hold_.was_taken()) hold_.worker().ReaderReady(hold_.id());
   }
   void OnCancel() override {
-    if (was_started()) model_->worker().Cancel(id_);
+    if (hold_.was_taken()) hold_.worker().Cancel(hold_.id());
   }
   void End(const CallEnd& end, bool discard) override;
   const ServiceParts& parts_;
 
  private:
   void OnScores(std::span<const TokenLogprob> /*scores*/) final {}
+  // The call has its number, and begins next.
+  virtual void OnBegin(const CallRequest& /*call*/) {}
   // The last messages of a call that ended well.
   virtual void PushEnd(const CallEnd& end) = 0;
   // What is held back, when it did not.
   virtual void PushHeld() {}
 
-  CallId id_ = 0;
-  ModelLease model_ = {};  // null for a call that was refused before it began
+  const grpc::CallbackServerContext& context_;
+  ModelHold hold_;
   Rpc rpc_;
   TokenClock token_clock_;
 };
@@ -104,8 +104,6 @@ class GenerateStream final : public CallStream<v1::GenerateResponse> {
  public:
   using CallStream::CallStream;
 
-  void Begin(absl::StatusOr<ModelCall> call);
-
  private:
   // The call of answer `index` >= 1.
   struct Answer final : CallOutput {
@@ -122,6 +120,7 @@ class GenerateStream final : public CallStream<v1::GenerateResponse> {
 
   Reader OnBlock(const BlockDone& block) override;
   Reader OnTokens(const TokensDone& tokens) override { return PushTokens(tokens, 0); }
+  void OnBegin(const CallRequest& call) override;
   CallOutput* Branch(size_t index) override;
   void End(const CallEnd& end, bool discard) override { EndAnswer(end, discard, 0); }
   void PushEnd(const CallEnd& /*end*/) override {}
@@ -145,14 +144,14 @@ class CallReply : public grpc::ServerUnaryReactor, public CallOutput {
  public:
   CallReply(const ServiceParts& parts, std::string_view method, const grpc::CallbackServerContext& context,
             Response& response)
-      : parts_(parts), response_(response), rpc_(parts, method, context) {}
+      : parts_(parts), response_(response), hold_(context), rpc_(parts, method, context) {}
 
   const Rpc& rpc() const { return rpc_; }
   // As CallStream::Begin.
   void Begin(absl::StatusOr<ModelCall> call);
 
  protected:
-  const Tokenizer& tokenizer() const { return model_->worker().tokenizer(); }
+  const Tokenizer& tokenizer() const { return hold_.worker().tokenizer(); }
 
   const ServiceParts& parts_;
   Response& response_;
@@ -163,14 +162,13 @@ class CallReply : public grpc::ServerUnaryReactor, public CallOutput {
   void OnScores(std::span<const TokenLogprob> /*scores*/) override {}
   void End(const CallEnd& end, bool discard) final;
   void OnCancel() final {
-    if (model_ != nullptr) model_->worker().Cancel(id_);
+    if (hold_.was_taken()) hold_.worker().Cancel(hold_.id());
   }
   void OnDone() final { delete this; }
   // The end of a call that ended well.
   virtual void OnEnd(const CallEnd& end) = 0;
 
-  CallId id_ = 0;
-  ModelLease model_ = {};  // null for a call that was refused before it began
+  ModelHold hold_;
   Rpc rpc_;
 };
 

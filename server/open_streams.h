@@ -1,39 +1,50 @@
-// Counts the streams that gRPC still has to write, so that a server that stops knows when it may cut its connections.
+// The streams that gRPC still has to write, so that who waits for them knows when there are none, and can end those of
+// clients that stopped reading.
 
 #ifndef EBB_SERVER_OPEN_STREAMS_H_
 #define EBB_SERVER_OPEN_STREAMS_H_
 
+#include <grpcpp/grpcpp.h>
+
 #include <condition_variable>
-#include <cstdint>
 #include <mutex>
+#include <set>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/time/time.h"
 
 namespace ebb {
 
+// Any thread.
 class OpenStreams {
  public:
-  // Any thread.
-  void Add() {
+  // `context`, of the stream, lives until Remove.
+  void Add(const grpc::CallbackServerContext& context) {
     const std::lock_guard lock(mutex_);
-    ++count_;
+    contexts_.insert(&context);
   }
-  void Remove() {
+  void Remove(const grpc::CallbackServerContext& context) {
     const std::lock_guard lock(mutex_);
-    if (--count_ == 0) none_.notify_all();  // while locked: who waits may destroy this
+    contexts_.erase(&context);
+    if (contexts_.empty()) none_.notify_all();  // while locked: who waits may destroy this
   }
 
   // Waits until there are none, at most for `patience`.
   void WaitUntilNone(absl::Duration patience) {
     std::unique_lock lock(mutex_);
-    none_.wait_for(lock, absl::ToChronoNanoseconds(patience), [this] { return count_ == 0; });
+    none_.wait_for(lock, absl::ToChronoNanoseconds(patience), [this] { return contexts_.empty(); });
+  }
+
+  // Ends them all, read or not. Their Removes come later, from threads of gRPC's.
+  void CancelAll() {
+    const std::lock_guard lock(mutex_);
+    for (const grpc::CallbackServerContext* context : contexts_) context->TryCancel();
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable none_;
-  int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::set<const grpc::CallbackServerContext*> contexts_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace ebb

@@ -13,6 +13,7 @@
 #include "server/journal.h"
 #include "server/kept_sessions.h"
 #include "server/metrics.h"
+#include "server/open_streams.h"
 #include "server/redis_store.h"
 #include "server/server.h"
 #include "server/session_files.h"
@@ -47,6 +48,7 @@ class ServedModel {
   Worker& worker() { return worker_; }
   const Worker& worker() const { return worker_; }
   Metrics& metrics() { return *metrics_; }
+  OpenStreams& streams() { return streams_; }    // of calls that it answers
   Store* store() { return store_.get(); }        // null: no snapshots are kept
   RedisStore* shared_store() { return redis_; }  // of the journal; null: it is no server's but this one's
 
@@ -81,6 +83,7 @@ class ServedModel {
   const std::unique_ptr<Journal> journal_;
   Worker worker_;
   const std::unique_ptr<Store> store_;
+  OpenStreams streams_;
 };
 
 }  // namespace ebb

@@ -7,15 +7,18 @@
 namespace ebb {
 
 WatchStream::WatchStream(const ServiceParts& parts, const grpc::CallbackServerContext& context)
-    : StreamReactor(parts.stream_buffer), parts_(parts), rpc_(parts, "EvictionService/WatchEvictions", context) {
-  parts_.streams.Add();
+    : StreamReactor(parts.stream_buffer),
+      parts_(parts),
+      context_(context),
+      hold_(context),
+      rpc_(parts, "EvictionService/WatchEvictions", context) {
+  parts_.streams.Add(context_);
 }
 
 void WatchStream::Start(const absl::StatusOr<OfModel<WatchRequest>>& watch) {
   if (!watch.ok()) return End(watch.status());
-  const ModelLease model = model_ = watch->model;  // also when this is gone
-  id_ = model->worker().NewCallId();
-  model->worker().Watch(id_, watch->question, *this);
+  const ModelLease model = hold_.Take(watch->model);
+  model->worker().Watch(hold_.id(), watch->question, *this);
 }
 
 bool WatchStream::OnEviction(const EvictionEvent& event, bool with_victims) {

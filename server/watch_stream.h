@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "ebb/v1/eviction.pb.h"
+#include "server/model_hold.h"
 #include "server/rpc.h"
 #include "server/stream_reactor.h"
 #include "server/watchers.h"
@@ -19,7 +20,7 @@ namespace ebb {
 class WatchStream final : public StreamReactor<v1::WatchEvictionsResponse>, public EvictionWatcher {
  public:
   WatchStream(const ServiceParts& parts, const grpc::CallbackServerContext& context);
-  ~WatchStream() override { parts_.streams.Remove(); }
+  ~WatchStream() override { parts_.streams.Remove(context_); }
 
   const Rpc& rpc() const { return rpc_; }
   // Asks a model's worker for the watch, or ends with the refusal. The stream may be gone when this returns.
@@ -32,14 +33,14 @@ class WatchStream final : public StreamReactor<v1::WatchEvictionsResponse>, publ
 
   void OnCaughtUp() override {}
   void OnCancel() override {
-    if (model_ != nullptr) model_->worker().Unwatch(id_);
+    if (hold_.was_taken()) hold_.worker().Unwatch(hold_.id());
   }
   void OnWrite(v1::WatchEvictionsResponse& message, uint64_t sequence) override { message.set_sequence(sequence); }
   bool Merge(v1::WatchEvictionsResponse& /*waiting*/, v1::WatchEvictionsResponse& /*next*/) override { return false; }
 
   const ServiceParts& parts_;
-  CallId id_ = 0;
-  ModelLease model_ = {};  // null for one that was refused before it began
+  const grpc::CallbackServerContext& context_;
+  ModelHold hold_;
   Rpc rpc_;
   uint64_t lost_ = 0;  // not yet told of; the worker's thread's
 };

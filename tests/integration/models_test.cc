@@ -207,6 +207,9 @@ TEST_F(ModelsTest, EveryCallFindsItsModel) {
   EXPECT_EQ(server_->Metric("ebb_tenant_weight{tenant=\"default\",model=\"third\"}"), 1);
   EXPECT_THAT(page, HasSubstr("\nebb_config_failing "));
   EXPECT_THAT(page, Not(HasSubstr("ebb_config_failing{")));
+  const std::string finished = "ebb_finished_total{reason=\"max_tokens\"";
+  EXPECT_EQ(server_->Metric(finished + ",model=\"third\"}"), 2);
+  EXPECT_EQ(server_->Metric(finished + "}"), 0);
 
   const auto complete = [&](const std::string& model) {
     const nlohmann::json body = {{"model", model}, {"prompt", "It was"}, {"max_tokens", 3}};
