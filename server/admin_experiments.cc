@@ -18,7 +18,7 @@ grpc::ServerUnaryReactor* AdminService::StartExperiment(grpc::CallbackServerCont
       parts_, "AdminService/StartExperiment", *context,
       [&](const std::string& /*tenant*/) -> absl::StatusOr<OfModel<Question>> {
         EBB_TRY(CheckSize(parts_, *request));
-        EBB_ASSIGN(ModelLease model, parts_.models.Find(""));
+        ModelLease model = parts_.models.main_lease();
         EBB_ASSIGN(ExperimentSpec spec, ExperimentFrom(request->experiment(), LimitsOf(model->worker().model())));
         return OfModel<Question>{std::move(model),
                                  [spec = std::move(spec), experiments = parts_.experiments](Dispatcher& dispatcher) {

@@ -74,7 +74,7 @@ grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* c
   return Ask<WorkTotals>(
       parts_, "AdminService/GetStatus", *context,
       [&](const std::string& /*tenant*/) -> absl::StatusOr<OfModel<Question>> {
-        EBB_ASSIGN(ModelLease model, parts_.models.Find(""));
+        ModelLease model = parts_.models.main_lease();
         return OfModel<Question>{
             std::move(model), [](Dispatcher& dispatcher) -> absl::StatusOr<WorkTotals> { return dispatcher.Totals(); }};
       },

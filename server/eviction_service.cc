@@ -63,7 +63,7 @@ grpc::ServerUnaryReactor* EvictionService::SetPolicy(grpc::CallbackServerContext
         EBB_TRY(CheckSize(parts_, *request));
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
         if (!request->model().empty()) return ModelOnlyWithoutSession();
-        ModelLease model = parts_.models.Of(tenant, id);
+        EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, id));
         EBB_ASSIGN(PolicyRequest change, PolicyRequestFrom(*request, LimitsOf(model->worker().model())));
         std::optional<uint64_t> expected;
         if (request->has_expected_generation()) expected = request->expected_generation();
@@ -119,7 +119,8 @@ grpc::ServerUnaryReactor* EvictionService::Evict(grpc::CallbackServerContext* co
         if (request->has_expected_generation()) expected = request->expected_generation();
         // Who would leave, if they are too many to be listed, is refused before anybody leaves.
         const int64_t victims_max = with_victims ? kVictimsMax : std::numeric_limits<int64_t>::max();
-        return OfModel<Order>{parts_.models.Of(tenant, id), [=](Dispatcher& dispatcher, Asker<EvictOutcome> asker) {
+        EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, id));
+        return OfModel<Order>{std::move(model), [=](Dispatcher& dispatcher, Asker<EvictOutcome> asker) {
                                 dispatcher.Evict(tenant, id, expected, evict, victims_max, std::move(asker));
                               }};
       },
@@ -138,7 +139,7 @@ grpc::ServerUnaryReactor* EvictionService::DescribeCache(grpc::CallbackServerCon
       parts_, "EvictionService/DescribeCache", *context,
       [&](const std::string& tenant) -> absl::StatusOr<OfModel<Order>> {
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
-        ModelLease model = parts_.models.Of(tenant, id);
+        EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, id));
         const ModelConfig& shape = model->worker().model();
         EBB_ASSIGN(
             const auto layer,
@@ -177,7 +178,8 @@ grpc::ServerWriteReactor<v1::WatchEvictionsResponse>* EvictionService::WatchEvic
     of.every = static_cast<int32_t>(every);
     if (!of.session.empty()) {
       if (!request->model().empty()) return ModelOnlyWithoutSession();
-      return OfModel<WatchRequest>{parts_.models.Of(of.tenant, of.session), std::move(of)};
+      EBB_ASSIGN(ModelLease model, parts_.models.Of(of.tenant, of.session));
+      return OfModel<WatchRequest>{std::move(model), std::move(of)};
     }
     EBB_ASSIGN(ModelLease model, parts_.models.Find(request->model()));
     return OfModel<WatchRequest>{std::move(model), std::move(of)};

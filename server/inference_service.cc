@@ -95,9 +95,9 @@ grpc::ServerUnaryReactor* InferenceService::Accept(grpc::CallbackServerContext* 
       parts_, "InferenceService/Accept", *context,
       [&](const std::string& tenant) -> absl::StatusOr<OfModel<Question>> {
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
+        EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, id));
         return OfModel<Question>{
-            parts_.models.Of(tenant, id),
-            [=, count = request->count(), expected = ExpectedOf(*request)](Dispatcher& dispatcher) {
+            std::move(model), [=, count = request->count(), expected = ExpectedOf(*request)](Dispatcher& dispatcher) {
               return dispatcher.Accept(tenant, id, expected, count);
             }};
       },
@@ -125,7 +125,7 @@ absl::StatusOr<ModelCall> InferenceService::PrefillCall(const std::string& tenan
   EBB_TRY(CheckSize(parts_, request));
   CallRequest call = {.expected_generation = ExpectedOf(request)};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
-  ModelLease model = parts_.models.Of(tenant, call.session);
+  EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, call.session));
   const Worker& worker = model->worker();
   EBB_ASSIGN(const SessionView view, worker.Look(tenant, call.session));
   call.made_for = view.id;
@@ -140,7 +140,7 @@ absl::StatusOr<ModelCall> InferenceService::DecodeCall(const std::string& tenant
   EBB_TRY(CheckSize(parts_, request));
   CallRequest call = {.expected_generation = ExpectedOf(request), .decodes = true};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
-  ModelLease model = parts_.models.Of(tenant, call.session);
+  EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, call.session));
   const Worker& worker = model->worker();
   const int32_t vocab = worker.tokenizer().size();
   EBB_ASSIGN(const SessionView view, worker.Look(tenant, call.session));
@@ -167,7 +167,7 @@ absl::StatusOr<ModelCall> InferenceService::GenerateCall(const std::string& tena
 
   CallRequest call = {.expected_generation = ExpectedOf(request), .decodes = true};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
-  ModelLease model = parts_.models.Of(tenant, call.session);
+  EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, call.session));
   Worker& worker = model->worker();
   const int32_t vocab = worker.tokenizer().size();
   EBB_ASSIGN(const SessionView view, worker.Look(tenant, call.session));
@@ -209,7 +209,7 @@ absl::StatusOr<ModelCall> InferenceService::VerifyCall(const std::string& tenant
   EBB_TRY(CheckSize(parts_, request));
   CallRequest call = {.expected_generation = ExpectedOf(request)};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
-  ModelLease model = parts_.models.Of(tenant, call.session);
+  EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, call.session));
   const Worker& worker = model->worker();
   const Tokenizer& tokenizer = worker.tokenizer();
   EBB_ASSIGN(const SessionView view, worker.Look(tenant, call.session));
@@ -226,7 +226,7 @@ absl::StatusOr<ModelCall> InferenceService::EditCall(const std::string& tenant, 
   EBB_TRY(CheckSize(parts_, request));
   CallRequest call = {.expected_generation = ExpectedOf(request)};
   EBB_ASSIGN(call.session, SessionIdFrom(request.session(), "session"));
-  ModelLease model = parts_.models.Of(tenant, call.session);
+  EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, call.session));
   const Worker& worker = model->worker();
   EBB_ASSIGN(const SessionView view, worker.Look(tenant, call.session));
   call.made_for = view.id;
@@ -314,8 +314,8 @@ grpc::ServerUnaryReactor* InferenceService::ReportOutcome(grpc::CallbackServerCo
       [&](const std::string& tenant) -> absl::StatusOr<OfModel<Question>> {
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
         EBB_ASSIGN(TaskOutcome outcome, OutcomeFrom(*request));
-        return OfModel<Question>{parts_.models.Of(tenant, id),
-                                 [tenant, id, outcome = std::move(outcome)](Dispatcher& dispatcher) {
+        EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, id));
+        return OfModel<Question>{std::move(model), [tenant, id, outcome = std::move(outcome)](Dispatcher& dispatcher) {
                                    return dispatcher.ReportOutcome(tenant, id, outcome);
                                  }};
       },

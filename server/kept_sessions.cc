@@ -111,16 +111,6 @@ absl::StatusOr<bool> GoOnFrom(Worker& worker, const SessionFiles& files, const S
   return true;
 }
 
-std::vector<SessionName> NamesIn(const SnapshotStore& files) {
-  std::vector<SessionName> names;
-  for (const std::string& tenant : files.Tenants(Shelf::kSessions)) {
-    const auto entries = files.List(Shelf::kSessions, tenant, "", SIZE_MAX);
-    if (!entries.ok()) continue;
-    for (const SnapshotStore::Entry& entry : *entries) names.emplace_back(tenant, entry.id);
-  }
-  return names;
-}
-
 }  // namespace
 
 absl::Status GoOn(Worker& worker, const SessionName& name, SessionPieces pieces) {
@@ -150,10 +140,20 @@ KeptSessions KeepSessions(Worker& worker, Store& store, const StoreMetrics& metr
   return sum;
 }
 
+std::vector<SessionName> NamesKept(const SnapshotStore& files) {
+  std::vector<SessionName> names;
+  for (const std::string& tenant : files.Tenants(Shelf::kSessions)) {
+    const auto entries = files.List(Shelf::kSessions, tenant, "", SIZE_MAX);
+    if (!entries.ok()) continue;
+    for (const SnapshotStore::Entry& entry : *entries) names.emplace_back(tenant, entry.id);
+  }
+  return names;
+}
+
 KeptSessions BringBackSessions(Worker& worker, Store& store, const StoreMetrics& metrics) {
   KeptSessions sum;
   OnStoreAndWait(store, [&](SnapshotStore& files) {
-    for (const SessionName& name : NamesIn(files)) {
+    for (const SessionName& name : NamesKept(files)) {
       Count("not_brought_back", name, BringBack(worker, files, metrics, name), sum);
     }
   });

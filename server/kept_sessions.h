@@ -9,6 +9,7 @@
 #define EBB_SERVER_KEPT_SESSIONS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "server/journal.h"
 #include "server/metrics.h"
@@ -26,6 +27,9 @@ struct KeptSessions {
 // Writes every session. A draft that waits for its verdict is forgotten. REQUIRES: the worker has drained, and nobody
 // calls it any more. Waits.
 KeptSessions KeepSessions(Worker& worker, Store& store, const StoreMetrics& metrics);
+
+// Those that BringBackSessions would open.
+std::vector<SessionName> NamesKept(const SnapshotStore& files);
 
 // Opens every session that is there, and removes it from the store. One that cannot be opened stays there, and the
 // others come back. REQUIRES: nobody calls the worker yet. Waits.

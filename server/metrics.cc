@@ -12,6 +12,7 @@
 #include "policies/registry.h"
 #include "policies/status.h"
 #include "server/log.h"
+#include "server/model_state.h"
 #include "server/process_stats.h"
 
 namespace ebb {
@@ -449,7 +450,7 @@ Metrics::Metrics(const MetricsOptions& options)
   for (const std::string_view reason : kLoadReasons) set_["ebb_refusals_total"].counter({reason});
   for (const std::string_view reason : kAuthReasons) set_["ebb_auth_failures_total"].counter({reason});
   for (const std::string_view reason : kErrorReasons) set_["ebb_errors_total"].counter({reason});
-  for (const char* const state : {"loading", "serving", "unloading", "failed"}) models(state);
+  for (const char* const state : kModelStateNames) models(state);
   connections_refused();
   arm(kOther, kOther);
 }

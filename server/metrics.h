@@ -257,7 +257,7 @@ class Metrics {
   void SetCertificateEnd(absl::Time end);
   // Of the file system of the store. Before that, and without a store in a folder, there are no such series.
   void SetStoreSpace(int64_t free_bytes, int64_t size_bytes);
-  // Models by state, as ModelState names them.
+  // Models by state, one of kModelStateNames.
   Gauge& models(std::string_view state) { return set_["ebb_models"].gauge({state}); }
   Counter& connections_refused() { return set_["ebb_connections_refused_total"].counter(); }
 

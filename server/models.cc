@@ -1,11 +1,9 @@
 #include "server/models.h"
 
-#include <array>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/notification.h"
 #include "policies/check.h"
 #include "policies/status.h"
 #include "server/log.h"
@@ -15,18 +13,39 @@ namespace {
 
 constexpr absl::Duration kLoadingRetry = absl::Seconds(1);
 
-}  // namespace
+// What a refusal is about, and the field that says so.
+struct Wanted {
+  std::string field = {};
+  std::string subject = {};
+};
 
-const char* NameOf(ModelState state) {
-  constexpr std::array<const char*, kModelStates> kNames = {"loading", "serving", "unloading", "failed"};
-  return kNames[static_cast<size_t>(state)];
+Wanted ByName(const std::string& model) {
+  return {.field = "model", .subject = absl::StrFormat("model: the model '%s'", model)};
 }
+
+// REQUIRES: not kServing.
+absl::Status NotServed(const Wanted& wanted, ModelState state, const std::string& problem = {}) {
+  if (state == ModelState::kFailed) {
+    return Refuse(absl::StatusCode::kFailedPrecondition,
+                  absl::StrFormat("%s could not be loaded: %s", wanted.subject, problem),
+                  {.reason = "MODEL_FAILED", .field = wanted.field});
+  }
+  if (state == ModelState::kUnloading) {
+    return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("%s is being unloaded", wanted.subject),
+                  {.reason = "MODEL_UNLOADING", .field = wanted.field});
+  }
+  return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("%s is being loaded", wanted.subject),
+                {.reason = "MODEL_LOADING", .field = wanted.field, .retry = kLoadingRetry});
+}
+
+}  // namespace
 
 // Of state, problem and model, the registry's mutex guards what others see.
 struct Models::Entry {
-  Entry(std::string of, ModelSpec what, std::shared_ptr<Entry> earlier)
-      : name(std::move(of)), spec(std::move(what)), before(std::move(earlier)) {}
+  Entry(ModelId number, std::string of, ModelSpec what, std::shared_ptr<Entry> earlier)
+      : id(number), name(std::move(of)), spec(std::move(what)), before(std::move(earlier)) {}
 
+  const ModelId id;
   const std::string name;
   const ModelSpec spec;
   std::shared_ptr<Entry> before;  // of the same name, which goes first; null: none
@@ -34,6 +53,8 @@ struct Models::Entry {
   std::string problem = {};
   ModelLease model = {};
   absl::Duration patience = {};  // set before `stop`
+  bool stays = false;            // likewise: until Join, for whoever still asks
+  absl::Notification known;      // its sessions, by name
   absl::Notification stop;       // it is no longer wanted
   absl::Notification drained;    // no call on it runs
   absl::Notification gone;       // nothing is left of it
@@ -41,7 +62,7 @@ struct Models::Entry {
 };
 
 Models::Models(ServedModel& main, SessionNames& names, Steps steps)
-    : main_(main), main_lease_(&main, [](ServedModel*) {}), names_(names), steps_(std::move(steps)) {}
+    : main_(main), main_lease_(&main, [](ServedModel*) {}), names_(names), steps_(std::move(steps)), made_(main.id()) {}
 
 Models::~Models() {
   const absl::MutexLock lock(&mutex_);
@@ -50,9 +71,15 @@ Models::~Models() {
 
 void Models::Configure(const ModelTable& wanted, absl::Duration patience) {
   std::vector<std::shared_ptr<Entry>> gone;  // whose threads have ended
+  std::vector<std::shared_ptr<Entry>> begun;
   {
     const absl::MutexLock lock(&mutex_);
     if (stopped_) return;
+    std::erase_if(leaving_, [&](std::shared_ptr<Entry>& entry) {
+      if (!entry->gone.HasBeenNotified()) return false;
+      gone.push_back(std::move(entry));
+      return true;
+    });
     for (auto at = wanted_.begin(); at != wanted_.end();) {
       const auto now = wanted.find(at->first);
       const bool failed = at->second->state == ModelState::kFailed;  // what was wrong may have been put right
@@ -70,17 +97,14 @@ void Models::Configure(const ModelTable& wanted, absl::Duration patience) {
       for (const std::shared_ptr<Entry>& other : leaving_) {
         if (other->name == name) before = other;  // the last of them waits for those before it
       }
-      auto entry = std::make_shared<Entry>(name, spec, std::move(before));
+      auto entry = std::make_shared<Entry>(++made_, name, spec, std::move(before));
+      if (entry->before == nullptr) begun.push_back(entry);
       entry->thread = std::thread([this, &of = *entry] { Serve(of); });
       wanted_.emplace(name, std::move(entry));
     }
-    std::erase_if(leaving_, [&](std::shared_ptr<Entry>& entry) {
-      if (!entry->gone.HasBeenNotified()) return false;
-      gone.push_back(std::move(entry));
-      return true;
-    });
   }
   for (const std::shared_ptr<Entry>& entry : gone) entry->thread.join();
+  for (const std::shared_ptr<Entry>& entry : begun) entry->known.WaitForNotification();
 }
 
 void Models::Stop(Entry& entry, absl::Duration patience) {
@@ -101,29 +125,13 @@ void Models::Serve(Entry& entry) {
   if (entry.before != nullptr) entry.before->gone.WaitForNotification();
   entry.before.reset();
   SetState(entry, ModelState::kLoading);
-  absl::StatusOr<std::unique_ptr<ServedModel>> opened = steps_.open(entry.name, entry.spec);
+  for (const SessionName& name : steps_.sessions(entry.name, entry.spec)) names_.Expect(name, entry.id);
+  entry.known.Notify();
+  absl::StatusOr<std::unique_ptr<ServedModel>> opened = steps_.open(entry.name, entry.spec, entry.id);
   if (opened.ok()) {
-    ServedModel& model = **opened;
-    absl::Notification returned;  // every lease
-    {
-      const absl::MutexLock lock(&mutex_);
-      entry.model = ModelLease(&model, [&returned](ServedModel*) { returned.Notify(); });
-    }
-    SetState(entry, ModelState::kServing);
-    LogInfo("model_loaded", {{"model", entry.name}, {"path", entry.spec.path}}, "it takes calls");
-    entry.stop.WaitForNotification();
-    SetState(entry, ModelState::kUnloading);
-    model.worker().Drain(entry.patience);
-    model.worker().WaitUntilIdle();
-    entry.drained.Notify();
-    {
-      ModelLease last;  // given back when the lock is
-      const absl::MutexLock lock(&mutex_);
-      last.swap(entry.model);
-    }
-    returned.WaitForNotification();
-    model.Keep();
-    names_.ReleaseAll(model.id());
+    names_.ExpectNoMore(entry.id);
+    Call(entry, **opened);
+    (*opened)->Keep();
     opened->reset();
     LogInfo("model_unloaded", {{"model", entry.name}});
   } else {
@@ -135,7 +143,34 @@ void Models::Serve(Entry& entry) {
     entry.drained.Notify();
     entry.stop.WaitForNotification();
   }
+  names_.ReleaseAll(entry.id);
   entry.gone.Notify();
+}
+
+// Lets whoever wants call it, until it is no longer wanted and nobody does.
+void Models::Call(Entry& entry, ServedModel& model) {
+  absl::Notification returned;  // every lease
+  {
+    const absl::MutexLock lock(&mutex_);
+    entry.model = ModelLease(&model, [&returned](ServedModel*) { returned.Notify(); });
+  }
+  steps_.joined();
+  SetState(entry, ModelState::kServing);
+  LogInfo("model_loaded", {{"model", entry.name}, {"path", entry.spec.path}}, "it takes calls");
+  entry.stop.WaitForNotification();
+  SetState(entry, ModelState::kUnloading);
+  model.worker().Drain(entry.patience);
+  model.worker().WaitUntilIdle();
+  entry.drained.Notify();
+  if (entry.stays) leave_.WaitForNotification();
+  {
+    ModelLease last;  // given back when the lock is
+    const absl::MutexLock lock(&mutex_);
+    last.swap(entry.model);
+  }
+  if (returned.WaitForNotificationWithTimeout(kFlush)) return;
+  model.streams().CancelAll();  // their clients have stopped reading
+  returned.WaitForNotification();
 }
 
 absl::StatusOr<ModelLease> Models::Find(const std::string& name) const {
@@ -145,20 +180,13 @@ absl::StatusOr<ModelLease> Models::Find(const std::string& name) const {
   if (found == wanted_.end()) return NotWanted(name);
   const Entry& entry = *found->second;
   if (entry.state == ModelState::kServing) return entry.model;
-  if (entry.state == ModelState::kFailed) {
-    return Refuse(absl::StatusCode::kFailedPrecondition,
-                  absl::StrFormat("model: the model '%s' could not be loaded: %s", name, entry.problem),
-                  {.reason = "MODEL_FAILED", .field = "model"});
-  }
-  return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("model: the model '%s' is being loaded", name),
-                {.reason = "MODEL_LOADING", .field = "model", .retry = kLoadingRetry});
+  return NotServed(ByName(name), entry.state, entry.problem);
 }
 
 absl::Status Models::NotWanted(const std::string& name) const {
   for (const std::shared_ptr<Entry>& entry : leaving_) {
     if (entry->name != name || entry->gone.HasBeenNotified()) continue;
-    return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("model: the model '%s' is being unloaded", name),
-                  {.reason = "MODEL_UNLOADING", .field = "model"});
+    return NotServed(ByName(name), ModelState::kUnloading);
   }
   std::string known = absl::StrFormat("'%s'", main_.name());
   for (const auto& [other, entry] : wanted_) known += absl::StrFormat(", '%s'", other);
@@ -167,14 +195,22 @@ absl::Status Models::NotWanted(const std::string& name) const {
                 {.reason = "UNKNOWN_MODEL", .field = "model"});
 }
 
-ModelLease Models::Of(const std::string& tenant, const std::string& session) const {
+absl::StatusOr<ModelLease> Models::Of(const std::string& tenant, const std::string& session) const {
   const ModelId id = names_.OwnerOf({tenant, session});
-  if (id != 0 && id != main_.id()) {
-    for (ModelLease& model : Loaded()) {
-      if (model->id() == id) return std::move(model);
-    }
+  if (id == 0 || id == main_.id()) return main_lease_;
+  const absl::MutexLock lock(&mutex_);
+  const auto lease = [&](const Entry& entry, ModelState state) -> absl::StatusOr<ModelLease> {
+    if (entry.model != nullptr) return entry.model;
+    return NotServed({.subject = absl::StrFormat("sessions/%s: its model '%s'", session, entry.name)}, state,
+                     entry.problem);
+  };
+  for (const auto& [name, entry] : wanted_) {
+    if (entry->id == id) return lease(*entry, entry->state);
   }
-  return main_lease_;
+  for (const std::shared_ptr<Entry>& entry : leaving_) {
+    if (entry->id == id) return lease(*entry, ModelState::kUnloading);
+  }
+  return main_lease_;  // it is gone by now, and the session with it
 }
 
 std::vector<ModelView> Models::List() const {
@@ -208,6 +244,7 @@ void Models::StopAll(absl::Duration patience) {
   const absl::MutexLock lock(&mutex_);
   stopped_ = true;
   for (auto& [name, entry] : wanted_) {
+    entry->stays = true;
     Stop(*entry, patience);
     leaving_.push_back(std::move(entry));
   }
@@ -226,6 +263,7 @@ void Models::WaitUntilDrained() {
 }
 
 void Models::Join() {
+  if (!leave_.HasBeenNotified()) leave_.Notify();
   std::vector<std::shared_ptr<Entry>> leaving;
   {
     const absl::MutexLock lock(&mutex_);

@@ -20,16 +20,15 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "server/model_state.h"
 #include "server/served_model.h"
 
 namespace ebb {
 
-enum class ModelState { kLoading, kServing, kUnloading, kFailed };
-inline constexpr int kModelStates = 4;
-
-// "loading", and so on.
-const char* NameOf(ModelState state);
+// For streams to be written when their calls are over.
+inline constexpr absl::Duration kFlush = absl::Seconds(5);
 
 // Whoever has it may call the model. Not to be held beyond the call.
 using ModelLease = std::shared_ptr<ServedModel>;
@@ -45,9 +44,15 @@ struct ModelView {
 class Models {
  public:
   struct Steps {
-    // Loads it, with the sessions that it had; by a thread of the model's.
-    std::function<absl::StatusOr<std::unique_ptr<ServedModel>>(const std::string& name, const ModelSpec& spec)> open;
-    // A model's state is another, to be said to whoever watches; by the model's thread.
+    // All of these are done by the model's thread. Names of the sessions that `open` will bring back; quick.
+    std::function<std::vector<SessionName>(const std::string& name, const ModelSpec& spec)> sessions;
+    // Loads it, with the sessions that it had.
+    std::function<absl::StatusOr<std::unique_ptr<ServedModel>>(const std::string& name, const ModelSpec& spec,
+                                                               ModelId id)>
+        open;
+    // A model is one of Loaded from now on, and takes calls soon: it may have missed what the others were told.
+    std::function<void()> joined;
+    // A model's state is another, to be said to whoever watches.
     std::function<void(const std::string& name, ModelState state)> changed;
   };
 
@@ -57,22 +62,24 @@ class Models {
   ~Models();
 
   ServedModel& main() const { return main_; }
+  ModelLease main_lease() const { return main_lease_; }
 
   // From now on these are wanted, and no others. One whose spec differs is loaded anew when the old one is gone, calls
-  // on which may go on for `patience`; one that failed is tried again.
+  // on which may go on for `patience`; one that failed is tried again. The sessions that new ones will bring back are
+  // known when it returns.
   void Configure(const ModelTable& wanted, absl::Duration patience);
 
   // Empty: the main one. NOT_FOUND UNKNOWN_MODEL, naming those that there are; UNAVAILABLE MODEL_LOADING, with
   // RetryInfo, and MODEL_UNLOADING; FAILED_PRECONDITION MODEL_FAILED with the reason. The field is `model`.
   absl::StatusOr<ModelLease> Find(const std::string& name) const;
-  // The model of a session; the main one where there is no such session.
-  ModelLease Of(const std::string& tenant, const std::string& session) const;
+  // The model of a session; the main one where there is no such session. As Find where the session's is not loaded.
+  absl::StatusOr<ModelLease> Of(const std::string& tenant, const std::string& session) const;
   // The main one first, the others by name.
   std::vector<ModelView> List() const;
   // Of these, those that are loaded.
   std::vector<ModelLease> Loaded() const;
 
-  // None is wanted any more, and none will be.
+  // None is wanted any more, and none will be. What is asked of them is refused until Join.
   void StopAll(absl::Duration patience);
   // Waits until no call on any of them runs. REQUIRES: StopAll.
   void WaitUntilDrained();
@@ -84,6 +91,7 @@ class Models {
 
   void Serve(Entry& entry);
   void SetState(Entry& entry, ModelState state, const std::string& problem = {});
+  void Call(Entry& entry, ServedModel& model);
   absl::Status NotWanted(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void Stop(Entry& entry, absl::Duration patience);
 
@@ -94,7 +102,9 @@ class Models {
   mutable absl::Mutex mutex_;
   std::map<std::string, std::shared_ptr<Entry>> wanted_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Entry>> leaving_ ABSL_GUARDED_BY(mutex_);
+  ModelId made_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Notification leave_;  // those that stay until Join need not any more
 };
 
 }  // namespace ebb

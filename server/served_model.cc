@@ -19,7 +19,7 @@ std::string ServedName(const ServerOptions& options, const ModelConfig& config) 
 }
 
 std::unique_ptr<Metrics> MetricsFor(const ServerOptions& options, const Engine& engine,
-                                    const std::vector<std::string>& methods) {
+                                    const ServedModel::Shared& shared) {
   MetricsOptions metrics = {.version = std::string(Version()),
                             .revision = std::string(Revision()),
                             .backend = engine.fingerprint(),
@@ -31,9 +31,9 @@ std::unique_ptr<Metrics> MetricsFor(const ServerOptions& options, const Engine& 
                             .head_dim = engine.config().head_dim,
                             .step_tokens_max = engine.step_tokens_max(),
                             .queue_max = options.work.queue_max,
-                            .methods = methods,
-                            .whole_server = !methods.empty()};
-  for (const auto& [tenant, limits] : options.work.tenants) metrics.tenants.push_back(tenant);
+                            .methods = shared.methods,
+                            .whole_server = !shared.methods.empty()};
+  for (const auto& [tenant, limits] : *shared.tenants.get()) metrics.tenants.push_back(tenant);
   return std::make_unique<Metrics>(metrics);
 }
 
@@ -56,10 +56,23 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Open(const ServerOptio
     EBB_ASSIGN(draft, OpenDraftModel(options.draft, options.engine, engine->tokenizer()));
     LogPacks(draft.engine->packs());
   }
-  std::unique_ptr<Metrics> metrics = MetricsFor(options, *engine, shared.methods);
+  std::unique_ptr<Metrics> metrics = MetricsFor(options, *engine, shared);
   EBB_ASSIGN(Stores stores, OpenStores(options, *metrics));
   return std::unique_ptr<ServedModel>(
       new ServedModel(options, shared, std::move(engine), std::move(draft), std::move(metrics), std::move(stores)));
+}
+
+std::vector<SessionName> ServedModel::SessionsKept(const ServerOptions& options) {
+  std::vector<SessionName> names;
+  if (options.durability == Durability::kOff) return names;
+  if (const auto kept = SnapshotStore::Open(options.store_dir, options.snapshots_max); kept.ok()) {
+    names = NamesKept(**kept);
+  }
+  if (options.durability < Durability::kStep) return names;
+  if (const auto journaled = SessionFiles::Open(options.store_dir); journaled.ok()) {
+    for (SessionName& name : (*journaled)->Names()) names.push_back(std::move(name));
+  }
+  return names;
 }
 
 absl::StatusOr<ServedModel::Stores> ServedModel::OpenStores(const ServerOptions& options, Metrics& metrics) {
@@ -105,6 +118,7 @@ std::unique_ptr<Journal> ServedModel::MakeJournal(const ServerOptions& options,
 
 DispatcherOptions ServedModel::WorkFor(const ServerOptions& options, const Shared& shared) {
   DispatcherOptions work = options.work;
+  work.tenants = *shared.tenants.get();
   work.journal = journal_.get();
   work.draft_engine = draft_.engine.get();
   work.draft_policy = draft_.policy;

@@ -20,6 +20,7 @@
 #include "server/session_names.h"
 #include "server/store.h"
 #include "server/swap_folder.h"
+#include "server/tenants.h"
 #include "server/worker.h"
 
 namespace ebb {
@@ -30,6 +31,7 @@ class ServedModel {
   struct Shared {
     ModelId id = 0;  // no other's, ever
     SessionNames& names;
+    const CurrentTenants& tenants;
     std::shared_ptr<TenantUses> tenant_uses = {};
     Clock clock = {};
     Experiments* experiments = nullptr;  // that its sessions may count in; null: none
@@ -37,9 +39,11 @@ class ServedModel {
         {};  // that its metrics are of, too, with the server's; empty: they are of it alone
   };
 
-  // Of `options` count what is of a model: engine, draft, work and where sessions are kept. Errors of Engine::Open,
-  // OpenDraftModel, SnapshotStore::Open, SessionFiles::Open, SwapFolder::Open and RedisStore::Open.
+  // Of `options` count what is of a model: engine, draft, work but for tenants, and where sessions are kept. Errors of
+  // Engine::Open, OpenDraftModel, SnapshotStore::Open, SessionFiles::Open, SwapFolder::Open and RedisStore::Open.
   static absl::StatusOr<std::unique_ptr<ServedModel>> Open(const ServerOptions& options, const Shared& shared);
+  // The sessions in folders that it would bring back, as far as these can be read.
+  static std::vector<SessionName> SessionsKept(const ServerOptions& options);
 
   ModelId id() const { return id_; }
   const std::string& name() const { return name_; }              // what clients call it

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <mutex>
+#include <new>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -48,7 +49,7 @@
 namespace ebb {
 namespace {
 
-constexpr absl::Duration kFlush = absl::Seconds(5);  // for streams to be written when their calls are over
+constexpr ModelId kMainModel = 1;
 // For answers to short calls, and for clients to hang up by themselves; idle ones may not notice for seconds.
 constexpr absl::Duration kLastWords = absl::Milliseconds(250);
 
@@ -103,6 +104,22 @@ absl::StatusOr<ServerOptions> OptionsOf(const ServerOptions& main, const std::st
   return options;
 }
 
+absl::Status NoRoomFor(const std::string& model, const char* what) {
+  return Refuse(absl::StatusCode::kResourceExhausted,
+                absl::StrFormat("the system has no more %s for the model '%s'", what, model), {.reason = "NO_MEMORY"});
+}
+
+// As Server::CheckModels, as far as that can be said without the main model.
+absl::Status CheckSpecs(const ModelTable& models, const ServerOptions& options) {
+  if (!models.empty() && options.shared_store) {
+    return RefuseField("BAD_VALUE", "models", "servers share sessions of one model: it is empty with store.redis");
+  }
+  for (const auto& [name, spec] : models) {
+    if (spec.path.empty()) return RefuseField("BAD_VALUE", absl::StrFormat("models.%s.path", name), "it is empty");
+  }
+  return absl::OkStatus();
+}
+
 std::string HealthName(const std::string& model) { return "models/" + model; }
 
 // gRPC's reflection puts itself into every server of a process that is linked to it.
@@ -134,16 +151,22 @@ class RunningServer final : public Server {
           for (const ModelLease& model : models_->Loaded()) model->worker().SetTenants(table);
         }) {}
 
-  ~RunningServer() override { Stop(absl::ZeroDuration()); }
+  ~RunningServer() override {
+    Stop(absl::ZeroDuration());
+    if (models_) models_->Join();
+  }
 
   // Before anybody calls.
   absl::Status OpenMain() {
-    EBB_ASSIGN(main_, ServedModel::Open(options_, SharedBy(AllMethods(), &experiments_)));
+    EBB_ASSIGN(main_, ServedModel::Open(options_, SharedBy(kMainModel, AllMethods(), &experiments_)));
     EBB_ASSIGN(TenantTable tenants, WithPolicies(options_.work.tenants, LimitsOf(main_->worker().model())));
     models_.emplace(
         *main_, names_,
         Models::Steps{
-            .open = [this](const std::string& name, const ModelSpec& spec) { return OpenBeside(name, spec); },
+            .sessions = [this](const std::string& name, const ModelSpec& spec) { return SessionsOf(name, spec); },
+            .open = [this](const std::string& name, const ModelSpec& spec,
+                           ModelId id) { return OpenBeside(name, spec, id); },
+            .joined = [this] { tenant_settings_.Renew(); },
             .changed = [this](const std::string& name,
                               ModelState state) { SetServing(HealthName(name), state == ModelState::kServing); }});
     tenant_settings_.Configure(std::move(tenants));
@@ -203,6 +226,8 @@ class RunningServer final : public Server {
     builder.RegisterService(&services_->admin);
     server_ = builder.BuildAndStart();
     EBB_CHECK(server_ != nullptr);  // the port is ours already
+    SetServing(true);
+    models_->Configure(options_.models, absl::ZeroDuration());
     acceptor_->Start(
         [this](int listener, OpenFile connection) {
           grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters taken;
@@ -211,8 +236,6 @@ class RunningServer final : public Server {
           door_->HandleNewConnection(&taken);
         },
         metrics().connections_refused());
-    SetServing(true);
-    models_->Configure(options_.models, absl::ZeroDuration());
     if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address())));
     EBB_TRY(ListenOpenAi(options));
     if (!options.http_listen) return absl::OkStatus();
@@ -236,17 +259,10 @@ class RunningServer final : public Server {
   }
 
   absl::Status CheckModels(const ModelTable& models) const override {
-    if (!models.empty() && options_.shared_store) {
-      return RefuseField("BAD_VALUE", "models", "servers share sessions of one model: it is empty with store.redis");
-    }
-    for (const auto& [name, spec] : models) {
-      if (name == main_->name()) {
-        return RefuseField("BAD_VALUE", absl::StrFormat("models.%s", name),
-                           "the name is that of the main model, `model`");
-      }
-      if (spec.path.empty()) return RefuseField("BAD_VALUE", absl::StrFormat("models.%s.path", name), "it is empty");
-    }
-    return absl::OkStatus();
+    EBB_TRY(CheckSpecs(models, options_));
+    if (!models.contains(main_->name())) return absl::OkStatus();
+    return RefuseField("BAD_VALUE", absl::StrFormat("models.%s", main_->name()),
+                       "the name is that of the main model, `model`");
   }
 
   absl::Status SetModels(const ModelTable& models, absl::Duration patience) override {
@@ -273,12 +289,14 @@ class RunningServer final : public Server {
     streams_.WaitUntilNone(kFlush);
     Stop(kLastWords);
     main_->Keep();
+    models_->Join();
   }
 
   // Of a server that cannot listen: what it brought back is the next one's.
   void GiveUp() {
     Stop(absl::ZeroDuration());
     main_->Keep();
+    models_->Join();
   }
 
  private:
@@ -293,20 +311,35 @@ class RunningServer final : public Server {
 
   Metrics& metrics() const { return main_->metrics(); }
 
-  ServedModel::Shared SharedBy(std::vector<std::string> methods, Experiments* experiments) {
-    return {.id = ++models_made_,
+  ServedModel::Shared SharedBy(ModelId id, std::vector<std::string> methods, Experiments* experiments) {
+    return {.id = id,
             .names = names_,
+            .tenants = tenants_,
             .tenant_uses = tenant_uses_,
             .clock = clock_,
             .experiments = experiments,
             .methods = std::move(methods)};
   }
 
-  absl::StatusOr<std::unique_ptr<ServedModel>> OpenBeside(const std::string& name, const ModelSpec& spec) {
-    EBB_ASSIGN(ServerOptions options, OptionsOf(options_, name, spec));
-    const std::shared_ptr<const TenantTable> tenants = tenants_.get();
-    options.work.tenants = *tenants;
-    EBB_ASSIGN(std::unique_ptr<ServedModel> model, ServedModel::Open(options, SharedBy({}, nullptr)));
+  std::vector<SessionName> SessionsOf(const std::string& name, const ModelSpec& spec) const {
+    const absl::StatusOr<ServerOptions> options = OptionsOf(options_, name, spec);
+    return options.ok() ? ServedModel::SessionsKept(*options) : std::vector<SessionName>();
+  }
+
+  // What it cannot have of the system it is refused, and nobody else ends for it.
+  absl::StatusOr<std::unique_ptr<ServedModel>> OpenBeside(const std::string& name, const ModelSpec& spec, ModelId id) {
+    try {
+      return LoadBeside(name, spec, id);
+    } catch (const std::bad_alloc&) {
+      return NoRoomFor(name, "memory");
+    } catch (const std::system_error&) {  // of std::thread
+      return NoRoomFor(name, "threads");
+    }
+  }
+
+  absl::StatusOr<std::unique_ptr<ServedModel>> LoadBeside(const std::string& name, const ModelSpec& spec, ModelId id) {
+    EBB_ASSIGN(const ServerOptions options, OptionsOf(options_, name, spec));
+    EBB_ASSIGN(std::unique_ptr<ServedModel> model, ServedModel::Open(options, SharedBy(id, {}, nullptr)));
     const KeptSessions sum = model->BringBack();
     if (options.durability != Durability::kOff) {
       LogInfo("brought_back", {{"model", name}, {"sessions", sum.kept}, {"failed", sum.failed}});
@@ -377,9 +410,7 @@ class RunningServer final : public Server {
       if (view.model != nullptr && view.model.get() != main_.get())
         others.push_back({view.name, &view.model->metrics()});
     }
-    for (int i = 0; i < kModelStates; ++i) {
-      metrics().models(NameOf(static_cast<ModelState>(i))).Set(counts[static_cast<size_t>(i)]);
-    }
+    for (size_t i = 0; i < kModelStates; ++i) metrics().models(kModelStateNames[i]).Set(counts[i]);
     return metrics().Serialize(others) + ExperimentMetrics(experiments_.List());
   }
 
@@ -396,7 +427,6 @@ class RunningServer final : public Server {
       const std::lock_guard lock(health_mutex_);
       server_.reset();
     }
-    if (models_) models_->Join();
   }
 
   const ServerOptions options_;
@@ -409,7 +439,6 @@ class RunningServer final : public Server {
   Experiments experiments_;
   SessionNames names_;
   const std::shared_ptr<TenantUses> tenant_uses_ = std::make_shared<TenantUses>();
-  std::atomic<ModelId> models_made_ = 0;
   std::unique_ptr<ServedModel> main_;
   std::optional<Models> models_;
   std::unique_ptr<ExperimentFile> experiment_file_;
@@ -429,6 +458,7 @@ class RunningServer final : public Server {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  EBB_TRY(CheckSpecs(options.models, options));
   RunningServer::Door door;  // first, since it is quickly said what is wrong with it
   EBB_ASSIGN(door.identity, Identity::Open(options.auth));
   if (options.tls) {

@@ -18,34 +18,60 @@ namespace ebb {
 // A session's tenant and id.
 using SessionName = std::pair<std::string, std::string>;
 
-// A model that is loaded, and no other from then on; 0: none.
+// A model from when it begins to load, and no other, ever; 0: none.
 using ModelId = int64_t;
 
 class SessionNames {
  public:
+  // Whether the model may claim the name.
+  bool IsFree(const SessionName& name, ModelId model) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = owners_.find(name);
+    return found == owners_.end() || found->second.IsToCome(model);
+  }
   // Whether the name is the model's from now on. One that it has already is no second time its own.
   bool Claim(const SessionName& name, ModelId model) {
     const std::lock_guard lock(mutex_);
-    return owners_.emplace(name, model).second;
+    const auto [owner, is_new] = owners_.try_emplace(name, Owner{.model = model});
+    if (!is_new && !owner->second.IsToCome(model)) return false;
+    owner->second.is_to_come = false;
+    return true;
+  }
+  // The model, which is being loaded, will have a session of that name, unless another has one: no other may claim it.
+  void Expect(const SessionName& name, ModelId model) {
+    const std::lock_guard lock(mutex_);
+    owners_.try_emplace(name, Owner{.model = model, .is_to_come = true});
+  }
+  // What did not come will not.
+  void ExpectNoMore(ModelId model) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(owners_, [model](const auto& entry) { return entry.second.IsToCome(model); });
   }
   void Release(const SessionName& name, ModelId model) {
     const std::lock_guard lock(mutex_);
     const auto found = owners_.find(name);
-    if (found != owners_.end() && found->second == model) owners_.erase(found);
+    if (found != owners_.end() && found->second.model == model) owners_.erase(found);
   }
   void ReleaseAll(ModelId model) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(owners_, [model](const auto& entry) { return entry.second == model; });
+    std::erase_if(owners_, [model](const auto& entry) { return entry.second.model == model; });
   }
   ModelId OwnerOf(const SessionName& name) const {
     const std::lock_guard lock(mutex_);
     const auto found = owners_.find(name);
-    return found == owners_.end() ? 0 : found->second;
+    return found == owners_.end() ? 0 : found->second.model;
   }
 
  private:
+  struct Owner {
+    ModelId model = 0;
+    bool is_to_come = false;
+
+    bool IsToCome(ModelId of) const { return is_to_come && model == of; }
+  };
+
   mutable std::mutex mutex_;
-  std::map<SessionName, ModelId> owners_ ABSL_GUARDED_BY(mutex_);
+  std::map<SessionName, Owner> owners_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace ebb

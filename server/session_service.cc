@@ -64,7 +64,7 @@ absl::StatusOr<OfModel<ForkRequest>> ForkFrom(const v1::ForkSessionRequest& prot
                          .request_id = proto.request_id(),
                          .reserve_copies = proto.reserve_copies()};
   EBB_ASSIGN(request.session, SessionIdFrom(proto.session(), "session"));
-  ModelLease model = parts.models.Of(tenant, request.session);
+  EBB_ASSIGN(ModelLease model, parts.models.Of(tenant, request.session));
   const Worker& worker = model->worker();
   if (proto.has_expected_generation()) request.expected_generation = proto.expected_generation();
   if (request.id.empty()) request.id = NewSessionId();
@@ -140,7 +140,8 @@ grpc::ServerUnaryReactor* SessionService::GetSession(grpc::CallbackServerContext
       parts_, "SessionService/GetSession", *context,
       [&](const std::string& tenant) -> absl::StatusOr<OfModel<Question>> {
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->name(), "name"));
-        return OfModel<Question>{parts_.models.Of(tenant, id),
+        EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, id));
+        return OfModel<Question>{std::move(model),
                                  [tenant, id](Dispatcher& dispatcher) { return dispatcher.Get(tenant, id); }};
       },
       [response](const SessionInfo& info, const ServedModel& model) {
@@ -190,7 +191,8 @@ grpc::ServerUnaryReactor* SessionService::DeleteSession(grpc::CallbackServerCont
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->name(), "name"));
         std::optional<uint64_t> expected;
         if (request->has_expected_generation()) expected = request->expected_generation();
-        return OfModel<Question>{parts_.models.Of(tenant, id), [tenant, id, expected](Dispatcher& dispatcher) {
+        EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, id));
+        return OfModel<Question>{std::move(model), [tenant, id, expected](Dispatcher& dispatcher) {
                                    return dispatcher.Delete(tenant, id, expected);
                                  }};
       },

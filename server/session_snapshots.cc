@@ -118,8 +118,9 @@ grpc::ServerUnaryReactor* SessionService::SaveSession(grpc::CallbackServerContex
   Pending call = Begin(parts_, "SessionService/SaveSession", context);
   absl::StatusOr<SaveRequest> wanted = SaveFrom(*request, call.rpc, parts_);
   if (!wanted.ok()) return call.End(wanted.status());
-  const ModelLease model = parts_.models.Of(wanted->tenant, wanted->session);
-  auto keep = [this, call, response, model, wanted = *wanted](absl::StatusOr<SaveOutcome> outcome) mutable {
+  const absl::StatusOr<ModelLease> model = parts_.models.Of(wanted->tenant, wanted->session);
+  if (!model.ok()) return call.End(model.status());
+  auto keep = [this, call, response, model = *model, wanted = *wanted](absl::StatusOr<SaveOutcome> outcome) mutable {
     if (!outcome.ok()) {
       call.End(outcome.status());
       return;
@@ -145,7 +146,7 @@ grpc::ServerUnaryReactor* SessionService::SaveSession(grpc::CallbackServerContex
               to_end.End(entry.status());
             });
   };
-  model->worker().Undertake<SaveOutcome>(
+  (*model)->worker().Undertake<SaveOutcome>(
       [wanted = *wanted](Dispatcher& dispatcher, Asker<SaveOutcome> asker) {
         dispatcher.Save(wanted.tenant, wanted.session, wanted.expected, std::move(asker));
       },

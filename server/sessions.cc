@@ -65,7 +65,8 @@ absl::Status NoMemoryForCopy() {
 
 absl::Status Sessions::CheckRoom(const SessionRequest& request) const {
   const SessionName name = {request.tenant, request.id};
-  if (names_.contains(name) || (all_names_ != nullptr && all_names_->OwnerOf(name) != 0)) return NameTaken(request.id);
+  if (names_.contains(name) || (all_names_ != nullptr && !all_names_->IsFree(name, model_)))
+    return NameTaken(request.id);
   if (sessions_.size() >= static_cast<size_t>(sessions_max_)) {
     return Refuse(absl::StatusCode::kUnavailable,
                   absl::StrFormat("the server holds %d sessions, which is all it may", sessions_max_),
@@ -82,10 +83,6 @@ OpenSession* Sessions::FindRequest(const std::string& tenant, const std::string&
 absl::Status Sessions::Claim(const SessionRequest& request) {
   if (all_names_ == nullptr || all_names_->Claim({request.tenant, request.id}, model_)) return absl::OkStatus();
   return NameTaken(request.id);
-}
-
-void Sessions::Disclaim(const SessionRequest& request) {
-  if (all_names_ != nullptr) all_names_->Release({request.tenant, request.id}, model_);
 }
 
 OpenSession& Sessions::Add(OpenSession session) {
@@ -109,12 +106,13 @@ absl::StatusOr<OpenSession*> Sessions::Find(const std::string& tenant, const std
 
 void Sessions::Hide(const OpenSession& session) {
   const SessionRequest& request = session.request;
-  names_.erase({request.tenant, request.id});
+  const Name name = {request.tenant, request.id};
+  names_.erase(name);
   if (!request.request_id.empty()) requests_.erase({request.tenant, request.request_id});
   expiries_.erase({session.expiry(), session.id});
-  Disclaim(request);
+  if (all_names_ != nullptr) all_names_->Release(name, model_);
   const std::lock_guard lock(views_mutex_);
-  views_.erase({request.tenant, request.id});
+  views_.erase(name);
 }
 
 void Sessions::Remove(SessionId id) { EBB_CHECK(sessions_.erase(id) == 1); }

@@ -116,10 +116,8 @@ class Sessions {
   OpenSession* FindRequest(const std::string& tenant, const std::string& request_id);
 
   // ALREADY_EXISTS NAME_TAKEN where a session of another model has the name, perhaps since CheckRoom. From now on it is
-  // this one's, until Hide or Disclaim.
+  // this one's, until Hide.
   absl::Status Claim(const SessionRequest& request);
-  // It will not come.
-  void Disclaim(const SessionRequest& request);
 
   // REQUIRES: CheckRoom and Claim. The session is looked up from now on.
   OpenSession& Add(OpenSession session);

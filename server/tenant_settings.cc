@@ -17,6 +17,11 @@ void TenantSettings::Configure(TenantTable configured) {
   Put();
 }
 
+void TenantSettings::Renew() {
+  const std::lock_guard lock(mutex_);
+  Put();
+}
+
 absl::StatusOr<TenantLimits> TenantSettings::Give(
     const std::string& tenant, const std::function<absl::StatusOr<TenantLimits>(const TenantLimits&)>& change) {
   const std::lock_guard lock(mutex_);

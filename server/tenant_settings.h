@@ -28,6 +28,8 @@ class TenantSettings {
   TenantSettings(TenantTable configured, Apply apply);
 
   void Configure(TenantTable configured);
+  // Says once more what is in force, to whoever was not there yet.
+  void Renew();
   // `change` makes of the tenant's limits what they are to be, or refuses. FAILED_PRECONDITION TENANT_CONFIGURED,
   // RESOURCE_EXHAUSTED TENANTS_FULL, and what `change` says. Returns what is in force.
   absl::StatusOr<TenantLimits> Give(const std::string& tenant,

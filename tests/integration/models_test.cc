@@ -1,16 +1,21 @@
 // Several models in one server: each has its sessions, its pool and its worker; they come and go while others stream.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "client/client.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
@@ -333,6 +338,125 @@ TEST_F(ModelsTest, RefusesWhatCouldNeverBeServed) {
   EXPECT_THAT(refused({{"main", Spec(other_)}}), IsRefusal(kInvalid, "BAD_VALUE", "models.main"));
   EXPECT_THAT(refused({{"other", {}}}), IsRefusal(kInvalid, "BAD_VALUE", "models.other.path"));
   EXPECT_EQ(List().size(), 1U);
+  // Before the main model is loaded, which may take long.
+  const ServerOptions options = {.engine = {.model_path = "/nowhere"}, .models = {{"other", {}}}};
+  EXPECT_THAT(Server::Start(options).status(), IsRefusal(kInvalid, "BAD_VALUE", "models.other.path"));
+}
+
+// Its stream is ended as that of a server that stops would be.
+TEST_F(ModelsTest, AModelThatLeavesDoesNotWaitForAClientThatStoppedReading) {
+  Start({{"other", Spec(other_)}}, [](ServerOptions& options) { options.stream_buffer = 2; });
+  WaitFor("other", v1::MODEL_STATE_SERVING);
+  grpc::ChannelArguments small;  // else the client itself takes megabytes ahead of its reader
+  small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  small.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 4096);
+  TestClient reader(server_->address(), "", small);
+  const std::string name = Prefilled("other");
+  EndlessStream stream(reader, name);
+  ASSERT_TRUE(stream.Read());
+  // Until nothing more fits on the way to it.
+  for (uint64_t before = 0; client_->Get(name).tokens() != before; absl::SleepFor(absl::Milliseconds(200))) {
+    before = client_->Get(name).tokens();
+  }
+  ASSERT_THAT(server_->server().SetModels({}, absl::ZeroDuration()), IsOk());
+  while (List().size() > 1) absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_FALSE(stream.End().ok());
+}
+
+// A session of a model that cannot be read before somebody lets it, so that the model is being loaded until then.
+class Gate {
+ public:
+  Gate(const std::string& store, const std::string& model, const std::string& session) {
+    const std::string folder = store + "/models/" + model + "/sessions/default";
+    fs::create_directories(folder);
+    path_ = folder + "/" + session + ".snapshot";
+    EXPECT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  }
+  // When the load has come to it.
+  void Open() const {
+    const int fd = open(path_.c_str(), O_WRONLY);
+    EXPECT_GE(fd, 0);
+    close(fd);
+    fs::remove(path_);
+  }
+
+ private:
+  std::string path_;
+};
+
+class LoadingModels : public ModelsTest {
+ protected:
+  ~LoadingModels() override { server_.reset(); }  // before its folder goes
+
+  void StartKeeping(const ModelTable& models) {
+    Start(models, [this](ServerOptions& options) {
+      options.durability = Durability::kDrain;
+      options.store_dir = folder_.path();
+    });
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(LoadingModels, TakeWhatTenantsWereGivenMeanwhile) {
+  StartKeeping({});
+  const Gate first(folder_.path(), "other", "first");
+  const Gate second(folder_.path(), "other", "second");
+  ASSERT_THAT(server_->server().SetModels({{"other", Spec(other_)}}, kHours), IsOk());
+  first.Open();
+  ASSERT_THAT(server_->server().SetTenants({{"default", {.sessions_max = 1}}}), IsOk());
+  second.Open();
+  WaitFor("other", v1::MODEL_STATE_SERVING);
+  client_->Create(SessionOf("other"));
+  EXPECT_EQ(ReasonOf(SessionOf("other")), "TENANT_SESSIONS");
+}
+
+TEST_F(LoadingModels, HaveTheirSessionsNamesAlready) {
+  StartKeeping({{"other", Spec(other_)}});
+  WaitFor("other", v1::MODEL_STATE_SERVING);
+  const std::string name = Prefilled("other", "tale");
+  ASSERT_THAT(server_->server().SetModels({}, kHours), IsOk());
+  while (List().size() > 1) continue;
+  const Gate gate(folder_.path(), "other", "gate");
+  ASSERT_THAT(server_->server().SetModels({{"other", Spec(other_)}}, kHours), IsOk());
+  const Answer early = client_->Decode(Greedy(name, 1));
+  EXPECT_EQ(early.status.error_code(), Code::UNAVAILABLE);
+  EXPECT_EQ(ReadDetails(early.status).reason, "MODEL_LOADING");
+  EXPECT_TRUE(ReadDetails(early.status).retry.has_value());
+  EXPECT_EQ(ReasonOf(SessionOf("main", "tale")), "NAME_TAKEN");
+  EXPECT_EQ(client_->Decode(Greedy("sessions/nobody", 1)).status.error_code(), Code::NOT_FOUND);
+  gate.Open();
+  WaitFor("other", v1::MODEL_STATE_SERVING);
+  EXPECT_EQ(Tokens(name, 3).size(), 3U);
+  EXPECT_EQ(client_->Create(SessionOf("main", "gate")).model(), "main") << "it did not come back";
+}
+
+TEST_F(LoadingModels, DoNotKeepTheMainModelFromKeepingItsSessions) {
+  StartKeeping({});
+  Prefilled("main", "tale");
+  const Gate gate(folder_.path(), "other", "gate");
+  ASSERT_THAT(server_->server().SetModels({{"other", Spec(other_)}}, kHours), IsOk());
+  std::thread drain([this] { server_->server().Drain(absl::ZeroDuration()); });
+  while (!fs::exists(folder_.path() + "/sessions/default/tale.snapshot")) continue;
+  gate.Open();
+  drain.join();
+}
+
+TEST_F(ModelsTest, ModelsAreThereUntilTheServerHasDrained) {
+  Start({{"other", Spec(other_)}});
+  WaitFor("other", v1::MODEL_STATE_SERVING);
+  const std::string name = Prefilled("other");
+  EndlessStream stream(*client_, Prefilled("main"));
+  ASSERT_TRUE(stream.Read());
+  std::thread drain([this] { server_->server().Drain(kHours); });
+  while (client_->Decode(Greedy(name, 1)).status.ok()) continue;
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_EQ(ReadDetails(client_->Decode(Greedy(name, 1)).status).reason, "DRAINING");
+    EXPECT_EQ(ReasonOf(SessionOf("other")), "MODEL_UNLOADING");
+    if (HasFailure()) break;
+  }
+  stream.Cancel();
+  drain.join();
 }
 
 // What is written of a session is written for its model: by a server that ends, and when the model leaves alone.

@@ -1,5 +1,5 @@
-// A session for which there is no memory is refused, and nothing of it stays. A program of its own, since it replaces
-// operator new for all of it.
+// A session or a model for which there is no memory is refused, and nothing of it stays. A program of its own, since it
+// replaces operator new for all of it.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,6 +38,7 @@ namespace ebb {
 namespace {
 
 using client::ReadDetails;
+using ::testing::HasSubstr;
 
 TEST(NoMemory, RefusesTheSessionAndKeepsNothingOfIt) {
   const TestServer server([](ServerOptions& options) { options.engine.arena_bytes = 64 << 20; });
@@ -54,6 +55,28 @@ TEST(NoMemory, RefusesTheSessionAndKeepsNothingOfIt) {
   EXPECT_EQ(client.Status().work().sessions(), 0U);
   EXPECT_EQ(client.Status().cache().pages_reserved(), 0U);
   EXPECT_TRUE(client.Create(request, &session).ok()) << "there is memory again";
+}
+
+TEST(NoMemory, FailsTheModelThatIsLoadedAndNobodyElse) {
+  TestServer server;
+  TestClient client(server.address());
+  const auto of_other = [&client] {
+    v1::ListModelsResponse models;
+    EXPECT_TRUE(client.admin().ListModels(client.Context().get(), {}, &models).ok());
+    return models.models(1);
+  };
+  // The list of its pages is longer than anything else that is made here.
+  const TinyModelFile file({.seed = 2});
+  const ModelTable models = {{"other", {.path = file.path(), .threads = 1, .arena_bytes = 1 << 30}}};
+  scarce_bytes = 256 << 10;
+  EXPECT_TRUE(server.server().SetModels(models, absl::ZeroDuration()).ok());
+  while (of_other().state() == v1::MODEL_STATE_LOADING) continue;
+  scarce_bytes = std::numeric_limits<std::size_t>::max();
+  EXPECT_EQ(of_other().state(), v1::MODEL_STATE_FAILED);
+  EXPECT_THAT(of_other().problem(), HasSubstr("no more memory"));
+  client.Create({});
+  EXPECT_TRUE(server.server().SetModels(models, absl::ZeroDuration()).ok());
+  while (of_other().state() != v1::MODEL_STATE_SERVING) continue;
 }
 
 }  // namespace
