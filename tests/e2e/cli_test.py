@@ -96,11 +96,13 @@ class TerminalChat:
 
     def leave(self):
         """Ctrl-D, until it is heeded: libedit shows its prompt just before it takes the terminal's keys as they come, and one that is
-        typed in between is lost."""
+        typed in between is lost, or becomes a NUL of the line, which Ctrl-U takes away: Ctrl-D ends nothing but an empty line."""
         end = time.monotonic() + 60
         seen = b""
+        keys = "\x04"
         while self.process.poll() is None and time.monotonic() < end:
-            self.type("\x04")
+            self.type(keys)
+            keys = "\x15\x04"
             while select.select([self.terminal], [], [], 1)[0]:
                 try:
                     seen += os.read(self.terminal, 4096)
