@@ -78,7 +78,12 @@ absl::StatusOr<Value> Map(Interpreter& run, const Value& value, const Arguments&
   EBB_ASSIGN(const Text* filter, TextArgument(more, 0, "filter"));
   if (attribute == nullptr && filter == nullptr) return Wrong("map needs the name of a filter, or attribute=");
   Arguments rest;
-  if (attribute == nullptr) rest.values.assign(more.values.begin() + 1, more.values.end());
+  if (attribute == nullptr) {
+    // One in another, each with a copy of what is left, would be as deep as a template likes.
+    if (filter->bytes() == "map") return Wrong("map: a map within a map is not known");
+    EBB_TRY(run.Spend(static_cast<int64_t>(more.values.size())));
+    if (!more.values.empty()) rest.values.assign(more.values.begin() + 1, more.values.end());
+  }
   for (Value& item : items) {
     if (attribute != nullptr) {
       EBB_ASSIGN(item, AttributeOf(run, item, *attribute));

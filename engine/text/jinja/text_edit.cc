@@ -26,8 +26,8 @@ namespace {
 // Whether `set` has the character that begins at bounds[character].
 bool IsIn(std::string_view set, const Text& text, const std::vector<size_t>& bounds, size_t character) {
   const size_t begin = bounds[character];
-  return set.find(std::string_view(text.bytes()).substr(begin, bounds[character + 1] - begin)) !=
-         std::string_view::npos;
+  const std::string_view bytes = std::string_view(text.bytes()).substr(begin, bounds[character + 1] - begin);
+  return FirstUtf8(bytes).kind == Utf8Kind::kCharacter && set.find(bytes) != std::string_view::npos;
 }
 
 }  // namespace

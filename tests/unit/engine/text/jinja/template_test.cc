@@ -202,6 +202,15 @@ TEST(Template, FindsNothingInWhatIsFalse) {
        {"{{ none | join }}", "FAILED line 1: none has no items to go through"}});
 }
 
+TEST(Template, MapsByAFilterOfAnyName) {
+  ExpectAll({{"{{ ['a'] | map(filter='upper') }}{{ ['a'] | map('replace', 'a', 'b') }}", "['A']['b']"},
+             {"{{ ['a'] | map(*(['map'] * 20000)) }}", "FAILED line 1: map: a map within a map is not known"}});
+}
+
+TEST(Template, NoByteThatIsNoCharacterIsWhiteSpace) {
+  ExpectAll({{"{{ 'a\x80' | trim }}|{{ 'x\xC2y'.split() | length }}", "a\x80|1"}});
+}
+
 TEST(Template, SpreadsAListOverParameters) {
   ExpectAll({{"{% macro m(a, b, c) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(*[1, 2], c=3) }}{{ m(0, *[]) }}", "1230"},
              {"{{ m(*) }}", "FAILED line 1: expected an expression, found ')'"}});
