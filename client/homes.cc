@@ -48,8 +48,11 @@ absl::StatusOr<Follow> Follow::Of(const std::vector<std::string>& servers) {
   return follow;
 }
 
-Homes::Homes(const std::string& own, const Follow& follow) : own_(own), ring_({own}), domains_(follow.domains_) {
-  ring_.insert(ring_.end(), follow.named_.begin(), follow.named_.end());
+Homes::Homes(const std::string& own, const Follow& follow)
+    : own_(own), ring_({own}), domains_(follow.domains_), follows_(!follow.nobody()) {
+  for (const std::string& server : follow.named_) {  // each once, so that it has one successor
+    if (std::find(ring_.begin(), ring_.end(), server) == ring_.end()) ring_.push_back(server);
+  }
 }
 
 std::string Homes::Of(const std::string& session) const {
@@ -67,8 +70,7 @@ bool Homes::Heed(const std::string& session, const std::string& address, const g
   const ErrorDetails details = ReadDetails(status);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!details.reason.empty()) silent_.erase(address);
-  const bool follows = ring_.size() > 1 || !domains_.empty();
-  if (!follows || session.empty()) return false;
+  if (!follows_ || session.empty()) return false;
   if (details.reason == "SESSION_MOVED") {
     const auto endpoint = details.metadata.find("endpoint");
     if (endpoint == details.metadata.end() || endpoint->second == address || !MayCall(endpoint->second)) return false;

@@ -60,6 +60,7 @@ class Homes {
   std::string own_;
   std::vector<std::string> ring_;  // own_, and who is named in full
   std::vector<Follow::Domain> domains_;
+  bool follows_;
   mutable std::mutex mutex_;
   std::map<std::string, std::string> at_ = {};  // by session; not those at own_
   std::deque<std::string> order_ = {};          // the keys of at_, the oldest first

@@ -58,7 +58,9 @@ void PrintSummary(const v1::DecodeResponse& last) {
   const v1::Usage& usage = last.usage();
   const double seconds =
       static_cast<double>(last.timings().decode().seconds()) + 1e-9 * last.timings().decode().nanos();
-  const double per_second = seconds > 0 ? (usage.completion_tokens() - 1) / seconds : 0;
+  // None were written where a resumed answer was only sent again.
+  const bool is_timed = seconds > 0 && usage.completion_tokens() > 1;
+  const double per_second = is_timed ? (usage.completion_tokens() - 1) / seconds : 0;
   std::fprintf(stderr, "[%u tokens read, %u written, %.0f tok/s, cache %u of %llu tokens seen, %llu evicted, %s]\n",
                usage.prompt_tokens(), usage.completion_tokens(), per_second, usage.cache_length(),
                static_cast<unsigned long long>(usage.session_tokens()),

@@ -30,7 +30,8 @@ class Homes {
       if (!host || !/^[0-9]+$/.test(port) || host.replace(/^\*\./, "").includes("*")) {
         throw new TypeError(`follow: ${each} is neither host:port nor *.domain:port`);
       }
-      (host.startsWith("*.") ? this.#patterns : this.#ring).push(each);
+      const servers = host.startsWith("*.") ? this.#patterns : this.#ring;
+      if (!servers.includes(each)) servers.push(each); // once, so that it has one successor
     }
   }
 

@@ -27,7 +27,9 @@ class Homes:
             host, colon, port = each.rpartition(":")
             if not colon or not port.isdigit() or not host or "*" in host.removeprefix("*."):
                 raise ValueError(f"follow: {each!r} is neither host:port nor *.domain:port")
-            (self._patterns if host.startswith("*.") else self._ring).append(each)
+            servers = self._patterns if host.startswith("*.") else self._ring
+            if each not in servers:  # each once, so that it has one successor
+                servers.append(each)
         self._follows = bool(follow)
         self._at: Dict[str, str] = {}  # by session; not those at `own`
         self._silent: Set[str] = set()  # who did not answer the last time

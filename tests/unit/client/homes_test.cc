@@ -79,6 +79,13 @@ TEST(Homes, WhereNobodyAnswersTheNextIsAsked) {
   ring.Heed(kSession, "c:1", kBroken);
   EXPECT_EQ(ring.Of(kSession), "a:1");
 
+  // The same list for all clients, whoever they begin with.
+  Homes listed = Following({"a:1", "b:1", "b:1", "c:1"});
+  listed.Heed(kSession, "a:1", kBroken);
+  EXPECT_EQ(listed.Of(kSession), "b:1");
+  listed.Heed(kSession, "b:1", kBroken);
+  EXPECT_EQ(listed.Of(kSession), "c:1");
+
   Homes domain = Following({"*.x.org:1"});
   domain.Heed(kSession, "a:1", Moved("b.x.org:1"));
   domain.Heed(kSession, "b.x.org:1", kBroken);
