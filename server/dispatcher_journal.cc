@@ -174,6 +174,7 @@ void Dispatcher::EndRenewal() {
 }
 
 void Dispatcher::DropRenewal() {
+  if (!renewing_) return;
   const SessionId session = std::exchange(renewing_, {})->session;
   Deliver(SessionHeld{.session = session, .held = false});
 }

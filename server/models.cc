@@ -124,6 +124,10 @@ void Models::SetState(Entry& entry, ModelState state, const std::string& problem
 void Models::Serve(Entry& entry) {
   if (entry.before != nullptr) entry.before->gone.WaitForNotification();
   entry.before.reset();
+  if (entry.stop.HasBeenNotified()) {  // while it waited: nothing of it is needed any more
+    for (absl::Notification* const end : {&entry.known, &entry.drained, &entry.gone}) end->Notify();
+    return;
+  }
   SetState(entry, ModelState::kLoading);
   for (const SessionName& name : steps_.sessions(entry.name, entry.spec)) names_.Expect(name, entry.id);
   entry.known.Notify();
@@ -243,6 +247,9 @@ std::vector<ModelLease> Models::Loaded() const {
 void Models::StopAll(absl::Duration patience) {
   const absl::MutexLock lock(&mutex_);
   stopped_ = true;
+  for (const std::shared_ptr<Entry>& entry : leaving_) {
+    if (entry->model != nullptr) entry->model->worker().Drain(patience);  // it may have been given longer
+  }
   for (auto& [name, entry] : wanted_) {
     entry->stays = true;
     Stop(*entry, patience);

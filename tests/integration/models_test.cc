@@ -59,9 +59,18 @@ class ModelsTest : public testing::Test {
     return models;
   }
   v1::ModelState StateOf(const std::string& model) const { return List()[model].state(); }
-  // Until the test's own time is up.
+  // Until the test's own time is up, or it has failed.
   void WaitFor(const std::string& model, v1::ModelState state) const {
-    while (StateOf(model) != state) continue;
+    while (StateOf(model) != state) {
+      const v1::Model now = List()[model];
+      ASSERT_TRUE(now.state() == state || now.state() != v1::MODEL_STATE_FAILED) << now.problem();
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+  // Likewise: a state is in the list just before it is there.
+  bool HealthBecomes(const std::string& service, const std::string& status) const {
+    while (Health(service) != status) absl::SleepFor(absl::Milliseconds(1));
+    return true;
   }
   std::string Health(const std::string& service) const {
     client::Client client({.address = server_->address()});
@@ -253,7 +262,7 @@ TEST_F(ModelsTest, AModelIsLoadedWhileAnotherStreams) {
   EXPECT_NE(Health("models/third"), "SERVING");
   ASSERT_THAT(server_->server().SetModels({{"other", Spec(other_)}, {"third", Spec(third_)}}, kHours), IsOk());
   while (StateOf("third") != v1::MODEL_STATE_SERVING) ASSERT_TRUE(stream.Read() && beside.Read());
-  EXPECT_EQ(Health("models/third"), "SERVING");
+  EXPECT_TRUE(HealthBecomes("models/third", "SERVING"));
   EXPECT_EQ(Tokens(Prefilled("third"), 5).size(), 5U);
   ASSERT_TRUE(stream.Read() && beside.Read());
   stream.Cancel();
@@ -266,7 +275,7 @@ TEST_F(ModelsTest, AModelThatCannotBeLoadedSaysWhyAndHarmsNobody) {
   Start({{"late", spec}, {"other", Spec(other_)}});
   WaitFor("late", v1::MODEL_STATE_FAILED);
   EXPECT_THAT(List()["late"].problem(), HasSubstr(spec.path));
-  EXPECT_EQ(Health("models/late"), "NOT_SERVING");
+  EXPECT_TRUE(HealthBecomes("models/late", "NOT_SERVING"));
   EXPECT_EQ(ReasonOf(SessionOf("late")), "MODEL_FAILED");
   WaitFor("other", v1::MODEL_STATE_SERVING);
   EXPECT_EQ(Tokens(Prefilled("main"), 5).size(), 5U);
@@ -290,7 +299,7 @@ TEST_F(ModelsTest, AModelThatLeavesLetsItsCallsFinish) {
   // One of its name waits for it.
   ASSERT_THAT(server_->server().SetModels({{"other", Spec(third_)}}, kHours), IsOk());
   EXPECT_EQ(ReasonOf(SessionOf("other")), "MODEL_LOADING");
-  EXPECT_EQ(Health("models/other"), "NOT_SERVING");
+  EXPECT_TRUE(HealthBecomes("models/other", "NOT_SERVING"));
   EXPECT_EQ(stream.Cancel().error_code(), Code::CANCELLED);
   WaitFor("other", v1::MODEL_STATE_SERVING);
   EXPECT_EQ(List()["other"].status().layers(), 3U);
