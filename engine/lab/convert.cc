@@ -44,6 +44,7 @@ absl::StatusOr<Converted> Convert(const Options& options) {
   std::optional<GgufFile> tokenizer;
   if (!options.tokenizer.empty()) {
     EBB_ASSIGN(HubEnds ends, ReadEnds(model));
+    ends.eos.clear();  // ConvertModel adds them, as far as there are keys
     EBB_ASSIGN(tokenizer, OpenTokenizerFile(options.tokenizer, config.vocab, std::move(ends)));
   }
   ConvertOptions convert = {.output = options.output,

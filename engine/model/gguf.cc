@@ -375,7 +375,7 @@ int64_t GgufFile::copied_bytes() const {
 }
 
 void GgufFile::DropCopies(std::span<const std::span<const std::byte>> kept) {
-  std::erase_if(memory_, [&](const std::vector<std::byte>& copy) {
+  const size_t dropped = std::erase_if(memory_, [&](const std::vector<std::byte>& copy) {
     const auto lies_in_it = [&copy](std::span<const std::byte> data) {
       return std::less_equal<>()(copy.data(), data.data()) && std::less<>()(data.data(), copy.data() + copy.size());
     };
@@ -385,6 +385,7 @@ void GgufFile::DropCopies(std::span<const std::span<const std::byte>> kept) {
     }
     return true;
   });
+  if (dropped == 0) return;
 #ifdef __GLIBC__
   malloc_trim(0);  // else the allocator keeps what is freed for others of the kind, which do not come
 #endif

@@ -12,7 +12,7 @@
 //
 // A product's result lies with the threads as its next left side wants it, so p never leaves registers. Stages that no
 // row of the tile can see are left out. A row meets the stages of its split in order and nothing of other rows, so its
-// bits are its own.
+// bits are its own where every K and V that the tile meets is finite: a slot that it may not see counts 0 times V.
 
 #include <cstdint>
 
