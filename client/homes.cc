@@ -87,9 +87,9 @@ bool Homes::Heed(const std::string& session, const std::string& address, const g
 
 bool Homes::MayCall(const std::string& address) const {
   if (std::find(ring_.begin(), ring_.end(), address) != ring_.end()) return true;
-  const auto [host, port] = Split(address);
-  return IsHost(host) && std::any_of(domains_.begin(), domains_.end(), [&, host = host, port = port](const auto& of) {
-           return port == of.port && host.ends_with(of.ending);
+  const std::pair<std::string_view, std::string_view> parts = Split(address);  // a binding is not captured
+  return IsHost(parts.first) && std::any_of(domains_.begin(), domains_.end(), [&](const auto& of) {
+           return parts.second == of.port && parts.first.ends_with(of.ending);
          });
 }
 
