@@ -132,7 +132,7 @@ TEST(MemoryPlan, WhatIsCopiedOfAFolderIsGivenBack) {
   EXPECT_EQ(plan.copied, 2 * kLayers * kWidth * kWidth * 4);
   EXPECT_EQ(plan.total(), plan.weights + plan.copied);
   malloc_trim(0);  // else copies would lie in what the allocator keeps of the folder's making
-  const int64_t before = AnonymousBytes();
+  [[maybe_unused]] const int64_t before = AnonymousBytes();
   const auto engine =
       Engine::Open({.model_path = folder.path(), .threads = 1, .arena_bytes = plan.caches, .step_tokens_max = 16});
   ASSERT_THAT(engine, IsOk());
