@@ -127,7 +127,7 @@ class EngineOnOps final : public Engine {
         transformer_(config_, weights, *ops_),
         evictions_(device()) {
     fingerprint_ = absl::StrFormat("%s %s %s", std::filesystem::path(file_.name()).filename().string(),
-                                   config_.fingerprint, ops_->fingerprint());
+                                   config_.fingerprint, arithmetic());
     if (pack_file_ != nullptr) packs_ = pack_file_->Finish();
     const std::array read_in_place = {weights.embedding.data, weights.positions.data};
     file_.DropCopies(read_in_place);  // of the rest there are packed ones now
@@ -295,7 +295,7 @@ class EngineOnOps final : public Engine {
   }
 
   ImageLimits image_limits() const override {
-    return {.engine = limits(), .pages_total = pool_->pages_total(), .arithmetic = std::string(ops_->fingerprint())};
+    return {.engine = limits(), .pages_total = pool_->pages_total(), .arithmetic = arithmetic()};
   }
 
   absl::StatusOr<std::unique_ptr<ReopenWork>> BeginReopen(SessionImage& image) override {
@@ -344,6 +344,10 @@ class EngineOnOps final : public Engine {
 
  private:
   static SessionOnEngine& Of(Session& session) { return static_cast<SessionOnEngine&>(session); }
+
+  std::string arithmetic() const {
+    return absl::StrFormat("%s%s%s", ops_->fingerprint(), options_.beside.empty() ? "" : " ", options_.beside);
+  }
 
   EngineLimits limits() const {
     return {.model = &config_, .page_bytes = pool_->page_bytes(), .step_tokens_max = options_.step_tokens_max};

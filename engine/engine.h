@@ -63,6 +63,8 @@ struct EngineOptions {
   std::function<std::unique_ptr<Ops>(std::unique_ptr<Ops>)> between = {};
   // Where packed weights are kept for the next start: PackPath. Empty: nowhere.
   std::string pack_cache = {};
+  // What computes sessions beside the ops (gpu/placed_engine.h), for the fingerprint; empty: nothing does.
+  std::string beside = {};
 };
 
 // The file of packed weights of a model: its path with .packed for its ending, in its folder where `pack_cache` is
@@ -101,6 +103,11 @@ class Session {
   virtual int32_t edit_left() const = 0;
   // OK while there are neither, else FAILED_PRECONDITION DRAFT_PENDING or EDIT_PENDING.
   virtual absl::Status CheckSettled() const = 0;
+  // Whether a device computes it, where the host alone runs drafts.
+  virtual bool on_device() const = 0;
+  // Its device failed, and its cache is gone with it: all that is left to do is to destroy it, and to begin again from
+  // its log.
+  virtual bool is_lost() const = 0;
   // OK, or why `tokens` more cannot be appended in one step: RESOURCE_EXHAUSTED LENGTH_LIMIT for `full` (naming limit
   // and length), INVALID_ARGUMENT BLOCK_TOO_LARGE, FAILED_PRECONDITION DRAFT_PENDING. Changes nothing.
   virtual absl::Status CanAppend(int32_t tokens) const = 0;
@@ -160,6 +167,8 @@ struct BatchRow {
   // by hand, more than the session reserved. The tokens are in, and the session is bounded by its length until a later
   // prompt_ends succeeds.
   absl::Status status = {};
+  // UNAVAILABLE GPU_FAULT: the row did not run, and the session is lost.
+  absl::Status fault = {};
 };
 
 // What Evict takes: exactly one of the choices.
@@ -238,6 +247,23 @@ struct EngineMemory {
   int64_t weight_bytes = 0;  // packed
 };
 
+// A device that computes sessions, and what it has done since it was opened. Seconds are those that the host waited.
+struct DeviceUse {
+  std::string name = {};
+  bool failed = false;
+  int64_t weight_bytes = 0;
+  int64_t page_bytes = 0;
+  int64_t pages_total = 0, pages_free = 0;
+  int64_t sessions = 0;  // whose caches are there now
+  int64_t brought = 0;   // caches, from the host
+  int64_t fetched = 0;   // back to it
+  int64_t steps = 0;     // of which
+  int64_t replays = 0;   // from a recording
+  double prefill_seconds = 0;
+  double decode_seconds = 0;  // of steps that bring one token a session, which read
+  int64_t decode_bytes = 0;   // so much: weights, K and V
+};
+
 struct FreedPages {
   int64_t pages = 0;
   std::vector<bool> by = {};  // each session: whether it has a part in that
@@ -268,7 +294,8 @@ class Engine {
   virtual std::string fingerprint()
       const = 0;  // what decides bits: model file's hash or size, instruction set, accuracy
   virtual EngineMemory memory() const = 0;
-  virtual const PackReport& packs() const = 0;  // of opening it
+  virtual std::optional<DeviceUse> device_use() const { return {}; }  // absent: it has none
+  virtual const PackReport& packs() const = 0;                        // of opening it
   // What comes free when all of `sessions` are gone, promised copies included: what others share of their pages stays.
   // O(their pages).
   virtual FreedPages FreedBy(std::span<const Session* const> sessions) const = 0;

@@ -57,13 +57,13 @@ void SessionOnEngine::BoundBudget() {
 
 int32_t SessionOnEngine::cache_length() const {
   int32_t longest = 0;
-  for (const SlotMap& map : cache_.maps()) longest = std::max(longest, map.live());
+  for (const SlotMap& map : cache_.maps()) longest = std::max(longest, live_of(map));
   return longest;
 }
 
 int64_t SessionOnEngine::live_slots() const {
   int64_t slots = 0;
-  for (const SlotMap& map : cache_.maps()) slots += int64_t{map.live()} * cache_.lanes_of_map();
+  for (const SlotMap& map : cache_.maps()) slots += int64_t{live_of(map)} * cache_.lanes_of_map();
   return slots;
 }
 
@@ -85,7 +85,7 @@ int32_t SessionOnEngine::steps_to_eviction() const {
   if (policy_.schedule == Schedule::kEveryN) return policy_.every_n - decode_steps_ % policy_.every_n;
   for (size_t i = 0; i < cache_.maps().size(); ++i) {
     const Trigger trigger = policy_.trigger_of(cache_.first_lane(static_cast<int32_t>(i)));
-    steps = std::min(steps, trigger.budget + trigger.overflow - cache_.maps()[i].live());
+    steps = std::min(steps, trigger.budget + trigger.overflow - live_of(cache_.maps()[i]));
   }
   return std::max(steps, 1);
 }
@@ -143,6 +143,14 @@ void SessionOnEngine::Append(std::span<const int32_t> tokens) {
   log_.insert(log_.end(), tokens.begin(), tokens.end());
   next_position_ += count;
   CountStep(count);
+}
+
+void SessionOnEngine::AppendElsewhere(std::span<const int32_t> tokens, int32_t evicted) {
+  EBB_CHECK(is_away());
+  log_.insert(log_.end(), tokens.begin(), tokens.end());
+  next_position_ += static_cast<int32_t>(tokens.size());
+  evicted_ += evicted;
+  CountStep(static_cast<int32_t>(tokens.size()));
 }
 
 void SessionOnEngine::BeginAt(std::span<const int32_t> log, const SessionCache::Kept& cache,

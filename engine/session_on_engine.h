@@ -56,6 +56,16 @@ struct SessionState {
   int32_t stale_from = kNothingStale;  // index of the first token whose K and V may be another text's
 };
 
+// A session's cache where another device computes it (gpu/placed_engine.h). While it is newer, what the session's own
+// slot maps say is what was before, and goes back to what is when the cache comes home.
+class CacheElsewhere {
+ public:
+  virtual ~CacheElsewhere() = default;
+  virtual bool is_newer() const = 0;
+  virtual int32_t live() const = 0;  // tokens in each lane
+  virtual bool is_lost() const = 0;  // with its device
+};
+
 class SessionOnEngine final : public Session {
  public:
   // `length_limit`: most live tokens while the policy does not evict.
@@ -81,7 +91,16 @@ class SessionOnEngine final : public Session {
   int32_t draft_tokens() const override { return static_cast<int32_t>(draft_.tokens.size()); }
   int32_t edit_left() const override { return static_cast<int32_t>(edit_.work.size() - edit_.done); }
   absl::Status CheckSettled() const override;
+  bool on_device() const override { return elsewhere_ != nullptr; }
+  bool is_lost() const override { return elsewhere_ != nullptr && elsewhere_->is_lost(); }
   absl::Status CanAppend(int32_t tokens) const override;
+
+  // Null: the cache is here alone.
+  CacheElsewhere* elsewhere() const { return elsewhere_.get(); }
+  void SetElsewhere(std::unique_ptr<CacheElsewhere> elsewhere) { elsewhere_ = std::move(elsewhere); }
+  // Appends to the log what another device has run, in a step in which `evicted` tokens left each lane. REQUIRES:
+  // CanAppend before that step; the cache elsewhere is newer.
+  void AppendElsewhere(std::span<const int32_t> tokens, int32_t evicted);
 
   SessionCache& cache() { return cache_; }
   const SessionCache& cache() const { return cache_; }
@@ -157,6 +176,8 @@ class SessionOnEngine final : public Session {
   absl::Status ShiftPositions(int32_t from, int32_t delta);
 
  private:
+  bool is_away() const { return elsewhere_ != nullptr && elsewhere_->is_newer(); }
+  int32_t live_of(const SlotMap& map) const { return is_away() ? elsewhere_->live() : map.live(); }
   void BoundBudget();
   void Replace(const EditPlan& plan);
   void CountStep(int32_t tokens);
@@ -175,6 +196,7 @@ class SessionOnEngine final : public Session {
   Draft draft_ = {};
   PendingEdit edit_ = {};
   int32_t stale_from_ = kNothingStale;
+  std::unique_ptr<CacheElsewhere> elsewhere_ = {};
 };
 
 }  // namespace ebb

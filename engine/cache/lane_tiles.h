@@ -21,6 +21,19 @@ void ReadTiles(const LaneStorage& lane, std::span<const int32_t> token, std::spa
 // REQUIRES: as many bytes, and the lane's pages are its own.
 void WriteTiles(const LaneStorage& lane, std::span<const std::byte> tiles);
 
+// The same numbers with a slot's components side by side, as a device keeps them (ops/gpu/kernels.h, Arena): `keys` and
+// `values` [count][d] in the lane's element type; of bytes their scales too, else null, [count].
+struct SlotRows {
+  std::byte* keys = nullptr;
+  std::byte* values = nullptr;
+  float* key_scales = nullptr;
+  float* value_scales = nullptr;
+};
+// Of slots first .. first + count - 1. REQUIRES: first is a multiple of kTileSlots; RopeCache::kFused.
+void ReadRows(const LaneStorage& lane, int32_t first, int32_t count, const SlotRows& to);
+// REQUIRES also: the lane's pages are its own.
+void WriteRows(const LaneStorage& lane, int32_t first, int32_t count, const SlotRows& from);
+
 }  // namespace ebb
 
 #endif  // EBB_ENGINE_CACHE_LANE_TILES_H_

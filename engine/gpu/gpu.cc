@@ -43,7 +43,7 @@ absl::StatusOr<const gpu::Table*> LoadGpuTable(std::string_view kind, const std:
 absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(const gpu::Table& table, int32_t device) {
   gpu::Stream stream = nullptr;
   EBB_TRY(Check(table.open(device, &stream)));
-  return std::unique_ptr<Gpu>(new Gpu(table, stream));
+  return std::unique_ptr<Gpu>(new Gpu(table, device, stream));
 }
 
 absl::StatusOr<std::string> Gpu::Describe(const gpu::Table& table, int32_t device) {
@@ -59,6 +59,13 @@ absl::Status Gpu::Check(gpu::Error error) {
   return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("the GPU failed: %s", error), {.reason = "GPU_FAULT"});
 }
 
+absl::StatusOr<int64_t> Gpu::FreeBytes() const {
+  int64_t free_bytes = 0;
+  int64_t total_bytes = 0;
+  EBB_TRY(Check(table_.memory(&free_bytes, &total_bytes)));
+  return free_bytes;
+}
+
 absl::StatusOr<GpuMemory> Gpu::Allocate(int64_t bytes, std::string_view what) const {
   void* memory = nullptr;
   if (table_.allocate(std::max<int64_t>(bytes, 1), &memory) == nullptr) return GpuMemory(&table_, memory, bytes);
@@ -70,6 +77,16 @@ absl::StatusOr<GpuMemory> Gpu::Allocate(int64_t bytes, std::string_view what) co
                                 free_bytes, total_bytes),
                 {.reason = "GPU_OUT_OF_MEMORY",
                  .metadata = {{"bytes", absl::StrFormat("%d", bytes)}, {"free", absl::StrFormat("%d", free_bytes)}}});
+}
+
+absl::StatusOr<GpuHostMemory> Gpu::AllocateHost(int64_t bytes, std::string_view what) const {
+  void* memory = nullptr;
+  if (table_.allocate_host(std::max<int64_t>(bytes, 1), &memory) == nullptr) {
+    return GpuHostMemory(&table_, memory, bytes);
+  }
+  return Refuse(absl::StatusCode::kResourceExhausted,
+                absl::StrFormat("%s: %d bytes of the host's memory could not be pinned", std::string(what), bytes),
+                {.reason = "HOST_OUT_OF_MEMORY", .metadata = {{"bytes", absl::StrFormat("%d", bytes)}}});
 }
 
 }  // namespace ebb

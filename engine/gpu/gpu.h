@@ -53,6 +53,35 @@ class GpuMemory {
   int64_t bytes_ = 0;
 };
 
+// Of the host, pinned: copies between it and the device go on by themselves. Move-only.
+class GpuHostMemory {
+ public:
+  GpuHostMemory() = default;
+  GpuHostMemory(const gpu::Table* table, void* memory, int64_t bytes) : table_(table), memory_(memory), bytes_(bytes) {}
+  GpuHostMemory(GpuHostMemory&& other) noexcept
+      : table_(other.table_), memory_(std::exchange(other.memory_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  GpuHostMemory& operator=(GpuHostMemory&& other) noexcept {
+    std::swap(table_, other.table_);
+    std::swap(memory_, other.memory_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~GpuHostMemory() {
+    if (memory_ != nullptr) table_->release_host(memory_);
+  }
+
+  template <typename T>
+  std::span<T> as() const {
+    return {static_cast<T*>(memory_), static_cast<size_t>(bytes_) / sizeof(T)};
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  const gpu::Table* table_ = nullptr;
+  void* memory_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
 // Launches of a device that were recorded; move-only. Used as long as the memory that they name is there.
 class GpuRecording {
  public:
@@ -91,10 +120,18 @@ class Gpu {
   const gpu::Table& table() const { return table_; }
   gpu::Stream stream() const { return stream_; }
 
+  // From now on the calling thread launches on this device.
+  absl::Status Use() const { return Check(table_.use(device_)); }
+
+  absl::StatusOr<int64_t> FreeBytes() const;
+
   // RESOURCE_EXHAUSTED GPU_OUT_OF_MEMORY names what it was for, the bytes needed and those free.
   absl::StatusOr<GpuMemory> Allocate(int64_t bytes, std::string_view what) const;
 
-  // In the stream's order. `from` may go when this returns; `to` is whole after Wait.
+  // RESOURCE_EXHAUSTED HOST_OUT_OF_MEMORY.
+  absl::StatusOr<GpuHostMemory> AllocateHost(int64_t bytes, std::string_view what) const;
+
+  // In the stream's order. `from` may go when this returns, unless it is pinned; `to` is whole after Wait.
   template <typename T>
   absl::Status CopyIn(std::span<const T> from, T* to) const {
     return Check(table_.copy_in(to, from.data(), static_cast<int64_t>(from.size_bytes()), stream_));
@@ -131,10 +168,11 @@ class Gpu {
   absl::Status Wait() const { return Check(table_.wait(stream_)); }
 
  private:
-  Gpu(const gpu::Table& table, gpu::Stream stream) : table_(table), stream_(stream) {}
+  Gpu(const gpu::Table& table, int32_t device, gpu::Stream stream) : table_(table), device_(device), stream_(stream) {}
   static absl::Status Check(gpu::Error error);
 
   const gpu::Table& table_;
+  int32_t device_;
   gpu::Stream stream_;
 };
 

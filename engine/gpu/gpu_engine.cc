@@ -32,6 +32,7 @@ int32_t Parts(int32_t slots, int32_t part) { return (slots + part - 1) / part; }
 int32_t RoundUp(int32_t slots, int32_t part) { return Parts(slots, part) * part; }
 
 constexpr size_t kRecordingsMax = 32;
+constexpr int64_t kRestShare = 10;  // one part of so many of the free memory is for activations
 
 }  // namespace
 
@@ -52,10 +53,15 @@ absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::OpenRandom(const gpu::Tabl
 absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> gpu, GpuModel model,
                                                            const GpuEngineOptions& options) {
   const int64_t page_bytes = gpu::PageBytes(ElementOf(options.kv_type), model.config.head_dim);
-  const int64_t pages = std::min<int64_t>(options.arena_bytes / page_bytes, INT32_MAX);
+  int64_t arena_bytes = options.arena_bytes;
+  if (arena_bytes == 0) {
+    EBB_ASSIGN(arena_bytes, gpu->FreeBytes());
+    arena_bytes -= arena_bytes / kRestShare;
+  }
+  const int64_t pages = std::min<int64_t>(arena_bytes / page_bytes, INT32_MAX);
   if (pages < 1) {
-    return RefuseField("ARENA_TOO_SMALL", "arena_bytes",
-                       absl::StrFormat("%d is below one page of %d", options.arena_bytes, page_bytes));
+    return RefuseField("ARENA_TOO_SMALL", "model.gpu_arena",
+                       absl::StrFormat("%d is below one page of %d", arena_bytes, page_bytes));
   }
   EBB_ASSIGN(GpuMemory arena, gpu->Allocate(pages * page_bytes, "the cache's arena"));
   return std::unique_ptr<GpuEngine>(
@@ -67,10 +73,18 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSp
     return RefuseField("GPU_POLICY_UNSUPPORTED", "policy.kv_type", "another type than that of this GPU's arena");
   }
   const int64_t capacity = policy.evicts ? Capacity(policy.trigger, block_max) : model_.config.context;
-  return GpuSession::Open(*gpu_, pages_, policy,
-                          {.lanes = model_.config.layers * model_.config.kv_heads,
-                           .capacity = static_cast<int32_t>(std::min<int64_t>(capacity, INT32_MAX)),
-                           .block_max = block_max});
+  return OpenSession(policy, block_max, static_cast<int32_t>(std::min<int64_t>(capacity, INT32_MAX)));
+}
+
+absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSpec& policy, int32_t block_max,
+                                                                   int32_t capacity) {
+  return GpuSession::Open(*gpu_, pages_, policy, ShapeOf(block_max, capacity));
+}
+
+GpuSession::Shape GpuEngine::ShapeOf(int32_t block_max, int32_t capacity) const {
+  const ModelConfig& c = model_.config;
+  return {
+      .lanes = c.layers * c.kv_heads, .capacity = capacity, .block_max = block_max, .queries = c.group() * c.head_dim};
 }
 
 GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) {
@@ -144,7 +158,9 @@ absl::Status GpuEngine::Reserve(const Step& step) {
     EBB_TRY(Grow(laid_earliest_, slots / gpu::kStripSlots * 4));
   }
   EBB_TRY(Grow(logits_, wanted * c.vocab * kFloat));
-  return Grow(next_, wanted * 4);
+  EBB_TRY(Grow(next_, wanted * 4));
+  EBB_TRY(HostRoom(host_logits_, int64_t{step.copied} * c.vocab * kFloat));
+  return HostRoom(host_next_, wanted * 4);
 }
 
 void GpuEngine::Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride,
@@ -183,7 +199,13 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
   Linear(w.q, &w.q_bias, normed_.as<float>(), q, stride, false, step);
   Linear(w.k, &w.k_bias, normed_.as<float>(), q + q_dim, stride, false, step);
   Linear(w.v, &w.v_bias, normed_.as<float>(), q + q_dim + kv_dim, stride, false, step);
-  table.store({.cache = cache, .layer = index, .k = q + q_dim, .v = q + q_dim + kv_dim, .stride = stride},
+  table.store({.cache = cache,
+               .layer = index,
+               .k = q + q_dim,
+               .v = q + q_dim + kv_dim,
+               .q = q,
+               .stride = stride,
+               .group = c.group()},
               gpu_->stream());
   gpu::AttendArgs attend = {
       .cache = cache,
@@ -278,29 +300,43 @@ void GpuEngine::Head(const Step& step) const {
 }
 
 absl::Status GpuEngine::Run(std::span<GpuRow> rows) {
-  const ModelConfig& c = model_.config;
-  for (const GpuRow& row : rows) {
-    for (const int32_t token : row.tokens) EBB_CHECK(token >= 0 && token < c.vocab);
-  }
-  const Step step = Plan(rows);
-  EBB_CHECK(step.rows() > 0);
-  absl::Status status = Reserve(step);
-  if (status.ok()) status = Compute(step);
-  if (absl::IsUnavailable(status)) {
-    for (const GpuRow& row : rows) row.session->Lose();
-  }
-  if (!status.ok()) return status;
+  EBB_TRY(Start(rows));
+  return Finish();
+}
 
+absl::Status GpuEngine::Start(std::span<GpuRow> rows) {
+  for (const GpuRow& row : rows) {
+    for (const int32_t token : row.tokens) EBB_CHECK(token >= 0 && token < model_.config.vocab);
+  }
+  rows_ = rows;
+  step_ = Plan(rows);
+  EBB_CHECK(step_.rows() > 0);
+  EBB_TRY(Failed(gpu_->Use()));
+  EBB_TRY(Failed(Reserve(step_)));
+  return Failed(Compute(step_));
+}
+
+absl::Status GpuEngine::Finish() {
+  EBB_TRY(Failed(gpu_->Wait()));
+  const auto vocab = static_cast<size_t>(model_.config.vocab);
   size_t at = 0;
-  for (const size_t i : step.order) {
-    GpuRow& row = rows[i];
+  for (const size_t i : step_.order) {
+    GpuRow& row = rows_[i];
     const size_t count = row.want == GpuWant::kAll ? row.tokens.size() : 1;
-    if (row.want != GpuWant::kToken) row.logits = std::span(host_logits_).subspan(at * c.vocab, count * c.vocab);
+    if (row.want != GpuWant::kToken) row.logits = host_logits_.as<float>().subspan(at * vocab, count * vocab);
     at += count;
-    row.next = host_next_[at - 1];
+    row.next = host_next_.as<int32_t>()[at - 1];
     row.session->Finish(static_cast<int32_t>(row.tokens.size()));
   }
   return absl::OkStatus();
+}
+
+// Of a step whose device failed the sessions are lost.
+absl::Status GpuEngine::Failed(absl::Status status) {
+  if (absl::IsUnavailable(status)) {
+    for (const GpuRow& row : rows_) row.session->Lose();
+  }
+  return status;
 }
 
 absl::Status GpuEngine::Compute(const Step& step) {
@@ -312,11 +348,16 @@ absl::Status GpuEngine::Compute(const Step& step) {
   } else {
     Launch(step);
   }
-  host_logits_.resize(static_cast<size_t>(step.copied) * model_.config.vocab);
-  host_next_.resize(step.wanted.size());
-  if (step.copied > 0) EBB_TRY(gpu_->CopyOut(logits_.as<float>(), std::span(host_logits_)));
-  EBB_TRY(gpu_->CopyOut(next_.as<int32_t>(), std::span(host_next_)));
-  return gpu_->Wait();
+  const size_t logits = static_cast<size_t>(step.copied) * model_.config.vocab;
+  if (logits > 0) EBB_TRY(gpu_->CopyOut(logits_.as<float>(), host_logits_.as<float>().first(logits)));
+  return gpu_->CopyOut(next_.as<int32_t>(), host_next_.as<int32_t>().first(step.wanted.size()));
+}
+
+absl::Status GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) const {
+  if (buffer.bytes() >= bytes) return absl::OkStatus();
+  buffer = {};
+  EBB_ASSIGN(buffer, gpu_->AllocateHost(bytes, "a step's logits"));
+  return absl::OkStatus();
 }
 
 // A shape that comes once is not worth a recording.

@@ -16,7 +16,7 @@
 // linear_tiles, are laid out for tensor cores and attend together: a row's bits follow from its own block, not from who
 // else is in the step.
 //
-// Beside the engine of the CPU (engine.h), not yet behind it: the server knows that one alone. Used by one thread.
+// Beside the engine of the CPU (engine.h); placed_engine.h makes one of both. Used by one thread at a time.
 
 #ifndef EBB_ENGINE_GPU_GPU_ENGINE_H_
 #define EBB_ENGINE_GPU_GPU_ENGINE_H_
@@ -40,7 +40,7 @@ namespace ebb {
 
 struct GpuEngineOptions {
   int32_t device = 0;
-  int64_t arena_bytes = 0;  // of K and V
+  int64_t arena_bytes = 0;  // of K and V; 0: nine tenths of what is free beside the weights
   KvType kv_type = KvType::kBf16;
   bool records = true;  // decode steps; else each launches anew, to compare with
 };
@@ -72,15 +72,28 @@ class GpuEngine {
   int64_t weight_bytes() const { return model_.bytes; }  // the embedding's among them
   int64_t embedding_bytes() const { return model_.embedding.bytes(); }
   int64_t pages_free() const { return pages_.free(); }
+  int64_t pages_total() const { return pages_total_; }
+  int64_t page_bytes() const { return page_bytes_; }
+  KvType kv_type() const { return options_.kv_type; }
+  const Gpu& gpu() const { return *gpu_; }
+  std::byte* page(int32_t page) const { return arena_.as<std::byte>() + page * page_bytes_; }
 
   // It goes before the engine does. `block_max`: most tokens of a step. As GpuSession::Open; a policy of another type
   // of K and V than the arena's is GPU_POLICY_UNSUPPORTED.
   absl::StatusOr<std::unique_ptr<GpuSession>> OpenSession(const ValidSpec& policy, int32_t block_max);
+  // The same with lanes of so many slots.
+  absl::StatusOr<std::unique_ptr<GpuSession>> OpenSession(const ValidSpec& policy, int32_t block_max, int32_t capacity);
+  GpuSession::Shape ShapeOf(int32_t block_max, int32_t capacity) const;
 
   // One step. UNAVAILABLE GPU_FAULT: the step's sessions are lost, and say so from then on. RESOURCE_EXHAUSTED
   // GPU_OUT_OF_MEMORY: there is no room for a step of this size, and nothing happened. REQUIRES: every row's session
   // CanAppend its tokens.
   absl::Status Run(std::span<GpuRow> rows);
+
+  // Run in two parts, between which the host does as it likes: the device computes. `rows` outlive the second, which
+  // comes next, unless the first refuses.
+  absl::Status Start(std::span<GpuRow> rows);
+  absl::Status Finish();
 
   // Steps that were replayed from a recording.
   int64_t replays() const { return replays_; }
@@ -115,7 +128,13 @@ class GpuEngine {
   };
 
   GpuEngine(std::unique_ptr<Gpu> gpu, GpuModel model, GpuMemory arena, int32_t pages, const GpuEngineOptions& options)
-      : gpu_(std::move(gpu)), model_(std::move(model)), arena_(std::move(arena)), pages_(pages), options_(options) {}
+      : gpu_(std::move(gpu)),
+        model_(std::move(model)),
+        arena_(std::move(arena)),
+        pages_(pages),
+        pages_total_(pages),
+        page_bytes_(arena_.bytes() / pages),
+        options_(options) {}
 
   static absl::StatusOr<std::unique_ptr<GpuEngine>> Make(std::unique_ptr<Gpu> gpu, GpuModel model,
                                                          const GpuEngineOptions& options);
@@ -131,11 +150,15 @@ class GpuEngine {
   void Launch(const Step& step) const;
   absl::Status LaunchRecorded(const Step& step);
   absl::Status Compute(const Step& step);
+  absl::Status HostRoom(GpuHostMemory& buffer, int64_t bytes) const;
+  absl::Status Failed(absl::Status status);
 
   std::unique_ptr<Gpu> gpu_;
   GpuModel model_;
   GpuMemory arena_;
   GpuPages pages_;
+  int64_t pages_total_;
+  int64_t page_bytes_;
   GpuEngineOptions options_;
   Buffer sessions_ = {}, tokens_ = {}, row_session_ = {};
   Buffer x_ = {}, normed_ = {}, qkv_ = {}, attended_ = {}, gate_ = {}, up_ = {};  // [T, ...] floats
@@ -146,8 +169,10 @@ class GpuEngine {
   // above, so none outlives a buffer that grows.
   std::map<std::tuple<int32_t, int32_t, bool>, GpuRecording> recordings_ = {};
   int64_t replays_ = 0;
-  std::vector<float> host_logits_ = {};
-  std::vector<int32_t> host_next_ = {};
+  GpuHostMemory host_logits_ = {};
+  GpuHostMemory host_next_ = {};
+  Step step_ = {};  // that runs, for
+  std::span<GpuRow> rows_ = {};
 };
 
 }  // namespace ebb

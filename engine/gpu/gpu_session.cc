@@ -13,10 +13,6 @@
 namespace ebb {
 namespace {
 
-int32_t PagesPerLane(const GpuSession::Shape& shape) {
-  return (shape.capacity + gpu::kPageSlots - 1) / gpu::kPageSlots;
-}
-
 gpu::ScoreRule RuleOf(DeviceRule rule) {
   switch (rule) {
     case DeviceRule::kAge:
@@ -62,7 +58,7 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuSession::Open(const Gpu& gpu, Gpu
   EBB_ASSIGN(const DeviceRule rule, DeviceRuleOf(policy));
   std::unique_ptr<GpuSession> session(new GpuSession(gpu, pages, policy, shape));
   session->rule_ = RuleOf(rule);
-  EBB_ASSIGN(session->held_, pages.Take(int64_t{shape.lanes} * PagesPerLane(shape)));
+  EBB_ASSIGN(session->held_, pages.Take(shape.pages()));
   const std::vector<int32_t> free(static_cast<size_t>(shape.lanes) * shape.capacity, -1);
   const auto slots = static_cast<int64_t>(free.size() * sizeof(int32_t));
   EBB_ASSIGN(session->token_, gpu.Upload(std::span(free), "slot maps"));
@@ -70,6 +66,7 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuSession::Open(const Gpu& gpu, Gpu
   EBB_ASSIGN(session->score_, gpu.Allocate(slots, "scores"));
   EBB_ASSIGN(session->scratch_, gpu.Allocate(slots, "slot maps"));
   EBB_ASSIGN(session->placed_, gpu.Allocate(int64_t{shape.lanes} * shape.block_max * 4, "slot maps"));
+  EBB_ASSIGN(session->queries_, gpu.Allocate(int64_t{shape.lanes} * shape.queries * 4, "queries"));
   EBB_ASSIGN(session->page_, gpu.Upload(std::span<const int32_t>(session->held_), "page table"));
   EBB_TRY(gpu.Wait());
   return session;
@@ -107,9 +104,10 @@ gpu::SessionView GpuSession::View(int32_t first_row, int32_t count) const {
           .placed = placed_.as<int32_t>(),
           .scratch = scratch_.as<int32_t>(),
           .page = page_.as<int32_t>(),
+          .queries = queries_.as<float>(),
           .capacity = shape_.capacity,
           .block_max = shape_.block_max,
-          .pages_per_lane = PagesPerLane(shape_),
+          .pages_per_lane = shape_.pages_per_lane(),
           .live = live_,
           .slots = std::max(slots_, live_ + count),
           .first_token = tokens_,
@@ -142,6 +140,32 @@ absl::Status GpuSession::Pretend(int32_t tokens) {
   EBB_TRY(gpu_.CopyIn(std::span<const float>(scores), score_.as<float>()));
   tokens_ = live_ = slots_ = tokens;
   return gpu_.Wait();
+}
+
+absl::Status GpuSession::Seat(const GpuSeats& seats, int32_t tokens, int32_t live, int32_t slots) {
+  EBB_CHECK(tokens_ == 0);
+  EBB_CHECK(std::ssize(seats.token) == int64_t{shape_.lanes} * shape_.capacity);
+  EBB_CHECK(std::ssize(seats.queries) == (tokens > 0 ? int64_t{shape_.lanes} * shape_.queries : 0));
+  EBB_TRY(gpu_.CopyIn(std::span(seats.token), token_.as<int32_t>()));
+  EBB_TRY(gpu_.CopyIn(std::span(seats.position), position_.as<int32_t>()));
+  EBB_TRY(gpu_.CopyIn(std::span(seats.score), score_.as<float>()));
+  EBB_TRY(gpu_.CopyIn(std::span(seats.queries), queries_.as<float>()));
+  tokens_ = tokens, live_ = live, slots_ = slots;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GpuSeats> GpuSession::Seats() const {
+  const auto slots = static_cast<size_t>(shape_.lanes) * shape_.capacity;
+  GpuSeats seats = {.token = std::vector<int32_t>(slots),
+                    .position = std::vector<int32_t>(slots),
+                    .score = std::vector<float>(slots),
+                    .queries = std::vector<float>(static_cast<size_t>(shape_.lanes) * shape_.queries)};
+  EBB_TRY(gpu_.CopyOut(token_.as<int32_t>(), std::span(seats.token)));
+  EBB_TRY(gpu_.CopyOut(position_.as<int32_t>(), std::span(seats.position)));
+  EBB_TRY(gpu_.CopyOut(score_.as<float>(), std::span(seats.score)));
+  EBB_TRY(gpu_.CopyOut(queries_.as<float>(), std::span(seats.queries)));
+  EBB_TRY(gpu_.Wait());
+  return seats;
 }
 
 absl::Status GpuSession::Remove(int32_t first, int32_t end) {

@@ -30,12 +30,24 @@ class GpuPages {
   std::vector<int32_t> free_;  // min-heap
 };
 
+// Who sits where, as SessionView has it, on the host.
+struct GpuSeats {
+  std::vector<int32_t> token = {};     // [lanes][capacity], -1 where free
+  std::vector<int32_t> position = {};  // alike
+  std::vector<float> score = {};       // alike
+  std::vector<float> queries = {};     // [lanes][G][d] the newest token's
+};
+
 class GpuSession {
  public:
   struct Shape {
     int32_t lanes = 0;
     int32_t capacity = 0;
     int32_t block_max = 0;
+    int32_t queries = 0;  // floats of one lane's, G * d
+
+    int32_t pages_per_lane() const { return (capacity + gpu::kPageSlots - 1) / gpu::kPageSlots; }
+    int64_t pages() const { return int64_t{lanes} * pages_per_lane(); }
   };
 
   // Reserves pages and maps, all slots free. `gpu` and `pages` outlive it. As GpuPages::Take, Gpu::Allocate and
@@ -49,6 +61,8 @@ class GpuSession {
   int32_t tokens() const { return tokens_; }  // of the log
   int32_t live() const { return live_; }      // in each lane
   int64_t evicted() const { return tokens_ - live_; }
+  int32_t slots() const { return slots_; }  // no slot at or past it was ever taken
+  bool is_lost() const { return is_lost_; }
   const Shape& shape() const { return shape_; }
 
   // OK, or why `count` more cannot be appended in one step: RESOURCE_EXHAUSTED LENGTH_LIMIT, INVALID_ARGUMENT
@@ -58,6 +72,18 @@ class GpuSession {
   // What kernels are told of a step that brings `count` tokens as rows first_row .. ; Finish is what that step leaves.
   gpu::SessionView View(int32_t first_row, int32_t count) const;
   void Finish(int32_t count);
+  // Tokens that leave each lane when a step of `count` is over.
+  int32_t Drop(int32_t count) const;
+
+  // The session's pages of the arena, [lanes][pages_per_lane].
+  std::span<const int32_t> pages() const { return held_; }
+
+  // Goes on where another was, whose log has `tokens` tokens of which `live` live in each lane, all in slots below
+  // `slots`. K and V are the caller's to bring. In the stream's order. REQUIRES: no token came yet.
+  absl::Status Seat(const GpuSeats& seats, int32_t tokens, int32_t live, int32_t slots);
+  // Waits for the device.
+  absl::StatusOr<GpuSeats> Seats() const;
+
   // The device failed in a step: what it holds of the session is not to be believed.
   void Lose() { is_lost_ = true; }
 
@@ -76,18 +102,16 @@ class GpuSession {
   GpuSession(const Gpu& gpu, GpuPages& pages, const ValidSpec& policy, const Shape& shape)
       : gpu_(gpu), pages_(pages), policy_(policy), shape_(shape) {}
 
-  int32_t Drop(int32_t count) const;
-
   const Gpu& gpu_;
   GpuPages& pages_;
   ValidSpec policy_;
   Shape shape_;
   gpu::ScoreRule rule_ = gpu::ScoreRule::kAge;
   std::vector<int32_t> held_ = {};
-  GpuMemory token_ = {}, position_ = {}, score_ = {}, placed_ = {}, scratch_ = {}, page_ = {};
+  GpuMemory token_ = {}, position_ = {}, score_ = {}, placed_ = {}, scratch_ = {}, page_ = {}, queries_ = {};
   int32_t tokens_ = 0;
   int32_t live_ = 0;
-  int32_t slots_ = 0;  // no slot at or past it was ever taken
+  int32_t slots_ = 0;
   bool is_lost_ = false;
 };
 

@@ -15,7 +15,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 3;
+inline constexpr int32_t kTableVersion = 4;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -102,6 +102,7 @@ struct SessionView {
   int32_t* placed = nullptr;      // [lanes][block_max] slots of the step's tokens
   int32_t* scratch = nullptr;     // [lanes][capacity]
   const int32_t* page = nullptr;  // [lanes][pages_per_lane] into the arena
+  float* queries = nullptr;       // [lanes][G][d] the newest token's, unrotated
   int32_t capacity = 0;
   int32_t block_max = 0;
   int32_t pages_per_lane = 0;
@@ -179,13 +180,16 @@ struct CacheArgs {
   int32_t slots_max = 0;  // the largest `slots` of the sessions
 };
 
-// K and V of the step's tokens into the slots where they were placed, of one layer.
+// K and V of the step's tokens into the slots where they were placed, of one layer; and of each session's newest token
+// the queries, with which anybody can ask later what it attends to.
 struct StoreArgs {
   CacheArgs cache = {};
   int32_t layer = 0;
   const float* k = nullptr;  // row t, head h at k + t * stride + h * d, unrotated; v alike
   const float* v = nullptr;
+  const float* q = nullptr;  // row t, query head j at q + t * stride + j * d, unrotated
   int64_t stride = 0;
+  int32_t group = 0;  // G; 0: queries are not kept
 };
 
 // Attention of every row over its session's lanes of one layer, split by split:
@@ -288,10 +292,14 @@ struct Table {
   // Name, capability, versions, as text of at most `bytes`, its end included.
   Error (*describe)(int32_t device, char* text, int32_t bytes) = nullptr;
   Error (*open)(int32_t device, Stream* stream) = nullptr;
+  Error (*use)(int32_t device) = nullptr;  // by the calling thread, from now on
   void (*close)(Stream stream) = nullptr;
   Error (*memory)(int64_t* free_bytes, int64_t* total_bytes) = nullptr;  // of the device opened last
   Error (*allocate)(int64_t bytes, void** memory) = nullptr;             // aligned to 256 bytes
   void (*release)(void* memory) = nullptr;
+  // Of the host, which a copy reads or writes while the host goes on.
+  Error (*allocate_host)(int64_t bytes, void** memory) = nullptr;
+  void (*release_host)(void* memory) = nullptr;
   Error (*copy_in)(void* to, const void* from, int64_t bytes, Stream stream) = nullptr;
   Error (*copy_out)(void* to, const void* from, int64_t bytes, Stream stream) = nullptr;  // `to` is whole after `wait`
   Error (*copy_within)(void* to, const void* from, int64_t bytes, Stream stream) = nullptr;

@@ -57,6 +57,7 @@ inline Error Open(int32_t device, Stream* stream) {
   *stream = made;
   return ErrorOf(error);
 }
+inline Error Use(int32_t device) { return ErrorOf(EBB_RUNTIME(SetDevice)(device)); }
 inline void Close(Stream stream) { static_cast<void>(EBB_RUNTIME(StreamDestroy)(static_cast<RuntimeStream>(stream))); }
 inline Error Memory(int64_t* free_bytes, int64_t* total_bytes) {
   size_t free = 0;
@@ -70,6 +71,20 @@ inline Error Allocate(int64_t bytes, void** memory) {
   return ErrorOf(EBB_RUNTIME(Malloc)(memory, static_cast<size_t>(bytes)));
 }
 inline void Release(void* memory) { static_cast<void>(EBB_RUNTIME(Free)(memory)); }
+inline Error AllocateHost(int64_t bytes, void** memory) {
+#if defined(__CUDACC__)
+  return ErrorOf(cudaMallocHost(memory, static_cast<size_t>(bytes)));
+#else
+  return ErrorOf(hipHostMalloc(memory, static_cast<size_t>(bytes), hipHostMallocDefault));
+#endif
+}
+inline void ReleaseHost(void* memory) {
+#if defined(__CUDACC__)
+  static_cast<void>(cudaFreeHost(memory));
+#else
+  static_cast<void>(hipHostFree(memory));
+#endif
+}
 inline Error CopyIn(void* to, const void* from, int64_t bytes, Stream stream) {
   return ErrorOf(EBB_RUNTIME(MemcpyAsync)(to, from, static_cast<size_t>(bytes), EBB_RUNTIME(MemcpyHostToDevice),
                                           static_cast<RuntimeStream>(stream)));

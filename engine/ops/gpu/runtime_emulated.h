@@ -24,6 +24,7 @@ inline Error Open(int32_t /*device*/, Stream* stream) {
   *stream = new emulation::Stream();
   return nullptr;
 }
+inline Error Use(int32_t /*device*/) { return nullptr; }
 inline void Close(Stream stream) { delete static_cast<emulation::Stream*>(stream); }
 inline Error Memory(int64_t* free_bytes, int64_t* total_bytes) {
   *free_bytes = *total_bytes = int64_t{1} << 30;
@@ -37,6 +38,8 @@ inline Error Allocate(int64_t bytes, void** memory) {
   return nullptr;
 }
 inline void Release(void* memory) { std::free(memory); }
+inline Error AllocateHost(int64_t bytes, void** memory) { return Allocate(bytes, memory); }
+inline void ReleaseHost(void* memory) { Release(memory); }
 inline Error CopyIn(void* to, const void* from, int64_t bytes, Stream stream) {
   if (stream != nullptr && static_cast<emulation::Stream*>(stream)->records) return "a copy while the stream records";
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));

@@ -1,5 +1,5 @@
-// K and V of the step's tokens into the slots where they were placed, as the cache's element type. Block (h, t): KV
-// head h of row t; thread c takes components c, c + 128, ...
+// K and V of the step's tokens into the slots where they were placed, as the cache's element type; of a session's last
+// row the queries, too. Block (h, t): KV head h of row t; thread c takes components c, c + 128, ...
 //
 //   k, v row t of the step -> row slot % 64 of K and of V in page slot / 64 (kernels.h, Arena): two rows of d elements
 //   are written, and nothing else of the cache is touched
@@ -48,6 +48,12 @@ StoreRow(StoreArgs a) {
   const int32_t d = a.cache.arena.head_dim;
   const float* const k = a.k + row * a.stride + int64_t{head} * d;
   const float* const v = a.v + row * a.stride + int64_t{head} * d;
+  if (row - session.first_row == session.tokens - 1) {
+    const int64_t queries = int64_t{a.group} * d;
+    const float* const q = a.q + row * a.stride + head * queries;
+    float* const newest = session.queries + lane * queries;
+    for (int64_t c = ThreadIndex(); c < queries; c += kThreads) newest[c] = q[c];
+  }
   if constexpr (E::kScaled) {
     const Units of_k = UnitsOf(k, d);
     const Units of_v = UnitsOf(v, d);

@@ -1,0 +1,155 @@
+#include "engine/gpu/cache_mover.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/cache/lane_tiles.h"
+#include "policies/check.h"
+#include "policies/status.h"
+
+namespace ebb {
+namespace {
+
+constexpr int64_t kStageBytes = int64_t{8} << 20;
+
+}  // namespace
+
+absl::StatusOr<CacheMover> CacheMover::Make(GpuEngine& gpu, int32_t threads) {
+  const int64_t pages = std::max<int64_t>(1, kStageBytes / gpu.page_bytes());
+  std::array<GpuHostMemory, 2> stages;
+  for (GpuHostMemory& stage : stages) {
+    EBB_ASSIGN(stage, gpu.gpu().AllocateHost(pages * gpu.page_bytes(), "caches on their way"));
+  }
+  return CacheMover(gpu, threads, std::move(stages));
+}
+
+std::vector<CacheMover::Piece> CacheMover::PiecesOf(const GpuSession& session) {
+  std::vector<Piece> pieces;
+  const int32_t per_lane = session.shape().pages_per_lane();
+  for (int32_t lane = 0; lane < session.shape().lanes; ++lane) {
+    for (int32_t first = 0; first < session.slots(); first += gpu::kPageSlots) {
+      pieces.push_back({.lane = lane,
+                        .first = first,
+                        .count = std::min(gpu::kPageSlots, session.slots() - first),
+                        .page = session.pages()[int64_t{lane} * per_lane + first / gpu::kPageSlots]});
+    }
+  }
+  return pieces;
+}
+
+std::span<const CacheMover::Piece> CacheMover::Chunk(std::span<const Piece> pieces, size_t chunk) const {
+  const auto most = static_cast<size_t>(pieces_max());
+  const size_t first = std::min(pieces.size(), chunk * most);
+  return pieces.subspan(first, std::min(most, pieces.size() - first));
+}
+
+SlotRows CacheMover::RowsAt(size_t stage, int64_t piece) const {
+  std::byte* const page = stages_[stage].as<std::byte>().data() + piece * gpu_.page_bytes();
+  const bool scaled = gpu_.kv_type() == KvType::kInt8;
+  const int64_t scales = scaled ? int64_t{2} * gpu::kPageSlots * static_cast<int64_t>(sizeof(float)) : 0;
+  const int64_t values = (gpu_.page_bytes() - scales) / 2;
+  auto* const first_scale = reinterpret_cast<float*>(page + 2 * values);
+  return {.keys = page,
+          .values = page + values,
+          .key_scales = scaled ? first_scale : nullptr,
+          .value_scales = scaled ? first_scale + gpu::kPageSlots : nullptr};
+}
+
+// Calls copy(device's bytes, buffer's) for every run of neighbouring pages.
+template <typename Copy>
+absl::Status CacheMover::CopyPages(std::span<const Piece> pieces, size_t stage, const Copy& copy) const {
+  for (size_t i = 0; i < pieces.size();) {
+    size_t end = i + 1;
+    while (end < pieces.size() && pieces[end].page == pieces[end - 1].page + 1) ++end;
+    const auto page_bytes = static_cast<size_t>(gpu_.page_bytes());
+    EBB_TRY(copy(gpu_.page(pieces[i].page),
+                 stages_[stage].as<std::byte>().subspan(i * page_bytes, (end - i) * page_bytes)));
+    i = end;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CacheMover::Bring(const SessionOnEngine& session, GpuSession& to) {
+  const SessionCache& cache = session.cache();
+  const CacheShape& shape = cache.shape();
+  const auto slots = static_cast<size_t>(shape.lanes()) * shape.capacity;
+  GpuSeats seats = {.token = std::vector<int32_t>(slots, -1),
+                    .position = std::vector<int32_t>(slots, -1),
+                    .score = std::vector<float>(slots, 0),
+                    .queries = session.last_queries()};
+  int32_t end = 0;
+  for (int32_t lane = 0; lane < shape.lanes(); ++lane) {
+    const SlotMap& map = cache.map_of(lane);
+    const int64_t at = int64_t{lane} * shape.capacity;
+    end = std::max(end, map.end());
+    std::ranges::copy(map.token(), seats.token.begin() + at);
+    std::ranges::copy(map.position().first(static_cast<size_t>(map.end())), seats.position.begin() + at);
+    if (map.state_shape().slot_floats == 0) continue;
+    EBB_CHECK(map.state_shape() == StateShape({.tracks = cache.lanes_of_map(), .slot_floats = 1}));
+    std::ranges::copy(map.state(lane % cache.lanes_of_map()).slot, seats.score.begin() + at);
+  }
+  EBB_TRY(gpu_.gpu().Use());
+  EBB_TRY(to.Seat(seats, static_cast<int32_t>(session.log().size()), cache.maps()[0].live(), end));
+  const std::vector<Piece> pieces = PiecesOf(to);
+  for (size_t chunk = 0; !Chunk(pieces, chunk).empty(); ++chunk) {
+    const std::span<const Piece> now = Chunk(pieces, chunk);
+    const size_t stage = chunk % 2;
+    threads_->For(std::ssize(now), [&](int64_t i, int32_t) {
+      const LaneStorage lane = cache.storage(now[i].lane / shape.kv_heads, now[i].lane % shape.kv_heads);
+      ReadRows(lane, now[i].first, now[i].count, RowsAt(stage, i));
+    });
+    EBB_TRY(gpu_.gpu().Wait());  // for the other buffer, which is filled next
+    EBB_TRY(CopyPages(now, stage, [&](std::byte* page, std::span<std::byte> bytes) {
+      return gpu_.gpu().CopyIn(std::span<const std::byte>(bytes), page);
+    }));
+  }
+  return gpu_.gpu().Wait();
+}
+
+absl::Status CacheMover::Fetch(const GpuSession& from, SessionOnEngine& session) {
+  SessionCache& cache = session.cache();
+  const CacheShape& shape = cache.shape();
+  EBB_TRY(gpu_.gpu().Use());
+  const std::vector<Piece> pieces = PiecesOf(from);
+  const auto begin = [&](size_t chunk) {
+    return CopyPages(Chunk(pieces, chunk), chunk % 2, [&](const std::byte* page, std::span<std::byte> bytes) {
+      return gpu_.gpu().CopyOut(page, bytes);
+    });
+  };
+  EBB_ASSIGN(const GpuSeats seats, from.Seats());
+  EBB_TRY(begin(0));
+  for (size_t chunk = 0; !Chunk(pieces, chunk).empty(); ++chunk) {
+    EBB_TRY(gpu_.gpu().Wait());
+    EBB_TRY(begin(chunk + 1));
+    const std::span<const Piece> now = Chunk(pieces, chunk);
+    threads_->For(std::ssize(now), [&](int64_t i, int32_t) {
+      const LaneStorage lane = cache.storage(now[i].lane / shape.kv_heads, now[i].lane % shape.kv_heads);
+      WriteRows(lane, now[i].first, now[i].count, RowsAt(chunk % 2, i));
+    });
+  }
+  SessionCache::Maps maps = {.share = cache.share()};
+  for (int32_t index = 0; index < std::ssize(cache.maps()); ++index) {
+    const SlotMap& former = cache.maps()[index];
+    SlotMap& map = maps.maps.emplace_back(former.capacity(), shape.block_max, former.state_shape(), former.positions());
+    std::span<const int32_t> token =
+        std::span(seats.token)
+            .subspan(static_cast<size_t>(cache.first_lane(index)) * shape.capacity, static_cast<size_t>(from.slots()));
+    while (!token.empty() && token.back() < 0) token = token.first(token.size() - 1);
+    map.Fill(token, {});
+    const int32_t lanes = cache.lanes_of_map();
+    if (map.state_shape().slot_floats == 0) continue;
+    std::vector<float> states(static_cast<size_t>(lanes));
+    for (int32_t slot = 0; slot < map.end(); ++slot) {
+      if (map.token()[slot] < 0) continue;
+      for (int32_t i = 0; i < lanes; ++i) {
+        states[i] = seats.score[int64_t{cache.first_lane(index) + i} * shape.capacity + slot];
+      }
+      map.SetState(slot, states);
+    }
+  }
+  cache.TakeMaps(std::move(maps));
+  session.last_queries() = seats.queries;
+  return absl::OkStatus();
+}
+
+}  // namespace ebb

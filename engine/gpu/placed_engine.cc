@@ -1,0 +1,432 @@
+#include "engine/gpu/placed_engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <iterator>
+#include <list>
+#include <set>
+#include <span>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "engine/cache_work.h"
+#include "engine/gpu/cache_mover.h"
+#include "engine/model/gguf.h"
+#include "engine/model/hub_model.h"
+#include "engine/session_on_engine.h"
+#include "engine/snapshot/session_image.h"
+#include "policies/check.h"
+#include "policies/device_rule.h"
+#include "policies/status.h"
+
+namespace ebb {
+namespace {
+
+// A session's cache on the device, as new as the host's or newer.
+class CacheOnDevice final : public CacheElsewhere {
+ public:
+  // `all` are those of an engine, which outlives this; `home` owns it.
+  CacheOnDevice(std::unique_ptr<GpuSession> gpu, SessionOnEngine& home, std::set<CacheOnDevice*>& all)
+      : gpu_(std::move(gpu)), home_(home), all_(all) {
+    all_.insert(this);
+  }
+  ~CacheOnDevice() override { all_.erase(this); }
+
+  bool is_newer() const override { return newer_; }
+  int32_t live() const override { return gpu_->live(); }
+  bool is_lost() const override { return newer_ && gpu_->is_lost(); }
+
+  GpuSession& gpu() { return *gpu_; }
+  SessionOnEngine& home() { return home_; }
+  void set_newer(bool newer) { newer_ = newer; }
+  int64_t used() const { return used_; }  // in which step, last
+  void set_used(int64_t step) { used_ = step; }
+
+ private:
+  std::unique_ptr<GpuSession> gpu_;
+  SessionOnEngine& home_;
+  std::set<CacheOnDevice*>& all_;
+  bool newer_ = false;
+  int64_t used_ = 0;
+};
+
+// Positions that follow from the log, which are all that a device knows.
+bool HasNaturalPositions(const SessionOnEngine& session) {
+  if (session.policy().positions == Positions::kCompacted) return true;
+  if (session.next_position() != std::ssize(session.log())) return false;
+  return std::ranges::all_of(session.cache().maps(), [](const SlotMap& map) {
+    return std::ranges::equal(map.token(), map.position().first(map.token().size()));
+  });
+}
+
+class PlacedEngine final : public Engine {
+ public:
+  PlacedEngine(std::unique_ptr<GpuEngine> gpu, std::unique_ptr<Engine> host, CacheMover mover)
+      : gpu_(std::move(gpu)), host_(std::move(host)), mover_(std::move(mover)) {}
+
+  const ModelConfig& config() const override { return host_->config(); }
+  const Tokenizer& tokenizer() const override { return host_->tokenizer(); }
+  std::string fingerprint() const override { return host_->fingerprint(); }
+  ImageLimits image_limits() const override { return host_->image_limits(); }
+  EngineMemory memory() const override { return host_->memory(); }
+  const PackReport& packs() const override { return host_->packs(); }
+  FreedPages FreedBy(std::span<const Session* const> sessions) const override { return host_->FreedBy(sessions); }
+  int32_t threads() const override { return host_->threads(); }
+  int32_t step_tokens_max() const override { return host_->step_tokens_max(); }
+  absl::StatusOr<int64_t> PagesFor(const SessionOptions& options) const override { return host_->PagesFor(options); }
+  std::optional<DeviceUse> device_use() const override {
+    DeviceUse use = use_;
+    use.name = gpu_->gpu().table().name;
+    use.failed = !failure_.ok();
+    use.weight_bytes = gpu_->weight_bytes();
+    use.page_bytes = gpu_->page_bytes();
+    use.pages_total = gpu_->pages_total();
+    use.pages_free = gpu_->pages_free();
+    use.sessions = std::ssize(caches_);
+    use.replays = gpu_->replays();
+    return use;
+  }
+
+  absl::StatusOr<std::unique_ptr<Session>> OpenSession(const SessionOptions& options) override {
+    return host_->OpenSession(options);
+  }
+  absl::StatusOr<Fork> ForkSession(Session& session, const ForkOptions& options) override {
+    EBB_TRY(Fetch(session));
+    return host_->ForkSession(session, options);
+  }
+
+  // What is kept are pages of the host, computed there: who began with them would yield other tokens than who did not.
+  void KeepPrefix(const Session& session, std::string_view tenant, int32_t block_size) override {
+    if (!IsForDevice(Of(session))) host_->KeepPrefix(session, tenant, block_size);
+  }
+  int32_t BeginWithPrefix(Session& session, std::string_view tenant, std::span<const int32_t> prompt,
+                          int32_t block_size) override {
+    return IsForDevice(Of(session)) ? 0 : host_->BeginWithPrefix(session, tenant, prompt, block_size);
+  }
+
+  absl::Status OwnPages(const BatchRow& row) override {
+    if (!GoesToDevice(row)) return host_->OwnPages(row);
+    // When the cache comes home, any of its pages may be written.
+    const EngineMemory memory = host_->memory();
+    return memory.pages_shared + memory.pages_kept > 0 ? host_->OwnAllPages(*row.session) : absl::OkStatus();
+  }
+  absl::Status OwnAllPages(Session& session) override { return host_->OwnAllPages(session); }
+
+  void Run(std::span<BatchRow> rows) override {
+    kept_logits_.clear();
+    Rows left;  // for the device
+    Rows here;
+    for (BatchRow& row : rows) (GoesToDevice(row) ? left : here).push_back(&row);
+    Wave wave = StartWave(left);
+    RunHere(here);
+    while (!wave.rows.empty()) {
+      FinishWave(wave, left);
+      if (!left.empty()) KeepLogits(wave.rows);
+      wave = StartWave(left);
+    }
+    // The device failed, or has no room for a step of this size.
+    if (!left.empty()) KeepLogits(here);
+    RunHere(left);
+  }
+
+  void Accept(BatchRow& row, int32_t count) override { host_->Accept(row, count); }  // the draft ran here
+
+  absl::StatusOr<EditPlan> PlanEdit(const Session& session, const EditRequest& request) const override {
+    EBB_TRY(Fetch(session));
+    return host_->PlanEdit(session, request);
+  }
+  // The plan was made here. The next three refuse nothing: of a session that is lost they change what nobody will see.
+  void BeginEdit(Session& session, const EditPlan& plan) override {
+    TakeHome(session).IgnoreError();
+    host_->BeginEdit(session, plan);
+  }
+  void AbandonEdit(Session& session) override { host_->AbandonEdit(session); }
+  void Rewind(Session& session, int32_t tokens) override {
+    TakeHome(session).IgnoreError();
+    host_->Rewind(session, tokens);
+  }
+  uint64_t Digest(const Session& session) const override {
+    Fetch(session).IgnoreError();
+    return host_->Digest(session);
+  }
+
+  absl::StatusOr<std::unique_ptr<SaveWork>> BeginSave(const Session& session) const override {
+    EBB_TRY(Fetch(session));
+    return host_->BeginSave(session);
+  }
+  absl::StatusOr<std::unique_ptr<ReopenWork>> BeginReopen(SessionImage& image) override {
+    return host_->BeginReopen(image);
+  }
+  absl::StatusOr<std::unique_ptr<PolicyWork>> BeginSetPolicy(Session& session, const ValidSpec& policy) override {
+    EBB_TRY(TakeHome(session));
+    return host_->BeginSetPolicy(session, policy);
+  }
+  absl::StatusOr<std::unique_ptr<EvictWork>> BeginEvict(Session& session, const EvictRequest& request) override {
+    EBB_TRY(TakeHome(session));
+    return host_->BeginEvict(session, request);
+  }
+  absl::StatusOr<std::unique_ptr<DescribeWork>> BeginDescribe(const Session& session, std::optional<int32_t> layer,
+                                                              std::optional<int32_t> head) const override {
+    EBB_TRY(Fetch(session));
+    return host_->BeginDescribe(session, layer, head);
+  }
+  absl::Status ShiftPositions(Session& session, int32_t from, int32_t delta) override {
+    EBB_TRY(TakeHome(session));
+    return host_->ShiftPositions(session, from, delta);
+  }
+  absl::StatusOr<int32_t> RemovePositions(Session& session, int32_t start, int32_t end) override {
+    EBB_TRY(TakeHome(session));
+    return host_->RemovePositions(session, start, end);
+  }
+
+ private:
+  using Rows = std::vector<BatchRow*>;
+  // Rows that the device computes at a time.
+  struct Wave {
+    Rows rows = {};
+    std::vector<GpuRow> gpu = {};                                // of each
+    std::vector<int32_t> live = {};                              // tokens in its lanes, before
+    std::vector<std::vector<std::vector<int32_t>>> before = {};  // of each that lists victims: tokens of each lane
+    std::chrono::steady_clock::time_point began = {};
+  };
+
+  // Where a cache lies is no part of what its session is.
+  static SessionOnEngine& Of(const Session& session) {
+    return const_cast<SessionOnEngine&>(static_cast<const SessionOnEngine&>(session));
+  }
+  static CacheOnDevice* CacheOf(const Session& session) { return static_cast<CacheOnDevice*>(Of(session).elsewhere()); }
+
+  bool GoesToDevice(const BatchRow& row) const {
+    return !row.draft && row.session->edit_left() == 0 && IsForDevice(Of(*row.session));
+  }
+
+  // What changes any of this takes the cache home.
+  bool IsForDevice(const SessionOnEngine& session) const {
+    if (!failure_.ok()) return false;
+    if (session.elsewhere() != nullptr) return true;
+    const SessionCache& cache = session.cache();
+    const CacheShape& shape = cache.shape();
+    const GpuSession::Shape there = gpu_->ShapeOf(session.block_size_max(), shape.capacity);
+    const auto queries = static_cast<size_t>(session.log().empty() ? 0 : int64_t{there.lanes} * there.queries);
+    return session.policy().kv_type == gpu_->kv_type() && DeviceRuleOf(session.policy()).ok() &&
+           shape.slots_of.empty() && there.pages() <= gpu_->pages_total() && session.last_queries().size() == queries &&
+           session.CheckSettled().ok() &&
+           std::ranges::all_of(cache.maps(),
+                               [&](const SlotMap& map) { return map.live() == cache.maps()[0].live(); }) &&
+           HasNaturalPositions(session);
+  }
+
+  // The device's copy of a cache, made if there is none. RESOURCE_EXHAUSTED or UNAVAILABLE NO_PAGES where there is no
+  // room beside those of the wave that is put together; UNAVAILABLE GPU_FAULT.
+  absl::StatusOr<CacheOnDevice*> Bring(SessionOnEngine& session) {
+    if (CacheOnDevice* const there = CacheOf(session)) return there;
+    while (true) {
+      auto gpu = gpu_->OpenSession(session.policy(), session.block_size_max(), session.cache().shape().capacity);
+      if (!gpu.ok()) {
+        if (GetRefusal(gpu.status()).reason == "GPU_FAULT") return gpu.status();
+        const auto oldest = std::ranges::min_element(caches_, {}, [](const CacheOnDevice* c) { return c->used(); });
+        if (oldest == caches_.end() || (*oldest)->used() == wave_) return gpu.status();
+        EBB_TRY(TakeHome((*oldest)->home()));
+        continue;
+      }
+      EBB_TRY(mover_.Bring(session, **gpu));
+      auto there = std::make_unique<CacheOnDevice>(*std::move(gpu), session, caches_);
+      CacheOnDevice* const cache = there.get();
+      session.SetElsewhere(std::move(there));
+      ++use_.brought;
+      return cache;
+    }
+  }
+
+  // The host's copy is as new as the device's, which stays.
+  absl::Status Fetch(const Session& session) const {
+    CacheOnDevice* const there = CacheOf(session);
+    if (there == nullptr || !there->is_newer()) return absl::OkStatus();
+    if (there->is_lost()) return failure_;
+    if (const absl::Status fetched = mover_.Fetch(there->gpu(), Of(session)); !fetched.ok()) {
+      Fail(fetched);
+      return fetched;
+    }
+    there->set_newer(false);
+    ++use_.fetched;
+    return absl::OkStatus();
+  }
+
+  // From now on the host's copy is the only one.
+  absl::Status TakeHome(const Session& session) const {
+    EBB_TRY(Fetch(session));
+    Of(session).SetElsewhere(nullptr);
+    return absl::OkStatus();
+  }
+
+  void Fail(const absl::Status& status) const {
+    if (failure_.ok()) failure_ = status;
+    for (CacheOnDevice* const cache : caches_) cache->gpu().Lose();
+  }
+
+  // Starts as many of `left` as there is room for, which then are no longer left. None, where the device has failed or
+  // has no room for a step.
+  Wave StartWave(Rows& left) {
+    Wave wave = {.began = std::chrono::steady_clock::now()};
+    ++wave_;
+    for (BatchRow* const row : left) {
+      if (!failure_.ok()) break;
+      const absl::StatusOr<CacheOnDevice*> cache = Bring(Of(*row->session));
+      if (!cache.ok()) {
+        if (GetRefusal(cache.status()).reason == "GPU_FAULT") Fail(cache.status());
+        break;
+      }
+      (*cache)->set_used(wave_);
+      GpuSession& session = (*cache)->gpu();
+      const GpuWant want = row->want == Want::kAll    ? GpuWant::kAll
+                           : row->want == Want::kLast ? GpuWant::kLast
+                                                      : GpuWant::kToken;
+      wave.rows.push_back(row);
+      wave.live.push_back(session.live());
+      wave.gpu.push_back({.session = &session, .tokens = row->tokens, .want = want});
+      const bool lists = row->list_victims && session.Drop(static_cast<int32_t>(row->tokens.size())) > 0;
+      wave.before.push_back(lists ? TokensOf(session) : std::vector<std::vector<int32_t>>());
+    }
+    if (!wave.rows.empty() && failure_.ok()) {
+      const absl::Status started = gpu_->Start(wave.gpu);
+      if (started.ok()) {
+        left.erase(left.begin(), left.begin() + std::ssize(wave.rows));
+        return wave;
+      }
+      if (absl::IsUnavailable(started)) Fail(started);
+    }
+    return {};
+  }
+
+  void FinishWave(Wave& wave, Rows& left) {
+    const absl::Status finished = gpu_->Finish();
+    if (!finished.ok()) {
+      Fail(finished);
+      left.insert(left.end(), wave.rows.begin(), wave.rows.end());
+      wave.rows.clear();
+      return;
+    }
+    const bool decodes = std::ranges::all_of(wave.rows, [](const BatchRow* row) { return row->tokens.size() == 1; });
+    ++use_.steps;
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - wave.began;
+    (decodes ? use_.decode_seconds : use_.prefill_seconds) += took.count();
+    if (decodes) use_.decode_bytes += gpu_->weight_bytes() - gpu_->embedding_bytes();
+    for (size_t i = 0; i < wave.rows.size(); ++i) Commit(wave, i, decodes);
+  }
+
+  void Commit(const Wave& wave, size_t i, bool decodes) {
+    BatchRow& row = *wave.rows[i];
+    const GpuRow& ran = wave.gpu[i];
+    SessionOnEngine& session = Of(*row.session);
+    const ModelConfig& c = config();
+    const auto count = static_cast<int32_t>(row.tokens.size());
+    row.length = wave.live[i] + count;
+    row.evicted = row.length - ran.session->live();
+    row.evicted_slots = int64_t{row.evicted} * c.layers * c.kv_heads;
+    row.nan_scores = 0;  // a device does not count them
+    row.measure = false;
+    row.loss = {};
+    row.census = {};
+    for (int32_t layer = 0; layer < c.layers; ++layer) {
+      row.census.AddSlots(layer, c.layers, int64_t{row.evicted} * c.kv_heads);
+    }
+    if (decodes) {
+      use_.decode_bytes += int64_t{row.length} * c.layers * c.kv_heads * gpu_->page_bytes() / gpu::kPageSlots;
+    }
+    CacheOf(session)->set_newer(true);
+    session.AppendElsewhere(row.tokens, row.evicted);
+    row.status = row.prompt_ends ? session.EndPrompt() : absl::OkStatus();
+    row.logits = ran.logits;
+    row.victims.clear();
+    if (!wave.before[i].empty()) ListVictims(wave.before[i], *ran.session, row);
+  }
+
+  std::vector<std::vector<int32_t>> TokensOf(const GpuSession& session) const {
+    std::vector<std::vector<int32_t>> lanes;
+    for (int32_t lane = 0; lane < session.shape().lanes; ++lane) {
+      absl::StatusOr<std::vector<int32_t>> tokens = session.Tokens(lane);
+      if (!tokens.ok()) return {};  // the step will say so
+      std::erase(*tokens, -1);
+      std::ranges::sort(*tokens);
+      lanes.push_back(*std::move(tokens));
+    }
+    return lanes;
+  }
+
+  // Who was there, or came in the step, and no longer is.
+  void ListVictims(std::span<const std::vector<int32_t>> before, const GpuSession& session, BatchRow& row) const {
+    const std::vector<std::vector<int32_t>> after = TokensOf(session);
+    const auto end = static_cast<int32_t>(row.session->log().size());
+    for (size_t lane = 0; lane < after.size(); ++lane) {
+      std::vector<int32_t> were = before[lane];
+      for (int32_t token = end - static_cast<int32_t>(row.tokens.size()); token < end; ++token) were.push_back(token);
+      LaneVictims left = {.layer = static_cast<int32_t>(lane) / config().kv_heads,
+                          .head = static_cast<int32_t>(lane) % config().kv_heads};
+      std::ranges::set_difference(were, after[lane], std::back_inserter(left.tokens));
+      if (!left.tokens.empty()) row.victims.push_back(std::move(left));
+    }
+  }
+
+  // On the host's threads.
+  void RunHere(std::span<BatchRow* const> rows) {
+    here_.clear();
+    Rows from;
+    for (BatchRow* const row : rows) {
+      row->fault = TakeHome(*row->session);
+      if (!row->fault.ok()) continue;
+      from.push_back(row);
+      here_.push_back(std::move(*row));
+    }
+    if (here_.empty()) return;
+    host_->Run(here_);
+    for (size_t i = 0; i < from.size(); ++i) *from[i] = std::move(here_[i]);
+  }
+
+  // Another step follows in this one.
+  void KeepLogits(std::span<BatchRow* const> rows) {
+    for (BatchRow* const row : rows) {
+      if (row->logits.empty()) continue;
+      row->logits = kept_logits_.emplace_back(row->logits.begin(), row->logits.end());
+    }
+  }
+
+  const std::unique_ptr<GpuEngine> gpu_;
+  const std::unique_ptr<Engine> host_;
+  mutable CacheMover mover_;
+  std::set<CacheOnDevice*> caches_ = {};  // all that are on the device
+  mutable absl::Status failure_ = {};     // of the device, once and for all
+  mutable DeviceUse use_ = {};            // what is counted here
+  int64_t wave_ = 0;
+  std::vector<BatchRow> here_ = {};
+  std::list<std::vector<float>> kept_logits_ = {};
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> PlaceOn(std::unique_ptr<GpuEngine> gpu, std::unique_ptr<Engine> host) {
+  EBB_ASSIGN(CacheMover mover, CacheMover::Make(*gpu, host->threads()));
+  return std::make_unique<PlacedEngine>(std::move(gpu), std::move(host), std::move(mover));
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> OpenPlacedEngine(const EngineOptions& options, const DeviceOptions& device) {
+  std::string folder = device.folder;
+  if (folder.empty()) {
+    std::error_code unknown;
+    folder = std::filesystem::read_symlink("/proc/self/exe", unknown).parent_path().string();
+  }
+  EBB_ASSIGN(const gpu::Table* const table, LoadGpuTable(device.kind, folder));
+  EngineOptions beside = options;
+  beside.beside = device.kind;
+  EBB_ASSIGN(std::unique_ptr<Engine> host, Engine::Open(beside));
+  EBB_ASSIGN(GgufFile file, OpenModel(options.model_path));
+  EBB_ASSIGN(const ModelConfig config, ReadConfig(file));
+  EBB_ASSIGN(const Weights weights, FindWeights(file, config));
+  EBB_ASSIGN(std::unique_ptr<GpuEngine> gpu,
+             GpuEngine::Open(*table, config, weights,
+                             {.device = device.device, .arena_bytes = device.arena_bytes, .kv_type = device.kv_type}));
+  return PlaceOn(std::move(gpu), std::move(host));
+}
+
+}  // namespace ebb

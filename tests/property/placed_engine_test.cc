@@ -1,0 +1,379 @@
+// Sessions that a device computes, emulated, beside sessions that the host does: they yield what they yield alone,
+// wherever their caches were meanwhile, and what the device does not do the host does for them.
+
+#include "engine/gpu/placed_engine.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/cache_work.h"
+#include "engine/gpu/gpu_engine.h"
+#include "engine/model/gguf.h"
+#include "engine/snapshot/session_image.h"
+#include "policies/hash_random.h"
+#include "policies/status.h"
+#include "tests/support/gpu_target.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_engine.h"
+
+namespace ebb {
+namespace {
+
+// As gpu_engine_test.cc says.
+constexpr double kTolerance = 2.6e-5;
+
+// A sanitizer makes the emulation some fifty times as slow.
+#ifdef EBB_SANITIZED
+constexpr int32_t kTokens = 24;
+#else
+constexpr int32_t kTokens = 60;
+#endif
+
+// The emulation's table, whose device fails when it is told to.
+bool device_fails = false;
+const gpu::Table& FailingTable() {
+  static const gpu::Table table = [] {
+    gpu::Table failing = gpu::TableUnderTest(32);
+    failing.wait = [](gpu::Stream stream) {
+      return device_fails ? "told to fail" : gpu::TableUnderTest(32).wait(stream);
+    };
+    return failing;
+  }();
+  return table;
+}
+
+struct Place {
+  KvType kv_type = KvType::kF32;
+  int64_t arena_bytes = 16 << 20;
+  const gpu::Table* table = nullptr;
+};
+
+class PlacedEngineTest : public testing::Test {
+ protected:
+  explicit PlacedEngineTest(const TinyModel& model = {.layers = 2, .heads = 4, .kv_heads = 2})
+      : model_(model), file_(model) {}
+  void SetUp() override { device_fails = false; }
+
+  std::unique_ptr<Engine> Open(const Place& place = {}) const {
+    const auto file = GgufFile::Open(file_.path());
+    EBB_CHECK(file.ok());
+    const auto config = ReadConfig(*file);
+    EBB_CHECK(config.ok());
+    auto gpu =
+        GpuEngine::Open(place.table != nullptr ? *place.table : gpu::TableUnderTest(32), *config,
+                        *FindWeights(*file, *config), {.arena_bytes = place.arena_bytes, .kv_type = place.kv_type});
+    EBB_CHECK(gpu.ok());
+    auto engine = PlaceOn(*std::move(gpu), OpenTestEngine(file_.path()));
+    EBB_CHECK(engine.ok());
+    return *std::move(engine);
+  }
+  std::unique_ptr<Engine> OpenHost() const { return OpenTestEngine(file_.path()); }
+
+  static PolicySpec Spec(const std::string& scorer, KvType type = KvType::kF32) {
+    PolicySpec spec = {.scorer = scorer};
+    spec.kv_type = type;
+    if (scorer == "full") return spec;
+    spec.budget = 16;
+    spec.recent = 6;
+    return spec;
+  }
+  std::vector<int32_t> Tokens(uint64_t seed, int32_t count = kTokens) const {
+    return RandomTokens(seed, count, model_.vocab);
+  }
+
+  // Blocks and single tokens, as the seed says; between them `visit` does what it likes.
+  template <typename Visit>
+  static std::vector<float> Run(Engine& engine, Session& session, std::span<const int32_t> tokens, const Visit& visit) {
+    HashRandom random(tokens.size());
+    std::vector<float> all;
+    for (size_t first = 0; first < tokens.size();) {
+      const auto block = std::min<size_t>(random.Uniform(0, 2) == 0 ? random.Uniform(1, 16) : 1, tokens.size() - first);
+      const std::vector<float> logits = Step(engine, session, tokens.subspan(first, block), Want::kAll);
+      all.insert(all.end(), logits.begin(), logits.end());
+      first += block;
+      visit();
+    }
+    return all;
+  }
+  static std::vector<float> Run(Engine& engine, Session& session, std::span<const int32_t> tokens) {
+    return Run(engine, session, tokens, [] {});
+  }
+
+  void ExpectTheSameLanes(Engine& engine, Session& session, Engine& other, Session& others) const {
+    for (int32_t layer = 0; layer < model_.layers; ++layer) {
+      for (int32_t head = 0; head < model_.kv_heads; ++head) {
+        EXPECT_EQ(LiveTokens(engine, session, layer, head), LiveTokens(other, others, layer, head));
+      }
+    }
+  }
+
+  TinyModel model_;
+  TinyModelFile file_;
+};
+
+TEST_F(PlacedEngineTest, ACacheThatComesHomeAndGoesBackIsTheCache) {
+  std::vector<PolicySpec> specs = {Spec("full"), Spec("tova", KvType::kF16), Spec("h2o", KvType::kBf16),
+                                   Spec("h2o", KvType::kInt8), Spec("streaming", KvType::kBf16)};
+  specs[2].positions = Positions::kOriginal;
+  specs[3].positions = Positions::kCompacted;
+  for (const PolicySpec& spec : specs) {
+    SCOPED_TRACE(spec.scorer + " " + std::to_string(static_cast<int>(spec.kv_type)));
+    const auto engine = Open({.kv_type = spec.kv_type});
+    const auto stays = OpenTestSession(*engine, spec, 16);
+    const auto moves = OpenTestSession(*engine, spec, 16);
+    const std::vector<int32_t> tokens = Tokens(1);
+    const std::vector<float> expected = Run(*engine, *stays, tokens);
+    ASSERT_TRUE(stays->on_device());
+    // To be described brings it home, to be asked who would leave keeps it there until it runs.
+    const std::vector<float> seen = Run(*engine, *moves, tokens, [&] {
+      EBB_CHECK(engine->Describe(*moves, {}, {}).ok());
+      EBB_CHECK(engine->Evict(*moves, {.older_than = 1 << 20, .dry_run = true}).ok());
+      EXPECT_FALSE(moves->on_device());
+    });
+    EXPECT_EQ(seen, expected);
+    EXPECT_EQ(engine->Digest(*moves), engine->Digest(*stays));
+    EXPECT_EQ(moves->evicted(), stays->evicted());
+    EXPECT_EQ(engine->device_use()->brought, engine->device_use()->fetched);
+  }
+}
+
+TEST_F(PlacedEngineTest, ItYieldsWhatTheHostsEngineYields) {
+  for (const std::string scorer : {"full", "streaming", "h2o", "tova"}) {
+    SCOPED_TRACE(scorer);
+    const auto engine = Open();
+    const auto host = OpenHost();
+    const auto session = OpenTestSession(*engine, Spec(scorer), 16);
+    const auto on_host = OpenTestSession(*host, Spec(scorer), 16);
+    const std::vector<int32_t> tokens = Tokens(2);
+    EXPECT_LT(LargestDifference(Run(*engine, *session, tokens), Run(*host, *on_host, tokens)), kTolerance);
+    EXPECT_EQ(engine->device_use()->fetched, 0);
+    EXPECT_EQ(session->cache_length(), on_host->cache_length());
+    EXPECT_EQ(session->live_slots(), on_host->live_slots());
+    EXPECT_EQ(session->evicted(), on_host->evicted());
+    EXPECT_EQ(session->position_max(), on_host->position_max());
+    EXPECT_EQ(session->steps_to_eviction(), on_host->steps_to_eviction());
+    EXPECT_EQ(session->room(), on_host->room());
+    ExpectTheSameLanes(*engine, *session, *host, *on_host);
+  }
+}
+
+// In a batch with sessions of the host, in an arena that holds two of the four: what each yields is what it yields
+// alone, bit for bit.
+TEST_F(PlacedEngineTest, CompanyAndAFullDeviceChangeNothing) {
+  const std::vector<std::string> scorers = {"h2o", "keydiff", "tova", "full", "streaming", "knorm"};
+  const auto yields = [&](Engine& engine, std::vector<std::vector<float>>& logits, bool alone) {
+    std::vector<std::unique_ptr<Session>> sessions;
+    std::vector<std::vector<int32_t>> tokens;
+    for (size_t i = 0; i < scorers.size(); ++i) {
+      sessions.push_back(OpenTestSession(engine, Spec(scorers[i]), 8));
+      tokens.push_back(Tokens(i, 40));
+    }
+    logits.assign(scorers.size(), {});
+    for (size_t first = 0; first < 40; first += first < 16 ? 8 : 1) {
+      const size_t count = first < 16 ? 8 : 1;
+      std::vector<BatchRow> rows;
+      for (size_t i = 0; i < sessions.size(); ++i) {
+        BatchRow row = {
+            .session = sessions[i].get(), .tokens = std::span(tokens[i]).subspan(first, count), .want = Want::kLast};
+        ASSERT_THAT(engine.OwnPages(row), IsOk());
+        rows.push_back(std::move(row));
+      }
+      for (size_t i = 0; i < rows.size(); i += alone ? 1 : rows.size()) {
+        engine.Run(std::span(rows).subspan(i, alone ? 1 : rows.size()));
+        for (size_t j = i; j < (alone ? i + 1 : rows.size()); ++j) {
+          ASSERT_THAT(rows[j].fault, IsOk());
+          logits[j].insert(logits[j].end(), rows[j].logits.begin(), rows[j].logits.end());
+        }
+      }
+    }
+  };
+  std::vector<std::vector<float>> alone, together, crowded;
+  yields(*Open(), alone, true);
+  const auto roomy = Open();
+  yields(*roomy, together, false);
+  EXPECT_EQ(together, alone);
+  EXPECT_EQ(roomy->device_use()->brought, 4);
+  EXPECT_EQ(roomy->device_use()->fetched, 0);
+  // `full` needs a lane of the model's context, the others one page a lane.
+  const int64_t page_bytes = roomy->device_use()->page_bytes;
+  const int64_t full_pages = (model_.context + 63) / 64 * int64_t{model_.layers} * model_.kv_heads;
+  const auto small = Open({.arena_bytes = (full_pages + 4) * page_bytes});
+  yields(*small, crowded, false);
+  EXPECT_EQ(crowded, alone);
+  EXPECT_GT(small->device_use()->fetched, 20);
+  EXPECT_EQ(small->device_use()->sessions, 0);
+  EXPECT_EQ(small->device_use()->pages_free, small->device_use()->pages_total);
+}
+
+TEST_F(PlacedEngineTest, WhatTheDeviceDoesNotDoTheHostDoes) {
+  const auto engine = Open();
+  const auto host = OpenHost();
+  const auto session = OpenTestSession(*engine, Spec("h2o"), 16);
+  const auto on_host = OpenTestSession(*host, Spec("h2o"), 16);
+  const std::vector<int32_t> tokens = Tokens(3, 120);
+  std::span<const int32_t> left = tokens;
+  const auto step = [&](size_t count) {
+    const auto now = left.first(count);
+    left = left.subspan(count);
+    EXPECT_LT(LargestDifference(Run(*engine, *session, now), Run(*host, *on_host, now)), kTolerance);
+    EXPECT_TRUE(session->on_device());
+    ExpectTheSameLanes(*engine, *session, *host, *on_host);
+  };
+  step(20);
+  const auto draft = [](Engine& of, Session& whose, std::span<const int32_t> drafted) {
+    BatchRow row = {.session = &whose, .tokens = drafted, .want = Want::kAll, .draft = true};
+    EBB_CHECK(of.OwnPages(row).ok());
+    of.Run({&row, 1});
+    std::vector<float> logits(row.logits.begin(), row.logits.end());
+    of.Accept(row, 3);
+    return logits;
+  };
+  EXPECT_LT(LargestDifference(draft(*engine, *session, left.first(4)), draft(*host, *on_host, left.first(4))),
+            kTolerance);
+  step(5);
+  const EvictRequest evict = {.range = EvictRequest::Range{10, 14}};
+  const auto evicted = engine->Evict(*session, evict);
+  ASSERT_THAT(evicted, IsOk());
+  EXPECT_EQ(evicted->slots_evicted, host->Evict(*on_host, evict)->slots_evicted);
+  const auto policy = TestPolicy(Spec("tova"), model_.context);
+  ASSERT_THAT(engine->SetPolicy(*session, policy), IsOk());
+  ASSERT_THAT(host->SetPolicy(*on_host, policy), IsOk());
+  const auto edit = [&](Engine& of, Session& whose) {
+    const EditRequest request = {.spans = {{.start = 5, .end = 7, .tokens = {left[0], left[1], left[2]}}},
+                                 .mode = EditMode::kRecomputeTail};
+    const auto plan = of.PlanEdit(whose, request);
+    EBB_CHECK(plan.ok());
+    EBB_CHECK(of.OwnAllPages(whose).ok());
+    of.BeginEdit(whose, *plan);
+    const std::vector<int32_t> work = plan->WorkTokens();
+    for (size_t first = 0; first < work.size(); first += 16) {
+      BatchRow row = {.session = &whose,
+                      .tokens = std::span(work).subspan(first, std::min<size_t>(16, work.size() - first)),
+                      .want = Want::kLast};
+      EBB_CHECK(of.OwnPages(row).ok());
+      of.Run({&row, 1});
+    }
+  };
+  edit(*engine, *session);
+  edit(*host, *on_host);
+  EXPECT_EQ(std::vector(session->log().begin(), session->log().end()),
+            std::vector(on_host->log().begin(), on_host->log().end()));
+  engine->Rewind(*session, static_cast<int32_t>(session->log().size()) - 2);
+  host->Rewind(*on_host, static_cast<int32_t>(on_host->log().size()) - 2);
+  // Lanes that hold unequally many are the host's.
+  if (session->live_slots() == int64_t{session->cache_length()} * model_.layers * model_.kv_heads) step(10);
+}
+
+TEST_F(PlacedEngineTest, BranchesGoTheirWaysFromTheDevice) {
+  const auto engine = Open();
+  const auto session = OpenTestSession(*engine, Spec("h2o"), 16);
+  const std::vector<int32_t> tokens = Tokens(4, 50);
+  Run(*engine, *session, std::span(tokens).first(30));
+  auto fork = engine->ForkSession(*session, {});
+  ASSERT_THAT(fork, IsOk());
+  EXPECT_EQ(engine->Digest(*fork->session), engine->Digest(*session));
+  const uint64_t before = engine->Digest(*fork->session);
+  const std::vector<float> expected = Run(*engine, *session, std::span(tokens).subspan(30));
+  EXPECT_EQ(engine->Digest(*fork->session), before);
+  EXPECT_EQ(Run(*engine, *fork->session, std::span(tokens).subspan(30)), expected);
+  EXPECT_EQ(engine->Digest(*fork->session), engine->Digest(*session));
+  EXPECT_EQ(engine->memory().pages_shared, 0);
+}
+
+TEST_F(PlacedEngineTest, ASnapshotIsOfWhatTheDeviceHas) {
+  const auto engine = Open({.kv_type = KvType::kBf16});
+  const auto session = OpenTestSession(*engine, Spec("tova", KvType::kBf16), 16);
+  const std::vector<int32_t> tokens = Tokens(5, 50);
+  Run(*engine, *session, std::span(tokens).first(30));
+  SnapshotWriter writer;
+  ASSERT_THAT(engine->Save(*session, writer), IsOk());
+  std::string bytes = std::move(writer).Finish();
+  SealSnapshot(bytes);
+  const auto records = ReadSnapshot(std::as_bytes(std::span(bytes)));
+  ASSERT_THAT(records, IsOk());
+  auto image = ReadSession(*records, engine->image_limits());
+  ASSERT_THAT(image, IsOk());
+  const auto again = engine->Reopen(*image);
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(Run(*engine, **again, std::span(tokens).subspan(30)),
+            Run(*engine, *session, std::span(tokens).subspan(30)));
+  EXPECT_EQ(engine->Digest(**again), engine->Digest(*session));
+}
+
+TEST_F(PlacedEngineTest, VictimsAreListedAsTheHostListsThem) {
+  const auto engine = Open();
+  const auto host = OpenHost();
+  const auto session = OpenTestSession(*engine, Spec("h2o"), 16);
+  const auto on_host = OpenTestSession(*host, Spec("h2o"), 16);
+  const std::vector<int32_t> tokens = Tokens(6);
+  int64_t victims = 0;
+  for (size_t first = 0; first < tokens.size();) {
+    const size_t block = std::min(first == 0 ? size_t{12} : first % 7 == 0 ? size_t{5} : 1, tokens.size() - first);
+    const auto run = [&](Engine& of, Session& whose) {
+      BatchRow row = {.session = &whose, .tokens = std::span(tokens).subspan(first, block), .list_victims = true};
+      EBB_CHECK(of.OwnPages(row).ok());
+      of.Run({&row, 1});
+      return row;
+    };
+    const BatchRow row = run(*engine, *session);
+    const BatchRow expected = run(*host, *on_host);
+    EXPECT_EQ(row.length, expected.length);
+    EXPECT_EQ(row.evicted, expected.evicted);
+    EXPECT_EQ(row.evicted_slots, expected.evicted_slots);
+    EXPECT_EQ(row.census.slots, expected.census.slots);
+    ASSERT_EQ(row.victims.size(), expected.victims.size());
+    for (size_t i = 0; i < row.victims.size(); ++i) {
+      EXPECT_EQ(row.victims[i].layer, expected.victims[i].layer);
+      EXPECT_EQ(row.victims[i].head, expected.victims[i].head);
+      EXPECT_EQ(row.victims[i].tokens, expected.victims[i].tokens);
+      victims += std::ssize(row.victims[i].tokens);
+    }
+    first += block;
+  }
+  EXPECT_GT(victims, 20);
+}
+
+TEST_F(PlacedEngineTest, ADeviceThatFailsLosesWhatWasThereAloneAndTheHostGoesOn) {
+  const auto engine = Open({.table = &FailingTable()});
+  const auto newer = OpenTestSession(*engine, Spec("h2o"), 16);
+  const auto same = OpenTestSession(*engine, Spec("h2o"), 16);
+  const auto others = OpenTestSession(*engine, Spec("keydiff"), 16);
+  const std::vector<int32_t> tokens = Tokens(7, 40);
+  Run(*engine, *newer, std::span(tokens).first(20));
+  Run(*engine, *same, std::span(tokens).first(20));
+  Run(*engine, *others, std::span(tokens).first(20));
+  const uint64_t digest = engine->Digest(*same);  // which brings it home
+
+  device_fails = true;
+  std::vector<BatchRow> rows;
+  for (Session* const session : {newer.get(), same.get(), others.get()}) {
+    rows.push_back({.session = session, .tokens = std::span(tokens).subspan(20, 1), .want = Want::kLast});
+  }
+  engine->Run(rows);
+  EXPECT_EQ(GetRefusal(rows[0].fault).reason, "GPU_FAULT");
+  EXPECT_TRUE(newer->is_lost());
+  EXPECT_EQ(newer->log().size(), 20U);
+  EXPECT_THAT(engine->Describe(*newer, {}, {}), testing::Not(IsOk()));
+  EXPECT_TRUE(engine->device_use()->failed);
+  for (size_t i = 1; i < rows.size(); ++i) {
+    EXPECT_THAT(rows[i].fault, IsOk());
+    EXPECT_EQ(rows[i].logits.size(), static_cast<size_t>(model_.vocab));
+    EXPECT_FALSE(rows[i].session->is_lost());
+    EXPECT_EQ(rows[i].session->log().size(), 21U);
+  }
+  EXPECT_NE(engine->Digest(*same), digest);
+  EXPECT_FALSE(same->on_device());
+  // Who comes now is the host's.
+  const auto fresh = OpenTestSession(*engine, Spec("h2o"), 16);
+  Run(*engine, *fresh, tokens);
+  EXPECT_FALSE(fresh->on_device());
+}
+
+}  // namespace
+}  // namespace ebb
