@@ -28,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/accuracy.h"
+#include "engine/device_use.h"
 #include "engine/edit.h"
 #include "engine/eviction_census.h"
 #include "engine/model/architecture.h"
@@ -245,23 +246,6 @@ struct EngineMemory {
   int64_t pages_copied = 0;  // so far, since a session wrote to them while they were shared
   int64_t pages_kept = 0;    // for sessions that begin alike; those that no session holds count as free
   int64_t weight_bytes = 0;  // packed
-};
-
-// A device that computes sessions, and what it has done since it was opened. Seconds are those that the host waited.
-struct DeviceUse {
-  std::string name = {};
-  bool failed = false;
-  int64_t weight_bytes = 0;
-  int64_t page_bytes = 0;
-  int64_t pages_total = 0, pages_free = 0;
-  int64_t sessions = 0;  // whose caches are there now
-  int64_t brought = 0;   // caches, from the host
-  int64_t fetched = 0;   // back to it
-  int64_t steps = 0;     // of which
-  int64_t replays = 0;   // from a recording
-  double prefill_seconds = 0;
-  double decode_seconds = 0;  // of steps that bring one token a session, which read
-  int64_t decode_bytes = 0;   // so much: weights, K and V
 };
 
 struct FreedPages {

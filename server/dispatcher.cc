@@ -474,6 +474,7 @@ void Dispatcher::CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::D
   seconds.Observe(took);
   worker.step_tokens.Observe(prompt_tokens + decode_tokens);
   worker.step_rows.Observe(static_cast<double>(batch_calls_.size()));
+  if (metrics_.device() != nullptr) metrics_.device()->Set(*engine_.device_use());
 }
 
 void Dispatcher::CountCall(Call& call, const CallEnd& end) {

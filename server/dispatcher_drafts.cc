@@ -35,6 +35,7 @@ bool Dispatcher::PrepareDraft(Call& call, BatchRow& row) {
 // rows of the step are known.
 void Dispatcher::DraftOn(Call& call, BatchRow& row) {
   const Session& cache = *row.session;
+  if (cache.on_device()) return;  // the cache would come home for every draft, and go back for the next token
   const int32_t room = std::min({call.session->request.block_size, cache.room(), cache.steps_to_eviction(),
                                  call.request.stopping.max_tokens - call.sent}) -
                        1;

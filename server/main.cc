@@ -171,6 +171,12 @@ absl::Status SetOpenAi(const config::v1::OpenAi& config, ServerOptions& options)
   return absl::OkStatus();
 }
 
+std::string DeviceKind(const std::string& worker) { return worker == "cpu" ? "" : worker; }
+
+KvType KvTypeFrom(const std::string& name) {
+  return name == "f32" ? KvType::kF32 : name == "f16" ? KvType::kF16 : name == "int8" ? KvType::kInt8 : KvType::kBf16;
+}
+
 ModelTable ModelsFrom(const config::v1::Config& config) {
   ModelTable models;
   for (const auto& [name, model] : config.models()) {
@@ -179,7 +185,10 @@ ModelTable ModelsFrom(const config::v1::Config& config) {
                     .head_gates_path = model.head_gates(),
                     .threads = static_cast<int32_t>(model.threads()),
                     .arena_bytes = static_cast<int64_t>(model.arena()),
-                    .accuracy = model.accuracy() == "exact" ? Accuracy::kExact : Accuracy::kFast};
+                    .accuracy = model.accuracy() == "exact" ? Accuracy::kExact : Accuracy::kFast,
+                    .worker = DeviceKind(model.worker()),
+                    .gpu_device = static_cast<int32_t>(model.gpu_device()),
+                    .gpu_arena_bytes = static_cast<int64_t>(model.gpu_arena())};
   }
   return models;
 }
@@ -227,6 +236,11 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   if (options.engine.model_path.empty()) {
     EBB_ASSIGN(options.engine.model_path, FindBuiltInModel());
   }
+  options.device = {.kind = DeviceKind(config.model().worker()),
+                    .folder = config.model().gpu_libraries(),
+                    .device = static_cast<int32_t>(config.model().gpu_device()),
+                    .arena_bytes = static_cast<int64_t>(config.model().gpu_arena()),
+                    .kv_type = KvTypeFrom(config.model().gpu_kv_type())};
   EngineOptions& engine = options.engine;
   if (engine.calibration_path.empty()) engine.calibration_path = CalibrationPath(engine.model_path);
   if (engine.head_gates_path.empty()) engine.head_gates_path = HeadGatesPath(engine.model_path);

@@ -31,6 +31,7 @@
 #include "ebb/v1/usage.pb.h"
 #include "engine/engine.h"
 #include "engine/eviction_census.h"
+#include "server/device_metrics.h"
 #include "server/metric_family.h"
 #include "server/quota.h"
 
@@ -46,6 +47,7 @@ struct MetricsOptions {
   int32_t lanes = 0, head_dim = 0;
   int32_t step_tokens_max = 0;
   int32_t queue_max = 0;
+  std::optional<DeviceUse> device = {};   // that computes sessions
   std::vector<std::string> methods = {};  // every "InferenceService/Generate" that may be called
   std::vector<std::string> tenants = {};  // those configured; `default` is always there
   size_t tenants_max = 64;                // distinct labels; further tenants share `other`
@@ -245,6 +247,8 @@ class Metrics {
   const StoreMetrics& store() const { return store_; }
   const JournalMetrics& journal() const { return journal_; }
   const SwapMetrics& swap() const { return swap_; }
+  // Null where no GPU computes sessions.
+  DeviceMetrics* device() { return device_ ? &*device_ : nullptr; }
   const ReloadMetrics& reload() const { return *reload_; }  // REQUIRES: MetricsOptions::whole_server
 
   // A call is over. Counts code and time; an error of ours (UNKNOWN, INTERNAL, DATA_LOSS) or a refusal (the rest,
@@ -284,6 +288,7 @@ class Metrics {
   JournalMetrics journal_;
   SwapMetrics swap_;
   std::optional<ReloadMetrics> reload_;
+  std::optional<DeviceMetrics> device_;
   std::map<int, Counter*> finished_;
   std::map<std::string, PolicyMetrics, std::less<>> policies_;
   std::map<std::string, MethodMetrics, std::less<>> methods_;

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "engine/gpu/placed_engine.h"
 #include "policies/status.h"
 #include "server/folder_store.h"
 #include "server/log.h"
@@ -31,10 +32,23 @@ std::unique_ptr<Metrics> MetricsFor(const ServerOptions& options, const Engine& 
                             .head_dim = engine.config().head_dim,
                             .step_tokens_max = engine.step_tokens_max(),
                             .queue_max = options.work.queue_max,
+                            .device = engine.device_use(),
                             .methods = shared.methods,
                             .whole_server = !shared.methods.empty()};
   for (const auto& [tenant, limits] : *shared.tenants.get()) metrics.tenants.push_back(tenant);
   return std::make_unique<Metrics>(metrics);
+}
+
+void LogDevice(const Engine& engine) {
+  const std::optional<DeviceUse> device = engine.device_use();
+  if (!device) return;
+  LogInfo("gpu",
+          {{"kind", device->name},
+           {"device", device->description},
+           {"weight_bytes", device->weight_bytes},
+           {"pages", device->pages_total},
+           {"page_bytes", device->page_bytes}},
+          "a GPU computes the sessions that it can");
 }
 
 void LogPacks(const PackReport& packs) {
@@ -49,7 +63,10 @@ void LogPacks(const PackReport& packs) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Open(const ServerOptions& options, const Shared& shared) {
-  EBB_ASSIGN(std::unique_ptr<Engine> engine, Engine::Open(options.engine));
+  EBB_ASSIGN(std::unique_ptr<Engine> engine, options.device.kind.empty()
+                                                 ? Engine::Open(options.engine)
+                                                 : OpenPlacedEngine(options.engine, options.device));
+  LogDevice(*engine);
   LogPacks(engine->packs());
   DraftModel draft;
   if (!options.draft.path.empty()) {

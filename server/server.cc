@@ -98,6 +98,9 @@ absl::StatusOr<ServerOptions> OptionsOf(const ServerOptions& main, const std::st
   options.engine.threads = spec.threads;
   options.engine.arena_bytes = spec.arena_bytes;
   options.engine.accuracy = spec.accuracy;
+  options.device.kind = spec.worker;
+  options.device.device = spec.gpu_device;
+  options.device.arena_bytes = spec.gpu_arena_bytes;
   options.draft = {};
   options.swap_bytes_max = 0;
   EBB_ASSIGN(options.store_dir, MakeStoreOf(main.store_dir, name));

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/engine.h"
+#include "engine/gpu/device_options.h"
 #include "server/address.h"
 #include "server/console.h"
 #include "server/dispatcher.h"
@@ -47,6 +48,9 @@ struct ModelSpec {
   int32_t threads = 0;                                      // 0: as many as the process may run on
   int64_t arena_bytes = 256 << 20;                          // of its sessions' K and V
   Accuracy accuracy = Accuracy::kFast;
+  std::string worker = {};  // as DeviceOptions' kind, and so on; empty: the CPU alone
+  int32_t gpu_device = 0;
+  int64_t gpu_arena_bytes = 0;
 
   bool operator==(const ModelSpec&) const = default;
 };
@@ -73,6 +77,7 @@ struct ServerOptions {
   std::optional<RedisStoreOptions> shared_store = {};  // of journals, in the place of store_dir; REQUIRES kStep
   std::optional<Address> endpoint = {};                // where clients reach it; empty: where it listens
   EngineOptions engine = {};
+  DeviceOptions device = {};  // that computes beside it; its kind empty: none does
   DraftModelOptions draft = {};
   ModelTable models = {};  // beside it: they are loaded while it takes calls. Not with shared_store
   DispatcherOptions work = {};

@@ -119,6 +119,7 @@ class Gpu {
 
   const gpu::Table& table() const { return table_; }
   gpu::Stream stream() const { return stream_; }
+  int32_t device() const { return device_; }
 
   // From now on the calling thread launches on this device.
   absl::Status Use() const { return Check(table_.use(device_)); }

@@ -63,8 +63,8 @@ bool HasNaturalPositions(const SessionOnEngine& session) {
 
 class PlacedEngine final : public Engine {
  public:
-  PlacedEngine(std::unique_ptr<GpuEngine> gpu, std::unique_ptr<Engine> host, CacheMover mover)
-      : gpu_(std::move(gpu)), host_(std::move(host)), mover_(std::move(mover)) {}
+  PlacedEngine(std::unique_ptr<GpuEngine> gpu, std::unique_ptr<Engine> host, std::string description, CacheMover mover)
+      : gpu_(std::move(gpu)), host_(std::move(host)), description_(std::move(description)), mover_(std::move(mover)) {}
 
   const ModelConfig& config() const override { return host_->config(); }
   const Tokenizer& tokenizer() const override { return host_->tokenizer(); }
@@ -79,6 +79,7 @@ class PlacedEngine final : public Engine {
   std::optional<DeviceUse> device_use() const override {
     DeviceUse use = use_;
     use.name = gpu_->gpu().table().name;
+    use.description = description_;
     use.failed = !failure_.ok();
     use.weight_bytes = gpu_->weight_bytes();
     use.page_bytes = gpu_->page_bytes();
@@ -309,7 +310,7 @@ class PlacedEngine final : public Engine {
       return;
     }
     const bool decodes = std::ranges::all_of(wave.rows, [](const BatchRow* row) { return row->tokens.size() == 1; });
-    ++use_.steps;
+    ++(decodes ? use_.decode_steps : use_.prefill_steps);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - wave.began;
     (decodes ? use_.decode_seconds : use_.prefill_seconds) += took.count();
     if (decodes) use_.decode_bytes += gpu_->weight_bytes() - gpu_->embedding_bytes();
@@ -394,6 +395,7 @@ class PlacedEngine final : public Engine {
 
   const std::unique_ptr<GpuEngine> gpu_;
   const std::unique_ptr<Engine> host_;
+  const std::string description_;
   mutable CacheMover mover_;
   std::set<CacheOnDevice*> caches_ = {};  // all that are on the device
   mutable absl::Status failure_ = {};     // of the device, once and for all
@@ -407,7 +409,8 @@ class PlacedEngine final : public Engine {
 
 absl::StatusOr<std::unique_ptr<Engine>> PlaceOn(std::unique_ptr<GpuEngine> gpu, std::unique_ptr<Engine> host) {
   EBB_ASSIGN(CacheMover mover, CacheMover::Make(*gpu, host->threads()));
-  return std::make_unique<PlacedEngine>(std::move(gpu), std::move(host), std::move(mover));
+  EBB_ASSIGN(std::string description, Gpu::Describe(gpu->gpu().table(), gpu->gpu().device()));
+  return std::make_unique<PlacedEngine>(std::move(gpu), std::move(host), std::move(description), std::move(mover));
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> OpenPlacedEngine(const EngineOptions& options, const DeviceOptions& device) {

@@ -17,21 +17,13 @@
 #define EBB_ENGINE_GPU_PLACED_ENGINE_H_
 
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
+#include "engine/gpu/device_options.h"
 #include "engine/gpu/gpu_engine.h"
 
 namespace ebb {
-
-struct DeviceOptions {
-  std::string kind = {};    // of the library of kernels, libebb_<kind>.so: cuda, hip, or in tests emulated
-  std::string folder = {};  // where that is; empty: that of the program
-  int32_t device = 0;
-  int64_t arena_bytes = 0;         // for K and V; 0: nine tenths of what is free beside the weights
-  KvType kv_type = KvType::kBf16;  // of the sessions that it computes
-};
 
 // As Engine::Open, LoadGpuTable and GpuEngine::Open.
 absl::StatusOr<std::unique_ptr<Engine>> OpenPlacedEngine(const EngineOptions& options, const DeviceOptions& device);

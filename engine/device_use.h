@@ -1,0 +1,32 @@
+// A device that computes sessions (gpu/placed_engine.h), and what it has done since it was opened.
+
+#ifndef EBB_ENGINE_DEVICE_USE_H_
+#define EBB_ENGINE_DEVICE_USE_H_
+
+#include <cstdint>
+#include <string_view>
+
+namespace ebb {
+
+// Texts are valid as long as the engine.
+struct DeviceUse {
+  std::string_view name = {};         // of its kernels' library
+  std::string_view description = {};  // its own name, and its driver's version
+  bool failed = false;
+  int64_t weight_bytes = 0;
+  int64_t page_bytes = 0;
+  int64_t pages_total = 0, pages_free = 0;
+  int64_t sessions = 0;  // whose caches are there now
+  int64_t brought = 0;   // caches, from the host
+  int64_t fetched = 0;   // back to it
+  // Steps that bring one token a session, and the others. Seconds are those from a step's start until its results were
+  // there.
+  int64_t decode_steps = 0, prefill_steps = 0;
+  double decode_seconds = 0, prefill_seconds = 0;
+  int64_t replays = 0;       // decode steps from a recording
+  int64_t decode_bytes = 0;  // weights, K and V that decode steps read
+};
+
+}  // namespace ebb
+
+#endif  // EBB_ENGINE_DEVICE_USE_H_

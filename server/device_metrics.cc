@@ -1,0 +1,38 @@
+#include "server/device_metrics.h"
+
+namespace ebb {
+
+DeviceMetrics::DeviceMetrics(MetricSet& set, const DeviceUse& use)
+    : up_(set["ebb_gpu_up"].gauge()),
+      weights_(set["ebb_gpu_memory_bytes"].gauge({"weights"})),
+      cache_(set["ebb_gpu_memory_bytes"].gauge({"cache"})),
+      cache_free_(set["ebb_gpu_memory_bytes"].gauge({"cache_free"})),
+      sessions_(set["ebb_gpu_sessions"].gauge()),
+      in_(set["ebb_gpu_cache_moves_total"].counter({"in"})),
+      out_(set["ebb_gpu_cache_moves_total"].counter({"out"})),
+      prefill_{set["ebb_gpu_steps_total"].counter({"prefill"}), set["ebb_gpu_step_seconds_total"].counter({"prefill"})},
+      decode_{set["ebb_gpu_steps_total"].counter({"decode"}), set["ebb_gpu_step_seconds_total"].counter({"decode"})},
+      replays_(set["ebb_gpu_replays_total"].counter()),
+      decode_bytes_(set["ebb_gpu_decode_bytes_total"].counter()) {
+  set["ebb_gpu_info"].gauge({use.name, use.description}).Set(1);
+  Set(use);
+}
+
+void DeviceMetrics::Set(const DeviceUse& use) {
+  const auto page_bytes = static_cast<double>(use.page_bytes);
+  up_.Set(use.failed ? 0 : 1);
+  weights_.Set(static_cast<double>(use.weight_bytes));
+  cache_.Set(static_cast<double>(use.pages_total - use.pages_free) * page_bytes);
+  cache_free_.Set(static_cast<double>(use.pages_free) * page_bytes);
+  sessions_.Set(static_cast<double>(use.sessions));
+  in_.SetTotal(static_cast<double>(use.brought));
+  out_.SetTotal(static_cast<double>(use.fetched));
+  prefill_.steps.SetTotal(static_cast<double>(use.prefill_steps));
+  prefill_.seconds.SetTotal(use.prefill_seconds);
+  decode_.steps.SetTotal(static_cast<double>(use.decode_steps));
+  decode_.seconds.SetTotal(use.decode_seconds);
+  replays_.SetTotal(static_cast<double>(use.replays));
+  decode_bytes_.SetTotal(static_cast<double>(use.decode_bytes));
+}
+
+}  // namespace ebb
