@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""A server whose sessions a GPU computes: what they yield is what the CPU's yield, whatever is done to them, over a kill too. The GPU is the
+emulation, loaded as a device's library is, with a model so small that it answers within seconds. Needs numpy."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.request
+
+from binaries import BIN, ROOT, Server
+import python_package  # noqa: F401, where ebb comes from
+
+MAKE = ROOT / "tests" / "support" / "make_models.py"
+PROMPT = "It was a dark and stormy night, and the lamp was in the cellar."
+# Rounding of K and V to fewer bits could turn a near tie.
+KV = "--kv-dtype=f32"
+POLICIES = {"h2o": ("--policy=h2o", "--budget=24"), "tova": ("--policy=tova", "--budget=24"), "full": ("--policy=full",),
+            "streaming": ("--policy=streaming", "--budget=24", "--positions=original")}
+
+
+def counted(server):
+    """{series: value} of the GPU."""
+    with urllib.request.urlopen(f"http://{server.http}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line.startswith("ebb_gpu_"))}
+
+
+class Gpu(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        cls.model = cls.folder / "tiny.gguf"
+        for preset, path in (("tiny-llama", cls.model), ("tiny-opt", cls.folder / "opt.gguf")):
+            subprocess.run([sys.executable, "-B", MAKE, "--preset", preset, "--type", "f32", "-o", path], check=True, capture_output=True)
+        cls.flags = (f"--model={cls.model}", "--model.worker=emulated", "--model.gpu_kv_type=f32", "--model.gpu_arena=4MiB")
+        cls.gpu = cls.enterClassContext(Server(*cls.flags))
+        cls.cpu = cls.enterClassContext(Server(f"--model={cls.model}"))
+
+    def tokens(self, server, session, *args):
+        """The answer's tokens, as the server counts them in the session's log: text alone hides what is no text."""
+        return server.ebb("generate", "--session", session, "--temperature=0", "--max-tokens=12", "--ignore-eos", *args, PROMPT)
+
+    def test_sessions_yield_what_the_cpu_yields_and_it_computes_those_that_it_can(self):
+        for name, policy in POLICIES.items():
+            with self.subTest(name):
+                before = counted(self.gpu)["ebb_gpu_steps_total{phase=\"decode\"}"]
+                for server in (self.gpu, self.cpu):
+                    server.ebb("sessions", "create", name, *policy, KV)
+                self.assertEqual(self.tokens(self.gpu, name), self.tokens(self.cpu, name))
+                self.assertEqual(counted(self.gpu)["ebb_gpu_steps_total{phase=\"decode\"}"] - before, 12)
+        before = counted(self.gpu)
+        for flags in (("--policy=knorm", "--budget=24", KV), ("--policy=h2o", "--budget=24", "--kv-dtype=bf16")):
+            self.gpu.ebb("generate", *flags, "--max-tokens=4", PROMPT)
+        self.assertEqual(counted(self.gpu), before, "another scorer and another type of K and V are the CPU's")
+        self.assertNotIn("ebb_gpu_up", str(counted(self.cpu)))
+
+    def test_what_is_done_to_a_session_is_done_at_home_and_it_goes_back(self):
+        for server in (self.gpu, self.cpu):
+            server.ebb("sessions", "create", "s", "--policy=h2o", "--budget=32", KV)
+        answers = {}
+        for server in (self.gpu, self.cpu):
+            steps = [self.tokens(server, "s")]
+            server.ebb("save", "s", "kept")
+            server.ebb("fork", "s", "branch")
+            steps.append(self.tokens(server, "s"))
+            steps.append(self.tokens(server, "branch"))
+            server.ebb("policy", "set", "s", "--policy=tova", "--budget=24", KV)
+            steps.append(self.tokens(server, "s"))
+            server.ebb("restore", "kept", "again")
+            steps.append(self.tokens(server, "again"))
+            steps.append(json.loads(server.ebb("cache", "s", "--json"))["session_tokens"])
+            answers[server] = steps
+        self.assertEqual(answers[self.gpu], answers[self.cpu])
+        self.assertEqual(answers[self.gpu][1], answers[self.gpu][2], "a branch goes on as the session does")
+        self.assertEqual(answers[self.gpu][1], answers[self.gpu][4], "and so does a copy")
+        self.assertGreater(counted(self.gpu)["ebb_gpu_cache_moves_total{direction=\"out\"}"], 0)
+
+    def test_a_killed_server_goes_on_with_the_tokens_of_one_that_was_not(self):
+        with tempfile.TemporaryDirectory() as store:
+            flags = (*self.flags, f"--store.dir={store}", "--store.durability=step")
+            said = []
+            for round_ in range(2):
+                with Server(*flags) as server:
+                    if round_ == 0:
+                        server.ebb("sessions", "create", "s", "--policy=h2o", "--budget=24", KV)
+                    said.append(self.tokens(server, "s"))
+                    os.kill(server.process.pid, signal.SIGKILL)
+            with Server(*flags) as calm:
+                calm.ebb("sessions", "create", "calm", "--policy=h2o", "--budget=24", KV)
+                self.assertEqual([self.tokens(calm, "calm") for _ in said], said)
+
+    def refusal(self, *flags):
+        done = subprocess.run([BIN / "ebbd", "--listen=127.0.0.1:0", *flags], capture_output=True, text=True, timeout=60)
+        self.assertNotEqual(done.returncode, 0)
+        return done.stderr
+
+    def test_what_cannot_be_is_refused_by_name(self):
+        empty = self.folder / "empty"
+        empty.mkdir()
+        self.assertIn(f"{empty}/libebb_cuda.so: not loaded",
+                      self.refusal(f"--model={self.model}", "--model.worker=cuda", f"--model.gpu_libraries={empty}"))
+        self.assertIn("layer norms", self.refusal(f"--model={self.folder}/opt.gguf", "--model.worker=emulated"))
+        self.assertRegex(self.refusal(*self.flags[:3], "--model.gpu_arena=8GiB"), "arena: needs [0-9]+ bytes of the GPU, and [0-9]+ of its [0-9]+ are free")
+        self.assertIn("model.gpu_arena: ", self.refusal(*self.flags[:3], "--model.gpu_arena=1KiB"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
