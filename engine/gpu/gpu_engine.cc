@@ -33,6 +33,9 @@ int32_t RoundUp(int32_t slots, int32_t part) { return Parts(slots, part) * part;
 
 constexpr size_t kRecordingsMax = 32;
 
+// How many of the largest logits are found, so that options that differ a little have the same launches.
+constexpr int32_t kLargestStep = 32;
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Open(const gpu::Table& table, const ModelConfig& config,
@@ -73,7 +76,7 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSp
                            .block_max = block_max});
 }
 
-GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) {
+GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
   Step step;
   for (size_t i = 0; i < rows.size(); ++i) step.order.push_back(i);
   std::ranges::stable_partition(step.order, [&](size_t i) { return rows[i].tokens.size() == 1; });
@@ -87,7 +90,13 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) {
     step.sessions.push_back(view);
     step.tokens.insert(step.tokens.end(), row.tokens.begin(), row.tokens.end());
     for (int32_t t = row.want == GpuWant::kAll ? 0 : count - 1; t < count; ++t) step.wanted.push_back(first + t);
-    if (row.want != GpuWant::kToken) step.copied = static_cast<int32_t>(step.wanted.size());
+    const auto wanted = static_cast<int32_t>(step.wanted.size());
+    if (row.want == GpuWant::kLast || row.want == GpuWant::kAll) step.copied = wanted;
+    if (row.want == GpuWant::kLargest) {
+      EBB_CHECK(row.count >= 1 && row.count <= std::min(gpu::kLargestMax, model_.config.vocab));
+      step.largest_copied = wanted;
+      step.largest = std::max(step.largest, row.count);
+    }
     const bool observes = view.rule != gpu::ScoreRule::kAge;
     if (count == 1) {
       ++step.single;
@@ -99,6 +108,7 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) {
       step.block_tokens_max = std::max(step.block_tokens_max, count);
     }
   }
+  step.largest = std::min(RoundUp(step.largest, kLargestStep), model_.config.vocab);
   // Whole splits: a session that grows has the same launches for as many steps.
   step.slots_max = RoundUp(step.slots_max, gpu::kSplitSlots);
   step.block_slots_max = RoundUp(step.block_slots_max, gpu::kStageSlots);
@@ -144,6 +154,10 @@ absl::Status GpuEngine::Reserve(const Step& step) {
     EBB_TRY(Grow(laid_earliest_, slots / gpu::kStripSlots * 4));
   }
   EBB_TRY(Grow(logits_, wanted * c.vocab * kFloat));
+  if (step.largest > 0) {
+    EBB_TRY(Grow(largest_, wanted * step.largest * static_cast<int64_t>(sizeof(gpu::TokenLogit))));
+    EBB_TRY(Grow(largest_scratch_, wanted * gpu::LargestScratch(c.vocab, step.largest) * 8));
+  }
   return Grow(next_, wanted * 4);
 }
 
@@ -275,6 +289,14 @@ void GpuEngine::Head(const Step& step) const {
       gpu_->stream());
   table.greedy({.logits = logits_.as<float>(), .vocab = c.vocab, .rows = wanted, .token = next_.as<int32_t>()},
                gpu_->stream());
+  if (step.largest == 0) return;
+  table.largest({.logits = logits_.as<float>(),
+                 .vocab = c.vocab,
+                 .rows = wanted,
+                 .count = step.largest,
+                 .scratch = largest_scratch_.as<uint64_t>(),
+                 .largest = largest_.as<gpu::TokenLogit>()},
+                gpu_->stream());
 }
 
 absl::Status GpuEngine::Run(std::span<GpuRow> rows) {
@@ -295,7 +317,13 @@ absl::Status GpuEngine::Run(std::span<GpuRow> rows) {
   for (const size_t i : step.order) {
     GpuRow& row = rows[i];
     const size_t count = row.want == GpuWant::kAll ? row.tokens.size() : 1;
-    if (row.want != GpuWant::kToken) row.logits = std::span(host_logits_).subspan(at * c.vocab, count * c.vocab);
+    row.logits = {};
+    row.largest = {};
+    if (row.want == GpuWant::kLast || row.want == GpuWant::kAll) {
+      row.logits = std::span(host_logits_).subspan(at * c.vocab, count * c.vocab);
+    } else if (row.want == GpuWant::kLargest) {
+      row.largest = std::span(host_largest_).subspan(at * step.largest, row.count);
+    }
     at += count;
     row.next = host_next_[at - 1];
     row.session->Finish(static_cast<int32_t>(row.tokens.size()));
@@ -316,13 +344,15 @@ absl::Status GpuEngine::Compute(const Step& step) {
   host_next_.resize(step.wanted.size());
   if (step.copied > 0) EBB_TRY(gpu_->CopyOut(logits_.as<float>(), std::span(host_logits_)));
   EBB_TRY(gpu_->CopyOut(next_.as<int32_t>(), std::span(host_next_)));
+  host_largest_.resize(static_cast<size_t>(step.largest_copied) * step.largest);
+  if (step.largest_copied > 0) EBB_TRY(gpu_->CopyOut(largest_.as<gpu::TokenLogit>(), std::span(host_largest_)));
   return gpu_->Wait();
 }
 
 // A shape that comes once is not worth a recording.
 absl::Status GpuEngine::LaunchRecorded(const Step& step) {
   if (recordings_.size() > kRecordingsMax) recordings_.clear();
-  const auto [found, is_new] = recordings_.try_emplace({step.rows(), step.slots_max, step.observes});
+  const auto [found, is_new] = recordings_.try_emplace({step.rows(), step.slots_max, step.observes, step.largest});
   if (is_new) {
     Launch(step);
     return absl::OkStatus();
