@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "policies/check.h"
 #include "policies/hash_random.h"
 #include "policies/status.h"
 
@@ -59,6 +60,19 @@ inline float Weight(float logit, float best, float temperature) {
   return distance > kNoWeight ? p * power : 0.0F;
 }
 
+bool IsPenalised(const SamplingOptions& o) {
+  return o.repetition_penalty != 1 || o.presence_penalty != 0 || o.frequency_penalty != 0;
+}
+
+// The tokens of the log that penalties look at.
+std::span<const int32_t> SeenIn(std::span<const int32_t> log, const SamplingOptions& o) {
+  if (!IsPenalised(o)) return {};
+  return log.last(o.penalty_window < 0 ? log.size() : std::min<size_t>(log.size(), o.penalty_window));
+}
+
+// What top_k leaves; 0: all.
+int32_t TopCount(const SamplingOptions& o, int32_t vocab) { return o.top_k < vocab ? o.top_k : 0; }
+
 double LogSumOfExp(std::span<const float> logits) {
   double best = -kInfinity;
   for (const float logit : logits) best = std::max<double>(best, Clean(logit));
@@ -98,6 +112,19 @@ absl::Status CheckSampling(const SamplingOptions& o, int32_t vocab) {
   return absl::OkStatus();
 }
 
+int32_t LargestThatDecide(const SamplingOptions& o, int32_t vocab) {
+  const int32_t kept = o.temperature == 0 ? 1 : TopCount(o, vocab);
+  if (kept == 0) return 0;
+  int64_t moved = std::ssize(o.logit_bias);
+  bool rises = std::ranges::any_of(o.logit_bias, [](const auto& bias) { return bias.second > 0; });
+  if (IsPenalised(o)) {
+    moved += o.penalty_window < 0 ? vocab : o.penalty_window;
+    rises = rises || o.repetition_penalty < 1 || o.presence_penalty < 0 || o.frequency_penalty < 0;
+  }
+  const int64_t count = std::min<int64_t>(kept + moved, vocab);
+  return rises || count > gpu::kLargestMax ? 0 : static_cast<int32_t>(count);
+}
+
 Sampler::Sampler(int32_t vocab)
     : changed_(vocab),
       counts_(vocab, 0),
@@ -120,6 +147,47 @@ int32_t Sampler::DrawToken(const SamplingOptions& options, std::span<const float
   const double mass = Narrow(options);
   const double at = mass * HashUniform(options.seed, kSampling, log.size());
   return narrowed_ ? PickAmongCandidates(at) : PickAmongAll(at);
+}
+
+// The largest logits are changed as a whole row is, beside bounds of the moved tokens behind them: both penalties and
+// bias are monotone, also after rounding, so a logit that is at most the last of the largest becomes at most what that
+// becomes.
+std::optional<int32_t> Sampler::DrawTokenFrom(const SamplingOptions& o, std::span<const gpu::TokenLogit> largest,
+                                              std::span<const int32_t> log) {
+  EBB_CHECK(!largest.empty() && std::ssize(largest) <= gpu::kLargestMax);
+  const auto vocab = static_cast<int32_t>(changed_.size());
+  const int32_t count = o.temperature == 0 ? 1 : TopCount(o, vocab);
+  if (count == 0 || count > std::ssize(largest)) return std::nullopt;
+
+  const Candidate last = {.token = largest.back().token, .logit = largest.back().logit};
+  // An equal logit of a smaller token would be among the largest.
+  const float below = std::nextafter(last.logit, -kInfinity);
+  const std::span<const int32_t> seen = SeenIn(log, o);
+  const auto bound = [&](int32_t token) { changed_[token] = token < last.token ? below : last.logit; };
+  for (const auto& [token, bias] : o.logit_bias) bound(token);
+  for (const int32_t token : seen) bound(token);
+  for (const gpu::TokenLogit& l : largest) changed_[l.token] = l.logit;
+  Change(o, seen);
+  candidates_.clear();
+  for (const gpu::TokenLogit& l : largest) candidates_.push_back({.token = l.token, .logit = changed_[l.token]});
+  KeepTop(count);
+
+  const Candidate worst = candidates_.back();
+  if (std::ssize(largest) < vocab && Likelier(last, worst)) return std::nullopt;
+  const auto might_be_left_out = [&](int32_t token) {
+    return Likelier(Candidate{.token = token, .logit = changed_[token]}, worst) &&
+           std::ranges::find(candidates_, token, &Candidate::token) == candidates_.end();
+  };
+  for (const auto& [token, bias] : o.logit_bias) {
+    if (might_be_left_out(token)) return std::nullopt;
+  }
+  for (const int32_t token : seen) {
+    if (might_be_left_out(token)) return std::nullopt;
+  }
+  best_ = candidates_.front().logit;
+  if (IsCertain(o)) return candidates_.front().token;  // of nothing but minus infinity that is token 0, too
+  const double mass = Filter(o, 0);
+  return PickAmongCandidates(mass * HashUniform(o.seed, kSampling, log.size()));
 }
 
 void Sampler::Distribution(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log,
@@ -147,24 +215,22 @@ Drawn Sampler::Explained(const SamplingOptions& options, std::span<const float> 
   Drawn drawn = {.token = token, .logprob = log_share(token)};
   if (options.logprobs == 0) return drawn;
   GatherTop(std::min(options.logprobs, static_cast<int32_t>(logits.size())));
-  std::sort(candidates_.begin(), candidates_.end(), Likelier);
   for (const Candidate& c : candidates_) drawn.top.push_back({.token = c.token, .logprob = log_share(c.token)});
   return drawn;
 }
 
 // Bias and penalties; then looks at what has become of the logits.
 void Sampler::Adjust(const SamplingOptions& o, std::span<const float> logits, std::span<const int32_t> log) {
-  const bool penalised = o.repetition_penalty != 1 || o.presence_penalty != 0 || o.frequency_penalty != 0;
-  if (!penalised && o.logit_bias.empty()) return Look(logits);
+  const std::span<const int32_t> seen = SeenIn(log, o);
+  if (seen.empty() && o.logit_bias.empty()) return Look(logits);
   std::copy(logits.begin(), logits.end(), changed_.begin());
-  for (const auto& [token, bias] : o.logit_bias) changed_[token] += bias;
-  if (penalised) Penalise(o, log);
+  Change(o, seen);
   Look(changed_);
 }
 
-void Sampler::Penalise(const SamplingOptions& o, std::span<const int32_t> log) {
-  const size_t window = o.penalty_window < 0 ? log.size() : std::min<size_t>(log.size(), o.penalty_window);
-  const std::span<const int32_t> seen = log.last(window);
+// changed_, where bias and penalties move it; nothing else of it is read.
+void Sampler::Change(const SamplingOptions& o, std::span<const int32_t> seen) {
+  for (const auto& [token, bias] : o.logit_bias) changed_[token] += bias;
   for (const int32_t token : seen) ++counts_[token];
   for (const int32_t token : seen) {
     const auto count = static_cast<float>(std::exchange(counts_[token], 0));
@@ -206,8 +272,8 @@ bool Sampler::IsCertain(const SamplingOptions& options) const {
 double Sampler::Narrow(const SamplingOptions& o) {
   narrowed_ = true;
   double mass = 0;  // of what top_p takes its share of; 0: the candidates'
-  if (o.top_k > 0 && o.top_k < static_cast<int32_t>(logits_.size())) {
-    GatherTop(o.top_k);
+  if (const int32_t count = TopCount(o, static_cast<int32_t>(logits_.size())); count > 0) {
+    GatherTop(count);
   } else if (o.typical_p < 1) {
     Gather(-kInfinity);
   } else if (o.top_p < 1) {
@@ -220,6 +286,11 @@ double Sampler::Narrow(const SamplingOptions& o) {
     narrowed_ = false;
     return Weigh(o.temperature);
   }
+  return Filter(o, mass);
+}
+
+// The filters behind top_k, which know of no token but the candidates. `mass` as in Narrow.
+double Sampler::Filter(const SamplingOptions& o, double mass) {
   WeighCandidates(o.temperature);
   if (o.typical_p < 1) KeepTypical(o.typical_p, o.temperature);
   if (o.top_p < 1) KeepMass(o.top_p * (mass > 0 ? mass : Mass()), Likelier);
@@ -265,8 +336,8 @@ void Sampler::Gather(float floor) {
   }
 }
 
-// Candidates: the `count` tokens of the largest logits, in no order. As many blocks have a best that is not below the
-// floor, so at least as many tokens are gathered, and not many more.
+// Candidates: the `count` tokens of the largest logits, as KeepTop leaves them. As many blocks have a best that is not
+// below the floor, so at least as many tokens are gathered, and not many more.
 void Sampler::GatherTop(int32_t count) {
   float floor = -kInfinity;
   if (count < static_cast<int32_t>(bests_.size())) {
@@ -275,9 +346,17 @@ void Sampler::GatherTop(int32_t count) {
     floor = order_[count - 1];
   }
   Gather(floor);
-  if (count >= static_cast<int32_t>(candidates_.size())) return;
-  std::nth_element(candidates_.begin(), candidates_.begin() + count, candidates_.end(), Likelier);
-  candidates_.resize(count);
+  KeepTop(count);
+}
+
+// The likeliest candidates. Few are in order: sums of weights round, and they are to be the same whatever else was
+// gathered, in DrawTokenFrom, too.
+void Sampler::KeepTop(int32_t count) {
+  if (count < static_cast<int32_t>(candidates_.size())) {
+    std::nth_element(candidates_.begin(), candidates_.begin() + count, candidates_.end(), Likelier);
+    candidates_.resize(count);
+  }
+  if (count <= gpu::kLargestMax) std::sort(candidates_.begin(), candidates_.end(), Likelier);
 }
 
 // Candidates: all tokens above some logit, whose mass is at least `mass`. REQUIRES: Weigh, of which `mass` is a share.

@@ -8,10 +8,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/ops/gpu/token_logit.h"
 
 namespace ebb {
 
@@ -34,6 +36,11 @@ struct SamplingOptions {
 
 // INVALID_ARGUMENT with the field path (sampling.top_p ...) and the allowed range.
 absl::Status CheckSampling(const SamplingOptions& options, int32_t vocab);
+
+// How many of a row's largest logits always say which token is drawn, up to gpu::kLargestMax; 0 where it takes the row.
+// They do for greedy and for a top_k below `vocab`, as long as bias and penalties move a bounded number of tokens and
+// none upwards: tokens behind the largest then stay there.
+int32_t LargestThatDecide(const SamplingOptions& options, int32_t vocab);
 
 struct TokenLogprob {
   int32_t token = 0;
@@ -59,6 +66,12 @@ class Sampler {
   // The token of Draw alone, which spares a pass over the vocabulary. Allocates nothing.
   int32_t DrawToken(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log);
 
+  // The token of DrawToken, from the row's largest logits alone, best first, as gpu::LargestArgs says; nothing where a
+  // token behind them might be the one. Costs what they and the penalties' window are, not the vocabulary; allocates
+  // nothing. REQUIRES: 1 .. gpu::kLargestMax of them; as Draw.
+  std::optional<int32_t> DrawTokenFrom(const SamplingOptions& options, std::span<const gpu::TokenLogit> largest,
+                                       std::span<const int32_t> log);
+
   // What Draw draws from: `p` [vocab], which sums to 1; greedy has its one token. REQUIRES: as Draw.
   void Distribution(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log,
                     std::span<float> p);
@@ -73,16 +86,18 @@ class Sampler {
     float weight = 0;   // exp((logit - best) / temperature)
     float oddness = 0;  // of typical sampling
   };
-  void Penalise(const SamplingOptions& options, std::span<const int32_t> log);
+  void Change(const SamplingOptions& options, std::span<const int32_t> seen);
   void Adjust(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log);
   bool IsCertain(const SamplingOptions& options) const;
   double Narrow(const SamplingOptions& options);
+  double Filter(const SamplingOptions& options, double mass);
   void Look(std::span<const float> logits);
   const float* Block(size_t block) const;
   int32_t FirstBest() const;
   double Weigh(float temperature);
   void Gather(float floor);
   void GatherTop(int32_t count);
+  void KeepTop(int32_t count);
   void GatherMass(double mass, float temperature);
   void WeighCandidates(float temperature);
   double Mass() const;
@@ -93,7 +108,7 @@ class Sampler {
   int32_t PickAmongAll(double at) const;
   int32_t PickAmongCandidates(double at);
 
-  std::vector<float> changed_ = {};  // [vocab] logits after bias and penalties
+  std::vector<float> changed_ = {};  // [vocab] logits after bias and penalties; DrawTokenFrom's, of few tokens
   std::vector<int32_t> counts_ = {};
   std::span<const float> logits_ = {};  // what Look looked at, of which the next three are
   std::vector<float> tail_ = {};        // the last block, if it is short, filled up with minus infinity

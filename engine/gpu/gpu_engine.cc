@@ -34,6 +34,9 @@ int32_t RoundUp(int32_t slots, int32_t part) { return Parts(slots, part) * part;
 constexpr size_t kRecordingsMax = 32;
 constexpr int64_t kRestShare = 10;  // one part of so many of the free memory is for activations
 
+// How many of the largest logits are found, so that options that differ a little have the same launches.
+constexpr int32_t kLargestStep = 32;
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Open(const gpu::Table& table, const ModelConfig& config,
@@ -87,7 +90,7 @@ GpuSession::Shape GpuEngine::ShapeOf(int32_t block_max, int32_t capacity) const 
       .lanes = c.layers * c.kv_heads, .capacity = capacity, .block_max = block_max, .queries = c.group() * c.head_dim};
 }
 
-GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) {
+GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
   Step step;
   for (size_t i = 0; i < rows.size(); ++i) step.order.push_back(i);
   std::ranges::stable_partition(step.order, [&](size_t i) { return rows[i].tokens.size() == 1; });
@@ -101,7 +104,13 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) {
     step.sessions.push_back(view);
     step.tokens.insert(step.tokens.end(), row.tokens.begin(), row.tokens.end());
     for (int32_t t = row.want == GpuWant::kAll ? 0 : count - 1; t < count; ++t) step.wanted.push_back(first + t);
-    if (row.want != GpuWant::kToken) step.copied = static_cast<int32_t>(step.wanted.size());
+    const auto wanted = static_cast<int32_t>(step.wanted.size());
+    if (row.want == GpuWant::kLast || row.want == GpuWant::kAll) step.copied = wanted;
+    if (row.want == GpuWant::kLargest) {
+      EBB_CHECK(row.count >= 1 && row.count <= std::min(gpu::kLargestMax, model_.config.vocab));
+      step.largest_copied = wanted;
+      step.largest = std::max(step.largest, row.count);
+    }
     const bool observes = view.rule != gpu::ScoreRule::kAge;
     if (count == 1) {
       ++step.single;
@@ -113,6 +122,7 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) {
       step.block_tokens_max = std::max(step.block_tokens_max, count);
     }
   }
+  step.largest = std::min(RoundUp(step.largest, kLargestStep), model_.config.vocab);
   // Whole splits: a session that grows has the same launches for as many steps.
   step.slots_max = RoundUp(step.slots_max, gpu::kSplitSlots);
   step.block_slots_max = RoundUp(step.block_slots_max, gpu::kStageSlots);
@@ -160,7 +170,12 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   EBB_TRY(Grow(logits_, wanted * c.vocab * kFloat));
   EBB_TRY(Grow(next_, wanted * 4));
   EBB_TRY(HostRoom(host_logits_, int64_t{step.copied} * c.vocab * kFloat));
-  return HostRoom(host_next_, wanted * 4);
+  EBB_TRY(HostRoom(host_next_, wanted * 4));
+  if (step.largest == 0) return absl::OkStatus();
+  constexpr int64_t kPair = sizeof(gpu::TokenLogit);
+  EBB_TRY(Grow(largest_, wanted * step.largest * kPair));
+  EBB_TRY(Grow(largest_scratch_, wanted * gpu::LargestScratch(c.vocab, step.largest) * 8));
+  return HostRoom(host_largest_, int64_t{step.largest_copied} * step.largest * kPair);
 }
 
 void GpuEngine::Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride,
@@ -297,6 +312,14 @@ void GpuEngine::Head(const Step& step) const {
       gpu_->stream());
   table.greedy({.logits = logits_.as<float>(), .vocab = c.vocab, .rows = wanted, .token = next_.as<int32_t>()},
                gpu_->stream());
+  if (step.largest == 0) return;
+  table.largest({.logits = logits_.as<float>(),
+                 .vocab = c.vocab,
+                 .rows = wanted,
+                 .count = step.largest,
+                 .scratch = largest_scratch_.as<uint64_t>(),
+                 .largest = largest_.as<gpu::TokenLogit>()},
+                gpu_->stream());
 }
 
 absl::Status GpuEngine::Run(std::span<GpuRow> rows) {
@@ -323,7 +346,13 @@ absl::Status GpuEngine::Finish() {
   for (const size_t i : step_.order) {
     GpuRow& row = rows_[i];
     const size_t count = row.want == GpuWant::kAll ? row.tokens.size() : 1;
-    if (row.want != GpuWant::kToken) row.logits = host_logits_.as<float>().subspan(at * vocab, count * vocab);
+    row.logits = {};
+    row.largest = {};
+    if (row.want == GpuWant::kLast || row.want == GpuWant::kAll) {
+      row.logits = host_logits_.as<float>().subspan(at * vocab, count * vocab);
+    } else if (row.want == GpuWant::kLargest) {
+      row.largest = host_largest_.as<gpu::TokenLogit>().subspan(at * step_.largest, row.count);
+    }
     at += count;
     row.next = host_next_.as<int32_t>()[at - 1];
     row.session->Finish(static_cast<int32_t>(row.tokens.size()));
@@ -349,7 +378,11 @@ absl::Status GpuEngine::Compute(const Step& step) {
     Launch(step);
   }
   const size_t logits = static_cast<size_t>(step.copied) * model_.config.vocab;
+  const size_t largest = static_cast<size_t>(step.largest_copied) * step.largest;
   if (logits > 0) EBB_TRY(gpu_->CopyOut(logits_.as<float>(), host_logits_.as<float>().first(logits)));
+  if (largest > 0) {
+    EBB_TRY(gpu_->CopyOut(largest_.as<gpu::TokenLogit>(), host_largest_.as<gpu::TokenLogit>().first(largest)));
+  }
   return gpu_->CopyOut(next_.as<int32_t>(), host_next_.as<int32_t>().first(step.wanted.size()));
 }
 
@@ -363,7 +396,7 @@ absl::Status GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) const {
 // A shape that comes once is not worth a recording.
 absl::Status GpuEngine::LaunchRecorded(const Step& step) {
   if (recordings_.size() > kRecordingsMax) recordings_.clear();
-  const auto [found, is_new] = recordings_.try_emplace({step.rows(), step.slots_max, step.observes});
+  const auto [found, is_new] = recordings_.try_emplace({step.rows(), step.slots_max, step.observes, step.largest});
   if (is_new) {
     Launch(step);
     return absl::OkStatus();

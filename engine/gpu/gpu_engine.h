@@ -6,7 +6,7 @@
 //       q, k, v = Wq h, Wk h, Wv h with h = norm(x)                              [T, (heads + 2 kv_heads) * d]
 //       store k, v; attend; merge; observe      prompts' blocks: lay; attend_block; merge; observe_block
 //       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x)
-//   logits = Whead norm(x[wanted]); the largest of each
+//   logits = Whead norm(x[wanted]); the largest of each, or the largest few
 //   evict                                   all lanes at once
 //
 // The host copies in the step's tokens and a few numbers of each session, launches, and copies out what was asked for:
@@ -46,16 +46,18 @@ struct GpuEngineOptions {
 };
 
 // What leaves the device of a session's rows.
-enum class GpuWant { kToken, kLast, kAll };
+enum class GpuWant { kToken, kLargest, kLast, kAll };
 
 // One session's share of a step.
 struct GpuRow {
   GpuSession* session = nullptr;         // each at most once
   std::span<const int32_t> tokens = {};  // ids in 0 .. vocab - 1
-  GpuWant want = GpuWant::kLast;         // logits of none, of the last, or of every token
+  GpuWant want = GpuWant::kLast;         // logits of none, the last's largest, of the last, or of every token
+  int32_t count = 0;                     // of kLargest: how many, 1 .. gpu::kLargestMax, at most vocab
   // Written by Run:
-  std::span<const float> logits = {};  // [0, 1 or T, vocab], valid until the next Run
-  int32_t next = 0;                    // the first of the last token's largest logits
+  std::span<const float> logits = {};             // [0, 1 or T, vocab], valid until the next Run
+  std::span<const gpu::TokenLogit> largest = {};  // [0 or count] as gpu::LargestArgs, alike
+  int32_t next = 0;                               // the first of the last token's largest logits
 };
 
 class GpuEngine {
@@ -115,6 +117,8 @@ class GpuEngine {
     std::vector<int32_t> row_session = {};  // [T]
     std::vector<int32_t> wanted = {};       // rows whose logits are computed, ascending
     int32_t copied = 0;                     // of these, up to the last whose logits leave the device
+    int32_t largest_copied = 0;             // the same of those whose largest leave it
+    int32_t largest = 0;                    // how many of a row, 0 where none asks
     int32_t single = 0;                     // rows of sessions that bring one token
     bool observes = false;                  // of these, any
     int32_t slots_max = 0;                  // of these
@@ -138,7 +142,7 @@ class GpuEngine {
 
   static absl::StatusOr<std::unique_ptr<GpuEngine>> Make(std::unique_ptr<Gpu> gpu, GpuModel model,
                                                          const GpuEngineOptions& options);
-  static Step Plan(std::span<const GpuRow> rows);
+  Step Plan(std::span<const GpuRow> rows) const;
   absl::Status Reserve(const Step& step);
   absl::Status Grow(Buffer& buffer, int64_t bytes);
   void Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride, bool add,
@@ -164,13 +168,15 @@ class GpuEngine {
   Buffer x_ = {}, normed_ = {}, qkv_ = {}, attended_ = {}, gate_ = {}, up_ = {};  // [T, ...] floats
   Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};      // AttendArgs
   Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};   // BlockArgs
-  Buffer logits_ = {}, next_ = {};  // [rows wanted, vocab] floats, [rows wanted]
-  // By rows, slots_max and whether any session observes; empty where the shape was seen once. They name the buffers
-  // above, so none outlives a buffer that grows.
-  std::map<std::tuple<int32_t, int32_t, bool>, GpuRecording> recordings_ = {};
+  Buffer logits_ = {}, next_ = {};              // [rows wanted, vocab] floats, [rows wanted]
+  Buffer largest_ = {}, largest_scratch_ = {};  // LargestArgs
+  // By rows, slots_max, whether any session observes, and how many of the largest; empty where the shape was seen once.
+  // They name the buffers above, so none outlives a buffer that grows.
+  std::map<std::tuple<int32_t, int32_t, bool, int32_t>, GpuRecording> recordings_ = {};
   int64_t replays_ = 0;
   GpuHostMemory host_logits_ = {};
   GpuHostMemory host_next_ = {};
+  GpuHostMemory host_largest_ = {};
   Step step_ = {};  // that runs, for
   std::span<GpuRow> rows_ = {};
 };

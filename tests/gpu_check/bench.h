@@ -56,6 +56,7 @@ absl::Status MeasurePromptAttention(Bench& bench);
 absl::Status MeasureUpdate(Bench& bench);
 absl::Status MeasureSelection(Bench& bench);
 absl::Status MeasureLinear(Bench& bench);
+absl::Status MeasureLargest(Bench& bench);
 absl::Status CountWaits(Bench& bench);
 absl::Status MeasureDecode(Bench& bench);
 absl::Status MeasurePrefill(Bench& bench);

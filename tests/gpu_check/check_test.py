@@ -41,7 +41,7 @@ class GpuCheck(unittest.TestCase):
         for part in ("decode attention, BF16", "decode attention, INT8", "prompt attention, BF16", "SDPA over contiguous, rotated", "RoPE on the read",
                      "scores and the smallest", "updated in place",
                      "kept", "caused by eviction", "decode step", "bounded to", "prompt of", "scores of the last query",
-                     "sums over all queries", "product of"):
+                     "sums over all queries", "product of", "found and copied out"):
             self.assertTrue(any(part in what for what in rows), part)
         synchronisations = next(row for what, row in rows.items() if "caused by eviction" in what)
         self.assertEqual(synchronisations["ratio"], 0)  # the one row that is no matter of time

@@ -1,8 +1,11 @@
-// Kernels alone: attention, the cache's update in place, selection, products with few rows.
+// Kernels alone: attention, the cache's update in place, selection, products with few rows, the largest logits.
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "bench/statistics.h"
@@ -302,6 +305,59 @@ absl::Status MeasureLinear(Bench& b) {
                              .against = "copy rate " + Rate(b.copy_rate, "B/s"),
                              .ratio = rate / b.copy_rate});
   }
+  return absl::OkStatus();
+}
+
+// What a decode step whose sessions sample costs behind its logits: the largest of each row found and copied out,
+// beside copying out the rows.
+absl::Status MeasureLargest(Bench& b) {
+  constexpr int32_t kCount = 64;
+  const int32_t rows = b.tiny() ? 2 : 8;
+  const int32_t vocab = b.tiny() ? 5000 : 128256;
+  const int64_t logits_count = int64_t{rows} * vocab;
+  EBB_ASSIGN(const GpuMemory logits, b.gpu->Allocate(logits_count * 4, "logits"));
+  EBB_ASSIGN(const GpuMemory scratch, b.gpu->Allocate(rows * gpu::LargestScratch(vocab, kCount) * 8, "scratch"));
+  EBB_ASSIGN(const GpuMemory largest, b.gpu->Allocate(rows * kCount * 8, "the largest"));
+  b.table.random({.values = logits.as<void>(), .n = logits_count, .scale = 10, .seed = 7}, b.gpu->stream());
+  const auto launch = [&] {
+    b.table.largest({.logits = logits.as<float>(),
+                     .vocab = vocab,
+                     .rows = rows,
+                     .count = kCount,
+                     .scratch = scratch.as<uint64_t>(),
+                     .largest = largest.as<gpu::TokenLogit>()},
+                    b.gpu->stream());
+  };
+  std::vector<float> rows_here(logits_count);
+  std::vector<gpu::TokenLogit> largest_here(rows * kCount);
+  // Each with the wait that a step ends with.
+  const auto median = [&](const auto& run) -> absl::StatusOr<double> {
+    std::vector<double> all;
+    for (int i = 0; i < (b.tiny() ? 1 : 30); ++i) {
+      EBB_TRY(b.gpu->Wait());
+      const double begin = Now();
+      EBB_TRY(run());
+      EBB_TRY(b.gpu->Wait());
+      all.push_back(Now() - begin);
+    }
+    return bench::Median(all);
+  };
+  EBB_ASSIGN(const double found, median([&] {
+               launch();
+               return b.gpu->CopyOut(largest.as<gpu::TokenLogit>(), std::span(largest_here));
+             }));
+  EBB_ASSIGN(const double copied, median([&] { return b.gpu->CopyOut(logits.as<float>(), std::span(rows_here)); }));
+  EBB_ASSIGN(const double alone, SecondsOf(b, 4, [&](int) { launch(); }));
+  const std::string name = absl::StrFormat("the %d largest of %d rows of %d logits", kCount, rows, vocab);
+  const double rate = static_cast<double>(logits_count) * 4 / alone;
+  b.report.rows.push_back({.what = name + ", found",
+                           .measured = Time(alone) + ", " + Rate(rate, "B/s"),
+                           .against = "copy rate " + Rate(b.copy_rate, "B/s"),
+                           .ratio = rate / b.copy_rate});
+  b.report.rows.push_back({.what = name + ", found and copied out",
+                           .measured = Time(found),
+                           .against = "copying the rows out " + Time(copied),
+                           .ratio = copied / found});
   return absl::OkStatus();
 }
 

@@ -220,6 +220,7 @@ void MeasureAll(Bench& b) {
                              {"the update in place", MeasureUpdate},
                              {"selection", MeasureSelection},
                              {"products", MeasureLinear},
+                             {"the largest logits", MeasureLargest},
                              {"host synchronisations", CountWaits},
                              {"decode steps", MeasureDecode},
                              {"prompts", MeasurePrefill}};

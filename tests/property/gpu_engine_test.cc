@@ -6,12 +6,15 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/model/gguf.h"
+#include "engine/sampler.h"
 #include "policies/hash_random.h"
 #include "policies/status.h"
 #include "tests/support/gpu_target.h"
@@ -212,6 +215,91 @@ TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
   EXPECT_EQ(replays, 0);
   EXPECT_EQ(run(true), launched);
   EXPECT_GT(replays, 25);
+}
+
+void ExpectLargestOf(std::span<const float> row, std::span<const gpu::TokenLogit> largest) {
+  std::vector<int32_t> order(row.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater<>(), [&](int32_t token) { return row[token]; });
+  for (size_t place = 0; place < largest.size(); ++place) {
+    ASSERT_EQ(largest[place].token, order[place]) << place;
+    ASSERT_EQ(largest[place].logit, row[order[place]]) << place;
+  }
+}
+
+// What a device tells of a row that asks for its largest logits: those of the row that it tells to another who asks for
+// all, whoever else is in the step and whether it is replayed; and the sampler draws from them what it draws from the
+// row.
+TEST(GpuEngine, TheLargestLogitsAreThoseOfTheRowAndDrawItsToken) {
+  const World world({.layers = 1});
+  const int32_t vocab = world.model().vocab;
+  const auto whole = world.OpenOrDie(gpu::TableUnderTest(32));
+  const auto engine = world.OpenOrDie(gpu::TableUnderTest(64));
+  const ValidSpec policy = world.Policy(F32({.scorer = "streaming", .budget = 20}));
+  const std::vector<int32_t> tokens = RandomTokens(12, 64, vocab);
+  const SamplingOptions options = {
+      .temperature = 0.8F, .top_k = 8, .top_p = 0.9F, .repetition_penalty = 1.2F, .penalty_window = 12};
+  Sampler sampler(vocab);
+  constexpr size_t kSessions = 3;
+  std::vector<std::unique_ptr<GpuSession>> sessions, others;
+  for (size_t i = 0; i < kSessions; ++i) {
+    sessions.push_back(OpenOrDie(*engine, policy));
+    others.push_back(OpenOrDie(*whole, policy));
+  }
+  std::vector<size_t> at(kSessions, 0);
+  for (int step = 0; step < (kIsSlow ? 8 : 24); ++step) {
+    std::vector<GpuRow> rows, expected;
+    for (size_t i = 0; i < kSessions; ++i) {
+      const size_t block = step == 0 || (step == 15 && i == 1) ? 5 + i : 1;
+      const auto of_row = std::span(tokens).subspan(at[i], block);
+      at[i] += block;
+      // The first session wants all kinds, the last always its largest.
+      const GpuWant want = i == 0 && step % 3 == 1   ? GpuWant::kAll
+                           : i == 0 && step % 3 == 2 ? GpuWant::kToken
+                           : i == 1 && step % 2 == 0 ? GpuWant::kLast
+                                                     : GpuWant::kLargest;
+      const int32_t count = std::min(vocab, step < 12 ? 40 : 1 + static_cast<int32_t>(i));
+      rows.push_back({.session = sessions[i].get(), .tokens = of_row, .want = want, .count = count});
+      expected.push_back({.session = others[i].get(), .tokens = of_row, .want = GpuWant::kLast});
+    }
+    ASSERT_THAT(engine->Run(rows), IsOk());
+    ASSERT_THAT(whole->Run(expected), IsOk());
+    for (size_t i = 0; i < kSessions; ++i) {
+      SCOPED_TRACE(testing::Message() << "step " << step << ", session " << i);
+      const std::span<const float> row = expected[i].logits;
+      EXPECT_EQ(rows[i].next, expected[i].next);
+      if (rows[i].want != GpuWant::kLargest) {
+        EXPECT_TRUE(rows[i].largest.empty());
+        EXPECT_EQ(rows[i].logits.empty(), rows[i].want == GpuWant::kToken);
+        continue;
+      }
+      EXPECT_TRUE(rows[i].logits.empty());
+      ASSERT_EQ(rows[i].largest.size(), rows[i].count);
+      ExpectLargestOf(row, rows[i].largest);
+      const std::span<const int32_t> log = std::span(tokens).first(at[i]);
+      if (rows[i].count < LargestThatDecide(options, vocab)) continue;
+      ASSERT_EQ(sampler.DrawTokenFrom(options, rows[i].largest, log), sampler.DrawToken(options, row, log));
+    }
+  }
+  EXPECT_GT(engine->replays(), kIsSlow ? 2 : 12);
+}
+
+TEST(GpuEngine, TheLargestLogitsOfAVocabularyOfSeveralParts) {
+  const World world({.layers = 1});
+  ModelConfig config = world.config();
+  config.vocab = gpu::kLargestPart + 100;
+  const auto engine = GpuEngine::OpenRandom(gpu::TableUnderTest(32), config, {.arena_bytes = 16 << 20});
+  ASSERT_THAT(engine, IsOk());
+  const ValidSpec policy = world.Policy({.scorer = "full"});
+  const auto session = OpenOrDie(**engine, policy);
+  const auto other = OpenOrDie(**engine, policy);
+  const std::vector<int32_t> tokens = {7};
+  std::vector<GpuRow> rows = {
+      {.session = session.get(), .tokens = tokens, .want = GpuWant::kLargest, .count = gpu::kLargestMax},
+      {.session = other.get(), .tokens = tokens}};
+  ASSERT_THAT((*engine)->Run(rows), IsOk());
+  ASSERT_EQ(rows[0].largest.size(), gpu::kLargestMax);
+  ExpectLargestOf(rows[1].logits, rows[0].largest);
 }
 
 TEST(GpuEngine, PagesComeBackAndAreRefusedWhereNoneAreLeft) {

@@ -12,10 +12,12 @@
 
 #include <cstdint>
 
+#include "engine/ops/gpu/token_logit.h"
+
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 4;
+inline constexpr int32_t kTableVersion = 5;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -266,6 +268,27 @@ struct GreedyArgs {
   int32_t* token = nullptr;  // [rows]
 };
 
+// The `count` largest logits of each row, the larger first and of equal ones the smaller token; NaN counts as, and is
+// told as, minus infinity, -0 as 0.
+struct LargestArgs {
+  const float* logits = nullptr;  // [rows][vocab]
+  int32_t vocab = 0;
+  int32_t rows = 0;
+  int32_t count = 0;              // 1 .. kLargestMax, at most vocab
+  uint64_t* scratch = nullptr;    // [rows * LargestScratch(vocab, count)]
+  TokenLogit* largest = nullptr;  // [rows][count]
+};
+
+// Logits that one block of threads looks at; the largest of a row's parts are cut into such parts again. What they are
+// is kept in LargestScratch numbers a row.
+inline constexpr int32_t kLargestPart = 4096;
+constexpr int32_t LargestParts(int32_t n) { return (n + kLargestPart - 1) / kLargestPart; }
+constexpr int64_t LargestScratch(int32_t vocab, int32_t count) {
+  int64_t all = 0;
+  for (int32_t n = vocab; n > kLargestPart; all += n) n = LargestParts(n) * count;
+  return all;
+}
+
 // values[i] = scale * u, u in [-1, 1) a hash of (seed, i): what a benchmark multiplies, made where it is read.
 struct RandomArgs {
   Element type = Element::kF32;  // F32, F16 or BF16
@@ -325,6 +348,7 @@ struct Table {
   void (*observe_block)(const BlockArgs&, Stream) = nullptr;
   void (*evict)(const EvictArgs&, Stream) = nullptr;
   void (*greedy)(const GreedyArgs&, Stream) = nullptr;
+  void (*largest)(const LargestArgs&, Stream) = nullptr;
   void (*random)(const RandomArgs&, Stream) = nullptr;
 };
 
@@ -352,6 +376,7 @@ void LaunchAttendBlock(const BlockArgs& args, Stream stream);
 void LaunchObserveBlock(const BlockArgs& args, Stream stream);
 void LaunchEvict(const EvictArgs& args, Stream stream);
 void LaunchGreedy(const GreedyArgs& args, Stream stream);
+void LaunchLargest(const LargestArgs& args, Stream stream);
 void LaunchRandom(const RandomArgs& args, Stream stream);
 }  // namespace EBB_GPU_TARGET
 #endif

@@ -53,6 +53,7 @@ const Table& TableOfTarget() {
                               .observe_block = LaunchObserveBlock,
                               .evict = LaunchEvict,
                               .greedy = LaunchGreedy,
+                              .largest = LaunchLargest,
                               .random = LaunchRandom};
   return table;
 }
