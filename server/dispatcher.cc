@@ -104,7 +104,7 @@ absl::StatusOr<SessionId> Dispatcher::LetIn(const SessionRequest& request, int64
     return RefuseField("SESSION_TOO_LARGE", "policy.trigger.budget",
                        absl::StrFormat("%s; use a smaller budget", std::string(refused.message())));
   }
-  AwaitPages(pages, 0);
+  AwaitPages(request.tenant, pages, 0);
   return refused;
 }
 

@@ -58,7 +58,7 @@ absl::StatusOr<SessionInfo> Dispatcher::Fork(const ForkRequest& fork) {
     // Nobody gives up pages for who is over its quota, and would be refused.
     const int64_t missing = PagesNeeded(made.status()) * engine_.memory().page_bytes;
     if (missing > 0) EBB_TRY(session->account->Check(Quota::kCacheBytes, missing));
-    AwaitPagesOf(made.status(), session->id);
+    AwaitPagesOf(made.status(), *session);
     return made.status();
   }
   OpenSession* const branch = *made;
