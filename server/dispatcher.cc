@@ -89,6 +89,11 @@ void Dispatcher::SetTenants(std::shared_ptr<const TenantTable> tenants) {
 }
 
 absl::StatusOr<SessionId> Dispatcher::LetIn(const SessionRequest& request, int64_t pages) {
+  const int64_t free = FreePages();
+  if (pages <= free && pages + AwaitedPages() > free) {  // they are for those who wait
+    AwaitPages(request.tenant, pages, 0);
+    return NotEnoughPages(pages, scheduler_.RetryForPages());
+  }
   const TenantAccount& account = tenants_.Of(request.tenant, clock_.Now());
   Deliver(ChangeOf(account));
   const SessionId id = ++sessions_made_;

@@ -298,7 +298,8 @@ class Dispatcher {
   void AbandonEdit(Call& call);
 
   // dispatcher_forks.cc
-  absl::StatusOr<OpenSession*> Branch(OpenSession& session, const SessionRequest& request, const ForkOptions& options);
+  absl::StatusOr<OpenSession*> Branch(OpenSession& session, const SessionRequest& request, const ForkOptions& options,
+                                      int64_t pages_to_leave);
   absl::StatusOr<ebb::Fork> ForkCache(Session& cache, const ForkOptions& options);
   absl::Status StartBranches(Call& call);
   void OwnPagesOfRows();
@@ -411,6 +412,7 @@ class Dispatcher {
   bool HasPlace(const std::string& tenant) const;
   void MakePlace();
   int64_t FreePages() const;
+  int64_t AwaitedPages();
   absl::Status NotEnoughPages(int64_t pages, std::optional<absl::Duration> retry) const;
   OpenSession* NextToLeave(int64_t missing, SessionId but) const;
   absl::StatusOr<bool> Provide(const Need& need);
@@ -508,6 +510,7 @@ class Dispatcher {
 
   std::optional<Need> needed_ = {};  // by the question at hand
   absl::Status verdict_ = {};        // of the question at hand, which waited
+  bool has_waited_ = false;          // the question at hand: what it waited for is its own
   std::list<Parked> parked_ = {};    // round after round; in each, in the order in which they came
   std::optional<Leaving> leaving_ = {};
   bool is_writing_ = false;  // a copy is on its way to the disk, wanted or not: there is one at a time

@@ -1,10 +1,10 @@
 // Sessions that nobody uses leave their pages to others, and come back when they are called.
 //
 // Whoever finds a session swapped, or too few pages free, waits: its question is parked. What is waited for comes about
-// one session at a time, and tenants take turns at that, however many questions one has waiting. To make room, those
-// leave that were used longest ago: one is copied between steps, in pieces, and written by the folder's thread; until
-// that is done it is as it was, and a call on it just keeps it. To come back, its file is read by that thread, then
-// pages are taken and filled in pieces.
+// one session at a time, and tenants take turns at that, however many questions one has waiting; who comes later leaves
+// them the pages that they wait for. To make room, those leave that were used longest ago: one is copied between steps,
+// in pieces, and written by the folder's thread; until that is done it is as it was, and a call on it just keeps it. To
+// come back, its file is read by that thread, then pages are taken and filled in pieces.
 //
 // A session leaves if no call or work is on it, no draft waits for Accept, nobody is waiting for it, and some page
 // comes free with it. Of pages that branches share its file has a copy, and it lets go of them; they come free with the
@@ -71,14 +71,14 @@ absl::StatusOr<OpenSession*> Dispatcher::FindHere(const std::string& tenant, con
   return absl::UnavailableError("it is on its way");  // nobody is told
 }
 
-// Whether the question at hand awaits so many free pages, of which there are too few, and `session` in memory (0:
-// none).
+// Whether the question at hand awaits so many free pages, of which there are too few beside those that others await,
+// and `session` in memory (0: none).
 bool Dispatcher::AwaitPages(const std::string& tenant, int64_t pages, SessionId session) {
   const int64_t missing = pages - FreePages();
   const bool may_wait =
       options_.swap.folder != nullptr && verdict_.ok() && !scheduler_.load().draining && HasPlace(tenant);
-  if (!may_wait || missing <= 0) return false;
-  if (!leaving_ && NextToLeave(missing, session) == nullptr) return false;
+  if (!may_wait || pages <= 0 || missing + AwaitedPages() <= 0) return false;
+  if (missing > 0 && !leaving_ && NextToLeave(missing, session) == nullptr) return false;
   needed_ = Need{.tenant = tenant, .session = session, .pages = pages};
   return true;
 }
@@ -94,6 +94,24 @@ bool Dispatcher::AwaitPagesOf(const absl::Status& refused, const OpenSession& se
 int64_t Dispatcher::FreePages() const {
   const SchedulerLoad load = scheduler_.load();
   return load.pages_total - load.pages_reserved;
+}
+
+// Pages that are for those who wait: who comes later leaves so many free, or waits behind them. Else who wants much
+// would wait for as long as others come who want little.
+int64_t Dispatcher::AwaitedPages() {
+  if (has_waited_) return 0;
+  int64_t pages = 0;
+  std::set<SessionId> counted;
+  for (const Parked& parked : parked_) {
+    if (!parked.verdict.ok()) continue;
+    pages += parked.need.pages;
+    const SessionId id = parked.need.session;
+    const bool has_its_pages = coming_ && coming_->session == id && coming_->work != nullptr;
+    if (has_its_pages || !sessions_.has(id) || !counted.insert(id).second) continue;
+    const OpenSession& session = sessions_.at(id);
+    if (session.swapped != nullptr && !session.closed) pages += session.swapped->pages;
+  }
+  return pages;
 }
 
 absl::Status Dispatcher::NotEnoughPages(int64_t pages, std::optional<absl::Duration> retry) const {
@@ -200,7 +218,9 @@ void Dispatcher::Swap() {
     Parked parked = std::move(ready.front());
     ready.pop_front();
     verdict_ = parked.verdict;
+    has_waited_ = true;
     parked.question(*this);
+    has_waited_ = false;
     verdict_ = absl::OkStatus();
   }
   parked_.splice(parked_.begin(), later);

@@ -43,7 +43,7 @@ class WaitingTest : protected SwapInFolder, public DispatcherTest {
     dispatcher_.SetPost([this](Dispatcher::Message message) { news.Post(std::move(message)); });
     Open("first");
     small_ = pages_reserved();
-    for (int i = 0; free() >= small_; ++i) Open(absl::StrCat("idle", i));
+    for (int i = 0; free() >= small_; ++i) Open(newest_ = absl::StrCat("idle", i));
   }
   ~WaitingTest() override {
     dispatcher_.Drain(absl::InfinitePast());
@@ -82,7 +82,8 @@ class WaitingTest : protected SwapInFolder, public DispatcherTest {
     }
   }
 
-  int64_t small_ = 0;  // pages of a session
+  int64_t small_ = 0;        // pages of a session
+  std::string newest_ = {};  // the last to leave
   std::vector<std::string> answered_ = {};
 };
 
@@ -99,6 +100,23 @@ TEST_F(WaitingTest, TenantsTakeTurnsHoweverManyQuestionsOneHas) {
   EXPECT_THAT(answered_, IsEmpty()) << "nobody has left yet";
   TurnUntilAnswered(6);
   EXPECT_THAT(answered_, ElementsAre("greedy1", "meek1", "shy1", "greedy2", "meek2", "greedy3"));
+}
+
+TEST_F(WaitingTest, NobodyWhoComesLaterTakesThePagesThatAreWaitedFor) {
+  Ask("default", "large", 200);
+  while (free() < small_) SwapTurn();
+  ASSERT_THAT(answered_, IsEmpty()) << "it needs those of several";
+  Ask("default", "small");
+  Ask("other", "other");
+  ForkRequest fork = {.tenant = "default", .session = newest_, .id = "branch"};
+  fork.made_for = dispatcher_.Look("default", newest_)->id;
+  EXPECT_FALSE(dispatcher_.Fork(fork).ok());
+  ASSERT_TRUE(dispatcher_.awaits());
+  dispatcher_.Park(
+      [this, fork](Dispatcher& dispatcher) { answered_.push_back(dispatcher.Fork(fork).ok() ? "branch" : "branch!"); });
+  EXPECT_THAT(answered_, IsEmpty()) << "there are pages for each of them, which are not for them";
+  TurnUntilAnswered(4);
+  EXPECT_THAT(answered_, ElementsAre("large", "other", "small", "branch"));
 }
 
 TEST_F(FewPlacesTest, WhoHasMostWaitingMakesPlaceForAnother) {
