@@ -89,6 +89,11 @@ void Dispatcher::SetTenants(std::shared_ptr<const TenantTable> tenants) {
 }
 
 absl::StatusOr<SessionId> Dispatcher::LetIn(const SessionRequest& request, int64_t pages) {
+  const int64_t free = FreePages();
+  if (pages <= free && pages + AwaitedPages() > free) {  // they are for those who wait
+    AwaitPages(request.tenant, pages, 0);
+    return NotEnoughPages(pages, scheduler_.RetryForPages());
+  }
   const TenantAccount& account = tenants_.Of(request.tenant, clock_.Now());
   Deliver(ChangeOf(account));
   const SessionId id = ++sessions_made_;
@@ -104,7 +109,7 @@ absl::StatusOr<SessionId> Dispatcher::LetIn(const SessionRequest& request, int64
     return RefuseField("SESSION_TOO_LARGE", "policy.trigger.budget",
                        absl::StrFormat("%s; use a smaller budget", std::string(refused.message())));
   }
-  AwaitPages(pages, 0);
+  AwaitPages(request.tenant, pages, 0);
   return refused;
 }
 

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -297,7 +298,8 @@ class Dispatcher {
   void AbandonEdit(Call& call);
 
   // dispatcher_forks.cc
-  absl::StatusOr<OpenSession*> Branch(OpenSession& session, const SessionRequest& request, const ForkOptions& options);
+  absl::StatusOr<OpenSession*> Branch(OpenSession& session, const SessionRequest& request, const ForkOptions& options,
+                                      int64_t pages_to_leave);
   absl::StatusOr<ebb::Fork> ForkCache(Session& cache, const ForkOptions& options);
   absl::Status StartBranches(Call& call);
   void OwnPagesOfRows();
@@ -374,12 +376,14 @@ class Dispatcher {
 
   // dispatcher_swap.cc
   struct Need {
-    SessionId session = 0;  // that has to be in memory; 0: none
-    int64_t pages = 0;      // that have to be free
+    std::string tenant = {};  // whose it is
+    SessionId session = 0;    // that has to be in memory; 0: none
+    int64_t pages = 0;        // that have to be free
   };
   struct Parked {
     Message question = {};
     Need need = {};
+    int64_t round = 0;  // in which it is its tenant's turn: one question of each tenant's
     CallId call = 0;
     absl::Time deadline = absl::InfiniteFuture();
     bool ready = false;
@@ -401,10 +405,14 @@ class Dispatcher {
     std::unique_ptr<ReopenWork> work = {};  // null until it has its pages
   };
   absl::StatusOr<OpenSession*> FindHere(const std::string& tenant, const std::string& id);
-  bool AwaitPages(int64_t pages, SessionId session);
-  bool AwaitPagesOf(const absl::Status& refused, SessionId session);
+  bool AwaitPages(const std::string& tenant, int64_t pages, SessionId session);
+  bool AwaitPagesOf(const absl::Status& refused, const OpenSession& session);
   bool AwaitPagesFor(const std::string& tenant, const std::string& id, const PolicyRequest& request);
+  std::pair<std::string, int64_t> MostWaiting() const;
+  bool HasPlace(const std::string& tenant) const;
+  void MakePlace();
   int64_t FreePages() const;
+  int64_t AwaitedPages();
   absl::Status NotEnoughPages(int64_t pages, std::optional<absl::Duration> retry) const;
   OpenSession* NextToLeave(int64_t missing, SessionId but) const;
   absl::StatusOr<bool> Provide(const Need& need);
@@ -502,7 +510,8 @@ class Dispatcher {
 
   std::optional<Need> needed_ = {};  // by the question at hand
   absl::Status verdict_ = {};        // of the question at hand, which waited
-  std::list<Parked> parked_ = {};    // in the order in which they came
+  bool has_waited_ = false;          // the question at hand: what it waited for is its own
+  std::list<Parked> parked_ = {};    // round after round; in each, in the order in which they came
   std::optional<Leaving> leaving_ = {};
   bool is_writing_ = false;  // a copy is on its way to the disk, wanted or not: there is one at a time
   std::optional<Coming> coming_ = {};

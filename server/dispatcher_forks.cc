@@ -53,12 +53,12 @@ absl::StatusOr<SessionInfo> Dispatcher::Fork(const ForkRequest& fork) {
   request.ttl = fork.ttl.value_or(request.ttl);
   ForkOptions options = {.reserve_copies = fork.reserve_copies};
   if (fork.policy) options.policy = PolicyFor(*session, *fork.policy);
-  const absl::StatusOr<OpenSession*> made = Branch(*session, request, options);
+  const absl::StatusOr<OpenSession*> made = Branch(*session, request, options, AwaitedPages());
   if (!made.ok()) {
     // Nobody gives up pages for who is over its quota, and would be refused.
     const int64_t missing = PagesNeeded(made.status()) * engine_.memory().page_bytes;
     if (missing > 0) EBB_TRY(session->account->Check(Quota::kCacheBytes, missing));
-    AwaitPagesOf(made.status(), session->id);
+    AwaitPagesOf(made.status(), *session);
     return made.status();
   }
   OpenSession* const branch = *made;
@@ -67,9 +67,10 @@ absl::StatusOr<SessionInfo> Dispatcher::Fork(const ForkRequest& fork) {
   return Info(*branch);
 }
 
-// A session like `session`, under the names and with the defaults that `request` gives it.
+// A session like `session`, under the names and with the defaults that `request` gives it. Where it takes pages, it
+// leaves so many free.
 absl::StatusOr<OpenSession*> Dispatcher::Branch(OpenSession& session, const SessionRequest& request,
-                                                const ForkOptions& options) {
+                                                const ForkOptions& options, int64_t pages_to_leave) {
   EBB_TRY(sessions_.CheckRoom(request));
   TenantAccount& account = *session.account;
   EBB_TRY(account.Check(Quota::kSessions, 1));
@@ -80,6 +81,9 @@ absl::StatusOr<OpenSession*> Dispatcher::Branch(OpenSession& session, const Sess
   const int64_t taken = engine_.memory().pages_reserved - shadows_.pages() - scheduler_.load().pages_reserved;
   const int64_t pages = fork.session->pages();
   EBB_TRY(account.Check(Quota::kCacheBytes, pages * engine_.memory().page_bytes));
+  if (taken > 0 && pages_to_leave > 0 && taken + pages_to_leave > FreePages()) {
+    return NotEnoughPages(taken, scheduler_.RetryForPages());
+  }
   const SessionId id = ++sessions_made_;
   rejected_.reset();
   Deliver(SessionArrived{
@@ -148,7 +152,7 @@ absl::Status Dispatcher::StartBranches(Call& call) {
     opening.request_id.clear();
     opening.assignment.reset();
     opening.ttl = absl::InfiniteDuration();
-    EBB_ASSIGN(OpenSession * branch, Branch(session, opening, {}));
+    EBB_ASSIGN(OpenSession * branch, Branch(session, opening, {}, 0));
     branch->throw_away = true;
     request.made_for = branch->id;
     request.is_admitted = true;

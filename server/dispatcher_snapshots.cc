@@ -151,7 +151,7 @@ absl::StatusOr<std::unique_ptr<Dispatcher::Restoring>> Dispatcher::BeginRestore(
   const int64_t own = past.image.pages();
   EBB_TRY(CheckRestore(past, own));
   const int64_t pages = PagesToReplay(past);
-  if (AwaitPages(pages, 0)) return NotEnoughPages(pages, std::nullopt);
+  if (AwaitPages(request.tenant, pages, 0)) return NotEnoughPages(pages, std::nullopt);
   EBB_ASSIGN(const SessionId id, LetIn(request, own));
   absl::StatusOr<std::unique_ptr<ReopenWork>> reopening;
   try {

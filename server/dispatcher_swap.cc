@@ -1,9 +1,10 @@
 // Sessions that nobody uses leave their pages to others, and come back when they are called.
 //
 // Whoever finds a session swapped, or too few pages free, waits: its question is parked. What is waited for comes about
-// in the order of the questions, one session at a time. To make room, those leave that were used longest ago: one is
-// copied between steps, in pieces, and written by the folder's thread; until that is done it is as it was, and a call
-// on it just keeps it. To come back, its file is read by that thread, then pages are taken and filled in pieces.
+// one session at a time, and tenants take turns at that, however many questions one has waiting; who comes later leaves
+// them the pages that they wait for. To make room, those leave that were used longest ago: one is copied between steps,
+// in pieces, and written by the folder's thread; until that is done it is as it was, and a call on it just keeps it. To
+// come back, its file is read by that thread, then pages are taken and filled in pieces.
 //
 // A session leaves if no call or work is on it, no draft waits for Accept, nobody is waiting for it, and some page
 // comes free with it. Of pages that branches share its file has a copy, and it lets go of them; they come free with the
@@ -11,9 +12,12 @@
 // times and journal stay; the scheduler has it with no pages meanwhile.
 
 #include <algorithm>
+#include <map>
 #include <new>
+#include <ranges>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,6 +37,11 @@ absl::Status Damaged(const OpenSession& session, const std::string& what) {
       absl::StatusCode::kDataLoss,
       absl::StrFormat("session sessions/%s was swapped and cannot come back: %s%s", session.request.id, what, journal),
       {.reason = "SWAP_DAMAGED", .metadata = {{"session", "sessions/" + session.request.id}}});
+}
+
+absl::Status TooManyWait() {
+  return Refuse(absl::StatusCode::kUnavailable, "too many calls wait for sessions that are swapped",
+                {.reason = "QUEUE_FULL", .retry = absl::Milliseconds(200)});
 }
 
 int64_t NumberOf(const Refusal& refusal, const char* key) {
@@ -56,37 +65,53 @@ absl::StatusOr<OpenSession*> Dispatcher::FindHere(const std::string& tenant, con
   if (session->swapped == nullptr) return session;
   EBB_TRY(session->swapped->damage);
   EBB_TRY(verdict_);
-  if (parked_.size() >= static_cast<size_t>(options_.queue_max)) {
-    return Refuse(absl::StatusCode::kUnavailable, "too many calls wait for sessions that are swapped",
-                  {.reason = "QUEUE_FULL", .retry = absl::Milliseconds(200)});
-  }
+  if (!HasPlace(tenant)) return TooManyWait();
   sessions_.Touch(*session, clock_.Now());
-  needed_ = Need{.session = session->id};
+  needed_ = Need{.tenant = tenant, .session = session->id};
   return absl::UnavailableError("it is on its way");  // nobody is told
 }
 
-// Whether the question at hand awaits so many free pages, of which there are too few, and `session` in memory (0:
-// none).
-bool Dispatcher::AwaitPages(int64_t pages, SessionId session) {
+// Whether the question at hand awaits so many free pages, of which there are too few beside those that others await,
+// and `session` in memory (0: none).
+bool Dispatcher::AwaitPages(const std::string& tenant, int64_t pages, SessionId session) {
   const int64_t missing = pages - FreePages();
-  const bool may_wait = options_.swap.folder != nullptr && verdict_.ok() && !scheduler_.load().draining &&
-                        parked_.size() < static_cast<size_t>(options_.queue_max);
-  if (!may_wait || missing <= 0) return false;
-  if (!leaving_ && NextToLeave(missing, session) == nullptr) return false;
-  needed_ = Need{.session = session, .pages = pages};
+  const bool may_wait =
+      options_.swap.folder != nullptr && verdict_.ok() && !scheduler_.load().draining && HasPlace(tenant);
+  if (!may_wait || pages <= 0 || missing + AwaitedPages() <= 0) return false;
+  if (missing > 0 && !leaving_ && NextToLeave(missing, session) == nullptr) return false;
+  needed_ = Need{.tenant = tenant, .session = session, .pages = pages};
   return true;
 }
 
 // The same of a refusal of the page pool, which may have lent others before it.
-bool Dispatcher::AwaitPagesOf(const absl::Status& refused, SessionId session) {
+bool Dispatcher::AwaitPagesOf(const absl::Status& refused, const OpenSession& session) {
   const Refusal refusal = GetRefusal(refused);
   if (refusal.reason != "NO_PAGES") return false;
-  return AwaitPages(NumberOf(refusal, "pages_needed") + FreePages() - NumberOf(refusal, "pages_free"), session);
+  const int64_t pages = NumberOf(refusal, "pages_needed") + FreePages() - NumberOf(refusal, "pages_free");
+  return AwaitPages(session.request.tenant, pages, session.id);
 }
 
 int64_t Dispatcher::FreePages() const {
   const SchedulerLoad load = scheduler_.load();
   return load.pages_total - load.pages_reserved;
+}
+
+// Pages that are for those who wait: who comes later leaves so many free, or waits behind them. Else who wants much
+// would wait for as long as others come who want little.
+int64_t Dispatcher::AwaitedPages() {
+  if (has_waited_) return 0;
+  int64_t pages = 0;
+  std::set<SessionId> counted;
+  for (const Parked& parked : parked_) {
+    if (!parked.verdict.ok()) continue;
+    pages += parked.need.pages;
+    const SessionId id = parked.need.session;
+    const bool has_its_pages = coming_ && coming_->session == id && coming_->work != nullptr;
+    if (has_its_pages || !sessions_.has(id) || !counted.insert(id).second) continue;
+    const OpenSession& session = sessions_.at(id);
+    if (session.swapped != nullptr && !session.closed) pages += session.swapped->pages;
+  }
+  return pages;
 }
 
 absl::Status Dispatcher::NotEnoughPages(int64_t pages, std::optional<absl::Duration> retry) const {
@@ -100,11 +125,53 @@ absl::Status Dispatcher::NotEnoughPages(int64_t pages, std::optional<absl::Durat
        .metadata = {{"pages_needed", absl::StrFormat("%d", pages)}, {"pages_free", absl::StrFormat("%d", free)}}});
 }
 
+// A tenant's questions are in rounds of their own, from the round on that is being provided for: what is on its way
+// stays whose turn it is.
 void Dispatcher::Park(Message question, CallId call, absl::Time deadline) {
   EBB_CHECK(awaits());
-  parked_.push_back(
-      {.question = std::move(question), .need = *std::exchange(needed_, {}), .call = call, .deadline = deadline});
+  Parked parked = {
+      .question = std::move(question), .need = *std::exchange(needed_, {}), .call = call, .deadline = deadline};
+  const auto first = std::ranges::find(parked_, false, &Parked::ready);
+  if (first != parked_.end()) parked.round = first->round;
+  auto place = parked_.begin();
+  for (auto other = first; other != parked_.end(); ++other) {
+    if (!other->ready && other->need.tenant == parked.need.tenant) parked.round = other->round + 1;
+  }
+  for (auto other = first; other != parked_.end(); ++other) {
+    if (!other->ready && other->round <= parked.round) place = std::next(other);
+  }
+  parked_.insert(place, std::move(parked));
   stirred_ = true;
+  if (parked_.size() > static_cast<size_t>(options_.queue_max)) MakePlace();
+}
+
+// The tenant that has most questions waiting, and how many.
+std::pair<std::string, int64_t> Dispatcher::MostWaiting() const {
+  std::map<std::string, int64_t> waiting;
+  for (const Parked& parked : parked_) {
+    if (!parked.ready) ++waiting[parked.need.tenant];
+  }
+  if (waiting.empty()) return {};
+  return *std::ranges::max_element(waiting, {}, [](const auto& of) { return of.second; });
+}
+
+// Whether one more question of the tenant's may wait: always, where another has two more than it.
+bool Dispatcher::HasPlace(const std::string& tenant) const {
+  if (parked_.size() < static_cast<size_t>(options_.queue_max)) return true;
+  const auto own = std::ranges::count_if(
+      parked_, [&](const Parked& parked) { return !parked.ready && parked.need.tenant == tenant; });
+  return MostWaiting().second > own + 1;
+}
+
+// Who has most gives up the place of its youngest, which is refused.
+void Dispatcher::MakePlace() {
+  const std::string tenant = MostWaiting().first;
+  for (Parked& parked : parked_ | std::views::reverse) {
+    if (parked.ready || parked.need.tenant != tenant) continue;
+    parked.ready = true;
+    parked.verdict = TooManyWait();
+    return;
+  }
 }
 
 bool Dispatcher::has_ready() const {
@@ -151,7 +218,9 @@ void Dispatcher::Swap() {
     Parked parked = std::move(ready.front());
     ready.pop_front();
     verdict_ = parked.verdict;
+    has_waited_ = true;
     parked.question(*this);
+    has_waited_ = false;
     verdict_ = absl::OkStatus();
   }
   parked_.splice(parked_.begin(), later);

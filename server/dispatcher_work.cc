@@ -121,7 +121,7 @@ bool Dispatcher::AwaitPagesFor(const std::string& tenant, const std::string& id,
   const int64_t more = *pages - (*session)->cache->pages();
   // Nobody gives up pages for who is over its quota, and is refused.
   if (!(*session)->account->Check(Quota::kCacheBytes, more * engine_.memory().page_bytes).ok()) return false;
-  return AwaitPages(more, (*session)->id);
+  return AwaitPages(tenant, more, (*session)->id);
 }
 
 absl::StatusOr<PolicyOutcome> Dispatcher::FinishSetPolicy(OpenSession& session, const PolicyRequest& request,

@@ -15,26 +15,23 @@ import (
 
 func main() {
 	ctx := context.Background()
-	connection, err := grpc.Dial(os.Getenv("EBB_ADDR"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	check(err)
+	connection := must(grpc.Dial(os.Getenv("EBB_ADDR"), grpc.WithTransportCredentials(insecure.NewCredentials())))
 	sessions, inference := ebb.NewSessionServiceClient(connection), ebb.NewInferenceServiceClient(connection)
 	h2o := &ebb.PolicySpec{Scorer: &ebb.PolicySpec_H2O{H2O: &ebb.H2O{}}, Trigger: &ebb.Trigger{Size: &ebb.Trigger_Budget{Budget: 256}}}
-	session, err := sessions.CreateSession(ctx, &ebb.CreateSessionRequest{Policy: h2o})
-	check(err)
+	session := must(sessions.CreateSession(ctx, &ebb.CreateSessionRequest{Policy: h2o}))
 	defer sessions.DeleteSession(ctx, &ebb.DeleteSessionRequest{Name: session.Name})
 	for _, turn := range os.Args[1:] {
 		fmt.Println("\n>", turn)
-		chat := &ebb.Prompt_Chat{Chat: &ebb.Chat{Messages: []*ebb.ChatMessage{{Role: "user", Content: turn}}}}
-		answer, err := inference.Generate(ctx, &ebb.GenerateRequest{Session: session.Name, Prompt: &ebb.Prompt{Content: chat}})
-		check(err)
+		chat := &ebb.Prompt_Chat{Chat: &ebb.Chat{Messages: []*ebb.ChatMessage{{Role: "user", Content: &turn}}}}
+		answer := must(inference.Generate(ctx, &ebb.GenerateRequest{Session: session.Name, Prompt: &ebb.Prompt{Content: chat}}))
 		for message, err := answer.Recv(); err != io.EOF; message, err = answer.Recv() {
-			check(err)
-			fmt.Print(message.GetDecode().GetText())
+			fmt.Print(must(message, err).GetDecode().GetText())
 		}
 	}
 }
-func check(err error) {
+func must[T any](value T, err error) T {
 	if err != nil {
 		log.Fatal(err)
 	}
+	return value
 }

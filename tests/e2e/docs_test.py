@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """The documentation does what it says: its commands and its files, run as they stand, against a real server.
 
-A command in a block of `sh` that is neither run here nor named in NOT_RUN fails, so that none is forgotten.
+A command in a block of `sh` that is neither run here nor named in NOT_RUN fails, so that none is forgotten. Of what takes long, the
+measurements of docs/benchmarks for the most part, the programs, verbs and flags are looked up.
 """
 import contextlib
 import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,8 @@ import ebb
 from google.protobuf import descriptor_pool, json_format
 
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*/*.md") if p.parent.name in ("how-to", "tutorials"))]
+OTHERS = [str(p.relative_to(ROOT)) for glob in ("CONTRIBUTING.md", "docs/*/*.md", "client/*/README.md", "models/text/README.md") for p in sorted(ROOT.glob(glob))
+          if str(p.relative_to(ROOT)) not in PAGES]
 # What a test of its own runs, what needs a file of the reader or a tool beyond Debian's, and what the servers of this test stand for.
 NOT_RUN = re.compile(r"make (demo|test)$|build/bin/ebbd( --log\.level warn &|$| --listen localhost:7700 --auth| --openai\.listen | --model | --store\.dir | --config ebb\.yaml$)|build/bin/ebb (evictions|watch|reload)( |$)|client/python/|pip install |PYTHONPATH=|cmake |ctest |"
                      r"build/bin/ebb (token|--token-file|--addr ebb\.example\.org:7700|--ca) |for name in |done$|"
@@ -97,6 +101,35 @@ class Commands(unittest.TestCase):
                         ran += 1
         self.assertGreater(ran, 10)
 
+    def test_what_takes_long_is_there(self):
+        helps, seen = {}, 0
+
+        def help_of(*words):
+            if words not in helps:
+                helps[words] = subprocess.run([BIN / words[0], *words[1:], "--help"], capture_output=True, text=True, timeout=60)
+            return helps[words]
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        for page in OTHERS:
+            for words in commands(page):
+                program = pathlib.Path(words[0])
+                with self.subTest(page=page, command=shlex.join(words)):
+                    if program.name in ("ebb", "ebb-lab"):
+                        verbs = [word for word in words[1:] if re.fullmatch(r"[a-z][a-z-]*", word)][:2]
+                        known = [help_of(program.name, *verbs[:count]) for count in range(len(verbs) + 1)]
+                        self.assertEqual(known[1].returncode, 0, known[1].stderr)
+                        for flag in (word.split("=")[0] for word in words if word.startswith("--")):
+                            self.assertRegex("".join(each.stdout for each in known), rf"(?m)(^|[\s,]){flag}\b")
+                    elif program.parts[:4] == ("build", "release", "tests", "bench"):
+                        self.assertTrue((ROOT / "tests/bench" / f"{program.name}.cc").exists())
+                    elif words[0] == "make":
+                        self.assertRegex(makefile, rf"(?m)^{words[1]}:")
+                    elif words[0] == "/usr/bin/python3":
+                        self.assertTrue((ROOT / words[1]).exists())
+                    else:
+                        continue
+                    seen += 1
+        self.assertGreater(seen, 50)
+
     def test_the_yaml_of_the_page_sets_every_key_it_shows(self):
         page = "docs/how-to/configure-the-server.md"
         shown = [line for line in "".join(blocks(page, "yaml")).splitlines() if re.match(r" +\w+: \S", line)]
@@ -112,6 +145,39 @@ class Commands(unittest.TestCase):
             with self.subTest(page), Server() as server:
                 program = "\n".join(blocks(page, "python")).replace("127.0.0.1:7700", server.addr)
                 self.assertIn(says, self.run_here([sys.executable, "-c", program], PYTHONPATH=python_package.FOLDER))
+
+
+@unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")
+class SecurityPage(unittest.TestCase):
+    """What docs/how-to/secure-the-server.md makes, makes and shows, in a folder of its own, against servers that ask for it."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (self.folder / "build").mkdir()
+        (self.folder / "build/bin").symlink_to(BIN.resolve())
+
+    def run_here(self, *lines, **environment):
+        done = subprocess.run(["bash", "-euc", "\n".join(lines)], cwd=self.folder, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, f"{lines}\n{done.stdout}\n{done.stderr}")
+
+    def test_every_command_runs(self):
+        lines = [line for block in blocks("docs/how-to/secure-the-server.md", "sh") for line in block.replace("\\\n", " ").splitlines()]
+        servers = [line for line in lines if line.startswith("build/bin/ebbd ")]
+        calls = [line for line in lines if re.match("build/bin/ebb (?!token )", line)]
+        self.run_here(*(line for line in lines if line not in servers + calls))  # tokens and certificates
+        for line in servers:
+            self.run_here(f"{line} --print-config")
+        self.assertGreater(len(calls), 2)
+        file = {name: str(self.folder / name) for name in ("tokens", "ca.pem", "server.pem", "server.key")}
+        for line in calls:
+            shows_token = "--token-file" in line
+            flags = ["--auth.mode=token", f"--auth.token_file={file['tokens']}"] if shows_token else ["--auth.mode=mtls", f"--tls.client_ca={file['ca.pem']}"]
+            if "--ca" in line:
+                flags += [f"--tls.cert={file['server.pem']}", f"--tls.key={file['server.key']}"]
+            with self.subTest(line), Server(*flags) as server:
+                address = server.addr.replace("127.0.0.1", "localhost")
+                self.run_here(line.replace("ebb.example.org:7700", address), EBB_ADDR=address)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 afterwards the server is no larger than before.
 
     make soak                                  ten minutes
-    tests/e2e/soak_test.py --seconds 60        EBB_SOAK_LOAD names the program that makes the load
+    tests/e2e/soak_test.py                     one, as in CI; EBB_SOAK_LOAD names the program that makes the load
 """
 import argparse
 import json
@@ -116,6 +116,6 @@ def soak(seconds):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=20)
+    parser.add_argument("--seconds", type=float, default=60)
     soak(parser.parse_args().seconds)
     sys.exit(0)

@@ -15,6 +15,7 @@
 
 #include "server/dispatcher.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/test_engine.h"
 #include "tests/unit/server/test_calls.h"
 
 namespace ebb {
@@ -24,7 +25,8 @@ inline constexpr CallId kB = 2;
 
 class DispatcherTest : public testing::Test {
  protected:
-  explicit DispatcherTest(const DispatcherOptions& options = {}) : dispatcher_(*engine_, options, metrics_) {}
+  explicit DispatcherTest(const DispatcherOptions& options = {}, const TestEngineOptions& engine = {})
+      : engine_(OpenTestEngine(file_.path(), engine)), dispatcher_(*engine_, options, metrics_) {}
   ~DispatcherTest() override {
     dispatcher_.Drain(absl::InfinitePast());
     while (!dispatcher_.idle()) Turn();
@@ -80,7 +82,7 @@ class DispatcherTest : public testing::Test {
   int64_t pages_reserved() const { return dispatcher_.Totals().load.pages_reserved; }
 
   TinyModelFile file_ = TinyModelFile(TinyModel{});
-  std::unique_ptr<Engine> engine_ = OpenTestEngine(file_.path());
+  std::unique_ptr<Engine> engine_;
   Metrics metrics_ = Metrics({});
   std::deque<RecordedCall> calls_;
   Dispatcher dispatcher_;
