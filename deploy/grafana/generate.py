@@ -101,6 +101,27 @@ SERVICE = {
         ("Step fill", "Mean share of scheduling.step_tokens_max that steps use. Near 1: prompts wait for room.", "percentunit", "lines",
          [(f"{mean('ebb_step_tokens')} / max(ebb_step_tokens_limit{{@}})", "used")]),
     ],
+    "GPU": [
+        ("GPU up", "0 since the GPU failed: the CPU computes all sessions until the next start. See EbbGpuFailed. None where no GPU computes.", "short", "lines",
+         [("ebb_gpu_up{@}", "{{instance}} {{model}}")]),
+        ("What computes", "The GPU and its driver, by model that it computes for.", "none", "table", [("ebb_gpu_info{@}", "")]),
+        ("GPU's memory", "Weights, K and V of the caches that are there, and room for more of them.", "bytes", "stack",
+         [("sum by (use) (ebb_gpu_memory_bytes{@})", "{{use}}")]),
+        ("Caches on the GPU", "Sessions whose caches are there.", "short", "lines", [("sum(ebb_gpu_sessions{@})", "caches")]),
+        ("Caches that moved", "Copied to the GPU to run there, and home since others wanted the room or the host was asked about them. If both grow with the "
+         "load, model.gpu_arena is too small for who runs.", "ops", "lines",
+         [("sum by (direction) (rate(ebb_gpu_cache_moves_total{@}[$]))", "{{direction}}")]),
+        ("GPU's steps", "decode: each session brings one token; prefill: all others.", "ops", "lines",
+         [("sum by (phase) (rate(ebb_gpu_steps_total{@}[$]))", "{{phase}}")]),
+        ("GPU at work", "Share of the time from a step's start until its results were there, mean over GPUs. Near 1: it does what it can.", "percentunit", "stack",
+         [(share_of_all("sum by (phase) (rate(ebb_gpu_step_seconds_total{@}[$]))", "count(ebb_gpu_up{@})"), "{{phase}}")]),
+        ("Bandwidth of decode", "Weights, K and V that decode steps read, by their time. A device's memory gives a ceiling; little of it: too few sessions a "
+         "step, or a host that is waited for.", "Bps", "lines",
+         [('sum by (instance, model) (rate(ebb_gpu_decode_bytes_total{@}[$])) / '
+           '(sum by (instance, model) (rate(ebb_gpu_step_seconds_total{@,phase="decode"}[$])) > 0)', "{{instance}} {{model}}")]),
+        ("Replayed steps", "Share of decode steps that were replayed from a recording. Low where the number of sessions changes at each step.", "percentunit",
+         "lines", [('sum(rate(ebb_gpu_replays_total{@}[$])) / (sum(rate(ebb_gpu_steps_total{@,phase="decode"}[$])) > 0)', "replayed")]),
+    ],
     "Process": [
         ("CPU", "Cores in use.", "short", "lines", [("rate(process_cpu_seconds_total{@}[$])", "{{instance}}")]),
         ("Memory", "Resident: weights, cache and the rest.", "bytes", "lines", [("process_resident_memory_bytes{@}", "{{instance}}")]),

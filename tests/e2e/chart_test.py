@@ -173,7 +173,8 @@ class Rendered(unittest.TestCase):
     def test_ebbd_takes_the_configuration(self):
         for case, values, says in (("cpu", (), ("drain_timeout: 1m", "listen: 0.0.0.0:7700", "dir: /var/lib/ebb")),
                              ("cpu", ("store.enabled=false",), ('dir: ""',)),
-                             ("cuda", (), ("path: /models/llama.gguf", "durability: drain")),
+                             ("cuda", (), ("path: /models/llama.gguf", "durability: drain", "worker: cuda")),
+                             ("rocm", (), ("worker: hip",)),
                              ("redis", (), ("redis: redis.databases.svc:6379", "redis_password_file: /etc/ebb-redis/password", 'dir: ""')),
                              ("mtls", (), ("token+mtls", "token_file: /etc/ebb-tokens/tokens", "client_ca: /etc/ebb-tls/ca.crt")),
                              ("openai", (), ("listen: 0.0.0.0:7702", "requests_max: 256", "mode: token")),
@@ -221,6 +222,14 @@ class Rendered(unittest.TestCase):
             self.assertEqual(limits, {"memory": "4Gi", **({name: count} if name else {})})
             self.assertEqual([each["key"] for each in pod.get("tolerations", ())], [name] if name else [])
             self.assertEqual(pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"], case != "cuda")
+
+    def test_a_gpu_that_is_asked_for_computes_unless_the_configuration_says_otherwise(self):
+        for case, values, worker in (("cuda", (), "cuda"), ("rocm", (), "hip"), ("cpu", (), None), ("extra", (), "cuda"),
+                                     ("cuda", ("config.model.worker=cpu",), "cpu"), ("rocm", ("config.model.gpu_arena=8GiB",), "hip")):
+            with self.subTest(case, values=values):
+                config = yaml.safe_load(self.render(*values, case=case)["ConfigMap/x"]["data"]["ebb.yaml"])
+                self.assertEqual(config.get("model", {}).get("worker"), worker)
+                self.assertEqual("path" in config.get("model", {}), case != "cpu", "what else is set stays")
 
     def test_what_a_platform_adds_is_there_and_wins(self):
         made = self.render("securityContext.readOnlyRootFilesystem=true", "podSecurityContext.runAsNonRoot=false", case="extra")

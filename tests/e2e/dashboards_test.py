@@ -31,6 +31,7 @@ from ebb.v1 import inference_pb2
 FOLDER = ROOT / "deploy/grafana"
 DASHBOARDS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((FOLDER / "dashboards").glob("*.json"))}
 RULES = ROOT / "deploy/prometheus/ebb.rules.yaml"
+MAKE = ROOT / "tests/support/make_models.py"
 TEXT = "It was a dark and stormy night, and the lamp was in the cellar. It was a dark and stormy night, and the lamp was in the cellar."
 
 
@@ -55,6 +56,13 @@ def plain(query, interval="5m"):
     return re.sub(r"\$(job|instance|policy|tenant|experiment)\b", ".*", query.replace("$__rate_interval", interval))
 
 
+def gpu(folder):
+    """Flags of a model beside the built-in one, which a GPU computes: the emulation of one, a third of a second for a token."""
+    subprocess.run([sys.executable, "-B", MAKE, "--preset", "tiny-llama", "--type", "bf16", "-o", f"{folder}/tiny.gguf"], check=True, capture_output=True)
+    return (f"--models.gpu.path={folder}/tiny.gguf", "--models.gpu.worker=emulated", "--models.gpu.gpu_arena=8MiB", "--models.gpu.arena=16MiB",
+            "--models.gpu.threads=1")
+
+
 @contextlib.contextmanager
 def busy_server():
     """One that has something to say in every panel."""
@@ -65,7 +73,7 @@ def busy_server():
         flags = (f"--tls.cert={cert}", f"--tls.key={key}", "--quality.shadow_share=1", "--quality.shadow_tokens_max=256", "--quality.measure_every=1",
                  "--model.threads=1", "--cache.arena=64MiB", "--cache.swap_max=256MiB", "--store.durability=step", f"--store.dir={folder}/store",
                  "--tenants.acme.tokens_per_minute=1000000", "--tenants.small.sessions_max=1", "--cache.prefix_share=0.25", f"--model.draft={MODEL}",
-                 "--model.draft_arena=16MiB")
+                 "--model.draft_arena=16MiB", *gpu(folder))
         with unittest.mock.patch.dict(os.environ, EBB_CA=cert):
             with Server(*flags) as before:  # of which a session comes back
                 before.ebb("sessions", "create", "old", "--policy=streaming", "--budget=32")
@@ -102,6 +110,8 @@ def work(server):
     ebb("generate", "--quiet", "--session=branch", "--max-tokens=16", "--ignore-eos", TEXT)
     ebb("experiment", "start", "trial", "--of=acme", "--arm=control=streaming", "--arm=h2o=h2o", "--budget=64", "--units-min=20", "--units-planned=100")
     tried(server, range(60))
+    ebb("sessions", "create", "there", "--model=gpu", "--policy=h2o", "--budget=16")
+    ebb("generate", "--quiet", "--session=there", "--max-tokens=12", "--ignore-eos", "once")
     ebb("save", "tale")
     ebb("restore", "tale", "again")
     ebb("sessions", "create", "tale", check=1)  # it exists
@@ -179,7 +189,7 @@ class Dashboards(unittest.TestCase):
 
             eventually(answered, lambda: "no data:\n" + "\n".join(f"{where}: {query}" for query, where in left.items()))
             for query, least in (("sum(ebb_completion_tokens_total)", 12 * 48), ("sum(ebb_evicted_tokens_total)", 12 * 32),
-                                 ("sum(ebb_shadow_tokens_total)", 1), ("sum(ebb_policy_changes_total)", 1)):
+                                 ("sum(ebb_shadow_tokens_total)", 1), ("sum(ebb_gpu_replays_total)", 1), ("sum(ebb_policy_changes_total)", 1)):
                 eventually(lambda: prometheus.query(query)[0][1] >= least, f"{query} stays below {least}")
 
 

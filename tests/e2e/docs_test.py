@@ -26,7 +26,7 @@ PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/
 OTHERS = [str(p.relative_to(ROOT)) for glob in ("CONTRIBUTING.md", "docs/*/*.md", "client/*/README.md", "models/text/README.md") for p in sorted(ROOT.glob(glob))
           if str(p.relative_to(ROOT)) not in PAGES]
 # What a test of its own runs, what needs a file of the reader or a tool beyond Debian's, and what the servers of this test stand for.
-NOT_RUN = re.compile(r"make (demo|test)$|build/bin/ebbd( --log\.level warn &|$| --listen localhost:7700 --auth| --openai\.listen | --model | --store\.dir | --config ebb\.yaml$)|build/bin/ebb (evictions|watch|reload)( |$)|client/python/|pip install |PYTHONPATH=|cmake |ctest |"
+NOT_RUN = re.compile(r"make (demo|test)$|python3 tests/support/make_models\.py |build/bin/ebbd( --log\.level warn &|$| --listen localhost:7700 --auth| --openai\.listen | --model | --store\.dir | --config ebb\.yaml$)|build/bin/ebb (evictions|watch|reload)( |$)|client/python/|pip install |PYTHONPATH=|cmake |ctest |"
                      r"build/bin/ebb (token|--token-file|--addr ebb\.example\.org:7700|--ca) |for name in |done$|"
                      r"deploy/grafana/generate\.py|curl -s http://127\.0\.0\.1:7702|docker |EBB_STORE_REDIS=\S+ EBB_STORE_DURABILITY=step docker |sudo make image$|helm |openssl |ssh |chmod a\+r ")
 

@@ -32,6 +32,7 @@ NOBODY = 65532
 AS_NOBODY = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+KERNELS = "/src/gpu/"
 RUN = DOCKERFILE.split("FROM ${RUN_BASE}")[1]  # the stage that is shipped
 
 
@@ -76,6 +77,22 @@ class Image(unittest.TestCase):
                 self.assertTrue((ROOT / source).exists(), source)
                 self.assertTrue(any(source == name or source.startswith(name + "/") for name in let_in), f".dockerignore leaves out {source}")
 
+    def test_a_gpus_kernels_lie_beside_the_programs_and_the_emulation_does_not(self):
+        (line,) = [line for line in instructions("COPY") if KERNELS in line]
+        self.assertEqual(line, f"--from=build {KERNELS} /usr/local/bin/")
+        (build,) = [line for line in instructions("RUN", DOCKERFILE) if "cmake" in line]
+        self.assertIn("ebb_gpu_libraries", build)
+        move = build[build.index("mkdir gpu"):]
+        for made, moved in (((), []), (("libebb_cuda.so",), ["libebb_cuda.so"]), (("libebb_hip.so", "libebb_cuda.so"), ["libebb_cuda.so", "libebb_hip.so"])):
+            with self.subTest(made), tempfile.TemporaryDirectory() as folder:
+                programs = pathlib.Path(folder, "build/bin")
+                programs.mkdir(parents=True)
+                for name in ("ebb", "ebbd", "libebb_emulated.so", *made):
+                    (programs / name).touch()
+                subprocess.run(["bash", "-ec", move], cwd=folder, check=True, timeout=60)
+                self.assertEqual(sorted(path.name for path in pathlib.Path(folder, "gpu").iterdir()), moved)
+                self.assertEqual(sorted(path.name for path in programs.iterdir()), ["ebb", "ebbd", "libebb_emulated.so"])
+
     @unittest.skipUnless(shutil.which("dpkg-query") and shutil.which("readelf"), "neither Debian's dpkg nor binutils is here")
     def test_its_packages_are_those_of_the_libraries(self):
         packages = set()
@@ -104,6 +121,8 @@ class Image(unittest.TestCase):
             for line in instructions("COPY"):
                 *sources, target = [word for word in shlex.split(line) if not word.startswith("--from")]
                 for source in sources:
+                    if source == KERNELS:  # of a GPU: none, where CMake was not told to compile any
+                        continue
                     origin = BIN / pathlib.Path(source).name if source.startswith("/src/build/bin/") else ROOT / source
                     at = root / target.lstrip("/") / origin.name if target.endswith("/") else root / target.lstrip("/")
                     at.parent.mkdir(parents=True, exist_ok=True)

@@ -138,6 +138,9 @@ sum(100 * max without (model) ((sum without (tenant) (ebb_queue_depth{ {{- $of }
 {{- $_ := required "model.file names a file of a volume: set model.existingClaim, or model.claimSize" (include "ebb.models" .) -}}
 {{- $_ := set $config "model" (merge (dict "path" (printf "/models/%s" .Values.model.file)) (default dict $config.model)) -}}
 {{- end -}}
+{{- with get (dict "cuda" "cuda" "rocm" "hip") .Values.accelerator.kind -}}
+{{- $_ := set $config "model" (merge (default dict $config.model) (dict "worker" .)) -}}
+{{- end -}}
 {{- if eq .Values.workload "Deployment" -}}
 {{- $_ := required "workload is Deployment, whose pods keep no sessions: set config.store.redis, where they are shared" (default dict $config.store).redis -}}
 {{- if .Values.store.enabled -}}
