@@ -239,7 +239,7 @@ const std::vector<MetricRow>& Table() {
       {"ebb_journal_failures_total", kC, "sessions", {}, {},
        "Sessions whose journal could not be written; they take no more writes."},
       {"ebb_recovered_sessions_total", kC, "sessions", {"result"}, {},
-       "Journaled sessions at the start: ok; set_aside, since they can never be opened here; left, since they cannot be now."},
+       "Journaled sessions at the start, and those that a GPU lost: ok; set_aside, since they can never be opened here; left, since they cannot be now."},
       {"ebb_recovery_seconds", kH, "seconds", {}, kStep,
        "Bringing one session back: its snapshot read, its journal run again."},
       {"ebb_lease_renewals_total", kC, "renewals", {"result"}, {},
@@ -250,6 +250,8 @@ const std::vector<MetricRow>& Table() {
        "Sessions of servers that are gone, or were drained: ok, they are served here; failed, they could not be opened, and wait for another."},
       {"ebb_past_context_sessions_total", kC, "sessions", {}, {},
        "Sessions that used a position past the model's trained context; their quality may suffer."},
+      {"ebb_gpu_sessions_lost_total", kC, "sessions", {}, {},
+       "Sessions whose caches went with a GPU that failed; those that are journaled come back (ebb_recovered_sessions_total)."},
       {"ebb_models", kG, "models", {"state"}, {},
        "Models of the server: loading; serving; unloading, whose calls may finish; failed, as the log and ListModels say why."},
       {"ebb_config_reloads_total", kC, "reloads", {"result"}, {},
@@ -322,7 +324,8 @@ WorkerMetrics MakeWorker(MetricSet& set) {
                  .drops_length = draft_drops.counter({"length"}),
                  .drafts_no_room = set["ebb_drafts_without_room_total"].counter()},
       .shadow_steps_without = set["ebb_shadow_steps_without_total"].counter(),
-      .past_context_sessions = set["ebb_past_context_sessions_total"].counter()};
+      .past_context_sessions = set["ebb_past_context_sessions_total"].counter(),
+      .gpu_sessions_lost = set["ebb_gpu_sessions_lost_total"].counter()};
 }
 
 StoreMetrics MakeStore(MetricSet& set) {
