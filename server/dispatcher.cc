@@ -141,16 +141,16 @@ OpenSession& Dispatcher::Add(OpenSession session) {
 // The session can no longer be found; its pages are free when Release comes, at the latest after the step in flight.
 void Dispatcher::Close(OpenSession& session) {
   if (renewing_ && renewing_->session == session.id) DropRenewal();
-  if (!session.work.empty()) {
-    const absl::Status deleted =
-        Refuse(absl::StatusCode::kCancelled, "the session was deleted", {.reason = "SESSION_DELETED"});
-    EndWork(session.journal.ok() ? deleted : session.journal);
-  }
+  if (!session.work.empty()) EndWork(WhyClosed(session));
   ForgetSwap(session);
   EndTrial(session);
-  sessions_.Hide(session);
   session.closed = true;
-  if (session.journaled) batch_of_journal_.deeds.emplace_back(JournalBatch::Remove{.session = session.id});
+  if (session.lost.ok() || !session.journaled) {
+    sessions_.Hide(session);
+    if (session.journaled) batch_of_journal_.deeds.emplace_back(JournalBatch::Remove{.session = session.id});
+  } else {
+    LeaveToJournal(session);
+  }
   Deliver(SessionClosed{.session = session.id});
 }
 
@@ -242,6 +242,7 @@ void Dispatcher::Drain(absl::Time until) {
 }
 
 void Dispatcher::Settle() {
+  LookForFault();  // which a question may have met
   for (const SessionId id : sessions_.Expired(clock_.Now())) {
     OpenSession& session = sessions_.at(id);
     session.tenant_metrics->expired.Add();

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -67,7 +68,10 @@ struct DispatcherOptions {
   Engine* draft_engine = nullptr;  // of the draft model (server/draft_model.h); outlives the dispatcher; null: none
   ValidSpec draft_policy = {};     // of its caches
   TenantTable tenants = {};
-  Journal* journal = nullptr;          // where sessions are journaled; outlives the dispatcher; null: they are not
+  Journal* journal = nullptr;  // where sessions are journaled; outlives the dispatcher; null: they are not
+  // The journal's thread: brings back a session that was lost, and is in its journal alone; null: its name is nobody's
+  // here until somebody does.
+  std::function<void(const SessionName&)> recover = {};
   Experiments* experiments = nullptr;  // that sessions may count in; outlives the dispatcher; null: none
   int64_t snapshot_every = 1024;       // tokens of a session's journal before a snapshot takes its place
   SwapOptions swap = {};
@@ -170,6 +174,9 @@ class Dispatcher {
   void Unwatch(CallId id);
   // Drained, and no call is left: nothing more will be evicted.
   void EndWatches();
+
+  // A session that was lost does not come back.
+  void GiveUp(const SessionName& name) { sessions_.GiveUp(name); }
 
   // From now on nothing new is taken; calls that run may go on until `until`.
   void Drain(absl::Time until);
@@ -332,6 +339,7 @@ class Dispatcher {
   absl::StatusOr<SessionInfo> FinishRestore(OpenSession& session, const SessionPast& past);
 
   // dispatcher_work.cc
+  void WorkOnNext();
   template <typename CacheWorkOf, typename Answer>
   class UndertakingOf;
   template <typename CacheWorkOf, typename Answer>
@@ -434,6 +442,14 @@ class Dispatcher {
   void CountSwapFile(int64_t sessions, int64_t bytes);
   SaveOutcome Outline(const OpenSession& session) const;  // dispatcher_snapshots.cc
 
+  // dispatcher_faults.cc
+  void LookForFault();
+  void Lose(OpenSession& session);
+  void LeaveToJournal(const OpenSession& session);
+  absl::Status GpuFault(const OpenSession& session) const;
+  // Of what the engine was asked of the session.
+  absl::Status OrGpuFault(const OpenSession& session, const absl::Status& status) const;
+
   // dispatcher_watchers.cc
   absl::StatusOr<SessionId> Watched(const WatchRequest& request);
   void EndWatchesOf(const OpenSession& session);
@@ -521,6 +537,7 @@ class Dispatcher {
   bool swaps_next_ = false;  // whose turn it is: a swap's, or the work's that was undertaken
   absl::AnyInvocable<void(Message)> post_ = {};
 
+  bool device_failed_ = false;
   EngineMemory counted_ = {};  // as the metrics know it
   WorkTotals totals_ = {};
 };

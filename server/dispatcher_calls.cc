@@ -199,6 +199,7 @@ void Dispatcher::RunStep() {
   for (const ebb::RunStep::Row& planned : step.rows) spare_tokens_ -= planned.tokens;
   for (const ebb::RunStep::Row& planned : step.rows) {
     Call& call = calls_.at(planned.id);
+    if (!call.session->lost.ok()) continue;  // since the step was planned
     if (call.first_step == absl::InfiniteFuture()) {
       call.first_step = start;
       call.session->tenant_metrics->queue_depth.Add(-1);
@@ -236,6 +237,7 @@ void Dispatcher::RunStep() {
   const absl::Time end = clock_.Now();
   shadows_.Compare(batch_);
   for (size_t i = 0; i < batch_calls_.size(); ++i) CommitRow(*batch_calls_[i], batch_[i]);
+  LookForFault();
   if (prompt_tokens == 0 && decode_tokens > 0) {  // with judging drafts and keeping what was right
     draft_cost_.StepTook(decode_tokens, absl::ToDoubleSeconds(clock_.Now() - run));
   }
@@ -302,6 +304,11 @@ bool Dispatcher::PrepareToken(Call& call, BatchRow& row) {
 
 void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
   OpenSession& session = *call.session;
+  if (!row.fault.ok()) {
+    session.account->TakeTokens(-static_cast<int64_t>(row.tokens.size()), clock_.Now());  // which did not run
+    call.failure = row.fault;
+    return;
+  }
   if (!call.raised) ++session.generation;
   call.raised = true;
   if (row.draft) return call.request.draft ? CommitDraft(call, row) : CommitOwnDraft(call, row);

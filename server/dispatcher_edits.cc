@@ -13,7 +13,9 @@ namespace ebb {
 
 absl::Status Dispatcher::PlanEdit(Call& call, OpenSession& session) {
   const EditJob& job = *call.request.edit;
-  EBB_ASSIGN(call.edit, engine_.PlanEdit(*session.cache, job.edit));
+  absl::StatusOr<EditPlan> plan = engine_.PlanEdit(*session.cache, job.edit);
+  if (!plan.ok()) return OrGpuFault(session, plan.status());
+  call.edit = *std::move(plan);
   if (job.require_exact && call.edit.exactness != EditExactness::kExact) {
     const bool stale = call.edit.exactness == EditExactness::kStale;
     const char* const holds = stale ? "STALE: some tokens would keep keys and values of another text"

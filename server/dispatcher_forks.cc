@@ -59,7 +59,7 @@ absl::StatusOr<SessionInfo> Dispatcher::Fork(const ForkRequest& fork) {
     const int64_t missing = PagesNeeded(made.status()) * engine_.memory().page_bytes;
     if (missing > 0) EBB_TRY(session->account->Check(Quota::kCacheBytes, missing));
     AwaitPagesOf(made.status(), *session);
-    return made.status();
+    return OrGpuFault(*session, made.status());
   }
   OpenSession* const branch = *made;
   EBB_TRY(BeginJournal(*branch));

@@ -228,6 +228,7 @@ absl::Status Dispatcher::ReplayRow(OpenSession& session, std::span<const int32_t
                   .prompt_ends = prompt_ends};
   EBB_TRY(engine_.OwnPages(row));
   engine_.Run({&row, 1});
+  EBB_TRY(row.fault);
   if (draft) {
     session.draft_logits.assign(row.logits.begin(), row.logits.end());
     return absl::OkStatus();
@@ -262,6 +263,7 @@ absl::Status Dispatcher::ReplayEdit(OpenSession& session, const JournalRecord::E
     BatchRow row = {
         .session = session.cache.get(), .tokens = left.first(static_cast<size_t>(block)), .want = Want::kLast};
     engine_.Run({&row, 1});
+    EBB_TRY(row.fault);
     left = left.subspan(static_cast<size_t>(block));
     CommitCache(session, row, EvictionCause::kPrefill);
     TakeLogits(session, row.logits);

@@ -180,7 +180,7 @@ absl::StatusOr<std::unique_ptr<Dispatcher::Restoring>> Dispatcher::BeginRestore(
 
 absl::Status Dispatcher::CheckRestore(const SessionPast& past, int64_t pages) {
   const SessionRequest& request = past.saved.request;
-  EBB_TRY(sessions_.CheckRoom(request));
+  EBB_TRY(past.journal ? sessions_.CheckReturn(request) : sessions_.CheckRoom(request));
   // Who goes on under its own name was let in before.
   return past.saved.past ? absl::OkStatus() : CheckQuotas(request.tenant, pages);
 }
@@ -205,6 +205,7 @@ absl::StatusOr<SessionInfo> Dispatcher::FinishRestore(OpenSession& session, cons
   if (made != nullptr && !past.saved.past) return Info(*made);
   if (made != nullptr) session.request.request_id.clear();
   EBB_TRY(CheckRestore(past, session.cache->pages() - session.counted_pages));  // those count already
+  if (session.cache->is_lost()) return GpuFault(session);
   EBB_TRY(sessions_.Claim(request));
   session.last_used = clock_.Now();
   OpenSession& added = Add(std::move(session));

@@ -36,11 +36,7 @@ void Dispatcher::Unwatch(CallId id) {
 
 void Dispatcher::EndWatches() { watchers_.EndAll(WatchDrained()); }
 
-void Dispatcher::EndWatchesOf(const OpenSession& session) {
-  const absl::Status deleted =
-      Refuse(absl::StatusCode::kCancelled, "the session was deleted", {.reason = "SESSION_DELETED"});
-  watchers_.EndOf(session.id, session.journal.ok() ? deleted : session.journal);
-}
+void Dispatcher::EndWatchesOf(const OpenSession& session) { watchers_.EndOf(session.id, WhyClosed(session)); }
 
 void Dispatcher::TellRow(const OpenSession& session, const BatchRow& row, EvictionCause cause) {
   Tell(session, {.cause = cause,

@@ -60,6 +60,11 @@ void Dispatcher::Undertake(const std::string& tenant, const std::string& id, std
 }
 
 void Dispatcher::Work() {
+  WorkOnNext();
+  LookForFault();
+}
+
+void Dispatcher::WorkOnNext() {
   WorkOnRenewal();
   swaps_next_ = has_swap_work() && (!has_work() || !swaps_next_);
   if (swaps_next_) return WorkOnSwap();
@@ -88,7 +93,7 @@ void Dispatcher::EndWork(const absl::Status& status) {
   const std::unique_ptr<Undertaking> over = std::move(undertaking_);
   OpenSession* const session = over->session();
   if (session != nullptr) session->work = {};
-  over->Answer(status);
+  over->Answer(session != nullptr ? OrGpuFault(*session, status) : status);
   if (session != nullptr) Deliver(SessionHeld{.session = session->id, .held = false});
 }
 

@@ -169,6 +169,15 @@ void Journal::Do(JournalBatch::Remove& remove) {
   }
 }
 
+void Journal::Do(JournalBatch::Leave& leave) {
+  closed_sessions_.push_back(leave.session);
+  if (!sessions_.contains(leave.session)) return;
+  Heed(store_->Write());
+  if (!sessions_.contains(leave.session)) return;  // nor is it this server's any more
+  store_->Forget(leave.session);
+  sessions_.erase(leave.session);
+}
+
 void Journal::Heed(const std::vector<SessionStore::Failure>& failures) {
   for (const SessionStore::Failure& failure : failures) {
     const bool is_known = failure.fate == Fate::kReadOnly && failed_.contains(failure.session);

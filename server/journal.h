@@ -65,7 +65,11 @@ struct JournalBatch {
   struct Remove {
     SessionId session = 0;
   };
-  using Deed = std::variant<Open, Continue, Append, Renew, Remove>;
+  // What is in the store stays there, written to by nobody.
+  struct Leave {
+    SessionId session = 0;
+  };
+  using Deed = std::variant<Open, Continue, Append, Renew, Remove, Leave>;
 
   // Said when the batch is written, with OK, or why `about` could not be.
   struct Telling {
@@ -127,6 +131,7 @@ class Journal {
   void Do(JournalBatch::Append& append);
   void Do(JournalBatch::Renew& renew);
   void Do(JournalBatch::Remove& remove);
+  void Do(JournalBatch::Leave& leave);
   bool Writes(SessionId session) const { return sessions_.contains(session) && !failed_.contains(session); }
   void Heed(const std::vector<SessionStore::Failure>& failures);
   void Fail(SessionId session, Fate fate, const absl::Status& why);

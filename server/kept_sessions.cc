@@ -93,14 +93,6 @@ absl::Status BringBack(Worker& worker, SnapshotStore& files, const StoreMetrics&
   return files.Delete(Shelf::kSessions, name.first, name.second);
 }
 
-// Whether no later start of this server could open it, either. With swapping, pages may be there next time.
-bool IsHopeless(const absl::Status& status, bool swaps) {
-  const std::string reason = GetRefusal(status).reason;
-  return absl::IsDataLoss(status) || reason == "SNAPSHOT_FOREIGN" || reason == "SNAPSHOT_VERSION" ||
-         reason == "SESSION_TOO_LARGE" || (reason == "NO_PAGES" && !swaps);
-}
-
-// False for what was never whole, or is gone: nothing comes back.
 absl::StatusOr<bool> GoOnFrom(Worker& worker, const SessionFiles& files, const SessionName& name) {
   EBB_ASSIGN(std::optional<SessionPieces> pieces, files.Read(name));
   if (!pieces) {
@@ -112,6 +104,24 @@ absl::StatusOr<bool> GoOnFrom(Worker& worker, const SessionFiles& files, const S
 }
 
 }  // namespace
+
+bool IsHopeless(const absl::Status& status, bool swaps) {
+  const std::string reason = GetRefusal(status).reason;
+  return absl::IsDataLoss(status) || reason == "SNAPSHOT_FOREIGN" || reason == "SNAPSHOT_VERSION" ||
+         reason == "SESSION_TOO_LARGE" || (reason == "NO_PAGES" && !swaps);
+}
+
+absl::StatusOr<bool> BringBackJournal(Worker& worker, const SessionFiles& files, const JournalMetrics& metrics,
+                                      const SessionName& name) {
+  const absl::Time start = worker.Now();
+  absl::StatusOr<bool> back = GoOnFrom(worker, files, name);
+  // The GPU failed meanwhile: from here on the host computes it.
+  if (GetRefusal(back.status()).reason == "GPU_FAULT") back = GoOnFrom(worker, files, name);
+  if (!back.ok() || !*back) return back;
+  metrics.recovery_seconds.Observe(worker.Now() - start);
+  metrics.brought_back.Add();
+  return true;
+}
 
 absl::Status GoOn(Worker& worker, const SessionName& name, SessionPieces pieces) {
   auto read = LoadSession(worker, {.bytes = std::move(pieces.snapshot)});
@@ -164,14 +174,11 @@ KeptSessions BringBackJournals(Worker& worker, const SessionFiles& files, Journa
                                const JournalMetrics& metrics, bool swaps) {
   KeptSessions sum;
   for (const SessionName& name : files.Names()) {
-    const absl::Time start = worker.Now();
-    const absl::StatusOr<bool> back = GoOnFrom(worker, files, name);
+    const absl::StatusOr<bool> back = BringBackJournal(worker, files, metrics, name);
     if (back.ok() && !*back) continue;
     Count("not_brought_back", name, back.status(), sum);
-    if (back.ok()) {
-      metrics.recovery_seconds.Observe(worker.Now() - start);
-      metrics.brought_back.Add();
-    } else if (IsHopeless(back.status(), swaps) && files.SetAside(name).ok()) {
+    if (back.ok()) continue;
+    if (IsHopeless(back.status(), swaps) && files.SetAside(name).ok()) {
       metrics.set_aside.Add();
     } else {
       metrics.left.Add();

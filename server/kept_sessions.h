@@ -42,6 +42,13 @@ KeptSessions BringBackSessions(Worker& worker, Store& store, const StoreMetrics&
 KeptSessions BringBackJournals(Worker& worker, const SessionFiles& files, Journal& journal,
                                const JournalMetrics& metrics, bool swaps);
 
+// One of them. False for what was never whole, or is gone: nothing comes back. Waits.
+absl::StatusOr<bool> BringBackJournal(Worker& worker, const SessionFiles& files, const JournalMetrics& metrics,
+                                      const SessionName& name);
+
+// Whether one that was refused so can never be opened here. With swapping, pages may be there next time.
+bool IsHopeless(const absl::Status& status, bool swaps);
+
 // Opens one that was journaled, and goes on with its journal. Refusals name the part of it that they are about. Waits.
 absl::Status GoOn(Worker& worker, const SessionName& name, SessionPieces pieces);
 

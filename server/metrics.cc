@@ -80,7 +80,8 @@ WorkerMetrics MakeWorker(MetricSet& set) {
                  .drops_length = draft_drops.counter({"length"}),
                  .drafts_no_room = set["ebb_drafts_without_room_total"].counter()},
       .shadow_steps_without = set["ebb_shadow_steps_without_total"].counter(),
-      .past_context_sessions = set["ebb_past_context_sessions_total"].counter()};
+      .past_context_sessions = set["ebb_past_context_sessions_total"].counter(),
+      .gpu_sessions_lost = set["ebb_gpu_sessions_lost_total"].counter()};
 }
 
 StoreMetrics MakeStore(MetricSet& set) {

@@ -174,6 +174,7 @@ struct WorkerMetrics {
   DraftCacheMetrics drafts;
   Counter& shadow_steps_without;   // shadows, since requests waited
   Counter& past_context_sessions;  // a session's first position past the trained context counts once
+  Counter& gpu_sessions_lost;
 };
 
 // Of the store's thread.

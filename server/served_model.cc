@@ -119,10 +119,18 @@ ServedModel::ServedModel(const ServerOptions& options, const Shared& shared, std
       metrics_(std::move(metrics)),
       files_(std::move(stores.files)),
       swap_(std::move(stores.swap)),
+      recovery_(files_ != nullptr && engine->device_use() ? std::make_unique<Recovery>(*files_, metrics_->journal())
+                                                          : nullptr),
       redis_(stores.shared.get()),
       journal_(MakeJournal(options, std::move(stores.shared))),
       worker_(std::move(engine), WorkFor(options, shared), *metrics_),
-      store_(stores.snapshots == nullptr ? nullptr : std::make_unique<Store>(std::move(stores.snapshots))) {}
+      store_(stores.snapshots == nullptr ? nullptr : std::make_unique<Store>(std::move(stores.snapshots))) {
+  if (recovery_ != nullptr) recovery_->Start(worker_);
+}
+
+ServedModel::~ServedModel() {
+  if (recovery_ != nullptr) recovery_->Stop();  // while the worker is there
+}
 
 // Null where sessions are not journaled.
 std::unique_ptr<Journal> ServedModel::MakeJournal(const ServerOptions& options,
@@ -137,6 +145,7 @@ DispatcherOptions ServedModel::WorkFor(const ServerOptions& options, const Share
   DispatcherOptions work = options.work;
   work.tenants = *shared.tenants.get();
   work.journal = journal_.get();
+  if (recovery_ != nullptr) work.recover = [this](const SessionName& name) { recovery_->Add(name); };
   work.draft_engine = draft_.engine.get();
   work.draft_policy = draft_.policy;
   work.swap = {.folder = swap_.get(), .seal = &SnapshotOf, .load = &LoadSession};

@@ -14,6 +14,7 @@
 #include "server/kept_sessions.h"
 #include "server/metrics.h"
 #include "server/open_streams.h"
+#include "server/recovery.h"
 #include "server/redis_store.h"
 #include "server/server.h"
 #include "server/session_files.h"
@@ -44,6 +45,7 @@ class ServedModel {
   static absl::StatusOr<std::unique_ptr<ServedModel>> Open(const ServerOptions& options, const Shared& shared);
   // The sessions in folders that it would bring back, as far as these can be read.
   static std::vector<SessionName> SessionsKept(const ServerOptions& options);
+  ~ServedModel();
 
   ModelId id() const { return id_; }
   const std::string& name() const { return name_; }              // what clients call it
@@ -83,7 +85,8 @@ class ServedModel {
   const std::unique_ptr<Metrics> metrics_;
   const std::unique_ptr<SessionFiles> files_;
   const std::unique_ptr<SwapFolder> swap_;
-  RedisStore* const redis_;  // the journal's
+  const std::unique_ptr<Recovery> recovery_;  // null where no session is lost, or none comes back from a folder
+  RedisStore* const redis_;                   // the journal's
   const std::unique_ptr<Journal> journal_;
   Worker worker_;
   const std::unique_ptr<Store> store_;

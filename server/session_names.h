@@ -37,10 +37,12 @@ class SessionNames {
     owner->second.is_to_come = false;
     return true;
   }
-  // The model, which is being loaded, will have a session of that name, unless another has one: no other may claim it.
+  // The model, which is being loaded or has lost it, will have a session of that name, unless another has one: no other
+  // may claim it.
   void Expect(const SessionName& name, ModelId model) {
     const std::lock_guard lock(mutex_);
-    owners_.try_emplace(name, Owner{.model = model, .is_to_come = true});
+    Owner& owner = owners_.try_emplace(name, Owner{.model = model}).first->second;
+    if (owner.model == model) owner.is_to_come = true;
   }
   // What did not come will not.
   void ExpectNoMore(ModelId model) {

@@ -19,6 +19,15 @@ absl::Status UnknownSession(const std::string& id) {
                 {.reason = "UNKNOWN_SESSION", .metadata = {{"session", "sessions/" + id}}});
 }
 
+constexpr absl::Duration kRecovers = absl::Milliseconds(500);
+
+absl::Status SessionRecovering(const std::string& id) {
+  return Refuse(
+      absl::StatusCode::kUnavailable,
+      absl::StrFormat("session sessions/%s was lost with the GPU, and is on its way back; try again soon", id),
+      {.reason = "SESSION_RECOVERING", .retry = kRecovers, .metadata = {{"session", "sessions/" + id}}});
+}
+
 }  // namespace
 
 absl::Status CheckGeneration(const OpenSession& session, std::optional<uint64_t> expected) {
@@ -53,6 +62,12 @@ absl::Status CheckNoWriter(const OpenSession& session) {
 
 absl::Status CheckJournal(const OpenSession& session) { return session.journal; }
 
+absl::Status WhyClosed(const OpenSession& session) {
+  if (!session.lost.ok()) return session.lost;
+  if (!session.journal.ok()) return session.journal;
+  return Refuse(absl::StatusCode::kCancelled, "the session was deleted", {.reason = "SESSION_DELETED"});
+}
+
 absl::Status NoMemoryForSession() {
   return Refuse(absl::StatusCode::kUnavailable, "no memory for another session",
                 {.reason = "NO_MEMORY", .retry = absl::Seconds(1)});
@@ -64,6 +79,17 @@ absl::Status NoMemoryForCopy() {
 }
 
 absl::Status Sessions::CheckRoom(const SessionRequest& request) const {
+  {
+    const std::lock_guard lock(views_mutex_);
+    for (const auto& [name, request_id] : lost_) {
+      const bool is_its_own = name.second == request.id || (!request_id.empty() && request_id == request.request_id);
+      if (name.first == request.tenant && is_its_own) return SessionRecovering(name.second);
+    }
+  }
+  return CheckReturn(request);
+}
+
+absl::Status Sessions::CheckReturn(const SessionRequest& request) const {
   const SessionName name = {request.tenant, request.id};
   if (names_.contains(name) || (all_names_ != nullptr && !all_names_->IsFree(name, model_)))
     return NameTaken(request.id);
@@ -95,24 +121,48 @@ OpenSession& Sessions::Add(OpenSession session) {
   OpenSession& added = *sessions_.emplace(id, std::make_unique<OpenSession>(std::move(session))).first->second;
   expiries_.emplace(added.expiry(), id);
   Publish(added);
+  const std::lock_guard lock(views_mutex_);
+  lost_.erase(name);
   return added;
 }
 
 absl::StatusOr<OpenSession*> Sessions::Find(const std::string& tenant, const std::string& id) {
   const auto found = names_.find({tenant, id});
-  if (found == names_.end()) return UnknownSession(id);
-  return sessions_.at(found->second).get();
+  if (found != names_.end()) return sessions_.at(found->second).get();
+  const std::lock_guard lock(views_mutex_);
+  return lost_.contains({tenant, id}) ? SessionRecovering(id) : UnknownSession(id);
+}
+
+void Sessions::Unlist(const OpenSession& session) {
+  const SessionRequest& request = session.request;
+  names_.erase({request.tenant, request.id});
+  if (!request.request_id.empty()) requests_.erase({request.tenant, request.request_id});
+  expiries_.erase({session.expiry(), session.id});
 }
 
 void Sessions::Hide(const OpenSession& session) {
-  const SessionRequest& request = session.request;
-  const Name name = {request.tenant, request.id};
-  names_.erase(name);
-  if (!request.request_id.empty()) requests_.erase({request.tenant, request.request_id});
-  expiries_.erase({session.expiry(), session.id});
+  const Name name = {session.request.tenant, session.request.id};
+  Unlist(session);
   if (all_names_ != nullptr) all_names_->Release(name, model_);
   const std::lock_guard lock(views_mutex_);
   views_.erase(name);
+}
+
+void Sessions::Lose(const OpenSession& session) {
+  const Name name = {session.request.tenant, session.request.id};
+  Unlist(session);
+  if (all_names_ != nullptr) all_names_->Expect(name, model_);
+  const std::lock_guard lock(views_mutex_);
+  views_.erase(name);
+  lost_[name] = session.request.request_id;
+}
+
+void Sessions::GiveUp(const SessionName& name) {
+  {
+    const std::lock_guard lock(views_mutex_);
+    if (lost_.erase(name) == 0) return;
+  }
+  if (all_names_ != nullptr) all_names_->Release(name, model_);
 }
 
 void Sessions::Remove(SessionId id) { EBB_CHECK(sessions_.erase(id) == 1); }
@@ -165,8 +215,8 @@ std::vector<const OpenSession*> Sessions::List(const std::string& tenant, const 
 absl::StatusOr<SessionView> Sessions::Look(const std::string& tenant, const std::string& id) const {
   const std::lock_guard lock(views_mutex_);
   const auto view = views_.find({tenant, id});
-  if (view == views_.end()) return UnknownSession(id);
-  return view->second;
+  if (view != views_.end()) return view->second;
+  return lost_.contains({tenant, id}) ? SessionRecovering(id) : UnknownSession(id);
 }
 
 }  // namespace ebb

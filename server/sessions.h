@@ -69,6 +69,7 @@ struct OpenSession {
   bool past_context = false;              // counted as past the trained context
   bool journaled = false;                 // what it does is written down (dispatcher_journal.cc)
   absl::Status journal = {};              // why that failed; it takes no more writes
+  absl::Status lost = {};                 // its device failed: what those are told who wait for it
   int64_t since_snapshot = 0;             // tokens that would have to be run again to have it back
   std::optional<AnswerPlan> answer = {};  // that is being written, or was when the server was killed
   const TenantMetrics* tenant_metrics = nullptr;
@@ -88,6 +89,10 @@ absl::Status CheckNoWriter(const OpenSession& session);
 
 // OK, or FAILED_PRECONDITION JOURNAL_FAILED.
 absl::Status CheckJournal(const OpenSession& session);
+
+// Why who works on or watches a session that is closed hears no more of it: UNAVAILABLE GPU_FAULT, what became of its
+// journal, or CANCELLED SESSION_DELETED.
+absl::Status WhyClosed(const OpenSession& session);
 
 // UNAVAILABLE NO_MEMORY, of another session, or a copy of one.
 absl::Status NoMemoryForSession();
@@ -109,9 +114,12 @@ class Sessions {
   explicit Sessions(int32_t sessions_max, SessionNames* names = nullptr, ModelId model = 0)
       : sessions_max_(sessions_max), all_names_(names), model_(model) {}
 
-  // OK, or why there cannot be this session: ALREADY_EXISTS NAME_TAKEN; UNAVAILABLE SESSIONS_FULL with RetryInfo. What
-  // the tenant may have is its account's to say.
+  // OK, or why there cannot be this session: ALREADY_EXISTS NAME_TAKEN; UNAVAILABLE SESSIONS_FULL, or
+  // SESSION_RECOVERING where its name or request_id is one's that was lost, with RetryInfo. What the tenant may have is
+  // its account's to say.
   absl::Status CheckRoom(const SessionRequest& request) const;
+  // The same of the one that was lost.
+  absl::Status CheckReturn(const SessionRequest& request) const;
   // The living session that a CreateSession with this request_id made, or null.
   OpenSession* FindRequest(const std::string& tenant, const std::string& request_id);
 
@@ -122,13 +130,16 @@ class Sessions {
   // REQUIRES: CheckRoom and Claim. The session is looked up from now on.
   OpenSession& Add(OpenSession session);
 
-  // NOT_FOUND UNKNOWN_SESSION, naming it.
+  // NOT_FOUND UNKNOWN_SESSION, naming it, or UNAVAILABLE SESSION_RECOVERING.
   absl::StatusOr<OpenSession*> Find(const std::string& tenant, const std::string& id);
   bool has(SessionId id) const { return sessions_.contains(id); }
   OpenSession& at(SessionId id) { return *sessions_.at(id); }
 
   // The session can no longer be found by name. Its pages may still be in use until Remove.
   void Hide(const OpenSession& session);
+  // The same, but its name stays its own: it is Added again, unless GiveUp says that it will not be.
+  void Lose(const OpenSession& session);
+  void GiveUp(const SessionName& name);
   void Remove(SessionId id);
 
   // Makes the session's state visible to Look.
@@ -145,11 +156,13 @@ class Sessions {
   size_t size() const { return sessions_.size(); }
   const std::map<SessionId, std::unique_ptr<OpenSession>>& all() const { return sessions_; }
 
-  // Any thread. NOT_FOUND UNKNOWN_SESSION.
+  // Any thread. Errors of Find.
   absl::StatusOr<SessionView> Look(const std::string& tenant, const std::string& id) const;
 
  private:
   using Name = SessionName;
+  void Unlist(const OpenSession& session);
+
   const int32_t sessions_max_;
   SessionNames* const all_names_;
   const ModelId model_;
@@ -160,6 +173,7 @@ class Sessions {
 
   mutable std::mutex views_mutex_;
   std::map<Name, SessionView> views_ ABSL_GUARDED_BY(views_mutex_);
+  std::map<Name, std::string> lost_ ABSL_GUARDED_BY(views_mutex_);  // and on their way back: request_id of each
 };
 
 }  // namespace ebb

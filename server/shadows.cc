@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <new>
 #include <string>
 #include <utility>
@@ -68,7 +69,8 @@ void Shadows::StayOut() {
 void Shadows::Compare(std::span<const BatchRow> batch) {
   const std::span<const BatchRow> rows = batch.last(riders_.size());
   for (size_t i = 0; i < riders_.size(); ++i) {
-    if (!riders_[i].compared) continue;
+    const bool ran = rows[i].fault.ok() && batch[riders_[i].real].fault.ok();
+    if (!riders_[i].compared || !ran) continue;
     const std::span<const float> full = rows[i].logits;
     const std::span<const float> evicted = batch[riders_[i].real].logits.last(full.size());
     const PolicyMetrics& policy = *riders_[i].session->policy_metrics;
@@ -103,6 +105,14 @@ void Shadows::End(SessionId session) {
   if (shadow == shadows_.end()) return;
   Drop(shadow->second);
   shadows_.erase(shadow);
+}
+
+void Shadows::EndLost() {
+  for (auto shadow = shadows_.begin(); shadow != shadows_.end();) {
+    const bool is_lost = shadow->second.cache != nullptr && shadow->second.cache->is_lost();
+    if (is_lost) Drop(shadow->second);
+    shadow = is_lost ? shadows_.erase(shadow) : std::next(shadow);
+  }
 }
 
 Shadows::Shadow* Shadows::Find(const OpenSession& session) {

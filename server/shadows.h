@@ -65,6 +65,8 @@ class Shadows {
   bool DropYoungest();
   // The session is gone, and its shadow with it.
   void End(SessionId session);
+  // The device failed: shadows that it took with it end, and others may begin.
+  void EndLost();
 
  private:
   struct Shadow {

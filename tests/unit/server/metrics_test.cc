@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <thread>
 #include <vector>
 
@@ -66,11 +67,44 @@ TEST(MetricTable, FollowsPrometheusNaming) {
   }
 }
 
+TEST(Metrics, ShowAGpuWhereThereIsOne) {
+  EXPECT_EQ(Metrics(Options()).device(), nullptr);
+  EXPECT_EQ(Metrics(Options()).Serialize().find("ebb_gpu_up"), std::string::npos);
+  MetricsOptions options = Options();
+  options.device = DeviceUse{.name = "cuda", .description = "a device", .weight_bytes = 7, .page_bytes = 10};
+  Metrics metrics(options);
+  DeviceUse use = *options.device;
+  use.failed = true;
+  use.pages_total = 5, use.pages_free = 3, use.sessions = 2, use.brought = 4, use.fetched = 1;
+  use.decode_steps = 8, use.prefill_steps = 9, use.decode_seconds = 0.5, use.prefill_seconds = 0.25;
+  use.replays = 6, use.decode_bytes = 100;
+  EXPECT_EQ(Value(metrics.Serialize(), "ebb_gpu_up"), "1");
+  metrics.device()->Set(use);
+  const std::string text = metrics.Serialize();
+  const std::pair<std::string, std::string> expected[] = {{"ebb_gpu_info{kind=\"cuda\",device=\"a device\"}", "1"},
+                                                          {"ebb_gpu_up", "0"},
+                                                          {"ebb_gpu_memory_bytes{use=\"weights\"}", "7"},
+                                                          {"ebb_gpu_memory_bytes{use=\"cache\"}", "20"},
+                                                          {"ebb_gpu_memory_bytes{use=\"cache_free\"}", "30"},
+                                                          {"ebb_gpu_sessions", "2"},
+                                                          {"ebb_gpu_cache_moves_total{direction=\"in\"}", "4"},
+                                                          {"ebb_gpu_cache_moves_total{direction=\"out\"}", "1"},
+                                                          {"ebb_gpu_steps_total{phase=\"decode\"}", "8"},
+                                                          {"ebb_gpu_steps_total{phase=\"prefill\"}", "9"},
+                                                          {"ebb_gpu_step_seconds_total{phase=\"decode\"}", "0.5"},
+                                                          {"ebb_gpu_step_seconds_total{phase=\"prefill\"}", "0.25"},
+                                                          {"ebb_gpu_replays_total", "6"},
+                                                          {"ebb_gpu_decode_bytes_total", "100"}};
+  for (const auto& [series, value] : expected) EXPECT_EQ(Value(text, series), value) << series;
+}
+
 TEST(Metrics, ShowEverySeriesAtZeroBeforeAnythingHappened) {
   const std::string text = Metrics(Options()).Serialize();
   for (const MetricRow& row : MetricTable()) {
     // Of whoever has a certificate, or a store: 0 would be long ago, or a full disk.
     if (row.name == "ebb_certificate_end_timestamp_seconds" || row.name.starts_with("ebb_store_")) continue;
+    // Of a GPU: ShowAGpuWhereThereIsOne.
+    if (row.name.starts_with("ebb_gpu_") && row.name != "ebb_gpu_sessions_lost_total") continue;
     // Of tenants, once they use a policy.
     if (row.name == "ebb_policy_tokens_total") continue;
     // Of experiments that run, of which there are none: experiment_metrics_test.cc.

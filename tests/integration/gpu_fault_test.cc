@@ -1,0 +1,193 @@
+// A GPU that fails while it serves: who was computed there is told so and comes back from the journal with all that was
+// told, and nobody else notices. The worker, its journal in a folder and the recovery are the server's; the GPU is an
+// emulation that fails when it is told to.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "engine/gpu/placed_engine.h"
+#include "engine/model/gguf.h"
+#include "policies/check.h"
+#include "policies/status.h"
+#include "server/folder_store.h"
+#include "server/journal.h"
+#include "server/recovery.h"
+#include "server/saved_session.h"
+#include "server/session_files.h"
+#include "server/worker.h"
+#include "tests/support/gpu_target.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/unit/server/test_calls.h"
+
+namespace ebb {
+namespace {
+
+using ::testing::ElementsAreArray;
+
+constexpr int32_t kPrompt = 20;
+constexpr size_t kTold = 12;  // tokens before the GPU fails
+
+std::atomic<bool> device_fails = false;
+
+const gpu::Table& FailingTable() {
+  static const gpu::Table table = [] {
+    gpu::Table failing = gpu::TableUnderTest(32);
+    failing.wait = [](gpu::Stream stream) {
+      return device_fails ? "told to fail" : gpu::TableUnderTest(32).wait(stream);
+    };
+    return failing;
+  }();
+  return table;
+}
+
+std::unique_ptr<Engine> OpenPlaced(const std::string& path) {
+  device_fails = false;
+  const auto file = GgufFile::Open(path);
+  EBB_CHECK(file.ok());
+  const auto config = ReadConfig(*file);
+  EBB_CHECK(config.ok());
+  auto gpu = GpuEngine::Open(FailingTable(), *config, *FindWeights(*file, *config),
+                             {.arena_bytes = 16 << 20, .kv_type = PolicySpec{}.kv_type});
+  EBB_CHECK(gpu.ok());
+  auto engine = PlaceOn(*std::move(gpu), OpenTestEngine(path));
+  EBB_CHECK(engine.ok());
+  return *std::move(engine);
+}
+
+SessionRequest OnHost(const std::string& id) {
+  SessionRequest request = OpenRequest(id);
+  request.policy = TestPolicy({.scorer = "keydiff", .budget = 48});
+  return request;
+}
+
+class GpuFaultTest : public testing::Test {
+ protected:
+  explicit GpuFaultTest(bool is_journaled = true, double shadows = 0)
+      : worker_(std::make_unique<Worker>(
+            OpenPlaced(file_.path()),
+            DispatcherOptions{.shadow = {.share = shadows},
+                              .journal = is_journaled ? &journal_ : nullptr,
+                              .recover = [this](const SessionName& name) { recovery_.Add(name); }},
+            metrics_)) {}
+  ~GpuFaultTest() override {
+    recovery_.Stop();
+    worker_->Drain(absl::ZeroDuration());
+    worker_->WaitUntilIdle();
+    worker_.reset();
+  }
+
+  template <typename Answer>
+  absl::StatusOr<Answer> Ask(absl::AnyInvocable<absl::StatusOr<Answer>(Dispatcher&)> question) {
+    std::promise<absl::StatusOr<Answer>> answered;
+    worker_->Ask<Answer>(std::move(question),
+                         [&](absl::StatusOr<Answer> answer) { answered.set_value(std::move(answer)); });
+    return answered.get_future().get();
+  }
+  absl::StatusOr<SessionInfo> Create(const SessionRequest& request) {
+    return Ask<SessionInfo>([&](Dispatcher& dispatcher) { return dispatcher.Create(request); });
+  }
+  absl::StatusOr<SessionInfo> Get(const std::string& id) {
+    return Ask<SessionInfo>([&](Dispatcher& dispatcher) { return dispatcher.Get("default", id); });
+  }
+  void Start(CallRequest request, RecordedCall& call) {
+    worker_->Start(worker_->NewCallId(), std::move(request), call);
+  }
+  // An endless answer in "a", in whose midst the GPU fails.
+  void CutOff(RecordedCall& call) {
+    Start(AnswerRequest("a", kPrompt, kEndless), call);
+    const absl::Status status = call.Wait().status;
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_EQ(GetRefusal(status).reason, "GPU_FAULT");
+    EXPECT_TRUE(GetRefusal(status).retry.has_value());
+    EXPECT_GE(call.tokens().size(), kTold);
+    EXPECT_EQ(metrics_.worker().gpu_sessions_lost.value(), 1);
+  }
+  static Reader FailAfterSome(const RecordedCall& call) {
+    if (call.tokens().size() == kTold) device_fails = true;
+    return Reader::kReady;
+  }
+
+  TinyModelFile file_ = TinyModelFile({.layers = 2, .heads = 4, .kv_heads = 2});
+  TemporaryFolder folder_;
+  Metrics metrics_ = Metrics({});
+  std::unique_ptr<SessionFiles> files_ = *SessionFiles::Open(folder_.path());
+  Recovery recovery_ = Recovery(*files_, metrics_.journal());
+  Journal journal_ =
+      Journal(std::make_unique<FolderStore>(*files_, Sync::kNone, metrics_.journal()), &SnapshotOf, metrics_.journal());
+  std::unique_ptr<Worker> worker_;
+};
+
+TEST_F(GpuFaultTest, WhatWasToldComesBackAndTheAnswerGoesOn) {
+  ASSERT_THAT(Create(OpenRequest("a")), IsOk());
+  RecordedCall call(&FailAfterSome);
+  CutOff(call);
+  for (const absl::Status& status :
+       {Get("a").status(), worker_->Look("default", "a").status(), Create(OpenRequest("a")).status()}) {
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_EQ(GetRefusal(status).reason, "SESSION_RECOVERING");
+    EXPECT_TRUE(GetRefusal(status).retry.has_value());
+  }
+  EXPECT_EQ(Ask<WorkTotals>([](Dispatcher& dispatcher) -> absl::StatusOr<WorkTotals> {
+              return dispatcher.Totals();
+            })->load.pages_reserved,
+            0);
+
+  recovery_.Start(*worker_);
+  absl::StatusOr<SessionInfo> back = Get("a");
+  for (; GetRefusal(back.status()).reason == "SESSION_RECOVERING"; back = Get("a")) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  ASSERT_THAT(back, IsOk());
+  EXPECT_EQ(back->tokens, kPrompt + static_cast<int64_t>(call.tokens().size()));
+  RecordedCall rest;
+  CallRequest resume = AnswerRequest("a", 0, static_cast<int32_t>(call.tokens().size()) + 10);
+  resume.resume_from = kPrompt;
+  Start(std::move(resume), rest);
+  ASSERT_THAT(rest.Wait().status, IsOk());
+  ASSERT_EQ(rest.tokens().size(), call.tokens().size() + 10);
+  EXPECT_THAT(std::vector(rest.tokens().begin(), rest.tokens().end() - 10), ElementsAreArray(call.tokens()));
+  EXPECT_EQ(metrics_.journal().brought_back.value(), 1);
+  EXPECT_EQ(GetRefusal(Create(OpenRequest("a")).status()).reason, "NAME_TAKEN");
+}
+
+TEST_F(GpuFaultTest, WhoTheHostComputesDoesNotNotice) {
+  for (const char* id : {"calm", "b"}) ASSERT_THAT(Create(OnHost(id)), IsOk());
+  ASSERT_THAT(Create(OpenRequest("a")), IsOk());
+  RecordedCall calm, beside, cut(&FailAfterSome);
+  Start(AnswerRequest("calm", kPrompt, 60), calm);
+  ASSERT_THAT(calm.Wait().status, IsOk());
+  Start(AnswerRequest("b", kPrompt, 60), beside);
+  CutOff(cut);
+  ASSERT_THAT(beside.Wait().status, IsOk());
+  EXPECT_THAT(beside.tokens(), ElementsAreArray(calm.tokens()));
+}
+
+class UnjournaledGpuFaultTest : public GpuFaultTest {
+ protected:
+  UnjournaledGpuFaultTest() : GpuFaultTest(false, 1) {}
+};
+
+// With shadows, of which the GPU has some, too.
+TEST_F(UnjournaledGpuFaultTest, ASessionWithoutAJournalIsGoneAndItsNameIsFree) {
+  ASSERT_THAT(Create(OpenRequest("a")), IsOk());
+  RecordedCall call(&FailAfterSome);
+  CutOff(call);
+  EXPECT_EQ(GetRefusal(Get("a").status()).reason, "UNKNOWN_SESSION");
+  ASSERT_THAT(Create(OpenRequest("a")), IsOk());
+  RecordedCall again;
+  Start(AnswerRequest("a", kPrompt, 20), again);
+  EXPECT_THAT(again.Wait().status, IsOk());
+  EXPECT_EQ(again.tokens().size(), 20U);
+}
+
+}  // namespace
+}  // namespace ebb
