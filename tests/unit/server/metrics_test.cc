@@ -8,8 +8,8 @@
 #include <fstream>
 #include <iterator>
 #include <string>
-#include <utility>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "policies/registry.h"
