@@ -48,7 +48,7 @@ StoreRow(StoreArgs a) {
   const int32_t d = a.cache.arena.head_dim;
   const float* const k = a.k + row * a.stride + int64_t{head} * d;
   const float* const v = a.v + row * a.stride + int64_t{head} * d;
-  if (row - session.first_row == session.tokens - 1) {
+  if (a.group > 0 && row - session.first_row == session.tokens - 1) {
     const int64_t queries = int64_t{a.group} * d;
     const float* const q = a.q + row * a.stride + head * queries;
     float* const newest = session.queries + lane * queries;
