@@ -422,6 +422,23 @@ class Rendered(unittest.TestCase):
         source = yaml.safe_load((ROOT / "deploy/prometheus/ebb.rules.yaml").read_text().replace("runbook_url: ", "runbook_url: https://example.org/ebb/"))
         self.assertEqual(rules, source)
 
+    def test_rules_hold_the_server_to_what_is_promised(self):
+        def text(*flags):
+            done = template(*(f"--set={value}" for value in ON), *flags)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return "\n".join(str(rule) for group in by_name(done.stdout)["PrometheusRule/x"]["spec"]["groups"] for rule in group["rules"])
+        usual = text()
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:  # a fraction after --set is a text
+            file.write("prometheusRule: {slo: {availability: 0.995, ttftSeconds: 1, ttftTarget: 0.95}}")
+            file.flush()
+            promised = text(f"--values={file.name}")
+        for count, before, after in ((6, r"(request_errors:ratio_rate\w+ > (?:[\d.]+ \* )?)0\.001\b", r"\g<1>0.005"),
+                                     (6, r"(ttft_slow:ratio_rate\w+ > (?:[\d.]+ \* )?)0\.01\b", r"\g<1>0.05"),
+                                     (5, r'(ebb_ttft_seconds_bucket\{le=")2\.5"', r'\g<1>1"'), (2, r"()2\.5 seconds", "1 seconds")):
+            usual, changed = re.subn(before, after, usual)
+            self.assertEqual(changed, count, before)
+        self.assertEqual(promised, usual, "those numbers change, and nothing else")
+
     def test_a_packaged_chart_is_whole(self):
         with tempfile.TemporaryDirectory() as folder:
             done = helm("package", CHART, f"--destination={folder}")
@@ -466,7 +483,7 @@ class Rendered(unittest.TestCase):
     def test_bad_values_are_refused_with_what_is_wrong(self):
         for value, says in (("replica=2", "replica is not allowed"), ("config.server.listen=x", "listen is not allowed"),
                             ("config.scheduling.rows_max=0", "greater than or equal to 1"), ("config.cache.arena=big", "cache.arena"),
-                            ("config.log.format=xml", "config.log.format"), ("image.tag=latest", "image.tag"),
+                            ("config.log.format=xml", "config.log.format"), ("prometheusRule.slo.availability=1", "slo.availability"), ("prometheusRule.slo.ttftSeconds=3", "slo.ttftSeconds"), ("image.tag=latest", "image.tag"),
                             ("terminationGracePeriodSeconds=50", "below the 110 that drain takes"),
                             ("model.file=a.gguf", "set model.existingClaim"),
                             ("store.enabled=false,config.store.durability=drain", "which needs store.enabled"),
