@@ -18,6 +18,12 @@ namespace ebb {
 // Any thread.
 class OpenStreams {
  public:
+  OpenStreams() = default;
+  // After the last Remove, whose end gRPC has waited for: taking the lock says so to who cannot see into gRPC.
+  ~OpenStreams() { const std::lock_guard lock(mutex_); }
+  OpenStreams(const OpenStreams&) = delete;
+  OpenStreams& operator=(const OpenStreams&) = delete;
+
   // `context`, of the stream, lives until Remove.
   void Add(const grpc::CallbackServerContext& context) {
     const std::lock_guard lock(mutex_);
