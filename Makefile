@@ -69,7 +69,9 @@ gpu: ## the GPU's kernels with nvcc and hipcc, where there are any; what was not
 	@scripts/setup gpu || echo "gpu: no hipcc could be installed"
 	cmake --preset release -Wno-dev -B build/gpu -DEBB_CUDA=AUTO -DEBB_HIP=AUTO
 	cmake --build build/gpu -j $(JOBS) --target ebb_gpu_libraries
-	@scripts/gpu-libraries build/gpu
+	cmake --preset release -Wno-dev
+	cmake --build --preset release -j $(JOBS) --target gpu_library_test
+	@scripts/gpu-libraries build/gpu build/release/tests/unit/engine/gpu/gpu_library_test
 
 gpu-bundle: ## one folder that checks and measures an NVIDIA GPU where there is nothing but a driver: build/gpu-bundle/run
 	@scripts/setup build test

@@ -1,9 +1,11 @@
 // That the compiled kernels are libraries this program can load, on any machine; and that a device, where there is one,
-// can be opened. Says which of the two it was: a library that was only loaded has run nothing.
+// can be opened. Says which of the two it was: a library that was only loaded has run nothing. EBB_GPU_KINDS names what
+// was compiled: "cuda hip".
 
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -17,7 +19,9 @@ namespace ebb {
 namespace {
 
 TEST(GpuLibrary, LoadsAndOpensADeviceWhereThereIsOne) {
-  for (const std::string& kind : std::vector<std::string>(absl::StrSplit(EBB_GPU_KINDS, ' '))) {
+  const char* const kinds = std::getenv("EBB_GPU_KINDS");
+  ASSERT_NE(kinds, nullptr);
+  for (const std::string& kind : std::vector<std::string>(absl::StrSplit(kinds, ' '))) {
     const auto table = LoadGpuTable(kind, EBB_BIN_DIR);
     if (!table.ok()) {
       EXPECT_EQ(GetRefusal(table.status()).reason, "GPU_UNAVAILABLE");
