@@ -25,7 +25,7 @@ constexpr char kText[] = "text/plain; charset=utf-8";
 constexpr char kIndex[] =
     "Ebb's HTTP port.\n"
     "/metrics  Prometheus\n"
-    "/healthz  200 while the process lives\n"
+    "/healthz  200 while it lives, else 503 and why it is to be restarted\n"
     "/readyz   200 when it takes requests, else 503 and why\n";
 constexpr char kConsole[] = "/console  a page to watch and try it\n";
 
@@ -35,9 +35,9 @@ void SetSocketOptions(socket_t socket) {
   setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
 }
 
-void AnswerReady(const absl::Status& ready, httplib::Response& response) {
-  response.status = ready.ok() ? 200 : 503;
-  response.set_content(ready.ok() ? "ready\n" : std::string(ready.message()) + "\n", kText);
+void AnswerCheck(const absl::Status& check, const char* ok, httplib::Response& response) {
+  response.status = check.ok() ? 200 : 503;
+  response.set_content(check.ok() ? ok : std::string(check.message()) + "\n", kText);
 }
 
 }  // namespace
@@ -78,8 +78,10 @@ class HttpPort::Server {
     if (console.add_to != nullptr) console.add_to(http_);
     http_.Get("/", [index = std::string(kIndex) + (console.add_to != nullptr ? kConsole : "")](
                        const auto&, auto& response) { response.set_content(index, kText); });
-    http_.Get("/healthz", [](const auto&, auto& response) { response.set_content("ok\n", kText); });
-    http_.Get("/readyz", [ready = pages.ready](const auto&, auto& response) { AnswerReady(ready(), response); });
+    http_.Get("/healthz",
+              [alive = pages.health.alive](const auto&, auto& response) { AnswerCheck(alive(), "ok\n", response); });
+    http_.Get("/readyz",
+              [ready = pages.health.ready](const auto&, auto& response) { AnswerCheck(ready(), "ready\n", response); });
     http_.Get("/metrics", [metrics = pages.metrics](const auto&, auto& response) {
       response.set_content(metrics(), Metrics::kContentType);
     });
@@ -124,7 +126,8 @@ class HttpPort::Server {
 
 absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const Address& listen, const HttpPages& pages) {
   EBB_CHECK(pages.metrics != nullptr);
-  EBB_CHECK(pages.ready != nullptr);
+  EBB_CHECK(pages.health.alive != nullptr);
+  EBB_CHECK(pages.health.ready != nullptr);
   auto server = std::make_unique<Server>(pages);
   EBB_TRY(server->Listen(listen));
   return std::unique_ptr<HttpPort>(new HttpPort(std::move(server)));

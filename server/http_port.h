@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/address.h"
+#include "server/health_checks.h"
 
 namespace httplib {
 class Server;
@@ -24,7 +25,7 @@ namespace ebb {
 
 struct HttpPages {
   std::function<std::string()> metrics = {};  // body of /metrics
-  std::function<absl::Status()> ready = {};   // OK: /readyz is 200; else 503 with the message
+  HealthChecks health = {};                   // of /healthz and /readyz: 200 where OK; else 503 with the message
   // The console's routes; empty: there is no console.
   struct Console {
     std::function<void(httplib::Server&)> add_to = {};

@@ -217,6 +217,10 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   if (!config.server().http_listen().empty()) {
     EBB_ASSIGN(options.http_listen, ParseAddress(config.server().http_listen()));
   }
+  if (!config.server().health_listen().empty()) {
+    EBB_ASSIGN(options.health_listen, ParseAddress(config.server().health_listen()));
+  }
+  options.stall_timeout = ToDuration(config.server().stall_timeout());
   if (!config.server().endpoint().empty()) {
     EBB_ASSIGN(options.endpoint, ParseAddress(config.server().endpoint()));
   }

@@ -3,14 +3,14 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/impl/server_builder_option.h>
-#include <grpcpp/impl/server_builder_plugin.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <new>
@@ -29,6 +29,8 @@
 #include "server/eviction_service.h"
 #include "server/experiment_metrics.h"
 #include "server/files.h"
+#include "server/health_checks.h"
+#include "server/health_port.h"
 #include "server/http_port.h"
 #include "server/inference_service.h"
 #include "server/log.h"
@@ -125,17 +127,6 @@ absl::Status CheckSpecs(const ModelTable& models, const ServerOptions& options) 
 
 std::string HealthName(const std::string& model) { return "models/" + model; }
 
-// gRPC's reflection puts itself into every server of a process that is linked to it.
-class WithoutReflection final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    std::erase_if(*plugins, [](const auto& plugin) {
-      return dynamic_cast<grpc::reflection::ProtoServerReflectionPlugin*>(plugin.get()) != nullptr;
-    });
-  }
-};
-
 class RunningServer final : public Server {
  public:
   // Who is let in, and how: `tls` may be null.
@@ -217,7 +208,7 @@ class RunningServer final : public Server {
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
-    if (!options.reflection.value_or(!identity_->on())) builder.SetOption(std::make_unique<WithoutReflection>());
+    if (!options.reflection.value_or(!identity_->on())) LeaveOutReflection(builder);
     SetTransportLimits(LimitsFor(options), builder);
     EBB_ASSIGN(acceptor_, Acceptor::Listen(options.listen));
     door_ = builder.experimental().AddExternalConnectionAcceptor(
@@ -241,14 +232,22 @@ class RunningServer final : public Server {
         metrics().connections_refused());
     if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address())));
     EBB_TRY(ListenOpenAi(options));
-    if (!options.http_listen) return absl::OkStatus();
-    EBB_ASSIGN(http_, HttpPort::Start(*options.http_listen, PagesFor(options)));
+    if (options.health_listen) {
+      EBB_ASSIGN(health_, HealthPort::Start(*options.health_listen, Checks()));
+    }
+    if (options.http_listen) {
+      EBB_ASSIGN(http_, HttpPort::Start(*options.http_listen, PagesFor(options)));
+    }
     return absl::OkStatus();
   }
 
   Address address() const override { return acceptor_->address(); }
   std::optional<Address> http_address() const override {
     return http_ == nullptr ? std::nullopt : std::optional(http_->address());
+  }
+
+  std::optional<Address> health_address() const override {
+    return health_ == nullptr ? std::nullopt : std::optional(health_->address());
   }
 
   std::optional<Address> openai_address() const override {
@@ -350,9 +349,43 @@ class RunningServer final : public Server {
     return model;
   }
 
+  HealthChecks Checks() {
+    return {.alive = [this] { return CheckAlive(); }, .ready = [this] { return CheckReady(); }};
+  }
+
+  // A worker that is stuck holds all of its model's sessions, and no call of theirs would ever be refused.
+  absl::Status CheckAlive() const {
+    if (options_.stall_timeout == absl::ZeroDuration()) return absl::OkStatus();
+    for (const ModelView& view : models_->List()) {
+      if (view.model == nullptr) continue;
+      const absl::Duration busy = view.model->worker().busy_for();
+      if (busy <= options_.stall_timeout) continue;
+      return absl::UnavailableError(
+          absl::StrFormat("the worker of '%s' has been at one step for %s, longer than server.stall_timeout, %s",
+                          view.name, absl::FormatDuration(busy), absl::FormatDuration(options_.stall_timeout)));
+    }
+    return absl::OkStatus();
+  }
+
+  // That a Redis is away makes no server unready: it is away for all of them, and clients had nobody left to tell them.
+  absl::Status CheckReady() const {
+    if (draining_) return absl::UnavailableError("draining");
+    if (options_.durability == Durability::kOff || options_.shared_store) return absl::OkStatus();
+    const std::string& folder = options_.store_dir;
+    if (access(folder.c_str(), W_OK) != 0) {
+      return absl::UnavailableError(
+          absl::StrFormat("journals cannot be written: %s: %s", folder, std::strerror(errno)));
+    }
+    std::error_code none;
+    const std::filesystem::space_info space = std::filesystem::space(folder, none);
+    if (!none && space.available == 0) {
+      return absl::UnavailableError(absl::StrFormat("journals cannot be written: the disk of %s is full", folder));
+    }
+    return absl::OkStatus();
+  }
+
   HttpPages PagesFor(const ServerOptions& options) {
-    HttpPages pages = {.metrics = [this] { return MetricsPage(); },
-                       .ready = [this] { return draining_ ? absl::UnavailableError("draining") : absl::OkStatus(); }};
+    HttpPages pages = {.metrics = [this] { return MetricsPage(); }, .health = Checks()};
     if (!options.console) return pages;
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);  // what the services answer has bounds of its own
@@ -426,6 +459,7 @@ class RunningServer final : public Server {
       server_->Wait();
       openai_.reset();
       http_.reset();
+      health_.reset();
       console_.reset();
       const std::lock_guard lock(health_mutex_);
       server_.reset();
@@ -455,6 +489,7 @@ class RunningServer final : public Server {
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Console> console_;
   std::unique_ptr<OpenAiFront> openai_;
+  std::unique_ptr<HealthPort> health_;
   std::unique_ptr<HttpPort> http_;
 };
 

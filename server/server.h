@@ -59,8 +59,10 @@ using ModelTable = std::map<std::string, ModelSpec>;  // by resource names
 struct ServerOptions {
   Address listen = {.host = "127.0.0.1", .port = 7700};  // port 0: any free one
   std::optional<Address> http_listen = {};
-  std::optional<ConsoleOptions> console = {};  // on http_listen; none: there is none. Not with client certificates
-  std::optional<OpenAiOptions> openai = {};    // none: no such port. Not with client certificates
+  std::optional<Address> health_listen = {};        // of gRPC's health protocol, without TLS
+  absl::Duration stall_timeout = absl::Minutes(5);  // of one step, then the server says it is not alive; zero: never
+  std::optional<ConsoleOptions> console = {};       // on http_listen; none: there is none. Not with client certificates
+  std::optional<OpenAiOptions> openai = {};         // none: no such port. Not with client certificates
   AuthOptions auth = {};
   std::optional<TlsOptions> tls = {};                     // none: plain HTTP/2
   std::optional<bool> reflection = {};                    // default: where nobody has to say who they are
@@ -88,13 +90,14 @@ struct ServerOptions {
 class Server {
  public:
   // Serves when it returns. Errors of Identity::Open, ServerTls::Open, ServedModel::Open, WithPolicies, SetModels,
-  // ExperimentFile::Open, HttpPort::Start and OpenAiFront::Start; UNAVAILABLE PORT_UNAVAILABLE.
+  // ExperimentFile::Open, HttpPort::Start, HealthPort::Start and OpenAiFront::Start; UNAVAILABLE PORT_UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   virtual ~Server() = default;  // ends every call at once
 
   virtual Address address() const = 0;  // with the port in use
   virtual std::optional<Address> http_address() const = 0;
+  virtual std::optional<Address> health_address() const = 0;
   virtual std::optional<Address> openai_address() const = 0;
 
   // Any thread. The tenants' weights, quotas and policies from now on. INVALID_ARGUMENT, as WithPolicies, changes

@@ -1,10 +1,15 @@
 #include "server/transport_limits.h"
 
 #include <grpc/grpc.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/resource_quota.h>
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <vector>
 
 namespace ebb {
 namespace {
@@ -50,7 +55,19 @@ int Milliseconds(absl::Duration time) {
   return static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(time), 1, std::numeric_limits<int>::max()));
 }
 
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    std::erase_if(*plugins, [](const auto& plugin) {
+      return dynamic_cast<grpc::reflection::ProtoServerReflectionPlugin*>(plugin.get()) != nullptr;
+    });
+  }
+};
+
 }  // namespace
+
+void LeaveOutReflection(grpc::ServerBuilder& builder) { builder.SetOption(std::make_unique<WithoutReflection>()); }
 
 void SetTransportLimits(const TransportLimits& limits, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(limits.request_bytes_max));

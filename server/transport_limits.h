@@ -19,6 +19,9 @@ struct TransportLimits {
   absl::Duration keepalive = absl::Seconds(60);  // a client with calls that is silent for so long is asked for a sign
 };
 
+// gRPC's reflection puts itself into every server of a process that is linked to it; not into this one.
+void LeaveOutReflection(grpc::ServerBuilder& builder);
+
 void SetTransportLimits(const TransportLimits& limits, grpc::ServerBuilder& builder);
 
 }  // namespace ebb

@@ -59,11 +59,23 @@ void Worker::Drain(absl::Duration patience) {
   });
 }
 
+absl::Duration Worker::busy_for() const {
+  const int64_t since = busy_since_;
+  return since == 0 ? absl::ZeroDuration() : Now() - absl::FromUnixNanos(since);
+}
+
 void Worker::Loop() {
   dispatcher_.SetPost([this](Message news) { mailbox_.Post(std::move(news)); });
   std::vector<Message> messages;
-  // What waited goes before what comes.
-  while (mailbox_.Take(messages, dispatcher_.idle_time(), !dispatcher_.has_work() && !dispatcher_.has_ready())) {
+  const auto take = [&] {
+    busy_since_ = 0;
+    // What waited goes before what comes.
+    const bool is_open =
+        mailbox_.Take(messages, dispatcher_.idle_time(), !dispatcher_.has_work() && !dispatcher_.has_ready());
+    busy_since_ = absl::ToUnixNanos(Now());
+    return is_open;
+  };
+  while (take()) {
     dispatcher_.HearJournal();
     for (Message& message : messages) message(dispatcher_);
     messages.clear();  // with what they hold

@@ -50,6 +50,8 @@ class Worker {
 
   // Any thread.
   absl::Time Now() const { return dispatcher_.clock().Now(); }
+  // How long it has been at what it does between two looks into the mailbox, a step at most; zero: it waits for work.
+  absl::Duration busy_for() const;
   absl::StatusOr<SessionView> Look(const std::string& tenant, const std::string& id) const {
     return dispatcher_.Look(tenant, id);
   }
@@ -125,7 +127,8 @@ class Worker {
   Mailbox<Message> mailbox_;
   Dispatcher dispatcher_;  // the thread's alone, but for what may be called from any
   std::atomic<CallId> calls_made_ = 0;
-  bool draining_ = false;  // the thread's
+  std::atomic<int64_t> busy_since_ = 0;  // Now, in nanoseconds; 0: the thread waits
+  bool draining_ = false;                // the thread's
   absl::Notification idle_;
   std::thread thread_;  // last: it uses all of the above
 };

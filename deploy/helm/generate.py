@@ -21,7 +21,7 @@ sys.dont_write_bytecode = True
 from reference import generated, proto  # noqa: E402
 
 # What templates/_helpers.tpl sets, so that the values may not.
-CHARTS_OWN = {"server.listen", "server.http_listen", "server.drain_timeout", "openai.listen", "experiments.file", "model.path", "store.dir", "store.redis_password_file", "auth.token_file", "tls.cert",
+CHARTS_OWN = {"server.listen", "server.http_listen", "server.health_listen", "server.drain_timeout", "openai.listen", "experiments.file", "model.path", "store.dir", "store.redis_password_file", "auth.token_file", "tls.cert",
               "tls.key", "tls.client_ca"}
 SIZE, DURATION = r"^[0-9]+(KiB|MiB|GiB|TiB)?$", r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"
 

@@ -33,7 +33,7 @@ GOLDEN = ROOT / "deploy/helm/golden"
 PAGE = ROOT / "docs/how-to/run-on-kubernetes.md"
 CASES = {path.name.removesuffix("-values.yaml"): path for path in sorted(CHART.glob("ci/*-values.yaml"))}
 TEMPLATES = {path: path.read_text(encoding="utf-8") for path in sorted(CHART.glob("templates/**/*")) if path.is_file()}
-CHARTS_OWN = {"server.listen", "server.http_listen", "server.drain_timeout", "openai.listen", "experiments.file", "model.path", "store.dir", "store.redis_password_file", "auth.token_file", "tls.cert",
+CHARTS_OWN = {"server.listen", "server.http_listen", "server.health_listen", "server.drain_timeout", "openai.listen", "experiments.file", "model.path", "store.dir", "store.redis_password_file", "auth.token_file", "tls.cert",
               "tls.key", "tls.client_ca"}
 ON = ("serviceMonitor.enabled=true", "prometheusRule.enabled=true", "prometheusRule.runbookBase=https://example.org/ebb/",
       "dashboards.enabled=true", "replicas=3", "model.file=llama.gguf", "model.existingClaim=models", "config.store.durability=drain",
@@ -206,9 +206,10 @@ class Rendered(unittest.TestCase):
                 self.assertEqual(container["securityContext"], {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
                                                                 "capabilities": {"drop": ["ALL"]}})
             (container,) = pod["containers"]
-            ports = {port["name"] for port in container["ports"]}
+            ports = {known for port in container["ports"] for known in (port["name"], port["containerPort"])}
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-                self.assertIn(container[probe]["httpGet"]["port"], ports)
+                asks = container[probe]
+                self.assertIn((asks.get("httpGet") or asks["grpc"])["port"], ports)
             mounts = {mount["name"] for mount in container["volumeMounts"]}
             claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", ())}
             self.assertEqual(mounts, {volume["name"] for volume in pod["volumes"]} | claims)
@@ -277,6 +278,19 @@ class Rendered(unittest.TestCase):
             self.assertEqual(made["NetworkPolicy/x"]["spec"]["ingress"][0]["ports"], [{"port": "grpc"}] + [{"port": "openai"}] * there)
             config = yaml.safe_load(made["ConfigMap/x"]["data"]["ebb.yaml"])
             self.assertEqual(config.get("openai"), {"listen": "0.0.0.0:7702", "requests_max": 256} if there else None)
+
+    def test_probes_ask_the_port_of_health_where_there_is_one(self):
+        for case, asks in (("mtls", [{"grpc": {"port": 7703, "service": service}} for service in ("readiness", "readiness", "liveness")]),
+                           ("cpu", [{"httpGet": {"path": path, "port": "http"}} for path in ("/readyz", "/readyz", "/healthz")])):
+            made = self.render(case=case)
+            pod = made["StatefulSet/x"]["spec"]["template"]["spec"]["containers"][0]
+            probes = [pod[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")]
+            self.assertEqual([{key: probe[key] for key in ("grpc", "httpGet") if key in probe} for probe in probes], asks)
+            config = yaml.safe_load(made["ConfigMap/x"]["data"]["ebb.yaml"])
+            self.assertEqual(config["server"].get("health_listen"), "0.0.0.0:7703" if case == "mtls" else None)
+            self.assertEqual([port["containerPort"] for port in pod["ports"] if port["name"] == "health"], [7703] * (case == "mtls"))
+            # The kubelet alone comes there: neither the Service nor the NetworkPolicy lets others in.
+            self.assertNotIn("health", [port["name"] for port in made["Service/x"]["spec"]["ports"]])
 
     def test_experiments_are_what_the_server_reads(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -511,6 +525,7 @@ class Rendered(unittest.TestCase):
                             ("ports.openai=7702,config.auth.mode=mtls,secrets.tls=t", "knows no client certificates"),
                             ("ports.openai=7702,config.openai.tls=on", "which needs secrets.tls or certificate.issuerRef"),
                             ("ports.openai=7701", "ports.http and ports.openai are both 7701"),
+                            ("ports.health=7700", "ports.grpc and ports.health are both 7700"),
                             ("config.cache.swap_max=5GiB,store.enabled=false", "swap_max is 5GiB, of the pod's volume, which needs store.enabled"),
                             ("experiments[0].name=x", "arms is required"), ("config.experiments.file=/x", "file is not allowed"),
                             ("image.digest=sha256:1", "image.digest")):

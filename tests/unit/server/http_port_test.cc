@@ -21,7 +21,8 @@ const Address kAnyPort = {.host = "127.0.0.1", .port = 0};
 httplib::Client ClientOf(const HttpPort& port) { return httplib::Client(port.address().host, port.address().port); }
 
 HttpPages Pages() {
-  return {.metrics = [] { return std::string("ebb_sessions 3\n"); }, .ready = [] { return absl::OkStatus(); }};
+  return {.metrics = [] { return std::string("ebb_sessions 3\n"); },
+          .health = {.alive = [] { return absl::OkStatus(); }, .ready = [] { return absl::OkStatus(); }}};
 }
 
 TEST(HttpPort, ServesItsThreePages) {
@@ -42,7 +43,7 @@ TEST(HttpPort, ServesItsThreePages) {
 TEST(HttpPort, SaysWhyItIsNotReady) {
   std::atomic<bool> draining = false;
   HttpPages pages = Pages();
-  pages.ready = [&] { return draining ? absl::UnavailableError("draining: 3 streams left") : absl::OkStatus(); };
+  pages.health.ready = [&] { return draining ? absl::UnavailableError("draining: 3 streams left") : absl::OkStatus(); };
   const auto port = HttpPort::Start(kAnyPort, pages);
   ASSERT_THAT(port, IsOk());
   httplib::Client client = ClientOf(**port);
@@ -52,6 +53,18 @@ TEST(HttpPort, SaysWhyItIsNotReady) {
   EXPECT_EQ(answer->status, 503);
   EXPECT_EQ(answer->body, "draining: 3 streams left\n");
   EXPECT_EQ(client.Get("/healthz")->status, 200);
+}
+
+TEST(HttpPort, SaysWhyItIsToBeRestarted) {
+  HttpPages pages = Pages();
+  pages.health.alive = [] { return absl::UnavailableError("stuck for six minutes"); };
+  const auto port = HttpPort::Start(kAnyPort, pages);
+  ASSERT_THAT(port, IsOk());
+  httplib::Client client = ClientOf(**port);
+  const auto answer = client.Get("/healthz");
+  EXPECT_EQ(answer->status, 503);
+  EXPECT_EQ(answer->body, "stuck for six minutes\n");
+  EXPECT_EQ(client.Get("/readyz")->status, 200);
 }
 
 TEST(HttpPort, RefusesOtherPathsAndMethods) {

@@ -72,6 +72,26 @@ TEST_F(WorkerTest, AnswersEveryoneOnce) {
   EXPECT_EQ(Totals().load.sessions, kThreads * kSessions);
 }
 
+TEST_F(WorkerTest, SaysHowLongItHasBeenAtWhatItDoes) {
+  std::promise<void> begun, leave;
+  std::promise<absl::StatusOr<int>> answered;
+  worker_->Ask<int>(
+      [&](Dispatcher& /*dispatcher*/) -> absl::StatusOr<int> {
+        begun.set_value();
+        leave.get_future().wait();
+        return 1;
+      },
+      [&](absl::StatusOr<int> answer) { answered.set_value(answer); });
+  begun.get_future().wait();
+  const absl::Duration before = worker_->busy_for();
+  const absl::Time asked = worker_->Now();
+  while (worker_->Now() < asked + absl::Milliseconds(20)) std::this_thread::yield();
+  EXPECT_GE(worker_->busy_for(), before + absl::Milliseconds(20));
+  leave.set_value();
+  EXPECT_THAT(answered.get_future().get(), IsOk());
+  while (worker_->busy_for() != absl::ZeroDuration()) std::this_thread::yield();  // it waits for work
+}
+
 TEST_F(WorkerTest, WhatACallDidIsSeenByWhoWaitedForItsEnd) {
   ASSERT_THAT(Create("a"), IsOk());
   RecordedCall call;

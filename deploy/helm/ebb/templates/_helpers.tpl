@@ -106,10 +106,28 @@ sum(100 * max without (model) (sum without (state) (ebb_kv_pages{ {{- $of }},sta
 sum(100 * max without (model) ((sum without (tenant) (ebb_queue_depth{ {{- $of }}}) + ebb_requests_running{ {{- $of }}}) / ebb_requests_limit{ {{- $of }}}))
 {{- end -}}
 
+{{/* How the kubelet asks: (list . "readiness" "/readyz"). */}}
+{{- define "ebb.probe" -}}
+{{- $root := index . 0 -}}
+{{- with $root.Values.ports.health -}}
+grpc: {port: {{ int . }}, service: {{ index $ 1 }}}
+{{- else -}}
+httpGet: {path: {{ index . 2 }}, port: http}
+{{- end -}}
+{{- end -}}
+
 {{/* The server's configuration: what the values say, and what follows from the chart. */}}
 {{- define "ebb.config" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $server := dict "listen" (printf "0.0.0.0:%d" (int .Values.ports.grpc)) "http_listen" (printf "0.0.0.0:%d" (int .Values.ports.http)) "drain_timeout" (printf "%ds" (int .Values.drain.timeoutSeconds)) -}}
+{{- with .Values.ports.health -}}
+{{- range $name, $port := dict "grpc" $.Values.ports.grpc "http" $.Values.ports.http "openai" $.Values.ports.openai -}}
+{{- if eq (int $port) (int $.Values.ports.health) -}}
+{{- fail (printf "ports.%s and ports.health are both %d" $name (int $port)) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $server "health_listen" (printf "0.0.0.0:%d" (int .)) -}}
+{{- end -}}
 {{- $_ := set $config "server" (merge $server (default dict $config.server)) -}}
 {{- with .Values.ports.openai -}}
 {{- if eq (int .) (int $.Values.ports.grpc) -}}

@@ -89,16 +89,19 @@ spec:
         {{- with .Values.ports.openai }}
         - {name: openai, containerPort: {{ . }}}
         {{- end }}
+        {{- with .Values.ports.health }}
+        - {name: health, containerPort: {{ . }}}
+        {{- end }}
       startupProbe:
-        httpGet: {path: /readyz, port: http}
+        {{ include "ebb.probe" (list . "readiness" "/readyz") }}
         periodSeconds: 10
         failureThreshold: {{ .Values.probes.startupFailureThreshold }}
       readinessProbe:
-        httpGet: {path: /readyz, port: http}
+        {{ include "ebb.probe" (list . "readiness" "/readyz") }}
         periodSeconds: {{ .Values.probes.readinessPeriodSeconds }}
         failureThreshold: 2
       livenessProbe:
-        httpGet: {path: /healthz, port: http}
+        {{ include "ebb.probe" (list . "liveness" "/healthz") }}
         periodSeconds: {{ .Values.probes.livenessPeriodSeconds }}
         failureThreshold: 6
         timeoutSeconds: 5
