@@ -279,6 +279,7 @@ grpc::Status Client::Resuming(StreamMethod<Request, Message, v1::InferenceServic
     // These two only answer a call that has done nothing.
     if (looked && !busy && reason != "GENERATION_MISMATCH" && reason != "SESSION_BUSY") broken = tried.status;
     if (!delay) return tried.status;
+    if (progress.is_whole()) return grpc::Status::OK;
     if (IsCancelledAfter(tried.at_once ? absl::ZeroDuration() : *delay, cancellation)) return Cancelled(tried.status);
   }
 }

@@ -42,6 +42,7 @@ bool Progress::Take(v1::PrefillResponse& message) {
   total_ = done_ + message.tokens_total();
   message.set_tokens_done(static_cast<uint32_t>(done_ + message.tokens_done()));
   message.set_tokens_total(static_cast<uint32_t>(*total_));
+  is_whole_ = !asked_.decodes && message.tokens_done() == message.tokens_total();
   return true;
 }
 
@@ -61,6 +62,7 @@ absl::StatusOr<bool> Progress::Take(v1::DecodeResponse& message) {
   tokens_.insert(tokens_.end(), message.tokens().begin(), message.tokens().end());
   text_ += message.text();
   const bool last = message.finish_reason() != v1::FINISH_REASON_UNSPECIFIED;
+  is_whole_ = last;
   if (!last && message.tokens().empty() && message.text().empty()) return false;
   ++sequence_;
   return true;

@@ -50,6 +50,9 @@ class Progress {
   bool Take(v1::PrefillResponse& message);
   absl::StatusOr<bool> Take(v1::DecodeResponse& message);
 
+  // The last message has come: whatever becomes of the stream, there is nothing more to say.
+  bool is_whole() const { return is_whole_; }
+
   // What to ask for next, the session being as `now`; nothing when all has come, but for a prompt's last message, which
   // `last_block` then is. ABORTED where the answer cannot go on exactly where it stopped.
   absl::StatusOr<std::optional<NextStream>> AfterBreak(const v1::Session& now);
@@ -68,6 +71,7 @@ class Progress {
   std::string text_ = {};              // likewise
   size_t token_at_ = 0, text_at_ = 0;  // what of the answer this stream has sent
   uint64_t sequence_ = 0;              // of the answer's next message
+  bool is_whole_ = false;
   std::optional<v1::PrefillResponse> last_block_ = {};
 };
 

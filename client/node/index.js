@@ -333,6 +333,7 @@ class Answer {
       }
       const delay = this.#delay(failure, ++attempt, begun, broken);
       if (delay === undefined) throw failure;
+      if (progress.isWhole) return;
       if (opened && !["GENERATION_MISMATCH", "SESSION_BUSY"].includes(failure.reason)) {
         broken = failure;
         progress.breaks += came || !failure.reason ? 1 : 0;

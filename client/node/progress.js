@@ -11,6 +11,12 @@ class Progress {
     this.tokenAt = this.textAt = this.sequence = 0;
   }
 
+  // The last message has come: whatever becomes of the stream, there is nothing more to say.
+  get isWhole() {
+    if (this.method === "Prefill") return this.read !== undefined && this.read.tokensDone === this.read.tokensTotal;
+    return this.last !== undefined;
+  }
+
   // The first call, tied to the session as it stands: so it is known where the answer begins.
   begin(before) {
     this.before = before;

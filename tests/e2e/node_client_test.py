@@ -72,6 +72,26 @@ class NodeClient(unittest.TestCase):
                     self.assertEqual((gate.cuts, got.pop("breaks") > 0), (1, True))
                     self.assertEqual(got, {name: value for name, value in right.items() if name != "breaks"})
 
+    def test_a_break_behind_the_last_message_is_the_end(self):
+        read = """
+            const client = open({});
+            const stream = client.stream;
+            let streams = 0;
+            client.stream = async function* (...call) {
+              yield* stream.apply(client, call);
+              streams += 1;
+              throw new ebb.EbbError(14, "the connection broke");
+            };
+            const session = await client.createSession(ebb.policy("h2o", { budget: 48 }));
+            const got = session.generate(prompt, { ...answer, maxTokens: 8 });
+            const reasons = [];
+            for await (const message of got.messages()) if (message.finishReason !== "FINISH_REASON_UNSPECIFIED") reasons.push(message.finishReason);
+            tell({ streams, reasons, tokens: got.tokens.length });
+            client.close();
+        """
+        with Server() as server:
+            self.assertEqual(self.told(read, server.addr), [{"streams": 1, "reasons": ["FINISH_REASON_MAX_TOKENS"], "tokens": 8}])
+
     def test_without_resume_a_break_is_an_error(self):
         with Server() as server, Gate(server.addr) as gate:
             gate.cut_after = 4 * 768  # behind what CreateSession takes; the tokens alone take more

@@ -369,6 +369,20 @@ class Rules(unittest.TestCase):
         opened = steps.send(session_pb2.Session(name="sessions/s", generation=2, tokens=5, prompt_tokens=3, block_size=8))
         self.assertEqual((opened.method, opened.request.resume_from), ("Decode", 3))
 
+    def test_a_break_behind_the_last_message_is_the_end(self):
+        session = session_pb2.Session(name="sessions/s", generation=1, block_size=8)
+        for asked, last in ((inference_pb2.DecodeRequest(session="sessions/s"), inference_pb2.DecodeResponse(tokens=[1], finish_reason="FINISH_REASON_STOP")),
+                            (inference_pb2.PrefillRequest(session="sessions/s", prompt={"text": "t"}), inference_pb2.PrefillResponse(tokens_done=8, tokens_total=8))):
+            with self.subTest(type(asked).__name__):
+                steps = flow.resuming(progress.Progress(asked), ebb.Retry(), ebb.Retry())
+                next(steps)
+                steps.send(session)
+                steps.send(None)
+                self.assertEqual(steps.send(last), flow.Give(last))
+                self.assertEqual(steps.send(None), flow.Read())
+                with self.assertRaises(StopIteration):
+                    steps.throw(failed("UNAVAILABLE"))
+
     def test_a_session_that_another_call_writes_to_is_refused_at_once(self):
         steps = flow.resuming(progress.Progress(inference_pb2.DecodeRequest(session="sessions/s")), ebb.Retry(), ebb.Retry())
         next(steps)

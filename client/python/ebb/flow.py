@@ -190,6 +190,8 @@ def resuming(progress: Progress, retry: Retry, resume: Retry) -> Flow:
                 delay = policy.backoff(attempt)
             if delay is None:
                 raise
+            if progress.is_whole:
+                return
             if opened and error.reason not in ("GENERATION_MISMATCH", "SESSION_BUSY"):  # which only answer a call that has done nothing
                 broken = error
                 progress.breaks += came or not error.reason

@@ -34,6 +34,13 @@ class Progress:
         elif request.prompt.HasField("tokens"):
             self._total = len(request.prompt.tokens.ids)
 
+    @property
+    def is_whole(self) -> bool:
+        """The last message has come: whatever becomes of the stream, there is nothing more to say."""
+        if isinstance(self.asked, inference_pb2.PrefillRequest):
+            return 0 < self.read.tokens_total == self.read.tokens_done
+        return self.last is not None
+
     def begin(self, before: session_pb2.Session) -> Request:
         """The request, tied to the session as it stands: so it is known where the answer begins."""
         self._before = before

@@ -96,6 +96,28 @@ TEST(Progress, AnAnswerIsAskedForFromItsFirstToken) {
   }
 }
 
+TEST(Progress, BehindTheLastMessageNothingIsMissing) {
+  Progress reads(Asked::For(v1::PrefillRequest()));
+  v1::PrefillResponse block = Block(8, 20);
+  reads.Take(block);
+  EXPECT_FALSE(reads.is_whole());
+  block = Block(20, 20);
+  reads.Take(block);
+  EXPECT_TRUE(reads.is_whole());
+
+  Progress answers(Asked::For(OfText()));
+  block = Block(20, 20);
+  answers.Take(block);
+  EXPECT_FALSE(answers.is_whole());
+  v1::DecodeResponse tokens = DecodedTokens({1, 2});
+  EXPECT_TRUE(*answers.Take(tokens));
+  EXPECT_FALSE(answers.is_whole());
+  v1::DecodeResponse last = DecodedTokens({3});
+  last.set_finish_reason(v1::FINISH_REASON_STOP);
+  EXPECT_TRUE(*answers.Take(last));
+  EXPECT_TRUE(answers.is_whole());
+}
+
 TEST(Progress, APromptIsAskedForAgainOrWhatIsMissingOfIt) {
   const auto again = Next(OfText(), {});
   ASSERT_TRUE(again.ok() && again->has_value());
