@@ -164,6 +164,21 @@ class Gpu(unittest.TestCase):
             self.assertGreater(sum(counted(server, "ebb_shadow_tokens_total").values()), 10)
             self.assertGreater(Rows(server).before["ebb_gpu_logits_rows_total{fate=\"copied\"}"], 12)
 
+    def test_a_session_that_is_swapped_takes_its_row_along(self):
+        names = [f"swapped-{i}" for i in range(6)]
+        with Server(*self.flags, "--cache.arena=1MiB", "--cache.swap_max=64MiB") as server:
+            for name in names:
+                for of in (server, self.gpu):
+                    of.ebb("sessions", "create", name, "--policy=h2o", "--budget=200", KV)
+                self.assertEqual(self.tokens(server, name), self.tokens(self.gpu, name))
+            for name in names:  # the row of its last token, which greedy decoding left on the GPU
+                with ebb.Client(server.addr) as swapping, ebb.Client(self.gpu.addr) as calm:
+                    answers = [client.session(name).decode(temperature=1, seed=1, max_tokens=2, ignore_eos=True) for client in (swapping, calm)]
+                    for answer in answers:
+                        answer.read()
+                    self.assertEqual(answers[0].tokens, answers[1].tokens)
+            self.assertGreater(counted(server, "ebb_swaps_total")["ebb_swaps_total{direction=\"out\"}"], 3)
+
     def test_a_killed_server_goes_on_with_the_tokens_of_one_that_was_not(self):
         with tempfile.TemporaryDirectory() as store:
             flags = (*self.flags, f"--store.dir={store}", "--store.durability=step")
