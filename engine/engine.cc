@@ -245,12 +245,17 @@ class EngineOnOps final : public Engine {
     for (size_t i = 0; i < rows.size(); ++i) {
       const size_t wanted = (rows[i].tokens.size() - sequences_[i].logits_from) * config_.vocab;
       rows[i].logits = logits.subspan(at, wanted);
+      rows[i].largest = {};
       at += wanted;
       rows[i].status = rows[i].prompt_ends ? Of(*rows[i].session).EndPrompt() : absl::OkStatus();
       if (rows[i].draft) Of(*rows[i].session).UnseatDraft();
       if (rows[i].session->edit_left() > 0) CloseEditStep(device(), Of(*rows[i].session));
     }
     evictions_.Finish(rows);
+  }
+
+  absl::StatusOr<std::vector<float>> TakeLogits(Session& session) override {
+    return std::exchange(Of(session).kept_logits(), {});
   }
 
   void Accept(BatchRow& row, int32_t count) override {

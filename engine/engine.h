@@ -32,6 +32,7 @@
 #include "engine/edit.h"
 #include "engine/eviction_census.h"
 #include "engine/model/architecture.h"
+#include "engine/ops/gpu/token_logit.h"
 #include "engine/pack_report.h"
 #include "engine/text/tokenizer.h"
 #include "policies/caote.h"
@@ -151,12 +152,18 @@ struct BatchRow {
   // block_size_max; and every id in 0..vocab-1
   std::span<const int32_t> tokens = {};
   Want want = Want::kNone;
+  // With kLast: so many of the largest logits are enough, up to gpu::kLargestMax and the vocabulary; 0: none but all. A
+  // device then yields no more, and keeps the rest (TakeLogits); the host yields all as ever.
+  int32_t enough = 0;
   bool draft = false;         // run the tokens and let them wait for Accept; the session stays as it is
   bool prompt_ends = false;   // the session's first prompt ends here: a budget_ratio becomes a budget
   bool measure = false;       // report loss and ages of what this step evicts, for one more attention pass of one query
   bool list_victims = false;  // report who leaves in this step, for memory that is allocated in it
   // Written by Run:
-  std::span<const float> logits = {};     // [1 or T, vocab], valid until the next Run
+  // [1 or T, vocab], valid until the next Run; empty where a device kept them, and then `largest` [enough] is what it
+  // yields, best first, of equals the lower token.
+  std::span<const float> logits = {};
+  std::span<const gpu::TokenLogit> largest = {};
   int32_t length = 0;                     // live tokens in the longest lane, with the step's own, before any left
   int32_t evicted = 0;                    // tokens that left the lane that lost most in this step
   int64_t evicted_slots = 0;              // all lanes together
@@ -329,6 +336,11 @@ class Engine {
   // Runs one step. REQUIRES: the rows' tokens sum to 1 .. step_tokens_max; OwnPages of each row. In steady state it
   // allocates nothing, but for a log that outgrows its capacity and doubles it.
   virtual void Run(std::span<BatchRow> rows) = 0;
+
+  // The logits [vocab] of a session's last token, of which its last step yielded `largest` alone. They go where its
+  // cache goes, and are the caller's from now on. UNAVAILABLE GPU_FAULT: the session is lost. REQUIRES: nobody took
+  // them, and no token came since.
+  virtual absl::StatusOr<std::vector<float>> TakeLogits(Session& session) = 0;
 
   // Keeps the first `count` tokens of the draft that waits, and forgets the others. `row` names the session, and
   // whether the loss is measured and victims are listed; what became of the tokens is written to it as by Run, loss as

@@ -168,6 +168,7 @@ void SessionOnEngine::BeginAt(std::span<const int32_t> log, const SessionCache::
 void SessionOnEngine::CountStep(int32_t tokens) {
   block_step_ = tokens > 1;
   decode_steps_ = block_step_ ? 0 : decode_steps_ + 1;
+  kept_logits_ = {};
 }
 
 // Tokens from an index on leave log and cache.

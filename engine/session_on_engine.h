@@ -167,6 +167,8 @@ class SessionOnEngine final : public Session {
   // the session attends to. Empty before the first step.
   std::vector<float>& last_queries() { return last_queries_; }
   const std::vector<float>& last_queries() const { return last_queries_; }
+  // Logits of the newest token that a device kept, come home with the cache; empty where none did, or they were taken.
+  std::vector<float>& kept_logits() { return kept_logits_; }
   // The RoPE position of the newest token, live or not.
   int32_t last_position(const SlotMap& map) const {
     return map.positions() == Positions::kOriginal ? next_position_ - 1 : map.live() - 1;
@@ -193,6 +195,7 @@ class SessionOnEngine final : public Session {
   int32_t decode_steps_ = 0;  // since the policy last ran; a prefill block of more than one token always runs it
   bool block_step_ = false;
   std::vector<float> last_queries_ = {};
+  std::vector<float> kept_logits_ = {};
   Draft draft_ = {};
   PendingEdit edit_ = {};
   int32_t stale_from_ = kNothingStale;

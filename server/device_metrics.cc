@@ -13,7 +13,10 @@ DeviceMetrics::DeviceMetrics(MetricSet& set, const DeviceUse& use)
       prefill_{set["ebb_gpu_steps_total"].counter({"prefill"}), set["ebb_gpu_step_seconds_total"].counter({"prefill"})},
       decode_{set["ebb_gpu_steps_total"].counter({"decode"}), set["ebb_gpu_step_seconds_total"].counter({"decode"})},
       replays_(set["ebb_gpu_replays_total"].counter()),
-      decode_bytes_(set["ebb_gpu_decode_bytes_total"].counter()) {
+      decode_bytes_(set["ebb_gpu_decode_bytes_total"].counter()),
+      rows_kept_(set["ebb_gpu_logits_rows_total"].counter({"kept"})),
+      rows_copied_(set["ebb_gpu_logits_rows_total"].counter({"copied"})),
+      rows_fetched_(set["ebb_gpu_logits_rows_total"].counter({"fetched"})) {
   set["ebb_gpu_info"].gauge({use.name, use.description}).Set(1);
   Set(use);
 }
@@ -33,6 +36,9 @@ void DeviceMetrics::Set(const DeviceUse& use) {
   decode_.seconds.SetTotal(use.decode_seconds);
   replays_.SetTotal(static_cast<double>(use.replays));
   decode_bytes_.SetTotal(static_cast<double>(use.decode_bytes));
+  rows_kept_.SetTotal(static_cast<double>(use.rows_kept));
+  rows_copied_.SetTotal(static_cast<double>(use.rows_copied));
+  rows_fetched_.SetTotal(static_cast<double>(use.rows_fetched));
 }
 
 }  // namespace ebb

@@ -32,6 +32,9 @@ class DeviceMetrics {
   Phase decode_;
   Counter& replays_;
   Counter& decode_bytes_;
+  Counter& rows_kept_;
+  Counter& rows_copied_;
+  Counter& rows_fetched_;
 };
 
 }  // namespace ebb

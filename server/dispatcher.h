@@ -265,6 +265,7 @@ class Dispatcher {
   bool IsMeasured(const OpenSession& session) const;
   bool PrepareBlock(Call& call, int32_t tokens, BatchRow& row);
   bool PrepareToken(Call& call, BatchRow& row);
+  absl::StatusOr<int32_t> NextToken(Call& call, const SamplingOptions& sampling);
   bool PrepareDraft(Call& call, BatchRow& row);
   void DraftOn(Call& call, BatchRow& row);
   void DraftByModel();
@@ -294,8 +295,8 @@ class Dispatcher {
   void CommitOwnDraft(Call& call, const BatchRow& row);
   static void CountDraft(Call& call, int32_t drafted, int32_t accepted);
   BatchRow Keep(OpenSession& session, int32_t count, std::span<const float> logits);
-  // Of `logits` [rows, vocab], at least one row, the last is what the session's next token is drawn from.
-  void TakeLogits(OpenSession& session, std::span<const float> logits) const;
+  // What a step of the session yields is what its next token is drawn from.
+  void TakeLogits(OpenSession& session, const BatchRow& row) const;
 
   // dispatcher_edits.cc
   absl::Status PlanEdit(Call& call, OpenSession& session);
@@ -380,7 +381,7 @@ class Dispatcher {
   absl::Status ReplayRow(OpenSession& session, std::span<const int32_t> tokens, bool prompt_ends, bool draft);
   absl::Status ReplayEdit(OpenSession& session, const JournalRecord::Edit& edit);
   absl::Status ReplayAccept(OpenSession& session, int32_t count);
-  absl::StatusOr<SaveOutcome> Copy(const OpenSession& session) const;  // dispatcher_snapshots.cc
+  absl::StatusOr<SaveOutcome> Copy(OpenSession& session);  // dispatcher_snapshots.cc
 
   // dispatcher_swap.cc
   struct Need {
@@ -440,7 +441,7 @@ class Dispatcher {
   void CameBack();
   void ForgetSwap(OpenSession& session);
   void CountSwapFile(int64_t sessions, int64_t bytes);
-  SaveOutcome Outline(const OpenSession& session) const;  // dispatcher_snapshots.cc
+  absl::StatusOr<SaveOutcome> Outline(OpenSession& session);  // dispatcher_snapshots.cc
 
   // dispatcher_faults.cc
   void LookForFault();

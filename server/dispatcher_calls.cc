@@ -205,10 +205,12 @@ void Dispatcher::RunStep() {
       call.session->tenant_metrics->queue_depth.Add(-1);
       call.session->tenant_metrics->queue_wait.Observe(start - call.arrived);
     }
-    BatchRow row = {.session = call.session->cache.get(),
-                    .want = Want::kLast,
-                    .measure = IsMeasured(*call.session),
-                    .list_victims = watchers_.WantVictims(*call.session)};
+    BatchRow row = {
+        .session = call.session->cache.get(),
+        .want = Want::kLast,
+        .enough = call.request.stopping.logprobs ? 0 : LargestThatDecide(call.request.sampling, engine_.config().vocab),
+        .measure = IsMeasured(*call.session),
+        .list_victims = watchers_.WantVictims(*call.session)};
     const bool is_block = planned.phase == StepPhase::kPrefill;
     const bool prepared = !is_block            ? PrepareToken(call, row)
                           : call.request.draft ? PrepareDraft(call, row)
@@ -277,6 +279,8 @@ bool Dispatcher::PrepareBlock(Call& call, int32_t tokens, BatchRow& row) {
   row.prompt_ends = call.prompt_done + tokens == static_cast<int32_t>(prompt.size()) && !call.session->prompt_ended;
   const bool is_scored = call.request.score_at && call.prompt_done + tokens >= *call.request.score_at;
   if (is_scored) row.want = Want::kAll;
+  const bool is_drawn_from = call.request.decodes && call.prompt_done + tokens == static_cast<int32_t>(prompt.size());
+  if (!is_drawn_from) row.enough = 1;
   return true;
 }
 
@@ -293,13 +297,30 @@ bool Dispatcher::PrepareToken(Call& call, BatchRow& row) {
   }
   const bool is_lost = static_cast<int64_t>(log.size()) < call.next;
   const SamplingOptions& sampling = is_lost ? call.lost : call.request.sampling;
-  if (call.settled) call.drawn = *call.settled;
-  if (!call.settled && call.request.stopping.logprobs) call.drawn = sampler_.Draw(sampling, call.session->logits, log);
-  const bool drawn = call.settled || call.request.stopping.logprobs;
-  call.token = drawn ? call.drawn.token : sampler_.DrawToken(sampling, call.session->logits, log);
+  const absl::StatusOr<int32_t> token = NextToken(call, sampling);
+  if (!token.ok()) {
+    call.failure = OrGpuFault(*call.session, token.status());
+    return false;
+  }
+  call.token = *token;
   row.tokens = {&call.token, 1};
   if (call.request.speculation.source != DraftSource::kNone && !is_lost) DraftOn(call, row);
   return true;
+}
+
+// With call.drawn, where the call asks for its log-probability. Changes neither log nor cache.
+absl::StatusOr<int32_t> Dispatcher::NextToken(Call& call, const SamplingOptions& sampling) {
+  LastLogits& logits = call.session->logits;
+  Session& cache = *call.session->cache;
+  if (call.settled) {
+    call.drawn = *call.settled;
+  } else if (call.request.stopping.logprobs) {
+    EBB_ASSIGN(const std::span<const float> whole, logits.Whole(engine_, cache));
+    call.drawn = sampler_.Draw(sampling, whole, cache.log());
+  } else {
+    return logits.DrawToken(sampling, engine_, cache, sampler_);
+  }
+  return call.drawn.token;
 }
 
 void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
@@ -318,7 +339,7 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
               row.prompt_ends ? EvictionCause::kPromptEnd
               : is_block      ? EvictionCause::kPrefill
                               : EvictionCause::kDecode);
-  TakeLogits(session, row.logits);
+  TakeLogits(session, row);
   if (call.request.edit) return CommitEdit(call, row);
   if (is_block) {
     Record(session, JournalRecord::Block{{row.tokens.begin(), row.tokens.end()}, row.prompt_ends});

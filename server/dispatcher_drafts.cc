@@ -27,6 +27,8 @@ bool Dispatcher::PrepareDraft(Call& call, BatchRow& row) {
   row.want = Want::kAll;
   row.draft = true;
   call.failure = row.session->CanAppend(static_cast<int32_t>(row.tokens.size()));
+  // Its first token is judged by what the session has.
+  if (call.failure.ok()) call.failure = call.session->logits.Whole(engine_, *row.session).status();
   return call.failure.ok();
 }
 
@@ -142,10 +144,11 @@ void Dispatcher::CommitDraft(Call& call, const BatchRow& row) {
   const DraftRequest& draft = *call.request.draft;
   const auto vocab = static_cast<size_t>(engine_.config().vocab);
   const auto tokens = static_cast<int32_t>(row.tokens.size());
+  const std::span<const float> last = *session.logits.Whole(engine_, *session.cache);  // PrepareDraft has seen to it
   const SamplingOptions scoring = {.temperature = 0, .logprobs = draft.logprobs};
   std::vector<Drawn> scores;
   for (size_t i = 0; i < row.tokens.size(); ++i) {
-    const std::span<const float> before = i == 0 ? session.logits : row.logits.subspan((i - 1) * vocab, vocab);
+    const std::span<const float> before = i == 0 ? last : row.logits.subspan((i - 1) * vocab, vocab);
     scores.push_back(sampler_.Explained(scoring, before, row.tokens[i]));
   }
   DraftDone done = {.scores = scores};
@@ -159,7 +162,7 @@ void Dispatcher::CommitDraft(Call& call, const BatchRow& row) {
     CountDraft(call, tokens, 0);
   } else {
     const DraftVerdict verdict =
-        Judge(draft.proposal, call.request.sampling, session.logits, row.logits, session.cache->log(), sampler_);
+        Judge(draft.proposal, call.request.sampling, last, row.logits, session.cache->log(), sampler_);
     done.accepted = verdict.accepted;
     Record(session, JournalRecord::Draft{draft.proposal.tokens, verdict.accepted});
     call.evicted += Keep(session, verdict.accepted, row.logits).evicted;
@@ -168,14 +171,15 @@ void Dispatcher::CommitDraft(Call& call, const BatchRow& row) {
     call.next = static_cast<int64_t>(session.cache->log().size());
     const bool ended = verdict.accepted == tokens && engine_.tokenizer().IsStop(row.tokens.back());
     if (ended) call.finish = FinishReason::kEndOfSequence;
-    call.settled = sampler_.Explained(call.request.sampling, session.logits, verdict.next);
+    call.settled =
+        sampler_.Explained(call.request.sampling, *session.logits.Whole(engine_, *session.cache), verdict.next);
   }
   call.output->OnDraft(done);
 }
 
-void Dispatcher::TakeLogits(OpenSession& session, std::span<const float> logits) const {
-  const std::span<const float> last = logits.last(static_cast<size_t>(engine_.config().vocab));
-  session.logits.assign(last.begin(), last.end());
+void Dispatcher::TakeLogits(OpenSession& session, const BatchRow& row) const {
+  if (!row.largest.empty()) return session.logits.TakeLargest(row.largest);
+  session.logits.TakeWhole(row.logits.last(static_cast<size_t>(engine_.config().vocab)));
 }
 
 // `logits` [draft tokens, vocab] of the draft that waits.
@@ -188,7 +192,7 @@ BatchRow Dispatcher::Keep(OpenSession& session, int32_t count, std::span<const f
   session.policy_tokens->Add(count);
   if (count > 0) {
     const auto vocab = static_cast<size_t>(engine_.config().vocab);
-    TakeLogits(session, logits.first(count * vocab));
+    session.logits.TakeWhole(logits.subspan((count - 1) * vocab, vocab));
   }
   session.completion_tokens += count;
   totals_.completion_tokens += count;

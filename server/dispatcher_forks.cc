@@ -76,6 +76,7 @@ absl::StatusOr<OpenSession*> Dispatcher::Branch(OpenSession& session, const Sess
   EBB_TRY(account.Check(Quota::kSessions, 1));
   EBB_TRY(account.Check(Quota::kForks, 1));
   CountLoad();  // so that the scheduler knows what the page pool has lent so far
+  EBB_ASSIGN(const std::span<const float> logits, session.logits.Whole(engine_, *session.cache));
   EBB_ASSIGN(ebb::Fork fork, ForkCache(*session.cache, options));
   // The pool has lent the pages already, and takes them back if the scheduler says no.
   const int64_t taken = engine_.memory().pages_reserved - shadows_.pages() - scheduler_.load().pages_reserved;
@@ -99,7 +100,7 @@ absl::StatusOr<OpenSession*> Dispatcher::Branch(OpenSession& session, const Sess
                                        .is_branch = true,
                                        .account = &account,
                                        .cache = std::move(fork.session),
-                                       .logits = session.logits,
+                                       .logits = LastLogits({logits.begin(), logits.end()}),
                                        .prompt_ended = session.prompt_ended,
                                        .created = now,
                                        .last_used = now,

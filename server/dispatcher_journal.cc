@@ -163,11 +163,12 @@ void Dispatcher::FinishRenewal(const OpenSession& session) {
 void Dispatcher::EndRenewal() {
   OpenSession& session = sessions_.at(renewing_->session);
   if (session.journal.ok()) {
-    SaveOutcome copy = Outline(session);
-    copy.snapshot = renewing_->work->Take();
+    absl::StatusOr<SaveOutcome> copy = Outline(session);
+    if (!copy.ok()) return DropRenewal();
+    copy->snapshot = renewing_->work->Take();
     session.since_snapshot = 0;
     batch_of_journal_.deeds.emplace_back(
-        JournalBatch::Renew{.session = session.id, .snapshot = SnapshotOf(std::move(copy))});
+        JournalBatch::Renew{.session = session.id, .snapshot = SnapshotOf(*std::move(copy))});
     if (session.answer) Record(session, JournalRecord::AnswerBegins{*session.answer});
   }
   DropRenewal();
@@ -224,6 +225,7 @@ absl::Status Dispatcher::ReplayRow(OpenSession& session, std::span<const int32_t
   BatchRow row = {.session = session.cache.get(),
                   .tokens = tokens,
                   .want = draft ? Want::kAll : Want::kLast,
+                  .enough = 1,  // until a token is drawn, nobody looks
                   .draft = draft,
                   .prompt_ends = prompt_ends};
   EBB_TRY(engine_.OwnPages(row));
@@ -235,7 +237,7 @@ absl::Status Dispatcher::ReplayRow(OpenSession& session, std::span<const int32_t
   }
   if (prompt_ends) session.prompt_ended = row.status.ok();
   CommitCache(session, row, EvictionCause::kDecode);
-  TakeLogits(session, row.logits);
+  TakeLogits(session, row);
   return absl::OkStatus();
 }
 
@@ -266,7 +268,7 @@ absl::Status Dispatcher::ReplayEdit(OpenSession& session, const JournalRecord::E
     EBB_TRY(row.fault);
     left = left.subspan(static_cast<size_t>(block));
     CommitCache(session, row, EvictionCause::kPrefill);
-    TakeLogits(session, row.logits);
+    TakeLogits(session, row);
   }
   if (!left.empty()) engine_.AbandonEdit(*session.cache);
   return absl::OkStatus();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <span>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -13,9 +14,9 @@
 
 namespace ebb {
 
-absl::StatusOr<SaveOutcome> Dispatcher::Copy(const OpenSession& session) const {
+absl::StatusOr<SaveOutcome> Dispatcher::Copy(OpenSession& session) {
   try {
-    SaveOutcome outcome = Outline(session);
+    EBB_ASSIGN(SaveOutcome outcome, Outline(session));
     EBB_TRY(engine_.Save(*session.cache, outcome.snapshot));
     return outcome;
   } catch (const std::bad_alloc&) {
@@ -24,16 +25,18 @@ absl::StatusOr<SaveOutcome> Dispatcher::Copy(const OpenSession& session) const {
 }
 
 // All of a copy but the engine's records.
-SaveOutcome Dispatcher::Outline(const OpenSession& session) const {
-  return {.session = {.request = session.request,
-                      .logits = session.logits,
-                      .prompt_tokens = session.prompt_tokens,
-                      .completion_tokens = session.completion_tokens,
-                      .evicting_steps = session.evicting_steps,
-                      .past_context = session.past_context,
-                      .past = SavedSession::Past{.generation = session.generation, .created = session.created}},
-          .generation = session.generation,
-          .tokens = static_cast<int64_t>(session.cache->log().size())};
+absl::StatusOr<SaveOutcome> Dispatcher::Outline(OpenSession& session) {
+  EBB_ASSIGN(const std::span<const float> logits, session.logits.Whole(engine_, *session.cache));
+  return SaveOutcome{
+      .session = {.request = session.request,
+                  .logits = {logits.begin(), logits.end()},
+                  .prompt_tokens = session.prompt_tokens,
+                  .completion_tokens = session.completion_tokens,
+                  .evicting_steps = session.evicting_steps,
+                  .past_context = session.past_context,
+                  .past = SavedSession::Past{.generation = session.generation, .created = session.created}},
+      .generation = session.generation,
+      .tokens = static_cast<int64_t>(session.cache->log().size())};
 }
 
 std::vector<SessionName> Dispatcher::Names() const {
@@ -165,7 +168,7 @@ absl::StatusOr<std::unique_ptr<Dispatcher::Restoring>> Dispatcher::BeginRestore(
   }
   OpenSession session = Begun(id, request);
   CountPages(session, own);  // now, so that the account, in which nothing else of it counts yet, is not forgotten
-  session.logits = std::move(saved.logits);
+  session.logits = LastLogits(std::move(saved.logits));
   session.prompt_ended = past.image.state.prompt_ended;
   session.prompt_tokens = saved.prompt_tokens;
   session.completion_tokens = saved.completion_tokens;

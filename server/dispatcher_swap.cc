@@ -308,13 +308,14 @@ void Dispatcher::WorkOnSwap() {
 }
 
 void Dispatcher::WriteLeaving() {
-  SaveOutcome copy = Outline(sessions_.at(leaving_->session));
-  copy.snapshot = leaving_->work->Take();
+  absl::StatusOr<SaveOutcome> copy = Outline(sessions_.at(leaving_->session));
+  if (!copy.ok()) return CannotLeave(copy.status());
+  copy->snapshot = leaving_->work->Take();
   leaving_->work.reset();
   const int64_t room = options_.swap.folder->bytes_max() - swap_bytes_;
   is_writing_ = true;
   options_.swap.folder->Post([this, file = leaving_->file, room, seal = options_.swap.seal,
-                              copy = std::move(copy)](const SwapFolder& folder) mutable {
+                              copy = *std::move(copy)](const SwapFolder& folder) mutable {
     absl::Status status = NoMemoryForCopy();
     int64_t bytes = 0;
     try {
@@ -354,7 +355,7 @@ void Dispatcher::HaveWritten(uint64_t file, int64_t bytes, const absl::Status& s
   shadows_.End(session.id);
   drafter_.End(session.id);
   session.cache.reset();
-  std::vector<float>().swap(session.logits);
+  session.logits = {};
   Deliver(SessionResized{.session = session.id, .pages = 0});
   CountLoad();
   CountSwapFile(1, bytes);
@@ -487,7 +488,7 @@ void Dispatcher::CameBack() {
   const Coming coming = *std::exchange(coming_, {});
   OpenSession& session = sessions_.at(coming.session);
   session.cache = coming.work->Take();
-  session.logits = std::move((*coming.loaded)->past.saved.logits);
+  session.logits = LastLogits(std::move((*coming.loaded)->past.saved.logits));
   const std::unique_ptr<SwappedSession> swapped = std::move(session.swapped);
   CountSlots(session, session.cache->live_slots());
   options_.swap.folder->Post([file = swapped->file](const SwapFolder& folder) { folder.Remove(file); });

@@ -234,7 +234,7 @@ void Dispatcher::Save(const std::string& tenant, const std::string& id, std::opt
       },
       [this](OpenSession& session, SaveWork& work) -> absl::StatusOr<SaveOutcome> {
         try {
-          SaveOutcome outcome = Outline(session);
+          EBB_ASSIGN(SaveOutcome outcome, Outline(session));
           outcome.snapshot = work.Take();
           sessions_.Touch(session, clock_.Now());
           AnswerFrom(session);

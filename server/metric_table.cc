@@ -256,6 +256,8 @@ std::span<const MetricRow> MetricTable() {
        "Decode steps that were replayed from a recording."},
       {"ebb_gpu_decode_bytes_total", kC, "bytes", {}, {},
        "Weights, K and V that decode steps read: divided by their time, the bandwidth that was reached."},
+      {"ebb_gpu_logits_rows_total", kC, "rows", {"fate"}, {},
+       "Rows of logits, each of one token: kept, which their step left on the GPU, yielding a few; copied, by their step to the host; fetched, kept ones that the host asked for later, or that came home with their cache."},
       {"process_cpu_seconds_total", kC, "seconds", {}, {},
        "User and system time of the process."},
       {"process_start_time_seconds", kG, "seconds", {}, {},

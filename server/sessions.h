@@ -25,6 +25,7 @@
 #include "engine/engine.h"
 #include "server/call.h"
 #include "server/journal_record.h"
+#include "server/last_logits.h"
 #include "server/metrics.h"
 #include "server/scheduler.h"
 #include "server/session_names.h"
@@ -53,7 +54,7 @@ struct OpenSession {
   std::unique_ptr<Session> cache = {};           // null while it is swapped
   std::unique_ptr<SwappedSession> swapped = {};  // null while it is not
   uint64_t generation = 1;
-  std::vector<float> logits = {};        // [vocab] of the log's last token; empty while the log is, or it is swapped
+  LastLogits logits = {};                // of the log's last token; none while the log is empty, or it is swapped
   std::vector<float> draft_logits = {};  // [cache->draft_tokens(), vocab] of the draft that waits
   bool prompt_ended = false;             // a prompt has ended: a budget_ratio is fixed
   std::string writer = {};               // method of the call that writes to it; empty: none

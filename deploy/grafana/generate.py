@@ -121,6 +121,8 @@ SERVICE = {
            '(sum by (instance, model) (rate(ebb_gpu_step_seconds_total{@,phase="decode"}[$])) > 0)', "{{instance}} {{model}}")]),
         ("Replayed steps", "Share of decode steps that were replayed from a recording. Low where the number of sessions changes at each step.", "percentunit",
          "lines", [('sum(rate(ebb_gpu_replays_total{@}[$])) / (sum(rate(ebb_gpu_steps_total{@,phase="decode"}[$])) > 0)', "replayed")]),
+        ("Rows of logits", "kept: a step left the row on the GPU and yielded its largest few; copied: whole, for sampling without top_k, log-probabilities, "
+         "drafts; fetched: kept, and needed whole later.", "ops", "lines", [("sum by (fate) (rate(ebb_gpu_logits_rows_total{@}[$]))", "{{fate}}")]),
     ],
     "Process": [
         ("CPU", "Cores in use.", "short", "lines", [("rate(process_cpu_seconds_total{@}[$])", "{{instance}}")]),

@@ -117,6 +117,7 @@ absl::Status CacheMover::Fetch(const GpuSession& from, SessionOnEngine& session)
     });
   };
   EBB_ASSIGN(const GpuSeats seats, from.Seats());
+  EBB_ASSIGN(std::vector<float> logits, from.Logits());
   EBB_TRY(begin(0));
   for (size_t chunk = 0; !Chunk(pieces, chunk).empty(); ++chunk) {
     EBB_TRY(gpu_.gpu().Wait());
@@ -149,6 +150,7 @@ absl::Status CacheMover::Fetch(const GpuSession& from, SessionOnEngine& session)
   }
   cache.TakeMaps(std::move(maps));
   session.last_queries() = seats.queries;
+  session.kept_logits() = std::move(logits);
   return absl::OkStatus();
 }
 

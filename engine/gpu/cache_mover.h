@@ -34,7 +34,8 @@ class CacheMover {
   // positions that follow from the log, and CheckSettled.
   absl::Status Bring(const SessionOnEngine& session, GpuSession& to);
 
-  // Makes the cache of `session` what `from` is; its log is its own. REQUIRES: its pages are its own.
+  // Makes the cache of `session` what `from` is, and brings the logits that it keeps; the log is its own. REQUIRES: its
+  // pages are its own.
   absl::Status Fetch(const GpuSession& from, SessionOnEngine& session);
 
  private:

@@ -86,8 +86,11 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSp
 
 GpuSession::Shape GpuEngine::ShapeOf(int32_t block_max, int32_t capacity) const {
   const ModelConfig& c = model_.config;
-  return {
-      .lanes = c.layers * c.kv_heads, .capacity = capacity, .block_max = block_max, .queries = c.group() * c.head_dim};
+  return {.lanes = c.layers * c.kv_heads,
+          .capacity = capacity,
+          .block_max = block_max,
+          .queries = c.group() * c.head_dim,
+          .vocab = c.vocab};
 }
 
 GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
@@ -103,10 +106,16 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
     step.row_session.insert(step.row_session.end(), row.tokens.size(), static_cast<int32_t>(step.sessions.size()));
     step.sessions.push_back(view);
     step.tokens.insert(step.tokens.end(), row.tokens.begin(), row.tokens.end());
+    const auto before = static_cast<int32_t>(step.wanted.size());
     for (int32_t t = row.want == GpuWant::kAll ? 0 : count - 1; t < count; ++t) step.wanted.push_back(first + t);
     const auto wanted = static_cast<int32_t>(step.wanted.size());
-    if (row.want == GpuWant::kLast || row.want == GpuWant::kAll) step.copied = wanted;
+    if (row.want == GpuWant::kLast || row.want == GpuWant::kAll) {
+      const bool goes_on = !step.copied.empty() && step.copied.back().first + step.copied.back().count == before;
+      if (!goes_on) step.copied.push_back({.first = before});
+      step.copied.back().count += wanted - before;
+    }
     if (row.want == GpuWant::kLargest) {
+      step.kept.push_back({.row = before, .room = row.session->logits_room()});
       EBB_CHECK(row.count >= 1 && row.count <= std::min(gpu::kLargestMax, model_.config.vocab));
       step.largest_copied = wanted;
       step.largest = std::max(step.largest, row.count);
@@ -169,7 +178,8 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   }
   EBB_TRY(Grow(logits_, wanted * c.vocab * kFloat));
   EBB_TRY(Grow(next_, wanted * 4));
-  EBB_TRY(HostRoom(host_logits_, int64_t{step.copied} * c.vocab * kFloat));
+  const int64_t copied = step.copied.empty() ? 0 : step.copied.back().first + step.copied.back().count;
+  EBB_TRY(HostRoom(host_logits_, copied * c.vocab * kFloat));
   EBB_TRY(HostRoom(host_next_, wanted * 4));
   if (step.largest == 0) return absl::OkStatus();
   constexpr int64_t kPair = sizeof(gpu::TokenLogit);
@@ -356,6 +366,7 @@ absl::Status GpuEngine::Finish() {
     at += count;
     row.next = host_next_.as<int32_t>()[at - 1];
     row.session->Finish(static_cast<int32_t>(row.tokens.size()));
+    row.session->KeepLogits(row.want == GpuWant::kLargest);
   }
   return absl::OkStatus();
 }
@@ -377,9 +388,16 @@ absl::Status GpuEngine::Compute(const Step& step) {
   } else {
     Launch(step);
   }
-  const size_t logits = static_cast<size_t>(step.copied) * model_.config.vocab;
+  const auto vocab = static_cast<size_t>(model_.config.vocab);
+  for (const Step::Run& run : step.copied) {
+    const size_t at = run.first * vocab;
+    EBB_TRY(gpu_->CopyOut(logits_.as<float>() + at, host_logits_.as<float>().subspan(at, run.count * vocab)));
+  }
+  for (const Step::Kept& kept : step.kept) {
+    const float* const row = logits_.as<float>() + kept.row * vocab;
+    EBB_TRY(gpu_->CopyWithin(kept.room, row, static_cast<int64_t>(vocab) * kFloat));
+  }
   const size_t largest = static_cast<size_t>(step.largest_copied) * step.largest;
-  if (logits > 0) EBB_TRY(gpu_->CopyOut(logits_.as<float>(), host_logits_.as<float>().first(logits)));
   if (largest > 0) {
     EBB_TRY(gpu_->CopyOut(largest_.as<gpu::TokenLogit>(), host_largest_.as<gpu::TokenLogit>().first(largest)));
   }

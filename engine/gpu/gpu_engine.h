@@ -45,7 +45,8 @@ struct GpuEngineOptions {
   bool records = true;  // decode steps; else each launches anew, to compare with
 };
 
-// What leaves the device of a session's rows.
+// What leaves the device of a session's rows. Of kLargest the whole last row stays with the session
+// (GpuSession::Logits).
 enum class GpuWant { kToken, kLargest, kLast, kAll };
 
 // One session's share of a step.
@@ -111,13 +112,21 @@ class GpuEngine {
   };
   // The rows of one step, sorted: those that bring one token come first.
   struct Step {
+    struct Run {
+      int32_t first = 0, count = 0;
+    };
+    struct Kept {
+      int32_t row = 0;
+      float* room = nullptr;
+    };
     std::vector<size_t> order = {};  // of the caller's rows
     std::vector<gpu::SessionView> sessions = {};
     std::vector<int32_t> tokens = {};       // [T]
     std::vector<int32_t> row_session = {};  // [T]
     std::vector<int32_t> wanted = {};       // rows whose logits are computed, ascending
-    int32_t copied = 0;                     // of these, up to the last whose logits leave the device
-    int32_t largest_copied = 0;             // the same of those whose largest leave it
+    std::vector<Run> copied = {};           // of these, those whose logits leave the device
+    std::vector<Kept> kept = {};            // and those that stay with their sessions
+    int32_t largest_copied = 0;             // of these, up to the last whose largest leave it
     int32_t largest = 0;                    // how many of a row, 0 where none asks
     int32_t single = 0;                     // rows of sessions that bring one token
     bool observes = false;                  // of these, any

@@ -67,6 +67,7 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuSession::Open(const Gpu& gpu, Gpu
   EBB_ASSIGN(session->scratch_, gpu.Allocate(slots, "slot maps"));
   EBB_ASSIGN(session->placed_, gpu.Allocate(int64_t{shape.lanes} * shape.block_max * 4, "slot maps"));
   EBB_ASSIGN(session->queries_, gpu.Allocate(int64_t{shape.lanes} * shape.queries * 4, "queries"));
+  EBB_ASSIGN(session->logits_, gpu.Allocate(int64_t{shape.vocab} * 4, "logits"));
   EBB_ASSIGN(session->page_, gpu.Upload(std::span<const int32_t>(session->held_), "page table"));
   EBB_TRY(gpu.Wait());
   return session;
@@ -125,6 +126,7 @@ void GpuSession::Finish(int32_t count) {
   slots_ = std::max(slots_, live_ + count);
   live_ += count - drop;
   tokens_ += count;
+  keeps_logits_ = false;
 }
 
 absl::Status GpuSession::Pretend(int32_t tokens) {
@@ -166,6 +168,14 @@ absl::StatusOr<GpuSeats> GpuSession::Seats() const {
   EBB_TRY(gpu_.CopyOut(queries_.as<float>(), std::span(seats.queries)));
   EBB_TRY(gpu_.Wait());
   return seats;
+}
+
+absl::StatusOr<std::vector<float>> GpuSession::Logits() const {
+  std::vector<float> logits(keeps_logits_ ? static_cast<size_t>(shape_.vocab) : 0);
+  if (logits.empty()) return logits;
+  EBB_TRY(gpu_.CopyOut(logits_.as<float>(), std::span(logits)));
+  EBB_TRY(gpu_.Wait());
+  return logits;
 }
 
 absl::Status GpuSession::Remove(int32_t first, int32_t end) {

@@ -45,6 +45,7 @@ class GpuSession {
     int32_t capacity = 0;
     int32_t block_max = 0;
     int32_t queries = 0;  // floats of one lane's, G * d
+    int32_t vocab = 0;
 
     int32_t pages_per_lane() const { return (capacity + gpu::kPageSlots - 1) / gpu::kPageSlots; }
     int64_t pages() const { return int64_t{lanes} * pages_per_lane(); }
@@ -84,6 +85,13 @@ class GpuSession {
   // Waits for the device.
   absl::StatusOr<GpuSeats> Seats() const;
 
+  // Room for the logits [vocab] of the newest token. KeepLogits, after Finish, says that they are there.
+  float* logits_room() const { return logits_.as<float>(); }
+  void KeepLogits(bool kept) { keeps_logits_ = kept; }
+  bool keeps_logits() const { return keeps_logits_; }
+  // A copy of them, empty where they are not kept. Waits for the device.
+  absl::StatusOr<std::vector<float>> Logits() const;
+
   // The device failed in a step: what it holds of the session is not to be believed.
   void Lose() { is_lost_ = true; }
 
@@ -108,10 +116,12 @@ class GpuSession {
   Shape shape_;
   gpu::ScoreRule rule_ = gpu::ScoreRule::kAge;
   std::vector<int32_t> held_ = {};
-  GpuMemory token_ = {}, position_ = {}, score_ = {}, placed_ = {}, scratch_ = {}, page_ = {}, queries_ = {};
+  GpuMemory token_ = {}, position_ = {}, score_ = {}, placed_ = {}, scratch_ = {}, page_ = {}, queries_ = {},
+            logits_ = {};
   int32_t tokens_ = 0;
   int32_t live_ = 0;
   int32_t slots_ = 0;
+  bool keeps_logits_ = false;
   bool is_lost_ = false;
 };
 

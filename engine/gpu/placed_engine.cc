@@ -117,6 +117,7 @@ class PlacedEngine final : public Engine {
 
   void Run(std::span<BatchRow> rows) override {
     kept_logits_.clear();
+    kept_largest_.clear();
     Rows left;  // for the device
     Rows here;
     for (BatchRow& row : rows) (GoesToDevice(row) ? left : here).push_back(&row);
@@ -130,6 +131,20 @@ class PlacedEngine final : public Engine {
     // The device failed, or has no room for a step of this size.
     if (!left.empty()) KeepLogits(here);
     RunHere(left);
+  }
+
+  absl::StatusOr<std::vector<float>> TakeLogits(Session& session) override {
+    CacheOnDevice* const there = CacheOf(session);
+    if (there == nullptr || !there->is_newer()) return host_->TakeLogits(session);
+    if (there->is_lost()) return failure_;
+    auto logits = there->gpu().Logits();
+    if (!logits.ok()) {
+      Fail(logits.status());
+      return logits;
+    }
+    there->gpu().KeepLogits(false);
+    ++use_.rows_fetched;
+    return logits;
   }
 
   void Accept(BatchRow& row, int32_t count) override { host_->Accept(row, count); }  // the draft ran here
@@ -252,6 +267,7 @@ class PlacedEngine final : public Engine {
     }
     there->set_newer(false);
     ++use_.fetched;
+    if (there->gpu().keeps_logits()) ++use_.rows_fetched;
     return absl::OkStatus();
   }
 
@@ -281,12 +297,11 @@ class PlacedEngine final : public Engine {
       }
       (*cache)->set_used(wave_);
       GpuSession& session = (*cache)->gpu();
-      const GpuWant want = row->want == Want::kAll    ? GpuWant::kAll
-                           : row->want == Want::kLast ? GpuWant::kLast
-                                                      : GpuWant::kToken;
+      const GpuWant last = row->enough > 0 ? GpuWant::kLargest : GpuWant::kLast;
+      const GpuWant want = row->want == Want::kAll ? GpuWant::kAll : row->want == Want::kLast ? last : GpuWant::kToken;
       wave.rows.push_back(row);
       wave.live.push_back(session.live());
-      wave.gpu.push_back({.session = &session, .tokens = row->tokens, .want = want});
+      wave.gpu.push_back({.session = &session, .tokens = row->tokens, .want = want, .count = row->enough});
       const bool lists = row->list_victims && session.Drop(static_cast<int32_t>(row->tokens.size())) > 0;
       wave.before.push_back(lists ? TokensOf(session) : std::vector<std::vector<int32_t>>());
     }
@@ -340,6 +355,9 @@ class PlacedEngine final : public Engine {
     session.AppendElsewhere(row.tokens, row.evicted);
     row.status = row.prompt_ends ? session.EndPrompt() : absl::OkStatus();
     row.logits = ran.logits;
+    row.largest = ran.largest;
+    if (ran.want == GpuWant::kLargest) ++use_.rows_kept;
+    use_.rows_copied += std::ssize(ran.logits) / c.vocab;
     row.victims.clear();
     if (!wave.before[i].empty()) ListVictims(wave.before[i], *ran.session, row);
   }
@@ -388,8 +406,8 @@ class PlacedEngine final : public Engine {
   // Another step follows in this one.
   void KeepLogits(std::span<BatchRow* const> rows) {
     for (BatchRow* const row : rows) {
-      if (row->logits.empty()) continue;
-      row->logits = kept_logits_.emplace_back(row->logits.begin(), row->logits.end());
+      if (!row->logits.empty()) row->logits = kept_logits_.emplace_back(row->logits.begin(), row->logits.end());
+      if (!row->largest.empty()) row->largest = kept_largest_.emplace_back(row->largest.begin(), row->largest.end());
     }
   }
 
@@ -403,6 +421,7 @@ class PlacedEngine final : public Engine {
   int64_t wave_ = 0;
   std::vector<BatchRow> here_ = {};
   std::list<std::vector<float>> kept_logits_ = {};
+  std::list<std::vector<gpu::TokenLogit>> kept_largest_ = {};
 };
 
 }  // namespace

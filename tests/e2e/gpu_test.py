@@ -14,6 +14,8 @@ import urllib.request
 from binaries import BIN, ROOT, Server
 import python_package  # noqa: F401, where ebb comes from
 
+import ebb
+
 MAKE = ROOT / "tests" / "support" / "make_models.py"
 PROMPT = "It was a dark and stormy night, and the lamp was in the cellar."
 # Rounding of K and V to fewer bits could turn a near tie.
@@ -22,11 +24,28 @@ POLICIES = {"h2o": ("--policy=h2o", "--budget=24"), "tova": ("--policy=tova", "-
             "streaming": ("--policy=streaming", "--budget=24", "--positions=original")}
 
 
-def counted(server):
+def counted(server, what="ebb_gpu_"):
     """{series: value} of the GPU."""
     with urllib.request.urlopen(f"http://{server.http}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
-    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line.startswith("ebb_gpu_"))}
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line.startswith(what))}
+
+
+class Rows:
+    """Rows of logits that a server's GPU had since this was made, by fate, and its steps."""
+
+    def __init__(self, server):
+        self.server, self.before = server, counted(server)
+
+    def __getattr__(self, fate):
+        return self.since(f"ebb_gpu_logits_rows_total{{fate=\"{fate}\"}}")
+
+    def since(self, *series):
+        return sum(counted(self.server)[name] - self.before[name] for name in series)
+
+    @property
+    def steps(self):
+        return self.since("ebb_gpu_steps_total{phase=\"decode\"}", "ebb_gpu_steps_total{phase=\"prefill\"}")
 
 
 class Gpu(unittest.TestCase):
@@ -78,6 +97,87 @@ class Gpu(unittest.TestCase):
         self.assertEqual(answers[self.gpu][1], answers[self.gpu][2], "a branch goes on as the session does")
         self.assertEqual(answers[self.gpu][1], answers[self.gpu][4], "and so does a copy")
         self.assertGreater(counted(self.gpu)["ebb_gpu_cache_moves_total{direction=\"out\"}"], 0)
+
+    def talk(self, server, name, **always):
+        """[tokens] of calls that decide by few of a row's logits, and of calls that need the row, on a session that is branched, saved and drafted for
+        in between. `always`: options of every call."""
+        said = []
+        server.ebb("sessions", "create", name, "--policy=h2o", "--budget=32", KV)
+        with ebb.Client(server.addr) as client:
+            session = client.session(name)
+
+            def say(of, prompt=None, **options):
+                options = {"max_tokens": 3, "ignore_eos": True, **options, **always}
+                answer = of.generate(prompt, **options) if prompt else of.decode(**options)
+                answer.read()
+                self.assertEqual(len(answer.tokens), options["max_tokens"])
+                said.append(answer.tokens)
+
+            say(session, PROMPT, temperature=0)
+            say(session, temperature=0.9, top_k=6, seed=5)
+            say(session, temperature=1.1, top_k=4, seed=6, repetition_penalty=1.3, penalty_window=16)
+            say(session, temperature=1, seed=7)
+            for round_ in range(2):  # of a row that its step left on the GPU, since greedy needs few
+                say(session, temperature=0, max_tokens=1)
+                say(session, temperature=1, seed=8 + round_, max_tokens=1)
+                server.ebb("cache", name)
+            session.prefill(" and")
+            say(session, temperature=1, seed=10)
+            say(session, temperature=0)
+            with session.fork(id=f"{name}-branch") as branch:
+                say(branch, temperature=1, seed=11)
+            session.save(f"{name}-kept")
+            say(session, temperature=0.7, top_k=3, seed=12)
+            with client.restore(f"{name}-kept", id=f"{name}-again") as again:
+                say(again, temperature=0.7, top_k=3, seed=12)
+            self.assertEqual(said[-1], said[-2], "a copy goes on as the session did")
+            say(session, temperature=0)
+            verdict = session.verify(said[-1], temperature=1, seed=13)
+            said.append([verdict.accepted, verdict.next.token])
+            say(session, temperature=0)
+        return said
+
+    def test_tokens_drawn_from_the_largest_logits_are_those_drawn_from_all(self):
+        rows = Rows(self.gpu)
+        few = self.talk(self.gpu, "few")
+        self.assertGreater(rows.kept, 2 * rows.copied)
+        self.assertGreater(rows.fetched, 4)
+        rows = Rows(self.gpu)
+        self.assertEqual(self.talk(self.gpu, "all", logprobs=1), few)
+        self.assertGreater(rows.copied, 20)
+        self.assertEqual(self.talk(self.cpu, "few"), few)
+
+    def test_a_row_leaves_the_gpu_for_those_alone_who_need_it(self):
+        for options, kept in ((("--temperature=0",), True), (("--top-k=8", "--seed=1", "--repetition-penalty=1.1"), True), (("--seed=1",), False)):
+            with self.subTest(options):
+                rows = Rows(self.gpu)
+                self.gpu.ebb("generate", "--policy=h2o", "--budget=24", KV, "--max-tokens=4", "--ignore-eos", *options, PROMPT)
+                self.assertGreater(rows.steps, 4)
+                self.assertEqual((rows.kept, rows.copied) if kept else (rows.copied, rows.kept), (rows.steps, 0))
+                self.assertEqual(rows.fetched, 0)
+
+    def test_a_shadow_sees_the_whole_row(self):
+        with Server(*self.flags, "--quality.shadow_share=1") as server:
+            server.ebb("sessions", "create", "s", "--policy=h2o", "--budget=24", KV)
+            self.gpu.ebb("sessions", "create", "no-shadow", "--policy=h2o", "--budget=24", KV)
+            self.assertEqual(self.tokens(server, "s"), self.tokens(self.gpu, "no-shadow"))
+            self.assertGreater(sum(counted(server, "ebb_shadow_tokens_total").values()), 10)
+            self.assertGreater(Rows(server).before["ebb_gpu_logits_rows_total{fate=\"copied\"}"], 12)
+
+    def test_a_session_that_is_swapped_takes_its_row_along(self):
+        names = [f"swapped-{i}" for i in range(6)]
+        with Server(*self.flags, "--cache.arena=1MiB", "--cache.swap_max=64MiB") as server:
+            for name in names:
+                for of in (server, self.gpu):
+                    of.ebb("sessions", "create", name, "--policy=h2o", "--budget=200", KV)
+                self.assertEqual(self.tokens(server, name), self.tokens(self.gpu, name))
+            for name in names:  # the row of its last token, which greedy decoding left on the GPU
+                with ebb.Client(server.addr) as swapping, ebb.Client(self.gpu.addr) as calm:
+                    answers = [client.session(name).decode(temperature=1, seed=1, max_tokens=2, ignore_eos=True) for client in (swapping, calm)]
+                    for answer in answers:
+                        answer.read()
+                    self.assertEqual(answers[0].tokens, answers[1].tokens)
+            self.assertGreater(counted(server, "ebb_swaps_total")["ebb_swaps_total{direction=\"out\"}"], 3)
 
     def test_a_killed_server_goes_on_with_the_tokens_of_one_that_was_not(self):
         with tempfile.TemporaryDirectory() as store:

@@ -16,6 +16,7 @@
 #include "engine/cache_work.h"
 #include "engine/gpu/gpu_engine.h"
 #include "engine/model/gguf.h"
+#include "engine/sampler.h"
 #include "engine/snapshot/session_image.h"
 #include "policies/hash_random.h"
 #include "policies/status.h"
@@ -108,6 +109,20 @@ class PlacedEngineTest : public testing::Test {
     return Run(engine, session, tokens, [] {});
   }
 
+  // The row's last logits, wherever they are.
+  static std::vector<float> Whole(Engine& engine, const BatchRow& row) {
+    if (row.largest.empty()) return {row.logits.begin(), row.logits.end()};
+    auto logits = engine.TakeLogits(*row.session);
+    EBB_CHECK(logits.ok());
+    return *std::move(logits);
+  }
+  // Either all logits, or so many of the largest: these where a device computed the row.
+  static void ExpectWhatIsAskedFor(const BatchRow& row) {
+    const bool few = row.enough > 0 && row.session->on_device();
+    EXPECT_EQ(row.largest.size(), few ? static_cast<size_t>(row.enough) : 0);
+    EXPECT_EQ(row.logits.empty(), few);
+  }
+
   void ExpectTheSameLanes(Engine& engine, Session& session, Engine& other, Session& others) const {
     for (int32_t layer = 0; layer < model_.layers; ++layer) {
       for (int32_t head = 0; head < model_.kv_heads; ++head) {
@@ -173,7 +188,7 @@ TEST_F(PlacedEngineTest, ItYieldsWhatTheHostsEngineYields) {
 TEST_F(PlacedEngineTest, CompanyAndAFullDeviceChangeNothing) {
   const std::vector<std::string> scorers = {"h2o", "keydiff", "tova", "full", "streaming", "knorm"};
   constexpr size_t kEach = kIsSlow ? 20 : 40;
-  const auto yields = [&](Engine& engine, std::vector<std::vector<float>>& logits, bool alone) {
+  const auto yields = [&](Engine& engine, std::vector<std::vector<float>>& logits, bool alone, int32_t enough = 0) {
     std::vector<std::unique_ptr<Session>> sessions;
     std::vector<std::vector<int32_t>> tokens;
     for (size_t i = 0; i < scorers.size(); ++i) {
@@ -185,8 +200,10 @@ TEST_F(PlacedEngineTest, CompanyAndAFullDeviceChangeNothing) {
       const size_t count = first < 16 ? 8 : 1;
       std::vector<BatchRow> rows;
       for (size_t i = 0; i < sessions.size(); ++i) {
-        BatchRow row = {
-            .session = sessions[i].get(), .tokens = std::span(tokens[i]).subspan(first, count), .want = Want::kLast};
+        BatchRow row = {.session = sessions[i].get(),
+                        .tokens = std::span(tokens[i]).subspan(first, count),
+                        .want = Want::kLast,
+                        .enough = enough};
         ASSERT_THAT(engine.OwnPages(row), IsOk());
         rows.push_back(std::move(row));
       }
@@ -194,7 +211,8 @@ TEST_F(PlacedEngineTest, CompanyAndAFullDeviceChangeNothing) {
         engine.Run(std::span(rows).subspan(i, alone ? 1 : rows.size()));
         for (size_t j = i; j < (alone ? i + 1 : rows.size()); ++j) {
           ASSERT_THAT(rows[j].fault, IsOk());
-          logits[j].insert(logits[j].end(), rows[j].logits.begin(), rows[j].logits.end());
+          const std::vector<float> whole = Whole(engine, rows[j]);
+          logits[j].insert(logits[j].end(), whole.begin(), whole.end());
         }
       }
     }
@@ -213,6 +231,11 @@ TEST_F(PlacedEngineTest, CompanyAndAFullDeviceChangeNothing) {
   yields(*small, crowded, false);
   EXPECT_EQ(crowded, alone);
   EXPECT_GT(small->device_use()->fetched, kIsSlow ? 3 : 20);
+  std::vector<std::vector<float>> few;
+  yields(*small, few, false, 3);  // of which those whose caches leave for the next wave's bring their logits along
+  EXPECT_EQ(few, alone);
+  EXPECT_EQ(small->device_use()->rows_kept, small->device_use()->rows_copied);  // as many as before, of the same steps
+  EXPECT_EQ(small->device_use()->rows_fetched, small->device_use()->rows_kept);
   EXPECT_EQ(small->device_use()->sessions, 0);
   EXPECT_EQ(small->device_use()->pages_free, small->device_use()->pages_total);
 }
@@ -274,6 +297,71 @@ TEST_F(PlacedEngineTest, WhatTheDeviceDoesNotDoTheHostDoes) {
   host->Rewind(*on_host, static_cast<int32_t>(on_host->log().size()) - 2);
   // Lanes that hold unequally many are the host's.
   if (session->live_slots() == int64_t{session->cache_length()} * model_.layers * model_.kv_heads) step(10);
+}
+
+// A session that yields its largest logits alone, beside a twin that yields all: they say which token is drawn, and the
+// row that stays is the twin's, bit for bit, wherever the cache went before somebody asked for it.
+TEST_F(PlacedEngineTest, TheRowThatADeviceKeepsGoesWhereTheCacheGoes) {
+  const std::vector<SamplingOptions> sampling = {
+      {.temperature = 0},
+      {.temperature = 0.8F, .top_k = 5, .top_p = 0.9F, .seed = 3},
+      {.temperature = 1.2F, .top_k = 4, .repetition_penalty = 1.3F, .frequency_penalty = 0.5F, .penalty_window = 8}};
+  using Visit = void (*)(Engine&, Session&);
+  const std::vector<Visit> visits = {
+      [](Engine&, Session&) {},
+      [](Engine& engine, Session& session) { EBB_CHECK(engine.Describe(session, {}, {}).ok()); },
+      [](Engine& engine, Session& session) {
+        EBB_CHECK(engine.Evict(session, {.older_than = 1 << 20, .dry_run = true}).ok());
+        EXPECT_FALSE(session.on_device());
+      },
+      [](Engine& engine, Session& session) { EBB_CHECK(engine.ForkSession(session, {}).ok()); },
+      [](Engine& engine, Session& session) {
+        const std::vector<int32_t> tokens = {1, 2};
+        BatchRow row = {.session = &session, .tokens = tokens, .want = Want::kAll, .enough = 1, .draft = true};
+        EBB_CHECK(engine.OwnPages(row).ok());
+        engine.Run({&row, 1});
+        EXPECT_EQ(row.logits.size(), 2 * static_cast<size_t>(engine.config().vocab));
+        engine.Accept(row, 0);
+      }};
+  for (const int32_t warp : {32, 64}) {
+    SCOPED_TRACE(warp);
+    const auto engine = Open({.table = &gpu::TableUnderTest(warp)});
+    const auto all = OpenTestSession(*engine, Spec("h2o"), 8);
+    const auto few = OpenTestSession(*engine, Spec("h2o"), 8);
+    Sampler sampler(model_.vocab);
+    std::vector<int32_t> next = Tokens(8, 8);
+    int64_t fetched = 0;
+    const int steps = kIsSlow ? 12 : 40;
+    for (int step = 0; step < steps; ++step) {
+      SCOPED_TRACE(step);
+      const SamplingOptions& options = sampling[step % sampling.size()];
+      std::vector<BatchRow> rows = {{.session = all.get(), .tokens = next, .want = Want::kLast},
+                                    {.session = few.get(),
+                                     .tokens = next,
+                                     .want = Want::kLast,
+                                     .enough = LargestThatDecide(options, model_.vocab)}};
+      if (step % 2 == 1) std::swap(rows[0], rows[1]);
+      for (const BatchRow& row : rows) ASSERT_THAT(engine->OwnPages(row), IsOk());
+      engine->Run(rows);
+      for (const BatchRow& row : rows) ExpectWhatIsAskedFor(row);
+      const BatchRow& whole = rows[step % 2];
+      const BatchRow& largest = rows[1 - step % 2];
+      const int32_t token = sampler.DrawToken(options, whole.logits, all->log());
+      ASSERT_EQ(sampler.DrawTokenFrom(options, largest.largest, few->log()), token);
+      next.assign(1, token);
+      if (step % 3 == 2) continue;  // nobody asks, and another row takes its place
+      const std::vector<float> expected(whole.logits.begin(), whole.logits.end());
+      visits[static_cast<size_t>(step) % visits.size()](*engine, *few);
+      const auto kept = engine->TakeLogits(*few);
+      ASSERT_THAT(kept, IsOk());
+      ASSERT_EQ(*kept, expected);
+      ++fetched;
+    }
+    EXPECT_EQ(engine->Digest(*few), engine->Digest(*all));
+    EXPECT_EQ(engine->device_use()->rows_copied, steps);
+    EXPECT_EQ(engine->device_use()->rows_kept, steps);
+    EXPECT_GE(engine->device_use()->rows_fetched, fetched);
+  }
 }
 
 TEST_F(PlacedEngineTest, BranchesGoTheirWaysFromTheDevice) {
@@ -379,6 +467,31 @@ TEST_F(PlacedEngineTest, ADeviceThatFailsLosesWhatWasThereAloneAndTheHostGoesOn)
   const auto fresh = OpenTestSession(*engine, Spec("h2o"), 16);
   Run(*engine, *fresh, tokens);
   EXPECT_FALSE(fresh->on_device());
+}
+
+// The row that a device keeps is lost with the session, and stays where the cache came home in time.
+TEST_F(PlacedEngineTest, ARowGoesWithADeviceThatFailsAsItsCacheDoes) {
+  const auto engine = Open({.table = &FailingTable()});
+  const auto asked = OpenTestSession(*engine, Spec("h2o"), 16);
+  const auto described = OpenTestSession(*engine, Spec("h2o"), 16);
+  for (Session* const session : {asked.get(), described.get()}) {
+    const std::vector<int32_t> tokens = Tokens(9, 12);
+    BatchRow row = {.session = session, .tokens = tokens, .want = Want::kLast, .enough = 1};
+    ASSERT_THAT(engine->OwnPages(row), IsOk());
+    engine->Run({&row, 1});
+    ExpectWhatIsAskedFor(row);
+  }
+  ASSERT_THAT(engine->Describe(*described, {}, {}), IsOk());
+  device_fails = true;
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_EQ(GetRefusal(engine->TakeLogits(*asked).status()).reason, "GPU_FAULT");
+    EXPECT_TRUE(asked->is_lost());
+  }
+  EXPECT_TRUE(engine->device_use()->failed);
+  EXPECT_FALSE(described->is_lost());
+  const auto kept = engine->TakeLogits(*described);
+  ASSERT_THAT(kept, IsOk());
+  EXPECT_EQ(kept->size(), static_cast<size_t>(model_.vocab));
 }
 
 }  // namespace
