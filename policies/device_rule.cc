@@ -32,7 +32,6 @@ absl::StatusOr<DeviceRule> DeviceRuleOf(const ValidSpec& policy) {
     return NotOnADevice("policy.schedule", "another schedule than every step");
   if (policy.scope != Scope::kKvHead) return NotOnADevice("policy.scope", "one choice for all heads of a layer");
   if (policy.reduction != Reduction::kMean) return NotOnADevice("policy.reduction", "query heads kept apart");
-  if (policy.modifier != Modifier::kNone) return NotOnADevice("policy.modifier", "a modifier of scores");
   if (policy.allocation != Allocation::kUniform) return NotOnADevice("policy.allocation", "lanes of unequal budgets");
   std::string known;
   for (const Row& row : kRules) {

@@ -111,6 +111,7 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
       step.largest_copied = wanted;
       step.largest = std::max(step.largest, row.count);
     }
+    step.modifies = step.modifies || view.modifier != gpu::ScoreModifier::kNone;
     const bool observes = view.rule != gpu::ScoreRule::kAge;
     if (count == 1) {
       ++step.single;
@@ -396,7 +397,7 @@ absl::Status GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) const {
 // A shape that comes once is not worth a recording.
 absl::Status GpuEngine::LaunchRecorded(const Step& step) {
   if (recordings_.size() > kRecordingsMax) recordings_.clear();
-  const auto [found, is_new] = recordings_.try_emplace({step.rows(), step.slots_max, step.observes, step.largest});
+  const auto [found, is_new] = recordings_.try_emplace(step.launches());
   if (is_new) {
     Launch(step);
     return absl::OkStatus();
@@ -432,6 +433,7 @@ void GpuEngine::Launch(const Step& step) const {
     FeedForward(model_.layers[layer], step);
   }
   Head(step);
+  if (step.modifies) table.caote({.cache = cache}, gpu_->stream());
   table.evict({.cache = cache}, gpu_->stream());
 }
 

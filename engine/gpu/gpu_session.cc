@@ -25,6 +25,18 @@ gpu::ScoreRule RuleOf(DeviceRule rule) {
   return gpu::ScoreRule::kAge;
 }
 
+gpu::ScoreModifier ModifierOf(Modifier modifier) {
+  switch (modifier) {
+    case Modifier::kNone:
+      return gpu::ScoreModifier::kNone;
+    case Modifier::kCaote:
+      return gpu::ScoreModifier::kCaote;
+    case Modifier::kFastCaote:
+      return gpu::ScoreModifier::kFastCaote;
+  }
+  return gpu::ScoreModifier::kNone;
+}
+
 }  // namespace
 
 GpuPages::GpuPages(int32_t pages) : free_(static_cast<size_t>(pages)) {
@@ -64,6 +76,9 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuSession::Open(const Gpu& gpu, Gpu
   EBB_ASSIGN(session->token_, gpu.Upload(std::span(free), "slot maps"));
   EBB_ASSIGN(session->position_, gpu.Upload(std::span(free), "slot maps"));
   EBB_ASSIGN(session->score_, gpu.Allocate(slots, "scores"));
+  if (policy.modifier != Modifier::kNone) {
+    EBB_ASSIGN(session->keep_, gpu.Allocate(slots, "scores"));
+  }
   EBB_ASSIGN(session->scratch_, gpu.Allocate(slots, "slot maps"));
   EBB_ASSIGN(session->placed_, gpu.Allocate(int64_t{shape.lanes} * shape.block_max * 4, "slot maps"));
   EBB_ASSIGN(session->queries_, gpu.Allocate(int64_t{shape.lanes} * shape.queries * 4, "queries"));
@@ -101,6 +116,7 @@ gpu::SessionView GpuSession::View(int32_t first_row, int32_t count) const {
   return {.token = token_.as<int32_t>(),
           .position = position_.as<int32_t>(),
           .score = score_.as<float>(),
+          .keep = keep_.as<float>(),
           .placed = placed_.as<int32_t>(),
           .scratch = scratch_.as<int32_t>(),
           .page = page_.as<int32_t>(),
@@ -115,6 +131,7 @@ gpu::SessionView GpuSession::View(int32_t first_row, int32_t count) const {
           .tokens = count,
           .compacted = policy_.positions == Positions::kCompacted ? 1 : 0,
           .rule = rule_,
+          .modifier = ModifierOf(policy_.modifier),
           .sinks = policy_.sinks,
           .recent = policy_.recent,
           .drop = Drop(count)};

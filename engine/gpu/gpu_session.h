@@ -108,7 +108,8 @@ class GpuSession {
   Shape shape_;
   gpu::ScoreRule rule_ = gpu::ScoreRule::kAge;
   std::vector<int32_t> held_ = {};
-  GpuMemory token_ = {}, position_ = {}, score_ = {}, placed_ = {}, scratch_ = {}, page_ = {}, queries_ = {};
+  GpuMemory token_ = {}, position_ = {}, score_ = {}, keep_ = {}, placed_ = {}, scratch_ = {}, page_ = {},
+            queries_ = {};
   int32_t tokens_ = 0;
   int32_t live_ = 0;
   int32_t slots_ = 0;

@@ -137,6 +137,15 @@ TEST(GpuEngine, LogitsAndVictimsAreTheCpusByAgeAndByTheLastQuery) {
   ExpectTheCpusRun({.heads = 4, .kv_heads = 1}, F32({.scorer = "tova", .budget = 20}), 32, 60, 4);
 }
 
+TEST(GpuEngine, LogitsAndVictimsAreTheCpusByWhatTheOutputLoses) {
+  ExpectTheCpusRun({}, F32({.scorer = "h2o", .budget = 20, .modifier = Modifier::kCaote}), 32, kIsSlow ? 30 : 60, 31);
+  if (kIsSlow) return;
+  ExpectTheCpusRun({.heads = 4, .kv_heads = 1},
+                   F32({.scorer = "tova", .budget = 20, .overflow = 4, .modifier = Modifier::kFastCaote}), 64, 60, 32);
+  const PolicySpec in_place = {.scorer = "tova", .budget = 20, .recent = 4, .modifier = Modifier::kCaote};
+  ExpectTheCpusRun({.layers = 2}, F32(in_place), 32, 60, 33);
+}
+
 TEST(GpuEngine, LogitsAreTheCpusWhereNobodyLeavesPastASplitAndWithQuantisedWeights) {
   if (!kIsSlow) ExpectTheCpusRun({.layers = 1}, F32({.scorer = "full"}), 32, 150, 5);
   ExpectTheCpusRun({.layers = 1, .type = DType::kQ8_0}, F32({.scorer = "full"}), 32, kIsSlow ? 10 : 30, 6);
@@ -197,7 +206,10 @@ TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
     std::vector<std::unique_ptr<GpuSession>> sessions;
     std::vector<float> logits;
     for (size_t t = 0; t < tokens.size(); ++t) {
-      if (t % 12 == 0) sessions.push_back(OpenOrDie(**engine, world.Policy({.scorer = "h2o", .budget = 20})));
+      const Modifier modifier = t == 12 ? Modifier::kCaote : Modifier::kNone;
+      if (t % 12 == 0) {
+        sessions.push_back(OpenOrDie(**engine, world.Policy({.scorer = "h2o", .budget = 20, .modifier = modifier})));
+      }
       if (t == 30) sessions.erase(sessions.begin());
       std::vector<GpuRow> rows;
       for (const auto& session : sessions) rows.push_back({.session = session.get(), .tokens = {&tokens[t], 1}});
@@ -330,7 +342,6 @@ TEST(GpuEngine, RefusesWhatTheDeviceDoesNotDo) {
     return GetRefusal(engine->OpenSession(world.Policy(spec), 16).status()).reason;
   };
   EXPECT_EQ(reason(F32({.scorer = "snapkv", .budget = 64})), "GPU_POLICY_UNSUPPORTED");
-  EXPECT_EQ(reason(F32({.scorer = "h2o", .budget = 64, .modifier = Modifier::kCaote})), "GPU_POLICY_UNSUPPORTED");
   EXPECT_EQ(reason(F32({.scorer = "tova", .budget = 64, .scope = Scope::kLayer})), "GPU_POLICY_UNSUPPORTED");
   EXPECT_EQ(reason({.scorer = "h2o", .budget = 64, .kv_type = KvType::kF16}), "GPU_POLICY_UNSUPPORTED");
 

@@ -123,6 +123,8 @@ class PlacedEngineTest : public testing::Test {
 TEST_F(PlacedEngineTest, ACacheThatComesHomeAndGoesBackIsTheCache) {
   std::vector<PolicySpec> specs = {Spec("full"), Spec("tova", KvType::kF16), Spec("h2o", KvType::kBf16),
                                    Spec("h2o", KvType::kInt8), Spec("streaming", KvType::kBf16)};
+  specs.push_back(Spec("h2o", KvType::kF32));
+  specs.back().modifier = Modifier::kCaote;
   specs[2].positions = Positions::kOriginal;
   specs[3].positions = Positions::kCompacted;
   if (kIsSlow) specs.erase(specs.begin(), specs.begin() + 3);

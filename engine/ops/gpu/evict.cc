@@ -109,7 +109,7 @@ EBB_KERNEL(kThreads) EvictLane(EvictArgs a) {
   const int64_t first = int64_t{BlockX()} * session.capacity;
   int32_t* const token = session.token + first;
   int32_t* const position = session.position + first;
-  const float* const score = session.score + first;
+  const float* const score = (session.keep != nullptr ? session.keep : session.score) + first;
   const Unprotected unprotected = FindUnprotected(session, token);
   const bool by_age = session.rule == ScoreRule::kAge;
   const auto turn = [=](int32_t slot) {

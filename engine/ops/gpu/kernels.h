@@ -17,7 +17,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 5;
+inline constexpr int32_t kTableVersion = 6;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -95,12 +95,16 @@ enum class ScoreRule : int32_t {
   kLast,  // attention paid by the newest query
 };
 
+// What changes scores of attention before anybody leaves (policies/caote.h).
+enum class ScoreModifier : int32_t { kNone, kCaote, kFastCaote };
+
 // One session during one step. Lanes are layer-major; all of a session's lanes hold equally many tokens, but each its
 // own. The host fills this in without asking the device: who sits where is known here alone, how many is arithmetic.
 struct SessionView {
   int32_t* token = nullptr;       // [lanes][capacity] index in the log, -1 where free
   int32_t* position = nullptr;    // [lanes][capacity] RoPE position, -1 where free
   float* score = nullptr;         // [lanes][capacity] the rule's
+  float* keep = nullptr;          // [lanes][capacity] what is made of them: who leaves goes by it; null: by the rule's
   int32_t* placed = nullptr;      // [lanes][block_max] slots of the step's tokens
   int32_t* scratch = nullptr;     // [lanes][capacity]
   const int32_t* page = nullptr;  // [lanes][pages_per_lane] into the arena
@@ -115,6 +119,7 @@ struct SessionView {
   int32_t tokens = 0;       // rows, 1 .. block_max
   int32_t compacted = 0;    // positions are ranks among the live, else indices in the log
   ScoreRule rule = ScoreRule::kAge;
+  ScoreModifier modifier = ScoreModifier::kNone;
   int32_t sinks = 0;   // oldest and
   int32_t recent = 0;  // newest live tokens that stay
   int32_t drop = 0;    // tokens that leave each lane when the step is over; sinks + recent + drop <= live tokens
@@ -254,6 +259,17 @@ struct PlaceArgs {
   CacheArgs cache = {};
 };
 
+// Of every lane that somebody leaves in this step, what its scores become by the modifier of its session, into `keep`:
+//
+//   a[j] = score[j] / sum of score,  X = sum a[j] v[j]; of kFastCaote the mean of the live v[j]
+//   keep[j] = a[j] / (1 - a[j]) * |X - v[j]|
+//
+// over all live slots, the step's own included. Free slots become 0; what is below 0 or NaN counts as 0, and where
+// nothing is above 0 all count as equal. Totals are float64, as on the CPU.
+struct CaoteArgs {
+  CacheArgs cache = {};
+};
+
 // Frees `drop` slots of every lane: the smallest scores between sinks and recent tokens; NaN leaves first, of equal
 // scores the older. Compacted positions close up.
 struct EvictArgs {
@@ -346,6 +362,7 @@ struct Table {
   void (*lay)(const BlockArgs&, Stream) = nullptr;
   void (*attend_block)(const BlockArgs&, Stream) = nullptr;
   void (*observe_block)(const BlockArgs&, Stream) = nullptr;
+  void (*caote)(const CaoteArgs&, Stream) = nullptr;
   void (*evict)(const EvictArgs&, Stream) = nullptr;
   void (*greedy)(const GreedyArgs&, Stream) = nullptr;
   void (*largest)(const LargestArgs&, Stream) = nullptr;
@@ -374,6 +391,7 @@ void LaunchObserve(const ObserveArgs& args, Stream stream);
 void LaunchLay(const BlockArgs& args, Stream stream);
 void LaunchAttendBlock(const BlockArgs& args, Stream stream);
 void LaunchObserveBlock(const BlockArgs& args, Stream stream);
+void LaunchCaote(const CaoteArgs& args, Stream stream);
 void LaunchEvict(const EvictArgs& args, Stream stream);
 void LaunchGreedy(const GreedyArgs& args, Stream stream);
 void LaunchLargest(const LargestArgs& args, Stream stream);

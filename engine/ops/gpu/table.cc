@@ -51,6 +51,7 @@ const Table& TableOfTarget() {
                               .lay = LaunchLay,
                               .attend_block = LaunchAttendBlock,
                               .observe_block = LaunchObserveBlock,
+                              .caote = LaunchCaote,
                               .evict = LaunchEvict,
                               .greedy = LaunchGreedy,
                               .largest = LaunchLargest,

@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/quantization.h"
 #include "policies/hash_random.h"
 #include "tests/support/attend_case.h"
 #include "tests/support/attention_reference.h"
 #include "tests/support/test_lane.h"
 #include "tests/unit/engine/ops/gpu/each_target.h"
+#include "tests/unit/engine/ops/gpu/resting_row.h"
 
 namespace ebb::gpu {
 namespace {
@@ -49,43 +49,8 @@ struct StepShape {
   }
 };
 
-constexpr Element kCacheTypes[] = {Element::kF32, Element::kF16, Element::kBf16, Element::kQ8};
 constexpr int32_t kLayers = 2;
 constexpr int32_t kLayer = 1;  // the one that is attended
-
-// A row of K or V as it rests in the cache, and the numbers that it then is.
-struct Resting {
-  std::vector<std::byte> bytes = {};
-  float scale = 1;  // of Q8
-  std::vector<float> numbers = {};
-};
-template <typename T>
-void Append(T element, std::vector<std::byte>& to) {
-  const auto* const bytes = reinterpret_cast<const std::byte*>(&element);
-  to.insert(to.end(), bytes, bytes + sizeof(T));
-}
-Resting Rest(Element type, std::span<const float> row) {
-  Resting resting;
-  float largest = 0;
-  for (const float x : row) largest = std::max(largest, std::abs(x));
-  if (type == Element::kQ8) resting.scale = largest * (1.0F / 127);
-  for (const float x : row) {
-    if (type == Element::kF32) {
-      Append(x, resting.bytes);
-      resting.numbers.push_back(x);
-    } else if (type == Element::kQ8) {
-      const auto code = static_cast<int8_t>(std::nearbyint(double{x} * (127.0F / largest)));
-      Append(code, resting.bytes);
-      resting.numbers.push_back(static_cast<float>(code) * resting.scale);
-    } else {
-      const bool is_bf16 = type == Element::kBf16;
-      const uint16_t bits = is_bf16 ? Bf16FromFloat(x) : F16FromFloat(x);
-      Append(bits, resting.bytes);
-      resting.numbers.push_back(is_bf16 ? FloatFromBf16(bits) : FloatFromF16(bits));
-    }
-  }
-  return resting;
-}
 
 // One session of a step: its lanes hold equally many tokens, each its own and in slots of its own.
 struct TestSession {
@@ -302,14 +267,9 @@ class StepCase {
       const int32_t slot = s.lanes[lane].slots[token];
       const int64_t page = s.page[int64_t{lane} * s.pages_per_lane() + slot / 64];
       std::byte* const at = &arena[page * PageBytes(shape_.type, shape_.head_dim)];
-      const int64_t part = 64 * d * KvBytes(shape_.type);
-      const auto write = [&](const std::vector<float>& rows, int64_t offset, int64_t scale_offset) {
-        const Resting row = Rest(shape_.type, {rows.data() + token * d, static_cast<size_t>(d)});
-        std::ranges::copy(row.bytes, at + offset + slot % 64 * d * KvBytes(shape_.type));
-        if (shape_.type == Element::kQ8) std::memcpy(at + 2 * part + scale_offset + 4 * (slot % 64), &row.scale, 4);
-      };
-      write(s.lanes[lane].k, 0, 0);
-      write(s.lanes[lane].v, part, 64 * 4);
+      const auto row = static_cast<size_t>(d);
+      WriteRow(shape_.type, {s.lanes[lane].k.data() + token * d, row}, slot, Part::kKeys, at);
+      WriteRow(shape_.type, {s.lanes[lane].v.data() + token * d, row}, slot, Part::kValues, at);
     }
   }
 
