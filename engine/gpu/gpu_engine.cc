@@ -75,7 +75,12 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSp
   if (policy.kv_type != options_.kv_type) {
     return RefuseField("GPU_POLICY_UNSUPPORTED", "policy.kv_type", "another type than that of this GPU's arena");
   }
-  const int64_t capacity = policy.evicts ? Capacity(policy.trigger, block_max) : model_.config.context;
+  Trigger trigger = policy.trigger;
+  if (policy.schedule == Schedule::kOncePrompt) {
+    trigger.budget = std::max({trigger.budget, policy.grow_max, model_.config.context});
+  }
+  const int64_t capacity =
+      policy.evicts ? Capacity(trigger, block_max + std::max(policy.every_n - 1, 0)) : model_.config.context;
   return OpenSession(policy, block_max, static_cast<int32_t>(std::min<int64_t>(capacity, INT32_MAX)));
 }
 
@@ -99,7 +104,7 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
     const auto count = static_cast<int32_t>(row.tokens.size());
     EBB_CHECK(row.session->CanAppend(count).ok());
     const int32_t first = step.rows();
-    const gpu::SessionView view = row.session->View(first, count);
+    const gpu::SessionView view = row.session->View(first, {.tokens = count, .prompt_ends = row.prompt_ends});
     step.row_session.insert(step.row_session.end(), row.tokens.size(), static_cast<int32_t>(step.sessions.size()));
     step.sessions.push_back(view);
     step.tokens.insert(step.tokens.end(), row.tokens.begin(), row.tokens.end());
@@ -111,7 +116,8 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
       step.largest_copied = wanted;
       step.largest = std::max(step.largest, row.count);
     }
-    step.modifies = step.modifies || view.modifier != gpu::ScoreModifier::kNone;
+    if (view.modifier != gpu::ScoreModifier::kNone) step.tracks_modified = std::max(step.tracks_modified, view.tracks);
+    step.reduces = step.reduces || view.tracks > 1;
     const bool observes = view.rule != gpu::ScoreRule::kAge;
     if (count == 1) {
       ++step.single;
@@ -356,7 +362,7 @@ absl::Status GpuEngine::Finish() {
     }
     at += count;
     row.next = host_next_.as<int32_t>()[at - 1];
-    row.session->Finish(static_cast<int32_t>(row.tokens.size()));
+    row.session->Finish({.tokens = static_cast<int32_t>(row.tokens.size()), .prompt_ends = row.prompt_ends});
   }
   return absl::OkStatus();
 }
@@ -433,7 +439,8 @@ void GpuEngine::Launch(const Step& step) const {
     FeedForward(model_.layers[layer], step);
   }
   Head(step);
-  if (step.modifies) table.caote({.cache = cache}, gpu_->stream());
+  if (step.tracks_modified > 0) table.caote({.cache = cache, .tracks = step.tracks_modified}, gpu_->stream());
+  if (step.reduces) table.reduce({.cache = cache}, gpu_->stream());
   table.evict({.cache = cache}, gpu_->stream());
 }
 

@@ -7,7 +7,7 @@
 //       store k, v; attend; merge; observe      prompts' blocks: lay; attend_block; merge; observe_block
 //       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x)
 //   logits = Whead norm(x[wanted]); the largest of each, or the largest few
-//   caote; evict                            all lanes at once
+//   caote; reduce; evict                            all lanes at once
 //
 // The host copies in the step's tokens and a few numbers of each session, launches, and copies out what was asked for:
 // nothing of who leaves. A decode step's launches differ from those of the step before in nothing but what lies in the
@@ -52,6 +52,7 @@ enum class GpuWant { kToken, kLargest, kLast, kAll };
 struct GpuRow {
   GpuSession* session = nullptr;         // each at most once
   std::span<const int32_t> tokens = {};  // ids in 0 .. vocab - 1
+  bool prompt_ends = false;              // the session's first, with these tokens
   GpuWant want = GpuWant::kLast;         // logits of none, the last's largest, of the last, or of every token
   int32_t count = 0;                     // of kLargest: how many, 1 .. gpu::kLargestMax, at most vocab
   // Written by Run:
@@ -115,7 +116,8 @@ class GpuEngine {
     int32_t slots_max = 0;
     int32_t largest = 0;
     bool observes = false;
-    bool modifies = false;
+    int32_t tracks_modified = 0;
+    bool reduces = false;
     auto operator<=>(const Launches&) const = default;
   };
   // The rows of one step, sorted: those that bring one token come first.
@@ -129,7 +131,8 @@ class GpuEngine {
     int32_t largest_copied = 0;             // the same of those whose largest leave it
     int32_t largest = 0;                    // how many of a row, 0 where none asks
     int32_t single = 0;                     // rows of sessions that bring one token
-    bool modifies = false;                  // scores, any
+    int32_t tracks_modified = 0;            // the most of a session that modifies its scores, 0 where none does
+    bool reduces = false;                   // several tracks to one, any
     bool observes = false;                  // of these, any
     int32_t slots_max = 0;                  // of these
     bool blocks_observe = false;
@@ -140,7 +143,12 @@ class GpuEngine {
     int32_t rows() const { return static_cast<int32_t>(tokens.size()); }
     bool decodes() const { return single == rows(); }
     Launches launches() const {
-      return {.rows = rows(), .slots_max = slots_max, .largest = largest, .observes = observes, .modifies = modifies};
+      return {.rows = rows(),
+              .slots_max = slots_max,
+              .largest = largest,
+              .observes = observes,
+              .tracks_modified = tracks_modified,
+              .reduces = reduces};
     }
   };
 

@@ -101,11 +101,16 @@ void ExpectTheCpusRun(const TinyModel& model, const PolicySpec& spec, int32_t wa
   const auto session = OpenOrDie(*gpu, world.Policy(spec));
   HashRandom random(seed);
   const std::vector<int32_t> tokens = RandomTokens(seed, count, model.vocab);
+  constexpr size_t kPrompt = 26;  // it ends with the step that goes past
   for (size_t first = 0; first < tokens.size();) {
     const auto block = std::min<size_t>(random.Uniform(0, 2) == 0 ? random.Uniform(1, 16) : 1, tokens.size() - first);
     const std::span<const int32_t> step(tokens.data() + first, block);
-    const std::vector<float> expected = Step(*cpu, *cpu_session, step, Want::kAll);
-    GpuRow row = {.session = session.get(), .tokens = step, .want = GpuWant::kAll};
+    const bool prompt_ends = first <= kPrompt && first + block > kPrompt;
+    BatchRow on_cpu = {.session = cpu_session.get(), .tokens = step, .want = Want::kAll, .prompt_ends = prompt_ends};
+    ASSERT_THAT(cpu->OwnPages(on_cpu), IsOk());
+    cpu->Run({&on_cpu, 1});
+    const std::vector<float> expected(on_cpu.logits.begin(), on_cpu.logits.end());
+    GpuRow row = {.session = session.get(), .tokens = step, .prompt_ends = prompt_ends, .want = GpuWant::kAll};
     ASSERT_THAT(gpu->Run({&row, 1}), IsOk());
     ASSERT_EQ(row.logits.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -144,6 +149,31 @@ TEST(GpuEngine, LogitsAndVictimsAreTheCpusByWhatTheOutputLoses) {
                    F32({.scorer = "tova", .budget = 20, .overflow = 4, .modifier = Modifier::kFastCaote}), 64, 60, 32);
   const PolicySpec in_place = {.scorer = "tova", .budget = 20, .recent = 4, .modifier = Modifier::kCaote};
   ExpectTheCpusRun({.layers = 2}, F32(in_place), 32, 60, 33);
+}
+
+TEST(GpuEngine, LogitsAndVictimsAreTheCpusWithQueryHeadsApart) {
+  const TinyModel model = {.layers = 2, .heads = 6, .kv_heads = 2};
+  ExpectTheCpusRun(model, F32({.scorer = "sage", .budget = 16}), 32, kIsSlow ? 34 : 80, 41);
+  if (kIsSlow) return;
+  const TinyModel wide = {.heads = 4, .kv_heads = 1};
+  ExpectTheCpusRun(wide, F32({.scorer = "sage", .budget = 20, .overflow = 3, .slack = 2, .max_drop = 4}), 64, 80, 42);
+  ExpectTheCpusRun(wide, F32({.scorer = "h2o", .budget = 20, .reduction = Reduction::kUnion}), 64, 60, 43);
+  ExpectTheCpusRun(model, F32({.scorer = "h2o", .budget = 20, .reduction = Reduction::kMax}), 32, 60, 44);
+  ExpectTheCpusRun(model,
+                   F32({.scorer = "tova", .budget = 20, .reduction = Reduction::kL2, .modifier = Modifier::kCaote}), 32,
+                   60, 45);
+}
+
+TEST(GpuEngine, LogitsAndVictimsAreTheCpusOnEverySchedule) {
+  ExpectTheCpusRun({}, F32({.scorer = "h2o", .budget = 16, .schedule = Schedule::kEveryN, .every_n = 3}), 32,
+                   kIsSlow ? 30 : 60, 46);
+  if (kIsSlow) return;
+  PolicySpec once = {.scorer = "tova", .budget = 16, .recent = 4, .schedule = Schedule::kOncePrompt};
+  once.modifier = Modifier::kCaote;
+  for (const Then then : {Then::kSame, Then::kSlideRecent, Then::kGrow}) {
+    once.then = then;
+    ExpectTheCpusRun({.context = 128}, F32(once), 32, 60, 47 + static_cast<int>(then));
+  }
 }
 
 TEST(GpuEngine, LogitsAreTheCpusWhereNobodyLeavesPastASplitAndWithQuantisedWeights) {

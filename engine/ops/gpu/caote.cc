@@ -1,5 +1,5 @@
 // What a lane's output loses with each of its tokens (kernels.h, CaoteArgs): policies/caote.cc on the device. Block
-// (l, i): lane l of session i. Where nobody leaves, nothing is read.
+// (t, i): a track of session i, all tracks of a lane side by side. Where there is no choice, nothing is read.
 //
 // V is read twice, for what values are compared with and for how far they are from it. The first time in columns: d / 8
 // threads, of eight components each, share a row, and as many rows go by at once as there are threads for. The second
@@ -103,12 +103,13 @@ WeighLane(CaoteArgs a) {
   EBB_SHARED float center[kHeadDimMax];
   EBB_SHARED float left[kHeadDimMax];  // the output that the largest leaves
   const SessionView& session = a.cache.sessions[BlockY()];
-  if (session.modifier == ScoreModifier::kNone || session.drop == 0) return;
-  const ValueLane<E> l = {&a.cache, &session, BlockX(), a.cache.arena.head_dim / 8};
-  const int64_t first = int64_t{BlockX()} * session.capacity;
-  const int32_t* const token = session.token + first;
-  const float* const score = session.score + first;
-  float* const keep = session.keep + first;
+  const int32_t lane = BlockX() / a.tracks;
+  const int32_t track = BlockX() % a.tracks;
+  if (session.modifier == ScoreModifier::kNone || track >= session.tracks || !HasChoice(session)) return;
+  const ValueLane<E> l = {&a.cache, &session, lane, a.cache.arena.head_dim / 8};
+  const int32_t* const token = session.token + int64_t{lane} * session.capacity;
+  const float* const score = TrackOf(session, lane, track);
+  float* const keep = session.keep + TrackAt(session, lane, track);
   const int32_t slots = session.slots;
 
   // keep: what each weighs.
@@ -177,7 +178,7 @@ WeighLane(CaoteArgs a) {
 }  // namespace
 
 void LaunchCaote(const CaoteArgs& args, Stream stream) {
-  const Grid grid = {args.cache.lanes, args.cache.session_count};
+  const Grid grid = {int64_t{args.cache.lanes} * args.tracks, args.cache.session_count};
   switch (args.cache.arena.type) {
     case Element::kF32:
       return Launch(WeighLane<KvF32>, grid, kThreads, args, stream);

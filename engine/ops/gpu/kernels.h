@@ -98,13 +98,17 @@ enum class ScoreRule : int32_t {
 // What changes scores of attention before anybody leaves (policies/caote.h).
 enum class ScoreModifier : int32_t { kNone, kCaote, kFastCaote };
 
+// How the scores of query heads that share a KV head become the lane's: they never were apart; the largest; the L2
+// norm; or the union of what each would keep (policies/rank.h).
+enum class HeadReduction : int32_t { kTogether, kLargest, kL2, kUnion };
+
 // One session during one step. Lanes are layer-major; all of a session's lanes hold equally many tokens, but each its
 // own. The host fills this in without asking the device: who sits where is known here alone, how many is arithmetic.
 struct SessionView {
   int32_t* token = nullptr;       // [lanes][capacity] index in the log, -1 where free
   int32_t* position = nullptr;    // [lanes][capacity] RoPE position, -1 where free
-  float* score = nullptr;         // [lanes][capacity] the rule's
-  float* keep = nullptr;          // [lanes][capacity] what is made of them: who leaves goes by it; null: by the rule's
+  float* score = nullptr;         // [lanes][tracks][capacity] the rule's
+  float* keep = nullptr;          // alike, what is made of them; null: nothing. Who leaves goes by a lane's first track
   int32_t* placed = nullptr;      // [lanes][block_max] slots of the step's tokens
   int32_t* scratch = nullptr;     // [lanes][capacity]
   const int32_t* page = nullptr;  // [lanes][pages_per_lane] into the arena
@@ -117,9 +121,12 @@ struct SessionView {
   int32_t first_token = 0;  // index in the log of the step's first
   int32_t first_row = 0;    // of the step's rows
   int32_t tokens = 0;       // rows, 1 .. block_max
+  int32_t tracks = 1;       // scores of a slot: one, or one for each query head
   int32_t compacted = 0;    // positions are ranks among the live, else indices in the log
   ScoreRule rule = ScoreRule::kAge;
   ScoreModifier modifier = ScoreModifier::kNone;
+  HeadReduction reduction = HeadReduction::kTogether;
+  int32_t best = 0;    // of kUnion: candidates that each track would keep
   int32_t sinks = 0;   // oldest and
   int32_t recent = 0;  // newest live tokens that stay
   int32_t drop = 0;    // tokens that leave each lane when the step is over; sinks + recent + drop <= live tokens
@@ -249,7 +256,8 @@ struct BlockArgs {
 };
 
 // Attention received, by the rule of each session: P = mean over G of e^(logit - peak) / weight; kSum adds the sum over
-// the session's rows to its scores, kLast replaces them by the last row. AttendArgs as they were attended.
+// the session's rows to its scores, kLast replaces them by the last row. Where query heads have tracks of their own, P
+// is that head's. AttendArgs as they were attended.
 struct ObserveArgs {
   AttendArgs attended = {};
 };
@@ -264,9 +272,20 @@ struct PlaceArgs {
 //   a[j] = score[j] / sum of score,  X = sum a[j] v[j]; of kFastCaote the mean of the live v[j]
 //   keep[j] = a[j] / (1 - a[j]) * |X - v[j]|
 //
-// over all live slots, the step's own included. Free slots become 0; what is below 0 or NaN counts as 0, and where
-// nothing is above 0 all count as equal. Totals are float64, as on the CPU.
+// over all live slots, the step's own included, for each track. Free slots become 0; what is below 0 or NaN counts as
+// 0, and where nothing is above 0 all count as equal. Totals are float64, as on the CPU. Where all that may leave do,
+// nothing is read and `keep` is anything.
 struct CaoteArgs {
+  CacheArgs cache = {};
+  int32_t tracks = 1;  // the most of a session
+};
+
+// The scores of a lane's tracks, modified or not, into its first track of `keep`, of sessions with several. Free slots
+// are anything; so is all where all that may leave do.
+//
+//   kLargest  the largest, NaN if one is       kL2  sqrt(sum of squares)       kUnion  the mean over the tracks, and
+//   those whom some track counts among its `best` candidates are lifted, in their order, above those whom none does
+struct ReduceArgs {
   CacheArgs cache = {};
 };
 
@@ -363,6 +382,7 @@ struct Table {
   void (*attend_block)(const BlockArgs&, Stream) = nullptr;
   void (*observe_block)(const BlockArgs&, Stream) = nullptr;
   void (*caote)(const CaoteArgs&, Stream) = nullptr;
+  void (*reduce)(const ReduceArgs&, Stream) = nullptr;
   void (*evict)(const EvictArgs&, Stream) = nullptr;
   void (*greedy)(const GreedyArgs&, Stream) = nullptr;
   void (*largest)(const LargestArgs&, Stream) = nullptr;
@@ -392,6 +412,7 @@ void LaunchLay(const BlockArgs& args, Stream stream);
 void LaunchAttendBlock(const BlockArgs& args, Stream stream);
 void LaunchObserveBlock(const BlockArgs& args, Stream stream);
 void LaunchCaote(const CaoteArgs& args, Stream stream);
+void LaunchReduce(const ReduceArgs& args, Stream stream);
 void LaunchEvict(const EvictArgs& args, Stream stream);
 void LaunchGreedy(const GreedyArgs& args, Stream stream);
 void LaunchLargest(const LargestArgs& args, Stream stream);

@@ -52,6 +52,7 @@ const Table& TableOfTarget() {
                               .attend_block = LaunchAttendBlock,
                               .observe_block = LaunchObserveBlock,
                               .caote = LaunchCaote,
+                              .reduce = LaunchReduce,
                               .evict = LaunchEvict,
                               .greedy = LaunchGreedy,
                               .largest = LaunchLargest,

@@ -59,6 +59,7 @@ struct TestSession {
     std::vector<float> k = {}, v = {};                // [live][d]
   };
   int32_t capacity = 0, live = 0, tokens = 0, first_row = 0, block_max = 0;
+  int32_t tracks = 1;  // or one for each query head
   ScoreRule rule = ScoreRule::kSum;
   std::vector<Lane> lanes = {};
   std::vector<int32_t> position = {}, placed = {}, page = {};
@@ -168,10 +169,11 @@ class StepCase {
     const int64_t d = shape_.head_dim;
     auto scores = result.begin() + int64_t{rows_} * heads() * d;
     for (const TestSession& s : sessions_) {
-      for (int32_t lane = 0; lane < kLayers * shape_.kv_heads; ++lane, scores += s.capacity) {
-        const float* const before = s.score.data() + int64_t{lane} * s.capacity;
+      const int64_t lane_scores = int64_t{s.tracks} * s.capacity;
+      for (int32_t lane = 0; lane < kLayers * shape_.kv_heads; ++lane, scores += lane_scores) {
+        const float* const before = s.score.data() + lane * lane_scores;
         if (lane / shape_.kv_heads != kLayer) {  // another layer's lanes are left alone
-          for (int32_t slot = 0; slot < s.capacity; ++slot) ASSERT_EQ(scores[slot], before[slot]);
+          for (int64_t i = 0; i < lane_scores; ++i) ASSERT_EQ(scores[i], before[i]);
           continue;
         }
         const int32_t head = lane % shape_.kv_heads;
@@ -184,13 +186,15 @@ class StepCase {
             }
           }
         }
-        const std::vector<double> received =
-            SumReference(expected, shape_.group, s.capacity, s.rule == ScoreRule::kLast ? s.tokens - 1 : 0, s.tokens);
-        for (int32_t slot = 0; slot < s.capacity; ++slot) {
-          double score = before[slot];
-          if (s.rule == ScoreRule::kLast) score = received[slot];
-          if (s.rule == ScoreRule::kSum) score += received[slot];
-          ASSERT_NEAR(scores[slot], score, tolerance) << "slot " << slot;
+        for (int32_t track = 0; track < s.tracks; ++track) {
+          const std::vector<double> received = Received(expected, s, track);
+          for (int32_t slot = 0; slot < s.capacity; ++slot) {
+            const int64_t at = int64_t{track} * s.capacity + slot;
+            double score = before[at];
+            if (s.rule == ScoreRule::kLast) score = received[slot];
+            if (s.rule == ScoreRule::kSum) score += received[slot];
+            ASSERT_NEAR(scores[at], score, tolerance) << "slot " << slot << " of track " << track;
+          }
         }
       }
     }
@@ -224,7 +228,8 @@ class StepCase {
     const int32_t lanes = kLayers * shape_.kv_heads;
     s.position.assign(int64_t{lanes} * s.capacity, -1);
     s.placed.assign(int64_t{lanes} * s.block_max, -1);
-    s.score = RandomFloats(random.Next64(), 1, int64_t{lanes} * s.capacity);
+    s.tracks = random.Uniform(0, 2) == 0 ? shape_.group : 1;
+    s.score = RandomFloats(random.Next64(), 1, int64_t{lanes} * s.tracks * s.capacity);
     for (int32_t i = 0; i < lanes; ++i) {
       TestSession::Lane lane;
       lane.slots = RandomOrder(random, s.capacity);
@@ -257,6 +262,7 @@ class StepCase {
             .slots = s.capacity,
             .first_row = s.first_row,
             .tokens = s.tokens,
+            .tracks = s.tracks,
             .rule = s.rule};
   }
 
@@ -271,6 +277,18 @@ class StepCase {
       WriteRow(shape_.type, {s.lanes[lane].k.data() + token * d, row}, slot, Part::kKeys, at);
       WriteRow(shape_.type, {s.lanes[lane].v.data() + token * d, row}, slot, Part::kValues, at);
     }
+  }
+
+  // What a slot receives by the session's rule, a mean over the query heads of the track.
+  std::vector<double> Received(const ReferenceAttention& seen, const TestSession& s, int32_t track) const {
+    const int32_t first = s.rule == ScoreRule::kLast ? s.tokens - 1 : 0;
+    if (s.tracks == 1) return SumReference(seen, shape_.group, s.capacity, first, s.tokens);
+    std::vector<double> received(s.capacity, 0);
+    for (int32_t t = first; t < s.tokens; ++t) {
+      const double* const row = seen.probability.data() + (int64_t{t} * shape_.group + track) * s.capacity;
+      for (int32_t slot = 0; slot < s.capacity; ++slot) received[slot] += row[slot];
+    }
+    return received;
   }
 
   ReferenceAttention Attended(const TestSession& s, int32_t lane, int32_t head) const {

@@ -168,8 +168,8 @@ TEST(GpuCaote, EqualsFloat64AndTheHost) {
     CaoteCase c = {.type = kCacheTypes[i % 4],
                    .head_dim = kDims[random.Uniform(0, 5)],
                    .lanes = random.Uniform(1, 2),
-                   .capacity = random.Uniform(1, i % 3 == 0 ? 8 : 300)};
-    c.live = random.Uniform(1, c.capacity);
+                   .capacity = random.Uniform(2, i % 3 == 0 ? 8 : 300)};
+    c.live = random.Uniform(2, c.capacity);
     c.modifier = random.Uniform(0, 1) == 0 ? ScoreModifier::kCaote : ScoreModifier::kFastCaote;
     c.weights = static_cast<Weights>(i % static_cast<int>(Weights::kCount));
     c.offset = i % 7 == 0 ? 4 : 0;
@@ -201,11 +201,12 @@ TEST(GpuCaote, EqualsFloat64AndTheHost) {
   }
 }
 
-TEST(GpuCaote, NothingIsReadWhereNobodyLeaves) {
+TEST(GpuCaote, NothingIsReadWhereThereIsNoChoice) {
   HashRandom random(32);
   const CaoteCase c = {};
   const std::vector<float> untouched(static_cast<size_t>(c.lanes) * c.capacity, -7);
   EXPECT_EQ(OnTheDevice(c, RandomWeighedLanes(c, random), 0), untouched);
+  EXPECT_EQ(OnTheDevice(c, RandomWeighedLanes(c, random), c.live), untouched);
 }
 
 }  // namespace
