@@ -14,8 +14,10 @@ struct Row {
   std::string_view scorer;
   DeviceRule rule;
 };
-constexpr std::array kRules = {Row{"streaming", DeviceRule::kAge}, Row{"h2o", DeviceRule::kSum},
-                               Row{"tova", DeviceRule::kLast}, Row{"sage", DeviceRule::kLast}};
+constexpr std::array kRules = {Row{"streaming", DeviceRule::kAge},   Row{"h2o", DeviceRule::kSum},
+                               Row{"tova", DeviceRule::kLast},       Row{"sage", DeviceRule::kLast},
+                               Row{"knorm", DeviceRule::kKeyLength}, Row{"keydiff", DeviceRule::kKeyLikeness},
+                               Row{"random", DeviceRule::kChance}};
 
 absl::Status NotOnADevice(const std::string& field, const std::string& what) {
   return RefuseField("GPU_POLICY_UNSUPPORTED", field, what + ", which a GPU does not do by itself yet");

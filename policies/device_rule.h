@@ -13,6 +13,9 @@ enum class DeviceRule {
   kAge,   // the oldest leaves; also where nobody does
   kSum,   // attention received so far
   kLast,  // attention paid by the newest query
+  kKeyLength,
+  kKeyLikeness,
+  kChance,
 };
 
 // INVALID_ARGUMENT GPU_POLICY_UNSUPPORTED names the part of the policy that needs the host, and what would not.

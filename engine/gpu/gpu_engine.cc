@@ -118,7 +118,9 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
     }
     if (view.modifier != gpu::ScoreModifier::kNone) step.tracks_modified = std::max(step.tracks_modified, view.tracks);
     step.reduces = step.reduces || view.tracks > 1;
-    const bool observes = view.rule != gpu::ScoreRule::kAge;
+    step.likens = step.likens || view.rule == gpu::ScoreRule::kKeyLikeness;
+    step.draws = step.draws || view.rule == gpu::ScoreRule::kChance;
+    const bool observes = view.rule == gpu::ScoreRule::kSum || view.rule == gpu::ScoreRule::kLast;
     if (count == 1) {
       ++step.single;
       step.observes = step.observes || observes;
@@ -441,6 +443,8 @@ void GpuEngine::Launch(const Step& step) const {
   Head(step);
   if (step.tracks_modified > 0) table.caote({.cache = cache, .tracks = step.tracks_modified}, gpu_->stream());
   if (step.reduces) table.reduce({.cache = cache}, gpu_->stream());
+  if (step.likens) table.likeness({.cache = cache}, gpu_->stream());
+  if (step.draws) table.chance({.cache = cache}, gpu_->stream());
   table.evict({.cache = cache}, gpu_->stream());
 }
 

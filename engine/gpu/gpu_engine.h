@@ -7,7 +7,7 @@
 //       store k, v; attend; merge; observe      prompts' blocks: lay; attend_block; merge; observe_block
 //       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x)
 //   logits = Whead norm(x[wanted]); the largest of each, or the largest few
-//   caote; reduce; evict                            all lanes at once
+//   caote; reduce; likeness; chance; evict                            all lanes at once
 //
 // The host copies in the step's tokens and a few numbers of each session, launches, and copies out what was asked for:
 // nothing of who leaves. A decode step's launches differ from those of the step before in nothing but what lies in the
@@ -118,6 +118,8 @@ class GpuEngine {
     bool observes = false;
     int32_t tracks_modified = 0;
     bool reduces = false;
+    bool likens = false;
+    bool draws = false;
     auto operator<=>(const Launches&) const = default;
   };
   // The rows of one step, sorted: those that bring one token come first.
@@ -133,6 +135,8 @@ class GpuEngine {
     int32_t single = 0;                     // rows of sessions that bring one token
     int32_t tracks_modified = 0;            // the most of a session that modifies its scores, 0 where none does
     bool reduces = false;                   // several tracks to one, any
+    bool likens = false;                    // keys, any
+    bool draws = false;                     // by chance, any
     bool observes = false;                  // of these, any
     int32_t slots_max = 0;                  // of these
     bool blocks_observe = false;
@@ -148,7 +152,9 @@ class GpuEngine {
               .largest = largest,
               .observes = observes,
               .tracks_modified = tracks_modified,
-              .reduces = reduces};
+              .reduces = reduces,
+              .likens = likens,
+              .draws = draws};
     }
   };
 

@@ -13,7 +13,7 @@
 namespace ebb {
 namespace {
 
-gpu::ScoreRule RuleOf(DeviceRule rule) {
+gpu::ScoreRule RuleOf(DeviceRule rule, const ValidSpec& policy) {
   switch (rule) {
     case DeviceRule::kAge:
       return gpu::ScoreRule::kAge;
@@ -21,6 +21,12 @@ gpu::ScoreRule RuleOf(DeviceRule rule) {
       return gpu::ScoreRule::kSum;
     case DeviceRule::kLast:
       return gpu::ScoreRule::kLast;
+    case DeviceRule::kKeyLength:
+      return policy.parameters.at("keep") == 0 ? gpu::ScoreRule::kShortKeys : gpu::ScoreRule::kLongKeys;
+    case DeviceRule::kKeyLikeness:
+      return gpu::ScoreRule::kKeyLikeness;
+    case DeviceRule::kChance:
+      return gpu::ScoreRule::kChance;
   }
   return gpu::ScoreRule::kAge;
 }
@@ -83,7 +89,7 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuSession::Open(const Gpu& gpu, Gpu
                                                              const Shape& shape) {
   EBB_ASSIGN(const DeviceRule rule, DeviceRuleOf(policy));
   std::unique_ptr<GpuSession> session(new GpuSession(gpu, pages, policy, shape));
-  session->rule_ = RuleOf(rule);
+  session->rule_ = RuleOf(rule, policy);
   EBB_ASSIGN(session->held_, pages.Take(shape.pages()));
   const std::vector<int32_t> free(static_cast<size_t>(shape.lanes) * shape.capacity, -1);
   const auto slots = static_cast<int64_t>(free.size() * sizeof(int32_t));
@@ -91,7 +97,8 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuSession::Open(const Gpu& gpu, Gpu
   EBB_ASSIGN(session->token_, gpu.Upload(std::span(free), "slot maps"));
   EBB_ASSIGN(session->position_, gpu.Upload(std::span(free), "slot maps"));
   EBB_ASSIGN(session->score_, gpu.Allocate(slots * session->tracks_, "scores"));
-  if (policy.modifier != Modifier::kNone || session->tracks_ > 1) {
+  const bool from_nothing = rule == DeviceRule::kKeyLikeness || rule == DeviceRule::kChance;
+  if (policy.modifier != Modifier::kNone || session->tracks_ > 1 || from_nothing) {
     EBB_ASSIGN(session->keep_, gpu.Allocate(slots * session->tracks_, "scores"));
   }
   EBB_ASSIGN(session->scratch_, gpu.Allocate(slots, "slot maps"));
@@ -138,6 +145,7 @@ int32_t GpuSession::Drop(const Coming& step) const {
 }
 
 gpu::SessionView GpuSession::View(int32_t first_row, const Coming& step) const {
+  const bool draws = rule_ == gpu::ScoreRule::kChance;
   return {.token = token_.as<int32_t>(),
           .position = position_.as<int32_t>(),
           .score = score_.as<float>(),
@@ -159,6 +167,8 @@ gpu::SessionView GpuSession::View(int32_t first_row, const Coming& step) const {
           .rule = rule_,
           .modifier = ModifierOf(policy_.modifier),
           .reduction = ReductionOf(policy_.reduction),
+          .seed = draws ? static_cast<uint64_t>(policy_.parameters.at("seed")) : 0,
+          .fresh = draws && policy_.parameters.at("mode") != 0 ? 1 : 0,
           .best = std::max(policy_.trigger.budget - policy_.sinks - policy_.recent, 0) / tracks_,
           .sinks = policy_.sinks,
           .recent = policy_.recent,

@@ -176,6 +176,19 @@ TEST(GpuEngine, LogitsAndVictimsAreTheCpusOnEverySchedule) {
   }
 }
 
+TEST(GpuEngine, LogitsAndVictimsAreTheCpusByKeysAndByChance) {
+  ExpectTheCpusRun({}, F32({.scorer = "keydiff", .budget = 20, .recent = 4}), 32, kIsSlow ? 30 : 60, 51);
+  ExpectTheCpusRun({}, F32({.scorer = "knorm", .budget = 20, .recent = 4}), 64, kIsSlow ? 30 : 60, 52);
+  if (kIsSlow) return;
+  ExpectTheCpusRun({.layers = 2, .heads = 6, .kv_heads = 3},
+                   F32({.scorer = "knorm", .parameters = {{"keep", 1}}, .budget = 20, .overflow = 3}), 32, 60, 53);
+  for (const double mode : {0, 1}) {
+    ExpectTheCpusRun({.layers = 2},
+                     F32({.scorer = "random", .parameters = {{"seed", 7}, {"mode", mode}}, .budget = 20, .recent = 4}),
+                     32, 60, 54);
+  }
+}
+
 TEST(GpuEngine, LogitsAreTheCpusWhereNobodyLeavesPastASplitAndWithQuantisedWeights) {
   if (!kIsSlow) ExpectTheCpusRun({.layers = 1}, F32({.scorer = "full"}), 32, 150, 5);
   ExpectTheCpusRun({.layers = 1, .type = DType::kQ8_0}, F32({.scorer = "full"}), 32, kIsSlow ? 10 : 30, 6);

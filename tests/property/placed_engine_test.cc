@@ -133,6 +133,8 @@ TEST_F(PlacedEngineTest, ACacheThatComesHomeAndGoesBackIsTheCache) {
   specs.back().modifier = Modifier::kCaote;
   specs.push_back(Spec("sage", KvType::kBf16));
   specs.back().recent = std::nullopt;
+  specs.push_back(Spec("knorm", KvType::kInt8));
+  specs.push_back(Spec("keydiff", KvType::kF16));
   specs[2].positions = Positions::kOriginal;
   specs[3].positions = Positions::kCompacted;
   if (kIsSlow) specs.erase(specs.begin(), specs.begin() + 3);
@@ -158,7 +160,7 @@ TEST_F(PlacedEngineTest, ACacheThatComesHomeAndGoesBackIsTheCache) {
 }
 
 TEST_F(PlacedEngineTest, ItYieldsWhatTheHostsEngineYields) {
-  const std::vector<std::string> scorers = {"h2o", "full", "streaming", "tova", "sage"};
+  const std::vector<std::string> scorers = {"h2o", "full", "streaming", "tova", "sage", "keydiff", "random"};
   for (const std::string& scorer : std::span(scorers).first(kIsSlow ? 1 : scorers.size())) {
     SCOPED_TRACE(scorer);
     const auto engine = Open();
@@ -181,7 +183,7 @@ TEST_F(PlacedEngineTest, ItYieldsWhatTheHostsEngineYields) {
 // In a batch with sessions of the host, in an arena that holds two of the four: what each yields is what it yields
 // alone, bit for bit.
 TEST_F(PlacedEngineTest, CompanyAndAFullDeviceChangeNothing) {
-  const std::vector<std::string> scorers = {"h2o", "keydiff", "tova", "full", "streaming", "knorm"};
+  const std::vector<std::string> scorers = {"h2o", "snapkv", "tova", "full", "streaming", "scissorhands"};
   constexpr size_t kEach = kIsSlow ? 20 : 40;
   const auto yields = [&](Engine& engine, std::vector<std::vector<float>>& logits, bool alone) {
     std::vector<std::unique_ptr<Session>> sessions;
@@ -359,7 +361,7 @@ TEST_F(PlacedEngineTest, ADeviceThatFailsLosesWhatWasThereAloneAndTheHostGoesOn)
   const auto engine = Open({.table = &FailingTable()});
   const auto newer = OpenTestSession(*engine, Spec("h2o"), 16);
   const auto same = OpenTestSession(*engine, Spec("h2o"), 16);
-  const auto others = OpenTestSession(*engine, Spec("keydiff"), 16);
+  const auto others = OpenTestSession(*engine, Spec("snapkv"), 16);
   const std::vector<int32_t> tokens = Tokens(7, 40);
   Run(*engine, *newer, std::span(tokens).first(20));
   Run(*engine, *same, std::span(tokens).first(20));

@@ -30,12 +30,7 @@ struct ValueLane {
 
   EBB_DEVICE void Read(int32_t slot, int32_t chunk, float (&v)[8]) const {
     const SlotRows<E> rows = RowsOf<E>(cache->arena, *session, lane, slot);
-    E::ReadEight(rows.v + 8 * chunk, v);
-    if constexpr (E::kScaled) {
-      const float scale = rows.Scales().v;
-      EBB_UNROLL
-      for (int32_t c = 0; c < 8; ++c) v[c] *= scale;
-    }
+    ReadNumbers<E>(rows.v + 8 * chunk, rows.Scales().v, v);
   }
 };
 

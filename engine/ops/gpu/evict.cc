@@ -27,7 +27,8 @@ EBB_KERNEL(kThreads) EvictLane(EvictArgs a) {
   const float* const score = (session.keep != nullptr ? session.keep : session.score) + TrackAt(session, BlockX(), 0);
   const Unprotected unprotected = FindUnprotected(session, token);
   const bool by_age = session.rule == ScoreRule::kAge;
-  const auto turn = [=](int32_t slot) { return TurnOf(token[slot], by_age ? 0 : score[slot], unprotected); };
+  const float sign = session.rule == ScoreRule::kShortKeys ? -1.0F : 1.0F;
+  const auto turn = [=](int32_t slot) { return TurnOf(token[slot], by_age ? 0 : sign * score[slot], unprotected); };
   const uint64_t last = Find(session.slots, session.drop, turn);
 
   int32_t* const freed = session.scratch + first;  // by position, where these are compacted

@@ -90,9 +90,13 @@ constexpr int64_t PageBytes(Element type, int32_t head_dim) {
 
 // What a lane's scores are made of, and so who leaves.
 enum class ScoreRule : int32_t {
-  kAge,   // nothing: the oldest leaves
-  kSum,   // all attention received so far
-  kLast,  // attention paid by the newest query
+  kAge,          // nothing: the oldest leaves
+  kSum,          // all attention received so far
+  kLast,         // attention paid by the newest query
+  kShortKeys,    // the key's length, of which the longest leaves
+  kLongKeys,     // or the shortest
+  kKeyLikeness,  // nothing: the key that is most like the lane's mean leaves
+  kChance,       // nothing: a hash decides
 };
 
 // What changes scores of attention before anybody leaves (policies/caote.h).
@@ -126,6 +130,8 @@ struct SessionView {
   ScoreRule rule = ScoreRule::kAge;
   ScoreModifier modifier = ScoreModifier::kNone;
   HeadReduction reduction = HeadReduction::kTogether;
+  uint64_t seed = 0;   // of kChance
+  int32_t fresh = 0;   // of kChance: a draw for each decision, else one for each token
   int32_t best = 0;    // of kUnion: candidates that each track would keep
   int32_t sinks = 0;   // oldest and
   int32_t recent = 0;  // newest live tokens that stay
@@ -194,8 +200,9 @@ struct CacheArgs {
   int32_t slots_max = 0;  // the largest `slots` of the sessions
 };
 
-// K and V of the step's tokens into the slots where they were placed, of one layer; and of each session's newest token
-// the queries, with which anybody can ask later what it attends to.
+// K and V of the step's tokens into the slots where they were placed, of one layer; lengths of keys as they then rest,
+// where these are the session's scores; and of each session's newest token the queries, with which anybody can ask
+// later what it attends to.
 struct StoreArgs {
   CacheArgs cache = {};
   int32_t layer = 0;
@@ -278,6 +285,21 @@ struct PlaceArgs {
 struct CaoteArgs {
   CacheArgs cache = {};
   int32_t tracks = 1;  // the most of a session
+};
+
+// Of sessions that go by it, how unlike the mean key each key is, into `keep` (policies/key_likeness.h):
+//
+//   m = mean over live slots j of k[j] / |k[j]|,  keep[j] = -cos(k[j], m)
+//
+// in float64, keys as they rest. Terms of m are rounded to where their sum is exact. Free slots are anything; so is all
+// where all that may leave do.
+struct LikenessArgs {
+  CacheArgs cache = {};
+};
+
+// Of sessions that go by it, a hash of each live token into `keep`: bit for bit that of policies/random.h.
+struct ChanceArgs {
+  CacheArgs cache = {};
 };
 
 // The scores of a lane's tracks, modified or not, into its first track of `keep`, of sessions with several. Free slots
@@ -383,6 +405,8 @@ struct Table {
   void (*observe_block)(const BlockArgs&, Stream) = nullptr;
   void (*caote)(const CaoteArgs&, Stream) = nullptr;
   void (*reduce)(const ReduceArgs&, Stream) = nullptr;
+  void (*likeness)(const LikenessArgs&, Stream) = nullptr;
+  void (*chance)(const ChanceArgs&, Stream) = nullptr;
   void (*evict)(const EvictArgs&, Stream) = nullptr;
   void (*greedy)(const GreedyArgs&, Stream) = nullptr;
   void (*largest)(const LargestArgs&, Stream) = nullptr;
@@ -413,6 +437,8 @@ void LaunchAttendBlock(const BlockArgs& args, Stream stream);
 void LaunchObserveBlock(const BlockArgs& args, Stream stream);
 void LaunchCaote(const CaoteArgs& args, Stream stream);
 void LaunchReduce(const ReduceArgs& args, Stream stream);
+void LaunchLikeness(const LikenessArgs& args, Stream stream);
+void LaunchChance(const ChanceArgs& args, Stream stream);
 void LaunchEvict(const EvictArgs& args, Stream stream);
 void LaunchGreedy(const GreedyArgs& args, Stream stream);
 void LaunchLargest(const LargestArgs& args, Stream stream);

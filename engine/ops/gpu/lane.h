@@ -46,6 +46,10 @@ EBB_DEVICE float* TrackOf(const SessionView& session, int32_t lane, int32_t trac
   return session.score + TrackAt(session, lane, track);
 }
 
+EBB_DEVICE bool GoesByAttention(const SessionView& session) {
+  return session.rule == ScoreRule::kSum || session.rule == ScoreRule::kLast;
+}
+
 // Tokens of a lane that sinks and recent do not protect, the step's own included.
 EBB_DEVICE int32_t CandidatesOf(const SessionView& session) {
   return session.live + session.tokens - session.sinks - session.recent;

@@ -18,7 +18,7 @@ EBB_KERNEL(kThreads) ObserveSlots(ObserveArgs args) {
   const AttendArgs& a = args.attended;
   const SessionView& session = a.cache.sessions[a.first_session + BlockZ()];
   const int32_t slot = BlockX() * kThreads + ThreadIndex();
-  if (session.rule == ScoreRule::kAge || slot >= session.slots) return;
+  if (!GoesByAttention(session) || slot >= session.slots) return;
   const int64_t heads = int64_t{a.cache.kv_heads} * a.group;
   const int32_t end = session.first_row + session.tokens;
   const int32_t lane = a.layer * a.cache.kv_heads + BlockY();

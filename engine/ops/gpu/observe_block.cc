@@ -24,7 +24,7 @@ ObserveStage(BlockArgs args) {
   const AttendArgs& a = args.attend;
   const BlockLane l = LaneOf<kTerms>(args, BlockZ(), BlockY());
   const SessionView& session = *l.session;
-  if (session.rule == ScoreRule::kAge || BlockX() * kStageSlots >= session.slots) return;
+  if (!GoesByAttention(session) || BlockX() * kStageSlots >= session.slots) return;
   const int32_t strip = BlockX() * (kStageSlots / kStripSlots) + ThreadIndex() / kTeam;
   const int32_t g = ThreadIndex() % kTeam / 4;
   const int32_t t = ThreadIndex() % 4;

@@ -53,6 +53,8 @@ const Table& TableOfTarget() {
                               .observe_block = LaunchObserveBlock,
                               .caote = LaunchCaote,
                               .reduce = LaunchReduce,
+                              .likeness = LaunchLikeness,
+                              .chance = LaunchChance,
                               .evict = LaunchEvict,
                               .greedy = LaunchGreedy,
                               .largest = LaunchLargest,
