@@ -67,7 +67,6 @@ class GpuSession {
   GpuSession(const GpuSession&) = delete;
   GpuSession& operator=(const GpuSession&) = delete;
 
-  const GpuProgress& at() const { return at_; }
   int32_t live() const { return at_.live; }
   int64_t evicted() const { return at_.tokens - at_.live; }
   int32_t slots() const { return at_.slots; }

@@ -54,7 +54,7 @@ class Gpu(unittest.TestCase):
                 self.assertEqual(self.tokens(self.gpu, name), self.tokens(self.cpu, name))
                 self.assertEqual(counted(self.gpu)["ebb_gpu_steps_total{phase=\"decode\"}"] - before, 12)
         before = counted(self.gpu)
-        for flags in (("--policy=snapkv", "--budget=24", KV), ("--policy=h2o", "--budget=24", "--kv-dtype=bf16")):
+        for flags in (("--policy=scissorhands", "--budget=24", KV), ("--policy=h2o", "--budget=24", "--kv-dtype=bf16")):
             self.gpu.ebb("generate", *flags, "--max-tokens=4", PROMPT)
         self.assertEqual(counted(self.gpu), before, "another scorer and another type of K and V are the CPU's")
         self.assertNotIn("ebb_gpu_up", str(counted(self.cpu)))

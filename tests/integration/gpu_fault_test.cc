@@ -65,7 +65,7 @@ std::unique_ptr<Engine> OpenPlaced(const std::string& path) {
 
 SessionRequest OnHost(const std::string& id) {
   SessionRequest request = OpenRequest(id);
-  request.policy = TestPolicy({.scorer = "snapkv", .budget = 48});
+  request.policy = TestPolicy({.scorer = "scissorhands", .budget = 48});
   return request;
 }
 
