@@ -312,14 +312,7 @@ absl::Status SessionOnEngine::EndPrompt() {
 }
 
 void SessionOnEngine::PromptEvicted() {
-  if (!prompt_ended_ || policy_.schedule != Schedule::kOncePrompt) return;
-  // What was selected and the sinks are the oldest budget - recent tokens, and stay; protecting them leaves the recent
-  // window to slide.
-  if (policy_.then == Then::kSlideRecent) {
-    policy_.sinks = policy_.trigger.budget - policy_.recent;
-    for (LaneRule& lane : policy_.lanes) lane.sinks = lane.budget - lane.recent;
-  }
-  if (policy_.then == Then::kGrow) policy_.evicts = false;
+  if (prompt_ended_) SettleAfterPrompt(policy_);
 }
 
 void SessionOnEngine::SetPolicy(const ValidSpec& policy, int32_t length_limit) {

@@ -14,8 +14,10 @@ struct Row {
   std::string_view scorer;
   DeviceRule rule;
 };
-constexpr std::array kRules = {Row{"streaming", DeviceRule::kAge}, Row{"h2o", DeviceRule::kSum},
-                               Row{"tova", DeviceRule::kLast}};
+constexpr std::array kRules = {Row{"streaming", DeviceRule::kAge},   Row{"h2o", DeviceRule::kSum},
+                               Row{"tova", DeviceRule::kLast},       Row{"sage", DeviceRule::kLast},
+                               Row{"knorm", DeviceRule::kKeyLength}, Row{"keydiff", DeviceRule::kKeyLikeness},
+                               Row{"random", DeviceRule::kChance}};
 
 absl::Status NotOnADevice(const std::string& field, const std::string& what) {
   return RefuseField("GPU_POLICY_UNSUPPORTED", field, what + ", which a GPU does not do by itself yet");
@@ -26,13 +28,9 @@ absl::Status NotOnADevice(const std::string& field, const std::string& what) {
 absl::StatusOr<DeviceRule> DeviceRuleOf(const ValidSpec& policy) {
   if (policy.rope_cache != RopeCache::kFused) return NotOnADevice("policy.rope_cache", "a rotate-half copy of keys");
   if (!policy.windows.empty()) return NotOnADevice("policy", "lanes with sliding windows");
-  if (!policy.evicts) return DeviceRule::kAge;
+  if (!policy.evicts && policy.bounded) return DeviceRule::kAge;
   if (policy.trigger.budget == 0) return NotOnADevice("policy.trigger.budget_ratio", "a budget by the prompt's length");
-  if (policy.schedule != Schedule::kEveryStep)
-    return NotOnADevice("policy.schedule", "another schedule than every step");
   if (policy.scope != Scope::kKvHead) return NotOnADevice("policy.scope", "one choice for all heads of a layer");
-  if (policy.reduction != Reduction::kMean) return NotOnADevice("policy.reduction", "query heads kept apart");
-  if (policy.modifier != Modifier::kNone) return NotOnADevice("policy.modifier", "a modifier of scores");
   if (policy.allocation != Allocation::kUniform) return NotOnADevice("policy.allocation", "lanes of unequal budgets");
   std::string known;
   for (const Row& row : kRules) {

@@ -10,9 +10,12 @@ namespace ebb {
 
 // What a lane's scores are made of.
 enum class DeviceRule {
-  kAge,   // the oldest leaves; also where nobody does
-  kSum,   // attention received so far
-  kLast,  // attention paid by the newest query
+  kAge,          // the oldest leaves; also where nobody does
+  kSum,          // attention received so far
+  kLast,         // attention paid by the newest query
+  kKeyLength,    // the key's length; ScorerRow.parameters say whether long ones stay
+  kKeyLikeness,  // how unlike the others the key is
+  kChance,       // a hash
 };
 
 // INVALID_ARGUMENT GPU_POLICY_UNSUPPORTED names the part of the policy that needs the host, and what would not.

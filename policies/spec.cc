@@ -402,4 +402,15 @@ absl::StatusOr<ValidSpec> FixBudget(const ValidSpec& spec, int32_t prompt_tokens
   return WithBudget(*row, spec, budget, prompt_tokens);
 }
 
+void SettleAfterPrompt(ValidSpec& spec) {
+  if (spec.schedule != Schedule::kOncePrompt) return;
+  // What was selected and the sinks are the oldest budget - recent tokens, and stay; protecting them leaves the recent
+  // window to slide.
+  if (spec.then == Then::kSlideRecent) {
+    spec.sinks = spec.trigger.budget - spec.recent;
+    for (LaneRule& lane : spec.lanes) lane.sinks = lane.budget - lane.recent;
+  }
+  if (spec.then == Then::kGrow) spec.evicts = false;
+}
+
 }  // namespace ebb

@@ -218,6 +218,9 @@ absl::StatusOr<ValidSpec> Resolve(const PolicySpec& spec, const SpecLimits& limi
 // is known is returned as it is. REQUIRES: prompt_tokens >= 0.
 absl::StatusOr<ValidSpec> FixBudget(const ValidSpec& spec, int32_t prompt_tokens);
 
+// What Schedule::kOncePrompt makes of a policy once it ran for the first prompt; others stay as they are.
+void SettleAfterPrompt(ValidSpec& spec);
+
 }  // namespace ebb
 
 #endif  // EBB_POLICIES_SPEC_H_

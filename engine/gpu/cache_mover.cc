@@ -75,7 +75,7 @@ absl::Status CacheMover::Bring(const SessionOnEngine& session, GpuSession& to) {
   const auto slots = static_cast<size_t>(shape.lanes()) * shape.capacity;
   GpuSeats seats = {.token = std::vector<int32_t>(slots, -1),
                     .position = std::vector<int32_t>(slots, -1),
-                    .score = std::vector<float>(slots, 0),
+                    .score = std::vector<float>(slots * to.tracks(), 0),
                     .queries = session.last_queries()};
   int32_t end = 0;
   for (int32_t lane = 0; lane < shape.lanes(); ++lane) {
@@ -85,11 +85,18 @@ absl::Status CacheMover::Bring(const SessionOnEngine& session, GpuSession& to) {
     std::ranges::copy(map.token(), seats.token.begin() + at);
     std::ranges::copy(map.position().first(static_cast<size_t>(map.end())), seats.position.begin() + at);
     if (map.state_shape().slot_floats == 0) continue;
-    EBB_CHECK(map.state_shape() == StateShape({.tracks = cache.lanes_of_map(), .slot_floats = 1}));
-    std::ranges::copy(map.state(lane % cache.lanes_of_map()).slot, seats.score.begin() + at);
+    EBB_CHECK(map.state_shape() == StateShape({.tracks = cache.lanes_of_map() * to.tracks(), .slot_floats = 1}));
+    for (int32_t track = 0; track < to.tracks(); ++track) {
+      std::ranges::copy(map.state(lane % cache.lanes_of_map() * to.tracks() + track).slot,
+                        seats.score.begin() + at * to.tracks() + int64_t{track} * shape.capacity);
+    }
   }
   EBB_TRY(gpu_.gpu().Use());
-  EBB_TRY(to.Seat(seats, static_cast<int32_t>(session.log().size()), cache.maps()[0].live(), end));
+  EBB_TRY(to.Seat(seats, {.tokens = static_cast<int32_t>(session.log().size()),
+                          .live = cache.maps()[0].live(),
+                          .slots = end,
+                          .prompt_ended = session.prompt_ended(),
+                          .decode_steps = session.steps_since_policy()}));
   const std::vector<Piece> pieces = PiecesOf(to);
   for (size_t chunk = 0; !Chunk(pieces, chunk).empty(); ++chunk) {
     const std::span<const Piece> now = Chunk(pieces, chunk);
@@ -137,14 +144,13 @@ absl::Status CacheMover::Fetch(const GpuSession& from, SessionOnEngine& session)
             .subspan(static_cast<size_t>(cache.first_lane(index)) * shape.capacity, static_cast<size_t>(from.slots()));
     while (!token.empty() && token.back() < 0) token = token.first(token.size() - 1);
     map.Fill(token, {});
-    const int32_t lanes = cache.lanes_of_map();
     if (map.state_shape().slot_floats == 0) continue;
-    std::vector<float> states(static_cast<size_t>(lanes));
+    const int32_t tracks = map.state_shape().tracks;
+    std::vector<float> states(static_cast<size_t>(tracks));
+    const int64_t first = int64_t{cache.first_lane(index)} * from.tracks();
     for (int32_t slot = 0; slot < map.end(); ++slot) {
       if (map.token()[slot] < 0) continue;
-      for (int32_t i = 0; i < lanes; ++i) {
-        states[i] = seats.score[int64_t{cache.first_lane(index) + i} * shape.capacity + slot];
-      }
+      for (int32_t i = 0; i < tracks; ++i) states[i] = seats.score[(first + i) * shape.capacity + slot];
       map.SetState(slot, states);
     }
   }

@@ -75,7 +75,12 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSp
   if (policy.kv_type != options_.kv_type) {
     return RefuseField("GPU_POLICY_UNSUPPORTED", "policy.kv_type", "another type than that of this GPU's arena");
   }
-  const int64_t capacity = policy.evicts ? Capacity(policy.trigger, block_max) : model_.config.context;
+  Trigger trigger = policy.trigger;
+  if (policy.schedule == Schedule::kOncePrompt) {
+    trigger.budget = std::max({trigger.budget, policy.grow_max, model_.config.context});
+  }
+  const int64_t capacity =
+      policy.evicts ? Capacity(trigger, block_max + std::max(policy.every_n - 1, 0)) : model_.config.context;
   return OpenSession(policy, block_max, static_cast<int32_t>(std::min<int64_t>(capacity, INT32_MAX)));
 }
 
@@ -102,7 +107,7 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
     const auto count = static_cast<int32_t>(row.tokens.size());
     EBB_CHECK(row.session->CanAppend(count).ok());
     const int32_t first = step.rows();
-    const gpu::SessionView view = row.session->View(first, count);
+    const gpu::SessionView view = row.session->View(first, {.tokens = count, .prompt_ends = row.prompt_ends});
     step.row_session.insert(step.row_session.end(), row.tokens.size(), static_cast<int32_t>(step.sessions.size()));
     step.sessions.push_back(view);
     step.tokens.insert(step.tokens.end(), row.tokens.begin(), row.tokens.end());
@@ -120,7 +125,11 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
       step.largest_copied = wanted;
       step.largest = std::max(step.largest, row.count);
     }
-    const bool observes = view.rule != gpu::ScoreRule::kAge;
+    if (view.modifier != gpu::ScoreModifier::kNone) step.tracks_modified = std::max(step.tracks_modified, view.tracks);
+    step.reduces = step.reduces || view.tracks > 1;
+    step.likens = step.likens || view.rule == gpu::ScoreRule::kKeyLikeness;
+    step.draws = step.draws || view.rule == gpu::ScoreRule::kChance;
+    const bool observes = view.rule == gpu::ScoreRule::kSum || view.rule == gpu::ScoreRule::kLast;
     if (count == 1) {
       ++step.single;
       step.observes = step.observes || observes;
@@ -365,7 +374,7 @@ absl::Status GpuEngine::Finish() {
     }
     at += count;
     row.next = host_next_.as<int32_t>()[at - 1];
-    row.session->Finish(static_cast<int32_t>(row.tokens.size()));
+    row.session->Finish({.tokens = static_cast<int32_t>(row.tokens.size()), .prompt_ends = row.prompt_ends});
     row.session->KeepLogits(row.want == GpuWant::kLargest);
   }
   return absl::OkStatus();
@@ -414,7 +423,7 @@ absl::Status GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) const {
 // A shape that comes once is not worth a recording.
 absl::Status GpuEngine::LaunchRecorded(const Step& step) {
   if (recordings_.size() > kRecordingsMax) recordings_.clear();
-  const auto [found, is_new] = recordings_.try_emplace({step.rows(), step.slots_max, step.observes, step.largest});
+  const auto [found, is_new] = recordings_.try_emplace(step.launches());
   if (is_new) {
     Launch(step);
     return absl::OkStatus();
@@ -450,6 +459,10 @@ void GpuEngine::Launch(const Step& step) const {
     FeedForward(model_.layers[layer], step);
   }
   Head(step);
+  if (step.tracks_modified > 0) table.caote({.cache = cache, .tracks = step.tracks_modified}, gpu_->stream());
+  if (step.reduces) table.reduce({.cache = cache}, gpu_->stream());
+  if (step.likens) table.likeness({.cache = cache}, gpu_->stream());
+  if (step.draws) table.chance({.cache = cache}, gpu_->stream());
   table.evict({.cache = cache}, gpu_->stream());
 }
 

@@ -7,7 +7,7 @@
 //       store k, v; attend; merge; observe      prompts' blocks: lay; attend_block; merge; observe_block
 //       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x)
 //   logits = Whead norm(x[wanted]); the largest of each, or the largest few
-//   evict                                   all lanes at once
+//   caote; reduce; likeness; chance; evict                            all lanes at once
 //
 // The host copies in the step's tokens and a few numbers of each session, launches, and copies out what was asked for:
 // nothing of who leaves. A decode step's launches differ from those of the step before in nothing but what lies in the
@@ -21,11 +21,11 @@
 #ifndef EBB_ENGINE_GPU_GPU_ENGINE_H_
 #define EBB_ENGINE_GPU_GPU_ENGINE_H_
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
-#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,6 +53,7 @@ enum class GpuWant { kToken, kLargest, kLast, kAll };
 struct GpuRow {
   GpuSession* session = nullptr;         // each at most once
   std::span<const int32_t> tokens = {};  // ids in 0 .. vocab - 1
+  bool prompt_ends = false;              // the session's first, with these tokens
   GpuWant want = GpuWant::kLast;         // logits of none, the last's largest, of the last, or of every token
   int32_t count = 0;                     // of kLargest: how many, 1 .. gpu::kLargestMax, at most vocab
   // Written by Run:
@@ -110,6 +111,18 @@ class GpuEngine {
       return memory.as<T>();
     }
   };
+  // Decode steps that are equal here have the same launches.
+  struct Launches {
+    int32_t rows = 0;
+    int32_t slots_max = 0;
+    int32_t largest = 0;
+    bool observes = false;
+    int32_t tracks_modified = 0;
+    bool reduces = false;
+    bool likens = false;
+    bool draws = false;
+    auto operator<=>(const Launches&) const = default;
+  };
   // The rows of one step, sorted: those that bring one token come first.
   struct Step {
     struct Run {
@@ -129,6 +142,10 @@ class GpuEngine {
     int32_t largest_copied = 0;             // of these, up to the last whose largest leave it
     int32_t largest = 0;                    // how many of a row, 0 where none asks
     int32_t single = 0;                     // rows of sessions that bring one token
+    int32_t tracks_modified = 0;            // the most of a session that modifies its scores, 0 where none does
+    bool reduces = false;                   // several tracks to one, any
+    bool likens = false;                    // keys, any
+    bool draws = false;                     // by chance, any
     bool observes = false;                  // of these, any
     int32_t slots_max = 0;                  // of these
     bool blocks_observe = false;
@@ -138,6 +155,16 @@ class GpuEngine {
     int32_t blocks() const { return static_cast<int32_t>(sessions.size()) - single; }
     int32_t rows() const { return static_cast<int32_t>(tokens.size()); }
     bool decodes() const { return single == rows(); }
+    Launches launches() const {
+      return {.rows = rows(),
+              .slots_max = slots_max,
+              .largest = largest,
+              .observes = observes,
+              .tracks_modified = tracks_modified,
+              .reduces = reduces,
+              .likens = likens,
+              .draws = draws};
+    }
   };
 
   GpuEngine(std::unique_ptr<Gpu> gpu, GpuModel model, GpuMemory arena, int32_t pages, const GpuEngineOptions& options)
@@ -179,9 +206,8 @@ class GpuEngine {
   Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};   // BlockArgs
   Buffer logits_ = {}, next_ = {};              // [rows wanted, vocab] floats, [rows wanted]
   Buffer largest_ = {}, largest_scratch_ = {};  // LargestArgs
-  // By rows, slots_max, whether any session observes, and how many of the largest; empty where the shape was seen once.
-  // They name the buffers above, so none outlives a buffer that grows.
-  std::map<std::tuple<int32_t, int32_t, bool, int32_t>, GpuRecording> recordings_ = {};
+  // Empty where the shape was seen once. They name the buffers above, so none outlives a buffer that grows.
+  std::map<Launches, GpuRecording> recordings_ = {};
   int64_t replays_ = 0;
   GpuHostMemory host_logits_ = {};
   GpuHostMemory host_next_ = {};

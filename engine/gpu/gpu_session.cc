@@ -13,7 +13,7 @@
 namespace ebb {
 namespace {
 
-gpu::ScoreRule RuleOf(DeviceRule rule) {
+gpu::ScoreRule RuleOf(DeviceRule rule, const ValidSpec& policy) {
   switch (rule) {
     case DeviceRule::kAge:
       return gpu::ScoreRule::kAge;
@@ -21,8 +21,40 @@ gpu::ScoreRule RuleOf(DeviceRule rule) {
       return gpu::ScoreRule::kSum;
     case DeviceRule::kLast:
       return gpu::ScoreRule::kLast;
+    case DeviceRule::kKeyLength:
+      return policy.parameters.at("keep") == 0 ? gpu::ScoreRule::kShortKeys : gpu::ScoreRule::kLongKeys;
+    case DeviceRule::kKeyLikeness:
+      return gpu::ScoreRule::kKeyLikeness;
+    case DeviceRule::kChance:
+      return gpu::ScoreRule::kChance;
   }
   return gpu::ScoreRule::kAge;
+}
+
+gpu::ScoreModifier ModifierOf(Modifier modifier) {
+  switch (modifier) {
+    case Modifier::kNone:
+      return gpu::ScoreModifier::kNone;
+    case Modifier::kCaote:
+      return gpu::ScoreModifier::kCaote;
+    case Modifier::kFastCaote:
+      return gpu::ScoreModifier::kFastCaote;
+  }
+  return gpu::ScoreModifier::kNone;
+}
+
+gpu::HeadReduction ReductionOf(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kMean:
+      return gpu::HeadReduction::kTogether;
+    case Reduction::kMax:
+      return gpu::HeadReduction::kLargest;
+    case Reduction::kL2:
+      return gpu::HeadReduction::kL2;
+    case Reduction::kUnion:
+      return gpu::HeadReduction::kUnion;
+  }
+  return gpu::HeadReduction::kTogether;
 }
 
 }  // namespace
@@ -57,13 +89,18 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuSession::Open(const Gpu& gpu, Gpu
                                                              const Shape& shape) {
   EBB_ASSIGN(const DeviceRule rule, DeviceRuleOf(policy));
   std::unique_ptr<GpuSession> session(new GpuSession(gpu, pages, policy, shape));
-  session->rule_ = RuleOf(rule);
+  session->rule_ = RuleOf(rule, policy);
   EBB_ASSIGN(session->held_, pages.Take(shape.pages()));
   const std::vector<int32_t> free(static_cast<size_t>(shape.lanes) * shape.capacity, -1);
   const auto slots = static_cast<int64_t>(free.size() * sizeof(int32_t));
+  session->tracks_ = policy.heads_apart() ? policy.query_heads : 1;
   EBB_ASSIGN(session->token_, gpu.Upload(std::span(free), "slot maps"));
   EBB_ASSIGN(session->position_, gpu.Upload(std::span(free), "slot maps"));
-  EBB_ASSIGN(session->score_, gpu.Allocate(slots, "scores"));
+  EBB_ASSIGN(session->score_, gpu.Allocate(slots * session->tracks_, "scores"));
+  const bool from_nothing = rule == DeviceRule::kKeyLikeness || rule == DeviceRule::kChance;
+  if (policy.modifier != Modifier::kNone || session->tracks_ > 1 || from_nothing) {
+    EBB_ASSIGN(session->keep_, gpu.Allocate(slots * session->tracks_, "scores"));
+  }
   EBB_ASSIGN(session->scratch_, gpu.Allocate(slots, "slot maps"));
   EBB_ASSIGN(session->placed_, gpu.Allocate(int64_t{shape.lanes} * shape.block_max * 4, "slot maps"));
   EBB_ASSIGN(session->queries_, gpu.Allocate(int64_t{shape.lanes} * shape.queries * 4, "queries"));
@@ -85,23 +122,35 @@ absl::Status GpuSession::CanAppend(int32_t count) const {
                   absl::StrFormat("%d tokens in a step; a step takes 1 to %d", count, shape_.block_max),
                   {.reason = "BLOCK_TOO_LARGE"});
   }
-  if (live_ + count > shape_.capacity) {
+  if (at_.live + count > shape_.capacity) {
     return Refuse(absl::StatusCode::kResourceExhausted,
-                  absl::StrFormat("%d tokens more than the %d there are exceed the session's limit of %d", count, live_,
-                                  shape_.capacity),
+                  absl::StrFormat("%d tokens more than the %d there are exceed the session's limit of %d", count,
+                                  at_.live, shape_.capacity),
                   {.reason = "LENGTH_LIMIT"});
   }
   return absl::OkStatus();
 }
 
-int32_t GpuSession::Drop(int32_t count) const {
-  return policy_.evicts ? TokensToDrop(policy_.trigger, live_ + count) : 0;
+int32_t GpuSession::Drop(const Coming& step) const {
+  if (!policy_.evicts) return 0;
+  switch (policy_.schedule) {
+    case Schedule::kEveryStep:
+      break;
+    case Schedule::kEveryN:
+      if (step.tokens == 1 && (at_.decode_steps + 1) % policy_.every_n != 0) return 0;
+      break;
+    case Schedule::kOncePrompt:
+      if (!at_.prompt_ended && !step.prompt_ends) return 0;
+  }
+  return TokensToDrop(policy_.trigger, at_.live + step.tokens);
 }
 
-gpu::SessionView GpuSession::View(int32_t first_row, int32_t count) const {
+gpu::SessionView GpuSession::View(int32_t first_row, const Coming& step) const {
+  const bool draws = rule_ == gpu::ScoreRule::kChance;
   return {.token = token_.as<int32_t>(),
           .position = position_.as<int32_t>(),
           .score = score_.as<float>(),
+          .keep = keep_.as<float>(),
           .placed = placed_.as<int32_t>(),
           .scratch = scratch_.as<int32_t>(),
           .page = page_.as<int32_t>(),
@@ -109,50 +158,61 @@ gpu::SessionView GpuSession::View(int32_t first_row, int32_t count) const {
           .capacity = shape_.capacity,
           .block_max = shape_.block_max,
           .pages_per_lane = shape_.pages_per_lane(),
-          .live = live_,
-          .slots = std::max(slots_, live_ + count),
-          .first_token = tokens_,
+          .live = at_.live,
+          .slots = std::max(at_.slots, at_.live + step.tokens),
+          .first_token = at_.tokens,
           .first_row = first_row,
-          .tokens = count,
+          .tokens = step.tokens,
+          .tracks = tracks_,
           .compacted = policy_.positions == Positions::kCompacted ? 1 : 0,
           .rule = rule_,
+          .modifier = ModifierOf(policy_.modifier),
+          .reduction = ReductionOf(policy_.reduction),
+          .seed = draws ? static_cast<uint64_t>(policy_.parameters.at("seed")) : 0,
+          .fresh = draws && policy_.parameters.at("mode") != 0 ? 1 : 0,
+          .best = std::max(policy_.trigger.budget - policy_.sinks - policy_.recent, 0) / tracks_,
           .sinks = policy_.sinks,
           .recent = policy_.recent,
-          .drop = Drop(count)};
+          .drop = Drop(step)};
 }
 
-void GpuSession::Finish(int32_t count) {
-  const int32_t drop = Drop(count);
-  slots_ = std::max(slots_, live_ + count);
-  live_ += count - drop;
-  tokens_ += count;
+void GpuSession::Finish(const Coming& step) {
+  const int32_t drop = Drop(step);
+  at_.slots = std::max(at_.slots, at_.live + step.tokens);
+  at_.live += step.tokens - drop;
+  at_.tokens += step.tokens;
+  at_.decode_steps = step.tokens > 1 ? 0 : at_.decode_steps + 1;
   keeps_logits_ = false;
+  if (!step.prompt_ends) return;
+  at_.prompt_ended = true;
+  SettleAfterPrompt(policy_);
 }
 
 absl::Status GpuSession::Pretend(int32_t tokens) {
-  EBB_CHECK(tokens_ == 0 && tokens <= shape_.capacity);
+  EBB_CHECK(at_.tokens == 0 && tokens <= shape_.capacity);
   std::vector<int32_t> places(static_cast<size_t>(shape_.lanes) * shape_.capacity, -1);
   for (int32_t lane = 0; lane < shape_.lanes; ++lane) {
     std::iota(places.begin() + int64_t{lane} * shape_.capacity,
               places.begin() + int64_t{lane} * shape_.capacity + tokens, 0);
   }
-  const std::vector<float> scores(places.size(), 0);
+  const std::vector<float> scores(places.size() * tracks_, 0);
   EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(places), token_.as<int32_t>()));
   EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(places), position_.as<int32_t>()));
   EBB_TRY(gpu_.CopyIn(std::span<const float>(scores), score_.as<float>()));
-  tokens_ = live_ = slots_ = tokens;
+  at_.tokens = at_.live = at_.slots = tokens;
   return gpu_.Wait();
 }
 
-absl::Status GpuSession::Seat(const GpuSeats& seats, int32_t tokens, int32_t live, int32_t slots) {
-  EBB_CHECK(tokens_ == 0);
+absl::Status GpuSession::Seat(const GpuSeats& seats, const GpuProgress& at) {
+  EBB_CHECK(at_.tokens == 0);
   EBB_CHECK(std::ssize(seats.token) == int64_t{shape_.lanes} * shape_.capacity);
-  EBB_CHECK(std::ssize(seats.queries) == (tokens > 0 ? int64_t{shape_.lanes} * shape_.queries : 0));
+  EBB_CHECK(seats.score.size() == seats.token.size() * tracks_);
+  EBB_CHECK(std::ssize(seats.queries) == (at.tokens > 0 ? int64_t{shape_.lanes} * shape_.queries : 0));
   EBB_TRY(gpu_.CopyIn(std::span(seats.token), token_.as<int32_t>()));
   EBB_TRY(gpu_.CopyIn(std::span(seats.position), position_.as<int32_t>()));
   EBB_TRY(gpu_.CopyIn(std::span(seats.score), score_.as<float>()));
   EBB_TRY(gpu_.CopyIn(std::span(seats.queries), queries_.as<float>()));
-  tokens_ = tokens, live_ = live, slots_ = slots;
+  at_ = at;
   return absl::OkStatus();
 }
 
@@ -160,7 +220,7 @@ absl::StatusOr<GpuSeats> GpuSession::Seats() const {
   const auto slots = static_cast<size_t>(shape_.lanes) * shape_.capacity;
   GpuSeats seats = {.token = std::vector<int32_t>(slots),
                     .position = std::vector<int32_t>(slots),
-                    .score = std::vector<float>(slots),
+                    .score = std::vector<float>(slots * tracks_),
                     .queries = std::vector<float>(static_cast<size_t>(shape_.lanes) * shape_.queries)};
   EBB_TRY(gpu_.CopyOut(token_.as<int32_t>(), std::span(seats.token)));
   EBB_TRY(gpu_.CopyOut(position_.as<int32_t>(), std::span(seats.position)));
@@ -199,7 +259,7 @@ absl::Status GpuSession::Remove(int32_t first, int32_t end) {
   }
   EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(tokens), token_.as<int32_t>()));
   EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(positions), position_.as<int32_t>()));
-  live_ -= removed[0];
+  at_.live -= removed[0];
   return gpu_.Wait();
 }
 

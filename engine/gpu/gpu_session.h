@@ -34,8 +34,17 @@ class GpuPages {
 struct GpuSeats {
   std::vector<int32_t> token = {};     // [lanes][capacity], -1 where free
   std::vector<int32_t> position = {};  // alike
-  std::vector<float> score = {};       // alike
+  std::vector<float> score = {};       // [lanes][tracks][capacity]
   std::vector<float> queries = {};     // [lanes][G][d] the newest token's
+};
+
+// Where a session is, as arithmetic has it.
+struct GpuProgress {
+  int32_t tokens = 0;         // of the log
+  int32_t live = 0;           // in each lane
+  int32_t slots = 0;          // no slot at or past it was ever taken
+  bool prompt_ended = false;  // the first
+  int32_t decode_steps = 0;   // since a block came or the policy was put in force
 };
 
 class GpuSession {
@@ -59,10 +68,10 @@ class GpuSession {
   GpuSession(const GpuSession&) = delete;
   GpuSession& operator=(const GpuSession&) = delete;
 
-  int32_t tokens() const { return tokens_; }  // of the log
-  int32_t live() const { return live_; }      // in each lane
-  int64_t evicted() const { return tokens_ - live_; }
-  int32_t slots() const { return slots_; }  // no slot at or past it was ever taken
+  int32_t live() const { return at_.live; }
+  int64_t evicted() const { return at_.tokens - at_.live; }
+  int32_t slots() const { return at_.slots; }
+  int32_t tracks() const { return tracks_; }  // scores of a slot
   bool is_lost() const { return is_lost_; }
   const Shape& shape() const { return shape_; }
 
@@ -70,18 +79,22 @@ class GpuSession {
   // BLOCK_TOO_LARGE, UNAVAILABLE GPU_FAULT after Lose.
   absl::Status CanAppend(int32_t count) const;
 
-  // What kernels are told of a step that brings `count` tokens as rows first_row .. ; Finish is what that step leaves.
-  gpu::SessionView View(int32_t first_row, int32_t count) const;
-  void Finish(int32_t count);
-  // Tokens that leave each lane when a step of `count` is over.
-  int32_t Drop(int32_t count) const;
+  // A step that brings `tokens` tokens; the first prompt may end with it.
+  struct Coming {
+    int32_t tokens = 0;
+    bool prompt_ends = false;
+  };
+  // What kernels are told of a step, whose rows begin at first_row; Finish is what that step leaves.
+  gpu::SessionView View(int32_t first_row, const Coming& step) const;
+  void Finish(const Coming& step);
+  // Tokens that leave each lane when a step is over.
+  int32_t Drop(const Coming& step) const;
 
   // The session's pages of the arena, [lanes][pages_per_lane].
   std::span<const int32_t> pages() const { return held_; }
 
-  // Goes on where another was, whose log has `tokens` tokens of which `live` live in each lane, all in slots below
-  // `slots`. K and V are the caller's to bring. In the stream's order. REQUIRES: no token came yet.
-  absl::Status Seat(const GpuSeats& seats, int32_t tokens, int32_t live, int32_t slots);
+  // Goes on where another was. K and V are the caller's to bring. In the stream's order. REQUIRES: no token came yet.
+  absl::Status Seat(const GpuSeats& seats, const GpuProgress& at);
   // Waits for the device.
   absl::StatusOr<GpuSeats> Seats() const;
 
@@ -116,11 +129,10 @@ class GpuSession {
   Shape shape_;
   gpu::ScoreRule rule_ = gpu::ScoreRule::kAge;
   std::vector<int32_t> held_ = {};
-  GpuMemory token_ = {}, position_ = {}, score_ = {}, placed_ = {}, scratch_ = {}, page_ = {}, queries_ = {},
-            logits_ = {};
-  int32_t tokens_ = 0;
-  int32_t live_ = 0;
-  int32_t slots_ = 0;
+  GpuMemory token_ = {}, position_ = {}, score_ = {}, keep_ = {}, placed_ = {}, scratch_ = {}, page_ = {},
+            queries_ = {}, logits_ = {};
+  int32_t tracks_ = 1;
+  GpuProgress at_ = {};
   bool keeps_logits_ = false;
   bool is_lost_ = false;
 };

@@ -301,8 +301,13 @@ class PlacedEngine final : public Engine {
       const GpuWant want = row->want == Want::kAll ? GpuWant::kAll : row->want == Want::kLast ? last : GpuWant::kToken;
       wave.rows.push_back(row);
       wave.live.push_back(session.live());
-      wave.gpu.push_back({.session = &session, .tokens = row->tokens, .want = want, .count = row->enough});
-      const bool lists = row->list_victims && session.Drop(static_cast<int32_t>(row->tokens.size())) > 0;
+      wave.gpu.push_back({.session = &session,
+                          .tokens = row->tokens,
+                          .prompt_ends = row->prompt_ends,
+                          .want = want,
+                          .count = row->enough});
+      const bool lists = row->list_victims && session.Drop({.tokens = static_cast<int32_t>(row->tokens.size()),
+                                                            .prompt_ends = row->prompt_ends}) > 0;
       wave.before.push_back(lists ? TokensOf(session) : std::vector<std::vector<int32_t>>());
     }
     if (!wave.rows.empty() && failure_.ok()) {
@@ -354,6 +359,7 @@ class PlacedEngine final : public Engine {
     CacheOf(session)->set_newer(true);
     session.AppendElsewhere(row.tokens, row.evicted);
     row.status = row.prompt_ends ? session.EndPrompt() : absl::OkStatus();
+    if (row.prompt_ends) session.PromptEvicted();
     row.logits = ran.logits;
     row.largest = ran.largest;
     if (ran.want == GpuWant::kLargest) ++use_.rows_kept;

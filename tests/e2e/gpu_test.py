@@ -21,7 +21,8 @@ PROMPT = "It was a dark and stormy night, and the lamp was in the cellar."
 # Rounding of K and V to fewer bits could turn a near tie.
 KV = "--kv-dtype=f32"
 POLICIES = {"h2o": ("--policy=h2o", "--budget=24"), "tova": ("--policy=tova", "--budget=24"), "full": ("--policy=full",),
-            "streaming": ("--policy=streaming", "--budget=24", "--positions=original")}
+            "streaming": ("--policy=streaming", "--budget=24", "--positions=original"), "sage": ("--policy=sage", "--budget=24"),
+            "caote": ("--policy=h2o", "--budget=24", "--modifier=caote"), "keydiff": ("--policy=keydiff", "--budget=48")}
 
 
 def counted(server, what="ebb_gpu_"):
@@ -72,7 +73,7 @@ class Gpu(unittest.TestCase):
                 self.assertEqual(self.tokens(self.gpu, name), self.tokens(self.cpu, name))
                 self.assertEqual(counted(self.gpu)["ebb_gpu_steps_total{phase=\"decode\"}"] - before, 12)
         before = counted(self.gpu)
-        for flags in (("--policy=knorm", "--budget=24", KV), ("--policy=h2o", "--budget=24", "--kv-dtype=bf16")):
+        for flags in (("--policy=scissorhands", "--budget=24", KV), ("--policy=h2o", "--budget=24", "--kv-dtype=bf16")):
             self.gpu.ebb("generate", *flags, "--max-tokens=4", PROMPT)
         self.assertEqual(counted(self.gpu), before, "another scorer and another type of K and V are the CPU's")
         self.assertNotIn("ebb_gpu_up", str(counted(self.cpu)))

@@ -101,11 +101,16 @@ void ExpectTheCpusRun(const TinyModel& model, const PolicySpec& spec, int32_t wa
   const auto session = OpenOrDie(*gpu, world.Policy(spec));
   HashRandom random(seed);
   const std::vector<int32_t> tokens = RandomTokens(seed, count, model.vocab);
+  constexpr size_t kPrompt = 26;  // it ends with the step that goes past
   for (size_t first = 0; first < tokens.size();) {
     const auto block = std::min<size_t>(random.Uniform(0, 2) == 0 ? random.Uniform(1, 16) : 1, tokens.size() - first);
     const std::span<const int32_t> step(tokens.data() + first, block);
-    const std::vector<float> expected = Step(*cpu, *cpu_session, step, Want::kAll);
-    GpuRow row = {.session = session.get(), .tokens = step, .want = GpuWant::kAll};
+    const bool prompt_ends = first <= kPrompt && first + block > kPrompt;
+    BatchRow on_cpu = {.session = cpu_session.get(), .tokens = step, .want = Want::kAll, .prompt_ends = prompt_ends};
+    ASSERT_THAT(cpu->OwnPages(on_cpu), IsOk());
+    cpu->Run({&on_cpu, 1});
+    const std::vector<float> expected(on_cpu.logits.begin(), on_cpu.logits.end());
+    GpuRow row = {.session = session.get(), .tokens = step, .prompt_ends = prompt_ends, .want = GpuWant::kAll};
     ASSERT_THAT(gpu->Run({&row, 1}), IsOk());
     ASSERT_EQ(row.logits.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -135,6 +140,53 @@ TEST(GpuEngine, LogitsAndVictimsAreTheCpusByAgeAndByTheLastQuery) {
   ExpectTheCpusRun({}, F32({.scorer = "streaming", .budget = 20}), 64, kIsSlow ? 30 : 60, 3);
   if (kIsSlow) return;
   ExpectTheCpusRun({.heads = 4, .kv_heads = 1}, F32({.scorer = "tova", .budget = 20}), 32, 60, 4);
+}
+
+TEST(GpuEngine, LogitsAndVictimsAreTheCpusByWhatTheOutputLoses) {
+  ExpectTheCpusRun({}, F32({.scorer = "h2o", .budget = 20, .modifier = Modifier::kCaote}), 32, kIsSlow ? 30 : 60, 31);
+  if (kIsSlow) return;
+  ExpectTheCpusRun({.heads = 4, .kv_heads = 1},
+                   F32({.scorer = "tova", .budget = 20, .overflow = 4, .modifier = Modifier::kFastCaote}), 64, 60, 32);
+  const PolicySpec in_place = {.scorer = "tova", .budget = 20, .recent = 4, .modifier = Modifier::kCaote};
+  ExpectTheCpusRun({.layers = 2}, F32(in_place), 32, 60, 33);
+}
+
+TEST(GpuEngine, LogitsAndVictimsAreTheCpusWithQueryHeadsApart) {
+  const TinyModel model = {.layers = kIsSlow ? 1 : 2, .heads = kIsSlow ? 4 : 6, .kv_heads = 2};
+  ExpectTheCpusRun(model, F32({.scorer = "sage", .budget = 16}), 32, kIsSlow ? 34 : 80, 41);
+  if (kIsSlow) return;
+  const TinyModel wide = {.heads = 4, .kv_heads = 1};
+  ExpectTheCpusRun(wide, F32({.scorer = "sage", .budget = 20, .overflow = 3, .slack = 2, .max_drop = 4}), 64, 80, 42);
+  ExpectTheCpusRun(wide, F32({.scorer = "h2o", .budget = 20, .reduction = Reduction::kUnion}), 64, 60, 43);
+  ExpectTheCpusRun(model, F32({.scorer = "h2o", .budget = 20, .reduction = Reduction::kMax}), 32, 60, 44);
+  ExpectTheCpusRun(model,
+                   F32({.scorer = "tova", .budget = 20, .reduction = Reduction::kL2, .modifier = Modifier::kCaote}), 32,
+                   60, 45);
+}
+
+TEST(GpuEngine, LogitsAndVictimsAreTheCpusOnEverySchedule) {
+  ExpectTheCpusRun({}, F32({.scorer = "h2o", .budget = 16, .schedule = Schedule::kEveryN, .every_n = 3}), 32,
+                   kIsSlow ? 30 : 60, 46);
+  if (kIsSlow) return;
+  PolicySpec once = {.scorer = "tova", .budget = 16, .recent = 4, .schedule = Schedule::kOncePrompt};
+  once.modifier = Modifier::kCaote;
+  for (const Then then : {Then::kSame, Then::kSlideRecent, Then::kGrow}) {
+    once.then = then;
+    ExpectTheCpusRun({.context = 128}, F32(once), 32, 60, 47 + static_cast<int>(then));
+  }
+}
+
+TEST(GpuEngine, LogitsAndVictimsAreTheCpusByKeysAndByChance) {
+  ExpectTheCpusRun({}, F32({.scorer = "keydiff", .budget = 20, .recent = 4}), 32, kIsSlow ? 30 : 60, 51);
+  ExpectTheCpusRun({}, F32({.scorer = "knorm", .budget = 20, .recent = 4}), 64, kIsSlow ? 30 : 60, 52);
+  if (kIsSlow) return;
+  ExpectTheCpusRun({.layers = 2, .heads = 6, .kv_heads = 3},
+                   F32({.scorer = "knorm", .parameters = {{"keep", 1}}, .budget = 20, .overflow = 3}), 32, 60, 53);
+  for (const double mode : {0, 1}) {
+    ExpectTheCpusRun({.layers = 2},
+                     F32({.scorer = "random", .parameters = {{"seed", 7}, {"mode", mode}}, .budget = 20, .recent = 4}),
+                     32, 60, 54);
+  }
 }
 
 TEST(GpuEngine, LogitsAreTheCpusWhereNobodyLeavesPastASplitAndWithQuantisedWeights) {
@@ -197,7 +249,10 @@ TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
     std::vector<std::unique_ptr<GpuSession>> sessions;
     std::vector<float> logits;
     for (size_t t = 0; t < tokens.size(); ++t) {
-      if (t % 12 == 0) sessions.push_back(OpenOrDie(**engine, world.Policy({.scorer = "h2o", .budget = 20})));
+      const Modifier modifier = t == 12 ? Modifier::kCaote : Modifier::kNone;
+      if (t % 12 == 0) {
+        sessions.push_back(OpenOrDie(**engine, world.Policy({.scorer = "h2o", .budget = 20, .modifier = modifier})));
+      }
       if (t == 30) sessions.erase(sessions.begin());
       std::vector<GpuRow> rows;
       for (const auto& session : sessions) rows.push_back({.session = session.get(), .tokens = {&tokens[t], 1}});
@@ -330,7 +385,6 @@ TEST(GpuEngine, RefusesWhatTheDeviceDoesNotDo) {
     return GetRefusal(engine->OpenSession(world.Policy(spec), 16).status()).reason;
   };
   EXPECT_EQ(reason(F32({.scorer = "snapkv", .budget = 64})), "GPU_POLICY_UNSUPPORTED");
-  EXPECT_EQ(reason(F32({.scorer = "h2o", .budget = 64, .modifier = Modifier::kCaote})), "GPU_POLICY_UNSUPPORTED");
   EXPECT_EQ(reason(F32({.scorer = "tova", .budget = 64, .scope = Scope::kLayer})), "GPU_POLICY_UNSUPPORTED");
   EXPECT_EQ(reason({.scorer = "h2o", .budget = 64, .kv_type = KvType::kF16}), "GPU_POLICY_UNSUPPORTED");
 

@@ -81,6 +81,8 @@ EBB_DEVICE void CopiesArrived() {
   asm volatile("cp.async.wait_all;" : : : "memory");
 #endif
 }
+EBB_DEVICE float Sqrt(float x) { return sqrtf(x); }
+EBB_DEVICE double Sqrt(double x) { return sqrt(x); }
 EBB_DEVICE float InverseSqrt(float x) { return 1.0F / sqrtf(x); }
 EBB_DEVICE uint32_t BitsOf(float x) { return __float_as_uint(x); }
 EBB_DEVICE float FloatOf(uint32_t bits) { return __uint_as_float(bits); }
@@ -123,6 +125,8 @@ EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }
 EBB_DEVICE float Exp2(float x) { return __builtin_exp2f(x); }
 EBB_DEVICE void CopyAhead(void* to, const void* from) { emulation::CopyLater(to, from); }
 EBB_DEVICE void CopiesArrived() { emulation::CopiesArrived(); }
+EBB_DEVICE float Sqrt(float x) { return __builtin_sqrtf(x); }
+EBB_DEVICE double Sqrt(double x) { return __builtin_sqrt(x); }
 EBB_DEVICE float InverseSqrt(float x) { return 1.0F / __builtin_sqrtf(x); }
 EBB_DEVICE uint32_t BitsOf(float x) { return __builtin_bit_cast(uint32_t, x); }
 EBB_DEVICE float FloatOf(uint32_t bits) { return __builtin_bit_cast(float, bits); }
@@ -147,6 +151,7 @@ void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, 
 
 #endif
 
+EBB_DEVICE float Infinity() { return FloatOf(0x7F800000U); }
 EBB_DEVICE float MinusInfinity() { return FloatOf(0xFF800000U); }
 EBB_DEVICE float Larger(float a, float b) { return a > b ? a : b; }
 

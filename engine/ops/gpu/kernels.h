@@ -17,7 +17,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 5;
+inline constexpr int32_t kTableVersion = 6;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -90,17 +90,29 @@ constexpr int64_t PageBytes(Element type, int32_t head_dim) {
 
 // What a lane's scores are made of, and so who leaves.
 enum class ScoreRule : int32_t {
-  kAge,   // nothing: the oldest leaves
-  kSum,   // all attention received so far
-  kLast,  // attention paid by the newest query
+  kAge,          // nothing: the oldest leaves
+  kSum,          // all attention received so far
+  kLast,         // attention paid by the newest query
+  kShortKeys,    // the key's length, of which the longest leaves
+  kLongKeys,     // or the shortest
+  kKeyLikeness,  // nothing: the key that is most like the lane's mean leaves
+  kChance,       // nothing: a hash decides
 };
+
+// What changes scores of attention before anybody leaves (policies/caote.h).
+enum class ScoreModifier : int32_t { kNone, kCaote, kFastCaote };
+
+// How the scores of query heads that share a KV head become the lane's: they never were apart; the largest; the L2
+// norm; or the union of what each would keep (policies/rank.h).
+enum class HeadReduction : int32_t { kTogether, kLargest, kL2, kUnion };
 
 // One session during one step. Lanes are layer-major; all of a session's lanes hold equally many tokens, but each its
 // own. The host fills this in without asking the device: who sits where is known here alone, how many is arithmetic.
 struct SessionView {
   int32_t* token = nullptr;       // [lanes][capacity] index in the log, -1 where free
   int32_t* position = nullptr;    // [lanes][capacity] RoPE position, -1 where free
-  float* score = nullptr;         // [lanes][capacity] the rule's
+  float* score = nullptr;         // [lanes][tracks][capacity] the rule's
+  float* keep = nullptr;          // alike, what is made of them; null: nothing. Who leaves goes by a lane's first track
   int32_t* placed = nullptr;      // [lanes][block_max] slots of the step's tokens
   int32_t* scratch = nullptr;     // [lanes][capacity]
   const int32_t* page = nullptr;  // [lanes][pages_per_lane] into the arena
@@ -113,8 +125,14 @@ struct SessionView {
   int32_t first_token = 0;  // index in the log of the step's first
   int32_t first_row = 0;    // of the step's rows
   int32_t tokens = 0;       // rows, 1 .. block_max
+  int32_t tracks = 1;       // scores of a slot: one, or one for each query head
   int32_t compacted = 0;    // positions are ranks among the live, else indices in the log
   ScoreRule rule = ScoreRule::kAge;
+  ScoreModifier modifier = ScoreModifier::kNone;
+  HeadReduction reduction = HeadReduction::kTogether;
+  uint64_t seed = 0;   // of kChance
+  int32_t fresh = 0;   // of kChance: a draw for each decision, else one for each token
+  int32_t best = 0;    // of kUnion: candidates that each track would keep
   int32_t sinks = 0;   // oldest and
   int32_t recent = 0;  // newest live tokens that stay
   int32_t drop = 0;    // tokens that leave each lane when the step is over; sinks + recent + drop <= live tokens
@@ -182,8 +200,9 @@ struct CacheArgs {
   int32_t slots_max = 0;  // the largest `slots` of the sessions
 };
 
-// K and V of the step's tokens into the slots where they were placed, of one layer; and of each session's newest token
-// the queries, with which anybody can ask later what it attends to.
+// K and V of the step's tokens into the slots where they were placed, of one layer; lengths of keys as they then rest,
+// where these are the session's scores; and of each session's newest token the queries, with which anybody can ask
+// later what it attends to.
 struct StoreArgs {
   CacheArgs cache = {};
   int32_t layer = 0;
@@ -244,13 +263,51 @@ struct BlockArgs {
 };
 
 // Attention received, by the rule of each session: P = mean over G of e^(logit - peak) / weight; kSum adds the sum over
-// the session's rows to its scores, kLast replaces them by the last row. AttendArgs as they were attended.
+// the session's rows to its scores, kLast replaces them by the last row. Where query heads have tracks of their own, P
+// is that head's. AttendArgs as they were attended.
 struct ObserveArgs {
   AttendArgs attended = {};
 };
 
 // Seats the step's tokens in the lowest-numbered free slots of every lane, in token order, with scores of 0.
 struct PlaceArgs {
+  CacheArgs cache = {};
+};
+
+// Of every lane that somebody leaves in this step, what its scores become by the modifier of its session, into `keep`:
+//
+//   a[j] = score[j] / sum of score,  X = sum a[j] v[j]; of kFastCaote the mean of the live v[j]
+//   keep[j] = a[j] / (1 - a[j]) * |X - v[j]|
+//
+// over all live slots, the step's own included, for each track. Free slots become 0; what is below 0 or NaN counts as
+// 0, and where nothing is above 0 all count as equal. Totals are float64, as on the CPU. Where all that may leave do,
+// nothing is read and `keep` is anything.
+struct CaoteArgs {
+  CacheArgs cache = {};
+  int32_t tracks = 1;  // the most of a session
+};
+
+// Of sessions that go by it, how unlike the mean key each key is, into `keep` (policies/key_likeness.h):
+//
+//   m = mean over live slots j of k[j] / |k[j]|,  keep[j] = -cos(k[j], m)
+//
+// in float64, keys as they rest. Terms of m are rounded to where their sum is exact. Free slots are anything; so is all
+// where all that may leave do.
+struct LikenessArgs {
+  CacheArgs cache = {};
+};
+
+// Of sessions that go by it, a hash of each live token into `keep`: bit for bit that of policies/random.h.
+struct ChanceArgs {
+  CacheArgs cache = {};
+};
+
+// The scores of a lane's tracks, modified or not, into its first track of `keep`, of sessions with several. Free slots
+// are anything; so is all where all that may leave do.
+//
+//   kLargest  the largest, NaN if one is       kL2  sqrt(sum of squares)       kUnion  the mean over the tracks, and
+//   those whom some track counts among its `best` candidates are lifted, in their order, above those whom none does
+struct ReduceArgs {
   CacheArgs cache = {};
 };
 
@@ -346,6 +403,10 @@ struct Table {
   void (*lay)(const BlockArgs&, Stream) = nullptr;
   void (*attend_block)(const BlockArgs&, Stream) = nullptr;
   void (*observe_block)(const BlockArgs&, Stream) = nullptr;
+  void (*caote)(const CaoteArgs&, Stream) = nullptr;
+  void (*reduce)(const ReduceArgs&, Stream) = nullptr;
+  void (*likeness)(const LikenessArgs&, Stream) = nullptr;
+  void (*chance)(const ChanceArgs&, Stream) = nullptr;
   void (*evict)(const EvictArgs&, Stream) = nullptr;
   void (*greedy)(const GreedyArgs&, Stream) = nullptr;
   void (*largest)(const LargestArgs&, Stream) = nullptr;
@@ -374,6 +435,10 @@ void LaunchObserve(const ObserveArgs& args, Stream stream);
 void LaunchLay(const BlockArgs& args, Stream stream);
 void LaunchAttendBlock(const BlockArgs& args, Stream stream);
 void LaunchObserveBlock(const BlockArgs& args, Stream stream);
+void LaunchCaote(const CaoteArgs& args, Stream stream);
+void LaunchReduce(const ReduceArgs& args, Stream stream);
+void LaunchLikeness(const LikenessArgs& args, Stream stream);
+void LaunchChance(const ChanceArgs& args, Stream stream);
 void LaunchEvict(const EvictArgs& args, Stream stream);
 void LaunchGreedy(const GreedyArgs& args, Stream stream);
 void LaunchLargest(const LargestArgs& args, Stream stream);

@@ -1,4 +1,4 @@
-// Where a lane's slots, K and V lie (kernels.h, Arena, SessionView).
+// Where a lane's slots, K, V and scores lie (kernels.h, Arena, SessionView).
 
 #ifndef EBB_ENGINE_OPS_GPU_LANE_H_
 #define EBB_ENGINE_OPS_GPU_LANE_H_
@@ -36,6 +36,27 @@ EBB_DEVICE SlotRows<E> RowsOf(const Arena& arena, const SessionView& session, in
   Type* const k = reinterpret_cast<Type*>(static_cast<uint8_t*>(arena.base) + page * bytes);
   float* const scales = E::kScaled ? reinterpret_cast<float*>(k + elements) + slot % kPageSlots : nullptr;
   return {k + slot % kPageSlots * d, k + (kPageSlots + slot % kPageSlots) * d, scales};
+}
+
+// Where the scores of a lane's track begin; those made of them lie alike.
+EBB_DEVICE int64_t TrackAt(const SessionView& session, int32_t lane, int32_t track) {
+  return (int64_t{lane} * session.tracks + track) * session.capacity;
+}
+EBB_DEVICE float* TrackOf(const SessionView& session, int32_t lane, int32_t track) {
+  return session.score + TrackAt(session, lane, track);
+}
+
+EBB_DEVICE bool GoesByAttention(const SessionView& session) {
+  return session.rule == ScoreRule::kSum || session.rule == ScoreRule::kLast;
+}
+
+// Tokens of a lane that sinks and recent do not protect, the step's own included.
+EBB_DEVICE int32_t CandidatesOf(const SessionView& session) {
+  return session.live + session.tokens - session.sinks - session.recent;
+}
+// Whether anybody leaves, and somebody who may leave stays: else scores change nothing.
+EBB_DEVICE bool HasChoice(const SessionView& session) {
+  return session.drop > 0 && session.drop < CandidatesOf(session);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

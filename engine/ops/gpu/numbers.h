@@ -52,8 +52,8 @@ struct alignas(16) Vector16 {
   uint32_t word[4];
 };
 
-// Elements of K and V. ReadEight: eight neighbours, the first aligned as a vector of them. kScaled: what it reads is in
-// units of the slot's scale.
+// Elements of K and V. ReadEight: eight neighbours, the first aligned as a vector of them. kScaled: what it and Read
+// tell is in units of the slot's scale.
 struct KvF32 {
   static constexpr bool kScaled = false;
   using Type = float;
@@ -67,6 +67,7 @@ struct KvF32 {
     }
   }
   static EBB_DEVICE float Convert(float x) { return x; }
+  static EBB_DEVICE float Read(float x) { return x; }
 };
 struct KvBf16 {
   static constexpr bool kScaled = false;
@@ -80,6 +81,7 @@ struct KvBf16 {
     }
   }
   static EBB_DEVICE uint16_t Convert(float x) { return ToBf16(x); }
+  static EBB_DEVICE float Read(uint16_t x) { return FromBf16(x); }
 };
 struct KvF16 {
   static constexpr bool kScaled = false;
@@ -93,6 +95,7 @@ struct KvF16 {
     }
   }
   static EBB_DEVICE uint16_t Convert(float x) { return ToF16(x); }
+  static EBB_DEVICE float Read(uint16_t x) { return FromF16(x); }
 };
 
 struct KvInt8 {
@@ -111,7 +114,18 @@ struct KvInt8 {
   static EBB_DEVICE int8_t Convert(float x, float units) {
     return static_cast<int8_t>(BitsOf(MultiplyAdd(x, units, 12582912.0F)) & 0xFFU);
   }
+  static EBB_DEVICE float Read(int8_t x) { return static_cast<float>(x); }
 };
+
+// Eight neighbours as the numbers that they are.
+template <typename E>
+EBB_DEVICE void ReadNumbers(const typename E::Type* from, float scale, float (&to)[8]) {
+  E::ReadEight(from, to);
+  if constexpr (E::kScaled) {
+    EBB_UNROLL
+    for (int32_t i = 0; i < 8; ++i) to[i] *= scale;
+  }
+}
 
 struct CosSin {
   float cos, sin;

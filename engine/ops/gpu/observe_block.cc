@@ -1,13 +1,15 @@
 // What a lane's scores learn of a prompt's block: a second pass over queries and keys, since a row's weights are known
 // only when all its slots were seen. A team keeps the K of 16 slots in registers and meets the rows in order, 16 at a
 // time, so that a slot's sum has one owner: no atomics, and no logits in memory. Block (x, h, i): slots 64 x .. of KV
-// head h of session i. By the last query alone, that token's rows are all there is to meet.
+// head h of session i. By the last query alone, that token's rows are all there is to meet. Query heads
+// with tracks of their own are met one after another.
 
 #include <cstdint>
 
 #include "engine/ops/gpu/block.h"
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/lane.h"
 #include "engine/ops/gpu/reduce.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
@@ -22,7 +24,7 @@ ObserveStage(BlockArgs args) {
   const AttendArgs& a = args.attend;
   const BlockLane l = LaneOf<kTerms>(args, BlockZ(), BlockY());
   const SessionView& session = *l.session;
-  if (session.rule == ScoreRule::kAge || BlockX() * kStageSlots >= session.slots) return;
+  if (!GoesByAttention(session) || BlockX() * kStageSlots >= session.slots) return;
   const int32_t strip = BlockX() * (kStageSlots / kStripSlots) + ThreadIndex() / kTeam;
   const int32_t g = ThreadIndex() % kTeam / 4;
   const int32_t t = ThreadIndex() % 4;
@@ -32,36 +34,38 @@ ObserveStage(BlockArgs args) {
   for (int32_t i = 0; i < 4; ++i) position[i] = l.position[strip * kStripSlots + 8 * (i / 2) + 2 * t + i % 2];
 
   const int32_t first = session.rule == ScoreRule::kLast ? l.rows - a.group : 0;
-  float received[4] = {};
-  for (int32_t tile = first / kTileRows * kTileRows; tile < l.rows; tile += kTileRows) {
-    uint32_t q[kTerms][kUnits][4] = {};
-    ReadQueries(l, tile, q);
-    float logits[2][4] = {};
-    MultiplyKeys(l, q, keys, logits[0], logits[1]);
-    EBB_UNROLL
-    for (int32_t half = 0; half < 2; ++half) {
-      const int32_t m = tile + g + 8 * half;
-      if (m < first || m >= l.rows) continue;
-      const int32_t query = PositionOf(l, m);
-      const float* const stats = a.stats + 2 * StepRow(l, m);
+  const int32_t each = session.tracks == 1 ? a.group : 1;  // query heads of a track
+  for (int32_t track = 0; track < session.tracks; ++track) {
+    float received[4] = {};
+    for (int32_t tile = first / kTileRows * kTileRows; tile < l.rows; tile += kTileRows) {
+      uint32_t q[kTerms][kUnits][4] = {};
+      ReadQueries(l, tile, q);
+      float logits[2][4] = {};
+      MultiplyKeys(l, q, keys, logits[0], logits[1]);
       EBB_UNROLL
-      for (int32_t i = 0; i < 4; ++i) {
-        if (position[i] < 0 || position[i] > query) continue;
-        const float p = Exp2(MultiplyAdd(logits[i / 2][2 * half + i % 2], kLog2E, -(stats[0] * kLog2E)));
-        received[i] = MultiplyAdd(p, stats[1], received[i]);
+      for (int32_t half = 0; half < 2; ++half) {
+        const int32_t m = tile + g + 8 * half;
+        if (m < first || m >= l.rows || m % a.group / each != track) continue;
+        const int32_t query = PositionOf(l, m);
+        const float* const stats = a.stats + 2 * StepRow(l, m);
+        EBB_UNROLL
+        for (int32_t i = 0; i < 4; ++i) {
+          if (position[i] < 0 || position[i] > query) continue;
+          const float p = Exp2(MultiplyAdd(logits[i / 2][2 * half + i % 2], kLog2E, -(stats[0] * kLog2E)));
+          received[i] = MultiplyAdd(p, stats[1], received[i]);
+        }
       }
     }
-  }
-  EBB_UNROLL
-  for (int32_t i = 0; i < 4; ++i) {
     EBB_UNROLL
-    for (int32_t mask = 16; mask >= 4; mask /= 2) received[i] += ShuffleXor(received[i], mask);
-    const int32_t slot = strip * kStripSlots + 8 * (i / 2) + 2 * t + i % 2;
-    if (g != 0 || slot >= session.slots) continue;
-    const int64_t lane = a.layer * a.cache.kv_heads + l.head;
-    float* const score = session.score + lane * session.capacity + slot;
-    const float mean = received[i] / static_cast<float>(a.group);
-    *score = session.rule == ScoreRule::kLast ? mean : *score + mean;
+    for (int32_t i = 0; i < 4; ++i) {
+      EBB_UNROLL
+      for (int32_t mask = 16; mask >= 4; mask /= 2) received[i] += ShuffleXor(received[i], mask);
+      const int32_t slot = strip * kStripSlots + 8 * (i / 2) + 2 * t + i % 2;
+      if (g != 0 || slot >= session.slots) continue;
+      float* const score = TrackOf(session, a.layer * a.cache.kv_heads + l.head, track) + slot;
+      const float mean = received[i] / static_cast<float>(each);
+      *score = session.rule == ScoreRule::kLast ? mean : *score + mean;
+    }
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/lane.h"
 #include "engine/ops/gpu/reduce.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
@@ -30,7 +31,7 @@ EBB_KERNEL(kThreads) PlaceTokens(PlaceArgs a) {
     if (token[slot] >= 0) continue;
     token[slot] = session.first_token + index;
     session.position[first + slot] = (session.compacted != 0 ? session.live : session.first_token) + index;
-    session.score[first + slot] = 0;
+    for (int32_t track = 0; track < session.tracks; ++track) TrackOf(session, BlockX(), track)[slot] = 0;
     session.placed[int64_t{BlockX()} * session.block_max + index] = slot;
     ++index;
   }

@@ -4,6 +4,8 @@
 //   k, v row t of the step -> row slot % 64 of K and of V in page slot / 64 (kernels.h, Arena): two rows of d elements
 //   are written, and nothing else of the cache is touched
 //
+// Where lengths of keys are the session's scores, they are read from what was written.
+//
 // As bytes, the largest component of a row becomes +-127, and a row that is not finite has a scale that is not a
 // number: bit for bit what the CPU keeps of the same row (ops/cpu/store.cc).
 
@@ -36,6 +38,17 @@ EBB_DEVICE Units UnitsOf(const float* x, int32_t d) {
           largest * (1.0F / 127.0F) + doubt};
 }
 
+// |k| as it rests, by all threads of a block, each of which reads what it wrote.
+template <typename E>
+EBB_DEVICE float LengthOf(const SlotRows<E>& row, float scale, int32_t d) {
+  double squares = 0;
+  for (int32_t c = ThreadIndex(); c < d; c += kThreads) {
+    const float x = E::Read(row.k[c]) * scale;
+    squares += static_cast<double>(x) * x;
+  }
+  return static_cast<float>(Sqrt(ReduceBlock<kThreads>(squares, Plus())));
+}
+
 template <typename E>
 EBB_KERNEL(kThreads)
 StoreRow(StoreArgs a) {
@@ -54,6 +67,7 @@ StoreRow(StoreArgs a) {
     float* const newest = session.queries + lane * queries;
     for (int64_t c = ThreadIndex(); c < queries; c += kThreads) newest[c] = q[c];
   }
+  float scale = 1;  // of K
   if constexpr (E::kScaled) {
     const Units of_k = UnitsOf(k, d);
     const Units of_v = UnitsOf(v, d);
@@ -61,6 +75,7 @@ StoreRow(StoreArgs a) {
       to.k[c] = E::Convert(k[c], of_k.units);
       to.v[c] = E::Convert(v[c], of_v.units);
     }
+    scale = of_k.scale;
     if (ThreadIndex() == 0) {
       to.scales[0] = of_k.scale;
       to.scales[kPageSlots] = of_v.scale;
@@ -71,6 +86,9 @@ StoreRow(StoreArgs a) {
       to.v[c] = E::Convert(v[c]);
     }
   }
+  if (session.rule != ScoreRule::kShortKeys && session.rule != ScoreRule::kLongKeys) return;
+  const float length = LengthOf<E>(to, scale, d);
+  if (ThreadIndex() == 0) TrackOf(session, lane, 0)[slot] = length;
 }
 
 }  // namespace

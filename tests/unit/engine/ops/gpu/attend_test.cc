@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/quantization.h"
 #include "policies/hash_random.h"
 #include "tests/support/attend_case.h"
 #include "tests/support/attention_reference.h"
 #include "tests/support/test_lane.h"
 #include "tests/unit/engine/ops/gpu/each_target.h"
+#include "tests/unit/engine/ops/gpu/resting_row.h"
 
 namespace ebb::gpu {
 namespace {
@@ -49,43 +49,8 @@ struct StepShape {
   }
 };
 
-constexpr Element kCacheTypes[] = {Element::kF32, Element::kF16, Element::kBf16, Element::kQ8};
 constexpr int32_t kLayers = 2;
 constexpr int32_t kLayer = 1;  // the one that is attended
-
-// A row of K or V as it rests in the cache, and the numbers that it then is.
-struct Resting {
-  std::vector<std::byte> bytes = {};
-  float scale = 1;  // of Q8
-  std::vector<float> numbers = {};
-};
-template <typename T>
-void Append(T element, std::vector<std::byte>& to) {
-  const auto* const bytes = reinterpret_cast<const std::byte*>(&element);
-  to.insert(to.end(), bytes, bytes + sizeof(T));
-}
-Resting Rest(Element type, std::span<const float> row) {
-  Resting resting;
-  float largest = 0;
-  for (const float x : row) largest = std::max(largest, std::abs(x));
-  if (type == Element::kQ8) resting.scale = largest * (1.0F / 127);
-  for (const float x : row) {
-    if (type == Element::kF32) {
-      Append(x, resting.bytes);
-      resting.numbers.push_back(x);
-    } else if (type == Element::kQ8) {
-      const auto code = static_cast<int8_t>(std::nearbyint(double{x} * (127.0F / largest)));
-      Append(code, resting.bytes);
-      resting.numbers.push_back(static_cast<float>(code) * resting.scale);
-    } else {
-      const bool is_bf16 = type == Element::kBf16;
-      const uint16_t bits = is_bf16 ? Bf16FromFloat(x) : F16FromFloat(x);
-      Append(bits, resting.bytes);
-      resting.numbers.push_back(is_bf16 ? FloatFromBf16(bits) : FloatFromF16(bits));
-    }
-  }
-  return resting;
-}
 
 // One session of a step: its lanes hold equally many tokens, each its own and in slots of its own.
 struct TestSession {
@@ -94,6 +59,7 @@ struct TestSession {
     std::vector<float> k = {}, v = {};                // [live][d]
   };
   int32_t capacity = 0, live = 0, tokens = 0, first_row = 0, block_max = 0;
+  int32_t tracks = 1;  // or one for each query head
   ScoreRule rule = ScoreRule::kSum;
   std::vector<Lane> lanes = {};
   std::vector<int32_t> position = {}, placed = {}, page = {};
@@ -203,10 +169,11 @@ class StepCase {
     const int64_t d = shape_.head_dim;
     auto scores = result.begin() + int64_t{rows_} * heads() * d;
     for (const TestSession& s : sessions_) {
-      for (int32_t lane = 0; lane < kLayers * shape_.kv_heads; ++lane, scores += s.capacity) {
-        const float* const before = s.score.data() + int64_t{lane} * s.capacity;
+      const int64_t lane_scores = int64_t{s.tracks} * s.capacity;
+      for (int32_t lane = 0; lane < kLayers * shape_.kv_heads; ++lane, scores += lane_scores) {
+        const float* const before = s.score.data() + lane * lane_scores;
         if (lane / shape_.kv_heads != kLayer) {  // another layer's lanes are left alone
-          for (int32_t slot = 0; slot < s.capacity; ++slot) ASSERT_EQ(scores[slot], before[slot]);
+          for (int64_t i = 0; i < lane_scores; ++i) ASSERT_EQ(scores[i], before[i]);
           continue;
         }
         const int32_t head = lane % shape_.kv_heads;
@@ -219,13 +186,15 @@ class StepCase {
             }
           }
         }
-        const std::vector<double> received =
-            SumReference(expected, shape_.group, s.capacity, s.rule == ScoreRule::kLast ? s.tokens - 1 : 0, s.tokens);
-        for (int32_t slot = 0; slot < s.capacity; ++slot) {
-          double score = before[slot];
-          if (s.rule == ScoreRule::kLast) score = received[slot];
-          if (s.rule == ScoreRule::kSum) score += received[slot];
-          ASSERT_NEAR(scores[slot], score, tolerance) << "slot " << slot;
+        for (int32_t track = 0; track < s.tracks; ++track) {
+          const std::vector<double> received = Received(expected, s, track);
+          for (int32_t slot = 0; slot < s.capacity; ++slot) {
+            const int64_t at = int64_t{track} * s.capacity + slot;
+            double score = before[at];
+            if (s.rule == ScoreRule::kLast) score = received[slot];
+            if (s.rule == ScoreRule::kSum) score += received[slot];
+            ASSERT_NEAR(scores[at], score, tolerance) << "slot " << slot << " of track " << track;
+          }
         }
       }
     }
@@ -259,7 +228,8 @@ class StepCase {
     const int32_t lanes = kLayers * shape_.kv_heads;
     s.position.assign(int64_t{lanes} * s.capacity, -1);
     s.placed.assign(int64_t{lanes} * s.block_max, -1);
-    s.score = RandomFloats(random.Next64(), 1, int64_t{lanes} * s.capacity);
+    s.tracks = random.Uniform(0, 2) == 0 ? shape_.group : 1;
+    s.score = RandomFloats(random.Next64(), 1, int64_t{lanes} * s.tracks * s.capacity);
     for (int32_t i = 0; i < lanes; ++i) {
       TestSession::Lane lane;
       lane.slots = RandomOrder(random, s.capacity);
@@ -292,6 +262,7 @@ class StepCase {
             .slots = s.capacity,
             .first_row = s.first_row,
             .tokens = s.tokens,
+            .tracks = s.tracks,
             .rule = s.rule};
   }
 
@@ -302,15 +273,22 @@ class StepCase {
       const int32_t slot = s.lanes[lane].slots[token];
       const int64_t page = s.page[int64_t{lane} * s.pages_per_lane() + slot / 64];
       std::byte* const at = &arena[page * PageBytes(shape_.type, shape_.head_dim)];
-      const int64_t part = 64 * d * KvBytes(shape_.type);
-      const auto write = [&](const std::vector<float>& rows, int64_t offset, int64_t scale_offset) {
-        const Resting row = Rest(shape_.type, {rows.data() + token * d, static_cast<size_t>(d)});
-        std::ranges::copy(row.bytes, at + offset + slot % 64 * d * KvBytes(shape_.type));
-        if (shape_.type == Element::kQ8) std::memcpy(at + 2 * part + scale_offset + 4 * (slot % 64), &row.scale, 4);
-      };
-      write(s.lanes[lane].k, 0, 0);
-      write(s.lanes[lane].v, part, 64 * 4);
+      const auto row = static_cast<size_t>(d);
+      WriteRow(shape_.type, {s.lanes[lane].k.data() + token * d, row}, slot, Part::kKeys, at);
+      WriteRow(shape_.type, {s.lanes[lane].v.data() + token * d, row}, slot, Part::kValues, at);
     }
+  }
+
+  // What a slot receives by the session's rule, a mean over the query heads of the track.
+  std::vector<double> Received(const ReferenceAttention& seen, const TestSession& s, int32_t track) const {
+    const int32_t first = s.rule == ScoreRule::kLast ? s.tokens - 1 : 0;
+    if (s.tracks == 1) return SumReference(seen, shape_.group, s.capacity, first, s.tokens);
+    std::vector<double> received(s.capacity, 0);
+    for (int32_t t = first; t < s.tokens; ++t) {
+      const double* const row = seen.probability.data() + (int64_t{t} * shape_.group + track) * s.capacity;
+      for (int32_t slot = 0; slot < s.capacity; ++slot) received[slot] += row[slot];
+    }
+    return received;
   }
 
   ReferenceAttention Attended(const TestSession& s, int32_t lane, int32_t head) const {

@@ -138,6 +138,9 @@ void EvictOnTheHost(Lanes& l, ScoreRule rule, int32_t sinks, int32_t recent, int
     const std::span position(l.position.data() + lane * l.capacity, l.capacity);
     std::vector<float> keep(l.score.begin() + lane * l.capacity, l.score.begin() + (lane + 1) * l.capacity);
     if (rule == ScoreRule::kAge) keep.assign(keep.size(), 0);
+    if (rule == ScoreRule::kShortKeys) {
+      for (float& k : keep) k = -k;
+    }
     SelectScratch scratch;
     std::vector<int32_t> victims;
     ASSERT_THAT(
@@ -162,7 +165,7 @@ TEST(GpuEvict, TheSameLeaveAsOnTheHost) {
   for (int i = 0; i < Cases(24); ++i) {
     const bool compacted = i % 2 == 0;
     const Lanes before = RandomLanes(random, i % 3 == 0 ? 8 : 400, compacted);
-    const auto rule = static_cast<ScoreRule>(random.Uniform(0, 2));
+    const auto rule = static_cast<ScoreRule>(random.Uniform(0, 4));
     const int32_t sinks = random.Uniform(0, before.live - 1);
     const int32_t recent = random.Uniform(0, before.live - 1 - sinks);
     const int32_t candidates = before.live - sinks - recent;

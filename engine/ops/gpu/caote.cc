@@ -1,0 +1,189 @@
+// What a lane's output loses with each of its tokens (kernels.h, CaoteArgs): policies/caote.cc on the device. Block
+// (t, i): a track of session i, all tracks of a lane side by side. Where there is no choice, nothing is read.
+//
+// V is read twice, for what values are compared with and for how far they are from it. The first time in columns: d / 8
+// threads, of eight components each, share a row, and as many rows go by at once as there are threads for. The second
+// time in teams that have a row each, d / 8 threads or the power of two above.
+//
+// 1 - a loses everything where one slot holds nearly all: of a slot that holds more than half, what the others hold is
+// added up, and it is compared with the output that they leave.
+
+#include <cstdint>
+
+#include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/lane.h"
+#include "engine/ops/gpu/numbers.h"
+#include "engine/ops/gpu/reduce.h"
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+namespace {
+
+constexpr int32_t kThreads = 256;
+
+template <typename E>
+struct ValueLane {
+  const CacheArgs* cache = nullptr;
+  const SessionView* session = nullptr;
+  int32_t lane = 0;
+  int32_t chunks = 0;  // d / 8
+
+  EBB_DEVICE void Read(int32_t slot, int32_t chunk, float (&v)[8]) const {
+    const SlotRows<E> rows = RowsOf<E>(cache->arena, *session, lane, slot);
+    ReadNumbers<E>(rows.v + 8 * chunk, rows.Scales().v, v);
+  }
+};
+
+// center [d] = sum of share(slot) v[slot], for shares that sum to 1; a slot of share 0 is not read. Sums differences
+// from one of the values, so that what all have in common is not rounded.
+template <typename E, typename Share>
+EBB_DEVICE void Average(const ValueLane<E>& l, const Share& share, float* center) {
+  EBB_SHARED float sums[kThreads][8];
+  EBB_SHARED float origins[kHeadDimMax];
+  const int32_t slots = l.session->slots;
+  int32_t first = slots;
+  for (int32_t slot = ThreadIndex(); slot < slots && first == slots; slot += kThreads) {
+    if (share(slot) != 0) first = slot;
+  }
+  first = ReduceBlock<kThreads>(first, Smallest());
+  const int32_t stripes = kThreads / l.chunks;
+  const int32_t chunk = ThreadIndex() % l.chunks;
+  const int32_t stripe = ThreadIndex() / l.chunks;
+  float sum[8] = {};
+  if (stripe < stripes && first < slots) {
+    float origin[8];
+    l.Read(first, chunk, origin);
+    for (int32_t slot = stripe; slot < slots; slot += stripes) {
+      const float weight = share(slot);
+      if (weight == 0) continue;
+      float v[8];
+      l.Read(slot, chunk, v);
+      EBB_UNROLL
+      for (int32_t c = 0; c < 8; ++c) sum[c] += weight * (v[c] - origin[c]);
+    }
+    EBB_UNROLL
+    for (int32_t c = 0; c < 8 && stripe == 0; ++c) origins[8 * chunk + c] = origin[c];
+  }
+  EBB_UNROLL
+  for (int32_t c = 0; c < 8; ++c) sums[ThreadIndex()][c] = sum[c];
+  Barrier();
+  for (int32_t c = ThreadIndex(); c < 8 * l.chunks; c += kThreads) {
+    float total = 0;
+    for (int32_t s = 0; s < stripes; ++s) total += sums[s * l.chunks + c / 8][c % 8];
+    center[c] = first < slots ? total + origins[c] : 0.0F;
+  }
+  Barrier();
+}
+
+// |center - v| of a slot, known to its whole team; 0 where there is nothing to read.
+template <typename E>
+EBB_DEVICE float Distance(const ValueLane<E>& l, int32_t slot, bool exists, int32_t width, const float* center) {
+  const int32_t chunk = ThreadIndex() % width;
+  float sum = 0;
+  if (exists && chunk < l.chunks) {
+    float v[8];
+    l.Read(slot, chunk, v);
+    EBB_UNROLL
+    for (int32_t c = 0; c < 8; ++c) {
+      const float difference = v[c] - center[8 * chunk + c];
+      sum += difference * difference;
+    }
+  }
+  return Sqrt(ReduceTeam(sum, Plus(), width));
+}
+
+template <typename E>
+EBB_KERNEL(kThreads)
+WeighLane(CaoteArgs a) {
+  EBB_SHARED float center[kHeadDimMax];
+  EBB_SHARED float left[kHeadDimMax];  // the output that the largest leaves
+  const SessionView& session = a.cache.sessions[BlockY()];
+  const int32_t lane = BlockX() / a.tracks;
+  const int32_t track = BlockX() % a.tracks;
+  if (session.modifier == ScoreModifier::kNone || track >= session.tracks || !HasChoice(session)) return;
+  const ValueLane<E> l = {&a.cache, &session, lane, a.cache.arena.head_dim / 8};
+  const int32_t* const token = session.token + int64_t{lane} * session.capacity;
+  const float* const score = TrackOf(session, lane, track);
+  float* const keep = session.keep + TrackAt(session, lane, track);
+  const int32_t slots = session.slots;
+
+  // keep: what each weighs.
+  double total = 0;
+  float most = 0;
+  for (int32_t slot = ThreadIndex(); slot < slots; slot += kThreads) {
+    const float weight = token[slot] >= 0 && score[slot] > 0 ? score[slot] : 0.0F;
+    keep[slot] = weight;
+    total += weight;
+    most = Larger(weight, most);
+  }
+  total = ReduceBlock<kThreads>(total, Plus());
+  most = ReduceBlock<kThreads>(most, Largest());
+  const int32_t live = session.live + session.tokens;
+  if (!(total > 0)) {
+    for (int32_t slot = ThreadIndex(); slot < slots; slot += kThreads) keep[slot] = token[slot] >= 0 ? 1.0F : 0.0F;
+    total = live;
+    most = 1;
+  }
+  Barrier();
+
+  const bool is_fast = session.modifier == ScoreModifier::kFastCaote;
+  const float equal = 1 / static_cast<float>(live);
+  Average(
+      l,
+      [=](int32_t slot) {
+        if (is_fast) return token[slot] >= 0 ? equal : 0.0F;
+        return static_cast<float>(keep[slot] / total);
+      },
+      center);
+
+  int32_t width = 2;
+  while (width < l.chunks) width *= 2;
+  int32_t largest = slots;  // that holds more than half, if there is one
+  float cost_of_largest = 0;
+  if (2 * static_cast<double>(most) > total) {
+    for (int32_t slot = ThreadIndex(); slot < slots && largest == slots; slot += kThreads) {
+      if (keep[slot] == most) largest = slot;
+    }
+    largest = ReduceBlock<kThreads>(largest, Smallest());
+    double rest = 0;
+    for (int32_t slot = ThreadIndex(); slot < slots; slot += kThreads) rest += slot == largest ? 0.0F : keep[slot];
+    rest = ReduceBlock<kThreads>(rest, Plus());
+    if (rest <= 0) {
+      cost_of_largest = Infinity();
+    } else if (is_fast) {
+      cost_of_largest = static_cast<float>(most / rest * Distance(l, largest, true, width, center));
+    } else {
+      Average(
+          l, [=](int32_t slot) { return slot == largest ? 0.0F : static_cast<float>(keep[slot] / rest); }, left);
+      cost_of_largest = static_cast<float>(most / total) * Distance(l, largest, true, width, left);
+    }
+  }
+
+  // A slot has one team, which reads its weight before it writes its cost.
+  const int32_t team = ThreadIndex() / width;
+  for (int32_t begin = 0; begin < slots; begin += kThreads / width) {
+    const int32_t slot = begin + team;
+    const float weight = slot < slots ? keep[slot] : 0.0F;
+    const float distance = Distance(l, slot, weight != 0, width, center);
+    if (weight == 0 || ThreadIndex() % width != 0) continue;
+    keep[slot] = slot == largest ? cost_of_largest : static_cast<float>(weight / (total - weight)) * distance;
+  }
+}
+
+}  // namespace
+
+void LaunchCaote(const CaoteArgs& args, Stream stream) {
+  const Grid grid = {int64_t{args.cache.lanes} * args.tracks, args.cache.session_count};
+  switch (args.cache.arena.type) {
+    case Element::kF32:
+      return Launch(WeighLane<KvF32>, grid, kThreads, args, stream);
+    case Element::kF16:
+      return Launch(WeighLane<KvF16>, grid, kThreads, args, stream);
+    case Element::kQ8:
+      return Launch(WeighLane<KvInt8>, grid, kThreads, args, stream);
+    default:
+      return Launch(WeighLane<KvBf16>, grid, kThreads, args, stream);
+  }
+}
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET
