@@ -51,13 +51,13 @@ void Dispatcher::Lose(OpenSession& session) {
 // All that was ever told of it is in its journal, or will be when what waits is written, and nothing more comes.
 void Dispatcher::LeaveToJournal(const OpenSession& session) {
   batch_of_journal_.deeds.emplace_back(JournalBatch::Leave{.session = session.id});
-  if (options_.recover == nullptr) return sessions_.Hide(session);
   sessions_.Lose(session);
   batch_of_journal_.tellings.push_back(
       {.about = session.id,
        .is_read = true,
        .tell = [this, name = SessionName(session.request.tenant, session.request.id)](const absl::Status& is_there) {
-         if (is_there.ok()) return options_.recover(name);
+         if (is_there.ok() && options_.recover != nullptr) return options_.recover(name);
+         // Whoever looks for it from here on finds it in the store that servers share, or nowhere.
          post_([name](Dispatcher& dispatcher) { dispatcher.GiveUp(name); });
        }});
 }

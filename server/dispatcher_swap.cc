@@ -242,7 +242,12 @@ absl::StatusOr<bool> Dispatcher::MakeRoom(int64_t pages, SessionId but) {
   if (leaving_ || is_writing_) return false;
   OpenSession* const next = NextToLeave(missing, but);
   if (next == nullptr) return NotEnoughPages(pages, scheduler_.RetryForPages());
-  EBB_TRY(BeginLeaving(*next));
+  const absl::Status begun = BeginLeaving(*next);
+  if (GetRefusal(begun).reason == "GPU_FAULT") {
+    stirred_ = true;  // whom the GPU took is found before the next step, and makes room
+    return false;
+  }
+  EBB_TRY(begun);
   return false;
 }
 

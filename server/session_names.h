@@ -34,20 +34,19 @@ class SessionNames {
     const std::lock_guard lock(mutex_);
     const auto [owner, is_new] = owners_.try_emplace(name, Owner{.model = model});
     if (!is_new && !owner->second.IsToCome(model)) return false;
-    owner->second.is_to_come = false;
+    owner->second.awaited = Awaited::kNo;
     return true;
   }
-  // The model, which is being loaded or has lost it, will have a session of that name, unless another has one: no other
-  // may claim it.
-  void Expect(const SessionName& name, ModelId model) {
-    const std::lock_guard lock(mutex_);
-    Owner& owner = owners_.try_emplace(name, Owner{.model = model}).first->second;
-    if (owner.model == model) owner.is_to_come = true;
-  }
-  // What did not come will not.
+  // The model, which is being loaded, will have a session of that name, unless another has one: no other may claim it.
+  void Expect(const SessionName& name, ModelId model) { Await(name, model, Awaited::kFromStart); }
+  // The same of a model that has lost the session, for which it looks as long as it serves.
+  void ExpectBack(const SessionName& name, ModelId model) { Await(name, model, Awaited::kBack); }
+  // The model is loaded: what did not come with it will not.
   void ExpectNoMore(ModelId model) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(owners_, [model](const auto& entry) { return entry.second.IsToCome(model); });
+    std::erase_if(owners_, [model](const auto& entry) {
+      return entry.second.model == model && entry.second.awaited == Awaited::kFromStart;
+    });
   }
   void Release(const SessionName& name, ModelId model) {
     const std::lock_guard lock(mutex_);
@@ -65,12 +64,19 @@ class SessionNames {
   }
 
  private:
+  enum class Awaited { kNo, kFromStart, kBack };
   struct Owner {
     ModelId model = 0;
-    bool is_to_come = false;
+    Awaited awaited = Awaited::kNo;
 
-    bool IsToCome(ModelId of) const { return is_to_come && model == of; }
+    bool IsToCome(ModelId of) const { return awaited != Awaited::kNo && model == of; }
   };
+
+  void Await(const SessionName& name, ModelId model, Awaited awaited) {
+    const std::lock_guard lock(mutex_);
+    Owner& owner = owners_.try_emplace(name, Owner{.model = model}).first->second;
+    if (owner.model == model) owner.awaited = awaited;
+  }
 
   mutable std::mutex mutex_;
   std::map<SessionName, Owner> owners_ ABSL_GUARDED_BY(mutex_);

@@ -151,7 +151,7 @@ void Sessions::Hide(const OpenSession& session) {
 void Sessions::Lose(const OpenSession& session) {
   const Name name = {session.request.tenant, session.request.id};
   Unlist(session);
-  if (all_names_ != nullptr) all_names_->Expect(name, model_);
+  if (all_names_ != nullptr) all_names_->ExpectBack(name, model_);
   const std::lock_guard lock(views_mutex_);
   views_.erase(name);
   lost_[name] = session.request.request_id;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <deque>
 #include <future>
 #include <memory>
 #include <string>
@@ -19,6 +20,7 @@
 #include "policies/status.h"
 #include "server/folder_store.h"
 #include "server/journal.h"
+#include "server/kept_sessions.h"
 #include "server/recovery.h"
 #include "server/saved_session.h"
 #include "server/session_files.h"
@@ -32,6 +34,7 @@ namespace ebb {
 namespace {
 
 using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
 
 constexpr int32_t kPrompt = 20;
 constexpr size_t kTold = 12;  // tokens before the GPU fails
@@ -65,18 +68,19 @@ std::unique_ptr<Engine> OpenPlaced(const std::string& path) {
 
 SessionRequest OnHost(const std::string& id) {
   SessionRequest request = OpenRequest(id);
-  request.policy = TestPolicy({.scorer = "keydiff", .budget = 48});
+  request.policy = TestPolicy({.scorer = "scissorhands", .budget = 48});
   return request;
 }
 
 class GpuFaultTest : public testing::Test {
  protected:
-  explicit GpuFaultTest(bool is_journaled = true, double shadows = 0)
+  explicit GpuFaultTest(bool is_journaled = true, double shadows = 0, bool recovers = true)
       : worker_(std::make_unique<Worker>(
             OpenPlaced(file_.path()),
             DispatcherOptions{.shadow = {.share = shadows},
                               .journal = is_journaled ? &journal_ : nullptr,
-                              .recover = [this](const SessionName& name) { recovery_.Add(name); }},
+                              .recover = recovers ? [this](const SessionName& name) { recovery_.Add(name); }
+                                                  : std::function<void(const SessionName&)>()},
             metrics_)) {}
   ~GpuFaultTest() override {
     recovery_.Stop();
@@ -97,6 +101,23 @@ class GpuFaultTest : public testing::Test {
   }
   absl::StatusOr<SessionInfo> Get(const std::string& id) {
     return Ask<SessionInfo>([&](Dispatcher& dispatcher) { return dispatcher.Get("default", id); });
+  }
+  absl::StatusOr<SessionInfo> GetWhenBack(const std::string& id) {
+    absl::StatusOr<SessionInfo> back = Get(id);
+    for (; GetRefusal(back.status()).reason == "SESSION_RECOVERING"; back = Get(id)) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return back;
+  }
+  // That the session answers with what was told of it, and goes on.
+  void GoOn(const std::string& id, const std::vector<int32_t>& told) {
+    RecordedCall rest;
+    CallRequest resume = AnswerRequest(id, 0, static_cast<int32_t>(told.size()) + 10);
+    resume.resume_from = kPrompt;
+    Start(std::move(resume), rest);
+    ASSERT_THAT(rest.Wait().status, IsOk());
+    ASSERT_EQ(rest.tokens().size(), told.size() + 10);
+    EXPECT_THAT(std::vector(rest.tokens().begin(), rest.tokens().end() - 10), ElementsAreArray(told));
   }
   void Start(CallRequest request, RecordedCall& call) {
     worker_->Start(worker_->NewCallId(), std::move(request), call);
@@ -142,19 +163,10 @@ TEST_F(GpuFaultTest, WhatWasToldComesBackAndTheAnswerGoesOn) {
             0);
 
   recovery_.Start(*worker_);
-  absl::StatusOr<SessionInfo> back = Get("a");
-  for (; GetRefusal(back.status()).reason == "SESSION_RECOVERING"; back = Get("a")) {
-    absl::SleepFor(absl::Milliseconds(1));
-  }
+  const absl::StatusOr<SessionInfo> back = GetWhenBack("a");
   ASSERT_THAT(back, IsOk());
   EXPECT_EQ(back->tokens, kPrompt + static_cast<int64_t>(call.tokens().size()));
-  RecordedCall rest;
-  CallRequest resume = AnswerRequest("a", 0, static_cast<int32_t>(call.tokens().size()) + 10);
-  resume.resume_from = kPrompt;
-  Start(std::move(resume), rest);
-  ASSERT_THAT(rest.Wait().status, IsOk());
-  ASSERT_EQ(rest.tokens().size(), call.tokens().size() + 10);
-  EXPECT_THAT(std::vector(rest.tokens().begin(), rest.tokens().end() - 10), ElementsAreArray(call.tokens()));
+  GoOn("a", call.tokens());
   EXPECT_EQ(metrics_.journal().brought_back.value(), 1);
   EXPECT_EQ(GetRefusal(Create(OpenRequest("a")).status()).reason, "NAME_TAKEN");
 }
@@ -169,6 +181,160 @@ TEST_F(GpuFaultTest, WhoTheHostComputesDoesNotNotice) {
   CutOff(cut);
   ASSERT_THAT(beside.Wait().status, IsOk());
   EXPECT_THAT(beside.tokens(), ElementsAreArray(calm.tokens()));
+}
+
+class GivenUpGpuFaultTest : public GpuFaultTest {
+ protected:
+  GivenUpGpuFaultTest() : GpuFaultTest(true, 0, false) {}
+};
+
+// As where servers share their journals: somebody else's business once the journal has let go of it, and not before.
+TEST_F(GivenUpGpuFaultTest, IsOnItsWayUntilItsJournalIsAnybodys) {
+  ASSERT_THAT(Create(OpenRequest("a")), IsOk());
+  RecordedCall call(&FailAfterSome);
+  CutOff(call);
+  EXPECT_EQ(GetRefusal(GetWhenBack("a").status()).reason, "UNKNOWN_SESSION");
+  const absl::StatusOr<bool> back = BringBackJournal(*worker_, *files_, metrics_.journal(), {"default", "a"});
+  ASSERT_THAT(back, IsOk());
+  EXPECT_TRUE(*back);
+  GoOn("a", call.tokens());
+}
+
+// What fetches the cache of "a" from the device, and meets the fault.
+struct Operation {
+  const char* name;
+  absl::Status (*run)(Worker& worker);
+};
+
+template <typename Answer>
+absl::Status Undertake(Worker& worker, absl::AnyInvocable<void(Dispatcher&, Asker<Answer>)> order) {
+  std::promise<absl::Status> answered;
+  worker.Undertake<Answer>(
+      std::move(order), {.answer = [&](const absl::StatusOr<Answer>& answer) { answered.set_value(answer.status()); }});
+  return answered.get_future().get();
+}
+
+absl::Status Run(Worker& worker, CallRequest request) {
+  RecordedCall call;
+  request.tenant = "default";
+  request.session = "a";
+  worker.Start(worker.NewCallId(), std::move(request), call);
+  return call.Wait().status;
+}
+
+constexpr Operation kOperations[] = {
+    {"Describe",
+     [](Worker& worker) {
+       return Undertake<CacheDescription>(worker, [](Dispatcher& dispatcher, Asker<CacheDescription> asker) {
+         dispatcher.Describe("default", "a", std::nullopt, std::nullopt, std::move(asker));
+       });
+     }},
+    {"SetPolicy",
+     [](Worker& worker) {
+       return Undertake<PolicyOutcome>(worker, [](Dispatcher& dispatcher, Asker<PolicyOutcome> asker) {
+         const PolicyRequest request = {.policy = TestPolicy({.scorer = "h2o", .budget = 20})};
+         dispatcher.SetPolicy("default", "a", std::nullopt, request, std::move(asker));
+       });
+     }},
+    {"Evict",
+     [](Worker& worker) {
+       return Undertake<EvictOutcome>(worker, [](Dispatcher& dispatcher, Asker<EvictOutcome> asker) {
+         const EvictRequest request = {.keep = 12};
+         dispatcher.Evict("default", "a", std::nullopt, request, 10000, std::move(asker));
+       });
+     }},
+    {"Save",
+     [](Worker& worker) {
+       return Undertake<SaveOutcome>(worker, [](Dispatcher& dispatcher, Asker<SaveOutcome> asker) {
+         dispatcher.Save("default", "a", std::nullopt, std::move(asker));
+       });
+     }},
+    {"Fork",
+     [](Worker& worker) {
+       std::promise<absl::Status> answered;
+       worker.Ask<SessionInfo>(
+           [made_for = worker.Look("default", "a")->id](Dispatcher& dispatcher) {
+             return dispatcher.Fork({.tenant = "default", .session = "a", .made_for = made_for, .id = "branch"});
+           },
+           [&](const absl::StatusOr<SessionInfo>& answer) { answered.set_value(answer.status()); });
+       return answered.get_future().get();
+     }},
+    {"Verify",
+     [](Worker& worker) {
+       return Run(worker, {.method = "Verify", .draft = DraftRequest{.proposal = {.tokens = {1, 2, 3}}}});
+     }},
+    {"Edit",
+     [](Worker& worker) {
+       return Run(worker, {.method = "Edit", .edit = EditJob{.edit = {.spans = {{.start = 24, .end = 26}}}}});
+     }},
+};
+
+class GpuFaultOutsideAStepTest : public GpuFaultTest, public testing::WithParamInterface<Operation> {
+ protected:
+  RecordedCall& Answer(const std::string& id) {
+    RecordedCall& call = calls_.emplace_back();
+    Start(AnswerRequest(id, kPrompt, static_cast<int32_t>(kTold)), call);
+    EXPECT_THAT(call.Wait().status, IsOk());
+    return call;
+  }
+
+ private:
+  std::deque<RecordedCall> calls_;
+};
+
+// Answers have ended, and what they left is on the device alone, when somebody asks for it.
+TEST_P(GpuFaultOutsideAStepTest, AllWhomItTookComeBackAndNobodyElseNotices) {
+  for (const char* id : {"a", "b"}) ASSERT_THAT(Create(OpenRequest(id)), IsOk());
+  ASSERT_THAT(Create(OnHost("calm")), IsOk());
+  const std::vector<int32_t> a = Answer("a").tokens(), b = Answer("b").tokens();
+  Answer("calm");
+  device_fails = true;
+  const absl::Status status = GetParam().run(*worker_);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_EQ(GetRefusal(status).reason, "GPU_FAULT");
+  EXPECT_TRUE(GetRefusal(status).retry.has_value());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("sessions/a; it comes back from its journal"));
+  EXPECT_EQ(metrics_.worker().gpu_sessions_lost.value(), 2);
+  for (const char* id : {"a", "b"}) EXPECT_EQ(GetRefusal(Get(id).status()).reason, "SESSION_RECOVERING");
+  EXPECT_THAT(Get("calm"), IsOk());
+  EXPECT_EQ(GetRefusal(Get("branch").status()).reason, "UNKNOWN_SESSION");
+
+  recovery_.Start(*worker_);
+  for (const char* id : {"a", "b"}) {
+    const absl::StatusOr<SessionInfo> back = GetWhenBack(id);
+    ASSERT_THAT(back, IsOk());
+    EXPECT_EQ(back->tokens, kPrompt + static_cast<int64_t>(kTold));
+  }
+  GoOn("a", a);
+  GoOn("b", b);
+  EXPECT_EQ(metrics_.journal().brought_back.value(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GpuFaultOutsideAStepTest, testing::ValuesIn(kOperations),
+                         [](const auto& operation) { return std::string(operation.param.name); });
+
+class RecordedWatcher final : public EvictionWatcher {
+ public:
+  void Begin() override { begun_.set_value(); }
+  bool OnEviction(const EvictionEvent& /*event*/, bool /*with_victims*/) override { return true; }
+  void End(const absl::Status& status) override { end_.set_value(status); }
+
+  void WaitForBegin() { begun_.get_future().wait(); }
+  absl::Status WaitForEnd() { return end_.get_future().get(); }
+
+ private:
+  std::promise<void> begun_;
+  std::promise<absl::Status> end_;
+};
+
+TEST_F(GpuFaultTest, WhoWatchesASessionThatItTookIsToldSo) {
+  ASSERT_THAT(Create(OpenRequest("a")), IsOk());
+  RecordedWatcher watcher;
+  worker_->Watch(worker_->NewCallId(), {.tenant = "default", .session = "a"}, watcher);
+  watcher.WaitForBegin();
+  RecordedCall call(&FailAfterSome);
+  CutOff(call);
+  EXPECT_EQ(GetRefusal(watcher.WaitForEnd()).reason, "GPU_FAULT");
 }
 
 class UnjournaledGpuFaultTest : public GpuFaultTest {
