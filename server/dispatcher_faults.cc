@@ -23,6 +23,7 @@ void Dispatcher::LookForFault() {
   const std::optional<DeviceUse> use = engine_.device_use();
   device_failed_ = use && use->failed;
   if (!device_failed_) return;
+  if (metrics_.device() != nullptr) metrics_.device()->Set(*use);
   shadows_.EndLost();
   std::vector<SessionId> lost;
   int64_t journaled = 0;

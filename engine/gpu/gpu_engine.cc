@@ -86,6 +86,7 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSp
 
 absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSpec& policy, int32_t block_max,
                                                                    int32_t capacity) {
+  EBB_TRY(gpu_->Use());
   return GpuSession::Open(*gpu_, pages_, policy, ShapeOf(block_max, capacity));
 }
 

@@ -99,8 +99,9 @@ class PlacedEngine final : public Engine {
   }
 
   // What is kept are pages of the host, computed there: who began with them would yield other tokens than who did not.
+  // Nor are those of a session that the device had some of before it failed, which may be older than its log.
   void KeepPrefix(const Session& session, std::string_view tenant, int32_t block_size) override {
-    if (!IsForDevice(Of(session))) host_->KeepPrefix(session, tenant, block_size);
+    if (!SuitsDevice(Of(session))) host_->KeepPrefix(session, tenant, block_size);
   }
   int32_t BeginWithPrefix(Session& session, std::string_view tenant, std::span<const int32_t> prompt,
                           int32_t block_size) override {
@@ -218,9 +219,10 @@ class PlacedEngine final : public Engine {
     return !row.draft && row.session->edit_left() == 0 && IsForDevice(Of(*row.session));
   }
 
+  bool IsForDevice(const SessionOnEngine& session) const { return failure_.ok() && SuitsDevice(session); }
+
   // What changes any of this takes the cache home.
-  bool IsForDevice(const SessionOnEngine& session) const {
-    if (!failure_.ok()) return false;
+  bool SuitsDevice(const SessionOnEngine& session) const {
     if (session.elsewhere() != nullptr) return true;
     const SessionCache& cache = session.cache();
     const CacheShape& shape = cache.shape();

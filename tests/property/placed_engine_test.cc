@@ -56,6 +56,7 @@ struct Place {
   KvType kv_type = KvType::kF32;
   int64_t arena_bytes = 16 << 20;
   const gpu::Table* table = nullptr;
+  double prefix_share = 0;
 };
 
 class PlacedEngineTest : public testing::Test {
@@ -74,7 +75,7 @@ class PlacedEngineTest : public testing::Test {
         GpuEngine::Open(place.table != nullptr ? *place.table : gpu::TableUnderTest(32), *config,
                         *FindWeights(*file, *config), {.arena_bytes = place.arena_bytes, .kv_type = place.kv_type});
     EBB_CHECK(gpu.ok());
-    auto engine = PlaceOn(*std::move(gpu), OpenTestEngine(file_.path()));
+    auto engine = PlaceOn(*std::move(gpu), OpenTestEngine(file_.path(), {.prefix_share = place.prefix_share}));
     EBB_CHECK(engine.ok());
     return *std::move(engine);
   }
@@ -479,6 +480,25 @@ TEST_F(PlacedEngineTest, ADeviceThatFailsLosesWhatWasThereAloneAndTheHostGoesOn)
   const auto fresh = OpenTestSession(*engine, Spec("h2o"), 16);
   Run(*engine, *fresh, tokens);
   EXPECT_FALSE(fresh->on_device());
+}
+
+// Nor when the device has failed: what came home was computed there, and what did not is older than its log.
+TEST_F(PlacedEngineTest, NothingThatADeviceComputedIsKeptForOthers) {
+  const auto engine = Open({.table = &FailingTable(), .prefix_share = 0.5});
+  const auto newer = OpenTestSession(*engine, Spec("full"), 16);
+  const auto home = OpenTestSession(*engine, Spec("full"), 16);
+  const auto others = OpenTestSession(*engine, Spec("full", KvType::kF16), 16);
+  const std::vector<int32_t> tokens = Tokens(7, 32);
+  for (Session* const session : {newer.get(), home.get(), others.get()}) Run(*engine, *session, tokens);
+  engine->Digest(*home);
+  device_fails = true;
+  EXPECT_THAT(engine->Describe(*newer, {}, {}), testing::Not(IsOk()));
+  ASSERT_TRUE(engine->device_use()->failed);
+  Run(*engine, *home, std::span(tokens).first(1));
+  for (const Session* const session : {newer.get(), home.get()}) engine->KeepPrefix(*session, "acme", 16);
+  EXPECT_EQ(engine->memory().pages_kept, 0);
+  engine->KeepPrefix(*others, "acme", 16);
+  EXPECT_GT(engine->memory().pages_kept, 0);
 }
 
 // The row that a device keeps is lost with the session, and stays where the cache came home in time.
