@@ -39,10 +39,10 @@ int DescriptorsMax() {
   return static_cast<int>(limit.rlim_cur - std::min(kKeptFree, limit.rlim_cur / kKeptFreeShare));
 }
 
-absl::Status Unavailable(const Address& listen, const char* why) {
+absl::Status Unavailable(const Address& listen, const char* key, const char* why) {
   return Refuse(absl::StatusCode::kUnavailable,
-                absl::StrFormat("server.listen: cannot listen on %s: %s", FormatAddress(listen), why),
-                {.reason = "PORT_UNAVAILABLE", .field = "server.listen"});
+                absl::StrFormat("%s: cannot listen on %s: %s", key, FormatAddress(listen), why),
+                {.reason = "PORT_UNAVAILABLE", .field = key});
 }
 
 struct FreeAddresses {
@@ -50,14 +50,14 @@ struct FreeAddresses {
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-absl::StatusOr<Addresses> Resolve(const Address& listen, const std::string& host) {
+absl::StatusOr<Addresses> Resolve(const Address& listen, const char* key, const std::string& host) {
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), std::to_string(listen.port).c_str(), &hints, &found);
-  if (error != 0) return Unavailable(listen, gai_strerror(error));
+  if (error != 0) return Unavailable(listen, key, gai_strerror(error));
   return Addresses(found);
 }
 
@@ -94,29 +94,29 @@ OpenFile ListenAt(const addrinfo& at, bool both) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const Address& listen) {
+absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const Address& listen, const char* key) {
   Address address = listen;
   std::vector<OpenFile> listeners;
   const bool everywhere = listen.host == "0.0.0.0" || listen.host == "::";
   if (everywhere) {
-    EBB_ASSIGN(const Addresses all, Resolve(listen, "::"));
+    EBB_ASSIGN(const Addresses all, Resolve(listen, key, "::"));
     OpenFile socket = ListenAt(*all, true);
     if (socket.ok()) listeners.push_back(std::move(socket));
   }
   if (listeners.empty()) {  // or the machine has no IPv6
-    EBB_ASSIGN(const Addresses found, Resolve(listen, everywhere ? "0.0.0.0" : listen.host));
+    EBB_ASSIGN(const Addresses found, Resolve(listen, key, everywhere ? "0.0.0.0" : listen.host));
     for (addrinfo* at = found.get(); at != nullptr; at = at->ai_next) {
       SetPort(*at->ai_addr, address.port);
       OpenFile socket = ListenAt(*at, false);
       if (!socket.ok() && (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT) && at->ai_next != nullptr) continue;
-      if (!socket.ok()) return Unavailable(listen, std::strerror(errno));
+      if (!socket.ok()) return Unavailable(listen, key, std::strerror(errno));
       if (address.port == 0) address.port = PortOf(socket);
       listeners.push_back(std::move(socket));
     }
   }
   if (address.port == 0) address.port = PortOf(listeners.front());
   OpenFile stop(eventfd(0, EFD_CLOEXEC));
-  if (!stop.ok()) return Unavailable(listen, std::strerror(errno));
+  if (!stop.ok()) return Unavailable(listen, key, std::strerror(errno));
   return std::unique_ptr<Acceptor>(new Acceptor(std::move(address), std::move(listeners), std::move(stop)));
 }
 

@@ -25,8 +25,9 @@ namespace ebb {
 class Acceptor {
  public:
   // Listens at every address that the host has, on one port; 0.0.0.0 and [::] are both all addresses of IPv4 and IPv6.
-  // The port is never shared with another process. UNAVAILABLE PORT_UNAVAILABLE.
-  static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(const Address& listen);
+  // The port is never shared with another process. UNAVAILABLE PORT_UNAVAILABLE, with `key`, the setting that says
+  // where, as its field.
+  static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(const Address& listen, const char* key);
 
   ~Acceptor() { Stop(); }
   Acceptor(const Acceptor&) = delete;

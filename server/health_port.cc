@@ -9,7 +9,10 @@
 
 #include "absl/strings/str_format.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "policies/check.h"
 #include "policies/status.h"
+#include "server/acceptor.h"
+#include "server/files.h"
 #include "server/transport_limits.h"
 
 namespace ebb {
@@ -18,8 +21,7 @@ namespace {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-constexpr int kQuestionBytesMax = 1024;
-constexpr int kStreamsMax = 16;  // of a connection
+constexpr int64_t kQuestionBytesMax = 1024;
 
 }  // namespace
 
@@ -27,29 +29,35 @@ class HealthPort::Server final : public grpc::health::v1::Health::CallbackServic
  public:
   explicit Server(const HealthChecks& checks) : checks_(checks) {}
   ~Server() override {
+    if (acceptor_ != nullptr) acceptor_->Stop();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
   }
 
-  absl::Status Listen(const Address& listen) {
-    address_ = listen;
+  absl::Status Listen(const Address& listen, Counter& refused) {
+    // Not gRPC's listener: it would never listen again after the process once had no file left.
+    EBB_ASSIGN(acceptor_, Acceptor::Listen(listen, "server.health_listen"));
     grpc::ServerBuilder builder;
     LeaveOutReflection(builder);
-    builder.SetMaxReceiveMessageSize(kQuestionBytesMax);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kStreamsMax);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddListeningPort(FormatAddress(listen), grpc::InsecureServerCredentials(), &address_.port);
+    SetTransportLimits({.request_bytes_max = kQuestionBytesMax, .answer_bytes_max = kQuestionBytesMax}, builder);
+    door_ = builder.experimental().AddExternalConnectionAcceptor(
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
     // In the place of gRPC's own, which says what it was last told instead of asking.
     builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || address_.port == 0) {
-      return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("cannot listen on %s", FormatAddress(listen)),
-                    {.reason = "PORT_UNAVAILABLE"});
-    }
+    EBB_CHECK(server_ != nullptr);  // the port is ours already
+    acceptor_->Start(
+        [this](int listener, OpenFile connection) {
+          grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters taken;
+          taken.listener_fd = listener;
+          taken.fd = connection.Release();
+          door_->HandleNewConnection(&taken);
+        },
+        refused);
     return absl::OkStatus();
   }
 
-  const Address& address() const { return address_; }
+  const Address& address() const { return acceptor_->address(); }
 
  private:
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context, const HealthCheckRequest* request,
@@ -69,13 +77,15 @@ class HealthPort::Server final : public grpc::health::v1::Health::CallbackServic
   }
 
   const HealthChecks checks_;
-  Address address_ = {};
+  std::unique_ptr<Acceptor> acceptor_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> door_;
   std::unique_ptr<grpc::Server> server_;
 };
 
-absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const Address& listen, const HealthChecks& checks) {
+absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const Address& listen, const HealthChecks& checks,
+                                                              Counter& refused) {
   auto server = std::make_unique<Server>(checks);
-  EBB_TRY(server->Listen(listen));
+  EBB_TRY(server->Listen(listen, refused));
   return std::unique_ptr<HealthPort>(new HealthPort(std::move(server)));
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "server/address.h"
 #include "server/health_checks.h"
+#include "server/metric_family.h"
 
 namespace ebb {
 
@@ -19,7 +20,9 @@ class HealthPort {
  public:
   // Answers when it returns. Port 0 takes a free one, see address(). `checks` are asked until the port is destroyed.
   // UNAVAILABLE PORT_UNAVAILABLE: a port is never shared with another process.
-  static absl::StatusOr<std::unique_ptr<HealthPort>> Start(const Address& listen, const HealthChecks& checks);
+  // `refused` counts connections for which the process had no file left; it outlives the port.
+  static absl::StatusOr<std::unique_ptr<HealthPort>> Start(const Address& listen, const HealthChecks& checks,
+                                                           Counter& refused);
 
   ~HealthPort();
   HealthPort(const HealthPort&) = delete;

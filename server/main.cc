@@ -294,11 +294,13 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
 
   const std::string listen = FormatAddress((*server)->address());
   const auto http = (*server)->http_address();
+  const auto health = (*server)->health_address();
   const auto openai = (*server)->openai_address();
   LogInfo("listening",
           {{"grpc", listen},
            {"http", http ? FormatAddress(*http) : ""},
            {"console", options->console ? absl::StrFormat("http://%s/console", FormatAddress(*http)) : ""},
+           {"health", health ? FormatAddress(*health) : ""},
            {"openai", openai ? FormatAddress(*openai) : ""},
            {"model", options->engine.model_path},
            {"calibration", options->engine.calibration_path},

@@ -210,7 +210,7 @@ class RunningServer final : public Server {
     grpc::ServerBuilder builder;
     if (!options.reflection.value_or(!identity_->on())) LeaveOutReflection(builder);
     SetTransportLimits(LimitsFor(options), builder);
-    EBB_ASSIGN(acceptor_, Acceptor::Listen(options.listen));
+    EBB_ASSIGN(acceptor_, Acceptor::Listen(options.listen, "server.listen"));
     door_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
         tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->credentials());
@@ -233,7 +233,7 @@ class RunningServer final : public Server {
     if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address())));
     EBB_TRY(ListenOpenAi(options));
     if (options.health_listen) {
-      EBB_ASSIGN(health_, HealthPort::Start(*options.health_listen, Checks()));
+      EBB_ASSIGN(health_, HealthPort::Start(*options.health_listen, Checks(), metrics().connections_refused()));
     }
     if (options.http_listen) {
       EBB_ASSIGN(http_, HttpPort::Start(*options.http_listen, PagesFor(options)));

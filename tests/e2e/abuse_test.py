@@ -13,12 +13,13 @@ import random
 import re
 import socket
 import struct
+import subprocess
 import threading
 import time
 import unittest
 import urllib.request
 
-from binaries import Server
+from binaries import BIN, Server
 from http2 import (ACK, CONTINUATION, Connection, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, STREAMS,
                    WINDOW_UPDATE, call_headers, frame, integer, literal, message)
 from patience import PATIENCE, eventually
@@ -306,10 +307,15 @@ class Limits(unittest.TestCase):
             client.channel.close()
 
     def test_more_connections_than_files(self):
-        with Server(under=("prlimit", "--nofile=64:64")) as server:
+        for port in ("addr", "health"):
+            with self.subTest(port):
+                self.flood(port)
+
+    def flood(self, port):
+        with Server("--server.health_listen=127.0.0.1:0", under=("prlimit", "--nofile=64:64")) as server:
             connections = []
             for _ in range(300):
-                connections.append(Connection(server.addr, greet=False))
+                connections.append(Connection(getattr(server, port), greet=False))
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
             def refused():
@@ -321,6 +327,9 @@ class Limits(unittest.TestCase):
             client = Client(server.addr)
             eventually(lambda: self.answers(client), "nobody is let in after the flood")
             client.channel.close()
+            for service in ("liveness", "readiness"):
+                done = subprocess.run([BIN / "ebb", f"--addr={server.health}", "health", service], capture_output=True, text=True, timeout=120)
+                self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("connections_refused", server.rest)
 
     @staticmethod

@@ -31,7 +31,7 @@ class Server:
             seen.append(line)
             entry = json.loads(line) if line.startswith("{") else {}
             if entry.get("event") == "listening":
-                self.addr, self.http, self.openai = entry["grpc"], entry["http"], entry["openai"]
+                self.addr, self.http, self.openai, self.health = (entry[port] for port in ("grpc", "http", "openai", "health"))
                 return self
         raise AssertionError("ebbd ended before it listened:\n" + "".join(seen))
 

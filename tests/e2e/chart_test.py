@@ -280,8 +280,8 @@ class Rendered(unittest.TestCase):
             self.assertEqual(config.get("openai"), {"listen": "0.0.0.0:7702", "requests_max": 256} if there else None)
 
     def test_probes_ask_the_port_of_health_where_there_is_one(self):
-        for case, asks in (("mtls", [{"grpc": {"port": 7703, "service": service}} for service in ("readiness", "readiness", "liveness")]),
-                           ("cpu", [{"httpGet": {"path": path, "port": "http"}} for path in ("/readyz", "/readyz", "/healthz")])):
+        for case, asks in (("mtls", [{"grpc": {"port": 7703, "service": service}} for service in ("liveness", "readiness", "liveness")]),
+                           ("cpu", [{"httpGet": {"path": path, "port": "http"}} for path in ("/healthz", "/readyz", "/healthz")])):
             made = self.render(case=case)
             pod = made["StatefulSet/x"]["spec"]["template"]["spec"]["containers"][0]
             probes = [pod[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")]

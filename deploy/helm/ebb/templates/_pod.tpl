@@ -92,8 +92,8 @@ spec:
         {{- with .Values.ports.health }}
         - {name: health, containerPort: {{ . }}}
         {{- end }}
-      startupProbe:
-        {{ include "ebb.probe" (list . "readiness" "/readyz") }}
+      startupProbe:  # ports open when the model is loaded and its sessions are back
+        {{ include "ebb.probe" (list . "liveness" "/healthz") }}
         periodSeconds: 10
         failureThreshold: {{ .Values.probes.startupFailureThreshold }}
       readinessProbe:
