@@ -12,7 +12,7 @@
 #include "policies/check.h"
 #include "policies/status.h"
 #include "server/acceptor.h"
-#include "server/files.h"
+#include "server/grpc_door.h"
 #include "server/transport_limits.h"
 
 namespace ebb {
@@ -39,21 +39,13 @@ class HealthPort::Server final : public grpc::health::v1::Health::CallbackServic
     grpc::ServerBuilder builder;
     LeaveOutReflection(builder);
     SetTransportLimits({.request_bytes_max = kQuestionBytesMax, .answer_bytes_max = kQuestionBytesMax}, builder);
-    door_ = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+    door_.Build(builder, grpc::InsecureServerCredentials());
     // In the place of gRPC's own, which says what it was last told instead of asking.
     builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     EBB_CHECK(server_ != nullptr);  // the port is ours already
-    acceptor_->Start(
-        [this](int listener, OpenFile connection) {
-          grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters taken;
-          taken.listener_fd = listener;
-          taken.fd = connection.Release();
-          door_->HandleNewConnection(&taken);
-        },
-        refused);
+    door_.Open(*acceptor_, refused);
     return absl::OkStatus();
   }
 
@@ -78,7 +70,7 @@ class HealthPort::Server final : public grpc::health::v1::Health::CallbackServic
 
   const HealthChecks checks_;
   std::unique_ptr<Acceptor> acceptor_;
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> door_;
+  GrpcDoor door_;
   std::unique_ptr<grpc::Server> server_;
 };
 

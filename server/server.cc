@@ -29,6 +29,7 @@
 #include "server/eviction_service.h"
 #include "server/experiment_metrics.h"
 #include "server/files.h"
+#include "server/grpc_door.h"
 #include "server/health_checks.h"
 #include "server/health_port.h"
 #include "server/http_port.h"
@@ -211,9 +212,7 @@ class RunningServer final : public Server {
     if (!options.reflection.value_or(!identity_->on())) LeaveOutReflection(builder);
     SetTransportLimits(LimitsFor(options), builder);
     EBB_ASSIGN(acceptor_, Acceptor::Listen(options.listen, "server.listen"));
-    door_ = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-        tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->credentials());
+    door_.Build(builder, tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->credentials());
     builder.RegisterService(&services_->sessions);
     builder.RegisterService(&services_->inference);
     builder.RegisterService(&services_->eviction);
@@ -222,14 +221,7 @@ class RunningServer final : public Server {
     EBB_CHECK(server_ != nullptr);  // the port is ours already
     SetServing(true);
     models_->Configure(options_.models, absl::ZeroDuration());
-    acceptor_->Start(
-        [this](int listener, OpenFile connection) {
-          grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters taken;
-          taken.listener_fd = listener;
-          taken.fd = connection.Release();
-          door_->HandleNewConnection(&taken);
-        },
-        metrics().connections_refused());
+    door_.Open(*acceptor_, metrics().connections_refused());
     if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address())));
     EBB_TRY(ListenOpenAi(options));
     if (options.health_listen) {
@@ -483,7 +475,7 @@ class RunningServer final : public Server {
   std::optional<const ServiceParts> parts_;
   std::optional<Services> services_;
   std::atomic<bool> draining_ = false;
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> door_;
+  GrpcDoor door_;
   std::unique_ptr<Acceptor> acceptor_;
   std::mutex health_mutex_;  // that a model's thread finds server_ there, or gone
   std::unique_ptr<grpc::Server> server_;
