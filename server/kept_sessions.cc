@@ -114,13 +114,21 @@ bool IsHopeless(const absl::Status& status, bool swaps) {
 absl::StatusOr<bool> BringBackJournal(Worker& worker, const SessionFiles& files, const JournalMetrics& metrics,
                                       const SessionName& name) {
   const absl::Time start = worker.Now();
-  absl::StatusOr<bool> back = GoOnFrom(worker, files, name);
-  // The GPU failed meanwhile: from here on the host computes it.
-  if (GetRefusal(back.status()).reason == "GPU_FAULT") back = GoOnFrom(worker, files, name);
-  if (!back.ok() || !*back) return back;
+  bool is_back = false;
+  EBB_TRY(BringBackDespiteGpuFault([&]() -> absl::Status {
+    EBB_ASSIGN(is_back, GoOnFrom(worker, files, name));
+    return absl::OkStatus();
+  }));
+  if (!is_back) return false;
   metrics.recovery_seconds.Observe(worker.Now() - start);
   metrics.brought_back.Add();
   return true;
+}
+
+absl::Status BringBackDespiteGpuFault(absl::FunctionRef<absl::Status()> bring_back) {
+  absl::Status status = bring_back();
+  if (GetRefusal(status).reason == "GPU_FAULT") status = bring_back();
+  return status;
 }
 
 absl::Status GoOn(Worker& worker, const SessionName& name, SessionPieces pieces) {

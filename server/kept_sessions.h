@@ -11,6 +11,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "server/journal.h"
 #include "server/metrics.h"
 #include "server/snapshot_store.h"
@@ -48,6 +51,9 @@ absl::StatusOr<bool> BringBackJournal(Worker& worker, const SessionFiles& files,
 
 // Whether one that was refused so can never be opened here. With swapping, pages may be there next time.
 bool IsHopeless(const absl::Status& status, bool swaps);
+
+// `bring_back` once more where a GPU failed meanwhile (GPU_FAULT): from then on the host computes it.
+absl::Status BringBackDespiteGpuFault(absl::FunctionRef<absl::Status()> bring_back);
 
 // Opens one that was journaled, and goes on with its journal. Refusals name the part of it that they are about. Waits.
 absl::Status GoOn(Worker& worker, const SessionName& name, SessionPieces pieces);

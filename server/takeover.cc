@@ -100,13 +100,10 @@ absl::Status Takeover::Take(const SessionName& name) {
   absl::Status status = place.status();
   if (place.ok()) {
     try {
-      const auto go_on = [&] {
+      status = BringBackDespiteGpuFault([&] {
         auto pieces = ReadPieces(connection_, store_.keys(), name, *place);
         return pieces.ok() ? GoOn(worker_, name, *std::move(pieces)) : pieces.status();
-      };
-      status = go_on();
-      // The GPU failed meanwhile: from here on the host computes it.
-      if (GetRefusal(status).reason == "GPU_FAULT") status = go_on();
+      });
     } catch (const std::bad_alloc&) {
       status = Refuse(absl::StatusCode::kUnavailable, "no memory for it", {.reason = "NO_MEMORY"});
     }
