@@ -10,8 +10,8 @@
 #include <string>
 #include <thread>
 
-#include "absl/time/clock.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/support/eventually.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -46,15 +46,6 @@ class HealthTest : public testing::Test {
     const grpc::Status status =
         grpc::health::v1::Health::NewStub(health_->channel())->Check(health_->Context().get(), request, &response);
     return status.ok() ? response.status() : kUnknown;
-  }
-
-  static bool Eventually(const std::function<bool()>& happened) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(60);
-    while (!happened()) {
-      if (absl::Now() > deadline) return false;
-      absl::SleepFor(absl::Milliseconds(2));
-    }
-    return true;
   }
 
   // `while_it_runs` is called while a session decodes.

@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,9 +19,9 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "server/version.h"
 #include "tests/support/child_process.h"
+#include "tests/support/eventually.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -43,15 +42,6 @@ class MetricsPage : public testing::Test {
   double Value(const std::string& series) const { return server_.Metric(series); }
 
   // A stream's end reaches the client a moment before it is counted.
-  static bool Eventually(const std::function<bool()>& happened) {
-    const absl::Time deadline = absl::Now() + absl::Seconds(60);
-    while (!happened()) {
-      if (absl::Now() > deadline) return false;
-      absl::SleepFor(absl::Milliseconds(2));
-    }
-    return true;
-  }
-
   bool EventuallyIs(const std::string& series, double value) {
     return Eventually([&] { return Value(series) == value; });
   }

@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <set>
 #include <sstream>
@@ -17,8 +16,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "policies/hash_random.h"
+#include "tests/support/eventually.h"
 #include "tests/support/test_server.h"
 
 namespace ebb {
@@ -184,15 +183,6 @@ class Stress : public testing::Test {
       sum += std::strtod(line.c_str() + line.rfind(' ') + 1, nullptr);
     }
     return sum;
-  }
-
-  // A call's end reaches its client a moment before the server has put it away.
-  bool Eventually(const std::function<bool()>& happened) {
-    const absl::Time deadline = absl::Now() + absl::Minutes(1);
-    while (!happened()) {
-      if (absl::Now() > deadline) return false;
-    }
-    return true;
   }
 
   // The answer of a session of its own.
