@@ -13,7 +13,7 @@ enum class DeviceRule {
   kAge,          // the oldest leaves; also where nobody does
   kSum,          // attention received so far
   kLast,         // attention paid by the newest query
-  kKeyLength,    // the key's length; ScorerRow.parameters say whether long ones stay
+  kKeyLength,    // the key's length; the policy's parameter `keep` says whether long ones stay
   kKeyLikeness,  // how unlike the others the key is
   kChance,       // a hash
 };

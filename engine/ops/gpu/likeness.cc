@@ -44,17 +44,19 @@ LikenLane(LikenessArgs a) {
   const int32_t chunk = ThreadIndex() % width;
   const int32_t team = ThreadIndex() / width;
   const int32_t teams = kThreads / width;
+  // The thread's part of the slot's key, zeros where nobody sits; whether somebody does.
   const auto read = [&](int32_t slot, float(&k)[8]) {
+    const bool exists = slot < session.slots && token[slot] >= 0;
+    if (!exists || chunk >= chunks) return exists;
     const SlotRows<E> rows = RowsOf<E>(a.cache.arena, session, BlockX(), slot);
     ReadNumbers<E>(rows.k + 8 * chunk, rows.Scales().k, k);
+    return exists;
   };
 
   double own[8] = {};
   for (int32_t begin = 0; begin < session.slots; begin += teams) {
-    const int32_t slot = begin + team;
-    const bool exists = slot < session.slots && token[slot] >= 0;
     float k[8] = {};
-    if (exists && chunk < chunks) read(slot, k);
+    read(begin + team, k);
     const double inverse = InverseLength(k, width);
     EBB_UNROLL
     for (int32_t c = 0; c < 8 && inverse != 0; ++c) own[c] += (k[c] * inverse + kRounding) - kRounding;
@@ -74,9 +76,8 @@ LikenLane(LikenessArgs a) {
 
   for (int32_t begin = 0; begin < session.slots; begin += teams) {
     const int32_t slot = begin + team;
-    const bool exists = slot < session.slots && token[slot] >= 0;
     float k[8] = {};
-    if (exists && chunk < chunks) read(slot, k);
+    const bool exists = read(slot, k);
     const double inverse = InverseLength(k, width);
     double product = 0;
     EBB_UNROLL

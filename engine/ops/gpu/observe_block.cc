@@ -1,8 +1,8 @@
 // What a lane's scores learn of a prompt's block: a second pass over queries and keys, since a row's weights are known
 // only when all its slots were seen. A team keeps the K of 16 slots in registers and meets the rows in order, 16 at a
 // time, so that a slot's sum has one owner: no atomics, and no logits in memory. Block (x, h, i): slots 64 x .. of KV
-// head h of session i. By the last query alone, that token's rows are all there is to meet. Query heads
-// with tracks of their own are met one after another.
+// head h of session i. By the last query alone, that token's rows are all there is to meet. Query heads with tracks of
+// their own are met one after another.
 
 #include <cstdint>
 
