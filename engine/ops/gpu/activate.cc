@@ -1,6 +1,10 @@
 // The gate of the feed-forward part: y = curve(gate) * up, one element a thread.
 //
 //   SiLU a / (1 + e^-a); GELU in its tanh form a / (1 + e^(-2 c (a + 0.044715 a^3))) with c = sqrt(2 / pi)
+//
+//   gate [T, f] floats   | thread 0 | 1 | 2 | ...  256 to a block, rows one after another
+//   up   [T, f]          | thread 0 | 1 | 2 | ...
+//   y    [T, f]          | thread 0 | 1 | 2 | ...  may be gate itself: an element has one owner
 
 #include <cstdint>
 

@@ -4,6 +4,11 @@
 //   peak   = largest of the splits' peaks
 //   weight = sum over splits of weight_c e^(peak_c - peak)
 //   out    = sum over splits of sums_c e^(peak_c - peak) / weight; zeros where the row saw nothing
+//
+//   partial_sums  [T, heads, splits, d] floats   | split 0 | split 1 | ... |   thread c reads component c of each
+//   partial_stats [T, heads, splits, 2]          | peak, weight | ... |        all threads read all of them
+//   out           [T, heads, d]                  component c: thread c
+//   stats         [T, heads, 2]                  peak, 1 / weight: thread 0
 
 #include <cstdint>
 

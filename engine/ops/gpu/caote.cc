@@ -7,6 +7,12 @@
 //
 // 1 - a loses everything where one slot holds nearly all: of a slot that holds more than half, what the others hold is
 // added up, and it is compared with the output that they leave.
+//
+//   first pass, d = 128     thread  0    1   ...  15  |  16   17   ...
+//                           slot    0    0         0  |   1    1          then those 16 further on
+//                           V       0-7  8-15  120-127|  0-7  8-15        components
+//   second pass             the same, a team of `width` threads to a slot; those past d / 8 read nothing
+//   keep [lanes, tracks, capacity] floats   what a slot weighs, then its cost: thread 0 of the team
 
 #include <cstdint>
 

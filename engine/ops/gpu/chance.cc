@@ -1,5 +1,8 @@
 // Who leaves by chance (kernels.h, ChanceArgs): policies/random.cc on the device. Block (l, i): lane l of session i. A
 // draw is a hash, so it does not depend on the slot, on who else is there or on what was drawn before.
+//
+//   token [lanes, capacity]          | slot 0   | slot 1   | ... |  slot s: thread s % 128
+//   keep  [lanes, capacity] floats   | in [0,1) | in [0,1) | ... |  a free slot's is left alone
 
 #include <cstdint>
 

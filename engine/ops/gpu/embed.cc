@@ -1,4 +1,7 @@
 // Rows of the embedding table as floats. Block (x, t): columns 4096 x .. of token t, sixteen a thread.
+//
+//   table [vocab, dim], packed (weights.h)   row tokens[t]:  | 16 columns | 16 columns | ... |
+//   x     [T, dim] floats                    row t:          | thread 0   | thread 1   | ... |  256 to a block
 
 #include <cstdint>
 

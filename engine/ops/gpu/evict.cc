@@ -4,6 +4,9 @@
 // Block (l, i): lane l of session i. Slots at or below the turn of the `drop`-th leave (select.h).
 //
 // Compacted positions then close up: position p loses the number of freed ones below p, a running sum over positions.
+//
+//   token, position [lanes, capacity]   | slot 0 | slot 1 | ... |  slot s: thread s % kThreads; -1, -1: left
+//   scratch         [lanes, capacity]   | position 0 .. run - 1 | run .. 2 run - 1 | ... |  a run a thread, for the sum
 
 #include <cstdint>
 

@@ -1,4 +1,7 @@
 // The token of the largest logit, one block a row: the largest candidate (candidate.h).
+//
+//   logits [rows, vocab] floats   row x:  | 0 | 1 | ... |  logit i: thread i % 256
+//   token  [rows]                 row x:  thread 0
 
 #include <cstdint>
 

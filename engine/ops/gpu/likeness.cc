@@ -4,6 +4,12 @@
 //
 // Terms of the mean are rounded to multiples of 2^-28, of which up to 2^24 add up within float64's 53 bits: the sum is
 // exact, and the same bits in whatever order threads add.
+//
+//   both passes, d = 128     thread  0    1   ...  15  |  16   17   ...
+//                            slot    0    0         0  |   1    1          then those 16 further on
+//                            K       0-7  8-15  120-127|  0-7  8-15        components, as they rest: not rotated
+//   sums [threads, 8] float64, shared   each thread's part of the mean; component c of all teams: thread c
+//   keep [lanes, capacity] floats       minus the cosine: thread 0 of the slot's team
 
 #include <cstdint>
 

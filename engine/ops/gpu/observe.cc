@@ -2,6 +2,10 @@
 // every slot, query head and row, against 4 d of K and V, and still in L2). Block (x, h, i): slots 128 x .. of KV head
 // h of session i, a slot a thread: one owner, no atomics. Rows and heads are added in ascending order, or each head to
 // a track of its own.
+//
+//   logits [T, heads, slots] floats   row, query head:  | 128 x | 128 x + 1 | ... |  slot: thread slot % 128
+//   stats  [T, heads, 2]              peak, 1 / weight  read by all
+//   score  [lanes, tracks, capacity]  track:            | 128 x | 128 x + 1 | ... |  the slot's same thread
 
 #include <cstdint>
 

@@ -3,6 +3,11 @@
 // time, so that a slot's sum has one owner: no atomics, and no logits in memory. Block (x, h, i): slots 64 x .. of KV
 // head h of session i. By the last query alone, that token's rows are all there is to meet. Query heads with tracks of
 // their own are met one after another.
+//
+//              slots 0 .. 15 | 16 .. 31 | 32 .. 47 | 48 .. 63   of a stage of 64
+//   team             0       |    1     |    2     |    3
+//   tile of 16 rows x 16 slots: thread (g, t) = (i / 4, i % 4) of a team has rows g, g + 8 and slots 2 t, 2 t + 1,
+//   8 + 2 t, 8 + 2 t + 1; the eight g of a slot are added by exchange, and g = 0 writes its score
 
 #include <cstdint>
 

@@ -1,5 +1,7 @@
 // Numbers for benchmarks, the same on every device: number i is a hash of (seed, i), as of splitmix64. A thread makes
 // one.
+//
+//   values [n]   | 0 | 1 | 2 | ...  256 to a block; each in [-scale, scale)
 
 #include <cstdint>
 

@@ -3,6 +3,11 @@
 //
 // Of a union, each track in turn counts whom it would let go, by the rule that decides who leaves; whom all let go is
 // wanted by none. Slots are lifted by a sum, so that those who are wanted keep their order.
+//
+//   from  [lanes, tracks, capacity] floats   track 0  | slot 0 | slot 1 | ...
+//                                            track 1  | slot 0 | slot 1 | ...   a slot's thread reads its column
+//   keep  [lanes, track 0, capacity]                  | slot 0 | slot 1 | ...   and writes what its heads make of it
+//   scratch [lanes, capacity]                by how many tracks the slot was let go
 
 #include <cstdint>
 
