@@ -144,7 +144,9 @@ std::optional<Stopped> Program::parse(const std::vector<std::string>& arguments)
   } catch (const CLI::CallForVersion& version) {
     return Describe(*app_, true, std::string(version.what()) + "\n");
   } catch (const CLI::ParseError& error) {
-    return Describe(*app_, false, error.what());
+    Stopped stopped = Describe(*app_, false, error.what());
+    stopped.lacks_command = stopped.text == CLI::RequiredError::Subcommand(1).what();
+    return stopped;
   } catch (const UsageError& error) {
     return Describe(*app_, false, error.what());
   }

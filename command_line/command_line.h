@@ -142,6 +142,7 @@ struct Stopped {
   std::string text = {};                   // to be printed; the help and the version end with a newline
   std::vector<std::string> unread = {};    // words that are neither a flag nor an argument nor a command
   std::vector<std::string> commands = {};  // subcommands of the innermost command that was given
+  bool lacks_command = false;              // one of these is needed, and none was given
 };
 
 // The program itself, with all its subcommands.

@@ -18,9 +18,21 @@ namespace {
 // (store.lease is 10 s unless somebody says otherwise).
 constexpr int32_t kAttemptsToFollow = 10;
 
+// Without a port gRPC asks 443, where no ebbd is. Its own forms of names (unix:..., dns:///...) are left to it.
+bool MayHavePort(const std::string& address) {
+  const size_t host_end = address.rfind(']') == std::string::npos ? 0 : address.rfind(']');
+  return address.find_first_of(":/", host_end) != std::string::npos;
+}
+
 }  // namespace
 
 client::Client Shell::Connect() const {
+  if (!MayHavePort(address)) {
+    throw UsageError("--addr",
+                     absl::StrFormat("'%s' has no port; say %s:7700 if ebbd listens where it does unless told "
+                                     "otherwise",
+                                     address, address));
+  }
   client::ClientOptions options;
   options.address = address;
   options.tenant = tenant;
@@ -107,6 +119,9 @@ std::string WhatIsWrong(const Stopped& stopped) {
   for (const std::string& word : stopped.unread) {
     if (word.starts_with('-')) continue;
     return absl::StrFormat("there is no command '%s'; use %s", word, absl::StrJoin(stopped.commands, ", "));
+  }
+  if (stopped.lacks_command) {
+    return absl::StrFormat("a command is missing; use %s", absl::StrJoin(stopped.commands, ", "));
   }
   return stopped.text;
 }

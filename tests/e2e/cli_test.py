@@ -529,6 +529,19 @@ class CommandLine(unittest.TestCase):
         lab = subprocess.run([BIN / "ebb-lab", "nosuch"], capture_output=True, text=True)
         self.assertEqual((lab.returncode, lab.stderr), (2, "ebb-lab: there is no command 'nosuch', see --help\n"))
 
+    def test_missing_command_is_answered_with_those_there_are(self):
+        for line, known in (((), "generate, chat, sessions"), (("policy",), "list, show, set"), (("experiment",), "start, ramp, stop")):
+            with self.subTest(line):
+                self.ebb(*line, check=2)
+                self.assertIn(f"a command is missing; use {known}", self.server.stderr)
+
+    def test_address_without_a_port_is_refused_and_not_asked_at_another(self):
+        for address in ("localhost", "127.0.0.1", "[::1]"):
+            with self.subTest(address):
+                done = subprocess.run([BIN / "ebb", f"--addr={address}", "status"], capture_output=True, text=True)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(f"--addr: '{address}' has no port; say {address}:7700", done.stderr)
+
     def test_wrong_usage_is_an_object_where_json_is_asked_for(self):
         for line in (("nosuch", "--json"), ("generate", "--json"), ("generate", "x", "--budget", "--json"), ("--json", "evict"),
                      ("generate", "--file=/nowhere", "--json")):
