@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The documentation does what it says: its commands and its files, run as they stand, against a real server.
 
-A command in a block of `sh` that is neither run here nor named in NOT_RUN fails, so that none is forgotten. Of what takes long, the
+A command in a block of `sh` that is neither run here nor named in SKIPPED fails, so that none is forgotten. Of what takes long, the
 measurements of docs/benchmarks for the most part, the programs, verbs and flags are looked up.
 """
 import contextlib
@@ -25,10 +25,28 @@ from google.protobuf import descriptor_pool, json_format
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*/*.md") if p.parent.name in ("how-to", "tutorials"))]
 OTHERS = [str(p.relative_to(ROOT)) for glob in ("CONTRIBUTING.md", "docs/*/*.md", "client/*/README.md", "models/text/README.md") for p in sorted(ROOT.glob(glob))
           if str(p.relative_to(ROOT)) not in PAGES]
-# What a test of its own runs, what needs a file of the reader or a tool beyond Debian's, and what the servers of this test stand for.
-NOT_RUN = re.compile(r"make (demo|test)$|python3 tests/support/make_models\.py |build/bin/ebbd( --log\.level warn &|$| --listen localhost:7700 --auth| --openai\.listen | --model | --store\.dir | --config ebb\.yaml$)|build/bin/ebb (evictions|watch|reload)( |$)|client/python/|pip install |PYTHONPATH=|cmake |ctest |"
-                     r"build/bin/ebb (token|--token-file|--addr ebb\.example\.org:7700|--ca) |for name in |done$|"
-                     r"deploy/grafana/generate\.py|curl -s http://127\.0\.0\.1:7702|docker |EBB_STORE_REDIS=\S+ EBB_STORE_DURABILITY=step docker |sudo make image$|helm |openssl |ssh |chmod a\+r ")
+# Commands that are not run here, each with the test that does what they do, or with what they need that is not at hand.
+SKIPPED = {
+    r"make demo$": "a stage of CI",
+    r"make test$": "this",
+    r"build/bin/ebbd( --log\.level warn &|$| --listen localhost:7700 --auth| --openai\.listen | --model | --store\.dir | --config ebb\.yaml$)":
+        "servers: those of this test stand for them",
+    r"build/bin/ebb evictions( |$)": "cli_test.py, with an end: some of them never do",
+    r"build/bin/ebb watch ": "cli_test.py, with an end: it never does",
+    r"build/bin/ebb (token|--token-file|--addr ebb\.example\.org:7700|--ca) |for name in |done$|openssl ": "docs_test.py, SecurityPage",
+    r"chmod a\+r ": "proxy_test.py, with a certificate of its own",
+    r"client/python/|PYTHONPATH=": "python_client_test.py, hub_test.py and examples_test.py",
+    r"pip install ": "python_client_test.py, into a folder",
+    r"deploy/grafana/generate\.py": "dashboards_test.py",
+    r"helm ": "chart_test.py: rendered and checked; there is no cluster to install into",
+    r"sudo make image$": "image_test.py",
+    r"docker |EBB_STORE_REDIS=\S+ EBB_STORE_DURABILITY=step docker ": "image_test.py: there is no Docker",
+    r"curl -s http://127\.0\.0\.1:7702": "openai_test.py",
+    r"python3 tests/support/make_models\.py ": "the build of the tests",
+    r"cmake |ctest ": "the build",
+    r"ssh ": "another machine",
+}
+NOT_RUN = re.compile("|".join(SKIPPED))
 
 
 def blocks(page, kind):
@@ -84,7 +102,8 @@ class Commands(unittest.TestCase):
         for page in PAGES:
             files = self.files(page)
             to_run = [words for words in commands(page) if not NOT_RUN.match(" ".join(words))]
-            with Server() if to_run else contextlib.nullcontext() as server:  # one for each page, as its reader has
+            flags = [f"--config={files['ebb.yaml']}"] if ["build/bin/ebb", "reload"] in to_run else []
+            with Server(*flags) if to_run else contextlib.nullcontext() as server:  # one for each page, as its reader has
                 for words in to_run:
                     with self.subTest(page=page, command=shlex.join(words)):
                         if words[0] == "grpcurl":
@@ -95,11 +114,19 @@ class Commands(unittest.TestCase):
                             call_as_curl(words, server.http)
                             ran += 1
                             continue
-                        self.assertRegex(words[0], r"^build/bin/(ebb|ebbd|ebb-lab)$", "run it, or name it in NOT_RUN")
+                        self.assertRegex(words[0], r"^build/bin/(ebb|ebbd|ebb-lab)$", "run it, or name it in SKIPPED")
                         program = BIN / pathlib.Path(words[0]).name
                         self.run_here([program, *(files.get(word, word) for word in words[1:])], EBB_ADDR=server.addr)
                         ran += 1
         self.assertGreater(ran, 10)
+
+    def test_what_stands_for_the_others_is_there(self):
+        lines = [" ".join(words) for page in PAGES for words in commands(page)]
+        for pattern, by in SKIPPED.items():
+            with self.subTest(pattern):
+                self.assertTrue(any(re.match(pattern, line) for line in lines), "no page has such a line any more")
+                for name in re.findall(r"\w+_test\.py", by):
+                    self.assertTrue((ROOT / "tests/e2e" / name).exists(), name)
 
     def test_what_takes_long_is_there(self):
         helps, seen = {}, 0
