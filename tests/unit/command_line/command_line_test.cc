@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace ebb {
 namespace {
 
@@ -87,6 +92,22 @@ TEST(CommandLine, NamesTheCommandsThatThereAreWhereOneIsUnknown) {
   ASSERT_TRUE(stopped && !stopped->asked);
   EXPECT_THAT(stopped->commands, ElementsAre("buy", "sell"));
   EXPECT_THAT(stopped->unread, ElementsAre("steal", "--now"));
+}
+
+TEST(CommandLine, TellsAMissingCommandFromOtherMistakes) {
+  for (const auto& [line, lacks] : {std::pair<std::vector<std::string>, bool>{{"market"}, true},
+                                    {{"market", "buy", "--now"}, false},
+                                    {{"--size"}, false}}) {
+    Program app;
+    int32_t size = 0;
+    app.add_option("--size", size, "");
+    const Command market = app.add_subcommand("market", "");
+    market.require_subcommand(1);
+    market.add_subcommand("buy", "");
+    const auto stopped = app.parse(line);
+    ASSERT_TRUE(stopped && !stopped->asked);
+    EXPECT_EQ(stopped->lacks_command, lacks) << stopped->text;
+  }
 }
 
 }  // namespace
