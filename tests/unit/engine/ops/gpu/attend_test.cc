@@ -1,6 +1,6 @@
 // Store, attend, merge and observe together, as a step runs them for rows that come alone and for those of prompts'
 // blocks, against the float64 oracle: sessions of different lengths beside each other, random slots and pages, every
-// element type, and free slots whose bytes are no numbers.
+// element type, and free slots whose bytes are no numbers. Then the same tokens in other slots.
 
 #include <gtest/gtest.h>
 
@@ -26,6 +26,9 @@ constexpr double kTolerance = 2e-5;
 // Of one term (LaidTerms): rounding q and k to BF16, each by up to 2^-9 of itself, moves a logit by 2e-3 root mean
 // square at these sizes, and a weighted mean of values below 1 by no more. Ten times that.
 constexpr double kRoundedTolerance = 2e-2;
+// Two outputs for which q and k were rounded alike, but weights relative to other peaks: each by up to 2^-9 of itself,
+// so that a weighted mean of values below 1 moves by no more, twice.
+constexpr double kRoundedWeights = 4e-3;
 
 enum class Rows { kAlone, kInBlocks };
 
@@ -90,6 +93,45 @@ class StepCase {
 
   int32_t slots() const { return sessions_[0].capacity; }
   int32_t heads() const { return shape_.kv_heads * shape_.group; }
+
+  // The same tokens in other slots of their lanes: in slot s of lane `lane` of session i lies what lay in slot
+  // from[i][lane][s].
+  using From = std::vector<std::vector<std::vector<int32_t>>>;
+  From RandomSlots(HashRandom& random) const {
+    From from;
+    for (const TestSession& s : sessions_) {
+      auto& lanes = from.emplace_back();
+      for (size_t lane = 0; lane < s.lanes.size(); ++lane) lanes.push_back(RandomOrder(random, s.capacity));
+    }
+    return from;
+  }
+  StepCase Moved(const From& from) const {
+    StepCase moved = *this;
+    for (size_t i = 0; i < sessions_.size(); ++i) {
+      const TestSession& old = sessions_[i];
+      TestSession& s = moved.sessions_[i];
+      s.score = MovedScores(old, from[i], old.score);
+      for (size_t lane = 0; lane < old.lanes.size(); ++lane) {
+        const std::vector<int32_t>& order = from[i][lane];
+        std::vector<int32_t> to(order.size());
+        for (int32_t slot = 0; slot < s.capacity; ++slot) to[order[slot]] = slot;
+        const int64_t at = static_cast<int64_t>(lane) * s.capacity, placed = static_cast<int64_t>(lane) * s.block_max;
+        for (int32_t slot = 0; slot < s.capacity; ++slot) s.position[at + slot] = old.position[at + order[slot]];
+        for (int32_t& slot : s.lanes[lane].slots) slot = to[slot];
+        for (int32_t t = 0; t < s.tokens; ++t) s.placed[placed + t] = to[old.placed[placed + t]];
+      }
+    }
+    return moved;
+  }
+  // What the moved case yields where this one yields `result`.
+  std::vector<float> MovedResult(const From& from, std::vector<float> result) const {
+    auto scores = result.begin() + int64_t{rows_} * heads() * shape_.head_dim;
+    for (size_t i = 0; i < sessions_.size(); ++i) {
+      const auto end = scores + std::ssize(sessions_[i].score);
+      scores = std::ranges::copy(MovedScores(sessions_[i], from[i], {scores, end}), scores).out;
+    }
+    return result;
+  }
 
   // out [T][heads][d], then the scores of every session.
   std::vector<float> Run(const Table& table, Rows rows = Rows::kAlone) const {
@@ -214,6 +256,15 @@ class StepCase {
             .kv = mirror.In(std::vector<uint32_t>(lanes * strips * kStripSlots * 2 * row_words, kNotANumber)),
             .position = mirror.In(std::vector<int32_t>(lanes * strips * kStripSlots)),
             .earliest = mirror.In(std::vector<int32_t>(lanes * strips))};
+  }
+
+  static std::vector<float> MovedScores(const TestSession& s, const std::vector<std::vector<int32_t>>& from,
+                                        std::span<const float> scores) {
+    std::vector<float> moved;
+    for (size_t track = 0; track < s.lanes.size() * s.tracks; ++track) {
+      for (const int32_t slot : from[track / s.tracks]) moved.push_back(scores[track * s.capacity + slot]);
+    }
+    return moved;
   }
 
   TestSession MakeSession(HashRandom& random) {
@@ -379,6 +430,39 @@ TEST(GpuAttendBlock, EqualsFloat64PastASplit) {
     const StepCase c(shape);
     c.ExpectEqualsReference(c.Run(TableUnderTest(64), Rows::kInBlocks), BlockTolerance(shape));
   }
+}
+
+// What tests/property/attention_test.cc says of the CPU: sums run in slot order, so a permutation of slots changes
+// rounding and nothing else. Every type of cache, each with rotated keys and with keys that are not.
+void ExpectUnchangedUnderPermutation(Rows rows, int count, uint64_t seed) {
+  HashRandom random(seed);
+  float furthest = 0;
+  for (int i = 0; i < count; ++i) {
+    StepShape shape = RandomStepShape(random, i);
+    if (i / std::size(kCacheTypes) % 2 == 1) shape.rotary_dims = 0;
+    shape.sessions = random.Uniform(1, 2);
+    shape.slots_max = rows == Rows::kAlone ? 280 : 160;
+    shape.tokens_max = rows == Rows::kAlone ? 4 : 16;
+    SCOPED_TRACE(shape.ToString());
+    const StepCase c(shape);
+    const StepCase::From from = c.RandomSlots(random);
+    const Table& table = TableUnderTest(i % 2 == 0 ? 32 : 64);
+    const std::vector<float> expected = c.MovedResult(from, c.Run(table, rows));
+    const std::vector<float> result = c.Moved(from).Run(table, rows);
+    ASSERT_EQ(result.size(), expected.size());
+    const double tolerance = rows == Rows::kInBlocks && LaidTerms(shape.type) == 1 ? kRoundedWeights : kTolerance;
+    for (size_t j = 0; j < result.size(); ++j) {
+      ASSERT_NEAR(result[j], expected[j], tolerance) << "at " << j;
+      furthest = std::max(furthest, std::abs(result[j] - expected[j]));
+    }
+  }
+  EXPECT_GT(furthest, 0) << "nothing was added in another order";
+}
+
+TEST(GpuAttend, OutputUnchangedUnderPermutationOfSlots) { ExpectUnchangedUnderPermutation(Rows::kAlone, Cases(24), 3); }
+
+TEST(GpuAttendBlock, OutputUnchangedUnderPermutationOfSlots) {
+  ExpectUnchangedUnderPermutation(Rows::kInBlocks, Cases(8), 4);
 }
 
 }  // namespace
