@@ -1,0 +1,129 @@
+// Sessions that evict on a device, emulated, held against float64 models whose caches are shifted and appended to, as
+// eviction_oracle_test.cc holds those of the CPU: logits and who lives in every lane, after every step. What the device
+// shares with the CPU's engine, or both have wrong alike, shows here and in no comparison of the two.
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "engine/gpu/gpu_engine.h"
+#include "engine/model/gguf.h"
+#include "policies/hash_random.h"
+#include "tests/support/gpu_target.h"
+#include "tests/support/reference_model.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/test_engine.h"
+
+namespace ebb {
+namespace {
+
+// As eviction_oracle_test.cc: float32 beside float64 on models of this size, errors of evicted tokens living on.
+constexpr double kOracleTolerance = 2.6e-5;
+
+// A sanitizer makes the emulation some fifty times as slow.
+#ifdef EBB_SANITIZED
+constexpr bool kOracleIsSlow = true;
+#else
+constexpr bool kOracleIsSlow = false;
+#endif
+
+struct OracleCase {
+  TinyModel model = {};
+  PolicySpec policy = {};
+  ReferencePolicy reference = {};
+};
+
+std::vector<int32_t> LiveOnDevice(const GpuSession& session, int32_t lane) {
+  absl::StatusOr<std::vector<int32_t>> tokens = session.Tokens(lane);
+  EBB_CHECK(tokens.ok());
+  std::erase(*tokens, -1);
+  std::ranges::sort(*tokens);
+  return *std::move(tokens);
+}
+
+// The same tokens in the same random blocks through both: blocks attend by tensor cores, tokens that come alone do not.
+void ExpectTheOraclesRunOnDevice(const OracleCase& c, int32_t warp, uint64_t seed) {
+  SCOPED_TRACE(c.policy.scorer + ", warps of " + std::to_string(warp) + ", seed " + std::to_string(seed) +
+               (c.reference.compacted ? ", compacted" : ", original"));
+  const TinyModelFile file(c.model);
+  const auto gguf = GgufFile::Open(file.path());
+  ASSERT_THAT(gguf, IsOk());
+  const auto config = ReadConfig(*gguf);
+  ASSERT_THAT(config, IsOk());
+  const auto weights = FindWeights(*gguf, *config);
+  ASSERT_THAT(weights, IsOk());
+  const auto engine =
+      GpuEngine::Open(gpu::TableUnderTest(warp), *config, *weights, {.arena_bytes = 16 << 20, .kv_type = KvType::kF32});
+  ASSERT_THAT(engine, IsOk());
+  const auto policy = Resolve(c.policy, LimitsOf(*config));
+  ASSERT_THAT(policy, IsOk());
+  const auto session = (*engine)->OpenSession(*policy, 16);
+  ASSERT_THAT(session, IsOk());
+  ReferenceModel oracle(file.path(), c.reference);
+  HashRandom random(seed);
+  const int32_t count = c.reference.budget + (kOracleIsSlow ? 8 : 70);
+  const std::vector<int32_t> tokens = RandomTokens(seed, count, config->vocab);
+  for (size_t first = 0; first < tokens.size();) {
+    const auto most = std::min<size_t>(random.Uniform(0, 2) == 0 ? random.Uniform(1, 16) : 1, tokens.size() - first);
+    const std::span<const int32_t> block(tokens.data() + first, most);
+    GpuRow row = {.session = session->get(), .tokens = block, .want = GpuWant::kAll};
+    ASSERT_THAT((*engine)->Run({&row, 1}), IsOk());
+    size_t at = 0;
+    for (const std::vector<double>& expected : oracle.Step(block)) {
+      for (const double logit : expected) {
+        ASSERT_NEAR(row.logits[at++], logit, kOracleTolerance) << "after token " << first;
+      }
+    }
+    ASSERT_EQ(at, row.logits.size());
+    for (int32_t lane = 0; lane < c.model.layers * c.model.kv_heads; ++lane) {
+      ASSERT_EQ(LiveOnDevice(**session, lane), oracle.Live(lane / c.model.kv_heads, lane % c.model.kv_heads))
+          << "lane " << lane << " after token " << first;
+    }
+    first += block.size();
+  }
+  EXPECT_EQ((*session)->evicted(), count - c.reference.budget);
+}
+
+void ExpectTheOraclesRunOnEveryDevice(const OracleCase& c) {
+  for (const uint64_t seed : {0, 1}) ExpectTheOraclesRunOnDevice(c, seed == 0 ? 32 : 64, seed);
+}
+
+using Rule = ReferencePolicy::Rule;
+
+PolicySpec OracleSpec(PolicySpec spec, bool compacted) {
+  spec.kv_type = KvType::kF32;
+  spec.positions = compacted ? Positions::kCompacted : Positions::kOriginal;
+  return spec;
+}
+
+TEST(GpuOracle, StreamingEqualsAFreshlyCompactedCache) {
+  for (const bool compacted : {true, false}) {
+    ExpectTheOraclesRunOnEveryDevice(
+        {.model = {.layers = 2},
+         .policy = OracleSpec({.scorer = "streaming", .budget = 24}, compacted),
+         .reference = {.rule = Rule::kOldest, .budget = 24, .sinks = 4, .recent = 19, .compacted = compacted}});
+  }
+}
+
+TEST(GpuOracle, H2oEqualsItsBruteForceReplicaInEveryLane) {
+  for (const bool compacted : {false, true}) {
+    ExpectTheOraclesRunOnEveryDevice(
+        {.model = {.layers = 2, .heads = 6, .kv_heads = 3},
+         .policy = OracleSpec({.scorer = "h2o", .budget = 24}, compacted),
+         .reference = {.rule = Rule::kLeastAttended, .budget = 24, .recent = 12, .compacted = compacted}});
+  }
+}
+
+TEST(GpuOracle, ProtectionHoldsWhateverTheScores) {
+  for (const bool compacted : {false, true}) {
+    ExpectTheOraclesRunOnEveryDevice(
+        {.model = {.layers = 1},
+         .policy = OracleSpec({.scorer = "h2o", .budget = 20, .sinks = 6, .recent = 3}, compacted),
+         .reference = {.rule = Rule::kLeastAttended, .budget = 20, .sinks = 6, .recent = 3, .compacted = compacted}});
+  }
+}
+
+}  // namespace
+}  // namespace ebb
