@@ -55,6 +55,7 @@ absl::Status MeasureAttention(Bench& bench);
 absl::Status MeasurePromptAttention(Bench& bench);
 absl::Status MeasureUpdate(Bench& bench);
 absl::Status MeasureSelection(Bench& bench);
+absl::Status MeasureScores(Bench& bench);
 absl::Status MeasureLinear(Bench& bench);
 absl::Status MeasureLargest(Bench& bench);
 absl::Status CountWaits(Bench& bench);

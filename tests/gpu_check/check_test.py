@@ -40,7 +40,8 @@ class GpuCheck(unittest.TestCase):
         rows = {row["what"]: row for row in report["rows"]}
         for part in ("decode attention, BF16", "decode attention, INT8", "prompt attention, BF16", "SDPA over contiguous, rotated", "RoPE on the read",
                      "scores and the smallest", "updated in place",
-                     "kept", "caused by eviction", "decode step", "bounded to", "prompt of", "scores of the last query",
+                     "kept", "what the output loses, caote", "what the output loses, fast_caote", "likeness of keys", "the largest,", "the L2 norm",
+                     "the union", "chance", "caused by eviction", "decode step", "bounded to", "prompt of", "scores of the last query",
                      "sums over all queries", "product of", "found and copied out"):
             self.assertTrue(any(part in what for what in rows), part)
         synchronisations = next(row for what, row in rows.items() if "caused by eviction" in what)

@@ -1,9 +1,11 @@
 #include "tests/gpu_check/lanes.h"
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 
 #include "engine/ops.h"
+#include "policies/hash_random.h"
 #include "policies/status.h"
 
 namespace ebb::gpu_check {
@@ -39,6 +41,10 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
     }
     for (int32_t t = 0; t < s.tokens && s.free > 0; ++t) placed[lane * s.tokens + t] = s.slots - s.free + t;
   }
+  // Attention received is above 0, and what is 0 might be passed over.
+  std::vector<float> score(static_cast<size_t>(lanes * s.tracks * s.slots));
+  HashRandom random(3);
+  std::ranges::generate(score, [&] { return random.UniformFloat() + 0x1p-24F; });
   for (int64_t i = 0; i < pages; ++i) page[i] = static_cast<int32_t>(i * kStride % pages);
 
   const int64_t d = s.head_dim;
@@ -47,7 +53,9 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
   EBB_ASSIGN(made.arena_, gpu.Allocate(pages * gpu::PageBytes(s.type, s.head_dim), "K and V"));
   EBB_ASSIGN(made.token_, gpu.Upload(std::span<const int32_t>(token), "maps"));
   EBB_ASSIGN(made.position_, gpu.Upload(std::span<const int32_t>(token), "maps"));
-  EBB_ASSIGN(made.score_, gpu.Allocate(lanes * s.slots * 4, "scores"));
+  EBB_ASSIGN(made.score_, gpu.Upload(std::span<const float>(score), "scores"));
+  const std::vector<float> nothing(s.keeps() ? score.size() : 1);
+  EBB_ASSIGN(made.keep_, gpu.Upload(std::span<const float>(nothing), "scores"));
   EBB_ASSIGN(made.placed_, gpu.Upload(std::span<const int32_t>(placed), "maps"));
   EBB_ASSIGN(made.scratch_, gpu.Allocate(lanes * s.slots * 4, "maps"));
   EBB_ASSIGN(made.page_, gpu.Upload(std::span<const int32_t>(page), "pages"));
@@ -68,7 +76,6 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
   // Of bytes too: any are codes, and two of these numbers are a float of like size, which makes a scale.
   gpu.table().random(Random(gpu::Element::kBf16, made.arena_, 1), gpu.stream());
   gpu.table().random(Random(gpu::Element::kF32, made.q_, 2), gpu.stream());
-  gpu.table().random(Random(gpu::Element::kF32, made.score_, 3), gpu.stream());
 
   std::vector<gpu::SessionView> views;
   std::vector<int32_t> row_session;
@@ -76,7 +83,8 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
     const int64_t first = int64_t{i} * s.lanes();
     views.push_back({.token = made.token_.as<int32_t>() + first * s.slots,
                      .position = made.position_.as<int32_t>() + first * s.slots,
-                     .score = made.score_.as<float>() + first * s.slots,
+                     .score = made.score_.as<float>() + first * s.tracks * s.slots,
+                     .keep = s.keeps() ? made.keep_.as<float>() + first * s.tracks * s.slots : nullptr,
                      .placed = made.placed_.as<int32_t>() + first * s.tokens,
                      .scratch = made.scratch_.as<int32_t>() + first * s.slots,
                      .page = made.page_.as<int32_t>() + first * pages_per_lane,
@@ -88,7 +96,11 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
                      .first_token = s.slots - (s.free > 0 ? s.free : s.tokens),
                      .first_row = i * s.tokens,
                      .tokens = s.tokens,
+                     .tracks = s.tracks,
                      .rule = s.rule,
+                     .modifier = s.modifier,
+                     .reduction = s.reduction,
+                     .best = (s.slots - s.drop) / s.tracks,
                      .drop = s.drop});
     row_session.insert(row_session.end(), s.tokens, i);
   }

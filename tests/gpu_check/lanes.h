@@ -24,6 +24,9 @@ struct LaneShape {
   int32_t free = 0;        // slots, the last ones
   bool is_prompt = false;  // rows attend together, else each for itself
   gpu::ScoreRule rule = gpu::ScoreRule::kAge;
+  gpu::ScoreModifier modifier = gpu::ScoreModifier::kNone;
+  int32_t tracks = 1;  // scores of a slot
+  gpu::HeadReduction reduction = gpu::HeadReduction::kTogether;
   int32_t drop = 0;
 
   int32_t lanes() const { return layers * kv_heads; }
@@ -31,6 +34,11 @@ struct LaneShape {
   int32_t split_slots() const { return is_prompt ? gpu::kBlockSplitSlots : gpu::kSplitSlots; }
   int32_t strips() const {
     return (slots + gpu::kStageSlots - 1) / gpu::kStageSlots * (gpu::kStageSlots / gpu::kStripSlots);
+  }
+  // Scores are made into others before anybody leaves.
+  bool keeps() const {
+    return modifier != gpu::ScoreModifier::kNone || tracks > 1 || rule == gpu::ScoreRule::kKeyLikeness ||
+           rule == gpu::ScoreRule::kChance;
   }
   // Of K and V that one layer of all sessions reads.
   double bytes() const {
@@ -49,15 +57,17 @@ class Lanes {
   gpu::StoreArgs Store(int layer) const;
   const gpu::CacheArgs& cache() const { return cache_; }
   const LaneShape& shape() const { return shape_; }
+  // What scores were made into, [sessions][lanes][tracks][slots], zeros before. REQUIRES: shape().keeps().
+  const GpuMemory& keep() const { return keep_; }
   // The maps, [sessions][lanes][slots] each: what a bench that evicts puts back.
   const GpuMemory& token() const { return token_; }
   const GpuMemory& position() const { return position_; }
 
  private:
   LaneShape shape_ = {};
-  GpuMemory arena_ = {}, token_ = {}, position_ = {}, score_ = {}, placed_ = {}, scratch_ = {}, page_ = {}, views_ = {},
-            row_session_ = {}, turns_ = {}, q_ = {}, partial_sums_ = {}, partial_stats_ = {}, logits_ = {}, out_ = {},
-            stats_ = {}, laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};
+  GpuMemory arena_ = {}, token_ = {}, position_ = {}, score_ = {}, keep_ = {}, placed_ = {}, scratch_ = {}, page_ = {},
+            views_ = {}, row_session_ = {}, turns_ = {}, q_ = {}, partial_sums_ = {}, partial_stats_ = {}, logits_ = {},
+            out_ = {}, stats_ = {}, laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};
   gpu::CacheArgs cache_ = {};
 };
 

@@ -219,6 +219,7 @@ void MeasureAll(Bench& b) {
                              {"attention of prompts", MeasurePromptAttention},
                              {"the update in place", MeasureUpdate},
                              {"selection", MeasureSelection},
+                             {"what decides who leaves", MeasureScores},
                              {"products", MeasureLinear},
                              {"the largest logits", MeasureLargest},
                              {"host synchronisations", CountWaits},
