@@ -27,15 +27,16 @@ struct Bench {
   const gpu::Table& table;
   Size size = Size::kWhole;
   std::chrono::steady_clock::time_point end = {};   // nothing begins past it
-  nlohmann::json peers = nlohmann::json::object();  // what peers.py measured: name -> number
+  nlohmann::json peers = nlohmann::json::object();  // what other libraries gave: name -> number
   Report& report;
   std::function<void()> save = {};  // the report so far, in case that what comes next ends the program
   std::unique_ptr<Gpu> gpu = {};
-  double copy_rate = 0;   // bytes read and written per second, of one large copy
-  double dense_rate = 0;  // operations per second of a large BF16 product: the best that any library here gave
+  double copy_rate = 0;       // bytes read and written per second, of one large copy
+  double dense_rate = 0;      // operations per second of a large BF16 product: the best that any library here gave,
+  std::string dense_by = {};  // this one
 
   bool tiny() const { return size == Size::kTiny; }
-  // A number of peers.py's, 0 where it has none.
+  // A number of peers.py's or of DenseRate, 0 where there is none.
   double Peer(const std::string& name) const { return peers.value(name, 0.0); }
 };
 
@@ -47,6 +48,15 @@ absl::StatusOr<double> SecondsOf(const Bench& bench, int count, const Launch& la
 // "3.91 TB/s", "1.25 ms".
 std::string Rate(double per_second, const std::string& unit);
 std::string Time(double seconds);
+
+// "cuBLASLt's product of 8192^3 700.00 TFLOP/s". REQUIRES: dense_rate > 0.
+std::string Dense(const Bench& bench);
+inline constexpr char kNoDense[] = " beside a dense product's rate: neither PyTorch nor cuBLASLt was found";
+
+// Rows and columns of the dense product, the same as peers.py's, and operations a second by cuBLASLt. NOT_FOUND where
+// it is not installed. For a process of its own: what a library from elsewhere does to it, is lost with it alone.
+inline constexpr int32_t kDenseSide = 8192;
+absl::StatusOr<double> DenseRate(Bench& bench);
 
 void MeasureAll(Bench& bench);
 

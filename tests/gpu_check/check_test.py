@@ -57,7 +57,30 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         missing = self.report()["missing"]
         self.assertTrue(missing)
-        self.assertTrue(all("no PyTorch was found" in what for what in missing), missing)
+        self.assertTrue(all("no PyTorch was found" in what or "neither PyTorch nor cuBLASLt was found" in what for what in missing), missing)
+
+    # Prefill has a ceiling where either library is there; the page says which, and takes the faster where both are.
+    def test_the_dense_product_is_of_the_library_that_was_found(self):
+        for torch, cublaslt, by, other in ((0, 5e12, "cuBLASLt", "itself"), (4e12, 5e12, "cuBLASLt", "PyTorch's 4.00 TFLOP/s"),
+                                           (5e12, 4e12, "PyTorch", "cuBLASLt's 4.00 TFLOP/s")):
+            files = []
+            for name, rate in (("matmul", torch), ("cublaslt", cublaslt)):
+                files.append(self.out / f"{name}.json")
+                files[-1].write_text(json.dumps({name: rate} if rate else {}))
+            self.run_check("--kind", "emulated", "--tiny", "--tests", "GpuGreedy.*", "--peers", files[0], "--peers", files[1])
+            report = self.report()
+            rows = {row["what"]: row for row in report["rows"]}
+            ceiling = rows[f"ceiling: {by}'s product of 8192^3, BF16"]
+            self.assertEqual((ceiling["measured"], ceiling["against"]), ("5.00 TFLOP/s", other))
+            for what in ("prompt attention, BF16, 8 rows over 64 slots", "prompt of 32, 8B shape, BF16"):
+                self.assertEqual(rows[what]["against"], f"{by}'s product of 8192^3 5.00 TFLOP/s")
+            self.assertFalse(any("dense" in what for what in report["missing"]), report["missing"])
+
+    def test_a_dense_product_is_measured_by_cublaslt_alone(self):
+        done = self.run_check("--dense", "--kind", "emulated")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("cuBLASLt multiplies on CUDA's devices alone", done.stderr)
+        self.assertEqual(list(self.out.iterdir()), [])
 
     def test_no_time_left_is_said(self):
         self.run_check("--kind", "emulated", "--tiny", "--tests", "GpuGreedy.*", "--seconds", "0")

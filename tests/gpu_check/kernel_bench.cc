@@ -48,6 +48,10 @@ std::string Time(double seconds) {
   return seconds < 1 ? absl::StrFormat("%.2f ms", seconds * 1e3) : absl::StrFormat("%.2f s", seconds);
 }
 
+std::string Dense(const Bench& b) {
+  return absl::StrFormat("%s's product of %d^3 %s", b.dense_by, kDenseSide, Rate(b.dense_rate, "FLOP/s"));
+}
+
 absl::Status MeasureCeilings(Bench& b) {
   const int64_t bytes = b.tiny() ? 1 << 20 : int64_t{4} << 30;
   EBB_ASSIGN(const GpuMemory from, b.gpu->Allocate(bytes, "what is copied"));
@@ -61,8 +65,20 @@ absl::Status MeasureCeilings(Bench& b) {
                            .measured = Rate(b.copy_rate, "B/s"),
                            .against = b.Peer("copy") > 0 ? "PyTorch's " + Rate(b.Peer("copy"), "B/s") : "itself",
                            .ratio = b.Peer("copy") > 0 ? b.copy_rate / b.Peer("copy") : 1});
-  b.dense_rate = b.Peer("matmul");
-  if (b.dense_rate == 0) b.report.missing.push_back("the rate of a dense product: no PyTorch was found");
+  const double torch = b.Peer("matmul");
+  const double cublaslt = b.Peer("cublaslt");
+  b.dense_rate = std::max(torch, cublaslt);
+  if (b.dense_rate == 0) {
+    b.report.missing.push_back("the rate of a dense product: neither PyTorch nor cuBLASLt was found");
+    return absl::OkStatus();
+  }
+  b.dense_by = cublaslt > torch ? "cuBLASLt" : "PyTorch";
+  const double other = std::min(torch, cublaslt);
+  b.report.rows.push_back(
+      {.what = absl::StrFormat("ceiling: %s's product of %d^3, BF16", b.dense_by, kDenseSide),
+       .measured = Rate(b.dense_rate, "FLOP/s"),
+       .against = other > 0 ? (cublaslt > torch ? "PyTorch's " : "cuBLASLt's ") + Rate(other, "FLOP/s") : "itself",
+       .ratio = other > 0 ? b.dense_rate / other : 1});
   return absl::OkStatus();
 }
 
@@ -158,10 +174,10 @@ absl::Status MeasurePromptAttention(Bench& b) {
   if (b.dense_rate > 0) {
     b.report.rows.push_back({.what = name,
                              .measured = Time(plain) + ", " + Rate(rate, "FLOP/s"),
-                             .against = "PyTorch's product of 8192^3 " + Rate(b.dense_rate, "FLOP/s"),
+                             .against = Dense(b),
                              .ratio = rate / b.dense_rate});
   } else {
-    b.report.missing.push_back(name + " beside a dense product's rate: no PyTorch was found");
+    b.report.missing.push_back(name + kNoDense);
   }
   if (const double peer = b.Peer("sdpa_prompt"); peer > 0) {
     b.report.rows.push_back({.what = name + ", beside PyTorch's SDPA over contiguous, rotated K and V",
@@ -290,13 +306,11 @@ absl::Status MeasureLinear(Bench& b) {
     if (is_block) {
       const double rate = 2.0 * tokens * rows * cols / seconds;
       if (b.dense_rate == 0) {
-        b.report.missing.push_back(name + " beside a dense product's rate: no PyTorch was found");
+        b.report.missing.push_back(name + kNoDense);
         continue;
       }
-      b.report.rows.push_back({.what = name,
-                               .measured = Rate(rate, "FLOP/s"),
-                               .against = "PyTorch's product of 8192^3 " + Rate(b.dense_rate, "FLOP/s"),
-                               .ratio = rate / b.dense_rate});
+      b.report.rows.push_back(
+          {.what = name, .measured = Rate(rate, "FLOP/s"), .against = Dense(b), .ratio = rate / b.dense_rate});
       continue;
     }
     const double rate = static_cast<double>(weights[0].bytes()) / seconds;

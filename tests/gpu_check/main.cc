@@ -2,7 +2,11 @@
 // does in how much time, beside its ceilings. Leaves gpu.json and gpu.md.
 //
 //   ebb_gpu_check --kind cuda|hip|emulated --libraries FOLDER --out FOLDER
-//                 [--seconds N] [--tests FILTER] [--tiny] [--peers FILE] [--fact KEY=VALUE]...
+//                 [--seconds N] [--tests FILTER] [--tiny] [--peers FILE]... [--fact KEY=VALUE]...
+//   ebb_gpu_check --dense --kind cuda --libraries FOLDER
+//
+// The second checks nothing: it prints the rate of a dense product by cuBLASLt, where that is installed, as a file of
+// peers has it.
 //
 // Run from a folder that has tests/golden/data. Exits with 0 where all checks passed, 1 where one did not, 2 where it
 // was called wrongly, and 3 where there is no device. A target that is missed is said in the report and is no failure.
@@ -15,6 +19,7 @@
 #include <ctime>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -39,7 +44,8 @@ struct Options {
   std::string libraries = ".";
   std::string out = ".";
   std::string tests = "*";
-  std::string peers = "";
+  std::vector<std::string> peers = {};
+  bool dense = false;
   int seconds = 420;
   Size size = Size::kWhole;
   std::vector<std::pair<std::string, std::string>> facts = {};
@@ -53,6 +59,10 @@ std::optional<Options> Parse(int argc, char** argv) {
       o.size = Size::kTiny;
       continue;
     }
+    if (flag == "--dense") {
+      o.dense = true;
+      continue;
+    }
     if (i + 1 == argc) return std::nullopt;
     const std::string value = argv[++i];
     if (flag == "--kind") {
@@ -64,7 +74,7 @@ std::optional<Options> Parse(int argc, char** argv) {
     } else if (flag == "--tests") {
       o.tests = value;
     } else if (flag == "--peers") {
-      o.peers = value;
+      o.peers.push_back(value);
     } else if (flag == "--seconds") {
       if (!absl::SimpleAtoi(value, &o.seconds)) return std::nullopt;
     } else if (const size_t at = value.find('='); flag == "--fact" && at != std::string::npos) {
@@ -105,6 +115,19 @@ std::string Today() {
   return text.data();
 }
 
+int PrintDense(const Options& options, const gpu::Table& table, std::unique_ptr<Gpu> gpu) {
+  Report report;
+  Bench bench = {.table = table, .report = report, .gpu = std::move(gpu)};
+  const absl::StatusOr<double> rate =
+      options.kind == "cuda" ? DenseRate(bench) : absl::NotFoundError("cuBLASLt multiplies on CUDA's devices alone");
+  if (!rate.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(rate.status().message()).c_str());
+    return kFailed;
+  }
+  std::printf("%s\n", nlohmann::json{{"cublaslt", *rate}}.dump().c_str());
+  return kPassed;
+}
+
 int Main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const std::optional<Options> options = Parse(argc, argv);
@@ -130,6 +153,7 @@ int Main(int argc, char** argv) {
     return kNoDevice;
   }
 
+  if (options->dense) return PrintDense(*options, *table, *std::move(gpu));
   Report report;
   report.is_emulated = is_emulated;
   report.facts = {{"device", *device}, {"date", Today()}};
@@ -150,10 +174,10 @@ int Main(int argc, char** argv) {
                  .report = report,
                  .save = save,
                  .gpu = *std::move(gpu)};
-  if (!options->peers.empty()) {
-    std::ifstream peers(options->peers);
-    bench.peers = nlohmann::json::parse(peers, nullptr, false);
-    if (!bench.peers.is_object()) bench.peers = nlohmann::json::object();
+  for (const std::string& file : options->peers) {
+    std::ifstream stream(file);
+    const nlohmann::json peers = nlohmann::json::parse(stream, nullptr, false);
+    if (peers.is_object()) bench.peers.update(peers);
   }
   MeasureAll(bench);
 

@@ -188,11 +188,11 @@ absl::Status MeasurePrefill(Bench& b) {
   if (b.dense_rate > 0) {
     b.report.rows.push_back({.what = shape,
                              .measured = Time(plain) + ", " + Rate(operations / plain, "FLOP/s"),
-                             .against = "PyTorch's product of 8192^3 " + Rate(b.dense_rate, "FLOP/s"),
+                             .against = Dense(b),
                              .ratio = operations / plain / b.dense_rate,
                              .target = 0.6});
   } else {
-    b.report.missing.push_back(shape + " beside a dense product's rate: no PyTorch was found");
+    b.report.missing.push_back(shape + kNoDense);
   }
   b.report.rows.push_back({.what = shape + ", scores of the last query",
                            .measured = Time(last),
