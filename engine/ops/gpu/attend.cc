@@ -51,8 +51,7 @@ AttendSplit(AttendArgs a) {
   const int32_t* const position = session.position + int64_t{lane} * session.capacity;
   const int32_t query = position[session.placed[int64_t{lane} * session.block_max + row - session.first_row]];
 
-  int32_t width = 1;
-  while (width * kUnit < d) width *= 2;
+  const int32_t width = TeamFor(d / kUnit);
   const int32_t unit = thread % width;
   const int32_t team = thread / width;
   const int32_t teams = kThreads / width;
@@ -201,16 +200,7 @@ void LaunchOf(const AttendArgs& args, Stream stream) {
 }  // namespace
 
 void LaunchAttend(const AttendArgs& args, Stream stream) {
-  switch (args.cache.arena.type) {
-    case Element::kF32:
-      return LaunchOf<KvF32>(args, stream);
-    case Element::kF16:
-      return LaunchOf<KvF16>(args, stream);
-    case Element::kQ8:
-      return LaunchOf<KvInt8>(args, stream);
-    default:
-      return LaunchOf<KvBf16>(args, stream);
-  }
+  WithElement(args.cache.arena.type, [&](auto element) { LaunchOf<decltype(element)>(args, stream); });
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

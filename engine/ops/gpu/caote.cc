@@ -142,8 +142,7 @@ WeighLane(CaoteArgs a) {
       },
       center);
 
-  int32_t width = 2;
-  while (width < l.chunks) width *= 2;
+  const int32_t width = TeamFor(l.chunks);
   int32_t largest = slots;  // that holds more than half, if there is one
   float cost_of_largest = 0;
   if (2 * static_cast<double>(most) > total) {
@@ -180,16 +179,8 @@ WeighLane(CaoteArgs a) {
 
 void LaunchCaote(const CaoteArgs& args, Stream stream) {
   const Grid grid = {int64_t{args.cache.lanes} * args.tracks, args.cache.session_count};
-  switch (args.cache.arena.type) {
-    case Element::kF32:
-      return Launch(WeighLane<KvF32>, grid, kThreads, args, stream);
-    case Element::kF16:
-      return Launch(WeighLane<KvF16>, grid, kThreads, args, stream);
-    case Element::kQ8:
-      return Launch(WeighLane<KvInt8>, grid, kThreads, args, stream);
-    default:
-      return Launch(WeighLane<KvBf16>, grid, kThreads, args, stream);
-  }
+  WithElement(args.cache.arena.type,
+              [&](auto element) { Launch(WeighLane<decltype(element)>, grid, kThreads, args, stream); });
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -7,8 +7,24 @@
 
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/numbers.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
+
+// launch(element), which is what reads and writes a cache of that type (numbers.h). REQUIRES: a type of cache.
+template <typename F>
+void WithElement(Element type, const F& launch) {
+  switch (type) {
+    case Element::kF32:
+      return launch(KvF32());
+    case Element::kF16:
+      return launch(KvF16());
+    case Element::kQ8:
+      return launch(KvInt8());
+    default:
+      return launch(KvBf16());
+  }
+}
 
 struct SlotScales {
   float k, v;

@@ -164,8 +164,9 @@ LayQueries(BlockArgs args) {
   }
 }
 
-template <typename E, int32_t kTerms>
+template <typename E>
 void LaunchOf(const BlockArgs& args, Stream stream) {
+  constexpr int32_t kTerms = LaidTerms(E::kElement);
   const CacheArgs& cache = args.attend.cache;
   Launch(LayStrip<E, kTerms>, {args.strips, cache.kv_heads, cache.session_count}, kThreads, args, stream);
   Launch(LayQueries<kTerms>, {cache.rows}, kThreads, args, stream);
@@ -174,16 +175,7 @@ void LaunchOf(const BlockArgs& args, Stream stream) {
 }  // namespace
 
 void LaunchLay(const BlockArgs& args, Stream stream) {
-  switch (args.attend.cache.arena.type) {
-    case Element::kF32:
-      return LaunchOf<KvF32, LaidTerms(Element::kF32)>(args, stream);
-    case Element::kF16:
-      return LaunchOf<KvF16, LaidTerms(Element::kF16)>(args, stream);
-    case Element::kQ8:
-      return LaunchOf<KvInt8, LaidTerms(Element::kQ8)>(args, stream);
-    default:
-      return LaunchOf<KvBf16, LaidTerms(Element::kBf16)>(args, stream);
-  }
+  WithElement(args.attend.cache.arena.type, [&](auto element) { LaunchOf<decltype(element)>(args, stream); });
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -45,8 +45,7 @@ LikenLane(LikenessArgs a) {
   const int32_t* const token = session.token + first;
   float* const keep = session.keep + first;
   const int32_t chunks = a.cache.arena.head_dim / 8;
-  int32_t width = 2;
-  while (width < chunks) width *= 2;
+  const int32_t width = TeamFor(chunks);
   const int32_t chunk = ThreadIndex() % width;
   const int32_t team = ThreadIndex() / width;
   const int32_t teams = kThreads / width;
@@ -97,16 +96,8 @@ LikenLane(LikenessArgs a) {
 
 void LaunchLikeness(const LikenessArgs& args, Stream stream) {
   const Grid grid = {args.cache.lanes, args.cache.session_count};
-  switch (args.cache.arena.type) {
-    case Element::kF32:
-      return Launch(LikenLane<KvF32>, grid, kThreads, args, stream);
-    case Element::kF16:
-      return Launch(LikenLane<KvF16>, grid, kThreads, args, stream);
-    case Element::kQ8:
-      return Launch(LikenLane<KvInt8>, grid, kThreads, args, stream);
-    default:
-      return Launch(LikenLane<KvBf16>, grid, kThreads, args, stream);
-  }
+  WithElement(args.cache.arena.type,
+              [&](auto element) { Launch(LikenLane<decltype(element)>, grid, kThreads, args, stream); });
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

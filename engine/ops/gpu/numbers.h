@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/kernels.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 
@@ -55,6 +56,7 @@ struct alignas(16) Vector16 {
 // Elements of K and V. ReadEight: eight neighbours, the first aligned as a vector of them. kScaled: what it and Read
 // tell is in units of the slot's scale.
 struct KvF32 {
+  static constexpr Element kElement = Element::kF32;
   static constexpr bool kScaled = false;
   using Type = float;
   static EBB_DEVICE void ReadEight(const float* from, float* to) {
@@ -70,6 +72,7 @@ struct KvF32 {
   static EBB_DEVICE float Read(float x) { return x; }
 };
 struct KvBf16 {
+  static constexpr Element kElement = Element::kBf16;
   static constexpr bool kScaled = false;
   using Type = uint16_t;
   static EBB_DEVICE void ReadEight(const uint16_t* from, float* to) {
@@ -84,6 +87,7 @@ struct KvBf16 {
   static EBB_DEVICE float Read(uint16_t x) { return FromBf16(x); }
 };
 struct KvF16 {
+  static constexpr Element kElement = Element::kF16;
   static constexpr bool kScaled = false;
   using Type = uint16_t;
   static EBB_DEVICE void ReadEight(const uint16_t* from, float* to) {
@@ -99,6 +103,7 @@ struct KvF16 {
 };
 
 struct KvInt8 {
+  static constexpr Element kElement = Element::kQ8;
   static constexpr bool kScaled = true;
   using Type = int8_t;
   static EBB_DEVICE void ReadEight(const int8_t* from, float* to) {

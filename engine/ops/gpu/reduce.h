@@ -29,6 +29,13 @@ struct Smallest {
   }
 };
 
+// How wide the team is of which so many threads have work: the power of two at or above.
+EBB_DEVICE int32_t TeamFor(int32_t threads) {
+  int32_t width = 1;
+  while (width < threads) width *= 2;
+  return width;
+}
+
 // Of the `width` neighbours of a team, a power of two up to 32; every one of them gets the result.
 template <typename T, typename Combine>
 EBB_DEVICE T ReduceTeam(T value, Combine combine, int32_t width = kTeam) {

@@ -95,16 +95,8 @@ StoreRow(StoreArgs a) {
 
 void LaunchStore(const StoreArgs& args, Stream stream) {
   const Grid grid = {args.cache.kv_heads, args.cache.rows};
-  switch (args.cache.arena.type) {
-    case Element::kF32:
-      return Launch(StoreRow<KvF32>, grid, kThreads, args, stream);
-    case Element::kF16:
-      return Launch(StoreRow<KvF16>, grid, kThreads, args, stream);
-    case Element::kQ8:
-      return Launch(StoreRow<KvInt8>, grid, kThreads, args, stream);
-    default:
-      return Launch(StoreRow<KvBf16>, grid, kThreads, args, stream);
-  }
+  WithElement(args.cache.arena.type,
+              [&](auto element) { Launch(StoreRow<decltype(element)>, grid, kThreads, args, stream); });
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET
