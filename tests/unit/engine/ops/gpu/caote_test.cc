@@ -16,7 +16,7 @@
 #include "tests/support/test_lane.h"
 #include "tests/support/value_memory.h"
 #include "tests/unit/engine/ops/gpu/each_target.h"
-#include "tests/unit/engine/ops/gpu/resting_row.h"
+#include "tests/unit/engine/ops/gpu/resting_lanes.h"
 
 namespace ebb::gpu {
 namespace {
@@ -28,22 +28,15 @@ constexpr double kRelative = 1e-5;
 enum class Weights { kRandom, kOneHoldsNearlyAll, kOneHoldsAll, kNone, kOdd, kCount };
 
 struct CaoteCase {
-  Element type = Element::kF32;
-  int32_t head_dim = 64;
-  int32_t lanes = 2;
-  int32_t capacity = 100;
-  int32_t live = 60;
+  LanesShape shape = {};
   ScoreModifier modifier = ScoreModifier::kCaote;
   Weights weights = Weights::kRandom;
   float offset = 0;  // that all values have in common
-
-  int32_t pages_per_lane() const { return (capacity + kPageSlots - 1) / kPageSlots; }
 };
 
 struct WeighedLanes {
-  std::vector<int32_t> token = {}, page = {};
-  std::vector<float> score = {}, values = {};  // values [lanes][capacity][d], as they rest
-  std::vector<std::byte> arena = {};
+  RestingLanes values;
+  std::vector<float> score;  // [lanes][capacity]
 };
 
 float ScoreOf(Weights weights, int32_t i, HashRandom& random) {
@@ -64,25 +57,15 @@ float ScoreOf(Weights weights, int32_t i, HashRandom& random) {
 }
 
 WeighedLanes RandomWeighedLanes(const CaoteCase& c, HashRandom& random) {
-  WeighedLanes l;
-  const int64_t slots = int64_t{c.lanes} * c.capacity;
-  l.token.assign(slots, -1);
-  l.score.assign(slots, std::numeric_limits<float>::quiet_NaN());
-  l.values.assign(slots * c.head_dim, 0);
-  l.page = RandomOrder(random, c.lanes * c.pages_per_lane());
-  const int64_t page_bytes = PageBytes(c.type, c.head_dim);
-  l.arena.assign(std::ssize(l.page) * page_bytes, std::byte{0xFF});
-  for (int32_t lane = 0; lane < c.lanes; ++lane) {
-    const std::vector<int32_t> order = RandomOrder(random, c.capacity);
-    for (int32_t i = 0; i < c.live; ++i) {
-      const int64_t at = int64_t{lane} * c.capacity + order[i];
-      l.token[at] = i;
-      l.score[at] = ScoreOf(c.weights, i, random);
-      std::vector<float> row = RandomFloats(random.Next64(), 1, c.head_dim);
+  WeighedLanes l = {.values = RestingLanes(c.shape, Part::kValues, random),
+                    .score = std::vector<float>(c.shape.slots(), std::numeric_limits<float>::quiet_NaN())};
+  for (int32_t lane = 0; lane < c.shape.lanes; ++lane) {
+    const std::vector<int32_t> order = RandomOrder(random, c.shape.capacity);
+    for (int32_t i = 0; i < c.shape.live; ++i) {
+      l.score[int64_t{lane} * c.shape.capacity + order[i]] = ScoreOf(c.weights, i, random);
+      std::vector<float> row = RandomFloats(random.Next64(), 1, c.shape.head_dim);
       for (float& x : row) x += c.offset;
-      std::byte* const page = &l.arena[l.page[lane * c.pages_per_lane() + order[i] / kPageSlots] * page_bytes];
-      WriteRow(c.type, row, order[i], Part::kValues, page);
-      std::ranges::copy(Rest(c.type, row).numbers, l.values.begin() + at * c.head_dim);
+      l.values.Seat(lane, order[i], i, row);
     }
   }
   return l;
@@ -91,24 +74,12 @@ WeighedLanes RandomWeighedLanes(const CaoteCase& c, HashRandom& random) {
 std::vector<float> OnTheDevice(const CaoteCase& c, const WeighedLanes& l, int32_t drop) {
   return OnEachTarget([&](const Table& table) {
     Mirror mirror(table);
-    std::vector<float> keep(l.token.size(), -7);
-    const SessionView view = {.token = mirror.In(l.token),
-                              .score = mirror.In(l.score),
-                              .keep = mirror.In(keep),
-                              .page = mirror.In(l.page),
-                              .capacity = c.capacity,
-                              .pages_per_lane = c.pages_per_lane(),
-                              .live = c.live - 1,
-                              .slots = c.capacity,
-                              .tokens = 1,
-                              .modifier = c.modifier,
-                              .drop = drop};
-    table.caote({.cache = {.arena = {.base = mirror.In(l.arena), .type = c.type, .head_dim = c.head_dim},
-                           .sessions = mirror.In(std::vector{view}),
-                           .session_count = 1,
-                           .lanes = c.lanes,
-                           .slots_max = c.capacity}},
-                mirror.stream());
+    SessionView view = l.values.View(mirror);
+    view.score = mirror.In(l.score);
+    view.modifier = c.modifier;
+    view.drop = drop;
+    table.caote({.cache = l.values.Cache(view, 1, mirror)}, mirror.stream());
+    std::vector<float> keep(l.score.size());
     mirror.Out(view.keep, keep);
     return keep;
   });
@@ -120,43 +91,43 @@ struct Cost {
 };
 
 std::vector<Cost> InFloat64(const CaoteCase& c, const WeighedLanes& l, int32_t lane) {
-  const int64_t first = int64_t{lane} * c.capacity;
-  std::vector<double> weight(c.capacity, 0);
+  const int64_t first = int64_t{lane} * c.shape.capacity;
+  std::vector<double> weight(c.shape.capacity, 0);
   double total = 0;
-  for (int32_t slot = 0; slot < c.capacity; ++slot) {
-    if (l.token[first + slot] >= 0 && l.score[first + slot] > 0) weight[slot] = l.score[first + slot];
+  for (int32_t slot = 0; slot < c.shape.capacity; ++slot) {
+    if (l.values.token[first + slot] >= 0 && l.score[first + slot] > 0) weight[slot] = l.score[first + slot];
     total += weight[slot];
   }
   if (total == 0) {
-    for (int32_t slot = 0; slot < c.capacity; ++slot) weight[slot] = l.token[first + slot] >= 0 ? 1 : 0;
-    total = c.live;
+    for (int32_t slot = 0; slot < c.shape.capacity; ++slot) weight[slot] = l.values.token[first + slot] >= 0 ? 1 : 0;
+    total = c.shape.live;
   }
-  std::vector<double> center(c.head_dim, 0);
+  std::vector<double> center(c.shape.head_dim, 0);
   double size = 0;
-  for (int32_t slot = 0; slot < c.capacity; ++slot) {
+  for (int32_t slot = 0; slot < c.shape.capacity; ++slot) {
     const double share = c.modifier == ScoreModifier::kCaote ? weight[slot] / total
-                         : l.token[first + slot] >= 0        ? 1.0 / c.live
+                         : l.values.token[first + slot] >= 0 ? 1.0 / c.shape.live
                                                              : 0;
-    for (int32_t i = 0; i < c.head_dim; ++i) {
-      const double v = l.values[(first + slot) * c.head_dim + i];
+    for (int32_t i = 0; i < c.shape.head_dim; ++i) {
+      const double v = l.values.rows[(first + slot) * c.shape.head_dim + i];
       center[i] += share * v;
       size = std::max(size, std::abs(v - c.offset));
     }
   }
-  std::vector<Cost> costs(c.capacity);
-  for (int32_t slot = 0; slot < c.capacity; ++slot) {
+  std::vector<Cost> costs(c.shape.capacity);
+  for (int32_t slot = 0; slot < c.shape.capacity; ++slot) {
     if (weight[slot] == 0) continue;
     double squares = 0;
-    for (int32_t i = 0; i < c.head_dim; ++i) {
-      const double difference = center[i] - l.values[(first + slot) * c.head_dim + i];
+    for (int32_t i = 0; i < c.shape.head_dim; ++i) {
+      const double difference = center[i] - l.values.rows[(first + slot) * c.shape.head_dim + i];
       squares += difference * difference;
     }
     double rest = 0;  // total - weight, without losing what it holds
-    for (int32_t other = 0; other < c.capacity; ++other) rest += other == slot ? 0 : weight[other];
+    for (int32_t other = 0; other < c.shape.capacity; ++other) rest += other == slot ? 0 : weight[other];
     const double odds = rest > 0 ? weight[slot] / rest : INFINITY;
     // A value and the center are floats: how near they lie to the numbers is relative to the numbers.
     costs[slot] = {rest > 0 ? odds * std::sqrt(squares) : INFINITY,
-                   odds * std::sqrt(c.head_dim) * (size + std::abs(c.offset) / 100)};
+                   odds * std::sqrt(c.shape.head_dim) * (size + std::abs(c.offset) / 100)};
   }
   return costs;
 }
@@ -165,29 +136,31 @@ TEST(GpuCaote, EqualsFloat64AndTheHost) {
   constexpr int32_t kDims[] = {16, 32, 48, 80, 128, 256};
   HashRandom random(31);
   for (int i = 0; i < Cases(40); ++i) {
-    CaoteCase c = {.type = kCacheTypes[i % 4],
-                   .head_dim = kDims[random.Uniform(0, 5)],
-                   .lanes = random.Uniform(1, 2),
-                   .capacity = random.Uniform(2, i % 3 == 0 ? 8 : 300)};
-    c.live = random.Uniform(2, c.capacity);
+    CaoteCase c = {.shape = {.type = kCacheTypes[i % 4],
+                             .head_dim = kDims[random.Uniform(0, 5)],
+                             .lanes = random.Uniform(1, 2),
+                             .capacity = random.Uniform(2, i % 3 == 0 ? 8 : 300)}};
+    const LanesShape& shape = c.shape;
+    c.shape.live = random.Uniform(2, shape.capacity);
     c.modifier = random.Uniform(0, 1) == 0 ? ScoreModifier::kCaote : ScoreModifier::kFastCaote;
     c.weights = static_cast<Weights>(i % static_cast<int>(Weights::kCount));
     c.offset = i % 7 == 0 ? 4 : 0;
-    SCOPED_TRACE("case " + std::to_string(i) + ", type " + std::to_string(i % 4) + ", d " + std::to_string(c.head_dim) +
-                 ", " + std::to_string(c.live) + " of " + std::to_string(c.capacity));
+    SCOPED_TRACE("case " + std::to_string(i) + ", type " + std::to_string(i % 4) + ", d " +
+                 std::to_string(shape.head_dim) + ", " + std::to_string(shape.live) + " of " +
+                 std::to_string(shape.capacity));
     const WeighedLanes l = RandomWeighedLanes(c, random);
     const std::vector<float> keep = OnTheDevice(c, l, 1);
-    for (int32_t lane = 0; lane < c.lanes; ++lane) {
-      const int64_t first = int64_t{lane} * c.capacity;
-      const auto slots = static_cast<size_t>(c.capacity);
+    for (int32_t lane = 0; lane < shape.lanes; ++lane) {
+      const int64_t first = int64_t{lane} * shape.capacity;
+      const auto slots = static_cast<size_t>(shape.capacity);
       const std::vector<Cost> costs = InFloat64(c, l, lane);
-      const ValueMemory memory(
-          c.head_dim, {l.values.begin() + first * c.head_dim, l.values.begin() + (first + c.capacity) * c.head_dim});
-      std::vector<float> host(l.score.begin() + first, l.score.begin() + first + c.capacity);
+      const ValueMemory memory(shape.head_dim, {l.values.rows.begin() + first * shape.head_dim,
+                                                l.values.rows.begin() + (first + shape.capacity) * shape.head_dim});
+      std::vector<float> host(l.score.begin() + first, l.score.begin() + first + shape.capacity);
       CaoteScratch scratch;
-      Caote({.token = std::span(l.token).subspan(first, slots), .live = c.live, .memory = &memory},
+      Caote({.token = std::span(l.values.token).subspan(first, slots), .live = shape.live, .memory = &memory},
             c.modifier == ScoreModifier::kCaote ? CaoteForm::kExact : CaoteForm::kFast, scratch, host);
-      for (int32_t slot = 0; slot < c.capacity; ++slot) {
+      for (int32_t slot = 0; slot < shape.capacity; ++slot) {
         const float is = keep[first + slot];
         if (std::isinf(costs[slot].cost)) {
           ASSERT_EQ(is, INFINITY);
@@ -204,9 +177,9 @@ TEST(GpuCaote, EqualsFloat64AndTheHost) {
 TEST(GpuCaote, NothingIsReadWhereThereIsNoChoice) {
   HashRandom random(32);
   const CaoteCase c = {};
-  const std::vector<float> untouched(static_cast<size_t>(c.lanes) * c.capacity, -7);
+  const std::vector<float> untouched(c.shape.slots(), -7);
   EXPECT_EQ(OnTheDevice(c, RandomWeighedLanes(c, random), 0), untouched);
-  EXPECT_EQ(OnTheDevice(c, RandomWeighedLanes(c, random), c.live), untouched);
+  EXPECT_EQ(OnTheDevice(c, RandomWeighedLanes(c, random), c.shape.live), untouched);
 }
 
 }  // namespace

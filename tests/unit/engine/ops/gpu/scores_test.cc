@@ -16,7 +16,7 @@
 #include "tests/support/attend_case.h"
 #include "tests/support/test_lane.h"
 #include "tests/unit/engine/ops/gpu/each_target.h"
-#include "tests/unit/engine/ops/gpu/resting_row.h"
+#include "tests/unit/engine/ops/gpu/resting_lanes.h"
 
 namespace ebb::gpu {
 namespace {
@@ -41,89 +41,55 @@ class KeyMemory final : public LaneMemory {
   std::span<const float> keys_;
 };
 
-struct KeyLanes {
-  Element type = Element::kF32;
-  int32_t head_dim = 64, lanes = 2, capacity = 0, live = 0;
-  std::vector<int32_t> token = {}, page = {};
-  std::vector<float> keys = {};  // [lanes][capacity][d], as they rest; 0 where free
-  std::vector<std::byte> arena = {};
-
-  int32_t pages_per_lane() const { return (capacity + kPageSlots - 1) / kPageSlots; }
-  LaneView View(int32_t lane, const LaneMemory* memory) const {
-    const auto slots = static_cast<size_t>(capacity);
-    return {.token = std::span(token).subspan(lane * slots, slots), .live = live, .memory = memory};
-  }
-};
-
-KeyLanes RandomKeyLanes(Element type, int32_t slots_max, HashRandom& random) {
+RestingLanes RandomKeyLanes(Element type, int32_t slots_max, HashRandom& random) {
   constexpr int32_t kDims[] = {16, 32, 48, 80, 128, 256};
-  KeyLanes l = {.type = type, .head_dim = kDims[random.Uniform(0, 5)], .capacity = random.Uniform(2, slots_max)};
-  l.live = random.Uniform(2, l.capacity);
-  const int64_t slots = int64_t{l.lanes} * l.capacity;
-  l.token.assign(slots, -1);
-  l.keys.assign(slots * l.head_dim, 0);
-  l.page = RandomOrder(random, l.lanes * l.pages_per_lane());
-  const int64_t page_bytes = PageBytes(type, l.head_dim);
-  l.arena.assign(std::ssize(l.page) * page_bytes, std::byte{0xFF});
-  const std::vector<float> common = RandomFloats(random.Next64(), 2, l.head_dim);
-  for (int32_t lane = 0; lane < l.lanes; ++lane) {
-    const std::vector<int32_t> order = RandomOrder(random, l.capacity);
-    for (int32_t i = 0; i < l.live; ++i) {
-      const int64_t at = int64_t{lane} * l.capacity + order[i];
-      l.token[at] = 3 * i;
-      std::vector<float> row = RandomFloats(random.Next64(), 1, l.head_dim);
-      for (int32_t c = 0; c < l.head_dim; ++c) row[c] = i == 1 ? 0 : row[c] + common[c];  // one has no direction
-      std::byte* const page = &l.arena[l.page[lane * l.pages_per_lane() + order[i] / kPageSlots] * page_bytes];
-      if (i == 1 && type == Element::kQ8) row[0] = 1;  // whose scale would be 0
-      WriteRow(type, row, order[i], Part::kKeys, page);
-      std::ranges::copy(Rest(type, row).numbers, l.keys.begin() + at * l.head_dim);
+  LanesShape shape = {.type = type, .head_dim = kDims[random.Uniform(0, 5)], .capacity = random.Uniform(2, slots_max)};
+  shape.live = random.Uniform(2, shape.capacity);
+  RestingLanes l(shape, Part::kKeys, random);
+  const std::vector<float> common = RandomFloats(random.Next64(), 2, shape.head_dim);
+  for (int32_t lane = 0; lane < shape.lanes; ++lane) {
+    const std::vector<int32_t> order = RandomOrder(random, shape.capacity);
+    for (int32_t i = 0; i < shape.live; ++i) {
+      std::vector<float> row = RandomFloats(random.Next64(), 1, shape.head_dim);
+      // One has no direction; but of bytes, whose scale would be 0.
+      for (int32_t c = 0; c < shape.head_dim; ++c) row[c] = i == 1 ? 0 : row[c] + common[c];
+      if (i == 1 && type == Element::kQ8) row[0] = 1;
+      l.Seat(lane, order[i], 3 * i, row);
     }
   }
   return l;
 }
 
-SessionView ViewOf(const KeyLanes& l, ScoreRule rule, Mirror& mirror) {
-  return {.token = mirror.In(l.token),
-          .keep = mirror.In(std::vector<float>(l.token.size(), -7)),
-          .page = mirror.In(l.page),
-          .capacity = l.capacity,
-          .pages_per_lane = l.pages_per_lane(),
-          .live = l.live - 1,
-          .slots = l.capacity,
-          .first_token = 1000,
-          .tokens = 1,
-          .rule = rule,
-          .drop = 1};
+SessionView ViewBy(ScoreRule rule, const RestingLanes& l, Mirror& mirror) {
+  SessionView view = l.View(mirror);
+  view.rule = rule;
+  view.first_token = 1000;
+  return view;
 }
-
-CacheArgs CacheOf(const KeyLanes& l, const SessionView& view, int32_t kv_heads, Mirror& mirror) {
-  return {.arena = {.base = mirror.In(l.arena), .type = l.type, .head_dim = l.head_dim},
-          .sessions = mirror.In(std::vector{view}),
-          .session_count = 1,
-          .kv_heads = kv_heads,
-          .lanes = l.lanes,
-          .slots_max = l.capacity};
+LaneView LaneOf(const RestingLanes& l, int32_t lane, const LaneMemory* memory) {
+  const auto slots = static_cast<size_t>(l.capacity);
+  return {.token = std::span(l.token).subspan(lane * slots, slots), .live = l.live, .memory = memory};
 }
 
 TEST(GpuLikeness, IsTheHosts) {
   HashRandom random(71);
   for (int i = 0; i < Cases(40); ++i) {
-    const KeyLanes l = RandomKeyLanes(kCacheTypes[i % 4], i % 3 == 0 ? 8 : 300, random);
+    const RestingLanes l = RandomKeyLanes(kCacheTypes[i % 4], i % 3 == 0 ? 8 : 300, random);
     SCOPED_TRACE("case " + std::to_string(i) + ", d " + std::to_string(l.head_dim) + ", " + std::to_string(l.live) +
                  " of " + std::to_string(l.capacity));
     const std::vector<float> keep = OnEachTarget([&](const Table& table) {
       Mirror mirror(table);
-      const SessionView view = ViewOf(l, ScoreRule::kKeyLikeness, mirror);
-      table.likeness({.cache = CacheOf(l, view, 1, mirror)}, mirror.stream());
+      const SessionView view = ViewBy(ScoreRule::kKeyLikeness, l, mirror);
+      table.likeness({.cache = l.Cache(view, 1, mirror)}, mirror.stream());
       std::vector<float> all(l.token.size());
       mirror.Out(view.keep, all);
       return all;
     });
     const auto slots = static_cast<size_t>(l.capacity);
     for (int32_t lane = 0; lane < l.lanes; ++lane) {
-      const KeyMemory memory(l.head_dim, std::span(l.keys).subspan(lane * slots * l.head_dim, slots * l.head_dim));
+      const KeyMemory memory(l.head_dim, std::span(l.rows).subspan(lane * slots * l.head_dim, slots * l.head_dim));
       std::vector<float> cosine(slots);
-      KeyLikeness(l.View(lane, &memory), cosine);
+      KeyLikeness(LaneOf(l, lane, &memory), cosine);
       for (size_t slot = 0; slot < slots; ++slot) {
         if (l.token[lane * slots + slot] < 0) continue;
         ASSERT_NEAR(keep[lane * slots + slot], -cosine[slot], kFloatTolerance) << "slot " << slot;
@@ -135,15 +101,15 @@ TEST(GpuLikeness, IsTheHosts) {
 TEST(GpuChance, DrawsWhatTheHostDraws) {
   HashRandom random(72);
   for (int i = 0; i < Cases(20); ++i) {
-    const KeyLanes l = RandomKeyLanes(Element::kF32, 300, random);
+    const RestingLanes l = RandomKeyLanes(Element::kF32, 300, random);
     const uint64_t seed = random.Next64() >> 11;
     const int32_t kv_heads = 1 + i % 2;
     const std::vector<float> keep = OnEachTarget([&](const Table& table) {
       Mirror mirror(table);
-      SessionView view = ViewOf(l, ScoreRule::kChance, mirror);
+      SessionView view = ViewBy(ScoreRule::kChance, l, mirror);
       view.seed = seed;
       view.fresh = i % 3 == 0 ? 1 : 0;
-      table.chance({.cache = CacheOf(l, view, kv_heads, mirror)}, mirror.stream());
+      table.chance({.cache = l.Cache(view, kv_heads, mirror)}, mirror.stream());
       std::vector<float> all(l.token.size());
       mirror.Out(view.keep, all);
       return all;
@@ -151,7 +117,7 @@ TEST(GpuChance, DrawsWhatTheHostDraws) {
     const auto scorer = MakeRandom(seed, i % 3 == 0 ? RandomMode::kFresh : RandomMode::kReservoir);
     const auto slots = static_cast<size_t>(l.capacity);
     for (int32_t lane = 0; lane < l.lanes; ++lane) {
-      LaneView view = l.View(lane, nullptr);
+      LaneView view = LaneOf(l, lane, nullptr);
       view.tokens = 1001;
       view.layer = lane / kv_heads;
       view.head = lane % kv_heads;
@@ -166,16 +132,16 @@ TEST(GpuChance, DrawsWhatTheHostDraws) {
 TEST(GpuStore, LengthsAreThoseOfKeysAsTheyRest) {
   HashRandom random(73);
   for (int i = 0; i < Cases(16); ++i) {
-    const KeyLanes l = RandomKeyLanes(kCacheTypes[i % 4], 100, random);
+    const RestingLanes l = RandomKeyLanes(kCacheTypes[i % 4], 100, random);
     const int32_t slot = random.Uniform(0, l.capacity - 1);
     const std::vector<float> k = RandomFloats(random.Next64(), 3, int64_t{l.lanes} * l.head_dim, 5);
     const std::vector<float> lengths = OnEachTarget([&](const Table& table) {
       Mirror mirror(table);
-      SessionView view = ViewOf(l, i % 2 == 0 ? ScoreRule::kShortKeys : ScoreRule::kLongKeys, mirror);
+      SessionView view = ViewBy(i % 2 == 0 ? ScoreRule::kShortKeys : ScoreRule::kLongKeys, l, mirror);
       view.score = view.keep;
       view.placed = mirror.In(std::vector<int32_t>(l.lanes, slot));
       view.block_max = 1;
-      CacheArgs cache = CacheOf(l, view, l.lanes, mirror);
+      CacheArgs cache = l.Cache(view, l.lanes, mirror);
       cache.row_session = mirror.In(std::vector<int32_t>{0});
       cache.rows = 1;
       table.store({.cache = cache, .k = mirror.In(k), .v = mirror.In(k), .stride = int64_t{l.lanes} * l.head_dim},
