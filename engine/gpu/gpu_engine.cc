@@ -107,11 +107,12 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
     const GpuRow& row = rows[i];
     const auto count = static_cast<int32_t>(row.tokens.size());
     EBB_CHECK(row.session->CanAppend(count).ok());
-    const int32_t first = step.rows();
+    const int32_t first = step.rows;
     const gpu::SessionView view = row.session->View(first, {.tokens = count, .prompt_ends = row.prompt_ends});
     step.row_session.insert(step.row_session.end(), row.tokens.size(), static_cast<int32_t>(step.sessions.size()));
     step.sessions.push_back(view);
     step.tokens.insert(step.tokens.end(), row.tokens.begin(), row.tokens.end());
+    step.rows += count;
     const auto before = static_cast<int32_t>(step.wanted.size());
     for (int32_t t = row.want == GpuWant::kAll ? 0 : count - 1; t < count; ++t) step.wanted.push_back(first + t);
     const auto wanted = static_cast<int32_t>(step.wanted.size());
@@ -159,7 +160,7 @@ absl::Status GpuEngine::Grow(Buffer& buffer, int64_t bytes) {
 
 absl::Status GpuEngine::Reserve(const Step& step) {
   const ModelConfig& c = model_.config;
-  const int64_t rows = step.rows();
+  const int64_t rows = step.rows;
   const int64_t heads = rows * c.heads;
   const int64_t singles = int64_t{step.single} * c.heads;
   const int64_t partials = std::max(singles * Parts(step.slots_max, gpu::kSplitSlots),
@@ -209,7 +210,7 @@ void GpuEngine::Linear(const DeviceMatrix& w, const GpuMemory* bias, const float
                                 .add = add ? 1 : 0};
   if (args.rows > 0) gpu_->table().linear_rows(args, gpu_->stream());
   gpu::LinearArgs tiles = args;
-  tiles.rows = step.rows() - step.single;
+  tiles.rows = step.rows - step.single;
   tiles.x += int64_t{step.single} * args.w.cols;
   tiles.y += step.single * y_stride;
   if (tiles.rows > 0) gpu_->table().linear_tiles(tiles, gpu_->stream());
@@ -228,7 +229,7 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
                   .weight = w.attn_norm.as<float>(),
                   .y = normed_.as<float>(),
                   .n = c.dim,
-                  .rows = step.rows(),
+                  .rows = step.rows,
                   .eps = c.norm_eps},
                  gpu_->stream());
   Linear(w.q, &w.q_bias, normed_.as<float>(), q, stride, false, step);
@@ -271,7 +272,7 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
 void GpuEngine::AttendBlocks(gpu::AttendArgs attend, const Step& step) const {
   const gpu::Table& table = gpu_->table();
   attend.first_row = attend.first_session = step.single;
-  attend.cache.rows = step.rows() - step.single;
+  attend.cache.rows = step.rows - step.single;
   attend.cache.session_count = step.blocks();
   attend.cache.slots_max = step.block_slots_max;
   attend.split_slots = gpu::kBlockSplitSlots;
@@ -296,7 +297,7 @@ void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) const {
                   .weight = w.ffn_norm.as<float>(),
                   .y = normed_.as<float>(),
                   .n = c.dim,
-                  .rows = step.rows(),
+                  .rows = step.rows,
                   .eps = c.norm_eps},
                  gpu_->stream());
   Linear(w.gate, nullptr, normed_.as<float>(), gate_.as<float>(), c.ffn_dim, false, step);
@@ -305,7 +306,7 @@ void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) const {
                   .gate = gate_.as<float>(),
                   .up = up_.as<float>(),
                   .y = gate_.as<float>(),
-                  .n = int64_t{step.rows()} * c.ffn_dim},
+                  .n = int64_t{step.rows} * c.ffn_dim},
                  gpu_->stream());
   Linear(w.down, nullptr, gate_.as<float>(), x_.as<float>(), c.dim, true, step);
 }
@@ -353,7 +354,7 @@ absl::Status GpuEngine::Start(std::span<GpuRow> rows) {
   }
   rows_ = rows;
   step_ = Plan(rows);
-  EBB_CHECK(step_.rows() > 0);
+  EBB_CHECK(step_.rows > 0);
   EBB_TRY(Failed(gpu_->Use()));
   EBB_TRY(Failed(Reserve(step_)));
   return Failed(Compute(step_));
@@ -424,7 +425,7 @@ absl::Status GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) const {
 // A shape that comes once is not worth a recording.
 absl::Status GpuEngine::LaunchRecorded(const Step& step) {
   if (recordings_.size() > kRecordingsMax) recordings_.clear();
-  const auto [found, is_new] = recordings_.try_emplace(step.launches());
+  const auto [found, is_new] = recordings_.try_emplace(static_cast<const Launches&>(step));
   if (is_new) {
     Launch(step);
     return absl::OkStatus();
@@ -443,7 +444,7 @@ void GpuEngine::Launch(const Step& step) const {
       .sessions = sessions_.as<gpu::SessionView>(),
       .session_count = static_cast<int32_t>(step.sessions.size()),
       .row_session = row_session_.as<int32_t>(),
-      .rows = step.rows(),
+      .rows = step.rows,
       .kv_heads = c.kv_heads,
       .lanes = c.layers * c.kv_heads,
       .slots_max = std::max(step.slots_max, step.block_slots_max)};
@@ -453,7 +454,7 @@ void GpuEngine::Launch(const Step& step) const {
                .tokens = tokens_.as<int32_t>(),
                .scale = c.embedding_scale,
                .x = x_.as<float>(),
-               .rows = step.rows()},
+               .rows = step.rows},
               gpu_->stream());
   for (size_t layer = 0; layer < model_.layers.size(); ++layer) {
     Attend(layer, cache, step);

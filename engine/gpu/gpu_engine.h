@@ -113,18 +113,18 @@ class GpuEngine {
   };
   // Decode steps that are equal here have the same launches.
   struct Launches {
-    int32_t rows = 0;
-    int32_t slots_max = 0;
-    int32_t largest = 0;
-    bool observes = false;
-    int32_t tracks_modified = 0;
-    bool reduces = false;
-    bool likens = false;
-    bool draws = false;
+    int32_t rows = 0;             // tokens of all sessions
+    int32_t slots_max = 0;        // of sessions that bring one token
+    int32_t largest = 0;          // how many of a row, 0 where none asks
+    bool observes = false;        // a session that brings one token, any
+    int32_t tracks_modified = 0;  // the most of a session that modifies its scores, 0 where none does
+    bool reduces = false;         // several tracks to one, any
+    bool likens = false;          // keys, any
+    bool draws = false;           // by chance, any
     auto operator<=>(const Launches&) const = default;
   };
   // The rows of one step, sorted: those that bring one token come first.
-  struct Step {
+  struct Step : Launches {
     struct Run {
       int32_t first = 0, count = 0;
     };
@@ -140,31 +140,13 @@ class GpuEngine {
     std::vector<Run> copied = {};           // of these, those whose logits leave the device
     std::vector<Kept> kept = {};            // and those that stay with their sessions
     int32_t largest_copied = 0;             // of these, up to the last whose largest leave it
-    int32_t largest = 0;                    // how many of a row, 0 where none asks
     int32_t single = 0;                     // rows of sessions that bring one token
-    int32_t tracks_modified = 0;            // the most of a session that modifies its scores, 0 where none does
-    bool reduces = false;                   // several tracks to one, any
-    bool likens = false;                    // keys, any
-    bool draws = false;                     // by chance, any
-    bool observes = false;                  // of these, any
-    int32_t slots_max = 0;                  // of these
-    bool blocks_observe = false;
-    int32_t block_slots_max = 0;   // of the others, who bring
-    int32_t block_tokens_max = 0;  // so many
+    bool blocks_observe = false;            // of the others, any
+    int32_t block_slots_max = 0;            // of these, who bring
+    int32_t block_tokens_max = 0;           // so many
 
     int32_t blocks() const { return static_cast<int32_t>(sessions.size()) - single; }
-    int32_t rows() const { return static_cast<int32_t>(tokens.size()); }
-    bool decodes() const { return single == rows(); }
-    Launches launches() const {
-      return {.rows = rows(),
-              .slots_max = slots_max,
-              .largest = largest,
-              .observes = observes,
-              .tracks_modified = tracks_modified,
-              .reduces = reduces,
-              .likens = likens,
-              .draws = draws};
-    }
+    bool decodes() const { return single == rows; }
   };
 
   GpuEngine(std::unique_ptr<Gpu> gpu, GpuModel model, GpuMemory arena, int32_t pages, const GpuEngineOptions& options)
