@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "policies/check.h"
@@ -13,48 +15,32 @@
 namespace ebb {
 namespace {
 
+// A policy's words, and the kernels'.
+constexpr std::pair<DeviceRule, gpu::ScoreRule> kRules[] = {{DeviceRule::kAge, gpu::ScoreRule::kAge},
+                                                            {DeviceRule::kSum, gpu::ScoreRule::kSum},
+                                                            {DeviceRule::kLast, gpu::ScoreRule::kLast},
+                                                            {DeviceRule::kKeyLength, gpu::ScoreRule::kLongKeys},
+                                                            {DeviceRule::kKeyLikeness, gpu::ScoreRule::kKeyLikeness},
+                                                            {DeviceRule::kChance, gpu::ScoreRule::kChance}};
+constexpr std::pair<Modifier, gpu::ScoreModifier> kModifiers[] = {
+    {Modifier::kNone, gpu::ScoreModifier::kNone},
+    {Modifier::kCaote, gpu::ScoreModifier::kCaote},
+    {Modifier::kFastCaote, gpu::ScoreModifier::kFastCaote}};
+constexpr std::pair<Reduction, gpu::HeadReduction> kReductions[] = {{Reduction::kMean, gpu::HeadReduction::kTogether},
+                                                                    {Reduction::kMax, gpu::HeadReduction::kLargest},
+                                                                    {Reduction::kL2, gpu::HeadReduction::kL2},
+                                                                    {Reduction::kUnion, gpu::HeadReduction::kUnion}};
+
+template <typename Of, typename Is, size_t kWords>
+Is Find(const std::pair<Of, Is> (&words)[kWords], Of word) {
+  const auto* const found = std::ranges::find(words, word, &std::pair<Of, Is>::first);
+  EBB_CHECK(found != std::end(words));
+  return found->second;
+}
+
 gpu::ScoreRule RuleOf(DeviceRule rule, const ValidSpec& policy) {
-  switch (rule) {
-    case DeviceRule::kAge:
-      return gpu::ScoreRule::kAge;
-    case DeviceRule::kSum:
-      return gpu::ScoreRule::kSum;
-    case DeviceRule::kLast:
-      return gpu::ScoreRule::kLast;
-    case DeviceRule::kKeyLength:
-      return policy.parameters.at("keep") == 0 ? gpu::ScoreRule::kShortKeys : gpu::ScoreRule::kLongKeys;
-    case DeviceRule::kKeyLikeness:
-      return gpu::ScoreRule::kKeyLikeness;
-    case DeviceRule::kChance:
-      return gpu::ScoreRule::kChance;
-  }
-  return gpu::ScoreRule::kAge;
-}
-
-gpu::ScoreModifier ModifierOf(Modifier modifier) {
-  switch (modifier) {
-    case Modifier::kNone:
-      return gpu::ScoreModifier::kNone;
-    case Modifier::kCaote:
-      return gpu::ScoreModifier::kCaote;
-    case Modifier::kFastCaote:
-      return gpu::ScoreModifier::kFastCaote;
-  }
-  return gpu::ScoreModifier::kNone;
-}
-
-gpu::HeadReduction ReductionOf(Reduction reduction) {
-  switch (reduction) {
-    case Reduction::kMean:
-      return gpu::HeadReduction::kTogether;
-    case Reduction::kMax:
-      return gpu::HeadReduction::kLargest;
-    case Reduction::kL2:
-      return gpu::HeadReduction::kL2;
-    case Reduction::kUnion:
-      return gpu::HeadReduction::kUnion;
-  }
-  return gpu::HeadReduction::kTogether;
+  const bool short_ones_stay = rule == DeviceRule::kKeyLength && policy.parameters.at("keep") == 0;
+  return short_ones_stay ? gpu::ScoreRule::kShortKeys : Find(kRules, rule);
 }
 
 }  // namespace
@@ -166,8 +152,8 @@ gpu::SessionView GpuSession::View(int32_t first_row, const Coming& step) const {
           .tracks = tracks_,
           .compacted = policy_.positions == Positions::kCompacted ? 1 : 0,
           .rule = rule_,
-          .modifier = ModifierOf(policy_.modifier),
-          .reduction = ReductionOf(policy_.reduction),
+          .modifier = Find(kModifiers, policy_.modifier),
+          .reduction = Find(kReductions, policy_.reduction),
           .seed = draws ? static_cast<uint64_t>(policy_.parameters.at("seed")) : 0,
           .fresh = draws && policy_.parameters.at("mode") != 0 ? 1 : 0,
           .best = std::max(policy_.trigger.budget - policy_.sinks - policy_.recent, 0) / tracks_,
@@ -263,9 +249,9 @@ absl::Status GpuSession::Remove(int32_t first, int32_t end) {
   return gpu_.Wait();
 }
 
-absl::StatusOr<std::vector<int32_t>> GpuSession::Tokens(int32_t lane) const {
-  std::vector<int32_t> tokens(static_cast<size_t>(shape_.capacity));
-  EBB_TRY(gpu_.CopyOut(token_.as<int32_t>() + int64_t{lane} * shape_.capacity, std::span(tokens)));
+absl::StatusOr<std::vector<int32_t>> GpuSession::Tokens() const {
+  std::vector<int32_t> tokens(static_cast<size_t>(shape_.lanes) * shape_.capacity);
+  EBB_TRY(gpu_.CopyOut(token_.as<int32_t>(), std::span(tokens)));
   EBB_TRY(gpu_.Wait());
   return tokens;
 }

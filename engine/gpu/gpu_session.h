@@ -116,8 +116,9 @@ class GpuSession {
   // GPU_POLICY_UNSUPPORTED, and nothing happened, where lanes would be left with unequally many. Waits for the device.
   absl::Status Remove(int32_t first, int32_t end);
 
-  // The index of the token in each slot of a lane, -1 where free. Waits for the device.
-  absl::StatusOr<std::vector<int32_t>> Tokens(int32_t lane) const;
+  // [lanes][capacity] the index of the token in each slot, -1 where free: one copy, however many lanes there are. Waits
+  // for the device.
+  absl::StatusOr<std::vector<int32_t>> Tokens() const;
 
  private:
   GpuSession(const Gpu& gpu, GpuPages& pages, const ValidSpec& policy, const Shape& shape)

@@ -371,13 +371,13 @@ class PlacedEngine final : public Engine {
   }
 
   std::vector<std::vector<int32_t>> TokensOf(const GpuSession& session) const {
+    const absl::StatusOr<std::vector<int32_t>> all = session.Tokens();
+    if (!all.ok()) return {};  // the step will say so
     std::vector<std::vector<int32_t>> lanes;
-    for (int32_t lane = 0; lane < session.shape().lanes; ++lane) {
-      absl::StatusOr<std::vector<int32_t>> tokens = session.Tokens(lane);
-      if (!tokens.ok()) return {};  // the step will say so
-      std::erase(*tokens, -1);
-      std::ranges::sort(*tokens);
-      lanes.push_back(*std::move(tokens));
+    for (auto lane = all->begin(); lane != all->end(); lane += session.shape().capacity) {
+      std::vector<int32_t>& tokens = lanes.emplace_back(lane, lane + session.shape().capacity);
+      std::erase(tokens, -1);
+      std::ranges::sort(tokens);
     }
     return lanes;
   }

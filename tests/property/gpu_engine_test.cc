@@ -88,10 +88,12 @@ std::unique_ptr<GpuSession> OpenOrDie(GpuEngine& engine, const ValidSpec& policy
 }
 
 std::vector<int32_t> LiveTokensBySlot(const GpuSession& session, int32_t lane) {
-  absl::StatusOr<std::vector<int32_t>> tokens = session.Tokens(lane);
-  EBB_CHECK(tokens.ok());
-  std::erase(*tokens, -1);
-  return *std::move(tokens);
+  const absl::StatusOr<std::vector<int32_t>> all = session.Tokens();
+  EBB_CHECK(all.ok());
+  const auto first = all->begin() + int64_t{lane} * session.shape().capacity;
+  std::vector<int32_t> tokens(first, first + session.shape().capacity);
+  std::erase(tokens, -1);
+  return tokens;
 }
 
 std::vector<int32_t> LiveTokens(const GpuSession& session, int32_t lane) {
