@@ -1,13 +1,16 @@
 #include "engine/gpu/device_matrix.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <string>
 
 #include "absl/strings/str_format.h"
 #include "engine/model/k_block.h"
 #include "engine/model/quantization.h"
+#include "policies/check.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -74,40 +77,56 @@ absl::Status Unsupported(const TensorView& tensor, const std::string& what) {
                 {.reason = "UNSUPPORTED_TENSOR_TYPE"});
 }
 
-}  // namespace
+// What a type of the file becomes on a device.
+struct DeviceForm {
+  DType from = DType::kF32;
+  gpu::Element type = gpu::Element::kF32;
+  int64_t bytes = 0;  // of kSuperBlock numbers: values, scales, supers and upper (DeviceLayout)
 
-absl::StatusOr<DeviceLayout> ToDeviceLayout(const TensorView& tensor) {
+  int64_t BytesOf(const TensorView& tensor) const { return tensor.rows * tensor.cols * bytes / kSuperBlock; }
+};
+constexpr DeviceForm kForms[] = {{DType::kF32, gpu::Element::kF32, 1024},
+                                 {DType::kF16, gpu::Element::kF16, 512},
+                                 {DType::kBf16, gpu::Element::kBf16, 512},
+                                 {DType::kQ8_0, gpu::Element::kQ8, 256 + 16},
+                                 {DType::kQ4_0, gpu::Element::kQ4, 128 + 16},
+                                 {DType::kQ4_K, gpu::Element::kQ4K, 128 + 16 + 4},
+                                 {DType::kQ6_K, gpu::Element::kQ6K, 128 + 16 + 4 + 64}};
+
+absl::StatusOr<DeviceForm> FormOf(const TensorView& tensor) {
   if (tensor.cols % gpu::kWeightBlock != 0) {
     return Unsupported(tensor, absl::StrFormat("%d columns are no multiple of %d", tensor.cols, gpu::kWeightBlock));
   }
-  DeviceLayout layout;
+  const auto* const form = std::ranges::find(kForms, tensor.type, &DeviceForm::from);
+  if (form == std::end(kForms)) return Unsupported(tensor, std::string(TypeName(tensor.type)));
+  return *form;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> DeviceBytes(const TensorView& tensor) {
+  EBB_ASSIGN(const DeviceForm form, FormOf(tensor));
+  return form.BytesOf(tensor);
+}
+
+absl::StatusOr<DeviceLayout> ToDeviceLayout(const TensorView& tensor) {
+  EBB_ASSIGN(const DeviceForm form, FormOf(tensor));
+  DeviceLayout layout = {.type = form.type};
   switch (tensor.type) {
-    case DType::kF32:
-      layout.type = gpu::Element::kF32;
-      break;
-    case DType::kF16:
-      layout.type = gpu::Element::kF16;
-      break;
-    case DType::kBf16:
-      layout.type = gpu::Element::kBf16;
-      break;
     case DType::kQ8_0:
-      layout.type = gpu::Element::kQ8;
       SplitQ8(tensor.data, layout);
-      return layout;
+      break;
     case DType::kQ4_0:
-      layout.type = gpu::Element::kQ4;
       SplitQ4(tensor.data, layout);
-      return layout;
+      break;
     case DType::kQ4_K:
     case DType::kQ6_K:
-      layout.type = tensor.type == DType::kQ4_K ? gpu::Element::kQ4K : gpu::Element::kQ6K;
       SplitK(tensor.type, tensor.data, layout);
-      return layout;
+      break;
     default:
-      return Unsupported(tensor, absl::StrFormat("%s", std::string(TypeName(tensor.type))));
+      layout.values.assign(tensor.data.begin(), tensor.data.end());
   }
-  layout.values.assign(tensor.data.begin(), tensor.data.end());
+  EBB_CHECK(layout.bytes() == form.BytesOf(tensor));
   return layout;
 }
 

@@ -60,23 +60,34 @@ absl::Status Gpu::Check(gpu::Error error) {
 }
 
 absl::StatusOr<int64_t> Gpu::FreeBytes() const {
-  int64_t free_bytes = 0;
-  int64_t total_bytes = 0;
-  EBB_TRY(Check(table_.memory(&free_bytes, &total_bytes)));
-  return free_bytes;
+  EBB_ASSIGN(const Room room, FreeRoom());
+  return room.free;
+}
+
+absl::StatusOr<Gpu::Room> Gpu::FreeRoom() const {
+  Room room;
+  EBB_TRY(Check(table_.memory(&room.free, &room.total)));
+  return room;
+}
+
+absl::Status Gpu::OutOfMemory(int64_t bytes, std::string_view what, const Room& room) {
+  return Refuse(absl::StatusCode::kResourceExhausted,
+                absl::StrFormat("%s: needs %d bytes of the GPU, and %d of its %d are free", std::string(what), bytes,
+                                room.free, room.total),
+                {.reason = "GPU_OUT_OF_MEMORY",
+                 .metadata = {{"bytes", absl::StrFormat("%d", bytes)}, {"free", absl::StrFormat("%d", room.free)}}});
+}
+
+absl::Status Gpu::CheckRoom(int64_t bytes, std::string_view what) const {
+  EBB_ASSIGN(const Room room, FreeRoom());
+  return bytes <= room.free ? absl::OkStatus() : OutOfMemory(bytes, what, room);
 }
 
 absl::StatusOr<GpuMemory> Gpu::Allocate(int64_t bytes, std::string_view what) const {
   void* memory = nullptr;
   if (table_.allocate(std::max<int64_t>(bytes, 1), &memory) == nullptr) return GpuMemory(&table_, memory, bytes);
-  int64_t free_bytes = 0;
-  int64_t total_bytes = 0;
-  EBB_TRY(Check(table_.memory(&free_bytes, &total_bytes)));
-  return Refuse(absl::StatusCode::kResourceExhausted,
-                absl::StrFormat("%s: needs %d bytes of the GPU, and %d of its %d are free", std::string(what), bytes,
-                                free_bytes, total_bytes),
-                {.reason = "GPU_OUT_OF_MEMORY",
-                 .metadata = {{"bytes", absl::StrFormat("%d", bytes)}, {"free", absl::StrFormat("%d", free_bytes)}}});
+  EBB_ASSIGN(const Room room, FreeRoom());
+  return OutOfMemory(bytes, what, room);
 }
 
 absl::StatusOr<GpuHostMemory> Gpu::AllocateHost(int64_t bytes, std::string_view what) const {

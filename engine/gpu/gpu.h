@@ -126,7 +126,10 @@ class Gpu {
 
   absl::StatusOr<int64_t> FreeBytes() const;
 
-  // RESOURCE_EXHAUSTED GPU_OUT_OF_MEMORY names what it was for, the bytes needed and those free.
+  // RESOURCE_EXHAUSTED GPU_OUT_OF_MEMORY names what it is for, the bytes needed and those free, where fewer are.
+  absl::Status CheckRoom(int64_t bytes, std::string_view what) const;
+
+  // As CheckRoom, where the device has no room.
   absl::StatusOr<GpuMemory> Allocate(int64_t bytes, std::string_view what) const;
 
   // RESOURCE_EXHAUSTED HOST_OUT_OF_MEMORY.
@@ -171,6 +174,11 @@ class Gpu {
  private:
   Gpu(const gpu::Table& table, int32_t device, gpu::Stream stream) : table_(table), device_(device), stream_(stream) {}
   static absl::Status Check(gpu::Error error);
+  struct Room {
+    int64_t free = 0, total = 0;  // bytes
+  };
+  absl::StatusOr<Room> FreeRoom() const;
+  static absl::Status OutOfMemory(int64_t bytes, std::string_view what, const Room& room);
 
   const gpu::Table& table_;
   int32_t device_;

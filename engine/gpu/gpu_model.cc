@@ -1,6 +1,10 @@
 #include "engine/gpu/gpu_model.h"
 
+#include <iterator>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "engine/ops.h"
@@ -53,37 +57,44 @@ absl::StatusOr<GpuModel> GpuModel::Upload(const Gpu& gpu, const ModelConfig& con
   EBB_TRY(CheckComputes(config, weights));
   GpuModel model;
   model.config = config;
-  const auto matrix = [&](const TensorView& tensor, DeviceMatrix& to) -> absl::Status {
-    EBB_ASSIGN(to, DeviceMatrix::Upload(gpu, tensor));
-    model.bytes += to.bytes();
-    return absl::OkStatus();
-  };
-  const auto vector = [&](const TensorView& tensor, GpuMemory& to) -> absl::Status {
-    if (tensor.empty()) return absl::OkStatus();
-    EBB_ASSIGN(to, gpu.Upload(tensor.data, tensor.name));
-    return absl::OkStatus();
-  };
-  EBB_TRY(matrix(weights.embedding, model.embedding));
+  std::vector<std::pair<const TensorView*, DeviceMatrix*>> matrices = {{&weights.embedding, &model.embedding}};
   if (weights.output.data.data() != weights.embedding.data.data()) {
-    EBB_TRY(matrix(weights.output, model.output.emplace()));
+    matrices.emplace_back(&weights.output, &model.output.emplace());
   }
-  EBB_TRY(vector(weights.output_norm, model.output_norm));
-  for (const LayerWeights& from : weights.layers) {
-    Layer& to = model.layers.emplace_back();
-    EBB_TRY(vector(from.attn_norm, to.attn_norm));
-    EBB_TRY(vector(from.ffn_norm, to.ffn_norm));
-    EBB_TRY(vector(from.q_bias, to.q_bias));
-    EBB_TRY(vector(from.k_bias, to.k_bias));
-    EBB_TRY(vector(from.v_bias, to.v_bias));
-    EBB_TRY(matrix(from.q, to.q));
-    EBB_TRY(matrix(from.k, to.k));
-    EBB_TRY(matrix(from.v, to.v));
-    EBB_TRY(matrix(from.o, to.o));
-    EBB_TRY(matrix(from.gate, to.gate));
-    EBB_TRY(matrix(from.up, to.up));
-    EBB_TRY(matrix(from.down, to.down));
+  std::vector<std::pair<const TensorView*, GpuMemory*>> vectors = {{&weights.output_norm, &model.output_norm}};
+  model.layers.resize(weights.layers.size());
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
+    const LayerWeights& from = weights.layers[i];
+    Layer& to = model.layers[i];
+    matrices.insert(matrices.end(), {{&from.q, &to.q},
+                                     {&from.k, &to.k},
+                                     {&from.v, &to.v},
+                                     {&from.o, &to.o},
+                                     {&from.gate, &to.gate},
+                                     {&from.up, &to.up},
+                                     {&from.down, &to.down}});
+    vectors.insert(vectors.end(), {{&from.attn_norm, &to.attn_norm},
+                                   {&from.ffn_norm, &to.ffn_norm},
+                                   {&from.q_bias, &to.q_bias},
+                                   {&from.k_bias, &to.k_bias},
+                                   {&from.v_bias, &to.v_bias}});
   }
   const Rope rope = MakeRope(config);
+  auto bytes = static_cast<int64_t>(std::span(rope.turns).size_bytes());
+  for (const auto& [tensor, to] : matrices) {
+    EBB_ASSIGN(const int64_t of_tensor, DeviceBytes(*tensor));
+    bytes += of_tensor;
+  }
+  for (const auto& [tensor, to] : vectors) bytes += std::ssize(tensor->data);
+  EBB_TRY(gpu.CheckRoom(bytes, "the model"));
+  for (const auto& [tensor, to] : matrices) {
+    EBB_ASSIGN(*to, DeviceMatrix::Upload(gpu, *tensor));
+    model.bytes += to->bytes();
+  }
+  for (const auto& [tensor, to] : vectors) {
+    if (tensor->empty()) continue;
+    EBB_ASSIGN(*to, gpu.Upload(tensor->data, tensor->name));
+  }
   EBB_ASSIGN(model.turns, gpu.Upload(std::span(rope.turns), "angles"));
   EBB_TRY(gpu.Wait());
   return model;

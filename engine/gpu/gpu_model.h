@@ -23,7 +23,8 @@ struct GpuModel {
   };
 
   // Copies the weights of `config` to the device. FAILED_PRECONDITION UNSUPPORTED_MODEL_FEATURE names what the model
-  // has that the device does not compute; UNSUPPORTED_TENSOR_TYPE and GPU_OUT_OF_MEMORY name the tensor.
+  // has that the device does not compute, UNSUPPORTED_TENSOR_TYPE the tensor. GPU_OUT_OF_MEMORY before anything is
+  // copied, with the bytes of all weights; a device that rounds each up may refuse a tensor yet, by its name.
   static absl::StatusOr<GpuModel> Upload(const Gpu& gpu, const ModelConfig& config, const Weights& weights);
 
   // As large as a model of that shape, of random BF16 weights that are made on the device: for measuring what a shape

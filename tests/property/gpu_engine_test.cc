@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/gpu/gpu_model.h"
 #include "engine/model/gguf.h"
 #include "engine/sampler.h"
 #include "policies/hash_random.h"
@@ -59,6 +60,10 @@ class World {
   absl::StatusOr<std::unique_ptr<GpuEngine>> Open(const gpu::Table& table, const GpuEngineOptions& options) const {
     EBB_ASSIGN(const Weights weights, FindWeights(*gguf_, *config_));
     return GpuEngine::Open(table, *config_, weights, options);
+  }
+  absl::StatusOr<GpuModel> Upload(const Gpu& gpu) const {
+    EBB_ASSIGN(const Weights weights, FindWeights(*gguf_, *config_));
+    return GpuModel::Upload(gpu, *config_, weights);
   }
   std::unique_ptr<GpuEngine> OpenOrDie(const gpu::Table& table, KvType type = KvType::kF32) const {
     auto engine = Open(table, {.arena_bytes = 16 << 20, .kv_type = type});
@@ -550,6 +555,44 @@ TEST(GpuEngine, OutOfMemoryNamesWhatIsNeededAndWhatIsFree) {
   const std::string free = GetRefusal(status).metadata.at("free");
   EXPECT_GT(std::stoll(free), 0);
   EXPECT_LE(std::stoll(free), total_bytes);
+}
+
+// What is refused for is what would have been allocated, to the byte.
+TEST(GpuEngine, AModelWithoutRoomIsRefusedBeforeAnyOfItIsCopied) {
+  static int64_t free_bytes = 0, allocated = 0;
+  static const gpu::Table& sound = gpu::TableUnderTest(32);
+  gpu::Table table = sound;
+  table.memory = [](int64_t* free, int64_t* total) -> gpu::Error {
+    *free = free_bytes;
+    *total = int64_t{1} << 30;
+    return nullptr;
+  };
+  table.allocate = [](int64_t bytes, void** memory) -> gpu::Error {
+    allocated += bytes;
+    return sound.allocate(bytes, memory);
+  };
+  const auto gpu = Gpu::Open(table, 0);
+  ASSERT_THAT(gpu, IsOk());
+  for (const TinyModel& model : {TinyModel{}, TinyModel{.type = DType::kBf16, .tied_head = true},
+                                 TinyModel{.type = DType::kQ8_0}, TinyModel{.type = DType::kQ4_0}}) {
+    const World world(model);
+    free_bytes = int64_t{1} << 30;
+    allocated = 0;
+    ASSERT_THAT(world.Upload(**gpu), IsOk());
+    const int64_t needed = allocated;
+
+    free_bytes = needed - 1;
+    allocated = 0;
+    const absl::Status status = world.Upload(**gpu).status();
+    EXPECT_EQ(GetRefusal(status).reason, "GPU_OUT_OF_MEMORY");
+    EXPECT_EQ(GetRefusal(status).metadata.at("bytes"), std::to_string(needed));
+    EXPECT_EQ(GetRefusal(status).metadata.at("free"), std::to_string(needed - 1));
+    EXPECT_THAT(std::string(status.message()), testing::StartsWith("the model: needs "));
+    EXPECT_EQ(allocated, 0);
+
+    free_bytes = needed;
+    EXPECT_THAT(world.Upload(**gpu), IsOk());
+  }
 }
 
 TEST(GpuEngine, ADevicesFaultIsAStatus) {
