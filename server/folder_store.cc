@@ -13,9 +13,9 @@
 namespace ebb {
 namespace {
 
-constexpr size_t kSlice = size_t{1} << 20;  // bytes of a snapshot between two commits
-constexpr size_t kOpenMax = 256;            // files; more are closed, and opened again when they are written to
-constexpr size_t kGrowingMax = 4;           // snapshots in memory, where the disk is slower than sessions grow
+constexpr size_t kSlice = kJournalSlice;  // bytes of a snapshot between two commits
+constexpr size_t kOpenMax = 256;          // files; more are closed, and opened again when they are written to
+constexpr size_t kGrowingMax = 4;         // snapshots in memory, where the disk is slower than sessions grow
 
 }  // namespace
 
@@ -23,6 +23,7 @@ absl::Status FolderStore::Begin(SessionId session, const SessionName& name, std:
   File& file = sessions_[session];
   file.name = name;
   const absl::Status status = BeginFiles(file, snapshot);
+  health_.Wrote(status);
   if (!status.ok()) Forget(session);  // what is there under its name is not its own, and not for its Remove
   return status;
 }
@@ -94,7 +95,9 @@ std::vector<SessionStore::Failure> FolderStore::Write() {
 absl::Status FolderStore::Write(SessionId session) {
   if (unwritten_.erase(session) == 0) return absl::OkStatus();
   File& file = sessions_.at(session);
-  EBB_TRY(WriteTo(file));
+  const absl::Status status = WriteTo(file);
+  health_.Wrote(status);
+  EBB_TRY(status);
   metrics_.record_bytes.Add(static_cast<double>(file.unwritten.size()));
   file.place.end = file.unwritten_end;
   file.unwritten.clear();
@@ -123,6 +126,7 @@ absl::Status FolderStore::WriteTo(File& file) {
 std::vector<SessionStore::Failure> FolderStore::Renew(SessionId session, MakeSnapshot& snapshot) {
   absl::Status status = RenewFile(session, snapshot);
   if (status.ok()) return {};
+  health_.Wrote(status);
   std::vector<Failure> failures;
   failures.push_back(GiveUp(session, std::move(status)));
   return failures;
@@ -177,8 +181,12 @@ void FolderStore::WriteSlice() {
   if (found != sessions_.end()) {
     const bool is_made = !growing.bytes.empty();
     status = is_made ? WriteSliceOf(growing, folder, beside) : Make(growing);
+    if (is_made) health_.Wrote(status);
     if (status.ok() && growing.written < growing.bytes.size()) return;
-    if (status.ok()) status = Settle(found->second, growing, folder, beside);
+    if (status.ok()) {
+      status = Settle(found->second, growing, folder, beside);
+      health_.Wrote(status);
+    }
   }
   if (!status.ok()) {
     unlinkat(folder.get(), beside.c_str(), 0);
@@ -186,6 +194,11 @@ void FolderStore::WriteSlice() {
             "a snapshot that was to take its place is given up");
   }
   growing_.pop_front();
+}
+
+std::vector<SessionStore::Failure> FolderStore::Tend() {
+  health_.Look();
+  return {};
 }
 
 // Its checksums take as long as many slices, so that this is one of its own.

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/folder_health.h"
 #include "server/metrics.h"
 #include "server/session_files.h"
 #include "server/session_store.h"
@@ -26,9 +27,9 @@ enum class Sync {
 
 class FolderStore final : public SessionStore {
  public:
-  // Both outlive it.
-  FolderStore(const SessionFiles& files, Sync sync, const JournalMetrics& metrics)
-      : files_(files), sync_(sync), metrics_(metrics) {}
+  // All outlive it. `health` is told how its writes end.
+  FolderStore(const SessionFiles& files, Sync sync, FolderHealth& health, const JournalMetrics& metrics)
+      : files_(files), sync_(sync), health_(health), metrics_(metrics) {}
 
   absl::Status Begin(SessionId session, const SessionName& name, std::string_view snapshot) override;
   absl::Status Continue(SessionId session, const SessionName& name, const JournalPlace& place) override;
@@ -39,6 +40,8 @@ class FolderStore final : public SessionStore {
   void Forget(SessionId session) override;
   bool has_slices() const override { return !growing_.empty(); }
   void WriteSlice() override;
+  std::vector<Failure> Tend() override;
+  absl::Duration tend_in() const override { return health_.look_in(); }
 
  private:
   struct File {
@@ -72,6 +75,7 @@ class FolderStore final : public SessionStore {
 
   const SessionFiles& files_;
   const Sync sync_;
+  FolderHealth& health_;
   const JournalMetrics& metrics_;
   std::map<SessionId, File> sessions_;
   std::set<SessionId> unwritten_;

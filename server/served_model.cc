@@ -122,6 +122,7 @@ ServedModel::ServedModel(const ServerOptions& options, const Shared& shared, std
       recovery_(files_ != nullptr && engine->device_use() ? std::make_unique<Recovery>(*files_, metrics_->journal())
                                                           : nullptr),
       redis_(stores.shared.get()),
+      folder_health_(files_ == nullptr ? nullptr : std::make_unique<FolderHealth>(options.store_dir + "/journals")),
       journal_(MakeJournal(options, std::move(stores.shared))),
       worker_(std::move(engine), WorkFor(options, shared), *metrics_),
       store_(stores.snapshots == nullptr ? nullptr : std::make_unique<Store>(std::move(stores.snapshots))) {
@@ -137,7 +138,7 @@ std::unique_ptr<Journal> ServedModel::MakeJournal(const ServerOptions& options,
                                                   std::unique_ptr<SessionStore> shared) const {
   const Sync sync = options.durability == Durability::kSync ? Sync::kInputs : Sync::kNone;
   std::unique_ptr<SessionStore> store = std::move(shared);
-  if (files_ != nullptr) store = std::make_unique<FolderStore>(*files_, sync, metrics_->journal());
+  if (files_ != nullptr) store = std::make_unique<FolderStore>(*files_, sync, *folder_health_, metrics_->journal());
   return store == nullptr ? nullptr : std::make_unique<Journal>(std::move(store), &SnapshotOf, metrics_->journal());
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/draft_model.h"
+#include "server/folder_health.h"
 #include "server/journal.h"
 #include "server/kept_sessions.h"
 #include "server/metrics.h"
@@ -57,6 +58,7 @@ class ServedModel {
   OpenStreams& streams() { return streams_; }    // of calls that it answers
   Store* store() { return store_.get(); }        // null: no snapshots are kept
   RedisStore* shared_store() { return redis_; }  // of the journal; null: it is no server's but this one's
+  const FolderHealth* folder_health() const { return folder_health_.get(); }  // likewise; null: it is in no folder
 
   // Sessions of the server before this one. REQUIRES: nobody calls the worker yet. Waits.
   KeptSessions BringBack();
@@ -87,6 +89,7 @@ class ServedModel {
   const std::unique_ptr<SwapFolder> swap_;
   const std::unique_ptr<Recovery> recovery_;  // null where no session is lost, or none comes back from a folder
   RedisStore* const redis_;                   // the journal's
+  const std::unique_ptr<FolderHealth> folder_health_;
   const std::unique_ptr<Journal> journal_;
   Worker worker_;
   const std::unique_ptr<Store> store_;

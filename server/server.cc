@@ -4,7 +4,6 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -40,6 +39,7 @@
 #include "server/open_streams.h"
 #include "server/openai_front.h"
 #include "server/plan_eviction.h"
+#include "server/repeater.h"
 #include "server/rpc.h"
 #include "server/served_model.h"
 #include "server/session_names.h"
@@ -55,6 +55,7 @@ namespace {
 constexpr ModelId kMainModel = 1;
 // For answers to short calls, and for clients to hang up by themselves; idle ones may not notice for seconds.
 constexpr absl::Duration kLastWords = absl::Milliseconds(250);
+constexpr absl::Duration kRenewHealthEvery = absl::Seconds(1);
 
 // The four services of ebb.v1, as protobuf describes them.
 std::vector<const google::protobuf::ServiceDescriptor*> AllServices() {
@@ -219,7 +220,8 @@ class RunningServer final : public Server {
     builder.RegisterService(&services_->admin);
     server_ = builder.BuildAndStart();
     EBB_CHECK(server_ != nullptr);  // the port is ours already
-    SetServing(true);
+    RenewHealth();
+    health_renewal_.emplace(kRenewHealthEvery, [this] { RenewHealth(); });
     models_->Configure(options_.models, absl::ZeroDuration());
     door_.Open(*acceptor_, metrics().connections_refused());
     if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address())));
@@ -274,7 +276,7 @@ class RunningServer final : public Server {
 
   void Drain(absl::Duration patience) override {
     draining_ = true;
-    SetServing(false);
+    RenewHealth();
     if (takeover_ != nullptr) takeover_->Stop();
     models_->StopAll(patience);
     main_->worker().Drain(patience);
@@ -362,16 +364,9 @@ class RunningServer final : public Server {
   // That a Redis is away makes no server unready: it is away for all of them, and clients had nobody left to tell them.
   absl::Status CheckReady() const {
     if (draining_) return absl::UnavailableError("draining");
-    if (options_.durability == Durability::kOff || options_.shared_store) return absl::OkStatus();
-    const std::string& folder = options_.store_dir;
-    if (access(folder.c_str(), W_OK) != 0) {
-      return absl::UnavailableError(
-          absl::StrFormat("journals cannot be written: %s: %s", folder, std::strerror(errno)));
-    }
-    std::error_code none;
-    const std::filesystem::space_info space = std::filesystem::space(folder, none);
-    if (!none && space.available == 0) {
-      return absl::UnavailableError(absl::StrFormat("journals cannot be written: the disk of %s is full", folder));
+    for (const ModelView& view : models_->List()) {
+      if (view.model == nullptr || view.model->folder_health() == nullptr) continue;
+      EBB_TRY(view.model->folder_health()->Check());
     }
     return absl::OkStatus();
   }
@@ -412,11 +407,21 @@ class RunningServer final : public Server {
     return served;
   }
 
-  void SetServing(bool serving) {
+  // gRPC's own health service says what it was last told, and so can tell those that watch; it is told the answers that
+  // the other ports give. A caller of the services needs both.
+  void RenewHealth() {
+    const bool alive = CheckAlive().ok();
+    const bool was_ready = CheckReady().ok();
+    const std::lock_guard lock(health_mutex_);
+    const bool ready = was_ready && !draining_;
+    if (server_ == nullptr || told_ == std::pair(alive, ready)) return;  // it would repeat itself to all that watch
+    told_ = {alive, ready};
     grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
-    health.SetServingStatus(serving);
-    for (const auto* service : AllServices()) health.SetServingStatus(service->full_name(), serving);
-    SetServing(HealthName(main_->name()), serving);
+    health.SetServingStatus(alive && ready);
+    health.SetServingStatus("liveness", alive);
+    health.SetServingStatus("readiness", ready);
+    for (const auto* service : AllServices()) health.SetServingStatus(service->full_name(), alive && ready);
+    health.SetServingStatus(HealthName(main_->name()), !draining_);
   }
 
   void SetServing(const std::string& service, bool serving) {
@@ -424,12 +429,19 @@ class RunningServer final : public Server {
     if (server_ != nullptr) server_->GetHealthCheckService()->SetServingStatus(service, serving && !draining_);
   }
 
+  // Where there are journals, their thread has looked: a disk that does not answer keeps nobody waiting who scrapes.
+  std::optional<FolderSpace> StoreSpace() const {
+    if (main_->folder_health() != nullptr) return main_->folder_health()->space();
+    std::error_code none;
+    const auto space = std::filesystem::space(options_.store_dir, none);
+    if (none) return std::nullopt;
+    return FolderSpace{.available = static_cast<int64_t>(space.available),
+                       .capacity = static_cast<int64_t>(space.capacity)};
+  }
+
   std::string MetricsPage() {
     if (tls_ != nullptr) metrics().SetCertificateEnd(tls_->certificate_end());
-    std::error_code none;
-    if (const auto space = std::filesystem::space(options_.store_dir, none); !none) {
-      metrics().SetStoreSpace(static_cast<int64_t>(space.available), static_cast<int64_t>(space.capacity));
-    }
+    if (const auto space = StoreSpace()) metrics().SetStoreSpace(space->available, space->capacity);
     std::array<int, kModelStates> counts = {};
     std::vector<Metrics::OfModel> others;
     const std::vector<ModelView> views = models_->List();
@@ -445,6 +457,7 @@ class RunningServer final : public Server {
   // Once gRPC is down, no call is left and the workers may go.
   void Stop(absl::Duration patience) {
     if (models_) models_->StopAll(absl::ZeroDuration());
+    health_renewal_.reset();
     if (server_ != nullptr) {
       acceptor_->Stop();
       server_->Shutdown(absl::ToChronoTime(absl::Now() + patience));
@@ -477,12 +490,14 @@ class RunningServer final : public Server {
   std::atomic<bool> draining_ = false;
   GrpcDoor door_;
   std::unique_ptr<Acceptor> acceptor_;
-  std::mutex health_mutex_;  // that a model's thread finds server_ there, or gone
+  std::mutex health_mutex_;                         // that a model's thread finds server_ there, or gone
+  std::optional<std::pair<bool, bool>> told_ = {};  // alive and ready, as RenewHealth said last
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Console> console_;
   std::unique_ptr<OpenAiFront> openai_;
   std::unique_ptr<HealthPort> health_;
   std::unique_ptr<HttpPort> http_;
+  std::optional<Repeater> health_renewal_ = {};  // last: it uses what stands above
 };
 
 }  // namespace

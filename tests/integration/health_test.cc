@@ -3,14 +3,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "client/error.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "server/folder_health.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
@@ -21,6 +29,7 @@ namespace {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr auto kServing = HealthCheckResponse::SERVING;
 constexpr auto kNotServing = HealthCheckResponse::NOT_SERVING;
@@ -39,12 +48,16 @@ class HealthTest : public testing::Test {
     http_ = std::make_unique<httplib::Client>("127.0.0.1", server_->server().http_address()->port);
   }
 
-  HealthCheckResponse::ServingStatus Ask(const std::string& service) {
+  // Of its own port, and of the one that clients use.
+  HealthCheckResponse::ServingStatus Ask(const std::string& service) { return Ask(*health_, service); }
+  HealthCheckResponse::ServingStatus AskClients(const std::string& service) { return Ask(*client_, service); }
+
+  static HealthCheckResponse::ServingStatus Ask(TestClient& client, const std::string& service) {
     HealthCheckRequest request;
     request.set_service(service);
     HealthCheckResponse response;
     const grpc::Status status =
-        grpc::health::v1::Health::NewStub(health_->channel())->Check(health_->Context().get(), request, &response);
+        grpc::health::v1::Health::NewStub(client.channel())->Check(client.Context().get(), request, &response);
     return status.ok() ? response.status() : kUnknown;
   }
 
@@ -105,27 +118,117 @@ TEST_F(HealthTest, AWorkerThatIsTooLongAtOneStepIsToBeRestarted) {
     EXPECT_THAT(body, HasSubstr("longer than server.stall_timeout, 1ns"));
     EXPECT_TRUE(Eventually([&] { return Ask("liveness") == kNotServing; }));
     EXPECT_EQ(Ask("readiness"), kServing);
+    EXPECT_TRUE(Eventually([&] { return AskClients("") == kNotServing; }));
   });
   EXPECT_TRUE(Eventually([&] { return http_->Get("/healthz")->status == 200 && Ask("liveness") == kServing; }));
 }
 
-TEST_F(HealthTest, WhereJournalsCannotBeWrittenNoRequestIsToBeSent) {
-  const TemporaryFolder folder;
-  const std::string store = folder.path() + "/store";
-  Start([&](ServerOptions& options) {
-    options.store_dir = store;
-    options.durability = Durability::kStep;
-  });
-  EXPECT_EQ(http_->Get("/readyz")->status, 200);
-  std::filesystem::rename(store, store + ".away");
-  const auto answer = http_->Get("/readyz");
-  EXPECT_EQ(answer->status, 503);
-  EXPECT_THAT(answer->body, HasSubstr("journals cannot be written: " + store + ": No such file or directory"));
-  EXPECT_TRUE(Eventually([&] { return Ask("readiness") == kNotServing; }));
-  EXPECT_EQ(Ask("liveness"), kServing);
-  std::filesystem::rename(store + ".away", store);
-  EXPECT_EQ(http_->Get("/readyz")->status, 200);
-  EXPECT_TRUE(Eventually([&] { return Ask("readiness") == kServing; }));
+class JournalHealthTest : public HealthTest {
+ protected:
+  void SetUp() override {
+    Start([&](ServerOptions& options) {
+      options.store_dir = folder_.path();
+      options.durability = Durability::kStep;
+    });
+  }
+
+  grpc::Status Create(const std::string& id) {
+    v1::CreateSessionRequest request = SessionWith(StreamingPolicy(24));
+    request.set_session_id(id);
+    v1::Session session;
+    return client_->Create(request, &session);
+  }
+
+  // Both ports, and the words of one.
+  bool SaysReady() { return http_->Get("/readyz")->status == 200 && Ask("readiness") == kServing; }
+  std::string Unready() {
+    std::string body;
+    EXPECT_TRUE(Eventually([&] {
+      const auto answer = http_->Get("/readyz");
+      body = answer->body;
+      return answer->status == 503;
+    }));
+    EXPECT_EQ(Ask("readiness"), kNotServing);
+    EXPECT_EQ(Ask("liveness"), kServing);
+    return body;
+  }
+
+  const TemporaryFolder folder_;
+  const std::string journals_ = folder_.path() + "/journals";
+};
+
+TEST_F(JournalHealthTest, WhereTheirFolderIsAwayNoRequestIsToBeSent) {
+  EXPECT_TRUE(SaysReady());
+  std::filesystem::rename(journals_, journals_ + ".away");
+  EXPECT_EQ(Unready(), "journals cannot be written: " + journals_ + ": No such file or directory\n");
+  EXPECT_TRUE(Eventually([&] { return AskClients("") == kNotServing; }));
+  EXPECT_EQ(AskClients("readiness"), kNotServing);
+  EXPECT_EQ(AskClients("ebb.v1.InferenceService"), kNotServing);
+  EXPECT_EQ(AskClients("liveness"), kServing);
+  std::filesystem::rename(journals_ + ".away", journals_);
+  EXPECT_TRUE(Eventually([&] { return SaysReady(); }));
+  EXPECT_TRUE(Eventually([&] { return AskClients("") == kServing; }));
+}
+
+// With a limit on files, which acts as a full disk does but for what the volume says of itself.
+TEST_F(JournalHealthTest, AWriteThatFailsHoldsUntilOneSucceedsThoughNobodyWritesAnyMore) {
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small = {.rlim_cur = 30, .rlim_max = before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  const grpc::Status refused = Create("a-secret-name");
+  const std::string body = Unready();
+  absl::SleepFor(2 * FolderHealth::kLookEvery);  // what it tries meanwhile fails, too
+  const std::string later = Unready();
+  setrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, handler);
+  EXPECT_EQ(client::ReadDetails(refused).reason, "JOURNAL_FAILED") << client::Describe(refused);
+  EXPECT_THAT(body, HasSubstr("journals cannot be written: " + journals_ + ": "));
+  EXPECT_THAT(body, Not(HasSubstr("a-secret-name")));
+  EXPECT_THAT(later, HasSubstr("File too large"));
+  EXPECT_TRUE(Eventually([&] { return SaysReady(); }));
+  EXPECT_TRUE(std::filesystem::is_empty(journals_ + "/default"));
+  EXPECT_TRUE(Create("a").ok());
+}
+
+// A pipe that nobody reads holds its writer, as a volume does that has gone away.
+TEST_F(JournalHealthTest, AFolderThatDoesNotAnswerKeepsNobodyWaitingWhoAsks) {
+  ASSERT_TRUE(Create("a").ok());
+  const std::string pipe = journals_ + "/default/.b.1.snapshot.new";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::thread waits([&] { EXPECT_TRUE(Create("b").ok()); });
+  absl::Duration longest;
+  std::string body;
+  EXPECT_TRUE(Eventually([&] {
+    const absl::Time asked = absl::Now();
+    const auto answer = http_->Get("/readyz");
+    longest = std::max(longest, absl::Now() - asked);
+    body = answer->body;
+    return answer->status == 503;
+  }));
+  EXPECT_THAT(body, HasSubstr(journals_ + ": the disk has not answered for 10s"));
+  EXPECT_LT(longest, absl::Seconds(5));
+  EXPECT_EQ(http_->Get("/metrics")->status, 200);
+  std::ifstream reader(pipe, std::ios::binary);
+  std::string(std::istreambuf_iterator<char>(reader), {});
+  waits.join();
+  EXPECT_TRUE(Eventually([&] { return SaysReady(); }));
+}
+
+TEST(CheckRoomTest, NamesWhatAVolumeHasAndWhatIsNeeded) {
+  struct statvfs volume = {};
+  volume.f_frsize = 4096;
+  volume.f_bavail = 256;
+  volume.f_files = 1000;
+  volume.f_favail = 3;
+  EXPECT_TRUE(CheckRoom(volume).ok());
+  volume.f_favail = 2;
+  EXPECT_EQ(CheckRoom(volume).message(), "the volume has room for 2 files, of 3 that are needed");
+  volume.f_files = 0;  // it does not count them
+  EXPECT_TRUE(CheckRoom(volume).ok());
+  volume.f_bavail = 255;
+  EXPECT_EQ(CheckRoom(volume).message(), "the volume has 1044480 bytes free, of 1048576 that are needed");
 }
 
 }  // namespace
