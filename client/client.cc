@@ -212,7 +212,9 @@ grpc::Status Client::Unary(UnaryMethod<Request, Response, Stub> method, const Re
     if (repeat == Repeat::kAfterRefusal && ReadDetails(tried.status).reason.empty()) return tried.status;
     const auto delay = RetryDelay(options_.retry, next, tried.status);
     if (!delay) return tried.status;
-    if (!tried.at_once) std::this_thread::sleep_for(absl::ToChronoNanoseconds(*delay));
+    if (tried.at_once) continue;
+    if (options_.on_wait) options_.on_wait(tried.status, *delay);
+    std::this_thread::sleep_for(absl::ToChronoNanoseconds(*delay));
   }
 }
 

@@ -40,6 +40,8 @@ struct ClientOptions {
   absl::Duration unary_timeout = absl::Seconds(60);  // per attempt
   absl::Duration stream_timeout = absl::InfiniteDuration();
   RetryPolicy retry = {};  // of unary calls, and of streams that SESSION_MOVED refused and that are followed
+  // Told before a unary call waits to be tried again: how it was refused, and for how long. Default: nobody.
+  std::function<void(const grpc::Status&, absl::Duration)> on_wait = {};
   // Other servers that a call may go to, with token and prompt, when its session has moved there. Default: none, and
   // the move is the call's status (UNAVAILABLE, SESSION_MOVED).
   Follow follow = {};

@@ -1,12 +1,14 @@
 #include "server/folder_store.h"
 
 #include <fcntl.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <new>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "policies/status.h"
 #include "server/log.h"
 
@@ -17,6 +19,17 @@ constexpr size_t kSlice = kJournalSlice;  // bytes of a snapshot between two com
 constexpr size_t kOpenMax = 256;          // files; more are closed, and opened again when they are written to
 constexpr size_t kGrowingMax = 4;         // snapshots in memory, where the disk is slower than sessions grow
 
+// Of a session that does not begin, with how much room is missing where that is why. The folder goes by the key of the
+// configuration: callers know no paths of the server.
+absl::Status WithRoom(const absl::Status& status, size_t needed, const OpenFile& folder) {
+  struct statvfs volume = {};
+  if (GetRefusal(status).reason != "STORE_FULL" || fstatvfs(folder.get(), &volume) != 0) return status;
+  return Refuse(status.code(),
+                absl::StrFormat("%s; it begins with %d bytes in store.dir, where %d are free",
+                                std::string(status.message()), needed, volume.f_bavail * volume.f_frsize),
+                GetRefusal(status));
+}
+
 }  // namespace
 
 absl::Status FolderStore::Begin(SessionId session, const SessionName& name, std::string_view snapshot) {
@@ -24,8 +37,9 @@ absl::Status FolderStore::Begin(SessionId session, const SessionName& name, std:
   file.name = name;
   const absl::Status status = BeginFiles(file, snapshot);
   health_.Wrote(status);
-  if (!status.ok()) Forget(session);  // what is there under its name is not its own, and not for its Remove
-  return status;
+  if (status.ok()) return status;
+  Forget(session);  // what is there under its name is not its own, and not for its Remove
+  return WithRoom(status, snapshot.size(), files_.FolderOf(name));
 }
 
 absl::Status FolderStore::BeginFiles(File& file, std::string_view snapshot) {

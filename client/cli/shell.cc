@@ -17,11 +17,19 @@ namespace {
 // With the delays of a RetryPolicy some twenty seconds, in which another server has taken the session of one that died
 // (store.lease is 10 s unless somebody says otherwise).
 constexpr int32_t kAttemptsToFollow = 10;
+constexpr absl::Duration kUnexplainedWaitMax = absl::Seconds(1);
 
 // Without a port gRPC asks 443, where no ebbd is. Its own forms of names (unix:..., dns:///...) are left to it.
 bool MayHavePort(const std::string& address) {
   const size_t host_end = address.rfind(']') == std::string::npos ? 0 : address.rfind(']');
   return address.find_first_of(":/", host_end) != std::string::npos;
+}
+
+// A wait that somebody at a terminal would wonder about.
+void SayWait(const grpc::Status& refused, absl::Duration wait) {
+  if (wait >= kUnexplainedWaitMax) {
+    std::fprintf(stderr, "ebb: %s, and is tried again then\n", client::Describe(refused).c_str());
+  }
 }
 
 }  // namespace
@@ -37,6 +45,7 @@ client::Client Shell::Connect() const {
   options.address = address;
   options.tenant = tenant;
   options.retry.attempts = 3;
+  if (!json) options.on_wait = SayWait;
   if (!follow.empty()) {
     auto servers = client::Follow::Of(follow);
     if (!servers.ok()) throw UsageError("--follow", std::string(servers.status().message()));
