@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "engine/gpu/gpu_engine.h"
-#include "engine/model/gguf.h"
 #include "policies/hash_random.h"
 #include "tests/support/gpu_target.h"
+#include "tests/support/gpu_world.h"
 #include "tests/support/reference_model.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_engine.h"
@@ -22,54 +22,28 @@ namespace {
 // As eviction_oracle_test.cc: float32 beside float64 on models of this size, errors of evicted tokens living on.
 constexpr double kOracleTolerance = 2.6e-5;
 
-// A sanitizer makes the emulation some fifty times as slow.
-#ifdef EBB_SANITIZED
-constexpr bool kOracleIsSlow = true;
-#else
-constexpr bool kOracleIsSlow = false;
-#endif
-
 struct OracleCase {
   TinyModel model = {};
   PolicySpec policy = {};
   ReferencePolicy reference = {};
 };
 
-std::vector<int32_t> LiveOnDevice(const GpuSession& session, int32_t lane) {
-  absl::StatusOr<std::vector<int32_t>> tokens = session.Tokens(lane);
-  EBB_CHECK(tokens.ok());
-  std::erase(*tokens, -1);
-  std::ranges::sort(*tokens);
-  return *std::move(tokens);
-}
-
 // The same tokens in the same random blocks through both: blocks attend by tensor cores, tokens that come alone do not.
 void ExpectTheOraclesRunOnDevice(const OracleCase& c, int32_t warp, uint64_t seed) {
   SCOPED_TRACE(c.policy.scorer + ", warps of " + std::to_string(warp) + ", seed " + std::to_string(seed) +
                (c.reference.compacted ? ", compacted" : ", original"));
-  const TinyModelFile file(c.model);
-  const auto gguf = GgufFile::Open(file.path());
-  ASSERT_THAT(gguf, IsOk());
-  const auto config = ReadConfig(*gguf);
-  ASSERT_THAT(config, IsOk());
-  const auto weights = FindWeights(*gguf, *config);
-  ASSERT_THAT(weights, IsOk());
-  const auto engine =
-      GpuEngine::Open(gpu::TableUnderTest(warp), *config, *weights, {.arena_bytes = 16 << 20, .kv_type = KvType::kF32});
-  ASSERT_THAT(engine, IsOk());
-  const auto policy = Resolve(c.policy, LimitsOf(*config));
-  ASSERT_THAT(policy, IsOk());
-  const auto session = (*engine)->OpenSession(*policy, 16);
-  ASSERT_THAT(session, IsOk());
-  ReferenceModel oracle(file.path(), c.reference);
+  const GpuWorld world(c.model);
+  const auto engine = world.OpenOrDie(gpu::TableUnderTest(warp));
+  const auto session = OpenOrDie(*engine, world.Policy(c.policy));
+  ReferenceModel oracle(world.path(), c.reference);
   HashRandom random(seed);
-  const int32_t count = c.reference.budget + (kOracleIsSlow ? 8 : 70);
-  const std::vector<int32_t> tokens = RandomTokens(seed, count, config->vocab);
+  const int32_t count = c.reference.budget + (kEmulationIsSlow ? 8 : 70);
+  const std::vector<int32_t> tokens = RandomTokens(seed, count, world.config().vocab);
   for (size_t first = 0; first < tokens.size();) {
     const auto most = std::min<size_t>(random.Uniform(0, 2) == 0 ? random.Uniform(1, 16) : 1, tokens.size() - first);
     const std::span<const int32_t> block(tokens.data() + first, most);
-    GpuRow row = {.session = session->get(), .tokens = block, .want = GpuWant::kAll};
-    ASSERT_THAT((*engine)->Run({&row, 1}), IsOk());
+    GpuRow row = {.session = session.get(), .tokens = block, .want = GpuWant::kAll};
+    ASSERT_THAT(engine->Run({&row, 1}), IsOk());
     size_t at = 0;
     for (const std::vector<double>& expected : oracle.Step(block)) {
       for (const double logit : expected) {
@@ -78,12 +52,12 @@ void ExpectTheOraclesRunOnDevice(const OracleCase& c, int32_t warp, uint64_t see
     }
     ASSERT_EQ(at, row.logits.size());
     for (int32_t lane = 0; lane < c.model.layers * c.model.kv_heads; ++lane) {
-      ASSERT_EQ(LiveOnDevice(**session, lane), oracle.Live(lane / c.model.kv_heads, lane % c.model.kv_heads))
+      ASSERT_EQ(LiveTokens(*session, lane), oracle.Live(lane / c.model.kv_heads, lane % c.model.kv_heads))
           << "lane " << lane << " after token " << first;
     }
     first += block.size();
   }
-  EXPECT_EQ((*session)->evicted(), count - c.reference.budget);
+  EXPECT_EQ(session->evicted(), count - c.reference.budget);
 }
 
 void ExpectTheOraclesRunOnEveryDevice(const OracleCase& c) {

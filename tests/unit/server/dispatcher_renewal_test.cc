@@ -11,6 +11,7 @@
 
 #include "absl/time/clock.h"
 #include "engine/snapshot/snapshot_file.h"
+#include "server/folder_health.h"
 #include "server/folder_store.h"
 #include "server/journal.h"
 #include "server/session_files.h"
@@ -38,8 +39,9 @@ struct JournalInFolder {
   TemporaryFolder folder;
   Metrics metrics = Metrics({});
   std::unique_ptr<SessionFiles> files = *SessionFiles::Open(folder.path());
-  Journal journal =
-      Journal(std::make_unique<FolderStore>(*files, Sync::kNone, metrics.journal()), &SealOf, metrics.journal());
+  FolderHealth health = FolderHealth(folder.path());
+  Journal journal = Journal(std::make_unique<FolderStore>(*files, Sync::kNone, health, metrics.journal()), &SealOf,
+                            metrics.journal());
 };
 
 // A piece before each step is one lane for each thread, whatever the clock says.

@@ -1,0 +1,96 @@
+// A small model on the device under test, for the tests of the GPU's engine.
+
+#ifndef EBB_TESTS_SUPPORT_GPU_WORLD_H_
+#define EBB_TESTS_SUPPORT_GPU_WORLD_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/gpu/gpu_engine.h"
+#include "engine/gpu/gpu_model.h"
+#include "engine/model/gguf.h"
+#include "policies/check.h"
+#include "policies/status.h"
+#include "tests/support/gpu_target.h"
+#include "tests/support/test_engine.h"
+
+namespace ebb {
+
+// A sanitizer makes the emulation some fifty times as slow.
+#ifdef EBB_SANITIZED
+inline constexpr bool kEmulationIsSlow = true;
+#else
+inline constexpr bool kEmulationIsSlow = false;
+#endif
+
+inline PolicySpec F32(PolicySpec spec) {
+  spec.kv_type = KvType::kF32;
+  return spec;
+}
+
+// A model file, and engines on it.
+class GpuWorld {
+ public:
+  explicit GpuWorld(const TinyModel& model)
+      : model_(model), file_(model), gguf_(GgufFile::Open(file_.path())), config_(ReadConfig(*gguf_)) {
+    EBB_CHECK(config_.ok());
+  }
+
+  absl::StatusOr<std::unique_ptr<GpuEngine>> Open(const gpu::Table& table, const GpuEngineOptions& options) const {
+    EBB_ASSIGN(const Weights weights, FindWeights(*gguf_, *config_));
+    return GpuEngine::Open(table, *config_, weights, options);
+  }
+  absl::StatusOr<GpuModel> Upload(const Gpu& gpu) const {
+    EBB_ASSIGN(const Weights weights, FindWeights(*gguf_, *config_));
+    return GpuModel::Upload(gpu, *config_, weights);
+  }
+  std::unique_ptr<GpuEngine> OpenOrDie(const gpu::Table& table, KvType type = KvType::kF32) const {
+    auto engine = Open(table, {.arena_bytes = 16 << 20, .kv_type = type});
+    EBB_CHECK(engine.ok());
+    return *std::move(engine);
+  }
+  ValidSpec Policy(const PolicySpec& spec) const {
+    auto policy = Resolve(spec, LimitsOf(*config_));
+    EBB_CHECK(policy.ok());
+    return *std::move(policy);
+  }
+  const std::string& path() const { return file_.path(); }
+  const TinyModel& model() const { return model_; }
+  const ModelConfig& config() const { return *config_; }
+
+ private:
+  TinyModel model_;
+  TinyModelFile file_;
+  absl::StatusOr<GgufFile> gguf_;
+  absl::StatusOr<ModelConfig> config_;
+};
+
+inline std::unique_ptr<GpuSession> OpenOrDie(GpuEngine& engine, const ValidSpec& policy, int32_t block_max = 16) {
+  auto session = engine.OpenSession(policy, block_max);
+  EBB_CHECK(session.ok());
+  return *std::move(session);
+}
+
+// Who lives in a lane, by slot and by age.
+inline std::vector<int32_t> LiveTokensBySlot(const GpuSession& session, int32_t lane) {
+  const absl::StatusOr<std::vector<int32_t>> all = session.Tokens();
+  EBB_CHECK(all.ok());
+  const auto first = all->begin() + int64_t{lane} * session.shape().capacity;
+  std::vector<int32_t> tokens(first, first + session.shape().capacity);
+  std::erase(tokens, -1);
+  return tokens;
+}
+
+inline std::vector<int32_t> LiveTokens(const GpuSession& session, int32_t lane) {
+  std::vector<int32_t> tokens = LiveTokensBySlot(session, lane);
+  std::ranges::sort(tokens);
+  return tokens;
+}
+
+}  // namespace ebb
+
+#endif  // EBB_TESTS_SUPPORT_GPU_WORLD_H_
