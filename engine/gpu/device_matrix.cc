@@ -130,20 +130,19 @@ absl::StatusOr<DeviceLayout> ToDeviceLayout(const TensorView& tensor) {
   return layout;
 }
 
-absl::StatusOr<DeviceMatrix> DeviceMatrix::Upload(const Gpu& gpu, const TensorView& tensor) {
+absl::StatusOr<DeviceMatrix> DeviceMatrix::Upload(StagedCopies& copies, const TensorView& tensor) {
   EBB_ASSIGN(const DeviceLayout layout, ToDeviceLayout(tensor));
   DeviceMatrix made;
-  EBB_ASSIGN(made.values_, gpu.Upload(std::span(layout.values), tensor.name));
+  EBB_ASSIGN(made.values_, copies.Upload(std::span(layout.values), tensor.name));
   if (!layout.scales.empty()) {
-    EBB_ASSIGN(made.scales_, gpu.Upload(std::span(layout.scales), tensor.name));
+    EBB_ASSIGN(made.scales_, copies.Upload(std::span(layout.scales), tensor.name));
   }
   if (!layout.supers.empty()) {
-    EBB_ASSIGN(made.supers_, gpu.Upload(std::span(layout.supers), tensor.name));
+    EBB_ASSIGN(made.supers_, copies.Upload(std::span(layout.supers), tensor.name));
   }
   if (!layout.upper.empty()) {
-    EBB_ASSIGN(made.upper_, gpu.Upload(std::span(layout.upper), tensor.name));
+    EBB_ASSIGN(made.upper_, copies.Upload(std::span(layout.upper), tensor.name));
   }
-  EBB_TRY(gpu.Wait());  // the copies read what ends here
   made.matrix_ = {.type = layout.type,
                   .rows = static_cast<int32_t>(tensor.rows),
                   .cols = static_cast<int32_t>(tensor.cols),

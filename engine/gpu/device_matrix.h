@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/gpu/gpu.h"
+#include "engine/gpu/staged_copies.h"
 #include "engine/ops/gpu/kernels.h"
 #include "engine/tensor.h"
 
@@ -38,8 +39,8 @@ absl::StatusOr<int64_t> DeviceBytes(const TensorView& tensor);
 // A weight matrix on a device.
 class DeviceMatrix {
  public:
-  // As ToDeviceLayout and Gpu::Allocate.
-  static absl::StatusOr<DeviceMatrix> Upload(const Gpu& gpu, const TensorView& tensor);
+  // Whole when the stream was waited for. As ToDeviceLayout and Gpu::Allocate.
+  static absl::StatusOr<DeviceMatrix> Upload(StagedCopies& copies, const TensorView& tensor);
 
   // Random BF16 numbers, made on the device, of a size that keeps what they are multiplied with at its own.
   static absl::StatusOr<DeviceMatrix> Random(const Gpu& gpu, int32_t rows, int32_t cols, uint64_t seed);

@@ -190,6 +190,7 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   EBB_TRY(Grow(logits_, wanted * c.vocab * kFloat));
   EBB_TRY(Grow(next_, wanted * 4));
   const int64_t copied = step.copied.empty() ? 0 : step.copied.back().first + step.copied.back().count;
+  EBB_TRY(HostRoom(host_inputs_, InputBytes(step)));
   EBB_TRY(HostRoom(host_logits_, copied * c.vocab * kFloat));
   EBB_TRY(HostRoom(host_next_, wanted * 4));
   if (step.largest == 0) return absl::OkStatus();
@@ -391,9 +392,7 @@ absl::Status GpuEngine::Failed(absl::Status status) {
 }
 
 absl::Status GpuEngine::Compute(const Step& step) {
-  EBB_TRY(gpu_->CopyIn(std::span(step.sessions), sessions_.as<gpu::SessionView>()));
-  EBB_TRY(gpu_->CopyIn(std::span(step.tokens), tokens_.as<int32_t>()));
-  EBB_TRY(gpu_->CopyIn(std::span(step.row_session), row_session_.as<int32_t>()));
+  EBB_TRY(CopyInputs(step));
   if (options_.records && step.decodes()) {
     EBB_TRY(LaunchRecorded(step));
   } else {
@@ -415,10 +414,30 @@ absl::Status GpuEngine::Compute(const Step& step) {
   return gpu_->CopyOut(next_.as<int32_t>(), host_next_.as<int32_t>().first(step.wanted.size()));
 }
 
+int64_t GpuEngine::InputBytes(const Step& step) {
+  return static_cast<int64_t>(std::span(step.sessions).size_bytes() + std::span(step.tokens).size_bytes() +
+                              std::span(step.row_session).size_bytes());
+}
+
+// From pinned memory, so that the host goes on; the step before, which was waited for, was the last to read it.
+absl::Status GpuEngine::CopyInputs(const Step& step) {
+  std::span<std::byte> room = host_inputs_.as<std::byte>();
+  const auto copy = [&](auto from, std::byte* to) {
+    const std::span<const std::byte> bytes = std::as_bytes(from);
+    std::ranges::copy(bytes, room.begin());
+    const std::span<const std::byte> pinned = room.first(bytes.size());
+    room = room.subspan(bytes.size());
+    return gpu_->CopyIn(pinned, to);
+  };
+  EBB_TRY(copy(std::span(step.sessions), sessions_.as<std::byte>()));
+  EBB_TRY(copy(std::span(step.tokens), tokens_.as<std::byte>()));
+  return copy(std::span(step.row_session), row_session_.as<std::byte>());
+}
+
 absl::Status GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) const {
   if (buffer.bytes() >= bytes) return absl::OkStatus();
   buffer = {};
-  EBB_ASSIGN(buffer, gpu_->AllocateHost(bytes, "a step's logits"));
+  EBB_ASSIGN(buffer, gpu_->AllocateHost(bytes, "what a step brings and takes"));
   return absl::OkStatus();
 }
 

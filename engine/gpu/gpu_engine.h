@@ -172,6 +172,8 @@ class GpuEngine {
   void Launch(const Step& step) const;
   absl::Status LaunchRecorded(const Step& step);
   absl::Status Compute(const Step& step);
+  static int64_t InputBytes(const Step& step);
+  absl::Status CopyInputs(const Step& step);
   absl::Status HostRoom(GpuHostMemory& buffer, int64_t bytes) const;
   absl::Status Failed(absl::Status status);
 
@@ -191,6 +193,7 @@ class GpuEngine {
   // Empty where the shape was seen once. They name the buffers above, so none outlives a buffer that grows.
   std::map<Launches, GpuRecording> recordings_ = {};
   int64_t replays_ = 0;
+  GpuHostMemory host_inputs_ = {};  // sessions, tokens, row_session
   GpuHostMemory host_logits_ = {};
   GpuHostMemory host_next_ = {};
   GpuHostMemory host_largest_ = {};

@@ -13,6 +13,8 @@
 namespace ebb {
 namespace {
 
+constexpr int64_t kStageBytes = int64_t{8} << 20;
+
 // What the kernels of ops/gpu do not compute, the first of a list; nothing where they do all.
 std::string WhatIsMissing(const ModelConfig& c, const Weights& w) {
   if (c.norm != NormKind::kRms) return "layer norms";
@@ -87,13 +89,14 @@ absl::StatusOr<GpuModel> GpuModel::Upload(const Gpu& gpu, const ModelConfig& con
   }
   for (const auto& [tensor, to] : vectors) bytes += std::ssize(tensor->data);
   EBB_TRY(gpu.CheckRoom(bytes, "the model"));
+  EBB_ASSIGN(StagedCopies copies, StagedCopies::Make(gpu, kStageBytes, "weights on their way"));
   for (const auto& [tensor, to] : matrices) {
-    EBB_ASSIGN(*to, DeviceMatrix::Upload(gpu, *tensor));
+    EBB_ASSIGN(*to, DeviceMatrix::Upload(copies, *tensor));
     model.bytes += to->bytes();
   }
   for (const auto& [tensor, to] : vectors) {
     if (tensor->empty()) continue;
-    EBB_ASSIGN(*to, gpu.Upload(tensor->data, tensor->name));
+    EBB_ASSIGN(*to, copies.Upload(tensor->data, tensor->name));
   }
   EBB_ASSIGN(model.turns, gpu.Upload(std::span(rope.turns), "angles"));
   EBB_TRY(gpu.Wait());
