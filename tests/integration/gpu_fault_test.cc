@@ -18,6 +18,7 @@
 #include "engine/model/gguf.h"
 #include "policies/check.h"
 #include "policies/status.h"
+#include "server/folder_health.h"
 #include "server/folder_store.h"
 #include "server/journal.h"
 #include "server/kept_sessions.h"
@@ -142,8 +143,9 @@ class GpuFaultTest : public testing::Test {
   Metrics metrics_ = Metrics({});
   std::unique_ptr<SessionFiles> files_ = *SessionFiles::Open(folder_.path());
   Recovery recovery_ = Recovery(*files_, metrics_.journal());
-  Journal journal_ =
-      Journal(std::make_unique<FolderStore>(*files_, Sync::kNone, metrics_.journal()), &SnapshotOf, metrics_.journal());
+  FolderHealth health_ = FolderHealth(folder_.path());
+  Journal journal_ = Journal(std::make_unique<FolderStore>(*files_, Sync::kNone, health_, metrics_.journal()),
+                             &SnapshotOf, metrics_.journal());
   std::unique_ptr<Worker> worker_;
 };
 
