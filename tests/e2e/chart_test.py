@@ -390,11 +390,13 @@ class Rendered(unittest.TestCase):
             (ROOT / chart / "files/notes").write_text(notes.read_text(encoding="utf-8"), encoding="utf-8")
             (ROOT / chart / "templates/notes.yaml").write_text('kind: Notes\nmetadata: {name: x}\ntext: {{ tpl (.Files.Get "files/notes") . | quote }}\n')
             for case, values, there, not_there in (
-                    ("cpu", (), ("1 pod(s) of ebb:", "statefulset/x", "helm -n models test x", "Nothing authenticates callers"), ("Redis", "A session is known")),
+                    ("cpu", (), ("1 pod(s) of ebb:", "statefulset/x", "helm -n models test x", "Nothing authenticates callers"), ("Redis", "A session is known", "runbookBase")),
                     ("cpu", ("replicas=2",), ("A session is known to the pod that opened it", "x-0.x-pods"), ("Redis",)),
                     ("redis", (), ("2 to 8 pod(s)", "deployment/x", "Sessions are in the Redis at redis.databases.svc:6379"),
                      ("A session is known", "lets no pod out")),
                     ("redis", ("networkPolicy.egress=null",), ("networkPolicy.egress lets no pod out to it",), ()),
+                    ("cpu", ("prometheusRule.enabled=true",), ("set prometheusRule.runbookBase",), ()),
+                    ("cpu", ("prometheusRule.enabled=true", "prometheusRule.runbookBase=https://example.org/"), (), ("runbookBase",)),
                     ("openai", (), ("Tools that speak the OpenAI API: http://x.models:7702/v1",), ("Nothing",)),
                     ("extra", (), ("Tools that speak the OpenAI API: https://x.models:7702/v1",), ("Nothing", "test x")),
                     ("mtls", (), ("A session is known",), ("Tools that speak", "Nothing authenticates", "test x"))):

@@ -42,6 +42,7 @@ SKIPPED = {
     r"client/python/|PYTHONPATH=": "python_client_test.py, hub_test.py and examples_test.py",
     r"pip install ": "python_client_test.py, into a folder",
     r"deploy/grafana/generate\.py": "dashboards_test.py",
+    r"sed .* > ebb\.rules\.yaml$": "docs_test.py, with what it makes for promtool",
     r"helm ": "chart_test.py: rendered and checked; there is no cluster to install into",
     r"sudo make image$": "image_test.py",
     r"docker |EBB_STORE_REDIS=\S+ EBB_STORE_DURABILITY=step docker ": "image_test.py: there is no Docker",
@@ -205,7 +206,12 @@ class Commands(unittest.TestCase):
         page = "docs/how-to/watch-with-grafana.md"
         (block,) = blocks(page, "yaml")
         (self.folder / "prometheus.yml").write_text(block)
-        shutil.copy(ROOT / "deploy/prometheus/ebb.rules.yaml", self.folder)
+        (line,) = [line for text in blocks(page, "sh") for line in text.splitlines() if line.startswith("sed ")]
+        self.run_here(["bash", "-ec", line.replace(" > ", f" > {self.folder}/")])
+        links = re.findall(r"runbook_url: (.*)", (self.folder / "ebb.rules.yaml").read_text())
+        self.assertGreater(len(links), 20)
+        for link in links:
+            self.assertRegex(link, r"^https://git\.example\.org/ebb/blob/main/docs/how-to/answer-alerts\.md#\w+$")
         self.assertIn("ebb.rules.yaml", self.run_here(["promtool", "check", "config", self.folder / "prometheus.yml"]))
 
     def test_the_file_of_experiments_is_taken(self):
