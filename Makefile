@@ -27,7 +27,7 @@ test: ## unit, property, golden, integration, e2e and tidy tests
 	cmake --preset release -Wno-dev
 	cmake --build --preset release -j $(JOBS)
 	$(CTEST) --test-dir build/release -j $(JOBS)
-	@echo "not run, as no test has one: the chart in a cluster, the dashboards in a Grafana, an image that computes on a GPU"
+	@scripts/not-run build/release
 	@build/release/tests/golden/golden_folder
 
 lint: ## style checks, clang-format and clang-tidy on changed files (ALL=1: on every file)

@@ -34,19 +34,24 @@ def mean(metric):
     return f"sum(rate({metric}_sum{{@}}[$])) / sum(rate({metric}_count{{@}}[$]))"
 
 
+def of_budget(share):
+    """How many times what may fail."""
+    return share + ' / ebb:error_budget:ratio{job=~"$job"}'
+
+
 # (title, what it means and what to do, unit, kind, queries with their legends); kinds are below.
 SERVICE = {
     "At a glance": [
         ("Servers", "Servers that are scraped. Fewer than you run: see EbbDown.", "short", "stat", [("count(ebb_build_info{@})", "")]),
-        ("Calls without fault", "Share of calls over three days that did not fail for the server's fault; 99.9 % is promised.", "percentunit",
+        ("Calls without fault", "Share of calls over three days that did not fail for the server's fault; 99.9 % is promised, unless the rules say otherwise.", "percentunit",
          "stat", [('1 - ebb:request_errors:ratio_rate3d{job=~"$job"}', "{{job}}")]),
-        ("First tokens in time", "Share of requests of the last hour whose first token came within 2.5 seconds; 99 % is promised.",
+        ("First tokens in time", "Share of requests of the last hour whose first token came within 2.5 seconds; 99 % is promised, unless the rules say otherwise.",
          "percentunit", "stat", [('1 - ebb:ttft_slow:ratio_rate1h{job=~"$job"}', "{{job}}")]),
         ("Speed of burning the error budget", "1 uses up the budget of 30 days in 30 days; above 14.4 somebody is called.", "short", "lines",
-         [('ebb:request_errors:ratio_rate1h{job=~"$job"} / 0.001', "{{job}}, 1 h"),
-          ('ebb:request_errors:ratio_rate6h{job=~"$job"} / 0.001', "{{job}}, 6 h")]),
-        ("Error budget left", "Of 30 days, or as long as Prometheus remembers; below 0 the promise of 99.9 % is broken.", "percentunit", "stat",
-         [('1 - sum_over_time(ebb:request_errors:rate5m{job=~"$job"}[30d]) / sum_over_time(ebb:requests:rate5m{job=~"$job"}[30d]) / 0.001', "{{job}}")]),
+         [(of_budget('ebb:request_errors:ratio_rate1h{job=~"$job"}'), "{{job}}, 1 h"),
+          (of_budget('ebb:request_errors:ratio_rate6h{job=~"$job"}'), "{{job}}, 6 h")]),
+        ("Error budget left", "Of 30 days, or as long as Prometheus remembers; below 0 the promise is broken.", "percentunit", "stat",
+         [("1 - " + of_budget('sum_over_time(ebb:request_errors:rate5m{job=~"$job"}[30d]) / sum_over_time(ebb:requests:rate5m{job=~"$job"}[30d])'), "{{job}}")]),
         ("What runs", "Version, model, and the processor's instruction set, of each server.", "none", "table", [("ebb_build_info{@}", "")]),
         ("Uptime", "Since each server started. Sessions end with their server, unless store.durability keeps them.", "s", "stat",
          [("time() - process_start_time_seconds{@}", "{{instance}}")]),

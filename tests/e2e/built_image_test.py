@@ -75,7 +75,7 @@ class BuiltImage(unittest.TestCase):
     def test_it_says_what_it_is(self):
         self.assertEqual(self.config["User"], "65532:65532")
         self.assertEqual(self.config["StopSignal"], "SIGTERM")
-        self.assertEqual(self.config["Healthcheck"]["Test"], ["CMD", "ebb", "health"])
+        self.assertEqual(self.config["Healthcheck"]["Test"], ["CMD", "ebb", "--addr=127.0.0.1:7703", "health"])
         self.assertEqual(sorted(self.config["ExposedPorts"]), ["7700/tcp", "7701/tcp"])
         labels = self.config["Labels"]
         self.assertEqual((labels["org.opencontainers.image.title"], labels["org.opencontainers.image.licenses"]), ("ebb", "Apache-2.0"))

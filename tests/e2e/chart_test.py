@@ -390,11 +390,13 @@ class Rendered(unittest.TestCase):
             (ROOT / chart / "files/notes").write_text(notes.read_text(encoding="utf-8"), encoding="utf-8")
             (ROOT / chart / "templates/notes.yaml").write_text('kind: Notes\nmetadata: {name: x}\ntext: {{ tpl (.Files.Get "files/notes") . | quote }}\n')
             for case, values, there, not_there in (
-                    ("cpu", (), ("1 pod(s) of ebb:", "statefulset/x", "helm -n models test x", "Nothing authenticates callers"), ("Redis", "A session is known")),
+                    ("cpu", (), ("1 pod(s) of ebb:", "statefulset/x", "helm -n models test x", "Nothing authenticates callers"), ("Redis", "A session is known", "runbookBase")),
                     ("cpu", ("replicas=2",), ("A session is known to the pod that opened it", "x-0.x-pods"), ("Redis",)),
                     ("redis", (), ("2 to 8 pod(s)", "deployment/x", "Sessions are in the Redis at redis.databases.svc:6379"),
                      ("A session is known", "lets no pod out")),
                     ("redis", ("networkPolicy.egress=null",), ("networkPolicy.egress lets no pod out to it",), ()),
+                    ("cpu", ("prometheusRule.enabled=true",), ("set prometheusRule.runbookBase",), ()),
+                    ("cpu", ("prometheusRule.enabled=true", "prometheusRule.runbookBase=https://example.org/"), (), ("runbookBase",)),
                     ("openai", (), ("Tools that speak the OpenAI API: http://x.models:7702/v1",), ("Nothing",)),
                     ("extra", (), ("Tools that speak the OpenAI API: https://x.models:7702/v1",), ("Nothing", "test x")),
                     ("mtls", (), ("A session is known",), ("Tools that speak", "Nothing authenticates", "test x"))):
@@ -448,10 +450,32 @@ class Rendered(unittest.TestCase):
             promised = text(f"--values={file.name}")
         for count, before, after in ((6, r"(request_errors:ratio_rate\w+ > (?:[\d.]+ \* )?)0\.001\b", r"\g<1>0.005"),
                                      (6, r"(ttft_slow:ratio_rate\w+ > (?:[\d.]+ \* )?)0\.01\b", r"\g<1>0.05"),
-                                     (5, r'(ebb_ttft_seconds_bucket\{le=")2\.5"', r'\g<1>1"'), (2, r"()2\.5 seconds", "1 seconds")):
+                                     (5, r'(ebb_ttft_seconds_bucket\{le=")2\.5"', r'\g<1>1"'), (2, r"()2\.5 seconds", "1 seconds"), (1, r"\b0\.001( \* group by)", r"0.005\1")):
             usual, changed = re.subn(before, after, usual)
             self.assertEqual(changed, count, before)
         self.assertEqual(promised, usual, "those numbers change, and nothing else")
+
+    @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed (Debian: prometheus)")
+    def test_the_dashboards_hold_the_server_to_what_is_promised(self):
+        panels = json.loads((CHART / "files/dashboards/ebb-service.json").read_text(encoding="utf-8"))["panels"]
+        queries = {panel["title"]: [target["expr"].replace("$job", ".*") for target in panel["targets"]] for panel in panels if "budget" in panel["title"]}
+        self.assertEqual({title: len(each) for title, each in queries.items()}, {"Speed of burning the error budget": 2, "Error budget left": 1})
+        named = 'namespace="models",job="x"'
+        series = [(f'ebb_build_info{{{named}}}', "1x400"), (f'ebb_refusals_total{{{named},reason="DRAINING"}}', "0x400"),
+                  (f'ebb_rpc_handled_total{{{named},code="OK"}}', "0+99x400"), (f'ebb_rpc_handled_total{{{named},code="INTERNAL"}}', "0+1x400")]  # one of a hundred fails
+        for availability, times in ((None, 10), (0.995, 2)):
+            expected = {"Speed of burning the error budget": times, "Error budget left": 1 - times}
+            test = {"interval": "1m", "input_series": [{"series": name, "values": values} for name, values in series],
+                    "promql_expr_test": [{"expr": f"round({query}, 1e-6)", "eval_time": "395m", "exp_samples": [{"labels": f"{{{named}}}", "value": expected[title]}]}
+                                         for title, each in queries.items() for query in each]}
+            with self.subTest(availability), tempfile.TemporaryDirectory() as folder:
+                values, rules, tests = (pathlib.Path(folder, name) for name in ("values.json", "rules.json", "tests.json"))  # JSON is YAML
+                values.write_text(json.dumps({"prometheusRule": {"slo": {"availability": availability}}} if availability else {}))
+                done = template(*(f"--set={value}" for value in ON), f"--values={values}")
+                rules.write_text(json.dumps(by_name(done.stdout)["PrometheusRule/x"]["spec"]))
+                tests.write_text(json.dumps({"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}))
+                done = subprocess.run(["promtool", "test", "rules", tests], capture_output=True, text=True, timeout=120)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_packaged_chart_is_whole(self):
         with tempfile.TemporaryDirectory() as folder:

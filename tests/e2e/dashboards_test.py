@@ -6,6 +6,7 @@
 """
 import concurrent.futures
 import contextlib
+import html
 import itertools
 import json
 import math
@@ -30,6 +31,7 @@ from ebb.v1 import inference_pb2
 
 FOLDER = ROOT / "deploy/grafana"
 DASHBOARDS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((FOLDER / "dashboards").glob("*.json"))}
+PICTURES = ROOT / "docs/how-to/images"
 RULES = ROOT / "deploy/prometheus/ebb.rules.yaml"
 MAKE = ROOT / "tests/support/make_models.py"
 TEXT = "It was a dark and stormy night, and the lamp was in the cellar. It was a dark and stormy night, and the lamp was in the cellar."
@@ -161,6 +163,12 @@ class Dashboards(unittest.TestCase):
                     self.assertEqual(len(re.findall(r"(?<!:)\b\w+_(?:total|sum|count|bucket)\{", target["expr"])),
                                      target["expr"].count("[$__rate_interval]"))
 
+    def test_every_panel_is_in_its_picture(self):
+        for uid, dashboard in DASHBOARDS.items():
+            picture = PICTURES.joinpath(f"{uid}.svg").read_text(encoding="utf-8")
+            missing = [panel["title"] for panel in dashboard["panels"] if f">{html.escape(panel['title'])}<" not in picture]
+            self.assertEqual(missing, [], f"{uid}: draw it again, dashboards_test.py --draw")
+
     def test_panels_have_a_place_of_their_own(self):
         for uid, dashboard in DASHBOARDS.items():
             taken = set()
@@ -235,7 +243,7 @@ def draw(seconds=120, step=2):
             picture = pen.drawing(dashboard, moments, lambda query: prometheus.query(plain(query)), ranged,
                                   f"{seconds // 60} minutes of the built-in model on one thread, drawn by deploy/grafana/draw.py of Prometheus' answers to the panels' "
                                   "queries. Grafana draws them otherwise.")
-            (ROOT / f"docs/how-to/images/{uid}.svg").write_text(picture, encoding="utf-8")
+            PICTURES.joinpath(f"{uid}.svg").write_text(picture, encoding="utf-8")
     return 0
 
 

@@ -5,6 +5,7 @@ A command in a block of `sh` that is neither run here nor named in SKIPPED fails
 measurements of docs/benchmarks for the most part, the programs, verbs and flags are looked up.
 """
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -13,11 +14,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import unittest
 import urllib.request
 
 from binaries import BIN, ROOT, Server
 import python_package
+import reflection
 
 import ebb
 from google.protobuf import descriptor_pool, json_format
@@ -33,11 +36,13 @@ SKIPPED = {
         "servers: those of this test stand for them",
     r"build/bin/ebb evictions( |$)": "cli_test.py, with an end: some of them never do",
     r"build/bin/ebb watch ": "cli_test.py, with an end: it never does",
+    r"grpcurl -cacert ": "docs_test.py, SecurityPage: by the proto files, where reflection is off",
     r"build/bin/ebb (token|--token-file|--addr ebb\.example\.org:7700|--ca) |for name in |done$|openssl ": "docs_test.py, SecurityPage",
     r"chmod a\+r ": "proxy_test.py, with a certificate of its own",
     r"client/python/|PYTHONPATH=": "python_client_test.py, hub_test.py and examples_test.py",
     r"pip install ": "python_client_test.py, into a folder",
     r"deploy/grafana/generate\.py": "dashboards_test.py",
+    r"sed .* > ebb\.rules\.yaml$": "docs_test.py, with what it makes for promtool",
     r"helm ": "chart_test.py: rendered and checked; there is no cluster to install into",
     r"sudo make image$": "image_test.py",
     r"docker |EBB_STORE_REDIS=\S+ EBB_STORE_DURABILITY=step docker ": "image_test.py: there is no Docker",
@@ -49,9 +54,22 @@ SKIPPED = {
 NOT_RUN = re.compile("|".join(SKIPPED))
 
 
-def blocks(page, kind):
+# YAML of the pages that is no configuration of ebbd, with what reads it.
+OTHER_YAML = {
+    "docs/how-to/run-on-kubernetes.md": "chart_test.py",
+    "docs/how-to/watch-with-grafana.md": "promtool",
+}
+EXPERIMENTS = "docs/how-to/compare-policies-on-real-traffic.md"
+
+
+def fences(page):
+    """[(what it is, its text)] of each fenced block, also of one in a list."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    return re.findall(rf"^```{kind}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [(kind, textwrap.dedent(block)) for _, kind, block in re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL)]
+
+
+def blocks(page, kind):
+    return [block for each, block in fences(page) if each == kind]
 
 
 def commands(page):
@@ -62,15 +80,23 @@ def commands(page):
                 yield words
 
 
-def call_as_grpcurl(words, address):
-    """Sends what grpcurl would: its JSON to the method that it names. Reflection, which `list` and `describe` ask, has tests of its own."""
-    if "-d" not in words:
+def call_as_grpcurl(words, address, metadata=(), **credentials):
+    """Asks what grpcurl would: reflection what there is, or the method that it names for an answer to its JSON, to nothing where it has none."""
+    if words[-1] == "list":
+        assert "ebb.v1.InferenceService" in reflection.services(address)
+        return
+    if words[-2] == "describe":
+        service, method = words[-1].rsplit(".", 1)
+        assert reflection.files(address, words[-1]).FindServiceByName(service).methods_by_name[method].input_type.fields
         return
     service, method = words[-1].split("/")
     request = descriptor_pool.Default().FindServiceByName(service).methods_by_name[method].input_type._concrete_class()
-    json_format.Parse(words[words.index("-d") + 1], request)
-    with ebb.Client(address) as client:
-        answer = client.stubs.methods()[method](request)
+    if "-proto" in words:  # from which it would know the method
+        files = reflection.compiled(ROOT / words[words.index("-import-path") + 1], words[words.index("-proto") + 1])
+        assert files.FindServiceByName(service).methods_by_name[method].input_type.full_name == request.DESCRIPTOR.full_name
+    json_format.Parse(words[words.index("-d") + 1] if "-d" in words else "{}", request)
+    with ebb.Client(address, **credentials) as client:
+        answer = client.stubs.methods()[method](request, metadata=metadata)
         list(answer if hasattr(answer, "__next__") else [])  # of a stream each message
 
 
@@ -106,19 +132,22 @@ class Commands(unittest.TestCase):
             with Server(*flags) if to_run else contextlib.nullcontext() as server:  # one for each page, as its reader has
                 for words in to_run:
                     with self.subTest(page=page, command=shlex.join(words)):
+                        ran += 1
                         if words[0] == "grpcurl":
                             call_as_grpcurl(words, server.addr)
-                            ran += 1
                             continue
                         if words[0] == "curl":
                             call_as_curl(words, server.http)
-                            ran += 1
                             continue
                         self.assertRegex(words[0], r"^build/bin/(ebb|ebbd|ebb-lab)$", "run it, or name it in SKIPPED")
                         program = BIN / pathlib.Path(words[0]).name
                         self.run_here([program, *(files.get(word, word) for word in words[1:])], EBB_ADDR=server.addr)
-                        ran += 1
         self.assertGreater(ran, 10)
+
+    def test_no_block_hides(self):
+        for page in PAGES + OTHERS:
+            marks = re.findall(r"```|~~~", (ROOT / page).read_text(encoding="utf-8"))
+            self.assertEqual(2 * len(fences(page)), len(marks), f"{page}: a block that this test does not see")
 
     def test_what_stands_for_the_others_is_there(self):
         lines = [" ".join(words) for page in PAGES for words in commands(page)]
@@ -157,6 +186,46 @@ class Commands(unittest.TestCase):
                     seen += 1
         self.assertGreater(seen, 50)
 
+    def test_the_yaml_of_every_page_is_taken(self):
+        taken = 0
+        for page in PAGES + OTHERS:
+            for block in blocks(page, "yaml") if page not in OTHER_YAML else ():
+                with self.subTest(page=page, block=block):
+                    path = self.folder / "block.yaml"
+                    path.write_text(block)
+                    self.run_here([BIN / "ebbd", "--config", path, "--print-config"])
+                    taken += 1
+        self.assertGreater(taken, 5)
+        for page, by in OTHER_YAML.items():
+            self.assertTrue(blocks(page, "yaml"), page)
+            if by.endswith("_test.py"):
+                self.assertIn(pathlib.Path(page).name, (ROOT / "tests/e2e" / by).read_text(encoding="utf-8"))
+
+    @unittest.skipUnless(shutil.which("promtool"), "promtool is not installed (Debian: prometheus)")
+    def test_prometheus_takes_the_yaml_of_its_page(self):
+        page = "docs/how-to/watch-with-grafana.md"
+        (block,) = blocks(page, "yaml")
+        (self.folder / "prometheus.yml").write_text(block)
+        (line,) = [line for text in blocks(page, "sh") for line in text.splitlines() if line.startswith("sed ")]
+        self.run_here(["bash", "-ec", line.replace(" > ", f" > {self.folder}/")])
+        links = re.findall(r"runbook_url: (.*)", (self.folder / "ebb.rules.yaml").read_text())
+        self.assertGreater(len(links), 20)
+        for link in links:
+            self.assertRegex(link, r"^https://git\.example\.org/ebb/blob/main/docs/how-to/answer-alerts\.md#\w+$")
+        self.assertIn("ebb.rules.yaml", self.run_here(["promtool", "check", "config", self.folder / "prometheus.yml"]))
+
+    def test_the_file_of_experiments_is_taken(self):
+        self.assertEqual([page for page in PAGES + OTHERS if blocks(page, "json")], [EXPERIMENTS], "run it")
+        (block,) = blocks(EXPERIMENTS, "json")
+        path = self.folder / "experiments.json"
+        path.write_text(block)
+        with Server(f"--experiments.file={path}") as server:
+            running = server.ebb("experiment", "list")
+            session = json.loads(server.ebb("--tenant=acme", "--json", "sessions", "create", "survey", "--end-user=5f2c9a"))
+        for each in json.loads(block)["experiments"]:
+            self.assertIn(each["name"], running)
+        self.assertIn("name", session)
+
     def test_the_yaml_of_the_page_sets_every_key_it_shows(self):
         page = "docs/how-to/configure-the-server.md"
         shown = [line for line in "".join(blocks(page, "yaml")).splitlines() if re.match(r" +\w+: \S", line)]
@@ -188,11 +257,17 @@ class SecurityPage(unittest.TestCase):
                               capture_output=True, text=True, timeout=120)
         self.assertEqual(done.returncode, 0, f"{lines}\n{done.stdout}\n{done.stderr}")
 
+    def lines(self):
+        return [line for block in blocks("docs/how-to/secure-the-server.md", "sh") for line in block.replace("\\\n", " ").splitlines()]
+
+    def make_secrets(self):
+        """The page's tokens and certificates."""
+        self.run_here(*(line for line in self.lines() if not re.match("build/bin/ebbd |build/bin/ebb (?!token )", line)))
+
     def test_every_command_runs(self):
-        lines = [line for block in blocks("docs/how-to/secure-the-server.md", "sh") for line in block.replace("\\\n", " ").splitlines()]
-        servers = [line for line in lines if line.startswith("build/bin/ebbd ")]
-        calls = [line for line in lines if re.match("build/bin/ebb (?!token )", line)]
-        self.run_here(*(line for line in lines if line not in servers + calls))  # tokens and certificates
+        servers = [line for line in self.lines() if line.startswith("build/bin/ebbd ")]
+        calls = [line for line in self.lines() if re.match("build/bin/ebb (?!token )", line)]
+        self.make_secrets()
         for line in servers:
             self.run_here(f"{line} --print-config")
         self.assertGreater(len(calls), 2)
@@ -205,6 +280,16 @@ class SecurityPage(unittest.TestCase):
             with self.subTest(line), Server(*flags) as server:
                 address = server.addr.replace("127.0.0.1", "localhost")
                 self.run_here(line.replace("ebb.example.org:7700", address), EBB_ADDR=address)
+
+    def test_grpcurl_calls_by_the_proto_files(self):
+        (words,) = [words for words in commands("docs/how-to/grpcurl.md") if "-proto" in words]
+        self.make_secrets()
+        file = {name: str(self.folder / name) for name in ("tokens", "ca.pem", "server.pem", "server.key")}
+        self.assertEqual(words[words.index("-cacert") + 1], "ca.pem")
+        name, header = words[words.index("-H") + 1].split(": ")
+        token = (self.folder / "acme.token").read_text().strip()
+        with Server("--auth.mode=token", f"--auth.token_file={file['tokens']}", f"--tls.cert={file['server.pem']}", f"--tls.key={file['server.key']}") as server:
+            call_as_grpcurl(words, server.addr.replace("127.0.0.1", "localhost"), [(name, header.replace("$(cat acme.token)", token))], ca=file["ca.pem"])
 
 
 if __name__ == "__main__":

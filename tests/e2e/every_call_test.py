@@ -310,4 +310,4 @@ class EveryCall(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

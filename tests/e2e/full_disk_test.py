@@ -98,4 +98,4 @@ class FullDisk(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

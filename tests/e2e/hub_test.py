@@ -159,4 +159,4 @@ class HubFolder(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

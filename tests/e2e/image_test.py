@@ -3,6 +3,7 @@
 
 Nothing here builds the image, which takes minutes (built_image_test.py runs one that was). What it is made of is laid out in a folder instead.
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -33,6 +34,7 @@ AS_NOBODY = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
 DOCKER = ROOT / "docker"
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
 KERNELS = "/src/gpu/"
+HEALTH = "127.0.0.1:7703"  # where the health check asks
 RUN = DOCKERFILE.split("FROM ${RUN_BASE}")[1]  # the stage that is shipped
 
 
@@ -112,55 +114,86 @@ class Image(unittest.TestCase):
         base = {"libc6", "libgcc-s1", "libstdc++6"}  # others bring these along
         self.assertEqual(packages - base, section("run"), "[run] of packages.txt is what the programs are linked with")
 
-    def test_it_runs_where_the_dockerfile_puts_it(self):
-        (entry,), (check,) = map(json.loads, instructions("ENTRYPOINT")), [json.loads(text.split("CMD ")[1]) for text in instructions("HEALTHCHECK")]
-        self.assertEqual(entry, ["ebbd", "--config=/etc/ebb/ebb.yaml"])
-        with tempfile.TemporaryDirectory() as folder:
-            root = pathlib.Path(folder)
-            root.chmod(0o755)
-            for line in instructions("COPY"):
-                *sources, target = [word for word in shlex.split(line) if not word.startswith("--from")]
-                for source in sources:
-                    if source == KERNELS:  # of a GPU: none, where CMake was not told to compile any
-                        continue
-                    origin = BIN / pathlib.Path(source).name if source.startswith("/src/build/bin/") else ROOT / source
-                    at = root / target.lstrip("/") / origin.name if target.endswith("/") else root / target.lstrip("/")
-                    at.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(origin, at)
-            store = root / "var/lib/ebb"
-            store.mkdir(parents=True)
-            user = {}
-            if may_be_nobody():
-                os.chown(store, NOBODY, NOBODY)
-                user = AS_NOBODY
-            command = [root / "usr/local/bin/ebbd", f"--config={root / 'etc/ebb/ebb.yaml'}", "--listen=127.0.0.1:0",
-                       "--server.http_listen=127.0.0.1:0", f"--store.dir={store}"]
-            environment = {"PATH": f"{root / 'usr/local/bin'}:/usr/bin:/bin"}
-            for session, has in (("first", []), ("second", ["first"])):  # durability: drain
-                process = subprocess.Popen(command, cwd=store, env=environment, stderr=subprocess.PIPE, text=True, **user)
-                self.addCleanup(process.kill)  # should it not end
-                try:
-                    address = None
-                    for line in process.stderr:
-                        entry = json.loads(line) if line.startswith("{") else {}
-                        if entry.get("event") == "listening":
-                            address = entry["grpc"]
-                            break
-                    self.assertTrue(address, "ebbd ended before it listened")
+    def laid_out(self):
+        """A folder with what the Dockerfile copies; its store and its user; and the environment that its programs have."""
+        root = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        root.chmod(0o755)
+        for line in instructions("COPY"):
+            *sources, target = [word for word in shlex.split(line) if not word.startswith("--from")]
+            for source in sources:
+                if source == KERNELS:  # of a GPU: none, where CMake was not told to compile any
+                    continue
+                origin = BIN / pathlib.Path(source).name if source.startswith("/src/build/bin/") else ROOT / source
+                at = root / target.lstrip("/") / origin.name if target.endswith("/") else root / target.lstrip("/")
+                at.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(origin, at)
+        (root / "var/lib/ebb").mkdir(parents=True)
+        user = {}
+        if may_be_nobody():
+            os.chown(root / "var/lib/ebb", NOBODY, NOBODY)
+            user = AS_NOBODY
+        return root, user, {"PATH": f"{root / 'usr/local/bin'}:/usr/bin:/bin"}
 
-                    def ebb(*words):
-                        done = subprocess.run(words, env={**environment, "EBB_ADDR": address}, cwd=store, capture_output=True, text=True, timeout=120,
-                                              **user)
-                        self.assertEqual(done.returncode, 0, done.stderr)
-                        return done.stdout
-                    self.assertEqual(ebb(*check), "SERVING\n")
-                    self.assertEqual([name for name in ("first", "second") if f"sessions/{name}" in ebb("ebb", "--json", "sessions")], has)
-                    ebb("ebb", "sessions", "create", session, "--policy=streaming", "--budget=32")
-                    ebb("ebb", "generate", "--session", session, "--max-tokens=4", "It was a dark and stormy night")
-                finally:
-                    process.send_signal(signal.SIGTERM)
-                    process.communicate(timeout=120)
-                self.assertEqual(process.returncode, 0)
+    @contextlib.contextmanager
+    def running(self, root, user, environment, **given):
+        """The image's server, with `given` variables; where it listens, and a function that runs a command beside it. It ends by itself when told."""
+        store = root / "var/lib/ebb"
+        process = subprocess.Popen([root / "usr/local/bin/ebbd", f"--config={root / 'etc/ebb/ebb.yaml'}", "--listen=127.0.0.1:0",
+                                    "--server.http_listen=127.0.0.1:0", "--server.health_listen=127.0.0.1:0", f"--store.dir={store}"],
+                                   cwd=store, env={**environment, **given}, stderr=subprocess.PIPE, text=True, **user)
+        self.addCleanup(process.kill)  # should it not end
+        try:
+            listening = None
+            for line in process.stderr:
+                entry = json.loads(line) if line.startswith("{") else {}
+                if entry.get("event") == "listening":
+                    listening = entry
+                    break
+            self.assertTrue(listening, "ebbd ended before it listened")
+
+            def run(*words, **client):
+                done = subprocess.run(words, env={**environment, "EBB_ADDR": listening["grpc"], **given, **client}, cwd=store, capture_output=True,
+                                      text=True, timeout=120, **user)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                return done.stdout
+            # The image's check, whose port is here one that is free.
+            (check,) = [json.loads(text.split("CMD ")[1]) for text in instructions("HEALTHCHECK")]
+            yield run, [word.replace(HEALTH, listening["health"]) for word in check]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 0)
+
+    def test_it_runs_where_the_dockerfile_puts_it(self):
+        (entry,) = map(json.loads, instructions("ENTRYPOINT"))
+        self.assertEqual(entry, ["ebbd", "--config=/etc/ebb/ebb.yaml"])
+        image = self.laid_out()
+        for session, has in (("first", []), ("second", ["first"])):  # durability: drain
+            with self.running(*image) as (run, check):
+                self.assertEqual(run(*check), "SERVING\n")
+                self.assertEqual([name for name in ("first", "second") if f"sessions/{name}" in run("ebb", "--json", "sessions")], has)
+                run("ebb", "sessions", "create", session, "--policy=streaming", "--budget=32")
+                run("ebb", "generate", "--session", session, "--max-tokens=4", "It was a dark and stormy night")
+
+    def test_its_health_check_asks_a_port_that_the_configuration_opens(self):
+        self.assertRegex((DOCKER / "ebb.yaml").read_text(encoding="utf-8"), rf"(?m)^  health_listen: {HEALTH}\s")
+        self.assertIn(f"--addr={HEALTH}", " ".join(instructions("HEALTHCHECK")))
+
+    @unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")
+    def test_it_is_healthy_with_a_certificate(self):
+        root, user, environment = self.laid_out()
+        files = root / "etc/ebb/tls"
+        files.mkdir()
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=ebb",
+                        "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", files / "server.key", "-out", files / "server.pem"], check=True, capture_output=True)
+        if user:
+            os.chown(files / "server.key", NOBODY, NOBODY)
+        page = (ROOT / "docs/how-to/run-with-docker.md").read_text(encoding="utf-8")
+        given = {name: str(root / path.lstrip("/")) for name, path in re.findall(r"-e (EBB_TLS_\w+)=(\S+)", page)}
+        self.assertEqual(sorted(given), ["EBB_TLS_CERT", "EBB_TLS_KEY"])
+        with self.running(root, user, environment, **given) as (run, check):
+            self.assertEqual(run(*check), "SERVING\n")
+            self.assertEqual(run("ebb", "health", EBB_CA=str(files / "server.pem")), "SERVING\n")
 
 
 @unittest.skipIf(yaml is None, "PyYAML is not installed (Debian: python3-yaml)")

@@ -173,4 +173,4 @@ class SaysWhatAModelTakes(unittest.TestCase):
 
 if __name__ == "__main__":
     os.environ.pop("EBB_ISA", None)
-    unittest.main()
+    unittest.main(verbosity=2)

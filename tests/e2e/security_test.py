@@ -217,4 +217,4 @@ class SecretsStaySecret(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)
