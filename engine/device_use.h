@@ -16,11 +16,13 @@ struct DeviceUse {
   int64_t weight_bytes = 0;
   int64_t page_bytes = 0;
   int64_t pages_total = 0, pages_free = 0;
-  int64_t sessions = 0;  // whose caches are there now
-  int64_t brought = 0;   // caches, from the host
-  int64_t fetched = 0;   // back to it
-  // Steps that bring one token a session, and the others. Seconds are those from a step's start until its results were
-  // there.
+  int64_t sessions = 0;       // whose caches are there now
+  int64_t session_bytes = 0;  // their slot maps, scores and kept rows of logits
+  int64_t working_bytes = 0;  // that steps work in
+  int64_t brought = 0;        // caches, from the host
+  int64_t fetched = 0;        // back to it
+  // Steps that bring one token a session, and the others. Seconds are the device's own, from a step's first copy in to
+  // its last copy out.
   int64_t decode_steps = 0, prefill_steps = 0;
   double decode_seconds = 0, prefill_seconds = 0;
   int64_t replays = 0;       // decode steps from a recording

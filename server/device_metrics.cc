@@ -7,6 +7,8 @@ DeviceMetrics::DeviceMetrics(MetricSet& set, const DeviceUse& use)
       weights_(set["ebb_gpu_memory_bytes"].gauge({"weights"})),
       cache_(set["ebb_gpu_memory_bytes"].gauge({"cache"})),
       cache_free_(set["ebb_gpu_memory_bytes"].gauge({"cache_free"})),
+      of_sessions_(set["ebb_gpu_memory_bytes"].gauge({"sessions"})),
+      of_steps_(set["ebb_gpu_memory_bytes"].gauge({"steps"})),
       sessions_(set["ebb_gpu_sessions"].gauge()),
       in_(set["ebb_gpu_cache_moves_total"].counter({"in"})),
       out_(set["ebb_gpu_cache_moves_total"].counter({"out"})),
@@ -27,6 +29,8 @@ void DeviceMetrics::Set(const DeviceUse& use) {
   weights_.Set(static_cast<double>(use.weight_bytes));
   cache_.Set(static_cast<double>(use.pages_total - use.pages_free) * page_bytes);
   cache_free_.Set(static_cast<double>(use.pages_free) * page_bytes);
+  of_sessions_.Set(static_cast<double>(use.session_bytes));
+  of_steps_.Set(static_cast<double>(use.working_bytes));
   sessions_.Set(static_cast<double>(use.sessions));
   in_.SetTotal(static_cast<double>(use.brought));
   out_.SetTotal(static_cast<double>(use.fetched));

@@ -25,6 +25,8 @@ class DeviceMetrics {
   Gauge& weights_;
   Gauge& cache_;
   Gauge& cache_free_;
+  Gauge& of_sessions_;
+  Gauge& of_steps_;
   Gauge& sessions_;
   Counter& in_;
   Counter& out_;

@@ -33,9 +33,13 @@ absl::StatusOr<const gpu::Table*> LoadGpuTable(std::string_view kind, const std:
         absl::StrFormat("%s: not this program's library: its kernels are of version %d, and %d is needed", path,
                         table == nullptr ? 0 : table->version, gpu::kTableVersion));
   }
-  if (table->devices() == 0) {
+  int32_t devices = 0;
+  const gpu::Error why = table->devices(&devices);
+  if (why != nullptr || devices == 0) {
+    absl::Status none = Unavailable(absl::StrFormat("%s: the kernels are here, but no device with a driver is%s%s",
+                                                    path, why != nullptr ? ": " : "", why != nullptr ? why : ""));
     dlclose(library);
-    return Unavailable(absl::StrFormat("%s: the kernels are here, but no device with a driver is", path));
+    return none;
   }
   return table;
 }
@@ -57,6 +61,18 @@ Gpu::~Gpu() { table_.close(stream_); }
 absl::Status Gpu::Check(gpu::Error error) {
   if (error == nullptr) return absl::OkStatus();
   return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("the GPU failed: %s", error), {.reason = "GPU_FAULT"});
+}
+
+absl::StatusOr<GpuMoment> Gpu::MakeMoment() const {
+  gpu::Moment moment = nullptr;
+  EBB_TRY(Check(table_.make_moment(&moment)));
+  return GpuMoment(&table_, moment);
+}
+
+absl::StatusOr<double> Gpu::Between(const GpuMoment& from, const GpuMoment& to) const {
+  double seconds = 0;
+  EBB_TRY(Check(table_.between(from.get(), to.get(), &seconds)));
+  return seconds;
 }
 
 absl::StatusOr<int64_t> Gpu::FreeBytes() const {

@@ -106,6 +106,28 @@ class GpuRecording {
   gpu::Recording recording_ = nullptr;
 };
 
+// A place in a device's stream; move-only.
+class GpuMoment {
+ public:
+  GpuMoment() = default;
+  GpuMoment(const gpu::Table* table, gpu::Moment moment) : table_(table), moment_(moment) {}
+  GpuMoment(GpuMoment&& other) noexcept : table_(other.table_), moment_(std::exchange(other.moment_, nullptr)) {}
+  GpuMoment& operator=(GpuMoment&& other) noexcept {
+    std::swap(table_, other.table_);
+    std::swap(moment_, other.moment_);
+    return *this;
+  }
+  ~GpuMoment() {
+    if (moment_ != nullptr) table_->drop_moment(moment_);
+  }
+
+  gpu::Moment get() const { return moment_; }
+
+ private:
+  const gpu::Table* table_ = nullptr;
+  gpu::Moment moment_ = nullptr;
+};
+
 class Gpu {
  public:
   // `table` outlives this. UNAVAILABLE GPU_FAULT.
@@ -167,6 +189,11 @@ class Gpu {
     return GpuRecording(&table_, recording);
   }
   absl::Status Replay(const GpuRecording& recording) const { return Check(table_.replay(recording.get(), stream_)); }
+
+  absl::StatusOr<GpuMoment> MakeMoment() const;
+  absl::Status Mark(const GpuMoment& moment) const { return Check(table_.mark(moment.get(), stream_)); }
+  // Seconds that the device took from one to the other, both of which were waited for.
+  absl::StatusOr<double> Between(const GpuMoment& from, const GpuMoment& to) const;
 
   // Until all that was launched is done.
   absl::Status Wait() const { return Check(table_.wait(stream_)); }

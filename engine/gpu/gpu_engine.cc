@@ -1,6 +1,7 @@
 #include "engine/gpu/gpu_engine.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -27,6 +28,7 @@ gpu::Element ElementOf(KvType type) {
 }
 
 constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kLaneLoss = sizeof(gpu::LaneLoss);
 
 int32_t Parts(int32_t slots, int32_t part) { return (slots + part - 1) / part; }
 int32_t RoundUp(int32_t slots, int32_t part) { return Parts(slots, part) * part; }
@@ -50,7 +52,17 @@ absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::OpenRandom(const gpu::Tabl
                                                                  const GpuEngineOptions& options) {
   EBB_ASSIGN(std::unique_ptr<Gpu> gpu, Gpu::Open(table, options.device));
   EBB_ASSIGN(GpuModel model, GpuModel::Random(*gpu, config));
-  return Make(std::move(gpu), std::move(model), options);
+  EBB_ASSIGN(std::unique_ptr<GpuEngine> engine, Make(std::move(gpu), std::move(model), options));
+  // Zeros, as fresh memory may be, are cheaper to move than numbers.
+  const gpu::Element type = ElementOf(options.kv_type);
+  if (type != gpu::Element::kQ8) {
+    table.random({.type = type,
+                  .values = engine->arena_.as<void>(),
+                  .n = engine->arena_.bytes() / gpu::KvBytes(type),
+                  .seed = 1},
+                 engine->gpu().stream());
+  }
+  return engine;
 }
 
 absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> gpu, GpuModel model,
@@ -67,8 +79,11 @@ absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> 
                        absl::StrFormat("%d is below one page of %d", arena_bytes, page_bytes));
   }
   EBB_ASSIGN(GpuMemory arena, gpu->Allocate(pages * page_bytes, "the cache's arena"));
-  return std::unique_ptr<GpuEngine>(
-      new GpuEngine(std::move(gpu), std::move(model), std::move(arena), static_cast<int32_t>(pages), options));
+  EBB_ASSIGN(GpuMoment begun, gpu->MakeMoment());
+  EBB_ASSIGN(GpuMoment done, gpu->MakeMoment());
+  return std::unique_ptr<GpuEngine>(new GpuEngine(std::move(gpu), std::move(model), std::move(arena),
+                                                  static_cast<int32_t>(pages), std::move(begun), std::move(done),
+                                                  options));
 }
 
 absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSpec& policy, int32_t block_max) {
@@ -131,6 +146,11 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
     step.reduces = step.reduces || view.tracks > 1;
     step.likens = step.likens || view.rule == gpu::ScoreRule::kKeyLikeness;
     step.draws = step.draws || view.rule == gpu::ScoreRule::kChance;
+    const int32_t lanes = view.drop > 0 ? row.session->shape().lanes : 0;
+    step.left.push_back({.first = step.left_count, .count = row.tells ? lanes * view.drop : 0});
+    step.losses.push_back({.first = step.loss_count, .count = row.measures ? lanes : 0});
+    step.left_count += step.left.back().count;
+    step.loss_count += step.losses.back().count;
     const bool observes = view.rule == gpu::ScoreRule::kSum || view.rule == gpu::ScoreRule::kLast;
     if (count == 1) {
       ++step.single;
@@ -142,6 +162,7 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
       step.block_tokens_max = std::max(step.block_tokens_max, count);
     }
   }
+  step.measures = step.loss_count > 0;
   step.largest = std::min(RoundUp(step.largest, kLargestStep), model_.config.vocab);
   // Whole splits: a session that grows has the same launches for as many steps.
   step.slots_max = RoundUp(step.slots_max, gpu::kSplitSlots);
@@ -153,8 +174,10 @@ absl::Status GpuEngine::Grow(Buffer& buffer, int64_t bytes) {
   if (buffer.memory.bytes() >= bytes) return absl::OkStatus();
   EBB_TRY(gpu_->Wait());  // what runs may use the former
   recordings_.clear();
+  working_bytes_ -= buffer.memory.bytes();
   buffer.memory = {};
   EBB_ASSIGN(buffer.memory, gpu_->Allocate(bytes, "a step's activations"));
+  working_bytes_ += bytes;
   return absl::OkStatus();
 }
 
@@ -193,11 +216,22 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   EBB_TRY(HostRoom(host_inputs_, InputBytes(step)));
   EBB_TRY(HostRoom(host_logits_, copied * c.vocab * kFloat));
   EBB_TRY(HostRoom(host_next_, wanted * 4));
+  EBB_TRY(Grow(left_, int64_t{step.left_count} * 4));
+  EBB_TRY(Grow(losses_, int64_t{step.loss_count} * kLaneLoss));
+  EBB_TRY(HostRoom(host_left_, int64_t{step.left_count} * 4));
+  EBB_TRY(HostRoom(host_losses_, int64_t{step.loss_count} * kLaneLoss));
   if (step.largest == 0) return absl::OkStatus();
   constexpr int64_t kPair = sizeof(gpu::TokenLogit);
   EBB_TRY(Grow(largest_, wanted * step.largest * kPair));
   EBB_TRY(Grow(largest_scratch_, wanted * gpu::LargestScratch(c.vocab, step.largest) * 8));
   return HostRoom(host_largest_, int64_t{step.largest_copied} * step.largest * kPair);
+}
+
+void GpuEngine::PointToWhatIsTold(Step& step) const {
+  for (size_t i = 0; i < step.sessions.size(); ++i) {
+    if (step.left[i].count > 0) step.sessions[i].left = left_.as<int32_t>() + step.left[i].first;
+    if (step.losses[i].count > 0) step.sessions[i].loss = losses_.as<gpu::LaneLoss>() + step.losses[i].first;
+  }
 }
 
 void GpuEngine::Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride,
@@ -215,6 +249,17 @@ void GpuEngine::Linear(const DeviceMatrix& w, const GpuMemory* bias, const float
   tiles.x += int64_t{step.single} * args.w.cols;
   tiles.y += step.single * y_stride;
   if (tiles.rows > 0) gpu_->table().linear_tiles(tiles, gpu_->stream());
+}
+
+gpu::RopeArgs GpuEngine::Rotation() const {
+  return {.turns = model_.turns.as<uint64_t>(),
+          .rotary_dims = model_.config.rotary_dims,
+          .halves = model_.config.rope_pairs == RopePairs::kHalves ? 1 : 0};
+}
+
+float GpuEngine::AttentionScale() const {
+  const ModelConfig& c = model_.config;
+  return c.attention_scale > 0 ? c.attention_scale : 1.0F / std::sqrt(static_cast<float>(c.head_dim));
 }
 
 void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step) const {
@@ -244,22 +289,19 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
                .stride = stride,
                .group = c.group()},
               gpu_->stream());
-  gpu::AttendArgs attend = {
-      .cache = cache,
-      .layer = index,
-      .group = c.group(),
-      .rope = {.turns = model_.turns.as<uint64_t>(),
-               .rotary_dims = c.rotary_dims,
-               .halves = c.rope_pairs == RopePairs::kHalves ? 1 : 0},
-      .scale = c.attention_scale > 0 ? c.attention_scale : 1.0F / std::sqrt(static_cast<float>(c.head_dim)),
-      .q = q,
-      .q_stride = stride,
-      .splits = Parts(step.slots_max, gpu::kSplitSlots),
-      .partial_sums = partial_sums_.as<float>(),
-      .partial_stats = partial_stats_.as<float>(),
-      .logits = step.observes ? scores_.as<float>() : nullptr,
-      .out = attended_.as<float>(),
-      .stats = stats_.as<float>()};
+  gpu::AttendArgs attend = {.cache = cache,
+                            .layer = index,
+                            .group = c.group(),
+                            .rope = Rotation(),
+                            .scale = AttentionScale(),
+                            .q = q,
+                            .q_stride = stride,
+                            .splits = Parts(step.slots_max, gpu::kSplitSlots),
+                            .partial_sums = partial_sums_.as<float>(),
+                            .partial_stats = partial_stats_.as<float>(),
+                            .logits = step.observes ? scores_.as<float>() : nullptr,
+                            .out = attended_.as<float>(),
+                            .stats = stats_.as<float>()};
   attend.cache.rows = attend.cache.session_count = step.single;  // they come first
   attend.cache.slots_max = step.slots_max;
   table.attend(attend, gpu_->stream());
@@ -358,15 +400,24 @@ absl::Status GpuEngine::Start(std::span<GpuRow> rows) {
   EBB_CHECK(step_.rows > 0);
   EBB_TRY(Failed(gpu_->Use()));
   EBB_TRY(Failed(Reserve(step_)));
+  PointToWhatIsTold(step_);
   return Failed(Compute(step_));
 }
 
 absl::Status GpuEngine::Finish() {
   EBB_TRY(Failed(gpu_->Wait()));
+  const absl::StatusOr<double> took = gpu_->Between(begun_, done_);
+  EBB_TRY(Failed(took.status()));
+  step_seconds_ = *took;
   const auto vocab = static_cast<size_t>(model_.config.vocab);
   size_t at = 0;
+  size_t session = 0;
   for (const size_t i : step_.order) {
     GpuRow& row = rows_[i];
+    const Step::Run left = step_.left[session];
+    const Step::Run losses = step_.losses[session++];
+    row.left = host_left_.as<int32_t>().subspan(left.first, left.count);
+    row.loss = host_losses_.as<gpu::LaneLoss>().subspan(losses.first, losses.count);
     const size_t count = row.want == GpuWant::kAll ? row.tokens.size() : 1;
     row.logits = {};
     row.largest = {};
@@ -392,6 +443,7 @@ absl::Status GpuEngine::Failed(absl::Status status) {
 }
 
 absl::Status GpuEngine::Compute(const Step& step) {
+  EBB_TRY(gpu_->Mark(begun_));
   EBB_TRY(CopyInputs(step));
   if (options_.records && step.decodes()) {
     EBB_TRY(LaunchRecorded(step));
@@ -411,7 +463,12 @@ absl::Status GpuEngine::Compute(const Step& step) {
   if (largest > 0) {
     EBB_TRY(gpu_->CopyOut(largest_.as<gpu::TokenLogit>(), host_largest_.as<gpu::TokenLogit>().first(largest)));
   }
-  return gpu_->CopyOut(next_.as<int32_t>(), host_next_.as<int32_t>().first(step.wanted.size()));
+  const auto left = static_cast<size_t>(step.left_count);
+  if (left > 0) EBB_TRY(gpu_->CopyOut(left_.as<int32_t>(), host_left_.as<int32_t>().first(left)));
+  const auto losses = static_cast<size_t>(step.loss_count);
+  if (losses > 0) EBB_TRY(gpu_->CopyOut(losses_.as<gpu::LaneLoss>(), host_losses_.as<gpu::LaneLoss>().first(losses)));
+  EBB_TRY(gpu_->CopyOut(next_.as<int32_t>(), host_next_.as<int32_t>().first(step.wanted.size())));
+  return gpu_->Mark(done_);
 }
 
 int64_t GpuEngine::InputBytes(const Step& step) {
@@ -437,7 +494,9 @@ absl::Status GpuEngine::CopyInputs(const Step& step) {
 absl::Status GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) const {
   if (buffer.bytes() >= bytes) return absl::OkStatus();
   buffer = {};
-  EBB_ASSIGN(buffer, gpu_->AllocateHost(bytes, "what a step brings and takes"));
+  // Pinning makes the device wait: what grows by a session at a time is not to be pinned anew each time.
+  EBB_ASSIGN(buffer, gpu_->AllocateHost(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes))),
+                                        "what a step brings and takes"));
   return absl::OkStatus();
 }
 
@@ -484,6 +543,9 @@ void GpuEngine::Launch(const Step& step) const {
   if (step.reduces) table.reduce({.cache = cache}, gpu_->stream());
   if (step.likens) table.likeness({.cache = cache}, gpu_->stream());
   if (step.draws) table.chance({.cache = cache}, gpu_->stream());
+  if (step.measures) {
+    table.loss({.cache = cache, .group = c.group(), .rope = Rotation(), .scale = AttentionScale()}, gpu_->stream());
+  }
   table.evict({.cache = cache}, gpu_->stream());
 }
 

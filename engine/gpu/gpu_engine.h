@@ -7,14 +7,14 @@
 //       store k, v; attend; merge; observe      prompts' blocks: lay; attend_block; merge; observe_block
 //       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x)
 //   logits = Whead norm(x[wanted]); the largest of each, or the largest few
-//   caote; reduce; likeness; chance; evict                            all lanes at once
+//   caote; reduce; likeness; chance; loss; evict                      all lanes at once
 //
 // The host copies in the step's tokens and a few numbers of each session, launches, and copies out what was asked for:
-// nothing of who leaves. A decode step's launches differ from those of the step before in nothing but what lies in the
-// memory they read: from the second of a shape on they are replayed from a recording. Rows of a session that brings one
-// token are multiplied by linear_rows and attend each for itself; those of longer blocks are multiplied by
-// linear_tiles, are laid out for tensor cores and attend together: a row's bits follow from its own block, not from who
-// else is in the step.
+// of who leaves nothing, unless a row wants to know; then it comes with the rest. A decode step's launches differ from
+// those of the step before in nothing but what lies in the memory they read: from the second of a shape on they are
+// replayed from a recording. Rows of a session that brings one token are multiplied by linear_rows and attend each for
+// itself; those of longer blocks are multiplied by linear_tiles, are laid out for tensor cores and attend together: a
+// row's bits follow from its own block, not from who else is in the step.
 //
 // Beside the engine of the CPU (engine.h); placed_engine.h makes one of both. Used by one thread at a time.
 
@@ -56,10 +56,14 @@ struct GpuRow {
   bool prompt_ends = false;              // the session's first, with these tokens
   GpuWant want = GpuWant::kLast;         // logits of none, the last's largest, of the last, or of every token
   int32_t count = 0;                     // of kLargest: how many, 1 .. gpu::kLargestMax, at most vocab
+  bool tells = false;                    // who leaves
+  bool measures = false;                 // what leaves with them
   // Written by Run:
   std::span<const float> logits = {};             // [0, 1 or T, vocab], valid until the next Run
   std::span<const gpu::TokenLogit> largest = {};  // [0 or count] as gpu::LargestArgs, alike
   int32_t next = 0;                               // the first of the last token's largest logits
+  std::span<const int32_t> left = {};             // [lanes, drop] tokens, in no order; empty where nobody leaves
+  std::span<const gpu::LaneLoss> loss = {};       // [lanes]; alike
 };
 
 class GpuEngine {
@@ -68,7 +72,8 @@ class GpuEngine {
   static absl::StatusOr<std::unique_ptr<GpuEngine>> Open(const gpu::Table& table, const ModelConfig& config,
                                                          const Weights& weights, const GpuEngineOptions& options);
 
-  // A model of that shape with random weights (GpuModel::Random), for measuring. As Open.
+  // A model of that shape with random weights (GpuModel::Random), and random numbers for K and V, unless they are
+  // bytes: for measuring. As Open.
   static absl::StatusOr<std::unique_ptr<GpuEngine>> OpenRandom(const gpu::Table& table, const ModelConfig& config,
                                                                const GpuEngineOptions& options);
 
@@ -101,6 +106,10 @@ class GpuEngine {
 
   // Steps that were replayed from a recording.
   int64_t replays() const { return replays_; }
+  // What the device took for the last step, from its first copy in to its last copy out.
+  double step_seconds() const { return step_seconds_; }
+  // Memory of the device that steps work in.
+  int64_t working_bytes() const { return working_bytes_; }
 
  private:
   // Memory that grows to the largest step seen.
@@ -121,6 +130,7 @@ class GpuEngine {
     bool reduces = false;         // several tracks to one, any
     bool likens = false;          // keys, any
     bool draws = false;           // by chance, any
+    bool measures = false;        // what leaves, any
     auto operator<=>(const Launches&) const = default;
   };
   // The rows of one step, sorted: those that bring one token come first.
@@ -139,32 +149,41 @@ class GpuEngine {
     std::vector<int32_t> wanted = {};       // rows whose logits are computed, ascending
     std::vector<Run> copied = {};           // of these, those whose logits leave the device
     std::vector<Kept> kept = {};            // and those that stay with their sessions
-    int32_t largest_copied = 0;             // of these, up to the last whose largest leave it
-    int32_t single = 0;                     // rows of sessions that bring one token
-    bool blocks_observe = false;            // of the others, any
-    int32_t block_slots_max = 0;            // of these, who bring
-    int32_t block_tokens_max = 0;           // so many
+    // Of each session, where what it asks for of those who leave lies among what the device tells.
+    std::vector<Run> left = {}, losses = {};
+    int32_t left_count = 0, loss_count = 0;
+    int32_t largest_copied = 0;    // of these, up to the last whose largest leave it
+    int32_t single = 0;            // rows of sessions that bring one token
+    bool blocks_observe = false;   // of the others, any
+    int32_t block_slots_max = 0;   // of these, who bring
+    int32_t block_tokens_max = 0;  // so many
 
     int32_t blocks() const { return static_cast<int32_t>(sessions.size()) - single; }
     bool decodes() const { return single == rows; }
   };
 
-  GpuEngine(std::unique_ptr<Gpu> gpu, GpuModel model, GpuMemory arena, int32_t pages, const GpuEngineOptions& options)
+  GpuEngine(std::unique_ptr<Gpu> gpu, GpuModel model, GpuMemory arena, int32_t pages, GpuMoment begun, GpuMoment done,
+            const GpuEngineOptions& options)
       : gpu_(std::move(gpu)),
         model_(std::move(model)),
         arena_(std::move(arena)),
         pages_(pages),
         pages_total_(pages),
         page_bytes_(arena_.bytes() / pages),
-        options_(options) {}
+        options_(options),
+        begun_(std::move(begun)),
+        done_(std::move(done)) {}
 
   static absl::StatusOr<std::unique_ptr<GpuEngine>> Make(std::unique_ptr<Gpu> gpu, GpuModel model,
                                                          const GpuEngineOptions& options);
   Step Plan(std::span<const GpuRow> rows) const;
   absl::Status Reserve(const Step& step);
+  void PointToWhatIsTold(Step& step) const;
   absl::Status Grow(Buffer& buffer, int64_t bytes);
   void Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride, bool add,
               const Step& step) const;
+  gpu::RopeArgs Rotation() const;
+  float AttentionScale() const;
   void Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step) const;
   void AttendBlocks(gpu::AttendArgs attend, const Step& step) const;
   void FeedForward(const GpuModel::Layer& layer, const Step& step) const;
@@ -190,13 +209,19 @@ class GpuEngine {
   Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};   // BlockArgs
   Buffer logits_ = {}, next_ = {};              // [rows wanted, vocab] floats, [rows wanted]
   Buffer largest_ = {}, largest_scratch_ = {};  // LargestArgs
+  Buffer left_ = {}, losses_ = {};              // SessionView.left and .loss of all sessions that ask
   // Empty where the shape was seen once. They name the buffers above, so none outlives a buffer that grows.
   std::map<Launches, GpuRecording> recordings_ = {};
   int64_t replays_ = 0;
+  GpuMoment begun_ = {}, done_ = {};  // of the step that runs
+  double step_seconds_ = 0;
+  int64_t working_bytes_ = 0;
   GpuHostMemory host_inputs_ = {};  // sessions, tokens, row_session
   GpuHostMemory host_logits_ = {};
   GpuHostMemory host_next_ = {};
   GpuHostMemory host_largest_ = {};
+  GpuHostMemory host_left_ = {};
+  GpuHostMemory host_losses_ = {};
   Step step_ = {};  // that runs, for
   std::span<GpuRow> rows_ = {};
 };

@@ -98,6 +98,15 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuSession::Open(const Gpu& gpu, Gpu
 
 GpuSession::~GpuSession() { pages_.GiveBack(held_); }
 
+int64_t GpuSession::bytes() const {
+  int64_t bytes = 0;
+  for (const GpuMemory* const memory :
+       {&token_, &position_, &score_, &keep_, &placed_, &scratch_, &page_, &queries_, &logits_}) {
+    bytes += memory->bytes();
+  }
+  return bytes;
+}
+
 absl::Status GpuSession::CanAppend(int32_t count) const {
   if (is_lost_) {
     return Refuse(absl::StatusCode::kUnavailable,

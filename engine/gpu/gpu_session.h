@@ -105,6 +105,9 @@ class GpuSession {
   // A copy of them, empty where they are not kept. Waits for the device.
   absl::StatusOr<std::vector<float>> Logits() const;
 
+  // Of the device, beside the pages of the arena.
+  int64_t bytes() const;
+
   // The device failed in a step: what it holds of the session is not to be believed.
   void Lose() { is_lost_ = true; }
 

@@ -1,7 +1,6 @@
 #include "engine/gpu/placed_engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <iterator>
 #include <list>
@@ -38,7 +37,7 @@ class CacheOnDevice final : public CacheElsewhere {
   int32_t live() const override { return gpu_->live(); }
   bool is_lost() const override { return newer_ && gpu_->is_lost(); }
 
-  GpuSession& gpu() { return *gpu_; }
+  GpuSession& gpu() const { return *gpu_; }
   SessionOnEngine& home() { return home_; }
   void set_newer(bool newer) { newer_ = newer; }
   int64_t used() const { return used_; }  // in which step, last
@@ -86,6 +85,8 @@ class PlacedEngine final : public Engine {
     use.pages_total = gpu_->pages_total();
     use.pages_free = gpu_->pages_free();
     use.sessions = std::ssize(caches_);
+    for (const CacheOnDevice* const cache : caches_) use.session_bytes += cache->gpu().bytes();
+    use.working_bytes = gpu_->working_bytes();
     use.replays = gpu_->replays();
     return use;
   }
@@ -203,10 +204,8 @@ class PlacedEngine final : public Engine {
   // Rows that the device computes at a time.
   struct Wave {
     Rows rows = {};
-    std::vector<GpuRow> gpu = {};                                // of each
-    std::vector<int32_t> live = {};                              // tokens in its lanes, before
-    std::vector<std::vector<std::vector<int32_t>>> before = {};  // of each that lists victims: tokens of each lane
-    std::chrono::steady_clock::time_point began = {};
+    std::vector<GpuRow> gpu = {};    // of each
+    std::vector<int32_t> live = {};  // tokens in its lanes, before
   };
 
   // Where a cache lies is no part of what its session is.
@@ -288,7 +287,7 @@ class PlacedEngine final : public Engine {
   // Starts as many of `left` as there is room for, which then are no longer left. None, where the device has failed or
   // has no room for a step.
   Wave StartWave(Rows& left) {
-    Wave wave = {.began = std::chrono::steady_clock::now()};
+    Wave wave;
     ++wave_;
     for (BatchRow* const row : left) {
       if (!failure_.ok()) break;
@@ -307,10 +306,9 @@ class PlacedEngine final : public Engine {
                           .tokens = row->tokens,
                           .prompt_ends = row->prompt_ends,
                           .want = want,
-                          .count = row->enough});
-      const bool lists = row->list_victims && session.Drop({.tokens = static_cast<int32_t>(row->tokens.size()),
-                                                            .prompt_ends = row->prompt_ends}) > 0;
-      wave.before.push_back(lists ? TokensOf(session) : std::vector<std::vector<int32_t>>());
+                          .count = row->enough,
+                          .tells = row->list_victims || row->measure,
+                          .measures = row->measure});
     }
     if (!wave.rows.empty() && failure_.ok()) {
       const absl::Status started = gpu_->Start(wave.gpu);
@@ -324,7 +322,8 @@ class PlacedEngine final : public Engine {
   }
 
   void FinishWave(Wave& wave, Rows& left) {
-    const absl::Status finished = gpu_->Finish();
+    // What ran here meanwhile may have asked for a cache, and learned of a fault that the device tells but once.
+    const absl::Status finished = failure_.ok() ? gpu_->Finish() : failure_;
     if (!finished.ok()) {
       Fail(finished);
       left.insert(left.end(), wave.rows.begin(), wave.rows.end());
@@ -333,8 +332,7 @@ class PlacedEngine final : public Engine {
     }
     const bool decodes = std::ranges::all_of(wave.rows, [](const BatchRow* row) { return row->tokens.size() == 1; });
     ++(decodes ? use_.decode_steps : use_.prefill_steps);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - wave.began;
-    (decodes ? use_.decode_seconds : use_.prefill_seconds) += took.count();
+    (decodes ? use_.decode_seconds : use_.prefill_seconds) += gpu_->step_seconds();
     if (decodes) use_.decode_bytes += gpu_->weight_bytes() - gpu_->embedding_bytes();
     for (size_t i = 0; i < wave.rows.size(); ++i) Commit(wave, i, decodes);
   }
@@ -349,8 +347,10 @@ class PlacedEngine final : public Engine {
     row.evicted = row.length - ran.session->live();
     row.evicted_slots = int64_t{row.evicted} * c.layers * c.kv_heads;
     row.nan_scores = 0;  // a device does not count them
-    row.measure = false;
     row.loss = {};
+    for (const gpu::LaneLoss& lane : ran.loss) {
+      row.loss.Add({.mass = lane.mass, .error = lane.error, .output = lane.output}, c.layers * c.kv_heads);
+    }
     row.census = {};
     for (int32_t layer = 0; layer < c.layers; ++layer) {
       row.census.AddSlots(layer, c.layers, int64_t{row.evicted} * c.kv_heads);
@@ -367,32 +367,23 @@ class PlacedEngine final : public Engine {
     if (ran.want == GpuWant::kLargest) ++use_.rows_kept;
     use_.rows_copied += std::ssize(ran.logits) / c.vocab;
     row.victims.clear();
-    if (!wave.before[i].empty()) ListVictims(wave.before[i], *ran.session, row);
-  }
-
-  std::vector<std::vector<int32_t>> TokensOf(const GpuSession& session) const {
-    const absl::StatusOr<std::vector<int32_t>> all = session.Tokens();
-    if (!all.ok()) return {};  // the step will say so
-    std::vector<std::vector<int32_t>> lanes;
-    for (auto lane = all->begin(); lane != all->end(); lane += session.shape().capacity) {
-      std::vector<int32_t>& tokens = lanes.emplace_back(lane, lane + session.shape().capacity);
-      std::erase(tokens, -1);
-      std::ranges::sort(tokens);
+    if (row.measure) {
+      const auto length = static_cast<int64_t>(session.log().size());
+      for (const int32_t token : ran.left) row.census.AddAge(length - token, 1);
     }
-    return lanes;
+    if (row.list_victims) ListVictims(ran.left, row);
   }
 
-  // Who was there, or came in the step, and no longer is.
-  void ListVictims(std::span<const std::vector<int32_t>> before, const GpuSession& session, BatchRow& row) const {
-    const std::vector<std::vector<int32_t>> after = TokensOf(session);
-    const auto end = static_cast<int32_t>(row.session->log().size());
-    for (size_t lane = 0; lane < after.size(); ++lane) {
-      std::vector<int32_t> were = before[lane];
-      for (int32_t token = end - static_cast<int32_t>(row.tokens.size()); token < end; ++token) were.push_back(token);
-      LaneVictims left = {.layer = static_cast<int32_t>(lane) / config().kv_heads,
-                          .head = static_cast<int32_t>(lane) % config().kv_heads};
-      std::ranges::set_difference(were, after[lane], std::back_inserter(left.tokens));
-      if (!left.tokens.empty()) row.victims.push_back(std::move(left));
+  // `left`: as many tokens of each lane.
+  void ListVictims(std::span<const int32_t> left, BatchRow& row) const {
+    if (left.empty()) return;
+    const ModelConfig& c = config();
+    const auto each = static_cast<size_t>(row.evicted);
+    for (int32_t lane = 0; lane < c.layers * c.kv_heads; ++lane) {
+      const std::span<const int32_t> tokens = left.subspan(lane * each, each);
+      LaneVictims& victims = row.victims.emplace_back(
+          LaneVictims{.layer = lane / c.kv_heads, .head = lane % c.kv_heads, .tokens = {tokens.begin(), tokens.end()}});
+      std::ranges::sort(victims.tokens);
     }
   }
 

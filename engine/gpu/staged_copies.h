@@ -19,7 +19,7 @@ namespace ebb {
 
 class StagedCopies {
  public:
-  // Of so many bytes each. `gpu` outlives it, and its stream is waited for before this goes. HOST_OUT_OF_MEMORY.
+  // Of so many bytes each. `gpu` outlives it. HOST_OUT_OF_MEMORY.
   static absl::StatusOr<StagedCopies> Make(const Gpu& gpu, int64_t bytes, std::string_view what);
 
   // In the stream's order. `from` may go when this returns; `to` is whole after Wait.
@@ -34,7 +34,13 @@ class StagedCopies {
     return memory;
   }
 
-  const Gpu& gpu() const { return *gpu_; }
+  StagedCopies(StagedCopies&& other) noexcept
+      : gpu_(std::exchange(other.gpu_, nullptr)), stages_(std::move(other.stages_)), filled_next_(other.filled_next_) {}
+  StagedCopies& operator=(StagedCopies&&) = delete;
+  // Waits for what it copies. A device that fails here says so in the next Wait, too.
+  ~StagedCopies() {
+    if (gpu_ != nullptr) gpu_->Wait().IgnoreError();
+  }
 
  private:
   StagedCopies(const Gpu& gpu, std::array<GpuHostMemory, 2> stages) : gpu_(&gpu), stages_(std::move(stages)) {}

@@ -95,9 +95,9 @@ void ExpectLogits(GpuEngine& engine, const GoldenCase& golden, size_t steps) {
   EXPECT_LE(largest, golden.max_abs);
 }
 
-// BF16 weights meet numbers rounded to BF16 (linear_tiles), and are held to what that allows.
+// BF16 and quantised weights meet numbers rounded to BF16 (linear_tiles), and are held to what rounding allows.
 std::vector<GoldenCase> CasesOf(const std::string& folder, const GoldenFamily& family) {
-  if (!family.name.ends_with(".bf16")) return family.cases;
+  if (family.name.ends_with(".f32") || family.name.ends_with(".f16")) return family.cases;
   auto rounded = lab::ReadGoldenFamily(folder + "/" + family.name + ".json", Accuracy::kFast);
   EBB_CHECK(rounded.ok());
   return rounded->cases;

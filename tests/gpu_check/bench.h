@@ -33,7 +33,8 @@ struct Bench {
   std::unique_ptr<Gpu> gpu = {};
   double copy_rate = 0;       // bytes read and written per second, of one large copy
   double dense_rate = 0;      // operations per second of a large BF16 product: the best that any library here gave,
-  std::string dense_by = {};  // this one
+  std::string dense_by = {};  // this one; or, where there is none, the own kernel's, by which no target is judged
+  bool dense_is_own = false;
 
   bool tiny() const { return size == Size::kTiny; }
   // A number of peers.py's or of DenseRate, 0 where there is none.
@@ -49,15 +50,17 @@ absl::StatusOr<double> SecondsOf(const Bench& bench, int count, const Launch& la
 std::string Rate(double per_second, const std::string& unit);
 std::string Time(double seconds);
 
-// "cuBLASLt's product of 8192^3 700.00 TFLOP/s". REQUIRES: dense_rate > 0.
+// "cuBLASLt's product of 8192^3 700.00 TFLOP/s".
 std::string Dense(const Bench& bench);
-inline constexpr char kNoDense[] = " beside a dense product's rate: neither PyTorch nor cuBLASLt was found";
 
 // Rows and columns of the dense product, the same as peers.py's, and operations a second by cuBLASLt. NOT_FOUND where
 // it is not installed. For a process of its own: what a library from elsewhere does to it, is lost with it alone.
 inline constexpr int32_t kDenseSide = 8192;
 absl::StatusOr<double> DenseRate(Bench& bench);
 
+// Says of every part that it was not reached, which MeasureAll takes back part by part: so a page that was cut off says
+// what it lacks.
+void AnnounceAll(Report& report);
 void MeasureAll(Bench& bench);
 
 absl::Status MeasureCeilings(Bench& bench);

@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import time
 import unittest
 
 PROGRAM = os.environ["EBB_GPU_CHECK"]
@@ -41,7 +42,7 @@ class GpuCheck(unittest.TestCase):
         for part in ("decode attention, BF16", "decode attention, INT8", "prompt attention, BF16", "SDPA over contiguous, rotated", "RoPE on the read",
                      "scores and the smallest", "updated in place",
                      "kept", "what the output loses, caote", "what the output loses, fast_caote", "likeness of keys", "the largest,", "the L2 norm",
-                     "the union", "chance", "caused by eviction", "decode step", "bounded to", "prompt of", "scores of the last query",
+                     "the union", "chance", "caused by eviction", "decode step", "what leaves each of", "bounded to", "prompt of", "scores of the last query",
                      "sums over all queries", "product of", "found and copied out"):
             self.assertTrue(any(part in what for what in rows), part)
         synchronisations = next(row for what, row in rows.items() if "caused by eviction" in what)
@@ -58,6 +59,10 @@ class GpuCheck(unittest.TestCase):
         missing = self.report()["missing"]
         self.assertTrue(missing)
         self.assertTrue(all("no PyTorch was found" in what or "neither PyTorch nor cuBLASLt was found" in what for what in missing), missing)
+        # A prompt stands beside the own product then, which is no ceiling, and no target is judged by it.
+        prompt = next(row for row in self.report()["rows"] if row["what"] == "prompt of 32, 8B shape, BF16")
+        self.assertIn("the own kernel's product", prompt["against"])
+        self.assertNotIn("target", prompt)
 
     # Prefill has a ceiling where either library is there; the page says which, and takes the faster where both are.
     def test_the_dense_product_is_of_the_library_that_was_found(self):
@@ -87,6 +92,18 @@ class GpuCheck(unittest.TestCase):
         report = self.report()
         self.assertEqual(report["rows"], [])
         self.assertTrue(all("no time was left" in what for what in report["missing"]))
+
+    # Killed in the midst of its checks, it leaves a page that says what is not on it.
+    def test_a_page_that_was_cut_off_says_what_it_lacks(self):
+        with subprocess.Popen([PROGRAM, "--out", self.out, "--kind", "emulated", "--tiny", "--tests", "GpuGreedy.*:GpuOracle.*"],
+                              stdout=subprocess.DEVNULL) as running:
+            while not (self.out / "gpu.json").exists() and running.poll() is None:
+                time.sleep(0.01)
+            running.kill()
+        report = self.report()
+        self.assertEqual(report["rows"], [])
+        self.assertEqual(len(report["missing"]), 11)
+        self.assertTrue(all("was ended before it came there" in what for what in report["missing"]))
 
     def test_a_run_that_checked_nothing_failed(self):
         self.assertEqual(self.run_check("--kind", "emulated", "--tiny", "--seconds", "0", "--tests", "None.*").returncode, 1)

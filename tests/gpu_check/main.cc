@@ -17,12 +17,14 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -158,10 +160,18 @@ int Main(int argc, char** argv) {
   report.is_emulated = is_emulated;
   report.facts = {{"device", *device}, {"date", Today()}};
   report.facts.insert(report.facts.end(), options->facts.begin(), options->facts.end());
-  const auto save = [&] {
-    std::ofstream(options->out + "/gpu.json") << ToJson(report).dump(2) << "\n";
-    std::ofstream(options->out + "/gpu.md") << ToMarkdown(report);
+  // Whole or not at all: whoever ends this program finds what was saved before.
+  const auto write = [&](const std::string& name, const std::string& text) {
+    const std::string part = options->out + "/" + name + ".part";
+    std::ofstream(part) << text;
+    std::error_code failed;  // of which the end of this function speaks
+    std::filesystem::rename(part, options->out + "/" + name, failed);
   };
+  const auto save = [&] {
+    write("gpu.json", ToJson(report).dump(2) + "\n");
+    write("gpu.md", ToMarkdown(report));
+  };
+  AnnounceAll(report);
   const auto begin = std::chrono::steady_clock::now();
   // What says something of the emulation alone stays there.
   GTEST_FLAG_SET(filter, options->tests + (options->tests.find('-') == std::string::npos ? "-" : ":") + "Emulation*");

@@ -21,6 +21,7 @@
 #include "policies/hash_random.h"
 #include "policies/status.h"
 #include "tests/support/gpu_target.h"
+#include "tests/support/gpu_world.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_engine.h"
 
@@ -30,22 +31,19 @@ namespace {
 // As gpu_engine_test.cc says.
 constexpr double kTolerance = 2.6e-5;
 
-// A sanitizer makes the emulation some fifty times as slow.
-#ifdef EBB_SANITIZED
-constexpr bool kIsSlow = true;
-#else
-constexpr bool kIsSlow = false;
-#endif
+constexpr bool kIsSlow = kEmulationIsSlow;
 constexpr int32_t kTokens = kIsSlow ? 22 : 60;
 constexpr size_t kPrompt = kIsSlow ? 18 : 26;  // the first ends with the step that goes past
 
 // The emulation's table, whose device fails when it is told to.
 bool device_fails = false;
+bool device_fails_once = false;
 const gpu::Table& FailingTable() {
   static const gpu::Table table = [] {
     gpu::Table failing = gpu::TableUnderTest(32);
     failing.wait = [](gpu::Stream stream) {
-      return device_fails ? "told to fail" : gpu::TableUnderTest(32).wait(stream);
+      return device_fails || std::exchange(device_fails_once, false) ? "told to fail"
+                                                                     : gpu::TableUnderTest(32).wait(stream);
     };
     return failing;
   }();
@@ -64,7 +62,7 @@ class PlacedEngineTest : public testing::Test {
   explicit PlacedEngineTest(
       const TinyModel& model = {.layers = kIsSlow ? 1 : 2, .heads = kIsSlow ? 2 : 4, .kv_heads = 2, .context = 128})
       : model_(model), file_(model) {}
-  void SetUp() override { device_fails = false; }
+  void SetUp() override { device_fails = device_fails_once = false; }
 
   std::unique_ptr<Engine> Open(const Place& place = {}) const {
     const auto file = GgufFile::Open(file_.path());
@@ -413,17 +411,22 @@ TEST_F(PlacedEngineTest, ASnapshotIsOfWhatTheDeviceHas) {
   EXPECT_EQ(engine->Digest(**again), engine->Digest(*session));
 }
 
-TEST_F(PlacedEngineTest, VictimsAreListedAsTheHostListsThem) {
+// Victims, their ages, and what left with them, which the device tells with what else a step yields.
+TEST_F(PlacedEngineTest, WhoLeavesAndWhatLeavesIsToldAsTheHostTellsIt) {
   const auto engine = Open();
   const auto host = OpenHost();
   const auto session = OpenTestSession(*engine, Spec("h2o"), 16);
   const auto on_host = OpenTestSession(*host, Spec("h2o"), 16);
   const std::vector<int32_t> tokens = Tokens(6);
   int64_t victims = 0;
+  int measured = 0;
   for (size_t first = 0; first < tokens.size();) {
     const size_t block = std::min(first == 0 ? size_t{12} : first % 7 == 0 ? size_t{5} : 1, tokens.size() - first);
     const auto run = [&](Engine& of, Session& whose) {
-      BatchRow row = {.session = &whose, .tokens = std::span(tokens).subspan(first, block), .list_victims = true};
+      BatchRow row = {.session = &whose,
+                      .tokens = std::span(tokens).subspan(first, block),
+                      .measure = first % 3 != 0,
+                      .list_victims = first % 4 != 0};
       EBB_CHECK(of.OwnPages(row).ok());
       of.Run({&row, 1});
       return row;
@@ -434,6 +437,11 @@ TEST_F(PlacedEngineTest, VictimsAreListedAsTheHostListsThem) {
     EXPECT_EQ(row.evicted, expected.evicted);
     EXPECT_EQ(row.evicted_slots, expected.evicted_slots);
     EXPECT_EQ(row.census.slots, expected.census.slots);
+    EXPECT_EQ(row.census.ages, expected.census.ages);
+    EXPECT_EQ(row.census.age_sum, expected.census.age_sum);
+    EXPECT_NEAR(row.loss.mass, expected.loss.mass, kTolerance);
+    EXPECT_NEAR(row.loss.error, expected.loss.error, 20 * kTolerance);  // a quotient of differences
+    measured += row.loss.mass > 0 ? 1 : 0;
     ASSERT_EQ(row.victims.size(), expected.victims.size());
     for (size_t i = 0; i < row.victims.size(); ++i) {
       EXPECT_EQ(row.victims[i].layer, expected.victims[i].layer);
@@ -444,6 +452,8 @@ TEST_F(PlacedEngineTest, VictimsAreListedAsTheHostListsThem) {
     first += block;
   }
   EXPECT_GT(victims, kIsSlow ? 5 : 20);
+  EXPECT_GT(measured, kIsSlow ? 1 : 10);
+  EXPECT_EQ(engine->device_use()->fetched, 0);
 }
 
 TEST_F(PlacedEngineTest, ADeviceThatFailsLosesWhatWasThereAloneAndTheHostGoesOn) {
@@ -480,6 +490,28 @@ TEST_F(PlacedEngineTest, ADeviceThatFailsLosesWhatWasThereAloneAndTheHostGoesOn)
   const auto fresh = OpenTestSession(*engine, Spec("h2o"), 16);
   Run(*engine, *fresh, tokens);
   EXPECT_FALSE(fresh->on_device());
+}
+
+// A runtime tells of a launch that could not begin once. Who asks first need not be who waits for the step: here it is
+// a row of the host's, which wants its cache home while the step runs.
+TEST_F(PlacedEngineTest, AFaultThatIsToldOnceEndsTheStepThatRuns) {
+  const auto engine = Open({.table = &FailingTable()});
+  const auto runs = OpenTestSession(*engine, Spec("h2o"), 16);
+  const auto comes_home = OpenTestSession(*engine, Spec("h2o"), 16);
+  const std::vector<int32_t> tokens = Tokens(7, 24);
+  for (Session* const session : {runs.get(), comes_home.get()}) Run(*engine, *session, std::span(tokens).first(20));
+  std::vector<BatchRow> rows = {
+      {.session = runs.get(), .tokens = std::span(tokens).subspan(20, 1), .want = Want::kLast},
+      {.session = comes_home.get(), .tokens = std::span(tokens).subspan(20, 2), .want = Want::kLast, .draft = true}};
+  for (const BatchRow& row : rows) ASSERT_THAT(engine->OwnPages(row), IsOk());
+  device_fails_once = true;
+  engine->Run(rows);
+  EXPECT_FALSE(device_fails_once);
+  for (const BatchRow& row : rows) {
+    EXPECT_EQ(GetRefusal(row.fault).reason, "GPU_FAULT");
+    EXPECT_TRUE(row.session->is_lost());
+    EXPECT_EQ(row.session->log().size(), 20U);
+  }
 }
 
 // Nor when the device has failed: what came home was computed there, and what did not is older than its log.

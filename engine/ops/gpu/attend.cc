@@ -1,14 +1,7 @@
 // Paged attention of one query row over one split of a lane, all query heads of the KV head at once, keys rotated in
 // registers while they are read. Block (c, h, t): split c (slots 128 c .. 128 c + 127) of KV head h of row t.
 //
-// A slot's K is d components in units of 16, one unit a thread; the threads of a slot are a team of `width`, the power
-// of two at or above d / 16. With d = 128 a team is 8 threads, and 16 teams read 16 slots at once:
-//
-//   thread   0          1          ...  7           8          ...
-//   slot     first      first           first       first + 1
-//   unit     0          1               7           0
-//
-// A unit is eight pairs that RoPE turns, so a rotation never leaves its thread (rope.h).
+// Keys are read by teams, a slot each, that have all query heads in their registers (query_heads.h).
 //
 // Then each query head has its logits of the split in shared memory: its largest, e^(logit - largest) and their sum
 // are a team of 32's; and V is read in rows of d / 8 threads, eight components each, as many slots at once as there are
@@ -22,9 +15,8 @@
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
 #include "engine/ops/gpu/lane.h"
-#include "engine/ops/gpu/numbers.h"
+#include "engine/ops/gpu/query_heads.h"
 #include "engine/ops/gpu/reduce.h"
-#include "engine/ops/gpu/rope.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
@@ -51,66 +43,18 @@ AttendSplit(AttendArgs a) {
   const int32_t* const position = session.position + int64_t{lane} * session.capacity;
   const int32_t query = position[session.placed[int64_t{lane} * session.block_max + row - session.first_row]];
 
-  const int32_t width = TeamFor(d / kUnit);
-  const int32_t unit = thread % width;
-  const int32_t team = thread / width;
-  const int32_t teams = kThreads / width;
-  const bool has_unit = unit < d / kUnit;
-  const UnitPlace place = PlaceOf(a.rope, unit);
-  const int32_t pairs = has_unit ? a.rope.rotary_dims / 2 - kPairs * unit : 0;  // of the unit's, that turn
-  uint64_t turns[kPairs] = {};
-  EBB_UNROLL
-  for (int32_t j = 0; j < kPairs; ++j) {
-    if (j < pairs) turns[j] = a.rope.turns[kPairs * unit + j];
-  }
-
-  // The unit's share of every query head, rotated and scaled; zero for heads that the group does not have.
-  float qx[kGroup][kPairs] = {};
-  float qy[kGroup][kPairs] = {};
-  if (has_unit) {
-    EBB_UNROLL
-    for (int32_t g = 0; g < kGroup; ++g) {
-      if (g >= a.group) continue;
-      const float* const q = a.q + row * a.q_stride + (int64_t{head} * a.group + g) * d;
-      float low[8], high[8];
-      KvF32::ReadEight(q + place.first, low);
-      KvF32::ReadEight(q + place.second, high);
-      Rotate(low, high, place.neighbours, query, turns, pairs, qx[g], qy[g]);
-      EBB_UNROLL
-      for (int32_t j = 0; j < kPairs; ++j) {
-        qx[g][j] *= a.scale;
-        qy[g][j] *= a.scale;
-      }
-    }
-  }
-
-  for (int32_t i = team; i < kSplitSlots; i += teams) {
+  const QueryHeads<kGroup> queries(a.rope, a.scale, a.q + row * a.q_stride + int64_t{head} * a.group * d, a.group, d,
+                                   query);
+  for (int32_t i = queries.team; i < kSplitSlots; i += kThreads / queries.width) {
     const int32_t at = i < slots ? position[first + i] : -1;
     const bool visible = at >= 0 && at <= query;
-    float dot[kGroup] = {};
-    float scale = 1;
-    if (visible && has_unit) {
-      const SlotRows<E> rows = RowsOf<E>(cache.arena, session, lane, first + i);
-      float low[8], high[8], x[kPairs], y[kPairs];
-      E::ReadEight(rows.k + place.first, low);
-      E::ReadEight(rows.k + place.second, high);
-      scale = rows.Scales().k;
-      Rotate(low, high, place.neighbours, at, turns, pairs, x, y);
-      EBB_UNROLL
-      for (int32_t g = 0; g < kGroup; ++g) {
-        EBB_UNROLL
-        for (int32_t j = 0; j < kPairs; ++j) {
-          dot[g] = MultiplyAdd(x[j], qx[g][j], dot[g]);
-          dot[g] = MultiplyAdd(y[j], qy[g][j], dot[g]);
-        }
-      }
-    }
+    float logit[kGroup];
+    queries.template Multiply<E>(visible, cache.arena, session, lane, first + i, at, logit);
     EBB_UNROLL
     for (int32_t g = 0; g < kGroup; ++g) {
-      const float logit = ReduceTeam(dot[g], Plus(), width);
-      if (unit == 0) share[g][i] = visible ? logit * scale : MinusInfinity();
+      if (queries.unit == 0) share[g][i] = visible ? logit[g] : MinusInfinity();
     }
-    if (unit == 0) seen[i] = visible ? 1 : 0;
+    if (queries.unit == 0) seen[i] = visible ? 1 : 0;
   }
   Barrier();
 

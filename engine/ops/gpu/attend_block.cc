@@ -87,6 +87,7 @@ EBB_DEVICE void AttendStage(const BlockLane& l, RowsSoFar<kTerms, kUnits>& r, co
   EBB_UNROLL
   for (int32_t s = 0; s < kStrips; ++s) MultiplyKeys(l, r.q, kv + 2 * s * vectors, p[2 * s], p[2 * s + 1]);
   Soften(r, position, p);
+  SyncTeam();
   EBB_UNROLL
   for (int32_t s = 0; s < kStrips; ++s) {
     uint32_t left[kTerms][4];

@@ -1,4 +1,4 @@
-// Folds the splits of a query head into its output, in ascending order (kernels.h, AttendArgs). Block (j, t): query
+// Folds the splits of a query head into its output, in ascending order (kernels.h, AttendArgs). Block (t, j): query
 // head j of row t; thread c takes components c, c + 128, ...
 //
 //   peak   = largest of the splits' peaks
@@ -22,8 +22,8 @@ constexpr int32_t kThreads = 128;
 
 EBB_KERNEL(kThreads) Merge(AttendArgs a) {
   const int32_t d = a.cache.arena.head_dim;
-  const int32_t row = a.first_row + BlockY();
-  const int64_t head = int64_t{row} * a.cache.kv_heads * a.group + BlockX();
+  const int32_t row = a.first_row + BlockX();
+  const int64_t head = int64_t{row} * a.cache.kv_heads * a.group + BlockY();
   const SessionView& session = a.cache.sessions[a.cache.row_session[row]];
   const int32_t splits = (session.slots + a.split_slots - 1) / a.split_slots;
   const float* const stats = a.partial_stats + head * a.splits * 2;
@@ -52,7 +52,7 @@ EBB_KERNEL(kThreads) Merge(AttendArgs a) {
 }  // namespace
 
 void LaunchAttendMerge(const AttendArgs& args, Stream stream) {
-  Launch(Merge, {int64_t{args.cache.kv_heads} * args.group, args.cache.rows}, kThreads, args, stream);
+  Launch(Merge, {args.cache.rows, int64_t{args.cache.kv_heads} * args.group}, kThreads, args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -1,17 +1,15 @@
 // What a lane's output loses with each of its tokens (kernels.h, CaoteArgs): policies/caote.cc on the device. Block
 // (t, i): a track of session i, all tracks of a lane side by side. Where there is no choice, nothing is read.
 //
-// V is read twice, for what values are compared with and for how far they are from it. The first time in columns: d / 8
-// threads, of eight components each, share a row, and as many rows go by at once as there are threads for. The second
-// time in teams that have a row each, d / 8 threads or the power of two above.
+// V is read twice, for what values are compared with (values.h draws it) and for how far they are from it: in teams
+// that have a row each, d / 8 threads or the power of two above.
 //
 // 1 - a loses everything where one slot holds nearly all: of a slot that holds more than half, what the others hold is
 // added up, and it is compared with the output that they leave.
 //
-//   first pass, d = 128     thread  0    1   ...  15  |  16   17   ...
+//   second pass, d = 128    thread  0    1   ...  15  |  16   17   ...
 //                           slot    0    0         0  |   1    1          then those 16 further on
-//                           V       0-7  8-15  120-127|  0-7  8-15        components
-//   second pass             the same, a team of `width` threads to a slot; those past d / 8 read nothing
+//                           V       0-7  8-15  120-127|  0-7  8-15        a team's threads past d / 8 read nothing
 //   keep [lanes, tracks, capacity] floats   what a slot weighs, then its cost: thread 0 of the team
 
 #include <cstdint>
@@ -19,67 +17,13 @@
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
 #include "engine/ops/gpu/lane.h"
-#include "engine/ops/gpu/numbers.h"
 #include "engine/ops/gpu/reduce.h"
+#include "engine/ops/gpu/values.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
-constexpr int32_t kThreads = 256;
-
-template <typename E>
-struct ValueLane {
-  const CacheArgs* cache = nullptr;
-  const SessionView* session = nullptr;
-  int32_t lane = 0;
-  int32_t chunks = 0;  // d / 8
-
-  EBB_DEVICE void Read(int32_t slot, int32_t chunk, float (&v)[8]) const {
-    const SlotRows<E> rows = RowsOf<E>(cache->arena, *session, lane, slot);
-    ReadNumbers<E>(rows.v + 8 * chunk, rows.Scales().v, v);
-  }
-};
-
-// center [d] = sum of share(slot) v[slot], for shares that sum to 1; a slot of share 0 is not read. Sums differences
-// from one of the values, so that what all have in common is not rounded.
-template <typename E, typename Share>
-EBB_DEVICE void Average(const ValueLane<E>& l, const Share& share, float* center) {
-  EBB_SHARED float sums[kThreads][8];
-  EBB_SHARED float origins[kHeadDimMax];
-  const int32_t slots = l.session->slots;
-  int32_t first = slots;
-  for (int32_t slot = ThreadIndex(); slot < slots && first == slots; slot += kThreads) {
-    if (share(slot) != 0) first = slot;
-  }
-  first = ReduceBlock<kThreads>(first, Smallest());
-  const int32_t stripes = kThreads / l.chunks;
-  const int32_t chunk = ThreadIndex() % l.chunks;
-  const int32_t stripe = ThreadIndex() / l.chunks;
-  float sum[8] = {};
-  if (stripe < stripes && first < slots) {
-    float origin[8];
-    l.Read(first, chunk, origin);
-    for (int32_t slot = stripe; slot < slots; slot += stripes) {
-      const float weight = share(slot);
-      if (weight == 0) continue;
-      float v[8];
-      l.Read(slot, chunk, v);
-      EBB_UNROLL
-      for (int32_t c = 0; c < 8; ++c) sum[c] += weight * (v[c] - origin[c]);
-    }
-    EBB_UNROLL
-    for (int32_t c = 0; c < 8 && stripe == 0; ++c) origins[8 * chunk + c] = origin[c];
-  }
-  EBB_UNROLL
-  for (int32_t c = 0; c < 8; ++c) sums[ThreadIndex()][c] = sum[c];
-  Barrier();
-  for (int32_t c = ThreadIndex(); c < 8 * l.chunks; c += kThreads) {
-    float total = 0;
-    for (int32_t s = 0; s < stripes; ++s) total += sums[s * l.chunks + c / 8][c % 8];
-    center[c] = first < slots ? total + origins[c] : 0.0F;
-  }
-  Barrier();
-}
+constexpr int32_t kThreads = kValueThreads;
 
 // |center - v| of a slot, known to its whole team; 0 where there is nothing to read.
 template <typename E>

@@ -50,6 +50,13 @@ EBB_DEVICE T ShuffleXor(T value, int32_t mask) {
   return __shfl_xor(value, mask, kTeam);
 #endif
 }
+// A team's threads come together again, which some of them left a branch or a loop early: tensor cores want all at
+// once.
+EBB_DEVICE void SyncTeam() {
+#if defined(__CUDACC__)
+  __syncwarp();
+#endif
+}
 // `lane` 0 .. 31 of the team; each thread its own.
 template <typename T>
 EBB_DEVICE T Shuffle(T value, int32_t lane) {
@@ -119,6 +126,7 @@ template <typename T>
 EBB_DEVICE T Shuffle(T value, int32_t lane, int32_t line = __builtin_LINE()) {
   return ShuffleXor(value, emulation::at.thread % kTeam ^ lane, line);
 }
+EBB_DEVICE void SyncTeam() {}
 EBB_DEVICE void AddShared(int32_t* to, int32_t value) { *to += value; }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }

@@ -1,4 +1,4 @@
-// Rows of the embedding table as floats. Block (x, t): columns 4096 x .. of token t, sixteen a thread.
+// Rows of the embedding table as floats. Block (t, y): columns 4096 y .. of token t, sixteen a thread.
 //
 //   table [vocab, dim], packed (weights.h)   row tokens[t]:  | 16 columns | 16 columns | ... |
 //   x     [T, dim] floats                    row t:          | thread 0   | thread 1   | ... |  256 to a block
@@ -17,11 +17,11 @@ constexpr int32_t kThreads = 256;
 template <Element kType>
 EBB_KERNEL(kThreads)
 EmbedRow(EmbedArgs a) {
-  const int32_t column = (BlockX() * kThreads + ThreadIndex()) * kColumns;
+  const int32_t column = (BlockY() * kThreads + ThreadIndex()) * kColumns;
   if (column >= a.table.cols) return;
   float row[kColumns];
-  Weights<kType>::Read(a.table, a.tokens[BlockY()], column, row);
-  float* const x = a.x + int64_t{BlockY()} * a.table.cols + column;
+  Weights<kType>::Read(a.table, a.tokens[BlockX()], column, row);
+  float* const x = a.x + int64_t{BlockX()} * a.table.cols + column;
   EBB_UNROLL
   for (int i = 0; i < kColumns; ++i) x[i] = a.scale * row[i];
 }
@@ -29,7 +29,7 @@ EmbedRow(EmbedArgs a) {
 }  // namespace
 
 void LaunchEmbed(const EmbedArgs& args, Stream stream) {
-  const Grid grid = {(args.table.cols / kColumns + kThreads - 1) / kThreads, args.rows};
+  const Grid grid = {args.rows, (args.table.cols / kColumns + kThreads - 1) / kThreads};
   switch (args.table.type) {
     case Element::kF32:
       return Launch(EmbedRow<Element::kF32>, grid, kThreads, args, stream);

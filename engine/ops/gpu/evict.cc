@@ -1,11 +1,13 @@
 // Who leaves a lane, and what that changes: one block a lane, of all layers and sessions at once, after the step. The
 // host asked for a number and hears of no slot: it knows how many live by arithmetic.
 //
-// Block (l, i): lane l of session i. Slots at or below the turn of the `drop`-th leave (select.h).
+// Block (l, i): lane l of session i. Slots at or below the turn of the `drop`-th leave (select.h). Who did is told
+// where somebody asked, with whatever else the step yields.
 //
 // Compacted positions then close up: position p loses the number of freed ones below p, a running sum over positions.
 //
 //   token, position [lanes, capacity]   | slot 0 | slot 1 | ... |  slot s: thread s % kThreads; -1, -1: left
+//   left            [lanes, drop]       tokens, in the order of their slots: where a running sum over slots puts them
 //   scratch         [lanes, capacity]   | position 0 .. run - 1 | run .. 2 run - 1 | ... |  a run a thread, for the sum
 
 #include <cstdint>
@@ -21,18 +23,26 @@ namespace {
 
 constexpr int32_t kThreads = kSelectThreads;
 
+// The tokens that leave, in the order of their slots.
+EBB_DEVICE void Tell(const SessionView& session, const Leaving& leaves, int32_t* left) {
+  int32_t told = 0;
+  for (int32_t begin = 0; begin < session.slots; begin += kThreads) {
+    const int32_t slot = begin + ThreadIndex();
+    const int32_t one = slot < session.slots && leaves(slot) ? 1 : 0;
+    const int32_t before = SumBefore<kThreads>(one);
+    if (one != 0) left[told + before] = leaves.token[slot];
+    told += ReduceBlock<kThreads>(one, Plus());
+  }
+}
+
 EBB_KERNEL(kThreads) EvictLane(EvictArgs a) {
   const SessionView& session = a.cache.sessions[BlockY()];
   if (session.drop == 0) return;
   const int64_t first = int64_t{BlockX()} * session.capacity;
   int32_t* const token = session.token + first;
   int32_t* const position = session.position + first;
-  const float* const score = (session.keep != nullptr ? session.keep : session.score) + TrackAt(session, BlockX(), 0);
-  const Unprotected unprotected = FindUnprotected(session, token);
-  const bool by_age = session.rule == ScoreRule::kAge;
-  const float sign = session.rule == ScoreRule::kShortKeys ? -1.0F : 1.0F;
-  const auto turn = [=](int32_t slot) { return TurnOf(token[slot], by_age ? 0 : sign * score[slot], unprotected); };
-  const uint64_t last = Find(session.slots, session.drop, turn);
+  const Leaving leaves = WhoLeaves(session, BlockX());
+  if (session.left != nullptr) Tell(session, leaves, session.left + int64_t{BlockX()} * session.drop);
 
   int32_t* const freed = session.scratch + first;  // by position, where these are compacted
   const int32_t live = session.live + session.tokens;
@@ -41,7 +51,7 @@ EBB_KERNEL(kThreads) EvictLane(EvictArgs a) {
     Barrier();
   }
   for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) {
-    if (turn(slot) > last) continue;
+    if (!leaves(slot)) continue;
     if (session.compacted != 0) freed[position[slot]] = 1;
     token[slot] = -1;
     position[slot] = -1;

@@ -17,7 +17,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 6;
+inline constexpr int32_t kTableVersion = 7;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -106,6 +106,13 @@ enum class ScoreModifier : int32_t { kNone, kCaote, kFastCaote };
 // norm; or the union of what each would keep (policies/rank.h).
 enum class HeadReduction : int32_t { kTogether, kLargest, kL2, kUnion };
 
+// What left one lane with those who were evicted together.
+struct LaneLoss {
+  double mass = 0;    // of attention, 0 .. 1
+  double error = 0;   // how far the output moved, in units of the values; 0 where nobody stays
+  double output = 0;  // its length before
+};
+
 // One session during one step. Lanes are layer-major; all of a session's lanes hold equally many tokens, but each its
 // own. The host fills this in without asking the device: who sits where is known here alone, how many is arithmetic.
 struct SessionView {
@@ -117,6 +124,8 @@ struct SessionView {
   int32_t* scratch = nullptr;     // [lanes][capacity]
   const int32_t* page = nullptr;  // [lanes][pages_per_lane] into the arena
   float* queries = nullptr;       // [lanes][G][d] the newest token's, unrotated
+  int32_t* left = nullptr;        // [lanes][drop] who left, in the order of their slots; null: nobody asks
+  LaneLoss* loss = nullptr;       // [lanes] what left with them; null: nobody asks
   int32_t capacity = 0;
   int32_t block_max = 0;
   int32_t pages_per_lane = 0;
@@ -159,8 +168,8 @@ struct RmsNormArgs {
   float eps = 0;
 };
 
-// y [T][out] = x [T][in] W^T + bias, or y += . linear_tiles rounds x to BF16 where weights are BF16, as the CPU's fast
-// arithmetic does; all else computes with x as it is.
+// y [T][out] = x [T][in] W^T + bias, or y += . linear_tiles rounds x to BF16 where weights are BF16 or
+// quantised, as the CPU's fast arithmetic rounds it; all else computes with x as it is.
 struct LinearArgs {
   Matrix w = {};
   const float* bias = nullptr;  // [out] or null
@@ -311,8 +320,23 @@ struct ReduceArgs {
   CacheArgs cache = {};
 };
 
+// Of sessions that ask, what leaves each lane with those whom Evict will free (policies/caote.h, MeasureEviction), on
+// the attention that the session's newest token pays:
+//
+//   a[j] = mean over G of the softmax over live slots of scale * R(newest) q . R(position[j]) k[j]
+//   X' = sum of a[j] v[j] / sum of a[j] over those who stay
+//   mass = sum of a[j],  error = |sum of a[j] (v[j] - X')| over those who leave,  output = |X|
+//
+// NaN counts as 0. `scratch` is anything afterwards.
+struct LossArgs {
+  CacheArgs cache = {};
+  int32_t group = 0;  // G
+  RopeArgs rope = {};
+  float scale = 0;
+};
+
 // Frees `drop` slots of every lane: the smallest scores between sinks and recent tokens; NaN leaves first, of equal
-// scores the older. Compacted positions close up.
+// scores the older. Compacted positions close up. Tells who left where somebody asks.
 struct EvictArgs {
   CacheArgs cache = {};
 };
@@ -360,6 +384,8 @@ struct RandomArgs {
 using Stream = void*;
 // Launches that were recorded, not run, to be run any number of times with the arguments they had: a graph.
 using Recording = void*;
+// A place in a stream, and when the device came by.
+using Moment = void*;
 // Null: it worked; else what the runtime says, valid for the life of the library.
 using Error = const char*;
 
@@ -368,7 +394,7 @@ struct Table {
   int32_t warp = 0;
   const char* name = nullptr;
 
-  int32_t (*devices)() = nullptr;  // 0 where there is no driver
+  Error (*devices)(int32_t* count) = nullptr;  // where there is no driver, or one that is too old, an error
   // Name, capability, versions, as text of at most `bytes`, its end included.
   Error (*describe)(int32_t device, char* text, int32_t bytes) = nullptr;
   Error (*open)(int32_t device, Stream* stream) = nullptr;
@@ -389,6 +415,11 @@ struct Table {
   Error (*recorded)(Stream stream, Recording* recording) = nullptr;
   Error (*replay)(Recording recording, Stream stream) = nullptr;
   void (*drop)(Recording recording) = nullptr;
+  Error (*make_moment)(Moment* moment) = nullptr;
+  void (*drop_moment)(Moment moment) = nullptr;
+  Error (*mark)(Moment moment, Stream stream) = nullptr;  // not while the stream records
+  // Of moments that were marked and waited for.
+  Error (*between)(Moment from, Moment to, double* seconds) = nullptr;
 
   void (*embed)(const EmbedArgs&, Stream) = nullptr;
   void (*rms_norm)(const RmsNormArgs&, Stream) = nullptr;
@@ -407,6 +438,7 @@ struct Table {
   void (*reduce)(const ReduceArgs&, Stream) = nullptr;
   void (*likeness)(const LikenessArgs&, Stream) = nullptr;
   void (*chance)(const ChanceArgs&, Stream) = nullptr;
+  void (*loss)(const LossArgs&, Stream) = nullptr;
   void (*evict)(const EvictArgs&, Stream) = nullptr;
   void (*greedy)(const GreedyArgs&, Stream) = nullptr;
   void (*largest)(const LargestArgs&, Stream) = nullptr;
@@ -425,7 +457,7 @@ void LaunchLinearRows(const LinearArgs& args, Stream stream);
 void LaunchLinearTiles(const LinearArgs& args, Stream stream);
 // What the two above leave to tensor cores.
 void LaunchLinearRowsSmall(const LinearArgs& args, Stream stream);
-void LaunchLinearTilesBf16(const LinearArgs& args, Stream stream);
+void LaunchLinearTilesTensor(const LinearArgs& args, Stream stream);
 void LaunchActivate(const ActivateArgs& args, Stream stream);
 void LaunchPlace(const PlaceArgs& args, Stream stream);
 void LaunchStore(const StoreArgs& args, Stream stream);
@@ -439,6 +471,7 @@ void LaunchCaote(const CaoteArgs& args, Stream stream);
 void LaunchReduce(const ReduceArgs& args, Stream stream);
 void LaunchLikeness(const LikenessArgs& args, Stream stream);
 void LaunchChance(const ChanceArgs& args, Stream stream);
+void LaunchLoss(const LossArgs& args, Stream stream);
 void LaunchEvict(const EvictArgs& args, Stream stream);
 void LaunchGreedy(const GreedyArgs& args, Stream stream);
 void LaunchLargest(const LargestArgs& args, Stream stream);

@@ -1,5 +1,5 @@
-// y = x W^T for the many rows of a prompt's block: tiles of 64 rows x 64 outputs, 16 columns at a time; float32
-// arithmetic, no tensor cores. BF16 weights are linear_tiles_bf16.cc's.
+// y = x W^T for the many rows of a prompt's block and F32 or F16 weights: tiles of 64 rows x 64 outputs, 16 columns at
+// a time; float32 arithmetic, no tensor cores. All other weights are linear_tiles_tensor.cc's.
 //
 //   shared   x tile [16 columns][64 rows], w tile [16 columns][64 outputs], as floats
 //   thread   (r, o) = (i / 16, i % 16) keeps 4 rows x 4 outputs in registers: rows 4 r .., outputs 4 o ..
@@ -83,22 +83,9 @@ MultiplyTile(LinearArgs a) {
 
 void LaunchLinearTiles(const LinearArgs& args, Stream stream) {
   const Grid grid = {(args.w.rows + kTile - 1) / kTile, (args.rows + kTile - 1) / kTile};
-  switch (args.w.type) {
-    case Element::kF32:
-      return Launch(MultiplyTile<Element::kF32>, grid, kThreads, args, stream);
-    case Element::kF16:
-      return Launch(MultiplyTile<Element::kF16>, grid, kThreads, args, stream);
-    case Element::kBf16:
-      return LaunchLinearTilesBf16(args, stream);
-    case Element::kQ8:
-      return Launch(MultiplyTile<Element::kQ8>, grid, kThreads, args, stream);
-    case Element::kQ4:
-      return Launch(MultiplyTile<Element::kQ4>, grid, kThreads, args, stream);
-    case Element::kQ4K:
-      return Launch(MultiplyTile<Element::kQ4K>, grid, kThreads, args, stream);
-    case Element::kQ6K:
-      return Launch(MultiplyTile<Element::kQ6K>, grid, kThreads, args, stream);
-  }
+  if (args.w.type == Element::kF32) return Launch(MultiplyTile<Element::kF32>, grid, kThreads, args, stream);
+  if (args.w.type == Element::kF16) return Launch(MultiplyTile<Element::kF16>, grid, kThreads, args, stream);
+  LaunchLinearTilesTensor(args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -60,6 +60,7 @@ ObserveStage(BlockArgs args) {
           received[i] = MultiplyAdd(p, stats[1], received[i]);
         }
       }
+      SyncTeam();
     }
     EBB_UNROLL
     for (int32_t i = 0; i < 4; ++i) {

@@ -28,10 +28,11 @@ inline Error ErrorOf(RuntimeError error) {
   return EBB_RUNTIME(GetErrorString)(error);
 }
 
-// Without a driver, or with one that is too old, there are none.
-inline int32_t Devices() {
-  int count = 0;
-  return ErrorOf(EBB_RUNTIME(GetDeviceCount)(&count)) == nullptr ? count : 0;
+inline Error Devices(int32_t* count) {
+  int found = 0;
+  const Error error = ErrorOf(EBB_RUNTIME(GetDeviceCount)(&found));
+  *count = found;
+  return error;
 }
 inline Error Describe(int32_t device, char* text, int32_t bytes) {
 #if defined(__CUDACC__)
@@ -129,6 +130,28 @@ inline Error Replay(Recording recording, Stream stream) {
 }
 inline void Drop(Recording recording) {
   static_cast<void>(EBB_RUNTIME(GraphExecDestroy)(static_cast<EBB_RUNTIME(GraphExec_t)>(recording)));
+}
+
+// Moments are the runtime's events.
+using RuntimeEvent = EBB_RUNTIME(Event_t);
+inline Error MakeMoment(Moment* moment) {
+  RuntimeEvent made = nullptr;
+  const Error error = ErrorOf(EBB_RUNTIME(EventCreate)(&made));
+  *moment = made;
+  return error;
+}
+inline void DropMoment(Moment moment) {
+  static_cast<void>(EBB_RUNTIME(EventDestroy)(static_cast<RuntimeEvent>(moment)));
+}
+inline Error Mark(Moment moment, Stream stream) {
+  return ErrorOf(EBB_RUNTIME(EventRecord)(static_cast<RuntimeEvent>(moment), static_cast<RuntimeStream>(stream)));
+}
+inline Error Between(Moment from, Moment to, double* seconds) {
+  float milliseconds = 0;
+  const Error error = ErrorOf(
+      EBB_RUNTIME(EventElapsedTime)(&milliseconds, static_cast<RuntimeEvent>(from), static_cast<RuntimeEvent>(to)));
+  *seconds = milliseconds / 1e3;
+  return error;
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

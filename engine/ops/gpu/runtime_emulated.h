@@ -4,6 +4,7 @@
 #ifndef EBB_ENGINE_OPS_GPU_RUNTIME_EMULATED_H_
 #define EBB_ENGINE_OPS_GPU_RUNTIME_EMULATED_H_
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +16,10 @@
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 
-inline int32_t Devices() { return 1; }
+inline Error Devices(int32_t* count) {
+  *count = 1;
+  return nullptr;
+}
 inline Error Describe(int32_t /*device*/, char* text, int32_t bytes) {
   std::snprintf(text, static_cast<size_t>(bytes), "emulated on the host, warps of %d", EBB_GPU_WARP);
   return nullptr;
@@ -69,6 +73,23 @@ inline Error Replay(Recording recording, Stream /*stream*/) {
   return nullptr;
 }
 inline void Drop(Recording recording) { delete static_cast<emulation::Launches*>(recording); }
+
+using Clock = std::chrono::steady_clock;
+inline Error MakeMoment(Moment* moment) {
+  *moment = new Clock::time_point();
+  return nullptr;
+}
+inline void DropMoment(Moment moment) { delete static_cast<Clock::time_point*>(moment); }
+inline Error Mark(Moment moment, Stream stream) {
+  if (stream != nullptr && static_cast<emulation::Stream*>(stream)->records) return "a moment while the stream records";
+  *static_cast<Clock::time_point*>(moment) = Clock::now();
+  return nullptr;
+}
+inline Error Between(Moment from, Moment to, double* seconds) {
+  const auto took = *static_cast<Clock::time_point*>(to) - *static_cast<Clock::time_point*>(from);
+  *seconds = std::chrono::duration<double>(took).count();
+  return nullptr;
+}
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET
 

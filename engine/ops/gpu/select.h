@@ -17,6 +17,7 @@
 
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/lane.h"
 #include "engine/ops/gpu/reduce.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
@@ -105,6 +106,34 @@ EBB_DEVICE Unprotected FindUnprotected(const SessionView& session, const int32_t
 EBB_DEVICE uint64_t TurnOf(int32_t token, float score, const Unprotected& unprotected) {
   if (token < unprotected.oldest || token > unprotected.newest) return kStays;  // a free one is -1
   return RankOf(score) << 32 | static_cast<uint32_t>(token);
+}
+
+// Who leaves a lane: the slots of `drop` turns from the first.
+struct Leaving {
+  const int32_t* token;
+  const float* score;
+  float sign;  // 0: by age
+  Unprotected unprotected;
+  uint64_t last;
+
+  EBB_DEVICE uint64_t Turn(int32_t slot) const {
+    return TurnOf(token[slot], sign == 0 ? 0 : sign * score[slot], unprotected);
+  }
+  EBB_DEVICE bool operator()(int32_t slot) const { return Turn(slot) <= last; }
+};
+
+// By all threads of a block. REQUIRES: session.drop > 0.
+EBB_DEVICE Leaving WhoLeaves(const SessionView& session, int32_t lane) {
+  const int32_t* const token = session.token + int64_t{lane} * session.capacity;
+  Leaving leaving = {.token = token,
+                     .score = (session.keep != nullptr ? session.keep : session.score) + TrackAt(session, lane, 0),
+                     .sign = session.rule == ScoreRule::kAge         ? 0.0F
+                             : session.rule == ScoreRule::kShortKeys ? -1.0F
+                                                                     : 1.0F,
+                     .unprotected = FindUnprotected(session, token),
+                     .last = 0};
+  leaving.last = Find(session.slots, session.drop, [&](int32_t slot) { return leaving.Turn(slot); });
+  return leaving;
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -52,8 +52,8 @@ EBB_DEVICE float LengthOf(const SlotRows<E>& row, float scale, int32_t d) {
 template <typename E>
 EBB_KERNEL(kThreads)
 StoreRow(StoreArgs a) {
-  const int32_t head = BlockX();
-  const int32_t row = BlockY();
+  const int32_t row = BlockX();
+  const int32_t head = BlockY();
   const SessionView& session = a.cache.sessions[a.cache.row_session[row]];
   const int32_t lane = a.layer * a.cache.kv_heads + head;
   const int32_t slot = session.placed[int64_t{lane} * session.block_max + row - session.first_row];
@@ -94,7 +94,7 @@ StoreRow(StoreArgs a) {
 }  // namespace
 
 void LaunchStore(const StoreArgs& args, Stream stream) {
-  const Grid grid = {args.cache.kv_heads, args.cache.rows};
+  const Grid grid = {args.cache.rows, args.cache.kv_heads};
   WithElement(args.cache.arena.type,
               [&](auto element) { Launch(StoreRow<decltype(element)>, grid, kThreads, args, stream); });
 }

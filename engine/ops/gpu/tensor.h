@@ -1,6 +1,6 @@
 // A product of small tiles by a team of 32, which tensor cores do where the compiler reaches them: nvcc, from sm_80 on.
-// Elsewhere the team does it by exchanging registers, in the same layout: slow, and the same numbers but for the order
-// in which a device adds sixteen terms.
+// Elsewhere the team does it by exchanging registers, in the same layout: slow, and not the same bits. Tensor cores add
+// sixteen terms and the sum so far in an order of their own, and may cut off what a float would round.
 
 #ifndef EBB_ENGINE_OPS_GPU_TENSOR_H_
 #define EBB_ENGINE_OPS_GPU_TENSOR_H_

@@ -50,9 +50,10 @@ std::vector<float> Multiply(Linear linear, const Case& c, const TestMatrix& w, c
   return y;
 }
 
-// What linear_tiles computes with where weights are BF16.
+// What linear_tiles computes with where weights are BF16 or quantised.
 float RoundedX(Linear linear, const Case& c, float x) {
-  return linear == &Table::linear_tiles && c.type == DType::kBf16 ? FloatFromBf16(Bf16FromFloat(x)) : x;
+  const bool rounds = linear == &Table::linear_tiles && c.type != DType::kF32 && c.type != DType::kF16;
+  return rounds ? FloatFromBf16(Bf16FromFloat(x)) : x;
 }
 
 void ExpectEqualsFloat64(Linear linear, const Case& c) {
@@ -108,8 +109,9 @@ TEST(GpuLinear, ARowsBitsDoNotDependOnTheOtherRows) {
   for (const auto& [linear, type] :
        {std::pair{&Table::linear_rows, DType::kQ8_0}, std::pair{&Table::linear_rows, DType::kBf16},
         std::pair{&Table::linear_rows, DType::kF16}, std::pair{&Table::linear_tiles, DType::kQ8_0},
-        std::pair{&Table::linear_tiles, DType::kBf16}, std::pair{&Table::linear_rows, DType::kQ4_K},
-        std::pair{&Table::linear_rows, DType::kQ6_K}}) {
+        std::pair{&Table::linear_tiles, DType::kBf16}, std::pair{&Table::linear_tiles, DType::kQ4_K},
+        std::pair{&Table::linear_tiles, DType::kQ6_K}, std::pair{&Table::linear_tiles, DType::kF32},
+        std::pair{&Table::linear_rows, DType::kQ4_K}, std::pair{&Table::linear_rows, DType::kQ6_K}}) {
     Case c = {.type = type, .outputs = 40, .inputs = IsKType(type) ? 256 : 160, .rows = 70, .seed = 7};
     const TestMatrix w(c.type, c.outputs, c.inputs, c.seed);
     const std::vector<float> x = RandomFloats(c.seed, 1, c.rows * c.inputs);

@@ -1,0 +1,117 @@
+// Weights as tensor cores take them, where they are exact in BF16: BF16 itself, and the codes of quantised types, whose
+// scales meet a sum of products when it is complete.
+
+#ifndef EBB_ENGINE_OPS_GPU_CODES_H_
+#define EBB_ENGINE_OPS_GPU_CODES_H_
+
+#include <cstdint>
+
+#include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/numbers.h"
+#include "engine/ops/gpu/weights.h"
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+
+inline constexpr int32_t kChunk = 32;  // columns that are multiplied at a time; what shares a scale
+static_assert(kChunk == kWeightBlock);
+
+// Of a chunk that begins at `column`, the eight columns of thread t as pairs of BF16: 8 t .., or, by halves, 4 t .. and
+// 16 + 4 t ..
+template <Element kType>
+struct Codes;
+template <>
+struct Codes<Element::kBf16> {
+  static constexpr bool kScaled = false;
+  static constexpr bool kByHalves = false;
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
+    return *reinterpret_cast<const Vector16*>(static_cast<const uint16_t*>(w.values) + row * w.cols + column + 8 * t);
+  }
+};
+EBB_DEVICE uint32_t PairOfIntegers(int32_t low, int32_t high) {
+  return BitsOf(static_cast<float>(low)) >> 16 | BitsOf(static_cast<float>(high));
+}
+template <>
+struct Codes<Element::kQ8> {
+  static constexpr bool kScaled = true;
+  static constexpr bool kByHalves = false;
+  static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
+    const float scale = FromF16(w.scales[(row * w.cols + column) / kWeightBlock]);
+    return {{scale, scale}, 0};
+  }
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
+    const uint32_t* const from =
+        reinterpret_cast<const uint32_t*>(static_cast<const int8_t*>(w.values) + row * w.cols + column + 8 * t);
+    Vector16 pairs;
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      const uint32_t word = from[i / 2] >> (16 * (i % 2));
+      pairs.word[i] = PairOfIntegers(static_cast<int8_t>(word & 0xFFU), static_cast<int8_t>(word >> 8 & 0xFFU));
+    }
+    return pairs;
+  }
+};
+// Nibbles less `zero`: eight bytes have sixteen columns, low nibbles the first eight.
+EBB_DEVICE Vector16 ReadNibbles(const Matrix& w, int64_t row, int32_t column, int32_t zero) {
+  const int64_t at = (row * w.cols + column) / 16 * 8;
+  const uint32_t* const from = reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(w.values) + at);
+  const int32_t half = column % 16 / 8 * 4;
+  Vector16 pairs;
+  EBB_UNROLL
+  for (int32_t i = 0; i < 4; ++i) {
+    const uint32_t word = from[i / 2] >> (16 * (i % 2) + half);
+    pairs.word[i] =
+        PairOfIntegers(static_cast<int32_t>(word & 0xFU) - zero, static_cast<int32_t>(word >> 8 & 0xFU) - zero);
+  }
+  return pairs;
+}
+template <>
+struct Codes<Element::kQ4> {
+  static constexpr bool kScaled = true;
+  static constexpr bool kByHalves = false;
+  static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
+    return Codes<Element::kQ8>::Scales(w, row, column);
+  }
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
+    return ReadNibbles(w, row, column + 8 * t, 8);
+  }
+};
+template <>
+struct Codes<Element::kQ4K> {
+  static constexpr bool kScaled = true;
+  static constexpr bool kByHalves = false;
+  static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
+    return ReadKScales<Element::kQ4K>(w, row, column);
+  }
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
+    return ReadNibbles(w, row, column + 8 * t, 0);
+  }
+};
+template <>
+struct Codes<Element::kQ6K> {
+  static constexpr bool kScaled = true;
+  static constexpr bool kByHalves = true;
+  static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
+    return ReadKScales<Element::kQ6K>(w, row, column);
+  }
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
+    Vector16 pairs;
+    EBB_UNROLL
+    for (int32_t half = 0; half < 2; ++half) {
+      const int64_t sixteen = (row * w.cols + column) / 16 + half;
+      const uint32_t* const from = static_cast<const uint32_t*>(w.values) + 2 * sixteen;
+      const uint32_t low[2] = {from[0], from[1]};
+      const uint32_t upper = w.upper[sixteen];
+      EBB_UNROLL
+      for (int32_t i = 0; i < 2; ++i) {
+        const int32_t code = 4 * t + 2 * i;
+        pairs.word[2 * half + i] = PairOfIntegers(SixBitCode(low, upper, code), SixBitCode(low, upper, code + 1));
+      }
+    }
+    return pairs;
+  }
+};
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET
+
+#endif  // EBB_ENGINE_OPS_GPU_CODES_H_
