@@ -86,6 +86,7 @@ export class Client {
 }
 
 export class Session {
+  private constructor();
   readonly name: string;
   info(): Promise<Message>;
   delete(): Promise<void>;
@@ -109,6 +110,7 @@ export class Session {
 
 /** An answer while it is made, its text piece by piece. After a break of the connection it goes on by itself, with the same tokens. */
 export class Answer implements AsyncIterable<string> {
+  private constructor();
   [Symbol.asyncIterator](): AsyncGenerator<string>;
   /** DecodeResponse messages: tokens, log-probabilities and cache lengths beside the text. */
   messages(): AsyncGenerator<Message>;
@@ -125,6 +127,8 @@ export class Answer implements AsyncIterable<string> {
 
 /** A call that the server refused, or that did not reach it. */
 export class EbbError extends Error {
+  constructor(number: number, message: string,
+              told?: { reason?: string; field?: string; metadata?: Record<string, string>; retryDelay?: number; cause?: unknown });
   /** Such as UNAVAILABLE. */
   readonly code: string;
   readonly number: number;

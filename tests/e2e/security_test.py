@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A server that wants a certificate and a token, and every client that has both: the command line, Python, Node."""
 import asyncio
+import datetime
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import unittest
 import urllib.request
 
 from binaries import BIN, ROOT, Server
+from patience import eventually
 import python_package  # noqa: F401  makes the package, and puts it on the path
 
 import ebb
@@ -32,6 +34,21 @@ def run(*command, check=0, **environment):
     return done
 
 
+def authority(folder, name):
+    """NAME.pem and NAME.key of a CA."""
+    run(*NEW_KEY, "-x509", "-days", "2", "-subj", f"/CN={name}", "-keyout", folder / f"{name}.key", "-out", folder / f"{name}.pem")
+
+
+def certificate(folder, name, ca, *valid):
+    """NAME.pem and NAME.key, signed by `ca`, for 127.0.0.1; `valid`: how long, in the words of `openssl ca`."""
+    run(*NEW_KEY, "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / f"{name}.key", "-out", folder / "csr")
+    (folder / "issued").touch()
+    (folder / "openssl.cnf").write_text("[ca]\ndefault_ca=own\n[own]\ndefault_md=sha256\npolicy=names\ncopy_extensions=copy\nunique_subject=no\nrand_serial=yes\n"
+                                        f"database={folder}/issued\nnew_certs_dir={folder}\n[names]\ncommonName=supplied\n", encoding="utf-8")
+    run("openssl", "ca", "-batch", "-notext", "-config", folder / "openssl.cnf", "-cert", folder / f"{ca}.pem",
+        "-keyfile", folder / f"{ca}.key", "-in", folder / "csr", "-out", folder / f"{name}.pem", *(valid or ("-days", "2")))
+
+
 @unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")
 class Secured(unittest.TestCase):
     @classmethod
@@ -39,11 +56,9 @@ class Secured(unittest.TestCase):
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         path = lambda name: str(cls.folder / name)  # noqa: E731
         cls.path = staticmethod(path)
-        run(*NEW_KEY, "-x509", "-days", "2", "-subj", "/CN=ca", "-keyout", path("ca.key"), "-out", path("ca.pem"))
+        authority(cls.folder, "ca")
         for name in ("server", "gateway"):
-            run(*NEW_KEY, "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", path(f"{name}.key"), "-out", path("csr"))
-            run("openssl", "x509", "-req", "-in", path("csr"), "-CA", path("ca.pem"), "-CAkey", path("ca.key"), "-days", "2",
-                "-copy_extensions", "copy", "-out", path(f"{name}.pem"))
+            certificate(cls.folder, name, "ca")
         lines = [run(BIN / "ebb", "token", "acme", "--out", path("acme.token")).stdout,
                  run(BIN / "ebb", "token", "ops", "--admin", "--out", path("ops.token")).stdout]
         cls.lines = lines
@@ -149,6 +164,72 @@ class Secured(unittest.TestCase):
                              "tls.key: it is not the key of the certificate in tls.cert")):
             done = run(BIN / "ebbd", "--listen=127.0.0.1:0", "--server.http_listen=", *flags, check=1)
             self.assertIn(said, done.stderr)
+
+
+@unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")
+class WhileItRuns(unittest.TestCase):
+    """Certificates that end or are replaced. What stands goes on; a new connection meets what holds now."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        authority(self.folder, "ca")
+
+    def serve(self, *flags):
+        return self.enterContext(Server(f"--tls.cert={self.folder / 'server.pem'}", f"--tls.key={self.folder / 'server.key'}",
+                                        "--tls.reload=100ms", *flags))
+
+    def connect(self, address, own=None):
+        """A connection of its own, that shows the certificate of `own`."""
+        shown = {"cert": str(self.folder / f"{own}.pem"), "key": str(self.folder / f"{own}.key")} if own else {}
+        return self.enterContext(ebb.Client(address, ca=str(self.folder / "ca.pem"), retry=ebb.Retry(attempts=1), **shown))
+
+    def gets_through(self, address, own=None):
+        """Whether a new connection does; the refusal of one that does not comes from no server."""
+        try:
+            with self.connect(address, own) as client:
+                client.sessions()
+        except ebb.Unavailable as error:
+            self.assertEqual(error.reason, "")
+            self.said = error.message
+            return False
+        return True
+
+    def test_a_client_does_not_talk_to_a_certificate_that_has_ended(self):
+        end = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=15)
+        certificate(self.folder, "server", "ca", "-enddate", end.strftime("%Y%m%d%H%M%SZ"))
+        server = self.serve()
+        standing = self.connect(server.addr)
+        self.assertEqual(standing.sessions(), [])
+        self.assertTrue(self.gets_through(server.addr))
+        self.assertLess(datetime.datetime.now(datetime.timezone.utc), end, "all this has to be done before it ends")
+        eventually(lambda: not self.gets_through(server.addr), "the certificate ends")
+        self.assertGreaterEqual(datetime.datetime.now(datetime.timezone.utc), end.replace(microsecond=0))
+        self.assertRegex(self.said, r"(?i)certificate.verify.failed")
+        server.ebb("--ca", str(self.folder / "ca.pem"), "sessions", check=3)
+        self.assertEqual(standing.sessions(), [], "it was shown a certificate that held")
+
+        certificate(self.folder, "server", "ca")
+        eventually(lambda: self.gets_through(server.addr), "the next certificate is in use")
+
+    def test_who_signs_for_clients_is_replaced(self):
+        certificate(self.folder, "server", "ca")
+        for name in ("old", "new"):
+            authority(self.folder, f"{name}-ca")
+            certificate(self.folder, name, f"{name}-ca")
+        in_use = self.folder / "clients-ca.pem"
+        shutil.copy(self.folder / "old-ca.pem", in_use)
+        server = self.serve("--auth.mode=mtls", f"--tls.client_ca={in_use}")
+        standing = self.connect(server.addr, "old")
+        with standing.create_session("streaming") as session:
+            self.assertEqual(session.info().tenant, "old")
+            self.assertFalse(self.gets_through(server.addr, "new"))
+            self.assertFalse(self.gets_through(server.addr))
+
+            os.replace(self.folder / "new-ca.pem", in_use)
+            eventually(lambda: self.gets_through(server.addr, "new"), "the new CA is in use")
+            self.assertFalse(self.gets_through(server.addr, "old"))
+            self.assertFalse(self.gets_through(server.addr))
+            self.assertEqual(session.info().tenant, "old", "a connection that stands goes on")
 
 
 class SecretsStaySecret(unittest.TestCase):

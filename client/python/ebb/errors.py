@@ -1,7 +1,7 @@
 """What a call that failed says: one exception per gRPC code, with the server's reason, field and metadata."""
 from __future__ import annotations
 
-from typing import Dict, Mapping, Optional, Type
+from typing import Any, Dict, Iterable, Mapping, Optional, Tuple, Type
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -96,9 +96,9 @@ def from_rpc(failure: grpc.RpcError) -> Error:
     return _CLASSES.get(code, Error)(code, failure.details() or "", **_details(failure.trailing_metadata() or ()))
 
 
-def _details(trailers) -> dict:
+def _details(trailers: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
     packed = next((value for key, value in trailers if key == "grpc-status-details-bin"), b"")
-    told: dict = {}
+    told: Dict[str, Any] = {}
     try:
         for entry in details_pb2.Status.FromString(packed).details:
             kind = entry.type_url.rsplit(".", 1)[-1]

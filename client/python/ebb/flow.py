@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any, Generator, Optional, Set
+from typing import Any, Generator, List, Optional, Set
 
 import grpc
 
@@ -136,7 +136,7 @@ def stream(method: str, request: Any, retry: Retry, repeatable: bool, progress: 
 
 def pages(method: str, request: Any, entries: str, retry: Retry) -> Flow:
     """All entries of a listing, as a list."""
-    found: list = []
+    found: List[Any] = []
     while True:
         page = yield from call(method, request, retry, repeatable=True)
         found += getattr(page, entries)

@@ -98,6 +98,7 @@ class Progress:
             return None
         if read == 0:
             return self._tied(self.asked, now)
+        assert not isinstance(self.asked, inference_pb2.DecodeRequest)  # it has no prompt, so that nothing of one is missing
         if not self.asked.prompt.HasField("tokens"):
             raise self._stop(f"{read} tokens of the prompt are in {now.name}; which are missing is known only of prompts of token ids")
         rest = self._tied(self.asked, now)
@@ -108,9 +109,13 @@ class Progress:
 
     def _prompt_is_in(self, read: int, now: session_pb2.Session) -> bool:
         """Only a prompt's last block is shorter than the others."""
-        return read == self._total if self._total is not None else read % (self.asked.block_size or now.block_size) != 0
+        if self._total is not None:
+            return read == self._total
+        assert not isinstance(self.asked, inference_pb2.DecodeRequest)  # whose total is 0
+        return read % (self.asked.block_size or now.block_size) != 0
 
     def _rest_of_answer(self, now: session_pb2.Session, start: int, made: int) -> inference_pb2.DecodeRequest:
+        assert not isinstance(self.asked, inference_pb2.PrefillRequest)  # it makes no answer
         if self.asked.stopping.HasField("logprobs") and made > 0:
             raise self._stop("log-probabilities of tokens that were sent are not kept")
         self._token_at = self._text_at = 0

@@ -14,6 +14,7 @@ try:
             answer = session.generate([ebb.user(turn)], temperature=0, max_tokens=48)
             for text in answer:
                 print(text, end="", flush=True)
-            print(f"\n[cache {answer.usage.cache_length} of {answer.usage.session_tokens} tokens seen]")
+            if answer.usage:  # at the end
+                print(f"\n[cache {answer.usage.cache_length} of {answer.usage.session_tokens} tokens seen]")
 except ebb.Error as error:
     sys.exit(f"chat.py: {error}")

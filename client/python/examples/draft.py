@@ -9,7 +9,7 @@ TEXT = sys.argv[1] if sys.argv[1:] else "one two three four one two three four o
 COUNT = 48
 
 
-def guess(tokens, most=12):
+def guess(tokens: list[int], most: int = 12) -> list[int]:
     """What followed the last three tokens, or two, or one, when they were last seen."""
     for size in (3, 2, 1):
         for at in range(len(tokens) - size - 1, -1, -1):
@@ -22,7 +22,8 @@ try:
     with ebb.Client(os.environ.get("EBB_ADDR", "127.0.0.1:7700")) as client, client.create_session() as session:
         tokens = client.tokenize(TEXT)
         session.prefill(TEXT)
-        begin, sure, rounds = len(tokens), [], 0  # sure: the model's next token, which the session has not run yet
+        sure: list[int] = []  # the model's next token, which the session has not run yet
+        begin, rounds = len(tokens), 0
         while len(tokens) - begin < COUNT:
             draft = (sure + guess(tokens + sure))[: COUNT - (len(tokens) - begin)] or tokens[-1:]
             seen = session.verify(draft, mode="manual", logprobs=1)

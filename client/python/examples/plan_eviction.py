@@ -13,7 +13,7 @@ topic = random.standard_normal((HEADS, 1, DIM))  # each head looks for something
 keys += topic * (random.random((HEADS, TOKENS, 1)) < 1 / 12)  # that one token in twelve has
 
 
-def attend(query, seen):
+def attend(query: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The query [h, d] against the tokens seen [h, n]: the weights [h, n] and the outputs [h, d]."""
     weights = np.exp(np.einsum("hd,hnd->hn", query, keys[heads[:, None], seen]) / np.sqrt(DIM))
     weights /= weights.sum(axis=1, keepdims=True)

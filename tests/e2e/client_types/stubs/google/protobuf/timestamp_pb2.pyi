@@ -1,0 +1,5 @@
+from google.protobuf.message import Message
+
+class Timestamp(Message):
+    seconds: int
+    nanos: int
