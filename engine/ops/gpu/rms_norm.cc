@@ -1,6 +1,9 @@
 // Root-mean-square norm. One block a row; thread i takes components i, i + 256, ...
 //
-//   x, y [rows][n] float32, weight [n]; reads x twice, the second time out of L1
+//   x, y   [rows][n] float32   row of the block:  | 0 | 1 | ... | 255 | 256 | ... |   component i: thread i % 256
+//   weight [n]                 alike, the same for all rows
+//
+// x is read twice, the second time out of L1; between, the sum of squares goes over teams of 32, then team after team.
 
 #include <cstdint>
 

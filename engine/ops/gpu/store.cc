@@ -1,8 +1,12 @@
 // K and V of the step's tokens into the slots where they were placed, as the cache's element type; of a session's last
-// row the queries, too. Block (h, t): KV head h of row t; thread c takes components c, c + 128, ...
+// row the queries, too. Block (t, h): KV head h of row t; thread c takes components c, c + 128, ...
 //
-//   k, v row t of the step -> row slot % 64 of K and of V in page slot / 64 (kernels.h, Arena): two rows of d elements
-//   are written, and nothing else of the cache is touched
+//   k, v row t of the step [d] floats            | 0 | 1 | ... | 127 | 128 | ... |    component c: thread c % 128
+//   page slot / 64 (kernels.h, Arena)            K [64][d]  ...  row slot % 64  ...   the same thread
+//                                                V [64][d]  ...  row slot % 64  ...   the same thread
+//   queries [lanes][G][d] of the session         | g, c |                             thread (g d + c) % 128
+//
+// Two rows of d elements are written, and nothing else of the cache is touched.
 //
 // Where lengths of keys are the session's scores, they are read from what was written.
 //
