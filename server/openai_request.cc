@@ -94,7 +94,8 @@ class Fields {
     for (const auto& [name, value] : object_.items()) {
       if (!status_.ok()) return status_;
       if (known_.contains(name) || value.is_null()) continue;
-      Fail(RefuseField("UNSUPPORTED_FIELD", PathOf(name), "this server knows no such field; leave it out"));
+      const std::string shown = name.empty() ? R"("")" : name;  // a refusal says which
+      Fail(RefuseField("UNSUPPORTED_FIELD", PathOf(shown), "this server knows no such field; leave it out"));
     }
     return status_;
   }

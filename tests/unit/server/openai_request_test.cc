@@ -105,6 +105,7 @@ TEST(OpenAiRequest, RefusesByName) {
       {R"("response_format": {"type": "json_object"})", "UNSUPPORTED_FIELD", "response_format"},
       {R"("reasoning_effort": "high")", "UNSUPPORTED_FIELD", "reasoning_effort"},
       {R"("temprature": 1)", "UNSUPPORTED_FIELD", "temprature"},
+      {R"("": 1)", "UNSUPPORTED_FIELD", R"("")"},
       {R"("stream_options": {"x": 1})", "UNSUPPORTED_FIELD", "stream_options.x"},
       {R"("ebb": {"polcy": "h2o"})", "UNSUPPORTED_FIELD", "ebb.polcy"},
       {R"("temperature": "hot")", "WRONG_TYPE", "temperature"},
