@@ -42,6 +42,7 @@
 #include "server/repeater.h"
 #include "server/rpc.h"
 #include "server/served_model.h"
+#include "server/services.h"
 #include "server/session_names.h"
 #include "server/session_service.h"
 #include "server/takeover.h"
@@ -56,13 +57,6 @@ constexpr ModelId kMainModel = 1;
 // For answers to short calls, and for clients to hang up by themselves; idle ones may not notice for seconds.
 constexpr absl::Duration kLastWords = absl::Milliseconds(250);
 constexpr absl::Duration kRenewHealthEvery = absl::Seconds(1);
-
-// The four services of ebb.v1, as protobuf describes them.
-std::vector<const google::protobuf::ServiceDescriptor*> AllServices() {
-  return {v1::CreateSessionRequest::descriptor()->file()->service(0),
-          v1::PrefillRequest::descriptor()->file()->service(0), v1::EvictRequest::descriptor()->file()->service(0),
-          v1::GetStatusRequest::descriptor()->file()->service(0)};
-}
 
 // "InferenceService/Generate", and so on.
 std::vector<std::string> AllMethods() {
