@@ -49,7 +49,7 @@ struct ServiceParts {
   Takeover* takeover = nullptr;         // null: no other server has sessions of these clients
   const CurrentTenants* tenants = nullptr;
   TenantSettings* tenant_settings = nullptr;  // never null where services are
-  Reloader* reloader = nullptr;               // null: there is no file to read again
+  Reloader* reloader = nullptr;               // likewise
   Experiments* experiments = nullptr;         // never null where services are
 };
 

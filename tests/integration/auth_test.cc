@@ -296,14 +296,14 @@ TEST_F(Auth, ABadFileLeavesTheTokensAsTheyAre) {
   const auto is_let_in = [&](const std::string& token) { return (*identity)->CallerOfToken("bearer " + token).ok(); };
   EXPECT_TRUE(is_let_in("acme-1"));
   WriteTokens("acme acme-1\n");
-  EXPECT_THAT((*identity)->Reload(),
+  EXPECT_THAT(TakeNow((*identity)->Read()),
               IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_TOKEN_FILE", "auth.token_file"));
   EXPECT_TRUE(is_let_in("acme-1"));
   std::filesystem::remove(path_);
-  EXPECT_THAT((*identity)->Reload(), IsRefusal(absl::StatusCode::kNotFound, "NO_TOKEN_FILE", "auth.token_file"));
+  EXPECT_THAT(TakeNow((*identity)->Read()), IsRefusal(absl::StatusCode::kNotFound, "NO_TOKEN_FILE", "auth.token_file"));
   EXPECT_TRUE(is_let_in("acme-1"));
   WriteTokens("# nobody\n");
-  EXPECT_THAT((*identity)->Reload(), IsOk());
+  EXPECT_THAT(TakeNow((*identity)->Read()), IsOk());
   EXPECT_FALSE(is_let_in("acme-1"));
 }
 
