@@ -128,8 +128,9 @@ grpc::ServerUnaryReactor* AdminService::ListModels(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* AdminService::ListPolicies(grpc::CallbackServerContext* context,
                                                      const v1::ListPoliciesRequest* request,
                                                      v1::ListPoliciesResponse* response) {
-  return Reply(parts_, "AdminService/ListPolicies", *context, [&]() -> absl::Status {
+  return Reply(parts_, "AdminService/ListPolicies", *context, [&](Rpc& rpc) -> absl::Status {
     EBB_ASSIGN(const ModelLease of, parts_.models.Find(request->model()));
+    rpc.About({}, of->name());
     const ModelConfig& model = of->worker().model();
     EBB_ASSIGN(*response,
                DescribePolicies(LimitsOf(model), {.query_heads = model.group(), .head_dim = model.head_dim}));
