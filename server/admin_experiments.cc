@@ -34,7 +34,7 @@ grpc::ServerUnaryReactor* AdminService::StartExperiment(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* AdminService::StopExperiment(grpc::CallbackServerContext* context,
                                                        const v1::StopExperimentRequest* request,
                                                        v1::Experiment* response) {
-  return Reply(parts_, "AdminService/StopExperiment", *context, [&]() -> absl::Status {
+  return Reply(parts_, "AdminService/StopExperiment", *context, [&](Rpc& /*rpc*/) -> absl::Status {
     EBB_ASSIGN(const std::string id, ExperimentIdFrom(request->name()));
     EBB_ASSIGN(const ExperimentView view, parts_.experiments->Stop(id, parts_.clock.Now()));
     *response = ExperimentProto(view);
@@ -45,7 +45,7 @@ grpc::ServerUnaryReactor* AdminService::StopExperiment(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* AdminService::RampExperiment(grpc::CallbackServerContext* context,
                                                        const v1::RampExperimentRequest* request,
                                                        v1::Experiment* response) {
-  return Reply(parts_, "AdminService/RampExperiment", *context, [&]() -> absl::Status {
+  return Reply(parts_, "AdminService/RampExperiment", *context, [&](Rpc& /*rpc*/) -> absl::Status {
     EBB_ASSIGN(const std::string id, ExperimentIdFrom(request->name()));
     EBB_ASSIGN(const double ramp, RampFrom(request->ramp(), "ramp"));
     EBB_ASSIGN(const ExperimentView view, parts_.experiments->Ramp(id, ramp));
@@ -57,7 +57,7 @@ grpc::ServerUnaryReactor* AdminService::RampExperiment(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* AdminService::GetExperiment(grpc::CallbackServerContext* context,
                                                       const v1::GetExperimentRequest* request,
                                                       v1::Experiment* response) {
-  return Reply(parts_, "AdminService/GetExperiment", *context, [&]() -> absl::Status {
+  return Reply(parts_, "AdminService/GetExperiment", *context, [&](Rpc& /*rpc*/) -> absl::Status {
     EBB_ASSIGN(const std::string id, ExperimentIdFrom(request->name()));
     EBB_ASSIGN(const ExperimentView view, parts_.experiments->Get(id));
     *response = ExperimentProto(view);
@@ -68,7 +68,7 @@ grpc::ServerUnaryReactor* AdminService::GetExperiment(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* AdminService::ListExperiments(grpc::CallbackServerContext* context,
                                                         const v1::ListExperimentsRequest* /*request*/,
                                                         v1::ListExperimentsResponse* response) {
-  return Reply(parts_, "AdminService/ListExperiments", *context, [&]() -> absl::Status {
+  return Reply(parts_, "AdminService/ListExperiments", *context, [&](Rpc& /*rpc*/) -> absl::Status {
     for (const ExperimentView& view : parts_.experiments->List()) *response->add_experiments() = ExperimentProto(view);
     return absl::OkStatus();
   });

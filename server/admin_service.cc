@@ -65,6 +65,16 @@ v1::ModelState StateProto(ModelState state) {
   return v1::MODEL_STATE_UNSPECIFIED;
 }
 
+void FillReloaded(const Reloaded& reloaded, v1::ReloadConfigResponse& response) {
+  response.mutable_files()->Assign(reloaded.paths.begin(), reloaded.paths.end());
+  for (const ebb::ConfigChange& key : reloaded.keys) {
+    v1::ConfigChange& change = *response.add_changes();
+    change.set_key(key.path);
+    change.set_before(key.before);
+    change.set_after(key.after);
+  }
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* AdminService::GetStatus(grpc::CallbackServerContext* context,
@@ -118,8 +128,9 @@ grpc::ServerUnaryReactor* AdminService::ListModels(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* AdminService::ListPolicies(grpc::CallbackServerContext* context,
                                                      const v1::ListPoliciesRequest* request,
                                                      v1::ListPoliciesResponse* response) {
-  return Reply(parts_, "AdminService/ListPolicies", *context, [&]() -> absl::Status {
+  return Reply(parts_, "AdminService/ListPolicies", *context, [&](Rpc& rpc) -> absl::Status {
     EBB_ASSIGN(const ModelLease of, parts_.models.Find(request->model()));
+    rpc.About({}, of->name());
     const ModelConfig& model = of->worker().model();
     EBB_ASSIGN(*response,
                DescribePolicies(LimitsOf(model), {.query_heads = model.group(), .head_dim = model.head_dim}));
@@ -132,18 +143,13 @@ grpc::ServerUnaryReactor* AdminService::ReloadConfig(grpc::CallbackServerContext
                                                      v1::ReloadConfigResponse* response) {
   Rpc rpc(parts_, "AdminService/ReloadConfig", *context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (!rpc.tenant().ok() || parts_.reloader == nullptr) {
-    reactor->Finish(rpc.Finish(rpc.tenant().ok() ? NoConfigFile() : rpc.tenant().status()));
+  if (!rpc.tenant().ok()) {
+    reactor->Finish(rpc.Finish(rpc.tenant().status()));
     return reactor;
   }
-  parts_.reloader->Ask([rpc, reactor, response](const ConfigChangesOr& changes) mutable {
-    for (size_t i = 0; changes.ok() && i < changes->size(); ++i) {
-      v1::ConfigChange& change = *response->add_changes();
-      change.set_key((*changes)[i].path);
-      change.set_before((*changes)[i].before);
-      change.set_after((*changes)[i].after);
-    }
-    reactor->Finish(rpc.Finish(changes.status()));
+  parts_.reloader->Ask([rpc, reactor, response](const absl::StatusOr<Reloaded>& reloaded) mutable {
+    if (reloaded.ok()) FillReloaded(*reloaded, *response);
+    reactor->Finish(rpc.Finish(reloaded.status()));
   });
   return reactor;
 }

@@ -48,7 +48,7 @@ grpc::ServerUnaryReactor* AdminService::ListTenants(grpc::CallbackServerContext*
 
 grpc::ServerUnaryReactor* AdminService::SetTenant(grpc::CallbackServerContext* context,
                                                   const v1::SetTenantRequest* request, v1::Tenant* response) {
-  return Reply(parts_, "AdminService/SetTenant", *context, [&]() -> absl::Status {
+  return Reply(parts_, "AdminService/SetTenant", *context, [&](Rpc& /*rpc*/) -> absl::Status {
     EBB_TRY(CheckSize(parts_, *request));
     EBB_ASSIGN(const std::string id, TenantIdFrom(request->tenant().name()));
     EBB_ASSIGN(const TenantLimits limits, parts_.tenant_settings->Give(id, [&](const TenantLimits& before) {

@@ -159,7 +159,8 @@ struct CallTimings {
   absl::Duration decode = {};
 };
 
-// The call is over. Beside the status, the rest counts only when that is OK.
+// The call is over. Beside the status and the usage, which is all zero before it has begun, the rest counts only when
+// the status is OK.
 struct CallEnd {
   absl::Status status = {};
   FinishReason finish = FinishReason::kNone;  // kNone unless the call decodes

@@ -67,10 +67,12 @@ grpc::ServerUnaryReactor* EvictionService::SetPolicy(grpc::CallbackServerContext
         EBB_ASSIGN(PolicyRequest change, PolicyRequestFrom(*request, LimitsOf(model->worker().model())));
         std::optional<uint64_t> expected;
         if (request->has_expected_generation()) expected = request->expected_generation();
-        return OfModel<Order>{std::move(model), [tenant, id, expected, change = std::move(change)](
-                                                    Dispatcher& dispatcher, Asker<PolicyOutcome> asker) {
-                                dispatcher.SetPolicy(tenant, id, expected, change, std::move(asker));
-                              }};
+        return OfModel<Order>{
+            std::move(model),
+            [tenant, id, expected, change = std::move(change)](Dispatcher& dispatcher, Asker<PolicyOutcome> asker) {
+              dispatcher.SetPolicy(tenant, id, expected, change, std::move(asker));
+            },
+            id};
       },
       [response, dry_run = request->dry_run()](const PolicyOutcome& outcome, const ServedModel& /*model*/) {
         *response->add_changes() = PolicyChangeProto(outcome, dry_run);
@@ -97,6 +99,7 @@ grpc::ServerUnaryReactor* EvictionService::SetAllPolicies(grpc::CallbackServerCo
     reactor->Finish(rpc.Finish(change.status()));
     return reactor;
   }
+  rpc.About({}, change->model->name());
   ebb::SetAllPolicies(
       change->model->worker(), *rpc.tenant(), change->question, [&context] { return context.IsCancelled(); }, response,
       [rpc, reactor, model = change->model](const absl::Status& status) mutable {
@@ -120,9 +123,11 @@ grpc::ServerUnaryReactor* EvictionService::Evict(grpc::CallbackServerContext* co
         // Who would leave, if they are too many to be listed, is refused before anybody leaves.
         const int64_t victims_max = with_victims ? kVictimsMax : std::numeric_limits<int64_t>::max();
         EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, id));
-        return OfModel<Order>{std::move(model), [=](Dispatcher& dispatcher, Asker<EvictOutcome> asker) {
+        return OfModel<Order>{std::move(model),
+                              [=](Dispatcher& dispatcher, Asker<EvictOutcome> asker) {
                                 dispatcher.Evict(tenant, id, expected, evict, victims_max, std::move(asker));
-                              }};
+                              },
+                              id};
       },
       [response, with_victims](const EvictOutcome& outcome, const ServedModel& /*model*/) {
         *response = EvictProto(outcome, with_victims);
@@ -153,7 +158,8 @@ grpc::ServerUnaryReactor* EvictionService::DescribeCache(grpc::CallbackServerCon
         return OfModel<Order>{std::move(model),
                               [tenant, id, layer, head](Dispatcher& dispatcher, Asker<CacheDescription> asker) {
                                 dispatcher.Describe(tenant, id, layer, head, std::move(asker));
-                              }};
+                              },
+                              id};
       },
       [response, stride](const CacheDescription& cache, const ServedModel& model) {
         response->set_layers(static_cast<uint32_t>(model.worker().model().layers));

@@ -67,13 +67,30 @@ bool IsAlike(const ExperimentView& running, const ExperimentSpec& spec) {
                                                             ExperimentProto(asked).spec());
 }
 
+// Whether all may be started one after another, which is tried without those that run: it is all of them or none.
+absl::Status CheckRoom(const std::vector<ExperimentSpec>& specs, const std::set<std::string>& names,
+                       const Experiments& experiments, const std::set<std::string>& applied, absl::Time now) {
+  Experiments trial;
+  for (const ExperimentView& view : experiments.List()) {
+    const bool goes = applied.contains(view.spec.name) && !names.contains(view.spec.name);
+    if (view.running && !goes) EBB_TRY(trial.Start(view.spec, now).status());
+  }
+  for (const ExperimentSpec& spec : specs) {
+    if (!experiments.Get(spec.name).ok()) EBB_TRY(trial.Start(spec, now).status());
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Dispatcher& dispatcher,
                               Experiments& experiments, std::set<std::string>& applied) {
   std::set<std::string> names;
   for (const ExperimentSpec& spec : specs) {
-    names.insert(spec.name);
+    if (!names.insert(spec.name).second) {
+      return RefuseField("BAD_EXPERIMENTS_FILE", "experiments.file",
+                         absl::StrFormat("experiments/%s is in it twice", spec.name));
+    }
     EBB_TRY(CheckArms(dispatcher, spec));
     const auto known = experiments.Get(spec.name);
     if (!known.ok() || IsAlike(*known, spec)) continue;
@@ -84,8 +101,9 @@ absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Di
                         spec.name),
         {.reason = "EXPERIMENT_EXISTS", .field = "experiment.name"});
   }
+  EBB_TRY(CheckRoom(specs, names, experiments, applied, dispatcher.clock().Now()));
   for (const std::string& name : applied) {
-    if (!names.contains(name)) EBB_TRY(experiments.Stop(name, dispatcher.clock().Now()).status());
+    if (!names.contains(name)) experiments.Stop(name, dispatcher.clock().Now()).IgnoreError();  // it may be forgotten
   }
   std::erase_if(applied, [&](const std::string& name) { return !names.contains(name); });
   for (const ExperimentSpec& spec : specs) {
@@ -93,7 +111,7 @@ absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Di
     if (!known.ok()) {
       EBB_TRY(StartExperiment(dispatcher, experiments, spec).status());
     } else if (known->running && known->spec.ramp != spec.ramp) {
-      EBB_TRY(experiments.Ramp(spec.name, spec.ramp).status());
+      experiments.Ramp(spec.name, spec.ramp).IgnoreError();  // an admin may stop it just now
     }
     applied.insert(spec.name);
   }
@@ -103,23 +121,22 @@ absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Di
 absl::StatusOr<std::unique_ptr<ExperimentFile>> ExperimentFile::Open(const ExperimentFileOptions& options,
                                                                      Worker& worker, Experiments& experiments) {
   std::unique_ptr<ExperimentFile> file(new ExperimentFile(options, worker, experiments));
-  EBB_TRY(file->Reload());
-  file->repeater_.emplace(options.reload, [raw = file.get()] {
-    const absl::Status reloaded = raw->Reload();
-    const std::string now(reloaded.message());
-    if (!reloaded.ok() && now != raw->complaint_) {
-      LogError("experiments_not_read", {{"reason", now}}, "experiments go on as they are");
-    }
-    raw->complaint_ = now;
-  });
+  EBB_TRY(TakeNow(file->Read()));
   return file;
 }
 
 // By its content, as a token file.
-absl::Status ExperimentFile::Reload() {
+absl::StatusOr<FileChange> ExperimentFile::Read() {
   EBB_ASSIGN(std::string text, ReadText(options_.path));
-  if (text == text_) return absl::OkStatus();
+  if (text == text_) return FileChange();
   EBB_ASSIGN(std::vector<ExperimentSpec> specs, Parse(options_.path, text, LimitsOf(worker_.model())));
+  return FileChange{.paths = {options_.path},
+                    .take = [this, text = std::move(text), specs = std::move(specs)]() mutable {
+                      return Take(std::move(text), std::move(specs));
+                    }};
+}
+
+absl::Status ExperimentFile::Take(std::string text, std::vector<ExperimentSpec> specs) {
   const size_t count = specs.size();
   std::promise<absl::Status> applied;
   worker_.Ask<bool>(

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/experiments/experiments.h"
-#include "server/repeater.h"
+#include "server/live_file.h"
 #include "server/worker.h"
 
 namespace ebb {
@@ -26,34 +26,31 @@ struct ExperimentFileOptions {
 };
 
 // Has `experiments` be what is configured: starts, ramps and stops. `applied`: names that were configured before, and
-// are afterwards. Errors of StartExperiment, and ALREADY_EXISTS EXPERIMENT_EXISTS where one that runs has other arms;
-// then nothing has changed, but where two of the list are for one tenant, or they are more than may run: those in front
-// of it run. The worker's thread.
+// are afterwards. Errors of StartExperiment, INVALID_ARGUMENT BAD_EXPERIMENTS_FILE where a name is there twice, and
+// ALREADY_EXISTS EXPERIMENT_EXISTS where one that runs has other arms; then nothing has changed. The worker's thread.
 absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Dispatcher& dispatcher,
                               Experiments& experiments, std::set<std::string>& applied);
 
 class ExperimentFile {
  public:
-  // Errors of Reload. `worker` and `experiments` outlive it.
+  // Errors of Read, and of taking it. `worker` and `experiments` outlive it.
   static absl::StatusOr<std::unique_ptr<ExperimentFile>> Open(const ExperimentFileOptions& options, Worker& worker,
                                                               Experiments& experiments);
 
-  // Reads the file now, and applies it where it differs from what was applied before. NOT_FOUND NO_EXPERIMENTS_FILE,
-  // INVALID_ARGUMENT BAD_EXPERIMENTS_FILE, and those of ApplyExperiments. One thread at a time: once open, the one that
-  // looks for changes.
-  absl::Status Reload();
+  // The file as it is now. NOT_FOUND NO_EXPERIMENTS_FILE, INVALID_ARGUMENT BAD_EXPERIMENTS_FILE. What only the worker
+  // can say of it, the errors of ApplyExperiments, it says when the change is taken. One thread at a time, for both.
+  absl::StatusOr<FileChange> Read();
 
  private:
   ExperimentFile(const ExperimentFileOptions& options, Worker& worker, Experiments& experiments)
       : options_(options), worker_(worker), experiments_(experiments) {}
+  absl::Status Take(std::string text, std::vector<ExperimentSpec> specs);
 
   const ExperimentFileOptions options_;
   Worker& worker_;
   Experiments& experiments_;
   std::optional<std::string> text_ = {};  // of the file, as it was last applied
   std::set<std::string> applied_ = {};
-  std::string complaint_ = {};
-  std::optional<Repeater> repeater_;  // last: it uses what stands above
 };
 
 }  // namespace ebb

@@ -161,29 +161,27 @@ absl::StatusOr<Caller> CallerOfCertificate(std::span<const std::string> uris,
 
 absl::StatusOr<std::unique_ptr<Identity>> Identity::Open(const AuthOptions& options) {
   std::unique_ptr<Identity> identity(new Identity(options));
-  if (!options.token) return identity;
-  EBB_TRY(identity->Reload());
-  identity->repeater_.emplace(options.reload, [raw = identity.get()] {
-    const absl::Status reloaded = raw->Reload();
-    const std::string now(reloaded.message());
-    if (!reloaded.ok() && now != raw->complaint_) {
-      LogError("tokens_not_read", {{"reason", now}}, "the tokens read before stay valid");
-    }
-    raw->complaint_ = now;
-  });
+  if (options.token) EBB_TRY(TakeNow(identity->Read()));
   return identity;
 }
 
 // By its content: a file may be replaced within the time that its date can tell.
-absl::Status Identity::Reload() {
+absl::StatusOr<FileChange> Identity::Read() {
   EBB_ASSIGN(std::string text, ReadTokens(options_.token_file));
-  if (text == text_) return absl::OkStatus();
+  if (text == text_) return FileChange();
   EBB_ASSIGN(BearerTokens tokens, ParseTokens(options_.token_file, text));
+  return FileChange{.paths = {options_.token_file},
+                    .take = [this, text = std::move(text), tokens = std::move(tokens)]() mutable {
+                      Take(std::move(text), std::move(tokens));
+                      return absl::OkStatus();
+                    }};
+}
+
+void Identity::Take(std::string text, BearerTokens tokens) {
   text_ = std::move(text);
   LogInfo("tokens_read", {{"file", options_.token_file}, {"tokens", tokens.size()}});
   const std::lock_guard lock(mutex_);
   tokens_ = std::make_shared<const BearerTokens>(std::move(tokens));
-  return absl::OkStatus();
 }
 
 absl::StatusOr<Caller> Identity::Of(std::string_view method, const grpc::CallbackServerContext& context) const {

@@ -19,7 +19,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/repeater.h"
+#include "server/live_file.h"
 #include "server/tokens.h"
 
 namespace ebb {
@@ -50,7 +50,7 @@ absl::StatusOr<Caller> CallerOfCertificate(std::span<const std::string> uris,
 
 class Identity {
  public:
-  // Errors of Reload.
+  // Errors of Read.
   static absl::StatusOr<std::unique_ptr<Identity>> Open(const AuthOptions& options);
 
   // Any thread. Without authentication, everybody is the admin of the tenant that x-ebb-tenant names. UNAUTHENTICATED
@@ -61,22 +61,21 @@ class Identity {
   // Whose the value of `authorization` is. UNAUTHENTICATED BAD_CREDENTIAL. Any thread.
   absl::StatusOr<Caller> CallerOfToken(std::string_view authorization) const;
 
-  // Reads the token file now, where it differs from what was read before. INVALID_ARGUMENT BAD_TOKEN_FILE or NOT_FOUND
-  // NO_TOKEN_FILE leave the tokens as they are. One thread at a time: once open, the one that looks for changes.
-  absl::Status Reload();
+  // The token file as it is now. INVALID_ARGUMENT BAD_TOKEN_FILE, NOT_FOUND NO_TOKEN_FILE. One thread at a time, for
+  // this and for taking it. REQUIRES: AuthOptions::token.
+  absl::StatusOr<FileChange> Read();
 
   bool on() const { return options_.on(); }
 
  private:
   explicit Identity(const AuthOptions& options) : options_(options) {}
   absl::StatusOr<Caller> Authenticate(const grpc::CallbackServerContext& context) const;
+  void Take(std::string text, BearerTokens tokens);
 
   const AuthOptions options_;
-  std::optional<std::string> text_ = {};  // of the file, as it was last read
+  std::optional<std::string> text_ = {};  // of the file, as it was last taken
   mutable std::mutex mutex_;
   std::shared_ptr<const BearerTokens> tokens_ ABSL_GUARDED_BY(mutex_) = std::make_shared<const BearerTokens>();
-  std::string complaint_ = {};        // of the repeater
-  std::optional<Repeater> repeater_;  // last: it uses what stands above
 };
 
 // Empty if it was not sent; the first if it was sent several times.

@@ -96,10 +96,10 @@ grpc::ServerUnaryReactor* InferenceService::Accept(grpc::CallbackServerContext* 
       [&](const std::string& tenant) -> absl::StatusOr<OfModel<Question>> {
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
         EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, id));
-        return OfModel<Question>{
-            std::move(model), [=, count = request->count(), expected = ExpectedOf(*request)](Dispatcher& dispatcher) {
-              return dispatcher.Accept(tenant, id, expected, count);
-            }};
+        return OfModel<Question>{std::move(model),
+                                 [=, count = request->count(), expected = ExpectedOf(*request)](
+                                     Dispatcher& dispatcher) { return dispatcher.Accept(tenant, id, expected, count); },
+                                 id};
       },
       [response](const AcceptOutcome& outcome, const ServedModel& /*model*/) {
         *response->mutable_usage() = UsageProto(outcome.usage);
@@ -273,9 +273,10 @@ absl::StatusOr<ModelCall> InferenceService::ScoreCall(const std::string& tenant,
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeResponse* response) {
-  return Reply(parts_, "InferenceService/Tokenize", *context, [&]() -> absl::Status {
+  return Reply(parts_, "InferenceService/Tokenize", *context, [&](Rpc& rpc) -> absl::Status {
     EBB_TRY(CheckSize(parts_, *request));
     EBB_ASSIGN(const ModelLease model, parts_.models.Find(request->model()));
+    rpc.About({}, model->name());
     const Tokenizer& tokenizer = model->worker().tokenizer();
     if (request->prompt().has_tokens()) {
       return RefuseField("ALREADY_TOKENS", "prompt.tokens", "there is nothing to tokenize; give text or chat");
@@ -293,9 +294,10 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const v1::DetokenizeRequest* request,
                                                        v1::DetokenizeResponse* response) {
-  return Reply(parts_, "InferenceService/Detokenize", *context, [&]() -> absl::Status {
+  return Reply(parts_, "InferenceService/Detokenize", *context, [&](Rpc& rpc) -> absl::Status {
     EBB_TRY(CheckSize(parts_, *request));
     EBB_ASSIGN(const ModelLease model, parts_.models.Find(request->model()));
+    rpc.About({}, model->name());
     const Tokenizer& tokenizer = model->worker().tokenizer();
     EBB_ASSIGN(const std::vector<int32_t> tokens, TokensFrom(request->ids(), tokenizer.size(), "ids"));
     const Special special = request->render_special() ? Special::kParse : Special::kPlain;
@@ -315,9 +317,11 @@ grpc::ServerUnaryReactor* InferenceService::ReportOutcome(grpc::CallbackServerCo
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->session(), "session"));
         EBB_ASSIGN(TaskOutcome outcome, OutcomeFrom(*request));
         EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, id));
-        return OfModel<Question>{std::move(model), [tenant, id, outcome = std::move(outcome)](Dispatcher& dispatcher) {
+        return OfModel<Question>{std::move(model),
+                                 [tenant, id, outcome = std::move(outcome)](Dispatcher& dispatcher) {
                                    return dispatcher.ReportOutcome(tenant, id, outcome);
-                                 }};
+                                 },
+                                 id};
       },
       [response](const Counted& counted, const ServedModel& /*model*/) {
         if (!counted) return absl::OkStatus();

@@ -80,12 +80,14 @@ template <typename Message>
 void CallStream<Message>::Begin(absl::StatusOr<ModelCall> call) {
   if (!call.ok()) return End({.status = call.status()}, false);
   const ModelLease model = hold_.Take(std::move(call->model));
+  rpc_.About(call->question.session, model->name());
   OnBegin(call->question);
   model->worker().Start(hold_.id(), std::move(call->question), *this);
 }
 
 template <typename Message>
 void CallStream<Message>::End(const CallEnd& end, bool discard) {
+  rpc_.Ran(end.usage);
   if (end.status.ok()) {
     if (end.finish != FinishReason::kNone) hold_.model().metrics().finished(FinishProto(end.finish)).Add();
     PushEnd(end);
@@ -154,6 +156,7 @@ Reader GenerateStream::PushTokens(const TokensDone& tokens, uint32_t index) {
 
 void GenerateStream::EndAnswer(const CallEnd& end, bool discard, uint32_t index) {
   discard_ = discard_ || discard;
+  Ran(end.usage);
   if (end.status.ok()) {
     hold().model().metrics().finished(FinishProto(end.finish)).Add();
     v1::GenerateResponse proto;
@@ -192,11 +195,13 @@ template <typename Response>
 void CallReply<Response>::Begin(absl::StatusOr<ModelCall> call) {
   if (!call.ok()) return End({.status = call.status()}, false);
   const ModelLease model = hold_.Take(std::move(call->model));
+  rpc_.About(call->question.session, model->name());
   model->worker().Start(hold_.id(), std::move(call->question), *this);
 }
 
 template <typename Response>
 void CallReply<Response>::End(const CallEnd& end, bool /*discard*/) {
+  rpc_.Ran(end.usage);
   if (end.status.ok()) OnEnd(end);
   Finish(rpc_.Finish(end.status));
 }

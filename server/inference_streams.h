@@ -46,6 +46,7 @@ class CallStream : public StreamReactor<Message>, public CallOutput {
  protected:
   void Count(int tokens) { token_clock_.Write(rpc_, hold_.model(), tokens); }
   const ModelHold& hold() const { return hold_; }
+  void Ran(const CallUsage& usage) { rpc_.Ran(usage); }
   // The stream ends: nothing comes after this.
   void EndStream(const absl::Status& status, bool discard) { this->Close(rpc_.Finish(status), discard); }
   void OnCaughtUp() override {

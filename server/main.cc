@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -23,11 +24,11 @@
 #include "policies/status.h"
 #include "server/address.h"
 #include "server/config.h"
+#include "server/config_file.h"
 #include "server/convert_tenant.h"
 #include "server/drain.h"
 #include "server/library_logs.h"
 #include "server/log.h"
-#include "server/reload.h"
 #include "server/server.h"
 #include "server/version.h"
 
@@ -278,6 +279,22 @@ void AllowFiles() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// What of a configuration a running server takes.
+ConfigFile::Steps StepsOf(Server& server) {
+  return {.check =
+              [&server](const config::v1::Config& now) {
+                EBB_TRY(server.CheckModels(ModelsFrom(now)));
+                return server.CheckTenants(TenantsFrom(now));
+              },
+          .take =
+              [&server](const config::v1::Config& now) {
+                EBB_TRY(server.SetTenants(TenantsFrom(now)));
+                EBB_TRY(server.SetModels(ModelsFrom(now), ToDuration(now.server().drain_timeout())));
+                SetLogLevel(LevelFrom(now));
+                return absl::OkStatus();
+              }};
+}
+
 int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   const config::v1::Config& config = loaded.config;
   const auto log = StartLog(
@@ -287,10 +304,13 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   for (const std::string& warning : loaded.warnings) LogWarn("config", {}, warning);
   auto options = OptionsFrom(config);
   if (!options.ok()) return Fail(kCannotStart, options.status());
-  Reloader reloader(line, ReadVariables(environ), loaded);
-  options->reloader = &reloader;
   const auto server = Server::Start(*options);
   if (!server.ok()) return Fail(kCannotStart, server.status());
+  std::optional<ConfigFile> file;
+  if (!line.config_file.empty()) {
+    file.emplace(line, ReadVariables(environ), loaded, StepsOf(**server));
+    (*server)->AddLiveFile(file->AsLiveFile());
+  }
 
   const std::string listen = FormatAddress((*server)->address());
   const auto http = (*server)->http_address();
@@ -323,19 +343,10 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
               "whoever reaches openai.listen may use the server under any tenant's name; set auth.mode to token");
     }
   }
-  reloader.Start({.take =
-                      [&](const config::v1::Config& now) {
-                        EBB_TRY((*server)->CheckModels(ModelsFrom(now)));
-                        EBB_TRY((*server)->SetTenants(TenantsFrom(now)));
-                        EBB_TRY((*server)->SetModels(ModelsFrom(now), ToDuration(now.server().drain_timeout())));
-                        SetLogLevel(LevelFrom(now));
-                        return absl::OkStatus();
-                      },
-                  .count = [&](const absl::Status& status) { (*server)->CountReload(status); }});
-  const int signal = WaitForStopSignal([&] { reloader.Ask([](const ConfigChangesOr& /*logged*/) {}); });
+  const int signal = WaitForStopSignal([&] { (*server)->Reload(); });
   LogInfo("draining", {{"signal", signal}}, "running calls may finish; another signal stops them at once");
-  reloader.Stop();
-  (*server)->Drain(ToDuration(reloader.in_force().server().drain_timeout()));
+  const config::v1::Config in_force = file ? file->in_force() : config;
+  (*server)->Drain(ToDuration(in_force.server().drain_timeout()));
   LogInfo("stopped");
   return kDone;
 }

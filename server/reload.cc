@@ -1,52 +1,24 @@
 #include "server/reload.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "policies/status.h"
 #include "server/log.h"
 
 namespace ebb {
 namespace {
 
-std::string TextOf(const ConfigChange& change) {
-  const auto shown = [](const std::string& value) { return value.empty() ? "\"\"" : value; };
-  return absl::StrFormat("%s: %s -> %s", change.path, shown(change.before), shown(change.after));
+void LogRefusal(const std::string& path, const absl::Status& status) {
+  const std::string reason(status.message());
+  LogError("config_not_taken", {{"file", path}, {"reason", reason}}, "what was read before stays in force");
 }
 
 }  // namespace
 
-absl::Status CheckReloadable(const std::vector<ConfigChange>& changes) {
-  std::vector<std::string> cold;
-  std::string first;
-  for (const ConfigChange& change : changes) {
-    if (change.key->key.reload()) continue;
-    if (cold.empty()) first = change.path;
-    cold.push_back(TextOf(change));
-  }
-  if (cold.empty()) return absl::OkStatus();
-  return Refuse(absl::StatusCode::kFailedPrecondition,
-                absl::StrFormat("%s: only a restart can change that; nothing was changed", absl::StrJoin(cold, ", ")),
-                {.reason = "NEEDS_RESTART", .field = first});
-}
-
-absl::Status NoConfigFile() {
-  return Refuse(absl::StatusCode::kFailedPrecondition, "the server runs without --config: there is no file to read",
-                {.reason = "NO_CONFIG_FILE"});
-}
-
-Reloader::Reloader(const CommandLine& line, const std::map<std::string, std::string>& variables,
-                   const LoadedConfig& loaded)
-    : line_(line),
-      variables_(variables),
-      every_(line.config_file.empty() ? absl::InfiniteDuration() : ToDuration(loaded.config.server().reload())),
-      in_force_(loaded.config),
-      seen_(loaded.text) {}
-
-void Reloader::Start(Steps steps) {
-  steps_ = std::move(steps);
+void Reloader::Start(Told told) {
+  told_ = std::move(told);
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -55,8 +27,15 @@ void Reloader::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Reloader::Ask(absl::AnyInvocable<void(ConfigChangesOr)> answer) {
-  auto waiting = std::make_unique<absl::AnyInvocable<void(ConfigChangesOr)>>(std::move(answer));
+void Reloader::Add(LiveFile file) {
+  jobs_.Post([file = std::move(file)](Reloader& reloader) mutable {
+    const absl::Time next = reloader.clock_.Now() + file.every;
+    reloader.files_.push_back({.file = std::move(file), .next = next});
+  });
+}
+
+void Reloader::Ask(absl::AnyInvocable<void(absl::StatusOr<Reloaded>)> answer) {
+  auto waiting = std::make_unique<absl::AnyInvocable<void(absl::StatusOr<Reloaded>)>>(std::move(answer));
   auto* const refused = waiting.get();
   Job job = [waiting = std::move(waiting)](Reloader& reloader) mutable { (*waiting)(reloader.Reload()); };
   if (jobs_.Offer(std::move(job))) return;
@@ -66,50 +45,70 @@ void Reloader::Ask(absl::AnyInvocable<void(ConfigChangesOr)> answer) {
 
 void Reloader::Loop() {
   std::vector<Job> jobs;
-  absl::Time next = clock_.Now() + every_;
-  while (jobs_.Take(jobs, next - clock_.Now())) {
+  while (jobs_.Take(jobs, NextLook() - clock_.Now())) {
     for (Job& job : jobs) job(*this);
-    if (clock_.Now() < next) continue;
-    Look();
-    next = clock_.Now() + every_;
+    for (Watched& watched : files_) {
+      if (clock_.Now() < watched.next) continue;
+      Look(watched);
+      watched.next = clock_.Now() + watched.file.every;
+    }
   }
 }
 
-void Reloader::Look() {
-  absl::StatusOr<std::string> yaml = ReadConfigFile(line_.config_file);
-  if (yaml == seen_) return;
-  seen_ = yaml;
-  Take(yaml).IgnoreError();  // which is logged
+absl::Time Reloader::NextLook() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const Watched& watched : files_) next = std::min(next, watched.next);
+  return next;
 }
 
-ConfigChangesOr Reloader::Reload() {
-  if (line_.config_file.empty()) return NoConfigFile();
-  seen_ = ReadConfigFile(line_.config_file);
-  return Take(seen_);
+void Reloader::Look(Watched& watched) {
+  absl::StatusOr<FileChange> change = watched.file.read();
+  absl::Status status = change.status();
+  const bool is_new = change.ok() && !change->paths.empty();
+  if (is_new) status = TakeNow(std::move(change));
+  if (!is_new && status == watched.judged) return;  // it is as good or as bad as it was
+  if (!status.ok() && status != watched.judged) LogRefusal(watched.file.path, status);
+  watched.judged = status;
+  Tell(status);
 }
 
-ConfigChangesOr Reloader::Take(const absl::StatusOr<std::string>& yaml) {
-  const auto take = [&]() -> ConfigChangesOr {
-    EBB_ASSIGN(const std::string text, yaml);
-    EBB_ASSIGN(const LoadedConfig loaded, LoadConfigText(line_, variables_, text));
-    std::vector<ConfigChange> changes = ConfigChanges(in_force_, loaded.config);
-    EBB_TRY(CheckReloadable(changes));
-    EBB_TRY(steps_.take(loaded.config));
-    in_force_ = loaded.config;
-    return changes;
-  };
-  ConfigChangesOr changes = take();
-  steps_.count(changes.status());
-  if (!changes.ok()) {
-    const std::string reason(changes.status().message());
-    LogError("config_not_taken", {{"file", line_.config_file}, {"reason", reason}},
-             "the configuration before stays in force");
-    return changes;
+absl::StatusOr<Reloaded> Reloader::Reload() {
+  if (files_.empty()) {
+    return Refuse(absl::StatusCode::kFailedPrecondition,
+                  "the server runs without --config, tokens, certificates and experiments: there is no file to read",
+                  {.reason = "NO_CONFIG_FILE"});
   }
-  std::vector<std::string> texts;
-  for (const ConfigChange& change : *changes) texts.push_back(TextOf(change));
-  LogInfo("config_taken", {{"file", line_.config_file}, {"changes", texts.size()}}, absl::StrJoin(texts, ", "));
-  return changes;
+  absl::StatusOr<Reloaded> reloaded = TakeAll();
+  for (const Watched& watched : files_) {
+    if (!watched.judged.ok()) LogRefusal(watched.file.path, watched.judged);
+  }
+  Tell(reloaded.status());
+  return reloaded;
+}
+
+absl::StatusOr<Reloaded> Reloader::TakeAll() {
+  std::vector<FileChange> changes;
+  absl::Status bad;
+  for (Watched& watched : files_) {
+    absl::StatusOr<FileChange> change = watched.file.read();
+    watched.judged = change.status();
+    bad.Update(change.status());
+    if (change.ok()) changes.push_back(*std::move(change));
+  }
+  EBB_TRY(bad);
+  Reloaded all;
+  for (size_t i = 0; i < files_.size(); ++i) {
+    FileChange& change = changes[i];
+    std::move(change.paths.begin(), change.paths.end(), std::back_inserter(all.paths));
+    std::move(change.keys.begin(), change.keys.end(), std::back_inserter(all.keys));
+    files_[i].judged = TakeNow(std::move(change));
+    EBB_TRY(files_[i].judged);
+  }
+  return all;
+}
+
+void Reloader::Tell(const absl::Status& status) {
+  told_(status, std::ranges::any_of(files_, [](const Watched& watched) { return !watched.judged.ok(); }));
 }
 
 }  // namespace ebb

@@ -1,18 +1,18 @@
-// The configuration read again while the server runs: when the file of --config has changed, at SIGHUP, and when an
-// admin asks (AdminService.ReloadConfig).
+// The server's files read again while it runs: each by itself when its time has come, and all of them at SIGHUP and
+// when an admin asks (AdminService.ReloadConfig).
 //
-// All of what has changed is taken, or nothing: a file that the server would not start with, one that asks for a key
-// which needs a restart, and one that the server cannot honour leave everything as it is, and say why. The file is
-// compared by its content and opened by its path each time, so a ConfigMap's links may be turned to another folder.
+// Who asks has all of what has changed taken, or nothing: every file is read and checked before the first one counts,
+// and one that is bad leaves all as they are. By itself the server takes each file that is good, whatever another is
+// like, so that a damaged one does not keep a certificate from being renewed. Files are compared by their content and
+// opened by their paths each time, so a ConfigMap's links may be turned to another folder.
 //
-// One thread does it all, so that neither a signal nor gRPC waits for a disk.
+// One thread does it all, so that neither a signal nor gRPC waits for a disk, and no file needs a lock to be read.
 
 #ifndef EBB_SERVER_RELOAD_H_
 #define EBB_SERVER_RELOAD_H_
 
 #include <cstddef>
 #include <functional>
-#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,62 +21,61 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/clock.h"
-#include "server/config.h"
-#include "server/config_keys.h"
+#include "server/live_file.h"
 #include "server/mailbox.h"
 
 namespace ebb {
 
-using ConfigChangesOr = absl::StatusOr<std::vector<ConfigChange>>;
-
-// OK, or FAILED_PRECONDITION NEEDS_RESTART naming each key that a running server does not take.
-absl::Status CheckReloadable(const std::vector<ConfigChange>& changes);
-
-// FAILED_PRECONDITION NO_CONFIG_FILE.
-absl::Status NoConfigFile();
+// What was taken of those that were asked for.
+struct Reloaded {
+  std::vector<std::string> paths = {};
+  std::vector<ConfigChange> keys = {};
+};
 
 class Reloader {
  public:
-  struct Steps {
-    std::function<absl::Status(const config::v1::Config&)> take = {};  // all of it or, with an error, nothing
-    std::function<void(const absl::Status&)> count = {};               // each attempt
-  };
+  // Each time that something was read which is not what was read before, or that somebody asked: how it went, and
+  // whether any file is bad as it was last read. By the thread.
+  using Told = std::function<void(const absl::Status& status, bool any_failing)>;
 
-  // `line` and `variables` are what `loaded`, which is in force, was made of.
-  Reloader(const CommandLine& line, const std::map<std::string, std::string>& variables, const LoadedConfig& loaded);
+  Reloader() = default;
   ~Reloader() { Stop(); }
   Reloader(const Reloader&) = delete;
   Reloader& operator=(const Reloader&) = delete;
 
-  // The thread begins. What was asked before waits for it.
-  void Start(Steps steps);
+  // The thread begins.
+  void Start(Told told);
   // It ends, after what was asked. Idempotent.
   void Stop();
 
-  // REQUIRES: the thread does not run.
-  const config::v1::Config& in_force() const { return in_force_; }
+  // Any thread. `file` is read by the thread, from now on; what it refers to outlives that. Files are taken in the
+  // order in which they came. REQUIRES: none but the first refuses to be taken once it was read.
+  void Add(LiveFile file);
 
-  // Any thread. Reads it now; `answer` gets what has changed, by the thread: FAILED_PRECONDITION NO_CONFIG_FILE,
-  // NEEDS_RESTART; INVALID_ARGUMENT BAD_CONFIG, BAD_YAML, and what Steps::take says. UNAVAILABLE QUEUE_FULL at once.
-  void Ask(absl::AnyInvocable<void(ConfigChangesOr)> answer);
+  // Any thread. Reads all of them now; `answer`, by the thread, gets what was taken: FAILED_PRECONDITION NO_CONFIG_FILE
+  // where there are none, or how the first of them that is bad was refused. UNAVAILABLE QUEUE_FULL at once.
+  void Ask(absl::AnyInvocable<void(absl::StatusOr<Reloaded>)> answer);
 
  private:
   using Job = absl::AnyInvocable<void(Reloader&)>;
   static constexpr size_t kJobsMax = 16;
 
-  void Loop();
-  // Reloads if the file differs from what was last looked at.
-  void Look();
-  ConfigChangesOr Reload();
-  ConfigChangesOr Take(const absl::StatusOr<std::string>& yaml);
+  struct Watched {
+    LiveFile file = {};
+    absl::Time next = {};      // look
+    absl::Status judged = {};  // as it was last read
+  };
 
-  const CommandLine line_;
-  const std::map<std::string, std::string> variables_;
-  const absl::Duration every_;
+  void Loop();
+  absl::Time NextLook() const;
+  void Look(Watched& watched);
+  absl::StatusOr<Reloaded> Reload();
+  absl::StatusOr<Reloaded> TakeAll();
+  void Tell(const absl::Status& status);
+
   const Clock clock_ = {};
-  config::v1::Config in_force_;
-  absl::StatusOr<std::string> seen_;  // of the file, when it was last looked at
-  Steps steps_ = {};
+  Told told_ = {};
+  std::vector<Watched> files_ = {};  // the thread's
   Mailbox<Job> jobs_{kJobsMax};
   std::thread thread_;
 };

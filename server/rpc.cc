@@ -19,6 +19,13 @@ absl::StatusOr<std::string> TenantOf(absl::StatusOr<Caller> caller) {
   return std::move(caller->tenant);
 }
 
+// Of the session that a refusal names: a call that is refused early has said nothing of it. Empty if there is none.
+std::string HashOfSession(const Refusal& refusal) {
+  const auto named = refusal.metadata.find("session");
+  if (named == refusal.metadata.end() || !named->second.starts_with(kSessions)) return {};
+  return HashForLog(std::string_view(named->second).substr(kSessions.size()));
+}
+
 // gRPC's deadline is a time of the machine's own clock; far-off ones mean that there is none.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context, absl::Time now) {
   const absl::Duration left = absl::FromChrono(context.deadline()) - absl::Now();
@@ -54,6 +61,16 @@ Rpc::Rpc(const ServiceParts& parts, std::string_view method, const grpc::Callbac
       received_(parts.clock.Now()),
       deadline_(DeadlineOf(context, received_)) {}
 
+void Rpc::About(std::string_view session, std::string_view model) {
+  if (!session.empty()) session_ = HashForLog(session);
+  model_ = model;
+}
+
+void Rpc::Ran(const CallUsage& usage) {
+  tokens_in_ += usage.prompt_tokens;
+  tokens_out_ += usage.completion_tokens;
+}
+
 std::string Rpc::method_name() const { return std::string(method_.substr(method_.find('/') + 1)); }
 
 absl::Status Rpc::SeekElsewhere(const absl::Status& status) const {
@@ -68,11 +85,16 @@ grpc::Status Rpc::Finish(const absl::Status& found) {
   const absl::Duration took = parts_.clock.Now() - received_;
   parts_.metrics.CallEnded(parts_.metrics.method(method_), status, took);
   const std::string code = absl::StatusCodeToString(status.code());
+  const Refusal refusal = GetRefusal(status);
   LogInfo("rpc", {{"method", method_},
                   {"tenant", tenant_.ok() ? *tenant_ : ""},
+                  {"session", session_.empty() ? HashOfSession(refusal) : session_},
+                  {"model", model_},
                   {"code", code},
-                  {"reason", GetRefusal(status).reason},
+                  {"reason", refusal.reason},
                   {"ms", took},
+                  {"tokens_in", tokens_in_},
+                  {"tokens_out", tokens_out_},
                   {"trace_id", trace_.trace_id},
                   {"span_id", trace_.span_id}});
   return ToGrpc(status, trace_.trace_id);

@@ -9,6 +9,7 @@
 #include <google/protobuf/message.h>
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -49,7 +50,7 @@ struct ServiceParts {
   Takeover* takeover = nullptr;         // null: no other server has sessions of these clients
   const CurrentTenants* tenants = nullptr;
   TenantSettings* tenant_settings = nullptr;  // never null where services are
-  Reloader* reloader = nullptr;               // null: there is no file to read again
+  Reloader* reloader = nullptr;               // likewise
   Experiments* experiments = nullptr;         // never null where services are
 };
 
@@ -75,6 +76,11 @@ class Rpc {
   absl::Time received() const { return received_; }
   absl::Time deadline() const { return deadline_; }
 
+  // For the access line: which session it is about, by its id, and which model. Either may be empty.
+  void About(std::string_view session, std::string_view model);
+  // Likewise: what ran for it. Adds up.
+  void Ran(const CallUsage& usage);
+
   // The call is over: logs and counts it; a refusal carries the caller's trace id. Once.
   grpc::Status Finish(const absl::Status& status);
 
@@ -85,18 +91,21 @@ class Rpc {
   const ServiceParts& parts_;
   const std::string_view method_;
   absl::StatusOr<std::string> tenant_;
+  std::string session_ = {};  // as HashForLog
+  std::string model_ = {};
+  int64_t tokens_in_ = 0, tokens_out_ = 0;
   TraceContext trace_ = {};
   absl::Time received_ = {};
   absl::Time deadline_ = absl::InfiniteFuture();
 };
 
-// Answers at once: `answer` checks the request, fills the response and says how it went.
+// Answers at once: `answer(rpc)` checks the request, fills the response and says how it went.
 template <typename Answer>
 grpc::ServerUnaryReactor* Reply(const ServiceParts& parts, std::string_view method,
                                 grpc::CallbackServerContext& context, const Answer& answer) {
   Rpc rpc(parts, method, context);
   grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
-  const absl::Status status = rpc.tenant().ok() ? answer() : rpc.tenant().status();
+  const absl::Status status = rpc.tenant().ok() ? answer(rpc) : rpc.tenant().status();
   reactor->Finish(rpc.Finish(status));
   return reactor;
 }
@@ -106,6 +115,7 @@ template <typename Question>
 struct OfModel {
   ModelLease model = {};
   Question question = {};
+  std::string session = {};  // id of the one that it is about; empty: of none, or the question says it
 };
 
 using ModelCall = OfModel<CallRequest>;
@@ -115,6 +125,14 @@ template <typename Prepared, typename Prepare>
 absl::StatusOr<Prepared> PrepareFor(const Rpc& rpc, const Prepare& prepare) {
   EBB_ASSIGN(const std::string tenant, rpc.tenant());
   return prepare(tenant);
+}
+
+// What was asked of a model is over.
+template <typename Result, typename Fill>
+grpc::Status FinishAsked(Rpc& rpc, absl::StatusOr<Result>& result, Fill& fill, const ServedModel& model) {
+  if (!result.ok()) return rpc.Finish(result.status());
+  if constexpr (requires { result->usage; }) rpc.Ran(result->usage);
+  return rpc.Finish(fill(*result, model));
 }
 
 // Asks a model's worker. `prepare(tenant)`, called here and now, checks the request and returns OfModel of the
@@ -131,12 +149,12 @@ grpc::ServerUnaryReactor* Ask(const ServiceParts& parts, std::string_view method
     reactor->Finish(rpc.Finish(asked.status()));
     return reactor;
   }
+  rpc.About(asked->session, asked->model->name());
   Worker& worker = asked->model->worker();
   worker.Ask<Result>(
       std::move(asked->question),
       [rpc, reactor, fill = std::move(fill), model = asked->model](absl::StatusOr<Result> result) mutable {
-        const absl::Status status = result.ok() ? fill(*result, *model) : result.status();
-        reactor->Finish(rpc.Finish(status));
+        reactor->Finish(FinishAsked(rpc, result, fill, *model));
       },
       effort);
   return reactor;
@@ -155,13 +173,13 @@ grpc::ServerUnaryReactor* Undertake(const ServiceParts& parts, std::string_view 
     reactor->Finish(rpc.Finish(asked.status()));
     return reactor;
   }
+  rpc.About(asked->session, asked->model->name());
   Worker& worker = asked->model->worker();
   worker.Undertake<Result>(
       std::move(asked->question),
       {.answer =
            [rpc, reactor, fill = std::move(fill), model = asked->model](absl::StatusOr<Result> result) mutable {
-             const absl::Status status = result.ok() ? fill(*result, *model) : result.status();
-             reactor->Finish(rpc.Finish(status));
+             reactor->Finish(FinishAsked(rpc, result, fill, *model));
            },
        .is_gone = [&context] { return context.IsCancelled(); }});
   return reactor;

@@ -39,9 +39,11 @@
 #include "server/open_streams.h"
 #include "server/openai_front.h"
 #include "server/plan_eviction.h"
+#include "server/reload.h"
 #include "server/repeater.h"
 #include "server/rpc.h"
 #include "server/served_model.h"
+#include "server/services.h"
 #include "server/session_names.h"
 #include "server/session_service.h"
 #include "server/takeover.h"
@@ -56,13 +58,6 @@ constexpr ModelId kMainModel = 1;
 // For answers to short calls, and for clients to hang up by themselves; idle ones may not notice for seconds.
 constexpr absl::Duration kLastWords = absl::Milliseconds(250);
 constexpr absl::Duration kRenewHealthEvery = absl::Seconds(1);
-
-// The four services of ebb.v1, as protobuf describes them.
-std::vector<const google::protobuf::ServiceDescriptor*> AllServices() {
-  return {v1::CreateSessionRequest::descriptor()->file()->service(0),
-          v1::PrefillRequest::descriptor()->file()->service(0), v1::EvictRequest::descriptor()->file()->service(0),
-          v1::GetStatusRequest::descriptor()->file()->service(0)};
-}
 
 // "InferenceService/Generate", and so on.
 std::vector<std::string> AllMethods() {
@@ -180,7 +175,7 @@ class RunningServer final : public Server {
                                 .takeover = takeover_.get(),
                                 .tenants = &tenants_,
                                 .tenant_settings = &tenant_settings_,
-                                .reloader = options_.reloader,
+                                .reloader = &reloader_,
                                 .experiments = &experiments_});
     services_.emplace(*parts_);
     metrics().reload().last_good.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
@@ -207,6 +202,7 @@ class RunningServer final : public Server {
   absl::Status Listen() {
     const ServerOptions& options = options_;
     EBB_TRY(ReadExperiments());
+    StartReloading();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
@@ -235,6 +231,22 @@ class RunningServer final : public Server {
     return absl::OkStatus();
   }
 
+  // The experiments first: they alone may still be refused when they are taken, by their worker.
+  void StartReloading() {
+    if (experiment_file_ != nullptr) {
+      const ExperimentFileOptions& of = *options_.experiments;
+      AddLiveFile({.path = of.path, .every = of.reload, .read = [this] { return experiment_file_->Read(); }});
+    }
+    if (options_.auth.token) {
+      const AuthOptions& of = options_.auth;
+      AddLiveFile({.path = of.token_file, .every = of.reload, .read = [this] { return identity_->Read(); }});
+    }
+    if (tls_ != nullptr) {
+      AddLiveFile({.path = options_.tls->cert, .every = options_.tls->reload, .read = [this] { return tls_->Read(); }});
+    }
+    reloader_.Start([this](const absl::Status& status, bool any_failing) { CountReload(status, any_failing); });
+  }
+
   Address address() const override { return acceptor_->address(); }
   std::optional<Address> http_address() const override {
     return http_ == nullptr ? std::nullopt : std::optional(http_->address());
@@ -246,6 +258,10 @@ class RunningServer final : public Server {
 
   std::optional<Address> openai_address() const override {
     return openai_ == nullptr ? std::nullopt : std::optional(openai_->address());
+  }
+
+  absl::Status CheckTenants(const TenantTable& tenants) const override {
+    return WithPolicies(tenants, LimitsOf(main_->worker().model())).status();
   }
 
   absl::Status SetTenants(const TenantTable& tenants) override {
@@ -267,16 +283,16 @@ class RunningServer final : public Server {
     return absl::OkStatus();
   }
 
-  void CountReload(const absl::Status& status) override {
-    const ReloadMetrics& reload = metrics().reload();
-    (status.ok() ? reload.ok : reload.failed).Add();
-    reload.is_failing.Set(status.ok() ? 0 : 1);
-    if (status.ok()) reload.last_good.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+  void AddLiveFile(LiveFile file) override { reloader_.Add(std::move(file)); }
+
+  void Reload() override {
+    reloader_.Ask([](const absl::StatusOr<Reloaded>& /*logged*/) {});
   }
 
   void Drain(absl::Duration patience) override {
     draining_ = true;
     RenewHealth();
+    reloader_.Stop();  // no model is loaded any more
     if (takeover_ != nullptr) takeover_->Stop();
     models_->StopAll(patience);
     main_->worker().Drain(patience);
@@ -296,6 +312,13 @@ class RunningServer final : public Server {
   }
 
  private:
+  void CountReload(const absl::Status& status, bool any_failing) {
+    const ReloadMetrics& reload = metrics().reload();
+    (status.ok() ? reload.ok : reload.failed).Add();
+    reload.is_failing.Set(any_failing ? 1 : 0);
+    if (!any_failing) reload.last_good.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
+  }
+
   struct Services {
     explicit Services(const ServiceParts& parts) : sessions(parts), inference(parts), eviction(parts), admin(parts) {}
 
@@ -456,6 +479,7 @@ class RunningServer final : public Server {
 
   // Once gRPC is down, no call is left and the workers may go.
   void Stop(absl::Duration patience) {
+    reloader_.Stop();
     if (models_) models_->StopAll(absl::ZeroDuration());
     health_renewal_.reset();
     if (server_ != nullptr) {
@@ -497,7 +521,8 @@ class RunningServer final : public Server {
   std::unique_ptr<OpenAiFront> openai_;
   std::unique_ptr<HealthPort> health_;
   std::unique_ptr<HttpPort> http_;
-  std::optional<Repeater> health_renewal_ = {};  // last: it uses what stands above
+  std::optional<Repeater> health_renewal_ = {};  // last but one, and last: they use what stands above
+  Reloader reloader_;
 };
 
 }  // namespace

@@ -25,9 +25,9 @@
 #include "server/draft_model.h"
 #include "server/experiment_file.h"
 #include "server/identity.h"
+#include "server/live_file.h"
 #include "server/openai_front.h"
 #include "server/redis_store.h"
-#include "server/reload.h"
 #include "server/tenants.h"
 #include "server/tls.h"
 
@@ -83,14 +83,14 @@ struct ServerOptions {
   DraftModelOptions draft = {};
   ModelTable models = {};  // beside it: they are loaded while it takes calls. Not with shared_store
   DispatcherOptions work = {};
-  Reloader* reloader = nullptr;                           // of the configuration; outlives the server
   std::optional<ExperimentFileOptions> experiments = {};  // none: only those that AdminService starts
 };
 
 class Server {
  public:
-  // Serves when it returns. Errors of Identity::Open, ServerTls::Open, ServedModel::Open, WithPolicies, SetModels,
-  // ExperimentFile::Open, HttpPort::Start, HealthPort::Start and OpenAiFront::Start; UNAVAILABLE PORT_UNAVAILABLE.
+  // Serves when it returns, and reads the files of `options` again while it runs. Errors of Identity::Open,
+  // ServerTls::Open, ServedModel::Open, WithPolicies, SetModels, ExperimentFile::Open, HttpPort::Start,
+  // HealthPort::Start and OpenAiFront::Start; UNAVAILABLE PORT_UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   virtual ~Server() = default;  // ends every call at once
@@ -100,17 +100,20 @@ class Server {
   virtual std::optional<Address> health_address() const = 0;
   virtual std::optional<Address> openai_address() const = 0;
 
-  // Any thread. The tenants' weights, quotas and policies from now on. INVALID_ARGUMENT, as WithPolicies, changes
-  // nothing.
-  virtual absl::Status SetTenants(const TenantTable& tenants) = 0;
-  // Any thread. INVALID_ARGUMENT BAD_VALUE, naming the key, where these could never be the server's.
+  // Any thread. INVALID_ARGUMENT, as WithPolicies, or BAD_VALUE naming the key, where these could never be the
+  // server's.
+  virtual absl::Status CheckTenants(const TenantTable& tenants) const = 0;
   virtual absl::Status CheckModels(const ModelTable& models) const = 0;
+  // Any thread. The tenants' weights, quotas and policies from now on. What CheckTenants refuses changes nothing.
+  virtual absl::Status SetTenants(const TenantTable& tenants) = 0;
   // Any thread. Which models there are beside the one that the server started with: those that are new are loaded,
   // those that are gone may finish their calls for `patience`, and whoever watches is told of each. What CheckModels
   // refuses changes nothing.
   virtual absl::Status SetModels(const ModelTable& models, absl::Duration patience) = 0;
-  // Any thread. The configuration was read again.
-  virtual void CountReload(const absl::Status& status) = 0;
+  // Any thread. `file` is read with those of the options, until Drain. REQUIRES: what is good of it is taken.
+  virtual void AddLiveFile(LiveFile file) = 0;
+  // Any thread. Has all of them read now, as ReloadConfig; what comes of it is logged.
+  virtual void Reload() = 0;
 
   // Health says NOT_SERVING and nothing new is taken; calls that run may go on for `patience`. Returns when all are
   // over and their streams are written, or a few seconds later, and sessions that are to be kept are in the store.

@@ -102,7 +102,8 @@ grpc::ServerUnaryReactor* SessionService::CreateSession(grpc::CallbackServerCont
                                  [session, context](Dispatcher& dispatcher) -> absl::StatusOr<SessionInfo> {
                                    EBB_TRY(CheckWaits(*context));
                                    return dispatcher.Create(session);
-                                 }};
+                                 },
+                                 session.id};
       },
       [response](const SessionInfo& info, const ServedModel& model) {
         *response = SessionProto(info, model.name());
@@ -118,12 +119,14 @@ grpc::ServerUnaryReactor* SessionService::ForkSession(grpc::CallbackServerContex
       [&](const std::string& tenant) -> absl::StatusOr<OfModel<Question>> {
         EBB_TRY(CheckSize(parts_, *request));
         EBB_ASSIGN(OfModel<ForkRequest> fork, ForkFrom(*request, tenant, parts_));
+        const std::string id = fork.question.session;
         return OfModel<Question>{
             std::move(fork.model),
             [fork = std::move(fork.question), context](Dispatcher& dispatcher) -> absl::StatusOr<SessionInfo> {
               EBB_TRY(CheckWaits(*context));
               return dispatcher.Fork(fork);
-            }};
+            },
+            id};
       },
       [response](const SessionInfo& info, const ServedModel& model) {
         *response = SessionProto(info, model.name());
@@ -142,7 +145,7 @@ grpc::ServerUnaryReactor* SessionService::GetSession(grpc::CallbackServerContext
         EBB_ASSIGN(const std::string id, SessionIdFrom(request->name(), "name"));
         EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, id));
         return OfModel<Question>{std::move(model),
-                                 [tenant, id](Dispatcher& dispatcher) { return dispatcher.Get(tenant, id); }};
+                                 [tenant, id](Dispatcher& dispatcher) { return dispatcher.Get(tenant, id); }, id};
       },
       [response](const SessionInfo& info, const ServedModel& model) {
         *response = SessionProto(info, model.name());
@@ -192,9 +195,9 @@ grpc::ServerUnaryReactor* SessionService::DeleteSession(grpc::CallbackServerCont
         std::optional<uint64_t> expected;
         if (request->has_expected_generation()) expected = request->expected_generation();
         EBB_ASSIGN(ModelLease model, parts_.models.Of(tenant, id));
-        return OfModel<Question>{std::move(model), [tenant, id, expected](Dispatcher& dispatcher) {
-                                   return dispatcher.Delete(tenant, id, expected);
-                                 }};
+        return OfModel<Question>{
+            std::move(model),
+            [tenant, id, expected](Dispatcher& dispatcher) { return dispatcher.Delete(tenant, id, expected); }, id};
       },
       [response](int64_t freed_bytes, const ServedModel& /*model*/) {
         response->set_freed_bytes(static_cast<uint64_t>(freed_bytes));

@@ -120,6 +120,7 @@ grpc::ServerUnaryReactor* SessionService::SaveSession(grpc::CallbackServerContex
   if (!wanted.ok()) return call.End(wanted.status());
   const absl::StatusOr<ModelLease> model = parts_.models.Of(wanted->tenant, wanted->session);
   if (!model.ok()) return call.End(model.status());
+  call.rpc.About(wanted->session, (*model)->name());
   auto keep = [this, call, response, model = *model, wanted = *wanted](absl::StatusOr<SaveOutcome> outcome) mutable {
     if (!outcome.ok()) {
       call.End(outcome.status());
@@ -163,6 +164,7 @@ grpc::ServerUnaryReactor* SessionService::RestoreSession(grpc::CallbackServerCon
   if (!session.ok()) return call.End(session.status());
   const absl::StatusOr<ModelLease> found = parts_.models.Find(request->model());
   if (!found.ok()) return call.End(found.status());
+  call.rpc.About(session->id, (*found)->name());
   OnStore(parts_, call,
           [this, response, snapshot, model = *found, session = *session](Pending& to_end, SnapshotStore& files) {
             const absl::Time start = parts_.clock.Now();

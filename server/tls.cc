@@ -115,7 +115,7 @@ absl::StatusOr<absl::Time> CheckTls(const TlsTexts& texts, bool wants_client_ca,
 
 absl::StatusOr<std::unique_ptr<ServerTls>> ServerTls::Open(const TlsOptions& options) {
   std::unique_ptr<ServerTls> tls(new ServerTls(options));
-  EBB_TRY(tls->Reload());
+  EBB_TRY(TakeNow(tls->Read()));
   using grpc::experimental::FileWatcherCertificateProvider;
   const std::string pair = PathOf(tls->pair_);
   const bool wants_clients = !options.client_ca.empty();
@@ -128,32 +128,36 @@ absl::StatusOr<std::unique_ptr<ServerTls>> ServerTls::Open(const TlsOptions& opt
   grpc_options.set_cert_request_type(wants_clients ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
                                                    : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
   tls->credentials_ = grpc::experimental::TlsServerCredentials(grpc_options);
-  tls->repeater_.emplace(options.reload, [raw = tls.get()] {
-    const absl::Status reloaded = raw->Reload();
-    const std::string now(reloaded.message());
-    if (!reloaded.ok() && now != raw->complaint_) {
-      LogError("certificate_not_taken", {{"reason", now}}, "the one before stays in use");
-    }
-    raw->complaint_ = now;
-  });
   return tls;
 }
 
 ServerTls::ServerTls(const TlsOptions& options)
     : options_(options), pair_(InMemory("ebb-tls-pair")), client_ca_(InMemory("ebb-tls-client-ca")) {}
 
-absl::Status ServerTls::Reload() {
+absl::StatusOr<FileChange> ServerTls::Read() {
   TlsTexts texts;
   EBB_ASSIGN(texts.cert, ReadPem(options_.cert, "tls.cert"));
   EBB_ASSIGN(texts.key, ReadPem(options_.key, "tls.key"));
   if (!options_.client_ca.empty()) {
     EBB_ASSIGN(texts.client_ca, ReadPem(options_.client_ca, "tls.client_ca"));
   }
+  FileChange change;
   {
     absl::MutexLock lock(&mutex_);
-    if (texts == texts_) return absl::OkStatus();
+    if (texts == texts_) return change;
+    if (texts.cert != texts_.cert) change.paths.push_back(options_.cert);
+    if (texts.key != texts_.key) change.paths.push_back(options_.key);
+    if (texts.client_ca != texts_.client_ca) change.paths.push_back(options_.client_ca);
   }
   EBB_ASSIGN(const absl::Time end, CheckTls(texts, !options_.client_ca.empty(), absl::Now()));
+  change.take = [this, texts = std::move(texts), end]() mutable {
+    Take(std::move(texts), end);
+    return absl::OkStatus();
+  };
+  return change;
+}
+
+void ServerTls::Take(TlsTexts texts, absl::Time end) {
   Write(client_ca_, texts.client_ca);
   Write(pair_, texts.key + "\n" + texts.cert);  // readers of PEM take the part they look for
   {
@@ -163,7 +167,6 @@ absl::Status ServerTls::Reload() {
   end_seconds_ = absl::ToUnixSeconds(end);
   LogInfo("certificate_taken", {{"file", options_.cert}, {"ends", absl::FormatTime(end, absl::UTCTimeZone())}},
           "for connections from now on");
-  return absl::OkStatus();
 }
 
 bool ServerTls::Present(SSL& connection) const {

@@ -1,6 +1,5 @@
 // TLS of the gRPC port, and of the OpenAI port. Certificates may be replaced while streams run: the files are looked at
-// again and again, what is whole and fits together serves the connections that come from then on, and what is not
-// leaves the former in place and is logged.
+// again and again (server/reload.h), and what is whole and fits together serves the connections that come from then on.
 
 #ifndef EBB_SERVER_TLS_H_
 #define EBB_SERVER_TLS_H_
@@ -11,7 +10,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -20,7 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/files.h"
-#include "server/repeater.h"
+#include "server/live_file.h"
 
 namespace ebb {
 
@@ -46,10 +44,10 @@ absl::StatusOr<absl::Time> CheckTls(const TlsTexts& texts, bool wants_client_ca,
 
 class ServerTls {
  public:
-  // Errors of Reload.
+  // Errors of Read.
   static absl::StatusOr<std::unique_ptr<ServerTls>> Open(const TlsOptions& options);
 
-  // For one port; what Reload takes is in use a second later at most.
+  // For one port; what is taken is in use a second later at most.
   std::shared_ptr<grpc::ServerCredentials> credentials() const { return credentials_; }
 
   // For another port of OpenSSL's: has a connection that begins present the certificate that is in use. False, and
@@ -59,12 +57,13 @@ class ServerTls {
   // When the certificate that is in use ends. Any thread.
   absl::Time certificate_end() const { return absl::FromUnixSeconds(end_seconds_); }
 
-  // Takes the files now, where they differ from those before. Errors of CheckTls and NOT_FOUND NO_TLS_FILE leave what
-  // is in use. One thread at a time: once open, the one that looks for changes.
-  absl::Status Reload();
+  // The files as they are now. Errors of CheckTls and NOT_FOUND NO_TLS_FILE. One thread at a time, for this and for
+  // taking them.
+  absl::StatusOr<FileChange> Read();
 
  private:
   explicit ServerTls(const TlsOptions& options);
+  void Take(TlsTexts texts, absl::Time end);
 
   const TlsOptions options_;
   mutable absl::Mutex mutex_;
@@ -74,8 +73,6 @@ class ServerTls {
   OpenFile pair_;
   OpenFile client_ca_;
   std::shared_ptr<grpc::ServerCredentials> credentials_ = {};
-  std::string complaint_ = {};        // of the repeater
-  std::optional<Repeater> repeater_;  // last: it uses what stands above
 };
 
 }  // namespace ebb

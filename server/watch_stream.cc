@@ -18,6 +18,7 @@ WatchStream::WatchStream(const ServiceParts& parts, const grpc::CallbackServerCo
 void WatchStream::Start(const absl::StatusOr<OfModel<WatchRequest>>& watch) {
   if (!watch.ok()) return End(watch.status());
   const ModelLease model = hold_.Take(watch->model);
+  rpc_.About(watch->question.session, model->name());
   model->worker().Watch(hold_.id(), watch->question, *this);
 }
 

@@ -6,9 +6,11 @@ namespace ebb::cli {
 
 void AddReload(Command app, Shell& shell) {
   const Command command =
-      app.add_subcommand("reload", "Have the server read its configuration again, and print what has changed");
+      app.add_subcommand("reload", "Have the server read its files again, and print what has changed");
   command.footer(
-      "The server looks at its file by itself, too (server.reload). It takes all of it or, with an error, nothing.");
+      "Its files: that of --config, tokens, certificates, experiments. It takes all of what has changed in them or,\n"
+      "with an error in any, nothing. It looks at each by itself, too (server.reload, auth.reload, tls.reload,\n"
+      "experiments.reload).");
   command.callback([&shell] {
     client::Client client = shell.Connect();
     v1::ReloadConfigResponse response;
@@ -18,7 +20,8 @@ void AddReload(Command app, Shell& shell) {
       std::printf("%s: %s -> %s\n", change.key().c_str(), change.before().empty() ? "\"\"" : change.before().c_str(),
                   change.after().empty() ? "\"\"" : change.after().c_str());
     }
-    if (response.changes().empty()) std::printf("nothing has changed\n");
+    for (const std::string& file : response.files()) std::printf("taken: %s\n", file.c_str());
+    if (response.files().empty()) std::printf("nothing has changed\n");
   });
 }
 

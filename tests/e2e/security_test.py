@@ -20,8 +20,8 @@ import python_package  # noqa: F401  makes the package, and puts it on the path
 
 import ebb
 import grpc
-from ebb.v1 import (eviction_pb2_grpc, inference_pb2 as inference, inference_pb2_grpc, sampling_pb2 as sampling, session_pb2 as session,
-                    session_pb2_grpc)
+from ebb.v1 import (eviction_pb2 as eviction, eviction_pb2_grpc, inference_pb2 as inference, inference_pb2_grpc, sampling_pb2 as sampling,
+                    session_pb2 as session, session_pb2_grpc)
 from ebb.v1.policy_pb2 import PolicySpec, Streaming, Trigger
 
 NODE = ROOT / "client/node"
@@ -279,6 +279,41 @@ class SecretsStaySecret(unittest.TestCase):
         lines = [entry for entry in log if entry["event"] == "rpc"]
         self.assertEqual(sorted(entry["method"].split("/")[1] for entry in lines), sorted(done))
         self.assertEqual({entry["trace_id"] for entry in lines}, {"0af7651916cd43dd8448eb211c80319c"})
+
+    def test_the_line_of_a_call_tells_session_model_and_tokens_but_not_the_sessions_name(self):
+        policy = PolicySpec(streaming=Streaming(), trigger=Trigger(budget=64))
+        tokens = inference.Prompt(tokens=inference.Tokens(ids=range(3, 23)))
+        stop = sampling.Stopping(max_tokens=5, ignore_eos=True)
+        with Server("--log.level=info") as server, grpc.insecure_channel(server.addr) as channel:
+            sessions, calls = session_pb2_grpc.SessionServiceStub(channel), inference_pb2_grpc.InferenceServiceStub(channel)
+            evictions = eviction_pb2_grpc.EvictionServiceStub(channel)
+            name = sessions.CreateSession(session.CreateSessionRequest(session_id="xyzzy-plugh", policy=policy, block_size=8)).name
+            list(calls.Prefill(inference.PrefillRequest(session=name, prompt=tokens)))
+            list(calls.Decode(inference.DecodeRequest(session=name, stopping=stop)))
+            list(calls.Generate(inference.GenerateRequest(session=name, prompt=tokens, stopping=stop, n=3)))
+            evictions.DescribeCache(eviction.DescribeCacheRequest(session=name))
+            endless = calls.Decode(inference.DecodeRequest(session=name, stopping=sampling.Stopping(max_tokens=1 << 20, ignore_eos=True)))
+            next(endless)
+            sessions.DeleteSession(session.DeleteSessionRequest(name=name))
+            with self.assertRaises(grpc.RpcError):
+                list(endless)
+            with self.assertRaises(grpc.RpcError):
+                sessions.GetSession(session.GetSessionRequest(name=name))
+            calls.Score(inference.ScoreRequest(target=tokens))
+            calls.Tokenize(inference.TokenizeRequest(prompt=inference.Prompt(text="frog")))
+            sessions.ListSessions(session.ListSessionsRequest())
+        self.assertNotIn("plugh", server.rest)
+        lines = [entry for entry in map(json.loads, server.rest.splitlines()) if entry["event"] == "rpc"]
+        self.assertEqual(len({entry["session"] for entry in lines[:8]}), 1)
+        self.assertRegex(lines[0]["session"], r"^[0-9a-f]{12}$")
+        self.assertEqual([entry["session"] for entry in lines[8:]], [""] * 3)
+        self.assertEqual([entry["model"] for entry in lines], ["ebb-tiny"] * 10 + [""], "the last is about all models")
+        cut = next(entry for entry in lines if entry["reason"] == "SESSION_DELETED")
+        self.assertGreater(cut["tokens_out"], 0, "of a call that was cut, too")
+        read_and_made = [(entry["method"].split("/")[1], entry["tokens_in"], entry["tokens_out"]) for entry in lines if entry is not cut]
+        self.assertEqual(read_and_made, [
+            ("CreateSession", 0, 0), ("Prefill", 20, 0), ("Decode", 0, 5), ("Generate", 20, 15), ("DescribeCache", 0, 0), ("DeleteSession", 0, 0),
+            ("GetSession", 0, 0), ("Score", 21, 0), ("Tokenize", 0, 0), ("ListSessions", 0, 0)])
 
     def test_no_token_is_logged(self):
         with tempfile.TemporaryDirectory() as folder:

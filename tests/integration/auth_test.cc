@@ -12,15 +12,19 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "client/error.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "server/identity.h"
+#include "server/services.h"
+#include "tests/support/request_mutations.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
@@ -46,20 +50,17 @@ std::string AcmeLine(const char* digest) { return std::string("acme sha256:") + 
 
 Metadata Token(const std::string& token) { return {{"authorization", "Bearer " + token}}; }
 
-// "ebb.v1.SessionService/GetSession" and its descriptor, of all methods there are.
-std::map<std::string, const google::protobuf::MethodDescriptor*> Methods() {
-  std::map<std::string, const google::protobuf::MethodDescriptor*> methods;
-  for (const std::string name : {"session", "inference", "eviction", "admin"}) {
-    const auto* const file =
-        google::protobuf::DescriptorPool::generated_pool()->FindFileByName("ebb/v1/" + name + ".proto");
-    for (int i = 0; i < file->service_count(); ++i) {
-      for (int j = 0; j < file->service(i)->method_count(); ++j) {
-        const auto* const method = file->service(i)->method(j);
-        methods[method->service()->full_name() + "/" + method->name()] = method;
-      }
+// "ebb.v1.SessionService", of every file in proto/ebb/v1 that says `service`.
+std::set<std::string> ServicesInProtoFiles() {
+  std::set<std::string> services;
+  for (const auto& entry : std::filesystem::directory_iterator(EBB_PROTO_DIR "/ebb/v1")) {
+    std::ifstream file(entry.path());
+    for (std::string line; std::getline(file, line);) {
+      const std::vector<std::string> words = absl::StrSplit(line, absl::ByAnyChar(" {"), absl::SkipEmpty());
+      if (words.size() > 1 && words[0] == "service") services.insert("ebb.v1." + words[1]);
     }
   }
-  return methods;
+  return services;
 }
 
 class Auth : public testing::Test {
@@ -114,10 +115,17 @@ class Auth : public testing::Test {
   std::shared_ptr<grpc::Channel> channel_;
 };
 
+// What follows, and the tests of limits and of hostile requests, try the methods of these.
+TEST_F(Auth, NoServiceOfAProtoFileIsMissed) {
+  std::set<std::string> services;
+  for (const auto* const service : AllServices()) services.insert(service->full_name());
+  EXPECT_EQ(services, ServicesInProtoFiles());
+}
+
 TEST_F(Auth, EveryMethodIsClosedToWhoShowsNothing) {
   Start();
-  ASSERT_GT(Methods().size(), 20U);
-  for (const auto& [method, descriptor] : Methods()) {
+  ASSERT_GT(AllMethods().size(), 20U);
+  for (const auto& [method, descriptor] : AllMethods()) {
     SCOPED_TRACE(method);
     const grpc::Status status = Call(method, "", {});
     EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED) << status.error_message();
@@ -136,7 +144,7 @@ TEST_F(Auth, EveryMethodIsClosedToWhoShowsSomethingElse) {
                                        {{"authorization", "acme-1"}},
                                        {{"authorization", "Basic acme-1"}},
                                        {{"authorization", "Bearer acme-1"}, {"authorization", "Bearer acme-1"}}};
-  for (const auto& [method, descriptor] : Methods()) {
+  for (const auto& [method, descriptor] : AllMethods()) {
     for (const Metadata& metadata : wrong) {
       SCOPED_TRACE(method + " " + metadata[0].second);
       const grpc::Status status = Call(method, "", metadata);
@@ -150,7 +158,7 @@ TEST_F(Auth, EveryMethodIsClosedToWhoShowsSomethingElse) {
 TEST_F(Auth, EveryMethodHasARoleAndAdminsMethodsAreForAdmins) {
   Start();
   int admins = 0;
-  for (const auto& [method, descriptor] : Methods()) {
+  for (const auto& [method, descriptor] : AllMethods()) {
     SCOPED_TRACE(method);
     const Role role = RoleFor(method.substr(sizeof("ebb.v1.") - 1));
     ASSERT_NE(role, Role::kNobody) << "add it to the table of server/identity.cc";
@@ -213,7 +221,7 @@ TEST_F(Auth, AnotherTenantsSessionIsNoneAtAll) {
       {"EvictionService/WatchEvictions", "session: 'sessions/NAME'"},
   };
   size_t with_session = 0;
-  for (const auto& [method, descriptor] : Methods()) {
+  for (const auto& [method, descriptor] : AllMethods()) {
     const std::string name = method.substr(sizeof("ebb.v1.") - 1);
     SCOPED_TRACE(name);
     const bool takes_one = descriptor->input_type()->FindFieldByName("session") != nullptr ||
@@ -222,8 +230,7 @@ TEST_F(Auth, AnotherTenantsSessionIsNoneAtAll) {
     if (!takes_one) continue;
     ++with_session;
     const auto ask = [&](const std::string& session, const std::string& token) {
-      const std::unique_ptr<google::protobuf::Message> request(
-          google::protobuf::MessageFactory::generated_factory()->GetPrototype(descriptor->input_type())->New());
+      const std::unique_ptr<google::protobuf::Message> request = NewRequest(*descriptor);
       EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
           absl::StrReplaceAll(requests.at(name), {{"NAME", session}}), request.get()));
       return Call(method, request->SerializeAsString(), Token(token));
@@ -289,14 +296,14 @@ TEST_F(Auth, ABadFileLeavesTheTokensAsTheyAre) {
   const auto is_let_in = [&](const std::string& token) { return (*identity)->CallerOfToken("bearer " + token).ok(); };
   EXPECT_TRUE(is_let_in("acme-1"));
   WriteTokens("acme acme-1\n");
-  EXPECT_THAT((*identity)->Reload(),
+  EXPECT_THAT(TakeNow((*identity)->Read()),
               IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_TOKEN_FILE", "auth.token_file"));
   EXPECT_TRUE(is_let_in("acme-1"));
   std::filesystem::remove(path_);
-  EXPECT_THAT((*identity)->Reload(), IsRefusal(absl::StatusCode::kNotFound, "NO_TOKEN_FILE", "auth.token_file"));
+  EXPECT_THAT(TakeNow((*identity)->Read()), IsRefusal(absl::StatusCode::kNotFound, "NO_TOKEN_FILE", "auth.token_file"));
   EXPECT_TRUE(is_let_in("acme-1"));
   WriteTokens("# nobody\n");
-  EXPECT_THAT((*identity)->Reload(), IsOk());
+  EXPECT_THAT(TakeNow((*identity)->Read()), IsOk());
   EXPECT_FALSE(is_let_in("acme-1"));
 }
 

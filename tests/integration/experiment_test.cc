@@ -412,6 +412,25 @@ TEST_F(ExperimentFileTest, IsFollowedWhileTheServerRuns) {
   EXPECT_EQ(StateBecomes("e stopped 1, f stopped 0.25"), "e stopped 1, f stopped 0.25");
 }
 
+// Two that are each fine and do not go together: neither is started, and what runs is not stopped.
+TEST_F(ExperimentFileTest, IsAppliedAsAWholeOrNotAtAll) {
+  Write(All(Named("e", 0.5)));
+  Open();
+  const auto reload = [&] {
+    v1::ReloadConfigResponse response;
+    return client_->admin().ReloadConfig(client_->Context().get(), {}, &response);
+  };
+  Write(All(Named("f", 1) + "," + Named("g", 1)));
+  EXPECT_EQ(ReadDetails(reload()).reason, "EXPERIMENT_OVERLAPS");
+  EXPECT_EQ(State(), "e running 0.5");
+  Write(All(Named("f", 1) + "," + Named("f", 1)));
+  EXPECT_EQ(ReadDetails(reload()).reason, "BAD_EXPERIMENTS_FILE");
+  EXPECT_EQ(State(), "e running 0.5");
+  Write(All(Named("f", 1)));
+  EXPECT_TRUE(reload().ok());
+  EXPECT_EQ(State(), "e stopped 0.5, f running 1");
+}
+
 TEST_F(ExperimentFileTest, OfNonsenseStartsNoServer) {
   const auto start = [&] {
     const TinyModelFile model((TinyModel()));

@@ -1,15 +1,20 @@
-// The shipped server takes a changed configuration while it runs: all of it, or nothing.
+// The shipped server takes changed files while it runs, its configuration and those that it names: all of them, or
+// none.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <httplib.h>
 #include <signal.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "tests/support/certificates.h"
 #include "tests/support/child_process.h"
 #include "tests/support/ebbd_process.h"
 #include "tests/support/temporary_folder.h"
@@ -21,7 +26,10 @@ namespace {
 namespace fs = std::filesystem;
 using client::ReadDetails;
 using Code = grpc::StatusCode;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 constexpr char kNeverLooks[] = "1h";
 
@@ -196,6 +204,195 @@ TEST_F(Reload, TheCommandPrintsIt) {
   EXPECT_EQ(reload("sessions_max"), "tenants.acme.sessions_max: 2 -> 0");
   Write("cache: {arena: 1GiB}\nstore: {lease: 20s}\n");  // likewise the arena
   EXPECT_THAT(reload("NEEDS_RESTART"), HasSubstr("store.lease: 10s -> 20s: only a restart can change that"));
+}
+
+// What sha256sum makes of the tokens ops-1, acme-1 and acme-2.
+constexpr char kOps[] = "ops sha256:81df83b16fd9c8888b6f555bf83d48575bda41d58115f2e4276bc57b01a892a3 admin\n";
+constexpr char kAcme1[] = "acme sha256:7974d1de1641df0234e124a5d0f4acfacfc40c99ea69f0295f943074816d1091\n";
+constexpr char kAcme2[] = "acme sha256:89683d3644595c8bdbd401e8dc978888cda6f2a5b35edb9ce2dbce87d3f6d239\n";
+
+// Tokens in a file of their own, which the server never looks at by itself.
+class ReloadOfTokens : public Reload {
+ protected:
+  void WriteTokens(const std::string& text) const {
+    std::ofstream(tokens_ + ".new") << text;
+    fs::rename(tokens_ + ".new", tokens_);
+  }
+  void StartWithTokens(std::vector<std::string> arguments) {
+    for (const std::string& more :
+         {"--model=" + model_.path(), std::string("--cache.arena=32MiB"), std::string("--auth.mode=token"),
+          "--auth.token_file=" + tokens_, std::string("--auth.reload=1h"), std::string("--server.reload=1h")}) {
+      arguments.push_back(more);
+    }
+    ebbd_ = std::make_unique<EbbdProcess>(EBBD_BINARY, arguments);
+    ASSERT_FALSE(ebbd_->address().empty()) << ebbd_->log();
+    acme_ = std::make_unique<TestClient>(ebbd_->address());
+  }
+
+  static std::unique_ptr<grpc::ClientContext> With(const std::string& token) {
+    auto context = std::make_unique<grpc::ClientContext>();
+    context->AddMetadata("authorization", "Bearer " + token);
+    return context;
+  }
+  bool IsLetIn(const std::string& token) const {
+    v1::ListSessionsResponse response;
+    const grpc::Status status = acme_->sessions().ListSessions(With(token).get(), {}, &response);
+    EXPECT_TRUE(status.ok() || ReadDetails(status).reason == "BAD_CREDENTIAL") << client::Describe(status);
+    return status.ok();
+  }
+  grpc::Status Ask(v1::ReloadConfigResponse* response) const {
+    response->Clear();
+    return acme_->admin().ReloadConfig(With("ops-1").get(), {}, response);
+  }
+  // The limit in force.
+  uint32_t SessionsMax() const {
+    v1::ListTenantsResponse response;
+    EXPECT_TRUE(acme_->admin().ListTenants(With("ops-1").get(), {}, &response).ok());
+    for (const v1::Tenant& tenant : response.tenants()) {
+      if (tenant.name() == "tenants/acme") return tenant.sessions_max();
+    }
+    return 0;
+  }
+  double Metric(const std::string& series) const {
+    const auto answer = httplib::Client("http://" + ebbd_->http_address()).Get("/metrics");
+    if (!answer) return -1;
+    const size_t at = answer->body.find("\n" + series + " ");
+    return at == std::string::npos ? -1 : std::strtod(answer->body.c_str() + at + series.size() + 2, nullptr);
+  }
+
+  const std::string tokens_ = folder_.path() + "/tokens";
+};
+
+TEST_F(ReloadOfTokens, AHangupTakesANewToken) {
+  WriteTokens(std::string(kOps) + kAcme1);
+  StartWithTokens({});
+  EXPECT_TRUE(IsLetIn("acme-1"));
+  WriteTokens(std::string(kOps) + kAcme2);
+  EXPECT_FALSE(IsLetIn("acme-2"));
+  ebbd_->Signal(SIGHUP);
+  while (!IsLetIn("acme-2")) continue;  // until the test's own time is up
+  EXPECT_FALSE(IsLetIn("acme-1"));
+}
+
+TEST_F(ReloadOfTokens, AnAdminIsToldWhichFilesWereTakenAlsoWithoutAConfiguration) {
+  WriteTokens(kOps);
+  StartWithTokens({});
+  v1::ReloadConfigResponse response;
+  ASSERT_TRUE(Ask(&response).ok());
+  EXPECT_THAT(response.files(), IsEmpty());
+  WriteTokens(std::string(kOps) + kAcme1);
+  ASSERT_TRUE(Ask(&response).ok());
+  EXPECT_THAT(response.files(), ElementsAre(tokens_));
+  EXPECT_THAT(response.changes(), IsEmpty());
+  EXPECT_TRUE(IsLetIn("acme-1"));
+  ASSERT_TRUE(Ask(&response).ok());
+  EXPECT_THAT(response.files(), IsEmpty());
+}
+
+TEST_F(ReloadOfTokens, ABadOneKeepsAGoodConfigurationFromBeingTaken) {
+  Write(Sessions(1));
+  WriteTokens(std::string(kOps) + kAcme1);
+  StartWithTokens({"--config=" + path_});
+  EXPECT_EQ(Metric("ebb_config_failing"), 0);
+  Write(Sessions(2));
+  WriteTokens(std::string(kOps) + "acme acme-2\n");
+  v1::ReloadConfigResponse response;
+  for (int time = 1; time <= 2; ++time) {
+    const grpc::Status refused = Ask(&response);
+    EXPECT_EQ(refused.error_code(), Code::INVALID_ARGUMENT);
+    EXPECT_EQ(ReadDetails(refused).reason, "BAD_TOKEN_FILE");
+    EXPECT_THAT(refused.error_message(), HasSubstr(tokens_ + ", line 2"));
+    EXPECT_EQ(SessionsMax(), 1U);
+    EXPECT_TRUE(IsLetIn("acme-1"));
+    EXPECT_EQ(Metric("ebb_config_failing"), 1);
+    EXPECT_EQ(Metric("ebb_config_reloads_total{result=\"failed\"}"), time);
+  }
+  WriteTokens(std::string(kOps) + kAcme2);
+  ASSERT_TRUE(Ask(&response).ok());
+  EXPECT_THAT(response.files(), ElementsAre(tokens_, path_));
+  EXPECT_THAT(response.changes(), SizeIs(1));
+  EXPECT_EQ(SessionsMax(), 2U);
+  EXPECT_TRUE(IsLetIn("acme-2"));
+  EXPECT_EQ(Metric("ebb_config_failing"), 0);
+}
+
+TEST_F(ReloadOfTokens, ABadConfigurationKeepsAGoodTokenFromBeingTaken) {
+  Write(Sessions(1));
+  WriteTokens(std::string(kOps) + kAcme1);
+  StartWithTokens({"--config=" + path_});
+  Write(Sessions(2) + "model: {name: story}");
+  WriteTokens(std::string(kOps) + kAcme2);
+  v1::ReloadConfigResponse response;
+  EXPECT_EQ(ReadDetails(Ask(&response)).reason, "NEEDS_RESTART");
+  EXPECT_FALSE(IsLetIn("acme-2"));
+  EXPECT_EQ(SessionsMax(), 1U);
+  EXPECT_EQ(Metric("ebb_config_failing"), 1);
+  fs::remove(tokens_);
+  Write(Sessions(2));
+  EXPECT_EQ(ReadDetails(Ask(&response)).reason, "NO_TOKEN_FILE");
+  EXPECT_EQ(SessionsMax(), 1U);
+  WriteTokens(std::string(kOps) + kAcme2);
+  ASSERT_TRUE(Ask(&response).ok());
+  EXPECT_TRUE(IsLetIn("acme-2"));
+  EXPECT_EQ(SessionsMax(), 2U);
+  EXPECT_EQ(Metric("ebb_config_failing"), 0);
+}
+
+// Certificates, tokens and experiments, in a server that looks at none of them by itself.
+TEST(ReloadOfCertificates, TakesAllFilesOrNone) {
+  const Certificates made;
+  made.Authority("ca");
+  made.Authority("other-ca");
+  made.Leaf("server", "ca", "localhost", "DNS:localhost");
+  made.Write("tokens", kOps);
+  made.Write("experiments", "{}");
+  const TestServer server([&](ServerOptions& options) {
+    options.http_listen = Address{.host = "127.0.0.1", .port = 0};
+    options.auth = {.token = true, .token_file = made.Path("tokens"), .reload = absl::Hours(1)};
+    options.tls = TlsOptions{.cert = made.Path("server.pem"), .key = made.Path("server.key"), .reload = absl::Hours(1)};
+    options.experiments = ExperimentFileOptions{.path = made.Path("experiments"), .reload = absl::Hours(1)};
+  });
+  v1::ReloadConfigResponse response;
+  // By a connection of its own, which trusts `ca` alone.
+  const auto ask = [&](const std::string& ca, const std::string& token) {
+    grpc::SslCredentialsOptions options;
+    options.pem_root_certs = made.Read(ca + ".pem");
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    arguments.SetSslTargetNameOverride("localhost");
+    const auto channel = grpc::CreateCustomChannel(server.address(), grpc::SslCredentials(options), arguments);
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", "Bearer " + token);
+    response.Clear();
+    return v1::AdminService::NewStub(channel)->ReloadConfig(&context, {}, &response);
+  };
+  ASSERT_TRUE(ask("ca", "ops-1").ok());
+  EXPECT_THAT(response.files(), IsEmpty());
+
+  const std::string key = made.Read("server.key");
+  made.Write("server.key", made.Read("ca.key"));
+  made.Write("tokens", std::string(kOps) + kAcme1);
+  grpc::Status status = ask("ca", "ops-1");
+  EXPECT_EQ(status.error_code(), Code::INVALID_ARGUMENT);
+  EXPECT_EQ(ReadDetails(status).reason, "BAD_TLS_FILE");
+  EXPECT_EQ(ReadDetails(status).field, "tls.key");
+  EXPECT_EQ(ReadDetails(ask("ca", "acme-1")).reason, "BAD_CREDENTIAL") << "the token was not taken";
+  EXPECT_EQ(server.Metric("ebb_config_failing"), 1);
+
+  made.Write("server.key", key);
+  made.Write("experiments", "[]");
+  EXPECT_EQ(ReadDetails(ask("ca", "ops-1")).reason, "BAD_EXPERIMENTS_FILE");
+  EXPECT_EQ(ReadDetails(ask("ca", "acme-1")).reason, "BAD_CREDENTIAL");
+  EXPECT_EQ(server.Metric("ebb_config_failing"), 1);
+
+  made.Write("experiments", "{\"experiments\": []}");
+  made.Leaf("server", "other-ca", "localhost", "DNS:localhost");
+  ASSERT_TRUE(ask("ca", "ops-1").ok());
+  EXPECT_THAT(response.files(), ElementsAre(made.Path("experiments"), made.Path("tokens"), made.Path("server.pem"),
+                                            made.Path("server.key")));
+  EXPECT_EQ(server.Metric("ebb_config_failing"), 0);
+  while (!ask("other-ca", "ops-1").ok()) absl::SleepFor(absl::Milliseconds(50));  // gRPC looks once a second
+  EXPECT_EQ(ReadDetails(ask("other-ca", "acme-1")).reason, "ADMIN_ONLY") << "the token was taken";
 }
 
 TEST(ReloadWithoutAFile, IsRefused) {

@@ -195,7 +195,7 @@ TEST_F(Tls, WhatDoesNotFitTogetherIsNotTaken) {
                                     .reload = absl::Hours(1)});
   ASSERT_THAT(tls, IsOk());
   const auto refuses = [&](const std::string& field) {
-    const absl::Status status = (*tls)->Reload();
+    const absl::Status status = TakeNow((*tls)->Read());
     EXPECT_THAT(status, IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_TLS_FILE", field));
     return std::string(status.message());
   };
@@ -212,7 +212,7 @@ TEST_F(Tls, WhatDoesNotFitTogetherIsNotTaken) {
   made_.Write("ca.pem", "nobody\n");
   EXPECT_THAT(refuses("tls.client_ca"), testing::HasSubstr("no certificate"));
   made_.Authority("ca");
-  EXPECT_THAT((*tls)->Reload(), IsOk());
+  EXPECT_THAT(TakeNow((*tls)->Read()), IsOk());
   made_.Leaf("server", "ca", "localhost", "DNS:localhost", -1);
   EXPECT_THAT(refuses("tls.cert"), testing::HasSubstr("the certificate ended"));
 }

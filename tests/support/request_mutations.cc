@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "server/services.h"
 
 namespace ebb {
 namespace {
@@ -210,10 +211,7 @@ bool HasField(const Descriptor& request, std::string_view path) {
 
 std::vector<Method> AllMethods() {
   std::vector<Method> methods;
-  for (const std::string name : {"session", "inference", "eviction", "admin"}) {
-    const auto* const file =
-        google::protobuf::DescriptorPool::generated_pool()->FindFileByName("ebb/v1/" + name + ".proto");
-    const auto* const service = file->service(0);
+  for (const auto* const service : AllServices()) {
     for (int i = 0; i < service->method_count(); ++i) {
       methods.push_back({service->full_name() + "/" + service->method(i)->name(), service->method(i)});
     }

@@ -33,7 +33,7 @@ std::vector<Mutation> MutationsOf(const google::protobuf::Descriptor& request);
 // Whether `path` ("rows[3].scores") is a field of the message, or a choice between some.
 bool HasField(const google::protobuf::Descriptor& request, std::string_view path);
 
-// Every method of ebb.v1: "ebb.v1.SessionService/GetSession".
+// Every method of AllServices(): "ebb.v1.SessionService/GetSession".
 struct Method {
   std::string name = {};
   const google::protobuf::MethodDescriptor* descriptor = nullptr;

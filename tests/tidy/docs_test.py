@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""The readers behind scripts/docs: what they take from a source, and what they refuse to pass over in silence; and what is written."""
+"""The readers behind scripts/docs: what they take from a source, and what they refuse to pass over in silence; and what is written. And that the
+page of log lines has all of them."""
 import contextlib
 import io
+import re
 import sys
 import tempfile
 import unittest
@@ -11,6 +13,8 @@ from unittest import mock
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 from reference import generated, pages, proto, reasons  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
 
 PROTO = """syntax = "proto3";
 
@@ -161,6 +165,43 @@ class Generated(unittest.TestCase):
         self.assertEqual(self.settle(files, check=False), (0, ["folder/new written", "old written", "gone removed"]))
         self.assertEqual({path.name: path.read_text() for path in self.root.rglob("*") if path.is_file()}, {"new": "new", "old": "young", "same": "same"})
         self.assertEqual(self.settle(files, check=True), (0, []))
+
+
+class LogPage(unittest.TestCase):
+    """docs/reference/log.md has every event of the server's log with its fields, and none that there is not."""
+    CALL = re.compile(r"\b(?:LogDebug|LogInfo|LogWarn|LogError|WriteLog)\(")
+    # Whose first argument is the event of a line that the function logs.
+    NAMED_BY_CALLER = {"event": re.compile(r'\bCount\("([a-z_]+)"')}
+
+    def arguments(self, text, at):
+        depth, end = 1, at
+        while depth:
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        return text[at:end]
+
+    def said(self):
+        events = {}
+        for path in sorted((ROOT / "server").rglob("*.cc")):
+            text = path.read_text(encoding="utf-8")
+            for call in self.CALL.finditer(text):
+                arguments = self.arguments(text, call.end())
+                fields = set(re.findall(r'\{\s*"([a-z0-9_]+)",', arguments))
+                named = re.search(r'"([a-z_]+)"', arguments.split("{")[0])
+                caller = self.NAMED_BY_CALLER.get(arguments.split(",")[0].strip())
+                names = [named[1]] if named else caller.findall(text) if caller else []
+                for name in names:
+                    events.setdefault(name, set()).update(fields)
+        return events
+
+    def test_has_every_event_and_field(self):
+        page = (ROOT / "docs/reference/log.md").read_text(encoding="utf-8")
+        calls, others = page.split("## Every call")[1].split("## Other events")
+        cells = [[re.findall(r"`([a-z0-9_]+)`", cell) for cell in line.split("|")[1:]] for line in others.splitlines() if line.startswith("| `")]
+        told = {event: set(row[2]) for row in cells for event in row[0]}
+        told["rpc"] = {name for line in calls.splitlines() if line.startswith("| `") for name in re.findall(r"`([a-z_]+)`", line.split("|")[1])}
+        self.assertGreater(len(told), 20)
+        self.assertEqual(told, self.said())
 
 
 if __name__ == "__main__":
