@@ -28,7 +28,8 @@ bool MayHavePort(const std::string& address) {
 // A wait that somebody at a terminal would wonder about.
 void SayWait(const grpc::Status& refused, absl::Duration wait) {
   if (wait >= kUnexplainedWaitMax) {
-    std::fprintf(stderr, "ebb: %s, and is tried again then\n", client::Describe(refused).c_str());
+    std::fprintf(stderr, "ebb: %s; tried again in %s\n", client::Describe(refused).c_str(),
+                 absl::FormatDuration(wait).c_str());
   }
 }
 

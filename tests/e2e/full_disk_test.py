@@ -75,7 +75,7 @@ class FullDisk(unittest.TestCase):
                        r"No space left on device; it begins with [1-9]\d* bytes in store\.dir, where 0 are free \(retry in 5s\)")
             self.assertEqual(len(said), 3, said)
             for line in said[:2]:
-                self.assertRegex(line, refusal + r", and is tried again then$")
+                self.assertRegex(line, refusal + r"; tried again in 5s$")
             self.assertRegex(said[2], refusal + "$")
             os.remove(f"{volume.seen}/fill")
             volume.server.ebb("sessions", "create", "a")
