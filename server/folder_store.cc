@@ -35,6 +35,7 @@ absl::Status WithRoom(const absl::Status& status, size_t needed, const OpenFile&
 absl::Status FolderStore::Begin(SessionId session, const SessionName& name, std::string_view snapshot) {
   File& file = sessions_[session];
   file.name = name;
+  health_.Answered();  // sealing a large snapshot takes a while, too
   const absl::Status status = BeginFiles(file, snapshot);
   health_.Wrote(status);
   if (status.ok()) return status;
@@ -46,7 +47,8 @@ absl::Status FolderStore::BeginFiles(File& file, std::string_view snapshot) {
   EBB_TRY(OpenJournal(file, true));
   const uint32_t number = file.place.first;
   const std::string name = SessionFiles::SnapshotName(file.name, number);
-  const absl::Status written = ReplaceFile(files_.FolderOf(file.name), name, snapshot, sync_ != Sync::kNone);
+  const absl::Status written =
+      ReplaceFile(files_.FolderOf(file.name), name, snapshot, sync_ != Sync::kNone, [this] { health_.Answered(); });
   if (!written.ok()) {
     EBB_TRY(files_.Remove(file.name, number, number, false));
     return written;
