@@ -14,8 +14,6 @@
 namespace ebb {
 namespace {
 
-constexpr uint64_t kFilesToBegin = 3;  // a tenant's folder, a journal and a snapshot
-
 absl::Status Unwritable(const std::string& folder, absl::string_view why) {
   return absl::UnavailableError(absl::StrFormat("journals cannot be written: %s: %s", folder, why));
 }

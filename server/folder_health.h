@@ -25,6 +25,7 @@ namespace ebb {
 
 // The most that journals write at once: a slice of a snapshot.
 inline constexpr int64_t kJournalSlice = int64_t{1} << 20;
+inline constexpr uint64_t kFilesToBegin = 3;  // a tenant's folder, a journal and a snapshot
 
 struct FolderSpace {
   int64_t available = 0;  // bytes, to whom the process is

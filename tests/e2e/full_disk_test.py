@@ -92,6 +92,8 @@ class FullDisk(unittest.TestCase):
                     open(name, "wb").close()
             said = volume.wait_for("room for")
             self.assertIsNotNone(re.search(r"the volume has room for [0-2] files, of 3 that are needed", said), said)
+            volume.server.ebb("sessions", "create", "a", check=1)
+            self.assertRegex(volume.server.stderr, r"No space left on device; it begins with 3 files in store\.dir, where there is room for [0-2] \(")
             for name in filter(os.path.exists, names):
                 os.remove(name)
             volume.wait_for("ready")
