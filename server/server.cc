@@ -9,10 +9,10 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -305,6 +305,14 @@ class RunningServer final : public Server {
     AdminService admin;
   };
 
+  // What gRPC's health service was told.
+  struct Told {
+    bool alive = false;
+    bool ready = false;
+    bool draining = false;
+    bool operator==(const Told&) const = default;
+  };
+
   Metrics& metrics() const { return main_->metrics(); }
 
   ServedModel::Shared SharedBy(ModelId id, std::vector<std::string> methods, Experiments* experiments) {
@@ -413,15 +421,19 @@ class RunningServer final : public Server {
     const bool alive = CheckAlive().ok();
     const bool was_ready = CheckReady().ok();
     const std::lock_guard lock(health_mutex_);
-    const bool ready = was_ready && !draining_;
-    if (server_ == nullptr || told_ == std::pair(alive, ready)) return;  // it would repeat itself to all that watch
-    told_ = {alive, ready};
+    const bool draining = draining_;
+    const bool ready = was_ready && !draining;
+    const Told now = {.alive = alive, .ready = ready, .draining = draining};
+    if (server_ == nullptr || told_ == now) return;  // it would repeat itself to all that watch
+    told_ = now;
     grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
-    health.SetServingStatus(alive && ready);
     health.SetServingStatus("liveness", alive);
     health.SetServingStatus("readiness", ready);
     for (const auto* service : AllServices()) health.SetServingStatus(service->full_name(), alive && ready);
-    health.SetServingStatus(HealthName(main_->name()), !draining_);
+    health.SetServingStatus(HealthName(main_->name()), !draining);
+    // Last: who sees it change finds the others changed. By its name, since without one all are set, those of other
+    // models, too.
+    health.SetServingStatus("", alive && ready);
   }
 
   void SetServing(const std::string& service, bool serving) {
@@ -490,8 +502,8 @@ class RunningServer final : public Server {
   std::atomic<bool> draining_ = false;
   GrpcDoor door_;
   std::unique_ptr<Acceptor> acceptor_;
-  std::mutex health_mutex_;                         // that a model's thread finds server_ there, or gone
-  std::optional<std::pair<bool, bool>> told_ = {};  // alive and ready, as RenewHealth said last
+  std::mutex health_mutex_;        // that a model's thread finds server_ there, or gone
+  std::optional<Told> told_ = {};  // as RenewHealth did last
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Console> console_;
   std::unique_ptr<OpenAiFront> openai_;
