@@ -10,6 +10,7 @@
 #include <cstring>
 #include <span>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_format.h"
 #include "engine/large_pages.h"
 #include "policies/status.h"
@@ -22,15 +23,31 @@ constexpr std::string_view kNewEnding = ".new";
 constexpr absl::Duration kRetry = absl::Seconds(5);
 constexpr size_t kReadPiece = size_t{1} << 20;   // which stays in a core's cache until it has been looked at
 constexpr size_t kWritePiece = size_t{8} << 20;  // on its way to the disk while the next is copied
+constexpr size_t kWriteAhead = 8 * kWritePiece;  // the most that is on its way
+constexpr char kOneName[] = "ebb/one_name";      // payload of a status
 constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
-// Of a file that is to be synced when it is whole: the disk works meanwhile, not only then.
-int WriteAhead(int fd, std::string_view bytes) {
+// Of a file that is to be synced when it is whole: the disk works meanwhile, not only then, and is never so far behind
+// that the sync takes long.
+int SendPiece(int fd, size_t at, size_t bytes) {
+  // Advice only: what fails is found later.
+  sync_file_range(fd, static_cast<off_t>(at), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
+  if (at < kWriteAhead) return 0;
+  constexpr unsigned kWait = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+  if (sync_file_range(fd, static_cast<off_t>(at - kWriteAhead), kWritePiece, kWait) == 0) return 0;
+  // The system says once what the disk could not write: the sync would not find it again. Some kinds of files know no
+  // ranges, which is no failure.
+  const bool unknown = errno == EINVAL || errno == ENOSYS || errno == ESPIPE;
+  return unknown ? 0 : errno;
+}
+
+int WritePieces(int fd, std::string_view bytes, bool sync, absl::FunctionRef<void()> wrote) {
   for (size_t at = 0; at < bytes.size(); at += kWritePiece) {
     const std::string_view piece = bytes.substr(at, kWritePiece);
-    if (const int error = WriteAll(fd, piece); error != 0) return error;
-    // Advice only: what fails is found by the sync.
-    sync_file_range(fd, static_cast<off_t>(at), static_cast<off_t>(piece.size()), SYNC_FILE_RANGE_WRITE);
+    int error = WriteAll(fd, piece);
+    if (error == 0 && sync) error = SendPiece(fd, at, piece.size());
+    if (error != 0) return error;
+    wrote();
   }
   return 0;
 }
@@ -53,10 +70,14 @@ absl::Status StoreFailed(const char* what, const std::string& name, int error) {
                   absl::StrFormat("the store has no room: %s %s: %s", what, name, std::strerror(error)),
                   {.reason = "STORE_FULL", .retry = kRetry});
   }
-  return Refuse(absl::StatusCode::kUnavailable,
-                absl::StrFormat("the store failed: %s %s: %s", what, name, std::strerror(error)),
-                {.reason = "STORE_FAILED", .retry = kRetry});
+  absl::Status status = Refuse(absl::StatusCode::kUnavailable,
+                               absl::StrFormat("the store failed: %s %s: %s", what, name, std::strerror(error)),
+                               {.reason = "STORE_FAILED", .retry = kRetry});
+  if (error == EEXIST || error == ENOENT) status.SetPayload(kOneName, absl::Cord());
+  return status;
 }
+
+bool IsOfOneName(const absl::Status& status) { return status.GetPayload(kOneName).has_value(); }
 
 absl::Status StoreUnusable(const std::string& folder, const char* what, int error) {
   return Refuse(absl::StatusCode::kUnavailable,
@@ -102,14 +123,15 @@ int WriteAll(int fd, std::string_view bytes) {
 std::string NameBeside(const std::string& name) { return absl::StrFormat(".%s%s", name, kNewEnding); }
 bool IsBeside(const std::string& name) { return name.starts_with('.') && name.ends_with(kNewEnding); }
 
-absl::Status ReplaceFile(const OpenFile& folder, const std::string& name, std::string_view bytes, bool sync) {
+absl::Status ReplaceFile(const OpenFile& folder, const std::string& name, std::string_view bytes, bool sync,
+                         absl::FunctionRef<void()> wrote) {
   const std::string beside = NameBeside(name);
   int error = 0;
   {
     const OpenFile file(
         openat(folder.get(), beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, kFileMode));
     if (!file.ok()) return StoreFailed("making", name, errno);
-    error = sync ? WriteAhead(file.get(), bytes) : WriteAll(file.get(), bytes);
+    error = WritePieces(file.get(), bytes, sync, wrote);
     // After a sync that failed the system may have dropped what it could not write: the file is given up.
     if (error == 0 && sync && fsync(file.get()) != 0) error = errno;
   }

@@ -40,6 +40,8 @@ inline constexpr mode_t kFileMode = 0600;
 // UNAVAILABLE STORE_FULL or STORE_FAILED with RetryInfo: what the system says (`error`) to `what` of `name`. Without
 // the folder: callers have no business with it, the log does.
 absl::Status StoreFailed(const char* what, const std::string& name, int error);
+// Whether that is about one name, of which there is no file or already one: it says nothing of the disk.
+bool IsOfOneName(const absl::Status& status);
 // UNAVAILABLE STORE_UNUSABLE of the key store.dir, for who starts the server: what the system says (`error`) to `what`
 // of `folder`, which is named as it was given.
 absl::Status StoreUnusable(const std::string& folder, const char* what, int error);
@@ -59,8 +61,11 @@ std::string NameBeside(const std::string& name);
 bool IsBeside(const std::string& name);
 
 // Puts a file with these bytes in the place of `name`: whoever pulls the plug, the old one or the new one is there,
-// whole, and with `sync` on disk when it returns. Without, that holds for who kills the process.
-absl::Status ReplaceFile(const OpenFile& folder, const std::string& name, std::string_view bytes, bool sync);
+// whole, and with `sync` on disk when it returns. Without, that holds for who kills the process. `wrote` is told after
+// each piece, none of which takes a disk long.
+absl::Status ReplaceFile(
+    const OpenFile& folder, const std::string& name, std::string_view bytes, bool sync,
+    absl::FunctionRef<void()> wrote = [] {});
 // NOT_FOUND without a reason where there is none. `came` is told, while the system reads ahead, of all that is there so
 // far, which moves no more.
 absl::StatusOr<std::string> ReadFile(

@@ -14,8 +14,6 @@
 namespace ebb {
 namespace {
 
-constexpr uint64_t kFilesToBegin = 3;  // a tenant's folder, a journal and a snapshot
-
 absl::Status Unwritable(const std::string& folder, absl::string_view why) {
   return absl::UnavailableError(absl::StrFormat("journals cannot be written: %s: %s", folder, why));
 }
@@ -41,7 +39,7 @@ absl::Status FolderHealth::Check() const {
   if (!seen_.ok()) return Unwritable(folder_, seen_.message());
   if (!written_.ok()) return Unwritable(folder_, written_.message());
   const absl::Duration silence = clock_.Now() - heard_;
-  if (silence <= kSilenceMax) return absl::OkStatus();
+  if (silence <= silence_max_) return absl::OkStatus();
   return Unwritable(folder_, absl::StrFormat("the disk has not answered for %s",
                                              absl::FormatDuration(absl::Trunc(silence, absl::Seconds(1)))));
 }
@@ -51,8 +49,14 @@ std::optional<FolderSpace> FolderHealth::space() const {
   return space_;
 }
 
+void FolderHealth::Answered() {
+  const std::lock_guard lock(mutex_);
+  heard_ = clock_.Now();
+}
+
 void FolderHealth::Wrote(const absl::Status& outcome) {
   if (outcome.ok()) return Heard(outcome);
+  if (IsOfOneName(outcome)) return Answered();
   Heard(absl::UnavailableError(
       absl::StrFormat("the last write failed, %s: the log has the system's words", GetRefusal(outcome).reason)));
 }

@@ -19,14 +19,21 @@ constexpr size_t kSlice = kJournalSlice;  // bytes of a snapshot between two com
 constexpr size_t kOpenMax = 256;          // files; more are closed, and opened again when they are written to
 constexpr size_t kGrowingMax = 4;         // snapshots in memory, where the disk is slower than sessions grow
 
-// Of a session that does not begin, with how much room is missing where that is why. The folder goes by the key of the
-// configuration: callers know no paths of the server.
+// Of a session that does not begin, with how much room is missing on the volume where that is why: a quota or a limit
+// has only the system's words. The folder goes by the key of the configuration: callers know no paths of the server.
 absl::Status WithRoom(const absl::Status& status, size_t needed, const OpenFile& folder) {
   struct statvfs volume = {};
   if (GetRefusal(status).reason != "STORE_FULL" || fstatvfs(folder.get(), &volume) != 0) return status;
-  return Refuse(status.code(),
-                absl::StrFormat("%s; it begins with %d bytes in store.dir, where %d are free",
-                                std::string(status.message()), needed, volume.f_bavail * volume.f_frsize),
+  const uint64_t free = uint64_t{volume.f_bavail} * volume.f_frsize;
+  std::string room;
+  if (free < needed) {
+    room = absl::StrFormat("%d bytes in store.dir, where %d are free", needed, free);
+  } else if (volume.f_files > 0 && volume.f_favail < kFilesToBegin) {
+    room = absl::StrFormat("%d files in store.dir, where there is room for %d", kFilesToBegin, volume.f_favail);
+  } else {
+    return status;
+  }
+  return Refuse(status.code(), absl::StrFormat("%s; it begins with %s", std::string(status.message()), room),
                 GetRefusal(status));
 }
 
@@ -35,18 +42,20 @@ absl::Status WithRoom(const absl::Status& status, size_t needed, const OpenFile&
 absl::Status FolderStore::Begin(SessionId session, const SessionName& name, std::string_view snapshot) {
   File& file = sessions_[session];
   file.name = name;
+  health_.Answered();  // sealing a large snapshot takes a while, too
   const absl::Status status = BeginFiles(file, snapshot);
   health_.Wrote(status);
   if (status.ok()) return status;
   Forget(session);  // what is there under its name is not its own, and not for its Remove
-  return WithRoom(status, snapshot.size(), files_.FolderOf(name));
+  return WithRoom(status, snapshot.size(), files_.root());
 }
 
 absl::Status FolderStore::BeginFiles(File& file, std::string_view snapshot) {
   EBB_TRY(OpenJournal(file, true));
   const uint32_t number = file.place.first;
   const std::string name = SessionFiles::SnapshotName(file.name, number);
-  const absl::Status written = ReplaceFile(files_.FolderOf(file.name), name, snapshot, sync_ != Sync::kNone);
+  const absl::Status written =
+      ReplaceFile(files_.FolderOf(file.name), name, snapshot, sync_ != Sync::kNone, [this] { health_.Answered(); });
   if (!written.ok()) {
     EBB_TRY(files_.Remove(file.name, number, number, false));
     return written;

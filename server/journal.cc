@@ -94,9 +94,9 @@ void Journal::Loop() {
 }
 
 void Journal::CommitAll(std::vector<JournalBatch>& batches) {
+  Heed(store_->Tend());
   const absl::Time start = absl::Now();
   bool any = false;
-  Heed(store_->Tend());
   for (JournalBatch& batch : batches) {
     any = any || !batch.deeds.empty();
     for (JournalBatch::Deed& deed : batch.deeds) {

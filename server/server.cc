@@ -9,10 +9,10 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -28,6 +28,7 @@
 #include "server/eviction_service.h"
 #include "server/experiment_metrics.h"
 #include "server/files.h"
+#include "server/folder_health.h"
 #include "server/grpc_door.h"
 #include "server/health_checks.h"
 #include "server/health_port.h"
@@ -217,6 +218,7 @@ class RunningServer final : public Server {
     server_ = builder.BuildAndStart();
     EBB_CHECK(server_ != nullptr);  // the port is ours already
     RenewHealth();
+    WatchStoreSpace();
     health_renewal_.emplace(kRenewHealthEvery, [this] { RenewHealth(); });
     models_->Configure(options_.models, absl::ZeroDuration());
     door_.Open(*acceptor_, metrics().connections_refused());
@@ -328,6 +330,14 @@ class RunningServer final : public Server {
     AdminService admin;
   };
 
+  // What gRPC's health service was told.
+  struct Told {
+    bool alive = false;
+    bool ready = false;
+    bool draining = false;
+    bool operator==(const Told&) const = default;
+  };
+
   Metrics& metrics() const { return main_->metrics(); }
 
   ServedModel::Shared SharedBy(ModelId id, std::vector<std::string> methods, Experiments* experiments) {
@@ -436,15 +446,19 @@ class RunningServer final : public Server {
     const bool alive = CheckAlive().ok();
     const bool was_ready = CheckReady().ok();
     const std::lock_guard lock(health_mutex_);
-    const bool ready = was_ready && !draining_;
-    if (server_ == nullptr || told_ == std::pair(alive, ready)) return;  // it would repeat itself to all that watch
-    told_ = {alive, ready};
+    const bool draining = draining_;
+    const bool ready = was_ready && !draining;
+    const Told now = {.alive = alive, .ready = ready, .draining = draining};
+    if (server_ == nullptr || told_ == now) return;  // it would repeat itself to all that watch
+    told_ = now;
     grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
-    health.SetServingStatus(alive && ready);
     health.SetServingStatus("liveness", alive);
     health.SetServingStatus("readiness", ready);
     for (const auto* service : AllServices()) health.SetServingStatus(service->full_name(), alive && ready);
-    health.SetServingStatus(HealthName(main_->name()), !draining_);
+    health.SetServingStatus(HealthName(main_->name()), !draining);
+    // Last: who sees it change finds the others changed. By its name, since without one all are set, those of other
+    // models, too.
+    health.SetServingStatus("", alive && ready);
   }
 
   void SetServing(const std::string& service, bool serving) {
@@ -452,14 +466,27 @@ class RunningServer final : public Server {
     if (server_ != nullptr) server_->GetHealthCheckService()->SetServingStatus(service, serving && !draining_);
   }
 
-  // Where there are journals, their thread has looked: a disk that does not answer keeps nobody waiting who scrapes.
-  std::optional<FolderSpace> StoreSpace() const {
+  // A disk that does not answer keeps nobody waiting who scrapes: where there are journals in a folder, their thread
+  // has looked, else one of its own.
+  std::optional<FolderSpace> StoreSpace() {
     if (main_->folder_health() != nullptr) return main_->folder_health()->space();
-    std::error_code none;
-    const auto space = std::filesystem::space(options_.store_dir, none);
-    if (none) return std::nullopt;
-    return FolderSpace{.available = static_cast<int64_t>(space.available),
-                       .capacity = static_cast<int64_t>(space.capacity)};
+    const std::lock_guard lock(space_mutex_);
+    return space_;
+  }
+
+  void WatchStoreSpace() {
+    if (options_.store_dir.empty() || main_->folder_health() != nullptr) return;
+    LookAtStore();
+    space_renewal_.emplace(FolderHealth::kLookEvery, [this] { LookAtStore(); });
+  }
+
+  void LookAtStore() {
+    std::error_code error;
+    const auto space = std::filesystem::space(options_.store_dir, error);
+    const std::lock_guard lock(space_mutex_);
+    space_.reset();
+    if (error) return;
+    space_ = {.available = static_cast<int64_t>(space.available), .capacity = static_cast<int64_t>(space.capacity)};
   }
 
   std::string MetricsPage() {
@@ -514,14 +541,17 @@ class RunningServer final : public Server {
   std::atomic<bool> draining_ = false;
   GrpcDoor door_;
   std::unique_ptr<Acceptor> acceptor_;
-  std::mutex health_mutex_;                         // that a model's thread finds server_ there, or gone
-  std::optional<std::pair<bool, bool>> told_ = {};  // alive and ready, as RenewHealth said last
+  std::mutex health_mutex_;        // that a model's thread finds server_ there, or gone
+  std::optional<Told> told_ = {};  // as RenewHealth did last
+  std::mutex space_mutex_;
+  std::optional<FolderSpace> space_ = {};  // under space_mutex_, as of the last look
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Console> console_;
   std::unique_ptr<OpenAiFront> openai_;
   std::unique_ptr<HealthPort> health_;
   std::unique_ptr<HttpPort> http_;
-  std::optional<Repeater> health_renewal_ = {};  // last but one, and last: they use what stands above
+  std::optional<Repeater> health_renewal_ = {};  // these last: they use what stands above
+  std::optional<Repeater> space_renewal_ = {};
   Reloader reloader_;
 };
 

@@ -66,6 +66,7 @@ class SessionFiles {
   absl::StatusOr<OpenFile> MakeFolderOf(const SessionName& name) const;
   // Not ok() where there is none.
   OpenFile FolderOf(const SessionName& name) const;
+  const OpenFile& root() const { return root_; }  // of all tenants
   // `status`, which is not OK, with the file that it is about.
   static absl::Status AtFile(const SessionName& name, const std::string& file, const absl::Status& status);
   static std::string JournalName(const SessionName& name, uint32_t number);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/cli/unreached.h"
 #include "client/error.h"
 
 namespace ebb::cli {
@@ -28,7 +29,8 @@ bool MayHavePort(const std::string& address) {
 // A wait that somebody at a terminal would wonder about.
 void SayWait(const grpc::Status& refused, absl::Duration wait) {
   if (wait >= kUnexplainedWaitMax) {
-    std::fprintf(stderr, "ebb: %s, and is tried again then\n", client::Describe(refused).c_str());
+    std::fprintf(stderr, "ebb: %s; tried again in %s\n", client::Describe(refused).c_str(),
+                 absl::FormatDuration(wait).c_str());
   }
 }
 
@@ -74,17 +76,17 @@ bool Shell::Check(const grpc::Status& status) {
   // UNAVAILABLE without ErrorInfo comes from the transport, not from an ebbd.
   const bool unreachable = status.error_code() == grpc::StatusCode::UNAVAILABLE && details.reason.empty();
   exit_code = unreachable ? kUnreachable : kRefused;
+  const std::string message =
+      unreachable ? DescribeUnreached(address, credentials, status.error_message()) : status.error_message();
   if (json) {
-    nlohmann::json error = {{"code", client::CodeName(status.error_code())}, {"message", status.error_message()}};
+    nlohmann::json error = {{"code", client::CodeName(status.error_code())}, {"message", message}};
     if (!details.reason.empty()) error["reason"] = details.reason;
     if (!details.field.empty()) error["field"] = details.field;
     if (details.retry) error["retry_seconds"] = absl::ToDoubleSeconds(*details.retry);
     if (!details.metadata.empty()) error["metadata"] = details.metadata;
     PrintError(error);
   } else if (unreachable) {
-    std::fprintf(stderr,
-                 "ebb: no server answers at %s (%s). Start one with `ebbd`, or name another with --addr or EBB_ADDR.\n",
-                 address.c_str(), status.error_message().c_str());
+    std::fprintf(stderr, "ebb: %s\n", message.c_str());
   } else {
     std::fprintf(stderr, "ebb: %s\n", client::Describe(status).c_str());
   }

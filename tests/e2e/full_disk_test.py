@@ -75,7 +75,7 @@ class FullDisk(unittest.TestCase):
                        r"No space left on device; it begins with [1-9]\d* bytes in store\.dir, where 0 are free \(retry in 5s\)")
             self.assertEqual(len(said), 3, said)
             for line in said[:2]:
-                self.assertRegex(line, refusal + r", and is tried again then$")
+                self.assertRegex(line, refusal + r"; tried again in 5s$")
             self.assertRegex(said[2], refusal + "$")
             os.remove(f"{volume.seen}/fill")
             volume.server.ebb("sessions", "create", "a")
@@ -92,6 +92,8 @@ class FullDisk(unittest.TestCase):
                     open(name, "wb").close()
             said = volume.wait_for("room for")
             self.assertIsNotNone(re.search(r"the volume has room for [0-2] files, of 3 that are needed", said), said)
+            volume.server.ebb("sessions", "create", "a", check=1)
+            self.assertRegex(volume.server.stderr, r"No space left on device; it begins with 3 files in store\.dir, where there is room for [0-2] \(")
             for name in filter(os.path.exists, names):
                 os.remove(name)
             volume.wait_for("ready")

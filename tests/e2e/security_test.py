@@ -103,6 +103,25 @@ class Secured(unittest.TestCase):
         self.server.ebb("--cert", self.path("gateway.pem"), "sessions", check=2)
         self.assertIn("go together", self.server.stderr)
 
+    def test_who_reaches_no_server_is_told_what_is_likely_wrong(self):
+        ca = ("--ca", self.path("ca.pem"))
+        self.server.ebb("sessions", check=3)
+        self.assertRegex(self.server.stderr, f"^ebb: {self.server.addr} hangs up at once, as a port does that speaks TLS.* Say --tls, or --ca .*gRPC: ")
+        self.server.ebb(*ca, "sessions", check=3)
+        self.assertRegex(self.server.stderr, "hangs up at once, as a port does that wants its callers' certificates. Show yours with --cert and --key")
+        self.server.ebb("--tls", "sessions", check=3)
+        self.assertRegex(self.server.stderr, "shows a certificate that is not trusted here. Name who signed it with --ca")
+        with Server() as plain:
+            plain.ebb(*ca, "sessions", check=3)
+            self.assertRegex(plain.stderr, f"^ebb: {plain.addr} does not speak TLS. Leave out --tls, --ca, ")
+            plain.ebb(f"--addr={plain.http}", "sessions", check=3)
+            self.assertRegex(plain.stderr, f"^ebb: {plain.http} does not speak gRPC. Name ebbd's server.listen with --addr")
+        self.server.ebb("--addr=no-such-host.invalid:7700", "sessions", check=3)
+        self.assertRegex(self.server.stderr, "^ebb: no-such-host.invalid:7700 is the address of no host that can be found. Look at --addr ")
+        self.server.ebb("--json", "sessions", check=3)
+        self.assertIn("Say --tls", json.loads(self.server.stderr)["error"]["message"])
+        self.assertEqual(self.server.stderr.count("\n"), 1)
+
     def test_python_shows_both(self):
         shown = {"ca": self.path("ca.pem"), "cert": self.path("gateway.pem"), "key": self.path("gateway.key")}
         with ebb.Client(self.server.addr, token_file=self.path("acme.token"), **shown) as client:

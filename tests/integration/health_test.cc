@@ -139,6 +139,8 @@ class JournalHealthTest : public HealthTest {
     return client_->Create(request, &session);
   }
 
+  std::string model() { return client_->Status().model().name(); }
+
   // Both ports, and the words of one.
   bool SaysReady() { return http_->Get("/readyz")->status == 200 && Ask("readiness") == kServing; }
   std::string Unready() {
@@ -153,21 +155,61 @@ class JournalHealthTest : public HealthTest {
     return body;
   }
 
+  void TakeFolderAway() { std::filesystem::rename(journals_, journals_ + ".away"); }
+  void BringFolderBack() { std::filesystem::rename(journals_ + ".away", journals_); }
+
   const TemporaryFolder folder_;
   const std::string journals_ = folder_.path() + "/journals";
 };
 
 TEST_F(JournalHealthTest, WhereTheirFolderIsAwayNoRequestIsToBeSent) {
   EXPECT_TRUE(SaysReady());
-  std::filesystem::rename(journals_, journals_ + ".away");
+  TakeFolderAway();
   EXPECT_EQ(Unready(), "journals cannot be written: " + journals_ + ": No such file or directory\n");
   EXPECT_TRUE(Eventually([&] { return AskClients("") == kNotServing; }));
   EXPECT_EQ(AskClients("readiness"), kNotServing);
   EXPECT_EQ(AskClients("ebb.v1.InferenceService"), kNotServing);
   EXPECT_EQ(AskClients("liveness"), kServing);
-  std::filesystem::rename(journals_ + ".away", journals_);
+  BringFolderBack();
   EXPECT_TRUE(Eventually([&] { return SaysReady(); }));
   EXPECT_TRUE(Eventually([&] { return AskClients("") == kServing; }));
+}
+
+TEST_F(JournalHealthTest, AModelIsWhatItIsWhateverBecomesOfReadiness) {
+  const std::string main = "models/" + model(), late = "models/late";
+  const ModelTable models = {{"late", ModelSpec{.path = folder_.path() + "/no.gguf"}}};
+  ASSERT_TRUE(server_->server().SetModels(models, absl::ZeroDuration()).ok());
+  EXPECT_TRUE(Eventually([&] { return AskClients(late) == kNotServing; }));
+  TakeFolderAway();
+  EXPECT_TRUE(Eventually([&] { return AskClients("") == kNotServing; }));
+  EXPECT_EQ(AskClients(main), kServing);
+  BringFolderBack();
+  EXPECT_TRUE(Eventually([&] { return AskClients("") == kServing; }));
+  EXPECT_EQ(AskClients(main), kServing);
+  EXPECT_EQ(AskClients(late), kNotServing);
+}
+
+TEST_F(JournalHealthTest, AServerThatWasNotReadyBeforeItDrainsStillSaysThatItsModelGoes) {
+  const std::string main = "models/" + model();
+  Decode([&] {
+    TakeFolderAway();
+    EXPECT_TRUE(Eventually([&] { return AskClients("") == kNotServing; }));
+    EXPECT_EQ(AskClients(main), kServing);
+    std::thread drain([&] { server_->server().Drain(absl::Milliseconds(1500)); });
+    EXPECT_TRUE(Eventually([&] { return AskClients(main) != kServing; }));
+    EXPECT_EQ(AskClients(main), kNotServing);
+    drain.join();
+  });
+  BringFolderBack();
+}
+
+TEST_F(JournalHealthTest, WhatIsAboutOneNameMakesNobodyElseWait) {
+  ASSERT_TRUE(Create("a").ok());
+  std::ofstream(journals_ + "/default/b.1.journal") << "somebody else's";
+  const grpc::Status refused = Create("b");
+  EXPECT_TRUE(SaysReady());
+  EXPECT_EQ(client::ReadDetails(refused).reason, "JOURNAL_FAILED") << client::Describe(refused);
+  EXPECT_THAT(refused.error_message(), HasSubstr("opening b.1.journal: File exists"));
 }
 
 // With a limit on files, which acts as a full disk does but for what the volume says of itself.
@@ -184,6 +226,10 @@ TEST_F(JournalHealthTest, AWriteThatFailsHoldsUntilOneSucceedsThoughNobodyWrites
   setrlimit(RLIMIT_FSIZE, &before);
   signal(SIGXFSZ, handler);
   EXPECT_EQ(client::ReadDetails(refused).reason, "JOURNAL_FAILED") << client::Describe(refused);
+  // Nothing of the volume, which has room.
+  EXPECT_EQ(refused.error_message(),
+            "the journal of sessions/a-secret-name cannot be begun: the store has no room: writing "
+            "a-secret-name.1.snapshot: File too large");
   EXPECT_THAT(body, HasSubstr("journals cannot be written: " + journals_ + ": "));
   EXPECT_THAT(body, Not(HasSubstr("a-secret-name")));
   EXPECT_THAT(later, HasSubstr("File too large"));
