@@ -9,7 +9,8 @@ void AddHealth(Command app, Shell& shell) {
   const Command command = app.add_subcommand("health", "Is the server there and serving? Exit code 0 only if it is");
   auto service = std::make_shared<std::string>();
   command.add_option("service", *service,
-                     "Full name of one gRPC service, for example ebb.v1.InferenceService, or models/NAME");
+                     "liveness or readiness, the two apart; models/NAME; or the full name of one gRPC service, for "
+                     "example ebb.v1.InferenceService");
   command.callback([&shell, service] {
     client::Client client = shell.Connect();
     std::string answer;

@@ -19,6 +19,8 @@ struct Likely {
 
 constexpr char kHangsUp[] = "hangs up at once, as a port does that speaks TLS, or a proxy whose server is away";
 constexpr char kSayTls[] = "Say --tls, or --ca with who signed its certificate";
+constexpr char kNoGrpc[] = "does not speak gRPC";
+constexpr char kNameGrpc[] = "Name ebbd's server.listen with --addr";
 // A connection that was there and broke is a server's that ended.
 constexpr char kNeverThere[] = "failed to connect";
 constexpr char kNoHost[] = "DNS resolution failed";
@@ -41,7 +43,8 @@ constexpr std::array kLikely = {
            "Look at --ca, --cert and --key"},
     Likely{Called::kPlain, "Socket closed", kHangsUp, kSayTls},
     Likely{Called::kPlain, "Connection reset by peer", kHangsUp, kSayTls},
-    Likely{Called::kPlain, "parsing HTTP/2", "does not speak gRPC", "Name ebbd's server.listen with --addr"},
+    Likely{Called::kPlain, "http1.x server", kNoGrpc, kNameGrpc},
+    Likely{Called::kPlain, "parsing HTTP/2", kNoGrpc, kNameGrpc},
 };
 
 }  // namespace

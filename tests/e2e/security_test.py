@@ -113,11 +113,11 @@ class Secured(unittest.TestCase):
         self.assertRegex(self.server.stderr, "shows a certificate that is not trusted here. Name who signed it with --ca")
         with Server() as plain:
             plain.ebb(*ca, "sessions", check=3)
-            self.assertRegex(plain.stderr, f"^ebb: {plain.addr} does not speak TLS. Leave out --tls, --ca, ")
-            plain.ebb(f"--addr={plain.http}", "sessions", check=3)
-            self.assertRegex(plain.stderr, f"^ebb: {plain.http} does not speak gRPC. Name ebbd's server.listen with --addr")
-        self.server.ebb("--addr=no-such-host.invalid:7700", "sessions", check=3)
-        self.assertRegex(self.server.stderr, "^ebb: no-such-host.invalid:7700 is the address of no host that can be found. Look at --addr ")
+            self.assertRegex(plain.stderr, f"(?m)^ebb: {plain.addr} does not speak TLS. Leave out --tls, --ca, ")
+            said = run(BIN / "ebb", f"--addr={plain.http}", "sessions", check=3).stderr
+            self.assertRegex(said, f"^ebb: {plain.http} does not speak gRPC. Name ebbd's server.listen with --addr")
+        said = run(BIN / "ebb", "--addr=no-such-host.invalid:7700", "sessions", check=3).stderr
+        self.assertRegex(said, "^ebb: no-such-host.invalid:7700 is the address of no host that can be found. Look at --addr ")
         self.server.ebb("--json", "sessions", check=3)
         self.assertIn("Say --tls", json.loads(self.server.stderr)["error"]["message"])
         self.assertEqual(self.server.stderr.count("\n"), 1)

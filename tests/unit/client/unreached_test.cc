@@ -28,6 +28,8 @@ TEST(DescribeUnreached, SaysWhatIsLikelyWrongAndKeepsTheWords) {
        "a:1 hangs up at once, as a port does that speaks TLS"},
       {tls, failed + "UNAVAILABLE: ipv4:127.0.0.1:1: Socket closed",
        "a:1 hangs up at once, as a port does that wants its callers'"},
+      {plain, failed + "INTERNAL: ipv4:127.0.0.1:1: Trying to connect an http1.x server",
+       "a:1 does not speak gRPC. Name"},
       {plain, failed + "UNAVAILABLE: ipv4:127.0.0.1:1: Failed parsing HTTP/2", "a:1 does not speak gRPC. Name"},
       {ca,
        failed + "UNKNOWN: ipv4:127.0.0.1:1: Ssl handshake failed: SSL_ERROR_SSL: error:0A00010B:SSL routines::wrong "
