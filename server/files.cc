@@ -85,14 +85,21 @@ absl::Status StoreUnusable(const std::string& folder, const char* what, int erro
                 {.reason = "STORE_UNUSABLE", .field = "store.dir"});
 }
 
+// Of a folder, in which many names lie.
+static absl::Status FolderFailed(const char* what, const std::string& name, int error) {
+  absl::Status status = StoreFailed(what, name, error);
+  status.ErasePayload(kOneName);
+  return status;
+}
+
 absl::StatusOr<OpenFile> MakeFolder(const OpenFile& parent, const std::string& name) {
   if (mkdirat(parent.get(), name.c_str(), kFolderMode) == 0) {
-    if (fsync(parent.get()) != 0) return StoreFailed("syncing the folder of", name, errno);
+    if (fsync(parent.get()) != 0) return FolderFailed("syncing the folder of", name, errno);
   } else if (errno != EEXIST) {
-    return StoreFailed("making a folder for", name, errno);
+    return FolderFailed("making a folder for", name, errno);
   }
   OpenFile folder = FindFolder(parent, name);
-  if (!folder.ok()) return StoreFailed("opening the folder of", name, errno);
+  if (!folder.ok()) return FolderFailed("opening the folder of", name, errno);
   return folder;
 }
 

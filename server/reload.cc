@@ -66,7 +66,8 @@ void Reloader::Look(Watched& watched) {
   absl::Status status = change.status();
   const bool is_new = change.ok() && !change->paths.empty();
   if (is_new) status = TakeNow(std::move(change));
-  if (!is_new && status == watched.judged) return;  // it is as good or as bad as it was
+  // It is as good or as bad as it was; what is refused when it is taken is read as new at each look.
+  if (status == watched.judged && (!is_new || !status.ok())) return;
   if (!status.ok() && status != watched.judged) LogRefusal(watched.file.path, status);
   watched.judged = status;
   Tell(status);

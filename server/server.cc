@@ -288,13 +288,16 @@ class RunningServer final : public Server {
   void AddLiveFile(LiveFile file) override { reloader_.Add(std::move(file)); }
 
   void Reload() override {
-    reloader_.Ask([](const absl::StatusOr<Reloaded>& /*logged*/) {});
+    reloader_.Ask([](const absl::StatusOr<Reloaded>& reloaded) {
+      const std::string reason = GetRefusal(reloaded.status()).reason;  // bad files are in the log already
+      if (reason != "NO_CONFIG_FILE" && reason != "QUEUE_FULL") return;
+      LogError("config_not_taken", {{"reason", reason}}, std::string(reloaded.status().message()));
+    });
   }
 
   void Drain(absl::Duration patience) override {
     draining_ = true;
     RenewHealth();
-    reloader_.Stop();  // no model is loaded any more
     if (takeover_ != nullptr) takeover_->Stop();
     models_->StopAll(patience);
     main_->worker().Drain(patience);
@@ -504,7 +507,8 @@ class RunningServer final : public Server {
     return metrics().Serialize(others) + ExperimentMetrics(experiments_.List());
   }
 
-  // Once gRPC is down, no call is left and the workers may go.
+  // Once gRPC is down, no call is left and the workers may go. A file that does not answer holds up nothing before
+  // this.
   void Stop(absl::Duration patience) {
     reloader_.Stop();
     if (models_) models_->StopAll(absl::ZeroDuration());

@@ -1,6 +1,7 @@
 """What `scripts/setup test` installs from npm beside this file, and what is asked of it."""
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 
@@ -20,7 +21,19 @@ def missing(*packages):
         return "there is no node"
     whole = (MODULES / ".package-lock.json").exists()  # npm writes it last
     lacking = [name for name in packages if not whole or not (MODULES / name).is_dir()]
-    return f"not installed: {', '.join(lacking)} (scripts/setup test)" if lacking else None
+    if lacking:
+        return f"not installed: {', '.join(lacking)} (scripts/setup test)"
+    return next(filter(None, map(too_old_for, packages)), None)
+
+
+def too_old_for(package):
+    """That node is older than a package says it needs, as ">=20"; npm installs it all the same."""
+    wants = json.loads((MODULES / package / "package.json").read_text()).get("engines", {}).get("node", "")
+    least = re.fullmatch(r">=\s*v?(\d+)[.\d]*", wants)
+    version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    if least and int(version.lstrip("v").split(".")[0]) < int(least[1]):
+        return f"{package} needs node {wants}, and this is {version}"
+    return None
 
 
 def type_problems(given):

@@ -195,9 +195,8 @@ TEST_F(JournalHealthTest, AServerThatWasNotReadyBeforeItDrainsStillSaysThatItsMo
     TakeFolderAway();
     EXPECT_TRUE(Eventually([&] { return AskClients("") == kNotServing; }));
     EXPECT_EQ(AskClients(main), kServing);
-    std::thread drain([&] { server_->server().Drain(absl::Milliseconds(1500)); });
-    EXPECT_TRUE(Eventually([&] { return AskClients(main) != kServing; }));
-    EXPECT_EQ(AskClients(main), kNotServing);
+    std::thread drain([&] { server_->server().Drain(absl::Seconds(5)); });
+    EXPECT_TRUE(Eventually([&] { return AskClients(main) == kNotServing; }));
     drain.join();
   });
   BringFolderBack();

@@ -17,6 +17,7 @@
 #include "tests/support/certificates.h"
 #include "tests/support/child_process.h"
 #include "tests/support/ebbd_process.h"
+#include "tests/support/eventually.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -58,7 +59,7 @@ class Reload : public testing::Test {
   }
   // The quota becomes `max`, whose sessions are not all there yet, some time.
   void ExpectRoom() const {
-    while (!MayHaveAnother()) continue;  // until the test's own time is up
+    EXPECT_TRUE(Eventually([&] { return MayHaveAnother(); }));
   }
 
   grpc::Status Ask(v1::ReloadConfigResponse* response) const {
@@ -270,7 +271,7 @@ TEST_F(ReloadOfTokens, AHangupTakesANewToken) {
   WriteTokens(std::string(kOps) + kAcme2);
   EXPECT_FALSE(IsLetIn("acme-2"));
   ebbd_->Signal(SIGHUP);
-  while (!IsLetIn("acme-2")) continue;  // until the test's own time is up
+  EXPECT_TRUE(Eventually([&] { return IsLetIn("acme-2"); }));
   EXPECT_FALSE(IsLetIn("acme-1"));
 }
 
@@ -391,7 +392,7 @@ TEST(ReloadOfCertificates, TakesAllFilesOrNone) {
   EXPECT_THAT(response.files(), ElementsAre(made.Path("experiments"), made.Path("tokens"), made.Path("server.pem"),
                                             made.Path("server.key")));
   EXPECT_EQ(server.Metric("ebb_config_failing"), 0);
-  while (!ask("other-ca", "ops-1").ok()) absl::SleepFor(absl::Milliseconds(50));  // gRPC looks once a second
+  EXPECT_TRUE(Eventually([&] { return ask("other-ca", "ops-1").ok(); }));  // gRPC looks once a second
   EXPECT_EQ(ReadDetails(ask("other-ca", "acme-1")).reason, "ADMIN_ONLY") << "the token was taken";
 }
 

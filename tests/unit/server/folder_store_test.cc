@@ -69,7 +69,7 @@ TEST_F(FolderStoreTest, ADiskThatIsSlowWithALargeSnapshotAnswersUntilItStops) {
   }
   EXPECT_GT(absl::Now() - begun, kSilence);
   EXPECT_TRUE(Eventually([&] { return !health_.Check().ok(); }));
-  EXPECT_THAT(std::string(health_.Check().message()), HasSubstr("the disk has not answered for 2s"));
+  EXPECT_THAT(std::string(health_.Check().message()), HasSubstr("the disk has not answered for "));
   while (reader.read(some.data(), static_cast<std::streamsize>(some.size()))) continue;
   journal.join();
   EXPECT_TRUE(health_.Check().ok()) << health_.Check();

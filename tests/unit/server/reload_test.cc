@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/eventually.h"
 #include "tests/support/status_matchers.h"
 
 namespace ebb {
@@ -38,6 +39,10 @@ class PretendedFile {
     const std::lock_guard lock(mutex_);
     return taken_;
   }
+  int tries() const {  // to take it
+    const std::lock_guard lock(mutex_);
+    return tries_;
+  }
 
  private:
   absl::StatusOr<FileChange> Read() {
@@ -48,6 +53,7 @@ class PretendedFile {
   }
   absl::Status Take(const std::string& text) {
     const std::lock_guard lock(mutex_);
+    ++tries_;
     if (text == "late") return RefuseField("LATE", path_, "it does not go with the rest");
     taken_ = text;
     return absl::OkStatus();
@@ -56,6 +62,7 @@ class PretendedFile {
   const std::string path_;
   mutable std::mutex mutex_;
   std::string text_, taken_;
+  int tries_ = 0;
 };
 
 class ReloadedFiles : public testing::Test {
@@ -141,6 +148,16 @@ TEST_F(ReloadedFiles, AreTakenByThemselvesWhateverAnotherIsLike) {
   EXPECT_THAT(Told(1), ElementsAre(Pair("BAD", true)));
   first_.Set("b");
   EXPECT_THAT(Told(1), ElementsAre(Pair("", false))) << "mended, though nothing is taken";
+}
+
+TEST_F(ReloadedFiles, AreRefusedOnceHoweverOftenTheyAreTriedAgain) {
+  Start();
+  first_.Set("late");
+  reloader_.Add(first_.AsLiveFile(absl::Milliseconds(1)));
+  EXPECT_THAT(Told(1), ElementsAre(Pair("LATE", true)));
+  const int tries = first_.tries();
+  EXPECT_TRUE(Eventually([&] { return first_.tries() > tries + 3; }));
+  EXPECT_THAT(Told(), ElementsAre());
 }
 
 TEST_F(ReloadedFiles, AreAnsweredAfterTheEndToo) {
