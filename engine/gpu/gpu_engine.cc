@@ -33,6 +33,14 @@ constexpr int64_t kLaneLoss = sizeof(gpu::LaneLoss);
 int32_t Parts(int32_t slots, int32_t part) { return (slots + part - 1) / part; }
 int32_t RoundUp(int32_t slots, int32_t part) { return Parts(slots, part) * part; }
 
+// What grows by a session at a time is not to be had anew each time: memory twice as large, but for large memory.
+int64_t WithRoomToGrow(int64_t bytes) {
+  constexpr int64_t kLarge = int64_t{16} << 20;
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  if (bytes > kLarge) return (bytes + kPiece - 1) / kPiece * kPiece;
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
+}
+
 constexpr size_t kRecordingsMax = 32;
 constexpr int64_t kRestShare = 10;  // one part of so many of the free memory is for activations
 
@@ -146,7 +154,7 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
     step.reduces = step.reduces || view.tracks > 1;
     step.likens = step.likens || view.rule == gpu::ScoreRule::kKeyLikeness;
     step.draws = step.draws || view.rule == gpu::ScoreRule::kChance;
-    const int32_t lanes = view.drop > 0 ? row.session->shape().lanes : 0;
+    const int64_t lanes = view.drop > 0 ? row.session->shape().lanes : 0;
     step.left.push_back({.first = step.left_count, .count = row.tells ? lanes * view.drop : 0});
     step.losses.push_back({.first = step.loss_count, .count = row.measures ? lanes : 0});
     step.left_count += step.left.back().count;
@@ -172,8 +180,17 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
 
 absl::Status GpuEngine::Grow(Buffer& buffer, int64_t bytes) {
   if (buffer.memory.bytes() >= bytes) return absl::OkStatus();
-  EBB_TRY(gpu_->Wait());  // what runs may use the former
   recordings_.clear();
+  return Renew(buffer, bytes);
+}
+
+// Of what kernels find by SessionView alone, and so no recording names.
+absl::Status GpuEngine::GrowTold(Buffer& buffer, int64_t bytes) {
+  return buffer.memory.bytes() >= bytes ? absl::OkStatus() : Renew(buffer, WithRoomToGrow(bytes));
+}
+
+absl::Status GpuEngine::Renew(Buffer& buffer, int64_t bytes) {
+  EBB_TRY(gpu_->Wait());  // what runs may use the former
   working_bytes_ -= buffer.memory.bytes();
   buffer.memory = {};
   EBB_ASSIGN(buffer.memory, gpu_->Allocate(bytes, "a step's activations"));
@@ -216,10 +233,10 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   EBB_TRY(HostRoom(host_inputs_, InputBytes(step)));
   EBB_TRY(HostRoom(host_logits_, copied * c.vocab * kFloat));
   EBB_TRY(HostRoom(host_next_, wanted * 4));
-  EBB_TRY(Grow(left_, int64_t{step.left_count} * 4));
-  EBB_TRY(Grow(losses_, int64_t{step.loss_count} * kLaneLoss));
-  EBB_TRY(HostRoom(host_left_, int64_t{step.left_count} * 4));
-  EBB_TRY(HostRoom(host_losses_, int64_t{step.loss_count} * kLaneLoss));
+  EBB_TRY(GrowTold(left_, step.left_count * 4));
+  EBB_TRY(GrowTold(losses_, step.loss_count * kLaneLoss));
+  EBB_TRY(HostRoom(host_left_, step.left_count * 4));
+  EBB_TRY(HostRoom(host_losses_, step.loss_count * kLaneLoss));
   if (step.largest == 0) return absl::OkStatus();
   constexpr int64_t kPair = sizeof(gpu::TokenLogit);
   EBB_TRY(Grow(largest_, wanted * step.largest * kPair));
@@ -494,9 +511,7 @@ absl::Status GpuEngine::CopyInputs(const Step& step) {
 absl::Status GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) const {
   if (buffer.bytes() >= bytes) return absl::OkStatus();
   buffer = {};
-  // Pinning makes the device wait: what grows by a session at a time is not to be pinned anew each time.
-  EBB_ASSIGN(buffer, gpu_->AllocateHost(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes))),
-                                        "what a step brings and takes"));
+  EBB_ASSIGN(buffer, gpu_->AllocateHost(WithRoomToGrow(bytes), "what a step brings and takes"));
   return absl::OkStatus();
 }
 

@@ -62,7 +62,7 @@ struct GpuRow {
   std::span<const float> logits = {};             // [0, 1 or T, vocab], valid until the next Run
   std::span<const gpu::TokenLogit> largest = {};  // [0 or count] as gpu::LargestArgs, alike
   int32_t next = 0;                               // the first of the last token's largest logits
-  std::span<const int32_t> left = {};             // [lanes, drop] tokens, in no order; empty where nobody leaves
+  std::span<const int32_t> left = {};             // [lanes, drop] tokens, by slot; empty where nobody leaves
   std::span<const gpu::LaneLoss> loss = {};       // [lanes]; alike
 };
 
@@ -136,7 +136,7 @@ class GpuEngine {
   // The rows of one step, sorted: those that bring one token come first.
   struct Step : Launches {
     struct Run {
-      int32_t first = 0, count = 0;
+      int64_t first = 0, count = 0;
     };
     struct Kept {
       int32_t row = 0;
@@ -149,14 +149,14 @@ class GpuEngine {
     std::vector<int32_t> wanted = {};       // rows whose logits are computed, ascending
     std::vector<Run> copied = {};           // of these, those whose logits leave the device
     std::vector<Kept> kept = {};            // and those that stay with their sessions
+    int32_t largest_copied = 0;             // of these, up to the last whose largest leave it
+    int32_t single = 0;                     // rows of sessions that bring one token
+    bool blocks_observe = false;            // of the others, any
+    int32_t block_slots_max = 0;            // of these, who bring
+    int32_t block_tokens_max = 0;           // so many
     // Of each session, where what it asks for of those who leave lies among what the device tells.
     std::vector<Run> left = {}, losses = {};
-    int32_t left_count = 0, loss_count = 0;
-    int32_t largest_copied = 0;    // of these, up to the last whose largest leave it
-    int32_t single = 0;            // rows of sessions that bring one token
-    bool blocks_observe = false;   // of the others, any
-    int32_t block_slots_max = 0;   // of these, who bring
-    int32_t block_tokens_max = 0;  // so many
+    int64_t left_count = 0, loss_count = 0;
 
     int32_t blocks() const { return static_cast<int32_t>(sessions.size()) - single; }
     bool decodes() const { return single == rows; }
@@ -180,6 +180,8 @@ class GpuEngine {
   absl::Status Reserve(const Step& step);
   void PointToWhatIsTold(Step& step) const;
   absl::Status Grow(Buffer& buffer, int64_t bytes);
+  absl::Status GrowTold(Buffer& buffer, int64_t bytes);
+  absl::Status Renew(Buffer& buffer, int64_t bytes);
   void Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride, bool add,
               const Step& step) const;
   gpu::RopeArgs Rotation() const;

@@ -19,9 +19,11 @@ namespace {
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+int32_t DenseSide(const Bench& b) { return b.dense_is_own && b.tiny() ? 64 : kDenseSide; }
+
 // Operations a second of the kernel that multiplies prompts.
 absl::StatusOr<double> OwnDenseRate(const Bench& b) {
-  const int32_t side = b.tiny() ? 64 : kDenseSide;
+  const int32_t side = DenseSide(b);
   const int64_t count = int64_t{side} * side;
   EBB_ASSIGN(const DeviceMatrix w, DeviceMatrix::Random(*b.gpu, side, side, 1));
   EBB_ASSIGN(const GpuMemory x, b.gpu->Allocate(count * 4, "x"));
@@ -64,8 +66,13 @@ std::string Time(double seconds) {
   return seconds < 1 ? absl::StrFormat("%.2f ms", seconds * 1e3) : absl::StrFormat("%.2f s", seconds);
 }
 
+absl::Status NeedCeilings(const Bench& b) {
+  if (b.copy_rate > 0 && b.dense_rate > 0) return absl::OkStatus();
+  return absl::FailedPreconditionError("the ceilings beside which it stands were not measured");
+}
+
 std::string Dense(const Bench& b) {
-  return absl::StrFormat("%s's product of %d^3 %s", b.dense_by, kDenseSide, Rate(b.dense_rate, "FLOP/s"));
+  return absl::StrFormat("%s's product of %d^3 %s", b.dense_by, DenseSide(b), Rate(b.dense_rate, "FLOP/s"));
 }
 
 absl::Status MeasureCeilings(Bench& b) {
@@ -85,13 +92,13 @@ absl::Status MeasureCeilings(Bench& b) {
   const double cublaslt = b.Peer("cublaslt");
   b.dense_rate = std::max(torch, cublaslt);
   if (b.dense_rate == 0) {
-    EBB_ASSIGN(b.dense_rate, OwnDenseRate(b));
     b.dense_by = "the own kernel";
     b.dense_is_own = true;
+    EBB_ASSIGN(b.dense_rate, OwnDenseRate(b));
     b.report.missing.push_back(
         "the rate of a dense product, by which prompts are judged: neither PyTorch nor cuBLASLt was found");
     b.report.rows.push_back(
-        {.what = absl::StrFormat("a product of %d^3 by the own kernel, BF16, as no other is there", kDenseSide),
+        {.what = absl::StrFormat("a product of %d^3 by the own kernel, BF16, as no other is there", DenseSide(b)),
          .measured = Rate(b.dense_rate, "FLOP/s"),
          .against = "itself",
          .ratio = 1});
@@ -108,6 +115,7 @@ absl::Status MeasureCeilings(Bench& b) {
 }
 
 absl::Status MeasureAttention(Bench& b) {
+  EBB_TRY(NeedCeilings(b));
   struct Case {
     int32_t slots;
     double target;  // 0: none
@@ -173,6 +181,7 @@ absl::Status MeasureAttention(Bench& b) {
 // One block of a prompt over all that came before it and itself, keys rotated, a layer; operations are those of the
 // slots that a row sees.
 absl::Status MeasurePromptAttention(Bench& b) {
+  EBB_TRY(NeedCeilings(b));
   LaneShape shape = {.layers = 2,
                      .slots = b.tiny() ? 64 : 8192,
                      .tokens = b.tiny() ? 8 : 1024,
@@ -220,6 +229,7 @@ absl::Status MeasurePromptAttention(Bench& b) {
 }
 
 absl::Status MeasureUpdate(Bench& b) {
+  EBB_TRY(NeedCeilings(b));
   const int32_t evicted = b.tiny() ? 4 : 64;
   const LaneShape shape = {.sessions = b.tiny() ? 1 : 8,
                            .layers = b.tiny() ? 2 : 32,
@@ -304,6 +314,7 @@ absl::Status MeasureSelection(Bench& b) {
 
 // The products of a decode step, whose cost is reading W.
 absl::Status MeasureLinear(Bench& b) {
+  EBB_TRY(NeedCeilings(b));
   const int32_t rows = b.tiny() ? 64 : 14336;
   const int32_t cols = b.tiny() ? 64 : 4096;
   const int matrices = b.tiny() ? 2 : 10;  // more than any cache holds
@@ -342,6 +353,7 @@ absl::Status MeasureLinear(Bench& b) {
 // What a decode step whose sessions sample costs behind its logits: the largest of each row found and copied out,
 // beside copying out the rows.
 absl::Status MeasureLargest(Bench& b) {
+  EBB_TRY(NeedCeilings(b));
   constexpr int32_t kCount = 64;
   const int32_t rows = b.tiny() ? 2 : 8;
   const int32_t vocab = b.tiny() ? 5000 : 128256;

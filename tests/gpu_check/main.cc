@@ -163,9 +163,11 @@ int Main(int argc, char** argv) {
   // Whole or not at all: whoever ends this program finds what was saved before.
   const auto write = [&](const std::string& name, const std::string& text) {
     const std::string part = options->out + "/" + name + ".part";
-    std::ofstream(part) << text;
+    std::ofstream file(part);
+    file << text;
+    file.close();
     std::error_code failed;  // of which the end of this function speaks
-    std::filesystem::rename(part, options->out + "/" + name, failed);
+    if (file.good()) std::filesystem::rename(part, options->out + "/" + name, failed);
   };
   const auto save = [&] {
     write("gpu.json", ToJson(report).dump(2) + "\n");

@@ -132,6 +132,7 @@ absl::Status CountWaits(Bench& b) {
 }
 
 absl::Status MeasureDecode(Bench& b) {
+  EBB_TRY(NeedCeilings(b));
   const int32_t sessions = b.tiny() ? 2 : 32;
   const int32_t budget = b.tiny() ? 40 : 1024;
   const int32_t depth = b.tiny() ? 128 : 16384;
@@ -156,21 +157,22 @@ absl::Status MeasureDecode(Bench& b) {
                            .against = "reading weights, K and V at the copy rate: " + Time(bytes / b.copy_rate),
                            .ratio = bytes / b.copy_rate / seconds,
                            .target = 0.8});
+  b.report.rows.push_back({.what = absl::StrFormat("bounded to %d beside full K and V at %d, %s", budget, depth, shape),
+                           .measured = Time(seconds),
+                           .against = "full " + Time(full_seconds),
+                           .ratio = full_seconds / seconds,
+                           .target = 3.5});
   EBB_ASSIGN(const double measured, StepSeconds(*engine, few, steps, true));
   b.report.rows.push_back({.what = absl::StrFormat("that step, what leaves each of %d sessions measured", sessions),
                            .measured = Time(measured),
                            .against = "not measured " + Time(seconds),
                            .ratio = measured / seconds,
                            .better = Better::kSmaller});
-  b.report.rows.push_back({.what = absl::StrFormat("bounded to %d beside full K and V at %d, %s", budget, depth, shape),
-                           .measured = Time(seconds),
-                           .against = "full " + Time(full_seconds),
-                           .ratio = full_seconds / seconds,
-                           .target = 3.5});
   return absl::OkStatus();
 }
 
 absl::Status MeasurePrefill(Bench& b) {
+  EBB_TRY(NeedCeilings(b));
   const int32_t block = b.tiny() ? 16 : 1024;
   const int32_t length = b.tiny() ? 32 : 8192;
   const ModelConfig config = Shape(b, length);
@@ -198,8 +200,11 @@ absl::Status MeasurePrefill(Bench& b) {
   std::array<std::vector<double>, 3> seconds;
   for (int turn = 0; turn < (b.tiny() ? 2 : 4); ++turn) {
     for (size_t i = 0; i < specs.size(); ++i) {
-      EBB_ASSIGN(const double took, run(specs[i]));
-      if (turn > 0) seconds[i].push_back(took);
+      const absl::StatusOr<double> took = run(specs[i]);
+      const bool has_all = !seconds.back().empty();
+      if (absl::IsDeadlineExceeded(took.status()) && has_all) break;  // those that there are count
+      EBB_TRY(took.status());
+      if (turn > 0) seconds[i].push_back(*took);
     }
   }
   const double plain = bench::Median(seconds[0]);

@@ -83,6 +83,7 @@ template <int32_t kTerms, int32_t kUnits, int32_t kStrips>
 EBB_DEVICE void AttendStage(const BlockLane& l, RowsSoFar<kTerms, kUnits>& r, const Vector16* kv,
                             const int32_t* position) {
   const int32_t vectors = l.words / 4;
+  SyncTeam();
   float p[2 * kStrips][4] = {};
   EBB_UNROLL
   for (int32_t s = 0; s < kStrips; ++s) MultiplyKeys(l, r.q, kv + 2 * s * vectors, p[2 * s], p[2 * s + 1]);

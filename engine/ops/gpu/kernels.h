@@ -33,8 +33,8 @@ inline constexpr int32_t kSuperBlock = 256;  // the same of K types, whose scale
 //   Q8_0             values [rows][cols] int8                      scales [rows][cols / 32] binary16
 //   Q4_0             values [rows][cols / 16][8] bytes: byte j of 16 columns holds code j (low nibble) and code j + 8
 //                    (high), code = value + 8                      scales alike
-//   Q4_K             values as Q4_0, code = 0 .. 15           scales [rows][cols / 32]: scale (low byte), minimum
-//   (high)
+//   Q4_K             values as Q4_0, code = 0 .. 15
+//                    scales [rows][cols / 32]: scale (low byte), minimum (high)
 //                    supers [rows][cols / 256]: binary16 d (low half), dmin (high)
 //                    value = d * scale * code - dmin * minimum
 //   Q6_K             values as Q4_0, the low four bits of code + 32
@@ -168,8 +168,8 @@ struct RmsNormArgs {
   float eps = 0;
 };
 
-// y [T][out] = x [T][in] W^T + bias, or y += . linear_tiles rounds x to BF16 where weights are BF16 or
-// quantised, as the CPU's fast arithmetic rounds it; all else computes with x as it is.
+// y [T][out] = x [T][in] W^T + bias, or y += . linear_tiles rounds x to BF16 where weights are BF16 or quantised; all
+// else computes with x as it is.
 struct LinearArgs {
   Matrix w = {};
   const float* bias = nullptr;  // [out] or null

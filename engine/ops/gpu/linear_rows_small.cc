@@ -96,6 +96,7 @@ MultiplySmall(LinearArgs a) {
       const int32_t row = first_row + kTileRows * n + g;
       float x[8] = {};
       if (has_columns && row < a.rows) ReadX<From::kByHalves>(a.x + int64_t{row} * a.w.cols + column, t, x);
+      SyncTeam();
       if constexpr (kType == Element::kQ4K) TakeMinima(x, scales, sum[0][n], sum[1][n]);
       EBB_UNROLL
       for (int32_t tile = 0; tile < 2; ++tile) {

@@ -1,10 +1,9 @@
 // y = x W^T for the many rows of a prompt's block, where weights are exact in BF16 (codes.h): tensor cores, tiles of
-// 128 outputs x 64 rows, 32 columns at a time. x is rounded to BF16, as the CPU's fast arithmetic rounds it with such
-// weights.
+// 128 outputs x 64 rows, 32 columns at a time. x is rounded to BF16, as the CPU's fast arithmetic does with BF16
+// weights (with quantised ones it rounds to bytes).
 //
-//   shared   W tile [128 outputs][32 columns], x tile [64 rows][32 columns], both as pairs of BF16, a row in 16 words
-//   and
-//            4 more, so that the eight rows which a team reads at once begin in different banks
+//   shared   W tile [128 outputs][32 columns], x tile [64 rows][32 columns], both as pairs of BF16, a row in 16 words,
+//            and 4 more, so that the eight rows which a team reads at once begin in different banks
 //            of quantised types, what the 32 columns of each output share; of Q4_K, each row's sum of x over them
 //   team     (m, n) = (i / 2, i % 2) keeps 32 outputs x 32 rows, two tiles of 16 outputs by four of 8 rows
 //
@@ -112,6 +111,7 @@ MultiplyTileOf(LinearArgs a) {
     if (kType == Element::kQ4K && t == 0) sums_of_x[thread / 4] = ahead.sum_of_x;
     Barrier();
     if (column + kChunk < a.w.cols) ahead = ReadAhead<kType>(a, first_output, first_row, column + kChunk);
+    SyncTeam();
     float of_scale[2][4][4] = {};  // products that share a scale
     EBB_UNROLL
     for (int32_t half = 0; half < 2; ++half) {

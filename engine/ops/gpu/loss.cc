@@ -62,7 +62,7 @@ MeasureLane(LossArgs a) {
   ForLogits<E>(queries, a, session, lane, [&](int32_t, bool exists, const float(&logit)[kGroup]) {
     EBB_UNROLL
     for (int32_t g = 0; g < kGroup; ++g) {
-      if (!exists || queries.unit != 0) continue;
+      if (!exists || queries.unit != 0 || logit[g] == MinusInfinity()) continue;
       const float higher = Larger(logit[g], peak[g]);
       weight[g] = MultiplyAdd(weight[g], Exp(peak[g] - higher), Exp(logit[g] - higher));
       peak[g] = higher;

@@ -45,6 +45,7 @@ ObserveStage(BlockArgs args) {
     for (int32_t tile = first / kTileRows * kTileRows; tile < l.rows; tile += kTileRows) {
       uint32_t q[kTerms][kUnits][4] = {};
       ReadQueries(l, tile, q);
+      SyncTeam();
       float logits[2][4] = {};
       MultiplyKeys(l, q, keys, logits[0], logits[1]);
       EBB_UNROLL
@@ -60,7 +61,6 @@ ObserveStage(BlockArgs args) {
           received[i] = MultiplyAdd(p, stats[1], received[i]);
         }
       }
-      SyncTeam();
     }
     EBB_UNROLL
     for (int32_t i = 0; i < 4; ++i) {
