@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 
 from binaries import BIN, ROOT, Server
-from npm import HERE, missing
+from npm import HERE, missing, too_old_for
 
 PAGE = ROOT / "docs/how-to/use-openai-clients.md"
 LISTEN = "--openai.listen=127.0.0.1:0"
@@ -106,7 +106,7 @@ class Port(unittest.TestCase):
                 post(server.openai, "/v1/chat/completions", {**body, "messages": messages[:1]})
             self.assertEqual((refused.exception.code, json.load(refused.exception)["error"]["code"]), (409, "CONVERSATION_DIFFERS"))
 
-    @unittest.skipIf(missing("openai"), missing("openai"))
+    @unittest.skipIf(missing("openai") or too_old_for("openai"), missing("openai") or too_old_for("openai"))
     def test_openais_client_for_node(self):
         with Server(LISTEN) as server:
             done = subprocess.run(["node", "-e", NODE], cwd=HERE, capture_output=True, text=True, timeout=120,

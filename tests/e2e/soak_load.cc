@@ -22,6 +22,7 @@
 #include "absl/strings/str_join.h"
 #include "client/error.h"
 #include "ebb/v1/inference.grpc.pb.h"
+#include "policies/check.h"
 #include "policies/hash_random.h"
 
 namespace ebb {
@@ -55,8 +56,11 @@ class Load {
     for (int i = 0; i < tenants; ++i) {
       grpc::ChannelArguments own;  // connection for each tenant
       own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-      stubs_.push_back(
-          v1::InferenceService::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), own)));
+      const auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), own);
+      // gRPC 1.51 may lose errno behind connect() (grpc/grpc#35064, mended later), and then takes a connection that is
+      // under way for one that failed; until it tries again, a second on, each call fails. None begins before.
+      EBB_CHECK(channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::minutes(1)));
+      stubs_.push_back(v1::InferenceService::NewStub(channel));
     }
   }
 
