@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -17,6 +15,7 @@
 #include "policies/status.h"
 #include "server/bounded_text.h"
 #include "server/config_keys.h"
+#include "server/small_file.h"
 
 namespace ebb {
 namespace {
@@ -218,14 +217,9 @@ absl::StatusOr<LoadedConfig> ResolveConfig(std::span<const ConfigSetting> settin
 }
 
 absl::StatusOr<std::string> ReadConfigFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kConfigBytesMax + 1, '\0');  // one more than ReadConfigYaml takes
-  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
-    return BadConfig(absl::StrFormat("cannot read %s: %s", path, std::strerror(errno)));
-  }
-  text.resize(static_cast<size_t>(file.gcount()));
-  return text;
+  absl::StatusOr<std::string> text = ReadSmallFile(path, kConfigBytesMax);  // ReadConfigYaml refuses more
+  if (text.ok()) return text;
+  return BadConfig(absl::StrFormat("cannot read %s: %s", path, std::string(text.status().message())));
 }
 
 absl::StatusOr<LoadedConfig> LoadConfig(const CommandLine& line, const std::map<std::string, std::string>& variables) {

@@ -3,9 +3,7 @@
 #include <google/protobuf/util/json_util.h>
 #include <google/protobuf/util/message_differencer.h>
 
-#include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <future>
 #include <utility>
 
@@ -14,6 +12,7 @@
 #include "policies/status.h"
 #include "server/convert_experiment.h"
 #include "server/log.h"
+#include "server/small_file.h"
 #include "server/start_experiment.h"
 
 namespace ebb {
@@ -22,17 +21,13 @@ namespace {
 constexpr size_t kBytesMax = 1 << 20;
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kBytesMax + 1, '\0');
-  errno = 0;
-  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
+  absl::StatusOr<std::string> text = ReadSmallFile(path, kBytesMax);
+  if (!text.ok()) {
     return Refuse(absl::StatusCode::kNotFound,
-                  absl::StrFormat("experiments.file: cannot read %s: %s", path, std::strerror(errno)),
+                  absl::StrFormat("experiments.file: cannot read %s: %s", path, std::string(text.status().message())),
                   {.reason = "NO_EXPERIMENTS_FILE", .field = "experiments.file"});
   }
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kBytesMax) {
+  if (text->size() > kBytesMax) {
     return RefuseField("BAD_EXPERIMENTS_FILE", "experiments.file", absl::StrFormat("%s has more than 1 MiB", path));
   }
   return text;

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -14,6 +12,7 @@
 #include "server/convert.h"
 #include "server/log.h"
 #include "server/resource_name.h"
+#include "server/small_file.h"
 
 namespace ebb {
 namespace {
@@ -68,17 +67,13 @@ constexpr std::array kMethodRoles = {
 };
 
 absl::StatusOr<std::string> ReadTokens(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kTokenFileBytesMax + 1, '\0');
-  errno = 0;
-  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
+  absl::StatusOr<std::string> text = ReadSmallFile(path, kTokenFileBytesMax);
+  if (!text.ok()) {
     return Refuse(absl::StatusCode::kNotFound,
-                  absl::StrFormat("auth.token_file: cannot read %s: %s", path, std::strerror(errno)),
+                  absl::StrFormat("auth.token_file: cannot read %s: %s", path, std::string(text.status().message())),
                   {.reason = "NO_TOKEN_FILE", .field = "auth.token_file"});
   }
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kTokenFileBytesMax) {
+  if (text->size() > kTokenFileBytesMax) {
     return RefuseField("BAD_TOKEN_FILE", "auth.token_file", absl::StrFormat("%s has more than 1 MiB", path));
   }
   return text;

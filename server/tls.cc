@@ -11,10 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <ctime>
-#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -22,6 +20,7 @@
 #include "policies/check.h"
 #include "policies/status.h"
 #include "server/log.h"
+#include "server/small_file.h"
 
 namespace ebb {
 namespace {
@@ -61,17 +60,13 @@ absl::Time TimeFrom(const ASN1_TIME* time) {
 }
 
 absl::StatusOr<std::string> ReadPem(const std::string& path, const std::string& field) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kPemBytesMax + 1, '\0');
-  errno = 0;
-  if (file) file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad() || (file.fail() && !file.eof())) {
+  absl::StatusOr<std::string> text = ReadSmallFile(path, kPemBytesMax);
+  if (!text.ok()) {
     return Refuse(absl::StatusCode::kNotFound,
-                  absl::StrFormat("%s: cannot read %s: %s", field, path, std::strerror(errno)),
+                  absl::StrFormat("%s: cannot read %s: %s", field, path, std::string(text.status().message())),
                   {.reason = "NO_TLS_FILE", .field = field});
   }
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kPemBytesMax) return BadFile(field, "it has more than 1 MiB");
+  if (text->size() > kPemBytesMax) return BadFile(field, "it has more than 1 MiB");
   return text;
 }
 
