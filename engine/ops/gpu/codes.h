@@ -17,13 +17,14 @@ inline constexpr int32_t kChunk = 32;  // columns that are multiplied at a time;
 static_assert(kChunk == kWeightBlock);
 
 // Of a chunk that begins at `column`, the eight columns of thread t as pairs of BF16: 8 t .., or, by halves, 4 t .. and
-// 16 + 4 t ..
+// 16 + 4 t ..; and where kScaled, what their products are to be multiplied by, and what is then taken off.
 template <Element kType>
 struct Codes;
 template <>
 struct Codes<Element::kBf16> {
   static constexpr bool kScaled = false;
   static constexpr bool kByHalves = false;
+  static constexpr bool kHasMinimum = false;
   static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
     return *reinterpret_cast<const Vector16*>(static_cast<const uint16_t*>(w.values) + row * w.cols + column + 8 * t);
   }
@@ -35,6 +36,7 @@ template <>
 struct Codes<Element::kQ8> {
   static constexpr bool kScaled = true;
   static constexpr bool kByHalves = false;
+  static constexpr bool kHasMinimum = false;
   static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
     const float scale = FromF16(w.scales[(row * w.cols + column) / kWeightBlock]);
     return {{scale, scale}, 0};
@@ -51,46 +53,45 @@ struct Codes<Element::kQ8> {
     return pairs;
   }
 };
-// Nibbles less `zero`: eight bytes have sixteen columns, low nibbles the first eight.
-EBB_DEVICE Vector16 ReadNibbles(const Matrix& w, int64_t row, int32_t column, int32_t zero) {
-  const int64_t at = (row * w.cols + column) / 16 * 8;
-  const uint32_t* const from = reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(w.values) + at);
-  const int32_t half = column % 16 / 8 * 4;
-  Vector16 pairs;
-  EBB_UNROLL
-  for (int32_t i = 0; i < 4; ++i) {
-    const uint32_t word = from[i / 2] >> (16 * (i % 2) + half);
-    pairs.word[i] =
-        PairOfIntegers(static_cast<int32_t>(word & 0xFU) - zero, static_cast<int32_t>(word >> 8 & 0xFU) - zero);
-  }
-  return pairs;
-}
-template <>
-struct Codes<Element::kQ4> {
+// Nibbles less kZero: eight bytes have sixteen columns, low nibbles the first eight.
+template <int32_t kZero>
+struct NibbleCodes {
   static constexpr bool kScaled = true;
   static constexpr bool kByHalves = false;
-  static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
-    return Codes<Element::kQ8>::Scales(w, row, column);
-  }
   static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
-    return ReadNibbles(w, row, column + 8 * t, 8);
+    const int32_t first = column + 8 * t;
+    const int64_t at = (row * w.cols + first) / 16 * 8;
+    const uint32_t* const from = reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(w.values) + at);
+    const int32_t half = first % 16 / 8 * 4;
+    Vector16 pairs;
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      const uint32_t word = from[i / 2] >> (16 * (i % 2) + half);
+      pairs.word[i] =
+          PairOfIntegers(static_cast<int32_t>(word & 0xFU) - kZero, static_cast<int32_t>(word >> 8 & 0xFU) - kZero);
+    }
+    return pairs;
   }
 };
 template <>
-struct Codes<Element::kQ4K> {
-  static constexpr bool kScaled = true;
-  static constexpr bool kByHalves = false;
+struct Codes<Element::kQ4> : NibbleCodes<8> {
+  static constexpr bool kHasMinimum = false;
+  static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
+    return Codes<Element::kQ8>::Scales(w, row, column);
+  }
+};
+template <>
+struct Codes<Element::kQ4K> : NibbleCodes<0> {
+  static constexpr bool kHasMinimum = true;
   static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
     return ReadKScales<Element::kQ4K>(w, row, column);
-  }
-  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
-    return ReadNibbles(w, row, column + 8 * t, 0);
   }
 };
 template <>
 struct Codes<Element::kQ6K> {
   static constexpr bool kScaled = true;
   static constexpr bool kByHalves = true;
+  static constexpr bool kHasMinimum = false;
   static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
     return ReadKScales<Element::kQ6K>(w, row, column);
   }
@@ -111,6 +112,23 @@ struct Codes<Element::kQ6K> {
     return pairs;
   }
 };
+
+// launch(codes), those of that type. REQUIRES: a type that is exact in BF16.
+template <typename F>
+void WithCodes(Element type, const F& launch) {
+  switch (type) {
+    case Element::kQ8:
+      return launch(Codes<Element::kQ8>());
+    case Element::kQ4:
+      return launch(Codes<Element::kQ4>());
+    case Element::kQ4K:
+      return launch(Codes<Element::kQ4K>());
+    case Element::kQ6K:
+      return launch(Codes<Element::kQ6K>());
+    default:
+      return launch(Codes<Element::kBf16>());
+  }
+}
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET
 

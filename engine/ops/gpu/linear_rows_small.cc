@@ -64,10 +64,9 @@ EBB_DEVICE void TakeMinima(const float (&x)[8], const KScales (&scales)[2][2], f
   }
 }
 
-template <Element kType, int32_t kTiles>
+template <typename From, int32_t kTiles>
 EBB_KERNEL(kThreads)
 MultiplySmall(LinearArgs a) {
-  using From = Codes<kType>;
   EBB_SHARED float part[kTeams][kOutputs][kTileRows];
   const int32_t thread = ThreadIndex();
   const int32_t team = thread / kTeam;
@@ -97,7 +96,7 @@ MultiplySmall(LinearArgs a) {
       float x[8] = {};
       if (has_columns && row < a.rows) ReadX<From::kByHalves>(a.x + int64_t{row} * a.w.cols + column, t, x);
       SyncTeam();
-      if constexpr (kType == Element::kQ4K) TakeMinima(x, scales, sum[0][n], sum[1][n]);
+      if constexpr (From::kHasMinimum) TakeMinima(x, scales, sum[0][n], sum[1][n]);
       EBB_UNROLL
       for (int32_t tile = 0; tile < 2; ++tile) {
         float of_tile[2][4] = {};
@@ -145,34 +144,23 @@ MultiplySmall(LinearArgs a) {
   }
 }
 
-template <Element kType, int32_t kTiles>
+template <typename From, int32_t kTiles>
 void LaunchTiles(const LinearArgs& args, Stream stream) {
   constexpr int32_t kRows = kTileRows * kTiles;
-  Launch(MultiplySmall<kType, kTiles>, {(args.w.rows + kOutputs - 1) / kOutputs, (args.rows + kRows - 1) / kRows},
+  Launch(MultiplySmall<From, kTiles>, {(args.w.rows + kOutputs - 1) / kOutputs, (args.rows + kRows - 1) / kRows},
          kThreads, args, stream);
 }
-template <Element kType>
+template <typename From>
 void LaunchOf(const LinearArgs& args, Stream stream) {
-  if (args.rows <= kTileRows) return LaunchTiles<kType, 1>(args, stream);
-  if (args.rows <= 2 * kTileRows) return LaunchTiles<kType, 2>(args, stream);
-  LaunchTiles<kType, kTilesMax>(args, stream);
+  if (args.rows <= kTileRows) return LaunchTiles<From, 1>(args, stream);
+  if (args.rows <= 2 * kTileRows) return LaunchTiles<From, 2>(args, stream);
+  LaunchTiles<From, kTilesMax>(args, stream);
 }
 
 }  // namespace
 
 void LaunchLinearRowsSmall(const LinearArgs& args, Stream stream) {
-  switch (args.w.type) {
-    case Element::kQ8:
-      return LaunchOf<Element::kQ8>(args, stream);
-    case Element::kQ4:
-      return LaunchOf<Element::kQ4>(args, stream);
-    case Element::kQ4K:
-      return LaunchOf<Element::kQ4K>(args, stream);
-    case Element::kQ6K:
-      return LaunchOf<Element::kQ6K>(args, stream);
-    default:
-      return LaunchOf<Element::kBf16>(args, stream);
-  }
+  WithCodes(args.w.type, [&](auto codes) { LaunchOf<decltype(codes)>(args, stream); });
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

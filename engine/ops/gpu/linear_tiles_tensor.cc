@@ -45,9 +45,8 @@ struct Ahead {
 
 EBB_DEVICE uint32_t Pair(float low, float high) { return ToBf16(low) | static_cast<uint32_t>(ToBf16(high)) << 16; }
 
-template <Element kType>
+template <typename From>
 EBB_DEVICE Ahead ReadAhead(const LinearArgs& a, int32_t first_output, int32_t first_row, int32_t column) {
-  using From = Codes<kType>;
   Ahead ahead = {};
   const int32_t t = ThreadIndex() % 4;
   const int32_t row = ThreadIndex() / 4;  // 64 of W, twice, and of x
@@ -66,7 +65,7 @@ EBB_DEVICE Ahead ReadAhead(const LinearArgs& a, int32_t first_output, int32_t fi
     EBB_UNROLL
     for (int32_t i = 0; i < 4; ++i) ahead.x.word[i] = Pair(x[2 * i], x[2 * i + 1]);
   }
-  if constexpr (kType == Element::kQ4K) {
+  if constexpr (From::kHasMinimum) {
     float sum = 0;
     EBB_UNROLL
     for (int32_t i = 0; i < 4; ++i) {
@@ -77,14 +76,13 @@ EBB_DEVICE Ahead ReadAhead(const LinearArgs& a, int32_t first_output, int32_t fi
   return ahead;
 }
 
-template <Element kType>
+template <typename From>
 EBB_KERNEL(kThreads)
 MultiplyTileOf(LinearArgs a) {
-  using From = Codes<kType>;
   EBB_SHARED uint32_t ws[kOutputs][kStride];
   EBB_SHARED uint32_t xs[kRows][kStride];
   EBB_SHARED KScales scales[From::kScaled ? kOutputs : 1];
-  EBB_SHARED float sums_of_x[kType == Element::kQ4K ? kRows : 1];
+  EBB_SHARED float sums_of_x[From::kHasMinimum ? kRows : 1];
   const int32_t thread = ThreadIndex();
   const int32_t team = thread / kTeam;
   const int32_t g = thread % kTeam / 4;
@@ -94,7 +92,7 @@ MultiplyTileOf(LinearArgs a) {
   const int32_t output = team / 2 * 32;
   const int32_t row = team % 2 * 32;
   float sum[2][4][4] = {};
-  Ahead ahead = ReadAhead<kType>(a, first_output, first_row, 0);
+  Ahead ahead = ReadAhead<From>(a, first_output, first_row, 0);
   for (int32_t column = 0; column < a.w.cols; column += kChunk) {
     EBB_UNROLL
     for (int32_t i = 0; i < 4; ++i) {
@@ -108,9 +106,9 @@ MultiplyTileOf(LinearArgs a) {
       scales[thread / 4] = ahead.scales[0];
       scales[kRows + thread / 4] = ahead.scales[1];
     }
-    if (kType == Element::kQ4K && t == 0) sums_of_x[thread / 4] = ahead.sum_of_x;
+    if (From::kHasMinimum && t == 0) sums_of_x[thread / 4] = ahead.sum_of_x;
     Barrier();
-    if (column + kChunk < a.w.cols) ahead = ReadAhead<kType>(a, first_output, first_row, column + kChunk);
+    if (column + kChunk < a.w.cols) ahead = ReadAhead<From>(a, first_output, first_row, column + kChunk);
     SyncTeam();
     float of_scale[2][4][4] = {};  // products that share a scale
     EBB_UNROLL
@@ -142,7 +140,7 @@ MultiplyTileOf(LinearArgs a) {
             for (int32_t i = 0; i < 4; ++i) {
               sum[m][n][i] = MultiplyAdd(of_scale[m][n][i], of_output[i / 2].of_half[half], sum[m][n][i]);
               of_scale[m][n][i] = 0;
-              if constexpr (kType == Element::kQ4K) {
+              if constexpr (From::kHasMinimum) {
                 sum[m][n][i] =
                     MultiplyAdd(-of_output[i / 2].minimum, sums_of_x[row + 8 * n + 2 * t + i % 2], sum[m][n][i]);
               }
@@ -170,27 +168,11 @@ MultiplyTileOf(LinearArgs a) {
   }
 }
 
-template <Element kType>
-void LaunchOf(const LinearArgs& args, Stream stream) {
-  const Grid grid = {(args.w.rows + kOutputs - 1) / kOutputs, (args.rows + kRows - 1) / kRows};
-  Launch(MultiplyTileOf<kType>, grid, kThreads, args, stream);
-}
-
 }  // namespace
 
 void LaunchLinearTilesTensor(const LinearArgs& args, Stream stream) {
-  switch (args.w.type) {
-    case Element::kQ8:
-      return LaunchOf<Element::kQ8>(args, stream);
-    case Element::kQ4:
-      return LaunchOf<Element::kQ4>(args, stream);
-    case Element::kQ4K:
-      return LaunchOf<Element::kQ4K>(args, stream);
-    case Element::kQ6K:
-      return LaunchOf<Element::kQ6K>(args, stream);
-    default:
-      return LaunchOf<Element::kBf16>(args, stream);
-  }
+  const Grid grid = {(args.w.rows + kOutputs - 1) / kOutputs, (args.rows + kRows - 1) / kRows};
+  WithCodes(args.w.type, [&](auto codes) { Launch(MultiplyTileOf<decltype(codes)>, grid, kThreads, args, stream); });
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET
