@@ -24,108 +24,68 @@ namespace ebb {
 // what is missing: the library, a library of this version, or a device with a driver.
 absl::StatusOr<const gpu::Table*> LoadGpuTable(std::string_view kind, const std::string& folder);
 
-// Of a device; move-only.
+// What a table made and takes back, by that function of it; move-only. Null: nothing.
+template <typename Handle, void (*gpu::Table::*kTakeBack)(Handle)>
+class GpuOwned {
+ public:
+  GpuOwned() = default;
+  GpuOwned(const gpu::Table* table, Handle handle) : table_(table), handle_(handle) {}
+  GpuOwned(GpuOwned&& other) noexcept : table_(other.table_), handle_(std::exchange(other.handle_, nullptr)) {}
+  GpuOwned& operator=(GpuOwned&& other) noexcept {
+    GpuOwned taken(std::move(other));  // which leaves with what was here
+    std::swap(table_, taken.table_);
+    std::swap(handle_, taken.handle_);
+    return *this;
+  }
+  ~GpuOwned() {
+    if (handle_ != nullptr) (table_->*kTakeBack)(handle_);
+  }
+
+  bool empty() const { return handle_ == nullptr; }
+  Handle get() const { return handle_; }
+
+ private:
+  const gpu::Table* table_ = nullptr;
+  Handle handle_ = nullptr;
+};
+
+// Launches that were recorded. Used as long as the memory that they name is there.
+using GpuRecording = GpuOwned<gpu::Recording, &gpu::Table::drop>;
+// A place in a device's stream.
+using GpuMoment = GpuOwned<gpu::Moment, &gpu::Table::drop_moment>;
+
+// Of a device.
 class GpuMemory {
  public:
   GpuMemory() = default;
-  GpuMemory(const gpu::Table* table, void* memory, int64_t bytes) : table_(table), memory_(memory), bytes_(bytes) {}
-  GpuMemory(GpuMemory&& other) noexcept
-      : table_(other.table_), memory_(std::exchange(other.memory_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  GpuMemory& operator=(GpuMemory&& other) noexcept {
-    std::swap(table_, other.table_);
-    std::swap(memory_, other.memory_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~GpuMemory() {
-    if (memory_ != nullptr) table_->release(memory_);
-  }
+  GpuMemory(const gpu::Table* table, void* memory, int64_t bytes) : memory_(table, memory), bytes_(bytes) {}
 
   template <typename T>
   T* as() const {
-    return static_cast<T*>(memory_);
+    return static_cast<T*>(memory_.get());
   }
-  int64_t bytes() const { return bytes_; }
+  int64_t bytes() const { return memory_.empty() ? 0 : bytes_; }
 
  private:
-  const gpu::Table* table_ = nullptr;
-  void* memory_ = nullptr;
+  GpuOwned<void*, &gpu::Table::release> memory_ = {};
   int64_t bytes_ = 0;
 };
 
-// Of the host, pinned: copies between it and the device go on by themselves. Move-only.
+// Of the host, pinned: copies between it and the device go on by themselves.
 class GpuHostMemory {
  public:
   GpuHostMemory() = default;
-  GpuHostMemory(const gpu::Table* table, void* memory, int64_t bytes) : table_(table), memory_(memory), bytes_(bytes) {}
-  GpuHostMemory(GpuHostMemory&& other) noexcept
-      : table_(other.table_), memory_(std::exchange(other.memory_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  GpuHostMemory& operator=(GpuHostMemory&& other) noexcept {
-    std::swap(table_, other.table_);
-    std::swap(memory_, other.memory_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~GpuHostMemory() {
-    if (memory_ != nullptr) table_->release_host(memory_);
-  }
+  GpuHostMemory(const gpu::Table* table, void* memory, int64_t bytes) : memory_(table, memory), bytes_(bytes) {}
 
   template <typename T>
   std::span<T> as() const {
-    return {static_cast<T*>(memory_), static_cast<size_t>(bytes_) / sizeof(T)};
+    return {static_cast<T*>(memory_.get()), static_cast<size_t>(bytes()) / sizeof(T)};
   }
-  int64_t bytes() const { return bytes_; }
+  int64_t bytes() const { return memory_.empty() ? 0 : bytes_; }
 
  private:
-  const gpu::Table* table_ = nullptr;
-  void* memory_ = nullptr;
+  GpuOwned<void*, &gpu::Table::release_host> memory_ = {};
   int64_t bytes_ = 0;
-};
-
-// Launches of a device that were recorded; move-only. Used as long as the memory that they name is there.
-class GpuRecording {
- public:
-  GpuRecording() = default;
-  GpuRecording(const gpu::Table* table, gpu::Recording recording) : table_(table), recording_(recording) {}
-  GpuRecording(GpuRecording&& other) noexcept
-      : table_(other.table_), recording_(std::exchange(other.recording_, nullptr)) {}
-  GpuRecording& operator=(GpuRecording&& other) noexcept {
-    std::swap(table_, other.table_);
-    std::swap(recording_, other.recording_);
-    return *this;
-  }
-  ~GpuRecording() {
-    if (recording_ != nullptr) table_->drop(recording_);
-  }
-
-  bool empty() const { return recording_ == nullptr; }
-  gpu::Recording get() const { return recording_; }
-
- private:
-  const gpu::Table* table_ = nullptr;
-  gpu::Recording recording_ = nullptr;
-};
-
-// A place in a device's stream; move-only.
-class GpuMoment {
- public:
-  GpuMoment() = default;
-  GpuMoment(const gpu::Table* table, gpu::Moment moment) : table_(table), moment_(moment) {}
-  GpuMoment(GpuMoment&& other) noexcept : table_(other.table_), moment_(std::exchange(other.moment_, nullptr)) {}
-  GpuMoment& operator=(GpuMoment&& other) noexcept {
-    std::swap(table_, other.table_);
-    std::swap(moment_, other.moment_);
-    return *this;
-  }
-  ~GpuMoment() {
-    if (moment_ != nullptr) table_->drop_moment(moment_);
-  }
-
-  gpu::Moment get() const { return moment_; }
-
- private:
-  const gpu::Table* table_ = nullptr;
-  gpu::Moment moment_ = nullptr;
 };
 
 class Gpu {
