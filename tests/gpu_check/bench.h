@@ -50,9 +50,6 @@ absl::StatusOr<double> SecondsOf(const Bench& bench, int count, const Launch& la
 std::string Rate(double per_second, const std::string& unit);
 std::string Time(double seconds);
 
-// FAILED_PRECONDITION where MeasureCeilings found none: a ratio to nothing is none.
-absl::Status NeedCeilings(const Bench& bench);
-
 // "cuBLASLt's product of 8192^3 700.00 TFLOP/s".
 std::string Dense(const Bench& bench);
 

@@ -66,11 +66,6 @@ std::string Time(double seconds) {
   return seconds < 1 ? absl::StrFormat("%.2f ms", seconds * 1e3) : absl::StrFormat("%.2f s", seconds);
 }
 
-absl::Status NeedCeilings(const Bench& b) {
-  if (b.copy_rate > 0 && b.dense_rate > 0) return absl::OkStatus();
-  return absl::FailedPreconditionError("the ceilings beside which it stands were not measured");
-}
-
 std::string Dense(const Bench& b) {
   return absl::StrFormat("%s's product of %d^3 %s", b.dense_by, DenseSide(b), Rate(b.dense_rate, "FLOP/s"));
 }
@@ -115,7 +110,6 @@ absl::Status MeasureCeilings(Bench& b) {
 }
 
 absl::Status MeasureAttention(Bench& b) {
-  EBB_TRY(NeedCeilings(b));
   struct Case {
     int32_t slots;
     double target;  // 0: none
@@ -181,7 +175,6 @@ absl::Status MeasureAttention(Bench& b) {
 // One block of a prompt over all that came before it and itself, keys rotated, a layer; operations are those of the
 // slots that a row sees.
 absl::Status MeasurePromptAttention(Bench& b) {
-  EBB_TRY(NeedCeilings(b));
   LaneShape shape = {.layers = 2,
                      .slots = b.tiny() ? 64 : 8192,
                      .tokens = b.tiny() ? 8 : 1024,
@@ -229,7 +222,6 @@ absl::Status MeasurePromptAttention(Bench& b) {
 }
 
 absl::Status MeasureUpdate(Bench& b) {
-  EBB_TRY(NeedCeilings(b));
   const int32_t evicted = b.tiny() ? 4 : 64;
   const LaneShape shape = {.sessions = b.tiny() ? 1 : 8,
                            .layers = b.tiny() ? 2 : 32,
@@ -314,7 +306,6 @@ absl::Status MeasureSelection(Bench& b) {
 
 // The products of a decode step, whose cost is reading W.
 absl::Status MeasureLinear(Bench& b) {
-  EBB_TRY(NeedCeilings(b));
   const int32_t rows = b.tiny() ? 64 : 14336;
   const int32_t cols = b.tiny() ? 64 : 4096;
   const int matrices = b.tiny() ? 2 : 10;  // more than any cache holds
@@ -353,7 +344,6 @@ absl::Status MeasureLinear(Bench& b) {
 // What a decode step whose sessions sample costs behind its logits: the largest of each row found and copied out,
 // beside copying out the rows.
 absl::Status MeasureLargest(Bench& b) {
-  EBB_TRY(NeedCeilings(b));
   constexpr int32_t kCount = 64;
   const int32_t rows = b.tiny() ? 2 : 8;
   const int32_t vocab = b.tiny() ? 5000 : 128256;

@@ -53,7 +53,6 @@ absl::Status CheckWritten(const Bench& b, const Lanes& lanes, const char* name) 
 }  // namespace
 
 absl::Status MeasureScores(Bench& b) {
-  EBB_TRY(NeedCeilings(b));
   // The second looks at neither K nor V, whose rows are narrow so that more slots fit.
   LaneShape of_rows = {.sessions = b.tiny() ? 1 : 16,
                        .layers = b.tiny() ? 1 : 32,
