@@ -21,8 +21,8 @@ struct DeviceUse {
   int64_t working_bytes = 0;  // that steps work in
   int64_t brought = 0;        // caches, from the host
   int64_t fetched = 0;        // back to it
-  // Steps that bring one token a session, and the others. Seconds are the device's own, from a step's first copy in to
-  // its last copy out.
+  // Steps that bring one token a session, and the others. Seconds are by the device's clock, from a step's first copy
+  // in to its last copy out, gaps between launches among them.
   int64_t decode_steps = 0, prefill_steps = 0;
   double decode_seconds = 0, prefill_seconds = 0;
   int64_t replays = 0;       // decode steps from a recording
