@@ -245,7 +245,8 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                     .folder = config.model().gpu_libraries(),
                     .device = static_cast<int32_t>(config.model().gpu_device()),
                     .arena_bytes = static_cast<int64_t>(config.model().gpu_arena()),
-                    .kv_type = KvTypeFrom(config.model().gpu_kv_type())};
+                    .kv_type = KvTypeFrom(config.model().gpu_kv_type()),
+                    .by_library = config.model().gpu_products() == "library"};
   EngineOptions& engine = options.engine;
   if (engine.calibration_path.empty()) engine.calibration_path = CalibrationPath(engine.model_path);
   if (engine.head_gates_path.empty()) engine.head_gates_path = HeadGatesPath(engine.model_path);

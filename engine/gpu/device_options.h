@@ -16,6 +16,7 @@ struct DeviceOptions {
   int32_t device = 0;
   int64_t arena_bytes = 0;         // for K and V; 0: nine tenths of what is free beside the weights
   KvType kv_type = KvType::kBf16;  // of the sessions that it computes
+  bool by_library = false;         // prompts' products, where weights are BF16 (blas_lt.h); else by the own kernels
 };
 
 }  // namespace ebb

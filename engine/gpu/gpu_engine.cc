@@ -75,6 +75,12 @@ absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::OpenRandom(const gpu::Tabl
 
 absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> gpu, GpuModel model,
                                                            const GpuEngineOptions& options) {
+  std::optional<BlockProducts> products;
+  if (options.products != nullptr) {
+    EBB_ASSIGN(std::unique_ptr<ProductLibrary> library, options.products(*gpu));
+    EBB_ASSIGN(products, BlockProducts::Make(*gpu, std::move(library), model.Products()));
+    if (products->empty()) products.reset();
+  }
   const int64_t page_bytes = gpu::PageBytes(ElementOf(options.kv_type), model.config.head_dim);
   int64_t arena_bytes = options.arena_bytes;
   if (arena_bytes == 0) {
@@ -89,9 +95,9 @@ absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> 
   EBB_ASSIGN(GpuMemory arena, gpu->Allocate(pages * page_bytes, "the cache's arena"));
   EBB_ASSIGN(GpuMoment begun, gpu->MakeMoment());
   EBB_ASSIGN(GpuMoment done, gpu->MakeMoment());
-  return std::unique_ptr<GpuEngine>(new GpuEngine(std::move(gpu), std::move(model), std::move(arena),
-                                                  static_cast<int32_t>(pages), std::move(begun), std::move(done),
-                                                  options));
+  return std::unique_ptr<GpuEngine>(new GpuEngine(std::move(gpu), std::move(model), std::move(products),
+                                                  std::move(arena), static_cast<int32_t>(pages), std::move(begun),
+                                                  std::move(done), options));
 }
 
 absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSpec& policy, int32_t block_max) {
@@ -209,12 +215,16 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   EBB_TRY(Grow(sessions_, static_cast<int64_t>(step.sessions.size() * sizeof(gpu::SessionView))));
   EBB_TRY(Grow(tokens_, rows * 4));
   EBB_TRY(Grow(row_session_, rows * 4));
-  EBB_TRY(Grow(x_, rows * c.dim * kFloat));
+  const int64_t room = RoomFor(step);
+  EBB_TRY(Grow(x_, room * c.dim * kFloat));
   EBB_TRY(Grow(normed_, rows * c.dim * kFloat));
-  EBB_TRY(Grow(qkv_, rows * (c.heads + 2 * c.kv_heads) * c.head_dim * kFloat));
+  EBB_TRY(Grow(qkv_, room * (c.heads + 2 * c.kv_heads) * c.head_dim * kFloat));
   EBB_TRY(Grow(attended_, heads * c.head_dim * kFloat));
-  EBB_TRY(Grow(gate_, rows * c.ffn_dim * kFloat));
-  EBB_TRY(Grow(up_, rows * c.ffn_dim * kFloat));
+  EBB_TRY(Grow(gate_, room * c.ffn_dim * kFloat));
+  EBB_TRY(Grow(up_, room * c.ffn_dim * kFloat));
+  if (products_ && !step.decodes()) {
+    EBB_TRY(Grow(rounded_, (room - step.single) * std::max({c.dim, c.heads * c.head_dim, c.ffn_dim}) * 2));
+  }
   EBB_TRY(Grow(partial_sums_, partials * c.head_dim * kFloat));
   EBB_TRY(Grow(partial_stats_, partials * 2 * kFloat));
   EBB_TRY(Grow(stats_, heads * 2 * kFloat));
@@ -251,8 +261,22 @@ void GpuEngine::PointToWhatIsTold(Step& step) const {
   }
 }
 
+// Rows that products write to, those among them that nobody reads.
+int64_t GpuEngine::RoomFor(const Step& step) const {
+  return products_ ? step.single + products_->RoomFor(step.rows - step.single) : step.rows;
+}
+
+// What the next products of these rows are to be made of, where a library makes them.
+void GpuEngine::RoundBlocks(const float* x, int32_t cols, const Step& step) {
+  if (!products_ || step.decodes()) return;
+  gpu_->table().round({.x = x + int64_t{step.single} * cols,
+                       .y = rounded_.as<uint16_t>(),
+                       .n = int64_t{step.rows - step.single} * cols},
+                      gpu_->stream());
+}
+
 void GpuEngine::Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride,
-                       bool add, const Step& step) const {
+                       bool add, const Step& step) {
   const gpu::LinearArgs args = {.w = w.matrix(),
                                 .bias = bias != nullptr && bias->bytes() > 0 ? bias->as<float>() : nullptr,
                                 .x = x,
@@ -265,7 +289,9 @@ void GpuEngine::Linear(const DeviceMatrix& w, const GpuMemory* bias, const float
   tiles.rows = step.rows - step.single;
   tiles.x += int64_t{step.single} * args.w.cols;
   tiles.y += step.single * y_stride;
-  if (tiles.rows > 0) gpu_->table().linear_tiles(tiles, gpu_->stream());
+  if (tiles.rows == 0) return;
+  if (products_ && products_->Takes(tiles)) return products_->Multiply(tiles, rounded_.as<uint16_t>());
+  gpu_->table().linear_tiles(tiles, gpu_->stream());
 }
 
 gpu::RopeArgs GpuEngine::Rotation() const {
@@ -279,7 +305,7 @@ float GpuEngine::AttentionScale() const {
   return c.attention_scale > 0 ? c.attention_scale : 1.0F / std::sqrt(static_cast<float>(c.head_dim));
 }
 
-void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step) const {
+void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step) {
   const ModelConfig& c = model_.config;
   const GpuModel::Layer& w = model_.layers[layer];
   const gpu::Table& table = gpu_->table();
@@ -295,6 +321,7 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
                   .rows = step.rows,
                   .eps = c.norm_eps},
                  gpu_->stream());
+  RoundBlocks(normed_.as<float>(), c.dim, step);
   Linear(w.q, &w.q_bias, normed_.as<float>(), q, stride, false, step);
   Linear(w.k, &w.k_bias, normed_.as<float>(), q + q_dim, stride, false, step);
   Linear(w.v, &w.v_bias, normed_.as<float>(), q + q_dim + kv_dim, stride, false, step);
@@ -325,6 +352,7 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
   table.attend_merge(attend, gpu_->stream());
   if (step.observes) table.observe({.attended = attend}, gpu_->stream());
   if (!step.decodes()) AttendBlocks(attend, step);
+  RoundBlocks(attended_.as<float>(), c.heads * c.head_dim, step);
   Linear(w.o, nullptr, attended_.as<float>(), x_.as<float>(), c.dim, true, step);
 }
 
@@ -350,7 +378,7 @@ void GpuEngine::AttendBlocks(gpu::AttendArgs attend, const Step& step) const {
   if (step.blocks_observe) table.observe_block(block, gpu_->stream());
 }
 
-void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) const {
+void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) {
   const ModelConfig& c = model_.config;
   const gpu::Table& table = gpu_->table();
   table.rms_norm({.x = x_.as<float>(),
@@ -360,6 +388,7 @@ void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) const {
                   .rows = step.rows,
                   .eps = c.norm_eps},
                  gpu_->stream());
+  RoundBlocks(normed_.as<float>(), c.dim, step);
   Linear(w.gate, nullptr, normed_.as<float>(), gate_.as<float>(), c.ffn_dim, false, step);
   Linear(w.up, nullptr, normed_.as<float>(), up_.as<float>(), c.ffn_dim, false, step);
   table.activate({.curve = c.activation == Activation::kSilu ? gpu::Curve::kSilu : gpu::Curve::kGelu,
@@ -368,6 +397,7 @@ void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) const {
                   .y = gate_.as<float>(),
                   .n = int64_t{step.rows} * c.ffn_dim},
                  gpu_->stream());
+  RoundBlocks(gate_.as<float>(), c.ffn_dim, step);
   Linear(w.down, nullptr, gate_.as<float>(), x_.as<float>(), c.dim, true, step);
 }
 
@@ -467,6 +497,7 @@ absl::Status GpuEngine::Compute(const Step& step) {
   } else {
     Launch(step);
   }
+  if (products_) EBB_TRY(products_->TakeFailure());
   const auto vocab = static_cast<size_t>(model_.config.vocab);
   for (const Step::Run& run : step.copied) {
     const size_t at = run.first * vocab;
@@ -530,7 +561,7 @@ absl::Status GpuEngine::LaunchRecorded(const Step& step) {
   return gpu_->Replay(found->second);
 }
 
-void GpuEngine::Launch(const Step& step) const {
+void GpuEngine::Launch(const Step& step) {
   const ModelConfig& c = model_.config;
   const gpu::CacheArgs cache = {
       .arena = {.base = arena_.as<void>(), .type = ElementOf(options_.kv_type), .head_dim = c.head_dim},

@@ -25,14 +25,17 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/gpu/block_products.h"
 #include "engine/gpu/gpu.h"
 #include "engine/gpu/gpu_model.h"
 #include "engine/gpu/gpu_session.h"
+#include "engine/gpu/product_library.h"
 #include "engine/model/architecture.h"
 #include "policies/spec.h"
 
@@ -43,6 +46,8 @@ struct GpuEngineOptions {
   int64_t arena_bytes = 0;  // of K and V; 0: nine tenths of what is free beside the weights
   KvType kv_type = KvType::kBf16;
   bool records = true;  // decode steps; else each launches anew, to compare with
+  // Opens the library that multiplies prompts' blocks (block_products.h); null: the own kernels do.
+  OpenProductLibrary products = nullptr;
 };
 
 // What leaves the device of a session's rows. Of kLargest the whole last row stays with the session
@@ -68,7 +73,8 @@ struct GpuRow {
 
 class GpuEngine {
  public:
-  // `table` outlives it. As GpuModel::Upload; INVALID_ARGUMENT ARENA_TOO_SMALL; GPU_OUT_OF_MEMORY.
+  // `table` outlives it. As GpuModel::Upload; INVALID_ARGUMENT ARENA_TOO_SMALL; GPU_OUT_OF_MEMORY; as
+  // GpuEngineOptions::products and BlockProducts::Make.
   static absl::StatusOr<std::unique_ptr<GpuEngine>> Open(const gpu::Table& table, const ModelConfig& config,
                                                          const Weights& weights, const GpuEngineOptions& options);
 
@@ -162,10 +168,11 @@ class GpuEngine {
     bool decodes() const { return single == rows; }
   };
 
-  GpuEngine(std::unique_ptr<Gpu> gpu, GpuModel model, GpuMemory arena, int32_t pages, GpuMoment begun, GpuMoment done,
-            const GpuEngineOptions& options)
+  GpuEngine(std::unique_ptr<Gpu> gpu, GpuModel model, std::optional<BlockProducts> products, GpuMemory arena,
+            int32_t pages, GpuMoment begun, GpuMoment done, const GpuEngineOptions& options)
       : gpu_(std::move(gpu)),
         model_(std::move(model)),
+        products_(std::move(products)),
         arena_(std::move(arena)),
         pages_(pages),
         pages_total_(pages),
@@ -182,15 +189,17 @@ class GpuEngine {
   absl::Status Grow(Buffer& buffer, int64_t bytes);
   absl::Status GrowTold(Buffer& buffer, int64_t bytes);
   absl::Status Renew(Buffer& buffer, int64_t bytes);
+  int64_t RoomFor(const Step& step) const;
+  void RoundBlocks(const float* x, int32_t cols, const Step& step);
   void Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride, bool add,
-              const Step& step) const;
+              const Step& step);
   gpu::RopeArgs Rotation() const;
   float AttentionScale() const;
-  void Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step) const;
+  void Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step);
   void AttendBlocks(gpu::AttendArgs attend, const Step& step) const;
-  void FeedForward(const GpuModel::Layer& layer, const Step& step) const;
+  void FeedForward(const GpuModel::Layer& layer, const Step& step);
   void Head(const Step& step) const;
-  void Launch(const Step& step) const;
+  void Launch(const Step& step);
   absl::Status LaunchRecorded(const Step& step);
   absl::Status Compute(const Step& step);
   static int64_t InputBytes(const Step& step);
@@ -200,6 +209,7 @@ class GpuEngine {
 
   std::unique_ptr<Gpu> gpu_;
   GpuModel model_;
+  std::optional<BlockProducts> products_;
   GpuMemory arena_;
   GpuPages pages_;
   int64_t pages_total_;
@@ -207,8 +217,9 @@ class GpuEngine {
   GpuEngineOptions options_;
   Buffer sessions_ = {}, tokens_ = {}, row_session_ = {};
   Buffer x_ = {}, normed_ = {}, qkv_ = {}, attended_ = {}, gate_ = {}, up_ = {};  // [T, ...] floats
-  Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};      // AttendArgs
-  Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};   // BlockArgs
+  Buffer rounded_ = {};  // [T, ...] in BF16, of prompts' blocks what a library multiplies next
+  Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};     // AttendArgs
+  Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};  // BlockArgs
   Buffer logits_ = {}, next_ = {};              // [rows wanted, vocab] floats, [rows wanted]
   Buffer largest_ = {}, largest_scratch_ = {};  // LargestArgs
   Buffer left_ = {}, losses_ = {};              // SessionView.left and .loss of all sessions that ask

@@ -135,4 +135,22 @@ absl::StatusOr<GpuModel> GpuModel::Random(const Gpu& gpu, const ModelConfig& con
   return model;
 }
 
+std::vector<gpu::LinearArgs> GpuModel::Products() const {
+  const int32_t qkv = (config.heads + 2 * config.kv_heads) * config.head_dim;
+  std::vector<gpu::LinearArgs> products;
+  for (const Layer& layer : layers) {
+    const auto add = [&](const DeviceMatrix& w, const GpuMemory& bias, int32_t stride, int32_t adds) {
+      products.push_back({.w = w.matrix(), .bias = bias.as<float>(), .y_stride = stride, .add = adds});
+    };
+    add(layer.q, layer.q_bias, qkv, 0);
+    add(layer.k, layer.k_bias, qkv, 0);
+    add(layer.v, layer.v_bias, qkv, 0);
+    add(layer.o, {}, config.dim, 1);
+    add(layer.gate, {}, config.ffn_dim, 0);
+    add(layer.up, {}, config.ffn_dim, 0);
+    add(layer.down, {}, config.dim, 1);
+  }
+  return products;
+}
+
 }  // namespace ebb

@@ -39,6 +39,9 @@ struct GpuModel {
   GpuMemory turns = {};  // [rotary_dims / 2] RopeArgs.turns
   int64_t bytes = 0;     // of all matrices
 
+  // Of all layers, in the order of a step: weights, biases, and what stands behind a row of y. Without rows.
+  std::vector<gpu::LinearArgs> Products() const;
+
   const gpu::Matrix& head() const { return output ? output->matrix() : embedding.matrix(); }
 };
 

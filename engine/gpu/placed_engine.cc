@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/cache_work.h"
+#include "engine/gpu/blas_lt.h"
 #include "engine/gpu/cache_mover.h"
 #include "engine/model/gguf.h"
 #include "engine/model/hub_model.h"
@@ -444,9 +445,11 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenPlacedEngine(const EngineOptions& op
   EBB_ASSIGN(GgufFile file, OpenModel(options.model_path));
   EBB_ASSIGN(const ModelConfig config, ReadConfig(file));
   EBB_ASSIGN(const Weights weights, FindWeights(file, config));
-  EBB_ASSIGN(std::unique_ptr<GpuEngine> gpu,
-             GpuEngine::Open(*table, config, weights,
-                             {.device = device.device, .arena_bytes = device.arena_bytes, .kv_type = device.kv_type}));
+  EBB_ASSIGN(std::unique_ptr<GpuEngine> gpu, GpuEngine::Open(*table, config, weights,
+                                                             {.device = device.device,
+                                                              .arena_bytes = device.arena_bytes,
+                                                              .kv_type = device.kv_type,
+                                                              .products = device.by_library ? OpenBlasLt : nullptr}));
   return PlaceOn(std::move(gpu), std::move(host));
 }
 

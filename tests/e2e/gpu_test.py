@@ -207,6 +207,7 @@ class Gpu(unittest.TestCase):
         self.assertIn("layer norms", self.refusal(f"--model={self.folder}/opt.gguf", "--model.worker=emulated"))
         self.assertRegex(self.refusal(*self.flags[:3], "--model.gpu_arena=8GiB"), "arena: needs [0-9]+ bytes of the GPU, and [0-9]+ of its [0-9]+ are free")
         self.assertIn("model.gpu_arena: ", self.refusal(*self.flags[:3], "--model.gpu_arena=1KiB"))
+        self.assertIn("there is no library of products for emulated32", self.refusal(*self.flags, "--model.gpu_products=library"))
 
 
 if __name__ == "__main__":

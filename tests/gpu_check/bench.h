@@ -53,10 +53,13 @@ std::string Time(double seconds);
 // "cuBLASLt's product of 8192^3 700.00 TFLOP/s".
 std::string Dense(const Bench& bench);
 
-// Rows and columns of the dense product, the same as peers.py's, and operations a second by cuBLASLt. NOT_FOUND where
-// it is not installed. For a process of its own: what a library from elsewhere does to it, is lost with it alone.
+// Rows and columns of the dense product, the same as peers.py's, and operations a second by the maker's library. As
+// OpenBlasLt. For a process of its own (dense.cc).
 inline constexpr int32_t kDenseSide = 8192;
 absl::StatusOr<double> DenseRate(Bench& bench);
+// Seconds of the prompt that MeasurePrefill measures, whose products that library makes. Alike, and as
+// BlockProducts::Make.
+absl::StatusOr<double> PromptSecondsByLibrary(Bench& bench);
 
 // Says of every part that it was not reached, which MeasureAll takes back part by part: so a page that was cut off says
 // what it lacks.

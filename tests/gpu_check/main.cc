@@ -3,10 +3,10 @@
 //
 //   ebb_gpu_check --kind cuda|hip|emulated --libraries FOLDER --out FOLDER
 //                 [--seconds N] [--tests FILTER] [--tiny] [--peers FILE]... [--fact KEY=VALUE]...
-//   ebb_gpu_check --dense --kind cuda --libraries FOLDER
+//   ebb_gpu_check --dense --kind cuda|hip --libraries FOLDER
 //
-// The second checks nothing: it prints the rate of a dense product by cuBLASLt, where that is installed, as a file of
-// peers has it.
+// The second prints what the maker's library of products does, where it is installed, as a file of peers has it: the
+// rate of a dense product, and a prompt's seconds, if it is fit for that (engine/gpu/block_products.h).
 //
 // Run from a folder that has tests/golden/data. Exits with 0 where all checks passed, 1 where one did not, 2 where it
 // was called wrongly, and 3 where there is no device. A target that is missed is said in the report and is no failure.
@@ -117,17 +117,23 @@ std::string Today() {
   return text.data();
 }
 
-int PrintDense(const Options& options, const gpu::Table& table, std::unique_ptr<Gpu> gpu) {
+int PrintDense(const gpu::Table& table, std::unique_ptr<Gpu> gpu) {
   Report report;
   Bench bench = {.table = table, .report = report, .gpu = std::move(gpu)};
-  const absl::StatusOr<double> rate =
-      options.kind == "cuda" ? DenseRate(bench) : absl::NotFoundError("cuBLASLt multiplies on CUDA's devices alone");
-  if (!rate.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(rate.status().message()).c_str());
-    return kFailed;
-  }
-  std::printf("%s\n", nlohmann::json{{"cublaslt", *rate}}.dump().c_str());
-  return kPassed;
+  bench.end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  nlohmann::json peers = nlohmann::json::object();
+  const auto add = [&](const char* name, const absl::StatusOr<double>& number) {
+    if (number.ok()) {
+      peers[name] = *number;
+    } else {
+      std::fprintf(stderr, "%s: %s\n", name, std::string(number.status().message()).c_str());
+    }
+    return number.ok();
+  };
+  const bool is_there = add("cublaslt", DenseRate(bench));
+  if (is_there) add("prompt_by_library", PromptSecondsByLibrary(bench));
+  if (is_there) std::printf("%s\n", peers.dump().c_str());
+  return is_there ? kPassed : kFailed;
 }
 
 int Main(int argc, char** argv) {
@@ -155,7 +161,7 @@ int Main(int argc, char** argv) {
     return kNoDevice;
   }
 
-  if (options->dense) return PrintDense(*options, *table, *std::move(gpu));
+  if (options->dense) return PrintDense(*table, *std::move(gpu));
   Report report;
   report.is_emulated = is_emulated;
   report.facts = {{"device", *device}, {"date", Today()}};

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "bench/statistics.h"
+#include "engine/gpu/blas_lt.h"
 #include "engine/gpu/gpu_engine.h"
 #include "policies/spec.h"
 #include "policies/status.h"
@@ -170,35 +171,75 @@ absl::Status MeasureDecode(Bench& b) {
   return absl::OkStatus();
 }
 
-absl::Status MeasurePrefill(Bench& b) {
-  const int32_t block = b.tiny() ? 16 : 1024;
-  const int32_t length = b.tiny() ? 32 : 8192;
-  const ModelConfig config = Shape(b, length);
-  const int64_t arena = KvBytes(config) * (length + 4 * block);
-  EBB_ASSIGN(const std::unique_ptr<GpuEngine> engine,
-             GpuEngine::OpenRandom(b.table, config, {.arena_bytes = b.tiny() ? 8 << 20 : arena}));
-  const std::vector<int32_t> tokens(static_cast<size_t>(block), 1);
-  const auto run = [&](const PolicySpec& spec) -> absl::StatusOr<double> {
-    EBB_ASSIGN(const ValidSpec policy, Policy(config, spec));
-    EBB_ASSIGN(const std::unique_ptr<GpuSession> session, engine->OpenSession(policy, block));
+namespace {
+
+// A prompt in blocks, whole, on an engine of the 8B shape.
+class Prompts {
+ public:
+  static absl::StatusOr<Prompts> Open(const Bench& b, OpenProductLibrary products) {
+    Prompts p(b);
+    const int64_t arena = KvBytes(p.config_) * (p.length_ + 4 * p.block_);
+    EBB_ASSIGN(p.engine_, GpuEngine::OpenRandom(b.table, p.config_,
+                                                {.arena_bytes = b.tiny() ? 8 << 20 : arena, .products = products}));
+    return p;
+  }
+
+  absl::StatusOr<double> Seconds(const PolicySpec& spec) const {
+    EBB_ASSIGN(const ValidSpec policy, Policy(config_, spec));
+    EBB_ASSIGN(const std::unique_ptr<GpuSession> session, engine_->OpenSession(policy, block_));
+    const std::vector<int32_t> tokens(static_cast<size_t>(block_), 1);
     const double begin = Now();
-    for (int32_t at = 0; at < length; at += block) {
+    for (int32_t at = 0; at < length_; at += block_) {
       GpuRow row = {.session = session.get(), .tokens = tokens, .want = GpuWant::kToken};
-      EBB_TRY(engine->Run({&row, 1}));
-      if (std::chrono::steady_clock::now() > b.end) {
+      EBB_TRY(engine_->Run({&row, 1}));
+      if (std::chrono::steady_clock::now() > end_) {
         return absl::DeadlineExceededError(
-            absl::StrFormat("no time was left after %d of %d tokens", at + block, length));
+            absl::StrFormat("no time was left after %d of %d tokens", at + block_, length_));
       }
     }
     return Now() - begin;
-  };
+  }
+
+  int32_t length() const { return length_; }
+  double operations() const {
+    const double weights = static_cast<double>(engine_->weight_bytes() - 2 * engine_->embedding_bytes()) / 2;
+    return 2 * weights * length_ +
+           2.0 * config_.layers * config_.heads * config_.head_dim * static_cast<double>(length_) * length_;
+  }
+
+ private:
+  explicit Prompts(const Bench& b)
+      : end_(b.end), block_(b.tiny() ? 16 : 1024), length_(b.tiny() ? 32 : 8192), config_(Shape(b, length_)) {}
+
+  std::chrono::steady_clock::time_point end_;
+  int32_t block_;
+  int32_t length_;
+  ModelConfig config_;
+  std::unique_ptr<GpuEngine> engine_ = {};
+};
+
+}  // namespace
+
+absl::StatusOr<double> PromptSecondsByLibrary(Bench& b) {
+  EBB_ASSIGN(const Prompts prompts, Prompts::Open(b, OpenBlasLt));
+  std::vector<double> seconds;
+  for (int turn = 0; turn < 4; ++turn) {
+    EBB_ASSIGN(const double took, prompts.Seconds({.scorer = "full"}));
+    if (turn > 0) seconds.push_back(took);  // the first makes buffers grow
+  }
+  return bench::Median(seconds);
+}
+
+absl::Status MeasurePrefill(Bench& b) {
+  EBB_ASSIGN(const Prompts prompts, Prompts::Open(b, nullptr));
+  const int32_t length = prompts.length();
   // In turns, and none counts before each ran once: the first makes buffers grow.
   const std::array<PolicySpec, 3> specs = {PolicySpec{.scorer = "full"}, PolicySpec{.scorer = "tova", .budget = length},
                                            PolicySpec{.scorer = "h2o", .budget = length}};
   std::array<std::vector<double>, 3> seconds;
   for (int turn = 0; turn < (b.tiny() ? 2 : 4); ++turn) {
     for (size_t i = 0; i < specs.size(); ++i) {
-      const absl::StatusOr<double> took = run(specs[i]);
+      const absl::StatusOr<double> took = prompts.Seconds(specs[i]);
       const bool has_all = !seconds.back().empty();
       if (absl::IsDeadlineExceeded(took.status()) && has_all) break;  // those that there are count
       EBB_TRY(took.status());
@@ -209,14 +250,22 @@ absl::Status MeasurePrefill(Bench& b) {
   const double last = bench::Median(seconds[1]);
   const double sums = bench::Median(seconds[2]);
   const auto shape = absl::StrFormat("prompt of %d, 8B shape, BF16", length);
-  const double weights = static_cast<double>(engine->weight_bytes() - 2 * engine->embedding_bytes()) / 2;
-  const double operations = 2 * weights * length +
-                            2.0 * config.layers * config.heads * config.head_dim * static_cast<double>(length) * length;
+  const double operations = prompts.operations();
   b.report.rows.push_back({.what = shape,
                            .measured = Time(plain) + ", " + Rate(operations / plain, "FLOP/s"),
                            .against = Dense(b),
                            .ratio = operations / plain / b.dense_rate,
                            .target = b.dense_is_own ? std::nullopt : std::optional(0.6)});
+  if (const double library = b.Peer("prompt_by_library"); library > 0) {
+    b.report.rows.push_back({.what = shape + ", products by the maker's library",
+                             .measured = Time(library) + ", " + Rate(operations / library, "FLOP/s"),
+                             .against = Dense(b),
+                             .ratio = operations / library / b.dense_rate,
+                             .target = 0.6});
+  } else {
+    b.report.missing.push_back(
+        "prompts whose products the maker's library makes: none is installed that was fit for them");
+  }
   b.report.rows.push_back({.what = shape + ", scores of the last query",
                            .measured = Time(last),
                            .against = "without " + Time(plain),

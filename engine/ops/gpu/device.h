@@ -66,6 +66,20 @@ EBB_DEVICE T Shuffle(T value, int32_t lane) {
   return __shfl(value, lane, kTeam);
 #endif
 }
+// Words that each thread of a team made, for all of it to read, each the one it likes: the team reads at once.
+template <int32_t kCount>
+class TeamWords {
+ public:
+  EBB_DEVICE explicit TeamWords(const uint32_t (&words)[kCount]) {
+    EBB_UNROLL
+    for (int32_t i = 0; i < kCount; ++i) own_[i] = words[i];
+  }
+  // `word` is the same for all; `lane` 0 .. 31 is each thread's own.
+  EBB_DEVICE uint32_t Of(int32_t word, int32_t lane) const { return Shuffle(own_[word], lane); }
+
+ private:
+  uint32_t own_[kCount];
+};
 // To a number in shared memory, by any thread at any time between two barriers.
 EBB_DEVICE void AddShared(int32_t* to, int32_t value) { atomicAdd(to, value); }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
@@ -127,6 +141,17 @@ EBB_DEVICE T Shuffle(T value, int32_t lane, int32_t line = __builtin_LINE()) {
   return ShuffleXor(value, emulation::at.thread % kTeam ^ lane, line);
 }
 EBB_DEVICE void SyncTeam() {}
+// The team meets once, whatever is read.
+template <int32_t kCount>
+class TeamWords {
+ public:
+  EBB_DEVICE explicit TeamWords(const uint32_t (&words)[kCount], int32_t line = __builtin_LINE())
+      : published_(emulation::Publish(words, sizeof(words), line)) {}
+  EBB_DEVICE uint32_t Of(int32_t word, int32_t lane) const { return emulation::Published(published_, lane)[word]; }
+
+ private:
+  int32_t published_;
+};
 EBB_DEVICE void AddShared(int32_t* to, int32_t value) { *to += value; }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }

@@ -39,7 +39,7 @@ struct Fiber {
   State state = State::kDone;
   int32_t line = 0;    // where it waits
   int32_t parity = 0;  // of its exchanges: who is one ahead must not overwrite what others have yet to read
-  std::array<uint64_t, 2> sent = {};
+  std::array<std::array<uint32_t, 8>, 2> sent = {};
   std::vector<std::pair<void*, const void*>> copies = {};  // of 16 bytes, to be made
   bool begun = false;
   ucontext_t context = {};
@@ -206,14 +206,23 @@ void CopiesArrived() {
 
 void Barrier(int32_t line) { Wait(State::kInBlock, line); }
 
-void Exchange(const void* value, void* received, int32_t bytes, int32_t mask, int32_t line) {
+int32_t Publish(const void* words, int32_t bytes, int32_t line) {
   Fiber& self = *machine.running;
-  const int32_t partner = at.thread ^ mask;
   const int32_t parity = self.parity;
   self.parity = 1 - parity;
-  std::memcpy(&self.sent[parity], value, bytes);
+  std::memcpy(self.sent[parity].data(), words, static_cast<size_t>(bytes));
   Wait(State::kInWarp, line);
-  std::memcpy(received, &machine.fibers[partner]->sent[parity], bytes);
+  return parity;
+}
+
+const uint32_t* Published(int32_t published, int32_t lane) {
+  constexpr int32_t kTeam = 32;
+  return machine.fibers[at.thread / kTeam * kTeam + lane]->sent[published].data();
+}
+
+void Exchange(const void* value, void* received, int32_t bytes, int32_t mask, int32_t line) {
+  const int32_t parity = Publish(value, bytes, line);
+  std::memcpy(received, machine.fibers[at.thread ^ mask]->sent[parity].data(), static_cast<size_t>(bytes));
 }
 
 }  // namespace ebb::gpu::emulation

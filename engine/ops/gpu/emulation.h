@@ -52,6 +52,9 @@ void CopiesArrived();
 void Barrier(int32_t line);
 // `bytes` <= 8 from the thread of the warp whose number differs by `mask` < 32.
 void Exchange(const void* value, void* received, int32_t bytes, int32_t mask, int32_t line);
+// `bytes` <= 32 for the team of 32 to read until its threads meet again, and what to read them by.
+int32_t Publish(const void* words, int32_t bytes, int32_t line);
+const uint32_t* Published(int32_t published, int32_t lane);
 
 }  // namespace ebb::gpu::emulation
 

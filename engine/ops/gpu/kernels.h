@@ -17,7 +17,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 7;
+inline constexpr int32_t kTableVersion = 8;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -178,6 +178,13 @@ struct LinearArgs {
   int64_t y_stride = 0;
   int32_t rows = 0;
   int32_t add = 0;
+};
+
+// y = x in BF16, n numbers, a multiple of 8; both aligned to 16 bytes.
+struct RoundArgs {
+  const float* x = nullptr;
+  uint16_t* y = nullptr;
+  int64_t n = 0;
 };
 
 // y = curve(gate) * up, of n floats; y may be either.
@@ -425,6 +432,7 @@ struct Table {
   void (*rms_norm)(const RmsNormArgs&, Stream) = nullptr;
   void (*linear_rows)(const LinearArgs&, Stream) = nullptr;   // for the few rows of decode: weights are read once
   void (*linear_tiles)(const LinearArgs&, Stream) = nullptr;  // for blocks of a prompt
+  void (*round)(const RoundArgs&, Stream) = nullptr;
   void (*activate)(const ActivateArgs&, Stream) = nullptr;
   void (*place)(const PlaceArgs&, Stream) = nullptr;
   void (*store)(const StoreArgs&, Stream) = nullptr;
@@ -458,6 +466,7 @@ void LaunchLinearTiles(const LinearArgs& args, Stream stream);
 // What the two above leave to tensor cores.
 void LaunchLinearRowsSmall(const LinearArgs& args, Stream stream);
 void LaunchLinearTilesTensor(const LinearArgs& args, Stream stream);
+void LaunchRound(const RoundArgs& args, Stream stream);
 void LaunchActivate(const ActivateArgs& args, Stream stream);
 void LaunchPlace(const PlaceArgs& args, Stream stream);
 void LaunchStore(const StoreArgs& args, Stream stream);

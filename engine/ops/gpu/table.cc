@@ -46,6 +46,7 @@ const Table& TableOfTarget() {
                               .rms_norm = LaunchRmsNorm,
                               .linear_rows = LaunchLinearRows,
                               .linear_tiles = LaunchLinearTiles,
+                              .round = LaunchRound,
                               .activate = LaunchActivate,
                               .place = LaunchPlace,
                               .store = LaunchStore,

@@ -31,12 +31,13 @@ EBB_DEVICE void MultiplySmallTile(const uint32_t (&a)[4], const uint32_t (&b)[2]
   const int32_t lane = ThreadIndex() % kTeam;
   const int32_t g = lane / 4;
   const int32_t t = lane % 4;
+  const TeamWords<6> team({a[0], a[1], a[2], a[3], b[0], b[1]});
   EBB_UNROLL
   for (int32_t pair = 0; pair < 8; ++pair) {  // columns 2 pair, 2 pair + 1
     const int32_t upper = pair / 4;
     const int32_t owner = pair % 4;
-    const uint32_t rows[2] = {Shuffle(a[2 * upper], 4 * g + owner), Shuffle(a[2 * upper + 1], 4 * g + owner)};
-    const uint32_t columns[2] = {Shuffle(b[upper], 8 * t + owner), Shuffle(b[upper], 8 * t + 4 + owner)};
+    const uint32_t rows[2] = {team.Of(2 * upper, 4 * g + owner), team.Of(2 * upper + 1, 4 * g + owner)};
+    const uint32_t columns[2] = {team.Of(4 + upper, 8 * t + owner), team.Of(4 + upper, 8 * t + 4 + owner)};
     EBB_UNROLL
     for (int32_t i = 0; i < 4; ++i) {
       const uint32_t x = rows[i / 2];

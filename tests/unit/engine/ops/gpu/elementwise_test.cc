@@ -1,7 +1,8 @@
-// Norm, activation, embedding and the choice of the largest logit, against float64.
+// Norm, rounding, activation, embedding and the choice of the largest logit, against float64.
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -40,6 +41,41 @@ TEST(GpuRmsNorm, EqualsFloat64AtEverySize) {
       }
     }
   }
+}
+
+TEST(GpuRound, NumbersAreTheNearestOfBf16) {
+  std::vector<float> x = RandomFloats(2, 7, 4096, 1e3F);
+  const std::vector<float> special = {0, -0.0F, 1, kInfinity, -kInfinity, kNan, 1e-40F, 3.4e38F};
+  x.insert(x.end(), special.begin(), special.end());
+  for (uint32_t tie = 0; tie < 16; ++tie) x.push_back(std::bit_cast<float>(0x3F800000U + tie * 0x8000U));
+  const std::vector<uint16_t> y = OnEachTarget([&](const Table& table) {
+    std::vector<uint16_t> out(x.size() + 8, 7);
+    Mirror mirror(table);
+    uint16_t* const to = mirror.In(out);
+    table.round({.x = mirror.In(x), .y = to, .n = static_cast<int64_t>(x.size())}, mirror.stream());
+    mirror.Out(to, out);
+    return out;
+  });
+  for (size_t i = 0; i < x.size(); ++i) {
+    const float got = std::bit_cast<float>(static_cast<uint32_t>(y[i]) << 16);
+    if (std::isnan(x[i])) {
+      EXPECT_TRUE(std::isnan(got));
+      continue;
+    }
+    if (std::isinf(got)) {  // itself, or past the largest by half of the last step
+      EXPECT_GT(std::abs(x[i]), 3.39e38F) << x[i];
+      continue;
+    }
+    // Its neighbours are no nearer, and of two that are as near the even one is it.
+    for (const int step : {-1, 1}) {
+      const float other = std::bit_cast<float>(static_cast<uint32_t>(static_cast<uint16_t>(y[i] + step)) << 16);
+      if (y[i] % 0x8000U == 0 && step < 0) continue;  // below 0 is the other sign
+      const double distance = std::abs(double{got} - x[i]);
+      const double others = std::abs(double{other} - x[i]);
+      EXPECT_TRUE(distance < others || (distance == others && y[i] % 2 == 0)) << x[i];
+    }
+  }
+  EXPECT_EQ(y[x.size()], 7);
 }
 
 TEST(GpuActivate, EqualsFloat64) {
