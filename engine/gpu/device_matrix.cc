@@ -153,17 +153,35 @@ absl::StatusOr<DeviceMatrix> DeviceMatrix::Upload(StagedCopies& copies, const Te
   return made;
 }
 
-absl::StatusOr<DeviceMatrix> DeviceMatrix::Random(const Gpu& gpu, int32_t rows, int32_t cols, uint64_t seed) {
+absl::StatusOr<DeviceMatrix> DeviceMatrix::Random(const Gpu& gpu, int32_t rows, int32_t cols, uint64_t seed,
+                                                  gpu::Element type) {
   const int64_t count = int64_t{rows} * cols;
+  const bool is_bf16 = type == gpu::Element::kBf16;
+  const bool is_k = type == gpu::Element::kQ4K || type == gpu::Element::kQ6K;
+  EBB_CHECK(is_bf16 || type == gpu::Element::kQ8 || type == gpu::Element::kQ4 || (is_k && cols % kSuperBlock == 0));
   DeviceMatrix made;
-  EBB_ASSIGN(made.values_, gpu.Allocate(count * 2, "random weights"));
-  gpu.table().random({.type = gpu::Element::kBf16,
-                      .values = made.values_.as<void>(),
-                      .n = count,
-                      .scale = std::sqrt(3.0F / static_cast<float>(cols)),
-                      .seed = seed},
-                     gpu.stream());
-  made.matrix_ = {.type = gpu::Element::kBf16, .rows = rows, .cols = cols, .values = made.values_.as<void>()};
+  const auto fill = [&](gpu::Element as, int64_t numbers, float scale, GpuMemory& to) -> absl::Status {
+    EBB_ASSIGN(to, gpu.Allocate(numbers * gpu::KvBytes(as), "random weights"));
+    gpu.table().random({.type = as, .values = to.as<void>(), .n = numbers, .scale = scale, .seed = seed++},
+                       gpu.stream());
+    return absl::OkStatus();
+  };
+  if (is_bf16) {
+    EBB_TRY(fill(type, count, std::sqrt(3.0F / static_cast<float>(cols)), made.values_));
+  } else {
+    constexpr float kScale = 1.0F / 64;
+    EBB_TRY(fill(gpu::Element::kF32, type == gpu::Element::kQ8 ? count / 4 : count / 8, 1, made.values_));
+    EBB_TRY(fill(gpu::Element::kF16, count / gpu::kWeightBlock, kScale, made.scales_));
+    if (is_k) EBB_TRY(fill(gpu::Element::kF16, 2 * count / gpu::kSuperBlock, kScale, made.supers_));
+    if (type == gpu::Element::kQ6K) EBB_TRY(fill(gpu::Element::kF32, count / 16, 1, made.upper_));
+  }
+  made.matrix_ = {.type = type,
+                  .rows = rows,
+                  .cols = cols,
+                  .values = made.values_.as<void>(),
+                  .scales = made.scales_.as<uint16_t>(),
+                  .supers = made.supers_.as<uint32_t>(),
+                  .upper = made.upper_.as<uint32_t>()};
   return made;
 }
 

@@ -42,8 +42,10 @@ class DeviceMatrix {
   // Whole when the stream was waited for. As ToDeviceLayout and Gpu::Allocate.
   static absl::StatusOr<DeviceMatrix> Upload(StagedCopies& copies, const TensorView& tensor);
 
-  // Random BF16 numbers, made on the device, of a size that keeps what they are multiplied with at its own.
-  static absl::StatusOr<DeviceMatrix> Random(const Gpu& gpu, int32_t rows, int32_t cols, uint64_t seed);
+  // Random numbers, made on the device, to measure with: of BF16 such as keep what they are multiplied with at its size,
+  // of quantised types any codes with small scales. REQUIRES: BF16 or quantised; of K types whole super-blocks.
+  static absl::StatusOr<DeviceMatrix> Random(const Gpu& gpu, int32_t rows, int32_t cols, uint64_t seed,
+                                             gpu::Element type = gpu::Element::kBf16);
 
   const gpu::Matrix& matrix() const { return matrix_; }
   int64_t bytes() const { return values_.bytes() + scales_.bytes() + supers_.bytes() + upper_.bytes(); }

@@ -304,39 +304,50 @@ absl::Status MeasureSelection(Bench& b) {
   return absl::OkStatus();
 }
 
-// The products of a decode step, whose cost is reading W.
+// The products of a decode step, whose cost is reading W, and of a prompt's block, whose cost is multiplying.
 absl::Status MeasureLinear(Bench& b) {
+  struct Case {
+    const char* name;
+    gpu::Element type;
+    std::vector<int32_t> tokens;
+  };
+  const std::vector<Case> cases = b.tiny() ? std::vector<Case>{{"BF16", gpu::Element::kBf16, {1, 3}},
+                                                               {"Q8_0", gpu::Element::kQ8, {3, 65}},
+                                                               {"Q4_K", gpu::Element::kQ4K, {3, 65}}}
+                                           : std::vector<Case>{{"BF16", gpu::Element::kBf16, {1, 8, 32, 512}},
+                                                               {"Q8_0", gpu::Element::kQ8, {1, 32, 512}},
+                                                               {"Q4_0", gpu::Element::kQ4, {1, 32, 512}},
+                                                               {"Q4_K", gpu::Element::kQ4K, {1, 32, 512}},
+                                                               {"Q6_K", gpu::Element::kQ6K, {1, 32, 512}}};
   const int32_t rows = b.tiny() ? 64 : 14336;
-  const int32_t cols = b.tiny() ? 64 : 4096;
-  const int matrices = b.tiny() ? 2 : 10;  // more than any cache holds
-  std::vector<DeviceMatrix> weights;
-  for (int i = 0; i < matrices; ++i) {
-    EBB_ASSIGN(DeviceMatrix made, DeviceMatrix::Random(*b.gpu, rows, cols, i));
-    weights.push_back(std::move(made));
-  }
-  for (const int32_t tokens : b.tiny() ? std::vector<int32_t>{1, 3} : std::vector<int32_t>{1, 8, 32, 512}) {
-    EBB_ASSIGN(const GpuMemory x, b.gpu->Allocate(int64_t{tokens} * cols * 4, "x"));
-    EBB_ASSIGN(const GpuMemory y, b.gpu->Allocate(int64_t{tokens} * rows * 4, "y"));
-    b.table.random({.values = x.as<void>(), .n = int64_t{tokens} * cols, .seed = 5}, b.gpu->stream());
-    const bool is_block = tokens > 64;
-    EBB_ASSIGN(
-        const double seconds, SecondsOf(b, matrices, [&](int i) {
-          const gpu::LinearArgs args = {
-              .w = weights[i].matrix(), .x = x.as<float>(), .y = y.as<float>(), .y_stride = rows, .rows = tokens};
-          is_block ? b.table.linear_tiles(args, b.gpu->stream()) : b.table.linear_rows(args, b.gpu->stream());
-        }));
-    const std::string name = absl::StrFormat("product of %d rows with BF16 weights of %d x %d", tokens, rows, cols);
-    if (is_block) {
-      const double rate = 2.0 * tokens * rows * cols / seconds;
-      b.report.rows.push_back(
-          {.what = name, .measured = Rate(rate, "FLOP/s"), .against = Dense(b), .ratio = rate / b.dense_rate});
-      continue;
+  const int32_t cols = b.tiny() ? 256 : 4096;
+  for (const Case& c : cases) {
+    const int matrices = b.tiny() ? 2 : c.type == gpu::Element::kBf16 ? 10 : 20;  // more than any cache holds
+    std::vector<DeviceMatrix> weights;
+    for (int i = 0; i < matrices; ++i) {
+      EBB_ASSIGN(DeviceMatrix made, DeviceMatrix::Random(*b.gpu, rows, cols, 8 * i, c.type));
+      weights.push_back(std::move(made));
     }
-    const double rate = static_cast<double>(weights[0].bytes()) / seconds;
-    b.report.rows.push_back({.what = name,
-                             .measured = Rate(rate, "B/s"),
-                             .against = "copy rate " + Rate(b.copy_rate, "B/s"),
-                             .ratio = rate / b.copy_rate});
+    for (const int32_t tokens : c.tokens) {
+      EBB_ASSIGN(const GpuMemory x, b.gpu->Allocate(int64_t{tokens} * cols * 4, "x"));
+      EBB_ASSIGN(const GpuMemory y, b.gpu->Allocate(int64_t{tokens} * rows * 4, "y"));
+      b.table.random({.values = x.as<void>(), .n = int64_t{tokens} * cols, .seed = 5}, b.gpu->stream());
+      const bool is_block = tokens > 64;
+      EBB_ASSIGN(
+          const double seconds, SecondsOf(b, matrices, [&](int i) {
+            const gpu::LinearArgs args = {
+                .w = weights[i].matrix(), .x = x.as<float>(), .y = y.as<float>(), .y_stride = rows, .rows = tokens};
+            is_block ? b.table.linear_tiles(args, b.gpu->stream()) : b.table.linear_rows(args, b.gpu->stream());
+          }));
+      const std::string name =
+          absl::StrFormat("product of %d rows with %s weights of %d x %d", tokens, c.name, rows, cols);
+      const double operations = 2.0 * tokens * rows * cols / seconds;
+      const double bytes = static_cast<double>(weights[0].bytes()) / seconds;
+      b.report.rows.push_back({.what = name,
+                               .measured = is_block ? Rate(operations, "FLOP/s") : Rate(bytes, "B/s"),
+                               .against = is_block ? Dense(b) : "copy rate " + Rate(b.copy_rate, "B/s"),
+                               .ratio = is_block ? operations / b.dense_rate : bytes / b.copy_rate});
+    }
   }
   return absl::OkStatus();
 }
