@@ -594,6 +594,30 @@ class Process(unittest.TestCase):
             with Server(*flags) as server:
                 self.assertEqual(server.ebb("sessions"), "no sessions\n")
 
+    def test_reload_prints_what_changed_and_refuses_what_needs_a_restart(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "ebb.yaml"
+
+            def write(text):
+                new = file.with_suffix(".new")
+                new.write_text(text)
+                new.rename(file)
+
+            def sessions(most):
+                return f"tenants:\n  acme:\n    sessions_max: {most}\n"
+
+            write(sessions(1))
+            with Server(f"--config={file}", "--cache.arena=32MiB", "--server.reload=1h") as server:
+                self.assertEqual(server.ebb("reload"), "nothing has changed\n")
+                write(sessions(2))
+                self.assertEqual(server.ebb("reload"), f"tenants.acme.sessions_max: 1 -> 2\ntaken: {file}\n")
+                write("server: {listen: 127.0.0.1:1}\n")  # the flag is stronger: no change of it
+                self.assertEqual(server.ebb("reload"), f"tenants.acme.sessions_max: 2 -> 0\ntaken: {file}\n")
+                write("cache: {arena: 1GiB}\nstore: {lease: 20s}\n")  # likewise the arena
+                server.ebb("reload", check=1)
+                self.assertIn("NEEDS_RESTART", server.stderr)
+                self.assertIn("store.lease: 10s -> 20s: only a restart can change that", server.stderr)
+
     def test_bad_start_gives_one_line_and_a_code(self):
         for flags, code in ([["--model=/nowhere.gguf"], 1], [["--nonsense=1"], 2], [["--listen=nonsense"], 2]):
             done = subprocess.run([BIN / "ebbd", *flags], capture_output=True, text=True, timeout=60)

@@ -15,7 +15,6 @@
 
 #include "absl/time/clock.h"
 #include "tests/support/certificates.h"
-#include "tests/support/child_process.h"
 #include "tests/support/ebbd_process.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temporary_folder.h"
@@ -190,21 +189,6 @@ TEST_F(Reload, AFlagStaysOverTheFile) {
   v1::ReloadConfigResponse response;
   ASSERT_TRUE(Ask(&response).ok());
   EXPECT_FALSE(MayHaveAnother());
-}
-
-TEST_F(Reload, TheCommandPrintsIt) {
-  Write(Sessions(1));
-  Start(kNeverLooks);
-  const auto reload = [&](const std::string& says) {
-    return ChildProcess({EBB_BINARY, "--addr", ebbd_->address(), "reload"}).WaitForLine(says);
-  };
-  EXPECT_EQ(reload("nothing"), "nothing has changed");
-  Write(Sessions(2));
-  EXPECT_EQ(reload("sessions_max"), "tenants.acme.sessions_max: 1 -> 2");
-  Write("server: {listen: 127.0.0.1:1}\n");  // the flag is stronger: no change of it
-  EXPECT_EQ(reload("sessions_max"), "tenants.acme.sessions_max: 2 -> 0");
-  Write("cache: {arena: 1GiB}\nstore: {lease: 20s}\n");  // likewise the arena
-  EXPECT_THAT(reload("NEEDS_RESTART"), HasSubstr("store.lease: 10s -> 20s: only a restart can change that"));
 }
 
 // What sha256sum makes of the tokens ops-1, acme-1 and acme-2.
