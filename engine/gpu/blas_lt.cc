@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -18,7 +17,6 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -32,54 +30,57 @@ constexpr int kReal32F = 0;
 constexpr int kReal16Bf = 14;
 constexpr int kPreferWorkspaceMax = 1;  // an uint64_t
 
-// What they differ in: cublasLt.h of versions 12 and 13, hipblaslt.h of 0.6 to 1.0.
+// What they differ in: cublasLt.h of versions 11 to 13, hipblaslt.h from 0.6 on.
 struct Facts {
   std::string_view kind;  // of the table of kernels
   std::string_view name;
   std::string_view prefix;  // of its functions
   std::array<const char*, 4> files;
-  int compute_32f;
-  int transpose;            // the operation, and the attribute of a product that
-  int attribute_of_a;       // says it of A
-  size_t algorithm_bytes;   // of a way as it is told, which
-  size_t told_bytes;        // has so many, workspace behind the algorithm
-  bool has_more_to_prefer;  // no sums over parts of the columns, and y aligned to 16 bytes
-  int invalid;              // statuses of what it does
-  int not_supported;        // not multiply so
+  int compute_32f;         // sums in floats
+  int transpose;           // the operation,
+  int attribute_of_a;      // and what says it of A
+  size_t algorithm_bytes;  // of a way as it is told,
+  size_t state_at;         // where its status is,
+  size_t told_bytes;       // and where the next one begins
+  bool has_more_to_prefer;
+  int version_min;  // 0: its files' names say it
 };
 constexpr std::array<Facts, 2> kFacts = {
-    Facts{"cuda",
-          "cuBLASLt",
-          "cublasLt",
-          {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", "/usr/local/cuda/lib64/libcublasLt.so"},
-          68,
-          1,
-          3,
-          64,
-          96,
-          true,
-          7,
-          15},
-    Facts{"hip",
-          "hipBLASLt",
-          "hipblasLt",
-          {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so", "/opt/rocm/lib/libhipblaslt.so"},
-          2,
-          112,
-          0,
-          24,
-          56,
-          false,
-          3,
-          7}};
-constexpr int kPreferReductions = 3;  // an uint32_t, as are the next two
+    Facts{.kind = "cuda",
+          .name = "cuBLASLt",
+          .prefix = "cublasLt",
+          .files = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", "/usr/local/cuda/lib64/libcublasLt.so"},
+          .compute_32f = 68,
+          .transpose = 1,
+          .attribute_of_a = 3,
+          .algorithm_bytes = 64,
+          .state_at = 72,
+          .told_bytes = 96,
+          .has_more_to_prefer = true,
+          .version_min = 0},
+    Facts{.kind = "hip",
+          .name = "hipBLASLt",
+          .prefix = "hipblasLt",
+          .files = {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so", "/opt/rocm/lib/libhipblaslt.so"},
+          .compute_32f = 2,
+          .transpose = 112,
+          .attribute_of_a = 0,
+          .algorithm_bytes = 24,
+          .state_at = 32,
+          .told_bytes = 56,
+          .has_more_to_prefer = false,
+          .version_min = 600}};
+// No sums over parts of the columns, and y aligned to 64 bytes: each an uint32_t.
+constexpr int kPreferReductions = 3;
 constexpr int kPreferAlignmentOfC = 7;
 constexpr int kPreferAlignmentOfD = 8;
+constexpr uint32_t kAlignment = 64;
 
 using Handle = void*;
 struct Functions {
   int (*create)(Handle* handle) = nullptr;
   int (*destroy)(Handle handle) = nullptr;
+  int (*version)(Handle handle, int* version) = nullptr;  // where it is asked
   int (*create_product)(Handle* product, int compute, int scale) = nullptr;
   int (*set_product)(Handle product, int attribute, const void* value, size_t bytes) = nullptr;
   int (*destroy_product)(Handle product) = nullptr;
@@ -96,19 +97,19 @@ struct Functions {
 };
 
 absl::Status NotUsable(const std::string& what) {
-  return Refuse(absl::StatusCode::kUnavailable, what + "; set model.gpu_products to own, or install it",
+  return Refuse(absl::StatusCode::kUnavailable, what + "; set model.gpu_products to own, or install one",
                 {.reason = "GPU_PRODUCTS_UNAVAILABLE", .field = "model.gpu_products"});
 }
 
-// It stays loaded.
-absl::StatusOr<Functions> Load(const Facts& facts) {
-  void* library = nullptr;
-  for (const char* const file : facts.files) {
-    if (library == nullptr) library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-  }
-  if (library == nullptr) {
-    return NotUsable(absl::StrFormat("no %s was found: %s", facts.name, absl::StrJoin(facts.files, ", ")));
-  }
+absl::Status Succeeded(const Facts& facts, int status, std::string_view what) {
+  if (status == 0) return absl::OkStatus();
+  return absl::InternalError(absl::StrFormat("%s%s gave status %d", facts.prefix, what, status));
+}
+
+// Of a file that stays loaded.
+absl::StatusOr<Functions> Load(const Facts& facts, const char* file) {
+  void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return absl::NotFoundError("it is not there");
   Functions f;
   std::string missing;
   const auto find = [&](std::string_view name, auto& function) {
@@ -119,6 +120,7 @@ absl::StatusOr<Functions> Load(const Facts& facts) {
   };
   find("Create", f.create);
   find("Destroy", f.destroy);
+  if (facts.version_min > 0) find("GetVersion", f.version);
   find("MatmulDescCreate", f.create_product);
   find("MatmulDescSetAttribute", f.set_product);
   find("MatmulDescDestroy", f.destroy_product);
@@ -129,7 +131,7 @@ absl::StatusOr<Functions> Load(const Facts& facts) {
   find("MatmulPreferenceDestroy", f.destroy_preference);
   find("MatmulAlgoGetHeuristic", f.find);
   find("Matmul", f.multiply);
-  if (!missing.empty()) return NotUsable(absl::StrFormat("the %s that was found lacks %s", facts.name, missing));
+  if (!missing.empty()) return absl::FailedPreconditionError("it lacks " + missing);
   return f;
 }
 
@@ -156,31 +158,38 @@ class Owned {
 
 class BlasLt : public ProductLibrary {
  public:
-  static absl::StatusOr<std::unique_ptr<ProductLibrary>> Open(const Gpu& gpu, const Facts& facts) {
-    EBB_ASSIGN(const Functions f, Load(facts));
+  static absl::StatusOr<std::unique_ptr<ProductLibrary>> Open(const Gpu& gpu, const Facts& facts, const char* file) {
+    EBB_ASSIGN(const Functions f, Load(facts, file));
     EBB_TRY(gpu.Use());
     EBB_ASSIGN(GpuMemory workspace, gpu.Allocate(kWorkspaceBytes, absl::StrFormat("%s's workspace", facts.name)));
     auto lt = std::unique_ptr<BlasLt>(new BlasLt(gpu, facts, f, std::move(workspace)));
-    const auto succeeded = [&](int status, std::string_view what) { return lt->Succeeded(status, what); };
     Handle handle = nullptr;
-    EBB_TRY(succeeded(f.create(&handle), "Create"));
+    EBB_TRY(Succeeded(facts, f.create(&handle), "Create"));
     lt->handle_ = Owned(handle, f.destroy);
-    EBB_TRY(succeeded(f.create_product(&handle, facts.compute_32f, kReal32F), "MatmulDescCreate"));
+    if (facts.version_min > 0) {
+      int version = 0;
+      EBB_TRY(Succeeded(facts, f.version(lt->handle_.get(), &version), "GetVersion"));
+      if (version < facts.version_min) {
+        return absl::FailedPreconditionError(
+            absl::StrFormat("it is of version %d, and %d is the first with these numbers", version, facts.version_min));
+      }
+    }
+    EBB_TRY(Succeeded(facts, f.create_product(&handle, facts.compute_32f, kReal32F), "MatmulDescCreate"));
     lt->product_ = Owned(handle, f.destroy_product);
     const int32_t transpose = facts.transpose;
-    EBB_TRY(succeeded(f.set_product(lt->product_.get(), facts.attribute_of_a, &transpose, sizeof(transpose)),
+    EBB_TRY(Succeeded(facts, f.set_product(lt->product_.get(), facts.attribute_of_a, &transpose, sizeof(transpose)),
                       "MatmulDescSetAttribute"));
-    EBB_TRY(succeeded(f.create_preference(&handle), "MatmulPreferenceCreate"));
+    EBB_TRY(Succeeded(facts, f.create_preference(&handle), "MatmulPreferenceCreate"));
     lt->preference_ = Owned(handle, f.destroy_preference);
     const auto prefer = [&](int attribute, auto value) {
-      return succeeded(f.set_preference(lt->preference_.get(), attribute, &value, sizeof(value)),
+      return Succeeded(facts, f.set_preference(lt->preference_.get(), attribute, &value, sizeof(value)),
                        "MatmulPreferenceSetAttribute");
     };
     EBB_TRY(prefer(kPreferWorkspaceMax, static_cast<uint64_t>(kWorkspaceBytes)));
     if (facts.has_more_to_prefer) {
       EBB_TRY(prefer(kPreferReductions, uint32_t{0}));
-      EBB_TRY(prefer(kPreferAlignmentOfC, uint32_t{16}));
-      EBB_TRY(prefer(kPreferAlignmentOfD, uint32_t{16}));
+      EBB_TRY(prefer(kPreferAlignmentOfC, kAlignment));
+      EBB_TRY(prefer(kPreferAlignmentOfD, kAlignment));
     }
     return lt;
   }
@@ -189,17 +198,17 @@ class BlasLt : public ProductLibrary {
     EBB_ASSIGN(const Layouts* const layouts, LayoutsOf(shape));
     std::vector<std::byte> told(kWaysMax * facts_.told_bytes);
     int count = 0;
-    const int found = f_.find(handle_.get(), product_.get(), layouts->w.get(), layouts->x.get(), layouts->y.get(),
-                              layouts->y.get(), preference_.get(), kWaysMax, told.data(), &count);
-    if (IsUnsupported(found)) count = 0;  // "none" is said so, too
-    if (!IsUnsupported(found)) EBB_TRY(Succeeded(found, "MatmulAlgoGetHeuristic"));
-    std::vector<ProductWay> ways(static_cast<size_t>(count));
-    for (size_t i = 0; i < ways.size(); ++i) {
-      const std::byte* const way = &told[i * facts_.told_bytes];
-      std::memcpy(ways[i].algorithm.data(), way, facts_.algorithm_bytes);
-      std::memcpy(&ways[i].workspace, way + facts_.algorithm_bytes, sizeof(ways[i].workspace));
+    EBB_TRY(Succeeded(facts_,
+                      f_.find(handle_.get(), product_.get(), layouts->w.get(), layouts->x.get(), layouts->y.get(),
+                              layouts->y.get(), preference_.get(), kWaysMax, told.data(), &count),
+                      "MatmulAlgoGetHeuristic"));
+    std::vector<ProductWay> ways;
+    for (size_t at = 0; at < static_cast<size_t>(count) * facts_.told_bytes; at += facts_.told_bytes) {
+      int state = 0;
+      std::memcpy(&state, &told[at + facts_.state_at], sizeof(state));
+      if (state != 0) continue;
+      std::memcpy(ways.emplace_back().data(), &told[at], facts_.algorithm_bytes);
     }
-    std::erase_if(ways, [](const ProductWay& way) { return way.workspace > kWorkspaceBytes; });
     return ways;
   }
 
@@ -207,13 +216,11 @@ class BlasLt : public ProductLibrary {
     EBB_ASSIGN(const Layouts* const layouts, LayoutsOf(shape));
     const float one = 1;
     const float beta = shape.add ? 1 : 0;
-    const int made = f_.multiply(handle_.get(), product_.get(), &one, o.w, layouts->w.get(), o.x, layouts->x.get(),
-                                 &beta, o.y, layouts->y.get(), o.y, layouts->y.get(), way.algorithm.data(),
-                                 workspace_.as<void>(), kWorkspaceBytes, gpu_.stream());
-    if (IsUnsupported(made)) {
-      return absl::UnimplementedError(absl::StrFormat("%s does not multiply %d rows so", facts_.name, shape.rows));
-    }
-    return Succeeded(made, "Matmul");
+    return Succeeded(facts_,
+                     f_.multiply(handle_.get(), product_.get(), &one, o.w, layouts->w.get(), o.x, layouts->x.get(),
+                                 &beta, o.y, layouts->y.get(), o.y, layouts->y.get(), way.data(), workspace_.as<void>(),
+                                 kWorkspaceBytes, gpu_.stream()),
+                     "Matmul");
   }
 
  private:
@@ -224,29 +231,20 @@ class BlasLt : public ProductLibrary {
   BlasLt(const Gpu& gpu, const Facts& facts, const Functions& f, GpuMemory workspace)
       : gpu_(gpu), facts_(facts), f_(f), workspace_(std::move(workspace)) {}
 
-  bool IsUnsupported(int status) const { return status == facts_.invalid || status == facts_.not_supported; }
-
-  absl::Status Succeeded(int status, std::string_view what) const {
-    if (status == 0) return absl::OkStatus();
-    return Refuse(absl::StatusCode::kUnavailable,
-                  absl::StrFormat("%s: %s%s gave status %d", facts_.name, facts_.prefix, what, status),
-                  {.reason = "GPU_FAULT"});
-  }
-
   absl::StatusOr<const Layouts*> LayoutsOf(const ProductShape& shape) {
-    const auto [at, is_new] = layouts_.try_emplace({shape.rows, shape.out, shape.in, shape.y_stride});
-    Layouts& layouts = at->second;
-    if (!is_new) return &layouts;
+    const std::tuple key(shape.rows, shape.out, shape.in, shape.y_stride);
+    if (const auto found = layouts_.find(key); found != layouts_.end()) return &found->second;
     const auto make = [&](int type, int64_t rows, int64_t cols, int64_t stride, Owned& to) {
       Handle layout = nullptr;
-      EBB_TRY(Succeeded(f_.create_layout(&layout, type, rows, cols, stride), "MatrixLayoutCreate"));
+      EBB_TRY(Succeeded(facts_, f_.create_layout(&layout, type, rows, cols, stride), "MatrixLayoutCreate"));
       to = Owned(layout, f_.destroy_layout);
       return absl::OkStatus();
     };
+    Layouts layouts;
     EBB_TRY(make(kReal16Bf, shape.in, shape.out, shape.in, layouts.w));
     EBB_TRY(make(kReal16Bf, shape.in, shape.rows, shape.in, layouts.x));
     EBB_TRY(make(kReal32F, shape.out, shape.rows, shape.y_stride, layouts.y));
-    return &layouts;
+    return &layouts_.emplace(key, std::move(layouts)).first->second;
   }
 
   const Gpu& gpu_;
@@ -263,7 +261,13 @@ absl::StatusOr<std::unique_ptr<ProductLibrary>> OpenBlasLt(const Gpu& gpu) {
   const std::string_view kind = gpu.table().name;
   const auto* const facts = std::ranges::find(kFacts, kind, &Facts::kind);
   if (facts == kFacts.end()) return NotUsable(absl::StrFormat("there is no library of products for %s", kind));
-  return BlasLt::Open(gpu, *facts);
+  std::string tried;
+  for (const char* const file : facts->files) {
+    absl::StatusOr<std::unique_ptr<ProductLibrary>> library = BlasLt::Open(gpu, *facts, file);
+    if (library.ok() || !GetRefusal(library.status()).reason.empty()) return library;  // no memory, a fault
+    absl::StrAppendFormat(&tried, "%s%s: %s", tried.empty() ? "" : ", ", file, library.status().message());
+  }
+  return NotUsable(absl::StrFormat("no %s can be used: %s", facts->name, tried));
 }
 
 }  // namespace ebb

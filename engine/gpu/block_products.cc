@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
+#include <limits>
 #include <optional>
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "engine/gpu/device_matrix.h"
 #include "policies/check.h"
 #include "policies/hash_random.h"
 #include "policies/status.h"
@@ -32,77 +35,137 @@ int64_t RowsOf(std::span<const int32_t> pieces, int64_t rows) {
   return all;
 }
 
-template <typename T>
-std::vector<T> Repeated(const std::vector<T>& row, int32_t times) {
-  std::vector<T> all;
-  all.reserve(row.size() * static_cast<size_t>(times));
-  for (int32_t i = 0; i < times; ++i) all.insert(all.end(), row.begin(), row.end());
-  return all;
+bool HasBitsOf(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-// One product, of equal rows: what they are, where they lie on the device, and what the own kernel makes of one.
-struct Trial {
-  const Gpu& gpu;
-  gpu::LinearArgs own = {};
-  std::vector<float> before = {};    // a row of y
-  std::vector<float> expected = {};  // and after
-  GpuMemory x = {}, y = {};          // of the largest piece
+// Different rows, in such an order that neighbours and rows a tile apart differ.
+constexpr int32_t kKinds = 3;
+int32_t KindOf(int32_t row) { return static_cast<int32_t>(HashBits(1, 0, row) % kKinds); }
 
-  static absl::StatusOr<Trial> Make(const Gpu& gpu, const gpu::LinearArgs& product) {
-    Trial t = {.gpu = gpu, .own = product};
-    HashRandom random(1);
-    const auto number = [&] { return static_cast<float>(random.Uniform(0, 254) - 127) / 128; };  // exact in BF16
-    std::vector<float> floats(static_cast<size_t>(product.w.cols));
-    std::vector<uint16_t> halves;
-    for (float& x : floats) {
-      x = number();
-      halves.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16));
+// Floats behind which y begins the second time: no row of a step begins at less than 64 bytes.
+constexpr int64_t kOffset = 16;
+
+// One shape, of rows of a few kinds: what they are, where they lie on the device, and what the own kernel makes of
+// each.
+class Trial {
+ public:
+  static absl::StatusOr<Trial> Make(const Gpu& gpu, const ProductShape& shape) {
+    Trial t(gpu, shape);
+    EBB_ASSIGN(t.w_, DeviceMatrix::Random(gpu, shape.out, shape.in, 1));
+    // Of many sizes, so that each order of adding has a sum of its own; exact in BF16.
+    std::vector<uint16_t> kinds;
+    for (int64_t i = 0; i < int64_t{kKinds} * shape.in; ++i) {
+      const uint64_t bits = HashBits(2, 0, i);
+      kinds.push_back(static_cast<uint16_t>((bits & 1) << 15 | (113 + (bits >> 1) % 15) << 7 | (bits >> 8 & 127)));
     }
-    t.before.resize(static_cast<size_t>(product.y_stride));
-    for (float& y : t.before) y = number();
-    EBB_ASSIGN(t.x, gpu.Upload(std::span<const uint16_t>(Repeated(halves, BlockProducts::kPieces[0])), "rows to try"));
-    EBB_ASSIGN(t.y, gpu.Allocate(BlockProducts::kPieces[0] * product.y_stride * 4, "products to try"));
-    EBB_ASSIGN(const GpuMemory row, gpu.Upload(std::span<const float>(floats), "a row to try"));
-    EBB_TRY(gpu.CopyIn(std::span<const float>(t.before), t.y.as<float>()));
-    t.own.x = row.as<float>();
-    t.own.y = t.y.as<float>();
-    t.own.rows = 1;
-    gpu.table().linear_tiles(t.own, gpu.stream());
-    t.expected.resize(static_cast<size_t>(product.w.rows));
-    EBB_TRY(gpu.CopyOut(t.y.as<float>(), std::span(t.expected)));
-    EBB_TRY(gpu.Wait());
+    std::vector<uint16_t> x;
+    for (int32_t row = 0; row < kMost; ++row) {
+      const auto kind = kinds.begin() + int64_t{KindOf(row)} * shape.in;
+      x.insert(x.end(), kind, kind + shape.in);
+    }
+    EBB_ASSIGN(t.x_, gpu.Upload(std::span<const uint16_t>(x), "rows to try"));
+    // What y holds before: numbers to add to, or what must not be looked at.
+    t.before_.resize(static_cast<size_t>(shape.y_stride));
+    for (size_t i = 0; i < t.before_.size(); ++i) {
+      t.before_[i] = shape.add ? static_cast<float>(HashUniform(3, 0, i)) : std::numeric_limits<float>::quiet_NaN();
+    }
+    EBB_ASSIGN(t.y_, gpu.Allocate((kMost * shape.y_stride + kOffset) * 4, "products to try"));
+    EBB_TRY(t.MakeExpected(kinds));
     return t;
   }
 
-  bool IsNear(std::span<const float> row) const {
+  // What each kind became, one after another, wherever its rows stood in a piece of that size; nothing where a kind
+  // became different rows, or something was written beside them, or the library did not multiply so.
+  absl::StatusOr<std::optional<std::vector<float>>> Run(ProductLibrary& library, const ProductWay& way, int32_t rows,
+                                                        int64_t offset) const {
+    ProductShape shape = shape_;
+    shape.rows = rows;
+    const std::vector<float> blank = Blank(kMost, offset);
+    EBB_TRY(gpu_.CopyIn(std::span<const float>(blank), y_.as<float>()));
+    const absl::Status made =
+        library.Multiply(shape, way, {.w = w_.matrix().values, .x = x_.as<void>(), .y = y_.as<float>() + offset});
+    EBB_TRY(gpu_.Wait());  // also of a way that was refused: is the device well?
+    if (!made.ok()) return std::nullopt;
+    std::vector<float> all(blank.size());
+    EBB_TRY(gpu_.CopyOut(y_.as<float>(), std::span(all)));
+    EBB_TRY(gpu_.Wait());
+    return Kinds(all, blank, rows, offset);
+  }
+
+  bool IsNear(std::span<const float> kinds) const {
     double largest = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      largest = std::max<double>(largest, std::abs(expected[i] - (own.add != 0 ? before[i] : 0)));
+    for (size_t i = 0; i < expected_.size(); ++i) {
+      const double old = shape_.add ? before_[i % static_cast<size_t>(shape_.out)] : 0;
+      largest = std::max(largest, std::abs(expected_[i] - old));
     }
-    for (size_t i = 0; i < expected.size(); ++i) {
-      if (!(std::abs(double{row[i]} - expected[i]) <= kTolerance * largest)) return false;  // also of what is no number
+    for (size_t i = 0; i < expected_.size(); ++i) {
+      if (!(std::abs(double{kinds[i]} - expected_[i]) <= kTolerance * largest)) return false;  // also of no number
     }
     return true;
   }
 
-  // The row that all of a piece became; nothing where they became different ones, or the library makes no such piece.
-  absl::StatusOr<std::optional<std::vector<float>>> Run(ProductLibrary& library, ProductShape shape,
-                                                        const ProductWay& way, int32_t rows) const {
-    shape.rows = rows;
-    EBB_TRY(gpu.CopyIn(std::span<const float>(Repeated(before, rows)), y.as<float>()));
-    const absl::Status made = library.Multiply(shape, way, {.w = own.w.values, .x = x.as<void>(), .y = y.as<float>()});
-    if (absl::IsUnimplemented(made)) return std::nullopt;
-    EBB_TRY(made);
-    std::vector<float> all(static_cast<size_t>(rows * shape.y_stride));
-    EBB_TRY(gpu.CopyOut(y.as<float>(), std::span(all)));
-    EBB_TRY(gpu.Wait());
-    const auto row = [&](int64_t i) { return std::as_bytes(std::span(all).subspan(i * shape.y_stride, shape.out)); };
-    for (int32_t i = 1; i < rows; ++i) {
-      if (!std::ranges::equal(row(0), row(i))) return std::nullopt;
-    }
-    all.resize(static_cast<size_t>(shape.out));
-    return all;
+ private:
+  static constexpr int32_t kMost = BlockProducts::kPieces[0];
+
+  Trial(const Gpu& gpu, const ProductShape& shape) : gpu_(gpu), shape_(shape) {}
+
+  std::vector<float> Blank(int32_t rows, int64_t offset) const {
+    std::vector<float> blank(static_cast<size_t>(offset), 0.0F);
+    for (int32_t row = 0; row < rows; ++row) blank.insert(blank.end(), before_.begin(), before_.end());
+    blank.resize(static_cast<size_t>(kMost * shape_.y_stride + kOffset));
+    return blank;
   }
+
+  // By the own kernel.
+  absl::Status MakeExpected(const std::vector<uint16_t>& kinds) {
+    std::vector<float> x;
+    for (const uint16_t bits : kinds) x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits) << 16));
+    EBB_ASSIGN(const GpuMemory rows, gpu_.Upload(std::span<const float>(x), "rows to try"));
+    EBB_TRY(gpu_.CopyIn(std::span<const float>(Blank(kKinds, 0)), y_.as<float>()));
+    gpu_.table().linear_tiles({.w = w_.matrix(),
+                               .x = rows.as<float>(),
+                               .y = y_.as<float>(),
+                               .y_stride = shape_.y_stride,
+                               .rows = kKinds,
+                               .add = shape_.add ? 1 : 0},
+                              gpu_.stream());
+    std::vector<float> all(static_cast<size_t>(kKinds * shape_.y_stride));
+    EBB_TRY(gpu_.CopyOut(y_.as<float>(), std::span(all)));
+    EBB_TRY(gpu_.Wait());
+    for (int64_t kind = 0; kind < kKinds; ++kind) {
+      const auto row = all.begin() + kind * shape_.y_stride;
+      expected_.insert(expected_.end(), row, row + shape_.out);
+    }
+    return absl::OkStatus();
+  }
+
+  std::optional<std::vector<float>> Kinds(std::span<const float> all, std::span<const float> blank, int32_t rows,
+                                          int64_t offset) const {
+    const auto out = static_cast<size_t>(shape_.out);
+    std::array<std::span<const float>, kKinds> kinds;
+    if (!HasBitsOf(all.first(offset), blank.first(offset))) return std::nullopt;
+    for (int32_t row = 0; row < rows; ++row) {
+      const size_t first = static_cast<size_t>(offset + row * shape_.y_stride);
+      const size_t behind = static_cast<size_t>(shape_.y_stride) - out;
+      if (!HasBitsOf(all.subspan(first + out, behind), blank.subspan(first + out, behind))) return std::nullopt;
+      std::span<const float>& kind = kinds[KindOf(row)];
+      if (kind.empty()) kind = all.subspan(first, out);
+      if (!HasBitsOf(all.subspan(first, out), kind)) return std::nullopt;
+    }
+    const size_t end = static_cast<size_t>(offset + rows * shape_.y_stride);
+    if (!HasBitsOf(all.subspan(end), blank.subspan(end))) return std::nullopt;
+    std::vector<float> of_kinds;
+    for (const std::span<const float> kind : kinds) of_kinds.insert(of_kinds.end(), kind.begin(), kind.end());
+    return of_kinds;
+  }
+
+  const Gpu& gpu_;
+  ProductShape shape_;
+  DeviceMatrix w_ = {};
+  GpuMemory x_ = {}, y_ = {};         // of the largest piece
+  std::vector<float> before_ = {};    // a row of y
+  std::vector<float> expected_ = {};  // of each kind
 };
 
 }  // namespace
@@ -118,33 +181,41 @@ absl::StatusOr<BlockProducts> BlockProducts::Make(const Gpu& gpu, std::unique_pt
     if (product.w.type != gpu::Element::kBf16 || product.bias != nullptr) continue;
     const auto [at, is_new] = made.fits_.try_emplace(ShapeOf(product));
     if (!is_new) continue;
-    EBB_ASSIGN(at->second, made.FindFit(gpu, product));
+    EBB_ASSIGN(at->second, made.FindFit(gpu, at->first));
   }
   return made;
 }
 
-absl::StatusOr<BlockProducts::Fit> BlockProducts::FindFit(const Gpu& gpu, const gpu::LinearArgs& product) {
-  EBB_ASSIGN(const Trial trial, Trial::Make(gpu, product));
-  ProductShape shape = ShapeOf(product);
-  shape.rows = kPieces[0];
-  EBB_ASSIGN(const std::vector<ProductWay> ways, library_->Ways(shape));
-  for (const ProductWay& way : ways) {
-    EBB_ASSIGN(const std::optional<std::vector<float>> largest, trial.Run(*library_, shape, way, kPieces[0]));
+absl::StatusOr<BlockProducts::Fit> BlockProducts::FindFit(const Gpu& gpu, const ProductShape& shape) {
+  const auto unfit = [&](const std::string& why) {
+    return Refuse(
+        absl::StatusCode::kFailedPrecondition,
+        absl::StrFormat("products with %d x %d weights: %s; set model.gpu_products to own", shape.out, shape.in, why),
+        {.reason = "GPU_PRODUCTS_UNFIT", .field = "model.gpu_products"});
+  };
+  EBB_ASSIGN(const Trial trial, Trial::Make(gpu, shape));
+  ProductShape most = shape;
+  most.rows = kPieces[0];
+  const absl::StatusOr<std::vector<ProductWay>> ways = library_->Ways(most);
+  if (!ways.ok()) return unfit(std::string(ways.status().message()));
+  for (const ProductWay& way : *ways) {
+    EBB_ASSIGN(const std::optional<std::vector<float>> largest, trial.Run(*library_, way, most.rows, 0));
     if (!largest || !trial.IsNear(*largest)) continue;
+    const auto is_equal = [&](const std::optional<std::vector<float>>& kinds) {
+      return kinds && HasBitsOf(*kinds, *largest);
+    };
     Fit fit = {.way = way};
     for (const int32_t piece : kPieces) {
-      EBB_ASSIGN(const std::optional<std::vector<float>> row, trial.Run(*library_, shape, way, piece));
-      if (row && std::ranges::equal(std::as_bytes(std::span(*row)), std::as_bytes(std::span(*largest)))) {
-        fit.pieces.push_back(piece);
-      }
+      EBB_ASSIGN(const std::optional<std::vector<float>> first, trial.Run(*library_, way, piece, 0));
+      EBB_ASSIGN(const std::optional<std::vector<float>> again, trial.Run(*library_, way, piece, kOffset));
+      if (is_equal(first) && is_equal(again)) fit.pieces.push_back(piece);
+      // The piece that was right a moment ago: what differs from call to call is no way.
+      if (piece == most.rows && fit.pieces.empty()) break;
     }
     if (!fit.pieces.empty()) return fit;
   }
-  return Refuse(absl::StatusCode::kFailedPrecondition,
-                absl::StrFormat("of the library's %d ways to multiply with %d x %d weights none gives equal rows equal "
-                                "bits, near the own kernel's; set model.gpu_products to own",
-                                ways.size(), product.w.rows, product.w.cols),
-                {.reason = "GPU_PRODUCTS_UNFIT", .field = "model.gpu_products"});
+  return unfit(
+      absl::StrFormat("none of the library's %d ways gives equal rows equal bits near the own kernel's", ways->size()));
 }
 
 bool BlockProducts::Takes(const gpu::LinearArgs& args) const {

@@ -1,11 +1,12 @@
 // Products of prompts' blocks by a library, which is fast and promises nothing of the order in which it adds. A session
 // is to yield the same bits alone and in company, so nothing is believed of it that was not seen on this device: when a
-// model is opened, each of its products is made of as many equal rows as a piece has, and a way to multiply is used in
-// pieces of those sizes alone of which every row came out with the same bits, and near the own kernel's.
+// model is opened, each shape of its products is tried with random numbers. A way to multiply is used in pieces of
+// those sizes alone in which equal rows came out with equal bits wherever they stood, the bits that they have in the
+// largest piece, and near the own kernel's; twice, at two alignments; with nothing written beside the piece.
 //
 //   1200 rows   1024 | 128 | 64   a piece's rows beyond those are multiplied, too, and nobody reads them
 //
-// That says it of every row, as where a row's sum is cut cannot depend on what is in it.
+// That says it of every row of such a piece, as where a row's sum is cut cannot depend on what is in it.
 
 #ifndef EBB_ENGINE_GPU_BLOCK_PRODUCTS_H_
 #define EBB_ENGINE_GPU_BLOCK_PRODUCTS_H_
@@ -33,7 +34,7 @@ class BlockProducts {
 
   // Of the model's products those with BF16 weights and without bias; `w`, `y_stride` and `add` of each say which they
   // are. FAILED_PRECONDITION GPU_PRODUCTS_UNFIT names the product for which no way of the library's was fit; as
-  // Gpu::Allocate.
+  // Gpu::Allocate and Gpu::Wait.
   static absl::StatusOr<BlockProducts> Make(const Gpu& gpu, std::unique_ptr<ProductLibrary> library,
                                             std::span<const gpu::LinearArgs> products);
 
@@ -60,7 +61,7 @@ class BlockProducts {
   explicit BlockProducts(std::unique_ptr<ProductLibrary> library) : library_(std::move(library)) {}
 
   static ProductShape ShapeOf(const gpu::LinearArgs& args);
-  absl::StatusOr<Fit> FindFit(const Gpu& gpu, const gpu::LinearArgs& product);
+  absl::StatusOr<Fit> FindFit(const Gpu& gpu, const ProductShape& shape);
 
   std::unique_ptr<ProductLibrary> library_;
   std::map<ProductShape, Fit> fits_ = {};  // of shapes without rows

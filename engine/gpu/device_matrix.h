@@ -42,8 +42,8 @@ class DeviceMatrix {
   // Whole when the stream was waited for. As ToDeviceLayout and Gpu::Allocate.
   static absl::StatusOr<DeviceMatrix> Upload(StagedCopies& copies, const TensorView& tensor);
 
-  // Random numbers, made on the device, to measure with: of BF16 such as keep what they are multiplied with at its size,
-  // of quantised types any codes with small scales. REQUIRES: BF16 or quantised; of K types whole super-blocks.
+  // Random numbers, made on the device, to measure with: of BF16 such as keep what they are multiplied with at its
+  // size, of quantised types any codes with small scales. REQUIRES: BF16 or quantised; of K types whole super-blocks.
   static absl::StatusOr<DeviceMatrix> Random(const Gpu& gpu, int32_t rows, int32_t cols, uint64_t seed,
                                              gpu::Element type = gpu::Element::kBf16);
 

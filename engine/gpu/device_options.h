@@ -19,6 +19,9 @@ struct DeviceOptions {
   bool by_library = false;         // prompts' products, where weights are BF16 (blas_lt.h); else by the own kernels
 };
 
+// As the server's fingerprint has it: what decides the bits of what the device computes.
+inline std::string NameOf(const DeviceOptions& device) { return device.kind + (device.by_library ? " library" : ""); }
+
 }  // namespace ebb
 
 #endif  // EBB_ENGINE_GPU_DEVICE_OPTIONS_H_

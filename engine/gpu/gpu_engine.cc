@@ -52,15 +52,17 @@ constexpr int32_t kLargestStep = 32;
 absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Open(const gpu::Table& table, const ModelConfig& config,
                                                            const Weights& weights, const GpuEngineOptions& options) {
   EBB_ASSIGN(std::unique_ptr<Gpu> gpu, Gpu::Open(table, options.device));
+  EBB_ASSIGN(std::unique_ptr<ProductLibrary> library, options.products(*gpu));
   EBB_ASSIGN(GpuModel model, GpuModel::Upload(*gpu, config, weights));
-  return Make(std::move(gpu), std::move(model), options);
+  return Make(std::move(gpu), std::move(library), std::move(model), options);
 }
 
 absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::OpenRandom(const gpu::Table& table, const ModelConfig& config,
                                                                  const GpuEngineOptions& options) {
   EBB_ASSIGN(std::unique_ptr<Gpu> gpu, Gpu::Open(table, options.device));
+  EBB_ASSIGN(std::unique_ptr<ProductLibrary> library, options.products(*gpu));
   EBB_ASSIGN(GpuModel model, GpuModel::Random(*gpu, config));
-  EBB_ASSIGN(std::unique_ptr<GpuEngine> engine, Make(std::move(gpu), std::move(model), options));
+  EBB_ASSIGN(std::unique_ptr<GpuEngine> engine, Make(std::move(gpu), std::move(library), std::move(model), options));
   // Zeros, as fresh memory may be, are cheaper to move than numbers.
   const gpu::Element type = ElementOf(options.kv_type);
   if (type != gpu::Element::kQ8) {
@@ -73,11 +75,11 @@ absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::OpenRandom(const gpu::Tabl
   return engine;
 }
 
-absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> gpu, GpuModel model,
+absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> gpu,
+                                                           std::unique_ptr<ProductLibrary> library, GpuModel model,
                                                            const GpuEngineOptions& options) {
   std::optional<BlockProducts> products;
-  if (options.products != nullptr) {
-    EBB_ASSIGN(std::unique_ptr<ProductLibrary> library, options.products(*gpu));
+  if (library != nullptr) {
     EBB_ASSIGN(products, BlockProducts::Make(*gpu, std::move(library), model.Products()));
     if (products->empty()) products.reset();
   }
@@ -261,12 +263,11 @@ void GpuEngine::PointToWhatIsTold(Step& step) const {
   }
 }
 
-// Rows that products write to, those among them that nobody reads.
 int64_t GpuEngine::RoomFor(const Step& step) const {
   return products_ ? step.single + products_->RoomFor(step.rows - step.single) : step.rows;
 }
 
-// What the next products of these rows are to be made of, where a library makes them.
+// For the products of these rows that come next, where a library makes them.
 void GpuEngine::RoundBlocks(const float* x, int32_t cols, const Step& step) {
   if (!products_ || step.decodes()) return;
   gpu_->table().round({.x = x + int64_t{step.single} * cols,
@@ -285,11 +286,11 @@ void GpuEngine::Linear(const DeviceMatrix& w, const GpuMemory* bias, const float
                                 .rows = step.single,
                                 .add = add ? 1 : 0};
   if (args.rows > 0) gpu_->table().linear_rows(args, gpu_->stream());
+  if (step.decodes()) return;
   gpu::LinearArgs tiles = args;
   tiles.rows = step.rows - step.single;
   tiles.x += int64_t{step.single} * args.w.cols;
   tiles.y += step.single * y_stride;
-  if (tiles.rows == 0) return;
   if (products_ && products_->Takes(tiles)) return products_->Multiply(tiles, rounded_.as<uint16_t>());
   gpu_->table().linear_tiles(tiles, gpu_->stream());
 }

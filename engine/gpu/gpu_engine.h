@@ -13,8 +13,8 @@
 // of who leaves nothing, unless a row wants to know; then it comes with the rest. A decode step's launches differ from
 // those of the step before in nothing but what lies in the memory they read: from the second of a shape on they are
 // replayed from a recording. Rows of a session that brings one token are multiplied by linear_rows and attend each for
-// itself; those of longer blocks are multiplied by linear_tiles, are laid out for tensor cores and attend together: a
-// row's bits follow from its own block, not from who else is in the step.
+// itself; those of longer blocks are multiplied by linear_tiles or a library, are laid out for tensor cores and attend
+// together: a row's bits follow from its own block, not from who else is in the step.
 //
 // Beside the engine of the CPU (engine.h); placed_engine.h makes one of both. Used by one thread at a time.
 
@@ -45,9 +45,8 @@ struct GpuEngineOptions {
   int32_t device = 0;
   int64_t arena_bytes = 0;  // of K and V; 0: nine tenths of what is free beside the weights
   KvType kv_type = KvType::kBf16;
-  bool records = true;  // decode steps; else each launches anew, to compare with
-  // Opens the library that multiplies prompts' blocks (block_products.h); null: the own kernels do.
-  OpenProductLibrary products = nullptr;
+  bool records = true;                             // decode steps; else each launches anew, to compare with
+  OpenProductLibrary products = NoProductLibrary;  // that multiplies prompts' blocks (block_products.h)
 };
 
 // What leaves the device of a session's rows. Of kLargest the whole last row stays with the session
@@ -181,7 +180,8 @@ class GpuEngine {
         begun_(std::move(begun)),
         done_(std::move(done)) {}
 
-  static absl::StatusOr<std::unique_ptr<GpuEngine>> Make(std::unique_ptr<Gpu> gpu, GpuModel model,
+  static absl::StatusOr<std::unique_ptr<GpuEngine>> Make(std::unique_ptr<Gpu> gpu,
+                                                         std::unique_ptr<ProductLibrary> library, GpuModel model,
                                                          const GpuEngineOptions& options);
   Step Plan(std::span<const GpuRow> rows) const;
   absl::Status Reserve(const Step& step);
@@ -189,7 +189,7 @@ class GpuEngine {
   absl::Status Grow(Buffer& buffer, int64_t bytes);
   absl::Status GrowTold(Buffer& buffer, int64_t bytes);
   absl::Status Renew(Buffer& buffer, int64_t bytes);
-  int64_t RoomFor(const Step& step) const;
+  int64_t RoomFor(const Step& step) const;  // rows that products write to, with those that nobody reads
   void RoundBlocks(const float* x, int32_t cols, const Step& step);
   void Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride, bool add,
               const Step& step);

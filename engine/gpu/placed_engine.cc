@@ -440,16 +440,17 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenPlacedEngine(const EngineOptions& op
   }
   EBB_ASSIGN(const gpu::Table* const table, LoadGpuTable(device.kind, folder));
   EngineOptions beside = options;
-  beside.beside = device.kind;
+  beside.beside = NameOf(device);
   EBB_ASSIGN(std::unique_ptr<Engine> host, Engine::Open(beside));
   EBB_ASSIGN(GgufFile file, OpenModel(options.model_path));
   EBB_ASSIGN(const ModelConfig config, ReadConfig(file));
   EBB_ASSIGN(const Weights weights, FindWeights(file, config));
-  EBB_ASSIGN(std::unique_ptr<GpuEngine> gpu, GpuEngine::Open(*table, config, weights,
-                                                             {.device = device.device,
-                                                              .arena_bytes = device.arena_bytes,
-                                                              .kv_type = device.kv_type,
-                                                              .products = device.by_library ? OpenBlasLt : nullptr}));
+  EBB_ASSIGN(std::unique_ptr<GpuEngine> gpu,
+             GpuEngine::Open(*table, config, weights,
+                             {.device = device.device,
+                              .arena_bytes = device.arena_bytes,
+                              .kv_type = device.kv_type,
+                              .products = device.by_library ? OpenBlasLt : NoProductLibrary}));
   return PlaceOn(std::move(gpu), std::move(host));
 }
 

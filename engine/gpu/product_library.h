@@ -17,7 +17,7 @@
 namespace ebb {
 
 // y [rows][out] = x [rows][in] W [out][in]^T, or y += that: x and W in BF16, one row after another, y in floats, row t
-// at y + t * y_stride; sums in floats.
+// at y + t * y_stride; sums in floats. x and W are aligned to 256 bytes, y to 64.
 struct ProductShape {
   int32_t rows = 0;
   int32_t out = 0;
@@ -33,13 +33,10 @@ struct ProductOperands {
   float* y = nullptr;
 };
 
-// What a library calls an algorithm: a kernel, and how it cuts the product up.
-struct ProductWay {
-  alignas(8) std::array<std::byte, 64> algorithm = {};
-  size_t workspace = 0;  // bytes
-};
+// What a library calls an algorithm: a kernel, and how it cuts the product up. Bytes of its own.
+using ProductWay = std::array<std::byte, 64>;
 
-// Used by one thread at a time, on its device, and gone before the device is.
+// Used by one thread at a time, on its device, and gone before the device is. What fails says what the library said.
 class ProductLibrary {
  public:
   virtual ~ProductLibrary() = default;
@@ -47,12 +44,14 @@ class ProductLibrary {
   // For that shape, the one that it thinks fastest first; there may be none.
   virtual absl::StatusOr<std::vector<ProductWay>> Ways(const ProductShape& shape) = 0;
 
-  // In the order of the device's stream. `way` is of that shape, or of one with more rows, for which UNIMPLEMENTED says
-  // that it does not multiply so few.
+  // In the order of the device's stream. `way` is of that shape, or of one with more rows, and may be no way of this.
   virtual absl::Status Multiply(const ProductShape& shape, const ProductWay& way, const ProductOperands& operands) = 0;
 };
 
 using OpenProductLibrary = absl::StatusOr<std::unique_ptr<ProductLibrary>> (*)(const Gpu& gpu);
+
+// Null: the own kernels multiply.
+inline absl::StatusOr<std::unique_ptr<ProductLibrary>> NoProductLibrary(const Gpu& /*gpu*/) { return nullptr; }
 
 }  // namespace ebb
 

@@ -39,6 +39,8 @@ struct Bench {
   bool tiny() const { return size == Size::kTiny; }
   // A number of peers.py's or of DenseRate, 0 where there is none.
   double Peer(const std::string& name) const { return peers.value(name, 0.0); }
+  // Why there is none, where it said so.
+  std::string WhyNot(const std::string& name) const { return peers.value(name + "_why", "no result of it is there"); }
 };
 
 // Seconds of one of the `count` launches that launch(0), launch(1), ... make, the median of several timings. They are
@@ -53,8 +55,8 @@ std::string Time(double seconds);
 // "cuBLASLt's product of 8192^3 700.00 TFLOP/s".
 std::string Dense(const Bench& bench);
 
-// Rows and columns of the dense product, the same as peers.py's, and operations a second by the maker's library. As
-// OpenBlasLt. For a process of its own (dense.cc).
+// Rows and columns of the dense product, the same as peers.py's, and operations a second by the maker's library, into
+// floats, as the engine wants them. As OpenBlasLt. For a process of its own (dense.cc).
 inline constexpr int32_t kDenseSide = 8192;
 absl::StatusOr<double> DenseRate(Bench& bench);
 // Seconds of the prompt that MeasurePrefill measures, whose products that library makes. Alike, and as

@@ -58,7 +58,7 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         missing = self.report()["missing"]
         self.assertTrue(missing)
-        said = ("no PyTorch was found", "neither PyTorch nor cuBLASLt was found", "none is installed that was fit")
+        said = ("no PyTorch was found", "neither PyTorch nor cuBLASLt was found", "no result of it is there")
         self.assertTrue(all(any(text in what for text in said) for what in missing), missing)
         # A prompt stands beside the own product then, which is no ceiling, and no target is judged by it.
         prompt = next(row for row in self.report()["rows"] if row["what"] == "prompt of 32, 8B shape, BF16")
@@ -84,11 +84,17 @@ class GpuCheck(unittest.TestCase):
             self.assertTrue(rows[f"{prompt}, products by the maker's library"]["measured"].startswith("1.00 ms, "), rows)
             self.assertFalse(any("dense" in what for what in report["missing"]), report["missing"])
 
-    def test_a_dense_product_is_the_library_s_of_the_device_s_maker(self):
-        done = self.run_check("--dense", "--kind", "emulated")
-        self.assertEqual((done.returncode, done.stdout), (1, ""))
-        self.assertIn("there is no library of products for emulated32", done.stderr)
-        self.assertEqual(list(self.out.iterdir()), [])
+    def test_what_the_maker_s_library_does_is_a_number_or_a_reason(self):
+        for flag, name in (("--dense", "cublaslt"), ("--prompt", "prompt_by_library")):
+            done = self.run_check(flag, "--kind", "emulated")
+            self.assertEqual(done.returncode, 1)
+            self.assertEqual(json.loads(done.stdout).keys(), {f"{name}_why"})
+            self.assertIn("there is no library of products for emulated32", done.stdout)
+            self.assertEqual(list(self.out.iterdir()), [])
+        peers = self.out / "prompt.json"
+        peers.write_text(done.stdout)
+        self.run_check("--kind", "emulated", "--tiny", "--tests", "GpuGreedy.*", "--peers", peers)
+        self.assertIn("there is no library of products for emulated32", str(self.report()["missing"]))
 
     def test_no_time_left_is_said(self):
         self.run_check("--kind", "emulated", "--tiny", "--tests", "GpuGreedy.*", "--seconds", "0")

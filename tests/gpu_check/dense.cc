@@ -29,23 +29,28 @@ absl::StatusOr<double> DenseRate(Bench& b) {
   const ProductShape shape = {.rows = kSide, .out = kSide, .in = kSide, .y_stride = kSide};
   EBB_ASSIGN(const std::vector<ProductWay> ways, library->Ways(shape));
   if (ways.empty()) return absl::InternalError("the library has no way to multiply on this device");
-  absl::Status status = absl::OkStatus();
-  const auto multiply = [&](int) {
-    const absl::Status now = library->Multiply(
-        shape, ways[0], {.w = from.as<uint16_t>() + kNumbers, .x = from.as<void>(), .y = to.as<float>()});
-    if (!now.ok()) status = now;
-  };
-  multiply(0);  // it loads its kernels, which a recording must not
-  EBB_TRY(b.gpu->Wait());
-  EBB_ASSIGN(const double seconds, SecondsOf(b, 4, multiply));
-  EBB_TRY(status);
+  double fastest = 0;  // of all its ways, and not the one that it guesses
+  for (const ProductWay& way : ways) {
+    absl::Status status = absl::OkStatus();
+    const auto multiply = [&](int) {
+      const absl::Status now = library->Multiply(
+          shape, way, {.w = from.as<uint16_t>() + kNumbers, .x = from.as<void>(), .y = to.as<float>()});
+      if (!now.ok()) status = now;
+    };
+    multiply(0);  // it loads its kernels, which a recording must not
+    EBB_TRY(b.gpu->Wait());
+    if (!status.ok()) continue;
+    EBB_ASSIGN(const double seconds, SecondsOf(b, 4, multiply));
+    EBB_TRY(status);
+    fastest = std::max(fastest, 2.0 * kSide * kSide * kSide / seconds);
+  }
   std::vector<float> last(kSide);
   EBB_TRY(b.gpu->CopyOut(last_row, std::span(last)));
   EBB_TRY(b.gpu->Wait());
   if (std::ranges::all_of(last, [](float number) { return number == 0; })) {
     return absl::InternalError("the library wrote nothing");
   }
-  return 2.0 * kSide * kSide * kSide / seconds;
+  return fastest;
 }
 
 }  // namespace ebb::gpu_check

@@ -4,9 +4,10 @@
 //   ebb_gpu_check --kind cuda|hip|emulated --libraries FOLDER --out FOLDER
 //                 [--seconds N] [--tests FILTER] [--tiny] [--peers FILE]... [--fact KEY=VALUE]...
 //   ebb_gpu_check --dense --kind cuda|hip --libraries FOLDER
+//   ebb_gpu_check --prompt --kind cuda|hip --libraries FOLDER
 //
-// The second prints what the maker's library of products does, where it is installed, as a file of peers has it: the
-// rate of a dense product, and a prompt's seconds, if it is fit for that (engine/gpu/block_products.h).
+// The last two print what the maker's library of products does, where it is installed, as a file of peers has it: the
+// rate of a dense product; the seconds of a prompt, or why it is not fit for one (engine/gpu/block_products.h).
 //
 // Run from a folder that has tests/golden/data. Exits with 0 where all checks passed, 1 where one did not, 2 where it
 // was called wrongly, and 3 where there is no device. A target that is missed is said in the report and is no failure.
@@ -48,6 +49,7 @@ struct Options {
   std::string tests = "*";
   std::vector<std::string> peers = {};
   bool dense = false;
+  bool prompt = false;
   int seconds = 420;
   Size size = Size::kWhole;
   std::vector<std::pair<std::string, std::string>> facts = {};
@@ -63,6 +65,10 @@ std::optional<Options> Parse(int argc, char** argv) {
     }
     if (flag == "--dense") {
       o.dense = true;
+      continue;
+    }
+    if (flag == "--prompt") {
+      o.prompt = true;
       continue;
     }
     if (i + 1 == argc) return std::nullopt;
@@ -117,23 +123,17 @@ std::string Today() {
   return text.data();
 }
 
-int PrintDense(const gpu::Table& table, std::unique_ptr<Gpu> gpu) {
+// `measure` as a peer of that name, or why there is none, as `NAME_why`.
+int PrintPeer(const std::string& name, absl::StatusOr<double> (*measure)(Bench&), const gpu::Table& table,
+              std::unique_ptr<Gpu> gpu) {
   Report report;
   Bench bench = {.table = table, .report = report, .gpu = std::move(gpu)};
   bench.end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  nlohmann::json peers = nlohmann::json::object();
-  const auto add = [&](const char* name, const absl::StatusOr<double>& number) {
-    if (number.ok()) {
-      peers[name] = *number;
-    } else {
-      std::fprintf(stderr, "%s: %s\n", name, std::string(number.status().message()).c_str());
-    }
-    return number.ok();
-  };
-  const bool is_there = add("cublaslt", DenseRate(bench));
-  if (is_there) add("prompt_by_library", PromptSecondsByLibrary(bench));
-  if (is_there) std::printf("%s\n", peers.dump().c_str());
-  return is_there ? kPassed : kFailed;
+  const absl::StatusOr<double> number = measure(bench);
+  nlohmann::json peer = {{name, number.value_or(0)}};
+  if (!number.ok()) peer = {{name + "_why", std::string(number.status().message())}};
+  std::printf("%s\n", peer.dump().c_str());
+  return number.ok() ? kPassed : kFailed;
 }
 
 int Main(int argc, char** argv) {
@@ -161,7 +161,8 @@ int Main(int argc, char** argv) {
     return kNoDevice;
   }
 
-  if (options->dense) return PrintDense(*table, *std::move(gpu));
+  if (options->dense) return PrintPeer("cublaslt", DenseRate, *table, *std::move(gpu));
+  if (options->prompt) return PrintPeer("prompt_by_library", PromptSecondsByLibrary, *table, *std::move(gpu));
   Report report;
   report.is_emulated = is_emulated;
   report.facts = {{"device", *device}, {"date", Today()}};

@@ -4,8 +4,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <set>
 #include <span>
@@ -14,6 +16,7 @@
 
 #include "engine/gpu/blas_lt.h"
 #include "engine/gpu/block_products.h"
+#include "engine/gpu/device_options.h"
 #include "engine/gpu/gpu_engine.h"
 #include "engine/gpu/product_library.h"
 #include "engine/ops/gpu/emulated.h"
@@ -28,14 +31,21 @@ namespace {
 // Of one way to multiply.
 struct Habit {
   int32_t rows_min = 0;                // it does not multiply fewer
-  bool adds_otherwise_in_odd = false;  // rows: from the last column on
-  float factor = 1;                    // by which all is wrong
+  int32_t adds_otherwise_below = 0;    // so many rows: from the last column on
+  bool adds_otherwise_in_odd = false;  // rows
+  bool adds_otherwise_in_turn = false;
+  bool takes_the_row_before = false;
+  bool writes_behind = false;
+  bool reads_y = false;  // also where nothing is to be added to it: 0 times that
+  float factor = 1;      // by which all is wrong
 };
 
 struct Habits {
   std::vector<Habit> ways = {Habit{}};
   bool fails = false;
-  std::set<int32_t> pieces = {};  // that were multiplied
+  std::set<int32_t> pieces = {};       // that were multiplied,
+  std::set<ProductShape> shapes = {};  // but for their rows
+  int calls = 0;
 };
 Habits habits;
 
@@ -45,29 +55,36 @@ class HostLibrary : public ProductLibrary {
  public:
   absl::StatusOr<std::vector<ProductWay>> Ways(const ProductShape& /*shape*/) override {
     std::vector<ProductWay> ways(habits.ways.size());
-    for (size_t i = 0; i < ways.size(); ++i) ways[i].algorithm[0] = static_cast<std::byte>(i);
+    for (size_t i = 0; i < ways.size(); ++i) ways[i] = {static_cast<std::byte>(i)};
     return ways;
   }
 
   absl::Status Multiply(const ProductShape& shape, const ProductWay& way, const ProductOperands& o) override {
     if (habits.fails) return absl::InternalError("the library failed");
-    const Habit& habit = habits.ways[static_cast<size_t>(way.algorithm[0])];
-    if (shape.rows < habit.rows_min) return absl::UnimplementedError("too few rows");
+    const Habit& habit = habits.ways[static_cast<size_t>(way[0])];
+    if (shape.rows < habit.rows_min) return absl::InternalError("too few rows");
     habits.pieces.insert(shape.rows);
+    ProductShape without_rows = shape;
+    without_rows.rows = 0;
+    habits.shapes.insert(without_rows);
+    const bool in_turn = habit.adds_otherwise_in_turn && ++habits.calls % 2 == 0;
     const auto* const w = static_cast<const uint16_t*>(o.w);
-    const auto* const x = static_cast<const uint16_t*>(o.x);
     for (int64_t row = 0; row < shape.rows; ++row) {
-      const bool backwards = habit.adds_otherwise_in_odd && row % 2 == 1;
+      const bool backwards =
+          in_turn || (habit.adds_otherwise_in_odd && row % 2 == 1) || shape.rows < habit.adds_otherwise_below;
+      const int64_t from = habit.takes_the_row_before && row > 0 ? row - 1 : row;
+      const auto* const x = static_cast<const uint16_t*>(o.x) + from * shape.in;
       for (int64_t out = 0; out < shape.out; ++out) {
         float sum = 0;
         for (int64_t i = 0; i < shape.in; ++i) {
           const int64_t column = backwards ? shape.in - 1 - i : i;
-          sum += FromBf16(w[out * shape.in + column]) * FromBf16(x[row * shape.in + column]);
+          sum += FromBf16(w[out * shape.in + column]) * FromBf16(x[column]);
         }
         float& y = o.y[row * shape.y_stride + out];
-        y = habit.factor * sum + (shape.add ? y : 0);
+        y = habit.factor * sum + (shape.add ? y : habit.reads_y ? 0 * y : 0);
       }
     }
+    if (habit.writes_behind) o.y[shape.rows * shape.y_stride] = 1;
     return absl::OkStatus();
   }
 };
@@ -90,7 +107,8 @@ std::vector<float> Logits(const GpuWorld& world, GpuEngine& engine, bool company
   std::vector<std::unique_ptr<GpuSession>> others;
   std::vector<float> logits;
   size_t first = 0;
-  for (const size_t block : {size_t{50}, size_t{1}, size_t{3}, size_t{17}}) {
+  const std::vector<size_t> blocks = kEmulationIsSlow ? std::vector<size_t>{20, 1} : std::vector<size_t>{50, 1, 3, 17};
+  for (const size_t block : blocks) {
     std::vector<GpuRow> rows;
     if (company) {
       for (const size_t length : {size_t{1}, size_t{60}, size_t{33}}) {
@@ -115,16 +133,17 @@ class GpuProducts : public testing::Test {
 };
 
 TEST_F(GpuProducts, LogitsAreThoseOfTheSameNumbersAndTheSameBesideOthers) {
-  const auto own = Open(world_, nullptr);
+  const auto own = Open(world_, NoProductLibrary);
   const auto library = Open(world_, OpenHostLibrary);
   ASSERT_THAT(own, IsOk());
   ASSERT_THAT(library, IsOk());
   const std::vector<float> expected = Logits(world_, **own, false);
   habits.pieces = {};
+  habits.shapes = {};
   const std::vector<float> logits = Logits(world_, **library, false);
   EXPECT_THAT(habits.pieces, testing::ElementsAre(64));
+  EXPECT_THAT(habits.shapes, testing::SizeIs(5));  // q; k and v; o; gate and up; down
   EXPECT_EQ(logits, expected);  // both multiply the same BF16, and this library adds in the order that the kernel has
-  if (kEmulationIsSlow) return;
   EXPECT_EQ(Logits(world_, **library, true), logits);
   EXPECT_THAT(habits.pieces, testing::ElementsAre(64, 128));
 }
@@ -143,31 +162,48 @@ TEST_F(GpuProducts, PiecesThatAWayDoesNotMultiplyAreMadeLarger) {
   EXPECT_EQ(Logits(world_, **every, false), logits);
 }
 
-TEST_F(GpuProducts, AWayIsNotUsedWhoseRowsDifferOrAreWrong) {
-  const Habit differs = {.adds_otherwise_in_odd = true};
-  const Habit wrong = {.factor = 1.1F};
-  habits.ways = {differs, wrong, Habit{}};
+TEST_F(GpuProducts, PiecesWhoseRowsAreNotThoseOfTheLargestAreMadeLarger) {
+  habits.ways = {Habit{.adds_otherwise_below = 200}};
   const auto library = Open(world_, OpenHostLibrary);
   ASSERT_THAT(library, IsOk());
+  habits.pieces = {};
   const std::vector<float> logits = Logits(world_, **library, false);
-  habits.ways = {Habit{}};
+  EXPECT_THAT(habits.pieces, testing::ElementsAre(256));
+}
+
+TEST_F(GpuProducts, AWayIsNotUsedWhoseRowsDifferOrAreWrong) {
+  const std::vector<Habit> unfit = {{.rows_min = 2000},
+                                    {.adds_otherwise_in_odd = true},
+                                    {.adds_otherwise_in_turn = true},
+                                    {.takes_the_row_before = true},
+                                    {.writes_behind = true},
+                                    {.reads_y = true},
+                                    {.factor = 1.1F},
+                                    {.factor = std::numeric_limits<float>::quiet_NaN()}};
+  habits.ways = unfit;
+  habits.ways.push_back(Habit{});
+  const auto library = Open(world_, OpenHostLibrary);
+  ASSERT_THAT(library, IsOk());
+  habits.ways[0] = Habit{};
   const auto good = Open(world_, OpenHostLibrary);
   ASSERT_THAT(good, IsOk());
-  EXPECT_EQ(Logits(world_, **good, false), logits);
+  EXPECT_EQ(Logits(world_, **good, false), Logits(world_, **library, false));
 
-  for (const std::vector<Habit>& ways :
-       {std::vector<Habit>{differs}, {wrong}, {Habit{.factor = std::numeric_limits<float>::quiet_NaN()}}, {}}) {
+  std::vector<std::vector<Habit>> all = {{}};
+  for (const Habit& habit : unfit) all.push_back({habit});
+  for (const std::vector<Habit>& ways : all) {
+    SCOPED_TRACE(&ways - all.data());
     habits.ways = ways;
     const absl::Status refused = Open(world_, OpenHostLibrary).status();
     EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
     EXPECT_EQ(GetRefusal(refused).reason, "GPU_PRODUCTS_UNFIT");
-    EXPECT_THAT(refused.message(), testing::HasSubstr("64 x 64 weights"));
+    EXPECT_THAT(refused.message(), testing::HasSubstr("with 64 x 64 weights"));
   }
 }
 
 TEST_F(GpuProducts, WeightsOfOtherTypesAreTheOwnKernels) {
   const GpuWorld quantised({.layers = 1, .type = DType::kQ8_0});
-  const auto own = Open(quantised, nullptr);
+  const auto own = Open(quantised, NoProductLibrary);
   const auto library = Open(quantised, OpenHostLibrary);
   ASSERT_THAT(own, IsOk());
   ASSERT_THAT(library, IsOk());
@@ -193,6 +229,12 @@ TEST_F(GpuProducts, ADeviceWhoseMakerHasNoneIsRefusedByName) {
   const absl::Status refused = Open(world_, OpenBlasLt).status();
   EXPECT_EQ(GetRefusal(refused).reason, "GPU_PRODUCTS_UNAVAILABLE");
   EXPECT_THAT(refused.message(), testing::HasSubstr("emulated32"));
+}
+
+// Snapshots and journals are refused by a server whose numbers are others.
+TEST_F(GpuProducts, TheFingerprintTellsWhoMultiplies) {
+  EXPECT_EQ(NameOf({.kind = "cuda"}), "cuda");
+  EXPECT_EQ(NameOf({.kind = "cuda", .by_library = true}), "cuda library");
 }
 
 }  // namespace

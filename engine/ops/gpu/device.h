@@ -66,9 +66,12 @@ EBB_DEVICE T Shuffle(T value, int32_t lane) {
   return __shfl(value, lane, kTeam);
 #endif
 }
-// Words that each thread of a team made, for all of it to read, each the one it likes: the team reads at once.
+// Words that each thread of a team made, for all of it to read, each the one it likes. The team reads at once, and
+// before it meets again in any other way.
 template <int32_t kCount>
 class TeamWords {
+  static_assert(kCount <= 8);
+
  public:
   EBB_DEVICE explicit TeamWords(const uint32_t (&words)[kCount]) {
     EBB_UNROLL
@@ -144,6 +147,8 @@ EBB_DEVICE void SyncTeam() {}
 // The team meets once, whatever is read.
 template <int32_t kCount>
 class TeamWords {
+  static_assert(kCount <= 8);
+
  public:
   EBB_DEVICE explicit TeamWords(const uint32_t (&words)[kCount], int32_t line = __builtin_LINE())
       : published_(emulation::Publish(words, sizeof(words), line)) {}

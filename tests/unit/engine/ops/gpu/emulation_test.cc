@@ -52,6 +52,25 @@ TEST(Emulation, AnExchangeIsWithTheThreadOfTheWarpThatDiffersByTheMask) {
   }
 }
 
+TEST(Emulation, WhatIsPublishedIsTheTeamsUntilItMeetsAgain) {
+  for (const int32_t warp : {32, 64}) {
+    for (const Order order : {Order::kAscending, Order::kDescending}) {
+      SetOrder(order);
+      RunKernel({}, warp, [&] {
+        for (uint32_t round = 0; round < 4; ++round) {
+          const uint32_t words[2] = {round, 1000 * round + static_cast<uint32_t>(at.thread)};
+          const int32_t published = Publish(words, sizeof(words), 1);
+          for (int32_t lane = 0; lane < 32; ++lane) {
+            ASSERT_EQ(Published(published, lane)[0], round);
+            ASSERT_EQ(Published(published, lane)[1], 1000 * round + static_cast<uint32_t>(at.thread / 32 * 32 + lane));
+          }
+        }
+      });
+    }
+  }
+  SetOrder(Order::kAscending);
+}
+
 // Without its second barrier a thread may write before its neighbour has read: seen when threads take turns backwards.
 TEST(Emulation, AForgottenBarrierGivesAnotherResultBackwards) {
   const auto run = [](Order order) {
