@@ -7,14 +7,17 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "policies/status.h"
@@ -43,7 +46,7 @@ struct Facts {
   size_t state_at;         // where its status is,
   size_t told_bytes;       // and where the next one begins
   bool has_more_to_prefer;
-  int version_min;  // 0: its files' names say it
+  int version_min;  // as it tells it; 0: any has these numbers
 };
 constexpr std::array<Facts, 2> kFacts = {
     Facts{.kind = "cuda",
@@ -136,25 +139,7 @@ absl::StatusOr<Functions> Load(const Facts& facts, const char* file) {
 }
 
 // What a function of the library made, and another takes back.
-class Owned {
- public:
-  Owned() = default;
-  Owned(Handle handle, int (*destroy)(Handle)) : handle_(handle), destroy_(destroy) {}
-  Owned(Owned&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)), destroy_(other.destroy_) {}
-  Owned& operator=(Owned&& other) noexcept {
-    std::swap(handle_, other.handle_);
-    std::swap(destroy_, other.destroy_);
-    return *this;
-  }
-  ~Owned() {
-    if (handle_ != nullptr) destroy_(handle_);
-  }
-  Handle get() const { return handle_; }
-
- private:
-  Handle handle_ = nullptr;
-  int (*destroy_)(Handle) = nullptr;
-};
+using Owned = std::unique_ptr<void, int (*)(Handle)>;
 
 class BlasLt : public ProductLibrary {
  public:
@@ -225,7 +210,7 @@ class BlasLt : public ProductLibrary {
 
  private:
   struct Layouts {
-    Owned w = {}, x = {}, y = {};
+    Owned w = {nullptr, nullptr}, x = {nullptr, nullptr}, y = {nullptr, nullptr};
   };
 
   BlasLt(const Gpu& gpu, const Facts& facts, const Functions& f, GpuMemory workspace)
@@ -251,7 +236,7 @@ class BlasLt : public ProductLibrary {
   const Facts& facts_;
   const Functions f_;
   GpuMemory workspace_;
-  Owned handle_ = {}, product_ = {}, preference_ = {};
+  Owned handle_ = {nullptr, nullptr}, product_ = {nullptr, nullptr}, preference_ = {nullptr, nullptr};
   std::map<std::tuple<int32_t, int32_t, int32_t, int64_t>, Layouts> layouts_ = {};  // rows, out, in, y_stride
 };
 

@@ -1,7 +1,6 @@
 #include "engine/gpu/block_products.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -10,6 +9,7 @@
 
 #include "absl/strings/str_format.h"
 #include "engine/gpu/device_matrix.h"
+#include "engine/model/quantization.h"
 #include "policies/check.h"
 #include "policies/hash_random.h"
 #include "policies/status.h"
@@ -120,7 +120,7 @@ class Trial {
   // By the own kernel.
   absl::Status MakeExpected(const std::vector<uint16_t>& kinds) {
     std::vector<float> x;
-    for (const uint16_t bits : kinds) x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits) << 16));
+    for (const uint16_t bits : kinds) x.push_back(FloatFromBf16(bits));
     EBB_ASSIGN(const GpuMemory rows, gpu_.Upload(std::span<const float>(x), "rows to try"));
     EBB_TRY(gpu_.CopyIn(std::span<const float>(Blank(kKinds, 0)), y_.as<float>()));
     gpu_.table().linear_tiles({.w = w_.matrix(),

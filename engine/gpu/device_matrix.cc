@@ -158,7 +158,8 @@ absl::StatusOr<DeviceMatrix> DeviceMatrix::Random(const Gpu& gpu, int32_t rows, 
   const int64_t count = int64_t{rows} * cols;
   const bool is_bf16 = type == gpu::Element::kBf16;
   const bool is_k = type == gpu::Element::kQ4K || type == gpu::Element::kQ6K;
-  EBB_CHECK(is_bf16 || type == gpu::Element::kQ8 || type == gpu::Element::kQ4 || (is_k && cols % kSuperBlock == 0));
+  EBB_CHECK(is_bf16 || type == gpu::Element::kQ8 || type == gpu::Element::kQ4 ||
+            (is_k && cols % gpu::kSuperBlock == 0));
   DeviceMatrix made;
   const auto fill = [&](gpu::Element as, int64_t numbers, float scale, GpuMemory& to) -> absl::Status {
     EBB_ASSIGN(to, gpu.Allocate(numbers * gpu::KvBytes(as), "random weights"));

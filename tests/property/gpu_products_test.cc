@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "engine/gpu/device_options.h"
 #include "engine/gpu/gpu_engine.h"
 #include "engine/gpu/product_library.h"
+#include "engine/model/quantization.h"
 #include "engine/ops/gpu/emulated.h"
 #include "policies/status.h"
 #include "tests/support/gpu_world.h"
@@ -49,8 +49,6 @@ struct Habits {
 };
 Habits habits;
 
-float FromBf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-
 class HostLibrary : public ProductLibrary {
  public:
   absl::StatusOr<std::vector<ProductWay>> Ways(const ProductShape& /*shape*/) override {
@@ -78,7 +76,7 @@ class HostLibrary : public ProductLibrary {
         float sum = 0;
         for (int64_t i = 0; i < shape.in; ++i) {
           const int64_t column = backwards ? shape.in - 1 - i : i;
-          sum += FromBf16(w[out * shape.in + column]) * FromBf16(x[column]);
+          sum += FloatFromBf16(w[out * shape.in + column]) * FloatFromBf16(x[column]);
         }
         float& y = o.y[row * shape.y_stride + out];
         y = habit.factor * sum + (shape.add ? y : habit.reads_y ? 0 * y : 0);
@@ -169,6 +167,10 @@ TEST_F(GpuProducts, PiecesWhoseRowsAreNotThoseOfTheLargestAreMadeLarger) {
   habits.pieces = {};
   const std::vector<float> logits = Logits(world_, **library, false);
   EXPECT_THAT(habits.pieces, testing::ElementsAre(256));
+  habits.ways = {Habit{}};
+  const auto every = Open(world_, OpenHostLibrary);
+  ASSERT_THAT(every, IsOk());
+  EXPECT_EQ(Logits(world_, **every, false), logits);
 }
 
 TEST_F(GpuProducts, AWayIsNotUsedWhoseRowsDifferOrAreWrong) {

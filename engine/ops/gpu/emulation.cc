@@ -210,6 +210,7 @@ int32_t Publish(const void* words, int32_t bytes, int32_t line) {
   Fiber& self = *machine.running;
   const int32_t parity = self.parity;
   self.parity = 1 - parity;
+  EBB_CHECK(static_cast<size_t>(bytes) <= sizeof(self.sent[parity]));
   std::memcpy(self.sent[parity].data(), words, static_cast<size_t>(bytes));
   Wait(State::kInWarp, line);
   return parity;

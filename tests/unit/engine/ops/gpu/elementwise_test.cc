@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "engine/model/quantization.h"
 #include "policies/hash_random.h"
 #include "tests/support/test_lane.h"
 #include "tests/unit/engine/ops/gpu/each_target.h"
@@ -57,18 +58,19 @@ TEST(GpuRound, NumbersAreTheNearestOfBf16) {
     return out;
   });
   for (size_t i = 0; i < x.size(); ++i) {
-    const float got = std::bit_cast<float>(static_cast<uint32_t>(y[i]) << 16);
+    const float got = FloatFromBf16(y[i]);
     if (std::isnan(x[i])) {
       EXPECT_TRUE(std::isnan(got));
       continue;
     }
     if (std::isinf(got)) {  // itself, or past the largest by half of the last step
       EXPECT_GT(std::abs(x[i]), 3.39e38F) << x[i];
+      EXPECT_EQ(std::signbit(got), std::signbit(x[i])) << x[i];
       continue;
     }
     // Its neighbours are no nearer, and of two that are as near the even one is it.
     for (const int step : {-1, 1}) {
-      const float other = std::bit_cast<float>(static_cast<uint32_t>(static_cast<uint16_t>(y[i] + step)) << 16);
+      const float other = FloatFromBf16(static_cast<uint16_t>(y[i] + step));
       if (y[i] % 0x8000U == 0 && step < 0) continue;  // below 0 is the other sign
       const double distance = std::abs(double{got} - x[i]);
       const double others = std::abs(double{other} - x[i]);
