@@ -35,6 +35,14 @@ namespace ebb::gpu::EBB_GPU_TARGET {
 
 inline constexpr int32_t kTeam = 32;
 
+// Bytes of shared memory that a block may have: of its own declarations and of what its launch asks for together. All
+// of NVIDIA's devices from sm_80 on have 99 KB; AMD's have 64.
+#if defined(__HIPCC__)
+inline constexpr int32_t kSharedMax = 64 << 10;
+#else
+inline constexpr int32_t kSharedMax = 99 << 10;
+#endif
+
 #if defined(__CUDACC__) || defined(__HIPCC__)
 
 EBB_DEVICE int32_t ThreadIndex() { return static_cast<int32_t>(threadIdx.x); }
@@ -88,8 +96,9 @@ EBB_DEVICE void AddShared(int32_t* to, int32_t value) { atomicAdd(to, value); }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return expf(x); }
 EBB_DEVICE float Exp2(float x) { return exp2f(x); }
-// Sixteen bytes of the device's memory to shared memory, both aligned so, some time before this thread's next
-// CopiesArrived. Other threads have them after a Barrier that follows it.
+// Sixteen bytes of the device's memory to shared memory, both aligned so, some time before this thread's CopiesArrived.
+// Other threads have them after a Barrier that follows it. CloseCopies ends a group of them; CopiesArrived(later) waits
+// for all but the `later` groups that were closed last, and with 0 for all copies, closed or not.
 EBB_DEVICE void CopyAhead(void* to, const void* from) {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
@@ -100,9 +109,30 @@ EBB_DEVICE void CopyAhead(void* to, const void* from) {
   *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
 #endif
 }
+EBB_DEVICE void CloseCopies() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.commit_group;" : : : "memory");
+#endif
+}
+template <int32_t kLater = 0>
 EBB_DEVICE void CopiesArrived() {
 #if defined(__CUDA_ARCH__)
-  asm volatile("cp.async.wait_all;" : : : "memory");
+  if constexpr (kLater == 0) {
+    asm volatile("cp.async.wait_all;" : : : "memory");
+  } else {
+    asm volatile("cp.async.wait_group %0;" : : "n"(kLater) : "memory");
+  }
+#endif
+}
+// Shared memory of as many bytes as the launch asked for, aligned to 16.
+template <typename T>
+EBB_DEVICE T* LaunchShared() {
+#if defined(__CUDACC__)
+  extern __shared__ __align__(16) unsigned char ebb_launch_shared[];
+  return reinterpret_cast<T*>(ebb_launch_shared);
+#else
+  HIP_DYNAMIC_SHARED(unsigned char, ebb_launch_shared)
+  return reinterpret_cast<T*>(ebb_launch_shared);
 #endif
 }
 EBB_DEVICE float Sqrt(float x) { return sqrtf(x); }
@@ -111,18 +141,20 @@ EBB_DEVICE float InverseSqrt(float x) { return 1.0F / sqrtf(x); }
 EBB_DEVICE uint32_t BitsOf(float x) { return __float_as_uint(x); }
 EBB_DEVICE float FloatOf(uint32_t bits) { return __uint_as_float(bits); }
 
-// grid: up to three numbers of blocks.
+// grid: up to three numbers of blocks. shared: bytes of LaunchShared.
 struct Grid {
   int64_t x = 1, y = 1, z = 1;
 };
+inline constexpr int32_t kUnaskedShared = 48 << 10;  // past it a kernel must be allowed to
 template <typename Args>
-void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream) {
+void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   const dim3 blocks(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y), static_cast<uint32_t>(grid.z));
 #if defined(__CUDACC__)
-  kernel<<<blocks, dim3(threads), 0, static_cast<cudaStream_t>(stream)>>>(args);
+  if (shared > kUnaskedShared) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  kernel<<<blocks, dim3(threads), shared, static_cast<cudaStream_t>(stream)>>>(args);
 #else
-  kernel<<<blocks, dim3(threads), 0, static_cast<hipStream_t>(stream)>>>(args);
+  kernel<<<blocks, dim3(threads), shared, static_cast<hipStream_t>(stream)>>>(args);
 #endif
 }
 
@@ -162,7 +194,15 @@ EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return __builtin_fmaf(
 EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }
 EBB_DEVICE float Exp2(float x) { return __builtin_exp2f(x); }
 EBB_DEVICE void CopyAhead(void* to, const void* from) { emulation::CopyLater(to, from); }
-EBB_DEVICE void CopiesArrived() { emulation::CopiesArrived(); }
+EBB_DEVICE void CloseCopies() { emulation::CloseCopies(); }
+template <int32_t kLater = 0>
+EBB_DEVICE void CopiesArrived() {
+  emulation::CopiesArrived(kLater);
+}
+template <typename T>
+EBB_DEVICE T* LaunchShared() {
+  return static_cast<T*>(emulation::LaunchShared());
+}
 EBB_DEVICE float Sqrt(float x) { return __builtin_sqrtf(x); }
 EBB_DEVICE double Sqrt(double x) { return __builtin_sqrt(x); }
 EBB_DEVICE float InverseSqrt(float x) { return 1.0F / __builtin_sqrtf(x); }
@@ -171,14 +211,14 @@ EBB_DEVICE float FloatOf(uint32_t bits) { return __builtin_bit_cast(float, bits)
 
 using emulation::Grid;
 template <typename Args>
-void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream) {
+void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0) {
   struct Call {
     void (*kernel)(Args);
     Args args;
   };
-  emulation::Enqueue(stream, [call = Call{kernel, args}, grid, threads] {
+  emulation::Enqueue(stream, [call = Call{kernel, args}, grid, threads, shared] {
     emulation::Run(
-        grid, threads, EBB_GPU_WARP,
+        grid, threads, EBB_GPU_WARP, shared,
         [](const void* of) {
           const Call& one = *static_cast<const Call*>(of);
           one.kernel(one.args);

@@ -2,6 +2,7 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <array>
 #include <csetjmp>
 #include <cstdio>
@@ -40,11 +41,21 @@ struct Fiber {
   int32_t line = 0;    // where it waits
   int32_t parity = 0;  // of its exchanges: who is one ahead must not overwrite what others have yet to read
   std::array<std::array<uint32_t, 8>, 2> sent = {};
-  std::vector<std::pair<void*, const void*>> copies = {};  // of 16 bytes, to be made
+  struct Copy {  // of 16 bytes, to be made
+    void* to;
+    const void* from;
+    int64_t group;
+  };
+  std::vector<Copy> copies = {};
+  int64_t group = 0;  // that is open
   bool begun = false;
   ucontext_t context = {};
   std::jmp_buf jump = {};
   std::unique_ptr<std::byte[]> stack = {};
+};
+
+struct alignas(16) Aligned {
+  std::array<std::byte, 16> bytes;
 };
 
 struct Machine {
@@ -56,6 +67,7 @@ struct Machine {
   std::jmp_buf back = {};
   void (*call)(const void*) = nullptr;
   const void* args = nullptr;
+  std::vector<Aligned> shared = {};  // what the launch asked for
 };
 Machine machine;
 
@@ -173,7 +185,7 @@ void RunBlock(int32_t threads, int32_t warp) {
 
 void SetOrder(Order order) { machine.order = order; }
 
-void Run(Grid grid, int32_t threads, int32_t warp, void (*call)(const void*), const void* args) {
+void Run(Grid grid, int32_t threads, int32_t warp, int32_t shared, void (*call)(const void*), const void* args) {
   EBB_CHECK(threads > 0 && threads % 64 == 0 && threads <= kThreadsMax);
   EBB_CHECK(warp == 32 || warp == 64);
   EBB_CHECK(grid.x <= INT32_MAX && grid.y <= 65535 && grid.z <= 65535);  // what devices allow
@@ -181,15 +193,23 @@ void Run(Grid grid, int32_t threads, int32_t warp, void (*call)(const void*), co
   while (machine.fibers.size() < static_cast<size_t>(threads)) machine.fibers.push_back(std::make_unique<Fiber>());
   machine.call = call;
   machine.args = args;
+  // What is read before it was written is not a number. Exactly as much as was asked for, so that the address sanitizer
+  // sees what lies past it.
+  Aligned nothing = {};
+  nothing.bytes.fill(std::byte{0xFF});
+  machine.shared.assign((static_cast<size_t>(shared) + sizeof(Aligned) - 1) / sizeof(Aligned), nothing);
   const int64_t blocks = grid.x * grid.y * grid.z;
   for (int64_t i = 0; i < blocks; ++i) {
     const int64_t block = machine.order == Order::kAscending ? i : blocks - 1 - i;
     at.block[0] = static_cast<int32_t>(block % grid.x);
     at.block[1] = static_cast<int32_t>(block / grid.x % grid.y);
     at.block[2] = static_cast<int32_t>(block / grid.x / grid.y);
+    std::ranges::fill(machine.shared, nothing);
     RunBlock(threads, warp);
   }
 }
+
+void* LaunchShared() { return machine.shared.data(); }
 
 void Enqueue(void* stream, std::function<void()> launch) {
   auto* const of = static_cast<Stream*>(stream);
@@ -197,11 +217,18 @@ void Enqueue(void* stream, std::function<void()> launch) {
   of->recorded.push_back(std::move(launch));
 }
 
-void CopyLater(void* to, const void* from) { machine.running->copies.emplace_back(to, from); }
+void CopyLater(void* to, const void* from) {
+  machine.running->copies.push_back({.to = to, .from = from, .group = machine.running->group});
+}
 
-void CopiesArrived() {
-  for (const auto& [to, from] : machine.running->copies) std::memcpy(to, from, 16);
-  machine.running->copies.clear();
+void CloseCopies() { ++machine.running->group; }
+
+void CopiesArrived(int32_t later) {
+  Fiber& self = *machine.running;
+  const int64_t end = later == 0 ? self.group + 1 : self.group - later;  // groups before it
+  const auto waits = std::ranges::find_if(self.copies, [end](const auto& copy) { return copy.group >= end; });
+  for (auto copy = self.copies.begin(); copy != waits; ++copy) std::memcpy(copy->to, copy->from, 16);
+  self.copies.erase(self.copies.begin(), waits);
 }
 
 void Barrier(int32_t line) { Wait(State::kInBlock, line); }

@@ -32,8 +32,10 @@ extern At at;
 enum class Order { kAscending, kDescending };
 void SetOrder(Order order);
 
-// call(args) once for every thread. REQUIRES: threads is a multiple of 64, at most 1024; warp is 32 or 64.
-void Run(Grid grid, int32_t threads, int32_t warp, void (*call)(const void*), const void* args);
+// call(args) once for every thread; each block has `shared` bytes of LaunchShared, all ones at first. REQUIRES: threads
+// is a multiple of 64, at most 1024; warp is 32 or 64.
+void Run(Grid grid, int32_t threads, int32_t warp, int32_t shared, void (*call)(const void*), const void* args);
+void* LaunchShared();
 
 using Launches = std::vector<std::function<void()>>;
 struct Stream {
@@ -43,10 +45,11 @@ struct Stream {
 // Runs it, or has `stream`, a Stream or null, keep it.
 void Enqueue(void* stream, std::function<void()> launch);
 
-// Of 16 bytes, by a thread: done when that thread calls CopiesArrived, and no sooner. A block whose threads end without
-// it is an error.
+// Of 16 bytes, by a thread: done when that thread calls CopiesArrived for its group, and no sooner (device.h). A block
+// whose threads end without it is an error.
 void CopyLater(void* to, const void* from);
-void CopiesArrived();
+void CloseCopies();
+void CopiesArrived(int32_t later);
 
 // Called by threads alone; `line` says which barrier it is.
 void Barrier(int32_t line);

@@ -11,11 +11,12 @@ namespace ebb::gpu::emulation {
 namespace {
 
 constexpr int32_t kThreads = 128;
+constexpr int32_t kShared = 64;  // bytes that each launch asks for
 
 template <typename Kernel>
 void RunKernel(Grid grid, int32_t warp, const Kernel& kernel) {
   Run(
-      grid, kThreads, warp, [](const void* of) { (*static_cast<const Kernel*>(of))(); }, &kernel);
+      grid, kThreads, warp, kShared, [](const void* of) { (*static_cast<const Kernel*>(of))(); }, &kernel);
 }
 
 TEST(Emulation, EveryThreadOfEveryBlockRunsOnce) {
@@ -69,6 +70,43 @@ TEST(Emulation, WhatIsPublishedIsTheTeamsUntilItMeetsAgain) {
     }
   }
   SetOrder(Order::kAscending);
+}
+
+TEST(Emulation, ACopyIsMadeWhenItsGroupIsWaitedForAndNoSooner) {
+  alignas(16) const int32_t from[3][4] = {{1, 1, 1, 1}, {2, 2, 2, 2}, {3, 3, 3, 3}};
+  RunKernel({}, 32, [&] {
+    alignas(16) int32_t to[3][4] = {};
+    for (int32_t group = 0; group < 3; ++group) {
+      CopyLater(to[group], from[group]);
+      CloseCopies();
+    }
+    EXPECT_EQ(to[0][3], 0);
+    CopiesArrived(2);
+    EXPECT_EQ(to[0][3], 1);
+    EXPECT_EQ(to[1][3], 0);
+    CopiesArrived(1);
+    EXPECT_EQ(to[1][3], 2);
+    EXPECT_EQ(to[2][3], 0);
+    CopiesArrived(0);
+    EXPECT_EQ(to[2][3], 3);
+    CopyLater(to[0], from[1]);  // of a group that nobody closed
+    CopiesArrived(1);
+    EXPECT_EQ(to[0][3], 1);
+    CopiesArrived(0);
+    EXPECT_EQ(to[0][3], 2);
+  });
+}
+
+TEST(Emulation, SharedMemoryThatALaunchAsksForIsItsBlocksAndHoldsNothing) {
+  RunKernel({2}, 32, [&] {
+    auto* const shared = static_cast<uint32_t*>(LaunchShared());
+    if (at.thread < 16) {
+      EXPECT_EQ(shared[at.thread], 0xFFFFFFFFU);
+      shared[at.thread] = static_cast<uint32_t>(at.thread);
+    }
+    Barrier(1);
+    EXPECT_EQ(shared[15], 15U);
+  });
 }
 
 // Without its second barrier a thread may write before its neighbour has read: seen when threads take turns backwards.
