@@ -75,14 +75,26 @@ absl::Status MeasureCeilings(Bench& b) {
   EBB_ASSIGN(const GpuMemory from, b.gpu->Allocate(bytes, "what is copied"));
   EBB_ASSIGN(const GpuMemory to, b.gpu->Allocate(bytes, "what is copied"));
   b.table.random({.type = gpu::Element::kBf16, .values = from.as<void>(), .n = bytes / 2, .seed = 1}, b.gpu->stream());
-  EBB_ASSIGN(const double seconds, SecondsOf(b, 2, [&](int) {
-               static_cast<void>(b.gpu->CopyWithin(to.as<void>(), from.as<void>(), bytes));
-             }));
-  b.copy_rate = 2 * static_cast<double>(bytes) / seconds;
-  b.report.rows.push_back({.what = "ceiling: a copy on the device, bytes read and written",
+  // Not recorded: a graph may leave a copy to the copy engines, which are slower than the multiprocessors.
+  std::vector<double> all;
+  for (int i = 0; i < (b.tiny() ? 1 : 6); ++i) {
+    constexpr int kCopies = 8;
+    EBB_TRY(b.gpu->Wait());
+    const double begin = Now();
+    for (int c = 0; c < kCopies; ++c) EBB_TRY(b.gpu->CopyWithin(to.as<void>(), from.as<void>(), bytes));
+    EBB_TRY(b.gpu->Wait());
+    if (i > 0 || b.tiny()) all.push_back((Now() - begin) / kCopies);
+  }
+  const double own = 2 * static_cast<double>(bytes) / bench::Median(all);
+  const double of_torch = b.Peer("copy");
+  b.copy_rate = std::max(own, of_torch);
+  b.report.rows.push_back({.what = absl::StrFormat("ceiling: a copy on the device, bytes read and written%s",
+                                                   of_torch > own ? ", PyTorch's" : ""),
                            .measured = Rate(b.copy_rate, "B/s"),
-                           .against = b.Peer("copy") > 0 ? "PyTorch's " + Rate(b.Peer("copy"), "B/s") : "itself",
-                           .ratio = b.Peer("copy") > 0 ? b.copy_rate / b.Peer("copy") : 1});
+                           .against = of_torch == 0    ? "itself"
+                                      : of_torch > own ? "the driver's " + Rate(own, "B/s")
+                                                       : "PyTorch's " + Rate(of_torch, "B/s"),
+                           .ratio = of_torch == 0 ? 1 : b.copy_rate / std::min(own, of_torch)});
   const double torch = b.Peer("matmul");
   const double cublaslt = b.Peer("cublaslt");
   b.dense_rate = std::max(torch, cublaslt);

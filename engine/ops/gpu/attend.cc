@@ -1,14 +1,18 @@
-// Paged attention of one query row over one split of a lane, all query heads of the KV head at once, keys rotated in
-// registers while they are read. Block (c, h, t): split c (slots 128 c .. 128 c + 127) of KV head h of row t.
+// Paged attention of one query row over one split of a lane, all query heads of the KV head at once, in floats, keys
+// rotated in registers: of caches whose numbers are more than BF16 holds, F32 and F16. Others go to attend_tensor.cc.
+// Block (c, h, t): split c (slots 256 c .. 256 c + 255) of KV head h of row t.
 //
-// Keys are read by teams, a slot each, that have all query heads in their registers (query_heads.h).
+// K of the split, then V, goes by in stages of up to 64 slots, copied to a ring in shared memory while others are
+// computed: what is on its way hides behind no registers.
 //
-// Then each query head has its logits of the split in shared memory: its largest, e^(logit - largest) and their sum
-// are a team of 32's; and V is read in rows of d / 8 threads, eight components each, as many slots at once as there are
-// threads. A slot that this row may not see is never read: its bytes may be anything.
+//   stages   K 0 | K 1 | K 2 | K 3 | V 0 | V 1 | V 2 | V 3        ring   stage s lies in part s % kRing
+//                                  ^ softmax of the split, while V is on its way
 //
-// Of bytes, a sum meets its scale when it is complete: a logit that of K, a weight that of V.
-// Sums are over slots in a fixed order within the split, whoever else is in the step.
+//   K   a slot is read by a team of d / 16 threads that have all query heads in their registers (query_heads.h)
+//   V   in rows of d / 8 threads, eight components each, as many slots at once as there are threads
+//
+// A slot that this row may not see counts for nothing, whatever its bytes are. Sums are over slots in a fixed order
+// within the split, whoever else is in the step.
 
 #include <cstdint>
 
@@ -22,13 +26,28 @@ namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
 constexpr int32_t kThreads = 128;
+constexpr int32_t kStageBytes = 16 << 10;  // at most
+constexpr int32_t kRing = kSharedMax < 80 << 10 ? 3 : 4;
+constexpr int32_t kPadded = kThreads + 4;  // so that components of a thread lie in different banks
+
+// Slots of a stage, a whole part of a page.
+template <typename E>
+EBB_DEVICE int32_t StageSlots(int32_t d) {
+  int32_t slots = kPageSlots;
+  while (slots * d * static_cast<int32_t>(sizeof(typename E::Type)) > kStageBytes) slots /= 2;
+  return slots;
+}
 
 template <typename E, int kGroup>
 EBB_KERNEL(kThreads)
 AttendSplit(AttendArgs a) {
-  EBB_SHARED float share[kGroup][kSplitSlots];  // logits, then weights
-  EBB_SHARED int32_t seen[kSplitSlots];
-  EBB_SHARED float sums[kThreads][8];
+  struct alignas(kGroup % 4 == 0 ? 16 : 4) OfHeads {
+    float of[kGroup];
+  };
+  EBB_SHARED OfHeads share[kSplitSlots];  // logits, then weights
+  EBB_SHARED int32_t at[kSplitSlots];     // positions, -1 where this row sees nothing
+  Vector16* const ring = LaunchShared<Vector16>();
+  float* const sums = LaunchShared<float>();  // when the ring is read
 
   const CacheArgs& cache = a.cache;
   const int32_t row = a.first_row + BlockZ();
@@ -40,53 +59,94 @@ AttendSplit(AttendArgs a) {
   const int32_t lane = a.layer * cache.kv_heads + head;
   const int32_t d = cache.arena.head_dim;
   const int32_t thread = ThreadIndex();
+
+  const int32_t stage_slots = StageSlots<E>(d);
+  const int32_t row_vectors = d * static_cast<int32_t>(sizeof(typename E::Type)) / 16;
+  const int32_t part_vectors = stage_slots * row_vectors;
+  const int32_t key_stages = (slots + stage_slots - 1) / stage_slots;
+  const auto issue = [&](int32_t stage) {
+    const bool is_key = stage < key_stages;
+    const int32_t begin = (is_key ? stage : stage - key_stages) * stage_slots;
+    if (stage < 2 * key_stages) {
+      const SlotRows<E> rows = RowsOf<E>(cache.arena, session, lane, first + begin);
+      const Vector16* const from = reinterpret_cast<const Vector16*>(is_key ? rows.k : rows.v);
+      const int32_t vectors = (slots - begin < stage_slots ? slots - begin : stage_slots) * row_vectors;
+      Vector16* const to = ring + stage % kRing * part_vectors;
+      for (int32_t i = thread; i < vectors; i += kThreads) CopyAhead(to + i, from + i);
+    }
+    CloseCopies();
+  };
+  for (int32_t stage = 0; stage < kRing - 1; ++stage) issue(stage);
+
   const int32_t* const position = session.position + int64_t{lane} * session.capacity;
   const int32_t query = position[session.placed[int64_t{lane} * session.block_max + row - session.first_row]];
-
+  EBB_UNROLL
+  for (int32_t i = thread; i < kSplitSlots; i += kThreads) {
+    const int32_t own = i < slots ? position[first + i] : -1;
+    at[i] = own <= query ? own : -1;
+  }
   const QueryHeads<kGroup> queries(a.rope, a.scale, a.q + row * a.q_stride + int64_t{head} * a.group * d, a.group, d,
                                    query);
-  for (int32_t i = queries.team; i < kSplitSlots; i += kThreads / queries.width) {
-    const int32_t at = i < slots ? position[first + i] : -1;
-    const bool visible = at >= 0 && at <= query;
-    float logit[kGroup];
-    queries.template Multiply<E>(visible, cache.arena, session, lane, first + i, at, logit);
-    EBB_UNROLL
-    for (int32_t g = 0; g < kGroup; ++g) {
-      if (queries.unit == 0) share[g][i] = visible ? logit[g] : MinusInfinity();
-    }
-    if (queries.unit == 0) seen[i] = visible ? 1 : 0;
-  }
-  Barrier();
 
   const int64_t heads = int64_t{cache.kv_heads} * a.group;
   const int64_t first_head = row * heads + int64_t{head} * a.group;
-  if (a.logits != nullptr && thread < slots) {
-    for (int32_t g = 0; g < a.group; ++g) {
-      a.logits[(first_head + g) * cache.slots_max + first + thread] = share[g][thread];
+  // Rows of a stage that is whole from now on, and the next in the part of the one before, which is read.
+  const auto take = [&](int32_t stage) {
+    CopiesArrived<kRing - 2>();
+    Barrier();
+    issue(stage + kRing - 1);
+    return reinterpret_cast<const typename E::Type*>(ring + stage % kRing * part_vectors);
+  };
+  for (int32_t stage = 0; stage < key_stages; ++stage) {
+    const typename E::Type* const rows = take(stage);
+    const int32_t begin = stage * stage_slots;
+    for (int32_t i = queries.team; i < stage_slots; i += kThreads / queries.width) {
+      const int32_t slot = begin + i;
+      float dot[kGroup] = {};
+      if (at[slot] >= 0 && queries.has_unit) queries.template AddUnit<E>(rows + i * d, at[slot], dot);
+      const auto own = queries.ShareSums(dot);
+      EBB_UNROLL
+      for (int32_t g = 0; g < kGroup; ++g) {
+        if (g >= own.count) break;
+        share[slot].of[own.first + g] = at[slot] >= 0 ? dot[g] : MinusInfinity();
+      }
     }
   }
   Barrier();
-
+  if (a.logits != nullptr) {
+    for (int32_t g = 0; g < a.group; ++g) {
+      for (int32_t i = thread; i < slots; i += kThreads) {
+        a.logits[(first_head + g) * cache.slots_max + first + i] = share[i].of[g];
+      }
+    }
+    Barrier();
+  }
   // Softmax of the split, a head a team.
   const int32_t member = thread % kTeam;
   for (int32_t begin = 0; begin < kGroup; begin += kThreads / kTeam) {
     const int32_t own = begin + thread / kTeam;
     const int32_t g = own < kGroup ? own : kGroup - 1;  // all threads of a warp meet
     float peak = MinusInfinity();
-    for (int32_t i = member; i < kSplitSlots; i += kTeam) peak = Larger(share[g][i], peak);
-    peak = ReduceTeam(peak, Largest());
-    float weight = 0;
-    float e[kSplitSlots / kTeam] = {};
+    float e[kSplitSlots / kTeam];
     EBB_UNROLL
     for (int32_t i = 0; i < kSplitSlots / kTeam; ++i) {
-      const float logit = share[g][member + kTeam * i];
-      e[i] = seen[member + kTeam * i] != 0 ? Exp(logit - peak) : 0;
+      const int32_t slot = member + kTeam * i;
+      e[i] = slot < slots ? share[slot].of[g] : MinusInfinity();
+      peak = Larger(e[i], peak);
+    }
+    peak = ReduceTeam(peak, Largest());
+    float weight = 0;
+    EBB_UNROLL
+    for (int32_t i = 0; i < kSplitSlots / kTeam; ++i) {
+      e[i] = at[member + kTeam * i] >= 0 ? Exp(e[i] - peak) : 0;
       weight += e[i];
     }
     weight = ReduceTeam(weight, Plus());
     if (own >= kGroup) continue;
     EBB_UNROLL
-    for (int32_t i = 0; i < kSplitSlots / kTeam; ++i) share[g][member + kTeam * i] = e[i];
+    for (int32_t i = 0; i < kSplitSlots / kTeam; ++i) {
+      share[member + kTeam * i].of[g] = e[i];
+    }
     if (member == 0 && g < a.group) {
       float* const stats = a.partial_stats + ((first_head + g) * a.splits + BlockX()) * 2;
       stats[0] = peak;
@@ -95,56 +155,69 @@ AttendSplit(AttendArgs a) {
   }
   Barrier();
 
-  // Values: eight components a thread, as many slots at once as there are threads for.
   const int32_t chunks = d / 8;
   const int32_t stripes = kThreads / chunks;
   const int32_t chunk = thread % chunks;
   const int32_t stripe = thread / chunks;
   float sum[kGroup][8] = {};
-  if (stripe < stripes) {
-    for (int32_t i = stripe; i < slots; i += stripes) {
-      if (seen[i] == 0) continue;
+  for (int32_t stage = key_stages; stage < 2 * key_stages; ++stage) {
+    const typename E::Type* const rows = take(stage);
+    const int32_t begin = (stage - key_stages) * stage_slots;
+    const int32_t end = slots - begin < stage_slots ? slots - begin : stage_slots;
+    for (int32_t i = stripe < stripes ? stripe : end; i < end; i += stripes) {
+      if (at[begin + i] < 0) continue;
       float value[8];
-      const SlotRows<E> rows = RowsOf<E>(cache.arena, session, lane, first + i);
-      E::ReadEight(rows.v + 8 * chunk, value);
-      const float scale = rows.Scales().v;
+      E::ReadEight(rows + i * d + 8 * chunk, value);
+      const OfHeads weight = share[begin + i];
       EBB_UNROLL
       for (int32_t g = 0; g < kGroup; ++g) {
-        const float weight = share[g][i] * scale;
         EBB_UNROLL
-        for (int32_t c = 0; c < 8; ++c) sum[g][c] = MultiplyAdd(weight, value[c], sum[g][c]);
+        for (int32_t c = 0; c < 8; ++c) sum[g][c] = MultiplyAdd(weight.of[g], value[c], sum[g][c]);
       }
     }
   }
+
+  CopiesArrived();
+  Barrier();
   EBB_UNROLL
   for (int32_t g = 0; g < kGroup; ++g) {
-    if (g >= a.group) continue;
     EBB_UNROLL
-    for (int32_t c = 0; c < 8; ++c) sums[thread][c] = sum[g][c];
-    Barrier();
-    float* const out = a.partial_sums + ((first_head + g) * a.splits + BlockX()) * d;
-    for (int32_t c = thread; c < d; c += kThreads) {
-      float total = 0;
-      for (int32_t s = 0; s < stripes; ++s) total += sums[s * chunks + c / 8][c % 8];
-      out[c] = total;
-    }
-    Barrier();
+    for (int32_t c = 0; c < 8; ++c) sums[(g * 8 + c) * kPadded + thread] = sum[g][c];
   }
+  Barrier();
+  for (int32_t i = thread; i < a.group * d; i += kThreads) {
+    const int32_t g = i / d;
+    const int32_t c = i % d;
+    float total = 0;
+    for (int32_t s = 0; s < stripes; ++s) total += sums[(g * 8 + c % 8) * kPadded + s * chunks + c / 8];
+    a.partial_sums[((first_head + g) * a.splits + BlockX()) * d + c] = total;
+  }
+}
+
+template <typename E, int kGroup>
+void LaunchGroup(const AttendArgs& args, Stream stream) {
+  const int32_t d = args.cache.arena.head_dim;
+  const int32_t stage = d * static_cast<int32_t>(sizeof(typename E::Type)) * kPageSlots;
+  const int32_t ring = kRing * (stage < kStageBytes ? stage : kStageBytes);
+  const int32_t sums = kGroup * 8 * kPadded * static_cast<int32_t>(sizeof(float));
+  const Grid grid = {args.splits, args.cache.kv_heads, args.cache.rows};
+  Launch(AttendSplit<E, kGroup>, grid, kThreads, args, stream, ring > sums ? ring : sums);
 }
 
 template <typename E>
 void LaunchOf(const AttendArgs& args, Stream stream) {
-  const Grid grid = {args.splits, args.cache.kv_heads, args.cache.rows};
-  if (args.group == 1) return Launch(AttendSplit<E, 1>, grid, kThreads, args, stream);
-  if (args.group == 2) return Launch(AttendSplit<E, 2>, grid, kThreads, args, stream);
-  if (args.group <= 4) return Launch(AttendSplit<E, 4>, grid, kThreads, args, stream);
-  Launch(AttendSplit<E, kGroupMax>, grid, kThreads, args, stream);
+  if (args.group == 1) return LaunchGroup<E, 1>(args, stream);
+  if (args.group == 2) return LaunchGroup<E, 2>(args, stream);
+  if (args.group <= 4) return LaunchGroup<E, 4>(args, stream);
+  LaunchGroup<E, kGroupMax>(args, stream);
 }
 
 }  // namespace
 
 void LaunchAttend(const AttendArgs& args, Stream stream) {
-  WithElement(args.cache.arena.type, [&](auto element) { LaunchOf<decltype(element)>(args, stream); });
+  if (LaidTerms(args.cache.arena.type) == 1) return LaunchAttendTensor(args, stream);
+  if (args.cache.arena.type == Element::kF16) return LaunchOf<KvF16>(args, stream);
+  LaunchOf<KvF32>(args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -59,7 +59,7 @@ struct Matrix {
 // Slots of a page, the unit of allocation, and of a split, what one block of threads attends to. Splits begin at fixed
 // slots, whoever else is in the step: that is what makes a row's bits its own.
 inline constexpr int32_t kPageSlots = 64;
-inline constexpr int32_t kSplitSlots = 128;
+inline constexpr int32_t kSplitSlots = 256;
 
 inline constexpr int32_t kHeadDimMax = 256;  // a multiple of 16
 inline constexpr int32_t kGroupMax = 8;
@@ -466,6 +466,7 @@ void LaunchLinearTiles(const LinearArgs& args, Stream stream);
 // What the two above leave to tensor cores.
 void LaunchLinearRowsSmall(const LinearArgs& args, Stream stream);
 void LaunchLinearTilesTensor(const LinearArgs& args, Stream stream);
+void LaunchAttendTensor(const AttendArgs& args, Stream stream);
 void LaunchRound(const RoundArgs& args, Stream stream);
 void LaunchActivate(const ActivateArgs& args, Stream stream);
 void LaunchPlace(const PlaceArgs& args, Stream stream);

@@ -43,8 +43,6 @@ struct Ahead {
   float sum_of_x;     // of its row, all columns
 };
 
-EBB_DEVICE uint32_t Pair(float low, float high) { return ToBf16(low) | static_cast<uint32_t>(ToBf16(high)) << 16; }
-
 template <typename From>
 EBB_DEVICE Ahead ReadAhead(const LinearArgs& a, int32_t first_output, int32_t first_row, int32_t column) {
   Ahead ahead = {};
@@ -63,7 +61,7 @@ EBB_DEVICE Ahead ReadAhead(const LinearArgs& a, int32_t first_output, int32_t fi
     float x[8];
     KvF32::ReadEight(a.x + int64_t{first_row + row} * a.w.cols + column + 8 * t, x);
     EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) ahead.x.word[i] = Pair(x[2 * i], x[2 * i + 1]);
+    for (int32_t i = 0; i < 4; ++i) ahead.x.word[i] = PackBf16(x[2 * i], x[2 * i + 1]);
   }
   if constexpr (From::kHasMinimum) {
     float sum = 0;

@@ -12,11 +12,26 @@ namespace ebb::gpu::EBB_GPU_TARGET {
 
 EBB_DEVICE float FromBf16(uint32_t bits) { return FloatOf(bits << 16); }
 
-// To nearest, ties to even; what is not a number stays so.
+// To nearest, ties to even; what is not a number stays so. PackBf16: two, the first in the lower half.
 EBB_DEVICE uint16_t ToBf16(float x) {
+#if defined(__CUDA_ARCH__)
+  uint16_t rounded;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(x));
+  return rounded;
+#else
   const uint32_t bits = BitsOf(x);
   if (x != x) return static_cast<uint16_t>(bits >> 16 | 0x40U);
   return static_cast<uint16_t>((bits + 0x7FFFU + (bits >> 16 & 1U)) >> 16);
+#endif
+}
+EBB_DEVICE uint32_t PackBf16(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+#else
+  return ToBf16(low) | static_cast<uint32_t>(ToBf16(high)) << 16;
+#endif
 }
 
 #if defined(__CUDACC__)

@@ -63,6 +63,48 @@ struct QueryHeads {
     }
   }
 
+  // What this thread's unit adds to every head's product with the key `k` [d] of a token at `position`.
+  // REQUIRES: has_unit.
+  template <typename E>
+  EBB_DEVICE void AddUnit(const typename E::Type* k, int32_t position, float (&dot)[kGroup]) const {
+    float low[8], high[8], kx[kPairs], ky[kPairs];
+    E::ReadEight(k + place.first, low);
+    E::ReadEight(k + place.second, high);
+    Rotate(low, high, place.neighbours, position, turns, pairs, kx, ky);
+    EBB_UNROLL
+    for (int32_t g = 0; g < kGroup; ++g) {
+      EBB_UNROLL
+      for (int32_t j = 0; j < kPairs; ++j) {
+        dot[g] = MultiplyAdd(kx[j], x[g][j], dot[g]);
+        dot[g] = MultiplyAdd(ky[j], y[g][j], dot[g]);
+      }
+    }
+  }
+
+  // Sums of the team, shared out: this thread has those of heads first .. first + count - 1, in the first `count`
+  // numbers. In half as many exchanges each time, as each half of the team goes on with half of the heads.
+  struct Own {
+    int32_t first, count;
+  };
+  EBB_DEVICE Own ShareSums(float (&dot)[kGroup]) const {
+    Own own = {0, kGroup};
+    int32_t mask = width / 2;
+    EBB_UNROLL
+    for (int32_t half = kGroup / 2; half > 0; half /= 2) {
+      if (mask == 0) break;
+      const bool upper = (unit & mask) != 0;
+      EBB_UNROLL
+      for (int32_t g = 0; g < half; ++g) {
+        const float given = ShuffleXor(upper ? dot[g] : dot[half + g], mask);
+        dot[g] = (upper ? dot[half + g] : dot[g]) + given;
+      }
+      own = {own.first + (upper ? half : 0), half};
+      mask /= 2;
+    }
+    for (; mask > 0; mask /= 2) dot[0] += ShuffleXor(dot[0], mask);
+    return own;
+  }
+
   // Every head's logit of the slot that the thread's team reads, known to the whole team. `exists`: alike for the team;
   // where nothing does, nothing is read, and logits are 0.
   template <typename E>
@@ -72,19 +114,8 @@ struct QueryHeads {
     float scale_of_k = 1;
     if (exists && has_unit) {
       const SlotRows<E> rows = RowsOf<E>(arena, session, lane, slot);
-      float low[8], high[8], kx[kPairs], ky[kPairs];
-      E::ReadEight(rows.k + place.first, low);
-      E::ReadEight(rows.k + place.second, high);
       scale_of_k = rows.Scales().k;
-      Rotate(low, high, place.neighbours, position, turns, pairs, kx, ky);
-      EBB_UNROLL
-      for (int32_t g = 0; g < kGroup; ++g) {
-        EBB_UNROLL
-        for (int32_t j = 0; j < kPairs; ++j) {
-          dot[g] = MultiplyAdd(kx[j], x[g][j], dot[g]);
-          dot[g] = MultiplyAdd(ky[j], y[g][j], dot[g]);
-        }
-      }
+      AddUnit<E>(rows.k, position, dot);
     }
     EBB_UNROLL
     for (int32_t g = 0; g < kGroup; ++g) logit[g] = ReduceTeam(dot[g], Plus(), width) * scale_of_k;

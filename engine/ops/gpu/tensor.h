@@ -63,7 +63,7 @@ inline constexpr int32_t kBf16Terms = 3;
 // The next of a number's kTerms words: one is rounded, of more each is what the former left.
 template <int32_t kTerms>
 EBB_DEVICE uint32_t TakeTerm(float& low, float& high) {
-  if constexpr (kTerms == 1) return ToBf16(low) | static_cast<uint32_t>(ToBf16(high)) << 16;
+  if constexpr (kTerms == 1) return PackBf16(low, high);
   return TakeBf16(low, high);
 }
 
