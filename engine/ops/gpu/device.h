@@ -93,6 +93,7 @@ class TeamWords {
 };
 // To a number in shared memory, by any thread at any time between two barriers.
 EBB_DEVICE void AddShared(int32_t* to, int32_t value) { atomicAdd(to, value); }
+EBB_DEVICE int32_t CountBits(uint32_t bits) { return __popc(bits); }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return expf(x); }
 EBB_DEVICE float Exp2(float x) { return exp2f(x); }
@@ -190,6 +191,7 @@ class TeamWords {
   int32_t published_;
 };
 EBB_DEVICE void AddShared(int32_t* to, int32_t value) { *to += value; }
+EBB_DEVICE int32_t CountBits(uint32_t bits) { return __builtin_popcount(bits); }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }
 EBB_DEVICE float Exp2(float x) { return __builtin_exp2f(x); }
@@ -228,6 +230,27 @@ void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, 
 }
 
 #endif
+
+// Of a team; every one of it gets the result.
+EBB_DEVICE uint32_t SmallestOfTeam(uint32_t value) {
+#if defined(__CUDACC__)
+  return __reduce_min_sync(0xFFFFFFFFU, value);
+#else
+  for (int32_t mask = kTeam / 2; mask > 0; mask /= 2) {
+    const uint32_t other = ShuffleXor(value, mask);
+    value = other < value ? other : value;
+  }
+  return value;
+#endif
+}
+EBB_DEVICE int32_t SumOfTeam(int32_t value) {
+#if defined(__CUDACC__)
+  return __reduce_add_sync(0xFFFFFFFFU, value);
+#else
+  for (int32_t mask = kTeam / 2; mask > 0; mask /= 2) value += ShuffleXor(value, mask);
+  return value;
+#endif
+}
 
 EBB_DEVICE float Infinity() { return FloatOf(0x7F800000U); }
 EBB_DEVICE float MinusInfinity() { return FloatOf(0xFF800000U); }
