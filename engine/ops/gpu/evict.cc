@@ -23,16 +23,17 @@ namespace {
 
 // Few threads for lanes of decode, of which there are thousands; for long lanes as many as keep a rank of every slot.
 constexpr int32_t kFewThreads = 128;
+constexpr int32_t kFewBlocks = 12;
 constexpr int32_t kFewSlots = 8192;
-constexpr int32_t kManyThreads = 1024;
-constexpr int32_t kManyRounds = 8;
+constexpr int32_t kManyThreads = 512;
+constexpr int32_t kManyRounds = 16;
 
-template <int32_t kThreads>
+template <int32_t kThreads, bool kVectors>
 EBB_DEVICE void EvictOne(const SessionView& session, int32_t lane) {
   EBB_SHARED int32_t gap;
   const int64_t first = int64_t{lane} * session.capacity;
-  int32_t* const position = session.position + first;
-  Order order = OrderOf(session, lane);
+  int32_t* const position = NotShared(session.position) + first;
+  Order<kVectors> order = OrderOf<kVectors>(session, lane);
   const First leaves = FindFirst<kThreads>(session, order);
   if (leaves.slot >= 0) {
     if (session.left != nullptr) session.left[lane] = leaves.token;
@@ -44,16 +45,16 @@ EBB_DEVICE void EvictOne(const SessionView& session, int32_t lane) {
   Barrier();
   for (int32_t round = 0; round * 4 * kThreads < session.slots; ++round) {
     const int32_t slot = FourAt<kThreads>(round);
-    Four<int32_t> four = ReadFour(position, slot, session.slots, -1);
+    Four<int32_t> four = ReadFour<kVectors>(position, slot, session.slots, -1);
     EBB_UNROLL
     for (int32_t i = 0; i < 4; ++i) four.of[i] -= four.of[i] > gap ? 1 : 0;
-    WriteFour(position, slot, session.slots, four);
+    WriteFour<kVectors>(position, slot, session.slots, four);
   }
 }
 
 // The tokens that leave, in the order of their slots.
-template <int32_t kThreads>
-EBB_DEVICE void Tell(const Order& order, const Last& last, int32_t* left) {
+template <int32_t kThreads, bool kVectors>
+EBB_DEVICE void Tell(const Order<kVectors>& order, const Last& last, int32_t* left) {
   int32_t told = 0;
   const Ranks<kThreads, 0> ranks = {};
   ranks.ForFours(order, [&](int32_t slot, const Four<uint32_t>& four) {
@@ -75,12 +76,17 @@ EBB_DEVICE void Tell(const Order& order, const Last& last, int32_t* left) {
   });
 }
 
-template <int32_t kThreads, int32_t kRounds>
+EBB_DEVICE int32_t* FreedBefore() {
+  EBB_SHARED int32_t before[kDigits];
+  return before;
+}
+
+template <int32_t kThreads, int32_t kRounds, bool kVectors>
 EBB_DEVICE void EvictSeveral(const SessionView& session, int32_t lane) {
   const int64_t first = int64_t{lane} * session.capacity;
-  int32_t* const token = session.token + first;
-  int32_t* const position = session.position + first;
-  Order order = OrderOf(session, lane);
+  int32_t* const token = NotShared(session.token) + first;
+  int32_t* const position = NotShared(session.position) + first;
+  Order<kVectors> order = OrderOf<kVectors>(session, lane);
   Ranks<kThreads, kRounds> ranks;
   const Last last = FindLast(session, order, ranks);
   if (session.left != nullptr) Tell<kThreads>(order, last, session.left + int64_t{lane} * session.drop);
@@ -90,14 +96,14 @@ EBB_DEVICE void EvictSeveral(const SessionView& session, int32_t lane) {
       bool leaves[4];
       EBB_UNROLL
       for (int32_t i = 0; i < 4; ++i) leaves[i] = last.IsReached(four.of[i], token + slot + i);
-      FreeFour(token, slot, session.slots, leaves);
-      FreeFour(position, slot, session.slots, leaves);
+      FreeFour<kVectors>(token, slot, leaves);
+      FreeFour<kVectors>(position, slot, leaves);
     });
     return;
   }
 
-  EBB_SHARED int32_t before[kDigits];  // freed ones before a word of bits
   int32_t* const freed = DigitCounts<kThreads>();
+  int32_t* const before = FreedBefore();  // a word of bits
   const int32_t live = session.live + session.tokens;
   constexpr int32_t kWindow = 32 * kDigits;
   int32_t freed_before = 0;  // the window
@@ -124,7 +130,7 @@ EBB_DEVICE void EvictSeveral(const SessionView& session, int32_t lane) {
     }
     Barrier();
     ForRounds<kThreads, 0>(session.slots, [&](int32_t, int32_t slot) {
-      Four<int32_t> four = ReadFour(position, slot, session.slots, -1);
+      Four<int32_t> four = ReadFour<kVectors>(position, slot, session.slots, -1);
       bool leaves[4];
       EBB_UNROLL
       for (int32_t i = 0; i < 4; ++i) {
@@ -135,32 +141,39 @@ EBB_DEVICE void EvictSeveral(const SessionView& session, int32_t lane) {
         leaves[i] = (word >> at % 32 & 1U) != 0;
         four.of[i] = leaves[i] ? -1 : four.of[i] - before[at / 32] - CountBits(word & ((1U << at % 32) - 1));
       }
-      FreeFour(token, slot, session.slots, leaves);
-      WriteFour(position, slot, session.slots, four);
+      FreeFour<kVectors>(token, slot, leaves);
+      WriteFour<kVectors>(position, slot, session.slots, four);
     });
     freed_before += sums.all;
     Barrier();  // freed and before are free again
   }
 }
 
-template <int32_t kThreads, int32_t kRounds>
-EBB_KERNEL(kThreads)
+template <int32_t kThreads, int32_t kRounds, bool kVectors>
+EBB_DEVICE void Evict(const SessionView& session, int32_t lane) {
+  if (session.drop == 1) return EvictOne<kThreads, kVectors>(session, lane);
+  if constexpr (kRounds > 0 && kVectors) {
+    if (session.slots <= kRounds * 4 * kThreads) return EvictSeveral<kThreads, kRounds, kVectors>(session, lane);
+  }
+  EvictSeveral<kThreads, 0, kVectors>(session, lane);
+}
+
+template <int32_t kThreads, int32_t kRounds, int32_t kBlocks>
+EBB_KERNEL_BESIDE(kThreads, kBlocks)
 EvictLane(EvictArgs a) {
   const SessionView& session = a.cache.sessions[BlockY()];
   if (session.drop == 0) return;
-  if (session.drop == 1) return EvictOne<kThreads>(session, BlockX());
-  if constexpr (kRounds > 0) {
-    if (session.slots <= kRounds * 4 * kThreads) return EvictSeveral<kThreads, kRounds>(session, BlockX());
-  }
-  EvictSeveral<kThreads, 0>(session, BlockX());
+  if (HasVectors(session)) return Evict<kThreads, kRounds, true>(session, BlockX());
+  Evict<kThreads, kRounds, false>(session, BlockX());
 }
 
 }  // namespace
 
 void LaunchEvict(const EvictArgs& args, Stream stream) {
   const Grid grid = {args.cache.lanes, args.cache.session_count};
-  if (args.cache.slots_max <= kFewSlots) return Launch(EvictLane<kFewThreads, 0>, grid, kFewThreads, args, stream);
-  Launch(EvictLane<kManyThreads, kManyRounds>, grid, kManyThreads, args, stream);
+  if (args.cache.slots_max <= kFewSlots)
+    return Launch(EvictLane<kFewThreads, 0, kFewBlocks>, grid, kFewThreads, args, stream);
+  Launch(EvictLane<kManyThreads, kManyRounds, 1>, grid, kManyThreads, args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

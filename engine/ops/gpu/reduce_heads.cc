@@ -22,9 +22,11 @@ namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
 constexpr int32_t kFewThreads = 256;
-constexpr int32_t kManyThreads = 1024;
-constexpr int32_t kRounds = 4;  // whose slots a thread keeps
-constexpr int32_t kFewSlots = kRounds * 4 * kFewThreads;
+constexpr int32_t kFewRounds = 4;  // whose slots a thread keeps
+constexpr int32_t kFewSlots = kFewRounds * 4 * kFewThreads;
+constexpr int32_t kFewBlocks = 3;
+constexpr int32_t kManyThreads = 512;
+constexpr int32_t kManyRounds = 8;
 
 // sqrt(a^2 + b^2), without the underflow that float squares have below 1e-19.
 EBB_DEVICE float Hypotenuse(float a, float b) {
@@ -46,8 +48,9 @@ struct Heads {
   int32_t tracks;
 
   EBB_DEVICE float operator()(int32_t track, int32_t slot) const { return from[track * capacity + slot]; }
-  EBB_DEVICE Order OfTrack(int32_t track, const Order& of_lane) const {
-    Order order = of_lane;
+  template <bool kVectors>
+  EBB_DEVICE Order<kVectors> OfTrack(int32_t track, const Order<kVectors>& of_lane) const {
+    Order<kVectors> order = of_lane;
     order.score = from + track * capacity;
     order.sign = 1;
     return order;
@@ -77,7 +80,7 @@ struct Lift {
 template <int32_t kThreads>
 EBB_DEVICE void UniteLong(const SessionView& session, int32_t lane, const Heads& heads) {
   int32_t* const let_go = session.scratch + int64_t{lane} * session.capacity;  // by how many tracks
-  Order order = OrderOf(session, lane);
+  Order<false> order = OrderOf<false>(session, lane);
   const int32_t* const token = order.token;
   if (IsChecked(session)) order.unprotected = FindUnprotected<kThreads>(session, token);
   for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) let_go[slot] = 0;
@@ -108,11 +111,11 @@ EBB_DEVICE void UniteLong(const SessionView& session, int32_t lane, const Heads&
   }
 }
 
-// REQUIRES: slots <= kRounds * 4 * kThreads.
-template <int32_t kThreads>
+// REQUIRES: HasVectors(session), slots <= kRounds * 4 * kThreads.
+template <int32_t kThreads, int32_t kRounds>
 EBB_DEVICE void Unite(const SessionView& session, int32_t lane, const Heads& heads) {
   static_assert(4 * kRounds <= 32 && kGroupMax < 256);
-  Order order = OrderOf(session, lane);
+  Order<true> order = OrderOf<true>(session, lane);
   const bool guesses = IsChecked(session);
   uint32_t exist = 0;  // bit 4 round + i
   uint32_t may_leave = 0;
@@ -140,27 +143,25 @@ EBB_DEVICE void Unite(const SessionView& session, int32_t lane, const Heads& hea
   const bool is_exact = (heads.tracks & (heads.tracks - 1)) == 0;  // what dividing and multiplying give is the same
   const float share = 1 / tracks;
   for (int32_t track = 0; track < heads.tracks; ++track) {
-    const Order of_track = heads.OfTrack(track, order);
-    Four<float> scores[kRounds];
-    ForRounds<kThreads, kRounds>(session.slots,
-                                 [&](int32_t round, int32_t slot) { scores[round] = of_track.Scores(slot); });
-    ForRounds<kThreads, kRounds>(session.slots, [&](int32_t round, int32_t) {
-      EBB_UNROLL
-      for (int32_t i = 0; i < 4; ++i)
-        mean[round].of[i] += is_exact ? scores[round].of[i] * share : scores[round].of[i] / tracks;
-    });
-    if (leaving <= 0) continue;
+    const Order<true> of_track = heads.OfTrack(track, order);
     Ranks<kThreads, kRounds> ranks;
-    ZeroDigits<kThreads>();
+    Four<float> scores[2];  // of this round, and of the next, which are on their way
+    if (leaving > 0) ZeroDigits<kThreads>();
+    scores[0] = of_track.Scores(FourAt<kThreads>(0));
     ForRounds<kThreads, kRounds>(session.slots, [&](int32_t round, int32_t) {
+      if (round + 1 < kRounds) scores[(round + 1) % 2] = of_track.Scores(FourAt<kThreads>(round + 1));
       EBB_UNROLL
       for (int32_t i = 0; i < 4; ++i) {
+        const float score = scores[round % 2].of[i];
+        mean[round].of[i] += is_exact ? score * share : score / tracks;
+        if (leaving <= 0) continue;
         const bool counts = (may_leave >> (4 * round + i) & 1U) != 0;
-        const uint32_t rank = counts ? RankOf(scores[round].of[i]) : kStays;
+        const uint32_t rank = counts ? RankOf(score) : kStays;
         ranks.Keep(round, i, rank);
         if (counts) CountDigit<kThreads>(rank >> kTopShift);
       }
     });
+    if (leaving <= 0) continue;
     const Last last = FindLast(of_track, ranks, leaving);
     ForRounds<kThreads, kRounds>(session.slots, [&](int32_t round, int32_t slot) {
       EBB_UNROLL
@@ -186,23 +187,24 @@ EBB_DEVICE void Unite(const SessionView& session, int32_t lane, const Heads& hea
     for (int32_t i = 0; i < 4; ++i) {
       if (!is_none && is_wanted(round, i)) mean[round].of[i] = lift.Of(mean[round].of[i]);
     }
-    WriteFour(heads.keep, slot, session.slots, mean[round]);
+    WriteFour<true>(heads.keep, slot, session.slots, mean[round]);
   });
 }
 
-template <int32_t kThreads>
-EBB_KERNEL(kThreads)
+template <int32_t kThreads, int32_t kRounds, int32_t kBlocks>
+EBB_KERNEL_BESIDE(kThreads, kBlocks)
 ReduceLane(ReduceArgs a) {
   const SessionView& session = a.cache.sessions[BlockY()];
   if (session.tracks == 1 || !HasChoice(session)) return;
   const int32_t lane = BlockX();
   const int64_t at = TrackAt(session, lane, 0);
-  const Heads score = {.from = (session.modifier == ScoreModifier::kNone ? session.score : session.keep) + at,
-                       .keep = session.keep + at,
+  const Heads score = {.from = NotShared(session.modifier == ScoreModifier::kNone ? session.score : session.keep) + at,
+                       .keep = NotShared(session.keep) + at,
                        .capacity = session.capacity,
                        .tracks = session.tracks};
   if (session.reduction == HeadReduction::kUnion) {
-    if (session.slots <= kRounds * 4 * kThreads) return Unite<kThreads>(session, lane, score);
+    const bool has_room = session.slots <= kRounds * 4 * kThreads;
+    if (has_room && HasVectors(session)) return Unite<kThreads, kRounds>(session, lane, score);
     return UniteLong<kThreads>(session, lane, score);
   }
   const bool squares = session.reduction == HeadReduction::kL2;
@@ -224,8 +226,9 @@ ReduceLane(ReduceArgs a) {
 
 void LaunchReduce(const ReduceArgs& args, Stream stream) {
   const Grid grid = {args.cache.lanes, args.cache.session_count};
-  if (args.cache.slots_max <= kFewSlots) return Launch(ReduceLane<kFewThreads>, grid, kFewThreads, args, stream);
-  Launch(ReduceLane<kManyThreads>, grid, kManyThreads, args, stream);
+  if (args.cache.slots_max <= kFewSlots)
+    return Launch(ReduceLane<kFewThreads, kFewRounds, kFewBlocks>, grid, kFewThreads, args, stream);
+  Launch(ReduceLane<kManyThreads, kManyRounds, 1>, grid, kManyThreads, args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

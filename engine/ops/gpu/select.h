@@ -42,35 +42,45 @@ template <int32_t kThreads>
 EBB_DEVICE int32_t FourAt(int32_t round) {
   return 4 * (round * kThreads + ThreadIndex());
 }
-template <typename T>
-EBB_DEVICE bool IsVector(const T* lane, int32_t slot, int32_t slots) {
-  return slot + 4 <= slots && reinterpret_cast<uintptr_t>(lane) % sizeof(Four<T>) == 0;
+// Whether all lanes of a session begin where vectors do. REQUIRES of what follows, with kVectors: they do.
+EBB_DEVICE bool HasVectors(const SessionView& session) {
+  const auto address = [](const void* of) { return reinterpret_cast<uintptr_t>(of); };
+  const uintptr_t all = address(session.token) | address(session.position) | address(session.score) |
+                        address(session.keep) | static_cast<uintptr_t>(session.capacity) * sizeof(float);
+  return all % sizeof(Four<float>) == 0;
 }
-// Slots slot .. slot + 3 of a lane, `missing` past its end.
-template <typename T>
+// Slots slot .. slot + 3 of a lane, `missing` past its end. A vector may go past `slots`, where all are free.
+template <bool kVectors, typename T>
 EBB_DEVICE Four<T> ReadFour(const T* lane, int32_t slot, int32_t slots, T missing) {
-  if (IsVector(lane, slot, slots)) return *reinterpret_cast<const Four<T>*>(lane + slot);
-  Four<T> four;
-  EBB_UNROLL
-  for (int32_t i = 0; i < 4; ++i) four.of[i] = slot + i < slots ? lane[slot + i] : missing;
+  Four<T> four = {{missing, missing, missing, missing}};
+  if constexpr (kVectors) {
+    if (slot < slots) four = *reinterpret_cast<const Four<T>*>(lane + slot);
+  } else {
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      if (slot + i < slots) four.of[i] = lane[slot + i];
+    }
+  }
   return four;
 }
-// The same, of those that exist.
-template <typename T>
+template <bool kVectors, typename T>
 EBB_DEVICE void WriteFour(T* lane, int32_t slot, int32_t slots, const Four<T>& four) {
-  if (IsVector(lane, slot, slots)) {
-    *reinterpret_cast<Four<T>*>(lane + slot) = four;
-    return;
-  }
-  EBB_UNROLL
-  for (int32_t i = 0; i < 4; ++i) {
-    if (slot + i < slots) lane[slot + i] = four.of[i];
+  if constexpr (kVectors) {
+    if (slot < slots) *reinterpret_cast<Four<T>*>(lane + slot) = four;
+  } else {
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      if (slot + i < slots) lane[slot + i] = four.of[i];
+    }
   }
 }
 // -1 for those that leave.
-EBB_DEVICE void FreeFour(int32_t* lane, int32_t slot, int32_t slots, const bool (&leaves)[4]) {
-  if (leaves[0] && leaves[1] && leaves[2] && leaves[3])
-    return WriteFour(lane, slot, slots, Four<int32_t>{{-1, -1, -1, -1}});
+template <bool kVectors>
+EBB_DEVICE void FreeFour(int32_t* lane, int32_t slot, const bool (&leaves)[4]) {
+  if (kVectors && leaves[0] && leaves[1] && leaves[2] && leaves[3]) {
+    *reinterpret_cast<Four<int32_t>*>(lane + slot) = {{-1, -1, -1, -1}};
+    return;
+  }
   EBB_UNROLL
   for (int32_t i = 0; i < 4; ++i) {
     if (leaves[i]) lane[slot + i] = -1;
@@ -238,6 +248,7 @@ EBB_DEVICE uint32_t RankOf(float score) {
   return score == score ? turned : 0;
 }
 
+template <bool kVectors>
 struct Order {
   const int32_t* token;
   const float* score;
@@ -245,19 +256,20 @@ struct Order {
   int32_t slots;
   Unprotected unprotected;
 
-  EBB_DEVICE Four<int32_t> Tokens(int32_t slot) const { return ReadFour(token, slot, slots, -1); }
+  EBB_DEVICE Four<int32_t> Tokens(int32_t slot) const { return ReadFour<kVectors>(token, slot, slots, -1); }
   EBB_DEVICE Four<float> Scores(int32_t slot) const {
     if (sign == 0) return {};
-    return ReadFour(score, slot, slots, 0.0F);
+    return ReadFour<kVectors>(score, slot, slots, 0.0F);
   }
   EBB_DEVICE uint32_t Rank(int32_t its_token, float its_score) const {
     if (!unprotected.Has(its_token)) return kStays;
     return sign == 0 ? static_cast<uint32_t>(its_token) : RankOf(sign * its_score);
   }
 };
-EBB_DEVICE Order OrderOf(const SessionView& session, int32_t lane) {
-  return {.token = session.token + int64_t{lane} * session.capacity,
-          .score = (session.keep != nullptr ? session.keep : session.score) + TrackAt(session, lane, 0),
+template <bool kVectors>
+EBB_DEVICE Order<kVectors> OrderOf(const SessionView& session, int32_t lane) {
+  return {.token = NotShared(session.token) + int64_t{lane} * session.capacity,
+          .score = NotShared(session.keep != nullptr ? session.keep : session.score) + TrackAt(session, lane, 0),
           .sign = session.rule == ScoreRule::kAge         ? 0.0F
                   : session.rule == ScoreRule::kShortKeys ? -1.0F
                                                           : 1.0F,
@@ -270,8 +282,8 @@ template <int32_t kThreads, int32_t kRounds>
 class Ranks {
  public:
   // use(token, rank). Whatever is kept is read here.
-  template <typename Use>
-  EBB_DEVICE void Read(const Order& order, const Use& use) {
+  template <bool kVectors, typename Use>
+  EBB_DEVICE void Read(const Order<kVectors>& order, const Use& use) {
     if constexpr (kRounds == 0) {
       ForRounds<kThreads, 0>(order.slots, [&](int32_t, int32_t slot) {
         const Four<int32_t> tokens = order.Tokens(slot);
@@ -280,22 +292,25 @@ class Ranks {
         for (int32_t i = 0; i < 4; ++i) use(tokens.of[i], order.Rank(tokens.of[i], scores.of[i]));
       });
     } else {
-      // Always one round ahead, since what is done with a rank may not be moved past the reading of the next.
-      Four<int32_t> tokens[2];
-      Four<float> scores[2];
-      tokens[0] = order.Tokens(FourAt<kThreads>(0));
-      scores[0] = order.Scores(FourAt<kThreads>(0));
+      // Some rounds ahead, for as much to be on its way from memory as there is room for.
+      constexpr int32_t kAhead = kRounds < 3 ? kRounds : 3;
+      Four<int32_t> tokens[kAhead];
+      Four<float> scores[kAhead];
+      EBB_UNROLL
+      for (int32_t round = 0; round < kAhead; ++round) {
+        tokens[round] = order.Tokens(FourAt<kThreads>(round));
+        scores[round] = order.Scores(FourAt<kThreads>(round));
+      }
       ForRounds<kThreads, kRounds>(order.slots, [&](int32_t round, int32_t) {
-        if (round + 1 < kRounds) {
-          tokens[(round + 1) % 2] = order.Tokens(FourAt<kThreads>(round + 1));
-          scores[(round + 1) % 2] = order.Scores(FourAt<kThreads>(round + 1));
+        const Four<int32_t> own = tokens[round % kAhead];
+        EBB_UNROLL
+        for (int32_t i = 0; i < 4; ++i) kept_[4 * round + i] = order.Rank(own.of[i], scores[round % kAhead].of[i]);
+        if (round + kAhead < kRounds) {
+          scores[round % kAhead] = order.Scores(FourAt<kThreads>(round + kAhead));
+          tokens[round % kAhead] = order.Tokens(FourAt<kThreads>(round + kAhead));
         }
         EBB_UNROLL
-        for (int32_t i = 0; i < 4; ++i) {
-          const int32_t token = tokens[round % 2].of[i];
-          kept_[4 * round + i] = order.Rank(token, scores[round % 2].of[i]);
-          use(token, kept_[4 * round + i]);
-        }
+        for (int32_t i = 0; i < 4; ++i) use(own.of[i], kept_[4 * round + i]);
       });
     }
   }
@@ -303,8 +318,8 @@ class Ranks {
   EBB_DEVICE void Keep(int32_t round, int32_t i, uint32_t rank) { kept_[4 * round + i] = rank; }
   EBB_DEVICE uint32_t Of(int32_t round, int32_t i) const { return kept_[4 * round + i]; }
   // use(slot, the ranks from there on), of as many rounds for all threads.
-  template <typename Use>
-  EBB_DEVICE void ForFours(const Order& order, const Use& use) const {
+  template <bool kVectors, typename Use>
+  EBB_DEVICE void ForFours(const Order<kVectors>& order, const Use& use) const {
     ForRounds<kThreads, kRounds>(order.slots, [&](int32_t round, int32_t slot) {
       Four<uint32_t> ranks;
       if constexpr (kRounds == 0) {
@@ -335,8 +350,8 @@ struct Last {
 };
 
 // The count-th to leave, the top digits of whose ranks are counted.
-template <int32_t kThreads, int32_t kRounds>
-EBB_DEVICE Last FindLast(const Order& order, const Ranks<kThreads, kRounds>& ranks, int32_t count) {
+template <int32_t kThreads, int32_t kRounds, bool kVectors>
+EBB_DEVICE Last FindLast(const Order<kVectors>& order, const Ranks<kThreads, kRounds>& ranks, int32_t count) {
   const Bound rank = FindBound<kThreads>(count, [&](const auto& use) {
     ranks.ForFours(order, [&](int32_t, const Four<uint32_t>& four) {
       EBB_UNROLL
@@ -357,8 +372,8 @@ EBB_DEVICE Last FindLast(const Order& order, const Ranks<kThreads, kRounds>& ran
 }
 
 // Who is the session.drop-th to leave; makes sure of order.unprotected.
-template <int32_t kThreads, int32_t kRounds>
-EBB_DEVICE Last FindLast(const SessionView& session, Order& order, Ranks<kThreads, kRounds>& ranks) {
+template <int32_t kThreads, int32_t kRounds, bool kVectors>
+EBB_DEVICE Last FindLast(const SessionView& session, Order<kVectors>& order, Ranks<kThreads, kRounds>& ranks) {
   const bool guesses = IsChecked(session);
   for (bool is_found = !guesses;;) {
     ZeroDigits<kThreads>();
@@ -380,8 +395,8 @@ struct First {
   int32_t token;
   int32_t slot;  // a thread that does not own it: -1
 };
-template <int32_t kThreads>
-EBB_DEVICE First FindFirst(const SessionView& session, Order& order) {
+template <int32_t kThreads, bool kVectors>
+EBB_DEVICE First FindFirst(const SessionView& session, Order<kVectors>& order) {
   constexpr int32_t kTeams = kThreads / kTeam;
   EBB_SHARED uint32_t ranks[kTeams], tokens[kTeams];
   EBB_SHARED Protected protected_of[kTeams];
@@ -445,7 +460,7 @@ EBB_DEVICE First FindFirst(const SessionView& session, Order& order) {
 
 // Who leaves a lane.
 struct Leaving {
-  Order order;
+  Order<false> order;
   Last last;
 
   EBB_DEVICE bool operator()(int32_t slot) const {
@@ -456,7 +471,7 @@ struct Leaving {
 // By all threads of a block. REQUIRES: session.drop > 0.
 template <int32_t kThreads>
 EBB_DEVICE Leaving WhoLeaves(const SessionView& session, int32_t lane) {
-  Leaving leaving = {.order = OrderOf(session, lane), .last = {}};
+  Leaving leaving = {.order = OrderOf<false>(session, lane), .last = {}};
   if (session.drop == 1) {
     const First first = FindFirst<kThreads>(session, leaving.order);
     leaving.last = {first.rank, static_cast<uint32_t>(first.token)};
