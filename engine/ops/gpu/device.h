@@ -21,12 +21,19 @@
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define EBB_DEVICE __device__ __forceinline__
 #define EBB_KERNEL(threads) static __global__ void __launch_bounds__(threads)
+// With no more registers than so many blocks at once leave each other.
+#if defined(__CUDACC__)
+#define EBB_KERNEL_BESIDE(threads, blocks) static __global__ void __launch_bounds__(threads, blocks)
+#else
+#define EBB_KERNEL_BESIDE(threads, blocks) EBB_KERNEL(threads)
+#endif
 #define EBB_SHARED __shared__
 #define EBB_UNROLL _Pragma("unroll")
 #else
 // A kernel has its threads' shared memory to itself: blocks are emulated one at a time.
 #define EBB_DEVICE inline __attribute__((always_inline))
 #define EBB_KERNEL(threads) static void
+#define EBB_KERNEL_BESIDE(threads, blocks) static void
 #define EBB_SHARED static
 #define EBB_UNROLL
 #endif
@@ -93,9 +100,19 @@ class TeamWords {
 };
 // To a number in shared memory, by any thread at any time between two barriers.
 EBB_DEVICE void AddShared(int32_t* to, int32_t value) { atomicAdd(to, value); }
+EBB_DEVICE int32_t CountBits(uint32_t bits) { return __popc(bits); }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return expf(x); }
 EBB_DEVICE float Exp2(float x) { return exp2f(x); }
+// The same pointer, of which the compiler then knows that it is not to shared memory: so reads may overtake what is
+// done there.
+template <typename T>
+EBB_DEVICE T* NotShared(T* pointer) {
+#if defined(__CUDA_ARCH__)
+  __builtin_assume(__isGlobal(pointer));
+#endif
+  return pointer;
+}
 // Sixteen bytes of the device's memory to shared memory, both aligned so, some time before this thread's CopiesArrived.
 // Other threads have them after a Barrier that follows it. CloseCopies ends a group of them; CopiesArrived(later) waits
 // for all but the `later` groups that were closed last, and with 0 for all copies, closed or not.
@@ -190,9 +207,14 @@ class TeamWords {
   int32_t published_;
 };
 EBB_DEVICE void AddShared(int32_t* to, int32_t value) { *to += value; }
+EBB_DEVICE int32_t CountBits(uint32_t bits) { return __builtin_popcount(bits); }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }
 EBB_DEVICE float Exp2(float x) { return __builtin_exp2f(x); }
+template <typename T>
+EBB_DEVICE T* NotShared(T* pointer) {
+  return pointer;
+}
 EBB_DEVICE void CopyAhead(void* to, const void* from) { emulation::CopyLater(to, from); }
 EBB_DEVICE void CloseCopies() { emulation::CloseCopies(); }
 template <int32_t kLater = 0>
@@ -228,6 +250,27 @@ void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, 
 }
 
 #endif
+
+// Of a team; every one of it gets the result.
+EBB_DEVICE uint32_t SmallestOfTeam(uint32_t value) {
+#if defined(__CUDACC__)
+  return __reduce_min_sync(0xFFFFFFFFU, value);
+#else
+  for (int32_t mask = kTeam / 2; mask > 0; mask /= 2) {
+    const uint32_t other = ShuffleXor(value, mask);
+    value = other < value ? other : value;
+  }
+  return value;
+#endif
+}
+EBB_DEVICE int32_t SumOfTeam(int32_t value) {
+#if defined(__CUDACC__)
+  return __reduce_add_sync(0xFFFFFFFFU, value);
+#else
+  for (int32_t mask = kTeam / 2; mask > 0; mask /= 2) value += ShuffleXor(value, mask);
+  return value;
+#endif
+}
 
 EBB_DEVICE float Infinity() { return FloatOf(0x7F800000U); }
 EBB_DEVICE float MinusInfinity() { return FloatOf(0xFF800000U); }

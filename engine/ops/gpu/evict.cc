@@ -1,14 +1,14 @@
 // Who leaves a lane, and what that changes: one block a lane, of all layers and sessions at once, after the step. The
 // host asked for a number and hears of no slot: it knows how many live by arithmetic.
 //
-// Block (l, i): lane l of session i. Slots at or below the turn of the `drop`-th leave (select.h). Who did is told
-// where somebody asked, with whatever else the step yields.
+// Block (l, i): lane l of session i. select.h finds who leaves; one victim, which is every decode step's, takes one
+// pass over the slots. Who left is told where somebody asks, with whatever else the step yields.
 //
-// Compacted positions then close up: position p loses the number of freed ones below p, a running sum over positions.
+// Compacted positions then close up: position p loses the number of freed ones below p. These are bits in shared
+// memory, of as many positions at once as there are bits.
 //
-//   token, position [lanes, capacity]   | slot 0 | slot 1 | ... |  slot s: thread s % kThreads; -1, -1: left
+//   token, position [lanes, capacity]   four neighbouring slots a thread (select.h); -1, -1: left
 //   left            [lanes, drop]       tokens, in the order of their slots: where a running sum over slots puts them
-//   scratch         [lanes, capacity]   | position 0 .. run - 1 | run .. 2 run - 1 | ... |  a run a thread, for the sum
 
 #include <cstdint>
 
@@ -21,65 +21,159 @@
 namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
-constexpr int32_t kThreads = kSelectThreads;
+// Few threads for lanes of decode, of which there are thousands; for long lanes as many as keep a rank of every slot.
+constexpr int32_t kFewThreads = 128;
+constexpr int32_t kFewBlocks = 12;
+constexpr int32_t kFewSlots = 8192;
+constexpr int32_t kManyThreads = 512;
+constexpr int32_t kManyRounds = 16;
 
-// The tokens that leave, in the order of their slots.
-EBB_DEVICE void Tell(const SessionView& session, const Leaving& leaves, int32_t* left) {
-  int32_t told = 0;
-  for (int32_t begin = 0; begin < session.slots; begin += kThreads) {
-    const int32_t slot = begin + ThreadIndex();
-    const int32_t one = slot < session.slots && leaves(slot) ? 1 : 0;
-    const int32_t before = SumBefore<kThreads>(one);
-    if (one != 0) left[told + before] = leaves.token[slot];
-    told += ReduceBlock<kThreads>(one, Plus());
-  }
-}
-
-EBB_KERNEL(kThreads) EvictLane(EvictArgs a) {
-  const SessionView& session = a.cache.sessions[BlockY()];
-  if (session.drop == 0) return;
-  const int64_t first = int64_t{BlockX()} * session.capacity;
-  int32_t* const token = session.token + first;
-  int32_t* const position = session.position + first;
-  const Leaving leaves = WhoLeaves(session, BlockX());
-  if (session.left != nullptr) Tell(session, leaves, session.left + int64_t{BlockX()} * session.drop);
-
-  int32_t* const freed = session.scratch + first;  // by position, where these are compacted
-  const int32_t live = session.live + session.tokens;
-  if (session.compacted != 0) {
-    for (int32_t i = ThreadIndex(); i < live; i += kThreads) freed[i] = 0;
-    Barrier();
-  }
-  for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) {
-    if (!leaves(slot)) continue;
-    if (session.compacted != 0) freed[position[slot]] = 1;
-    token[slot] = -1;
-    position[slot] = -1;
+template <int32_t kThreads, bool kVectors>
+EBB_DEVICE void EvictOne(const SessionView& session, int32_t lane) {
+  EBB_SHARED int32_t gap;
+  const int64_t first = int64_t{lane} * session.capacity;
+  int32_t* const position = NotShared(session.position) + first;
+  Order<kVectors> order = OrderOf<kVectors>(session, lane);
+  const First leaves = FindFirst<kThreads>(session, order);
+  if (leaves.slot >= 0) {
+    if (session.left != nullptr) session.left[lane] = leaves.token;
+    session.token[first + leaves.slot] = -1;
+    if (session.compacted != 0) gap = position[leaves.slot];
+    position[leaves.slot] = -1;
   }
   if (session.compacted == 0) return;
   Barrier();
+  for (int32_t round = 0; round * 4 * kThreads < session.slots; ++round) {
+    const int32_t slot = FourAt<kThreads>(round);
+    Four<int32_t> four = ReadFour<kVectors>(position, slot, session.slots, -1);
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) four.of[i] -= four.of[i] > gap ? 1 : 0;
+    WriteFour<kVectors>(position, slot, session.slots, four);
+  }
+}
 
-  // freed[p] becomes the number of freed positions up to p.
-  const int32_t run = (live + kThreads - 1) / kThreads;
-  const int32_t begin = ThreadIndex() * run;
-  const int32_t end = begin + run < live ? begin + run : live;
-  int32_t count = 0;
-  for (int32_t i = begin; i < end; ++i) count += freed[i];
-  count = SumBefore<kThreads>(count);
-  for (int32_t i = begin; i < end; ++i) {
-    count += freed[i];
-    freed[i] = count;
+// The tokens that leave, in the order of their slots.
+template <int32_t kThreads, bool kVectors>
+EBB_DEVICE void Tell(const Order<kVectors>& order, const Last& last, int32_t* left) {
+  int32_t told = 0;
+  const Ranks<kThreads, 0> ranks = {};
+  ranks.ForFours(order, [&](int32_t slot, const Four<uint32_t>& four) {
+    int32_t leaves[4];
+    int32_t count = 0;
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      leaves[i] = last.IsReached(four.of[i], order.token + slot + i) ? 1 : 0;
+      count += leaves[i];
+    }
+    const Sums sums = SumBlock<kThreads>(count);
+    int32_t at = told + sums.before;
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      if (leaves[i] != 0) left[at] = order.token[slot + i];
+      at += leaves[i];
+    }
+    told += sums.all;
+  });
+}
+
+EBB_DEVICE int32_t* FreedBefore() {
+  EBB_SHARED int32_t before[kDigits];
+  return before;
+}
+
+template <int32_t kThreads, int32_t kRounds, bool kVectors>
+EBB_DEVICE void EvictSeveral(const SessionView& session, int32_t lane) {
+  const int64_t first = int64_t{lane} * session.capacity;
+  int32_t* const token = NotShared(session.token) + first;
+  int32_t* const position = NotShared(session.position) + first;
+  Order<kVectors> order = OrderOf<kVectors>(session, lane);
+  Ranks<kThreads, kRounds> ranks;
+  const Last last = FindLast(session, order, ranks);
+  if (session.left != nullptr) Tell<kThreads>(order, last, session.left + int64_t{lane} * session.drop);
+
+  if (session.compacted == 0) {
+    ranks.ForFours(order, [&](int32_t slot, const Four<uint32_t>& four) {
+      bool leaves[4];
+      EBB_UNROLL
+      for (int32_t i = 0; i < 4; ++i) leaves[i] = last.IsReached(four.of[i], token + slot + i);
+      FreeFour<kVectors>(token, slot, leaves);
+      FreeFour<kVectors>(position, slot, leaves);
+    });
+    return;
   }
-  Barrier();
-  for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) {
-    if (position[slot] >= 0) position[slot] -= freed[position[slot]];
+
+  int32_t* const freed = DigitCounts<kThreads>();
+  int32_t* const before = FreedBefore();  // a word of bits
+  const int32_t live = session.live + session.tokens;
+  constexpr int32_t kWindow = 32 * kDigits;
+  int32_t freed_before = 0;  // the window
+  for (int32_t begin = 0; begin < live; begin += kWindow) {
+    ZeroDigits<kThreads>();
+    ranks.ForFours(order, [&](int32_t slot, const Four<uint32_t>& four) {
+      EBB_UNROLL
+      for (int32_t i = 0; i < 4; ++i) {
+        if (!last.IsReached(four.of[i], token + slot + i)) continue;
+        const int32_t at = position[slot + i] - begin;
+        if (at >= 0 && at < kWindow) AddShared(&freed[at / 32], static_cast<int32_t>(1U << at % 32));
+      }
+    });
+    Barrier();
+    int32_t count = 0;
+    for (int32_t i = 0; i < kOwnDigits<kThreads>; ++i)
+      count += CountBits(static_cast<uint32_t>(freed[ThreadIndex() * kOwnDigits<kThreads> + i]));
+    const Sums sums = SumBlock<kThreads>(count);
+    count = freed_before + sums.before;
+    for (int32_t i = 0; i < kOwnDigits<kThreads>; ++i) {
+      const int32_t word = ThreadIndex() * kOwnDigits<kThreads> + i;
+      before[word] = count;
+      count += CountBits(static_cast<uint32_t>(freed[word]));
+    }
+    Barrier();
+    ForRounds<kThreads, 0>(session.slots, [&](int32_t, int32_t slot) {
+      Four<int32_t> four = ReadFour<kVectors>(position, slot, session.slots, -1);
+      bool leaves[4];
+      EBB_UNROLL
+      for (int32_t i = 0; i < 4; ++i) {
+        const int32_t at = four.of[i] - begin;
+        leaves[i] = false;
+        if (four.of[i] < 0 || at < 0 || at >= kWindow) continue;
+        const auto word = static_cast<uint32_t>(freed[at / 32]);
+        leaves[i] = (word >> at % 32 & 1U) != 0;
+        four.of[i] = leaves[i] ? -1 : four.of[i] - before[at / 32] - CountBits(word & ((1U << at % 32) - 1));
+      }
+      FreeFour<kVectors>(token, slot, leaves);
+      WriteFour<kVectors>(position, slot, session.slots, four);
+    });
+    freed_before += sums.all;
+    Barrier();  // freed and before are free again
   }
+}
+
+template <int32_t kThreads, int32_t kRounds, bool kVectors>
+EBB_DEVICE void Evict(const SessionView& session, int32_t lane) {
+  if (session.drop == 1) return EvictOne<kThreads, kVectors>(session, lane);
+  if constexpr (kRounds > 0 && kVectors) {
+    if (session.slots <= kRounds * 4 * kThreads) return EvictSeveral<kThreads, kRounds, kVectors>(session, lane);
+  }
+  EvictSeveral<kThreads, 0, kVectors>(session, lane);
+}
+
+template <int32_t kThreads, int32_t kRounds, int32_t kBlocks>
+EBB_KERNEL_BESIDE(kThreads, kBlocks)
+EvictLane(EvictArgs a) {
+  const SessionView& session = a.cache.sessions[BlockY()];
+  if (session.drop == 0) return;
+  if (HasVectors(session)) return Evict<kThreads, kRounds, true>(session, BlockX());
+  Evict<kThreads, kRounds, false>(session, BlockX());
 }
 
 }  // namespace
 
 void LaunchEvict(const EvictArgs& args, Stream stream) {
-  Launch(EvictLane, {args.cache.lanes, args.cache.session_count}, kThreads, args, stream);
+  const Grid grid = {args.cache.lanes, args.cache.session_count};
+  if (args.cache.slots_max <= kFewSlots)
+    return Launch(EvictLane<kFewThreads, 0, kFewBlocks>, grid, kFewThreads, args, stream);
+  Launch(EvictLane<kManyThreads, kManyRounds, 1>, grid, kManyThreads, args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -23,7 +23,6 @@ namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
 constexpr int32_t kThreads = kValueThreads;
-static_assert(kThreads == kSelectThreads);
 
 // Calls use(slot, whether somebody sits there, every head's logit), of all slots, by all threads.
 template <typename E, int kGroup, typename Use>
@@ -89,7 +88,7 @@ MeasureLane(LossArgs a) {
   Barrier();
 
   const auto share = [=](int32_t slot) { return FloatOf(static_cast<uint32_t>(share_bits[slot])); };
-  const Leaving leaves = WhoLeaves(session, lane);
+  const Leaving leaves = WhoLeaves<kThreads>(session, lane);
   double mass = 0;
   double kept = 0;
   for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads)

@@ -56,22 +56,49 @@ EBB_DEVICE T ReduceBlock(T value, Combine combine) {
   return all;
 }
 
-// The sum of the values of the threads before this one.
+// The sum of a thread's value and of those before it in its team.
+EBB_DEVICE int32_t SumUpTo(int32_t value) {
+  const int32_t lane = ThreadIndex() % kTeam;
+  for (int32_t step = 1; step < kTeam; step *= 2) {
+    const int32_t before = Shuffle(value, lane >= step ? lane - step : lane);
+    value += lane >= step ? before : 0;
+  }
+  return value;
+}
+
+// Of the values of the threads before this one, and of all threads of a block of kThreads.
+struct Sums {
+  int32_t before, all;
+};
+template <int32_t kThreads>
+EBB_DEVICE Sums SumBlock(int32_t value) {
+  constexpr int32_t kTeams = kThreads / kTeam;
+  static_assert(kTeams <= kTeam);
+  EBB_SHARED int32_t of_team[kTeams];
+  const int32_t team = ThreadIndex() / kTeam;
+  const int32_t lane = ThreadIndex() % kTeam;
+  const int32_t until = SumUpTo(value);
+  if (lane == kTeam - 1) of_team[team] = until;
+  Barrier();
+  Sums sums = {until - value, 0};
+  if constexpr (kTeams <= 4) {
+    EBB_UNROLL
+    for (int32_t i = 0; i < kTeams; ++i) {
+      sums.before += i < team ? of_team[i] : 0;
+      sums.all += of_team[i];
+    }
+  } else {
+    const int32_t teams = SumUpTo(lane < kTeams ? of_team[lane] : 0);
+    const int32_t before = Shuffle(teams, team > 0 ? team - 1 : 0);
+    sums.before += team > 0 ? before : 0;
+    sums.all = Shuffle(teams, kTeams - 1);
+  }
+  Barrier();  // of_team is free again
+  return sums;
+}
 template <int32_t kThreads>
 EBB_DEVICE int32_t SumBefore(int32_t value) {
-  EBB_SHARED int32_t sums[kThreads];
-  const int32_t thread = ThreadIndex();
-  sums[thread] = value;
-  Barrier();
-  for (int32_t step = 1; step < kThreads; step *= 2) {
-    const int32_t before = thread >= step ? sums[thread - step] : 0;
-    Barrier();
-    sums[thread] += before;
-    Barrier();
-  }
-  const int32_t until = sums[thread];
-  Barrier();  // sums is free again
-  return until - value;
+  return SumBlock<kThreads>(value).before;
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -2,12 +2,13 @@
 // Block (l, i): lane l of session i; a slot's owner is thread slot % kThreads, in every pass.
 //
 // Of a union, each track in turn counts whom it would let go, by the rule that decides who leaves; whom all let go is
-// wanted by none. Slots are lifted by a sum, so that those who are wanted keep their order.
+// wanted by none. Slots are lifted by a sum, so that those who are wanted keep their order. Where the threads of a
+// block have room for all of a lane's slots, each score is read once.
 //
 //   from  [lanes, tracks, capacity] floats   track 0  | slot 0 | slot 1 | ...
 //                                            track 1  | slot 0 | slot 1 | ...   a slot's thread reads its column
 //   keep  [lanes, track 0, capacity]                  | slot 0 | slot 1 | ...   and writes what its heads make of it
-//   scratch [lanes, capacity]                by how many tracks the slot was let go
+//   scratch [lanes, capacity]                by how many tracks the slot was let go; of long lanes alone
 
 #include <cstdint>
 
@@ -20,7 +21,12 @@
 namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
-constexpr int32_t kThreads = kSelectThreads;
+constexpr int32_t kFewThreads = 256;
+constexpr int32_t kFewRounds = 4;  // whose slots a thread keeps
+constexpr int32_t kFewSlots = kFewRounds * 4 * kFewThreads;
+constexpr int32_t kFewBlocks = 3;
+constexpr int32_t kManyThreads = 512;
+constexpr int32_t kManyRounds = 8;
 
 // sqrt(a^2 + b^2), without the underflow that float squares have below 1e-19.
 EBB_DEVICE float Hypotenuse(float a, float b) {
@@ -34,69 +40,195 @@ EBB_DEVICE float NextUp(float x) {
   return FloatOf(x > 0 ? BitsOf(x) + 1 : BitsOf(x) - 1);
 }
 
-EBB_KERNEL(kThreads) ReduceLane(ReduceArgs a) {
-  const SessionView& session = a.cache.sessions[BlockY()];
-  if (session.tracks == 1 || !HasChoice(session)) return;
-  const int64_t first = int64_t{BlockX()} * session.capacity;
-  const int32_t* const token = session.token + first;
-  const int32_t tracks = session.tracks;
-  const int64_t at = TrackAt(session, BlockX(), 0);
-  const float* const from = (session.modifier == ScoreModifier::kNone ? session.score : session.keep) + at;
-  float* const keep = session.keep + at;
-  const auto score = [=, capacity = int64_t{session.capacity}](int32_t track, int32_t slot) {
-    return from[track * capacity + slot];
-  };
-  if (session.reduction != HeadReduction::kUnion) {
-    const bool squares = session.reduction == HeadReduction::kL2;
-    for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) {
-      float all = score(0, slot);
-      for (int32_t track = 1; track < tracks; ++track) {
-        const float one = score(track, slot);
-        if (squares) {
-          all = Hypotenuse(one, all);
-        } else if (one > all || one != one) {
-          all = one;
-        }
-      }
-      keep[slot] = all;
-    }
-    return;
-  }
+// A lane's scores and what becomes of them.
+struct Heads {
+  const float* from;
+  float* keep;
+  int64_t capacity;
+  int32_t tracks;
 
-  int32_t* const let_go = session.scratch + first;  // by how many tracks
+  EBB_DEVICE float operator()(int32_t track, int32_t slot) const { return from[track * capacity + slot]; }
+  template <bool kVectors>
+  EBB_DEVICE Order<kVectors> OfTrack(int32_t track, const Order<kVectors>& of_lane) const {
+    Order<kVectors> order = of_lane;
+    order.score = from + track * capacity;
+    order.sign = 1;
+    return order;
+  }
+};
+
+// The smallest of the wanted and the largest of the unwanted; those who are wanted are lifted by so much.
+struct Lift {
+  float floor = Infinity();
+  float ceiling = MinusInfinity();
+
+  EBB_DEVICE void See(float mean, bool is_wanted) {
+    if (!is_wanted && mean > ceiling) ceiling = mean;
+    if (is_wanted && mean < floor) floor = mean;
+  }
+  template <int32_t kThreads>
+  EBB_DEVICE Lift OfBlock() const {
+    Lift lift;
+    lift.ceiling = ReduceBlock<kThreads>(ceiling, Largest());
+    lift.floor = ReduceBlock<kThreads>(floor, Smallest());
+    return lift;
+  }
+  EBB_DEVICE bool IsNone() const { return floor > ceiling; }  // as they are; or nobody is unwanted
+  EBB_DEVICE float Of(float wanted) const { return wanted == Infinity() ? wanted : NextUp(ceiling + (wanted - floor)); }
+};
+
+template <int32_t kThreads>
+EBB_DEVICE void UniteLong(const SessionView& session, int32_t lane, const Heads& heads) {
+  int32_t* const let_go = session.scratch + int64_t{lane} * session.capacity;  // by how many tracks
+  Order<false> order = OrderOf<false>(session, lane);
+  const int32_t* const token = order.token;
+  if (IsChecked(session)) order.unprotected = FindUnprotected<kThreads>(session, token);
   for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) let_go[slot] = 0;
-  const Unprotected unprotected = FindUnprotected(session, token);
   const int32_t leaving = CandidatesOf(session) - session.best;
-  for (int32_t track = 0; track < tracks && leaving > 0; ++track) {
-    const auto turn = [=](int32_t slot) { return TurnOf(token[slot], score(track, slot), unprotected); };
-    const uint64_t last = Find(session.slots, leaving, turn);
-    for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads)
-      let_go[slot] += turn(slot) <= last ? 1 : 0;
+  for (int32_t track = 0; track < heads.tracks && leaving > 0; ++track) {
+    Leaving leaves = {.order = heads.OfTrack(track, order), .last = {}};
+    Ranks<kThreads, 0> ranks;
+    ZeroDigits<kThreads>();
+    ranks.Read(leaves.order, [](int32_t, uint32_t rank) {
+      if (rank != kStays) CountDigit<kThreads>(rank >> kTopShift);
+    });
+    leaves.last = FindLast(leaves.order, ranks, leaving);
+    for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) let_go[slot] += leaves(slot) ? 1 : 0;
   }
-
-  float ceiling = MinusInfinity();  // of the unwanted
-  float floor = Infinity();         // of the wanted
+  Lift lift;
   for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) {
     if (token[slot] < 0) continue;
     float mean = 0;
-    for (int32_t track = 0; track < tracks; ++track) mean += score(track, slot) / static_cast<float>(tracks);
-    keep[slot] = mean;
-    if (let_go[slot] == tracks && mean > ceiling) ceiling = mean;
-    if (let_go[slot] < tracks && mean < floor) floor = mean;
+    for (int32_t track = 0; track < heads.tracks; ++track)
+      mean += heads(track, slot) / static_cast<float>(heads.tracks);
+    heads.keep[slot] = mean;
+    lift.See(mean, let_go[slot] < heads.tracks);
   }
-  ceiling = ReduceBlock<kThreads>(ceiling, Largest());
-  floor = ReduceBlock<kThreads>(floor, Smallest());
-  if (floor > ceiling) return;  // as they are; or nobody is unwanted
+  lift = lift.OfBlock<kThreads>();
+  if (lift.IsNone()) return;
   for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) {
-    if (token[slot] < 0 || let_go[slot] == tracks || keep[slot] == Infinity()) continue;
-    keep[slot] = NextUp(ceiling + (keep[slot] - floor));
+    if (token[slot] >= 0 && let_go[slot] < heads.tracks) heads.keep[slot] = lift.Of(heads.keep[slot]);
+  }
+}
+
+// REQUIRES: HasVectors(session), slots <= kRounds * 4 * kThreads.
+template <int32_t kThreads, int32_t kRounds>
+EBB_DEVICE void Unite(const SessionView& session, int32_t lane, const Heads& heads) {
+  static_assert(4 * kRounds <= 32 && kGroupMax < 256);
+  Order<true> order = OrderOf<true>(session, lane);
+  const bool guesses = IsChecked(session);
+  uint32_t exist = 0;  // bit 4 round + i
+  uint32_t may_leave = 0;
+  for (bool is_found = !guesses;;) {
+    exist = may_leave = 0;
+    Protected is;
+    ForRounds<kThreads, kRounds>(session.slots, [&](int32_t round, int32_t slot) {
+      const Four<int32_t> tokens = order.Tokens(slot);
+      EBB_UNROLL
+      for (int32_t i = 0; i < 4; ++i) {
+        if (guesses) is.Count(tokens.of[i], order.unprotected);
+        exist |= (tokens.of[i] >= 0 ? 1U : 0U) << (4 * round + i);
+        may_leave |= (order.unprotected.Has(tokens.of[i]) ? 1U : 0U) << (4 * round + i);
+      }
+    });
+    if (is_found || SumOf<kThreads>(is).AreOf(session)) break;
+    order.unprotected = FindUnprotected<kThreads>(session, order.token);
+    is_found = true;
+  }
+
+  Four<float> mean[kRounds] = {};
+  uint32_t let_go[kRounds] = {};  // by how many tracks, a byte a slot
+  const int32_t leaving = CandidatesOf(session) - session.best;
+  const auto tracks = static_cast<float>(heads.tracks);
+  const bool is_exact = (heads.tracks & (heads.tracks - 1)) == 0;  // what dividing and multiplying give is the same
+  const float share = 1 / tracks;
+  for (int32_t track = 0; track < heads.tracks; ++track) {
+    const Order<true> of_track = heads.OfTrack(track, order);
+    Ranks<kThreads, kRounds> ranks;
+    Four<float> scores[2];  // of this round, and of the next, which are on their way
+    if (leaving > 0) ZeroDigits<kThreads>();
+    scores[0] = of_track.Scores(FourAt<kThreads>(0));
+    ForRounds<kThreads, kRounds>(session.slots, [&](int32_t round, int32_t) {
+      if (round + 1 < kRounds) scores[(round + 1) % 2] = of_track.Scores(FourAt<kThreads>(round + 1));
+      EBB_UNROLL
+      for (int32_t i = 0; i < 4; ++i) {
+        const float score = scores[round % 2].of[i];
+        mean[round].of[i] += is_exact ? score * share : score / tracks;
+        if (leaving <= 0) continue;
+        const bool counts = (may_leave >> (4 * round + i) & 1U) != 0;
+        const uint32_t rank = counts ? RankOf(score) : kStays;
+        ranks.Keep(round, i, rank);
+        if (counts) CountDigit<kThreads>(rank >> kTopShift);
+      }
+    });
+    if (leaving <= 0) continue;
+    const Last last = FindLast(of_track, ranks, leaving);
+    ForRounds<kThreads, kRounds>(session.slots, [&](int32_t round, int32_t slot) {
+      EBB_UNROLL
+      for (int32_t i = 0; i < 4; ++i)
+        let_go[round] += last.IsReached(ranks.Of(round, i), order.token + slot + i) ? 1U << 8 * i : 0U;
+    });
+  }
+
+  const auto is_wanted = [&](int32_t round, int32_t i) {
+    return (let_go[round] >> 8 * i & 0xFFU) < static_cast<uint32_t>(heads.tracks);
+  };
+  Lift lift;
+  ForRounds<kThreads, kRounds>(session.slots, [&](int32_t round, int32_t) {
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      if ((exist >> (4 * round + i) & 1U) != 0) lift.See(mean[round].of[i], is_wanted(round, i));
+    }
+  });
+  lift = lift.OfBlock<kThreads>();
+  const bool is_none = lift.IsNone();
+  ForRounds<kThreads, kRounds>(session.slots, [&](int32_t round, int32_t slot) {
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      if (!is_none && is_wanted(round, i)) mean[round].of[i] = lift.Of(mean[round].of[i]);
+    }
+    WriteFour<true>(heads.keep, slot, session.slots, mean[round]);
+  });
+}
+
+template <int32_t kThreads, int32_t kRounds, int32_t kBlocks>
+EBB_KERNEL_BESIDE(kThreads, kBlocks)
+ReduceLane(ReduceArgs a) {
+  const SessionView& session = a.cache.sessions[BlockY()];
+  if (session.tracks == 1 || !HasChoice(session)) return;
+  const int32_t lane = BlockX();
+  const int64_t at = TrackAt(session, lane, 0);
+  const Heads score = {.from = NotShared(session.modifier == ScoreModifier::kNone ? session.score : session.keep) + at,
+                       .keep = NotShared(session.keep) + at,
+                       .capacity = session.capacity,
+                       .tracks = session.tracks};
+  if (session.reduction == HeadReduction::kUnion) {
+    const bool has_room = session.slots <= kRounds * 4 * kThreads;
+    if (has_room && HasVectors(session)) return Unite<kThreads, kRounds>(session, lane, score);
+    return UniteLong<kThreads>(session, lane, score);
+  }
+  const bool squares = session.reduction == HeadReduction::kL2;
+  for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) {
+    float all = score(0, slot);
+    for (int32_t track = 1; track < score.tracks; ++track) {
+      const float one = score(track, slot);
+      if (squares) {
+        all = Hypotenuse(one, all);
+      } else if (one > all || one != one) {
+        all = one;
+      }
+    }
+    score.keep[slot] = all;
   }
 }
 
 }  // namespace
 
 void LaunchReduce(const ReduceArgs& args, Stream stream) {
-  Launch(ReduceLane, {args.cache.lanes, args.cache.session_count}, kThreads, args, stream);
+  const Grid grid = {args.cache.lanes, args.cache.session_count};
+  if (args.cache.slots_max <= kFewSlots)
+    return Launch(ReduceLane<kFewThreads, kFewRounds, kFewBlocks>, grid, kFewThreads, args, stream);
+  Launch(ReduceLane<kManyThreads, kManyRounds, 1>, grid, kManyThreads, args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

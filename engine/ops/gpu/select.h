@@ -1,14 +1,20 @@
-// Who leaves first, by a block of kSelectThreads. A slot's turn packs the order of leaving into 64 bits, as
-// policies/select.cc does:
+// Who leaves first, by a block of threads. Slots leave in the order of their ranks, those of one rank in the order of
+// their tokens, as policies/select.cc has it in 64 bits:
 //
-//   63                     32 31                      0
-//   | score, in the order of | index of the token in   |      NaN is 0; free and protected slots are all ones
-//   | floats as integers     | the log                 |
+//   rank   the score, in the order of floats as integers; NaN is 0. By age: the token
+//          all ones: free or protected, which no score's rank is
 //
-// One victim is the smallest turn. Of several the last one's turn is found digit by digit from the top, eight bits at a
-// time: a pass counts, for each digit, the turns that begin as found so far; the digit in which the `drop`-th lies is
-// the next. Where but one turn begins so, it is the one. Turns differ, so exactly `drop` slots are at or below it, for
-// any `drop` in at most eight passes over the slots, and four or five where scores differ.
+// One victim is the smallest of all, found in one pass. Of several the last one's rank is found digit by digit from the
+// top: a pass counts, for each digit, the ranks that begin as found so far; the digit in which the `drop`-th lies is
+// the next. Where all that begin so leave, no more needs to be known. Where those of one rank leave in part, the same
+// is done with their tokens. Tokens differ, so exactly `drop` slots leave.
+//
+// Slots go to threads four by four, round after round, so that a thread reads and writes them as one vector. With
+// kRounds > 0 a thread keeps its ranks, of so many rounds, and scores are read once; with 0 it reads them in each pass.
+//
+//   of 128 threads    slot  0-3  4-7  ...  508-511 | 512-515 ...
+//                  thread    0    1            127 |    0
+//                   round    0                     |    1
 
 #ifndef EBB_ENGINE_OPS_GPU_SELECT_H_
 #define EBB_ENGINE_OPS_GPU_SELECT_H_
@@ -22,117 +28,458 @@
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 
-inline constexpr int32_t kDigitBits = 8;
-inline constexpr int32_t kSelectThreads = 1 << kDigitBits;
-inline constexpr uint64_t kStays = ~uint64_t{0};
+// 32 bits are three digits, the last a bit shorter. Of scores two nearly always do.
+inline constexpr int32_t kDigitBits = 11;
+inline constexpr int32_t kDigits = 1 << kDigitBits;
+inline constexpr int32_t kTopShift = 32 - kDigitBits;
+inline constexpr uint32_t kStays = ~0U;
 
-// Positive floats order like their bits, negative ones the other way round; -0 equals 0, NaN comes first.
-EBB_DEVICE uint64_t RankOf(float score) {
-  if (score != score) return 0;
-  const uint32_t bits = BitsOf(score + 0.0F);
-  return bits >> 31 != 0 ? ~bits : bits | 0x80000000U;
+template <typename T>
+struct alignas(16) Four {
+  T of[4];
+};
+template <int32_t kThreads>
+EBB_DEVICE int32_t FourAt(int32_t round) {
+  return 4 * (round * kThreads + ThreadIndex());
+}
+// Whether all lanes of a session begin where vectors do. REQUIRES of what follows, with kVectors: they do.
+EBB_DEVICE bool HasVectors(const SessionView& session) {
+  const auto address = [](const void* of) { return reinterpret_cast<uintptr_t>(of); };
+  const uintptr_t all = address(session.token) | address(session.position) | address(session.score) |
+                        address(session.keep) | static_cast<uintptr_t>(session.capacity) * sizeof(float);
+  return all % sizeof(Four<float>) == 0;
+}
+// Slots slot .. slot + 3 of a lane, `missing` past its end. A vector may go past `slots`, where all are free.
+template <bool kVectors, typename T>
+EBB_DEVICE Four<T> ReadFour(const T* lane, int32_t slot, int32_t slots, T missing) {
+  Four<T> four = {{missing, missing, missing, missing}};
+  if constexpr (kVectors) {
+    if (slot < slots) four = *reinterpret_cast<const Four<T>*>(lane + slot);
+  } else {
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      if (slot + i < slots) four.of[i] = lane[slot + i];
+    }
+  }
+  return four;
+}
+template <bool kVectors, typename T>
+EBB_DEVICE void WriteFour(T* lane, int32_t slot, int32_t slots, const Four<T>& four) {
+  if constexpr (kVectors) {
+    if (slot < slots) *reinterpret_cast<Four<T>*>(lane + slot) = four;
+  } else {
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      if (slot + i < slots) lane[slot + i] = four.of[i];
+    }
+  }
+}
+// -1 for those that leave.
+template <bool kVectors>
+EBB_DEVICE void FreeFour(int32_t* lane, int32_t slot, const bool (&leaves)[4]) {
+  if (kVectors && leaves[0] && leaves[1] && leaves[2] && leaves[3]) {
+    *reinterpret_cast<Four<int32_t>*>(lane + slot) = {{-1, -1, -1, -1}};
+    return;
+  }
+  EBB_UNROLL
+  for (int32_t i = 0; i < 4; ++i) {
+    if (leaves[i]) lane[slot + i] = -1;
+  }
 }
 
-// The count-th smallest key(slot) over slots 0 .. slots - 1, counting from 1; those that are kStays do not count.
-// REQUIRES: there are as many.
-template <typename Key>
-EBB_DEVICE uint64_t Find(int32_t slots, int32_t count, const Key& key) {
-  if (count == 1) {
-    uint64_t least = kStays;
-    for (int32_t slot = ThreadIndex(); slot < slots; slot += kSelectThreads) least = Smallest()(key(slot), least);
-    return ReduceBlock<kSelectThreads>(least, Smallest());
-  }
-  EBB_SHARED int32_t counts[kSelectThreads];  // of a digit each
-  EBB_SHARED int32_t digit, before_digit;
-  uint64_t found = 0;
-  uint64_t fixed = 0;  // the bits of `found` that are known
-  for (int32_t shift = 64 - kDigitBits; shift >= 0; shift -= kDigitBits) {
-    counts[ThreadIndex()] = 0;
-    Barrier();
-    for (int32_t slot = ThreadIndex(); slot < slots; slot += kSelectThreads) {
-      const uint64_t candidate = key(slot);
-      if (candidate != kStays && (candidate & fixed) == found)
-        AddShared(&counts[candidate >> shift & (kSelectThreads - 1)], 1);
+// Calls use(round, slot) for the rounds that there are, by all threads. REQUIRES: slots <= kRounds * 4 * kThreads,
+// where these are not 0.
+template <int32_t kThreads, int32_t kRounds, typename Use>
+EBB_DEVICE void ForRounds(int32_t slots, const Use& use) {
+  if constexpr (kRounds == 0) {
+    for (int32_t round = 0; round * 4 * kThreads < slots; ++round) use(round, FourAt<kThreads>(round));
+  } else {
+    EBB_UNROLL
+    for (int32_t round = 0; round < kRounds; ++round) {
+      if (round * 4 * kThreads < slots) use(round, FourAt<kThreads>(round));
     }
-    Barrier();
-    const int32_t own = counts[ThreadIndex()];
-    const int32_t before = SumBefore<kSelectThreads>(own);
-    if (before < count && count <= before + own) {
-      digit = ThreadIndex();
-      before_digit = before;
-    }
-    Barrier();
-    found |= static_cast<uint64_t>(digit) << shift;
-    fixed |= static_cast<uint64_t>(kSelectThreads - 1) << shift;
-    count -= before_digit;
-    const bool is_alone = counts[digit] == 1;
-    Barrier();  // digit and counts are free again
-    if (is_alone) break;
   }
-  uint64_t least = kStays;
-  for (int32_t slot = ThreadIndex(); slot < slots; slot += kSelectThreads) {
-    const uint64_t candidate = key(slot);
-    if ((candidate & fixed) == found) least = Smallest()(candidate, least);
-  }
-  return ReduceBlock<kSelectThreads>(least, Smallest());
 }
+
+// --- digits ------------------------------------------------------------------------------------------------------
+
+template <int32_t kThreads>
+EBB_DEVICE int32_t* DigitCounts() {
+  alignas(16) EBB_SHARED int32_t counts[kDigits];
+  return counts;
+}
+// Which of them are a thread's to sum and to zero.
+template <int32_t kThreads>
+inline constexpr int32_t kOwnDigits = kDigits / kThreads;
+
+// Before anybody counts.
+template <int32_t kThreads>
+EBB_DEVICE void ZeroDigits() {
+  for (int32_t i = ThreadIndex(); i < kDigits; i += kThreads) DigitCounts<kThreads>()[i] = 0;
+  Barrier();
+}
+template <int32_t kThreads>
+EBB_DEVICE void CountDigit(uint32_t digit) {
+  AddShared(&DigitCounts<kThreads>()[digit], 1);
+}
+
+struct Digit {
+  int32_t digit, count, before;
+};
+// The digit in which the count-th lies, from 1, how many have it, and how many a smaller one. Counts are zero again.
+template <int32_t kThreads>
+EBB_DEVICE Digit FindDigit(int32_t count) {
+  EBB_SHARED Digit found;
+  int32_t* const own = DigitCounts<kThreads>() + ThreadIndex() * kOwnDigits<kThreads>;
+  Barrier();  // everybody has counted
+  int32_t counts[kOwnDigits<kThreads>];
+  int32_t sum = 0;
+  EBB_UNROLL
+  for (int32_t i = 0; i < kOwnDigits<kThreads>; ++i) {
+    counts[i] = own[i];
+    own[i] = 0;
+    sum += counts[i];
+  }
+  int32_t before = SumBefore<kThreads>(sum);
+  if (before < count && count <= before + sum) {
+    EBB_UNROLL
+    for (int32_t i = 0; i < kOwnDigits<kThreads>; ++i) {
+      if (before < count && count <= before + counts[i])
+        found = {ThreadIndex() * kOwnDigits<kThreads> + i, counts[i], before};
+      before += counts[i];
+    }
+  }
+  Barrier();
+  return found;
+}
+
+// Which words are the first `count`: those up to `last`, of which some may be equal to it.
+struct Bound {
+  uint32_t last;
+  int32_t part;  // how many that are equal to it; 0: all
+};
+// Of words whose top digits are counted. again(use) calls use(word) for each of a thread's words.
+template <int32_t kThreads, typename Again>
+EBB_DEVICE Bound FindBound(int32_t count, const Again& again) {
+  uint32_t found = 0;
+  for (int32_t shift = kTopShift;;) {
+    const Digit next = FindDigit<kThreads>(count);
+    found |= static_cast<uint32_t>(next.digit) << shift;
+    count -= next.before;
+    if (count == next.count) return {found | ((1U << shift) - 1), 0};
+    if (shift == 0) return {found, count};
+    const int32_t known = shift;
+    shift = shift > kDigitBits ? shift - kDigitBits : 0;
+    again([=](uint32_t word) {
+      const uint32_t rest = word ^ found;
+      if (rest >> known == 0) CountDigit<kThreads>(rest >> shift);
+    });
+  }
+}
+
+// --- who may leave -----------------------------------------------------------------------------------------------
 
 // Indices of tokens between the sinks and the recent tokens, both included.
 struct Unprotected {
   int32_t oldest, newest;
+
+  EBB_DEVICE bool Has(int32_t token) const { return token >= oldest && token <= newest; }  // a free one is -1
 };
 
 // Nobody evicts the protected, so both ends of a lane are nearly always without gaps: guess, and check by counting.
-EBB_DEVICE Unprotected FindUnprotected(const SessionView& session, const int32_t* token) {
-  int32_t newest = -1;
-  for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kSelectThreads)
-    newest = Largest()(token[slot], newest);
-  const Unprotected guess = {session.sinks, ReduceBlock<kSelectThreads>(newest, Largest()) - session.recent};
+EBB_DEVICE Unprotected GuessUnprotected(const SessionView& session) {
+  if (session.recent == 0) return {session.sinks, INT32_MAX};
+  return {session.sinks, session.first_token + session.tokens - 1 - session.recent};
+}
+struct Protected {
   int32_t sinks = 0;
   int32_t recent = 0;
-  for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kSelectThreads) {
-    sinks += token[slot] >= 0 && token[slot] < guess.oldest ? 1 : 0;
-    recent += token[slot] > guess.newest ? 1 : 0;
+
+  EBB_DEVICE void Count(int32_t token, const Unprotected& guess) {
+    sinks += token >= 0 && token < guess.oldest ? 1 : 0;
+    recent += token > guess.newest ? 1 : 0;
   }
-  sinks = ReduceBlock<kSelectThreads>(sinks, Plus());
-  recent = ReduceBlock<kSelectThreads>(recent, Plus());
-  if (sinks == session.sinks && recent == session.recent) return guess;
-  const auto age = [token](int32_t slot) { return token[slot] < 0 ? kStays : static_cast<uint64_t>(token[slot]); };
+  EBB_DEVICE bool AreOf(const SessionView& session) const { return sinks == session.sinks && recent == session.recent; }
+};
+EBB_DEVICE bool IsChecked(const SessionView& session) { return session.sinks + session.recent > 0; }
+
+// Of all threads.
+template <int32_t kThreads>
+EBB_DEVICE Protected SumOf(const Protected& own) {
+  EBB_SHARED Protected of_team[kThreads / kTeam];
+  const Protected team = {SumOfTeam(own.sinks), SumOfTeam(own.recent)};
+  if (ThreadIndex() % kTeam == 0) of_team[ThreadIndex() / kTeam] = team;
+  Barrier();
+  const int32_t lane = ThreadIndex() % kTeam;
+  const Protected one = lane < kThreads / kTeam ? of_team[lane] : Protected();
+  const Protected all = {SumOfTeam(one.sinks), SumOfTeam(one.recent)};
+  Barrier();  // of_team is free again
+  return all;
+}
+
+// No smaller than the token of the count-th by age, and smaller than the next one's.
+template <int32_t kThreads>
+EBB_DEVICE int32_t FindAge(const SessionView& session, const int32_t* token, int32_t count) {
+  const auto ages = [=, slots = session.slots](const auto& use) {
+    for (int32_t slot = ThreadIndex(); slot < slots; slot += kThreads) {
+      if (token[slot] >= 0) use(static_cast<uint32_t>(token[slot]));
+    }
+  };
+  ZeroDigits<kThreads>();
+  ages([](uint32_t age) { CountDigit<kThreads>(age >> kTopShift); });
+  return static_cast<int32_t>(FindBound<kThreads>(count, ages).last);
+}
+// Where the guess was wrong.
+template <int32_t kThreads>
+EBB_DEVICE Unprotected FindUnprotected(const SessionView& session, const int32_t* token) {
   const int32_t live = session.live + session.tokens;
-  return {static_cast<int32_t>(Find(session.slots, session.sinks + 1, age)),
-          static_cast<int32_t>(Find(session.slots, live - session.recent, age))};
+  Unprotected found = {0, INT32_MAX};
+  if (session.sinks > 0) found.oldest = FindAge<kThreads>(session, token, session.sinks) + 1;
+  if (session.recent > 0) found.newest = FindAge<kThreads>(session, token, live - session.recent);
+  return found;
 }
 
-EBB_DEVICE uint64_t TurnOf(int32_t token, float score, const Unprotected& unprotected) {
-  if (token < unprotected.oldest || token > unprotected.newest) return kStays;  // a free one is -1
-  return RankOf(score) << 32 | static_cast<uint32_t>(token);
+// --- who leaves --------------------------------------------------------------------------------------------------
+
+// Positive floats order like their bits, negative ones the other way round; -0 equals 0, NaN comes first.
+EBB_DEVICE uint32_t RankOf(float score) {
+  const uint32_t bits = BitsOf(score + 0.0F);
+  const uint32_t turned = bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000U);
+  return score == score ? turned : 0;
 }
 
-// Who leaves a lane: the slots of `drop` turns from the first.
-struct Leaving {
+template <bool kVectors>
+struct Order {
   const int32_t* token;
   const float* score;
   float sign;  // 0: by age
+  int32_t slots;
   Unprotected unprotected;
-  uint64_t last;
 
-  EBB_DEVICE uint64_t Turn(int32_t slot) const {
-    return TurnOf(token[slot], sign == 0 ? 0 : sign * score[slot], unprotected);
+  EBB_DEVICE Four<int32_t> Tokens(int32_t slot) const { return ReadFour<kVectors>(token, slot, slots, -1); }
+  EBB_DEVICE Four<float> Scores(int32_t slot) const {
+    if (sign == 0) return {};
+    return ReadFour<kVectors>(score, slot, slots, 0.0F);
   }
-  EBB_DEVICE bool operator()(int32_t slot) const { return Turn(slot) <= last; }
+  EBB_DEVICE uint32_t Rank(int32_t its_token, float its_score) const {
+    if (!unprotected.Has(its_token)) return kStays;
+    return sign == 0 ? static_cast<uint32_t>(its_token) : RankOf(sign * its_score);
+  }
+};
+template <bool kVectors>
+EBB_DEVICE Order<kVectors> OrderOf(const SessionView& session, int32_t lane) {
+  return {.token = NotShared(session.token) + int64_t{lane} * session.capacity,
+          .score = NotShared(session.keep != nullptr ? session.keep : session.score) + TrackAt(session, lane, 0),
+          .sign = session.rule == ScoreRule::kAge         ? 0.0F
+                  : session.rule == ScoreRule::kShortKeys ? -1.0F
+                                                          : 1.0F,
+          .slots = session.slots,
+          .unprotected = GuessUnprotected(session)};
+}
+
+// The ranks of a thread's slots.
+template <int32_t kThreads, int32_t kRounds>
+class Ranks {
+ public:
+  // use(token, rank). Whatever is kept is read here.
+  template <bool kVectors, typename Use>
+  EBB_DEVICE void Read(const Order<kVectors>& order, const Use& use) {
+    if constexpr (kRounds == 0) {
+      ForRounds<kThreads, 0>(order.slots, [&](int32_t, int32_t slot) {
+        const Four<int32_t> tokens = order.Tokens(slot);
+        const Four<float> scores = order.Scores(slot);
+        EBB_UNROLL
+        for (int32_t i = 0; i < 4; ++i) use(tokens.of[i], order.Rank(tokens.of[i], scores.of[i]));
+      });
+    } else {
+      // Some rounds ahead, for as much to be on its way from memory as there is room for.
+      constexpr int32_t kAhead = kRounds < 3 ? kRounds : 3;
+      Four<int32_t> tokens[kAhead];
+      Four<float> scores[kAhead];
+      EBB_UNROLL
+      for (int32_t round = 0; round < kAhead; ++round) {
+        tokens[round] = order.Tokens(FourAt<kThreads>(round));
+        scores[round] = order.Scores(FourAt<kThreads>(round));
+      }
+      ForRounds<kThreads, kRounds>(order.slots, [&](int32_t round, int32_t) {
+        const Four<int32_t> own = tokens[round % kAhead];
+        EBB_UNROLL
+        for (int32_t i = 0; i < 4; ++i) kept_[4 * round + i] = order.Rank(own.of[i], scores[round % kAhead].of[i]);
+        if (round + kAhead < kRounds) {
+          scores[round % kAhead] = order.Scores(FourAt<kThreads>(round + kAhead));
+          tokens[round % kAhead] = order.Tokens(FourAt<kThreads>(round + kAhead));
+        }
+        EBB_UNROLL
+        for (int32_t i = 0; i < 4; ++i) use(own.of[i], kept_[4 * round + i]);
+      });
+    }
+  }
+  // What was read otherwise, and is kept.
+  EBB_DEVICE void Keep(int32_t round, int32_t i, uint32_t rank) { kept_[4 * round + i] = rank; }
+  EBB_DEVICE uint32_t Of(int32_t round, int32_t i) const { return kept_[4 * round + i]; }
+  // use(slot, the ranks from there on), of as many rounds for all threads.
+  template <bool kVectors, typename Use>
+  EBB_DEVICE void ForFours(const Order<kVectors>& order, const Use& use) const {
+    ForRounds<kThreads, kRounds>(order.slots, [&](int32_t round, int32_t slot) {
+      Four<uint32_t> ranks;
+      if constexpr (kRounds == 0) {
+        const Four<int32_t> tokens = order.Tokens(slot);
+        const Four<float> scores = order.Scores(slot);
+        EBB_UNROLL
+        for (int32_t i = 0; i < 4; ++i) ranks.of[i] = order.Rank(tokens.of[i], scores.of[i]);
+      } else {
+        EBB_UNROLL
+        for (int32_t i = 0; i < 4; ++i) ranks.of[i] = kept_[4 * round + i];
+      }
+      use(slot, ranks);
+    });
+  }
+
+ private:
+  uint32_t kept_[kRounds == 0 ? 1 : 4 * kRounds] = {};
 };
 
+// Who leaves last: all of lower rank do, and of its own rank those up to its token.
+struct Last {
+  uint32_t rank;
+  uint32_t token;  // all ones: all of the rank
+
+  EBB_DEVICE bool IsReached(uint32_t its_rank, const int32_t* its_token) const {
+    return its_rank < rank || (its_rank == rank && (token == kStays || static_cast<uint32_t>(*its_token) <= token));
+  }
+};
+
+// The count-th to leave, the top digits of whose ranks are counted.
+template <int32_t kThreads, int32_t kRounds, bool kVectors>
+EBB_DEVICE Last FindLast(const Order<kVectors>& order, const Ranks<kThreads, kRounds>& ranks, int32_t count) {
+  const Bound rank = FindBound<kThreads>(count, [&](const auto& use) {
+    ranks.ForFours(order, [&](int32_t, const Four<uint32_t>& four) {
+      EBB_UNROLL
+      for (int32_t i = 0; i < 4; ++i) use(four.of[i]);
+    });
+  });
+  if (rank.part == 0) return {rank.last, kStays};
+  const auto tokens = [&](const auto& use) {
+    ranks.ForFours(order, [&](int32_t slot, const Four<uint32_t>& four) {
+      EBB_UNROLL
+      for (int32_t i = 0; i < 4; ++i) {
+        if (four.of[i] == rank.last) use(static_cast<uint32_t>(order.token[slot + i]));
+      }
+    });
+  };
+  tokens([](uint32_t token) { CountDigit<kThreads>(token >> kTopShift); });
+  return {rank.last, FindBound<kThreads>(rank.part, tokens).last};
+}
+
+// Who is the session.drop-th to leave; makes sure of order.unprotected.
+template <int32_t kThreads, int32_t kRounds, bool kVectors>
+EBB_DEVICE Last FindLast(const SessionView& session, Order<kVectors>& order, Ranks<kThreads, kRounds>& ranks) {
+  const bool guesses = IsChecked(session);
+  for (bool is_found = !guesses;;) {
+    ZeroDigits<kThreads>();
+    Protected is;
+    ranks.Read(order, [&](int32_t token, uint32_t rank) {
+      if (guesses) is.Count(token, order.unprotected);
+      if (rank != kStays) CountDigit<kThreads>(rank >> kTopShift);
+    });
+    if (is_found || SumOf<kThreads>(is).AreOf(session)) break;
+    order.unprotected = FindUnprotected<kThreads>(session, order.token);
+    is_found = true;
+  }
+  return FindLast(order, ranks, session.drop);
+}
+
+// Who leaves first of all.
+struct First {
+  uint32_t rank;
+  int32_t token;
+  int32_t slot;  // a thread that does not own it: -1
+};
+template <int32_t kThreads, bool kVectors>
+EBB_DEVICE First FindFirst(const SessionView& session, Order<kVectors>& order) {
+  constexpr int32_t kTeams = kThreads / kTeam;
+  EBB_SHARED uint32_t ranks[kTeams], tokens[kTeams];
+  EBB_SHARED Protected protected_of[kTeams];
+  const int32_t team = ThreadIndex() / kTeam;
+  const int32_t lane = ThreadIndex() % kTeam;
+  const bool guesses = IsChecked(session);
+  for (bool is_found = !guesses;;) {
+    uint64_t least = ~uint64_t{0};
+    int32_t slot_of_least = -1;
+    Protected is;
+    // Two rounds at once, for more to be on its way from memory.
+    for (int32_t round = 0; round * 4 * kThreads < order.slots; round += 2) {
+      Four<int32_t> tokens_of[2];
+      Four<float> scores_of[2];
+      EBB_UNROLL
+      for (int32_t i = 0; i < 2; ++i) {
+        tokens_of[i] = order.Tokens(FourAt<kThreads>(round + i));
+        scores_of[i] = order.Scores(FourAt<kThreads>(round + i));
+      }
+      EBB_UNROLL
+      for (int32_t i = 0; i < 8; ++i) {
+        const int32_t token = tokens_of[i / 4].of[i % 4];
+        if (guesses) is.Count(token, order.unprotected);
+        const uint64_t turn =
+            static_cast<uint64_t>(order.Rank(token, scores_of[i / 4].of[i % 4])) << 32 | static_cast<uint32_t>(token);
+        if (turn < least) {
+          least = turn;
+          slot_of_least = FourAt<kThreads>(round + i / 4) + i % 4;
+        }
+      }
+    }
+    const auto own_rank = static_cast<uint32_t>(least >> 32);
+    const auto own_token = static_cast<uint32_t>(least);
+    const uint32_t team_rank = SmallestOfTeam(own_rank);
+    const uint32_t team_token = SmallestOfTeam(own_rank == team_rank ? own_token : kStays);
+    if (guesses) is = {SumOfTeam(is.sinks), SumOfTeam(is.recent)};
+    if (lane == 0) {
+      ranks[team] = team_rank;
+      tokens[team] = team_token;
+      protected_of[team] = is;
+    }
+    Barrier();
+    uint32_t rank = kStays;
+    uint32_t token = kStays;
+    is = {};
+    if (lane < kTeams) {
+      rank = ranks[lane];
+      token = tokens[lane];
+      is = protected_of[lane];
+    }
+    const uint32_t first_rank = SmallestOfTeam(rank);
+    const uint32_t first_token = SmallestOfTeam(rank == first_rank ? token : kStays);
+    if (is_found || Protected{SumOfTeam(is.sinks), SumOfTeam(is.recent)}.AreOf(session)) {
+      const bool is_own = own_rank == first_rank && own_token == first_token;
+      return {first_rank, static_cast<int32_t>(first_token), is_own ? slot_of_least : -1};
+    }
+    order.unprotected = FindUnprotected<kThreads>(session, order.token);
+    is_found = true;
+  }
+}
+
+// Who leaves a lane.
+struct Leaving {
+  Order<false> order;
+  Last last;
+
+  EBB_DEVICE bool operator()(int32_t slot) const {
+    const int32_t token = order.token[slot];
+    return last.IsReached(order.Rank(token, order.sign == 0 ? 0 : order.score[slot]), &token);
+  }
+};
 // By all threads of a block. REQUIRES: session.drop > 0.
+template <int32_t kThreads>
 EBB_DEVICE Leaving WhoLeaves(const SessionView& session, int32_t lane) {
-  const int32_t* const token = session.token + int64_t{lane} * session.capacity;
-  Leaving leaving = {.token = token,
-                     .score = (session.keep != nullptr ? session.keep : session.score) + TrackAt(session, lane, 0),
-                     .sign = session.rule == ScoreRule::kAge         ? 0.0F
-                             : session.rule == ScoreRule::kShortKeys ? -1.0F
-                                                                     : 1.0F,
-                     .unprotected = FindUnprotected(session, token),
-                     .last = 0};
-  leaving.last = Find(session.slots, session.drop, [&](int32_t slot) { return leaving.Turn(slot); });
+  Leaving leaving = {.order = OrderOf<false>(session, lane), .last = {}};
+  if (session.drop == 1) {
+    const First first = FindFirst<kThreads>(session, leaving.order);
+    leaving.last = {first.rank, static_cast<uint32_t>(first.token)};
+    Barrier();
+  } else {
+    Ranks<kThreads, 0> ranks;
+    leaving.last = FindLast(session, leaving.order, ranks);
+  }
   return leaving;
 }
 
