@@ -60,10 +60,21 @@ EBB_DEVICE uint32_t TakeBf16(float& low, float& high) {
 }
 inline constexpr int32_t kBf16Terms = 3;
 
+// Two floats as a word of two BF16, to nearest, ties to even.
+EBB_DEVICE uint32_t RoundBf16(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+#else
+  return ToBf16(low) | static_cast<uint32_t>(ToBf16(high)) << 16;
+#endif
+}
+
 // The next of a number's kTerms words: one is rounded, of more each is what the former left.
 template <int32_t kTerms>
 EBB_DEVICE uint32_t TakeTerm(float& low, float& high) {
-  if constexpr (kTerms == 1) return ToBf16(low) | static_cast<uint32_t>(ToBf16(high)) << 16;
+  if constexpr (kTerms == 1) return RoundBf16(low, high);
   return TakeBf16(low, high);
 }
 
