@@ -1,18 +1,21 @@
-// Attention of the rows of a prompt's block, on tensor cores: a block of threads takes 64 rows (block.h) through a
+// Attention of the rows of a prompt's block, on tensor cores: a block of threads takes 128 rows (block.h) through a
 // split of their lane, a stage of slots at a time, and K and V are read once for all of them. Block (x, h, i): tile and
 // split of KV head h of session i; the tiles that see most begin first.
 //
-//   team w   rows 16 w .. 16 w + 15: queries, sums [16][d] and the softmax so far, all in registers
-//   stage    kStrips strips of K and V (kernels.h, BlockArgs), copied to shared memory while the one before is
-//            multiplied; of three terms they are read where they lie
+//   team w   rows 32 w .. 32 w + 31: queries, sums [32][d] and the softmax so far, all in registers; of heads past 128
+//            and of three terms 16 rows
+//   stage    kStrips strips of K and V (kernels.h, BlockArgs) and their positions. Shared memory holds kStages: one is
+//            multiplied while the next are copied; of three terms they are read where they lie
 //
 //   logits = q K^T, -inf where a row may not see the slot
 //   peak'  = max(peak, logits);  p = e^(logits - peak')
 //   weight = weight e^(peak - peak') + p;  sums = sums e^(peak - peak') + p V      p in BF16, by terms as V is
 //
-// A product's result lies with the threads as its next left side wants it, so p never leaves registers. Stages that no
-// row of the tile can see are left out. A row meets the stages of its split in order and nothing of other rows, so its
-// bits are its own where every K and V that the tile meets is finite: a slot that it may not see counts 0 times V.
+// A product's result lies with the threads as its next left side wants it, so p never leaves registers. What was read
+// of K or V meets two tiles of 16 rows, since shared memory gives half of what tensor cores take. Most slots are seen
+// by all rows of a team or by none, which one comparison a column finds out. Stages that no row of the tile can see are
+// left out. A row meets the stages of its split in order and nothing of other rows, so its bits are its own where every
+// K and V that the tile meets is finite: a slot that it may not see counts 0 times V.
 
 #include <cstdint>
 
@@ -27,115 +30,202 @@ namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
 constexpr int32_t kThreads = 128;
-constexpr int32_t kRows = kThreads / kTeam * kTileRows;
+constexpr int32_t kTeams = kThreads / kTeam;
 constexpr float kLog2E = 1.44269504F;
 
-// Rows first + g and first + g + 8 of a team, as thread 4 g + t has them: its columns of logits and components of sums.
-template <int32_t kTerms, int32_t kUnits>
-struct RowsSoFar {
-  uint32_t q[kTerms][kUnits][4] = {};
-  int32_t query[2] = {-1, -1};  // positions; -1 sees nothing
-  float sums[2 * kUnits][4] = {};
-  float peak[2] = {};    // begins as -inf
-  float weight[2] = {};  // this thread's columns
+// kWhole: kUnits is how many there are, not just a limit.
+template <int32_t kTermsOf, int32_t kUnitsOf, bool kIsWhole>
+struct Shape {
+  static constexpr int32_t kTerms = kTermsOf;
+  static constexpr int32_t kUnits = kUnitsOf;
+  static constexpr bool kWhole = kIsWhole;
+  static constexpr bool kStaged = kTerms == 1;
+  static constexpr int32_t kTiles = kStaged && kUnits <= 8 ? 2 : 1;  // of kTileRows, of a team: as registers allow
+  static constexpr int32_t kTeamRows = kTiles * kTileRows;
+  static constexpr int32_t kRows = kTeams * kTeamRows;
+  static constexpr int32_t kStrips = kStaged ? 16 / kUnits : 1;  // of a stage: 16 KB
+  static constexpr int32_t kSlots = kStrips * kStripSlots;
+  static constexpr int32_t kVectors = kStrips * 2 * kTerms * kUnits * kTeam;
+  static constexpr int32_t kStages = 3;  // two blocks have room where a multiprocessor has 100 KB
+  static_assert(kStageSlots % kSlots == 0);
 };
 
-// Masks logits, moves the peak and turns logits into p.
-template <int32_t kTerms, int32_t kUnits, int32_t kTiles>
-EBB_DEVICE void Soften(RowsSoFar<kTerms, kUnits>& r, const int32_t* position, float (&p)[kTiles][4]) {
-  float peak[2] = {r.peak[0], r.peak[1]};
+// What a block has in shared memory. A stage is K and V of strip after strip.
+template <typename S>
+struct Shared {
+  Vector16 kv[S::kStaged ? S::kStages : 1][S::kStaged ? S::kVectors : 1];
+  alignas(16) int32_t position[S::kStaged ? S::kStages : 1][S::kSlots];
+  int32_t query[S::kRows];  // positions of the rows; past the last one its own
+};
+
+// The rows of a team. Of tile i thread 4 g + t has rows 16 i + g and 16 i + g + 8: its columns of logits and components
+// of sums.
+template <typename S>
+struct RowsSoFar {
+  uint32_t q[S::kTiles][S::kTerms][S::kUnits][4] = {};
+  int32_t oldest = 0, newest = 0;  // positions of the first row and the last
+  float sums[S::kTiles][2 * S::kUnits][4] = {};
+  float peak[S::kTiles][2];
+  float weight[S::kTiles][2] = {};  // this thread's columns
+};
+
+// What logits begin as: -inf in a column that no row of the team may see. Whether rows differ in what they may see of
+// this thread's columns.
+template <typename S>
+EBB_DEVICE bool MaskColumns(const RowsSoFar<S>& r, const int32_t* position, float (&p)[S::kTiles][2 * S::kStrips][4]) {
+  bool differ = false;
   EBB_UNROLL
-  for (int32_t n = 0; n < kTiles; ++n) {
+  for (int32_t n = 0; n < 2 * S::kStrips; ++n) {
     EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) {
-      const int32_t at = position[8 * n + 2 * (ThreadIndex() % 4) + i % 2];
-      if (at < 0 || at > r.query[i / 2]) p[n][i] = MinusInfinity();
-      peak[i / 2] = Larger(p[n][i], peak[i / 2]);
+    for (int32_t j = 0; j < 2; ++j) {
+      const int32_t at = position[8 * n + 2 * (ThreadIndex() % 4) + j];
+      const float mask = at > r.newest ? MinusInfinity() : 0.0F;
+      differ |= at > r.oldest && at <= r.newest;
+      EBB_UNROLL
+      for (int32_t tile = 0; tile < S::kTiles; ++tile) p[tile][n][j] = p[tile][n][2 + j] = mask;
     }
   }
-  float base[2], factor[2];
-  EBB_UNROLL
-  for (int32_t half = 0; half < 2; ++half) {
-    peak[half] = ReduceTeam(peak[half], Largest(), 4);
-    base[half] = peak[half] == MinusInfinity() ? 0 : peak[half] * kLog2E;
-    factor[half] = Exp2(r.peak[half] * kLog2E - base[half]);  // exactly 1 where the peak stays
-    r.peak[half] = peak[half];
-    r.weight[half] *= factor[half];
-  }
-  EBB_UNROLL
-  for (int32_t n = 0; n < kTiles; ++n) {
-    EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) {
-      p[n][i] = Exp2(MultiplyAdd(p[n][i], kLog2E, -base[i / 2]));
-      r.weight[i / 2] += p[n][i];
-    }
-  }
-  if (factor[0] == 1 && factor[1] == 1) return;  // peaks soon stay
-  EBB_UNROLL
-  for (int32_t n = 0; n < 2 * kUnits; ++n) {
-    EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) r.sums[n][i] *= factor[i / 2];
-  }
+  return differ;
 }
 
-// One stage, whose K and V of strip after strip are `kv`.
-template <int32_t kTerms, int32_t kUnits, int32_t kStrips>
-EBB_DEVICE void AttendStage(const BlockLane& l, RowsSoFar<kTerms, kUnits>& r, const Vector16* kv,
-                            const int32_t* position) {
-  const int32_t vectors = l.words / 4;
-  SyncTeam();
-  float p[2 * kStrips][4] = {};
+// What MaskColumns leaves to each row. `query`: of the team's rows.
+template <typename S>
+EBB_DEVICE void MaskRows(const int32_t* position, const int32_t* query, float (&p)[S::kTiles][2 * S::kStrips][4]) {
   EBB_UNROLL
-  for (int32_t s = 0; s < kStrips; ++s) MultiplyKeys(l, r.q, kv + 2 * s * vectors, p[2 * s], p[2 * s + 1]);
-  Soften(r, position, p);
-  SyncTeam();
-  EBB_UNROLL
-  for (int32_t s = 0; s < kStrips; ++s) {
-    uint32_t left[kTerms][4];
+  for (int32_t tile = 0; tile < S::kTiles; ++tile) {
     EBB_UNROLL
-    for (int32_t term = 0; term < kTerms; ++term) {
+    for (int32_t half = 0; half < 2; ++half) {
+      const int32_t row = query[kTileRows * tile + 8 * half + ThreadIndex() % kTeam / 4];
       EBB_UNROLL
-      for (int32_t i = 0; i < 4; ++i) {
-        float* const pair = p[2 * s + i / 2] + 2 * (i % 2);
-        left[term][i] = TakeTerm<kTerms>(pair[0], pair[1]);
-      }
-    }
-    const Vector16* const v = kv + (2 * s + 1) * vectors;
-    EBB_UNROLL
-    for (int32_t u = 0; u < kUnits; ++u) {
-      if (u >= l.units) continue;
-      EBB_UNROLL
-      for (int32_t of_v = 0; of_v < kTerms; ++of_v) {
-        const Vector16 tiles = v[(of_v * l.units + u) * kTeam + ThreadIndex() % kTeam];
+      for (int32_t n = 0; n < 2 * S::kStrips; ++n) {
         EBB_UNROLL
-        for (int32_t of_p = 0; of_p < kTerms - of_v; ++of_p) {
-          MultiplyTwo(left[of_p], tiles, r.sums[2 * u], r.sums[2 * u + 1]);
+        for (int32_t j = 0; j < 2; ++j) {
+          if (position[8 * n + 2 * (ThreadIndex() % 4) + j] > row) p[tile][n][2 * half + j] = MinusInfinity();
         }
       }
     }
   }
 }
 
-template <int32_t kTerms, int32_t kUnits>
-EBB_DEVICE void WritePartials(const BlockLane& l, RowsSoFar<kTerms, kUnits>& r, int32_t first, int32_t split) {
+// Moves the peaks and turns logits into p.
+template <typename S>
+EBB_DEVICE void Soften(RowsSoFar<S>& r, float (&p)[S::kTiles][2 * S::kStrips][4]) {
+  float factor[S::kTiles][2];
+  bool moved = false;
+  EBB_UNROLL
+  for (int32_t tile = 0; tile < S::kTiles; ++tile) {
+    EBB_UNROLL
+    for (int32_t half = 0; half < 2; ++half) {
+      float peak = r.peak[tile][half];
+      EBB_UNROLL
+      for (int32_t n = 0; n < 2 * S::kStrips; ++n) {
+        peak = LargerNumber(LargerNumber(p[tile][n][2 * half], p[tile][n][2 * half + 1]), peak);
+      }
+      for (int32_t mask = 2; mask > 0; mask /= 2) peak = LargerNumber(peak, ShuffleXor(peak, mask));
+      const float base = peak == MinusInfinity() ? 0.0F : peak * kLog2E;
+      factor[tile][half] = Exp2Normal(r.peak[tile][half] * kLog2E - base);  // exactly 1 where the peak stays
+      moved |= factor[tile][half] != 1;
+      r.peak[tile][half] = peak;
+      float weight = r.weight[tile][half] * factor[tile][half];
+      EBB_UNROLL
+      for (int32_t n = 0; n < 2 * S::kStrips; ++n) {
+        EBB_UNROLL
+        for (int32_t j = 0; j < 2; ++j) {
+          float& x = p[tile][n][2 * half + j];
+          x = Exp2Normal(MultiplyAdd(x, kLog2E, -base));
+          weight += x;
+        }
+      }
+      r.weight[tile][half] = weight;
+    }
+  }
+  if (!moved) return;  // peaks soon stay
+  EBB_UNROLL
+  for (int32_t tile = 0; tile < S::kTiles; ++tile) {
+    EBB_UNROLL
+    for (int32_t n = 0; n < 2 * S::kUnits; ++n) {
+      EBB_UNROLL
+      for (int32_t i = 0; i < 4; ++i) r.sums[tile][n][i] *= factor[tile][i / 2];
+    }
+  }
+}
+
+// One stage. `query`: of the team's rows.
+template <typename S>
+EBB_DEVICE void AttendStage(const BlockLane& l, RowsSoFar<S>& r, const Vector16* kv, const int32_t* position,
+                            const int32_t* query) {
+  const int32_t units = UnitsOf<S::kUnits, S::kWhole>(l);
+  float p[S::kTiles][2 * S::kStrips][4];
+  const bool differ = MaskColumns<S>(r, position, p);
+  SyncTeam();
+  MultiplyKeys<S::kWhole>(l, r.q, kv, p);
+  if (differ) MaskRows<S>(position, query, p);
+  SyncTeam();
+  Soften<S>(r, p);
+  SyncTeam();
+  EBB_UNROLL
+  for (int32_t s = 0; s < S::kStrips; ++s) {
+    uint32_t left[S::kTiles][S::kTerms][4];
+    EBB_UNROLL
+    for (int32_t tile = 0; tile < S::kTiles; ++tile) {
+      EBB_UNROLL
+      for (int32_t term = 0; term < S::kTerms; ++term) {
+        EBB_UNROLL
+        for (int32_t i = 0; i < 4; ++i) {
+          float* const pair = p[tile][2 * s + i / 2] + 2 * (i % 2);
+          left[tile][term][i] = TakeTerm<S::kTerms>(pair[0], pair[1]);
+        }
+      }
+    }
+    const Vector16* const v = kv + (2 * s + 1) * S::kTerms * units * kTeam;
+    EBB_UNROLL
+    for (int32_t u = 0; u < S::kUnits; ++u) {
+      if (u >= units) continue;
+      EBB_UNROLL
+      for (int32_t of_v = 0; of_v < S::kTerms; ++of_v) {
+        const Vector16 two = v[(of_v * units + u) * kTeam + ThreadIndex() % kTeam];
+        EBB_UNROLL
+        for (int32_t of_p = 0; of_p < S::kTerms - of_v; ++of_p) {
+          EBB_UNROLL
+          for (int32_t tile = 0; tile < S::kTiles; ++tile) {
+            MultiplyTwo(left[tile][of_p], two, r.sums[tile][2 * u], r.sums[tile][2 * u + 1]);
+          }
+        }
+      }
+    }
+  }
+}
+
+struct alignas(8) TwoFloats {
+  float first, second;
+};
+
+// `first`: row of the team.
+template <typename S>
+EBB_DEVICE void WritePartials(const BlockLane& l, const RowsSoFar<S>& r, int32_t first, int32_t split) {
   const AttendArgs& a = *l.a;
+  const int32_t units = UnitsOf<S::kUnits, S::kWhole>(l);
   const int32_t t = ThreadIndex() % 4;
   EBB_UNROLL
-  for (int32_t half = 0; half < 2; ++half) {
-    const float weight = ReduceTeam(r.weight[half], Plus(), 4);
-    const int32_t m = first + ThreadIndex() % kTeam / 4 + 8 * half;
-    if (m >= l.rows) continue;
-    const int64_t at = StepRow(l, m) * a.splits + split;
-    if (t == 0) {
-      a.partial_stats[2 * at] = r.peak[half];
-      a.partial_stats[2 * at + 1] = weight;
-    }
-    float* const sums = a.partial_sums + at * kUnit * l.units + 2 * t;
+  for (int32_t tile = 0; tile < S::kTiles; ++tile) {
     EBB_UNROLL
-    for (int32_t n = 0; n < 2 * kUnits; ++n) {
-      if (n >= 2 * l.units) continue;
-      sums[8 * n] = r.sums[n][2 * half];
-      sums[8 * n + 1] = r.sums[n][2 * half + 1];
+    for (int32_t half = 0; half < 2; ++half) {
+      const float weight = ReduceTeam(r.weight[tile][half], Plus(), 4);
+      const int32_t m = first + kTileRows * tile + 8 * half + ThreadIndex() % kTeam / 4;
+      if (m < l.rows) {
+        const int64_t at = StepRow(l, m) * a.splits + split;
+        if (t == 0) {
+          a.partial_stats[2 * at] = r.peak[tile][half];
+          a.partial_stats[2 * at + 1] = weight;
+        }
+        TwoFloats* const sums = reinterpret_cast<TwoFloats*>(a.partial_sums + at * kUnit * units) + t;
+        EBB_UNROLL
+        for (int32_t n = 0; n < 2 * S::kUnits; ++n) {
+          if (n >= 2 * units) continue;
+          sums[4 * n] = {r.sums[tile][n][2 * half], r.sums[tile][n][2 * half + 1]};
+        }
+      }
+      SyncTeam();
     }
   }
 }
@@ -151,77 +241,108 @@ EBB_DEVICE int32_t NextStage(const BlockLane& l, int32_t strip, int32_t end, int
   return end;
 }
 
-template <int32_t kTerms, int32_t kUnits>
-EBB_KERNEL(kThreads)
-AttendTile(BlockArgs args) {
-  constexpr bool kStaged = kTerms == 1;
-  constexpr int32_t kStrips = kStaged ? 16 / kUnits : 1;  // two buffers of 16 KB
-  static_assert(kStageSlots % (kStrips * kStripSlots) == 0);
-  EBB_SHARED Vector16 staged[2][kStaged ? kStrips * 2 * kUnits * kTeam : 1];
-  const BlockLane l = LaneOf<kTerms>(args, BlockZ(), BlockY());
-  const int32_t tiles = (args.tokens_max * args.attend.group + kRows - 1) / kRows;
-  const int32_t tile = tiles - 1 - BlockX() % tiles;
-  const int32_t split = BlockX() / tiles;
-  const int32_t slots = (l.session->slots + kStageSlots - 1) / kStageSlots * kStageSlots;
-  if (tile * kRows >= l.rows || split * kBlockSplitSlots >= slots) return;
-
-  const int32_t team = ThreadIndex() / kTeam;
-  const int32_t first = tile * kRows + team * kTileRows;
-  // Pairs of teams have rows or not: all threads of a warp meet in each product.
-  const bool has_rows = tile * kRows + team / 2 * 2 * kTileRows < l.rows;
-  RowsSoFar<kTerms, kUnits> r;
-  r.peak[0] = r.peak[1] = MinusInfinity();
-  if (has_rows) {
-    ReadQueries(l, first, r.q);
+// Asks for a stage, whose copies are then a group.
+template <typename S>
+EBB_DEVICE void CopyStage(const BlockLane& l, int32_t strip, Vector16* kv, int32_t* position) {
+  const int32_t vectors = 2 * UnitsOf<S::kUnits, S::kWhole>(l) * kTeam;  // of a strip
+  const Vector16* const from = reinterpret_cast<const Vector16*>(l.kv) + strip * vectors;
+  if constexpr (S::kWhole) {
     EBB_UNROLL
-    for (int32_t half = 0; half < 2; ++half) {
-      const int32_t m = first + ThreadIndex() % kTeam / 4 + 8 * half;
-      if (m < l.rows) r.query[half] = PositionOf(l, m);
-    }
+    for (int32_t i = 0; i < S::kVectors; i += kThreads) CopyAhead(kv + i + ThreadIndex(), from + i + ThreadIndex());
+  } else {
+    for (int32_t i = ThreadIndex(); i < S::kStrips * vectors; i += kThreads) CopyAhead(kv + i, from + i);
   }
-  const int32_t last = PositionOf(l, (tile + 1) * kRows < l.rows ? (tile + 1) * kRows - 1 : l.rows - 1);
-  const int32_t begin = split * kBlockSplitSlots;
-  const int32_t end = (begin + kBlockSplitSlots < slots ? begin + kBlockSplitSlots : slots) / kStripSlots;
-  const int32_t vectors = 2 * (l.words / 4);  // of a strip
-  const Vector16* const kv = reinterpret_cast<const Vector16*>(l.kv);
-  const auto copy = [&](int32_t strip, Vector16* to) {
-    for (int32_t i = ThreadIndex(); i < kStrips * vectors; i += kThreads) CopyAhead(to + i, kv + strip * vectors + i);
-  };
-
-  int32_t strip = NextStage<kStrips>(l, begin / kStripSlots, end, last);
-  if (kStaged && strip < end) copy(strip, staged[0]);
-  for (int32_t buffer = 0; strip < end; buffer ^= 1) {
-    const int32_t next = NextStage<kStrips>(l, strip + kStrips, end, last);
-    if (kStaged) {
-      CopiesArrived();
-      Barrier();  // this buffer is whole, and the other one free
-      if (next < end) copy(next, staged[buffer ^ 1]);
-    }
-    if (has_rows) {
-      AttendStage<kTerms, kUnits, kStrips>(l, r, kStaged ? staged[buffer] : kv + strip * vectors,
-                                           l.position + strip * kStripSlots);
-    }
-    strip = next;
-  }
-  if (has_rows) WritePartials(l, r, first, split);
+  const int32_t* const laid = l.position + strip * kStripSlots;
+  if (ThreadIndex() < S::kSlots / 4) CopyAhead(position + 4 * ThreadIndex(), laid + 4 * ThreadIndex());
 }
 
-template <int32_t kTerms>
+template <typename S>
+EBB_KERNEL(kThreads)
+AttendTile(BlockArgs args) {
+  Shared<S>& shared = *LaunchShared<Shared<S>>();
+  const BlockLane l = LaneOf<S::kTerms>(args, BlockZ(), BlockY());
+  const int32_t tiles = (args.tokens_max * args.attend.group + S::kRows - 1) / S::kRows;
+  const int32_t first = (tiles - 1 - BlockX() % tiles) * S::kRows;
+  const int32_t split = BlockX() / tiles;
+  const int32_t slots = (l.session->slots + kStageSlots - 1) / kStageSlots * kStageSlots;
+  if (first >= l.rows || split * kBlockSplitSlots >= slots) return;
+
+  const int32_t rows = l.rows - first < S::kRows ? l.rows - first : S::kRows;
+  for (int32_t i = ThreadIndex(); i < S::kRows; i += kThreads) {
+    shared.query[i] = PositionOf(l, first + (i < rows ? i : rows - 1));
+  }
+  Barrier();
+  const int32_t last = shared.query[S::kRows - 1];
+  const int32_t begin = split * kBlockSplitSlots;
+  const int32_t end = (begin + kBlockSplitSlots < slots ? begin + kBlockSplitSlots : slots) / kStripSlots;
+  int32_t next = NextStage<S::kStrips>(l, begin / kStripSlots, end, last);  // that nobody asked for yet
+  int32_t asked = 0;
+  const auto ask = [&] {
+    if (next < end) {
+      CopyStage<S>(l, next, shared.kv[asked % S::kStages], shared.position[asked % S::kStages]);
+      next = NextStage<S::kStrips>(l, next + S::kStrips, end, last);
+      ++asked;
+    }
+    CloseCopies();
+  };
+  if constexpr (S::kStaged) {
+    for (int32_t i = 0; i + 1 < S::kStages; ++i) ask();
+  }
+
+  const int32_t team = ThreadIndex() / kTeam;
+  // Pairs of teams have rows or not: all threads of a warp meet in each product.
+  const bool has_rows = team / 2 * 2 * S::kTeamRows < rows;
+  const int32_t* const query = shared.query + team * S::kTeamRows;
+  RowsSoFar<S> r;
+  r.oldest = query[0];
+  r.newest = query[S::kTeamRows - 1];
+  EBB_UNROLL
+  for (int32_t tile = 0; tile < S::kTiles; ++tile) {
+    r.peak[tile][0] = r.peak[tile][1] = MinusInfinity();
+    if (has_rows) ReadQueries<S::kWhole>(l, first + team * S::kTeamRows + tile * kTileRows, r.q[tile]);
+  }
+
+  if constexpr (S::kStaged) {
+    for (int32_t done = 0; done < asked; ++done) {
+      CopiesArrived<S::kStages - 2>();
+      Barrier();  // a stage is whole, and the one before it is free
+      ask();
+      const int32_t stage = done % S::kStages;
+      if (has_rows) AttendStage<S>(l, r, shared.kv[stage], shared.position[stage], query);
+    }
+  } else if (has_rows) {
+    const Vector16* const kv = reinterpret_cast<const Vector16*>(l.kv);
+    for (; next < end; next = NextStage<S::kStrips>(l, next + S::kStrips, end, last)) {
+      AttendStage<S>(l, r, kv + next * 2 * (l.words / 4), l.position + next * kStripSlots, query);
+    }
+  }
+  if (has_rows) WritePartials<S>(l, r, first + team * S::kTeamRows, split);
+}
+
+template <typename S>
 void LaunchOf(const BlockArgs& args, Stream stream) {
+  static_assert(sizeof(Shared<S>) <= kSharedMax);
   const AttendArgs& a = args.attend;
-  const int32_t tiles = (args.tokens_max * a.group + kRows - 1) / kRows;
+  const int32_t tiles = (args.tokens_max * a.group + S::kRows - 1) / S::kRows;
   const Grid grid = {int64_t{tiles} * a.splits, a.cache.kv_heads, a.cache.session_count};
-  const int32_t d = a.cache.arena.head_dim;
-  if (d <= 64) return Launch(AttendTile<kTerms, 4>, grid, kThreads, args, stream);
-  if (d <= 128) return Launch(AttendTile<kTerms, 8>, grid, kThreads, args, stream);
-  Launch(AttendTile<kTerms, 16>, grid, kThreads, args, stream);
+  Launch(AttendTile<S>, grid, kThreads, args, stream, static_cast<int32_t>(sizeof(Shared<S>)));
 }
 
 }  // namespace
 
 void LaunchAttendBlock(const BlockArgs& args, Stream stream) {
-  if (LaidTerms(args.attend.cache.arena.type) == 1) return LaunchOf<1>(args, stream);
-  LaunchOf<kBf16Terms>(args, stream);
+  const int32_t d = args.attend.cache.arena.head_dim;
+  if (LaidTerms(args.attend.cache.arena.type) == 1) {
+    if (d == 64) return LaunchOf<Shape<1, 4, true>>(args, stream);
+    if (d == 128) return LaunchOf<Shape<1, 8, true>>(args, stream);
+    if (d == 256) return LaunchOf<Shape<1, 16, true>>(args, stream);
+    if (d < 64) return LaunchOf<Shape<1, 4, false>>(args, stream);
+    if (d < 128) return LaunchOf<Shape<1, 8, false>>(args, stream);
+    return LaunchOf<Shape<1, 16, false>>(args, stream);
+  }
+  if (d <= 64) return LaunchOf<Shape<kBf16Terms, 4, false>>(args, stream);
+  if (d <= 128) return LaunchOf<Shape<kBf16Terms, 8, false>>(args, stream);
+  LaunchOf<Shape<kBf16Terms, 16, false>>(args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -58,22 +58,29 @@ EBB_DEVICE int32_t PositionOf(const BlockLane& l, int32_t m) {
   return s.position[lane * s.capacity + s.placed[lane * s.block_max + m / l.a->group]];
 }
 
+// How many units there are, known to the compiler where a shape is whole: then nothing is asked between products.
+template <int32_t kUnits, bool kWhole>
+EBB_DEVICE int32_t UnitsOf(const BlockLane& l) {
+  return kWhole ? kUnits : l.units;
+}
+
 // What a thread holds of rows first .. first + 15 as the 16 x 16 tiles of a product, zeros past the last row.
-template <int32_t kTerms, int32_t kUnits>
+template <bool kWhole, int32_t kTerms, int32_t kUnits>
 EBB_DEVICE void ReadQueries(const BlockLane& l, int32_t first, uint32_t (&q)[kTerms][kUnits][4]) {
   const int32_t lane = ThreadIndex() % kTeam;
   const int64_t heads = int64_t{l.a->cache.kv_heads} * l.a->group;
   const int64_t before = l.a->first_row * heads;  // rows of q begin with the launch's
+  const int32_t units = UnitsOf<kUnits, kWhole>(l);
   EBB_UNROLL
   for (int32_t half = 0; half < 2; ++half) {
     const int32_t m = first + lane / 4 + 8 * half;
     const int64_t row = m < l.rows ? StepRow(l, m) - before : 0;
     EBB_UNROLL
     for (int32_t term = 0; term < kTerms; ++term) {
-      const uint32_t* const words = l.q + (term * l.a->cache.rows * heads + row) * (kUnit / 2 * l.units) + lane % 4;
+      const uint32_t* const words = l.q + (term * l.a->cache.rows * heads + row) * (kUnit / 2 * units) + lane % 4;
       EBB_UNROLL
       for (int32_t u = 0; u < kUnits; ++u) {
-        if (u >= l.units) continue;
+        if (u >= units) continue;
         q[term][u][half] = m < l.rows ? words[8 * u] : 0;
         q[term][u][2 + half] = m < l.rows ? words[8 * u + 4] : 0;
       }
@@ -89,20 +96,29 @@ EBB_DEVICE void MultiplyTwo(const uint32_t (&a)[4], const Vector16& b, float (&f
   MultiplySmallTile(a, high, second);
 }
 
-// Logits of 16 rows with slots 0 .. 7 and 8 .. 15 of the strip whose K is `k`. Products of terms that are together
-// smaller than the last are left out.
-template <int32_t kTerms, int32_t kUnits>
-EBB_DEVICE void MultiplyKeys(const BlockLane& l, const uint32_t (&q)[kTerms][kUnits][4], const Vector16* k,
-                             float (&first)[4], float (&second)[4]) {
+// Logits of 16 rows and more, tile by tile, with slots 0 .. 7 and 8 .. 15 of each of the strips that lie from `kv` on,
+// added to `logits`. A tile of K that was read meets all tiles of rows. Products of terms that are together smaller
+// than the last are left out.
+template <bool kWhole, int32_t kTiles, int32_t kTerms, int32_t kUnits, int32_t kColumns>
+EBB_DEVICE void MultiplyKeys(const BlockLane& l, const uint32_t (&q)[kTiles][kTerms][kUnits][4], const Vector16* kv,
+                             float (&logits)[kTiles][kColumns][4]) {
+  const int32_t units = UnitsOf<kUnits, kWhole>(l);
   EBB_UNROLL
   for (int32_t u = 0; u < kUnits; ++u) {
-    if (u >= l.units) continue;
+    if (u >= units) continue;
     EBB_UNROLL
-    for (int32_t of_k = 0; of_k < kTerms; ++of_k) {
-      const Vector16 tiles = k[(of_k * l.units + u) * kTeam + ThreadIndex() % kTeam];
+    for (int32_t s = 0; s < kColumns / 2; ++s) {
+      const Vector16* const k = kv + 2 * s * kTerms * units * kTeam;
       EBB_UNROLL
-      for (int32_t of_q = 0; of_q < kTerms - of_k; ++of_q) {
-        MultiplyTwo(q[of_q][u], tiles, first, second);
+      for (int32_t of_k = 0; of_k < kTerms; ++of_k) {
+        const Vector16 two = k[(of_k * units + u) * kTeam + ThreadIndex() % kTeam];
+        EBB_UNROLL
+        for (int32_t of_q = 0; of_q < kTerms - of_k; ++of_q) {
+          EBB_UNROLL
+          for (int32_t tile = 0; tile < kTiles; ++tile) {
+            MultiplyTwo(q[tile][of_q][u], two, logits[tile][2 * s], logits[tile][2 * s + 1]);
+          }
+        }
       }
     }
   }

@@ -113,6 +113,18 @@ EBB_DEVICE T* NotShared(T* pointer) {
 #endif
   return pointer;
 }
+// As Exp2, but 0 where that is no normal number: one instruction of NVIDIA's devices. Exactly 1 of 0, and 0 of -inf.
+EBB_DEVICE float Exp2Normal(float x) {
+#if defined(__CUDA_ARCH__)
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return exp2f(x);
+#endif
+}
+// The one that is a number, where one is not.
+EBB_DEVICE float LargerNumber(float a, float b) { return fmaxf(a, b); }
 // Sixteen bytes of the device's memory to shared memory, both aligned so, some time before this thread's CopiesArrived.
 // Other threads have them after a Barrier that follows it. CloseCopies ends a group of them; CopiesArrived(later) waits
 // for all but the `later` groups that were closed last, and with 0 for all copies, closed or not.
@@ -215,6 +227,8 @@ template <typename T>
 EBB_DEVICE T* NotShared(T* pointer) {
   return pointer;
 }
+EBB_DEVICE float Exp2Normal(float x) { return __builtin_exp2f(x); }
+EBB_DEVICE float LargerNumber(float a, float b) { return __builtin_fmaxf(a, b); }
 EBB_DEVICE void CopyAhead(void* to, const void* from) { emulation::CopyLater(to, from); }
 EBB_DEVICE void CloseCopies() { emulation::CloseCopies(); }
 template <int32_t kLater = 0>

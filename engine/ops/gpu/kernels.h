@@ -262,7 +262,7 @@ struct AttendArgs {
 //   q         [terms][T][H * G][d / 2] words: rotated and scaled, of the launch's rows
 //   kv        [sessions][H][strips][2][terms][d / 16][32][4] words: K, rotated, and V of kStripSlots slots; zeros where
 //             a slot is free
-//   position  [sessions][H][strips * kStripSlots]: -1 where a slot is free
+//   position  [sessions][H][strips * kStripSlots]: INT32_MAX where a slot is free, which no row sees
 //   earliest  [sessions][H][strips]: the first position there, INT32_MAX where all are free
 //
 // A word is two BF16. With K and V in BF16 or bytes there is one term: what is multiplied is rounded. F32 and F16 take

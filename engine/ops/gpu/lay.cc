@@ -83,12 +83,13 @@ LayStrip(BlockArgs args) {
   if (thread < kStripSlots) {
     const int32_t slot = first + thread;
     position[thread] = slot < session.slots ? session.position[int64_t{lane} * session.capacity + slot] : -1;
+    if (position[thread] < 0) position[thread] = INT32_MAX;
   }
   Barrier();
   if (thread == 0) {
     int32_t earliest = INT32_MAX;
     for (int32_t i = 0; i < kStripSlots; ++i) {
-      if (position[i] >= 0 && position[i] < earliest) earliest = position[i];
+      if (position[i] < earliest) earliest = position[i];
     }
     args.earliest[strip] = earliest;
   }
@@ -99,7 +100,7 @@ LayStrip(BlockArgs args) {
     const int32_t unit = i % units;
     const UnitPlace place = PlaceOf(a.rope, unit);
     float low[8] = {}, high[8] = {};
-    if (position[slot] >= 0) {
+    if (position[slot] != INT32_MAX) {
       const SlotRows<E> rows = RowsOf<E>(a.cache.arena, session, lane, first + slot);
       ReadScaled<E>(rows.k + place.first, rows.Scales().k, low);
       ReadScaled<E>(rows.k + place.second, rows.Scales().k, high);
@@ -116,7 +117,7 @@ LayStrip(BlockArgs args) {
     float v[2][8] = {};
     EBB_UNROLL
     for (int32_t j = 0; j < 2; ++j) {
-      if (position[2 * pair + j] < 0) continue;
+      if (position[2 * pair + j] == INT32_MAX) continue;
       const SlotRows<E> rows = RowsOf<E>(a.cache.arena, session, lane, first + 2 * pair + j);
       ReadScaled<E>(rows.v + 8 * eight, rows.Scales().v, v[j]);
     }

@@ -43,11 +43,11 @@ ObserveStage(BlockArgs args) {
   for (int32_t track = 0; track < session.tracks; ++track) {
     float received[4] = {};
     for (int32_t tile = first / kTileRows * kTileRows; tile < l.rows; tile += kTileRows) {
-      uint32_t q[kTerms][kUnits][4] = {};
-      ReadQueries(l, tile, q);
+      uint32_t q[1][kTerms][kUnits][4] = {};
+      ReadQueries<false>(l, tile, q[0]);
       SyncTeam();
-      float logits[2][4] = {};
-      MultiplyKeys(l, q, keys, logits[0], logits[1]);
+      float logits[1][2][4] = {};
+      MultiplyKeys<false>(l, q, keys, logits);
       EBB_UNROLL
       for (int32_t half = 0; half < 2; ++half) {
         const int32_t m = tile + g + 8 * half;
@@ -56,8 +56,8 @@ ObserveStage(BlockArgs args) {
         const float* const stats = a.stats + 2 * StepRow(l, m);
         EBB_UNROLL
         for (int32_t i = 0; i < 4; ++i) {
-          if (position[i] < 0 || position[i] > query) continue;
-          const float p = Exp2(MultiplyAdd(logits[i / 2][2 * half + i % 2], kLog2E, -(stats[0] * kLog2E)));
+          if (position[i] > query) continue;
+          const float p = Exp2(MultiplyAdd(logits[0][i / 2][2 * half + i % 2], kLog2E, -(stats[0] * kLog2E)));
           received[i] = MultiplyAdd(p, stats[1], received[i]);
         }
       }
