@@ -206,6 +206,29 @@ absl::Status GpuEngine::Renew(Buffer& buffer, int64_t bytes) {
   return absl::OkStatus();
 }
 
+// For linear_rows, of whichever product wants most.
+absl::Status GpuEngine::ReserveSplits(const Step& step) {
+  const ModelConfig& c = model_.config;
+  const auto wanted = static_cast<int32_t>(step.wanted.size());
+  int64_t partials = 0, meetings = 0;
+  const auto add = [&](int32_t outputs, int32_t inputs, int32_t rows) {
+    partials = std::max(partials, gpu::LinearPartials(outputs, inputs, rows));
+    meetings = std::max(meetings, gpu::LinearMeetings(outputs, rows));
+  };
+  const int32_t q_dim = c.heads * c.head_dim;
+  add(q_dim, c.dim, step.single);
+  add(c.kv_heads * c.head_dim, c.dim, step.single);
+  add(c.dim, q_dim, step.single);
+  add(c.ffn_dim, c.dim, step.single);
+  add(c.dim, c.ffn_dim, step.single);
+  add(c.vocab, c.dim, wanted);
+  EBB_TRY(Grow(linear_partial_, partials * kFloat));
+  if (linear_arrived_.memory.bytes() >= meetings * 4) return absl::OkStatus();
+  EBB_TRY(Grow(linear_arrived_, meetings * 4));
+  const std::vector<int32_t> none(meetings, 0);
+  return gpu_->CopyIn(std::span<const int32_t>(none), linear_arrived_.as<int32_t>());
+}
+
 absl::Status GpuEngine::Reserve(const Step& step) {
   const ModelConfig& c = model_.config;
   const int64_t rows = step.rows;
@@ -224,6 +247,7 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   EBB_TRY(Grow(attended_, heads * c.head_dim * kFloat));
   EBB_TRY(Grow(gate_, room * c.ffn_dim * kFloat));
   EBB_TRY(Grow(up_, room * c.ffn_dim * kFloat));
+  EBB_TRY(ReserveSplits(step));
   if (products_ && !step.decodes()) {
     EBB_TRY(Grow(rounded_, (room - step.single) * std::max({c.dim, c.heads * c.head_dim, c.ffn_dim}) * 2));
   }
@@ -284,7 +308,9 @@ void GpuEngine::Linear(const DeviceMatrix& w, const GpuMemory* bias, const float
                                 .y = y,
                                 .y_stride = y_stride,
                                 .rows = step.single,
-                                .add = add ? 1 : 0};
+                                .add = add ? 1 : 0,
+                                .partial = linear_partial_.as<float>(),
+                                .arrived = linear_arrived_.as<int32_t>()};
   if (args.rows > 0) gpu_->table().linear_rows(args, gpu_->stream());
   if (step.decodes()) return;
   gpu::LinearArgs tiles = args;
@@ -419,9 +445,14 @@ void GpuEngine::Head(const Step& step) const {
                    gpu_->stream());
     i += count;
   }
-  table.linear_rows(
-      {.w = model_.head(), .x = normed_.as<float>(), .y = logits_.as<float>(), .y_stride = c.vocab, .rows = wanted},
-      gpu_->stream());
+  table.linear_rows({.w = model_.head(),
+                     .x = normed_.as<float>(),
+                     .y = logits_.as<float>(),
+                     .y_stride = c.vocab,
+                     .rows = wanted,
+                     .partial = linear_partial_.as<float>(),
+                     .arrived = linear_arrived_.as<int32_t>()},
+                    gpu_->stream());
   table.greedy({.logits = logits_.as<float>(), .vocab = c.vocab, .rows = wanted, .token = next_.as<int32_t>()},
                gpu_->stream());
   if (step.largest == 0) return;

@@ -185,6 +185,7 @@ class GpuEngine {
                                                          const GpuEngineOptions& options);
   Step Plan(std::span<const GpuRow> rows) const;
   absl::Status Reserve(const Step& step);
+  absl::Status ReserveSplits(const Step& step);
   void PointToWhatIsTold(Step& step) const;
   absl::Status Grow(Buffer& buffer, int64_t bytes);
   absl::Status GrowTold(Buffer& buffer, int64_t bytes);
@@ -218,6 +219,7 @@ class GpuEngine {
   Buffer sessions_ = {}, tokens_ = {}, row_session_ = {};
   Buffer x_ = {}, normed_ = {}, qkv_ = {}, attended_ = {}, gate_ = {}, up_ = {};  // [T, ...] floats
   Buffer rounded_ = {};  // [T, ...] in BF16, of prompts' blocks what a library multiplies next
+  Buffer linear_partial_ = {}, linear_arrived_ = {};                             // LinearArgs
   Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};     // AttendArgs
   Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};  // BlockArgs
   Buffer logits_ = {}, next_ = {};              // [rows wanted, vocab] floats, [rows wanted]

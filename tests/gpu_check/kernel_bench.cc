@@ -343,14 +343,21 @@ absl::Status MeasureLinear(Bench& b) {
     for (const int32_t tokens : c.tokens) {
       EBB_ASSIGN(const GpuMemory x, b.gpu->Allocate(int64_t{tokens} * cols * 4, "x"));
       EBB_ASSIGN(const GpuMemory y, b.gpu->Allocate(int64_t{tokens} * rows * 4, "y"));
+      EBB_ASSIGN(const GpuMemory partial, b.gpu->Allocate(gpu::LinearPartials(rows, cols, tokens) * 4, "partial sums"));
+      const std::vector<int32_t> none(gpu::LinearMeetings(rows, tokens), 0);
+      EBB_ASSIGN(const GpuMemory arrived, b.gpu->Upload(std::span(none), "partial sums"));
       b.table.random({.values = x.as<void>(), .n = int64_t{tokens} * cols, .seed = 5}, b.gpu->stream());
       const bool is_block = tokens > 64;
-      EBB_ASSIGN(
-          const double seconds, SecondsOf(b, matrices, [&](int i) {
-            const gpu::LinearArgs args = {
-                .w = weights[i].matrix(), .x = x.as<float>(), .y = y.as<float>(), .y_stride = rows, .rows = tokens};
-            is_block ? b.table.linear_tiles(args, b.gpu->stream()) : b.table.linear_rows(args, b.gpu->stream());
-          }));
+      EBB_ASSIGN(const double seconds, SecondsOf(b, matrices, [&](int i) {
+                   const gpu::LinearArgs args = {.w = weights[i].matrix(),
+                                                 .x = x.as<float>(),
+                                                 .y = y.as<float>(),
+                                                 .y_stride = rows,
+                                                 .rows = tokens,
+                                                 .partial = partial.as<float>(),
+                                                 .arrived = arrived.as<int32_t>()};
+                   is_block ? b.table.linear_tiles(args, b.gpu->stream()) : b.table.linear_rows(args, b.gpu->stream());
+                 }));
       const std::string name =
           absl::StrFormat("product of %d rows with %s weights of %d x %d", tokens, c.name, rows, cols);
       const double operations = 2.0 * tokens * rows * cols / seconds;

@@ -101,6 +101,38 @@ class TeamWords {
 // To a number in shared memory, by any thread at any time between two barriers.
 EBB_DEVICE void AddShared(int32_t* to, int32_t value) { atomicAdd(to, value); }
 EBB_DEVICE int32_t CountBits(uint32_t bits) { return __popc(bits); }
+// To a number in the device's memory, by any thread of any block; what it was before.
+EBB_DEVICE int32_t AddDevice(int32_t* to, int32_t value) { return atomicAdd(to, value); }
+// What this thread wrote before it is there for whoever sees what it writes after it, in any block; who saw that calls
+// it, too, before it reads.
+EBB_DEVICE void FenceDevice() { __threadfence(); }
+// Of memory that nobody writes meanwhile, and that is not read again soon: it need not push out what is. `T` is of 4, 8
+// or 16 bytes and aligned so.
+template <typename T>
+EBB_DEVICE T ReadOnce(const T* from) {
+#if defined(__CUDA_ARCH__)
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16);
+  union {
+    uint32_t word[sizeof(T) / 4];
+    T value;
+  } to;
+  if constexpr (sizeof(T) == 16) {
+    asm("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(to.word[0]), "=r"(to.word[1]), "=r"(to.word[2]), "=r"(to.word[3])
+        : "l"(from));
+  } else if constexpr (sizeof(T) == 8) {
+    asm("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0, %1}, [%2];"
+        : "=r"(to.word[0]), "=r"(to.word[1])
+        : "l"(from));
+  } else {
+    // Neighbours read the rest of the sector.
+    asm("ld.global.nc.L2::128B.u32 %0, [%1];" : "=r"(to.word[0]) : "l"(from));
+  }
+  return to.value;
+#else
+  return *from;
+#endif
+}
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return expf(x); }
 EBB_DEVICE float Exp2(float x) { return exp2f(x); }
@@ -220,6 +252,16 @@ class TeamWords {
 };
 EBB_DEVICE void AddShared(int32_t* to, int32_t value) { *to += value; }
 EBB_DEVICE int32_t CountBits(uint32_t bits) { return __builtin_popcount(bits); }
+EBB_DEVICE int32_t AddDevice(int32_t* to, int32_t value) {
+  const int32_t before = *to;
+  *to += value;
+  return before;
+}
+EBB_DEVICE void FenceDevice() {}
+template <typename T>
+EBB_DEVICE T ReadOnce(const T* from) {
+  return *from;
+}
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }
 EBB_DEVICE float Exp2(float x) { return __builtin_exp2f(x); }

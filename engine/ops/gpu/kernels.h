@@ -17,7 +17,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 8;
+inline constexpr int32_t kTableVersion = 9;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -168,8 +168,8 @@ struct RmsNormArgs {
   float eps = 0;
 };
 
-// y [T][out] = x [T][in] W^T + bias, or y += . linear_tiles rounds x to BF16 where weights are BF16 or quantised; all
-// else computes with x as it is.
+// y [T][out] = x [T][in] W^T + bias, or y += . Where weights are BF16 or quantised, linear_tiles rounds x to BF16, and
+// linear_rows to the sum of two: within 2^-17 of it. F32 and F16 are multiplied by x as it is.
 struct LinearArgs {
   Matrix w = {};
   const float* bias = nullptr;  // [out] or null
@@ -178,7 +178,39 @@ struct LinearArgs {
   int64_t y_stride = 0;
   int32_t rows = 0;
   int32_t add = 0;
+  // Of linear_rows where weights are neither F32 nor F16, for launches of one stream in turn: what parts of the columns
+  // add up to, and how many of them are done, zeros before and after each launch.
+  float* partial = nullptr;    // [LinearPartials(out, in, rows)]
+  int32_t* arrived = nullptr;  // [LinearMeetings(out, rows)]
 };
+
+// A block of linear_rows makes so many outputs of so many rows. Where that makes few blocks, columns are split, by W's
+// shape alone: that keeps a row's bits its own.
+inline constexpr int32_t kLinearOutputs = 256;
+inline constexpr int32_t kLinearRows = 32;
+inline constexpr int32_t kLinearStage = 128;  // columns that a split has whole multiples of
+constexpr int32_t LinearTiles(int32_t outputs) { return (outputs + kLinearOutputs - 1) / kLinearOutputs; }
+// Columns of a split; the last has what is left.
+constexpr int32_t LinearColumns(int32_t outputs, int32_t cols) {
+  constexpr int32_t kBlocks = 132;  // so many do not wait for each other on a large device
+  constexpr int32_t kStagesMin = 2;
+  const int32_t stages = (cols + kLinearStage - 1) / kLinearStage;
+  const int32_t tiles = LinearTiles(outputs);
+  const int32_t splits = tiles < kBlocks ? kBlocks / tiles : 1;
+  const int32_t each = (stages + splits - 1) / splits;
+  return (each < kStagesMin ? kStagesMin : each) * kLinearStage;
+}
+constexpr int32_t LinearSplits(int32_t outputs, int32_t cols) {
+  const int32_t columns = LinearColumns(outputs, cols);
+  return (cols + columns - 1) / columns;
+}
+constexpr int64_t LinearPartials(int32_t outputs, int32_t cols, int32_t rows) {
+  const int32_t splits = LinearSplits(outputs, cols);
+  return splits == 1 ? 0 : int64_t{LinearTiles(outputs)} * splits * kLinearOutputs * rows;
+}
+constexpr int64_t LinearMeetings(int32_t outputs, int32_t rows) {
+  return int64_t{LinearTiles(outputs)} * ((rows + kLinearRows - 1) / kLinearRows);
+}
 
 // y = x in BF16, n numbers, a multiple of 8; both aligned to 16 bytes.
 struct RoundArgs {

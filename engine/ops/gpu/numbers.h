@@ -34,6 +34,28 @@ EBB_DEVICE uint32_t PackBf16(float low, float high) {
 #endif
 }
 
+// Two floats as a word of two BF16, to nearest, the first in the lower half.
+EBB_DEVICE uint32_t Bf16Pair(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  return ToBf16(low) | static_cast<uint32_t>(ToBf16(high)) << 16;
+#endif
+}
+// The sums of two pairs. REQUIRES: they are exact in BF16.
+EBB_DEVICE uint32_t AddBf16Pairs(uint32_t a, uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  uint32_t sum;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(0x3F803F80U), "r"(b));  // times 1
+  return sum;
+#else
+  return BitsOf(FloatOf(a << 16) + FloatOf(b << 16)) >> 16 |
+         BitsOf(FloatOf(a & 0xFFFF0000U) + FloatOf(b & 0xFFFF0000U));
+#endif
+}
+
 #if defined(__CUDACC__)
 EBB_DEVICE float FromF16(uint32_t bits) { return __half2float(__ushort_as_half(static_cast<uint16_t>(bits))); }
 EBB_DEVICE uint16_t ToF16(float x) { return __half_as_ushort(__float2half_rn(x)); }
@@ -66,6 +88,10 @@ EBB_DEVICE uint16_t ToF16(float x) {
 // Sixteen bytes, read at once.
 struct alignas(16) Vector16 {
   uint32_t word[4];
+};
+
+struct alignas(8) Vector8 {
+  uint32_t word[2];
 };
 
 // Elements of K and V. ReadEight: eight neighbours, the first aligned as a vector of them. kScaled: what it and Read

@@ -49,6 +49,21 @@ EBB_DEVICE void MultiplySmallTile(const uint32_t (&a)[4], const uint32_t (&b)[2]
 #endif
 }
 
+// C = A B: the same with a C of zeros.
+EBB_DEVICE void MultiplySmallTileAnew(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {
+#if defined(__CUDA_ARCH__)
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, "
+      "%10, %10};"
+      : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.0F));
+#else
+  EBB_UNROLL
+  for (int32_t i = 0; i < 4; ++i) c[i] = 0;
+  MultiplySmallTile(a, b, c);
+#endif
+}
+
 // Two floats as a word of two BF16, cut off, not rounded; what was cut off is left in them. Three words in turn hold
 // all 24 bits of both.
 EBB_DEVICE uint32_t TakeBf16(float& low, float& high) {

@@ -1,0 +1,205 @@
+// Weights as linear_rows_small.cc takes them: what a thread reads of a chunk of 32 columns well before it multiplies
+// them, and the pairs of BF16 that it then makes of it, in a few operations for two codes.
+//
+// A small integer is put into the low bits of a BF16 of 128, whose last bit counts as 1: that is 128 + code, and a sum
+// of two BF16 takes the 128 off, exactly. Which columns are a thread's, and in which order, is what comes cheapest; x
+// is laid out alike (ReadX).
+
+#ifndef EBB_ENGINE_OPS_GPU_ROW_CODES_H_
+#define EBB_ENGINE_OPS_GPU_ROW_CODES_H_
+
+#include <cstdint>
+
+#include "engine/ops/gpu/codes.h"
+#include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/numbers.h"
+#include "engine/ops/gpu/weights.h"
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+
+// Four bytes of eight, by a digit each of `which`.
+EBB_DEVICE uint32_t PickBytes(uint32_t low, uint32_t high, uint32_t which) {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(low, high, which);
+#else
+  const uint64_t all = static_cast<uint64_t>(high) << 32 | low;
+  uint32_t picked = 0;
+  EBB_UNROLL
+  for (int32_t i = 0; i < 4; ++i)
+    picked |= static_cast<uint32_t>(all >> (8 * (which >> (4 * i) & 7U)) & 0xFFU) << (8 * i);
+  return picked;
+#endif
+}
+
+inline constexpr uint32_t k128 = 0x43004300U;  // pairs of BF16
+inline constexpr uint32_t kMinus128 = 0xC300C300U;
+inline constexpr uint32_t kMinus136 = 0xC308C308U;
+inline constexpr uint32_t kMinus160 = 0xC320C320U;
+
+// Four floats, aligned as a vector of them.
+EBB_DEVICE void ReadFour(const float* from, float (&to)[4]) {
+  const Vector16 four = *reinterpret_cast<const Vector16*>(from);
+  EBB_UNROLL
+  for (int32_t i = 0; i < 4; ++i) to[i] = FloatOf(four.word[i]);
+}
+
+// What scales four chunks of a row, as it is stored.
+struct StoredScales {
+  uint32_t word[2];  // four of Matrix::scales
+  uint32_t super;
+};
+EBB_DEVICE uint32_t StoredScale(const StoredScales& stored, int32_t i) {
+  return stored.word[i / 2] >> (16 * (i % 2)) & 0xFFFFU;
+}
+
+// kAhead: chunks that a thread reads before it needs the first. kScales: floats that a chunk of a row has to scale its
+// sums: one; one and a minimum; or one for each half. `at`: where the chunk's first value is among all of W.
+template <Element kType>
+struct RowCodes;
+
+template <>
+struct RowCodes<Element::kBf16> {
+  static constexpr int32_t kAhead = 2;
+  static constexpr int32_t kScales = 0;
+  static constexpr bool kHasMinimum = false;
+  static constexpr bool kByHalves = false;
+  using Raw = Vector16;
+  static EBB_DEVICE Raw Read(const Matrix& w, int64_t at, int32_t t) {
+    return ReadOnce(reinterpret_cast<const Vector16*>(static_cast<const uint16_t*>(w.values) + at + 8 * t));
+  }
+  static EBB_DEVICE Vector16 Pairs(const Raw& raw, int32_t /*t*/) { return raw; }
+  static EBB_DEVICE void ReadX(const float* x, int32_t t, float (&to)[8]) { KvF32::ReadEight(x + 8 * t, to); }
+};
+
+template <>
+struct RowCodes<Element::kQ8> {
+  static constexpr int32_t kAhead = 4;
+  static constexpr int32_t kScales = 1;
+  static constexpr bool kHasMinimum = false;
+  static constexpr bool kByHalves = false;
+  using Raw = Vector8;
+  static EBB_DEVICE Raw Read(const Matrix& w, int64_t at, int32_t t) {
+    return ReadOnce(reinterpret_cast<const Vector8*>(static_cast<const int8_t*>(w.values) + at + 8 * t));
+  }
+  // Of a byte, the low seven bits as a number; its sign makes the 128 that is taken off 256.
+  static EBB_DEVICE Vector16 Pairs(const Raw& raw, int32_t /*t*/) {
+    Vector16 pairs;
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      const uint32_t two = raw.word[i / 2] >> (8 * (i % 2));
+      pairs.word[i] = AddBf16Pairs((two & 0x007F007FU) | k128, (two & 0x00800080U) | kMinus128);
+    }
+    return pairs;
+  }
+  static EBB_DEVICE void ReadX(const float* x, int32_t t, float (&to)[8]) {
+    float from[8];
+    KvF32::ReadEight(x + 8 * t, from);
+    EBB_UNROLL
+    for (int32_t i = 0; i < 8; ++i) to[i] = from[i / 4 * 4 + i % 2 * 2 + i / 2 % 2];  // 0 2 1 3
+  }
+  static EBB_DEVICE void Scale(const StoredScales& stored, int32_t i, float (&to)[kScales]) {
+    to[0] = FromF16(StoredScale(stored, i));
+  }
+};
+
+// Thread t has one word: four low and four high nibbles.
+template <uint32_t kMinusZero>
+struct RowNibbles {
+  static constexpr int32_t kAhead = 8;
+  static constexpr bool kByHalves = false;
+  using Raw = uint32_t;
+  static EBB_DEVICE Raw Read(const Matrix& w, int64_t at, int32_t t) {
+    return ReadOnce(static_cast<const uint32_t*>(w.values) + at / 8 + t);
+  }
+  static EBB_DEVICE Vector16 Pairs(const Raw& raw, int32_t /*t*/) {
+    Vector16 pairs;
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      pairs.word[i] = AddBf16Pairs((raw >> (4 * i) & 0x000F000FU) | k128, kMinusZero);
+    }
+    return pairs;
+  }
+  // Of the word's bytes 0 and 2 the low nibbles, the high ones, and so of bytes 1 and 3.
+  static EBB_DEVICE void ReadX(const float* x, int32_t t, float (&to)[8]) {
+    const float* const first = x + t / 2 * 16 + t % 2 * 4;
+    float low[4], high[4];
+    ReadFour(first, low);
+    ReadFour(first + 8, high);
+    EBB_UNROLL
+    for (int32_t i = 0; i < 2; ++i) {
+      to[4 * i] = low[i];
+      to[4 * i + 1] = low[i + 2];
+      to[4 * i + 2] = high[i];
+      to[4 * i + 3] = high[i + 2];
+    }
+  }
+};
+template <>
+struct RowCodes<Element::kQ4> : RowNibbles<kMinus136> {
+  static constexpr int32_t kScales = 1;
+  static constexpr bool kHasMinimum = false;
+  static EBB_DEVICE void Scale(const StoredScales& stored, int32_t i, float (&to)[kScales]) {
+    to[0] = FromF16(StoredScale(stored, i));
+  }
+};
+template <>
+struct RowCodes<Element::kQ4K> : RowNibbles<kMinus128> {
+  static constexpr int32_t kScales = 2;
+  static constexpr bool kHasMinimum = true;
+  static EBB_DEVICE void Scale(const StoredScales& stored, int32_t i, float (&to)[kScales]) {
+    const uint32_t scales = StoredScale(stored, i);
+    to[0] = FromF16(stored.super & 0xFFFFU) * static_cast<float>(scales & 0xFFU);
+    to[1] = FromF16(stored.super >> 16) * static_cast<float>(scales >> 8);
+  }
+};
+
+// Sixteen columns share a scale and make a tile: thread t has 2 t, 2 t + 8, 2 t + 1 and 2 t + 9 of each.
+template <>
+struct RowCodes<Element::kQ6K> {
+  static constexpr int32_t kAhead = 2;
+  static constexpr int32_t kScales = 2;
+  static constexpr bool kHasMinimum = false;
+  static constexpr bool kByHalves = true;
+  struct Raw {
+    uint32_t low[2];
+    Vector8 upper;
+  };
+  static EBB_DEVICE Raw Read(const Matrix& w, int64_t at, int32_t t) {
+    const uint32_t* const low = static_cast<const uint32_t*>(w.values) + at / 8 + t / 2;
+    return {{ReadOnce(low), ReadOnce(low + 2)}, *reinterpret_cast<const Vector8*>(w.upper + at / 16)};
+  }
+  static EBB_DEVICE Vector16 Pairs(const Raw& raw, int32_t t) {
+    const uint32_t byte = 0x4400U + 0x1111U * (2 * t % 4);  // of the word and of it shifted
+    Vector16 pairs;
+    EBB_UNROLL
+    for (int32_t half = 0; half < 2; ++half) {
+      const uint32_t low = raw.low[half];
+      const uint32_t upper = raw.upper.word[half] >> (4 * t);
+      EBB_UNROLL
+      for (int32_t i = 0; i < 2; ++i) {
+        const uint32_t nibbles = PickBytes(low, low >> 4, byte + 0x1111U * i) & 0x000F000FU;
+        pairs.word[2 * half + i] = AddBf16Pairs(nibbles | ((upper << (4 - 2 * i) & 0x00300030U) | k128), kMinus160);
+      }
+    }
+    return pairs;
+  }
+  static EBB_DEVICE void ReadX(const float* x, int32_t t, float (&to)[8]) {
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {  // two neighbours, and those eight further on
+      const Vector8 two = *reinterpret_cast<const Vector8*>(x + 8 * i + 2 * t);
+      to[i / 2 * 4 + i % 2] = FloatOf(two.word[0]);
+      to[i / 2 * 4 + i % 2 + 2] = FloatOf(two.word[1]);
+    }
+  }
+  static EBB_DEVICE void Scale(const StoredScales& stored, int32_t i, float (&to)[kScales]) {
+    const uint32_t scales = StoredScale(stored, i);
+    const float d = FromF16(stored.super & 0xFFFFU);
+    to[0] = d * CodeAt(scales, 0);
+    to[1] = d * CodeAt(scales, 1);
+  }
+};
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET
+
+#endif  // EBB_ENGINE_OPS_GPU_ROW_CODES_H_
