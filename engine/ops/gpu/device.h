@@ -96,6 +96,7 @@ EBB_DEVICE void AddShared(int32_t* to, int32_t value) { atomicAdd(to, value); }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return expf(x); }
 EBB_DEVICE float Exp2(float x) { return exp2f(x); }
+EBB_DEVICE float Log2(float x) { return log2f(x); }
 // As Exp2, but 0 where that is no normal number: one instruction of NVIDIA's devices. Exactly 1 of 0, and 0 of -inf.
 EBB_DEVICE float Exp2Normal(float x) {
 #if defined(__CUDA_ARCH__)
@@ -205,6 +206,7 @@ EBB_DEVICE void AddShared(int32_t* to, int32_t value) { *to += value; }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }
 EBB_DEVICE float Exp2(float x) { return __builtin_exp2f(x); }
+EBB_DEVICE float Log2(float x) { return __builtin_log2f(x); }
 EBB_DEVICE float Exp2Normal(float x) { return __builtin_exp2f(x); }
 EBB_DEVICE float LargerNumber(float a, float b) { return __builtin_fmaxf(a, b); }
 EBB_DEVICE void CopyAhead(void* to, const void* from) { emulation::CopyLater(to, from); }
