@@ -21,12 +21,19 @@
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define EBB_DEVICE __device__ __forceinline__
 #define EBB_KERNEL(threads) static __global__ void __launch_bounds__(threads)
+// Registers are as many as let so many blocks be on a multiprocessor of NVIDIA's at once.
+#if defined(__CUDACC__)
+#define EBB_KERNEL_BESIDE(threads, blocks) static __global__ void __launch_bounds__(threads, blocks)
+#else
+#define EBB_KERNEL_BESIDE(threads, blocks) EBB_KERNEL(threads)
+#endif
 #define EBB_SHARED __shared__
 #define EBB_UNROLL _Pragma("unroll")
 #else
 // A kernel has its threads' shared memory to itself: blocks are emulated one at a time.
 #define EBB_DEVICE inline __attribute__((always_inline))
 #define EBB_KERNEL(threads) static void
+#define EBB_KERNEL_BESIDE(threads, blocks) static void
 #define EBB_SHARED static
 #define EBB_UNROLL
 #endif

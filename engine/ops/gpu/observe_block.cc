@@ -42,6 +42,7 @@ struct Shape {
   static constexpr int32_t kTiles = kTerms == 1 ? 32 / kUnits : kUnits == 4 ? 2 : 1;  // of a stage: up to 24 KB
   static constexpr int32_t kVectors = kTerms * kUnits * kTeam + 2 * kLaidRows / 4;    // of a tile
   static constexpr int32_t kStages = kTerms == 1 || kUnits <= 8 ? 3 : 2;
+  static constexpr int32_t kBeside = kTerms == 1 || kUnits == 4 ? 4 : kUnits == 8 ? 3 : 2;  // blocks at once
 };
 
 template <typename S>
@@ -59,6 +60,7 @@ struct SlotsSoFar {
 
 // Which rows count.
 struct Counted {
+  bool some = false;  // else all
   int32_t first = 0;  // row
   int32_t group = 1;
   int32_t track = -1;  // the one query head, or all
@@ -95,20 +97,35 @@ EBB_DEVICE void ObserveTile(const BlockLane& l, SlotsSoFar<S>& s, const Vector16
   }
   const float* const base = reinterpret_cast<const float*>(tile + S::kTerms * units * kTeam);
   const int32_t* const query = reinterpret_cast<const int32_t*>(base + kLaidRows);
+  float less[2][2];
   EBB_UNROLL
-  for (int32_t n = 0; n < 2; ++n) {
+  for (int32_t i = 0; i < 4; ++i) less[i / 2][i % 2] = base[8 * (i / 2) + 2 * t + i % 2];
+  if (counted.some) {
     EBB_UNROLL
-    for (int32_t j = 0; j < 2; ++j) {
-      const int32_t of_tile = 8 * n + 2 * t + j;
-      float less = base[of_tile];
-      if (counted.track >= 0 && (row + of_tile) % counted.group != counted.track) less = Infinity();
-      if (row + of_tile < counted.first) less = Infinity();
+    for (int32_t i = 0; i < 4; ++i) {
+      const int32_t m = row + 8 * (i / 2) + 2 * t + i % 2;
+      if (m < counted.first || (counted.track >= 0 && m % counted.group != counted.track)) {
+        less[i / 2][i % 2] = Infinity();
+      }
+    }
+  }
+  if (differ) {
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      const int32_t at = query[8 * (i / 2) + 2 * t + i % 2];
       EBB_UNROLL
       for (int32_t slot = 0; slot < S::kSlots; ++slot) {
-        float logit = logits[slot / 2][n][2 * (slot % 2) + j];
-        if (differ && s.position[slot] > query[of_tile]) logit = MinusInfinity();
-        s.received[slot][j] += Exp2Normal(MultiplyAdd(logit, kLog2E, -less));
+        float& logit = logits[slot / 2][i / 2][2 * (slot % 2) + i % 2];
+        if (s.position[slot] > at) logit = MinusInfinity();
       }
+    }
+  }
+  EBB_UNROLL
+  for (int32_t i = 0; i < 4; ++i) {
+    EBB_UNROLL
+    for (int32_t slot = 0; slot < S::kSlots; ++slot) {
+      const float logit = logits[slot / 2][i / 2][2 * (slot % 2) + i % 2];
+      s.received[slot][i % 2] += Exp2Normal(MultiplyAdd(logit, kLog2E, -less[i / 2][i % 2]));
     }
   }
 }
@@ -159,7 +176,7 @@ EBB_DEVICE int32_t FirstStage(const BlockLane& l, int32_t stage, int32_t stages,
 }
 
 template <typename S>
-EBB_KERNEL(kThreads)
+EBB_KERNEL_BESIDE(kThreads, S::kBeside)
 ObserveSlots(BlockArgs args) {
   constexpr int32_t kRows = S::kTiles * kLaidRows;
   Shared<S>& shared = *LaunchShared<Shared<S>>();
@@ -195,7 +212,8 @@ ObserveSlots(BlockArgs args) {
   }
 
   const bool last_alone = session.rule == ScoreRule::kLast;
-  Counted counted = {.first = last_alone ? l.rows - a.group : 0, .group = a.group};
+  const bool apart = session.tracks > 1 && 8 % a.group != 0;
+  Counted counted = {.some = last_alone || apart, .first = last_alone ? l.rows - a.group : 0, .group = a.group};
   const int32_t stages = (l.rows + kRows - 1) / kRows;
   const int32_t begin = FirstStage<kRows>(l, counted.first / kRows, stages, earliest);
   const int32_t tile_vectors = l.tile_words / 4;
@@ -210,7 +228,6 @@ ObserveSlots(BlockArgs args) {
     CloseCopies();
   };
 
-  const bool apart = session.tracks > 1 && 8 % a.group != 0;
   for (int32_t pass = 0; pass < (apart ? session.tracks : 1); ++pass) {
     if (apart) {
       counted.track = pass;
