@@ -261,8 +261,8 @@ struct AttendArgs {
 //
 //   q         [H][LaidTiles] tiles of LaidTileWords: kLaidRows rows of one session, rotated and scaled, as K lies in
 //   kv;
-//             then what the rows' weights divide by, in logs, and their positions. Session i of the launch begins with
-//             tile (first row, counted from the launch's) * G / kLaidRows + i
+//             then a float a row, which ObserveBlock writes, and the row's position. Session i of the launch begins
+//             with tile (first row, counted from the launch's) * G / kLaidRows + i
 //   kv        [sessions][H][strips][2][terms][d / 16][32][4] words: K, rotated, and V of kStripSlots slots; zeros where
 //             a slot is free
 //   position  [sessions][H][strips * kStripSlots]: INT32_MAX where a slot is free, which no row sees
