@@ -258,7 +258,8 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   if (!step.decodes()) {
     const int64_t row_bytes = int64_t{2} * gpu::LaidTerms(ElementOf(options_.kv_type)) * c.head_dim;
     const int64_t slots = int64_t{step.blocks()} * c.kv_heads * step.block_slots_max;
-    EBB_TRY(Grow(laid_q_, (heads - singles) * row_bytes));
+    const int64_t tiles = c.kv_heads * gpu::LaidTiles(rows - step.single, c.group(), step.blocks());
+    EBB_TRY(Grow(laid_q_, tiles * gpu::LaidTileWords(ElementOf(options_.kv_type), c.head_dim) * 4));
     EBB_TRY(Grow(laid_kv_, slots * 2 * row_bytes));
     EBB_TRY(Grow(laid_position_, slots * 4));
     EBB_TRY(Grow(laid_earliest_, slots / gpu::kStripSlots * 4));

@@ -64,7 +64,8 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
   EBB_ASSIGN(made.partial_stats_, gpu.Allocate(heads * splits * 8, "sums"));
   if (s.is_prompt) {
     const int64_t laid = int64_t{s.sessions} * s.kv_heads * s.strips() * gpu::kStripSlots;
-    EBB_ASSIGN(made.laid_q_, gpu.Allocate(heads * d * 2, "what is laid out"));
+    const int64_t tiles = s.kv_heads * gpu::LaidTiles(s.rows(), s.group, s.sessions);
+    EBB_ASSIGN(made.laid_q_, gpu.Allocate(tiles * gpu::LaidTileWords(s.type, s.head_dim) * 4, "what is laid out"));
     EBB_ASSIGN(made.laid_kv_, gpu.Allocate(laid * d * 4, "what is laid out"));
     EBB_ASSIGN(made.laid_position_, gpu.Allocate(laid * 4, "what is laid out"));
     EBB_ASSIGN(made.laid_earliest_, gpu.Allocate(laid / gpu::kStripSlots * 4, "what is laid out"));

@@ -40,8 +40,8 @@ struct Shape {
   static constexpr int32_t kUnits = kUnitsOf;
   static constexpr bool kWhole = kIsWhole;
   static constexpr bool kStaged = kTerms == 1;
-  static constexpr int32_t kTiles = kStaged && kUnits <= 8 ? 2 : 1;  // of kTileRows, of a team: as registers allow
-  static constexpr int32_t kTeamRows = kTiles * kTileRows;
+  static constexpr int32_t kTiles = kStaged && kUnits <= 8 ? 2 : 1;  // of kLaidRows, of a team: as registers allow
+  static constexpr int32_t kTeamRows = kTiles * kLaidRows;
   static constexpr int32_t kRows = kTeams * kTeamRows;
   static constexpr int32_t kStrips = kStaged ? 16 / kUnits : 1;  // of a stage: 16 KB
   static constexpr int32_t kSlots = kStrips * kStripSlots;
@@ -95,7 +95,7 @@ EBB_DEVICE void MaskRows(const int32_t* position, const int32_t* query, float (&
   for (int32_t tile = 0; tile < S::kTiles; ++tile) {
     EBB_UNROLL
     for (int32_t half = 0; half < 2; ++half) {
-      const int32_t row = query[kTileRows * tile + 8 * half + ThreadIndex() % kTeam / 4];
+      const int32_t row = query[kLaidRows * tile + 8 * half + ThreadIndex() % kTeam / 4];
       EBB_UNROLL
       for (int32_t n = 0; n < 2 * S::kStrips; ++n) {
         EBB_UNROLL
@@ -211,7 +211,7 @@ EBB_DEVICE void WritePartials(const BlockLane& l, const RowsSoFar<S>& r, int32_t
     EBB_UNROLL
     for (int32_t half = 0; half < 2; ++half) {
       const float weight = ReduceTeam(r.weight[tile][half], Plus(), 4);
-      const int32_t m = first + kTileRows * tile + 8 * half + ThreadIndex() % kTeam / 4;
+      const int32_t m = first + kLaidRows * tile + 8 * half + ThreadIndex() % kTeam / 4;
       if (m < l.rows) {
         const int64_t at = StepRow(l, m) * a.splits + split;
         if (t == 0) {
@@ -299,7 +299,7 @@ AttendTile(BlockArgs args) {
   EBB_UNROLL
   for (int32_t tile = 0; tile < S::kTiles; ++tile) {
     r.peak[tile][0] = r.peak[tile][1] = MinusInfinity();
-    if (has_rows) ReadQueries<S::kWhole>(l, first + team * S::kTeamRows + tile * kTileRows, r.q[tile]);
+    if (has_rows) ReadQueries<S::kWhole>(l, first + team * S::kTeamRows + tile * kLaidRows, r.q[tile]);
   }
 
   if constexpr (S::kStaged) {

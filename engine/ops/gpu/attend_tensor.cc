@@ -2,23 +2,23 @@
 // of caches whose numbers are exact in BF16: BF16 and bytes. Block (c, h, t): split c (slots 256 c .. 256 c + 255) of
 // KV head h of row t.
 //
-// K of the split, then V, goes by in stages of up to 64 slots, copied to a ring in shared memory while others are
+// K of the split, then V, goes by in stages of up to 32 slots, copied to a ring in shared memory while others are
 // computed. Rows of a stage are 16 bytes longer than they are, so that what a team reads at once lies in all banks.
 //
-//   stages   K 0 | K 1 | K 2 | K 3 | V 0 | V 1 | V 2 | V 3        ring   stage s lies in part s % kRing
+//   stages   K 0 | K 1 | ... | K 7 | V 0 | V 1 | ... | V 7        ring   stage s lies in part s % kRing
 //                                  ^ softmax of the split, while V is on its way
 //
 // What comes in floats, queries and weights, is two BF16 that add up to it but for 2^-17 of it: a product has the first
 // terms of eight query heads in rows 0 .. 7 of its left side, the second ones in rows 8 .. 15, and both results lie
 // with one thread. Keys that are turned become two terms, too.
 //
-//   logits   [heads' terms] x [8 slots], a unit of 16 components at a time (rope.h): thread 4 g + t has pairs 2 t and
-//            2 t + 1 of slot g's unit, so a rotation never leaves its thread. A team takes eight slots, then others.
-//   sums     [heads' terms] x [16 components], 16 slots at a time: thread 4 g + t has components 2 g and 2 g + 1 of
-//            slots 2 t, 2 t + 1, 2 t + 8, 2 t + 9, of which it makes two products of eight columns, and ends up with
-//            components 4 t .. 4 t + 3 of head g. A team takes every fourth unit, of all slots.
+//   logits   [heads' terms] x [8 slots], a unit of 16 components at a time (rope.h): thread 4 g + t has numbers 2 t and
+//            2 t + 1 of both halves of slot g's unit. Those are two pairs, whichever kind, so a rotation never leaves
+//            its thread. A team takes eight slots of a stage.
+//   sums     [heads' terms] x [8 components], 16 slots at a time. A team takes every fourth unit, of all slots.
 //
-//   share    a row a head: logits [256] floats; then, in their place, both terms of weights, words of two slots each
+//   share    first the queries' terms; then a row a head: logits [256] floats; then, in their place, both terms of
+//            weights, words of two slots each
 //
 // A slot that this row may not see counts for nothing, whatever its bytes are. Of bytes, a sum meets its scale when it
 // is complete: a logit that of K, a weight that of V. Sums are over slots in a fixed order within the split, whoever
@@ -40,36 +40,15 @@ namespace {
 constexpr int32_t kThreads = 128;
 constexpr int32_t kTeams = kThreads / kTeam;
 constexpr int32_t kRing = 3;
-constexpr int32_t kStageBytes = kStageSlots * (128 * 2 + 16);  // at most
-constexpr int32_t kShareStride = kSplitSlots + 8;              // so that heads begin in different banks
+constexpr int32_t kSlots = 8 * kTeams;             // of a stage
+constexpr int32_t kShareStride = kSplitSlots + 8;  // so that heads begin in different banks
 constexpr int32_t kSecondTerm = kShareStride / 2;
 
+// Of a stage.
 template <typename E>
-EBB_DEVICE constexpr int32_t RowBytes(int32_t d) {
+int32_t RowBytes(int32_t d) {
   return d * static_cast<int32_t>(sizeof(typename E::Type)) + 16;
 }
-// Slots of a stage, a whole part of a page.
-template <typename E>
-EBB_DEVICE int32_t StageSlotsOf(int32_t d) {
-  int32_t slots = kStageSlots;
-  while (slots * RowBytes<E>(d) > kStageBytes) slots /= 2;
-  return slots;
-}
-
-struct Two {
-  float first, second;
-};
-// Two neighbours, as they are stored.
-EBB_DEVICE Two ReadTwo(const uint16_t* from) {
-  const uint32_t word = *reinterpret_cast<const uint32_t*>(from);
-  return {FloatOf(word << 16), FloatOf(word & 0xFFFF0000U)};
-}
-EBB_DEVICE Two ReadTwo(const int8_t* from) {
-  const uint32_t both = *reinterpret_cast<const uint16_t*>(from);
-  return {static_cast<float>(static_cast<int8_t>(both & 0xFFU)), static_cast<float>(static_cast<int8_t>(both >> 8))};
-}
-// Of two numbers that are exact in BF16.
-EBB_DEVICE uint32_t PackExact(float low, float high) { return BitsOf(low) >> 16 | (BitsOf(high) & 0xFFFF0000U); }
 
 // Two numbers as two words of two BF16: each rounded, and what that left.
 struct Terms {
@@ -79,40 +58,52 @@ EBB_DEVICE Terms TermsOf(float low, float high) {
   const uint32_t first = PackBf16(low, high);
   return {first, PackBf16(low - FloatOf(first << 16), high - FloatOf(first & 0xFFFF0000U))};
 }
+// Of two numbers that are exact in BF16.
+EBB_DEVICE uint32_t PackExact(float low, float high) { return BitsOf(low) >> 16 | (BitsOf(high) & 0xFFFF0000U); }
 
-// Pairs 2 t and 2 t + 1 of a unit.
-struct TwoPairs {
-  float x[2], y[2];
+// What a thread has of a unit: numbers 2 t and 2 t + 1 of its first eight, and of its second eight.
+struct Quarter {
+  float low[2], high[2];
 };
-template <typename T, typename Read>
-EBB_DEVICE TwoPairs ReadPairs(const T* head, const RopeArgs& rope, int32_t unit, int32_t t, const Read& read) {
-  const UnitPlace place = PlaceOf(rope, unit);
-  const Two low = read(head + (place.neighbours ? kUnit * unit + 4 * t : place.first + 2 * t));
-  const Two high = read(head + (place.neighbours ? kUnit * unit + 4 * t + 2 : place.second + 2 * t));
-  if (place.neighbours) return {{low.first, high.first}, {low.second, high.second}};
-  return {{low.first, low.second}, {high.first, high.second}};
+EBB_DEVICE Quarter QuarterOf(uint32_t low, uint32_t high) {
+  return {{FloatOf(low << 16), FloatOf(low & 0xFFFF0000U)}, {FloatOf(high << 16), FloatOf(high & 0xFFFF0000U)}};
 }
-EBB_DEVICE void TurnPairs(TwoPairs& pairs, int32_t position, const uint64_t* turns) {
+EBB_DEVICE Quarter ReadBytes(const uint8_t* low, const uint8_t* high) {
+  const uint32_t first = *reinterpret_cast<const uint16_t*>(low);
+  const uint32_t second = *reinterpret_cast<const uint16_t*>(high);
+  return {
+      {static_cast<float>(static_cast<int8_t>(first & 0xFFU)), static_cast<float>(static_cast<int8_t>(first >> 8))},
+      {static_cast<float>(static_cast<int8_t>(second & 0xFFU)), static_cast<float>(static_cast<int8_t>(second >> 8))}};
+}
+// Turned, as first and second numbers of its two pairs, by `turns` of these. Pairs of neighbours lie in a half each.
+EBB_DEVICE Quarter TurnQuarter(const Quarter& q, bool neighbours, int32_t position, const uint64_t* turns) {
+  const float x[2] = {q.low[0], neighbours ? q.high[0] : q.low[1]};
+  const float y[2] = {neighbours ? q.low[1] : q.high[0], q.high[1]};
+  Quarter turned;
   EBB_UNROLL
   for (int32_t i = 0; i < 2; ++i) {
-    const CosSin turned = Turn(position, turns[i]);
-    const float x = pairs.x[i];
-    const float y = pairs.y[i];
-    pairs.x[i] = MultiplyAdd(-y, turned.sin, x * turned.cos);
-    pairs.y[i] = MultiplyAdd(x, turned.sin, y * turned.cos);
+    const CosSin angle = Turn(position, turns[i]);
+    turned.low[i] = MultiplyAdd(-y[i], angle.sin, x[i] * angle.cos);
+    turned.high[i] = MultiplyAdd(x[i], angle.sin, y[i] * angle.cos);
   }
+  return turned;
 }
 
 template <typename E, int32_t kUnits>
 EBB_KERNEL(kThreads)
 AttendSplit(AttendArgs a) {
-  using Type = typename E::Type;
-  EBB_SHARED float share[kGroupMax * kShareStride];
+  EBB_SHARED Vector16 share_words[kGroupMax * kShareStride / 4];
   EBB_SHARED int32_t at[kSplitSlots];  // positions, -1 where this row sees nothing
-  EBB_SHARED uint64_t turns[kHeadDimMax / 2];
+  struct alignas(16) TurnsOfThread {
+    uint64_t of_pair[2];
+  };
+  EBB_SHARED TurnsOfThread turns[kUnits][4];  // of the pairs that thread t has of each unit
+  EBB_SHARED int32_t places[kUnits][2];       // where a unit's halves begin in a row, bytes
   EBB_SHARED float scale_of_k[E::kScaled ? kSplitSlots : 1];
   EBB_SHARED float scale_of_v[E::kScaled ? kSplitSlots : 1];
-  uint32_t* const weights = reinterpret_cast<uint32_t*>(share);
+  float* const share = reinterpret_cast<float*>(share_words);
+  uint32_t* const weights = reinterpret_cast<uint32_t*>(share_words);
+  static_assert(kUnits * kTeam <= kGroupMax * kShareStride / 4);
   uint8_t* const ring = LaunchShared<uint8_t>();
 
   const CacheArgs& cache = a.cache;
@@ -130,21 +121,34 @@ AttendSplit(AttendArgs a) {
   const int32_t g = thread % kTeam / 4;
   const int32_t t = thread % 4;
 
-  const int32_t stage_slots = StageSlotsOf<E>(d);
-  const int32_t row_bytes = RowBytes<E>(d);
-  const int32_t part_bytes = stage_slots * row_bytes;
-  const int32_t vectors = (row_bytes - 16) / 16;
-  const int32_t key_stages = (slots + stage_slots - 1) / stage_slots;
+  constexpr auto kBytes = static_cast<int32_t>(sizeof(typename E::Type));
+  const int32_t row_bytes = d * kBytes + 16;
+  const int32_t part_bytes = kSlots * row_bytes;
+  const int32_t vectors = d * kBytes / 16;
+  const int32_t key_stages = (slots + kSlots - 1) / kSlots;
+  // Vectors of a thread: its first one, and from one to the next, as rows and columns.
+  const int32_t copy_from = thread / vectors * row_bytes + thread % vectors * 16;
+  const int32_t copy_column = thread % vectors;
+  const int32_t copy_rows = kThreads / vectors;
+  const int32_t copy_columns = kThreads % vectors;
   const auto issue = [&](int32_t stage) {
     if (stage < 2 * key_stages) {
       const bool is_key = stage < key_stages;
-      const int32_t begin = (is_key ? stage : stage - key_stages) * stage_slots;
+      const int32_t begin = (is_key ? stage : stage - key_stages) * kSlots;
       const SlotRows<E> rows = RowsOf<E>(cache.arena, session, lane, first + begin);
-      const uint8_t* const from = reinterpret_cast<const uint8_t*>(is_key ? rows.k : rows.v);
-      const int32_t count = (slots - begin < stage_slots ? slots - begin : stage_slots) * vectors;
-      uint8_t* const to = ring + stage % kRing * part_bytes;
+      const uint8_t* from = reinterpret_cast<const uint8_t*>(is_key ? rows.k : rows.v) + 16 * thread;
+      uint8_t* to = ring + stage % kRing * part_bytes + copy_from;
+      const int32_t count = (slots - begin < kSlots ? slots - begin : kSlots) * vectors;
+      int32_t column = copy_column;
       for (int32_t i = thread; i < count; i += kThreads) {
-        CopyAhead(to + i / vectors * row_bytes + i % vectors * 16, from + 16 * i);
+        CopyAhead(to, from);
+        from += 16 * kThreads;
+        to += copy_rows * row_bytes + copy_columns * 16;
+        column += copy_columns;
+        if (column >= vectors) {
+          column -= vectors;
+          to += 16;  // past what a row is longer
+        }
       }
     }
     CloseCopies();
@@ -160,6 +164,7 @@ AttendSplit(AttendArgs a) {
 
   const int32_t* const position = session.position + int64_t{lane} * session.capacity;
   const int32_t query = position[session.placed[int64_t{lane} * session.block_max + row - session.first_row]];
+  const bool neighbours = a.rope.halves == 0;
   for (int32_t i = thread; i < kSplitSlots; i += kThreads) {
     const int32_t own = i < slots ? position[first + i] : -1;
     at[i] = own <= query ? own : -1;
@@ -169,58 +174,88 @@ AttendSplit(AttendArgs a) {
       scale_of_v[i] = scales.v;
     }
   }
-  for (int32_t i = thread; i < d / 2; i += kThreads) turns[i] = i < a.rope.rotary_dims / 2 ? a.rope.turns[i] : 0;
+  if (thread < kUnits) {
+    const UnitPlace place = PlaceOf(a.rope, thread < units ? thread : 0);
+    places[thread][0] = place.first * kBytes;
+    places[thread][1] = place.second * kBytes;
+  }
+  for (int32_t i = thread; i < d / 2; i += kThreads) {
+    const int32_t of = i % kPairs;
+    const int32_t pair = i - of + (neighbours ? of % 2 * 4 + of / 2 : of);
+    turns[i / kPairs][of / 2].of_pair[of % 2] = pair < a.rope.rotary_dims / 2 ? a.rope.turns[pair] : 0;
+  }
   Barrier();
 
+  // Queries' terms, every fourth unit by a team, then all by each.
   const int64_t heads = int64_t{cache.kv_heads} * a.group;
   const int64_t first_head = row * heads + int64_t{head} * a.group;
-  uint32_t q[kUnits][4] = {};
+  for (int32_t u = team; u < units; u += kTeams) {
+    Vector16 terms = {};
+    if (g < a.group) {
+      const float* const own = a.q + row * a.q_stride + (int64_t{head} * a.group + g) * d + 2 * t;
+      const UnitPlace place = PlaceOf(a.rope, u);
+      const float* const low = own + place.first;
+      const float* const high = own + place.second;
+      Quarter quarter = {{low[0], low[1]}, {high[0], high[1]}};
+      if (kUnit * u < a.rope.rotary_dims) quarter = TurnQuarter(quarter, neighbours, query, turns[u][t].of_pair);
+      const Terms of_low = TermsOf(a.scale * quarter.low[0], a.scale * quarter.low[1]);
+      const Terms of_high = TermsOf(a.scale * quarter.high[0], a.scale * quarter.high[1]);
+      terms = {{of_low.first, of_low.second, of_high.first, of_high.second}};
+    }
+    share_words[u * kTeam + thread % kTeam] = terms;
+  }
+  Barrier();
+  Vector16 q[kUnits];
   EBB_UNROLL
   for (int32_t u = 0; u < kUnits; ++u) {
-    if (u >= units || g >= a.group) continue;
-    const float* const own = a.q + row * a.q_stride + (int64_t{head} * a.group + g) * d;
-    TwoPairs pairs = ReadPairs(own, a.rope, u, t, [](const float* from) { return Two{from[0], from[1]}; });
-    TurnPairs(pairs, query, turns + kPairs * u + 2 * t);
-    const Terms x = TermsOf(a.scale * pairs.x[0], a.scale * pairs.x[1]);
-    const Terms y = TermsOf(a.scale * pairs.y[0], a.scale * pairs.y[1]);
-    q[u][0] = x.first;
-    q[u][1] = x.second;
-    q[u][2] = y.first;
-    q[u][3] = y.second;
+    if (u < units) q[u] = share_words[u * kTeam + thread % kTeam];
   }
 
   for (int32_t stage = 0; stage < key_stages; ++stage) {
     const uint8_t* const rows = take(stage);
-    for (int32_t tile = team; 8 * tile < stage_slots; tile += kTeams) {
-      const int32_t begin = stage * stage_slots + 8 * tile;
-      const Type* const k = reinterpret_cast<const Type*>(rows + (8 * tile + g) * row_bytes);
-      const int32_t own = at[begin + g];
-      float c[4] = {};
-      SyncTeam();
-      EBB_UNROLL
-      for (int32_t u = 0; u < kUnits; ++u) {
-        if (u >= units) continue;
-        TwoPairs pairs = ReadPairs(k, a.rope, u, t, [](const Type* from) { return ReadTwo(from); });
-        if (2 * kPairs * u >= a.rope.rotary_dims) {
-          const uint32_t exact[2] = {PackExact(pairs.x[0], pairs.x[1]), PackExact(pairs.y[0], pairs.y[1])};
-          MultiplySmallTile(q[u], exact, c);
-          continue;
+    const int32_t begin = stage * kSlots + 8 * team;
+    const uint8_t* const tile = rows + 8 * team * row_bytes;
+    const int32_t own = at[begin + g];
+    float c[4] = {};
+    SyncTeam();
+    const auto multiply = [&](int32_t u, const Quarter& quarter, uint32_t low, uint32_t high) {
+      const uint32_t left[4] = {q[u].word[0], q[u].word[1], q[u].word[2], q[u].word[3]};
+      if (kUnit * u >= a.rope.rotary_dims) {
+        const uint32_t exact[2] = {low, high};
+        return MultiplySmallTile(left, exact, c);
+      }
+      const Quarter turned = TurnQuarter(quarter, neighbours, own, turns[u][t].of_pair);
+      const Terms of_low = TermsOf(turned.low[0], turned.low[1]);
+      const Terms of_high = TermsOf(turned.high[0], turned.high[1]);
+      const uint32_t first_terms[2] = {of_low.first, of_high.first};
+      const uint32_t second_terms[2] = {of_low.second, of_high.second};
+      MultiplySmallTile(left, first_terms, c);
+      MultiplySmallTile(left, second_terms, c);
+    };
+    EBB_UNROLL
+    for (int32_t u = 0; u < kUnits; u += 2) {
+      if (u >= units) continue;
+      if constexpr (E::kScaled) {
+        EBB_UNROLL
+        for (int32_t i = u; i < u + 2; ++i) {
+          if (i >= units) continue;
+          const uint8_t* const from = tile + g * row_bytes + 2 * t;
+          const Quarter quarter = ReadBytes(from + places[i][0], from + places[i][1]);
+          multiply(i, quarter, PackExact(quarter.low[0], quarter.low[1]), PackExact(quarter.high[0], quarter.high[1]));
         }
-        TurnPairs(pairs, own, turns + kPairs * u + 2 * t);
-        const Terms x = TermsOf(pairs.x[0], pairs.x[1]);
-        const Terms y = TermsOf(pairs.y[0], pairs.y[1]);
-        const uint32_t low[2] = {x.first, y.first};
-        const uint32_t high[2] = {x.second, y.second};
-        MultiplySmallTile(q[u], low, c);
-        MultiplySmallTile(q[u], high, c);
+      } else {
+        uint32_t words[4];
+        LoadTiles<false>([&](int32_t m, int32_t r) { return tile + r * row_bytes + places[u + m / 2][m % 2]; }, words);
+        multiply(u, QuarterOf(words[0], words[1]), words[0], words[1]);
+        if (u + 1 < units) multiply(u + 1, QuarterOf(words[2], words[3]), words[2], words[3]);
       }
-      if (g >= a.group) continue;
-      EBB_UNROLL
-      for (int32_t i = 0; i < 2; ++i) {
-        const int32_t slot = begin + 2 * t + i;
-        const float logit = c[i] + c[2 + i];
-        share[g * kShareStride + slot] = E::kScaled ? logit * scale_of_k[slot] : logit;
-      }
+    }
+    if (g >= a.group) continue;
+    EBB_UNROLL
+    for (int32_t i = 0; i < 2; ++i) {
+      const int32_t slot = begin + 2 * t + i;
+      const float logit = c[i] + c[2 + i];
+      share[g * kShareStride + slot] = E::kScaled ? logit * scale_of_k[slot] : logit;
     }
   }
   Barrier();
@@ -228,6 +263,7 @@ AttendSplit(AttendArgs a) {
   // Softmax of the split, a head a team, two slots a thread at a time.
   const int32_t member = thread % kTeam;
   constexpr int32_t kTwos = kSplitSlots / 2 / kTeam;
+  bool hidden = false;  // some slot of the split that this row may not see
   for (int32_t begin = 0; begin < a.group; begin += kTeams) {
     const bool is_head = begin + team < a.group;
     const int32_t own = is_head ? begin + team : a.group - 1;  // all threads of a warp meet
@@ -238,7 +274,9 @@ AttendSplit(AttendArgs a) {
       EBB_UNROLL
       for (int32_t j = 0; j < 2; ++j) {
         const int32_t slot = 2 * (member + kTeam * i) + j;
-        e[i][j] = at[slot] >= 0 ? share[own * kShareStride + slot] : MinusInfinity();
+        const bool seen = at[slot] >= 0;
+        hidden |= !seen && slot < key_stages * kSlots;
+        e[i][j] = seen ? share[own * kShareStride + slot] : MinusInfinity();
         if (a.logits != nullptr && is_head && slot < slots) {
           a.logits[(first_head + own) * cache.slots_max + first + slot] = e[i][j];
         }
@@ -251,7 +289,7 @@ AttendSplit(AttendArgs a) {
     for (int32_t i = 0; i < kTwos; ++i) {
       EBB_UNROLL
       for (int32_t j = 0; j < 2; ++j) {
-        e[i][j] = at[2 * (member + kTeam * i) + j] >= 0 ? Exp(e[i][j] - peak) : 0;
+        e[i][j] = e[i][j] == MinusInfinity() ? 0 : Exp(e[i][j] - peak);
         weight += e[i][j];
       }
     }
@@ -274,14 +312,22 @@ AttendSplit(AttendArgs a) {
       stats[1] = weight;
     }
   }
+  hidden = ReduceTeam(hidden ? 1 : 0, Largest()) != 0;  // alike for all teams, each of which met every slot
   Barrier();
 
   constexpr int32_t kOwnUnits = kUnits / kTeams;
-  float sum[kOwnUnits][2][4] = {};  // of even components, and of odd ones
+  float sum[kOwnUnits][2][4] = {};
   for (int32_t stage = key_stages; stage < 2 * key_stages; ++stage) {
-    const uint8_t* const rows = take(stage);
-    const int32_t begin = (stage - key_stages) * stage_slots;
-    const int32_t end = slots - begin < stage_slots ? slots - begin : stage_slots;
+    uint8_t* const rows = take(stage);
+    const int32_t begin = (stage - key_stages) * kSlots;
+    if (hidden && !E::kScaled) {  // whatever a hidden slot holds, 0 times it is to be 0; bytes are numbers anyway
+      for (int32_t i = thread; i < kSlots * vectors; i += kThreads) {
+        const int32_t slot = i / vectors;
+        if (at[begin + slot] < 0) *reinterpret_cast<Vector16*>(rows + slot * row_bytes + i % vectors * 16) = {};
+      }
+      Barrier();
+    }
+    const int32_t end = slots - begin < kSlots ? slots - begin : kSlots;
     for (int32_t k = 0; k < end; k += 16) {
       uint32_t weight[4] = {};
       if (g < a.group) {
@@ -291,24 +337,29 @@ AttendSplit(AttendArgs a) {
         weight[2] = of_head[4];
         weight[3] = of_head[kSecondTerm + 4];
       }
-      const int32_t slot[4] = {k + 2 * t, k + 2 * t + 1, k + 2 * t + 8, k + 2 * t + 9};
-      bool seen[4];
-      EBB_UNROLL
-      for (int32_t i = 0; i < 4; ++i) seen[i] = at[begin + slot[i]] >= 0;
+      SyncTeam();
       EBB_UNROLL
       for (int32_t own = 0; own < kOwnUnits; ++own) {
         const int32_t unit = team + kTeams * own;
-        Two v[4] = {};
-        EBB_UNROLL
-        for (int32_t i = 0; i < 4; ++i) {
-          if (unit >= units || !seen[i]) continue;
-          v[i] = ReadTwo(reinterpret_cast<const Type*>(rows + slot[i] * row_bytes) + kUnit * unit + 2 * g);
+        uint32_t v[4] = {};  // of both products, the first eight slots and the others
+        if constexpr (E::kScaled) {
+          EBB_UNROLL
+          for (int32_t half = 0; half < 2; ++half) {
+            if (unit >= units) continue;
+            const uint8_t* const from = rows + (k + 8 * half + 2 * t) * row_bytes + kUnit * unit + 2 * g;
+            const Quarter quarter = ReadBytes(from, from + row_bytes);
+            v[half] = PackExact(quarter.low[0], quarter.high[0]);
+            v[2 + half] = PackExact(quarter.low[1], quarter.high[1]);
+          }
+        } else {
+          const int32_t place = unit < units ? 2 * kUnit * unit : 0;  // all threads of a warp meet
+          LoadTiles<true>(
+              [&](int32_t m, int32_t r) { return rows + (k + m % 2 * 8 + r) * row_bytes + place + m / 2 * 16; }, v);
         }
-        const uint32_t even[2] = {PackExact(v[0].first, v[1].first), PackExact(v[2].first, v[3].first)};
-        const uint32_t odd[2] = {PackExact(v[0].second, v[1].second), PackExact(v[2].second, v[3].second)};
-        SyncTeam();
-        MultiplySmallTile(weight, even, sum[own][0]);
-        MultiplySmallTile(weight, odd, sum[own][1]);
+        const uint32_t first_eight[2] = {v[0], v[1]};
+        const uint32_t other_eight[2] = {v[2], v[3]};
+        MultiplySmallTile(weight, first_eight, sum[own][0]);
+        MultiplySmallTile(weight, other_eight, sum[own][1]);
       }
     }
   }
@@ -318,21 +369,22 @@ AttendSplit(AttendArgs a) {
   for (int32_t own = 0; own < kOwnUnits; ++own) {
     const int32_t unit = team + kTeams * own;
     if (unit >= units) continue;
-    float* const to = a.partial_sums + ((first_head + g) * a.splits + BlockX()) * d + kUnit * unit + 4 * t;
+    float* const to = a.partial_sums + ((first_head + g) * a.splits + BlockX()) * d + kUnit * unit;
     EBB_UNROLL
-    for (int32_t i = 0; i < 2; ++i) {
-      to[2 * i] = sum[own][0][i] + sum[own][0][2 + i];
-      to[2 * i + 1] = sum[own][1][i] + sum[own][1][2 + i];
+    for (int32_t tile = 0; tile < 2; ++tile) {
+      EBB_UNROLL
+      for (int32_t i = 0; i < 2; ++i) {
+        const int32_t column = E::kScaled ? 4 * t + 2 * i + tile : 8 * tile + 2 * t + i;
+        to[column] = sum[own][tile][i] + sum[own][tile][2 + i];
+      }
     }
   }
 }
 
 template <typename E, int32_t kUnits>
 void LaunchUnits(const AttendArgs& args, Stream stream) {
-  const int32_t row_bytes = args.cache.arena.head_dim * static_cast<int32_t>(sizeof(typename E::Type)) + 16;
-  const int32_t stage = row_bytes * kStageSlots;
   const Grid grid = {args.splits, args.cache.kv_heads, args.cache.rows};
-  Launch(AttendSplit<E, kUnits>, grid, kThreads, args, stream, kRing * (stage < kStageBytes ? stage : kStageBytes));
+  Launch(AttendSplit<E, kUnits>, grid, kThreads, args, stream, kRing * kSlots * RowBytes<E>(args.cache.arena.head_dim));
 }
 template <typename E>
 void LaunchOf(const AttendArgs& args, Stream stream) {

@@ -14,8 +14,6 @@
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 
-inline constexpr int32_t kTileRows = 16;  // of a team
-
 // One (session, KV head) of a launch; arrays begin at what is its own.
 struct BlockLane {
   const AttendArgs* a = nullptr;
@@ -27,8 +25,17 @@ struct BlockLane {
   const int32_t* position = nullptr;  // [strips * kStripSlots]
   const int32_t* earliest = nullptr;  // [strips]
   const uint32_t* kv = nullptr;
-  const uint32_t* q = nullptr;  // of the whole launch
+  const uint32_t* q = nullptr;
+  int32_t tile_words = 0;  // of q
 };
+// Where the tiles of q begin that are a session's, the launch's `session`th, and a KV head's.
+EBB_DEVICE uint32_t* LaidQueries(const BlockArgs& args, int32_t session, int32_t head, int32_t tile_words) {
+  const AttendArgs& a = args.attend;
+  const int64_t tiles = int64_t{a.cache.rows} * a.group / kLaidRows + a.cache.session_count;  // LaidTiles
+  const int64_t before = a.cache.sessions[a.first_session + session].first_row - a.first_row;
+  return args.q + (head * tiles + before * a.group / kLaidRows + session) * tile_words;
+}
+
 template <int32_t kTerms>
 EBB_DEVICE BlockLane LaneOf(const BlockArgs& args, int32_t session, int32_t head) {
   const AttendArgs& a = args.attend;
@@ -40,7 +47,8 @@ EBB_DEVICE BlockLane LaneOf(const BlockArgs& args, int32_t session, int32_t head
   l.position = args.position + strip * kStripSlots;
   l.earliest = args.earliest + strip;
   l.kv = args.kv + strip * 2 * l.words;
-  l.q = args.q;
+  l.tile_words = l.words + 2 * kLaidRows;
+  l.q = LaidQueries(args, session, head, l.tile_words);
   return l;
 }
 
@@ -53,9 +61,8 @@ EBB_DEVICE int64_t StepRow(const BlockLane& l, int32_t m) {
 
 // The position of row m's token.
 EBB_DEVICE int32_t PositionOf(const BlockLane& l, int32_t m) {
-  const SessionView& s = *l.session;
-  const int64_t lane = l.a->layer * l.a->cache.kv_heads + l.head;
-  return s.position[lane * s.capacity + s.placed[lane * s.block_max + m / l.a->group]];
+  const uint32_t* const tile = l.q + int64_t{m / kLaidRows} * l.tile_words;
+  return static_cast<int32_t>(tile[l.words + kLaidRows + m % kLaidRows]);
 }
 
 // How many units there are, known to the compiler where a shape is whole: then nothing is asked between products.
@@ -64,26 +71,27 @@ EBB_DEVICE int32_t UnitsOf(const BlockLane& l) {
   return kWhole ? kUnits : l.units;
 }
 
-// What a thread holds of rows first .. first + 15 as the 16 x 16 tiles of a product, zeros past the last row.
+// What lies as K does, 16 rows of it, as the left side of a product.
+EBB_DEVICE void TakeLeft(const Vector16& laid, uint32_t (&left)[4]) {
+  left[0] = laid.word[0];
+  left[1] = laid.word[2];
+  left[2] = laid.word[1];
+  left[3] = laid.word[3];
+}
+
+// What a thread holds of rows first .. first + 15 as the left sides of products, zeros past the last row. `first` is a
+// multiple of 16.
 template <bool kWhole, int32_t kTerms, int32_t kUnits>
 EBB_DEVICE void ReadQueries(const BlockLane& l, int32_t first, uint32_t (&q)[kTerms][kUnits][4]) {
-  const int32_t lane = ThreadIndex() % kTeam;
-  const int64_t heads = int64_t{l.a->cache.kv_heads} * l.a->group;
-  const int64_t before = l.a->first_row * heads;  // rows of q begin with the launch's
+  if (first >= l.rows) return;
   const int32_t units = UnitsOf<kUnits, kWhole>(l);
+  const uint32_t* const words = l.q + int64_t{first / kLaidRows} * l.tile_words;
+  const Vector16* const tile = reinterpret_cast<const Vector16*>(words) + ThreadIndex() % kTeam;
   EBB_UNROLL
-  for (int32_t half = 0; half < 2; ++half) {
-    const int32_t m = first + lane / 4 + 8 * half;
-    const int64_t row = m < l.rows ? StepRow(l, m) - before : 0;
+  for (int32_t term = 0; term < kTerms; ++term) {
     EBB_UNROLL
-    for (int32_t term = 0; term < kTerms; ++term) {
-      const uint32_t* const words = l.q + (term * l.a->cache.rows * heads + row) * (kUnit / 2 * units) + lane % 4;
-      EBB_UNROLL
-      for (int32_t u = 0; u < kUnits; ++u) {
-        if (u >= units) continue;
-        q[term][u][half] = m < l.rows ? words[8 * u] : 0;
-        q[term][u][2 + half] = m < l.rows ? words[8 * u + 4] : 0;
-      }
+    for (int32_t u = 0; u < kUnits; ++u) {
+      if (u < units) TakeLeft(tile[(term * units + u) * kTeam], q[term][u]);
     }
   }
 }

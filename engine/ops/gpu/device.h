@@ -21,7 +21,7 @@
 #if defined(__CUDACC__) || defined(__HIPCC__)
 #define EBB_DEVICE __device__ __forceinline__
 #define EBB_KERNEL(threads) static __global__ void __launch_bounds__(threads)
-// With no more registers than so many blocks at once leave each other.
+// Registers are as many as let so many blocks be on a multiprocessor of NVIDIA's at once.
 #if defined(__CUDACC__)
 #define EBB_KERNEL_BESIDE(threads, blocks) static __global__ void __launch_bounds__(threads, blocks)
 #else
@@ -145,6 +145,7 @@ EBB_DEVICE T* NotShared(T* pointer) {
 #endif
   return pointer;
 }
+EBB_DEVICE float Log2(float x) { return log2f(x); }
 // As Exp2, but 0 where that is no normal number: one instruction of NVIDIA's devices. Exactly 1 of 0, and 0 of -inf.
 EBB_DEVICE float Exp2Normal(float x) {
 #if defined(__CUDA_ARCH__)
@@ -269,6 +270,7 @@ template <typename T>
 EBB_DEVICE T* NotShared(T* pointer) {
   return pointer;
 }
+EBB_DEVICE float Log2(float x) { return __builtin_log2f(x); }
 EBB_DEVICE float Exp2Normal(float x) { return __builtin_exp2f(x); }
 EBB_DEVICE float LargerNumber(float a, float b) { return __builtin_fmaxf(a, b); }
 EBB_DEVICE void CopyAhead(void* to, const void* from) { emulation::CopyLater(to, from); }

@@ -291,7 +291,10 @@ struct AttendArgs {
 // multiply where one vector is what one thread wants next (lay.cc draws it); AttendBlock attends in splits of
 // kBlockSplitSlots; AttendMerge folds them; ObserveBlock is Observe.
 //
-//   q         [terms][T][H * G][d / 2] words: rotated and scaled, of the launch's rows
+//   q         [H][LaidTiles] tiles of LaidTileWords: kLaidRows rows of one session, rotated and scaled, as K lies in
+//   kv;
+//             then a float a row, which ObserveBlock writes, and the row's position. Session i of the launch begins
+//             with tile (first row, counted from the launch's) * G / kLaidRows + i
 //   kv        [sessions][H][strips][2][terms][d / 16][32][4] words: K, rotated, and V of kStripSlots slots; zeros where
 //             a slot is free
 //   position  [sessions][H][strips * kStripSlots]: INT32_MAX where a slot is free, which no row sees
@@ -300,6 +303,13 @@ struct AttendArgs {
 // A word is two BF16. With K and V in BF16 or bytes there is one term: what is multiplied is rounded. F32 and F16 take
 // three that add up to the number, so that a product is as good as one of floats.
 constexpr int32_t LaidTerms(Element type) { return type == Element::kF32 || type == Element::kF16 ? 3 : 1; }
+inline constexpr int32_t kLaidRows = 16;
+constexpr int64_t LaidTiles(int64_t rows, int32_t group, int64_t sessions) {
+  return rows * group / kLaidRows + sessions;
+}
+constexpr int32_t LaidTileWords(Element type, int32_t head_dim) {
+  return LaidTerms(type) * kLaidRows * head_dim / 2 + 2 * kLaidRows;
+}
 struct BlockArgs {
   AttendArgs attend = {};  // logits are not written
   int32_t tokens_max = 0;  // the most that a session of the launch brings

@@ -1,6 +1,6 @@
 // What the rows of prompts' blocks attend to, as tensor cores take it (kernels.h, BlockArgs): queries and keys rotated
 // once for all who meet them, everything in BF16, zeros where a slot is free, whose bytes may be anything. Block
-// (s, h, i): strip s, 16 slots, of KV head h of session i; and a block for each row's queries.
+// (s, h, i): strip s, 16 slots, of KV head h of session i; and tile s, 16 rows of queries, which lie as K does.
 //
 // The tile that a product takes from K is 16 components x 8 slots, from V 16 slots x 8 components; thread 4 g + t of a
 // team holds two words of it (tensor.h). Two such tiles are one vector of four words a thread, and lie as they are
@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "engine/ops/gpu/block.h"
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
 #include "engine/ops/gpu/lane.h"
@@ -54,15 +55,33 @@ EBB_DEVICE void ReadScaled(const typename E::Type* from, float scale, float* to)
   for (int32_t i = 0; i < 8; ++i) to[i] *= scale;
 }
 
-// Eight components of K from `component` on, of a slot of the strip.
+// What a block lays out goes through shared memory, word by word, and from there in whole vectors. Places are exchanged
+// so that neither way meets one bank again and again.
 template <int32_t kTerms>
-EBB_DEVICE void PutKeys(float* eight, int32_t component, int32_t slot, int32_t units, uint32_t* to) {
+struct Laid {
+  Vector16 vectors[kTerms * (kHeadDimMax / kUnit) * kTeam];
+
+  static EBB_DEVICE int32_t PlaceOf(int32_t vector) { return vector ^ (vector >> 3 & 3); }
+  EBB_DEVICE void Put(int32_t vector, int32_t word, uint32_t value) { vectors[PlaceOf(vector)].word[word] = value; }
+  // `count` vectors, by the whole block, which meets before and after.
+  EBB_DEVICE void Write(int32_t count, uint32_t* to) {
+    Barrier();
+    for (int32_t i = ThreadIndex(); i < count; i += kThreads) {
+      reinterpret_cast<Vector16*>(to)[i] = vectors[PlaceOf(i)];
+    }
+    Barrier();
+  }
+};
+
+// Eight components of K or q from `component` on, of one of 16 rows.
+template <int32_t kTerms>
+EBB_DEVICE void PutKeys(float* eight, int32_t component, int32_t row, int32_t units, Laid<kTerms>& to) {
   EBB_UNROLL
   for (int32_t t = 0; t < 4; ++t) {
     EBB_UNROLL
     for (int32_t term = 0; term < kTerms; ++term) {
-      const int32_t vector = (term * units + component / kUnit) * kTeam + 4 * (slot % 8) + t;
-      to[4 * vector + 2 * (slot / 8) + component / 8 % 2] = TakeTerm<kTerms>(eight[2 * t], eight[2 * t + 1]);
+      to.Put((term * units + component / kUnit) * kTeam + 4 * (row % 8) + t, 2 * (row / 8) + component / 8 % 2,
+             TakeTerm<kTerms>(eight[2 * t], eight[2 * t + 1]));
     }
   }
 }
@@ -70,6 +89,7 @@ EBB_DEVICE void PutKeys(float* eight, int32_t component, int32_t slot, int32_t u
 template <typename E, int32_t kTerms>
 EBB_KERNEL(kThreads)
 LayStrip(BlockArgs args) {
+  EBB_SHARED Laid<kTerms> laid;
   const AttendArgs& a = args.attend;
   const SessionView& session = a.cache.sessions[a.first_session + BlockZ()];
   const int32_t first = BlockX() * kStripSlots;
@@ -96,8 +116,8 @@ LayStrip(BlockArgs args) {
 
   uint32_t* const keys = args.kv + strip * 2 * kTerms * units * kTeam * 4;
   for (int32_t i = thread; i < kStripSlots * units; i += kThreads) {
-    const int32_t slot = i / units;
-    const int32_t unit = i % units;
+    const int32_t slot = i % kStripSlots;
+    const int32_t unit = i / kStripSlots;
     const UnitPlace place = PlaceOf(a.rope, unit);
     float low[8] = {}, high[8] = {};
     if (position[slot] != INT32_MAX) {
@@ -106,14 +126,14 @@ LayStrip(BlockArgs args) {
       ReadScaled<E>(rows.k + place.second, rows.Scales().k, high);
       RotateUnit(a.rope, unit, place, position[slot], low, high);
     }
-    PutKeys<kTerms>(low, place.first, slot, units, keys);
-    PutKeys<kTerms>(high, place.second, slot, units, keys);
+    PutKeys<kTerms>(low, place.first, slot, units, laid);
+    PutKeys<kTerms>(high, place.second, slot, units, laid);
   }
+  laid.Write(kTerms * units * kTeam, keys);
 
-  uint32_t* const values = keys + kTerms * units * kTeam * 4;
   for (int32_t i = thread; i < kStripSlots / 2 * (d / 8); i += kThreads) {
-    const int32_t pair = i / (d / 8);  // slots 2 pair, 2 pair + 1
-    const int32_t eight = i % (d / 8);
+    const int32_t pair = i % (kStripSlots / 2);  // slots 2 pair, 2 pair + 1
+    const int32_t eight = i / (kStripSlots / 2);
     float v[2][8] = {};
     EBB_UNROLL
     for (int32_t j = 0; j < 2; ++j) {
@@ -125,44 +145,56 @@ LayStrip(BlockArgs args) {
     for (int32_t g = 0; g < 8; ++g) {
       EBB_UNROLL
       for (int32_t term = 0; term < kTerms; ++term) {
-        const int32_t vector = (term * units + eight / 2) * kTeam + 4 * g + pair % 4;
-        values[4 * vector + 2 * (eight % 2) + pair / 4] = TakeTerm<kTerms>(v[0][g], v[1][g]);
+        laid.Put((term * units + eight / 2) * kTeam + 4 * g + pair % 4, 2 * (eight % 2) + pair / 4,
+                 TakeTerm<kTerms>(v[0][g], v[1][g]));
       }
     }
   }
+  laid.Write(kTerms * units * kTeam, keys + kTerms * units * kTeam * 4);
 }
 
 template <int32_t kTerms>
 EBB_KERNEL(kThreads)
 LayQueries(BlockArgs args) {
+  EBB_SHARED Laid<kTerms> laid;
+  EBB_SHARED int32_t position[kLaidRows];
   const AttendArgs& a = args.attend;
-  const int32_t row = a.first_row + BlockX();
-  const SessionView& session = a.cache.sessions[a.cache.row_session[row]];
+  const SessionView& session = a.cache.sessions[a.first_session + BlockZ()];
+  const int32_t first = BlockX() * kLaidRows;
+  const int32_t rows = session.tokens * a.group;
+  if (first >= rows) return;
   const int32_t d = a.cache.arena.head_dim;
   const int32_t units = d / kUnit;
-  const int32_t heads = a.cache.kv_heads * a.group;
-  for (int32_t i = ThreadIndex(); i < heads * units; i += kThreads) {
-    const int32_t head = i / units;
-    const int32_t lane = a.layer * a.cache.kv_heads + head / a.group;
-    const int32_t slot = session.placed[int64_t{lane} * session.block_max + row - session.first_row];
-    const UnitPlace place = PlaceOf(a.rope, i % units);
-    const float* const q = a.q + row * a.q_stride + int64_t{head} * d;
-    float half[2][8];
-    KvF32::ReadEight(q + place.first, half[0]);
-    KvF32::ReadEight(q + place.second, half[1]);
-    RotateUnit(a.rope, i % units, place, session.position[int64_t{lane} * session.capacity + slot], half[0], half[1]);
-    EBB_UNROLL
-    for (int32_t j = 0; j < 8; ++j) {
-      float* const pair = half[j / 4] + 2 * (j % 4);
-      pair[0] *= a.scale;
-      pair[1] *= a.scale;
-      EBB_UNROLL
-      for (int32_t term = 0; term < kTerms; ++term) {
-        const int64_t at = (int64_t{term} * a.cache.rows + BlockX()) * heads + head;
-        args.q[(at * d + (j < 4 ? place.first : place.second)) / 2 + j % 4] = TakeTerm<kTerms>(pair[0], pair[1]);
-      }
-    }
+  const int64_t lane = a.layer * a.cache.kv_heads + BlockY();
+  const int32_t vectors = kTerms * units * kTeam;
+  const int32_t tile_words = 4 * vectors + 2 * kLaidRows;
+  uint32_t* const tile = LaidQueries(args, BlockZ(), BlockY(), tile_words) + int64_t{BlockX()} * tile_words;
+  if (ThreadIndex() < kLaidRows) {
+    const int32_t m = first + ThreadIndex() < rows ? first + ThreadIndex() : rows - 1;
+    const int32_t slot = session.placed[lane * session.block_max + m / a.group];
+    position[ThreadIndex()] = session.position[lane * session.capacity + slot];
+    tile[4 * vectors + kLaidRows + ThreadIndex()] = static_cast<uint32_t>(position[ThreadIndex()]);
   }
+  Barrier();
+  for (int32_t i = ThreadIndex(); i < kLaidRows * units; i += kThreads) {
+    const int32_t row = i % kLaidRows;
+    const int32_t unit = i / kLaidRows;
+    const int32_t m = first + row;
+    const UnitPlace place = PlaceOf(a.rope, unit);
+    float half[2][8] = {};
+    if (m < rows) {
+      const int64_t head = int64_t{BlockY()} * a.group + m % a.group;
+      const float* const q = a.q + (session.first_row + m / a.group) * a.q_stride + head * d;
+      KvF32::ReadEight(q + place.first, half[0]);
+      KvF32::ReadEight(q + place.second, half[1]);
+      RotateUnit(a.rope, unit, place, position[row], half[0], half[1]);
+      EBB_UNROLL
+      for (int32_t j = 0; j < 16; ++j) half[j / 8][j % 8] *= a.scale;
+    }
+    PutKeys<kTerms>(half[0], place.first, row, units, laid);
+    PutKeys<kTerms>(half[1], place.second, row, units, laid);
+  }
+  laid.Write(vectors, tile);
 }
 
 template <typename E>
@@ -170,7 +202,8 @@ void LaunchOf(const BlockArgs& args, Stream stream) {
   constexpr int32_t kTerms = LaidTerms(E::kElement);
   const CacheArgs& cache = args.attend.cache;
   Launch(LayStrip<E, kTerms>, {args.strips, cache.kv_heads, cache.session_count}, kThreads, args, stream);
-  Launch(LayQueries<kTerms>, {cache.rows}, kThreads, args, stream);
+  const int32_t tiles = (args.tokens_max * args.attend.group + kLaidRows - 1) / kLaidRows;
+  Launch(LayQueries<kTerms>, {tiles, cache.kv_heads, cache.session_count}, kThreads, args, stream);
 }
 
 }  // namespace

@@ -64,6 +64,38 @@ EBB_DEVICE void MultiplySmallTileAnew(const uint32_t (&a)[4], const uint32_t (&b
 #endif
 }
 
+// Four tiles of 8 x 8 BF16 in shared memory, row r of tile m at row(m, r), 16 bytes that are aligned so. Thread 4 g + t
+// of the team gets of each tile numbers 2 t and 2 t + 1 of row g; or, transposed, number g of rows 2 t and 2 t + 1.
+template <bool kTransposed, typename Row>
+EBB_DEVICE void LoadTiles(const Row& row, uint32_t (&to)[4]) {
+  const int32_t lane = ThreadIndex() % kTeam;
+#if defined(__CUDA_ARCH__)
+  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(row(lane / 8, lane % 8)));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+  }
+#else
+  EBB_UNROLL
+  for (int32_t m = 0; m < 4; ++m) {
+    if constexpr (kTransposed) {
+      const auto* const low = reinterpret_cast<const uint16_t*>(row(m, 2 * (lane % 4)));
+      const auto* const high = reinterpret_cast<const uint16_t*>(row(m, 2 * (lane % 4) + 1));
+      to[m] = low[lane / 4] | static_cast<uint32_t>(high[lane / 4]) << 16;
+    } else {
+      to[m] = reinterpret_cast<const uint32_t*>(row(m, lane / 4))[lane % 4];
+    }
+  }
+#endif
+}
+
 // Two floats as a word of two BF16, cut off, not rounded; what was cut off is left in them. Three words in turn hold
 // all 24 bits of both.
 EBB_DEVICE uint32_t TakeBf16(float& low, float& high) {

@@ -248,11 +248,13 @@ class StepCase {
     const int32_t strips = (attend.cache.slots_max + kStageSlots - 1) / kStageSlots * kStrips;
     const int64_t lanes = int64_t{shape_.sessions} * shape_.kv_heads;
     const int64_t row_words = int64_t{LaidTerms(shape_.type)} * shape_.head_dim / 2;
+    const int32_t tile_words = LaidTileWords(shape_.type, shape_.head_dim);
     constexpr uint32_t kNotANumber = 0xFFFFFFFF;
     return {.attend = attend,
             .tokens_max = tokens_max,
             .strips = strips,
-            .q = mirror.In(std::vector<uint32_t>(rows_ * heads() * row_words, kNotANumber)),
+            .q = mirror.In(std::vector<uint32_t>(
+                shape_.kv_heads * LaidTiles(rows_, shape_.group, shape_.sessions) * tile_words, kNotANumber)),
             .kv = mirror.In(std::vector<uint32_t>(lanes * strips * kStripSlots * 2 * row_words, kNotANumber)),
             .position = mirror.In(std::vector<int32_t>(lanes * strips * kStripSlots)),
             .earliest = mirror.In(std::vector<int32_t>(lanes * strips))};
