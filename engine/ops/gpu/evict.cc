@@ -76,8 +76,9 @@ EBB_DEVICE void Tell(const Order<kVectors>& order, const Last& last, int32_t* le
   });
 }
 
+template <int32_t kThreads>
 EBB_DEVICE int32_t* FreedBefore() {
-  EBB_SHARED int32_t before[kDigits];
+  alignas(16) EBB_SHARED int32_t before[Digits<kThreads>::kCount];
   return before;
 }
 
@@ -102,13 +103,13 @@ EBB_DEVICE void EvictSeveral(const SessionView& session, int32_t lane) {
     return;
   }
 
-  int32_t* const freed = DigitCounts<kThreads>();
-  int32_t* const before = FreedBefore();  // a word of bits
+  int32_t* const freed = Digits<kThreads>::Counts();
+  int32_t* const before = FreedBefore<kThreads>();  // a word of bits
   const int32_t live = session.live + session.tokens;
-  constexpr int32_t kWindow = 32 * kDigits;
+  constexpr int32_t kWindow = 32 * Digits<kThreads>::kCount;
   int32_t freed_before = 0;  // the window
   for (int32_t begin = 0; begin < live; begin += kWindow) {
-    ZeroDigits<kThreads>();
+    Digits<kThreads>::Zero();
     ranks.ForFours(order, [&](int32_t slot, const Four<uint32_t>& four) {
       EBB_UNROLL
       for (int32_t i = 0; i < 4; ++i) {
@@ -118,16 +119,18 @@ EBB_DEVICE void EvictSeveral(const SessionView& session, int32_t lane) {
       }
     });
     Barrier();
-    int32_t count = 0;
-    for (int32_t i = 0; i < kOwnDigits<kThreads>; ++i)
-      count += CountBits(static_cast<uint32_t>(freed[ThreadIndex() * kOwnDigits<kThreads> + i]));
-    const Sums sums = SumBlock<kThreads>(count);
-    count = freed_before + sums.before;
-    for (int32_t i = 0; i < kOwnDigits<kThreads>; ++i) {
-      const int32_t word = ThreadIndex() * kOwnDigits<kThreads> + i;
-      before[word] = count;
-      count += CountBits(static_cast<uint32_t>(freed[word]));
+    Four<int32_t> own = Digits<kThreads>::Own();
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) own.of[i] = CountBits(static_cast<uint32_t>(own.of[i]));
+    const Sums sums = SumBlock<kThreads>(own.of[0] + own.of[1] + own.of[2] + own.of[3]);
+    int32_t count = freed_before + sums.before;
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      const int32_t its = own.of[i];
+      own.of[i] = count;
+      count += its;
     }
+    reinterpret_cast<Four<int32_t>*>(before)[ThreadIndex()] = own;
     Barrier();
     ForRounds<kThreads, 0>(session.slots, [&](int32_t, int32_t slot) {
       Four<int32_t> four = ReadFour<kVectors>(position, slot, session.slots, -1);

@@ -88,9 +88,9 @@ EBB_DEVICE void UniteLong(const SessionView& session, int32_t lane, const Heads&
   for (int32_t track = 0; track < heads.tracks && leaving > 0; ++track) {
     Leaving leaves = {.order = heads.OfTrack(track, order), .last = {}};
     Ranks<kThreads, 0> ranks;
-    ZeroDigits<kThreads>();
+    Digits<kThreads>::Zero();
     ranks.Read(leaves.order, [](int32_t, uint32_t rank) {
-      if (rank != kStays) CountDigit<kThreads>(rank >> kTopShift);
+      if (rank != kStays) Digits<kThreads>::CountTop(rank);
     });
     leaves.last = FindLast(leaves.order, ranks, leaving);
     for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) let_go[slot] += leaves(slot) ? 1 : 0;
@@ -146,7 +146,7 @@ EBB_DEVICE void Unite(const SessionView& session, int32_t lane, const Heads& hea
     const Order<true> of_track = heads.OfTrack(track, order);
     Ranks<kThreads, kRounds> ranks;
     Four<float> scores[2];  // of this round, and of the next, which are on their way
-    if (leaving > 0) ZeroDigits<kThreads>();
+    if (leaving > 0) Digits<kThreads>::Zero();
     scores[0] = of_track.Scores(FourAt<kThreads>(0));
     ForRounds<kThreads, kRounds>(session.slots, [&](int32_t round, int32_t) {
       if (round + 1 < kRounds) scores[(round + 1) % 2] = of_track.Scores(FourAt<kThreads>(round + 1));
@@ -158,7 +158,7 @@ EBB_DEVICE void Unite(const SessionView& session, int32_t lane, const Heads& hea
         const bool counts = (may_leave >> (4 * round + i) & 1U) != 0;
         const uint32_t rank = counts ? RankOf(score) : kStays;
         ranks.Keep(round, i, rank);
-        if (counts) CountDigit<kThreads>(rank >> kTopShift);
+        if (counts) Digits<kThreads>::CountTop(rank);
       }
     });
     if (leaving <= 0) continue;
