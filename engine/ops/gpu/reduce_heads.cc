@@ -78,7 +78,7 @@ struct Lift {
 };
 
 template <int32_t kThreads>
-EBB_DEVICE void UniteLong(const SessionView& session, int32_t lane, const Heads& heads) {
+EBB_DEVICE void UniteAgain(const SessionView& session, int32_t lane, const Heads& heads) {
   int32_t* const let_go = session.scratch + int64_t{lane} * session.capacity;  // by how many tracks
   Order<false> order = OrderOf<false>(session, lane);
   const int32_t* const token = order.token;
@@ -191,24 +191,39 @@ EBB_DEVICE void Unite(const SessionView& session, int32_t lane, const Heads& hea
   });
 }
 
-template <int32_t kThreads, int32_t kRounds, int32_t kBlocks>
-EBB_KERNEL_BESIDE(kThreads, kBlocks)
-ReduceLane(ReduceArgs a) {
-  const SessionView& session = a.cache.sessions[BlockY()];
-  if (session.tracks == 1 || !HasChoice(session)) return;
-  const int32_t lane = BlockX();
+EBB_DEVICE bool IsReduced(const SessionView& session) { return session.tracks > 1 && HasChoice(session); }
+// One long lane takes all registers, as in evict.cc.
+EBB_DEVICE bool IsLongUnion(const SessionView& session) {
+  return session.reduction == HeadReduction::kUnion && session.slots > kFewSlots;
+}
+EBB_DEVICE Heads HeadsOf(const SessionView& session, int32_t lane) {
   const int64_t at = TrackAt(session, lane, 0);
-  const Heads score = {.from = NotShared(session.modifier == ScoreModifier::kNone ? session.score : session.keep) + at,
-                       .keep = NotShared(session.keep) + at,
-                       .capacity = session.capacity,
-                       .tracks = session.tracks};
+  return {.from = NotShared(session.modifier == ScoreModifier::kNone ? session.score : session.keep) + at,
+          .keep = NotShared(session.keep) + at,
+          .capacity = session.capacity,
+          .tracks = session.tracks};
+}
+
+EBB_KERNEL(kManyThreads) UniteLongLanes(ReduceArgs a) {
+  const auto is_long = [](const SessionView& session) { return IsReduced(session) && IsLongUnion(session); };
+  ForSessions<kManyThreads>(a.cache, is_long, [](const SessionView& session) {
+    const Heads heads = HeadsOf(session, BlockX());
+    const bool has_room = session.slots <= kManyRounds * 4 * kManyThreads;
+    if (has_room && HasVectors(session)) return Unite<kManyThreads, kManyRounds>(session, BlockX(), heads);
+    UniteAgain<kManyThreads>(session, BlockX(), heads);
+  });
+}
+
+EBB_KERNEL_BESIDE(kFewThreads, kFewBlocks) ReduceLane(ReduceArgs a) {
+  const SessionView& session = a.cache.sessions[BlockY()];
+  if (!IsReduced(session) || IsLongUnion(session)) return;
+  const Heads score = HeadsOf(session, BlockX());
   if (session.reduction == HeadReduction::kUnion) {
-    const bool has_room = session.slots <= kRounds * 4 * kThreads;
-    if (has_room && HasVectors(session)) return Unite<kThreads, kRounds>(session, lane, score);
-    return UniteLong<kThreads>(session, lane, score);
+    if (HasVectors(session)) return Unite<kFewThreads, kFewRounds>(session, BlockX(), score);
+    return UniteAgain<kFewThreads>(session, BlockX(), score);
   }
   const bool squares = session.reduction == HeadReduction::kL2;
-  for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) {
+  for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kFewThreads) {
     float all = score(0, slot);
     for (int32_t track = 1; track < score.tracks; ++track) {
       const float one = score(track, slot);
@@ -225,10 +240,8 @@ ReduceLane(ReduceArgs a) {
 }  // namespace
 
 void LaunchReduce(const ReduceArgs& args, Stream stream) {
-  const Grid grid = {args.cache.lanes, args.cache.session_count};
-  if (args.cache.slots_max <= kFewSlots)
-    return Launch(ReduceLane<kFewThreads, kFewRounds, kFewBlocks>, grid, kFewThreads, args, stream);
-  Launch(ReduceLane<kManyThreads, kManyRounds, 1>, grid, kManyThreads, args, stream);
+  Launch(ReduceLane, {args.cache.lanes, args.cache.session_count}, kFewThreads, args, stream);
+  if (args.cache.slots_max > kFewSlots) Launch(UniteLongLanes, {args.cache.lanes}, kManyThreads, args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -83,6 +83,23 @@ EBB_DEVICE void FreeFour(int32_t* lane, int32_t slot, const bool (&leaves)[4]) {
   }
 }
 
+// Calls use(session) for those of a step of which is(session), by all threads of a block.
+template <int32_t kThreads, typename Is, typename Use>
+EBB_DEVICE void ForSessions(const CacheArgs& cache, const Is& is, const Use& use) {
+  EBB_SHARED int32_t chosen[kThreads];
+  for (int32_t begin = 0; begin < cache.session_count; begin += kThreads) {
+    const int32_t own = begin + ThreadIndex();
+    chosen[ThreadIndex()] = own < cache.session_count && is(cache.sessions[own]) ? 1 : 0;
+    Barrier();
+    for (int32_t i = 0; i < kThreads && begin + i < cache.session_count; ++i) {
+      if (chosen[i] == 0) continue;
+      use(cache.sessions[begin + i]);
+      Barrier();  // whatever it shared is free again
+    }
+    Barrier();
+  }
+}
+
 // Calls use(round, slot) for the rounds that there are, by all threads. REQUIRES: slots <= kRounds * 4 * kThreads,
 // where these are not 0.
 template <int32_t kThreads, int32_t kRounds, typename Use>
@@ -400,17 +417,19 @@ EBB_DEVICE First FindFirst(const SessionView& session, Order<kVectors>& order) {
     uint64_t least = ~uint64_t{0};
     int32_t slot_of_least = -1;
     Protected is;
-    // Two rounds at once, for more to be on its way from memory.
-    for (int32_t round = 0; round * 4 * kThreads < order.slots; round += 2) {
-      Four<int32_t> tokens_of[2];
-      Four<float> scores_of[2];
+    // Several rounds at once, for more to be on its way from memory: a lane of 1024 slots and one that just came is one
+    // turn of 128 threads.
+    constexpr int32_t kAtOnce = kVectors ? 3 : 1;
+    for (int32_t round = 0; round * 4 * kThreads < order.slots; round += kAtOnce) {
+      Four<int32_t> tokens_of[kAtOnce];
+      Four<float> scores_of[kAtOnce];
       EBB_UNROLL
-      for (int32_t i = 0; i < 2; ++i) {
+      for (int32_t i = 0; i < kAtOnce; ++i) {
         tokens_of[i] = order.Tokens(FourAt<kThreads>(round + i));
         scores_of[i] = order.Scores(FourAt<kThreads>(round + i));
       }
       EBB_UNROLL
-      for (int32_t i = 0; i < 8; ++i) {
+      for (int32_t i = 0; i < 4 * kAtOnce; ++i) {
         const int32_t token = tokens_of[i / 4].of[i % 4];
         if (guesses) is.Count(token, order.unprotected);
         const uint64_t turn =

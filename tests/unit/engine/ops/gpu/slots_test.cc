@@ -188,6 +188,8 @@ void ExpectTheHostsVictims(const EvictCase& c) {
     there.view.compacted = c.compacted ? 1 : 0;
     if (tells) there.view.left = there.mirror.In(std::vector<int32_t>(l.lanes * c.drop, -7));
     CacheArgs cache = there.Cache(l.lanes);
+    cache.sessions = there.mirror.In(std::vector{SessionView(), there.view});  // of the first nobody leaves
+    cache.session_count = 2;
     if (c.slots_max > 0) cache.slots_max = c.slots_max;
     table.evict({.cache = cache}, there.mirror.stream());
     there.Back(l);
@@ -206,7 +208,7 @@ void ExpectTheHostsVictims(const EvictCase& c) {
                                      << c.recent << " recent, " << c.drop << " leave";
 }
 
-// More slots than lanes have whose threads keep what they read of none.
+// As where some other session's lanes are long.
 constexpr int32_t kLong = 10000;
 
 TEST(GpuEvict, TheSameLeaveAsOnTheHost) {
@@ -233,7 +235,7 @@ TEST(GpuEvict, TheSameLeaveAsOnTheHost) {
 
 // Tokens of one session's lanes in random slots, of which the first and the last have no gaps.
 Lanes LanesOf(HashRandom& random, int32_t capacity, int32_t live, int32_t sinks, int32_t recent, int32_t log,
-              bool compacted) {
+              bool compacted, bool differ) {
   Lanes l = {.lanes = 1, .capacity = capacity, .live = live};
   std::vector<int32_t> middle = RandomOrder(random, log - sinks - recent);
   middle.resize(live - sinks - recent);
@@ -250,7 +252,6 @@ Lanes LanesOf(HashRandom& random, int32_t capacity, int32_t live, int32_t sinks,
     l.token[slots[i]] = tokens[i];
     l.position[slots[i]] = compacted ? i : tokens[i];
   }
-  const bool differ = random.Uniform(0, 1) == 0;
   for (int32_t slot = 0; slot < capacity; ++slot)
     l.score.push_back(differ ? 2 * random.UniformFloat() - 1 : RandomScore(random));
   return l;
@@ -266,7 +267,7 @@ TEST(GpuEvict, TheProtectedStayWhereTheyAreTheFirstAndLastOfTheLog) {
     c.log = live + random.Uniform(0, 1000);
     c.sinks = random.Uniform(0, 4);
     c.recent = i % 4 == 1 ? 0 : random.Uniform(0, 6);
-    c.lanes = LanesOf(random, capacity, live, c.sinks, c.recent, c.log, c.compacted);
+    c.lanes = LanesOf(random, capacity, live, c.sinks, c.recent, c.log, c.compacted, i % 2 == 0);
     c.drop = i % 3 == 0 ? 1 : random.Uniform(1, live - c.sinks - c.recent);
     c.slots_max = i % 8 < 4 ? 0 : kLong;
     SCOPED_TRACE("case " + std::to_string(i));
@@ -292,9 +293,9 @@ TEST(GpuEvict, LongLanesAreAsShortOnes) {
     c.recent = i % 3 == 1 ? 7 : 0;
     c.log = live + 100;
     c.tells = i % 2 == 0;
-    c.lanes = LanesOf(random, size.capacity, live, c.sinks, c.recent, c.log, c.compacted);
     const int32_t candidates = live - c.sinks - c.recent;
-    for (const int32_t drop : {1, random.Uniform(2, candidates - 2), candidates - 1, candidates}) {
+    for (const int32_t drop : {1, random.Uniform(2, candidates - 2), candidates / 2, candidates - 1, candidates}) {
+      c.lanes = LanesOf(random, size.capacity, live, c.sinks, c.recent, c.log, c.compacted, drop % 2 == 0);
       c.drop = drop;
       ExpectTheHostsVictims(c);
     }
