@@ -108,7 +108,7 @@ EBB_DEVICE void EvictSeveral(const SessionView& session, int32_t lane) {
   }
 
   int32_t* const freed = Digits<kThreads>::Counts();
-  int32_t* const before = FreedBefore<kThreads>();  // a word of bits
+  int32_t* const before = FreedBefore<kThreads>();  // each word of bits
   const int32_t live = session.live + session.tokens;
   constexpr int32_t kWindow = 32 * Digits<kThreads>::kCount;
   int32_t freed_before = 0;  // the window

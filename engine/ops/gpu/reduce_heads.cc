@@ -1,5 +1,6 @@
 // What the query heads of a KV head together make of a slot (kernels.h, ReduceArgs): policies/rank.cc on the device.
-// Block (l, i): lane l of session i; a slot's owner is thread slot % kThreads, in every pass.
+// Block (l, i): lane l of session i; of long lanes block l: lane l of all sessions. What is written of a slot is one
+// thread's, in every pass.
 //
 // Of a union, each track in turn counts whom it would let go, by the rule that decides who leaves; whom all let go is
 // wanted by none. Slots are lifted by a sum, so that those who are wanted keep their order. Where the threads of a
@@ -8,7 +9,7 @@
 //   from  [lanes, tracks, capacity] floats   track 0  | slot 0 | slot 1 | ...
 //                                            track 1  | slot 0 | slot 1 | ...   a slot's thread reads its column
 //   keep  [lanes, track 0, capacity]                  | slot 0 | slot 1 | ...   and writes what its heads make of it
-//   scratch [lanes, capacity]                by how many tracks the slot was let go; of long lanes alone
+//   scratch [lanes, capacity]                by how many tracks the slot was let go; where there is no room
 
 #include <cstdint>
 
