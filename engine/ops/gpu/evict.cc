@@ -1,8 +1,9 @@
 // Who leaves a lane, and what that changes: one block a lane, of all layers and sessions at once, after the step. The
 // host asked for a number and hears of no slot: it knows how many live by arithmetic.
 //
-// Block (l, i): lane l of session i. select.h finds who leaves; one victim, which is every decode step's, takes one
-// pass over the slots. Who left is told where somebody asks, with whatever else the step yields.
+// Block (l, i): lane l of session i; of long lanes block l: lane l of all sessions. select.h finds who leaves; one
+// victim, which is every decode step's, takes one pass over the slots. Who left is told where somebody asks, with
+// whatever else the step yields.
 //
 // Compacted positions then close up: position p loses the number of freed ones below p. These are bits in shared
 // memory, of as many positions at once as there are bits.
@@ -21,9 +22,12 @@
 namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
-// Few threads for lanes of decode, of which there are thousands; for long lanes as many as keep a rank of every slot.
+// Few threads for one victim and for short lanes, of which there are thousands; of long lanes that many leave, as many
+// as keep a rank of every slot. The host does not say which sessions have such lanes, and one that has must not slow
+// down the others: so each kind has a launch, and the latter's blocks, which leave no room for others, go through all
+// sessions instead of there being one for each.
 constexpr int32_t kFewThreads = 128;
-constexpr int32_t kFewBlocks = 12;
+constexpr int32_t kFewBlocks = 10;
 constexpr int32_t kFewSlots = 8192;
 constexpr int32_t kManyThreads = 512;
 constexpr int32_t kManyRounds = 16;
@@ -76,8 +80,9 @@ EBB_DEVICE void Tell(const Order<kVectors>& order, const Last& last, int32_t* le
   });
 }
 
+template <int32_t kThreads>
 EBB_DEVICE int32_t* FreedBefore() {
-  EBB_SHARED int32_t before[kDigits];
+  alignas(16) EBB_SHARED int32_t before[Digits<kThreads>::kCount];
   return before;
 }
 
@@ -102,13 +107,13 @@ EBB_DEVICE void EvictSeveral(const SessionView& session, int32_t lane) {
     return;
   }
 
-  int32_t* const freed = DigitCounts<kThreads>();
-  int32_t* const before = FreedBefore();  // a word of bits
+  int32_t* const freed = Digits<kThreads>::Counts();
+  int32_t* const before = FreedBefore<kThreads>();  // each word of bits
   const int32_t live = session.live + session.tokens;
-  constexpr int32_t kWindow = 32 * kDigits;
+  constexpr int32_t kWindow = 32 * Digits<kThreads>::kCount;
   int32_t freed_before = 0;  // the window
   for (int32_t begin = 0; begin < live; begin += kWindow) {
-    ZeroDigits<kThreads>();
+    Digits<kThreads>::Zero();
     ranks.ForFours(order, [&](int32_t slot, const Four<uint32_t>& four) {
       EBB_UNROLL
       for (int32_t i = 0; i < 4; ++i) {
@@ -118,16 +123,18 @@ EBB_DEVICE void EvictSeveral(const SessionView& session, int32_t lane) {
       }
     });
     Barrier();
-    int32_t count = 0;
-    for (int32_t i = 0; i < kOwnDigits<kThreads>; ++i)
-      count += CountBits(static_cast<uint32_t>(freed[ThreadIndex() * kOwnDigits<kThreads> + i]));
-    const Sums sums = SumBlock<kThreads>(count);
-    count = freed_before + sums.before;
-    for (int32_t i = 0; i < kOwnDigits<kThreads>; ++i) {
-      const int32_t word = ThreadIndex() * kOwnDigits<kThreads> + i;
-      before[word] = count;
-      count += CountBits(static_cast<uint32_t>(freed[word]));
+    Four<int32_t> own = Digits<kThreads>::Own();
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) own.of[i] = CountBits(static_cast<uint32_t>(own.of[i]));
+    const Sums sums = SumBlock<kThreads>(own.of[0] + own.of[1] + own.of[2] + own.of[3]);
+    int32_t count = freed_before + sums.before;
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      const int32_t its = own.of[i];
+      own.of[i] = count;
+      count += its;
     }
+    reinterpret_cast<Four<int32_t>*>(before)[ThreadIndex()] = own;
     Barrier();
     ForRounds<kThreads, 0>(session.slots, [&](int32_t, int32_t slot) {
       Four<int32_t> four = ReadFour<kVectors>(position, slot, session.slots, -1);
@@ -149,31 +156,35 @@ EBB_DEVICE void EvictSeveral(const SessionView& session, int32_t lane) {
   }
 }
 
-template <int32_t kThreads, int32_t kRounds, bool kVectors>
-EBB_DEVICE void Evict(const SessionView& session, int32_t lane) {
-  if (session.drop == 1) return EvictOne<kThreads, kVectors>(session, lane);
-  if constexpr (kRounds > 0 && kVectors) {
-    if (session.slots <= kRounds * 4 * kThreads) return EvictSeveral<kThreads, kRounds, kVectors>(session, lane);
-  }
-  EvictSeveral<kThreads, 0, kVectors>(session, lane);
+EBB_DEVICE bool IsLong(const SessionView& session) { return session.drop > 1 && session.slots > kFewSlots; }
+
+template <bool kVectors>
+EBB_DEVICE void EvictShort(const SessionView& session, int32_t lane) {
+  if (session.drop == 1) return EvictOne<kFewThreads, kVectors>(session, lane);
+  EvictSeveral<kFewThreads, 0, kVectors>(session, lane);
 }
 
-template <int32_t kThreads, int32_t kRounds, int32_t kBlocks>
-EBB_KERNEL_BESIDE(kThreads, kBlocks)
-EvictLane(EvictArgs a) {
+EBB_KERNEL_BESIDE(kFewThreads, kFewBlocks) EvictLane(EvictArgs a) {
   const SessionView& session = a.cache.sessions[BlockY()];
-  if (session.drop == 0) return;
-  if (HasVectors(session)) return Evict<kThreads, kRounds, true>(session, BlockX());
-  Evict<kThreads, kRounds, false>(session, BlockX());
+  if (session.drop == 0 || IsLong(session)) return;
+  if (HasVectors(session)) return EvictShort<true>(session, BlockX());
+  EvictShort<false>(session, BlockX());
+}
+
+EBB_KERNEL(kManyThreads) EvictLongLanes(EvictArgs a) {
+  const auto is_long = [](const SessionView& session) { return IsLong(session); };
+  ForSessions<kManyThreads>(a.cache, is_long, [](const SessionView& session) {
+    if (!HasVectors(session)) return EvictSeveral<kManyThreads, 0, false>(session, BlockX());
+    if (session.slots > kManyRounds * 4 * kManyThreads) return EvictSeveral<kManyThreads, 0, true>(session, BlockX());
+    EvictSeveral<kManyThreads, kManyRounds, true>(session, BlockX());
+  });
 }
 
 }  // namespace
 
 void LaunchEvict(const EvictArgs& args, Stream stream) {
-  const Grid grid = {args.cache.lanes, args.cache.session_count};
-  if (args.cache.slots_max <= kFewSlots)
-    return Launch(EvictLane<kFewThreads, 0, kFewBlocks>, grid, kFewThreads, args, stream);
-  Launch(EvictLane<kManyThreads, kManyRounds, 1>, grid, kManyThreads, args, stream);
+  Launch(EvictLane, {args.cache.lanes, args.cache.session_count}, kFewThreads, args, stream);
+  if (args.cache.slots_max > kFewSlots) Launch(EvictLongLanes, {args.cache.lanes}, kManyThreads, args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -245,7 +245,7 @@ struct CacheArgs {
   int32_t rows = 0;
   int32_t kv_heads = 0;
   int32_t lanes = 0;
-  int32_t slots_max = 0;  // the largest `slots` of the sessions
+  int32_t slots_max = 0;  // no `slots` of the sessions is larger
 };
 
 // K and V of the step's tokens into the slots where they were placed, of one layer; lengths of keys as they then rest,

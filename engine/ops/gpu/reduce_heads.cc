@@ -1,5 +1,6 @@
 // What the query heads of a KV head together make of a slot (kernels.h, ReduceArgs): policies/rank.cc on the device.
-// Block (l, i): lane l of session i; a slot's owner is thread slot % kThreads, in every pass.
+// Block (l, i): lane l of session i; of long lanes block l: lane l of all sessions. What is written of a slot is one
+// thread's, in every pass.
 //
 // Of a union, each track in turn counts whom it would let go, by the rule that decides who leaves; whom all let go is
 // wanted by none. Slots are lifted by a sum, so that those who are wanted keep their order. Where the threads of a
@@ -8,7 +9,7 @@
 //   from  [lanes, tracks, capacity] floats   track 0  | slot 0 | slot 1 | ...
 //                                            track 1  | slot 0 | slot 1 | ...   a slot's thread reads its column
 //   keep  [lanes, track 0, capacity]                  | slot 0 | slot 1 | ...   and writes what its heads make of it
-//   scratch [lanes, capacity]                by how many tracks the slot was let go; of long lanes alone
+//   scratch [lanes, capacity]                by how many tracks the slot was let go; where there is no room
 
 #include <cstdint>
 
@@ -78,7 +79,7 @@ struct Lift {
 };
 
 template <int32_t kThreads>
-EBB_DEVICE void UniteLong(const SessionView& session, int32_t lane, const Heads& heads) {
+EBB_DEVICE void UniteAgain(const SessionView& session, int32_t lane, const Heads& heads) {
   int32_t* const let_go = session.scratch + int64_t{lane} * session.capacity;  // by how many tracks
   Order<false> order = OrderOf<false>(session, lane);
   const int32_t* const token = order.token;
@@ -88,9 +89,9 @@ EBB_DEVICE void UniteLong(const SessionView& session, int32_t lane, const Heads&
   for (int32_t track = 0; track < heads.tracks && leaving > 0; ++track) {
     Leaving leaves = {.order = heads.OfTrack(track, order), .last = {}};
     Ranks<kThreads, 0> ranks;
-    ZeroDigits<kThreads>();
+    Digits<kThreads>::Zero();
     ranks.Read(leaves.order, [](int32_t, uint32_t rank) {
-      if (rank != kStays) CountDigit<kThreads>(rank >> kTopShift);
+      if (rank != kStays) Digits<kThreads>::CountTop(rank);
     });
     leaves.last = FindLast(leaves.order, ranks, leaving);
     for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) let_go[slot] += leaves(slot) ? 1 : 0;
@@ -146,7 +147,7 @@ EBB_DEVICE void Unite(const SessionView& session, int32_t lane, const Heads& hea
     const Order<true> of_track = heads.OfTrack(track, order);
     Ranks<kThreads, kRounds> ranks;
     Four<float> scores[2];  // of this round, and of the next, which are on their way
-    if (leaving > 0) ZeroDigits<kThreads>();
+    if (leaving > 0) Digits<kThreads>::Zero();
     scores[0] = of_track.Scores(FourAt<kThreads>(0));
     ForRounds<kThreads, kRounds>(session.slots, [&](int32_t round, int32_t) {
       if (round + 1 < kRounds) scores[(round + 1) % 2] = of_track.Scores(FourAt<kThreads>(round + 1));
@@ -158,7 +159,7 @@ EBB_DEVICE void Unite(const SessionView& session, int32_t lane, const Heads& hea
         const bool counts = (may_leave >> (4 * round + i) & 1U) != 0;
         const uint32_t rank = counts ? RankOf(score) : kStays;
         ranks.Keep(round, i, rank);
-        if (counts) CountDigit<kThreads>(rank >> kTopShift);
+        if (counts) Digits<kThreads>::CountTop(rank);
       }
     });
     if (leaving <= 0) continue;
@@ -191,24 +192,39 @@ EBB_DEVICE void Unite(const SessionView& session, int32_t lane, const Heads& hea
   });
 }
 
-template <int32_t kThreads, int32_t kRounds, int32_t kBlocks>
-EBB_KERNEL_BESIDE(kThreads, kBlocks)
-ReduceLane(ReduceArgs a) {
-  const SessionView& session = a.cache.sessions[BlockY()];
-  if (session.tracks == 1 || !HasChoice(session)) return;
-  const int32_t lane = BlockX();
+EBB_DEVICE bool IsReduced(const SessionView& session) { return session.tracks > 1 && HasChoice(session); }
+// One long lane takes all registers, as in evict.cc.
+EBB_DEVICE bool IsLongUnion(const SessionView& session) {
+  return session.reduction == HeadReduction::kUnion && session.slots > kFewSlots;
+}
+EBB_DEVICE Heads HeadsOf(const SessionView& session, int32_t lane) {
   const int64_t at = TrackAt(session, lane, 0);
-  const Heads score = {.from = NotShared(session.modifier == ScoreModifier::kNone ? session.score : session.keep) + at,
-                       .keep = NotShared(session.keep) + at,
-                       .capacity = session.capacity,
-                       .tracks = session.tracks};
+  return {.from = NotShared(session.modifier == ScoreModifier::kNone ? session.score : session.keep) + at,
+          .keep = NotShared(session.keep) + at,
+          .capacity = session.capacity,
+          .tracks = session.tracks};
+}
+
+EBB_KERNEL(kManyThreads) UniteLongLanes(ReduceArgs a) {
+  const auto is_long = [](const SessionView& session) { return IsReduced(session) && IsLongUnion(session); };
+  ForSessions<kManyThreads>(a.cache, is_long, [](const SessionView& session) {
+    const Heads heads = HeadsOf(session, BlockX());
+    const bool has_room = session.slots <= kManyRounds * 4 * kManyThreads;
+    if (has_room && HasVectors(session)) return Unite<kManyThreads, kManyRounds>(session, BlockX(), heads);
+    UniteAgain<kManyThreads>(session, BlockX(), heads);
+  });
+}
+
+EBB_KERNEL_BESIDE(kFewThreads, kFewBlocks) ReduceLane(ReduceArgs a) {
+  const SessionView& session = a.cache.sessions[BlockY()];
+  if (!IsReduced(session) || IsLongUnion(session)) return;
+  const Heads score = HeadsOf(session, BlockX());
   if (session.reduction == HeadReduction::kUnion) {
-    const bool has_room = session.slots <= kRounds * 4 * kThreads;
-    if (has_room && HasVectors(session)) return Unite<kThreads, kRounds>(session, lane, score);
-    return UniteLong<kThreads>(session, lane, score);
+    if (HasVectors(session)) return Unite<kFewThreads, kFewRounds>(session, BlockX(), score);
+    return UniteAgain<kFewThreads>(session, BlockX(), score);
   }
   const bool squares = session.reduction == HeadReduction::kL2;
-  for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kThreads) {
+  for (int32_t slot = ThreadIndex(); slot < session.slots; slot += kFewThreads) {
     float all = score(0, slot);
     for (int32_t track = 1; track < score.tracks; ++track) {
       const float one = score(track, slot);
@@ -225,10 +241,8 @@ ReduceLane(ReduceArgs a) {
 }  // namespace
 
 void LaunchReduce(const ReduceArgs& args, Stream stream) {
-  const Grid grid = {args.cache.lanes, args.cache.session_count};
-  if (args.cache.slots_max <= kFewSlots)
-    return Launch(ReduceLane<kFewThreads, kFewRounds, kFewBlocks>, grid, kFewThreads, args, stream);
-  Launch(ReduceLane<kManyThreads, kManyRounds, 1>, grid, kManyThreads, args, stream);
+  Launch(ReduceLane, {args.cache.lanes, args.cache.session_count}, kFewThreads, args, stream);
+  if (args.cache.slots_max > kFewSlots) Launch(UniteLongLanes, {args.cache.lanes}, kManyThreads, args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -28,10 +28,6 @@
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 
-// 32 bits are three digits, the last a bit shorter. Of scores two nearly always do.
-inline constexpr int32_t kDigitBits = 11;
-inline constexpr int32_t kDigits = 1 << kDigitBits;
-inline constexpr int32_t kTopShift = 32 - kDigitBits;
 inline constexpr uint32_t kStays = ~0U;
 
 template <typename T>
@@ -87,6 +83,23 @@ EBB_DEVICE void FreeFour(int32_t* lane, int32_t slot, const bool (&leaves)[4]) {
   }
 }
 
+// Calls use(session) for those of a step of which is(session), by all threads of a block.
+template <int32_t kThreads, typename Is, typename Use>
+EBB_DEVICE void ForSessions(const CacheArgs& cache, const Is& is, const Use& use) {
+  EBB_SHARED int32_t chosen[kThreads];
+  for (int32_t begin = 0; begin < cache.session_count; begin += kThreads) {
+    const int32_t own = begin + ThreadIndex();
+    chosen[ThreadIndex()] = own < cache.session_count && is(cache.sessions[own]) ? 1 : 0;
+    Barrier();
+    for (int32_t i = 0; i < kThreads && begin + i < cache.session_count; ++i) {
+      if (chosen[i] == 0) continue;
+      use(cache.sessions[begin + i]);
+      Barrier();  // whatever it shared is free again
+    }
+    Barrier();
+  }
+}
+
 // Calls use(round, slot) for the rounds that there are, by all threads. REQUIRES: slots <= kRounds * 4 * kThreads,
 // where these are not 0.
 template <int32_t kThreads, int32_t kRounds, typename Use>
@@ -103,25 +116,29 @@ EBB_DEVICE void ForRounds(int32_t slots, const Use& use) {
 
 // --- digits ------------------------------------------------------------------------------------------------------
 
+// As many as make four for each thread to sum: with 128 threads nine bits, with 512 eleven. The last digit of 32 bits
+// is shorter. Of scores two digits nearly always do.
 template <int32_t kThreads>
-EBB_DEVICE int32_t* DigitCounts() {
-  alignas(16) EBB_SHARED int32_t counts[kDigits];
-  return counts;
-}
-// Which of them are a thread's to sum and to zero.
-template <int32_t kThreads>
-inline constexpr int32_t kOwnDigits = kDigits / kThreads;
+struct Digits {
+  static constexpr int32_t kCount = 4 * kThreads;
+  static constexpr int32_t kBits = kThreads == 128 ? 9 : kThreads == 256 ? 10 : 11;
+  static constexpr int32_t kTop = 32 - kBits;  // where the top digit begins
+  static_assert(1 << kBits == kCount);
 
-// Before anybody counts.
-template <int32_t kThreads>
-EBB_DEVICE void ZeroDigits() {
-  for (int32_t i = ThreadIndex(); i < kDigits; i += kThreads) DigitCounts<kThreads>()[i] = 0;
-  Barrier();
-}
-template <int32_t kThreads>
-EBB_DEVICE void CountDigit(uint32_t digit) {
-  AddShared(&DigitCounts<kThreads>()[digit], 1);
-}
+  // [kCount], to be read and written by fours.
+  static EBB_DEVICE int32_t* Counts() {
+    alignas(16) EBB_SHARED int32_t counts[kCount];
+    return counts;
+  }
+  static EBB_DEVICE Four<int32_t>& Own() { return reinterpret_cast<Four<int32_t>*>(Counts())[ThreadIndex()]; }
+  // Before anybody counts.
+  static EBB_DEVICE void Zero() {
+    Own() = {};
+    Barrier();
+  }
+  static EBB_DEVICE void Count(uint32_t digit) { AddShared(Counts() + digit, 1); }
+  static EBB_DEVICE void CountTop(uint32_t word) { Count(word >> kTop); }
+};
 
 struct Digit {
   int32_t digit, count, before;
@@ -130,23 +147,16 @@ struct Digit {
 template <int32_t kThreads>
 EBB_DEVICE Digit FindDigit(int32_t count) {
   EBB_SHARED Digit found;
-  int32_t* const own = DigitCounts<kThreads>() + ThreadIndex() * kOwnDigits<kThreads>;
   Barrier();  // everybody has counted
-  int32_t counts[kOwnDigits<kThreads>];
-  int32_t sum = 0;
-  EBB_UNROLL
-  for (int32_t i = 0; i < kOwnDigits<kThreads>; ++i) {
-    counts[i] = own[i];
-    own[i] = 0;
-    sum += counts[i];
-  }
+  const Four<int32_t> own = Digits<kThreads>::Own();
+  Digits<kThreads>::Own() = {};
+  const int32_t sum = own.of[0] + own.of[1] + own.of[2] + own.of[3];
   int32_t before = SumBefore<kThreads>(sum);
   if (before < count && count <= before + sum) {
     EBB_UNROLL
-    for (int32_t i = 0; i < kOwnDigits<kThreads>; ++i) {
-      if (before < count && count <= before + counts[i])
-        found = {ThreadIndex() * kOwnDigits<kThreads> + i, counts[i], before};
-      before += counts[i];
+    for (int32_t i = 0; i < 4; ++i) {
+      if (before < count && count <= before + own.of[i]) found = {4 * ThreadIndex() + i, own.of[i], before};
+      before += own.of[i];
     }
   }
   Barrier();
@@ -162,17 +172,17 @@ struct Bound {
 template <int32_t kThreads, typename Again>
 EBB_DEVICE Bound FindBound(int32_t count, const Again& again) {
   uint32_t found = 0;
-  for (int32_t shift = kTopShift;;) {
+  for (int32_t shift = Digits<kThreads>::kTop;;) {
     const Digit next = FindDigit<kThreads>(count);
     found |= static_cast<uint32_t>(next.digit) << shift;
     count -= next.before;
     if (count == next.count) return {found | ((1U << shift) - 1), 0};
     if (shift == 0) return {found, count};
     const int32_t known = shift;
-    shift = shift > kDigitBits ? shift - kDigitBits : 0;
+    shift = shift > Digits<kThreads>::kBits ? shift - Digits<kThreads>::kBits : 0;
     again([=](uint32_t word) {
       const uint32_t rest = word ^ found;
-      if (rest >> known == 0) CountDigit<kThreads>(rest >> shift);
+      if (rest >> known == 0) Digits<kThreads>::Count(rest >> shift);
     });
   }
 }
@@ -225,8 +235,8 @@ EBB_DEVICE int32_t FindAge(const SessionView& session, const int32_t* token, int
       if (token[slot] >= 0) use(static_cast<uint32_t>(token[slot]));
     }
   };
-  ZeroDigits<kThreads>();
-  ages([](uint32_t age) { CountDigit<kThreads>(age >> kTopShift); });
+  Digits<kThreads>::Zero();
+  ages([](uint32_t age) { Digits<kThreads>::CountTop(age); });
   return static_cast<int32_t>(FindBound<kThreads>(count, ages).last);
 }
 // Where the guess was wrong.
@@ -367,7 +377,7 @@ EBB_DEVICE Last FindLast(const Order<kVectors>& order, const Ranks<kThreads, kRo
       }
     });
   };
-  tokens([](uint32_t token) { CountDigit<kThreads>(token >> kTopShift); });
+  tokens([](uint32_t token) { Digits<kThreads>::CountTop(token); });
   return {rank.last, FindBound<kThreads>(rank.part, tokens).last};
 }
 
@@ -376,11 +386,11 @@ template <int32_t kThreads, int32_t kRounds, bool kVectors>
 EBB_DEVICE Last FindLast(const SessionView& session, Order<kVectors>& order, Ranks<kThreads, kRounds>& ranks) {
   const bool guesses = IsChecked(session);
   for (bool is_found = !guesses;;) {
-    ZeroDigits<kThreads>();
+    Digits<kThreads>::Zero();
     Protected is;
     ranks.Read(order, [&](int32_t token, uint32_t rank) {
       if (guesses) is.Count(token, order.unprotected);
-      if (rank != kStays) CountDigit<kThreads>(rank >> kTopShift);
+      if (rank != kStays) Digits<kThreads>::CountTop(rank);
     });
     if (is_found || SumOf<kThreads>(is).AreOf(session)) break;
     order.unprotected = FindUnprotected<kThreads>(session, order.token);
@@ -407,17 +417,19 @@ EBB_DEVICE First FindFirst(const SessionView& session, Order<kVectors>& order) {
     uint64_t least = ~uint64_t{0};
     int32_t slot_of_least = -1;
     Protected is;
-    // Two rounds at once, for more to be on its way from memory.
-    for (int32_t round = 0; round * 4 * kThreads < order.slots; round += 2) {
-      Four<int32_t> tokens_of[2];
-      Four<float> scores_of[2];
+    // Several rounds at once, for more to be on its way from memory: a lane of 1024 slots and one that just came is one
+    // turn of 128 threads.
+    constexpr int32_t kAtOnce = kVectors ? 3 : 1;
+    for (int32_t round = 0; round * 4 * kThreads < order.slots; round += kAtOnce) {
+      Four<int32_t> tokens_of[kAtOnce];
+      Four<float> scores_of[kAtOnce];
       EBB_UNROLL
-      for (int32_t i = 0; i < 2; ++i) {
+      for (int32_t i = 0; i < kAtOnce; ++i) {
         tokens_of[i] = order.Tokens(FourAt<kThreads>(round + i));
         scores_of[i] = order.Scores(FourAt<kThreads>(round + i));
       }
       EBB_UNROLL
-      for (int32_t i = 0; i < 8; ++i) {
+      for (int32_t i = 0; i < 4 * kAtOnce; ++i) {
         const int32_t token = tokens_of[i / 4].of[i % 4];
         if (guesses) is.Count(token, order.unprotected);
         const uint64_t turn =

@@ -20,6 +20,7 @@ namespace {
 
 struct HeadsCase {
   int32_t lanes = 2, capacity = 0, live = 0, tracks = 3, sinks = 0, recent = 0, best = 0, drop = 1;
+  int32_t slots_max = 0;  // of the launch, which decides how many threads a lane gets
   Reduction reduction = Reduction::kMax;
   std::vector<int32_t> token = {};  // [lanes][capacity]
   std::vector<float> score = {};    // [lanes][tracks][capacity]
@@ -38,9 +39,9 @@ float ScoreOfHead(HashRandom& random) {
   return random.UniformFloat();
 }
 
-HeadsCase RandomHeads(HashRandom& random, Reduction reduction, int32_t slots_max) {
+HeadsCase RandomHeads(HashRandom& random, Reduction reduction, int32_t capacity) {
   HeadsCase c;
-  c.capacity = random.Uniform(3, slots_max);
+  c.capacity = c.slots_max = capacity;
   c.live = random.Uniform(3, c.capacity);
   c.tracks = random.Uniform(2, kGroupMax);
   c.reduction = reduction;
@@ -77,7 +78,10 @@ std::vector<float> OnTheDevice(const HeadsCase& c) {
                               .sinks = c.sinks,
                               .recent = c.recent,
                               .drop = c.drop};
-    table.reduce({.cache = {.sessions = mirror.In(std::vector{view}), .session_count = 1, .lanes = c.lanes}},
+    table.reduce({.cache = {.sessions = mirror.In(std::vector{view}),
+                            .session_count = 1,
+                            .lanes = c.lanes,
+                            .slots_max = c.slots_max}},
                  mirror.stream());
     mirror.Out(view.keep, all);
     std::vector<float> keep;
@@ -119,19 +123,41 @@ std::vector<float> OnTheHost(const HeadsCase& c) {
   return all;
 }
 
+void ExpectTheHostsOpinion(const HeadsCase& c) {
+  SCOPED_TRACE(std::to_string(c.live) + " of " + std::to_string(c.capacity) + ", " + std::to_string(c.tracks) +
+               " heads, " + std::to_string(c.best) + " each");
+  const std::vector<float> is = OnTheDevice(c);
+  const std::vector<float> expected = OnTheHost(c);
+  for (size_t at = 0; at < expected.size(); ++at) {
+    ASSERT_TRUE(is[at] == expected[at] || (std::isnan(is[at]) && std::isnan(expected[at])))
+        << "slot " << at << ": " << is[at] << ", not " << expected[at];
+  }
+}
+
 TEST(GpuReduceHeads, AreTheHostsOpinionBitForBit) {
   HashRandom random(61);
   for (int i = 0; i < Cases(48); ++i) {
     constexpr Reduction kReductions[] = {Reduction::kMax, Reduction::kL2, Reduction::kUnion};
-    const HeadsCase c = RandomHeads(random, kReductions[i % 3], i % 4 == 0 ? 8 : 320);
-    SCOPED_TRACE("case " + std::to_string(i) + ", " + std::to_string(c.live) + " of " + std::to_string(c.capacity) +
-                 ", " + std::to_string(c.tracks) + " heads, " + std::to_string(c.best) + " each");
-    const std::vector<float> is = OnTheDevice(c);
-    const std::vector<float> expected = OnTheHost(c);
-    for (size_t at = 0; at < expected.size(); ++at) {
-      ASSERT_TRUE(is[at] == expected[at] || (std::isnan(is[at]) && std::isnan(expected[at])))
-          << "slot " << at << ": " << is[at] << ", not " << expected[at];
-    }
+    int32_t capacity = random.Uniform(3, i % 4 == 0 ? 8 : 320);
+    if (i % 2 == 0) capacity = (capacity + 3) / 4 * 4;  // of whole vectors
+    HeadsCase c = RandomHeads(random, kReductions[i % 3], capacity);
+    if (i % 5 == 0) c.sinks = c.recent = 0;
+    if (i % 8 >= 4) c.slots_max = 5000;
+    SCOPED_TRACE("case " + std::to_string(i));
+    ExpectTheHostsOpinion(c);
+  }
+}
+
+// Of which threads keep one round of scores or several, and longer than they keep.
+TEST(GpuReduceHeads, UniteLongLanesAsShortOnes) {
+  HashRandom random(62);
+  for (const int32_t capacity : {3000, 5004, 16388}) {
+    if (Cases(8) < 8 && capacity > 4000) continue;
+    HeadsCase c = RandomHeads(random, Reduction::kUnion, capacity);
+    ExpectTheHostsOpinion(c);
+    c.sinks = c.recent = 0;
+    c.best = c.live / 50 + 1;
+    ExpectTheHostsOpinion(c);
   }
 }
 

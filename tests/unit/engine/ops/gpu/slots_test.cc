@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "policies/hash_random.h"
@@ -159,49 +160,147 @@ void EvictOnTheHost(Lanes& l, ScoreRule rule, int32_t sinks, int32_t recent, int
   }
 }
 
+struct EvictCase {
+  Lanes lanes = {};
+  ScoreRule rule = ScoreRule::kSum;
+  int32_t sinks = 0, recent = 0, drop = 0;
+  bool compacted = false, tells = false;
+  int32_t log = 1;        // how many tokens there were, of which the step brought the last
+  int32_t slots_max = 0;  // of the launch, which decides how many threads a lane gets; 0: the lanes'
+};
+
+// Who leaves on each target leaves on the host.
+void ExpectTheHostsVictims(const EvictCase& c) {
+  const Lanes& before = c.lanes;
+  Lanes expected = before;
+  EvictOnTheHost(expected, c.rule, c.sinks, c.recent, c.drop, c.compacted);
+  const bool tells = c.tells && c.drop > 0;
+  const std::vector<int32_t> after = OnEachTarget([&](const Table& table) {
+    Lanes l = before;
+    LanesThere there(table, l);
+    there.view.live = l.live - 1;  // one came in this step
+    there.view.tokens = 1;
+    there.view.first_token = c.log - 1;
+    there.view.rule = c.rule;
+    there.view.sinks = c.sinks;
+    there.view.recent = c.recent;
+    there.view.drop = c.drop;
+    there.view.compacted = c.compacted ? 1 : 0;
+    if (tells) there.view.left = there.mirror.In(std::vector<int32_t>(l.lanes * c.drop, -7));
+    CacheArgs cache = there.Cache(l.lanes);
+    cache.sessions = there.mirror.In(std::vector{SessionView(), there.view});  // of the first nobody leaves
+    cache.session_count = 2;
+    if (c.slots_max > 0) cache.slots_max = c.slots_max;
+    table.evict({.cache = cache}, there.mirror.stream());
+    there.Back(l);
+    std::vector<int32_t> all = l.All();
+    if (!tells) return all;
+    std::vector<int32_t> left(l.lanes * c.drop);
+    there.mirror.Out(there.view.left, left);
+    all.insert(all.end(), left.begin(), left.end());
+    return all;
+  });
+  std::vector<int32_t> expected_all = expected.All();
+  for (size_t at = 0; at < expected.token.size() && tells; ++at) {
+    if (expected.token[at] != before.token[at]) expected_all.push_back(before.token[at]);
+  }
+  EXPECT_TRUE(after == expected_all) << before.live << " live of " << before.capacity << ", " << c.sinks << " sinks, "
+                                     << c.recent << " recent, " << c.drop << " leave";
+}
+
+// As where some other session's lanes are long.
+constexpr int32_t kLong = 10000;
+
 TEST(GpuEvict, TheSameLeaveAsOnTheHost) {
   HashRandom random(2);
   int several = 0;
-  for (int i = 0; i < Cases(24); ++i) {
-    const bool compacted = i % 2 == 0;
-    const Lanes before = RandomLanes(random, i % 3 == 0 ? 8 : 400, compacted);
-    const auto rule = static_cast<ScoreRule>(random.Uniform(0, 4));
-    const int32_t sinks = random.Uniform(0, before.live - 1);
-    const int32_t recent = random.Uniform(0, before.live - 1 - sinks);
-    const int32_t candidates = before.live - sinks - recent;
-    const int32_t drop = random.Uniform(0, 1) == 0 ? 1 : random.Uniform(0, candidates);
-    several += drop > 1 ? 1 : 0;
-    const bool tells = drop > 0 && i % 4 < 2;
-    Lanes expected = before;
-    EvictOnTheHost(expected, rule, sinks, recent, drop, compacted);
-    const std::vector<int32_t> after = OnEachTarget([&](const Table& table) {
-      Lanes l = before;
-      LanesThere there(table, l);
-      there.view.live = l.live - 1;  // one came in this step
-      there.view.tokens = 1;
-      there.view.rule = rule;
-      there.view.sinks = sinks;
-      there.view.recent = recent;
-      there.view.drop = drop;
-      there.view.compacted = compacted ? 1 : 0;
-      if (tells) there.view.left = there.mirror.In(std::vector<int32_t>(l.lanes * drop, -7));
-      table.evict({.cache = there.Cache(l.lanes)}, there.mirror.stream());
-      there.Back(l);
-      std::vector<int32_t> all = l.All();
-      if (!tells) return all;
-      std::vector<int32_t> left(l.lanes * drop);
-      there.mirror.Out(there.view.left, left);
-      all.insert(all.end(), left.begin(), left.end());
-      return all;
-    });
-    std::vector<int32_t> expected_all = expected.All();
-    for (size_t at = 0; at < expected.token.size() && tells; ++at) {
-      if (expected.token[at] != before.token[at]) expected_all.push_back(before.token[at]);
-    }
-    EXPECT_EQ(after, expected_all) << "case " << i << ": " << before.live << " live, " << sinks << " sinks, " << recent
-                                   << " recent, " << drop << " leave";
+  for (int i = 0; i < Cases(48); ++i) {
+    EvictCase c;
+    c.compacted = i % 2 == 0;
+    c.lanes = RandomLanes(random, i % 3 == 0 ? 8 : 400, c.compacted);
+    c.rule = static_cast<ScoreRule>(random.Uniform(0, 4));
+    c.sinks = random.Uniform(0, c.lanes.live - 1);
+    c.recent = random.Uniform(0, c.lanes.live - 1 - c.sinks);
+    if (i % 5 == 0) c.sinks = c.recent = 0;
+    const int32_t candidates = c.lanes.live - c.sinks - c.recent;
+    c.drop = random.Uniform(0, 1) == 0 ? 1 : random.Uniform(0, candidates);
+    c.tells = i % 4 < 2;
+    c.slots_max = i % 8 < 4 ? 0 : kLong;
+    several += c.drop > 1 ? 1 : 0;
+    SCOPED_TRACE("case " + std::to_string(i));
+    ExpectTheHostsVictims(c);
   }
-  EXPECT_GT(several, Cases(24) / 8);
+  EXPECT_GT(several, Cases(48) / 8);
+}
+
+// Tokens of one session's lanes in random slots, of which the first and the last have no gaps.
+Lanes LanesOf(HashRandom& random, int32_t capacity, int32_t live, int32_t sinks, int32_t recent, int32_t log,
+              bool compacted, bool differ) {
+  Lanes l = {.lanes = 1, .capacity = capacity, .live = live};
+  std::vector<int32_t> middle = RandomOrder(random, log - sinks - recent);
+  middle.resize(live - sinks - recent);
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < sinks; ++i) tokens.push_back(i);
+  for (const int32_t index : middle) tokens.push_back(sinks + index);
+  for (int32_t i = log - recent; i < log; ++i) tokens.push_back(i);
+  std::ranges::sort(tokens);
+  l.token.assign(capacity, -1);
+  l.position = l.token;
+  l.scratch.assign(capacity, 12345);
+  const std::vector<int32_t> slots = RandomOrder(random, capacity);
+  for (int32_t i = 0; i < live; ++i) {
+    l.token[slots[i]] = tokens[i];
+    l.position[slots[i]] = compacted ? i : tokens[i];
+  }
+  for (int32_t slot = 0; slot < capacity; ++slot)
+    l.score.push_back(differ ? 2 * random.UniformFloat() - 1 : RandomScore(random));
+  return l;
+}
+
+TEST(GpuEvict, TheProtectedStayWhereTheyAreTheFirstAndLastOfTheLog) {
+  HashRandom random(3);
+  for (int i = 0; i < Cases(24); ++i) {
+    EvictCase c;
+    c.compacted = i % 2 == 0;
+    const int32_t capacity = 4 * random.Uniform(5, 400) + (i % 6 == 0 ? 1 : 0);
+    const int32_t live = random.Uniform(12, capacity);
+    c.log = live + random.Uniform(0, 1000);
+    c.sinks = random.Uniform(0, 4);
+    c.recent = i % 4 == 1 ? 0 : random.Uniform(0, 6);
+    c.lanes = LanesOf(random, capacity, live, c.sinks, c.recent, c.log, c.compacted, i % 2 == 0);
+    c.drop = i % 3 == 0 ? 1 : random.Uniform(1, live - c.sinks - c.recent);
+    c.slots_max = i % 8 < 4 ? 0 : kLong;
+    SCOPED_TRACE("case " + std::to_string(i));
+    ExpectTheHostsVictims(c);
+  }
+}
+
+// Lanes of one and of several rounds of threads, longer than threads keep ranks of, and with more positions than there
+// are bits for at once; all of them leave, or one, or one stays, or any number.
+TEST(GpuEvict, LongLanesAreAsShortOnes) {
+  HashRandom random(4);
+  struct Size {
+    int32_t capacity, free;
+  };
+  constexpr Size kSizes[] = {{8196, 5}, {9001, 700}, {20000, 0}, {32768, 0}, {32772, 3}, {66000, 0}};
+  int i = 0;
+  for (const Size& size : kSizes) {
+    if (Cases(8) < 8 && size.capacity > 10000) continue;
+    EvictCase c;
+    const int32_t live = size.capacity - size.free;
+    c.compacted = i % 2 == 1;
+    c.sinks = i % 3 == 0 ? 0 : 4;
+    c.recent = i % 3 == 1 ? 7 : 0;
+    c.log = live + 100;
+    c.tells = i % 2 == 0;
+    const int32_t candidates = live - c.sinks - c.recent;
+    for (const int32_t drop : {1, random.Uniform(2, candidates - 2), candidates / 2, candidates - 1, candidates}) {
+      c.lanes = LanesOf(random, size.capacity, live, c.sinks, c.recent, c.log, c.compacted, drop % 2 == 0);
+      c.drop = drop;
+      ExpectTheHostsVictims(c);
+    }
+    ++i;
+  }
 }
 
 }  // namespace
