@@ -167,33 +167,65 @@ EBB_DEVICE void MultiplyChunk(const Stages<From, kRows>& room, int32_t parity, i
   const int32_t g = lane / 4;
   const int32_t t = lane % 4;
   constexpr int32_t kInUse = kRows > 8 ? 4 : 2;  // numbers of a tile
-  Vector16 w[kOutputTiles];
-  EBB_UNROLL
-  for (int32_t j = 0; j < kOutputTiles; ++j) w[j] = From::Pairs(raw[j], t);
-  const auto multiply = [&](int32_t m, int32_t tile, bool is_new, float(&to)[kOutputTiles][4]) {
+  const auto multiply = [&](int32_t m, int32_t tile, const uint32_t(&w)[kOutputTiles][2], bool is_new,
+                            float(&to)[kOutputTiles][4]) {
     EBB_UNROLL
     for (int32_t term = 0; term < 2; ++term) {
       const Vector16& x = room.x[parity][term][((chunk * kTiles + tile) * kRowTiles + m) * kTeam + lane];
       const uint32_t tile_of_x[4] = {x.word[0], x.word[1], x.word[2], x.word[3]};
       EBB_UNROLL
       for (int32_t j = 0; j < kOutputTiles; ++j) {
-        const uint32_t tile_of_w[2] = {w[j].word[2 * tile], w[j].word[2 * tile + 1]};
         if (is_new && term == 0) {
-          MultiplySmallTileAnew(tile_of_x, tile_of_w, to[j]);
+          MultiplySmallTileAnew(tile_of_x, w[j], to[j]);
         } else {
-          MultiplySmallTile(tile_of_x, tile_of_w, to[j]);
+          MultiplySmallTile(tile_of_x, w[j], to[j]);
         }
       }
     }
   };
+  // The scales, [output 2 t and the next one], of a tile of outputs.
+  using Scales = const float(&)[2][Stages<From, kRows>::kScales];
+  const auto scales_of = [&](int32_t j) -> Scales {
+    return *reinterpret_cast<const float(*)[2][Stages<From, kRows>::kScales]>(
+        room.scales[parity][chunk][first + kTileOutputs * j + 2 * t]);
+  };
   SyncTeam();
-  EBB_UNROLL
-  for (int32_t m = 0; m < kRowTiles; ++m) {
-    if constexpr (From::kScales == 0) {
+  if constexpr (From::kScales == 0 || From::kByHalves) {
+    EBB_UNROLL
+    for (int32_t tile = 0; tile < kTiles; ++tile) {
+      uint32_t w[kOutputTiles][2];
       EBB_UNROLL
-      for (int32_t tile = 0; tile < kTiles; ++tile) multiply(m, tile, false, sum[m]);
-    } else {
+      for (int32_t j = 0; j < kOutputTiles; ++j) From::Pairs(raw[j], tile, t, w[j]);
+      EBB_UNROLL
+      for (int32_t m = 0; m < kRowTiles; ++m) {
+        if constexpr (From::kScales == 0) {
+          multiply(m, tile, w, false, sum[m]);
+        } else {
+          float of_tile[kOutputTiles][4];
+          multiply(m, tile, w, true, of_tile);
+          EBB_UNROLL
+          for (int32_t j = 0; j < kOutputTiles; ++j) {
+            const Scales scales = scales_of(j);
+            EBB_UNROLL
+            for (int32_t i = 0; i < kInUse; ++i) {
+              sum[m][j][i] = MultiplyAdd(of_tile[j][i], scales[i % 2][tile], sum[m][j][i]);
+            }
+          }
+        }
+      }
+    }
+  } else {
+    uint32_t w[kTiles][kOutputTiles][2];
+    EBB_UNROLL
+    for (int32_t j = 0; j < kOutputTiles; ++j) {
+      EBB_UNROLL
+      for (int32_t tile = 0; tile < kTiles; ++tile) From::Pairs(raw[j], tile, t, w[tile][j]);
+    }
+    EBB_UNROLL
+    for (int32_t m = 0; m < kRowTiles; ++m) {
       float of_chunk[kOutputTiles][4];
+      EBB_UNROLL
+      for (int32_t tile = 0; tile < kTiles; ++tile) multiply(m, tile, w[tile], tile == 0, of_chunk);
       float of_rows[2] = {};
       if constexpr (From::kHasMinimum) {
         EBB_UNROLL
@@ -203,19 +235,13 @@ EBB_DEVICE void MultiplyChunk(const Stages<From, kRows>& room, int32_t parity, i
         }
       }
       EBB_UNROLL
-      for (int32_t tile = 0; tile < kTiles; ++tile) {
-        multiply(m, tile, tile == 0 || From::kByHalves, of_chunk);
-        if (tile == 0 && !From::kByHalves) continue;
+      for (int32_t j = 0; j < kOutputTiles; ++j) {
+        const Scales scales = scales_of(j);
         EBB_UNROLL
-        for (int32_t j = 0; j < kOutputTiles; ++j) {
-          const auto& scales = *reinterpret_cast<const float(*)[2][From::kScales]>(
-              room.scales[parity][chunk][first + kTileOutputs * j + 2 * t]);
-          EBB_UNROLL
-          for (int32_t i = 0; i < kInUse; ++i) {
-            float& to = sum[m][j][i];
-            to = MultiplyAdd(of_chunk[j][i], scales[i % 2][From::kByHalves ? tile : 0], to);
-            if constexpr (From::kHasMinimum) to = MultiplyAdd(-scales[i % 2][1], of_rows[i / 2], to);
-          }
+        for (int32_t i = 0; i < kInUse; ++i) {
+          float& to = sum[m][j][i];
+          to = MultiplyAdd(of_chunk[j][i], scales[i % 2][0], to);
+          if constexpr (From::kHasMinimum) to = MultiplyAdd(-scales[i % 2][1], of_rows[i / 2], to);
         }
       }
     }
@@ -272,9 +298,10 @@ template <typename From, int32_t kRows>
 EBB_KERNEL(kThreads)
 MultiplySmall(SplitArgs split) {
   using Room = Stages<From, kRows>;
-  constexpr int32_t kStagesAhead = From::kAhead / kSteps;
+  constexpr int32_t kAhead = From::template kAhead<kRows>;
+  constexpr int32_t kStagesAhead = kAhead / kSteps;
   constexpr int32_t kChunksAhead = kStagesAhead * kStageChunks;
-  static_assert(From::kAhead % kSteps == 0 && Room::kItems <= kThreads);
+  static_assert(kAhead % kSteps == 0 && Room::kItems <= kThreads);
   Room& room = *LaunchShared<Room>();
   const LinearArgs& a = split.linear;
   const int32_t team = ThreadIndex() / kTeam;
@@ -300,7 +327,7 @@ MultiplySmall(SplitArgs split) {
     const int64_t row = output < a.w.rows ? output : a.w.rows - 1;
     place[j] = From::From(a.w, row * a.w.cols + begin + way * kSteps * kChunk, t);
   }
-  typename From::Raw raw[From::kAhead][kOutputTiles];
+  typename From::Raw raw[kAhead][kOutputTiles];
   // Chunk `ahead` behind the places; of the team's, number `chunk`.
   const auto read = [&](int32_t ahead, int32_t chunk, Chunk<From>& to) {
     if (chunk >= chunks) return;
@@ -312,7 +339,7 @@ MultiplySmall(SplitArgs split) {
     for (int32_t j = 0; j < kOutputTiles; ++j) From::GoOn(place[j], kChunksAhead);
   };
   EBB_UNROLL
-  for (int32_t i = 0; i < From::kAhead; ++i) {
+  for (int32_t i = 0; i < kAhead; ++i) {
     const int32_t chunk = i / kSteps * kStageChunks + i % kSteps;
     read(chunk, chunk, raw[i]);
   }

@@ -69,15 +69,16 @@ EBB_DEVICE uint32_t StoredScale(const StoredScales& stored, int32_t i) {
   return stored.word[i / 2] >> (16 * (i % 2)) & 0xFFFFU;
 }
 
-// kAhead: chunks that a thread reads before it needs the first. kScales: floats that a chunk of a row has to scale its
-// sums: one; one and a minimum; or one for each half. kBytes of codes of a chunk. From: where a thread's part of the
-// chunk that begins with value `at` of all of W is; and Read, of a chunk so many further on. ReadX: the columns of a
-// tile, in the order of its two words.
+// kAhead: chunks that a thread reads before it needs the first; the more rows, the fewer registers are left. kScales:
+// floats that a chunk of a row has to scale its sums: one; one and a minimum; or one for each half. kBytes of codes of
+// a chunk. From: where a thread's part of the chunk that begins with value `at` of all of W is; and Read, of a chunk so
+// many further on. ReadX: the columns of a tile, in the order of its two words, which are Pairs.
 template <Element kType>
 struct RowCodes;
 
 template <>
 struct RowCodes<Element::kBf16> {
+  template <int32_t kRows>
   static constexpr int32_t kAhead = 2;
   static constexpr int32_t kScales = 0;
   static constexpr bool kHasMinimum = false;
@@ -90,7 +91,10 @@ struct RowCodes<Element::kBf16> {
   }
   static EBB_DEVICE Raw Read(const Place& place, int32_t chunk) { return ReadOnce(place + chunk * kStep); }
   static EBB_DEVICE void GoOn(Place& place, int32_t chunks) { place += chunks * kStep; }
-  static EBB_DEVICE Vector16 Pairs(const Raw& raw, int32_t /*t*/) { return raw; }
+  static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t /*t*/, uint32_t (&to)[2]) {
+    to[0] = raw.word[2 * tile];
+    to[1] = raw.word[2 * tile + 1];
+  }
   static EBB_DEVICE void ReadX(const float* x, int32_t t, int32_t tile, float (&to)[4]) {
     ReadFour(x + 8 * t + 4 * tile, to);
   }
@@ -98,7 +102,8 @@ struct RowCodes<Element::kBf16> {
 
 template <>
 struct RowCodes<Element::kQ8> {
-  static constexpr int32_t kAhead = 4;
+  template <int32_t kRows>
+  static constexpr int32_t kAhead = kRows > 16 ? 2 : 4;
   static constexpr int32_t kScales = 1;
   static constexpr bool kHasMinimum = false;
   static constexpr bool kByHalves = false;
@@ -111,14 +116,12 @@ struct RowCodes<Element::kQ8> {
   static EBB_DEVICE Raw Read(const Place& place, int32_t chunk) { return ReadOnce(place + chunk * kStep); }
   static EBB_DEVICE void GoOn(Place& place, int32_t chunks) { place += chunks * kStep; }
   // Of a byte, the low seven bits as a number; its sign makes the 128 that is taken off 256. Bytes 0 and 2, 1 and 3.
-  static EBB_DEVICE Vector16 Pairs(const Raw& raw, int32_t /*t*/) {
-    Vector16 pairs;
+  static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t /*t*/, uint32_t (&to)[2]) {
     EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) {
-      const uint32_t two = raw.word[i / 2] >> (8 * (i % 2));
-      pairs.word[i] = AddBf16Pairs(BitsAnd(two, 0x007F007FU, k128), BitsAnd(two, 0x00800080U, kMinus128));
+    for (int32_t i = 0; i < 2; ++i) {
+      const uint32_t two = raw.word[tile] >> (8 * i);
+      to[i] = AddBf16Pairs(BitsAnd(two, 0x007F007FU, k128), BitsAnd(two, 0x00800080U, kMinus128));
     }
-    return pairs;
   }
   static EBB_DEVICE void ReadX(const float* x, int32_t t, int32_t tile, float (&to)[4]) {
     ReadFour(x + 8 * t + 4 * tile, to);
@@ -132,7 +135,8 @@ struct RowCodes<Element::kQ8> {
 // Thread t has one word: low nibbles of four columns, and high ones of those eight further on.
 template <uint32_t kMinusZero>
 struct RowNibbles {
-  static constexpr int32_t kAhead = 8;
+  template <int32_t kRows>
+  static constexpr int32_t kAhead = kRows > 16 ? 4 : 8;
   static constexpr bool kByHalves = false;
   using Raw = uint32_t;
   using Place = const uint32_t*;
@@ -143,13 +147,11 @@ struct RowNibbles {
   static EBB_DEVICE Raw Read(const Place& place, int32_t chunk) { return ReadOnce(place + chunk * kStep); }
   static EBB_DEVICE void GoOn(Place& place, int32_t chunks) { place += chunks * kStep; }
   // Low nibbles of bytes 0 and 2, of bytes 1 and 3; then high ones.
-  static EBB_DEVICE Vector16 Pairs(const Raw& raw, int32_t /*t*/) {
-    Vector16 pairs;
+  static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t /*t*/, uint32_t (&to)[2]) {
     EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) {
-      pairs.word[i] = AddBf16Pairs(BitsAnd(raw >> (i % 2 * 8 + i / 2 * 4), 0x000F000FU, k128), kMinusZero);
+    for (int32_t i = 0; i < 2; ++i) {
+      to[i] = AddBf16Pairs(BitsAnd(raw >> (8 * i + 4 * tile), 0x000F000FU, k128), kMinusZero);
     }
-    return pairs;
   }
   static EBB_DEVICE void ReadX(const float* x, int32_t t, int32_t tile, float (&to)[4]) {
     ReadFour(x + t / 2 * 16 + t % 2 * 4 + tile * 8, to);
@@ -178,6 +180,7 @@ struct RowCodes<Element::kQ4K> : RowNibbles<kMinus128> {
 // Sixteen columns share a scale and make a tile: thread t has 2 t and 2 t + 8 of each, then 2 t + 1 and 2 t + 9.
 template <>
 struct RowCodes<Element::kQ6K> {
+  template <int32_t kRows>
   static constexpr int32_t kAhead = 2;
   static constexpr int32_t kScales = 2;
   static constexpr bool kHasMinimum = false;
@@ -201,21 +204,16 @@ struct RowCodes<Element::kQ6K> {
     place.low += 4 * chunks;
     place.upper += chunks;
   }
-  static EBB_DEVICE Vector16 Pairs(const Raw& raw, int32_t t) {
+  static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t t, uint32_t (&to)[2]) {
     const uint32_t byte = 0x4400U + 0x1111U * (2 * t % 4);  // of the word and of it shifted
-    Vector16 pairs;
+    const uint32_t low = raw.low[tile];
+    const uint32_t upper = raw.upper.word[tile] >> (4 * t);
     EBB_UNROLL
-    for (int32_t half = 0; half < 2; ++half) {
-      const uint32_t low = raw.low[half];
-      const uint32_t upper = raw.upper.word[half] >> (4 * t);
-      EBB_UNROLL
-      for (int32_t i = 0; i < 2; ++i) {
-        const uint32_t nibbles = PickBytes(low, low >> 4, byte + 0x1111U * i);
-        const uint32_t above = BitsAnd(upper << (4 - 2 * i), 0x00300030U, k128);
-        pairs.word[2 * half + i] = AddBf16Pairs(BitsAnd(nibbles, 0x000F000FU, above), kMinus160);
-      }
+    for (int32_t i = 0; i < 2; ++i) {
+      const uint32_t nibbles = PickBytes(low, low >> 4, byte + 0x1111U * i);
+      const uint32_t above = BitsAnd(upper << (4 - 2 * i), 0x00300030U, k128);
+      to[i] = AddBf16Pairs(BitsAnd(nibbles, 0x000F000FU, above), kMinus160);
     }
-    return pairs;
   }
   static EBB_DEVICE void ReadX(const float* x, int32_t t, int32_t tile, float (&to)[4]) {
     EBB_UNROLL
