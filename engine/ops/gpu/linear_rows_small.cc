@@ -14,13 +14,14 @@
 // all. x is float32: a number is the sum of two BF16, the nearest one and the nearest to what that leaves, within 2^-17
 // of it, which is what a float sum of some hundred terms is good for.
 //
-// With W as the 16 x 16 tile and x as the 16 x 8 one, thread 4 g + t of a team has eight columns of outputs g, g + 8,
-// g + 16 and g + 24 and of row g; which columns a tile calls 0 .. 15 does not matter, as long as both agree. A scale is
-// that of a chunk, or of a tile's 16 columns, multiplied into their sum; a minimum meets the sum of x.
+// x is the 16 x 16 tile and W the 16 x 8 one, as what a thread reads of W is then what it multiplies: thread 4 g + t of
+// a team has eight columns of outputs g, g + 8, g + 16 and g + 24, and of rows g and g + 8; which columns a tile calls
+// 0 .. 15 does not matter, as long as both agree. Up to eight rows leave half of the tile empty. A scale is that of a
+// chunk, or of a tile's 16 columns, multiplied into their sum; a minimum meets the sum of x.
 //
 // Sums do not depend on how many rows there are: an output's chunks of a team are added in turn, then the teams', then
 // splits of the columns (kernels.h, LinearSplits), which the block that is done last adds up in ascending order. Block
-// (splits i + s, y): outputs 256 i .., split s, rows 8 kTiles y ..
+// (splits i + s, y): outputs 256 i .., split s, rows kRows y ..
 
 #include <cstdint>
 
@@ -41,8 +42,10 @@ constexpr int32_t kGroups = kOutputs / 32;  // of outputs
 constexpr int32_t kWays = kTeams / kGroups;
 constexpr int32_t kStageChunks = kLinearStage / kChunk;
 constexpr int32_t kSteps = kStageChunks / kWays;
-constexpr int32_t kTileRows = 8;
-constexpr int32_t kTilesMax = kLinearRows / kTileRows;
+constexpr int32_t kTileRows = 16;
+constexpr int32_t kTiles = 2;  // of a chunk's columns
+constexpr int32_t kTileOutputs = 8;
+constexpr int32_t kOutputTiles = 32 / kTileOutputs;  // of a team
 
 struct SplitArgs {
   LinearArgs linear;
@@ -51,42 +54,55 @@ struct SplitArgs {
   int32_t columns;  // of a split
 };
 
-// Shared memory. Of x: [stage % 2][tile of a chunk][chunk, tile of rows, thread of a team] the first terms of four
-// columns, then the second ones.
-template <typename From, int32_t kTiles>
+// Shared memory. Of x: [stage % 2][term][chunk, tile of columns, of rows, thread of a team] what that thread has of it.
+// kRows: 8, 16 or 32.
+template <typename From, int32_t kRows>
 struct Stages {
-  static constexpr int32_t kItems = kStageChunks * kTiles * kTeam;
+  static constexpr int32_t kRowTiles = (kRows + kTileRows - 1) / kTileRows;
+  static constexpr int32_t kItems = kStageChunks * kTiles * kRowTiles * kTeam;
   static constexpr int32_t kScales = From::kScales > 0 ? From::kScales : 1;
   static constexpr int32_t kScaled = From::kScales > 0 ? kOutputs : 1;
-  static constexpr int32_t kSummed = From::kHasMinimum ? kTileRows * kTiles : 1;
+  static constexpr int32_t kSummed = From::kHasMinimum ? kTileRows * kRowTiles : 1;
   Vector16 x[2][2][kItems];
   float scales[2][kStageChunks][kScaled][kScales];
-  float sums[2][kStageChunks][kSummed];  // of x
+  float sums[2][kStageChunks][kTiles][kSummed];  // of x
 };
-// The same memory when all is read. Rows lie so that a team writes to 32 banks.
+// The same memory when all is read. Rows lie so that a team writes to all banks.
 struct Parts {
-  float of_way[kWays][kTileRows][kOutputs + 4];
+  float of_way[kWays][8][kOutputs + 8];
 };
-template <typename From, int32_t kTiles>
+template <typename From, int32_t kRows>
 constexpr int32_t SharedBytes() {
-  return sizeof(Stages<From, kTiles>) > sizeof(Parts) ? sizeof(Stages<From, kTiles>) : sizeof(Parts);
+  return sizeof(Stages<From, kRows>) > sizeof(Parts) ? sizeof(Stages<From, kRows>) : sizeof(Parts);
 }
 
-// What a thread fetches of the next stage: eight columns of one row of x, and the scales of one output.
-template <typename From, int32_t kTiles>
+// What a thread fetches of the next stage: what a thread of a team has of one tile of x, of rows g and g + 8, and the
+// scales of one output.
+template <typename From, int32_t kRows>
 struct Fetched {
-  float x[8];
+  using Room = Stages<From, kRows>;
+  static constexpr int32_t kHalves = kRows > 8 ? 2 : 1;
+  float x[kHalves][4];
   StoredScales scales;
 
+  EBB_DEVICE static int32_t ChunkOf(int32_t thread) { return thread / (kTeam * Room::kRowTiles * kTiles); }
+  EBB_DEVICE static int32_t TileOf(int32_t thread) { return thread / (kTeam * Room::kRowTiles) % kTiles; }
+  EBB_DEVICE static int32_t RowOf(int32_t thread) {
+    return thread / kTeam % Room::kRowTiles * kTileRows + thread % kTeam / 4;
+  }
+
   EBB_DEVICE void Fetch(const LinearArgs& a, int32_t first_output, int32_t first_row, int32_t column, int32_t end) {
-    using Room = Stages<From, kTiles>;
     const int32_t thread = ThreadIndex();
     if (thread < Room::kItems) {
-      const int32_t row = first_row + thread / kTeam % kTiles * kTileRows + thread % kTeam / 4;
-      const int32_t of_chunk = column + thread / (kTeam * kTiles) * kChunk;
+      const int32_t of_chunk = column + ChunkOf(thread) * kChunk;
       EBB_UNROLL
-      for (int32_t i = 0; i < 8; ++i) x[i] = 0;
-      if (row < a.rows && of_chunk < end) From::ReadX(a.x + int64_t{row} * a.w.cols + of_chunk, thread % 4, x);
+      for (int32_t half = 0; half < kHalves; ++half) {
+        const int32_t row = first_row + RowOf(thread) + 8 * half;
+        EBB_UNROLL
+        for (int32_t i = 0; i < 4; ++i) x[half][i] = 0;
+        if (row >= a.rows || of_chunk >= end) continue;
+        From::ReadX(a.x + int64_t{row} * a.w.cols + of_chunk, thread % 4, TileOf(thread), x[half]);
+      }
     }
     if constexpr (From::kScales > 0) {
       const int32_t output = first_output + thread;
@@ -104,34 +120,31 @@ struct Fetched {
           scales.word[i / 2] |= static_cast<uint32_t>(a.w.scales[at / kChunk + i]) << (16 * (i % 2));
         }
       }
-      if (a.w.supers != nullptr) scales.super = a.w.supers[at / kSuperBlock];
+      if constexpr (From::kScales > 1) scales.super = a.w.supers[at / kSuperBlock];
     }
   }
 
-  EBB_DEVICE void Lay(Stages<From, kTiles>& room, int32_t parity) const {
-    using Room = Stages<From, kTiles>;
+  EBB_DEVICE void Lay(Room& room, int32_t parity) const {
     const int32_t thread = ThreadIndex();
     if (thread < Room::kItems) {
+      Vector16 terms[2] = {};
       EBB_UNROLL
-      for (int32_t tile = 0; tile < 2; ++tile) {
-        Vector16 terms;
-        EBB_UNROLL
-        for (int32_t i = 0; i < 2; ++i) {
-          const float low = x[4 * tile + 2 * i];
-          const float high = x[4 * tile + 2 * i + 1];
-          const uint32_t first = Bf16Pair(low, high);
-          terms.word[i] = first;
-          terms.word[2 + i] = Bf16Pair(low - FloatOf(first << 16), high - FloatOf(first & 0xFFFF0000U));
-        }
-        room.x[parity][tile][thread] = terms;
+      for (int32_t i = 0; i < 2 * kHalves; ++i) {
+        const int32_t half = i / 2;
+        const float low = x[half][i % 2 * 2];
+        const float high = x[half][i % 2 * 2 + 1];
+        const uint32_t first = Bf16Pair(low, high);
+        terms[0].word[i % 2 * 2 + half] = first;
+        terms[1].word[i % 2 * 2 + half] = Bf16Pair(low - FloatOf(first << 16), high - FloatOf(first & 0xFFFF0000U));
       }
+      EBB_UNROLL
+      for (int32_t term = 0; term < 2; ++term) room.x[parity][term][thread] = terms[term];
       if constexpr (From::kHasMinimum) {
-        float sum = 0;
         EBB_UNROLL
-        for (int32_t i = 0; i < 8; ++i) sum += x[i];
-        sum = ReduceTeam(sum, Plus(), 4);
-        const int32_t row = thread / kTeam % kTiles * kTileRows + thread % kTeam / 4;
-        if (thread % 4 == 0) room.sums[parity][thread / (kTeam * kTiles)][row] = sum;
+        for (int32_t half = 0; half < kHalves; ++half) {
+          const float sum = ReduceTeam(x[half][0] + x[half][1] + x[half][2] + x[half][3], Plus(), 4);
+          if (thread % 4 == 0) room.sums[parity][ChunkOf(thread)][TileOf(thread)][RowOf(thread) + 8 * half] = sum;
+        }
       }
     }
     if constexpr (From::kScales > 0) {
@@ -143,97 +156,92 @@ struct Fetched {
 };
 
 template <typename From>
-using Chunk = typename From::Raw[2][2];  // of outputs g, g + 8, g + 16, g + 24
+using Chunk = typename From::Raw[kOutputTiles];  // of outputs g, g + 8, g + 16, g + 24
 
-// sum += W x, of one chunk. `first` output of the team within the block.
-template <typename From, int32_t kTiles>
-EBB_DEVICE void MultiplyChunk(const Stages<From, kTiles>& room, int32_t parity, int32_t chunk, int32_t first,
-                              const Chunk<From>& raw, float (&sum)[2][kTiles][4]) {
+// sum += x W^T of one chunk, [tile of rows][tile of outputs] as the tile has them. `first` output of the team within
+// the block.
+template <typename From, int32_t kRows, int32_t kRowTiles>
+EBB_DEVICE void MultiplyChunk(const Stages<From, kRows>& room, int32_t parity, int32_t chunk, int32_t first,
+                              const Chunk<From>& raw, float (&sum)[kRowTiles][kOutputTiles][4]) {
   const int32_t lane = ThreadIndex() % kTeam;
   const int32_t g = lane / 4;
   const int32_t t = lane % 4;
-  Vector16 w[2][2];
-  EBB_UNROLL
-  for (int32_t i = 0; i < 4; ++i) w[i / 2][i % 2] = From::Pairs(raw[i / 2][i % 2], t);
-  uint32_t tile_of_w[2][2][4];  // [tile][m]
-  EBB_UNROLL
-  for (int32_t i = 0; i < 16; ++i) {
-    const int32_t tile = i / 8, m = i / 4 % 2, at = i % 4;
-    tile_of_w[tile][m][at] = w[m][at % 2].word[2 * tile + at / 2];
-  }
-  SyncTeam();
-  if constexpr (From::kScales == 0) {
+  constexpr int32_t kInUse = kRows > 8 ? 4 : 2;  // numbers of a tile
+  const auto multiply = [&](int32_t m, int32_t tile, const uint32_t(&w)[kOutputTiles][2], bool is_new,
+                            float(&to)[kOutputTiles][4]) {
     EBB_UNROLL
-    for (int32_t tile = 0; tile < 2; ++tile) {
-      Vector16 x[kTiles];
+    for (int32_t term = 0; term < 2; ++term) {
+      const Vector16& x = room.x[parity][term][((chunk * kTiles + tile) * kRowTiles + m) * kTeam + lane];
+      const uint32_t tile_of_x[4] = {x.word[0], x.word[1], x.word[2], x.word[3]};
       EBB_UNROLL
-      for (int32_t n = 0; n < kTiles; ++n) x[n] = room.x[parity][tile][(chunk * kTiles + n) * kTeam + lane];
+      for (int32_t j = 0; j < kOutputTiles; ++j) {
+        if (is_new && term == 0) {
+          MultiplySmallTileAnew(tile_of_x, w[j], to[j]);
+        } else {
+          MultiplySmallTile(tile_of_x, w[j], to[j]);
+        }
+      }
+    }
+  };
+  // The scales, [output 2 t and the next one], of a tile of outputs.
+  using Scales = const float(&)[2][Stages<From, kRows>::kScales];
+  const auto scales_of = [&](int32_t j) -> Scales {
+    return *reinterpret_cast<const float(*)[2][Stages<From, kRows>::kScales]>(
+        room.scales[parity][chunk][first + kTileOutputs * j + 2 * t]);
+  };
+  SyncTeam();
+  if constexpr (From::kScales == 0 || From::kByHalves) {
+    EBB_UNROLL
+    for (int32_t tile = 0; tile < kTiles; ++tile) {
+      uint32_t w[kOutputTiles][2];
       EBB_UNROLL
-      for (int32_t term = 0; term < 2; ++term) {
-        EBB_UNROLL
-        for (int32_t n = 0; n < kTiles; ++n) {
-          const uint32_t b[2] = {x[n].word[2 * term], x[n].word[2 * term + 1]};
+      for (int32_t j = 0; j < kOutputTiles; ++j) From::Pairs(raw[j], tile, t, w[j]);
+      EBB_UNROLL
+      for (int32_t m = 0; m < kRowTiles; ++m) {
+        if constexpr (From::kScales == 0) {
+          multiply(m, tile, w, false, sum[m]);
+        } else {
+          float of_tile[kOutputTiles][4];
+          multiply(m, tile, w, true, of_tile);
           EBB_UNROLL
-          for (int32_t m = 0; m < 2; ++m) MultiplySmallTile(tile_of_w[tile][m], b, sum[m][n]);
+          for (int32_t j = 0; j < kOutputTiles; ++j) {
+            const Scales scales = scales_of(j);
+            EBB_UNROLL
+            for (int32_t i = 0; i < kInUse; ++i) {
+              sum[m][j][i] = MultiplyAdd(of_tile[j][i], scales[i % 2][tile], sum[m][j][i]);
+            }
+          }
         }
       }
     }
   } else {
-    float scales[2][2][From::kScales];
+    uint32_t w[kTiles][kOutputTiles][2];
     EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) {
+    for (int32_t j = 0; j < kOutputTiles; ++j) {
       EBB_UNROLL
-      for (int32_t j = 0; j < From::kScales; ++j) {
-        scales[i / 2][i % 2][j] = room.scales[parity][chunk][first + 8 * i + g][j];
-      }
+      for (int32_t tile = 0; tile < kTiles; ++tile) From::Pairs(raw[j], tile, t, w[tile][j]);
     }
-    // Two tiles of rows at a time: one waits for the other's sums.
-    constexpr int32_t kTogether = kTiles > 1 ? 2 : 1;
     EBB_UNROLL
-    for (int32_t begin = 0; begin < kTiles; begin += kTogether) {
-      float of_chunk[kTogether][2][4];
+    for (int32_t m = 0; m < kRowTiles; ++m) {
+      float of_chunk[kOutputTiles][4];
       EBB_UNROLL
-      for (int32_t tile = 0; tile < 2; ++tile) {
-        Vector16 x[kTogether];
-        EBB_UNROLL
-        for (int32_t n = 0; n < kTogether; ++n) {
-          x[n] = room.x[parity][tile][(chunk * kTiles + begin + n) * kTeam + lane];
-        }
-        EBB_UNROLL
-        for (int32_t term = 0; term < 2; ++term) {
-          EBB_UNROLL
-          for (int32_t n = 0; n < kTogether; ++n) {
-            const uint32_t b[2] = {x[n].word[2 * term], x[n].word[2 * term + 1]};
-            EBB_UNROLL
-            for (int32_t m = 0; m < 2; ++m) {
-              if (term == 0 && (tile == 0 || From::kByHalves)) {
-                MultiplySmallTileAnew(tile_of_w[tile][m], b, of_chunk[n][m]);
-              } else {
-                MultiplySmallTile(tile_of_w[tile][m], b, of_chunk[n][m]);
-              }
-            }
-          }
-        }
-        if (tile == 0 && !From::kByHalves) continue;
-        EBB_UNROLL
-        for (int32_t n = 0; n < kTogether; ++n) {
-          EBB_UNROLL
-          for (int32_t i = 0; i < 8; ++i) {
-            float& to = sum[i / 4][begin + n][i % 4];
-            to = MultiplyAdd(of_chunk[n][i / 4][i % 4], scales[i / 4][i % 4 / 2][From::kByHalves ? tile : 0], to);
-          }
-        }
-      }
+      for (int32_t tile = 0; tile < kTiles; ++tile) multiply(m, tile, w[tile], tile == 0, of_chunk);
+      float of_rows[2] = {};
       if constexpr (From::kHasMinimum) {
         EBB_UNROLL
-        for (int32_t n = 0; n < kTogether; ++n) {
-          const float* const sums = room.sums[parity][chunk] + (begin + n) * kTileRows + 2 * t;
-          const float of_rows[2] = {sums[0], sums[1]};
-          EBB_UNROLL
-          for (int32_t i = 0; i < 8; ++i) {
-            float& to = sum[i / 4][begin + n][i % 4];
-            to = MultiplyAdd(-scales[i / 4][i % 4 / 2][1], of_rows[i % 2], to);
-          }
+        for (int32_t half = 0; half < kInUse / 2; ++half) {
+          const int32_t row = m * kTileRows + 8 * half + g;
+          of_rows[half] = room.sums[parity][chunk][0][row] + room.sums[parity][chunk][1][row];
+        }
+      }
+      EBB_UNROLL
+      for (int32_t j = 0; j < kOutputTiles; ++j) {
+        const Scales scales = scales_of(j);
+        EBB_UNROLL
+        for (int32_t i = 0; i < kInUse; ++i) {
+          float& to = sum[m][j][i];
+          to = MultiplyAdd(of_chunk[j][i], scales[i % 2][0], to);
+          if constexpr (From::kHasMinimum) to = MultiplyAdd(-scales[i % 2][1], of_rows[i / 2], to);
         }
       }
     }
@@ -286,12 +294,14 @@ EBB_DEVICE void AddSplits(const SplitArgs& split, int32_t tile, int32_t first_ro
   if (ThreadIndex() == 0) a.arrived[meeting] = 0;
 }
 
-template <typename From, int32_t kTiles>
+template <typename From, int32_t kRows>
 EBB_KERNEL(kThreads)
 MultiplySmall(SplitArgs split) {
-  using Room = Stages<From, kTiles>;
-  constexpr int32_t kStagesAhead = From::kAhead / kSteps;
-  static_assert(From::kAhead % kSteps == 0 && Room::kItems <= kThreads);
+  using Room = Stages<From, kRows>;
+  constexpr int32_t kAhead = From::template kAhead<kRows>;
+  constexpr int32_t kStagesAhead = kAhead / kSteps;
+  constexpr int32_t kChunksAhead = kStagesAhead * kStageChunks;
+  static_assert(kAhead % kSteps == 0 && Room::kItems <= kThreads);
   Room& room = *LaunchShared<Room>();
   const LinearArgs& a = split.linear;
   const int32_t team = ThreadIndex() / kTeam;
@@ -302,30 +312,39 @@ MultiplySmall(SplitArgs split) {
   const int32_t tile = BlockX() / split.splits;
   const int32_t part = BlockX() % split.splits;
   const int32_t first_output = tile * kOutputs;
-  const int32_t first_row = BlockY() * kTileRows * kTiles;
+  const int32_t first_row = BlockY() * kRows;
   const int32_t begin = part * split.columns;
   const int32_t end = begin + split.columns < a.w.cols ? begin + split.columns : a.w.cols;
-  const int32_t chunks = (end - begin) / kChunk;
-  const int32_t stages = (chunks + kStageChunks - 1) / kStageChunks;
-  // Two teams, as many as a warp may have, multiply or do not; who has no output makes the last one again.
+  const int32_t stages = (end - begin + kLinearStage - 1) / kLinearStage;
+  // Two teams, as many as a warp may have, multiply or do not; who has no output makes the last one again. Chunks of
+  // this team are those of all that its places, and numbers, leave to it.
   const bool multiplies = first_output + first / 64 * 64 < a.w.rows;
-  int64_t at[4];
+  const int32_t chunks = multiplies ? (end - begin) / kChunk - way * kSteps : 0;
+  typename From::Place place[kOutputTiles];
   EBB_UNROLL
-  for (int32_t i = 0; i < 4; ++i) {
-    const int32_t output = first_output + first + 8 * i + g;
-    at[i] = int64_t{output < a.w.rows ? output : a.w.rows - 1} * a.w.cols + begin;
+  for (int32_t j = 0; j < kOutputTiles; ++j) {
+    const int32_t output = first_output + first + kTileOutputs * j + g;
+    const int64_t row = output < a.w.rows ? output : a.w.rows - 1;
+    place[j] = From::From(a.w, row * a.w.cols + begin + way * kSteps * kChunk, t);
   }
-  typename From::Raw raw[From::kAhead][2][2];
-  const auto read = [&](int32_t chunk, Chunk<From>& to) {
-    if (!multiplies || chunk >= chunks) return;
+  typename From::Raw raw[kAhead][kOutputTiles];
+  // Chunk `ahead` behind the places; of the team's, number `chunk`.
+  const auto read = [&](int32_t ahead, int32_t chunk, Chunk<From>& to) {
+    if (chunk >= chunks) return;
     EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) to[i / 2][i % 2] = From::Read(a.w, at[i] + chunk * kChunk, t);
+    for (int32_t j = 0; j < kOutputTiles; ++j) to[j] = From::Read(place[j], ahead);
+  };
+  const auto go_on = [&] {
+    EBB_UNROLL
+    for (int32_t j = 0; j < kOutputTiles; ++j) From::GoOn(place[j], kChunksAhead);
   };
   EBB_UNROLL
-  for (int32_t i = 0; i < From::kAhead; ++i) {
-    read(i / kSteps * kStageChunks + way * kSteps + i % kSteps, raw[i]);
+  for (int32_t i = 0; i < kAhead; ++i) {
+    const int32_t chunk = i / kSteps * kStageChunks + i % kSteps;
+    read(chunk, chunk, raw[i]);
   }
-  Fetched<From, kTiles> fetched = {};
+  go_on();
+  Fetched<From, kRows> fetched = {};
   const auto fetch = [&](int32_t stage) {
     if (stage < stages) fetched.Fetch(a, first_output, first_row, begin + stage * kLinearStage, end);
   };
@@ -333,7 +352,7 @@ MultiplySmall(SplitArgs split) {
   fetched.Lay(room, 0);
   fetch(1);
 
-  float sum[2][kTiles][4] = {};
+  float sum[Room::kRowTiles][kOutputTiles][4] = {};
   for (int32_t from = 0; from < stages; from += kStagesAhead) {
     EBB_UNROLL
     for (int32_t i = 0; i < kStagesAhead; ++i) {
@@ -344,60 +363,60 @@ MultiplySmall(SplitArgs split) {
       fetch(stage + 2);
       EBB_UNROLL
       for (int32_t step = 0; step < kSteps; ++step) {
-        const int32_t of_stage = way * kSteps + step;
-        const int32_t chunk = stage * kStageChunks + of_stage;
-        if (!multiplies || chunk >= chunks) continue;
-        MultiplyChunk(room, stage % 2, of_stage, first, raw[i * kSteps + step], sum);
-        read(chunk + kStagesAhead * kStageChunks, raw[i * kSteps + step]);
+        const int32_t chunk = stage * kStageChunks + step;
+        if (chunk >= chunks) continue;
+        MultiplyChunk<From, kRows>(room, stage % 2, way * kSteps + step, first, raw[i * kSteps + step], sum);
+        read(i * kStageChunks + step, chunk + kChunksAhead, raw[i * kSteps + step]);
       }
     }
+    go_on();
   }
 
   Parts& parts = *LaunchShared<Parts>();
-  const int32_t rows = a.rows - first_row < kTileRows * kTiles ? a.rows - first_row : kTileRows * kTiles;
+  const int32_t rows = a.rows - first_row < kRows ? a.rows - first_row : kRows;
   float* const partial =
       a.partial + ((int64_t{tile} * split.splits + part) * a.rows + first_row) * kOutputs;  // [rows][kOutputs]
   EBB_UNROLL
-  for (int32_t n = 0; n < kTiles; ++n) {
-    if (n * kTileRows >= rows) break;
+  for (int32_t eight = 0; eight < kRows; eight += 8) {
+    if (eight >= rows) break;
     Barrier();  // the memory is free
     EBB_UNROLL
-    for (int32_t i = 0; i < 8; ++i) {
-      parts.of_way[way][2 * t + i % 2][first + 8 * (i / 2) + g] = sum[i / 4][n][i % 4];
+    for (int32_t i = 0; i < 2 * kOutputTiles; ++i) {
+      parts.of_way[way][g][first + kTileOutputs * (i / 2) + 2 * t + i % 2] =
+          sum[eight / kTileRows][i / 2][eight / 8 % 2 * 2 + i % 2];
     }
     Barrier();
-    const int32_t of_tile = rows - n * kTileRows < kTileRows ? rows - n * kTileRows : kTileRows;
-    for (int32_t i = ThreadIndex(); i < of_tile * kOutputs; i += kThreads) {
+    const int32_t of_eight = rows - eight < 8 ? rows - eight : 8;
+    for (int32_t i = ThreadIndex(); i < of_eight * kOutputs; i += kThreads) {
       const int32_t row = i / kOutputs;
       const int32_t output = i % kOutputs;
       float total = 0;
       EBB_UNROLL
       for (int32_t j = 0; j < kWays; ++j) total += parts.of_way[j][row][output];
       if (split.splits > 1) {
-        partial[n * kTileRows * kOutputs + i] = total;
+        partial[eight * kOutputs + i] = total;
       } else if (first_output + output < a.w.rows) {
-        Put(a, first_output + output, first_row + n * kTileRows + row, total);
+        Put(a, first_output + output, first_row + eight + row, total);
       }
     }
   }
   if (split.splits > 1) AddSplits(split, tile, first_row, rows, BlockY() * split.tiles + tile);
 }
 
-template <typename From, int32_t kTiles>
-void LaunchTiles(const LinearArgs& args, Stream stream) {
-  constexpr int32_t kRows = kTileRows * kTiles;
+template <typename From, int32_t kRows>
+void LaunchRows(const LinearArgs& args, Stream stream) {
   const SplitArgs split = {.linear = args,
                            .tiles = LinearTiles(args.w.rows),
                            .splits = LinearSplits(args.w.rows, args.w.cols),
                            .columns = LinearColumns(args.w.rows, args.w.cols)};
-  Launch(MultiplySmall<From, kTiles>, {int64_t{split.tiles} * split.splits, (int64_t{args.rows} + kRows - 1) / kRows},
-         kThreads, split, stream, SharedBytes<From, kTiles>());
+  Launch(MultiplySmall<From, kRows>, {int64_t{split.tiles} * split.splits, (int64_t{args.rows} + kRows - 1) / kRows},
+         kThreads, split, stream, SharedBytes<From, kRows>());
 }
 template <typename From>
 void LaunchOf(const LinearArgs& args, Stream stream) {
-  if (args.rows <= kTileRows) return LaunchTiles<From, 1>(args, stream);
-  if (args.rows <= 2 * kTileRows) return LaunchTiles<From, 2>(args, stream);
-  LaunchTiles<From, kTilesMax>(args, stream);
+  if (args.rows <= 8) return LaunchRows<From, 8>(args, stream);
+  if (args.rows <= 16) return LaunchRows<From, 16>(args, stream);
+  LaunchRows<From, kLinearRows>(args, stream);
 }
 
 }  // namespace

@@ -32,16 +32,32 @@ EBB_DEVICE uint32_t PickBytes(uint32_t low, uint32_t high, uint32_t which) {
 #endif
 }
 
-inline constexpr uint32_t k128 = 0x43004300U;  // pairs of BF16
-inline constexpr uint32_t kMinus128 = 0xC300C300U;
-inline constexpr uint32_t kMinus136 = 0xC308C308U;
-inline constexpr uint32_t kMinus160 = 0xC320C320U;
-
 // Four floats, aligned as a vector of them.
 EBB_DEVICE void ReadFour(const float* from, float (&to)[4]) {
   const Vector16 four = *reinterpret_cast<const Vector16*>(from);
   EBB_UNROLL
   for (int32_t i = 0; i < 4; ++i) to[i] = FloatOf(four.word[i]);
+}
+EBB_DEVICE void Swap(float& a, float& b) {
+  const float was = a;
+  a = b;
+  b = was;
+}
+
+inline constexpr uint32_t k128 = 0x43004300U;  // pairs of BF16
+inline constexpr uint32_t kMinus128 = 0xC300C300U;
+inline constexpr uint32_t kMinus136 = 0xC308C308U;
+inline constexpr uint32_t kMinus160 = 0xC320C320U;
+
+// Some bits of a word, and others: one operation where the compiler would make it two for the sake of a constant.
+EBB_DEVICE uint32_t BitsAnd(uint32_t word, uint32_t mask, uint32_t others) {
+#if defined(__CUDA_ARCH__)
+  uint32_t all;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(all) : "r"(word), "r"(mask), "r"(others));
+  return all;
+#else
+  return (word & mask) | others;
+#endif
 }
 
 // What scales four chunks of a row, as it is stored.
@@ -53,86 +69,93 @@ EBB_DEVICE uint32_t StoredScale(const StoredScales& stored, int32_t i) {
   return stored.word[i / 2] >> (16 * (i % 2)) & 0xFFFFU;
 }
 
-// kAhead: chunks that a thread reads before it needs the first. kScales: floats that a chunk of a row has to scale its
-// sums: one; one and a minimum; or one for each half. `at`: where the chunk's first value is among all of W.
+// kAhead: chunks that a thread reads before it needs the first; the more rows, the fewer registers are left. kScales:
+// floats that a chunk of a row has to scale its sums: one; one and a minimum; or one for each half. kBytes of codes of
+// a chunk. From: where a thread's part of the chunk that begins with value `at` of all of W is; and Read, of a chunk so
+// many further on. ReadX: the columns of a tile, in the order of its two words, which are Pairs.
 template <Element kType>
 struct RowCodes;
 
 template <>
 struct RowCodes<Element::kBf16> {
+  template <int32_t kRows>
   static constexpr int32_t kAhead = 2;
   static constexpr int32_t kScales = 0;
   static constexpr bool kHasMinimum = false;
   static constexpr bool kByHalves = false;
   using Raw = Vector16;
-  static EBB_DEVICE Raw Read(const Matrix& w, int64_t at, int32_t t) {
-    return ReadOnce(reinterpret_cast<const Vector16*>(static_cast<const uint16_t*>(w.values) + at + 8 * t));
+  using Place = const Vector16*;
+  static constexpr int32_t kStep = 4;  // of a place from chunk to chunk
+  static EBB_DEVICE Place From(const Matrix& w, int64_t at, int32_t t) {
+    return reinterpret_cast<const Vector16*>(static_cast<const uint16_t*>(w.values) + at) + t;
   }
-  static EBB_DEVICE Vector16 Pairs(const Raw& raw, int32_t /*t*/) { return raw; }
-  static EBB_DEVICE void ReadX(const float* x, int32_t t, float (&to)[8]) { KvF32::ReadEight(x + 8 * t, to); }
+  static EBB_DEVICE Raw Read(const Place& place, int32_t chunk) { return ReadOnce(place + chunk * kStep); }
+  static EBB_DEVICE void GoOn(Place& place, int32_t chunks) { place += chunks * kStep; }
+  static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t /*t*/, uint32_t (&to)[2]) {
+    to[0] = raw.word[2 * tile];
+    to[1] = raw.word[2 * tile + 1];
+  }
+  static EBB_DEVICE void ReadX(const float* x, int32_t t, int32_t tile, float (&to)[4]) {
+    ReadFour(x + 8 * t + 4 * tile, to);
+  }
 };
 
 template <>
 struct RowCodes<Element::kQ8> {
-  static constexpr int32_t kAhead = 4;
+  template <int32_t kRows>
+  static constexpr int32_t kAhead = kRows > 16 ? 2 : 4;
   static constexpr int32_t kScales = 1;
   static constexpr bool kHasMinimum = false;
   static constexpr bool kByHalves = false;
   using Raw = Vector8;
-  static EBB_DEVICE Raw Read(const Matrix& w, int64_t at, int32_t t) {
-    return ReadOnce(reinterpret_cast<const Vector8*>(static_cast<const int8_t*>(w.values) + at + 8 * t));
+  using Place = const Vector8*;
+  static constexpr int32_t kStep = 4;
+  static EBB_DEVICE Place From(const Matrix& w, int64_t at, int32_t t) {
+    return reinterpret_cast<const Vector8*>(static_cast<const int8_t*>(w.values) + at) + t;
   }
-  // Of a byte, the low seven bits as a number; its sign makes the 128 that is taken off 256.
-  static EBB_DEVICE Vector16 Pairs(const Raw& raw, int32_t /*t*/) {
-    Vector16 pairs;
+  static EBB_DEVICE Raw Read(const Place& place, int32_t chunk) { return ReadOnce(place + chunk * kStep); }
+  static EBB_DEVICE void GoOn(Place& place, int32_t chunks) { place += chunks * kStep; }
+  // Of a byte, the low seven bits as a number; its sign makes the 128 that is taken off 256. Bytes 0 and 2, 1 and 3.
+  static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t /*t*/, uint32_t (&to)[2]) {
     EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) {
-      const uint32_t two = raw.word[i / 2] >> (8 * (i % 2));
-      pairs.word[i] = AddBf16Pairs((two & 0x007F007FU) | k128, (two & 0x00800080U) | kMinus128);
+    for (int32_t i = 0; i < 2; ++i) {
+      const uint32_t two = raw.word[tile] >> (8 * i);
+      to[i] = AddBf16Pairs(BitsAnd(two, 0x007F007FU, k128), BitsAnd(two, 0x00800080U, kMinus128));
     }
-    return pairs;
   }
-  static EBB_DEVICE void ReadX(const float* x, int32_t t, float (&to)[8]) {
-    float from[8];
-    KvF32::ReadEight(x + 8 * t, from);
-    EBB_UNROLL
-    for (int32_t i = 0; i < 8; ++i) to[i] = from[i / 4 * 4 + i % 2 * 2 + i / 2 % 2];  // 0 2 1 3
+  static EBB_DEVICE void ReadX(const float* x, int32_t t, int32_t tile, float (&to)[4]) {
+    ReadFour(x + 8 * t + 4 * tile, to);
+    Swap(to[1], to[2]);
   }
   static EBB_DEVICE void Scale(const StoredScales& stored, int32_t i, float (&to)[kScales]) {
     to[0] = FromF16(StoredScale(stored, i));
   }
 };
 
-// Thread t has one word: four low and four high nibbles.
+// Thread t has one word: low nibbles of four columns, and high ones of those eight further on.
 template <uint32_t kMinusZero>
 struct RowNibbles {
-  static constexpr int32_t kAhead = 8;
+  template <int32_t kRows>
+  static constexpr int32_t kAhead = kRows > 16 ? 4 : 8;
   static constexpr bool kByHalves = false;
   using Raw = uint32_t;
-  static EBB_DEVICE Raw Read(const Matrix& w, int64_t at, int32_t t) {
-    return ReadOnce(static_cast<const uint32_t*>(w.values) + at / 8 + t);
+  using Place = const uint32_t*;
+  static constexpr int32_t kStep = 4;
+  static EBB_DEVICE Place From(const Matrix& w, int64_t at, int32_t t) {
+    return static_cast<const uint32_t*>(w.values) + at / 8 + t;
   }
-  static EBB_DEVICE Vector16 Pairs(const Raw& raw, int32_t /*t*/) {
-    Vector16 pairs;
-    EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) {
-      pairs.word[i] = AddBf16Pairs((raw >> (4 * i) & 0x000F000FU) | k128, kMinusZero);
-    }
-    return pairs;
-  }
-  // Of the word's bytes 0 and 2 the low nibbles, the high ones, and so of bytes 1 and 3.
-  static EBB_DEVICE void ReadX(const float* x, int32_t t, float (&to)[8]) {
-    const float* const first = x + t / 2 * 16 + t % 2 * 4;
-    float low[4], high[4];
-    ReadFour(first, low);
-    ReadFour(first + 8, high);
+  static EBB_DEVICE Raw Read(const Place& place, int32_t chunk) { return ReadOnce(place + chunk * kStep); }
+  static EBB_DEVICE void GoOn(Place& place, int32_t chunks) { place += chunks * kStep; }
+  // Low nibbles of bytes 0 and 2, of bytes 1 and 3; then high ones.
+  static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t /*t*/, uint32_t (&to)[2]) {
     EBB_UNROLL
     for (int32_t i = 0; i < 2; ++i) {
-      to[4 * i] = low[i];
-      to[4 * i + 1] = low[i + 2];
-      to[4 * i + 2] = high[i];
-      to[4 * i + 3] = high[i + 2];
+      to[i] = AddBf16Pairs(BitsAnd(raw >> (8 * i + 4 * tile), 0x000F000FU, k128), kMinusZero);
     }
+  }
+  static EBB_DEVICE void ReadX(const float* x, int32_t t, int32_t tile, float (&to)[4]) {
+    ReadFour(x + t / 2 * 16 + t % 2 * 4 + tile * 8, to);
+    Swap(to[1], to[2]);
   }
 };
 template <>
@@ -154,9 +177,10 @@ struct RowCodes<Element::kQ4K> : RowNibbles<kMinus128> {
   }
 };
 
-// Sixteen columns share a scale and make a tile: thread t has 2 t, 2 t + 8, 2 t + 1 and 2 t + 9 of each.
+// Sixteen columns share a scale and make a tile: thread t has 2 t and 2 t + 8 of each, then 2 t + 1 and 2 t + 9.
 template <>
 struct RowCodes<Element::kQ6K> {
+  template <int32_t kRows>
   static constexpr int32_t kAhead = 2;
   static constexpr int32_t kScales = 2;
   static constexpr bool kHasMinimum = false;
@@ -165,31 +189,38 @@ struct RowCodes<Element::kQ6K> {
     uint32_t low[2];
     Vector8 upper;
   };
-  static EBB_DEVICE Raw Read(const Matrix& w, int64_t at, int32_t t) {
-    const uint32_t* const low = static_cast<const uint32_t*>(w.values) + at / 8 + t / 2;
-    return {{ReadOnce(low), ReadOnce(low + 2)}, *reinterpret_cast<const Vector8*>(w.upper + at / 16)};
+  struct Place {
+    const uint32_t* low;
+    const Vector8* upper;
+  };
+  static EBB_DEVICE Place From(const Matrix& w, int64_t at, int32_t t) {
+    return {static_cast<const uint32_t*>(w.values) + at / 8 + t / 2,
+            reinterpret_cast<const Vector8*>(w.upper + at / 16)};
   }
-  static EBB_DEVICE Vector16 Pairs(const Raw& raw, int32_t t) {
+  static EBB_DEVICE Raw Read(const Place& place, int32_t chunk) {
+    return {{ReadOnce(place.low + 4 * chunk), ReadOnce(place.low + 4 * chunk + 2)}, place.upper[chunk]};
+  }
+  static EBB_DEVICE void GoOn(Place& place, int32_t chunks) {
+    place.low += 4 * chunks;
+    place.upper += chunks;
+  }
+  static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t t, uint32_t (&to)[2]) {
     const uint32_t byte = 0x4400U + 0x1111U * (2 * t % 4);  // of the word and of it shifted
-    Vector16 pairs;
+    const uint32_t low = raw.low[tile];
+    const uint32_t upper = raw.upper.word[tile] >> (4 * t);
     EBB_UNROLL
-    for (int32_t half = 0; half < 2; ++half) {
-      const uint32_t low = raw.low[half];
-      const uint32_t upper = raw.upper.word[half] >> (4 * t);
-      EBB_UNROLL
-      for (int32_t i = 0; i < 2; ++i) {
-        const uint32_t nibbles = PickBytes(low, low >> 4, byte + 0x1111U * i) & 0x000F000FU;
-        pairs.word[2 * half + i] = AddBf16Pairs(nibbles | ((upper << (4 - 2 * i) & 0x00300030U) | k128), kMinus160);
-      }
+    for (int32_t i = 0; i < 2; ++i) {
+      const uint32_t nibbles = PickBytes(low, low >> 4, byte + 0x1111U * i);
+      const uint32_t above = BitsAnd(upper << (4 - 2 * i), 0x00300030U, k128);
+      to[i] = AddBf16Pairs(BitsAnd(nibbles, 0x000F000FU, above), kMinus160);
     }
-    return pairs;
   }
-  static EBB_DEVICE void ReadX(const float* x, int32_t t, float (&to)[8]) {
+  static EBB_DEVICE void ReadX(const float* x, int32_t t, int32_t tile, float (&to)[4]) {
     EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) {  // two neighbours, and those eight further on
-      const Vector8 two = *reinterpret_cast<const Vector8*>(x + 8 * i + 2 * t);
-      to[i / 2 * 4 + i % 2] = FloatOf(two.word[0]);
-      to[i / 2 * 4 + i % 2 + 2] = FloatOf(two.word[1]);
+    for (int32_t i = 0; i < 2; ++i) {  // two neighbours, and those eight further on
+      const Vector8 two = *reinterpret_cast<const Vector8*>(x + 16 * tile + 8 * i + 2 * t);
+      to[i] = FloatOf(two.word[0]);
+      to[i + 2] = FloatOf(two.word[1]);
     }
   }
   static EBB_DEVICE void Scale(const StoredScales& stored, int32_t i, float (&to)[kScales]) {
