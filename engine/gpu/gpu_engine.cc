@@ -223,10 +223,15 @@ absl::Status GpuEngine::ReserveSplits(const Step& step) {
   add(c.dim, c.ffn_dim, step.single);
   add(c.vocab, c.dim, wanted);
   EBB_TRY(Grow(linear_partial_, partials * kFloat));
-  if (linear_arrived_.memory.bytes() >= meetings * 4) return absl::OkStatus();
-  EBB_TRY(Grow(linear_arrived_, meetings * 4));
-  const std::vector<int32_t> none(meetings, 0);
-  return gpu_->CopyIn(std::span<const int32_t>(none), linear_arrived_.as<int32_t>());
+  return GrowCounters(linear_arrived_, meetings);
+}
+
+// Of `count` numbers that kernels leave at 0.
+absl::Status GpuEngine::GrowCounters(Buffer& buffer, int64_t count) {
+  if (buffer.memory.bytes() >= count * 4) return absl::OkStatus();
+  EBB_TRY(Grow(buffer, count * 4));
+  const std::vector<int32_t> none(count, 0);
+  return gpu_->CopyIn(std::span<const int32_t>(none), buffer.as<int32_t>());
 }
 
 absl::Status GpuEngine::Reserve(const Step& step) {
@@ -254,6 +259,7 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   EBB_TRY(Grow(partial_sums_, partials * c.head_dim * kFloat));
   EBB_TRY(Grow(partial_stats_, partials * 2 * kFloat));
   EBB_TRY(Grow(stats_, heads * 2 * kFloat));
+  EBB_TRY(GrowCounters(attend_arrived_, int64_t{step.single} * c.kv_heads));
   if (step.observes) EBB_TRY(Grow(scores_, singles * step.slots_max * kFloat));
   if (!step.decodes()) {
     const int64_t row_bytes = int64_t{2} * gpu::LaidTerms(ElementOf(options_.kv_type)) * c.head_dim;
@@ -372,13 +378,12 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
                             .partial_sums = partial_sums_.as<float>(),
                             .partial_stats = partial_stats_.as<float>(),
                             .logits = step.observes ? scores_.as<float>() : nullptr,
+                            .arrived = attend_arrived_.as<int32_t>(),
                             .out = attended_.as<float>(),
                             .stats = stats_.as<float>()};
   attend.cache.rows = attend.cache.session_count = step.single;  // they come first
   attend.cache.slots_max = step.slots_max;
   table.attend(attend, gpu_->stream());
-  table.attend_merge(attend, gpu_->stream());
-  if (step.observes) table.observe({.attended = attend}, gpu_->stream());
   if (!step.decodes()) AttendBlocks(attend, step);
   RoundBlocks(attended_.as<float>(), c.heads * c.head_dim, step);
   Linear(w.o, nullptr, attended_.as<float>(), x_.as<float>(), c.dim, true, step);

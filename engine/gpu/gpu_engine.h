@@ -4,7 +4,7 @@
 //   x = embed(tokens)                                                            [T, dim]
 //   for each layer:
 //       q, k, v = Wq h, Wk h, Wv h with h = norm(x)                              [T, (heads + 2 kv_heads) * d]
-//       store k, v; attend; merge; observe      prompts' blocks: lay; attend_block; merge; observe_block
+//       store k, v; attend       prompts' blocks: lay; attend_block; attend_merge; observe_block
 //       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x)
 //   logits = Whead norm(x[wanted]); the largest of each, or the largest few
 //   caote; reduce; likeness; chance; loss; evict                      all lanes at once
@@ -186,6 +186,7 @@ class GpuEngine {
   Step Plan(std::span<const GpuRow> rows) const;
   absl::Status Reserve(const Step& step);
   absl::Status ReserveSplits(const Step& step);
+  absl::Status GrowCounters(Buffer& buffer, int64_t count);
   void PointToWhatIsTold(Step& step) const;
   absl::Status Grow(Buffer& buffer, int64_t bytes);
   absl::Status GrowTold(Buffer& buffer, int64_t bytes);
@@ -220,6 +221,7 @@ class GpuEngine {
   Buffer x_ = {}, normed_ = {}, qkv_ = {}, attended_ = {}, gate_ = {}, up_ = {};  // [T, ...] floats
   Buffer rounded_ = {};  // [T, ...] in BF16, of prompts' blocks what a library multiplies next
   Buffer linear_partial_ = {}, linear_arrived_ = {};                             // LinearArgs
+  Buffer attend_arrived_ = {};                                                   // AttendArgs
   Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};     // AttendArgs
   Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};  // BlockArgs
   Buffer logits_ = {}, next_ = {};              // [rows wanted, vocab] floats, [rows wanted]

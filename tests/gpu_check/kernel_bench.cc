@@ -147,8 +147,6 @@ absl::Status MeasureAttention(Bench& b) {
         for (int layer = 0; layer < shape.layers; ++layer) {
           const gpu::AttendArgs args = lanes.Attend(layer, rotary_dims, observes);
           b.table.attend(args, b.gpu->stream());
-          b.table.attend_merge(args, b.gpu->stream());
-          if (observes) b.table.observe({.attended = args}, b.gpu->stream());
         }
         if (observes) b.table.evict({.cache = lanes.cache()}, b.gpu->stream());
       });

@@ -74,6 +74,8 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
   }
   EBB_ASSIGN(made.out_, gpu.Allocate(heads * d * 4, "what is attended"));
   EBB_ASSIGN(made.stats_, gpu.Allocate(heads * 8, "sums"));
+  const std::vector<int32_t> none(static_cast<size_t>(int64_t{s.rows()} * s.kv_heads));
+  EBB_ASSIGN(made.arrived_, gpu.Upload(std::span<const int32_t>(none), "counters"));
   // Of bytes too: any are codes, and two of these numbers are a float of like size, which makes a scale.
   gpu.table().random(Random(gpu::Element::kBf16, made.arena_, 1), gpu.stream());
   gpu.table().random(Random(gpu::Element::kF32, made.q_, 2), gpu.stream());
@@ -140,6 +142,7 @@ gpu::AttendArgs Lanes::Attend(int layer, int32_t rotary_dims, bool observes) con
           .partial_sums = partial_sums_.as<float>(),
           .partial_stats = partial_stats_.as<float>(),
           .logits = observes ? logits_.as<float>() : nullptr,
+          .arrived = arrived_.as<int32_t>(),
           .out = out_.as<float>(),
           .stats = stats_.as<float>()};
 }

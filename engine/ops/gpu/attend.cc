@@ -1,6 +1,6 @@
-// Paged attention of one query row over one split of a lane, all query heads of the KV head at once, in floats, keys
-// rotated in registers: of caches whose numbers are more than BF16 holds, F32 and F16. Others go to attend_tensor.cc.
-// Block (c, h, t): split c (slots 256 c .. 256 c + 255) of KV head h of row t.
+// Paged attention of rows that come alone over their lanes, split by split, all query heads of a KV head at once, in
+// floats, keys rotated in registers: of caches whose numbers are more than BF16 holds, F32 and F16. Others go to
+// attend_tensor.cc. Block (c, h, t): split c (slots 256 c .. 256 c + 255) of KV head h of row t.
 //
 // K of the split, then V, goes by in stages of up to 64 slots, copied to a ring in shared memory while others are
 // computed: what is on its way hides behind no registers.
@@ -11,11 +11,14 @@
 //   K   a slot is read by a team of d / 16 threads that have all query heads in their registers (query_heads.h)
 //   V   in rows of d / 8 threads, eight components each, as many slots at once as there are threads
 //
+// The block that comes last of a row and KV head folds the splits and tells the scores (attend_finish.h).
+//
 // A slot that this row may not see counts for nothing, whatever its bytes are. Sums are over slots in a fixed order
 // within the split, whoever else is in the step.
 
 #include <cstdint>
 
+#include "engine/ops/gpu/attend_finish.h"
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
 #include "engine/ops/gpu/lane.h"
@@ -192,6 +195,7 @@ AttendSplit(AttendArgs a) {
     for (int32_t s = 0; s < stripes; ++s) total += sums[(g * 8 + c % 8) * kPadded + s * chunks + c / 8];
     a.partial_sums[((first_head + g) * a.splits + BlockX()) * d + c] = total;
   }
+  FinishRow<kThreads>(a, session, row, head);
 }
 
 template <typename E, int kGroup>

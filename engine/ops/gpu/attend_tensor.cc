@@ -1,6 +1,6 @@
-// Paged attention of one query row over one split of a lane, all query heads of the KV head at once, on tensor cores,
-// of caches whose numbers are exact in BF16: BF16 and bytes. Block (c, h, t): split c (slots 256 c .. 256 c + 255) of
-// KV head h of row t.
+// Paged attention of rows that come alone over their lanes, split by split, all query heads of a KV head at once, on
+// tensor cores: of caches whose numbers are exact in BF16: BF16 and bytes. Block (c, h, t): split c (slots 256 c .. 256
+// c + 255) of KV head h of row t.
 //
 // K of the split, then V, goes by in stages of up to 32 slots, copied to a ring in shared memory while others are
 // computed. Rows of a stage are 16 bytes longer than they are, so that what a team reads at once lies in all banks.
@@ -20,12 +20,15 @@
 //   share    first the queries' terms; then a row a head: logits [256] floats; then, in their place, both terms of
 //            weights, words of two slots each
 //
+// The block that comes last of a row and KV head folds the splits and tells the scores (attend_finish.h).
+//
 // A slot that this row may not see counts for nothing, whatever its bytes are. Of bytes, a sum meets its scale when it
 // is complete: a logit that of K, a weight that of V. Sums are over slots in a fixed order within the split, whoever
 // else is in the step.
 
 #include <cstdint>
 
+#include "engine/ops/gpu/attend_finish.h"
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
 #include "engine/ops/gpu/lane.h"
@@ -43,12 +46,6 @@ constexpr int32_t kRing = 3;
 constexpr int32_t kSlots = 8 * kTeams;             // of a stage
 constexpr int32_t kShareStride = kSplitSlots + 8;  // so that heads begin in different banks
 constexpr int32_t kSecondTerm = kShareStride / 2;
-
-// Of a stage.
-template <typename E>
-int32_t RowBytes(int32_t d) {
-  return d * static_cast<int32_t>(sizeof(typename E::Type)) + 16;
-}
 
 // Two numbers as two words of two BF16: each rounded, and what that left.
 struct Terms {
@@ -89,7 +86,8 @@ EBB_DEVICE Quarter TurnQuarter(const Quarter& q, bool neighbours, int32_t positi
   return turned;
 }
 
-template <typename E, int32_t kUnits>
+// kWhole: heads have kUnits units, and not fewer.
+template <typename E, int32_t kUnits, bool kWhole>
 EBB_KERNEL(kThreads)
 AttendSplit(AttendArgs a) {
   EBB_SHARED Vector16 share_words[kGroupMax * kShareStride / 4];
@@ -114,8 +112,8 @@ AttendSplit(AttendArgs a) {
   if (first >= session.slots) return;
   const int32_t slots = session.slots - first < kSplitSlots ? session.slots - first : kSplitSlots;
   const int32_t lane = a.layer * cache.kv_heads + head;
-  const int32_t d = cache.arena.head_dim;
-  const int32_t units = d / kUnit;
+  const int32_t d = kWhole ? kUnit * kUnits : cache.arena.head_dim;
+  const int32_t units = kWhole ? kUnits : d / kUnit;
   const int32_t thread = ThreadIndex();
   const int32_t team = thread / kTeam;
   const int32_t g = thread % kTeam / 4;
@@ -126,9 +124,7 @@ AttendSplit(AttendArgs a) {
   const int32_t part_bytes = kSlots * row_bytes;
   const int32_t vectors = d * kBytes / 16;
   const int32_t key_stages = (slots + kSlots - 1) / kSlots;
-  // Vectors of a thread: its first one, and from one to the next, as rows and columns.
-  const int32_t copy_from = thread / vectors * row_bytes + thread % vectors * 16;
-  const int32_t copy_column = thread % vectors;
+  // Where the next of a thread's vectors lies, in rows and columns.
   const int32_t copy_rows = kThreads / vectors;
   const int32_t copy_columns = kThreads % vectors;
   const auto issue = [&](int32_t stage) {
@@ -137,18 +133,19 @@ AttendSplit(AttendArgs a) {
       const int32_t begin = (is_key ? stage : stage - key_stages) * kSlots;
       const SlotRows<E> rows = RowsOf<E>(cache.arena, session, lane, first + begin);
       const uint8_t* from = reinterpret_cast<const uint8_t*>(is_key ? rows.k : rows.v) + 16 * thread;
-      uint8_t* to = ring + stage % kRing * part_bytes + copy_from;
+      int32_t column = thread % vectors;
+      uint8_t* to = ring + stage % kRing * part_bytes + thread / vectors * row_bytes + column * 16;
       const int32_t count = (slots - begin < kSlots ? slots - begin : kSlots) * vectors;
-      int32_t column = copy_column;
-      for (int32_t i = thread; i < count; i += kThreads) {
-        CopyAhead(to, from);
+      EBB_UNROLL
+      for (int32_t i = 0; i < kSlots * kUnits * kBytes / kThreads; ++i) {
+        if (thread + i * kThreads < count) CopyAhead(to, from);
         from += 16 * kThreads;
         to += copy_rows * row_bytes + copy_columns * 16;
+        if (copy_columns == 0) continue;
         column += copy_columns;
-        if (column >= vectors) {
-          column -= vectors;
-          to += 16;  // past what a row is longer
-        }
+        if (column < vectors) continue;
+        column -= vectors;
+        to += 16;  // past what a row is longer
       }
     }
     CloseCopies();
@@ -364,11 +361,10 @@ AttendSplit(AttendArgs a) {
     }
   }
   CopiesArrived();
-  if (g >= a.group) return;
   EBB_UNROLL
   for (int32_t own = 0; own < kOwnUnits; ++own) {
     const int32_t unit = team + kTeams * own;
-    if (unit >= units) continue;
+    if (unit >= units || g >= a.group) continue;
     float* const to = a.partial_sums + ((first_head + g) * a.splits + BlockX()) * d + kUnit * unit;
     EBB_UNROLL
     for (int32_t tile = 0; tile < 2; ++tile) {
@@ -379,12 +375,16 @@ AttendSplit(AttendArgs a) {
       }
     }
   }
+  FinishRow<kThreads>(a, session, row, head);
 }
 
 template <typename E, int32_t kUnits>
 void LaunchUnits(const AttendArgs& args, Stream stream) {
+  const int32_t d = args.cache.arena.head_dim;
   const Grid grid = {args.splits, args.cache.kv_heads, args.cache.rows};
-  Launch(AttendSplit<E, kUnits>, grid, kThreads, args, stream, kRing * kSlots * RowBytes<E>(args.cache.arena.head_dim));
+  const int32_t ring = kRing * kSlots * (d * static_cast<int32_t>(sizeof(typename E::Type)) + 16);
+  if (d == kUnit * kUnits) return Launch(AttendSplit<E, kUnits, true>, grid, kThreads, args, stream, ring);
+  Launch(AttendSplit<E, kUnits, false>, grid, kThreads, args, stream, ring);
 }
 template <typename E>
 void LaunchOf(const AttendArgs& args, Stream stream) {

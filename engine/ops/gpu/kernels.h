@@ -267,7 +267,12 @@ struct StoreArgs {
 //                       later token or of none
 //   of split c        peak = max over its slots, weight = sum of e^(logit - peak), sums = sum of e^(logit - peak) v
 //
-// Then AttendMerge folds the splits in ascending order into out = sum / weight, and into stats (peak, 1 / weight).
+// The splits are folded in ascending order into out = sum / weight, and into stats (peak, 1 / weight): by Attend, of
+// rows that come alone, of which it also tells the scores what they received; by AttendMerge, of others.
+//
+// Attention received, by the rule of each session: P = mean over G of e^(logit - peak) / weight; kSum adds the sum over
+// the session's rows to its scores, kLast replaces them by the last row. Where query heads have tracks of their own, P
+// is that head's.
 struct AttendArgs {
   CacheArgs cache = {};       // `rows` and `session_count`: how many from first_row and first_session on
   int32_t first_row = 0;      // the launch's; arrays hold the rows of the whole step
@@ -282,14 +287,16 @@ struct AttendArgs {
   int32_t split_slots = kSplitSlots;
   float* partial_sums = nullptr;   // [T][H * G][splits][d]
   float* partial_stats = nullptr;  // [T][H * G][splits][2]: peak, weight
-  float* logits = nullptr;         // [T][H * G][slots_max], or null where no session of the step observes
+  float* logits = nullptr;         // [T][H * G][slots_max], or null where no session of the step observes; slots_max
+                                   // is a multiple of 4
+  int32_t* arrived = nullptr;      // [T][H], zeros before and after: splits that are attended
   float* out = nullptr;            // [T][H * G][d]
   float* stats = nullptr;          // [T][H * G][2]
 };
 
 // The same for rows of prompts' blocks: K and V are read once for many rows, by tensor cores. Lay puts what they
 // multiply where one vector is what one thread wants next (lay.cc draws it); AttendBlock attends in splits of
-// kBlockSplitSlots; AttendMerge folds them; ObserveBlock is Observe.
+// kBlockSplitSlots; AttendMerge folds them; ObserveBlock tells the scores.
 //
 //   q         [H][LaidTiles] tiles of LaidTileWords: kLaidRows rows of one session, rotated and scaled, as K lies in
 //   kv;
@@ -318,13 +325,6 @@ struct BlockArgs {
   uint32_t* kv = nullptr;
   int32_t* position = nullptr;
   int32_t* earliest = nullptr;
-};
-
-// Attention received, by the rule of each session: P = mean over G of e^(logit - peak) / weight; kSum adds the sum over
-// the session's rows to its scores, kLast replaces them by the last row. Where query heads have tracks of their own, P
-// is that head's. AttendArgs as they were attended.
-struct ObserveArgs {
-  AttendArgs attended = {};
 };
 
 // Seats the step's tokens in the lowest-numbered free slots of every lane, in token order, with scores of 0.
@@ -480,7 +480,6 @@ struct Table {
   void (*store)(const StoreArgs&, Stream) = nullptr;
   void (*attend)(const AttendArgs&, Stream) = nullptr;
   void (*attend_merge)(const AttendArgs&, Stream) = nullptr;
-  void (*observe)(const ObserveArgs&, Stream) = nullptr;
   void (*lay)(const BlockArgs&, Stream) = nullptr;
   void (*attend_block)(const BlockArgs&, Stream) = nullptr;
   void (*observe_block)(const BlockArgs&, Stream) = nullptr;
@@ -505,7 +504,7 @@ void LaunchEmbed(const EmbedArgs& args, Stream stream);
 void LaunchRmsNorm(const RmsNormArgs& args, Stream stream);
 void LaunchLinearRows(const LinearArgs& args, Stream stream);
 void LaunchLinearTiles(const LinearArgs& args, Stream stream);
-// What the two above leave to tensor cores.
+// What the above and LaunchAttend leave to tensor cores.
 void LaunchLinearRowsSmall(const LinearArgs& args, Stream stream);
 void LaunchLinearTilesTensor(const LinearArgs& args, Stream stream);
 void LaunchAttendTensor(const AttendArgs& args, Stream stream);
@@ -515,7 +514,6 @@ void LaunchPlace(const PlaceArgs& args, Stream stream);
 void LaunchStore(const StoreArgs& args, Stream stream);
 void LaunchAttend(const AttendArgs& args, Stream stream);
 void LaunchAttendMerge(const AttendArgs& args, Stream stream);
-void LaunchObserve(const ObserveArgs& args, Stream stream);
 void LaunchLay(const BlockArgs& args, Stream stream);
 void LaunchAttendBlock(const BlockArgs& args, Stream stream);
 void LaunchObserveBlock(const BlockArgs& args, Stream stream);

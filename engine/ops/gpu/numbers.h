@@ -184,7 +184,9 @@ struct CosSin {
 // they take off the whole half turns, so |rest| <= 1/2, and an odd one changes both signs; the polynomials, of degree 9
 // and 10, are minimax for sin(pi rest) and cos(pi rest); absolute error below 2.5e-7.
 EBB_DEVICE CosSin Turn(int32_t position, uint64_t turns) {
-  const auto phase = static_cast<uint32_t>((static_cast<uint64_t>(static_cast<uint32_t>(position)) * turns) >> 32);
+  const auto at = static_cast<uint32_t>(position);
+  const uint64_t low = static_cast<uint64_t>(at) * static_cast<uint32_t>(turns);
+  const uint32_t phase = at * static_cast<uint32_t>(turns >> 32) + static_cast<uint32_t>(low >> 32);
 #if defined(__CUDA_ARCH__)
   const float angle = static_cast<float>(static_cast<int32_t>(phase)) * 1.4629180792671596e-9F;  // 2 pi 2^-32
   return {__cosf(angle), __sinf(angle)};

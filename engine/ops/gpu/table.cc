@@ -52,7 +52,6 @@ const Table& TableOfTarget() {
                               .store = LaunchStore,
                               .attend = LaunchAttend,
                               .attend_merge = LaunchAttendMerge,
-                              .observe = LaunchObserve,
                               .lay = LaunchLay,
                               .attend_block = LaunchAttendBlock,
                               .observe_block = LaunchObserveBlock,
