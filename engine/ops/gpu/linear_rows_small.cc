@@ -206,7 +206,7 @@ EBB_DEVICE void MultiplyChunk(const Stages<From, kRows>& room, int32_t parity, i
           multiply(m, tile, w, true, of_tile);
           EBB_UNROLL
           for (int32_t j = 0; j < kOutputTiles; ++j) {
-            const Scales scales = scales_of(j);
+            Scales scales = scales_of(j);
             EBB_UNROLL
             for (int32_t i = 0; i < kInUse; ++i) {
               sum[m][j][i] = MultiplyAdd(of_tile[j][i], scales[i % 2][tile], sum[m][j][i]);
@@ -237,7 +237,7 @@ EBB_DEVICE void MultiplyChunk(const Stages<From, kRows>& room, int32_t parity, i
       }
       EBB_UNROLL
       for (int32_t j = 0; j < kOutputTiles; ++j) {
-        const Scales scales = scales_of(j);
+        Scales scales = scales_of(j);
         EBB_UNROLL
         for (int32_t i = 0; i < kInUse; ++i) {
           float& to = sum[m][j][i];
