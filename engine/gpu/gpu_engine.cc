@@ -211,17 +211,22 @@ absl::Status GpuEngine::ReserveSplits(const Step& step) {
   const ModelConfig& c = model_.config;
   const auto wanted = static_cast<int32_t>(step.wanted.size());
   int64_t partials = 0, meetings = 0;
-  const auto add = [&](int32_t outputs, int32_t inputs, int32_t rows) {
-    partials = std::max(partials, gpu::LinearPartials(outputs, inputs, rows));
-    meetings = std::max(meetings, gpu::LinearMeetings(outputs, rows));
+  const auto add = [&](std::initializer_list<int32_t> outputs, int32_t inputs, int32_t rows) {
+    int32_t together = 0;  // or each alone, where types differ
+    for (const int32_t of : outputs) {
+      together += gpu::LinearTiles(of) * gpu::kLinearOutputs;
+      partials = std::max(partials, gpu::LinearPartials(of, inputs, rows));
+    }
+    partials = std::max(partials, gpu::LinearPartials(together, inputs, rows));
+    meetings = std::max(meetings, gpu::LinearMeetings(together, rows));
   };
   const int32_t q_dim = c.heads * c.head_dim;
-  add(q_dim, c.dim, step.single);
-  add(c.kv_heads * c.head_dim, c.dim, step.single);
-  add(c.dim, q_dim, step.single);
-  add(c.ffn_dim, c.dim, step.single);
-  add(c.dim, c.ffn_dim, step.single);
-  add(c.vocab, c.dim, wanted);
+  const int32_t kv_dim = c.kv_heads * c.head_dim;
+  add({q_dim, kv_dim, kv_dim}, c.dim, step.single);
+  add({c.dim}, q_dim, step.single);
+  add({c.ffn_dim, c.ffn_dim}, c.dim, step.single);
+  add({c.dim}, c.ffn_dim, step.single);
+  add({c.vocab}, c.dim, wanted);
   EBB_TRY(Grow(linear_partial_, partials * kFloat));
   return GrowCounters(linear_arrived_, meetings);
 }
@@ -307,25 +312,34 @@ void GpuEngine::RoundBlocks(const float* x, int32_t cols, const Step& step) {
                       gpu_->stream());
 }
 
-void GpuEngine::Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride,
-                       bool add, const Step& step) {
-  const gpu::LinearArgs args = {.w = w.matrix(),
-                                .bias = bias != nullptr && bias->bytes() > 0 ? bias->as<float>() : nullptr,
-                                .x = x,
-                                .y = y,
-                                .y_stride = y_stride,
-                                .rows = step.single,
-                                .add = add ? 1 : 0,
-                                .partial = linear_partial_.as<float>(),
-                                .arrived = linear_arrived_.as<int32_t>()};
-  if (args.rows > 0) gpu_->table().linear_rows(args, gpu_->stream());
+// At most kTogetherMax products with one x.
+void GpuEngine::Linear(std::initializer_list<Product> products, const float* x, int64_t y_stride, bool add,
+                       const Step& step) {
+  gpu::LinearsArgs together = {};
+  for (const Product& product : products) {
+    const GpuMemory* const bias = product.bias;
+    together.of[together.count++] = {.w = product.w.matrix(),
+                                     .bias = bias != nullptr && bias->bytes() > 0 ? bias->as<float>() : nullptr,
+                                     .x = x,
+                                     .y = product.y,
+                                     .y_stride = y_stride,
+                                     .rows = step.single,
+                                     .add = add ? 1 : 0,
+                                     .partial = linear_partial_.as<float>(),
+                                     .arrived = linear_arrived_.as<int32_t>()};
+  }
+  if (step.single > 0) gpu_->table().linear_rows_together(together, gpu_->stream());
   if (step.decodes()) return;
-  gpu::LinearArgs tiles = args;
-  tiles.rows = step.rows - step.single;
-  tiles.x += int64_t{step.single} * args.w.cols;
-  tiles.y += step.single * y_stride;
-  if (products_ && products_->Takes(tiles)) return products_->Multiply(tiles, rounded_.as<uint16_t>());
-  gpu_->table().linear_tiles(tiles, gpu_->stream());
+  for (gpu::LinearArgs& tiles : std::span(together.of).first(static_cast<size_t>(together.count))) {
+    tiles.rows = step.rows - step.single;
+    tiles.x += int64_t{step.single} * tiles.w.cols;
+    tiles.y += step.single * y_stride;
+    if (products_ && products_->Takes(tiles)) {
+      products_->Multiply(tiles, rounded_.as<uint16_t>());
+    } else {
+      gpu_->table().linear_tiles(tiles, gpu_->stream());
+    }
+  }
 }
 
 gpu::RopeArgs GpuEngine::Rotation() const {
@@ -356,9 +370,10 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
                   .eps = c.norm_eps},
                  gpu_->stream());
   RoundBlocks(normed_.as<float>(), c.dim, step);
-  Linear(w.q, &w.q_bias, normed_.as<float>(), q, stride, false, step);
-  Linear(w.k, &w.k_bias, normed_.as<float>(), q + q_dim, stride, false, step);
-  Linear(w.v, &w.v_bias, normed_.as<float>(), q + q_dim + kv_dim, stride, false, step);
+  Linear({{.w = w.q, .bias = &w.q_bias, .y = q},
+          {.w = w.k, .bias = &w.k_bias, .y = q + q_dim},
+          {.w = w.v, .bias = &w.v_bias, .y = q + q_dim + kv_dim}},
+         normed_.as<float>(), stride, false, step);
   table.store({.cache = cache,
                .layer = index,
                .k = q + q_dim,
@@ -386,7 +401,7 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
   table.attend(attend, gpu_->stream());
   if (!step.decodes()) AttendBlocks(attend, step);
   RoundBlocks(attended_.as<float>(), c.heads * c.head_dim, step);
-  Linear(w.o, nullptr, attended_.as<float>(), x_.as<float>(), c.dim, true, step);
+  Linear({{.w = w.o, .bias = nullptr, .y = x_.as<float>()}}, attended_.as<float>(), c.dim, true, step);
 }
 
 // The rest of the step's rows. `attend` as of those before them.
@@ -422,8 +437,8 @@ void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) {
                   .eps = c.norm_eps},
                  gpu_->stream());
   RoundBlocks(normed_.as<float>(), c.dim, step);
-  Linear(w.gate, nullptr, normed_.as<float>(), gate_.as<float>(), c.ffn_dim, false, step);
-  Linear(w.up, nullptr, normed_.as<float>(), up_.as<float>(), c.ffn_dim, false, step);
+  Linear({{.w = w.gate, .bias = nullptr, .y = gate_.as<float>()}, {.w = w.up, .bias = nullptr, .y = up_.as<float>()}},
+         normed_.as<float>(), c.ffn_dim, false, step);
   table.activate({.curve = c.activation == Activation::kSilu ? gpu::Curve::kSilu : gpu::Curve::kGelu,
                   .gate = gate_.as<float>(),
                   .up = up_.as<float>(),
@@ -431,7 +446,7 @@ void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) {
                   .n = int64_t{step.rows} * c.ffn_dim},
                  gpu_->stream());
   RoundBlocks(gate_.as<float>(), c.ffn_dim, step);
-  Linear(w.down, nullptr, gate_.as<float>(), x_.as<float>(), c.dim, true, step);
+  Linear({{.w = w.down, .bias = nullptr, .y = x_.as<float>()}}, gate_.as<float>(), c.dim, true, step);
 }
 
 // Rows of neighbours are one launch each: a prompt's logits are few, a decode step's rows lie side by side.

@@ -23,6 +23,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -193,8 +194,12 @@ class GpuEngine {
   absl::Status Renew(Buffer& buffer, int64_t bytes);
   int64_t RoomFor(const Step& step) const;  // rows that products write to, with those that nobody reads
   void RoundBlocks(const float* x, int32_t cols, const Step& step);
-  void Linear(const DeviceMatrix& w, const GpuMemory* bias, const float* x, float* y, int64_t y_stride, bool add,
-              const Step& step);
+  struct Product {
+    const DeviceMatrix& w;
+    const GpuMemory* bias;
+    float* y;
+  };
+  void Linear(std::initializer_list<Product> products, const float* x, int64_t y_stride, bool add, const Step& step);
   gpu::RopeArgs Rotation() const;
   float AttentionScale() const;
   void Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step);

@@ -184,6 +184,14 @@ struct LinearArgs {
   int32_t* arrived = nullptr;  // [LinearMeetings(out, rows)]
 };
 
+// Products with one x in one launch: of cols, x, rows, partial and arrived all have the same. Partial sums are as many
+// as those of one product whose outputs fill their tiles together.
+inline constexpr int32_t kTogetherMax = 3;
+struct LinearsArgs {
+  LinearArgs of[kTogetherMax] = {};
+  int32_t count = 0;
+};
+
 // A block of linear_rows makes so many outputs of so many rows. Where that makes few blocks, columns are split, by W's
 // shape alone: that keeps a row's bits its own.
 inline constexpr int32_t kLinearOutputs = 256;
@@ -472,7 +480,8 @@ struct Table {
 
   void (*embed)(const EmbedArgs&, Stream) = nullptr;
   void (*rms_norm)(const RmsNormArgs&, Stream) = nullptr;
-  void (*linear_rows)(const LinearArgs&, Stream) = nullptr;   // for the few rows of decode: weights are read once
+  void (*linear_rows)(const LinearArgs&, Stream) = nullptr;  // for the few rows of decode: weights are read once
+  void (*linear_rows_together)(const LinearsArgs&, Stream) = nullptr;
   void (*linear_tiles)(const LinearArgs&, Stream) = nullptr;  // for blocks of a prompt
   void (*round)(const RoundArgs&, Stream) = nullptr;
   void (*activate)(const ActivateArgs&, Stream) = nullptr;
@@ -503,9 +512,10 @@ const Table& TableOfTarget();
 void LaunchEmbed(const EmbedArgs& args, Stream stream);
 void LaunchRmsNorm(const RmsNormArgs& args, Stream stream);
 void LaunchLinearRows(const LinearArgs& args, Stream stream);
+void LaunchLinearRowsTogether(const LinearsArgs& args, Stream stream);
 void LaunchLinearTiles(const LinearArgs& args, Stream stream);
-// What the above and LaunchAttend leave to tensor cores.
-void LaunchLinearRowsSmall(const LinearArgs& args, Stream stream);
+// What those above and LaunchAttend leave to tensor cores. LaunchLinearRowsSmall REQUIRES: weights of one type.
+void LaunchLinearRowsSmall(const LinearsArgs& args, Stream stream);
 void LaunchLinearTilesTensor(const LinearArgs& args, Stream stream);
 void LaunchAttendTensor(const AttendArgs& args, Stream stream);
 void LaunchRound(const RoundArgs& args, Stream stream);

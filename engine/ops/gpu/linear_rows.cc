@@ -73,8 +73,16 @@ void LaunchLinearRows(const LinearArgs& args, Stream stream) {
     case Element::kQ4:
     case Element::kQ4K:
     case Element::kQ6K:
-      return LaunchLinearRowsSmall(args, stream);
+      return LaunchLinearRowsSmall({.of = {args}, .count = 1}, stream);
   }
+}
+
+void LaunchLinearRowsTogether(const LinearsArgs& args, Stream stream) {
+  const Element type = args.of[0].w.type;
+  bool is_one_launch = type != Element::kF32 && type != Element::kF16;
+  for (int32_t i = 1; i < args.count; ++i) is_one_launch = is_one_launch && args.of[i].w.type == type;
+  if (is_one_launch) return LaunchLinearRowsSmall(args, stream);
+  for (int32_t i = 0; i < args.count; ++i) LaunchLinearRows(args.of[i], stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

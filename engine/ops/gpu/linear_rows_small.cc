@@ -48,10 +48,11 @@ constexpr int32_t kTileOutputs = 8;
 constexpr int32_t kOutputTiles = 32 / kTileOutputs;  // of a team
 
 struct SplitArgs {
-  LinearArgs linear;
-  int32_t tiles;  // of outputs
-  int32_t splits;
-  int32_t columns;  // of a split
+  LinearsArgs linears = {};
+  int32_t first_tile[kTogetherMax] = {};  // of outputs, of each product; INT32_MAX where there is none
+  int32_t tiles = 0;                      // of all
+  int32_t splits = 0;
+  int32_t columns = 0;  // of a split
 };
 
 // Shared memory. Of x: [stage % 2][term][chunk, tile of columns, of rows, thread of a team] what that thread has of it.
@@ -205,7 +206,7 @@ EBB_DEVICE void MultiplyChunk(const Stages<From, kRows>& room, int32_t parity, i
           multiply(m, tile, w, true, of_tile);
           EBB_UNROLL
           for (int32_t j = 0; j < kOutputTiles; ++j) {
-            const Scales scales = scales_of(j);
+            Scales scales = scales_of(j);
             EBB_UNROLL
             for (int32_t i = 0; i < kInUse; ++i) {
               sum[m][j][i] = MultiplyAdd(of_tile[j][i], scales[i % 2][tile], sum[m][j][i]);
@@ -236,7 +237,7 @@ EBB_DEVICE void MultiplyChunk(const Stages<From, kRows>& room, int32_t parity, i
       }
       EBB_UNROLL
       for (int32_t j = 0; j < kOutputTiles; ++j) {
-        const Scales scales = scales_of(j);
+        Scales scales = scales_of(j);
         EBB_UNROLL
         for (int32_t i = 0; i < kInUse; ++i) {
           float& to = sum[m][j][i];
@@ -255,9 +256,10 @@ EBB_DEVICE void Put(const LinearArgs& a, int32_t output, int32_t row, float sum)
 }
 
 // By the block that is done last of those that share outputs and rows: the sums of all splits.
-EBB_DEVICE void AddSplits(const SplitArgs& split, int32_t tile, int32_t first_row, int32_t rows, int32_t meeting) {
+EBB_DEVICE void AddSplits(const SplitArgs& split, const LinearArgs& a, int32_t tile, int32_t first_output,
+                          int32_t first_row, int32_t rows) {
   EBB_SHARED int32_t is_last;
-  const LinearArgs& a = split.linear;
+  const int32_t meeting = BlockY() * split.tiles + tile;
   FenceDevice();
   Barrier();
   if (ThreadIndex() == 0) is_last = AddDevice(a.arrived + meeting, 1) == split.splits - 1 ? 1 : 0;
@@ -287,7 +289,7 @@ EBB_DEVICE void AddSplits(const SplitArgs& split, int32_t tile, int32_t first_ro
     }
     EBB_UNROLL
     for (int32_t j = 0; j < 4; ++j) {
-      const int32_t output = tile * kOutputs + of_tile + j;
+      const int32_t output = first_output + of_tile + j;
       if (output < a.w.rows) Put(a, output, row, sum[j]);
     }
   }
@@ -303,7 +305,6 @@ MultiplySmall(SplitArgs split) {
   constexpr int32_t kChunksAhead = kStagesAhead * kStageChunks;
   static_assert(kAhead % kSteps == 0 && Room::kItems <= kThreads);
   Room& room = *LaunchShared<Room>();
-  const LinearArgs& a = split.linear;
   const int32_t team = ThreadIndex() / kTeam;
   const int32_t g = ThreadIndex() % kTeam / 4;
   const int32_t t = ThreadIndex() % 4;
@@ -311,7 +312,11 @@ MultiplySmall(SplitArgs split) {
   const int32_t first = team % kGroups * 32;  // output within the block
   const int32_t tile = BlockX() / split.splits;
   const int32_t part = BlockX() % split.splits;
-  const int32_t first_output = tile * kOutputs;
+  int32_t product = 0;
+  EBB_UNROLL
+  for (int32_t i = 1; i < kTogetherMax; ++i) product += tile >= split.first_tile[i] ? 1 : 0;
+  const LinearArgs& a = split.linears.of[product];
+  const int32_t first_output = (tile - split.first_tile[product]) * kOutputs;
   const int32_t first_row = BlockY() * kRows;
   const int32_t begin = part * split.columns;
   const int32_t end = begin + split.columns < a.w.cols ? begin + split.columns : a.w.cols;
@@ -400,29 +405,33 @@ MultiplySmall(SplitArgs split) {
       }
     }
   }
-  if (split.splits > 1) AddSplits(split, tile, first_row, rows, BlockY() * split.tiles + tile);
+  if (split.splits > 1) AddSplits(split, a, tile, first_output, first_row, rows);
 }
 
 template <typename From, int32_t kRows>
-void LaunchRows(const LinearArgs& args, Stream stream) {
-  const SplitArgs split = {.linear = args,
-                           .tiles = LinearTiles(args.w.rows),
-                           .splits = LinearSplits(args.w.rows, args.w.cols),
-                           .columns = LinearColumns(args.w.rows, args.w.cols)};
-  Launch(MultiplySmall<From, kRows>, {int64_t{split.tiles} * split.splits, (int64_t{args.rows} + kRows - 1) / kRows},
+void LaunchRows(const LinearsArgs& args, Stream stream) {
+  SplitArgs split = {.linears = args};
+  for (int32_t i = 0; i < kTogetherMax; ++i) {
+    split.first_tile[i] = i < args.count ? split.tiles : INT32_MAX;
+    if (i < args.count) split.tiles += LinearTiles(args.of[i].w.rows);
+  }
+  const LinearArgs& one = args.of[0];
+  split.splits = LinearSplits(split.tiles * kOutputs, one.w.cols);
+  split.columns = LinearColumns(split.tiles * kOutputs, one.w.cols);
+  Launch(MultiplySmall<From, kRows>, {int64_t{split.tiles} * split.splits, (int64_t{one.rows} + kRows - 1) / kRows},
          kThreads, split, stream, SharedBytes<From, kRows>());
 }
 template <typename From>
-void LaunchOf(const LinearArgs& args, Stream stream) {
-  if (args.rows <= 8) return LaunchRows<From, 8>(args, stream);
-  if (args.rows <= 16) return LaunchRows<From, 16>(args, stream);
+void LaunchOf(const LinearsArgs& args, Stream stream) {
+  if (args.of[0].rows <= 8) return LaunchRows<From, 8>(args, stream);
+  if (args.of[0].rows <= 16) return LaunchRows<From, 16>(args, stream);
   LaunchRows<From, kLinearRows>(args, stream);
 }
 
 }  // namespace
 
-void LaunchLinearRowsSmall(const LinearArgs& args, Stream stream) {
-  switch (args.w.type) {
+void LaunchLinearRowsSmall(const LinearsArgs& args, Stream stream) {
+  switch (args.of[0].w.type) {
     case Element::kQ8:
       return LaunchOf<RowCodes<Element::kQ8>>(args, stream);
     case Element::kQ4:

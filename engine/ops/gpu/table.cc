@@ -45,6 +45,7 @@ const Table& TableOfTarget() {
                               .embed = LaunchEmbed,
                               .rms_norm = LaunchRmsNorm,
                               .linear_rows = LaunchLinearRows,
+                              .linear_rows_together = LaunchLinearRowsTogether,
                               .linear_tiles = LaunchLinearTiles,
                               .round = LaunchRound,
                               .activate = LaunchActivate,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -122,6 +123,59 @@ TEST(GpuLinear, EqualsFloat64WhereColumnsAreSplit) {
   }
   ExpectEqualsFloat64(&Table::linear_rows, {.type = DType::kQ8_0, .outputs = 33, .inputs = 672, .rows = 35, .seed = 4});
   ExpectEqualsFloat64(&Table::linear_rows, {.type = DType::kBf16, .outputs = 65, .inputs = 544, .rows = 17, .seed = 5});
+}
+
+// Three products in one launch, and where their types differ, in three.
+TEST(GpuLinear, ProductsWithOneXAreMadeTogether) {
+  constexpr int32_t kInputs = 512;
+  constexpr int32_t kRows = 3;
+  constexpr int32_t kOutputs[] = {300, 40, 17};
+  for (const auto& types :
+       {std::array{DType::kQ4_K, DType::kQ4_K, DType::kQ4_K}, std::array{DType::kBf16, DType::kBf16, DType::kBf16},
+        std::array{DType::kBf16, DType::kQ6_K, DType::kF32}}) {
+    std::vector<TestMatrix> w;
+    for (int i = 0; i < 3; ++i) w.emplace_back(types[i], kOutputs[i], kInputs, 10 + i);
+    const std::vector<float> x = RandomFloats(1, 1, kRows * kInputs);
+    int32_t filled = 0;
+    for (const int32_t outputs : kOutputs) filled += LinearTiles(outputs) * kLinearOutputs;
+    const std::vector<float> all = OnEachTarget([&](const Table& table) {
+      Mirror mirror(table);
+      float* const in = mirror.In(x);
+      float* const partial = mirror.In(std::vector<float>(
+          LinearPartials(filled, kInputs, kRows) + LinearPartials(kOutputs[0], kInputs, kRows), std::nanf("")));
+      int32_t* const arrived = mirror.In(std::vector<int32_t>(LinearMeetings(filled, kRows), 0));
+      LinearsArgs args = {.count = 3};
+      for (int i = 0; i < 3; ++i) {
+        args.of[i] = {.w = w[i].On(mirror),
+                      .x = in,
+                      .y = mirror.In(std::vector<float>(kRows * kOutputs[i])),
+                      .y_stride = kOutputs[i],
+                      .rows = kRows,
+                      .partial = partial,
+                      .arrived = arrived};
+      }
+      table.linear_rows_together(args, mirror.stream());
+      std::vector<float> y;
+      for (int i = 0; i < 3; ++i) {
+        std::vector<float> one(kRows * kOutputs[i]);
+        mirror.Out(args.of[i].y, one);
+        y.insert(y.end(), one.begin(), one.end());
+      }
+      return y;
+    });
+    auto y = all.begin();
+    for (int i = 0; i < 3; ++i) {
+      for (int32_t at = 0; at < kRows * kOutputs[i]; ++at, ++y) {
+        double expected = 0, size = 0;
+        for (int32_t j = 0; j < kInputs; ++j) {
+          const double term = static_cast<double>(w[i].at(at % kOutputs[i], j)) * x[at / kOutputs[i] * kInputs + j];
+          expected += term;
+          size += std::abs(term);
+        }
+        ASSERT_NEAR(*y, expected, 1e-5 * size) << i << ", " << at;
+      }
+    }
+  }
 }
 
 // Alone or in company: a row's bits are its own.
