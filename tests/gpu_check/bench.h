@@ -27,6 +27,7 @@ struct Bench {
   const gpu::Table& table;
   Size size = Size::kWhole;
   std::chrono::steady_clock::time_point end = {};   // nothing begins past it
+  std::vector<std::string> parts = {};              // names of those that are measured, beside ceilings; none: all
   nlohmann::json peers = nlohmann::json::object();  // what other libraries gave: name -> number
   Report& report;
   std::function<void()> save = {};  // the report so far, in case that what comes next ends the program

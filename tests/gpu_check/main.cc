@@ -2,7 +2,7 @@
 // does in how much time, beside its ceilings. Leaves gpu.json and gpu.md.
 //
 //   ebb_gpu_check --kind cuda|hip|emulated --libraries FOLDER --out FOLDER
-//                 [--seconds N] [--tests FILTER] [--tiny] [--peers FILE]... [--fact KEY=VALUE]...
+//                 [--seconds N] [--tests FILTER] [--part NAME]... [--tiny] [--peers FILE]... [--fact KEY=VALUE]...
 //   ebb_gpu_check --dense --kind cuda|hip --libraries FOLDER
 //   ebb_gpu_check --prompt --kind cuda|hip --libraries FOLDER
 //
@@ -47,6 +47,7 @@ struct Options {
   std::string libraries = ".";
   std::string out = ".";
   std::string tests = "*";
+  std::vector<std::string> parts = {};  // of what is measured; none: all
   std::vector<std::string> peers = {};
   std::string peer = {};  // the flag of a number to print instead
   int seconds = 420;
@@ -76,6 +77,8 @@ std::optional<Options> Parse(int argc, char** argv) {
       o.out = value;
     } else if (flag == "--tests") {
       o.tests = value;
+    } else if (flag == "--part") {
+      o.parts.push_back(value);
     } else if (flag == "--peers") {
       o.peers.push_back(value);
     } else if (flag == "--seconds") {
@@ -186,6 +189,7 @@ int Main(int argc, char** argv) {
   Bench bench = {.table = *table,
                  .size = options->size,
                  .end = begin + std::chrono::seconds(options->seconds),
+                 .parts = options->parts,
                  .report = report,
                  .save = save,
                  .gpu = *std::move(gpu)};
