@@ -143,7 +143,6 @@ absl::Status MeasureAttention(Bench& b) {
     EBB_ASSIGN(const Lanes lanes, Lanes::Make(*b.gpu, shape));
     const auto seconds = [&](int32_t rotary_dims, bool observes) {
       return SecondsOf(b, 1, [&](int) {
-        b.table.place({.cache = lanes.cache()}, b.gpu->stream());
         for (int layer = 0; layer < shape.layers; ++layer) {
           const gpu::AttendArgs args = lanes.Attend(layer, rotary_dims, observes);
           b.table.attend(args, b.gpu->stream());

@@ -21,9 +21,9 @@ constexpr int32_t kTeams = kThreads / kTeam;
 EBB_KERNEL(kThreads) Merge(AttendArgs a) {
   const int32_t row = a.first_row + BlockX();
   const int32_t heads = a.cache.kv_heads * a.group;
-  const int32_t of_row = BlockY() * kTeams + ThreadIndex() / kTeam;
-  if (of_row >= heads) return;
-  FoldSplits(a, a.cache.sessions[a.cache.row_session[row]], int64_t{row} * heads + of_row);
+  const int32_t own = BlockY() * kTeams + ThreadIndex() / kTeam;
+  const int32_t of_row = own < heads ? own : heads - 1;  // all threads of a warp meet
+  FoldSplits(a, a.cache.sessions[a.cache.row_session[row]], int64_t{row} * heads + of_row, own < heads);
 }
 
 }  // namespace

@@ -96,7 +96,8 @@ AttendSplit(AttendArgs a) {
     uint64_t of_pair[2];
   };
   EBB_SHARED TurnsOfThread turns[kUnits][4];  // of the pairs that thread t has of each unit
-  EBB_SHARED int32_t places[kUnits][2];       // where a unit's halves begin in a row, bytes
+  EBB_SHARED int32_t pages[kSplitSlots / kPageSlots];
+  EBB_SHARED int32_t places[kUnits][2];  // where a unit's halves begin in a row, bytes
   EBB_SHARED float scale_of_k[E::kScaled ? kSplitSlots : 1];
   EBB_SHARED float scale_of_v[E::kScaled ? kSplitSlots : 1];
   float* const share = reinterpret_cast<float*>(share_words);
@@ -123,40 +124,53 @@ AttendSplit(AttendArgs a) {
   const int32_t row_bytes = d * kBytes + 16;
   const int32_t part_bytes = kSlots * row_bytes;
   const int32_t vectors = d * kBytes / 16;
+  constexpr int32_t kScaleBytes = E::kScaled ? 2 * kPageSlots * 4 : 0;
+  const int64_t page_bytes = int64_t{2} * kPageSlots * d * kBytes + kScaleBytes;
   const int32_t key_stages = (slots + kSlots - 1) / kSlots;
-  // Where the next of a thread's vectors lies, in rows and columns.
-  const int32_t copy_rows = kThreads / vectors;
-  const int32_t copy_columns = kThreads % vectors;
-  const auto issue = [&](int32_t stage) {
-    if (stage < 2 * key_stages) {
-      const bool is_key = stage < key_stages;
-      const int32_t begin = (is_key ? stage : stage - key_stages) * kSlots;
-      const SlotRows<E> rows = RowsOf<E>(cache.arena, session, lane, first + begin);
-      const uint8_t* from = reinterpret_cast<const uint8_t*>(is_key ? rows.k : rows.v) + 16 * thread;
-      int32_t column = thread % vectors;
-      uint8_t* to = ring + stage % kRing * part_bytes + thread / vectors * row_bytes + column * 16;
-      const int32_t count = (slots - begin < kSlots ? slots - begin : kSlots) * vectors;
-      EBB_UNROLL
-      for (int32_t i = 0; i < kSlots * kUnits * kBytes / kThreads; ++i) {
-        if (thread + i * kThreads < count) CopyAhead(to, from);
-        from += 16 * kThreads;
-        to += copy_rows * row_bytes + copy_columns * 16;
-        if (copy_columns == 0) continue;
-        column += copy_columns;
-        if (column < vectors) continue;
-        column -= vectors;
-        to += 16;  // past what a row is longer
-      }
+  // Where a thread's vectors lie, and the next ones, in rows and columns.
+  const int32_t own_column = thread % vectors;
+  const SharedAt ring_at = AtShared(ring);
+  const int32_t own_at = thread / vectors * row_bytes + own_column * 16;
+  const int32_t next_rows = kThreads / vectors;
+  const int32_t next_columns = kThreads % vectors;
+  const auto issue = [&](int32_t stage, int32_t page) {
+    const bool is_key = stage < key_stages;
+    const int32_t begin = (is_key ? stage : stage - key_stages) * kSlots;
+    const int32_t row_in_page = begin % kPageSlots + (is_key ? 0 : kPageSlots);
+    const uint8_t* from =
+        static_cast<const uint8_t*>(cache.arena.base) + page * page_bytes + (row_in_page * vectors + thread) * 16;
+    SharedAt to = ring_at + stage % kRing * part_bytes + own_at;
+    const int32_t count = (slots - begin < kSlots ? slots - begin : kSlots) * vectors;
+    int32_t column = own_column;
+    EBB_UNROLL
+    for (int32_t i = 0; i < kSlots * kUnits * kBytes / kThreads; ++i) {
+      if (thread + i * kThreads < count) CopyAhead(to, from);
+      from += 16 * kThreads;
+      to += next_rows * row_bytes + next_columns * 16;
+      if (next_columns == 0) continue;
+      column += next_columns;
+      if (column < vectors) continue;
+      column -= vectors;
+      to += 16;  // past what a row is longer
     }
-    CloseCopies();
   };
-  for (int32_t stage = 0; stage < kRing - 1; ++stage) issue(stage);
+  const int32_t* const page = session.page + int64_t{lane} * session.pages_per_lane + first / kPageSlots;
+  static_assert((kRing - 1) * kSlots <= kPageSlots);
+  const int32_t first_page = page[0];
+  for (int32_t stage = 0; stage < kRing - 1; ++stage) {
+    if (stage < 2 * key_stages) issue(stage, first_page);
+    CloseCopies();
+  }
   // Rows of a stage that is whole from now on, and the next in the part of the one before, which is read.
   const auto take = [&](int32_t stage) {
     CopiesArrived<kRing - 2>();
     Barrier();
-    issue(stage + kRing - 1);
-    return ring + stage % kRing * part_bytes;
+    const int32_t next = stage + kRing - 1;
+    if (next < 2 * key_stages) {
+      issue(next, pages[(next < key_stages ? next : next - key_stages) * kSlots / kPageSlots]);
+    }
+    CloseCopies();
+    return stage % kRing * part_bytes;
   };
 
   const int32_t* const position = session.position + int64_t{lane} * session.capacity;
@@ -171,6 +185,7 @@ AttendSplit(AttendArgs a) {
       scale_of_v[i] = scales.v;
     }
   }
+  if (thread < (slots + kPageSlots - 1) / kPageSlots) pages[thread] = page[thread];
   if (thread < kUnits) {
     const UnitPlace place = PlaceOf(a.rope, thread < units ? thread : 0);
     places[thread][0] = place.first * kBytes;
@@ -209,9 +224,9 @@ AttendSplit(AttendArgs a) {
   }
 
   for (int32_t stage = 0; stage < key_stages; ++stage) {
-    const uint8_t* const rows = take(stage);
+    const int32_t rows = take(stage);
     const int32_t begin = stage * kSlots + 8 * team;
-    const uint8_t* const tile = rows + 8 * team * row_bytes;
+    const int32_t tile = rows + 8 * team * row_bytes;
     const int32_t own = at[begin + g];
     float c[4] = {};
     SyncTeam();
@@ -236,13 +251,14 @@ AttendSplit(AttendArgs a) {
         EBB_UNROLL
         for (int32_t i = u; i < u + 2; ++i) {
           if (i >= units) continue;
-          const uint8_t* const from = tile + g * row_bytes + 2 * t;
+          const uint8_t* const from = ring + tile + g * row_bytes + 2 * t;
           const Quarter quarter = ReadBytes(from + places[i][0], from + places[i][1]);
           multiply(i, quarter, PackExact(quarter.low[0], quarter.low[1]), PackExact(quarter.high[0], quarter.high[1]));
         }
       } else {
         uint32_t words[4];
-        LoadTiles<false>([&](int32_t m, int32_t r) { return tile + r * row_bytes + places[u + m / 2][m % 2]; }, words);
+        LoadTiles<false>(
+            [&](int32_t m, int32_t r) { return ring_at + tile + r * row_bytes + places[u + m / 2][m % 2]; }, words);
         multiply(u, QuarterOf(words[0], words[1]), words[0], words[1]);
         if (u + 1 < units) multiply(u + 1, QuarterOf(words[2], words[3]), words[2], words[3]);
       }
@@ -315,12 +331,12 @@ AttendSplit(AttendArgs a) {
   constexpr int32_t kOwnUnits = kUnits / kTeams;
   float sum[kOwnUnits][2][4] = {};
   for (int32_t stage = key_stages; stage < 2 * key_stages; ++stage) {
-    uint8_t* const rows = take(stage);
+    const int32_t rows = take(stage);
     const int32_t begin = (stage - key_stages) * kSlots;
     if (hidden && !E::kScaled) {  // whatever a hidden slot holds, 0 times it is to be 0; bytes are numbers anyway
       for (int32_t i = thread; i < kSlots * vectors; i += kThreads) {
         const int32_t slot = i / vectors;
-        if (at[begin + slot] < 0) *reinterpret_cast<Vector16*>(rows + slot * row_bytes + i % vectors * 16) = {};
+        if (at[begin + slot] < 0) *reinterpret_cast<Vector16*>(ring + rows + slot * row_bytes + i % vectors * 16) = {};
       }
       Barrier();
     }
@@ -343,7 +359,7 @@ AttendSplit(AttendArgs a) {
           EBB_UNROLL
           for (int32_t half = 0; half < 2; ++half) {
             if (unit >= units) continue;
-            const uint8_t* const from = rows + (k + 8 * half + 2 * t) * row_bytes + kUnit * unit + 2 * g;
+            const uint8_t* const from = ring + rows + (k + 8 * half + 2 * t) * row_bytes + kUnit * unit + 2 * g;
             const Quarter quarter = ReadBytes(from, from + row_bytes);
             v[half] = PackExact(quarter.low[0], quarter.high[0]);
             v[2 + half] = PackExact(quarter.low[1], quarter.high[1]);
@@ -351,7 +367,10 @@ AttendSplit(AttendArgs a) {
         } else {
           const int32_t place = unit < units ? 2 * kUnit * unit : 0;  // all threads of a warp meet
           LoadTiles<true>(
-              [&](int32_t m, int32_t r) { return rows + (k + m % 2 * 8 + r) * row_bytes + place + m / 2 * 16; }, v);
+              [&](int32_t m, int32_t r) {
+                return ring_at + rows + (k + m % 2 * 8 + r) * row_bytes + place + m / 2 * 16;
+              },
+              v);
         }
         const uint32_t first_eight[2] = {v[0], v[1]};
         const uint32_t other_eight[2] = {v[2], v[3]};

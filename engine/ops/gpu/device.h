@@ -161,16 +161,23 @@ EBB_DEVICE float LargerNumber(float a, float b) { return fmaxf(a, b); }
 // Sixteen bytes of the device's memory to shared memory, both aligned so, some time before this thread's CopiesArrived.
 // Other threads have them after a Barrier that follows it. CloseCopies ends a group of them; CopiesArrived(later) waits
 // for all but the `later` groups that were closed last, and with 0 for all copies, closed or not.
-EBB_DEVICE void CopyAhead(void* to, const void* from) {
+//
+// SharedAt: where something lies in shared memory, to which bytes can be added; found once, it costs no more than that.
+#if defined(__CUDACC__)
+using SharedAt = uint32_t;
+EBB_DEVICE SharedAt AtShared(void* shared) { return static_cast<uint32_t>(__cvta_generic_to_shared(shared)); }
+#else
+using SharedAt = uint8_t*;
+EBB_DEVICE SharedAt AtShared(void* shared) { return static_cast<uint8_t*>(shared); }
+#endif
+EBB_DEVICE void CopyAhead(SharedAt to, const void* from) {
 #if defined(__CUDA_ARCH__)
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-               :
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from)
-               : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
 #elif defined(__HIPCC__)
-  *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
+  *reinterpret_cast<uint4*>(to) = *static_cast<const uint4*>(from);
 #endif
 }
+EBB_DEVICE void CopyAhead(void* to, const void* from) { CopyAhead(AtShared(to), from); }
 EBB_DEVICE void CloseCopies() {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.commit_group;" : : : "memory");
@@ -207,16 +214,16 @@ EBB_DEVICE float FloatOf(uint32_t bits) { return __uint_as_float(bits); }
 struct Grid {
   int64_t x = 1, y = 1, z = 1;
 };
-inline constexpr int32_t kUnaskedShared = 48 << 10;  // past it a kernel must be allowed to
 template <typename Args>
 void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   const dim3 blocks(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y), static_cast<uint32_t>(grid.z));
 #if defined(__CUDACC__)
-  if (shared > kUnaskedShared) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  // Past 48 KB, what the kernel declares included, it must be allowed to.
+  if (shared > 0) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   kernel<<<blocks, dim3(threads), shared, static_cast<cudaStream_t>(stream)>>>(args);
 #else
-  kernel<<<blocks, dim3(threads), shared, static_cast<hipStream_t>(stream)>>>(args);
+  kernel<<<blocks, dim3(threads), shared, static_cast<hipStream_t>(stream)> > >(args);
 #endif
 }
 
@@ -273,6 +280,8 @@ EBB_DEVICE T* NotShared(T* pointer) {
 EBB_DEVICE float Log2(float x) { return __builtin_log2f(x); }
 EBB_DEVICE float Exp2Normal(float x) { return __builtin_exp2f(x); }
 EBB_DEVICE float LargerNumber(float a, float b) { return __builtin_fmaxf(a, b); }
+using SharedAt = uint8_t*;
+EBB_DEVICE SharedAt AtShared(void* shared) { return static_cast<uint8_t*>(shared); }
 EBB_DEVICE void CopyAhead(void* to, const void* from) { emulation::CopyLater(to, from); }
 EBB_DEVICE void CloseCopies() { emulation::CloseCopies(); }
 template <int32_t kLater = 0>

@@ -64,13 +64,14 @@ EBB_DEVICE void MultiplySmallTileAnew(const uint32_t (&a)[4], const uint32_t (&b
 #endif
 }
 
-// Four tiles of 8 x 8 BF16 in shared memory, row r of tile m at row(m, r), 16 bytes that are aligned so. Thread 4 g + t
-// of the team gets of each tile numbers 2 t and 2 t + 1 of row g; or, transposed, number g of rows 2 t and 2 t + 1.
+// Four tiles of 8 x 8 BF16 in shared memory, row r of tile m at row(m, r), a SharedAt of 16 bytes that are aligned so.
+// Thread 4 g + t of the team gets of each tile numbers 2 t and 2 t + 1 of row g; or, transposed, number g of rows 2 t
+// and 2 t + 1.
 template <bool kTransposed, typename Row>
 EBB_DEVICE void LoadTiles(const Row& row, uint32_t (&to)[4]) {
   const int32_t lane = ThreadIndex() % kTeam;
 #if defined(__CUDA_ARCH__)
-  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(row(lane / 8, lane % 8)));
+  const SharedAt from = row(lane / 8, lane % 8);
   if constexpr (kTransposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
