@@ -83,7 +83,6 @@ AttendSplit(AttendArgs a) {
 
   const int32_t* const position = session.position + int64_t{lane} * session.capacity;
   const int32_t query = position[session.placed[int64_t{lane} * session.block_max + row - session.first_row]];
-  EBB_UNROLL
   for (int32_t i = thread; i < kSplitSlots; i += kThreads) {
     const int32_t own = i < slots ? position[first + i] : -1;
     at[i] = own <= query ? own : -1;
@@ -110,7 +109,7 @@ AttendSplit(AttendArgs a) {
       const auto own = queries.ShareSums(dot);
       EBB_UNROLL
       for (int32_t g = 0; g < kGroup; ++g) {
-        if (g >= own.count) break;
+        if (g >= own.count) continue;
         share[slot].of[own.first + g] = at[slot] >= 0 ? dot[g] : MinusInfinity();
       }
     }

@@ -223,7 +223,7 @@ void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, 
   if (shared > 0) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   kernel<<<blocks, dim3(threads), shared, static_cast<cudaStream_t>(stream)>>>(args);
 #else
-  kernel<<<blocks, dim3(threads), shared, static_cast<hipStream_t>(stream)> > >(args);
+  kernel<<<blocks, dim3(threads), shared, static_cast<hipStream_t>(stream)>>>(args);
 #endif
 }
 

@@ -91,7 +91,7 @@ struct QueryHeads {
     int32_t mask = width / 2;
     EBB_UNROLL
     for (int32_t half = kGroup / 2; half > 0; half /= 2) {
-      if (mask == 0) break;
+      if (mask == 0) continue;
       const bool upper = (unit & mask) != 0;
       EBB_UNROLL
       for (int32_t g = 0; g < half; ++g) {

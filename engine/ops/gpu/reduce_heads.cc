@@ -122,7 +122,7 @@ EBB_DEVICE void Unite(const SessionView& session, int32_t lane, const Heads& hea
   uint32_t may_leave = 0;
   for (bool is_found = !guesses;;) {
     exist = may_leave = 0;
-    Protected is;
+    Protected is = {};
     ForRounds<kThreads, kRounds>(session.slots, [&](int32_t round, int32_t slot) {
       const Four<int32_t> tokens = order.Tokens(slot);
       EBB_UNROLL

@@ -202,8 +202,8 @@ EBB_DEVICE Unprotected GuessUnprotected(const SessionView& session) {
   return {session.sinks, session.first_token + session.tokens - 1 - session.recent};
 }
 struct Protected {
-  int32_t sinks = 0;
-  int32_t recent = 0;
+  int32_t sinks;
+  int32_t recent;
 
   EBB_DEVICE void Count(int32_t token, const Unprotected& guess) {
     sinks += token >= 0 && token < guess.oldest ? 1 : 0;
@@ -221,7 +221,7 @@ EBB_DEVICE Protected SumOf(const Protected& own) {
   if (ThreadIndex() % kTeam == 0) of_team[ThreadIndex() / kTeam] = team;
   Barrier();
   const int32_t lane = ThreadIndex() % kTeam;
-  const Protected one = lane < kThreads / kTeam ? of_team[lane] : Protected();
+  const Protected one = lane < kThreads / kTeam ? of_team[lane] : Protected{0, 0};
   const Protected all = {SumOfTeam(one.sinks), SumOfTeam(one.recent)};
   Barrier();  // of_team is free again
   return all;
@@ -387,7 +387,7 @@ EBB_DEVICE Last FindLast(const SessionView& session, Order<kVectors>& order, Ran
   const bool guesses = IsChecked(session);
   for (bool is_found = !guesses;;) {
     Digits<kThreads>::Zero();
-    Protected is;
+    Protected is = {};
     ranks.Read(order, [&](int32_t token, uint32_t rank) {
       if (guesses) is.Count(token, order.unprotected);
       if (rank != kStays) Digits<kThreads>::CountTop(rank);
@@ -416,7 +416,7 @@ EBB_DEVICE First FindFirst(const SessionView& session, Order<kVectors>& order) {
   for (bool is_found = !guesses;;) {
     uint64_t least = ~uint64_t{0};
     int32_t slot_of_least = -1;
-    Protected is;
+    Protected is = {};
     // Several rounds at once, for more to be on its way from memory: a lane of 1024 slots and one that just came is one
     // turn of 128 threads.
     constexpr int32_t kAtOnce = kVectors ? 3 : 1;
