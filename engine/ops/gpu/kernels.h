@@ -60,6 +60,7 @@ struct Matrix {
 // slots, whoever else is in the step: that is what makes a row's bits its own.
 inline constexpr int32_t kPageSlots = 64;
 inline constexpr int32_t kSplitSlots = 256;
+constexpr int32_t SplitsOf(int32_t slots, int32_t split_slots) { return (slots + split_slots - 1) / split_slots; }
 
 inline constexpr int32_t kHeadDimMax = 256;  // a multiple of 16
 inline constexpr int32_t kGroupMax = 8;

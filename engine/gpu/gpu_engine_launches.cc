@@ -1,0 +1,192 @@
+// What GpuEngine launches for a layer and for logits, in order; gpu_engine.h lists them.
+
+#include <cmath>
+
+#include "engine/gpu/gpu_engine.h"
+
+namespace ebb {
+
+// For the products of these rows that come next, where a library makes them.
+void GpuEngine::RoundBlocks(const float* x, int32_t cols, const Step& step) {
+  if (!products_ || step.decodes()) return;
+  gpu_->table().round({.x = x + int64_t{step.single} * cols,
+                       .y = rounded_.as<uint16_t>(),
+                       .n = int64_t{step.rows - step.single} * cols},
+                      gpu_->stream());
+}
+
+// At most kTogetherMax products with one x.
+void GpuEngine::Linear(std::initializer_list<Product> products, const float* x, int64_t y_stride, bool add,
+                       const Step& step) {
+  gpu::LinearsArgs together = {};
+  for (const Product& product : products) {
+    const GpuMemory* const bias = product.bias;
+    together.of[together.count++] = {.w = product.w.matrix(),
+                                     .bias = bias != nullptr && bias->bytes() > 0 ? bias->as<float>() : nullptr,
+                                     .x = x,
+                                     .y = product.y,
+                                     .y_stride = y_stride,
+                                     .rows = step.single,
+                                     .add = add ? 1 : 0,
+                                     .partial = linear_partial_.as<float>(),
+                                     .arrived = linear_arrived_.as<int32_t>()};
+  }
+  if (step.single > 0) gpu_->table().linear_rows_together(together, gpu_->stream());
+  if (step.decodes()) return;
+  for (gpu::LinearArgs& tiles : std::span(together.of).first(static_cast<size_t>(together.count))) {
+    tiles.rows = step.rows - step.single;
+    tiles.x += int64_t{step.single} * tiles.w.cols;
+    tiles.y += step.single * y_stride;
+    if (products_ && products_->Takes(tiles)) {
+      products_->Multiply(tiles, rounded_.as<uint16_t>());
+    } else {
+      gpu_->table().linear_tiles(tiles, gpu_->stream());
+    }
+  }
+}
+
+gpu::RopeArgs GpuEngine::Rotation() const {
+  return {.turns = model_.turns.as<uint64_t>(),
+          .rotary_dims = model_.config.rotary_dims,
+          .halves = model_.config.rope_pairs == RopePairs::kHalves ? 1 : 0};
+}
+
+float GpuEngine::AttentionScale() const {
+  const ModelConfig& c = model_.config;
+  return c.attention_scale > 0 ? c.attention_scale : 1.0F / std::sqrt(static_cast<float>(c.head_dim));
+}
+
+void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step) {
+  const ModelConfig& c = model_.config;
+  const GpuModel::Layer& w = model_.layers[layer];
+  const gpu::Table& table = gpu_->table();
+  const int64_t q_dim = int64_t{c.heads} * c.head_dim;
+  const int64_t kv_dim = int64_t{c.kv_heads} * c.head_dim;
+  const int64_t stride = q_dim + 2 * kv_dim;
+  const auto index = static_cast<int32_t>(layer);
+  float* const q = qkv_.as<float>();
+  table.rms_norm({.x = x_.as<float>(),
+                  .weight = w.attn_norm.as<float>(),
+                  .y = normed_.as<float>(),
+                  .n = c.dim,
+                  .rows = step.rows,
+                  .eps = c.norm_eps},
+                 gpu_->stream());
+  RoundBlocks(normed_.as<float>(), c.dim, step);
+  Linear({{.w = w.q, .bias = &w.q_bias, .y = q},
+          {.w = w.k, .bias = &w.k_bias, .y = q + q_dim},
+          {.w = w.v, .bias = &w.v_bias, .y = q + q_dim + kv_dim}},
+         normed_.as<float>(), stride, false, step);
+  table.store({.cache = cache,
+               .layer = index,
+               .k = q + q_dim,
+               .v = q + q_dim + kv_dim,
+               .q = q,
+               .stride = stride,
+               .group = c.group()},
+              gpu_->stream());
+  gpu::AttendArgs attend = {.cache = cache,
+                            .layer = index,
+                            .group = c.group(),
+                            .rope = Rotation(),
+                            .scale = AttentionScale(),
+                            .q = q,
+                            .q_stride = stride,
+                            .splits = gpu::SplitsOf(step.slots_max, gpu::kSplitSlots),
+                            .partial_sums = partial_sums_.as<float>(),
+                            .partial_stats = partial_stats_.as<float>(),
+                            .logits = step.observes ? scores_.as<float>() : nullptr,
+                            .arrived = attend_arrived_.as<int32_t>(),
+                            .out = attended_.as<float>(),
+                            .stats = stats_.as<float>()};
+  attend.cache.rows = attend.cache.session_count = step.single;  // they come first
+  attend.cache.slots_max = step.slots_max;
+  table.attend(attend, gpu_->stream());
+  if (!step.decodes()) AttendBlocks(attend, step);
+  RoundBlocks(attended_.as<float>(), c.heads * c.head_dim, step);
+  Linear({{.w = w.o, .bias = nullptr, .y = x_.as<float>()}}, attended_.as<float>(), c.dim, true, step);
+}
+
+// The rest of the step's rows. `attend` as of those before them.
+void GpuEngine::AttendBlocks(gpu::AttendArgs attend, const Step& step) const {
+  const gpu::Table& table = gpu_->table();
+  attend.first_row = attend.first_session = step.single;
+  attend.cache.rows = step.rows - step.single;
+  attend.cache.session_count = step.blocks();
+  attend.cache.slots_max = step.block_slots_max;
+  attend.split_slots = gpu::kBlockSplitSlots;
+  attend.splits = gpu::SplitsOf(step.block_slots_max, gpu::kBlockSplitSlots);
+  const gpu::BlockArgs block = {.attend = attend,
+                                .tokens_max = step.block_tokens_max,
+                                .strips = step.block_slots_max / gpu::kStripSlots,
+                                .q = laid_q_.as<uint32_t>(),
+                                .kv = laid_kv_.as<uint32_t>(),
+                                .position = laid_position_.as<int32_t>(),
+                                .earliest = laid_earliest_.as<int32_t>()};
+  table.lay(block, gpu_->stream());
+  table.attend_block(block, gpu_->stream());
+  table.attend_merge(attend, gpu_->stream());
+  if (step.blocks_observe) table.observe_block(block, gpu_->stream());
+}
+
+void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) {
+  const ModelConfig& c = model_.config;
+  const gpu::Table& table = gpu_->table();
+  table.rms_norm({.x = x_.as<float>(),
+                  .weight = w.ffn_norm.as<float>(),
+                  .y = normed_.as<float>(),
+                  .n = c.dim,
+                  .rows = step.rows,
+                  .eps = c.norm_eps},
+                 gpu_->stream());
+  RoundBlocks(normed_.as<float>(), c.dim, step);
+  Linear({{.w = w.gate, .bias = nullptr, .y = gate_.as<float>()}, {.w = w.up, .bias = nullptr, .y = up_.as<float>()}},
+         normed_.as<float>(), c.ffn_dim, false, step);
+  table.activate({.curve = c.activation == Activation::kSilu ? gpu::Curve::kSilu : gpu::Curve::kGelu,
+                  .gate = gate_.as<float>(),
+                  .up = up_.as<float>(),
+                  .y = gate_.as<float>(),
+                  .n = int64_t{step.rows} * c.ffn_dim},
+                 gpu_->stream());
+  RoundBlocks(gate_.as<float>(), c.ffn_dim, step);
+  Linear({{.w = w.down, .bias = nullptr, .y = x_.as<float>()}}, gate_.as<float>(), c.dim, true, step);
+}
+
+// Rows of neighbours are one launch each: a prompt's logits are few, a decode step's rows lie side by side.
+void GpuEngine::Head(const Step& step) const {
+  const ModelConfig& c = model_.config;
+  const gpu::Table& table = gpu_->table();
+  const auto wanted = static_cast<int32_t>(step.wanted.size());
+  for (int32_t i = 0; i < wanted;) {
+    int32_t count = 1;
+    while (i + count < wanted && step.wanted[i + count] == step.wanted[i] + count) ++count;
+    table.rms_norm({.x = x_.as<float>() + int64_t{step.wanted[i]} * c.dim,
+                    .weight = model_.output_norm.as<float>(),
+                    .y = normed_.as<float>() + int64_t{i} * c.dim,
+                    .n = c.dim,
+                    .rows = count,
+                    .eps = c.norm_eps},
+                   gpu_->stream());
+    i += count;
+  }
+  table.linear_rows({.w = model_.head(),
+                     .x = normed_.as<float>(),
+                     .y = logits_.as<float>(),
+                     .y_stride = c.vocab,
+                     .rows = wanted,
+                     .partial = linear_partial_.as<float>(),
+                     .arrived = linear_arrived_.as<int32_t>()},
+                    gpu_->stream());
+  table.greedy({.logits = logits_.as<float>(), .vocab = c.vocab, .rows = wanted, .token = next_.as<int32_t>()},
+               gpu_->stream());
+  if (step.largest == 0) return;
+  table.largest({.logits = logits_.as<float>(),
+                 .vocab = c.vocab,
+                 .rows = wanted,
+                 .count = step.largest,
+                 .scratch = largest_scratch_.as<uint64_t>(),
+                 .largest = largest_.as<gpu::TokenLogit>()},
+                gpu_->stream());
+}
+
+}  // namespace ebb
