@@ -46,7 +46,7 @@ struct Shape {
   static constexpr int32_t kStrips = kStaged ? 16 / kUnits : 1;  // of a stage: 16 KB
   static constexpr int32_t kSlots = kStrips * kStripSlots;
   static constexpr int32_t kVectors = kStrips * 2 * kTerms * kUnits * kTeam;
-  static constexpr int32_t kStages = 3;  // two blocks have room where a multiprocessor has 100 KB
+  static constexpr int32_t kStages = 3;
   static_assert(kStageSlots % kSlots == 0);
 };
 

@@ -22,7 +22,8 @@ namespace ebb::gpu::EBB_GPU_TARGET {
 //   weight = sum over splits of weight_c e^(peak_c - peak)
 //   out    = sum over splits of sums_c e^(peak_c - peak) / weight; zeros where the row saw nothing
 //
-// Each thread has the factors of every 32nd split. Returns what it leaves in stats: peak, 1 / weight. `writes`: alike
+// Each thread has the factors of every 32nd split; one that saw nothing is left out, one with what is no number is
+// not. Returns what it leaves in stats: peak, 1 / weight. `writes`: alike
 // for the team; others meet it and leave nothing.
 struct HeadStats {
   float peak, share;
@@ -37,7 +38,7 @@ EBB_DEVICE HeadStats FoldSplits(const AttendArgs& a, const SessionView& session,
   peak = ReduceTeam(peak, Largest());
   float weight = 0;
   for (int32_t c = member; c < splits; c += kTeam) {
-    if (stats[2 * c + 1] > 0) weight = MultiplyAdd(stats[2 * c + 1], Exp(stats[2 * c] - peak), weight);
+    if (stats[2 * c + 1] != 0) weight = MultiplyAdd(stats[2 * c + 1], Exp(stats[2 * c] - peak), weight);
   }
   weight = ReduceTeam(weight, Plus());
   const float share = weight > 0 ? 1.0F / weight : 0.0F;
@@ -47,7 +48,7 @@ EBB_DEVICE HeadStats FoldSplits(const AttendArgs& a, const SessionView& session,
     float sum[4] = {};
     for (int32_t begin = 0; begin < splits; begin += kTeam) {
       const int32_t own = begin + member;
-      const float factor = own < splits && stats[2 * own + 1] > 0 ? Exp(stats[2 * own] - peak) : 0;
+      const float factor = own < splits && stats[2 * own + 1] != 0 ? Exp(stats[2 * own] - peak) : 0;
       const int32_t count = splits - begin < kTeam ? splits - begin : kTeam;
       constexpr int32_t kTogether = 4;  // under way at once
       for (int32_t c = 0; c < count; c += kTogether) {
@@ -59,7 +60,7 @@ EBB_DEVICE HeadStats FoldSplits(const AttendArgs& a, const SessionView& session,
           const float times = Shuffle(factor, c + k < count ? c + k : c);
           EBB_UNROLL
           for (int32_t j = 0; j < 4; ++j) {
-            if (c + k < count && times > 0) sum[j] = MultiplyAdd(FloatOf(four[k].word[j]), times, sum[j]);
+            if (c + k < count && times != 0) sum[j] = MultiplyAdd(FloatOf(four[k].word[j]), times, sum[j]);
           }
         }
       }

@@ -2,7 +2,7 @@
 // are attended). Block (t, j): query heads 4 j .. 4 j + 3 of row t, a team each.
 //
 //   partial_sums  [T, heads, splits, d] floats   | split 0 | split 1 | ... |   four neighbours are one vector
-//   partial_stats [T, heads, splits, 2]          | peak, weight | ... |        all threads read all of them
+//   partial_stats [T, heads, splits, 2]          | peak, weight | ... |        a thread reads every 32nd
 //   out           [T, heads, d]
 //   stats         [T, heads, 2]                  peak, 1 / weight: thread 0 of the team
 

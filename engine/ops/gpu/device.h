@@ -135,7 +135,6 @@ EBB_DEVICE T ReadOnce(const T* from) {
 }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return expf(x); }
-EBB_DEVICE float Exp2(float x) { return exp2f(x); }
 // The same pointer, of which the compiler then knows that it is not to shared memory: so reads may overtake what is
 // done there.
 template <typename T>
@@ -146,7 +145,7 @@ EBB_DEVICE T* NotShared(T* pointer) {
   return pointer;
 }
 EBB_DEVICE float Log2(float x) { return log2f(x); }
-// As Exp2, but 0 where that is no normal number: one instruction of NVIDIA's devices. Exactly 1 of 0, and 0 of -inf.
+// 2^x, but 0 where that is no normal number: one instruction of NVIDIA's devices. Exactly 1 of 0, and 0 of -inf.
 EBB_DEVICE float Exp2Normal(float x) {
 #if defined(__CUDA_ARCH__)
   float y;
@@ -219,8 +218,14 @@ void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, 
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   const dim3 blocks(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y), static_cast<uint32_t>(grid.z));
 #if defined(__CUDACC__)
-  // Past 48 KB, what the kernel declares included, it must be allowed to.
-  if (shared > 0) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  // Past 48 KB, what the kernel declares included, it must be allowed to: all that there is, and never less, as other
+  // threads may be about to launch the same kernel with more.
+  if (shared > 0) {
+    cudaFuncAttributes has = {};
+    cudaFuncGetAttributes(&has, kernel);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         kSharedMax - static_cast<int32_t>(has.sharedSizeBytes));
+  }
   kernel<<<blocks, dim3(threads), shared, static_cast<cudaStream_t>(stream)>>>(args);
 #else
   kernel<<<blocks, dim3(threads), shared, static_cast<hipStream_t>(stream)>>>(args);
@@ -272,7 +277,6 @@ EBB_DEVICE T ReadOnce(const T* from) {
 }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }
-EBB_DEVICE float Exp2(float x) { return __builtin_exp2f(x); }
 template <typename T>
 EBB_DEVICE T* NotShared(T* pointer) {
   return pointer;

@@ -218,6 +218,10 @@ void Enqueue(void* stream, std::function<void()> launch) {
 }
 
 void CopyLater(void* to, const void* from) {
+  if (machine.order == Order::kDescending) {
+    std::memcpy(to, from, 16);
+    return;
+  }
   machine.running->copies.push_back({.to = to, .from = from, .group = machine.running->group});
 }
 

@@ -45,8 +45,9 @@ struct Stream {
 // Runs it, or has `stream`, a Stream or null, keep it.
 void Enqueue(void* stream, std::function<void()> launch);
 
-// Of 16 bytes, by a thread: done when that thread calls CopiesArrived for its group, and no sooner (device.h). A block
-// whose threads end without it is an error.
+// Of 16 bytes, by a thread: a device does it at any time until that thread calls CopiesArrived for its group
+// (device.h). Here it is done then, and no sooner; in descending order at once, so that what somebody still reads is
+// overwritten. A block whose threads end without waiting is an error.
 void CopyLater(void* to, const void* from);
 void CloseCopies();
 void CopiesArrived(int32_t later);

@@ -193,8 +193,8 @@ struct LinearsArgs {
   int32_t count = 0;
 };
 
-// A block of linear_rows makes so many outputs of so many rows. Where that makes few blocks, columns are split, by W's
-// shape alone: that keeps a row's bits its own.
+// A block of linear_rows makes so many outputs of so many rows. Where that makes few blocks, columns are split, by the
+// shape of all W of the launch alone: that keeps a row's bits its own.
 inline constexpr int32_t kLinearOutputs = 256;
 inline constexpr int32_t kLinearRows = 32;
 inline constexpr int32_t kLinearStage = 128;  // columns that a split has whole multiples of
@@ -308,8 +308,7 @@ struct AttendArgs {
 // kBlockSplitSlots; AttendMerge folds them; ObserveBlock tells the scores.
 //
 //   q         [H][LaidTiles] tiles of LaidTileWords: kLaidRows rows of one session, rotated and scaled, as K lies in
-//   kv;
-//             then a float a row, which ObserveBlock writes, and the row's position. Session i of the launch begins
+//             kv; then a float a row, which ObserveBlock writes, and the row's position. Session i of the launch begins
 //             with tile (first row, counted from the launch's) * G / kLaidRows + i
 //   kv        [sessions][H][strips][2][terms][d / 16][32][4] words: K, rotated, and V of kStripSlots slots; zeros where
 //             a slot is free

@@ -7,8 +7,8 @@
 //   W row o    | 16 cols of thread 0 | thread 1 | ... | thread 31 | thread 0 | ...
 //   x row t    the same columns, from L1: the four teams of a block and all blocks read the same rows
 //
-// Sums run over a thread's columns in order, then over the team's tree:
-// the same for any number of rows. Block (x, y): outputs 4 x .., rows 8 y ..
+// Sums run over a thread's columns in order, then over the team's tree: the same for any number of rows. Block (x, y):
+// outputs 4 x .., rows 8 y ..
 
 #include <cstdint>
 

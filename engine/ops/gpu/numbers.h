@@ -34,16 +34,6 @@ EBB_DEVICE uint32_t PackBf16(float low, float high) {
 #endif
 }
 
-// Two floats as a word of two BF16, to nearest, the first in the lower half.
-EBB_DEVICE uint32_t Bf16Pair(float low, float high) {
-#if defined(__CUDA_ARCH__)
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-#else
-  return ToBf16(low) | static_cast<uint32_t>(ToBf16(high)) << 16;
-#endif
-}
 // The sums of two pairs. REQUIRES: they are exact in BF16.
 EBB_DEVICE uint32_t AddBf16Pairs(uint32_t a, uint32_t b) {
 #if defined(__CUDA_ARCH__)

@@ -5,8 +5,7 @@
 //
 //   team w   slots 32 w .. 32 w + 31: K as the left side of products, and sums; of heads past 128 and of three terms 16
 //   stage    kTiles tiles of 16 rows of q with their bases and positions (kernels.h, BlockArgs), copied to shared
-//   memory
-//            while those before are multiplied; all teams read them
+//            memory while those before are multiplied; all teams read them
 //
 //   base = log2(e) peak - log2(1 / weight)     of a row, by BaseRows, before
 //   sum += 2^(log2(e) K q^T - base)            0 where the row may not see the slot

@@ -97,6 +97,18 @@ TEST(Emulation, ACopyIsMadeWhenItsGroupIsWaitedForAndNoSooner) {
   });
 }
 
+TEST(Emulation, ACopyIsMadeAtOnceInTheOppositeOrder) {
+  SetOrder(Order::kDescending);
+  alignas(16) const int32_t from[4] = {1, 1, 1, 1};
+  RunKernel({}, 32, [&] {
+    alignas(16) int32_t to[4] = {};
+    CopyLater(to, from);
+    EXPECT_EQ(to[3], 1);
+    CopiesArrived(0);
+  });
+  SetOrder(Order::kAscending);
+}
+
 TEST(Emulation, SharedMemoryThatALaunchAsksForIsItsBlocksAndHoldsNothing) {
   RunKernel({2}, 32, [&] {
     auto* const shared = static_cast<uint32_t*>(LaunchShared());
