@@ -27,7 +27,7 @@ namespace {
 // down the others: so each kind has a launch, and the latter's blocks, which leave no room for others, go through all
 // sessions instead of there being one for each.
 constexpr int32_t kFewThreads = 128;
-constexpr int32_t kFewBlocks = 10;
+[[maybe_unused]] constexpr int32_t kFewBlocks = 10;
 constexpr int32_t kFewSlots = 8192;
 constexpr int32_t kManyThreads = 512;
 constexpr int32_t kManyRounds = 16;

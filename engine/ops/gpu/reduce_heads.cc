@@ -25,7 +25,7 @@ namespace {
 constexpr int32_t kFewThreads = 256;
 constexpr int32_t kFewRounds = 4;  // whose slots a thread keeps
 constexpr int32_t kFewSlots = kFewRounds * 4 * kFewThreads;
-constexpr int32_t kFewBlocks = 3;
+[[maybe_unused]] constexpr int32_t kFewBlocks = 3;
 constexpr int32_t kManyThreads = 512;
 constexpr int32_t kManyRounds = 8;
 
