@@ -379,8 +379,7 @@ MultiplySmall(SplitArgs split) {
 
   Parts& parts = *LaunchShared<Parts>();
   const int32_t rows = a.rows - first_row < kRows ? a.rows - first_row : kRows;
-  float* const partial =
-      a.partial + ((int64_t{tile} * split.splits + part) * a.rows + first_row) * kOutputs;  // [rows][kOutputs]
+  const int64_t partial = ((int64_t{tile} * split.splits + part) * a.rows + first_row) * kOutputs;  // [rows][kOutputs]
   EBB_UNROLL
   for (int32_t eight = 0; eight < kRows; eight += 8) {
     if (eight >= rows) break;
@@ -399,7 +398,7 @@ MultiplySmall(SplitArgs split) {
       EBB_UNROLL
       for (int32_t j = 0; j < kWays; ++j) total += parts.of_way[j][row][output];
       if (split.splits > 1) {
-        partial[eight * kOutputs + i] = total;
+        a.partial[partial + eight * kOutputs + i] = total;
       } else if (first_output + output < a.w.rows) {
         Put(a, first_output + output, first_row + eight + row, total);
       }
