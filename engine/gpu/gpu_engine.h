@@ -194,6 +194,7 @@ class GpuEngine {
   absl::Status Renew(Buffer& buffer, int64_t bytes);
   int64_t RoomFor(const Step& step) const;  // rows that products write to, with those that nobody reads
   void RoundBlocks(const float* x, int32_t cols, const Step& step);
+  void Normalise(const GpuMemory& weight, const Step& step);
   struct Product {
     const DeviceMatrix& w;
     const GpuMemory* bias;

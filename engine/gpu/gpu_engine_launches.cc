@@ -16,6 +16,19 @@ void GpuEngine::RoundBlocks(const float* x, int32_t cols, const Step& step) {
 }
 
 // At most kTogetherMax products with one x.
+// All rows, for the products that come next.
+void GpuEngine::Normalise(const GpuMemory& weight, const Step& step) {
+  const ModelConfig& c = model_.config;
+  gpu_->table().rms_norm({.x = x_.as<float>(),
+                          .weight = weight.as<float>(),
+                          .y = normed_.as<float>(),
+                          .n = c.dim,
+                          .rows = step.rows,
+                          .eps = c.norm_eps},
+                         gpu_->stream());
+  RoundBlocks(normed_.as<float>(), c.dim, step);
+}
+
 void GpuEngine::Linear(std::initializer_list<Product> products, const float* x, int64_t y_stride, bool add,
                        const Step& step) {
   gpu::LinearsArgs together = {};
@@ -65,14 +78,7 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
   const int64_t stride = q_dim + 2 * kv_dim;
   const auto index = static_cast<int32_t>(layer);
   float* const q = qkv_.as<float>();
-  table.rms_norm({.x = x_.as<float>(),
-                  .weight = w.attn_norm.as<float>(),
-                  .y = normed_.as<float>(),
-                  .n = c.dim,
-                  .rows = step.rows,
-                  .eps = c.norm_eps},
-                 gpu_->stream());
-  RoundBlocks(normed_.as<float>(), c.dim, step);
+  Normalise(w.attn_norm, step);
   Linear({{.w = w.q, .bias = &w.q_bias, .y = q},
           {.w = w.k, .bias = &w.k_bias, .y = q + q_dim},
           {.w = w.v, .bias = &w.v_bias, .y = q + q_dim + kv_dim}},
@@ -132,14 +138,7 @@ void GpuEngine::AttendBlocks(gpu::AttendArgs attend, const Step& step) const {
 void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) {
   const ModelConfig& c = model_.config;
   const gpu::Table& table = gpu_->table();
-  table.rms_norm({.x = x_.as<float>(),
-                  .weight = w.ffn_norm.as<float>(),
-                  .y = normed_.as<float>(),
-                  .n = c.dim,
-                  .rows = step.rows,
-                  .eps = c.norm_eps},
-                 gpu_->stream());
-  RoundBlocks(normed_.as<float>(), c.dim, step);
+  Normalise(w.ffn_norm, step);
   Linear({{.w = w.gate, .bias = nullptr, .y = gate_.as<float>()}, {.w = w.up, .bias = nullptr, .y = up_.as<float>()}},
          normed_.as<float>(), c.ffn_dim, false, step);
   table.activate({.curve = c.activation == Activation::kSilu ? gpu::Curve::kSilu : gpu::Curve::kGelu,

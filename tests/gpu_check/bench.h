@@ -64,6 +64,8 @@ absl::StatusOr<double> DenseRate(Bench& bench);
 // BlockProducts::Make.
 absl::StatusOr<double> PromptSecondsByLibrary(Bench& bench);
 
+// What Bench::parts may name.
+std::vector<std::string> PartNames();
 // Says of every part that it was not reached, which MeasureAll takes back part by part: so a page that was cut off says
 // what it lacks.
 void AnnounceAll(Report& report);

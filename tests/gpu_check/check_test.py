@@ -122,6 +122,20 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("no device: ", done.stdout)
 
+    def test_only_the_part_that_is_asked_for_is_measured(self):
+        done = self.run_check("--kind", "emulated", "--tiny", "--tests", "GpuGreedy.*", "--part", "selection")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        report = self.report()
+        beside = [row["what"] for row in report["rows"] if " kept, " not in row["what"]]
+        self.assertEqual(len(beside), len(report["rows"]) - 1)
+        self.assertTrue(all("copy on the device" in what or "product of" in what for what in beside), beside)
+        self.assertEqual(sum("not asked for" in what for what in report["missing"]), 9)
+
+    def test_a_part_that_there_is_not_is_refused_with_those_that_there_are(self):
+        done = self.run_check("--kind", "emulated", "--part", "selction")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("'selction' is none of: ceilings, attention, ", done.stderr)
+
     def test_wrong_arguments_are_refused(self):
         self.assertEqual(self.run_check("--knd", "cuda").returncode, 2)
         self.assertEqual(self.run_check("--kind").returncode, 2)

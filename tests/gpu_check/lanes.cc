@@ -49,7 +49,7 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
 
   const int64_t d = s.head_dim;
   const int64_t heads = int64_t{s.rows()} * s.kv_heads * s.group;
-  const int64_t splits = (s.slots + s.split_slots() - 1) / s.split_slots();
+  const int64_t splits = gpu::SplitsOf(s.slots, s.split_slots());
   EBB_ASSIGN(made.arena_, gpu.Allocate(pages * gpu::PageBytes(s.type, s.head_dim), "K and V"));
   EBB_ASSIGN(made.token_, gpu.Upload(std::span<const int32_t>(token), "maps"));
   EBB_ASSIGN(made.position_, gpu.Upload(std::span<const int32_t>(token), "maps"));
@@ -137,7 +137,7 @@ gpu::AttendArgs Lanes::Attend(int layer, int32_t rotary_dims, bool observes) con
           .scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_dim)),
           .q = q_.as<float>(),
           .q_stride = int64_t{shape_.kv_heads} * shape_.group * shape_.head_dim,
-          .splits = (shape_.slots + shape_.split_slots() - 1) / shape_.split_slots(),
+          .splits = gpu::SplitsOf(shape_.slots, shape_.split_slots()),
           .split_slots = shape_.split_slots(),
           .partial_sums = partial_sums_.as<float>(),
           .partial_stats = partial_stats_.as<float>(),

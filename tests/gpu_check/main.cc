@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -31,6 +32,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "engine/gpu/gpu.h"
 #include "engine/ops/gpu/emulated.h"
 #include "tests/gpu_check/bench.h"
@@ -139,6 +141,13 @@ int Main(int argc, char** argv) {
   const std::optional<Options> options = Parse(argc, argv);
   if (!options) {
     std::fprintf(stderr, "ebb_gpu_check: wrong arguments; the top of tests/gpu_check/main.cc says which there are\n");
+    return kWrongCall;
+  }
+  const std::vector<std::string> names = PartNames();
+  for (const std::string& part : options->parts) {
+    if (std::ranges::find(names, part) != names.end()) continue;
+    std::fprintf(stderr, "ebb_gpu_check: --part '%s' is none of: %s\n", part.c_str(),
+                 absl::StrJoin(names, ", ").c_str());
     return kWrongCall;
   }
   const bool is_emulated = options->kind == "emulated";

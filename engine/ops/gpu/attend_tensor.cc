@@ -47,14 +47,6 @@ constexpr int32_t kSlots = 8 * kTeams;             // of a stage
 constexpr int32_t kShareStride = kSplitSlots + 8;  // so that heads begin in different banks
 constexpr int32_t kSecondTerm = kShareStride / 2;
 
-// Two numbers as two words of two BF16: each rounded, and what that left.
-struct Terms {
-  uint32_t first, second;
-};
-EBB_DEVICE Terms TermsOf(float low, float high) {
-  const uint32_t first = PackBf16(low, high);
-  return {first, PackBf16(low - FloatOf(first << 16), high - FloatOf(first & 0xFFFF0000U))};
-}
 // Of two numbers that are exact in BF16.
 EBB_DEVICE uint32_t PackExact(float low, float high) { return BitsOf(low) >> 16 | (BitsOf(high) & 0xFFFF0000U); }
 

@@ -132,6 +132,24 @@ EBB_DEVICE void MultiplyKeys(const BlockLane& l, const uint32_t (&q)[kTiles][kTe
   }
 }
 
+// launch(Shape<terms, units, whether heads have just so many units>), which is what a kernel makes of a cache's type
+// and head.
+template <template <int32_t, int32_t, bool> typename Shape, typename F>
+void WithShape(const Arena& arena, const F& launch) {
+  const int32_t d = arena.head_dim;
+  if (LaidTerms(arena.type) == 1) {
+    if (d == 64) return launch(Shape<1, 4, true>());
+    if (d == 128) return launch(Shape<1, 8, true>());
+    if (d == 256) return launch(Shape<1, 16, true>());
+    if (d < 64) return launch(Shape<1, 4, false>());
+    if (d < 128) return launch(Shape<1, 8, false>());
+    return launch(Shape<1, 16, false>());
+  }
+  if (d <= 64) return launch(Shape<kBf16Terms, 4, false>());
+  if (d <= 128) return launch(Shape<kBf16Terms, 8, false>());
+  launch(Shape<kBf16Terms, 16, false>());
+}
+
 }  // namespace ebb::gpu::EBB_GPU_TARGET
 
 #endif  // EBB_ENGINE_OPS_GPU_BLOCK_H_

@@ -132,11 +132,9 @@ struct Fetched {
       EBB_UNROLL
       for (int32_t i = 0; i < 2 * kHalves; ++i) {
         const int32_t half = i / 2;
-        const float low = x[half][i % 2 * 2];
-        const float high = x[half][i % 2 * 2 + 1];
-        const uint32_t first = PackBf16(low, high);
-        terms[0].word[i % 2 * 2 + half] = first;
-        terms[1].word[i % 2 * 2 + half] = PackBf16(low - FloatOf(first << 16), high - FloatOf(first & 0xFFFF0000U));
+        const Terms of_two = TermsOf(x[half][i % 2 * 2], x[half][i % 2 * 2 + 1]);
+        terms[0].word[i % 2 * 2 + half] = of_two.first;
+        terms[1].word[i % 2 * 2 + half] = of_two.second;
       }
       EBB_UNROLL
       for (int32_t term = 0; term < 2; ++term) room.x[parity][term][thread] = terms[term];

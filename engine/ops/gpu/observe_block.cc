@@ -296,18 +296,7 @@ void LaunchOf(const BlockArgs& args, Stream stream) {
 }  // namespace
 
 void LaunchObserveBlock(const BlockArgs& args, Stream stream) {
-  const int32_t d = args.attend.cache.arena.head_dim;
-  if (LaidTerms(args.attend.cache.arena.type) == 1) {
-    if (d == 64) return LaunchOf<Shape<1, 4, true>>(args, stream);
-    if (d == 128) return LaunchOf<Shape<1, 8, true>>(args, stream);
-    if (d == 256) return LaunchOf<Shape<1, 16, true>>(args, stream);
-    if (d < 64) return LaunchOf<Shape<1, 4, false>>(args, stream);
-    if (d < 128) return LaunchOf<Shape<1, 8, false>>(args, stream);
-    return LaunchOf<Shape<1, 16, false>>(args, stream);
-  }
-  if (d <= 64) return LaunchOf<Shape<kBf16Terms, 4, false>>(args, stream);
-  if (d <= 128) return LaunchOf<Shape<kBf16Terms, 8, false>>(args, stream);
-  LaunchOf<Shape<kBf16Terms, 16, false>>(args, stream);
+  WithShape<Shape>(args.attend.cache.arena, [&](auto shape) { LaunchOf<decltype(shape)>(args, stream); });
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -76,21 +76,26 @@ EBB_DEVICE uint32_t StoredScale(const StoredScales& stored, int32_t i) {
 template <Element kType>
 struct RowCodes;
 
+// Where a thread has one vector of a chunk, and its three neighbours have those beside it.
+template <typename Vector>
+struct OneVector {
+  using Raw = Vector;
+  using Place = const Vector*;
+  static constexpr int32_t kStep = 4;  // of a place from chunk to chunk
+  static EBB_DEVICE Raw Read(const Place& place, int32_t chunk) { return ReadOnce(place + chunk * kStep); }
+  static EBB_DEVICE void GoOn(Place& place, int32_t chunks) { place += chunks * kStep; }
+};
+
 template <>
-struct RowCodes<Element::kBf16> {
+struct RowCodes<Element::kBf16> : OneVector<Vector16> {
   template <int32_t kRows>
   static constexpr int32_t kAhead = 2;
   static constexpr int32_t kScales = 0;
   static constexpr bool kHasMinimum = false;
   static constexpr bool kByHalves = false;
-  using Raw = Vector16;
-  using Place = const Vector16*;
-  static constexpr int32_t kStep = 4;  // of a place from chunk to chunk
   static EBB_DEVICE Place From(const Matrix& w, int64_t at, int32_t t) {
     return reinterpret_cast<const Vector16*>(static_cast<const uint16_t*>(w.values) + at) + t;
   }
-  static EBB_DEVICE Raw Read(const Place& place, int32_t chunk) { return ReadOnce(place + chunk * kStep); }
-  static EBB_DEVICE void GoOn(Place& place, int32_t chunks) { place += chunks * kStep; }
   static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t /*t*/, uint32_t (&to)[2]) {
     to[0] = raw.word[2 * tile];
     to[1] = raw.word[2 * tile + 1];
@@ -101,20 +106,15 @@ struct RowCodes<Element::kBf16> {
 };
 
 template <>
-struct RowCodes<Element::kQ8> {
+struct RowCodes<Element::kQ8> : OneVector<Vector8> {
   template <int32_t kRows>
   static constexpr int32_t kAhead = kRows > 16 ? 2 : 4;
   static constexpr int32_t kScales = 1;
   static constexpr bool kHasMinimum = false;
   static constexpr bool kByHalves = false;
-  using Raw = Vector8;
-  using Place = const Vector8*;
-  static constexpr int32_t kStep = 4;
   static EBB_DEVICE Place From(const Matrix& w, int64_t at, int32_t t) {
     return reinterpret_cast<const Vector8*>(static_cast<const int8_t*>(w.values) + at) + t;
   }
-  static EBB_DEVICE Raw Read(const Place& place, int32_t chunk) { return ReadOnce(place + chunk * kStep); }
-  static EBB_DEVICE void GoOn(Place& place, int32_t chunks) { place += chunks * kStep; }
   // Of a byte, the low seven bits as a number; its sign makes the 128 that is taken off 256. Bytes 0 and 2, 1 and 3.
   static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t /*t*/, uint32_t (&to)[2]) {
     EBB_UNROLL
@@ -134,18 +134,13 @@ struct RowCodes<Element::kQ8> {
 
 // Thread t has one word: low nibbles of four columns, and high ones of those eight further on.
 template <uint32_t kMinusZero>
-struct RowNibbles {
+struct RowNibbles : OneVector<uint32_t> {
   template <int32_t kRows>
   static constexpr int32_t kAhead = kRows > 16 ? 4 : 8;
   static constexpr bool kByHalves = false;
-  using Raw = uint32_t;
-  using Place = const uint32_t*;
-  static constexpr int32_t kStep = 4;
   static EBB_DEVICE Place From(const Matrix& w, int64_t at, int32_t t) {
     return static_cast<const uint32_t*>(w.values) + at / 8 + t;
   }
-  static EBB_DEVICE Raw Read(const Place& place, int32_t chunk) { return ReadOnce(place + chunk * kStep); }
-  static EBB_DEVICE void GoOn(Place& place, int32_t chunks) { place += chunks * kStep; }
   // Low nibbles of bytes 0 and 2, of bytes 1 and 3; then high ones.
   static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t /*t*/, uint32_t (&to)[2]) {
     EBB_UNROLL

@@ -108,6 +108,16 @@ EBB_DEVICE uint32_t TakeBf16(float& low, float& high) {
 }
 inline constexpr int32_t kBf16Terms = 3;
 
+// Two numbers as two words of two BF16: each rounded, and what that left, rounded, too; within
+// 2^-17 of them.
+struct Terms {
+  uint32_t first, second;
+};
+EBB_DEVICE Terms TermsOf(float low, float high) {
+  const uint32_t first = PackBf16(low, high);
+  return {first, PackBf16(low - FloatOf(first << 16), high - FloatOf(first & 0xFFFF0000U))};
+}
+
 // The next of a number's kTerms words: one is rounded, of more each is what the former left.
 template <int32_t kTerms>
 EBB_DEVICE uint32_t TakeTerm(float& low, float& high) {

@@ -171,7 +171,7 @@ class StepCase {
                 mirror.stream());
 
     const int32_t split_slots = rows == Rows::kAlone ? kSplitSlots : kBlockSplitSlots;
-    const int32_t splits = (slots_max + split_slots - 1) / split_slots;
+    const int32_t splits = SplitsOf(slots_max, split_slots);
     const int64_t all = int64_t{rows_} * heads();
     std::vector<float> sums(all * splits * d, NAN), partial(all * splits * 2, NAN), logits(all * slots_max, NAN);
     std::vector<float> out(all * d, NAN), stats(all * 2, NAN);
