@@ -373,10 +373,11 @@ void Dispatcher::HaveWritten(uint64_t file, int64_t bytes, const absl::Status& s
 // It stays where it is, and whoever waits for pages is refused.
 void Dispatcher::CannotLeave(const absl::Status& status) {
   const Leaving leaving = *std::exchange(leaving_, {});
+  const std::string& name = sessions_.at(leaving.session).request.id;
   stirred_ = true;
   metrics_.swap().out_failures.Add();
   LogWarn("swap",
-          {{"session", HashForLog(sessions_.at(leaving.session).request.id)}, {"error", std::string(status.message())}},
+          {{"session", HashForLog(name)}, {"error", ErrorForLog(status, name)}},
           "a session cannot be written, and stays in memory");
   for (Parked& parked : parked_) {
     if (parked.ready) continue;
@@ -450,8 +451,8 @@ void Dispatcher::HaveRead(uint64_t reading, absl::StatusOr<std::unique_ptr<Loade
   // Trouble that passes is the call's; damage stays.
   if (!status.ok() && !absl::IsUnavailable(status)) {
     status = session.swapped->damage = Damaged(session, std::string(status.message()));
-    LogError("swap", {{"session", HashForLog(session.request.id)}, {"error", std::string(status.message())}},
-             "a session's file is damaged");
+    const std::string& name = session.request.id;
+    LogError("swap", {{"session", HashForLog(name)}, {"error", ErrorForLog(status, name)}}, "a session's file is damaged");
   }
   coming_->is_read = true;
   coming_->loaded = status.ok() ? std::move(loaded) : status;

@@ -4,7 +4,6 @@
 #include <new>
 
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "policies/status.h"
 #include "server/log.h"
@@ -192,7 +191,7 @@ void Journal::Fail(SessionId session, Fate fate, const absl::Status& why) {
            {{"tenant", name.first},
             {"session", HashForLog(name.second)},
             {"reason", GetRefusal(why).reason},
-            {"error", absl::StrReplaceAll(why.message(), {{"sessions/" + name.second, "the session"}})}},
+            {"error", ErrorForLog(why, name.second)}},
            fate == Fate::kNeverBegan ? "the session does not begin"
            : fate == Fate::kReadOnly ? "the session takes no more writes"
                                      : "the session is no longer here");

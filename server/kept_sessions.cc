@@ -39,7 +39,7 @@ void Count(const char* event, const SessionName& name, const absl::Status& statu
            {{"tenant", name.first},
             {"session", HashForLog(name.second)},
             {"reason", GetRefusal(status).reason},
-            {"error", std::string(status.message())}},
+            {"error", ErrorForLog(status, name.second)}},
            "a session is lost to the next server");
 }
 

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/time/clock.h"
 #include "policies/check.h"
 #include "policies/status.h"
@@ -128,6 +129,21 @@ std::string HashForLog(std::string_view name) {
   char digits[17];
   std::snprintf(digits, sizeof(digits), "%016llx", static_cast<unsigned long long>(hash));
   return std::string(digits, 12);
+}
+
+std::string ErrorForLog(const absl::Status& status, std::string_view name) {
+  const std::string_view text(status.message().data(), status.message().size());
+  // A dot ends a name, as files are called NAME.1.journal.
+  const auto goes_on = [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-'; };
+  std::string error;
+  size_t done = 0;
+  for (size_t at = text.find(name); !name.empty() && at != text.npos; at = text.find(name, at + 1)) {
+    const size_t end = at + name.size();
+    if (at < done || (at > 0 && goes_on(text[at - 1])) || (end < text.size() && goes_on(text[end]))) continue;
+    error.append(text.substr(done, at - done)).append(HashForLog(name));
+    done = end;
+  }
+  return error.append(text.substr(done));
 }
 
 }  // namespace ebb

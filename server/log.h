@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/log_line.h"
 
@@ -50,6 +51,8 @@ uint64_t LogLinesDropped();
 
 // 12 hexadecimal digits that stand for `name` in logs: equal for equal names, and no way to use the session.
 std::string HashForLog(std::string_view name);
+// What `status` says, with that in the place of each whole `name` in it.
+std::string ErrorForLog(const absl::Status& status, std::string_view name);
 
 inline void LogDebug(std::string_view event, std::initializer_list<LogField> fields = {},
                      std::string_view message = {}) {

@@ -93,7 +93,7 @@ bool Recovery::IsSettled(Worker& worker, const SessionName& name) {
              {{"tenant", name.first},
               {"session", session},
               {"reason", GetRefusal(back.status()).reason},
-              {"error", std::string(back.status().message())}},
+              {"error", ErrorForLog(back.status(), name.second)}},
              is_hopeless ? "its journal is set aside" : "it is tried again");
     refused_.push_back(name);
   }

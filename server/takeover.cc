@@ -120,7 +120,7 @@ absl::Status Takeover::Take(const SessionName& name) {
            {{"tenant", name.first},
             {"session", HashForLog(name.second)},
             {"reason", GetRefusal(status).reason},
-            {"error", std::string(status.message())}},
+            {"error", ErrorForLog(status, name.second)}},
            absl::IsDataLoss(status) ? "no server takes it any more" : "it is left to others");
   // One that was given up here a moment ago may still be there until the worker has heard.
   if (!absl::IsAlreadyExists(status)) {

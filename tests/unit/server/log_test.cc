@@ -198,5 +198,18 @@ TEST(HashForLog, IsStableAndTellsNamesApart) {
   EXPECT_NE(HashForLog("sessions/1"), HashForLog("sessions/2"));
 }
 
+TEST(ErrorForLog, HasNoSessionsNameInIt) {
+  const auto error = [](std::string_view said, std::string_view name) {
+    return ErrorForLog(absl::UnavailableError(said), name);
+  };
+  const std::string hash = HashForLog("job");
+  EXPECT_EQ(error("writing job.3.journal in /job/job-1: job", "job"),
+            "writing " + hash + ".3.journal in /" + hash + "/job-1: " + hash);
+  EXPECT_EQ(error("jobs of myjob and job_2 are others", "job"), "jobs of myjob and job_2 are others");
+  EXPECT_EQ(error("jobjob", "job"), "jobjob");
+  EXPECT_EQ(error("a disk failed", ""), "a disk failed");
+  EXPECT_EQ(error("", "job"), "");
+}
+
 }  // namespace
 }  // namespace ebb
