@@ -24,6 +24,17 @@ int32_t FairQueue::weight(TenantId tenant) const {
   return found == weights_.end() ? 1 : found->second;
 }
 
+size_t FairQueue::size_of(TenantId tenant) const {
+  const auto found = tenants_.find(tenant);
+  return found == tenants_.end() ? 0 : found->second->entries.size();
+}
+
+void FairQueue::ForEachTenant(absl::FunctionRef<void(TenantId)> see) const {
+  for (const Tenant& tenant : ring_) {
+    if (!tenant.entries.empty()) see(tenant.id);
+  }
+}
+
 void FairQueue::Push(const Entry& entry) {
   EBB_CHECK(entry.cost >= 1);
   EBB_CHECK(entry.priority >= 0);

@@ -26,6 +26,7 @@
 #include <map>
 #include <optional>
 
+#include "absl/functional/function_ref.h"
 #include "server/reusing_map.h"
 
 namespace ebb {
@@ -67,6 +68,10 @@ class FairQueue {
   bool Contains(uint64_t id) const { return places_.contains(id); }
   bool empty() const { return places_.empty(); }
   size_t size() const { return places_.size(); }
+  size_t size_of(TenantId tenant) const;  // its entries
+  int32_t weight(TenantId tenant) const;
+  // Those that have entries, in the order of their turns.
+  void ForEachTenant(absl::FunctionRef<void(TenantId)> see) const;
 
  private:
   struct Place {
@@ -87,7 +92,6 @@ class FairQueue {
     Place place = {};
   };
 
-  int32_t weight(TenantId tenant) const;
   void Remove(ReusingMap<uint64_t, Position>::iterator position);
   void Leave(Ring::iterator tenant);
 

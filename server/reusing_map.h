@@ -15,6 +15,7 @@ template <typename Key, typename Value>
 class ReusingMap {
  public:
   using iterator = typename std::map<Key, Value>::iterator;
+  using const_iterator = typename std::map<Key, Value>::const_iterator;
 
   // As of std::map: where the key is now, and whether it was inserted.
   std::pair<iterator, bool> emplace(const Key& key, const Value& value) {
@@ -33,7 +34,9 @@ class ReusingMap {
 
   iterator begin() { return map_.begin(); }
   iterator end() { return map_.end(); }
+  const_iterator end() const { return map_.end(); }
   iterator find(const Key& key) { return map_.find(key); }
+  const_iterator find(const Key& key) const { return map_.find(key); }
   bool contains(const Key& key) const { return map_.contains(key); }
   bool empty() const { return map_.empty(); }
   size_t size() const { return map_.size(); }

@@ -275,22 +275,55 @@ void Scheduler::Expire(Effects& effects) {
   for (const RequestId id : left) Stop(id, EndCause::kDraining, effects);
 }
 
+// Tenants with a waiting block that have fewer decodes than their share of the rows. Only of the tier whose turn it is:
+// what a lower one is left does not grow by this.
+void Scheduler::FindCramped() {
+  cramped_.clear();
+  Tier tier = Tier::kHigh;
+  while (tier != Tier::kLow && blocks_.of(tier).empty() && decodes_.of(tier).empty()) {
+    tier = static_cast<Tier>(static_cast<size_t>(tier) + 1);
+  }
+  const FairQueue& blocks = blocks_.of(tier);
+  const FairQueue& decodes = decodes_.of(tier);
+  int64_t weights = 0;
+  decodes.ForEachTenant([&](TenantId tenant) { weights += decodes.weight(tenant); });
+  blocks.ForEachTenant([&](TenantId tenant) { weights += decodes.size_of(tenant) > 0 ? 0 : blocks.weight(tenant); });
+  blocks.ForEachTenant([&](TenantId tenant) {
+    const int64_t share = int64_t{limits_.step_rows_max} * blocks.weight(tenant);  // times `weights`
+    if (static_cast<int64_t>(decodes.size_of(tenant)) * weights < share) cramped_.push_back(tenant);
+  });
+}
+
 void Scheduler::StartStep(Effects& effects) {
   int32_t tokens_left = limits_.step_tokens_max;
   int32_t rows_left = limits_.step_rows_max;
-  const auto take = [&](TieredQueue& queue, StepPhase phase) {
-    if (rows_left == 0) return false;
-    const auto entry = queue.Take(tokens_left);
-    if (!entry) return false;
+  // The tenant whose entry it was; nothing if none was taken.
+  const auto take = [&](TieredQueue& queue, StepPhase phase, int32_t tokens_kept = 0) -> std::optional<TenantId> {
+    if (rows_left == 0) return std::nullopt;
+    const auto entry = queue.Take(tokens_left - tokens_kept);
+    if (!entry) return std::nullopt;
     tokens_left -= entry->cost;
     --rows_left;
     in_flight_.push_back({.id = entry->id, .phase = phase, .tokens = entry->cost});
-    return true;
+    return entry->tenant;
   };
 
   const bool block_waits = !blocks_.empty();
   const bool block_first = block_waits && steps_without_block_ + 1 >= limits_.block_turn_steps;
-  bool block_runs = block_first && take(blocks_, StepPhase::kPrefill);
+  const bool is_crowded =
+      block_waits && !decodes_.empty() && decodes_.size() + blocks_.size() > static_cast<size_t>(rows_left);
+  cramped_.clear();
+  if (is_crowded) FindCramped();
+  std::optional<TenantId> ran = block_first ? take(blocks_, StepPhase::kPrefill) : std::nullopt;
+  bool block_runs = ran.has_value();
+  for (int32_t room = limits_.step_rows_max / 4; room > 0; --room) {
+    if (ran) std::erase(cramped_, *ran);
+    if (cramped_.empty()) break;
+    const int32_t decodes = std::min(static_cast<int32_t>(decodes_.size()), rows_left - 1);
+    ran = take(blocks_, StepPhase::kPrefill, decodes);
+    if (!ran) break;
+    block_runs = true;
+  }
   while (take(decodes_, StepPhase::kDecode)) continue;
   while (take(blocks_, StepPhase::kPrefill)) block_runs = true;
   steps_without_block_ = block_waits && !block_runs ? steps_without_block_ + 1 : 0;

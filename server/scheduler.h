@@ -13,21 +13,27 @@
 //   conserving    while no step is in flight, nothing is runnable
 //   decodes first one token for every runnable decode, before any block; if they are too many they rotate, fair
 //                 between tenants. Except: in any block_turn_steps steps during which a block waits, a block runs; to
-//                 keep that, one block may go before the decodes, never in two steps running
+//                 keep that, one block may go before the decodes, never in two steps running. And:
+//   elbow room    where not all that could run has a row, a tenant that has fewer of them than its share of the rows,
+//   by weight among
+//                 all of the highest tier that have something to run, has a block in it before the decodes, if one
+//                 waits. Blocks go in their fair order, so others' may come before it; all of them together take a
+//                 quarter of the rows at most, and leave a token for each decode that then has a row. So the prompt
+//                 of who asks little does not become longer by how many decodes a neighbour has
 //   fair          blocks and decodes each go by the tier of their tenant (tiered_queue.h), within a tier by deficit
 //                 round robin over tenants, then priority, then age (for a block that of its request, for a decode the
 //                 time since its last token): fair_queue.h states the bounds. The first block of a tenant that had none
 //                 waiting for a round goes before the others' of its tier
 //
-// Nothing starves. Where all tenants are of one tier, let R = min(step_rows_max, step_tokens_max), W = the weights of
-// all other tenants, and n = the requests of the same tenant and phase that are ahead of it now, plus priority_places
-// for each level of priority above its own. While it is runnable, a decode waits for at most F = (n + (n + 1) * W) / R
-// steps that begin with decodes, so for at most F + ceil(F / (block_turn_steps - 1)) + 1 steps. A block waits for at
-// most block_turn_steps steps for each block that its fair queue puts before it: the prompts of those n, and what other
-// tenants are due in the rounds of the ring that this takes (fair_queue.h); requests that come later, but for priority,
-// do not lengthen n. With tiers, what a tier waits for is what it would wait for alone, and in front of each of its
-// rows what tiered_queue.h allows those above and below it. Requests of the lowest tier wait in three quarters of the
-// queue alone.
+// Nothing starves. Where all tenants are of one tier, let R = min(step_rows_max - step_rows_max / 4, step_tokens_max),
+// W = the weights of all other tenants, and n = the requests of the same tenant and phase that are ahead of it now,
+// plus priority_places for each level of priority above its own. While it is runnable, a decode waits for at most F =
+// (n + (n + 1) * W) / R steps that begin with decodes, so for at most F + ceil(F / (block_turn_steps - 1)) + 1 steps. A
+// block waits for at most block_turn_steps steps for each block that its fair queue puts before it: the prompts of
+// those n, and what other tenants are due in the rounds of the ring that this takes (fair_queue.h); requests that come
+// later, but for priority, do not lengthen n. With tiers, what a tier waits for is what it would wait for alone, and in
+// front of each of its rows what tiered_queue.h allows those above and below it. Requests of the lowest tier wait in
+// three quarters of the queue alone.
 
 #ifndef EBB_SERVER_SCHEDULER_H_
 #define EBB_SERVER_SCHEDULER_H_
@@ -264,6 +270,7 @@ class Scheduler {
   // Unless its session is held.
   void Enqueue(RequestId id, const Request& request);
   int32_t QueueMax(TenantId tenant) const;
+  void FindCramped();
   void SetWake(RequestId id, Request& request);
   void Stop(RequestId id, EndCause cause, Effects& effects);
   void EndNow(RequestId id, EndCause cause, Effects& effects);
@@ -286,6 +293,8 @@ class Scheduler {
   int64_t arrivals_ = 0;
   int64_t turns_ = 0;                // counts entries into decodes_: their age
   int32_t steps_without_block_ = 0;  // in a row, while a block was waiting
+
+  std::vector<TenantId> cramped_;  // FindCramped's: who is to have a block before others' decodes
 
   std::vector<RunStep::Row> in_flight_;  // empty: no step
   absl::Time step_start_ = absl::InfinitePast();

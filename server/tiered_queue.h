@@ -45,6 +45,9 @@ class TieredQueue {
   // As FairQueue's: an entry that costs more than `cost_max` keeps its turn, and no tier slips through behind it.
   std::optional<Entry> Take(int32_t cost_max);
 
+  // Of a tier alone.
+  const FairQueue& of(Tier tier) const { return levels_[static_cast<size_t>(tier)].queue; }
+
   bool Contains(uint64_t id) const;
   bool empty() const { return size() == 0; }
   size_t size() const;

@@ -255,6 +255,7 @@ TEST(SchedulerSimulation, KeepsItsPromisesInRandomWorlds) {
     met.steps += tally.steps;
     met.crowded_steps += tally.crowded_steps;
     met.block_first_steps += tally.block_first_steps;
+    met.elbowed_steps += tally.elbowed_steps;
     met.decode_waited_max = std::max(met.decode_waited_max, tally.decode_waited_max);
   }
   std::signal(SIGABRT, restore);
@@ -266,6 +267,7 @@ TEST(SchedulerSimulation, KeepsItsPromisesInRandomWorlds) {
   for (const int64_t refusals : met.refusals) EXPECT_GT(refusals, 0);
   EXPECT_GT(met.crowded_steps, met.steps / 100);
   EXPECT_GT(met.block_first_steps, met.steps / 100);
+  EXPECT_GT(met.elbowed_steps, met.steps / 1000);
 }
 
 // A world in which no tenant's queue ever runs empty: each has more requests of one phase than a step has rows, all of
@@ -357,9 +359,9 @@ TEST(SchedulerSimulation, SharesOfSaturatedTenantsFollowTheirWeights) {
   }
 }
 
-// A polite tenant asks one short question at a time; its neighbour has `sessions` long ones open at once, each replaced
-// as it ends. How many steps each first token takes, ascending.
-std::vector<int64_t> StepsToFirstToken(int32_t sessions, int32_t weight) {
+// A polite tenant asks one question of `tokens` tokens at a time; its neighbour has `sessions` long ones open at once,
+// each replaced as it ends. How many steps each first token takes, at p99.
+int64_t StepsToFirstToken(int32_t tokens, int32_t sessions, int32_t weight) {
   constexpr TenantId kPolite = 1, kGreedy = 2;
   Scheduler scheduler({.pages_total = 0, .queue_max = 100000});
   absl::Time now = absl::UnixEpoch();
@@ -397,32 +399,47 @@ std::vector<int64_t> StepsToFirstToken(int32_t sessions, int32_t weight) {
     if (!std::exchange(runs, false)) return;
     give(StepDone{});
   };
-  for (int i = 0; i < 1000; ++i) step();  // until the neighbour's decodes fill the steps, if they ever do
+  for (int i = 0; i < 500; ++i) step();  // until the neighbour's decodes fill the steps, if they ever do
   std::vector<int64_t> steps;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 100; ++i) {
     for (int32_t pause = random.Uniform(10, 30); pause > 0; --pause) step();
-    const RequestId question = ask(mine, 100, 1);
+    const RequestId question = ask(mine, tokens, 1);
     int64_t taken = 0;
     for (; open.contains(question); ++taken) step();
     steps.push_back(taken);
   }
   std::ranges::sort(steps);
-  return steps;
+  return steps[steps.size() * 99 / 100];
 }
 
-// However much a neighbour asks for, and whatever its weight, a tenant that asks little waits one step longer for its
-// first token at most: the one in which its neighbour's decodes leave no row.
+// However many sessions a neighbour has, a tenant that asks for one thing at a time waits one step longer for its first
+// token at most, the one that was under way when it asked, than it would alone: with prompts of one block and of
+// sixteen.
 TEST(SchedulerSimulation, AGreedyNeighbourCostsATenantAtMostAStep) {
-  const auto p99 = [](const std::vector<int64_t>& steps) { return steps[steps.size() * 99 / 100]; };
-  for (const int32_t weight : {1, 4}) {
-    const int64_t modest = p99(StepsToFirstToken(1, weight));
-    for (const int32_t sessions : {64, 640}) {
-      const int64_t greedy = p99(StepsToFirstToken(sessions, weight));
-      std::printf("weight %d: first tokens take %ld steps (p99) beside one session, %ld beside %d\n", weight,
-                  static_cast<long>(modest), static_cast<long>(greedy), sessions);
-      EXPECT_LE(greedy, modest + 1);
+  for (const int32_t prompt : {100, 256, 1000, 2000}) {
+    const int64_t alone = StepsToFirstToken(prompt, 0, 1);
+    for (const int32_t sessions : {1, 64, 640}) {
+      const int64_t greedy = StepsToFirstToken(prompt, sessions, 1);
+      std::printf("%d tokens: first tokens take %ld steps (p99) alone, %ld beside %d sessions\n", prompt,
+                  static_cast<long>(alone), static_cast<long>(greedy), sessions);
+      EXPECT_LE(greedy, alone + 1) << prompt << " tokens beside " << sessions;
     }
   }
+}
+
+// A neighbour of four times the weight has four tokens for each of the tenant's while both have prompts waiting: a
+// prompt of a block takes no longer than beside an equal, one of many what that leaves of the blocks in each step,
+// which are of at least a step's tokens less those of all its rows and of one block more that did not fit.
+TEST(SchedulerSimulation, AHeavyNeighbourCostsATenantWhatItsWeightSays) {
+  constexpr int32_t kWeight = 4;
+  constexpr int32_t kBlocks = 16;
+  constexpr SchedulerLimits kLimits;
+  constexpr int32_t kBlock = 128;
+  constexpr int32_t kOfBlocks = kLimits.step_tokens_max - kLimits.step_rows_max - kBlock;
+  constexpr int32_t kSteps = ((kWeight + 1) * kBlock * kBlocks + kOfBlocks - 1) / kOfBlocks;
+  EXPECT_LE(StepsToFirstToken(kBlock, 640, kWeight), StepsToFirstToken(kBlock, 0, kWeight) + 1);
+  const int64_t alone = StepsToFirstToken(kBlock * kBlocks, 0, kWeight);
+  EXPECT_LE(StepsToFirstToken(kBlock * kBlocks, 640, kWeight), alone + 1 - kBlocks + kSteps);
 }
 
 // Rows of each tenant in 2000 steps of a scheduler whose rows are all wanted, by tenants of these tiers with 100

@@ -95,6 +95,7 @@ void World::Note(const TenantChanged& event) {
   auto& [smallest, largest] = found->second;
   smallest = std::min(smallest, event.weight);
   largest = std::max(largest, event.weight);
+  weight_now_[event.tenant] = event.weight;
 }
 void World::Note(const Tick& /*event*/) {}
 
@@ -253,7 +254,8 @@ void World::CheckRow(const RunStep::Row& row) {
   request.overtaken = 0;
 }
 
-// Decodes first and all of them, if there is room; one block before them only in its turn; blocks while they fit.
+// Decodes first and all of them, if there is room; one block before them only in its turn, others only for the sake of
+// tenants with fewer decodes than their share of the rows, each of which then has one; blocks while they fit.
 void World::CheckComposition(const RunStep& step, const std::vector<RequestId>& skipped) {
   const auto is_decode = [](const RunStep::Row& row) { return row.phase == StepPhase::kDecode; };
   const int64_t decodes = std::ranges::count_if(step.rows, is_decode);
@@ -263,32 +265,64 @@ void World::CheckComposition(const RunStep& step, const std::vector<RequestId>& 
   ASSERT_LE(tokens, limits_.step_tokens_max);
   int64_t blocks_skipped = 0;
   int64_t block_skipped_max = 0;
+  std::map<TenantId, int64_t> decodes_of;   // could run
+  std::map<TenantId, int64_t> blocks_left;  // did not, of tenants that had none
   for (const RequestId id : skipped) {
     const Request& request = requests_.at(id);
-    if (PhaseOf(request) == StepPhase::kDecode) continue;
+    if (PhaseOf(request) == StepPhase::kDecode) {
+      ++decodes_of[request.tenant];
+      continue;
+    }
     ++blocks_skipped;
+    ++blocks_left[request.tenant];
     block_skipped_max = std::max<int64_t>(block_skipped_max, request.next_tokens());
   }
+  std::set<TenantId> tenants_running;
+  std::set<TenantId> with_block;
+  for (const auto& [tenant, count] : blocks_left) with_block.insert(tenant);
+  for (const RunStep::Row& row : step.rows) {
+    const TenantId tenant = requests_.at(row.id).tenant;
+    is_decode(row) ? void(++decodes_of[tenant]) : void(with_block.insert(tenant));
+    if (!is_decode(row)) blocks_left.erase(tenant);
+  }
+  for (const auto& [tenant, count] : decodes_of) tenants_running.insert(tenant);
+  tenants_running.insert(with_block.begin(), with_block.end());
+  int64_t weights = 0;
+  for (const TenantId tenant : tenants_running) weights += weight_now(tenant);
+  const auto is_cramped = [&](TenantId tenant) {
+    return decodes_of[tenant] * weights < int64_t{limits_.step_rows_max} * weight_now(tenant);
+  };
   const int64_t decodes_runnable = decodes + static_cast<int64_t>(skipped.size()) - blocks_skipped;
 
   const bool block_waits = blocks + blocks_skipped > 0;
   const bool block_due = block_waits && steps_without_block_ + 1 >= limits_.block_turn_steps;
-  const bool block_leads = !is_decode(step.rows.front()) && decodes_runnable > 0;
-  if (block_leads) {
-    ASSERT_TRUE(block_due) << "a block before the decodes, though it is not its turn";
+  const auto rest = decodes_runnable > 0 ? std::ranges::find_if(step.rows, is_decode) : step.rows.begin();
+  const int64_t leads = std::distance(step.rows.begin(), rest);
+  const int64_t due = block_due ? 1 : 0;
+  const bool is_crowded = decodes_runnable > 0 && decodes_runnable + blocks + blocks_skipped > limits_.step_rows_max;
+  const int64_t elbow_room = limits_.step_rows_max / 4;
+  ASSERT_LE(leads, due + (is_crowded ? elbow_room : 0)) << "blocks before the decodes";
+  if (leads > due) {
+    ASSERT_TRUE(std::ranges::any_of(with_block, is_cramped)) << "for nobody's sake";
   }
-  const auto rest = step.rows.begin() + (block_leads ? 1 : 0);
   ASSERT_TRUE(std::is_partitioned(rest, step.rows.end(), is_decode)) << "a decode behind a block";
-  const int64_t lead_tokens = block_leads ? step.rows.front().tokens : 0;
-  ASSERT_EQ(decodes, std::min({decodes_runnable, limits_.step_rows_max - int64_t{block_leads},
-                               limits_.step_tokens_max - lead_tokens}));
+  int64_t lead_tokens = 0;
+  for (auto row = step.rows.begin(); row != rest; ++row) lead_tokens += row->tokens;
+  ASSERT_EQ(decodes,
+            std::min({decodes_runnable, limits_.step_rows_max - leads, limits_.step_tokens_max - lead_tokens}));
+  const int64_t room_beside =
+      limits_.step_tokens_max - lead_tokens - std::min(decodes_runnable, limits_.step_rows_max - leads - 1);
+  if (is_crowded && leads < elbow_room && room_beside >= block_skipped_max) {
+    for (const auto& [tenant, count] : blocks_left) ASSERT_FALSE(is_cramped(tenant)) << "tenant " << tenant;
+  }
 
   steps_without_block_ = block_waits && blocks == 0 ? steps_without_block_ + 1 : 0;
   ASSERT_LT(steps_without_block_, limits_.block_turn_steps) << "a waiting block missed its turn";
   const bool room = static_cast<int64_t>(step.rows.size()) < limits_.step_rows_max &&
                     limits_.step_tokens_max - tokens >= block_skipped_max;
   ASSERT_FALSE(blocks_skipped > 0 && room) << "every waiting block would have fitted";
-  tally_.block_first_steps += block_leads ? 1 : 0;
+  tally_.block_first_steps += leads > 0 ? 1 : 0;
+  tally_.elbowed_steps += leads > due ? 1 : 0;
   tally_.crowded_steps += decodes < decodes_runnable ? 1 : 0;
 }
 
@@ -311,7 +345,8 @@ void World::CheckOrderInTenant(const RunStep& step, const std::vector<RequestId>
 
 // The bound on a decode's wait. `own` decodes of its tenant may go first: those that were there, and those that came
 // later with a higher priority. Before each of them and before itself, every other tenant takes at most its weight. All
-// of that runs in steps that begin with decodes, min(rows, tokens) at a time; one step in block_turn_steps may not.
+// of that runs in steps that begin with decodes or with a quarter of the rows' blocks, min(rows, tokens) at a time; one
+// step in block_turn_steps may not.
 void World::CheckWaiting(const RunStep& step, const std::vector<RequestId>& skipped) {
   std::map<TenantId, int64_t> decodes_run;
   std::map<TenantId, int64_t> decodes_seen;
@@ -330,7 +365,7 @@ void World::CheckWaiting(const RunStep& step, const std::vector<RequestId>& skip
     const int64_t own = request.ahead + int64_t{limits_.priority_places} * (kPriorityMax - request.asked.priority);
     ASSERT_LE(request.overtaken, own) << "decode " << id << " waits while its tenant's others run";
     const int64_t rows = own + (own + 1) * OthersWeight(request.tenant);
-    const int64_t steps = rows / std::min(limits_.step_rows_max, limits_.step_tokens_max);
+    const int64_t steps = rows / std::min(limits_.step_rows_max - limits_.step_rows_max / 4, limits_.step_tokens_max);
     ASSERT_LE(request.waited, steps + CeilDiv(steps, limits_.block_turn_steps - 1) + 1) << "decode " << id;
     tally_.decode_waited_max = std::max(tally_.decode_waited_max, request.waited);
   }
@@ -439,6 +474,11 @@ void World::Hold(Session& session, int64_t pages) {
 int32_t World::weight_max(TenantId tenant) const {
   const auto found = weights_.find(tenant);
   return found == weights_.end() ? 1 : found->second.second;
+}
+
+int32_t World::weight_now(TenantId tenant) const {
+  const auto found = weight_now_.find(tenant);
+  return found == weight_now_.end() ? 1 : found->second;
 }
 
 int32_t World::weight_min(TenantId tenant) const {

@@ -57,6 +57,7 @@ class World {
     int64_t steps = 0;
     int64_t crowded_steps = 0;      // more decodes than places
     int64_t block_first_steps = 0;  // a block before decodes that were waiting
+    int64_t elbowed_steps = 0;      // and more than one, or one that was not due
     int64_t decode_waited_max = 0;
   };
 
@@ -119,6 +120,7 @@ class World {
   int64_t Reserved() const;
   std::set<int64_t> HeldPages() const;
   void Hold(Session& session, int64_t pages);
+  int32_t weight_now(TenantId tenant) const;
   int32_t weight_max(TenantId tenant) const;
   int32_t weight_min(TenantId tenant) const;
   int64_t OthersWeight(TenantId tenant) const;
@@ -134,7 +136,8 @@ class World {
   bool draining_ = false;
   absl::Time drain_until_ = absl::InfiniteFuture();
   std::map<TenantId, std::pair<int32_t, int32_t>> weights_;  // smallest and largest so far
-  std::set<TenantId> tenants_;                               // that ever had a session
+  std::map<TenantId, int32_t> weight_now_;
+  std::set<TenantId> tenants_;  // that ever had a session
   std::set<RequestId> ended_;
 
   int64_t pages_made_ = 0;
