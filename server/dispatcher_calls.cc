@@ -96,15 +96,16 @@ void Dispatcher::Start(CallId id, CallRequest request, CallOutput& output) {
 // session, which call.session then names.
 absl::Status Dispatcher::PlanCall(Call& call) {
   CallRequest& request = call.request;
-  if (calls_.size() >= static_cast<size_t>(options_.queue_max)) {
+  const TenantAccount& account = tenants_.Of(request.tenant, clock_.Now());
+  const auto calls = static_cast<int64_t>(calls_.size());
+  if (calls >= options_.queue_max && calls >= QueuePlaces(options_.queue_max, account.used(Quota::kCalls))) {
     return Refuse(absl::StatusCode::kUnavailable,
-                  absl::StrFormat("%d calls wait or run, which is all the server takes", calls_.size()),
+                  absl::StrFormat("%d calls wait or run, which is all the server takes", calls),
                   {.reason = "QUEUE_FULL", .retry = absl::Milliseconds(200)});
   }
   if (!request.is_admitted) {
     // Before it waits for a session that is swapped: nobody is to wait for that.
     if (scheduler_.load().draining) return Verdict({.id = call.id, .reason = RefuseReason::kDraining});
-    const TenantAccount& account = tenants_.Of(request.tenant, clock_.Now());
     EBB_TRY(account.Check(Quota::kCalls, 1 + static_cast<int64_t>(request.branches.size())));
     EBB_TRY(account.CheckTokens(clock_.Now()));  // it may have waited for its session
   }

@@ -112,7 +112,7 @@ void Scheduler::Handle(const RequestArrived& event, Effects& effects) {
     effects.emplace_back(Reject{.id = event.id, .reason = reason, .retry_after = RetryAfter(reason)});
   };
   if (draining_) return refuse(RefuseReason::kDraining);
-  if (waiting_ >= QueueMax(session->second.tenant)) return refuse(RefuseReason::kQueueFull);
+  if (!HasPlace(session->second.tenant)) return refuse(RefuseReason::kQueueFull);
 
   const auto [request, is_new] = requests_.emplace(event.id, Request{.session = event.session,
                                                                      .priority = event.priority,
@@ -218,9 +218,14 @@ void Scheduler::Enqueue(RequestId id, const Request& request) {
   }
 }
 
-// The last quarter of the queue is kept from those who can wait.
-int32_t Scheduler::QueueMax(TenantId tenant) const {
-  return blocks_.tier(tenant) == Tier::kLow ? limits_.queue_max - limits_.queue_max / 4 : limits_.queue_max;
+// In the queue. Its last quarter is kept from those who can wait.
+bool Scheduler::HasPlace(TenantId tenant) const {
+  if (blocks_.tier(tenant) == Tier::kLow) return waiting_ < limits_.queue_max - limits_.queue_max / 4;
+  if (waiting_ < limits_.queue_max) return true;
+  const int64_t own = std::ranges::count_if(requests_, [&](const auto& entry) {
+    return !entry.second.started && sessions_.at(entry.second.session).tenant == tenant;
+  });
+  return waiting_ < QueuePlaces(limits_.queue_max, own);
 }
 
 void Scheduler::SetWake(RequestId id, Request& request) {
@@ -399,7 +404,7 @@ void Scheduler::CheckInvariants() const {
   EBB_CHECK(wakes == wakes_.size());
   EBB_CHECK(waiting == waiting_);
   EBB_CHECK(blocked == blocked_);
-  EBB_CHECK(waiting_ <= limits_.queue_max);
+  EBB_CHECK(waiting_ <= 2 * int64_t{limits_.queue_max});
   EBB_CHECK(queued == blocks_.size() + decodes_.size());
   EBB_CHECK(!in_flight_.empty() || queued == 0);  // work conserving
 }

@@ -14,12 +14,11 @@
 //   decodes first one token for every runnable decode, before any block; if they are too many they rotate, fair
 //                 between tenants. Except: in any block_turn_steps steps during which a block waits, a block runs; to
 //                 keep that, one block may go before the decodes, never in two steps running. And:
-//   elbow room    where not all that could run has a row, a tenant that has fewer of them than its share of the rows,
-//   by weight among
-//                 all of the highest tier that have something to run, has a block in it before the decodes, if one
-//                 waits. Blocks go in their fair order, so others' may come before it; all of them together take a
-//                 quarter of the rows at most, and leave a token for each decode that then has a row. So the prompt
-//                 of who asks little does not become longer by how many decodes a neighbour has
+//   elbow room    where not all that could run has a row, a tenant with fewer decodes than its share of the rows, by
+//                 weight among all of the highest tier that have something to run, has a block in the step before the
+//                 decodes, if one waits. Blocks go in their fair order, so others' may come before it; all of them
+//                 together take a quarter of the rows at most, and leave a token for each decode that then has a row.
+//                 So who asks little waits no longer for its prompt the more decodes a neighbour has
 //   fair          blocks and decodes each go by the tier of their tenant (tiered_queue.h), within a tier by deficit
 //                 round robin over tenants, then priority, then age (for a block that of its request, for a decode the
 //                 time since its last token): fair_queue.h states the bounds. The first block of a tenant that had none
@@ -33,7 +32,8 @@
 // those n, and what other tenants are due in the rounds of the ring that this takes (fair_queue.h); requests that come
 // later, but for priority, do not lengthen n. With tiers, what a tier waits for is what it would wait for alone, and in
 // front of each of its rows what tiered_queue.h allows those above and below it. Requests of the lowest tier wait in
-// three quarters of the queue alone.
+// three quarters of the queue alone; a tenant of the others that has few in it finds places when others have filled it
+// (QueuePlaces).
 
 #ifndef EBB_SERVER_SCHEDULER_H_
 #define EBB_SERVER_SCHEDULER_H_
@@ -69,6 +69,12 @@ struct SchedulerLimits {
   absl::Duration retry_min = absl::Milliseconds(100);  // bounds of the retry hint
   absl::Duration retry_max = absl::Seconds(30);
 };
+
+// Of a queue for `queue_max`, the places that a tenant finds which has `own` in it. Who has fewer than a sixteenth
+// finds as many places again, so that nobody keeps others out by asking for much.
+inline constexpr int64_t QueuePlaces(int64_t queue_max, int64_t own) {
+  return own < queue_max / 16 ? 2 * queue_max : queue_max;
+}
 
 // Events. Those about a request that has already ended are ignored: callers race with the end of a stream.
 
@@ -157,7 +163,7 @@ struct Admit {
 enum class RefuseReason {
   kNoPages,    // not enough of them are free
   kTooLarge,   // more pages than there are in all; trying again cannot help
-  kQueueFull,  // queue_max requests wait
+  kQueueFull,  // queue_max requests wait, and the tenant is no exception
   kDraining,
 };
 struct Reject {
@@ -269,7 +275,7 @@ class Scheduler {
 
   // Unless its session is held.
   void Enqueue(RequestId id, const Request& request);
-  int32_t QueueMax(TenantId tenant) const;
+  bool HasPlace(TenantId tenant) const;
   void FindCramped();
   void SetWake(RequestId id, Request& request);
   void Stop(RequestId id, EndCause cause, Effects& effects);

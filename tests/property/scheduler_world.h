@@ -117,6 +117,7 @@ class World {
 
   bool MustEnd(const Request& request) const;
   int64_t Waiting() const;
+  bool HasFew(TenantId tenant) const;
   int64_t Reserved() const;
   std::set<int64_t> HeldPages() const;
   void Hold(Session& session, int64_t pages);

@@ -29,6 +29,7 @@
 #endif
 #define EBB_SHARED __shared__
 #define EBB_UNROLL _Pragma("unroll")
+#define EBB_ROLLED _Pragma("nounroll")  // for the compiler's sake: a loop within many that are unrolled
 #else
 // A kernel has its threads' shared memory to itself: blocks are emulated one at a time.
 #define EBB_DEVICE inline __attribute__((always_inline))
@@ -36,6 +37,7 @@
 #define EBB_KERNEL_BESIDE(threads, blocks) static void
 #define EBB_SHARED static
 #define EBB_UNROLL
+#define EBB_ROLLED
 #endif
 
 namespace ebb::gpu::EBB_GPU_TARGET {

@@ -33,17 +33,18 @@ EBB_DEVICE void MultiplySmallTile(const uint32_t (&a)[4], const uint32_t (&b)[2]
   const int32_t t = lane % 4;
   const TeamWords<6> team({a[0], a[1], a[2], a[3], b[0], b[1]});
   EBB_UNROLL
-  for (int32_t pair = 0; pair < 8; ++pair) {  // columns 2 pair, 2 pair + 1
-    const int32_t upper = pair / 4;
-    const int32_t owner = pair % 4;
-    const uint32_t rows[2] = {team.Of(2 * upper, 4 * g + owner), team.Of(2 * upper + 1, 4 * g + owner)};
-    const uint32_t columns[2] = {team.Of(4 + upper, 8 * t + owner), team.Of(4 + upper, 8 * t + 4 + owner)};
-    EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) {
-      const uint32_t x = rows[i / 2];
-      const uint32_t y = columns[i % 2];
-      c[i] = MultiplyAdd(FromBf16(x & 0xFFFFU), FromBf16(y & 0xFFFFU), c[i]);
-      c[i] = MultiplyAdd(FromBf16(x >> 16), FromBf16(y >> 16), c[i]);
+  for (int32_t upper = 0; upper < 2; ++upper) {
+    EBB_ROLLED
+    for (int32_t owner = 0; owner < 4; ++owner) {  // columns 8 upper + 2 owner and the next one
+      const uint32_t rows[2] = {team.Of(2 * upper, 4 * g + owner), team.Of(2 * upper + 1, 4 * g + owner)};
+      const uint32_t columns[2] = {team.Of(4 + upper, 8 * t + owner), team.Of(4 + upper, 8 * t + 4 + owner)};
+      EBB_UNROLL
+      for (int32_t i = 0; i < 4; ++i) {
+        const uint32_t x = rows[i / 2];
+        const uint32_t y = columns[i % 2];
+        c[i] = MultiplyAdd(FromBf16(x & 0xFFFFU), FromBf16(y & 0xFFFFU), c[i]);
+        c[i] = MultiplyAdd(FromBf16(x >> 16), FromBf16(y >> 16), c[i]);
+      }
     }
   }
 #endif

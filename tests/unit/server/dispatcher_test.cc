@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "policies/registry.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/server/dispatcher_fixture.h"
@@ -32,6 +33,33 @@ class ImpatientDispatcherTest : public DispatcherTest {
  protected:
   ImpatientDispatcherTest() : DispatcherTest({.reader_patience = absl::ZeroDuration()}) {}
 };
+
+class SmallQueueTest : public DispatcherTest {
+ protected:
+  SmallQueueTest() : DispatcherTest({.step_rows_max = 1, .queue_max = 16}) {}
+};
+
+// However many calls a tenant has, another that has none is let in; and finds no place when those like it have taken as
+// many again.
+TEST_F(SmallQueueTest, WhoFillsTheQueueKeepsOutOnlyItself) {
+  CallId id = 0;
+  const auto ask = [&](const std::string& tenant) -> const RecordedCall& {
+    SessionRequest open = OpenRequest(absl::StrFormat("s%d", ++id));
+    open.tenant = tenant;
+    EXPECT_THAT(dispatcher_.Create(open), IsOk());
+    CallRequest request = AnswerRequest(open.id, 1, kEndless);
+    request.tenant = tenant;
+    RecordedCall& call = NewCall();
+    dispatcher_.Start(id, std::move(request), call);
+    return call;
+  };
+  const auto full = IsRefusal(absl::StatusCode::kUnavailable, "QUEUE_FULL", "");
+  for (int i = 0; i < 16; ++i) EXPECT_FALSE(ask("greedy").ended()) << i;
+  EXPECT_THAT(ask("greedy").end().status, full);
+  for (int i = 0; i < 16; ++i) EXPECT_FALSE(ask(absl::StrFormat("polite%d", i)).ended()) << i;
+  EXPECT_THAT(ask("late").end().status, full);
+  EXPECT_THAT(ask("polite0").end().status, full) << "it has one already, a sixteenth";
+}
 
 TEST_F(DispatcherTest, ACallIsItsBlocksThenItsTokensThenOneEnd) {
   Open("a");
