@@ -64,6 +64,10 @@ struct SchedulerLimits {
   absl::Duration retry_max = absl::Seconds(30);
 };
 
+// After which who is refused by a server that drains may try again: long enough for who stands in front of it to
+// notice.
+inline constexpr absl::Duration kRetryElsewhere = absl::Seconds(1);
+
 // Events. Those about a request that has already ended are ignored: callers race with the end of a stream.
 
 // A session asks for its pages, the capacity of all its lanes. Answered under `id`.
