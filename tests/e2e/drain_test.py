@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """A server that drains behind a balancer of connections, such as a Service of Kubernetes: what runs goes on, and what is new goes elsewhere."""
+import http.client
+import json
 import select
 import signal
 import sys
@@ -11,6 +13,7 @@ import urllib.request
 from binaries import Server
 from gate import Gate
 from http2 import Connection, GOAWAY
+from node_client_test import missing, node, PREFACE
 from patience import eventually, PATIENCE
 import python_package  # noqa: F401, where ebb comes from
 
@@ -75,7 +78,8 @@ class Told(ebb.Retry):
 
 class Drain(unittest.TestCase):
     def setUp(self):
-        flags = ("--cache.arena=64MiB", "--model.threads=1", "--server.drain_timeout=100s")
+        flags = ("--cache.arena=64MiB", "--model.threads=1", "--server.drain_timeout=100s", "--server.reader_patience=100s",
+                 "--openai.listen=127.0.0.1:0")
         self.drained, self.other = (self.enterContext(Server(f"--model.name={name}", *flags)) for name in ("drained", "other"))
         self.balancer = self.enterContext(Balancer([self.drained, self.other]))
         self.retry = Told()
@@ -142,6 +146,43 @@ class Drain(unittest.TestCase):
         with Connection(self.drained.addr) as came:
             self.assertIsNotNone(came.wait_for(GOAWAY), "a connection that came back may stay")
         self.assert_goes_on(answer, messages)
+
+    def test_a_stream_of_the_openai_port_goes_on(self):
+        asked = {"model": "drained", "prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+
+        def ask(**more):
+            port = http.client.HTTPConnection(self.drained.openai, timeout=PATIENCE)
+            self.addCleanup(port.close)
+            port.request("POST", "/v1/completions", json.dumps({**asked, **more}), {"content-type": "application/json"})
+            return port.getresponse()
+
+        answer = ask(stream_options={"include_usage": True})
+        events = [answer.readline()]
+        self.drain()
+        refused = ask()
+        self.assertEqual((refused.status, refused.getheader("retry-after"), json.load(refused)["error"]["code"]), (503, "1", "DRAINING"))
+        events += [line for line in answer if line.startswith(b"data: ")]
+        self.assertEqual(events[-1], b"data: [DONE]\n")
+        self.assertEqual(json.loads(events[-2][6:])["usage"]["completion_tokens"], 2000)
+
+    @unittest.skipIf(missing(), missing())
+    def test_the_node_client_goes_elsewhere(self):
+        done = node(["-e", PREFACE + """(async () => {
+            const client = new ebb.Client(process.env.EBB_ADDR), policy = ebb.policy("streaming", { budget: 48 });
+            const begun = (await client.createSession(policy)).generate("Once", { maxTokens: 3000, ignoreEos: true });
+            const messages = begun[Symbol.asyncIterator]();
+            await messages.next();
+            process.kill(Number(process.env.DRAINED), "SIGTERM");
+            while ((await fetch(process.env.READY)).ok);
+            tell((await client.createSession(policy)).name);
+            while (!(await messages.next()).done);
+            tell([begun.tokens.length, begun.breaks]);
+            client.close();
+        })();"""], self.balancer.addr, DRAINED=str(self.drained.process.pid), READY=f"http://{self.drained.http}/readyz")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        created, answer = map(json.loads, done.stdout.splitlines())
+        self.assertTrue(self.is_at(self.other, created))
+        self.assertEqual(answer, [3000, 0])
 
 
 if __name__ == "__main__":
