@@ -180,7 +180,8 @@ Client::Tried Client::TryUnary(UnaryMethod<Request, Response, Stub> method, cons
   if (cancellation != nullptr) cancellation->Attach(&context);
   const grpc::Status status = (servers_.At(address).Get<Stub>().*method)(&context, request, response);
   if (cancellation != nullptr) cancellation->Attach(nullptr);
-  return Heed(session, address, status);
+  const bool ended_here = cancellation != nullptr && cancellation->cancelled();
+  return Heed(session, address, ended_here ? status : WhatCameOf(status));
 }
 
 template <typename Request, typename Message, typename Stub>
@@ -200,7 +201,8 @@ Client::Tried Client::TryStream(StreamMethod<Request, Message, Stub> method, con
   }
   const grpc::Status status = reader->Finish();
   if (cancellation != nullptr) cancellation->Attach(nullptr);
-  return Heed(session, address, status);
+  const bool ended_here = !goes_on || (cancellation != nullptr && cancellation->cancelled());
+  return Heed(session, address, ended_here ? status : WhatCameOf(status));
 }
 
 template <typename Request, typename Response, typename Stub>

@@ -36,6 +36,13 @@ ErrorDetails ReadDetails(const grpc::Status& status) {
   return details;
 }
 
+grpc::Status WhatCameOf(const grpc::Status& call) {
+  const bool cancelled = call.error_code() == grpc::StatusCode::CANCELLED && call.error_details().empty();
+  // The second where the server had not read its request.
+  const bool sent_away = cancelled && (call.error_message() == "CANCELLED" || call.error_message() == "CANCEL");
+  return sent_away ? grpc::Status(grpc::StatusCode::UNAVAILABLE, call.error_message()) : call;
+}
+
 std::string Describe(const grpc::Status& status) {
   const ErrorDetails details = ReadDetails(status);
   std::string text = CodeName(status.error_code());

@@ -23,6 +23,10 @@ struct ErrorDetails {
 // Empty details for an OK status or one without (readable) details.
 ErrorDetails ReadDetails(const grpc::Status& status);
 
+// UNAVAILABLE in the place of the CANCELLED that gRPC makes of a call which a server got after it had asked for another
+// connection, as one that drains does. Every other status as it is. REQUIRES: its caller did not cancel the call.
+grpc::Status WhatCameOf(const grpc::Status& call);
+
 // For people: "UNAVAILABLE NO_PAGES: the session needs ... (retry in 2s)".
 std::string Describe(const grpc::Status& status);
 

@@ -42,7 +42,10 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
 Dispatcher::~Dispatcher() {
   EBB_CHECK(calls_.empty());
   EBB_CHECK(parked_.empty());
-  if (has_work()) EndWork(Refuse(absl::StatusCode::kUnavailable, "the server is going away", {.reason = "DRAINING"}));
+  if (has_work()) {
+    EndWork(Refuse(absl::StatusCode::kUnavailable, "the server is going away",
+                   {.reason = "DRAINING", .retry = kRetryElsewhere}));
+  }
   if (options_.swap.folder != nullptr) options_.swap.folder->Stop();
   FlushJournal();
 }
@@ -313,7 +316,7 @@ void Dispatcher::Deliver(const Event& event) {
 absl::Status Dispatcher::Verdict(const Reject& rejected) const {
   if (rejected.reason == RefuseReason::kDraining) {
     return Refuse(absl::StatusCode::kUnavailable, "the server is draining: it takes nothing new",
-                  {.reason = "DRAINING", .retry = rejected.retry_after});
+                  {.reason = "DRAINING", .retry = kRetryElsewhere});
   }
   return Refuse(absl::StatusCode::kUnavailable, "too many calls wait for their first step",
                 {.reason = "QUEUE_FULL", .retry = rejected.retry_after});

@@ -522,7 +522,7 @@ absl::Status Dispatcher::EndStatus(const Call& call, EndCause cause) const {
       return Refuse(absl::StatusCode::kCancelled, "the session was deleted", {.reason = "SESSION_DELETED"});
     case EndCause::kDraining:
       return Refuse(absl::StatusCode::kUnavailable, "the server is draining; what was done is in the session",
-                    {.reason = "DRAINING", .retry = absl::Seconds(1)});
+                    {.reason = "DRAINING", .retry = kRetryElsewhere});
   }
   return absl::OkStatus();
 }

@@ -9,7 +9,7 @@ namespace {
 
 absl::Status WatchDrained() {
   return Refuse(absl::StatusCode::kUnavailable, "the server is draining: nothing more will be evicted here",
-                {.reason = "DRAINING", .retry = absl::Seconds(1)});
+                {.reason = "DRAINING", .retry = kRetryElsewhere});
 }
 
 }  // namespace

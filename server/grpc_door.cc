@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "server/files.h"
-
 namespace ebb {
 
 void GrpcDoor::Build(grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& credentials) {
@@ -11,15 +9,15 @@ void GrpcDoor::Build(grpc::ServerBuilder& builder, const std::shared_ptr<grpc::S
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
 }
 
-void GrpcDoor::Open(Acceptor& acceptor, Counter& refused) const {
-  acceptor.Start(
-      [door = door_.get()](int listener, OpenFile connection) {
-        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters taken;
-        taken.listener_fd = listener;
-        taken.fd = connection.Release();
-        door->HandleNewConnection(&taken);
-      },
-      refused);
+void GrpcDoor::Open(Acceptor& acceptor, Counter& refused) {
+  acceptor.Start([this](int listener, OpenFile connection) { Take(listener, std::move(connection)); }, refused);
+}
+
+void GrpcDoor::Take(int listener, OpenFile connection) {
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters taken;
+  taken.listener_fd = listener;
+  taken.fd = connection.Release();
+  door_->HandleNewConnection(&taken);
 }
 
 }  // namespace ebb

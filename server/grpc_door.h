@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "server/acceptor.h"
+#include "server/files.h"
 #include "server/metric_family.h"
 
 namespace ebb {
@@ -17,8 +18,11 @@ class GrpcDoor {
   // Connections speak by `credentials`. REQUIRES: `builder` has not built its server yet.
   void Build(grpc::ServerBuilder& builder, const std::shared_ptr<grpc::ServerCredentials>& credentials);
 
-  // From now on that server gets what comes to `acceptor`, until it stops. REQUIRES: the server was built.
-  void Open(Acceptor& acceptor, Counter& refused) const;
+  // From now on that server gets what comes to `acceptor`, until it stops, which is before this ends. REQUIRES: the
+  // server was built.
+  void Open(Acceptor& acceptor, Counter& refused);
+  // It gets this connection, of an Acceptor. REQUIRES: the server was built, and nobody has begun to shut it down.
+  void Take(int listener, OpenFile connection);
 
  private:
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> door_;

@@ -358,6 +358,7 @@ std::optional<absl::Duration> Scheduler::RetryAfter(RefuseReason reason) const {
   absl::Duration wait = limits_.retry_max;
   if (reason == RefuseReason::kQueueFull) wait = step_mean_ * (prompt_left / limits_.step_tokens_max + 1);
   if (reason == RefuseReason::kNoPages && !requests_.empty()) wait = step_mean_ * steps_min;
+  if (reason == RefuseReason::kDraining) wait = kRetryElsewhere;
   return std::clamp(wait, limits_.retry_min, limits_.retry_max);
 }
 

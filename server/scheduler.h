@@ -76,6 +76,10 @@ inline constexpr int64_t QueuePlaces(int64_t queue_max, int64_t own) {
   return own < queue_max / 16 ? 2 * queue_max : queue_max;
 }
 
+// After which who is refused by a server that drains may try again: long enough for who stands in front of it to
+// notice.
+inline constexpr absl::Duration kRetryElsewhere = absl::Seconds(1);
+
 // Events. Those about a request that has already ended are ignored: callers race with the end of a stream.
 
 // A session asks for its pages, the capacity of all its lanes. Answered under `id`.

@@ -2,7 +2,6 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/health_check_service_interface.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -29,7 +28,7 @@
 #include "server/experiment_metrics.h"
 #include "server/files.h"
 #include "server/folder_health.h"
-#include "server/grpc_door.h"
+#include "server/grpc_servers.h"
 #include "server/health_checks.h"
 #include "server/health_port.h"
 #include "server/http_port.h"
@@ -206,22 +205,22 @@ class RunningServer final : public Server {
     StartReloading();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    grpc::ServerBuilder builder;
-    if (!options.reflection.value_or(!identity_->on())) LeaveOutReflection(builder);
-    SetTransportLimits(LimitsFor(options), builder);
     EBB_ASSIGN(acceptor_, Acceptor::Listen(options.listen, "server.listen"));
-    door_.Build(builder, tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->credentials());
-    builder.RegisterService(&services_->sessions);
-    builder.RegisterService(&services_->inference);
-    builder.RegisterService(&services_->eviction);
-    builder.RegisterService(&services_->admin);
-    server_ = builder.BuildAndStart();
-    EBB_CHECK(server_ != nullptr);  // the port is ours already
+    servers_ = std::make_unique<GrpcServers>(LimitsFor(options),
+                                             tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->credentials(),
+                                             [&](grpc::ServerBuilder& builder) {
+                                               if (!options.reflection.value_or(!identity_->on()))
+                                                 LeaveOutReflection(builder);
+                                               builder.RegisterService(&services_->sessions);
+                                               builder.RegisterService(&services_->inference);
+                                               builder.RegisterService(&services_->eviction);
+                                               builder.RegisterService(&services_->admin);
+                                             });
     RenewHealth();
     WatchStoreSpace();
     health_renewal_.emplace(kRenewHealthEvery, [this] { RenewHealth(); });
     models_->Configure(options_.models, absl::ZeroDuration());
-    door_.Open(*acceptor_, metrics().connections_refused());
+    servers_->Open(*acceptor_, metrics().connections_refused());
     if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address())));
     EBB_TRY(ListenOpenAi(options));
     if (options.health_listen) {
@@ -301,6 +300,7 @@ class RunningServer final : public Server {
     if (takeover_ != nullptr) takeover_->Stop();
     models_->StopAll(patience);
     main_->worker().Drain(patience);
+    servers_->SendAway();  // who comes back now comes after the workers know
     main_->worker().WaitUntilIdle();
     models_->WaitUntilDrained();
     streams_.WaitUntilNone(kFlush);
@@ -412,7 +412,7 @@ class RunningServer final : public Server {
     if (!options.console) return pages;
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);  // what the services answer has bounds of its own
-    console_ = std::make_unique<Console>(server_->InProcessChannel(arguments), *identity_, *options.console);
+    console_ = std::make_unique<Console>(servers_->InProcessChannel(arguments), *identity_, *options.console);
     pages.console = {.add_to = [this](httplib::Server& http) { console_->AddTo(http); },
                      .threads = Console::kCallsMax,
                      .body_bytes_max = Console::kBodyBytesMax,
@@ -430,7 +430,7 @@ class RunningServer final : public Server {
                                    .body_bytes_max = static_cast<size_t>(options.message_bytes_max),
                                    .tls = options.openai->tls ? tls_.get() : nullptr,
                                    .refused = [this](const absl::Status& why) { metrics().CountRefusal(why); }},
-                                  server_->InProcessChannel(arguments)));
+                                  servers_->InProcessChannel(arguments)));
     return absl::OkStatus();
   }
 
@@ -452,21 +452,20 @@ class RunningServer final : public Server {
     const bool draining = draining_;
     const bool ready = was_ready && !draining;
     const Told now = {.alive = alive, .ready = ready, .draining = draining};
-    if (server_ == nullptr || told_ == now) return;  // it would repeat itself to all that watch
+    if (servers_ == nullptr || told_ == now) return;  // it would repeat itself to all that watch
     told_ = now;
-    grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
-    health.SetServingStatus("liveness", alive);
-    health.SetServingStatus("readiness", ready);
-    for (const auto* service : AllServices()) health.SetServingStatus(service->full_name(), alive && ready);
-    health.SetServingStatus(HealthName(main_->name()), !draining);
+    servers_->SetServing("liveness", alive);
+    servers_->SetServing("readiness", ready);
+    for (const auto* service : AllServices()) servers_->SetServing(service->full_name(), alive && ready);
+    servers_->SetServing(HealthName(main_->name()), !draining);
     // Last: who sees it change finds the others changed. By its name, since without one all are set, those of other
     // models, too.
-    health.SetServingStatus("", alive && ready);
+    servers_->SetServing("", alive && ready);
   }
 
   void SetServing(const std::string& service, bool serving) {
     const std::lock_guard lock(health_mutex_);
-    if (server_ != nullptr) server_->GetHealthCheckService()->SetServingStatus(service, serving && !draining_);
+    if (servers_ != nullptr) servers_->SetServing(service, serving && !draining_);
   }
 
   // A disk that does not answer keeps nobody waiting who scrapes: where there are journals in a folder, their thread
@@ -513,16 +512,15 @@ class RunningServer final : public Server {
     reloader_.Stop();
     if (models_) models_->StopAll(absl::ZeroDuration());
     health_renewal_.reset();
-    if (server_ != nullptr) {
+    if (servers_ != nullptr) {
       acceptor_->Stop();
-      server_->Shutdown(absl::ToChronoTime(absl::Now() + patience));
-      server_->Wait();
+      servers_->Shutdown(patience);
       openai_.reset();
       http_.reset();
       health_.reset();
       console_.reset();
       const std::lock_guard lock(health_mutex_);
-      server_.reset();
+      servers_.reset();
     }
   }
 
@@ -543,13 +541,12 @@ class RunningServer final : public Server {
   std::optional<const ServiceParts> parts_;
   std::optional<Services> services_;
   std::atomic<bool> draining_ = false;
-  GrpcDoor door_;
   std::unique_ptr<Acceptor> acceptor_;
-  std::mutex health_mutex_;        // that a model's thread finds server_ there, or gone
+  std::mutex health_mutex_;        // that a model's thread finds servers_ there, or gone
   std::optional<Told> told_ = {};  // as RenewHealth did last
   std::mutex space_mutex_;
   std::optional<FolderSpace> space_ = {};  // under space_mutex_, as of the last look
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<GrpcServers> servers_;
   std::unique_ptr<Console> console_;
   std::unique_ptr<OpenAiFront> openai_;
   std::unique_ptr<HealthPort> health_;

@@ -28,6 +28,9 @@ function decode(packed) {
   return told;
 }
 
+// All that gRPC says of a call which a server got after it had asked for another connection, as one that drains does: nobody cancelled it.
+const isSentAway = ({ code, details }, packed) => code === grpc.status.CANCELLED && ["CANCELLED", "CANCEL"].includes(details) && !packed;
+
 // The EbbError for what grpc-js gave. Where its details cannot be read, it has code and message all the same, and why as its `cause`.
 function fromRpc(failure) {
   const [packed] = failure.metadata?.get("grpc-status-details-bin") ?? [];
@@ -37,7 +40,8 @@ function fromRpc(failure) {
   } catch (cause) {
     told = { cause };
   }
-  return new EbbError(failure.code, failure.details ?? failure.message, told);
+  const code = isSentAway(failure, packed) ? grpc.status.UNAVAILABLE : failure.code;
+  return new EbbError(code, failure.details ?? failure.message, told);
 }
 
 module.exports = { EbbError, NotResumable, fromRpc };

@@ -143,6 +143,15 @@ class NodeClient(unittest.TestCase):
         self.assertEqual((code, reason, message, cause), ("UNAVAILABLE", "", "UNAVAILABLE: away", "RangeError"))
         self.assertEqual(delay, 0)
 
+    def test_a_call_that_was_sent_away_is_unavailable(self):
+        codes = self.told("""
+            const { fromRpc } = require(process.env.PACKAGE + "/errors.js");
+            const of = (code, details, bytes) => fromRpc({ code, details, metadata: { get: () => bytes } }).code;
+            const refused = [Buffer.from([0x08, 0x01])];
+            tell([of(1, "CANCELLED", []), of(1, "CANCEL", []), of(1, "Cancelled on client", []), of(1, "CANCEL", refused), of(10, "CANCEL", [])]);
+        """, "")
+        self.assertEqual(codes, [["UNAVAILABLE", "UNAVAILABLE", "CANCELLED", "CANCELLED", "ABORTED"]])
+
     def test_refusals_and_calls(self):
         with Server("--cache.sessions_max=1") as server:
             small, gone, full, wrong, rest = self.told("""

@@ -13,7 +13,7 @@ import python_package  # noqa: F401, where ebb comes from
 
 import ebb
 import grpc
-from ebb import errors, flow, progress
+from ebb import details_pb2, errors, flow, progress
 from ebb.v1 import inference_pb2, session_pb2
 
 PATIENT = ebb.Retry(attempts=60, first=0.01, most=1.0)
@@ -409,6 +409,17 @@ class Rules(unittest.TestCase):
                             trailing_metadata=lambda: (("grpc-status-details-bin", b"\xff\xff"),))
         error = errors.from_rpc(failure)
         self.assertEqual((type(error), str(error), error.retry_delay), (ebb.Unavailable, "UNAVAILABLE: gone", None))
+
+    def test_a_call_that_was_sent_away_is_unavailable(self):
+        details = (("grpc-status-details-bin", details_pb2.Status(
+            details=[{"type_url": "type.googleapis.com/google.rpc.RetryInfo", "value": b""}]).SerializeToString()),)
+        for code, message, trailers, kind in (("CANCELLED", "CANCELLED", (), ebb.Unavailable), ("CANCELLED", "CANCEL", (), ebb.Unavailable),
+                                              ("CANCELLED", "CANCELLED", details, ebb.Cancelled),
+                                              ("CANCELLED", "Locally cancelled by application!", (), ebb.Cancelled),
+                                              ("ABORTED", "CANCEL", (), ebb.Aborted)):
+            failure = mock.Mock(code=lambda of=code: grpc.StatusCode[of], details=lambda of=message: of,
+                                trailing_metadata=lambda of=trailers: of)
+            self.assertIs(type(errors.from_rpc(failure)), kind, (code, message))
 
 
 if __name__ == "__main__":

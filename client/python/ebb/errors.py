@@ -90,10 +90,17 @@ _CLASSES: Dict[grpc.StatusCode, Type[Error]] = {
 }
 
 
+# With CANCELLED, all that gRPC says of a call which a server got after it had asked for another connection, as one that drains does:
+# nobody cancelled it.
+_SENT_AWAY = ("CANCELLED", "CANCEL")  # where its request was read, and where it was not
+
+
 def from_rpc(failure: grpc.RpcError) -> Error:
     """The exception for what grpc or grpc.aio raised. Details that cannot be read are left out."""
-    code = failure.code()
-    return _CLASSES.get(code, Error)(code, failure.details() or "", **_details(failure.trailing_metadata() or ()))
+    code, told = failure.code(), _details(failure.trailing_metadata() or ())
+    if code == grpc.StatusCode.CANCELLED and failure.details() in _SENT_AWAY and not told:
+        code = grpc.StatusCode.UNAVAILABLE
+    return _CLASSES.get(code, Error)(code, failure.details() or "", **told)
 
 
 def _details(trailers: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:

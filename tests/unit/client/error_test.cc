@@ -37,6 +37,16 @@ TEST(ReadDetails, IsEmptyForDetailsItCannotRead) {
   EXPECT_FALSE(details.retry.has_value());
 }
 
+TEST(WhatCameOf, ACallThatWasSentAwayIsUnavailableAndAllElseAsItIs) {
+  using grpc::Status, grpc::StatusCode;
+  EXPECT_EQ(WhatCameOf({StatusCode::CANCELLED, "CANCELLED"}).error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(WhatCameOf({StatusCode::CANCELLED, "CANCEL"}).error_code(), StatusCode::UNAVAILABLE);
+  EXPECT_EQ(WhatCameOf({StatusCode::CANCELLED, "the session was deleted"}).error_code(), StatusCode::CANCELLED);
+  EXPECT_EQ(WhatCameOf({StatusCode::CANCELLED, "CANCEL", "details"}).error_code(), StatusCode::CANCELLED);
+  EXPECT_EQ(WhatCameOf({StatusCode::ABORTED, "CANCEL"}).error_code(), StatusCode::ABORTED);
+  EXPECT_TRUE(WhatCameOf(Status::OK).ok());
+}
+
 TEST(CodeName, NamesEveryCodeAndNumbersTheRest) {
   EXPECT_EQ(CodeName(grpc::StatusCode::OK), "OK");
   EXPECT_EQ(CodeName(grpc::StatusCode::UNAUTHENTICATED), "UNAUTHENTICATED");

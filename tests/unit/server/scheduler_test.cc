@@ -426,8 +426,8 @@ TEST(Scheduler, Drains) {
   desk.Begin(3, {.decode_tokens = 1000});
   desk.On(SessionArrived{.id = 4, .session = 4, .pages = 1});
   EXPECT_THAT(desk.On(Draining{.until = kStart + absl::Seconds(5)}), ElementsAre("end 3: draining"));
-  EXPECT_THAT(desk.On(SessionArrived{.id = 5, .session = 5}), ElementsAre("refuse 5: draining, retry 30s"));
-  EXPECT_THAT(desk.On(RequestArrived{.id = 6, .session = 4}), ElementsAre("refuse 6: draining, retry 30s"));
+  EXPECT_THAT(desk.On(SessionArrived{.id = 5, .session = 5}), ElementsAre("refuse 5: draining, retry 1s"));
+  EXPECT_THAT(desk.On(RequestArrived{.id = 6, .session = 4}), ElementsAre("refuse 6: draining, retry 1s"));
   EXPECT_THAT(desk.On(StepDone{}), ElementsAre("run 2d"));
   EXPECT_EQ(desk.scheduler().next_wake(), kStart + absl::Seconds(5));
   // Situation: the 5 s are over.
