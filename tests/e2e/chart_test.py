@@ -130,7 +130,7 @@ class Rendered(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_each_case_is_rendered_as_before(self):
-        self.assertEqual(list(CASES), ["cpu", "cuda", "extra", "mtls", "openai", "redis", "rocm"])
+        self.assertEqual(list(CASES), ["cpu", "cuda", "extra", "mtls", "openai", "redis", "rocm", "tls"])
         self.assertEqual({path.stem for path in GOLDEN.iterdir()}, set(CASES))
         for case, path in CASES.items():
             with self.subTest(case):
@@ -145,7 +145,7 @@ class Rendered(unittest.TestCase):
         given += [typed("everything", made) for made in self.render(*ON).values()]
         kinds = {each["type"] for each in given}
         self.assertLessEqual({"IStatefulSet", "IDeployment", "IGRPCRoute", "IScaledObject", "IHorizontalPodAutoscaler", "IPrometheusRule",
-                              "ICertificate", "IIngress", "IPersistentVolumeClaim", "ISecret"}, kinds)
+                              "ICertificate", "IIngress", "IBackendTLSPolicy", "IPersistentVolumeClaim", "ISecret"}, kinds)
         broken = {"an unknown field": ("Service/x", ("spec", "replica"), 1), "text for a number": ("StatefulSet/x", ("spec", "replicas"), "1"),
                   "a field in the wrong place": ("StatefulSet/x", ("spec", "template", "spec", "livenessProbe"), {})}
         for name, (which, keys, value) in broken.items():
@@ -383,6 +383,24 @@ class Rendered(unittest.TestCase):
         haproxy = (ROOT / "deploy/haproxy/haproxy.cfg").read_text(encoding="utf-8")
         self.assertEqual([f"/{service}/" for service in services], re.search(r"acl ours path_beg (.*)", haproxy)[1].split())
 
+    def test_who_comes_to_the_grpc_port_is_told_whether_it_speaks_tls(self):
+        for case, values, protocol in (("cpu", (), "kubernetes.io/h2c"), ("redis", (), "kubernetes.io/h2c"), ("mtls", (), "https"), ("extra", (), "https"), ("tls", (), "https")):
+            made = self.render(*values, case=case)
+            for name in ("Service/x", "Service/x-pods"):
+                self.assertEqual([port["appProtocol"] for port in made[name]["spec"]["ports"] if port["name"] == "grpc"], [protocol], f"{case} {name}")
+            self.assertEqual("BackendTLSPolicy/x" in made, case == "tls", "a Gateway speaks TLS to a Service where it is told to")
+
+    def test_a_gateway_checks_the_certificate_that_the_pods_show(self):
+        made = self.render(case="tls")
+        (backend,) = made["GRPCRoute/x"]["spec"]["rules"][0]["backendRefs"]
+        policy = made["BackendTLSPolicy/x"]["spec"]
+        self.assertEqual(policy["targetRefs"], [{"group": "", "kind": "Service", "name": backend["name"], "sectionName": "grpc"}])
+        self.assertIn({"name": "grpc", "port": backend["port"]}.items(), [{key: port[key] for key in ("name", "port")}.items() for port in made["Service/x"]["spec"]["ports"]])
+        self.assertEqual(policy["validation"], {"hostname": "x.models.svc", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "internal-ca"}]})
+        self.assertIn("x.models.svc", made["Certificate/x"]["spec"]["dnsNames"])
+        named = self.render("route.tls.serverName=ebb.example.org", case="tls")["BackendTLSPolicy/x"]["spec"]
+        self.assertEqual(named["validation"]["hostname"], "ebb.example.org")
+
     def test_notes(self):
         with tempfile.TemporaryDirectory() as folder:  # helm prints them to a cluster's user alone, so they are made an object
             chart = shutil.copytree(CHART, f"{folder}/ebb")
@@ -510,7 +528,7 @@ class Rendered(unittest.TestCase):
     def test_the_values_of_the_page_are_taken(self):
         page = (ROOT / "docs/how-to/run-on-kubernetes.md").read_text(encoding="utf-8")
         blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-        self.assertEqual(len(blocks), 12)
+        self.assertEqual(len(blocks), 13)
         for block in blocks:
             with self.subTest(block), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
                 file.write(block)
@@ -545,6 +563,10 @@ class Rendered(unittest.TestCase):
                             ("autoscaling.kind=HPA,autoscaling.minReplicas=5", "minReplicas is 5, above autoscaling.maxReplicas, 4"),
                             ("route.enabled=true", "needs a Gateway in route.parentRefs"),
                             ("route.parentRefs[0].namespace=x", "name is required"),
+                            ("route.enabled=true,route.parentRefs[0].name=x,secrets.tls=t", "set route.tls.caConfigMap"),
+                            ("route.enabled=true,route.parentRefs[0].name=x,route.tls.caConfigMap=c", "needs secrets.tls or certificate.issuerRef"),
+                            ("route.enabled=true,route.parentRefs[0].name=x,secrets.tls=t,route.tls.caConfigMap=c,config.auth.mode=mtls", "route.enabled is true, and config.auth.mode is mtls"),
+                            ("ingress.enabled=true,ingress.hosts={a.example},secrets.tls=t,secrets.tokens=t,config.auth.mode=token+mtls", "ingress.enabled is true, and config.auth.mode is token+mtls"),
                             ("ports.openai=80", "ports.openai"), ("config.openai.listen=x", "listen is not allowed"),
                             ("ports.openai=7702,config.auth.mode=mtls,secrets.tls=t", "knows no client certificates"),
                             ("ports.openai=7702,config.openai.tls=on", "which needs secrets.tls or certificate.issuerRef"),

@@ -40,6 +40,19 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- if .Values.secrets.tls -}}{{ .Values.secrets.tls }}{{- else if .Values.certificate.issuerRef -}}{{ include "ebb.name" . }}-tls{{- end -}}
 {{- end -}}
 
+{{/* What an appProtocol calls gRPC: the name with h2c is of cleartext alone, and there is none for HTTP/2 over TLS. */}}
+{{- define "ebb.grpcProtocol" -}}
+{{- if include "ebb.tls" . -}}https{{- else -}}kubernetes.io/h2c{{- end -}}
+{{- end -}}
+
+{{/* Refuses a proxy, as (list . "route.enabled"), where callers have to show certificates: it ends their TLS. */}}
+{{- define "ebb.noClientCertificates" -}}
+{{- $mode := dig "auth" "mode" "none" (index . 0).Values.config -}}
+{{- if contains "mtls" $mode -}}
+{{- fail (printf "%s is true, and config.auth.mode is %s: the proxy ends TLS, and callers' certificates with it. Leave out the one, or set token" (index . 1) $mode) -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "ebb.openaiScheme" -}}
 {{- ternary "https" "http" (eq "on" (dig "openai" "tls" "off" .Values.config)) -}}
 {{- end -}}
