@@ -199,7 +199,7 @@ class Rendered(unittest.TestCase):
             workload = made.get("StatefulSet/x") or made["Deployment/x"]
             pod = workload["spec"]["template"]["spec"]
             self.assertEqual(pod["terminationGracePeriodSeconds"], grace)
-            for spec in [pod] + [made["Pod/x-test"]["spec"] for _ in range("Pod/x-test" in made)]:
+            for spec in [pod] + [made["Pod/x-test"]["spec"]]:
                 self.assertFalse(spec["automountServiceAccountToken"])
                 self.assertTrue(spec["securityContext"]["runAsNonRoot"])
                 (container,) = spec["containers"]
@@ -416,8 +416,8 @@ class Rendered(unittest.TestCase):
                     ("cpu", ("prometheusRule.enabled=true",), ("set prometheusRule.runbookBase",), ()),
                     ("cpu", ("prometheusRule.enabled=true", "prometheusRule.runbookBase=https://example.org/"), (), ("runbookBase",)),
                     ("openai", (), ("Tools that speak the OpenAI API: http://x.models:7702/v1",), ("Nothing",)),
-                    ("extra", (), ("Tools that speak the OpenAI API: https://x.models:7702/v1",), ("Nothing", "test x")),
-                    ("mtls", (), ("A session is known",), ("Tools that speak", "Nothing authenticates", "test x"))):
+                    ("extra", (), ("Tools that speak the OpenAI API: https://x.models:7702/v1",), ("Nothing",)),
+                    ("mtls", (), ("A session is known", "helm -n models test x"), ("Tools that speak", "Nothing authenticates"))):
                 with self.subTest(case, values=values):
                     done = template("--show-only=templates/notes.yaml", f"--values={CASES[case]}", *(f"--set={value}" for value in values), chart=chart)
                     self.assertEqual(done.returncode, 0, done.stderr)
@@ -507,23 +507,74 @@ class Rendered(unittest.TestCase):
             done = template(*(f"--set={value}" for value in ON), chart=package)
             self.assertEqual(by_name(done.stdout), self.render(*ON), done.stderr)
 
+    def run_helm_test(self, made, address, folder):
+        """What the pod of `helm test` runs, of the Service and of one of its pods at `address`, with the files of its volumes in `folder`."""
+        (container,) = made["Pod/x-test"]["spec"]["containers"]
+        given = {each["name"]: each["value"].replace("/etc/ebb-tls", str(folder)) for each in container["env"]}
+        self.assertEqual(given.pop("EBB_ADDR"), "x.models.svc:7700")
+        script = container["args"][0].replace("x-0.x-pods.models.svc:7700", address)
+        host, port = address.rsplit(":", 1)
+        pathlib.Path(folder, "getent").write_text(f'#!/bin/sh\n[ "$1 $2" = "ahostsv4 x-pods" ] && printf "{host}     STREAM x-pods\\n192.0.2.1       STREAM\\n"\n')
+        pathlib.Path(folder, "getent").chmod(0o755)
+        return subprocess.run([*container["command"], script.replace(":7700", f":{port}")], capture_output=True, text=True, timeout=120,
+                              env={**os.environ, **given, "PATH": f"{folder}:{BIN}:{os.environ['PATH']}", "EBB_ADDR": address})
+
     def test_what_helm_test_runs_passes(self):
-        def run(made, server):
-            (container,) = made["Pod/x-test"]["spec"]["containers"]
-            return subprocess.run([*container["command"], *container["args"]], capture_output=True, text=True, timeout=120,
-                                  env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "EBB_ADDR": server.addr})
+        folder = self.enterContext(tempfile.TemporaryDirectory())
         tokens = self.render("config.auth.mode=token", "secrets.tokens=t")
         with Server() as server:
-            done, answered = run(self.render(), server), run(tokens, server)
-        self.assertEqual((done.returncode, done.stdout.startswith("SERVING\n")), (0, True), done.stderr)
-        self.assertEqual((answered.returncode, "a call without a token was answered" in answered.stderr), (1, True), answered.stderr)
-        with tempfile.TemporaryDirectory() as folder:
-            line = subprocess.run([BIN / "ebb", "token", "acme", f"--out={folder}/acme"], capture_output=True, text=True, check=True, timeout=60).stdout
-            (ROOT / folder / "tokens").write_text(line)
-            with Server("--auth.mode=token", f"--auth.token_file={folder}/tokens") as server:
-                done = run(tokens, server)
-            self.assertEqual((done.returncode, done.stdout), (0, "SERVING\n"), done.stderr)
-        self.assertNotIn("Pod/x-test", self.render(case="mtls"))
+            for case, values in (("cpu", ()), ("cpu", ("replicas=2",)), ("redis", ())):
+                with self.subTest(case, values=values):
+                    done = self.run_helm_test(self.render(*values, case=case), server.addr, folder)
+                    self.assertEqual((done.returncode, done.stdout.startswith("SERVING\n")), (0, True), done.stderr)
+                    self.assertRegex(done.stdout, r"(?s)helm-test-\d+ .*streaming.*h2o.*deleted helm-test-\d+")
+                    self.assertEqual(server.ebb("sessions"), "no sessions\n")
+            answered = self.run_helm_test(tokens, server.addr, folder)
+            self.assertEqual((answered.returncode, "a call without a token was answered" in answered.stderr), (1, True), answered.stderr)
+        line = subprocess.run([BIN / "ebb", "token", "acme", f"--out={folder}/acme"], capture_output=True, text=True, check=True, timeout=60).stdout
+        pathlib.Path(folder, "tokens").write_text(line)
+        with Server("--auth.mode=token", f"--auth.token_file={folder}/tokens") as server:
+            done = self.run_helm_test(tokens, server.addr, folder)
+        self.assertEqual((done.returncode, done.stdout), (0, "SERVING\n"), done.stderr)
+
+    @unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")
+    def test_what_helm_test_runs_passes_with_tls(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        run = lambda *words: subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)  # noqa: E731
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        run("req", "-x509", *key, "-days", "2", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.crt")
+        run("req", *key, "-subj", "/CN=ebb", "-addext", "subjectAltName=DNS:localhost", "-keyout", "tls.key", "-out", "asked")
+        run("x509", "-req", "-in", "asked", "-CA", "ca.crt", "-CAkey", "ca.key", "-days", "2", "-copy_extensions", "copy", "-out", "tls.crt")
+        flags = [f"--tls.cert={folder}/tls.crt", f"--tls.key={folder}/tls.key"]
+        tls, mtls = self.render("secrets.tls=t"), self.render("secrets.tls=t", "config.auth.mode=mtls")
+        (volume,) = tls["Pod/x-test"]["spec"]["volumes"]
+        self.assertEqual(volume["secret"]["items"], [{"key": "tls.crt", "path": "tls.crt"}], "the key is the pods' alone")
+        with Server(*flags) as server:
+            address = server.addr.replace("127.0.0.1", "localhost")
+            done, answered = self.run_helm_test(tls, address, folder), self.run_helm_test(mtls, address, folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"deleted helm-test-\d+")
+        self.assertEqual((answered.returncode, "a call without a certificate was answered" in answered.stderr), (1, True), answered.stderr)
+        with Server(*flags, "--auth.mode=mtls", f"--tls.client_ca={folder}/ca.crt") as server:
+            done = self.run_helm_test(mtls, server.addr.replace("127.0.0.1", "localhost"), folder)
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+        done = self.run_helm_test(mtls, address, folder)
+        self.assertEqual((done.returncode, "no server answers" in done.stderr), (1, True), "nobody is there, which is no refusal")
+
+    def test_the_pod_of_helm_test_is_let_in_and_runs_where_the_others_do(self):
+        for case in CASES:
+            made = self.render("commonLabels.team=serving", "tolerations[0].key=own", "tolerations[0].operator=Exists", "nodeSelector.disk=ssd", case=case)
+            tests = made["Pod/x-test"]
+            pod = (made.get("StatefulSet/x") or made["Deployment/x"])["spec"]["template"]["spec"]
+            with self.subTest(case):
+                (rule,) = [each for each in made["NetworkPolicy/x"]["spec"]["ingress"] if {"port": "grpc"} in each["ports"]]
+                let_in = [peer["podSelector"]["matchLabels"] for peer in rule["from"] if "podSelector" in peer]
+                self.assertTrue(any(labels.items() <= tests["metadata"]["labels"].items() for labels in let_in), "networkPolicy.grpcFrom is for others")
+                self.assertEqual(tests["metadata"]["labels"]["team"], "serving")
+                for key in ("nodeSelector", "tolerations", "securityContext"):
+                    self.assertEqual(tests["spec"][key], pod[key])
+                self.assertEqual(tests["spec"]["containers"][0]["securityContext"], pod["containers"][0]["securityContext"])
+                self.assertEqual(tests["spec"].get("affinity"), pod.get("affinity"))  # of nodes: the only one in CASES
 
     def test_the_values_of_the_page_are_taken(self):
         page = (ROOT / "docs/how-to/run-on-kubernetes.md").read_text(encoding="utf-8")

@@ -7,6 +7,12 @@ app.kubernetes.io/name: {{ default "ebb" .Values.nameOverride }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Of the pod of `helm test`, which is no server. */}}
+{{- define "ebb.testSelector" -}}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: test
+{{- end -}}
+
 {{- define "ebb.labels" -}}
 {{ include "ebb.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
