@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/ebb"
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.dont_write_bytecode = True
+from forms import FORMS  # noqa: E402
 from reference import generated, proto  # noqa: E402
 
 # What templates/_helpers.tpl sets, so that the values may not.
@@ -62,6 +63,27 @@ def config_schema():
     return of_message("Config", "")
 
 
+def json_schema(name, types):
+    """Of a message of the API, or an enum, as protobuf's JSON has it under the names of the .proto files."""
+    of_type = types[name]
+    if hasattr(of_type, "values"):
+        return {"enum": [value for value, number, _ in of_type.values if number]}
+
+    def of_field(field):
+        schema = json_schema(field.type, types) if field.type in types else {
+            "string": {"type": "string"}, "bool": {"type": "boolean"}, "double": {"type": "number"}, "uint32": {"type": "integer", "minimum": 0},
+            "uint64": {"type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]+$"}}[field.type]
+        return {"type": "array", "items": schema} if field.label == "repeated" else schema
+
+    return {"type": "object", "additionalProperties": False, "properties": {field.name: of_field(field) for field in of_type.fields}}
+
+
+def experiments_schema():
+    """Of what experiments.file holds, each as StartExperiment takes it."""
+    types = {each.name: each for file in ("experiment", "policy") for each in proto.read(ROOT / f"proto/ebb/v1/{file}.proto").types}
+    return {"type": "array", "items": {**json_schema("ExperimentSpec", types), "required": ["name", "arms"]}}
+
+
 def comment_above(lines, number):
     """The comment that ends on the line before `number`: (text, {JSON Schema})."""
     first = number
@@ -85,6 +107,10 @@ def describe(node, lines, path=""):
         own = {**({"type": TYPES[kind]} if kind in TYPES else {}), **({"description": comment} if comment else {}), **extra}
         if name == "config":
             own = {"description": comment, **config_schema()}
+        elif name == "experiments":
+            own = {"description": comment, **experiments_schema()}
+        elif name in FORMS:
+            own = {"description": comment, **FORMS[name]}
         if kind == "map" and value.value and not comment:  # a section
             inner, schema = describe(value, lines, name)
             rows += inner

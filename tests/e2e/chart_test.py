@@ -45,6 +45,26 @@ ON = ("serviceMonitor.enabled=true", "prometheusRule.enabled=true", "prometheusR
 MODULES = {"cert-manager.io": "@kubernetes-models/cert-manager", "gateway.networking.k8s.io": "@kubernetes-models/gateway-api", "keda.sh": "@kubernetes-models/keda",
            "monitoring.coreos.com": "@kubernetes-models/prometheus-operator"}
 
+# Values in Kubernetes' own form, with the types of their keys, which the schema names; what is below these is checked by Kubernetes alone.
+PEER, CONTAINER = ["kubernetes-models/networking.k8s.io/v1/NetworkPolicyPeer"], ["kubernetes-models/v1/Container"]
+RELABELING = ["@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/RelabelConfig"]
+KUBERNETES = {
+    "affinity": ["kubernetes-models/v1/Affinity"], "tolerations[]": ["kubernetes-models/v1/Toleration"],
+    "updateStrategy": ["kubernetes-models/apps/v1/StatefulSetUpdateStrategy", "kubernetes-models/apps/v1/DeploymentStrategy"],
+    "extra.env[]": ["kubernetes-models/v1/EnvVar"], "extra.envFrom[]": ["kubernetes-models/v1/EnvFromSource"],
+    "extra.volumes[]": ["kubernetes-models/v1/Volume"], "extra.volumeMounts[]": ["kubernetes-models/v1/VolumeMount"],
+    "extra.initContainers[]": CONTAINER, "extra.containers[]": CONTAINER, "networkPolicy.grpcFrom[]": PEER, "networkPolicy.metricsFrom[]": PEER,
+    "networkPolicy.egress[]": ["kubernetes-models/networking.k8s.io/v1/NetworkPolicyEgressRule"],
+    "route.parentRefs[]": ["@kubernetes-models/gateway-api/gateway.networking.k8s.io/v1/ParentReference"],
+    "serviceMonitor.relabelings[]": RELABELING, "serviceMonitor.metricRelabelings[]": RELABELING,
+}
+# Those whose keys have types, too.
+SECURITY = {"podSecurityContext": ["kubernetes-models/v1/PodSecurityContext"], "securityContext": ["kubernetes-models/v1/SecurityContext"],
+            "resources": ["kubernetes-models/v1/ResourceRequirements"], "podSecurityContext.seLinuxOptions": ["kubernetes-models/v1/SELinuxOptions"],
+            "securityContext.capabilities": ["kubernetes-models/v1/Capabilities"]}
+# What may be anything: whole objects of the user's, and what Helm hands down from a parent chart.
+OPEN = ("extra.objects[]", "global")
+
 
 def typed(name, made):
     """An object that helm made, as check_types.mjs takes it."""
@@ -71,14 +91,18 @@ def leaves(schema, path=""):
     found = {}
     for key, inner in schema.get("properties", {}).items():
         name = f"{path}.{key}" if path else key
-        found.update(leaves(inner, name) if "properties" in inner else {name: inner})
+        found.update(leaves(inner, name) if "properties" in inner and name not in {**KUBERNETES, **SECURITY} else {name: inner})
     return found
 
 
-def objects(schema):
-    yield schema
-    for inner in schema.get("properties", {}).values():
-        yield from objects(inner)
+def parts(schema, path=""):
+    """(path, schema) of a schema and of all within it; `[]` is an item of a list, `*` a value under any key."""
+    yield path, schema
+    inner = [(f"{path}.{key}".lstrip("."), each) for key, each in schema.get("properties", {}).items()]
+    inner += [(f"{path}[]", schema["items"])] if "items" in schema else []
+    inner += [(f"{path}.*", schema["additionalProperties"])] if isinstance(schema.get("additionalProperties"), dict) else []
+    for name, each in inner:
+        yield from parts(each, name)
 
 
 @unittest.skipIf(yaml is None, "PyYAML is not installed (Debian: python3-yaml)")
@@ -93,9 +117,31 @@ class Values(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_the_schema_is_closed(self):
-        for schema in objects(self.schema):
-            if schema.get("type") == "object" and schema != {"type": "object"}:  # Helm's own `global`
-                self.assertIn("additionalProperties", schema, schema)
+        seen = set()
+        for path, schema in parts(self.schema):
+            with self.subTest(path):
+                if path in OPEN or re.fullmatch(r"(\S+)\.\w+", path) and path.rsplit(".", 1)[0] in KUBERNETES and not schema:
+                    seen.add(path if path in OPEN else path.rsplit(".", 1)[0])
+                    continue
+                self.assertTrue("type" in schema or "enum" in schema, "anything is taken")
+                if schema.get("type") == "object":
+                    self.assertIn("additionalProperties", schema)
+                    self.assertIsNot(schema["additionalProperties"], True)
+                if schema.get("type") == "array":
+                    self.assertIn("items", schema)
+        self.assertEqual(seen, set(OPEN) | set(KUBERNETES))
+
+    @unittest.skipIf(npm.missing("kubernetes-models"), npm.missing("kubernetes-models"))
+    def test_the_schema_knows_the_keys_of_kubernetes(self):
+        known = dict(parts(self.schema))
+        for path, types in {**KUBERNETES, **SECURITY}.items():
+            keys = set()
+            for name in types:
+                text = (npm.MODULES / f"{name}.d.ts").read_text(encoding="utf-8")
+                keys |= set(re.findall(r'^    "(\w+)"\??:', text, re.MULTILINE))
+            with self.subTest(path):
+                self.assertGreater(len(keys), 1)
+                self.assertEqual(set(known[path]["properties"]), keys)
 
     def test_templates_use_every_value_and_no_other(self):
         used = {name for text in TEMPLATES.values() for name in re.findall(r"\.Values\.([\w.]+)", text)}
@@ -103,7 +149,7 @@ class Values(unittest.TestCase):
         used |= {f"image.{name}" for text in TEMPLATES.values() for name in re.findall(r"\$image\.(\w+)", text)}
         used |= {f"drain.{name}" for text in TEMPLATES.values() for name in re.findall(r"\$drain\.(\w+)", text)}
         known = {name for name in leaves(self.schema) if not name.startswith(("config.", "global"))} | {"config"}
-        self.assertEqual(used - {"image", "drain"}, known)
+        self.assertEqual(used - {"image", "drain", "ports"}, known)
 
     def test_config_is_the_servers(self):
         told = subprocess.run([BIN / "ebbd", "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
@@ -625,6 +671,18 @@ class Rendered(unittest.TestCase):
                             ("ports.health=7700", "ports.grpc and ports.health are both 7700"),
                             ("config.cache.swap_max=5GiB,store.enabled=false", "swap_max is 5GiB, of the pod's volume, which needs store.enabled"),
                             ("experiments[0].name=x", "arms is required"), ("config.experiments.file=/x", "file is not allowed"),
+                            ("ports.grpc=7701", "ports.grpc and ports.http are both 7701"),
+                            ("workload=Deployment,store.enabled=false,config.store.redis=r:6379", "config.store.durability is off, and config.store.redis takes step alone"),
+                            ("workload=Deployment,store.enabled=false,config.store.redis=r:6379,config.store.durability=sync", "durability is sync, and config.store.redis"),
+                            ("config.store.redis=r:6379,config.store.durability=step,config.models.qwen.path=/q", "config.models is set, and pods that share"),
+                            ("experiments[0].name=x,experiments[0].arms[0].name=a,experiments[0].rampp=1", "rampp is not allowed"),
+                            ("experiments[0].name=x,experiments[0].arms[0].nme=a", "nme is not allowed"),
+                            ("experiments[0].name=x,experiments[0].arms[0].policy.h2o.seed=1", "seed is not allowed"),
+                            ("experiments[0].name=x,experiments[0].arms[0].policy.scope=LAYER", "policy.scope"),
+                            ("resources.limts.memory=4Gi", "limts is not allowed"), ("securityContext.readOnly=true", "readOnly is not allowed"),
+                            ("podSecurityContext.runAsUser=x", "podSecurityContext.runAsUser"), ("affinity.nodeAfinity.x=1", "nodeAfinity is not allowed"),
+                            ("tolerations[0].kye=a", "kye is not allowed"), ("networkPolicy.egress[0].port=53", "port is not allowed"),
+                            ("extra.containers[0].name=a,extra.containers[0].image=b,extra.containers[0].arg=c", "arg is not allowed"),
                             ("image.digest=sha256:1", "image.digest")):
             with self.subTest(value):
                 done = template(f"--set={value}")

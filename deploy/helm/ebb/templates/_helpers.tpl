@@ -139,21 +139,21 @@ httpGet: {path: {{ index . 2 }}, port: http}
 {{- define "ebb.config" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $server := dict "listen" (printf "0.0.0.0:%d" (int .Values.ports.grpc)) "http_listen" (printf "0.0.0.0:%d" (int .Values.ports.http)) "drain_timeout" (printf "%ds" (int .Values.drain.timeoutSeconds)) -}}
+{{- $ports := dict -}}
+{{- range $name := list "grpc" "http" "openai" "health" -}}
+{{- with get $.Values.ports $name -}}
+{{- $port := int . | toString -}}
+{{- with get $ports $port -}}
+{{- fail (printf "ports.%s and ports.%s are both %s" . $name $port) -}}
+{{- end -}}
+{{- $_ := set $ports $port $name -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.ports.health -}}
-{{- range $name, $port := dict "grpc" $.Values.ports.grpc "http" $.Values.ports.http "openai" $.Values.ports.openai -}}
-{{- if eq (int $port) (int $.Values.ports.health) -}}
-{{- fail (printf "ports.%s and ports.health are both %d" $name (int $port)) -}}
-{{- end -}}
-{{- end -}}
 {{- $_ := set $server "health_listen" (printf "0.0.0.0:%d" (int .)) -}}
 {{- end -}}
 {{- $_ := set $config "server" (merge $server (default dict $config.server)) -}}
 {{- with .Values.ports.openai -}}
-{{- if eq (int .) (int $.Values.ports.grpc) -}}
-{{- fail (printf "ports.grpc and ports.openai are both %d" (int .)) -}}
-{{- else if eq (int .) (int $.Values.ports.http) -}}
-{{- fail (printf "ports.http and ports.openai are both %d" (int .)) -}}
-{{- end -}}
 {{- $mode := dig "auth" "mode" "none" $config -}}
 {{- if contains "mtls" $mode -}}
 {{- fail (printf "ports.openai is %d, a port that knows no client certificates, and config.auth.mode is %s: leave out the one, or set token" (int .) $mode) -}}
@@ -182,6 +182,15 @@ httpGet: {path: {{ index . 2 }}, port: http}
 {{- $_ := required "workload is Deployment, whose pods keep no sessions: set config.store.redis, where they are shared" (default dict $config.store).redis -}}
 {{- if .Values.store.enabled -}}
 {{- fail "workload is Deployment, whose pods have no volumes of their own: set store.enabled to false" -}}
+{{- end -}}
+{{- end -}}
+{{- if (default dict $config.store).redis -}}
+{{- $durability := default "off" $config.store.durability -}}
+{{- if ne $durability "step" -}}
+{{- fail (printf "config.store.durability is %s, and config.store.redis takes step alone" $durability) -}}
+{{- end -}}
+{{- if $config.models -}}
+{{- fail "config.models is set, and pods that share config.store.redis share sessions of one model" -}}
 {{- end -}}
 {{- end -}}
 {{- if .Values.secrets.redis -}}
