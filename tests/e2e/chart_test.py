@@ -489,9 +489,13 @@ class Rendered(unittest.TestCase):
         def checksum(*values):
             return self.render(*values)["StatefulSet/x"]["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
         self.assertEqual(checksum(), checksum("replicas=2"))
-        self.assertNotEqual(checksum(), checksum("config.log.level=warn"))
-        for taken in ("config.tenants.acme.weight=3", "config.models.qwen.path=/models/qwen.gguf"):
-            self.assertEqual(checksum(), checksum(taken), "a running server takes it")
+        self.assertNotEqual(checksum(), checksum("config.log.format=text"))
+        taken = {"log.level": "warn", "tenants.acme.weight": "3", "models.qwen.path": "/models/qwen.gguf"}
+        for key, value in taken.items():
+            self.assertEqual(checksum(), checksum(f"config.{key}={value}"), "a running server takes it")
+        live = re.findall(r"^\| `([\w.]+)` \|.*\| yes \|", (ROOT / "docs/reference/config.md").read_text(encoding="utf-8"), re.MULTILINE)
+        self.assertEqual({key.split(".NAME")[0] for key in live}, {"log.level", "tenants", "models", "server.drain_timeout"})
+        # The last one changes how long Kubernetes waits for a pod, too, which is another pod.
 
     def test_rules_and_dashboards_arrive_whole(self):
         made = self.render(*ON)

@@ -39,8 +39,10 @@ tolerations:
 metadata:
   labels: {{- include "ebb.labels" . | nindent 4 }}
   annotations:
-    # Without the tenants and models, which a running server takes.
-    checksum/config: {{ omit (include "ebb.config" . | fromYaml) "tenants" "models" | toYaml | sha256sum }}
+    {{- $config := omit (include "ebb.config" . | fromYaml) "tenants" "models" }}
+    {{- $_ := set $config "log" (omit (default dict $config.log) "level") }}
+    # Without the tenants, models and log.level, which a running server takes.
+    checksum/config: {{ toYaml $config | sha256sum }}
     {{- with merge (dict) .Values.podAnnotations .Values.commonAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
