@@ -378,15 +378,15 @@ class Rendered(unittest.TestCase):
         queries = {each["name"]: each["metadata"]["query"].replace('namespace="models",job="x-pods"', 'job="ebb"') for each in triggers}
         with Server("--cache.arena=64MiB") as server, Prometheus(server.http, ROOT / "deploy/prometheus/ebb.rules.yaml") as prometheus:
             server.ebb("sessions", "create", "tale", "--policy=streaming", "--budget=64")
-            server.ebb("generate", "--quiet", "--session=tale", "--max-tokens=4", "It was a dark and stormy night")
             page = (ROOT / "docs/how-to/run-on-kubernetes.md").read_text(encoding="utf-8")
             for name, query in re.findall(r"name: \{as: (\w+)\}\n  metricsQuery: (.*)", page):  # for an adapter, where HPA asks
                 queries[name] = query.replace("<<.GroupBy>>", "instance").replace("<<.LabelMatchers>>", 'job="ebb"')
             metrics = self.render(case="mtls")["HorizontalPodAutoscaler/x"]["spec"]["metrics"]
-            self.assertEqual(sorted(queries), sorted([each["pods"]["metric"]["name"] for each in metrics] + ["pages-reserved", "queue"]))
+            self.assertEqual(sorted(queries), sorted([each["pods"]["metric"]["name"] for each in metrics] + ["pages-reserved", "queue", "queue-wait"]))
             for name in queries:
                 least = 0.01 if "reserved" in name else 0
                 def answered():
+                    server.ebb("generate", "--quiet", "--session=tale", "--max-tokens=1", "It was a dark and stormy night")
                     return any(least <= value <= 100 for _, value in prometheus.query(queries[name]))
                 eventually(answered, lambda: f"no data: {queries[name]}: {prometheus.query(queries[name])}")
 
@@ -397,23 +397,40 @@ class Rendered(unittest.TestCase):
         queries = {each["name"]: each["metadata"]["query"] for each in self.render(case="redis")["ScaledObject/x"]["spec"]["triggers"]}
         for name, query in re.findall(r"name: \{as: (\w+)\}\n  metricsQuery: (.*)", page):
             queries[name] = f"sum({query.replace('<<.GroupBy>>', 'namespace,pod').replace('<<.LabelMatchers>>', who)})"
-        self.assertEqual(len(queries), 4)
-        # Pod a: 60 % and 70 % of the pages of its models, 5 % and 30 % of their queues; pod b: 20 % and 40 % of its one.
+        self.assertEqual(len(queries), 6)
+        # Pod a: 60 % and 70 % of the pages of its models, 5 % and 30 % of their queues, and waits up to 1 and 2.5 seconds; pod b: 20 % and 40 %
+        # of its one, and waits up to a second; pod c does nothing.
         series = []
-        for labels, owned, waiting, running in (('pod="a"', 60, 3, 2), ('pod="a",model="qwen"', 70, 10, 20), ('pod="b"', 20, 30, 10)):
+        for labels, owned, waiting, running, first, second in (('pod="a"', 60, 3, 2, 6, 6), ('pod="a",model="qwen"', 70, 10, 20, 0, 6), ('pod="b"', 20, 30, 10, 6, 6),
+                                                               ('pod="c"', 0, 0, 0, 0, 0)):
             named = f"{who},{labels}"
             series += [(f'ebb_kv_pages{{{named},state="owned"}}', owned), (f'ebb_kv_pages{{{named},state="free"}}', 100 - owned),
-                       (f"ebb_kv_pages_limit{{{named}}}", 100), (f'ebb_queue_depth{{{named},tenant="acme"}}', waiting - 1),
-                       (f'ebb_queue_depth{{{named},tenant="default"}}', 1), (f"ebb_requests_running{{{named}}}", running),
+                       (f"ebb_kv_pages_limit{{{named}}}", 100), (f'ebb_queue_depth{{{named},tenant="acme"}}', max(waiting - 1, 0)),
+                       (f'ebb_queue_depth{{{named},tenant="default"}}', min(waiting, 1)), (f"ebb_requests_running{{{named}}}", running),
                        (f"ebb_requests_limit{{{named}}}", 100)]
-        test = {"interval": "1m", "input_series": [{"series": name, "values": value} for name, value in series],
-                "promql_expr_test": [{"expr": query, "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 90 if "reserved" in name else 70}]}
+            series += [(f'ebb_queue_wait_seconds_bucket{{{named},tenant="{tenant}",le="{le}"}}', f"0+{count}")
+                       for tenant in ("acme", "default") for le, count in (("1", first), ("2.5", second), ("+Inf", second))]
+        value = {"reserved": 70 + 20, "queue": 30 + 40, "wait": 1 + 0.95 * 1.5 + 0.95}  # nineteen of twenty of those who wait evenly up to 1, or from there to 2.5
+        test = {"interval": "1m", "input_series": [{"series": name, "values": f"{values}x5"} for name, values in series],
+                "promql_expr_test": [{"expr": f"round({query}, 1e-6)", "eval_time": "5m",
+                                      "exp_samples": [{"labels": "{}", "value": next(value[word] for word in ("reserved", "wait", "queue") if word in name)}]}
                                      for name, query in queries.items()]}
+        # A pod without the metric would keep HPA from taking any away.
+        test["promql_expr_test"] += [{"expr": query.replace("sum(", "count(", 1), "eval_time": "5m", "exp_samples": [{"labels": "{}", "value": 3}]}
+                                     for name, query in queries.items() if name.startswith("ebb_")]
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             json.dump({"rule_files": [], "tests": [test]}, file)  # JSON is YAML
             file.flush()
             done = subprocess.run(["promtool", "test", "rules", file.name], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_waits_add_pods_unless_they_are_told_not_to(self):
+        for values, there in (((), ["1"]), (("autoscaling.queueWaitSeconds=2",), ["2"]), (("autoscaling.queueWaitSeconds=null",), [])):
+            triggers = self.render(*values, case="redis")["ScaledObject/x"]["spec"]["triggers"]
+            self.assertEqual([each["metadata"]["threshold"] for each in triggers if each["name"] == "queue-wait"], there)
+            metrics = [each["pods"] for each in self.render(*values, case="mtls")["HorizontalPodAutoscaler/x"]["spec"]["metrics"]]
+            self.assertEqual([each["target"]["averageValue"] for each in metrics if each["metric"]["name"] == "ebb_queue_wait_p95_seconds"], there)
+            self.assertEqual((len(triggers), len(metrics)), (2 + len(there), 2 + len(there)))
 
     def test_a_deployment_takes_changes_as_it_is_told(self):
         def strategy(*values):
@@ -670,6 +687,7 @@ class Rendered(unittest.TestCase):
                             ("autoscaling.kind=VPA", "autoscaling.kind must be one of"),
                             ("autoscaling.kind=KEDA", "which needs autoscaling.prometheus"),
                             ("autoscaling.pagesReservedPercent=0", "greater than or equal to 1"),
+                            ("autoscaling.queueWaitSeconds=0", "greater than 0"),
                             ("autoscaling.kind=HPA,autoscaling.minReplicas=5", "minReplicas is 5, above autoscaling.maxReplicas, 4"),
                             ("route.enabled=true", "needs a Gateway in route.parentRefs"),
                             ("route.parentRefs[0].namespace=x", "name is required"),
