@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -662,6 +663,15 @@ class Rendered(unittest.TestCase):
                 file.flush()
                 done = template("--values", file.name)
                 self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_the_commands_of_the_page_install_it(self):
+        lines = [shlex.split(line) for line in re.findall(r"^helm install .*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)]
+        self.assertEqual(len(lines), 1)
+        for _, _, *words in lines:
+            done = subprocess.run([HELM, "template", "--kube-version=1.29.0", *words], cwd=ROOT, capture_output=True, text=True, timeout=120)  # it takes what install does
+            self.assertEqual(done.returncode, 0, done.stderr)
+            (container,) = by_name(done.stdout)["StatefulSet/ebb"]["spec"]["template"]["spec"]["containers"]
+            self.assertEqual(container["image"], "registry.example.org/ebb:0.1.0", "which the page pushes")
 
     def test_bad_values_are_refused_with_what_is_wrong(self):
         for value, says in (("replica=2", "replica is not allowed"), ("config.server.listen=x", "listen is not allowed"),
