@@ -80,6 +80,7 @@ class BuiltImage(unittest.TestCase):
         labels = self.config["Labels"]
         self.assertEqual((labels["org.opencontainers.image.title"], labels["org.opencontainers.image.licenses"]), ("ebb", "Apache-2.0"))
         self.assertRegex(labels["org.opencontainers.image.revision"], "^[0-9a-f]{12}$")
+        self.assertRegex(labels["org.opencontainers.image.created"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
 
     def test_it_holds_little(self):
         size = sum(status.st_size for _, status in self.files())

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,26 @@ ON = ("serviceMonitor.enabled=true", "prometheusRule.enabled=true", "prometheusR
 MODULES = {"cert-manager.io": "@kubernetes-models/cert-manager", "gateway.networking.k8s.io": "@kubernetes-models/gateway-api", "keda.sh": "@kubernetes-models/keda",
            "monitoring.coreos.com": "@kubernetes-models/prometheus-operator"}
 
+# Values in Kubernetes' own form, with the types of their keys, which the schema names; what is below these is checked by Kubernetes alone.
+PEER, CONTAINER = ["kubernetes-models/networking.k8s.io/v1/NetworkPolicyPeer"], ["kubernetes-models/v1/Container"]
+RELABELING = ["@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1/RelabelConfig"]
+KUBERNETES = {
+    "affinity": ["kubernetes-models/v1/Affinity"], "tolerations[]": ["kubernetes-models/v1/Toleration"],
+    "updateStrategy": ["kubernetes-models/apps/v1/StatefulSetUpdateStrategy", "kubernetes-models/apps/v1/DeploymentStrategy"],
+    "extra.env[]": ["kubernetes-models/v1/EnvVar"], "extra.envFrom[]": ["kubernetes-models/v1/EnvFromSource"],
+    "extra.volumes[]": ["kubernetes-models/v1/Volume"], "extra.volumeMounts[]": ["kubernetes-models/v1/VolumeMount"],
+    "extra.initContainers[]": CONTAINER, "extra.containers[]": CONTAINER, "networkPolicy.grpcFrom[]": PEER, "networkPolicy.metricsFrom[]": PEER,
+    "networkPolicy.egress[]": ["kubernetes-models/networking.k8s.io/v1/NetworkPolicyEgressRule"],
+    "route.parentRefs[]": ["@kubernetes-models/gateway-api/gateway.networking.k8s.io/v1/ParentReference"],
+    "serviceMonitor.relabelings[]": RELABELING, "serviceMonitor.metricRelabelings[]": RELABELING,
+}
+# Those whose keys have types, too.
+SECURITY = {"podSecurityContext": ["kubernetes-models/v1/PodSecurityContext"], "securityContext": ["kubernetes-models/v1/SecurityContext"],
+            "resources": ["kubernetes-models/v1/ResourceRequirements"], "podSecurityContext.seLinuxOptions": ["kubernetes-models/v1/SELinuxOptions"],
+            "securityContext.capabilities": ["kubernetes-models/v1/Capabilities"]}
+# What may be anything: whole objects of the user's, and what Helm hands down from a parent chart.
+OPEN = ("extra.objects[]", "global")
+
 
 def typed(name, made):
     """An object that helm made, as check_types.mjs takes it."""
@@ -71,14 +92,18 @@ def leaves(schema, path=""):
     found = {}
     for key, inner in schema.get("properties", {}).items():
         name = f"{path}.{key}" if path else key
-        found.update(leaves(inner, name) if "properties" in inner else {name: inner})
+        found.update(leaves(inner, name) if "properties" in inner and name not in {**KUBERNETES, **SECURITY} else {name: inner})
     return found
 
 
-def objects(schema):
-    yield schema
-    for inner in schema.get("properties", {}).values():
-        yield from objects(inner)
+def parts(schema, path=""):
+    """(path, schema) of a schema and of all within it; `[]` is an item of a list, `*` a value under any key."""
+    yield path, schema
+    inner = [(f"{path}.{key}".lstrip("."), each) for key, each in schema.get("properties", {}).items()]
+    inner += [(f"{path}[]", schema["items"])] if "items" in schema else []
+    inner += [(f"{path}.*", schema["additionalProperties"])] if isinstance(schema.get("additionalProperties"), dict) else []
+    for name, each in inner:
+        yield from parts(each, name)
 
 
 @unittest.skipIf(yaml is None, "PyYAML is not installed (Debian: python3-yaml)")
@@ -93,9 +118,31 @@ class Values(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_the_schema_is_closed(self):
-        for schema in objects(self.schema):
-            if schema.get("type") == "object" and schema != {"type": "object"}:  # Helm's own `global`
-                self.assertIn("additionalProperties", schema, schema)
+        seen = set()
+        for path, schema in parts(self.schema):
+            with self.subTest(path):
+                if path in OPEN or re.fullmatch(r"(\S+)\.\w+", path) and path.rsplit(".", 1)[0] in KUBERNETES and not schema:
+                    seen.add(path if path in OPEN else path.rsplit(".", 1)[0])
+                    continue
+                self.assertTrue("type" in schema or "enum" in schema, "anything is taken")
+                if schema.get("type") == "object":
+                    self.assertIn("additionalProperties", schema)
+                    self.assertIsNot(schema["additionalProperties"], True)
+                if schema.get("type") == "array":
+                    self.assertIn("items", schema)
+        self.assertEqual(seen, set(OPEN) | set(KUBERNETES))
+
+    @unittest.skipIf(npm.missing("kubernetes-models"), npm.missing("kubernetes-models"))
+    def test_the_schema_knows_the_keys_of_kubernetes(self):
+        known = dict(parts(self.schema))
+        for path, types in {**KUBERNETES, **SECURITY}.items():
+            keys = set()
+            for name in types:
+                text = (npm.MODULES / f"{name}.d.ts").read_text(encoding="utf-8")
+                keys |= set(re.findall(r'^    "(\w+)"\??:', text, re.MULTILINE))
+            with self.subTest(path):
+                self.assertGreater(len(keys), 1)
+                self.assertEqual(set(known[path]["properties"]), keys)
 
     def test_templates_use_every_value_and_no_other(self):
         used = {name for text in TEMPLATES.values() for name in re.findall(r"\.Values\.([\w.]+)", text)}
@@ -103,7 +150,7 @@ class Values(unittest.TestCase):
         used |= {f"image.{name}" for text in TEMPLATES.values() for name in re.findall(r"\$image\.(\w+)", text)}
         used |= {f"drain.{name}" for text in TEMPLATES.values() for name in re.findall(r"\$drain\.(\w+)", text)}
         known = {name for name in leaves(self.schema) if not name.startswith(("config.", "global"))} | {"config"}
-        self.assertEqual(used - {"image", "drain"}, known)
+        self.assertEqual(used - {"image", "drain", "ports"}, known)
 
     def test_config_is_the_servers(self):
         told = subprocess.run([BIN / "ebbd", "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
@@ -130,7 +177,7 @@ class Rendered(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_each_case_is_rendered_as_before(self):
-        self.assertEqual(list(CASES), ["cpu", "cuda", "extra", "mtls", "openai", "redis", "rocm"])
+        self.assertEqual(list(CASES), ["cpu", "cuda", "extra", "mtls", "openai", "redis", "rocm", "tls"])
         self.assertEqual({path.stem for path in GOLDEN.iterdir()}, set(CASES))
         for case, path in CASES.items():
             with self.subTest(case):
@@ -145,7 +192,7 @@ class Rendered(unittest.TestCase):
         given += [typed("everything", made) for made in self.render(*ON).values()]
         kinds = {each["type"] for each in given}
         self.assertLessEqual({"IStatefulSet", "IDeployment", "IGRPCRoute", "IScaledObject", "IHorizontalPodAutoscaler", "IPrometheusRule",
-                              "ICertificate", "IIngress", "IPersistentVolumeClaim", "ISecret"}, kinds)
+                              "ICertificate", "IIngress", "IBackendTLSPolicy", "IPersistentVolumeClaim", "ISecret"}, kinds)
         broken = {"an unknown field": ("Service/x", ("spec", "replica"), 1), "text for a number": ("StatefulSet/x", ("spec", "replicas"), "1"),
                   "a field in the wrong place": ("StatefulSet/x", ("spec", "template", "spec", "livenessProbe"), {})}
         for name, (which, keys, value) in broken.items():
@@ -199,7 +246,7 @@ class Rendered(unittest.TestCase):
             workload = made.get("StatefulSet/x") or made["Deployment/x"]
             pod = workload["spec"]["template"]["spec"]
             self.assertEqual(pod["terminationGracePeriodSeconds"], grace)
-            for spec in [pod] + [made["Pod/x-test"]["spec"] for _ in range("Pod/x-test" in made)]:
+            for spec in [pod] + [made["Pod/x-test"]["spec"]]:
                 self.assertFalse(spec["automountServiceAccountToken"])
                 self.assertTrue(spec["securityContext"]["runAsNonRoot"])
                 (container,) = spec["containers"]
@@ -332,15 +379,15 @@ class Rendered(unittest.TestCase):
         queries = {each["name"]: each["metadata"]["query"].replace('namespace="models",job="x-pods"', 'job="ebb"') for each in triggers}
         with Server("--cache.arena=64MiB") as server, Prometheus(server.http, ROOT / "deploy/prometheus/ebb.rules.yaml") as prometheus:
             server.ebb("sessions", "create", "tale", "--policy=streaming", "--budget=64")
-            server.ebb("generate", "--quiet", "--session=tale", "--max-tokens=4", "It was a dark and stormy night")
             page = (ROOT / "docs/how-to/run-on-kubernetes.md").read_text(encoding="utf-8")
             for name, query in re.findall(r"name: \{as: (\w+)\}\n  metricsQuery: (.*)", page):  # for an adapter, where HPA asks
                 queries[name] = query.replace("<<.GroupBy>>", "instance").replace("<<.LabelMatchers>>", 'job="ebb"')
             metrics = self.render(case="mtls")["HorizontalPodAutoscaler/x"]["spec"]["metrics"]
-            self.assertEqual(sorted(queries), sorted([each["pods"]["metric"]["name"] for each in metrics] + ["pages-reserved", "queue"]))
+            self.assertEqual(sorted(queries), sorted([each["pods"]["metric"]["name"] for each in metrics] + ["pages-reserved", "queue", "queue-wait"]))
             for name in queries:
                 least = 0.01 if "reserved" in name else 0
                 def answered():
+                    server.ebb("generate", "--quiet", "--session=tale", "--max-tokens=1", "It was a dark and stormy night")
                     return any(least <= value <= 100 for _, value in prometheus.query(queries[name]))
                 eventually(answered, lambda: f"no data: {queries[name]}: {prometheus.query(queries[name])}")
 
@@ -351,23 +398,40 @@ class Rendered(unittest.TestCase):
         queries = {each["name"]: each["metadata"]["query"] for each in self.render(case="redis")["ScaledObject/x"]["spec"]["triggers"]}
         for name, query in re.findall(r"name: \{as: (\w+)\}\n  metricsQuery: (.*)", page):
             queries[name] = f"sum({query.replace('<<.GroupBy>>', 'namespace,pod').replace('<<.LabelMatchers>>', who)})"
-        self.assertEqual(len(queries), 4)
-        # Pod a: 60 % and 70 % of the pages of its models, 5 % and 30 % of their queues; pod b: 20 % and 40 % of its one.
+        self.assertEqual(len(queries), 6)
+        # Pod a: 60 % and 70 % of the pages of its models, 5 % and 30 % of their queues, and waits up to 1 and 2.5 seconds; pod b: 20 % and 40 %
+        # of its one, and waits up to a second; pod c does nothing.
         series = []
-        for labels, owned, waiting, running in (('pod="a"', 60, 3, 2), ('pod="a",model="qwen"', 70, 10, 20), ('pod="b"', 20, 30, 10)):
+        for labels, owned, waiting, running, first, second in (('pod="a"', 60, 3, 2, 6, 6), ('pod="a",model="qwen"', 70, 10, 20, 0, 6), ('pod="b"', 20, 30, 10, 6, 6),
+                                                               ('pod="c"', 0, 0, 0, 0, 0)):
             named = f"{who},{labels}"
             series += [(f'ebb_kv_pages{{{named},state="owned"}}', owned), (f'ebb_kv_pages{{{named},state="free"}}', 100 - owned),
-                       (f"ebb_kv_pages_limit{{{named}}}", 100), (f'ebb_queue_depth{{{named},tenant="acme"}}', waiting - 1),
-                       (f'ebb_queue_depth{{{named},tenant="default"}}', 1), (f"ebb_requests_running{{{named}}}", running),
+                       (f"ebb_kv_pages_limit{{{named}}}", 100), (f'ebb_queue_depth{{{named},tenant="acme"}}', max(waiting - 1, 0)),
+                       (f'ebb_queue_depth{{{named},tenant="default"}}', min(waiting, 1)), (f"ebb_requests_running{{{named}}}", running),
                        (f"ebb_requests_limit{{{named}}}", 100)]
-        test = {"interval": "1m", "input_series": [{"series": name, "values": value} for name, value in series],
-                "promql_expr_test": [{"expr": query, "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": 90 if "reserved" in name else 70}]}
+            series += [(f'ebb_queue_wait_seconds_bucket{{{named},tenant="{tenant}",le="{le}"}}', f"0+{count}")
+                       for tenant in ("acme", "default") for le, count in (("1", first), ("2.5", second), ("+Inf", second))]
+        value = {"reserved": 70 + 20, "queue": 30 + 40, "wait": 1 + 0.95 * 1.5 + 0.95}  # nineteen of twenty of those who wait evenly up to 1, or from there to 2.5
+        test = {"interval": "1m", "input_series": [{"series": name, "values": f"{values}x5"} for name, values in series],
+                "promql_expr_test": [{"expr": f"round({query}, 1e-6)", "eval_time": "5m",
+                                      "exp_samples": [{"labels": "{}", "value": next(value[word] for word in ("reserved", "wait", "queue") if word in name)}]}
                                      for name, query in queries.items()]}
+        # A pod without the metric would keep HPA from taking any away.
+        test["promql_expr_test"] += [{"expr": query.replace("sum(", "count(", 1), "eval_time": "5m", "exp_samples": [{"labels": "{}", "value": 3}]}
+                                     for name, query in queries.items() if name.startswith("ebb_")]
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             json.dump({"rule_files": [], "tests": [test]}, file)  # JSON is YAML
             file.flush()
             done = subprocess.run(["promtool", "test", "rules", file.name], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_waits_add_pods_unless_they_are_told_not_to(self):
+        for values, there in (((), ["1"]), (("autoscaling.queueWaitSeconds=2",), ["2"]), (("autoscaling.queueWaitSeconds=null",), [])):
+            triggers = self.render(*values, case="redis")["ScaledObject/x"]["spec"]["triggers"]
+            self.assertEqual([each["metadata"]["threshold"] for each in triggers if each["name"] == "queue-wait"], there)
+            metrics = [each["pods"] for each in self.render(*values, case="mtls")["HorizontalPodAutoscaler/x"]["spec"]["metrics"]]
+            self.assertEqual([each["target"]["averageValue"] for each in metrics if each["metric"]["name"] == "ebb_queue_wait_p95_seconds"], there)
+            self.assertEqual((len(triggers), len(metrics)), (2 + len(there), 2 + len(there)))
 
     def test_a_deployment_takes_changes_as_it_is_told(self):
         def strategy(*values):
@@ -383,6 +447,34 @@ class Rendered(unittest.TestCase):
         haproxy = (ROOT / "deploy/haproxy/haproxy.cfg").read_text(encoding="utf-8")
         self.assertEqual([f"/{service}/" for service in services], re.search(r"acl ours path_beg (.*)", haproxy)[1].split())
 
+    def test_who_comes_to_the_grpc_port_is_told_whether_it_speaks_tls(self):
+        for case, values, protocol in (("cpu", (), "kubernetes.io/h2c"), ("redis", (), "kubernetes.io/h2c"), ("mtls", (), "https"), ("extra", (), "https"), ("tls", (), "https")):
+            made = self.render(*values, case=case)
+            for name in ("Service/x", "Service/x-pods"):
+                self.assertEqual([port["appProtocol"] for port in made[name]["spec"]["ports"] if port["name"] == "grpc"], [protocol], f"{case} {name}")
+            self.assertEqual("BackendTLSPolicy/x" in made, case == "tls", "a Gateway speaks TLS to a Service where it is told to")
+
+    def test_a_gateway_checks_the_certificate_that_the_pods_show(self):
+        made = self.render(case="tls")
+        (backend,) = made["GRPCRoute/x"]["spec"]["rules"][0]["backendRefs"]
+        policy = made["BackendTLSPolicy/x"]["spec"]
+        self.assertEqual(policy["targetRefs"], [{"group": "", "kind": "Service", "name": backend["name"], "sectionName": "grpc"}])
+        self.assertIn({"name": "grpc", "port": backend["port"]}.items(), [{key: port[key] for key in ("name", "port")}.items() for port in made["Service/x"]["spec"]["ports"]])
+        self.assertEqual(policy["validation"], {"hostname": "x.models.svc", "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "internal-ca"}]})
+        self.assertIn("x.models.svc", made["Certificate/x"]["spec"]["dnsNames"])
+        named = self.render("route.tls.serverName=ebb.example.org", case="tls")["BackendTLSPolicy/x"]["spec"]
+        self.assertEqual(named["validation"]["hostname"], "ebb.example.org")
+
+    def test_pods_are_let_out_to_their_redis_and_nowhere_else(self):
+        def egress(*values, case):
+            return self.render(*values, case=case)["NetworkPolicy/x"]["spec"]["egress"]
+        dns = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
+        self.assertEqual(egress(case="redis"), [dns, {"ports": [{"port": 6379, "protocol": "TCP"}]}])
+        self.assertEqual(egress("config.store.redis=10.0.0.7:6380", case="redis"), [dns, {"ports": [{"port": 6380, "protocol": "TCP"}]}])
+        self.assertEqual(egress(case="cpu"), [])
+        for case in ("redis", "cpu"):
+            self.assertEqual(egress("networkPolicy.egress[0].ports[0].port=443", case=case), [{"ports": [{"port": 443}]}], "who says where has said it all")
+
     def test_notes(self):
         with tempfile.TemporaryDirectory() as folder:  # helm prints them to a cluster's user alone, so they are made an object
             chart = shutil.copytree(CHART, f"{folder}/ebb")
@@ -393,13 +485,12 @@ class Rendered(unittest.TestCase):
                     ("cpu", (), ("1 pod(s) of ebb:", "statefulset/x", "helm -n models test x", "Nothing authenticates callers"), ("Redis", "A session is known", "runbookBase")),
                     ("cpu", ("replicas=2",), ("A session is known to the pod that opened it", "x-0.x-pods"), ("Redis",)),
                     ("redis", (), ("2 to 8 pod(s)", "deployment/x", "Sessions are in the Redis at redis.databases.svc:6379"),
-                     ("A session is known", "lets no pod out")),
-                    ("redis", ("networkPolicy.egress=null",), ("networkPolicy.egress lets no pod out to it",), ()),
+                     ("A session is known",)),
                     ("cpu", ("prometheusRule.enabled=true",), ("set prometheusRule.runbookBase",), ()),
                     ("cpu", ("prometheusRule.enabled=true", "prometheusRule.runbookBase=https://example.org/"), (), ("runbookBase",)),
                     ("openai", (), ("Tools that speak the OpenAI API: http://x.models:7702/v1",), ("Nothing",)),
-                    ("extra", (), ("Tools that speak the OpenAI API: https://x.models:7702/v1",), ("Nothing", "test x")),
-                    ("mtls", (), ("A session is known",), ("Tools that speak", "Nothing authenticates", "test x"))):
+                    ("extra", (), ("Tools that speak the OpenAI API: https://x.models:7702/v1",), ("Nothing",)),
+                    ("mtls", (), ("A session is known", "helm -n models test x"), ("Tools that speak", "Nothing authenticates"))):
                 with self.subTest(case, values=values):
                     done = template("--show-only=templates/notes.yaml", f"--values={CASES[case]}", *(f"--set={value}" for value in values), chart=chart)
                     self.assertEqual(done.returncode, 0, done.stderr)
@@ -425,9 +516,13 @@ class Rendered(unittest.TestCase):
         def checksum(*values):
             return self.render(*values)["StatefulSet/x"]["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
         self.assertEqual(checksum(), checksum("replicas=2"))
-        self.assertNotEqual(checksum(), checksum("config.log.level=warn"))
-        for taken in ("config.tenants.acme.weight=3", "config.models.qwen.path=/models/qwen.gguf"):
-            self.assertEqual(checksum(), checksum(taken), "a running server takes it")
+        self.assertNotEqual(checksum(), checksum("config.log.format=text"))
+        taken = {"log.level": "warn", "tenants.acme.weight": "3", "models.qwen.path": "/models/qwen.gguf"}
+        for key, value in taken.items():
+            self.assertEqual(checksum(), checksum(f"config.{key}={value}"), "a running server takes it")
+        live = re.findall(r"^\| `([\w.]+)` \|.*\| yes \|", (ROOT / "docs/reference/config.md").read_text(encoding="utf-8"), re.MULTILINE)
+        self.assertEqual({key.split(".NAME")[0] for key in live}, {"log.level", "tenants", "models", "server.drain_timeout"})
+        # The last one changes how long Kubernetes waits for a pod, too, which is another pod.
 
     def test_rules_and_dashboards_arrive_whole(self):
         made = self.render(*ON)
@@ -489,34 +584,94 @@ class Rendered(unittest.TestCase):
             done = template(*(f"--set={value}" for value in ON), chart=package)
             self.assertEqual(by_name(done.stdout), self.render(*ON), done.stderr)
 
+    def run_helm_test(self, made, address, folder):
+        """What the pod of `helm test` runs, of the Service and of one of its pods at `address`, with the files of its volumes in `folder`."""
+        (container,) = made["Pod/x-test"]["spec"]["containers"]
+        given = {each["name"]: each["value"].replace("/etc/ebb-tls", str(folder)) for each in container["env"]}
+        self.assertEqual(given.pop("EBB_ADDR"), "x.models.svc:7700")
+        script = container["args"][0].replace("x-0.x-pods.models.svc:7700", address)
+        host, port = address.rsplit(":", 1)
+        pathlib.Path(folder, "getent").write_text(f'#!/bin/sh\n[ "$1 $2" = "ahostsv4 x-pods" ] && printf "{host}     STREAM x-pods\\n192.0.2.1       STREAM\\n"\n')
+        pathlib.Path(folder, "getent").chmod(0o755)
+        return subprocess.run([*container["command"], script.replace(":7700", f":{port}")], capture_output=True, text=True, timeout=120,
+                              env={**os.environ, **given, "PATH": f"{folder}:{BIN}:{os.environ['PATH']}", "EBB_ADDR": address})
+
     def test_what_helm_test_runs_passes(self):
-        def run(made, server):
-            (container,) = made["Pod/x-test"]["spec"]["containers"]
-            return subprocess.run([*container["command"], *container["args"]], capture_output=True, text=True, timeout=120,
-                                  env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "EBB_ADDR": server.addr})
+        folder = self.enterContext(tempfile.TemporaryDirectory())
         tokens = self.render("config.auth.mode=token", "secrets.tokens=t")
         with Server() as server:
-            done, answered = run(self.render(), server), run(tokens, server)
-        self.assertEqual((done.returncode, done.stdout.startswith("SERVING\n")), (0, True), done.stderr)
-        self.assertEqual((answered.returncode, "a call without a token was answered" in answered.stderr), (1, True), answered.stderr)
-        with tempfile.TemporaryDirectory() as folder:
-            line = subprocess.run([BIN / "ebb", "token", "acme", f"--out={folder}/acme"], capture_output=True, text=True, check=True, timeout=60).stdout
-            (ROOT / folder / "tokens").write_text(line)
-            with Server("--auth.mode=token", f"--auth.token_file={folder}/tokens") as server:
-                done = run(tokens, server)
-            self.assertEqual((done.returncode, done.stdout), (0, "SERVING\n"), done.stderr)
-        self.assertNotIn("Pod/x-test", self.render(case="mtls"))
+            for case, values in (("cpu", ()), ("cpu", ("replicas=2",)), ("redis", ())):
+                with self.subTest(case, values=values):
+                    done = self.run_helm_test(self.render(*values, case=case), server.addr, folder)
+                    self.assertEqual((done.returncode, done.stdout.startswith("SERVING\n")), (0, True), done.stderr)
+                    self.assertRegex(done.stdout, r"(?s)helm-test-\d+ .*streaming.*h2o.*deleted helm-test-\d+")
+                    self.assertEqual(server.ebb("sessions"), "no sessions\n")
+            answered = self.run_helm_test(tokens, server.addr, folder)
+            self.assertEqual((answered.returncode, "a call without a token was answered" in answered.stderr), (1, True), answered.stderr)
+        line = subprocess.run([BIN / "ebb", "token", "acme", f"--out={folder}/acme"], capture_output=True, text=True, check=True, timeout=60).stdout
+        pathlib.Path(folder, "tokens").write_text(line)
+        with Server("--auth.mode=token", f"--auth.token_file={folder}/tokens") as server:
+            done = self.run_helm_test(tokens, server.addr, folder)
+        self.assertEqual((done.returncode, done.stdout), (0, "SERVING\n"), done.stderr)
+
+    @unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")
+    def test_what_helm_test_runs_passes_with_tls(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        run = lambda *words: subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)  # noqa: E731
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        run("req", "-x509", *key, "-days", "2", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.crt")
+        run("req", *key, "-subj", "/CN=ebb", "-addext", "subjectAltName=DNS:localhost", "-keyout", "tls.key", "-out", "asked")
+        run("x509", "-req", "-in", "asked", "-CA", "ca.crt", "-CAkey", "ca.key", "-days", "2", "-copy_extensions", "copy", "-out", "tls.crt")
+        flags = [f"--tls.cert={folder}/tls.crt", f"--tls.key={folder}/tls.key"]
+        tls, mtls = self.render("secrets.tls=t"), self.render("secrets.tls=t", "config.auth.mode=mtls")
+        (volume,) = tls["Pod/x-test"]["spec"]["volumes"]
+        self.assertEqual(volume["secret"]["items"], [{"key": "tls.crt", "path": "tls.crt"}], "the key is the pods' alone")
+        with Server(*flags) as server:
+            address = server.addr.replace("127.0.0.1", "localhost")
+            done, answered = self.run_helm_test(tls, address, folder), self.run_helm_test(mtls, address, folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"deleted helm-test-\d+")
+        self.assertEqual((answered.returncode, "a call without a certificate was answered" in answered.stderr), (1, True), answered.stderr)
+        with Server(*flags, "--auth.mode=mtls", f"--tls.client_ca={folder}/ca.crt") as server:
+            done = self.run_helm_test(mtls, server.addr.replace("127.0.0.1", "localhost"), folder)
+        self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+        done = self.run_helm_test(mtls, address, folder)
+        self.assertEqual((done.returncode, "no server answers" in done.stderr), (1, True), "nobody is there, which is no refusal")
+
+    def test_the_pod_of_helm_test_is_let_in_and_runs_where_the_others_do(self):
+        for case in CASES:
+            made = self.render("commonLabels.team=serving", "tolerations[0].key=own", "tolerations[0].operator=Exists", "nodeSelector.disk=ssd", case=case)
+            tests = made["Pod/x-test"]
+            pod = (made.get("StatefulSet/x") or made["Deployment/x"])["spec"]["template"]["spec"]
+            with self.subTest(case):
+                (rule,) = [each for each in made["NetworkPolicy/x"]["spec"]["ingress"] if {"port": "grpc"} in each["ports"]]
+                let_in = [peer["podSelector"]["matchLabels"] for peer in rule["from"] if "podSelector" in peer]
+                self.assertTrue(any(labels.items() <= tests["metadata"]["labels"].items() for labels in let_in), "networkPolicy.grpcFrom is for others")
+                self.assertEqual(tests["metadata"]["labels"]["team"], "serving")
+                for key in ("nodeSelector", "tolerations", "securityContext"):
+                    self.assertEqual(tests["spec"][key], pod[key])
+                self.assertEqual(tests["spec"]["containers"][0]["securityContext"], pod["containers"][0]["securityContext"])
+                self.assertEqual(tests["spec"].get("affinity"), pod.get("affinity"))  # of nodes: the only one in CASES
 
     def test_the_values_of_the_page_are_taken(self):
         page = (ROOT / "docs/how-to/run-on-kubernetes.md").read_text(encoding="utf-8")
         blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-        self.assertEqual(len(blocks), 12)
+        self.assertEqual(len(blocks), 13)
         for block in blocks:
             with self.subTest(block), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
                 file.write(block)
                 file.flush()
                 done = template("--values", file.name)
                 self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_the_commands_of_the_page_install_it(self):
+        lines = [shlex.split(line) for line in re.findall(r"^helm install .*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)]
+        self.assertEqual(len(lines), 1)
+        for _, _, *words in lines:
+            done = subprocess.run([HELM, "template", "--kube-version=1.29.0", *words], cwd=ROOT, capture_output=True, text=True, timeout=120)  # it takes what install does
+            self.assertEqual(done.returncode, 0, done.stderr)
+            (container,) = by_name(done.stdout)["StatefulSet/ebb"]["spec"]["template"]["spec"]["containers"]
+            self.assertEqual(container["image"], "registry.example.org/ebb:0.1.0", "which the page pushes")
 
     def test_bad_values_are_refused_with_what_is_wrong(self):
         for value, says in (("replica=2", "replica is not allowed"), ("config.server.listen=x", "listen is not allowed"),
@@ -542,9 +697,14 @@ class Rendered(unittest.TestCase):
                             ("autoscaling.kind=VPA", "autoscaling.kind must be one of"),
                             ("autoscaling.kind=KEDA", "which needs autoscaling.prometheus"),
                             ("autoscaling.pagesReservedPercent=0", "greater than or equal to 1"),
+                            ("autoscaling.queueWaitSeconds=0", "greater than 0"),
                             ("autoscaling.kind=HPA,autoscaling.minReplicas=5", "minReplicas is 5, above autoscaling.maxReplicas, 4"),
                             ("route.enabled=true", "needs a Gateway in route.parentRefs"),
                             ("route.parentRefs[0].namespace=x", "name is required"),
+                            ("route.enabled=true,route.parentRefs[0].name=x,secrets.tls=t", "set route.tls.caConfigMap"),
+                            ("route.enabled=true,route.parentRefs[0].name=x,route.tls.caConfigMap=c", "needs secrets.tls or certificate.issuerRef"),
+                            ("route.enabled=true,route.parentRefs[0].name=x,secrets.tls=t,route.tls.caConfigMap=c,config.auth.mode=mtls", "route.enabled is true, and config.auth.mode is mtls"),
+                            ("ingress.enabled=true,ingress.hosts={a.example},secrets.tls=t,secrets.tokens=t,config.auth.mode=token+mtls", "ingress.enabled is true, and config.auth.mode is token+mtls"),
                             ("ports.openai=80", "ports.openai"), ("config.openai.listen=x", "listen is not allowed"),
                             ("ports.openai=7702,config.auth.mode=mtls,secrets.tls=t", "knows no client certificates"),
                             ("ports.openai=7702,config.openai.tls=on", "which needs secrets.tls or certificate.issuerRef"),
@@ -552,6 +712,18 @@ class Rendered(unittest.TestCase):
                             ("ports.health=7700", "ports.grpc and ports.health are both 7700"),
                             ("config.cache.swap_max=5GiB,store.enabled=false", "swap_max is 5GiB, of the pod's volume, which needs store.enabled"),
                             ("experiments[0].name=x", "arms is required"), ("config.experiments.file=/x", "file is not allowed"),
+                            ("ports.grpc=7701", "ports.grpc and ports.http are both 7701"),
+                            ("workload=Deployment,store.enabled=false,config.store.redis=r:6379", "config.store.durability is off, and config.store.redis takes step alone"),
+                            ("workload=Deployment,store.enabled=false,config.store.redis=r:6379,config.store.durability=sync", "durability is sync, and config.store.redis"),
+                            ("config.store.redis=r:6379,config.store.durability=step,config.models.qwen.path=/q", "config.models is set, and pods that share"),
+                            ("experiments[0].name=x,experiments[0].arms[0].name=a,experiments[0].rampp=1", "rampp is not allowed"),
+                            ("experiments[0].name=x,experiments[0].arms[0].nme=a", "nme is not allowed"),
+                            ("experiments[0].name=x,experiments[0].arms[0].policy.h2o.seed=1", "seed is not allowed"),
+                            ("experiments[0].name=x,experiments[0].arms[0].policy.scope=LAYER", "policy.scope"),
+                            ("resources.limts.memory=4Gi", "limts is not allowed"), ("securityContext.readOnly=true", "readOnly is not allowed"),
+                            ("podSecurityContext.runAsUser=x", "podSecurityContext.runAsUser"), ("affinity.nodeAfinity.x=1", "nodeAfinity is not allowed"),
+                            ("tolerations[0].kye=a", "kye is not allowed"), ("networkPolicy.egress[0].port=53", "port is not allowed"),
+                            ("extra.containers[0].name=a,extra.containers[0].image=b,extra.containers[0].arg=c", "arg is not allowed"),
                             ("image.digest=sha256:1", "image.digest")):
             with self.subTest(value):
                 done = template(f"--set={value}")

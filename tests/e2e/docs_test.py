@@ -5,6 +5,7 @@ A command in a block of `sh` that is neither run here nor named in SKIPPED fails
 measurements of docs/benchmarks for the most part, the programs, verbs and flags are looked up.
 """
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -33,7 +34,7 @@ SKIPPED = {
     r"make demo$": "a stage of CI",
     r"make test$": "this",
     r"build/bin/ebbd( --log\.level warn &|$| --listen localhost:7700 --auth| --openai\.listen | --model | --store\.dir | --config ebb\.yaml$)":
-        "servers: those of this test stand for them",
+        "servers, which never end: those of this test stand for them, and their flags are read by --print-config",
     r"build/bin/ebb evictions( |$)": "cli_test.py, with an end: some of them never do",
     r"build/bin/ebb watch ": "cli_test.py, with an end: it never does",
     r"grpcurl -cacert ": "docs_test.py, SecurityPage: by the proto files, where reflection is off",
@@ -44,8 +45,9 @@ SKIPPED = {
     r"deploy/grafana/generate\.py": "dashboards_test.py",
     r"sed .* > ebb\.rules\.yaml$": "docs_test.py, with what it makes for promtool",
     r"helm ": "chart_test.py: rendered and checked; there is no cluster to install into",
-    r"sudo make image$": "image_test.py",
-    r"docker |EBB_STORE_REDIS=\S+ EBB_STORE_DURABILITY=step docker ": "image_test.py: there is no Docker",
+    r"sudo make image$": "make image-test, but for the stage that compiles; what that made is run by built_image_test.py, where it is there",
+    r"docker |EBB_STORE_REDIS=\S+ EBB_STORE_DURABILITY=step docker ":
+        "image_test.py, as there is no Docker: what the image holds, and what compose starts; what these lines name is looked up here",
     r"curl -s http://127\.0\.0\.1:7702": "openai_test.py",
     r"python3 tests/support/make_models\.py ": "the build of the tests",
     r"cmake |ctest ": "the build",
@@ -78,6 +80,17 @@ def commands(page):
             words = shlex.split(line, comments=True)
             if words:
                 yield words
+
+
+def server_of(words):
+    """(flags, variables) of the ebbd that a command starts, itself or in a container; None for other commands."""
+    if words[0] == "build/bin/ebbd":
+        return [word for word in words[1:] if word != "&"], {}
+    if words[:2] != ["docker", "run"]:
+        return None
+    image = max(at for at, word in enumerate(words) if word in ("ebb", "ebb-cuda"))
+    variables = dict(words[at + 1].split("=", 1) for at, word in enumerate(words[:image]) if word == "-e")
+    return [f"--config={ROOT / 'docker/ebb.yaml'}", *words[image + 1:]], variables
 
 
 def call_as_grpcurl(words, address, metadata=(), **credentials):
@@ -144,6 +157,40 @@ class Commands(unittest.TestCase):
                         self.run_here([program, *(files.get(word, word) for word in words[1:])], EBB_ADDR=server.addr)
         self.assertGreater(ran, 10)
 
+    def test_the_flags_of_every_server_are_taken(self):
+        taken = 0
+        for page in PAGES:
+            files = self.files(page)
+            for words in commands(page):
+                server = server_of(words)
+                if server is None:
+                    continue
+                with self.subTest(page=page, command=shlex.join(words)):
+                    flags, variables = server
+                    printed = self.run_here([BIN / "ebbd", *(files.get(flag, flag) for flag in flags), "--print-config"], **variables)
+                    self.assertIn("listen: ", printed)
+                    taken += 1
+        self.assertGreater(taken, 10)
+
+    def test_what_docker_is_told_is_there(self):
+        arguments = set(re.findall(r"^ARG (\w+)", (ROOT / "docker/Dockerfile").read_text(encoding="utf-8"), re.MULTILINE))
+        compose = (ROOT / "docker/compose.yaml").read_text(encoding="utf-8")
+        names = {name for given in re.findall(r"profiles: \[(.*)\]", compose) for name in given.split(", ")}
+        told = {"docker build": 0, "docker compose": 0}
+        for page in PAGES:
+            for words in commands(page):
+                variables = [word.split("=")[0] for word in itertools.takewhile(re.compile(r"[A-Z_]+=").match, words)]
+                words = words[len(variables):]
+                with self.subTest(page=page, command=shlex.join(words)):
+                    after = {flag: [words[at + 1] for at, word in enumerate(words[:-1]) if word == flag] for flag in ("-f", "--build-arg", "--profile")}
+                    if " ".join(words[:2]) in told:
+                        told[" ".join(words[:2])] += 1
+                        self.assertTrue(all((ROOT / name).is_file() for name in after["-f"]))
+                        self.assertLessEqual({each.split("=")[0] for each in after["--build-arg"]}, arguments)
+                        self.assertLessEqual(set(after["--profile"]), names)
+                        self.assertTrue(all(f"${{{name}:-" in compose for name in variables), "compose asks for no such variable")
+        self.assertTrue(all(told.values()), told)
+
     def test_no_block_hides(self):
         for page in PAGES + OTHERS:
             marks = re.findall(r"```|~~~", (ROOT / page).read_text(encoding="utf-8"))
@@ -156,6 +203,8 @@ class Commands(unittest.TestCase):
                 self.assertTrue(any(re.match(pattern, line) for line in lines), "no page has such a line any more")
                 for name in re.findall(r"\w+_test\.py", by):
                     self.assertTrue((ROOT / "tests/e2e" / name).exists(), name)
+                for verb in re.findall(r"make ([a-z-]+)", by):
+                    self.assertRegex((ROOT / "Makefile").read_text(encoding="utf-8"), rf"(?m)^{verb}:")
 
     def test_what_takes_long_is_there(self):
         helps, seen = {}, 0

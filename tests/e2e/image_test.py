@@ -62,8 +62,23 @@ class Image(unittest.TestCase):
         self.assertEqual(instructions("STOPSIGNAL"), ["SIGTERM"])
         self.assertNotRegex(DOCKERFILE, r"curl|wget|ADD |:latest")
         labels = " ".join(instructions("LABEL"))
-        for label in ("title", "description", "licenses", "version", "revision"):
+        for label in ("title", "description", "licenses", "version", "revision", "created", "source"):
             self.assertIn(f"org.opencontainers.image.{label}=", labels)
+        given = {name.split("=")[0] for name in instructions("ARG")}
+        self.assertEqual(given, set(re.findall(r"\$\{(\w+)\}", labels)), "each argument is a label's, and each label's is an argument")
+
+    def test_it_says_when_its_sources_were_made_and_where_they_are(self):
+        script = (ROOT / "scripts/image").read_text(encoding="utf-8")
+        for name in ("BUILD_DATE", "SOURCE", "REVISION"):
+            self.assertIn(f'--build-arg "{name}=', script)
+        (line,) = re.findall(r"^date=.*$", script, re.MULTILINE)
+
+        def date(**given):
+            return subprocess.run(["bash", "-euc", f'{line}\necho "$date"'], cwd=ROOT, env=given, capture_output=True, text=True, check=True).stdout.strip()
+        path = {"PATH": os.environ["PATH"]}
+        self.assertEqual(date(**path, SOURCE_DATE_EPOCH="86400"), "1970-01-02T00:00:00Z")
+        committed = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+        self.assertEqual(date(**path), date(**path, SOURCE_DATE_EPOCH=committed), "the same of the same sources")
 
     def test_what_it_copies_is_in_the_context(self):
         let_in = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]

@@ -42,6 +42,12 @@ def replaced(text, was, becomes):
     return text.replace(was, becomes)
 
 
+def unread(port):
+    """Bytes that lie before the process that has the connections to `port` of this machine (proc(5), net/tcp)."""
+    rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(int(row[4].split(":")[1], 16) for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01")
+
+
 class Proxy:
     """HAProxy on a free port before `servers`; use it in a with statement."""
 
@@ -185,6 +191,23 @@ class Behind(unittest.TestCase):
             return refusal.exception.details() == "no server takes calls"
         eventually(refused, "the proxy does not notice that both are away")
 
+    def test_a_call_that_a_server_had_when_it_died_is_not_done_again_by_the_other(self):
+        key, channel = self.key_of(0), self.channel()
+        session, _ = self.create(key, channel)
+        request = inference_pb2.PrefillRequest(session=session.name)
+        request.prompt.text = "It was a dark and stormy night"
+        server, port = self.servers[0].process, int(self.servers[0].addr.rsplit(":", 1)[1])
+        server.send_signal(signal.SIGSTOP)  # it has what comes, and answers nothing
+        self.addCleanup(server.send_signal, signal.SIGCONT)
+        eventually(lambda: all(path.read_text().rsplit(")", 1)[1].split()[0] == "T" for path in pathlib.Path(f"/proc/{server.pid}/task").glob("*/stat")),
+                   "a thread runs on")
+        before = unread(port)
+        call = inference_pb2_grpc.InferenceServiceStub(channel).Prefill(request, metadata=[("x-ebb-session", key)], timeout=PATIENCE)
+        eventually(lambda: unread(port) >= before + len(request.prompt.text), lambda: f"the call does not come to the server: {before}, {unread(port)}")
+        server.kill()
+        server.wait()
+        self.assertEqual(call.code(), grpc.StatusCode.UNAVAILABLE, f"the other server was asked: {call.details()}")
+
     def test_a_server_that_is_back_has_its_keys_and_its_sessions(self):
         key, channel = self.key_of(0), self.channel()
         session, _ = self.create(key, channel)
@@ -268,6 +291,9 @@ class Envoy(unittest.TestCase):
         (check,) = self.cluster["health_checks"]
         self.assertEqual(check["http_health_check"]["path"], re.search(r"http-check send meth GET uri (\S+)", haproxy)[1])
         self.assertEqual({str(each["health_check_config"]["port_value"]) for each in endpoints}, {re.search(r"default-server port (\d+)", haproxy)[1]})
+        # Neither repeats what may have been done: a server that was not reached has begun nothing, nor has one that refuses a stream.
+        self.assertEqual(re.search(r"retry-on (.*)", haproxy)[1], "conn-failure")
+        self.assertEqual({route["route"]["retry_policy"]["retry_on"] for route in routes}, {"connect-failure,refused-stream"})
         self.assertEqual(self.http["http2_protocol_options"]["max_concurrent_streams"],
                          int(re.search(r"max-concurrent-streams (\d+)", haproxy)[1]))
 

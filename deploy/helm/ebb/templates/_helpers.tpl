@@ -7,6 +7,12 @@ app.kubernetes.io/name: {{ default "ebb" .Values.nameOverride }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Of the pod of `helm test`, which is no server. */}}
+{{- define "ebb.testSelector" -}}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: test
+{{- end -}}
+
 {{- define "ebb.labels" -}}
 {{ include "ebb.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -38,6 +44,19 @@ annotations: {{- toYaml . | nindent 2 }}
 
 {{- define "ebb.tls" -}}
 {{- if .Values.secrets.tls -}}{{ .Values.secrets.tls }}{{- else if .Values.certificate.issuerRef -}}{{ include "ebb.name" . }}-tls{{- end -}}
+{{- end -}}
+
+{{/* What an appProtocol calls gRPC: the name with h2c is of cleartext alone, and there is none for HTTP/2 over TLS. */}}
+{{- define "ebb.grpcProtocol" -}}
+{{- if include "ebb.tls" . -}}https{{- else -}}kubernetes.io/h2c{{- end -}}
+{{- end -}}
+
+{{/* Refuses a proxy, as (list . "route.enabled"), where callers have to show certificates: it ends their TLS. */}}
+{{- define "ebb.noClientCertificates" -}}
+{{- $mode := dig "auth" "mode" "none" (index . 0).Values.config -}}
+{{- if contains "mtls" $mode -}}
+{{- fail (printf "%s is true, and config.auth.mode is %s: the proxy ends TLS, and callers' certificates with it. Leave out the one, or set token" (index . 1) $mode) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "ebb.openaiScheme" -}}
@@ -95,7 +114,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- toYaml $resources -}}
 {{- end -}}
 
-{{/* Ratio, in percent, by which pods are added: of each pod's fullest model, by the labels of a Prometheus operator's scrape. */}}
+{{/* What pods are added by. Ratios in percent: of each pod's fullest model, by the labels of a Prometheus operator's scrape. */}}
 {{- define "ebb.pagesReserved" -}}
 {{- $of := printf "namespace=%q,job=\"%s-pods\"" .Release.Namespace (include "ebb.name" .) -}}
 sum(100 * max without (model) (sum without (state) (ebb_kv_pages{ {{- $of }},state="owned"}) / ebb_kv_pages_limit{ {{- $of }}}))
@@ -104,6 +123,12 @@ sum(100 * max without (model) (sum without (state) (ebb_kv_pages{ {{- $of }},sta
 {{- define "ebb.queue" -}}
 {{- $of := printf "namespace=%q,job=\"%s-pods\"" .Release.Namespace (include "ebb.name" .) -}}
 sum(100 * max without (model) ((sum without (tenant) (ebb_queue_depth{ {{- $of }}}) + ebb_requests_running{ {{- $of }}}) / ebb_requests_limit{ {{- $of }}}))
+{{- end -}}
+
+{{/* Seconds within which 19 of 20 requests began, of each pod's slowest model. One that nobody asks has none, and no part. */}}
+{{- define "ebb.queueWait" -}}
+{{- $of := printf "namespace=%q,job=\"%s-pods\"" .Release.Namespace (include "ebb.name" .) -}}
+sum(max without (model) (histogram_quantile(0.95, sum without (tenant) (rate(ebb_queue_wait_seconds_bucket{ {{- $of }}}[2m]))) >= 0))
 {{- end -}}
 
 {{/* How the kubelet asks: (list . "readiness" "/readyz"). */}}
@@ -120,21 +145,21 @@ httpGet: {path: {{ index . 2 }}, port: http}
 {{- define "ebb.config" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $server := dict "listen" (printf "0.0.0.0:%d" (int .Values.ports.grpc)) "http_listen" (printf "0.0.0.0:%d" (int .Values.ports.http)) "drain_timeout" (printf "%ds" (int .Values.drain.timeoutSeconds)) -}}
+{{- $ports := dict -}}
+{{- range $name := list "grpc" "http" "openai" "health" -}}
+{{- with get $.Values.ports $name -}}
+{{- $port := int . | toString -}}
+{{- with get $ports $port -}}
+{{- fail (printf "ports.%s and ports.%s are both %s" . $name $port) -}}
+{{- end -}}
+{{- $_ := set $ports $port $name -}}
+{{- end -}}
+{{- end -}}
 {{- with .Values.ports.health -}}
-{{- range $name, $port := dict "grpc" $.Values.ports.grpc "http" $.Values.ports.http "openai" $.Values.ports.openai -}}
-{{- if eq (int $port) (int $.Values.ports.health) -}}
-{{- fail (printf "ports.%s and ports.health are both %d" $name (int $port)) -}}
-{{- end -}}
-{{- end -}}
 {{- $_ := set $server "health_listen" (printf "0.0.0.0:%d" (int .)) -}}
 {{- end -}}
 {{- $_ := set $config "server" (merge $server (default dict $config.server)) -}}
 {{- with .Values.ports.openai -}}
-{{- if eq (int .) (int $.Values.ports.grpc) -}}
-{{- fail (printf "ports.grpc and ports.openai are both %d" (int .)) -}}
-{{- else if eq (int .) (int $.Values.ports.http) -}}
-{{- fail (printf "ports.http and ports.openai are both %d" (int .)) -}}
-{{- end -}}
 {{- $mode := dig "auth" "mode" "none" $config -}}
 {{- if contains "mtls" $mode -}}
 {{- fail (printf "ports.openai is %d, a port that knows no client certificates, and config.auth.mode is %s: leave out the one, or set token" (int .) $mode) -}}
@@ -163,6 +188,15 @@ httpGet: {path: {{ index . 2 }}, port: http}
 {{- $_ := required "workload is Deployment, whose pods keep no sessions: set config.store.redis, where they are shared" (default dict $config.store).redis -}}
 {{- if .Values.store.enabled -}}
 {{- fail "workload is Deployment, whose pods have no volumes of their own: set store.enabled to false" -}}
+{{- end -}}
+{{- end -}}
+{{- if (default dict $config.store).redis -}}
+{{- $durability := default "off" $config.store.durability -}}
+{{- if ne $durability "step" -}}
+{{- fail (printf "config.store.durability is %s, and config.store.redis takes step alone" $durability) -}}
+{{- end -}}
+{{- if $config.models -}}
+{{- fail "config.models is set, and pods that share config.store.redis share sessions of one model" -}}
 {{- end -}}
 {{- end -}}
 {{- if .Values.secrets.redis -}}

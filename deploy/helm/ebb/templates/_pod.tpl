@@ -1,10 +1,48 @@
+{{/* What pods have that serve and the one that tests: how they are pulled, whom they run as, on which nodes. */}}
+{{- define "ebb.pullSecrets" -}}
+{{- with .Values.image.pullSecrets -}}
+imagePullSecrets: {{- range . }}{{ dict "name" . | list | toYaml | nindent 2 }}{{ end }}
+{{- end -}}
+{{- end -}}
+
+{{- define "ebb.podSecurityContext" -}}
+{{- $own := dict "runAsNonRoot" true "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532 "fsGroupChangePolicy" "OnRootMismatch" -}}
+{{- $_ := set $own "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- mergeOverwrite $own .Values.podSecurityContext | toYaml -}}
+{{- end -}}
+
+{{- define "ebb.securityContext" -}}
+{{- $own := dict "allowPrivilegeEscalation" false "capabilities" (dict "drop" (list "ALL")) -}}
+{{- /* But for NVIDIA's container hook, which writes to it. */ -}}
+{{- $_ := set $own "readOnlyRootFilesystem" (ne .Values.accelerator.kind "cuda") -}}
+{{- mergeOverwrite $own .Values.securityContext | toYaml -}}
+{{- end -}}
+
+{{- define "ebb.nodes" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- $device := include "ebb.device" . }}
+{{- if or $device .Values.tolerations }}
+tolerations:
+  {{- with $device }}
+  - {key: {{ . }}, operator: Exists, effect: NoSchedule}
+  {{- end }}
+  {{- with .Values.tolerations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
 {{/* Metadata and spec of a pod, for both kinds of workload. */}}
 {{- define "ebb.pod" -}}
 metadata:
   labels: {{- include "ebb.labels" . | nindent 4 }}
   annotations:
-    # Without the tenants and models, which a running server takes.
-    checksum/config: {{ omit (include "ebb.config" . | fromYaml) "tenants" "models" | toYaml | sha256sum }}
+    {{- $config := omit (include "ebb.config" . | fromYaml) "tenants" "models" }}
+    {{- $_ := set $config "log" (omit (default dict $config.log) "level") }}
+    # Without the tenants, models and log.level, which a running server takes.
+    checksum/config: {{ toYaml $config | sha256sum }}
     {{- with merge (dict) .Values.podAnnotations .Values.commonAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -13,12 +51,10 @@ spec:
   automountServiceAccountToken: false
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ include "ebb.gracePeriod" . }}
-  {{- with .Values.image.pullSecrets }}
-  imagePullSecrets: {{- range . }}{{ dict "name" . | list | toYaml | nindent 4 }}{{ end }}
+  {{- with include "ebb.pullSecrets" . }}
+  {{- . | nindent 2 }}
   {{- end }}
-  {{- $own := dict "runAsNonRoot" true "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532 "fsGroupChangePolicy" "OnRootMismatch" }}
-  {{- $_ := set $own "seccompProfile" (dict "type" "RuntimeDefault") }}
-  securityContext: {{- mergeOverwrite $own .Values.podSecurityContext | toYaml | nindent 4 }}
+  securityContext: {{- include "ebb.podSecurityContext" . | nindent 4 }}
   {{- with .Values.priorityClassName }}
   priorityClassName: {{ . }}
   {{- end }}
@@ -38,18 +74,8 @@ spec:
   {{- with .Values.affinity }}
   affinity: {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with .Values.nodeSelector }}
-  nodeSelector: {{- toYaml . | nindent 4 }}
-  {{- end }}
-  {{- $device := include "ebb.device" . }}
-  {{- if or $device .Values.tolerations }}
-  tolerations:
-    {{- with $device }}
-    - {key: {{ . }}, operator: Exists, effect: NoSchedule}
-    {{- end }}
-    {{- with .Values.tolerations }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+  {{- with include "ebb.nodes" . | trim }}
+  {{- . | nindent 2 }}
   {{- end }}
   {{- with .Values.accelerator.runtimeClassName }}
   runtimeClassName: {{ . }}
@@ -110,10 +136,7 @@ spec:
           exec: {command: [sleep, "{{ .Values.drain.preStopSeconds }}"]}
       terminationMessagePolicy: FallbackToLogsOnError
       resources: {{- include "ebb.resources" . | nindent 8 }}
-      {{- $ours := dict "allowPrivilegeEscalation" false "capabilities" (dict "drop" (list "ALL")) }}
-      {{- /* But for NVIDIA's container hook, which writes to it. */}}
-      {{- $_ := set $ours "readOnlyRootFilesystem" (ne .Values.accelerator.kind "cuda") }}
-      securityContext: {{- mergeOverwrite $ours .Values.securityContext | toYaml | nindent 8 }}
+      securityContext: {{- include "ebb.securityContext" . | nindent 8 }}
       volumeMounts:
         - {name: config, mountPath: /etc/ebb, readOnly: true}
         {{- if include "ebb.tokens" . }}
