@@ -15,6 +15,7 @@
 #include "policies/status.h"
 #include "server/console_files.h"
 #include "server/grpc_status.h"
+#include "server/log.h"
 
 namespace ebb {
 namespace {
@@ -192,9 +193,16 @@ void Console::AddTo(httplib::Server& http) {
             [this](const auto& request, auto& response) { AnswerCall(request, response); });
 }
 
+// The services count and log what they refuse; this is for what never reached them.
+void Console::Refused(const absl::Status& why, httplib::Response& response) const {
+  refused_(why);
+  LogInfo("console_refused", {{"reason", GetRefusal(why).reason}});
+  AnswerError(ToGrpc(why), response);
+}
+
 void Console::AnswerFile(std::string_view name, const httplib::Request& request, httplib::Response& response) const {
   const absl::Status known = CheckRequest(options_, request, false);
-  if (!known.ok()) return AnswerError(ToGrpc(known), response);
+  if (!known.ok()) return Refused(known, response);
   const auto files = ConsoleFiles();
   const auto file = std::find_if(files.begin(), files.end(), [&](const ConsoleFile& f) { return f.name == name; });
   if (file == files.end()) {
@@ -265,9 +273,9 @@ absl::StatusOr<std::shared_ptr<Console::Running>> Console::Begin(const google::p
 void Console::AnswerCall(const httplib::Request& request, httplib::Response& response) {
   SetHeaders("no-store", response);
   const auto method = Admit(request);
-  if (!method.ok()) return AnswerError(ToGrpc(method.status()), response);
+  if (!method.ok()) return Refused(method.status(), response);
   const auto begun = Begin(**method, request);
-  if (!begun.ok()) return AnswerError(ToGrpc(begun.status()), response);
+  if (!begun.ok()) return Refused(begun.status(), response);
   const std::shared_ptr<Running> running = *begun;
   if ((*method)->server_streaming()) {
     response.set_chunked_content_provider(

@@ -412,7 +412,8 @@ class RunningServer final : public Server {
     if (!options.console) return pages;
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);  // what the services answer has bounds of its own
-    console_ = std::make_unique<Console>(server_->InProcessChannel(arguments), *identity_, *options.console);
+    console_ = std::make_unique<Console>(server_->InProcessChannel(arguments), *identity_, *options.console,
+                                         [this](const absl::Status& why) { metrics().CountRefusal(why); });
     pages.console = {.add_to = [this](httplib::Server& http) { console_->AddTo(http); },
                      .threads = Console::kCallsMax,
                      .body_bytes_max = Console::kBodyBytesMax,
