@@ -196,7 +196,8 @@ void Console::AddTo(httplib::Server& http) {
 // The services count and log what they refuse; this is for what never reached them.
 void Console::Refused(const absl::Status& why, httplib::Response& response) const {
   refused_(why);
-  LogInfo("console_refused", {{"reason", GetRefusal(why).reason}});
+  const Refusal refusal = GetRefusal(why);
+  WriteLog(LevelOfCall(why), "console_refused", {{"tenant", TenantOf(refusal)}, {"reason", refusal.reason}}, {});
   AnswerError(ToGrpc(why), response);
 }
 
@@ -233,7 +234,8 @@ absl::Status Console::CheckCaller(const httplib::Request& request) const {
   }
   EBB_ASSIGN(const Caller caller, identity_.CallerOfToken(request.get_header_value("authorization")));
   if (caller.admin) return absl::OkStatus();
-  return Refuse(absl::StatusCode::kPermissionDenied, "the console needs an admin's token", {.reason = "ADMIN_ONLY"});
+  return Refuse(absl::StatusCode::kPermissionDenied, "the console needs an admin's token",
+                {.reason = "ADMIN_ONLY", .metadata = {{"tenant", caller.tenant}}});
 }
 
 absl::StatusOr<const google::protobuf::MethodDescriptor*> Console::Admit(const httplib::Request& request) const {
