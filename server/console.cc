@@ -15,6 +15,7 @@
 #include "policies/status.h"
 #include "server/console_files.h"
 #include "server/grpc_status.h"
+#include "server/log.h"
 
 namespace ebb {
 namespace {
@@ -192,9 +193,17 @@ void Console::AddTo(httplib::Server& http) {
             [this](const auto& request, auto& response) { AnswerCall(request, response); });
 }
 
+// The services count and log what they refuse; this is for what never reached them.
+void Console::Refused(const absl::Status& why, httplib::Response& response) const {
+  refused_(why);
+  const Refusal refusal = GetRefusal(why);
+  WriteLog(LevelOfCall(why), "console_refused", {{"tenant", TenantOf(refusal)}, {"reason", refusal.reason}}, {});
+  AnswerError(ToGrpc(why), response);
+}
+
 void Console::AnswerFile(std::string_view name, const httplib::Request& request, httplib::Response& response) const {
   const absl::Status known = CheckRequest(options_, request, false);
-  if (!known.ok()) return AnswerError(ToGrpc(known), response);
+  if (!known.ok()) return Refused(known, response);
   const auto files = ConsoleFiles();
   const auto file = std::find_if(files.begin(), files.end(), [&](const ConsoleFile& f) { return f.name == name; });
   if (file == files.end()) {
@@ -225,7 +234,8 @@ absl::Status Console::CheckCaller(const httplib::Request& request) const {
   }
   EBB_ASSIGN(const Caller caller, identity_.CallerOfToken(request.get_header_value("authorization")));
   if (caller.admin) return absl::OkStatus();
-  return Refuse(absl::StatusCode::kPermissionDenied, "the console needs an admin's token", {.reason = "ADMIN_ONLY"});
+  return Refuse(absl::StatusCode::kPermissionDenied, "the console needs an admin's token",
+                {.reason = "ADMIN_ONLY", .metadata = {{"tenant", caller.tenant}}});
 }
 
 absl::StatusOr<const google::protobuf::MethodDescriptor*> Console::Admit(const httplib::Request& request) const {
@@ -265,9 +275,9 @@ absl::StatusOr<std::shared_ptr<Console::Running>> Console::Begin(const google::p
 void Console::AnswerCall(const httplib::Request& request, httplib::Response& response) {
   SetHeaders("no-store", response);
   const auto method = Admit(request);
-  if (!method.ok()) return AnswerError(ToGrpc(method.status()), response);
+  if (!method.ok()) return Refused(method.status(), response);
   const auto begun = Begin(**method, request);
-  if (!begun.ok()) return AnswerError(ToGrpc(begun.status()), response);
+  if (!begun.ok()) return Refused(begun.status(), response);
   const std::shared_ptr<Running> running = *begun;
   if ((*method)->server_streaming()) {
     response.set_chunked_content_provider(

@@ -20,6 +20,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -63,9 +64,11 @@ class Console {
   static constexpr char kApi[] = "/console/api/";     // what is posted
   static constexpr char kMarker[] = "X-Ebb-Console";  // any value
 
-  // `channel` leads to the server's own services. `identity` outlives the console.
-  Console(std::shared_ptr<grpc::Channel> channel, const Identity& identity, const ConsoleOptions& options)
-      : channel_(std::move(channel)), identity_(identity), options_(options) {}
+  // `channel` leads to the server's own services. `identity` outlives the console. `refused` is told of what the
+  // console itself refuses; any thread.
+  Console(std::shared_ptr<grpc::Channel> channel, const Identity& identity, const ConsoleOptions& options,
+          std::function<void(const absl::Status&)> refused)
+      : channel_(std::move(channel)), identity_(identity), options_(options), refused_(std::move(refused)) {}
 
   // The console outlives `http`.
   void AddTo(httplib::Server& http);
@@ -80,10 +83,12 @@ class Console {
   absl::StatusOr<std::shared_ptr<Running>> Begin(const google::protobuf::MethodDescriptor& method,
                                                  const httplib::Request& request);
   absl::Status CheckCaller(const httplib::Request& request) const;
+  void Refused(const absl::Status& why, httplib::Response& response) const;
 
   const std::shared_ptr<grpc::Channel> channel_;
   const Identity& identity_;
   const ConsoleOptions options_;
+  const std::function<void(const absl::Status&)> refused_;
   std::atomic<int> calls_ = 0;
 };
 

@@ -1,6 +1,5 @@
 #include "server/experiment_file.h"
 
-#include <google/protobuf/util/json_util.h>
 #include <google/protobuf/util/message_differencer.h>
 
 #include <cstring>
@@ -8,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "ebb/config/v1/experiments.pb.h"
 #include "policies/status.h"
 #include "server/convert_experiment.h"
+#include "server/experiment_list.h"
 #include "server/log.h"
 #include "server/small_file.h"
 #include "server/start_experiment.h"
@@ -31,27 +30,6 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
     return RefuseField("BAD_EXPERIMENTS_FILE", "experiments.file", absl::StrFormat("%s has more than 1 MiB", path));
   }
   return text;
-}
-
-absl::StatusOr<std::vector<ExperimentSpec>> Parse(const std::string& path, const std::string& text,
-                                                  const SpecLimits& limits) {
-  config::v1::ExperimentList list;
-  const auto parsed = google::protobuf::util::JsonStringToMessage(text, &list);
-  if (!parsed.ok()) {
-    return RefuseField("BAD_EXPERIMENTS_FILE", "experiments.file",
-                       absl::StrFormat("%s is not JSON of experiments: %s", path, parsed.message().ToString()));
-  }
-  std::vector<ExperimentSpec> specs;
-  for (int i = 0; i < list.experiments_size(); ++i) {
-    auto spec = ExperimentFrom(list.experiments(i), limits);
-    if (!spec.ok()) {
-      return RefuseField(
-          "BAD_EXPERIMENTS_FILE", "experiments.file",
-          absl::StrFormat("%s, the experiment at index %d: %s", path, i, std::string(spec.status().message())));
-    }
-    specs.push_back(*std::move(spec));
-  }
-  return specs;
 }
 
 // But for the ramp.
@@ -124,7 +102,7 @@ absl::StatusOr<std::unique_ptr<ExperimentFile>> ExperimentFile::Open(const Exper
 absl::StatusOr<FileChange> ExperimentFile::Read() {
   EBB_ASSIGN(std::string text, ReadText(options_.path));
   if (text == text_) return FileChange();
-  EBB_ASSIGN(std::vector<ExperimentSpec> specs, Parse(options_.path, text, LimitsOf(worker_.model())));
+  EBB_ASSIGN(std::vector<ExperimentSpec> specs, ExperimentsFrom(options_.path, text, LimitsOf(worker_.model())));
   return FileChange{.paths = {options_.path},
                     .take = [this, text = std::move(text), specs = std::move(specs)]() mutable {
                       return Take(std::move(text), std::move(specs));

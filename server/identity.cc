@@ -18,6 +18,7 @@ namespace ebb {
 namespace {
 
 constexpr char kTenantKey[] = "x-ebb-tenant";
+constexpr char kTenantOfRefusal[] = "tenant";
 constexpr char kAuthorizationKey[] = "authorization";
 constexpr std::string_view kBearer = "bearer ";
 constexpr size_t kTokenFileBytesMax = 1 << 20;
@@ -125,12 +126,21 @@ absl::Status Allow(std::string_view method, const Caller& caller) {
     case Role::kAdmin:
       if (caller.admin) return absl::OkStatus();
       return Refuse(absl::StatusCode::kPermissionDenied, absl::StrFormat("%s needs an admin's credential", method),
-                    {.reason = "ADMIN_ONLY"});
+                    {.reason = "ADMIN_ONLY", .metadata = {{kTenantOfRefusal, caller.tenant}}});
     case Role::kNobody:
       break;
   }
   return Refuse(absl::StatusCode::kPermissionDenied, absl::StrFormat("%s is for nobody", method),
                 {.reason = "CLOSED_METHOD"});
+}
+
+std::string TenantOf(const Refusal& refusal) {
+  const auto known = refusal.metadata.find(kTenantOfRefusal);
+  return known == refusal.metadata.end() ? "" : known->second;
+}
+
+LogLevel LevelOfCall(const absl::Status& status) {
+  return absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status) ? LogLevel::kWarn : LogLevel::kInfo;
 }
 
 absl::StatusOr<Caller> CallerOfCertificate(std::span<const std::string> uris,
@@ -219,7 +229,7 @@ absl::StatusOr<Caller> Identity::Authenticate(const grpc::CallbackServerContext&
     return Refuse(
         absl::StatusCode::kPermissionDenied,
         absl::StrFormat("%s: the credential is of '%s'; leave the key out, or send that", kTenantKey, caller.tenant),
-        {.reason = "OTHER_TENANT"});
+        {.reason = "OTHER_TENANT", .metadata = {{kTenantOfRefusal, caller.tenant}}});
   }
   return caller;
 }

@@ -19,7 +19,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "policies/status.h"
 #include "server/live_file.h"
+#include "server/log_line.h"
 #include "server/tokens.h"
 
 namespace ebb {
@@ -40,8 +42,13 @@ enum class Role { kNobody, kUser, kAdmin };
 // Of "SessionService/GetSession"; kNobody where the table has no such method.
 Role RoleFor(std::string_view method);
 
-// PERMISSION_DENIED ADMIN_ONLY, CLOSED_METHOD.
+// PERMISSION_DENIED ADMIN_ONLY, which tells the caller's `tenant`, CLOSED_METHOD.
 absl::Status Allow(std::string_view method, const Caller& caller);
+
+// Of a call that was refused so: whose it is, empty where that is not known.
+std::string TenantOf(const Refusal& refusal);
+// Of its line in the log: a warning where it was refused for who made it, whatever becomes of other calls' lines.
+LogLevel LevelOfCall(const absl::Status& status);
 
 // Whose a verified client certificate is. The URI, if it has one, is spiffe://TRUST-DOMAIN/tenant/NAME, or
 // .../tenant/NAME/admin; without one the subject's common name is the tenant's. UNAUTHENTICATED NAMELESS_CERTIFICATE.
@@ -54,8 +61,8 @@ class Identity {
   static absl::StatusOr<std::unique_ptr<Identity>> Open(const AuthOptions& options);
 
   // Any thread. Without authentication, everybody is the admin of the tenant that x-ebb-tenant names. UNAUTHENTICATED
-  // NO_CREDENTIAL, BAD_CREDENTIAL, NAMELESS_CERTIFICATE; PERMISSION_DENIED ADMIN_ONLY, OTHER_TENANT, CLOSED_METHOD;
-  // INVALID_ARGUMENT INVALID_TENANT.
+  // NO_CREDENTIAL, BAD_CREDENTIAL, NAMELESS_CERTIFICATE; PERMISSION_DENIED CLOSED_METHOD, and with the `tenant` that
+  // calls ADMIN_ONLY, OTHER_TENANT; INVALID_ARGUMENT INVALID_TENANT.
   absl::StatusOr<Caller> Of(std::string_view method, const grpc::CallbackServerContext& context) const;
 
   // Whose the value of `authorization` is. UNAUTHENTICATED BAD_CREDENTIAL. Any thread.

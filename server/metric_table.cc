@@ -44,7 +44,7 @@ std::span<const MetricRow> MetricTable() {
       {"ebb_refusals_total", kC, "calls", {"reason"}, {},
        "Calls answered with an error that the request, a limit or the load explains, by ErrorInfo reason."},
       {"ebb_auth_failures_total", kC, "calls", {"reason"}, {},
-       "Of these refusals, calls whose caller showed no credential, a wrong one, or one that does not allow the call. Handshakes of TLS that fail are no calls: a client without a certificate is not counted."},
+       "Of these refusals, calls whose caller showed no credential, a wrong one, or one that does not allow the call, and those of pages that may not call the console or the OpenAI port. Handshakes of TLS that fail are no calls: a client without a certificate is not counted."},
       {"ebb_certificate_end_timestamp_seconds", kG, "seconds", {}, {},
        "When the server's certificate in use ends (the first of tls.cert), since the epoch. Absent without TLS."},
       {"ebb_connections_refused_total", kC, "connections", {}, {},

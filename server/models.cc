@@ -82,8 +82,7 @@ void Models::Configure(const ModelTable& wanted, absl::Duration patience) {
     });
     for (auto at = wanted_.begin(); at != wanted_.end();) {
       const auto now = wanted.find(at->first);
-      const bool failed = at->second->state == ModelState::kFailed;  // what was wrong may have been put right
-      if (now != wanted.end() && now->second == at->second->spec && !failed) {
+      if (now != wanted.end() && IsAs(*at->second, now->second)) {
         ++at;
         continue;
       }
@@ -105,6 +104,16 @@ void Models::Configure(const ModelTable& wanted, absl::Duration patience) {
   }
   for (const std::shared_ptr<Entry>& entry : gone) entry->thread.join();
   for (const std::shared_ptr<Entry>& entry : begun) entry->known.WaitForNotification();
+}
+
+bool Models::Leaves(const std::string& name, const ModelSpec& spec) const {
+  const absl::MutexLock lock(&mutex_);
+  const auto found = wanted_.find(name);
+  return found != wanted_.end() && IsAs(*found->second, spec);
+}
+
+bool Models::IsAs(const Entry& entry, const ModelSpec& spec) {
+  return entry.spec == spec && entry.state != ModelState::kFailed;  // what was wrong may have been put right
 }
 
 void Models::Stop(Entry& entry, absl::Duration patience) {

@@ -69,6 +69,9 @@ class Models {
   // known when it returns.
   void Configure(const ModelTable& wanted, absl::Duration patience);
 
+  // Whether Configure would leave the model as it is, rather than load one of that name.
+  bool Leaves(const std::string& name, const ModelSpec& spec) const;
+
   // Empty: the main one. NOT_FOUND UNKNOWN_MODEL, naming those that there are; UNAVAILABLE MODEL_LOADING, with
   // RetryInfo, and MODEL_UNLOADING; FAILED_PRECONDITION MODEL_FAILED with the reason. The field is `model`.
   absl::StatusOr<ModelLease> Find(const std::string& name) const;
@@ -93,6 +96,7 @@ class Models {
   void SetState(Entry& entry, ModelState state, const std::string& problem = {});
   void Call(Entry& entry, ServedModel& model);
   absl::Status NotWanted(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static bool IsAs(const Entry& entry, const ModelSpec& spec);
   static void Stop(Entry& entry, absl::Duration patience);
 
   ServedModel& main_;

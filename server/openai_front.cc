@@ -27,6 +27,7 @@
 #include "server/conversations.h"
 #include "server/convert.h"
 #include "server/grpc_status.h"
+#include "server/identity.h"
 #include "server/log.h"
 #include "server/openai_call.h"
 #include "server/openai_reply.h"
@@ -255,7 +256,7 @@ class RunningFront final : public OpenAiFront {
   // The services count and log what they refuse; this is for what never reached them.
   void Refused(const absl::Status& why, httplib::Response& response) const {
     served_.refused(why);
-    LogInfo("openai_refused", {{"reason", GetRefusal(why).reason}});
+    WriteLog(LevelOfCall(why), "openai_refused", {{"reason", GetRefusal(why).reason}}, {});
     AnswerError(ToGrpc(why), response);
   }
 

@@ -14,7 +14,7 @@ namespace {
 constexpr char kTraceKey[] = "traceparent";
 constexpr std::string_view kSessions = "sessions/";
 
-absl::StatusOr<std::string> TenantOf(absl::StatusOr<Caller> caller) {
+absl::StatusOr<std::string> TenantOfCaller(absl::StatusOr<Caller> caller) {
   if (!caller.ok()) return std::move(caller).status();
   return std::move(caller->tenant);
 }
@@ -56,7 +56,7 @@ absl::Status CheckSize(const ServiceParts& parts, const google::protobuf::Messag
 Rpc::Rpc(const ServiceParts& parts, std::string_view method, const grpc::CallbackServerContext& context)
     : parts_(parts),
       method_(method),
-      tenant_(TenantOf(parts.identity.Of(method, context))),
+      tenant_(TenantOfCaller(parts.identity.Of(method, context))),
       trace_(ParseTraceparent(MetadataOf(context, kTraceKey))),
       received_(parts.clock.Now()),
       deadline_(DeadlineOf(context, received_)) {}
@@ -86,17 +86,19 @@ grpc::Status Rpc::Finish(const absl::Status& found) {
   parts_.metrics.CallEnded(parts_.metrics.method(method_), status, took);
   const std::string code = absl::StatusCodeToString(status.code());
   const Refusal refusal = GetRefusal(status);
-  LogInfo("rpc", {{"method", method_},
-                  {"tenant", tenant_.ok() ? *tenant_ : ""},
-                  {"session", session_.empty() ? HashOfSession(refusal) : session_},
-                  {"model", model_},
-                  {"code", code},
-                  {"reason", refusal.reason},
-                  {"ms", took},
-                  {"tokens_in", tokens_in_},
-                  {"tokens_out", tokens_out_},
-                  {"trace_id", trace_.trace_id},
-                  {"span_id", trace_.span_id}});
+  WriteLog(LevelOfCall(status), "rpc",
+           {{"method", method_},
+            {"tenant", tenant_.ok() ? *tenant_ : TenantOf(refusal)},
+            {"session", session_.empty() ? HashOfSession(refusal) : session_},
+            {"model", model_},
+            {"code", code},
+            {"reason", refusal.reason},
+            {"ms", took},
+            {"tokens_in", tokens_in_},
+            {"tokens_out", tokens_out_},
+            {"trace_id", trace_.trace_id},
+            {"span_id", trace_.span_id}},
+           {});
   return ToGrpc(status, trace_.trace_id);
 }
 

@@ -35,6 +35,7 @@
 #include "server/inference_service.h"
 #include "server/log.h"
 #include "server/metrics.h"
+#include "server/model_header.h"
 #include "server/models.h"
 #include "server/open_streams.h"
 #include "server/openai_front.h"
@@ -111,7 +112,7 @@ absl::Status NoRoomFor(const std::string& model, const char* what) {
                 absl::StrFormat("the system has no more %s for the model '%s'", what, model), {.reason = "NO_MEMORY"});
 }
 
-// As Server::CheckModels, as far as that can be said without the main model.
+// What could never be the server's, as far as that can be said without the main model.
 absl::Status CheckSpecs(const ModelTable& models, const ServerOptions& options) {
   if (!models.empty() && options.shared_store) {
     return RefuseField("BAD_VALUE", "models", "servers share sessions of one model: it is empty with store.redis");
@@ -179,7 +180,7 @@ class RunningServer final : public Server {
                                 .experiments = &experiments_});
     services_.emplace(*parts_);
     metrics().reload().last_good.Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
-    return CheckModels(options_.models);
+    return CheckTable(options_.models);
   }
 
   void BringBack() {
@@ -272,14 +273,18 @@ class RunningServer final : public Server {
   }
 
   absl::Status CheckModels(const ModelTable& models) const override {
-    EBB_TRY(CheckSpecs(models, options_));
-    if (!models.contains(main_->name())) return absl::OkStatus();
-    return RefuseField("BAD_VALUE", absl::StrFormat("models.%s", main_->name()),
-                       "the name is that of the main model, `model`");
+    EBB_TRY(CheckTable(models));
+    for (const auto& [name, spec] : models) {
+      if (models_->Leaves(name, spec)) continue;
+      const absl::Status header = CheckModelHeader(spec.path);
+      if (header.ok()) continue;
+      return RefuseField("BAD_VALUE", absl::StrFormat("models.%s.path", name), std::string(header.message()));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status SetModels(const ModelTable& models, absl::Duration patience) override {
-    EBB_TRY(CheckModels(models));
+    EBB_TRY(CheckTable(models));
     models_->Configure(models, patience);
     return absl::OkStatus();
   }
@@ -342,6 +347,14 @@ class RunningServer final : public Server {
   };
 
   Metrics& metrics() const { return main_->metrics(); }
+
+  // Whatever their files are like: a server starts, and goes on, while one of its models cannot be loaded.
+  absl::Status CheckTable(const ModelTable& models) const {
+    EBB_TRY(CheckSpecs(models, options_));
+    if (!models.contains(main_->name())) return absl::OkStatus();
+    return RefuseField("BAD_VALUE", absl::StrFormat("models.%s", main_->name()),
+                       "the name is that of the main model, `model`");
+  }
 
   ServedModel::Shared SharedBy(ModelId id, std::vector<std::string> methods, Experiments* experiments) {
     return {.id = id,
@@ -412,7 +425,8 @@ class RunningServer final : public Server {
     if (!options.console) return pages;
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);  // what the services answer has bounds of its own
-    console_ = std::make_unique<Console>(servers_->InProcessChannel(arguments), *identity_, *options.console);
+    console_ = std::make_unique<Console>(servers_->InProcessChannel(arguments), *identity_, *options.console,
+                                         [this](const absl::Status& why) { metrics().CountRefusal(why); });
     pages.console = {.add_to = [this](httplib::Server& http) { console_->AddTo(http); },
                      .threads = Console::kCallsMax,
                      .body_bytes_max = Console::kBodyBytesMax,

@@ -101,14 +101,14 @@ class Server {
   virtual std::optional<Address> openai_address() const = 0;
 
   // Any thread. INVALID_ARGUMENT, as WithPolicies, or BAD_VALUE naming the key, where these could never be the
-  // server's.
+  // server's; of models also where one that would be loaded is no model by its header (CheckModelHeader).
   virtual absl::Status CheckTenants(const TenantTable& tenants) const = 0;
   virtual absl::Status CheckModels(const ModelTable& models) const = 0;
   // Any thread. The tenants' weights, quotas and policies from now on. What CheckTenants refuses changes nothing.
   virtual absl::Status SetTenants(const TenantTable& tenants) = 0;
   // Any thread. Which models there are beside the one that the server started with: those that are new are loaded,
   // those that are gone may finish their calls for `patience`, and whoever watches is told of each. What CheckModels
-  // refuses changes nothing.
+  // refuses changes nothing, but for a file that is no model: it is found so when it is loaded.
   virtual absl::Status SetModels(const ModelTable& models, absl::Duration patience) = 0;
   // Any thread. `file` is read with those of the options, until Drain. REQUIRES: what is good of it is taken.
   virtual void AddLiveFile(LiveFile file) = 0;

@@ -39,8 +39,9 @@ Pending Begin(const ServiceParts& parts, std::string_view method, grpc::Callback
   return {.rpc = Rpc(parts, method, *context), .context = context, .reactor = context->DefaultReactor()};
 }
 
-absl::Status CheckStore(const ServiceParts& parts) {
-  if (parts.store != nullptr) return absl::OkStatus();
+// The caller's, where there is a store. Who calls comes first: a stranger is not told what this server keeps.
+absl::StatusOr<std::string> TenantWithStore(const Rpc& rpc, const ServiceParts& parts) {
+  if (!rpc.tenant().ok() || parts.store != nullptr) return rpc.tenant();
   return Refuse(absl::StatusCode::kFailedPrecondition, "this server keeps nothing; start it with store.dir",
                 {.reason = "NO_STORE"});
 }
@@ -86,8 +87,7 @@ struct SaveRequest {
 };
 
 absl::StatusOr<SaveRequest> SaveFrom(const v1::SaveSessionRequest& proto, const Rpc& rpc, const ServiceParts& parts) {
-  EBB_TRY(CheckStore(parts));
-  EBB_ASSIGN(const std::string tenant, rpc.tenant());
+  EBB_ASSIGN(const std::string tenant, TenantWithStore(rpc, parts));
   EBB_ASSIGN(const std::string session, SessionIdFrom(proto.session(), "session"));
   SaveRequest request = {
       .tenant = tenant, .session = session, .snapshot = proto.snapshot_id().empty() ? session : proto.snapshot_id()};
@@ -99,8 +99,7 @@ absl::StatusOr<SaveRequest> SaveFrom(const v1::SaveSessionRequest& proto, const 
 // The session to be; `snapshot` gets the id of what it comes from.
 absl::StatusOr<SessionRequest> RestoreFrom(const v1::RestoreSessionRequest& proto, const Rpc& rpc,
                                            const ServiceParts& parts, std::string& snapshot) {
-  EBB_TRY(CheckStore(parts));
-  EBB_ASSIGN(const std::string tenant, rpc.tenant());
+  EBB_ASSIGN(const std::string tenant, TenantWithStore(rpc, parts));
   EBB_ASSIGN(snapshot, SnapshotIdFrom(proto.snapshot(), "snapshot"));
   SessionRequest request = {.tenant = tenant,
                             .id = proto.session_id().empty() ? NewSessionId() : proto.session_id(),
@@ -201,11 +200,11 @@ grpc::ServerUnaryReactor* SessionService::ListSnapshots(grpc::CallbackServerCont
                                                         const v1::ListSnapshotsRequest* request,
                                                         v1::ListSnapshotsResponse* response) {
   Pending call = Begin(parts_, "SessionService/ListSnapshots", context);
-  const absl::Status store = CheckStore(parts_);
-  if (!call.rpc.tenant().ok() || !store.ok()) return call.End(store.ok() ? call.rpc.tenant().status() : store);
+  const absl::StatusOr<std::string> tenant = TenantWithStore(call.rpc, parts_);
+  if (!tenant.ok()) return call.End(tenant.status());
   const absl::StatusOr<ListPage> page = PageFrom(request->page_size(), request->page_token(), "ListSnapshots");
   if (!page.ok()) return call.End(page.status());
-  OnStore(parts_, call, [response, page = *page, tenant = *call.rpc.tenant()](Pending& to_end, SnapshotStore& files) {
+  OnStore(parts_, call, [response, page = *page, tenant = *tenant](Pending& to_end, SnapshotStore& files) {
     const auto entries = files.List(Shelf::kSnapshots, tenant, page.after,
                                     page.count + 1);  // one more tells whether there is another page
     for (size_t i = 0; entries.ok() && i < entries->size() && i < page.count; ++i) {
@@ -223,11 +222,11 @@ grpc::ServerUnaryReactor* SessionService::DeleteSnapshot(grpc::CallbackServerCon
                                                          const v1::DeleteSnapshotRequest* request,
                                                          v1::DeleteSnapshotResponse* /*response*/) {
   Pending call = Begin(parts_, "SessionService/DeleteSnapshot", context);
-  if (const absl::Status store = CheckStore(parts_); !store.ok()) return call.End(store);
-  if (!call.rpc.tenant().ok()) return call.End(call.rpc.tenant().status());
+  const absl::StatusOr<std::string> tenant = TenantWithStore(call.rpc, parts_);
+  if (!tenant.ok()) return call.End(tenant.status());
   const auto id = SnapshotIdFrom(request->name(), "name");
   if (!id.ok()) return call.End(id.status());
-  OnStore(parts_, call, [tenant = *call.rpc.tenant(), id = *id](Pending& to_end, SnapshotStore& files) {
+  OnStore(parts_, call, [tenant = *tenant, id = *id](Pending& to_end, SnapshotStore& files) {
     to_end.End(files.Delete(Shelf::kSnapshots, tenant, id));
   });
   return call.reactor;

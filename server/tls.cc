@@ -11,11 +11,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstring>
 #include <ctime>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "policies/check.h"
 #include "policies/status.h"
@@ -46,8 +50,50 @@ absl::Status BadFile(const std::string& field, const std::string& what) {
 
 Bio Memory(const std::string& text) { return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
 
-Certificate FirstCertificate(const std::string& text) {
-  return Certificate(PEM_read_bio_X509(Memory(text).get(), nullptr, nullptr, nullptr));
+// REQUIRES: the reading of PEM blocks has just come to none.
+bool IsAtEnd() {
+  const unsigned long error = ERR_peek_last_error();
+  return ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE;
+}
+
+// Whether each PEM block of a text is whole, whatever it holds. Between blocks there may be any text; a reader takes a
+// first line that was cut off for such, so lines that look like a block's first or last are counted.
+bool HasWholeBlocks(const std::string& text) {
+  const Bio bio = Memory(text);
+  int64_t lines = 0;
+  char* name = nullptr;
+  char* header = nullptr;
+  unsigned char* data = nullptr;
+  for (long size = 0; PEM_read_bio(bio.get(), &name, &header, &data, &size) == 1; lines -= 2) {
+    OPENSSL_free(name);
+    OPENSSL_free(header);
+    OPENSSL_free(data);
+  }
+  if (!IsAtEnd()) return false;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const bool is_last = line.data() + line.size() == text.data() + text.size();
+    if (absl::StartsWith(line, is_last ? "-" : "-----")) ++lines;
+  }
+  return lines == 0;
+}
+
+// All that a PEM text has, one at least: what reads it for a connection stops at the first that it cannot read, and
+// would leave out the others without a word.
+absl::StatusOr<std::vector<Certificate>> ReadCertificates(const std::string& text, const std::string& field) {
+  ERR_clear_error();
+  const Bio bio = Memory(text);
+  std::vector<Certificate> all;
+  for (;;) {
+    Certificate next(PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr));
+    if (next == nullptr) break;
+    all.push_back(std::move(next));
+  }
+  if (all.empty()) return BadFile(field, "the file has no certificate in PEM");
+  if (!IsAtEnd() || !HasWholeBlocks(text)) {
+    return BadFile(field, absl::StrFormat("what follows certificate %d is damaged, or was cut off", all.size()));
+  }
+  ERR_clear_error();  // the end of the text is one
+  return all;
 }
 
 // An encrypted key is refused: OpenSSL would ask the terminal for its password.
@@ -88,8 +134,8 @@ void Write(const OpenFile& file, const std::string& text) {
 }  // namespace
 
 absl::StatusOr<absl::Time> CheckTls(const TlsTexts& texts, bool wants_client_ca, absl::Time now) {
-  const Certificate certificate = FirstCertificate(texts.cert);
-  if (certificate == nullptr) return BadFile("tls.cert", "the file has no certificate in PEM");
+  EBB_ASSIGN(const std::vector<Certificate> certificates, ReadCertificates(texts.cert, "tls.cert"));
+  const Certificate& certificate = certificates.front();
   const Key key(PEM_read_bio_PrivateKey(Memory(texts.key).get(), nullptr, NoPassword, nullptr));
   if (key == nullptr) return BadFile("tls.key", "the file has no private key in PEM, or one that is encrypted");
   if (X509_check_private_key(certificate.get(), key.get()) != 1) {
@@ -102,9 +148,7 @@ absl::StatusOr<absl::Time> CheckTls(const TlsTexts& texts, bool wants_client_ca,
   if (now < begin)
     return BadFile("tls.cert",
                    absl::StrFormat("the certificate begins %s", absl::FormatTime(begin, absl::UTCTimeZone())));
-  if (wants_client_ca && FirstCertificate(texts.client_ca) == nullptr) {
-    return BadFile("tls.client_ca", "the file has no certificate in PEM");
-  }
+  if (wants_client_ca) EBB_TRY(ReadCertificates(texts.client_ca, "tls.client_ca").status());
   return end;
 }
 

@@ -31,7 +31,8 @@ struct TlsOptions {
 };
 
 // What a set of PEM texts is good for. INVALID_ARGUMENT BAD_TLS_FILE, the field being the configuration's key: tls.cert
-// is no certificate, has ended or has not begun by `now`, or tls.key is not its key; tls.client_ca has no certificate.
+// is no certificate, has ended or has not begun by `now`, or tls.key is not its key; tls.client_ca has no certificate;
+// either has more after its first that is damaged or cut off.
 struct TlsTexts {
   std::string cert = {};
   std::string key = {};

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import tempfile
 import unittest
+import urllib.error
 import urllib.request
 
 from binaries import BIN, ROOT, Server
@@ -349,6 +350,35 @@ class SecretsStaySecret(unittest.TestCase):
             self.assertIn("acme", [entry.get("tenant") for entry in log])
             for secret in ((path / "acme.token").read_text(encoding="utf-8").strip(), "not-a-valid-token", line.split()[1]):
                 self.assertNotIn(secret, server.rest)
+
+    def test_who_is_not_let_in_is_a_warning_with_the_tenant_where_it_is_known(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder)
+            lines = [run(BIN / "ebb", "token", name, *admin, "--out", path / name).stdout for name, admin in (("acme", ()), ("ops", ("--admin",)))]
+            (path / "tokens").write_text("".join(lines), encoding="utf-8")
+            (path / "wrong").write_text("not-a-valid-token\n", encoding="utf-8")
+            with Server("--auth.mode=token", f"--auth.token_file={path / 'tokens'}") as server:
+                def console(token):
+                    shown = {"Authorization": "Bearer " + (path / token).read_text(encoding="utf-8").strip()} if token else {}
+                    request = urllib.request.Request(f"http://{server.http}/console/api/AdminService/GetStatus", b"{}", {"X-Ebb-Console": "1", **shown})
+                    try:
+                        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+                            return answer.status
+                    except urllib.error.HTTPError as error:
+                        return error.code
+                server.ebb("sessions", check=1)
+                server.ebb("--token-file", str(path / "wrong"), "sessions", check=1)
+                server.ebb("--token-file", str(path / "acme"), "status", check=1)
+                server.ebb("--token-file", str(path / "acme"), "--tenant", "other", "sessions", check=1)
+                server.ebb("--token-file", str(path / "ops"), "status")
+                server.ebb("--token-file", str(path / "acme"), "sessions", "delete", "none", check=1)
+                self.assertEqual([console(token) for token in ("", "wrong", "acme", "ops")], [401, 401, 403, 200])
+            log = [json.loads(each) for each in server.rest.splitlines()]
+        told = [(entry["level"], entry["tenant"], entry["reason"]) for entry in log if entry["event"] == "rpc"]
+        self.assertEqual(told, [("warn", "", "NO_CREDENTIAL"), ("warn", "", "BAD_CREDENTIAL"), ("warn", "acme", "ADMIN_ONLY"), ("warn", "acme", "OTHER_TENANT"),
+                                ("info", "ops", ""), ("info", "acme", "UNKNOWN_SESSION"), ("info", "ops", "")])
+        told = [(entry["level"], entry["reason"]) for entry in log if entry["event"] == "console_refused"]
+        self.assertEqual(told, [("warn", "NO_CREDENTIAL"), ("warn", "BAD_CREDENTIAL"), ("warn", "ADMIN_ONLY")])
 
 
 if __name__ == "__main__":

@@ -171,6 +171,12 @@ TEST_F(ConsoleTest, SaysWhyACallWasRefused) {
   httplib::Headers odd = kOfConsole;
   odd.emplace("X-Ebb-Tenant", "ac\xC3\xA9");
   EXPECT_EQ(ReasonOf(Post("SessionService/ListSessions", "{}", odd), 400), "BAD_HEADER");
+  const auto refusals = [&](const std::string& reason) {
+    return server_->Metric("ebb_refusals_total{reason=\"" + reason + "\"}");
+  };
+  EXPECT_EQ(refusals("BAD_JSON"), 3);
+  EXPECT_EQ(refusals("NOT_FOR_CONSOLE"), 2);
+  EXPECT_EQ(refusals("UNKNOWN_SESSION"), 2);
 }
 
 TEST_F(ConsoleTest, IsForPagesThatCameFromHere) {
@@ -232,6 +238,16 @@ TEST_F(ConsoleTest, LetsInAnAdminAlone) {
   twice.emplace("Authorization", "Bearer ops-1");
   EXPECT_EQ(ReasonOf(Post("SessionService/ListSessions", "{}", twice), 401), "BAD_CREDENTIAL");
   EXPECT_EQ(Browser().Get("/console")->status, 200);  // it asks for the token
+  EXPECT_EQ(ReasonOf(Browser().Get("/console", {{"Host", "evil.example"}}), 403), "FOREIGN_PAGE");
+  // Each of them is counted, and once, whether the console refused it or the services did.
+  const auto failures = [&](const std::string& reason) {
+    return server_->Metric("ebb_auth_failures_total{reason=\"" + reason + "\"}");
+  };
+  EXPECT_EQ(failures("NO_CREDENTIAL"), 5);
+  EXPECT_EQ(failures("BAD_CREDENTIAL"), 6);
+  EXPECT_EQ(failures("ADMIN_ONLY"), 5);
+  EXPECT_EQ(failures("OTHER_TENANT"), 1);
+  EXPECT_EQ(failures("FOREIGN_PAGE"), 1);
 }
 
 // Watches, from when it is made, until it goes.

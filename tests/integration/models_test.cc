@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -350,6 +352,41 @@ TEST_F(ModelsTest, RefusesWhatCouldNeverBeServed) {
   // Before the main model is loaded, which may take long.
   const ServerOptions options = {.engine = {.model_path = "/nowhere"}, .models = {{"other", {}}}};
   EXPECT_THAT(Server::Start(options).status(), IsRefusal(kInvalid, "BAD_VALUE", "models.other.path"));
+}
+
+// What a reload asks before it takes anything: a model that serves is not given up for a file that is none.
+TEST_F(ModelsTest, AFileThatIsNoModelIsRefusedByItsKey) {
+  const TemporaryFolder folder;
+  const auto write = [&](const std::string& name, const std::string& text) {
+    const std::string path = folder.path() + "/" + name;
+    fs::create_directories(fs::path(path).parent_path());
+    std::ofstream(path, std::ios::binary) << text;
+    return path;
+  };
+  std::ifstream stream(other_.path(), std::ios::binary);
+  const std::string model{std::istreambuf_iterator<char>(stream), {}};
+  const std::string served = write("served.gguf", model);
+  const ModelSpec spec = {.path = served, .threads = 1, .arena_bytes = 16 << 20};
+  Start({{"other", spec}});
+  WaitFor("other", v1::MODEL_STATE_SERVING);
+  const auto check = [&](const std::string& path) {
+    return server_->server().CheckModels({{"other", {.path = path, .threads = 1, .arena_bytes = 16 << 20}}});
+  };
+  const std::string config = R"({"model_type": "abacus", "architectures": ["AbacusForCausalLM"]})";
+  for (const std::string& path :
+       {folder.path() + "/none.gguf", folder.path(), write("notes.gguf", "no model\n"), write("empty.gguf", ""),
+        write("cut.gguf", model.substr(0, 300)), fs::path(write("folder/config.json", config)).parent_path().string(),
+        fs::path(write("damaged/config.json", "{")).parent_path().string()}) {
+    const absl::Status refused = check(path);
+    EXPECT_THAT(refused, IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_VALUE", "models.other.path"));
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(path));
+  }
+  EXPECT_THAT(check(third_.path()), IsOk());
+  // One that stays as it is needs its file no more.
+  fs::remove(served);
+  EXPECT_THAT(server_->server().CheckModels({{"other", spec}}), IsOk());
+  EXPECT_THAT(server_->server().CheckModels({{"other", spec}, {"again", spec}}),
+              IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_VALUE", "models.again.path"));
 }
 
 // Its stream is ended as that of a server that stops would be.

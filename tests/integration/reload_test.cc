@@ -178,6 +178,40 @@ TEST_F(Reload, WhatCannotBeTakenChangesNothingAndSaysWhy) {
   EXPECT_TRUE(MayHaveAnother());
 }
 
+TEST_F(Reload, AModelWhoseFileIsNotThereChangesNothingAndTheOneThatServesGoesOn) {
+  const TinyModelFile other({.seed = 2});
+  const auto models = [](const std::string& path) { return "models: {other: {path: " + path + ", arena: 16MiB}}\n"; };
+  const auto states = [&] {
+    v1::ListModelsResponse response;
+    EXPECT_TRUE(acme_->admin().ListModels(acme_->Context().get(), {}, &response).ok());
+    std::string text;
+    for (const v1::Model& model : response.models())
+      text += model.name() + " " + v1::ModelState_Name(model.state()) + "\n";
+    return text;
+  };
+  Write(Sessions(1) + models(other.path()));
+  Start(kNeverLooks);
+  EXPECT_TRUE(Eventually([&] { return states().ends_with("other MODEL_STATE_SERVING\n"); }));
+  EXPECT_TRUE(MayHaveAnother());
+  const std::string before = states();
+
+  const std::string mistyped = folder_.path() + "/othr.gguf";
+  Write(Sessions(2) + models(mistyped));
+  v1::ReloadConfigResponse response;
+  const grpc::Status refused = Ask(&response);
+  EXPECT_EQ(refused.error_code(), Code::INVALID_ARGUMENT);
+  EXPECT_EQ(ReadDetails(refused).reason, "BAD_VALUE");
+  EXPECT_EQ(ReadDetails(refused).field, "models.other.path");
+  EXPECT_THAT(refused.error_message(), HasSubstr("models.other.path: " + mistyped + ": open failed: No such file"));
+  EXPECT_FALSE(MayHaveAnother()) << "nothing of the file was taken";
+  EXPECT_EQ(states(), before);
+
+  fs::copy_file(other.path(), mistyped);
+  ASSERT_TRUE(Ask(&response).ok());
+  EXPECT_TRUE(MayHaveAnother());
+  EXPECT_TRUE(Eventually([&] { return states() == before; }));
+}
+
 TEST_F(Reload, AFlagStaysOverTheFile) {
   Write("log: {format: text}");
   ebbd_ = std::make_unique<EbbdProcess>(

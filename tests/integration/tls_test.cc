@@ -217,6 +217,48 @@ TEST_F(Tls, WhatDoesNotFitTogetherIsNotTaken) {
   EXPECT_THAT(refuses("tls.cert"), testing::HasSubstr("the certificate ended"));
 }
 
+// A file that is copied while it is read, or to a full disk: what is left begins well.
+TEST_F(Tls, AFileThatWasCutInItsChainIsNotTaken) {
+  const std::string first = made_.Read("server.pem"), whole = first + made_.Read("ca.pem");
+  const std::string cas = made_.Read("ca.pem") + made_.Read("other-ca.pem");
+  const std::string key = made_.Read("server.key");
+  const auto check = [&](const std::string& cert, const std::string& client_ca) {
+    return CheckTls({.cert = cert, .key = key, .client_ca = client_ca}, true, absl::Now()).status();
+  };
+  // Cut before its second certificate it is one of a single certificate; the newline at its end is nobody's.
+  for (size_t size = first.size() + 1; size < whole.size() - 1; ++size) {
+    ASSERT_THAT(check(whole.substr(0, size), cas),
+                IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_TLS_FILE", "tls.cert"))
+        << whole.substr(0, size);
+  }
+  for (size_t size = made_.Read("ca.pem").size() + 1; size < cas.size() - 1; ++size) {
+    ASSERT_THAT(check(whole, cas.substr(0, size)),
+                IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_TLS_FILE", "tls.client_ca"))
+        << cas.substr(0, size);
+  }
+  EXPECT_THAT(check(first, cas), IsOk());
+  EXPECT_THAT(check(whole.substr(0, whole.size() - 1), cas.substr(0, cas.size() - 1)), IsOk());
+}
+
+TEST_F(Tls, EveryCertificateOfAFileIsRead) {
+  const std::string leaf = made_.Read("server.pem"), ca = made_.Read("ca.pem"), key = made_.Read("server.key");
+  const auto check = [&](const std::string& cert, const std::string& client_ca) {
+    return CheckTls({.cert = cert, .key = key, .client_ca = client_ca}, true, absl::Now()).status();
+  };
+  // Base64 as before, but no certificate any more.
+  std::string damaged = ca;
+  damaged.replace(damaged.find('\n') + 1, 4, "AAAA");
+  EXPECT_THAT(check(leaf + damaged, ca), IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_TLS_FILE", "tls.cert"));
+  EXPECT_THAT(check(leaf, ca + damaged),
+              IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_TLS_FILE", "tls.client_ca"));
+  EXPECT_THAT(std::string(check(leaf, ca + damaged).message()),
+              testing::HasSubstr("what follows certificate 1 is damaged"));
+  // What tools write beside them is passed over, and so is a key.
+  const std::string told = "subject=CN = ca\n---\nSome text\n";
+  EXPECT_THAT(check(told + leaf + told + ca + told, told + ca + told), IsOk());
+  EXPECT_THAT(check(key + leaf + ca, ca + key), IsOk());
+}
+
 TEST_F(Tls, AServerWithoutItsCertificateDoesNotStart) {
   TlsOptions options = Options();
   options.key = made_.Path("none.key");
