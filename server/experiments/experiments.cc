@@ -25,7 +25,7 @@ absl::StatusOr<Experiments::Experiment*> Experiments::FindLocked(const std::stri
                 {.reason = "UNKNOWN_EXPERIMENT", .field = "name"});
 }
 
-const Experiments::Experiment* Experiments::RunningForLocked(std::string_view tenant) const {
+Experiments::Experiment* Experiments::RunningForLocked(std::string_view tenant) const {
   for (const auto& [_, experiment] : experiments_) {
     if (experiment->running() && experiment->spec.tenant == tenant) return experiment.get();
   }
@@ -71,7 +71,7 @@ absl::StatusOr<ExperimentView> Experiments::Stop(const std::string& name, absl::
   const std::lock_guard lock(mutex_);
   EBB_ASSIGN(Experiment* const experiment, FindLocked(name));
   if (experiment->running()) experiment->stopped = now;
-  experiment->units = {};
+  for (Arm& arm : experiment->arms) arm.units = {};
   return ViewOf(*experiment);
 }
 
@@ -99,23 +99,30 @@ std::vector<ExperimentView> Experiments::List() const {
   return views;
 }
 
+bool Experiments::HasRoom(const Experiment& experiment, size_t arm, uint64_t unit) const {
+  return experiment.arms[arm].units.contains(unit) || experiment.ratio.total() < static_cast<int64_t>(units_max_);
+}
+
 std::optional<Experiments::Placed> Experiments::Place(const std::string& tenant, std::string_view end_user,
-                                                      std::string_view session) const {
+                                                      std::string_view session) {
   const std::lock_guard lock(mutex_);
-  const Experiment* experiment = RunningForLocked(tenant);
+  Experiment* experiment = RunningForLocked(tenant);
   if (experiment == nullptr) experiment = RunningForLocked("");
   if (experiment == nullptr) return std::nullopt;
   // Tenants name their users and sessions as they like: those of two are different units.
-  const bool is_user = !end_user.empty();
-  const std::string name = absl::StrFormat("%s%c%s", tenant, is_user ? '\1' : '\2', is_user ? end_user : session);
+  const std::string name =
+      end_user.empty() ? absl::StrFormat("%s\2%s", tenant, session) : absl::StrFormat("%s\1%s", tenant, end_user);
   const UnitHash unit = HashUnit(experiment->spec.salt, name);
   if (!IsEnrolled(unit, experiment->spec.ramp)) return std::nullopt;
   const size_t arm = ArmOf(unit, experiment->weights);
+  if (!HasRoom(*experiment, arm, unit.key)) {
+    ++experiment->turned_away;
+    return std::nullopt;
+  }
   return Placed{.assignment = {.experiment = experiment->spec.name,
                                .arm = arm,
                                .arm_name = experiment->spec.arms[arm].name,
-                               .unit = unit.key,
-                               .is_user = is_user},
+                               .unit = unit.key},
                 .policy = experiment->spec.arms[arm].policy};
 }
 
@@ -125,15 +132,13 @@ bool Experiments::Enrol(const Assignment& assignment) {
   if (found == experiments_.end() || !found->second->running()) return false;
   if (assignment.arm >= found->second->arms.size()) return false;  // of one before it that had this name
   Experiment& experiment = *found->second;
-  if (!experiment.units.contains(assignment.unit)) {
-    if (experiment.units.size() >= units_max_) {
-      ++experiment.turned_away;
-      return false;
-    }
-    experiment.units.try_emplace(assignment.unit);
-    experiment.ratio.Add(assignment.arm);
+  if (!HasRoom(experiment, assignment.arm, assignment.unit)) {
+    ++experiment.turned_away;
+    return false;
   }
-  ++experiment.arms[assignment.arm].sessions;
+  Arm& arm = experiment.arms[assignment.arm];
+  if (arm.units.try_emplace(assignment.unit).second) experiment.ratio.Add(assignment.arm);
+  ++arm.sessions;
   return true;
 }
 
@@ -142,9 +147,9 @@ bool Experiments::Add(const Assignment& assignment, const Observations& fresh) {
   const auto found = experiments_.find(assignment.experiment);
   if (found == experiments_.end() || !found->second->running()) return false;
   if (assignment.arm >= found->second->arms.size()) return false;  // of one before it that had this name
-  const auto unit = found->second->units.find(assignment.unit);
-  if (unit == found->second->units.end()) return false;
   Arm& arm = found->second->arms[assignment.arm];
+  const auto unit = arm.units.find(assignment.unit);
+  if (unit == arm.units.end()) return false;
   for (size_t i = 0; i < kTrialMetrics; ++i) {
     if (fresh.sums[i].denominator == 0) continue;
     arm.moments[i].Remove(unit->second.sums[i]);
@@ -152,13 +157,6 @@ bool Experiments::Add(const Assignment& assignment, const Observations& fresh) {
     arm.moments[i].Add(unit->second.sums[i]);
   }
   return true;
-}
-
-void Experiments::End(const Assignment& assignment) {
-  if (assignment.is_user) return;  // who may come again
-  const std::lock_guard lock(mutex_);
-  const auto found = experiments_.find(assignment.experiment);
-  if (found != experiments_.end()) found->second->units.erase(assignment.unit);
 }
 
 ExperimentView Experiments::ViewOf(const Experiment& experiment) {
