@@ -25,6 +25,12 @@ absl::StatusOr<Experiments::Experiment*> Experiments::FindLocked(const std::stri
                 {.reason = "UNKNOWN_EXPERIMENT", .field = "name"});
 }
 
+Experiments::Experiment* Experiments::RunningOfLocked(const Assignment& assignment) const {
+  const auto found = experiments_.find(assignment.experiment);
+  if (found == experiments_.end() || found->second->start != assignment.start) return nullptr;
+  return found->second->running() ? found->second.get() : nullptr;
+}
+
 Experiments::Experiment* Experiments::RunningForLocked(std::string_view tenant) const {
   for (const auto& [_, experiment] : experiments_) {
     if (experiment->running() && experiment->spec.tenant == tenant) return experiment.get();
@@ -61,8 +67,8 @@ absl::StatusOr<ExperimentView> Experiments::Start(ExperimentSpec spec, absl::Tim
   }
   const std::vector<double> weights = WeightsOf(spec);
   const std::string name = spec.name;
-  auto experiment = std::make_unique<Experiment>(
-      Experiment{.spec = std::move(spec), .weights = weights, .ratio = SampleRatio(weights), .started = now});
+  auto experiment = std::make_unique<Experiment>(Experiment{
+      .start = ++starts_, .spec = std::move(spec), .weights = weights, .ratio = SampleRatio(weights), .started = now});
   experiment->arms.resize(weights.size());
   return ViewOf(*(experiments_[name] = std::move(experiment)));
 }
@@ -120,6 +126,7 @@ std::optional<Experiments::Placed> Experiments::Place(const std::string& tenant,
     return std::nullopt;
   }
   return Placed{.assignment = {.experiment = experiment->spec.name,
+                               .start = experiment->start,
                                .arm = arm,
                                .arm_name = experiment->spec.arms[arm].name,
                                .unit = unit.key},
@@ -128,26 +135,23 @@ std::optional<Experiments::Placed> Experiments::Place(const std::string& tenant,
 
 bool Experiments::Enrol(const Assignment& assignment) {
   const std::lock_guard lock(mutex_);
-  const auto found = experiments_.find(assignment.experiment);
-  if (found == experiments_.end() || !found->second->running()) return false;
-  if (assignment.arm >= found->second->arms.size()) return false;  // of one before it that had this name
-  Experiment& experiment = *found->second;
-  if (!HasRoom(experiment, assignment.arm, assignment.unit)) {
-    ++experiment.turned_away;
+  Experiment* const experiment = RunningOfLocked(assignment);
+  if (experiment == nullptr) return false;
+  if (!HasRoom(*experiment, assignment.arm, assignment.unit)) {
+    ++experiment->turned_away;
     return false;
   }
-  Arm& arm = experiment.arms[assignment.arm];
-  if (arm.units.try_emplace(assignment.unit).second) experiment.ratio.Add(assignment.arm);
+  Arm& arm = experiment->arms[assignment.arm];
+  if (arm.units.try_emplace(assignment.unit).second) experiment->ratio.Add(assignment.arm);
   ++arm.sessions;
   return true;
 }
 
 bool Experiments::Add(const Assignment& assignment, const Observations& fresh) {
   const std::lock_guard lock(mutex_);
-  const auto found = experiments_.find(assignment.experiment);
-  if (found == experiments_.end() || !found->second->running()) return false;
-  if (assignment.arm >= found->second->arms.size()) return false;  // of one before it that had this name
-  Arm& arm = found->second->arms[assignment.arm];
+  Experiment* const experiment = RunningOfLocked(assignment);
+  if (experiment == nullptr) return false;
+  Arm& arm = experiment->arms[assignment.arm];
   const auto unit = arm.units.find(assignment.unit);
   if (unit == arm.units.end()) return false;
   for (size_t i = 0; i < kTrialMetrics; ++i) {

@@ -62,6 +62,7 @@ struct ExperimentSpec {
 // Of a session in an experiment.
 struct Assignment {
   std::string experiment = {};
+  uint64_t start = 0;  // which of the experiments that had this name, one after the other
   size_t arm = 0;
   std::string arm_name = {};
   uint64_t unit = 0;  // UnitHash::key
@@ -121,7 +122,8 @@ class Experiments {
 
   // The session is open. False: the experiment has stopped meanwhile, or the last place for a unit was taken.
   bool Enrol(const Assignment& assignment);
-  // What a session has shown since this was last called for it. False where it no longer counts.
+  // What a session has shown since this was last called for it. False where it no longer counts: the experiment has
+  // stopped, perhaps been forgotten and started anew.
   bool Add(const Assignment& assignment, const Observations& fresh);
 
  private:
@@ -131,6 +133,7 @@ class Experiments {
     std::unordered_map<uint64_t, Observations> units = {};  // by UnitHash::key; none once it has stopped
   };
   struct Experiment {
+    uint64_t start = 0;  // no two experiments of this server have the same
     ExperimentSpec spec = {};
     std::vector<double> weights = {};
     SampleRatio ratio;
@@ -143,6 +146,8 @@ class Experiments {
   };
 
   absl::StatusOr<Experiment*> FindLocked(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The one that this is of, if it runs; else null.
+  Experiment* RunningOfLocked(const Assignment& assignment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The one that runs for exactly this; null if there is none.
   Experiment* RunningForLocked(std::string_view tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of a unit of this arm: it is in, or can be.
@@ -151,6 +156,7 @@ class Experiments {
 
   const size_t units_max_;
   mutable std::mutex mutex_;
+  uint64_t starts_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, std::unique_ptr<Experiment>> experiments_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -103,6 +103,43 @@ TEST(Experiments, AStoppedOneCountsNothingMoreAndIsNotUsedAgain) {
   EXPECT_THAT(experiments.Get("none"), IsRefusal(absl::StatusCode::kNotFound, "UNKNOWN_EXPERIMENT", "name"));
 }
 
+// Its name is free again once it has been forgotten. A session that has been open all the while has its old arm.
+TEST(Experiments, WhatIsOfOneThatWasForgottenDoesNotCountForAnotherOfItsName) {
+  Experiments experiments;
+  ExperimentSpec spec = Spec("e");
+  ASSERT_THAT(experiments.Start(spec, kNow), IsOk());
+  std::vector<Experiments::Placed> old;
+  for (int i = 0; i < 20; ++i) {
+    old.push_back(*experiments.Place("acme", "user-" + std::to_string(i), "s"));
+    ASSERT_TRUE(experiments.Enrol(old.back().assignment));
+  }
+  ASSERT_THAT(experiments.Stop("e", kNow), IsOk());
+  for (size_t i = 0; i < Experiments::kKeptMax; ++i) {
+    const std::string name = "more" + std::to_string(i);
+    ASSERT_THAT(experiments.Start(Spec(name), kNow), IsOk());
+    ASSERT_THAT(experiments.Stop(name, kNow + absl::Seconds(1)), IsOk());
+  }
+  spec.arms[1].weight = 4;  // to which some move
+  ASSERT_THAT(experiments.Start(spec, kNow), IsOk());
+
+  Observations much;
+  much.Add(TrialMetric::kScore, 1000);
+  int moved = 0;
+  for (int i = 0; i < 20; ++i) {
+    const Assignment& was = old[i].assignment;
+    EXPECT_FALSE(experiments.Add(was, much)) << "nobody of this name is in yet";
+    moved += Session(experiments, "user-" + std::to_string(i), 0.5) != was.arm;
+    EXPECT_FALSE(experiments.Add(was, much));
+    EXPECT_FALSE(experiments.Enrol(was));
+  }
+  EXPECT_GT(moved, 0);
+  EXPECT_LT(moved, 20);
+  const ExperimentView view = *experiments.Get("e");
+  EXPECT_EQ(view.arms[0].units + view.arms[1].units, 20);
+  EXPECT_EQ(view.arms[0].sessions + view.arms[1].sessions, 20);
+  for (size_t arm : {0, 1}) EXPECT_EQ(Score(view, arm).estimate->value, 0.5) << arm;
+}
+
 TEST(Experiments, ARampOfZeroTakesNobody) {
   Experiments experiments;
   ASSERT_THAT(experiments.Start(Spec("e"), kNow), IsOk());
