@@ -60,9 +60,9 @@ function metricRows({ spec, results }, name) {
   const found = results.arms.map((arm) => ({ arm, metric: (arm.metrics ?? []).find(({ metric }) => metric === name) })).filter(({ metric }) => metric);
   const scale = Math.max(0, ...found.flatMap(({ metric }) => (metric.differenceInterval ? bounds(metric.differenceInterval).map(Math.abs) : [])));
   return found.map(({ arm, metric }) => {
-    const about = name === spec.metric ? " (decides)" : metric.confounded ? " (confounded)" : "";
+    const about = [name === spec.metric && "decides", metric.confounded && "confounded"].filter(Boolean).join(", ");
     const told = metric.differenceInterval;
-    return [`${word(name)}${about}`, arm.arm, Number(metric.units ?? 0), value(name, Number(metric.estimate ?? 0)), interval(name, metric.interval),
+    return [`${word(name)}${about && ` (${about})`}`, arm.arm, Number(metric.units ?? 0), value(name, Number(metric.estimate ?? 0)), interval(name, metric.interval),
       told ? value(name, Number(metric.difference)) : "–", interval(name, told), told ? drawn(metric, scale) : "",
       told ? side(metric, bounds(told)) : arm.arm === spec.arms[0].name ? "control" : "too few units"];
   });

@@ -64,8 +64,6 @@ void Dispatcher::TellTrial(OpenSession& session) {
 
 void Dispatcher::EndTrial(OpenSession& session) {
   TellTrial(session);
-  if (session.trial == nullptr) return;
-  options_.experiments->End(session.trial->assignment);
   session.trial.reset();
   session.request.assignment.reset();
 }

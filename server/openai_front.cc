@@ -321,6 +321,7 @@ class RunningFront final : public OpenAiFront {
       v1::CreateSessionRequest create;
       create.set_session_id(asked.session);
       create.set_model(asked.generate.model());
+      create.set_end_user(asked.end_user);
       if (asked.generate.has_policy()) *create.mutable_policy() = asked.generate.policy();
       *create.mutable_ttl() = DurationProto(options_.session_ttl);
       status = sessions_->CreateSession(ContextOf(metadata).get(), create, &turn.session);

@@ -145,6 +145,7 @@ std::string ParamOf(std::string_view field) {
   for (const std::string_view prefix : {"sampling.", "stopping.", "prompt.chat."}) {
     if (field.starts_with(prefix)) return std::string(field.substr(prefix.size()));
   }
+  if (field == "end_user") return "user";
   return (field.starts_with("policy") ? "ebb." : "") + std::string(field);
 }
 

@@ -271,8 +271,8 @@ void ReadEbb(Fields& fields, OpenAiRequest& request) {
 
 void RefuseOthers(Fields& fields, OpenAiRoute route) {
   // Names for the caller's own books, and hints that change no token.
-  fields.Ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-                 "prompt_cache_retention", "parallel_tool_calls", "prediction"});
+  fields.Ignore({"metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+                 "parallel_tool_calls", "prediction"});
   const Json text = {{"type", "text"}};
   if (route == OpenAiRoute::kChat) {
     fields.Only("tools", {Json::array()});
@@ -317,6 +317,7 @@ absl::StatusOr<OpenAiRequest> OpenAiRequestFrom(OpenAiRoute route, const std::st
   ReadStopping(fields, route, *request.generate.mutable_stopping());
   if (const auto answers = fields.Whole("n")) request.generate.set_n(*answers);
   ReadStream(fields, request);
+  request.end_user = fields.Text("user");
   ReadEbb(fields, request);
   RefuseOthers(fields, route);
   EBB_TRY(fields.Finish());

@@ -24,6 +24,7 @@ struct OpenAiRequest {
   bool include_usage = false;  // of a stream
   std::string session = {};    // id of one that is kept; empty: a throw-away one
   bool append = false;         // `messages` are new, all of them
+  std::string end_user = {};   // of a session that is made; empty: nobody is named
 };
 
 // INVALID_ARGUMENT, with the path of the field as the caller wrote it: MALFORMED_BODY, MISSING, WRONG_TYPE,

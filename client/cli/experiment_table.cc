@@ -68,9 +68,9 @@ void AddMetric(const v1::Experiment& experiment, v1::ExperimentMetric metric, si
   for (const v1::ArmResults& arm : experiment.results().arms()) {
     const v1::MetricResults* const row = Find(arm, metric);
     if (row == nullptr) continue;
-    const std::string name = MetricWord(metric) + (metric == experiment.spec().metric() ? " *"
-                                                   : row->confounded()                  ? " ~"
-                                                                                        : "");
+    const std::string marks =
+        absl::StrCat(metric == experiment.spec().metric() ? "*" : "", row->confounded() ? "~" : "");
+    const std::string name = absl::StrCat(MetricWord(metric), marks.empty() ? "" : " ", marks);
     absl::StrAppend(&text, absl::StrFormat("%-22s %-12s %6d %10s", first ? name : "", arm.arm(), row->units(),
                                            Number(metric, row->estimate())));
     first = false;

@@ -25,7 +25,13 @@ absl::StatusOr<Experiments::Experiment*> Experiments::FindLocked(const std::stri
                 {.reason = "UNKNOWN_EXPERIMENT", .field = "name"});
 }
 
-const Experiments::Experiment* Experiments::RunningForLocked(std::string_view tenant) const {
+Experiments::Experiment* Experiments::RunningOfLocked(const Assignment& assignment) const {
+  const auto found = experiments_.find(assignment.experiment);
+  if (found == experiments_.end() || found->second->start != assignment.start) return nullptr;
+  return found->second->running() ? found->second.get() : nullptr;
+}
+
+Experiments::Experiment* Experiments::RunningForLocked(std::string_view tenant) const {
   for (const auto& [_, experiment] : experiments_) {
     if (experiment->running() && experiment->spec.tenant == tenant) return experiment.get();
   }
@@ -61,8 +67,8 @@ absl::StatusOr<ExperimentView> Experiments::Start(ExperimentSpec spec, absl::Tim
   }
   const std::vector<double> weights = WeightsOf(spec);
   const std::string name = spec.name;
-  auto experiment = std::make_unique<Experiment>(
-      Experiment{.spec = std::move(spec), .weights = weights, .ratio = SampleRatio(weights), .started = now});
+  auto experiment = std::make_unique<Experiment>(Experiment{
+      .start = ++starts_, .spec = std::move(spec), .weights = weights, .ratio = SampleRatio(weights), .started = now});
   experiment->arms.resize(weights.size());
   return ViewOf(*(experiments_[name] = std::move(experiment)));
 }
@@ -71,7 +77,7 @@ absl::StatusOr<ExperimentView> Experiments::Stop(const std::string& name, absl::
   const std::lock_guard lock(mutex_);
   EBB_ASSIGN(Experiment* const experiment, FindLocked(name));
   if (experiment->running()) experiment->stopped = now;
-  experiment->units = {};
+  for (Arm& arm : experiment->arms) arm.units = {};
   return ViewOf(*experiment);
 }
 
@@ -99,52 +105,55 @@ std::vector<ExperimentView> Experiments::List() const {
   return views;
 }
 
+bool Experiments::HasRoom(const Experiment& experiment, size_t arm, uint64_t unit) const {
+  return experiment.arms[arm].units.contains(unit) || experiment.ratio.total() < static_cast<int64_t>(units_max_);
+}
+
 std::optional<Experiments::Placed> Experiments::Place(const std::string& tenant, std::string_view end_user,
-                                                      std::string_view session) const {
+                                                      std::string_view session) {
   const std::lock_guard lock(mutex_);
-  const Experiment* experiment = RunningForLocked(tenant);
+  Experiment* experiment = RunningForLocked(tenant);
   if (experiment == nullptr) experiment = RunningForLocked("");
   if (experiment == nullptr) return std::nullopt;
   // Tenants name their users and sessions as they like: those of two are different units.
-  const bool is_user = !end_user.empty();
-  const std::string name = absl::StrFormat("%s%c%s", tenant, is_user ? '\1' : '\2', is_user ? end_user : session);
+  const std::string name =
+      end_user.empty() ? absl::StrFormat("%s\2%s", tenant, session) : absl::StrFormat("%s\1%s", tenant, end_user);
   const UnitHash unit = HashUnit(experiment->spec.salt, name);
   if (!IsEnrolled(unit, experiment->spec.ramp)) return std::nullopt;
   const size_t arm = ArmOf(unit, experiment->weights);
+  if (!HasRoom(*experiment, arm, unit.key)) {
+    ++experiment->turned_away;
+    return std::nullopt;
+  }
   return Placed{.assignment = {.experiment = experiment->spec.name,
+                               .start = experiment->start,
                                .arm = arm,
                                .arm_name = experiment->spec.arms[arm].name,
-                               .unit = unit.key,
-                               .is_user = is_user},
+                               .unit = unit.key},
                 .policy = experiment->spec.arms[arm].policy};
 }
 
 bool Experiments::Enrol(const Assignment& assignment) {
   const std::lock_guard lock(mutex_);
-  const auto found = experiments_.find(assignment.experiment);
-  if (found == experiments_.end() || !found->second->running()) return false;
-  if (assignment.arm >= found->second->arms.size()) return false;  // of one before it that had this name
-  Experiment& experiment = *found->second;
-  if (!experiment.units.contains(assignment.unit)) {
-    if (experiment.units.size() >= units_max_) {
-      ++experiment.turned_away;
-      return false;
-    }
-    experiment.units.try_emplace(assignment.unit);
-    experiment.ratio.Add(assignment.arm);
+  Experiment* const experiment = RunningOfLocked(assignment);
+  if (experiment == nullptr) return false;
+  if (!HasRoom(*experiment, assignment.arm, assignment.unit)) {
+    ++experiment->turned_away;
+    return false;
   }
-  ++experiment.arms[assignment.arm].sessions;
+  Arm& arm = experiment->arms[assignment.arm];
+  if (arm.units.try_emplace(assignment.unit).second) experiment->ratio.Add(assignment.arm);
+  ++arm.sessions;
   return true;
 }
 
 bool Experiments::Add(const Assignment& assignment, const Observations& fresh) {
   const std::lock_guard lock(mutex_);
-  const auto found = experiments_.find(assignment.experiment);
-  if (found == experiments_.end() || !found->second->running()) return false;
-  if (assignment.arm >= found->second->arms.size()) return false;  // of one before it that had this name
-  const auto unit = found->second->units.find(assignment.unit);
-  if (unit == found->second->units.end()) return false;
-  Arm& arm = found->second->arms[assignment.arm];
+  Experiment* const experiment = RunningOfLocked(assignment);
+  if (experiment == nullptr) return false;
+  Arm& arm = experiment->arms[assignment.arm];
+  const auto unit = arm.units.find(assignment.unit);
+  if (unit == arm.units.end()) return false;
   for (size_t i = 0; i < kTrialMetrics; ++i) {
     if (fresh.sums[i].denominator == 0) continue;
     arm.moments[i].Remove(unit->second.sums[i]);
@@ -152,13 +161,6 @@ bool Experiments::Add(const Assignment& assignment, const Observations& fresh) {
     arm.moments[i].Add(unit->second.sums[i]);
   }
   return true;
-}
-
-void Experiments::End(const Assignment& assignment) {
-  if (assignment.is_user) return;  // who may come again
-  const std::lock_guard lock(mutex_);
-  const auto found = experiments_.find(assignment.experiment);
-  if (found != experiments_.end()) found->second->units.erase(assignment.unit);
 }
 
 ExperimentView Experiments::ViewOf(const Experiment& experiment) {

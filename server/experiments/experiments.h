@@ -1,11 +1,14 @@
 // Experiments of this server: which run, who is in which arm, what the arms' units have shown.
 //
 // An experiment compares policies (arms; the first is the control) on real sessions. A unit is who is assigned: an end
-// user with all their sessions, or a session whose caller names no end user. What its sessions show is summed up unit
-// by unit (metric.h, ratio.h), and a unit counts with what it has shown so far.
+// user with all their sessions, or, where callers name no end user, a session's name with all sessions that ever have
+// it. What its sessions show is summed up unit by unit (metric.h, ratio.h), and a unit counts with what it has shown so
+// far.
 //
-// Kept in memory: sums for each arm and metric, and for each unit that may show more. An end user is one until the
-// experiment stops, a session until it ends. At most kUnitsMax; further units are in no arm, whichever theirs would be.
+// Kept in memory until the experiment stops: sums for each arm and metric, and for each unit, also while no session of
+// it is open, since who comes again is the same unit. At most kUnitsMax: those that come when it is full are in no arm,
+// whichever theirs would be, and those that are in go on. When it is full depends on how many came, not on what they
+// showed, so that intervals and sample ratio hold for the units that are in.
 //
 // Any thread: one mutex, held for as long as it takes to look a unit up.
 
@@ -59,10 +62,10 @@ struct ExperimentSpec {
 // Of a session in an experiment.
 struct Assignment {
   std::string experiment = {};
+  uint64_t start = 0;  // which of the experiments that had this name, one after the other
   size_t arm = 0;
   std::string arm_name = {};
-  uint64_t unit = 0;     // UnitHash::key
-  bool is_user = false;  // else the session itself is the unit
+  uint64_t unit = 0;  // UnitHash::key
 };
 
 struct MetricResult {
@@ -84,7 +87,7 @@ struct ExperimentView {
   bool running = true;
   absl::Time started = {};
   absl::Time stopped = absl::InfiniteFuture();
-  int64_t turned_away = 0;  // sessions of units beyond kUnitsMax
+  int64_t turned_away = 0;  // sessions of units beyond kUnitsMax, which are in no arm
   double sample_ratio_p = 1;
   Decision decision = {};
   std::vector<ArmResult> arms = {};
@@ -94,7 +97,7 @@ class Experiments {
  public:
   static constexpr size_t kRunningMax = 16;
   static constexpr size_t kKeptMax = 64;        // running and stopped; of the latter the oldest goes first
-  static constexpr size_t kUnitsMax = 100'000;  // of one experiment, that may show more
+  static constexpr size_t kUnitsMax = 100'000;  // of one experiment; about 180 bytes each
 
   explicit Experiments(size_t units_max = kUnitsMax) : units_max_(units_max) {}
 
@@ -110,26 +113,27 @@ class Experiments {
   std::vector<ExperimentView> List() const;                           // by name
 
   // The arm of a session that is to be opened, and its policy: of the experiment that runs for the tenant, if the unit
-  // is in it. `end_user` may be empty.
+  // is in it, or may yet be. `end_user` may be empty.
   struct Placed {
     Assignment assignment = {};
     ValidSpec policy = {};
   };
-  std::optional<Placed> Place(const std::string& tenant, std::string_view end_user, std::string_view session) const;
+  std::optional<Placed> Place(const std::string& tenant, std::string_view end_user, std::string_view session);
 
-  // The session is open. False: the experiment has stopped meanwhile, or has no room for the unit.
+  // The session is open. False: the experiment has stopped meanwhile, or the last place for a unit was taken.
   bool Enrol(const Assignment& assignment);
-  // What a session has shown since this was last called for it. False where it no longer counts.
+  // What a session has shown since this was last called for it. False where it no longer counts: the experiment has
+  // stopped, perhaps been forgotten and started anew.
   bool Add(const Assignment& assignment, const Observations& fresh);
-  // The session is over.
-  void End(const Assignment& assignment);
 
  private:
   struct Arm {
     std::array<RatioMoments, kTrialMetrics> moments = {};
     int64_t sessions = 0;
+    std::unordered_map<uint64_t, Observations> units = {};  // by UnitHash::key; none once it has stopped
   };
   struct Experiment {
+    uint64_t start = 0;  // no two experiments of this server have the same
     ExperimentSpec spec = {};
     std::vector<double> weights = {};
     SampleRatio ratio;
@@ -137,18 +141,22 @@ class Experiments {
     absl::Time stopped = absl::InfiniteFuture();
     int64_t turned_away = 0;
     std::vector<Arm> arms = {};
-    std::unordered_map<uint64_t, Observations> units = {};  // that may show more
 
     bool running() const { return stopped == absl::InfiniteFuture(); }
   };
 
   absl::StatusOr<Experiment*> FindLocked(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The one that this is of, if it runs; else null.
+  Experiment* RunningOfLocked(const Assignment& assignment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The one that runs for exactly this; null if there is none.
-  const Experiment* RunningForLocked(std::string_view tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Experiment* RunningForLocked(std::string_view tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of a unit of this arm: it is in, or can be.
+  bool HasRoom(const Experiment& experiment, size_t arm, uint64_t unit) const;
   static ExperimentView ViewOf(const Experiment& experiment);
 
   const size_t units_max_;
   mutable std::mutex mutex_;
+  uint64_t starts_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<std::string, std::unique_ptr<Experiment>> experiments_ ABSL_GUARDED_BY(mutex_);
 };
 

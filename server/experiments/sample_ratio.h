@@ -32,6 +32,7 @@ class SampleRatio {
   void Add(size_t arm);
 
   int64_t count(size_t arm) const { return counts_[arm]; }
+  int64_t total() const { return total_; }
   double expected_share(size_t arm) const { return shares_[arm]; }
   double p_value() const;  // in (0, 1]
   bool broken() const { return p_value() < kBroken; }

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -225,6 +226,38 @@ TEST_F(OpenAi, AKeptSessionIsTheConversationOverGrpc) {
   EXPECT_EQ(
       grpc_->Get("sessions/tour").expire_time().seconds() - grpc_->Get("sessions/tour").last_used_time().seconds(),
       3600);
+}
+
+// One end user's sessions are in one arm, and one unit, whatever they are called.
+TEST_F(OpenAi, TheUserIsWhomASessionIsMadeFor) {
+  Start();
+  v1::StartExperimentRequest start;
+  start.mutable_experiment()->set_name("e");
+  for (const char* arm : {"narrow", "wide"}) {
+    v1::ExperimentArm& added = *start.mutable_experiment()->add_arms();
+    added.set_name(arm);
+    *added.mutable_policy() = StreamingPolicy(std::string(arm) == "wide" ? 200 : 24);
+  }
+  v1::Experiment experiment;
+  ASSERT_TRUE(grpc_->admin().StartExperiment(grpc_->Context().get(), start, &experiment).ok());
+  const auto ask = [&](const std::string& user, const std::string& session) {
+    return Post(kCompletions, {{"prompt", "Once"}, {"max_tokens", 1}, {"user", user}, {"ebb", {{"session", session}}}});
+  };
+  std::set<std::string> arms;
+  for (int i = 0; i < 8; ++i) {
+    const std::string session = absl::StrCat("tour-", i);
+    EXPECT_EQ(ask("ann", session)->status, 200);
+    arms.insert(grpc_->Get("sessions/" + session).arm());
+  }
+  EXPECT_THAT(arms, SizeIs(1));
+  EXPECT_EQ(ask("bob", "tour-0")->status, 200) << "who goes on with it changes nothing";
+  v1::GetExperimentRequest get;
+  get.set_name("experiments/e");
+  ASSERT_TRUE(grpc_->admin().GetExperiment(grpc_->Context().get(), get, &experiment).ok());
+  EXPECT_EQ(experiment.results().arms(0).units() + experiment.results().arms(1).units(), 1U);
+  const httplib::Result refused = ask(std::string(257, 'u'), "tour-8");
+  EXPECT_EQ(CodeOf(refused, 400), "TOO_LONG");
+  EXPECT_EQ(Json::parse(refused->body)["error"]["param"], "user");
 }
 
 TEST_F(OpenAi, AListThatDoesNotGoOnIsRefusedAndChangesNothing) {

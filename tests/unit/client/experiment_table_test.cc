@@ -8,6 +8,8 @@
 
 #include <string>
 
+#include "absl/strings/str_format.h"
+
 namespace ebb::cli {
 namespace {
 
@@ -60,6 +62,18 @@ TEST(ExperimentPage, SaysTheDecisionAndDrawsTheInterval) {
   EXPECT_THAT(page, HasSubstr("score *                control         110        0.5      in    [0.4, 0.6]\n"));
   EXPECT_THAT(page, HasSubstr("h2o             350       0.75       0.25 [0.125, 0.5]               |=o=="));
   EXPECT_THAT(page, HasSubstr("inter-token ~          control          90       0.01      +-    0.001, and intervals"));
+}
+
+TEST(ExperimentPage, MarksWhatIsConfoundedAlsoWhereItDecides) {
+  v1::Experiment experiment = Experiment();
+  for (const auto metric : {v1::EXPERIMENT_METRIC_TIME_TO_FIRST_TOKEN, v1::EXPERIMENT_METRIC_INTER_TOKEN}) {
+    experiment.mutable_spec()->set_metric(metric);
+    experiment.mutable_results()->mutable_arms(0)->mutable_metrics(1)->set_metric(metric);
+    const std::string page = ExperimentPage(experiment, 92);
+    EXPECT_THAT(page, HasSubstr(absl::StrFormat("\n%-22s control          90 ", MetricWord(metric) + " *~")));
+    EXPECT_THAT(page, HasSubstr("\nscore                  control         110 ")) << "it decides no more";
+    EXPECT_THAT(page, HasSubstr("* decides.  ~ confounded: arms share the machine"));
+  }
 }
 
 TEST(ExperimentPage, SaysEveryDecisionInWords) {

@@ -29,7 +29,6 @@ void ShowScores(Experiments& experiments, int users) {
     Observations fresh;
     fresh.Add(TrialMetric::kScore, static_cast<double>(placed->assignment.arm) + 0.001 * (user % 7));
     ASSERT_TRUE(experiments.Add(placed->assignment, fresh));
-    experiments.End(placed->assignment);
   }
 }
 

@@ -30,16 +30,19 @@ ExperimentSpec Spec(const std::string& name, const std::string& tenant = "") {
           .units_min = 20};
 }
 
-// A session of `end_user` shows one score. Its arm.
-size_t Session(Experiments& experiments, const std::string& end_user, double score) {
-  const auto placed = experiments.Place("acme", end_user, "session-of-" + end_user);
+// A session shows one score. Its arm.
+size_t SessionOf(Experiments& experiments, const std::string& end_user, const std::string& session, double score) {
+  const auto placed = experiments.Place("acme", end_user, session);
   EXPECT_TRUE(placed.has_value());
   EXPECT_TRUE(experiments.Enrol(placed->assignment));
   Observations fresh;
   fresh.Add(TrialMetric::kScore, score);
   EXPECT_TRUE(experiments.Add(placed->assignment, fresh));
-  experiments.End(placed->assignment);
   return placed->assignment.arm;
+}
+
+size_t Session(Experiments& experiments, const std::string& end_user, double score) {
+  return SessionOf(experiments, end_user, "session-of-" + end_user, score);
 }
 
 const MetricResult& Score(const ExperimentView& view, size_t arm) {
@@ -93,12 +96,48 @@ TEST(Experiments, AStoppedOneCountsNothingMoreAndIsNotUsedAgain) {
   ASSERT_THAT(experiments.Stop("e", kNow + absl::Seconds(1)), IsOk());
   EXPECT_FALSE(experiments.Add(placed->assignment, {}));
   EXPECT_FALSE(experiments.Enrol(late->assignment)) << "placed before, opened after";
-  experiments.End(placed->assignment);
   EXPECT_THAT(experiments.Ramp("e", 0.5), IsRefusal(absl::StatusCode::kFailedPrecondition, "EXPERIMENT_STOPPED", ""));
   EXPECT_THAT(experiments.Start(Spec("e"), kNow),
               IsRefusal(absl::StatusCode::kAlreadyExists, "EXPERIMENT_EXISTS", "experiment.name"));
   EXPECT_EQ((*experiments.Stop("e", kNow + absl::Seconds(2))).stopped, kNow + absl::Seconds(1));
   EXPECT_THAT(experiments.Get("none"), IsRefusal(absl::StatusCode::kNotFound, "UNKNOWN_EXPERIMENT", "name"));
+}
+
+// Its name is free again once it has been forgotten. A session that has been open all the while has its old arm.
+TEST(Experiments, WhatIsOfOneThatWasForgottenDoesNotCountForAnotherOfItsName) {
+  Experiments experiments;
+  ExperimentSpec spec = Spec("e");
+  ASSERT_THAT(experiments.Start(spec, kNow), IsOk());
+  std::vector<Experiments::Placed> old;
+  for (int i = 0; i < 20; ++i) {
+    old.push_back(*experiments.Place("acme", "user-" + std::to_string(i), "s"));
+    ASSERT_TRUE(experiments.Enrol(old.back().assignment));
+  }
+  ASSERT_THAT(experiments.Stop("e", kNow), IsOk());
+  for (size_t i = 0; i < Experiments::kKeptMax; ++i) {
+    const std::string name = "more" + std::to_string(i);
+    ASSERT_THAT(experiments.Start(Spec(name), kNow), IsOk());
+    ASSERT_THAT(experiments.Stop(name, kNow + absl::Seconds(1)), IsOk());
+  }
+  spec.arms[1].weight = 4;  // to which some move
+  ASSERT_THAT(experiments.Start(spec, kNow), IsOk());
+
+  Observations much;
+  much.Add(TrialMetric::kScore, 1000);
+  int moved = 0;
+  for (int i = 0; i < 20; ++i) {
+    const Assignment& was = old[i].assignment;
+    EXPECT_FALSE(experiments.Add(was, much)) << "nobody of this name is in yet";
+    moved += Session(experiments, "user-" + std::to_string(i), 0.5) != was.arm;
+    EXPECT_FALSE(experiments.Add(was, much));
+    EXPECT_FALSE(experiments.Enrol(was));
+  }
+  EXPECT_GT(moved, 0);
+  EXPECT_LT(moved, 20);
+  const ExperimentView view = *experiments.Get("e");
+  EXPECT_EQ(view.arms[0].units + view.arms[1].units, 20);
+  EXPECT_EQ(view.arms[0].sessions + view.arms[1].sessions, 20);
+  for (size_t arm : {0, 1}) EXPECT_EQ(Score(view, arm).estimate->value, 0.5) << arm;
 }
 
 TEST(Experiments, ARampOfZeroTakesNobody) {
@@ -110,20 +149,44 @@ TEST(Experiments, ARampOfZeroTakesNobody) {
   EXPECT_TRUE(experiments.Place("acme", "ann", "s").has_value());
 }
 
+TEST(Experiments, ANameIsOneUnitHoweverManySessionsHaveIt) {
+  Experiments experiments;
+  ASSERT_THAT(experiments.Start(Spec("e"), kNow), IsOk());
+  std::set<size_t> arms;
+  for (int night = 0; night < 10; ++night) arms.insert(SessionOf(experiments, "", "nightly", 0.1 * night));
+  EXPECT_THAT(arms, SizeIs(1));
+  ExperimentView view = *experiments.Get("e");
+  EXPECT_EQ(view.arms[*arms.begin()].units, 1);
+  EXPECT_EQ(view.arms[*arms.begin()].sessions, 10);
+  EXPECT_FALSE(Score(view, *arms.begin()).estimate.has_value()) << "one unit does not say how units differ";
+  for (int i = 0; Score(view, *arms.begin()).estimate == std::nullopt; ++i) {
+    SessionOf(experiments, "", "job-" + std::to_string(i), 0.45);
+    view = *experiments.Get("e");
+  }
+  EXPECT_EQ(Score(view, *arms.begin()).estimate->units, 2);
+  EXPECT_NEAR(Score(view, *arms.begin()).estimate->value, 0.45, 1e-12) << "of all that both have shown";
+}
+
 TEST(Experiments, HoldOnlySoManyUnitsAndSayWhomTheyTurnedAway) {
   Experiments experiments(/*units_max=*/3);
   ASSERT_THAT(experiments.Start(Spec("e"), kNow), IsOk());
-  const auto enrol = [&](const std::string& user, const std::string& session) {
-    return experiments.Enrol(experiments.Place("acme", user, session)->assignment);
+  const auto comes = [&](const std::string& user, const std::string& session) {
+    const auto placed = experiments.Place("acme", user, session);
+    return placed && experiments.Enrol(placed->assignment);
   };
-  EXPECT_TRUE(enrol("ann", "s1"));
-  EXPECT_TRUE(enrol("bob", "s2"));
-  EXPECT_TRUE(enrol("", "s3"));
-  EXPECT_FALSE(enrol("eve", "s4"));
-  EXPECT_TRUE(enrol("ann", "s5")) << "who is in stays in";
-  experiments.End(experiments.Place("acme", "", "s3")->assignment);
-  EXPECT_TRUE(enrol("eve", "s6")) << "a session that ended shows nothing more";
+  const auto eve = experiments.Place("acme", "eve", "s0");
+  EXPECT_TRUE(comes("ann", "s1"));
+  EXPECT_TRUE(comes("bob", "s2"));
+  EXPECT_TRUE(comes("", "s3"));
+  EXPECT_FALSE(comes("eve", "s4")) << "she is in no arm, and has no arm's policy";
   EXPECT_EQ(experiments.Get("e")->turned_away, 1);
+  EXPECT_FALSE(experiments.Enrol(eve->assignment)) << "placed while there was room, opened when there was none";
+  EXPECT_EQ(experiments.Get("e")->turned_away, 2);
+  EXPECT_TRUE(comes("ann", "s5")) << "who is in stays in";
+  EXPECT_TRUE(comes("", "s3")) << "so does a name";
+  const ExperimentView view = *experiments.Get("e");
+  EXPECT_EQ(view.arms[0].units + view.arms[1].units, 3);
+  EXPECT_EQ(view.arms[0].sessions + view.arms[1].sessions, 5);
 }
 
 TEST(Experiments, OnlySoManyRunAndTheOldestThatStoppedAreForgotten) {

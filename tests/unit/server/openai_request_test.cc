@@ -93,6 +93,12 @@ TEST(OpenAiRequest, StreamsAndSessions) {
   EXPECT_EQ(Chat(R"("ebb": {"session": "tour"})")->session, "tour");
 }
 
+TEST(OpenAiRequest, TheUserIsTheEndUser) {
+  EXPECT_EQ(Chat(R"("user": "u-7")")->end_user, "u-7");
+  EXPECT_EQ(Completion(R"({"prompt": "Hi", "user": "u-7"})")->end_user, "u-7");
+  EXPECT_EQ(Chat(R"("user": null)")->end_user, "");
+}
+
 TEST(OpenAiRequest, RefusesByName) {
   const struct {
     const char* json;
@@ -115,6 +121,7 @@ TEST(OpenAiRequest, RefusesByName) {
       {R"("seed": 1e300)", "WRONG_TYPE", "seed"},
       {R"("stop": [1])", "WRONG_TYPE", "stop"},
       {R"("stream": 1)", "WRONG_TYPE", "stream"},
+      {R"("user": 7)", "WRONG_TYPE", "user"},
       {R"("logit_bias": {"a": 1})", "WRONG_TYPE", "logit_bias"},
       {R"("ebb": 1)", "WRONG_TYPE", "ebb"},
       {R"("ebb": {"policy": {"h2o": 3}})", "WRONG_TYPE", "ebb.policy"},
