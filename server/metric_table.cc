@@ -127,6 +127,8 @@ std::span<const MetricRow> MetricTable() {
        "Most tokens of one step."},
       {"ebb_step_rows", kH, "sessions", {}, kRows,
        "Sessions that share one step."},
+      {"ebb_worker_busy_seconds", kG, "seconds", {}, {},
+       "How long the model's worker has been at one thing, a step at most, when it was asked for this; 0: it waits for work. One that is stuck is at it for longer and longer."},
       {"ebb_policy_changes_total", kC, "changes", {"policy", "state"}, {},
        "Policies put in force on live sessions by SetPolicy, by the new one, and by what its scorer began with: none (it keeps no state), carried, rebuilt (from keys and values), from_scores (of the old one), from_attention (of the newest token), empty."},
       {"ebb_policy_tokens_total", kC, "tokens", {"policy", "tenant"}, {},

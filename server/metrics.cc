@@ -64,6 +64,7 @@ WorkerMetrics MakeWorker(MetricSet& set) {
       .step_rows = set["ebb_step_rows"].histogram(),
       .evicted_slots = {&layers.counter({"1"}), &layers.counter({"2"}), &layers.counter({"3"}), &layers.counter({"4"})},
       .requests_running = set["ebb_requests_running"].gauge(),
+      .busy_seconds = set["ebb_worker_busy_seconds"].gauge(),
       .slots = MakeCache(set["ebb_cache_slots"]),
       .bytes = MakeCache(set["ebb_cache_bytes"]),
       .pages = {pages.gauge({"free"}), pages.gauge({"owned"}), pages.gauge({"shared"}), pages.gauge({"kept"})},

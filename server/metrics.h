@@ -164,6 +164,7 @@ struct WorkerMetrics {
   Histogram& step_rows;                                           // sessions
   std::array<Counter*, EvictionCensus::kQuarters> evicted_slots;  // by quarter of the layers
   Gauge& requests_running;                                        // have run a row and are not over
+  Gauge& busy_seconds;                                            // Worker::busy_for, set by who shows it
   CacheMetrics slots;
   CacheMetrics bytes;
   PageMetrics pages;

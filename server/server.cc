@@ -500,8 +500,10 @@ class RunningServer final : public Server {
     const std::vector<ModelView> views = models_->List();
     for (const ModelView& view : views) {
       ++counts[static_cast<size_t>(view.state)];
-      if (view.model != nullptr && view.model.get() != main_.get())
-        others.push_back({view.name, &view.model->metrics()});
+      if (view.model == nullptr) continue;
+      Metrics& metrics = view.model->metrics();
+      metrics.worker().busy_seconds.Set(absl::ToDoubleSeconds(view.model->worker().busy_for()));
+      if (view.model.get() != main_.get()) others.push_back({view.name, &metrics});
     }
     for (size_t i = 0; i < kModelStates; ++i) metrics().models(kModelStateNames[i]).Set(counts[i]);
     return metrics().Serialize(others) + ExperimentMetrics(experiments_.List());

@@ -183,6 +183,24 @@ TEST_F(MetricsPage, CountsRefusalsByReason) {
   EXPECT_EQ(Value("ebb_rpc_handled_total{method=\"SessionService/CreateSession\",code=\"INVALID_ARGUMENT\"}"), 1);
 }
 
+// At whatever moment one looks, a worker that has steps to run is at one, and one that has none is not.
+TEST_F(MetricsPage, SaysHowLongTheWorkerHasBeenAtOneThing) {
+  EXPECT_TRUE(EventuallyIs("ebb_worker_busy_seconds", 0));
+  const std::string name = client_.Create(SessionWith(StreamingPolicy(kBudget))).name();
+  const auto context = client_.Context();
+  const auto stream = client_.inference().Generate(context.get(), GenerateText(name, "Once", kEndless));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  std::thread reader([&] {
+    while (stream->Read(&message)) continue;
+    stream->Finish().ok();
+  });
+  EXPECT_TRUE(Eventually([&] { return Value("ebb_worker_busy_seconds") > 0; }));
+  context->TryCancel();
+  reader.join();
+  EXPECT_TRUE(EventuallyIs("ebb_worker_busy_seconds", 0));
+}
+
 TEST_F(MetricsPage, TurnsNotReadyWhileTheServerDrains) {
   EXPECT_EQ(http_.Get("/readyz")->status, 200);
   const std::string name = client_.Create(SessionWith(StreamingPolicy(kBudget))).name();
