@@ -24,8 +24,13 @@ constexpr size_t kExperimentsMax = 64;  // likewise, of experiments, each with a
 constexpr char kDefaultTenant[] = "default";
 constexpr char kOther[] = "other";
 
-// Refusals under load, which alerts watch; other reasons appear with their first refusal.
-constexpr std::string_view kLoadReasons[] = {"NO_PAGES", "QUEUE_FULL", "DRAINING", "SLOW_READER", "SESSION_BUSY"};
+// UNAVAILABLE, and no error: it is told when to try again, or where. deploy/prometheus takes them off the errors, for
+// which each must be there before its first; tests/e2e/alerts_test.py holds the two together.
+constexpr std::string_view kLoadReasons[] = {"DRAINING",      "MODEL_LOADING",      "MODEL_UNLOADING",
+                                             "NO_PAGES",      "QUEUE_FULL",         "SESSIONS_FULL",
+                                             "SESSION_MOVED", "SESSION_RECOVERING", "WATCHERS_FULL"};
+// Of other codes, likewise under load. All further reasons appear with their first refusal.
+constexpr std::string_view kBusyReasons[] = {"SLOW_READER", "SESSION_BUSY"};
 // Of UNAUTHENTICATED and PERMISSION_DENIED: identity.cc.
 constexpr std::string_view kAuthReasons[] = {"NO_CREDENTIAL", "BAD_CREDENTIAL", "NAMELESS_CERTIFICATE", "OTHER_TENANT",
                                              "ADMIN_ONLY"};
@@ -207,6 +212,7 @@ Metrics::Metrics(const MetricsOptions& options)
       .gauge({options.version, options.revision, options.backend, options.grpc_version, options.model})
       .Set(1);
   for (const std::string_view reason : kLoadReasons) set_["ebb_refusals_total"].counter({reason});
+  for (const std::string_view reason : kBusyReasons) set_["ebb_refusals_total"].counter({reason});
   for (const std::string_view reason : kAuthReasons) set_["ebb_auth_failures_total"].counter({reason});
   for (const std::string_view reason : kErrorReasons) set_["ebb_errors_total"].counter({reason});
   for (const char* const state : kModelStateNames) models(state);
