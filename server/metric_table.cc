@@ -61,6 +61,8 @@ std::span<const MetricRow> MetricTable() {
        "Time between two tokens of a request, as written to the stream."},
       {"ebb_requests_in_time_total", kC, "requests", {"tenant"}, {},
        "Requests that ended well, their first token within scheduling.ttft_target and the others, on average, within scheduling.inter_token_target of each other: goodput."},
+      {"ebb_requests_late_total", kC, "requests", {"tenant"}, {},
+       "Requests whose deadline passed before anything came of them, though they had waited for longer than scheduling.ttft_target: the server was late. Of who allows less time than that, none."},
       {"ebb_prompt_tokens_total", kC, "tokens", {"tenant"}, {},
        "Prompt tokens that went through the model."},
       {"ebb_prefix_hits_total", kC, "prompts", {"tenant"}, {},

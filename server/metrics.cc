@@ -241,6 +241,7 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
           .completion_tokens = set_["ebb_completion_tokens_total"].counter({label}),
           .step_seconds = set_["ebb_tenant_step_seconds_total"].counter({label}),
           .in_time = set_["ebb_requests_in_time_total"].counter({label}),
+          .late = set_["ebb_requests_late_total"].counter({label}),
           .prefix_hits = set_["ebb_prefix_hits_total"].counter({label}),
           .prefix_tokens = set_["ebb_prefix_reused_tokens_total"].counter({label}),
           .client_drafts = drafts("client"),

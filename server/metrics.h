@@ -69,6 +69,7 @@ struct TenantMetrics {
   Counter& completion_tokens;
   Counter& step_seconds;       // its share of steps' time, by its tokens in them
   Counter& in_time;            // requests that met both targets of DispatcherOptions
+  Counter& late;               // requests whose deadline passed before anything came, past the first of these
   Counter& prefix_hits;        // prompts that began with blocks that were known
   Counter& prefix_tokens;      // of these blocks
   DraftMetrics client_drafts;  // by who made them

@@ -63,11 +63,11 @@ def selector(name):
     return f"{metric}{{{WHO}{',' + labels if labels else '}'}"
 
 
-ALWAYS = ('ebb_refusals_total{tenant="default",reason="DRAINING"}',)  # from the start, at zero
+ALWAYS = ('ebb_refusals_total{tenant="default",reason="DRAINING"}', 'ebb_requests_late_total{tenant="default"}')  # from the start, at zero
 
 
 def play(name, series, checks, minutes=1):
-    """A test of promtool; `checks` are (minute, the names of all alerts that fire then). A server that counts calls has these, too."""
+    """A test of promtool; `checks` are (minute, the names of all alerts that fire then). A server that counts calls has these two, too."""
     if any(metric.startswith("ebb_rpc_handled_total") for metric, _ in series):
         series = [*series, *((metric, f"0x{checks[-1][0] // minutes}") for metric in ALWAYS)]
     return {"name": name, "interval": f"{minutes}m",
@@ -80,6 +80,7 @@ def play(name, series, checks, minutes=1):
 CALLS = 'ebb_rpc_handled_total{method="InferenceService/Generate",code="OK"}'
 FAULTS = 'ebb_rpc_handled_total{method="InferenceService/Generate",code="INTERNAL"}'
 AWAY = 'ebb_rpc_handled_total{method="InferenceService/Generate",code="UNAVAILABLE"}'
+OVERDUE = 'ebb_rpc_handled_total{method="InferenceService/Generate",code="DEADLINE_EXCEEDED"}'
 FIRST = "ebb_ttft_seconds_count"
 IN_TIME = 'ebb_ttft_seconds_bucket{le="2.5"}'
 QUIET = (5, 30, 60)
@@ -177,6 +178,9 @@ OTHERS = (
     *(play(f"{reason} says when to come back, from the first on",
            [("ebb_build_info", "1x50"), (CALLS, "0+60x50"), (AWAY, "0x19 300+20x30"), (f'ebb_refusals_total{{tenant="a",reason="{reason}"}}', "0x19 300+20x30")],
            [(22, ()), (50, OF_LOAD.get(reason, ()))]) for reason in LOAD),
+    play("calls of which nothing came by their deadline are errors, where that was long enough",
+         [("ebb_build_info", "1x90"), (CALLS, "0+60x90"), (AWAY, "0x90"), (OVERDUE, "0+20x90"), ('ebb_requests_late_total{tenant="a"}', "0x40 0+6x50")],
+         [(40, ()), (90, ("EbbErrorBudgetFast", "EbbErrorBudgetSlow"))]),
     play("a full disk does not, beside a server that drains",
          [("ebb_build_info", "1x50"), (CALLS, "0+60x50"), (AWAY, "0+20x50"), ('ebb_refusals_total{tenant="a",reason="STORE_FULL"}', "0+15x50"),
           ('ebb_refusals_total{tenant="a",reason="DRAINING"}', "0+5x50")], [(50, ("EbbErrorBudgetFast", "EbbErrorBudgetSlow"))]),
