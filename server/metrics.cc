@@ -211,8 +211,6 @@ Metrics::Metrics(const MetricsOptions& options)
   set_["ebb_build_info"]
       .gauge({options.version, options.revision, options.backend, options.grpc_version, options.model})
       .Set(1);
-  for (const std::string_view reason : kLoadReasons) set_["ebb_refusals_total"].counter({reason});
-  for (const std::string_view reason : kBusyReasons) set_["ebb_refusals_total"].counter({reason});
   for (const std::string_view reason : kAuthReasons) set_["ebb_auth_failures_total"].counter({reason});
   for (const std::string_view reason : kErrorReasons) set_["ebb_errors_total"].counter({reason});
   for (const char* const state : kModelStateNames) models(state);
@@ -232,6 +230,10 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
     if (whole_server_) limits[at] = &set_["ebb_quota_limit"].gauge({label, row.label});
     if (row.quota == Quota::kTokens || row.quota == Quota::kSnapshotBytes) continue;  // others count them
     used[at] = &set_["ebb_quota_used"].gauge({label, row.label});
+  }
+  if (whole_server_) {
+    for (const std::string_view reason : kLoadReasons) RefusalsLocked(label, reason);
+    for (const std::string_view reason : kBusyReasons) RefusalsLocked(label, reason);
   }
   return {.label = std::string(label),
           .queue_wait = set_["ebb_queue_wait_seconds"].histogram({label}),
@@ -307,13 +309,21 @@ Counter& Metrics::finished(v1::FinishReason reason) const {
   return *at->second;
 }
 
-void Metrics::CallEnded(const MethodMetrics& method, const absl::Status& status, absl::Duration elapsed) {
+void Metrics::CallEnded(const MethodMetrics& method, const absl::Status& status, absl::Duration elapsed,
+                        std::string_view tenant) {
   method.seconds.Observe(elapsed);
   method.handled[static_cast<size_t>(status.code())]->Add();
-  CountRefusal(status);
+  CountRefusal(status, tenant);
 }
 
-void Metrics::CountRefusal(const absl::Status& status) {
+// Found in a map: a family looks through all of its series, and whoever is refused often would make all wait.
+Counter& Metrics::RefusalsLocked(std::string_view tenant, std::string_view reason) {
+  Counter*& counter = refusals_[{std::string(tenant), std::string(reason)}];
+  if (counter == nullptr) counter = &set_["ebb_refusals_total"].counter({tenant, reason});
+  return *counter;
+}
+
+void Metrics::CountRefusal(const absl::Status& status, std::string_view tenant) {
   if (status.ok() || status.code() == absl::StatusCode::kCancelled) return;
   std::string reason = GetRefusal(status).reason;
   if (reason.empty()) reason = absl::StatusCodeToString(status.code());
@@ -324,7 +334,12 @@ void Metrics::CountRefusal(const absl::Status& status) {
     reason = kOther;
   }
   if (IsAboutTheCaller(status.code())) set_["ebb_auth_failures_total"].counter({reason}).Add();
-  set_[IsOurFault(status.code()) ? "ebb_errors_total" : "ebb_refusals_total"].counter({reason}).Add();
+  if (IsOurFault(status.code())) {
+    set_["ebb_errors_total"].counter({reason}).Add();
+    return;
+  }
+  // Names that were only ever refused get no series, so that they take none from others.
+  RefusalsLocked(tenant.empty() || tenants_.contains(tenant) ? tenant : kOther, reason).Add();
 }
 
 void Metrics::SetCertificateEnd(absl::Time end) {

@@ -429,7 +429,7 @@ class RunningServer final : public Server {
                                   {.models = [this] { return ServedNow(); },
                                    .body_bytes_max = static_cast<size_t>(options.message_bytes_max),
                                    .tls = options.openai->tls ? tls_.get() : nullptr,
-                                   .refused = [this](const absl::Status& why) { metrics().CountRefusal(why); }},
+                                   .refused = [this](const absl::Status& why) { metrics().CountRefusal(why, {}); }},
                                   server_->InProcessChannel(arguments)));
     return absl::OkStatus();
   }
