@@ -51,6 +51,10 @@ def queries():
               for each in dashboard["annotations"]["list"]]
     found += [(f"{uid} / variable {each['name']}", re.sub(r"label_values\((.*), (\w+)\)", r"count by (\2) (\1)", each["query"]["query"]))
               for uid, dashboard in DASHBOARDS.items() for each in dashboard["templating"]["list"] if each["type"] == "query"]
+    page = (ROOT / "docs/how-to/watch-with-grafana.md").read_text(encoding="utf-8")
+    signals = re.findall(r"^\| [A-Z]\w+(?:, \w+)* \| `([^`]+)` \|", page, re.MULTILINE)  # for an inference gateway
+    assert len(signals) == 4, signals
+    found += [("watch-with-grafana.md", query) for query in signals]
     return [(where, plain(query)) for where, query in found]
 
 
