@@ -127,6 +127,7 @@ def work(server):
         ebb("sessions", "create", name, "--policy=full", "--budget=8000")
         ebb("generate", "--quiet", f"--session={name}", "--max-tokens=4", "--ignore-eos", TEXT)
     ebb("generate", "--quiet", "--session=large", "--max-tokens=4", "--ignore-eos", TEXT)  # and which comes back
+    ebb("--tenant=small", "sessions", "create", "second", check=1)  # the first refusal began a series, this is counted in it
 
 
 class Dashboards(unittest.TestCase):
