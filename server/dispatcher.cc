@@ -486,6 +486,15 @@ void Dispatcher::CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::D
   if (metrics_.device() != nullptr) metrics_.device()->Set(*engine_.device_use());
 }
 
+// Whether its deadline is over, though nothing came of it in time that was long enough. gRPC rounds what is left of a
+// client's deadline up, by a hundredth at most, so that a client gives up a little before that.
+bool Dispatcher::IsLate(const Call& call, const absl::Status& status) const {
+  if (!absl::IsDeadlineExceeded(status) && !absl::IsCancelled(status)) return false;
+  if ((call.request.decodes ? call.first_token : call.first_step) != absl::InfiniteFuture()) return false;
+  const absl::Duration waited = clock_.Now() - call.arrived;
+  return waited > options_.ttft_target && waited >= 0.98 * (call.request.deadline - call.arrived);
+}
+
 void Dispatcher::CountCall(Call& call, const CallEnd& end) {
   const CallTimings& timings = end.timings;
   Unblock(call);
@@ -499,6 +508,7 @@ void Dispatcher::CountCall(Call& call, const CallEnd& end) {
       timings.decode <= options_.inter_token_target * (call.generated - 1)) {
     call.session->tenant_metrics->in_time.Add();
   }
+  if (IsLate(call, end.status)) call.session->tenant_metrics->late.Add();
   if (call.session->trial != nullptr) {
     const ArmMetrics& arm = *call.session->trial->metrics;
     (end.status.ok() ? arm.ok : absl::IsCancelled(end.status) ? arm.cancelled : arm.failed).Add();

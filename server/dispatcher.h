@@ -484,6 +484,7 @@ class Dispatcher {
   void CountEviction(const OpenSession& session, int32_t tokens, int64_t slots, const EvictionCensus& census);
   static void CountLoss(const OpenSession& session, const Loss& loss);
   void CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::Duration took);
+  bool IsLate(const Call& call, const absl::Status& status) const;
   void CountCall(Call& call, const CallEnd& end);
   void Unblock(Call& call);
   void CountLoad();

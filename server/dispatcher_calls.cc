@@ -66,6 +66,7 @@ void Dispatcher::Start(CallId id, CallRequest request, CallOutput& output) {
     call.output = held = new HeldOutput(id, output, *options_.journal, batch_of_journal_.tellings);  // until its End
   }
   if (!status.ok()) {
+    if (IsLate(call, status)) metrics_.tenant(call.request.tenant).late.Add();
     if (call.session != nullptr && call.session->throw_away) Close(*call.session);
     call.output->End({.status = std::move(status)}, false);
     return;

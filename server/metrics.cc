@@ -24,8 +24,13 @@ constexpr size_t kExperimentsMax = 64;  // likewise, of experiments, each with a
 constexpr char kDefaultTenant[] = "default";
 constexpr char kOther[] = "other";
 
-// Refusals under load, which alerts watch; other reasons appear with their first refusal.
-constexpr std::string_view kLoadReasons[] = {"NO_PAGES", "QUEUE_FULL", "DRAINING", "SLOW_READER", "SESSION_BUSY"};
+// UNAVAILABLE, and no error: it is told when to try again, or where. deploy/prometheus takes them off the errors, for
+// which each must be there before its first; tests/e2e/alerts_test.py holds the two together.
+constexpr std::string_view kLoadReasons[] = {"DRAINING",      "MODEL_LOADING",      "MODEL_UNLOADING",
+                                             "NO_PAGES",      "QUEUE_FULL",         "SESSIONS_FULL",
+                                             "SESSION_MOVED", "SESSION_RECOVERING", "WATCHERS_FULL"};
+// Of other codes, likewise under load. All further reasons appear with their first refusal.
+constexpr std::string_view kBusyReasons[] = {"SLOW_READER", "SESSION_BUSY"};
 // Of UNAUTHENTICATED and PERMISSION_DENIED: identity.cc.
 constexpr std::string_view kAuthReasons[] = {"NO_CREDENTIAL", "BAD_CREDENTIAL", "NAMELESS_CERTIFICATE", "OTHER_TENANT",
                                              "ADMIN_ONLY"};
@@ -64,6 +69,7 @@ WorkerMetrics MakeWorker(MetricSet& set) {
       .step_rows = set["ebb_step_rows"].histogram(),
       .evicted_slots = {&layers.counter({"1"}), &layers.counter({"2"}), &layers.counter({"3"}), &layers.counter({"4"})},
       .requests_running = set["ebb_requests_running"].gauge(),
+      .busy_seconds = set["ebb_worker_busy_seconds"].gauge(),
       .slots = MakeCache(set["ebb_cache_slots"]),
       .bytes = MakeCache(set["ebb_cache_bytes"]),
       .pages = {pages.gauge({"free"}), pages.gauge({"owned"}), pages.gauge({"shared"}), pages.gauge({"kept"})},
@@ -205,7 +211,6 @@ Metrics::Metrics(const MetricsOptions& options)
   set_["ebb_build_info"]
       .gauge({options.version, options.revision, options.backend, options.grpc_version, options.model})
       .Set(1);
-  for (const std::string_view reason : kLoadReasons) set_["ebb_refusals_total"].counter({reason});
   for (const std::string_view reason : kAuthReasons) set_["ebb_auth_failures_total"].counter({reason});
   for (const std::string_view reason : kErrorReasons) set_["ebb_errors_total"].counter({reason});
   for (const char* const state : kModelStateNames) models(state);
@@ -226,6 +231,10 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
     if (row.quota == Quota::kTokens || row.quota == Quota::kSnapshotBytes) continue;  // others count them
     used[at] = &set_["ebb_quota_used"].gauge({label, row.label});
   }
+  if (whole_server_) {
+    for (const std::string_view reason : kLoadReasons) RefusalsLocked(label, reason);
+    for (const std::string_view reason : kBusyReasons) RefusalsLocked(label, reason);
+  }
   return {.label = std::string(label),
           .queue_wait = set_["ebb_queue_wait_seconds"].histogram({label}),
           .ttft = set_["ebb_ttft_seconds"].histogram({label}),
@@ -234,6 +243,7 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
           .completion_tokens = set_["ebb_completion_tokens_total"].counter({label}),
           .step_seconds = set_["ebb_tenant_step_seconds_total"].counter({label}),
           .in_time = set_["ebb_requests_in_time_total"].counter({label}),
+          .late = set_["ebb_requests_late_total"].counter({label}),
           .prefix_hits = set_["ebb_prefix_hits_total"].counter({label}),
           .prefix_tokens = set_["ebb_prefix_reused_tokens_total"].counter({label}),
           .client_drafts = drafts("client"),
@@ -299,13 +309,21 @@ Counter& Metrics::finished(v1::FinishReason reason) const {
   return *at->second;
 }
 
-void Metrics::CallEnded(const MethodMetrics& method, const absl::Status& status, absl::Duration elapsed) {
+void Metrics::CallEnded(const MethodMetrics& method, const absl::Status& status, absl::Duration elapsed,
+                        std::string_view tenant) {
   method.seconds.Observe(elapsed);
   method.handled[static_cast<size_t>(status.code())]->Add();
-  CountRefusal(status);
+  CountRefusal(status, tenant);
 }
 
-void Metrics::CountRefusal(const absl::Status& status) {
+// Found in a map: a family looks through all of its series, and whoever is refused often would make all wait.
+Counter& Metrics::RefusalsLocked(std::string_view tenant, std::string_view reason) {
+  Counter*& counter = refusals_[{std::string(tenant), std::string(reason)}];
+  if (counter == nullptr) counter = &set_["ebb_refusals_total"].counter({tenant, reason});
+  return *counter;
+}
+
+void Metrics::CountRefusal(const absl::Status& status, std::string_view tenant) {
   if (status.ok() || status.code() == absl::StatusCode::kCancelled) return;
   std::string reason = GetRefusal(status).reason;
   if (reason.empty()) reason = absl::StatusCodeToString(status.code());
@@ -316,7 +334,12 @@ void Metrics::CountRefusal(const absl::Status& status) {
     reason = kOther;
   }
   if (IsAboutTheCaller(status.code())) set_["ebb_auth_failures_total"].counter({reason}).Add();
-  set_[IsOurFault(status.code()) ? "ebb_errors_total" : "ebb_refusals_total"].counter({reason}).Add();
+  if (IsOurFault(status.code())) {
+    set_["ebb_errors_total"].counter({reason}).Add();
+    return;
+  }
+  // Names that were only ever refused get no series, so that they take none from others.
+  RefusalsLocked(tenant.empty() || tenants_.contains(tenant) ? tenant : kOther, reason).Add();
 }
 
 void Metrics::SetCertificateEnd(absl::Time end) {

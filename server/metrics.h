@@ -7,7 +7,7 @@
 //
 //   const TenantMetrics& tenant = metrics.tenant("acme");       // once per session
 //   tenant.ttft.Observe(first_token - received);                // absl::Duration or seconds
-//   metrics.CallEnded(metrics.method("SessionService/GetSession"), status, elapsed);
+//   metrics.CallEnded(metrics.method("SessionService/GetSession"), status, elapsed, "acme");
 //
 // Threads: any thread may use any handle, without a lock. tenant() takes one, and so does CallEnded for an error.
 
@@ -69,6 +69,7 @@ struct TenantMetrics {
   Counter& completion_tokens;
   Counter& step_seconds;       // its share of steps' time, by its tokens in them
   Counter& in_time;            // requests that met both targets of DispatcherOptions
+  Counter& late;               // requests whose deadline passed before anything came, past the first of these
   Counter& prefix_hits;        // prompts that began with blocks that were known
   Counter& prefix_tokens;      // of these blocks
   DraftMetrics client_drafts;  // by who made them
@@ -164,6 +165,7 @@ struct WorkerMetrics {
   Histogram& step_rows;                                           // sessions
   std::array<Counter*, EvictionCensus::kQuarters> evicted_slots;  // by quarter of the layers
   Gauge& requests_running;                                        // have run a row and are not over
+  Gauge& busy_seconds;                                            // Worker::busy_for, set by who shows it
   CacheMetrics slots;
   CacheMetrics bytes;
   PageMetrics pages;
@@ -254,9 +256,11 @@ class Metrics {
 
   // A call is over. Counts code and time; an error of ours (UNKNOWN, INTERNAL, DATA_LOSS) or a refusal (the rest,
   // CANCELLED apart) also by its reason, the one that ToGrpc sends; UNAUTHENTICATED and PERMISSION_DENIED once more.
-  void CallEnded(const MethodMetrics& method, const absl::Status& status, absl::Duration elapsed);
+  // `tenant`: whose it was, empty where nobody knows. One that tenant() was never asked for is counted as `other`.
+  void CallEnded(const MethodMetrics& method, const absl::Status& status, absl::Duration elapsed,
+                 std::string_view tenant);
   // The part of it that is about why; nothing for OK.
-  void CountRefusal(const absl::Status& status);
+  void CountRefusal(const absl::Status& status, std::string_view tenant);
 
   // Of the server's certificate. Before that, and without TLS, there is no such series.
   void SetCertificateEnd(absl::Time end);
@@ -280,6 +284,7 @@ class Metrics {
 
  private:
   TenantMetrics MakeTenant(std::string_view label);
+  Counter& RefusalsLocked(std::string_view tenant, std::string_view reason);
 
   MetricSet set_;
   const size_t tenants_max_;
@@ -296,6 +301,7 @@ class Metrics {
   mutable std::mutex mutex_;  // guards those below
   std::map<std::string, TenantMetrics, std::less<>> tenants_;
   std::set<std::string, std::less<>> reasons_;
+  std::map<std::pair<std::string, std::string>, Counter*> refusals_;  // by tenant's label and reason
   std::set<std::string, std::less<>> experiments_;
   std::map<std::pair<std::string, std::string>, ArmMetrics> arms_;
 };

@@ -83,12 +83,13 @@ absl::Status Rpc::SeekElsewhere(const absl::Status& status) const {
 grpc::Status Rpc::Finish(const absl::Status& found) {
   const absl::Status status = SeekElsewhere(found);
   const absl::Duration took = parts_.clock.Now() - received_;
-  parts_.metrics.CallEnded(parts_.metrics.method(method_), status, took);
+  const std::string tenant = tenant_.ok() ? *tenant_ : "";
+  parts_.metrics.CallEnded(parts_.metrics.method(method_), status, took, tenant);
   const std::string code = absl::StatusCodeToString(status.code());
   const Refusal refusal = GetRefusal(status);
   WriteLog(LevelOfCall(status), "rpc",
            {{"method", method_},
-            {"tenant", tenant_.ok() ? *tenant_ : TenantOf(refusal)},
+            {"tenant", tenant_.ok() ? tenant : TenantOf(refusal)},
             {"session", session_.empty() ? HashOfSession(refusal) : session_},
             {"model", model_},
             {"code", code},

@@ -426,7 +426,7 @@ class RunningServer final : public Server {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);  // what the services answer has bounds of its own
     console_ = std::make_unique<Console>(servers_->InProcessChannel(arguments), *identity_, *options.console,
-                                         [this](const absl::Status& why) { metrics().CountRefusal(why); });
+                                         [this](const absl::Status& why) { metrics().CountRefusal(why, {}); });
     pages.console = {.add_to = [this](httplib::Server& http) { console_->AddTo(http); },
                      .threads = Console::kCallsMax,
                      .body_bytes_max = Console::kBodyBytesMax,
@@ -443,7 +443,7 @@ class RunningServer final : public Server {
                                   {.models = [this] { return ServedNow(); },
                                    .body_bytes_max = static_cast<size_t>(options.message_bytes_max),
                                    .tls = options.openai->tls ? tls_.get() : nullptr,
-                                   .refused = [this](const absl::Status& why) { metrics().CountRefusal(why); }},
+                                   .refused = [this](const absl::Status& why) { metrics().CountRefusal(why, {}); }},
                                   servers_->InProcessChannel(arguments)));
     return absl::OkStatus();
   }
@@ -513,8 +513,10 @@ class RunningServer final : public Server {
     const std::vector<ModelView> views = models_->List();
     for (const ModelView& view : views) {
       ++counts[static_cast<size_t>(view.state)];
-      if (view.model != nullptr && view.model.get() != main_.get())
-        others.push_back({view.name, &view.model->metrics()});
+      if (view.model == nullptr) continue;
+      Metrics& metrics = view.model->metrics();
+      metrics.worker().busy_seconds.Set(absl::ToDoubleSeconds(view.model->worker().busy_for()));
+      if (view.model.get() != main_.get()) others.push_back({view.name, &metrics});
     }
     for (size_t i = 0; i < kModelStates; ++i) metrics().models(kModelStateNames[i]).Set(counts[i]);
     return metrics().Serialize(others) + ExperimentMetrics(experiments_.List());

@@ -4,9 +4,11 @@
     deploy/grafana/generate.py            writes them
     deploy/grafana/generate.py --check    writes nothing; exits 1 and names those that differ
 
-In a query `@` stands for the matchers of the variables $job and $instance, and `[$]` for the interval of a rate.
+In a query `@` stands for the matchers of the variables $job, $instance and, of a family that each model has, $model, and `[$]` for the interval
+of a rate.
 """
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -15,6 +17,9 @@ sys.dont_write_bytecode = True
 from reference import generated  # noqa: E402
 
 MATCH = 'job=~"$job",instance=~"$instance"'
+# Families of the server as a whole, which no model has as its own; tests/e2e/dashboards_test.py holds this against a server with two.
+OF_SERVER = re.compile(r"ebb_(build_info|rpc_\w+|refusals_total|errors_total|auth_failures_total|connections_refused_total|certificate_\w+|store_\w+|"
+                       r"quota_limit|config_\w+|log_\w+|models|experiment_\w+)$")
 SOURCE = {"type": "prometheus", "uid": "$datasource"}
 COLUMNS, HEIGHT = 3, 8  # panels side by side, and how tall each is
 SCHEMA = 39  # of Grafana 11 and later
@@ -57,8 +62,8 @@ SERVICE = {
          [("time() - process_start_time_seconds{@}", "{{instance}}")]),
     ],
     "What callers see": [
-        ("RPCs by method", "Calls that ended, per second.", "reqps", "lines",
-         [("sum by (method) (rate(ebb_rpc_handled_total{@}[$])) > 0", "{{method}}")]),
+        ("RPCs by method and code", "Calls that ended, per second.", "reqps", "lines",
+         [("sum by (method, code) (rate(ebb_rpc_handled_total{@}[$])) > 0", "{{method}} {{code}}")]),
         ("RPCs by code", "Calls that ended, by gRPC code. INTERNAL, UNKNOWN and DATA_LOSS are the server's fault.", "reqps", "stack",
          [("sum by (code) (rate(ebb_rpc_handled_total{@}[$])) > 0", "{{code}}")]),
         ("Time to first token", "From a request's arrival to its first token on the stream.", "s", "lines", quantiles("ebb_ttft_seconds")),
@@ -100,6 +105,8 @@ SERVICE = {
          [('ebb:queue:ratio{@}', "{{instance}}")]),
         ("Engine at work", "Share of the time in which steps run, mean over servers. Near 1: it does what it can.", "percentunit", "stack",
          [(share_of_all("sum by (phase) (rate(ebb_step_seconds_sum{@}[$]))", "count(ebb_build_info{@})"), "{{phase}}")]),
+        ("Worker busy with one thing", "How long each model's worker has been at what it does, a step at most. What grows with the time is stuck: see EbbStepStalled.",
+         "s", "lines", [("max by (instance, model) (ebb_worker_busy_seconds{@})", "{{instance}} {{model}}")]),
         ("Step time", "One step of the engine serves every row of its batch.", "s", "lines", quantiles("ebb_step_seconds")),
         ("Step size", "Mean sessions and tokens of a step.", "short", "lines",
          [(mean("ebb_step_rows"), "sessions"), (mean("ebb_step_tokens"), "tokens")]),
@@ -275,8 +282,11 @@ TENANTS = {
            '(sum by (tenant) (ebb_quota_limit{@,tenant=~"$tenant",quota="tokens_per_minute"}) > 0)', "{{tenant}}")]),
     ],
     "How they are served": [
-        ("Refused for a quota", "Calls refused since a tenant had all that it may have, by quota; the log's access lines say whose they were.", "reqps",
-         "stack", [('sum by (reason) (rate(ebb_refusals_total{@,reason=~"TENANT_.*"}[$]))', "{{reason}}")]),
+        ("Refused", "Calls refused for what they ask, a limit or the load, by reason; docs/reference/errors.md says what to do about each. Those without "
+         "a tenant were refused before it was known.", "reqps", "stack",
+         [('sum by (tenant, reason) (rate(ebb_refusals_total{@,tenant=~"$tenant"}[$])) > 0', "{{tenant}} {{reason}}")]),
+        ("Refused for a quota", "Calls refused since a tenant had all that it may have, by quota.", "reqps",
+         "stack", [('sum by (tenant, reason) (rate(ebb_refusals_total{@,reason=~"TENANT_.*",tenant=~"$tenant"}[$]))', "{{tenant}} {{reason}}")]),
         ("Prompt tokens taken over", "Of blocks that an earlier session had run.", "ops", "lines",
          [(tenants("rate", "ebb_prefix_reused_tokens_total"), "{{tenant}}")]),
         ("Time to first token, p99", "From a request's arrival to its first token on the stream.", "s", "lines",
@@ -314,7 +324,7 @@ TRIAL_METRICS = (
 def trial(metric, name, means):
     """Panels of an experiment's metric, or of its difference from the control: what is estimated, and the interval around it."""
     return [(title + name, f"{means} {words} The interval from low to high holds at every look.", unit, "lines",
-             [(f'{metric}{{@,experiment=~"$experiment",metric="{each}"}}', "{{experiment}} {{arm}} {{stat}}, {{instance}}")])
+             [(f'{metric}{{@,experiment=~"$experiment",arm=~"$arm",metric="{each}"}}', "{{experiment}} {{arm}} {{stat}}, {{instance}}")])
             for each, title, unit, words in TRIAL_METRICS]
 
 
@@ -327,32 +337,46 @@ EXPERIMENTS = {
         ("Runs for", "Since it was started. Look whenever you like: the intervals allow for it.", "s", "stat",
          [('time() - ebb_experiment_start_timestamp_seconds{@,experiment=~"$experiment"}', "{{experiment}}, {{instance}}")]),
         ("Units", "End users, or sessions without one, of each arm so far.", "short", "lines",
-         [('ebb_experiment_units{@,experiment=~"$experiment"}', "{{experiment}} {{arm}}, {{instance}}")]),
+         [('ebb_experiment_units{@,experiment=~"$experiment",arm=~"$arm"}', "{{experiment}} {{arm}}, {{instance}}")]),
         ("Share of the units", "Of each arm, and what its weight asks for.", "percentunit", "lines",
-         [('ebb_experiment_units{@,experiment=~"$experiment"} / on (instance, experiment) group_left () '
+         [('ebb_experiment_units{@,experiment=~"$experiment",arm=~"$arm"} / on (instance, experiment) group_left () '
            'sum by (instance, experiment) (ebb_experiment_units{@,experiment=~"$experiment"})', "{{experiment}} {{arm}}, {{instance}}"),
-          ('ebb_experiment_expected_share{@,experiment=~"$experiment"}', "{{experiment}} {{arm}}, asked for")]),
+          ('ebb_experiment_expected_share{@,experiment=~"$experiment",arm=~"$arm"}', "{{experiment}} {{arm}}, asked for")]),
         ("Sessions by arm", "Opened, per second.", "ops", "stack",
-         [('sum by (experiment, arm) (rate(ebb_experiment_sessions_total{@,experiment=~"$experiment"}[$]))', "{{experiment}} {{arm}}")]),
+         [('sum by (experiment, arm) (rate(ebb_experiment_sessions_total{@,experiment=~"$experiment",arm=~"$arm"}[$]))', "{{experiment}} {{arm}}")]),
     ],
     "Guardrails": [
         (title, f"Share of each arm's calls that run the model. {means} Arms whose shares differ serve their users differently, whatever the metric says.",
          "percentunit", "lines",
-         [(f'sum by (experiment, arm) (rate(ebb_experiment_calls_total{{@,experiment=~"$experiment",result="{result}"}}[$])) / '
-           'sum by (experiment, arm) (rate(ebb_experiment_calls_total{@,experiment=~"$experiment"}[$]))', "{{experiment}} {{arm}}")])
+         [(f'sum by (experiment, arm) (rate(ebb_experiment_calls_total{{@,experiment=~"$experiment",arm=~"$arm",result="{result}"}}[$])) / '
+           'sum by (experiment, arm) (rate(ebb_experiment_calls_total{@,experiment=~"$experiment",arm=~"$arm"}[$]))', "{{experiment}} {{arm}}")])
         for title, result, means in (("Calls that fail", "failed", "With any error."),
                                      ("Calls that are cancelled", "cancelled", "Users who stop an answer may not like it."))],
     "Difference from the control": trial("ebb_experiment_effect", ", difference", "Arm less control; where 0 is outside, the arms differ."),
     "Each arm": trial("ebb_experiment_value", "", "By arm."),
 }
 
-# uid, title, rows, the variable beside job and instance: its name and the metric whose label it is.
+MODEL = ("model", "ebb_kv_pages_limit{@}")
+# uid, title, rows, the variables beside job and instance: their names, and series whose label each is.
 DASHBOARDS = (
-    ("ebb-service", "Ebb / Service", SERVICE, None),
-    ("ebb-eviction", "Ebb / KV and eviction", EVICTION, ("policy", "ebb_evictions_total")),
-    ("ebb-experiments", "Ebb / Experiments", EXPERIMENTS, ("experiment", "ebb_experiment_sessions_total")),
-    ("ebb-tenants", "Ebb / Tenants", TENANTS, ("tenant", "ebb_sessions")),
+    ("ebb-service", "Ebb / Service", SERVICE, (MODEL,)),
+    ("ebb-eviction", "Ebb / KV and eviction", EVICTION, (MODEL, ("policy", "ebb_evictions_total{@}"))),
+    ("ebb-experiments", "Ebb / Experiments", EXPERIMENTS, (("experiment", "ebb_experiment_sessions_total{@}"),
+                                                           ("arm", 'ebb_experiment_sessions_total{@,experiment=~"$experiment"}'))),
+    ("ebb-tenants", "Ebb / Tenants", TENANTS, (MODEL, ("tenant", "ebb_sessions{@}"))),
 )
+
+# Of panels by title: a colour from a value on, the first from below all. What is red is what an alert is about.
+THRESHOLDS = {
+    "Speed of burning the error budget": (("green", None), ("orange", 6), ("red", 14.4)),
+    "Error budget left": (("red", None), ("orange", 0), ("green", 0.25)),
+    "Worker busy with one thing": (("green", None), ("red", 120)),
+    "GPU up": (("red", None), ("green", 1)),
+    "File descriptors": (("green", None), ("red", 0.8)),
+    "Pages reserved": (("green", None), ("red", 0.95)),
+    "Leaked pages": (("green", None), ("red", 1)),
+    "Sample ratio": (("red", None), ("green", 0.001)),
+}
 
 LINES = {"type": "timeseries", "options": {"legend": {"displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"]},
                                            "tooltip": {"mode": "multi", "sort": "desc"}}}
@@ -366,17 +390,30 @@ KINDS = {
 }
 
 
-def query(text):
+def query(text, of_model=True):
+    """What Prometheus is asked, but for Grafana's variables."""
+    if of_model:
+        text = re.sub(r"\b(ebb[\w:]+){@", lambda found: found[0] + ("" if OF_SERVER.match(found[1]) else ',model=~"$model"'), text)
     return text.replace("@", MATCH).replace("[$]", "[$__rate_interval]")
+
+
+def colours(title, kind):
+    """What a panel's thresholds add to its defaults and its options."""
+    if title not in THRESHOLDS:
+        return {}, {}
+    steps = [{"color": colour, "value": value} for colour, value in THRESHOLDS[title]]
+    return {"thresholds": {"mode": "absolute", "steps": steps}}, {"colorMode": "value"} if kind == "stat" else {}
 
 
 def panel(number, at, title, description, unit, kind, queries):
     shape = KINDS[kind]
     targets = [{"refId": chr(ord("A") + i), "datasource": SOURCE, "expr": query(expr), "legendFormat": legend, **shape.get("target", {})}
                for i, (expr, legend) in enumerate(queries)]
+    limits, shown = colours(title, kind)
+    custom = {**shape.get("custom", {}), **({"thresholdsStyle": {"mode": "line"}} if limits and kind == "lines" else {})}
     return {"id": number, "type": shape["type"], "title": title, "description": description, "datasource": SOURCE, "gridPos": at,
-            "fieldConfig": {"defaults": {"unit": unit, "custom": shape.get("custom", {})}, "overrides": []},
-            "options": {**shape["options"], **({"yAxis": {"unit": unit}} if kind == "heatmap" else {})},
+            "fieldConfig": {"defaults": {"unit": unit, "custom": custom, **limits}, "overrides": []},
+            "options": {**shape["options"], **({"yAxis": {"unit": unit}} if kind == "heatmap" else {}), **shown},
             "targets": targets}
 
 
@@ -393,20 +430,19 @@ def panels(rows):
     return made
 
 
-def variable(name, metric, match=""):
-    return {"name": name, "type": "query", "datasource": SOURCE, "query": {"query": f"label_values({metric}{match}, {name})", "refId": name},
+def variable(name, series):
+    return {"name": name, "type": "query", "datasource": SOURCE, "query": {"query": f"label_values({query(series, False)}, {name})", "refId": name},
             "includeAll": True, "multi": True, "allValue": ".*", "current": {"text": "All", "value": "$__all"}, "refresh": 2, "sort": 1}
 
 
 def annotation(name, expr, title, color):
-    return {"name": name, "datasource": SOURCE, "enable": True, "expr": query(expr), "titleFormat": title, "iconColor": color, "step": "60s"}
+    return {"name": name, "datasource": SOURCE, "enable": True, "expr": query(expr, False), "titleFormat": title, "iconColor": color, "step": "60s"}
 
 
 def dashboard(uid, title, rows, extra):
     variables = [{"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"},
-                 variable("job", "ebb_build_info"), variable("instance", "ebb_build_info", '{job=~"$job"}')]
-    if extra:
-        variables.append(variable(*extra, f"{{{MATCH}}}"))
+                 variable("job", "ebb_build_info"), variable("instance", 'ebb_build_info{job=~"$job"}'),
+                 *(variable(name, series) for name, series in extra)]
     return {
         "uid": uid, "title": title, "tags": ["ebb"], "schemaVersion": SCHEMA, "editable": False, "graphTooltip": 1, "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"}, "timezone": "browser",
@@ -414,6 +450,7 @@ def dashboard(uid, title, rows, extra):
                    "icon": "external link", "tooltip": "", "targetBlank": False}],
         "annotations": {"list": [
             annotation("Policy changes", "sum by (policy) (increase(ebb_policy_changes_total{@}[$])) > 0", "Policy {{policy}}", "blue"),
+            annotation("Drains", 'sum by (instance) (increase(ebb_refusals_total{@,reason="DRAINING"}[$])) > 0', "{{instance}} drains", "purple"),
             annotation("Restarts", "resets(process_cpu_seconds_total{@}[$]) > 0", "{{instance}} started", "orange")]},
         "templating": {"list": variables}, "panels": panels(rows),
     }

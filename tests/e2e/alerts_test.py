@@ -15,6 +15,9 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from reference import reasons  # noqa: E402
+
 RULES = ROOT / "deploy/prometheus/ebb.rules.yaml"
 TEXT = RULES.read_text(encoding="utf-8")
 ALERTS = re.findall(r"^ +- alert: (\w+)$", TEXT, re.MULTILINE)
@@ -48,8 +51,7 @@ class Case:
     minutes: int = 1  # of a step
 
     def test(self):
-        gauges = {"ebb_build_info": (1, 1, 1), 'ebb_refusals_total{reason="DRAINING"}': (0, 0, 0), **self.gauges}  # a server always has both
-        series = [(name, gauge(values, self.steps)) for name, values in gauges.items()]
+        series = [(name, gauge(values, self.steps)) for name, values in {"ebb_build_info": (1, 1, 1), **self.gauges}.items()]
         series += [(name, counter(rates, self.steps)) for name, rates in self.counters.items()]
         ends = [sum(self.steps[:phase + 1]) - 1 for phase in range(3)]
         due = ((), (self.alert, *self.also), self.after)
@@ -61,8 +63,13 @@ def selector(name):
     return f"{metric}{{{WHO}{',' + labels if labels else '}'}"
 
 
+ALWAYS = ('ebb_refusals_total{tenant="default",reason="DRAINING"}', 'ebb_requests_late_total{tenant="default"}')  # from the start, at zero
+
+
 def play(name, series, checks, minutes=1):
-    """A test of promtool; `checks` are (minute, the names of all alerts that fire then)."""
+    """A test of promtool; `checks` are (minute, the names of all alerts that fire then). A server that counts calls has these two, too."""
+    if any(metric.startswith("ebb_rpc_handled_total") for metric, _ in series):
+        series = [*series, *((metric, f"0x{checks[-1][0] // minutes}") for metric in ALWAYS)]
     return {"name": name, "interval": f"{minutes}m",
             "input_series": [{"series": selector(metric), "values": values} for metric, values in series],
             "promql_expr_test": [{"expr": 'count by (alertname) (ALERTS{alertstate="firing"})', "eval_time": f"{minute}m",
@@ -73,9 +80,17 @@ def play(name, series, checks, minutes=1):
 CALLS = 'ebb_rpc_handled_total{method="InferenceService/Generate",code="OK"}'
 FAULTS = 'ebb_rpc_handled_total{method="InferenceService/Generate",code="INTERNAL"}'
 AWAY = 'ebb_rpc_handled_total{method="InferenceService/Generate",code="UNAVAILABLE"}'
+OVERDUE = 'ebb_rpc_handled_total{method="InferenceService/Generate",code="DEADLINE_EXCEEDED"}'
 FIRST = "ebb_ttft_seconds_count"
 IN_TIME = 'ebb_ttft_seconds_bucket{le="2.5"}'
 QUIET = (5, 30, 60)
+
+# Reasons of UNAVAILABLE: those that are no error, as the server knows them, and the others that an RPC may have.
+LOAD = re.findall(r'"(\w+)"', re.search(r"kLoadReasons\[\] = \{([^}]*)\}", (ROOT / "server/metrics.cc").read_text(encoding="utf-8"))[1])
+OF_LOAD = {"NO_PAGES": ("EbbAdmissionRefusing",), "QUEUE_FULL": ("EbbQueueFull",)}  # alerts that watch them
+ERRORS = ("GPU_FAULT", "JOURNAL_FAILED", "NO_MEMORY", "STORE_FAILED", "STORE_FULL")
+# STORE_LOST is named by JOURNAL_FAILED, which callers get; HTTP ports have these two, which are no RPCs.
+OF_NO_RPC = ("CONSOLE_BUSY", "FRONT_BUSY", "STORE_LOST")
 
 CASES = (
     Case("EbbDown", (5, 5, 20), {"up": (1, 0, 1), "ebb_build_info": (1, None, 1)}),
@@ -94,7 +109,9 @@ CASES = (
     Case("EbbSwapFailing", (5, 3, 30), {}, {'ebb_swap_failures_total{direction="in"}': (0, 1, 0), 'ebb_swap_failures_total{direction="out"}': (1, 1, 1)}),
     Case("EbbJournalSlow", QUIET, {}, {'ebb_journal_commit_seconds_bucket{le="0.5"}': (60, 50, 60), 'ebb_journal_commit_seconds_bucket{le="1"}': (60, 60, 60),
                                        'ebb_journal_commit_seconds_bucket{le="+Inf"}': (60, 60, 60)}),
-    Case("EbbStepStalled", QUIET, {'ebb_queue_depth{tenant="default"}': (3, 3, 3)}, {"ebb_step_tokens_count": (9, 0, 9)}),
+    # As a server with a stuck worker shows it: what the worker would count stands still, and the queue is as it was before the step.
+    Case("EbbStepStalled", QUIET, {"ebb_worker_busy_seconds": (0.2, 900, 0), 'ebb_queue_depth{tenant="default"}': (0, 0, 0),
+                                   "ebb_requests_running": (12, 12, 12)}, {"ebb_step_tokens_count": (9, 0, 9)}),
     Case("EbbFilesHigh", QUIET, {"process_open_fds": (50, 900, 50), "process_max_fds": (1024, 1024, 1024)}),
     # Within half an hour from half full to nearly full: at that speed it would be over soon.
     Case("EbbDiskNearlyFull", QUIET, {"ebb_store_size_bytes": (1000, 1000, 1000), "ebb_store_free_bytes": (500, 40, 500)}, also=("EbbDiskFillingIn4h",)),
@@ -141,6 +158,13 @@ OTHERS = (
          [("ebb_build_info", "1x120"), ('ebb_queue_depth{tenant="default"}', "3x120"), ("ebb_step_tokens_count", "0+9x120"),
           ('ebb_queue_depth{model="qwen",tenant="default"}', "0x60 3x60"), ('ebb_step_tokens_count{model="qwen"}', "9x120")],
          [(59, ()), (90, ("EbbStepStalled",))]),
+    play("a worker that leaves requests waiting is found though it is at nothing", [("ebb_build_info", "1x60"), ("ebb_worker_busy_seconds", "0x60"),
+         ('ebb_queue_depth{tenant="default"}', "3x60"), ("ebb_step_tokens_count", "0+9x20 180x40")], [(19, ()), (40, ("EbbStepStalled",))]),
+    play("one of two models' workers is stuck, the other works",
+         [("ebb_build_info", "1x60"), ("ebb_worker_busy_seconds", "0.1x60"), ('ebb_worker_busy_seconds{model="qwen"}', "0.1x20 15+60x39")],
+         [(22, ()), (30, ("EbbStepStalled",))]),
+    play("steps that take a minute each are slow, and not stuck", [("ebb_build_info", "1x60"), ("ebb_worker_busy_seconds", "1 16 31 46 59 1 16 31 46 59x50"),
+         ('ebb_queue_depth{tenant="default"}', "2x60"), ("ebb_step_tokens_count", "0+1x60")], [(10, ()), (60, ())]),
     play("a GPU that fails is one alert, beside another that does not, until the server is started again without one",
          [("ebb_build_info", "1x60"), ("ebb_gpu_up", "1x60"), ('ebb_gpu_up{model="qwen"}', "1x20 0x19 _x20")],
          [(19, ()), (22, ("EbbGpuFailed",)), (39, ("EbbGpuFailed",)), (50, ())]),
@@ -151,9 +175,15 @@ OTHERS = (
          [(62, ()), (120, ())]),
     play("counters begin anew", [("ebb_build_info", "1x120"), (CALLS, "0+600x60 0+600x60"), (AWAY, "5x60 0x60"), (FAULTS, "5x60 0x60"),
                                  (FIRST, "0+60x60 0+60x60"), (IN_TIME, "0+60x60 0+60x60")], [(61, ()), (65, ()), (120, ())]),
-    play("a server that drains or is full says when to come back",
-         [("ebb_build_info", "1x90"), (CALLS, "0+60x90"), (AWAY, "0+20x90"), ('ebb_refusals_total{reason="DRAINING"}', "0+20x90")],
-         [(60, ()), (90, ())]),
+    *(play(f"{reason} says when to come back, from the first on",
+           [("ebb_build_info", "1x50"), (CALLS, "0+60x50"), (AWAY, "0x19 300+20x30"), (f'ebb_refusals_total{{tenant="a",reason="{reason}"}}', "0x19 300+20x30")],
+           [(22, ()), (50, OF_LOAD.get(reason, ()))]) for reason in LOAD),
+    play("calls of which nothing came by their deadline are errors, where that was long enough",
+         [("ebb_build_info", "1x90"), (CALLS, "0+60x90"), (AWAY, "0x90"), (OVERDUE, "0+20x90"), ('ebb_requests_late_total{tenant="a"}', "0x40 0+6x50")],
+         [(40, ()), (90, ("EbbErrorBudgetFast", "EbbErrorBudgetSlow"))]),
+    play("a full disk does not, beside a server that drains",
+         [("ebb_build_info", "1x50"), (CALLS, "0+60x50"), (AWAY, "0+20x50"), ('ebb_refusals_total{tenant="a",reason="STORE_FULL"}', "0+15x50"),
+          ('ebb_refusals_total{tenant="a",reason="DRAINING"}', "0+5x50")], [(50, ("EbbErrorBudgetFast", "EbbErrorBudgetSlow"))]),
 )
 
 
@@ -182,6 +212,18 @@ class Alerts(unittest.TestCase):
         self.assertEqual(re.findall(r"^## (Ebb\w+)$", page, re.MULTILINE), ALERTS, "a section for each alert, in their order")
         links = re.findall(r"^ +runbook_url: (\S+)$", TEXT, re.MULTILINE)
         self.assertEqual(links, [f"docs/how-to/answer-alerts.md#{alert.lower()}" for alert in ALERTS])
+
+    def test_they_agree_with_the_server_on_what_is_no_error(self):
+        named = re.findall(r'ebb_refusals_total\{reason=~"([A-Z_|]+)"\}', TEXT)
+        self.assertEqual(len(named), 5, "one for each window")
+        for each in named:
+            self.assertEqual(sorted(each.split("|")), sorted(LOAD))
+        codes, rows = reasons.of_tree(ROOT), (ROOT / "docs/reference/errors.tsv").read_text(encoding="utf-8").splitlines()
+        of_calls = {row.split("\t")[1] for row in rows if row.startswith("call\t")}
+        for reason in LOAD:  # else more would be taken off than was counted
+            self.assertEqual(codes[reason], {"UNAVAILABLE"}, reason)
+        self.assertEqual(sorted({*LOAD, *ERRORS, *OF_NO_RPC}), sorted(reason for reason in of_calls if "UNAVAILABLE" in codes[reason]),
+                         "say of each whether it is an error")
 
     def test_what_they_name_is_exported(self):
         known = set(re.findall(r"^\| `(\w+)`", (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8"), re.MULTILINE))

@@ -556,7 +556,7 @@ class Rendered(unittest.TestCase):
         queries = {panel["title"]: [target["expr"].replace("$job", ".*") for target in panel["targets"]] for panel in panels if "budget" in panel["title"]}
         self.assertEqual({title: len(each) for title, each in queries.items()}, {"Speed of burning the error budget": 2, "Error budget left": 1})
         named = 'namespace="models",job="x"'
-        series = [(f'ebb_build_info{{{named}}}', "1x400"), (f'ebb_refusals_total{{{named},reason="DRAINING"}}', "0x400"),
+        series = [(f'ebb_build_info{{{named}}}', "1x400"), (f'ebb_refusals_total{{{named},reason="DRAINING"}}', "0x400"), (f"ebb_requests_late_total{{{named}}}", "0x400"),
                   (f'ebb_rpc_handled_total{{{named},code="OK"}}', "0+99x400"), (f'ebb_rpc_handled_total{{{named},code="INTERNAL"}}', "0+1x400")]  # one of a hundred fails
         for availability, times in ((None, 10), (0.995, 2)):
             expected = {"Speed of burning the error budget": times, "Error budget left": 1 - times}

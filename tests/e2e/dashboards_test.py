@@ -51,11 +51,15 @@ def queries():
               for each in dashboard["annotations"]["list"]]
     found += [(f"{uid} / variable {each['name']}", re.sub(r"label_values\((.*), (\w+)\)", r"count by (\2) (\1)", each["query"]["query"]))
               for uid, dashboard in DASHBOARDS.items() for each in dashboard["templating"]["list"] if each["type"] == "query"]
+    page = (ROOT / "docs/how-to/watch-with-grafana.md").read_text(encoding="utf-8")
+    signals = re.findall(r"^\| [A-Z]\w+(?:, \w+)* \| `([^`]+)` \|", page, re.MULTILINE)  # for an inference gateway
+    assert len(signals) == 4, signals
+    found += [("watch-with-grafana.md", query) for query in signals]
     return [(where, plain(query)) for where, query in found]
 
 
 def plain(query, interval="5m"):
-    return re.sub(r"\$(job|instance|policy|tenant|experiment)\b", ".*", query.replace("$__rate_interval", interval))
+    return re.sub(r"\$(job|instance|model|policy|tenant|experiment|arm)\b", ".*", query.replace("$__rate_interval", interval))
 
 
 def gpu(folder):
@@ -123,6 +127,7 @@ def work(server):
         ebb("sessions", "create", name, "--policy=full", "--budget=8000")
         ebb("generate", "--quiet", f"--session={name}", "--max-tokens=4", "--ignore-eos", TEXT)
     ebb("generate", "--quiet", "--session=large", "--max-tokens=4", "--ignore-eos", TEXT)  # and which comes back
+    ebb("--tenant=small", "sessions", "create", "second", check=1)  # the first refusal began a series, this is counted in it
 
 
 class Dashboards(unittest.TestCase):
@@ -163,6 +168,35 @@ class Dashboards(unittest.TestCase):
                     self.assertEqual(len(re.findall(r"(?<!:)\b\w+_(?:total|sum|count|bucket)\{", target["expr"])),
                                      target["expr"].count("[$__rate_interval]"))
 
+    def test_variables_are_used_where_they_stand(self):
+        for uid, dashboard in DASHBOARDS.items():
+            named = {each["name"] for each in dashboard["templating"]["list"]} - {"datasource"}
+            used = set(re.findall(r'"\$(?!__)(\w+)"', " ".join(target["expr"] for of, panel in panels() if of == uid for target in panel["targets"])))
+            self.assertEqual(named, used, uid)
+        self.assertEqual({uid: [each["name"] for each in dashboard["templating"]["list"][3:]] for uid, dashboard in DASHBOARDS.items()},
+                         {"ebb-service": ["model"], "ebb-eviction": ["model", "policy"], "ebb-experiments": ["experiment", "arm"],
+                          "ebb-tenants": ["model", "tenant"]})
+
+    def test_red_is_what_an_alert_is_about(self):
+        limits = {panel["title"]: [(step["color"], step["value"]) for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]]
+                  for _, panel in panels() if "thresholds" in panel["fieldConfig"]["defaults"]}
+        rules = RULES.read_text(encoding="utf-8")
+        for title, rule in (("Sample ratio", "ebb_experiment_sample_ratio_p < 0.001"), ("Pages reserved", "ebb:pages_reserved:ratio > 0.95"),
+                            ("File descriptors", "process_open_fds / process_max_fds > 0.8"), ("GPU up", "ebb_gpu_up == 0"),
+                            ("Worker busy with one thing", "ebb_worker_busy_seconds > 120"), ("Leaked pages", 'state=~"free|owned"}) > 0'),
+                            ("Speed of burning the error budget", "ratio_rate1h > 14.4 * 0.001")):
+            with self.subTest(title):
+                self.assertIn(rule, rules)
+                steps = limits.pop(title)
+                colours = dict((value, colour) for colour, value in steps)
+                number = float(rule.split()[2 if "*" in rule else -1])
+                if " < " in rule or "== 0" in rule:  # red below
+                    self.assertEqual(steps[0], ("red", None))
+                    self.assertEqual(colours[1 if "== 0" in rule else number], "green")
+                else:
+                    self.assertEqual((steps[0], colours[number or 1]), (("green", None), "red"))
+        self.assertEqual(limits, {"Error budget left": [("red", None), ("orange", 0), ("green", 0.25)]}, "the promise is broken below 0")
+
     def test_every_panel_is_in_its_picture(self):
         for uid, dashboard in DASHBOARDS.items():
             picture = PICTURES.joinpath(f"{uid}.svg").read_text(encoding="utf-8")
@@ -196,9 +230,20 @@ class Dashboards(unittest.TestCase):
                 return not left
 
             eventually(answered, lambda: "no data:\n" + "\n".join(f"{where}: {query}" for query, where in left.items()))
+            self.models_have_what_is_chosen_by_model(prometheus)
             for query, least in (("sum(ebb_completion_tokens_total)", 12 * 48), ("sum(ebb_evicted_tokens_total)", 12 * 32),
                                  ("sum(ebb_shadow_tokens_total)", 1), ("sum(ebb_gpu_replays_total)", 1), ("sum(ebb_policy_changes_total)", 1)):
                 eventually(lambda: prometheus.query(query)[0][1] >= least, f"{query} stays below {least}")
+
+
+    def models_have_what_is_chosen_by_model(self, prometheus):
+        """A query heeds $model exactly where a model beside the main one has series of its own."""
+        theirs = {labels["__name__"] for labels, _ in prometheus.query('count by (__name__) ({model="gpu"})')}
+        self.assertIn("ebb_kv_pages_limit", theirs)
+        for uid, panel in panels():
+            for target in panel["targets"]:
+                for name, matchers in re.findall(r"\b((?:ebb|process)_\w+)\{([^}]*)\}", target["expr"]):
+                    self.assertEqual('model=~"$model"' in matchers, name in theirs, f"{uid} / {panel['title']}: {name}")
 
 
 def draw(seconds=120, step=2):

@@ -179,8 +179,29 @@ TEST_F(MetricsPage, SaysWhichBuildRuns) {
 TEST_F(MetricsPage, CountsRefusalsByReason) {
   v1::Session session;
   EXPECT_FALSE(client_.Create(SessionWith(StreamingPolicy(1)), &session).ok());
-  EXPECT_TRUE(EventuallyIs("ebb_refusals_total{reason=\"BUDGET_TOO_SMALL\"}", 1));
+  EXPECT_TRUE(EventuallyIs("ebb_refusals_total{tenant=\"other\",reason=\"BUDGET_TOO_SMALL\"}", 1));
   EXPECT_EQ(Value("ebb_rpc_handled_total{method=\"SessionService/CreateSession\",code=\"INVALID_ARGUMENT\"}"), 1);
+  Converse();  // from now on the tenant has a name
+  EXPECT_FALSE(client_.Create(SessionWith(StreamingPolicy(1)), &session).ok());
+  EXPECT_TRUE(EventuallyIs("ebb_refusals_total{tenant=\"acme\",reason=\"BUDGET_TOO_SMALL\"}", 1));
+}
+
+// At whatever moment one looks, a worker that has steps to run is at one, and one that has none is not.
+TEST_F(MetricsPage, SaysHowLongTheWorkerHasBeenAtOneThing) {
+  EXPECT_TRUE(EventuallyIs("ebb_worker_busy_seconds", 0));
+  const std::string name = client_.Create(SessionWith(StreamingPolicy(kBudget))).name();
+  const auto context = client_.Context();
+  const auto stream = client_.inference().Generate(context.get(), GenerateText(name, "Once", kEndless));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  std::thread reader([&] {
+    while (stream->Read(&message)) continue;
+    stream->Finish().ok();
+  });
+  EXPECT_TRUE(Eventually([&] { return Value("ebb_worker_busy_seconds") > 0; }));
+  context->TryCancel();
+  reader.join();
+  EXPECT_TRUE(EventuallyIs("ebb_worker_busy_seconds", 0));
 }
 
 TEST_F(MetricsPage, TurnsNotReadyWhileTheServerDrains) {

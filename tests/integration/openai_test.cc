@@ -354,7 +354,7 @@ TEST_F(OpenAi, RefusalsAreOpenAisErrors) {
   EXPECT_EQ(CodeOf(Post(kChat, chat({}), {{"x-ebb-tenant", "A B"}}), 400), "INVALID_TENANT");
   EXPECT_EQ(CodeOf(Post(kChat, chat({}), {{"Content-Encoding", "gzip"}}), 400), "ENCODED_BODY");
   EXPECT_EQ(CodeOf(Post(kChat, chat({{"user", std::string(64 << 10, 'x')}})), 413), "REQUEST_TOO_LARGE");
-  EXPECT_GE(server_->Metric("ebb_refusals_total{reason=\"UNSUPPORTED_FIELD\"}"), 1);
+  EXPECT_GE(server_->Metric("ebb_refusals_total{tenant=\"\",reason=\"UNSUPPORTED_FIELD\"}"), 1);
   EventuallyIdle();
 }
 

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 class OneRowDispatcherTest : public DispatcherTest {
@@ -266,6 +268,68 @@ TEST_F(DispatcherTest, ACallPastItsDeadlineRunsNothing) {
   EXPECT_THAT(call.end().status, IsRefusal(absl::StatusCode::kDeadlineExceeded, "DEADLINE_PASSED", ""));
   Turn();
   EXPECT_EQ(steps(), 0);
+}
+
+// For which any time is long enough.
+class HastyDispatcherTest : public DispatcherTest {
+ protected:
+  HastyDispatcherTest() : DispatcherTest({.ttft_target = absl::ZeroDuration()}) {}
+
+  // Leaves a call waiting until its time is over.
+  RecordedCall& Keep(CallId id, const std::string& session) {
+    RecordedCall& call = NewCall();
+    CallRequest request = AnswerRequest(session, 20, 5);
+    const absl::Time deadline = dispatcher_.clock().Now() + absl::Milliseconds(20);
+    request.deadline = deadline;
+    dispatcher_.Start(id, request, call);
+    while (dispatcher_.clock().Now() <= deadline) std::this_thread::yield();
+    return call;
+  }
+  double late() { return metrics_.tenant("default").late.value(); }
+};
+
+TEST_F(HastyDispatcherTest, ACallThatWaitedLongAndGotNothingByItsDeadlineIsLate) {
+  Open("a");
+  Open("b");
+  const RecordedCall& call = Keep(kA, "a");
+  RunToEnd();
+  EXPECT_THAT(call.end().status, IsRefusal(absl::StatusCode::kDeadlineExceeded, "DEADLINE_PASSED", ""));
+  EXPECT_EQ(late(), 1);
+  // gRPC may say first that the caller is gone.
+  Keep(kB, "b");
+  dispatcher_.Cancel(kB);
+  RunToEnd();
+  EXPECT_EQ(late(), 2);
+}
+
+TEST_F(HastyDispatcherTest, WhoCancelsBeforeTheDeadlineOrHasATokenIsNotLate) {
+  Open("a");
+  Open("b");
+  RecordedCall &cancelled = NewCall(), &answered = NewCall();
+  CallRequest request = AnswerRequest("a", 20, 5);
+  request.deadline = dispatcher_.clock().Now() + absl::Hours(1);
+  dispatcher_.Start(kA, request, cancelled);
+  dispatcher_.Cancel(kA);
+  request = AnswerRequest("b", 20, kEndless);
+  request.deadline = dispatcher_.clock().Now() + absl::Seconds(1);
+  dispatcher_.Start(kB, request, answered);
+  RunToEnd();
+  EXPECT_THAT(cancelled.end().status, IsRefusal(absl::StatusCode::kCancelled, "CALL_CANCELLED", ""));
+  EXPECT_THAT(answered.end().status, IsRefusal(absl::StatusCode::kDeadlineExceeded, "DEADLINE_PASSED", ""));
+  EXPECT_THAT(answered.tokens(), Not(IsEmpty()));
+  EXPECT_EQ(late(), 0);
+}
+
+TEST_F(DispatcherTest, ADeadlineThatIsSoonerThanTheTargetIsTheCallersChoice) {
+  Open("a");
+  RecordedCall& call = NewCall();
+  CallRequest request = AnswerRequest("a", 20, 5);
+  request.deadline = dispatcher_.clock().Now() + absl::Milliseconds(1);
+  dispatcher_.Start(kA, request, call);
+  while (dispatcher_.clock().Now() <= request.deadline) std::this_thread::yield();
+  RunToEnd();
+  EXPECT_THAT(call.end().status, IsRefusal(absl::StatusCode::kDeadlineExceeded, "DEADLINE_PASSED", ""));
+  EXPECT_EQ(metrics_.tenant("default").late.value(), 0);
 }
 
 TEST_F(DispatcherTest, TokensSentAgainCostNoStep) {

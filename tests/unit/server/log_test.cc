@@ -200,7 +200,7 @@ TEST(HashForLog, IsStableAndTellsNamesApart) {
 
 TEST(ErrorForLog, HasNoSessionsNameInIt) {
   const auto error = [](std::string_view said, std::string_view name) {
-    return ErrorForLog(absl::UnavailableError(said), name);
+    return ErrorForLog(absl::UnavailableError(std::string(said)), name);
   };
   const std::string hash = HashForLog("job");
   EXPECT_EQ(error("writing job.3.journal in /job/job-1: job", "job"),

@@ -116,7 +116,15 @@ TEST(Metrics, ShowEverySeriesAtZeroBeforeAnythingHappened) {
     EXPECT_NE(text.find("# TYPE " + std::string(row.name) + " "), std::string::npos) << row.name;
   }
   EXPECT_EQ(Value(text, "ebb_rpc_handled_total{method=\"SessionService/GetSession\",code=\"DATA_LOSS\"}"), "0");
-  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"NO_PAGES\"}"), "0");
+  // Each of those that deploy/prometheus/ebb.rules.yaml takes off the errors: its first must not look like an error.
+  for (const std::string reason :
+       {"DRAINING", "MODEL_LOADING", "MODEL_UNLOADING", "NO_PAGES", "QUEUE_FULL", "SESSIONS_FULL", "SESSION_MOVED",
+        "SESSION_RECOVERING", "WATCHERS_FULL", "SLOW_READER", "SESSION_BUSY"}) {
+    EXPECT_EQ(Value(text, "ebb_refusals_total{tenant=\"default\",reason=\"" + reason + "\"}"), "0") << reason;
+    EXPECT_EQ(Value(text, "ebb_refusals_total{tenant=\"acme\",reason=\"" + reason + "\"}"), "0") << reason;
+  }
+  EXPECT_EQ(Value(text, "ebb_worker_busy_seconds"), "0");
+  EXPECT_EQ(Value(text, "ebb_requests_late_total{tenant=\"acme\"}"), "0");
   EXPECT_EQ(Value(text, "ebb_errors_total{reason=\"INTERNAL\"}"), "0");
   EXPECT_EQ(Value(text, "ebb_sessions{tenant=\"default\"}"), "0");
   EXPECT_EQ(Value(text, "ebb_sessions{tenant=\"acme\"}"), "0");
@@ -195,12 +203,13 @@ TEST(Metrics, PutTenantsPastTheCapUnderOther) {
 TEST(CallEnded, TellsRefusalsErrorsAndCancelledCallsApart) {
   Metrics metrics(Options());
   const MethodMetrics& generate = metrics.method("InferenceService/Generate");
-  metrics.CallEnded(generate, absl::OkStatus(), absl::Seconds(1));
-  metrics.CallEnded(generate, absl::CancelledError(), absl::Seconds(1));
-  metrics.CallEnded(generate, RefuseField("BUDGET_TOO_SMALL", "policy", "x"), absl::Seconds(1));
-  metrics.CallEnded(generate, absl::NotFoundError("no refusal"), absl::Seconds(1));
-  metrics.CallEnded(generate, absl::InternalError("disk"), absl::Seconds(1));
-  metrics.CallEnded(generate, Refuse(absl::StatusCode::kDataLoss, "x", {.reason = "MODEL_DAMAGED"}), absl::Seconds(1));
+  metrics.CallEnded(generate, absl::OkStatus(), absl::Seconds(1), "acme");
+  metrics.CallEnded(generate, absl::CancelledError(), absl::Seconds(1), "acme");
+  metrics.CallEnded(generate, RefuseField("BUDGET_TOO_SMALL", "policy", "x"), absl::Seconds(1), "acme");
+  metrics.CallEnded(generate, absl::NotFoundError("no refusal"), absl::Seconds(1), "acme");
+  metrics.CallEnded(generate, absl::InternalError("disk"), absl::Seconds(1), "acme");
+  metrics.CallEnded(generate, Refuse(absl::StatusCode::kDataLoss, "x", {.reason = "MODEL_DAMAGED"}), absl::Seconds(1),
+                    "acme");
   const std::string text = metrics.Serialize();
   const auto handled = [&](const std::string& code) {
     return Value(text, "ebb_rpc_handled_total{method=\"InferenceService/Generate\",code=\"" + code + "\"}");
@@ -210,22 +219,50 @@ TEST(CallEnded, TellsRefusalsErrorsAndCancelledCallsApart) {
   EXPECT_EQ(handled("INVALID_ARGUMENT"), "1");
   EXPECT_EQ(handled("INTERNAL"), "1");
   EXPECT_EQ(Value(text, "ebb_rpc_seconds_count{method=\"InferenceService/Generate\"}"), "6");
-  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"BUDGET_TOO_SMALL\"}"), "1");
-  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"NOT_FOUND\"}"), "1");
-  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"CANCELLED\"}"), "");
+  EXPECT_EQ(Value(text, "ebb_refusals_total{tenant=\"acme\",reason=\"BUDGET_TOO_SMALL\"}"), "1");
+  EXPECT_EQ(Value(text, "ebb_refusals_total{tenant=\"acme\",reason=\"NOT_FOUND\"}"), "1");
+  EXPECT_EQ(Value(text, "ebb_refusals_total{tenant=\"acme\",reason=\"CANCELLED\"}"), "");
   EXPECT_EQ(Value(text, "ebb_errors_total{reason=\"INTERNAL\"}"), "1");
   EXPECT_EQ(Value(text, "ebb_errors_total{reason=\"MODEL_DAMAGED\"}"), "1");
-  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"MODEL_DAMAGED\"}"), "");
+  EXPECT_EQ(Value(text, "ebb_refusals_total{tenant=\"acme\",reason=\"MODEL_DAMAGED\"}"), "");
 }
 
 TEST(CallEnded, BoundsTheReasons) {
   Metrics metrics(Options());
   for (int i = 0; i < 1000; ++i) {
-    metrics.CallEnded(metrics.method("SessionService/GetSession"), RefuseField("R" + std::to_string(i), "f", "x"), {});
+    metrics.CallEnded(metrics.method("SessionService/GetSession"), RefuseField("R" + std::to_string(i), "f", "x"), {},
+                      "acme");
   }
   const std::string text = metrics.Serialize();
-  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"R127\"}"), "1");
-  EXPECT_EQ(Value(text, "ebb_refusals_total{reason=\"other\"}"), "872");
+  EXPECT_EQ(Value(text, "ebb_refusals_total{tenant=\"acme\",reason=\"R127\"}"), "1");
+  EXPECT_EQ(Value(text, "ebb_refusals_total{tenant=\"acme\",reason=\"other\"}"), "872");
+}
+
+// Of who has sessions, of who has none, and of nobody that is known.
+TEST(CallEnded, SaysWhoseTheRefusalsAre) {
+  Metrics metrics(Options());
+  const MethodMetrics& create = metrics.method("SessionService/GetSession");
+  const absl::Status full = Refuse(absl::StatusCode::kResourceExhausted, "x", {.reason = "TENANT_SESSIONS"});
+  for (int i = 0; i < 3; ++i) metrics.CallEnded(create, full, {}, "acme");
+  metrics.tenant("late");
+  metrics.CallEnded(create, full, {}, "late");
+  for (int i = 0; i < 1000; ++i) metrics.CallEnded(create, full, {}, "nobody-" + std::to_string(i));
+  metrics.CallEnded(create, Refuse(absl::StatusCode::kUnauthenticated, "x", {.reason = "NO_CREDENTIAL"}), {}, "");
+  metrics.CountRefusal(Refuse(absl::StatusCode::kUnavailable, "x", {.reason = "FRONT_BUSY"}), "");
+  const std::string text = metrics.Serialize();
+  const auto refused = [&](const std::string& tenant, const std::string& reason) {
+    return Value(text, "ebb_refusals_total{tenant=\"" + tenant + "\",reason=\"" + reason + "\"}");
+  };
+  EXPECT_EQ(refused("acme", "TENANT_SESSIONS"), "3");
+  EXPECT_EQ(refused("late", "TENANT_SESSIONS"), "1");
+  EXPECT_EQ(refused("other", "TENANT_SESSIONS"), "1000");
+  EXPECT_EQ(refused("", "NO_CREDENTIAL"), "1");
+  EXPECT_EQ(refused("", "FRONT_BUSY"), "1");
+  EXPECT_EQ(Value(text, "ebb_auth_failures_total{reason=\"NO_CREDENTIAL\"}"), "1");
+  EXPECT_THAT(text, Not(HasSubstr("nobody-")));
+  // Nor did they use up the names that there are: 4, of which default, acme and late are three.
+  metrics.tenant("last").sessions.Add(1);
+  EXPECT_EQ(Value(metrics.Serialize(), "ebb_sessions{tenant=\"last\"}"), "1");
 }
 
 TEST(Metrics, LoseNothingWhenThreadsWriteAndReadAtOnce) {
