@@ -108,14 +108,19 @@ export class Session {
   describe(options?: { layer?: number; head?: number; stride?: number }): Promise<Message>;
 }
 
-/** An answer while it is made, its text piece by piece. After a break of the connection it goes on by itself, with the same tokens. */
+/**
+ * An answer while it is made, its text piece by piece. After a break of the connection it goes on by itself, with the same tokens.
+ * There is one call, whoever reads: reading on after a `break` goes on where it stopped, and `close` ends it.
+ */
 export class Answer implements AsyncIterable<string> {
   private constructor();
   [Symbol.asyncIterator](): AsyncGenerator<string>;
   /** DecodeResponse messages: tokens, log-probabilities and cache lengths beside the text. */
   messages(): AsyncGenerator<Message>;
-  /** Reads to the end: the whole text. */
+  /** Reads to the end: the whole text, with what was read before. */
   read(): Promise<string>;
+  /** Ends the call, once the message has come that somebody waits for. What was done until then is in the session. */
+  close(): Promise<void>;
   readonly text: string;
   readonly tokens: number[];
   /** How often the stream broke and went on. */

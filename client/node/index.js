@@ -244,6 +244,8 @@ class Session {
 }
 
 class Answer {
+  #stream; // one for all who read: each goes on where the one before stopped
+
   constructor(client, progress) {
     this.client = client;
     this.progress = progress;
@@ -278,8 +280,21 @@ class Answer {
     return this.text;
   }
 
-  messages() {
-    return this.client.resume ? this.#resuming() : this.#once();
+  async *messages() {
+    for (;;) {
+      const { value, done } = await this.#opened().next(); // `for await` would end the call where its reader leaves
+      if (done) return;
+      yield value;
+    }
+  }
+
+  async close() {
+    await this.#opened().return();
+  }
+
+  #opened() {
+    this.#stream ??= this.client.resume ? this.#resuming() : this.#once();
+    return this.#stream;
   }
 
   // A break is an error: tried again only while nothing has come, and only after a refusal, which changed nothing. As `stream` of

@@ -40,6 +40,7 @@ async function converse(client: Client): Promise<void> {
   equal(usage?.completionTokens, 4);
   for await (const message of session.decode({ maxTokens: 1 }).messages()) equal(typeof message.cacheLength, "number");
   equal(typeof (await session.decode({ maxTokens: 1 }).read()), "string");
+  await session.decode({ maxTokens: 1 }).close();
 
   const ids: number[] = await client.tokenize("Once upon");
   equal(typeof (await client.detokenize(ids)), "string");
