@@ -67,7 +67,7 @@ function mount(body) {
     show();
   };
   const look = async () => {
-    const session = get("sessions").find((one) => one.name === get("selected"));
+    const session = get("selected");
     if (!session) return clear("No session is chosen.");
     const version = `${session.name} ${session.generation} ${session.tokens} ${session.evictedTokens}`;
     if (version === seen) return undefined;
@@ -87,7 +87,7 @@ function mount(body) {
   fold.addEventListener("toggle", fill);
   on("theme", () => map.repaint());
   on("eviction", (eviction) => {
-    if (eviction.session !== get("selected")) return;
+    if (eviction.session !== get("selected")?.name) return;
     seen = "";
     map.leave(eviction.victims ?? []);
   });

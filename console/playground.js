@@ -46,7 +46,7 @@ function mount(body) {
 
   const open = async () => {
     session = await call("SessionService/CreateSession", { sessionId: someId(), policy: policy.spec(), ttl: TTL });
-    set("selected", session.name);
+    set("selected", session);
     set("sessions", [...get("sessions"), session]);
     swap.disabled = false;
     setText(change, `${session.name.replace("sessions/", "")} has ${describe(session.policy, get("policies").scorers)}`);
@@ -129,6 +129,7 @@ function mount(body) {
     session = null;
     if (name) {
       set("sessions", get("sessions").filter((one) => one.name !== name)); // nobody is to ask for it from now on
+      if (get("selected")?.name === name) set("selected", null);
       await call("SessionService/DeleteSession", { name }).catch(() => {});
     }
     swap.disabled = true;

@@ -65,6 +65,21 @@ class Console(unittest.TestCase):
         self.assertEqual(seen["table"], 1 + 96)
         self.assertRegex(seen["change"], r"^streaming, budget 48 is in force; it starts from: \w+; \d+ slots left at once$")
 
+    def test_among_more_sessions_than_a_page_has_the_chosen_one_stays(self):
+        with Server() as server:
+            seen = drive("crowd", server)
+        self.assertEqual(seen["complaints"], [])
+        pages, rows, about, chosen = seen["first"]
+        self.assertRegex(pages, r"^Sessions 1 to 100, and there are more; playground-\w+, which is shown, is on another page$")
+        self.assertRegex(about, r"^playground-\w+: \d+ tokens so far, 96 live")
+        self.assertEqual((rows, chosen), (100, []))
+        pages, rows, about, (chosen,) = seen["second"]
+        self.assertEqual((pages, rows), ("Sessions 101 to 121", 21))
+        self.assertEqual(chosen.removeprefix("sessions/"), about.split(":")[0])
+        pages, rows, about, chosen = seen["back"]
+        self.assertEqual(pages, "Sessions 1 to 100, and there are more; crowd-219, which is shown, is on another page")
+        self.assertEqual((rows, about.split(":")[0], chosen), (100, "crowd-219", []))
+
     def test_three_policies_answer_one_prompt_side_by_side(self):
         with Server() as server:
             seen = drive("compare", server)

@@ -194,6 +194,37 @@ const scenarios = {
     return { counts, answer: first.length, places, drawn, table, change, lines, complaints: page.complaints };
   },
 
+  // 120 sessions, and then the playground's own, whose name is behind theirs: what is shown stays so, and each session can be come to.
+  async crowd(browser) {
+    for (let i = 0; i < 120; ++i) await rpc("SessionService/CreateSession", { sessionId: `crowd-${100 + i}`, policy: { trigger: { budget: 32 }, streaming: {} } });
+    const page = await open(browser);
+    await ready(page);
+    const table = panel(page, "Sessions");
+    const which = page.locator("#sessions-page");
+    await comes(page, "#sessions-page", "and there are more");
+    await converse(page);
+    await answered(page);
+    const looks = async (count) => {
+      for (let i = 0; i < count; ++i) await page.waitForResponse((response) => response.url().endsWith("ListSessions"));
+    };
+    const seen = () => Promise.all([which.textContent(), table.getByRole("radio").count(), page.locator("#cache-about").textContent(),
+      table.locator("input:checked").evaluateAll((chosen) => chosen.map(({ value }) => value))]);
+    await comes(page, "#cache-about", "96 live");
+    await looks(3);
+    const first = await seen();
+    await table.getByRole("button", { name: "More" }).click();
+    await comes(page, "#sessions-page", "Sessions 101 to 121");
+    await looks(2);
+    const second = await seen();
+    await table.getByLabel("crowd-219", { exact: true }).check();
+    await comes(page, "#cache-about", "crowd-219");
+    await table.getByRole("button", { name: "Back" }).click();
+    await comes(page, "#sessions-page", "Sessions 1 to 100");
+    await looks(2);
+    const back = await seen();
+    return { first, second, back, complaints: page.complaints };
+  },
+
   async compare(browser) {
     const page = await open(browser);
     await ready(page);
