@@ -69,6 +69,7 @@ function mount(body) {
   const look = async () => {
     const session = get("selected");
     if (!session) return clear("No session is chosen.");
+    if (session.swapped) return clear(`${session.name.replace("sessions/", "")} is swapped out, and stays so until it is called.`);
     const version = `${session.name} ${session.generation} ${session.tokens} ${session.evictedTokens}`;
     if (version === seen) return undefined;
     const slots = Number(session.cacheLength ?? 0) * Math.max(1, lanes.length);

@@ -1,7 +1,7 @@
 // Begins the page: panels, theme, whose calls they are, and what several panels look at.
 
 import { EbbError, call, caller, events } from "./api.js";
-import { h, setText } from "./dom.js";
+import { h, options, setText } from "./dom.js";
 import { panels } from "./panels.js";
 import { PAGE_SIZE } from "./sessions.js";
 import { every, get, on, set } from "./store.js";
@@ -54,11 +54,21 @@ function askWho() {
 }
 
 async function describeServer() {
-  const [status, policies] = await Promise.all([call("AdminService/GetStatus"), call("AdminService/ListPolicies")]);
-  const { model } = status;
-  setText(at("server"), `ebbd ${status.version} serves ${model.name}: ${model.layers} layers of ${model.kvHeads} KV heads, ` +
-    `trained for ${model.context} tokens`);
-  set("model", model.name);
+  const [status, { models }] = await Promise.all([call("AdminService/GetStatus"), call("AdminService/ListModels")]);
+  const serving = models.filter(({ state }) => state === "MODEL_STATE_SERVING").map((model) => model.status);
+  set("version", status.version);
+  set("models", serving);
+  at("model").replaceChildren(...options(serving.map(({ name }) => name), status.model.name));
+  at("model-of").hidden = serving.length < 2;
+  await chooseModel();
+}
+
+// What the playground, the comparison and the evictions are of from now on.
+async function chooseModel() {
+  const { name, layers, kvHeads, context } = get("models").find((model) => model.name === at("model").value);
+  const policies = await call("AdminService/ListPolicies", { model: name });
+  setText(at("server"), `ebbd ${get("version")} serves ${name}: ${layers} layers of ${kvHeads} KV heads, trained for ${context} tokens`);
+  set("model", name);
   set("policies", policies);
 }
 
@@ -103,6 +113,7 @@ panels.forEach(mount);
 every(2, look, tell);
 const lookNow = () => look().catch(tell);
 on("pages", () => get("policies") && lookNow()); // before that the first look is under way
+at("model").addEventListener("change", () => chooseModel().catch(tell));
 on("caller", () => {
   set("pages", [""]);
   if (!get("policies")) lookNow();

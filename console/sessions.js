@@ -10,8 +10,9 @@ const COLUMNS = ["Session", "State", "Policy", "Tokens", "Live", "Evicted", "Mem
 const bytes = (count) => (count < 1 << 20 ? `${Math.round(count / 1024)} KiB` : `${(count / (1 << 20)).toFixed(1)} MiB`);
 
 function cells(session) {
-  const state = session.state === "SESSION_STATE_BUSY" ? "busy" : "idle";
-  return [state, describe(session.policy, get("policies")?.scorers ?? []), `${session.tokens ?? 0}`,
+  const state = session.swapped ? "swapped" : session.state === "SESSION_STATE_BUSY" ? "busy" : "idle";
+  const model = get("models")?.length > 1 ? `${session.model}: ` : "";
+  return [state, model + describe(session.policy, get("policies")?.scorers ?? []), `${session.tokens ?? 0}`,
     `${session.cacheLength ?? 0} of ${session.cacheCapacity ?? 0}`, `${session.evictedTokens ?? 0}`,
     `${bytes(Number(session.usedBytes ?? 0))} of ${bytes(Number(session.reservedBytes ?? 0))}`];
 }
