@@ -51,14 +51,6 @@ google::protobuf::Duration DurationProto(absl::Duration duration) {
   return proto;
 }
 
-// The time that a flag was given.
-absl::Duration ReadTime(const std::string& flag, const std::string& text) {
-  absl::Duration time;
-  const bool is_time = absl::ParseDuration(text, &time) && time < absl::InfiniteDuration();
-  if (!is_time) throw UsageError(flag, text + " is not a time such as 90s or 1h30m");
-  return time;
-}
-
 void AddCreate(Command parent, Shell& shell) {
   const Command command = parent.add_subcommand("create", "Open a session and print it");
   auto id = std::make_shared<std::string>();

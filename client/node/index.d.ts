@@ -65,6 +65,11 @@ export interface ClientOptions {
    * domain. Default: none, and the move is an EbbError (UNAVAILABLE, SESSION_MOVED).
    */
   follow?: string[];
+  /**
+   * Seconds of silence after which a server that owes an answer is asked for a sign, which it has to give within as long again, 20 s at most:
+   * else the connection is broken. A server ends one that asks more often than every 30 s. Default 60.
+   */
+  keepalive?: number;
 }
 
 export class Client {

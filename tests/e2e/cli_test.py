@@ -20,6 +20,7 @@ import urllib.request
 import zlib
 
 from binaries import BIN, ROOT, Server
+from gate import Gate
 
 
 def lines(text):
@@ -503,6 +504,20 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(chat.wait(60), 130)
         chat.communicate()
         self.assertEqual(self.ebb("sessions").strip(), "no sessions")
+
+    def test_a_server_that_falls_silent_is_found_out(self):
+        answer = ("generate", "It was a dark and stormy night", "--max-tokens=768", "--ignore-eos", "--temperature=0")
+        whole = self.ebb(*answer)
+        for flags, code in (((), 3), ((f"--follow={self.server.addr}", "--session=silent"), 0)):
+            with self.subTest(flags), Gate(self.server.addr) as gate:
+                self.ebb("sessions", "create", "silent")
+                gate.silent, gate.cut_after = True, len(whole.encode()) // 2
+                done = subprocess.run([BIN / "ebb", f"--addr={gate.addr}", "--keepalive=1s", *answer, *flags], capture_output=True, text=True, timeout=60)
+                self.assertEqual((done.returncode, gate.cuts, done.stdout == whole), (code, 1, code == 0), done.stderr)
+                self.assertTrue(whole.startswith(done.stdout.rstrip("\n")))
+                self.ebb("sessions", "delete", "silent")
+        for wrong in ("soon", "0s"):
+            self.ebb("status", f"--keepalive={wrong}", check=2)
 
     def test_refusal_names_reason_and_field(self):
         self.ebb("generate", "x", "--policy=h2o", "--budget=1", "--recent=1", "--json", check=1)

@@ -72,6 +72,19 @@ class NodeClient(unittest.TestCase):
                     self.assertEqual((gate.cuts, got.pop("breaks") > 0), (1, True))
                     self.assertEqual(got, {name: value for name, value in right.items() if name != "breaks"})
 
+    def test_a_server_that_falls_silent_is_found_out_and_the_answer_goes_on(self):
+        with Server() as server, Gate(server.addr) as gate:
+            gate.silent, gate.cut_after = True, 4 * 768  # behind what CreateSession takes; the tokens alone take more
+            ((tokens, reason, breaks),) = self.told("""
+                const client = open({ keepalive: 1 });
+                const session = await client.createSession(ebb.policy("h2o", { budget: 48 }));
+                const got = session.generate(prompt, answer);
+                await got.read();
+                tell([got.tokens.length, got.finishReason, got.breaks > 0]);
+                client.close();
+            """, gate.addr)
+            self.assertEqual((tokens, reason, breaks, gate.cuts), (768, "MAX_TOKENS", True, 1))
+
     def test_a_break_behind_the_last_message_is_the_end(self):
         read = """
             const client = open({});

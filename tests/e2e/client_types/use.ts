@@ -8,7 +8,7 @@ import {
 
 const retry: Retry = { attempts: 2, first: 0.1, most: 1 };
 const how: ClientOptions = {
-  tenant: "default", metadata: { "x-other": "1" }, timeout: 60, retry, resume: retry, follow: [], credentials: grpc.credentials.createInsecure(),
+  tenant: "default", metadata: { "x-other": "1" }, timeout: 60, retry, resume: retry, follow: [], keepalive: 60, credentials: grpc.credentials.createInsecure(),
 };
 const choices: PolicyOptions = {
   budget: 256, slack: 8, sinks: 4, recent: 16, modifier: "caote", scope: "layer", positions: "original", allocation: { pyramid: { beta: 4 } },
