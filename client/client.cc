@@ -151,7 +151,9 @@ void Cancellation::Attach(grpc::ClientContext* context) {
 }
 
 Client::Client(const ClientOptions& options)
-    : options_(options), servers_(options.credentials.channel), homes_(options.address, options.follow) {}
+    : options_(options),
+      servers_(options.credentials.channel, options.keepalive),
+      homes_(options.address, options.follow) {}
 
 bool Client::WaitUntilConnected(absl::Duration timeout) {
   return servers_.At(options_.address).channel->WaitForConnected(absl::ToChronoTime(absl::Now() + timeout));

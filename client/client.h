@@ -50,6 +50,9 @@ struct ClientOptions {
   // go on. Default: a break is the stream's status. Streams with a `resume_from` of their own, or of several answers,
   // are never gone on with.
   std::optional<RetryPolicy> resume = {};
+  // After such a silence a server that owes an answer is asked for a sign, which it has to give within as long again,
+  // 20 s at most: else the connection is broken. A server ends one that asks more often than every 30 s.
+  absl::Duration keepalive = absl::Seconds(60);
 };
 
 // Lets another thread, or a signal's watcher, end a stream that is under way.

@@ -11,6 +11,7 @@
 #include <string>
 #include <tuple>
 
+#include "absl/time/time.h"
 #include "ebb/v1/admin.grpc.pb.h"
 #include "ebb/v1/eviction.grpc.pb.h"
 #include "ebb/v1/inference.grpc.pb.h"
@@ -35,14 +36,15 @@ struct Server {
 // Any thread.
 class Servers {
  public:
-  // Null: plain HTTP/2.
-  explicit Servers(std::shared_ptr<grpc::ChannelCredentials> credentials);
+  // Null: plain HTTP/2. `keepalive` as in ClientOptions.
+  Servers(std::shared_ptr<grpc::ChannelCredentials> credentials, absl::Duration keepalive);
 
   // Valid as long as this.
   Server& At(const std::string& address);
 
  private:
   std::shared_ptr<grpc::ChannelCredentials> credentials_;
+  grpc::ChannelArguments arguments_ = {};
   std::mutex mutex_;
   std::map<std::string, std::unique_ptr<Server>> servers_ = {};  // by address
 };

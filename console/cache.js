@@ -67,8 +67,9 @@ function mount(body) {
     show();
   };
   const look = async () => {
-    const session = get("sessions").find((one) => one.name === get("selected"));
+    const session = get("selected");
     if (!session) return clear("No session is chosen.");
+    if (session.swapped) return clear(`${session.name.replace("sessions/", "")} is swapped out, and stays so until it is called.`);
     const version = `${session.name} ${session.generation} ${session.tokens} ${session.evictedTokens}`;
     if (version === seen) return undefined;
     const slots = Number(session.cacheLength ?? 0) * Math.max(1, lanes.length);
@@ -87,7 +88,7 @@ function mount(body) {
   fold.addEventListener("toggle", fill);
   on("theme", () => map.repaint());
   on("eviction", (eviction) => {
-    if (eviction.session !== get("selected")) return;
+    if (eviction.session !== get("selected")?.name) return;
     seen = "";
     map.leave(eviction.victims ?? []);
   });

@@ -3,6 +3,7 @@
 import { stream } from "./api.js";
 import { field, h, say, setText } from "./dom.js";
 import { policyForm } from "./policy_form.js";
+import { get } from "./store.js";
 
 // A browser has six connections to a server: these, the evictions, the playground, and one for the rest.
 const CHOICES = [["full", ""], ["h2o", 64], ["streaming", 64]];
@@ -68,6 +69,7 @@ function mount(body) {
     [run.disabled, stop.disabled] = [true, false];
     leave = new AbortController();
     const request = {
+      model: get("model"),
       prompt: { text: prompt.value },
       sampling: { temperature: Number(temperature.value), seed: Number(seed.value) },
       stopping: { maxTokens: Number(most.value), ignoreEos: true },

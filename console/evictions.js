@@ -2,7 +2,7 @@
 
 import { stream } from "./api.js";
 import { h, setText, table } from "./dom.js";
-import { every, on, set } from "./store.js";
+import { every, get, on, set } from "./store.js";
 
 const SHOWN = 100;
 const COLUMNS = ["Time", "Session", "Policy", "Cause", "Log", "Lane before", "After", "Attention lost", "Output moved"];
@@ -46,13 +46,17 @@ function mount(body) {
   every(0.25, show);
 
   const watch = async () => {
-    leave = new AbortController();
-    for await (const message of stream("EvictionService/WatchEvictions", { listVictims: true }, leave.signal)) take(message);
+    do { // again at once where it was left for another caller or model
+      leave = new AbortController();
+      try {
+        for await (const message of stream("EvictionService/WatchEvictions", { model: get("model"), listVictims: true }, leave.signal)) take(message);
+      } catch (error) {
+        if (error.name !== "AbortError") throw error;
+      }
+    } while (leave.signal.aborted);
   };
-  every(2, watch, (error) => {
-    if (error.name !== "AbortError") setText(summary, error.message);
-  });
-  on("caller", () => leave?.abort());
+  every(2, watch, (error) => setText(summary, error.message));
+  for (const key of ["caller", "model"]) on(key, () => leave?.abort());
 }
 
 export const evictions = { id: "evictions", title: "Evictions", wide: true, mount };

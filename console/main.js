@@ -1,8 +1,9 @@
 // Begins the page: panels, theme, whose calls they are, and what several panels look at.
 
 import { EbbError, call, caller, events } from "./api.js";
-import { h, setText } from "./dom.js";
+import { h, options, setText } from "./dom.js";
 import { panels } from "./panels.js";
+import { PAGE_SIZE } from "./sessions.js";
 import { every, get, on, set } from "./store.js";
 
 const at = (id) => document.getElementById(id);
@@ -53,22 +54,51 @@ function askWho() {
 }
 
 async function describeServer() {
-  const [status, policies] = await Promise.all([call("AdminService/GetStatus"), call("AdminService/ListPolicies")]);
-  const { model } = status;
-  setText(at("server"), `ebbd ${status.version} serves ${model.name}: ${model.layers} layers of ${model.kvHeads} KV heads, ` +
-    `trained for ${model.context} tokens`);
-  set("model", model.name);
+  const [status, { models }] = await Promise.all([call("AdminService/GetStatus"), call("AdminService/ListModels")]);
+  const serving = models.filter(({ state }) => state === "MODEL_STATE_SERVING").map((model) => model.status);
+  set("version", status.version);
+  set("models", serving);
+  at("model").replaceChildren(...options(serving.map(({ name }) => name), status.model.name));
+  at("model-of").hidden = serving.length < 2;
+  await chooseModel();
+}
+
+// What the playground, the comparison and the evictions are of from now on.
+async function chooseModel() {
+  const { name, layers, kvHeads, context } = get("models").find((model) => model.name === at("model").value);
+  const policies = await call("AdminService/ListPolicies", { model: name });
+  setText(at("server"), `ebbd ${get("version")} serves ${name}: ${layers} layers of ${kvHeads} KV heads, trained for ${context} tokens`);
+  set("model", name);
   set("policies", policies);
 }
 
-// Sessions of the tenant, and which one is shown: the first there is until somebody chooses.
+// As it is now; null when it is gone.
+async function seeAgain(name) {
+  try {
+    return await call("SessionService/GetSession", { name });
+  } catch (error) {
+    if (error.code === "NOT_FOUND") return null;
+    throw error;
+  }
+}
+
+// A page of the tenant's sessions, and the one that is shown, on whichever page it is: the first there is until somebody chooses.
 async function look() {
   if (at("ask").open) return;
   if (!get("policies")) await describeServer();
-  const { sessions = [] } = await call("SessionService/ListSessions", { pageSize: 100 });
+  const pages = get("pages");
+  const { sessions = [], nextPageToken } = await call("SessionService/ListSessions", { pageSize: PAGE_SIZE, pageToken: pages.at(-1) });
+  if (get("pages") !== pages) return undefined; // another page was asked for meanwhile
+  if (sessions.length === 0 && pages.length > 1) {
+    set("pages", pages.slice(0, -1));
+    return look();
+  }
+  set("next", nextPageToken);
   set("sessions", sessions);
-  const names = sessions.map(({ name }) => name);
-  if (!names.includes(get("selected"))) set("selected", names[0] ?? null);
+  const chosen = get("selected");
+  const found = chosen && (sessions.find(({ name }) => name === chosen.name) ?? await seeAgain(chosen.name));
+  if (get("selected") === chosen) set("selected", found ?? sessions[0] ?? null);
+  return undefined;
 }
 
 function tell(error) {
@@ -76,8 +106,15 @@ function tell(error) {
 }
 
 set("sessions", []);
+set("pages", [""]);
 chooseTheme();
 askWho();
 panels.forEach(mount);
 every(2, look, tell);
-on("caller", () => look().catch(tell));
+const lookNow = () => look().catch(tell);
+on("pages", () => get("policies") && lookNow()); // before that the first look is under way
+at("model").addEventListener("change", () => chooseModel().catch(tell));
+on("caller", () => {
+  set("pages", [""]);
+  if (!get("policies")) lookNow();
+});

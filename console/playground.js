@@ -3,7 +3,7 @@
 import { call, stream } from "./api.js";
 import { eachFrame, field, h, say, setText } from "./dom.js";
 import { describe, policyForm } from "./policy_form.js";
-import { get, set } from "./store.js";
+import { get, on, set } from "./store.js";
 
 const TTL = "3600s";
 const SHOWN_MAX = 20_000; // characters of an answer; of a longer one the end
@@ -45,8 +45,8 @@ function mount(body) {
   };
 
   const open = async () => {
-    session = await call("SessionService/CreateSession", { sessionId: someId(), policy: policy.spec(), ttl: TTL });
-    set("selected", session.name);
+    session = await call("SessionService/CreateSession", { sessionId: someId(), model: get("model"), policy: policy.spec(), ttl: TTL });
+    set("selected", session);
     set("sessions", [...get("sessions"), session]);
     swap.disabled = false;
     setText(change, `${session.name.replace("sessions/", "")} has ${describe(session.policy, get("policies").scorers)}`);
@@ -129,6 +129,7 @@ function mount(body) {
     session = null;
     if (name) {
       set("sessions", get("sessions").filter((one) => one.name !== name)); // nobody is to ask for it from now on
+      if (get("selected")?.name === name) set("selected", null);
       await call("SessionService/DeleteSession", { name }).catch(() => {});
     }
     swap.disabled = true;
@@ -138,6 +139,9 @@ function mount(body) {
     meter.value = 0;
   });
 
+  on("model", (model) => { // what runs goes on to its end, in its model
+    if (session && session.model !== model) fresh.click();
+  });
   body.append(turns, h("div", { class: "bar" }, meter, counts), form,
     h("div", { class: "bar" }, policy.element), h("div", { class: "bar" }, swap, change),
     h("details", {}, h("summary", {}, "Sampling"), h("div", { class: "bar" }, field("Temperature", temperature), field("Seed", seed),

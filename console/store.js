@@ -1,4 +1,4 @@
-// What several panels show: set("selected", name) tells everybody who asked with on("selected", show).
+// What several panels show: set("selected", session) tells everybody who asked with on("selected", show).
 
 const values = new Map();
 const listeners = new Map();

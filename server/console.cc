@@ -28,12 +28,12 @@ constexpr int kSilentLooksMax = 15;                 // until it is sent an empty
 constexpr absl::Duration kRetry = absl::Seconds(1);
 
 // What the page may call. Nothing else is there for a browser, whoever asks.
-constexpr std::array<std::string_view, 14> kMethods = {
+constexpr std::array<std::string_view, 15> kMethods = {
     "SessionService/CreateSession",  "SessionService/GetSession",      "SessionService/ListSessions",
     "SessionService/DeleteSession",  "InferenceService/Generate",      "EvictionService/SetPolicy",
     "EvictionService/DescribeCache", "EvictionService/WatchEvictions", "AdminService/GetStatus",
     "AdminService/ListPolicies",     "AdminService/ListExperiments",   "AdminService/StartExperiment",
-    "AdminService/RampExperiment",   "AdminService/StopExperiment",
+    "AdminService/RampExperiment",   "AdminService/StopExperiment",    "AdminService/ListModels",
 };
 
 // Passed on to the call, each as often as it was sent.

@@ -40,6 +40,12 @@ int main(int argc, char** argv) {
       .allow_extra_args(false)
       .type_name("SERVER")
       .envname("EBB_FOLLOW");
+  app.add_option("--keepalive", shell.keepalive,
+                 "Ask a server that owes an answer for a sign after so long a silence; without one for as long again, "
+                 "20s at most, the connection is broken. A server ends one that asks more often than every 30s")
+      .type_name("TIME")
+      .envname("EBB_KEEPALIVE")
+      .capture_default_str();
   app.add_flag("--json", shell.json, "Print JSON, one object per line");
   app.set_version_flag("--version", EBB_VERSION);
   app.footer(

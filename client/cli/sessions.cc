@@ -51,14 +51,6 @@ google::protobuf::Duration DurationProto(absl::Duration duration) {
   return proto;
 }
 
-// The time that a flag was given.
-absl::Duration ReadTime(const std::string& flag, const std::string& text) {
-  absl::Duration time;
-  const bool is_time = absl::ParseDuration(text, &time) && time < absl::InfiniteDuration();
-  if (!is_time) throw UsageError(flag, text + " is not a time such as 90s or 1h30m");
-  return time;
-}
-
 void AddCreate(Command parent, Shell& shell) {
   const Command command = parent.add_subcommand("create", "Open a session and print it");
   auto id = std::make_shared<std::string>();
@@ -103,13 +95,29 @@ void AddGet(Command parent, Shell& shell) {
   });
 }
 
+// One that a deletion would take.
+void PrintWouldDelete(const Shell& shell, const v1::Session& session) {
+  if (shell.json) return shell.PrintJson(session);
+  const uint64_t freed = session.reserved_bytes() - session.shared_bytes();
+  std::printf("would delete %s, %llu tokens, %s given back\n", session.name().substr(sizeof("sessions/") - 1).c_str(),
+              static_cast<unsigned long long>(session.tokens()), Bytes(static_cast<double>(freed)).c_str());
+}
+
 void AddDelete(Command parent, Shell& shell) {
   const Command command = parent.add_subcommand("delete", "Delete sessions; running streams end");
   auto ids = std::make_shared<std::vector<std::string>>();
+  auto dry_run = std::make_shared<bool>(false);
   command.add_option("id", *ids).required();
-  command.callback([&shell, ids] {
+  command.add_flag("--dry-run", *dry_run, "Say what would be deleted, and delete nothing");
+  command.callback([&shell, ids, dry_run] {
     client::Client client = shell.Connect();
     for (const std::string& id : *ids) {
+      if (*dry_run) {
+        v1::Session session;
+        if (!shell.Check(client.GetSession(SessionName(id), &session))) return;
+        PrintWouldDelete(shell, session);
+        continue;
+      }
       v1::DeleteSessionResponse response;
       if (!shell.Check(client.DeleteSession(SessionName(id), &response))) return;
       if (shell.json) {

@@ -47,6 +47,8 @@ client::Client Shell::Connect() const {
   options.address = address;
   options.tenant = tenant;
   options.retry.attempts = 3;
+  options.keepalive = ReadTime("--keepalive", keepalive);
+  if (options.keepalive <= absl::ZeroDuration()) throw UsageError("--keepalive", keepalive + " is not above 0");
   if (!json) options.on_wait = SayWait;
   if (!follow.empty()) {
     auto servers = client::Follow::Of(follow);
@@ -145,6 +147,13 @@ Flag AddModel(Command command, std::string& model, const std::string& use) {
   return command
       .add_option("--model", model, use + ", as `ebb models` names it; default: the one that the server started with")
       .type_name("NAME");
+}
+
+absl::Duration ReadTime(const std::string& flag, const std::string& text) {
+  absl::Duration time;
+  const bool is_time = absl::ParseDuration(text, &time) && time < absl::InfiniteDuration();
+  if (!is_time) throw UsageError(flag, text + " is not a time such as 90s or 1h30m");
+  return time;
 }
 
 std::string Bytes(double bytes) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "client/client.h"
 #include "command_line/command_line.h"
 
@@ -28,10 +29,11 @@ struct Shell {
   std::string tenant = {};
   client::CredentialFiles credentials = {};
   std::vector<std::string> follow = {};
+  std::string keepalive = "60s";  // a time, > 0
   bool json = false;
   int exit_code = kDone;
 
-  // Throws UsageError where the credentials cannot be read, or one of `follow` is no server.
+  // Throws UsageError where the credentials cannot be read, one of `follow` is no server, or `keepalive` no such time.
   client::Client Connect() const;
 
   // Prints an error to stderr (as an object with --json) and sets exit_code. Returns status.ok().
@@ -58,6 +60,9 @@ std::string SessionName(const std::string& typed);
 
 // Adds --model, of calls that open a session or are about none; `use` is what the help says of it.
 Flag AddModel(Command command, std::string& model, const std::string& use = "Of a new session");
+
+// The time that a flag was given. Throws UsageError.
+absl::Duration ReadTime(const std::string& flag, const std::string& text);
 
 // 3.4 MiB.
 std::string Bytes(double bytes);

@@ -1,7 +1,10 @@
 #include <cstdio>
+#include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "client/cli/shell.h"
 
@@ -15,34 +18,56 @@ std::string SnapshotName(const std::string& typed) { return typed.rfind(kPrefix,
 
 std::string IdOf(const std::string& name) { return name.substr(name.find('/') + 1); }
 
-void List(Shell& shell) {
-  client::Client client = shell.Connect();
+// False where a page did not come, which is said.
+bool EachSnapshot(Shell& shell, client::Client& client, const std::function<void(const v1::Snapshot&)>& take) {
   v1::ListSnapshotsRequest request;
-  bool any = false;
   do {
     v1::ListSnapshotsResponse response;
-    if (!shell.Check(client.ListSnapshots(request, &response))) return;
-    for (const v1::Snapshot& snapshot : response.snapshots()) {
-      any = true;
-      if (shell.json) {
-        shell.PrintJson(snapshot);
-        continue;
-      }
-      const absl::Time saved = absl::FromUnixSeconds(snapshot.create_time().seconds());
-      std::printf("%-25s %12s  %s\n", IdOf(snapshot.name()).c_str(),
-                  Bytes(static_cast<double>(snapshot.bytes())).c_str(),
-                  absl::FormatTime("%Y-%m-%d %H:%M:%S", saved, absl::LocalTimeZone()).c_str());
-    }
+    if (!shell.Check(client.ListSnapshots(request, &response))) return false;
+    for (const v1::Snapshot& snapshot : response.snapshots()) take(snapshot);
     request.set_page_token(response.next_page_token());
   } while (!request.page_token().empty());
-  if (!any && !shell.json) std::printf("no snapshots\n");
+  return true;
+}
+
+void PrintRow(const v1::Snapshot& snapshot) {
+  const absl::Time saved = absl::FromUnixSeconds(snapshot.create_time().seconds());
+  std::printf("%-25s %12s  %s\n", IdOf(snapshot.name()).c_str(), Bytes(static_cast<double>(snapshot.bytes())).c_str(),
+              absl::FormatTime("%Y-%m-%d %H:%M:%S", saved, absl::LocalTimeZone()).c_str());
+}
+
+void List(Shell& shell) {
+  client::Client client = shell.Connect();
+  bool any = false;
+  const auto print = [&](const v1::Snapshot& snapshot) {
+    any = true;
+    shell.json ? shell.PrintJson(snapshot) : PrintRow(snapshot);
+  };
+  if (EachSnapshot(shell, client, print) && !any && !shell.json) std::printf("no snapshots\n");
+}
+
+void PrintWouldDelete(Shell& shell, const std::vector<std::string>& names) {
+  client::Client client = shell.Connect();
+  std::map<std::string, v1::Snapshot> kept;
+  if (!EachSnapshot(shell, client, [&](const v1::Snapshot& one) { kept[one.name()] = one; })) return;
+  for (const std::string& name : names) {
+    const auto found = kept.find(SnapshotName(name));
+    if (found == kept.end()) {
+      return shell.Failed("NOT_FOUND", "UNKNOWN_SNAPSHOT", absl::StrFormat("there is no %s", SnapshotName(name)));
+    }
+    if (!shell.json) std::printf("would delete ");
+    shell.json ? shell.PrintJson(found->second) : PrintRow(found->second);
+  }
 }
 
 void AddDelete(Command parent, Shell& shell) {
   const Command command = parent.add_subcommand("delete", "Delete snapshots");
   auto names = std::make_shared<std::vector<std::string>>();
+  auto dry_run = std::make_shared<bool>(false);
   command.add_option("name", *names).required();
-  command.callback([&shell, names] {
+  command.add_flag("--dry-run", *dry_run, "Say what would be deleted, and delete nothing");
+  command.callback([&shell, names, dry_run] {
+    if (*dry_run) return PrintWouldDelete(shell, *names);
     client::Client client = shell.Connect();
     for (const std::string& name : *names) {
       v1::DeleteSnapshotResponse response;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_format.h"
+#include "client/cli/shell.h"
 
 namespace ebb::cli {
 namespace {
@@ -16,11 +17,13 @@ constexpr char kInterrupt = 'i';
 constexpr char kQuit = 'q';
 
 std::atomic<int> interrupt_fd = -1;
+std::atomic<bool> is_interrupted = false;  // what `interrupt_fd` cancels
 
-void OnInterrupt(int) {
+void OnInterrupt(int signal) {
   const int fd = interrupt_fd.load();
-  if (fd >= 0) [[maybe_unused]]
-    const ssize_t written = write(fd, &kInterrupt, 1);
+  if (fd < 0) return;
+  if (is_interrupted.exchange(true) && signal == SIGINT) _exit(kInterrupted);
+  [[maybe_unused]] const ssize_t written = write(fd, &kInterrupt, 1);
 }
 
 std::atomic<int> line_signal = 0;
@@ -29,7 +32,8 @@ std::atomic<int> line_signal = 0;
 // alarm comes again until somebody took note.
 void OnLineSignal(int signal) {
   if (signal != SIGALRM) {
-    line_signal = signal;
+    const int before = line_signal.exchange(signal);
+    if (before == SIGINT && signal == SIGINT) _exit(kInterrupted);  // a call is waited for, not a line
     OnInterrupt(signal);
   }
   if (line_signal != 0) alarm(1);
@@ -100,6 +104,7 @@ InterruptGuard::InterruptGuard(client::Cancellation& cancellation) {
       cancellation.Cancel();
     }
   });
+  is_interrupted = false;
   interrupt_fd = pipe_[1];
   const struct sigaction action = Handled(OnInterrupt, SA_RESTART);
   sigaction(SIGINT, &action, &before_);

@@ -37,8 +37,9 @@ class ProgressBar {
 };
 
 // While it lives, Ctrl-C, SIGTERM and a terminal that is closed end the read that waits for a line, not the program;
-// where an InterruptGuard lives too, they cancel its stream, and TakeSignal still has SIGTERM and SIGHUP after it. One
-// at a time, on the first thread, which is where the system delivers them.
+// where an InterruptGuard lives too, they cancel its stream, and TakeSignal still has SIGTERM and SIGHUP after it. A
+// second Ctrl-C before the first was taken ends the program. One at a time, on the first thread, which is where the
+// system delivers them.
 class LineGuard {
  public:
   LineGuard();
@@ -54,7 +55,7 @@ class LineGuard {
 };
 
 // While it lives, Ctrl-C, or what a LineGuard is told, cancels the stream of `cancellation` instead of ending the
-// program. One at a time.
+// program; a second Ctrl-C ends it at once, as interrupted. One at a time.
 class InterruptGuard {
  public:
   explicit InterruptGuard(client::Cancellation& cancellation);

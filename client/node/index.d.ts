@@ -65,6 +65,11 @@ export interface ClientOptions {
    * domain. Default: none, and the move is an EbbError (UNAVAILABLE, SESSION_MOVED).
    */
   follow?: string[];
+  /**
+   * Seconds of silence after which a server that owes an answer is asked for a sign, which it has to give within as long again, 20 s at most:
+   * else the connection is broken. A server ends one that asks more often than every 30 s. Default 60.
+   */
+  keepalive?: number;
 }
 
 export class Client {
@@ -108,14 +113,19 @@ export class Session {
   describe(options?: { layer?: number; head?: number; stride?: number }): Promise<Message>;
 }
 
-/** An answer while it is made, its text piece by piece. After a break of the connection it goes on by itself, with the same tokens. */
+/**
+ * An answer while it is made, its text piece by piece. After a break of the connection it goes on by itself, with the same tokens.
+ * There is one call, whoever reads: reading on after a `break` goes on where it stopped, and `close` ends it.
+ */
 export class Answer implements AsyncIterable<string> {
   private constructor();
   [Symbol.asyncIterator](): AsyncGenerator<string>;
   /** DecodeResponse messages: tokens, log-probabilities and cache lengths beside the text. */
   messages(): AsyncGenerator<Message>;
-  /** Reads to the end: the whole text. */
+  /** Reads to the end: the whole text, with what was read before. */
   read(): Promise<string>;
+  /** Ends the call, once the message has come that somebody waits for. What was done until then is in the session. */
+  close(): Promise<void>;
   readonly text: string;
   readonly tokens: number[];
   /** How often the stream broke and went on. */

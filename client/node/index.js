@@ -9,6 +9,7 @@ const { Homes } = require("./homes.js");
 const { Progress } = require("./progress.js");
 const { fieldsOf, grpc, methods } = require("./protocol.js");
 
+const SIGN_WITHIN_MAX = 20; // seconds
 const CHANNEL = { "grpc.max_receive_message_length": -1, "grpc.initial_reconnect_backoff_ms": 100, "grpc.max_reconnect_backoff_ms": 2000 };
 const PARTS = { sampling: fieldsOf("Sampling"), stopping: fieldsOf("Stopping"), speculation: fieldsOf("Speculation") };
 const POLICY = { trigger: fieldsOf("Trigger"), protect: fieldsOf("Protection"), schedule: fieldsOf("Schedule"), cache: fieldsOf("CacheFormat") };
@@ -84,7 +85,7 @@ function tokenIn(file) {
 
 class Client {
   constructor(address = "127.0.0.1:7700", options = {}) {
-    const { tenant, tokenFile, credentials = credentialsOf(options), metadata = {}, timeout = 60, retry = {}, resume = {}, follow = [] } = options;
+    const { tenant, tokenFile, credentials = credentialsOf(options), metadata = {}, timeout = 60, retry = {}, resume = {}, follow = [], keepalive = 60 } = options;
     this.retry = { attempts: 4, first: 0.1, most: 5, ...retry };
     this.resume = resume && { attempts: 10, first: 0.1, most: 5, ...resume };
     this.timeout = timeout;
@@ -93,6 +94,8 @@ class Client {
     for (const [key, value] of Object.entries({ ...own, ...metadata })) this.metadata.set(key, value);
     this.homes = new Homes(address, follow);
     this.credentials = credentials;
+    const milliseconds = { "grpc.keepalive_time_ms": 1000 * keepalive, "grpc.keepalive_timeout_ms": 1000 * Math.min(keepalive, SIGN_WITHIN_MAX) };
+    this.options = { ...CHANNEL, ...milliseconds };
     this.channels = new Map(); // by address, each from its first call on
     this.#channelTo(address);
   }
@@ -102,7 +105,7 @@ class Client {
   }
 
   #channelTo(address) {
-    if (!this.channels.has(address)) this.channels.set(address, new grpc.Client(address, this.credentials, CHANNEL));
+    if (!this.channels.has(address)) this.channels.set(address, new grpc.Client(address, this.credentials, this.options));
     return this.channels.get(address);
   }
 
@@ -244,6 +247,8 @@ class Session {
 }
 
 class Answer {
+  #stream; // one for all who read: each goes on where the one before stopped
+
   constructor(client, progress) {
     this.client = client;
     this.progress = progress;
@@ -278,8 +283,21 @@ class Answer {
     return this.text;
   }
 
-  messages() {
-    return this.client.resume ? this.#resuming() : this.#once();
+  async *messages() {
+    for (;;) {
+      const { value, done } = await this.#opened().next(); // `for await` would end the call where its reader leaves
+      if (done) return;
+      yield value;
+    }
+  }
+
+  async close() {
+    await this.#opened().return();
+  }
+
+  #opened() {
+    this.#stream ??= this.client.resume ? this.#resuming() : this.#once();
+    return this.#stream;
   }
 
   // A break is an error: tried again only while nothing has come, and only after a refusal, which changed nothing. As `stream` of

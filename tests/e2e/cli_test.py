@@ -20,6 +20,8 @@ import urllib.request
 import zlib
 
 from binaries import BIN, ROOT, Server
+from gate import Gate
+from patience import eventually
 
 
 def lines(text):
@@ -494,6 +496,47 @@ class CommandLine(unittest.TestCase):
                 self.assertEqual(self.ebb("sessions").strip(), "no sessions")
                 self.assertIn("/policy", chat.history())
 
+    def twice(self, process):
+        """Ctrl-C, and once more where the first has not ended it."""
+        process.send_signal(signal.SIGINT)
+        time.sleep(1)
+        self.assertIsNone(process.poll(), "one was enough")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(10), 130)
+        process.stdin.close()
+        process.stdout.close()
+
+    def start(self, address, *words):
+        return subprocess.Popen([BIN / "ebb", f"--addr={address}", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def test_a_second_ctrl_c_ends_an_answer_whose_reader_waits(self):
+        def waiting():
+            return struct.unpack("i", fcntl.ioctl(generate.stdout, termios.FIONREAD, b"\0" * 4))[0]
+
+        def is_full():
+            before = waiting()
+            time.sleep(2)
+            return before > 1000 and waiting() == before
+
+        generate = self.start(self.server.addr, "generate", "x", "--max-tokens=1000000", "--ignore-eos")
+        fcntl.fcntl(generate.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        eventually(is_full, "the pipe does not fill")
+        self.twice(generate)
+
+    def test_a_second_ctrl_c_ends_a_chat_whose_server_is_silent(self):
+        with Gate(self.server.addr) as gate:
+            chat = self.start(gate.addr, "chat")
+            chat.stdin.write(b"/stats\n")
+            chat.stdin.flush()
+            self.assertIn(b"0 tokens seen", chat.stdout.readline())
+            gate.silent, gate.cut_after = True, 0
+            chat.stdin.write(b"/stats\n")
+            chat.stdin.flush()
+            eventually(lambda: gate.cuts == 1, "nothing was asked")
+            self.twice(chat)
+        for session in lines(self.ebb("sessions", "--json")):
+            self.ebb("sessions", "delete", session["name"])
+
     def test_a_chat_without_a_terminal_ends_at_ctrl_c_and_deletes_its_session(self):
         chat = subprocess.Popen([BIN / "ebb", f"--addr={self.server.addr}", "chat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         chat.stdin.write("/stats\n")
@@ -504,11 +547,42 @@ class CommandLine(unittest.TestCase):
         chat.communicate()
         self.assertEqual(self.ebb("sessions").strip(), "no sessions")
 
+    def test_a_server_that_falls_silent_is_found_out(self):
+        answer = ("generate", "It was a dark and stormy night", "--max-tokens=768", "--ignore-eos", "--temperature=0")
+        whole = self.ebb(*answer)
+        for flags, code in (((), 3), ((f"--follow={self.server.addr}", "--session=silent"), 0)):
+            with self.subTest(flags), Gate(self.server.addr) as gate:
+                self.ebb("sessions", "create", "silent")
+                gate.silent, gate.cut_after = True, len(whole.encode()) // 2
+                done = subprocess.run([BIN / "ebb", f"--addr={gate.addr}", "--keepalive=1s", *answer, *flags], capture_output=True, text=True, timeout=60)
+                self.assertEqual((done.returncode, gate.cuts, done.stdout == whole), (code, 1, code == 0), done.stderr)
+                self.assertTrue(whole.startswith(done.stdout.rstrip("\n")))
+                self.ebb("sessions", "delete", "silent")
+        for wrong in ("soon", "0s"):
+            self.ebb("status", f"--keepalive={wrong}", check=2)
+
     def test_refusal_names_reason_and_field(self):
         self.ebb("generate", "x", "--policy=h2o", "--budget=1", "--recent=1", "--json", check=1)
         error = json.loads(self.server.stderr)["error"]
         self.assertEqual(error["reason"], "BUDGET_TOO_SMALL")
         self.assertEqual(error["field"], "policy.trigger.budget")
+
+    def test_a_dry_run_says_what_would_be_deleted(self):
+        for name in ("first", "second"):
+            self.ebb("sessions", "create", name, "--policy=h2o", "--budget=96")
+            self.ebb("save", name)
+        would = self.ebb("sessions", "delete", "first", "second", "--dry-run")
+        self.assertRegex(would, r"^would delete first, 0 tokens, [\d.]+ KiB given back\nwould delete second, .*\n$")
+        self.assertEqual([each["name"] for each in lines(self.ebb("sessions", "delete", "first", "--dry-run", "--json"))], ["sessions/first"])
+        self.assertRegex(self.ebb("snapshots", "delete", "first", "second", "--dry-run"), r"^would delete first +[\d.]+ KiB .*\nwould delete second .*\n$")
+        self.ebb("snapshots", "delete", "first", "third", "--dry-run", check=1)
+        self.assertIn("there is no snapshots/third", self.server.stderr)
+        self.ebb("sessions", "delete", "third", "--dry-run", check=1)
+        self.assertIn("UNKNOWN_SESSION", self.server.stderr)
+        self.assertEqual(len(lines(self.ebb("snapshots", "--json"))), 2)
+        would = re.findall(r", ([\d.]+ KiB) given back", would)
+        self.assertEqual(re.findall(r", ([\d.]+ KiB) given back", self.ebb("sessions", "delete", "first", "second")), would)
+        self.ebb("snapshots", "delete", "first", "second")
 
     def test_session_lives_as_long_as_its_ttl_says(self):
         session = json.loads(self.ebb("sessions", "create", "brief", "--ttl=1h30m", "--json"))

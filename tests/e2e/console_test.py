@@ -20,6 +20,7 @@ import urllib.error
 import urllib.request
 
 from binaries import BIN, MODEL, ROOT, Server
+from patience import eventually
 
 DRIVER = ROOT / "tests/e2e/console"
 PICTURES = ROOT / "docs/how-to/images"
@@ -64,6 +65,39 @@ class Console(unittest.TestCase):
         self.assertGreater(seen["drawn"], 6)  # shades
         self.assertEqual(seen["table"], 1 + 96)
         self.assertRegex(seen["change"], r"^streaming, budget 48 is in force; it starts from: \w+; \d+ slots left at once$")
+
+    def test_among_more_sessions_than_a_page_has_the_chosen_one_stays(self):
+        with Server() as server:
+            seen = drive("crowd", server)
+        self.assertEqual(seen["complaints"], [])
+        pages, rows, about, chosen = seen["first"]
+        self.assertRegex(pages, r"^Sessions 1 to 100, and there are more; playground-\w+, which is shown, is on another page$")
+        self.assertRegex(about, r"^playground-\w+: \d+ tokens so far, 96 live")
+        self.assertEqual((rows, chosen), (100, []))
+        pages, rows, about, (chosen,) = seen["second"]
+        self.assertEqual((pages, rows), ("Sessions 101 to 121", 21))
+        self.assertEqual(chosen.removeprefix("sessions/"), about.split(":")[0])
+        pages, rows, about, chosen = seen["back"]
+        self.assertEqual(pages, "Sessions 1 to 100, and there are more; crowd-219, which is shown, is on another page")
+        self.assertEqual((rows, about.split(":")[0], chosen), (100, "crowd-219", []))
+
+    def test_a_session_that_is_swapped_out_is_left_there(self):
+        with Server("--cache.arena=4MiB", "--cache.swap_max=64MiB") as server:  # room for one
+            for name in ("away", "here"):
+                server.ebb("sessions", "create", name)
+                server.ebb("generate", f"--session={name}", "It was a dark and stormy night", "--max-tokens=8", "--ignore-eos")
+            seen = drive("swapped", server)
+        self.assertEqual(seen, {"about": "away is swapped out, and stays so until it is called.", "states": ["swapped", "idle"],
+                                "swapped": [True, False], "complaints": []})
+
+    def test_where_there_are_several_models_one_is_chosen(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = pathlib.Path(folder) / "ebb.yaml"
+            config.write_text(f"model: {{name: main}}\nmodels:\n  other: {{path: {MODEL}, arena: 16MiB, threads: 1}}\n", encoding="utf-8")
+            with Server(f"--config={config}") as server:
+                eventually(lambda: '"MODEL_STATE_LOADING"' not in server.ebb("models", "--json"), "other is not loaded")
+                seen = drive("models", server)
+        self.assertEqual(seen, {"models": ["other"], "compared": "other", "turns": ["You", "other"], "faults": [], "complaints": []})
 
     def test_three_policies_answer_one_prompt_side_by_side(self):
         with Server() as server:

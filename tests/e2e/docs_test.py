@@ -41,6 +41,7 @@ SKIPPED = {
     r"build/bin/ebb (token|--token-file|--addr ebb\.example\.org:7700|--ca) |for name in |done$|openssl ": "docs_test.py, SecurityPage",
     r"chmod a\+r ": "proxy_test.py, with a certificate of its own",
     r"client/python/|PYTHONPATH=": "python_client_test.py, hub_test.py and examples_test.py",
+    r"npm install --prefix client/node$|node client/node/": "node_client_test.py",
     r"pip install ": "python_client_test.py, into a folder",
     r"deploy/grafana/generate\.py": "dashboards_test.py",
     r"sed .* > ebb\.rules\.yaml$": "docs_test.py, with what it makes for promtool",

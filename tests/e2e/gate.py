@@ -1,4 +1,4 @@
-"""A proxy in front of a server, that cuts the connection at a byte of the answer."""
+"""A proxy in front of a server, that cuts the connection at a byte of the answer, or has it fall silent there."""
 import select
 import socket
 import struct
@@ -10,6 +10,7 @@ class Gate:
 
     cut_after  bytes from the server that still pass before the connection is cut; None: all. The cut unsets it.
     abrupt     the client is to see a reset instead of an orderly end
+    silent     neither is to see an end: the connection stays, and nothing passes any more
     on_cut     called at the cut, before the client can know of it
     cuts       how many there were
     passed     bytes from the server so far
@@ -17,7 +18,7 @@ class Gate:
 
     def __init__(self, upstream):
         self.upstream = upstream
-        self.cut_after, self.abrupt, self.on_cut = None, False, lambda: None
+        self.cut_after, self.abrupt, self.silent, self.on_cut = None, False, False, lambda: None
         self.cuts = self.passed = 0
 
     def __enter__(self):
@@ -72,6 +73,8 @@ class Gate:
         self.cut_after = None
         self.on_cut()
         self.cuts += 1
+        if self.silent:
+            select.select([self._stopped], [], [])
         if self.abrupt:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return True

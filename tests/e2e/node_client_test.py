@@ -72,6 +72,19 @@ class NodeClient(unittest.TestCase):
                     self.assertEqual((gate.cuts, got.pop("breaks") > 0), (1, True))
                     self.assertEqual(got, {name: value for name, value in right.items() if name != "breaks"})
 
+    def test_a_server_that_falls_silent_is_found_out_and_the_answer_goes_on(self):
+        with Server() as server, Gate(server.addr) as gate:
+            gate.silent, gate.cut_after = True, 4 * 768  # behind what CreateSession takes; the tokens alone take more
+            ((tokens, reason, breaks),) = self.told("""
+                const client = open({ keepalive: 1 });
+                const session = await client.createSession(ebb.policy("h2o", { budget: 48 }));
+                const got = session.generate(prompt, answer);
+                await got.read();
+                tell([got.tokens.length, got.finishReason, got.breaks > 0]);
+                client.close();
+            """, gate.addr)
+            self.assertEqual((tokens, reason, breaks, gate.cuts), (768, "MAX_TOKENS", True, 1))
+
     def test_a_break_behind_the_last_message_is_the_end(self):
         read = """
             const client = open({});
@@ -92,6 +105,39 @@ class NodeClient(unittest.TestCase):
         with Server() as server:
             self.assertEqual(self.told(read, server.addr), [{"streams": 1, "reasons": ["FINISH_REASON_MAX_TOKENS"], "tokens": 8}])
 
+    def test_an_answer_is_one_call_however_often_it_is_read(self):
+        read = """
+            const client = open(%s);
+            const session = await client.createSession(ebb.policy("h2o", { budget: 48 }));
+            let streams = 0;
+            const stream = client.stream.bind(client);
+            client.stream = (...given) => (++streams, stream(...given));
+            const short = { ...answer, maxTokens: 24 };
+            const whole = session.generate(prompt, short);
+            let text = "";
+            for await (const piece of whole) text += piece;
+            const again = [await whole.read() === text, whole.tokens.length];
+            const left = session.generate(prompt, short);
+            let pieces = "";
+            for await (const piece of left) { pieces += piece; break; }
+            for await (const message of left.messages()) { pieces += message.text; break; }
+            const some = left.tokens.length;
+            for await (const piece of left) pieces += piece;
+            const on = [pieces === left.text, await left.read() === pieces, some < 24, left.tokens.length, left.finishReason];
+            const ended = session.generate(prompt, { ...answer, maxTokens: 1 << 20 });
+            for await (const piece of ended) break;
+            await ended.close();
+            const before = ended.tokens.length;
+            const over = [await ended.read() === ended.text, ended.tokens.length === before, ended.finishReason];
+            tell({ again, on, over, streams });
+            client.close();
+        """
+        with Server() as server:
+            for options in ("{}", "{ resume: false }"):
+                with self.subTest(options):
+                    self.assertEqual(self.told(read % options, server.addr), [
+                        {"again": [True, 24], "on": [True, True, True, 24, "MAX_TOKENS"], "over": [True, True, ""], "streams": 3}])
+
     def test_without_resume_a_break_is_an_error(self):
         with Server() as server, Gate(server.addr) as gate:
             gate.cut_after = 4 * 768  # behind what CreateSession takes; the tokens alone take more
@@ -109,14 +155,14 @@ class NodeClient(unittest.TestCase):
             impatient, (tries, tokens) = self.told("""
                 const client = open({ resume: false });
                 const [first, second] = [await client.createSession("streaming"), await client.createSession("streaming")];
-                const running = first.generate(prompt, { ...answer, maxTokens: 1 << 20 }).messages();
-                await running.next(); // the queue is full
+                const running = first.generate(prompt, { ...answer, maxTokens: 1 << 20 });
+                await running.messages().next(); // the queue is full
                 const hasty = open({ resume: false, retry: { attempts: 1 } });
                 await hasty.session(second.name).generate(prompt, answer).read().catch((error) => tell(failed(error)));
                 let tries = 0;
                 const stream = client.stream.bind(client);
                 client.stream = async function* (...given) {
-                  if (++tries === 2) await running.return(); // refused once
+                  if (++tries === 2) await running.close(); // refused once
                   yield* stream(...given);
                 };
                 const got = second.generate(prompt, { ...answer, maxTokens: 4 });

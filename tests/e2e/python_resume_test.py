@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """The Python package when connections break, servers restart and calls are refused: the same tokens, or an error that says why."""
 import asyncio
+import re
 import sys
 import tempfile
 import unittest
 from unittest import mock
 
-from binaries import Server
+from binaries import ROOT, Server
 from gate import Gate
 from patience import eventually
 import python_package  # noqa: F401, where ebb comes from
 
 import ebb
 import grpc
-from ebb import details_pb2, errors, flow, progress
+from ebb import channel, details_pb2, errors, flow, progress
 from ebb.v1 import inference_pb2, session_pb2
 
 PATIENT = ebb.Retry(attempts=60, first=0.01, most=1.0)
@@ -131,6 +132,28 @@ class Broken(unittest.TestCase):
 
         for answer, pieces in self.each_cut("Decode", lambda *given: asyncio.run(read(*given)), 6, self.least):
             self.assertEqual((answer.tokens, "".join(pieces)), (self.tokens, self.text))
+
+    def test_a_server_that_falls_silent_is_found_out_and_the_answer_goes_on(self):
+        async def read_by_asyncio(name):
+            async with ebb.aio.Client(self.gate.addr, retry=PATIENT, resume=PATIENT, keepalive=1) as client:
+                at_first(client, "Generate", lambda: setattr(self.gate, "cut_after", self.least // 2))
+                answer = client.session(name).generate(PROMPT, **ANSWER)
+                await answer.read()
+                return answer
+
+        def read(name):
+            through = self.through(keepalive=1)
+            self.cut(through, "Generate", self.least // 2)
+            answer = through.session(name).generate(PROMPT, **ANSWER)
+            answer.read()
+            return answer
+
+        self.gate.silent = True
+        for read_it in (read, lambda name: asyncio.run(read_by_asyncio(name))):
+            self.gate.cuts = 0
+            with self.direct.create_session(POLICY) as session:
+                answer = read_it(session.name)
+                self.assertEqual((answer.tokens, answer.text, answer.breaks > 0, self.gate.cuts), (self.tokens, self.text, True, 1))
 
     def test_a_prompt_of_token_ids_goes_on_in_its_middle(self):
         def prefill(session):
@@ -290,6 +313,17 @@ def failed(code, reason="", retry_delay=None):
 
 class Rules(unittest.TestCase):
     """What is decided without a server."""
+
+    def test_no_client_asks_for_a_sign_more_often_than_the_server_lets_it(self):
+        def number(path, pattern):
+            return float(re.search(pattern, (ROOT / path).read_text(encoding="utf-8"))[1])
+
+        least = number("server/transport_limits.cc", r"MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, (\d+) \* kSecond}")
+        for client, asks in (("Python", channel.KEEPALIVE), ("Node", number("client/node/index.js", r"keepalive = (\d+) }")),
+                             ("C++", number("client/client.h", r"keepalive = absl::Seconds\((\d+)\);")),
+                             ("ebb", number("client/cli/shell.h", r'keepalive = "(\d+)s";'))):
+            with self.subTest(client):
+                self.assertGreater(asks, least)
 
     def test_who_is_tried_again_and_when(self):
         retry = ebb.Retry(attempts=5, first=0.1, most=0.3)

@@ -26,8 +26,8 @@ class Client:
     def __init__(self, address: str = "127.0.0.1:7700", *, tenant: str = "", token_file: str = "", tls: bool = False, ca: str = "",
                  cert: str = "", key: str = "", credentials: Optional[grpc.ChannelCredentials] = None,
                  metadata: Sequence[Tuple[str, str]] = (), timeout: float = 60, retry: Retry = Retry(),
-                 resume: Optional[Retry] = Retry(attempts=10), follow: Sequence[str] = ()):
-        self._servers = channel.Servers(channel.opener(grpc.aio, credentials or channel.credentials_of(tls, ca, cert, key)))
+                 resume: Optional[Retry] = Retry(attempts=10), follow: Sequence[str] = (), keepalive: float = channel.KEEPALIVE):
+        self._servers = channel.Servers(channel.opener(grpc.aio, credentials or channel.credentials_of(tls, ca, cert, key), keepalive))
         self._homes = Homes(address, follow)
         self.stubs = self._servers.at(address).stubs
         self._metadata = channel.metadata_of(tenant, token_file, metadata)

@@ -14,7 +14,10 @@ OPTIONS = [
     ("grpc.max_receive_message_length", -1),  # the server bounds its answers
     ("grpc.initial_reconnect_backoff_ms", 100),  # a server that restarts is found when it is back
     ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.http2.max_pings_without_data", 0),  # who reads sends nothing, and asks again all the same
 ]
+KEEPALIVE = 60.0  # seconds; the server's limit is a ping every 30
+SIGN_WITHIN_MAX = 20.0  # seconds
 
 
 class Stubs(NamedTuple):
@@ -63,11 +66,13 @@ class Servers:
             return list(self._servers.values())
 
 
-def opener(kind: Any, credentials: Optional[grpc.ChannelCredentials]) -> Callable[[str], Any]:
+def opener(kind: Any, credentials: Optional[grpc.ChannelCredentials], keepalive: float) -> Callable[[str], Any]:
     """Channels of `kind`, grpc or grpc.aio; without credentials plain HTTP/2."""
+    options = [*OPTIONS, ("grpc.keepalive_time_ms", round(1000 * keepalive)),
+               ("grpc.keepalive_timeout_ms", round(1000 * min(keepalive, SIGN_WITHIN_MAX)))]
     if credentials is None:
-        return lambda address: kind.insecure_channel(address, OPTIONS)
-    return lambda address: kind.secure_channel(address, credentials, OPTIONS)
+        return lambda address: kind.insecure_channel(address, options)
+    return lambda address: kind.secure_channel(address, credentials, options)
 
 
 def credentials_of(tls: bool, ca: str, cert: str, key: str) -> Optional[grpc.ChannelCredentials]:

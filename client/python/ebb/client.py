@@ -34,13 +34,15 @@ class Client:
     resume       of a session's streams that broke; None: a break is an Error
     follow       other servers that a call may go to, with your token, when its session has moved there: `host:port`, or `*.domain:port`
                  for all of a domain. Default: none, and the move is an Error (Unavailable, SESSION_MOVED)
+    keepalive    seconds of silence after which a server that owes an answer is asked for a sign, which it has to give within as long again,
+                 20 s at most: else the connection is broken. A server ends one that asks more often than every 30 s
     """
 
     def __init__(self, address: str = "127.0.0.1:7700", *, tenant: str = "", token_file: str = "", tls: bool = False, ca: str = "",
                  cert: str = "", key: str = "", credentials: Optional[grpc.ChannelCredentials] = None,
                  metadata: Sequence[Tuple[str, str]] = (), timeout: float = 60, retry: Retry = Retry(),
-                 resume: Optional[Retry] = Retry(attempts=10), follow: Sequence[str] = ()):
-        self._servers = channel.Servers(channel.opener(grpc, credentials or channel.credentials_of(tls, ca, cert, key)))
+                 resume: Optional[Retry] = Retry(attempts=10), follow: Sequence[str] = (), keepalive: float = channel.KEEPALIVE):
+        self._servers = channel.Servers(channel.opener(grpc, credentials or channel.credentials_of(tls, ca, cert, key), keepalive))
         self._homes = Homes(address, follow)
         self.stubs = self._servers.at(address).stubs
         self._metadata = channel.metadata_of(tenant, token_file, metadata)

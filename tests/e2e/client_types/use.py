@@ -47,7 +47,7 @@ def failures(retry: ebb.Retry = ebb.Retry(attempts=2)) -> Optional[float]:
         ebb.Aborted, ebb.AlreadyExists, ebb.Cancelled, ebb.DataLoss, ebb.DeadlineExceeded, ebb.FailedPrecondition, ebb.InvalidArgument,
         ebb.NotFound, ebb.NotResumable, ebb.ResourceExhausted, ebb.Unavailable]
     try:
-        answers(ebb.Client("127.0.0.1:7700", retry=retry, resume=None, follow=["*.example.org:7700"]))
+        answers(ebb.Client("127.0.0.1:7700", retry=retry, resume=None, follow=["*.example.org:7700"], keepalive=60))
     except tuple(kinds) as error:
         assert_type(error.reason, str)
         return error.retry_delay

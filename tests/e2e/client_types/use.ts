@@ -8,7 +8,7 @@ import {
 
 const retry: Retry = { attempts: 2, first: 0.1, most: 1 };
 const how: ClientOptions = {
-  tenant: "default", metadata: { "x-other": "1" }, timeout: 60, retry, resume: retry, follow: [], credentials: grpc.credentials.createInsecure(),
+  tenant: "default", metadata: { "x-other": "1" }, timeout: 60, retry, resume: retry, follow: [], keepalive: 60, credentials: grpc.credentials.createInsecure(),
 };
 const choices: PolicyOptions = {
   budget: 256, slack: 8, sinks: 4, recent: 16, modifier: "caote", scope: "layer", positions: "original", allocation: { pyramid: { beta: 4 } },
@@ -40,6 +40,7 @@ async function converse(client: Client): Promise<void> {
   equal(usage?.completionTokens, 4);
   for await (const message of session.decode({ maxTokens: 1 }).messages()) equal(typeof message.cacheLength, "number");
   equal(typeof (await session.decode({ maxTokens: 1 }).read()), "string");
+  await session.decode({ maxTokens: 1 }).close();
 
   const ids: number[] = await client.tokenize("Once upon");
   equal(typeof (await client.detokenize(ids)), "string");

@@ -35,6 +35,11 @@ const comes = (page, selector, hasText) => page.locator(selector, { hasText }).f
 const panel = (page, name) => page.getByRole("region", { name, exact: true });
 const answered = (page) => comes(page, "#status", /The answer is there/);
 
+// Until the page has asked for its sessions so many times more.
+async function looks(page, count) {
+  for (let i = 0; i < count; ++i) await page.waitForResponse((response) => response.url().endsWith("ListSessions"));
+}
+
 async function converse(page, words = "") {
   const talk = panel(page, "Playground");
   if (words) await talk.getByLabel("Say").fill(words);
@@ -192,6 +197,72 @@ const scenarios = {
     await page.getByText("No sessions.").waitFor();
     const lines = await page.locator(".line-0[d*='L']").count();
     return { counts, answer: first.length, places, drawn, table, change, lines, complaints: page.complaints };
+  },
+
+  // 120 sessions, and then the playground's own, whose name is behind theirs: what is shown stays so, and each session can be come to.
+  async crowd(browser) {
+    for (let i = 0; i < 120; ++i) await rpc("SessionService/CreateSession", { sessionId: `crowd-${100 + i}`, policy: { trigger: { budget: 32 }, streaming: {} } });
+    const page = await open(browser);
+    await ready(page);
+    const table = panel(page, "Sessions");
+    const which = page.locator("#sessions-page");
+    await comes(page, "#sessions-page", "and there are more");
+    await converse(page);
+    await answered(page);
+    const seen = () => Promise.all([which.textContent(), table.getByRole("radio").count(), page.locator("#cache-about").textContent(),
+      table.locator("input:checked").evaluateAll((chosen) => chosen.map(({ value }) => value))]);
+    await comes(page, "#cache-about", "96 live");
+    await looks(page, 3);
+    const first = await seen();
+    await table.getByRole("button", { name: "More" }).click();
+    await comes(page, "#sessions-page", "Sessions 101 to 121");
+    await looks(page, 2);
+    const second = await seen();
+    await table.getByLabel("crowd-219", { exact: true }).check();
+    await comes(page, "#cache-about", "crowd-219");
+    await table.getByRole("button", { name: "Back" }).click();
+    await comes(page, "#sessions-page", "Sessions 1 to 100");
+    await looks(page, 2);
+    const back = await seen();
+    return { first, second, back, complaints: page.complaints };
+  },
+
+  // Of the two sessions that there are the first is in a file, and chosen since it is the first.
+  async swapped(browser) {
+    const page = await open(browser);
+    await ready(page);
+    await comes(page, "#cache-about", "swapped out");
+    await looks(page, 2);
+    const about = await page.locator("#cache-about").textContent();
+    const states = await panel(page, "Sessions").getByRole("row").locator("td:nth-of-type(1)").allTextContents();
+    const { sessions } = await rpc("SessionService/ListSessions", {});
+    await panel(page, "Sessions").getByLabel("here", { exact: true }).check();
+    await comes(page, "#cache-about", "here: ");
+    return { about, states, swapped: sessions.map((session) => Boolean(session.swapped)), complaints: page.complaints };
+  },
+
+  // Two models: a conversation with each, and what the other panels then are of.
+  async models(browser) {
+    const page = await open(browser, { expected: /status of 404/ });
+    await page.getByText("serves main").waitFor();
+    await converse(page);
+    await answered(page);
+    await page.getByLabel("Model").selectOption("other");
+    await page.getByText("serves other").waitFor();
+    await comes(page, "#counts", "No session yet");
+    await converse(page, "Once upon a time there was an old man");
+    await answered(page);
+    await comes(page, "#evictions td", "decode");
+    await comes(page, "#sessions td", "other: h2o, budget 96");
+    const { sessions } = await rpc("SessionService/ListSessions", {});
+    const side = panel(page, "Policies side by side");
+    await side.getByLabel("Tokens").fill("16");
+    const asked = page.waitForRequest((request) => request.url().endsWith("Generate"));
+    await side.getByRole("button", { name: "Compare" }).click();
+    const { model } = (await asked).postDataJSON();
+    await comes(page, "#status", "The answers are there.");
+    const seen = { models: sessions.map((session) => session.model), compared: model, turns: await page.locator(".turns h3").allTextContents() };
+    return { ...seen, faults: [...await page.evaluate(faults), ...await violations(page)], complaints: page.complaints };
   },
 
   async compare(browser) {
