@@ -161,6 +161,7 @@ BENCHMARK_CAPTURE(Decode, one_query, Variant{})->Apply(ManyPairs);  // what the 
 BENCHMARK_CAPTURE(Decode, f32, Variant{.type = KvType::kF32})->Apply(Shapes);
 BENCHMARK_CAPTURE(Decode, f16, Variant{.type = KvType::kF16})->Apply(Shapes);
 BENCHMARK_CAPTURE(Decode, int8, Variant{.type = KvType::kInt8})->Apply(Shapes);
+BENCHMARK_CAPTURE(Decode, fp8, Variant{.type = KvType::kFp8})->Apply(Shapes);
 BENCHMARK_CAPTURE(Prefill, plain, Variant{})->Apply(PrefillShapes);
 BENCHMARK_CAPTURE(Prefill, shared_angles, Variant{.shared_angles = true})->Apply(PrefillShapes);
 BENCHMARK_CAPTURE(Prefill, observed, Variant{.observed = true})->Apply(PrefillShapes);
