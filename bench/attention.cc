@@ -19,7 +19,7 @@ namespace {
 struct Options {
   std::vector<int32_t> slots = {1024, 4096, 8192};
   std::vector<int32_t> groups = {4};
-  std::vector<KvType> kv_types = {KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kF32};
+  std::vector<KvType> kv_types = {KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kFp8, KvType::kF32};
   int32_t sessions = 8, kv_heads = 8, head_dim = 128;
   std::string isa = {};
 };

@@ -14,8 +14,11 @@
 namespace ebb::bench {
 namespace {
 
-const std::map<std::string, KvType> kTypes = {
-    {"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"f16", KvType::kF16}, {"int8", KvType::kInt8}};
+const std::map<std::string, KvType> kTypes = {{"f32", KvType::kF32},
+                                              {"bf16", KvType::kBf16},
+                                              {"f16", KvType::kF16},
+                                              {"int8", KvType::kInt8},
+                                              {"fp8", KvType::kFp8}};
 
 const std::map<std::string, Accuracy> kAccuracies = {{"exact", Accuracy::kExact}, {"fast", Accuracy::kFast}};
 
@@ -67,14 +70,14 @@ void AddModelOptions(Command command, ModelOptions& options) {
       .add_choice("--accuracy", options.accuracy, kAccuracies, "Of the matrices' products: exact or fast",
                   {.ignore_case = false})
       .default_str("fast");
-  command.add_choice("--kv-dtype", options.kv_type, kTypes, "Type of K and V: f32, bf16, f16 or int8")
+  command.add_choice("--kv-dtype", options.kv_type, kTypes, "Type of K and V: f32, bf16, f16, int8 or fp8")
       .default_str("bf16");
 }
 
 void AddKvTypes(Command command, std::vector<KvType>& types) {
   std::string names;
   for (const KvType type : types) names += (names.empty() ? "" : ",") + NameOf(type);
-  command.add_choice("--kv-dtype", types, kTypes, "Types of K and V, with commas: f32, bf16, f16, int8")
+  command.add_choice("--kv-dtype", types, kTypes, "Types of K and V, with commas: f32, bf16, f16, int8, fp8")
       .delimiter(',')
       .default_str(names);
 }

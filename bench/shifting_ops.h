@@ -24,7 +24,7 @@ struct Leaving {
   int32_t full = 0;  // slots from which a lane is full: it is shifted when a step of one token attends to as many
 };
 
-// REQUIRES: a format whose elements are not scaled (KvType::kInt8's are).
+// REQUIRES: a type that is not IsScaled.
 std::unique_ptr<Ops> MakeShiftingOps(std::unique_ptr<Ops> ops, const Leaving& leaving);
 
 // Moves what lies behind row `rank` of a lane's memory down by a row, a row being K and V of a slot.

@@ -111,9 +111,9 @@ absl::Status RunCompare(const cli::Shell& shell, const std::string& verb, const 
   EBB_ASSIGN(const ValidSpec policy, open.Policy(model.policy, model.slots, model.kv_type));
   OpenModel shifting;  // an engine of its own, since what it does to lanes is done to all
   if (shifts) {
-    if (model.kv_type == KvType::kInt8) {
+    if (IsScaled(model.kv_type)) {
       return absl::InvalidArgumentError(
-          "--kv-dtype: with --compare shift f32, bf16 or f16; int8 has scales beside its rows");
+          "--kv-dtype: with --compare shift f32, bf16 or f16; bytes have scales beside their rows");
     }
     model.shifts = Leaving{.full = model.slots};
     if (policy.scorer_name == "streaming") model.shifts->rank = policy.sinks;

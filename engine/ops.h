@@ -34,21 +34,27 @@ inline constexpr int32_t kTileSlots = 16;
 //   K  [d][16]   unrotated; component-major, so that a dot product needs no sum across lanes
 //   RK [d][16]   only with RopeCache::kRk: rotate-half of K (EQUIP), zero past rotary_dims
 //   V  [16][d]   slot-major
-//   S  [2][16]   float32, only with KvType::kInt8: what a slot's K (and RK), and its V, are to be multiplied by
+//   S  [2][16]   float32, only where IsScaled: what a slot's K (and RK), and its V, are to be multiplied by
 //
-// in the lane's element type. With kInt8 the largest component of a head's K, or V, becomes +-127: a scale for a slot
-// and head, so that a token that takes another's place touches nothing but that slot, and so that no sum meets a scale
-// before it is complete: q . k is multiplied once, and so is a slot's weight before it meets V. Slot s is lane s % 16
-// of tile s / 16, which is tile (s / 16) % page_tiles of page (s / 16) / page_tiles.
+// in the lane's element type. Of bytes there is a scale for a slot and head, so that a token that takes another's place
+// touches nothing but that slot, and so that no sum meets a scale before it is complete: q . k is multiplied once, and
+// so is a slot's weight before it meets V. Whatever a byte is, it is a number: what is not finite shows in the scale.
+//
+//   kInt8   integers; the largest component of a head's K, or V, becomes +-127
+//   kFp8    E4M3 (e4m3fn of OCP) times 2^-8; the largest component becomes +-448 times that. So a byte's sign, and its
+//           other bits below a zero, are the upper bits of a binary16. Codes of no number, 7F and FF, are not written,
+//           and read as +-480 times that.
+//
+// Slot s is lane s % 16 of tile s / 16, which is tile (s / 16) % page_tiles of page (s / 16) / page_tiles.
 struct KvFormat {
   KvType type = KvType::kBf16;
   RopeCache rope_cache = RopeCache::kFused;
   int32_t head_dim = 0;
   int32_t page_tiles = 0;
 
-  int64_t element_bytes() const { return type == KvType::kF32 ? 4 : type == KvType::kInt8 ? 1 : 2; }
-  int32_t scales() const { return type == KvType::kInt8 ? 2 : 0; }  // of a slot
-  int64_t scales_offset() const {                                   // of a tile's scales: behind its elements
+  int64_t element_bytes() const { return type == KvType::kF32 ? 4 : IsScaled(type) ? 1 : 2; }
+  int32_t scales() const { return IsScaled(type) ? 2 : 0; }  // of a slot
+  int64_t scales_offset() const {                            // of a tile's scales: behind its elements
     return (rope_cache == RopeCache::kRk ? 3 : 2) * element_bytes() * head_dim * kTileSlots;
   }
   int64_t tile_bytes() const { return scales_offset() + int64_t{4} * scales() * kTileSlots; }

@@ -49,8 +49,9 @@ enum class Modifier { kNone, kCaote, kFastCaote };
 // How one budget is shared among layers and heads (allocation.h).
 enum class Allocation { kUniform, kPyramid, kAda, kDuo };
 
-// kInt8: K and V of a slot are bytes, each with a scale of its own (engine/ops.h, KvFormat).
-enum class KvType { kF32, kBf16, kF16, kInt8 };
+// kInt8, kFp8: K and V of a slot are bytes, each with a scale of its own (engine/ops.h, KvFormat).
+enum class KvType { kF32, kBf16, kF16, kInt8, kFp8 };
+constexpr bool IsScaled(KvType type) { return type == KvType::kInt8 || type == KvType::kFp8; }
 
 // kFused: K rests unrotated and is rotated in registers while it is read. kRk: EQUIP's literal rotate-half copy of K is
 // kept beside K (half as much memory again); the same numbers, for measuring the paper's own trade-off.

@@ -172,7 +172,8 @@ absl::Status ChoicesFrom(const v1::PolicySpec& proto, PolicySpec& spec) {
                              {{v1::KV_TYPE_F32, KvType::kF32},
                               {v1::KV_TYPE_BF16, KvType::kBf16},
                               {v1::KV_TYPE_F16, KvType::kF16},
-                              {v1::KV_TYPE_INT8, KvType::kInt8}},
+                              {v1::KV_TYPE_INT8, KvType::kInt8},
+                              {v1::KV_TYPE_FP8, KvType::kFp8}},
                              spec.kv_type));
   return ChoiceFrom<RopeCache>("policy.cache.rope_cache", proto.cache().rope_cache(),
                                {{v1::ROPE_CACHE_FUSED, RopeCache::kFused}, {v1::ROPE_CACHE_RK, RopeCache::kRk}},

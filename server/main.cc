@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -175,7 +176,12 @@ absl::Status SetOpenAi(const config::v1::OpenAi& config, ServerOptions& options)
 std::string DeviceKind(const std::string& worker) { return worker == "cpu" ? "" : worker; }
 
 KvType KvTypeFrom(const std::string& name) {
-  return name == "f32" ? KvType::kF32 : name == "f16" ? KvType::kF16 : name == "int8" ? KvType::kInt8 : KvType::kBf16;
+  static constexpr std::pair<std::string_view, KvType> kTypes[] = {
+      {"f32", KvType::kF32}, {"f16", KvType::kF16}, {"int8", KvType::kInt8}, {"fp8", KvType::kFp8}};
+  for (const auto& [known, type] : kTypes) {
+    if (name == known) return type;
+  }
+  return KvType::kBf16;
 }
 
 ModelTable ModelsFrom(const config::v1::Config& config) {

@@ -90,6 +90,8 @@ v1::KvType KvTypeProto(KvType type) {
       return v1::KV_TYPE_F16;
     case KvType::kInt8:
       return v1::KV_TYPE_INT8;
+    case KvType::kFp8:
+      return v1::KV_TYPE_FP8;
   }
   return v1::KV_TYPE_UNSPECIFIED;
 }

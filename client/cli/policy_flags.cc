@@ -172,7 +172,7 @@ void PolicyFlags::AddTo(Command command, const std::string& group) {
       .one_of({"original", "compacted"})
       .group(group);
   command.add_option("--kv-dtype", kv_type, "Type of cached keys and values")
-      .one_of({"f32", "bf16", "f16", "int8"})
+      .one_of({"f32", "bf16", "f16", "int8", "fp8"})
       .group(group);
   command.add_option("--rope-cache", rope_cache, "fused, or EQUIP's rotate-half copy")
       .one_of({"fused", "rk"})

@@ -45,7 +45,7 @@ std::span<const CacheMover::Piece> CacheMover::Chunk(std::span<const Piece> piec
 
 SlotRows CacheMover::RowsAt(size_t stage, int64_t piece) const {
   std::byte* const page = stages_[stage].as<std::byte>().data() + piece * gpu_.page_bytes();
-  const bool scaled = gpu_.kv_type() == KvType::kInt8;
+  const bool scaled = IsScaled(gpu_.kv_type());
   const int64_t scales = scaled ? int64_t{2} * gpu::kPageSlots * static_cast<int64_t>(sizeof(float)) : 0;
   const int64_t values = (gpu_.page_bytes() - scales) / 2;
   auto* const first_scale = reinterpret_cast<float*>(page + 2 * values);

@@ -22,6 +22,8 @@ gpu::Element ElementOf(KvType type) {
       return gpu::Element::kBf16;
     case KvType::kInt8:
       return gpu::Element::kQ8;
+    case KvType::kFp8:
+      return gpu::Element::kFp8;
   }
   return gpu::Element::kBf16;
 }
@@ -63,7 +65,7 @@ absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::OpenRandom(const gpu::Tabl
   EBB_ASSIGN(std::unique_ptr<GpuEngine> engine, Make(std::move(gpu), std::move(library), std::move(model), options));
   // Zeros, as fresh memory may be, are cheaper to move than numbers.
   const gpu::Element type = ElementOf(options.kv_type);
-  if (type != gpu::Element::kQ8) {
+  if (!gpu::IsScaled(type)) {
     table.random({.type = type,
                   .values = engine->arena_.as<void>(),
                   .n = engine->arena_.bytes() / gpu::KvBytes(type),

@@ -10,9 +10,9 @@
 namespace ebb::lab {
 namespace {
 
-// Of int8 a key's largest component decides what the others are rounded to: nothing that one value could tell.
+// Of bytes a key's largest component decides what the others are rounded to: nothing that one value could tell.
 float Stored(float value, KvType type) {
-  EBB_CHECK(type != KvType::kInt8);
+  EBB_CHECK(!IsScaled(type));
   switch (type) {
     case KvType::kF32:
       return value;
@@ -21,6 +21,7 @@ float Stored(float value, KvType type) {
     case KvType::kF16:
       return FloatFromF16(F16FromFloat(value));
     case KvType::kInt8:
+    case KvType::kFp8:
       break;
   }
   return value;

@@ -14,8 +14,11 @@ namespace {
 
 const std::map<std::string, Positions> kPositions = {{"original", Positions::kOriginal},
                                                      {"compacted", Positions::kCompacted}};
-const std::map<std::string, KvType> kTypes = {
-    {"f32", KvType::kF32}, {"bf16", KvType::kBf16}, {"f16", KvType::kF16}, {"int8", KvType::kInt8}};
+const std::map<std::string, KvType> kTypes = {{"f32", KvType::kF32},
+                                              {"bf16", KvType::kBf16},
+                                              {"f16", KvType::kF16},
+                                              {"int8", KvType::kInt8},
+                                              {"fp8", KvType::kFp8}};
 const std::map<std::string, RopeCache> kRopeCaches = {{"fused", RopeCache::kFused}, {"rk", RopeCache::kRk}};
 constexpr ChoiceForm kToldInHelp = {.describe = false};
 
@@ -97,7 +100,7 @@ void AddBlockOption(Command command, int32_t& block, const std::string& what) {
 }
 
 Flag AddKvTypeOption(Command command, KvType& type) {
-  return command.add_choice("--kv-dtype", type, kTypes, "Type of K and V: f32, bf16, f16 or int8", kToldInHelp)
+  return command.add_choice("--kv-dtype", type, kTypes, "Type of K and V: f32, bf16, f16, int8 or fp8", kToldInHelp)
       .default_str(NameOf(kTypes, type));
 }
 

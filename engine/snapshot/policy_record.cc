@@ -92,7 +92,7 @@ Choices ReadChoices(RecordReader& from) {
   choices.reduction = ReadChoice<Reduction>(from, 4, known);
   choices.modifier = ReadChoice<Modifier>(from, 3, known);
   choices.allocation = ReadChoice<Allocation>(from, 4, known);
-  choices.kv_type = ReadChoice<KvType>(from, 4, known);
+  choices.kv_type = ReadChoice<KvType>(from, 5, known);
   choices.rope_cache = ReadChoice<RopeCache>(from, 2, known);
   choices.allocation_parameters = ReadNumbers(from);
   choices.evicts = ReadChoice<bool>(from, 2, known);

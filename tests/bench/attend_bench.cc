@@ -6,12 +6,14 @@
 //
 // A step of one layer: `sessions` x 8 lanes of d = 128, 4 query heads each. Every variant runs in turn with the plain
 // one (fused rotation, BF16, nothing observed) in one process, each as often first as second; `cost` is the median
-// ratio of such pairs, over both orders. `share` is the rate over the bandwidth measured just before.
+// ratio of such pairs, over both orders, by what a single thread had of a processor (EBB_THREADS=1: whoever else runs
+// counts for less), else by the clock. `share` is the rate over the bandwidth measured just before.
 
 #include <benchmark/benchmark.h>
 
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <vector>
 
@@ -40,6 +42,16 @@ struct Variant {
 int32_t Threads() {
   const char* threads = std::getenv("EBB_THREADS");
   return threads == nullptr ? 2 : std::atoi(threads);
+}
+
+struct Times {
+  double wall = 0;
+  double own = 0;  // what this thread had of a processor
+};
+Times Now() {
+  timespec own = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &own);
+  return {.wall = Seconds(), .own = static_cast<double>(own.tv_sec) + 1e-9 * static_cast<double>(own.tv_nsec)};
 }
 
 // All lanes of a layer, full, and the tasks of one step over them.
@@ -88,11 +100,12 @@ class Layer {
     macs_ = static_cast<double>(sessions) * kHeads * kGroup * tokens * slots * kDim * 2;
   }
 
-  double Run(Ops& ops) {
-    const double begin = Seconds();
+  Times Run(Ops& ops) {
+    const Times begin = Now();
     if (tasks_[0].lane.angles != nullptr) ops.Angles(rope_, lanes_[0].position(), angles_);
     ops.Attend(rope_, kGroup, tasks_);
-    return Seconds() - begin;
+    const Times end = Now();
+    return {.wall = end.wall - begin.wall, .own = end.own - begin.own};
   }
 
   double bytes() const { return bytes_; }
@@ -122,11 +135,12 @@ void Step(benchmark::State& state, const Variant& variant, int32_t tokens) {
   for (auto _ : state) {
     const double bandwidth = memory.Measure(parallel);
     const size_t turn = seconds.size() % 2;
-    double base = 0;
+    Times base;
     if (turn == 0) base = plain.Run(*ops);
-    seconds.push_back(varied.Run(*ops));
+    const Times times = varied.Run(*ops);
     if (turn == 1) base = plain.Run(*ops);
-    costs[turn].push_back(seconds.back() / base);
+    costs[turn].push_back(Threads() == 1 ? times.own / base.own : times.wall / base.wall);
+    seconds.push_back(times.wall);
     shares.push_back(varied.bytes() / seconds.back() / bandwidth);
     state.SetIterationTime(seconds.back());
   }
@@ -161,6 +175,7 @@ BENCHMARK_CAPTURE(Decode, one_query, Variant{})->Apply(ManyPairs);  // what the 
 BENCHMARK_CAPTURE(Decode, f32, Variant{.type = KvType::kF32})->Apply(Shapes);
 BENCHMARK_CAPTURE(Decode, f16, Variant{.type = KvType::kF16})->Apply(Shapes);
 BENCHMARK_CAPTURE(Decode, int8, Variant{.type = KvType::kInt8})->Apply(Shapes);
+BENCHMARK_CAPTURE(Decode, fp8, Variant{.type = KvType::kFp8})->Apply(Shapes);
 BENCHMARK_CAPTURE(Prefill, plain, Variant{})->Apply(PrefillShapes);
 BENCHMARK_CAPTURE(Prefill, shared_angles, Variant{.shared_angles = true})->Apply(PrefillShapes);
 BENCHMARK_CAPTURE(Prefill, observed, Variant{.observed = true})->Apply(PrefillShapes);

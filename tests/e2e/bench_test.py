@@ -82,10 +82,10 @@ class Bench(unittest.TestCase):
                 self.check_spread(row[key])
 
     def test_attention_is_measured_in_memory_and_in_cache(self):
-        rows = self.rows("attention", "--slots=32,64", "--groups=2", "--kv-dtype=bf16,int8", "--sessions=1", "--kv-heads=2", "--head-dim=32")
+        rows = self.rows("attention", "--slots=32,64", "--groups=2", "--kv-dtype=bf16,int8,fp8", "--sessions=1", "--kv-heads=2", "--head-dim=32")
         places = [(32, "memory"), (32, "cache"), (64, "memory")]
         self.assertEqual([(row["kv_dtype"], row["slots"], row["place"]) for row in rows],
-                         [(kind, *place) for kind in ("bf16", "int8") for place in places])
+                         [(kind, *place) for kind in ("bf16", "int8", "fp8") for place in places])
         for row in rows:
             self.assertEqual(row["group"], 2)
             for key in ("kv_bytes_per_second", "share", "rope_cost", "observed_cost", "scattered_cost"):

@@ -39,7 +39,7 @@ class GpuCheck(unittest.TestCase):
         self.assertGreaterEqual(len(report["checks"]), 2)
         self.assertTrue(all(check["passed"] for check in report["checks"]))
         rows = {row["what"]: row for row in report["rows"]}
-        for part in ("decode attention, BF16", "decode attention, INT8", "prompt attention, BF16", "SDPA over contiguous, rotated", "RoPE on the read",
+        for part in ("decode attention, BF16", "decode attention, INT8", "decode attention, FP8", "prompt attention, BF16", "SDPA over contiguous, rotated", "RoPE on the read",
                      "scores and the smallest", "updated in place",
                      "kept", "what the output loses, caote", "what the output loses, fast_caote", "likeness of keys", "the largest,", "the L2 norm",
                      "the union", "chance", "caused by eviction", "decode step", "what leaves each of", "bounded to", "prompt of", "scores of the last query",

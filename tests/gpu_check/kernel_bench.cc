@@ -128,11 +128,13 @@ absl::Status MeasureAttention(Bench& b) {
     const char* peer;
     gpu::Element type = gpu::Element::kBf16;
   };
-  const std::vector<Case> cases = b.tiny() ? std::vector<Case>{{64, 0, ""}, {64, 0, "", gpu::Element::kQ8}}
-                                           : std::vector<Case>{{4096, 0.85, "sdpa_4096"},
-                                                               {1024, 0.75, "sdpa_1024"},
-                                                               {256, 0.50, "sdpa_256"},
-                                                               {4096, 0, "", gpu::Element::kQ8}};
+  const std::vector<Case> cases =
+      b.tiny() ? std::vector<Case>{{64, 0, ""}, {64, 0, "", gpu::Element::kQ8}, {64, 0, "", gpu::Element::kFp8}}
+               : std::vector<Case>{{4096, 0.85, "sdpa_4096"},
+                                   {1024, 0.75, "sdpa_1024"},
+                                   {256, 0.50, "sdpa_256"},
+                                   {4096, 0, "", gpu::Element::kQ8},
+                                   {4096, 0, "", gpu::Element::kFp8}};
   for (const Case& c : cases) {
     LaneShape shape = {
         .sessions = b.tiny() ? 1 : 32, .type = c.type, .slots = c.slots, .rule = gpu::ScoreRule::kSum, .drop = 1};
@@ -154,8 +156,9 @@ absl::Status MeasureAttention(Bench& b) {
     EBB_ASSIGN(const double rotated, seconds(shape.head_dim, false));
     EBB_ASSIGN(const double observed, seconds(shape.head_dim, true));
     const double rate = shape.bytes() * shape.layers / plain;
-    const std::string name = absl::StrFormat("decode attention, %s, %.0f MB of K and V a launch",
-                                             c.type == gpu::Element::kQ8 ? "INT8" : "BF16", shape.bytes() / 1e6);
+    const char* const type = c.type == gpu::Element::kQ8 ? "INT8" : c.type == gpu::Element::kFp8 ? "FP8" : "BF16";
+    const std::string name =
+        absl::StrFormat("decode attention, %s, %.0f MB of K and V a launch", type, shape.bytes() / 1e6);
     b.report.rows.push_back({.what = name,
                              .measured = Rate(rate, "B/s"),
                              .against = "copy rate " + Rate(b.copy_rate, "B/s"),

@@ -94,7 +94,7 @@ TEST(Reindexing, StreamingInOneLayerEqualsAFromScratchRunOverTheKeptTokens) {
   const TinyModelFile file({.layers = 1});
   const auto engine = OpenTestEngine(file.path());
   const std::vector<int32_t> tokens = RandomTokens(7, 90, engine->config().vocab);
-  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8}) {
+  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kFp8}) {
     const auto session = OpenTestSession(*engine, {.scorer = "streaming", .budget = 20, .kv_type = type}, 16);
     Feed(*engine, *session, std::span(tokens).first(40), 9);
     for (size_t t = 40; t < tokens.size(); ++t) {
@@ -114,7 +114,7 @@ TEST(RkCache, EqualsTheFusedOne) {
   const TinyModelFile file({.layers = 2});
   const auto engine = OpenTestEngine(file.path());
   const std::vector<int32_t> tokens = RandomTokens(9, 120, engine->config().vocab);
-  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8}) {
+  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kFp8}) {
     PolicySpec spec = {.scorer = "streaming", .budget = 32, .kv_type = type};
     const auto fused = OpenTestSession(*engine, spec);
     spec.rope_cache = RopeCache::kRk;

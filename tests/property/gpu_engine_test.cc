@@ -144,7 +144,7 @@ TEST(GpuEngine, LogitsAreTheCpusWhereNobodyLeavesPastASplitAndWithQuantisedWeigh
 
 TEST(GpuEngine, LogitsAreNearTheCpusWithEveryTypeOfKAndV) {
   const PolicySpec spec = {.scorer = "streaming", .budget = 20, .positions = Positions::kCompacted};
-  for (const KvType type : {KvType::kBf16, KvType::kF16, KvType::kInt8}) {
+  for (const KvType type : {KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kFp8}) {
     PolicySpec of_type = spec;
     of_type.kv_type = type;
     ExpectTheCpusRun({.layers = 1}, of_type, 64, kEmulationIsSlow ? 20 : 60, 10);

@@ -27,7 +27,7 @@ struct SlotPart {
 
 // As kernels.h draws a page: K, V, and with bytes the scales of both.
 std::vector<SlotPart> PartsOfPage(const GpuEngine& engine) {
-  const int64_t scale = engine.kv_type() == KvType::kInt8 ? 4 : 0;
+  const int64_t scale = IsScaled(engine.kv_type()) ? 4 : 0;
   const int64_t row = engine.page_bytes() / (2 * gpu::kPageSlots) - scale;
   std::vector<SlotPart> parts = {{0, row}, {gpu::kPageSlots * row, row}};
   const int64_t scales = 2 * gpu::kPageSlots * row;
@@ -132,7 +132,7 @@ void ExpectInPlaceIsCompacted(const TinyModel& model, const PolicySpec& spec, in
 TEST(GpuInPlace, EqualsFreshlyCompactedCache) {
   PolicySpec spec = {.scorer = "h2o", .budget = kEmulationIsSlow ? 20 : 70};  // of more than one page
   uint64_t seed = 61;
-  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8}) {
+  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kFp8}) {
     spec.kv_type = type;
     ExpectInPlaceIsCompacted({}, spec, seed % 2 == 0 ? 32 : 64, seed);
     ++seed;

@@ -83,7 +83,7 @@ void CopySlot(const LaneStorage& from, int32_t from_slot, const LaneStorage& to,
   const int64_t row = format.head_dim * bytes;  // of V
   std::memcpy(tile(to, to_slot) + columns * kTileSlots * bytes + to_slot % kTileSlots * row,
               tile(from, from_slot) + columns * kTileSlots * bytes + from_slot % kTileSlots * row, row);
-  if (format.type != KvType::kInt8) return;
+  if (!IsScaled(format.type)) return;
   const int64_t scales = columns * kTileSlots * bytes + kTileSlots * row;  // [2][16]
   for (const int64_t part : {0, 1}) {
     std::memcpy(tile(to, to_slot) + scales + 4 * (part * kTileSlots + to_slot % kTileSlots),
@@ -186,11 +186,11 @@ void ExpectTheyCannotBeToldApart(Machinery& machinery, const ValidSpec& policy, 
 TEST(InPlaceCache, EqualsAFreshlyCompactedOne) {
   const TinyModelFile file({.layers = 3, .heads = 6, .kv_heads = 3});
   Machinery machinery(file.path());
-  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8}) {
+  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kFp8}) {
     // Both sum the same numbers in another order: in F32 that is a few units in 2^-24 of each sum, grown by three
     // layers. It may also tip a component of a new K or V to its neighbour, 2^-8 (BF16) or 2^-11 (F16) of it, or 1/127
-    // of the head's largest (bytes), which layers behind and later tokens see. Measured: 6e-6, 1e-3, 3e-4 (F32, BF16,
-    // F16).
+    // of the head's largest (INT8), or 1/8 of it (FP8), which layers behind and later tokens see. Measured: 6e-6, 1e-3,
+    // 3e-4 (F32, BF16, F16).
     const double tolerance = type == KvType::kF32    ? 3e-5
                              : type == KvType::kF16  ? 2e-3
                              : type == KvType::kBf16 ? 6e-3

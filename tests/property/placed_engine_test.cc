@@ -148,6 +148,7 @@ TEST_F(PlacedEngineTest, ACacheThatComesHomeAndGoesBackIsTheCache) {
   specs.push_back(Spec("sage", KvType::kBf16));
   specs.back().recent = std::nullopt;
   specs.push_back(Spec("knorm", KvType::kInt8));
+  specs.push_back(Spec("h2o", KvType::kFp8));
   specs.push_back(Spec("keydiff", KvType::kF16));
   specs[2].positions = Positions::kOriginal;
   specs[3].positions = Positions::kCompacted;

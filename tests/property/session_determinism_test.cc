@@ -124,7 +124,7 @@ TEST_F(SessionDeterminism, ASessionIsTheSameWithAnyNumberOfThreads) {
 }
 
 TEST_F(SessionDeterminism, ASessionIsTheSameOnEveryInstructionSetHere) {
-  for (const KvType type : {KvType::kF32, KvType::kInt8}) {
+  for (const KvType type : {KvType::kF32, KvType::kInt8, KvType::kFp8}) {
     const PolicySpec spec = {.scorer = "h2o", .budget = 40, .kv_type = type};
     const Talker scalar = Alone(spec, {.isa = "scalar"});
     for (const std::string isa : {"avx2", "avx512"}) {

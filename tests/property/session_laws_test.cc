@@ -135,7 +135,7 @@ void PoisonEmbedding(const std::string& path) {
 TEST_F(SessionLaws, FreedPagesAreUnreadableByTheNextOwner) {
   PoisonEmbedding(file_.path());
   for (const RopeCache rope_cache : {RopeCache::kFused, RopeCache::kRk}) {
-    for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8}) {
+    for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kFp8}) {
       const PolicySpec spec = {.scorer = "h2o", .budget = 40, .kv_type = type, .rope_cache = rope_cache};
       const std::vector<int32_t> clean = RandomTokens(5, 150, kPoison);  // ids below it
       const auto fresh = OpenTestEngine(file_.path());

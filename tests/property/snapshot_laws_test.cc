@@ -80,6 +80,7 @@ class SnapshotLaws : public testing::Test {
       add("f32", with(&PolicySpec::kv_type, KvType::kF32));
       add("f16", with(&PolicySpec::kv_type, KvType::kF16));
       add("int8", with(&PolicySpec::kv_type, KvType::kInt8));
+      add("fp8", with(&PolicySpec::kv_type, KvType::kFp8));
       add("duo", with(&PolicySpec::allocation, Allocation::kDuo));
       if (!row.evicts) continue;
       add("caote", with(&PolicySpec::modifier, Modifier::kCaote));

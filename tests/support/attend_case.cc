@@ -20,7 +20,7 @@ AttendShape RandomShape(HashRandom& random, int32_t slots) {
   AttendShape shape;
   constexpr int32_t kDims[] = {8, 16, 24, 40, 64, 80, 96, 128};
   shape.format.head_dim = kDims[random.Uniform(0, 7)];
-  shape.format.type = static_cast<KvType>(random.Uniform(0, 3));
+  shape.format.type = static_cast<KvType>(random.Uniform(0, 4));
   shape.format.rope_cache = random.Uniform(0, 3) == 0 ? RopeCache::kRk : RopeCache::kFused;
   shape.format.page_tiles = random.Uniform(1, 5);
   shape.pairs = random.Uniform(0, 1) == 0 ? RopePairs::kNeighbours : RopePairs::kHalves;

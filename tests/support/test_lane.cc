@@ -6,6 +6,7 @@
 #include "engine/model/quantization.h"
 #include "policies/check.h"
 #include "policies/hash_random.h"
+#include "tests/support/e4m3.h"
 
 namespace ebb {
 
@@ -51,10 +52,11 @@ double TestLane::Read(Part part, int32_t slot, int32_t component) const {
     std::memcpy(&value, at, sizeof(value));
     return value;
   }
-  if (format_.type == KvType::kInt8) {
+  if (IsScaled(format_.type)) {
     float scale = 0;
     std::memcpy(&scale, tile_at + format_.scales_offset() + 4 * (part == Part::kV ? kTileSlots + lane : lane), 4);
-    return scale * static_cast<float>(static_cast<int8_t>(*at));
+    if (format_.type == KvType::kInt8) return scale * static_cast<float>(static_cast<int8_t>(*at));
+    return scale * static_cast<float>(E4M3Number(static_cast<uint8_t>(*at)) * 0x1p-8);
   }
   uint16_t bits = 0;
   std::memcpy(&bits, at, sizeof(bits));

@@ -560,6 +560,8 @@ void Attend(const AttendArgs* lanes, int32_t count) {
       return AttendLanes<KvF16>(lanes, count);
     case Element::kInt8:
       return AttendLanes<KvInt8>(lanes, count);
+    case Element::kFp8:
+      return AttendLanes<KvFp8>(lanes, count);
     default:
       return AttendLanes<KvBf16>(lanes, count);
   }
@@ -573,6 +575,8 @@ void Merge(const AttendArgs& lane, const AttendState& first, int64_t stride, int
       return MergeLane<KvF16>(lane, first, stride, count);
     case Element::kInt8:
       return MergeLane<KvInt8>(lane, first, stride, count);
+    case Element::kFp8:
+      return MergeLane<KvFp8>(lane, first, stride, count);
     default:
       return MergeLane<KvBf16>(lane, first, stride, count);
   }

@@ -16,6 +16,8 @@ Element ElementOf(KvType type) {
       return Element::kBf16;
     case KvType::kInt8:
       return Element::kInt8;
+    case KvType::kFp8:
+      return Element::kFp8;
   }
   return Element::kF32;
 }

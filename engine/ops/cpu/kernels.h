@@ -11,8 +11,8 @@
 
 namespace ebb::cpu {
 
-// Element types of weights and of K/V, as kernels know them; kInt8 is K/V's alone.
-enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4, kQ4K, kQ5K, kQ6K, kInt8 };
+// Element types of weights and of K/V, as kernels know them; kInt8 and kFp8 are K/V's alone.
+enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4, kQ4K, kQ5K, kQ6K, kInt8, kFp8 };
 
 // Packed weights. Sixteen output rows are a panel, its lanes; two panels are a group (the last is padded with zeros). k
 // is cut into chunks of 32, the last padded too. A group lies as [chunk][one chunk of the group], so that memory is
@@ -67,6 +67,7 @@ constexpr int64_t ChunkBytes(Element type) {  // of one group
     case Element::kQ6K:  // an eighth of a block and its head
       return KHeadBytes(type) / kSuperChunks + KChunkBytes(type);
     case Element::kInt8:
+    case Element::kFp8:
       return 0;
   }
   return 0;
@@ -119,7 +120,7 @@ struct RopeArgs {
 };
 
 struct KvArgs {
-  Element type = Element::kBf16;  // F32, F16, BF16 or kInt8
+  Element type = Element::kBf16;  // F32, F16, BF16, kInt8 or kFp8
   bool rk = false;
   int32_t head_dim = 0;
   int32_t page_tiles = 0;

@@ -13,8 +13,8 @@
 namespace ebb::cpu::EBB_KERNEL_ISA {
 
 // Read: 16 elements as floats. ReadTwo: 32, in whatever order costs least; StoreTwo writes such floats back in order.
-// kScaled: what Read yields is in units of the slot's scale, and Write takes the units that make whole numbers of
-// floats.
+// kScaled: what Read yields is in units of the slot's scale, and Write takes what floats are to be multiplied by first,
+// which makes +-kLargest of the largest; kUnit times that float is the scale.
 struct KvF32 {
   static constexpr bool kScaled = false;
   using Type = float;
@@ -50,6 +50,8 @@ struct KvF16 {
 
 struct KvInt8 {
   static constexpr bool kScaled = true;
+  static constexpr float kLargest = 127;
+  static constexpr float kUnit = 1.0F / 127.0F;
   using Type = int8_t;
   static EBB_INLINE Floats Read(const int8_t* p) { return LoadInt8(p); }
   static EBB_INLINE Floats ReadFirst(const int8_t* p, int n) {
@@ -62,6 +64,32 @@ struct KvInt8 {
   static EBB_INLINE void Write(Floats a, Floats units, int8_t* p) {
     const Floats rounder = Splat(0x1.8p23F);  // leaves the nearest integer, ties to even, in the low bits
     StoreLowBytes(ShiftRightSigned<24>(ShiftLeft<24>(Bits(Fma(a, units, rounder)))), p);
+  }
+};
+
+struct KvFp8 {
+  static constexpr bool kScaled = true;
+  static constexpr float kLargest = 448;
+  static constexpr float kUnit = 0x1p8F / 448.0F;  // Read yields 2^-8 of what E4M3 is
+  using Type = uint8_t;
+  static EBB_INLINE Floats Read(const uint8_t* p) { return LoadE4M3(p); }
+  static EBB_INLINE Floats ReadFirst(const uint8_t* p, int n) {
+    uint8_t lane[16] = {};
+    for (int i = 0; i < n; ++i) lane[i] = p[i];
+    return LoadE4M3(lane);
+  }
+  static EBB_INLINE FloatPair ReadTwo(const uint8_t* p) { return LoadE4M3Alternate(p); }
+  static EBB_INLINE void StoreTwo(FloatPair a, float* p) { StoreAlternate(a, p); }
+  // To nearest, ties to even: next to 2^20 times the power of two below a number, or below the smallest that is normal,
+  // floats are as far apart as E4M3 is, so the sum's low bits count what of it fits in, 16 at most. What is more than
+  // the largest, or not a number, becomes the largest.
+  static EBB_INLINE void Write(Floats a, Floats units, uint8_t* p) {
+    const Floats size = Min(FromBits(Bits(a * units) & Splat(0x7FFFFFFF)), Splat(kLargest));
+    const Floats power = Max(FromBits(Bits(size) & Splat(0x7F800000)), Splat(0x1p-6F));
+    const Ints above = Bits(power) + Splat(20 << 23);
+    const Ints count = Bits(size + FromBits(above)) - above;
+    const Ints sign = ShiftLeft<7>(ShiftRight<31>(Bits(a)));
+    StoreLowBytes(count + ShiftRight<20>(Bits(power)) + sign - Splat((127 - 6) << 3), p);
   }
 };
 

@@ -139,6 +139,7 @@ void LinearExact(const LinearArgs& args) {
     case Element::kQ6K:
       return LinearKExact(args);
     case Element::kInt8:
+    case Element::kFp8:
       return;  // no weights
   }
 }

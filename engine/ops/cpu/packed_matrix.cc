@@ -181,6 +181,7 @@ void PackedPanels::PackChunk(const TensorView& rows, int64_t chunk, std::byte* t
       case Element::kQ6K:
         break;  // PackKGroup
       case Element::kInt8:
+      case Element::kFp8:
         break;  // no weights
     }
   }

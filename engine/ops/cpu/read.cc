@@ -115,6 +115,8 @@ void Read(const ReadArgs& args) {
       return ReadRows<KvF16>(args);
     case Element::kInt8:
       return ReadRows<KvInt8>(args);
+    case Element::kFp8:
+      return ReadRows<KvFp8>(args);
     default:
       return ReadRows<KvBf16>(args);
   }

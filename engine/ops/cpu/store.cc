@@ -16,7 +16,7 @@ struct Row {
   typename E::Type at[kMaxHeadDim + 16];
 };
 
-// What a head of floats is multiplied by to become whole numbers of which the largest is 127, and what those are to be
+// What a head of floats is multiplied by so that the largest becomes E::kLargest, and what its elements are to be
 // multiplied by; not a number where a float is not finite.
 struct Units {
   float units = 1;
@@ -25,17 +25,19 @@ struct Units {
 
 template <typename E>
 EBB_INLINE Units UnitsOf(const float* x, int32_t d) {
-  if constexpr (!E::kScaled) return {};
-  Floats largest = Zero();
-  Floats doubt = Zero();  // not a number where anything is not finite
-  for (int32_t c = 0; c < d; c += 16) {
-    const Floats a = d - c >= 16 ? Load(x + c) : LoadFirst(x + c, d - c);
-    largest = Max(FromBits(Bits(a) & Splat(0x7FFFFFFF)), largest);
-    doubt = Fma(a, Zero(), doubt);
+  if constexpr (E::kScaled) {
+    Floats largest = Zero();
+    Floats doubt = Zero();  // not a number where anything is not finite
+    for (int32_t c = 0; c < d; c += 16) {
+      const Floats a = d - c >= 16 ? Load(x + c) : LoadFirst(x + c, d - c);
+      largest = Max(FromBits(Bits(a) & Splat(0x7FFFFFFF)), largest);
+      doubt = Fma(a, Zero(), doubt);
+    }
+    const float most = Largest(largest);
+    return {most > 0x1p-100F ? E::kLargest / most : 0.0F,  // below, the quotient could overflow
+            most * E::kUnit + Sum(doubt)};
   }
-  const float most = Largest(largest);
-  return {most > 0x1p-100F ? 127.0F / most : 0.0F,  // below, the quotient could overflow
-          most * (1.0F / 127.0F) + Sum(doubt)};
+  return {};
 }
 
 template <typename E>
@@ -143,6 +145,8 @@ void Store(const StoreArgs& args) {
       return StoreTokens<KvF16>(args);
     case Element::kInt8:
       return StoreTokens<KvInt8>(args);
+    case Element::kFp8:
+      return StoreTokens<KvFp8>(args);
     default:
       return StoreTokens<KvBf16>(args);
   }

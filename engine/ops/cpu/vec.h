@@ -2,7 +2,7 @@
 //
 // A kernel written over these gives equal bits on every machine: each operation rounds alike everywhere, multiply-add
 // is written out (Fma; the build says -ffp-contract=off), and the two reductions have one tree. Loads of stored types
-// (BF16, F16, int8, 4-bit) widen exactly; stores round to nearest even.
+// (BF16, F16, E4M3, int8, 4-bit) widen exactly; stores round to nearest even.
 //
 // Everything here lives in a namespace of its own per instruction set. Kernel files include this, vec_math.h, kernels.h
 // and <cstdint> and nothing else: an inline function from elsewhere, compiled with AVX-512, may be the copy that the

@@ -172,16 +172,30 @@ EBB_INLINE Floats LoadInt8(const int8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {FromInt8(bytes), FromInt8(_mm_srli_si128(bytes, 8))};
 }
+// 2^-8 of E4M3: the upper bits of a binary16, below a zero. 32 of them as LoadBf16Alternate takes them.
+EBB_INLINE Floats FromHalves(__m256i a) {
+  return {_mm256_cvtph_ps(_mm256_castsi256_si128(a)), _mm256_cvtph_ps(_mm256_extracti128_si256(a, 1))};
+}
+EBB_INLINE Floats LoadE4M3(const uint8_t* p) {
+  const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return FromHalves(_mm256_and_si256(_mm256_slli_epi16(words, 7), _mm256_set1_epi16(-0x4080)));
+}
+EBB_INLINE FloatPair LoadE4M3Alternate(const uint8_t* p) {
+  const __m256i two = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const __m256i bits = _mm256_set1_epi16(-0x4080);
+  return {FromHalves(_mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(two, 8), 1), bits)),
+          FromHalves(_mm256_and_si256(_mm256_srai_epi16(two, 1), bits))};
+}
 EBB_INLINE Ints LoadBytes(const void* p) {
   const auto* half = static_cast<const __m256i*>(p);
   return {_mm256_loadu_si256(half), _mm256_loadu_si256(half + 1)};
 }
-EBB_INLINE void StoreLowBytes(Ints a, int8_t* p) {
+EBB_INLINE void StoreLowBytes(Ints a, void* p) {
   const __m256i low = _mm256_set1_epi32(255);
   // packus works within 128-bit halves: 0-3 8-11 | 4-7 12-15, which the permutation puts in order.
   const __m256i words = _mm256_packus_epi32(_mm256_and_si256(a.lo, low), _mm256_and_si256(a.hi, low));
   const __m256i ordered = _mm256_permute4x64_epi64(words, 0xD8);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+  _mm_storeu_si128(static_cast<__m128i*>(p),
                    _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
 }
 

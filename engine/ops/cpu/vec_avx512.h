@@ -126,9 +126,20 @@ EBB_INLINE void StoreF16(Floats a, uint16_t* p) {
 EBB_INLINE Floats LoadInt8(const int8_t* p) {
   return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
+// 2^-8 of E4M3: the upper bits of a binary16, below a zero. 32 of them as LoadBf16Alternate takes them.
+EBB_INLINE Floats LoadE4M3(const uint8_t* p) {
+  const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  return {_mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(words, 7), _mm256_set1_epi16(-0x4080)))};
+}
+EBB_INLINE FloatPair LoadE4M3Alternate(const uint8_t* p) {
+  const __m256i two = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  const __m256i bits = _mm256_set1_epi16(-0x4080);
+  return {{_mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(two, 8), 1), bits))},
+          {_mm512_cvtph_ps(_mm256_and_si256(_mm256_srai_epi16(two, 1), bits))}};
+}
 EBB_INLINE Ints LoadBytes(const void* p) { return {_mm512_loadu_si512(p)}; }
-EBB_INLINE void StoreLowBytes(Ints a, int8_t* p) {
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
+EBB_INLINE void StoreLowBytes(Ints a, void* p) {
+  _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
 
 // sum + the products of four bytes of each lane of w, less 128, with the four signed bytes x. DotStart is what the sum

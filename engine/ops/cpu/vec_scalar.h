@@ -161,13 +161,26 @@ EBB_INLINE void StoreF16(Floats a, uint16_t* p) {
   for (int i = 0; i < 16; ++i) p[i] = NarrowF16(a.v[i]);
 }
 EBB_INLINE Floats LoadInt8(const int8_t* p) { EBB_LANES(Floats, static_cast<float>(p[i])); }
+// 2^-8 of E4M3: the upper bits of a binary16, below a zero. 32 of them as LoadBf16Alternate takes them.
+EBB_INLINE float FromE4M3(uint32_t code) {
+  return WidenF16(static_cast<uint16_t>((code & 0x80U) << 8 | (code & 0x7FU) << 7));
+}
+EBB_INLINE Floats LoadE4M3(const uint8_t* p) { EBB_LANES(Floats, FromE4M3(p[i])); }
+EBB_INLINE FloatPair LoadE4M3Alternate(const uint8_t* p) {
+  FloatPair out;
+  for (int i = 0; i < 16; ++i) {
+    out.low.v[i] = FromE4M3(p[2 * i]);
+    out.high.v[i] = FromE4M3(p[2 * i + 1]);
+  }
+  return out;
+}
 EBB_INLINE Ints LoadBytes(const void* p) {
   Ints out;
   __builtin_memcpy(out.v, p, sizeof(out.v));
   return out;
 }
-EBB_INLINE void StoreLowBytes(Ints a, int8_t* p) {
-  for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(a.v[i]);
+EBB_INLINE void StoreLowBytes(Ints a, void* p) {
+  for (int i = 0; i < 16; ++i) static_cast<uint8_t*>(p)[i] = static_cast<uint8_t>(a.v[i]);
 }
 
 // sum + the products of four bytes of each lane of w, less 128, with the four signed bytes x. DotStart is what the sum

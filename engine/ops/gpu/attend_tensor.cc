@@ -57,12 +57,13 @@ struct Quarter {
 EBB_DEVICE Quarter QuarterOf(uint32_t low, uint32_t high) {
   return {{FloatOf(low << 16), FloatOf(low & 0xFFFF0000U)}, {FloatOf(high << 16), FloatOf(high & 0xFFFF0000U)}};
 }
+template <typename E>
 EBB_DEVICE Quarter ReadBytes(const uint8_t* low, const uint8_t* high) {
+  using Type = typename E::Type;
   const uint32_t first = *reinterpret_cast<const uint16_t*>(low);
   const uint32_t second = *reinterpret_cast<const uint16_t*>(high);
-  return {
-      {static_cast<float>(static_cast<int8_t>(first & 0xFFU)), static_cast<float>(static_cast<int8_t>(first >> 8))},
-      {static_cast<float>(static_cast<int8_t>(second & 0xFFU)), static_cast<float>(static_cast<int8_t>(second >> 8))}};
+  return {{E::Read(static_cast<Type>(first & 0xFFU)), E::Read(static_cast<Type>(first >> 8))},
+          {E::Read(static_cast<Type>(second & 0xFFU)), E::Read(static_cast<Type>(second >> 8))}};
 }
 // Turned, as first and second numbers of its two pairs, by `turns` of these. Pairs of neighbours lie in a half each.
 EBB_DEVICE Quarter TurnQuarter(const Quarter& q, bool neighbours, int32_t position, const uint64_t* turns) {
@@ -244,7 +245,7 @@ AttendSplit(AttendArgs a) {
         for (int32_t i = u; i < u + 2; ++i) {
           if (i >= units) continue;
           const uint8_t* const from = ring + tile + g * row_bytes + 2 * t;
-          const Quarter quarter = ReadBytes(from + places[i][0], from + places[i][1]);
+          const Quarter quarter = ReadBytes<E>(from + places[i][0], from + places[i][1]);
           multiply(i, quarter, PackExact(quarter.low[0], quarter.low[1]), PackExact(quarter.high[0], quarter.high[1]));
         }
       } else {
@@ -352,7 +353,7 @@ AttendSplit(AttendArgs a) {
           for (int32_t half = 0; half < 2; ++half) {
             if (unit >= units) continue;
             const uint8_t* const from = ring + rows + (k + 8 * half + 2 * t) * row_bytes + kUnit * unit + 2 * g;
-            const Quarter quarter = ReadBytes(from, from + row_bytes);
+            const Quarter quarter = ReadBytes<E>(from, from + row_bytes);
             v[half] = PackExact(quarter.low[0], quarter.high[0]);
             v[2 + half] = PackExact(quarter.low[1], quarter.high[1]);
           }
@@ -409,6 +410,7 @@ void LaunchOf(const AttendArgs& args, Stream stream) {
 
 void LaunchAttendTensor(const AttendArgs& args, Stream stream) {
   if (args.cache.arena.type == Element::kQ8) return LaunchOf<KvInt8>(args, stream);
+  if (args.cache.arena.type == Element::kFp8) return LaunchOf<KvFp8>(args, stream);
   LaunchOf<KvBf16>(args, stream);
 }
 

@@ -45,6 +45,8 @@ void LaunchEmbed(const EmbedArgs& args, Stream stream) {
       return Launch(EmbedRow<Element::kQ4K>, grid, kThreads, args, stream);
     case Element::kQ6K:
       return Launch(EmbedRow<Element::kQ6K>, grid, kThreads, args, stream);
+    case Element::kFp8:
+      return;  // no weights
   }
 }
 

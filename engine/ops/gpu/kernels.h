@@ -17,11 +17,12 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 9;
+inline constexpr int32_t kTableVersion = 10;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
-enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4, kQ4K, kQ6K };
+// kFp8 is the cache's alone.
+enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4, kQ4K, kQ6K, kFp8 };
 
 // Columns come in whole blocks of as many; what shares a scale, in quantised types.
 inline constexpr int32_t kWeightBlock = 32;
@@ -73,8 +74,8 @@ inline constexpr int32_t kBlockSplitSlots = 2048;
 
 // The arena is cut into pages; one holds K and V of kPageSlots slots of one lane, a row per slot:
 //
-//   K [64][d]   unrotated          V [64][d]          in the cache's element type: F32, F16, BF16, or Q8: bytes
-//   S [2][64]   floats, only with Q8: what a slot's K, and its V, are to be multiplied by (engine/ops.h, KvFormat)
+//   K [64][d]   unrotated          V [64][d]          in the cache's element type: F32, F16, BF16, or bytes: Q8, FP8
+//   S [2][64]   floats, only with bytes: what a slot's K, and its V, are to be multiplied by (engine/ops.h, KvFormat)
 //
 // Slot s of a lane is row s % 64 of page page[s / 64]. A row is read in vectors, and replacing a token writes two rows
 // and moves nothing.
@@ -84,9 +85,10 @@ struct Arena {
   int32_t head_dim = 0;
 };
 
-constexpr int64_t KvBytes(Element type) { return type == Element::kF32 ? 4 : type == Element::kQ8 ? 1 : 2; }
+constexpr bool IsScaled(Element type) { return type == Element::kQ8 || type == Element::kFp8; }
+constexpr int64_t KvBytes(Element type) { return type == Element::kF32 ? 4 : IsScaled(type) ? 1 : 2; }
 constexpr int64_t PageBytes(Element type, int32_t head_dim) {
-  return int64_t{2} * kPageSlots * (head_dim * KvBytes(type) + (type == Element::kQ8 ? 4 : 0));
+  return int64_t{2} * kPageSlots * (head_dim * KvBytes(type) + (IsScaled(type) ? 4 : 0));
 }
 
 // What a lane's scores are made of, and so who leaves.

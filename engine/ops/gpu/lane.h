@@ -21,6 +21,8 @@ void WithElement(Element type, const F& launch) {
       return launch(KvF16());
     case Element::kQ8:
       return launch(KvInt8());
+    case Element::kFp8:
+      return launch(KvFp8());
     default:
       return launch(KvBf16());
   }

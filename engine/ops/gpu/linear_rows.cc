@@ -74,6 +74,8 @@ void LaunchLinearRows(const LinearArgs& args, Stream stream) {
     case Element::kQ4K:
     case Element::kQ6K:
       return LaunchLinearRowsSmall({.of = {args}, .count = 1}, stream);
+    case Element::kFp8:
+      return;  // no weights
   }
 }
 

@@ -85,7 +85,8 @@ struct alignas(8) Vector8 {
 };
 
 // Elements of K and V. ReadEight: eight neighbours, the first aligned as a vector of them. kScaled: what it and Read
-// tell is in units of the slot's scale.
+// tell is in units of the slot's scale, and Convert takes what makes +-kLargest of the largest; kUnit times that is the
+// scale.
 struct KvF32 {
   static constexpr Element kElement = Element::kF32;
   static constexpr bool kScaled = false;
@@ -136,6 +137,8 @@ struct KvF16 {
 struct KvInt8 {
   static constexpr Element kElement = Element::kQ8;
   static constexpr bool kScaled = true;
+  static constexpr float kLargest = 127;
+  static constexpr float kUnit = 1.0F / 127.0F;
   using Type = int8_t;
   static EBB_DEVICE void ReadEight(const int8_t* from, float* to) {
     const uint32_t* const words = reinterpret_cast<const uint32_t*>(from);
@@ -151,6 +154,38 @@ struct KvInt8 {
     return static_cast<int8_t>(BitsOf(MultiplyAdd(x, units, 12582912.0F)) & 0xFFU);
   }
   static EBB_DEVICE float Read(int8_t x) { return static_cast<float>(x); }
+};
+
+struct KvFp8 {
+  static constexpr Element kElement = Element::kFp8;
+  static constexpr bool kScaled = true;
+  static constexpr float kLargest = 448;
+  static constexpr float kUnit = 0x1p8F / 448.0F;  // Read tells 2^-8 of what E4M3 is
+  using Type = uint8_t;
+  // Of codes in the low bytes of both halves, what they are as binary16.
+  static EBB_DEVICE uint32_t HalvesOf(uint32_t codes) {
+    return (codes & 0x00800080U) << 8 | (codes & 0x007F007FU) << 7;
+  }
+  static EBB_DEVICE void ReadEight(const uint8_t* from, float* to) {
+    const uint32_t* const words = reinterpret_cast<const uint32_t*>(from);
+    EBB_UNROLL
+    for (int i = 0; i < 4; ++i) {  // columns 0 and 2, 1 and 3, then those four further on
+      const uint32_t halves = HalvesOf(words[i / 2] >> (8 * (i % 2)));
+      to[4 * (i / 2) + i % 2] = FromF16(halves & 0xFFFFU);
+      to[4 * (i / 2) + i % 2 + 2] = FromF16(halves >> 16);
+    }
+  }
+  // To nearest, ties to even, of x * units: bit for bit as the CPU has it, and by the same means (ops/cpu/kv.h).
+  static EBB_DEVICE uint8_t Convert(float x, float units) {
+    float size = FloatOf(BitsOf(x * units) & 0x7FFFFFFFU);
+    size = size < kLargest ? size : kLargest;
+    const uint32_t exponent = BitsOf(size) & 0x7F800000U;
+    const uint32_t power = exponent > BitsOf(0x1p-6F) ? exponent : BitsOf(0x1p-6F);
+    const uint32_t above = power + (20U << 23);
+    const uint32_t count = BitsOf(size + FloatOf(above)) - above;
+    return static_cast<uint8_t>((BitsOf(x) >> 31 << 7) + count + (power >> 20) - ((127U - 6U) << 3));
+  }
+  static EBB_DEVICE float Read(uint8_t x) { return FromF16(HalvesOf(x)); }
 };
 
 // Eight neighbours as the numbers that they are.

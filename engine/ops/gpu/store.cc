@@ -10,8 +10,8 @@
 //
 // Where lengths of keys are the session's scores, they are read from what was written.
 //
-// As bytes, the largest component of a row becomes +-127, and a row that is not finite has a scale that is not a
-// number: bit for bit what the CPU keeps of the same row (ops/cpu/store.cc).
+// As bytes, the largest component of a row becomes the largest of its type, and a row that is not finite has a scale
+// that is not a number: bit for bit what the CPU keeps of the same row (ops/cpu/store.cc).
 
 #include <cstdint>
 
@@ -26,10 +26,11 @@ namespace {
 
 constexpr int32_t kThreads = 128;
 
-// What a row is multiplied by to become whole numbers, and what those are to be multiplied by.
+// What a row is multiplied by so that the largest becomes E::kLargest, and what its elements are to be multiplied by.
 struct Units {
   float units, scale;
 };
+template <typename E>
 EBB_DEVICE Units UnitsOf(const float* x, int32_t d) {
   float largest = 0, doubt = 0;  // not a number where anything is not finite
   for (int32_t c = ThreadIndex(); c < d; c += kThreads) {
@@ -38,8 +39,8 @@ EBB_DEVICE Units UnitsOf(const float* x, int32_t d) {
   }
   largest = ReduceBlock<kThreads>(largest, Largest());
   doubt = ReduceBlock<kThreads>(doubt, Plus());
-  return {largest > 0x1p-100F ? 127.0F / largest : 0.0F,  // below, the quotient could overflow
-          largest * (1.0F / 127.0F) + doubt};
+  return {largest > 0x1p-100F ? E::kLargest / largest : 0.0F,  // below, the quotient could overflow
+          largest * E::kUnit + doubt};
 }
 
 // |k| as it rests, by all threads of a block, each of which reads what it wrote.
@@ -73,8 +74,8 @@ StoreRow(StoreArgs a) {
   }
   float scale = 1;  // of K
   if constexpr (E::kScaled) {
-    const Units of_k = UnitsOf(k, d);
-    const Units of_v = UnitsOf(v, d);
+    const Units of_k = UnitsOf<E>(k, d);
+    const Units of_v = UnitsOf<E>(v, d);
     for (int32_t c = ThreadIndex(); c < d; c += kThreads) {
       to.k[c] = E::Convert(k[c], of_k.units);
       to.v[c] = E::Convert(v[c], of_v.units);

@@ -45,7 +45,7 @@ TEST(MemoryPlan, WeightsAndPagesAreTheEngines) {
   for (const TinyModel& model : models) {
     const TinyModelFile file(model);
     const auto engine = OpenTestEngine(file.path());
-    for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kInt8}) {
+    for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kInt8, KvType::kFp8}) {
       const SessionOptions session = {.policy = TestPolicy({.scorer = "h2o", .budget = 100, .kv_type = type}),
                                       .block_size_max = 32};
       const MemoryPlan plan =

@@ -63,7 +63,7 @@ TEST(PolicyProto, WhatIsAnsweredMayBeSentBack) {
 }
 
 TEST(PolicyProto, EveryTypeOfKAndVMayBeSentBack) {
-  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8}) {
+  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kFp8}) {
     const auto policy = Resolve({.scorer = "h2o", .budget = 64, .kv_type = type}, kLimits);
     ASSERT_TRUE(policy.ok()) << policy.status();
     const auto second = ValidPolicyFrom(PolicyProto(*policy), kLimits);

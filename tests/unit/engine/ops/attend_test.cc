@@ -42,7 +42,7 @@ TEST(Attend, HandlesEverySmallNumberOfSlotsAndEveryHeadSize) {
     AttendShape shape = {.group = 1, .slots = slots, .live = slots, .seed = static_cast<uint64_t>(slots)};
     shape.format.head_dim = 8 * (1 + slots % 17);
     shape.rotary_dims = shape.format.head_dim / 4 * 2;
-    shape.format.type = static_cast<KvType>(slots % 4);
+    shape.format.type = static_cast<KvType>(slots % 5);
     shape.tokens = 1 + slots / 3;
     SCOPED_TRACE(shape.ToString());
     ForEachIsa([&](Ops& ops) {

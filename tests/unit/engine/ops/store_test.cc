@@ -12,6 +12,7 @@
 #include "engine/model/quantization.h"
 #include "gtest/gtest.h"
 #include "tests/support/attend_case.h"
+#include "tests/support/e4m3.h"
 #include "tests/support/test_lane.h"
 #include "tests/unit/engine/ops/each_isa.h"
 
@@ -25,6 +26,10 @@ double Rounded(KvType type, std::span<const float> head, size_t x) {
   if (type == KvType::kF16) return FloatFromF16(F16FromFloat(head[x]));
   float most = 0;
   for (const float value : head) most = std::max(most, std::abs(value));
+  if (type == KvType::kFp8) {
+    const double number = E4M3Number(E4M3Code(head[x] * (448.0F / most)));
+    return most * (256.0F / 448.0F) * static_cast<float>(number * 0x1p-8);
+  }
   const double byte = std::nearbyint(double{head[x]} * double{127.0F / most});
   return most * (1.0F / 127.0F) * static_cast<float>(byte);
 }
@@ -109,7 +114,7 @@ TEST(Store, KeepsTheRotatedHalfWhereTheFormatHasIt) {
 }
 
 TEST(Store, LeavesOtherSlotsAlone) {
-  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8}) {
+  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kFp8}) {
     AttendShape shape = {.slots = 40, .live = 9, .seed = 3};
     shape.format = {.type = type, .rope_cache = RopeCache::kFused, .head_dim = 24, .page_tiles = 2};
     shape.rotary_dims = 24;
@@ -164,26 +169,28 @@ TEST(Store, RoundsToTheNearestEvenInEveryInstructionSet) {
 // rests as zeros.
 TEST(Store, BytesHoldToTheirOwnSlotWhateverTheyAreMadeOf) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
-  const KvFormat format = {.type = KvType::kInt8, .head_dim = 20, .page_tiles = 1};
   std::vector<float> rows(5 * 20, 0.5F);
   rows[1 * 20 + 3] = kInf;
   rows[2 * 20 + 19] = std::nanf("");
   for (size_t x = 0; x < 20; ++x) rows[3 * 20 + x] = 1e-40F;
   rows[4 * 20] = std::numeric_limits<float>::max();
   const std::vector<int32_t> slots = {3, 4, 5, 6, 7};
-  ForEachIsa([&](Ops& ops) {
-    TestLane lane(format, 16);
-    lane.Write(ops, {}, slots, slots, rows, rows);
-    for (const TestLane::Part part : {TestLane::Part::kK, TestLane::Part::kV}) {
-      for (int32_t x = 0; x < 20; ++x) {
-        ASSERT_EQ(lane.Read(part, 3, x), 0.5F * (1.0F / 127.0F) * 127);
-        ASSERT_TRUE(std::isnan(lane.Read(part, 4, x)));
-        ASSERT_TRUE(std::isnan(lane.Read(part, 5, x)));
-        ASSERT_EQ(lane.Read(part, 6, x), 0);
-        ASSERT_TRUE(std::isfinite(lane.Read(part, 7, x)));
+  for (const KvType type : {KvType::kInt8, KvType::kFp8}) {
+    const KvFormat format = {.type = type, .head_dim = 20, .page_tiles = 1};
+    ForEachIsa([&](Ops& ops) {
+      TestLane lane(format, 16);
+      lane.Write(ops, {}, slots, slots, rows, rows);
+      for (const TestLane::Part part : {TestLane::Part::kK, TestLane::Part::kV}) {
+        for (int32_t x = 0; x < 20; ++x) {
+          ASSERT_EQ(lane.Read(part, 3, x), Rounded(type, std::span(rows).first(20), 0));
+          ASSERT_TRUE(std::isnan(lane.Read(part, 4, x)));
+          ASSERT_TRUE(std::isnan(lane.Read(part, 5, x)));
+          ASSERT_EQ(lane.Read(part, 6, x), 0);
+          ASSERT_TRUE(std::isfinite(lane.Read(part, 7, x)));
+        }
       }
-    }
-  });
+    });
+  }
 }
 
 // Scorers that look at K and V get what rests.
@@ -212,7 +219,7 @@ TEST(Store, IsReadBackAsItRests) {
 
 // A slot takes another's place with its scales.
 TEST(Store, MovesWhatBelongsToASlot) {
-  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8}) {
+  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kFp8}) {
     AttendShape shape = {.slots = 40, .live = 40, .seed = 5};
     shape.format = {.type = type, .rope_cache = RopeCache::kRk, .head_dim = 24, .page_tiles = 2};
     shape.rotary_dims = 24;

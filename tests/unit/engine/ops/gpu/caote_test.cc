@@ -136,7 +136,7 @@ TEST(GpuCaote, EqualsFloat64AndTheHost) {
   constexpr int32_t kDims[] = {16, 32, 48, 80, 128, 256};
   HashRandom random(31);
   for (int i = 0; i < Cases(40); ++i) {
-    CaoteCase c = {.shape = {.type = kCacheTypes[i % 4],
+    CaoteCase c = {.shape = {.type = kCacheTypes[i % std::size(kCacheTypes)],
                              .head_dim = kDims[random.Uniform(0, 5)],
                              .lanes = random.Uniform(1, 2),
                              .capacity = random.Uniform(2, i % 3 == 0 ? 8 : 300)}};

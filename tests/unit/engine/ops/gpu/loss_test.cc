@@ -145,7 +145,7 @@ TEST(GpuLoss, EqualsFloat64AndTheHost) {
   constexpr int32_t kDims[] = {16, 32, 48, 80, 128, 256};
   HashRandom random(81);
   for (int i = 0; i < Cases(32); ++i) {
-    LossCase c = {.shape = {.type = kCacheTypes[i % 4],
+    LossCase c = {.shape = {.type = kCacheTypes[i % std::size(kCacheTypes)],
                             .head_dim = kDims[random.Uniform(0, 5)],
                             .lanes = random.Uniform(1, 2),
                             .capacity = random.Uniform(3, i % 3 == 0 ? 8 : 300)}};

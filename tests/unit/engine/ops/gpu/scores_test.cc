@@ -53,7 +53,7 @@ RestingLanes RandomKeyLanes(Element type, int32_t slots_max, HashRandom& random)
       std::vector<float> row = RandomFloats(random.Next64(), 1, shape.head_dim);
       // One has no direction; but of bytes, whose scale would be 0.
       for (int32_t c = 0; c < shape.head_dim; ++c) row[c] = i == 1 ? 0 : row[c] + common[c];
-      if (i == 1 && type == Element::kQ8) row[0] = 1;
+      if (i == 1 && IsScaled(type)) row[0] = 1;
       l.Seat(lane, order[i], 3 * i, row);
     }
   }
@@ -74,7 +74,7 @@ LaneView LaneOf(const RestingLanes& l, int32_t lane, const LaneMemory* memory) {
 TEST(GpuLikeness, IsTheHosts) {
   HashRandom random(71);
   for (int i = 0; i < Cases(40); ++i) {
-    const RestingLanes l = RandomKeyLanes(kCacheTypes[i % 4], i % 3 == 0 ? 8 : 300, random);
+    const RestingLanes l = RandomKeyLanes(kCacheTypes[i % std::size(kCacheTypes)], i % 3 == 0 ? 8 : 300, random);
     SCOPED_TRACE("case " + std::to_string(i) + ", d " + std::to_string(l.head_dim) + ", " + std::to_string(l.live) +
                  " of " + std::to_string(l.capacity));
     const std::vector<float> keep = OnEachTarget([&](const Table& table) {
@@ -132,7 +132,7 @@ TEST(GpuChance, DrawsWhatTheHostDraws) {
 TEST(GpuStore, LengthsAreThoseOfKeysAsTheyRest) {
   HashRandom random(73);
   for (int i = 0; i < Cases(16); ++i) {
-    const RestingLanes l = RandomKeyLanes(kCacheTypes[i % 4], 100, random);
+    const RestingLanes l = RandomKeyLanes(kCacheTypes[i % std::size(kCacheTypes)], 100, random);
     const int32_t slot = random.Uniform(0, l.capacity - 1);
     const std::vector<float> k = RandomFloats(random.Next64(), 3, int64_t{l.lanes} * l.head_dim, 5);
     const std::vector<float> lengths = OnEachTarget([&](const Table& table) {
