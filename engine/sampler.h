@@ -37,9 +37,9 @@ struct SamplingOptions {
 // INVALID_ARGUMENT with the field path (sampling.top_p ...) and the allowed range.
 absl::Status CheckSampling(const SamplingOptions& options, int32_t vocab);
 
-// How many of a row's largest logits always say which token is drawn, up to gpu::kLargestMax; 0 where it takes the row.
-// They do for greedy and for a top_k below `vocab`, as long as bias and penalties move a bounded number of tokens and
-// none upwards: tokens behind the largest then stay there.
+// How many of a row's largest logits say which token is drawn, up to gpu::kLargestMax; 0 where it takes the row. They
+// always do for greedy and for a top_k below `vocab`, as long as bias and penalties move a bounded number of tokens and
+// none upwards: tokens behind the largest then stay there. With min_p alone they do where it keeps no more than these.
 int32_t LargestThatDecide(const SamplingOptions& options, int32_t vocab);
 
 struct TokenLogprob {
@@ -89,8 +89,17 @@ class Sampler {
   void Change(const SamplingOptions& options, std::span<const int32_t> seen);
   void Adjust(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log);
   bool IsCertain(const SamplingOptions& options) const;
-  double Narrow(const SamplingOptions& options);
-  double Filter(const SamplingOptions& options, double mass);
+  void Narrow(const SamplingOptions& options);
+  void Filter(const SamplingOptions& options, double mass);
+  void AdjustLargest(const SamplingOptions& options, std::span<const gpu::TokenLogit> largest,
+                     std::span<const int32_t> log);
+  template <typename MightStay>
+  bool AreAll(const SamplingOptions& options, std::span<const gpu::TokenLogit> largest, std::span<const int32_t> log,
+              const MightStay& might_stay) const;
+  bool AreTop(int32_t count, const SamplingOptions& options, std::span<const gpu::TokenLogit> largest,
+              std::span<const int32_t> log);
+  bool AreLikely(const SamplingOptions& options, std::span<const gpu::TokenLogit> largest,
+                 std::span<const int32_t> log);
   void Look(std::span<const float> logits);
   const float* Block(size_t block) const;
   int32_t FirstBest() const;
@@ -105,8 +114,8 @@ class Sampler {
   template <typename Before>
   void KeepMass(double mass, const Before& before);
   void KeepLikely(float min_p);
-  int32_t PickAmongAll(double at) const;
-  int32_t PickAmongCandidates(double at);
+  int32_t PickAmongAll(double share) const;
+  int32_t PickAmongCandidates(double share);
 
   std::vector<float> changed_ = {};  // [vocab] logits after bias and penalties; DrawTokenFrom's, of few tokens
   std::vector<int32_t> counts_ = {};
@@ -117,6 +126,7 @@ class Sampler {
   std::vector<float> order_ = {};       // [blocks] scratch
   std::vector<float> weights_ = {};     // [blocks, 16] exp((logit - best) / temperature)
   std::vector<double> masses_ = {};     // [blocks] sums of them
+  double mass_ = 0;                     // the sum of these
   bool narrowed_ = false;               // only candidates may be drawn, not all tokens
   std::vector<Candidate> candidates_ = {};
 };

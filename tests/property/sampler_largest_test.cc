@@ -56,7 +56,7 @@ SamplingOptions OptionsToDraw(HashRandom& random, int32_t vocab) {
   const bool falls = random.Uniform(0, 1) == 0;
   SamplingOptions options = {
       .temperature = maybe(maybe(1.0F, 0.0F), 0.2F + 2 * random.UniformFloat()),
-      .top_k = random.Uniform(0, 9) == 0 ? 0 : random.Uniform(1, random.Uniform(0, 3) == 0 ? vocab + 3 : 50),
+      .top_k = random.Uniform(0, 3) == 0 ? 0 : random.Uniform(1, random.Uniform(0, 3) == 0 ? vocab + 3 : 50),
       .top_p = maybe(1.0F, maybe(0.5F, 0.05F + 0.9F * random.UniformFloat())),
       .min_p = maybe(0.0F, random.UniformFloat()),
       .typical_p = maybe(1.0F, 0.05F + 0.9F * random.UniformFloat()),
@@ -87,7 +87,7 @@ std::vector<int32_t> RandomLog(HashRandom& random, const std::vector<float>& log
 }
 
 TEST(SamplerLargest, DrawTheTokenOfTheRowOrNothing) {
-  int drawn = 0, promised = 0, open = 0;
+  int drawn = 0, promised = 0, floored = 0, open = 0;
   for (const int32_t vocab : {1, 5, 30, 129, 500, 3000}) {
     Sampler sampler(vocab);
     for (uint64_t seed = 0; seed < (vocab < 1000 ? 6000 : 1000); ++seed) {
@@ -102,7 +102,8 @@ TEST(SamplerLargest, DrawTheTokenOfTheRowOrNothing) {
       ASSERT_LE(needed, most);
       const int32_t count = needed > 0 && random.Uniform(0, 1) == 0 ? needed : random.Uniform(1, most);
       const std::optional<int32_t> token = sampler.DrawTokenFrom(options, LargestOf(logits, count), log);
-      if (needed > 0 && count >= needed) {
+      const bool is_counted = options.temperature == 0 || (options.top_k > 0 && options.top_k < vocab);
+      if (needed > 0 && count >= needed && is_counted) {
         ++promised;
         ASSERT_TRUE(token) << count << " of " << needed;
       }
@@ -110,13 +111,14 @@ TEST(SamplerLargest, DrawTheTokenOfTheRowOrNothing) {
         ++open;
         continue;
       }
-      ++drawn;
+      ++(is_counted ? drawn : floored);
       ASSERT_EQ(*token, sampler.DrawToken(options, logits, log)) << "from " << count;
     }
   }
   // Neither side of the law is empty, and more is decided than was promised.
   EXPECT_GT(promised, 5000);
   EXPECT_GT(drawn, promised + 1000);
+  EXPECT_GT(floored, 500);
   EXPECT_GT(open, 5000);
 }
 
@@ -132,6 +134,8 @@ TEST(SamplerLargest, SayWhatCommonOptionsDrawFromALargeVocabulary) {
       {{.temperature = 0.7F, .top_k = 40, .top_p = 0.95F, .min_p = 0.05F}, 40},
       {{.top_k = 50, .typical_p = 0.9F}, 50},
       {{.top_k = 40, .repetition_penalty = 1.1F}, 104},
+      {{.min_p = 0.2F}, 128},
+      {{.temperature = 0.5F, .min_p = 0.05F, .repetition_penalty = 1.1F}, 128},
       {{.temperature = 0, .presence_penalty = 0.5F, .frequency_penalty = 0.2F}, 65},
       {{.top_k = 20, .logit_bias = {{17, -100.0F}, {18, -1.0F}}}, 22},
   };
@@ -162,9 +166,9 @@ TEST(SamplerLargest, SayNothingWhereTheyCannotKnow) {
     return sampler.DrawTokenFrom(options, LargestOf(logits, count), log);
   };
   for (const SamplingOptions& options :
-       {SamplingOptions{}, SamplingOptions{.top_p = 0.9F}, SamplingOptions{.min_p = 0.1F},
-        SamplingOptions{.top_k = kVocab}, SamplingOptions{.top_k = gpu::kLargestMax + 1},
-        SamplingOptions{.top_k = 40, .logit_bias = {{999, 1.0F}}},
+       {SamplingOptions{}, SamplingOptions{.top_p = 0.9F}, SamplingOptions{.min_p = 0.1F, .typical_p = 0.5F},
+        SamplingOptions{.min_p = 0.1F, .presence_penalty = -1}, SamplingOptions{.top_k = kVocab},
+        SamplingOptions{.top_k = gpu::kLargestMax + 1}, SamplingOptions{.top_k = 40, .logit_bias = {{999, 1.0F}}},
         SamplingOptions{.top_k = 40, .repetition_penalty = 0.9F}, SamplingOptions{.top_k = 40, .presence_penalty = -1},
         SamplingOptions{.top_k = 40, .frequency_penalty = -1},
         SamplingOptions{.top_k = 40, .repetition_penalty = 1.1F, .penalty_window = -1},
@@ -173,6 +177,11 @@ TEST(SamplerLargest, SayNothingWhereTheyCannotKnow) {
   }
   EXPECT_EQ(draw({}, 128, {}), std::nullopt);
   EXPECT_EQ(draw({.top_k = 3}, 2, {}), std::nullopt);
+  // e^-3 is below the floor, and nobody is behind; or so near that who is behind might round to more.
+  EXPECT_EQ(draw({.min_p = 0.051F}, 3, {}), std::nullopt);
+  EXPECT_TRUE(draw({.min_p = 0.051F}, 4, {}));
+  EXPECT_EQ(draw({.min_p = 0.0497871F}, 4, {}), std::nullopt);
+  EXPECT_EQ(draw({.min_p = 0.5F, .logit_bias = {{500, 4.5F}}}, 4, {}), std::nullopt);
   // The first two fall behind what is not known; one more token would do.
   const SamplingOptions penalised = {.temperature = 0, .presence_penalty = 2};
   EXPECT_EQ(draw(penalised, 2, {0, 1}), std::nullopt);
