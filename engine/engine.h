@@ -32,7 +32,7 @@
 #include "engine/edit.h"
 #include "engine/eviction_census.h"
 #include "engine/model/architecture.h"
-#include "engine/ops/gpu/token_logit.h"
+#include "engine/ops/gpu/draw_needs.h"
 #include "engine/pack_report.h"
 #include "engine/text/tokenizer.h"
 #include "policies/caote.h"

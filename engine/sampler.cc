@@ -1,7 +1,6 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/ops/gpu/draw_weight.h"
 #include "policies/check.h"
 #include "policies/hash_random.h"
 #include "policies/status.h"
@@ -36,29 +36,7 @@ constexpr auto Likelier = [](const auto& a, const auto& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
 };
 
-constexpr size_t kBlock = 16;        // tokens that are looked at together
-constexpr float kNoWeight = -87.0F;  // e to this is the smallest normal float, 2^-126; below, a weight is zero
-
-// exp((logit - best) / temperature) within 2 units in the last place, without branches. Distances from the best logit,
-// so that no temperature makes two of them infinite and thereby equal. Cody-Waite: x = n ln 2 + r, and e^r is Cephes'
-// expf.
-inline float Weight(float logit, float best, float temperature) {
-  const float scaled = (logit - best) / temperature;
-  const float distance = logit == best ? 0.0F : scaled;
-  const float x = distance > kNoWeight ? distance : kNoWeight;
-  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves no room for a fraction
-  const float n = (x * 1.44269504F + kRound) - kRound;
-  const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
-  float p = 1.9875691500e-4F;
-  p = p * r + 1.3981999507e-3F;
-  p = p * r + 8.3334519073e-3F;
-  p = p * r + 4.1665795894e-2F;
-  p = p * r + 1.6666665459e-1F;
-  p = p * r + 5.0000001201e-1F;
-  p = p * (r * r) + r + 1.0F;
-  const float power = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
-  return distance > kNoWeight ? p * power : 0.0F;
-}
+constexpr size_t kBlock = 16;  // tokens that are looked at together
 
 bool IsPenalised(const SamplingOptions& o) {
   return o.repetition_penalty != 1 || o.presence_penalty != 0 || o.frequency_penalty != 0;
@@ -218,7 +196,7 @@ bool Sampler::AreLikely(const SamplingOptions& o, std::span<const gpu::TokenLogi
   constexpr float kSurely = 1 - 0x1p-16F;
   best_ = std::ranges::max(candidates_, {}, &Candidate::logit).logit;
   return AreAll(o, largest, log, [&](int32_t /*token*/, float logit) {
-    return logit >= best_ || Weight(logit, best_, o.temperature) >= kSurely * o.min_p;
+    return logit >= best_ || gpu::DrawWeight(logit, best_, o.temperature) >= kSurely * o.min_p;
   });
 }
 
@@ -346,7 +324,7 @@ double Sampler::Weigh(float temperature) {
   for (size_t block = 0; block < bests_.size(); ++block) {
     const float* const x = Block(block);
     float weight[kBlock];
-    for (size_t i = 0; i < kBlock; ++i) weight[i] = Weight(x[i], best, temperature);
+    for (size_t i = 0; i < kBlock; ++i) weight[i] = gpu::DrawWeight(x[i], best, temperature);
     double mass = 0;
     for (size_t i = 0; i < kBlock; ++i) mass += weight[i];
     std::copy_n(weight, kBlock, weights_.data() + block * kBlock);
@@ -396,7 +374,7 @@ void Sampler::KeepTop(int32_t count) {
 // Candidates: all tokens above some logit, whose mass is at least `mass`. REQUIRES: Weigh, of which `mass` is a share.
 void Sampler::GatherMass(double mass, float temperature) {
   for (float depth = 4;; depth *= 1.25F) {  // few steps even to the smallest weight, and little too far
-    const bool all = depth > -kNoWeight;
+    const bool all = depth > -gpu::kNoWeight;
     Gather(all ? -kInfinity : best_ - depth * temperature);
     double sum = 0;
     for (const Candidate& c : candidates_) sum += weights_[c.token];
@@ -405,7 +383,7 @@ void Sampler::GatherMass(double mass, float temperature) {
 }
 
 void Sampler::WeighCandidates(float temperature) {
-  for (Candidate& c : candidates_) c.weight = Weight(c.logit, best_, temperature);
+  for (Candidate& c : candidates_) c.weight = gpu::DrawWeight(c.logit, best_, temperature);
 }
 
 double Sampler::Mass() const {

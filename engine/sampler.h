@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/ops/gpu/token_logit.h"
+#include "engine/ops/gpu/draw_needs.h"
 
 namespace ebb {
 

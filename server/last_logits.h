@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
-#include "engine/ops/gpu/token_logit.h"
+#include "engine/ops/gpu/draw_needs.h"
 #include "engine/sampler.h"
 
 namespace ebb {
