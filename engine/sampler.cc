@@ -29,6 +29,11 @@ absl::Status OutOfRange(const char* field, double value, const char* range) {
 bool In(double value, double low, double high) { return value >= low && value <= high; }
 bool Above(double value, double low, double high) { return value > low && value <= high; }
 
+// The random number by which the token of this index in the log is drawn, 0 .. 1.
+double ShareOf(const SamplingOptions& o, int64_t index) {
+  return HashUniform(o.seed, kSampling, static_cast<uint64_t>(index));
+}
+
 float Clean(float logit) { return std::isnan(logit) ? -kInfinity : logit; }
 
 // A total order, the lower id first among equals: the same logits always give the same list.
@@ -95,18 +100,23 @@ absl::Status CheckSampling(const SamplingOptions& o, int32_t vocab) {
   return absl::OkStatus();
 }
 
-int32_t LargestThatDecide(const SamplingOptions& o, int32_t vocab) {
+gpu::DrawNeeds NeedsOf(const SamplingOptions& o, int32_t vocab, int64_t index) {
   int64_t moved = std::ssize(o.logit_bias);
   bool rises = std::ranges::any_of(o.logit_bias, [](const auto& bias) { return bias.second > 0; });
   if (IsPenalised(o)) {
     moved += o.penalty_window < 0 ? vocab : o.penalty_window;
     rises = rises || o.repetition_penalty < 1 || o.presence_penalty < 0 || o.frequency_penalty < 0;
   }
-  if (rises) return 0;
-  const int32_t kept = KeptCount(o, vocab);
-  if (kept == 0) return IsFloored(o) ? std::min(vocab, gpu::kLargestMax) : 0;
-  const int64_t count = std::min<int64_t>(kept + moved, vocab);
-  return count > gpu::kLargestMax ? 0 : static_cast<int32_t>(count);
+  if (rises) return {};
+  const int32_t most = std::min(vocab, gpu::kLargestMax);
+  if (const int32_t kept = KeptCount(o, vocab); kept > 0) {
+    const int64_t count = std::min<int64_t>(kept + moved, vocab);
+    return {.largest = count > most ? 0 : static_cast<int32_t>(count)};
+  }
+  if (IsFloored(o)) return {.largest = most};
+  if (o.typical_p < 1 || moved > 0) return {};
+  if (o.top_p < 1) return {.largest = most, .temperature = o.temperature};
+  return {.largest = 1, .temperature = o.temperature, .share = ShareOf(o, index)};
 }
 
 Sampler::Sampler(int32_t vocab)
@@ -129,21 +139,60 @@ int32_t Sampler::DrawToken(const SamplingOptions& options, std::span<const float
   Adjust(options, logits, log);
   if (IsCertain(options)) return FirstBest();
   Narrow(options);
-  const double share = HashUniform(options.seed, kSampling, log.size());
+  const double share = ShareOf(options, std::ssize(log));
   return narrowed_ ? PickAmongCandidates(share) : PickAmongAll(share);
 }
 
-std::optional<int32_t> Sampler::DrawTokenFrom(const SamplingOptions& o, std::span<const gpu::TokenLogit> largest,
+std::optional<int32_t> Sampler::DrawTokenFrom(const SamplingOptions& o, const RowFacts& facts,
                                               std::span<const int32_t> log) {
-  EBB_CHECK(!largest.empty() && std::ssize(largest) <= gpu::kLargestMax);
+  const int64_t known = std::ssize(facts.largest);
+  EBB_CHECK(known > 0 && known <= gpu::kLargestMax);
   const int32_t count = KeptCount(o, static_cast<int32_t>(changed_.size()));
-  if ((count == 0 && !IsFloored(o)) || count > std::ssize(largest)) return std::nullopt;
-  AdjustLargest(o, largest, log);
-  if (count == 0 ? !AreLikely(o, largest, log) : !AreTop(count, o, largest, log)) return std::nullopt;
+  if (count == 0 && !IsFloored(o)) return DrawByMass(o, facts, log);
+  if (count > known) return std::nullopt;
+  AdjustLargest(o, facts.largest, log);
+  const bool are_all = count > 0 ? AreTop(count, o, facts.largest, log) : AreLikely(o, facts.largest, log);
+  if (!are_all) return std::nullopt;
   if (best_ == -kInfinity) return 0;
   if (IsCertain(o)) return candidates_.front().token;
   Filter(o, 0);
-  return PickAmongCandidates(HashUniform(o.seed, kSampling, log.size()));
+  return PickAmongCandidates(ShareOf(o, std::ssize(log)));
+}
+
+// Where it takes the mass of all tokens to know who may be drawn, which is that of the row as it was.
+std::optional<int32_t> Sampler::DrawByMass(const SamplingOptions& o, const RowFacts& facts,
+                                           std::span<const int32_t> log) {
+  const bool is_moved = !o.logit_bias.empty() || !SeenIn(log, o).empty();
+  if (is_moved || o.typical_p < 1 || facts.asked.temperature != o.temperature) return std::nullopt;
+  best_ = facts.largest.front().logit;
+  if (best_ == -kInfinity) return 0;
+  const double share = ShareOf(o, std::ssize(log));
+  if (o.top_p == 1) {
+    const bool is_sure = facts.asked.share == share && facts.mass.margin > gpu::kMassError;
+    return is_sure ? std::optional(static_cast<int32_t>(facts.mass.token)) : std::nullopt;
+  }
+  candidates_.clear();
+  for (const gpu::TokenLogit& l : facts.largest) candidates_.push_back({.token = l.token, .logit = l.logit});
+  WeighCandidates(o.temperature);
+  if (!KeepNucleus(o.top_p, facts.mass.mass)) return std::nullopt;
+  if (o.min_p > 0) KeepLikely(o.min_p);
+  return PickAmongCandidates(share);
+}
+
+// Keeps the beginning of the candidates whose mass reaches `share` of that of the row, and tells whether that is the
+// same by any mass within kMassError of `mass`. REQUIRES: candidates are the likeliest of the row, in order.
+bool Sampler::KeepNucleus(float share, double mass) {
+  const double wanted = share * mass;
+  const double unsure = gpu::kMassError * mass;
+  double before = 0;
+  double sum = 0;
+  size_t kept = 0;
+  do {
+    before = sum;
+    sum += candidates_[kept++].weight;
+  } while (sum < wanted && kept < candidates_.size());
+  candidates_.resize(kept);
+  return sum >= wanted + unsure && (kept == 1 || before <= wanted - unsure);
 }
 
 // Candidates: the largest logits, changed as a whole row is; and in changed_, bounds of the moved tokens behind them.
