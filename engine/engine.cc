@@ -245,7 +245,7 @@ class EngineOnOps final : public Engine {
     for (size_t i = 0; i < rows.size(); ++i) {
       const size_t wanted = (rows[i].tokens.size() - sequences_[i].logits_from) * config_.vocab;
       rows[i].logits = logits.subspan(at, wanted);
-      rows[i].largest = {};
+      rows[i].facts = {};
       at += wanted;
       rows[i].status = rows[i].prompt_ends ? Of(*rows[i].session).EndPrompt() : absl::OkStatus();
       if (rows[i].draft) Of(*rows[i].session).UnseatDraft();

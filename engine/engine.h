@@ -32,8 +32,8 @@
 #include "engine/edit.h"
 #include "engine/eviction_census.h"
 #include "engine/model/architecture.h"
-#include "engine/ops/gpu/token_logit.h"
 #include "engine/pack_report.h"
+#include "engine/row_facts.h"
 #include "engine/text/tokenizer.h"
 #include "policies/caote.h"
 #include "policies/spec.h"
@@ -152,18 +152,17 @@ struct BatchRow {
   // block_size_max; and every id in 0..vocab-1
   std::span<const int32_t> tokens = {};
   Want want = Want::kNone;
-  // With kLast: so many of the largest logits are enough, up to gpu::kLargestMax and the vocabulary; 0: none but all. A
-  // device then yields no more, and keeps the rest (TakeLogits); the host yields all as ever.
-  int32_t enough = 0;
+  // With kLast: knowing so much of the logits is enough (Sampler), unless it is nothing. A device then yields no more,
+  // and keeps the row (TakeLogits); the host yields it as ever.
+  gpu::DrawNeeds enough = {};
   bool draft = false;         // run the tokens and let them wait for Accept; the session stays as it is
   bool prompt_ends = false;   // the session's first prompt ends here: a budget_ratio becomes a budget
   bool measure = false;       // report loss and ages of what this step evicts, for one more attention pass of one query
   bool list_victims = false;  // report who leaves in this step, for memory that is allocated in it
   // Written by Run:
-  // [1 or T, vocab], valid until the next Run; empty where a device kept them, and then `largest` [enough] is what it
-  // yields, best first, of equals the lower token.
+  // [1 or T, vocab], valid until the next Run; empty where a device kept them, and then `facts` is what it yields.
   std::span<const float> logits = {};
-  std::span<const gpu::TokenLogit> largest = {};
+  RowFacts facts = {};
   int32_t length = 0;                     // live tokens in the longest lane, with the step's own, before any left
   int32_t evicted = 0;                    // tokens that left the lane that lost most in this step
   int64_t evicted_slots = 0;              // all lanes together
@@ -337,7 +336,7 @@ class Engine {
   // allocates nothing, but for a log that outgrows its capacity and doubles it.
   virtual void Run(std::span<BatchRow> rows) = 0;
 
-  // The logits [vocab] of a session's last token, of which its last step yielded `largest` alone. They go where its
+  // The logits [vocab] of a session's last token, of which its last step yielded `facts` alone. They go where its
   // cache goes, and are the caller's from now on. UNAVAILABLE GPU_FAULT: the session is lost. REQUIRES: nobody took
   // them, and no token came since.
   virtual absl::StatusOr<std::vector<float>> TakeLogits(Session& session) = 0;

@@ -1,7 +1,6 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/ops/gpu/draw_weight.h"
 #include "policies/check.h"
 #include "policies/hash_random.h"
 #include "policies/status.h"
@@ -29,6 +29,11 @@ absl::Status OutOfRange(const char* field, double value, const char* range) {
 bool In(double value, double low, double high) { return value >= low && value <= high; }
 bool Above(double value, double low, double high) { return value > low && value <= high; }
 
+// The random number by which the token of this index in the log is drawn, 0 .. 1.
+double ShareOf(const SamplingOptions& o, int64_t index) {
+  return HashUniform(o.seed, kSampling, static_cast<uint64_t>(index));
+}
+
 float Clean(float logit) { return std::isnan(logit) ? -kInfinity : logit; }
 
 // A total order, the lower id first among equals: the same logits always give the same list.
@@ -36,29 +41,7 @@ constexpr auto Likelier = [](const auto& a, const auto& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
 };
 
-constexpr size_t kBlock = 16;        // tokens that are looked at together
-constexpr float kNoWeight = -87.0F;  // e to this is the smallest normal float, 2^-126; below, a weight is zero
-
-// exp((logit - best) / temperature) within 2 units in the last place, without branches. Distances from the best logit,
-// so that no temperature makes two of them infinite and thereby equal. Cody-Waite: x = n ln 2 + r, and e^r is Cephes'
-// expf.
-inline float Weight(float logit, float best, float temperature) {
-  const float scaled = (logit - best) / temperature;
-  const float distance = logit == best ? 0.0F : scaled;
-  const float x = distance > kNoWeight ? distance : kNoWeight;
-  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: adding it leaves no room for a fraction
-  const float n = (x * 1.44269504F + kRound) - kRound;
-  const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
-  float p = 1.9875691500e-4F;
-  p = p * r + 1.3981999507e-3F;
-  p = p * r + 8.3334519073e-3F;
-  p = p * r + 4.1665795894e-2F;
-  p = p * r + 1.6666665459e-1F;
-  p = p * r + 5.0000001201e-1F;
-  p = p * (r * r) + r + 1.0F;
-  const float power = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
-  return distance > kNoWeight ? p * power : 0.0F;
-}
+constexpr size_t kBlock = 16;  // tokens that are looked at together
 
 bool IsPenalised(const SamplingOptions& o) {
   return o.repetition_penalty != 1 || o.presence_penalty != 0 || o.frequency_penalty != 0;
@@ -72,6 +55,11 @@ std::span<const int32_t> SeenIn(std::span<const int32_t> log, const SamplingOpti
 
 // What top_k leaves; 0: all.
 int32_t TopCount(const SamplingOptions& o, int32_t vocab) { return o.top_k < vocab ? o.top_k : 0; }
+// The same, of which greedy leaves one.
+int32_t KeptCount(const SamplingOptions& o, int32_t vocab) { return o.temperature == 0 ? 1 : TopCount(o, vocab); }
+
+// min_p alone says who is kept, where no count does.
+bool IsFloored(const SamplingOptions& o) { return o.min_p > 0 && o.top_p == 1 && o.typical_p == 1; }
 
 double LogSumOfExp(std::span<const float> logits) {
   double best = -kInfinity;
@@ -112,17 +100,23 @@ absl::Status CheckSampling(const SamplingOptions& o, int32_t vocab) {
   return absl::OkStatus();
 }
 
-int32_t LargestThatDecide(const SamplingOptions& o, int32_t vocab) {
-  const int32_t kept = o.temperature == 0 ? 1 : TopCount(o, vocab);
-  if (kept == 0) return 0;
+gpu::DrawNeeds NeedsOf(const SamplingOptions& o, int32_t vocab, int64_t index) {
   int64_t moved = std::ssize(o.logit_bias);
   bool rises = std::ranges::any_of(o.logit_bias, [](const auto& bias) { return bias.second > 0; });
   if (IsPenalised(o)) {
     moved += o.penalty_window < 0 ? vocab : o.penalty_window;
     rises = rises || o.repetition_penalty < 1 || o.presence_penalty < 0 || o.frequency_penalty < 0;
   }
-  const int64_t count = std::min<int64_t>(kept + moved, vocab);
-  return rises || count > gpu::kLargestMax ? 0 : static_cast<int32_t>(count);
+  if (rises) return {};
+  const int32_t most = std::min(vocab, gpu::kLargestMax);
+  if (const int32_t kept = KeptCount(o, vocab); kept > 0) {
+    const int64_t count = std::min<int64_t>(kept + moved, vocab);
+    return {.largest = count > most ? 0 : static_cast<int32_t>(count)};
+  }
+  if (IsFloored(o)) return {.largest = most};
+  if (o.typical_p < 1 || moved > 0) return {};
+  if (o.top_p < 1) return {.largest = most, .temperature = o.temperature};
+  return {.largest = 1, .temperature = o.temperature, .share = ShareOf(o, index)};
 }
 
 Sampler::Sampler(int32_t vocab)
@@ -144,22 +138,69 @@ int32_t Sampler::DrawToken(const SamplingOptions& options, std::span<const float
                            std::span<const int32_t> log) {
   Adjust(options, logits, log);
   if (IsCertain(options)) return FirstBest();
-  const double mass = Narrow(options);
-  const double at = mass * HashUniform(options.seed, kSampling, log.size());
-  return narrowed_ ? PickAmongCandidates(at) : PickAmongAll(at);
+  Narrow(options);
+  const double share = ShareOf(options, std::ssize(log));
+  return narrowed_ ? PickAmongCandidates(share) : PickAmongAll(share);
 }
 
-// The largest logits are changed as a whole row is, beside bounds of the moved tokens behind them: both penalties and
-// bias are monotone, also after rounding, so a logit that is at most the last of the largest becomes at most what that
-// becomes.
-std::optional<int32_t> Sampler::DrawTokenFrom(const SamplingOptions& o, std::span<const gpu::TokenLogit> largest,
+std::optional<int32_t> Sampler::DrawTokenFrom(const SamplingOptions& o, const RowFacts& facts,
                                               std::span<const int32_t> log) {
-  EBB_CHECK(!largest.empty() && std::ssize(largest) <= gpu::kLargestMax);
-  const auto vocab = static_cast<int32_t>(changed_.size());
-  const int32_t count = o.temperature == 0 ? 1 : TopCount(o, vocab);
-  if (count == 0 || count > std::ssize(largest)) return std::nullopt;
+  const int64_t known = std::ssize(facts.largest);
+  EBB_CHECK(known > 0 && known <= gpu::kLargestMax);
+  const int32_t count = KeptCount(o, static_cast<int32_t>(changed_.size()));
+  if (count == 0 && !IsFloored(o)) return DrawByMass(o, facts, log);
+  if (count > known) return std::nullopt;
+  AdjustLargest(o, facts.largest, log);
+  const bool are_all = count > 0 ? AreTop(count, o, facts.largest, log) : AreLikely(o, facts.largest, log);
+  if (!are_all) return std::nullopt;
+  if (best_ == -kInfinity) return 0;
+  if (IsCertain(o)) return candidates_.front().token;
+  Filter(o, 0);
+  return PickAmongCandidates(ShareOf(o, std::ssize(log)));
+}
 
-  const Candidate last = {.token = largest.back().token, .logit = largest.back().logit};
+// Where it takes the mass of all tokens to know who may be drawn, which is that of the row as it was.
+std::optional<int32_t> Sampler::DrawByMass(const SamplingOptions& o, const RowFacts& facts,
+                                           std::span<const int32_t> log) {
+  const bool is_moved = !o.logit_bias.empty() || !SeenIn(log, o).empty();
+  if (is_moved || o.typical_p < 1 || facts.asked.temperature != o.temperature) return std::nullopt;
+  best_ = facts.largest.front().logit;
+  if (best_ == -kInfinity) return 0;
+  const double share = ShareOf(o, std::ssize(log));
+  if (o.top_p == 1) {
+    const bool is_sure = facts.asked.share == share && facts.mass.margin > gpu::kMassError;
+    return is_sure ? std::optional(static_cast<int32_t>(facts.mass.token)) : std::nullopt;
+  }
+  candidates_.clear();
+  for (const gpu::TokenLogit& l : facts.largest) candidates_.push_back({.token = l.token, .logit = l.logit});
+  WeighCandidates(o.temperature);
+  if (!KeepNucleus(o.top_p, facts.mass.mass)) return std::nullopt;
+  if (o.min_p > 0) KeepLikely(o.min_p);
+  return PickAmongCandidates(share);
+}
+
+// Keeps the beginning of the candidates whose mass reaches `share` of that of the row, and tells whether that is the
+// same by any mass within kMassError of `mass`. REQUIRES: candidates are the likeliest of the row, in order.
+bool Sampler::KeepNucleus(float share, double mass) {
+  const double wanted = share * mass;
+  const double unsure = gpu::kMassError * mass;
+  double before = 0;
+  double sum = 0;
+  size_t kept = 0;
+  do {
+    before = sum;
+    sum += candidates_[kept++].weight;
+  } while (sum < wanted && kept < candidates_.size());
+  candidates_.resize(kept);
+  return sum >= wanted + unsure && (kept == 1 || before <= wanted - unsure);
+}
+
+// Candidates: the largest logits, changed as a whole row is; and in changed_, bounds of the moved tokens behind them.
+// Both penalties and bias are monotone, also after rounding, so a logit that is at most the last of the largest becomes
+// at most what that becomes.
+void Sampler::AdjustLargest(const SamplingOptions& o, std::span<const gpu::TokenLogit> largest,
+                            std::span<const int32_t> log) {
+  const gpu::TokenLogit last = largest.back();
   // An equal logit of a smaller token would be among the largest.
   const float below = std::nextafter(last.logit, -kInfinity);
   const std::span<const int32_t> seen = SeenIn(log, o);
@@ -170,24 +211,42 @@ std::optional<int32_t> Sampler::DrawTokenFrom(const SamplingOptions& o, std::spa
   Change(o, seen);
   candidates_.clear();
   for (const gpu::TokenLogit& l : largest) candidates_.push_back({.token = l.token, .logit = changed_[l.token]});
-  KeepTop(count);
+}
 
-  const Candidate worst = candidates_.back();
-  if (std::ssize(largest) < vocab && Likelier(last, worst)) return std::nullopt;
-  const auto might_be_left_out = [&](int32_t token) {
-    return Likelier(Candidate{.token = token, .logit = changed_[token]}, worst) &&
+// Whether no token but the candidates can be one of which might_stay(token, logit) is true. `last`: that of the largest
+// logits. REQUIRES: AdjustLargest; might_stay is true of a larger logit where it is of a smaller one.
+template <typename MightStay>
+bool Sampler::AreAll(const SamplingOptions& o, std::span<const gpu::TokenLogit> largest, std::span<const int32_t> log,
+                     const MightStay& might_stay) const {
+  const auto is_open = [&](int32_t token) {
+    return might_stay(token, changed_[token]) &&
            std::ranges::find(candidates_, token, &Candidate::token) == candidates_.end();
   };
-  for (const auto& [token, bias] : o.logit_bias) {
-    if (might_be_left_out(token)) return std::nullopt;
-  }
-  for (const int32_t token : seen) {
-    if (might_be_left_out(token)) return std::nullopt;
-  }
+  const gpu::TokenLogit last = largest.back();
+  if (largest.size() < changed_.size() && might_stay(last.token, last.logit)) return false;
+  return std::ranges::none_of(o.logit_bias, [&](const auto& bias) { return is_open(bias.first); }) &&
+         std::ranges::none_of(SeenIn(log, o), is_open);
+}
+
+// Keeps `count` candidates and tells whether they are the likeliest of the row. REQUIRES: AdjustLargest.
+bool Sampler::AreTop(int32_t count, const SamplingOptions& o, std::span<const gpu::TokenLogit> largest,
+                     std::span<const int32_t> log) {
+  KeepTop(count);
   best_ = candidates_.front().logit;
-  if (IsCertain(o)) return candidates_.front().token;  // of nothing but minus infinity that is token 0, too
-  const double mass = Filter(o, 0);
-  return PickAmongCandidates(mass * HashUniform(o.seed, kSampling, log.size()));
+  return AreAll(o, largest, log, [worst = candidates_.back()](int32_t token, float logit) {
+    return Likelier(Candidate{.token = token, .logit = logit}, worst);
+  });
+}
+
+// Whether the candidates are all whom min_p keeps, and others. A weight that is a little below the floor is not trusted
+// to be above that of a smaller logit: it rounds. REQUIRES: AdjustLargest.
+bool Sampler::AreLikely(const SamplingOptions& o, std::span<const gpu::TokenLogit> largest,
+                        std::span<const int32_t> log) {
+  constexpr float kSurely = 1 - 0x1p-16F;
+  best_ = std::ranges::max(candidates_, {}, &Candidate::logit).logit;
+  return AreAll(o, largest, log, [&](int32_t /*token*/, float logit) {
+    return logit >= best_ || gpu::DrawWeight(logit, best_, o.temperature) >= kSurely * o.min_p;
+  });
 }
 
 void Sampler::Distribution(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log,
@@ -198,11 +257,12 @@ void Sampler::Distribution(const SamplingOptions& options, std::span<const float
     p[FirstBest()] = 1;
     return;
   }
-  const double mass = Narrow(options);
+  Narrow(options);
   if (narrowed_) {
+    const double mass = Mass();
     for (const Candidate& c : candidates_) p[c.token] = static_cast<float>(c.weight / mass);
   } else {
-    for (size_t i = 0; i < p.size(); ++i) p[i] = static_cast<float>(weights_[i] / mass);
+    for (size_t i = 0; i < p.size(); ++i) p[i] = static_cast<float>(weights_[i] / mass_);
   }
 }
 
@@ -268,8 +328,8 @@ bool Sampler::IsCertain(const SamplingOptions& options) const {
   return options.temperature == 0 || best_ == -kInfinity;
 }
 
-// The filters: weighs what may be drawn and returns the sum. REQUIRES: not certain.
-double Sampler::Narrow(const SamplingOptions& o) {
+// The filters: weighs what may be drawn. REQUIRES: not certain.
+void Sampler::Narrow(const SamplingOptions& o) {
   narrowed_ = true;
   double mass = 0;  // of what top_p takes its share of; 0: the candidates'
   if (const int32_t count = TopCount(o, static_cast<int32_t>(logits_.size())); count > 0) {
@@ -284,18 +344,18 @@ double Sampler::Narrow(const SamplingOptions& o) {
     Gather(static_cast<float>(best_ + o.temperature * (std::log(double{o.min_p}) - 0.01)));
   } else {
     narrowed_ = false;
-    return Weigh(o.temperature);
+    Weigh(o.temperature);
+    return;
   }
-  return Filter(o, mass);
+  Filter(o, mass);
 }
 
 // The filters behind top_k, which know of no token but the candidates. `mass` as in Narrow.
-double Sampler::Filter(const SamplingOptions& o, double mass) {
+void Sampler::Filter(const SamplingOptions& o, double mass) {
   WeighCandidates(o.temperature);
   if (o.typical_p < 1) KeepTypical(o.typical_p, o.temperature);
   if (o.top_p < 1) KeepMass(o.top_p * (mass > 0 ? mass : Mass()), Likelier);
   if (o.min_p > 0) KeepLikely(o.min_p);
-  return Mass();
 }
 
 int32_t Sampler::FirstBest() const {
@@ -305,20 +365,21 @@ int32_t Sampler::FirstBest() const {
   return static_cast<int32_t>(block * kBlock) + static_cast<int32_t>(std::find(x, x + kBlock, best_) - x);
 }
 
-// The weight of every token, into weights_ and masses_; returns their sum. REQUIRES: the best logit is not -infinity.
+// The weight of every token, into weights_, masses_ and mass_, which it returns. REQUIRES: the best logit is not
+// -infinity.
 double Sampler::Weigh(float temperature) {
   const float best = best_;
-  double sum = 0;
+  mass_ = 0;
   for (size_t block = 0; block < bests_.size(); ++block) {
     const float* const x = Block(block);
     float weight[kBlock];
-    for (size_t i = 0; i < kBlock; ++i) weight[i] = Weight(x[i], best, temperature);
+    for (size_t i = 0; i < kBlock; ++i) weight[i] = gpu::DrawWeight(x[i], best, temperature);
     double mass = 0;
     for (size_t i = 0; i < kBlock; ++i) mass += weight[i];
     std::copy_n(weight, kBlock, weights_.data() + block * kBlock);
-    sum += masses_[block] = mass;
+    mass_ += masses_[block] = mass;
   }
-  return sum;
+  return mass_;
 }
 
 // Candidates: the tokens whose logit is not below `floor`, by id.
@@ -362,7 +423,7 @@ void Sampler::KeepTop(int32_t count) {
 // Candidates: all tokens above some logit, whose mass is at least `mass`. REQUIRES: Weigh, of which `mass` is a share.
 void Sampler::GatherMass(double mass, float temperature) {
   for (float depth = 4;; depth *= 1.25F) {  // few steps even to the smallest weight, and little too far
-    const bool all = depth > -kNoWeight;
+    const bool all = depth > -gpu::kNoWeight;
     Gather(all ? -kInfinity : best_ - depth * temperature);
     double sum = 0;
     for (const Candidate& c : candidates_) sum += weights_[c.token];
@@ -371,7 +432,7 @@ void Sampler::GatherMass(double mass, float temperature) {
 }
 
 void Sampler::WeighCandidates(float temperature) {
-  for (Candidate& c : candidates_) c.weight = Weight(c.logit, best_, temperature);
+  for (Candidate& c : candidates_) c.weight = gpu::DrawWeight(c.logit, best_, temperature);
 }
 
 double Sampler::Mass() const {
@@ -425,8 +486,9 @@ void Sampler::KeepLikely(float min_p) {
   std::erase_if(candidates_, [floor = min_p * best](const Candidate& c) { return c.weight < floor; });
 }
 
-// The token that owns the point `at` of [0, sum) when the weights of all lie side by side by id. REQUIRES: Weigh.
-int32_t Sampler::PickAmongAll(double at) const {
+// The token in which a share of the mass, 0 .. 1, ends when the weights of all lie side by side by id. REQUIRES: Weigh.
+int32_t Sampler::PickAmongAll(double share) const {
+  double at = share * mass_;
   size_t last = 0;
   for (size_t block = 0; block < masses_.size(); ++block) {
     if (masses_[block] > 0) last = block;
@@ -445,19 +507,22 @@ int32_t Sampler::PickAmongAll(double at) const {
   return static_cast<int32_t>(token);
 }
 
-// The same among the candidates. Many are not sorted but put in their places.
-int32_t Sampler::PickAmongCandidates(double at) {
+// The same among the candidates, in whatever order they are. Many are not sorted but put in their places.
+int32_t Sampler::PickAmongCandidates(double share) {
   if (candidates_.size() > bests_.size() / 4) {
     std::fill(weights_.begin(), weights_.end(), 0.0F);
     for (const Candidate& c : candidates_) weights_[c.token] = c.weight;
+    mass_ = 0;
     for (size_t block = 0; block < masses_.size(); ++block) {
       masses_[block] = 0;
       for (size_t i = 0; i < kBlock; ++i) masses_[block] += weights_[block * kBlock + i];
+      mass_ += masses_[block];
     }
-    return PickAmongAll(at);
+    return PickAmongAll(share);
   }
   std::sort(candidates_.begin(), candidates_.end(),
             [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
+  double at = share * Mass();
   int32_t last = 0;
   for (const Candidate& c : candidates_) {
     at -= c.weight;

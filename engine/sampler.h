@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/ops/gpu/token_logit.h"
+#include "engine/row_facts.h"
 
 namespace ebb {
 
@@ -37,10 +37,14 @@ struct SamplingOptions {
 // INVALID_ARGUMENT with the field path (sampling.top_p ...) and the allowed range.
 absl::Status CheckSampling(const SamplingOptions& options, int32_t vocab);
 
-// How many of a row's largest logits always say which token is drawn, up to gpu::kLargestMax; 0 where it takes the row.
-// They do for greedy and for a top_k below `vocab`, as long as bias and penalties move a bounded number of tokens and
-// none upwards: tokens behind the largest then stay there.
-int32_t LargestThatDecide(const SamplingOptions& options, int32_t vocab);
+// What of a row of logits says which token `index` of the log is drawn; nothing where it takes the row. Bias and
+// penalties may move a bounded number of tokens, and none upwards: tokens behind the largest then stay there.
+//
+//   greedy, a top_k below vocab   as many of the largest logits, and one for each token that may move: they always do
+//   min_p                         the most there may be: they do where it keeps no more than these
+//   top_p, with min_p or without  these and the mass, if no token moves: likewise
+//   none of them                  the token in which the draw's share of the mass ends, if no token moves
+gpu::DrawNeeds NeedsOf(const SamplingOptions& options, int32_t vocab, int64_t index);
 
 struct TokenLogprob {
   int32_t token = 0;
@@ -66,10 +70,10 @@ class Sampler {
   // The token of Draw alone, which spares a pass over the vocabulary. Allocates nothing.
   int32_t DrawToken(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log);
 
-  // The token of DrawToken, from the row's largest logits alone, best first, as gpu::LargestArgs says; nothing where a
-  // token behind them might be the one. Costs what they and the penalties' window are, not the vocabulary; allocates
-  // nothing. REQUIRES: 1 .. gpu::kLargestMax of them; as Draw.
-  std::optional<int32_t> DrawTokenFrom(const SamplingOptions& options, std::span<const gpu::TokenLogit> largest,
+  // The token of DrawToken, from what a device says of the row; nothing where that leaves another token possible, or
+  // answers another draw's needs. Costs what the largest logits and the penalties' window are, not the vocabulary;
+  // allocates nothing. REQUIRES: 1 .. gpu::kLargestMax of the largest; as Draw.
+  std::optional<int32_t> DrawTokenFrom(const SamplingOptions& options, const RowFacts& facts,
                                        std::span<const int32_t> log);
 
   // What Draw draws from: `p` [vocab], which sums to 1; greedy has its one token. REQUIRES: as Draw.
@@ -89,8 +93,20 @@ class Sampler {
   void Change(const SamplingOptions& options, std::span<const int32_t> seen);
   void Adjust(const SamplingOptions& options, std::span<const float> logits, std::span<const int32_t> log);
   bool IsCertain(const SamplingOptions& options) const;
-  double Narrow(const SamplingOptions& options);
-  double Filter(const SamplingOptions& options, double mass);
+  void Narrow(const SamplingOptions& options);
+  void Filter(const SamplingOptions& options, double mass);
+  std::optional<int32_t> DrawByMass(const SamplingOptions& options, const RowFacts& facts,
+                                    std::span<const int32_t> log);
+  bool KeepNucleus(float share, double mass);
+  void AdjustLargest(const SamplingOptions& options, std::span<const gpu::TokenLogit> largest,
+                     std::span<const int32_t> log);
+  template <typename MightStay>
+  bool AreAll(const SamplingOptions& options, std::span<const gpu::TokenLogit> largest, std::span<const int32_t> log,
+              const MightStay& might_stay) const;
+  bool AreTop(int32_t count, const SamplingOptions& options, std::span<const gpu::TokenLogit> largest,
+              std::span<const int32_t> log);
+  bool AreLikely(const SamplingOptions& options, std::span<const gpu::TokenLogit> largest,
+                 std::span<const int32_t> log);
   void Look(std::span<const float> logits);
   const float* Block(size_t block) const;
   int32_t FirstBest() const;
@@ -105,8 +121,8 @@ class Sampler {
   template <typename Before>
   void KeepMass(double mass, const Before& before);
   void KeepLikely(float min_p);
-  int32_t PickAmongAll(double at) const;
-  int32_t PickAmongCandidates(double at);
+  int32_t PickAmongAll(double share) const;
+  int32_t PickAmongCandidates(double share);
 
   std::vector<float> changed_ = {};  // [vocab] logits after bias and penalties; DrawTokenFrom's, of few tokens
   std::vector<int32_t> counts_ = {};
@@ -117,6 +133,7 @@ class Sampler {
   std::vector<float> order_ = {};       // [blocks] scratch
   std::vector<float> weights_ = {};     // [blocks, 16] exp((logit - best) / temperature)
   std::vector<double> masses_ = {};     // [blocks] sums of them
+  double mass_ = 0;                     // the sum of these
   bool narrowed_ = false;               // only candidates may be drawn, not all tokens
   std::vector<Candidate> candidates_ = {};
 };

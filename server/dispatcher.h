@@ -265,6 +265,7 @@ class Dispatcher {
   bool IsMeasured(const OpenSession& session) const;
   bool PrepareBlock(Call& call, int32_t tokens, BatchRow& row);
   bool PrepareToken(Call& call, BatchRow& row);
+  gpu::DrawNeeds NeedsBehind(const Call& call, const BatchRow& row) const;
   absl::StatusOr<int32_t> NextToken(Call& call, const SamplingOptions& sampling);
   bool PrepareDraft(Call& call, BatchRow& row);
   void DraftOn(Call& call, BatchRow& row);

@@ -207,12 +207,10 @@ void Dispatcher::RunStep() {
       call.session->tenant_metrics->queue_depth.Add(-1);
       call.session->tenant_metrics->queue_wait.Observe(start - call.arrived);
     }
-    BatchRow row = {
-        .session = call.session->cache.get(),
-        .want = Want::kLast,
-        .enough = call.request.stopping.logprobs ? 0 : LargestThatDecide(call.request.sampling, engine_.config().vocab),
-        .measure = IsMeasured(*call.session),
-        .list_victims = watchers_.WantVictims(*call.session)};
+    BatchRow row = {.session = call.session->cache.get(),
+                    .want = Want::kLast,
+                    .measure = IsMeasured(*call.session),
+                    .list_victims = watchers_.WantVictims(*call.session)};
     const bool is_block = planned.phase == StepPhase::kPrefill;
     const bool prepared = !is_block            ? PrepareToken(call, row)
                           : call.request.draft ? PrepareDraft(call, row)
@@ -282,7 +280,7 @@ bool Dispatcher::PrepareBlock(Call& call, int32_t tokens, BatchRow& row) {
   const bool is_scored = call.request.score_at && call.prompt_done + tokens >= *call.request.score_at;
   if (is_scored) row.want = Want::kAll;
   const bool is_drawn_from = call.request.decodes && call.prompt_done + tokens == static_cast<int32_t>(prompt.size());
-  if (!is_drawn_from) row.enough = 1;
+  row.enough = is_drawn_from ? NeedsBehind(call, row) : gpu::DrawNeeds{.largest = 1};
   return true;
 }
 
@@ -306,8 +304,16 @@ bool Dispatcher::PrepareToken(Call& call, BatchRow& row) {
   }
   call.token = *token;
   row.tokens = {&call.token, 1};
+  row.enough = NeedsBehind(call, row);
   if (call.request.speculation.source != DraftSource::kNone && !is_lost) DraftOn(call, row);
   return true;
+}
+
+// What who draws the token behind the row's needs to know of its logits.
+gpu::DrawNeeds Dispatcher::NeedsBehind(const Call& call, const BatchRow& row) const {
+  if (call.request.stopping.logprobs) return {};
+  const int64_t index = std::ssize(row.session->log()) + std::ssize(row.tokens);
+  return NeedsOf(call.request.sampling, engine_.config().vocab, index);
 }
 
 // With call.drawn, where the call asks for its log-probability. Changes neither log nor cache.

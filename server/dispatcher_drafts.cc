@@ -178,7 +178,7 @@ void Dispatcher::CommitDraft(Call& call, const BatchRow& row) {
 }
 
 void Dispatcher::TakeLogits(OpenSession& session, const BatchRow& row) const {
-  if (!row.largest.empty()) return session.logits.TakeLargest(row.largest);
+  if (!row.facts.empty()) return session.logits.TakeFacts(row.facts);
   session.logits.TakeWhole(row.logits.last(static_cast<size_t>(engine_.config().vocab)));
 }
 

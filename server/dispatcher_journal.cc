@@ -225,7 +225,7 @@ absl::Status Dispatcher::ReplayRow(OpenSession& session, std::span<const int32_t
   BatchRow row = {.session = session.cache.get(),
                   .tokens = tokens,
                   .want = draft ? Want::kAll : Want::kLast,
-                  .enough = 1,  // until a token is drawn, nobody looks
+                  .enough = {.largest = 1},  // until a token is drawn, nobody looks
                   .draft = draft,
                   .prompt_ends = prompt_ends};
   EBB_TRY(engine_.OwnPages(row));

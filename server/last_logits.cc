@@ -13,9 +13,11 @@ void LastLogits::TakeWhole(std::span<const float> whole) {
   largest_.clear();
 }
 
-void LastLogits::TakeLargest(std::span<const gpu::TokenLogit> largest) {
+void LastLogits::TakeFacts(const RowFacts& facts) {
   whole_.clear();
-  largest_.assign(largest.begin(), largest.end());
+  asked_ = facts.asked;
+  largest_.assign(facts.largest.begin(), facts.largest.end());
+  mass_ = facts.mass;
 }
 
 absl::StatusOr<std::span<const float>> LastLogits::Whole(Engine& engine, Session& session) {
@@ -29,7 +31,7 @@ absl::StatusOr<std::span<const float>> LastLogits::Whole(Engine& engine, Session
 absl::StatusOr<int32_t> LastLogits::DrawToken(const SamplingOptions& options, Engine& engine, Session& session,
                                               Sampler& sampler) {
   if (is_away()) {
-    const std::optional<int32_t> token = sampler.DrawTokenFrom(options, largest_, session.log());
+    const std::optional<int32_t> token = sampler.DrawTokenFrom(options, facts(), session.log());
     if (token) return *token;
   }
   EBB_ASSIGN(const std::span<const float> whole, Whole(engine, session));

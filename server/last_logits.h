@@ -1,5 +1,5 @@
 // What a session's next token is drawn from: the logits of its log's last token. Where a device computed them and keeps
-// the row, the largest few are here, and the row is fetched when somebody needs it.
+// the row, what it says of it is here, and the row is fetched when somebody needs it.
 
 #ifndef EBB_SERVER_LAST_LOGITS_H_
 #define EBB_SERVER_LAST_LOGITS_H_
@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/engine.h"
-#include "engine/ops/gpu/token_logit.h"
+#include "engine/row_facts.h"
 #include "engine/sampler.h"
 
 namespace ebb {
@@ -21,22 +21,25 @@ class LastLogits {
   LastLogits() = default;
   explicit LastLogits(std::vector<float> whole) : whole_(std::move(whole)) {}
 
-  // `whole` [vocab], or as many of the largest as a device yielded beside those that it keeps (BatchRow::largest).
+  // `whole` [vocab], or what a device said of a row that it keeps (BatchRow::facts).
   void TakeWhole(std::span<const float> whole);
-  void TakeLargest(std::span<const gpu::TokenLogit> largest);
+  void TakeFacts(const RowFacts& facts);
 
   // [vocab]; empty while the log is. As Engine::TakeLogits, which it asks once. Valid until the next call of this
   // class. REQUIRES: they are of `session`, of `engine`.
   absl::StatusOr<std::span<const float>> Whole(Engine& engine, Session& session);
 
-  // What sampler.DrawToken draws from Whole, which is fetched only if the largest few leave it open. As Whole.
+  // What sampler.DrawToken draws from Whole, which is fetched only if the facts leave it open. As Whole.
   absl::StatusOr<int32_t> DrawToken(const SamplingOptions& options, Engine& engine, Session& session, Sampler& sampler);
 
  private:
   bool is_away() const { return whole_.empty() && !largest_.empty(); }
+  RowFacts facts() const { return {.asked = asked_, .largest = largest_, .mass = mass_}; }
 
   std::vector<float> whole_ = {};  // [vocab], or empty: there are none, or a device keeps them
+  gpu::DrawNeeds asked_ = {};      // as RowFacts, which is empty where the row is not away
   std::vector<gpu::TokenLogit> largest_ = {};
+  gpu::RowMass mass_ = {};
 };
 
 }  // namespace ebb

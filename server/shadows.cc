@@ -54,7 +54,7 @@ void Shadows::Ride(std::span<OpenSession* const> sessions, int32_t rows_max, std
     shadow->tokens.assign(made_up.begin(), made_up.end());
     shadow->tokens.insert(shadow->tokens.end(), now.begin(), now.end());
     const bool compared = take == missing && goes_on;
-    if (compared) batch[i].enough = 0;
+    if (compared) batch[i].enough = {};
     batch.push_back(
         {.session = shadow->cache.get(), .tokens = shadow->tokens, .want = compared ? Want::kLast : Want::kNone});
     riders_.push_back({.session = sessions[i], .real = i, .compared = compared});

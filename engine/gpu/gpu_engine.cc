@@ -30,6 +30,7 @@ gpu::Element ElementOf(KvType type) {
 
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kLaneLoss = sizeof(gpu::LaneLoss);
+constexpr int64_t kRowMass = sizeof(gpu::RowMass);
 
 int32_t RoundUp(int32_t slots, int32_t part) { return gpu::SplitsOf(slots, part) * part; }
 
@@ -152,11 +153,15 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
       if (!goes_on) step.copied.push_back({.first = before});
       step.copied.back().count += wanted - before;
     }
-    if (row.want == GpuWant::kLargest) {
+    step.needs.resize(step.wanted.size());
+    if (row.want == GpuWant::kFacts) {
+      const int32_t largest = row.needs.largest;
       step.kept.push_back({.row = before, .room = row.session->logits_room()});
-      EBB_CHECK(row.count >= 1 && row.count <= std::min(gpu::kLargestMax, model_.config.vocab));
-      step.largest_copied = wanted;
-      step.largest = std::max(step.largest, row.count);
+      EBB_CHECK(largest >= 1 && largest <= std::min(gpu::kLargestMax, model_.config.vocab));
+      step.needs.back() = row.needs;
+      step.facts_copied = wanted;
+      step.largest = std::max(step.largest, largest);
+      step.weighs = step.weighs || row.needs.temperature > 0;
     }
     if (view.modifier != gpu::ScoreModifier::kNone) step.tracks_modified = std::max(step.tracks_modified, view.tracks);
     step.reduces = step.reduces || view.tracks > 1;
@@ -289,7 +294,12 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   constexpr int64_t kPair = sizeof(gpu::TokenLogit);
   EBB_TRY(Grow(largest_, wanted * step.largest * kPair));
   EBB_TRY(Grow(largest_scratch_, wanted * gpu::LargestScratch(c.vocab, step.largest) * 8));
-  return HostRoom(host_largest_, int64_t{step.largest_copied} * step.largest * kPair);
+  EBB_TRY(HostRoom(host_largest_, int64_t{step.facts_copied} * step.largest * kPair));
+  if (!step.weighs) return absl::OkStatus();
+  EBB_TRY(Grow(needs_, static_cast<int64_t>(std::span(step.needs).size_bytes())));
+  EBB_TRY(Grow(mass_parts_, wanted * gpu::MassParts(c.vocab) * int64_t{sizeof(double)}));
+  EBB_TRY(Grow(mass_, wanted * kRowMass));
+  return HostRoom(host_mass_, step.facts_copied * kRowMass);
 }
 
 void GpuEngine::PointToWhatIsTold(Step& step) const {
@@ -337,16 +347,18 @@ absl::Status GpuEngine::Finish() {
     row.loss = host_losses_.as<gpu::LaneLoss>().subspan(losses.first, losses.count);
     const size_t count = row.want == GpuWant::kAll ? row.tokens.size() : 1;
     row.logits = {};
-    row.largest = {};
+    row.facts = {};
     if (row.want == GpuWant::kLast || row.want == GpuWant::kAll) {
       row.logits = host_logits_.as<float>().subspan(at * vocab, count * vocab);
-    } else if (row.want == GpuWant::kLargest) {
-      row.largest = host_largest_.as<gpu::TokenLogit>().subspan(at * step_.largest, row.count);
+    } else if (row.want == GpuWant::kFacts) {
+      row.facts = {.asked = row.needs,
+                   .largest = host_largest_.as<gpu::TokenLogit>().subspan(at * step_.largest, row.needs.largest)};
+      if (row.needs.temperature > 0) row.facts.mass = host_mass_.as<gpu::RowMass>()[at];
     }
     at += count;
     row.next = host_next_.as<int32_t>()[at - 1];
     row.session->Finish({.tokens = static_cast<int32_t>(row.tokens.size()), .prompt_ends = row.prompt_ends});
-    row.session->KeepLogits(row.want == GpuWant::kLargest);
+    row.session->KeepLogits(row.want == GpuWant::kFacts);
   }
   return absl::OkStatus();
 }
@@ -377,10 +389,12 @@ absl::Status GpuEngine::Compute(const Step& step) {
     const float* const row = logits_.as<float>() + kept.row * vocab;
     EBB_TRY(gpu_->CopyWithin(kept.room, row, static_cast<int64_t>(vocab) * kFloat));
   }
-  const size_t largest = static_cast<size_t>(step.largest_copied) * step.largest;
-  if (largest > 0) {
-    EBB_TRY(gpu_->CopyOut(largest_.as<gpu::TokenLogit>(), host_largest_.as<gpu::TokenLogit>().first(largest)));
+  const auto told = static_cast<size_t>(step.facts_copied);
+  if (told > 0) {
+    const std::span<gpu::TokenLogit> largest = host_largest_.as<gpu::TokenLogit>().first(told * step.largest);
+    EBB_TRY(gpu_->CopyOut(largest_.as<gpu::TokenLogit>(), largest));
   }
+  if (step.weighs) EBB_TRY(gpu_->CopyOut(mass_.as<gpu::RowMass>(), host_mass_.as<gpu::RowMass>().first(told)));
   const auto left = static_cast<size_t>(step.left_count);
   if (left > 0) EBB_TRY(gpu_->CopyOut(left_.as<int32_t>(), host_left_.as<int32_t>().first(left)));
   const auto losses = static_cast<size_t>(step.loss_count);
@@ -391,7 +405,7 @@ absl::Status GpuEngine::Compute(const Step& step) {
 
 int64_t GpuEngine::InputBytes(const Step& step) {
   return static_cast<int64_t>(std::span(step.sessions).size_bytes() + std::span(step.tokens).size_bytes() +
-                              std::span(step.row_session).size_bytes());
+                              std::span(step.row_session).size_bytes() + std::span(step.needs).size_bytes());
 }
 
 // From pinned memory, so that the host goes on; the step before, which was waited for, was the last to read it.
@@ -406,6 +420,7 @@ absl::Status GpuEngine::CopyInputs(const Step& step) {
   };
   EBB_TRY(copy(std::span(step.sessions), sessions_.as<std::byte>()));
   EBB_TRY(copy(std::span(step.tokens), tokens_.as<std::byte>()));
+  if (step.weighs) EBB_TRY(copy(std::span(step.needs), needs_.as<std::byte>()));
   return copy(std::span(step.row_session), row_session_.as<std::byte>());
 }
 

@@ -6,7 +6,7 @@
 //       q, k, v = Wq h, Wk h, Wv h with h = norm(x)                              [T, (heads + 2 kv_heads) * d]
 //       store k, v; attend       prompts' blocks: lay; attend_block; attend_merge; observe_block
 //       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x)
-//   logits = Whead norm(x[wanted]); the largest of each, or the largest few
+//   logits = Whead norm(x[wanted]); the largest of each, or the largest few, and their mass
 //   caote; reduce; likeness; chance; loss; evict                      all lanes at once
 //
 // The host copies in the step's tokens and a few numbers of each session, launches, and copies out what was asked for:
@@ -38,6 +38,7 @@
 #include "engine/gpu/gpu_session.h"
 #include "engine/gpu/product_library.h"
 #include "engine/model/architecture.h"
+#include "engine/row_facts.h"
 #include "policies/spec.h"
 
 namespace ebb {
@@ -50,25 +51,24 @@ struct GpuEngineOptions {
   OpenProductLibrary products = NoProductLibrary;  // that multiplies prompts' blocks (block_products.h)
 };
 
-// What leaves the device of a session's rows. Of kLargest the whole last row stays with the session
-// (GpuSession::Logits).
-enum class GpuWant { kToken, kLargest, kLast, kAll };
+// What leaves the device of a session's rows. Of kFacts the whole last row stays with the session (GpuSession::Logits).
+enum class GpuWant { kToken, kFacts, kLast, kAll };
 
 // One session's share of a step.
 struct GpuRow {
   GpuSession* session = nullptr;         // each at most once
   std::span<const int32_t> tokens = {};  // ids in 0 .. vocab - 1
   bool prompt_ends = false;              // the session's first, with these tokens
-  GpuWant want = GpuWant::kLast;         // logits of none, the last's largest, of the last, or of every token
-  int32_t count = 0;                     // of kLargest: how many, 1 .. gpu::kLargestMax, at most vocab
+  GpuWant want = GpuWant::kLast;         // logits of none, facts of the last's, of the last, or of every token
+  gpu::DrawNeeds needs = {};             // of kFacts: which; REQUIRES: at least one of the largest logits
   bool tells = false;                    // who leaves
   bool measures = false;                 // what leaves with them
   // Written by Run:
-  std::span<const float> logits = {};             // [0, 1 or T, vocab], valid until the next Run
-  std::span<const gpu::TokenLogit> largest = {};  // [0 or count] as gpu::LargestArgs, alike
-  int32_t next = 0;                               // the first of the last token's largest logits
-  std::span<const int32_t> left = {};             // [lanes, drop] tokens, by slot; empty where nobody leaves
-  std::span<const gpu::LaneLoss> loss = {};       // [lanes]; alike
+  std::span<const float> logits = {};        // [0, 1 or T, vocab], valid until the next Run
+  RowFacts facts = {};                       // alike; empty unless they were wanted
+  int32_t next = 0;                          // the first of the last token's largest logits
+  std::span<const int32_t> left = {};        // [lanes, drop] tokens, by slot; empty where nobody leaves
+  std::span<const gpu::LaneLoss> loss = {};  // [lanes]; alike
 };
 
 class GpuEngine {
@@ -131,6 +131,7 @@ class GpuEngine {
     int32_t rows = 0;             // tokens of all sessions
     int32_t slots_max = 0;        // of sessions that bring one token
     int32_t largest = 0;          // how many of a row, 0 where none asks
+    bool weighs = false;          // a row's mass, any
     bool observes = false;        // a session that brings one token, any
     int32_t tracks_modified = 0;  // the most of a session that modifies its scores, 0 where none does
     bool reduces = false;         // several tracks to one, any
@@ -150,16 +151,17 @@ class GpuEngine {
     };
     std::vector<size_t> order = {};  // of the caller's rows
     std::vector<gpu::SessionView> sessions = {};
-    std::vector<int32_t> tokens = {};       // [T]
-    std::vector<int32_t> row_session = {};  // [T]
-    std::vector<int32_t> wanted = {};       // rows whose logits are computed, ascending
-    std::vector<Run> copied = {};           // of these, those whose logits leave the device
-    std::vector<Kept> kept = {};            // and those that stay with their sessions
-    int32_t largest_copied = 0;             // of these, up to the last whose largest leave it
-    int32_t single = 0;                     // rows of sessions that bring one token
-    bool blocks_observe = false;            // of the others, any
-    int32_t block_slots_max = 0;            // of these, who bring
-    int32_t block_tokens_max = 0;           // so many
+    std::vector<int32_t> tokens = {};        // [T]
+    std::vector<int32_t> row_session = {};   // [T]
+    std::vector<int32_t> wanted = {};        // rows whose logits are computed, ascending
+    std::vector<Run> copied = {};            // of these, those whose logits leave the device
+    std::vector<Kept> kept = {};             // and those that stay with their sessions
+    std::vector<gpu::DrawNeeds> needs = {};  // [wanted]
+    int32_t facts_copied = 0;                // of these, up to the last of which facts leave it
+    int32_t single = 0;                      // rows of sessions that bring one token
+    bool blocks_observe = false;             // of the others, any
+    int32_t block_slots_max = 0;             // of these, who bring
+    int32_t block_tokens_max = 0;            // so many
     // Of each session, where what it asks for of those who leave lies among what the device tells.
     std::vector<Run> left = {}, losses = {};
     int64_t left_count = 0, loss_count = 0;
@@ -230,19 +232,21 @@ class GpuEngine {
   Buffer attend_arrived_ = {};                                                   // AttendArgs
   Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};     // AttendArgs
   Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};  // BlockArgs
-  Buffer logits_ = {}, next_ = {};              // [rows wanted, vocab] floats, [rows wanted]
-  Buffer largest_ = {}, largest_scratch_ = {};  // LargestArgs
-  Buffer left_ = {}, losses_ = {};              // SessionView.left and .loss of all sessions that ask
+  Buffer logits_ = {}, next_ = {};                   // [rows wanted, vocab] floats, [rows wanted]
+  Buffer largest_ = {}, largest_scratch_ = {};       // LargestArgs
+  Buffer needs_ = {}, mass_parts_ = {}, mass_ = {};  // MassArgs
+  Buffer left_ = {}, losses_ = {};                   // SessionView.left and .loss of all sessions that ask
   // Empty where the shape was seen once. They name the buffers above, so none outlives a buffer that grows.
   std::map<Launches, GpuRecording> recordings_ = {};
   int64_t replays_ = 0;
   GpuMoment begun_ = {}, done_ = {};  // of the step that runs
   double step_seconds_ = 0;
   int64_t working_bytes_ = 0;
-  GpuHostMemory host_inputs_ = {};  // sessions, tokens, row_session
+  GpuHostMemory host_inputs_ = {};  // sessions, tokens, row_session, needs
   GpuHostMemory host_logits_ = {};
   GpuHostMemory host_next_ = {};
   GpuHostMemory host_largest_ = {};
+  GpuHostMemory host_mass_ = {};
   GpuHostMemory host_left_ = {};
   GpuHostMemory host_losses_ = {};
   Step step_ = {};  // that runs, for

@@ -186,6 +186,15 @@ void GpuEngine::Head(const Step& step) const {
                  .scratch = largest_scratch_.as<uint64_t>(),
                  .largest = largest_.as<gpu::TokenLogit>()},
                 gpu_->stream());
+  if (!step.weighs) return;
+  table.mass({.logits = logits_.as<float>(),
+              .best = next_.as<int32_t>(),
+              .needs = needs_.as<gpu::DrawNeeds>(),
+              .vocab = c.vocab,
+              .rows = wanted,
+              .parts = mass_parts_.as<double>(),
+              .mass = mass_.as<gpu::RowMass>()},
+             gpu_->stream());
 }
 
 }  // namespace ebb

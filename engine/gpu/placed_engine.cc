@@ -299,7 +299,7 @@ class PlacedEngine final : public Engine {
       }
       (*cache)->set_used(wave_);
       GpuSession& session = (*cache)->gpu();
-      const GpuWant last = row->enough > 0 ? GpuWant::kLargest : GpuWant::kLast;
+      const GpuWant last = row->enough.largest > 0 ? GpuWant::kFacts : GpuWant::kLast;
       const GpuWant want = row->want == Want::kAll ? GpuWant::kAll : row->want == Want::kLast ? last : GpuWant::kToken;
       wave.rows.push_back(row);
       wave.live.push_back(session.live());
@@ -307,7 +307,7 @@ class PlacedEngine final : public Engine {
                           .tokens = row->tokens,
                           .prompt_ends = row->prompt_ends,
                           .want = want,
-                          .count = row->enough,
+                          .needs = row->enough,
                           .tells = row->list_victims || row->measure,
                           .measures = row->measure});
     }
@@ -364,8 +364,8 @@ class PlacedEngine final : public Engine {
     row.status = row.prompt_ends ? session.EndPrompt() : absl::OkStatus();
     if (row.prompt_ends) session.PromptEvicted();
     row.logits = ran.logits;
-    row.largest = ran.largest;
-    if (ran.want == GpuWant::kLargest) ++use_.rows_kept;
+    row.facts = ran.facts;
+    if (ran.want == GpuWant::kFacts) ++use_.rows_kept;
     use_.rows_copied += std::ssize(ran.logits) / c.vocab;
     row.victims.clear();
     if (row.measure) {
@@ -407,7 +407,8 @@ class PlacedEngine final : public Engine {
   void KeepLogits(std::span<BatchRow* const> rows) {
     for (BatchRow* const row : rows) {
       if (!row->logits.empty()) row->logits = kept_logits_.emplace_back(row->logits.begin(), row->logits.end());
-      if (!row->largest.empty()) row->largest = kept_largest_.emplace_back(row->largest.begin(), row->largest.end());
+      std::span<const gpu::TokenLogit>& largest = row->facts.largest;
+      if (!largest.empty()) largest = kept_largest_.emplace_back(largest.begin(), largest.end());
     }
   }
 

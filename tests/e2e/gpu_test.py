@@ -118,6 +118,10 @@ class Gpu(unittest.TestCase):
             say(session, temperature=0.9, top_k=6, seed=5)
             say(session, temperature=1.1, top_k=4, seed=6, repetition_penalty=1.3, penalty_window=16)
             say(session, temperature=1, seed=7)
+            say(session, temperature=0.3, top_p=0.9, seed=14)
+            say(session, temperature=0.3, min_p=0.2, top_p=0.95, seed=15)
+            say(session, temperature=0.5, min_p=0.3, seed=16, presence_penalty=0.5)
+            say(session, temperature=0.7, typical_p=0.9, seed=17)
             for round_ in range(2):  # of a row that its step left on the GPU, since greedy needs few
                 say(session, temperature=0, max_tokens=1)
                 say(session, temperature=1, seed=8 + round_, max_tokens=1)
@@ -149,7 +153,9 @@ class Gpu(unittest.TestCase):
         self.assertEqual(self.talk(self.cpu, "few"), few)
 
     def test_a_row_leaves_the_gpu_for_those_alone_who_need_it(self):
-        for options, kept in ((("--temperature=0",), True), (("--top-k=8", "--seed=1", "--repetition-penalty=1.1"), True), (("--seed=1",), False)):
+        for options, kept in ((("--temperature=0",), True), (("--top-k=8", "--seed=1", "--repetition-penalty=1.1"), True), (("--seed=1",), True),
+                              (("--temperature=0.2", "--top-p=0.9", "--seed=1"), True), (("--temperature=0.2", "--min-p=0.1", "--seed=1"), True),
+                              (("--typical-p=0.9", "--seed=1"), False)):
             with self.subTest(options):
                 rows = Rows(self.gpu)
                 self.gpu.ebb("generate", "--policy=h2o", "--budget=24", KV, "--max-tokens=4", "--ignore-eos", *options, PROMPT)

@@ -79,6 +79,7 @@ absl::Status MeasureSelection(Bench& bench);
 absl::Status MeasureScores(Bench& bench);
 absl::Status MeasureLinear(Bench& bench);
 absl::Status MeasureLargest(Bench& bench);
+absl::Status MeasureMass(Bench& bench);
 absl::Status CountWaits(Bench& bench);
 absl::Status MeasureDecode(Bench& bench);
 absl::Status MeasurePrefill(Bench& bench);

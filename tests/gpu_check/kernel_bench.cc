@@ -1,4 +1,5 @@
-// Kernels alone: attention, the cache's update in place, selection, products with few rows, the largest logits.
+// Kernels alone: attention, the cache's update in place, selection, products with few rows, the largest logits and
+// mass.
 
 #include <algorithm>
 #include <chrono>
@@ -371,6 +372,20 @@ absl::Status MeasureLinear(Bench& b) {
   return absl::OkStatus();
 }
 
+// Of what a step ends with: launches, copies out, and the wait for them.
+template <typename Run>
+absl::StatusOr<double> MedianWithItsWait(const Bench& b, const Run& run) {
+  std::vector<double> all;
+  for (int i = 0; i < (b.tiny() ? 1 : 30); ++i) {
+    EBB_TRY(b.gpu->Wait());
+    const double begin = Now();
+    EBB_TRY(run());
+    EBB_TRY(b.gpu->Wait());
+    all.push_back(Now() - begin);
+  }
+  return bench::Median(all);
+}
+
 // What a decode step whose sessions sample costs behind its logits: the largest of each row found and copied out,
 // beside copying out the rows.
 absl::Status MeasureLargest(Bench& b) {
@@ -393,23 +408,12 @@ absl::Status MeasureLargest(Bench& b) {
   };
   std::vector<float> rows_here(logits_count);
   std::vector<gpu::TokenLogit> largest_here(rows * kCount);
-  // Each with the wait that a step ends with.
-  const auto median = [&](const auto& run) -> absl::StatusOr<double> {
-    std::vector<double> all;
-    for (int i = 0; i < (b.tiny() ? 1 : 30); ++i) {
-      EBB_TRY(b.gpu->Wait());
-      const double begin = Now();
-      EBB_TRY(run());
-      EBB_TRY(b.gpu->Wait());
-      all.push_back(Now() - begin);
-    }
-    return bench::Median(all);
-  };
-  EBB_ASSIGN(const double found, median([&] {
+  EBB_ASSIGN(const double found, MedianWithItsWait(b, [&] {
                launch();
                return b.gpu->CopyOut(largest.as<gpu::TokenLogit>(), std::span(largest_here));
              }));
-  EBB_ASSIGN(const double copied, median([&] { return b.gpu->CopyOut(logits.as<float>(), std::span(rows_here)); }));
+  EBB_ASSIGN(const double copied,
+             MedianWithItsWait(b, [&] { return b.gpu->CopyOut(logits.as<float>(), std::span(rows_here)); }));
   EBB_ASSIGN(const double alone, SecondsOf(b, 4, [&](int) { launch(); }));
   const std::string name = absl::StrFormat("the %d largest of %d rows of %d logits", kCount, rows, vocab);
   const double rate = static_cast<double>(logits_count) * 4 / alone;
@@ -421,6 +425,40 @@ absl::Status MeasureLargest(Bench& b) {
                            .measured = Time(found),
                            .against = "copying the rows out " + Time(copied),
                            .ratio = copied / found});
+  return absl::OkStatus();
+}
+
+// The same for draws without top_k: the mass of each row, and the token in which a share of it ends.
+absl::Status MeasureMass(Bench& b) {
+  const int32_t rows = b.tiny() ? 2 : 8;
+  const int32_t vocab = b.tiny() ? 5000 : 128256;
+  const int64_t logits_count = int64_t{rows} * vocab;
+  std::vector<gpu::DrawNeeds> needs;
+  for (int32_t row = 0; row < rows; ++row) needs.push_back({.temperature = 1, .share = (row + 0.5) / rows});
+  EBB_ASSIGN(const GpuMemory logits, b.gpu->Allocate(logits_count * 4, "logits"));
+  EBB_ASSIGN(const GpuMemory best, b.gpu->Allocate(int64_t{rows} * 4, "the best"));
+  EBB_ASSIGN(const GpuMemory needed, b.gpu->Upload(std::span<const gpu::DrawNeeds>(needs), "what is needed"));
+  EBB_ASSIGN(const GpuMemory parts, b.gpu->Allocate(rows * gpu::MassParts(vocab) * int64_t{8}, "sums of parts"));
+  EBB_ASSIGN(const GpuMemory mass, b.gpu->Allocate(rows * int64_t{sizeof(gpu::RowMass)}, "the mass"));
+  b.table.random({.values = logits.as<void>(), .n = logits_count, .scale = 10, .seed = 7}, b.gpu->stream());
+  b.table.greedy({.logits = logits.as<float>(), .vocab = vocab, .rows = rows, .token = best.as<int32_t>()},
+                 b.gpu->stream());
+  EBB_ASSIGN(const double alone, SecondsOf(b, 4, [&](int) {
+               b.table.mass({.logits = logits.as<float>(),
+                             .best = best.as<int32_t>(),
+                             .needs = needed.as<gpu::DrawNeeds>(),
+                             .vocab = vocab,
+                             .rows = rows,
+                             .parts = parts.as<double>(),
+                             .mass = mass.as<gpu::RowMass>()},
+                            b.gpu->stream());
+             }));
+  const double rate = static_cast<double>(logits_count) * 4 / alone;
+  b.report.rows.push_back(
+      {.what = absl::StrFormat("the mass of %d rows of %d logits, and the token at a share of it", rows, vocab),
+       .measured = Time(alone) + ", " + Rate(rate, "B/s"),
+       .against = "copy rate " + Rate(b.copy_rate, "B/s"),
+       .ratio = rate / b.copy_rate});
   return absl::OkStatus();
 }
 

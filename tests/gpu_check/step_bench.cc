@@ -297,6 +297,7 @@ constexpr Part kParts[] = {{"ceilings", MeasureCeilings, false},
                            {"what decides who leaves", MeasureScores},
                            {"products", MeasureLinear},
                            {"the largest logits", MeasureLargest},
+                           {"the mass of logits", MeasureMass},
                            {"host synchronisations", CountWaits, false},
                            {"decode steps", MeasureDecode},
                            {"prompts", MeasurePrefill}};

@@ -9,9 +9,11 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/ops/gpu/draw_weight.h"
 #include "engine/sampler.h"
 #include "policies/hash_random.h"
 #include "policies/status.h"
@@ -228,19 +230,36 @@ void ExpectLargestOf(std::span<const float> row, std::span<const gpu::TokenLogit
   }
 }
 
-// What a device tells of a row that asks for its largest logits: those of the row that it tells to another who asks for
-// all, whoever else is in the step and whether it is replayed; and the sampler draws from them what it draws from the
-// row.
-TEST(GpuEngine, TheLargestLogitsAreThoseOfTheRowAndDrawItsToken) {
+// The mass of a row at a temperature, and a share's end, as the sampler's weights have them.
+void ExpectMassOf(std::span<const float> row, const RowFacts& facts) {
+  const float best = std::ranges::max(row);
+  std::vector<double> ends;
+  double mass = 0;
+  for (const float logit : row) ends.push_back(mass += gpu::DrawWeight(logit, best, facts.asked.temperature));
+  ASSERT_NEAR(facts.mass.mass, mass, 1e-13 * mass);
+  if (facts.asked.share < 0 || facts.mass.margin < 1e-12) return;
+  EXPECT_EQ(facts.mass.token, std::ranges::upper_bound(ends, facts.asked.share * mass) - ends.begin());
+}
+
+// What a device tells of a row that asks for facts: those of the row that it tells to another who asks for all, whoever
+// else is in the step and whether it is replayed; and the sampler draws from them what it draws from the row. Options
+// differ from row to row and from step to step, and the launches do not.
+TEST(GpuEngine, TheFactsAreThoseOfTheRowAndDrawItsToken) {
   const GpuWorld world({.layers = 1});
   const int32_t vocab = world.model().vocab;
   const auto whole = world.OpenOrDie(gpu::TableUnderTest(32));
   const auto engine = world.OpenOrDie(gpu::TableUnderTest(64));
   const ValidSpec policy = world.Policy(F32({.scorer = "streaming", .budget = 20}));
   const std::vector<int32_t> tokens = RandomTokens(12, 64, vocab);
-  const SamplingOptions options = {
-      .temperature = 0.8F, .top_k = 8, .top_p = 0.9F, .repetition_penalty = 1.2F, .penalty_window = 12};
+  const std::vector<SamplingOptions> sampling = {
+      {.temperature = 0.8F, .top_k = 8, .top_p = 0.9F, .repetition_penalty = 1.2F, .penalty_window = 12},
+      {.temperature = 0.6F, .top_p = 0.8F},
+      {.temperature = 1.5F},
+      {},
+      {.temperature = 0.3F, .min_p = 0.2F},
+      {.temperature = 0}};
   Sampler sampler(vocab);
+  int decided = 0, asked = 0;
   constexpr size_t kSessions = 3;
   std::vector<std::unique_ptr<GpuSession>> sessions, others;
   for (size_t i = 0; i < kSessions; ++i) {
@@ -250,17 +269,21 @@ TEST(GpuEngine, TheLargestLogitsAreThoseOfTheRowAndDrawItsToken) {
   std::vector<size_t> at(kSessions, 0);
   for (int step = 0; step < (kEmulationIsSlow ? 8 : 24); ++step) {
     std::vector<GpuRow> rows, expected;
+    std::vector<SamplingOptions> options;
     for (size_t i = 0; i < kSessions; ++i) {
       const size_t block = step == 0 || (step == 15 && i == 1) ? 5 + i : 1;
       const auto of_row = std::span(tokens).subspan(at[i], block);
       at[i] += block;
-      // The first session wants all kinds, the last always its largest.
+      // The first session wants all kinds, the last always facts.
       const GpuWant want = i == 0 && step % 3 == 1   ? GpuWant::kAll
                            : i == 0 && step % 3 == 2 ? GpuWant::kToken
                            : i == 1 && step % 2 == 0 ? GpuWant::kLast
-                                                     : GpuWant::kLargest;
-      const int32_t count = std::min(vocab, step < 12 ? 40 : 1 + static_cast<int32_t>(i));
-      rows.push_back({.session = sessions[i].get(), .tokens = of_row, .want = want, .count = count});
+                                                     : GpuWant::kFacts;
+      options.push_back(sampling[(static_cast<size_t>(step) + i) % sampling.size()]);
+      options.back().seed = static_cast<uint64_t>(step);
+      gpu::DrawNeeds needs = NeedsOf(options.back(), vocab, static_cast<int64_t>(at[i]));
+      if (step >= 12) needs.largest = std::min(needs.largest, 1 + static_cast<int32_t>(i));
+      rows.push_back({.session = sessions[i].get(), .tokens = of_row, .want = want, .needs = needs});
       expected.push_back({.session = others[i].get(), .tokens = of_row, .want = GpuWant::kLast});
     }
     ASSERT_THAT(engine->Run(rows), IsOk());
@@ -269,23 +292,29 @@ TEST(GpuEngine, TheLargestLogitsAreThoseOfTheRowAndDrawItsToken) {
       SCOPED_TRACE(testing::Message() << "step " << step << ", session " << i);
       const std::span<const float> row = expected[i].logits;
       EXPECT_EQ(rows[i].next, expected[i].next);
-      if (rows[i].want != GpuWant::kLargest) {
-        EXPECT_TRUE(rows[i].largest.empty());
+      if (rows[i].want != GpuWant::kFacts) {
+        EXPECT_TRUE(rows[i].facts.empty());
         EXPECT_EQ(rows[i].logits.empty(), rows[i].want == GpuWant::kToken);
         continue;
       }
       EXPECT_TRUE(rows[i].logits.empty());
-      ASSERT_EQ(rows[i].largest.size(), rows[i].count);
-      ExpectLargestOf(row, rows[i].largest);
+      const RowFacts& facts = rows[i].facts;
+      ASSERT_EQ(facts.largest.size(), rows[i].needs.largest);
+      ExpectLargestOf(row, facts.largest);
+      if (facts.asked.temperature > 0) ExpectMassOf(row, facts);
       const std::span<const int32_t> log = std::span(tokens).first(at[i]);
-      if (rows[i].count < LargestThatDecide(options, vocab)) continue;
-      ASSERT_EQ(sampler.DrawTokenFrom(options, rows[i].largest, log), sampler.DrawToken(options, row, log));
+      const std::optional<int32_t> token = sampler.DrawTokenFrom(options[i], facts, log);
+      ++asked;
+      if (!token) continue;
+      ++decided;
+      ASSERT_EQ(*token, sampler.DrawToken(options[i], row, log));
     }
   }
+  EXPECT_GT(decided, asked / 2);
   EXPECT_GT(engine->replays(), kEmulationIsSlow ? 2 : 12);
 }
 
-TEST(GpuEngine, TheLargestLogitsOfAVocabularyOfSeveralParts) {
+TEST(GpuEngine, TheFactsOfAVocabularyOfSeveralParts) {
   const GpuWorld world({.layers = 1});
   ModelConfig config = world.config();
   config.vocab = gpu::kLargestPart + 100;
@@ -295,12 +324,15 @@ TEST(GpuEngine, TheLargestLogitsOfAVocabularyOfSeveralParts) {
   const auto session = OpenOrDie(**engine, policy);
   const auto other = OpenOrDie(**engine, policy);
   const std::vector<int32_t> tokens = {7};
-  std::vector<GpuRow> rows = {
-      {.session = session.get(), .tokens = tokens, .want = GpuWant::kLargest, .count = gpu::kLargestMax},
-      {.session = other.get(), .tokens = tokens}};
+  std::vector<GpuRow> rows = {{.session = session.get(),
+                               .tokens = tokens,
+                               .want = GpuWant::kFacts,
+                               .needs = {.largest = gpu::kLargestMax, .temperature = 1.5F, .share = 0.99}},
+                              {.session = other.get(), .tokens = tokens}};
   ASSERT_THAT((*engine)->Run(rows), IsOk());
-  ASSERT_EQ(rows[0].largest.size(), gpu::kLargestMax);
-  ExpectLargestOf(rows[1].logits, rows[0].largest);
+  ASSERT_EQ(rows[0].facts.largest.size(), gpu::kLargestMax);
+  ExpectLargestOf(rows[1].logits, rows[0].facts.largest);
+  ExpectMassOf(rows[1].logits, rows[0].facts);
 }
 
 TEST(GpuEngine, PagesComeBackAndAreRefusedWhereNoneAreLeft) {

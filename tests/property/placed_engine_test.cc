@@ -116,15 +116,16 @@ class PlacedEngineTest : public testing::Test {
 
   // The row's last logits, wherever they are.
   static std::vector<float> Whole(Engine& engine, const BatchRow& row) {
-    if (row.largest.empty()) return {row.logits.begin(), row.logits.end()};
+    if (row.facts.empty()) return {row.logits.begin(), row.logits.end()};
     auto logits = engine.TakeLogits(*row.session);
     EBB_CHECK(logits.ok());
     return *std::move(logits);
   }
-  // Either all logits, or so many of the largest: these where a device computed the row.
+  // Either all logits, or facts: these where a device computed the row.
   static void ExpectWhatIsAskedFor(const BatchRow& row) {
-    const bool few = row.enough > 0 && row.session->on_device();
-    EXPECT_EQ(row.largest.size(), few ? static_cast<size_t>(row.enough) : 0);
+    const bool few = row.enough.largest > 0 && row.session->on_device();
+    EXPECT_EQ(row.facts.largest.size(), few ? static_cast<size_t>(row.enough.largest) : 0);
+    EXPECT_EQ(row.facts.mass.mass > 0, few && row.enough.temperature > 0);
     EXPECT_EQ(row.logits.empty(), few);
   }
 
@@ -200,7 +201,8 @@ TEST_F(PlacedEngineTest, ItYieldsWhatTheHostsEngineYields) {
 TEST_F(PlacedEngineTest, CompanyAndAFullDeviceChangeNothing) {
   const std::vector<std::string> scorers = {"h2o", "snapkv", "tova", "full", "streaming", "scissorhands"};
   constexpr size_t kEach = kIsSlow ? 20 : 40;
-  const auto yields = [&](Engine& engine, std::vector<std::vector<float>>& logits, bool alone, int32_t enough = 0) {
+  const auto yields = [&](Engine& engine, std::vector<std::vector<float>>& logits, bool alone,
+                          const gpu::DrawNeeds& enough = {}) {
     std::vector<std::unique_ptr<Session>> sessions;
     std::vector<std::vector<int32_t>> tokens;
     for (size_t i = 0; i < scorers.size(); ++i) {
@@ -244,7 +246,10 @@ TEST_F(PlacedEngineTest, CompanyAndAFullDeviceChangeNothing) {
   EXPECT_EQ(crowded, alone);
   EXPECT_GT(small->device_use()->fetched, kIsSlow ? 3 : 20);
   std::vector<std::vector<float>> few;
-  yields(*small, few, false, 3);  // of which those whose caches leave for the next wave's bring their logits along
+  yields(*small, few, false,
+         {.largest = 3,
+          .temperature = 0.5F,
+          .share = 0.5});  // of which those whose caches leave for the next wave's bring their logits along
   EXPECT_EQ(few, alone);
   EXPECT_EQ(small->device_use()->rows_kept, small->device_use()->rows_copied);  // as many as before, of the same steps
   EXPECT_EQ(small->device_use()->rows_fetched, small->device_use()->rows_kept);
@@ -317,7 +322,10 @@ TEST_F(PlacedEngineTest, TheRowThatADeviceKeepsGoesWhereTheCacheGoes) {
   const std::vector<SamplingOptions> sampling = {
       {.temperature = 0},
       {.temperature = 0.8F, .top_k = 5, .top_p = 0.9F, .seed = 3},
-      {.temperature = 1.2F, .top_k = 4, .repetition_penalty = 1.3F, .frequency_penalty = 0.5F, .penalty_window = 8}};
+      {.temperature = 0.7F, .top_p = 0.6F, .seed = 4},
+      {.temperature = 1.2F, .top_k = 4, .repetition_penalty = 1.3F, .frequency_penalty = 0.5F, .penalty_window = 8},
+      {.seed = 5},
+      {.min_p = 0.3F, .seed = 6}};
   using Visit = void (*)(Engine&, Session&);
   const std::vector<Visit> visits = {
       [](Engine&, Session&) {},
@@ -329,7 +337,8 @@ TEST_F(PlacedEngineTest, TheRowThatADeviceKeepsGoesWhereTheCacheGoes) {
       [](Engine& engine, Session& session) { EBB_CHECK(engine.ForkSession(session, {}).ok()); },
       [](Engine& engine, Session& session) {
         const std::vector<int32_t> tokens = {1, 2};
-        BatchRow row = {.session = &session, .tokens = tokens, .want = Want::kAll, .enough = 1, .draft = true};
+        BatchRow row = {
+            .session = &session, .tokens = tokens, .want = Want::kAll, .enough = {.largest = 1}, .draft = true};
         EBB_CHECK(engine.OwnPages(row).ok());
         engine.Run({&row, 1});
         EXPECT_EQ(row.logits.size(), 2 * static_cast<size_t>(engine.config().vocab));
@@ -343,15 +352,17 @@ TEST_F(PlacedEngineTest, TheRowThatADeviceKeepsGoesWhereTheCacheGoes) {
     Sampler sampler(model_.vocab);
     std::vector<int32_t> next = Tokens(8, 8);
     int64_t fetched = 0;
+    int decided = 0;
     const int steps = kIsSlow ? 12 : 40;
     for (int step = 0; step < steps; ++step) {
       SCOPED_TRACE(step);
       const SamplingOptions& options = sampling[step % sampling.size()];
-      std::vector<BatchRow> rows = {{.session = all.get(), .tokens = next, .want = Want::kLast},
-                                    {.session = few.get(),
-                                     .tokens = next,
-                                     .want = Want::kLast,
-                                     .enough = LargestThatDecide(options, model_.vocab)}};
+      std::vector<BatchRow> rows = {
+          {.session = all.get(), .tokens = next, .want = Want::kLast},
+          {.session = few.get(),
+           .tokens = next,
+           .want = Want::kLast,
+           .enough = NeedsOf(options, model_.vocab, std::ssize(few->log()) + std::ssize(next))}};
       if (step % 2 == 1) std::swap(rows[0], rows[1]);
       for (const BatchRow& row : rows) ASSERT_THAT(engine->OwnPages(row), IsOk());
       engine->Run(rows);
@@ -359,7 +370,9 @@ TEST_F(PlacedEngineTest, TheRowThatADeviceKeepsGoesWhereTheCacheGoes) {
       const BatchRow& whole = rows[step % 2];
       const BatchRow& largest = rows[1 - step % 2];
       const int32_t token = sampler.DrawToken(options, whole.logits, all->log());
-      ASSERT_EQ(sampler.DrawTokenFrom(options, largest.largest, few->log()), token);
+      const std::optional<int32_t> drawn = sampler.DrawTokenFrom(options, largest.facts, few->log());
+      ASSERT_EQ(drawn.value_or(token), token);
+      decided += drawn ? 1 : 0;
       next.assign(1, token);
       if (step % 3 == 2) continue;  // nobody asks, and another row takes its place
       const std::vector<float> expected(whole.logits.begin(), whole.logits.end());
@@ -373,6 +386,7 @@ TEST_F(PlacedEngineTest, TheRowThatADeviceKeepsGoesWhereTheCacheGoes) {
     EXPECT_EQ(engine->device_use()->rows_copied, steps);
     EXPECT_EQ(engine->device_use()->rows_kept, steps);
     EXPECT_GE(engine->device_use()->rows_fetched, fetched);
+    EXPECT_GT(decided, steps * 3 / 4);
   }
 }
 
@@ -560,7 +574,7 @@ TEST_F(PlacedEngineTest, ARowGoesWithADeviceThatFailsAsItsCacheDoes) {
   const auto described = OpenTestSession(*engine, Spec("h2o"), 16);
   for (Session* const session : {asked.get(), described.get()}) {
     const std::vector<int32_t> tokens = Tokens(9, 12);
-    BatchRow row = {.session = session, .tokens = tokens, .want = Want::kLast, .enough = 1};
+    BatchRow row = {.session = session, .tokens = tokens, .want = Want::kLast, .enough = {.largest = 1}};
     ASSERT_THAT(engine->OwnPages(row), IsOk());
     engine->Run({&row, 1});
     ExpectWhatIsAskedFor(row);

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "engine/ops/gpu/token_logit.h"
+#include "engine/ops/gpu/draw_needs.h"
 
 namespace ebb::gpu {
 
@@ -429,6 +429,23 @@ constexpr int64_t LargestScratch(int32_t vocab, int32_t count) {
   return all;
 }
 
+// The mass of each row that asks for it, and the token in which a share of it ends. Rows that do not ask are left as
+// they are. Weights are relative to the largest logit; NaN and minus infinity have none, and where all are, the mass is
+// 0.
+struct MassArgs {
+  const float* logits = nullptr;     // [rows][vocab]
+  const int32_t* best = nullptr;     // [rows] as GreedyArgs.token
+  const DrawNeeds* needs = nullptr;  // [rows]
+  int32_t vocab = 0;
+  int32_t rows = 0;
+  double* parts = nullptr;  // [rows * MassParts(vocab)]
+  RowMass* mass = nullptr;  // [rows]
+};
+
+// Logits whose weights one block of threads adds up.
+inline constexpr int32_t kMassPart = 4096;
+constexpr int32_t MassParts(int32_t vocab) { return (vocab + kMassPart - 1) / kMassPart; }
+
 // values[i] = scale * u, u in [-1, 1) a hash of (seed, i): what a benchmark multiplies, made where it is read.
 struct RandomArgs {
   Element type = Element::kF32;  // F32, F16 or BF16
@@ -502,6 +519,7 @@ struct Table {
   void (*evict)(const EvictArgs&, Stream) = nullptr;
   void (*greedy)(const GreedyArgs&, Stream) = nullptr;
   void (*largest)(const LargestArgs&, Stream) = nullptr;
+  void (*mass)(const MassArgs&, Stream) = nullptr;
   void (*random)(const RandomArgs&, Stream) = nullptr;
 };
 
@@ -537,6 +555,7 @@ void LaunchLoss(const LossArgs& args, Stream stream);
 void LaunchEvict(const EvictArgs& args, Stream stream);
 void LaunchGreedy(const GreedyArgs& args, Stream stream);
 void LaunchLargest(const LargestArgs& args, Stream stream);
+void LaunchMass(const MassArgs& args, Stream stream);
 void LaunchRandom(const RandomArgs& args, Stream stream);
 }  // namespace EBB_GPU_TARGET
 #endif

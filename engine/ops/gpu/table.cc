@@ -64,6 +64,7 @@ const Table& TableOfTarget() {
                               .evict = LaunchEvict,
                               .greedy = LaunchGreedy,
                               .largest = LaunchLargest,
+                              .mass = LaunchMass,
                               .random = LaunchRandom};
   return table;
 }

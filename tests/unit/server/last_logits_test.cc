@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <utility>
@@ -22,7 +23,9 @@ using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 
 const SamplingOptions kGreedy = {.temperature = 0};
-const SamplingOptions kAny = {.temperature = 1, .seed = 3};  // which any token may be
+const SamplingOptions kPlain = {.temperature = 0.5F, .seed = 3};
+const SamplingOptions kNucleus = {.temperature = 0.5F, .top_p = 0.3F, .seed = 3};
+const SamplingOptions kAny = {.temperature = 1, .seed = 3};  // which any token may be, and nobody asked for
 
 std::unique_ptr<Engine> OpenPlaced(const std::string& path) {
   const auto file = GgufFile::Open(path);
@@ -44,9 +47,15 @@ class LastLogitsTest : public testing::Test {
     const std::vector<int32_t> prompt = RandomTokens(1, 12, engine_->config().vocab);
     const std::vector<float> row = Step(*engine_, *all_, prompt);
     expected_.TakeWhole(row);
-    BatchRow few = {.session = few_.get(), .tokens = prompt, .want = Want::kLast, .enough = 4};
+    const gpu::DrawNeeds nucleus = NeedsOf(kNucleus, engine_->config().vocab, std::ssize(prompt));
+    BatchRow few = {.session = few_.get(),
+                    .tokens = prompt,
+                    .want = Want::kLast,
+                    .enough = {.largest = std::min(nucleus.largest, 100),
+                               .temperature = nucleus.temperature,
+                               .share = NeedsOf(kPlain, engine_->config().vocab, std::ssize(prompt)).share}};
     engine_->Run({&few, 1});
-    logits_.TakeLargest(few.largest);
+    logits_.TakeFacts(few.facts);
   }
 
   int64_t fetched() const { return engine_->device_use()->rows_fetched; }
@@ -70,10 +79,12 @@ class LastLogitsTest : public testing::Test {
   LastLogits logits_ = {};
 };
 
-TEST_F(LastLogitsTest, WhatTheLargestDecideFetchesNothing) {
+TEST_F(LastLogitsTest, WhatTheFactsDecideFetchesNothing) {
   EXPECT_EQ(Draw(logits_, *few_, kGreedy), Draw(expected_, *all_, kGreedy));
   const SamplingOptions top = {.temperature = 0.9F, .top_k = 4, .seed = 5};
   EXPECT_EQ(Draw(logits_, *few_, top), Draw(expected_, *all_, top));
+  EXPECT_EQ(Draw(logits_, *few_, kPlain), Draw(expected_, *all_, kPlain));
+  EXPECT_EQ(Draw(logits_, *few_, kNucleus), Draw(expected_, *all_, kNucleus));
   EXPECT_EQ(fetched(), 0);
 }
 
@@ -96,7 +107,7 @@ TEST_F(LastLogitsTest, TheNextStepsTakeThePlaceOfTheLast) {
   logits_.TakeWhole(std::vector<float>{1, 3, 2});
   EXPECT_THAT(Whole(logits_, *few_), ElementsAreArray({1, 3, 2}));
   const std::vector<gpu::TokenLogit> largest = {{.logit = 2, .token = 9}};
-  logits_.TakeLargest(largest);
+  logits_.TakeFacts({.asked = {.largest = 1}, .largest = largest});
   EXPECT_EQ(Draw(logits_, *few_, kGreedy), 9);
   EXPECT_THAT(Whole(logits_, *few_), ElementsAreArray(Whole(expected_, *all_)));  // as its device has it
 }
