@@ -376,8 +376,7 @@ void Dispatcher::CannotLeave(const absl::Status& status) {
   const std::string& name = sessions_.at(leaving.session).request.id;
   stirred_ = true;
   metrics_.swap().out_failures.Add();
-  LogWarn("swap",
-          {{"session", HashForLog(name)}, {"error", ErrorForLog(status, name)}},
+  LogWarn("swap", {{"session", HashForLog(name)}, {"error", ErrorForLog(status, name)}},
           "a session cannot be written, and stays in memory");
   for (Parked& parked : parked_) {
     if (parked.ready) continue;
@@ -452,7 +451,8 @@ void Dispatcher::HaveRead(uint64_t reading, absl::StatusOr<std::unique_ptr<Loade
   if (!status.ok() && !absl::IsUnavailable(status)) {
     status = session.swapped->damage = Damaged(session, std::string(status.message()));
     const std::string& name = session.request.id;
-    LogError("swap", {{"session", HashForLog(name)}, {"error", ErrorForLog(status, name)}}, "a session's file is damaged");
+    LogError("swap", {{"session", HashForLog(name)}, {"error", ErrorForLog(status, name)}},
+             "a session's file is damaged");
   }
   coming_->is_read = true;
   coming_->loaded = status.ok() ? std::move(loaded) : status;

@@ -134,7 +134,9 @@ std::string HashForLog(std::string_view name) {
 std::string ErrorForLog(const absl::Status& status, std::string_view name) {
   const std::string_view text(status.message().data(), status.message().size());
   // A dot ends a name, as files are called NAME.1.journal.
-  const auto goes_on = [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-'; };
+  const auto goes_on = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+  };
   std::string error;
   size_t done = 0;
   for (size_t at = text.find(name); !name.empty() && at != text.npos; at = text.find(name, at + 1)) {
