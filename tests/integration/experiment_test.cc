@@ -146,6 +146,23 @@ TEST_F(Experiment, PutsEndUsersIntoArmsByWeightForAllTheirSessions) {
   EXPECT_EQ(server_.Metric("ebb_experiment_sessions_total{experiment=\"e\",arm=\"wide\"}"), 2 * wide);
 }
 
+TEST_F(Experiment, TakesANameThatComesAgainForTheSameUnit) {
+  ASSERT_TRUE(Start(Spec("e")).ok());
+  v1::CreateSessionRequest nightly = For("");
+  nightly.set_session_id("nightly");
+  std::set<std::string> arms;
+  for (int night = 0; night < 5; ++night) {
+    const v1::Session made = client_.Create(nightly);
+    arms.insert(made.arm());
+    EXPECT_TRUE(Report(client_, made.name(), 0.25 * night).ok());
+    EXPECT_TRUE(client_.Delete(made.name()).ok());
+  }
+  EXPECT_THAT(arms, SizeIs(1));
+  const v1::ExperimentResults results = Get("e").results();
+  EXPECT_EQ(results.arms(0).units() + results.arms(1).units(), 1U);
+  EXPECT_EQ(results.arms(0).sessions() + results.arms(1).sessions(), 5U);
+}
+
 TEST_F(Experiment, TakesOnlyWhoDoesNotSayAPolicy) {
   ASSERT_TRUE(Start(Spec("e")).ok());
   const v1::Session own = client_.Create(SessionWith(StreamingPolicy(40)));
