@@ -16,7 +16,8 @@ TenantChanged ChangeOf(const TenantAccount& account) {
   return {.tenant = account.id(), .weight = account.limits().weight, .tier = account.limits().tier};
 }
 
-constexpr CallId kSessionArrival = 0;  // calls count from 1
+constexpr CallId kSessionArrival = 0;                          // calls count from 1
+constexpr absl::Duration kOnItsWay = absl::Milliseconds(100);  // a call, to here, at most where machines are busy
 
 }  // namespace
 
@@ -487,12 +488,13 @@ void Dispatcher::CountStep(int32_t prompt_tokens, int32_t decode_tokens, absl::D
 }
 
 // Whether its deadline is over, though nothing came of it in time that was long enough. gRPC rounds what is left of a
-// client's deadline up, by a hundredth at most, so that a client gives up a little before that.
+// client's deadline up, by a hundredth at most, and counts it from when the call came, so that a client gives up
+// before.
 bool Dispatcher::IsLate(const Call& call, const absl::Status& status) const {
   if (!absl::IsDeadlineExceeded(status) && !absl::IsCancelled(status)) return false;
   if ((call.request.decodes ? call.first_token : call.first_step) != absl::InfiniteFuture()) return false;
   const absl::Duration waited = clock_.Now() - call.arrived;
-  return waited > options_.ttft_target && waited >= 0.98 * (call.request.deadline - call.arrived);
+  return waited > options_.ttft_target && waited + kOnItsWay >= 0.98 * (call.request.deadline - call.arrived);
 }
 
 void Dispatcher::CountCall(Call& call, const CallEnd& end) {

@@ -300,6 +300,13 @@ TEST_F(HastyDispatcherTest, ACallThatWaitedLongAndGotNothingByItsDeadlineIsLate)
   dispatcher_.Cancel(kB);
   RunToEnd();
   EXPECT_EQ(late(), 2);
+  // And a little early, by what the call took to come here.
+  CallRequest request = AnswerRequest("b", 20, 5);
+  request.deadline = dispatcher_.clock().Now() + absl::Milliseconds(50);
+  dispatcher_.Start(3, request, NewCall());
+  dispatcher_.Cancel(3);
+  RunToEnd();
+  EXPECT_EQ(late(), 3);
 }
 
 TEST_F(HastyDispatcherTest, WhoCancelsBeforeTheDeadlineOrHasATokenIsNotLate) {
