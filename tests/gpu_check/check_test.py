@@ -111,7 +111,7 @@ class GpuCheck(unittest.TestCase):
             running.kill()
         report = self.report()
         self.assertEqual(report["rows"], [])
-        self.assertEqual(len(report["missing"]), 11)
+        self.assertEqual(len(report["missing"]), 12)
         self.assertTrue(all("was ended before it came there" in what for what in report["missing"]))
 
     def test_a_run_that_checked_nothing_failed(self):
@@ -129,7 +129,7 @@ class GpuCheck(unittest.TestCase):
         beside = [row["what"] for row in report["rows"] if " kept, " not in row["what"]]
         self.assertEqual(len(beside), len(report["rows"]) - 1)
         self.assertTrue(all("copy on the device" in what or "product of" in what for what in beside), beside)
-        self.assertEqual(sum("not asked for" in what for what in report["missing"]), 9)
+        self.assertEqual(sum("not asked for" in what for what in report["missing"]), 10)
 
     def test_a_part_that_there_is_not_is_refused_with_those_that_there_are(self):
         done = self.run_check("--kind", "emulated", "--part", "selction")

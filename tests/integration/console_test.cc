@@ -171,12 +171,12 @@ TEST_F(ConsoleTest, SaysWhyACallWasRefused) {
   httplib::Headers odd = kOfConsole;
   odd.emplace("X-Ebb-Tenant", "ac\xC3\xA9");
   EXPECT_EQ(ReasonOf(Post("SessionService/ListSessions", "{}", odd), 400), "BAD_HEADER");
-  const auto refusals = [&](const std::string& reason) {
-    return server_->Metric("ebb_refusals_total{reason=\"" + reason + "\"}");
+  const auto refusals = [&](const std::string& tenant, const std::string& reason) {
+    return server_->Metric("ebb_refusals_total{tenant=\"" + tenant + "\",reason=\"" + reason + "\"}");
   };
-  EXPECT_EQ(refusals("BAD_JSON"), 3);
-  EXPECT_EQ(refusals("NOT_FOR_CONSOLE"), 2);
-  EXPECT_EQ(refusals("UNKNOWN_SESSION"), 2);
+  EXPECT_EQ(refusals("", "BAD_JSON"), 3);
+  EXPECT_EQ(refusals("", "NOT_FOR_CONSOLE"), 2);
+  EXPECT_EQ(refusals("default", "UNKNOWN_SESSION"), 2);
 }
 
 TEST_F(ConsoleTest, IsForPagesThatCameFromHere) {
