@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Markdown files point at what exists: relative links at files and headings, `folder/file` at files, `Suite.Sentence`, `Class.test_name` and
-`fuzz/name` at tests; and each row of a table of promises names what shows it.
+"""Markdown files point at what exists: relative links at files and headings, `folder/file` at files, `Suite.Sentence`, `Suite.Begin...`,
+`Class.test_name`, `e2e/name` and `fuzz/name` at tests; and each row of a table of promises names what shows it.
 
     tests/tidy/links.py          prints one line per finding, exits 1 if there is any
     tests/tidy/links.py --self   checks that the rules find what they are meant to find
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)\)")
 HEADING = re.compile(r"^#{1,6} +(.*?)(?: +#+)? *$")
 OURS = re.compile(r"(command_line|policies|engine|server|client|proto|tests|scripts|docs|models|cmake)/[\w./-]*")
-TEST = re.compile(r"[A-Z]\w+\.(?:[A-Z]|test_)\w+|fuzz/\w+")
+TEST = re.compile(r"[A-Z]\w+\.(?:[A-Z]|test_)\w+(?:\.\.\.)?|(?:e2e|fuzz)/\w+")
 SHOWS = re.compile(r"`(?:tests/[^`]+|make \w+[^`]*)`")
 FENCE = re.compile(r"^ {0,3}(```|~~~)")
 
@@ -52,6 +52,11 @@ def links(text):
             yield number, match[1]
 
 
+def is_test(name, tests):
+    """Three dots stand for how the names of one or more tests go on."""
+    return any(test.startswith(name[:-3]) for test in tests) if name.endswith("...") else name in tests
+
+
 def mentions(path, text, exists, tests):
     """Yields (line, message) for files and tests that the prose names and that are not there."""
     for number, line in prose(text):
@@ -59,7 +64,7 @@ def mentions(path, text, exists, tests):
             # A name without extension is a pair of .h and .cc. Some pages have the reader make a file of their own, fading.
             if OURS.fullmatch(name) and "fading" not in name and not exists(name.rstrip("/")) and not exists(name + ".h"):
                 yield number, f"{name}: there is no such file"
-            if TEST.fullmatch(name) and not path.startswith("docs/reference/") and name not in tests:
+            if TEST.fullmatch(name) and not path.startswith("docs/reference/") and not is_test(name, tests):
                 yield number, f"{name}: there is no such test"
 
 
@@ -68,7 +73,7 @@ def unshown(text):
     shown_by = False
     for number, line in prose(text):
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
-        if cells == ["promise", "shown by"]:
+        if cells and (cells[0], cells[-1]) == ("promise", "shown by"):
             shown_by = True
         elif not cells:
             shown_by = False
@@ -83,6 +88,7 @@ def test_names():
 
     names = {".".join(name) for _, names in found("tests/**/*_test.cc", r"^TEST(?:_[FP])?\((\w+), (\w+)\)") for name in names}
     names |= {f"fuzz/{source.stem.removesuffix('_fuzz')}" for source in ROOT.glob("tests/fuzz/*_fuzz.cc")}
+    names |= {f"e2e/{source.stem.removesuffix('_test')}" for source in ROOT.glob("tests/e2e/*_test.py")}
     for _, lines in found("tests/**/*_test.py", r"^class (\w+)|^    def (test_\w+)"):
         of = ""
         for name, test in lines:
@@ -124,12 +130,14 @@ def self_test():
     wrong = [f"nothing found in {text!r}" for text in bad if not found(text)]
     wrong += [f"{message} in {text!r}" for text in good for message in found(text)]
     told = "`docs/a.md` `docs/` `docs/b.md` `Aa.Bb` `Aa.Cc` `policies/fading.h` `a.b`"
-    told += " `Aa.test_b` `Aa.test_c` `fuzz/a` `fuzz/b`"
-    named = [message.split(":")[0] for _, message in mentions("a.md", told, tree.__contains__, {"Aa.Bb", "Aa.test_b", "fuzz/a"})]
-    wrong += [f"found {named}"] if named != ["docs/b.md", "Aa.Cc", "Aa.test_c", "fuzz/b"] else []
+    told += " `Aa.test_b` `Aa.test_c` `fuzz/a` `fuzz/b` `e2e/a` `e2e/b` `Aa.Bb...` `Aa.B...` `Aa.Cc...` `e2e/` `x...`"
+    known = {"Aa.Bbb", "Aa.Bb", "Aa.test_b", "fuzz/a", "e2e/a"}
+    named = [message.split(":")[0] for _, message in mentions("a.md", told, tree.__contains__, known)]
+    wrong += [f"found {named}"] if named != ["docs/b.md", "Aa.Cc", "Aa.test_c", "fuzz/b", "e2e/b", "Aa.Cc..."] else []
     table = "| promise | shown by |\n|---|---|\n| a | `Aa.Bb` |\n| b | trust |\n| c | `tests/a.py`, `x` |\n| d | `Aa.test_b` |\n| e | `bb` |\n\n| f | g |"
+    table += "\n\n| promise | not | shown by |\n|---|---|---|\n| h | `Aa.Bb` | trust |\n| i | x | `Aa.Bb` |"
     rows = [message[0] for _, message in unshown(table)]
-    wrong += [f"without a test: {rows}"] if rows != ["b", "e"] else []
+    wrong += [f"without a test: {rows}"] if rows != ["b", "e", "h"] else []
     for each in wrong:
         print(f"links --self: {each}")
     return 1 if wrong else 0
