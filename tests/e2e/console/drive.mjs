@@ -42,6 +42,7 @@ async function looks(page, count) {
 
 async function converse(page, words = "") {
   const talk = panel(page, "Playground");
+  await page.evaluate(() => (document.getElementById("status").textContent = "")); // what `answered` then finds is of this answer
   if (words) await talk.getByLabel("Say").fill(words);
   await talk.getByRole("button", { name: "Send" }).click();
 }
