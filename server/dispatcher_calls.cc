@@ -99,7 +99,9 @@ absl::Status Dispatcher::PlanCall(Call& call) {
   CallRequest& request = call.request;
   const TenantAccount& account = tenants_.Of(request.tenant, clock_.Now());
   const auto calls = static_cast<int64_t>(calls_.size());
-  if (calls >= options_.queue_max && calls >= QueuePlaces(options_.queue_max, account.used(Quota::kCalls))) {
+  const bool can_wait = account.limits().tier == Tier::kLow;
+  const int64_t places = can_wait ? options_.queue_max : QueuePlaces(options_.queue_max, account.used(Quota::kCalls));
+  if (calls >= places) {
     return Refuse(absl::StatusCode::kUnavailable,
                   absl::StrFormat("%d calls wait or run, which is all the server takes", calls),
                   {.reason = "QUEUE_FULL", .retry = absl::Milliseconds(200)});

@@ -207,6 +207,10 @@ Metrics::Metrics(const MetricsOptions& options)
   for (const std::string& name : options.tenants) tenant(name);
   if (options.device) device_.emplace(set_, *options.device);
   if (!options.whole_server) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ShowRefusals(kOther);
+  }
   reload_.emplace(MakeReload(set_));
   set_["ebb_build_info"]
       .gauge({options.version, options.revision, options.backend, options.grpc_version, options.model})
@@ -231,10 +235,7 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
     if (row.quota == Quota::kTokens || row.quota == Quota::kSnapshotBytes) continue;  // others count them
     used[at] = &set_["ebb_quota_used"].gauge({label, row.label});
   }
-  if (whole_server_) {
-    for (const std::string_view reason : kLoadReasons) RefusalsLocked(label, reason);
-    for (const std::string_view reason : kBusyReasons) RefusalsLocked(label, reason);
-  }
+  if (whole_server_) ShowRefusals(label);
   return {.label = std::string(label),
           .queue_wait = set_["ebb_queue_wait_seconds"].histogram({label}),
           .ttft = set_["ebb_ttft_seconds"].histogram({label}),
@@ -321,6 +322,11 @@ Counter& Metrics::RefusalsLocked(std::string_view tenant, std::string_view reaso
   Counter*& counter = refusals_[{std::string(tenant), std::string(reason)}];
   if (counter == nullptr) counter = &set_["ebb_refusals_total"].counter({tenant, reason});
   return *counter;
+}
+
+void Metrics::ShowRefusals(std::string_view tenant) {
+  for (const std::string_view reason : kLoadReasons) RefusalsLocked(tenant, reason);
+  for (const std::string_view reason : kBusyReasons) RefusalsLocked(tenant, reason);
 }
 
 void Metrics::CountRefusal(const absl::Status& status, std::string_view tenant) {

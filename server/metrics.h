@@ -285,6 +285,7 @@ class Metrics {
  private:
   TenantMetrics MakeTenant(std::string_view label);
   Counter& RefusalsLocked(std::string_view tenant, std::string_view reason);
+  void ShowRefusals(std::string_view tenant);  // those of load, at zero; locked
 
   MetricSet set_;
   const size_t tenants_max_;

@@ -18,7 +18,8 @@
 //                 weight among all of the highest tier that have something to run, has a block in the step before the
 //                 decodes, if one waits. Blocks go in their fair order, so others' may come before it; all of them
 //                 together take a quarter of the rows at most, and leave a token for each decode that then has a row.
-//                 So who asks little waits no longer for its prompt the more decodes a neighbour has
+//                 That ends at a block which does not fit so; one of step_tokens_max - step_rows_max tokens always
+//                 does. So who asks little waits no longer for its prompt the more decodes a neighbour has
 //   fair          blocks and decodes each go by the tier of their tenant (tiered_queue.h), within a tier by deficit
 //                 round robin over tenants, then priority, then age (for a block that of its request, for a decode the
 //                 time since its last token): fair_queue.h states the bounds. The first block of a tenant that had none

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <ctime>
@@ -56,6 +57,8 @@ bool IsAtEnd() {
   return ERR_GET_LIB(error) == ERR_LIB_PEM && ERR_GET_REASON(error) == PEM_R_NO_START_LINE;
 }
 
+constexpr absl::string_view kMarks[] = {"-----BEGIN ", "-----END "};
+
 // Whether each PEM block of a text is whole, whatever it holds. Between blocks there may be any text; a reader takes a
 // first line that was cut off for such, so lines that look like a block's first or last are counted.
 bool HasWholeBlocks(const std::string& text) {
@@ -72,7 +75,10 @@ bool HasWholeBlocks(const std::string& text) {
   if (!IsAtEnd()) return false;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const bool is_last = line.data() + line.size() == text.data() + text.size();
-    if (absl::StartsWith(line, is_last ? "-" : "-----")) ++lines;
+    const bool is_mark = std::ranges::any_of(kMarks, [&](absl::string_view mark) {
+      return absl::StartsWith(line, mark) || (is_last && !line.empty() && absl::StartsWith(mark, line));
+    });
+    if (is_mark) ++lines;
   }
   return lines == 0;
 }

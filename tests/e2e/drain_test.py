@@ -148,7 +148,7 @@ class Drain(unittest.TestCase):
         self.assert_goes_on(answer, messages)
 
     def test_a_stream_of_the_openai_port_goes_on(self):
-        asked = {"model": "drained", "prompt": "Once", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+        asked = {"model": "drained", "prompt": "Once", "max_tokens": 20000, "ignore_eos": True, "stream": True}
 
         def ask(**more):
             port = http.client.HTTPConnection(self.drained.openai, timeout=PATIENCE)
@@ -163,7 +163,7 @@ class Drain(unittest.TestCase):
         self.assertEqual((refused.status, refused.getheader("retry-after"), json.load(refused)["error"]["code"]), (503, "1", "DRAINING"))
         events += [line for line in answer if line.startswith(b"data: ")]
         self.assertEqual(events[-1], b"data: [DONE]\n")
-        self.assertEqual(json.loads(events[-2][6:])["usage"]["completion_tokens"], 2000)
+        self.assertEqual(json.loads(events[-2][6:])["usage"]["completion_tokens"], 20000)
 
     @unittest.skipIf(missing(), missing())
     def test_the_node_client_goes_elsewhere(self):

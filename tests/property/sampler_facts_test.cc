@@ -97,10 +97,17 @@ std::vector<float> RandomRow(HashRandom& random, int32_t vocab) {
 SamplingOptions OptionsToDraw(HashRandom& random, int32_t vocab) {
   const auto maybe = [&](auto off, auto on) { return random.Uniform(0, 2) != 0 ? off : on; };
   const bool falls = random.Uniform(0, 1) == 0;
+  // One after the other: arguments are worked out in an order of the compiler's.
+  const float usual = maybe(1.0F, 0.0F);
+  const float warm = 0.2F + 2 * random.UniformFloat();
+  const float odd = maybe(warm, 1e-6F);
+  const float nucleus = 0.05F + 0.9F * random.UniformFloat();
+  const float nucleus_or_half = maybe(0.5F, nucleus);
+  const int32_t most = random.Uniform(0, 3) == 0 ? vocab + 3 : 50;
   SamplingOptions options = {
-      .temperature = maybe(maybe(1.0F, 0.0F), maybe(0.2F + 2 * random.UniformFloat(), 1e-6F)),
-      .top_k = random.Uniform(0, 3) == 0 ? 0 : random.Uniform(1, random.Uniform(0, 3) == 0 ? vocab + 3 : 50),
-      .top_p = maybe(1.0F, maybe(0.5F, 0.05F + 0.9F * random.UniformFloat())),
+      .temperature = maybe(usual, odd),
+      .top_k = random.Uniform(0, 3) == 0 ? 0 : random.Uniform(1, most),
+      .top_p = maybe(1.0F, nucleus_or_half),
       .min_p = maybe(0.0F, random.UniformFloat()),
       .typical_p = maybe(1.0F, 0.05F + 0.9F * random.UniformFloat()),
       .repetition_penalty = maybe(1.0F, (falls ? 1.0F : 0.5F) + random.UniformFloat()),
@@ -111,7 +118,8 @@ SamplingOptions OptionsToDraw(HashRandom& random, int32_t vocab) {
   };
   for (int32_t i = maybe(0, random.Uniform(1, 5)); i > 0; --i) {
     const float bias = maybe(random.UniformFloat(), 100.0F);
-    options.logit_bias[random.Uniform(0, vocab - 1)] = falls ? -bias : maybe(bias, -bias);
+    const int32_t token = random.Uniform(0, vocab - 1);
+    options.logit_bias[token] = falls ? -bias : maybe(bias, -bias);
   }
   return options;
 }

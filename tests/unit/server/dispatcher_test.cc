@@ -318,7 +318,7 @@ TEST_F(HastyDispatcherTest, WhoCancelsBeforeTheDeadlineOrHasATokenIsNotLate) {
   dispatcher_.Start(kA, request, cancelled);
   dispatcher_.Cancel(kA);
   request = AnswerRequest("b", 20, kEndless);
-  request.deadline = dispatcher_.clock().Now() + absl::Seconds(1);
+  request.deadline = dispatcher_.clock().Now() + absl::Seconds(3);
   dispatcher_.Start(kB, request, answered);
   RunToEnd();
   EXPECT_THAT(cancelled.end().status, IsRefusal(absl::StatusCode::kCancelled, "CALL_CANCELLED", ""));

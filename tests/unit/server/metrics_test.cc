@@ -122,6 +122,7 @@ TEST(Metrics, ShowEverySeriesAtZeroBeforeAnythingHappened) {
         "SESSION_RECOVERING", "WATCHERS_FULL", "SLOW_READER", "SESSION_BUSY"}) {
     EXPECT_EQ(Value(text, "ebb_refusals_total{tenant=\"default\",reason=\"" + reason + "\"}"), "0") << reason;
     EXPECT_EQ(Value(text, "ebb_refusals_total{tenant=\"acme\",reason=\"" + reason + "\"}"), "0") << reason;
+    EXPECT_EQ(Value(text, "ebb_refusals_total{tenant=\"other\",reason=\"" + reason + "\"}"), "0") << reason;
   }
   EXPECT_EQ(Value(text, "ebb_worker_busy_seconds"), "0");
   EXPECT_EQ(Value(text, "ebb_requests_late_total{tenant=\"acme\"}"), "0");
