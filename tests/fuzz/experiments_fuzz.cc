@@ -6,31 +6,20 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "policies/calibration.h"
 #include "policies/check.h"
 #include "policies/status.h"
 #include "server/convert_experiment.h"
 #include "server/experiment_list.h"
+#include "tests/fuzz/spec_limits.h"
 
 namespace ebb {
 namespace {
 
 constexpr int kUsers = 8;
-
-const SpecLimits& Limits() {
-  static const SpecLimits limits = {.trained_context = 512,
-                                    .query_heads = 4,
-                                    .layers = 3,
-                                    .kv_heads = 2,
-                                    .calibration = &BlankCalibration(),
-                                    .head_gates = std::make_shared<const HeadGates>(6, 0.5)};
-  return limits;
-}
 
 // By itself: it may not run beside others of the file.
 void CheckExperiment(const ExperimentSpec& spec) {
@@ -39,7 +28,7 @@ void CheckExperiment(const ExperimentSpec& spec) {
   EBB_CHECK(started.ok());
   EBB_CHECK(!experiments.Start(spec, absl::UnixEpoch()).ok());
   const v1::ExperimentSpec told = ExperimentProto(*started).spec();
-  const auto again = ExperimentFrom(told, Limits());
+  const auto again = ExperimentFrom(told, FuzzedLimits());
   EBB_CHECK(again.ok());
   EBB_CHECK(google::protobuf::util::MessageDifferencer::Equals(
       ExperimentProto({.spec = *again, .arms = started->arms}).spec(), told));
@@ -55,7 +44,7 @@ void CheckExperiment(const ExperimentSpec& spec) {
 }
 
 void CheckFile(const std::string& text) {
-  const auto specs = ExperimentsFrom("fuzz.json", text, Limits());
+  const auto specs = ExperimentsFrom("fuzz.json", text, FuzzedLimits());
   if (specs.ok()) {
     for (const ExperimentSpec& spec : *specs) CheckExperiment(spec);
     return;

@@ -7,17 +7,16 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/match.h"
-#include "policies/calibration.h"
 #include "policies/check.h"
 #include "policies/status.h"
 #include "server/convert.h"
 #include "server/policy_json.h"
 #include "server/reply.h"
+#include "tests/fuzz/spec_limits.h"
 
 namespace ebb {
 namespace {
@@ -27,16 +26,6 @@ using Json = nlohmann::json;
 
 constexpr int kDepthMax = 64;  // as the OpenAI port has it
 
-const SpecLimits& Limits() {
-  static const SpecLimits limits = {.trained_context = 512,
-                                    .query_heads = 4,
-                                    .layers = 3,
-                                    .kv_heads = 2,
-                                    .calibration = &BlankCalibration(),
-                                    .head_gates = std::make_shared<const HeadGates>(6, 0.5)};
-  return limits;
-}
-
 void CheckRefusal(const absl::Status& status, const std::string& field) {
   const Refusal refusal = GetRefusal(status);
   EBB_CHECK(!refusal.reason.empty());
@@ -45,13 +34,13 @@ void CheckRefusal(const absl::Status& status, const std::string& field) {
 }
 
 v1::PolicySpec Told(const v1::PolicySpec& spec) {
-  const auto policy = ValidPolicyFrom(spec, Limits());
+  const auto policy = ValidPolicyFrom(spec, FuzzedLimits());
   EBB_CHECK(policy.ok());
   return PolicyProto(*policy);
 }
 
 void CheckSpec(const v1::PolicySpec& spec) {
-  const auto policy = ValidPolicyFrom(spec, Limits());
+  const auto policy = ValidPolicyFrom(spec, FuzzedLimits());
   if (!policy.ok()) return CheckRefusal(policy.status(), "policy");
   const v1::PolicySpec told = PolicyProto(*policy);
   EBB_CHECK(MessageDifferencer::Equals(Told(told), told));
