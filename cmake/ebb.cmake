@@ -38,7 +38,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   add_compile_options(-fcf-protection)
 endif()
 if(NOT EBB_SANITIZE)
-  add_compile_definitions("$<$<AND:$<CONFIG:Release>,$<NOT:$<BOOL:$<TARGET_PROPERTY:EBB_UNOPTIMISED>>>>:_FORTIFY_SOURCE=2>")
+  add_compile_definitions("$<$<AND:$<CONFIG:Release>,$<NOT:$<BOOL:$<TARGET_PROPERTY:EBB_UNFORTIFIED>>>>:_FORTIFY_SOURCE=2>")
 endif()
 
 # Results must not depend on which multiply-add a compiler fuses (docs/explanation/determinism.md).
@@ -132,7 +132,7 @@ function(ebb_test name)
   ebb_together(${name})
   if(arg_LABEL MATCHES "unit|integration") # what they say themselves is short, and optimising it takes most of the build
     target_compile_options(${name} PRIVATE -O0)
-    set_target_properties(${name} PROPERTIES EBB_UNOPTIMISED ON)
+    set_target_properties(${name} PROPERTIES EBB_UNFORTIFIED ON)
     ebb_precompiled(${name} ebb_test_headers)
   else()
     ebb_precompiled(${name} ebb_headers)
