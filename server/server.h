@@ -67,7 +67,7 @@ struct ServerOptions {
   std::optional<TlsOptions> tls = {};                     // none: plain HTTP/2
   std::optional<bool> reflection = {};                    // default: where nobody has to say who they are
   int64_t message_bytes_max = 4 << 20;                    // of a request
-  int64_t plan_bytes_max = 36 << 20;                      // of a PlanEviction request
+  int64_t plan_bytes_max = 4 << 20;                       // of a PlanEviction request
   size_t stream_buffer = 64;                              // messages that a stream may hold back
   absl::Duration connection_age_max = absl::Minutes(30);  // zero: never
   absl::Duration keepalive = absl::Seconds(60);

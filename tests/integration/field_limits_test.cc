@@ -207,6 +207,7 @@ class FieldLimits : public testing::Test {
     options.http_listen = {.host = "127.0.0.1", .port = 0};
     options.store_dir = store_.path();
     options.engine.arena_bytes = 16 << 20;
+    options.plan_bytes_max = 36 << 20;  // so that it is Ebb, not gRPC, that sees and refuses what is too large
     options.stream_buffer = 4;
   }};
   TestClient client_{server_.address()};

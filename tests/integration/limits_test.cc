@@ -12,6 +12,7 @@ namespace ebb {
 namespace {
 
 using client::ReadDetails;
+using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 v1::PolicySpec FullPolicy(uint32_t limit) {
@@ -46,6 +47,22 @@ TEST(Limits, ASessionThatCanNeverFitIsInvalid) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(ReadDetails(status).reason, "SESSION_TOO_LARGE");
   EXPECT_EQ(ReadDetails(status).field, "policy.trigger.budget");
+}
+
+TEST(Limits, WhatIsAboveTheLimitOfEveryMethodIsNotEvenParsed) {
+  const TestServer server;
+  TestClient client(server.address());
+  const std::string name = client.Create(SessionWith(StreamingPolicy(16))).name();
+  v1::PlanEvictionRequest plan;
+  plan.add_rows()->set_scores(std::string(5 << 20, '\0'));
+  v1::PlanEvictionResponse planned;
+  for (const grpc::Status& status : {client.Prefill(PrefillText(name, std::string(5 << 20, 'x'))),
+                                     client.eviction().PlanEviction(client.Context().get(), plan, &planned)}) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(status.error_message(), HasSubstr("Received message larger than max")) << "so gRPC says it";
+  }
+  EXPECT_EQ(client.Get(name).tokens(), 0U);
+  EXPECT_TRUE(client.Prefill(PrefillText(name, "Once")).ok()) << "on the same connection";
 }
 
 TEST(Limits, AModelThatLearnedItsPositionsKeepsThem) {

@@ -72,7 +72,7 @@ struct RandomRow {
 
 class PlanEvictionTest : public testing::Test {
  protected:
-  TestServer server_;
+  TestServer server_{[](ServerOptions& options) { options.plan_bytes_max = 36 << 20; }};
   TestClient client_{server_.address()};
 };
 

@@ -89,7 +89,7 @@ TEST(LoadConfig, GivesTheDefaultsOfTheArchitectureWithoutAnything) {
   EXPECT_EQ(config.server().http_listen(), "127.0.0.1:7701");
   EXPECT_EQ(ToDuration(config.server().drain_timeout()), absl::Seconds(30));
   EXPECT_EQ(config.server().message_size_max(), 4u << 20);
-  EXPECT_EQ(config.server().plan_size_max(), 36u << 20);
+  EXPECT_EQ(config.server().plan_size_max(), 4u << 20);
   EXPECT_EQ(config.model().path(), "");
   EXPECT_EQ(config.cache().arena(), 0u);
   EXPECT_EQ(config.scheduling().step_tokens_max(), 512u);
