@@ -127,8 +127,9 @@ class Drain(unittest.TestCase):
         eventually(lambda: self.balancer.asked > asked, "the call goes somewhere else")
         self.balancer.hold.clear()
         calling.join(PATIENCE)
-        self.assertEqual([(error.code, error.reason, error.message) for error in self.retry.refusals],
-                         [(grpc.StatusCode.UNAVAILABLE, "", "CANCELLED")], "which every client of ours knows by this message")
+        # Every client of ours knows it by this message. Where the connection says first up to which call it goes, gRPC itself tries again.
+        self.assertIn([(error.code, error.reason, error.message) for error in self.retry.refusals],
+                      ([(grpc.StatusCode.UNAVAILABLE, "", "CANCELLED")], []))
         self.assertTrue(self.is_at(self.other, created[0].name))
         self.assert_goes_on(answer, messages)
 
