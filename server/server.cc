@@ -525,8 +525,7 @@ class RunningServer final : public Server {
     return metrics().Serialize(others) + ExperimentMetrics(experiments_.List());
   }
 
-  // Once gRPC is down, no call is left and the workers may go. A file that does not answer holds up nothing before
-  // this.
+  // Once gRPC is down, no call is left and the workers may go.
   void Stop(absl::Duration patience) {
     reloader_.Stop();
     if (models_) models_->StopAll(absl::ZeroDuration());
