@@ -20,11 +20,13 @@ constexpr absl::Duration kLastAge = absl::Milliseconds(100);
 GrpcServers::GrpcServers(const TransportLimits& limits, const std::shared_ptr<grpc::ServerCredentials>& credentials,
                          const std::function<void(grpc::ServerBuilder&)>& add)
     : told_(grpc_completion_queue_create_for_next(nullptr)) {
+  grpc::ResourceQuota buffers("ebb");  // one: in a drain both servers have connections
+  SetBufferQuota(limits, buffers);
   TransportLimits last = limits;
   last.connection_age_max = kLastAge;
   for (Entered* const entered : {&first_, &last_}) {
     grpc::ServerBuilder builder;
-    SetTransportLimits(entered == &first_ ? limits : last, builder);
+    SetTransportLimits(entered == &first_ ? limits : last, buffers, builder);
     entered->door.Build(builder, credentials);
     add(builder);
     entered->server = builder.BuildAndStart();

@@ -38,7 +38,10 @@ class HealthPort::Server final : public grpc::health::v1::Health::CallbackServic
     EBB_ASSIGN(acceptor_, Acceptor::Listen(listen, "server.health_listen"));
     grpc::ServerBuilder builder;
     LeaveOutReflection(builder);
-    SetTransportLimits({.request_bytes_max = kQuestionBytesMax, .answer_bytes_max = kQuestionBytesMax}, builder);
+    const TransportLimits limits = {.request_bytes_max = kQuestionBytesMax, .answer_bytes_max = kQuestionBytesMax};
+    grpc::ResourceQuota buffers("ebb-health");
+    SetBufferQuota(limits, buffers);
+    SetTransportLimits(limits, buffers, builder);
     door_.Build(builder, grpc::InsecureServerCredentials());
     // In the place of gRPC's own, which says what it was last told instead of asking.
     builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));

@@ -42,7 +42,7 @@ std::span<const MetricRow> MetricTable() {
       {"ebb_rpc_seconds", kH, "seconds", {"method"}, kTtft,
        "From a call's arrival to its end."},
       {"ebb_refusals_total", kC, "calls", {"tenant", "reason"}, {},
-       "Calls answered with an error that the request, a limit or the load explains, by whose they were and by ErrorInfo reason. No tenant: it was not known yet; `other`: also of who has opened no session with the main model."},
+       "Calls answered with an error that the request, a limit or the load explains, by whose they were and by ErrorInfo reason. No tenant: it was not known yet; `other`: also of who has opened no session."},
       {"ebb_auth_failures_total", kC, "calls", {"reason"}, {},
        "Of these refusals, calls whose caller showed no credential, a wrong one, or one that does not allow the call, and those of pages that may not call the console or the OpenAI port. Handshakes of TLS that fail are no calls: a client without a certificate is not counted."},
       {"ebb_certificate_end_timestamp_seconds", kG, "seconds", {}, {},

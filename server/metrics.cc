@@ -188,7 +188,7 @@ std::map<int, Counter*> MakeFinished(MetricSet& set) {
 Metrics::Metrics(const MetricsOptions& options)
     : set_(MetricTable()),
       tenants_max_(std::max<size_t>(options.tenants_max, 1)),
-      whole_server_(options.whole_server),
+      server_(options.server),
       worker_(MakeWorker(set_)),
       store_(MakeStore(set_)),
       journal_(MakeJournal(set_)),
@@ -206,7 +206,7 @@ Metrics::Metrics(const MetricsOptions& options)
   tenant(kDefaultTenant);
   for (const std::string& name : options.tenants) tenant(name);
   if (options.device) device_.emplace(set_, *options.device);
-  if (!options.whole_server) return;
+  if (server_ != nullptr) return;
   {
     const std::lock_guard lock(mutex_);
     ShowRefusals(kOther);
@@ -231,11 +231,10 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
   std::array<Gauge*, kQuotas.size()> limits = {};
   for (const QuotaRow& row : kQuotas) {
     const auto at = static_cast<size_t>(row.quota);
-    if (whole_server_) limits[at] = &set_["ebb_quota_limit"].gauge({label, row.label});
+    if (server_ == nullptr) limits[at] = &set_["ebb_quota_limit"].gauge({label, row.label});
     if (row.quota == Quota::kTokens || row.quota == Quota::kSnapshotBytes) continue;  // others count them
     used[at] = &set_["ebb_quota_used"].gauge({label, row.label});
   }
-  if (whole_server_) ShowRefusals(label);
   return {.label = std::string(label),
           .queue_wait = set_["ebb_queue_wait_seconds"].histogram({label}),
           .ttft = set_["ebb_ttft_seconds"].histogram({label}),
@@ -265,10 +264,24 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
           .is_shared = label == kOther};
 }
 
-const TenantMetrics& Metrics::tenant(std::string_view name) {
+// Of the server's metrics alone.
+std::string_view Metrics::LabelLocked(std::string_view tenant) {
+  if (labels_.contains(tenant)) return tenant;
+  if (labels_.size() >= tenants_max_) return kOther;
+  labels_.emplace(tenant);
+  ShowRefusals(tenant);
+  return tenant;
+}
+
+std::string_view Metrics::LabelFor(std::string_view tenant) {
   const std::lock_guard lock(mutex_);
+  return LabelLocked(tenant);
+}
+
+const TenantMetrics& Metrics::tenant(std::string_view name) {
+  const std::lock_guard lock(mutex_);  // before the server's, always
   if (const auto at = tenants_.find(name); at != tenants_.end()) return at->second;
-  const std::string_view label = tenants_.size() < tenants_max_ ? name : kOther;
+  const std::string_view label = server_ == nullptr ? LabelLocked(name) : server_->LabelFor(name);
   if (const auto at = tenants_.find(label); at != tenants_.end()) return at->second;
   return tenants_.emplace(label, MakeTenant(label)).first->second;
 }
@@ -345,7 +358,7 @@ void Metrics::CountRefusal(const absl::Status& status, std::string_view tenant) 
     return;
   }
   // Names that were only ever refused get no series, so that they take none from others.
-  RefusalsLocked(tenant.empty() || tenants_.contains(tenant) ? tenant : kOther, reason).Add();
+  RefusalsLocked(tenant.empty() || labels_.contains(tenant) ? tenant : kOther, reason).Add();
 }
 
 void Metrics::SetCertificateEnd(absl::Time end) {

@@ -37,6 +37,8 @@
 
 namespace ebb {
 
+class Metrics;
+
 // Every family, in the order in which /metrics shows them.
 std::span<const MetricRow> MetricTable();
 
@@ -51,7 +53,8 @@ struct MetricsOptions {
   std::vector<std::string> methods = {};  // every "InferenceService/Generate" that may be called
   std::vector<std::string> tenants = {};  // those configured; `default` is always there
   size_t tenants_max = 64;                // distinct labels; further tenants share `other`
-  bool whole_server = true;               // false: of a model beside others, which says nothing of the server
+  // Of a model beside others: those of the server, which outlive these and say who has a label. Null: these are they.
+  Metrics* server = nullptr;
 };
 
 // Tokens of drafts.
@@ -86,7 +89,7 @@ struct TenantMetrics {
   Counter& watch_events;
   Counter& watch_events_lost;
   std::array<Gauge*, kQuotas.size()> quota_used;   // by Quota: Add
-  std::array<Gauge*, kQuotas.size()> quota_limit;  // 0: none. Null unless MetricsOptions::whole_server
+  std::array<Gauge*, kQuotas.size()> quota_limit;  // 0: none. Null of a model beside others
   bool is_shared = false;                          // the limits, by tenants past tenants_max
 };
 
@@ -236,7 +239,8 @@ class Metrics {
  public:
   explicit Metrics(const MetricsOptions& options);
 
-  // Valid as long as this object; past tenants_max those of `other`.
+  // Valid as long as this object; past tenants_max those of `other`. A tenant of a model beside others takes one of the
+  // server's labels, by which its refusals are counted there.
   const TenantMetrics& tenant(std::string_view name);
   // Valid likewise; past the first 64 experiments that of `other`.
   const ArmMetrics& arm(std::string_view experiment, std::string_view arm);
@@ -252,11 +256,12 @@ class Metrics {
   const SwapMetrics& swap() const { return swap_; }
   // Null where no GPU computes sessions.
   DeviceMetrics* device() { return device_ ? &*device_ : nullptr; }
-  const ReloadMetrics& reload() const { return *reload_; }  // REQUIRES: MetricsOptions::whole_server
+  const ReloadMetrics& reload() const { return *reload_; }  // REQUIRES: no model's beside others
 
   // A call is over. Counts code and time; an error of ours (UNKNOWN, INTERNAL, DATA_LOSS) or a refusal (the rest,
   // CANCELLED apart) also by its reason, the one that ToGrpc sends; UNAUTHENTICATED and PERMISSION_DENIED once more.
-  // `tenant`: whose it was, empty where nobody knows. One that tenant() was never asked for is counted as `other`.
+  // `tenant`: whose it was, empty where nobody knows. One that no model's tenant() was ever asked for is counted as
+  // `other`.
   void CallEnded(const MethodMetrics& method, const absl::Status& status, absl::Duration elapsed,
                  std::string_view tenant);
   // The part of it that is about why; nothing for OK.
@@ -284,12 +289,14 @@ class Metrics {
 
  private:
   TenantMetrics MakeTenant(std::string_view label);
+  std::string_view LabelFor(std::string_view tenant);
+  std::string_view LabelLocked(std::string_view tenant);
   Counter& RefusalsLocked(std::string_view tenant, std::string_view reason);
   void ShowRefusals(std::string_view tenant);  // those of load, at zero; locked
 
   MetricSet set_;
   const size_t tenants_max_;
-  const bool whole_server_;
+  Metrics* const server_;  // null: it is this
   WorkerMetrics worker_;
   StoreMetrics store_;
   JournalMetrics journal_;
@@ -299,7 +306,8 @@ class Metrics {
   std::map<int, Counter*> finished_;
   std::map<std::string, PolicyMetrics, std::less<>> policies_;
   std::map<std::string, MethodMetrics, std::less<>> methods_;
-  mutable std::mutex mutex_;  // guards those below
+  mutable std::mutex mutex_;                   // guards those below
+  std::set<std::string, std::less<>> labels_;  // of tenants, of all models; but for `other`
   std::map<std::string, TenantMetrics, std::less<>> tenants_;
   std::set<std::string, std::less<>> reasons_;
   std::map<std::pair<std::string, std::string>, Counter*> refusals_;  // by tenant's label and reason

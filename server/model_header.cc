@@ -1,10 +1,12 @@
 #include "server/model_header.h"
 
 #include <cstddef>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "engine/model/architecture.h"
 #include "engine/model/gguf.h"
 #include "engine/model/gguf_header.h"
@@ -13,6 +15,8 @@
 #include "engine/model/mapped_folder.h"
 #include "engine/model/model_path.h"
 #include "policies/status.h"
+#include "server/finished_within.h"
+#include "server/small_file.h"
 
 namespace ebb {
 namespace {
@@ -34,12 +38,21 @@ absl::Status CheckFolder(const std::string& path) {
   return ReadHubConfig(file(kConfig), config, file(kGeneration), *generation, unused).status();
 }
 
-}  // namespace
-
-absl::Status CheckModelHeader(const std::string& path) {
+absl::Status CheckNow(const std::string& path) {
   if (IsModelFolder(path)) return CheckFolder(path);
   EBB_ASSIGN(const GgufFile file, GgufFile::Open(path));
   return ReadConfig(file).status();
+}
+
+}  // namespace
+
+absl::Status CheckModelHeader(const std::string& path) {
+  const auto header = std::make_shared<absl::Status>();
+  if (FinishedWithin(path, kFilePatience, [=] { *header = CheckNow(path); })) return *header;
+  return Refuse(absl::StatusCode::kUnavailable,
+                absl::StrFormat("%s: nothing has come of it for %s: the file system that it is on may be away", path,
+                                absl::FormatDuration(kFilePatience)),
+                {.reason = "FILE_UNREADABLE", .metadata = {{"file", path}}});
 }
 
 }  // namespace ebb

@@ -10,9 +10,9 @@
 namespace ebb {
 
 // Reads the header of a GGUF file, and of those that have the rest of it, or of a folder config.json, and no tensors:
-// milliseconds, however large the model. What it lets through may still fail to load. NOT_FOUND and so on
-// FILE_UNREADABLE; DATA_LOSS MODEL_DAMAGED; FAILED_PRECONDITION UNSUPPORTED_MODEL_FORMAT, UNSUPPORTED_ARCHITECTURE,
-// UNSUPPORTED_MODEL_FEATURE. The message begins with the path of the file that is wrong.
+// milliseconds, however large the model, or kFilePatience where nothing comes. What it lets through may still fail to
+// load. NOT_FOUND and so on FILE_UNREADABLE; DATA_LOSS MODEL_DAMAGED; FAILED_PRECONDITION UNSUPPORTED_MODEL_FORMAT,
+// UNSUPPORTED_ARCHITECTURE, UNSUPPORTED_MODEL_FEATURE. The message begins with the path of the file that is wrong.
 absl::Status CheckModelHeader(const std::string& path);
 
 }  // namespace ebb

@@ -6,7 +6,9 @@
 // like, so that a damaged one does not keep a certificate from being renewed. Files are compared by their content and
 // opened by their paths each time, so a ConfigMap's links may be turned to another folder.
 //
-// One thread does it all, so that neither a signal nor gRPC waits for a disk, and no file needs a lock to be read.
+// One thread does it all, so that neither a signal nor gRPC waits for a disk, and no file needs a lock to be read. It
+// waits for a file no longer than kFilePatience, and where the file system then still does not answer no more at all
+// until it does: the others are taken meanwhile, and the server can end.
 
 #ifndef EBB_SERVER_RELOAD_H_
 #define EBB_SERVER_RELOAD_H_

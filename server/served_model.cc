@@ -34,7 +34,7 @@ std::unique_ptr<Metrics> MetricsFor(const ServerOptions& options, const Engine& 
                             .queue_max = options.work.queue_max,
                             .device = engine.device_use(),
                             .methods = shared.methods,
-                            .whole_server = !shared.methods.empty()};
+                            .server = shared.server_metrics};
   for (const auto& [tenant, limits] : *shared.tenants.get()) metrics.tenants.push_back(tenant);
   return std::make_unique<Metrics>(metrics);
 }

@@ -36,9 +36,9 @@ class ServedModel {
     const CurrentTenants& tenants;
     std::shared_ptr<TenantUses> tenant_uses = {};
     Clock clock = {};
-    Experiments* experiments = nullptr;  // that its sessions may count in; null: none
-    std::vector<std::string> methods =
-        {};  // that its metrics are of, too, with the server's; empty: they are of it alone
+    Experiments* experiments = nullptr;     // that its sessions may count in; null: none
+    std::vector<std::string> methods = {};  // that its metrics are of, too
+    Metrics* server_metrics = nullptr;      // of the main model and of the server; null: its own are these
   };
 
   // Of `options` count what is of a model: engine, draft, work but for tenants, and where sessions are kept. Errors of

@@ -150,7 +150,7 @@ class RunningServer final : public Server {
 
   // Before anybody calls.
   absl::Status OpenMain() {
-    EBB_ASSIGN(main_, ServedModel::Open(options_, SharedBy(kMainModel, AllMethods(), &experiments_)));
+    EBB_ASSIGN(main_, ServedModel::Open(options_, SharedBy(kMainModel)));
     EBB_ASSIGN(TenantTable tenants, WithPolicies(options_.work.tenants, LimitsOf(main_->worker().model())));
     models_.emplace(
         *main_, names_,
@@ -356,14 +356,17 @@ class RunningServer final : public Server {
                        "the name is that of the main model, `model`");
   }
 
-  ServedModel::Shared SharedBy(ModelId id, std::vector<std::string> methods, Experiments* experiments) {
+  // Of a server the main model alone counts calls, and has experiments.
+  ServedModel::Shared SharedBy(ModelId id) {
+    const bool is_main = id == kMainModel;
     return {.id = id,
             .names = names_,
             .tenants = tenants_,
             .tenant_uses = tenant_uses_,
             .clock = clock_,
-            .experiments = experiments,
-            .methods = std::move(methods)};
+            .experiments = is_main ? &experiments_ : nullptr,
+            .methods = is_main ? AllMethods() : std::vector<std::string>(),
+            .server_metrics = is_main ? nullptr : &metrics()};
   }
 
   std::vector<SessionName> SessionsOf(const std::string& name, const ModelSpec& spec) const {
@@ -384,7 +387,7 @@ class RunningServer final : public Server {
 
   absl::StatusOr<std::unique_ptr<ServedModel>> LoadBeside(const std::string& name, const ModelSpec& spec, ModelId id) {
     EBB_ASSIGN(const ServerOptions options, OptionsOf(options_, name, spec));
-    EBB_ASSIGN(std::unique_ptr<ServedModel> model, ServedModel::Open(options, SharedBy(id, {}, nullptr)));
+    EBB_ASSIGN(std::unique_ptr<ServedModel> model, ServedModel::Open(options, SharedBy(id)));
     const KeptSessions sum = model->BringBack();
     if (options.durability != Durability::kOff) {
       LogInfo("brought_back", {{"model", name}, {"sessions", sum.kept}, {"failed", sum.failed}});
@@ -522,8 +525,7 @@ class RunningServer final : public Server {
     return metrics().Serialize(others) + ExperimentMetrics(experiments_.List());
   }
 
-  // Once gRPC is down, no call is left and the workers may go. A file that does not answer holds up nothing before
-  // this.
+  // Once gRPC is down, no call is left and the workers may go.
   void Stop(absl::Duration patience) {
     reloader_.Stop();
     if (models_) models_->StopAll(absl::ZeroDuration());

@@ -4,7 +4,6 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
-#include <grpcpp/resource_quota.h>
 
 #include <algorithm>
 #include <limits>
@@ -69,7 +68,12 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
 
 void LeaveOutReflection(grpc::ServerBuilder& builder) { builder.SetOption(std::make_unique<WithoutReflection>()); }
 
-void SetTransportLimits(const TransportLimits& limits, grpc::ServerBuilder& builder) {
+void SetBufferQuota(const TransportLimits& limits, grpc::ResourceQuota& buffers) {
+  buffers.Resize(std::max(kBufferBytes, kBufferedRequests * static_cast<size_t>(limits.request_bytes_max)));
+}
+
+void SetTransportLimits(const TransportLimits& limits, const grpc::ResourceQuota& buffers,
+                        grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(limits.request_bytes_max));
   builder.SetMaxSendMessageSize(static_cast<int>(limits.answer_bytes_max));
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
@@ -81,9 +85,7 @@ void SetTransportLimits(const TransportLimits& limits, grpc::ServerBuilder& buil
   if (limits.connection_age_max > absl::ZeroDuration()) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, Milliseconds(limits.connection_age_max));
   }
-  grpc::ResourceQuota quota("ebb");
-  quota.Resize(std::max(kBufferBytes, kBufferedRequests * static_cast<size_t>(limits.request_bytes_max)));
-  builder.SetResourceQuota(quota);
+  builder.SetResourceQuota(buffers);
 }
 
 }  // namespace ebb

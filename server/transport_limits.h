@@ -4,6 +4,7 @@
 #ifndef EBB_SERVER_TRANSPORT_LIMITS_H_
 #define EBB_SERVER_TRANSPORT_LIMITS_H_
 
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 
 #include <cstdint>
@@ -22,7 +23,11 @@ struct TransportLimits {
 // gRPC's reflection puts itself into every server of a process that is linked to it; not into this one.
 void LeaveOutReflection(grpc::ServerBuilder& builder);
 
-void SetTransportLimits(const TransportLimits& limits, grpc::ServerBuilder& builder);
+// Makes `buffers` what all connections of the servers that share it may hold in buffers together.
+void SetBufferQuota(const TransportLimits& limits, grpc::ResourceQuota& buffers);
+
+void SetTransportLimits(const TransportLimits& limits, const grpc::ResourceQuota& buffers,
+                        grpc::ServerBuilder& builder);
 
 }  // namespace ebb
 

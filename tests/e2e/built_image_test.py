@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The image that `make image` built runs as its own configuration says, from its root filesystem, read-only and without capabilities.
 
-EBB_IMAGE names it, or build/image/ebb.tar is it; it is skipped where there is none, since building it takes minutes and Debian's mirror.
+EBB_IMAGE names it, or build/image/ebb.tar is it; it is skipped where there is none, since building it takes minutes and Debian's mirror, and
+where it is older than the programs that it should have: what it would say is of other ones.
 """
 import json
 import os
@@ -20,6 +21,7 @@ from binaries import ROOT
 import contained
 from patience import eventually
 
+GIVEN = "EBB_IMAGE" in os.environ
 IMAGE = pathlib.Path(os.environ.get("EBB_IMAGE", ROOT / "build/image/ebb.tar"))
 SIZE_MAX = 250 << 20  # bytes, unpacked: it was 181 MB when this was written, two thirds of it Debian's base
 WITHOUT = ("cc gcc g++ c++ clang cpp as ld make cmake ninja go rustc python3 protoc "  # nothing that makes programs,
@@ -29,6 +31,17 @@ WITHOUT = ("cc gcc g++ c++ clang cpp as ld make cmake ninja go rustc python3 pro
 def may_contain():
     done = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "true"], capture_output=True) if shutil.which("unshare") else None
     return done is not None and done.returncode == 0 and os.geteuid() == 0
+
+
+def older_than(image, folder):
+    """The first of the image's programs in `folder` that is newer than `image`; None where none is."""
+    if not image.exists():
+        return None
+    made = image.stat().st_mtime
+    return next((path.name for name in ("ebbd", "ebb") if (path := folder / name).exists() and path.stat().st_mtime > made), None)
+
+
+STALE = None if GIVEN else older_than(IMAGE, ROOT / "build/bin")
 
 
 def packages(status):
@@ -43,7 +56,21 @@ def packages(status):
     return found
 
 
+class Stale(unittest.TestCase):
+    def test_an_image_is_as_old_as_the_newest_of_its_programs(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        image = folder / "ebb.tar"
+        self.assertIsNone(older_than(image, folder), "there is none")
+        for path, seconds in ((image, 20), (folder / "ebbd", 10)):
+            path.touch()
+            os.utime(path, (seconds, seconds))
+        self.assertIsNone(older_than(image, folder))
+        (folder / "ebb").touch()
+        self.assertEqual(older_than(image, folder), "ebb")
+
+
 @unittest.skipUnless(IMAGE.exists(), f"there is no image at {IMAGE}: make image-test")
+@unittest.skipIf(STALE, f"{IMAGE} is older than build/bin/{STALE}, so that it has another one: make image-test")
 @unittest.skipUnless(may_contain(), "namespaces are not to be had: they take root")
 class BuiltImage(unittest.TestCase):
     @classmethod

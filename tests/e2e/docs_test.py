@@ -342,5 +342,41 @@ class SecurityPage(unittest.TestCase):
             call_as_grpcurl(words, server.addr.replace("127.0.0.1", "localhost"), [(name, header.replace("$(cat acme.token)", token))], ca=file["ca.pem"])
 
 
+def rows_of(page, heading):
+    """The cells of the first table behind a heading, by its first cell without backquotes and, where there is one, the budget in the next."""
+    text = (ROOT / page).read_text(encoding="utf-8").split(f"\n{heading}\n", 1)[1]
+    lines = re.search(r"^\|.*?\n(?!\|)", text, re.MULTILINE | re.DOTALL)[0].splitlines()[2:]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+
+
+class Policies(unittest.TestCase):
+    """The README's table has the numbers of the pages that measured them."""
+
+    def test_quality_is_as_measured(self):
+        measured = {(policy, budget): cells for policy, budget, *cells in rows_of("docs/benchmarks/quality.md", "## All scorers, modifiers and budgets")}
+        shown = rows_of("README.md", "## Which policy")
+        self.assertGreater(len(shown), 5)
+        for policy, _, _, _, divergence, *recalled in shown:
+            with self.subTest(policy):
+                prefill, stream, again, _, kl, *_ = (cell.split(" ")[0] for cell in measured[policy, "-" if policy == "full" else "256"])
+                self.assertEqual([divergence, *recalled], [kl, prefill, stream, again])
+
+    def test_cost_is_as_measured(self):
+        now = (ROOT / "docs/benchmarks/policy_cost.md").read_text(encoding="utf-8").split("\n## Now\n")[1].split("\n## ")[0]
+        blocks = re.findall(r"^perf05\.gguf .* batch 1, .*\n((?:.+\n)+)", now, re.MULTILINE)
+        measured = dict(re.findall(r"^(\w\S*) +\+([\d.]+) %", "".join(blocks), re.MULTILINE))
+        for policy, _, _, cost, *_ in rows_of("README.md", "## Which policy"):
+            with self.subTest(policy):
+                name = policy.split(":")[0]
+                self.assertEqual(cost.removesuffix(" %"), {"full": "", "streaming": "0: the others are compared with it"}.get(name, measured.get(name, "not measured")))
+
+    def test_memory_is_as_reckoned(self):
+        for policy, _, memory, *_ in rows_of("README.md", "## Which policy"):
+            info = subprocess.run([BIN / "ebb-lab", "info", ROOT / "models/ebb-tiny-q8_0.gguf", "--sessions=1",
+                                   f"--budget={1024 if policy == 'full' else 256}"], capture_output=True, text=True, check=True).stdout
+            (caches,) = re.findall(r"^caches +(\d+) bytes", info, re.MULTILINE)
+            self.assertEqual(memory, f"{int(caches) / 1e6:.2f} MB", policy)
+
+
 if __name__ == "__main__":
     sys.exit(unittest.main(verbosity=2))

@@ -342,6 +342,17 @@ TEST_F(ModelsTest, QuotasAreOfAllModels) {
   EXPECT_EQ(ReasonOf(SessionOf("main")), "TENANT_SESSIONS");
 }
 
+TEST_F(ModelsTest, RefusalsAreTheTenantsWhateverItsModel) {
+  Start({{"other", Spec(other_)}});
+  WaitFor("other", v1::MODEL_STATE_SERVING);
+  TestClient beta(server_->address(), "beta");
+  beta.Create(SessionOf("other", "b"));
+  v1::Session session;
+  EXPECT_EQ(ReadDetails(beta.Create(SessionOf("other", "b"), &session)).reason, "NAME_TAKEN");
+  EXPECT_EQ(server_->Metric("ebb_refusals_total{tenant=\"beta\",reason=\"NAME_TAKEN\"}"), 1);
+  EXPECT_EQ(server_->Metric("ebb_refusals_total{tenant=\"other\",reason=\"NAME_TAKEN\"}"), 0);
+}
+
 TEST_F(ModelsTest, RefusesWhatCouldNeverBeServed) {
   Start({});
   const auto refused = [&](const ModelTable& models) { return server_->server().SetModels(models, kHours); };

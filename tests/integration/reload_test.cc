@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <httplib.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include "tests/support/certificates.h"
 #include "tests/support/ebbd_process.h"
 #include "tests/support/eventually.h"
+#include "tests/support/hung_file.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -230,17 +232,17 @@ constexpr char kOps[] = "ops sha256:81df83b16fd9c8888b6f555bf83d48575bda41d58115
 constexpr char kAcme1[] = "acme sha256:7974d1de1641df0234e124a5d0f4acfacfc40c99ea69f0295f943074816d1091\n";
 constexpr char kAcme2[] = "acme sha256:89683d3644595c8bdbd401e8dc978888cda6f2a5b35edb9ce2dbce87d3f6d239\n";
 
-// Tokens in a file of their own, which the server never looks at by itself.
+// Tokens in a file of their own, which the server never looks at by itself unless it is told.
 class ReloadOfTokens : public Reload {
  protected:
   void WriteTokens(const std::string& text) const {
     std::ofstream(tokens_ + ".new") << text;
     fs::rename(tokens_ + ".new", tokens_);
   }
-  void StartWithTokens(std::vector<std::string> arguments) {
+  void StartWithTokens(std::vector<std::string> arguments, const std::string& looks_every = kNeverLooks) {
     for (const std::string& more :
          {"--model=" + model_.path(), std::string("--cache.arena=32MiB"), std::string("--auth.mode=token"),
-          "--auth.token_file=" + tokens_, std::string("--auth.reload=1h"), std::string("--server.reload=1h")}) {
+          "--auth.token_file=" + tokens_, "--auth.reload=" + looks_every, "--server.reload=" + looks_every}) {
       arguments.push_back(more);
     }
     ebbd_ = std::make_unique<EbbdProcess>(EBBD_BINARY, arguments);
@@ -277,6 +279,21 @@ class ReloadOfTokens : public Reload {
     if (!answer) return -1;
     const size_t at = answer->body.find("\n" + series + " ");
     return at == std::string::npos ? -1 : std::strtod(answer->body.c_str() + at + series.size() + 2, nullptr);
+  }
+
+  // While the file of tokens is not to be had: what was read before holds, the configuration is taken by itself, who
+  // asks for all files is told, and the server ends when it is told to.
+  void ExpectToGoOnWithoutTheFile(const std::string& why) const {
+    Write(Sessions(2));
+    EXPECT_TRUE(Eventually([&] { return SessionsMax() == 2; }));
+    EXPECT_TRUE(Eventually([&] { return Metric("ebb_config_failing") == 1; }));
+    EXPECT_TRUE(IsLetIn("acme-1"));
+    v1::ReloadConfigResponse response;
+    const grpc::Status asked = Ask(&response);
+    EXPECT_EQ(ReadDetails(asked).reason, "NO_TOKEN_FILE");
+    EXPECT_THAT(asked.error_message(), HasSubstr("cannot read " + tokens_ + ": " + why));
+    ebbd_->Signal(SIGTERM);
+    EXPECT_EQ(ebbd_->Wait(), 0) << ebbd_->log();
   }
 
   const std::string tokens_ = folder_.path() + "/tokens";
@@ -358,6 +375,24 @@ TEST_F(ReloadOfTokens, ABadConfigurationKeepsAGoodTokenFromBeingTaken) {
 }
 
 // Certificates, tokens and experiments, in a server that looks at none of them by itself.
+TEST_F(ReloadOfTokens, APipeInThePlaceOfAFileIsNotWaitedFor) {
+  Write(Sessions(1));
+  WriteTokens(std::string(kOps) + kAcme1);
+  StartWithTokens({"--config=" + path_}, "100ms");
+  ASSERT_EQ(mkfifo((tokens_ + ".new").c_str(), 0600), 0);
+  fs::rename(tokens_ + ".new", tokens_);
+  ExpectToGoOnWithoutTheFile("it is no regular file");
+}
+
+TEST_F(ReloadOfTokens, AFileThatDoesNotAnswerKeepsNobodyWaiting) {
+  Write(Sessions(1));
+  WriteTokens(std::string(kOps) + kAcme1);
+  StartWithTokens({"--config=" + path_}, "100ms");
+  const HungFile hung(tokens_);
+  if (!hung.hangs()) GTEST_SKIP() << HungFile::kSkipped;
+  ExpectToGoOnWithoutTheFile("nothing has come of it for 5s");
+}
+
 TEST(ReloadOfCertificates, TakesAllFilesOrNone) {
   const Certificates made;
   made.Authority("ca");

@@ -266,6 +266,30 @@ TEST(CallEnded, SaysWhoseTheRefusalsAre) {
   EXPECT_EQ(Value(metrics.Serialize(), "ebb_sessions{tenant=\"last\"}"), "1");
 }
 
+// A tenant of another model alone has a label at the server, and those of all models together are bounded.
+TEST(CallEnded, KnowsTheTenantsOfEveryModel) {
+  Metrics metrics(Options());
+  Metrics beside({.tenants_max = 4, .server = &metrics});
+  const MethodMetrics& create = metrics.method("SessionService/GetSession");
+  const absl::Status full = Refuse(absl::StatusCode::kUnavailable, "x", {.reason = "NO_PAGES"});
+  beside.tenant("second").sessions.Add(1);
+  const auto refused = [&](const std::string& tenant) {
+    return Value(metrics.Serialize(), "ebb_refusals_total{tenant=\"" + tenant + "\",reason=\"NO_PAGES\"}");
+  };
+  EXPECT_EQ(refused("second"), "0") << "there before its first refusal";
+  metrics.CallEnded(create, full, {}, "second");
+  EXPECT_EQ(refused("second"), "1");
+  EXPECT_EQ(refused("other"), "0");
+  EXPECT_EQ(Value(metrics.Serialize(), "ebb_sessions{tenant=\"second\"}"), "") << "all else is the model's";
+  // 4 labels: default, acme and second are three.
+  metrics.tenant("last");
+  beside.tenant("more").sessions.Add(1);
+  metrics.CallEnded(create, full, {}, "more");
+  EXPECT_EQ(refused("more"), "");
+  EXPECT_EQ(refused("other"), "1");
+  EXPECT_EQ(Value(beside.Serialize(), "ebb_sessions{tenant=\"other\"}"), "1");
+}
+
 TEST(Metrics, LoseNothingWhenThreadsWriteAndReadAtOnce) {
   Metrics metrics(Options());
   constexpr int kThreads = 4, kRounds = 2000;

@@ -91,7 +91,7 @@ TEST(TenantBook, TokensThatAreOwedOutliveWhatTookThem) {
 
 TEST(TenantBook, CountsOfSeveralModelsAreChecked) {
   Metrics metrics({});
-  Metrics metrics_beside({.whole_server = false});
+  Metrics metrics_beside({.server = &metrics});
   const auto uses = std::make_shared<TenantUses>();
   const auto table = Table({{"acme", {.sessions_max = 3, .tokens_per_minute = 60}}});
   TenantBook book(table, kNow, metrics, uses);
