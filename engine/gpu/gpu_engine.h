@@ -79,7 +79,8 @@ struct GpuRow {
 class GpuEngine {
  public:
   // `table` outlives it. As GpuModel::Upload; INVALID_ARGUMENT ARENA_TOO_SMALL; GPU_OUT_OF_MEMORY before anything is
-  // copied, with the bytes of all that stays there; as GpuEngineOptions::products and BlockProducts::Make.
+  // copied, with the bytes of all that stays there; as Gpu::Rehearse, of all kernels that steps may launch; as
+  // GpuEngineOptions::products and BlockProducts::Make.
   static absl::StatusOr<std::unique_ptr<GpuEngine>> Open(const gpu::Table& table, const ModelConfig& config,
                                                          const Weights& weights, const GpuEngineOptions& options);
 
@@ -204,6 +205,7 @@ class GpuEngine {
                                     Multiplier& multiplier);
   static absl::StatusOr<std::unique_ptr<GpuEngine>> Make(std::unique_ptr<Gpu> gpu, Multiplier multiplier,
                                                          GpuModel model, const GpuEngineOptions& options);
+  absl::Status Rehearse();
   Step Plan(std::span<const GpuRow> rows) const;
   absl::Status Reserve(const Step& step);
   absl::Status ReserveSplits(const Step& step);

@@ -103,9 +103,36 @@ absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> 
   EBB_ASSIGN(GpuMemory arena, gpu->Allocate(pages * page_bytes, "the cache's arena"));
   EBB_ASSIGN(GpuMoment begun, gpu->MakeMoment());
   EBB_ASSIGN(GpuMoment done, gpu->MakeMoment());
-  return std::unique_ptr<GpuEngine>(new GpuEngine(std::move(gpu), std::move(model), std::move(multiplier),
-                                                  std::move(arena), static_cast<int32_t>(pages), std::move(begun),
-                                                  std::move(done), options));
+  auto engine = std::unique_ptr<GpuEngine>(new GpuEngine(std::move(gpu), std::move(model), std::move(multiplier),
+                                                         std::move(arena), static_cast<int32_t>(pages),
+                                                         std::move(begun), std::move(done), options));
+  EBB_TRY(engine->Rehearse());
+  return engine;
+}
+
+// Steps of every shape that decides which kernels are launched, and with how much shared memory.
+absl::Status GpuEngine::Rehearse() {
+  std::optional<BlockProducts> products = std::exchange(products_, std::nullopt);  // a library launches by itself
+  absl::Status fits = gpu_->Rehearse([&] {
+    constexpr int32_t kSlots = 1 << 16;  // what short lanes want, and long ones
+    constexpr int32_t kBlock = 64;
+    for (const int32_t single : {1, 9, 17}) {  // of rows up to 8, 16 and 32
+      Step step;
+      step.rows = single + kBlock;
+      step.single = single;
+      step.sessions.resize(static_cast<size_t>(single) + 1);
+      for (int32_t row = 0; row < single; ++row) step.wanted.push_back(row);
+      step.slots_max = step.block_slots_max = kSlots;
+      step.block_tokens_max = kBlock;
+      step.largest = std::min(gpu::kLargestMax, model_.config.vocab);
+      step.tracks_modified = model_.config.group();
+      step.observes = step.blocks_observe = step.weighs = step.reduces = step.likens = step.draws = step.measures =
+          true;
+      Launch(step);
+    }
+  });
+  products_ = std::move(products);
+  return fits;
 }
 
 }  // namespace ebb

@@ -17,7 +17,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 10;
+inline constexpr int32_t kTableVersion = 11;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -465,6 +465,13 @@ using Moment = void*;
 // Null: it worked; else what the runtime says, valid for the life of the library.
 using Error = const char*;
 
+// A kernel whose blocks want more shared memory than the device has for one.
+struct Shortage {
+  const char* file = nullptr;  // of the kernel; null: there is none
+  int32_t needed = 0;          // bytes, of its own declarations and of what its launch asks for
+  int32_t there = 0;
+};
+
 struct Table {
   int32_t version = 0;
   int32_t warp = 0;
@@ -491,6 +498,10 @@ struct Table {
   Error (*recorded)(Stream stream, Recording* recording) = nullptr;
   Error (*replay)(Recording recording, Stream stream) = nullptr;
   void (*drop)(Recording recording) = nullptr;
+  // From `rehearse` to `rehearsed` what the calling thread launches is not run: it is only seen whether the device that
+  // it uses has the kernel, and the shared memory for it. Tells the first that has not.
+  void (*rehearse)() = nullptr;
+  Error (*rehearsed)(Shortage* shortage) = nullptr;
   Error (*make_moment)(Moment* moment) = nullptr;
   void (*drop_moment)(Moment moment) = nullptr;
   Error (*mark)(Moment moment, Stream stream) = nullptr;  // not while the stream records
@@ -529,6 +540,8 @@ inline constexpr char kTableSymbol[] = "ebb_gpu_table";
 #ifdef EBB_GPU_TARGET
 namespace EBB_GPU_TARGET {
 const Table& TableOfTarget();
+void Rehearse();
+Error Rehearsed(Shortage* shortage);
 void LaunchEmbed(const EmbedArgs& args, Stream stream);
 void LaunchRmsNorm(const RmsNormArgs& args, Stream stream);
 void LaunchLinearRows(const LinearArgs& args, Stream stream);
