@@ -172,7 +172,8 @@ struct RmsNormArgs {
 };
 
 // y [T][out] = x [T][in] W^T + bias, or y += . Where weights are BF16 or quantised, linear_tiles rounds x to BF16, and
-// linear_rows to the sum of two: within 2^-17 of it. F32 and F16 are multiplied by x as it is.
+// linear_rows to the sum of two: within 2^-17 of it. F32 and F16 are multiplied by x as it is. W is finite. An infinite
+// number of x makes y what its products with W are together, infinite or NaN, as on the CPU; of Q4_K, NaN.
 struct LinearArgs {
   Matrix w = {};
   const float* bias = nullptr;  // [out] or null
@@ -277,6 +278,8 @@ struct StoreArgs {
 //   logit[t, h, g, s] = scale * R(position of t) q[t, h, g] . R(position[s]) k[s], -inf where position[s] is that of a
 //                       later token or of none
 //   of split c        peak = max over its slots, weight = sum of e^(logit - peak), sums = sum of e^(logit - peak) v
+//
+// Of caches in BF16 or bytes q, k and v are finite; else what is multiplied by them may be NaN where infinity would do.
 //
 // The splits are folded in ascending order into out = sum / weight, and into stats (peak, 1 / weight): by Attend, of
 // rows that come alone, of which it also tells the scores what they received; by AttendMerge, of others.

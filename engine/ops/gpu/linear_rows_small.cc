@@ -132,7 +132,7 @@ struct Fetched {
       EBB_UNROLL
       for (int32_t i = 0; i < 2 * kHalves; ++i) {
         const int32_t half = i / 2;
-        const Terms of_two = TermsOf(x[half][i % 2 * 2], x[half][i % 2 * 2 + 1]);
+        const Terms of_two = TermsOfAny(x[half][i % 2 * 2], x[half][i % 2 * 2 + 1]);
         terms[0].word[i % 2 * 2 + half] = of_two.first;
         terms[1].word[i % 2 * 2 + half] = of_two.second;
       }
