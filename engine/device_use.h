@@ -12,6 +12,7 @@ namespace ebb {
 struct DeviceUse {
   std::string_view name = {};         // of its kernels' library
   std::string_view description = {};  // its own name, and its driver's version
+  std::string_view products = {};     // what multiplies prompts with BF16 weights there, how, and why not the other
   bool failed = false;
   int64_t weight_bytes = 0;
   int64_t page_bytes = 0;

@@ -24,6 +24,7 @@ v1::ModelStatus StatusProto(const ServedModel& served, const WorkTotals& totals)
   model.set_context(static_cast<uint32_t>(config.context));
   model.set_weight_bytes(static_cast<uint64_t>(totals.memory.weight_bytes));
   model.set_fingerprint(worker.fingerprint());
+  model.set_gpu_products(worker.gpu_products());
   model.set_threads(static_cast<uint32_t>(worker.threads()));
   model.set_draft_model(served.draft_name());
   return model;

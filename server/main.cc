@@ -184,6 +184,10 @@ KvType KvTypeFrom(const std::string& name) {
   return KvType::kBf16;
 }
 
+ProductsBy ProductsFrom(const std::string& name) {
+  return name == "own" ? ProductsBy::kOwn : name == "library" ? ProductsBy::kLibrary : ProductsBy::kAuto;
+}
+
 ModelTable ModelsFrom(const config::v1::Config& config) {
   ModelTable models;
   for (const auto& [name, model] : config.models()) {
@@ -252,7 +256,7 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                     .device = static_cast<int32_t>(config.model().gpu_device()),
                     .arena_bytes = static_cast<int64_t>(config.model().gpu_arena()),
                     .kv_type = KvTypeFrom(config.model().gpu_kv_type()),
-                    .by_library = config.model().gpu_products() == "library"};
+                    .products = ProductsFrom(config.model().gpu_products())};
   EngineOptions& engine = options.engine;
   if (engine.calibration_path.empty()) engine.calibration_path = CalibrationPath(engine.model_path);
   if (engine.head_gates_path.empty()) engine.head_gates_path = HeadGatesPath(engine.model_path);

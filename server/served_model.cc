@@ -49,6 +49,7 @@ void LogDevice(const Engine& engine) {
            {"pages", device->pages_total},
            {"page_bytes", device->page_bytes}},
           "a GPU computes the sessions that it can");
+  LogInfo("gpu_products", {{"by", device->products}}, "what multiplies prompts with BF16 weights");
 }
 
 void LogPacks(const PackReport& packs) {

@@ -7,6 +7,7 @@ namespace ebb {
 Worker::Worker(std::unique_ptr<Engine> engine, const DispatcherOptions& options, Metrics& metrics)
     : engine_(std::move(engine)),
       fingerprint_(engine_->fingerprint()),
+      gpu_products_(engine_->device_use().value_or(DeviceUse()).products),
       mailbox_(static_cast<size_t>(options.queue_max)),
       dispatcher_(*engine_, options, metrics),
       thread_([this] { Loop(); }) {}

@@ -46,6 +46,7 @@ class Worker {
   int32_t step_tokens_max() const { return engine_->step_tokens_max(); }
   int32_t threads() const { return engine_->threads(); }
   const std::string& fingerprint() const { return fingerprint_; }
+  const std::string& gpu_products() const { return gpu_products_; }  // DeviceUse.products; empty: it has none
   ImageLimits image_limits() const { return engine_->image_limits(); }
 
   // Any thread.
@@ -124,6 +125,7 @@ class Worker {
 
   const std::unique_ptr<Engine> engine_;
   const std::string fingerprint_;
+  const std::string gpu_products_;
   Mailbox<Message> mailbox_;
   Dispatcher dispatcher_;  // the thread's alone, but for what may be called from any
   std::atomic<CallId> calls_made_ = 0;

@@ -19,6 +19,9 @@ void Print(const v1::GetStatusResponse& status) {
               Styled("1", "model  ").c_str(), model.name().c_str(), model.architecture().c_str(), model.layers(),
               model.heads(), model.kv_heads(), model.head_dim(), model.context(),
               Bytes(static_cast<double>(model.weight_bytes())).c_str(), model.threads(), model.fingerprint().c_str());
+  if (!model.gpu_products().empty()) {
+    std::printf("%s  prompts by %s\n", Styled("1", "gpu    ").c_str(), model.gpu_products().c_str());
+  }
   if (!model.draft_model().empty()) {
     std::printf("%s  %s\n", Styled("1", "drafts ").c_str(), model.draft_model().c_str());
   }

@@ -47,6 +47,9 @@ struct Facts {
   size_t told_bytes;       // and where the next one begins
   bool has_more_to_prefer;
   int version_min;  // as it tells it; 0: any has these numbers
+  // What it calls a way's number, which it tells if asked for attribute 0; else that is a way's first four bytes.
+  std::string_view number;
+  bool is_asked_for_number;
 };
 constexpr std::array<Facts, 2> kFacts = {
     Facts{.kind = "cuda",
@@ -60,7 +63,9 @@ constexpr std::array<Facts, 2> kFacts = {
           .state_at = 72,
           .told_bytes = 96,
           .has_more_to_prefer = true,
-          .version_min = 0},
+          .version_min = 0,
+          .number = "algorithm",
+          .is_asked_for_number = true},
     Facts{.kind = "hip",
           .name = "hipBLASLt",
           .prefix = "hipblasLt",
@@ -72,12 +77,15 @@ constexpr std::array<Facts, 2> kFacts = {
           .state_at = 32,
           .told_bytes = 56,
           .has_more_to_prefer = false,
-          .version_min = 600}};
+          .version_min = 600,
+          .number = "solution",
+          .is_asked_for_number = false}};
 // No sums over parts of the columns, and y aligned to 64 bytes: each an uint32_t.
 constexpr int kPreferReductions = 3;
 constexpr int kPreferAlignmentOfC = 7;
 constexpr int kPreferAlignmentOfD = 8;
 constexpr uint32_t kAlignment = 64;
+constexpr int kAlgorithmNumber = 0;  // an int32_t
 
 using Handle = void*;
 struct Functions {
@@ -94,13 +102,15 @@ struct Functions {
   int (*destroy_preference)(Handle preference) = nullptr;
   int (*find)(Handle handle, Handle product, Handle a, Handle b, Handle c, Handle d, Handle preference, int wanted,
               void* found, int* count) = nullptr;
+  int (*ask)(const void* way, int attribute, void* value, size_t bytes,
+             size_t* written) = nullptr;  // where it is asked
   int (*multiply)(Handle handle, Handle product, const void* alpha, const void* a, Handle a_layout, const void* b,
                   Handle b_layout, const void* beta, const void* c, Handle c_layout, void* d, Handle d_layout,
                   const void* algorithm, void* workspace, size_t bytes, void* stream) = nullptr;
 };
 
 absl::Status NotUsable(const std::string& what) {
-  return Refuse(absl::StatusCode::kUnavailable, what + "; set model.gpu_products to own, or install one",
+  return Refuse(absl::StatusCode::kUnavailable, what + "; install one, or set model.gpu_products to own",
                 {.reason = "GPU_PRODUCTS_UNAVAILABLE", .field = "model.gpu_products"});
 }
 
@@ -133,6 +143,7 @@ absl::StatusOr<Functions> Load(const Facts& facts, const char* file) {
   find("MatmulPreferenceSetAttribute", f.set_preference);
   find("MatmulPreferenceDestroy", f.destroy_preference);
   find("MatmulAlgoGetHeuristic", f.find);
+  if (facts.is_asked_for_number) find("MatmulAlgoConfigGetAttribute", f.ask);
   find("Matmul", f.multiply);
   if (!missing.empty()) return absl::FailedPreconditionError("it lacks " + missing);
   return f;
@@ -146,8 +157,7 @@ class BlasLt : public ProductLibrary {
   static absl::StatusOr<std::unique_ptr<ProductLibrary>> Open(const Gpu& gpu, const Facts& facts, const char* file) {
     EBB_ASSIGN(const Functions f, Load(facts, file));
     EBB_TRY(gpu.Use());
-    EBB_ASSIGN(GpuMemory workspace, gpu.Allocate(kWorkspaceBytes, absl::StrFormat("%s's workspace", facts.name)));
-    auto lt = std::unique_ptr<BlasLt>(new BlasLt(gpu, facts, f, std::move(workspace)));
+    auto lt = std::unique_ptr<BlasLt>(new BlasLt(gpu, facts, f, file));
     Handle handle = nullptr;
     EBB_TRY(Succeeded(facts, f.create(&handle), "Create"));
     lt->handle_ = Owned(handle, f.destroy);
@@ -179,6 +189,18 @@ class BlasLt : public ProductLibrary {
     return lt;
   }
 
+  std::string name() const override { return absl::StrFormat("%s (%s)", facts_.name, file_); }
+  int64_t workspace_bytes() const override { return kWorkspaceBytes; }
+  std::string Describe(const ProductWay& way) const override {
+    int32_t number = -1;
+    if (!facts_.is_asked_for_number) {
+      std::memcpy(&number, way.data(), sizeof(number));
+    } else if (size_t written = 0; f_.ask(way.data(), kAlgorithmNumber, &number, sizeof(number), &written) != 0) {
+      number = -1;
+    }
+    return absl::StrFormat("%s %d", facts_.number, number);
+  }
+
   absl::StatusOr<std::vector<ProductWay>> Ways(const ProductShape& shape) override {
     EBB_ASSIGN(const Layouts* const layouts, LayoutsOf(shape));
     std::vector<std::byte> told(kWaysMax * facts_.told_bytes);
@@ -201,11 +223,11 @@ class BlasLt : public ProductLibrary {
     EBB_ASSIGN(const Layouts* const layouts, LayoutsOf(shape));
     const float one = 1;
     const float beta = shape.add ? 1 : 0;
-    return Succeeded(facts_,
-                     f_.multiply(handle_.get(), product_.get(), &one, o.w, layouts->w.get(), o.x, layouts->x.get(),
-                                 &beta, o.y, layouts->y.get(), o.y, layouts->y.get(), way.data(), workspace_.as<void>(),
-                                 kWorkspaceBytes, gpu_.stream()),
-                     "Matmul");
+    return Succeeded(
+        facts_,
+        f_.multiply(handle_.get(), product_.get(), &one, o.w, layouts->w.get(), o.x, layouts->x.get(), &beta, o.y,
+                    layouts->y.get(), o.y, layouts->y.get(), way.data(), o.workspace, kWorkspaceBytes, gpu_.stream()),
+        "Matmul");
   }
 
  private:
@@ -213,8 +235,8 @@ class BlasLt : public ProductLibrary {
     Owned w = {nullptr, nullptr}, x = {nullptr, nullptr}, y = {nullptr, nullptr};
   };
 
-  BlasLt(const Gpu& gpu, const Facts& facts, const Functions& f, GpuMemory workspace)
-      : gpu_(gpu), facts_(facts), f_(f), workspace_(std::move(workspace)) {}
+  BlasLt(const Gpu& gpu, const Facts& facts, const Functions& f, const char* file)
+      : gpu_(gpu), facts_(facts), f_(f), file_(file) {}
 
   absl::StatusOr<const Layouts*> LayoutsOf(const ProductShape& shape) {
     const std::tuple key(shape.rows, shape.out, shape.in, shape.y_stride);
@@ -235,7 +257,7 @@ class BlasLt : public ProductLibrary {
   const Gpu& gpu_;
   const Facts& facts_;
   const Functions f_;
-  GpuMemory workspace_;
+  const char* const file_;
   Owned handle_ = {nullptr, nullptr}, product_ = {nullptr, nullptr}, preference_ = {nullptr, nullptr};
   std::map<std::tuple<int32_t, int32_t, int32_t, int64_t>, Layouts> layouts_ = {};  // rows, out, in, y_stride
 };

@@ -13,7 +13,7 @@
 namespace ebb {
 
 // The library of that device's maker; `gpu` outlives it. UNAVAILABLE GPU_PRODUCTS_UNAVAILABLE names the files that were
-// looked for and what each lacks; as Gpu::Allocate.
+// looked for and what each lacks; as Gpu::Use.
 absl::StatusOr<std::unique_ptr<ProductLibrary>> OpenBlasLt(const Gpu& gpu);
 
 }  // namespace ebb

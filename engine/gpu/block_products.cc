@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "engine/gpu/device_matrix.h"
 #include "engine/model/quantization.h"
 #include "policies/check.h"
@@ -77,14 +78,15 @@ class Trial {
 
   // What each kind became, one after another, wherever its rows stood in a piece of that size; nothing where a kind
   // became different rows, or something was written beside them, or the library did not multiply so.
-  absl::StatusOr<std::optional<std::vector<float>>> Run(ProductLibrary& library, const ProductWay& way, int32_t rows,
-                                                        int64_t offset) const {
+  absl::StatusOr<std::optional<std::vector<float>>> Run(ProductLibrary& library, const GpuMemory& workspace,
+                                                        const ProductWay& way, int32_t rows, int64_t offset) const {
     ProductShape shape = shape_;
     shape.rows = rows;
     const std::vector<float> blank = Blank(kMost, offset);
     EBB_TRY(gpu_.CopyIn(std::span<const float>(blank), y_.as<float>()));
-    const absl::Status made =
-        library.Multiply(shape, way, {.w = w_.matrix().values, .x = x_.as<void>(), .y = y_.as<float>() + offset});
+    const absl::Status made = library.Multiply(
+        shape, way,
+        {.w = w_.matrix().values, .x = x_.as<void>(), .y = y_.as<float>() + offset, .workspace = workspace.as<void>()});
     EBB_TRY(gpu_.Wait());  // also of a way that was refused: is the device well?
     if (!made.ok()) return std::nullopt;
     std::vector<float> all(blank.size());
@@ -178,10 +180,12 @@ absl::StatusOr<BlockProducts> BlockProducts::Make(const Gpu& gpu, std::unique_pt
                                                   std::span<const gpu::LinearArgs> products) {
   BlockProducts made(std::move(library));
   for (const gpu::LinearArgs& product : products) {
-    if (product.w.type != gpu::Element::kBf16 || product.bias != nullptr) continue;
-    const auto [at, is_new] = made.fits_.try_emplace(ShapeOf(product));
-    if (!is_new) continue;
-    EBB_ASSIGN(at->second, made.FindFit(gpu, at->first));
+    if (product.w.type == gpu::Element::kBf16 && product.bias == nullptr) made.fits_.try_emplace(ShapeOf(product));
+  }
+  if (made.empty()) return made;
+  EBB_ASSIGN(made.workspace_, gpu.Allocate(made.library_->workspace_bytes(), made.library_->name() + "'s workspace"));
+  for (auto& [shape, fit] : made.fits_) {
+    EBB_ASSIGN(fit, made.FindFit(gpu, shape));
   }
   return made;
 }
@@ -194,20 +198,23 @@ absl::StatusOr<BlockProducts::Fit> BlockProducts::FindFit(const Gpu& gpu, const 
         {.reason = "GPU_PRODUCTS_UNFIT", .field = "model.gpu_products"});
   };
   EBB_ASSIGN(const Trial trial, Trial::Make(gpu, shape));
+  const auto run = [&](const ProductWay& way, int32_t rows, int64_t offset) {
+    return trial.Run(*library_, workspace_, way, rows, offset);
+  };
   ProductShape most = shape;
   most.rows = kPieces[0];
   const absl::StatusOr<std::vector<ProductWay>> ways = library_->Ways(most);
   if (!ways.ok()) return unfit(std::string(ways.status().message()));
   for (const ProductWay& way : *ways) {
-    EBB_ASSIGN(const std::optional<std::vector<float>> largest, trial.Run(*library_, way, most.rows, 0));
+    EBB_ASSIGN(const std::optional<std::vector<float>> largest, run(way, most.rows, 0));
     if (!largest || !trial.IsNear(*largest)) continue;
     const auto is_equal = [&](const std::optional<std::vector<float>>& kinds) {
       return kinds && HasBitsOf(*kinds, *largest);
     };
     Fit fit = {.way = way};
     for (const int32_t piece : kPieces) {
-      EBB_ASSIGN(const std::optional<std::vector<float>> first, trial.Run(*library_, way, piece, 0));
-      EBB_ASSIGN(const std::optional<std::vector<float>> again, trial.Run(*library_, way, piece, kOffset));
+      EBB_ASSIGN(const std::optional<std::vector<float>> first, run(way, piece, 0));
+      EBB_ASSIGN(const std::optional<std::vector<float>> again, run(way, piece, kOffset));
       if (is_equal(first) && is_equal(again)) fit.pieces.push_back(piece);
       // The piece that was right a moment ago: what differs from call to call is no way.
       if (piece == most.rows && fit.pieces.empty()) break;
@@ -216,6 +223,16 @@ absl::StatusOr<BlockProducts::Fit> BlockProducts::FindFit(const Gpu& gpu, const 
   }
   return unfit(
       absl::StrFormat("none of the library's %d ways gives equal rows equal bits near the own kernel's", ways->size()));
+}
+
+std::string BlockProducts::Describe() const {
+  std::string text = library_->name();
+  for (const auto& [shape, fit] : fits_) {
+    absl::StrAppendFormat(&text, "%s %d x %d%s by %s in pieces of %s", &fit == &fits_.begin()->second ? ":" : ";",
+                          shape.out, shape.in, shape.add ? " added" : "", library_->Describe(fit.way),
+                          absl::StrJoin(fit.pieces, ", "));
+  }
+  return text;
 }
 
 bool BlockProducts::Takes(const gpu::LinearArgs& args) const {
@@ -234,8 +251,11 @@ void BlockProducts::Multiply(const gpu::LinearArgs& args, const uint16_t* x) {
   EBB_CHECK(found != fits_.end());
   for (int64_t row = 0; row < args.rows; row += shape.rows) {
     shape.rows = NextPiece(found->second.pieces, args.rows - row);
-    const absl::Status made = library_->Multiply(
-        shape, found->second.way, {.w = args.w.values, .x = x + row * shape.in, .y = args.y + row * shape.y_stride});
+    const absl::Status made = library_->Multiply(shape, found->second.way,
+                                                 {.w = args.w.values,
+                                                  .x = x + row * shape.in,
+                                                  .y = args.y + row * shape.y_stride,
+                                                  .workspace = workspace_.as<void>()});
     if (made.ok() || !failure_.ok()) continue;
     failure_ = Refuse(absl::StatusCode::kUnavailable, std::string(made.message()), {.reason = "GPU_FAULT"});
   }

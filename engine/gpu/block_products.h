@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,12 @@ class BlockProducts {
   // Gpu::Allocate and Gpu::Wait.
   static absl::StatusOr<BlockProducts> Make(const Gpu& gpu, std::unique_ptr<ProductLibrary> library,
                                             std::span<const gpu::LinearArgs> products);
+
+  // Who multiplies, and of each shape by which way, in pieces of how many rows.
+  std::string Describe() const;
+
+  // Of the device, that the library works in.
+  int64_t workspace_bytes() const { return workspace_.bytes(); }
 
   // Of a model that has no such product.
   bool empty() const { return fits_.empty(); }
@@ -64,6 +71,7 @@ class BlockProducts {
   absl::StatusOr<Fit> FindFit(const Gpu& gpu, const ProductShape& shape);
 
   std::unique_ptr<ProductLibrary> library_;
+  GpuMemory workspace_ = {};
   std::map<ProductShape, Fit> fits_ = {};  // of shapes without rows
   absl::Status failure_ = absl::OkStatus();
 };

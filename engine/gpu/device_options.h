@@ -10,17 +10,24 @@
 
 namespace ebb {
 
+// What multiplies prompts' blocks where weights are BF16: the own kernels, or the library of the device's maker
+// (blas_lt.h). kAuto: the library where it is found and passes its trial (block_products.h), else the own kernels.
+enum class ProductsBy { kAuto, kOwn, kLibrary };
+
 struct DeviceOptions {
   std::string kind = {};    // of the library of kernels, libebb_<kind>.so: cuda, hip, or in tests emulated
   std::string folder = {};  // where that is; empty: that of the program
   int32_t device = 0;
   int64_t arena_bytes = 0;         // for K and V; 0: nine tenths of what is free beside the weights
   KvType kv_type = KvType::kBf16;  // of the sessions that it computes
-  bool by_library = false;         // prompts' products, where weights are BF16 (blas_lt.h); else by the own kernels
+  ProductsBy products = ProductsBy::kAuto;
 };
 
-// As the server's fingerprint has it: what decides the bits of what the device computes.
-inline std::string NameOf(const DeviceOptions& device) { return device.kind + (device.by_library ? " library" : ""); }
+// As the server's fingerprint has it: what decides the bits of what the device computes. `by_library`: what came of
+// `products`.
+inline std::string NameOf(const DeviceOptions& device, bool by_library) {
+  return device.kind + (by_library ? " library" : "");
+}
 
 }  // namespace ebb
 

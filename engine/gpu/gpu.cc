@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "absl/strings/str_format.h"
 #include "policies/status.h"
@@ -61,6 +62,20 @@ Gpu::~Gpu() { table_.close(stream_); }
 absl::Status Gpu::Check(gpu::Error error) {
   if (error == nullptr) return absl::OkStatus();
   return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("the GPU failed: %s", error), {.reason = "GPU_FAULT"});
+}
+
+absl::Status Gpu::Rehearsed() const {
+  gpu::Shortage shortage;
+  EBB_TRY(Check(table_.rehearsed(&shortage)));
+  if (shortage.file == nullptr) return absl::OkStatus();
+  EBB_ASSIGN(const std::string device, Describe(table_, device_));
+  return Refuse(
+      absl::StatusCode::kFailedPrecondition,
+      absl::StrFormat("%s has %d bytes of shared memory for a block of threads, and the kernel %s needs %d", device,
+                      shortage.there, std::filesystem::path(shortage.file).stem().string(), shortage.needed),
+      {.reason = "GPU_SHARED_MEMORY",
+       .metadata = {{"bytes", absl::StrFormat("%d", shortage.needed)},
+                    {"there", absl::StrFormat("%d", shortage.there)}}});
 }
 
 absl::StatusOr<GpuMoment> Gpu::MakeMoment() const {

@@ -150,6 +150,16 @@ class Gpu {
   }
   absl::Status Replay(const GpuRecording& recording) const { return Check(table_.replay(recording.get(), stream_)); }
 
+  // Runs nothing of what launches() launches. FAILED_PRECONDITION GPU_SHARED_MEMORY names the first kernel for whose
+  // blocks the device has too little shared memory, the bytes needed and there; UNAVAILABLE GPU_FAULT where it has no
+  // such kernel. REQUIRES: it copies nothing.
+  template <typename Launches>
+  absl::Status Rehearse(const Launches& launches) const {
+    table_.rehearse();
+    launches();
+    return Rehearsed();
+  }
+
   absl::StatusOr<GpuMoment> MakeMoment() const;
   absl::Status Mark(const GpuMoment& moment) const { return Check(table_.mark(moment.get(), stream_)); }
   // Seconds that the device took from one to the other, both of which were waited for.
@@ -161,6 +171,7 @@ class Gpu {
  private:
   Gpu(const gpu::Table& table, int32_t device, gpu::Stream stream) : table_(table), device_(device), stream_(stream) {}
   static absl::Status Check(gpu::Error error);
+  absl::Status Rehearsed() const;
   struct Room {
     int64_t free = 0, total = 0;  // bytes
   };

@@ -12,22 +12,6 @@
 namespace ebb {
 namespace {
 
-gpu::Element ElementOf(KvType type) {
-  switch (type) {
-    case KvType::kF32:
-      return gpu::Element::kF32;
-    case KvType::kF16:
-      return gpu::Element::kF16;
-    case KvType::kBf16:
-      return gpu::Element::kBf16;
-    case KvType::kInt8:
-      return gpu::Element::kQ8;
-    case KvType::kFp8:
-      return gpu::Element::kFp8;
-  }
-  return gpu::Element::kBf16;
-}
-
 constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kLaneLoss = sizeof(gpu::LaneLoss);
 constexpr int64_t kRowMass = sizeof(gpu::RowMass);
@@ -43,64 +27,26 @@ int64_t WithRoomToGrow(int64_t bytes) {
 }
 
 constexpr size_t kRecordingsMax = 32;
-constexpr int64_t kRestShare = 10;  // one part of so many of the free memory is for activations
 
 // How many of the largest logits are found, so that options that differ a little have the same launches.
 constexpr int32_t kLargestStep = 32;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Open(const gpu::Table& table, const ModelConfig& config,
-                                                           const Weights& weights, const GpuEngineOptions& options) {
-  EBB_ASSIGN(std::unique_ptr<Gpu> gpu, Gpu::Open(table, options.device));
-  EBB_ASSIGN(std::unique_ptr<ProductLibrary> library, options.products(*gpu));
-  EBB_ASSIGN(GpuModel model, GpuModel::Upload(*gpu, config, weights));
-  return Make(std::move(gpu), std::move(library), std::move(model), options);
-}
-
-absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::OpenRandom(const gpu::Table& table, const ModelConfig& config,
-                                                                 const GpuEngineOptions& options) {
-  EBB_ASSIGN(std::unique_ptr<Gpu> gpu, Gpu::Open(table, options.device));
-  EBB_ASSIGN(std::unique_ptr<ProductLibrary> library, options.products(*gpu));
-  EBB_ASSIGN(GpuModel model, GpuModel::Random(*gpu, config));
-  EBB_ASSIGN(std::unique_ptr<GpuEngine> engine, Make(std::move(gpu), std::move(library), std::move(model), options));
-  // Zeros, as fresh memory may be, are cheaper to move than numbers.
-  const gpu::Element type = ElementOf(options.kv_type);
-  if (!gpu::IsScaled(type)) {
-    table.random({.type = type,
-                  .values = engine->arena_.as<void>(),
-                  .n = engine->arena_.bytes() / gpu::KvBytes(type),
-                  .seed = 1},
-                 engine->gpu().stream());
+gpu::Element ElementOf(KvType type) {
+  switch (type) {
+    case KvType::kF32:
+      return gpu::Element::kF32;
+    case KvType::kF16:
+      return gpu::Element::kF16;
+    case KvType::kBf16:
+      return gpu::Element::kBf16;
+    case KvType::kInt8:
+      return gpu::Element::kQ8;
+    case KvType::kFp8:
+      return gpu::Element::kFp8;
   }
-  return engine;
-}
-
-absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> gpu,
-                                                           std::unique_ptr<ProductLibrary> library, GpuModel model,
-                                                           const GpuEngineOptions& options) {
-  std::optional<BlockProducts> products;
-  if (library != nullptr) {
-    EBB_ASSIGN(products, BlockProducts::Make(*gpu, std::move(library), model.Products()));
-    if (products->empty()) products.reset();
-  }
-  const int64_t page_bytes = gpu::PageBytes(ElementOf(options.kv_type), model.config.head_dim);
-  int64_t arena_bytes = options.arena_bytes;
-  if (arena_bytes == 0) {
-    EBB_ASSIGN(arena_bytes, gpu->FreeBytes());
-    arena_bytes -= arena_bytes / kRestShare;
-  }
-  const int64_t pages = std::min<int64_t>(arena_bytes / page_bytes, INT32_MAX);
-  if (pages < 1) {
-    return RefuseField("ARENA_TOO_SMALL", "model.gpu_arena",
-                       absl::StrFormat("%d is below one page of %d", arena_bytes, page_bytes));
-  }
-  EBB_ASSIGN(GpuMemory arena, gpu->Allocate(pages * page_bytes, "the cache's arena"));
-  EBB_ASSIGN(GpuMoment begun, gpu->MakeMoment());
-  EBB_ASSIGN(GpuMoment done, gpu->MakeMoment());
-  return std::unique_ptr<GpuEngine>(new GpuEngine(std::move(gpu), std::move(model), std::move(products),
-                                                  std::move(arena), static_cast<int32_t>(pages), std::move(begun),
-                                                  std::move(done), options));
+  return gpu::Element::kBf16;
 }
 
 absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSpec& policy, int32_t block_max) {

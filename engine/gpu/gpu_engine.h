@@ -28,6 +28,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,12 +44,16 @@
 
 namespace ebb {
 
+// How kernels call it.
+gpu::Element ElementOf(KvType type);
+
 struct GpuEngineOptions {
   int32_t device = 0;
   int64_t arena_bytes = 0;  // of K and V; 0: nine tenths of what is free beside the weights
   KvType kv_type = KvType::kBf16;
   bool records = true;                             // decode steps; else each launches anew, to compare with
   OpenProductLibrary products = NoProductLibrary;  // that multiplies prompts' blocks (block_products.h)
+  bool own_where_unfit = false;  // then the own kernels multiply where that is missing or unfit; else it is refused
 };
 
 // What leaves the device of a session's rows. Of kFacts the whole last row stays with the session (GpuSession::Logits).
@@ -73,7 +78,8 @@ struct GpuRow {
 
 class GpuEngine {
  public:
-  // `table` outlives it. As GpuModel::Upload; INVALID_ARGUMENT ARENA_TOO_SMALL; GPU_OUT_OF_MEMORY; as
+  // `table` outlives it. As GpuModel::Upload; INVALID_ARGUMENT ARENA_TOO_SMALL; GPU_OUT_OF_MEMORY before anything is
+  // copied, with the bytes of all that stays there; as Gpu::Rehearse, of all kernels that steps may launch; as
   // GpuEngineOptions::products and BlockProducts::Make.
   static absl::StatusOr<std::unique_ptr<GpuEngine>> Open(const gpu::Table& table, const ModelConfig& config,
                                                          const Weights& weights, const GpuEngineOptions& options);
@@ -90,6 +96,9 @@ class GpuEngine {
   int64_t pages_total() const { return pages_total_; }
   int64_t page_bytes() const { return page_bytes_; }
   KvType kv_type() const { return options_.kv_type; }
+  // Whether a library multiplies, and in words, which and how, or why the own kernels do.
+  bool by_library() const { return products_.has_value(); }
+  const std::string& products() const { return products_text_; }
   const Gpu& gpu() const { return *gpu_; }
   std::byte* page(int32_t page) const { return arena_.as<std::byte>() + page * page_bytes_; }
 
@@ -114,8 +123,8 @@ class GpuEngine {
   int64_t replays() const { return replays_; }
   // What the device took for the last step, from its first copy in to its last copy out.
   double step_seconds() const { return step_seconds_; }
-  // Memory of the device that steps work in.
-  int64_t working_bytes() const { return working_bytes_; }
+  // Memory of the device that steps work in, a library's workspace among it.
+  int64_t working_bytes() const { return working_bytes_ + (products_ ? products_->workspace_bytes() : 0); }
 
  private:
   // Memory that grows to the largest step seen.
@@ -170,11 +179,19 @@ class GpuEngine {
     bool decodes() const { return single == rows; }
   };
 
-  GpuEngine(std::unique_ptr<Gpu> gpu, GpuModel model, std::optional<BlockProducts> products, GpuMemory arena,
-            int32_t pages, GpuMoment begun, GpuMoment done, const GpuEngineOptions& options)
+  // What multiplies prompts' blocks: a library, or nothing, and why.
+  struct Multiplier {
+    std::unique_ptr<ProductLibrary> library = {};
+    std::optional<BlockProducts> products = {};  // of the library, once it was tried
+    std::string why_own = "model.gpu_products is own";
+  };
+
+  GpuEngine(std::unique_ptr<Gpu> gpu, GpuModel model, Multiplier multiplier, GpuMemory arena, int32_t pages,
+            GpuMoment begun, GpuMoment done, const GpuEngineOptions& options)
       : gpu_(std::move(gpu)),
         model_(std::move(model)),
-        products_(std::move(products)),
+        products_(std::move(multiplier.products)),
+        products_text_(products_ ? products_->Describe() : "own kernels: " + multiplier.why_own),
         arena_(std::move(arena)),
         pages_(pages),
         pages_total_(pages),
@@ -183,9 +200,12 @@ class GpuEngine {
         begun_(std::move(begun)),
         done_(std::move(done)) {}
 
-  static absl::StatusOr<std::unique_ptr<GpuEngine>> Make(std::unique_ptr<Gpu> gpu,
-                                                         std::unique_ptr<ProductLibrary> library, GpuModel model,
-                                                         const GpuEngineOptions& options);
+  static absl::StatusOr<Multiplier> FindMultiplier(const Gpu& gpu, const GpuEngineOptions& options);
+  static absl::Status TryMultiplier(const Gpu& gpu, const GpuModel& model, const GpuEngineOptions& options,
+                                    Multiplier& multiplier);
+  static absl::StatusOr<std::unique_ptr<GpuEngine>> Make(std::unique_ptr<Gpu> gpu, Multiplier multiplier,
+                                                         GpuModel model, const GpuEngineOptions& options);
+  absl::Status Rehearse();
   Step Plan(std::span<const GpuRow> rows) const;
   absl::Status Reserve(const Step& step);
   absl::Status ReserveSplits(const Step& step);
@@ -195,7 +215,6 @@ class GpuEngine {
   absl::Status GrowTold(Buffer& buffer, int64_t bytes);
   absl::Status Renew(Buffer& buffer, int64_t bytes);
   int64_t RoomFor(const Step& step) const;  // rows that products write to, with those that nobody reads
-  void RoundBlocks(const float* x, int32_t cols, const Step& step);
   void Normalise(const GpuMemory& weight, const Step& step);
   struct Product {
     const DeviceMatrix& w;
@@ -220,6 +239,7 @@ class GpuEngine {
   std::unique_ptr<Gpu> gpu_;
   GpuModel model_;
   std::optional<BlockProducts> products_;
+  std::string products_text_;
   GpuMemory arena_;
   GpuPages pages_;
   int64_t pages_total_;

@@ -6,16 +6,6 @@
 
 namespace ebb {
 
-// For the products of these rows that come next, where a library makes them.
-void GpuEngine::RoundBlocks(const float* x, int32_t cols, const Step& step) {
-  if (!products_ || step.decodes()) return;
-  gpu_->table().round({.x = x + int64_t{step.single} * cols,
-                       .y = rounded_.as<uint16_t>(),
-                       .n = int64_t{step.rows - step.single} * cols},
-                      gpu_->stream());
-}
-
-// At most kTogetherMax products with one x.
 // All rows, for the products that come next.
 void GpuEngine::Normalise(const GpuMemory& weight, const Step& step) {
   const ModelConfig& c = model_.config;
@@ -26,9 +16,9 @@ void GpuEngine::Normalise(const GpuMemory& weight, const Step& step) {
                           .rows = step.rows,
                           .eps = c.norm_eps},
                          gpu_->stream());
-  RoundBlocks(normed_.as<float>(), c.dim, step);
 }
 
+// At most kTogetherMax products with one x, which is rounded for those alone that a library makes.
 void GpuEngine::Linear(std::initializer_list<Product> products, const float* x, int64_t y_stride, bool add,
                        const Step& step) {
   gpu::LinearsArgs together = {};
@@ -46,15 +36,19 @@ void GpuEngine::Linear(std::initializer_list<Product> products, const float* x, 
   }
   if (step.single > 0) gpu_->table().linear_rows_together(together, gpu_->stream());
   if (step.decodes()) return;
+  bool is_rounded = false;
   for (gpu::LinearArgs& tiles : std::span(together.of).first(static_cast<size_t>(together.count))) {
     tiles.rows = step.rows - step.single;
     tiles.x += int64_t{step.single} * tiles.w.cols;
     tiles.y += step.single * y_stride;
-    if (products_ && products_->Takes(tiles)) {
-      products_->Multiply(tiles, rounded_.as<uint16_t>());
-    } else {
+    if (!products_ || !products_->Takes(tiles)) {
       gpu_->table().linear_tiles(tiles, gpu_->stream());
+      continue;
     }
+    const int64_t numbers = int64_t{tiles.rows} * tiles.w.cols;
+    if (!is_rounded) gpu_->table().round({.x = tiles.x, .y = rounded_.as<uint16_t>(), .n = numbers}, gpu_->stream());
+    is_rounded = true;
+    products_->Multiply(tiles, rounded_.as<uint16_t>());
   }
 }
 
@@ -109,7 +103,6 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
   attend.cache.slots_max = step.slots_max;
   table.attend(attend, gpu_->stream());
   if (!step.decodes()) AttendBlocks(attend, step);
-  RoundBlocks(attended_.as<float>(), c.heads * c.head_dim, step);
   Linear({{.w = w.o, .bias = nullptr, .y = x_.as<float>()}}, attended_.as<float>(), c.dim, true, step);
 }
 
@@ -147,7 +140,6 @@ void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) {
                   .y = gate_.as<float>(),
                   .n = int64_t{step.rows} * c.ffn_dim},
                  gpu_->stream());
-  RoundBlocks(gate_.as<float>(), c.ffn_dim, step);
   Linear({{.w = w.down, .bias = nullptr, .y = x_.as<float>()}}, gate_.as<float>(), c.dim, true, step);
 }
 

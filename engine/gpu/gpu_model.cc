@@ -53,51 +53,71 @@ absl::Status CheckComputes(const ModelConfig& config, const Weights& weights) {
                 {.reason = "UNSUPPORTED_MODEL_FEATURE"});
 }
 
-}  // namespace
+// What goes to the device, and whose it becomes there.
+struct Parts {
+  std::vector<std::pair<const TensorView*, DeviceMatrix*>> matrices;
+  std::vector<std::pair<const TensorView*, GpuMemory*>> vectors;
+};
 
-absl::StatusOr<GpuModel> GpuModel::Upload(const Gpu& gpu, const ModelConfig& config, const Weights& weights) {
-  EBB_TRY(CheckComputes(config, weights));
-  GpuModel model;
-  model.config = config;
-  std::vector<std::pair<const TensorView*, DeviceMatrix*>> matrices = {{&weights.embedding, &model.embedding}};
+// Of an empty model, which outlives them, as do weights.
+Parts PartsOf(const Weights& weights, GpuModel& model) {
+  Parts parts = {.matrices = {{&weights.embedding, &model.embedding}},
+                 .vectors = {{&weights.output_norm, &model.output_norm}}};
   if (weights.output.data.data() != weights.embedding.data.data()) {
-    matrices.emplace_back(&weights.output, &model.output.emplace());
+    parts.matrices.emplace_back(&weights.output, &model.output.emplace());
   }
-  std::vector<std::pair<const TensorView*, GpuMemory*>> vectors = {{&weights.output_norm, &model.output_norm}};
   model.layers.resize(weights.layers.size());
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const LayerWeights& from = weights.layers[i];
-    Layer& to = model.layers[i];
-    matrices.insert(matrices.end(), {{&from.q, &to.q},
-                                     {&from.k, &to.k},
-                                     {&from.v, &to.v},
-                                     {&from.o, &to.o},
-                                     {&from.gate, &to.gate},
-                                     {&from.up, &to.up},
-                                     {&from.down, &to.down}});
-    vectors.insert(vectors.end(), {{&from.attn_norm, &to.attn_norm},
-                                   {&from.ffn_norm, &to.ffn_norm},
-                                   {&from.q_bias, &to.q_bias},
-                                   {&from.k_bias, &to.k_bias},
-                                   {&from.v_bias, &to.v_bias}});
+    GpuModel::Layer& to = model.layers[i];
+    parts.matrices.insert(parts.matrices.end(), {{&from.q, &to.q},
+                                                 {&from.k, &to.k},
+                                                 {&from.v, &to.v},
+                                                 {&from.o, &to.o},
+                                                 {&from.gate, &to.gate},
+                                                 {&from.up, &to.up},
+                                                 {&from.down, &to.down}});
+    parts.vectors.insert(parts.vectors.end(), {{&from.attn_norm, &to.attn_norm},
+                                               {&from.ffn_norm, &to.ffn_norm},
+                                               {&from.q_bias, &to.q_bias},
+                                               {&from.k_bias, &to.k_bias},
+                                               {&from.v_bias, &to.v_bias}});
   }
+  return parts;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> GpuModel::Bytes(const ModelConfig& config, const Weights& weights) {
+  EBB_TRY(CheckComputes(config, weights));
+  GpuModel model;
+  const Parts parts = PartsOf(weights, model);
   const Rope rope = MakeRope(config);
   auto bytes = static_cast<int64_t>(std::span(rope.turns).size_bytes());
-  for (const auto& [tensor, to] : matrices) {
+  for (const auto& [tensor, to] : parts.matrices) {
     EBB_ASSIGN(const int64_t of_tensor, DeviceBytes(*tensor));
     bytes += of_tensor;
   }
-  for (const auto& [tensor, to] : vectors) bytes += std::ssize(tensor->data);
+  for (const auto& [tensor, to] : parts.vectors) bytes += std::ssize(tensor->data);
+  return bytes;
+}
+
+absl::StatusOr<GpuModel> GpuModel::Upload(const Gpu& gpu, const ModelConfig& config, const Weights& weights) {
+  EBB_ASSIGN(const int64_t bytes, Bytes(config, weights));
   EBB_TRY(gpu.CheckRoom(bytes, "the model"));
+  GpuModel model;
+  model.config = config;
+  const Parts parts = PartsOf(weights, model);
   EBB_ASSIGN(StagedCopies copies, StagedCopies::Make(gpu, kStageBytes, "weights on their way"));
-  for (const auto& [tensor, to] : matrices) {
+  for (const auto& [tensor, to] : parts.matrices) {
     EBB_ASSIGN(*to, DeviceMatrix::Upload(copies, *tensor));
     model.bytes += to->bytes();
   }
-  for (const auto& [tensor, to] : vectors) {
+  for (const auto& [tensor, to] : parts.vectors) {
     if (tensor->empty()) continue;
     EBB_ASSIGN(*to, copies.Upload(tensor->data, tensor->name));
   }
+  const Rope rope = MakeRope(config);
   EBB_ASSIGN(model.turns, gpu.Upload(std::span(rope.turns), "angles"));
   EBB_TRY(gpu.Wait());
   return model;

@@ -27,6 +27,9 @@ struct GpuModel {
   // copied, with the bytes of all weights; a device that rounds each up may refuse a tensor yet, by its name.
   static absl::StatusOr<GpuModel> Upload(const Gpu& gpu, const ModelConfig& config, const Weights& weights);
 
+  // What Upload allocates. As Upload.
+  static absl::StatusOr<int64_t> Bytes(const ModelConfig& config, const Weights& weights);
+
   // As large as a model of that shape, of random BF16 weights that are made on the device: for measuring what a shape
   // costs. As Upload.
   static absl::StatusOr<GpuModel> Random(const Gpu& gpu, const ModelConfig& config);

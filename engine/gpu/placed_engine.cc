@@ -80,6 +80,7 @@ class PlacedEngine final : public Engine {
     DeviceUse use = use_;
     use.name = gpu_->gpu().table().name;
     use.description = description_;
+    use.products = gpu_->products();
     use.failed = !failure_.ok();
     use.weight_bytes = gpu_->weight_bytes();
     use.page_bytes = gpu_->page_bytes();
@@ -440,9 +441,6 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenPlacedEngine(const EngineOptions& op
     folder = std::filesystem::read_symlink("/proc/self/exe", unknown).parent_path().string();
   }
   EBB_ASSIGN(const gpu::Table* const table, LoadGpuTable(device.kind, folder));
-  EngineOptions beside = options;
-  beside.beside = NameOf(device);
-  EBB_ASSIGN(std::unique_ptr<Engine> host, Engine::Open(beside));
   EBB_ASSIGN(GgufFile file, OpenModel(options.model_path));
   EBB_ASSIGN(const ModelConfig config, ReadConfig(file));
   EBB_ASSIGN(const Weights weights, FindWeights(file, config));
@@ -451,7 +449,11 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenPlacedEngine(const EngineOptions& op
                              {.device = device.device,
                               .arena_bytes = device.arena_bytes,
                               .kv_type = device.kv_type,
-                              .products = device.by_library ? OpenBlasLt : NoProductLibrary}));
+                              .products = device.products == ProductsBy::kOwn ? NoProductLibrary : OpenBlasLt,
+                              .own_where_unfit = device.products == ProductsBy::kAuto}));
+  EngineOptions beside = options;
+  beside.beside = NameOf(device, gpu->by_library());
+  EBB_ASSIGN(std::unique_ptr<Engine> host, Engine::Open(beside));
   return PlaceOn(std::move(gpu), std::move(host));
 }
 

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,6 +32,7 @@ struct ProductOperands {
   const void* w = nullptr;
   const void* x = nullptr;
   float* y = nullptr;
+  void* workspace = nullptr;  // of ProductLibrary::workspace_bytes, aligned to 256 bytes
 };
 
 // What a library calls an algorithm: a kernel, and how it cuts the product up. Bytes of its own.
@@ -40,6 +42,13 @@ using ProductWay = std::array<std::byte, 64>;
 class ProductLibrary {
  public:
   virtual ~ProductLibrary() = default;
+
+  // Its own, and of the file that it was loaded from.
+  virtual std::string name() const = 0;
+  // Of the device, that it works in: its user's to allocate.
+  virtual int64_t workspace_bytes() const = 0;
+  // As the library numbers them, for whoever compares two devices.
+  virtual std::string Describe(const ProductWay& way) const = 0;
 
   // For that shape, the one that it thinks fastest first; there may be none.
   virtual absl::StatusOr<std::vector<ProductWay>> Ways(const ProductShape& shape) = 0;

@@ -12,8 +12,8 @@ MODEL = ROOT / "models" / "ebb-tiny-q8_0.gguf"
 
 
 class Server:
-    """An ebbd on free ports, with an empty store unless a flag names one; use it in a with statement. `addr` and `http` are where it listens.
-    `under`: a command that starts it."""
+    """An ebbd on free ports, with an empty store unless a flag names one; use it in a with statement. `addr` and `http` are where it listens,
+    `log` its entries until then. `under`: a command that starts it."""
 
     def __init__(self, *flags, under=()):
         self.flags, self.under = flags, under
@@ -25,11 +25,12 @@ class Server:
             command.append(f"--store.dir={self.store.name}")
         # Without a buffer, which would have read lines that are the rest of the log, and keep them.
         self.process = subprocess.Popen([*command, *self.flags], stderr=subprocess.PIPE, bufsize=0)
-        seen = []
+        seen, self.log = [], []
         for line in iter(self.process.stderr.readline, b""):  # the server names its ports in the log once it listens
             line = line.decode()
             seen.append(line)
             entry = json.loads(line) if line.startswith("{") else {}
+            self.log.append(entry)
             if entry.get("event") == "listening":
                 self.addr, self.http, self.openai, self.health = (entry[port] for port in ("grpc", "http", "openai", "health"))
                 return self

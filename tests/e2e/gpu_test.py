@@ -200,6 +200,21 @@ class Gpu(unittest.TestCase):
                 calm.ebb("sessions", "create", "calm", "--policy=h2o", "--budget=24", KV)
                 self.assertEqual([self.tokens(calm, "calm") for _ in said], said)
 
+    def test_who_multiplies_prompts_is_said_and_why(self):
+        why = {"auto": "own kernels: there is no library of products for emulated32", "own": "own kernels: model.gpu_products is own"}
+        for products, said in why.items():
+            with self.subTest(products), Server(*self.flags, f"--model.gpu_products={products}") as server:
+                model = json.loads(server.ebb("status", "--json"))["model"]
+                self.assertTrue(model["gpu_products"].startswith(said), model)
+                self.assertTrue(model["fingerprint"].endswith(" emulated"), "alike, as the bits are")
+                self.assertIn(f"prompts by {said}", server.ebb("status"))
+                self.assertIn(said, self.logged(server, "gpu_products")["by"])
+        self.assertNotIn("prompts by", self.cpu.ebb("status"))
+
+    @staticmethod
+    def logged(server, event):
+        return next(entry for entry in server.log if entry.get("event") == event)
+
     def refusal(self, *flags):
         done = subprocess.run([BIN / "ebbd", "--listen=127.0.0.1:0", *flags], capture_output=True, text=True, timeout=60)
         self.assertNotEqual(done.returncode, 0)
@@ -211,7 +226,7 @@ class Gpu(unittest.TestCase):
         self.assertIn(f"{empty}/libebb_cuda.so: not loaded",
                       self.refusal(f"--model={self.model}", "--model.worker=cuda", f"--model.gpu_libraries={empty}"))
         self.assertIn("layer norms", self.refusal(f"--model={self.folder}/opt.gguf", "--model.worker=emulated"))
-        self.assertRegex(self.refusal(*self.flags[:3], "--model.gpu_arena=8GiB"), "arena: needs [0-9]+ bytes of the GPU, and [0-9]+ of its [0-9]+ are free")
+        self.assertRegex(self.refusal(*self.flags[:3], "--model.gpu_arena=8GiB"), r"the model \([0-9]+ bytes\), the cache's arena \(8589934592\): needs [0-9]+ bytes of the GPU, and [0-9]+ of its [0-9]+ are free")
         self.assertIn("model.gpu_arena: ", self.refusal(*self.flags[:3], "--model.gpu_arena=1KiB"))
         self.assertIn("there is no library of products for emulated32", self.refusal(*self.flags, "--model.gpu_products=library"))
 

@@ -22,6 +22,7 @@ absl::StatusOr<double> DenseRate(Bench& b) {
   EBB_ASSIGN(const GpuMemory to, b.gpu->Allocate(kNumbers * 4, "the product"));
   b.table.random({.type = gpu::Element::kBf16, .values = from.as<void>(), .n = 2 * kNumbers, .seed = 1},
                  b.gpu->stream());
+  EBB_ASSIGN(const GpuMemory workspace, b.gpu->Allocate(library->workspace_bytes(), "the library's workspace"));
   const std::vector<float> nothing(kSide);
   float* const last_row = to.as<float>() + kNumbers - kSide;
   EBB_TRY(b.gpu->CopyIn(std::span<const float>(nothing), last_row));
@@ -33,8 +34,11 @@ absl::StatusOr<double> DenseRate(Bench& b) {
   for (const ProductWay& way : ways) {
     absl::Status status = absl::OkStatus();
     const auto multiply = [&](int) {
-      const absl::Status now = library->Multiply(
-          shape, way, {.w = from.as<uint16_t>() + kNumbers, .x = from.as<void>(), .y = to.as<float>()});
+      const absl::Status now = library->Multiply(shape, way,
+                                                 {.w = from.as<uint16_t>() + kNumbers,
+                                                  .x = from.as<void>(),
+                                                  .y = to.as<float>(),
+                                                  .workspace = workspace.as<void>()});
       if (!now.ok()) status = now;
     };
     multiply(0);  // it loads its kernels, which a recording must not

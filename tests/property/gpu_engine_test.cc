@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/ops/gpu/draw_weight.h"
+#include "engine/ops/gpu/emulation.h"
 #include "engine/sampler.h"
 #include "policies/hash_random.h"
 #include "policies/status.h"
@@ -387,7 +388,7 @@ TEST(GpuEngine, OutOfMemoryNamesWhatIsNeededAndWhatIsFree) {
   const int64_t bytes = ((total_bytes >> 30) + 1) << 30;
   const absl::Status status = world.Open(table, {.arena_bytes = bytes}).status();
   EXPECT_EQ(GetRefusal(status).reason, "GPU_OUT_OF_MEMORY");
-  EXPECT_EQ(GetRefusal(status).metadata.at("bytes"), std::to_string(bytes));
+  EXPECT_GT(std::stoll(GetRefusal(status).metadata.at("bytes")), bytes);  // the model's are among them
   const std::string free = GetRefusal(status).metadata.at("free");
   EXPECT_GT(std::stoll(free), 0);
   EXPECT_LE(std::stoll(free), total_bytes);
@@ -429,6 +430,60 @@ TEST(GpuEngine, AModelWithoutRoomIsRefusedBeforeAnyOfItIsCopied) {
     free_bytes = needed;
     EXPECT_THAT(world.Upload(**gpu), IsOk());
   }
+}
+
+// Each type of K and V, and of weights, has kernels of its own.
+TEST(EmulationOfGpuEngine, AKernelThatWantsMoreSharedMemoryThanThereIsIsRefusedByName) {
+  const GpuWorld world({.type = DType::kQ8_0});
+  const gpu::Table& table = gpu::TableUnderTest(32);
+  int32_t needed_most = 0;
+  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kInt8}) {
+    const GpuEngineOptions options = {.arena_bytes = 1 << 20, .kv_type = type};
+    // From nothing up, to what all kernels have enough of.
+    int32_t there = 0, refused = 0;
+    absl::Status status;
+    for (;; ++refused) {
+      gpu::emulation::SetSharedMax(there);
+      status = world.Open(table, options).status();
+      if (status.ok()) break;
+      ASSERT_EQ(GetRefusal(status).reason, "GPU_SHARED_MEMORY") << status;
+      EXPECT_THAT(std::string(status.message()),
+                  testing::MatchesRegex("emulated on the host.* has " + std::to_string(there) +
+                                        " bytes of .*, and the kernel (attend|attend_tensor|attend_block|observe_block|"
+                                        "linear_rows_small) needs [0-9]+"));
+      EXPECT_EQ(GetRefusal(status).metadata.at("there"), std::to_string(there));
+      const int32_t needed = std::stoi(GetRefusal(status).metadata.at("bytes"));
+      ASSERT_GT(needed, there);
+      there = needed;
+    }
+    EXPECT_GE(refused, 2);  // of linear_rows_small and attention
+    needed_most = std::max(needed_most, there);
+  }
+  EXPECT_LE(needed_most, 64 << 10);  // what AMD's devices have
+  gpu::emulation::SetSharedMax(99 << 10);
+}
+
+// What was launched in a rehearsal did not run, and what is launched after it does.
+TEST(EmulationOfGpuEngine, ARehearsalRunsNothing) {
+  const gpu::Table& table = gpu::TableUnderTest(32);
+  const auto gpu = Gpu::Open(table, 0);
+  ASSERT_THAT(gpu, IsOk());
+  const std::vector<float> before = {3};
+  const auto memory = (*gpu)->Upload(std::span(before), "a number");
+  ASSERT_THAT(memory, IsOk());
+  const auto launch = [&] {
+    table.random({.type = gpu::Element::kF32, .values = memory->as<void>(), .n = 1, .scale = 1, .seed = 1},
+                 (*gpu)->stream());
+  };
+  const auto number = [&] {
+    std::vector<float> now(1);
+    EBB_CHECK((*gpu)->CopyOut(memory->as<float>(), std::span(now)).ok() && (*gpu)->Wait().ok());
+    return now[0];
+  };
+  EXPECT_THAT((*gpu)->Rehearse(launch), IsOk());
+  EXPECT_EQ(number(), 3);
+  launch();
+  EXPECT_NE(number(), 3);
 }
 
 TEST(GpuEngine, ADevicesFaultIsAStatus) {

@@ -6,18 +6,23 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "engine/gpu/blas_lt.h"
 #include "engine/gpu/block_products.h"
 #include "engine/gpu/device_options.h"
 #include "engine/gpu/gpu_engine.h"
 #include "engine/gpu/product_library.h"
+#include "engine/model/architecture.h"
+#include "engine/model/gguf.h"
 #include "engine/model/quantization.h"
 #include "engine/ops/gpu/emulated.h"
 #include "policies/status.h"
@@ -43,6 +48,7 @@ struct Habit {
 struct Habits {
   std::vector<Habit> ways = {Habit{}};
   bool fails = false;
+  int64_t workspace_bytes = 0;
   std::set<int32_t> pieces = {};       // that were multiplied,
   std::set<ProductShape> shapes = {};  // but for their rows
   int calls = 0;
@@ -51,6 +57,10 @@ Habits habits;
 
 class HostLibrary : public ProductLibrary {
  public:
+  std::string name() const override { return "the host"; }
+  int64_t workspace_bytes() const override { return habits.workspace_bytes; }
+  std::string Describe(const ProductWay& way) const override { return absl::StrFormat("way %d", way[0]); }
+
   absl::StatusOr<std::vector<ProductWay>> Ways(const ProductShape& /*shape*/) override {
     std::vector<ProductWay> ways(habits.ways.size());
     for (size_t i = 0; i < ways.size(); ++i) ways[i] = {static_cast<std::byte>(i)};
@@ -59,6 +69,7 @@ class HostLibrary : public ProductLibrary {
 
   absl::Status Multiply(const ProductShape& shape, const ProductWay& way, const ProductOperands& o) override {
     if (habits.fails) return absl::InternalError("the library failed");
+    std::memset(o.workspace, 0, static_cast<size_t>(habits.workspace_bytes));
     const Habit& habit = habits.ways[static_cast<size_t>(way[0])];
     if (shape.rows < habit.rows_min) return absl::InternalError("too few rows");
     habits.pieces.insert(shape.rows);
@@ -199,7 +210,7 @@ TEST_F(GpuProducts, AWayIsNotUsedWhoseRowsDifferOrAreWrong) {
     const absl::Status refused = Open(world_, OpenHostLibrary).status();
     EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
     EXPECT_EQ(GetRefusal(refused).reason, "GPU_PRODUCTS_UNFIT");
-    EXPECT_THAT(refused.message(), testing::HasSubstr("with 64 x 64 weights"));
+    EXPECT_THAT(refused.message(), testing::HasSubstr("with 32 x 64 weights"));
   }
 }
 
@@ -235,8 +246,118 @@ TEST_F(GpuProducts, ADeviceWhoseMakerHasNoneIsRefusedByName) {
 
 // Snapshots and journals are refused by a server whose numbers are others.
 TEST_F(GpuProducts, TheFingerprintTellsWhoMultiplies) {
-  EXPECT_EQ(NameOf({.kind = "cuda"}), "cuda");
-  EXPECT_EQ(NameOf({.kind = "cuda", .by_library = true}), "cuda library");
+  EXPECT_EQ(NameOf({.kind = "cuda"}, false), "cuda");
+  EXPECT_EQ(NameOf({.kind = "cuda"}, true), "cuda library");
+}
+
+// Where it is, and is fit, it multiplies; where not, the own kernels do, and it is said why.
+TEST_F(GpuProducts, WhereTheLibraryIsMissingOrUnfitTheOwnKernelsMultiply) {
+  const auto open = [&](OpenProductLibrary products) {
+    return world_.Open(gpu::EmulatedTable(32),
+                       {.arena_bytes = 16 << 20, .products = products, .own_where_unfit = true});
+  };
+  const auto own = Open(world_, NoProductLibrary);
+  ASSERT_THAT(own, IsOk());
+  EXPECT_FALSE((*own)->by_library());
+  EXPECT_EQ((*own)->products(), "own kernels: model.gpu_products is own");
+
+  habits.ways = {Habit{.rows_min = 200}};
+  const auto fit = open(OpenHostLibrary);
+  ASSERT_THAT(fit, IsOk());
+  EXPECT_TRUE((*fit)->by_library());
+  EXPECT_THAT((*fit)->products(), testing::StartsWith("the host: 32 x 64 by way 0 in pieces of 1024, 512, 256; "));
+  EXPECT_THAT((*fit)->products(), testing::HasSubstr("; 64 x 64 added by way 0 in pieces of 1024, 512, 256"));
+
+  habits.ways = {Habit{.factor = 1.1F}};
+  const auto unfit = open(OpenHostLibrary);
+  ASSERT_THAT(unfit, IsOk());
+  EXPECT_FALSE((*unfit)->by_library());
+  EXPECT_THAT((*unfit)->products(), testing::StartsWith("own kernels: products with 32 x 64 weights: none of"));
+  habits.pieces = {};
+  EXPECT_EQ(Logits(world_, **unfit, false), Logits(world_, **own, false));
+  EXPECT_THAT(habits.pieces, testing::IsEmpty());
+
+  const auto missing = open(OpenBlasLt);
+  ASSERT_THAT(missing, IsOk());
+  EXPECT_FALSE((*missing)->by_library());
+  EXPECT_THAT((*missing)->products(), testing::StartsWith("own kernels: there is no library of products for"));
+}
+
+// Not of what the choice between them is about.
+TEST_F(GpuProducts, AFaultInTheTrialIsRefusedWhoeverMayMultiply) {
+  static bool is_broken = false;
+  static const gpu::Table& sound = gpu::EmulatedTable(32);
+  gpu::Table table = sound;
+  table.linear_tiles = [](const gpu::LinearArgs&, gpu::Stream) { is_broken = true; };
+  table.wait = [](gpu::Stream stream) -> gpu::Error { return is_broken ? "told to fail" : sound.wait(stream); };
+  const absl::Status refused =
+      world_.Open(table, {.arena_bytes = 16 << 20, .products = OpenHostLibrary, .own_where_unfit = true}).status();
+  EXPECT_EQ(GetRefusal(refused).reason, "GPU_FAULT");
+}
+
+TEST_F(GpuProducts, TheWorkspaceIsAmongWhatALoadNeedsAndWhatStepsWorkIn) {
+  const auto without = Open(world_, OpenHostLibrary);
+  ASSERT_THAT(without, IsOk());
+  habits.workspace_bytes = 4096;
+  const auto with = Open(world_, OpenHostLibrary);
+  ASSERT_THAT(with, IsOk());
+  EXPECT_EQ((*with)->working_bytes(), (*without)->working_bytes() + 4096);
+
+  static int64_t free_bytes = 0, allocated = 0;
+  static const gpu::Table& sound = gpu::EmulatedTable(32);
+  gpu::Table table = sound;
+  table.memory = [](int64_t* free, int64_t* total) -> gpu::Error {
+    *free = free_bytes;
+    *total = int64_t{1} << 30;
+    return nullptr;
+  };
+  table.allocate = [](int64_t bytes, void** memory) -> gpu::Error {
+    allocated += bytes;
+    return sound.allocate(bytes, memory);
+  };
+  constexpr int64_t kArena = 16 << 20;
+  const auto open = [&] { return world_.Open(table, {.arena_bytes = kArena, .products = OpenHostLibrary}).status(); };
+  const absl::Status refused = open();
+  EXPECT_EQ(GetRefusal(refused).reason, "GPU_OUT_OF_MEMORY");
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("the host's workspace (4096), the cache's arena ("));
+  EXPECT_EQ(allocated, 0);
+  const int64_t needed = std::stoll(GetRefusal(refused).metadata.at("bytes"));
+  EXPECT_GT(needed, kArena + 4096);
+  free_bytes = needed - 1;
+  EXPECT_EQ(GetRefusal(open()).reason, "GPU_OUT_OF_MEMORY");
+  free_bytes = needed;
+  EXPECT_THAT(open(), IsOk());
+}
+
+// What nobody multiplies by the library is not rounded for it.
+TEST_F(GpuProducts, RowsAreRoundedForProductsThatTheLibraryMakes) {
+  static int rounds = 0;
+  static const gpu::Table& sound = gpu::EmulatedTable(32);
+  gpu::Table table = sound;
+  table.round = [](const gpu::RoundArgs& args, gpu::Stream stream) {
+    ++rounds;
+    sound.round(args, stream);
+  };
+  const auto file = GgufFile::Open(world_.path());
+  ASSERT_THAT(file, IsOk());
+  const auto weights = FindWeights(*file, world_.config());
+  ASSERT_THAT(weights, IsOk());
+  const auto count = [&](const Weights& of) {
+    const auto engine =
+        GpuEngine::Open(table, world_.config(), of, {.arena_bytes = 16 << 20, .products = OpenHostLibrary});
+    EBB_CHECK(engine.ok());
+    const auto session = OpenOrDie(**engine, world_.Policy({.scorer = "full"}), 64);
+    const std::vector<int32_t> tokens = RandomTokens(1, 8, world_.model().vocab);
+    GpuRow row = {.session = session.get(), .tokens = tokens};
+    rounds = 0;
+    EXPECT_THAT((*engine)->Run({&row, 1}), IsOk());
+    return rounds;
+  };
+  EXPECT_EQ(count(*weights), 4);  // q, k and v; o; gate and up; down
+  Weights biased = *weights;
+  LayerWeights& layer = biased.layers[0];
+  layer.q_bias = layer.k_bias = layer.v_bias = layer.attn_norm;  // as many numbers as q has, and more than k and v
+  EXPECT_EQ(count(biased), 3);
 }
 
 }  // namespace

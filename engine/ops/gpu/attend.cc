@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "engine/ops/gpu/attend_finish.h"
+#include "engine/ops/gpu/attend_split.h"
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
 #include "engine/ops/gpu/lane.h"
@@ -53,27 +54,22 @@ AttendSplit(AttendArgs a) {
   float* const sums = LaunchShared<float>();  // when the ring is read
 
   const CacheArgs& cache = a.cache;
-  const int32_t row = a.first_row + BlockZ();
-  const int32_t head = BlockY();
-  const SessionView& session = cache.sessions[cache.row_session[row]];
-  const int32_t first = BlockX() * kSplitSlots;
-  if (first >= session.slots) return;
-  const int32_t slots = session.slots - first < kSplitSlots ? session.slots - first : kSplitSlots;
-  const int32_t lane = a.layer * cache.kv_heads + head;
+  const OwnSplit split(a);
+  if (split.first >= split.session.slots) return;
   const int32_t d = cache.arena.head_dim;
   const int32_t thread = ThreadIndex();
 
   const int32_t stage_slots = StageSlots<E>(d);
   const int32_t row_vectors = d * static_cast<int32_t>(sizeof(typename E::Type)) / 16;
   const int32_t part_vectors = stage_slots * row_vectors;
-  const int32_t key_stages = (slots + stage_slots - 1) / stage_slots;
+  const int32_t key_stages = (split.slots + stage_slots - 1) / stage_slots;
   const auto issue = [&](int32_t stage) {
     const bool is_key = stage < key_stages;
     const int32_t begin = (is_key ? stage : stage - key_stages) * stage_slots;
     if (stage < 2 * key_stages) {
-      const SlotRows<E> rows = RowsOf<E>(cache.arena, session, lane, first + begin);
+      const SlotRows<E> rows = RowsOf<E>(cache.arena, split.session, split.lane, split.first + begin);
       const Vector16* const from = reinterpret_cast<const Vector16*>(is_key ? rows.k : rows.v);
-      const int32_t vectors = (slots - begin < stage_slots ? slots - begin : stage_slots) * row_vectors;
+      const int32_t vectors = (split.slots - begin < stage_slots ? split.slots - begin : stage_slots) * row_vectors;
       Vector16* const to = ring + stage % kRing * part_vectors;
       for (int32_t i = thread; i < vectors; i += kThreads) CopyAhead(to + i, from + i);
     }
@@ -81,17 +77,16 @@ AttendSplit(AttendArgs a) {
   };
   for (int32_t stage = 0; stage < kRing - 1; ++stage) issue(stage);
 
-  const int32_t* const position = session.position + int64_t{lane} * session.capacity;
-  const int32_t query = position[session.placed[int64_t{lane} * session.block_max + row - session.first_row]];
+  const int32_t* const position = split.Positions();
+  const int32_t query = position[split.OwnSlot()];
   for (int32_t i = thread; i < kSplitSlots; i += kThreads) {
-    const int32_t own = i < slots ? position[first + i] : -1;
+    const int32_t own = i < split.slots ? position[split.first + i] : -1;
     at[i] = own <= query ? own : -1;
   }
-  const QueryHeads<kGroup> queries(a.rope, a.scale, a.q + row * a.q_stride + int64_t{head} * a.group * d, a.group, d,
-                                   query);
+  const QueryHeads<kGroup> queries(a.rope, a.scale, a.q + split.row * a.q_stride + int64_t{split.head} * a.group * d,
+                                   a.group, d, query);
 
-  const int64_t heads = int64_t{cache.kv_heads} * a.group;
-  const int64_t first_head = row * heads + int64_t{head} * a.group;
+  const int64_t first_head = split.FirstHead(a);
   // Rows of a stage that is whole from now on, and the next in the part of the one before, which is read.
   const auto take = [&](int32_t stage) {
     CopiesArrived<kRing - 2>();
@@ -117,8 +112,8 @@ AttendSplit(AttendArgs a) {
   Barrier();
   if (a.logits != nullptr) {
     for (int32_t g = 0; g < a.group; ++g) {
-      for (int32_t i = thread; i < slots; i += kThreads) {
-        a.logits[(first_head + g) * cache.slots_max + first + i] = share[i].of[g];
+      for (int32_t i = thread; i < split.slots; i += kThreads) {
+        a.logits[(first_head + g) * cache.slots_max + split.first + i] = share[i].of[g];
       }
     }
     Barrier();
@@ -133,7 +128,7 @@ AttendSplit(AttendArgs a) {
     EBB_UNROLL
     for (int32_t i = 0; i < kSplitSlots / kTeam; ++i) {
       const int32_t slot = member + kTeam * i;
-      e[i] = slot < slots ? share[slot].of[g] : MinusInfinity();
+      e[i] = slot < split.slots ? share[slot].of[g] : MinusInfinity();
       peak = Larger(e[i], peak);
     }
     peak = ReduceTeam(peak, Largest());
@@ -165,7 +160,7 @@ AttendSplit(AttendArgs a) {
   for (int32_t stage = key_stages; stage < 2 * key_stages; ++stage) {
     const typename E::Type* const rows = take(stage);
     const int32_t begin = (stage - key_stages) * stage_slots;
-    const int32_t end = slots - begin < stage_slots ? slots - begin : stage_slots;
+    const int32_t end = split.slots - begin < stage_slots ? split.slots - begin : stage_slots;
     for (int32_t i = stripe < stripes ? stripe : end; i < end; i += stripes) {
       if (at[begin + i] < 0) continue;
       float value[8];
@@ -194,7 +189,7 @@ AttendSplit(AttendArgs a) {
     for (int32_t s = 0; s < stripes; ++s) total += sums[(g * 8 + c % 8) * kPadded + s * chunks + c / 8];
     a.partial_sums[((first_head + g) * a.splits + BlockX()) * d + c] = total;
   }
-  FinishRow<kThreads>(a, session, row, head);
+  FinishRow<kThreads>(a, split.session, split.row, split.head);
 }
 
 template <typename E, int kGroup>

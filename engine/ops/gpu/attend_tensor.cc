@@ -29,6 +29,7 @@
 #include <cstdint>
 
 #include "engine/ops/gpu/attend_finish.h"
+#include "engine/ops/gpu/attend_split.h"
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
 #include "engine/ops/gpu/lane.h"
@@ -99,13 +100,8 @@ AttendSplit(AttendArgs a) {
   uint8_t* const ring = LaunchShared<uint8_t>();
 
   const CacheArgs& cache = a.cache;
-  const int32_t row = a.first_row + BlockZ();
-  const int32_t head = BlockY();
-  const SessionView& session = cache.sessions[cache.row_session[row]];
-  const int32_t first = BlockX() * kSplitSlots;
-  if (first >= session.slots) return;
-  const int32_t slots = session.slots - first < kSplitSlots ? session.slots - first : kSplitSlots;
-  const int32_t lane = a.layer * cache.kv_heads + head;
+  const OwnSplit split(a);
+  if (split.first >= split.session.slots) return;
   const int32_t d = kWhole ? kUnit * kUnits : cache.arena.head_dim;
   const int32_t units = kWhole ? kUnits : d / kUnit;
   const int32_t thread = ThreadIndex();
@@ -119,7 +115,7 @@ AttendSplit(AttendArgs a) {
   const int32_t vectors = d * kBytes / 16;
   constexpr int32_t kScaleBytes = E::kScaled ? 2 * kPageSlots * 4 : 0;
   const int64_t page_bytes = int64_t{2} * kPageSlots * d * kBytes + kScaleBytes;
-  const int32_t key_stages = (slots + kSlots - 1) / kSlots;
+  const int32_t key_stages = (split.slots + kSlots - 1) / kSlots;
   // Where a thread's vectors lie, and the next ones, in rows and columns.
   const int32_t own_column = thread % vectors;
   const SharedAt ring_at = AtShared(ring);
@@ -133,7 +129,7 @@ AttendSplit(AttendArgs a) {
     const uint8_t* from =
         static_cast<const uint8_t*>(cache.arena.base) + page * page_bytes + (row_in_page * vectors + thread) * 16;
     SharedAt to = ring_at + stage % kRing * part_bytes + own_at;
-    const int32_t count = (slots - begin < kSlots ? slots - begin : kSlots) * vectors;
+    const int32_t count = (split.slots - begin < kSlots ? split.slots - begin : kSlots) * vectors;
     int32_t column = own_column;
     EBB_UNROLL
     for (int32_t i = 0; i < kSlots * kUnits * kBytes / kThreads; ++i) {
@@ -147,7 +143,8 @@ AttendSplit(AttendArgs a) {
       to += 16;  // past what a row is longer
     }
   };
-  const int32_t* const page = session.page + int64_t{lane} * session.pages_per_lane + first / kPageSlots;
+  const int32_t* const page =
+      split.session.page + int64_t{split.lane} * split.session.pages_per_lane + split.first / kPageSlots;
   static_assert((kRing - 1) * kSlots <= kPageSlots);
   const int32_t first_page = page[0];
   for (int32_t stage = 0; stage < kRing - 1; ++stage) {
@@ -166,19 +163,20 @@ AttendSplit(AttendArgs a) {
     return stage % kRing * part_bytes;
   };
 
-  const int32_t* const position = session.position + int64_t{lane} * session.capacity;
-  const int32_t query = position[session.placed[int64_t{lane} * session.block_max + row - session.first_row]];
+  const int32_t* const position = split.Positions();
+  const int32_t query = position[split.OwnSlot()];
   const bool neighbours = a.rope.halves == 0;
   for (int32_t i = thread; i < kSplitSlots; i += kThreads) {
-    const int32_t own = i < slots ? position[first + i] : -1;
+    const int32_t own = i < split.slots ? position[split.first + i] : -1;
     at[i] = own <= query ? own : -1;
     if constexpr (E::kScaled) {
-      const SlotScales scales = i < slots ? RowsOf<E>(cache.arena, session, lane, first + i).Scales() : SlotScales{};
+      const SlotScales scales =
+          i < split.slots ? RowsOf<E>(cache.arena, split.session, split.lane, split.first + i).Scales() : SlotScales{};
       scale_of_k[i] = scales.k;
       scale_of_v[i] = scales.v;
     }
   }
-  if (thread < (slots + kPageSlots - 1) / kPageSlots) pages[thread] = page[thread];
+  if (thread < (split.slots + kPageSlots - 1) / kPageSlots) pages[thread] = page[thread];
   if (thread < kUnits) {
     const UnitPlace place = PlaceOf(a.rope, thread < units ? thread : 0);
     places[thread][0] = place.first * kBytes;
@@ -192,12 +190,11 @@ AttendSplit(AttendArgs a) {
   Barrier();
 
   // Queries' terms, every fourth unit by a team, then all by each.
-  const int64_t heads = int64_t{cache.kv_heads} * a.group;
-  const int64_t first_head = row * heads + int64_t{head} * a.group;
+  const int64_t first_head = split.FirstHead(a);
   for (int32_t u = team; u < units; u += kTeams) {
     Vector16 terms = {};
     if (g < a.group) {
-      const float* const own = a.q + row * a.q_stride + (int64_t{head} * a.group + g) * d + 2 * t;
+      const float* const own = a.q + split.row * a.q_stride + (int64_t{split.head} * a.group + g) * d + 2 * t;
       const UnitPlace place = PlaceOf(a.rope, u);
       const float* const low = own + place.first;
       const float* const high = own + place.second;
@@ -283,8 +280,8 @@ AttendSplit(AttendArgs a) {
         const bool seen = at[slot] >= 0;
         hidden |= !seen && slot < key_stages * kSlots;
         e[i][j] = seen ? share[own * kShareStride + slot] : MinusInfinity();
-        if (a.logits != nullptr && is_head && slot < slots) {
-          a.logits[(first_head + own) * cache.slots_max + first + slot] = e[i][j];
+        if (a.logits != nullptr && is_head && slot < split.slots) {
+          a.logits[(first_head + own) * cache.slots_max + split.first + slot] = e[i][j];
         }
         peak = Larger(e[i][j], peak);
       }
@@ -333,7 +330,7 @@ AttendSplit(AttendArgs a) {
       }
       Barrier();
     }
-    const int32_t end = slots - begin < kSlots ? slots - begin : kSlots;
+    const int32_t end = split.slots - begin < kSlots ? split.slots - begin : kSlots;
     for (int32_t k = 0; k < end; k += 16) {
       uint32_t weight[4] = {};
       if (g < a.group) {
@@ -387,7 +384,7 @@ AttendSplit(AttendArgs a) {
       }
     }
   }
-  FinishRow<kThreads>(a, session, row, head);
+  FinishRow<kThreads>(a, split.session, split.row, split.head);
 }
 
 template <typename E, int32_t kUnits>

@@ -52,6 +52,17 @@ inline constexpr int32_t kSharedMax = 64 << 10;
 inline constexpr int32_t kSharedMax = 99 << 10;
 #endif
 
+// Whether a launch is to be made, after what has to be asked of the device for it (launch.cc). `file` is the kernel's,
+// `shared` what the launch asks for, bytes.
+bool MayLaunch(const void* kernel, const char* file, int32_t shared);
+
+// Shared memory for a block of a kernel, bytes.
+struct SharedRoom {
+  int32_t declared = 0;  // by the kernel itself
+  int32_t there = 0;     // on the device
+  const char* error = nullptr;
+};
+
 #if defined(__CUDACC__) || defined(__HIPCC__)
 
 EBB_DEVICE int32_t ThreadIndex() { return static_cast<int32_t>(threadIdx.x); }
@@ -216,18 +227,12 @@ struct Grid {
   int64_t x = 1, y = 1, z = 1;
 };
 template <typename Args>
-void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0) {
+void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0,
+            const char* file = __builtin_FILE()) {
+  if (!MayLaunch(reinterpret_cast<const void*>(kernel), file, shared)) return;
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   const dim3 blocks(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y), static_cast<uint32_t>(grid.z));
 #if defined(__CUDACC__)
-  // Past 48 KB, what the kernel declares included, it must be allowed to: all that there is, and never less, as other
-  // threads may be about to launch the same kernel with more.
-  if (shared > 0) {
-    cudaFuncAttributes has = {};
-    cudaFuncGetAttributes(&has, kernel);
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         kSharedMax - static_cast<int32_t>(has.sharedSizeBytes));
-  }
   kernel<<<blocks, dim3(threads), shared, static_cast<cudaStream_t>(stream)>>>(args);
 #else
   kernel<<<blocks, dim3(threads), shared, static_cast<hipStream_t>(stream)>>>(args);
@@ -306,7 +311,9 @@ EBB_DEVICE float FloatOf(uint32_t bits) { return __builtin_bit_cast(float, bits)
 
 using emulation::Grid;
 template <typename Args>
-void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0) {
+void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0,
+            const char* file = __builtin_FILE()) {
+  if (!MayLaunch(reinterpret_cast<const void*>(kernel), file, shared)) return;
   struct Call {
     void (*kernel)(Args);
     Args args;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
@@ -70,6 +71,7 @@ struct Machine {
   std::vector<Aligned> shared = {};  // what the launch asked for
 };
 Machine machine;
+std::atomic<int32_t> shared_max = 99 << 10;
 
 // setjmp and longjmp switch between stacks without a system call. The address sanitizer wants to be told of each
 // switch, and follows swapcontext alone.
@@ -210,6 +212,9 @@ void Run(Grid grid, int32_t threads, int32_t warp, int32_t shared, void (*call)(
 }
 
 void* LaunchShared() { return machine.shared.data(); }
+
+void SetSharedMax(int32_t bytes) { shared_max = bytes; }
+int32_t SharedMax() { return shared_max; }
 
 void Enqueue(void* stream, std::function<void()> launch) {
   auto* const of = static_cast<Stream*>(stream);

@@ -37,6 +37,10 @@ void SetOrder(Order order);
 void Run(Grid grid, int32_t threads, int32_t warp, int32_t shared, void (*call)(const void*), const void* args);
 void* LaunchShared();
 
+// Bytes that a launch may ask for, as a rehearsal sees it (kernels.h): NVIDIA's 99 KB unless set. Of all threads.
+void SetSharedMax(int32_t bytes);
+int32_t SharedMax();
+
 using Launches = std::vector<std::function<void()>>;
 struct Stream {
   bool records = false;

@@ -17,7 +17,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 10;
+inline constexpr int32_t kTableVersion = 11;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -172,7 +172,8 @@ struct RmsNormArgs {
 };
 
 // y [T][out] = x [T][in] W^T + bias, or y += . Where weights are BF16 or quantised, linear_tiles rounds x to BF16, and
-// linear_rows to the sum of two: within 2^-17 of it. F32 and F16 are multiplied by x as it is.
+// linear_rows to the sum of two: within 2^-17 of it. F32 and F16 are multiplied by x as it is. W is finite. An infinite
+// number of x makes y what its products with W are together, infinite or NaN, as on the CPU; of Q4_K, NaN.
 struct LinearArgs {
   Matrix w = {};
   const float* bias = nullptr;  // [out] or null
@@ -277,6 +278,8 @@ struct StoreArgs {
 //   logit[t, h, g, s] = scale * R(position of t) q[t, h, g] . R(position[s]) k[s], -inf where position[s] is that of a
 //                       later token or of none
 //   of split c        peak = max over its slots, weight = sum of e^(logit - peak), sums = sum of e^(logit - peak) v
+//
+// Of caches in BF16 or bytes q, k and v are finite; else what is multiplied by them may be NaN where infinity would do.
 //
 // The splits are folded in ascending order into out = sum / weight, and into stats (peak, 1 / weight): by Attend, of
 // rows that come alone, of which it also tells the scores what they received; by AttendMerge, of others.
@@ -465,6 +468,13 @@ using Moment = void*;
 // Null: it worked; else what the runtime says, valid for the life of the library.
 using Error = const char*;
 
+// A kernel whose blocks want more shared memory than the device has for one.
+struct Shortage {
+  const char* file = nullptr;  // of the kernel; null: there is none
+  int32_t needed = 0;          // bytes, of its own declarations and of what its launch asks for
+  int32_t there = 0;
+};
+
 struct Table {
   int32_t version = 0;
   int32_t warp = 0;
@@ -491,6 +501,10 @@ struct Table {
   Error (*recorded)(Stream stream, Recording* recording) = nullptr;
   Error (*replay)(Recording recording, Stream stream) = nullptr;
   void (*drop)(Recording recording) = nullptr;
+  // From `rehearse` to `rehearsed` what the calling thread launches is not run: it is only seen whether the device that
+  // it uses has the kernel, and the shared memory for it. Tells the first that has not.
+  void (*rehearse)() = nullptr;
+  Error (*rehearsed)(Shortage* shortage) = nullptr;
   Error (*make_moment)(Moment* moment) = nullptr;
   void (*drop_moment)(Moment moment) = nullptr;
   Error (*mark)(Moment moment, Stream stream) = nullptr;  // not while the stream records
@@ -529,6 +543,8 @@ inline constexpr char kTableSymbol[] = "ebb_gpu_table";
 #ifdef EBB_GPU_TARGET
 namespace EBB_GPU_TARGET {
 const Table& TableOfTarget();
+void Rehearse();
+Error Rehearsed(Shortage* shortage);
 void LaunchEmbed(const EmbedArgs& args, Stream stream);
 void LaunchRmsNorm(const RmsNormArgs& args, Stream stream);
 void LaunchLinearRows(const LinearArgs& args, Stream stream);

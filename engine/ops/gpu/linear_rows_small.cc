@@ -46,6 +46,13 @@ constexpr int32_t kTileRows = 16;
 constexpr int32_t kTiles = 2;  // of a chunk's columns
 constexpr int32_t kTileOutputs = 8;
 constexpr int32_t kOutputTiles = 32 / kTileOutputs;  // of a team
+// The fewest rows that have a kernel of their own. Where the team multiplies a tile by exchanges, half of it costs as
+// much as all.
+#if defined(__HIPCC__)
+constexpr int32_t kRowsMin = 16;
+#else
+constexpr int32_t kRowsMin = 8;
+#endif
 
 struct SplitArgs {
   LinearsArgs linears = {};
@@ -132,7 +139,7 @@ struct Fetched {
       EBB_UNROLL
       for (int32_t i = 0; i < 2 * kHalves; ++i) {
         const int32_t half = i / 2;
-        const Terms of_two = TermsOf(x[half][i % 2 * 2], x[half][i % 2 * 2 + 1]);
+        const Terms of_two = TermsOfAny(x[half][i % 2 * 2], x[half][i % 2 * 2 + 1]);
         terms[0].word[i % 2 * 2 + half] = of_two.first;
         terms[1].word[i % 2 * 2 + half] = of_two.second;
       }
@@ -380,7 +387,7 @@ MultiplySmall(SplitArgs split) {
   const int64_t partial = ((int64_t{tile} * split.splits + part) * a.rows + first_row) * kOutputs;  // [rows][kOutputs]
   EBB_UNROLL
   for (int32_t eight = 0; eight < kRows; eight += 8) {
-    if (eight >= rows) break;
+    if (eight >= rows) continue;
     Barrier();  // the memory is free
     EBB_UNROLL
     for (int32_t i = 0; i < 2 * kOutputTiles; ++i) {
@@ -420,7 +427,9 @@ void LaunchRows(const LinearsArgs& args, Stream stream) {
 }
 template <typename From>
 void LaunchOf(const LinearsArgs& args, Stream stream) {
-  if (args.of[0].rows <= 8) return LaunchRows<From, 8>(args, stream);
+  if constexpr (kRowsMin <= 8) {
+    if (args.of[0].rows <= 8) return LaunchRows<From, 8>(args, stream);
+  }
   if (args.of[0].rows <= 16) return LaunchRows<From, 16>(args, stream);
   LaunchRows<From, kLinearRows>(args, stream);
 }

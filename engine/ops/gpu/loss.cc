@@ -1,10 +1,11 @@
 // What leaves a lane with those who are evicted (kernels.h, LossArgs): policies/caote.cc, MeasureEviction, on the
-// device. Block (l, i): lane l of session i, before Evict frees anybody. Sessions that do not ask cost a block that
-// returns.
+// device. Two launches, before Evict frees anybody; block (l, i) of either: lane l of session i. Sessions that do not
+// ask cost blocks that return.
 //
-// K is read twice by teams (query_heads.h), for each query head's largest logit and sum, then for what a slot's share
-// of the attention is; V twice (values.h), for the output of those who stay and for how far it is from those who leave.
-// Nothing of the step's own attention is kept for this: few steps are measured, and those that are not pay nothing.
+// ShareLane reads K twice by teams (query_heads.h), for each query head's largest logit and sum, then for what a slot's
+// share of the attention is. MeasureLane, which need not know how many query heads there are, reads V twice (values.h),
+// for the output of those who stay and for how far it is from those who leave. Nothing of the step's own attention is
+// kept for this: few steps are measured, and those that are not pay nothing.
 //
 //   scratch [lanes, capacity] words   a slot's share, as the bits of a float: the first thread of the slot's team
 //   loss    [lanes]                   thread 0
@@ -38,13 +39,13 @@ EBB_DEVICE void ForLogits(const QueryHeads<kGroup>& queries, const LossArgs& a, 
   }
 }
 
+EBB_DEVICE bool IsMeasured(const SessionView& session) { return session.loss != nullptr && session.drop != 0; }
+
 template <typename E, int kGroup>
 EBB_KERNEL(kThreads)
-MeasureLane(LossArgs a) {
-  EBB_SHARED float stays[kHeadDimMax];  // X'
-  EBB_SHARED float moved[kHeadDimMax];  // X - X'
+ShareLane(LossArgs a) {
   const SessionView& session = a.cache.sessions[BlockY()];
-  if (session.loss == nullptr || session.drop == 0) return;
+  if (!IsMeasured(session)) return;
   const int32_t lane = BlockX();
   const int32_t d = a.cache.arena.head_dim;
   const int32_t newest = session.placed[int64_t{lane} * session.block_max + session.tokens - 1];
@@ -85,8 +86,18 @@ MeasureLane(LossArgs a) {
     const float share = exists && received > 0 ? received / static_cast<float>(a.group) : 0.0F;
     share_bits[slot] = static_cast<int32_t>(BitsOf(share));
   });
-  Barrier();
+}
 
+template <typename E>
+EBB_KERNEL(kThreads)
+MeasureLane(LossArgs a) {
+  EBB_SHARED float stays[kHeadDimMax];  // X'
+  EBB_SHARED float moved[kHeadDimMax];  // X - X'
+  const SessionView& session = a.cache.sessions[BlockY()];
+  if (!IsMeasured(session)) return;
+  const int32_t lane = BlockX();
+  const int32_t d = a.cache.arena.head_dim;
+  const int32_t* const share_bits = session.scratch + int64_t{lane} * session.capacity;
   const auto share = [=](int32_t slot) { return FloatOf(static_cast<uint32_t>(share_bits[slot])); };
   const Leaving leaves = WhoLeaves<kThreads>(session, lane);
   double mass = 0;
@@ -118,12 +129,17 @@ MeasureLane(LossArgs a) {
 }
 
 template <typename E>
+void LaunchShares(const LossArgs& args, const Grid& grid, Stream stream) {
+  if (args.group == 1) return Launch(ShareLane<E, 1>, grid, kThreads, args, stream);
+  if (args.group == 2) return Launch(ShareLane<E, 2>, grid, kThreads, args, stream);
+  if (args.group <= 4) return Launch(ShareLane<E, 4>, grid, kThreads, args, stream);
+  Launch(ShareLane<E, kGroupMax>, grid, kThreads, args, stream);
+}
+template <typename E>
 void LaunchOf(const LossArgs& args, Stream stream) {
   const Grid grid = {args.cache.lanes, args.cache.session_count};
-  if (args.group == 1) return Launch(MeasureLane<E, 1>, grid, kThreads, args, stream);
-  if (args.group == 2) return Launch(MeasureLane<E, 2>, grid, kThreads, args, stream);
-  if (args.group <= 4) return Launch(MeasureLane<E, 4>, grid, kThreads, args, stream);
-  Launch(MeasureLane<E, kGroupMax>, grid, kThreads, args, stream);
+  LaunchShares<E>(args, grid, stream);
+  Launch(MeasureLane<E>, grid, kThreads, args, stream);
 }
 
 }  // namespace

@@ -69,6 +69,16 @@ EBB_DEVICE uint32_t StoredScale(const StoredScales& stored, int32_t i) {
   return stored.word[i / 2] >> (16 * (i % 2)) & 0xFFFFU;
 }
 
+// Chunks ahead, where the compiler has tensor cores. Where it has none, multiplying takes far longer than reading does
+// (tensor.h), and each chunk ahead is one more copy of all that for the compiler.
+constexpr int32_t Ahead(int32_t chunks) {
+#if defined(__HIPCC__)
+  return 2;
+#else
+  return chunks;
+#endif
+}
+
 // kAhead: chunks that a thread reads before it needs the first; the more rows, the fewer registers are left. kScales:
 // floats that a chunk of a row has to scale its sums: one; one and a minimum; or one for each half. kBytes of codes of
 // a chunk. From: where a thread's part of the chunk that begins with value `at` of all of W is; and Read, of a chunk so
@@ -108,7 +118,7 @@ struct RowCodes<Element::kBf16> : OneVector<Vector16> {
 template <>
 struct RowCodes<Element::kQ8> : OneVector<Vector8> {
   template <int32_t kRows>
-  static constexpr int32_t kAhead = kRows > 16 ? 2 : 4;
+  static constexpr int32_t kAhead = Ahead(kRows > 16 ? 2 : 4);
   static constexpr int32_t kScales = 1;
   static constexpr bool kHasMinimum = false;
   static constexpr bool kByHalves = false;
@@ -136,7 +146,7 @@ struct RowCodes<Element::kQ8> : OneVector<Vector8> {
 template <uint32_t kMinusZero>
 struct RowNibbles : OneVector<uint32_t> {
   template <int32_t kRows>
-  static constexpr int32_t kAhead = kRows > 16 ? 4 : 8;
+  static constexpr int32_t kAhead = Ahead(kRows > 16 ? 4 : 8);
   static constexpr bool kByHalves = false;
   static EBB_DEVICE Place From(const Matrix& w, int64_t at, int32_t t) {
     return static_cast<const uint32_t*>(w.values) + at / 8 + t;

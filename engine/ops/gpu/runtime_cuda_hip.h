@@ -6,6 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
@@ -103,6 +106,43 @@ inline Error Wait(Stream stream) {
   const Error launched = ErrorOf(EBB_RUNTIME(GetLastError)());
   const Error ran = ErrorOf(EBB_RUNTIME(StreamSynchronize)(static_cast<RuntimeStream>(stream)));
   return launched != nullptr ? launched : ran;
+}
+
+inline SharedRoom AskForSharedRoom(const void* kernel, int device) {
+#if defined(__CUDACC__)
+  cudaFuncAttributes has = {};
+  constexpr auto kThere = cudaDevAttrMaxSharedMemoryPerBlockOptin;
+#else
+  hipFuncAttributes has = {};
+  constexpr auto kThere = hipDeviceAttributeMaxSharedMemoryPerBlock;
+#endif
+  int there = 0;
+  SharedRoom room;
+  room.error = ErrorOf(EBB_RUNTIME(FuncGetAttributes)(&has, kernel));
+  if (room.error == nullptr) room.error = ErrorOf(EBB_RUNTIME(DeviceGetAttribute)(&there, kThere, device));
+  room.declared = static_cast<int32_t>(has.sharedSizeBytes);
+  room.there = there;
+#if defined(__CUDACC__)
+  // Past 48 KB, what the kernel declares included, a launch must be allowed to: all that there is, and never less, as
+  // other threads may be about to launch the same kernel with more.
+  const int32_t most = there < kSharedMax ? there : kSharedMax;
+  if (room.error == nullptr && room.declared < most) {
+    room.error =
+        ErrorOf(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most - room.declared));
+  }
+#endif
+  return room;
+}
+// The device is asked once for each kernel.
+inline SharedRoom SharedRoomOf(const void* kernel) {
+  static std::mutex mutex;
+  static std::map<std::pair<const void*, int>, SharedRoom> rooms;
+  int device = 0;
+  if (const Error error = ErrorOf(EBB_RUNTIME(GetDevice)(&device))) return {.error = error};
+  const std::lock_guard lock(mutex);
+  const auto [at, is_new] = rooms.try_emplace({kernel, device});
+  if (is_new) at->second = AskForSharedRoom(kernel, device);
+  return at->second;
 }
 
 // Recordings are the runtime's graphs.

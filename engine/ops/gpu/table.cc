@@ -38,6 +38,8 @@ const Table& TableOfTarget() {
                               .recorded = Recorded,
                               .replay = Replay,
                               .drop = Drop,
+                              .rehearse = Rehearse,
+                              .rehearsed = Rehearsed,
                               .make_moment = MakeMoment,
                               .drop_moment = DropMoment,
                               .mark = Mark,

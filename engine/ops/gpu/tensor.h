@@ -110,13 +110,21 @@ EBB_DEVICE uint32_t TakeBf16(float& low, float& high) {
 inline constexpr int32_t kBf16Terms = 3;
 
 // Two numbers as two words of two BF16: each rounded, and what that left, rounded, too; within
-// 2^-17 of them.
+// 2^-17 of them. REQUIRES: both are finite in BF16; else they become NaN.
 struct Terms {
   uint32_t first, second;
 };
 EBB_DEVICE Terms TermsOf(float low, float high) {
   const uint32_t first = PackBf16(low, high);
   return {first, PackBf16(low - FloatOf(first << 16), high - FloatOf(first & 0xFFFF0000U))};
+}
+// The same of any: what is infinite in BF16 is so in the first term, and leaves nothing.
+EBB_DEVICE Terms TermsOfAny(float low, float high) {
+  const uint32_t first = PackBf16(low, high);
+  const auto left = [](float x, float rounded) {
+    return rounded == Infinity() || rounded == MinusInfinity() ? 0.0F : x - rounded;
+  };
+  return {first, PackBf16(left(low, FloatOf(first << 16)), left(high, FloatOf(first & 0xFFFF0000U)))};
 }
 
 // The next of a number's kTerms words: one is rounded, of more each is what the former left.

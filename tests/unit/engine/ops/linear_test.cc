@@ -280,6 +280,23 @@ TEST(Linear, FastKeepsWhatIsNotANumberVisible) {
   }
 }
 
+// And on a GPU (GpuLinear.AnInfiniteNumberIsInfiniteInItsProducts).
+TEST(Linear, AnInfiniteNumberMakesBf16ProductsInfinite) {
+  const Stored w(DType::kBf16, 20, 256, 14);
+  for (const Accuracy accuracy : {Accuracy::kExact, Accuracy::kFast}) {
+    for (const float value : {HUGE_VALF, -HUGE_VALF}) {
+      std::vector<float> x(256, 0.5F);
+      x[130] = value;
+      ForEachIsa(
+          [&](Ops& ops) {
+            const std::vector<float> y = Multiply(ops, *ops.Pack(w.view), x, 1);
+            for (size_t o = 0; o < y.size(); ++o) EXPECT_EQ(y[o], w.values[o * 256 + 130] * value) << o;
+          },
+          accuracy);
+    }
+  }
+}
+
 TEST(Linear, BitsAreEqualInEveryInstructionSet) {
   for (const DType type : kTypes) {
     for (const Accuracy accuracy : {Accuracy::kExact, Accuracy::kFast}) {

@@ -178,6 +178,35 @@ TEST(GpuLinear, ProductsWithOneXAreMadeTogether) {
   }
 }
 
+// What overflowed is seen as that: the CPU's BF16 and exact products say so, too
+// (Linear.AnInfiniteNumberMakesBf16ProductsInfinite). Q4_K has minima, whose sums of x are infinite as well.
+TEST(GpuLinear, AnInfiniteNumberIsInfiniteInItsProducts) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ6_K}) {
+    for (const auto linear : {&Table::linear_rows, &Table::linear_tiles}) {
+      const Case c = {.type = type, .outputs = 40, .inputs = 512, .rows = 9, .seed = 11};
+      SCOPED_TRACE(testing::Message() << static_cast<int>(type)
+                                      << (linear == &Table::linear_rows ? " rows" : " tiles"));
+      const TestMatrix w(c.type, c.outputs, c.inputs, c.seed);
+      std::vector<float> x = RandomFloats(c.seed, 1, c.rows * c.inputs);
+      x[3 * c.inputs + 130] = HUGE_VALF;
+      x[8 * c.inputs + 511] = -HUGE_VALF;
+      const std::vector<float> y =
+          OnEachTarget([&](const Table& table) { return Multiply(linear, c, w, x, {}, table); });
+      for (int64_t t = 0; t < c.rows; ++t) {
+        for (int64_t o = 0; o < c.outputs; ++o) {
+          const float made = y[t * (c.outputs + 3) + o];
+          if (t != 3 && t != 8) {
+            ASSERT_TRUE(std::isfinite(made)) << t << ", " << o;
+            continue;
+          }
+          const float product = t == 3 ? w.at(o, 130) * HUGE_VALF : w.at(o, 511) * -HUGE_VALF;  // NaN of 0
+          ASSERT_TRUE(std::isnan(product) ? std::isnan(made) : made == product) << t << ", " << o << ": " << made;
+        }
+      }
+    }
+  }
+}
+
 // Alone or in company: a row's bits are its own.
 TEST(GpuLinear, ARowsBitsDoNotDependOnTheOtherRows) {
   for (const auto& [linear, type] :

@@ -1,0 +1,42 @@
+// What a block of a launch over splits attends to (attend.cc, attend_tensor.cc): block (c, h, t) has split c, slots
+// 256 c .. 256 c + 255, of KV head h of row t.
+
+#ifndef EBB_ENGINE_OPS_GPU_ATTEND_SPLIT_H_
+#define EBB_ENGINE_OPS_GPU_ATTEND_SPLIT_H_
+
+#include <cstdint>
+
+#include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/kernels.h"
+
+namespace ebb::gpu::EBB_GPU_TARGET {
+
+struct OwnSplit {
+  int32_t row, head;
+  const SessionView& session;
+  int32_t lane;
+  int32_t first;  // slot of the lane
+  int32_t slots;  // from there on, up to kSplitSlots, where `first` is one of the lane's
+
+  EBB_DEVICE explicit OwnSplit(const AttendArgs& a)
+      : row(a.first_row + BlockZ()),
+        head(BlockY()),
+        session(a.cache.sessions[a.cache.row_session[row]]),
+        lane(a.layer * a.cache.kv_heads + head),
+        first(BlockX() * kSplitSlots),
+        slots(session.slots - first < kSplitSlots ? session.slots - first : kSplitSlots) {}
+
+  // Positions of the lane's slots, -1 where nobody sits; and where the row's token sits.
+  EBB_DEVICE const int32_t* Positions() const { return session.position + int64_t{lane} * session.capacity; }
+  EBB_DEVICE int32_t OwnSlot() const {
+    return session.placed[int64_t{lane} * session.block_max + row - session.first_row];
+  }
+  // Of the row's query heads that share the KV head the first, among those of all rows.
+  EBB_DEVICE int64_t FirstHead(const AttendArgs& a) const {
+    return row * (int64_t{a.cache.kv_heads} * a.group) + int64_t{head} * a.group;
+  }
+};
+
+}  // namespace ebb::gpu::EBB_GPU_TARGET
+
+#endif  // EBB_ENGINE_OPS_GPU_ATTEND_SPLIT_H_
