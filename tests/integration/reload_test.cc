@@ -374,7 +374,6 @@ TEST_F(ReloadOfTokens, ABadConfigurationKeepsAGoodTokenFromBeingTaken) {
   EXPECT_EQ(Metric("ebb_config_failing"), 0);
 }
 
-// Certificates, tokens and experiments, in a server that looks at none of them by itself.
 TEST_F(ReloadOfTokens, APipeInThePlaceOfAFileIsNotWaitedFor) {
   Write(Sessions(1));
   WriteTokens(std::string(kOps) + kAcme1);
@@ -393,6 +392,7 @@ TEST_F(ReloadOfTokens, AFileThatDoesNotAnswerKeepsNobodyWaiting) {
   ExpectToGoOnWithoutTheFile("nothing has come of it for 5s");
 }
 
+// Certificates, tokens and experiments, in a server that looks at none of them by itself.
 TEST(ReloadOfCertificates, TakesAllFilesOrNone) {
   const Certificates made;
   made.Authority("ca");
