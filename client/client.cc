@@ -118,6 +118,9 @@ grpc::Status NotResumable(const absl::Status& why, const grpc::Status& broken) {
           absl::StrFormat("%s (the stream broke with %s)", std::string(why.message()), Describe(broken))};
 }
 
+// Of a call that failed so: whether it changed nothing.
+bool IsUndone(const grpc::Status& status) { return !ReadDetails(status).reason.empty() || !WasSent(status); }
+
 // Refusals that say to go on, or to look again: a broken stream's call may not be over yet, and another caller may have
 // come between a look at the session and the call that is tied to it.
 bool MayPass(const std::string& reason, bool broken, bool tied_by_caller) {
@@ -168,9 +171,21 @@ void Client::Prepare(grpc::ClientContext& context, absl::Duration timeout) const
 }
 
 Client::Tried Client::Heed(const std::string& session, const std::string& address, const grpc::Status& status) {
+  if (status.ok() || !ReadDetails(status).reason.empty()) heard_ = true;
   if (!status.ok()) return {.status = status, .at_once = homes_.Heed(session, address, status)};
   homes_.Heard(address);
   return {};
+}
+
+std::optional<absl::Duration> Client::DelayAfter(Tries& tries, const RetryPolicy& policy,
+                                                 const grpc::Status& status) const {
+  return tries.Delay(policy, status, heard_, Tries::Clock::now());
+}
+
+bool Client::Wait(absl::Duration delay, const grpc::Status& status, Cancellation* cancellation) {
+  thread_local std::minstd_rand random{std::random_device()()};
+  if (IsAway(status)) delay = Spread(delay, std::uniform_real_distribution<double>()(random));
+  return IsCancelledAfter(delay, cancellation);
 }
 
 template <typename Request, typename Response, typename Stub>
@@ -197,6 +212,7 @@ Client::Tried Client::TryStream(StreamMethod<Request, Message, Stub> method, con
   Message message;
   bool goes_on = true;
   while (reader->Read(&message)) {
+    heard_ = true;
     if (!goes_on) continue;  // what was on its way
     goes_on = take(message);
     if (!goes_on) context.TryCancel();
@@ -210,22 +226,22 @@ Client::Tried Client::TryStream(StreamMethod<Request, Message, Stub> method, con
 template <typename Request, typename Response, typename Stub>
 grpc::Status Client::Unary(UnaryMethod<Request, Response, Stub> method, const Request& request, Response* response,
                            Repeat repeat) {
-  for (int32_t next = 2;; ++next) {
+  for (Tries tries;;) {
     const Tried tried = TryUnary(method, request, response, nullptr);
     if (tried.status.ok()) return tried.status;
-    if (repeat == Repeat::kAfterRefusal && ReadDetails(tried.status).reason.empty()) return tried.status;
-    const auto delay = RetryDelay(options_.retry, next, tried.status);
+    if (repeat == Repeat::kAfterRefusal && !IsUndone(tried.status)) return tried.status;
+    const auto delay = DelayAfter(tries, options_.retry, tried.status);
     if (!delay) return tried.status;
     if (tried.at_once) continue;
     if (options_.on_wait) options_.on_wait(tried.status, *delay);
-    std::this_thread::sleep_for(absl::ToChronoNanoseconds(*delay));
+    Wait(*delay, tried.status, nullptr);
   }
 }
 
 template <typename Request, typename Message, typename Stub>
 grpc::Status Client::Stream(StreamMethod<Request, Message, Stub> method, const Request& request,
                             const OnMessage<Message>& on_message, Cancellation* cancellation) {
-  for (int32_t next = 2;; ++next) {
+  for (Tries tries;;) {
     bool came = false;
     const auto take = [&](Message& message) {
       came = true;
@@ -233,10 +249,12 @@ grpc::Status Client::Stream(StreamMethod<Request, Message, Stub> method, const R
       return true;
     };
     const Tried tried = TryStream<Request, Message, Stub>(method, request, take, cancellation);
-    const bool moved = !came && !options_.follow.nobody() && ReadDetails(tried.status).reason == "SESSION_MOVED";
-    const auto delay = moved ? RetryDelay(options_.retry, next, tried.status) : std::nullopt;
+    const bool moved = !options_.follow.nobody() && ReadDetails(tried.status).reason == "SESSION_MOVED";
+    const bool away = IsAway(tried.status) && IsUndone(tried.status);
+    const auto delay = !came && (moved || away) ? DelayAfter(tries, options_.retry, tried.status) : std::nullopt;
     if (!delay) return tried.status;
-    if (IsCancelledAfter(tried.at_once ? absl::ZeroDuration() : *delay, cancellation)) return Cancelled(tried.status);
+    if (away && options_.on_wait) options_.on_wait(tried.status, *delay);
+    if (Wait(tried.at_once ? absl::ZeroDuration() : *delay, tried.status, cancellation)) return Cancelled(tried.status);
   }
 }
 
@@ -250,13 +268,13 @@ grpc::Status Client::Resuming(StreamMethod<Request, Message, v1::InferenceServic
   std::optional<grpc::Status> broken;  // how the last stream ended that may have changed the session
   absl::Status wrong;                  // why the answer cannot go on
   bool begun = false;                  // a message has come
-  int32_t attempt = 1;
+  Tries tries;
   const std::function<bool(Message&)> take = [&](Message& message) {
     begun = true;
     const auto is_new = TakeOf(progress, message);
     if (!is_new.ok()) wrong = is_new.status();
     if (!is_new.ok() || !*is_new) return is_new.ok();
-    attempt = 1;
+    tries = Tries();
     on_message(message);
     return true;
   };
@@ -278,15 +296,15 @@ grpc::Status Client::Resuming(StreamMethod<Request, Message, v1::InferenceServic
     }
     const std::string reason = ReadDetails(tried.status).reason;
     const RetryPolicy& policy = begun ? *options_.resume : options_.retry;
-    auto delay = RetryDelay(policy, ++attempt, tried.status);
+    auto delay = DelayAfter(tries, policy, tried.status);
     if (!delay && (busy || MayPass(reason, broken.has_value(), request.has_expected_generation()))) {
-      delay = Backoff(policy, attempt);
+      delay = Backoff(policy, tries.attempt());
     }
     // These two only answer a call that has done nothing.
     if (looked && !busy && reason != "GENERATION_MISMATCH" && reason != "SESSION_BUSY") broken = tried.status;
     if (!delay) return tried.status;
     if (progress.is_whole()) return grpc::Status::OK;
-    if (IsCancelledAfter(tried.at_once ? absl::ZeroDuration() : *delay, cancellation)) return Cancelled(tried.status);
+    if (Wait(tried.at_once ? absl::ZeroDuration() : *delay, tried.status, cancellation)) return Cancelled(tried.status);
   }
 }
 

@@ -19,6 +19,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -39,14 +40,16 @@ struct ClientOptions {
   Credentials credentials = {};                      // of ReadCredentials
   absl::Duration unary_timeout = absl::Seconds(60);  // per attempt
   absl::Duration stream_timeout = absl::InfiniteDuration();
-  RetryPolicy retry = {};  // of unary calls, and of streams that SESSION_MOVED refused and that are followed
-  // Told before a unary call waits to be tried again: how it was refused, and for how long. Default: nobody.
+  RetryPolicy retry = {};  // of unary calls, and of streams that did nothing: no server got them, or it refused them
+                           // since it drains, or since a session that is followed has moved
+  // Told before a call waits to be tried again, but for a stream that was followed or broke: how it was refused, and
+  // for how long, or a little longer. Default: nobody.
   std::function<void(const grpc::Status&, absl::Duration)> on_wait = {};
   // Other servers that a call may go to, with token and prompt, when its session has moved there. Default: none, and
   // the move is the call's status (UNAVAILABLE, SESSION_MOVED).
   Follow follow = {};
   // Of Prefill, Decode and Generate on a session when their stream breaks: they go on where they stopped, with the same
-  // tokens. Attempts count since something new came; before the first message `retry` holds. ABORTED where they cannot
+  // tokens. Tries count since something new came; before the first message `retry` holds. ABORTED where they cannot
   // go on. Default: a break is the stream's status. Streams with a `resume_from` of their own, or of several answers,
   // are never gone on with.
   std::optional<RetryPolicy> resume = {};
@@ -158,10 +161,14 @@ class Client {
                         const OnMessage<Message>& on_message, Cancellation* cancellation);
   void Prepare(grpc::ClientContext& context, absl::Duration timeout) const;
   Tried Heed(const std::string& session, const std::string& address, const grpc::Status& status);
+  std::optional<absl::Duration> DelayAfter(Tries& tries, const RetryPolicy& policy, const grpc::Status& status) const;
+  // True, and early, when that cancels the wait.
+  bool Wait(absl::Duration delay, const grpc::Status& status, Cancellation* cancellation);
 
   ClientOptions options_;
   Servers servers_;
   Homes homes_;
+  std::atomic<bool> heard_ = false;  // any server
 };
 
 }  // namespace ebb::client

@@ -251,4 +251,10 @@ absl::StatusOr<Caller> Identity::CallerOfToken(std::string_view authorization) c
                 {.reason = "BAD_CREDENTIAL"});
 }
 
+std::string Identity::TenantBy(std::string_view authorization, std::string_view named) const {
+  if (!options_.on()) return TenantFrom(named).value_or("");
+  const absl::StatusOr<Caller> caller = CallerOfToken(authorization);
+  return caller.ok() ? caller->tenant : "";
+}
+
 }  // namespace ebb

@@ -68,6 +68,10 @@ class Identity {
   // Whose the value of `authorization` is. UNAUTHENTICATED BAD_CREDENTIAL. Any thread.
   absl::StatusOr<Caller> CallerOfToken(std::string_view authorization) const;
 
+  // Whose a request is that comes with these: the value of `authorization` and the name in x-ebb-tenant. Empty where
+  // that lets nobody in. What such a request may do is Of's to say. REQUIRES: no client certificates. Any thread.
+  std::string TenantBy(std::string_view authorization, std::string_view named) const;
+
   // The token file as it is now. INVALID_ARGUMENT BAD_TOKEN_FILE, NOT_FOUND NO_TOKEN_FILE. One thread at a time, for
   // this and for taking it. REQUIRES: AuthOptions::token.
   absl::StatusOr<FileChange> Read();

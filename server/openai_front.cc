@@ -15,10 +15,8 @@
 #include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "ebb/v1/session.grpc.pb.h"
 #include "google/protobuf/util/message_differencer.h"
@@ -26,6 +24,7 @@
 #include "policies/status.h"
 #include "server/conversations.h"
 #include "server/convert.h"
+#include "server/front_places.h"
 #include "server/grpc_status.h"
 #include "server/identity.h"
 #include "server/log.h"
@@ -39,7 +38,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kSpareThreads = 16;  // that read requests, and refuse those above requests_max
+constexpr int kSpareThreads = 16;  // that read heads, and refuse
+constexpr int kRefusedRead = 4;    // requests that are refused for want of a place, and read at once
 constexpr time_t kReadSeconds = 5;
 constexpr time_t kWriteSeconds = 10;  // that a client may take nothing; closing the port waits for it
 constexpr size_t kConversationsMax = 10000;
@@ -125,9 +125,10 @@ absl::Status CheckHead(const httplib::Request& request) {
     return Refuse(absl::StatusCode::kPermissionDenied, "Origin: this port is not for pages in a browser",
                   {.reason = "NOT_FOR_PAGES"});
   }
-  // The library's limit holds for what says its length alone.
+  // The library's limit holds for what says its length alone, and it would take forms apart.
   const bool is_long = request.method == "POST" && !request.has_header("Content-Length");
-  if (is_long || request.has_header("Transfer-Encoding") || request.has_header("Content-Encoding")) {
+  if (is_long || request.has_header("Transfer-Encoding") || request.has_header("Content-Encoding") ||
+      request.is_multipart_form_data()) {
     return Refuse(absl::StatusCode::kInvalidArgument, "the body has to come as it is, with Content-Length",
                   {.reason = "ENCODED_BODY"});
   }
@@ -145,7 +146,7 @@ class RunningFront final : public OpenAiFront {
  public:
   RunningFront(const OpenAiOptions& options, const OpenAiServed& served, std::shared_ptr<grpc::Channel> channel)
       : options_(options), served_(served), channel_(std::move(channel)), http_(MakeHttp(served.tls)) {
-    http_->new_task_queue = [threads = options.requests_max + kSpareThreads] {
+    http_->new_task_queue = [threads = 2 * options.requests_max + kSpareThreads] {
       return new httplib::ThreadPool(static_cast<size_t>(threads));
     };
     http_->set_socket_options([this](socket_t socket) {
@@ -168,9 +169,11 @@ class RunningFront final : public OpenAiFront {
       if (response.body.empty()) ExplainCode(response);
     });
     const auto answer = [this](OpenAiRoute route) {
-      return [this, route](const httplib::Request& request, httplib::Response& response) {
-        const absl::Status begun = Answer(route, request, response);
-        if (!begun.ok()) Refused(begun, response);
+      return [this, route](const httplib::Request& request, httplib::Response& response,
+                           const httplib::ContentReader& read) {
+        const std::string tenant = TenantOf(request);
+        const absl::Status begun = Answer(route, request, tenant, read, response);
+        if (!begun.ok()) Refused(begun, response, tenant);
       };
     };
     http_->Post("/v1/chat/completions", answer(OpenAiRoute::kChat));
@@ -182,13 +185,7 @@ class RunningFront final : public OpenAiFront {
 
   ~RunningFront() override {
     if (!thread_.joinable()) return;
-    {
-      // Once stopped, the library cuts off whoever still writes.
-      absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(
-                                  +[](int* requests) { return *requests == 0; }, &requests_),
-                              kDrainedWithin);
-    }
+    places_.WaitUntilNone(kDrainedWithin);  // once stopped, the library cuts off whoever still writes
     http_->stop();
     thread_.join();
   }
@@ -217,21 +214,9 @@ class RunningFront final : public OpenAiFront {
   const Address& address() const override { return address_; }
 
  private:
-  // One of requests_max.
-  struct Place {
-    explicit Place(RunningFront& of_front) : front(of_front) {}
-    ~Place() {
-      absl::MutexLock lock(&front.mutex_);
-      --front.requests_;
-    }
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
-    RunningFront& front;
-  };
-
   // A call whose first message has come.
   struct Running {
-    std::shared_ptr<Place> place;
+    std::shared_ptr<FrontPlaces::Place> place;
     bool stream;
     std::optional<Turn> turn;
     OpenAiReply reply;
@@ -240,22 +225,32 @@ class RunningFront final : public OpenAiFront {
     int silent_looks = 0;
   };
 
-  absl::StatusOr<std::shared_ptr<Place>> TakePlace() {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (requests_ < options_.requests_max) {
-        ++requests_;
-        return std::make_shared<Place>(*this);
-      }
-    }
-    return Refuse(absl::StatusCode::kUnavailable,
-                  absl::StrFormat("%d requests are under way, openai.requests_max", options_.requests_max),
-                  {.reason = "FRONT_BUSY", .retry = kRetry});
+  std::string TenantOf(const httplib::Request& request) const {
+    return served_.tenant(request.get_header_value("authorization"), request.get_header_value("x-ebb-tenant"));
+  }
+
+  static bool ReadBody(const httplib::ContentReader& read, std::string& body) {
+    return read([&body](const char* bytes, size_t size) {
+      body.append(bytes, size);
+      return true;
+    });
+  }
+
+  // An answer that comes before the body was read may be lost with the connection, so of some it is. Not of all: who
+  // sends slowly would hold the threads that the others' heads need.
+  absl::Status RefuseForPlace(const httplib::ContentReader& read) {
+    const auto reads = refused_.Take("");
+    std::string body;
+    if (reads != nullptr) ReadBody(read, body);
+    return Refuse(
+        absl::StatusCode::kUnavailable,
+        absl::StrFormat("%d requests are under way; openai.requests_max is %d", places_.taken(), options_.requests_max),
+        {.reason = "FRONT_BUSY", .retry = kRetry});
   }
 
   // The services count and log what they refuse; this is for what never reached them.
-  void Refused(const absl::Status& why, httplib::Response& response) const {
-    served_.refused(why);
+  void Refused(const absl::Status& why, httplib::Response& response, const std::string& tenant = {}) const {
+    served_.refused(why, tenant);
     WriteLog(LevelOfCall(why), "openai_refused", {{"reason", GetRefusal(why).reason}}, {});
     AnswerError(ToGrpc(why), response);
   }
@@ -277,10 +272,14 @@ class RunningFront final : public OpenAiFront {
   }
 
   // Puts the answer, or what will write it, into `response`; else the refusal.
-  absl::Status Answer(OpenAiRoute route, const httplib::Request& request, httplib::Response& response) {
-    EBB_ASSIGN(std::shared_ptr<Place> place, TakePlace());
+  absl::Status Answer(OpenAiRoute route, const httplib::Request& request, const std::string& tenant,
+                      const httplib::ContentReader& read, httplib::Response& response) {
+    std::shared_ptr<FrontPlaces::Place> place = places_.Take(tenant);
+    if (place == nullptr) return RefuseForPlace(read);
+    std::string body;
+    if (!ReadBody(read, body)) return absl::OkStatus();  // the library has said why, for ExplainCode
     EBB_ASSIGN(const CallMetadata metadata, MetadataFrom(request));
-    EBB_ASSIGN(OpenAiRequest asked, OpenAiRequestFrom(route, request.body));
+    EBB_ASSIGN(OpenAiRequest asked, OpenAiRequestFrom(route, body));
     std::string model = asked.generate.model().empty() ? served_.models().front().name : asked.generate.model();
     std::optional<Turn> turn;
     if (!asked.session.empty()) {
@@ -451,8 +450,8 @@ class RunningFront final : public OpenAiFront {
   const std::unique_ptr<v1::SessionService::Stub> sessions_ = v1::SessionService::NewStub(channel_);
   const std::unique_ptr<v1::InferenceService::Stub> inference_ = v1::InferenceService::NewStub(channel_);
   Conversations conversations_{kConversationsMax};
-  absl::Mutex mutex_;
-  int requests_ ABSL_GUARDED_BY(mutex_) = 0;
+  FrontPlaces places_{options_.requests_max};
+  FrontPlaces refused_{kRefusedRead};  // not of tenants: all have these together
   Address address_ = {};
   std::atomic<bool> ended_ = false;
   socket_t socket_ = INVALID_SOCKET;  // that it listens on
@@ -465,6 +464,7 @@ class RunningFront final : public OpenAiFront {
 absl::StatusOr<std::unique_ptr<OpenAiFront>> OpenAiFront::Start(const OpenAiOptions& options,
                                                                 const OpenAiServed& served,
                                                                 std::shared_ptr<grpc::Channel> channel) {
+  EBB_CHECK(served.tenant != nullptr);
   EBB_CHECK(served.refused != nullptr);
   auto front = std::make_unique<RunningFront>(options, served, std::move(channel));
   EBB_TRY(front->Listen());

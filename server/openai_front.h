@@ -4,7 +4,8 @@
 // It is a client of this server's own gRPC services (openai_call.h) and decides nothing that they decide. Each request
 // is a throw-away session, unless `ebb.session` names one that is kept (conversations.h). It speaks plain HTTP, or TLS
 // with the gRPC port's certificate, and a connection is closed after its answer, so that idle clients hold no thread.
-// Each request that runs holds one; there are some more to read requests, and to refuse those above requests_max.
+// Each request holds one from the end of its head on, in its tenant's share (front_places.h); there are some more to
+// read heads, and to refuse.
 
 #ifndef EBB_SERVER_OPENAI_FRONT_H_
 #define EBB_SERVER_OPENAI_FRONT_H_
@@ -28,7 +29,7 @@ namespace ebb {
 struct OpenAiOptions {
   Address listen = {.host = "127.0.0.1", .port = 7702};  // port 0: any free one
   bool tls = false;                                      // REQUIRES: ServerOptions::tls
-  int requests_max = 64;                                 // under way at once
+  int requests_max = 64;                                 // FrontPlaces
   absl::Duration session_ttl = absl::Hours(1);           // of a session that a request made
 };
 
@@ -43,7 +44,11 @@ struct OpenAiServed {
   std::function<std::vector<OpenAiModel>()> models = {};  // those served now, the main one first; any thread
   size_t body_bytes_max = 4 << 20;                        // of a request
   const ServerTls* tls = nullptr;                         // null: plain HTTP; outlives the front
-  std::function<void(const absl::Status&)> refused = {};  // told of what the port itself refuses; any thread
+  // Whose a request is by its headers `authorization` and `x-ebb-tenant`, empty where nobody is known by them; any
+  // thread.
+  std::function<std::string(const std::string& authorization, const std::string& tenant)> tenant = {};
+  // Told of what the port itself refuses, and to whom, as far as that is known; any thread.
+  std::function<void(const absl::Status&, const std::string& tenant)> refused = {};
 };
 
 class OpenAiFront {

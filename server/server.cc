@@ -441,13 +441,13 @@ class RunningServer final : public Server {
     if (!options.openai) return absl::OkStatus();
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);  // what the services answer has bounds of its own
-    EBB_ASSIGN(openai_,
-               OpenAiFront::Start(*options.openai,
-                                  {.models = [this] { return ServedNow(); },
-                                   .body_bytes_max = static_cast<size_t>(options.message_bytes_max),
-                                   .tls = options.openai->tls ? tls_.get() : nullptr,
-                                   .refused = [this](const absl::Status& why) { metrics().CountRefusal(why, {}); }},
-                                  servers_->InProcessChannel(arguments)));
+    EBB_ASSIGN(openai_, OpenAiFront::Start(*options.openai,
+                                           {.models = [this] { return ServedNow(); },
+                                            .body_bytes_max = static_cast<size_t>(options.message_bytes_max),
+                                            .tls = options.openai->tls ? tls_.get() : nullptr,
+                                            .tenant = [this](const auto&... by) { return identity_->TenantBy(by...); },
+                                            .refused = [this](const auto&... why) { metrics().CountRefusal(why...); }},
+                                           servers_->InProcessChannel(arguments)));
     return absl::OkStatus();
   }
 

@@ -46,6 +46,13 @@ int main(int argc, char** argv) {
       .type_name("TIME")
       .envname("EBB_KEEPALIVE")
       .capture_default_str();
+  app.add_option(
+         "--patience", shell.patience,
+         "How long to try again a server that has answered this command before and is away, or drains, as while "
+         "it is restarted")
+      .type_name("TIME")
+      .envname("EBB_PATIENCE")
+      .capture_default_str();
   app.add_flag("--json", shell.json, "Print JSON, one object per line");
   app.set_version_flag("--version", EBB_VERSION);
   app.footer(

@@ -47,6 +47,7 @@ client::Client Shell::Connect() const {
   options.address = address;
   options.tenant = tenant;
   options.retry.attempts = 3;
+  options.retry.patience = ReadTime("--patience", patience);
   options.keepalive = ReadTime("--keepalive", keepalive);
   if (options.keepalive <= absl::ZeroDuration()) throw UsageError("--keepalive", keepalive + " is not above 0");
   if (!json) options.on_wait = SayWait;

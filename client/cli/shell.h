@@ -30,10 +30,11 @@ struct Shell {
   client::CredentialFiles credentials = {};
   std::vector<std::string> follow = {};
   std::string keepalive = "60s";  // a time, > 0
+  std::string patience = "60s";   // a time
   bool json = false;
   int exit_code = kDone;
 
-  // Throws UsageError where the credentials cannot be read, one of `follow` is no server, or `keepalive` no such time.
+  // Throws UsageError where the credentials cannot be read, one of `follow` is no server, or a time is none.
   client::Client Connect() const;
 
   // Prints an error to stderr (as an object with --json) and sets exit_code. Returns status.ok().

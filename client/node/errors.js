@@ -1,6 +1,8 @@
 "use strict";
 const { details, grpc } = require("./protocol.js");
 
+const NOT_CONNECTED = "No connection established"; // grpc-js's own words
+
 // A call that the server refused, or that did not reach it. index.d.ts says what the fields are.
 class EbbError extends Error {
   constructor(code, message, { reason = "", field = "", metadata = {}, retryDelay = undefined, cause = undefined } = {}) {
@@ -8,6 +10,18 @@ class EbbError extends Error {
     super(`${grpc.status[code]}${reason && ` ${reason}`}: ${message}${retry}`, cause && { cause });
     this.name = "EbbError";
     Object.assign(this, { code: grpc.status[code], number: code, reason, field, metadata, retryDelay });
+    this.#words = message;
+  }
+
+  #words;
+  known = true; // false: no server has ever answered the client
+
+  get isAway() {
+    return this.code === "UNAVAILABLE" && ["", "DRAINING"].includes(this.reason) && this.known;
+  }
+
+  get wasSent() {
+    return !(this.code === "UNAVAILABLE" && this.reason === "" && this.#words.startsWith(NOT_CONNECTED));
   }
 }
 

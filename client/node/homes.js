@@ -20,6 +20,7 @@ class Homes {
   #ring;
   #at = new Map(); // by session; not those at `own`
   #silent = new Set(); // who did not answer the last time
+  #known = false; // anybody has ever answered
 
   constructor(own, follow) {
     this.own = own;
@@ -48,6 +49,7 @@ class Homes {
 
   // It has answered.
   heard(address) {
+    this.#known = true;
     this.#silent.delete(address);
   }
 
@@ -55,6 +57,7 @@ class Homes {
   heed(request, address, error) {
     const session = sessionOf(request);
     if (error.reason) this.heard(address);
+    error.known = this.#known;
     if (!this.follows || !session) return error;
     const moved = error.reason === "SESSION_MOVED" ? error.metadata.endpoint : undefined;
     if (moved && moved !== address && this.mayCall(moved)) {

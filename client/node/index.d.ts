@@ -36,8 +36,12 @@ export interface Options {
   ngram?: boolean; draftModel?: string; draftTokensMax?: number; expectedGeneration?: number;
 }
 
-/** Attempts in all; seconds before the second and at most, where the server's RetryInfo names none. */
-export interface Retry { attempts?: number; first?: number; most?: number }
+/**
+ * Attempts in all, 1: none is repeated; seconds before the second and at most, where the server's RetryInfo names none; and seconds during
+ * which a server that has answered before and is away, as while it is restarted, is tried again, however often: none of the attempts.
+ * Default: 60.
+ */
+export interface Retry { attempts?: number; first?: number; most?: number; patience?: number }
 
 export interface ClientOptions {
   /** Sent as x-ebb-tenant. */
@@ -149,6 +153,12 @@ export class EbbError extends Error {
   readonly metadata: Record<string, string>;
   /** Seconds after which the server asks to be tried again. */
   readonly retryDelay: number | undefined;
+  /** Whether there was a server and is none, as far as can be told, or it goes: another may come in its place. */
+  readonly isAway: boolean;
+  /** False where no server has ever answered the client. */
+  readonly known: boolean;
+  /** False where a server cannot have got the call. */
+  readonly wasSent: boolean;
   /** Why the server's details, of which reason, field, metadata and delay are, could not be read; most often nothing. */
   readonly cause?: unknown;
 }

@@ -58,16 +58,37 @@ function policy(scorer, { allocation, ...choices } = {}) {
 
 const toPolicy = (given) => (typeof given === "string" ? policy(given) : given);
 
-// Seconds before attempt 2, 3, ...; undefined where the call should not be repeated. As client/python/ebb/retry.py.
-function delayOf(retry, attempt, error) {
-  if (attempt > retry.attempts) return undefined;
-  if (error.code === "ABORTED" || error.code === "RESOURCE_EXHAUSTED") return error.retryDelay;
-  if (error.code !== "UNAVAILABLE") return undefined;
-  return error.retryDelay ?? backoff(retry, attempt);
-}
+const RETRY = { attempts: 4, first: 0.1, most: 5, patience: 60 };
+const doubling = (retry, attempt) => Math.min(retry.first * 2 ** (attempt - 2), retry.most);
 
-function backoff(retry, attempt) {
-  return attempt > retry.attempts ? undefined : Math.min(retry.first * 2 ** (attempt - 2), retry.most);
+// Of a call that failed so: whether it changed nothing.
+const isUndone = (error) => error instanceof EbbError && (error.reason !== "" || !error.wasSent);
+
+// The tries of one call, so far. As client/python/ebb/retry.py.
+class Tries {
+  #attempt = 1; // that the server answered
+  #away = 1; // since it has been away
+  #since = 0;
+
+  // Seconds to wait after this one; undefined: it was the last.
+  delay(retry, error) {
+    if (!error.isAway) {
+      this.#away = 1;
+      if (++this.#attempt > retry.attempts) return undefined;
+      if (error.code === "ABORTED" || error.code === "RESOURCE_EXHAUSTED") return error.retryDelay;
+      return error.code === "UNAVAILABLE" ? error.retryDelay ?? doubling(retry, this.#attempt) : undefined;
+    }
+    const now = performance.now() / 1000;
+    if (this.#away === 1) this.#since = now;
+    ++this.#away;
+    const delay = error.retryDelay ?? doubling(retry, this.#away);
+    if (retry.attempts <= 1 || now - this.#since + delay > retry.patience) return undefined;
+    return delay * (1 + Math.random() / 4); // those who wait for one server do not come back at once
+  }
+
+  backoff(retry) {
+    return this.#attempt > retry.attempts ? undefined : doubling(retry, this.#attempt);
+  }
 }
 
 function credentialsOf({ tls = false, ca, cert, key }) {
@@ -86,8 +107,8 @@ function tokenIn(file) {
 class Client {
   constructor(address = "127.0.0.1:7700", options = {}) {
     const { tenant, tokenFile, credentials = credentialsOf(options), metadata = {}, timeout = 60, retry = {}, resume = {}, follow = [], keepalive = 60 } = options;
-    this.retry = { attempts: 4, first: 0.1, most: 5, ...retry };
-    this.resume = resume && { attempts: 10, first: 0.1, most: 5, ...resume };
+    this.retry = { ...RETRY, ...retry };
+    this.resume = resume && { ...RETRY, attempts: 10, ...resume };
     this.timeout = timeout;
     this.metadata = new grpc.Metadata();
     const own = { ...(tenant && { "x-ebb-tenant": tenant }), ...(tokenFile && { authorization: `Bearer ${tokenIn(tokenFile)}` }) };
@@ -132,14 +153,14 @@ class Client {
     return (await this.call("Detokenize", { ids })).text;
   }
 
-  // Any unary method of ebb.v1 by its name, tried again as `retry` says. One that is not `repeatable` only after a refusal: where the
-  // connection broke, the server may have done it.
+  // Any unary method of ebb.v1 by its name, tried again as `retry` says. One that is not `repeatable` only after a refusal, or where nobody
+  // got it: where the connection broke, the server may have done it.
   async call(method, request, { repeatable = true } = {}) {
-    for (let attempt = 2; ; ++attempt) {
+    for (const tries = new Tries(); ; ) {
       try {
         return await this.once(method, request);
       } catch (error) {
-        const delay = repeatable || error.reason ? delayOf(this.retry, attempt, error) : undefined;
+        const delay = repeatable || isUndone(error) ? tries.delay(this.retry, error) : undefined;
         if (delay === undefined) throw error;
         await sleep(1000 * delay);
       }
@@ -166,7 +187,10 @@ class Client {
     const address = this.homes.of(request);
     const call = this.#channelTo(address).makeServerStreamRequest(path, serialize, deserialize, request, this.metadata);
     try {
-      yield* call;
+      for await (const message of call) {
+        this.homes.heard(address);
+        yield message;
+      }
     } catch (failure) {
       throw failure.code === undefined ? failure : this.homes.heed(request, address, fromRpc(failure));
     } finally {
@@ -300,12 +324,11 @@ class Answer {
     return this.#stream;
   }
 
-  // A break is an error: tried again only while nothing has come, and only after a refusal, which changed nothing. As `stream` of
-  // client/python/ebb/flow.py.
+  // A break is an error: tried again only while nothing has come, and only where nothing was done. As `stream` of client/python/ebb/flow.py.
   async *#once() {
     const { client, progress } = this;
     let begun = false;
-    for (let attempt = 2; ; ++attempt) {
+    for (const tries = new Tries(); ; ) {
       try {
         for await (const message of client.stream(progress.method, progress.asked)) {
           begun = true;
@@ -314,7 +337,7 @@ class Answer {
         }
         return;
       } catch (error) {
-        const delay = !begun && error.reason ? delayOf(client.retry, attempt, error) : undefined;
+        const delay = !begun && isUndone(error) ? tries.delay(client.retry, error) : undefined;
         if (delay === undefined) throw error;
         await sleep(1000 * delay);
       }
@@ -324,7 +347,7 @@ class Answer {
   // As `resuming` of client/python/ebb/flow.py.
   async *#resuming() {
     const { client, progress } = this;
-    let attempt = 1;
+    let tries = new Tries();
     let begun = false; // a message has come
     let broken; // how the last stream ended that may have changed the session
     for (;;) {
@@ -342,14 +365,14 @@ class Answer {
         for await (const message of client.stream(...next)) {
           begun = came = true;
           const fresh = progress.take(message);
-          if (fresh) attempt = 1;
+          if (fresh) tries = new Tries();
           if (fresh?.tokens) yield fresh;
         }
         return;
       } catch (error) {
         failure = error;
       }
-      const delay = this.#delay(failure, ++attempt, begun, broken);
+      const delay = this.#delay(failure, tries, begun, broken);
       if (delay === undefined) throw failure;
       if (progress.isWhole) return;
       if (opened && !["GENERATION_MISMATCH", "SESSION_BUSY"].includes(failure.reason)) {
@@ -360,15 +383,15 @@ class Answer {
     }
   }
 
-  #delay(error, attempt, begun, broken) {
+  #delay(error, tries, begun, broken) {
     const { client, progress } = this;
     if (!(error instanceof EbbError) || error instanceof NotResumable) return undefined;
     const retry = begun ? client.resume : client.retry;
-    const delay = delayOf(retry, attempt, error);
+    const delay = tries.delay(retry, error);
     if (delay !== undefined) return delay;
     const looked = broken || progress.asked.expectedGeneration === undefined;
     const passing = ["SLOW_READER", ...(looked ? ["GENERATION_MISMATCH"] : []), ...(broken ? ["SESSION_BUSY"] : [])];
-    return passing.includes(error.reason) ? backoff(retry, attempt) : undefined;
+    return passing.includes(error.reason) ? tries.backoff(retry) : undefined;
   }
 }
 

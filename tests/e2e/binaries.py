@@ -13,14 +13,14 @@ MODEL = ROOT / "models" / "ebb-tiny-q8_0.gguf"
 
 class Server:
     """An ebbd on free ports, with an empty store unless a flag names one; use it in a with statement. `addr` and `http` are where it listens,
-    `log` its entries until then. `under`: a command that starts it."""
+    `log` its entries until then. `under`: a command that starts it. `listen`: where an earlier one was, whose place it takes."""
 
-    def __init__(self, *flags, under=()):
-        self.flags, self.under = flags, under
+    def __init__(self, *flags, under=(), listen="127.0.0.1:0"):
+        self.flags, self.under, self.listen = flags, under, listen
 
     def __enter__(self):
         self.store = tempfile.TemporaryDirectory()
-        command = [*self.under, BIN / "ebbd", "--listen=127.0.0.1:0", "--server.http_listen=127.0.0.1:0", f"--model={MODEL}", "--log.format=json"]
+        command = [*self.under, BIN / "ebbd", f"--listen={self.listen}", "--server.http_listen=127.0.0.1:0", f"--model={MODEL}", "--log.format=json"]
         if not any(flag.startswith("--store.dir=") for flag in self.flags):
             command.append(f"--store.dir={self.store.name}")
         # Without a buffer, which would have read lines that are the rest of the log, and keep them.

@@ -69,8 +69,8 @@ class Told(ebb.Retry):
         object.__setattr__(self, "refusals", [])
         object.__setattr__(self, "waits", [])
 
-    def delay(self, attempt, error):
-        seconds = super().delay(attempt, error)
+    def delay(self, attempt, error, away=0.0):
+        seconds = super().delay(attempt, error, away)
         self.refusals.append(error)
         self.waits.append(seconds)
         return seconds

@@ -15,6 +15,7 @@ import python_package  # noqa: F401, where ebb comes from
 import ebb
 import grpc
 from ebb import channel, details_pb2, errors, flow, progress
+from ebb.retry import Tries
 from ebb.v1 import inference_pb2, session_pb2
 
 PATIENT = ebb.Retry(attempts=60, first=0.01, most=1.0)
@@ -307,8 +308,8 @@ class Refused(unittest.TestCase):
         self.assertEqual(sleep.call_count, 2)
 
 
-def failed(code, reason="", retry_delay=None):
-    return ebb.Error(grpc.StatusCode[code], "", reason, retry_delay=retry_delay)
+def failed(code, reason="", retry_delay=None, message=""):
+    return ebb.Error(grpc.StatusCode[code], message, reason, retry_delay=retry_delay)
 
 
 class Rules(unittest.TestCase):
@@ -327,14 +328,41 @@ class Rules(unittest.TestCase):
 
     def test_who_is_tried_again_and_when(self):
         retry = ebb.Retry(attempts=5, first=0.1, most=0.3)
-        self.assertEqual([retry.delay(attempt, failed("UNAVAILABLE")) for attempt in range(2, 7)], [0.1, 0.2, 0.3, 0.3, None])
+        self.assertEqual([retry.delay(attempt, failed("UNAVAILABLE", "QUEUE_FULL")) for attempt in range(2, 7)], [0.1, 0.2, 0.3, 0.3, None])
         for code, told, right in (("UNAVAILABLE", 7, 7), ("RESOURCE_EXHAUSTED", 7, 7), ("ABORTED", 7, 7), ("RESOURCE_EXHAUSTED", None, None),
                                   ("ABORTED", None, None), ("NOT_FOUND", 7, None), ("DEADLINE_EXCEEDED", None, None)):
             self.assertEqual(retry.delay(2, failed(code, retry_delay=told)), right, code)
 
-    def test_a_call_that_changes_something_is_repeated_only_after_a_refusal(self):
+    def test_a_server_that_is_away_is_tried_for_a_time_and_not_a_number_of_times(self):
+        retry = ebb.Retry(attempts=2, first=0.1, most=0.3, patience=60)
+        self.assertEqual([retry.delay(attempt, failed("UNAVAILABLE"), 1) for attempt in (2, 3, 4, 2000)], [0.1, 0.2, 0.3, 0.3])
+        self.assertEqual([retry.delay(9, failed("UNAVAILABLE", "DRAINING", 1), away) for away in (0, 59, 59.5)], [1, 1, None])
+        self.assertIsNone(ebb.Retry(attempts=1).delay(2, failed("UNAVAILABLE")), "whoever wants no second try has none")
+        self.assertIsNone(ebb.Retry(patience=0).delay(2, failed("UNAVAILABLE", "DRAINING", 1)))
+
+    def test_those_who_wait_for_a_server_do_not_come_back_at_once(self):
+        error, delays = failed("UNAVAILABLE", "DRAINING", 1), set()
+        for _ in range(100):
+            delays.add(Tries().delay(ebb.Retry(), error))
+        self.assertGreater(len(delays), 50)
+        self.assertTrue(all(1 <= delay <= 1.25 for delay in delays), delays)
+        self.assertEqual(Tries().delay(ebb.Retry(), failed("UNAVAILABLE", "NO_PAGES", 1)), 1, "what a server that works has reckoned is kept to")
+
+    @mock.patch("ebb.retry.random.random", lambda: 0.0)
+    @mock.patch("ebb.retry.time.monotonic")
+    def test_the_time_begins_with_the_first_failure_and_again_when_the_server_has_answered(self, clock):
+        tries, retry, away, full = Tries(), ebb.Retry(attempts=3, patience=60), failed("UNAVAILABLE"), failed("UNAVAILABLE", "NO_PAGES", 2)
+        seen = []
+        for clock.return_value, error in ((1000, away), (1030, away), (1059, full), (1060, away), (1119, away), (1119, full), (1120, away), (1181, away),
+                                          (1182, full)):
+            seen.append(tries.delay(retry, error))
+        self.assertEqual(seen, [0.1, 0.2, 2, 0.1, 0.2, 2, 0.1, None, None])
+
+    @mock.patch("ebb.retry.random.random", lambda: 0.0)
+    def test_a_call_that_changes_something_is_repeated_only_where_it_was_not_done(self):
+        unsent = failed("UNAVAILABLE", message="failed to connect to all addresses; last error: UNKNOWN: Connection refused")
         for repeatable, error, again in ((True, failed("UNAVAILABLE"), True), (False, failed("UNAVAILABLE"), False),
-                                         (False, failed("UNAVAILABLE", "QUEUE_FULL", 0.2), True)):
+                                         (False, unsent, True), (False, failed("UNAVAILABLE", "QUEUE_FULL", 0.2), True)):
             with self.subTest(repeatable=repeatable, error=error):
                 steps = flow.call("Verify", None, ebb.Retry(), repeatable)
                 next(steps)

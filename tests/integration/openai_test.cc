@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "tests/support/certificates.h"
+#include "tests/support/eventually.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -104,8 +105,10 @@ class OpenAi : public testing::Test {
     return error.at("code");
   }
   // Reads a stream until `go_on` says no, and leaves.
-  void Stream(const Json& body, const std::function<bool(const std::string&)>& go_on) const {
+  void Stream(const Json& body, const std::function<bool(const std::string&)>& go_on,
+              const httplib::Headers& headers = {}) const {
     httplib::Request request;
+    request.headers = headers;
     request.method = "POST";
     request.path = kCompletions;
     request.set_header("Content-Type", "application/json");
@@ -354,7 +357,7 @@ TEST_F(OpenAi, RefusalsAreOpenAisErrors) {
   EXPECT_EQ(CodeOf(Post(kChat, chat({}), {{"x-ebb-tenant", "A B"}}), 400), "INVALID_TENANT");
   EXPECT_EQ(CodeOf(Post(kChat, chat({}), {{"Content-Encoding", "gzip"}}), 400), "ENCODED_BODY");
   EXPECT_EQ(CodeOf(Post(kChat, chat({{"user", std::string(64 << 10, 'x')}})), 413), "REQUEST_TOO_LARGE");
-  EXPECT_GE(server_->Metric("ebb_refusals_total{tenant=\"\",reason=\"UNSUPPORTED_FIELD\"}"), 1);
+  EXPECT_GE(server_->Metric("ebb_refusals_total{tenant=\"default\",reason=\"UNSUPPORTED_FIELD\"}"), 1);
   EventuallyIdle();
 }
 
@@ -457,6 +460,43 @@ TEST_F(OpenAi, MoreThanItsPlacesAreRefusedAndComeBack) {
   while (status == 503 && absl::Now() < deadline)
     status = Post(kCompletions, {{"prompt", "Hi"}, {"max_tokens", 1}})->status;
   EXPECT_EQ(status, 200);
+}
+
+TEST_F(OpenAi, WhoFillsThePlacesLeavesOthersAsMany) {
+  Start([](ServerOptions& options) { options.openai->requests_max = 1; });
+  Json body = kEndless;
+  body["stream"] = true;
+  const httplib::Headers greedy = {{"x-ebb-tenant", "greedy"}}, beta = {{"x-ebb-tenant", "beta"}};
+  Stream(
+      body,
+      [&](const std::string&) {
+        EXPECT_EQ(CodeOf(Post(kCompletions, {{"prompt", "Hi"}}, greedy), 503), "FRONT_BUSY");
+        const httplib::Result answer = Post(kCompletions, {{"prompt", "Hi"}, {"max_tokens", 1}}, beta);
+        EXPECT_EQ(answer ? answer->status : 0, 200) << (answer ? answer->body : httplib::to_string(answer.error()));
+        return false;
+      },
+      greedy);
+  EXPECT_EQ(server_->Metric("ebb_refusals_total{tenant=\"greedy\",reason=\"FRONT_BUSY\"}"), 1);
+}
+
+// Who sends heads and then nothing has one thread for its place, and few of those that refuse.
+TEST_F(OpenAi, BodiesThatDoNotComeHoldNoOthersThreads) {
+  Start([](ServerOptions& options) { options.openai->requests_max = 1; });
+  const Json short_one = {{"prompt", "Hi"}, {"max_tokens", 1}};
+  ASSERT_EQ(Post(kCompletions, short_one, {{"x-ebb-tenant", "greedy"}})->status, 200);  // so that its name is known
+  constexpr int kHeads = 40;                                                            // more than there are threads
+  std::vector<int> sockets;
+  for (int i = 0; i < kHeads; ++i) {
+    sockets.push_back(
+        SendRaw("POST /v1/completions HTTP/1.1\r\nHost: x\r\nx-ebb-tenant: greedy\r\nContent-Length: 100\r\n\r\n"));
+  }
+  constexpr int kRead = 8;  // the place, and those that are read to be refused
+  EXPECT_TRUE(Eventually([&] {
+    return server_->Metric("ebb_refusals_total{tenant=\"greedy\",reason=\"FRONT_BUSY\"}") >= kHeads - kRead;
+  }));
+  const httplib::Result answer = Post(kCompletions, short_one, {{"x-ebb-tenant", "beta"}});
+  EXPECT_EQ(answer ? answer->status : 0, 200);
+  for (const int socket : sockets) close(socket);
 }
 
 TEST_F(OpenAi, ManyAtOnceAnswerAsOne) {

@@ -293,6 +293,7 @@ class _Run(flow.Run):
             self._open = self.method(step)(step.request, metadata=client._metadata)
         elif isinstance(step, flow.Read):
             message = await self._open.read()
+            client._homes.heard(self.address)
             return None if message is grpc.aio.EOF else message
         else:
             await asyncio.sleep(step.seconds)

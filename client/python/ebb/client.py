@@ -350,7 +350,9 @@ class _Run(flow.Run):
         if isinstance(step, flow.Open):
             self._open = self.method(step)(step.request, metadata=client._metadata)
         elif isinstance(step, flow.Read):
-            return next(self._open, None)
+            message = next(self._open, None)
+            client._homes.heard(self.address)
+            return message
         else:
             client._wait(step, self.address)
         return None

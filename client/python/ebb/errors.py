@@ -30,6 +30,17 @@ class Error(Exception):
         self.field = field
         self.metadata: Dict[str, str] = dict(metadata or {})
         self.retry_delay = retry_delay
+        self.known = True  # False: no server has ever answered the client
+
+    @property
+    def is_away(self) -> bool:
+        """Whether there was a server and is none, as far as can be told, or it goes: another may come in its place."""
+        return self.code == grpc.StatusCode.UNAVAILABLE and self.reason in ("", "DRAINING") and self.known
+
+    @property
+    def was_sent(self) -> bool:
+        """False where a server cannot have got the call."""
+        return not (self.code == grpc.StatusCode.UNAVAILABLE and not self.reason and self.message.startswith(_NOT_CONNECTED))
 
 
 class Cancelled(Error):
@@ -89,6 +100,8 @@ _CLASSES: Dict[grpc.StatusCode, Type[Error]] = {
     grpc.StatusCode.DATA_LOSS: DataLoss,
 }
 
+
+_NOT_CONNECTED = "failed to connect to all addresses"  # gRPC's own words
 
 # With CANCELLED, all that gRPC says of a call which a server got after it had asked for another connection, as one that drains does:
 # nobody cancelled it.

@@ -6,14 +6,13 @@ call's result. Who runs it, `ebb.client` or `ebb.aio`, does the waiting; `Run` i
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any, Generator, List, Optional, Set
 
 import grpc
 
 from ebb.errors import Aborted, Cancelled, Error, NotResumable
 from ebb.progress import Progress, Request
-from ebb.retry import Retry
+from ebb.retry import Retry, Tries
 from ebb.v1 import session_pb2
 
 
@@ -101,13 +100,14 @@ class Run:
 
 
 def call(method: str, request: Any, retry: Retry, repeatable: bool) -> Flow:
-    """A unary call. One that is not `repeatable` is tried again only after a refusal: where the connection broke, the server may have
-    done it."""
-    for attempt in itertools.count(2):
+    """A unary call. One that is not `repeatable` is tried again only after a refusal, or where nobody got it: where the connection
+    broke, the server may have done it."""
+    tries = Tries()
+    while True:
         try:
             return (yield Call(method, request))
         except Error as error:
-            delay = retry.delay(attempt, error) if repeatable or error.reason else None
+            delay = tries.delay(retry, error) if repeatable or _undone(error) else None
             if delay is None:
                 raise
             wait = Wait(delay, not error.reason)
@@ -115,9 +115,9 @@ def call(method: str, request: Any, retry: Retry, repeatable: bool) -> Flow:
 
 
 def stream(method: str, request: Any, retry: Retry, repeatable: bool, progress: Optional[Progress] = None) -> Flow:
-    """A stream that is tried again only while nothing has come; if it is not `repeatable`, only after a refusal."""
-    begun = False
-    for attempt in itertools.count(2):
+    """A stream that is tried again only while nothing has come; if it is not `repeatable`, as `call`."""
+    begun, tries = False, Tries()
+    while True:
         try:
             yield Open(method, request)
             while (message := (yield Read())) is not None:
@@ -127,7 +127,7 @@ def stream(method: str, request: Any, retry: Retry, repeatable: bool, progress: 
                     yield Give(new)
             return
         except Error as error:
-            delay = retry.delay(attempt, error) if not begun and (repeatable or error.reason) else None
+            delay = tries.delay(retry, error) if not begun and (repeatable or _undone(error)) else None
             if delay is None:
                 raise
             wait = Wait(delay, not error.reason)
@@ -153,9 +153,9 @@ def answer(progress: Progress, retry: Retry, resume: Optional[Retry]) -> Flow:
 
 
 def resuming(progress: Progress, retry: Retry, resume: Retry) -> Flow:
-    """Prefill, Decode or Generate on a session, gone on with after each break: `resume` counts attempts since something new came,
-    `retry` those before the first message."""
-    attempt = 1
+    """Prefill, Decode or Generate on a session, gone on with after each break: `resume` is for tries since something new came,
+    `retry` for those before the first message."""
+    tries = Tries()
     begun = False  # a message has come
     broken: Optional[Error] = None  # how the last stream ended that may have changed the session
     while True:
@@ -177,17 +177,16 @@ def resuming(progress: Progress, retry: Retry, resume: Retry) -> Flow:
                 begun = came = True
                 new = progress.take(message)
                 if new is not None:
-                    attempt = 1
+                    tries = Tries()
                     yield Give(new)
             return
         except NotResumable:
             raise
         except Error as error:
-            attempt += 1
             policy = resume if begun else retry
-            delay = policy.delay(attempt, error)
+            delay = tries.delay(policy, error)
             if delay is None and error.reason in _passing(progress, broken):
-                delay = policy.backoff(attempt)
+                delay = policy.backoff(tries.attempt)
             if delay is None:
                 raise
             if progress.is_whole:
@@ -197,6 +196,11 @@ def resuming(progress: Progress, retry: Retry, resume: Retry) -> Flow:
                 progress.breaks += came or not error.reason
             wait = Wait(delay, not error.reason)
         yield wait
+
+
+def _undone(error: Error) -> bool:
+    """Whether the call that failed so changed nothing."""
+    return bool(error.reason) or not error.was_sent
 
 
 def _method(request: Request) -> str:

@@ -33,6 +33,7 @@ class Homes:
         self._follows = bool(follow)
         self._at: Dict[str, str] = {}  # by session; not those at `own`
         self._silent: Set[str] = set()  # who did not answer the last time
+        self._known = False  # anybody has ever answered
 
     def may_call(self, address: str) -> bool:
         host, _, port = address.rpartition(":")
@@ -45,6 +46,7 @@ class Homes:
 
     def heard(self, address: str) -> None:
         """It has answered."""
+        self._known = True
         self._silent.discard(address)
 
     def heed(self, request: Any, address: str, error: Error) -> Error:
@@ -53,6 +55,7 @@ class Homes:
         session = _session_of(request)
         if error.reason:
             self.heard(address)
+        error.known = self._known
         if not self._follows or not session:
             return error
         moved = error.metadata.get("endpoint", "") if error.reason == "SESSION_MOVED" else ""

@@ -6,7 +6,7 @@ import {
   type ClientOptions, type Message, type Options, type Policy, type PolicyOptions, type Prompt, type Retry, type Turn,
 } from "ebb-client";
 
-const retry: Retry = { attempts: 2, first: 0.1, most: 1 };
+const retry: Retry = { attempts: 2, first: 0.1, most: 1, patience: 60 };
 const how: ClientOptions = {
   tenant: "default", metadata: { "x-other": "1" }, timeout: 60, retry, resume: retry, follow: [], keepalive: 60, credentials: grpc.credentials.createInsecure(),
 };

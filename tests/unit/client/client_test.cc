@@ -17,9 +17,12 @@
 namespace ebb::client {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::SizeIs;
 
 grpc::Status Unavailable(const std::string& reason, const std::string& endpoint, int retry_ms) {
   google::rpc::ErrorInfo info;
@@ -86,6 +89,12 @@ TEST_F(OnWaitTest, IsToldHowACallWasRefusedAndForHowLongItWaits) {
   first_.refusals = {Unavailable("STORE_FULL", "", 20), Unavailable("NO_PAGES", "", 30)};
   EXPECT_THAT(WaitsOf({}), ElementsAre(Pair("STORE_FULL", absl::Milliseconds(20)),  //
                                        Pair("NO_PAGES", absl::Milliseconds(30))));
+}
+
+// More often than there are attempts.
+TEST_F(OnWaitTest, IsToldOfEachWaitForAServerThatDrains) {
+  for (int i = 0; i < 6; ++i) first_.refusals.push_back(Unavailable("DRAINING", "", 1));
+  EXPECT_THAT(WaitsOf({}), AllOf(SizeIs(6), Each(Pair("DRAINING", absl::Milliseconds(1)))));
 }
 
 TEST_F(OnWaitTest, IsToldNothingWhereNobodyWaits) {
