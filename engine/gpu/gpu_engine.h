@@ -201,8 +201,8 @@ class GpuEngine {
         done_(std::move(done)) {}
 
   static absl::StatusOr<Multiplier> FindMultiplier(const Gpu& gpu, const GpuEngineOptions& options);
-  static absl::Status TryMultiplier(const Gpu& gpu, const GpuModel& model, const GpuEngineOptions& options,
-                                    Multiplier& multiplier);
+  static absl::StatusOr<Multiplier> TryMultiplier(const Gpu& gpu, const GpuModel& model,
+                                                  const GpuEngineOptions& options, Multiplier multiplier);
   static absl::StatusOr<std::unique_ptr<GpuEngine>> Make(std::unique_ptr<Gpu> gpu, Multiplier multiplier,
                                                          GpuModel model, const GpuEngineOptions& options);
   absl::Status Rehearse();

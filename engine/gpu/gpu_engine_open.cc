@@ -71,9 +71,9 @@ absl::StatusOr<GpuEngine::Multiplier> GpuEngine::FindMultiplier(const Gpu& gpu, 
   return multiplier;
 }
 
-absl::Status GpuEngine::TryMultiplier(const Gpu& gpu, const GpuModel& model, const GpuEngineOptions& options,
-                                      Multiplier& multiplier) {
-  if (multiplier.library == nullptr) return absl::OkStatus();
+absl::StatusOr<GpuEngine::Multiplier> GpuEngine::TryMultiplier(const Gpu& gpu, const GpuModel& model,
+                                                               const GpuEngineOptions& options, Multiplier multiplier) {
+  if (multiplier.library == nullptr) return multiplier;
   absl::StatusOr<BlockProducts> products = BlockProducts::Make(gpu, std::move(multiplier.library), model.Products());
   if (!products.ok()) {
     if (!options.own_where_unfit || !IsAboutProducts(products.status())) return products.status();
@@ -83,12 +83,12 @@ absl::Status GpuEngine::TryMultiplier(const Gpu& gpu, const GpuModel& model, con
   } else {
     multiplier.products = *std::move(products);
   }
-  return absl::OkStatus();
+  return multiplier;
 }
 
 absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> gpu, Multiplier multiplier,
                                                            GpuModel model, const GpuEngineOptions& options) {
-  EBB_TRY(TryMultiplier(*gpu, model, options, multiplier));
+  EBB_ASSIGN(Multiplier tried, TryMultiplier(*gpu, model, options, std::move(multiplier)));
   const int64_t page_bytes = gpu::PageBytes(ElementOf(options.kv_type), model.config.head_dim);
   int64_t arena_bytes = options.arena_bytes;
   if (arena_bytes == 0) {
@@ -103,7 +103,7 @@ absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> 
   EBB_ASSIGN(GpuMemory arena, gpu->Allocate(pages * page_bytes, "the cache's arena"));
   EBB_ASSIGN(GpuMoment begun, gpu->MakeMoment());
   EBB_ASSIGN(GpuMoment done, gpu->MakeMoment());
-  auto engine = std::unique_ptr<GpuEngine>(new GpuEngine(std::move(gpu), std::move(model), std::move(multiplier),
+  auto engine = std::unique_ptr<GpuEngine>(new GpuEngine(std::move(gpu), std::move(model), std::move(tried),
                                                          std::move(arena), static_cast<int32_t>(pages),
                                                          std::move(begun), std::move(done), options));
   EBB_TRY(engine->Rehearse());
