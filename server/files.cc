@@ -107,14 +107,21 @@ OpenFile FindFolder(const OpenFile& parent, const std::string& name) {
   return OpenFile(openat(parent.get(), name.c_str(), kFolderFlags));
 }
 
-std::vector<std::string> NamesIn(const OpenFile& folder) {
-  std::vector<std::string> names;
-  DIR* const entries = fdopendir(openat(folder.get(), ".", kFolderFlags));
-  if (entries == nullptr) return names;
-  while (const dirent* entry = readdir(entries)) names.emplace_back(entry->d_name);
+int ListNames(const OpenFile& folder, std::vector<std::string>& names) {
+  names.clear();
+  OpenFile again(openat(folder.get(), ".", kFolderFlags));
+  DIR* const entries = again.ok() ? fdopendir(again.get()) : nullptr;
+  if (entries == nullptr) return errno;
+  again.Release();
+  errno = 0;  // by which its end is told from a failure
+  while (const dirent* entry = readdir(entries)) {
+    names.emplace_back(entry->d_name);
+    errno = 0;
+  }
+  const int error = errno;
   closedir(entries);
   std::ranges::sort(names);
-  return names;
+  return error;
 }
 
 int WriteAll(int fd, std::string_view bytes) {

@@ -158,30 +158,37 @@ KeptSessions KeepSessions(Worker& worker, Store& store, const StoreMetrics& metr
   return sum;
 }
 
-std::vector<SessionName> NamesKept(const SnapshotStore& files) {
+absl::StatusOr<std::vector<SessionName>> NamesKept(const SnapshotStore& files) {
   std::vector<SessionName> names;
-  for (const std::string& tenant : files.Tenants(Shelf::kSessions)) {
-    const auto entries = files.List(Shelf::kSessions, tenant, "", SIZE_MAX);
-    if (!entries.ok()) continue;
-    for (const SnapshotStore::Entry& entry : *entries) names.emplace_back(tenant, entry.id);
+  EBB_ASSIGN(const std::vector<std::string> tenants, files.Tenants(Shelf::kSessions));
+  for (const std::string& tenant : tenants) {
+    EBB_ASSIGN(const auto entries, files.List(Shelf::kSessions, tenant, "", SIZE_MAX));
+    for (const SnapshotStore::Entry& entry : entries) names.emplace_back(tenant, entry.id);
   }
   return names;
 }
 
-KeptSessions BringBackSessions(Worker& worker, Store& store, const StoreMetrics& metrics) {
+absl::StatusOr<KeptSessions> BringBackSessions(Worker& worker, Store& store, const StoreMetrics& metrics) {
   KeptSessions sum;
+  absl::Status listed;
   OnStoreAndWait(store, [&](SnapshotStore& files) {
-    for (const SessionName& name : NamesKept(files)) {
+    const auto names = NamesKept(files);
+    listed = names.status();
+    if (!listed.ok()) return;
+    for (const SessionName& name : *names) {
       Count("not_brought_back", name, BringBack(worker, files, metrics, name), sum);
     }
   });
-  return sum;
+  if (listed.ok()) return sum;
+  return Refuse(absl::StatusCode::kUnavailable, "store.dir: sessions: " + std::string(listed.message()),
+                {.reason = "STORE_UNUSABLE", .field = "store.dir"});
 }
 
-KeptSessions BringBackJournals(Worker& worker, const SessionFiles& files, Journal& journal,
-                               const JournalMetrics& metrics, bool swaps) {
+absl::StatusOr<KeptSessions> BringBackJournals(Worker& worker, const SessionFiles& files, Journal& journal,
+                                               const JournalMetrics& metrics, bool swaps) {
   KeptSessions sum;
-  for (const SessionName& name : files.Names()) {
+  EBB_ASSIGN(const std::vector<SessionName> names, files.Names());
+  for (const SessionName& name : names) {
     const absl::StatusOr<bool> back = BringBackJournal(worker, files, metrics, name);
     if (back.ok() && !*back) continue;
     Count("not_brought_back", name, back.status(), sum);
