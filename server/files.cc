@@ -94,7 +94,11 @@ static absl::Status FolderFailed(const char* what, const std::string& name, int 
 
 absl::StatusOr<OpenFile> MakeFolder(const OpenFile& parent, const std::string& name) {
   if (mkdirat(parent.get(), name.c_str(), kFolderMode) == 0) {
-    if (fsync(parent.get()) != 0) return FolderFailed("syncing the folder of", name, errno);
+    if (fsync(parent.get()) != 0) {
+      const int error = errno;
+      unlinkat(parent.get(), name.c_str(), AT_REMOVEDIR);  // else it is found next time, and taken for synced
+      return FolderFailed("syncing the folder of", name, error);
+    }
   } else if (errno != EEXIST) {
     return FolderFailed("making a folder for", name, errno);
   }

@@ -60,6 +60,8 @@ absl::StatusOr<std::unique_ptr<SessionFiles>> SessionFiles::Open(const std::stri
   if (!store.ok()) return StoreUnusable(journals, "opening the folder around it", errno);
   auto root = MakeFolder(store, "journals");
   if (!root.ok()) return StoreUnusable(journals, "making it", errno);
+  // What a server that was killed made, and had not yet synced, is found from here on, and taken for synced.
+  if (fsync(root->get()) != 0) return StoreUnusable(journals, "syncing it", errno);
   std::vector<std::string> tenants;
   if (const int error = ListNames(*root, tenants); error != 0) return StoreUnusable(journals, "listing it", error);
   for (const std::string& tenant : tenants) {

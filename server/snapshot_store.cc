@@ -74,6 +74,8 @@ absl::StatusOr<std::unique_ptr<SnapshotStore>> SnapshotStore::Open(const std::st
       return StoreUnusable(dir, "making a folder", errno);
     shelves.emplace_back(openat(root.get(), shelf, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!shelves.back().ok()) return StoreUnusable(dir, "opening a folder", errno);
+    // What a server that was killed made in it, and had not yet synced, is found from here on, and taken for synced.
+    if (fsync(shelves.back().get()) != 0) return StoreUnusable(dir, "syncing a folder", errno);
   }
   if (fsync(root.get()) != 0) return StoreUnusable(dir, "syncing it", errno);
   auto store = std::unique_ptr<SnapshotStore>(
@@ -164,11 +166,11 @@ absl::Status SnapshotStore::Delete(Shelf shelf, const std::string& tenant, const
   EBB_CHECK(IsResourceName(tenant));
   const OpenFile of_tenant = FindFolder(folder(shelf), tenant);
   if (!of_tenant.ok()) return NoFolder(tenant, id, errno);
-  if (unlinkat(of_tenant.get(), FileOf(id).c_str(), 0) != 0) {
-    return errno == ENOENT ? UnknownSnapshot(id) : StoreFailed("deleting", id, errno);
-  }
+  const bool is_gone = unlinkat(of_tenant.get(), FileOf(id).c_str(), 0) != 0;
+  if (is_gone && errno != ENOENT) return StoreFailed("deleting", id, errno);
+  // Before it is said that there is none, too: a call before this one may have been told that just this failed.
   if (fsync(of_tenant.get()) != 0) return StoreFailed("syncing the folder of", tenant, errno);
-  return absl::OkStatus();
+  return is_gone ? UnknownSnapshot(id) : absl::OkStatus();
 }
 
 }  // namespace ebb
