@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <ranges>
 #include <string_view>
 
 #include "absl/strings/numbers.h"
@@ -150,7 +151,8 @@ absl::StatusOr<std::optional<SessionPieces>> SessionFiles::Read(const SessionNam
   if (!snapshot.ok()) return AtFile(name, SnapshotName(name, base), snapshot.status());
   pieces.snapshot = *std::move(snapshot);
   if (const uint32_t oldest = std::min(numbers.snapshots.front(), numbers.journals.front()); oldest < base) {
-    EBB_TRY(Remove(name, oldest, base - 1, false));  // what a snapshot had not yet removed
+    // What a snapshot had not yet removed; where it stays, the next snapshot removes it.
+    if (!Remove(name, oldest, base - 1, false).ok()) pieces.place.first = oldest;
   }
   return pieces;
 }
@@ -162,7 +164,8 @@ absl::Status SessionFiles::SetAside(const SessionName& name) const {
   if (const int error = ListNames(folder, files); error != 0) {
     return StoreFailed("listing the folder of", name.first, error);
   }
-  for (const std::string& file : files) {
+  // A snapshot before its journal: one that is left alone would be taken for what was being deleted.
+  for (const std::string& file : files | std::views::reverse) {
     const auto journal = ReadName(file, kJournal);
     const auto found = journal ? journal : ReadName(file, kSnapshot);
     if (!found || found->first != name.second) continue;
