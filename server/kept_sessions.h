@@ -34,7 +34,7 @@ KeptSessions KeepSessions(Worker& worker, Store& store, const StoreMetrics& metr
 // Those that BringBackSessions would open; all of them. UNAVAILABLE STORE_FAILED.
 absl::StatusOr<std::vector<SessionName>> NamesKept(const SnapshotStore& files);
 
-// Opens every session that is there, and removes it from the store. One that cannot be opened stays
+// Opens every session that is there, and removes it from the store. One that cannot be opened, or not removed, stays
 // there, and the others come back. UNAVAILABLE STORE_UNUSABLE where it is not known which are there. REQUIRES: nobody
 // calls the worker yet. Waits.
 absl::StatusOr<KeptSessions> BringBackSessions(Worker& worker, Store& store, const StoreMetrics& metrics);
