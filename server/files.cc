@@ -94,7 +94,11 @@ static absl::Status FolderFailed(const char* what, const std::string& name, int 
 
 absl::StatusOr<OpenFile> MakeFolder(const OpenFile& parent, const std::string& name) {
   if (mkdirat(parent.get(), name.c_str(), kFolderMode) == 0) {
-    if (fsync(parent.get()) != 0) return FolderFailed("syncing the folder of", name, errno);
+    if (fsync(parent.get()) != 0) {
+      const int error = errno;
+      unlinkat(parent.get(), name.c_str(), AT_REMOVEDIR);  // else it is found next time, and taken for synced
+      return FolderFailed("syncing the folder of", name, error);
+    }
   } else if (errno != EEXIST) {
     return FolderFailed("making a folder for", name, errno);
   }
@@ -107,14 +111,21 @@ OpenFile FindFolder(const OpenFile& parent, const std::string& name) {
   return OpenFile(openat(parent.get(), name.c_str(), kFolderFlags));
 }
 
-std::vector<std::string> NamesIn(const OpenFile& folder) {
-  std::vector<std::string> names;
-  DIR* const entries = fdopendir(openat(folder.get(), ".", kFolderFlags));
-  if (entries == nullptr) return names;
-  while (const dirent* entry = readdir(entries)) names.emplace_back(entry->d_name);
+int ListNames(const OpenFile& folder, std::vector<std::string>& names) {
+  names.clear();
+  OpenFile again(openat(folder.get(), ".", kFolderFlags));
+  DIR* const entries = again.ok() ? fdopendir(again.get()) : nullptr;
+  if (entries == nullptr) return errno;
+  again.Release();
+  errno = 0;  // by which its end is told from a failure
+  while (const dirent* entry = readdir(entries)) {
+    names.emplace_back(entry->d_name);
+    errno = 0;
+  }
+  const int error = errno;
   closedir(entries);
   std::ranges::sort(names);
-  return names;
+  return error;
 }
 
 int WriteAll(int fd, std::string_view bytes) {

@@ -48,10 +48,10 @@ absl::Status StoreUnusable(const std::string& folder, const char* what, int erro
 
 // Opens the folder `name` in `parent`, for its owner alone; made, and `parent` synced, where it is missing.
 absl::StatusOr<OpenFile> MakeFolder(const OpenFile& parent, const std::string& name);
-// The same without making it: not ok() where it is missing.
+// The same without making it: not ok() where it cannot be opened, with errno, ENOENT where it is missing.
 OpenFile FindFolder(const OpenFile& parent, const std::string& name);
-// Names of a folder's entries, ascending.
-std::vector<std::string> NamesIn(const OpenFile& folder);
+// Names of a folder's entries, ascending; all of them, or the error in the place of 0.
+int ListNames(const OpenFile& folder, std::vector<std::string>& names);
 
 // The error, or 0.
 int WriteAll(int fd, std::string_view bytes);

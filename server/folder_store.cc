@@ -51,16 +51,31 @@ absl::Status FolderStore::Begin(SessionId session, const SessionName& name, std:
 }
 
 absl::Status FolderStore::BeginFiles(File& file, std::string_view snapshot) {
+  EBB_TRY(RemoveLeft(file.name));
   EBB_TRY(OpenJournal(file, true));
   const uint32_t number = file.place.first;
   const std::string name = SessionFiles::SnapshotName(file.name, number);
   const absl::Status written =
       ReplaceFile(files_.FolderOf(file.name), name, snapshot, sync_ != Sync::kNone, [this] { health_.Answered(); });
   if (!written.ok()) {
-    EBB_TRY(files_.Remove(file.name, number, number, false));
+    RemoveFiles(file.name, number, number).IgnoreError();
     return written;
   }
   metrics_.snapshot_bytes.Add(static_cast<double>(snapshot.size()));
+  return absl::OkStatus();
+}
+
+absl::Status FolderStore::RemoveFiles(const SessionName& name, uint32_t first, uint32_t last) {
+  const absl::Status status = files_.Remove(name, first, last, sync_ != Sync::kNone);
+  if (!status.ok()) left_[name] = {first, last};
+  return status;
+}
+
+absl::Status FolderStore::RemoveLeft(const SessionName& name) {
+  const auto left = left_.find(name);
+  if (left == left_.end()) return absl::OkStatus();
+  EBB_TRY(files_.Remove(name, left->second.first, left->second.second, sync_ != Sync::kNone));
+  left_.erase(left);
   return absl::OkStatus();
 }
 
@@ -68,7 +83,8 @@ absl::Status FolderStore::Continue(SessionId session, const SessionName& name, c
   File& file = sessions_[session];
   file.name = name;
   file.place = place;
-  return OpenJournal(file, false);
+  file.unwritten_end = place.end;
+  return absl::OkStatus();  // opened when it is written to: until then nothing can fail
 }
 
 // The file of place.last, at place.end. What lies behind that was never acknowledged.
@@ -83,15 +99,15 @@ absl::Status FolderStore::OpenJournal(File& file, bool is_new) {
   file.file = OpenFile(openat(folder.get(), name.c_str(), flags, kFileMode));
   if (!file.file.ok()) return StoreFailed("opening", name, errno);
   ++open_files_;
+  if (is_new) {
+    if (sync_ == Sync::kNone || fsync(folder.get()) == 0) return absl::OkStatus();
+    const int error = errno;
+    RemoveFiles(file.name, file.place.last, file.place.last).IgnoreError();
+    return StoreFailed("syncing the folder of", name, error);
+  }
   const auto end = static_cast<off_t>(file.place.end.bytes);
   if (ftruncate(file.file.get(), end) != 0 || lseek(file.file.get(), end, SEEK_SET) != end) {
     return StoreFailed("cutting", name, errno);
-  }
-  file.unwritten_end = file.place.end;
-  if (is_new && sync_ != Sync::kNone && fsync(folder.get()) != 0) {
-    const int error = errno;
-    unlinkat(folder.get(), name.c_str(), 0);
-    return StoreFailed("syncing the folder of", name, error);
   }
   return absl::OkStatus();
 }
@@ -129,11 +145,7 @@ absl::Status FolderStore::Write(SessionId session) {
 }
 
 absl::Status FolderStore::WriteTo(File& file) {
-  if (!file.file.ok()) {
-    const JournalEnd unwritten_end = file.unwritten_end;
-    EBB_TRY(OpenJournal(file, false));
-    file.unwritten_end = unwritten_end;
-  }
+  if (!file.file.ok()) EBB_TRY(OpenJournal(file, false));
   int error = WriteAll(file.file.get(), file.unwritten);
   // After a sync that failed the system may have dropped what it could not write: nothing more is said to be there.
   if (error == 0 && sync_ == Sync::kInputs && file.sync && fdatasync(file.file.get()) != 0) error = errno;
@@ -166,16 +178,24 @@ SessionStore::Failure FolderStore::GiveUp(SessionId session, absl::Status why) {
 }
 
 absl::Status FolderStore::RenewFile(SessionId session, MakeSnapshot& snapshot) {
-  if (growing_.size() >= kGrowingMax) return absl::OkStatus();  // another time
   File& file = sessions_.at(session);
+  if (growing_.size() >= kGrowingMax || !RemoveLeft(file.name).ok()) return absl::OkStatus();  // another time
   file.sync = true;  // what comes into the next file must not be there without this
   unwritten_.insert(session);
   EBB_TRY(Write(session));
-  ++file.place.last;
-  file.place.end = {};
-  if (file.file.ok()) --open_files_;
-  file.file = OpenFile();
-  EBB_TRY(OpenJournal(file, true));
+  File next = {.name = file.name, .place = {.first = file.place.first, .last = file.place.last + 1}};
+  const absl::Status begun = OpenJournal(next, true);
+  const OpenFile& unneeded = begun.ok() ? file.file : next.file;
+  if (unneeded.ok()) --open_files_;
+  if (!begun.ok()) {
+    health_.Wrote(begun);
+    LogInfo("journal", {{"session", HashForLog(file.name.second)}, {"reason", std::string(begun.message())}},
+            "its journal grows on: another cannot be begun");
+    return absl::OkStatus();
+  }
+  file.place = next.place;
+  file.file = std::move(next.file);
+  file.unwritten_end = {};
   growing_.push_back(
       {.session = session, .name = file.name, .number = file.place.last, .snapshot = std::move(snapshot)});
   return absl::OkStatus();
@@ -183,7 +203,7 @@ absl::Status FolderStore::RenewFile(SessionId session, MakeSnapshot& snapshot) {
 
 absl::Status FolderStore::Remove(SessionId session) {
   const File& file = sessions_.at(session);
-  const absl::Status status = files_.Remove(file.name, file.place.first, file.place.last, sync_ != Sync::kNone);
+  const absl::Status status = RemoveFiles(file.name, file.place.first, file.place.last);
   Forget(session);
   return status;
 }
@@ -221,6 +241,10 @@ void FolderStore::WriteSlice() {
 
 std::vector<SessionStore::Failure> FolderStore::Tend() {
   health_.Look();
+  for (auto left = left_.begin(); left != left_.end();) {
+    const SessionName name = (left++)->first;
+    RemoveLeft(name).IgnoreError();
+  }
   return {};
 }
 

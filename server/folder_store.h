@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "server/folder_health.h"
@@ -64,6 +65,8 @@ class FolderStore final : public SessionStore {
   };
 
   absl::Status BeginFiles(File& file, std::string_view snapshot);
+  absl::Status RemoveFiles(const SessionName& name, uint32_t first, uint32_t last);
+  absl::Status RemoveLeft(const SessionName& name);
   absl::Status OpenJournal(File& file, bool is_new);
   absl::Status Write(SessionId session);
   absl::Status WriteTo(File& file);
@@ -80,6 +83,10 @@ class FolderStore final : public SessionStore {
   std::map<SessionId, File> sessions_;
   std::set<SessionId> unwritten_;
   std::deque<Growing> growing_;
+  // Files that were to go and did not, from the one number to the other. They are tried again before anything more is
+  // told, since who is told that there is no such session must not find it later; until they go, nothing is written
+  // under their names.
+  std::map<SessionName, std::pair<uint32_t, uint32_t>> left_;
   size_t open_files_ = 0;
 };
 

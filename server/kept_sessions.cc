@@ -43,6 +43,13 @@ void Count(const char* event, const SessionName& name, const absl::Status& statu
            "a session is lost to the next server");
 }
 
+absl::Status Drop(Worker& worker, const SessionName& name) {
+  return AskAndWait<int64_t>(
+             worker,
+             [&name](Dispatcher& dispatcher) { return dispatcher.Delete(name.first, name.second, std::nullopt); })
+      .status();
+}
+
 absl::Status Keep(Worker& worker, SnapshotStore& files, const StoreMetrics& metrics, const SessionName& name) {
   const absl::Time start = worker.Now();
   const auto settled = AskAndWait<bool>(worker, [&name](Dispatcher& dispatcher) -> absl::StatusOr<bool> {
@@ -64,11 +71,7 @@ absl::Status Keep(Worker& worker, SnapshotStore& files, const StoreMetrics& metr
              files.Write(Shelf::kSessions, name.first, name.second, SnapshotOf(*std::move(saved))));
   metrics.saved_bytes.Add(static_cast<double>(entry.bytes));
   metrics.save_seconds.Observe(worker.Now() - start);
-  // Nobody calls it any more, and those that are swapped want its pages.
-  return AskAndWait<int64_t>(
-             worker,
-             [&name](Dispatcher& dispatcher) { return dispatcher.Delete(name.first, name.second, std::nullopt); })
-      .status();
+  return Drop(worker, name);  // nobody calls it any more, and those that are swapped want its pages
 }
 
 absl::Status Reopen(Worker& worker, const SessionName& name, std::unique_ptr<LoadedSession> loaded) {
@@ -89,8 +92,14 @@ absl::Status BringBack(Worker& worker, SnapshotStore& files, const StoreMetrics&
   metrics.restored_bytes.Add(static_cast<double>(snapshot.bytes.size()));
   EBB_ASSIGN(std::unique_ptr<LoadedSession> loaded, LoadSession(worker, std::move(snapshot)));
   EBB_TRY(Reopen(worker, name, std::move(loaded)));
+  const absl::Status removed = files.Delete(Shelf::kSessions, name.first, name.second);
+  // Where it stays it would come back as it once was, were this server killed. It may be gone, and that not synced.
+  if (!removed.ok() && files.Read(Shelf::kSessions, name.first, name.second).ok()) {
+    EBB_TRY(Drop(worker, name));
+    return removed;
+  }
   metrics.restore_seconds.Observe(worker.Now() - start);
-  return files.Delete(Shelf::kSessions, name.first, name.second);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> GoOnFrom(Worker& worker, const SessionFiles& files, const SessionName& name) {
@@ -158,30 +167,37 @@ KeptSessions KeepSessions(Worker& worker, Store& store, const StoreMetrics& metr
   return sum;
 }
 
-std::vector<SessionName> NamesKept(const SnapshotStore& files) {
+absl::StatusOr<std::vector<SessionName>> NamesKept(const SnapshotStore& files) {
   std::vector<SessionName> names;
-  for (const std::string& tenant : files.Tenants(Shelf::kSessions)) {
-    const auto entries = files.List(Shelf::kSessions, tenant, "", SIZE_MAX);
-    if (!entries.ok()) continue;
-    for (const SnapshotStore::Entry& entry : *entries) names.emplace_back(tenant, entry.id);
+  EBB_ASSIGN(const std::vector<std::string> tenants, files.Tenants(Shelf::kSessions));
+  for (const std::string& tenant : tenants) {
+    EBB_ASSIGN(const auto entries, files.List(Shelf::kSessions, tenant, "", SIZE_MAX));
+    for (const SnapshotStore::Entry& entry : entries) names.emplace_back(tenant, entry.id);
   }
   return names;
 }
 
-KeptSessions BringBackSessions(Worker& worker, Store& store, const StoreMetrics& metrics) {
+absl::StatusOr<KeptSessions> BringBackSessions(Worker& worker, Store& store, const StoreMetrics& metrics) {
   KeptSessions sum;
+  absl::Status listed;
   OnStoreAndWait(store, [&](SnapshotStore& files) {
-    for (const SessionName& name : NamesKept(files)) {
+    const auto names = NamesKept(files);
+    listed = names.status();
+    if (!listed.ok()) return;
+    for (const SessionName& name : *names) {
       Count("not_brought_back", name, BringBack(worker, files, metrics, name), sum);
     }
   });
-  return sum;
+  if (listed.ok()) return sum;
+  return Refuse(absl::StatusCode::kUnavailable, "store.dir: sessions: " + std::string(listed.message()),
+                {.reason = "STORE_UNUSABLE", .field = "store.dir"});
 }
 
-KeptSessions BringBackJournals(Worker& worker, const SessionFiles& files, Journal& journal,
-                               const JournalMetrics& metrics, bool swaps) {
+absl::StatusOr<KeptSessions> BringBackJournals(Worker& worker, const SessionFiles& files, Journal& journal,
+                                               const JournalMetrics& metrics, bool swaps) {
   KeptSessions sum;
-  for (const SessionName& name : files.Names()) {
+  EBB_ASSIGN(const std::vector<SessionName> names, files.Names());
+  for (const SessionName& name : names) {
     const absl::StatusOr<bool> back = BringBackJournal(worker, files, metrics, name);
     if (back.ok() && !*back) continue;
     Count("not_brought_back", name, back.status(), sum);

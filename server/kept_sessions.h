@@ -31,19 +31,20 @@ struct KeptSessions {
 // calls it any more. Waits.
 KeptSessions KeepSessions(Worker& worker, Store& store, const StoreMetrics& metrics);
 
-// Those that BringBackSessions would open.
-std::vector<SessionName> NamesKept(const SnapshotStore& files);
+// Those that BringBackSessions would open; all of them. UNAVAILABLE STORE_FAILED.
+absl::StatusOr<std::vector<SessionName>> NamesKept(const SnapshotStore& files);
 
-// Opens every session that is there, and removes it from the store. One that cannot be opened stays there, and the
-// others come back. REQUIRES: nobody calls the worker yet. Waits.
-KeptSessions BringBackSessions(Worker& worker, Store& store, const StoreMetrics& metrics);
+// Opens every session that is there, and removes it from the store. One that cannot be opened, or not removed, stays
+// there, and the others come back. UNAVAILABLE STORE_UNUSABLE where it is not known which are there. REQUIRES: nobody
+// calls the worker yet. Waits.
+absl::StatusOr<KeptSessions> BringBackSessions(Worker& worker, Store& store, const StoreMetrics& metrics);
 
 // Opens every session that is journaled, and goes on with its journal. One that can never be opened here (DATA_LOSS,
 // another model, too large, no pages where no session is ever swapped) is set aside; one that cannot be now stays as it
-// is, and its name is taken.
+// is, and its name is taken. Errors of SessionFiles::Names.
 // REQUIRES: nobody calls the worker yet. Waits.
-KeptSessions BringBackJournals(Worker& worker, const SessionFiles& files, Journal& journal,
-                               const JournalMetrics& metrics, bool swaps);
+absl::StatusOr<KeptSessions> BringBackJournals(Worker& worker, const SessionFiles& files, Journal& journal,
+                                               const JournalMetrics& metrics, bool swaps);
 
 // One of them. False for what was never whole, or is gone: nothing comes back. Waits.
 absl::StatusOr<bool> BringBackJournal(Worker& worker, const SessionFiles& files, const JournalMetrics& metrics,

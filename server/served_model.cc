@@ -84,11 +84,12 @@ std::vector<SessionName> ServedModel::SessionsKept(const ServerOptions& options)
   std::vector<SessionName> names;
   if (options.durability == Durability::kOff) return names;
   if (const auto kept = SnapshotStore::Open(options.store_dir, options.snapshots_max); kept.ok()) {
-    names = NamesKept(**kept);
+    if (auto all = NamesKept(**kept); all.ok()) names = *std::move(all);
   }
   if (options.durability < Durability::kStep) return names;
   if (const auto journaled = SessionFiles::Open(options.store_dir); journaled.ok()) {
-    for (SessionName& name : (*journaled)->Names()) names.push_back(std::move(name));
+    const auto all = (*journaled)->Names();
+    if (all.ok()) names.insert(names.end(), all->begin(), all->end());
   }
   return names;
 }
@@ -159,13 +160,15 @@ DispatcherOptions ServedModel::WorkFor(const ServerOptions& options, const Share
   return work;
 }
 
-KeptSessions ServedModel::BringBack() {
+absl::StatusOr<KeptSessions> ServedModel::BringBack() {
   KeptSessions sum;
   if (durability_ == Durability::kOff) return sum;
-  if (store_ != nullptr) sum = BringBackSessions(worker_, *store_, metrics_->store());
+  if (store_ != nullptr) {
+    EBB_ASSIGN(sum, BringBackSessions(worker_, *store_, metrics_->store()));
+  }
   if (files_ != nullptr) {
-    const KeptSessions journaled =
-        BringBackJournals(worker_, *files_, *journal_, metrics_->journal(), swap_ != nullptr);
+    EBB_ASSIGN(const KeptSessions journaled,
+               BringBackJournals(worker_, *files_, *journal_, metrics_->journal(), swap_ != nullptr));
     sum.kept += journaled.kept;
     sum.failed += journaled.failed;
   }

@@ -60,8 +60,9 @@ class ServedModel {
   RedisStore* shared_store() { return redis_; }  // of the journal; null: it is no server's but this one's
   const FolderHealth* folder_health() const { return folder_health_.get(); }  // likewise; null: it is in no folder
 
-  // Sessions of the server before this one. REQUIRES: nobody calls the worker yet. Waits.
-  KeptSessions BringBack();
+  // Sessions of the server before this one. Errors of BringBackSessions and BringBackJournals. REQUIRES: nobody calls
+  // the worker yet. Waits.
+  absl::StatusOr<KeptSessions> BringBack();
   // Leaves sessions to the next server, if that is asked for. REQUIRES: the worker has drained, and nobody calls it.
   void Keep();
 

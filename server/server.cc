@@ -183,15 +183,16 @@ class RunningServer final : public Server {
     return CheckTable(options_.models);
   }
 
-  void BringBack() {
-    if (options_.durability == Durability::kOff) return;
-    KeptSessions sum = main_->BringBack();
+  absl::Status BringBack() {
+    if (options_.durability == Durability::kOff) return absl::OkStatus();
+    EBB_ASSIGN(KeptSessions sum, main_->BringBack());
     if (takeover_ != nullptr) {
       const KeptSessions taken = takeover_->Round();
       sum.kept += taken.kept;
       sum.failed += taken.failed;
     }
     LogInfo("brought_back", {{"sessions", sum.kept}, {"failed", sum.failed}}, "from the server before this one");
+    return absl::OkStatus();
   }
 
   absl::Status ReadExperiments() {
@@ -388,7 +389,7 @@ class RunningServer final : public Server {
   absl::StatusOr<std::unique_ptr<ServedModel>> LoadBeside(const std::string& name, const ModelSpec& spec, ModelId id) {
     EBB_ASSIGN(const ServerOptions options, OptionsOf(options_, name, spec));
     EBB_ASSIGN(std::unique_ptr<ServedModel> model, ServedModel::Open(options, SharedBy(id)));
-    const KeptSessions sum = model->BringBack();
+    EBB_ASSIGN(const KeptSessions sum, model->BringBack());
     if (options.durability != Durability::kOff) {
       LogInfo("brought_back", {{"model", name}, {"sessions", sum.kept}, {"failed", sum.failed}});
     }
@@ -585,7 +586,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   }
   auto server = std::make_unique<RunningServer>(options, std::move(door));
   EBB_TRY(server->OpenMain());
-  server->BringBack();
+  EBB_TRY(server->BringBack());
   if (const absl::Status listening = server->Listen(); !listening.ok()) {
     server->GiveUp();
     return listening;

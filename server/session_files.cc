@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <ranges>
 #include <string_view>
 
 #include "absl/strings/numbers.h"
@@ -35,6 +36,11 @@ std::optional<std::pair<std::string, uint32_t>> ReadName(std::string_view name, 
   return std::pair(id, number);
 }
 
+// Without its folder nothing is there of a session; of one that cannot be opened now that is not known.
+absl::Status NoFolder(const SessionName& name, int error) {
+  return error == ENOENT ? absl::OkStatus() : StoreFailed("opening the folder of", name.first, error);
+}
+
 }  // namespace
 
 absl::Status SessionFiles::AtFile(const SessionName& name, const std::string& file, const absl::Status& status) {
@@ -55,15 +61,21 @@ absl::StatusOr<std::unique_ptr<SessionFiles>> SessionFiles::Open(const std::stri
   if (!store.ok()) return StoreUnusable(journals, "opening the folder around it", errno);
   auto root = MakeFolder(store, "journals");
   if (!root.ok()) return StoreUnusable(journals, "making it", errno);
-  for (const std::string& tenant : NamesIn(*root)) {
+  // What a server that was killed made, and had not yet synced, is found from here on, and taken for synced.
+  if (fsync(root->get()) != 0) return StoreUnusable(journals, "syncing it", errno);
+  std::vector<std::string> tenants;
+  if (const int error = ListNames(*root, tenants); error != 0) return StoreUnusable(journals, "listing it", error);
+  for (const std::string& tenant : tenants) {
     if (!IsResourceName(tenant)) continue;
     const OpenFile folder = FindFolder(*root, tenant);
-    for (const std::string& name : folder.ok() ? NamesIn(folder) : std::vector<std::string>()) {
+    std::vector<std::string> names;
+    if (folder.ok()) ListNames(folder, names);  // what is not seen now is tidied another time
+    for (const std::string& name : names) {
       if (IsBeside(name) && unlinkat(folder.get(), name.c_str(), 0) != 0)
         return StoreUnusable(journals, "tidying it", errno);
     }
   }
-  return std::unique_ptr<SessionFiles>(new SessionFiles(*std::move(root)));
+  return std::unique_ptr<SessionFiles>(new SessionFiles(journals, *std::move(root)));
 }
 
 absl::StatusOr<OpenFile> SessionFiles::MakeFolderOf(const SessionName& name) const {
@@ -71,9 +83,10 @@ absl::StatusOr<OpenFile> SessionFiles::MakeFolderOf(const SessionName& name) con
 }
 OpenFile SessionFiles::FolderOf(const SessionName& name) const { return FindFolder(root_, name.first); }
 
-std::map<std::string, SessionFiles::Numbers> SessionFiles::ListFolder(const OpenFile& folder) const {
-  std::map<std::string, Numbers> sessions;
-  for (const std::string& name : NamesIn(folder)) {
+int SessionFiles::ListFolder(const OpenFile& folder, std::map<std::string, Numbers>& sessions) {
+  std::vector<std::string> names;
+  const int error = ListNames(folder, names);
+  for (const std::string& name : names) {
     if (const auto journal = ReadName(name, kJournal)) sessions[journal->first].journals.push_back(journal->second);
     if (const auto snapshot = ReadName(name, kSnapshot))
       sessions[snapshot->first].snapshots.push_back(snapshot->second);
@@ -82,16 +95,20 @@ std::map<std::string, SessionFiles::Numbers> SessionFiles::ListFolder(const Open
     std::ranges::sort(numbers.journals);  // 10 came before 9
     std::ranges::sort(numbers.snapshots);
   }
-  return sessions;
+  return error;
 }
 
-std::vector<SessionName> SessionFiles::Names() const {
+absl::StatusOr<std::vector<SessionName>> SessionFiles::Names() const {
   std::vector<SessionName> names;
-  for (const std::string& tenant : NamesIn(root_)) {
+  std::vector<std::string> tenants;
+  if (const int error = ListNames(root_, tenants); error != 0) return StoreUnusable(path_, "listing it", error);
+  for (const std::string& tenant : tenants) {
     if (!IsResourceName(tenant)) continue;
     const OpenFile folder = FindFolder(root_, tenant);
-    if (!folder.ok()) continue;
-    for (const auto& [id, _] : ListFolder(folder)) names.emplace_back(tenant, id);
+    std::map<std::string, Numbers> sessions;
+    const int error = folder.ok() ? ListFolder(folder, sessions) : errno;
+    if (error != 0) return StoreUnusable(path_, "listing a tenant's folder in it", error);
+    for (const auto& [id, _] : sessions) names.emplace_back(tenant, id);
   }
   return names;
 }
@@ -99,7 +116,12 @@ std::vector<SessionName> SessionFiles::Names() const {
 absl::StatusOr<std::optional<SessionPieces>> SessionFiles::Read(const SessionName& name) const {
   const OpenFile folder = FolderOf(name);
   if (!folder.ok()) return StoreFailed("opening the folder of", name.first, errno);
-  const Numbers numbers = ListFolder(folder)[name.second];
+  std::map<std::string, Numbers> sessions;
+  // Without one of the files it may look as if it had never been whole.
+  if (const int error = ListFolder(folder, sessions); error != 0) {
+    return StoreFailed("listing the folder of", name.first, error);
+  }
+  const Numbers numbers = sessions[name.second];
   const uint32_t base = numbers.snapshots.empty() ? 0 : numbers.snapshots.back();
   const bool whole = base > 0 && std::ranges::binary_search(numbers.journals, base);
   if (base > 0 && !whole) return std::nullopt;  // it was being deleted
@@ -129,15 +151,21 @@ absl::StatusOr<std::optional<SessionPieces>> SessionFiles::Read(const SessionNam
   if (!snapshot.ok()) return AtFile(name, SnapshotName(name, base), snapshot.status());
   pieces.snapshot = *std::move(snapshot);
   if (const uint32_t oldest = std::min(numbers.snapshots.front(), numbers.journals.front()); oldest < base) {
-    EBB_TRY(Remove(name, oldest, base - 1, false));  // what a snapshot had not yet removed
+    // What a snapshot had not yet removed; where it stays, the next snapshot removes it.
+    if (!Remove(name, oldest, base - 1, false).ok()) pieces.place.first = oldest;
   }
   return pieces;
 }
 
 absl::Status SessionFiles::SetAside(const SessionName& name) const {
   const OpenFile folder = FolderOf(name);
-  if (!folder.ok()) return absl::OkStatus();
-  for (const std::string& file : NamesIn(folder)) {
+  if (!folder.ok()) return NoFolder(name, errno);
+  std::vector<std::string> files;
+  if (const int error = ListNames(folder, files); error != 0) {
+    return StoreFailed("listing the folder of", name.first, error);
+  }
+  // A snapshot before its journal: one that is left alone would be taken for what was being deleted.
+  for (const std::string& file : files | std::views::reverse) {
     const auto journal = ReadName(file, kJournal);
     const auto found = journal ? journal : ReadName(file, kSnapshot);
     if (!found || found->first != name.second) continue;
@@ -151,7 +179,7 @@ absl::Status SessionFiles::SetAside(const SessionName& name) const {
 
 absl::Status SessionFiles::Remove(const SessionName& name, uint32_t first, uint32_t last, bool sync) const {
   const OpenFile folder = FolderOf(name);
-  if (!folder.ok()) return absl::OkStatus();
+  if (!folder.ok()) return NoFolder(name, errno);
   // Once the journal of the snapshot that it begins with is gone, so is the session; before, it is whole.
   for (const auto& file_of : {JournalName, SnapshotName}) {
     for (uint32_t number = first; number <= last; ++number) {
@@ -165,8 +193,12 @@ absl::Status SessionFiles::Remove(const SessionName& name, uint32_t first, uint3
 
 absl::Status SessionFiles::RemoveAll(const SessionName& name) const {
   const OpenFile folder = FolderOf(name);
-  if (!folder.ok()) return absl::OkStatus();
-  const Numbers numbers = ListFolder(folder)[name.second];
+  if (!folder.ok()) return NoFolder(name, errno);
+  std::map<std::string, Numbers> sessions;
+  if (const int error = ListFolder(folder, sessions); error != 0) {
+    return StoreFailed("listing the folder of", name.first, error);
+  }
+  const Numbers numbers = sessions[name.second];
   std::vector<uint32_t> all = numbers.journals;
   all.insert(all.end(), numbers.snapshots.begin(), numbers.snapshots.end());
   if (all.empty()) return absl::OkStatus();

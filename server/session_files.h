@@ -48,8 +48,8 @@ class SessionFiles {
   // Makes DIR/journals in a folder that is there, and removes what was left half written. UNAVAILABLE STORE_UNUSABLE.
   static absl::StatusOr<std::unique_ptr<SessionFiles>> Open(const std::string& dir);
 
-  // Those with a file of any kind but what was set aside.
-  std::vector<SessionName> Names() const;
+  // Those with a file of any kind but what was set aside; all of them. UNAVAILABLE STORE_UNUSABLE.
+  absl::StatusOr<std::vector<SessionName>> Names() const;
 
   // Empty for one that was never whole, or is gone but for the rest of its files. DATA_LOSS JOURNAL_DAMAGED, which
   // names the file and the byte; UNAVAILABLE STORE_FAILED.
@@ -79,9 +79,11 @@ class SessionFiles {
     std::vector<uint32_t> journals = {};
   };
 
-  explicit SessionFiles(OpenFile root) : root_(std::move(root)) {}
-  std::map<std::string, Numbers> ListFolder(const OpenFile& folder) const;
+  SessionFiles(std::string path, OpenFile root) : path_(std::move(path)), root_(std::move(root)) {}
+  // By id; all of them, or the error in the place of 0.
+  static int ListFolder(const OpenFile& folder, std::map<std::string, Numbers>& sessions);
 
+  const std::string path_;
   OpenFile root_;
 };
 

@@ -24,14 +24,22 @@ absl::Status UnknownSnapshot(const std::string& id) {
                 {.reason = "UNKNOWN_SNAPSHOT", .metadata = {{"snapshot", "snapshots/" + id}}});
 }
 
+// Without the tenant's folder it has no snapshot; of one that cannot be opened now that is not known.
+absl::Status NoFolder(const std::string& tenant, const std::string& id, int error) {
+  return error == ENOENT ? UnknownSnapshot(id) : StoreFailed("opening the folder of", tenant, error);
+}
+
 std::string FileOf(const std::string& id) {
   EBB_CHECK(IsResourceName(id));
   return absl::StrFormat("%s%s", id, kEnding);
 }
 
-std::vector<std::string> IdsIn(const OpenFile& folder) {
+absl::StatusOr<std::vector<std::string>> IdsIn(const OpenFile& folder, const std::string& tenant) {
+  std::vector<std::string> names;
+  if (const int error = ListNames(folder, names); error != 0)
+    return StoreFailed("listing the folder of", tenant, error);
   std::vector<std::string> ids;
-  for (const std::string& name : NamesIn(folder)) {
+  for (const std::string& name : names) {
     if (!name.ends_with(kEnding)) continue;
     const std::string id = name.substr(0, name.size() - kEnding.size());
     if (IsResourceName(id)) ids.push_back(id);
@@ -66,26 +74,40 @@ absl::StatusOr<std::unique_ptr<SnapshotStore>> SnapshotStore::Open(const std::st
       return StoreUnusable(dir, "making a folder", errno);
     shelves.emplace_back(openat(root.get(), shelf, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!shelves.back().ok()) return StoreUnusable(dir, "opening a folder", errno);
+    // What a server that was killed made in it, and had not yet synced, is found from here on, and taken for synced.
+    if (fsync(shelves.back().get()) != 0) return StoreUnusable(dir, "syncing a folder", errno);
   }
   if (fsync(root.get()) != 0) return StoreUnusable(dir, "syncing it", errno);
   auto store = std::unique_ptr<SnapshotStore>(
       new SnapshotStore(std::move(lock), std::move(shelves[0]), std::move(shelves[1]), snapshots_max));
-  EBB_TRY(store->RemoveLeftovers(Shelf::kSnapshots));
-  EBB_TRY(store->RemoveLeftovers(Shelf::kSessions));
+  for (const Shelf shelf : {Shelf::kSnapshots, Shelf::kSessions}) {
+    const absl::Status tidied = store->RemoveLeftovers(shelf);
+    if (!tidied.ok()) {
+      return Refuse(absl::StatusCode::kUnavailable,
+                    absl::StrFormat("store.dir: %s: %s", dir, std::string(tidied.message())),
+                    {.reason = "STORE_UNUSABLE", .field = "store.dir"});
+    }
+  }
   return store;
 }
 
-std::vector<std::string> SnapshotStore::Tenants(Shelf shelf) const {
-  std::vector<std::string> tenants = NamesIn(folder(shelf));
+absl::StatusOr<std::vector<std::string>> SnapshotStore::Tenants(Shelf shelf) const {
+  std::vector<std::string> tenants;
+  if (const int error = ListNames(folder(shelf), tenants); error != 0) {
+    return StoreFailed("listing the folder of", "tenants", error);
+  }
   std::erase_if(tenants, [](const std::string& name) { return !IsResourceName(name); });
   return tenants;
 }
 
 absl::Status SnapshotStore::RemoveLeftovers(Shelf shelf) {
-  for (const std::string& tenant : Tenants(shelf)) {
+  EBB_ASSIGN(const std::vector<std::string> tenants, Tenants(shelf));
+  for (const std::string& tenant : tenants) {
     const OpenFile of_tenant = FindFolder(folder(shelf), tenant);
     if (!of_tenant.ok()) continue;
-    for (const std::string& name : NamesIn(of_tenant)) {
+    std::vector<std::string> names;
+    ListNames(of_tenant, names);  // what is not seen now is tidied another time
+    for (const std::string& name : names) {
       if (IsBeside(name) && unlinkat(of_tenant.get(), name.c_str(), 0) != 0)
         return StoreFailed("removing", name, errno);
     }
@@ -97,7 +119,7 @@ absl::StatusOr<SnapshotStore::Entry> SnapshotStore::Write(Shelf shelf, const std
                                                           std::string_view bytes, int64_t bytes_max) {
   EBB_CHECK(IsResourceName(tenant));
   EBB_ASSIGN(const OpenFile of_tenant, MakeFolder(folder(shelf), tenant));
-  const std::vector<std::string> ids = IdsIn(of_tenant);
+  EBB_ASSIGN(const std::vector<std::string> ids, IdsIn(of_tenant, tenant));
   const bool limited = shelf == Shelf::kSnapshots && ids.size() >= static_cast<size_t>(snapshots_max_);
   if (limited && !std::ranges::binary_search(ids, id)) {
     return Refuse(absl::StatusCode::kResourceExhausted,
@@ -120,7 +142,8 @@ absl::StatusOr<SnapshotStore::Entry> SnapshotStore::Write(Shelf shelf, const std
 absl::StatusOr<SnapshotBytes> SnapshotStore::Read(Shelf shelf, const std::string& tenant, const std::string& id) const {
   EBB_CHECK(IsResourceName(tenant));
   const OpenFile of_tenant = FindFolder(folder(shelf), tenant);
-  auto snapshot = of_tenant.ok() ? ReadSnapshotFile(of_tenant, FileOf(id)) : absl::NotFoundError(tenant);
+  if (!of_tenant.ok()) return NoFolder(tenant, id, errno);
+  auto snapshot = ReadSnapshotFile(of_tenant, FileOf(id));
   return absl::IsNotFound(snapshot.status()) ? UnknownSnapshot(id) : std::move(snapshot);
 }
 
@@ -129,8 +152,9 @@ absl::StatusOr<std::vector<SnapshotStore::Entry>> SnapshotStore::List(Shelf shel
   EBB_CHECK(IsResourceName(tenant));
   std::vector<Entry> list;
   const OpenFile of_tenant = FindFolder(folder(shelf), tenant);
-  if (!of_tenant.ok()) return list;
-  const std::vector<std::string> ids = IdsIn(of_tenant);
+  if (!of_tenant.ok() && errno == ENOENT) return list;
+  if (!of_tenant.ok()) return StoreFailed("opening the folder of", tenant, errno);
+  EBB_ASSIGN(const std::vector<std::string> ids, IdsIn(of_tenant, tenant));
   for (auto id = std::ranges::upper_bound(ids, after); id != ids.end() && list.size() < count; ++id) {
     EBB_ASSIGN(Entry entry, Stat(of_tenant, *id));
     list.push_back(std::move(entry));
@@ -141,12 +165,12 @@ absl::StatusOr<std::vector<SnapshotStore::Entry>> SnapshotStore::List(Shelf shel
 absl::Status SnapshotStore::Delete(Shelf shelf, const std::string& tenant, const std::string& id) {
   EBB_CHECK(IsResourceName(tenant));
   const OpenFile of_tenant = FindFolder(folder(shelf), tenant);
-  if (!of_tenant.ok()) return UnknownSnapshot(id);
-  if (unlinkat(of_tenant.get(), FileOf(id).c_str(), 0) != 0) {
-    return errno == ENOENT ? UnknownSnapshot(id) : StoreFailed("deleting", id, errno);
-  }
+  if (!of_tenant.ok()) return NoFolder(tenant, id, errno);
+  const bool is_gone = unlinkat(of_tenant.get(), FileOf(id).c_str(), 0) != 0;
+  if (is_gone && errno != ENOENT) return StoreFailed("deleting", id, errno);
+  // Before it is said that there is none, too: a call before this one may have been told that just this failed.
   if (fsync(of_tenant.get()) != 0) return StoreFailed("syncing the folder of", tenant, errno);
-  return absl::OkStatus();
+  return is_gone ? UnknownSnapshot(id) : absl::OkStatus();
 }
 
 }  // namespace ebb

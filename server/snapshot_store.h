@@ -55,7 +55,7 @@ class SnapshotStore {
   // NOT_FOUND UNKNOWN_SNAPSHOT.
   absl::Status Delete(Shelf shelf, const std::string& tenant, const std::string& id);
   // Those with a folder on the shelf, ascending.
-  std::vector<std::string> Tenants(Shelf shelf) const;
+  absl::StatusOr<std::vector<std::string>> Tenants(Shelf shelf) const;
 
  private:
   SnapshotStore(OpenFile lock, OpenFile snapshots, OpenFile sessions, int32_t snapshots_max)

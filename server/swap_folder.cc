@@ -21,7 +21,9 @@ absl::StatusOr<std::unique_ptr<SwapFolder>> SwapFolder::Open(const std::string& 
   if (!store.ok()) return StoreUnusable(swap, "opening the folder around it", errno);
   auto folder = MakeFolder(store, "swap");
   if (!folder.ok()) return StoreUnusable(swap, "making it", errno);
-  for (const std::string& name : NamesIn(*folder)) {
+  std::vector<std::string> names;
+  if (const int error = ListNames(*folder, names); error != 0) return StoreUnusable(swap, "listing it", error);
+  for (const std::string& name : names) {
     if (name == "." || name == "..") continue;
     if (unlinkat(folder->get(), name.c_str(), 0) != 0) return StoreUnusable(swap, "emptying it", errno);
   }

@@ -76,7 +76,7 @@ class RenewalTest : protected JournalInFolder, public DispatcherTest {
     for (const absl::Time end = absl::Now() + absl::Seconds(20); absl::Now() < end;
          absl::SleepFor(absl::Milliseconds(1))) {
       dispatcher_.FlushJournal();
-      found = NamesIn(files->FolderOf({"default", "a"}));
+      EXPECT_EQ(ListNames(files->FolderOf({"default", "a"}), found), 0);
       std::erase_if(found, [](const std::string& name) { return !name.starts_with("a."); });
       if (found == awaited) break;
     }
