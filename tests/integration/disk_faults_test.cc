@@ -263,7 +263,7 @@ std::vector<int64_t> Chosen(int64_t calls, int64_t runs) {
   return chosen;
 }
 
-constexpr int64_t kRuns = 12;  // of a test, with a fault each
+constexpr int64_t kRuns = 10;  // of a test, with a fault each
 
 constexpr size_t kScriptToStart = 17;  // steps, after which nobody has gone
 
