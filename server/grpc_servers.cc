@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "policies/check.h"
 #include "server/files.h"
+#include "server/low_priority.h"
 
 namespace ebb {
 namespace {
@@ -29,8 +30,9 @@ GrpcServers::GrpcServers(const TransportLimits& limits, const std::shared_ptr<gr
     SetTransportLimits(entered == &first_ ? limits : last, buffers, builder);
     entered->door.Build(builder, credentials);
     add(builder);
-    entered->server = builder.BuildAndStart();
-    EBB_CHECK(entered->server != nullptr);  // whose port is an Acceptor's
+    AtLowPriority(
+        [&] { entered->server = builder.BuildAndStart(); });  // which begins the threads that callbacks run on
+    EBB_CHECK(entered->server != nullptr);                    // whose port is an Acceptor's
   }
 }
 

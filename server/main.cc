@@ -2,6 +2,7 @@
 //
 // Exit codes: 0 after a drain or when asked for help; 1 when it cannot start; 2 for a configuration that is wrong.
 
+#include <grpc/grpc.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -30,6 +31,7 @@
 #include "server/drain.h"
 #include "server/library_logs.h"
 #include "server/log.h"
+#include "server/low_priority.h"
 #include "server/server.h"
 #include "server/version.h"
 
@@ -306,6 +308,15 @@ ConfigFile::Steps StepsOf(Server& server) {
               }};
 }
 
+// gRPC, begun before anything that uses it, so that its timers and executors have the priority meant for them.
+class GrpcLibrary {
+ public:
+  GrpcLibrary() { AtLowPriority(grpc_init); }
+  ~GrpcLibrary() { grpc_shutdown(); }
+  GrpcLibrary(const GrpcLibrary&) = delete;
+  GrpcLibrary& operator=(const GrpcLibrary&) = delete;
+};
+
 int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   const config::v1::Config& config = loaded.config;
   const auto log = StartLog(
@@ -315,6 +326,7 @@ int Serve(const CommandLine& line, const LoadedConfig& loaded) {
   for (const std::string& warning : loaded.warnings) LogWarn("config", {}, warning);
   auto options = OptionsFrom(config);
   if (!options.ok()) return Fail(kCannotStart, options.status());
+  const GrpcLibrary grpc_library;
   const auto server = Server::Start(*options);
   if (!server.ok()) return Fail(kCannotStart, server.status());
   std::optional<ConfigFile> file;

@@ -1,0 +1,31 @@
+// Threads that come after the engine's where cores are short.
+//
+// gRPC parses, answers and throws away whatever is sent to it on threads of its own. Whoever floods the port would take
+// the cores from those that compute everybody's next token: as many threads want them, and each gets its share. A
+// thread inherits the priority of the one that begins it, so gRPC's are begun by one that has given up some of its own.
+
+#ifndef EBB_SERVER_LOW_PRIORITY_H_
+#define EBB_SERVER_LOW_PRIORITY_H_
+
+#include <sys/resource.h>
+
+#include <thread>
+
+namespace ebb {
+
+// Steps of nice: about a tenth of the time that a thread of the engine has, while both want the same core.
+inline constexpr int kNicer = 10;
+
+// Calls `work` on a thread of that priority, and returns when it has. REQUIRES: threads that are begun in it have
+// nothing to do with a step, since no thread may raise itself again. Throws std::system_error where there is no thread.
+template <typename Work>
+void AtLowPriority(const Work& work) {
+  std::thread([&work] {
+    setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNicer);  // on Linux, of this thread alone
+    work();
+  }).join();
+}
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_LOW_PRIORITY_H_

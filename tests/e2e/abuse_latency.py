@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""How long others wait for their next token while a port is abused. Somebody reads an answer without end; beside it each attack of attacks.py is
+made, over and over, by a process of its own, and then a process computes for nothing, as much as the attacker did: what remains of the attack's
+ratio above that one's is the server's own. Nothing here passes or fails.
+
+    make abuse                                       the built-in model, against a build with AddressSanitizer
+    tests/e2e/abuse_latency.py --model perf.gguf     one whose step takes longer, against build/bin
+"""
+import argparse
+import collections
+import contextlib
+import multiprocessing
+import os
+import pathlib
+import statistics
+import struct
+import threading
+import time
+
+import attacks
+import binaries
+from binaries import Server
+from http2 import ACK, Connection, DATA, PING, WINDOW_UPDATE, frame
+from patience import eventually
+from ebb.v1 import inference_pb2 as inference
+
+# What the witness heard, in seconds, how often it was cut off, and the cores that the process beside it and the server used meanwhile.
+Heard = collections.namedtuple("Heard", "p50 p99 cut other server")
+TICKS = os.sysconf("SC_CLK_TCK")
+PAUSE = 0.5  # seconds, for what an attack has left behind
+
+
+def used(pid):
+    """Seconds of CPU."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def keep_to(cores):
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+class Listener(threading.Thread):
+    """Reads an answer without end, and begins it again where it is cut off; `gaps` are the seconds between its messages."""
+
+    def __init__(self, addr):
+        super().__init__(daemon=True)
+        self.addr, self.gaps, self.cut, self.last = addr, [], 0, time.monotonic()
+        self.request = inference.GenerateRequest(prompt=attacks.TEXT, policy=attacks.SMALL, block_size=8, stopping=attacks.ENDLESS)
+        self.start()
+
+    def run(self):
+        while True:
+            with contextlib.suppress(OSError):
+                self.listen()
+            self.cut += 1
+            time.sleep(0.01)
+
+    def listen(self):
+        with Connection(self.addr) as connection:
+            connection.call(1, "InferenceService/Generate", self.request)
+            for kind, flags, _, payload in connection.frames():
+                if kind == PING and not flags & ACK:
+                    connection.send(frame(PING, ACK, 0, payload))
+                if kind != DATA:
+                    continue
+                now = time.monotonic()
+                self.gaps.append(now - self.last)
+                self.last = now
+                granted = struct.pack(">I", len(payload))
+                connection.send(frame(WINDOW_UPDATE, 0, 0, granted), frame(WINDOW_UPDATE, 0, 1, granted))
+
+    def tell(self):
+        """p50 and p99 since the last call, what is waited for just now among them, and how often the answer was cut off."""
+        gaps, self.gaps = self.gaps, []
+        gaps = sorted([*gaps, time.monotonic() - self.last])
+        cut, self.cut = self.cut, 0
+        return gaps[len(gaps) // 2], gaps[len(gaps) * 99 // 100], cut
+
+
+def listen(addr, pipe, cores):
+    keep_to(cores)
+    listener = Listener(addr)
+    while pipe.recv():
+        pipe.send(listener.tell())
+
+
+def attack(name, addr, pipe, cores):
+    keep_to(cores)
+    pipe.send("ready")
+    while True:
+        with contextlib.suppress(OSError):
+            getattr(attacks, name)(addr)
+
+
+def compute(share, pipe, cores):
+    """For this share of the time, a few milliseconds on end."""
+    keep_to(cores)
+    pipe.send("ready")
+    begin, before = time.monotonic(), time.process_time()
+    while True:
+        if time.process_time() - before > share * (time.monotonic() - begin):
+            time.sleep(0.002)
+
+
+class Phases:
+    """What the witness hears while something else goes on, for `seconds` each time."""
+
+    def __init__(self, server, seconds, apart):
+        self.pid, self.seconds = server.process.pid, seconds
+        cores = sorted(os.sched_getaffinity(0))
+        self.others = {cores[-1]} if apart else None
+        self.client = attacks.Client(server.addr)
+        self.context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
+        self.pipe, end = self.context.Pipe()
+        self.witness = self.context.Process(target=listen, args=(server.addr, end, self.others), daemon=True)
+        self.witness.start()
+        eventually(lambda: self.client.running() == 1, "the witness does not begin")
+
+    def beside(self, target, *args):
+        eventually(lambda: self.client.running() <= 1, "what was begun before does not end")
+        mine, theirs = self.context.Pipe()
+        other = self.context.Process(target=target, args=(*args, theirs, self.others), daemon=True)
+        other.start()
+        mine.recv()
+        self.ask()
+        begin, before = time.monotonic(), (used(other.pid), used(self.pid))
+        time.sleep(self.seconds)
+        told = self.ask()
+        took = time.monotonic() - begin
+        shares = [(after - was) / took for after, was in zip((used(other.pid), used(self.pid)), before)]
+        other.kill()
+        other.join()
+        time.sleep(PAUSE)
+        return Heard(*told, *shares)
+
+    def ask(self):
+        self.pipe.send(True)
+        return self.pipe.recv()
+
+
+def rounds_of(phases, name, addr, rounds):
+    """Of each round what was heard alone, during the attack, and beside as much computing."""
+    for _ in range(rounds):
+        alone = phases.beside(compute, 0)
+        during = phases.beside(attack, name, addr)
+        yield alone, during, phases.beside(compute, during.other)
+
+
+def row(seen):
+    seen = list(seen)
+
+    def median(of):
+        return statistics.median(of(*each) for each in seen)
+    cells = (f"{1e3 * median(lambda alone, during, computing: alone.p99):.1f}",
+             f"{1e3 * median(lambda alone, during, computing: during.p99):.1f}",
+             f"{median(lambda alone, during, computing: during.p99 / alone.p99):.1f}",
+             f"{median(lambda alone, during, computing: during.p50 / alone.p50):.1f}",
+             f"{median(lambda alone, during, computing: computing.p99 / alone.p99):.1f}",
+             f"{median(lambda alone, during, computing: computing.p50 / alone.p50):.1f}",
+             str(sum(during.cut for _, during, _ in seen)),
+             f"{median(lambda alone, during, computing: during.other):.2f}",
+             f"{median(lambda alone, during, computing: during.server):.2f}")
+    return " | ".join(cells)
+
+
+def measure(names, model, seconds, rounds, apart):
+    binaries.MODEL = model
+    cores = sorted(os.sched_getaffinity(0))
+    under = ("taskset", "-c", ",".join(str(core) for core in cores[:-1])) if apart else ()
+    threads = [f"--model.threads={len(cores) - 1}"] if apart else []
+    with Server("--cache.arena=256MiB", "--store.durability=off", *threads, under=under) as server:
+        threading.Thread(target=lambda: [None for _ in server.process.stderr], daemon=True).start()
+        phases = Phases(server, seconds, apart)
+        print(f"time between two messages of an answer; medians of {rounds} rounds of {seconds:g} s\n\n"
+              "| beside it | p99 alone, ms | p99 during, ms | times | median, times | computing instead: p99, times | median, times | cut off | its cores | "
+              "the server's |\n|---|---|---|---|---|---|---|---|---|---|", flush=True)
+        for name in names:
+            print(f"| {name.replace('_', ' ')} | {row(rounds_of(phases, name, server.addr, rounds))} |", flush=True)
+        phases.witness.kill()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", type=pathlib.Path, default=binaries.MODEL)
+    parser.add_argument("--seconds", type=float, default=3, help="of a phase; each round has three")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--apart", action="store_true", help="the last core is the attacker's and the witness's, the others are the server's")
+    parser.add_argument("attacks", nargs="*", metavar="ATTACK", help="a name in attacks.py; none: all")
+    told = parser.parse_args()
+    measure(told.attacks or [each.__name__ for each in (*attacks.ORDERLY, *attacks.ATTACKS)], told.model, told.seconds, told.rounds, told.apart)
