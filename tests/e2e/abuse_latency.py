@@ -21,7 +21,7 @@ import attacks
 import binaries
 from binaries import Server
 from http2 import ACK, Connection, DATA, PING, WINDOW_UPDATE, frame
-from patience import eventually
+from patience import PATIENCE, eventually
 from ebb.v1 import inference_pb2 as inference
 
 # What the witness heard, in seconds, how often it was cut off, and the cores that the process beside it and the server used meanwhile.
@@ -171,7 +171,8 @@ def measure(names, model, seconds, rounds, apart):
     under = ("taskset", "-c", ",".join(str(core) for core in cores[:-1])) if apart else ()
     threads = [f"--model.threads={len(cores) - 1}"] if apart else []
     with Server("--cache.arena=256MiB", "--store.durability=off", *threads, under=under) as server:
-        threading.Thread(target=lambda: [None for _ in server.process.stderr], daemon=True).start()
+        reader = threading.Thread(target=lambda: [None for _ in server.process.stderr], daemon=True)  # of its log
+        reader.start()
         phases = Phases(server, seconds, apart)
         print(f"time between two messages of an answer; medians of {rounds} rounds of {seconds:g} s\n\n"
               "| beside it | p99 alone, ms | p99 during, ms | times | median, times | computing instead: p99, times | median, times | cut off | its cores | "
@@ -179,6 +180,9 @@ def measure(names, model, seconds, rounds, apart):
         for name in names:
             print(f"| {name.replace('_', ' ')} | {row(rounds_of(phases, name, server.addr, rounds))} |", flush=True)
         phases.witness.kill()
+        server.process.terminate()
+        server.process.wait(PATIENCE)
+        reader.join(PATIENCE)
 
 
 if __name__ == "__main__":
