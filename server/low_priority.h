@@ -13,8 +13,9 @@
 
 namespace ebb {
 
-// Steps of nice: about a tenth of the time that a thread of the engine has, while both want the same core.
-inline constexpr int kNicer = 10;
+// Steps of nice: about a third of the time that a thread of the engine has, while both want the same core. With 10, a
+// tenth, what is written to streams waited longer than floods had cost (docs/benchmarks/runtime.md).
+inline constexpr int kNicer = 5;
 
 // Calls `work` on a thread of that priority, and returns when it has. REQUIRES: threads that are begun in it have
 // nothing to do with a step, since no thread may raise itself again. Throws std::system_error where there is no thread.
