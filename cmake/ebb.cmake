@@ -33,7 +33,7 @@ endif()
 # told to write, returns and jumps (docs/explanation/security.md). All of it is in every build, but for libc's checks, which need an
 # optimiser and would hide from a sanitizer what they find.
 add_compile_definitions(_GLIBCXX_ASSERTIONS)
-add_compile_options(-fstack-protector-strong -fstack-clash-protection -Wformat-security)
+add_compile_options(-fstack-protector-strong -fstack-clash-protection)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   add_compile_options(-fcf-protection)
 endif()
@@ -45,7 +45,7 @@ endif()
 add_compile_options(-ffp-contract=off)
 
 add_library(ebb_flags INTERFACE)
-target_compile_options(ebb_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Werror)
+target_compile_options(ebb_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wformat-security -Werror)
 # g++ 12 sees uninitialised members in moved-from optionals, variants and vectors that are none; the sanitizers look for real ones.
 target_compile_options(ebb_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 # clang sees g++ 12's <algorithm> call what C++17 deprecates.
