@@ -113,7 +113,10 @@ absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> 
 // Steps of every shape that decides which kernels are launched, and with how much shared memory.
 absl::Status GpuEngine::Rehearse() {
   // Somewhere to reckon rows' addresses from; nothing goes there.
-  for (Buffer* const buffer : {&x_, &normed_, &qkv_, &attended_, &gate_, &up_}) EBB_TRY(Grow(*buffer, 4));
+  for (Buffer* const buffer : {&x_, &normed_, &qkv_, &attended_, &gate_, &up_, &partial_sums_, &partial_stats_,
+                               &linear_partial_, &largest_, &largest_scratch_, &mass_parts_}) {
+    EBB_TRY(Grow(*buffer, 4));
+  }
   std::optional<BlockProducts> products = std::exchange(products_, std::nullopt);  // a library launches by itself
   absl::Status fits = gpu_->Rehearse([&] {
     constexpr int32_t kSlots = 1 << 16;  // what short lanes want, and long ones
