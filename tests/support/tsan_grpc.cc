@@ -55,6 +55,15 @@ bool Mutex::TryLock() {
   return locked;
 }
 
+bool Mutex::AwaitWithTimeout(const Condition& condition, Duration timeout) {
+  static auto* const real = Real<bool(Mutex*, const Condition&, Duration)>(
+      "_ZN4absl7debian35Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE");
+  __tsan_release(this);  // others have it meanwhile
+  const bool holds = real(this, condition, timeout);
+  __tsan_acquire(this);
+  return holds;
+}
+
 void Mutex::Unlock() {
   static auto* const real = Real<void(Mutex*)>("_ZN4absl7debian35Mutex6UnlockEv");
   __tsan_release(this);
