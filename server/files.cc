@@ -79,10 +79,14 @@ absl::Status StoreFailed(const char* what, const std::string& name, int error) {
 
 bool IsOfOneName(const absl::Status& status) { return status.GetPayload(kOneName).has_value(); }
 
-absl::Status StoreUnusable(const std::string& folder, const char* what, int error) {
+absl::Status StoreUnusable(const std::string& folder, const absl::Status& why) {
   return Refuse(absl::StatusCode::kUnavailable,
-                absl::StrFormat("store.dir: %s: %s: %s", folder, what, std::strerror(error)),
+                absl::StrFormat("store.dir: %s: %s", folder, std::string(why.message())),
                 {.reason = "STORE_UNUSABLE", .field = "store.dir"});
+}
+
+absl::Status StoreUnusable(const std::string& folder, const char* what, int error) {
+  return StoreUnusable(folder, absl::UnavailableError(absl::StrFormat("%s: %s", what, std::strerror(error))));
 }
 
 // Of a folder, in which many names lie.

@@ -45,6 +45,8 @@ bool IsOfOneName(const absl::Status& status);
 // UNAVAILABLE STORE_UNUSABLE of the key store.dir, for who starts the server: what the system says (`error`) to `what`
 // of `folder`, which is named as it was given.
 absl::Status StoreUnusable(const std::string& folder, const char* what, int error);
+// The same of what went wrong in `folder`.
+absl::Status StoreUnusable(const std::string& folder, const absl::Status& why);
 
 // Opens the folder `name` in `parent`, for its owner alone; made, and `parent` synced, where it is missing.
 absl::StatusOr<OpenFile> MakeFolder(const OpenFile& parent, const std::string& name);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 
 namespace ebb {
@@ -57,6 +58,11 @@ bool FinishedWithin(const std::string& name, absl::Duration patience, std::funct
   begun->is_late = true;
   late.names.insert(name);
   return false;
+}
+
+std::string NothingCame(absl::Duration patience) {
+  return absl::StrFormat("nothing has come of it for %s: the file system that it is on may be away",
+                         absl::FormatDuration(patience));
 }
 
 }  // namespace ebb

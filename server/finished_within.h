@@ -16,6 +16,9 @@ namespace ebb {
 // has no thread. `work` has to own all that it uses: it may outlive everybody. Any thread.
 bool FinishedWithin(const std::string& name, absl::Duration patience, std::function<void()> work);
 
+// What is to be said of a file of which nothing came so.
+std::string NothingCame(absl::Duration patience);
+
 }  // namespace ebb
 
 #endif  // EBB_SERVER_FINISHED_WITHIN_H_

@@ -188,9 +188,8 @@ absl::StatusOr<KeptSessions> BringBackSessions(Worker& worker, Store& store, con
       Count("not_brought_back", name, BringBack(worker, files, metrics, name), sum);
     }
   });
-  if (listed.ok()) return sum;
-  return Refuse(absl::StatusCode::kUnavailable, "store.dir: sessions: " + std::string(listed.message()),
-                {.reason = "STORE_UNUSABLE", .field = "store.dir"});
+  if (!listed.ok()) return StoreUnusable("sessions", listed);
+  return sum;
 }
 
 absl::StatusOr<KeptSessions> BringBackJournals(Worker& worker, const SessionFiles& files, Journal& journal,

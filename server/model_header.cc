@@ -6,7 +6,6 @@
 #include <span>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "engine/model/architecture.h"
 #include "engine/model/gguf.h"
 #include "engine/model/gguf_header.h"
@@ -49,9 +48,7 @@ absl::Status CheckNow(const std::string& path) {
 absl::Status CheckModelHeader(const std::string& path) {
   const auto header = std::make_shared<absl::Status>();
   if (FinishedWithin(path, kFilePatience, [=] { *header = CheckNow(path); })) return *header;
-  return Refuse(absl::StatusCode::kUnavailable,
-                absl::StrFormat("%s: nothing has come of it for %s: the file system that it is on may be away", path,
-                                absl::FormatDuration(kFilePatience)),
+  return Refuse(absl::StatusCode::kUnavailable, absl::StrCat(path, ": ", NothingCame(kFilePatience)),
                 {.reason = "FILE_UNREADABLE", .metadata = {{"file", path}}});
 }
 

@@ -138,9 +138,7 @@ void Models::Serve(Entry& entry) {
     return;
   }
   SetState(entry, ModelState::kLoading);
-  for (const SessionName& name : steps_.sessions(entry.name, entry.spec)) names_.Expect(name, entry.id);
-  entry.known.Notify();
-  absl::StatusOr<std::unique_ptr<ServedModel>> opened = steps_.open(entry.name, entry.spec, entry.id);
+  absl::StatusOr<std::unique_ptr<ServedModel>> opened = Open(entry);
   if (opened.ok()) {
     names_.ExpectNoMore(entry.id);
     Call(entry, **opened);
@@ -158,6 +156,16 @@ void Models::Serve(Entry& entry) {
   }
   names_.ReleaseAll(entry.id);
   entry.gone.Notify();
+}
+
+absl::StatusOr<std::unique_ptr<ServedModel>> Models::Open(Entry& entry) {
+  const absl::StatusOr<std::vector<SessionName>> kept = steps_.sessions(entry.name, entry.spec);
+  if (kept.ok()) {
+    for (const SessionName& name : *kept) names_.Expect(name, entry.id);
+  }
+  entry.known.Notify();
+  EBB_TRY(kept.status());
+  return steps_.open(entry.name, entry.spec, entry.id);
 }
 
 // Lets whoever wants call it, until it is no longer wanted and nobody does.

@@ -44,8 +44,9 @@ struct ModelView {
 class Models {
  public:
   struct Steps {
-    // All of these are done by the model's thread. Names of the sessions that `open` will bring back; quick.
-    std::function<std::vector<SessionName>(const std::string& name, const ModelSpec& spec)> sessions;
+    // All of these are done by the model's thread. Names of the sessions that `open` will bring back; quick. A model of
+    // which they are not known fails, as somebody else could be given one of them.
+    std::function<absl::StatusOr<std::vector<SessionName>>(const std::string& name, const ModelSpec& spec)> sessions;
     // Loads it, with the sessions that it had.
     std::function<absl::StatusOr<std::unique_ptr<ServedModel>>(const std::string& name, const ModelSpec& spec,
                                                                ModelId id)>
@@ -93,6 +94,7 @@ class Models {
   struct Entry;
 
   void Serve(Entry& entry);
+  absl::StatusOr<std::unique_ptr<ServedModel>> Open(Entry& entry);
   void SetState(Entry& entry, ModelState state, const std::string& problem = {});
   void Call(Entry& entry, ServedModel& model);
   absl::Status NotWanted(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -80,17 +80,15 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Open(const ServerOptio
       new ServedModel(options, shared, std::move(engine), std::move(draft), std::move(metrics), std::move(stores)));
 }
 
-std::vector<SessionName> ServedModel::SessionsKept(const ServerOptions& options) {
+absl::StatusOr<std::vector<SessionName>> ServedModel::SessionsKept(const ServerOptions& options) {
   std::vector<SessionName> names;
-  if (options.durability == Durability::kOff) return names;
-  if (const auto kept = SnapshotStore::Open(options.store_dir, options.snapshots_max); kept.ok()) {
-    if (auto all = NamesKept(**kept); all.ok()) names = *std::move(all);
-  }
+  if (options.durability == Durability::kOff || options.store_dir.empty()) return names;
+  EBB_ASSIGN(const auto kept, SnapshotStore::Open(options.store_dir, options.snapshots_max));
+  EBB_ASSIGN(names, NamesKept(*kept));
   if (options.durability < Durability::kStep) return names;
-  if (const auto journaled = SessionFiles::Open(options.store_dir); journaled.ok()) {
-    const auto all = (*journaled)->Names();
-    if (all.ok()) names.insert(names.end(), all->begin(), all->end());
-  }
+  EBB_ASSIGN(const auto journaled, SessionFiles::Open(options.store_dir));
+  EBB_ASSIGN(const std::vector<SessionName> all, journaled->Names());
+  names.insert(names.end(), all.begin(), all.end());
   return names;
 }
 

@@ -44,8 +44,9 @@ class ServedModel {
   // Of `options` count what is of a model: engine, draft, work but for tenants, and where sessions are kept. Errors of
   // Engine::Open, OpenDraftModel, SnapshotStore::Open, SessionFiles::Open, SwapFolder::Open and RedisStore::Open.
   static absl::StatusOr<std::unique_ptr<ServedModel>> Open(const ServerOptions& options, const Shared& shared);
-  // The sessions in folders that it would bring back, as far as these can be read.
-  static std::vector<SessionName> SessionsKept(const ServerOptions& options);
+  // The sessions in folders that it would bring back; all of them. Errors of SnapshotStore::Open, NamesKept,
+  // SessionFiles::Open and SessionFiles::Names.
+  static absl::StatusOr<std::vector<SessionName>> SessionsKept(const ServerOptions& options);
   ~ServedModel();
 
   ModelId id() const { return id_; }

@@ -370,9 +370,9 @@ class RunningServer final : public Server {
             .server_metrics = is_main ? nullptr : &metrics()};
   }
 
-  std::vector<SessionName> SessionsOf(const std::string& name, const ModelSpec& spec) const {
-    const absl::StatusOr<ServerOptions> options = OptionsOf(options_, name, spec);
-    return options.ok() ? ServedModel::SessionsKept(*options) : std::vector<SessionName>();
+  absl::StatusOr<std::vector<SessionName>> SessionsOf(const std::string& name, const ModelSpec& spec) const {
+    EBB_ASSIGN(const ServerOptions options, OptionsOf(options_, name, spec));
+    return ServedModel::SessionsKept(options);
   }
 
   // What it cannot have of the system it is refused, and nobody else ends for it.

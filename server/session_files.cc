@@ -98,6 +98,14 @@ int SessionFiles::ListFolder(const OpenFile& folder, std::map<std::string, Numbe
   return error;
 }
 
+absl::StatusOr<SessionFiles::Numbers> SessionFiles::NumbersOf(const SessionName& name, const OpenFile& folder) {
+  std::map<std::string, Numbers> sessions;
+  if (const int error = ListFolder(folder, sessions); error != 0) {
+    return StoreFailed("listing the folder of", name.first, error);
+  }
+  return std::move(sessions[name.second]);
+}
+
 absl::StatusOr<std::vector<SessionName>> SessionFiles::Names() const {
   std::vector<SessionName> names;
   std::vector<std::string> tenants;
@@ -116,12 +124,8 @@ absl::StatusOr<std::vector<SessionName>> SessionFiles::Names() const {
 absl::StatusOr<std::optional<SessionPieces>> SessionFiles::Read(const SessionName& name) const {
   const OpenFile folder = FolderOf(name);
   if (!folder.ok()) return StoreFailed("opening the folder of", name.first, errno);
-  std::map<std::string, Numbers> sessions;
   // Without one of the files it may look as if it had never been whole.
-  if (const int error = ListFolder(folder, sessions); error != 0) {
-    return StoreFailed("listing the folder of", name.first, error);
-  }
-  const Numbers numbers = sessions[name.second];
+  EBB_ASSIGN(const Numbers numbers, NumbersOf(name, folder));
   const uint32_t base = numbers.snapshots.empty() ? 0 : numbers.snapshots.back();
   const bool whole = base > 0 && std::ranges::binary_search(numbers.journals, base);
   if (base > 0 && !whole) return std::nullopt;  // it was being deleted
@@ -194,11 +198,7 @@ absl::Status SessionFiles::Remove(const SessionName& name, uint32_t first, uint3
 absl::Status SessionFiles::RemoveAll(const SessionName& name) const {
   const OpenFile folder = FolderOf(name);
   if (!folder.ok()) return NoFolder(name, errno);
-  std::map<std::string, Numbers> sessions;
-  if (const int error = ListFolder(folder, sessions); error != 0) {
-    return StoreFailed("listing the folder of", name.first, error);
-  }
-  const Numbers numbers = sessions[name.second];
+  EBB_ASSIGN(const Numbers numbers, NumbersOf(name, folder));
   std::vector<uint32_t> all = numbers.journals;
   all.insert(all.end(), numbers.snapshots.begin(), numbers.snapshots.end());
   if (all.empty()) return absl::OkStatus();

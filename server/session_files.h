@@ -82,6 +82,8 @@ class SessionFiles {
   SessionFiles(std::string path, OpenFile root) : path_(std::move(path)), root_(std::move(root)) {}
   // By id; all of them, or the error in the place of 0.
   static int ListFolder(const OpenFile& folder, std::map<std::string, Numbers>& sessions);
+  // Of one of them, in its tenant's folder. UNAVAILABLE STORE_FAILED.
+  static absl::StatusOr<Numbers> NumbersOf(const SessionName& name, const OpenFile& folder);
 
   const std::string path_;
   OpenFile root_;

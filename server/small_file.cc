@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_format.h"
 #include "server/files.h"
 #include "server/finished_within.h"
 
@@ -41,8 +40,7 @@ absl::StatusOr<std::string> ReadNow(const std::string& path, size_t bytes_max) {
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, size_t bytes_max, absl::Duration patience) {
   const auto text = std::make_shared<absl::StatusOr<std::string>>();
   if (FinishedWithin(path, patience, [=] { *text = ReadNow(path, bytes_max); })) return std::move(*text);
-  return absl::NotFoundError(absl::StrFormat("nothing has come of it for %s: the file system that it is on may be away",
-                                             absl::FormatDuration(patience)));
+  return absl::NotFoundError(NothingCame(patience));
 }
 
 }  // namespace ebb

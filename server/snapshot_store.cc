@@ -81,12 +81,7 @@ absl::StatusOr<std::unique_ptr<SnapshotStore>> SnapshotStore::Open(const std::st
   auto store = std::unique_ptr<SnapshotStore>(
       new SnapshotStore(std::move(lock), std::move(shelves[0]), std::move(shelves[1]), snapshots_max));
   for (const Shelf shelf : {Shelf::kSnapshots, Shelf::kSessions}) {
-    const absl::Status tidied = store->RemoveLeftovers(shelf);
-    if (!tidied.ok()) {
-      return Refuse(absl::StatusCode::kUnavailable,
-                    absl::StrFormat("store.dir: %s: %s", dir, std::string(tidied.message())),
-                    {.reason = "STORE_UNUSABLE", .field = "store.dir"});
-    }
+    if (const absl::Status tidied = store->RemoveLeftovers(shelf); !tidied.ok()) return StoreUnusable(dir, tidied);
   }
   return store;
 }
