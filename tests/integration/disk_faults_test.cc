@@ -34,6 +34,7 @@
 #include "tests/support/eventually.h"
 #include "tests/support/failing_disk.h"
 #include "tests/support/session_script.h"
+#include "tests/support/store_copy.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -104,27 +105,6 @@ Undisturbed RunUndisturbed(Durability durability) {
   });
   for (const auto& [subject, of] : progress) EXPECT_FALSE(of.refused) << subject;
   return seen;
-}
-
-std::map<std::string, uintmax_t> FilesIn(const fs::path& folder) {
-  std::map<std::string, uintmax_t> files;
-  std::error_code gone;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
-    const bool counts = entry.is_regular_file(gone) && entry.path().filename() != "LOCK";
-    if (counts) files[entry.path().string()] = entry.file_size(gone);
-  }
-  return files;
-}
-
-// What a server that is killed leaves, at an instant at which it does nothing to its files.
-void CopyStore(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  std::map<std::string, uintmax_t> before;
-  do {
-    fs::remove_all(to);
-    before = FilesIn(from);
-    fs::copy(from, to, fs::copy_options::recursive, error);
-  } while (error || before != FilesIn(from));
 }
 
 std::vector<std::string> DescriptorsIn(const std::string& folder) {
@@ -306,10 +286,12 @@ TEST_P(DiskFaultsTest, WhateverFailsWhatWasAcknowledgedIsThere) {
   fault.from = DiskFault::kForGood;
   ASSERT_FALSE(RunWith(fault));
   ASSERT_FALSE(HasFailure());
+  int64_t met = 0;
   for (const int64_t call : Chosen(calls_, kRuns)) {
     fault.from = call;
-    RunWith(fault);
+    met += RunWith(fault) ? 1 : 0;
   }
+  EXPECT_GT(met, 0) << "no run came to the call that was to fail";
 }
 
 // Sessions and a snapshot that a server left: the others find all of them, whatever fails while they look.
@@ -392,7 +374,6 @@ TEST(DiskFaultsAtDrainTest, WhoCannotBeKeptIsGoneAndNobodyElse) {
     const TemporaryFolder store;
     AllProgress progress;
     int64_t calls = 0;
-    size_t gone = 0;
     std::string first;
     {
       FailingDisk disk(store.path());
@@ -409,14 +390,13 @@ TEST(DiskFaultsAtDrainTest, WhoCannotBeKeptIsGoneAndNobodyElse) {
     const auto next = Open(store.path(), Durability::kDrain);
     EXPECT_TRUE(next.ok()) << next.status();
     Callers callers(**next);
-    gone = Seen(callers.other, kCalm) == right.calm ? 0 : 1;
+    size_t gone = Seen(callers.other, kCalm) == right.calm ? 0 : 1;
     for (const auto& [subject, points] : right.points) {
       if (!subject.starts_with("sessions/") || points.back().seen.empty()) continue;
       const std::string seen = Seen(callers.own, subject);
-      if (seen != points.back().seen) {
-        EXPECT_THAT(seen, IsEmpty()) << subject;
-      }
-      if (seen != points.back().seen) ++gone;
+      if (seen == points.back().seen) continue;
+      EXPECT_THAT(seen, IsEmpty()) << subject;
+      ++gone;
     }
     EXPECT_LE(gone, first.empty() ? 0U : fault.count == 1 ? 1U : 3U);
     ExpectNothingIsHeld(callers);

@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_format.h"
 #include "policies/hash_random.h"
+#include "tests/support/store_copy.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -57,28 +58,10 @@ std::unique_ptr<TestServer> StartOn(const std::string& store, const Life& life =
   });
 }
 
-// Files under a folder, and how long they are.
-std::map<std::string, uintmax_t> FilesIn(const fs::path& folder) {
-  std::map<std::string, uintmax_t> files;
-  std::error_code gone;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_regular_file(gone)) files[entry.path().string()] = entry.file_size(gone);
-  }
-  return files;
-}
-
 // A copy of a server's store: as if it was killed at an instant at which it did nothing to its files.
 struct Killed {
   explicit Killed(const std::string& running) {
-    const fs::path from = fs::path(running) / "journals";
-    const fs::path to = fs::path(folder.path()) / "journals";
-    std::error_code error;
-    std::map<std::string, uintmax_t> before;
-    do {
-      fs::remove_all(to);
-      before = FilesIn(from);
-      fs::copy(from, to, fs::copy_options::recursive, error);
-    } while (error || before != FilesIn(from));
+    CopyStore(fs::path(running) / "journals", fs::path(folder.path()) / "journals");
   }
   TemporaryFolder folder;
 };

@@ -396,38 +396,28 @@ TEST(GpuEngine, OutOfMemoryNamesWhatIsNeededAndWhatIsFree) {
 
 // What is refused for is what would have been allocated, to the byte.
 TEST(GpuEngine, AModelWithoutRoomIsRefusedBeforeAnyOfItIsCopied) {
-  static int64_t free_bytes = 0, allocated = 0;
-  static const gpu::Table& sound = gpu::TableUnderTest(32);
-  gpu::Table table = sound;
-  table.memory = [](int64_t* free, int64_t* total) -> gpu::Error {
-    *free = free_bytes;
-    *total = int64_t{1} << 30;
-    return nullptr;
-  };
-  table.allocate = [](int64_t bytes, void** memory) -> gpu::Error {
-    allocated += bytes;
-    return sound.allocate(bytes, memory);
-  };
+  ScarceMemory::free = ScarceMemory::allocated = 0;
+  const gpu::Table table = ScarceMemory::Of(gpu::TableUnderTest(32));
   const auto gpu = Gpu::Open(table, 0);
   ASSERT_THAT(gpu, IsOk());
   for (const TinyModel& model : {TinyModel{}, TinyModel{.type = DType::kBf16, .tied_head = true},
                                  TinyModel{.type = DType::kQ8_0}, TinyModel{.type = DType::kQ4_0}}) {
     const GpuWorld world(model);
-    free_bytes = int64_t{1} << 30;
-    allocated = 0;
+    ScarceMemory::free = int64_t{1} << 30;
+    ScarceMemory::allocated = 0;
     ASSERT_THAT(world.Upload(**gpu), IsOk());
-    const int64_t needed = allocated;
+    const int64_t needed = ScarceMemory::allocated;
 
-    free_bytes = needed - 1;
-    allocated = 0;
+    ScarceMemory::free = needed - 1;
+    ScarceMemory::allocated = 0;
     const absl::Status status = world.Upload(**gpu).status();
     EXPECT_EQ(GetRefusal(status).reason, "GPU_OUT_OF_MEMORY");
     EXPECT_EQ(GetRefusal(status).metadata.at("bytes"), std::to_string(needed));
     EXPECT_EQ(GetRefusal(status).metadata.at("free"), std::to_string(needed - 1));
     EXPECT_THAT(std::string(status.message()), testing::StartsWith("the model: needs "));
-    EXPECT_EQ(allocated, 0);
+    EXPECT_EQ(ScarceMemory::allocated, 0);
 
-    free_bytes = needed;
+    ScarceMemory::free = needed;
     EXPECT_THAT(world.Upload(**gpu), IsOk());
   }
 }

@@ -303,29 +303,19 @@ TEST_F(GpuProducts, TheWorkspaceIsAmongWhatALoadNeedsAndWhatStepsWorkIn) {
   ASSERT_THAT(with, IsOk());
   EXPECT_EQ((*with)->working_bytes(), (*without)->working_bytes() + 4096);
 
-  static int64_t free_bytes = 0, allocated = 0;
-  static const gpu::Table& sound = gpu::EmulatedTable(32);
-  gpu::Table table = sound;
-  table.memory = [](int64_t* free, int64_t* total) -> gpu::Error {
-    *free = free_bytes;
-    *total = int64_t{1} << 30;
-    return nullptr;
-  };
-  table.allocate = [](int64_t bytes, void** memory) -> gpu::Error {
-    allocated += bytes;
-    return sound.allocate(bytes, memory);
-  };
+  ScarceMemory::free = ScarceMemory::allocated = 0;
+  const gpu::Table table = ScarceMemory::Of(gpu::EmulatedTable(32));
   constexpr int64_t kArena = 16 << 20;
   const auto open = [&] { return world_.Open(table, {.arena_bytes = kArena, .products = OpenHostLibrary}).status(); };
   const absl::Status refused = open();
   EXPECT_EQ(GetRefusal(refused).reason, "GPU_OUT_OF_MEMORY");
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("the host's workspace (4096), the cache's arena ("));
-  EXPECT_EQ(allocated, 0);
+  EXPECT_EQ(ScarceMemory::allocated, 0);
   const int64_t needed = std::stoll(GetRefusal(refused).metadata.at("bytes"));
   EXPECT_GT(needed, kArena + 4096);
-  free_bytes = needed - 1;
+  ScarceMemory::free = needed - 1;
   EXPECT_EQ(GetRefusal(open()).reason, "GPU_OUT_OF_MEMORY");
-  free_bytes = needed;
+  ScarceMemory::free = needed;
   EXPECT_THAT(open(), IsOk());
 }
 

@@ -27,6 +27,27 @@ inline constexpr bool kEmulationIsSlow = true;
 inline constexpr bool kEmulationIsSlow = false;
 #endif
 
+// A device with so much free memory, which counts what is allocated of it, bytes. One for all tests of a program.
+struct ScarceMemory {
+  static inline int64_t free = 0, allocated = 0;
+  static inline const gpu::Table* sound = nullptr;
+
+  static gpu::Table Of(const gpu::Table& table) {
+    sound = &table;
+    gpu::Table scarce = table;
+    scarce.memory = [](int64_t* free_bytes, int64_t* total) -> gpu::Error {
+      *free_bytes = free;
+      *total = int64_t{1} << 30;
+      return nullptr;
+    };
+    scarce.allocate = [](int64_t bytes, void** memory) -> gpu::Error {
+      allocated += bytes;
+      return sound->allocate(bytes, memory);
+    };
+    return scarce;
+  }
+};
+
 inline PolicySpec F32(PolicySpec spec) {
   spec.kv_type = KvType::kF32;
   return spec;
