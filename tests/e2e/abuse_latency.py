@@ -3,8 +3,8 @@
 made, over and over, by a process of its own, and then a process computes for nothing, as much as the attacker did: what remains of the attack's
 ratio above that one's is the server's own. Nothing here passes or fails.
 
-    make abuse                                       the built-in model, against a build with AddressSanitizer
-    tests/e2e/abuse_latency.py --model perf.gguf     one whose step takes longer, against build/bin
+    make abuse                                                      the built-in model, against a build with AddressSanitizer
+    /usr/bin/python3 tests/e2e/abuse_latency.py --model perf.gguf   one whose step takes longer, against build/bin
 """
 import argparse
 import collections
@@ -128,6 +128,7 @@ class Phases:
         begin, before = time.monotonic(), (used(other.pid), used(self.pid))
         time.sleep(self.seconds)
         told = self.ask()
+        assert other.is_alive(), "what was to go on beside it ended by itself"
         took = time.monotonic() - begin
         shares = [(after - was) / took for after, was in zip((used(other.pid), used(self.pid)), before)]
         other.kill()
@@ -191,6 +192,9 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=3, help="of a phase; each round has three")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--apart", action="store_true", help="the last core is the attacker's and the witness's, the others are the server's")
-    parser.add_argument("attacks", nargs="*", metavar="ATTACK", help="a name in attacks.py; none: all")
+    names = [each.__name__ for each in (*attacks.ORDERLY, *attacks.ATTACKS)]
+    parser.add_argument("attacks", nargs="*", metavar="ATTACK", help=f"none: all of {', '.join(names)}")
     told = parser.parse_args()
-    measure(told.attacks or [each.__name__ for each in (*attacks.ORDERLY, *attacks.ATTACKS)], told.model, told.seconds, told.rounds, told.apart)
+    if unknown := set(told.attacks) - set(names):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    measure(told.attacks or names, told.model, told.seconds, told.rounds, told.apart)
