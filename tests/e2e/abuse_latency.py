@@ -14,12 +14,14 @@ import os
 import pathlib
 import statistics
 import struct
+import tempfile
 import threading
 import time
 
 import attacks
 import binaries
 from binaries import Server
+import haproxy
 from http2 import ACK, Connection, DATA, PING, WINDOW_UPDATE, frame
 from patience import PATIENCE, eventually
 from ebb.v1 import inference_pb2 as inference
@@ -27,6 +29,7 @@ from ebb.v1 import inference_pb2 as inference
 # What the witness heard, in seconds, how often it was cut off, and the cores that the process beside it and the server used meanwhile.
 Heard = collections.namedtuple("Heard", "p50 p99 cut other server")
 TICKS = os.sysconf("SC_CLK_TCK")
+WITNESS = "127.0.0.2"  # where it connects from: a proxy bounds what an address may do
 PAUSE = 0.5  # seconds, for what an attack has left behind
 
 
@@ -58,7 +61,7 @@ class Listener(threading.Thread):
             time.sleep(0.01)
 
     def listen(self):
-        with Connection(self.addr) as connection:
+        with Connection(self.addr, source=WITNESS) as connection:
             connection.call(1, "InferenceService/Generate", self.request)
             for kind, flags, _, payload in connection.frames():
                 if kind == PING and not flags & ACK:
@@ -107,14 +110,14 @@ def compute(share, pipe, cores):
 class Phases:
     """What the witness hears while something else goes on, for `seconds` each time."""
 
-    def __init__(self, server, seconds, apart):
-        self.pid, self.seconds = server.process.pid, seconds
+    def __init__(self, server, addr, pids, seconds, apart):
+        self.pids, self.seconds = pids, seconds
         cores = sorted(os.sched_getaffinity(0))
         self.others = {cores[-1]} if apart else None
         self.client = attacks.Client(server.addr)
         self.context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
         self.pipe, end = self.context.Pipe()
-        self.witness = self.context.Process(target=listen, args=(server.addr, end, self.others), daemon=True)
+        self.witness = self.context.Process(target=listen, args=(addr, end, self.others), daemon=True)
         self.witness.start()
         eventually(lambda: self.client.running() == 1, "the witness does not begin")
 
@@ -125,16 +128,19 @@ class Phases:
         other.start()
         mine.recv()
         self.ask()
-        begin, before = time.monotonic(), (used(other.pid), used(self.pid))
+        begin, before = time.monotonic(), self.used(other.pid)
         time.sleep(self.seconds)
         told = self.ask()
         assert other.is_alive(), "what was to go on beside it ended by itself"
         took = time.monotonic() - begin
-        shares = [(after - was) / took for after, was in zip((used(other.pid), used(self.pid)), before)]
+        shares = [(after - was) / took for after, was in zip(self.used(other.pid), before)]
         other.kill()
         other.join()
         time.sleep(PAUSE)
         return Heard(*told, *shares)
+
+    def used(self, other):
+        return used(other), sum(map(used, self.pids))
 
     def ask(self):
         self.pipe.send(True)
@@ -166,21 +172,32 @@ def row(seen):
     return " | ".join(cells)
 
 
-def measure(names, model, seconds, rounds, apart):
+@contextlib.contextmanager
+def port_of(server, proxied, under):
+    """Where clients connect to, and whose time that takes. `under`: what starts the proxy."""
+    if not proxied:
+        yield server.addr, [server.process.pid]
+        return
+    with tempfile.TemporaryDirectory() as folder, haproxy.Proxy(folder, "proto h2", [server, server], under) as proxy:
+        yield f"127.0.0.1:{proxy.port}", [server.process.pid, proxy.process.pid]
+
+
+def measure(names, model, seconds, rounds, apart, proxied):
     binaries.MODEL = model
     cores = sorted(os.sched_getaffinity(0))
-    under = ("taskset", "-c", ",".join(str(core) for core in cores[:-1])) if apart else ()
+    under, beside = [("taskset", "-c", ",".join(map(str, some))) if apart else () for some in (cores[:-1], cores[-1:])]
     threads = [f"--model.threads={len(cores) - 1}"] if apart else []
     with Server("--cache.arena=256MiB", "--store.durability=off", *threads, under=under) as server:
         reader = threading.Thread(target=lambda: [None for _ in server.process.stderr], daemon=True)  # of its log
         reader.start()
-        phases = Phases(server, seconds, apart)
-        print(f"time between two messages of an answer; medians of {rounds} rounds of {seconds:g} s\n\n"
-              "| beside it | p99 alone, ms | p99 during, ms | times | median, times | computing instead: p99, times | median, times | cut off | its cores | "
-              "the server's |\n|---|---|---|---|---|---|---|---|---|---|", flush=True)
-        for name in names:
-            print(f"| {name.replace('_', ' ')} | {row(rounds_of(phases, name, server.addr, rounds))} |", flush=True)
-        phases.witness.kill()
+        with port_of(server, proxied, beside) as (addr, pids):
+            phases = Phases(server, addr, pids, seconds, apart)
+            print(f"time between two messages of an answer; medians of {rounds} rounds of {seconds:g} s\n\n"
+                  "| beside it | p99 alone, ms | p99 during, ms | times | median, times | computing instead: p99, times | median, times | cut off | its cores | "
+                  "the server's |\n|---|---|---|---|---|---|---|---|---|---|", flush=True)
+            for name in names:
+                print(f"| {name.replace('_', ' ')} | {row(rounds_of(phases, name, addr, rounds))} |", flush=True)
+            phases.witness.kill()
         server.process.terminate()
         server.process.wait(PATIENCE)
         reader.join(PATIENCE)
@@ -191,10 +208,11 @@ if __name__ == "__main__":
     parser.add_argument("--model", type=pathlib.Path, default=binaries.MODEL)
     parser.add_argument("--seconds", type=float, default=3, help="of a phase; each round has three")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--apart", action="store_true", help="the last core is the attacker's and the witness's, the others are the server's")
+    parser.add_argument("--apart", action="store_true", help="the last core is the attacker's, the witness's and the proxy's, the others are the server's")
+    parser.add_argument("--proxied", action="store_true", help="attacker and witness come through HAProxy as deploy/haproxy configures it, without TLS")
     names = [each.__name__ for each in (*attacks.ORDERLY, *attacks.ATTACKS)]
     parser.add_argument("attacks", nargs="*", metavar="ATTACK", help=f"none: all of {', '.join(names)}")
     told = parser.parse_args()
     if unknown := set(told.attacks) - set(names):
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    measure(told.attacks or names, told.model, told.seconds, told.rounds, told.apart)
+    measure(told.attacks or names, told.model, told.seconds, told.rounds, told.apart, told.proxied)

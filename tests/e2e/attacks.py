@@ -6,6 +6,7 @@ import itertools
 import random
 import socket
 import struct
+import time
 
 from http2 import (ACK, CONTINUATION, Connection, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, STREAMS,
                    WINDOW_UPDATE, call_headers, frame, integer, literal, message)
@@ -73,6 +74,15 @@ def clients_that_are_killed(addr):
         killed.call(1, "InferenceService/Generate", inference.GenerateRequest(prompt=TEXT, policy=SMALL, block_size=8, stopping=ENDLESS))
         killed.wait_for(DATA)
         killed.abort()
+
+
+def readers_that_take_nothing(addr):
+    """Of eight answers, each of which stops once what it holds back is full."""
+    request = inference.GenerateRequest(prompt=TEXT, policy=SMALL, block_size=8, stopping=sampling.Stopping(max_tokens=1 << 24, ignore_eos=True, logprobs=20))
+    with Connection(addr) as connection:
+        for stream in STREAMS[:8]:
+            connection.call(stream, "InferenceService/Generate", request)
+        time.sleep(2)
 
 
 def streams_that_are_reset(addr):
@@ -168,6 +178,6 @@ def orderly_answers(addr):
         calls(connection, itertools.repeat(("InferenceService/Generate", message(request.SerializeToString())), 8))
 
 
-ATTACKS = (what_is_no_http2, silent_connections, clients_that_are_killed, streams_that_are_reset, streams_without_a_request, headers_without_an_end,
+ATTACKS = (what_is_no_http2, silent_connections, clients_that_are_killed, readers_that_take_nothing, streams_that_are_reset, streams_without_a_request, headers_without_an_end,
            headers_that_are_named_often, settings_without_an_end, compressed_bombs, requests_that_are_no_message)
 ORDERLY = (orderly_calls, orderly_answers)

@@ -43,11 +43,11 @@ def frame(kind, flags, stream, payload=b""):
 
 
 class Connection:
-    """Use it in a with statement. Nothing is read, and nothing acknowledged, unless its caller does."""
+    """Use it in a with statement. Nothing is read, and nothing acknowledged, unless its caller does. `source`: the address that it comes from."""
 
-    def __init__(self, addr, greet=True):
+    def __init__(self, addr, greet=True, source=""):
         host, port = addr.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)), timeout=60)
+        self.socket = socket.create_connection((host, int(port)), timeout=60, source_address=(source, 0) if source else None)
         if greet:
             self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
 

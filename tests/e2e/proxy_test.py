@@ -18,6 +18,7 @@ import tempfile
 import unittest
 
 from binaries import ROOT, Server
+import haproxy
 import npm
 from patience import PATIENCE, eventually
 import python_package  # noqa: F401, where the stubs are, for the imports that follow
@@ -31,46 +32,14 @@ try:
 except ModuleNotFoundError:
     yaml = None
 
-CONFIG = ROOT / "deploy/haproxy/haproxy.cfg"
-HAPROXY = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-TOOLS = {"haproxy": HAPROXY, "openssl": shutil.which("openssl")}
+TOOLS = {"haproxy": haproxy.PROGRAM, "openssl": shutil.which("openssl")}
 MISSING = [name for name, path in TOOLS.items() if not path]
-
-
-def replaced(text, was, becomes):
-    assert text.count(was) == 1, f"{CONFIG.name} has {text.count(was)} of {was!r}"
-    return text.replace(was, becomes)
 
 
 def unread(port):
     """Bytes that lie before the process that has the connections to `port` of this machine (proc(5), net/tcp)."""
     rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(int(row[4].split(":")[1], 16) for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01")
-
-
-class Proxy:
-    """HAProxy on a free port before `servers`; use it in a with statement."""
-
-    def __init__(self, folder, certificate, servers):
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        text = replaced(CONFIG.read_text(encoding="utf-8"), "bind :7743 ssl crt /etc/haproxy/ebb.pem",
-                        f"bind fd@{self.listener.fileno()} ssl crt {certificate}")
-        for number, server in enumerate(servers):
-            text = replaced(text, f"ebb-{number}:7700", f"{server.addr} port {server.http.rsplit(':', 1)[1]}")
-        self.config = pathlib.Path(folder, f"haproxy-{self.port}.cfg")
-        self.config.write_text(text)
-
-    def __enter__(self):
-        self.log = self.config.with_suffix(".log")
-        with self.log.open("w") as log:
-            self.process = subprocess.Popen([HAPROXY, "-db", "-f", self.config], pass_fds=[self.listener.fileno()], stdout=log, stderr=log)
-        self.listener.close()  # HAProxy has it
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
 
 
 @unittest.skipIf(MISSING, f"not installed: {', '.join(MISSING)}")
@@ -90,7 +59,7 @@ class Behind(unittest.TestCase):
             self.flags = [(f"--model.name=server-{i}", "--cache.arena=64MiB", "--model.threads=1", "--server.drain_timeout=100s",
                            f"--store.dir={store}", "--store.durability=step") for i, store in enumerate(stores)]
             self.servers = [stack.enter_context(Server(*flags)) for flags in self.flags]
-            self.proxy = stack.enter_context(Proxy(self.folder, self.pem, self.servers))
+            self.proxy = stack.enter_context(haproxy.Proxy(self.folder, f"ssl crt {self.pem} alpn h2", self.servers))
             self.addCleanup(stack.pop_all().close)
 
     def channel(self):
@@ -278,24 +247,24 @@ class Envoy(unittest.TestCase):
                 json_format.ParseDict(yaml.safe_load(text.replace(*wrong)), bootstrap(), descriptor_pool=pool)
 
     def test_it_lets_in_and_chooses_as_haproxys_does(self):
-        haproxy = CONFIG.read_text(encoding="utf-8")
+        theirs = haproxy.CONFIG.read_text(encoding="utf-8")
         *routes, rest = self.host["routes"]
-        self.assertEqual([route["match"]["prefix"] for route in routes], re.search(r"acl ours path_beg (.*)", haproxy)[1].split())
+        self.assertEqual([route["match"]["prefix"] for route in routes], re.search(r"acl ours path_beg (.*)", theirs)[1].split())
         self.assertEqual((rest["match"], rest["direct_response"]["status"]), ({"prefix": "/"}, 403), "which gRPC makes PERMISSION_DENIED of")
         for route in routes:
-            self.assertEqual(route["route"]["hash_policy"], [{"header": {"header_name": re.search(r"balance hdr\((.*)\)", haproxy)[1]}}])
+            self.assertEqual(route["route"]["hash_policy"], [{"header": {"header_name": re.search(r"balance hdr\((.*)\)", theirs)[1]}}])
             self.assertEqual((route["route"]["timeout"], route["route"]["cluster"]), ("0s", self.cluster["name"]))
         endpoints = [each["endpoint"] for each in self.cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]]
-        servers = re.findall(r"^ +server \S+ (\S+):(\d+)", haproxy, re.MULTILINE)
+        servers = re.findall(r"^ +server \S+ (\S+):(\d+)", theirs, re.MULTILINE)
         self.assertEqual([(each["address"]["socket_address"]["address"], str(each["address"]["socket_address"]["port_value"])) for each in endpoints], servers)
         (check,) = self.cluster["health_checks"]
-        self.assertEqual(check["http_health_check"]["path"], re.search(r"http-check send meth GET uri (\S+)", haproxy)[1])
-        self.assertEqual({str(each["health_check_config"]["port_value"]) for each in endpoints}, {re.search(r"default-server port (\d+)", haproxy)[1]})
+        self.assertEqual(check["http_health_check"]["path"], re.search(r"http-check send meth GET uri (\S+)", theirs)[1])
+        self.assertEqual({str(each["health_check_config"]["port_value"]) for each in endpoints}, {re.search(r"default-server port (\d+)", theirs)[1]})
         # Neither repeats what may have been done: a server that was not reached has begun nothing, nor has one that refuses a stream.
-        self.assertEqual(re.search(r"retry-on (.*)", haproxy)[1], "conn-failure")
+        self.assertEqual(re.search(r"retry-on (.*)", theirs)[1], "conn-failure")
         self.assertEqual({route["route"]["retry_policy"]["retry_on"] for route in routes}, {"connect-failure,refused-stream"})
         self.assertEqual(self.http["http2_protocol_options"]["max_concurrent_streams"],
-                         int(re.search(r"max-concurrent-streams (\d+)", haproxy)[1]))
+                         int(re.search(r"max-concurrent-streams (\d+)", theirs)[1]))
 
 
 if __name__ == "__main__":
