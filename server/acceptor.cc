@@ -94,7 +94,8 @@ OpenFile ListenAt(const addrinfo& at, bool both) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const Address& listen, const char* key) {
+absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const Address& listen, const char* key,
+                                                           size_t connections_max) {
   Address address = listen;
   std::vector<OpenFile> listeners;
   const bool everywhere = listen.host == "0.0.0.0" || listen.host == "::";
@@ -117,14 +118,16 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const Address& listen
   if (address.port == 0) address.port = PortOf(listeners.front());
   OpenFile stop(eventfd(0, EFD_CLOEXEC));
   if (!stop.ok()) return Unavailable(listen, key, std::strerror(errno));
-  return std::unique_ptr<Acceptor>(new Acceptor(std::move(address), std::move(listeners), std::move(stop)));
+  return std::unique_ptr<Acceptor>(
+      new Acceptor(std::move(address), std::move(listeners), std::move(stop), connections_max));
 }
 
-Acceptor::Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop)
+Acceptor::Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop, size_t connections_max)
     : address_(std::move(address)),
       listeners_(std::move(listeners)),
       stop_(std::move(stop)),
-      descriptors_max_(DescriptorsMax()) {}
+      descriptors_max_(DescriptorsMax()),
+      of_an_address_(connections_max) {}
 
 void Acceptor::Stop() {
   if (thread_.joinable()) {
@@ -158,15 +161,23 @@ void Acceptor::Run() {
 
 // False: the system has nothing to make a connection of.
 bool Acceptor::TakeOne(int listener) {
-  OpenFile connection(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  sockaddr_storage from = {};
+  socklen_t size = sizeof(from);
+  OpenFile connection(accept4(listener, reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!connection.ok()) {
     const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-    if (exhausted) TellOfRefusal();
+    if (exhausted) TellOfFiles();
     return !exhausted;  // else its client has gone
   }
   if (connection.get() >= descriptors_max_) {
     refused_->Add();
-    TellOfRefusal();
+    TellOfFiles();
+    return true;
+  }
+  const std::string peer = NameOfPeer(from);
+  if (!of_an_address_.Admits(peer, connection.get(), absl::Now())) {
+    refused_->Add();
+    TellOfAddress(peer);
     return true;
   }
   const int on = 1;
@@ -175,12 +186,24 @@ bool Acceptor::TakeOne(int listener) {
   return true;
 }
 
-void Acceptor::TellOfRefusal() {
+bool Acceptor::IsToldNow() {
   const absl::Time now = absl::Now();
-  if (now - told_ < kTellEvery) return;
+  if (now - told_ < kTellEvery) return false;
   told_ = now;
+  return true;
+}
+
+void Acceptor::TellOfFiles() {
+  if (!IsToldNow()) return;
   LogWarn("connections_refused", {{"descriptors", descriptors_max_}},
           "almost all files that the process may open are connections: raise `ulimit -n`, or find who opens them");
+}
+
+void Acceptor::TellOfAddress(const std::string& peer) {
+  if (!IsToldNow()) return;
+  LogWarn("connections_refused", {{"address", peer}},
+          "it has as many connections as an address may have: raise server.connections_per_address where it is many "
+          "clients', or find out what opens them");
 }
 
 }  // namespace ebb

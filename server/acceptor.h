@@ -3,13 +3,16 @@
 // gRPC 1.51 stops listening for good once accept() finds no descriptor left: whoever opens as many connections as the
 // process may have files would end the service with that, even after closing them. So the port is listened to here.
 // Before the descriptors run out connections are closed as they come, and the last ones stay free for all else that the
-// process opens (the store, the HTTP port, a new certificate). When connections end, others are taken again.
+// process opens (the store, the HTTP port, a new certificate). So are those that one address has beyond its number.
+// When connections end, others are taken again.
 
 #ifndef EBB_SERVER_ACCEPTOR_H_
 #define EBB_SERVER_ACCEPTOR_H_
 
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/address.h"
+#include "server/address_limit.h"
 #include "server/files.h"
 #include "server/metric_family.h"
 
@@ -27,7 +31,9 @@ class Acceptor {
   // Listens at every address that the host has, on one port; 0.0.0.0 and [::] are both all addresses of IPv4 and IPv6.
   // The port is never shared with another process. UNAVAILABLE PORT_UNAVAILABLE, with `key`, the setting that says
   // where, as its field.
-  static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(const Address& listen, const char* key);
+  // `connections_max` of an address, as AddressLimit.
+  static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(const Address& listen, const char* key,
+                                                          size_t connections_max = 0);
 
   ~Acceptor() { Stop(); }
   Acceptor(const Acceptor&) = delete;
@@ -43,15 +49,18 @@ class Acceptor {
   void Stop();
 
  private:
-  Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop);
+  Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop, size_t connections_max);
   void Run();
   bool TakeOne(int listener);
-  void TellOfRefusal();
+  bool IsToldNow();
+  void TellOfFiles();
+  void TellOfAddress(const std::string& peer);
 
   const Address address_;
   std::vector<OpenFile> listeners_;  // none once stopped
   const OpenFile stop_;              // readable: the thread ends
   const int descriptors_max_;        // a connection whose descriptor is not below it is closed
+  AddressLimit of_an_address_;       // one that it does not admit, too
   std::function<void(int, OpenFile)> take_ = {};
   Counter* refused_ = nullptr;
   absl::Time told_ = absl::InfinitePast();  // when the log last said so

@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kDomain[] = "ebb";
 // Together at most 8 KiB in the trailers, the message percent-encoded (x3), the details in base64 (x4/3).
-constexpr size_t kMessageBytesMax = 800;
+constexpr size_t kStatusBytesMax = 800;
 constexpr size_t kTextBytesMax = 200;
 constexpr size_t kDetailKeyBytesMax = 64;
 constexpr int kMetadataMax = 8;
@@ -62,7 +62,7 @@ grpc::Status ToGrpc(const absl::Status& status, const std::string& trace_id) {
   if (status.ok()) return grpc::Status::OK;
   const Refusal refusal = GetRefusal(status);
   const absl::string_view text = status.message();
-  const std::string message = BoundedText({text.data(), text.size()}, kMessageBytesMax);
+  const std::string message = BoundedText({text.data(), text.size()}, kStatusBytesMax);
   google::rpc::Status packed;
   packed.set_code(static_cast<int>(status.code()));
   packed.set_message(message);

@@ -211,6 +211,7 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
                            .stream_buffer = config.server().stream_buffer(),
                            .connection_age_max = ToDuration(config.server().connection_age_max()),
+                           .connections_per_address = config.server().connections_per_address(),
                            .keepalive = ToDuration(config.server().keepalive()),
                            .model_name = config.model().name(),
                            .store_dir = config.store().dir(),

@@ -70,6 +70,7 @@ struct ServerOptions {
   int64_t plan_bytes_max = 4 << 20;                       // of a PlanEviction request
   size_t stream_buffer = 64;                              // messages that a stream may hold back
   absl::Duration connection_age_max = absl::Minutes(30);  // zero: never
+  size_t connections_per_address = 0;                     // to the gRPC port; 0: any
   absl::Duration keepalive = absl::Seconds(60);
   std::string model_name = {};                         // empty: what the file calls itself, else its file name
   std::string store_dir = {};                          // empty: nothing outlives the server

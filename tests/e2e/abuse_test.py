@@ -264,6 +264,23 @@ class Limits(unittest.TestCase):
             self.assertTrue(client.made(), "and a client that heard of it makes another connection")
             client.channel.close()
 
+    def test_more_connections_than_an_address_may_have(self):
+        with Server("--server.connections_per_address=3") as server:
+            def connect(source):
+                return self.enterContext(Connection(server.addr, source=source))
+
+            def is_let_in(connection):
+                return connection.wait_for(SETTINGS) is not None
+            first = [connect("127.0.0.2") for _ in range(3)]
+            self.assertTrue(all(map(is_let_in, first)))
+            self.assertFalse(is_let_in(connect("127.0.0.2")), "a fourth")
+            self.assertTrue(is_let_in(connect("127.0.0.3")), "another address has its own")
+            first[0].socket.close()
+            eventually(lambda: is_let_in(connect("127.0.0.2")), "one that was closed makes no room")
+            self.assertFalse(is_let_in(connect("127.0.0.2")))
+        refused = [json.loads(line) for line in server.rest.splitlines() if '"connections_refused"' in line]
+        self.assertEqual([line["address"] for line in refused], ["127.0.0.2"], "the log says so once a minute")
+
     def test_more_connections_than_files(self):
         for port in ("addr", "health"):
             with self.subTest(port):

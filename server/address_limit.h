@@ -1,0 +1,59 @@
+// How many connections an address may have at once, so that no single one holds all that there are.
+//
+// gRPC closes connections and tells nobody. So each is known again by the cookie that the kernel gave its socket, and
+// those that are gone are found when their address has used up its number.
+
+#ifndef EBB_SERVER_ADDRESS_LIMIT_H_
+#define EBB_SERVER_ADDRESS_LIMIT_H_
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+
+namespace ebb {
+
+// Whose connections count together: an IPv4 address, also where it is told as one of IPv6 (::ffff:a.b.c.d), or the
+// first 64 bits of an IPv6 address, since whoever has one of those has them all. "unknown" for any other family.
+std::string NameOfPeer(const sockaddr_storage& peer);
+
+// One thread.
+class AddressLimit {
+ public:
+  // `connections_max` of an address; 0: any number.
+  explicit AddressLimit(size_t connections_max) : max_(connections_max) {}
+
+  // Whether `peer`, a NameOfPeer, may have this connection, which counts from then on until its socket is closed, by
+  // whomever. Connections that were closed just now may still count for kLookEvery.
+  bool Admits(const std::string& peer, int socket, absl::Time now);
+
+  static constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
+
+  size_t addresses() const { return of_.size(); }  // that it keeps books of
+
+ private:
+  struct Connection {
+    int socket;
+    uint64_t cookie;
+  };
+  struct Connections {
+    std::vector<Connection> counted = {};
+    absl::Time looked = absl::InfinitePast();  // when those that are closed were last taken out
+  };
+  static constexpr size_t kAddresses = 1024;
+  static void RemoveClosed(std::vector<Connection>& counted);
+  void ForgetWhoHasNone();
+
+  const size_t max_;
+  absl::flat_hash_map<std::string, Connections> of_ = {};
+  size_t addresses_max_ = kAddresses;  // then those without a connection are forgotten
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_ADDRESS_LIMIT_H_
