@@ -158,8 +158,10 @@ SERVICE = {
 
 EVICTION = {
     "Cache": [
-        ("Pages reserved", "Share of the pages that sessions have reserved. At 1, new sessions are refused with NO_PAGES.", "percentunit",
-         "lines", [("ebb:pages_reserved:ratio{@}", "{{instance}}")]),
+        ("Pages reserved", "Share of the pages that sessions have reserved, and what live tokens take of the whole. With all reserved, new sessions are refused "
+         "with NO_PAGES.", "percentunit", "lines",
+         [("ebb:pages_reserved:ratio{@}", "{{instance}}"),
+          ('sum by (instance) (ebb_cache_bytes{@,state="used"}) / sum by (instance) (ebb_cache_bytes{@,state=~"reserved|free"})', "{{instance}} live")]),
         ("Memory for K and V", "reserved by sessions, of which used by live tokens, and free.", "bytes", "lines",
          [("sum by (state) (ebb_cache_bytes{@})", "{{state}}")]),
         ("Leaked pages", "Neither free nor owned. Must be 0.", "short", "stat",
@@ -342,6 +344,8 @@ EXPERIMENTS = {
          [('ebb_experiment_units{@,experiment=~"$experiment",arm=~"$arm"} / on (instance, experiment) group_left () '
            'sum by (instance, experiment) (ebb_experiment_units{@,experiment=~"$experiment"})', "{{experiment}} {{arm}}, {{instance}}"),
           ('ebb_experiment_expected_share{@,experiment=~"$experiment",arm=~"$arm"}', "{{experiment}} {{arm}}, asked for")]),
+        ("Sessions in all", "Opened since the server's start or the experiment's, of each arm.", "short", "lines",
+         [('ebb_experiment_sessions_total{@,experiment=~"$experiment",arm=~"$arm"}', "{{experiment}} {{arm}}, {{instance}}")]),
         ("Sessions by arm", "Opened, per second.", "ops", "stack",
          [('sum by (experiment, arm) (rate(ebb_experiment_sessions_total{@,experiment=~"$experiment",arm=~"$arm"}[$]))', "{{experiment}} {{arm}}")]),
     ],

@@ -64,6 +64,7 @@ class Console(unittest.TestCase):
         self.assertRegex(recent, r"^Layer 3, head 0: token \d+ is in slot \d+")
         self.assertGreater(seen["drawn"], 6)  # shades
         self.assertEqual(seen["table"], 1 + 96)
+        self.assertGreater(seen["lines"], 0, "a plot that has drawn nothing")
         self.assertRegex(seen["change"], r"^streaming, budget 48 is in force; it starts from: \w+; \d+ slots left at once$")
 
     def test_among_more_sessions_than_a_page_has_the_chosen_one_stays(self):

@@ -196,6 +196,7 @@ const scenarios = {
     await comes(page, "#sessions td", "idle");
     await talk.getByRole("button", { name: "New session" }).click();
     await page.getByText("No sessions.").waitFor();
+    await page.locator(".line-0[d*='L']").first().waitFor({ state: "attached" });
     const lines = await page.locator(".line-0[d*='L']").count();
     return { counts, answer: first.length, places, drawn, table, change, lines, complaints: page.complaints };
   },
