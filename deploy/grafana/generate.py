@@ -344,8 +344,6 @@ EXPERIMENTS = {
          [('ebb_experiment_units{@,experiment=~"$experiment",arm=~"$arm"} / on (instance, experiment) group_left () '
            'sum by (instance, experiment) (ebb_experiment_units{@,experiment=~"$experiment"})', "{{experiment}} {{arm}}, {{instance}}"),
           ('ebb_experiment_expected_share{@,experiment=~"$experiment",arm=~"$arm"}', "{{experiment}} {{arm}}, asked for")]),
-        ("Sessions in all", "Opened since the server's start or the experiment's, of each arm.", "short", "lines",
-         [('ebb_experiment_sessions_total{@,experiment=~"$experiment",arm=~"$arm"}', "{{experiment}} {{arm}}, {{instance}}")]),
         ("Sessions by arm", "Opened, per second.", "ops", "stack",
          [('sum by (experiment, arm) (rate(ebb_experiment_sessions_total{@,experiment=~"$experiment",arm=~"$arm"}[$]))', "{{experiment}} {{arm}}")]),
     ],
