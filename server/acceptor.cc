@@ -17,7 +17,6 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "policies/check.h"
 #include "policies/status.h"
 #include "server/log.h"
@@ -175,7 +174,7 @@ bool Acceptor::TakeOne(int listener) {
     return true;
   }
   const std::string peer = NameOfPeer(from);
-  if (!of_an_address_.Admits(peer, connection.get(), absl::Now())) {
+  if (!of_an_address_.Admits(peer, connection.get(), clock_.Now())) {
     refused_->Add();
     TellOfAddress(peer);
     return true;
@@ -187,7 +186,7 @@ bool Acceptor::TakeOne(int listener) {
 }
 
 bool Acceptor::IsToldNow() {
-  const absl::Time now = absl::Now();
+  const absl::Time now = clock_.Now();
   if (now - told_ < kTellEvery) return false;
   told_ = now;
   return true;

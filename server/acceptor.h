@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "server/address.h"
 #include "server/address_limit.h"
+#include "server/clock.h"
 #include "server/files.h"
 #include "server/metric_family.h"
 
@@ -60,7 +61,8 @@ class Acceptor {
   std::vector<OpenFile> listeners_;  // none once stopped
   const OpenFile stop_;              // readable: the thread ends
   const int descriptors_max_;        // a connection whose descriptor is not below it is closed
-  AddressLimit of_an_address_;       // one that it does not admit, too
+  const Clock clock_ = {};
+  AddressLimit of_an_address_;  // one that it does not admit, too
   std::function<void(int, OpenFile)> take_ = {};
   Counter* refused_ = nullptr;
   absl::Time told_ = absl::InfinitePast();  // when the log last said so
