@@ -114,7 +114,7 @@ crash: ## kills servers that journal their sessions, alone and sharing a Redis, 
 abuse: ## 100,000 random calls, floods, bombs and clients that vanish, against a build with AddressSanitizer, and how long others wait (CALLS=1000 SEED=7 ROUNDS=1: others)
 	@scripts/setup build test fuzz
 	cmake --preset asan -Wno-dev
-	cmake --build --preset asan -j $(JOBS) --target ebbd field_limits_test
+	cmake --build --preset asan -j $(JOBS) --target ebbd ebb field_limits_test
 	EBB_RANDOM_CALLS=$(or $(CALLS),100000) EBB_SEED=$(or $(SEED),1) build/asan/tests/integration/field_limits_test
 	EBB_SANITIZED=1 EBB_BIN=build/asan/bin /usr/bin/python3 -B tests/e2e/abuse_test.py -v
 	EBB_BIN=build/asan/bin /usr/bin/python3 -B tests/e2e/abuse_latency.py --rounds $(or $(ROUNDS),3)
