@@ -23,11 +23,12 @@ import binaries
 from binaries import Server
 import haproxy
 from http2 import ACK, Connection, DATA, PING, WINDOW_UPDATE, frame
-from patience import PATIENCE, eventually
+from patience import eventually
 from ebb.v1 import inference_pb2 as inference
 
-# What the witness heard, in seconds, how often it was cut off, and the cores that the process beside it and the server used meanwhile.
-Heard = collections.namedtuple("Heard", "p50 p99 cut other server")
+# What the witness heard, in seconds, how often it was cut off, the cores that the process beside it and the server used meanwhile, and the server's
+# memory afterwards, in bytes.
+Heard = collections.namedtuple("Heard", "p50 p99 cut other server resident")
 TICKS = os.sysconf("SC_CLK_TCK")
 WITNESS = "127.0.0.2"  # where it connects from: a proxy bounds what an address may do
 PAUSE = 0.5  # seconds, for what an attack has left behind
@@ -111,7 +112,7 @@ class Phases:
     """What the witness hears while something else goes on, for `seconds` each time."""
 
     def __init__(self, server, addr, pids, seconds, apart):
-        self.pids, self.seconds = pids, seconds
+        self.server, self.pids, self.seconds = server, pids, seconds
         cores = sorted(os.sched_getaffinity(0))
         self.others = {cores[-1]} if apart else None
         self.client = attacks.Client(server.addr)
@@ -137,7 +138,7 @@ class Phases:
         other.kill()
         other.join()
         time.sleep(PAUSE)
-        return Heard(*told, *shares)
+        return Heard(*told, *shares, self.server.resident())
 
     def used(self, other):
         return used(other), sum(map(used, self.pids))
@@ -168,7 +169,8 @@ def row(seen):
              f"{median(lambda alone, during, computing: computing.p50 / alone.p50):.1f}",
              str(sum(during.cut for _, during, _ in seen)),
              f"{median(lambda alone, during, computing: during.other):.2f}",
-             f"{median(lambda alone, during, computing: during.server):.2f}")
+             f"{median(lambda alone, during, computing: during.server):.2f}",
+             f"{max(during.resident for _, during, _ in seen) / 2**20:.0f}")
     return " | ".join(cells)
 
 
@@ -187,20 +189,15 @@ def measure(names, model, seconds, rounds, apart, proxied):
     cores = sorted(os.sched_getaffinity(0))
     under, beside = [("taskset", "-c", ",".join(map(str, some))) if apart else () for some in (cores[:-1], cores[-1:])]
     threads = [f"--model.threads={len(cores) - 1}"] if apart else []
-    with Server("--cache.arena=256MiB", "--store.durability=off", *threads, under=under) as server:
-        reader = threading.Thread(target=lambda: [None for _ in server.process.stderr], daemon=True)  # of its log
-        reader.start()
+    with Server("--cache.arena=256MiB", "--store.durability=off", *threads, under=under, chatty=True) as server:
         with port_of(server, proxied, beside) as (addr, pids):
             phases = Phases(server, addr, pids, seconds, apart)
             print(f"time between two messages of an answer; medians of {rounds} rounds of {seconds:g} s\n\n"
                   "| beside it | p99 alone, ms | p99 during, ms | times | median, times | computing instead: p99, times | median, times | cut off | its cores | "
-                  "the server's |\n|---|---|---|---|---|---|---|---|---|---|", flush=True)
+                  "the server's | its memory after, MiB |\n|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
             for name in names:
                 print(f"| {name.replace('_', ' ')} | {row(rounds_of(phases, name, addr, rounds))} |", flush=True)
             phases.witness.kill()
-        server.process.terminate()
-        server.process.wait(PATIENCE)
-        reader.join(PATIENCE)
 
 
 if __name__ == "__main__":

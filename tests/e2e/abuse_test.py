@@ -64,7 +64,7 @@ class Abuse(unittest.TestCase):
         cls.client = Client(cls.addr)
         cls.witness = Witness(Client(cls.addr))  # gRPC ends a whole connection for metadata that is too large
         cls.witness.goes_on(300)
-        cls.files = cls.open_files()
+        cls.files = cls.server.open_files()
 
     @classmethod
     def tearDownClass(cls):
@@ -76,20 +76,12 @@ class Abuse(unittest.TestCase):
         assert (work.requests_running, work.requests_queued) == (0, 0), work
         for reason in ("UNKNOWN", "INTERNAL", "DATA_LOSS"):
             assert cls.metric(f'ebb_errors_total{{reason="{reason}"}}') == 0, reason
-        eventually(lambda: cls.open_files() <= cls.files + 2, lambda: f"{cls.open_files()} files are open, {cls.files} were before")
+        eventually(lambda: cls.server.open_files() <= cls.files + 2, lambda: f"{cls.server.open_files()} files are open, {cls.files} were before")
         cls.server.process.terminate()
         assert cls.server.process.wait(timeout=PATIENCE) == 0, "".join(cls.said[-50:])
         cls.reader.join(PATIENCE)
         for line in cls.said:
             assert line.startswith("{") and json.loads(line), line  # what libraries say, too
-
-    @classmethod
-    def open_files(cls):
-        return len(os.listdir(f"/proc/{cls.pid}/fd"))
-
-    @classmethod
-    def resident(cls):
-        return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{cls.pid}/status").read_text(encoding="ascii")).group(1)) << 10
 
     @classmethod
     def metric(cls, series):
@@ -98,7 +90,7 @@ class Abuse(unittest.TestCase):
             return float(re.search(rf"^{re.escape(series)} (\S+)$", answer.read().decode(), re.M).group(1))
 
     def setUp(self):
-        self.memory = self.resident()
+        self.memory = self.server.resident()
 
     def tearDown(self):
         self.witness.goes_on()
@@ -108,7 +100,7 @@ class Abuse(unittest.TestCase):
         self.assertGreater(len(list(answer)), 0)
         late_comer.channel.close()
         if not SANITIZED:
-            self.assertLess(self.resident() - self.memory, MEMORY)
+            self.assertLess(self.server.resident() - self.memory, MEMORY)
 
     def is_idle_but_for_the_witness(self):
         return self.client.running() <= 1

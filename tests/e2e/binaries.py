@@ -2,9 +2,11 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import tempfile
+import threading
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("EBB_BIN", ROOT / "build" / "bin"))
@@ -13,10 +15,11 @@ MODEL = ROOT / "models" / "ebb-tiny-q8_0.gguf"
 
 class Server:
     """An ebbd on free ports, with an empty store unless a flag names one; use it in a with statement. `addr` and `http` are where it listens,
-    `log` its entries until then. `under`: a command that starts it. `listen`: where an earlier one was, whose place it takes."""
+    `log` its entries until then. `under`: a command that starts it. `listen`: where an earlier one was, whose place it takes. `chatty`: it says more
+    than the pipe of its log holds, so that what it says from then on is read as it comes, and thrown away."""
 
-    def __init__(self, *flags, under=(), listen="127.0.0.1:0"):
-        self.flags, self.under, self.listen = flags, under, listen
+    def __init__(self, *flags, under=(), listen="127.0.0.1:0", chatty=False):
+        self.flags, self.under, self.listen, self.chatty = flags, under, listen, chatty
 
     def __enter__(self):
         self.store = tempfile.TemporaryDirectory()
@@ -33,14 +36,28 @@ class Server:
             self.log.append(entry)
             if entry.get("event") == "listening":
                 self.addr, self.http, self.openai, self.health = (entry[port] for port in ("grpc", "http", "openai", "health"))
+                if self.chatty:
+                    self.reader = threading.Thread(target=lambda: [None for _ in self.process.stderr], daemon=True)
+                    self.reader.start()
                 return self
         raise AssertionError("ebbd ended before it listened:\n" + "".join(seen))
 
     def __exit__(self, *_):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
+        if self.chatty:
+            self.process.wait(timeout=60)
+            self.reader.join(60)
         self.rest = self.process.communicate(timeout=60)[1].decode()
         self.store.cleanup()
+
+    def resident(self):
+        """Bytes of memory that it has now."""
+        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+        return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) << 10
+
+    def open_files(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def ebb(self, *args, stdin="", check=0):
         """Runs `ebb` and returns its stdout; fails unless it exits with `check`."""

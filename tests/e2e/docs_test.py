@@ -64,6 +64,7 @@ ELSEWHERE = {
     r"build/bin/ebbd ": "as for the others, its flags are read by --print-config",
     r"export PYTHONPATH=": "python_client_test.py",
 }
+VARIABLE = re.compile(r"[A-Z_]+=")  # that is set for one command
 NOT_LOOKED_UP = re.compile("|".join([*SKIPPED, *ELSEWHERE]))
 
 
@@ -97,7 +98,7 @@ def parts(words):
     """The commands of a line, without the variables that are set for them."""
     for joined, each in itertools.groupby(words, lambda word: word == "&&"):
         if not joined:
-            yield list(itertools.dropwhile(re.compile(r"[A-Z_]+=").match, each))
+            yield list(itertools.dropwhile(VARIABLE.match, each))
 
 
 def server_of(words):
@@ -197,7 +198,7 @@ class Commands(unittest.TestCase):
         told = {"docker build": 0, "docker compose": 0}
         for page in PAGES:
             for words in commands(page):
-                variables = [word.split("=")[0] for word in itertools.takewhile(re.compile(r"[A-Z_]+=").match, words)]
+                variables = [word.split("=")[0] for word in itertools.takewhile(VARIABLE.match, words)]
                 words = words[len(variables):]
                 with self.subTest(page=page, command=shlex.join(words)):
                     after = {flag: [words[at + 1] for at, word in enumerate(words[:-1]) if word == flag] for flag in ("-f", "--build-arg", "--profile")}
@@ -223,6 +224,11 @@ class Commands(unittest.TestCase):
                     self.assertTrue((ROOT / "tests/e2e" / name).exists(), name)
                 for verb in re.findall(r"make ([a-z-]+)", by):
                     self.assertRegex((ROOT / "Makefile").read_text(encoding="utf-8"), rf"(?m)^{verb}:")
+
+    def test_what_is_elsewhere_is_on_a_page(self):
+        lines = [" ".join(words) for page in OTHERS for line in commands(page) for words in parts(line)]
+        for pattern in ELSEWHERE:
+            self.assertTrue(any(re.match(pattern, line) for line in lines), f"no page has such a line any more: {pattern}")
 
     def test_what_takes_long_is_there(self):
         helps, seen = {}, 0

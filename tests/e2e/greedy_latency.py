@@ -14,7 +14,6 @@ import time
 import attacks
 import binaries
 from binaries import Server
-from patience import PATIENCE
 import python_package  # noqa: F401  where the stubs are, for the imports that follow
 
 import grpc
@@ -55,9 +54,7 @@ def waits(tenant, count):
 
 def measure(model, count):
     binaries.MODEL = model
-    with Server(f"--scheduling.rows_max={ROWS}", "--cache.arena=512MiB", "--store.durability=off", "--tenants.meek.weight=1", "--tenants.greedy.weight=1") as server:
-        reader_of_log = threading.Thread(target=lambda: [None for _ in server.process.stderr], daemon=True)
-        reader_of_log.start()
+    with Server(f"--scheduling.rows_max={ROWS}", "--cache.arena=512MiB", "--store.durability=off", "--tenants.meek.weight=1", "--tenants.greedy.weight=1", chatty=True) as server:
         meek, greedy = (Tenant(server.addr, name) for name in ("meek", "greedy"))
         waits(meek, 3)
         alone = waits(meek, count)
@@ -80,9 +77,6 @@ def measure(model, count):
             stream.cancel()
         for reader in readers:
             reader.join()
-        server.process.terminate()
-        server.process.wait(PATIENCE)
-        reader_of_log.join(PATIENCE)
 
 
 if __name__ == "__main__":

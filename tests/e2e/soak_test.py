@@ -8,7 +8,6 @@ afterwards the server is no larger than before.
 import argparse
 import json
 import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -30,14 +29,6 @@ LONG = 600  # seconds, from which on times count: a shorter run may share its ma
 LATE = 3  # of a tenant's gaps between messages, the most that p99 is to the median
 
 
-def resident(pid):
-    return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text(encoding="ascii")).group(1)) << 10
-
-
-def files(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
 def threads(pid):
     return len(os.listdir(f"/proc/{pid}/task"))
 
@@ -56,26 +47,24 @@ def mean(values):
 class Samples(threading.Thread):
     """Of the process, ten times a second, or 400 over the run where that is less."""
 
-    def __init__(self, pid, seconds):
+    def __init__(self, server, seconds):
         super().__init__(daemon=True)
-        self.pid, self.pause, self.ends, self.bytes = pid, max(0.1, seconds / 400), threading.Event(), []
+        self.server, self.pause, self.ends, self.bytes = server, max(0.1, seconds / 400), threading.Event(), []
 
     def run(self):
         while not self.ends.wait(self.pause):
-            self.bytes.append(resident(self.pid))
+            self.bytes.append(self.server.resident())
 
 
 def soak(seconds):
     weights = [f"--tenants.t{index:02}.weight={HEAVY if index % 2 else 1}" for index in range(TENANTS)]
-    with Server("--cache.arena=256MiB", *weights) as server:
+    with Server("--cache.arena=256MiB", *weights, chatty=True) as server:
         pid = server.process.pid
-        reader = threading.Thread(target=lambda: [None for _ in server.process.stderr], daemon=True)  # of its log
-        reader.start()
         run = [os.environ.get("EBB_SOAK_LOAD", "build/release/tests/e2e/soak_load"), server.addr, str(TENANTS), str(STREAMS)]
-        open_before = files(pid)
+        open_before = server.open_files()
         subprocess.run([*run, str(min(seconds / 4, 10))], check=True, capture_output=True, timeout=PATIENCE)  # buffers and pools fill
         before = threads(pid)
-        samples = Samples(pid, seconds)
+        samples = Samples(server, seconds)
         samples.start()
         done = subprocess.run([*run, str(seconds)], check=True, capture_output=True, text=True, timeout=seconds + PATIENCE)
         samples.ends.set()
@@ -109,11 +98,10 @@ def soak(seconds):
             assert max(late) <= LATE, told["gaps_ms"]
         assert after["ebb_kv_pages_limit"] == sum(after[f'ebb_kv_pages{{state="{state}"}}'] for state in ("free", "owned")), "pages leaked"
         # gRPC opens a few for its threads with the first call, and keeps them.
-        eventually(lambda: files(pid) <= open_before + 8, lambda: f"{files(pid)} files are open, {open_before} were before")
+        eventually(lambda: server.open_files() <= open_before + 8, lambda: f"{server.open_files()} files are open, {open_before} were before")
         eventually(lambda: threads(pid) <= before + 16, lambda: f"{threads(pid)} threads, {before} were before")
         server.process.terminate()
         assert server.process.wait(timeout=PATIENCE) == 0
-        reader.join(PATIENCE)
 
 
 if __name__ == "__main__":
