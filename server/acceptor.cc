@@ -185,21 +185,21 @@ bool Acceptor::TakeOne(int listener) {
   return true;
 }
 
-bool Acceptor::IsToldNow() {
+bool Acceptor::IsToldNow(absl::Time& last) {
   const absl::Time now = clock_.Now();
-  if (now - told_ < kTellEvery) return false;
-  told_ = now;
+  if (now - last < kTellEvery) return false;
+  last = now;
   return true;
 }
 
 void Acceptor::TellOfFiles() {
-  if (!IsToldNow()) return;
+  if (!IsToldNow(told_of_files_)) return;
   LogWarn("connections_refused", {{"descriptors", descriptors_max_}},
           "almost all files that the process may open are connections: raise `ulimit -n`, or find who opens them");
 }
 
 void Acceptor::TellOfAddress(const std::string& peer) {
-  if (!IsToldNow()) return;
+  if (!IsToldNow(told_of_address_)) return;
   LogWarn("connections_refused", {{"address", peer}},
           "it has as many connections as an address may have: raise server.connections_per_address where it is many "
           "clients', or find out what opens them");

@@ -53,7 +53,7 @@ class Acceptor {
   Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop, size_t connections_max);
   void Run();
   bool TakeOne(int listener);
-  bool IsToldNow();
+  bool IsToldNow(absl::Time& last);
   void TellOfFiles();
   void TellOfAddress(const std::string& peer);
 
@@ -65,8 +65,10 @@ class Acceptor {
   AddressLimit of_an_address_;  // one that it does not admit, too
   std::function<void(int, OpenFile)> take_ = {};
   Counter* refused_ = nullptr;
-  absl::Time told_ = absl::InfinitePast();  // when the log last said so
-  std::thread thread_;                      // last: it uses what stands above
+  // When the log last said so.
+  absl::Time told_of_files_ = absl::InfinitePast();
+  absl::Time told_of_address_ = absl::InfinitePast();
+  std::thread thread_;  // last: it uses what stands above
 };
 
 }  // namespace ebb

@@ -6,9 +6,9 @@
 #include <sys/socket.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "server/files.h"
 
 namespace ebb {
@@ -44,11 +44,8 @@ TEST(NameOfPeerTest, IsOneForAllAddressesOfOneClient) {
 TEST(AddressLimitTest, AnAddressHasItsNumberAndTakesNoneOfAnothers) {
   AddressLimit limit(2);
   const absl::Time now = absl::UnixEpoch();
-  const std::vector<OpenFile> open = [] {
-    std::vector<OpenFile> sockets;
-    for (int i = 0; i < 6; ++i) sockets.push_back(Socket());
-    return sockets;
-  }();
+  std::vector<OpenFile> open(4);
+  for (OpenFile& each : open) each = Socket();
   EXPECT_TRUE(limit.Admits("a", open[0].get(), now));
   EXPECT_TRUE(limit.Admits("a", open[1].get(), now));
   EXPECT_FALSE(limit.Admits("a", open[2].get(), now));
