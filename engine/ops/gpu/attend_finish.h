@@ -55,17 +55,17 @@ EBB_DEVICE HeadStats FoldSplits(const AttendArgs& a, const SessionView& session,
       const int32_t own = begin + member;
       const float factor = own < splits && stats[2 * own + 1] != 0 ? Exp(stats[2 * own] - peak) : 0;
       const int32_t count = splits - begin < kTeam ? splits - begin : kTeam;
-      constexpr int32_t kTogether = 4;  // under way at once
+      constexpr int32_t kTogether = 8;  // under way at once
       for (int32_t c = 0; c < count; c += kTogether) {
-        Vector16 four[kTogether];
+        Vector16 some[kTogether];
         EBB_UNROLL
-        for (int32_t k = 0; k < kTogether; ++k) four[k] = sums[(begin + (c + k < count ? c + k : c)) * (d / 4) + i];
+        for (int32_t k = 0; k < kTogether; ++k) some[k] = sums[(begin + (c + k < count ? c + k : c)) * (d / 4) + i];
         EBB_UNROLL
         for (int32_t k = 0; k < kTogether; ++k) {
           const float times = Shuffle(factor, c + k < count ? c + k : c);
           EBB_UNROLL
           for (int32_t j = 0; j < 4; ++j) {
-            if (c + k < count && times != 0) sum[j] = MultiplyAdd(FloatOf(four[k].word[j]), times, sum[j]);
+            if (c + k < count && times != 0) sum[j] = MultiplyAdd(FloatOf(some[k].word[j]), times, sum[j]);
           }
         }
       }
@@ -129,12 +129,14 @@ EBB_DEVICE void FinishRow(const AttendArgs& a, const SessionView& session, int32
   EBB_SHARED HeadStats of_head[kGroupMax];
   int32_t* const arrived = a.arrived + int64_t{row} * a.cache.kv_heads + head;
   const int32_t splits = SplitsIn(a, session);
-  FenceDevice();
   Barrier();
-  if (ThreadIndex() == 0) is_last = AddDevice(arrived, 1) == splits - 1 ? 1 : 0;
+  if (ThreadIndex() == 0) {  // for all of its block, by the barriers around
+    FenceDevice();
+    is_last = AddDevice(arrived, 1) == splits - 1 ? 1 : 0;
+    FenceDevice();
+  }
   Barrier();
   if (is_last == 0) return;
-  FenceDevice();
   if (ThreadIndex() == 0) *arrived = 0;  // for the next launch
   const int64_t first_head = (int64_t{row} * a.cache.kv_heads + head) * a.group;
   for (int32_t begin = 0; begin < a.group; begin += kThreads / kTeam) {

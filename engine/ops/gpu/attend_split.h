@@ -21,7 +21,7 @@ struct OwnSplit {
   EBB_DEVICE explicit OwnSplit(const AttendArgs& a)
       : row(a.first_row + BlockZ()),
         head(BlockY()),
-        session(a.cache.sessions[a.cache.row_session[row]]),
+        session(a.cache.sessions[a.first_session + BlockZ()]),  // each brings one row
         lane(a.layer * a.cache.kv_heads + head),
         first(BlockX() * kSplitSlots),
         slots(session.slots - first < kSplitSlots ? session.slots - first : kSplitSlots) {}

@@ -5,12 +5,13 @@
 // K of the split, then V, goes by in stages of up to 32 slots, copied to a ring in shared memory while others are
 // computed. Rows of a stage are 16 bytes longer than they are, so that what a team reads at once lies in all banks.
 //
-//   stages   K 0 | K 1 | ... | K 7 | V 0 | V 1 | ... | V 7        ring   stage s lies in part s % kRing
+//   stages   K 0 | K 1 | ... | K 7 | V 0 | V 1 | ... | V 7        ring   stage s lies in part s % 2, 4 or 8
 //                                  ^ softmax of the split, while V is on its way
 //
 // What comes in floats, queries and weights, is two BF16 that add up to it but for 2^-17 of it: a product has the first
 // terms of eight query heads in rows 0 .. 7 of its left side, the second ones in rows 8 .. 15, and both results lie
-// with one thread. Keys that are turned become two terms, too.
+// with one thread. Where keys are turned, queries are two F16 (2^-22) and a key one: within 2^-12 of it, an eighth of
+// what it lost when it was stored as BF16. REQUIRES: turned keys, and queries times the scale, are within F16's 65504.
 //
 //   logits   [heads' terms] x [8 slots], a unit of 16 components at a time (rope.h): thread 4 g + t has numbers 2 t and
 //            2 t + 1 of both halves of slot g's unit. Those are two pairs, whichever kind, so a rotation never leaves
@@ -43,13 +44,9 @@ namespace {
 
 constexpr int32_t kThreads = 128;
 constexpr int32_t kTeams = kThreads / kTeam;
-constexpr int32_t kRing = 3;
 constexpr int32_t kSlots = 8 * kTeams;             // of a stage
 constexpr int32_t kShareStride = kSplitSlots + 8;  // so that heads begin in different banks
 constexpr int32_t kSecondTerm = kShareStride / 2;
-
-// Of two numbers that are exact in BF16.
-EBB_DEVICE uint32_t PackExact(float low, float high) { return BitsOf(low) >> 16 | (BitsOf(high) & 0xFFFF0000U); }
 
 // What a thread has of a unit: numbers 2 t and 2 t + 1 of its first eight, and of its second eight.
 struct Quarter {
@@ -58,14 +55,19 @@ struct Quarter {
 EBB_DEVICE Quarter QuarterOf(uint32_t low, uint32_t high) {
   return {{FloatOf(low << 16), FloatOf(low & 0xFFFF0000U)}, {FloatOf(high << 16), FloatOf(high & 0xFFFF0000U)}};
 }
-template <typename E>
-EBB_DEVICE Quarter ReadBytes(const uint8_t* low, const uint8_t* high) {
-  using Type = typename E::Type;
-  const uint32_t first = *reinterpret_cast<const uint16_t*>(low);
-  const uint32_t second = *reinterpret_cast<const uint16_t*>(high);
-  return {{E::Read(static_cast<Type>(first & 0xFFU)), E::Read(static_cast<Type>(first >> 8))},
-          {E::Read(static_cast<Type>(second & 0xFFU)), E::Read(static_cast<Type>(second >> 8))}};
+// Two bytes of each, 0 and 1, 4 and 5, in the order of `which` (PickBytes).
+EBB_DEVICE uint32_t ReadTwice(const uint8_t* low, const uint8_t* high, uint32_t which) {
+  return PickBytes(*reinterpret_cast<const uint16_t*>(low), *reinterpret_cast<const uint16_t*>(high), which);
 }
+
+// Which pairs turn together: of heads that turn whole, one kind; else as the rope says.
+enum class Pairs { kAsSaid, kNeighbours, kHalves };
+
+struct SplitArgs {
+  AttendArgs attend;
+  int32_t ring;  // 2, 4 or 8
+};
+
 // Turned, as first and second numbers of its two pairs, by `turns` of these. Pairs of neighbours lie in a half each.
 EBB_DEVICE Quarter TurnQuarter(const Quarter& q, bool neighbours, int32_t position, const uint64_t* turns) {
   const float x[2] = {q.low[0], neighbours ? q.high[0] : q.low[1]};
@@ -80,10 +82,16 @@ EBB_DEVICE Quarter TurnQuarter(const Quarter& q, bool neighbours, int32_t positi
   return turned;
 }
 
-// kWhole: heads have kUnits units, and not fewer.
-template <typename E, int32_t kUnits, bool kWhole>
-EBB_KERNEL(kThreads)
-AttendSplit(AttendArgs a) {
+// Of a stage, the number among those of keys, or of values.
+EBB_DEVICE int32_t StageOf(int32_t stage, int32_t key_stages) {
+  return stage < key_stages ? stage : stage - key_stages;
+}
+
+// kWhole: heads have kUnits units, and not fewer. Of those alone kPairs is said: that all of it turns, and how.
+template <typename E, int32_t kUnits, bool kWhole, Pairs kPairsAre>
+EBB_KERNEL_BESIDE(kThreads, kUnits > 8 ? 4 : 8)
+AttendSplit(SplitArgs args) {
+  const AttendArgs& a = args.attend;
   EBB_SHARED Vector16 share_words[kGroupMax * kShareStride / 4];
   EBB_SHARED int32_t at[kSplitSlots];  // positions, -1 where this row sees nothing
   struct alignas(16) TurnsOfThread {
@@ -122,18 +130,20 @@ AttendSplit(AttendArgs a) {
   const int32_t own_at = thread / vectors * row_bytes + own_column * 16;
   const int32_t next_rows = kThreads / vectors;
   const int32_t next_columns = kThreads % vectors;
-  const auto issue = [&](int32_t stage, int32_t page) {
+  // To part `part` of the ring, bytes from its beginning.
+  const int32_t ring_bytes = args.ring * part_bytes;
+  const auto issue = [&](int32_t stage, int32_t part, int32_t page) {
     const bool is_key = stage < key_stages;
     const int32_t begin = (is_key ? stage : stage - key_stages) * kSlots;
     const int32_t row_in_page = begin % kPageSlots + (is_key ? 0 : kPageSlots);
     const uint8_t* from =
         static_cast<const uint8_t*>(cache.arena.base) + page * page_bytes + (row_in_page * vectors + thread) * 16;
-    SharedAt to = ring_at + stage % kRing * part_bytes + own_at;
+    SharedAt to = ring_at + part + own_at;
     const int32_t count = (split.slots - begin < kSlots ? split.slots - begin : kSlots) * vectors;
     int32_t column = own_column;
     EBB_UNROLL
     for (int32_t i = 0; i < kSlots * kUnits * kBytes / kThreads; ++i) {
-      if (thread + i * kThreads < count) CopyAhead(to, from);
+      if (thread + i * kThreads < count) CopyOnceAhead(to, from);
       from += 16 * kThreads;
       to += next_rows * row_bytes + next_columns * 16;
       if (next_columns == 0) continue;
@@ -145,30 +155,55 @@ AttendSplit(AttendArgs a) {
   };
   const int32_t* const page =
       split.session.page + int64_t{split.lane} * split.session.pages_per_lane + split.first / kPageSlots;
-  static_assert((kRing - 1) * kSlots <= kPageSlots);
-  const int32_t first_page = page[0];
-  for (int32_t stage = 0; stage < kRing - 1; ++stage) {
-    if (stage < 2 * key_stages) issue(stage, first_page);
+  // Read before the copies are begun, so that these are waited for together.
+  const int32_t* const position = split.Positions();
+  const int32_t own_slot = split.OwnSlot();
+  constexpr int32_t kOwnSlots = kSplitSlots / kThreads;
+  int32_t own_position[kOwnSlots];
+  EBB_UNROLL
+  for (int32_t i = 0; i < kOwnSlots; ++i) {
+    const int32_t slot = thread + i * kThreads;
+    own_position[i] = slot < split.slots ? position[split.first + slot] : -1;
+  }
+  static_assert(kUnits * kPairs <= kThreads);
+  uint64_t own_turns = 0;
+  if (thread < a.rope.rotary_dims / 2) own_turns = a.rope.turns[thread];
+  const int32_t query = position[own_slot];
+  for (int32_t stage = 0; stage < args.ring - 1; ++stage) {
+    if (stage < 2 * key_stages)
+      issue(stage, stage * part_bytes, page[StageOf(stage, key_stages) * kSlots / kPageSlots]);
     CloseCopies();
   }
   // Rows of a stage that is whole from now on, and the next in the part of the one before, which is read.
+  int32_t taken = ring_bytes - part_bytes;
   const auto take = [&](int32_t stage) {
-    CopiesArrived<kRing - 2>();
-    Barrier();
-    const int32_t next = stage + kRing - 1;
-    if (next < 2 * key_stages) {
-      issue(next, pages[(next < key_stages ? next : next - key_stages) * kSlots / kPageSlots]);
+    if (args.ring == 2) {
+      CopiesArrived<0>();
+    } else if (args.ring == 4) {
+      CopiesArrived<2>();
+    } else {
+      CopiesArrived<6>();
     }
+    Barrier();
+    const int32_t next = stage + args.ring - 1;
+    if (next < 2 * key_stages) issue(next, taken, pages[StageOf(next, key_stages) * kSlots / kPageSlots]);
     CloseCopies();
-    return stage % kRing * part_bytes;
+    taken = taken + part_bytes == ring_bytes ? 0 : taken + part_bytes;
+    return taken;
   };
 
-  const int32_t* const position = split.Positions();
-  const int32_t query = position[split.OwnSlot()];
-  const bool neighbours = a.rope.halves == 0;
-  for (int32_t i = thread; i < kSplitSlots; i += kThreads) {
-    const int32_t own = i < split.slots ? position[split.first + i] : -1;
-    at[i] = own <= query ? own : -1;
+  const bool neighbours = kPairsAre == Pairs::kAsSaid ? a.rope.halves == 0 : kPairsAre == Pairs::kNeighbours;
+  const auto turns_unit = [&](int32_t u) { return kPairsAre != Pairs::kAsSaid || kUnit * u < a.rope.rotary_dims; };
+  // Where a half of a unit begins in a row, bytes.
+  const auto place_of = [&](int32_t u, int32_t half) {
+    if constexpr (kPairsAre == Pairs::kNeighbours) return (kUnit * u + kPairs * half) * kBytes;
+    if constexpr (kPairsAre == Pairs::kHalves) return (kPairs * u + kUnits * kPairs * half) * kBytes;
+    return places[u][half];
+  };
+  EBB_UNROLL
+  for (int32_t n = 0; n < kOwnSlots; ++n) {
+    const int32_t i = thread + n * kThreads;
+    at[i] = own_position[n] <= query ? own_position[n] : -1;
     if constexpr (E::kScaled) {
       const SlotScales scales =
           i < split.slots ? RowsOf<E>(cache.arena, split.session, split.lane, split.first + i).Scales() : SlotScales{};
@@ -182,10 +217,10 @@ AttendSplit(AttendArgs a) {
     places[thread][0] = place.first * kBytes;
     places[thread][1] = place.second * kBytes;
   }
-  for (int32_t i = thread; i < d / 2; i += kThreads) {
-    const int32_t of = i % kPairs;
-    const int32_t pair = i - of + (neighbours ? of % 2 * 4 + of / 2 : of);
-    turns[i / kPairs][of / 2].of_pair[of % 2] = pair < a.rope.rotary_dims / 2 ? a.rope.turns[pair] : 0;
+  if (thread < d / 2) {  // a pair each, where it belongs
+    const int32_t pair = thread % kPairs;
+    const int32_t of = neighbours ? pair % 4 * 2 + pair / 4 : pair;
+    turns[thread / kPairs][of / 2].of_pair[of % 2] = own_turns;
   }
   Barrier();
 
@@ -199,9 +234,15 @@ AttendSplit(AttendArgs a) {
       const float* const low = own + place.first;
       const float* const high = own + place.second;
       Quarter quarter = {{low[0], low[1]}, {high[0], high[1]}};
-      if (kUnit * u < a.rope.rotary_dims) quarter = TurnQuarter(quarter, neighbours, query, turns[u][t].of_pair);
-      const Terms of_low = TermsOf(a.scale * quarter.low[0], a.scale * quarter.low[1]);
-      const Terms of_high = TermsOf(a.scale * quarter.high[0], a.scale * quarter.high[1]);
+      const bool turn = turns_unit(u);
+      if (turn) quarter = TurnQuarter(quarter, neighbours, query, turns[u][t].of_pair);
+      const auto terms_of = [&](const float(&two)[2]) {
+        const float x = a.scale * two[0];
+        const float y = a.scale * two[1];
+        return turn ? HalfTermsOf(x, y) : TermsOf(x, y);
+      };
+      const Terms of_low = terms_of(quarter.low);
+      const Terms of_high = terms_of(quarter.high);
       terms = {{of_low.first, of_low.second, of_high.first, of_high.second}};
     }
     share_words[u * kTeam + thread % kTeam] = terms;
@@ -220,19 +261,15 @@ AttendSplit(AttendArgs a) {
     const int32_t own = at[begin + g];
     float c[4] = {};
     SyncTeam();
-    const auto multiply = [&](int32_t u, const Quarter& quarter, uint32_t low, uint32_t high) {
+    const auto multiply = [&](int32_t u, uint32_t low, uint32_t high) {
       const uint32_t left[4] = {q[u].word[0], q[u].word[1], q[u].word[2], q[u].word[3]};
-      if (kUnit * u >= a.rope.rotary_dims) {
+      if (!turns_unit(u)) {
         const uint32_t exact[2] = {low, high};
         return MultiplySmallTile(left, exact, c);
       }
-      const Quarter turned = TurnQuarter(quarter, neighbours, own, turns[u][t].of_pair);
-      const Terms of_low = TermsOf(turned.low[0], turned.low[1]);
-      const Terms of_high = TermsOf(turned.high[0], turned.high[1]);
-      const uint32_t first_terms[2] = {of_low.first, of_high.first};
-      const uint32_t second_terms[2] = {of_low.second, of_high.second};
-      MultiplySmallTile(left, first_terms, c);
-      MultiplySmallTile(left, second_terms, c);
+      const Quarter turned = TurnQuarter(QuarterOf(low, high), neighbours, own, turns[u][t].of_pair);
+      const uint32_t halves[2] = {PackF16(turned.low[0], turned.low[1]), PackF16(turned.high[0], turned.high[1])};
+      MultiplySmallTile<Half::kF16>(left, halves, c);
     };
     EBB_UNROLL
     for (int32_t u = 0; u < kUnits; u += 2) {
@@ -242,15 +279,15 @@ AttendSplit(AttendArgs a) {
         for (int32_t i = u; i < u + 2; ++i) {
           if (i >= units) continue;
           const uint8_t* const from = ring + tile + g * row_bytes + 2 * t;
-          const Quarter quarter = ReadBytes<E>(from + places[i][0], from + places[i][1]);
-          multiply(i, quarter, PackExact(quarter.low[0], quarter.low[1]), PackExact(quarter.high[0], quarter.high[1]));
+          const uint32_t bytes = ReadTwice(from + place_of(i, 0), from + place_of(i, 1), 0x5140U);
+          multiply(i, E::PairOf(bytes, 0), E::PairOf(bytes, 1));
         }
       } else {
         uint32_t words[4];
         LoadTiles<false>(
-            [&](int32_t m, int32_t r) { return ring_at + tile + r * row_bytes + places[u + m / 2][m % 2]; }, words);
-        multiply(u, QuarterOf(words[0], words[1]), words[0], words[1]);
-        if (u + 1 < units) multiply(u + 1, QuarterOf(words[2], words[3]), words[2], words[3]);
+            [&](int32_t m, int32_t r) { return ring_at + tile + r * row_bytes + place_of(u + m / 2, m % 2); }, words);
+        multiply(u, words[0], words[1]);
+        if (u + 1 < units) multiply(u + 1, words[2], words[3]);
       }
     }
     if (g >= a.group) continue;
@@ -280,10 +317,12 @@ AttendSplit(AttendArgs a) {
         const bool seen = at[slot] >= 0;
         hidden |= !seen && slot < key_stages * kSlots;
         e[i][j] = seen ? share[own * kShareStride + slot] : MinusInfinity();
-        if (a.logits != nullptr && is_head && slot < split.slots) {
-          a.logits[(first_head + own) * cache.slots_max + split.first + slot] = e[i][j];
-        }
         peak = Larger(e[i][j], peak);
+      }
+      const int32_t two = 2 * (member + kTeam * i);  // the row has room for four
+      if (a.logits != nullptr && is_head && two < split.slots) {
+        *reinterpret_cast<Vector8*>(a.logits + (first_head + own) * cache.slots_max + split.first +
+                                    two) = {{BitsOf(e[i][0]), BitsOf(e[i][1])}};
       }
     }
     peak = ReduceTeam(peak, Largest());
@@ -323,13 +362,6 @@ AttendSplit(AttendArgs a) {
   for (int32_t stage = key_stages; stage < 2 * key_stages; ++stage) {
     const int32_t rows = take(stage);
     const int32_t begin = (stage - key_stages) * kSlots;
-    if (hidden && !E::kScaled) {  // whatever a hidden slot holds, 0 times it is to be 0; bytes are numbers anyway
-      for (int32_t i = thread; i < kSlots * vectors; i += kThreads) {
-        const int32_t slot = i / vectors;
-        if (at[begin + slot] < 0) *reinterpret_cast<Vector16*>(ring + rows + slot * row_bytes + i % vectors * 16) = {};
-      }
-      Barrier();
-    }
     const int32_t end = split.slots - begin < kSlots ? split.slots - begin : kSlots;
     for (int32_t k = 0; k < end; k += 16) {
       uint32_t weight[4] = {};
@@ -339,6 +371,15 @@ AttendSplit(AttendArgs a) {
         weight[1] = of_head[kSecondTerm];
         weight[2] = of_head[4];
         weight[3] = of_head[kSecondTerm + 4];
+      }
+      // Whatever a hidden slot holds, 0 times it is to be 0; bytes are numbers anyway.
+      uint32_t seen[2] = {~0U, ~0U};
+      if (hidden && !E::kScaled) {
+        EBB_UNROLL
+        for (int32_t m = 0; m < 2; ++m) {
+          const int32_t* const of_two = at + begin + k + 8 * m + 2 * t;
+          seen[m] = (of_two[0] >= 0 ? 0xFFFFU : 0U) | (of_two[1] >= 0 ? 0xFFFF0000U : 0U);
+        }
       }
       SyncTeam();
       EBB_UNROLL
@@ -350,9 +391,9 @@ AttendSplit(AttendArgs a) {
           for (int32_t half = 0; half < 2; ++half) {
             if (unit >= units) continue;
             const uint8_t* const from = ring + rows + (k + 8 * half + 2 * t) * row_bytes + kUnit * unit + 2 * g;
-            const Quarter quarter = ReadBytes<E>(from, from + row_bytes);
-            v[half] = PackExact(quarter.low[0], quarter.high[0]);
-            v[2 + half] = PackExact(quarter.low[1], quarter.high[1]);
+            const uint32_t bytes = ReadTwice(from, from + row_bytes, 0x5410U);
+            v[half] = E::PairOf(bytes, 0);
+            v[2 + half] = E::PairOf(bytes, 1);
           }
         } else {
           const int32_t place = unit < units ? 2 * kUnit * unit : 0;  // all threads of a warp meet
@@ -362,8 +403,8 @@ AttendSplit(AttendArgs a) {
               },
               v);
         }
-        const uint32_t first_eight[2] = {v[0], v[1]};
-        const uint32_t other_eight[2] = {v[2], v[3]};
+        const uint32_t first_eight[2] = {v[0] & seen[0], v[1] & seen[1]};
+        const uint32_t other_eight[2] = {v[2] & seen[0], v[3] & seen[1]};
         MultiplySmallTile(weight, first_eight, sum[own][0]);
         MultiplySmallTile(weight, other_eight, sum[own][1]);
       }
@@ -387,13 +428,34 @@ AttendSplit(AttendArgs a) {
   FinishRow<kThreads>(a, split.session, split.row, split.head);
 }
 
+// Few blocks on a multiprocessor have to have more under way each. A part of the ring has `part` bytes.
+int32_t RingOf(int64_t blocks, int32_t part) {
+  constexpr int32_t kOthers = 16 << 10;  // bytes of shared memory beside the ring
+  struct Choice {
+    int32_t ring, beside;  // so many blocks on a multiprocessor
+  };
+  for (const Choice& choice : {Choice{8, 2}, Choice{4, 4}}) {
+    const bool are_few = blocks <= int64_t{choice.beside} * kMultiprocessors;
+    if (are_few && choice.ring * part + kOthers <= kSharedMax) return choice.ring;
+  }
+  return 2;
+}
+
+template <typename E, int32_t kUnits, bool kWhole, Pairs kPairsAre>
+void LaunchPairs(const AttendArgs& args, Stream stream) {
+  const int32_t d = args.cache.arena.head_dim;
+  const Grid grid = {args.splits, args.cache.kv_heads, args.cache.rows};
+  const int32_t part = kSlots * (d * static_cast<int32_t>(sizeof(typename E::Type)) + 16);
+  const int32_t ring = RingOf(grid.x * grid.y * grid.z, part);
+  Launch(AttendSplit<E, kUnits, kWhole, kPairsAre>, grid, kThreads, SplitArgs{args, ring}, stream, ring * part);
+}
 template <typename E, int32_t kUnits>
 void LaunchUnits(const AttendArgs& args, Stream stream) {
   const int32_t d = args.cache.arena.head_dim;
-  const Grid grid = {args.splits, args.cache.kv_heads, args.cache.rows};
-  const int32_t ring = kRing * kSlots * (d * static_cast<int32_t>(sizeof(typename E::Type)) + 16);
-  if (d == kUnit * kUnits) return Launch(AttendSplit<E, kUnits, true>, grid, kThreads, args, stream, ring);
-  Launch(AttendSplit<E, kUnits, false>, grid, kThreads, args, stream, ring);
+  if (d != kUnit * kUnits) return LaunchPairs<E, kUnits, false, Pairs::kAsSaid>(args, stream);
+  if (args.rope.rotary_dims != d) return LaunchPairs<E, kUnits, true, Pairs::kAsSaid>(args, stream);
+  if (args.rope.halves != 0) return LaunchPairs<E, kUnits, true, Pairs::kHalves>(args, stream);
+  LaunchPairs<E, kUnits, true, Pairs::kNeighbours>(args, stream);
 }
 template <typename E>
 void LaunchOf(const AttendArgs& args, Stream stream) {

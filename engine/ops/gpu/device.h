@@ -52,6 +52,14 @@ inline constexpr int32_t kSharedMax = 64 << 10;
 inline constexpr int32_t kSharedMax = 99 << 10;
 #endif
 
+// As a large device has them; by how many blocks there are for each, launches choose what bits do not depend on. The
+// emulation has few, so that tests meet every choice.
+#if defined(__CUDACC__) || defined(__HIPCC__)
+inline constexpr int32_t kMultiprocessors = 132;
+#else
+inline constexpr int32_t kMultiprocessors = 4;
+#endif
+
 // Whether a launch is to be made, after what has to be asked of the device for it (launch.cc). `file` is the kernel's,
 // `shared` what the launch asks for, bytes.
 bool MayLaunch(const void* kernel, const char* file, int32_t shared);
@@ -190,6 +198,19 @@ EBB_DEVICE void CopyAhead(SharedAt to, const void* from) {
 #endif
 }
 EBB_DEVICE void CopyAhead(void* to, const void* from) { CopyAhead(AtShared(to), from); }
+// The same of what is not read again soon: it need not push out of L2 what is.
+EBB_DEVICE void CopyOnceAhead(SharedAt to, const void* from) {
+#if defined(__CUDA_ARCH__)
+  uint64_t first_to_go;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_to_go));
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+               :
+               : "r"(to), "l"(from), "l"(first_to_go)
+               : "memory");
+#else
+  CopyAhead(to, from);
+#endif
+}
 EBB_DEVICE void CloseCopies() {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.commit_group;" : : : "memory");
@@ -294,6 +315,7 @@ EBB_DEVICE float LargerNumber(float a, float b) { return __builtin_fmaxf(a, b); 
 using SharedAt = uint8_t*;
 EBB_DEVICE SharedAt AtShared(void* shared) { return static_cast<uint8_t*>(shared); }
 EBB_DEVICE void CopyAhead(void* to, const void* from) { emulation::CopyLater(to, from); }
+EBB_DEVICE void CopyOnceAhead(void* to, const void* from) { emulation::CopyLater(to, from); }
 EBB_DEVICE void CloseCopies() { emulation::CloseCopies(); }
 template <int32_t kLater = 0>
 EBB_DEVICE void CopiesArrived() {

@@ -280,6 +280,8 @@ struct StoreArgs {
 //   of split c        peak = max over its slots, weight = sum of e^(logit - peak), sums = sum of e^(logit - peak) v
 //
 // Of caches in BF16 or bytes q, k and v are finite; else what is multiplied by them may be NaN where infinity would do.
+// Of rows that come alone keys that turn are rounded to F16, so that, turned, they are within its 65504; so is q times
+// the scale.
 //
 // The splits are folded in ascending order into out = sum / weight, and into stats (peak, 1 / weight): by Attend, of
 // rows that come alone, of which it also tells the scores what they received; by AttendMerge, of others.

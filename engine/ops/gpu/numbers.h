@@ -46,6 +46,41 @@ EBB_DEVICE uint32_t AddBf16Pairs(uint32_t a, uint32_t b) {
 #endif
 }
 
+// Four bytes of eight, by a digit each of `which`.
+EBB_DEVICE uint32_t PickBytes(uint32_t low, uint32_t high, uint32_t which) {
+#if defined(__CUDA_ARCH__)
+  return __byte_perm(low, high, which);
+#else
+  const uint64_t all = static_cast<uint64_t>(high) << 32 | low;
+  uint32_t picked = 0;
+  EBB_UNROLL
+  for (int32_t i = 0; i < 4; ++i)
+    picked |= static_cast<uint32_t>(all >> (8 * (which >> (4 * i) & 7U)) & 0xFFU) << (8 * i);
+  return picked;
+#endif
+}
+
+// Some bits of a word, and others: one operation where the compiler would make it two for the sake of a constant.
+EBB_DEVICE uint32_t BitsAnd(uint32_t word, uint32_t mask, uint32_t others) {
+#if defined(__CUDA_ARCH__)
+  uint32_t all;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(all) : "r"(word), "r"(mask), "r"(others));
+  return all;
+#else
+  return (word & mask) | others;
+#endif
+}
+
+// A small integer in the low bits of a BF16 of 128, whose last bit counts as 1, is 128 + it.
+inline constexpr uint32_t k128 = 0x43004300U;
+inline constexpr uint32_t kMinus128 = 0xC300C300U;
+// Of four bytes as signed integers, 0 and 2, then 1 and 3. Of a byte, the low seven bits are a number; its sign makes
+// the 128 that is taken off 256.
+EBB_DEVICE uint32_t Bf16PairOfBytes(uint32_t word, int32_t first) {
+  const uint32_t two = word >> (8 * first);
+  return AddBf16Pairs(BitsAnd(two, 0x007F007FU, k128), BitsAnd(two, 0x00800080U, kMinus128));
+}
+
 #if defined(__CUDACC__)
 EBB_DEVICE float FromF16(uint32_t bits) { return __half2float(__ushort_as_half(static_cast<uint16_t>(bits))); }
 EBB_DEVICE uint16_t ToF16(float x) { return __half_as_ushort(__float2half_rn(x)); }
@@ -74,6 +109,17 @@ EBB_DEVICE uint16_t ToF16(float x) {
   return static_cast<uint16_t>(sign | (magnitude - 0x38000000U + 0xFFFU + (magnitude >> 13 & 1U)) >> 13);
 }
 #endif
+
+// Two, the first in the lower half; what is larger than F16 has becomes infinite.
+EBB_DEVICE uint32_t PackF16(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+#else
+  return ToF16(low) | static_cast<uint32_t>(ToF16(high)) << 16;
+#endif
+}
 
 // Sixteen bytes, read at once.
 struct alignas(16) Vector16 {
@@ -154,6 +200,8 @@ struct KvInt8 {
     return static_cast<int8_t>(BitsOf(MultiplyAdd(x, units, 12582912.0F)) & 0xFFU);
   }
   static EBB_DEVICE float Read(int8_t x) { return static_cast<float>(x); }
+  // What Read tells of bytes `first` and `first` + 2 of four, 0 or 1, as a pair of BF16.
+  static EBB_DEVICE uint32_t PairOf(uint32_t bytes, int32_t first) { return Bf16PairOfBytes(bytes, first); }
 };
 
 struct KvFp8 {
@@ -186,6 +234,10 @@ struct KvFp8 {
     return static_cast<uint8_t>((BitsOf(x) >> 31 << 7) + count + (power >> 20) - ((127U - 6U) << 3));
   }
   static EBB_DEVICE float Read(uint8_t x) { return FromF16(HalvesOf(x)); }
+  static EBB_DEVICE uint32_t PairOf(uint32_t bytes, int32_t first) {  // exact: three bits, and few powers
+    const uint32_t halves = HalvesOf(bytes >> (8 * first));
+    return PickBytes(BitsOf(FromF16(halves & 0xFFFFU)), BitsOf(FromF16(halves >> 16)), 0x7632U);
+  }
 };
 
 // Eight neighbours as the numbers that they are.

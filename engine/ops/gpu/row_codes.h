@@ -1,8 +1,8 @@
 // Weights as linear_rows_small.cc takes them: what a thread reads of a chunk of 32 columns well before it multiplies
 // them, and the pairs of BF16 that it then makes of it, in a few operations for two codes.
 //
-// A small integer is put into the low bits of a BF16 of 128, whose last bit counts as 1: that is 128 + code, and a sum
-// of two BF16 takes the 128 off, exactly. Which columns are a thread's, and in which order, is what comes cheapest; x
+// A small integer is put into the low bits of a BF16 of 128: that is 128 + code, and a sum of two BF16 takes the 128
+// off, exactly. Which columns are a thread's, and in which order, is what comes cheapest; x
 // is laid out alike (ReadX).
 
 #ifndef EBB_ENGINE_OPS_GPU_ROW_CODES_H_
@@ -18,20 +18,6 @@
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 
-// Four bytes of eight, by a digit each of `which`.
-EBB_DEVICE uint32_t PickBytes(uint32_t low, uint32_t high, uint32_t which) {
-#if defined(__CUDA_ARCH__)
-  return __byte_perm(low, high, which);
-#else
-  const uint64_t all = static_cast<uint64_t>(high) << 32 | low;
-  uint32_t picked = 0;
-  EBB_UNROLL
-  for (int32_t i = 0; i < 4; ++i)
-    picked |= static_cast<uint32_t>(all >> (8 * (which >> (4 * i) & 7U)) & 0xFFU) << (8 * i);
-  return picked;
-#endif
-}
-
 // Four floats, aligned as a vector of them.
 EBB_DEVICE void ReadFour(const float* from, float (&to)[4]) {
   const Vector16 four = *reinterpret_cast<const Vector16*>(from);
@@ -44,21 +30,8 @@ EBB_DEVICE void Swap(float& a, float& b) {
   b = was;
 }
 
-inline constexpr uint32_t k128 = 0x43004300U;  // pairs of BF16
-inline constexpr uint32_t kMinus128 = 0xC300C300U;
 inline constexpr uint32_t kMinus136 = 0xC308C308U;
 inline constexpr uint32_t kMinus160 = 0xC320C320U;
-
-// Some bits of a word, and others: one operation where the compiler would make it two for the sake of a constant.
-EBB_DEVICE uint32_t BitsAnd(uint32_t word, uint32_t mask, uint32_t others) {
-#if defined(__CUDA_ARCH__)
-  uint32_t all;
-  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(all) : "r"(word), "r"(mask), "r"(others));
-  return all;
-#else
-  return (word & mask) | others;
-#endif
-}
 
 // What scales four chunks of a row, as it is stored.
 struct StoredScales {
@@ -125,13 +98,10 @@ struct RowCodes<Element::kQ8> : OneVector<Vector8> {
   static EBB_DEVICE Place From(const Matrix& w, int64_t at, int32_t t) {
     return reinterpret_cast<const Vector8*>(static_cast<const int8_t*>(w.values) + at) + t;
   }
-  // Of a byte, the low seven bits as a number; its sign makes the 128 that is taken off 256. Bytes 0 and 2, 1 and 3.
+  // Bytes 0 and 2, 1 and 3.
   static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t /*t*/, uint32_t (&to)[2]) {
     EBB_UNROLL
-    for (int32_t i = 0; i < 2; ++i) {
-      const uint32_t two = raw.word[tile] >> (8 * i);
-      to[i] = AddBf16Pairs(BitsAnd(two, 0x007F007FU, k128), BitsAnd(two, 0x00800080U, kMinus128));
-    }
+    for (int32_t i = 0; i < 2; ++i) to[i] = Bf16PairOfBytes(raw.word[tile], i);
   }
   static EBB_DEVICE void ReadX(const float* x, int32_t t, int32_t tile, float (&to)[4]) {
     ReadFour(x + 8 * t + 4 * tile, to);

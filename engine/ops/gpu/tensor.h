@@ -12,20 +12,36 @@
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 
-// C [16][8] += A [16][16] B [16][8]; A and B are BF16, two to a word, the lower index in the lower half; C is float. As
-// PTX lays them out (mma.m16n8k16), thread 4 g + t of the team has
+// What a word has two of.
+enum class Half { kBf16, kF16 };
+template <Half kHalf>
+EBB_DEVICE float NumberOf(uint32_t bits) {
+  return kHalf == Half::kBf16 ? FromBf16(bits) : FromF16(bits);
+}
+
+// C [16][8] += A [16][16] B [16][8]; A and B are numbers of kHalf, two to a word, the lower index in the lower half; C
+// is float. As PTX lays them out (mma.m16n8k16), thread 4 g + t of the team has
 //
 //   a   A[g][2t, 2t + 1]    A[g + 8][2t, 2t + 1]    A[g][2t + 8, 2t + 9]    A[g + 8][2t + 8, 2t + 9]
 //   b   B[2t, 2t + 1][g]    B[2t + 8, 2t + 9][g]
 //   c   C[g][2t]   C[g][2t + 1]   C[g + 8][2t]   C[g + 8][2t + 1]
+template <Half kHalf = Half::kBf16>
 EBB_DEVICE void MultiplySmallTile(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {
 #if defined(__CUDACC__)
 #if defined(__CUDA_ARCH__)
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-      "%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  if constexpr (kHalf == Half::kBf16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+        "%2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+        "%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
 #endif
 #else
   const int32_t lane = ThreadIndex() % kTeam;
@@ -42,8 +58,8 @@ EBB_DEVICE void MultiplySmallTile(const uint32_t (&a)[4], const uint32_t (&b)[2]
       for (int32_t i = 0; i < 4; ++i) {
         const uint32_t x = rows[i / 2];
         const uint32_t y = columns[i % 2];
-        c[i] = MultiplyAdd(FromBf16(x & 0xFFFFU), FromBf16(y & 0xFFFFU), c[i]);
-        c[i] = MultiplyAdd(FromBf16(x >> 16), FromBf16(y >> 16), c[i]);
+        c[i] = MultiplyAdd(NumberOf<kHalf>(x & 0xFFFFU), NumberOf<kHalf>(y & 0xFFFFU), c[i]);
+        c[i] = MultiplyAdd(NumberOf<kHalf>(x >> 16), NumberOf<kHalf>(y >> 16), c[i]);
       }
     }
   }
@@ -118,7 +134,13 @@ EBB_DEVICE Terms TermsOf(float low, float high) {
   const uint32_t first = PackBf16(low, high);
   return {first, PackBf16(low - FloatOf(first << 16), high - FloatOf(first & 0xFFFF0000U))};
 }
-// The same of any: what is infinite in BF16 is so in the first term, and leaves nothing.
+// The same in F16: within 2^-22 of numbers that are normal in it, and 2^-25 of 1 of others. REQUIRES: both are finite
+// in F16.
+EBB_DEVICE Terms HalfTermsOf(float low, float high) {
+  const uint32_t first = PackF16(low, high);
+  return {first, PackF16(low - FromF16(first & 0xFFFFU), high - FromF16(first >> 16))};
+}
+// TermsOf, of any: what is infinite in BF16 is so in the first term, and leaves nothing.
 EBB_DEVICE Terms TermsOfAny(float low, float high) {
   const uint32_t first = PackBf16(low, high);
   const auto left = [](float x, float rounded) {
