@@ -49,8 +49,9 @@ EBB_DEVICE int32_t GroupTilePadding(SharedAt at) {
   return static_cast<int32_t>(-address & (kGroupTileAlignment - 1));
 }
 
-// What this thread wrote to shared memory, by stores or by copies that have arrived, is there for MultiplyGroupTile
-// behind the next Barrier.
+// What this thread stored in shared memory is there for MultiplyGroupTile behind the next Barrier. Copies that have
+// arrived (CopiesArrived) are there without it: tensor cores see those as they see a multiplication's own operands in
+// any pipeline of cp.async.
 EBB_DEVICE void FenceGroupTiles() {
 #if defined(EBB_HAS_GROUP_TILES)
   asm volatile("fence.proxy.async.shared::cta;" : : : "memory");

@@ -10,8 +10,9 @@
 // x is float32: a number is the sum of two BF16, the nearest one and the nearest to what that leaves, within 2^-17 of
 // it, which is what a float sum of some hundred terms is good for. The terms are rows of a tile, [term][row], so tensor
 // cores multiply W by both at once (group_tile.h), and what a thread has of either is of the same outputs and rows:
-// their sums are added in the end. x is fetched from cache and split by each block anew: less than W is read, and of a
-// stage it takes each thread one row's eight columns.
+// their sums are added in the end. x is fetched from cache and split by each block anew: less than W is. Of the two
+// groups of threads one copies W and the other lays x, as who lays has to wait for what it stores to be seen by the
+// tensor cores, and might wait for its copies, too.
 //
 // Sums do not depend on how many rows there are: a block's columns are added in turn, then splits of the columns
 // (LaunchRows, by the shape alone), which the block that is done last adds up in ascending order. It finds what a
@@ -36,8 +37,9 @@ constexpr int32_t kStageBytes = 16 << 10;                                  // of
 constexpr int32_t kColumns = kStageBytes / 2 / kOutputs;                   // of a stage
 constexpr int32_t kRowBytes = 2 * kColumns;
 constexpr int32_t kChunks = kColumns / 8;          // of 16 bytes, of a row
-constexpr int32_t kCopyRows = kThreads / kChunks;  // that all threads copy at once
+constexpr int32_t kCopyRows = kGroup / kChunks;    // that a group copies, or lays, at once
 constexpr int32_t kCopies = kOutputs / kCopyRows;  // of a thread, of a stage
+static_assert(kCopyRows % 8 == 0);                 // a thread's chunk is in the same place of all its rows
 constexpr int32_t kStagesMin = 256 / kColumns;     // of a split
 #if defined(__HIPCC__)
 constexpr int32_t kStages = 2;  // its copies are done at once
@@ -176,10 +178,13 @@ MultiplyWide(WideArgs wide) {
   const int32_t end = begin + wide.columns < a.w.cols ? begin + wide.columns : a.w.cols;
   const int32_t stages = (end - begin + kColumns - 1) / kColumns;
 
-  // W: a thread's chunk of rows kCopyRows apart. Outputs beyond the last are the last again; of columns beyond the end,
-  // where x is zeros, the last again.
+  const bool copies = thread < kGroup;
   const int32_t chunk = thread % kChunks;
-  const int32_t copy_row = thread / kChunks;
+  const int32_t copy_row = thread % kGroup / kChunks;
+  const int32_t copied = GroupTileAt<kColumns>(copy_row, chunk);
+
+  // W, by the first group: a thread's chunk of rows kCopyRows apart. Outputs beyond the last are the last again; of
+  // columns beyond the end, where x is zeros, the last again.
   const uint16_t* w_row[kCopies];
   EBB_UNROLL
   for (int32_t i = 0; i < kCopies; ++i) {
@@ -188,8 +193,6 @@ MultiplyWide(WideArgs wide) {
     w_row[i] = static_cast<const uint16_t*>(a.w.values) + row * a.w.cols;
   }
   const SharedAt ring = AtShared(room);
-  const int32_t copied = GroupTileAt<kColumns>(copy_row, chunk);
-  static_assert(kCopyRows % 8 == 0);  // rows of one thread have the chunk in the same place
   int32_t w_column = begin + 8 * chunk;
   const auto copy = [&](int32_t slot) {
     const int32_t column = w_column < end ? w_column : end - 8;
@@ -201,42 +204,53 @@ MultiplyWide(WideArgs wide) {
   };
   EBB_UNROLL
   for (int32_t i = 0; i < kStages - 1; ++i) {
-    if (i < stages) copy(i * kStageBytes);
+    if (copies && i < stages) copy(i * kStageBytes);
     CloseCopies();
   }
 
-  // x: a thread's chunk of one row.
-  const bool has_x = copy_row < kRows && thread < kRows * kChunks;
-  const bool is_row = has_x && first_row + copy_row < a.rows;
-  const float* const x_row = a.x + int64_t{is_row ? first_row + copy_row : 0} * a.w.cols;
+  // x, by the other group: a thread's chunk of one row, or of rows kCopyRows apart.
+  constexpr int32_t kItems = kRows > kCopyRows ? kRows / kCopyRows : 1;
+  const bool lays = !copies && copy_row < kRows;
+  const int32_t rows_left = lays ? a.rows - first_row - copy_row : 0;
+  const float* const x_row = a.x + int64_t{rows_left > 0 ? first_row + copy_row : 0} * a.w.cols;
+  const int64_t x_apart = int64_t{kCopyRows} * a.w.cols;
   int32_t x_column = begin + 8 * chunk;
-  Vector16 x[2];
+  Vector16 x[kItems][2];
   const auto fetch = [&] {
-    x[0] = x[1] = {};
-    if (is_row && x_column < end) {
-      const Vector16* const from = reinterpret_cast<const Vector16*>(x_row + x_column);
-      x[0] = from[0];
-      x[1] = from[1];
+    EBB_UNROLL
+    for (int32_t i = 0; i < kItems; ++i) {
+      x[i][0] = x[i][1] = {};
+      if (kCopyRows * i >= rows_left || x_column >= end) continue;
+      const Vector16* const from = reinterpret_cast<const Vector16*>(x_row + x_apart * i + x_column);
+      x[i][0] = from[0];
+      x[i][1] = from[1];
     }
     x_column += kColumns;
   };
   const auto lay = [&](int32_t at) {
-    if (!has_x) return;
-    Vector16 terms[2];
     EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) {
-      const Terms of_two = TermsOfAny(FloatOf(x[i / 2].word[i % 2 * 2]), FloatOf(x[i / 2].word[i % 2 * 2 + 1]));
-      terms[0].word[i] = of_two.first;
-      terms[1].word[i] = of_two.second;
+    for (int32_t item = 0; item < kItems; ++item) {
+      Vector16 terms[2];
+      EBB_UNROLL
+      for (int32_t i = 0; i < 4; ++i) {
+        const uint32_t(&two)[4] = x[item][i / 2].word;
+        const Terms of_two = TermsOfAny(FloatOf(two[i % 2 * 2]), FloatOf(two[i % 2 * 2 + 1]));
+        terms[0].word[i] = of_two.first;
+        terms[1].word[i] = of_two.second;
+      }
+      EBB_UNROLL
+      for (int32_t term = 0; term < 2; ++term) {
+        *reinterpret_cast<Vector16*>(x_room + at + (kRows * term + kCopyRows * item) * kRowBytes + copied) =
+            terms[term];
+      }
     }
-    EBB_UNROLL
-    for (int32_t term = 0; term < 2; ++term) {
-      *reinterpret_cast<Vector16*>(x_room + at + kRows * kRowBytes * term + copied) = terms[term];
-    }
+    FenceGroupTiles();
   };
-  fetch();
-  lay(0);
-  fetch();
+  if (lays) {
+    fetch();
+    lay(0);
+    fetch();
+  }
 
   float sum[kTall][kWide][4] = {};
   const SharedAt x_at = AtShared(x_room);
@@ -246,17 +260,19 @@ MultiplyWide(WideArgs wide) {
   int32_t x_slot = 0;
   for (int32_t stage = 0; stage < stages; ++stage) {
     CopiesArrived<kStages - 2>();
-    FenceGroupTiles();
     Barrier();  // this stage is there, and the room of the one before is free again
-    if (stage + kStages - 1 < stages) copy(free_slot);
+    if (copies && stage + kStages - 1 < stages) copy(free_slot);
     CloseCopies();
     EBB_UNROLL
     for (int32_t m = 0; m < kTall; ++m) {
       MultiplyGroupTile<kColumns>(of_group + (slot + m * kGroupOutputs * kRowBytes), x_at + x_slot, sum[m]);
     }
     x_slot = kXBytes<kRows> - x_slot;
-    if (stage + 1 < stages) lay(x_slot);
-    fetch();
+    if (lays && stage + 1 < stages) {
+      lay(x_slot);
+      SyncTeam();  // or the compiler fetches first, and lay's fence waits for that
+      fetch();
+    }
     EBB_UNROLL
     for (int32_t m = 0; m < kTall; ++m) GroupTilesDone(sum[m]);
     free_slot = slot;
