@@ -50,8 +50,7 @@ EBB_DEVICE int32_t GroupTilePadding(SharedAt at) {
 }
 
 // What this thread stored in shared memory is there for MultiplyGroupTile behind the next Barrier. Copies that have
-// arrived (CopiesArrived) are there without it: tensor cores see those as they see a multiplication's own operands in
-// any pipeline of cp.async.
+// arrived (CopiesArrived) do without: PTX promises it not in so many words, but pipelines of cp.async rely on it.
 EBB_DEVICE void FenceGroupTiles() {
 #if defined(EBB_HAS_GROUP_TILES)
   asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
