@@ -17,7 +17,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 11;
+inline constexpr int32_t kTableVersion = 12;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -216,12 +216,22 @@ constexpr int32_t LinearSplits(int32_t outputs, int32_t cols) {
   const int32_t columns = LinearColumns(outputs, cols);
   return (cols + columns - 1) / columns;
 }
+// With weights of BF16 a block makes other tiles (linear_rows_wide.cc), and where there are splits, there are at most
+// so many blocks for the same rows, which are as many as the block has room for.
+inline constexpr int32_t kWideOutputs = 128;
+inline constexpr int32_t kWideBlocks = 2 * 132;
+constexpr int32_t WideRows(int32_t rows) {
+  return rows <= 8 ? 8 : rows <= 16 ? 16 : (rows + kLinearRows - 1) / kLinearRows * kLinearRows;
+}
+// Enough for weights of either kind.
 constexpr int64_t LinearPartials(int32_t outputs, int32_t cols, int32_t rows) {
   const int32_t splits = LinearSplits(outputs, cols);
-  return splits == 1 ? 0 : int64_t{LinearTiles(outputs)} * splits * kLinearOutputs * rows;
+  const int64_t narrow = splits == 1 ? 0 : int64_t{LinearTiles(outputs)} * splits * kLinearOutputs * rows;
+  const int64_t wide = int64_t{kWideBlocks} * kWideOutputs * WideRows(rows);
+  return narrow > wide ? narrow : wide;
 }
 constexpr int64_t LinearMeetings(int32_t outputs, int32_t rows) {
-  return int64_t{LinearTiles(outputs)} * ((rows + kLinearRows - 1) / kLinearRows);
+  return int64_t{LinearTiles(outputs)} * (kLinearOutputs / kWideOutputs) * ((rows + kLinearRows - 1) / kLinearRows);
 }
 
 // y = x in BF16, n numbers, a multiple of 8; both aligned to 16 bytes.
@@ -552,8 +562,10 @@ void LaunchRmsNorm(const RmsNormArgs& args, Stream stream);
 void LaunchLinearRows(const LinearArgs& args, Stream stream);
 void LaunchLinearRowsTogether(const LinearsArgs& args, Stream stream);
 void LaunchLinearTiles(const LinearArgs& args, Stream stream);
-// What those above and LaunchAttend leave to tensor cores. LaunchLinearRowsSmall REQUIRES: weights of one type.
+// What those above and LaunchAttend leave to tensor cores. Those of rows REQUIRE: weights of one type; of BF16, Wide,
+// and else Small.
 void LaunchLinearRowsSmall(const LinearsArgs& args, Stream stream);
+void LaunchLinearRowsWide(const LinearsArgs& args, Stream stream);
 void LaunchLinearTilesTensor(const LinearArgs& args, Stream stream);
 void LaunchAttendTensor(const AttendArgs& args, Stream stream);
 void LaunchRound(const RoundArgs& args, Stream stream);

@@ -1,5 +1,5 @@
 // y = x W^T for the few rows of decode and weights of F32 and F16: bound by reading W, once for up to eight rows of x.
-// Other weights are exact in BF16, and linear_rows_small.cc's.
+// Other weights are exact in BF16: BF16 itself is linear_rows_wide.cc's, and codes are linear_rows_small.cc's.
 //
 // A team of 32 makes one output; thread i takes columns 16 i .., 512 further on each time, so that a team reads 512
 // neighbouring columns at once:
@@ -69,6 +69,7 @@ void LaunchLinearRows(const LinearArgs& args, Stream stream) {
     case Element::kF16:
       return Launch(MultiplyRows<Element::kF16>, grid, kThreads, args, stream);
     case Element::kBf16:
+      return LaunchLinearRowsWide({.of = {args}, .count = 1}, stream);
     case Element::kQ8:
     case Element::kQ4:
     case Element::kQ4K:
@@ -83,7 +84,8 @@ void LaunchLinearRowsTogether(const LinearsArgs& args, Stream stream) {
   const Element type = args.of[0].w.type;
   bool is_one_launch = type != Element::kF32 && type != Element::kF16;
   for (int32_t i = 1; i < args.count; ++i) is_one_launch = is_one_launch && args.of[i].w.type == type;
-  if (is_one_launch) return LaunchLinearRowsSmall(args, stream);
+  if (is_one_launch)
+    return type == Element::kBf16 ? LaunchLinearRowsWide(args, stream) : LaunchLinearRowsSmall(args, stream);
   for (int32_t i = 0; i < args.count; ++i) LaunchLinearRows(args.of[i], stream);
 }
 

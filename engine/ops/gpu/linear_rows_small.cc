@@ -1,6 +1,5 @@
-// y = x W^T for the few rows of decode where weights are exact in BF16: BF16 itself, and the codes of Q8_0, Q4_0, Q4_K
-// and Q6_K.
-// Bound by reading W, once for up to 32 rows of x, by tensor cores.
+// y = x W^T for the few rows of decode and weights whose codes are exact in BF16: Q8_0, Q4_0, Q4_K and Q6_K. Bound by
+// reading W, once for up to 32 rows of x, by tensor cores.
 //
 // A block makes 256 outputs of its columns, 128 of them, a stage, at a time; of sixteen teams each has 32 outputs and
 // one half of a stage, in two chunks of 32 columns:
@@ -68,11 +67,10 @@ template <typename From, int32_t kRows>
 struct Stages {
   static constexpr int32_t kRowTiles = (kRows + kTileRows - 1) / kTileRows;
   static constexpr int32_t kItems = kStageChunks * kTiles * kRowTiles * kTeam;
-  static constexpr int32_t kScales = From::kScales > 0 ? From::kScales : 1;
-  static constexpr int32_t kScaled = From::kScales > 0 ? kOutputs : 1;
+  static constexpr int32_t kScales = From::kScales;
   static constexpr int32_t kSummed = From::kHasMinimum ? kTileRows * kRowTiles : 1;
   Vector16 x[2][2][kItems];
-  float scales[2][kStageChunks][kScaled][kScales];
+  float scales[2][kStageChunks][kOutputs][kScales];
   float sums[2][kStageChunks][kTiles][kSummed];  // of x
 };
 // The same memory when all is read. Rows lie so that a team writes to all banks.
@@ -112,24 +110,22 @@ struct Fetched {
         From::ReadX(a.x + int64_t{row} * a.w.cols + of_chunk, thread % 4, TileOf(thread), x[half]);
       }
     }
-    if constexpr (From::kScales > 0) {
-      const int32_t output = first_output + thread;
-      if (thread >= kOutputs || output >= a.w.rows) return;
-      const int64_t at = int64_t{output} * a.w.cols + column;
-      if (a.w.cols % kLinearStage == 0) {
-        const Vector8 four = *reinterpret_cast<const Vector8*>(a.w.scales + at / kChunk);
-        scales.word[0] = four.word[0];
-        scales.word[1] = four.word[1];
-      } else {  // not aligned
-        scales.word[0] = scales.word[1] = 0;
-        EBB_UNROLL
-        for (int32_t i = 0; i < kStageChunks; ++i) {
-          if (column + i * kChunk >= end) continue;
-          scales.word[i / 2] |= static_cast<uint32_t>(a.w.scales[at / kChunk + i]) << (16 * (i % 2));
-        }
+    const int32_t output = first_output + thread;
+    if (thread >= kOutputs || output >= a.w.rows) return;
+    const int64_t at = int64_t{output} * a.w.cols + column;
+    if (a.w.cols % kLinearStage == 0) {
+      const Vector8 four = *reinterpret_cast<const Vector8*>(a.w.scales + at / kChunk);
+      scales.word[0] = four.word[0];
+      scales.word[1] = four.word[1];
+    } else {  // not aligned
+      scales.word[0] = scales.word[1] = 0;
+      EBB_UNROLL
+      for (int32_t i = 0; i < kStageChunks; ++i) {
+        if (column + i * kChunk >= end) continue;
+        scales.word[i / 2] |= static_cast<uint32_t>(a.w.scales[at / kChunk + i]) << (16 * (i % 2));
       }
-      if constexpr (From::kScales > 1) scales.super = a.w.supers[at / kSuperBlock];
     }
+    if constexpr (From::kScales > 1) scales.super = a.w.supers[at / kSuperBlock];
   }
 
   EBB_DEVICE void Lay(Room& room, int32_t parity) const {
@@ -153,11 +149,9 @@ struct Fetched {
         }
       }
     }
-    if constexpr (From::kScales > 0) {
-      if (thread >= kOutputs) return;
-      EBB_UNROLL
-      for (int32_t i = 0; i < kStageChunks; ++i) From::Scale(scales, i, room.scales[parity][i][thread]);
-    }
+    if (thread >= kOutputs) return;
+    EBB_UNROLL
+    for (int32_t i = 0; i < kStageChunks; ++i) From::Scale(scales, i, room.scales[parity][i][thread]);
   }
 };
 
@@ -196,7 +190,7 @@ EBB_DEVICE void MultiplyChunk(const Stages<From, kRows>& room, int32_t parity, i
         room.scales[parity][chunk][first + kTileOutputs * j + 2 * t]);
   };
   SyncTeam();
-  if constexpr (From::kScales == 0 || From::kByHalves) {
+  if constexpr (From::kByHalves) {
     EBB_UNROLL
     for (int32_t tile = 0; tile < kTiles; ++tile) {
       uint32_t w[kOutputTiles][2];
@@ -204,18 +198,14 @@ EBB_DEVICE void MultiplyChunk(const Stages<From, kRows>& room, int32_t parity, i
       for (int32_t j = 0; j < kOutputTiles; ++j) From::Pairs(raw[j], tile, t, w[j]);
       EBB_UNROLL
       for (int32_t m = 0; m < kRowTiles; ++m) {
-        if constexpr (From::kScales == 0) {
-          multiply(m, tile, w, false, sum[m]);
-        } else {
-          float of_tile[kOutputTiles][4];
-          multiply(m, tile, w, true, of_tile);
+        float of_tile[kOutputTiles][4];
+        multiply(m, tile, w, true, of_tile);
+        EBB_UNROLL
+        for (int32_t j = 0; j < kOutputTiles; ++j) {
+          Scales scales = scales_of(j);
           EBB_UNROLL
-          for (int32_t j = 0; j < kOutputTiles; ++j) {
-            Scales scales = scales_of(j);
-            EBB_UNROLL
-            for (int32_t i = 0; i < kInUse; ++i) {
-              sum[m][j][i] = MultiplyAdd(of_tile[j][i], scales[i % 2][tile], sum[m][j][i]);
-            }
+          for (int32_t i = 0; i < kInUse; ++i) {
+            sum[m][j][i] = MultiplyAdd(of_tile[j][i], scales[i % 2][tile], sum[m][j][i]);
           }
         }
       }
@@ -444,10 +434,8 @@ void LaunchLinearRowsSmall(const LinearsArgs& args, Stream stream) {
       return LaunchOf<RowCodes<Element::kQ4>>(args, stream);
     case Element::kQ4K:
       return LaunchOf<RowCodes<Element::kQ4K>>(args, stream);
-    case Element::kQ6K:
-      return LaunchOf<RowCodes<Element::kQ6K>>(args, stream);
     default:
-      return LaunchOf<RowCodes<Element::kBf16>>(args, stream);
+      return LaunchOf<RowCodes<Element::kQ6K>>(args, stream);
   }
 }
 

@@ -70,25 +70,6 @@ struct OneVector {
 };
 
 template <>
-struct RowCodes<Element::kBf16> : OneVector<Vector16> {
-  template <int32_t kRows>
-  static constexpr int32_t kAhead = 2;
-  static constexpr int32_t kScales = 0;
-  static constexpr bool kHasMinimum = false;
-  static constexpr bool kByHalves = false;
-  static EBB_DEVICE Place From(const Matrix& w, int64_t at, int32_t t) {
-    return reinterpret_cast<const Vector16*>(static_cast<const uint16_t*>(w.values) + at) + t;
-  }
-  static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t /*t*/, uint32_t (&to)[2]) {
-    to[0] = raw.word[2 * tile];
-    to[1] = raw.word[2 * tile + 1];
-  }
-  static EBB_DEVICE void ReadX(const float* x, int32_t t, int32_t tile, float (&to)[4]) {
-    ReadFour(x + 8 * t + 4 * tile, to);
-  }
-};
-
-template <>
 struct RowCodes<Element::kQ8> : OneVector<Vector8> {
   template <int32_t kRows>
   static constexpr int32_t kAhead = Ahead(kRows > 16 ? 2 : 4);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -123,12 +124,22 @@ TEST(GpuLinear, EqualsFloat64WhereColumnsAreSplit) {
   }
   ExpectEqualsFloat64(&Table::linear_rows, {.type = DType::kQ8_0, .outputs = 33, .inputs = 672, .rows = 35, .seed = 4});
   ExpectEqualsFloat64(&Table::linear_rows, {.type = DType::kBf16, .outputs = 65, .inputs = 544, .rows = 17, .seed = 5});
+  ExpectEqualsFloat64(
+      &Table::linear_rows,
+      {.type = DType::kBf16, .outputs = 128, .inputs = 992, .rows = 35, .bias = true, .add = true, .seed = 6});
+}
+
+// So many outputs that columns are in few splits, each of more stages than a block has room for at once, and the last
+// of half a stage less.
+TEST(GpuLinear, EqualsFloat64WhereSplitsAreLong) {
+  ExpectEqualsFloat64(&Table::linear_rows,
+                      {.type = DType::kBf16, .outputs = 44 * 128 + 5, .inputs = 1888, .rows = 2, .seed = 8});
 }
 
 // Three products in one launch, and where their types differ, in three.
 TEST(GpuLinear, ProductsWithOneXAreMadeTogether) {
   constexpr int32_t kInputs = 512;
-  constexpr int32_t kRows = 3;
+  constexpr int32_t kRows = 11;
   constexpr int32_t kOutputs[] = {300, 40, 17};
   for (const auto& types :
        {std::array{DType::kQ4_K, DType::kQ4_K, DType::kQ4_K}, std::array{DType::kBf16, DType::kBf16, DType::kBf16},
@@ -220,12 +231,16 @@ TEST(GpuLinear, ARowsBitsDoNotDependOnTheOtherRows) {
     const std::vector<float> x = RandomFloats(c.seed, 1, c.rows * c.inputs);
     const std::vector<float> all = Multiply(linear, c, w, x, {}, TableUnderTest(32));
     c.rows = 1;
-    for (const int64_t t : {0, 7, 8, 64, 69}) {
+    for (const int64_t t : {0, 7, 8, 31, 32, 64, 69}) {
       const std::vector<float> row(x.begin() + t * c.inputs, x.begin() + (t + 1) * c.inputs);
       const std::vector<float> alone = Multiply(linear, c, w, row, {}, TableUnderTest(32));
       const auto first = all.begin() + t * (c.outputs + 3);
       EXPECT_EQ(alone, std::vector<float>(first, first + c.outputs + 3)) << t;
     }
+    c.rows = 12;  // few have kernels of their own, as one has
+    const std::vector<float> few(x.begin(), x.begin() + c.rows * c.inputs);
+    const std::vector<float> in_few = Multiply(linear, c, w, few, {}, TableUnderTest(32));
+    EXPECT_TRUE(std::ranges::equal(in_few, std::span(all).first(in_few.size())));
   }
 }
 
