@@ -157,11 +157,11 @@ struct EmbedArgs {
   Matrix table = {};
   const int32_t* tokens = nullptr;  // [T] in 0 .. vocab - 1
   float scale = 1;
-  float* x = nullptr;
+  float* x = nullptr;  // 16-byte aligned
   int32_t rows = 0;
 };
 
-// y = x / sqrt(mean(x^2) + eps) * weight, row by row; y may be x.
+// y = x / sqrt(mean(x^2) + eps) * weight, row by row; y may be x. n is a multiple of 4; all are 16-byte aligned.
 struct RmsNormArgs {
   const float* x = nullptr;       // [rows][n]
   const float* weight = nullptr;  // [n]
@@ -231,7 +231,7 @@ struct RoundArgs {
   int64_t n = 0;
 };
 
-// y = curve(gate) * up, of n floats; y may be either.
+// y = curve(gate) * up, of n floats, a multiple of 4; y may be either. All are 16-byte aligned.
 enum class Curve : int32_t { kSilu, kGelu };
 struct ActivateArgs {
   Curve curve = Curve::kSilu;

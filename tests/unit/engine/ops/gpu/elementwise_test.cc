@@ -20,7 +20,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(GpuRmsNorm, EqualsFloat64AtEverySize) {
-  for (const int32_t n : {32, 96, 256, 1000, 4096}) {
+  for (const int32_t n : {32, 96, 256, 1000, 4096, 4100, 17000}) {  // kept in registers in part, too
     constexpr int32_t kRows = 3;
     const std::vector<float> x = RandomFloats(1, n, int64_t{kRows} * n, 3);
     const std::vector<float> weight = RandomFloats(2, n, n);
