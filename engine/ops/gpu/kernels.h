@@ -268,9 +268,9 @@ struct StoreArgs {
   int32_t layer = 0;
   const float* k = nullptr;  // row t, head h at k + t * stride + h * d, unrotated; v alike
   const float* v = nullptr;
-  const float* q = nullptr;  // row t, query head j at q + t * stride + j * d, unrotated
-  int64_t stride = 0;
-  int32_t group = 0;  // G; 0: queries are not kept
+  const float* q = nullptr;  // row t, query head j at q + t * stride + j * d, unrotated, 16-byte aligned
+  int64_t stride = 0;        // with queries a multiple of 4
+  int32_t group = 0;         // G; 0: queries are not kept
 };
 
 // Attention of every row over its session's lanes of one layer, split by split:
