@@ -17,7 +17,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 11;
+inline constexpr int32_t kTableVersion = 12;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -405,11 +405,19 @@ struct EvictArgs {
 
 // The first of the largest logits of each row; NaN counts as minus infinity, and of nothing else token 0 is the first.
 struct GreedyArgs {
-  const float* logits = nullptr;  // [rows][vocab]
+  const float* logits = nullptr;  // [rows][vocab], 16-byte aligned
   int32_t vocab = 0;
   int32_t rows = 0;
   int32_t* token = nullptr;  // [rows]
+  // Of several parts, for launches of one stream in turn: the largest of each, and how many of them are done, zeros
+  // before and after each launch.
+  uint64_t* parts = nullptr;   // [rows * GreedyParts(vocab)]
+  int32_t* arrived = nullptr;  // [rows]
 };
+
+// Logits that one block of threads looks at.
+inline constexpr int32_t kGreedyPart = 4096;
+constexpr int32_t GreedyParts(int32_t vocab) { return (vocab + kGreedyPart - 1) / kGreedyPart; }
 
 // The `count` largest logits of each row, the larger first and of equal ones the smaller token; NaN counts as, and is
 // told as, minus infinity, -0 as 0.
