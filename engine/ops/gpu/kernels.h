@@ -123,7 +123,7 @@ struct SessionView {
   int32_t* position = nullptr;    // [lanes][capacity] RoPE position, -1 where free
   float* score = nullptr;         // [lanes][tracks][capacity] the rule's
   float* keep = nullptr;          // alike, what is made of them; null: nothing. Who leaves goes by a lane's first track
-  int32_t* placed = nullptr;      // [lanes][block_max] slots of the step's tokens
+  int32_t* placed = nullptr;      // [lanes][block_max] slots of the step's tokens; behind it, where Place looks first
   int32_t* scratch = nullptr;     // [lanes][capacity]
   const int32_t* page = nullptr;  // [lanes][pages_per_lane] into the arena
   float* queries = nullptr;       // [lanes][G][d] the newest token's, unrotated
