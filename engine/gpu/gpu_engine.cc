@@ -228,6 +228,8 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   }
   EBB_TRY(Grow(logits_, wanted * c.vocab * kFloat));
   EBB_TRY(Grow(next_, wanted * 4));
+  EBB_TRY(Grow(greedy_parts_, wanted * gpu::GreedyParts(c.vocab) * 8));
+  EBB_TRY(GrowCounters(greedy_arrived_, wanted));
   const int64_t copied = step.copied.empty() ? 0 : step.copied.back().first + step.copied.back().count;
   EBB_TRY(HostRoom(host_inputs_, InputBytes(step)));
   EBB_TRY(HostRoom(host_logits_, copied * c.vocab * kFloat));

@@ -253,6 +253,7 @@ class GpuEngine {
   Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};     // AttendArgs
   Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};  // BlockArgs
   Buffer logits_ = {}, next_ = {};                   // [rows wanted, vocab] floats, [rows wanted]
+  Buffer greedy_parts_ = {}, greedy_arrived_ = {};   // GreedyArgs
   Buffer largest_ = {}, largest_scratch_ = {};       // LargestArgs
   Buffer needs_ = {}, mass_parts_ = {}, mass_ = {};  // MassArgs
   Buffer left_ = {}, losses_ = {};                   // SessionView.left and .loss of all sessions that ask

@@ -168,7 +168,12 @@ void GpuEngine::Head(const Step& step) const {
                      .partial = linear_partial_.as<float>(),
                      .arrived = linear_arrived_.as<int32_t>()},
                     gpu_->stream());
-  table.greedy({.logits = logits_.as<float>(), .vocab = c.vocab, .rows = wanted, .token = next_.as<int32_t>()},
+  table.greedy({.logits = logits_.as<float>(),
+                .vocab = c.vocab,
+                .rows = wanted,
+                .token = next_.as<int32_t>(),
+                .parts = greedy_parts_.as<uint64_t>(),
+                .arrived = greedy_arrived_.as<int32_t>()},
                gpu_->stream());
   if (step.largest == 0) return;
   table.largest({.logits = logits_.as<float>(),

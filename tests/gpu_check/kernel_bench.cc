@@ -440,8 +440,15 @@ absl::Status MeasureMass(Bench& b) {
   EBB_ASSIGN(const GpuMemory needed, b.gpu->Upload(std::span<const gpu::DrawNeeds>(needs), "what is needed"));
   EBB_ASSIGN(const GpuMemory parts, b.gpu->Allocate(rows * gpu::MassParts(vocab) * int64_t{8}, "sums of parts"));
   EBB_ASSIGN(const GpuMemory mass, b.gpu->Allocate(rows * int64_t{sizeof(gpu::RowMass)}, "the mass"));
+  EBB_ASSIGN(const GpuMemory bests, b.gpu->Allocate(rows * gpu::GreedyParts(vocab) * int64_t{8}, "the best of parts"));
+  EBB_ASSIGN(const GpuMemory arrived, b.gpu->Upload(std::span<const int32_t>(std::vector<int32_t>(rows)), "counters"));
   b.table.random({.values = logits.as<void>(), .n = logits_count, .scale = 10, .seed = 7}, b.gpu->stream());
-  b.table.greedy({.logits = logits.as<float>(), .vocab = vocab, .rows = rows, .token = best.as<int32_t>()},
+  b.table.greedy({.logits = logits.as<float>(),
+                  .vocab = vocab,
+                  .rows = rows,
+                  .token = best.as<int32_t>(),
+                  .parts = bests.as<uint64_t>(),
+                  .arrived = arrived.as<int32_t>()},
                  b.gpu->stream());
   EBB_ASSIGN(const double alone, SecondsOf(b, 4, [&](int) {
                b.table.mass({.logits = logits.as<float>(),

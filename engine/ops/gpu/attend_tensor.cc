@@ -143,7 +143,7 @@ AttendSplit(SplitArgs args) {
     int32_t column = own_column;
     EBB_UNROLL
     for (int32_t i = 0; i < kSlots * kUnits * kBytes / kThreads; ++i) {
-      if (thread + i * kThreads < count) CopyOnceAhead(to, from);
+      if (thread + i * kThreads < count) CopyAhead(to, from);
       from += 16 * kThreads;
       to += next_rows * row_bytes + next_columns * 16;
       if (next_columns == 0) continue;

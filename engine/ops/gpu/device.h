@@ -40,6 +40,9 @@
 #define EBB_ROLLED
 #endif
 
+#ifndef EBB_PREFETCH
+#define EBB_PREFETCH ""
+#endif
 namespace ebb::gpu::EBB_GPU_TARGET {
 
 inline constexpr int32_t kTeam = 32;
@@ -192,25 +195,12 @@ EBB_DEVICE SharedAt AtShared(void* shared) { return static_cast<uint8_t*>(shared
 #endif
 EBB_DEVICE void CopyAhead(SharedAt to, const void* from) {
 #if defined(__CUDA_ARCH__)
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global" EBB_PREFETCH " [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
 #elif defined(__HIPCC__)
   *reinterpret_cast<uint4*>(to) = *static_cast<const uint4*>(from);
 #endif
 }
 EBB_DEVICE void CopyAhead(void* to, const void* from) { CopyAhead(AtShared(to), from); }
-// The same of what is not read again soon: it need not push out of L2 what is.
-EBB_DEVICE void CopyOnceAhead(SharedAt to, const void* from) {
-#if defined(__CUDA_ARCH__)
-  uint64_t first_to_go;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_to_go));
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
-               :
-               : "r"(to), "l"(from), "l"(first_to_go)
-               : "memory");
-#else
-  CopyAhead(to, from);
-#endif
-}
 EBB_DEVICE void CloseCopies() {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.commit_group;" : : : "memory");
@@ -315,7 +305,6 @@ EBB_DEVICE float LargerNumber(float a, float b) { return __builtin_fmaxf(a, b); 
 using SharedAt = uint8_t*;
 EBB_DEVICE SharedAt AtShared(void* shared) { return static_cast<uint8_t*>(shared); }
 EBB_DEVICE void CopyAhead(void* to, const void* from) { emulation::CopyLater(to, from); }
-EBB_DEVICE void CopyOnceAhead(void* to, const void* from) { emulation::CopyLater(to, from); }
 EBB_DEVICE void CloseCopies() { emulation::CloseCopies(); }
 template <int32_t kLater = 0>
 EBB_DEVICE void CopiesArrived() {

@@ -7,6 +7,7 @@
 
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/numbers.h"
 #include "engine/ops/gpu/weights.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
@@ -21,9 +22,14 @@ EmbedRow(EmbedArgs a) {
   if (column >= a.table.cols) return;
   float row[kColumns];
   Weights<kType>::Read(a.table, a.tokens[BlockX()], column, row);
-  float* const x = a.x + int64_t{BlockX()} * a.table.cols + column;
+  Vector16* const x = reinterpret_cast<Vector16*>(a.x + int64_t{BlockX()} * a.table.cols + column);
   EBB_UNROLL
-  for (int i = 0; i < kColumns; ++i) x[i] = a.scale * row[i];
+  for (int32_t i = 0; i < kColumns / 4; ++i) {
+    Vector16 four;
+    EBB_UNROLL
+    for (int32_t j = 0; j < 4; ++j) four.word[j] = BitsOf(a.scale * row[4 * i + j]);
+    x[i] = four;
+  }
 }
 
 }  // namespace

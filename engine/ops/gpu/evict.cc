@@ -1,9 +1,13 @@
 // Who leaves a lane, and what that changes: one block a lane, of all layers and sessions at once, after the step. The
 // host asked for a number and hears of no slot: it knows how many live by arithmetic.
 //
-// Block (l, i): lane l of session i; of long lanes block l: lane l of all sessions. select.h finds who leaves; one
-// victim, which is every decode step's, takes one pass over the slots. Who left is told where somebody asks, with
-// whatever else the step yields.
+// Block (l, i): lanes l n .. l n + n - 1 of session i, n as many as leave no block without a place at once; of long
+// lanes block l: lane l of all sessions. select.h finds who leaves; one victim, which is every decode step's, takes one
+// pass over the slots, and while a block compares what its threads found in one lane, the next lane's slots are on
+// their way. Who left is told where somebody asks, with whatever else the step yields.
+//
+// The slot of one victim is where the lane's next token goes, which place.cc finds in `placed`: what lay there is of
+// the step that is over.
 //
 // Compacted positions then close up: position p loses the number of freed ones below p. These are bits in shared
 // memory, of as many positions at once as there are bits.
@@ -27,32 +31,56 @@ namespace {
 // down the others: so each kind has a launch, and the latter's blocks, which leave no room for others, go through all
 // sessions instead of there being one for each.
 constexpr int32_t kFewThreads = 128;
-[[maybe_unused]] constexpr int32_t kFewBlocks = 10;
+[[maybe_unused]] constexpr int32_t kFewBlocks = 7;
 constexpr int32_t kFewSlots = 8192;
 constexpr int32_t kManyThreads = 512;
 constexpr int32_t kManyRounds = 16;
 
+// Of each of the lanes `begin` to `end`.
 template <int32_t kThreads, bool kVectors>
-EBB_DEVICE void EvictOne(const SessionView& session, int32_t lane) {
+EBB_DEVICE void EvictOne(const SessionView& session, int32_t begin, int32_t end) {
+  using Stretch = Stretch<kThreads, kVectors>;
   EBB_SHARED int32_t gap;
-  const int64_t first = int64_t{lane} * session.capacity;
-  int32_t* const position = NotShared(session.position) + first;
-  Order<kVectors> order = OrderOf<kVectors>(session, lane);
-  const First leaves = FindFirst<kThreads>(session, order);
-  if (leaves.slot >= 0) {
-    if (session.left != nullptr) session.left[lane] = leaves.token;
-    session.token[first + leaves.slot] = -1;
-    if (session.compacted != 0) gap = position[leaves.slot];
-    position[leaves.slot] = -1;
-  }
-  if (session.compacted == 0) return;
-  Barrier();
-  for (int32_t round = 0; round * 4 * kThreads < session.slots; ++round) {
-    const int32_t slot = FourAt<kThreads>(round);
-    Four<int32_t> four = ReadFour<kVectors>(position, slot, session.slots, -1);
-    EBB_UNROLL
-    for (int32_t i = 0; i < 4; ++i) four.of[i] -= four.of[i] > gap ? 1 : 0;
-    WriteFour<kVectors>(position, slot, session.slots, four);
+  Stretch stretch = Stretch::Read(OrderOf<kVectors>(session, begin), 0);
+  for (int32_t lane = begin; lane < end; ++lane) {
+    const int64_t first = int64_t{lane} * session.capacity;
+    int32_t* const position = NotShared(session.position) + first;
+    Order<kVectors> order = OrderOf<kVectors>(session, lane);
+    const Least least = LeastOf(session, order, stretch);
+    if (lane + 1 < end) stretch = Stretch::Read(OrderOf<kVectors>(session, lane + 1), 0);
+    First leaves = FirstOf<kThreads>(session, least);
+    if (!leaves.is_checked) {
+      leaves = FindFirstAgain<kThreads>(session, order);
+      if (lane + 1 < end) stretch = Stretch::Read(OrderOf<kVectors>(session, lane + 1), 0);  // rather than kept so long
+    }
+    if (leaves.slot >= 0) {
+      if (session.left != nullptr) session.left[lane] = leaves.token;
+      session.token[first + leaves.slot] = -1;
+      if (session.block_max > 0) session.placed[int64_t{lane} * session.block_max] = leaves.slot;
+      if (session.compacted != 0) gap = position[leaves.slot];
+      position[leaves.slot] = -1;
+    }
+    Barrier();  // gap is there, and what FindFirst shared is free
+    if (session.compacted == 0) continue;
+    const int32_t above = gap;
+    for (int32_t round = 0; round * 4 * kThreads < session.slots; round += Stretch::kRounds) {
+      Four<int32_t> four[Stretch::kRounds];
+      EBB_UNROLL
+      for (int32_t j = 0; j < Stretch::kRounds; ++j) {
+        four[j] = ReadFour<kVectors>(position, FourAt<kThreads>(round + j), session.slots, -1);
+      }
+      EBB_UNROLL
+      for (int32_t j = 0; j < Stretch::kRounds; ++j) {
+        bool moves = false;
+        EBB_UNROLL
+        for (int32_t i = 0; i < 4; ++i) {
+          moves = moves || four[j].of[i] > above;
+          four[j].of[i] -= four[j].of[i] > above ? 1 : 0;
+        }
+        if (moves) WriteFour<kVectors>(position, FourAt<kThreads>(round + j), session.slots, four[j]);
+      }
+    }
+    Barrier();  // gap is free
   }
 }
 
@@ -159,16 +187,26 @@ EBB_DEVICE void EvictSeveral(const SessionView& session, int32_t lane) {
 EBB_DEVICE bool IsLong(const SessionView& session) { return session.drop > 1 && session.slots > kFewSlots; }
 
 template <bool kVectors>
-EBB_DEVICE void EvictShort(const SessionView& session, int32_t lane) {
-  if (session.drop == 1) return EvictOne<kFewThreads, kVectors>(session, lane);
-  EvictSeveral<kFewThreads, 0, kVectors>(session, lane);
+EBB_DEVICE void EvictShort(const SessionView& session, int32_t begin, int32_t end) {
+  if (session.drop == 1) return EvictOne<kFewThreads, kVectors>(session, begin, end);
+  for (int32_t lane = begin; lane < end; ++lane) {
+    EvictSeveral<kFewThreads, 0, kVectors>(session, lane);
+    Barrier();  // whatever it shared is free again
+  }
 }
 
-EBB_KERNEL_BESIDE(kFewThreads, kFewBlocks) EvictLane(EvictArgs a) {
+struct ShortArgs {
+  CacheArgs cache = {};
+  int32_t lanes_of_block = 0;
+};
+
+EBB_KERNEL_BESIDE(kFewThreads, kFewBlocks) EvictLane(ShortArgs a) {
   const SessionView& session = a.cache.sessions[BlockY()];
   if (session.drop == 0 || IsLong(session)) return;
-  if (HasVectors(session)) return EvictShort<true>(session, BlockX());
-  EvictShort<false>(session, BlockX());
+  const int32_t begin = BlockX() * a.lanes_of_block;
+  const int32_t end = begin + a.lanes_of_block < a.cache.lanes ? begin + a.lanes_of_block : a.cache.lanes;
+  if (HasVectors(session)) return EvictShort<true>(session, begin, end);
+  EvictShort<false>(session, begin, end);
 }
 
 EBB_KERNEL(kManyThreads) EvictLongLanes(EvictArgs a) {
@@ -183,7 +221,9 @@ EBB_KERNEL(kManyThreads) EvictLongLanes(EvictArgs a) {
 }  // namespace
 
 void LaunchEvict(const EvictArgs& args, Stream stream) {
-  Launch(EvictLane, {args.cache.lanes, args.cache.session_count}, kFewThreads, args, stream);
+  const ShortArgs few = {.cache = args.cache, .lanes_of_block = LanesOfBlock(args.cache)};
+  const int32_t blocks = few.lanes_of_block == 0 ? 0 : (args.cache.lanes + few.lanes_of_block - 1) / few.lanes_of_block;
+  Launch(EvictLane, {blocks, args.cache.session_count}, kFewThreads, few, stream);
   if (args.cache.slots_max > kFewSlots) Launch(EvictLongLanes, {args.cache.lanes}, kManyThreads, args, stream);
 }
 

@@ -17,7 +17,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 12;
+inline constexpr int32_t kTableVersion = 13;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ struct SessionView {
   int32_t* position = nullptr;    // [lanes][capacity] RoPE position, -1 where free
   float* score = nullptr;         // [lanes][tracks][capacity] the rule's
   float* keep = nullptr;          // alike, what is made of them; null: nothing. Who leaves goes by a lane's first track
-  int32_t* placed = nullptr;      // [lanes][block_max] slots of the step's tokens
+  int32_t* placed = nullptr;      // [lanes][block_max] slots of the step's tokens; behind it, where Place looks first
   int32_t* scratch = nullptr;     // [lanes][capacity]
   const int32_t* page = nullptr;  // [lanes][pages_per_lane] into the arena
   float* queries = nullptr;       // [lanes][G][d] the newest token's, unrotated
@@ -157,11 +157,11 @@ struct EmbedArgs {
   Matrix table = {};
   const int32_t* tokens = nullptr;  // [T] in 0 .. vocab - 1
   float scale = 1;
-  float* x = nullptr;
+  float* x = nullptr;  // 16-byte aligned
   int32_t rows = 0;
 };
 
-// y = x / sqrt(mean(x^2) + eps) * weight, row by row; y may be x.
+// y = x / sqrt(mean(x^2) + eps) * weight, row by row; y may be x. n is a multiple of 4; all are 16-byte aligned.
 struct RmsNormArgs {
   const float* x = nullptr;       // [rows][n]
   const float* weight = nullptr;  // [n]
@@ -241,7 +241,7 @@ struct RoundArgs {
   int64_t n = 0;
 };
 
-// y = curve(gate) * up, of n floats; y may be either.
+// y = curve(gate) * up, of n floats, a multiple of 4; y may be either. All are 16-byte aligned.
 enum class Curve : int32_t { kSilu, kGelu };
 struct ActivateArgs {
   Curve curve = Curve::kSilu;
@@ -278,9 +278,9 @@ struct StoreArgs {
   int32_t layer = 0;
   const float* k = nullptr;  // row t, head h at k + t * stride + h * d, unrotated; v alike
   const float* v = nullptr;
-  const float* q = nullptr;  // row t, query head j at q + t * stride + j * d, unrotated
-  int64_t stride = 0;
-  int32_t group = 0;  // G; 0: queries are not kept
+  const float* q = nullptr;  // row t, query head j at q + t * stride + j * d, unrotated, 16-byte aligned
+  int64_t stride = 0;        // with queries a multiple of 4
+  int32_t group = 0;         // G; 0: queries are not kept
 };
 
 // Attention of every row over its session's lanes of one layer, split by split:
@@ -417,11 +417,19 @@ struct EvictArgs {
 
 // The first of the largest logits of each row; NaN counts as minus infinity, and of nothing else token 0 is the first.
 struct GreedyArgs {
-  const float* logits = nullptr;  // [rows][vocab]
+  const float* logits = nullptr;  // [rows][vocab], 16-byte aligned
   int32_t vocab = 0;
   int32_t rows = 0;
   int32_t* token = nullptr;  // [rows]
+  // Of several parts, for launches of one stream in turn: the largest of each, and how many of them are done, zeros
+  // before and after each launch.
+  uint64_t* parts = nullptr;   // [rows * GreedyParts(vocab)]
+  int32_t* arrived = nullptr;  // [rows]
 };
+
+// Logits that one block of threads looks at.
+inline constexpr int32_t kGreedyPart = 4096;
+constexpr int32_t GreedyParts(int32_t vocab) { return (vocab + kGreedyPart - 1) / kGreedyPart; }
 
 // The `count` largest logits of each row, the larger first and of equal ones the smaller token; NaN counts as, and is
 // told as, minus infinity, -0 as 0.

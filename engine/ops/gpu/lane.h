@@ -28,6 +28,15 @@ void WithElement(Element type, const F& launch) {
   }
 }
 
+// Lanes of one session that a block goes through, for a launch to have no more blocks than a large device has room for
+// at once; where there are fewer lanes than that, one each.
+constexpr int32_t LanesOfBlock(const CacheArgs& cache) {
+  constexpr int32_t kBlocks = 6 * 132;
+  const int32_t of_session =
+      cache.session_count > 0 && cache.session_count < kBlocks ? kBlocks / cache.session_count : 1;
+  return (cache.lanes + of_session - 1) / of_session;
+}
+
 struct SlotScales {
   float k, v;
 };
@@ -43,17 +52,22 @@ struct SlotRows {
   }
 };
 
-// The rows of a slot. REQUIRES: slot < capacity.
+// The rows of a slot whose page it is.
 template <typename E>
-EBB_DEVICE SlotRows<E> RowsOf(const Arena& arena, const SessionView& session, int32_t lane, int32_t slot) {
+EBB_DEVICE SlotRows<E> RowsIn(const Arena& arena, int64_t page, int32_t slot) {
   const int64_t d = arena.head_dim;
-  const int64_t page = session.page[int64_t{lane} * session.pages_per_lane + slot / kPageSlots];
   using Type = typename E::Type;
   const int64_t elements = int64_t{2} * kPageSlots * d;
   const int64_t bytes = elements * sizeof(Type) + (E::kScaled ? 2 * kPageSlots * sizeof(float) : 0);
   Type* const k = reinterpret_cast<Type*>(static_cast<uint8_t*>(arena.base) + page * bytes);
   float* const scales = E::kScaled ? reinterpret_cast<float*>(k + elements) + slot % kPageSlots : nullptr;
   return {k + slot % kPageSlots * d, k + (kPageSlots + slot % kPageSlots) * d, scales};
+}
+
+// The rows of a slot. REQUIRES: slot < capacity.
+template <typename E>
+EBB_DEVICE SlotRows<E> RowsOf(const Arena& arena, const SessionView& session, int32_t lane, int32_t slot) {
+  return RowsIn<E>(arena, session.page[int64_t{lane} * session.pages_per_lane + slot / kPageSlots], slot);
 }
 
 // Where the scores of a lane's track begin; those made of them lie alike.

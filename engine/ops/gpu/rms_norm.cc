@@ -1,33 +1,77 @@
-// Root-mean-square norm. One block a row; thread i takes components i, i + 256, ...
+// Root-mean-square norm. One block a row; thread i takes vectors i, i + 512, ... of four components.
 //
-//   x, y   [rows][n] float32   row of the block:  | 0 | 1 | ... | 255 | 256 | ... |   component i: thread i % 256
+//   x, y   [rows][n] float32   row of the block:  | 0-3 | 4-7 | ... | 2044-2047 | 2048-2051 | ... |
+//                              thread                0     1               511        0
 //   weight [n]                 alike, the same for all rows
 //
-// x is read twice, the second time out of L1; between, the sum of squares goes over teams of 32, then team after team.
+// A decode step has few rows, and each is waiting for memory, most of all for its weights, which the step's other
+// weights have pushed out: so a thread asks at once for all it needs of x and of the weights, up to kHeld vectors, and
+// keeps them until the sum of squares is known. What a longer row has beyond is read twice.
+//
+// The sum goes over teams of 32, then team after team.
 
 #include <cstdint>
 
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/numbers.h"
 #include "engine/ops/gpu/reduce.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
-constexpr int32_t kThreads = 256;
+constexpr int32_t kThreads = 512;
+constexpr int32_t kFew = 2;  // vectors of a thread, of rows up to 4096
+constexpr int32_t kMany = 8;
 
-EBB_KERNEL(kThreads) NormRow(RmsNormArgs a) {
-  const float* const x = a.x + int64_t{BlockX()} * a.n;
-  float* const y = a.y + int64_t{BlockX()} * a.n;
+EBB_DEVICE float AddSquares(const Vector16& x, float sum) {
+  EBB_UNROLL
+  for (int32_t i = 0; i < 4; ++i) sum = MultiplyAdd(FloatOf(x.word[i]), FloatOf(x.word[i]), sum);
+  return sum;
+}
+
+EBB_DEVICE Vector16 Scaled(const Vector16& x, float scale, const Vector16& weight) {
+  Vector16 y;
+  EBB_UNROLL
+  for (int32_t i = 0; i < 4; ++i) y.word[i] = BitsOf(FloatOf(x.word[i]) * scale * FloatOf(weight.word[i]));
+  return y;
+}
+
+template <int32_t kHeld>
+EBB_KERNEL(kThreads)
+NormRow(RmsNormArgs a) {
+  const int32_t vectors = a.n / 4;
+  const Vector16* const x = reinterpret_cast<const Vector16*>(a.x + int64_t{BlockX()} * a.n);
+  const Vector16* const weight = reinterpret_cast<const Vector16*>(a.weight);
+  Vector16* const y = reinterpret_cast<Vector16*>(a.y + int64_t{BlockX()} * a.n);
+  Vector16 held[kHeld] = {};
+  Vector16 weights[kHeld] = {};
+  EBB_UNROLL
+  for (int32_t j = 0; j < kHeld; ++j) {
+    const int32_t i = ThreadIndex() + j * kThreads;
+    if (i >= vectors) continue;
+    held[j] = x[i];
+    weights[j] = weight[i];
+  }
   float squares = 0;
-  for (int32_t i = ThreadIndex(); i < a.n; i += kThreads) squares = MultiplyAdd(x[i], x[i], squares);
+  EBB_UNROLL
+  for (int32_t j = 0; j < kHeld; ++j) squares = AddSquares(held[j], squares);
+  for (int32_t i = ThreadIndex() + kHeld * kThreads; i < vectors; i += kThreads) squares = AddSquares(x[i], squares);
   const float mean = ReduceBlock<kThreads>(squares, Plus()) / static_cast<float>(a.n);
   const float scale = InverseSqrt(mean + a.eps);
-  for (int32_t i = ThreadIndex(); i < a.n; i += kThreads) y[i] = x[i] * scale * a.weight[i];
+  EBB_UNROLL
+  for (int32_t j = 0; j < kHeld; ++j) {
+    const int32_t i = ThreadIndex() + j * kThreads;
+    if (i < vectors) y[i] = Scaled(held[j], scale, weights[j]);
+  }
+  for (int32_t i = ThreadIndex() + kHeld * kThreads; i < vectors; i += kThreads) y[i] = Scaled(x[i], scale, weight[i]);
 }
 
 }  // namespace
 
-void LaunchRmsNorm(const RmsNormArgs& args, Stream stream) { Launch(NormRow, {args.rows}, kThreads, args, stream); }
+void LaunchRmsNorm(const RmsNormArgs& args, Stream stream) {
+  if (args.n <= kFew * 4 * kThreads) return Launch(NormRow<kFew>, {args.rows}, kThreads, args, stream);
+  Launch(NormRow<kMany>, {args.rows}, kThreads, args, stream);
+}
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

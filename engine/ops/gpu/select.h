@@ -399,75 +399,112 @@ EBB_DEVICE Last FindLast(const SessionView& session, Order<kVectors>& order, Ran
   return FindLast(order, ranks, session.drop);
 }
 
+// What a thread reads of a lane at once: several rounds, for more to be on its way from memory. A lane of 1024 slots
+// and one that just came is one stretch of 128 threads.
+template <int32_t kThreads, bool kVectors>
+struct Stretch {
+  static constexpr int32_t kRounds = kVectors ? 3 : 1;
+  Four<int32_t> tokens[kRounds];
+  Four<float> scores[kRounds];
+
+  static EBB_DEVICE Stretch Read(const Order<kVectors>& order, int32_t round) {
+    Stretch stretch;
+    EBB_UNROLL
+    for (int32_t i = 0; i < kRounds; ++i) {
+      stretch.tokens[i] = order.Tokens(FourAt<kThreads>(round + i));
+      stretch.scores[i] = order.Scores(FourAt<kThreads>(round + i));
+    }
+    return stretch;
+  }
+};
+
+// Who leaves first of a thread's slots.
+struct Least {
+  uint64_t at = ~uint64_t{0};  // rank, then token
+  int32_t slot = -1;
+  Protected is = {};
+};
+template <int32_t kThreads, bool kVectors>
+EBB_DEVICE void Take(const Order<kVectors>& order, const Stretch<kThreads, kVectors>& stretch, int32_t round,
+                     bool guesses, Least& least) {
+  EBB_UNROLL
+  for (int32_t i = 0; i < 4 * stretch.kRounds; ++i) {
+    const int32_t token = stretch.tokens[i / 4].of[i % 4];
+    if (guesses) least.is.Count(token, order.unprotected);
+    const uint64_t at =
+        static_cast<uint64_t>(order.Rank(token, stretch.scores[i / 4].of[i % 4])) << 32 | static_cast<uint32_t>(token);
+    if (at < least.at) {
+      least.at = at;
+      least.slot = FourAt<kThreads>(round + i / 4) + i % 4;
+    }
+  }
+}
+// `stretch` is the lane's first, which somebody may have read long before.
+template <int32_t kThreads, bool kVectors>
+EBB_DEVICE Least LeastOf(const SessionView& session, const Order<kVectors>& order,
+                         const Stretch<kThreads, kVectors>& stretch) {
+  const bool guesses = IsChecked(session);
+  Least least;
+  Take(order, stretch, 0, guesses, least);
+  for (int32_t round = stretch.kRounds; round * 4 * kThreads < order.slots; round += stretch.kRounds) {
+    Take(order, Stretch<kThreads, kVectors>::Read(order, round), round, guesses, least);
+  }
+  return least;
+}
+
 // Who leaves first of all.
 struct First {
   uint32_t rank;
   int32_t token;
-  int32_t slot;  // a thread that does not own it: -1
+  int32_t slot;            // a thread that does not own it: -1
+  bool is_checked = true;  // the guess of who is protected was right
 };
-template <int32_t kThreads, bool kVectors>
-EBB_DEVICE First FindFirst(const SessionView& session, Order<kVectors>& order) {
+// Of what each thread found. Its shared memory is free again after a Barrier.
+template <int32_t kThreads>
+EBB_DEVICE First FirstOf(const SessionView& session, const Least& least) {
   constexpr int32_t kTeams = kThreads / kTeam;
   EBB_SHARED uint32_t ranks[kTeams], tokens[kTeams];
   EBB_SHARED Protected protected_of[kTeams];
   const int32_t team = ThreadIndex() / kTeam;
   const int32_t lane = ThreadIndex() % kTeam;
-  const bool guesses = IsChecked(session);
-  for (bool is_found = !guesses;;) {
-    uint64_t least = ~uint64_t{0};
-    int32_t slot_of_least = -1;
-    Protected is = {};
-    // Several rounds at once, for more to be on its way from memory: a lane of 1024 slots and one that just came is one
-    // turn of 128 threads.
-    constexpr int32_t kAtOnce = kVectors ? 3 : 1;
-    for (int32_t round = 0; round * 4 * kThreads < order.slots; round += kAtOnce) {
-      Four<int32_t> tokens_of[kAtOnce];
-      Four<float> scores_of[kAtOnce];
-      EBB_UNROLL
-      for (int32_t i = 0; i < kAtOnce; ++i) {
-        tokens_of[i] = order.Tokens(FourAt<kThreads>(round + i));
-        scores_of[i] = order.Scores(FourAt<kThreads>(round + i));
-      }
-      EBB_UNROLL
-      for (int32_t i = 0; i < 4 * kAtOnce; ++i) {
-        const int32_t token = tokens_of[i / 4].of[i % 4];
-        if (guesses) is.Count(token, order.unprotected);
-        const uint64_t turn =
-            static_cast<uint64_t>(order.Rank(token, scores_of[i / 4].of[i % 4])) << 32 | static_cast<uint32_t>(token);
-        if (turn < least) {
-          least = turn;
-          slot_of_least = FourAt<kThreads>(round + i / 4) + i % 4;
-        }
-      }
-    }
-    const auto own_rank = static_cast<uint32_t>(least >> 32);
-    const auto own_token = static_cast<uint32_t>(least);
-    const uint32_t team_rank = SmallestOfTeam(own_rank);
-    const uint32_t team_token = SmallestOfTeam(own_rank == team_rank ? own_token : kStays);
-    if (guesses) is = {SumOfTeam(is.sinks), SumOfTeam(is.recent)};
-    if (lane == 0) {
-      ranks[team] = team_rank;
-      tokens[team] = team_token;
-      protected_of[team] = is;
-    }
-    Barrier();
-    uint32_t rank = kStays;
-    uint32_t token = kStays;
-    is = {};
-    if (lane < kTeams) {
-      rank = ranks[lane];
-      token = tokens[lane];
-      is = protected_of[lane];
-    }
-    const uint32_t first_rank = SmallestOfTeam(rank);
-    const uint32_t first_token = SmallestOfTeam(rank == first_rank ? token : kStays);
-    if (is_found || Protected{SumOfTeam(is.sinks), SumOfTeam(is.recent)}.AreOf(session)) {
-      const bool is_own = own_rank == first_rank && own_token == first_token;
-      return {first_rank, static_cast<int32_t>(first_token), is_own ? slot_of_least : -1};
-    }
-    order.unprotected = FindUnprotected<kThreads>(session, order.token);
-    is_found = true;
+  const auto own_rank = static_cast<uint32_t>(least.at >> 32);
+  const auto own_token = static_cast<uint32_t>(least.at);
+  const uint32_t team_rank = SmallestOfTeam(own_rank);
+  const uint32_t team_token = SmallestOfTeam(own_rank == team_rank ? own_token : kStays);
+  const Protected of_team = {SumOfTeam(least.is.sinks), SumOfTeam(least.is.recent)};
+  if (lane == 0) {
+    ranks[team] = team_rank;
+    tokens[team] = team_token;
+    protected_of[team] = of_team;
   }
+  Barrier();
+  uint32_t rank = kStays;
+  uint32_t token = kStays;
+  Protected is = {};
+  if (lane < kTeams) {
+    rank = ranks[lane];
+    token = tokens[lane];
+    is = protected_of[lane];
+  }
+  const uint32_t first_rank = SmallestOfTeam(rank);
+  const uint32_t first_token = SmallestOfTeam(rank == first_rank ? token : kStays);
+  is = {SumOfTeam(is.sinks), SumOfTeam(is.recent)};
+  const bool is_own = own_rank == first_rank && own_token == first_token;
+  return {first_rank, static_cast<int32_t>(first_token), is_own ? least.slot : -1,
+          !IsChecked(session) || is.AreOf(session)};
+}
+// Where the guess was wrong.
+template <int32_t kThreads, bool kVectors>
+EBB_DEVICE First FindFirstAgain(const SessionView& session, Order<kVectors>& order) {
+  order.unprotected = FindUnprotected<kThreads>(session, order.token);
+  Barrier();  // what FirstOf shared is free
+  return FirstOf<kThreads>(session, LeastOf(session, order, Stretch<kThreads, kVectors>::Read(order, 0)));
+}
+// Makes sure of order.unprotected.
+template <int32_t kThreads, bool kVectors>
+EBB_DEVICE First FindFirst(const SessionView& session, Order<kVectors>& order) {
+  const First first = FirstOf<kThreads>(session, LeastOf(session, order, Stretch<kThreads, kVectors>::Read(order, 0)));
+  return first.is_checked ? first : FindFirstAgain<kThreads>(session, order);
 }
 
 // Who leaves a lane.

@@ -20,7 +20,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(GpuRmsNorm, EqualsFloat64AtEverySize) {
-  for (const int32_t n : {32, 96, 256, 1000, 4096}) {
+  for (const int32_t n : {32, 96, 256, 1000, 4096, 4100, 17000}) {  // kept in registers in part, too
     constexpr int32_t kRows = 3;
     const std::vector<float> x = RandomFloats(1, n, int64_t{kRows} * n, 3);
     const std::vector<float> weight = RandomFloats(2, n, n);
@@ -125,17 +125,26 @@ TEST(GpuEmbed, RowsOfEveryTypeAreExact) {
   }
 }
 
-int32_t Largest(const std::vector<float>& logits) {
+std::vector<int32_t> LargestOf(const std::vector<float>& logits, int32_t rows) {
   return OnEachTarget([&](const Table& table) {
-    std::vector<int32_t> token(1);
+    const auto vocab = static_cast<int32_t>(logits.size()) / rows;
+    std::vector<int32_t> token(rows);
     Mirror mirror(table);
     int32_t* const to = mirror.In(token);
-    table.greedy({.logits = mirror.In(logits), .vocab = static_cast<int32_t>(logits.size()), .rows = 1, .token = to},
-                 mirror.stream());
+    int32_t* const arrived = mirror.In(std::vector<int32_t>(rows));
+    const GreedyArgs args = {.logits = mirror.In(logits),
+                             .vocab = vocab,
+                             .rows = rows,
+                             .token = to,
+                             .parts = mirror.In(std::vector<uint64_t>(rows * GreedyParts(vocab), ~uint64_t{0})),
+                             .arrived = arrived};
+    table.greedy(args, mirror.stream());
+    table.greedy(args, mirror.stream());  // counters are as they were
     mirror.Out(to, token);
     return token;
-  })[0];
+  });
 }
+int32_t Largest(const std::vector<float>& logits) { return LargestOf(logits, 1)[0]; }
 
 TEST(GpuGreedy, TakesTheFirstOfTheLargestAndNoNan) {
   EXPECT_EQ(Largest({-1, 3, 2, 3}), 1);
@@ -147,6 +156,24 @@ TEST(GpuGreedy, TakesTheFirstOfTheLargestAndNoNan) {
   many[2711] = 7;
   many[2712] = 7;
   EXPECT_EQ(Largest(many), 2711);
+}
+
+TEST(GpuGreedy, PartsOfARowAreOneRow) {
+  constexpr int32_t kRows = 3;
+  for (const int32_t vocab : {8192, 8193, 20001, 20004}) {
+    std::vector<float> logits = RandomFloats(5, 2, int64_t{kRows} * vocab);
+    std::vector<int32_t> expected;
+    for (int32_t row = 0; row < kRows; ++row) {
+      const int32_t last = vocab - 1 - row * vocab / 3;
+      logits[row * vocab + last] = 7;
+      expected.push_back(last);
+      if (row != 1) continue;
+      logits[row * vocab + last / 2] = 7;
+      expected.back() = last / 2;
+    }
+    EXPECT_EQ(LargestOf(logits, kRows), expected) << vocab;
+    EXPECT_EQ(Largest(std::vector<float>(vocab, kNan)), 0) << vocab;
+  }
 }
 
 // As random.cc says it, in the words of the host.

@@ -42,7 +42,7 @@ float RandomScore(HashRandom& random) {
 // Tokens are numbers below `log` in random slots; `gaps`: any of them, else the first and the last have no gaps.
 Lanes RandomLanes(HashRandom& random, int32_t slots_max, bool compacted) {
   Lanes l;
-  l.lanes = random.Uniform(1, 2);
+  l.lanes = random.Uniform(1, 3);
   l.capacity = random.Uniform(2, slots_max);
   l.live = random.Uniform(1, l.capacity);
   const int32_t log = l.live + random.Uniform(0, 50);
@@ -132,6 +132,48 @@ TEST(GpuPlace, TokensTakeTheLowestFreeSlotsInOrder) {
   }
 }
 
+// Sessions beside the one that is looked at, of which nothing is asked: so many that a block has several lanes.
+constexpr int kMany = 800;
+
+// Wherever somebody left it, and whatever else `placed` says.
+TEST(GpuPlace, OneTokenTakesTheOneFreeSlot) {
+  HashRandom random(5);
+  constexpr int32_t kLanes = 5;
+  for (int i = 0; i < Cases(24); ++i) {
+    const int32_t capacity = random.Uniform(2, i % 3 == 0 ? 6 : 1500);
+    Lanes before = {.lanes = kLanes, .capacity = capacity, .live = capacity - 1};
+    before.token.assign(int64_t{kLanes} * capacity, 3);
+    before.position = before.token;
+    before.scratch = before.token;
+    before.score.assign(before.token.size(), 0);
+    Lanes expected = before;
+    for (int32_t lane = 0; lane < kLanes; ++lane) {
+      const int32_t free = lane == 0 ? capacity - 1 : random.Uniform(0, capacity - 1);
+      const int32_t hints[] = {free, random.Uniform(0, capacity - 1), -7, capacity + 1, capacity - 1};
+      before.placed.push_back(hints[random.Uniform(0, 4)]);
+      before.token[lane * capacity + free] = before.position[lane * capacity + free] = -1;
+      expected.token[lane * capacity + free] = 9000;
+      expected.position[lane * capacity + free] = 9000;
+      expected.placed.push_back(free);
+    }
+    const std::vector<int32_t> after = OnEachTarget([&](const Table& table) {
+      Lanes l = before;
+      LanesThere there(table, l);
+      there.view.block_max = there.view.tokens = 1;
+      there.view.first_token = 9000;
+      CacheArgs cache = there.Cache(kLanes);
+      std::vector<SessionView> sessions(i % 2 == 0 ? 0 : kMany);
+      sessions.push_back(there.view);
+      cache.sessions = there.mirror.In(sessions);
+      cache.session_count = static_cast<int32_t>(sessions.size());
+      table.place({.cache = cache}, there.mirror.stream());
+      there.Back(l);
+      return l.All();
+    });
+    EXPECT_EQ(after, expected.All()) << i;
+  }
+}
+
 // The victims of policies/select.h, freed; with compacted positions, what is left closes up.
 void EvictOnTheHost(Lanes& l, ScoreRule rule, int32_t sinks, int32_t recent, int32_t drop, bool compacted) {
   for (int32_t lane = 0; lane < l.lanes; ++lane) {
@@ -167,6 +209,7 @@ struct EvictCase {
   bool compacted = false, tells = false;
   int32_t log = 1;        // how many tokens there were, of which the step brought the last
   int32_t slots_max = 0;  // of the launch, which decides how many threads a lane gets; 0: the lanes'
+  int others = 1;         // sessions of which nobody leaves
 };
 
 // Who leaves on each target leaves on the host.
@@ -188,8 +231,10 @@ void ExpectTheHostsVictims(const EvictCase& c) {
     there.view.compacted = c.compacted ? 1 : 0;
     if (tells) there.view.left = there.mirror.In(std::vector<int32_t>(l.lanes * c.drop, -7));
     CacheArgs cache = there.Cache(l.lanes);
-    cache.sessions = there.mirror.In(std::vector{SessionView(), there.view});  // of the first nobody leaves
-    cache.session_count = 2;
+    std::vector<SessionView> sessions(c.others);
+    sessions.push_back(there.view);
+    cache.sessions = there.mirror.In(sessions);
+    cache.session_count = static_cast<int32_t>(sessions.size());
     if (c.slots_max > 0) cache.slots_max = c.slots_max;
     table.evict({.cache = cache}, there.mirror.stream());
     there.Back(l);
@@ -226,6 +271,7 @@ TEST(GpuEvict, TheSameLeaveAsOnTheHost) {
     c.drop = random.Uniform(0, 1) == 0 ? 1 : random.Uniform(0, candidates);
     c.tells = i % 4 < 2;
     c.slots_max = i % 8 < 4 ? 0 : kLong;
+    c.others = i % 3 == 2 ? kMany : 1;
     several += c.drop > 1 ? 1 : 0;
     SCOPED_TRACE("case " + std::to_string(i));
     ExpectTheHostsVictims(c);
