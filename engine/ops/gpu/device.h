@@ -40,9 +40,6 @@
 #define EBB_ROLLED
 #endif
 
-#ifndef EBB_PREFETCH
-#define EBB_PREFETCH ""
-#endif
 namespace ebb::gpu::EBB_GPU_TARGET {
 
 inline constexpr int32_t kTeam = 32;
@@ -181,9 +178,10 @@ EBB_DEVICE float Exp2Normal(float x) {
 }
 // The one that is a number, where one is not.
 EBB_DEVICE float LargerNumber(float a, float b) { return fmaxf(a, b); }
-// Sixteen bytes of the device's memory to shared memory, both aligned so, some time before this thread's CopiesArrived.
-// Other threads have them after a Barrier that follows it. CloseCopies ends a group of them; CopiesArrived(later) waits
-// for all but the `later` groups that were closed last, and with 0 for all copies, closed or not.
+// Sixteen bytes of the device's memory to shared memory, both aligned so (neighbours want the rest of the line), some
+// time before this thread's CopiesArrived. Other threads have them after a Barrier that follows it. CloseCopies ends a
+// group of them; CopiesArrived(later) waits for all but the `later` groups that were closed last, and with 0 for all
+// copies, closed or not.
 //
 // SharedAt: where something lies in shared memory, to which bytes can be added; found once, it costs no more than that.
 #if defined(__CUDACC__)
@@ -195,7 +193,7 @@ EBB_DEVICE SharedAt AtShared(void* shared) { return static_cast<uint8_t*>(shared
 #endif
 EBB_DEVICE void CopyAhead(SharedAt to, const void* from) {
 #if defined(__CUDA_ARCH__)
-  asm volatile("cp.async.cg.shared.global" EBB_PREFETCH " [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
 #elif defined(__HIPCC__)
   *reinterpret_cast<uint4*>(to) = *static_cast<const uint4*>(from);
 #endif

@@ -5,14 +5,15 @@
 // multiprocessor have some 128 KB of it under way at all times:
 //
 //   ring   | stage i + 4: copied next | stage i: multiplied | stage i + 1 | i + 2 | i + 3: under way |
-//   x      | stage i: multiplied | stage i + 1: laid meanwhile |                            i + 2: in registers
+//   x      | stage i: multiplied | stage i + 1: laid meanwhile |              i + 2, i + 3: in registers
 //
 // x is float32: a number is the sum of two BF16, the nearest one and the nearest to what that leaves, within 2^-17 of
 // it, which is what a float sum of some hundred terms is good for. The terms are rows of a tile, [term][row], so tensor
 // cores multiply W by both at once (group_tile.h), and what a thread has of either is of the same outputs and rows:
 // their sums are added in the end. x is fetched from cache and split by each block anew: less than W is. Of the two
 // groups of threads one copies W and the other lays x, as who lays has to wait for what it stores to be seen by the
-// tensor cores, and might wait for its copies, too.
+// tensor cores, and for all that it reads, too. So half of the latter have the even stages and half the odd ones: what
+// either reads has two stages to come.
 //
 // Sums do not depend on how many rows there are: a block's columns are added in turn, then splits of the columns
 // (LaunchRows, by the shape alone), which the block that is done last adds up in ascending order. It finds what a
@@ -185,20 +186,17 @@ MultiplyWide(WideArgs wide) {
 
   // W, by the first group: a thread's chunk of rows kCopyRows apart. Outputs beyond the last are the last again; of
   // columns beyond the end, where x is zeros, the last again.
-  const uint16_t* w_row[kCopies];
-  EBB_UNROLL
-  for (int32_t i = 0; i < kCopies; ++i) {
-    const int32_t output = first_output + copy_row + kCopyRows * i;
-    const int64_t row = output < a.w.rows ? output : a.w.rows - 1;
-    w_row[i] = static_cast<const uint16_t*>(a.w.values) + row * a.w.cols;
-  }
+  const uint16_t* const w = static_cast<const uint16_t*>(a.w.values);
+  const int32_t last_output = a.w.rows - 1;
   const SharedAt ring = AtShared(room);
   int32_t w_column = begin + 8 * chunk;
   const auto copy = [&](int32_t slot) {
     const int32_t column = w_column < end ? w_column : end - 8;
     EBB_UNROLL
     for (int32_t i = 0; i < kCopies; ++i) {
-      CopyAhead(ring + (slot + copied + kCopyRows * kRowBytes * i), w_row[i] + column);
+      const int32_t output = first_output + copy_row + kCopyRows * i;
+      const int64_t row = output < last_output ? output : last_output;
+      CopyAhead(ring + (slot + copied + kCopyRows * kRowBytes * i), w + (row * a.w.cols + column));
     }
     w_column += kColumns;
   };
@@ -208,26 +206,32 @@ MultiplyWide(WideArgs wide) {
     CloseCopies();
   }
 
-  // x, by the other group: a thread's chunk of one row, or of rows kCopyRows apart.
-  constexpr int32_t kItems = kRows > kCopyRows ? kRows / kCopyRows : 1;
-  const bool lays = !copies && copy_row < kRows;
-  const int32_t rows_left = lays ? a.rows - first_row - copy_row : 0;
-  const float* const x_row = a.x + int64_t{rows_left > 0 ? first_row + copy_row : 0} * a.w.cols;
-  const int64_t x_apart = int64_t{kCopyRows} * a.w.cols;
-  int32_t x_column = begin + 8 * chunk;
+  // x, by the other group, half of it in turn: a thread's chunk of one row, or of rows kLaidRows apart.
+  constexpr int32_t kLayers = kGroup / 2;
+  constexpr int32_t kLaidRows = kLayers / kChunks;
+  constexpr int32_t kItems = kRows > kLaidRows ? kRows / kLaidRows : 1;
+  static_assert(kLaidRows % 8 == 0);
+  const int32_t turn = thread % kGroup / kLayers;
+  const int32_t lay_row = thread % kLayers / kChunks;
+  const int32_t laid = turn * kXBytes<kRows> + GroupTileAt<kColumns>(lay_row, chunk);
+  const bool lays = !copies && lay_row < kRows;
+  const int32_t rows_left = lays ? a.rows - first_row - lay_row : 0;
+  const float* const x_row = a.x + int64_t{rows_left > 0 ? first_row + lay_row : 0} * a.w.cols;
+  const int64_t x_apart = int64_t{kLaidRows} * a.w.cols;
+  int32_t x_column = begin + turn * kColumns + 8 * chunk;
   Vector16 x[kItems][2];
   const auto fetch = [&] {
     EBB_UNROLL
     for (int32_t i = 0; i < kItems; ++i) {
       x[i][0] = x[i][1] = {};
-      if (kCopyRows * i >= rows_left || x_column >= end) continue;
+      if (kLaidRows * i >= rows_left || x_column >= end) continue;
       const Vector16* const from = reinterpret_cast<const Vector16*>(x_row + x_apart * i + x_column);
       x[i][0] = from[0];
       x[i][1] = from[1];
     }
-    x_column += kColumns;
+    x_column += 2 * kColumns;
   };
-  const auto lay = [&](int32_t at) {
+  const auto lay = [&] {
     EBB_UNROLL
     for (int32_t item = 0; item < kItems; ++item) {
       Vector16 terms[2];
@@ -240,16 +244,18 @@ MultiplyWide(WideArgs wide) {
       }
       EBB_UNROLL
       for (int32_t term = 0; term < 2; ++term) {
-        *reinterpret_cast<Vector16*>(x_room + at + (kRows * term + kCopyRows * item) * kRowBytes + copied) =
-            terms[term];
+        *reinterpret_cast<Vector16*>(x_room + laid + (kRows * term + kLaidRows * item) * kRowBytes) = terms[term];
       }
     }
     FenceGroupTiles();
   };
   if (lays) {
     fetch();
-    lay(0);
-    fetch();
+    if (turn == 0) {
+      lay();
+      SyncTeam();
+      fetch();
+    }
   }
 
   float sum[kTall][kWide][4] = {};
@@ -268,8 +274,8 @@ MultiplyWide(WideArgs wide) {
       MultiplyGroupTile<kColumns>(of_group + (slot + m * kGroupOutputs * kRowBytes), x_at + x_slot, sum[m]);
     }
     x_slot = kXBytes<kRows> - x_slot;
-    if (lays && stage + 1 < stages) {
-      lay(x_slot);
+    if (lays && stage % 2 != turn && stage + 1 < stages) {
+      lay();
       SyncTeam();  // or the compiler fetches first, and lay's fence waits for that
       fetch();
     }
