@@ -19,6 +19,7 @@ constexpr int32_t kThreads = 256;
 
 EBB_KERNEL(kThreads) Gate(ActivateArgs a) {
   const int64_t i = int64_t{BlockX()} * kThreads + ThreadIndex();
+  WaitForEarlier();
   if (i >= a.n / 4) return;
   const Vector16 gate = reinterpret_cast<const Vector16*>(a.gate)[i];
   const Vector16 up = reinterpret_cast<const Vector16*>(a.up)[i];
@@ -35,7 +36,7 @@ EBB_KERNEL(kThreads) Gate(ActivateArgs a) {
 }  // namespace
 
 void LaunchActivate(const ActivateArgs& args, Stream stream) {
-  Launch(Gate, {(args.n / 4 + kThreads - 1) / kThreads}, kThreads, args, stream);
+  LaunchEarly(Gate, {(args.n / 4 + kThreads - 1) / kThreads}, kThreads, args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

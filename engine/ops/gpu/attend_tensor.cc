@@ -5,7 +5,7 @@
 // K of the split, then V, goes by in stages of up to 32 slots, copied to a ring in shared memory while others are
 // computed. Rows of a stage are 16 bytes longer than they are, so that what a team reads at once lies in all banks.
 //
-//   stages   K 0 | K 1 | ... | K 7 | V 0 | V 1 | ... | V 7        ring   stage s lies in part s % 2, 4 or 8
+//   stages   K 0 | K 1 | ... | K 7 | V 0 | V 1 | ... | V 7        ring   stage s lies in part s % 2 or 4
 //                                  ^ softmax of the split, while V is on its way
 //
 // What comes in floats, queries and weights, is two BF16 that add up to it but for 2^-17 of it: a product has the first
@@ -65,7 +65,7 @@ enum class Pairs { kAsSaid, kNeighbours, kHalves };
 
 struct SplitArgs {
   AttendArgs attend;
-  int32_t ring;  // 2, 4 or 8
+  int32_t ring;  // 2 or 4
 };
 
 // Turned, as first and second numbers of its two pairs, by `turns` of these. Pairs of neighbours lie in a half each.
@@ -169,6 +169,7 @@ AttendSplit(SplitArgs args) {
   uint64_t own_turns = 0;
   if (thread < a.rope.rotary_dims / 2) own_turns = a.rope.turns[thread];
   const int32_t query = position[own_slot];
+  WaitForEarlier();  // for the step's own K and V, and q
   for (int32_t stage = 0; stage < args.ring - 1; ++stage) {
     if (stage < 2 * key_stages)
       issue(stage, stage * part_bytes, page[StageOf(stage, key_stages) * kSlots / kPageSlots]);
@@ -179,10 +180,8 @@ AttendSplit(SplitArgs args) {
   const auto take = [&](int32_t stage) {
     if (args.ring == 2) {
       CopiesArrived<0>();
-    } else if (args.ring == 4) {
-      CopiesArrived<2>();
     } else {
-      CopiesArrived<6>();
+      CopiesArrived<2>();
     }
     Barrier();
     const int32_t next = stage + args.ring - 1;
@@ -431,13 +430,8 @@ AttendSplit(SplitArgs args) {
 // Few blocks on a multiprocessor have to have more under way each. A part of the ring has `part` bytes.
 int32_t RingOf(int64_t blocks, int32_t part) {
   constexpr int32_t kOthers = 16 << 10;  // bytes of shared memory beside the ring
-  struct Choice {
-    int32_t ring, beside;  // so many blocks on a multiprocessor
-  };
-  for (const Choice& choice : {Choice{8, 2}, Choice{4, 4}}) {
-    const bool are_few = blocks <= int64_t{choice.beside} * kMultiprocessors;
-    if (are_few && choice.ring * part + kOthers <= kSharedMax) return choice.ring;
-  }
+  const bool are_few = blocks <= 4 * kMultiprocessors;
+  if (are_few && 4 * part + kOthers <= kSharedMax) return 4;
   return 2;
 }
 
@@ -447,7 +441,7 @@ void LaunchPairs(const AttendArgs& args, Stream stream) {
   const Grid grid = {args.splits, args.cache.kv_heads, args.cache.rows};
   const int32_t part = kSlots * (d * static_cast<int32_t>(sizeof(typename E::Type)) + 16);
   const int32_t ring = RingOf(grid.x * grid.y * grid.z, part);
-  Launch(AttendSplit<E, kUnits, kWhole, kPairsAre>, grid, kThreads, SplitArgs{args, ring}, stream, ring * part);
+  LaunchEarly(AttendSplit<E, kUnits, kWhole, kPairsAre>, grid, kThreads, SplitArgs{args, ring}, stream, ring * part);
 }
 template <typename E, int32_t kUnits>
 void LaunchUnits(const AttendArgs& args, Stream stream) {

@@ -60,6 +60,9 @@ inline constexpr int32_t kMultiprocessors = 132;
 inline constexpr int32_t kMultiprocessors = 4;
 #endif
 
+// Whether a kernel may begin before the one before it has ended (LaunchEarly).
+bool MayBeginEarly(const void* kernel);
+
 // Whether a launch is to be made, after what has to be asked of the device for it (launch.cc). `file` is the kernel's,
 // `shared` what the launch asks for, bytes.
 bool MayLaunch(const void* kernel, const char* file, int32_t shared);
@@ -68,6 +71,7 @@ bool MayLaunch(const void* kernel, const char* file, int32_t shared);
 struct SharedRoom {
   int32_t declared = 0;  // by the kernel itself
   int32_t there = 0;     // on the device
+  int32_t code = 0;      // of NVIDIA's, the capability that the kernel in use is made for, times ten
   const char* error = nullptr;
 };
 
@@ -152,6 +156,13 @@ EBB_DEVICE T ReadOnce(const T* from) {
   return to.value;
 #else
   return *from;
+#endif
+}
+// In a kernel that is launched by LaunchEarly: until here it writes nothing, and reads nothing that the kernel before
+// writes. That one has waited likewise, so that what was launched before it is done.
+EBB_DEVICE void WaitForEarlier() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" : : : "memory");
 #endif
 }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
@@ -247,6 +258,30 @@ void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, 
   kernel<<<blocks, dim3(threads), shared, static_cast<hipStream_t>(stream)>>>(args);
 #endif
 }
+// The same, but that blocks may begin while the last ones of the kernel before are still at work; see WaitForEarlier.
+template <typename Args>
+void LaunchEarly(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0,
+                 const char* file = __builtin_FILE()) {
+#if defined(__CUDACC__)
+  if (MayBeginEarly(reinterpret_cast<const void*>(kernel))) {
+    if (!MayLaunch(reinterpret_cast<const void*>(kernel), file, shared)) return;
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y), static_cast<uint32_t>(grid.z));
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = static_cast<cudaStream_t>(stream);
+    config.attrs = &early;
+    config.numAttrs = 1;
+    static_cast<void>(cudaLaunchKernelEx(&config, kernel, args));
+    return;
+  }
+#endif
+  Launch(kernel, grid, threads, args, stream, shared, file);
+}
 
 #else  // the emulation
 
@@ -291,6 +326,7 @@ template <typename T>
 EBB_DEVICE T ReadOnce(const T* from) {
   return *from;
 }
+EBB_DEVICE void WaitForEarlier() {}
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }
 template <typename T>
@@ -336,6 +372,12 @@ void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, 
         },
         &call);
   });
+}
+
+template <typename Args>
+void LaunchEarly(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0,
+                 const char* file = __builtin_FILE()) {
+  Launch(kernel, grid, threads, args, stream, shared, file);
 }
 
 #endif

@@ -293,6 +293,8 @@ struct StoreArgs {
 // Of rows that come alone keys that turn are rounded to F16, so that, turned, they are within its 65504; so is q times
 // the scale.
 //
+// The launch before Attend writes nothing of sessions or of what they point to: it may not be done when Attend looks.
+//
 // The splits are folded in ascending order into out = sum / weight, and into stats (peak, 1 / weight): by Attend, of
 // rows that come alone, of which it also tells the scores what they received; by AttendMerge, of others.
 //

@@ -23,6 +23,8 @@ thread_local Rehearsal rehearsal;
 
 }  // namespace
 
+bool MayBeginEarly(const void* kernel) { return SharedRoomOf(kernel).code >= 90; }
+
 bool MayLaunch(const void* kernel, const char* file, int32_t shared) {
   if (shared == 0 && !rehearsal.is_on) return true;
   const SharedRoom room = SharedRoomOf(kernel);

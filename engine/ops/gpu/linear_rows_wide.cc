@@ -249,6 +249,7 @@ MultiplyWide(WideArgs wide) {
     }
     FenceGroupTiles();
   };
+  WaitForEarlier();  // W is under way; x, and what is written, are others'
   if (lays) {
     fetch();
     if (turn == 0) {
@@ -314,8 +315,8 @@ void LaunchRows(const LinearsArgs& args, Stream stream) {
   const int32_t each = (stages + splits - 1) / splits;
   wide.columns = (each < kStagesMin ? kStagesMin : each) * kColumns;
   wide.splits = (one.w.cols + wide.columns - 1) / wide.columns;
-  Launch(MultiplyWide<kRows>, {int64_t{wide.tiles} * wide.splits, (int64_t{one.rows} + kRows - 1) / kRows}, kThreads,
-         wide, stream, kSharedBytes<kRows>);
+  LaunchEarly(MultiplyWide<kRows>, {int64_t{wide.tiles} * wide.splits, (int64_t{one.rows} + kRows - 1) / kRows},
+              kThreads, wide, stream, kSharedBytes<kRows>);
 }
 
 }  // namespace

@@ -49,9 +49,13 @@ NormRow(RmsNormArgs a) {
   EBB_UNROLL
   for (int32_t j = 0; j < kHeld; ++j) {
     const int32_t i = ThreadIndex() + j * kThreads;
-    if (i >= vectors) continue;
-    held[j] = x[i];
-    weights[j] = weight[i];
+    if (i < vectors) weights[j] = weight[i];
+  }
+  WaitForEarlier();
+  EBB_UNROLL
+  for (int32_t j = 0; j < kHeld; ++j) {
+    const int32_t i = ThreadIndex() + j * kThreads;
+    if (i < vectors) held[j] = x[i];
   }
   float squares = 0;
   EBB_UNROLL
@@ -70,8 +74,8 @@ NormRow(RmsNormArgs a) {
 }  // namespace
 
 void LaunchRmsNorm(const RmsNormArgs& args, Stream stream) {
-  if (args.n <= kFew * 4 * kThreads) return Launch(NormRow<kFew>, {args.rows}, kThreads, args, stream);
-  Launch(NormRow<kMany>, {args.rows}, kThreads, args, stream);
+  if (args.n <= kFew * 4 * kThreads) return LaunchEarly(NormRow<kFew>, {args.rows}, kThreads, args, stream);
+  LaunchEarly(NormRow<kMany>, {args.rows}, kThreads, args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -102,6 +102,7 @@ StoreRow(StoreArgs a) {
   const int32_t row = BlockX();
   const int32_t head = BlockY();
   const int32_t d = a.cache.arena.head_dim;
+  WaitForEarlier();
   const Held k = Hold(a.k + row * a.stride + int64_t{head} * d, d);
   const Held v = Hold(a.v + row * a.stride + int64_t{head} * d, d);
   int32_t own = row < a.cache.session_count ? row : a.cache.session_count - 1;
@@ -160,7 +161,7 @@ StoreRow(StoreArgs a) {
 void LaunchStore(const StoreArgs& args, Stream stream) {
   const Grid grid = {args.cache.rows, args.cache.kv_heads};
   WithElement(args.cache.arena.type,
-              [&](auto element) { Launch(StoreRow<decltype(element)>, grid, kThreads, args, stream); });
+              [&](auto element) { LaunchEarly(StoreRow<decltype(element)>, grid, kThreads, args, stream); });
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET
