@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "engine/ops/gpu/draw_needs.h"
+#include "engine/ops/gpu/linear_splits.h"
 
 namespace ebb::gpu {
 
@@ -184,7 +185,7 @@ struct LinearArgs {
   int32_t add = 0;
   // Of linear_rows where weights are neither F32 nor F16, for launches of one stream in turn: what parts of the columns
   // add up to, and how many of them are done, zeros before and after each launch.
-  float* partial = nullptr;    // [LinearPartials(out, in, rows)]
+  float* partial = nullptr;    // [LinearPartials(out, in, rows)], linear_splits.h
   int32_t* arrived = nullptr;  // [LinearMeetings(out, rows)]
 };
 
@@ -195,44 +196,6 @@ struct LinearsArgs {
   LinearArgs of[kTogetherMax] = {};
   int32_t count = 0;
 };
-
-// A block of linear_rows makes so many outputs of so many rows. Where that makes few blocks, columns are split, by the
-// shape of all W of the launch alone: that keeps a row's bits its own.
-inline constexpr int32_t kLinearOutputs = 256;
-inline constexpr int32_t kLinearRows = 32;
-inline constexpr int32_t kLinearStage = 128;  // columns that a split has whole multiples of
-constexpr int32_t LinearTiles(int32_t outputs) { return (outputs + kLinearOutputs - 1) / kLinearOutputs; }
-// Columns of a split; the last has what is left.
-constexpr int32_t LinearColumns(int32_t outputs, int32_t cols) {
-  constexpr int32_t kBlocks = 132;  // so many do not wait for each other on a large device
-  constexpr int32_t kStagesMin = 2;
-  const int32_t stages = (cols + kLinearStage - 1) / kLinearStage;
-  const int32_t tiles = LinearTiles(outputs);
-  const int32_t splits = tiles < kBlocks ? kBlocks / tiles : 1;
-  const int32_t each = (stages + splits - 1) / splits;
-  return (each < kStagesMin ? kStagesMin : each) * kLinearStage;
-}
-constexpr int32_t LinearSplits(int32_t outputs, int32_t cols) {
-  const int32_t columns = LinearColumns(outputs, cols);
-  return (cols + columns - 1) / columns;
-}
-// With weights of BF16 a block makes other tiles (linear_rows_wide.cc), and where there are splits, there are at most
-// so many blocks for the same rows, which are as many as the block has room for.
-inline constexpr int32_t kWideOutputs = 128;
-inline constexpr int32_t kWideBlocks = 2 * 132;
-constexpr int32_t WideRows(int32_t rows) {
-  return rows <= 8 ? 8 : rows <= 16 ? 16 : (rows + kLinearRows - 1) / kLinearRows * kLinearRows;
-}
-// Enough for weights of either kind.
-constexpr int64_t LinearPartials(int32_t outputs, int32_t cols, int32_t rows) {
-  const int32_t splits = LinearSplits(outputs, cols);
-  const int64_t narrow = splits == 1 ? 0 : int64_t{LinearTiles(outputs)} * splits * kLinearOutputs * rows;
-  const int64_t wide = int64_t{kWideBlocks} * kWideOutputs * WideRows(rows);
-  return narrow > wide ? narrow : wide;
-}
-constexpr int64_t LinearMeetings(int32_t outputs, int32_t rows) {
-  return int64_t{LinearTiles(outputs)} * (kLinearOutputs / kWideOutputs) * ((rows + kLinearRows - 1) / kLinearRows);
-}
 
 // y = x in BF16, n numbers, a multiple of 8; both aligned to 16 bytes.
 struct RoundArgs {
