@@ -150,7 +150,7 @@ absl::Status MeasureAttention(Bench& b) {
           const gpu::AttendArgs args = lanes.Attend(layer, rotary_dims, observes);
           b.table.attend(args, b.gpu->stream());
         }
-        if (observes) b.table.evict({.cache = lanes.cache()}, b.gpu->stream());
+        if (observes) b.table.evict({.cache = lanes.evicting()}, b.gpu->stream());
       });
     };
     EBB_ASSIGN(const double plain, seconds(0, false));

@@ -108,6 +108,8 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
     row_session.insert(row_session.end(), s.tokens, i);
   }
   EBB_ASSIGN(made.views_, gpu.Upload(std::span<const gpu::SessionView>(views), "sessions"));
+  for (gpu::SessionView& view : views) view.placed = view.scratch;
+  EBB_ASSIGN(made.evicting_views_, gpu.Upload(std::span<const gpu::SessionView>(views), "sessions"));
   EBB_ASSIGN(made.row_session_, gpu.Upload(std::span<const int32_t>(row_session), "sessions"));
 
   ModelConfig config;
@@ -127,6 +129,12 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
                  .slots_max = s.slots};
   EBB_TRY(gpu.Wait());
   return made;
+}
+
+gpu::CacheArgs Lanes::evicting() const {
+  gpu::CacheArgs cache = cache_;
+  cache.sessions = evicting_views_.as<gpu::SessionView>();
+  return cache;
 }
 
 gpu::AttendArgs Lanes::Attend(int layer, int32_t rotary_dims, bool observes) const {

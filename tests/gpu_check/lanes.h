@@ -56,6 +56,9 @@ class Lanes {
   gpu::BlockArgs Block(int layer) const;
   gpu::StoreArgs Store(int layer) const;
   const gpu::CacheArgs& cache() const { return cache_; }
+  // The same for who evicts and places nobody afterwards: rows attend as before, as `placed`, where an eviction leaves
+  // word of the slot, is not theirs.
+  gpu::CacheArgs evicting() const;
   const LaneShape& shape() const { return shape_; }
   // What scores were made into, [sessions][lanes][tracks][slots], zeros before. REQUIRES: shape().keeps().
   const GpuMemory& keep() const { return keep_; }
@@ -66,9 +69,9 @@ class Lanes {
  private:
   LaneShape shape_ = {};
   GpuMemory arena_ = {}, token_ = {}, position_ = {}, score_ = {}, keep_ = {}, placed_ = {}, scratch_ = {}, page_ = {},
-            views_ = {}, row_session_ = {}, turns_ = {}, q_ = {}, partial_sums_ = {}, partial_stats_ = {}, logits_ = {},
-            out_ = {}, stats_ = {}, laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {},
-            arrived_ = {};
+            views_ = {}, evicting_views_ = {}, row_session_ = {}, turns_ = {}, q_ = {}, partial_sums_ = {},
+            partial_stats_ = {}, logits_ = {}, out_ = {}, stats_ = {}, laid_q_ = {}, laid_kv_ = {}, laid_position_ = {},
+            laid_earliest_ = {}, arrived_ = {};
   gpu::CacheArgs cache_ = {};
 };
 

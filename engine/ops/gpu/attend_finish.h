@@ -129,6 +129,7 @@ EBB_DEVICE void FinishRow(const AttendArgs& a, const SessionView& session, int32
   EBB_SHARED HeadStats of_head[kGroupMax];
   int32_t* const arrived = a.arrived + int64_t{row} * a.cache.kv_heads + head;
   const int32_t splits = SplitsIn(a, session);
+  FenceBlock();
   Barrier();
   if (ThreadIndex() == 0) {  // for all of its block, by the barriers around
     FenceDevice();

@@ -10,8 +10,9 @@
 //
 // What comes in floats, queries and weights, is two BF16 that add up to it but for 2^-17 of it: a product has the first
 // terms of eight query heads in rows 0 .. 7 of its left side, the second ones in rows 8 .. 15, and both results lie
-// with one thread. Where keys are turned, queries are two F16 (2^-22) and a key one: within 2^-12 of it, an eighth of
-// what it lost when it was stored as BF16. REQUIRES: turned keys, and queries times the scale, are within F16's 65504.
+// with one thread. Where keys are turned, queries are two F16 (2^-22) and a key one: within 2^-12 of it (or 2^-25), an
+// eighth of what it lost when it was stored as BF16. REQUIRES: turned keys, and queries times the scale, are within
+// F16's 65504.
 //
 //   logits   [heads' terms] x [8 slots], a unit of 16 components at a time (rope.h): thread 4 g + t has numbers 2 t and
 //            2 t + 1 of both halves of slot g's unit. Those are two pairs, whichever kind, so a rotation never leaves

@@ -131,6 +131,13 @@ EBB_DEVICE int32_t AddDevice(int32_t* to, int32_t value) { return atomicAdd(to, 
 // What this thread wrote before it is there for whoever sees what it writes after it, in any block; who saw that calls
 // it, too, before it reads.
 EBB_DEVICE void FenceDevice() { __threadfence(); }
+// What this thread wrote before it and a Barrier that follows is what a FenceDevice of any thread behind that passes
+// on. NVIDIA's fences pass on whatever their thread may see; AMD's wait for their own wave alone.
+EBB_DEVICE void FenceBlock() {
+#if defined(__HIPCC__)
+  __threadfence();
+#endif
+}
 // Of memory that nobody writes meanwhile, and that is not read again soon: it need not push out what is. `T` is of 4, 8
 // or 16 bytes and aligned so.
 template <typename T>
@@ -159,7 +166,8 @@ EBB_DEVICE T ReadOnce(const T* from) {
 #endif
 }
 // In a kernel that is launched by LaunchEarly: until here it writes nothing, and reads nothing that the kernel before
-// writes. That one has waited likewise, so that what was launched before it is done.
+// writes. That one was launched plainly or has waited likewise, in one block at least, so that what came before is
+// done.
 EBB_DEVICE void WaitForEarlier() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" : : : "memory");
@@ -258,7 +266,8 @@ void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, 
   kernel<<<blocks, dim3(threads), shared, static_cast<hipStream_t>(stream)>>>(args);
 #endif
 }
-// The same, but that blocks may begin while the last ones of the kernel before are still at work; see WaitForEarlier.
+// The same, but that blocks may begin when those of the kernel before have ended, and what they wrote is not yet there
+// for all; see WaitForEarlier.
 template <typename Args>
 void LaunchEarly(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0,
                  const char* file = __builtin_FILE()) {
@@ -322,6 +331,7 @@ EBB_DEVICE int32_t AddDevice(int32_t* to, int32_t value) {
   return before;
 }
 EBB_DEVICE void FenceDevice() {}
+EBB_DEVICE void FenceBlock() {}
 template <typename T>
 EBB_DEVICE T ReadOnce(const T* from) {
   return *from;

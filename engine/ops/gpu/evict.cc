@@ -1,4 +1,4 @@
-// Who leaves a lane, and what that changes: one block a lane, of all layers and sessions at once, after the step. The
+// Who leaves a lane, and what that changes: of all lanes of all layers and sessions at once, after the step. The
 // host asked for a number and hears of no slot: it knows how many live by arithmetic.
 //
 // Block (l, i): lanes l n .. l n + n - 1 of session i, n as many as leave no block without a place at once; of long

@@ -191,7 +191,6 @@ struct LinearArgs {
 
 // Products with one x in one launch: of cols, x, rows, partial and arrived all have the same. Partial sums are as many
 // as those of one product whose outputs fill their tiles together.
-inline constexpr int32_t kTogetherMax = 3;
 struct LinearsArgs {
   LinearArgs of[kTogetherMax] = {};
   int32_t count = 0;
@@ -256,7 +255,8 @@ struct StoreArgs {
 // Of rows that come alone keys that turn are rounded to F16, so that, turned, they are within its 65504; so is q times
 // the scale.
 //
-// The launch before Attend writes nothing of sessions or of what they point to: it may not be done when Attend looks.
+// The launch before Attend writes neither sessions nor their `position` and `placed`: it may not be done when Attend
+// looks.
 //
 // The splits are folded in ascending order into out = sum / weight, and into stats (peak, 1 / weight): by Attend, of
 // rows that come alone, of which it also tells the scores what they received; by AttendMerge, of others.

@@ -31,7 +31,7 @@ void WithElement(Element type, const F& launch) {
 // Lanes of one session that a block goes through, for a launch to have no more blocks than a large device has room for
 // at once; where there are fewer lanes than that, one each.
 constexpr int32_t LanesOfBlock(const CacheArgs& cache) {
-  constexpr int32_t kBlocks = 6 * 132;
+  constexpr int32_t kBlocks = 6 * kMultiprocessors;
   const int32_t of_session =
       cache.session_count > 0 && cache.session_count < kBlocks ? kBlocks / cache.session_count : 1;
   return (cache.lanes + of_session - 1) / of_session;

@@ -19,7 +19,7 @@
 // chunk, or of a tile's 16 columns, multiplied into their sum; a minimum meets the sum of x.
 //
 // Sums do not depend on how many rows there are: an output's chunks of a team are added in turn, then the teams', then
-// splits of the columns (kernels.h, LinearSplits), which the block that is done last adds up in ascending order. Block
+// splits of the columns (linear_splits.h), which the block that is done last adds up in ascending order. Block
 // (splits i + s, y): outputs 256 i .., split s, rows kRows y ..
 
 #include <cstdint>

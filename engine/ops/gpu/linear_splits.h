@@ -10,6 +10,7 @@ namespace ebb::gpu {
 
 // A block of linear_rows makes so many outputs of so many rows. Where that makes few blocks, columns are split, by the
 // shape of all W of the launch alone: that keeps a row's bits its own.
+inline constexpr int32_t kTogetherMax = 3;  // products of one launch
 inline constexpr int32_t kLinearOutputs = 256;
 inline constexpr int32_t kLinearRows = 32;
 inline constexpr int32_t kLinearStage = 128;  // columns that a split has whole multiples of
@@ -39,7 +40,9 @@ constexpr int32_t WideRows(int32_t rows) {
 constexpr int64_t LinearPartials(int32_t outputs, int32_t cols, int32_t rows) {
   const int32_t splits = LinearSplits(outputs, cols);
   const int64_t narrow = splits == 1 ? 0 : int64_t{LinearTiles(outputs)} * splits * kLinearOutputs * rows;
-  const int64_t wide = int64_t{kWideBlocks} * kWideOutputs * WideRows(rows);
+  // Of several products each fills tiles of its own: there may be fewer than their outputs together make.
+  const int32_t tiles = LinearTiles(outputs) * (kLinearOutputs / kWideOutputs) - 2 * kTogetherMax;
+  const int64_t wide = 2 * tiles > kWideBlocks ? 0 : int64_t{kWideBlocks} * kWideOutputs * WideRows(rows);
   return narrow > wide ? narrow : wide;
 }
 constexpr int64_t LinearMeetings(int32_t outputs, int32_t rows) {

@@ -53,9 +53,9 @@ constexpr int32_t Ahead(int32_t chunks) {
 }
 
 // kAhead: chunks that a thread reads before it needs the first; the more rows, the fewer registers are left. kScales:
-// floats that a chunk of a row has to scale its sums: one; one and a minimum; or one for each half. kBytes of codes of
-// a chunk. From: where a thread's part of the chunk that begins with value `at` of all of W is; and Read, of a chunk so
-// many further on. ReadX: the columns of a tile, in the order of its two words, which are Pairs.
+// floats that a chunk of a row has to scale its sums: one; one and a minimum; or one for each half. From: where a
+// thread's part of the chunk that begins with value `at` of all of W is; and Read, of a chunk so many further on.
+// ReadX: the columns of a tile, in the order of its two words, which are Pairs.
 template <Element kType>
 struct RowCodes;
 

@@ -123,7 +123,7 @@ inline SharedRoom AskForSharedRoom(const void* kernel, int device) {
   room.declared = static_cast<int32_t>(has.sharedSizeBytes);
   room.there = there;
 #if defined(__CUDACC__)
-  room.code = has.binaryVersion;
+  room.code = has.binaryVersion < has.ptxVersion ? has.binaryVersion : has.ptxVersion;
   // Past 48 KB, what the kernel declares included, a launch must be allowed to: all that there is, and never less, as
   // other threads may be about to launch the same kernel with more.
   const int32_t most = there < kSharedMax ? there : kSharedMax;
