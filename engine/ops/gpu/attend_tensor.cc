@@ -88,7 +88,7 @@ EBB_DEVICE int32_t StageOf(int32_t stage, int32_t key_stages) {
   return stage < key_stages ? stage : stage - key_stages;
 }
 
-// kWhole: heads have kUnits units, and not fewer. Of those alone kPairs is said: that all of it turns, and how.
+// kWhole: heads have kUnits units, and not fewer. Of those alone kPairsAre says more: that all of it turns, and how.
 template <typename E, int32_t kUnits, bool kWhole, Pairs kPairsAre>
 EBB_KERNEL_BESIDE(kThreads, kUnits > 8 ? 4 : 8)
 AttendSplit(SplitArgs args) {
@@ -135,7 +135,7 @@ AttendSplit(SplitArgs args) {
   const int32_t ring_bytes = args.ring * part_bytes;
   const auto issue = [&](int32_t stage, int32_t part, int32_t page) {
     const bool is_key = stage < key_stages;
-    const int32_t begin = (is_key ? stage : stage - key_stages) * kSlots;
+    const int32_t begin = StageOf(stage, key_stages) * kSlots;
     const int32_t row_in_page = begin % kPageSlots + (is_key ? 0 : kPageSlots);
     const uint8_t* from =
         static_cast<const uint8_t*>(cache.arena.base) + page * page_bytes + (row_in_page * vectors + thread) * 16;
@@ -172,8 +172,9 @@ AttendSplit(SplitArgs args) {
   const int32_t query = position[own_slot];
   WaitForEarlier();  // for the step's own K and V, and q
   for (int32_t stage = 0; stage < args.ring - 1; ++stage) {
-    if (stage < 2 * key_stages)
+    if (stage < 2 * key_stages) {
       issue(stage, stage * part_bytes, page[StageOf(stage, key_stages) * kSlots / kPageSlots]);
+    }
     CloseCopies();
   }
   // Rows of a stage that is whole from now on, and the next in the part of the one before, which is read.

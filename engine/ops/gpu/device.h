@@ -67,7 +67,7 @@ bool MayBeginEarly(const void* kernel);
 // `shared` what the launch asks for, bytes.
 bool MayLaunch(const void* kernel, const char* file, int32_t shared);
 
-// Shared memory for a block of a kernel, bytes.
+// What a device says of a kernel: shared memory for a block, bytes, and what it was compiled for.
 struct SharedRoom {
   int32_t declared = 0;  // by the kernel itself
   int32_t there = 0;     // on the device
@@ -256,42 +256,30 @@ struct Grid {
 };
 template <typename Args>
 void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0,
-            const char* file = __builtin_FILE()) {
+            const char* file = __builtin_FILE(), bool early = false) {
   if (!MayLaunch(reinterpret_cast<const void*>(kernel), file, shared)) return;
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   const dim3 blocks(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y), static_cast<uint32_t>(grid.z));
 #if defined(__CUDACC__)
+  if (early && MayBeginEarly(reinterpret_cast<const void*>(kernel))) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = blocks;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = static_cast<cudaStream_t>(stream);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    static_cast<void>(cudaLaunchKernelEx(&config, kernel, args));
+    return;
+  }
   kernel<<<blocks, dim3(threads), shared, static_cast<cudaStream_t>(stream)>>>(args);
 #else
   kernel<<<blocks, dim3(threads), shared, static_cast<hipStream_t>(stream)>>>(args);
 #endif
 }
-// The same, but that blocks may begin when those of the kernel before have ended, and what they wrote is not yet there
-// for all; see WaitForEarlier.
-template <typename Args>
-void LaunchEarly(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0,
-                 const char* file = __builtin_FILE()) {
-#if defined(__CUDACC__)
-  if (MayBeginEarly(reinterpret_cast<const void*>(kernel))) {
-    if (!MayLaunch(reinterpret_cast<const void*>(kernel), file, shared)) return;
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(static_cast<uint32_t>(grid.x), static_cast<uint32_t>(grid.y), static_cast<uint32_t>(grid.z));
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = static_cast<cudaStream_t>(stream);
-    config.attrs = &early;
-    config.numAttrs = 1;
-    static_cast<void>(cudaLaunchKernelEx(&config, kernel, args));
-    return;
-  }
-#endif
-  Launch(kernel, grid, threads, args, stream, shared, file);
-}
-
 #else  // the emulation
 
 EBB_DEVICE int32_t ThreadIndex() { return emulation::at.thread; }
@@ -367,7 +355,7 @@ EBB_DEVICE float FloatOf(uint32_t bits) { return __builtin_bit_cast(float, bits)
 using emulation::Grid;
 template <typename Args>
 void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0,
-            const char* file = __builtin_FILE()) {
+            const char* file = __builtin_FILE(), bool /*early*/ = false) {
   if (!MayLaunch(reinterpret_cast<const void*>(kernel), file, shared)) return;
   struct Call {
     void (*kernel)(Args);
@@ -384,13 +372,15 @@ void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, 
   });
 }
 
+#endif
+
+// The same, but that blocks may begin when those of the kernel before have ended, and what they wrote is not yet there
+// for all; see WaitForEarlier.
 template <typename Args>
 void LaunchEarly(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0,
                  const char* file = __builtin_FILE()) {
-  Launch(kernel, grid, threads, args, stream, shared, file);
+  Launch(kernel, grid, threads, args, stream, shared, file, true);
 }
-
-#endif
 
 // Of a team; every one of it gets the result.
 EBB_DEVICE uint32_t SmallestOfTeam(uint32_t value) {

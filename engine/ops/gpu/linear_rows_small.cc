@@ -26,6 +26,7 @@
 
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/linear_share.h"
 #include "engine/ops/gpu/reduce.h"
 #include "engine/ops/gpu/row_codes.h"
 #include "engine/ops/gpu/tensor.h"
@@ -52,14 +53,6 @@ constexpr int32_t kRowsMin = 16;
 #else
 constexpr int32_t kRowsMin = 8;
 #endif
-
-struct SplitArgs {
-  LinearsArgs linears = {};
-  int32_t first_tile[kTogetherMax] = {};  // of outputs, of each product; INT32_MAX where there is none
-  int32_t tiles = 0;                      // of all
-  int32_t splits = 0;
-  int32_t columns = 0;  // of a split
-};
 
 // Shared memory. Of x: [stage % 2][term][chunk, tile of columns, of rows, thread of a team] what that thread has of it.
 // kRows: 8, 16 or 32.
@@ -251,16 +244,11 @@ EBB_DEVICE void Put(const LinearArgs& a, int32_t output, int32_t row, float sum)
 }
 
 // By the block that is done last of those that share outputs and rows: the sums of all splits.
-EBB_DEVICE void AddSplits(const SplitArgs& split, const LinearArgs& a, int32_t tile, int32_t first_output,
+EBB_DEVICE void AddSplits(const ShareArgs& split, const LinearArgs& a, int32_t tile, int32_t first_output,
                           int32_t first_row, int32_t rows) {
   EBB_SHARED int32_t is_last;
   const int32_t meeting = BlockY() * split.tiles + tile;
-  FenceDevice();
-  Barrier();
-  if (ThreadIndex() == 0) is_last = AddDevice(a.arrived + meeting, 1) == split.splits - 1 ? 1 : 0;
-  Barrier();
-  if (is_last == 0) return;
-  FenceDevice();
+  if (!ComesLast(a.arrived + meeting, split.splits, is_last)) return;
   for (int32_t i = ThreadIndex(); i < rows * kOutputs / 4; i += kThreads) {
     const int32_t row = first_row + i / (kOutputs / 4);
     const int32_t of_tile = i % (kOutputs / 4) * 4;
@@ -288,12 +276,11 @@ EBB_DEVICE void AddSplits(const SplitArgs& split, const LinearArgs& a, int32_t t
       if (output < a.w.rows) Put(a, output, row, sum[j]);
     }
   }
-  if (ThreadIndex() == 0) a.arrived[meeting] = 0;
 }
 
 template <typename From, int32_t kRows>
 EBB_KERNEL(kThreads)
-MultiplySmall(SplitArgs split) {
+MultiplySmall(ShareArgs split) {
   using Room = Stages<From, kRows>;
   constexpr int32_t kAhead = From::template kAhead<kRows>;
   constexpr int32_t kStagesAhead = kAhead / kSteps;
@@ -305,16 +292,14 @@ MultiplySmall(SplitArgs split) {
   const int32_t t = ThreadIndex() % 4;
   const int32_t way = team / kGroups;
   const int32_t first = team % kGroups * 32;  // output within the block
-  const int32_t tile = BlockX() / split.splits;
-  const int32_t part = BlockX() % split.splits;
-  int32_t product = 0;
-  EBB_UNROLL
-  for (int32_t i = 1; i < kTogetherMax; ++i) product += tile >= split.first_tile[i] ? 1 : 0;
-  const LinearArgs& a = split.linears.of[product];
-  const int32_t first_output = (tile - split.first_tile[product]) * kOutputs;
+  const OwnShare share(split, kOutputs);
+  const LinearArgs& a = share.a;
+  const int32_t tile = share.tile;
+  const int32_t part = share.part;
+  const int32_t first_output = share.first_output;
+  const int32_t begin = share.begin;
+  const int32_t end = share.end;
   const int32_t first_row = BlockY() * kRows;
-  const int32_t begin = part * split.columns;
-  const int32_t end = begin + split.columns < a.w.cols ? begin + split.columns : a.w.cols;
   const int32_t stages = (end - begin + kLinearStage - 1) / kLinearStage;
   // Two teams, as many as a warp may have, multiply or do not; who has no output makes the last one again. Chunks of
   // this team are those of all that its places, and numbers, leave to it.
@@ -404,11 +389,7 @@ MultiplySmall(SplitArgs split) {
 
 template <typename From, int32_t kRows>
 void LaunchRows(const LinearsArgs& args, Stream stream) {
-  SplitArgs split = {.linears = args};
-  for (int32_t i = 0; i < kTogetherMax; ++i) {
-    split.first_tile[i] = i < args.count ? split.tiles : INT32_MAX;
-    if (i < args.count) split.tiles += LinearTiles(args.of[i].w.rows);
-  }
+  ShareArgs split = ShareOf(args, kOutputs);
   const LinearArgs& one = args.of[0];
   split.splits = LinearSplits(split.tiles * kOutputs, one.w.cols);
   split.columns = LinearColumns(split.tiles * kOutputs, one.w.cols);

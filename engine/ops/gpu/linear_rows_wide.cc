@@ -25,8 +25,9 @@
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/group_tile.h"
 #include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/linear_share.h"
+#include "engine/ops/gpu/numbers.h"
 #include "engine/ops/gpu/tensor.h"
-#include "engine/ops/gpu/weights.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
@@ -47,14 +48,6 @@ constexpr int32_t kStages = 2;  // its copies are done at once
 #else
 constexpr int32_t kStages = 5;
 #endif
-
-struct WideArgs {
-  LinearsArgs linears = {};
-  int32_t first_tile[kTogetherMax] = {};  // of outputs, of each product; INT32_MAX where there is none
-  int32_t tiles = 0;                      // of all
-  int32_t splits = 0;
-  int32_t columns = 0;  // of a split
-};
 
 // Shared memory: the ring; x of two stages, [term][row] each.
 template <int32_t kRows>
@@ -108,7 +101,7 @@ EBB_DEVICE void PutAll(const LinearArgs& a, int32_t first_output, int32_t first_
 // Puts this block's sums beside those of the others that share outputs and rows. The one that is done last has the sums
 // of all in the end, and true.
 template <int32_t kRows>
-EBB_DEVICE bool AddSplits(const WideArgs& wide, const LinearArgs& a, int32_t tile, int32_t part, int32_t rows,
+EBB_DEVICE bool AddSplits(const ShareArgs& wide, const LinearArgs& a, int32_t tile, int32_t part, int32_t rows,
                           Sums<kRows>& sum) {
   constexpr int32_t kVectors = kTall * kRows / 8;
   constexpr int32_t kTogether = 16 / kVectors < 2 ? 2 : 16 / kVectors;  // splits whose sums are read at once
@@ -124,12 +117,7 @@ EBB_DEVICE bool AddSplits(const WideArgs& wide, const LinearArgs& a, int32_t til
     partial[int64_t{part * kVectors + v} * kThreads] = four;
   }
   int32_t& is_last = *LaunchShared<int32_t>();
-  FenceDevice();
-  Barrier();
-  if (ThreadIndex() == 0) is_last = AddDevice(a.arrived + meeting, 1) == wide.splits - 1 ? 1 : 0;
-  Barrier();
-  if (is_last == 0) return false;
-  FenceDevice();
+  if (!ComesLast(a.arrived + meeting, wide.splits, is_last)) return false;
   EBB_UNROLL
   for (int32_t v = 0; v < kVectors; ++v) {
     EBB_UNROLL
@@ -155,28 +143,25 @@ EBB_DEVICE bool AddSplits(const WideArgs& wide, const LinearArgs& a, int32_t til
       }
     }
   }
-  if (ThreadIndex() == 0) a.arrived[meeting] = 0;
   return true;
 }
 
 template <int32_t kRows>
 EBB_KERNEL_BESIDE(kThreads, 2)
-MultiplyWide(WideArgs wide) {
+MultiplyWide(ShareArgs wide) {
   constexpr int32_t kWide = 2 * kRows / 8;
   uint8_t* room = LaunchShared<uint8_t>();
   room += GroupTilePadding(AtShared(room));
   uint8_t* const x_room = room + kStages * kStageBytes;
   const int32_t thread = ThreadIndex();
-  const int32_t tile = BlockX() / wide.splits;
-  const int32_t part = BlockX() % wide.splits;
-  int32_t product = 0;
-  EBB_UNROLL
-  for (int32_t i = 1; i < kTogetherMax; ++i) product += tile >= wide.first_tile[i] ? 1 : 0;
-  const LinearArgs& a = wide.linears.of[product];
-  const int32_t first_output = (tile - wide.first_tile[product]) * kOutputs;
+  const OwnShare share(wide, kOutputs);
+  const LinearArgs& a = share.a;
+  const int32_t tile = share.tile;
+  const int32_t part = share.part;
+  const int32_t first_output = share.first_output;
+  const int32_t begin = share.begin;
+  const int32_t end = share.end;
   const int32_t first_row = BlockY() * kRows;
-  const int32_t begin = part * wide.columns;
-  const int32_t end = begin + wide.columns < a.w.cols ? begin + wide.columns : a.w.cols;
   const int32_t stages = (end - begin + kColumns - 1) / kColumns;
 
   const bool copies = thread < kGroup;
@@ -304,11 +289,7 @@ MultiplyWide(WideArgs wide) {
 
 template <int32_t kRows>
 void LaunchRows(const LinearsArgs& args, Stream stream) {
-  WideArgs wide = {.linears = args};
-  for (int32_t i = 0; i < kTogetherMax; ++i) {
-    wide.first_tile[i] = i < args.count ? wide.tiles : INT32_MAX;
-    if (i < args.count) wide.tiles += (args.of[i].w.rows + kOutputs - 1) / kOutputs;
-  }
+  ShareArgs wide = ShareOf(args, kOutputs);
   const LinearArgs& one = args.of[0];
   const int32_t stages = (one.w.cols + kColumns - 1) / kColumns;
   const int32_t splits = wide.tiles < kWideBlocks ? kWideBlocks / wide.tiles : 1;
