@@ -31,6 +31,7 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
                   .step_rows_max = options.step_rows_max,
                   .queue_max = options.queue_max,
                   .reader_patience = options.reader_patience}),
+      pace_(options.inter_token_target),
       tenants_(std::make_shared<const TenantTable>(options.tenants), options.clock.Now(), metrics, options.tenant_uses),
       sessions_(options.sessions_max, options.session_names, options.model),
       watchers_(options.watchers_max),

@@ -37,6 +37,7 @@
 #include "server/session_requests.h"
 #include "server/sessions.h"
 #include "server/shadows.h"
+#include "server/step_pace.h"
 #include "server/swap_folder.h"
 #include "server/tenants.h"
 #include "server/watchers.h"
@@ -57,7 +58,7 @@ struct DispatcherOptions {
   int32_t watchers_max = 64;  // of evictions, of all tenants
   absl::Duration reader_patience = absl::Seconds(60);
   // A request is in time that ends well with its first token within the one, and the others, on average, within the
-  // other of each other.
+  // other of each other: for which prompts beside it wait (server/step_pace.h).
   absl::Duration ttft_target = absl::Milliseconds(2500);
   absl::Duration inter_token_target = absl::Milliseconds(100);
   int32_t measure_every = 16;  // of a session's steps that evict, how many for one whose loss is measured; 0: none is
@@ -495,6 +496,7 @@ class Dispatcher {
   Metrics& metrics_;
   const Clock clock_;
   Scheduler scheduler_;
+  StepPace pace_;
   TenantBook tenants_;
   Sessions sessions_;
   Watchers watchers_;

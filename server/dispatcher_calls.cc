@@ -199,6 +199,7 @@ void Dispatcher::RunStep() {
   wishing_rows_.clear();
   int32_t prompt_tokens = 0;
   int32_t decode_tokens = 0;
+  int32_t decode_rows = 0;
   spare_tokens_ = engine_.step_tokens_max();
   for (const ebb::RunStep::Row& planned : step.rows) spare_tokens_ -= planned.tokens;
   for (const ebb::RunStep::Row& planned : step.rows) {
@@ -229,6 +230,7 @@ void Dispatcher::RunStep() {
     const bool is_block = is_prompt || (batch_[i].draft && call.request.draft);
     const auto tokens = static_cast<int32_t>(batch_[i].tokens.size());
     (is_block ? prompt_tokens : decode_tokens) += tokens;
+    decode_rows += is_block ? 0 : 1;
     Charge(call, tokens, is_block ? StepPhase::kPrefill : StepPhase::kDecode, start);
   }
   if (scheduler_.load().requests_waiting > 0) {
@@ -252,8 +254,10 @@ void Dispatcher::RunStep() {
   }
   BeginRenewal();
   if (!batch_.empty()) CountStep(prompt_tokens, decode_tokens, end - start);
+  // The scheduler plans a row of an answer as one token, whatever is drafted on it.
+  if (prompt_tokens + decode_rows > 0) pace_.Took(prompt_tokens + decode_rows, end - start);
 
-  ran_ = StepDone{.shortened = std::exchange(shortened_, {})};
+  ran_ = StepDone{.shortened = std::exchange(shortened_, {}), .pace = pace_.tokens()};
   for (const ebb::RunStep::Row& row : step.rows) {
     if (IsOver(calls_.at(row.id))) ran_->finished.push_back(row.id);
   }

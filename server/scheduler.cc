@@ -157,6 +157,7 @@ void Scheduler::Handle(const StepDone& event, Effects& effects) {
   EBB_CHECK(!in_flight_.empty());
   const absl::Duration took = now_ - step_start_;
   step_mean_ = step_mean_ == absl::ZeroDuration() ? took : step_mean_ + (took - step_mean_) / 8;
+  pace_ = event.pace;
 
   for (const StepDone::Shortened& shorter : event.shortened) {
     Request& request = requests_.at(shorter.id);
@@ -315,8 +316,9 @@ void Scheduler::StartStep(Effects& effects) {
 
   const bool block_waits = !blocks_.empty();
   const bool block_first = block_waits && steps_without_block_ + 1 >= limits_.block_turn_steps;
-  const bool is_crowded =
-      block_waits && !decodes_.empty() && decodes_.size() + blocks_.size() > static_cast<size_t>(rows_left);
+  const bool is_paced = !decodes_.empty() && pace_ < limits_.step_tokens_max;
+  const bool is_crowded = block_waits && !decodes_.empty() &&
+                          (is_paced || decodes_.size() + blocks_.size() > static_cast<size_t>(rows_left));
   cramped_.clear();
   if (is_crowded) FindCramped();
   std::optional<TenantId> ran = block_first ? take(blocks_, StepPhase::kPrefill) : std::nullopt;
@@ -330,7 +332,9 @@ void Scheduler::StartStep(Effects& effects) {
     block_runs = true;
   }
   while (take(decodes_, StepPhase::kDecode)) continue;
-  while (take(blocks_, StepPhase::kPrefill)) block_runs = true;
+  if (!block_runs) block_runs = take(blocks_, StepPhase::kPrefill).has_value();
+  const int32_t kept = is_paced ? limits_.step_tokens_max - pace_ : 0;
+  while (take(blocks_, StepPhase::kPrefill, kept)) continue;
   steps_without_block_ = block_waits && !block_runs ? steps_without_block_ + 1 : 0;
 
   if (in_flight_.empty()) return;

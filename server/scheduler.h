@@ -20,6 +20,9 @@
 //                 together take a quarter of the rows at most, and leave a token for each decode that then has a row.
 //                 That ends at a block which does not fit so; one of step_tokens_max - step_rows_max tokens always
 //                 does. So who asks little waits no longer for its prompt the more decodes a neighbour has
+//   pace          a step with decodes has one block, those of elbow room, and others only while all its tokens are at
+//                 most StepDone::pace. Where that is less than step_tokens_max, elbow room is as in a crowded step: so
+//                 a prompt that few are before waits for no more steps, whatever the pace
 //   fair          blocks and decodes each go by the tier of their tenant (tiered_queue.h), within a tier by deficit
 //                 round robin over tenants, then priority, then age (for a block that of its request, for a decode the
 //                 time since its last token): fair_queue.h states the bounds. The first block of a tenant that had none
@@ -41,6 +44,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -142,6 +146,7 @@ struct StepDone {
     int32_t prompt_left = 0;  // at most what was left
   };
   std::vector<Shortened> shortened = {};
+  int32_t pace = std::numeric_limits<int32_t>::max();  // tokens that those who decode have time for; from now on
 };
 // From now on arrivals are refused. Requests that have not run a row end; the others go on, but not beyond `until`.
 struct Draining {
@@ -305,6 +310,7 @@ class Scheduler {
   int64_t turns_ = 0;                // counts entries into decodes_: their age
   int32_t steps_without_block_ = 0;  // in a row, while a block was waiting
 
+  int32_t pace_ = std::numeric_limits<int32_t>::max();
   std::vector<TenantId> cramped_;  // FindCramped's: who is to have a block before others' decodes
 
   std::vector<RunStep::Row> in_flight_;  // empty: no step

@@ -184,12 +184,12 @@ def port_of(server, proxied, under):
         yield f"127.0.0.1:{proxy.port}", [server.process.pid, proxy.process.pid]
 
 
-def measure(names, model, seconds, rounds, apart, proxied):
+def measure(names, model, seconds, rounds, apart, proxied, settings):
     binaries.MODEL = model
     cores = sorted(os.sched_getaffinity(0))
     under, beside = [("taskset", "-c", ",".join(map(str, some))) if apart else () for some in (cores[:-1], cores[-1:])]
     threads = [f"--model.threads={len(cores) - 1}"] if apart else []
-    with Server("--cache.arena=256MiB", "--store.durability=off", *threads, under=under, chatty=True) as server:
+    with Server("--cache.arena=256MiB", "--store.durability=off", *threads, *(f"--{each}" for each in settings), under=under, chatty=True) as server:
         with port_of(server, proxied, beside) as (addr, pids):
             phases = Phases(server, addr, pids, seconds, apart)
             print(f"time between two messages of an answer; medians of {rounds} rounds of {seconds:g} s\n\n"
@@ -208,8 +208,9 @@ if __name__ == "__main__":
     parser.add_argument("--apart", action="store_true", help="the last core is the attacker's, the witness's and the proxy's, the others are the server's")
     parser.add_argument("--proxied", action="store_true", help="attacker and witness come through HAProxy as deploy/haproxy configures it, without TLS")
     names = [each.__name__ for each in (*attacks.ORDERLY, *attacks.ATTACKS)]
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the server's configuration")
     parser.add_argument("attacks", nargs="*", metavar="ATTACK", help=f"none: all of {', '.join(names)}")
     told = parser.parse_args()
     if unknown := set(told.attacks) - set(names):
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    measure(told.attacks or names, told.model, told.seconds, told.rounds, told.apart, told.proxied)
+    measure(told.attacks or names, told.model, told.seconds, told.rounds, told.apart, told.proxied, told.set)

@@ -59,7 +59,8 @@ class Simulation {
         step_max_ms_(random_.Uniform(1, 60)),
         prompt_max_(random_.Uniform(0, 5 * limits_.step_tokens_max)),
         decode_max_(random_.Uniform(0, 40)),
-        drain_at_(random_.Uniform(0, 3) == 0 ? random_.Uniform(0, kActs) : -1) {}
+        drain_at_(random_.Uniform(0, 3) == 0 ? random_.Uniform(0, kActs) : -1),
+        is_paced_(random_.Uniform(0, 1) == 0) {}
 
   void Run() {
     for (int act = 0; act < kActs; ++act) {
@@ -120,6 +121,7 @@ class Simulation {
         done.shortened.push_back({.id = row.id, .prompt_left = random_.Uniform(0, left)});
       }
     }
+    if (is_paced_) done.pace = random_.Uniform(0, limits_.step_tokens_max);
     Give(done);
   }
 
@@ -231,6 +233,7 @@ class Simulation {
   const int32_t prompt_max_;
   const int32_t decode_max_;
   const int drain_at_;
+  const bool is_paced_;
   absl::Time now_ = absl::UnixEpoch();
   absl::Time step_done_ = absl::InfiniteFuture();
   uint64_t ids_ = 0;
@@ -256,6 +259,7 @@ TEST(SchedulerSimulation, KeepsItsPromisesInRandomWorlds) {
     met.crowded_steps += tally.crowded_steps;
     met.block_first_steps += tally.block_first_steps;
     met.elbowed_steps += tally.elbowed_steps;
+    met.paced_steps += tally.paced_steps;
     met.decode_waited_max = std::max(met.decode_waited_max, tally.decode_waited_max);
   }
   std::signal(SIGABRT, restore);
@@ -268,6 +272,7 @@ TEST(SchedulerSimulation, KeepsItsPromisesInRandomWorlds) {
   EXPECT_GT(met.crowded_steps, met.steps / 100);
   EXPECT_GT(met.block_first_steps, met.steps / 100);
   EXPECT_GT(met.elbowed_steps, met.steps / 1000);
+  EXPECT_GT(met.paced_steps, met.steps / 1000);
 }
 
 // A world in which no tenant's queue ever runs empty: each has more requests of one phase than a step has rows, all of
@@ -361,7 +366,7 @@ TEST(SchedulerSimulation, SharesOfSaturatedTenantsFollowTheirWeights) {
 
 // A polite tenant asks one question of `tokens` tokens at a time; its neighbour has `sessions` long ones open at once,
 // each replaced as it ends. How many steps each first token takes, at p99.
-int64_t StepsToFirstToken(int32_t tokens, int32_t sessions, int32_t weight) {
+int64_t StepsToFirstToken(int32_t tokens, int32_t sessions, int32_t weight, int32_t pace = INT32_MAX) {
   constexpr TenantId kPolite = 1, kGreedy = 2;
   Scheduler scheduler({.pages_total = 0, .queue_max = 100000});
   absl::Time now = absl::UnixEpoch();
@@ -397,7 +402,7 @@ int64_t StepsToFirstToken(int32_t tokens, int32_t sessions, int32_t weight) {
     }
     now += absl::Milliseconds(10);
     if (!std::exchange(runs, false)) return;
-    give(StepDone{});
+    give(StepDone{.pace = pace});
   };
   for (int i = 0; i < 500; ++i) step();  // until the neighbour's decodes fill the steps, if they ever do
   std::vector<int64_t> steps;
@@ -414,15 +419,17 @@ int64_t StepsToFirstToken(int32_t tokens, int32_t sessions, int32_t weight) {
 
 // However many sessions a neighbour has, a tenant that asks for one thing at a time waits one step longer for its first
 // token at most, the one that was under way when it asked, than it would alone: with prompts of one block and of
-// sixteen.
+// sixteen, and whether or not those who decode have time for more than one block a step.
 TEST(SchedulerSimulation, AGreedyNeighbourCostsATenantAtMostAStep) {
   for (const int32_t prompt : {100, 256, 1000, 2000}) {
     const int64_t alone = StepsToFirstToken(prompt, 0, 1);
     for (const int32_t sessions : {1, 64, 640}) {
       const int64_t greedy = StepsToFirstToken(prompt, sessions, 1);
-      std::printf("%d tokens: first tokens take %ld steps (p99) alone, %ld beside %d sessions\n", prompt,
-                  static_cast<long>(alone), static_cast<long>(greedy), sessions);
+      const int64_t paced = StepsToFirstToken(prompt, sessions, 1, 0);
+      std::printf("%d tokens: first tokens take %ld steps (p99) alone, %ld beside %d sessions, %ld if paced\n", prompt,
+                  static_cast<long>(alone), static_cast<long>(greedy), sessions, static_cast<long>(paced));
       EXPECT_LE(greedy, alone + 1) << prompt << " tokens beside " << sessions;
+      EXPECT_LE(paced, alone + 1) << prompt << " tokens beside " << sessions << ", paced";
     }
   }
 }

@@ -78,6 +78,7 @@ void World::Note(const ReaderReady& event) {
   found->second.overtaken = 0;
 }
 void World::Note(const StepDone& event) {
+  pace_ = event.pace;
   for (const StepDone::Shortened& shorter : event.shortened) requests_.at(shorter.id).prompt_left = shorter.prompt_left;
   for (const RequestId id : event.finished) requests_.at(id).finished = true;
   for (const RunStep::Row& row : in_flight_) {
@@ -256,7 +257,8 @@ void World::CheckRow(const RunStep::Row& row) {
 }
 
 // Decodes first and all of them, if there is room; one block before them only in its turn, others only for the sake of
-// tenants with fewer decodes than their share of the rows, each of which then has one; blocks while they fit.
+// tenants with fewer decodes than their share of the rows, each of which then has one; blocks while they fit, and
+// beyond the first, behind decodes, while all is within the pace.
 void World::CheckComposition(const RunStep& step, const std::vector<RequestId>& skipped) {
   const auto is_decode = [](const RunStep::Row& row) { return row.phase == StepPhase::kDecode; };
   const int64_t decodes = std::ranges::count_if(step.rows, is_decode);
@@ -300,7 +302,9 @@ void World::CheckComposition(const RunStep& step, const std::vector<RequestId>& 
   const auto rest = decodes_runnable > 0 ? std::ranges::find_if(step.rows, is_decode) : step.rows.begin();
   const int64_t leads = std::distance(step.rows.begin(), rest);
   const int64_t due = block_due ? 1 : 0;
-  const bool is_crowded = decodes_runnable > 0 && decodes_runnable + blocks + blocks_skipped > limits_.step_rows_max;
+  const bool is_paced = decodes_runnable > 0 && pace_ < limits_.step_tokens_max;
+  const bool is_crowded =
+      is_paced || (decodes_runnable > 0 && decodes_runnable + blocks + blocks_skipped > limits_.step_rows_max);
   const int64_t elbow_room = limits_.step_rows_max / 4;
   ASSERT_LE(leads, due + (is_crowded ? elbow_room : 0)) << "blocks before the decodes";
   if (leads > due) {
@@ -319,9 +323,15 @@ void World::CheckComposition(const RunStep& step, const std::vector<RequestId>& 
 
   steps_without_block_ = block_waits && blocks == 0 ? steps_without_block_ + 1 : 0;
   ASSERT_LT(steps_without_block_, limits_.block_turn_steps) << "a waiting block missed its turn";
-  const bool room = static_cast<int64_t>(step.rows.size()) < limits_.step_rows_max &&
-                    limits_.step_tokens_max - tokens >= block_skipped_max;
-  ASSERT_FALSE(blocks_skipped > 0 && room) << "every waiting block would have fitted";
+  const int64_t trailing = blocks - leads;
+  if (is_paced && trailing > 0 && blocks > 1) {
+    ASSERT_LE(tokens, pace_) << "who decodes had no time for it";
+  }
+  const bool row_left = static_cast<int64_t>(step.rows.size()) < limits_.step_rows_max;
+  const bool room = row_left && limits_.step_tokens_max - tokens >= block_skipped_max;
+  const bool room_in_pace = !is_paced || blocks == 0 || pace_ - tokens >= block_skipped_max;
+  ASSERT_FALSE(blocks_skipped > 0 && room && room_in_pace) << "every waiting block would have fitted";
+  tally_.paced_steps += blocks_skipped > 0 && room ? 1 : 0;
   tally_.block_first_steps += leads > 0 ? 1 : 0;
   tally_.elbowed_steps += leads > due ? 1 : 0;
   tally_.crowded_steps += decodes < decodes_runnable ? 1 : 0;

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -58,6 +59,7 @@ class World {
     int64_t crowded_steps = 0;      // more decodes than places
     int64_t block_first_steps = 0;  // a block before decodes that were waiting
     int64_t elbowed_steps = 0;      // and more than one, or one that was not due
+    int64_t paced_steps = 0;        // a block was left for the pace alone
     int64_t decode_waited_max = 0;
   };
 
@@ -146,6 +148,7 @@ class World {
   int64_t arrivals_ = 0;
   int64_t steps_ = 0;
   int64_t steps_without_block_ = 0;
+  int64_t pace_ = std::numeric_limits<int32_t>::max();
   Gaps block_gaps_;
   Gaps decode_gaps_;
   std::map<std::pair<TenantId, StepPhase>, int64_t> tokens_run_;

@@ -243,6 +243,40 @@ TEST(Scheduler, GivesABlockItsTurnAmongDecodes) {
   EXPECT_THAT(desk.On(StepDone{}), ElementsAre("run 5d 1d 3d 4d"));
 }
 
+TEST(Scheduler, HoldsBlocksBesideDecodesToThePace) {
+  SchedulerLimits limits = Limits();
+  limits.step_tokens_max = 16;
+  limits.step_rows_max = 8;
+  Desk desk(limits);
+  // Situation: a decode, and prompts in blocks of 3, where those who decode have time for 7 tokens.
+  // Verdict: two blocks a step; the pace counts from the step on at whose end it was told.
+  desk.Begin(1, {.decode_tokens = 3});
+  for (const RequestId id : {2, 3, 4, 5}) desk.Begin(id, {.prompt_tokens = 12, .block_size = 3});
+  EXPECT_THAT(desk.On(StepDone{.pace = 7}), ElementsAre("run 2p3 1d 3p3"));
+  // Situation: there is time for nothing.
+  // Verdict: one block a step all the same.
+  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("run 2p3 1d"));
+  // Situation: nobody decodes any more.
+  // Verdict: as many blocks as a step has tokens for.
+  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("end 1: done", "run 2p3 3p3 4p3 5p3"));
+}
+
+TEST(Scheduler, GivesEachTenantABlockBeyondThePace) {
+  SchedulerLimits limits = Limits();
+  limits.step_tokens_max = 16;
+  limits.step_rows_max = 8;
+  Desk desk(limits);
+  // Situation: no time for any block beside the decode of one tenant; two others have two prompts each.
+  // Verdict: a block of each in every step, up to a quarter of the rows, and no second one; who came last had nothing
+  // waiting, and so goes first.
+  desk.Begin(1, {.decode_tokens = 1000});
+  for (const RequestId id : {2, 3}) desk.Begin(id, {.prompt_tokens = 6, .block_size = 3}, 1);
+  for (const RequestId id : {4, 5}) desk.Begin(id, {.prompt_tokens = 6, .block_size = 3}, 2);
+  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("run 4p3 2p3 1d"));
+  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("run 4p3 2p3 1d"));
+  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("end 4: done", "end 2: done", "run 5p3 3p3 1d"));
+}
+
 TEST(Scheduler, RotatesDecodesThatAreTooMany) {
   SchedulerLimits limits = Limits();
   limits.step_rows_max = 2;
