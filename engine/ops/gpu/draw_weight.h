@@ -7,11 +7,7 @@
 
 #include <cstdint>
 
-#if defined(__CUDACC__) || defined(__HIPCC__)
-#define EBB_ANYWHERE __host__ __device__
-#else
-#define EBB_ANYWHERE
-#endif
+#include "engine/ops/gpu/anywhere.h"
 
 namespace ebb::gpu {
 
