@@ -16,7 +16,7 @@ constexpr int64_t kFloat = sizeof(float);
 constexpr int64_t kLaneLoss = sizeof(gpu::LaneLoss);
 constexpr int64_t kRowMass = sizeof(gpu::RowMass);
 
-int32_t RoundUp(int32_t slots, int32_t part) { return gpu::SplitsOf(slots, part) * part; }
+int32_t RoundUp(int32_t n, int32_t part) { return (n + part - 1) / part * part; }
 
 // What grows by a session at a time is not to be had anew each time: memory twice as large, but for large memory.
 int64_t WithRoomToGrow(int64_t bytes) {
@@ -132,7 +132,7 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
   step.measures = step.loss_count > 0;
   step.largest = std::min(RoundUp(step.largest, kLargestStep), model_.config.vocab);
   // Whole splits: a session that grows has the same launches for as many steps.
-  step.slots_max = RoundUp(step.slots_max, gpu::kSplitSlots);
+  step.slots_max = gpu::SlotsOfAsManySplits(step.slots_max, gpu::kSplitSlots);
   step.block_slots_max = RoundUp(step.block_slots_max, gpu::kStageSlots);
   return step;
 }

@@ -139,7 +139,9 @@ TEST(GpuEngine, LogitsAndVictimsAreTheCpusByKeysAndByChance) {
 }
 
 TEST(GpuEngine, LogitsAreTheCpusWhereNobodyLeavesPastASplitAndWithQuantisedWeights) {
-  if (!kEmulationIsSlow) ExpectTheCpusRun({.layers = 1}, F32({.scorer = "full"}), 32, 150, 5);
+  // By the end tokens are in the second split, beyond what the first one takes more.
+  constexpr int32_t kPast = gpu::kSplitSlotsMax + 20;
+  if (!kEmulationIsSlow) ExpectTheCpusRun({.layers = 1}, F32({.scorer = "full"}), 32, kPast, 5);
   ExpectTheCpusRun({.layers = 1, .type = DType::kQ8_0}, F32({.scorer = "full"}), 32, kEmulationIsSlow ? 10 : 30, 6);
   ExpectTheCpusRun({.layers = 1, .type = DType::kQ4_0, .tied_head = true}, F32({.scorer = "full"}), 64,
                    kEmulationIsSlow ? 10 : 30, 7);
@@ -152,6 +154,17 @@ TEST(GpuEngine, LogitsAreNearTheCpusWithEveryTypeOfKAndV) {
     of_type.kv_type = type;
     ExpectTheCpusRun({.layers = 1}, of_type, 64, kEmulationIsSlow ? 20 : 60, 10);
   }
+}
+
+// A token is placed in a slot past the budget, a whole split, before another leaves.
+TEST(GpuEngine, LogitsAndVictimsAreTheCpusWhereTheBudgetIsASplit) {
+  if (kEmulationIsSlow) return;
+  constexpr int32_t kCount = gpu::kSplitSlots + 30;
+  PolicySpec spec = {.scorer = "h2o", .budget = gpu::kSplitSlots};
+  ExpectTheCpusRun({.layers = 1}, F32(spec), 64, kCount, 11);
+  spec.kv_type = KvType::kBf16;
+  spec.scorer = "streaming";
+  ExpectTheCpusRun({.layers = 1}, spec, 32, kCount, 12);
 }
 
 // What a session yields alone and beside others that come and go, bit for bit.

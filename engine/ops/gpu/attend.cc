@@ -1,6 +1,7 @@
 // Paged attention of rows that come alone over their lanes, split by split, all query heads of a KV head at once, in
 // floats, keys rotated in registers: of caches whose numbers are more than BF16 holds, F32 and F16. Others go to
-// attend_tensor.cc. Block (c, h, t): split c (slots 256 c .. 256 c + 255) of KV head h of row t.
+// attend_tensor.cc. Block (c, h, t): split c (slots 256 c .. 256 c + 255, the last one up to 16 more) of KV head h of
+// row t.
 //
 // K of the split, then V, goes by in stages of up to 64 slots, copied to a ring in shared memory while others are
 // computed: what is on its way hides behind no registers.
@@ -48,14 +49,14 @@ AttendSplit(AttendArgs a) {
   struct alignas(kGroup % 4 == 0 ? 16 : 4) OfHeads {
     float of[kGroup];
   };
-  EBB_SHARED OfHeads share[kSplitSlots];  // logits, then weights
-  EBB_SHARED int32_t at[kSplitSlots];     // positions, -1 where this row sees nothing
+  EBB_SHARED OfHeads share[kSplitSlotsMax];  // logits, then weights
+  EBB_SHARED int32_t at[kSplitSlotsMax];     // positions, -1 where this row sees nothing
   Vector16* const ring = LaunchShared<Vector16>();
   float* const sums = LaunchShared<float>();  // when the ring is read
 
   const CacheArgs& cache = a.cache;
   const OwnSplit split(a);
-  if (split.first >= split.session.slots) return;
+  if (split.slots == 0) return;
   const int32_t d = cache.arena.head_dim;
   const int32_t thread = ThreadIndex();
 
@@ -79,7 +80,7 @@ AttendSplit(AttendArgs a) {
 
   const int32_t* const position = split.Positions();
   const int32_t query = position[split.OwnSlot()];
-  for (int32_t i = thread; i < kSplitSlots; i += kThreads) {
+  for (int32_t i = thread; i < kSplitSlotsMax; i += kThreads) {
     const int32_t own = i < split.slots ? position[split.first + i] : -1;
     at[i] = own <= query ? own : -1;
   }
@@ -99,13 +100,15 @@ AttendSplit(AttendArgs a) {
     const int32_t begin = stage * stage_slots;
     for (int32_t i = queries.team; i < stage_slots; i += kThreads / queries.width) {
       const int32_t slot = begin + i;
+      const bool is_slot = slot < split.slots;  // of the last stage not all are
+      const int32_t own_at = is_slot ? at[slot] : -1;
       float dot[kGroup] = {};
-      if (at[slot] >= 0 && queries.has_unit) queries.template AddUnit<E>(rows + i * d, at[slot], dot);
+      if (own_at >= 0 && queries.has_unit) queries.template AddUnit<E>(rows + i * d, own_at, dot);
       const auto own = queries.ShareSums(dot);
       EBB_UNROLL
       for (int32_t g = 0; g < kGroup; ++g) {
-        if (g >= own.count) continue;
-        share[slot].of[own.first + g] = at[slot] >= 0 ? dot[g] : MinusInfinity();
+        if (g >= own.count || !is_slot) continue;
+        share[slot].of[own.first + g] = own_at >= 0 ? dot[g] : MinusInfinity();
       }
     }
   }
@@ -120,13 +123,14 @@ AttendSplit(AttendArgs a) {
   }
   // Softmax of the split, a head a team.
   const int32_t member = thread % kTeam;
+  constexpr int32_t kOwnSlots = (kSplitSlotsMax + kTeam - 1) / kTeam;
   for (int32_t begin = 0; begin < kGroup; begin += kThreads / kTeam) {
     const int32_t own = begin + thread / kTeam;
     const int32_t g = own < kGroup ? own : kGroup - 1;  // all threads of a warp meet
     float peak = MinusInfinity();
-    float e[kSplitSlots / kTeam];
+    float e[kOwnSlots];
     EBB_UNROLL
-    for (int32_t i = 0; i < kSplitSlots / kTeam; ++i) {
+    for (int32_t i = 0; i < kOwnSlots; ++i) {
       const int32_t slot = member + kTeam * i;
       e[i] = slot < split.slots ? share[slot].of[g] : MinusInfinity();
       peak = Larger(e[i], peak);
@@ -134,15 +138,17 @@ AttendSplit(AttendArgs a) {
     peak = ReduceTeam(peak, Largest());
     float weight = 0;
     EBB_UNROLL
-    for (int32_t i = 0; i < kSplitSlots / kTeam; ++i) {
-      e[i] = at[member + kTeam * i] >= 0 ? Exp(e[i] - peak) : 0;
+    for (int32_t i = 0; i < kOwnSlots; ++i) {
+      const int32_t slot = member + kTeam * i;
+      e[i] = slot < split.slots && at[slot] >= 0 ? Exp(e[i] - peak) : 0;
       weight += e[i];
     }
     weight = ReduceTeam(weight, Plus());
     if (own >= kGroup) continue;
     EBB_UNROLL
-    for (int32_t i = 0; i < kSplitSlots / kTeam; ++i) {
-      share[member + kTeam * i].of[g] = e[i];
+    for (int32_t i = 0; i < kOwnSlots; ++i) {
+      const int32_t slot = member + kTeam * i;
+      if (slot < split.slots) share[slot].of[g] = e[i];
     }
     if (member == 0 && g < a.group) {
       float* const stats = a.partial_stats + ((first_head + g) * a.splits + BlockX()) * 2;

@@ -264,8 +264,8 @@ AttendTile(BlockArgs args) {
   const int32_t tiles = (args.tokens_max * args.attend.group + S::kRows - 1) / S::kRows;
   const int32_t first = (tiles - 1 - BlockX() % tiles) * S::kRows;
   const int32_t split = BlockX() / tiles;
-  const int32_t slots = (l.session->slots + kStageSlots - 1) / kStageSlots * kStageSlots;
-  if (first >= l.rows || split * kBlockSplitSlots >= slots) return;
+  const int32_t slots = SlotsOfSplit(l.session->slots, kBlockSplitSlots, split);
+  if (first >= l.rows || slots == 0) return;
 
   const int32_t rows = l.rows - first < S::kRows ? l.rows - first : S::kRows;
   for (int32_t i = ThreadIndex(); i < S::kRows; i += kThreads) {
@@ -274,7 +274,7 @@ AttendTile(BlockArgs args) {
   Barrier();
   const int32_t last = shared.query[S::kRows - 1];
   const int32_t begin = split * kBlockSplitSlots;
-  const int32_t end = (begin + kBlockSplitSlots < slots ? begin + kBlockSplitSlots : slots) / kStripSlots;
+  const int32_t end = begin / kStripSlots + (slots + kStageSlots - 1) / kStageSlots * (kStageSlots / kStripSlots);
   int32_t next = NextStage<S::kStrips>(l, begin / kStripSlots, end, last);  // that nobody asked for yet
   int32_t asked = 0;
   const auto ask = [&] {

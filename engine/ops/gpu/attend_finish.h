@@ -15,11 +15,6 @@
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 
-// Of a lane of the session: SplitsOf, which is the host's.
-EBB_DEVICE int32_t SplitsIn(const AttendArgs& a, const SessionView& session) {
-  return (session.slots + a.split_slots - 1) / a.split_slots;
-}
-
 // Folds the splits of query head `head` of [T * H * G], by a team, whose thread c takes components 4 c .. 4 c + 3, then
 // 128 further on:
 //
@@ -35,7 +30,7 @@ struct HeadStats {
 };
 EBB_DEVICE HeadStats FoldSplits(const AttendArgs& a, const SessionView& session, int64_t head, bool writes) {
   const int32_t d = a.cache.arena.head_dim;
-  const int32_t splits = SplitsIn(a, session);
+  const int32_t splits = SplitsOf(session.slots, a.split_slots);
   const int32_t member = ThreadIndex() % kTeam;
   const float* const stats = a.partial_stats + head * a.splits * 2;
   float peak = MinusInfinity();
@@ -128,7 +123,7 @@ EBB_DEVICE void FinishRow(const AttendArgs& a, const SessionView& session, int32
   EBB_SHARED int32_t is_last;
   EBB_SHARED HeadStats of_head[kGroupMax];
   int32_t* const arrived = a.arrived + int64_t{row} * a.cache.kv_heads + head;
-  const int32_t splits = SplitsIn(a, session);
+  const int32_t splits = SplitsOf(session.slots, a.split_slots);
   FenceBlock();
   Barrier();
   if (ThreadIndex() == 0) {  // for all of its block, by the barriers around

@@ -1,5 +1,5 @@
 // What a block of a launch over splits attends to (attend.cc, attend_tensor.cc): block (c, h, t) has split c, slots
-// 256 c .. 256 c + 255, of KV head h of row t.
+// 256 c .. 256 c + 255, the last one up to 16 more, of KV head h of row t.
 
 #ifndef EBB_ENGINE_OPS_GPU_ATTEND_SPLIT_H_
 #define EBB_ENGINE_OPS_GPU_ATTEND_SPLIT_H_
@@ -16,7 +16,7 @@ struct OwnSplit {
   const SessionView& session;
   int32_t lane;
   int32_t first;  // slot of the lane
-  int32_t slots;  // from there on, up to kSplitSlots, where `first` is one of the lane's
+  int32_t slots;  // from there on, up to kSplitSlotsMax; 0: the lane has no such split
 
   EBB_DEVICE explicit OwnSplit(const AttendArgs& a)
       : row(a.first_row + BlockZ()),
@@ -24,7 +24,7 @@ struct OwnSplit {
         session(a.cache.sessions[a.first_session + BlockZ()]),  // each brings one row
         lane(a.layer * a.cache.kv_heads + head),
         first(BlockX() * kSplitSlots),
-        slots(session.slots - first < kSplitSlots ? session.slots - first : kSplitSlots) {}
+        slots(SlotsOfSplit(session.slots, kSplitSlots, BlockX())) {}
 
   // Positions of the lane's slots, -1 where nobody sits; and where the row's token sits.
   EBB_DEVICE const int32_t* Positions() const { return session.position + int64_t{lane} * session.capacity; }

@@ -1,6 +1,6 @@
 // Paged attention of rows that come alone over their lanes, split by split, all query heads of a KV head at once, on
 // tensor cores: of caches whose numbers are exact in BF16: BF16 and bytes. Block (c, h, t): split c (slots 256 c .. 256
-// c + 255) of KV head h of row t.
+// c + 255, the last one up to 16 more) of KV head h of row t.
 //
 // K of the split, then V, goes by in stages of up to 32 slots, copied to a ring in shared memory while others are
 // computed. Rows of a stage are 16 bytes longer than they are, so that what a team reads at once lies in all banks.
@@ -19,8 +19,11 @@
 //            its thread. A team takes eight slots of a stage.
 //   sums     [heads' terms] x [8 components], 16 slots at a time. A team takes every fourth unit, of all slots.
 //
-//   share    first the queries' terms; then a row a head: logits [256] floats; then, in their place, both terms of
+//   share    first the queries' terms; then a row a head: logits [272] floats; then, in their place, both terms of
 //            weights, words of two slots each
+//
+// What is shared is so much that eight blocks of heads of 128 numbers fit a multiprocessor of 228 KB: 80 bytes of a
+// block are left.
 //
 // The block that comes last of a row and KV head folds the splits and tells the scores (attend_finish.h).
 //
@@ -45,8 +48,9 @@ namespace {
 
 constexpr int32_t kThreads = 128;
 constexpr int32_t kTeams = kThreads / kTeam;
-constexpr int32_t kSlots = 8 * kTeams;             // of a stage
-constexpr int32_t kShareStride = kSplitSlots + 8;  // so that heads begin in different banks
+constexpr int32_t kSlots = 8 * kTeams;                                             // of a stage
+constexpr int32_t kStagedSlots = (kSplitSlotsMax + kSlots - 1) / kSlots * kSlots;  // of all stages
+constexpr int32_t kShareStride = kSplitSlotsMax + 4;  // so that heads begin in different banks
 constexpr int32_t kSecondTerm = kShareStride / 2;
 
 // What a thread has of a unit: numbers 2 t and 2 t + 1 of its first eight, and of its second eight.
@@ -94,15 +98,15 @@ EBB_KERNEL_BESIDE(kThreads, kUnits > 8 ? 4 : 8)
 AttendSplit(SplitArgs args) {
   const AttendArgs& a = args.attend;
   EBB_SHARED Vector16 share_words[kGroupMax * kShareStride / 4];
-  EBB_SHARED int32_t at[kSplitSlots];  // positions, -1 where this row sees nothing
+  EBB_SHARED int32_t at[kStagedSlots];  // positions, -1 where this row sees nothing
   struct alignas(16) TurnsOfThread {
     uint64_t of_pair[2];
   };
   EBB_SHARED TurnsOfThread turns[kUnits][4];  // of the pairs that thread t has of each unit
-  EBB_SHARED int32_t pages[kSplitSlots / kPageSlots];
+  EBB_SHARED int32_t pages[(kSplitSlotsMax + kPageSlots - 1) / kPageSlots];
   EBB_SHARED int32_t places[kUnits][2];  // where a unit's halves begin in a row, bytes
-  EBB_SHARED float scale_of_k[E::kScaled ? kSplitSlots : 1];
-  EBB_SHARED float scale_of_v[E::kScaled ? kSplitSlots : 1];
+  EBB_SHARED float scale_of_k[E::kScaled ? kSplitSlotsMax : 1];
+  EBB_SHARED float scale_of_v[E::kScaled ? kSplitSlotsMax : 1];
   float* const share = reinterpret_cast<float*>(share_words);
   uint32_t* const weights = reinterpret_cast<uint32_t*>(share_words);
   static_assert(kUnits * kTeam <= kGroupMax * kShareStride / 4);
@@ -110,7 +114,7 @@ AttendSplit(SplitArgs args) {
 
   const CacheArgs& cache = a.cache;
   const OwnSplit split(a);
-  if (split.first >= split.session.slots) return;
+  if (split.slots == 0) return;
   const int32_t d = kWhole ? kUnit * kUnits : cache.arena.head_dim;
   const int32_t units = kWhole ? kUnits : d / kUnit;
   const int32_t thread = ThreadIndex();
@@ -159,7 +163,7 @@ AttendSplit(SplitArgs args) {
   // Read before the copies are begun, so that these are waited for together.
   const int32_t* const position = split.Positions();
   const int32_t own_slot = split.OwnSlot();
-  constexpr int32_t kOwnSlots = kSplitSlots / kThreads;
+  constexpr int32_t kOwnSlots = (kStagedSlots + kThreads - 1) / kThreads;
   int32_t own_position[kOwnSlots];
   EBB_UNROLL
   for (int32_t i = 0; i < kOwnSlots; ++i) {
@@ -204,8 +208,8 @@ AttendSplit(SplitArgs args) {
   EBB_UNROLL
   for (int32_t n = 0; n < kOwnSlots; ++n) {
     const int32_t i = thread + n * kThreads;
-    at[i] = own_position[n] <= query ? own_position[n] : -1;
-    if constexpr (E::kScaled) {
+    if (i < kStagedSlots) at[i] = own_position[n] <= query ? own_position[n] : -1;
+    if (E::kScaled && i < kSplitSlotsMax) {
       const SlotScales scales =
           i < split.slots ? RowsOf<E>(cache.arena, split.session, split.lane, split.first + i).Scales() : SlotScales{};
       scale_of_k[i] = scales.k;
@@ -291,7 +295,7 @@ AttendSplit(SplitArgs args) {
         if (u + 1 < units) multiply(u + 1, words[2], words[3]);
       }
     }
-    if (g >= a.group) continue;
+    if (g >= a.group || begin >= kSplitSlotsMax) continue;  // past a split, its team having met the others
     EBB_UNROLL
     for (int32_t i = 0; i < 2; ++i) {
       const int32_t slot = begin + 2 * t + i;
@@ -303,7 +307,7 @@ AttendSplit(SplitArgs args) {
 
   // Softmax of the split, a head a team, two slots a thread at a time.
   const int32_t member = thread % kTeam;
-  constexpr int32_t kTwos = kSplitSlots / 2 / kTeam;
+  constexpr int32_t kTwos = (kSplitSlotsMax / 2 + kTeam - 1) / kTeam;
   bool hidden = false;  // some slot of the split that this row may not see
   for (int32_t begin = 0; begin < a.group; begin += kTeams) {
     const bool is_head = begin + team < a.group;
@@ -315,7 +319,7 @@ AttendSplit(SplitArgs args) {
       EBB_UNROLL
       for (int32_t j = 0; j < 2; ++j) {
         const int32_t slot = 2 * (member + kTeam * i) + j;
-        const bool seen = at[slot] >= 0;
+        const bool seen = slot < kSplitSlotsMax && at[slot] >= 0;
         hidden |= !seen && slot < key_stages * kSlots;
         e[i][j] = seen ? share[own * kShareStride + slot] : MinusInfinity();
         peak = Larger(e[i][j], peak);
@@ -341,6 +345,7 @@ AttendSplit(SplitArgs args) {
     EBB_UNROLL
     for (int32_t i = 0; i < kTwos; ++i) {
       const int32_t two = member + kTeam * i;
+      if (2 * two >= kSplitSlotsMax) continue;
       if constexpr (E::kScaled) {
         EBB_UNROLL
         for (int32_t j = 0; j < 2; ++j) e[i][j] = e[i][j] > 0 ? e[i][j] * scale_of_v[2 * two + j] : 0;

@@ -12,13 +12,14 @@
 
 #include <cstdint>
 
+#include "engine/ops/gpu/anywhere.h"
 #include "engine/ops/gpu/draw_needs.h"
 #include "engine/ops/gpu/linear_splits.h"
 
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 13;
+inline constexpr int32_t kTableVersion = 14;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -59,10 +60,29 @@ struct Matrix {
 // --- the cache ---------------------------------------------------------------------------------------------------
 
 // Slots of a page, the unit of allocation, and of a split, what one block of threads attends to. Splits begin at fixed
-// slots, whoever else is in the step: that is what makes a row's bits its own.
+// slots, and how many a lane has follows from its own slots, whoever else is in the step: that is what makes a row's
+// bits its own.
 inline constexpr int32_t kPageSlots = 64;
 inline constexpr int32_t kSplitSlots = 256;
-constexpr int32_t SplitsOf(int32_t slots, int32_t split_slots) { return (slots + split_slots - 1) / split_slots; }
+// Slots that the last split takes beyond what others have, rather than leave them to one more. A bounded session has a
+// slot more than its budget while a token is placed before another leaves: with a budget of four splits that would be a
+// fifth block beside each four, and a device that has room for all blocks at once would run some after the others.
+inline constexpr int32_t kSplitMore = 16;
+inline constexpr int32_t kSplitSlotsMax = kSplitSlots + kSplitMore;
+// Splits of a lane, each of `split_slots` but the last, which has what is left, up to kSplitMore above it.
+EBB_ANYWHERE constexpr int32_t SplitsOf(int32_t slots, int32_t split_slots) {
+  return (slots - (slots > kSplitMore ? kSplitMore : 0) + split_slots - 1) / split_slots;
+}
+// Slots of split `split` of these, of slot split * split_slots and those after it; 0: the lane has no such split.
+EBB_ANYWHERE constexpr int32_t SlotsOfSplit(int32_t slots, int32_t split_slots, int32_t split) {
+  const int32_t splits = SplitsOf(slots, split_slots);
+  if (split >= splits) return 0;
+  return split == splits - 1 ? slots - split * split_slots : split_slots;
+}
+// The most slots that make as many splits as `slots` do.
+constexpr int32_t SlotsOfAsManySplits(int32_t slots, int32_t split_slots) {
+  return slots == 0 ? 0 : SplitsOf(slots, split_slots) * split_slots + kSplitMore;
+}
 
 inline constexpr int32_t kHeadDimMax = 256;  // a multiple of 16
 inline constexpr int32_t kGroupMax = 8;
@@ -274,7 +294,7 @@ struct AttendArgs {
   float scale = 0;
   const float* q = nullptr;  // row t, query head j at q + t * q_stride + j * d, unrotated
   int64_t q_stride = 0;
-  int32_t splits = 0;  // ceil(slots_max / split_slots)
+  int32_t splits = 0;  // SplitsOf(slots_max, split_slots)
   int32_t split_slots = kSplitSlots;
   float* partial_sums = nullptr;   // [T][H * G][splits][d]
   float* partial_stats = nullptr;  // [T][H * G][splits][2]: peak, weight

@@ -46,12 +46,14 @@ struct StepShape {
   int32_t slots_max = 300;
   int32_t tokens_max = 1;
   uint64_t seed = 0;
+  std::vector<int32_t> capacities = {};  // of the sessions, or random up to slots_max
 
   std::string ToString() const {
     return "seed " + std::to_string(seed) + ", type " + std::to_string(static_cast<int>(type)) + ", d " +
            std::to_string(head_dim) + ", rotary " + std::to_string(rotary_dims) +
            (pairs == RopePairs::kHalves ? " halves" : " neighbours") + ", group " + std::to_string(group) + ", heads " +
-           std::to_string(kv_heads) + ", sessions " + std::to_string(sessions);
+           std::to_string(kv_heads) + ", sessions " + std::to_string(sessions) + ", slots " +
+           testing::PrintToString(capacities);
   }
 };
 
@@ -94,7 +96,6 @@ class StepCase {
     q_ = RandomFloats(shape.seed, 6, int64_t{rows_} * heads() * shape.head_dim, 5);
   }
 
-  int32_t slots() const { return sessions_[0].capacity; }
   int32_t heads() const { return shape_.kv_heads * shape_.group; }
 
   // The same tokens in other slots of their lanes: in slot s of lane `lane` of session i lies what lay in slot
@@ -126,6 +127,30 @@ class StepCase {
     }
     return moved;
   }
+  // One session alone, at the pages and with the queries that it has here; and what it yields here, where all yield
+  // `result`.
+  StepCase Alone(int32_t index) const {
+    StepCase alone = *this;
+    alone.sessions_ = {sessions_[index]};
+    alone.shape_.sessions = 1;
+    alone.rows_ = sessions_[index].tokens;
+    const int64_t row = int64_t{heads()} * shape_.head_dim;
+    const auto queries = q_.begin() + sessions_[index].first_row * row;
+    alone.q_.assign(queries, queries + alone.rows_ * row);
+    alone.sessions_[0].first_row = 0;
+    return alone;
+  }
+  std::vector<float> ResultOf(int32_t index, const std::vector<float>& result) const {
+    const TestSession& s = sessions_[index];
+    const int64_t row = int64_t{heads()} * shape_.head_dim;
+    const auto rows = result.begin() + s.first_row * row;
+    std::vector<float> own(rows, rows + s.tokens * row);
+    auto scores = result.begin() + rows_ * row;
+    for (int32_t i = 0; i < index; ++i) scores += std::ssize(sessions_[i].score);
+    own.insert(own.end(), scores, scores + std::ssize(s.score));
+    return own;
+  }
+
   // What the moved case yields where this one yields `result`.
   std::vector<float> MovedResult(const From& from, std::vector<float> result) const {
     auto scores = result.begin() + int64_t{rows_} * heads() * shape_.head_dim;
@@ -277,7 +302,7 @@ class StepCase {
 
   TestSession MakeSession(HashRandom& random) {
     TestSession s;
-    s.capacity = random.Uniform(1, shape_.slots_max);
+    s.capacity = shape_.capacities.empty() ? random.Uniform(1, shape_.slots_max) : shape_.capacities[sessions_.size()];
     s.live = random.Uniform((s.capacity + 1) / 2, s.capacity);
     s.tokens = random.Uniform(1, std::min(s.live, shape_.tokens_max));
     s.block_max = s.tokens + random.Uniform(0, 2);
@@ -417,6 +442,60 @@ TEST(GpuAttend, EqualsFloat64AtRandomShapes) {
   }
 }
 
+// Every slot is in one split, all but the last are equally long, and that one is not so short that it need not be.
+TEST(GpuSplits, CoverEverySlotOnce) {
+  EXPECT_EQ(SplitsOf(0, kSplitSlots), 0);
+  EXPECT_EQ(SlotsOfAsManySplits(0, kSplitSlots), 0);
+  for (const int32_t each : {kSplitSlots, kBlockSplitSlots}) {
+    for (int32_t slots = 1; slots <= 3 * each + 2 * kSplitMore; ++slots) {
+      SCOPED_TRACE(std::to_string(slots) + " slots in splits of " + std::to_string(each));
+      const int32_t splits = SplitsOf(slots, each);
+      ASSERT_GE(splits, 1);
+      ASSERT_GE(splits, SplitsOf(slots - 1, each));
+      for (int32_t split = 0; split < splits - 1; ++split) ASSERT_EQ(SlotsOfSplit(slots, each, split), each);
+      const int32_t last = SlotsOfSplit(slots, each, splits - 1);
+      ASSERT_EQ((splits - 1) * each + last, slots);
+      ASSERT_GT(last, splits == 1 ? 0 : kSplitMore);
+      ASSERT_LE(last, each + kSplitMore);
+      ASSERT_EQ(SlotsOfSplit(slots, each, splits), 0);
+      const int32_t most = SlotsOfAsManySplits(slots, each);
+      ASSERT_GE(most, slots);
+      ASSERT_EQ(SplitsOf(most, each), splits);
+      ASSERT_EQ(SplitsOf(most + 1, each), splits + 1);
+      ASSERT_EQ(most % 4, 0);  // AttendArgs.logits
+    }
+  }
+}
+
+// Numbers of slots about those that make one more split, `splits` of `each` before it.
+std::vector<int32_t> CapacitiesAbout(int32_t splits, int32_t each) {
+  std::vector<int32_t> capacities;
+  for (const int32_t more : {0, 1, kSplitMore, kSplitMore + 1}) {
+    if (splits * each + more > 0) capacities.push_back(splits * each + more);
+  }
+  return capacities;
+}
+
+// Sessions whose last splits are as long as they get, and as short, beside each other. A session's numbers are, bit for
+// bit, those that it has alone.
+TEST(GpuAttend, EqualsFloat64AboutAnotherSplit) {
+  HashRandom random(6);
+  for (int i = 0; i < Cases(15); ++i) {
+    StepShape shape = RandomStepShape(random, i);
+    for (const int32_t capacity : CapacitiesAbout(random.Uniform(0, 4), kSplitSlots)) {
+      const auto place = random.Uniform(0, static_cast<int32_t>(shape.capacities.size()));
+      shape.capacities.insert(shape.capacities.begin() + place, capacity);
+    }
+    shape.sessions = static_cast<int32_t>(shape.capacities.size());
+    SCOPED_TRACE(shape.ToString());
+    const StepCase c(shape);
+    const std::vector<float> result = OnEachTarget([&](const Table& table) { return c.Run(table); });
+    c.ExpectEqualsReference(result, RowTolerance(shape));
+    const int32_t one = random.Uniform(0, shape.sessions - 1);
+    EXPECT_EQ(c.Alone(one).Run(TableUnderTest(32)), c.ResultOf(one, result)) << "session " << one;
+  }
+}
+
 double BlockTolerance(const StepShape& shape) { return LaidTerms(shape.type) == 1 ? kRoundedTolerance : kTolerance; }
 
 TEST(GpuAttendBlock, EqualsFloat64AtRandomShapes) {
@@ -435,10 +514,11 @@ TEST(GpuAttendBlock, EqualsFloat64AtRandomShapes) {
 
 TEST(GpuAttendBlock, EqualsFloat64PastASplit) {
   for (const Element type : {Element::kF32, Element::kBf16}) {
-    StepShape shape = {.type = type, .head_dim = 16, .rotary_dims = 16, .group = 1, .kv_heads = 1, .sessions = 1};
+    StepShape shape = {.type = type, .head_dim = 16, .rotary_dims = 16, .group = 1, .kv_heads = 1};
     shape.tokens_max = 4;
-    shape.slots_max = 2 * kBlockSplitSlots;
-    while (StepCase(shape).slots() <= kBlockSplitSlots) ++shape.seed;  // capacities are random
+    shape.capacities = CapacitiesAbout(1, kBlockSplitSlots);
+    shape.capacities.push_back(2 * kBlockSplitSlots - 100);
+    shape.sessions = static_cast<int32_t>(shape.capacities.size());
     SCOPED_TRACE(shape.ToString());
     const StepCase c(shape);
     c.ExpectEqualsReference(c.Run(TableUnderTest(64), Rows::kInBlocks), BlockTolerance(shape));
