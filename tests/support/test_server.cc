@@ -40,12 +40,18 @@ TestServer::TestServer(const std::function<void(ServerOptions&)>& change, const 
   server_ = *std::move(server);
 }
 
-double TestServer::Metric(const std::string& series) const {
+std::vector<double> TestServer::Metrics(std::span<const std::string> series) const {
+  std::vector<double> values(series.size());
   const auto answer = httplib::Client("127.0.0.1", server_->http_address()->port).Get("/metrics");
-  if (!answer) return 0;
-  const size_t at = answer->body.find("\n" + series + " ");
-  return at == std::string::npos ? 0 : std::strtod(answer->body.c_str() + at + series.size() + 2, nullptr);
+  if (!answer) return values;
+  for (size_t i = 0; i < series.size(); ++i) {
+    const size_t at = answer->body.find("\n" + series[i] + " ");
+    if (at != std::string::npos) values[i] = std::strtod(answer->body.c_str() + at + series[i].size() + 2, nullptr);
+  }
+  return values;
 }
+
+double TestServer::Metric(const std::string& series) const { return Metrics({&series, 1}).front(); }
 
 TestClient::TestClient(const std::string& address, const std::string& tenant, grpc::ChannelArguments arguments)
     : tenant_(tenant) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ class TestServer {
   Server& server() { return *server_; }
   // The value of one series on the metrics page, 0 if there is none. REQUIRES: http_listen.
   double Metric(const std::string& series) const;
+  // Of several, from one page: what they count goes on between two.
+  std::vector<double> Metrics(std::span<const std::string> series) const;
 
  private:
   TinyModelFile model_;
