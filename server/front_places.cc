@@ -9,7 +9,7 @@ std::shared_ptr<FrontPlaces::Place> FrontPlaces::Take(const std::string& tenant)
   const absl::MutexLock lock(&mutex_);
   const auto found = of_.find(tenant);
   const int own = found == of_.end() ? 0 : found->second;
-  if (taken_ >= (own == 0 ? 2 * most_ : QueuePlaces(most_, own))) return nullptr;
+  if (taken_ >= QueuePlaces(most_, own)) return nullptr;
   ++taken_;
   ++of_[tenant];
   return std::make_shared<Place>(*this, tenant);

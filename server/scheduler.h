@@ -78,7 +78,7 @@ struct SchedulerLimits {
 // Of a queue for `queue_max`, the places that a tenant finds which has `own` in it. Who has fewer than a sixteenth
 // finds as many places again, so that nobody keeps others out by asking for much.
 inline constexpr int64_t QueuePlaces(int64_t queue_max, int64_t own) {
-  return own < queue_max / 16 ? 2 * queue_max : queue_max;
+  return 16 * own < queue_max ? 2 * queue_max : queue_max;
 }
 
 // After which who is refused by a server that drains may try again: long enough for who stands in front of it to

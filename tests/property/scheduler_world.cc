@@ -470,7 +470,7 @@ int64_t World::Reserved() const {
 bool World::HasFew(TenantId tenant) const {
   const auto waiting = std::ranges::count_if(
       requests_, [&](const auto& entry) { return !entry.second.started && entry.second.tenant == tenant; });
-  return waiting < limits_.queue_max / 16;
+  return 16 * waiting < limits_.queue_max;
 }
 
 std::set<int64_t> World::HeldPages() const {
