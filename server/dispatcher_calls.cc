@@ -256,8 +256,10 @@ void Dispatcher::RunStep() {
   if (!batch_.empty()) CountStep(prompt_tokens, decode_tokens, end - start);
   // The scheduler plans a row of an answer as one token, whatever is drafted on it.
   if (prompt_tokens + decode_rows > 0) pace_.Took(prompt_tokens + decode_rows, end - start);
+  const int32_t pace = pace_.tokens();
+  metrics_.worker().step_tokens_paced.Set(std::min(pace, engine_.step_tokens_max()));
 
-  ran_ = StepDone{.shortened = std::exchange(shortened_, {}), .pace = pace_.tokens()};
+  ran_ = StepDone{.shortened = std::exchange(shortened_, {}), .pace = pace};
   for (const ebb::RunStep::Row& row : step.rows) {
     if (IsOver(calls_.at(row.id))) ran_->finished.push_back(row.id);
   }

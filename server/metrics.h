@@ -165,6 +165,7 @@ struct WorkerMetrics {
   Histogram& decode_seconds;
   Histogram& mixed_seconds;
   Histogram& step_tokens;                                         // prompt and decode together
+  Gauge& step_tokens_paced;                                       // beside decodes
   Histogram& step_rows;                                           // sessions
   std::array<Counter*, EvictionCensus::kQuarters> evicted_slots;  // by quarter of the layers
   Gauge& requests_running;                                        // have run a row and are not over
