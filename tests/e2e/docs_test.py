@@ -210,6 +210,14 @@ class Commands(unittest.TestCase):
                         self.assertTrue(all(f"${{{name}:-" in compose for name in variables), "compose asks for no such variable")
         self.assertTrue(all(told.values()), told)
 
+    def test_the_stages_of_ci_are_as_told(self):
+        stages = re.findall(r'^  "(\w+)\|(\d+)\|', (ROOT / ".ci/run").read_text(encoding="utf-8"), re.MULTILINE)
+        self.assertGreater(len(stages), 5)
+        total = sum(int(budget) for _, budget in stages)
+        told = " ".join((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+        self.assertIn(f"in minutes: {', '.join(' '.join(stage) for stage in stages)}; {total} in all.", told)
+        self.assertIn(f"budgets, {total} minutes", (ROOT / ".ci/run").read_text(encoding="utf-8"))
+
     def test_no_block_hides(self):
         for page in PAGES + OTHERS:
             marks = re.findall(r"```|~~~", (ROOT / page).read_text(encoding="utf-8"))
