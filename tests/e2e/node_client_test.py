@@ -3,9 +3,12 @@
 missing, where there is no Node or it does not find grpc-js and protobufjs: Debian 12 does not have them."""
 import json
 import os
+import pathlib
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from binaries import ROOT, Server
@@ -49,6 +52,19 @@ class NodeClient(unittest.TestCase):
                          "What is the passkey of Clara?"], server.addr)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertGreaterEqual(done.stdout.count("90557"), 3)
+            self.assertEqual(server.ebb("sessions").strip(), "no sessions")
+
+    def test_the_readme_converses_and_tidies_up(self):
+        (program,) = re.findall(r"^```js\n(.*?)^```$", (PACKAGE / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+        with tempfile.TemporaryDirectory() as folder, Server() as server:
+            modules = pathlib.Path(folder, "node_modules")  # as npm would install it for the reader
+            modules.mkdir()
+            (modules / "ebb-client").symlink_to(PACKAGE)
+            file = pathlib.Path(folder, "readme.js")
+            file.write_text(program.replace("127.0.0.1:7700", server.addr))
+            done = node([file], server.addr)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("cellar", done.stdout)
             self.assertEqual(server.ebb("sessions").strip(), "no sessions")
 
     def test_an_answer_goes_on_over_a_break_with_the_same_tokens(self):
