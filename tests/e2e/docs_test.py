@@ -63,6 +63,7 @@ ELSEWHERE = {
     r"for on in |done$": "the line between them",
     r"build/bin/ebbd ": "as for the others, its flags are read by --print-config",
     r"export PYTHONPATH=": "python_client_test.py",
+    r"sudo apt-get install ": "a machine that lacks them",
 }
 VARIABLE = re.compile(r"[A-Z_]+=")  # that is set for one command
 NOT_LOOKED_UP = re.compile("|".join([*SKIPPED, *ELSEWHERE]))
