@@ -584,12 +584,14 @@ class Rendered(unittest.TestCase):
             done = template(*(f"--set={value}" for value in ON), chart=package)
             self.assertEqual(by_name(done.stdout), self.render(*ON), done.stderr)
 
+    WRITTEN = r"(?s)helm-test-\d+ .*streaming.*h2o.*deleted helm-test-\d+"  # by the pod of `helm test`, where it is let in
+
     def run_helm_test(self, made, address, folder):
         """What the pod of `helm test` runs, of the Service and of one of its pods at `address`, with the files of its volumes in `folder`."""
         (container,) = made["Pod/x-test"]["spec"]["containers"]
         given = {each["name"]: each["value"].replace("/etc/ebb-tls", str(folder)) for each in container["env"]}
         self.assertEqual(given.pop("EBB_ADDR"), "x.models.svc:7700")
-        script = container["args"][0].replace("x-0.x-pods.models.svc:7700", address)
+        script = container["args"][0].replace("x-0.x-pods.models.svc:7700", address).replace("/etc/ebb-test-", f"{folder}/test-")
         host, port = address.rsplit(":", 1)
         pathlib.Path(folder, "getent").write_text(f'#!/bin/sh\n[ "$1 $2" = "ahostsv4 x-pods" ] && printf "{host}     STREAM x-pods\\n192.0.2.1       STREAM\\n"\n')
         pathlib.Path(folder, "getent").chmod(0o755)
@@ -604,7 +606,7 @@ class Rendered(unittest.TestCase):
                 with self.subTest(case, values=values):
                     done = self.run_helm_test(self.render(*values, case=case), server.addr, folder)
                     self.assertEqual((done.returncode, done.stdout.startswith("SERVING\n")), (0, True), done.stderr)
-                    self.assertRegex(done.stdout, r"(?s)helm-test-\d+ .*streaming.*h2o.*deleted helm-test-\d+")
+                    self.assertRegex(done.stdout, self.WRITTEN)
                     self.assertEqual(server.ebb("sessions"), "no sessions\n")
             answered = self.run_helm_test(tokens, server.addr, folder)
             self.assertEqual((answered.returncode, "a call without a token was answered" in answered.stderr), (1, True), answered.stderr)
@@ -612,7 +614,20 @@ class Rendered(unittest.TestCase):
         pathlib.Path(folder, "tokens").write_text(line)
         with Server("--auth.mode=token", f"--auth.token_file={folder}/tokens") as server:
             done = self.run_helm_test(tokens, server.addr, folder)
-        self.assertEqual((done.returncode, done.stdout), (0, "SERVING\n"), done.stderr)
+            self.assertEqual((done.returncode, done.stdout), (0, "SERVING\n"), done.stderr)
+            # With a token of its own, it is refused without it, and then goes on.
+            pathlib.Path(folder, "test-token").mkdir()
+            pathlib.Path(folder, "test-token/token").write_bytes(pathlib.Path(folder, "acme").read_bytes())
+            known = self.render("config.auth.mode=token", "secrets.tokens=t", "test.tokenSecret=c")
+            done = self.run_helm_test(known, server.addr, folder)
+            self.assertEqual((done.returncode, done.stdout.startswith("SERVING\n")), (0, True), done.stderr)
+            self.assertRegex(done.stdout, self.WRITTEN)
+            pathlib.Path(folder, "test-token/token").write_text("another\n")
+            done = self.run_helm_test(known, server.addr, folder)
+            self.assertEqual((done.returncode, "BAD_CREDENTIAL" in done.stderr), (1, True), done.stderr)
+        with Server() as server:
+            answered = self.run_helm_test(known, server.addr, folder)
+            self.assertEqual((answered.returncode, "a call without a token was answered" in answered.stderr), (1, True), answered.stderr)
 
     @unittest.skipIf(shutil.which("openssl") is None, "there is no openssl")
     def test_what_helm_test_runs_passes_with_tls(self):
@@ -632,9 +647,26 @@ class Rendered(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"deleted helm-test-\d+")
         self.assertEqual((answered.returncode, "a call without a certificate was answered" in answered.stderr), (1, True), answered.stderr)
-        with Server(*flags, "--auth.mode=mtls", f"--tls.client_ca={folder}/ca.crt") as server:
-            done = self.run_helm_test(mtls, server.addr.replace("127.0.0.1", "localhost"), folder)
+        # A caller's certificate and token, as test's Secrets hold them.
+        for name in ("test-tls", "test-token"):
+            pathlib.Path(folder, name).mkdir()
+        run("req", *key, "-subj", "/CN=acme", "-keyout", "test-tls/tls.key", "-out", "asked")
+        run("x509", "-req", "-in", "asked", "-CA", "ca.crt", "-CAkey", "ca.key", "-days", "2", "-out", "test-tls/tls.crt")
+        line = subprocess.run([BIN / "ebb", "token", "acme", f"--out={folder}/test-token/token"], capture_output=True, text=True, check=True, timeout=60).stdout
+        pathlib.Path(folder, "tokens").write_text(line)
+        flags += [f"--tls.client_ca={folder}/ca.crt"]
+        with Server(*flags, "--auth.mode=mtls") as server:
+            there = server.addr.replace("127.0.0.1", "localhost")
+            done, known = self.run_helm_test(mtls, there, folder), self.run_helm_test(self.render("secrets.tls=t", "config.auth.mode=mtls", "test.tlsSecret=c"), there, folder)
         self.assertEqual((done.returncode, done.stdout), (0, ""), done.stderr)
+        self.assertEqual(known.returncode, 0, known.stderr)
+        self.assertRegex(known.stdout, self.WRITTEN)
+        with Server(*flags, "--auth.mode=token+mtls", f"--auth.token_file={folder}/tokens") as server:
+            there = server.addr.replace("127.0.0.1", "localhost")
+            done, known = (self.run_helm_test(self.render(*values, case="mtls"), there, folder) for values in (("test.tokenSecret=",), ()))
+        self.assertEqual((done.returncode, done.stdout), (0, "SERVING\n"), done.stderr)
+        self.assertEqual(known.returncode, 0, known.stderr)
+        self.assertRegex(known.stdout, self.WRITTEN)
         done = self.run_helm_test(mtls, address, folder)
         self.assertEqual((done.returncode, "no server answers" in done.stderr), (1, True), "nobody is there, which is no refusal")
 
@@ -656,7 +688,7 @@ class Rendered(unittest.TestCase):
     def test_the_values_of_the_page_are_taken(self):
         page = (ROOT / "docs/how-to/run-on-kubernetes.md").read_text(encoding="utf-8")
         blocks = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-        self.assertEqual(len(blocks), 13)
+        self.assertEqual(len(blocks), 14)
         for block in blocks:
             with self.subTest(block), tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
                 file.write(block)
@@ -724,7 +756,10 @@ class Rendered(unittest.TestCase):
                             ("podSecurityContext.runAsUser=x", "podSecurityContext.runAsUser"), ("affinity.nodeAfinity.x=1", "nodeAfinity is not allowed"),
                             ("tolerations[0].kye=a", "kye is not allowed"), ("networkPolicy.egress[0].port=53", "port is not allowed"),
                             ("extra.containers[0].name=a,extra.containers[0].image=b,extra.containers[0].arg=c", "arg is not allowed"),
-                            ("image.digest=sha256:1", "image.digest")):
+                            ("test.tokenSecret=c", "config.auth.mode is none, which asks for no token"),
+                            ("config.auth.mode=token,secrets.tokens=t,test.tlsSecret=c", "config.auth.mode is token, which asks for no certificate"),
+                            ("config.auth.mode=token+mtls,secrets.tokens=t,secrets.tls=t,test.tokenSecret=c", "set test.tlsSecret"),
+                            ("test.token=c", "token is not allowed"), ("image.digest=sha256:1", "image.digest")):
             with self.subTest(value):
                 done = template(f"--set={value}")
                 self.assertNotEqual(done.returncode, 0)

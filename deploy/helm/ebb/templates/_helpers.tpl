@@ -46,6 +46,20 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- if .Values.secrets.tls -}}{{ .Values.secrets.tls }}{{- else if .Values.certificate.issuerRef -}}{{ include "ebb.name" . }}-tls{{- end -}}
 {{- end -}}
 
+{{/* Refuses credentials of `helm test` that nobody asks for, or that do not let it in. */}}
+{{- define "ebb.checkTest" -}}
+{{- $mode := dig "auth" "mode" "none" .Values.config -}}
+{{- if and .Values.test.tokenSecret (not (contains "token" $mode)) -}}
+{{- fail (printf "test.tokenSecret is set, and config.auth.mode is %s, which asks for no token: leave out the one, or set token" $mode) -}}
+{{- end -}}
+{{- if and .Values.test.tlsSecret (not (contains "mtls" $mode)) -}}
+{{- fail (printf "test.tlsSecret is set, and config.auth.mode is %s, which asks for no certificate: leave out the one, or set mtls" $mode) -}}
+{{- end -}}
+{{- if and .Values.test.tokenSecret (contains "mtls" $mode) (not .Values.test.tlsSecret) -}}
+{{- fail (printf "test.tokenSecret is set, and config.auth.mode is %s, which asks for a certificate, too: set test.tlsSecret" $mode) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What an appProtocol calls gRPC: the name with h2c is of cleartext alone, and there is none for HTTP/2 over TLS. */}}
 {{- define "ebb.grpcProtocol" -}}
 {{- if include "ebb.tls" . -}}https{{- else -}}kubernetes.io/h2c{{- end -}}
