@@ -108,7 +108,7 @@ def server_of(words):
         return [word for word in words[1:] if word != "&"], {}
     if words[:2] != ["docker", "run"]:
         return None
-    image = max(at for at, word in enumerate(words) if word in ("ebb", "ebb-cuda"))
+    image = max(at for at, word in enumerate(words) if word in ("ebb", "ebb-cuda", "ebb-rocm"))
     variables = dict(words[at + 1].split("=", 1) for at, word in enumerate(words[:image]) if word == "-e")
     return [f"--config={ROOT / 'docker/ebb.yaml'}", *words[image + 1:]], variables
 

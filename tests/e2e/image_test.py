@@ -64,7 +64,7 @@ class Image(unittest.TestCase):
         labels = " ".join(instructions("LABEL"))
         for label in ("title", "description", "licenses", "version", "revision", "created", "source"):
             self.assertIn(f"org.opencontainers.image.{label}=", labels)
-        given = {name.split("=")[0] for name in instructions("ARG")}
+        given = {name.split("=")[0] for name in instructions("ARG")} - {"RUN_SETUP"}
         self.assertEqual(given, set(re.findall(r"\$\{(\w+)\}", labels)), "each argument is a label's, and each label's is an argument")
 
     def test_it_says_when_its_sources_were_made_and_where_they_are(self):
@@ -109,6 +109,19 @@ class Image(unittest.TestCase):
                 subprocess.run(["bash", "-ec", move], cwd=folder, check=True, timeout=60)
                 self.assertEqual(sorted(path.name for path in pathlib.Path(folder, "gpu").iterdir()), moved)
                 self.assertEqual(sorted(path.name for path in programs.iterdir()), ["ebb", "ebbd", "libebb_emulated.so"])
+
+    def test_what_is_installed_are_sections_of_packages(self):
+        told = dict(line.split("=", 1) for line in instructions("ARG", DOCKERFILE))
+        self.assertEqual((told["SETUP"], told["RUN_SETUP"]), ('"build"', '"run"'))
+        used = " ".join(instructions("RUN", DOCKERFILE))
+        self.assertEqual(re.findall(r"scripts/setup (\S+)", used), ["${SETUP}", "${RUN_SETUP}"])
+        page = (ROOT / "docs/how-to/run-with-docker.md").read_text(encoding="utf-8")
+        given = re.findall(r'--build-arg (SETUP|RUN_SETUP)="(.*?)"', page)
+        self.assertEqual({name for name, _ in given}, {"SETUP", "RUN_SETUP"})
+        for name, sections in given:
+            self.assertIn(told[name].strip('"'), sections.split(), "what every image needs")
+            self.assertTrue(all(section(each) for each in sections.split()))
+        self.assertIn("hipcc", section("gpu"))
 
     @unittest.skipUnless(shutil.which("dpkg-query") and shutil.which("readelf"), "neither Debian's dpkg nor binutils is here")
     def test_its_packages_are_those_of_the_libraries(self):
