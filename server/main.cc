@@ -9,7 +9,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,17 +72,6 @@ Durability DurabilityFrom(std::string_view choice) {
   return choice == "sync" ? Durability::kSync : Durability::kOff;
 }
 
-// The password is the file's first line.
-absl::StatusOr<std::string> ReadPassword(const std::string& path) {
-  std::ifstream file(path);
-  std::string password;
-  if (!std::getline(file, password) || password.empty()) {
-    return RefuseField("BAD_VALUE", "store.redis_password_file",
-                       absl::StrFormat("%s: a password is expected on its first line", path));
-  }
-  return password;
-}
-
 absl::StatusOr<RedisStoreOptions> SharedStoreFrom(const config::v1::Store& config) {
   if (config.durability() != "step") {
     return RefuseField("BAD_VALUE", "store.durability",
@@ -94,9 +82,12 @@ absl::StatusOr<RedisStoreOptions> SharedStoreFrom(const config::v1::Store& confi
                                .lease = ToDuration(config.lease()),
                                .patience = ToDuration(config.redis_patience())};
   EBB_ASSIGN(options.redis.address, ParseAddress(config.redis()));
-  if (!config.redis_password_file().empty()) {
-    EBB_ASSIGN(options.redis.password, ReadPassword(config.redis_password_file()));
+  const std::string& file = config.redis_password_file();
+  if (!file.empty() && ReadRedisPassword(file).empty()) {
+    return RefuseField("BAD_VALUE", "store.redis_password_file",
+                       absl::StrFormat("%s: a password is expected on its first line", file));
   }
+  options.redis.password_file = file;
   return options;
 }
 

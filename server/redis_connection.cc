@@ -2,6 +2,8 @@
 
 #include <hiredis/hiredis.h>
 
+#include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -36,17 +38,33 @@ struct FreeReply {
 
 }  // namespace
 
+std::string ReadRedisPassword(const std::string& file) {
+  std::ifstream stream(file);
+  std::string password;
+  std::getline(stream, password);
+  return password;
+}
+
 void RedisConnection::Free::operator()(redisContext* context) const { redisFree(context); }
 
 absl::Status RedisConnection::Failed(const std::string& what) {
   context_.reset();
-  return Refuse(absl::StatusCode::kUnavailable,
-                absl::StrFormat("the store failed: Redis: %s", what),  // tenants read it: it names no address
-                {.reason = "STORE_FAILED", .retry = absl::Seconds(5)});
+  return Refuse(
+      absl::StatusCode::kUnavailable,
+      absl::StrFormat("the store failed: Redis: %s", what),  // tenants read it: it names neither address nor folder
+      {.reason = "STORE_FAILED", .retry = absl::Seconds(5)});
 }
 
 absl::Status RedisConnection::Connect() {
   if (context_ != nullptr) return absl::OkStatus();
+  std::string password;
+  if (!options_.password_file.empty()) {
+    password = ReadRedisPassword(options_.password_file);  // it may be another by now
+    if (password.empty()) {
+      return Failed(absl::StrFormat("store.redis_password_file: a password is expected on the first line of %s",
+                                    std::filesystem::path(options_.password_file).filename().string()));
+    }
+  }
   const timeval timeout = absl::ToTimeval(options_.timeout);
   context_.reset(redisConnectWithTimeout(options_.address.host.c_str(), options_.address.port, timeout));
   if (context_ == nullptr) return Failed("no memory for a connection");
@@ -54,9 +72,9 @@ absl::Status RedisConnection::Connect() {
   redisSetTimeout(context_.get(), timeout);
   redisEnableKeepAlive(context_.get());
   ++made_;
-  if (options_.password.empty()) return absl::OkStatus();
-  const std::unique_ptr<redisReply, FreeReply> reply(static_cast<redisReply*>(
-      redisCommand(context_.get(), "AUTH %b", options_.password.data(), options_.password.size())));
+  if (password.empty()) return absl::OkStatus();
+  const std::unique_ptr<redisReply, FreeReply> reply(
+      static_cast<redisReply*>(redisCommand(context_.get(), "AUTH %b", password.data(), password.size())));
   if (reply == nullptr) return Failed(context_->errstr);
   if (reply->type == REDIS_REPLY_ERROR) return Failed(reply->str);
   return absl::OkStatus();

@@ -20,9 +20,12 @@ namespace ebb {
 
 struct RedisOptions {
   Address address = {};
-  std::string password = {};                  // empty: none is asked for
+  std::string password_file = {};             // read for each connection; empty: none is asked for
   absl::Duration timeout = absl::Seconds(2);  // of connecting, and of each answer
 };
+
+// The file's first line; empty where there is none, or the file cannot be read.
+std::string ReadRedisPassword(const std::string& file);
 
 using RedisCommand = std::vector<std::string>;
 
@@ -37,7 +40,8 @@ class RedisConnection {
   explicit RedisConnection(RedisOptions options) : options_(std::move(options)) {}
 
   // Sends all commands at once and returns their answers, in order. UNAVAILABLE STORE_FAILED with RetryInfo when the
-  // connection is lost, or when an answer is an error: then any of them may have been carried out.
+  // connection is lost, or when an answer is an error: then any of them may have been carried out. The same, and
+  // nothing was sent, when there is no connection and none can be made; one that lacks its password names the file.
   absl::StatusOr<std::vector<RedisReply>> Run(std::span<const RedisCommand> commands);
   absl::StatusOr<RedisReply> Run(const RedisCommand& command);
 

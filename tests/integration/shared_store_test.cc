@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "policies/status.h"
 #include "server/redis_sessions.h"
 #include "tests/support/redis_process.h"
 #include "tests/support/temporary_folder.h"
@@ -25,6 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 using Code = grpc::StatusCode;
 
@@ -43,6 +46,7 @@ class SharedStoreTest : public testing::Test {
     absl::Duration lease = absl::Seconds(3);
     absl::Duration patience = absl::Seconds(60);
     int64_t snapshot_every = 1 << 20;
+    std::string password_file = {};
     std::string swap_dir = {};  // with a small arena; empty: no session is swapped
   };
   std::unique_ptr<TestServer> Start() { return Start({}); }
@@ -51,6 +55,7 @@ class SharedStoreTest : public testing::Test {
       options.http_listen = {.host = "127.0.0.1", .port = 0};
       options.durability = Durability::kStep;
       options.shared_store = {.redis = redis_.options(), .lease = life.lease, .patience = life.patience};
+      options.shared_store->redis.password_file = life.password_file;
       options.work.snapshot_every = life.snapshot_every;
       if (life.swap_dir.empty()) return;
       options.store_dir = life.swap_dir;
@@ -283,6 +288,45 @@ TEST_F(SharedStoreTest, WhoseWritesWaitedTooLongComesBackAsRedisHasIt) {
   if (!back.ok()) back = Await(client, name, "SESSION_MOVED");
   ASSERT_TRUE(back.ok()) << client::Describe(back);
   EXPECT_EQ(Decode(client, name), Decode(calm, name));
+}
+
+TEST_F(SharedStoreTest, APasswordThatChangesIsReadWithTheNextConnection) {
+  TestServer undisturbed;
+  TestClient calm(undisturbed.address());
+  Open(calm, "a");
+  const std::string file = folder_.path() + "/password";
+  const auto write = [&](const std::string& text) { std::ofstream(file) << text; };
+  write("first\nno part of it\n");
+  redis_.Ask({"CONFIG", "SET", "requirepass", "first"});
+  RedisOptions options = redis_.options();
+  options.password_file = file;
+  RedisConnection admin(options);
+  const auto server = Start({.password_file = file});
+  TestClient client(server->address());
+  Open(client, "a");
+  ASSERT_TRUE(admin.Run(RedisCommand{"CONFIG", "SET", "requirepass", "second"}).ok());
+  const RedisCommand cut_others = {"CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"};
+  ASSERT_NE(admin.Run(cut_others)->text, "0");
+  EXPECT_THAT(RedisConnection(options).Run(RedisCommand{"PING"}).status().message(), HasSubstr("WRONGPASS"));
+  write("second\n");
+  EXPECT_EQ(Decode(client, "sessions/a"), Decode(calm, "sessions/a"));
+
+  RedisConnection other(options);
+  ASSERT_TRUE(other.Run(RedisCommand{"PING"}).ok());
+  ASSERT_NE(admin.Run(cut_others)->text, "0");
+  EXPECT_FALSE(other.Run(RedisCommand{"PING"}).ok()) << "it learns that it was cut";
+  for (const char* const text : {"", "\nsecond\n"}) {
+    write(text);
+    const absl::Status status = other.Run(RedisCommand{"PING"}).status();
+    EXPECT_EQ(GetRefusal(status).reason, "STORE_FAILED");
+    EXPECT_THAT(status.message(), HasSubstr("store.redis_password_file: a password is expected on the first line of "
+                                            "password"));
+    EXPECT_THAT(status.message(), Not(HasSubstr(folder_.path()))) << "tenants read it";
+  }
+  fs::remove(file);
+  EXPECT_THAT(other.Run(RedisCommand{"PING"}).status().message(), HasSubstr("first line of password"));
+  write("second");
+  EXPECT_TRUE(other.Run(RedisCommand{"PING"}).ok());
 }
 
 // As after a power cut with appendfsync everysec.
