@@ -136,7 +136,6 @@ v1::Tenant TenantProto(const std::string& name, const TenantLimits& limits, bool
 v1::Tenant TenantProto(const TenantView& view, bool configured) {
   v1::Tenant proto = TenantProto(view.name, view.limits, configured);
   for (const QuotaRow& row : kQuotas) {
-    if (row.quota == Quota::kSnapshotBytes) continue;
     v1::TenantUse& use = *proto.add_use();
     use.set_quota(std::string(row.key));
     use.set_used(static_cast<uint64_t>(view.used[static_cast<size_t>(row.quota)]));

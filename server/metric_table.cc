@@ -110,7 +110,7 @@ std::span<const MetricRow> MetricTable() {
       {"ebb_tenant_step_seconds_total", kC, "seconds", {"tenant"}, {},
        "Its share of the time of steps, by its tokens in them: what it costs."},
       {"ebb_quota_used", kG, "things", {"tenant", "quota"}, {},
-       "What a tenant has of a quota: sessions, forks (open branches), calls, cache_bytes, watchers. Tokens are counted above, by the minute."},
+       "What a tenant has of a quota: sessions, forks (open branches), calls, cache_bytes, watchers, snapshot_bytes. Tokens are counted above, by the minute."},
       {"ebb_quota_limit", kG, "things", {"tenant", "quota"}, {},
        "How much of it the tenant may have; 0: no limit of its own. tokens_per_minute and snapshot_bytes, too."},
       {"ebb_queue_depth", kG, "requests", {"tenant"}, {},

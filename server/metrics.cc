@@ -234,7 +234,8 @@ TenantMetrics Metrics::MakeTenant(std::string_view label) {
   for (const QuotaRow& row : kQuotas) {
     const auto at = static_cast<size_t>(row.quota);
     if (server_ == nullptr) limits[at] = &set_["ebb_quota_limit"].gauge({label, row.label});
-    if (row.quota == Quota::kTokens || row.quota == Quota::kSnapshotBytes) continue;  // others count them
+    if (row.quota == Quota::kTokens) continue;                               // counters have them
+    if (row.quota == Quota::kSnapshotBytes && server_ != nullptr) continue;  // they are of no model
     used[at] = &set_["ebb_quota_used"].gauge({label, row.label});
   }
   return {.label = std::string(label),

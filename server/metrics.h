@@ -88,7 +88,8 @@ struct TenantMetrics {
   Gauge& weight;
   Counter& watch_events;
   Counter& watch_events_lost;
-  std::array<Gauge*, kQuotas.size()> quota_used;   // by Quota: Add
+  std::array<Gauge*, kQuotas.size()>
+      quota_used;  // by Quota: Add. Null of tokens; of a model beside others, of snapshots
   std::array<Gauge*, kQuotas.size()> quota_limit;  // 0: none. Null of a model beside others
   bool is_shared = false;                          // the limits, by tenants past tenants_max
 };

@@ -1,5 +1,5 @@
 // The quotas that a tenant may have: one table of what each counts, which key sets it, and what is said when it is used
-// up. Where each is charged: server/tenants.h has what is in use, of all but snapshots, which the store counts.
+// up. Where each is charged: server/tenants.h has what is in use; of snapshots it is what their store says and checks.
 
 #ifndef EBB_SERVER_QUOTA_H_
 #define EBB_SERVER_QUOTA_H_

@@ -125,12 +125,23 @@ ServedModel::ServedModel(const ServerOptions& options, const Shared& shared, std
       folder_health_(files_ == nullptr ? nullptr : std::make_unique<FolderHealth>(options.store_dir + "/journals")),
       journal_(MakeJournal(options, std::move(stores.shared))),
       worker_(std::move(engine), WorkFor(options, shared), *metrics_),
-      store_(stores.snapshots == nullptr ? nullptr : std::make_unique<Store>(std::move(stores.snapshots))) {
+      store_(MakeStore(std::move(stores.snapshots), shared)) {
   if (recovery_ != nullptr) recovery_->Start(worker_);
 }
 
 ServedModel::~ServedModel() {
   if (recovery_ != nullptr) recovery_->Stop();  // while the worker is there
+}
+
+// Null where nothing is kept. Clients' snapshots are all in the main model's.
+std::unique_ptr<Store> ServedModel::MakeStore(std::unique_ptr<SnapshotStore> files, const Shared& shared) const {
+  if (files == nullptr) return nullptr;
+  if (shared.server_metrics == nullptr) {
+    files->Watch([uses = shared.tenant_uses, &metrics = *metrics_](const std::string& tenant, int64_t bytes) {
+      uses->SetSnapshots(tenant, bytes, metrics.tenant(tenant));
+    });
+  }
+  return std::make_unique<Store>(std::move(files));
 }
 
 // Null where sessions are not journaled.

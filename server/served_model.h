@@ -80,6 +80,7 @@ class ServedModel {
   ServedModel(const ServerOptions& options, const Shared& shared, std::unique_ptr<Engine> engine, DraftModel draft,
               std::unique_ptr<Metrics> metrics, Stores stores);
   std::unique_ptr<Journal> MakeJournal(const ServerOptions& options, std::unique_ptr<SessionStore> shared) const;
+  std::unique_ptr<Store> MakeStore(std::unique_ptr<SnapshotStore> files, const Shared& shared) const;
   DispatcherOptions WorkFor(const ServerOptions& options, const Shared& shared);
 
   const ModelId id_;

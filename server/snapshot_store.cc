@@ -56,6 +56,18 @@ absl::StatusOr<SnapshotStore::Entry> Stat(const OpenFile& folder, const std::str
   return SnapshotStore::Entry{.id = id, .bytes = file.st_size, .saved = absl::TimeFromTimespec(file.st_mtim)};
 }
 
+// Of those of `ids` that are not `but`.
+absl::StatusOr<int64_t> BytesOf(const OpenFile& folder, const std::vector<std::string>& ids,
+                                const std::string& but = "") {
+  int64_t bytes = 0;
+  for (const std::string& id : ids) {
+    if (id == but) continue;
+    EBB_ASSIGN(const SnapshotStore::Entry entry, Stat(folder, id));
+    bytes += entry.bytes;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SnapshotStore>> SnapshotStore::Open(const std::string& dir, int32_t snapshots_max) {
@@ -95,6 +107,23 @@ absl::StatusOr<std::vector<std::string>> SnapshotStore::Tenants(Shelf shelf) con
   return tenants;
 }
 
+void SnapshotStore::Watch(Kept kept) {
+  kept_ = std::move(kept);
+  const auto tenants = Tenants(Shelf::kSnapshots);
+  if (!tenants.ok()) return;
+  for (const std::string& tenant : *tenants) {
+    const OpenFile of_tenant = FindFolder(snapshots_, tenant);
+    if (of_tenant.ok()) TellKept(tenant, of_tenant);
+  }
+}
+
+void SnapshotStore::TellKept(const std::string& tenant, const OpenFile& of_tenant) const {
+  if (kept_ == nullptr) return;
+  const auto ids = IdsIn(of_tenant, tenant);
+  const auto bytes = ids.ok() ? BytesOf(of_tenant, *ids) : ids.status();
+  if (bytes.ok()) kept_(tenant, *bytes);
+}
+
 absl::Status SnapshotStore::RemoveLeftovers(Shelf shelf) {
   EBB_ASSIGN(const std::vector<std::string> tenants, Tenants(shelf));
   for (const std::string& tenant : tenants) {
@@ -122,15 +151,13 @@ absl::StatusOr<SnapshotStore::Entry> SnapshotStore::Write(Shelf shelf, const std
                   {.reason = "TENANT_SNAPSHOTS", .quota = "tenants/" + tenant});
   }
   if (shelf == Shelf::kSnapshots && bytes_max > 0) {
-    QuotaUse use = {.wanted = static_cast<int64_t>(bytes.size()), .limit = bytes_max};
-    for (const std::string& other : ids) {
-      if (other == id) continue;  // it goes
-      EBB_ASSIGN(const Entry entry, Stat(of_tenant, other));
-      use.used += entry.bytes;
-    }
+    EBB_ASSIGN(const int64_t others, BytesOf(of_tenant, ids, id));  // what has the name goes
+    const QuotaUse use = {.used = others, .wanted = static_cast<int64_t>(bytes.size()), .limit = bytes_max};
     if (!use.fits()) return OverQuota(Quota::kSnapshotBytes, tenant, use);
   }
-  EBB_TRY(ReplaceFile(of_tenant, FileOf(id), bytes, true));
+  const absl::Status written = ReplaceFile(of_tenant, FileOf(id), bytes, true);
+  if (shelf == Shelf::kSnapshots) TellKept(tenant, of_tenant);  // one that could not be synced may be there
+  EBB_TRY(written);
   return Stat(of_tenant, id);
 }
 
@@ -163,6 +190,7 @@ absl::Status SnapshotStore::Delete(Shelf shelf, const std::string& tenant, const
   if (!of_tenant.ok()) return NoFolder(tenant, id, errno);
   const bool is_gone = unlinkat(of_tenant.get(), FileOf(id).c_str(), 0) != 0;
   if (is_gone && errno != ENOENT) return StoreFailed("deleting", id, errno);
+  if (shelf == Shelf::kSnapshots) TellKept(tenant, of_tenant);
   // Before it is said that there is none, too: a call before this one may have been told that just this failed.
   if (fsync(of_tenant.get()) != 0) return StoreFailed("syncing the folder of", tenant, errno);
   return is_gone ? UnknownSnapshot(id) : absl::OkStatus();

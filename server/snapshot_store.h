@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -54,6 +55,10 @@ class SnapshotStore {
                                           size_t count) const;
   // NOT_FOUND UNKNOWN_SNAPSHOT.
   absl::Status Delete(Shelf shelf, const std::string& tenant, const std::string& id);
+  // What a tenant's snapshots have together: `kept` is called for each tenant that has any, now, and whenever a Write
+  // or Delete may have changed it. What the system refuses to tell is told with the next of these.
+  using Kept = std::function<void(const std::string& tenant, int64_t bytes)>;
+  void Watch(Kept kept);
   // Those with a folder on the shelf, ascending.
   absl::StatusOr<std::vector<std::string>> Tenants(Shelf shelf) const;
 
@@ -66,11 +71,13 @@ class SnapshotStore {
 
   const OpenFile& folder(Shelf shelf) const { return shelf == Shelf::kSnapshots ? snapshots_ : sessions_; }
   absl::Status RemoveLeftovers(Shelf shelf);
+  void TellKept(const std::string& tenant, const OpenFile& of_tenant) const;
 
   OpenFile lock_;
   OpenFile snapshots_;  // folders
   OpenFile sessions_;
   const int32_t snapshots_max_;
+  Kept kept_ = {};  // null: nobody asks
 };
 
 }  // namespace ebb

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "policies/check.h"
 
@@ -51,6 +52,22 @@ std::shared_ptr<TenantUses::Use> TenantUses::Of(const std::string& tenant) {
   std::shared_ptr<Use> use = known.lock();
   if (use == nullptr) known = use = std::make_shared<Use>();
   return use;
+}
+
+void TenantUses::SetSnapshots(const std::string& tenant, int64_t bytes, const TenantMetrics& metrics) {
+  constexpr auto kAt = static_cast<size_t>(Quota::kSnapshotBytes);
+  const std::shared_ptr<Use> use = Of(tenant);
+  {
+    const std::lock_guard lock(use->mutex);
+    const int64_t before = std::exchange(use->used[kAt], bytes);
+    metrics.quota_used[kAt]->Add(static_cast<double>(bytes - before));  // `other` is of several
+  }
+  const std::lock_guard lock(mutex_);
+  if (bytes > 0) {
+    with_snapshots_[tenant] = use;
+  } else {
+    with_snapshots_.erase(tenant);
+  }
 }
 
 TenantAccount::~TenantAccount() {

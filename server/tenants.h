@@ -54,7 +54,7 @@ struct TenantLimits {
 // high, normal or low, as `tenants.NAME.priority` has them. REQUIRES: one of these.
 Tier TierOf(std::string_view word);
 
-// A tenant as it stands: what it may have, and what it has, by Quota; of snapshots nothing is known here.
+// A tenant as it stands: what it may have, and what it has, by Quota.
 struct TenantView {
   std::string name = {};
   TenantLimits limits = {};
@@ -97,9 +97,13 @@ class TenantUses {
   // Forgotten when nobody has it any more.
   std::shared_ptr<Use> Of(const std::string& tenant);
 
+  // What the tenant's snapshots have together, as the store that keeps them says; `metrics`, its own, show it.
+  void SetSnapshots(const std::string& tenant, int64_t bytes, const TenantMetrics& metrics);
+
  private:
   std::mutex mutex_;
   std::map<std::string, std::weak_ptr<Use>> uses_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::shared_ptr<Use>> with_snapshots_ ABSL_GUARDED_BY(mutex_);  // who has any
   size_t forget_at_ ABSL_GUARDED_BY(mutex_) = 64;
 };
 

@@ -286,6 +286,62 @@ TEST_F(Tenants, SizeOfSnapshotsIsRefusedAndFreedAgain) {
   EXPECT_TRUE(Save(name, "two", &saved).ok());
 }
 
+TEST_F(Tenants, WhatTheirSnapshotsTakeIsSeenUntilTheyAreDeleted) {
+  const TemporaryFolder folder;
+  const auto start = [&] {
+    return std::make_unique<TestServer>([&](ServerOptions& options) {
+      options.store_dir = folder.path() + "/store";
+      options.http_listen = {.host = "127.0.0.1", .port = 0};
+      options.work.tenants["acme"] = {.snapshot_bytes_max = 1 << 30};
+    });
+  };
+  auto server = start();
+  auto acme = std::make_unique<TestClient>(server->address(), "acme");
+  const auto save = [&](const std::string& session, const std::string& id) {
+    v1::SaveSessionRequest request;
+    request.set_session(session);
+    request.set_snapshot_id(id);
+    v1::SaveSessionResponse response;
+    EXPECT_TRUE(acme->sessions().SaveSession(acme->Context().get(), request, &response).ok());
+    return response.snapshot().bytes();
+  };
+  const auto remove = [&](const std::string& id) {
+    v1::DeleteSnapshotRequest request;
+    request.set_name("snapshots/" + id);
+    v1::DeleteSnapshotResponse response;
+    EXPECT_TRUE(acme->sessions().DeleteSnapshot(acme->Context().get(), request, &response).ok());
+  };
+  const auto expect_seen = [&](uint64_t bytes) {
+    EXPECT_EQ(server->Metric("ebb_quota_used{tenant=\"acme\",quota=\"snapshot_bytes\"}"), static_cast<double>(bytes));
+    v1::ListTenantsResponse tenants;
+    ASSERT_TRUE(acme->admin().ListTenants(acme->Context().get(), {}, &tenants).ok());
+    ASSERT_EQ(tenants.tenants_size(), 1);
+    std::map<std::string, uint64_t> used;
+    for (const v1::TenantUse& use : tenants.tenants(0).use()) used[use.quota()] = use.used();
+    ASSERT_TRUE(used.contains("snapshot_size_max"));
+    EXPECT_EQ(used["snapshot_size_max"], bytes);
+  };
+  expect_seen(0);
+  const std::string name = acme->Create(SessionWith(StreamingPolicy(32))).name();
+  const uint64_t one = save(name, "one");
+  expect_seen(one);
+  ASSERT_TRUE(acme->Prefill(PrefillText(name, kTwenty)).ok());
+  const uint64_t two = save(name, "two");
+  expect_seen(one + two);
+  ASSERT_GT(save(name, "one"), one);
+  expect_seen(2 * two);  // the new one in the old one's place
+
+  acme.reset();
+  server.reset();
+  server = start();
+  acme = std::make_unique<TestClient>(server->address(), "acme");
+  expect_seen(2 * two);
+  remove("one");
+  expect_seen(two);
+  remove("two");
+  expect_seen(0);
+}
+
 TEST_F(Tenants, APolicyOfTheirOwnIsForSessionsThatNameNone) {
   const std::string json = R"({"h2o": {}, "trigger": {"budget": 48}})";
   Limit({.policy = json});

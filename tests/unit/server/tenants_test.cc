@@ -111,6 +111,21 @@ TEST(TenantBook, CountsOfSeveralModelsAreChecked) {
   EXPECT_EQ(book.Of("acme", kNow).tokens_taken(kNow), 90) << "a model of another rate changes no more than that";
 }
 
+TEST(TenantUses, SnapshotsOfTenantsWithoutALabelOfTheirOwnAreShownTogether) {
+  Metrics metrics({.tenants_max = 1});
+  TenantUses uses;
+  const auto shown = [&](const std::string& tenant) {
+    return metrics.tenant(tenant).quota_used[static_cast<size_t>(Quota::kSnapshotBytes)]->value();
+  };
+  for (const auto& [tenant, bytes] : {std::pair("acme", 7), std::pair("x", 5), std::pair("y", 3), std::pair("x", 4)}) {
+    uses.SetSnapshots(tenant, bytes, metrics.tenant(tenant));
+  }
+  EXPECT_EQ(shown("acme"), 7);
+  EXPECT_EQ(shown("x"), 7) << "4 and 3";
+  uses.SetSnapshots("x", 0, metrics.tenant("x"));
+  EXPECT_EQ(shown("y"), 3);
+}
+
 // Names cost nothing: anybody may send any.
 TEST(TenantBook, ForgetsTenantsThatHaveNothing) {
   Metrics metrics({});
