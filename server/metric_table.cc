@@ -238,7 +238,7 @@ std::span<const MetricRow> MetricTable() {
        "Times that files (configuration, tokens, certificates, experiments) were read again since one had changed or somebody asked: ok, or failed, which changed nothing."},
       {"ebb_config_failing", kG, "", {}, {},
        "1 as long as any of these files is bad as it was last read: the server runs with what it took of it before."},
-      {"ebb_config_last_good_seconds", kG, "seconds", {}, {},
+      {"ebb_config_last_good_timestamp_seconds", kG, "seconds", {}, {},
        "When these files were last all good, and one had changed or somebody asked, since the epoch."},
       {"ebb_log_lines_dropped_total", kC, "lines", {}, {},
        "Log lines dropped because the reader of stderr was slow."},

@@ -143,7 +143,7 @@ ReloadMetrics MakeReload(MetricSet& set) {
   return {.ok = reloads.counter({"ok"}),
           .failed = reloads.counter({"failed"}),
           .is_failing = set["ebb_config_failing"].gauge(),
-          .last_good = set["ebb_config_last_good_seconds"].gauge()};
+          .last_good = set["ebb_config_last_good_timestamp_seconds"].gauge()};
 }
 
 PolicyMetrics MakePolicy(MetricSet& set, std::string_view name) {

@@ -145,7 +145,7 @@ SERVICE = {
          [("ebb_store_free_bytes{@}", "{{instance}} free"), ("ebb_store_size_bytes{@}", "{{instance}} size")]),
         ("Configuration refused", "1 as long as a changed configuration is not taken: see EbbConfigRefused.", "short", "lines",
          [("ebb_config_failing{@}", "{{instance}}")]),
-        ("Age of the configuration", "Since it was last read and taken.", "s", "stat", [("time() - ebb_config_last_good_seconds{@}", "{{instance}}")]),
+        ("Age of the configuration", "Since it was last read and taken.", "s", "stat", [("time() - ebb_config_last_good_timestamp_seconds{@}", "{{instance}}")]),
         ("Refused for who calls", "Calls without a credential, with a wrong one, or with one that does not allow them; and connections "
          "that were closed since too many were open.", "ops", "stack",
          [("sum by (reason) (rate(ebb_auth_failures_total{@}[$]))", "{{reason}}"),
