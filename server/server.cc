@@ -2,12 +2,10 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <filesystem>
 #include <mutex>
 #include <new>
@@ -26,7 +24,6 @@
 #include "server/console.h"
 #include "server/eviction_service.h"
 #include "server/experiment_metrics.h"
-#include "server/files.h"
 #include "server/folder_health.h"
 #include "server/grpc_servers.h"
 #include "server/health_checks.h"
@@ -36,6 +33,7 @@
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/model_header.h"
+#include "server/model_options.h"
 #include "server/models.h"
 #include "server/open_streams.h"
 #include "server/openai_front.h"
@@ -81,46 +79,9 @@ TransportLimits LimitsFor(const ServerOptions& options) {
           .keepalive = options.keepalive};
 }
 
-// A model beside the main one keeps what it keeps in a folder of its own, DIR/models/NAME.
-absl::StatusOr<std::string> MakeStoreOf(const std::string& dir, const std::string& model) {
-  if (dir.empty()) return dir;
-  const std::string all = dir + "/models";
-  if (mkdir(all.c_str(), kFolderMode) != 0 && errno != EEXIST) return StoreUnusable(all, "making it", errno);
-  return absl::StrFormat("%s/%s", all, model);
-}
-
-absl::StatusOr<ServerOptions> OptionsOf(const ServerOptions& main, const std::string& name, const ModelSpec& spec) {
-  ServerOptions options = main;
-  options.model_name = name;
-  options.engine.model_path = spec.path;
-  options.engine.calibration_path = spec.calibration_path;
-  options.engine.head_gates_path = spec.head_gates_path;
-  options.engine.threads = spec.threads;
-  options.engine.arena_bytes = spec.arena_bytes;
-  options.engine.accuracy = spec.accuracy;
-  options.device.kind = spec.worker;
-  options.device.device = spec.gpu_device;
-  options.device.arena_bytes = spec.gpu_arena_bytes;
-  options.draft = {};
-  options.swap_bytes_max = 0;
-  EBB_ASSIGN(options.store_dir, MakeStoreOf(main.store_dir, name));
-  return options;
-}
-
 absl::Status NoRoomFor(const std::string& model, const char* what) {
   return Refuse(absl::StatusCode::kResourceExhausted,
                 absl::StrFormat("the system has no more %s for the model '%s'", what, model), {.reason = "NO_MEMORY"});
-}
-
-// What could never be the server's, as far as that can be said without the main model.
-absl::Status CheckSpecs(const ModelTable& models, const ServerOptions& options) {
-  if (!models.empty() && options.shared_store) {
-    return RefuseField("BAD_VALUE", "models", "servers share sessions of one model: it is empty with store.redis");
-  }
-  for (const auto& [name, spec] : models) {
-    if (spec.path.empty()) return RefuseField("BAD_VALUE", absl::StrFormat("models.%s.path", name), "it is empty");
-  }
-  return absl::OkStatus();
 }
 
 std::string HealthName(const std::string& model) { return "models/" + model; }
