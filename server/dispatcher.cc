@@ -24,6 +24,7 @@ constexpr absl::Duration kOnItsWay = absl::Milliseconds(100);  // a call, to her
 Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics& metrics)
     : engine_(engine),
       options_(options),
+      measure_every_(options.measure_every),
       metrics_(metrics),
       clock_(options.clock),
       scheduler_({.pages_total = engine.memory().pages_total,
@@ -91,6 +92,11 @@ absl::Status Dispatcher::CheckQuotas(const std::string& tenant, int64_t pages) {
 void Dispatcher::SetTenants(std::shared_ptr<const TenantTable> tenants) {
   tenants_.SetTable(std::move(tenants), clock_.Now(),
                     [this](const TenantAccount& account) { Deliver(ChangeOf(account)); });
+}
+
+void Dispatcher::SetQuality(const QualityOptions& quality) {
+  measure_every_ = quality.measure_every;
+  shadows_.SetShare(quality.shadow_share);
 }
 
 absl::StatusOr<SessionId> Dispatcher::LetIn(const SessionRequest& request, int64_t pages) {

@@ -83,6 +83,12 @@ struct DispatcherOptions {
   ModelId model = 0;                             // whose sessions these are, among them
 };
 
+// What of its options a running dispatcher takes anew, as there.
+struct QualityOptions {
+  int32_t measure_every = 16;
+  double shadow_share = 0;
+};
+
 // Who waits for what the dispatcher does in pieces.
 template <typename Answer>
 struct Asker {
@@ -160,6 +166,8 @@ class Dispatcher {
 
   // From now on, of what is new; the scheduler's weights at once.
   void SetTenants(std::shared_ptr<const TenantTable> tenants);
+  // From the next step on, of sessions that are open, too: shadows begin and end. REQUIRES: no step is under way.
+  void SetQuality(const QualityOptions& quality);
   // dispatcher_experiments.cc
   // What the arm's policy needs that no session could have: CreateSession's refusals that do not depend on who else is
   // there.
@@ -493,6 +501,7 @@ class Dispatcher {
 
   Engine& engine_;
   const DispatcherOptions options_;
+  int32_t measure_every_;  // in the place of that option
   Metrics& metrics_;
   const Clock clock_;
   Scheduler scheduler_;

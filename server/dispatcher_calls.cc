@@ -274,7 +274,7 @@ void Dispatcher::Charge(Call& call, int32_t tokens, StepPhase phase, absl::Time 
 
 // Whether the session's next step that evicts is measured.
 bool Dispatcher::IsMeasured(const OpenSession& session) const {
-  return options_.measure_every > 0 && session.evicting_steps % options_.measure_every == 0;
+  return measure_every_ > 0 && session.evicting_steps % measure_every_ == 0;
 }
 
 bool Dispatcher::PrepareBlock(Call& call, int32_t tokens, BatchRow& row) {

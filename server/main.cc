@@ -284,6 +284,11 @@ void AllowFiles() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+QualityOptions QualityFrom(const config::v1::Config& config) {
+  return {.measure_every = static_cast<int32_t>(config.quality().measure_every()),
+          .shadow_share = config.quality().shadow_share()};
+}
+
 // What of a configuration a running server takes.
 ConfigFile::Steps StepsOf(Server& server) {
   return {.check =
@@ -295,6 +300,7 @@ ConfigFile::Steps StepsOf(Server& server) {
               [&server](const config::v1::Config& now) {
                 EBB_TRY(server.SetTenants(TenantsFrom(now)));
                 EBB_TRY(server.SetModels(ModelsFrom(now), ToDuration(now.server().drain_timeout())));
+                server.SetQuality(QualityFrom(now));
                 SetLogLevel(LevelFrom(now));
                 return absl::OkStatus();
               }};

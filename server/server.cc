@@ -99,10 +99,12 @@ class RunningServer final : public Server {
         identity_(std::move(door.identity)),
         tls_(std::move(door.tls)),
         tenants_(options.work.tenants),
-        tenant_settings_(options.work.tenants, [this](std::shared_ptr<const TenantTable> table) {
-          tenants_.set(table);
-          for (const ModelLease& model : models_->Loaded()) model->worker().SetTenants(table);
-        }) {}
+        tenant_settings_(options.work.tenants,
+                         [this](std::shared_ptr<const TenantTable> table) {
+                           tenants_.set(table);
+                           for (const ModelLease& model : models_->Loaded()) model->worker().SetTenants(table);
+                         }),
+        quality_{.measure_every = options.work.measure_every, .shadow_share = options.work.shadow.share} {}
 
   ~RunningServer() override {
     Stop(absl::ZeroDuration());
@@ -119,7 +121,11 @@ class RunningServer final : public Server {
             .sessions = [this](const std::string& name, const ModelSpec& spec) { return SessionsOf(name, spec); },
             .open = [this](const std::string& name, const ModelSpec& spec,
                            ModelId id) { return OpenBeside(name, spec, id); },
-            .joined = [this] { tenant_settings_.Renew(); },
+            .joined =
+                [this] {
+                  tenant_settings_.Renew();
+                  TellQuality();
+                },
             .changed = [this](const std::string& name,
                               ModelState state) { SetServing(HealthName(name), state == ModelState::kServing); }});
     tenant_settings_.Configure(std::move(tenants));
@@ -234,6 +240,14 @@ class RunningServer final : public Server {
     return absl::OkStatus();
   }
 
+  void SetQuality(const QualityOptions& quality) override {
+    {
+      const std::lock_guard lock(quality_mutex_);
+      quality_ = quality;
+    }
+    TellQuality();
+  }
+
   absl::Status CheckModels(const ModelTable& models) const override {
     EBB_TRY(CheckTable(models));
     for (const auto& [name, spec] : models) {
@@ -309,6 +323,12 @@ class RunningServer final : public Server {
   };
 
   Metrics& metrics() const { return main_->metrics(); }
+
+  // Once more, too, when there is a model that was not there yet: it began with what the server was started with.
+  void TellQuality() {
+    const std::lock_guard lock(quality_mutex_);  // whoever tells last tells what is in force
+    for (const ModelLease& model : models_->Loaded()) model->worker().SetQuality(quality_);
+  }
 
   // Whatever their files are like: a server starts, and goes on, while one of its models cannot be loaded.
   absl::Status CheckTable(const ModelTable& models) const {
@@ -510,6 +530,8 @@ class RunningServer final : public Server {
   const Clock clock_ = {};
   CurrentTenants tenants_;
   TenantSettings tenant_settings_;
+  std::mutex quality_mutex_;
+  QualityOptions quality_;  // under quality_mutex_
   OpenStreams streams_;
   Experiments experiments_;
   SessionNames names_;

@@ -21,9 +21,12 @@ constexpr uint64_t kSampling = 0x5AD0;  // purpose of the hash
 // The likeliest token, of equals the first.
 ptrdiff_t First(std::span<const float> logits) { return std::ranges::max_element(logits) - logits.begin(); }
 
+// Uniform in [0, 1), the session's for ever.
+double DrawOf(std::string_view session) { return HashUniform(SeedFor(session), kSampling, 0); }
+
 }  // namespace
 
-bool IsSampled(std::string_view session, double share) { return HashUniform(SeedFor(session), kSampling, 0) < share; }
+bool IsSampled(std::string_view session, double share) { return DrawOf(session) < share; }
 
 void Shadows::Ride(std::span<OpenSession* const> sessions, int32_t rows_max, std::vector<BatchRow>& batch) {
   riders_.clear();
@@ -108,6 +111,14 @@ void Shadows::End(SessionId session) {
   shadows_.erase(shadow);
 }
 
+void Shadows::SetShare(double share) {
+  options_.share = share;
+  for (auto& [session, shadow] : shadows_) {
+    if (shadow.draw >= share) Drop(shadow);
+  }
+  std::erase_if(shadows_, [share](const auto& entry) { return entry.second.draw >= share; });
+}
+
 void Shadows::EndLost() {
   for (auto shadow = shadows_.begin(); shadow != shadows_.end();) {
     const bool is_lost = shadow->second.cache != nullptr && shadow->second.cache->is_lost();
@@ -117,8 +128,9 @@ void Shadows::EndLost() {
 }
 
 Shadows::Shadow* Shadows::Find(const OpenSession& session) {
-  if (!IsSampled(session.request.id, options_.share)) return nullptr;
-  const auto [found, is_new] = shadows_.try_emplace(session.id);
+  const double draw = DrawOf(session.request.id);
+  if (draw >= options_.share) return nullptr;
+  const auto [found, is_new] = shadows_.try_emplace(session.id, Shadow{.draw = draw});
   Shadow& shadow = found->second;
   if (!is_new) return shadow.cache == nullptr ? nullptr : &shadow;
   absl::StatusOr<std::unique_ptr<Session>> cache = Open(session);
@@ -149,7 +161,8 @@ absl::StatusOr<std::unique_ptr<Session>> Shadows::Open(const OpenSession& sessio
 void Shadows::Drop(Shadow& shadow) {
   if (shadow.cache == nullptr) return;
   const int64_t pages = shadow.cache->pages();
-  shadow = {};
+  shadow.cache.reset();
+  shadow.tokens = {};
   --running_;
   Count(-pages);
 }

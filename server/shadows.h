@@ -65,11 +65,14 @@ class Shadows {
   bool DropYoungest();
   // The session is gone, and its shadow with it.
   void End(SessionId session);
+  // Of sessions, from now on; shadows of those that are no longer sampled end. REQUIRES: no step is under way.
+  void SetShare(double share);
   // The device failed: shadows that it took with it end, and others may begin.
   void EndLost();
 
  private:
   struct Shadow {
+    double draw = 0;                      // its session's, which is below the share
     std::unique_ptr<Session> cache = {};  // null: dropped, or never begun, and not tried again
     std::vector<int32_t> tokens = {};     // of its row in this step
   };
@@ -87,7 +90,7 @@ class Shadows {
   void Count(int64_t more_pages);
 
   Engine& engine_;
-  const ShadowOptions options_;
+  ShadowOptions options_;
   const WorkerMetrics& metrics_;
   std::map<SessionId, Shadow> shadows_;  // of sampled sessions, which are numbered by age
   int32_t running_ = 0;

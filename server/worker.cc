@@ -53,6 +53,10 @@ void Worker::SetTenants(std::shared_ptr<const TenantTable> tenants) {
       [tenants = std::move(tenants)](Dispatcher& dispatcher) mutable { dispatcher.SetTenants(std::move(tenants)); });
 }
 
+void Worker::SetQuality(const QualityOptions& quality) {
+  mailbox_.Post([quality](Dispatcher& dispatcher) { dispatcher.SetQuality(quality); });
+}
+
 void Worker::Drain(absl::Duration patience) {
   mailbox_.Post([this, until = Now() + patience](Dispatcher& dispatcher) {
     draining_ = true;

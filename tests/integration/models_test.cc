@@ -342,6 +342,15 @@ TEST_F(ModelsTest, QuotasAreOfAllModels) {
   EXPECT_EQ(ReasonOf(SessionOf("main")), "TENANT_SESSIONS");
 }
 
+TEST_F(ModelsTest, OneThatComesLaterHasTheQualityInForce) {
+  Start({});
+  server_->server().SetQuality({.shadow_share = 1});
+  ASSERT_THAT(server_->server().SetModels({{"other", Spec(other_)}}, kHours), IsOk());
+  WaitFor("other", v1::MODEL_STATE_SERVING);
+  Tokens(Prefilled("other"), 5);
+  EXPECT_EQ(server_->Metric("ebb_shadows{model=\"other\"}"), 1);
+}
+
 TEST_F(ModelsTest, RefusalsAreTheTenantsWhateverItsModel) {
   Start({{"other", Spec(other_)}});
   WaitFor("other", v1::MODEL_STATE_SERVING);

@@ -68,6 +68,13 @@ class Reload : public testing::Test {
     return acme_->admin().ReloadConfig(acme_->Context().get(), {}, response);
   }
 
+  double Metric(const std::string& series) const {
+    const auto answer = httplib::Client("http://" + ebbd_->http_address()).Get("/metrics");
+    if (!answer) return -1;
+    const size_t at = answer->body.find("\n" + series + " ");
+    return at == std::string::npos ? -1 : std::strtod(answer->body.c_str() + at + series.size() + 2, nullptr);
+  }
+
   const TemporaryFolder folder_;
   const std::string path_ = folder_.path() + "/ebb.yaml";
   const TinyModelFile model_{{}};
@@ -180,6 +187,25 @@ TEST_F(Reload, WhatCannotBeTakenChangesNothingAndSaysWhy) {
   EXPECT_TRUE(MayHaveAnother());
 }
 
+TEST_F(Reload, WhatIsMeasuredOfEvictionsChangesWhileASessionRuns) {
+  const auto quality = [&](int measure_every) {
+    Write("quality: {measure_every: " + std::to_string(measure_every) + ", shadow_share: 0.5}\n");
+  };
+  quality(0);
+  Start(kNeverLooks);
+  const std::string name = acme_->Create(SessionWith(StreamingPolicy(24))).name();
+  ASSERT_TRUE(acme_->Prefill(PrefillText(name, kStormyNight)).ok());
+  const auto measured = [&] { return Metric("ebb_eviction_attention_mass_lost_count{policy=\"streaming\"}"); };
+  EXPECT_EQ(measured(), 0);
+  quality(1);
+  v1::ReloadConfigResponse response;
+  ASSERT_TRUE(Ask(&response).ok());
+  ASSERT_THAT(response.changes(), SizeIs(1));
+  EXPECT_EQ(response.changes(0).key(), "quality.measure_every");
+  ASSERT_EQ(acme_->Decode(DecodeTokens(name, 10)).tokens.size(), 10U);
+  EXPECT_EQ(measured(), 10);
+}
+
 TEST_F(Reload, AModelWhoseFileIsNotThereChangesNothingAndTheOneThatServesGoesOn) {
   const TinyModelFile other({.seed = 2});
   const auto models = [](const std::string& path) { return "models: {other: {path: " + path + ", arena: 16MiB}}\n"; };
@@ -274,13 +300,6 @@ class ReloadOfTokens : public Reload {
     }
     return 0;
   }
-  double Metric(const std::string& series) const {
-    const auto answer = httplib::Client("http://" + ebbd_->http_address()).Get("/metrics");
-    if (!answer) return -1;
-    const size_t at = answer->body.find("\n" + series + " ");
-    return at == std::string::npos ? -1 : std::strtod(answer->body.c_str() + at + series.size() + 2, nullptr);
-  }
-
   // While the file of tokens is not to be had: what was read before holds, the configuration is taken by itself, who
   // asks for all files is told, and the server ends when it is told to.
   void ExpectToGoOnWithoutTheFile(const std::string& why) const {

@@ -96,6 +96,37 @@ TEST_F(Shadow, OfATightBudgetDiverges) {
   ExpectNoPageLeaked();
 }
 
+TEST_F(Shadow, BeginsAndEndsWithTheShareOfARunningServer) {
+  server_.server().SetQuality({.shadow_share = 0});
+  const std::string name = Primed(StreamingPolicy(24));
+  Run(name, 10);
+  EXPECT_EQ(Of("streaming", "tokens_total"), 0);
+  server_.server().SetQuality({.shadow_share = 1});
+  Run(name, 50);
+  EXPECT_EQ(server_.Metric("ebb_shadows"), 1) << "of a session that was open";
+  const double compared = Of("streaming", "tokens_total");
+  EXPECT_GT(compared, 0);
+  server_.server().SetQuality({.shadow_share = 0});
+  Run(name, 10);
+  EXPECT_EQ(server_.Metric("ebb_shadows"), 0);
+  EXPECT_EQ(Of("streaming", "tokens_total"), compared);
+  ExpectNoPageLeaked();
+  server_.server().SetQuality({.shadow_share = 1});
+  Run(name, 50);
+  EXPECT_GT(Of("streaming", "tokens_total"), compared) << "another begins";
+}
+
+TEST_F(Shadow, MeasuresAsManyEvictionsAsARunningServerIsToldTo) {
+  const auto measured = [&] { return server_.Metric("ebb_eviction_attention_mass_lost_count{policy=\"streaming\"}"); };
+  server_.server().SetQuality({.measure_every = 0});
+  const std::string name = Primed(StreamingPolicy(24));
+  Run(name, 30);
+  EXPECT_EQ(measured(), 0);
+  server_.server().SetQuality({.measure_every = 1});
+  Run(name, 30);
+  EXPECT_EQ(measured(), 30);
+}
+
 class ShadowInOneMebibyte : public Shadow {
  protected:
   ShadowInOneMebibyte() : Shadow({.share = 1, .tokens_max = 400}, 1 << 20) {}
