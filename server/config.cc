@@ -116,14 +116,22 @@ std::string Quoted(const std::string& value) {
   return quoted + "\"";
 }
 
+std::string TenantDefault(const ConfigKey& key) { return "tenant_defaults." + key.name; }
+
+std::string OriginOf(const ConfigKey& key, const std::string& name, const LoadedConfig& loaded) {
+  const auto origin = loaded.origins.find(key.Path(name));
+  if (origin != loaded.origins.end()) return origin->second;
+  const bool is_given_to_all = key.section == "tenants" && loaded.origins.contains(TenantDefault(key));
+  return is_given_to_all ? TenantDefault(key) : "default";
+}
+
 void ExplainKeys(std::string_view section, const std::string& name, const std::string& indent,
                  const LoadedConfig& loaded, std::string& text) {
   for (const ConfigKey& key : ConfigKeys()) {
     if (key.section != section) continue;
     const std::string line =
         absl::StrCat(indent, key.name, ": ", Quoted(GetConfigValue({.key = &key, .name = name}, loaded.config)));
-    const auto origin = loaded.origins.find(key.Path(name));
-    absl::StrAppendFormat(&text, "%-42s # %s\n", line, origin == loaded.origins.end() ? "default" : origin->second);
+    absl::StrAppendFormat(&text, "%-42s # %s\n", line, OriginOf(key, name, loaded));
   }
 }
 
@@ -145,7 +153,9 @@ std::string HelpOf(const ConfigKey& key) {
   std::string words = key.key.help();
   if (!key.key.min().empty()) absl::StrAppend(&words, " ", key.key.min(), " to ", key.key.max(), ".");
   absl::StrAppend(&words, " Default: ");
-  if (key.key.default_means().empty()) {
+  if (key.section == "tenants") {
+    absl::StrAppend(&words, TenantDefault(key), ".");
+  } else if (key.key.default_means().empty()) {
     absl::StrAppend(&words, key.key.default_(), ".");
   } else {
     absl::StrAppend(&words, key.key.default_(), key.key.default_().empty() ? "" : ", ", key.key.default_means(), ".");
@@ -194,10 +204,13 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const std::string> argume
 
 absl::StatusOr<LoadedConfig> ResolveConfig(std::span<const ConfigSetting> settings) {
   LoadedConfig loaded = {.config = DefaultConfig()};
+  // Tenants last: they begin with tenant_defaults, which may be said behind them.
+  std::vector<ConfigSetting> ordered(settings.begin(), settings.end());
+  std::ranges::stable_partition(ordered, [](const ConfigSetting& setting) { return setting.path[0] != "tenants"; });
   std::vector<std::string> problems;
   std::set<ConfigPath> unknown;
   std::string field;
-  for (const ConfigSetting& setting : settings) {
+  for (const ConfigSetting& setting : ordered) {
     if (IsWithin(setting.path, unknown)) continue;
     const absl::Status applied = Apply(setting, loaded.config);
     if (applied.ok()) {

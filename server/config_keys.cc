@@ -277,7 +277,12 @@ absl::Status SetConfigValue(const ConfigPlace& place, std::string_view text, Con
 }
 
 void AddNamed(const std::string& section, const std::string& name, Config& config) {
-  if (FindNamed(section, name, config) == nullptr) SetDefaults(section, MakeNamed(section, name, config));
+  if (FindNamed(section, name, config) != nullptr) return;
+  if (section == "tenants") {
+    (*config.mutable_tenants())[name] = config.tenant_defaults();
+  } else {
+    SetDefaults(section, MakeNamed(section, name, config));
+  }
 }
 
 std::vector<std::string> NamesIn(const std::string& section, const Config& config) {

@@ -61,7 +61,8 @@ absl::Status SetConfigValue(const ConfigPlace& place, std::string_view text, con
 absl::Status SetConfigField(const ConfigKey& key, const std::string& path, std::string_view text,
                             google::protobuf::Message& section);
 
-// Makes what a section names, every key at its default, unless it is there. REQUIRES: a section of named ones.
+// Makes what a section names, every key at its default, of a tenant as tenant_defaults has it, unless it is there.
+// REQUIRES: a section of named ones, and a configuration that DefaultConfig began.
 void AddNamed(const std::string& section, const std::string& name, config::v1::Config& config);
 // The names that a section has, ascending.
 std::vector<std::string> NamesIn(const std::string& section, const config::v1::Config& config);
@@ -81,7 +82,7 @@ struct ConfigChange {
 };
 
 // In the schema's order, and behind that what is named, by section and name. A tenant or a model that one of them lacks
-// has the defaults there.
+// has the defaults there, a tenant those of tenant_defaults.
 std::vector<ConfigChange> ConfigChanges(const config::v1::Config& before, const config::v1::Config& after);
 
 // Of `known`, the one with the fewest edits to `word` (or to its last segment); the first of equals.

@@ -75,17 +75,20 @@ static_assert(v1::TENANT_PRIORITY_HIGH == static_cast<int>(Tier::kHigh) + 1);
 static_assert(v1::TENANT_PRIORITY_NORMAL == static_cast<int>(Tier::kNormal) + 1);
 static_assert(v1::TENANT_PRIORITY_LOW == static_cast<int>(Tier::kLow) + 1);
 
+TenantLimits LimitsFrom(const config::v1::Tenant& tenant) {
+  TenantLimits limits;
+  limits.weight = static_cast<int32_t>(tenant.weight());
+  limits.tier = TierOf(tenant.priority());
+  limits.policy = tenant.policy();
+  for (const QuotaRow& row : kQuotas) limits.set_limit(row.quota, NumberOf(tenant, row.key));
+  return limits;
+}
+
 }  // namespace
 
 TenantTable TenantsFrom(const config::v1::Config& config) {
-  TenantTable tenants;
-  for (const auto& [name, tenant] : config.tenants()) {
-    TenantLimits& limits = tenants[name];
-    limits.weight = static_cast<int32_t>(tenant.weight());
-    limits.tier = TierOf(tenant.priority());
-    limits.policy = tenant.policy();
-    for (const QuotaRow& row : kQuotas) limits.set_limit(row.quota, NumberOf(tenant, row.key));
-  }
+  TenantTable tenants = {.unlisted = LimitsFrom(config.tenant_defaults())};
+  for (const auto& [name, tenant] : config.tenants()) tenants.listed[name] = LimitsFrom(tenant);
   return tenants;
 }
 

@@ -13,7 +13,8 @@
 
 namespace ebb {
 
-// Every tenant that is configured. REQUIRES: LoadConfig made it, so that all is set and in range.
+// Every tenant that is configured, and what all others have. REQUIRES: LoadConfig made it, so that all is set and in
+// range.
 TenantTable TenantsFrom(const config::v1::Config& config);
 
 // The id of `tenants/{id}`. INVALID_ARGUMENT INVALID_NAME, field tenant.name.

@@ -35,7 +35,8 @@ std::unique_ptr<Metrics> MetricsFor(const ServerOptions& options, const Engine& 
                             .device = engine.device_use(),
                             .methods = shared.methods,
                             .server = shared.server_metrics};
-  for (const auto& [tenant, limits] : *shared.tenants.get()) metrics.tenants.push_back(tenant);
+  const std::shared_ptr<const TenantTable> tenants = shared.tenants.get();  // may be replaced meanwhile
+  for (const auto& [tenant, _] : tenants->listed) metrics.tenants.push_back(tenant);
   return std::make_unique<Metrics>(metrics);
 }
 

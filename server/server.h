@@ -105,7 +105,8 @@ class Server {
   // server's; of models also where one that would be loaded is no model by its header (CheckModelHeader).
   virtual absl::Status CheckTenants(const TenantTable& tenants) const = 0;
   virtual absl::Status CheckModels(const ModelTable& models) const = 0;
-  // Any thread. The tenants' weights, quotas and policies from now on. What CheckTenants refuses changes nothing.
+  // Any thread. The weights, quotas and policies of tenants, listed or not, from now on. What CheckTenants refuses
+  // changes nothing.
   virtual absl::Status SetTenants(const TenantTable& tenants) = 0;
   // Any thread. What is measured of evictions, of all models' sessions, from now on.
   virtual void SetQuality(const QualityOptions& quality) = 0;

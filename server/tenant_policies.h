@@ -14,11 +14,12 @@
 namespace ebb {
 
 // The table with each `policy` read into `default_policy`, for a model of these limits. INVALID_ARGUMENT, the field
-// beginning with tenants.NAME.policy: BAD_VALUE for what is no PolicySpec, and what ValidPolicyFrom refuses.
+// beginning with tenants.NAME.policy or tenant_defaults.policy: BAD_VALUE for what is no PolicySpec, and what
+// ValidPolicyFrom refuses.
 absl::StatusOr<TenantTable> WithPolicies(TenantTable tenants, const SpecLimits& limits);
 
 // What a new session of the model and the tenant gets. `asked`: whether the request names one. Where the tenant's own
-// policy is none for this model, as WithPolicies.
+// policy is none for this model, as WithPolicies, with the tenant's name also where it is that of all unlisted ones.
 absl::StatusOr<ValidSpec> PolicyFor(const ServiceParts& parts, const ServedModel& model, const std::string& tenant,
                                     bool asked, const v1::PolicySpec& policy);
 

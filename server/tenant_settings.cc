@@ -12,8 +12,11 @@ TenantSettings::TenantSettings(TenantTable configured, Apply apply)
 
 void TenantSettings::Configure(TenantTable configured) {
   const std::lock_guard lock(mutex_);
+  for (auto& [_, limits] : given_) limits.Follow(configured_.unlisted, configured.unlisted);
   configured_ = std::move(configured);
-  std::erase_if(given_, [this](const auto& entry) { return configured_.contains(entry.first); });
+  std::erase_if(given_, [this](const auto& entry) {
+    return configured_.listed.contains(entry.first) || SameLimits(entry.second, configured_.unlisted);
+  });
   Put();
 }
 
@@ -25,7 +28,7 @@ void TenantSettings::Renew() {
 absl::StatusOr<TenantLimits> TenantSettings::Give(
     const std::string& tenant, const std::function<absl::StatusOr<TenantLimits>(const TenantLimits&)>& change) {
   const std::lock_guard lock(mutex_);
-  if (configured_.contains(tenant)) {
+  if (configured_.listed.contains(tenant)) {
     return Refuse(absl::StatusCode::kFailedPrecondition,
                   absl::StrFormat("tenants.%s stands in the server's configuration; change it there", tenant),
                   {.reason = "TENANT_CONFIGURED", .field = "tenant.name"});
@@ -36,8 +39,9 @@ absl::StatusOr<TenantLimits> TenantSettings::Give(
                                   given_.size()),
                   {.reason = "TENANTS_FULL", .quota = "tenants"});
   }
-  EBB_ASSIGN(const TenantLimits limits, change(LimitsOf(given_, tenant)));
-  if (limits.is_default()) {
+  const auto given = given_.find(tenant);
+  EBB_ASSIGN(const TenantLimits limits, change(given == given_.end() ? configured_.unlisted : given->second));
+  if (SameLimits(limits, configured_.unlisted)) {
     given_.erase(tenant);
   } else {
     given_[tenant] = limits;
@@ -48,12 +52,12 @@ absl::StatusOr<TenantLimits> TenantSettings::Give(
 
 bool TenantSettings::IsConfigured(const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
-  return configured_.contains(tenant);
+  return configured_.listed.contains(tenant);
 }
 
 void TenantSettings::Put() {
   TenantTable table = configured_;
-  table.insert(given_.begin(), given_.end());
+  table.listed.insert(given_.begin(), given_.end());
   apply_(std::make_shared<const TenantTable>(std::move(table)));
 }
 

@@ -1,7 +1,8 @@
 // What tenants may have, from both who say so: the configuration, and admins (AdminService.SetTenant).
 //
 // A tenant is the configuration's or an admin's, never both: one that the configuration names is changed there, and one
-// that it begins to name is its own from then on. What admins give lasts until the server ends.
+// that it begins to name is its own from then on. What admins give lasts until the server ends; what is as
+// unlisted tenants have it follows those.
 
 #ifndef EBB_SERVER_TENANT_SETTINGS_H_
 #define EBB_SERVER_TENANT_SETTINGS_H_
@@ -42,7 +43,7 @@ class TenantSettings {
   const Apply apply_;
   mutable std::mutex mutex_;
   TenantTable configured_ ABSL_GUARDED_BY(mutex_);
-  TenantTable given_ ABSL_GUARDED_BY(mutex_);  // none that is configured
+  ListedTenants given_ ABSL_GUARDED_BY(mutex_);  // none that is configured
 };
 
 }  // namespace ebb

@@ -23,10 +23,20 @@ int64_t TenantLimits::limit(Quota quota) const { return this->*kLimits[static_ca
 
 void TenantLimits::set_limit(Quota quota, int64_t limit) { this->*kLimits[static_cast<size_t>(quota)] = limit; }
 
-bool TenantLimits::is_default() const {
-  const TenantLimits defaults;
-  return weight == defaults.weight && tier == defaults.tier && !default_policy &&
-         std::ranges::all_of(kLimits, [&](auto limit) { return this->*limit == defaults.*limit; });
+void TenantLimits::Follow(const TenantLimits& before, const TenantLimits& after) {
+  if (weight == before.weight) weight = after.weight;
+  if (tier == before.tier) tier = after.tier;
+  for (const auto limit : kLimits) {
+    if (this->*limit == before.*limit) this->*limit = after.*limit;
+  }
+  if (policy != before.policy) return;
+  policy = after.policy;
+  default_policy = after.default_policy;
+}
+
+bool SameLimits(const TenantLimits& a, const TenantLimits& b) {
+  return a.weight == b.weight && a.tier == b.tier && a.policy == b.policy &&
+         std::ranges::all_of(kLimits, [&](auto limit) { return a.*limit == b.*limit; });
 }
 
 Tier TierOf(std::string_view word) {
@@ -37,9 +47,8 @@ Tier TierOf(std::string_view word) {
 }
 
 const TenantLimits& LimitsOf(const TenantTable& table, std::string_view tenant) {
-  static const TenantLimits defaults;
-  const auto found = table.find(tenant);
-  return found == table.end() ? defaults : found->second;
+  const auto found = table.listed.find(tenant);
+  return found == table.listed.end() ? table.unlisted : found->second;
 }
 
 std::shared_ptr<TenantUses::Use> TenantUses::Of(const std::string& tenant) {
@@ -154,7 +163,7 @@ std::vector<TenantView> TenantBook::List(std::string_view after, size_t count, a
   std::vector<TenantView> list;
   for (auto at = accounts_.upper_bound(after); at != accounts_.end() && list.size() < count; ++at) {
     const TenantAccount& account = at->second;
-    if (!table_->contains(at->first) && account.idle(now)) continue;
+    if (!table_->listed.contains(at->first) && account.idle(now)) continue;
     TenantView view = {.name = account.name(), .limits = account.limits()};
     for (const QuotaRow& row : kQuotas) view.used[static_cast<size_t>(row.quota)] = account.used(row.quota);
     view.used[static_cast<size_t>(Quota::kTokens)] = account.tokens_taken(now);
@@ -164,14 +173,15 @@ std::vector<TenantView> TenantBook::List(std::string_view after, size_t count, a
 }
 
 void TenantBook::ForgetIdle(absl::Time now) {
-  std::erase_if(accounts_, [&](const auto& entry) { return !table_->contains(entry.first) && entry.second.idle(now); });
+  std::erase_if(accounts_,
+                [&](const auto& entry) { return !table_->listed.contains(entry.first) && entry.second.idle(now); });
   forget_at_ = std::max<size_t>(64, 2 * accounts_.size());
 }
 
 void TenantBook::SetTable(std::shared_ptr<const TenantTable> table, absl::Time now,
                           const std::function<void(const TenantAccount&)>& changed) {
   table_ = std::move(table);
-  for (const auto& [tenant, _] : *table_) Of(tenant, now);
+  for (const auto& [tenant, _] : table_->listed) Of(tenant, now);
   for (auto& [tenant, account] : accounts_) {
     account.SetLimits(LimitsOf(*table_, tenant), now);
     changed(account);

@@ -47,9 +47,12 @@ struct TenantLimits {
 
   int64_t limit(Quota quota) const;
   void set_limit(Quota quota, int64_t limit);
-  // As of a tenant that nobody has said anything of.
-  bool is_default() const;
+  // What is as `before` has it becomes as `after` has it.
+  void Follow(const TenantLimits& before, const TenantLimits& after);
 };
+
+// Whether they let a tenant have the same. Of the policies, the text counts.
+bool SameLimits(const TenantLimits& a, const TenantLimits& b);
 
 // high, normal or low, as `tenants.NAME.priority` has them. REQUIRES: one of these.
 Tier TierOf(std::string_view word);
@@ -61,9 +64,14 @@ struct TenantView {
   std::array<int64_t, kQuotas.size()> used = {};
 };
 
-using TenantTable = std::map<std::string, TenantLimits, std::less<>>;
+using ListedTenants = std::map<std::string, TenantLimits, std::less<>>;
 
-// The defaults where the table has no such tenant.
+struct TenantTable {
+  ListedTenants listed = {};
+  TenantLimits unlisted = {};  // each tenant that is not listed
+};
+
+// Valid as long as the table is.
 const TenantLimits& LimitsOf(const TenantTable& table, std::string_view tenant);
 
 // The table in force. Any thread.

@@ -85,7 +85,7 @@ TEST(Limits, AModelThatLearnedItsPositionsKeepsThem) {
 }
 
 TEST(Limits, ATenantsQuotaIsItsOwn) {
-  const TestServer server([](ServerOptions& options) { options.work.tenants["small"].sessions_max = 1; });
+  const TestServer server([](ServerOptions& options) { options.work.tenants.listed["small"].sessions_max = 1; });
   TestClient small(server.address(), "small");
   TestClient other(server.address(), "other");
   const v1::CreateSessionRequest request = SessionWith(StreamingPolicy(16));

@@ -323,7 +323,8 @@ TEST_F(ModelsTest, AModelWaitsForItsCallsNoLongerThanItIsTold) {
 }
 
 TEST_F(ModelsTest, QuotasAreOfAllModels) {
-  Start({{"other", Spec(other_)}}, [](ServerOptions& options) { options.work.tenants["default"].sessions_max = 2; });
+  Start({{"other", Spec(other_)}},
+        [](ServerOptions& options) { options.work.tenants.listed["default"].sessions_max = 2; });
   WaitFor("other", v1::MODEL_STATE_SERVING);
   client_->Create(SessionOf("main", "a"));
   client_->Create(SessionOf("other", "b"));
@@ -470,7 +471,7 @@ TEST_F(LoadingModels, TakeWhatTenantsWereGivenMeanwhile) {
   const Gate second(folder_.path(), "other", "second");
   ASSERT_THAT(server_->server().SetModels({{"other", Spec(other_)}}, kHours), IsOk());
   first.Open();
-  ASSERT_THAT(server_->server().SetTenants({{"default", {.sessions_max = 1}}}), IsOk());
+  ASSERT_THAT(server_->server().SetTenants({.listed = {{"default", {.sessions_max = 1}}}}), IsOk());
   second.Open();
   WaitFor("other", v1::MODEL_STATE_SERVING);
   client_->Create(SessionOf("other"));

@@ -149,6 +149,24 @@ TEST_F(Reload, AnAdminIsToldWhatHasChanged) {
   EXPECT_EQ(response.changes_size(), 4) << "and what is not said is the default again";
 }
 
+TEST_F(Reload, WhatTenantsHaveThatAreNotListedIsTaken) {
+  Write("tenant_defaults: {sessions_max: 1}");
+  Start(kNeverLooks);
+  EXPECT_TRUE(MayHaveAnother());
+  EXPECT_FALSE(MayHaveAnother());
+  Write("tenant_defaults: {sessions_max: 2}");
+  v1::ReloadConfigResponse response;
+  ASSERT_TRUE(Ask(&response).ok());
+  ASSERT_EQ(response.changes_size(), 1);
+  EXPECT_EQ(response.changes(0).key(), "tenant_defaults.sessions_max");
+  EXPECT_TRUE(MayHaveAnother());
+  EXPECT_FALSE(MayHaveAnother());
+  Write("tenant_defaults: {sessions_max: 1}\ntenants: {acme: {sessions_max: 3}}");
+  ASSERT_TRUE(Ask(&response).ok());
+  EXPECT_TRUE(MayHaveAnother()) << "a listed one has its own";
+  EXPECT_FALSE(MayHaveAnother());
+}
+
 TEST_F(Reload, WhatCannotBeTakenChangesNothingAndSaysWhy) {
   Write(Sessions(1));
   Start(kNeverLooks);

@@ -119,7 +119,7 @@ TEST_F(SwapTest, ACallThatWaitsForItsSessionIsOneOfItsTenants) {
   SendAway(name);
   const std::vector<fs::path> files = FilesWhenThereAre(static_cast<size_t>(Metric("ebb_swapped_sessions")));
   const std::vector<std::string> good = StopUp(files);
-  ASSERT_TRUE(server_->server().SetTenants({{"default", {.calls_max = 1}}}).ok());
+  ASSERT_TRUE(server_->server().SetTenants({.listed = {{"default", {.calls_max = 1}}}}).ok());
   const auto waits = client_->Context();
   const auto stream = client_->inference().Decode(waits.get(), DecodeTokens(name, 3));
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
@@ -139,7 +139,7 @@ TEST_F(SwapTest, ACallThatWaitsForItsSessionIsOneOfItsTenants) {
 
 TEST_F(SwapTest, OfLowPriorityLeaveFirst) {
   TestClient batch(server_->address(), "batch");
-  ASSERT_TRUE(server_->server().SetTenants({{"batch", {.tier = Tier::kLow}}}).ok());
+  ASSERT_TRUE(server_->server().SetTenants({.listed = {{"batch", {.tier = Tier::kLow}}}}).ok());
   const std::string old = Open(*client_, "old", "h2o");
   const std::string young = Open(batch, "young", "h2o");
   while (Metric("ebb_swapped_sessions") == 0) {
@@ -155,7 +155,7 @@ TEST_F(SwapTest, WhoIsOverItsQuotaSendsNobodyAway) {
   const v1::Session mine = acme.Create(SessionWith(StreamingPolicy(24), 16));
   ASSERT_TRUE(acme.Prefill(PrefillText(mine.name(), kText)).ok());
   const auto own = static_cast<int64_t>(mine.reserved_bytes());
-  ASSERT_TRUE(server_->server().SetTenants({{"acme", {.cache_bytes_max = own + own / 2}}}).ok());
+  ASSERT_TRUE(server_->server().SetTenants({.listed = {{"acme", {.cache_bytes_max = own + own / 2}}}}).ok());
   const auto free = [this] {
     const v1::CacheStatus cache = client_->Status().cache();
     return static_cast<int64_t>((cache.pages_total() - cache.pages_reserved()) * cache.page_bytes());

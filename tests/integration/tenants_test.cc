@@ -30,7 +30,9 @@ constexpr char kTwenty[] = "twenty characters ..";  // 21 tokens with the begin 
 class Tenants : public testing::Test {
  protected:
   // Of acme, from now on.
-  void Limit(const TenantLimits& limits) { ASSERT_THAT(server_.server().SetTenants({{"acme", limits}}), IsOk()); }
+  void Limit(const TenantLimits& limits) {
+    ASSERT_THAT(server_.server().SetTenants({.listed = {{"acme", limits}}}), IsOk());
+  }
 
   static void ExpectOver(const grpc::Status& status, const std::string& reason, const std::string& message) {
     EXPECT_EQ(status.error_code(), Code::RESOURCE_EXHAUSTED);
@@ -76,7 +78,7 @@ TEST_F(Tenants, SessionsAreRefusedAndFreedAgain) {
 }
 
 TEST_F(Tenants, AnAdminGivesThemOtherSettingsWhileTheyCall) {
-  ASSERT_THAT(server_.server().SetTenants({{"filed", {.weight = 3, .calls_max = 7}}}), IsOk());
+  ASSERT_THAT(server_.server().SetTenants({.listed = {{"filed", {.weight = 3, .calls_max = 7}}}}), IsOk());
   v1::SetTenantRequest request;
   v1::Tenant tenant;
   const auto set = [&] { return acme_.admin().SetTenant(acme_.Context().get(), request, &tenant); };
@@ -139,7 +141,7 @@ TEST_F(Tenants, AnAdminGivesThemOtherSettingsWhileTheyCall) {
 }
 
 TEST_F(Tenants, AnAdminIsToldWhatCannotBeSet) {
-  ASSERT_THAT(server_.server().SetTenants({{"filed", {.weight = 3}}}), IsOk());
+  ASSERT_THAT(server_.server().SetTenants({.listed = {{"filed", {.weight = 3}}}}), IsOk());
   const auto refused = [&](const v1::Tenant& proto) {
     v1::SetTenantRequest request;
     *request.mutable_tenant() = proto;
@@ -164,7 +166,7 @@ TEST_F(Tenants, AnAdminIsToldWhatCannotBeSet) {
   // What the configuration begins to name is its own from then on.
   tenant.set_priority(v1::TENANT_PRIORITY_HIGH);
   ASSERT_TRUE(refused(tenant).ok());
-  ASSERT_THAT(server_.server().SetTenants({{"acme", {.weight = 9}}}), IsOk());
+  ASSERT_THAT(server_.server().SetTenants({.listed = {{"acme", {.weight = 9}}}}), IsOk());
   EXPECT_EQ(ReadDetails(refused(tenant)).reason, "TENANT_CONFIGURED");
   ASSERT_THAT(server_.server().SetTenants({}), IsOk());
   EXPECT_TRUE(refused(tenant).ok());
@@ -175,6 +177,48 @@ TEST_F(Tenants, AnAdminIsToldWhatCannotBeSet) {
   }
   tenant.set_name("tenants/one-more");
   EXPECT_EQ(ReadDetails(refused(tenant)).reason, "TENANTS_FULL");
+}
+
+// The configuration's tenant_defaults.
+TEST_F(Tenants, WhoIsNotListedHasQuotasToo) {
+  const auto unlisted = [&](const TenantLimits& limits) {
+    return server_.server().SetTenants({.listed = {{"filed", {}}}, .unlisted = limits});
+  };
+  ASSERT_THAT(unlisted({.sessions_max = 1, .policy = R"({"h2o": {}, "trigger": {"budget": 48}})"}), IsOk());
+  TestClient filed(server_.address(), "filed");
+  v1::Session session;
+  for (TestClient* const client : {&acme_, &other_}) {
+    EXPECT_TRUE(client->Create({}).policy().has_h2o());
+    EXPECT_EQ(ReadDetails(client->Create(v1::CreateSessionRequest(), &session)).reason, "TENANT_SESSIONS");
+  }
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(filed.Create({}).policy().has_h2o());
+
+  // An admin begins with what the tenant has.
+  v1::SetTenantRequest request;
+  v1::Tenant tenant;
+  request.mutable_tenant()->set_name("tenants/acme");
+  request.mutable_tenant()->set_weight(5);
+  ASSERT_TRUE(acme_.admin().SetTenant(acme_.Context().get(), request, &tenant).ok());
+  EXPECT_EQ(tenant.sessions_max(), 1U);
+  EXPECT_EQ(tenant.policy().trigger().budget(), 48U);
+
+  // And what was not changed changes with all others'.
+  ASSERT_THAT(unlisted({.sessions_max = 2}), IsOk());
+  for (TestClient* const client : {&acme_, &other_}) {
+    EXPECT_FALSE(client->Create({}).policy().has_h2o());
+    EXPECT_EQ(ReadDetails(client->Create(v1::CreateSessionRequest(), &session)).reason, "TENANT_SESSIONS");
+  }
+  v1::ListTenantsResponse list;
+  ASSERT_TRUE(acme_.admin().ListTenants(acme_.Context().get(), {}, &list).ok());
+  std::string text;
+  for (const v1::Tenant& each : list.tenants()) {
+    text += absl::StrFormat("%s %d %d\n", each.name(), each.weight(), each.sessions_max());
+  }
+  EXPECT_EQ(text, "tenants/acme 5 2\ntenants/filed 1 0\ntenants/other 1 2\n");
+
+  EXPECT_THAT(unlisted({.policy = "h2o"}),
+              IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_VALUE", "tenant_defaults.policy"));
+  EXPECT_FALSE(other_.Create(v1::CreateSessionRequest(), &session).ok()) << "nothing was changed";
 }
 
 TEST_F(Tenants, BranchesAreRefusedAndFreedAgain) {
@@ -352,7 +396,7 @@ TEST_F(Tenants, APolicyOfTheirOwnIsForSessionsThatNameNone) {
   EXPECT_TRUE(acme_.Generate(GenerateText("", "a", 200)).status.ok());
 
   const auto set = [&](const std::string& policy) {
-    return server_.server().SetTenants({{"acme", {.policy = policy}}});
+    return server_.server().SetTenants({.listed = {{"acme", {.policy = policy}}}});
   };
   EXPECT_THAT(set("h2o"), IsRefusal(absl::StatusCode::kInvalidArgument, "BAD_VALUE", "tenants.acme.policy"));
   EXPECT_THAT(set(R"({"h2o": {}, "trigger": {"budget": 4}, "protect": {"sinks": 4, "recent": 2}})"),
@@ -423,7 +467,7 @@ class Saturated : public testing::Test {
     options.http_listen = Address{.host = "127.0.0.1", .port = 0};
     options.stream_buffer = 1 << 20;
     options.work.step_rows_max = 7;
-    for (const int32_t weight : kWeights) options.work.tenants["t" + std::to_string(weight)].weight = weight;
+    for (const int32_t weight : kWeights) options.work.tenants.listed["t" + std::to_string(weight)].weight = weight;
   }};
   std::vector<std::unique_ptr<TestClient>> clients_;
   std::map<size_t, std::vector<Stream>> streams_;

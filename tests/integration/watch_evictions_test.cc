@@ -299,7 +299,7 @@ class FewWatchers : public WatchEvictions {
   FewWatchers()
       : WatchEvictions([](ServerOptions& options) {
           options.work.watchers_max = 3;
-          options.work.tenants["default"].watchers_max = 2;
+          options.work.tenants.listed["default"].watchers_max = 2;
         }) {}
 };
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "engine/parallel.h"
 #include "server/config_keys.h"
 #include "tests/support/status_matchers.h"
@@ -240,6 +241,35 @@ TEST(ResolveConfig, TakesSectionsWithoutKeysAndTenantsWithDotsInTheirNames) {
   EXPECT_EQ(loaded->config.tenants().at("empty").sessions_max(), 0u);
 }
 
+TEST(LoadConfig, GivesTenantsWhatTheyDoNotSetFromTenantDefaults) {
+  const std::string file = WriteFile("tenant_defaults.yaml",
+                                     "tenants:\n"
+                                     "  acme: {weight: 7}\n"
+                                     "  free: {sessions_max: 0, policy: \"\"}\n"
+                                     "  plain:\n"
+                                     "tenant_defaults: {weight: 2, sessions_max: 5, policy: '{\"h2o\": {}}'}\n");
+  const auto loaded = FromFlags({"--config", file, "--tenants.flagged.weight=3", "--tenant_defaults.sessions_max=6"},
+                                {{"EBB_TENANT_DEFAULTS_CALLS_MAX", "9"}});
+  ASSERT_THAT(loaded, IsOk());
+  const auto has = [&](const std::string& name) {
+    const config::v1::Tenant& tenant = loaded->config.tenants().at(name);
+    return absl::StrFormat("%d %d %d %d %s", tenant.weight(), tenant.sessions_max(), tenant.calls_max(),
+                           tenant.watchers_max(), tenant.policy());
+  };
+  EXPECT_EQ(has("acme"), "7 6 9 16 {\"h2o\": {}}");
+  EXPECT_EQ(has("free"), "2 0 9 16 ");
+  EXPECT_EQ(has("plain"), "2 6 9 16 {\"h2o\": {}}");
+  EXPECT_EQ(has("flagged"), "3 6 9 16 {\"h2o\": {}}");
+
+  const std::string text = ExplainConfig(*loaded);
+  EXPECT_THAT(text, HasSubstr("tenant_defaults:\n  weight: 2 "));
+  EXPECT_THAT(text, HasSubstr("    sessions_max: 6                        # tenant_defaults.sessions_max\n"));
+  EXPECT_THAT(text, HasSubstr("    watchers_max: 16                       # default\n"));
+  const auto again = FromYaml(text);
+  ASSERT_THAT(again, IsOk()) << text;
+  EXPECT_EQ(again->config.DebugString(), loaded->config.DebugString());
+}
+
 TEST(ConfigChanges, SaysWhichModelsComeAndGo) {
   const auto before = FromYaml("models: {a.1: {path: a.gguf}, b: {path: b.gguf, threads: 2}}");
   const auto after = FromYaml("models: {b: {path: b.gguf, threads: 3}, c: {path: c.gguf}}");
@@ -252,6 +282,21 @@ TEST(ConfigChanges, SaysWhichModelsComeAndGo) {
   }
   EXPECT_THAT(changes,
               ElementsAre("models.a.1.path: a.gguf -> ", "models.b.threads: 2 -> 3", "models.c.path:  -> c.gguf"));
+}
+
+TEST(ConfigChanges, OfWhatTenantsHaveByDefaultAreOnesOfEachThatDoesNotSetIt) {
+  const auto before = FromYaml("tenant_defaults: {calls_max: 1}\ntenants: {a: {calls_max: 1}, b: {weight: 2}}");
+  const auto after = FromYaml("tenant_defaults: {calls_max: 3}\ntenants: {a: {calls_max: 1}, c: {weight: 2}}");
+  ASSERT_THAT(before, IsOk());
+  ASSERT_THAT(after, IsOk());
+  std::vector<std::string> changes;
+  for (const ConfigChange& change : ConfigChanges(before->config, after->config)) {
+    EXPECT_TRUE(change.key->key.reload()) << change.path;
+    changes.push_back(change.path + ": " + change.before + " -> " + change.after);
+  }
+  EXPECT_THAT(changes,
+              ElementsAre("tenant_defaults.calls_max: 1 -> 3", "tenants.b.weight: 2 -> 1",
+                          "tenants.b.calls_max: 1 -> 3", "tenants.c.weight: 1 -> 2", "tenants.c.calls_max: 1 -> 3"));
 }
 
 TEST(ResolveConfig, SwitchesTheHttpPortOffWithAnEmptyText) {
@@ -346,6 +391,7 @@ TEST(ConfigHelp, ListsEveryKey) {
   EXPECT_THAT(help, HasSubstr("  --server.listen, --listen HOST:PORT\n"));
   EXPECT_THAT(help, HasSubstr("--log.level trace|debug|info|warn|error\n"));
   EXPECT_THAT(help, HasSubstr("1 to 4096. Default: 64."));
+  EXPECT_THAT(help, HasSubstr("Default: tenant_defaults.weight."));
 }
 
 TEST(ReadVariables, SplitsAtTheFirstEqualsSign) {

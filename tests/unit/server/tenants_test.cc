@@ -42,7 +42,7 @@ TEST(Quotas, EachIsRefusedUnderAReasonOfItsOwnWithItsNumbers) {
 
 TEST(TenantBook, CountsAgainstTheLimits) {
   Metrics metrics({});
-  TenantBook book(Table({{"acme", {.sessions_max = 2}}}), kNow, metrics);
+  TenantBook book(Table({.listed = {{"acme", {.sessions_max = 2}}}}), kNow, metrics);
   TenantAccount& acme = book.Of("acme", kNow);
   EXPECT_THAT(acme.Check(Quota::kSessions, 2), IsOk());
   EXPECT_THAT(acme.Check(Quota::kSessions, 3), IsRefusal(absl::StatusCode::kResourceExhausted, "TENANT_SESSIONS", ""));
@@ -58,11 +58,11 @@ TEST(TenantBook, CountsAgainstTheLimits) {
 
 TEST(TenantBook, ASmallerQuotaTakesNothingAwayAndLetsNothingIn) {
   Metrics metrics({});
-  TenantBook book(Table({{"acme", {.weight = 2, .calls_max = 4}}}), kNow, metrics);
+  TenantBook book(Table({.listed = {{"acme", {.weight = 2, .calls_max = 4}}}}), kNow, metrics);
   TenantAccount& acme = book.Of("acme", kNow);
   acme.Count(Quota::kCalls, 4);
   std::vector<std::pair<std::string, int32_t>> told;
-  book.SetTable(Table({{"acme", {.weight = 5, .calls_max = 2}}}), kNow,
+  book.SetTable(Table({.listed = {{"acme", {.weight = 5, .calls_max = 2}}}}), kNow,
                 [&](const TenantAccount& account) { told.emplace_back(account.name(), account.limits().weight); });
   EXPECT_THAT(told, ElementsAre(Pair("acme", 5)));
   EXPECT_EQ(acme.used(Quota::kCalls), 4);
@@ -76,9 +76,27 @@ TEST(TenantBook, ASmallerQuotaTakesNothingAwayAndLetsNothingIn) {
   EXPECT_EQ(acme.limits().weight, 1);
 }
 
+TEST(TenantBook, WhoIsNotListedHasWhatUnlistedOnesHave) {
+  Metrics metrics({});
+  TenantBook book(Table({.listed = {{"acme", {}}}, .unlisted = {.weight = 2, .calls_max = 1}}), kNow, metrics);
+  TenantAccount& stranger = book.Of("stranger", kNow);
+  EXPECT_EQ(stranger.limits().weight, 2);
+  EXPECT_THAT(stranger.Check(Quota::kCalls, 1), IsOk());
+  EXPECT_THAT(stranger.Check(Quota::kCalls, 2), IsRefusal(absl::StatusCode::kResourceExhausted, "TENANT_CALLS", ""));
+  EXPECT_THAT(book.Of("another", kNow).Check(Quota::kCalls, 1), IsOk()) << "each has its own";
+  EXPECT_THAT(book.Of("acme", kNow).Check(Quota::kCalls, 100), IsOk());
+  stranger.Count(Quota::kCalls, 1);
+  std::vector<std::pair<std::string, int32_t>> told;
+  book.SetTable(Table({.unlisted = {.weight = 3, .calls_max = 2}}), kNow,
+                [&](const TenantAccount& account) { told.emplace_back(account.name(), account.limits().weight); });
+  EXPECT_THAT(told, ElementsAre(Pair("acme", 3), Pair("another", 3), Pair("stranger", 3)));
+  EXPECT_THAT(stranger.Check(Quota::kCalls, 1), IsOk());
+  EXPECT_FALSE(stranger.Check(Quota::kCalls, 2).ok());
+}
+
 TEST(TenantBook, TokensThatAreOwedOutliveWhatTookThem) {
   Metrics metrics({});
-  TenantBook book(Table({{"acme", {.tokens_per_minute = 60}}}), kNow, metrics);
+  TenantBook book(Table({.listed = {{"acme", {.tokens_per_minute = 60}}}}), kNow, metrics);
   book.Of("acme", kNow).TakeTokens(90, kNow);
   const absl::Status over = book.Of("acme", kNow).CheckTokens(kNow);
   EXPECT_THAT(over, IsRefusal(absl::StatusCode::kResourceExhausted, "TENANT_TOKENS", ""));
@@ -93,7 +111,7 @@ TEST(TenantBook, CountsOfSeveralModelsAreChecked) {
   Metrics metrics({});
   Metrics metrics_beside({.server = &metrics});
   const auto uses = std::make_shared<TenantUses>();
-  const auto table = Table({{"acme", {.sessions_max = 3, .tokens_per_minute = 60}}});
+  const auto table = Table({.listed = {{"acme", {.sessions_max = 3, .tokens_per_minute = 60}}}});
   TenantBook book(table, kNow, metrics, uses);
   {
     TenantBook beside(table, kNow, metrics_beside, uses);
@@ -107,7 +125,7 @@ TEST(TenantBook, CountsOfSeveralModelsAreChecked) {
   }
   EXPECT_EQ(book.Of("acme", kNow).used(Quota::kSessions), 1) << "what a model had is given back with it";
   EXPECT_FALSE(book.Of("acme", kNow).CheckTokens(kNow).ok()) << "what it took is taken";
-  TenantBook late(Table({{"acme", {.tokens_per_minute = 120}}}), kNow, metrics_beside, uses);
+  TenantBook late(Table({.listed = {{"acme", {.tokens_per_minute = 120}}}}), kNow, metrics_beside, uses);
   EXPECT_EQ(book.Of("acme", kNow).tokens_taken(kNow), 90) << "a model of another rate changes no more than that";
 }
 
@@ -129,7 +147,7 @@ TEST(TenantUses, SnapshotsOfTenantsWithoutALabelOfTheirOwnAreShownTogether) {
 // Names cost nothing: anybody may send any.
 TEST(TenantBook, ForgetsTenantsThatHaveNothing) {
   Metrics metrics({});
-  TenantBook book(Table({{"acme", {}}}), kNow, metrics);
+  TenantBook book(Table({.listed = {{"acme", {}}}, .unlisted = {.calls_max = 4}}), kNow, metrics);
   TenantAccount& kept = book.Of("kept", kNow);
   kept.Count(Quota::kSessions, 1);
   const TenantId id = kept.id();
