@@ -134,7 +134,8 @@ def config(file):
             flags = [f"`--{path}.{field.name}`"] + [f"`--{flag}`" for flag in field.options.get("flag", [])]
             variable = "" if of_tenant else f"`EBB_{path}_{field.name}`".upper()
             live = "yes" if one(field, "reload") == "true" else ""
-            rows.append([f"`{path}.{field.name}`", cell(one(field, "help")), config_default(field), config_range(field), live,
+            default = f"that of `tenant_defaults.{field.name}`" if section.name == "tenants" else config_default(field)
+            rows.append([f"`{path}.{field.name}`", cell(one(field, "help")), default, config_range(field), live,
                          "<br>".join(flags), variable])
         parts.append(table(["key", "what it sets", "default", "allowed", "live", "flag", "variable"], rows))
     return "\n".join(parts)

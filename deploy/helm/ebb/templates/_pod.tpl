@@ -39,9 +39,9 @@ tolerations:
 metadata:
   labels: {{- include "ebb.labels" . | nindent 4 }}
   annotations:
-    {{- $config := omit (include "ebb.config" . | fromYaml) "tenants" "models" }}
+    {{- $config := omit (include "ebb.config" . | fromYaml) "tenants" "tenant_defaults" "models" }}
     {{- $_ := set $config "log" (omit (default dict $config.log) "level") }}
-    # Without the tenants, models and log.level, which a running server takes.
+    # Without the tenants, their defaults, the models and log.level, which a running server takes.
     checksum/config: {{ toYaml $config | sha256sum }}
     {{- with merge (dict) .Values.podAnnotations .Values.commonAnnotations }}
     {{- toYaml . | nindent 4 }}
