@@ -366,9 +366,10 @@ TEST(SchedulerSimulation, SharesOfSaturatedTenantsFollowTheirWeights) {
 
 // A polite tenant asks one question of `tokens` tokens at a time; its neighbour has `sessions` long ones open at once,
 // each replaced as it ends. How many steps each first token takes, at p99.
-int64_t StepsToFirstToken(int32_t tokens, int32_t sessions, int32_t weight, int32_t pace = INT32_MAX) {
+int64_t StepsToFirstToken(int32_t tokens, int32_t sessions, int32_t weight, int32_t pace = INT32_MAX,
+                          int32_t rows = 64) {
   constexpr TenantId kPolite = 1, kGreedy = 2;
-  Scheduler scheduler({.pages_total = 0, .queue_max = 100000});
+  Scheduler scheduler({.pages_total = 0, .step_rows_max = rows, .queue_max = 100000});
   absl::Time now = absl::UnixEpoch();
   HashRandom random(7);
   uint64_t ids = 0;
@@ -419,7 +420,8 @@ int64_t StepsToFirstToken(int32_t tokens, int32_t sessions, int32_t weight, int3
 
 // However many sessions a neighbour has, a tenant that asks for one thing at a time waits one step longer for its first
 // token at most, the one that was under way when it asked, than it would alone: with prompts of one block and of
-// sixteen, and whether or not those who decode have time for more than one block a step.
+// sixteen, and whether or not those who decode have time for more than one block a step. Steps of fewer rows than
+// sixteen have no room for that.
 TEST(SchedulerSimulation, AGreedyNeighbourCostsATenantAtMostAStep) {
   for (const int32_t prompt : {100, 256, 1000, 2000}) {
     const int64_t alone = StepsToFirstToken(prompt, 0, 1);
@@ -430,6 +432,7 @@ TEST(SchedulerSimulation, AGreedyNeighbourCostsATenantAtMostAStep) {
                   static_cast<long>(alone), static_cast<long>(greedy), sessions, static_cast<long>(paced));
       EXPECT_LE(greedy, alone + 1) << prompt << " tokens beside " << sessions;
       EXPECT_LE(paced, alone + 1) << prompt << " tokens beside " << sessions << ", paced";
+      EXPECT_LE(StepsToFirstToken(prompt, sessions, 1, INT32_MAX, 16), alone + 1) << prompt << " tokens, 16 rows";
     }
   }
 }
