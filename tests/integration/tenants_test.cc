@@ -336,7 +336,7 @@ TEST_F(Tenants, WhatTheirSnapshotsTakeIsSeenUntilTheyAreDeleted) {
     return std::make_unique<TestServer>([&](ServerOptions& options) {
       options.store_dir = folder.path() + "/store";
       options.http_listen = {.host = "127.0.0.1", .port = 0};
-      options.work.tenants["acme"] = {.snapshot_bytes_max = 1 << 30};
+      options.work.tenants.listed["acme"] = {.snapshot_bytes_max = 1 << 30};
     });
   };
   auto server = start();
