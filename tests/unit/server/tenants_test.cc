@@ -130,7 +130,7 @@ TEST(TenantBook, CountsOfSeveralModelsAreChecked) {
 }
 
 TEST(TenantUses, SnapshotsOfTenantsWithoutALabelOfTheirOwnAreShownTogether) {
-  Metrics metrics({.tenants_max = 1});
+  Metrics metrics({.tenants_max = 2});  // default and acme
   TenantUses uses;
   const auto shown = [&](const std::string& tenant) {
     return metrics.tenant(tenant).quota_used[static_cast<size_t>(Quota::kSnapshotBytes)]->value();

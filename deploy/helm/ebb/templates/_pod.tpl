@@ -41,7 +41,8 @@ metadata:
   annotations:
     {{- $config := omit (include "ebb.config" . | fromYaml) "tenants" "tenant_defaults" "models" }}
     {{- $_ := set $config "log" (omit (default dict $config.log) "level") }}
-    # Without the tenants, their defaults, the models and log.level, which a running server takes.
+    {{- $_ := set $config "quality" (omit (default dict $config.quality) "measure_every" "shadow_share") }}
+    # Without what a running server takes: tenants, their defaults, models, log.level and what of quality is live.
     checksum/config: {{ toYaml $config | sha256sum }}
     {{- with merge (dict) .Values.podAnnotations .Values.commonAnnotations }}
     {{- toYaml . | nindent 4 }}
