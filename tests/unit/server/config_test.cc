@@ -270,17 +270,22 @@ TEST(LoadConfig, GivesTenantsWhatTheyDoNotSetFromTenantDefaults) {
   EXPECT_EQ(again->config.DebugString(), loaded->config.DebugString());
 }
 
+// Each as "path: before -> after", of keys that a running server takes.
+std::vector<std::string> LiveChanges(const LoadedConfig& before, const LoadedConfig& after) {
+  std::vector<std::string> changes;
+  for (const ConfigChange& change : ConfigChanges(before.config, after.config)) {
+    EXPECT_TRUE(change.key->key.reload()) << change.path;
+    changes.push_back(change.path + ": " + change.before + " -> " + change.after);
+  }
+  return changes;
+}
+
 TEST(ConfigChanges, SaysWhichModelsComeAndGo) {
   const auto before = FromYaml("models: {a.1: {path: a.gguf}, b: {path: b.gguf, threads: 2}}");
   const auto after = FromYaml("models: {b: {path: b.gguf, threads: 3}, c: {path: c.gguf}}");
   ASSERT_THAT(before, IsOk());
   ASSERT_THAT(after, IsOk());
-  std::vector<std::string> changes;
-  for (const ConfigChange& change : ConfigChanges(before->config, after->config)) {
-    EXPECT_TRUE(change.key->key.reload()) << change.path;
-    changes.push_back(change.path + ": " + change.before + " -> " + change.after);
-  }
-  EXPECT_THAT(changes,
+  EXPECT_THAT(LiveChanges(*before, *after),
               ElementsAre("models.a.1.path: a.gguf -> ", "models.b.threads: 2 -> 3", "models.c.path:  -> c.gguf"));
 }
 
@@ -289,12 +294,7 @@ TEST(ConfigChanges, OfWhatTenantsHaveByDefaultAreOnesOfEachThatDoesNotSetIt) {
   const auto after = FromYaml("tenant_defaults: {calls_max: 3}\ntenants: {a: {calls_max: 1}, c: {weight: 2}}");
   ASSERT_THAT(before, IsOk());
   ASSERT_THAT(after, IsOk());
-  std::vector<std::string> changes;
-  for (const ConfigChange& change : ConfigChanges(before->config, after->config)) {
-    EXPECT_TRUE(change.key->key.reload()) << change.path;
-    changes.push_back(change.path + ": " + change.before + " -> " + change.after);
-  }
-  EXPECT_THAT(changes,
+  EXPECT_THAT(LiveChanges(*before, *after),
               ElementsAre("tenant_defaults.calls_max: 1 -> 3", "tenants.b.weight: 2 -> 1",
                           "tenants.b.calls_max: 1 -> 3", "tenants.c.weight: 1 -> 2", "tenants.c.calls_max: 1 -> 3"));
 }
