@@ -47,53 +47,71 @@ void AddQuery(Covariance form, std::span<const float> q, std::span<float> head) 
   for (size_t a = 0; a < d; ++a) mean[a] += share * (q[a] - mean[a]);
 }
 
-// The upper triangle `rows` of a symmetric matrix, as all of it [d, d].
-void Unfold(std::span<const float> rows, size_t d, std::vector<double>& all) {
-  all.resize(d * d);
-  for (size_t a = 0; a < d; ++a) {
-    for (size_t b = a; b < d; ++b) all[a * d + b] = all[b * d + a] = rows[b - a];
-    rows = rows.subspan(d - a);
-  }
-}
-
-// m.u / sqrt(d) + u' S u / (2 d); `all` is S where the form is kFull.
-double Exponent(Covariance form, std::span<const float> head, std::span<const double> all, std::span<const double> u) {
-  const size_t d = u.size();
-  const double linear = Dot(head.subspan(1, d), u) / std::sqrt(static_cast<double>(d));
-  if (form == Covariance::kNone) return linear;
-  double square = 0;
-  if (form == Covariance::kFull) {
-    square = QuadraticForm(all, u);
-  } else {
-    for (size_t a = 0; a < d; ++a) square += u[a] * u[a] * head[1 + d + a];
-  }
-  return linear + square / (2 * static_cast<double>(d));
-}
-
 // The mean of the rotations for `future` positions in a row, of exp(i w p) over the p, is the rotation for their
 // middle, shortened to this for each pair.
-void MeanLengths(const RopeView& rope, int32_t future, std::vector<double>& lengths) {
-  lengths.clear();
-  for (const double frequency : rope.frequencies) {
-    const double sine = std::sin(frequency / 2);
-    lengths.push_back(sine == 0 ? 1 : std::sin(future * frequency / 2) / (future * sine));
-  }
+double MeanLength(double frequency, int32_t future) {
+  const double sine = std::sin(frequency / 2);
+  return sine == 0 ? 1 : std::sin(future * frequency / 2) / (future * sine);
 }
 
-// Turns `u` [head_dim], an unrotated key, by `turn` positions, and shortens its pairs.
-void Turn(const RopeView& rope, double turn, std::span<const double> lengths, std::span<double> u) {
-  const size_t pairs = rope.frequencies.size();
-  for (size_t i = 0; i < pairs; ++i) {
-    const double cos = lengths[i] * std::cos(turn * rope.frequencies[i]);
-    const double sin = lengths[i] * std::sin(turn * rope.frequencies[i]);
-    double& x = u[rope.halves ? i : 2 * i];
-    double& y = u[rope.halves ? i + pairs : 2 * i + 1];
-    const double a = x;
-    const double b = y;
-    x = a * cos - b * sin;
-    y = a * sin + b * cos;
+// Turns unrotated keys from their position back by the middle of those to come, and shortens their pairs. Sines are
+// taken of every kRun-th position alone, where there is somebody, and of the first kRun: the others' are products.
+class MeanRotation {
+ public:
+  // `next`: past the largest position.
+  void Reset(const RopeView& rope, int32_t next, int32_t future) {
+    rope_ = rope;
+    middle_ = next + (future - 1) / 2.0;
+    future_ = future;
+    turns_.clear();
+    row_of_.assign(static_cast<size_t>(next / kRun) + 1, -1);
+    for (int32_t position = 0; position < kRun; ++position) {
+      for (const double frequency : rope.frequencies) turns_.push_back(TurnBy(position * frequency, 1));
+    }
   }
-}
+
+  // `column` is one of a matrix [d, kAbreast].
+  void Apply(std::span<const float> key, int32_t position, double* column) {
+    const size_t pairs = rope_.frequencies.size();
+    const size_t run = RowOf(position / kRun);
+    const size_t rest = static_cast<size_t>(position % kRun) * pairs;
+    for (size_t i = 0; i < pairs; ++i) {
+      const Turn far = turns_[run + i];
+      const Turn near = turns_[rest + i];
+      const double cos = far.cos * near.cos - far.sin * near.sin;
+      const double sin = far.sin * near.cos + far.cos * near.sin;
+      const size_t x = rope_.halves ? i : 2 * i;
+      const size_t y = rope_.halves ? i + pairs : 2 * i + 1;
+      column[x * kAbreast] = key[x] * cos - key[y] * sin;
+      column[y * kAbreast] = key[x] * sin + key[y] * cos;
+    }
+    for (size_t c = 2 * pairs; c < key.size(); ++c) column[c * kAbreast] = key[c];
+  }
+
+ private:
+  static constexpr int32_t kRun = 64;
+  struct Turn {
+    double cos, sin;
+  };
+  static Turn TurnBy(double angle, double length) { return {length * std::cos(angle), length * std::sin(angle)}; }
+
+  // Where the turns of this run's first position are.
+  size_t RowOf(int32_t run) {
+    int64_t& row = row_of_[static_cast<size_t>(run)];
+    if (row >= 0) return static_cast<size_t>(row);
+    row = static_cast<int64_t>(turns_.size());
+    for (const double frequency : rope_.frequencies) {
+      turns_.push_back(TurnBy((run * kRun - middle_) * frequency, MeanLength(frequency, future_)));
+    }
+    return static_cast<size_t>(row);
+  }
+
+  RopeView rope_ = {};
+  double middle_ = 0;
+  int32_t future_ = 1;
+  std::vector<Turn> turns_ = {};      // [kRun, pairs] of the first positions, then [pairs] of each run
+  std::vector<int64_t> row_of_ = {};  // of each run; -1: not yet
+};
 
 class ExpectedAttention final : public Scorer {
  public:
@@ -152,30 +170,43 @@ class ExpectedAttention final : public Scorer {
     const auto d = static_cast<size_t>(lane.memory->head_dim());
     const auto floats = static_cast<size_t>(HeadFloats(options_.covariance, lane.memory->head_dim()));
     const size_t n = lane.token.size();
-    const RopeView rope = lane.memory->rope();
     const std::span<const float> keys = lane.memory->Keys(0, static_cast<int32_t>(n));
     int32_t next = 0;
     for (const int32_t position : lane.position) next = std::max(next, position + 1);
-    const double middle = next + (options_.future - 1) / 2.0;
-    thread_local std::vector<double> lengths;
-    thread_local std::vector<double> u;
-    MeanLengths(rope, options_.future, lengths);
-    const size_t heads = statistics.size() / floats;
-    thread_local std::vector<std::vector<double>> covariances;  // [heads] of kFull
-    covariances.resize(std::max(covariances.size(), heads));
-    for (size_t h = 0; h < heads && options_.covariance == Covariance::kFull; ++h) {
-      Unfold(statistics.subspan(h * floats + 1 + d, floats - 1 - d), d, covariances[h]);
-    }
-    for (size_t slot = 0; slot < n; ++slot) {
-      if (lane.token[slot] < 0) continue;
-      const std::span<const float> key = keys.subspan(slot * d, d);
-      u.assign(key.begin(), key.end());
-      Turn(rope, lane.position[slot] - middle, lengths, u);
-      for (size_t h = 0; h < heads; ++h) {
-        exponents[h * n + slot] =
-            Exponent(options_.covariance, statistics.subspan(h * floats, floats), covariances[h], u);
+    thread_local MeanRotation rotation;  // keeps its capacity, as do the next
+    thread_local std::vector<double> heads;
+    thread_local std::vector<double> columns;  // the keys of kAbreast slots
+    rotation.Reset(lane.memory->rope(), next, options_.future);
+    heads.assign(statistics.begin(), statistics.end());
+    for (size_t begin = 0; begin < n; begin += kAbreast) {
+      const size_t count = std::min<size_t>(kAbreast, n - begin);
+      columns.assign(d * kAbreast, 0);
+      for (size_t i = 0; i < count; ++i) {
+        const size_t slot = begin + i;
+        if (lane.token[slot] >= 0) rotation.Apply(keys.subspan(slot * d, d), lane.position[slot], &columns[i]);
+      }
+      for (size_t h = 0; h * floats < heads.size(); ++h) {
+        double x[kAbreast];
+        Exponents(std::span<const double>(heads).subspan(h * floats + 1, floats - 1), columns, x);
+        std::copy_n(x, count, exponents.data() + h * n + begin);
       }
     }
+  }
+
+  // m.u / sqrt(d) + u' S u / (2 d) of each column u; `head` has m, then S.
+  void Exponents(std::span<const double> head, std::span<const double> columns, std::span<double, kAbreast> x) const {
+    const size_t d = columns.size() / kAbreast;
+    const std::span<const double> covariance = head.subspan(d);
+    double square[kAbreast] = {};
+    ColumnProducts(head.first(d), columns, x);
+    if (options_.covariance == Covariance::kFull) QuadraticForms(covariance, columns, square);
+    if (options_.covariance == Covariance::kDiagonal) {
+      for (size_t c = 0; c < columns.size(); ++c) {
+        square[c % kAbreast] += covariance[c / kAbreast] * columns[c] * columns[c];
+      }
+    }
+    const auto width = static_cast<double>(d);
+    for (int i = 0; i < kAbreast; ++i) x[i] = x[i] / std::sqrt(width) + square[i] / (2 * width);
   }
 
   // keep += weight * softmax of `exponents` over the live slots.

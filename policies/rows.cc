@@ -99,22 +99,28 @@ EBB_WIDE void ProductsOf(const float* rows, int64_t n, int32_t d, const double* 
   }
 }
 
-EBB_WIDE double Form(const double* s, const double* u, int64_t d) {
-  double total[kTogether] = {};
-  int64_t b = 0;
-  for (; b + kTogether <= d; b += kTogether) {
-    double column[kTogether] = {};  // (u' S) of these columns
-    for (int64_t a = 0; a < d; ++a) {
-      for (int i = 0; i < kTogether; ++i) column[i] += u[a] * s[a * d + b + i];
+// Half of it first: each pair of channels once.
+EBB_WIDE void Forms(const double* s, const double* columns, int64_t d, double* out) {
+  double total[kAbreast] = {};
+  for (int64_t a = 0; a < d; ++a) {
+    const double* const own = columns + a * kAbreast;
+    double with[kAbreast];  // S u of this channel, but for the channels before it, and half of its own
+    for (int i = 0; i < kAbreast; ++i) with[i] = s[0] / 2 * own[i];
+    for (int64_t b = 1; a + b < d; ++b) {
+      for (int i = 0; i < kAbreast; ++i) with[i] += s[b] * own[b * kAbreast + i];
     }
-    for (int i = 0; i < kTogether; ++i) total[i] += column[i] * u[b + i];
+    for (int i = 0; i < kAbreast; ++i) total[i] += with[i] * own[i];
+    s += d - a;
   }
-  for (; b < d; ++b) {
-    double column = 0;
-    for (int64_t a = 0; a < d; ++a) column += u[a] * s[a * d + b];
-    total[0] += column * u[b];
+  for (int i = 0; i < kAbreast; ++i) out[i] = 2 * total[i];
+}
+
+EBB_WIDE void ProductsAcross(const double* with, const double* columns, int64_t d, double* out) {
+  double sum[kAbreast] = {};
+  for (int64_t c = 0; c < d; ++c) {
+    for (int i = 0; i < kAbreast; ++i) sum[i] += with[c] * columns[c * kAbreast + i];
   }
-  return AddUp(total);
+  std::copy(sum, sum + kAbreast, out);
 }
 
 }  // namespace
@@ -142,9 +148,15 @@ void Products(const RowsView& rows, std::span<const double> with, std::span<doub
   ProductsOf(rows.at.data(), rows.rows(), rows.d, with.data(), out.data());
 }
 
-double QuadraticForm(std::span<const double> s, std::span<const double> u) {
-  EBB_CHECK(s.size() == u.size() * u.size());
-  return Form(s.data(), u.data(), static_cast<int64_t>(u.size()));
+void QuadraticForms(std::span<const double> triangle, std::span<const double> columns, std::span<double> out) {
+  const size_t d = columns.size() / kAbreast;
+  EBB_CHECK(triangle.size() == d * (d + 1) / 2 && out.size() == kAbreast);
+  Forms(triangle.data(), columns.data(), static_cast<int64_t>(d), out.data());
+}
+
+void ColumnProducts(std::span<const double> with, std::span<const double> columns, std::span<double> out) {
+  EBB_CHECK(columns.size() == with.size() * kAbreast && out.size() == kAbreast);
+  ProductsAcross(with.data(), columns.data(), static_cast<int64_t>(with.size()), out.data());
 }
 
 }  // namespace ebb

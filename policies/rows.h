@@ -32,8 +32,15 @@ void Lengths(const RowsView& rows, std::span<double> out);
 // out [n] = row . with.
 void Products(const RowsView& rows, std::span<const double> with, std::span<double> out);
 
-// u' S u for a symmetric S [d, d].
-double QuadraticForm(std::span<const double> s, std::span<const double> u);
+// So many vectors side by side, as the columns of a matrix [d, kAbreast], are worked on at once: the processor's
+// vectors then go across them, and each one's sums stay in order.
+inline constexpr int32_t kAbreast = 32;
+
+// out [kAbreast] = u' S u for each column u; `triangle` is the upper one of a symmetric S, row by row, [d (d + 1) / 2].
+void QuadraticForms(std::span<const double> triangle, std::span<const double> columns, std::span<double> out);
+
+// out [kAbreast] = with [d] . u for each column u.
+void ColumnProducts(std::span<const double> with, std::span<const double> columns, std::span<double> out);
 
 }  // namespace ebb
 

@@ -72,19 +72,26 @@ TEST_P(Rows, LengthsAndProductsAreThoseOfDoubles) {
   }
 }
 
-TEST_P(Rows, FormsOfASymmetricMatrix) {
-  std::vector<double> s(static_cast<size_t>(d_) * d_);
-  const std::vector<float> drawn = Draw(int64_t{d_} * d_), at = Draw(d_);
-  const std::vector<double> u(at.begin(), at.end());
-  double expected = 0, size = 0;
-  for (int32_t a = 0; a < d_; ++a) {
-    for (int32_t b = 0; b < d_; ++b) {
-      s[a * d_ + b] = drawn[a * d_ + b] + drawn[b * d_ + a];
-      expected += u[a] * s[a * d_ + b] * u[b];
-      size += std::abs(u[a] * s[a * d_ + b] * u[b]);
+TEST_P(Rows, FormsAndProductsOfColumns) {
+  const std::vector<float> drawn = Draw(int64_t{d_} * (d_ + 1) / 2), at = Draw(int64_t{d_} * kAbreast), one = Draw(d_);
+  const std::vector<double> triangle(drawn.begin(), drawn.end()), u(at.begin(), at.end()), with(one.begin(), one.end());
+  std::vector<double> forms(kAbreast), products(kAbreast);
+  QuadraticForms(triangle, u, forms);
+  ColumnProducts(with, u, products);
+  for (int32_t i = 0; i < kAbreast; ++i) {
+    double form = 0, form_size = 0, product = 0, product_size = 0;
+    for (int32_t a = 0, at_row = 0; a < d_; at_row += d_ - a, ++a) {
+      for (int32_t b = a; b < d_; ++b) {
+        const double term = (a == b ? 1 : 2) * u[a * kAbreast + i] * triangle[at_row + b - a] * u[b * kAbreast + i];
+        form += term;
+        form_size += std::abs(term);
+      }
+      product += with[a] * u[a * kAbreast + i];
+      product_size += std::abs(with[a] * u[a * kAbreast + i]);
     }
+    EXPECT_NEAR(forms[i], form, 1e-13 * form_size);
+    EXPECT_NEAR(products[i], product, 1e-13 * product_size);
   }
-  EXPECT_NEAR(QuadraticForm(s, u), expected, 1e-13 * size);
 }
 
 INSTANTIATE_TEST_SUITE_P(Widths, Rows, testing::Values(1, 7, 16, 33, 64, 80, 128, 131));
