@@ -368,7 +368,8 @@ EBB_DEVICE Last FindLast(const Order<kVectors>& order, const Ranks<kThreads, kRo
       for (int32_t i = 0; i < 4; ++i) use(four.of[i]);
     });
   });
-  if (rank.part == 0) return {rank.last, kStays};
+  // Where all that begin like the highest score leave, the digits not looked at are all ones: who stays begins so, too.
+  if (rank.part == 0) return {rank.last == kStays ? kStays - 1 : rank.last, kStays};
   const auto tokens = [&](const auto& use) {
     ranks.ForFours(order, [&](int32_t slot, const Four<uint32_t>& four) {
       EBB_UNROLL

@@ -321,6 +321,24 @@ TEST(GpuEvict, TheProtectedStayWhereTheyAreTheFirstAndLastOfTheLog) {
   }
 }
 
+// The rank of the highest score shares its first digit with the mark of who stays.
+TEST(GpuEvict, TheProtectedStayWhereAllOthersLeaveWhateverTheirScores) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  HashRandom random(6);
+  for (const ScoreRule rule : {ScoreRule::kSum, ScoreRule::kShortKeys}) {
+    for (const int32_t capacity : {48, 700, 9000}) {
+      EvictCase c = {.rule = rule, .sinks = 4, .recent = 6, .tells = true};
+      const int32_t live = capacity - 5;
+      c.log = live + 100;
+      c.lanes = LanesOf(random, capacity, live, c.sinks, c.recent, c.log, c.compacted, true);
+      c.lanes.score.assign(c.lanes.score.size(), rule == ScoreRule::kShortKeys ? -kInfinity : kInfinity);
+      c.drop = live - c.sinks - c.recent;
+      SCOPED_TRACE(capacity);
+      ExpectTheHostsVictims(c);
+    }
+  }
+}
+
 // Lanes of one and of several rounds of threads, longer than threads keep ranks of, and with more positions than there
 // are bits for at once; all of them leave, or one, or one stays, or any number.
 TEST(GpuEvict, LongLanesAreAsShortOnes) {
