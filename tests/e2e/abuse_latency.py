@@ -94,7 +94,7 @@ def attack(name, addr, pipe, cores):
     keep_to(cores)
     pipe.send("ready")
     while True:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, attacks.grpc.RpcError):
             getattr(attacks, name)(addr)
 
 

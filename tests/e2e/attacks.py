@@ -3,6 +3,7 @@ abuse_test.py says what must hold afterwards, abuse_latency.py how others fare m
 import contextlib
 import gzip
 import itertools
+import math
 import random
 import socket
 import struct
@@ -13,8 +14,8 @@ from http2 import (ACK, CONTINUATION, Connection, DATA, END_HEADERS, END_STREAM,
 import python_package  # noqa: F401  where the stubs are, for the imports that follow
 
 import grpc
-from ebb.v1 import (admin_pb2 as admin, admin_pb2_grpc, inference_pb2 as inference, inference_pb2_grpc, policy_pb2 as policy, sampling_pb2 as sampling,
-                    session_pb2 as session, session_pb2_grpc)
+from ebb.v1 import (admin_pb2 as admin, admin_pb2_grpc, eviction_pb2 as eviction, inference_pb2 as inference, inference_pb2_grpc, policy_pb2 as policy,
+                    sampling_pb2 as sampling, session_pb2 as session, session_pb2_grpc)
 
 ENDLESS = sampling.Stopping(max_tokens=1 << 24, ignore_eos=True)
 SMALL = policy.PolicySpec(streaming=policy.Streaming(), trigger=policy.Trigger(budget=24))
@@ -165,6 +166,46 @@ def requests_that_are_no_message(addr):
         calls(connection, itertools.repeat(("SessionService/GetSession", message(b"\xff\xff\xff")), 1000))
 
 
+METHODS = [method for services in (session, inference, eviction, admin) for service in services.DESCRIPTOR.services_by_name.values()
+           for method in service.methods]
+NUMBERS = (0, 1, -1, 0.5, 8, 24, 1000, 2**31 - 1, -2**31, 2**32 - 1, 2**63 - 1, -2**63, 2**64 - 1, 1e308, math.nan, math.inf)
+
+
+def random_message(kind, noise, words, depth=0):
+    """Any of its fields, with any value that the type holds."""
+    made = kind._concrete_class()
+
+    def value(field):
+        if field.message_type:
+            return random_message(field.message_type, noise, words, depth + 1)
+        drawn = noise.choice({field.CPPTYPE_STRING: words, field.CPPTYPE_BOOL: (False, True)}.get(field.cpp_type, NUMBERS))
+        return drawn.encode() if field.type == field.TYPE_BYTES else drawn
+
+    for field in kind.fields:
+        if depth > 4 or noise.random() < 0.5:
+            continue
+        given = [value(field) for _ in range(noise.randrange(4))] if field.label == field.LABEL_REPEATED else value(field)
+        with contextlib.suppress(TypeError, ValueError, AttributeError):  # beyond what the type holds; or a map
+            made.MergeFrom(type(made)(**{field.name: given}))
+    return made
+
+
+def random_calls(addr, noise=random.Random(7)):
+    """Of every method, one after the other; a stream is left after two messages."""
+    client = Client(addr)
+    with client.channel:
+        words = ("", "a", "\0", "x" * 5000, TEXT.text, client.made(), "sessions/none", "tenants/some")
+        for _ in range(500):
+            method = noise.choice(METHODS)
+            said = random_message(method.input_type, noise, words).SerializeToString() if noise.random() < 0.9 else noise.randbytes(noise.randrange(64))
+            name = f"/{method.containing_service.full_name}/{method.name}"
+            answer = client.channel.unary_stream(name)(said, timeout=1)
+            with contextlib.suppress(grpc.RpcError):
+                for _ in itertools.islice(answer, 2):
+                    pass
+            answer.cancel()
+
+
 def orderly_calls(addr):
     """No attack: the same number, all good, to compare with."""
     with Connection(addr) as connection:
@@ -179,5 +220,5 @@ def orderly_answers(addr):
 
 
 ATTACKS = (what_is_no_http2, silent_connections, clients_that_are_killed, readers_that_take_nothing, streams_that_are_reset, streams_without_a_request, headers_without_an_end,
-           headers_that_are_named_often, settings_without_an_end, compressed_bombs, requests_that_are_no_message)
+           headers_that_are_named_often, settings_without_an_end, compressed_bombs, requests_that_are_no_message, random_calls)
 ORDERLY = (orderly_calls, orderly_answers)
