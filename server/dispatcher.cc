@@ -24,7 +24,6 @@ constexpr absl::Duration kOnItsWay = absl::Milliseconds(100);  // a call, to her
 Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics& metrics)
     : engine_(engine),
       options_(options),
-      measure_every_(options.measure_every),
       metrics_(metrics),
       clock_(options.clock),
       scheduler_({.pages_total = engine.memory().pages_total,
@@ -32,11 +31,11 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
                   .step_rows_max = options.step_rows_max,
                   .queue_max = options.queue_max,
                   .reader_patience = options.reader_patience}),
-      pace_(options.inter_token_target),
+      pace_(options.live.inter_token_target),
       tenants_(std::make_shared<const TenantTable>(options.tenants), options.clock.Now(), metrics, options.tenant_uses),
       sessions_(options.sessions_max, options.session_names, options.model),
       watchers_(options.watchers_max),
-      shadows_(engine, options.shadow, metrics),
+      shadows_(engine, options.live.shadow, metrics),
       drafter_(options.draft_engine, options.draft_policy, metrics.worker().drafts),
       sampler_(engine.config().vocab) {
   CountLoad();
@@ -94,9 +93,10 @@ void Dispatcher::SetTenants(std::shared_ptr<const TenantTable> tenants) {
                     [this](const TenantAccount& account) { Deliver(ChangeOf(account)); });
 }
 
-void Dispatcher::SetQuality(const QualityOptions& quality) {
-  measure_every_ = quality.measure_every;
-  shadows_.SetShare(quality.shadow_share);
+void Dispatcher::SetLive(const LiveOptions& live) {
+  options_.live = live;
+  pace_.SetTarget(live.inter_token_target);
+  shadows_.SetOptions(live.shadow);
 }
 
 absl::StatusOr<SessionId> Dispatcher::LetIn(const SessionRequest& request, int64_t pages) {
@@ -501,7 +501,7 @@ bool Dispatcher::IsLate(const Call& call, const absl::Status& status) const {
   if (!absl::IsDeadlineExceeded(status) && !absl::IsCancelled(status)) return false;
   if ((call.request.decodes ? call.first_token : call.first_step) != absl::InfiniteFuture()) return false;
   const absl::Duration waited = clock_.Now() - call.arrived;
-  return waited > options_.ttft_target && waited + kOnItsWay >= 0.98 * (call.request.deadline - call.arrived);
+  return waited > options_.live.ttft_target && waited + kOnItsWay >= 0.98 * (call.request.deadline - call.arrived);
 }
 
 void Dispatcher::CountCall(Call& call, const CallEnd& end) {
@@ -513,8 +513,8 @@ void Dispatcher::CountCall(Call& call, const CallEnd& end) {
   phases.decode.Add(absl::ToDoubleSeconds(timings.decode));
   phases.blocked.Add(absl::ToDoubleSeconds(call.blocked));
   call.session->policy_metrics->cache_tokens.Observe(call.session->cache->cache_length());
-  if (end.status.ok() && timings.first_token && *timings.first_token <= options_.ttft_target &&
-      timings.decode <= options_.inter_token_target * (call.generated - 1)) {
+  if (end.status.ok() && timings.first_token && *timings.first_token <= options_.live.ttft_target &&
+      timings.decode <= options_.live.inter_token_target * (call.generated - 1)) {
     call.session->tenant_metrics->in_time.Add();
   }
   if (IsLate(call, end.status)) call.session->tenant_metrics->late.Add();

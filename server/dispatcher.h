@@ -51,21 +51,26 @@ struct SwapOptions {
   absl::StatusOr<std::unique_ptr<LoadedSession>> (*load)(const ImageLimits&, int32_t vocab, SnapshotBytes) = nullptr;
 };
 
-struct DispatcherOptions {
-  int32_t step_rows_max = 64;
-  int32_t queue_max = 4096;  // calls that wait or run
-  int32_t sessions_max = 100000;
-  int32_t watchers_max = 64;  // of evictions, of all tenants
-  absl::Duration reader_patience = absl::Seconds(60);
+// What of its options a running dispatcher takes anew.
+struct LiveOptions {
   // A request is in time that ends well with its first token within the one, and the others, on average, within the
   // other of each other: for which prompts beside it wait (server/step_pace.h).
   absl::Duration ttft_target = absl::Milliseconds(2500);
   absl::Duration inter_token_target = absl::Milliseconds(100);
   int32_t measure_every = 16;  // of a session's steps that evict, how many for one whose loss is measured; 0: none is
+  ShadowOptions shadow = {};
+};
+
+struct DispatcherOptions {
+  LiveOptions live = {};
+  int32_t step_rows_max = 64;
+  int32_t queue_max = 4096;  // calls that wait or run
+  int32_t sessions_max = 100000;
+  int32_t watchers_max = 64;  // of evictions, of all tenants
+  absl::Duration reader_patience = absl::Seconds(60);
   // Of the time that the last step took, how much a piece of work on a cache may take before the next one: what is
   // begun is finished beyond that, a lane for each thread. 0: so many lanes a piece.
   double work_share = 0.5;
-  ShadowOptions shadow = {};
   Engine* draft_engine = nullptr;  // of the draft model (server/draft_model.h); outlives the dispatcher; null: none
   ValidSpec draft_policy = {};     // of its caches
   TenantTable tenants = {};
@@ -81,12 +86,6 @@ struct DispatcherOptions {
   std::shared_ptr<TenantUses> tenant_uses = {};  // null: it has its own
   SessionNames* session_names = nullptr;         // outlive the dispatcher; null: there are no other models
   ModelId model = 0;                             // whose sessions these are, among them
-};
-
-// What of its options a running dispatcher takes anew, as there.
-struct QualityOptions {
-  int32_t measure_every = 16;
-  double shadow_share = 0;
 };
 
 // Who waits for what the dispatcher does in pieces.
@@ -167,7 +166,7 @@ class Dispatcher {
   // From now on, of what is new; the scheduler's weights at once.
   void SetTenants(std::shared_ptr<const TenantTable> tenants);
   // From the next step on, of sessions that are open, too: shadows begin and end. REQUIRES: no step is under way.
-  void SetQuality(const QualityOptions& quality);
+  void SetLive(const LiveOptions& live);
   // dispatcher_experiments.cc
   // What the arm's policy needs that no session could have: CreateSession's refusals that do not depend on who else is
   // there.
@@ -500,8 +499,7 @@ class Dispatcher {
   void CountLoad();
 
   Engine& engine_;
-  const DispatcherOptions options_;
-  int32_t measure_every_;  // in the place of that option
+  DispatcherOptions options_;  // but for what is live, as it was made with
   Metrics& metrics_;
   const Clock clock_;
   Scheduler scheduler_;

@@ -274,7 +274,8 @@ void Dispatcher::Charge(Call& call, int32_t tokens, StepPhase phase, absl::Time 
 
 // Whether the session's next step that evicts is measured.
 bool Dispatcher::IsMeasured(const OpenSession& session) const {
-  return measure_every_ > 0 && session.evicting_steps % measure_every_ == 0;
+  const int32_t every = options_.live.measure_every;
+  return every > 0 && session.evicting_steps % every == 0;
 }
 
 bool Dispatcher::PrepareBlock(Call& call, int32_t tokens, BatchRow& row) {

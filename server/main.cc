@@ -197,6 +197,14 @@ ModelTable ModelsFrom(const config::v1::Config& config) {
   return models;
 }
 
+LiveOptions LiveFrom(const config::v1::Config& config) {
+  return {.ttft_target = ToDuration(config.scheduling().ttft_target()),
+          .inter_token_target = ToDuration(config.scheduling().inter_token_target()),
+          .measure_every = static_cast<int32_t>(config.quality().measure_every()),
+          .shadow = {.share = config.quality().shadow_share(),
+                     .tokens_max = static_cast<int32_t>(config.quality().shadow_tokens_max())}};
+}
+
 absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   ServerOptions options = {.message_bytes_max = static_cast<int64_t>(config.server().message_size_max()),
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
@@ -258,16 +266,12 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                    .budget = static_cast<int32_t>(config.model().draft_budget()),
                    .arena_bytes = static_cast<int64_t>(config.model().draft_arena())};
   options.models = ModelsFrom(config);
-  options.work = {.step_rows_max = static_cast<int32_t>(config.scheduling().rows_max()),
+  options.work = {.live = LiveFrom(config),
+                  .step_rows_max = static_cast<int32_t>(config.scheduling().rows_max()),
                   .queue_max = static_cast<int32_t>(config.scheduling().queue_max()),
                   .sessions_max = static_cast<int32_t>(config.cache().sessions_max()),
                   .watchers_max = static_cast<int32_t>(config.server().watchers_max()),
                   .reader_patience = ToDuration(config.server().reader_patience()),
-                  .ttft_target = ToDuration(config.scheduling().ttft_target()),
-                  .inter_token_target = ToDuration(config.scheduling().inter_token_target()),
-                  .measure_every = static_cast<int32_t>(config.quality().measure_every()),
-                  .shadow = {.share = config.quality().shadow_share(),
-                             .tokens_max = static_cast<int32_t>(config.quality().shadow_tokens_max())},
                   .snapshot_every = static_cast<int64_t>(config.store().snapshot_every())};
   options.work.tenants = TenantsFrom(config);
   if (!config.experiments().file().empty()) {
@@ -284,11 +288,6 @@ void AllowFiles() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-QualityOptions QualityFrom(const config::v1::Config& config) {
-  return {.measure_every = static_cast<int32_t>(config.quality().measure_every()),
-          .shadow_share = config.quality().shadow_share()};
-}
-
 // What of a configuration a running server takes.
 ConfigFile::Steps StepsOf(Server& server) {
   return {.check =
@@ -300,7 +299,7 @@ ConfigFile::Steps StepsOf(Server& server) {
               [&server](const config::v1::Config& now) {
                 EBB_TRY(server.SetTenants(TenantsFrom(now)));
                 EBB_TRY(server.SetModels(ModelsFrom(now), ToDuration(now.server().drain_timeout())));
-                server.SetQuality(QualityFrom(now));
+                server.SetLive(LiveFrom(now));
                 SetLogLevel(LevelFrom(now));
                 return absl::OkStatus();
               }};

@@ -104,7 +104,7 @@ class RunningServer final : public Server {
                            tenants_.set(table);
                            for (const ModelLease& model : models_->Loaded()) model->worker().SetTenants(table);
                          }),
-        quality_{.measure_every = options.work.measure_every, .shadow_share = options.work.shadow.share} {}
+        live_(options.work.live) {}
 
   ~RunningServer() override {
     Stop(absl::ZeroDuration());
@@ -124,7 +124,7 @@ class RunningServer final : public Server {
             .joined =
                 [this] {
                   tenant_settings_.Renew();
-                  TellQuality();
+                  TellLive();
                 },
             .changed = [this](const std::string& name,
                               ModelState state) { SetServing(HealthName(name), state == ModelState::kServing); }});
@@ -240,12 +240,12 @@ class RunningServer final : public Server {
     return absl::OkStatus();
   }
 
-  void SetQuality(const QualityOptions& quality) override {
+  void SetLive(const LiveOptions& live) override {
     {
-      const std::lock_guard lock(quality_mutex_);
-      quality_ = quality;
+      const std::lock_guard lock(live_mutex_);
+      live_ = live;
     }
-    TellQuality();
+    TellLive();
   }
 
   absl::Status CheckModels(const ModelTable& models) const override {
@@ -325,9 +325,9 @@ class RunningServer final : public Server {
   Metrics& metrics() const { return main_->metrics(); }
 
   // Once more, too, when there is a model that was not there yet: it began with what the server was started with.
-  void TellQuality() {
-    const std::lock_guard lock(quality_mutex_);  // whoever tells last tells what is in force
-    for (const ModelLease& model : models_->Loaded()) model->worker().SetQuality(quality_);
+  void TellLive() {
+    const std::lock_guard lock(live_mutex_);  // whoever tells last tells what is in force
+    for (const ModelLease& model : models_->Loaded()) model->worker().SetLive(live_);
   }
 
   // Whatever their files are like: a server starts, and goes on, while one of its models cannot be loaded.
@@ -530,8 +530,8 @@ class RunningServer final : public Server {
   const Clock clock_ = {};
   CurrentTenants tenants_;
   TenantSettings tenant_settings_;
-  std::mutex quality_mutex_;
-  QualityOptions quality_;  // under quality_mutex_
+  std::mutex live_mutex_;
+  LiveOptions live_;  // under live_mutex_
   OpenStreams streams_;
   Experiments experiments_;
   SessionNames names_;

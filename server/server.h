@@ -108,8 +108,8 @@ class Server {
   // Any thread. The weights, quotas and policies of tenants, listed or not, from now on. What CheckTenants refuses
   // changes nothing.
   virtual absl::Status SetTenants(const TenantTable& tenants) = 0;
-  // Any thread. What is measured of evictions, of all models' sessions, from now on.
-  virtual void SetQuality(const QualityOptions& quality) = 0;
+  // Any thread. Of all models, from now on.
+  virtual void SetLive(const LiveOptions& live) = 0;
   // Any thread. Which models there are beside the one that the server started with: those that are new are loaded,
   // those that are gone may finish their calls for `patience`, and whoever watches is told of each. What CheckModels
   // refuses changes nothing, but for a file that is no model: it is found so when it is loaded.

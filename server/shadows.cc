@@ -111,12 +111,12 @@ void Shadows::End(SessionId session) {
   shadows_.erase(shadow);
 }
 
-void Shadows::SetShare(double share) {
-  options_.share = share;
+void Shadows::SetOptions(const ShadowOptions& options) {
+  options_ = options;
   for (auto& [session, shadow] : shadows_) {
-    if (shadow.draw >= share) Drop(shadow);
+    if (shadow.draw >= options.share) Drop(shadow);
   }
-  std::erase_if(shadows_, [share](const auto& entry) { return entry.second.draw >= share; });
+  std::erase_if(shadows_, [&options](const auto& entry) { return entry.second.draw >= options.share; });
 }
 
 void Shadows::EndLost() {

@@ -65,8 +65,9 @@ class Shadows {
   bool DropYoungest();
   // The session is gone, and its shadow with it.
   void End(SessionId session);
-  // Of sessions, from now on; shadows of those that are no longer sampled end. REQUIRES: no step is under way.
-  void SetShare(double share);
+  // From now on: shadows of sessions that are no longer sampled end, and those that run keep the length they have
+  // reserved. REQUIRES: no step is under way.
+  void SetOptions(const ShadowOptions& options);
   // The device failed: shadows that it took with it end, and others may begin.
   void EndLost();
 

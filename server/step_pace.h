@@ -20,7 +20,8 @@ class StepPace {
   static constexpr int32_t kFree = std::numeric_limits<int32_t>::max();
 
   // `target`: > 0, infinite for no pace at all.
-  explicit StepPace(absl::Duration target) : target_(absl::ToDoubleSeconds(target)) {}
+  explicit StepPace(absl::Duration target) { SetTarget(target); }
+  void SetTarget(absl::Duration target) { target_ = absl::ToDoubleSeconds(target); }
 
   // A step of so many tokens, >= 1, is over.
   void Took(int32_t tokens, absl::Duration took);
@@ -30,7 +31,7 @@ class StepPace {
   int32_t tokens() const;
 
  private:
-  const double target_;  // seconds, as all that follows
+  double target_ = 0;  // seconds, as all that follows
   double mean_tokens_ = 0;
   double mean_ = 0;
   double spread_ = 0;   // variance of the tokens

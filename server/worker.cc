@@ -53,8 +53,8 @@ void Worker::SetTenants(std::shared_ptr<const TenantTable> tenants) {
       [tenants = std::move(tenants)](Dispatcher& dispatcher) mutable { dispatcher.SetTenants(std::move(tenants)); });
 }
 
-void Worker::SetQuality(const QualityOptions& quality) {
-  mailbox_.Post([quality](Dispatcher& dispatcher) { dispatcher.SetQuality(quality); });
+void Worker::SetLive(const LiveOptions& live) {
+  mailbox_.Post([live](Dispatcher& dispatcher) { dispatcher.SetLive(live); });
 }
 
 void Worker::Drain(absl::Duration patience) {

@@ -98,7 +98,7 @@ class Worker {
   // Any thread. Between two steps; of what is new from then on.
   void SetTenants(std::shared_ptr<const TenantTable> tenants);
   // Likewise, of sessions that are open, too.
-  void SetQuality(const QualityOptions& quality);
+  void SetLive(const LiveOptions& live);
 
   // Any thread. From now on nothing new is taken; calls that run end on their own or after `patience`. Once.
   void Drain(absl::Duration patience);

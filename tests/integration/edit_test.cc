@@ -79,7 +79,7 @@ class EditTest : public testing::Test {
 
   TestServer server_{[](ServerOptions& options) {
     options.http_listen = {.host = "127.0.0.1", .port = 0};
-    options.work.shadow = {.share = 1};  // every session has a twin, which must not go on with what was replaced
+    options.work.live.shadow = {.share = 1};  // every session has a twin, which must not go on with what was replaced
   }};
   TestClient client_{server_.address(), "acme"};
 };

@@ -54,8 +54,8 @@ class Experiment : public testing::Test {
   Experiment()
       : server_([](ServerOptions& options) {
           options.http_listen = {.host = "127.0.0.1", .port = 0};
-          options.work.measure_every = 1;
-          options.work.shadow = {.share = 1, .tokens_max = 256};
+          options.work.live.measure_every = 1;
+          options.work.live.shadow = {.share = 1, .tokens_max = 256};
         }),
         client_(server_.address()) {}
 

@@ -78,7 +78,7 @@ class GpuFaultTest : public testing::Test {
   explicit GpuFaultTest(bool is_journaled = true, double shadows = 0, bool recovers = true)
       : worker_(std::make_unique<Worker>(
             OpenPlaced(file_.path()),
-            DispatcherOptions{.shadow = {.share = shadows},
+            DispatcherOptions{.live = {.shadow = {.share = shadows}},
                               .journal = is_journaled ? &journal_ : nullptr,
                               .recover = recovers ? [this](const SessionName& name) { recovery_.Add(name); }
                                                   : std::function<void(const SessionName&)>()},

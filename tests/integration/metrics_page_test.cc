@@ -118,13 +118,28 @@ TEST(Goodput, CountsRequestsThatMeetBothTargets) {
         std::tuple(absl::Hours(1), absl::ZeroDuration(), 0)}) {
     const TestServer server([&](ServerOptions& options) {
       options.http_listen = {.host = "127.0.0.1", .port = 0};
-      options.work.ttft_target = first;
-      options.work.inter_token_target = others;
+      options.work.live.ttft_target = first;
+      options.work.live.inter_token_target = others;
     });
     TestClient client(server.address());
     EXPECT_TRUE(client.Generate(GenerateText("", "Once upon a time", 8)).status.ok());
     EXPECT_EQ(server.Metric("ebb_requests_in_time_total{tenant=\"default\"}"), in_time);
   }
+}
+
+TEST(Goodput, GoesByTheTargetsInForce) {
+  TestServer server([](ServerOptions& options) { options.http_listen = {.host = "127.0.0.1", .port = 0}; });
+  TestClient client(server.address());
+  const auto in_time_with = [&](absl::Duration first, absl::Duration others) {
+    const double before = server.Metric("ebb_requests_in_time_total{tenant=\"default\"}");
+    server.server().SetLive({.ttft_target = first, .inter_token_target = others});
+    EXPECT_TRUE(client.Generate(GenerateText("", "Once upon a time", 8)).status.ok());
+    return server.Metric("ebb_requests_in_time_total{tenant=\"default\"}") - before;
+  };
+  EXPECT_EQ(in_time_with(absl::Hours(1), absl::Hours(1)), 1);
+  EXPECT_EQ(in_time_with(absl::ZeroDuration(), absl::Hours(1)), 0);
+  EXPECT_EQ(in_time_with(absl::Hours(1), absl::Nanoseconds(1)), 0);
+  EXPECT_EQ(in_time_with(absl::Hours(1), absl::Hours(1)), 1);
 }
 
 TEST(Store, SaysHowMuchRoomItHas) {
@@ -295,7 +310,7 @@ TEST(Quality, OneEvictingStepInSoManyIsMeasured) {
     SCOPED_TRACE(every);
     const TestServer server([every](ServerOptions& options) {
       options.http_listen = {.host = "127.0.0.1", .port = 0};
-      options.work.measure_every = every;
+      options.work.live.measure_every = every;
     });
     TestClient client(server.address());
     const std::string name = client.Create(SessionWith(StreamingPolicy(kBudget))).name();
@@ -316,7 +331,7 @@ TEST(Quality, OneEvictingStepInSoManyIsMeasured) {
 TEST(Quality, WhatCallsEvictIsMeasuredEachTime) {
   const TestServer server([](ServerOptions& options) {
     options.http_listen = {.host = "127.0.0.1", .port = 0};
-    options.work.measure_every = 0;
+    options.work.live.measure_every = 0;
   });
   TestClient client(server.address());
   const std::string name = client.Create(SessionWith(StreamingPolicy(kBudget))).name();

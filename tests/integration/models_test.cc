@@ -345,7 +345,7 @@ TEST_F(ModelsTest, QuotasAreOfAllModels) {
 
 TEST_F(ModelsTest, OneThatComesLaterHasTheQualityInForce) {
   Start({});
-  server_->server().SetQuality({.shadow_share = 1});
+  server_->server().SetLive({.shadow = {.share = 1}});
   ASSERT_THAT(server_->server().SetModels({{"other", Spec(other_)}}, kHours), IsOk());
   WaitFor("other", v1::MODEL_STATE_SERVING);
   Tokens(Prefilled("other"), 5);

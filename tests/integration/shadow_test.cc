@@ -28,7 +28,7 @@ class Shadow : public testing::Test {
   explicit Shadow(ShadowOptions shadow = {.share = 1}, int64_t arena_bytes = 64 << 20)
       : server_([=](ServerOptions& options) {
           options.http_listen = {.host = "127.0.0.1", .port = 0};
-          options.work.shadow = shadow;
+          options.work.live.shadow = shadow;
           options.engine.arena_bytes = arena_bytes;
         }),
         client_(server_.address()) {}
@@ -97,34 +97,47 @@ TEST_F(Shadow, OfATightBudgetDiverges) {
 }
 
 TEST_F(Shadow, BeginsAndEndsWithTheShareOfARunningServer) {
-  server_.server().SetQuality({.shadow_share = 0});
+  server_.server().SetLive({.shadow = {.share = 0}});
   const std::string name = Primed(StreamingPolicy(24));
   Run(name, 10);
   EXPECT_EQ(Of("streaming", "tokens_total"), 0);
-  server_.server().SetQuality({.shadow_share = 1});
+  server_.server().SetLive({.shadow = {.share = 1}});
   Run(name, 50);
   EXPECT_EQ(server_.Metric("ebb_shadows"), 1) << "of a session that was open";
   const double compared = Of("streaming", "tokens_total");
   EXPECT_GT(compared, 0);
-  server_.server().SetQuality({.shadow_share = 0});
+  server_.server().SetLive({.shadow = {.share = 0}});
   Run(name, 10);
   EXPECT_EQ(server_.Metric("ebb_shadows"), 0);
   EXPECT_EQ(Of("streaming", "tokens_total"), compared);
   ExpectNoPageLeaked();
-  server_.server().SetQuality({.shadow_share = 1});
+  server_.server().SetLive({.shadow = {.share = 1}});
   Run(name, 50);
   EXPECT_GT(Of("streaming", "tokens_total"), compared) << "another begins";
 }
 
 TEST_F(Shadow, MeasuresAsManyEvictionsAsARunningServerIsToldTo) {
   const auto measured = [&] { return server_.Metric("ebb_eviction_attention_mass_lost_count{policy=\"streaming\"}"); };
-  server_.server().SetQuality({.measure_every = 0});
+  server_.server().SetLive({.measure_every = 0});
   const std::string name = Primed(StreamingPolicy(24));
   Run(name, 30);
   EXPECT_EQ(measured(), 0);
-  server_.server().SetQuality({.measure_every = 1});
+  server_.server().SetLive({.measure_every = 1});
   Run(name, 30);
   EXPECT_EQ(measured(), 30);
+}
+
+TEST_F(Shadow, FollowsForAsLongAsARunningServerIsToldTo) {
+  server_.server().SetLive({.shadow = {.share = 1, .tokens_max = 30}});
+  const std::string name = Primed(StreamingPolicy(24));
+  Run(name, 50);
+  EXPECT_EQ(server_.Metric("ebb_shadows"), 0);
+  const double compared = Of("streaming", "tokens_total");
+  server_.server().SetLive({.shadow = {.share = 1, .tokens_max = 300}});
+  const std::string other = Primed(StreamingPolicy(24));
+  Run(other, 50);
+  EXPECT_EQ(server_.Metric("ebb_shadows"), 1) << "of the one that began after it";
+  EXPECT_GE(Of("streaming", "tokens_total"), compared + 50);
 }
 
 class ShadowInOneMebibyte : public Shadow {

@@ -93,7 +93,7 @@ class VerifyTest : public testing::Test {
 
   TestServer server_{[](ServerOptions& options) {
     options.http_listen = {.host = "127.0.0.1", .port = 0};
-    options.work.shadow = {.share = 1};  // every session has a twin, which knows no drafts
+    options.work.live.shadow = {.share = 1};  // every session has a twin, which knows no drafts
   }};
   TestClient client_{server_.address(), "acme"};
 };

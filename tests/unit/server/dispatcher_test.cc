@@ -273,7 +273,7 @@ TEST_F(DispatcherTest, ACallPastItsDeadlineRunsNothing) {
 // For which any time is long enough.
 class HastyDispatcherTest : public DispatcherTest {
  protected:
-  HastyDispatcherTest() : DispatcherTest({.ttft_target = absl::ZeroDuration()}) {}
+  HastyDispatcherTest() : DispatcherTest({.live = {.ttft_target = absl::ZeroDuration()}}) {}
 
   // Leaves a call waiting until its time is over.
   RecordedCall& Keep(CallId id, const std::string& session) {

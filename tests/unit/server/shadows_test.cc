@@ -97,7 +97,7 @@ SessionRequest FullRequest(const std::string& id, int32_t budget) {
 
 TEST(Shadows, LeaveTheSessionsTokensAsTheyAre) {
   Shadowed alone({});
-  Shadowed followed({.shadow = {.share = 1}});
+  Shadowed followed({.live = {.shadow = {.share = 1}}});
   const std::vector<int32_t> tokens = alone.Answer(OpenRequest("a"), 40, 60);
   EXPECT_THAT(followed.Answer(OpenRequest("a"), 40, 60), ElementsAreArray(tokens));
   EXPECT_EQ(alone.worker().shadows.value(), 0);
@@ -110,13 +110,13 @@ TEST(Shadows, LeaveTheSessionsTokensAsTheyAre) {
 }
 
 TEST(Shadows, RideOnlyInRowsThatAreLeft) {
-  Shadowed shadowed({.step_rows_max = 1, .shadow = {.share = 1}});
+  Shadowed shadowed({.live = {.shadow = {.share = 1}}, .step_rows_max = 1});
   EXPECT_THAT(shadowed.Answer(OpenRequest("a"), 40, 20), SizeIs(20));
   EXPECT_EQ(shadowed.policy("streaming").shadow_tokens.value(), 0);
 }
 
 TEST(Shadows, StayOutOfStepsWhileARequestWaitsForItsFirst) {
-  Shadowed shadowed({.shadow = {.share = 1}}, 16);  // a block of the second session finds no room beside a token
+  Shadowed shadowed({.live = {.shadow = {.share = 1}}}, 16);  // a block of the second session finds no room beside a token
   const PolicyMetrics& policy = shadowed.policy("streaming");
   int32_t waited = 0;
   double compared = 0;
@@ -133,7 +133,7 @@ TEST(Shadows, StayOutOfStepsWhileARequestWaitsForItsFirst) {
 }
 
 TEST(Shadows, MakeUpForWhatFoundNoRoom) {
-  Shadowed shadowed({.shadow = {.share = 1}}, 16);  // two of three blocks fill their steps
+  Shadowed shadowed({.live = {.shadow = {.share = 1}}}, 16);  // two of three blocks fill their steps
   EXPECT_THAT(shadowed.Answer(FullRequest("a", 200), 40, 60), SizeIs(60));
   // It takes 8 tokens beside the third block, 15 beside each of the first two tokens of the answer, then all 5 that are
   // missing.
@@ -142,7 +142,7 @@ TEST(Shadows, MakeUpForWhatFoundNoRoom) {
 }
 
 TEST(Shadows, EndWhereTheSessionOutgrowsThem) {
-  Shadowed shadowed({.shadow = {.share = 1, .tokens_max = 30}});
+  Shadowed shadowed({.live = {.shadow = {.share = 1, .tokens_max = 30}}});
   EXPECT_THAT(shadowed.Answer(OpenRequest("a"), 20, 50), SizeIs(50));
   EXPECT_EQ(shadowed.policy("streaming").shadow_tokens.value(), 2 + 10);
   EXPECT_EQ(shadowed.worker().shadow_drops.length.value(), 1);
@@ -151,14 +151,14 @@ TEST(Shadows, EndWhereTheSessionOutgrowsThem) {
 }
 
 TEST(Shadows, EndAsSoonAsTheyCannotCatchUp) {
-  Shadowed shadowed({.shadow = {.share = 1, .tokens_max = 30}}, 16);
+  Shadowed shadowed({.live = {.shadow = {.share = 1, .tokens_max = 30}}}, 16);
   EXPECT_THAT(shadowed.Answer(FullRequest("a", 200), 40, 1), SizeIs(1));
   EXPECT_EQ(shadowed.worker().shadow_drops.length.value(), 1) << "there is room for 8 tokens beside the third block";
   EXPECT_EQ(shadowed.worker().shadows.value(), 0);
 }
 
 TEST(Shadows, DoNotBeginWithoutFreePages) {
-  Shadowed shadowed({.shadow = {.share = 1, .tokens_max = 1 << 24}});
+  Shadowed shadowed({.live = {.shadow = {.share = 1, .tokens_max = 1 << 24}}});
   EXPECT_THAT(shadowed.Answer(OpenRequest("a"), 20, 50), SizeIs(50));
   EXPECT_EQ(shadowed.policy("streaming").shadow_tokens.value(), 0);
   EXPECT_EQ(shadowed.worker().shadow_drops.no_room.value(), 1) << "tried once";

@@ -74,6 +74,16 @@ TEST(StepPace, GoesToLongerStepsByAndBy) {
   EXPECT_EQ(pace.tokens(), 2) << "and that is forgotten";
 }
 
+TEST(StepPace, KeepsWhatItHasLearntForAnotherTarget) {
+  StepPace pace(kTarget);
+  for (int step = 0; step < 100; ++step) pace.Took(1 + step % 128, Line(10, 0.5, 1 + step % 128));
+  EXPECT_NEAR(pace.tokens(), 180, 1);
+  pace.SetTarget(absl::Milliseconds(30));
+  EXPECT_NEAR(pace.tokens(), 40, 1);
+  pace.SetTarget(absl::Milliseconds(10));
+  EXPECT_EQ(pace.tokens(), 0);
+}
+
 TEST(StepPace, HasNoTimeWhereOneTokenTakesTooLong) {
   StepPace pace(kTarget);
   for (const int32_t tokens : {1, 2, 9, 1}) pace.Took(tokens, Line(150, 1, tokens));

@@ -39,10 +39,10 @@ tolerations:
 metadata:
   labels: {{- include "ebb.labels" . | nindent 4 }}
   annotations:
-    {{- $config := omit (include "ebb.config" . | fromYaml) "tenants" "tenant_defaults" "models" }}
+    {{- $config := omit (include "ebb.config" . | fromYaml) "tenants" "tenant_defaults" "models" "quality" }}
     {{- $_ := set $config "log" (omit (default dict $config.log) "level") }}
-    {{- $_ := set $config "quality" (omit (default dict $config.quality) "measure_every" "shadow_share") }}
-    # Without what a running server takes: tenants, their defaults, models, log.level and what of quality is live.
+    {{- $_ := set $config "scheduling" (omit (default dict $config.scheduling) "ttft_target" "inter_token_target") }}
+    # Without what a running server takes: tenants, their defaults, models, quality, log.level and the targets of scheduling.
     checksum/config: {{ toYaml $config | sha256sum }}
     {{- with merge (dict) .Values.podAnnotations .Values.commonAnnotations }}
     {{- toYaml . | nindent 4 }}
