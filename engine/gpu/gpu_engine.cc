@@ -86,7 +86,8 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
     const auto count = static_cast<int32_t>(row.tokens.size());
     EBB_CHECK(row.session->CanAppend(count).ok());
     const int32_t first = step.rows;
-    const gpu::SessionView view = row.session->View(first, {.tokens = count, .prompt_ends = row.prompt_ends});
+    gpu::SessionView view = row.session->View(first, {.tokens = count, .prompt_ends = row.prompt_ends});
+    if (count > 1) view.first_strip = std::exchange(step.block_strips, step.block_strips + gpu::LaidStrips(view.slots));
     step.row_session.insert(step.row_session.end(), row.tokens.size(), static_cast<int32_t>(step.sessions.size()));
     step.sessions.push_back(view);
     step.tokens.insert(step.tokens.end(), row.tokens.begin(), row.tokens.end());
@@ -219,12 +220,12 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   if (step.observes) EBB_TRY(Grow(scores_, singles * step.slots_max * kFloat));
   if (!step.decodes()) {
     const int64_t row_bytes = int64_t{2} * gpu::LaidTerms(ElementOf(options_.kv_type)) * c.head_dim;
-    const int64_t slots = int64_t{step.blocks()} * c.kv_heads * step.block_slots_max;
+    const int64_t strips = int64_t{step.block_strips} * c.kv_heads;
     const int64_t tiles = c.kv_heads * gpu::LaidTiles(rows - step.single, c.group(), step.blocks());
     EBB_TRY(Grow(laid_q_, tiles * gpu::LaidTileWords(ElementOf(options_.kv_type), c.head_dim) * 4));
-    EBB_TRY(Grow(laid_kv_, slots * 2 * row_bytes));
-    EBB_TRY(Grow(laid_position_, slots * 4));
-    EBB_TRY(Grow(laid_earliest_, slots / gpu::kStripSlots * 4));
+    EBB_TRY(Grow(laid_kv_, strips * gpu::kStripSlots * 2 * row_bytes));
+    EBB_TRY(Grow(laid_position_, strips * gpu::kStripSlots * 4));
+    EBB_TRY(Grow(laid_earliest_, strips * 4));
   }
   EBB_TRY(Grow(logits_, wanted * c.vocab * kFloat));
   EBB_TRY(Grow(next_, wanted * 4));

@@ -171,6 +171,7 @@ class GpuEngine {
     bool blocks_observe = false;             // of the others, any
     int32_t block_slots_max = 0;             // of these, who bring
     int32_t block_tokens_max = 0;            // so many
+    int32_t block_strips = 0;                // of all their lanes of a KV head
     // Of each session, where what it asks for of those who leave lies among what the device tells.
     std::vector<Run> left = {}, losses = {};
     int64_t left_count = 0, loss_count = 0;
