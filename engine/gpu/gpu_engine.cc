@@ -155,7 +155,17 @@ absl::Status GpuEngine::Renew(Buffer& buffer, int64_t bytes) {
   buffer.memory = {};
   EBB_ASSIGN(buffer.memory, gpu_->Allocate(bytes, "a step's activations"));
   working_bytes_ += bytes;
+  grown_.insert(&buffer);
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> GpuEngine::LetGo() {
+  EBB_TRY(gpu_->Use());
+  EBB_TRY(gpu_->Wait());  // what runs may use them
+  recordings_.clear();
+  for (Buffer* const buffer : grown_) buffer->memory = {};
+  grown_.clear();
+  return std::exchange(working_bytes_, 0) > 0;
 }
 
 // For linear_rows, of whichever product wants most.
@@ -191,7 +201,18 @@ absl::Status GpuEngine::GrowCounters(Buffer& buffer, int64_t count) {
   return gpu_->CopyIn(std::span<const int32_t>(none), buffer.as<int32_t>());
 }
 
+// What a larger step left, or one of another kind, is not to keep a step from running that fits without it. Of one that
+// does not, nothing stays.
 absl::Status GpuEngine::Reserve(const Step& step) {
+  absl::Status reserved = ReserveAll(step);
+  if (!absl::IsResourceExhausted(reserved)) return reserved;
+  EBB_TRY(LetGo().status());
+  reserved = ReserveAll(step);
+  if (absl::IsResourceExhausted(reserved)) EBB_TRY(LetGo().status());
+  return reserved;
+}
+
+absl::Status GpuEngine::ReserveAll(const Step& step) {
   const ModelConfig& c = model_.config;
   const int64_t rows = step.rows;
   const int64_t heads = rows * c.heads;

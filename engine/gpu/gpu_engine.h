@@ -27,6 +27,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -110,14 +111,18 @@ class GpuEngine {
   GpuSession::Shape ShapeOf(int32_t block_max, int32_t capacity) const;
 
   // One step. UNAVAILABLE GPU_FAULT: the step's sessions are lost, and say so from then on. RESOURCE_EXHAUSTED
-  // GPU_OUT_OF_MEMORY: there is no room for a step of this size, and nothing happened. REQUIRES: every row's session
-  // CanAppend its tokens.
+  // GPU_OUT_OF_MEMORY or HOST_OUT_OF_MEMORY: there is no room for a step of this size, whatever was kept of the steps
+  // before (LetGo), and nothing happened. REQUIRES: every row's session CanAppend its tokens.
   absl::Status Run(std::span<GpuRow> rows);
 
   // Run in two parts, between which the host does as it likes: the device computes. `rows` outlive the second, which
   // comes next, unless the first refuses.
   absl::Status Start(std::span<GpuRow> rows);
   absl::Status Finish();
+
+  // Gives back the device's memory that steps work in; the next takes what it needs. False: there was none. UNAVAILABLE
+  // GPU_FAULT.
+  absl::StatusOr<bool> LetGo();
 
   // Steps that were replayed from a recording.
   int64_t replays() const { return replays_; }
@@ -209,6 +214,7 @@ class GpuEngine {
   absl::Status Rehearse();
   Step Plan(std::span<const GpuRow> rows) const;
   absl::Status Reserve(const Step& step);
+  absl::Status ReserveAll(const Step& step);
   absl::Status ReserveSplits(const Step& step);
   absl::Status GrowCounters(Buffer& buffer, int64_t count);
   void PointToWhatIsTold(Step& step) const;
@@ -258,6 +264,7 @@ class GpuEngine {
   Buffer largest_ = {}, largest_scratch_ = {};       // LargestArgs
   Buffer needs_ = {}, mass_parts_ = {}, mass_ = {};  // MassArgs
   Buffer left_ = {}, losses_ = {};                   // SessionView.left and .loss of all sessions that ask
+  std::set<Buffer*> grown_ = {};                     // of the buffers above, those that hold memory
   // Empty where the shape was seen once. They name the buffers above, so none outlives a buffer that grows.
   std::map<Launches, GpuRecording> recordings_ = {};
   int64_t replays_ = 0;
