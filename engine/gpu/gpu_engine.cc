@@ -26,8 +26,6 @@ int64_t WithRoomToGrow(int64_t bytes) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
 }
 
-constexpr size_t kRecordingsMax = 32;
-
 // How many of the largest logits are found, so that options that differ a little have the same launches.
 constexpr int32_t kLargestStep = 32;
 
@@ -344,7 +342,7 @@ absl::Status GpuEngine::Failed(absl::Status status) {
 absl::Status GpuEngine::Compute(const Step& step) {
   EBB_TRY(gpu_->Mark(begun_));
   EBB_TRY(CopyInputs(step));
-  if (options_.records && step.decodes()) {
+  if (options_.recordings_max > 0 && step.decodes()) {
     EBB_TRY(LaunchRecorded(step));
   } else {
     Launch(step);
@@ -403,17 +401,21 @@ absl::Status GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) const {
 
 // A shape that comes once is not worth a recording.
 absl::Status GpuEngine::LaunchRecorded(const Step& step) {
-  if (recordings_.size() > kRecordingsMax) recordings_.clear();
   const auto [found, is_new] = recordings_.try_emplace(static_cast<const Launches&>(step));
+  Remembered& shape = found->second;
+  shape.used = ++uses_;
   if (is_new) {
+    if (std::ssize(recordings_) > options_.recordings_max) {
+      recordings_.erase(std::ranges::min_element(recordings_, {}, [](const auto& of) { return of.second.used; }));
+    }
     Launch(step);
     return absl::OkStatus();
   }
-  if (found->second.empty()) {
-    EBB_ASSIGN(found->second, gpu_->Record([&] { Launch(step); }));
+  if (shape.recording.empty()) {
+    EBB_ASSIGN(shape.recording, gpu_->Record([&] { Launch(step); }));
   }
   ++replays_;
-  return gpu_->Replay(found->second);
+  return gpu_->Replay(shape.recording);
 }
 
 void GpuEngine::Launch(const Step& step) {

@@ -52,7 +52,12 @@ struct GpuEngineOptions {
   int32_t device = 0;
   int64_t arena_bytes = 0;  // of K and V; 0: nine tenths of what is free beside the weights
   KvType kv_type = KvType::kBf16;
-  bool records = true;                             // decode steps; else each launches anew, to compare with
+  // Shapes of decode steps that are remembered, and recorded where they come again; of more, the one longest unused is
+  // forgotten. 0: each step launches anew, to compare with. The number of rows changes by one as sessions come and go,
+  // and each comes in two kinds, as what a step yields is measured or weighed now and then: so many for 32 rows, up to
+  // which weights are read once. What a recording, of some ten launches a layer, takes of the device's memory was not
+  // measured.
+  int32_t recordings_max = 64;
   OpenProductLibrary products = NoProductLibrary;  // that multiplies prompts' blocks (block_products.h)
   bool own_where_unfit = false;  // then the own kernels multiply where that is missing or unfit; else it is refused
 };
@@ -265,8 +270,13 @@ class GpuEngine {
   Buffer needs_ = {}, mass_parts_ = {}, mass_ = {};  // MassArgs
   Buffer left_ = {}, losses_ = {};                   // SessionView.left and .loss of all sessions that ask
   std::set<Buffer*> grown_ = {};                     // of the buffers above, those that hold memory
-  // Empty where the shape was seen once. They name the buffers above, so none outlives a buffer that grows.
-  std::map<Launches, GpuRecording> recordings_ = {};
+  struct Remembered {
+    GpuRecording recording = {};  // empty where the shape was seen once
+    int64_t used = 0;             // the larger, the later
+  };
+  // Recordings name the buffers above, so none outlives a buffer that grows.
+  std::map<Launches, Remembered> recordings_ = {};
+  int64_t uses_ = 0;  // of any of them
   int64_t replays_ = 0;
   GpuMoment begun_ = {}, done_ = {};  // of the step that runs
   double step_seconds_ = 0;

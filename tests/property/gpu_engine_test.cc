@@ -206,7 +206,7 @@ TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
   const std::vector<int32_t> tokens = RandomTokens(9, 40, world.model().vocab);
   int64_t replays = 0;
   const auto run = [&](bool records) {
-    auto engine = world.Open(gpu::TableUnderTest(32), {.arena_bytes = 16 << 20, .records = records});
+    auto engine = world.Open(gpu::TableUnderTest(32), {.arena_bytes = 16 << 20, .recordings_max = records ? 64 : 0});
     EBB_CHECK(engine.ok());
     std::vector<std::unique_ptr<GpuSession>> sessions;
     std::vector<float> logits;
@@ -232,6 +232,34 @@ TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
   EXPECT_EQ(replays, 0);
   EXPECT_EQ(run(true), launched);
   EXPECT_GT(replays, 25);
+}
+
+// Shapes are numbers of rows, each of which is recorded when it comes the second time.
+TEST(GpuEngine, AShapePastTheMostForgetsTheOneLongestUnusedAlone) {
+  const GpuWorld world({.layers = 1});
+  auto engine = world.Open(gpu::TableUnderTest(32), {.arena_bytes = 16 << 20, .recordings_max = 3});
+  ASSERT_THAT(engine, IsOk());
+  const std::vector<int32_t> token = {7};
+  std::vector<std::unique_ptr<GpuSession>> sessions;
+  for (int i = 0; i < 4; ++i) sessions.push_back(OpenOrDie(**engine, world.Policy({.scorer = "full"})));
+  const auto is_replayed = [&](int32_t count) {
+    std::vector<GpuRow> rows;
+    for (int32_t i = 0; i < count; ++i) rows.push_back({.session = sessions[i].get(), .tokens = token});
+    const int64_t before = (*engine)->replays();
+    EXPECT_THAT((*engine)->Run(rows), IsOk());
+    return (*engine)->replays() > before;
+  };
+  EXPECT_FALSE(is_replayed(4));  // buffers grow for the last time
+  for (const int32_t rows : {1, 2, 3}) {
+    EXPECT_FALSE(is_replayed(rows));
+    EXPECT_TRUE(is_replayed(rows));
+  }
+  EXPECT_TRUE(is_replayed(1));
+  EXPECT_FALSE(is_replayed(4));  // in the place of 2
+  for (const int32_t rows : {1, 3, 4}) EXPECT_TRUE(is_replayed(rows)) << rows;
+  EXPECT_FALSE(is_replayed(2));  // in the place of 1
+  for (const int32_t rows : {3, 4, 2}) EXPECT_TRUE(is_replayed(rows)) << rows;
+  EXPECT_FALSE(is_replayed(1));
 }
 
 void ExpectLargestOf(std::span<const float> row, std::span<const gpu::TokenLogit> largest) {
