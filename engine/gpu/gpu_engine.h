@@ -98,6 +98,8 @@ class GpuEngine {
   const ModelConfig& config() const { return model_.config; }
   int64_t weight_bytes() const { return model_.bytes; }  // the embedding's among them
   int64_t embedding_bytes() const { return model_.embedding.bytes(); }
+  // Of the weights that a step multiplies with: all but an embedding that only rows are looked up in, as it is no head.
+  int64_t multiplied_bytes() const { return model_.bytes - (model_.output ? model_.embedding.bytes() : 0); }
   int64_t pages_free() const { return pages_.free(); }
   int64_t pages_total() const { return pages_total_; }
   int64_t page_bytes() const { return page_bytes_; }

@@ -1,5 +1,5 @@
-// Steps for which a device, emulated, has no memory: they are computed in parts, and what each session yields is what
-// it yields where there is plenty.
+// Steps of a device, emulated, beside the host's: what is counted of them; and those for which it has no memory are
+// computed in parts, and yield what they yield where there is plenty.
 
 #include <gmock/gmock.h>
 
@@ -98,6 +98,30 @@ TEST_F(PlacedSteps, WhatHasNoMemoryTogetherIsComputedInPartsAndYieldsTheSame) {
   EXPECT_EQ(engine->device_use()->steps_unfit, kSessions);
   EXPECT_THAT(std::string(engine->device_use()->shortage), testing::HasSubstr("needs"));
   EXPECT_GT(engine->device_use()->decode_steps, 0);
+}
+
+// A head of its own, or the embedding once more: a step multiplies with as much.
+TEST(PlacedStepsOfAModel, CountTheWeightsThatAreReadAndNoMore) {
+  for (const bool is_tied : {false, true}) {
+    SCOPED_TRACE(is_tied);
+    const TinyModel model = {.layers = 1, .tied_head = is_tied};
+    const GpuWorld world(model);
+    auto gpu = world.Open(gpu::TableUnderTest(32), {.arena_bytes = 16 << 20, .kv_type = KvType::kF32});
+    ASSERT_THAT(gpu, IsOk());
+    const auto engine = PlaceOn(*std::move(gpu), OpenTestEngine(world.path()));
+    ASSERT_THAT(engine, IsOk());
+    const auto session = OpenTestSession(**engine, F32({.scorer = "full"}), kBlock);
+    const std::vector<int32_t> tokens = {1, 2, 3};
+    Step(**engine, *session, tokens);
+    EXPECT_EQ((*engine)->device_use()->decode_bytes, 0);
+    Step(**engine, *session, std::span(tokens).first(1));
+    const int64_t kv_dim = int64_t{model.kv_heads} * model.head_dim, q_dim = int64_t{model.heads} * model.head_dim;
+    const int64_t layer = (2 * q_dim + 2 * kv_dim + 3 * int64_t{model.ffn_dim}) * model.dim;
+    const int64_t weights = layer + int64_t{model.vocab} * model.dim;
+    const int64_t live = 4;  // tokens, whose K and V are read
+    EXPECT_EQ((*engine)->device_use()->decode_bytes, 4 * (weights + live * 2 * kv_dim));
+    EXPECT_EQ((*engine)->device_use()->weight_bytes, 4 * (weights + (is_tied ? 0 : int64_t{model.vocab} * model.dim)));
+  }
 }
 
 }  // namespace
