@@ -84,9 +84,9 @@ struct GpuRow {
 
 class GpuEngine {
  public:
-  // `table` outlives it. As GpuModel::Upload; INVALID_ARGUMENT ARENA_TOO_SMALL; GPU_OUT_OF_MEMORY before anything is
-  // copied, with the bytes of all that stays there; as Gpu::Rehearse, of all kernels that steps may launch; as
-  // GpuEngineOptions::products and BlockProducts::Make.
+  // `table` outlives it. As Gpu::Open and GpuModel::Upload; INVALID_ARGUMENT ARENA_TOO_SMALL; GPU_OUT_OF_MEMORY before
+  // anything is copied, with the bytes of all that stays there; as Gpu::Rehearse, of all kernels that steps may launch;
+  // as GpuEngineOptions::products and BlockProducts::Make.
   static absl::StatusOr<std::unique_ptr<GpuEngine>> Open(const gpu::Table& table, const ModelConfig& config,
                                                          const Weights& weights, const GpuEngineOptions& options);
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "engine/ops/gpu/draw_weight.h"
 #include "engine/ops/gpu/emulation.h"
 #include "engine/sampler.h"
@@ -539,6 +540,37 @@ TEST(GpuEngine, ADevicesFaultIsAStatus) {
   const auto another = OpenOrDie(*engine, world.Policy(F32({.scorer = "full"})));
   row.session = another.get();
   EXPECT_THAT(engine->Run({&row, 1}), IsOk());
+}
+
+TEST(GpuEngine, ADeviceThatThereIsNotIsRefusedWithBothNumbers) {
+  const gpu::Table& table = gpu::TableUnderTest(32);
+  int32_t devices = 0;
+  ASSERT_EQ(table.devices(&devices), nullptr);
+  for (const int32_t device : {-1, devices, devices + 2}) {
+    const absl::Status status = GpuWorld({}).Open(table, {.device = device, .arena_bytes = 1 << 20}).status();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_EQ(GetRefusal(status).reason, "GPU_UNAVAILABLE");
+    EXPECT_EQ(GetRefusal(status).field, "model.gpu_device");
+    EXPECT_THAT(
+        std::string(status.message()),
+        testing::StartsWith(absl::StrFormat(
+            "model.gpu_device: %d is not among the GPUs that the process sees: there are %d,", device, devices)));
+  }
+}
+
+TEST(GpuEngine, ALibraryForOtherDevicesIsRefusedBeforeAnythingIsCopied) {
+  gpu::Table table = ScarceMemory::Of(gpu::TableUnderTest(32));
+  ScarceMemory::free = int64_t{1} << 30;
+  ScarceMemory::allocated = 0;
+  table.rehearsed = [](gpu::Shortage* shortage) -> gpu::Error {
+    static_cast<void>(ScarceMemory::sound->rehearsed(shortage));
+    return "no kernel image is available for execution on the device";
+  };
+  const absl::Status status = GpuWorld({}).Open(table, {.arena_bytes = 1 << 20}).status();
+  EXPECT_EQ(GetRefusal(status).reason, "GPU_UNAVAILABLE");
+  EXPECT_THAT(std::string(status.message()),
+              testing::MatchesRegex("libebb_.*\\.so has no kernels for .*: no kernel image is available .*"));
+  EXPECT_EQ(ScarceMemory::allocated, 0);
 }
 
 TEST(GpuEngine, AMissingLibraryIsNamed) {
