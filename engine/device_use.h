@@ -28,6 +28,10 @@ struct DeviceUse {
   double decode_seconds = 0, prefill_seconds = 0;
   int64_t replays = 0;       // decode steps from a recording
   int64_t decode_bytes = 0;  // weights, K and V that decode steps read
+  // Steps that there was no memory for: made two of, and of one session alone, which the host computed. Of the last of
+  // either, what it lacked.
+  int64_t steps_halved = 0, steps_unfit = 0;
+  std::string_view shortage = {};
   // Rows of logits: left there by their step, copied to the host by it, and fetched of those that were left.
   int64_t rows_kept = 0, rows_copied = 0, rows_fetched = 0;
 };

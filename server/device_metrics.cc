@@ -14,6 +14,8 @@ DeviceMetrics::DeviceMetrics(MetricSet& set, const DeviceUse& use)
       out_(set["ebb_gpu_cache_moves_total"].counter({"out"})),
       prefill_{set["ebb_gpu_steps_total"].counter({"prefill"}), set["ebb_gpu_step_seconds_total"].counter({"prefill"})},
       decode_{set["ebb_gpu_steps_total"].counter({"decode"}), set["ebb_gpu_step_seconds_total"].counter({"decode"})},
+      halved_(set["ebb_gpu_short_steps_total"].counter({"halved"})),
+      unfit_(set["ebb_gpu_short_steps_total"].counter({"cpu"})),
       replays_(set["ebb_gpu_replays_total"].counter()),
       decode_bytes_(set["ebb_gpu_decode_bytes_total"].counter()),
       rows_kept_(set["ebb_gpu_logits_rows_total"].counter({"kept"})),
@@ -38,6 +40,8 @@ void DeviceMetrics::Set(const DeviceUse& use) {
   prefill_.seconds.SetTotal(use.prefill_seconds);
   decode_.steps.SetTotal(static_cast<double>(use.decode_steps));
   decode_.seconds.SetTotal(use.decode_seconds);
+  halved_.SetTotal(static_cast<double>(use.steps_halved));
+  unfit_.SetTotal(static_cast<double>(use.steps_unfit));
   replays_.SetTotal(static_cast<double>(use.replays));
   decode_bytes_.SetTotal(static_cast<double>(use.decode_bytes));
   rows_kept_.SetTotal(static_cast<double>(use.rows_kept));

@@ -32,6 +32,8 @@ class DeviceMetrics {
   Counter& out_;
   Phase prefill_;
   Phase decode_;
+  Counter& halved_;
+  Counter& unfit_;
   Counter& replays_;
   Counter& decode_bytes_;
   Counter& rows_kept_;

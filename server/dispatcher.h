@@ -454,6 +454,7 @@ class Dispatcher {
 
   // dispatcher_faults.cc
   void LookForFault();
+  void TellOfShortage(const DeviceUse& use);
   void Lose(OpenSession& session);
   void LeaveToJournal(const OpenSession& session);
   absl::Status GpuFault(const OpenSession& session) const;
@@ -550,6 +551,10 @@ class Dispatcher {
   absl::AnyInvocable<void(Message)> post_ = {};
 
   bool device_failed_ = false;
+  struct {
+    absl::Time at = absl::InfinitePast();
+    int64_t halved = 0, unfit = 0;  // of DeviceUse
+  } told_of_shortage_ = {};
   EngineMemory counted_ = {};  // as the metrics know it
   WorkTotals totals_ = {};
 };

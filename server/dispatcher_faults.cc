@@ -1,5 +1,6 @@
 // What a dispatcher does when the device that computes its sessions fails. Those whose caches were newer there are
-// lost: they are closed, and come back under their names where they have a journal; all others go on, on the host.
+// lost: they are closed, and come back under their names where they have a journal; all others go on, on the host. Of a
+// device that merely lacks memory for a step it tells.
 
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@ namespace ebb {
 namespace {
 
 constexpr absl::Duration kRetry = absl::Milliseconds(500);
+constexpr absl::Duration kTellEvery = absl::Minutes(1);
 
 }  // namespace
 
@@ -21,6 +23,7 @@ constexpr absl::Duration kRetry = absl::Milliseconds(500);
 void Dispatcher::LookForFault() {
   if (device_failed_) return;
   const std::optional<DeviceUse> use = engine_.device_use();
+  if (use) TellOfShortage(*use);
   device_failed_ = use && use->failed;
   if (!device_failed_) return;
   if (metrics_.device() != nullptr) metrics_.device()->Set(*use);
@@ -38,6 +41,17 @@ void Dispatcher::LookForFault() {
   for (const SessionId id : lost) {
     if (sessions_.has(id)) Lose(sessions_.at(id));
   }
+}
+
+// It may be so at every step.
+void Dispatcher::TellOfShortage(const DeviceUse& use) {
+  const int64_t halved = use.steps_halved - told_of_shortage_.halved;
+  const int64_t unfit = use.steps_unfit - told_of_shortage_.unfit;
+  const absl::Time now = clock_.Now();
+  if (halved + unfit == 0 || now - told_of_shortage_.at < kTellEvery) return;
+  told_of_shortage_ = {.at = now, .halved = use.steps_halved, .unfit = use.steps_unfit};
+  LogWarn("gpu_short", {{"device", use.name}, {"halved", halved}, {"cpu", unfit}, {"error", use.shortage}},
+          "the GPU has too little memory for steps of this size: lower model.gpu_arena or scheduling.step_tokens_max");
 }
 
 void Dispatcher::Lose(OpenSession& session) {

@@ -258,6 +258,8 @@ std::span<const MetricRow> MetricTable() {
        "Steps of the GPU: decode, where each session brings one token; prefill, all others."},
       {"ebb_gpu_step_seconds_total", kC, "seconds", {"phase"}, {},
        "Time that the GPU took for these steps, from their first copy in to their last copy out."},
+      {"ebb_gpu_short_steps_total", kC, "steps", {"then"}, {},
+       "Steps that the GPU had no memory for: halved, computed by it as two; cpu, of one session alone, computed by the CPU, far slower."},
       {"ebb_gpu_replays_total", kC, "steps", {}, {},
        "Decode steps that were replayed from a recording."},
       {"ebb_gpu_decode_bytes_total", kC, "bytes", {}, {},

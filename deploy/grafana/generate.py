@@ -125,6 +125,9 @@ SERVICE = {
          [("sum by (direction) (rate(ebb_gpu_cache_moves_total{@}[$]))", "{{direction}}")]),
         ("GPU's steps", "decode: each session brings one token; prefill: all others.", "ops", "lines",
          [("sum by (phase) (rate(ebb_gpu_steps_total{@}[$]))", "{{phase}}")]),
+        ("Steps without room", "The GPU had no memory for them. halved: it computed them as two; cpu: one session alone, which the CPU computed, far slower. If "
+         "they stay, lower model.gpu_arena or scheduling.step_tokens_max.", "ops", "lines",
+         [("sum by (then) (rate(ebb_gpu_short_steps_total{@}[$]))", "{{then}}")]),
         ("GPU at work", "Share of the time from a step's start until its results were there, mean over GPUs. Near 1: it does what it can.", "percentunit", "stack",
          [(share_of_all("sum by (phase) (rate(ebb_gpu_step_seconds_total{@}[$]))", "count(ebb_gpu_up{@})"), "{{phase}}")]),
         ("Bandwidth of decode", "Weights, K and V that decode steps read, by their time. A device's memory gives a ceiling; little of it: too few sessions a "

@@ -12,8 +12,8 @@
 namespace ebb {
 namespace {
 
-absl::Status Unavailable(const std::string& what) {
-  return Refuse(absl::StatusCode::kUnavailable, what, {.reason = "GPU_UNAVAILABLE"});
+absl::Status Unavailable(const std::string& what, const std::string& field = {}) {
+  return Refuse(absl::StatusCode::kUnavailable, what, {.reason = "GPU_UNAVAILABLE", .field = field});
 }
 
 }  // namespace
@@ -46,9 +46,32 @@ absl::StatusOr<const gpu::Table*> LoadGpuTable(std::string_view kind, const std:
 }
 
 absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(const gpu::Table& table, int32_t device) {
+  int32_t devices = 0;
+  EBB_TRY(Check(table.devices(&devices)));
+  if (device < 0 || device >= devices) {
+    return Unavailable(
+        absl::StrFormat(
+            "model.gpu_device: %d is not among the GPUs that the process sees: there are %d, from number 0 on", device,
+            devices),
+        "model.gpu_device");
+  }
   gpu::Stream stream = nullptr;
   EBB_TRY(Check(table.open(device, &stream)));
-  return std::unique_ptr<Gpu>(new Gpu(table, device, stream));
+  auto gpu = std::unique_ptr<Gpu>(new Gpu(table, device, stream));
+  EBB_TRY(gpu->CheckKernels());
+  return gpu;
+}
+
+// A library that was compiled for other devices opens this one, too: that it has no kernels for it, only a launch
+// tells.
+absl::Status Gpu::CheckKernels() const {
+  table_.rehearse();
+  table_.round({}, stream_);  // whichever
+  gpu::Shortage no_shortage;  // of what it does not ask for
+  const gpu::Error why = table_.rehearsed(&no_shortage);
+  if (why == nullptr) return absl::OkStatus();
+  EBB_ASSIGN(const std::string device, Describe(table_, device_));
+  return Unavailable(absl::StrFormat("libebb_%s.so has no kernels for %s: %s", table_.name, device, why));
 }
 
 absl::StatusOr<std::string> Gpu::Describe(const gpu::Table& table, int32_t device) {

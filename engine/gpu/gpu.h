@@ -90,7 +90,8 @@ class GpuHostMemory {
 
 class Gpu {
  public:
-  // `table` outlives this. UNAVAILABLE GPU_FAULT.
+  // `table` outlives this. UNAVAILABLE GPU_UNAVAILABLE where there are not so many devices, with both numbers and the
+  // field, and where the library has no kernels for that one, by its name; UNAVAILABLE GPU_FAULT.
   static absl::StatusOr<std::unique_ptr<Gpu>> Open(const gpu::Table& table, int32_t device);
   ~Gpu();
   Gpu(const Gpu&) = delete;
@@ -171,6 +172,7 @@ class Gpu {
  private:
   Gpu(const gpu::Table& table, int32_t device, gpu::Stream stream) : table_(table), device_(device), stream_(stream) {}
   static absl::Status Check(gpu::Error error);
+  absl::Status CheckKernels() const;
   absl::Status Rehearsed() const;
   struct Room {
     int64_t free = 0, total = 0;  // bytes

@@ -26,8 +26,6 @@ int64_t WithRoomToGrow(int64_t bytes) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(bytes)));
 }
 
-constexpr size_t kRecordingsMax = 32;
-
 // How many of the largest logits are found, so that options that differ a little have the same launches.
 constexpr int32_t kLargestStep = 32;
 
@@ -86,7 +84,8 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
     const auto count = static_cast<int32_t>(row.tokens.size());
     EBB_CHECK(row.session->CanAppend(count).ok());
     const int32_t first = step.rows;
-    const gpu::SessionView view = row.session->View(first, {.tokens = count, .prompt_ends = row.prompt_ends});
+    gpu::SessionView view = row.session->View(first, {.tokens = count, .prompt_ends = row.prompt_ends});
+    if (count > 1) view.first_strip = std::exchange(step.block_strips, step.block_strips + gpu::LaidStrips(view.slots));
     step.row_session.insert(step.row_session.end(), row.tokens.size(), static_cast<int32_t>(step.sessions.size()));
     step.sessions.push_back(view);
     step.tokens.insert(step.tokens.end(), row.tokens.begin(), row.tokens.end());
@@ -154,7 +153,17 @@ absl::Status GpuEngine::Renew(Buffer& buffer, int64_t bytes) {
   buffer.memory = {};
   EBB_ASSIGN(buffer.memory, gpu_->Allocate(bytes, "a step's activations"));
   working_bytes_ += bytes;
+  grown_.insert(&buffer);
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> GpuEngine::LetGo() {
+  EBB_TRY(gpu_->Use());
+  EBB_TRY(gpu_->Wait());  // what runs may use them
+  recordings_.clear();
+  for (Buffer* const buffer : grown_) buffer->memory = {};
+  grown_.clear();
+  return std::exchange(working_bytes_, 0) > 0;
 }
 
 // For linear_rows, of whichever product wants most.
@@ -190,7 +199,18 @@ absl::Status GpuEngine::GrowCounters(Buffer& buffer, int64_t count) {
   return gpu_->CopyIn(std::span<const int32_t>(none), buffer.as<int32_t>());
 }
 
+// What a larger step left, or one of another kind, is not to keep a step from running that fits without it. Of one that
+// does not, nothing stays.
 absl::Status GpuEngine::Reserve(const Step& step) {
+  absl::Status reserved = ReserveAll(step);
+  if (!absl::IsResourceExhausted(reserved)) return reserved;
+  EBB_TRY(LetGo().status());
+  reserved = ReserveAll(step);
+  if (absl::IsResourceExhausted(reserved)) EBB_TRY(LetGo().status());
+  return reserved;
+}
+
+absl::Status GpuEngine::ReserveAll(const Step& step) {
   const ModelConfig& c = model_.config;
   const int64_t rows = step.rows;
   const int64_t heads = rows * c.heads;
@@ -219,12 +239,12 @@ absl::Status GpuEngine::Reserve(const Step& step) {
   if (step.observes) EBB_TRY(Grow(scores_, singles * step.slots_max * kFloat));
   if (!step.decodes()) {
     const int64_t row_bytes = int64_t{2} * gpu::LaidTerms(ElementOf(options_.kv_type)) * c.head_dim;
-    const int64_t slots = int64_t{step.blocks()} * c.kv_heads * step.block_slots_max;
+    const int64_t strips = int64_t{step.block_strips} * c.kv_heads;
     const int64_t tiles = c.kv_heads * gpu::LaidTiles(rows - step.single, c.group(), step.blocks());
     EBB_TRY(Grow(laid_q_, tiles * gpu::LaidTileWords(ElementOf(options_.kv_type), c.head_dim) * 4));
-    EBB_TRY(Grow(laid_kv_, slots * 2 * row_bytes));
-    EBB_TRY(Grow(laid_position_, slots * 4));
-    EBB_TRY(Grow(laid_earliest_, slots / gpu::kStripSlots * 4));
+    EBB_TRY(Grow(laid_kv_, strips * gpu::kStripSlots * 2 * row_bytes));
+    EBB_TRY(Grow(laid_position_, strips * gpu::kStripSlots * 4));
+    EBB_TRY(Grow(laid_earliest_, strips * 4));
   }
   EBB_TRY(Grow(logits_, wanted * c.vocab * kFloat));
   EBB_TRY(Grow(next_, wanted * 4));
@@ -322,7 +342,7 @@ absl::Status GpuEngine::Failed(absl::Status status) {
 absl::Status GpuEngine::Compute(const Step& step) {
   EBB_TRY(gpu_->Mark(begun_));
   EBB_TRY(CopyInputs(step));
-  if (options_.records && step.decodes()) {
+  if (options_.recordings_max > 0 && step.decodes()) {
     EBB_TRY(LaunchRecorded(step));
   } else {
     Launch(step);
@@ -381,17 +401,21 @@ absl::Status GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) const {
 
 // A shape that comes once is not worth a recording.
 absl::Status GpuEngine::LaunchRecorded(const Step& step) {
-  if (recordings_.size() > kRecordingsMax) recordings_.clear();
   const auto [found, is_new] = recordings_.try_emplace(static_cast<const Launches&>(step));
+  Remembered& shape = found->second;
+  shape.used = ++uses_;
   if (is_new) {
+    if (std::ssize(recordings_) > options_.recordings_max) {
+      recordings_.erase(std::ranges::min_element(recordings_, {}, [](const auto& of) { return of.second.used; }));
+    }
     Launch(step);
     return absl::OkStatus();
   }
-  if (found->second.empty()) {
-    EBB_ASSIGN(found->second, gpu_->Record([&] { Launch(step); }));
+  if (shape.recording.empty()) {
+    EBB_ASSIGN(shape.recording, gpu_->Record([&] { Launch(step); }));
   }
   ++replays_;
-  return gpu_->Replay(found->second);
+  return gpu_->Replay(shape.recording);
 }
 
 void GpuEngine::Launch(const Step& step) {

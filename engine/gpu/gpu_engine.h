@@ -27,6 +27,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,7 +52,12 @@ struct GpuEngineOptions {
   int32_t device = 0;
   int64_t arena_bytes = 0;  // of K and V; 0: nine tenths of what is free beside the weights
   KvType kv_type = KvType::kBf16;
-  bool records = true;                             // decode steps; else each launches anew, to compare with
+  // Shapes of decode steps that are remembered, and recorded where they come again; of more, the one longest unused is
+  // forgotten. 0: each step launches anew, to compare with. The number of rows changes by one as sessions come and go,
+  // and each comes in two kinds, as what a step yields is measured or weighed now and then: so many for 32 rows, up to
+  // which weights are read once. What a recording, of some ten launches a layer, takes of the device's memory was not
+  // measured.
+  int32_t recordings_max = 64;
   OpenProductLibrary products = NoProductLibrary;  // that multiplies prompts' blocks (block_products.h)
   bool own_where_unfit = false;  // then the own kernels multiply where that is missing or unfit; else it is refused
 };
@@ -78,9 +84,9 @@ struct GpuRow {
 
 class GpuEngine {
  public:
-  // `table` outlives it. As GpuModel::Upload; INVALID_ARGUMENT ARENA_TOO_SMALL; GPU_OUT_OF_MEMORY before anything is
-  // copied, with the bytes of all that stays there; as Gpu::Rehearse, of all kernels that steps may launch; as
-  // GpuEngineOptions::products and BlockProducts::Make.
+  // `table` outlives it. As Gpu::Open and GpuModel::Upload; INVALID_ARGUMENT ARENA_TOO_SMALL; GPU_OUT_OF_MEMORY before
+  // anything is copied, with the bytes of all that stays there; as Gpu::Rehearse, of all kernels that steps may launch;
+  // as GpuEngineOptions::products and BlockProducts::Make.
   static absl::StatusOr<std::unique_ptr<GpuEngine>> Open(const gpu::Table& table, const ModelConfig& config,
                                                          const Weights& weights, const GpuEngineOptions& options);
 
@@ -92,6 +98,8 @@ class GpuEngine {
   const ModelConfig& config() const { return model_.config; }
   int64_t weight_bytes() const { return model_.bytes; }  // the embedding's among them
   int64_t embedding_bytes() const { return model_.embedding.bytes(); }
+  // Of the weights that a step multiplies with: all but an embedding that only rows are looked up in, as it is no head.
+  int64_t multiplied_bytes() const { return model_.bytes - (model_.output ? model_.embedding.bytes() : 0); }
   int64_t pages_free() const { return pages_.free(); }
   int64_t pages_total() const { return pages_total_; }
   int64_t page_bytes() const { return page_bytes_; }
@@ -110,14 +118,18 @@ class GpuEngine {
   GpuSession::Shape ShapeOf(int32_t block_max, int32_t capacity) const;
 
   // One step. UNAVAILABLE GPU_FAULT: the step's sessions are lost, and say so from then on. RESOURCE_EXHAUSTED
-  // GPU_OUT_OF_MEMORY: there is no room for a step of this size, and nothing happened. REQUIRES: every row's session
-  // CanAppend its tokens.
+  // GPU_OUT_OF_MEMORY or HOST_OUT_OF_MEMORY: there is no room for a step of this size, whatever was kept of the steps
+  // before (LetGo), and nothing happened. REQUIRES: every row's session CanAppend its tokens.
   absl::Status Run(std::span<GpuRow> rows);
 
   // Run in two parts, between which the host does as it likes: the device computes. `rows` outlive the second, which
   // comes next, unless the first refuses.
   absl::Status Start(std::span<GpuRow> rows);
   absl::Status Finish();
+
+  // Gives back the device's memory that steps work in; the next takes what it needs. False: there was none. UNAVAILABLE
+  // GPU_FAULT.
+  absl::StatusOr<bool> LetGo();
 
   // Steps that were replayed from a recording.
   int64_t replays() const { return replays_; }
@@ -171,6 +183,7 @@ class GpuEngine {
     bool blocks_observe = false;             // of the others, any
     int32_t block_slots_max = 0;             // of these, who bring
     int32_t block_tokens_max = 0;            // so many
+    int32_t block_strips = 0;                // of all their lanes of a KV head
     // Of each session, where what it asks for of those who leave lies among what the device tells.
     std::vector<Run> left = {}, losses = {};
     int64_t left_count = 0, loss_count = 0;
@@ -208,6 +221,7 @@ class GpuEngine {
   absl::Status Rehearse();
   Step Plan(std::span<const GpuRow> rows) const;
   absl::Status Reserve(const Step& step);
+  absl::Status ReserveAll(const Step& step);
   absl::Status ReserveSplits(const Step& step);
   absl::Status GrowCounters(Buffer& buffer, int64_t count);
   void PointToWhatIsTold(Step& step) const;
@@ -257,8 +271,14 @@ class GpuEngine {
   Buffer largest_ = {}, largest_scratch_ = {};       // LargestArgs
   Buffer needs_ = {}, mass_parts_ = {}, mass_ = {};  // MassArgs
   Buffer left_ = {}, losses_ = {};                   // SessionView.left and .loss of all sessions that ask
-  // Empty where the shape was seen once. They name the buffers above, so none outlives a buffer that grows.
-  std::map<Launches, GpuRecording> recordings_ = {};
+  std::set<Buffer*> grown_ = {};                     // of the buffers above, those that hold memory
+  struct Remembered {
+    GpuRecording recording = {};  // empty where the shape was seen once
+    int64_t used = 0;             // the larger, the later
+  };
+  // Recordings name the buffers above, so none outlives a buffer that grows.
+  std::map<Launches, Remembered> recordings_ = {};
+  int64_t uses_ = 0;  // of any of them
   int64_t replays_ = 0;
   GpuMoment begun_ = {}, done_ = {};  // of the step that runs
   double step_seconds_ = 0;

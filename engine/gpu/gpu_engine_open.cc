@@ -137,6 +137,7 @@ absl::Status GpuEngine::Rehearse() {
     }
   });
   products_ = std::move(products);
+  EBB_TRY(LetGo().status());
   return fits;
 }
 

@@ -90,6 +90,7 @@ class PlacedEngine final : public Engine {
     for (const CacheOnDevice* const cache : caches_) use.session_bytes += cache->gpu().bytes();
     use.working_bytes = gpu_->working_bytes();
     use.replays = gpu_->replays();
+    use.shortage = shortage_;
     return use;
   }
 
@@ -125,16 +126,17 @@ class PlacedEngine final : public Engine {
     Rows left;  // for the device
     Rows here;
     for (BatchRow& row : rows) (GoesToDevice(row) ? left : here).push_back(&row);
-    Wave wave = StartWave(left);
+    Wave wave = StartWave(left, here);
     RunHere(here);
+    Rows late;  // for the host, too
     while (!wave.rows.empty()) {
       FinishWave(wave, left);
       if (!left.empty()) KeepLogits(wave.rows);
-      wave = StartWave(left);
+      wave = StartWave(left, late);
     }
-    // The device failed, or has no room for a step of this size.
-    if (!left.empty()) KeepLogits(here);
-    RunHere(left);
+    late.insert(late.end(), left.begin(), left.end());  // the device failed
+    if (!late.empty()) KeepLogits(here);
+    RunHere(late);
   }
 
   absl::StatusOr<std::vector<float>> TakeLogits(Session& session) override {
@@ -237,6 +239,14 @@ class PlacedEngine final : public Engine {
            HasNaturalPositions(session);
   }
 
+  static bool IsFault(const absl::Status& status) { return GetRefusal(status).reason == "GPU_FAULT"; }
+
+  // Of the caches there, the one longest unused; null where all are of the wave that is put together.
+  CacheOnDevice* OldestBesideWave() const {
+    const auto oldest = std::ranges::min_element(caches_, {}, [](const CacheOnDevice* c) { return c->used(); });
+    return oldest == caches_.end() || (*oldest)->used() == wave_ ? nullptr : *oldest;
+  }
+
   // The device's copy of a cache, made if there is none. RESOURCE_EXHAUSTED or UNAVAILABLE NO_PAGES where there is no
   // room beside those of the wave that is put together; UNAVAILABLE GPU_FAULT.
   absl::StatusOr<CacheOnDevice*> Bring(SessionOnEngine& session) {
@@ -244,10 +254,9 @@ class PlacedEngine final : public Engine {
     while (true) {
       auto gpu = gpu_->OpenSession(session.policy(), session.block_size_max(), session.cache().shape().capacity);
       if (!gpu.ok()) {
-        if (GetRefusal(gpu.status()).reason == "GPU_FAULT") return gpu.status();
-        const auto oldest = std::ranges::min_element(caches_, {}, [](const CacheOnDevice* c) { return c->used(); });
-        if (oldest == caches_.end() || (*oldest)->used() == wave_) return gpu.status();
-        EBB_TRY(TakeHome((*oldest)->home()));
+        CacheOnDevice* const oldest = OldestBesideWave();
+        if (IsFault(gpu.status()) || oldest == nullptr) return gpu.status();
+        EBB_TRY(TakeHome(oldest->home()));
         continue;
       }
       EBB_TRY(mover_.Bring(session, **gpu));
@@ -286,20 +295,54 @@ class PlacedEngine final : public Engine {
     for (CacheOnDevice* const cache : caches_) cache->gpu().Lose();
   }
 
-  // Starts as many of `left` as there is room for, which then are no longer left. None, where the device has failed or
-  // has no room for a step.
-  Wave StartWave(Rows& left) {
-    Wave wave;
-    ++wave_;
-    for (BatchRow* const row : left) {
-      if (!failure_.ok()) break;
-      const absl::StatusOr<CacheOnDevice*> cache = Bring(Of(*row->session));
-      if (!cache.ok()) {
-        if (GetRefusal(cache.status()).reason == "GPU_FAULT") Fail(cache.status());
+  // Starts as many of `left` as there is room for, which then are no longer left: all, half of them, and so on down to
+  // one. A row that has no room alone, all other caches at home, goes over to `unfit`: that follows from its session
+  // and the device's memory, as all of who is computed where. None, where the device has failed or nobody is left.
+  Wave StartWave(Rows& left, Rows& unfit) {
+    size_t most = left.size();
+    while (failure_.ok() && !left.empty()) {
+      Wave wave;
+      absl::Status status = Gather(std::span(left).first(most), wave);
+      if (!IsFault(status) && !wave.rows.empty()) status = gpu_->Start(wave.gpu);
+      if (status.ok()) {
+        left.erase(left.begin(), left.begin() + std::ssize(wave.rows));
+        return wave;
+      }
+      if (IsFault(status)) {
+        Fail(status);
         break;
       }
-      (*cache)->set_used(wave_);
-      GpuSession& session = (*cache)->gpu();
+      shortage_ = std::string(status.message());
+      if (wave.rows.size() > 1) {
+        most = wave.rows.size() / 2;
+        ++use_.steps_halved;
+      } else if (const absl::StatusOr<bool> more = MakeRoom(); !more.ok()) {
+        Fail(more.status());
+      } else if (!*more) {
+        unfit.push_back(left.front());
+        left.erase(left.begin());
+        most = left.size();
+        ++use_.steps_unfit;
+      }
+    }
+    return {};
+  }
+
+  // For one session that has not room enough. Whether there was any to be made; UNAVAILABLE GPU_FAULT.
+  absl::StatusOr<bool> MakeRoom() {
+    CacheOnDevice* const oldest = OldestBesideWave();
+    if (oldest == nullptr) return gpu_->LetGo();
+    EBB_TRY(TakeHome(oldest->home()));
+    return true;
+  }
+
+  // As many of `rows` as have room for their caches together, in their order; otherwise says why not all.
+  absl::Status Gather(std::span<BatchRow* const> rows, Wave& wave) {
+    ++wave_;
+    for (BatchRow* const row : rows) {
+      EBB_ASSIGN(CacheOnDevice* const cache, Bring(Of(*row->session)));
+      cache->set_used(wave_);
+      GpuSession& session = cache->gpu();
       const GpuWant last = row->enough.largest > 0 ? GpuWant::kFacts : GpuWant::kLast;
       const GpuWant want = row->want == Want::kAll ? GpuWant::kAll : row->want == Want::kLast ? last : GpuWant::kToken;
       wave.rows.push_back(row);
@@ -312,15 +355,7 @@ class PlacedEngine final : public Engine {
                           .tells = row->list_victims || row->measure,
                           .measures = row->measure});
     }
-    if (!wave.rows.empty() && failure_.ok()) {
-      const absl::Status started = gpu_->Start(wave.gpu);
-      if (started.ok()) {
-        left.erase(left.begin(), left.begin() + std::ssize(wave.rows));
-        return wave;
-      }
-      if (absl::IsUnavailable(started)) Fail(started);
-    }
-    return {};
+    return absl::OkStatus();
   }
 
   void FinishWave(Wave& wave, Rows& left) {
@@ -335,7 +370,7 @@ class PlacedEngine final : public Engine {
     const bool decodes = std::ranges::all_of(wave.rows, [](const BatchRow* row) { return row->tokens.size() == 1; });
     ++(decodes ? use_.decode_steps : use_.prefill_steps);
     (decodes ? use_.decode_seconds : use_.prefill_seconds) += gpu_->step_seconds();
-    if (decodes) use_.decode_bytes += gpu_->weight_bytes() - gpu_->embedding_bytes();
+    if (decodes) use_.decode_bytes += gpu_->multiplied_bytes();
     for (size_t i = 0; i < wave.rows.size(); ++i) Commit(wave, i, decodes);
   }
 
@@ -420,6 +455,7 @@ class PlacedEngine final : public Engine {
   std::set<CacheOnDevice*> caches_ = {};  // all that are on the device
   mutable absl::Status failure_ = {};     // of the device, once and for all
   mutable DeviceUse use_ = {};            // what is counted here
+  std::string shortage_ = {};             // DeviceUse.shortage
   int64_t wave_ = 0;
   std::vector<BatchRow> here_ = {};
   std::list<std::vector<float>> kept_logits_ = {};

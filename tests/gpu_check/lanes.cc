@@ -98,6 +98,7 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
                      .slots = s.slots,
                      .first_token = s.slots - (s.free > 0 ? s.free : s.tokens),
                      .first_row = i * s.tokens,
+                     .first_strip = i * s.strips(),
                      .tokens = s.tokens,
                      .tracks = s.tracks,
                      .rule = s.rule,

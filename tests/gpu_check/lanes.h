@@ -32,9 +32,7 @@ struct LaneShape {
   int32_t lanes() const { return layers * kv_heads; }
   int32_t rows() const { return sessions * tokens; }
   int32_t split_slots() const { return is_prompt ? gpu::kBlockSplitSlots : gpu::kSplitSlots; }
-  int32_t strips() const {
-    return (slots + gpu::kStageSlots - 1) / gpu::kStageSlots * (gpu::kStageSlots / gpu::kStripSlots);
-  }
+  int32_t strips() const { return gpu::LaidStrips(slots); }
   // Scores are made into others before anybody leaves.
   bool keeps() const {
     return modifier != gpu::ScoreModifier::kNone || tracks > 1 || rule == gpu::ScoreRule::kKeyLikeness ||

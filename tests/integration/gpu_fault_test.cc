@@ -1,6 +1,7 @@
 // A GPU that fails while it serves: who was computed there is told so and comes back from the journal with all that was
-// told, and nobody else notices. The worker, its journal in a folder and the recovery are the server's; the GPU is an
-// emulation that fails when it is told to.
+// told, and nobody else notices. Who it has no memory for gets its answer, and the log tells of it. The worker, its
+// journal in a folder and the recovery are the server's; the GPU is an emulation that fails, or is full, when it is
+// told to.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,6 +42,7 @@ constexpr int32_t kPrompt = 20;
 constexpr size_t kTold = 12;  // tokens before the GPU fails
 
 std::atomic<bool> device_fails = false;
+std::atomic<bool> device_is_full = false;
 
 const gpu::Table& FailingTable() {
   static const gpu::Table table = [] {
@@ -48,13 +50,16 @@ const gpu::Table& FailingTable() {
     failing.wait = [](gpu::Stream stream) {
       return device_fails ? "told to fail" : gpu::TableUnderTest(32).wait(stream);
     };
+    failing.allocate = [](int64_t bytes, void** memory) -> gpu::Error {
+      return device_is_full ? "told to be full" : gpu::TableUnderTest(32).allocate(bytes, memory);
+    };
     return failing;
   }();
   return table;
 }
 
 std::unique_ptr<Engine> OpenPlaced(const std::string& path) {
-  device_fails = false;
+  device_fails = device_is_full = false;
   const auto file = GgufFile::Open(path);
   EBB_CHECK(file.ok());
   const auto config = ReadConfig(*file);
@@ -183,6 +188,19 @@ TEST_F(GpuFaultTest, WhoTheHostComputesDoesNotNotice) {
   CutOff(cut);
   ASSERT_THAT(beside.Wait().status, IsOk());
   EXPECT_THAT(beside.tokens(), ElementsAreArray(calm.tokens()));
+}
+
+TEST_F(GpuFaultTest, WhoItHasNoMemoryForIsAnsweredAndTheLogSaysSo) {
+  ASSERT_THAT(Create(OpenRequest("a")), IsOk());
+  device_is_full = true;
+  testing::internal::CaptureStderr();  // where lines go while no log is started
+  RecordedCall call;
+  Start(AnswerRequest("a", kPrompt, 5), call);
+  EXPECT_THAT(call.Wait().status, IsOk());
+  EXPECT_EQ(call.tokens().size(), 5U);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log,
+              testing::ContainsRegex("WARN  gpu_short .*device=emulated32 halved=0 cpu=1 error=.*needs [0-9]+ bytes"));
 }
 
 class GivenUpGpuFaultTest : public GpuFaultTest {

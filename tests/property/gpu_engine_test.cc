@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "engine/ops/gpu/draw_weight.h"
 #include "engine/ops/gpu/emulation.h"
 #include "engine/sampler.h"
@@ -206,7 +207,7 @@ TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
   const std::vector<int32_t> tokens = RandomTokens(9, 40, world.model().vocab);
   int64_t replays = 0;
   const auto run = [&](bool records) {
-    auto engine = world.Open(gpu::TableUnderTest(32), {.arena_bytes = 16 << 20, .records = records});
+    auto engine = world.Open(gpu::TableUnderTest(32), {.arena_bytes = 16 << 20, .recordings_max = records ? 64 : 0});
     EBB_CHECK(engine.ok());
     std::vector<std::unique_ptr<GpuSession>> sessions;
     std::vector<float> logits;
@@ -232,6 +233,34 @@ TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
   EXPECT_EQ(replays, 0);
   EXPECT_EQ(run(true), launched);
   EXPECT_GT(replays, 25);
+}
+
+// Shapes are numbers of rows, each of which is recorded when it comes the second time.
+TEST(GpuEngine, AShapePastTheMostForgetsTheOneLongestUnusedAlone) {
+  const GpuWorld world({.layers = 1});
+  auto engine = world.Open(gpu::TableUnderTest(32), {.arena_bytes = 16 << 20, .recordings_max = 3});
+  ASSERT_THAT(engine, IsOk());
+  const std::vector<int32_t> token = {7};
+  std::vector<std::unique_ptr<GpuSession>> sessions;
+  for (int i = 0; i < 4; ++i) sessions.push_back(OpenOrDie(**engine, world.Policy({.scorer = "full"})));
+  const auto is_replayed = [&](int32_t count) {
+    std::vector<GpuRow> rows;
+    for (int32_t i = 0; i < count; ++i) rows.push_back({.session = sessions[i].get(), .tokens = token});
+    const int64_t before = (*engine)->replays();
+    EXPECT_THAT((*engine)->Run(rows), IsOk());
+    return (*engine)->replays() > before;
+  };
+  EXPECT_FALSE(is_replayed(4));  // buffers grow for the last time
+  for (const int32_t rows : {1, 2, 3}) {
+    EXPECT_FALSE(is_replayed(rows));
+    EXPECT_TRUE(is_replayed(rows));
+  }
+  EXPECT_TRUE(is_replayed(1));
+  EXPECT_FALSE(is_replayed(4));  // in the place of 2
+  for (const int32_t rows : {1, 3, 4}) EXPECT_TRUE(is_replayed(rows)) << rows;
+  EXPECT_FALSE(is_replayed(2));  // in the place of 1
+  for (const int32_t rows : {3, 4, 2}) EXPECT_TRUE(is_replayed(rows)) << rows;
+  EXPECT_FALSE(is_replayed(1));
 }
 
 void ExpectLargestOf(std::span<const float> row, std::span<const gpu::TokenLogit> largest) {
@@ -511,6 +540,37 @@ TEST(GpuEngine, ADevicesFaultIsAStatus) {
   const auto another = OpenOrDie(*engine, world.Policy(F32({.scorer = "full"})));
   row.session = another.get();
   EXPECT_THAT(engine->Run({&row, 1}), IsOk());
+}
+
+TEST(GpuEngine, ADeviceThatThereIsNotIsRefusedWithBothNumbers) {
+  const gpu::Table& table = gpu::TableUnderTest(32);
+  int32_t devices = 0;
+  ASSERT_EQ(table.devices(&devices), nullptr);
+  for (const int32_t device : {-1, devices, devices + 2}) {
+    const absl::Status status = GpuWorld({}).Open(table, {.device = device, .arena_bytes = 1 << 20}).status();
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_EQ(GetRefusal(status).reason, "GPU_UNAVAILABLE");
+    EXPECT_EQ(GetRefusal(status).field, "model.gpu_device");
+    EXPECT_THAT(
+        std::string(status.message()),
+        testing::StartsWith(absl::StrFormat(
+            "model.gpu_device: %d is not among the GPUs that the process sees: there are %d,", device, devices)));
+  }
+}
+
+TEST(GpuEngine, ALibraryForOtherDevicesIsRefusedBeforeAnythingIsCopied) {
+  gpu::Table table = ScarceMemory::Of(gpu::TableUnderTest(32));
+  ScarceMemory::free = int64_t{1} << 30;
+  ScarceMemory::allocated = 0;
+  table.rehearsed = [](gpu::Shortage* shortage) -> gpu::Error {
+    static_cast<void>(ScarceMemory::sound->rehearsed(shortage));
+    return "no kernel image is available for execution on the device";
+  };
+  const absl::Status status = GpuWorld({}).Open(table, {.arena_bytes = 1 << 20}).status();
+  EXPECT_EQ(GetRefusal(status).reason, "GPU_UNAVAILABLE");
+  EXPECT_THAT(std::string(status.message()),
+              testing::MatchesRegex("libebb_.*\\.so has no kernels for .*: no kernel image is available .*"));
+  EXPECT_EQ(ScarceMemory::allocated, 0);
 }
 
 TEST(GpuEngine, AMissingLibraryIsNamed) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,6 +31,8 @@ inline constexpr bool kEmulationIsSlow = false;
 // A device with so much free memory, which counts what is allocated of it, bytes. One for all tests of a program.
 struct ScarceMemory {
   static inline int64_t free = 0, allocated = 0;
+  static inline int64_t least = 0;  // of free, since somebody set it
+  static inline std::map<void*, int64_t> held = {};
   static inline const gpu::Table* sound = nullptr;
 
   static gpu::Table Of(const gpu::Table& table) {
@@ -41,8 +44,17 @@ struct ScarceMemory {
       return nullptr;
     };
     scarce.allocate = [](int64_t bytes, void** memory) -> gpu::Error {
+      if (bytes > free) return "out of memory";
+      if (const gpu::Error error = sound->allocate(bytes, memory)) return error;
       allocated += bytes;
-      return sound->allocate(bytes, memory);
+      free -= bytes;
+      least = std::min(least, free);
+      held[*memory] = bytes;
+      return nullptr;
+    };
+    scarce.release = [](void* memory) {
+      free += held.extract(memory).mapped();
+      sound->release(memory);
     };
     return scarce;
   }

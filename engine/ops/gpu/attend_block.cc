@@ -274,7 +274,7 @@ AttendTile(BlockArgs args) {
   Barrier();
   const int32_t last = shared.query[S::kRows - 1];
   const int32_t begin = split * kBlockSplitSlots;
-  const int32_t end = begin / kStripSlots + (slots + kStageSlots - 1) / kStageSlots * (kStageSlots / kStripSlots);
+  const int32_t end = begin / kStripSlots + LaidStrips(slots);
   int32_t next = NextStage<S::kStrips>(l, begin / kStripSlots, end, last);  // that nobody asked for yet
   int32_t asked = 0;
   const auto ask = [&] {

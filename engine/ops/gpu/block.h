@@ -22,8 +22,8 @@ struct BlockLane {
   int32_t units = 0;
   int32_t rows = 0;                   // m
   int32_t words = 0;                  // of a strip's K, and as many of its V
-  const int32_t* position = nullptr;  // [strips * kStripSlots]
-  const int32_t* earliest = nullptr;  // [strips]
+  const int32_t* position = nullptr;  // [LaidStrips * kStripSlots]
+  const int32_t* earliest = nullptr;  // [LaidStrips]
   const uint32_t* kv = nullptr;
   const uint32_t* q = nullptr;
   int32_t tile_words = 0;  // of q
@@ -36,11 +36,16 @@ EBB_DEVICE uint32_t* LaidQueries(const BlockArgs& args, int32_t session, int32_t
   return args.q + (head * tiles + before * a.group / kLaidRows + session) * tile_words;
 }
 
+// Where the strips begin that are a session's and a KV head's.
+EBB_DEVICE int64_t FirstStrip(const AttendArgs& a, const SessionView& session, int32_t head) {
+  return int64_t{session.first_strip} * a.cache.kv_heads + int64_t{head} * LaidStrips(session.slots);
+}
+
 template <int32_t kTerms>
 EBB_DEVICE BlockLane LaneOf(const BlockArgs& args, int32_t session, int32_t head) {
   const AttendArgs& a = args.attend;
   BlockLane l = {.a = &a, .session = a.cache.sessions + a.first_session + session, .head = head};
-  const int64_t strip = (int64_t{session} * a.cache.kv_heads + head) * args.strips;
+  const int64_t strip = FirstStrip(a, *l.session, head);
   l.units = a.cache.arena.head_dim / kUnit;
   l.rows = l.session->tokens * a.group;
   l.words = kTerms * l.units * kTeam * 4;

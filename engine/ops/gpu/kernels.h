@@ -19,7 +19,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 14;
+inline constexpr int32_t kTableVersion = 15;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -91,6 +91,10 @@ inline constexpr int32_t kGroupMax = 8;
 // threads is to be busy with. Whole splits are whole stages of either.
 inline constexpr int32_t kStripSlots = 16;
 inline constexpr int32_t kStageSlots = 64;
+// Strips of a lane of n slots: whole stages.
+EBB_ANYWHERE constexpr int32_t LaidStrips(int32_t slots) {
+  return (slots + kStageSlots - 1) / kStageSlots * (kStageSlots / kStripSlots);
+}
 inline constexpr int32_t kBlockSplitSlots = 2048;
 
 // The arena is cut into pages; one holds K and V of kPageSlots slots of one lane, a row per slot:
@@ -157,6 +161,7 @@ struct SessionView {
   int32_t slots = 0;        // n: every live slot is below it, the step's own included
   int32_t first_token = 0;  // index in the log of the step's first
   int32_t first_row = 0;    // of the step's rows
+  int32_t first_strip = 0;  // of a prompt's block: LaidStrips of the sessions of its launch before it (BlockArgs)
   int32_t tokens = 0;       // rows, 1 .. block_max
   int32_t tracks = 1;       // scores of a slot: one, or one for each query head
   int32_t compacted = 0;    // positions are ranks among the live, else indices in the log
@@ -312,10 +317,10 @@ struct AttendArgs {
 //   q         [H][LaidTiles] tiles of LaidTileWords: kLaidRows rows of one session, rotated and scaled, as K lies in
 //             kv; then a float a row, which ObserveBlock writes, and the row's position. Session i of the launch begins
 //             with tile (first row, counted from the launch's) * G / kLaidRows + i
-//   kv        [sessions][H][strips][2][terms][d / 16][32][4] words: K, rotated, and V of kStripSlots slots; zeros where
-//             a slot is free
-//   position  [sessions][H][strips * kStripSlots]: INT32_MAX where a slot is free, which no row sees
-//   earliest  [sessions][H][strips]: the first position there, INT32_MAX where all are free
+//   kv        of each session [H][LaidStrips][2][terms][d / 16][32][4] words, one session behind the other: K, rotated,
+//             and V of kStripSlots slots; zeros where a slot is free
+//   position  [H][LaidStrips * kStripSlots] alike: INT32_MAX where a slot is free, which no row sees
+//   earliest  [H][LaidStrips] alike: the first position there, INT32_MAX where all are free
 //
 // A word is two BF16. With K and V in BF16 or bytes there is one term: what is multiplied is rounded. F32 and F16 take
 // three that add up to the number, so that a product is as good as one of floats.
@@ -330,7 +335,7 @@ constexpr int32_t LaidTileWords(Element type, int32_t head_dim) {
 struct BlockArgs {
   AttendArgs attend = {};  // logits are not written
   int32_t tokens_max = 0;  // the most that a session of the launch brings
-  int32_t strips = 0;      // of a lane, a multiple of kStageSlots / kStripSlots, and at least slots_max / kStripSlots
+  int32_t strips = 0;      // LaidStrips(slots_max)
   uint32_t* q = nullptr;
   uint32_t* kv = nullptr;
   int32_t* position = nullptr;

@@ -93,11 +93,11 @@ LayStrip(BlockArgs args) {
   const AttendArgs& a = args.attend;
   const SessionView& session = a.cache.sessions[a.first_session + BlockZ()];
   const int32_t first = BlockX() * kStripSlots;
-  if (first >= (session.slots + kStageSlots - 1) / kStageSlots * kStageSlots) return;
+  if (BlockX() >= LaidStrips(session.slots)) return;
   const int32_t d = a.cache.arena.head_dim;
   const int32_t units = d / kUnit;
   const int32_t lane = a.layer * a.cache.kv_heads + BlockY();
-  const int64_t strip = (int64_t{BlockZ()} * a.cache.kv_heads + BlockY()) * args.strips + BlockX();
+  const int64_t strip = FirstStrip(a, session, BlockY()) + BlockX();
   int32_t* const position = args.position + strip * kStripSlots;
   const int32_t thread = ThreadIndex();
   if (thread < kStripSlots) {

@@ -185,7 +185,7 @@ ObserveSlots(BlockArgs args) {
   const int32_t first_strip = BlockX() * S::kBlockStrips;
   if (!GoesByAttention(session) || first_strip * kStripSlots >= session.slots) return;
   const int32_t units = UnitsOf<S::kUnits, S::kWhole>(l);
-  const int32_t strips = (session.slots + kStageSlots - 1) / kStageSlots * (kStageSlots / kStripSlots);
+  const int32_t strips = LaidStrips(session.slots);
   const int32_t strip = first_strip + ThreadIndex() / kTeam * S::kStrips;
   SlotsSoFar<S> s;
   EBB_UNROLL

@@ -170,13 +170,15 @@ class StepCase {
     std::vector<SessionView> views;
     std::vector<int32_t> row_session;
     std::vector<float> k(int64_t{rows_} * shape_.kv_heads * d), v = k;
-    int32_t slots_max = 0, tokens_max = 0;
+    int32_t slots_max = 0, tokens_max = 0, strips = 0;
     for (const TestSession& s : sessions) {
       tokens_max = std::max(tokens_max, s.tokens);
       for (size_t lane = 0; lane < s.lanes.size(); ++lane) WriteOldTokens(s, static_cast<int32_t>(lane), arena);
       row_session.insert(row_session.end(), s.tokens, static_cast<int32_t>(views.size()));
       slots_max = std::max(slots_max, s.capacity);
       views.push_back(ViewOf(s, mirror));
+      views.back().first_strip = strips;
+      strips += LaidStrips(s.capacity);
       for (int32_t t = 0; t < s.tokens; ++t) {
         for (int32_t h = 0; h < shape_.kv_heads; ++h) {
           const TestSession::Lane& lane = s.lanes[kLayer * shape_.kv_heads + h];
@@ -224,7 +226,7 @@ class StepCase {
     if (rows == Rows::kAlone) {
       table.attend(attend, mirror.stream());
     } else {
-      const BlockArgs block = BlockOf(attend, tokens_max, mirror);
+      const BlockArgs block = BlockOf(attend, tokens_max, strips, mirror);
       table.lay(block, mirror.stream());
       table.attend_block(block, mirror.stream());
       table.attend_merge(attend, mirror.stream());
@@ -274,21 +276,20 @@ class StepCase {
   }
 
  private:
-  BlockArgs BlockOf(const AttendArgs& attend, int32_t tokens_max, Mirror& mirror) const {
-    constexpr int32_t kStrips = kStageSlots / kStripSlots;
-    const int32_t strips = (attend.cache.slots_max + kStageSlots - 1) / kStageSlots * kStrips;
-    const int64_t lanes = int64_t{shape_.sessions} * shape_.kv_heads;
+  // `strips`: of a KV head's lanes of all sessions.
+  BlockArgs BlockOf(const AttendArgs& attend, int32_t tokens_max, int32_t strips, Mirror& mirror) const {
+    const int64_t laid = int64_t{strips} * shape_.kv_heads;
     const int64_t row_words = int64_t{LaidTerms(shape_.type)} * shape_.head_dim / 2;
     const int32_t tile_words = LaidTileWords(shape_.type, shape_.head_dim);
     constexpr uint32_t kNotANumber = 0xFFFFFFFF;
     return {.attend = attend,
             .tokens_max = tokens_max,
-            .strips = strips,
+            .strips = LaidStrips(attend.cache.slots_max),
             .q = mirror.In(std::vector<uint32_t>(
                 shape_.kv_heads * LaidTiles(rows_, shape_.group, shape_.sessions) * tile_words, kNotANumber)),
-            .kv = mirror.In(std::vector<uint32_t>(lanes * strips * kStripSlots * 2 * row_words, kNotANumber)),
-            .position = mirror.In(std::vector<int32_t>(lanes * strips * kStripSlots)),
-            .earliest = mirror.In(std::vector<int32_t>(lanes * strips))};
+            .kv = mirror.In(std::vector<uint32_t>(laid * kStripSlots * 2 * row_words, kNotANumber)),
+            .position = mirror.In(std::vector<int32_t>(laid * kStripSlots)),
+            .earliest = mirror.In(std::vector<int32_t>(laid))};
   }
 
   static std::vector<float> MovedScores(const TestSession& s, const std::vector<std::vector<int32_t>>& from,
