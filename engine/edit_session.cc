@@ -33,8 +33,9 @@ absl::Status CheckSpans(std::span<const EditSpan> spans, int32_t length) {
     const EditSpan& span = spans[i];
     const std::string field = absl::StrFormat("spans[%d]", i);
     if (span.start < 0 || span.start > span.end || span.end > length) {
+      const bool starts_behind = span.start < 0 || span.start > length;
       return RefuseField(
-          "OUT_OF_RANGE", field,
+          "OUT_OF_RANGE", field + (starts_behind ? ".start" : ".end"),
           absl::StrFormat("[%d, %d) is no range of the session's %d tokens", span.start, span.end, length));
     }
     if (span.start == span.end && span.tokens.empty()) {

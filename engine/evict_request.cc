@@ -26,7 +26,9 @@ absl::Status CheckForm(const EvictRequest& request) {
         "RANGE_EMPTY", "range",
         absl::StrFormat("[%d, %d) holds no token; start must be below end", request.range->start, request.range->end));
   }
-  if (request.keep && *request.keep < 1) return RefuseField("KEEP_OUT_OF_RANGE", "keep", "at least 1 token stays");
+  if (request.keep && *request.keep < 1) {
+    return RefuseField("KEEP_OUT_OF_RANGE", "keep.count", "at least 1 token stays");
+  }
   if (request.older_than && *request.older_than < 0) {
     return RefuseField("NEGATIVE_VALUE", "older_than", absl::StrFormat("%d is below 0", *request.older_than));
   }
@@ -97,8 +99,9 @@ absl::StatusOr<Plan> PlanSlots(const EvictRequest& request, const SessionOnEngin
   for (size_t i = 0; i < request.slots.size(); ++i) {
     const EvictRequest::LaneSlots& lane = request.slots[i];
     const std::string field = absl::StrFormat("slots.lanes[%d]", i);
-    if (lane.layer < 0 || lane.layer >= shape.layers || lane.head < 0 || lane.head >= shape.kv_heads) {
-      return RefuseField("LANE_OUT_OF_RANGE", field,
+    const bool no_layer = lane.layer < 0 || lane.layer >= shape.layers;
+    if (no_layer || lane.head < 0 || lane.head >= shape.kv_heads) {
+      return RefuseField("LANE_OUT_OF_RANGE", field + (no_layer ? ".layer" : ".head"),
                          absl::StrFormat("there is no layer %d, head %d; the model has %d layers of %d KV heads",
                                          lane.layer, lane.head, shape.layers, shape.kv_heads));
     }

@@ -26,17 +26,20 @@ double SumOf(std::span<const TokenProbability> q) {
 absl::Status CheckProbabilities(const DraftProposal& draft, size_t i, int32_t vocab) {
   const std::vector<TokenProbability>& q = draft.q[i];
   const int32_t token = draft.tokens[i];
-  const auto refuse = [i](const std::string& what) {
-    return RefuseField("DRAFT_PROBABILITIES", absl::StrFormat("draft_probabilities[%d]", i), what);
-  };
+  const std::string field = absl::StrFormat("draft_probabilities[%d]", i);
+  const auto refuse = [&field](const std::string& what) { return RefuseField("DRAFT_PROBABILITIES", field, what); };
   std::set<int32_t> named;
   bool own = false;
-  for (const TokenProbability& each : q) {
+  for (size_t k = 0; k < q.size(); ++k) {
+    const TokenProbability& each = q[k];
     if (each.token < 0 || each.token >= vocab) {
       return refuse(absl::StrFormat("token %d is not in 0..%d", each.token, vocab - 1));
     }
     if (!named.insert(each.token).second) return refuse(absl::StrFormat("token %d is named twice", each.token));
-    if (!(each.p >= 0 && each.p <= 1)) return refuse(absl::StrFormat("%g is not in [0, 1]", each.p));
+    if (!(each.p >= 0 && each.p <= 1)) {
+      return RefuseField("DRAFT_PROBABILITIES", absl::StrFormat("%s.probabilities[%d]", field, k),
+                         absl::StrFormat("%g is not in [0, 1]", each.p));
+    }
     own = own || (each.token == token && each.p > 0);
   }
   if (!own) return refuse(absl::StrFormat("token %d of the draft has none; it cannot have been drawn", token));

@@ -69,6 +69,15 @@ double NumberOf(const Message& message, const FieldDescriptor& field) {
   }
 }
 
+// A parameter is a double, in which larger whole numbers are no longer told apart: each would be taken for another.
+absl::Status CheckWhole(const Message& message, const FieldDescriptor& field, const std::string& path) {
+  constexpr uint64_t kWholeMax = uint64_t{1} << 53;
+  if (field.cpp_type() != FieldDescriptor::CPPTYPE_UINT64) return absl::OkStatus();
+  const uint64_t number = message.GetReflection()->GetUInt64(message, &field);
+  if (number <= kWholeMax) return absl::OkStatus();
+  return RefuseField("PARAMETER_OUT_OF_RANGE", path, absl::StrFormat("%d is not in [0, %d]", number, kWholeMax));
+}
+
 // Of a choice between forms, in the numbers of its enum.
 absl::Status CheckEnum(const Message& message, const FieldDescriptor& field, const std::string& path) {
   if (field.cpp_type() != FieldDescriptor::CPPTYPE_ENUM) return absl::OkStatus();
@@ -94,7 +103,9 @@ absl::StatusOr<std::string> ArmFrom(const v1::PolicySpec& proto, const char* one
   std::vector<const FieldDescriptor*> given;
   message.GetReflection()->ListFields(message, &given);
   for (const FieldDescriptor* field : given) {
-    EBB_TRY(CheckEnum(message, *field, absl::StrFormat("policy.%s.%s", arm->name(), field->name())));
+    const std::string path = absl::StrFormat("policy.%s.%s", arm->name(), field->name());
+    EBB_TRY(CheckEnum(message, *field, path));
+    EBB_TRY(CheckWhole(message, *field, path));
     parameters[field->name()] = NumberOf(message, *field);
   }
   return arm->name();

@@ -67,7 +67,7 @@ ROWS = {
                                    "TOKEN_OUT_OF_RANGE", "draft_tokens[0]", busy=BUSY),
     "InferenceService/Accept": Row("session: 'sessions/tale'", "session: 'tale'", "INVALID_NAME", "session", busy=BUSY, refused="NO_DRAFT"),
     "InferenceService/Edit": Row("session: 'sessions/tale' spans { start: 1 end: 2 text: 'b' }",
-                                 "session: 'sessions/tale' spans { start: 2 end: 1 }", "OUT_OF_RANGE", "spans[0]", busy=BUSY),
+                                 "session: 'sessions/tale' spans { start: 2 end: 1 }", "OUT_OF_RANGE", "spans[0].end", busy=BUSY),
     "InferenceService/Score": Row("target { text: 'abc' }", "", "EMPTY_PROMPT", "target"),
     "InferenceService/Tokenize": Row("prompt { text: 'abc' }", "", "EMPTY_PROMPT", "prompt"),
     "InferenceService/Detokenize": Row("ids: 65", "ids: 4000000", "TOKEN_OUT_OF_RANGE", "ids[0]"),

@@ -176,9 +176,10 @@ TEST_F(EditTest, SaysWhatWasAskedWrongly) {
   request.set_session(session);
   ExpectRefusal(request, kInvalid, "EDIT_EMPTY", "spans");
   ExpectRefusal(Replace(session, 3, 3, ""), kInvalid, "EDIT_EMPTY", "spans[0]");
-  ExpectRefusal(Replace(session, 3, 2, "x"), kInvalid, "OUT_OF_RANGE", "spans[0]");
-  ExpectRefusal(Replace(session, 30, 1000, "x"), kInvalid, "OUT_OF_RANGE", "spans[0]");
-  ExpectRefusal(Replace(session, 0, uint64_t{1} << 40, "x"), kInvalid, "OUT_OF_RANGE", "spans[0]");
+  ExpectRefusal(Replace(session, 3, 2, "x"), kInvalid, "OUT_OF_RANGE", "spans[0].end");
+  ExpectRefusal(Replace(session, 30, 1000, "x"), kInvalid, "OUT_OF_RANGE", "spans[0].end");
+  ExpectRefusal(Replace(session, 0, uint64_t{1} << 40, "x"), kInvalid, "OUT_OF_RANGE", "spans[0].end");
+  ExpectRefusal(Replace(session, 1000, 1001, "x"), kInvalid, "OUT_OF_RANGE", "spans[0].start");
   ExpectRefusal(Replace("sessions/nobody", 0, 1, "x"), Code::NOT_FOUND, "UNKNOWN_SESSION");
   ExpectRefusal(Replace("nobody", 0, 1, "x"), kInvalid, "INVALID_NAME", "session");
   ExpectRefusal(Replace(Open(StreamingPolicy(24)), 0, 0, "x"), Code::FAILED_PRECONDITION, "EMPTY_SESSION");

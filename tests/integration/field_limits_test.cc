@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <google/protobuf/stubs/logging.h>
-#include <google/protobuf/text_format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +22,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "policies/hash_random.h"
-#include "tests/support/generic_call.h"
+#include "tests/support/good_requests.h"
 #include "tests/support/request_mutations.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
@@ -37,65 +36,11 @@ using ::testing::ElementsAreArray;
 using ::testing::SizeIs;
 using Code = grpc::StatusCode;
 
-// Of each method a request that is taken, but for kRefused's.
-const std::map<std::string, std::string> kRequests = {
-    {"SessionService/CreateSession", "policy { streaming {} trigger { budget: 24 } } block_size: 8"},
-    {"SessionService/ForkSession", "session: 'sessions/tale'"},
-    {"SessionService/GetSession", "name: 'sessions/tale'"},
-    {"SessionService/ListSessions", "page_size: 3"},
-    {"SessionService/DeleteSession", "name: 'sessions/tale'"},
-    {"SessionService/SaveSession", "session: 'sessions/tale' snapshot_id: 'kept'"},
-    {"SessionService/RestoreSession", "snapshot: 'snapshots/kept'"},
-    {"SessionService/ListSnapshots", "page_size: 3"},
-    {"SessionService/DeleteSnapshot", "name: 'snapshots/kept'"},
-    {"InferenceService/Prefill", "session: 'sessions/tale' prompt { text: 'a' }"},
-    {"InferenceService/Decode", "session: 'sessions/tale' stopping { max_tokens: 2 }"},
-    {"InferenceService/Generate",
-     "prompt { text: 'a' } stopping { max_tokens: 2 } policy { streaming {} trigger { budget: 24 } } block_size: 8"},
-    {"InferenceService/Verify", "session: 'sessions/tale' draft_tokens: 3"},
-    {"InferenceService/Accept", "session: 'sessions/tale'"},
-    {"InferenceService/Edit", "session: 'sessions/tale' spans { start: 1 end: 2 text: 'b' }"},
-    {"InferenceService/Score", "target { text: 'abc' }"},
-    {"InferenceService/Tokenize", "prompt { text: 'abc' }"},
-    {"InferenceService/Detokenize", "ids: 65"},
-    {"EvictionService/SetPolicy", "session: 'sessions/tale' policy { streaming {} trigger { budget: 24 } }"},
-    {"EvictionService/Evict", "session: 'sessions/tale' older_than: 10"},
-    {"EvictionService/PlanEviction",
-     "rows { scores: '\\000\\000\\200\\077\\000\\000\\000\\100\\000\\000\\100\\100' } keep: 1"},
-    {"EvictionService/DescribeCache", "session: 'sessions/tale'"},
-    {"EvictionService/WatchEvictions", "session: 'sessions/tale'"},
-    {"AdminService/GetStatus", ""},
-    {"AdminService/ListModels", ""},
-    {"AdminService/ListPolicies", ""},
-    {"InferenceService/ReportOutcome", "session: 'sessions/tale' thumb_up: true"},
-    {"AdminService/ReloadConfig", ""},
-    {"AdminService/ListTenants", "page_size: 3"},
-    {"AdminService/SetTenant",
-     "tenant { name: 'tenants/given' weight: 2 calls_max: 5 policy { streaming {} trigger { budget: 24 } } }"},
-    {"AdminService/StartExperiment",
-     "experiment { name: 'ab' tenant: 'nobody' arms { name: 'a' policy { streaming {} trigger { budget: 24 } } }"
-     " arms { name: 'b' policy { h2o {} trigger { budget: 24 } } } }"},
-    {"AdminService/StopExperiment", "name: 'experiments/ab'"},
-    {"AdminService/RampExperiment", "name: 'experiments/ab' ramp: 0.5"},
-    {"AdminService/GetExperiment", "name: 'experiments/ab'"},
-    {"AdminService/ListExperiments", ""},
-};
-// Why the others are not: no draft waits, this server has no file, and the experiment has stopped by then.
+// Why good requests of these are not taken: no draft waits, this server has no file, and the experiment has stopped by
+// then.
 const std::map<std::string, std::string> kRefused = {{"InferenceService/Accept", "NO_DRAFT"},
                                                      {"AdminService/ReloadConfig", "NO_CONFIG_FILE"},
                                                      {"AdminService/RampExperiment", "EXPERIMENT_STOPPED"}};
-constexpr char kText[] = "The frog jumped into the pond, and the old man sat by the fire.";
-
-std::string ShortName(const Method& method) { return method.name.substr(sizeof("ebb.v1.") - 1); }
-
-std::unique_ptr<Message> GoodRequest(const Method& method) {
-  std::unique_ptr<Message> request = NewRequest(*method.descriptor);
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(kRequests.at(ShortName(method)), request.get()));
-  return request;
-}
-
-// A watch has nothing to tell; two messages of a longer stream are enough.
-size_t MessagesToRead(const Method& method) { return ShortName(method) == "EvictionService/WatchEvictions" ? 0 : 2; }
 
 // What is wrong with an answer, or nothing. `request` in bytes.
 std::string Complaint(const Method& method, const std::string& request, const grpc::Status& status) {
@@ -117,68 +62,10 @@ std::string Complaint(const Method& method, const std::string& request, const gr
   return absl::StrFormat("%s is no field: %s", details.field, client::Describe(status));
 }
 
-// One tenant's view, with a session and a snapshot that most requests name.
-class Caller {
- public:
-  Caller(const std::string& address, std::string tenant) : tenant_(std::move(tenant)), client_(address, tenant_) {
-    Prepare();
-    v1::SaveSessionRequest save;
-    save.set_session("sessions/tale");
-    save.set_snapshot_id("kept");
-    v1::SaveSessionResponse saved;
-    EXPECT_TRUE(client_.sessions().SaveSession(client_.Context().get(), save, &saved).ok());
-  }
-
-  grpc::Status Call(const Method& method, const std::string& request) {
-    const GenericAnswer answer = CallGeneric(client_.channel(), method.name, request, tenant_, MessagesToRead(method));
-    if (answer.status.ok() && method.descriptor->output_type() == v1::Session::descriptor()) {
-      v1::Session made;
-      EXPECT_TRUE(answer.messages.size() == 1 && made.ParseFromString(answer.messages[0]));
-      made_ = made.name();
-    }
-    return answer.status;
-  }
-
-  // As it was before a call that did something.
-  void Restore(const Method& method) {
-    static const std::set<std::string> kReaders = {
-        "GetSession",    "ListSessions",  "ListSnapshots", "Score",        "Tokenize",    "Detokenize",
-        "PlanEviction",  "DescribeCache", "GetStatus",     "ListPolicies", "SaveSession", "RestoreSession",
-        "CreateSession", "ForkSession",   "ListTenants",   "SetTenant",    "ListModels"};
-    if (!made_.empty() && made_ != "sessions/tale") client_.Delete(made_);
-    made_.clear();
-    if (kReaders.contains(method.descriptor->name())) return;
-    client_.Delete("sessions/tale");
-    Prepare();
-  }
-
-  // Deletes everything of the tenant.
-  void Leave() {
-    v1::ListSessionsRequest request;
-    v1::ListSessionsResponse list;
-    request.set_page_size(1000);
-    while (client_.sessions().ListSessions(client_.Context().get(), request, &list).ok() && list.sessions_size() > 0) {
-      for (const v1::Session& session : list.sessions()) EXPECT_TRUE(client_.Delete(session.name()).ok());
-    }
-  }
-
- private:
-  void Prepare() {
-    v1::CreateSessionRequest request = SessionWith(StreamingPolicy(24));
-    request.set_session_id("tale");
-    v1::Session session;
-    if (client_.Create(request, &session).ok()) client_.Prefill(PrefillText("sessions/tale", kText));
-  }
-
-  const std::string tenant_;
-  TestClient client_;
-  std::string made_ = {};  // by the last call
-};
-
 class FieldLimits : public testing::Test {
  protected:
   std::vector<uint32_t> FreshAnswer() {
-    v1::GenerateRequest request = GenerateText("", kText, 40);
+    v1::GenerateRequest request = GenerateText("", kTale, 40);
     *request.mutable_policy() = StreamingPolicy(24);
     request.set_block_size(8);
     request.mutable_sampling()->set_seed(11);
@@ -216,8 +103,8 @@ class FieldLimits : public testing::Test {
 TEST_F(FieldLimits, EachIsTakenOrRefusedByItsName) {
   const std::vector<uint32_t> before = FreshAnswer();
   ASSERT_THAT(before, SizeIs(40));
-  ASSERT_THAT(AllMethods(), SizeIs(kRequests.size())) << "say what a request of it looks like";
-  Caller caller(server_.address(), "ends");
+  ASSERT_THAT(AllMethods(), SizeIs(GoodRequests())) << "say what a request of it looks like";
+  RequestCaller caller(server_.address(), "ends");
   int tried = 0, refused = 0;
   for (const Method& method : AllMethods()) {
     const std::unique_ptr<Message> good = GoodRequest(method);
@@ -281,7 +168,7 @@ class Witness {
  public:
   explicit Witness(const std::string& address) : client_(address, "witness") {
     session_ = client_.Create(SessionWith(StreamingPolicy(24))).name();
-    EXPECT_TRUE(client_.Prefill(PrefillText(session_, kText)).ok());
+    EXPECT_TRUE(client_.Prefill(PrefillText(session_, kTale)).ok());
     context_ = client_.Context();
     reader_ = client_.inference().Decode(context_.get(), DecodeTokens(session_, 1 << 24));
     thread_ = std::thread([this] { Read(); });
@@ -363,7 +250,7 @@ TEST_F(FieldLimits, RandomCallsLeaveTheServerAsItWas) {
     for (uint64_t i = 0; i < kCallers; ++i) {
       threads.emplace_back([&, i] {
         HashRandom random(seed, i);
-        Caller caller(server_.address(), absl::StrFormat("%s-%d", whose, i));
+        RequestCaller caller(server_.address(), absl::StrFormat("%s-%d", whose, i));
         for (uint64_t done = 0; done < each; ++done) {
           const Method& method =
               methods[static_cast<size_t>(random.Uniform(0, static_cast<int32_t>(methods.size()) - 1))];

@@ -276,7 +276,7 @@ TEST_F(Refusals, OfEvict) {
       {[](Request& r) { r.clear_what(); }, {Code::INVALID_ARGUMENT, "MISSING", "what"}},
       {[](Request& r) { r.set_session("sessions/none"); }, {Code::NOT_FOUND, "UNKNOWN_SESSION", ""}},
       {[](Request& r) { r.mutable_range()->set_start(6); }, {Code::INVALID_ARGUMENT, "RANGE_EMPTY", "range"}},
-      {[](Request& r) { r.mutable_keep()->set_count(0); }, {Code::INVALID_ARGUMENT, "KEEP_OUT_OF_RANGE", "keep"}},
+      {[](Request& r) { r.mutable_keep()->set_count(0); }, {Code::INVALID_ARGUMENT, "KEEP_OUT_OF_RANGE", "keep.count"}},
       {[](Request& r) {
          r.mutable_keep()->set_count(8);
          r.mutable_keep()->set_scorer("oracle");
@@ -294,7 +294,7 @@ TEST_F(Refusals, OfEvict) {
        {Code::INVALID_ARGUMENT, "MEANINGLESS_COMBINATION", "keep.scorer"}},
       {[](Request& r) { r.set_older_than(0); }, {Code::INVALID_ARGUMENT, "NOTHING_WOULD_STAY", "what"}},
       {[](Request& r) { r.mutable_slots()->add_lanes()->set_layer(99); },
-       {Code::INVALID_ARGUMENT, "LANE_OUT_OF_RANGE", "slots.lanes[0]"}},
+       {Code::INVALID_ARGUMENT, "LANE_OUT_OF_RANGE", "slots.lanes[0].layer"}},
       {[](Request& r) { r.set_expected_generation(99); }, {Code::ABORTED, "GENERATION_MISMATCH", ""}},
   };
   Request good;

@@ -285,7 +285,7 @@ TEST_F(VerifyTest, SaysWhatWasAskedWrongly) {
   request.add_draft_probabilities()->add_tokens(1);
   refuses(request, kInvalid, "DRAFT_PROBABILITIES", "draft_probabilities[0]");
   request.mutable_draft_probabilities(0)->add_probabilities(std::numeric_limits<float>::quiet_NaN());
-  refuses(request, kInvalid, "DRAFT_PROBABILITIES", "draft_probabilities[0]");
+  refuses(request, kInvalid, "DRAFT_PROBABILITIES", "draft_probabilities[0].probabilities[0]");
   request.mutable_draft_probabilities(0)->set_probabilities(0, 1);
   EXPECT_TRUE(Verify(request, &response).ok());
 

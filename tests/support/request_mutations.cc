@@ -22,24 +22,6 @@ constexpr size_t kLongText = 3000;  // longer than every name, stop text and req
 constexpr int kMany = 5000;
 constexpr int kManyMessages = 2000;
 
-using Fields = std::vector<const FieldDescriptor*>;
-
-// The message that `parents` lead to, made on the way; of lists the first.
-Message& Locate(Message& root, const Fields& parents) {
-  Message* at = &root;
-  for (const FieldDescriptor* field : parents) {
-    const Reflection& reflection = *at->GetReflection();
-    if (!field->is_repeated()) {
-      at = reflection.MutableMessage(at, field);
-    } else if (reflection.FieldSize(*at, field) == 0) {
-      at = reflection.AddMessage(at, field);
-    } else {
-      at = reflection.MutableRepeatedMessage(at, field, 0);
-    }
-  }
-  return *at;
-}
-
 // Sets the field, or a list's only entry.
 template <typename Value, typename Set, typename Add>
 auto Setter(const FieldDescriptor* field, Value value, Set set, Add add) {
@@ -167,33 +149,60 @@ void Repeat(Message& at, const FieldDescriptor* field) {
   for (int i = 0; i < kMany; ++i) at.MergeFrom(*one);
 }
 
-void Walk(const Descriptor& type, const Fields& parents, const std::string& prefix, std::vector<Mutation>& mutations) {
+void Walk(const Descriptor& type, const Place& above, std::vector<Place>& places) {
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor* const field = type.field(i);
-    const std::string path = prefix + field->name();
-    const auto add = [&](const std::string& value, bool never, const std::function<void(Message&)>& change) {
-      mutations.push_back({.path = path, .value = value, .never = never, .apply = [parents, change](Message& root) {
-                             change(Locate(root, parents));
-                           }});
-    };
-    if (field->is_repeated()) add("many", false, [field](Message& at) { Repeat(at, field); });
-    for (const Value& value : ValuesOf(field)) add(value.text, value.never, value.set);
+    const Place place = {.path = above.path + field->name(), .parents = above.parents, .field = field};
+    places.push_back(place);
     if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
-    add("an empty message", false, [field](Message& at) { Locate(at, {field}).Clear(); });
-    Fields deeper = parents;
-    deeper.push_back(field);
-    const bool again = std::ranges::any_of(parents, [&](const FieldDescriptor* parent) {
-      return parent->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && parent->message_type() == field->message_type();
-    });
-    if (!again) Walk(*field->message_type(), deeper, path + ".", mutations);
+    const bool again = std::ranges::any_of(
+        place.parents, [&](const FieldDescriptor* parent) { return parent->message_type() == field->message_type(); });
+    if (again) continue;
+    Place within = {.path = place.path + ".", .parents = place.parents};
+    within.parents.push_back(field);
+    Walk(*field->message_type(), within, places);
   }
 }
 
 }  // namespace
 
+std::vector<Place> PlacesIn(const Descriptor& request) {
+  std::vector<Place> places;
+  Walk(request, {}, places);
+  return places;
+}
+
+Message& Locate(Message& request, std::span<const FieldDescriptor* const> parents) {
+  Message* at = &request;
+  for (const FieldDescriptor* field : parents) {
+    const Reflection& reflection = *at->GetReflection();
+    if (!field->is_repeated()) {
+      at = reflection.MutableMessage(at, field);
+    } else if (reflection.FieldSize(*at, field) == 0) {
+      at = reflection.AddMessage(at, field);
+    } else {
+      at = reflection.MutableRepeatedMessage(at, field, 0);
+    }
+  }
+  return *at;
+}
+
 std::vector<Mutation> MutationsOf(const Descriptor& request) {
   std::vector<Mutation> mutations;
-  Walk(request, {}, "", mutations);
+  for (const Place& place : PlacesIn(request)) {
+    const FieldDescriptor* const field = place.field;
+    const auto add = [&](const std::string& value, bool never, const std::function<void(Message&)>& change) {
+      mutations.push_back(
+          {.path = place.path,
+           .value = value,
+           .never = never,
+           .apply = [parents = place.parents, change](Message& root) { change(Locate(root, parents)); }});
+    };
+    if (field->is_repeated()) add("many", false, [field](Message& at) { Repeat(at, field); });
+    for (const Value& value : ValuesOf(field)) add(value.text, value.never, value.set);
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
+    add("an empty message", false, [field](Message& at) { Locate(at, {&field, 1}).Clear(); });
+  }
   return mutations;
 }
 

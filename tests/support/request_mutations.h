@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,18 @@ struct Mutation {
 // largest numbers, infinities and NaN, numbers that an enum lacks, texts that are empty, long, no UTF-8 or hold what
 // ends a C string or moves a terminal's cursor, lists of thousands.
 std::vector<Mutation> MutationsOf(const google::protobuf::Descriptor& request);
+
+// A field of a request, also of messages in messages and, of lists, in the first entry; of a map in an entry.
+struct Place {
+  std::string path = {};                                               // sampling.top_p
+  std::vector<const google::protobuf::FieldDescriptor*> parents = {};  // that lead to the message which has it
+  const google::protobuf::FieldDescriptor* field = nullptr;
+};
+// All of them, each message before what it holds; a message within one of its own type is not entered.
+std::vector<Place> PlacesIn(const google::protobuf::Descriptor& request);
+// The message that `parents` lead to, made on the way; of lists the first.
+google::protobuf::Message& Locate(google::protobuf::Message& request,
+                                  std::span<const google::protobuf::FieldDescriptor* const> parents);
 
 // Whether `path` ("rows[3].scores") is a field of the message, or a choice between some.
 bool HasField(const google::protobuf::Descriptor& request, std::string_view path);

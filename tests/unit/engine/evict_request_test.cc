@@ -143,7 +143,7 @@ TEST_F(EvictRequestTest, RefusesSlotsThatDoNotMakeSense) {
   using Slots = std::vector<EvictRequest::LaneSlots>;
   const auto refused = [&](const Slots& slots) { return engine_->Evict(*session, {.slots = slots}).status(); };
   EXPECT_THAT(refused({{0, 0, {1}}}), IsRefusal(kInvalidArgument, "LANES_MISSING", "slots"));
-  EXPECT_THAT(refused({{0, 2, {1}}}), IsRefusal(kInvalidArgument, "LANE_OUT_OF_RANGE", "slots"));
+  EXPECT_THAT(refused({{0, 2, {1}}}), IsRefusal(kInvalidArgument, "LANE_OUT_OF_RANGE", "slots.lanes[0].head"));
   EXPECT_THAT(refused({{0, 0, {1}}, {0, 0, {2}}}), IsRefusal(kInvalidArgument, "LANE_REPEATED", "slots"));
   EXPECT_THAT(refused({{0, 0, {1}}, {0, 1, {2, 3}}}), IsRefusal(kInvalidArgument, "LANES_UNEQUAL", "slots"));
   EXPECT_THAT(refused({{0, 0, {6}}}), IsRefusal(kInvalidArgument, "SLOT_NOT_LIVE", "slots"));
@@ -158,7 +158,7 @@ TEST_F(EvictRequestTest, RefusesWhatIsMalformedOrWouldLeaveNothing) {
   EXPECT_THAT(engine_->Evict(*session, {.range = {{0, 2}}, .keep = 3}),
               IsRefusal(kInvalidArgument, "EVICT_AMBIGUOUS", "what"));
   EXPECT_THAT(engine_->Evict(*session, {.range = {{3, 3}}}), IsRefusal(kInvalidArgument, "RANGE_EMPTY", "range"));
-  EXPECT_THAT(engine_->Evict(*session, {.keep = 0}), IsRefusal(kInvalidArgument, "KEEP_OUT_OF_RANGE", "keep"));
+  EXPECT_THAT(engine_->Evict(*session, {.keep = 0}), IsRefusal(kInvalidArgument, "KEEP_OUT_OF_RANGE", "keep.count"));
   EXPECT_THAT(engine_->Evict(*session, {.older_than = -1}),
               IsRefusal(kInvalidArgument, "NEGATIVE_VALUE", "older_than"));
   EXPECT_THAT(engine_->Evict(*session, {.range = {{0, 6}}}), IsRefusal(kInvalidArgument, "NOTHING_WOULD_STAY", "what"));

@@ -94,8 +94,8 @@ TEST(CheckDraft, SaysWhatIsWrongAndWhere) {
       {"named twice", {.tokens = {1}, .q = {{{1, 0.5F}, {1, 0.5F}}}}, "DRAFT_PROBABILITIES", at0},
       {"not drawn from it", {.tokens = {1}, .q = {{{0, 1}}}}, "DRAFT_PROBABILITIES", at0},
       {"sum 0.9", {.tokens = {1}, .q = {{{1, 0.9F}}}}, "DRAFT_PROBABILITIES", at0},
-      {"negative", {.tokens = {1}, .q = {{{1, 1}, {0, -0.1F}}}}, "DRAFT_PROBABILITIES", at0},
-      {"NaN", {.tokens = {1}, .q = {{{1, kNan}}}}, "DRAFT_PROBABILITIES", at0},
+      {"negative", {.tokens = {1}, .q = {{{1, 1}, {0, -0.1F}}}}, "DRAFT_PROBABILITIES", at0 + ".probabilities[1]"},
+      {"NaN", {.tokens = {1}, .q = {{{1, kNan}}}}, "DRAFT_PROBABILITIES", at0 + ".probabilities[0]"},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);

@@ -163,6 +163,9 @@ TEST(PolicyFrom, NamesTheFieldThatIsOutOfRange) {
       {[](auto& p) { p.mutable_pyramid()->set_beta(0); }, {"policy.pyramid.beta", "PARAMETER_OUT_OF_RANGE"}},
       {[](auto& p) { p.mutable_ada()->set_floor(1.5); }, {"policy.ada.floor", "PARAMETER_OUT_OF_RANGE"}},
       {[](auto& p) { p.mutable_duo()->set_recent(0); }, {"policy.duo.recent", "PARAMETER_OUT_OF_RANGE"}},
+      // 2^53 + 1, which as a double is 2^53, the largest seed there is.
+      {[](auto& p) { p.mutable_random()->set_seed((uint64_t{1} << 53) + 1); },
+       {"policy.random.seed", "PARAMETER_OUT_OF_RANGE"}},
       {[](auto& p) { p.mutable_knorm()->set_keep(static_cast<v1::Knorm::Keep>(3)); },
        {"policy.knorm.keep", "UNKNOWN_ENUM_VALUE"}},
       {[](auto& p) { p.set_modifier(static_cast<v1::Modifier>(9)); }, {"policy.modifier", "UNKNOWN_ENUM_VALUE"}},
