@@ -502,7 +502,8 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenPlacedEngine(const EngineOptions& op
                               .products = device.products == ProductsBy::kOwn ? NoProductLibrary : OpenBlasLt,
                               .own_where_unfit = device.products == ProductsBy::kAuto}));
   EngineOptions beside = options;
-  beside.beside = NameOf(device, gpu->by_library());
+  EBB_ASSIGN(const std::string code, Gpu::Code(*table, device.device));
+  beside.beside = NameOf(device, code, gpu->by_library());
   EBB_ASSIGN(std::unique_ptr<Engine> host, Engine::Open(beside));
   return PlaceOn(std::move(gpu), std::move(host));
 }

@@ -222,10 +222,26 @@ class Gpu(unittest.TestCase):
             with self.subTest(products), Server(*self.flags, f"--model.gpu_products={products}") as server:
                 model = json.loads(server.ebb("status", "--json"))["model"]
                 self.assertTrue(model["gpu_products"].startswith(said), model)
-                self.assertTrue(model["fingerprint"].endswith(" emulated"), "alike, as the bits are")
+                self.assertTrue(model["fingerprint"].endswith(" emulated, f32"), "alike, as the bits are")
                 self.assertIn(f"prompts by {said}", server.ebb("status"))
                 self.assertIn(said, self.logged(server, "gpu_products")["by"])
         self.assertNotIn("prompts by", self.cpu.ebb("status"))
+
+    def test_snapshots_of_other_arithmetic_are_refused(self):
+        servers = {"cpu": self.cpu.flags, "f32": self.flags, "bf16": (*self.flags[:2], "--model.gpu_kv_type=bf16", *self.flags[3:])}
+        with tempfile.TemporaryDirectory() as store:
+            for saves, flags in servers.items():
+                with Server(*flags, f"--store.dir={store}") as server:
+                    server.ebb("sessions", "create", "s", "--policy=h2o", "--budget=24", KV)
+                    server.ebb("generate", "--session=s", "--max-tokens=2", PROMPT)
+                    server.ebb("save", "s", f"of-{saves}")
+            for restores, flags in servers.items():
+                with Server(*flags, f"--store.dir={store}") as server:
+                    for saves in servers:
+                        with self.subTest(saves=saves, restores=restores):
+                            server.ebb("restore", f"of-{saves}", f"at-{restores}-of-{saves}", check=0 if saves == restores else 1)
+                            if saves != restores:
+                                self.assertIn("SNAPSHOT_FOREIGN", server.stderr)
 
     @staticmethod
     def logged(server, event):

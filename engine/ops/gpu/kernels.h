@@ -19,7 +19,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 14;
+inline constexpr int32_t kTableVersion = 15;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -488,6 +488,9 @@ struct Table {
   Error (*devices)(int32_t* count) = nullptr;  // where there is no driver, or one that is too old, an error
   // Name, capability, versions, as text of at most `bytes`, its end included.
   Error (*describe)(int32_t device, char* text, int32_t bytes) = nullptr;
+  // What decides bits there, likewise: for what the code that runs was compiled, and which kind of device runs it.
+  // Empty in the emulation.
+  Error (*code)(int32_t device, char* text, int32_t bytes) = nullptr;
   Error (*open)(int32_t device, Stream* stream) = nullptr;
   Error (*use)(int32_t device) = nullptr;  // by the calling thread, from now on
   void (*close)(Stream stream) = nullptr;
