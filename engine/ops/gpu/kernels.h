@@ -194,7 +194,7 @@ struct RmsNormArgs {
 
 // y [T][out] = x [T][in] W^T + bias, or y += . Where weights are BF16 or quantised, linear_tiles rounds x to BF16, and
 // linear_rows to the sum of two: within 2^-17 of it. F32 and F16 are multiplied by x as it is. W is finite. An infinite
-// number of x makes y what its products with W are together, infinite or NaN, as on the CPU; of Q4_K, NaN.
+// number of x makes y what its products with W are together, infinite or NaN, as on the CPU.
 struct LinearArgs {
   Matrix w = {};
   const float* bias = nullptr;  // [out] or null
