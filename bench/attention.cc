@@ -136,7 +136,7 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
         const auto add = [&](const std::string& place, int64_t lanes_per_step, int64_t again, const Lanes& of) {
           Step step(of, lanes_per_step, group, slots, options.head_dim, common.seed);
           const Samples samples = Measure(*ops, *meter, step, options, common.rounds, again);
-          report.Add({NameOf(type), int64_t{group}, int64_t{slots}, place, SpreadOf(samples.rate),
+          report.Add({std::string(NameOf(type)), int64_t{group}, int64_t{slots}, place, SpreadOf(samples.rate),
                       SpreadOf(samples.share), SpreadOf(samples.rope), SpreadOf(samples.observed),
                       SpreadOf(samples.scattered)});
         };

@@ -124,9 +124,9 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
           const Shape shape = {
               .lanes = int64_t{batch} * options.heads, .replaced = replaced, .type = type, .random = random};
           const Samples samples = Measure(*ops, *meter, common, options, shape);
-          report.Add({int64_t{batch}, NameOf(type), int64_t{replaced}, std::string(random ? "random" : "oldest"),
-                      SpreadOf(samples.in_place), SpreadOf(samples.shift), SpreadOf(samples.concatenate),
-                      SpreadOf(samples.share)});
+          report.Add({int64_t{batch}, std::string(NameOf(type)), int64_t{replaced},
+                      std::string(random ? "random" : "oldest"), SpreadOf(samples.in_place), SpreadOf(samples.shift),
+                      SpreadOf(samples.concatenate), SpreadOf(samples.share)});
         }
       }
     }

@@ -76,17 +76,10 @@ void AddModelOptions(Command command, ModelOptions& options) {
 
 void AddKvTypes(Command command, std::vector<KvType>& types) {
   std::string names;
-  for (const KvType type : types) names += (names.empty() ? "" : ",") + NameOf(type);
+  for (const KvType type : types) names += (names.empty() ? "" : ",") + std::string(NameOf(type));
   command.add_choice("--kv-dtype", types, kTypes, "Types of K and V, with commas: f32, bf16, f16, int8, fp8")
       .delimiter(',')
       .default_str(names);
-}
-
-std::string NameOf(KvType type) {
-  for (const auto& [name, value] : kTypes) {
-    if (value == type) return name;
-  }
-  return "";
 }
 
 absl::StatusOr<ValidSpec> OpenModel::Policy(const std::string& policy, int32_t slots, KvType kv_type) const {

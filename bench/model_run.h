@@ -58,8 +58,6 @@ void AddModelOptions(Command command, ModelOptions& options);
 
 // --kv-dtype of a verb that takes several, with commas.
 void AddKvTypes(Command command, std::vector<KvType>& types);
-// "bf16".
-std::string NameOf(KvType type);
 
 struct OpenModel {
   std::unique_ptr<Engine> engine = {};

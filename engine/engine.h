@@ -33,6 +33,7 @@
 #include "engine/eviction_census.h"
 #include "engine/model/architecture.h"
 #include "engine/pack_report.h"
+#include "engine/placement.h"
 #include "engine/row_facts.h"
 #include "engine/text/tokenizer.h"
 #include "policies/caote.h"
@@ -285,7 +286,9 @@ class Engine {
       const = 0;  // what decides bits: model file's hash or size, instruction set, accuracy
   virtual EngineMemory memory() const = 0;
   virtual std::optional<DeviceUse> device_use() const { return {}; }  // absent: it has none
-  virtual const PackReport& packs() const = 0;                        // of opening it
+  // Where its tokens are computed; drafts, edits and what is asked of its cache are the host's in any case. O(cache).
+  virtual Placement PlacementOf(const Session& /*session*/) const { return {}; }
+  virtual const PackReport& packs() const = 0;  // of opening it
   // What comes free when all of `sessions` are gone, promised copies included: what others share of their pages stays.
   // O(their pages).
   virtual FreedPages FreedBy(std::span<const Session* const> sessions) const = 0;

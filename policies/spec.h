@@ -9,11 +9,14 @@
 #define EBB_POLICIES_SPEC_H_
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -51,6 +54,11 @@ enum class Allocation { kUniform, kPyramid, kAda, kDuo };
 
 // kInt8, kFp8: K and V of a slot are bytes, each with a scale of its own (engine/ops.h, KvFormat).
 enum class KvType { kF32, kBf16, kF16, kInt8, kFp8 };
+// As configuration and flags say it.
+constexpr std::string_view NameOf(KvType type) {
+  constexpr std::array<std::string_view, 5> kNames = {"f32", "bf16", "f16", "int8", "fp8"};
+  return kNames[static_cast<size_t>(type)];
+}
 constexpr bool IsScaled(KvType type) { return type == KvType::kInt8 || type == KvType::kFp8; }
 
 // kFused: K rests unrotated and is rotated in registers while it is read. kRk: EQUIP's literal rotate-half copy of K is

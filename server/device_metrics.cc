@@ -1,5 +1,7 @@
 #include "server/device_metrics.h"
 
+#include <cstddef>
+
 namespace ebb {
 
 DeviceMetrics::DeviceMetrics(MetricSet& set, const DeviceUse& use)
@@ -21,6 +23,9 @@ DeviceMetrics::DeviceMetrics(MetricSet& set, const DeviceUse& use)
       rows_kept_(set["ebb_gpu_logits_rows_total"].counter({"kept"})),
       rows_copied_(set["ebb_gpu_logits_rows_total"].counter({"copied"})),
       rows_fetched_(set["ebb_gpu_logits_rows_total"].counter({"fetched"})) {
+  for (size_t i = 0; i < kWhyHost.size(); ++i) {
+    on_host_[i] = &set["ebb_gpu_sessions_on_cpu_total"].counter({kWhyHost[i]});
+  }
   set["ebb_gpu_info"].gauge({use.name, use.description}).Set(1);
   Set(use);
 }
@@ -47,6 +52,10 @@ void DeviceMetrics::Set(const DeviceUse& use) {
   rows_kept_.SetTotal(static_cast<double>(use.rows_kept));
   rows_copied_.SetTotal(static_cast<double>(use.rows_copied));
   rows_fetched_.SetTotal(static_cast<double>(use.rows_fetched));
+}
+
+void DeviceMetrics::CountOnHost(WhyHost why) {
+  if (why != WhyHost::kNone) on_host_[static_cast<size_t>(why) - 1]->Add();
 }
 
 }  // namespace ebb

@@ -3,7 +3,10 @@
 #ifndef EBB_SERVER_DEVICE_METRICS_H_
 #define EBB_SERVER_DEVICE_METRICS_H_
 
+#include <array>
+
 #include "engine/device_use.h"
+#include "engine/placement.h"
 #include "server/metric_family.h"
 
 namespace ebb {
@@ -15,6 +18,8 @@ class DeviceMetrics {
 
   // One thread at a time.
   void Set(const DeviceUse& use);
+  // A session that the host computes from now on; kNone counts nowhere.
+  void CountOnHost(WhyHost why);
 
  private:
   struct Phase {
@@ -39,6 +44,7 @@ class DeviceMetrics {
   Counter& rows_kept_;
   Counter& rows_copied_;
   Counter& rows_fetched_;
+  std::array<Counter*, kWhyHost.size()> on_host_ = {};
 };
 
 }  // namespace ebb

@@ -144,6 +144,7 @@ OpenSession& Dispatcher::Add(OpenSession session) {
   added.tenant_metrics->sessions.Add(1);
   CountPages(added, added.cache->pages());
   CountSlots(added, added.cache->live_slots());
+  CountPlacement(added);
   CountLoad();
   if (added.request.assignment) BeginTrial(added);
   return added;
@@ -362,6 +363,7 @@ SessionInfo Dispatcher::Info(const OpenSession& session) const {
           .live_slots = cache.live_slots(),
           .evicted = cache.evicted(),
           .draft_tokens = cache.draft_tokens(),
+          .placement = engine_.PlacementOf(cache),
           .prompt_tokens = session.prompt_tokens,
           .completion_tokens = session.completion_tokens,
           .created = session.created,
@@ -403,6 +405,13 @@ void Dispatcher::CountUnderPolicy(OpenSession& session) {
   const std::string_view scorer = session.cache->policy().scorer_name;
   session.policy_metrics = &metrics_.policy(scorer);
   session.policy_tokens = &metrics_.policy_tokens(scorer, *session.tenant_metrics);
+}
+
+// Whoever comes to be the host's though there is a device, and why.
+void Dispatcher::CountPlacement(OpenSession& session) {
+  if (metrics_.device() == nullptr) return;
+  const WhyHost why = engine_.PlacementOf(*session.cache).why;
+  if (std::exchange(session.why_host, why) != why) metrics_.device()->CountOnHost(why);
 }
 
 void Dispatcher::CountSwap(OpenSession& session, const PolicySwap& swap) {

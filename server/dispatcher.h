@@ -488,6 +488,7 @@ class Dispatcher {
   void CountSlots(OpenSession& session, int64_t slots);
   void CountPages(OpenSession& session, int64_t pages);
   void CountUnderPolicy(OpenSession& session);
+  void CountPlacement(OpenSession& session);
   void CountSwap(OpenSession& session, const PolicySwap& swap);
   // Who left by request, of any session's cache; `event.loss` is not null.
   void CountLeft(const OpenSession& session, const EvictionEvent& event);

@@ -216,6 +216,8 @@ v1::Session SessionProto(const SessionInfo& info, const std::string& model) {
   proto.set_pending_draft_tokens(static_cast<uint32_t>(info.draft_tokens));
   proto.set_prompt_tokens(static_cast<uint64_t>(info.prompt_tokens));
   proto.set_completion_tokens(static_cast<uint64_t>(info.completion_tokens));
+  proto.set_worker(info.placement.worker);
+  proto.set_worker_reason(info.placement.reason);
   proto.set_block_size(static_cast<uint32_t>(info.request.block_size));
   if (info.request.assignment) {
     proto.set_experiment("experiments/" + info.request.assignment->experiment);

@@ -9,6 +9,7 @@
 #include "server/folder_store.h"
 #include "server/log.h"
 #include "server/saved_session.h"
+#include "server/tenant_policies.h"
 #include "server/version.h"
 
 namespace ebb {
@@ -40,7 +41,14 @@ std::unique_ptr<Metrics> MetricsFor(const ServerOptions& options, const Engine& 
   return std::make_unique<Metrics>(metrics);
 }
 
-void LogDevice(const Engine& engine) {
+// Of sessions that name no policy, where their tenant has none of its own.
+KvType DefaultKvType(const ServerOptions& options, const ModelConfig& model) {
+  const auto tenants = WithPolicies({.unlisted = options.work.tenants.unlisted}, LimitsOf(model));
+  return tenants.ok() && tenants->unlisted.default_policy ? tenants->unlisted.default_policy->kv_type
+                                                          : PolicySpec().kv_type;
+}
+
+void LogDevice(const Engine& engine, const ServerOptions& options) {
   const std::optional<DeviceUse> device = engine.device_use();
   if (!device) return;
   LogInfo("gpu",
@@ -51,6 +59,11 @@ void LogDevice(const Engine& engine) {
            {"page_bytes", device->page_bytes}},
           "a GPU computes the sessions that it can");
   LogInfo("gpu_products", {{"by", device->products}}, "what multiplies prompts with BF16 weights");
+  const KvType usual = DefaultKvType(options, engine.config());
+  if (usual == options.device.kv_type) return;
+  LogWarn("gpu_kv_type", {{"gpu", NameOf(options.device.kv_type)}, {"sessions", NameOf(usual)}},
+          "sessions that name no policy have another type of K and V than model.gpu_kv_type, so that the CPU computes "
+          "them: set that, or cache.kv_dtype of their policies (tenant_defaults.policy)");
 }
 
 void LogPacks(const PackReport& packs) {
@@ -68,7 +81,7 @@ absl::StatusOr<std::unique_ptr<ServedModel>> ServedModel::Open(const ServerOptio
   EBB_ASSIGN(std::unique_ptr<Engine> engine, options.device.kind.empty()
                                                  ? Engine::Open(options.engine)
                                                  : OpenPlacedEngine(options.engine, options.device));
-  LogDevice(*engine);
+  LogDevice(*engine, options);
   LogPacks(engine->packs());
   DraftModel draft;
   if (!options.draft.path.empty()) {

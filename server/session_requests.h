@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "engine/cache_work.h"
 #include "engine/engine.h"
+#include "engine/placement.h"
 #include "engine/sampler.h"
 #include "engine/snapshot/session_image.h"
 #include "policies/spec.h"
@@ -38,6 +39,7 @@ struct SessionInfo {
   int64_t live_slots = 0;  // of all lanes
   int64_t evicted = 0;
   int32_t draft_tokens = 0;  // that wait
+  Placement placement = {.worker = ""};
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   absl::Time created = {};

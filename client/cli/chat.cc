@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/policy_flags.h"
 #include "client/cli/prompt_flags.h"
+#include "client/cli/session_words.h"
 #include "client/cli/shell.h"
 #include "client/cli/terminal.h"
 
@@ -245,11 +246,12 @@ class Chat {
     v1::Session session;
     if (!shell_.Check(client_.GetSession(session_.name(), &session))) return;
     if (shell_.json) return shell_.PrintJson(session);
-    std::printf("%s: %llu tokens seen, %u in the cache (capacity %u), %llu evicted, %s live of %s reserved\n%s\n",
+    std::printf("%s: %llu tokens seen, %u in the cache (capacity %u), %llu evicted, %s live of %s reserved\n%s%s\n",
                 session.name().c_str(), static_cast<unsigned long long>(session.tokens()), session.cache_length(),
                 session.cache_capacity(), static_cast<unsigned long long>(session.evicted_tokens()),
                 Bytes(static_cast<double>(session.used_bytes())).c_str(),
-                Bytes(static_cast<double>(session.reserved_bytes())).c_str(), Summary(session.policy()).c_str());
+                Bytes(static_cast<double>(session.reserved_bytes())).c_str(), Summary(session.policy()).c_str(),
+                OnWorker(session).c_str());
   }
 
   Shell& shell_;

@@ -4,6 +4,7 @@
 
 #include "absl/time/time.h"
 #include "client/cli/policy_flags.h"
+#include "client/cli/session_words.h"
 #include "client/cli/shell.h"
 #include "client/cli/terminal.h"
 
@@ -17,13 +18,14 @@ void PrintHeader() {
 }
 
 void PrintRow(const v1::Session& session) {
-  std::printf("%-25s %-7s %7llu  %6u/%-9u %10llu %12s  %s\n", session.name().substr(sizeof("sessions/") - 1).c_str(),
+  std::printf("%-25s %-7s %7llu  %6u/%-9u %10llu %12s  %s%s\n", session.name().substr(sizeof("sessions/") - 1).c_str(),
               session.swapped()                           ? "swapped"
               : session.state() == v1::SESSION_STATE_BUSY ? "busy"
                                                           : "idle",
               static_cast<unsigned long long>(session.tokens()), session.cache_length(), session.cache_capacity(),
               static_cast<unsigned long long>(session.evicted_tokens()),
-              Bytes(static_cast<double>(session.reserved_bytes())).c_str(), Summary(session.policy()).c_str());
+              Bytes(static_cast<double>(session.reserved_bytes())).c_str(), Summary(session.policy()).c_str(),
+              OnWorker(session).c_str());
 }
 
 void List(Shell& shell) {

@@ -120,6 +120,9 @@ SERVICE = {
         ("GPU's memory", "Weights, K and V of the caches that are there, and room for more of them.", "bytes", "stack",
          [("sum by (use) (ebb_gpu_memory_bytes{@})", "{{use}}")]),
         ("Caches on the GPU", "Sessions whose caches are there.", "short", "lines", [("sum(ebb_gpu_sessions{@})", "caches")]),
+        ("Sessions left to the CPU", "Sessions that came to be the CPU's though there is a GPU, by why. kv_type and size follow from model.gpu_kv_type and "
+         "model.gpu_arena; worker_reason of a session says it in full.", "ops", "lines",
+         [("sum by (reason) (rate(ebb_gpu_sessions_on_cpu_total{@}[$]))", "{{reason}}")]),
         ("Caches that moved", "Copied to the GPU to run there, and home since others wanted the room or the host was asked about them. If both grow with the "
          "load, model.gpu_arena is too small for who runs.", "ops", "lines",
          [("sum by (direction) (rate(ebb_gpu_cache_moves_total{@}[$]))", "{{direction}}")]),

@@ -23,10 +23,12 @@ struct DeviceOptions {
   ProductsBy products = ProductsBy::kAuto;
 };
 
-// As the server's fingerprint has it: what decides the bits of what the device computes. `by_library`: what came of
-// `products`.
-inline std::string NameOf(const DeviceOptions& device, bool by_library) {
-  return device.kind + (by_library ? " library" : "");
+// As the server's fingerprint has it, what decides the bits of what sessions yield there: which code runs on which kind
+// of device, the type of K and V of those that it computes, and whose products. "cuda sm_90 on 9.0, bf16, library".
+// `code`: as Gpu::Code; `by_library`: what came of `products`.
+inline std::string NameOf(const DeviceOptions& device, const std::string& code, bool by_library) {
+  return device.kind + (code.empty() ? "" : " " + code) + ", " + std::string(NameOf(device.kv_type)) +
+         (by_library ? ", library" : "");
 }
 
 }  // namespace ebb

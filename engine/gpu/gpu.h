@@ -7,6 +7,7 @@
 #ifndef EBB_ENGINE_GPU_GPU_H_
 #define EBB_ENGINE_GPU_GPU_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -99,6 +100,14 @@ class Gpu {
 
   // What a device is called, and by whom it is driven.
   static absl::StatusOr<std::string> Describe(const gpu::Table& table, int32_t device);
+
+  // What decides bits there (Table::code).
+  static absl::StatusOr<std::string> Code(const gpu::Table& table, int32_t device) {
+    std::array<char, 64> text = {};
+    const absl::Status told = Check(table.code(device, text.data(), static_cast<int32_t>(text.size())));
+    if (!told.ok()) return told;
+    return std::string(text.data());
+  }
 
   const gpu::Table& table() const { return table_; }
   gpu::Stream stream() const { return stream_; }

@@ -6,10 +6,12 @@
 #include <list>
 #include <set>
 #include <span>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "engine/cache_work.h"
 #include "engine/gpu/blas_lt.h"
 #include "engine/gpu/cache_mover.h"
@@ -61,10 +63,27 @@ bool HasNaturalPositions(const SessionOnEngine& session) {
   });
 }
 
+// What was done to a session that a device cannot go on from, in words; empty: nothing was.
+std::string_view DoneTo(const SessionOnEngine& session, const GpuSession::Shape& there) {
+  const SessionCache& cache = session.cache();
+  const auto queries = static_cast<size_t>(session.log().empty() ? 0 : int64_t{there.lanes} * there.queries);
+  if (!cache.shape().slots_of.empty()) return "its lanes are of unequal size";
+  if (session.last_queries().size() != queries) return "what its newest token attended to is not known";
+  const int32_t live = cache.maps()[0].live();
+  if (std::ranges::any_of(cache.maps(), [&](const SlotMap& map) { return map.live() != live; })) {
+    return "its lanes hold unequally many tokens, since some left by request or in an edit";
+  }
+  return HasNaturalPositions(session) ? "" : "its tokens are no longer where they were read, since it was edited";
+}
+
 class PlacedEngine final : public Engine {
  public:
   PlacedEngine(std::unique_ptr<GpuEngine> gpu, std::unique_ptr<Engine> host, std::string description, CacheMover mover)
-      : gpu_(std::move(gpu)), host_(std::move(host)), description_(std::move(description)), mover_(std::move(mover)) {}
+      : gpu_(std::move(gpu)),
+        host_(std::move(host)),
+        description_(std::move(description)),
+        mover_(std::move(mover)),
+        worker_(absl::StrFormat("%s:%d", gpu_->gpu().table().name, gpu_->gpu().device())) {}
 
   const ModelConfig& config() const override { return host_->config(); }
   const Tokenizer& tokenizer() const override { return host_->tokenizer(); }
@@ -92,6 +111,12 @@ class PlacedEngine final : public Engine {
     use.replays = gpu_->replays();
     use.shortage = shortage_;
     return use;
+  }
+
+  Placement PlacementOf(const Session& session) const override {
+    const WhyHost why = failure_.ok() ? WhyHostOf(Of(session)) : WhyHost::kFailed;
+    if (why == WhyHost::kNone) return {.worker = worker_};
+    return {.why = why, .reason = InWords(why, Of(session))};
   }
 
   absl::StatusOr<std::unique_ptr<Session>> OpenSession(const SessionOptions& options) override {
@@ -224,19 +249,43 @@ class PlacedEngine final : public Engine {
 
   bool IsForDevice(const SessionOnEngine& session) const { return failure_.ok() && SuitsDevice(session); }
 
-  // What changes any of this takes the cache home.
+  // What it has pending is the host's, wherever it is computed else.
   bool SuitsDevice(const SessionOnEngine& session) const {
-    if (session.elsewhere() != nullptr) return true;
-    const SessionCache& cache = session.cache();
-    const CacheShape& shape = cache.shape();
-    const GpuSession::Shape there = gpu_->ShapeOf(session.block_size_max(), shape.capacity);
-    const auto queries = static_cast<size_t>(session.log().empty() ? 0 : int64_t{there.lanes} * there.queries);
-    return session.policy().kv_type == gpu_->kv_type() && DeviceRuleOf(session.policy()).ok() &&
-           shape.slots_of.empty() && there.pages() <= gpu_->pages_total() && session.last_queries().size() == queries &&
-           session.CheckSettled().ok() &&
-           std::ranges::all_of(cache.maps(),
-                               [&](const SlotMap& map) { return map.live() == cache.maps()[0].live(); }) &&
-           HasNaturalPositions(session);
+    return session.elsewhere() != nullptr || (session.CheckSettled().ok() && WhyHostOf(session) == WhyHost::kNone);
+  }
+
+  // What changes any of this takes the cache home.
+  WhyHost WhyHostOf(const SessionOnEngine& session) const {
+    if (session.elsewhere() != nullptr) return WhyHost::kNone;
+    if (session.policy().kv_type != gpu_->kv_type()) return WhyHost::kKvType;
+    if (!DeviceRuleOf(session.policy()).ok()) return WhyHost::kPolicy;
+    const GpuSession::Shape there = ShapeThere(session);
+    if (there.pages() > gpu_->pages_total()) return WhyHost::kSize;
+    return DoneTo(session, there).empty() ? WhyHost::kNone : WhyHost::kHistory;
+  }
+
+  std::string InWords(WhyHost why, const SessionOnEngine& session) const {
+    switch (why) {
+      case WhyHost::kNone:
+        return {};
+      case WhyHost::kPolicy:
+        return std::string(DeviceRuleOf(session.policy()).status().message());
+      case WhyHost::kKvType:
+        return absl::StrFormat("policy.cache.kv_dtype: %s, and the GPU computes sessions of %s (model.gpu_kv_type)",
+                               std::string(NameOf(session.policy().kv_type)), std::string(NameOf(gpu_->kv_type())));
+      case WhyHost::kSize:
+        return absl::StrFormat("its cache takes %d pages of the GPU, which has %d (model.gpu_arena)",
+                               ShapeThere(session).pages(), gpu_->pages_total());
+      case WhyHost::kHistory:
+        return std::string(DoneTo(session, ShapeThere(session)));
+      case WhyHost::kFailed:
+        return std::string(failure_.message()) + "; the CPU computes all sessions until the next start";
+    }
+    return {};
+  }
+
+  GpuSession::Shape ShapeThere(const SessionOnEngine& session) const {
+    return gpu_->ShapeOf(session.block_size_max(), session.cache().shape().capacity);
   }
 
   static bool IsFault(const absl::Status& status) { return GetRefusal(status).reason == "GPU_FAULT"; }
@@ -452,6 +501,7 @@ class PlacedEngine final : public Engine {
   const std::unique_ptr<Engine> host_;
   const std::string description_;
   mutable CacheMover mover_;
+  const std::string worker_;              // as Placement names it
   std::set<CacheOnDevice*> caches_ = {};  // all that are on the device
   mutable absl::Status failure_ = {};     // of the device, once and for all
   mutable DeviceUse use_ = {};            // what is counted here
@@ -488,7 +538,8 @@ absl::StatusOr<std::unique_ptr<Engine>> OpenPlacedEngine(const EngineOptions& op
                               .products = device.products == ProductsBy::kOwn ? NoProductLibrary : OpenBlasLt,
                               .own_where_unfit = device.products == ProductsBy::kAuto}));
   EngineOptions beside = options;
-  beside.beside = NameOf(device, gpu->by_library());
+  EBB_ASSIGN(const std::string code, Gpu::Code(*table, device.device));
+  beside.beside = NameOf(device, code, gpu->by_library());
   EBB_ASSIGN(std::unique_ptr<Engine> host, Engine::Open(beside));
   return PlaceOn(std::move(gpu), std::move(host));
 }

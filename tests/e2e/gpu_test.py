@@ -73,10 +73,26 @@ class Gpu(unittest.TestCase):
                 self.assertEqual(self.tokens(self.gpu, name), self.tokens(self.cpu, name))
                 self.assertEqual(counted(self.gpu)["ebb_gpu_steps_total{phase=\"decode\"}"] - before, 12)
         before = counted(self.gpu)
-        for flags in (("--policy=scissorhands", "--budget=24", KV), ("--policy=h2o", "--budget=24", "--kv-dtype=bf16")):
+        for reason, flags in (("policy", ("--policy=scissorhands", "--budget=24", KV)), ("kv_type", ("--policy=h2o", "--budget=24", "--kv-dtype=bf16"))):
             self.gpu.ebb("generate", *flags, "--max-tokens=4", PROMPT)
+            before[f"ebb_gpu_sessions_on_cpu_total{{reason=\"{reason}\"}}"] += 1
         self.assertEqual(counted(self.gpu), before, "another scorer and another type of K and V are the CPU's")
         self.assertNotIn("ebb_gpu_up", str(counted(self.cpu)))
+
+    def test_where_a_session_is_computed_is_said_and_why_and_that_the_usual_ones_are_the_cpus(self):
+        shown = self.gpu.ebb("sessions", "create", "usual")
+        self.assertIn("  on cpu: policy.cache.kv_dtype: bf16, and the GPU computes sessions of f32 (model.gpu_kv_type)", shown)
+        self.assertIn("  on cpu: policy.scorer: 'scissorhands'", self.gpu.ebb("sessions", "create", "unknown", "--policy=scissorhands", "--budget=24", KV))
+        self.assertIn("  on emulated32:0\n", self.gpu.ebb("sessions", "create", "known", "--policy=h2o", "--budget=24", KV))
+        self.assertIn("  on cpu: ", self.gpu.ebb("sessions", "get", "usual"))
+        self.assertNotIn("  on cpu", self.cpu.ebb("sessions", "create", "usual"), "there is no other")
+        warned = self.logged(self.gpu, "gpu_kv_type")
+        self.assertEqual((warned["level"], warned["gpu"], warned["sessions"]), ("warn", "f32", "bf16"))
+        self.assertFalse([entry for entry in self.cpu.log if entry.get("event") == "gpu_kv_type"])
+        usual = json.dumps({"h2o": {}, "trigger": {"budget": 24}, "cache": {"kv_dtype": "KV_TYPE_F32"}})
+        with Server(*self.flags, f"--tenant_defaults.policy={usual}") as server:
+            self.assertIn("  on emulated32:0\n", server.ebb("sessions", "create", "usual"))
+            self.assertFalse([entry for entry in server.log if entry.get("event") == "gpu_kv_type"])
 
     def test_what_is_done_to_a_session_is_done_at_home_and_it_goes_back(self):
         for server in (self.gpu, self.cpu):
@@ -206,10 +222,26 @@ class Gpu(unittest.TestCase):
             with self.subTest(products), Server(*self.flags, f"--model.gpu_products={products}") as server:
                 model = json.loads(server.ebb("status", "--json"))["model"]
                 self.assertTrue(model["gpu_products"].startswith(said), model)
-                self.assertTrue(model["fingerprint"].endswith(" emulated"), "alike, as the bits are")
+                self.assertTrue(model["fingerprint"].endswith(" emulated, f32"), "alike, as the bits are")
                 self.assertIn(f"prompts by {said}", server.ebb("status"))
                 self.assertIn(said, self.logged(server, "gpu_products")["by"])
         self.assertNotIn("prompts by", self.cpu.ebb("status"))
+
+    def test_snapshots_of_other_arithmetic_are_refused(self):
+        servers = {"cpu": self.cpu.flags, "f32": self.flags, "bf16": (*self.flags[:2], "--model.gpu_kv_type=bf16", *self.flags[3:])}
+        with tempfile.TemporaryDirectory() as store:
+            for saves, flags in servers.items():
+                with Server(*flags, f"--store.dir={store}") as server:
+                    server.ebb("sessions", "create", "s", "--policy=h2o", "--budget=24", KV)
+                    server.ebb("generate", "--session=s", "--max-tokens=2", PROMPT)
+                    server.ebb("save", "s", f"of-{saves}")
+            for restores, flags in servers.items():
+                with Server(*flags, f"--store.dir={store}") as server:
+                    for saves in servers:
+                        with self.subTest(saves=saves, restores=restores):
+                            server.ebb("restore", f"of-{saves}", f"at-{restores}-of-{saves}", check=0 if saves == restores else 1)
+                            if saves != restores:
+                                self.assertIn("SNAPSHOT_FOREIGN", server.stderr)
 
     @staticmethod
     def logged(server, event):

@@ -188,6 +188,10 @@ TEST_F(GpuFaultTest, WhoTheHostComputesDoesNotNotice) {
   CutOff(cut);
   ASSERT_THAT(beside.Wait().status, IsOk());
   EXPECT_THAT(beside.tokens(), ElementsAreArray(calm.tokens()));
+  const Placement after = Get("b")->placement;
+  EXPECT_EQ(after.worker, "cpu");
+  EXPECT_EQ(after.why, WhyHost::kFailed);
+  EXPECT_THAT(after.reason, HasSubstr("told to fail; the CPU computes all sessions"));
 }
 
 TEST_F(GpuFaultTest, WhoItHasNoMemoryForIsAnsweredAndTheLogSaysSo) {

@@ -81,6 +81,17 @@ TEST(InPlaceEviction, H2oEqualsItsBruteForceReplicaInEveryLane) {
   }
 }
 
+TEST(InPlaceEviction, TovaEqualsItsBruteForceReplicaInEveryLane) {
+  for (const bool compacted : {false, true}) {
+    const Case c = {
+        .model = {.layers = 2, .heads = 6, .kv_heads = 3},
+        .policy = F32(
+            {.scorer = "tova", .budget = 24, .positions = compacted ? Positions::kCompacted : Positions::kOriginal}),
+        .reference = {.rule = Rule::kLeastAttendedLast, .budget = 24, .compacted = compacted}};
+    for (uint64_t seed = 0; seed < 3; ++seed) ExpectTheOraclesRun(c, seed);
+  }
+}
+
 TEST(InPlaceEviction, ProtectionHoldsWhateverTheScores) {
   const Case c = {.model = {.layers = 1},
                   .policy = F32({.scorer = "h2o", .budget = 20, .sinks = 6, .recent = 3}),

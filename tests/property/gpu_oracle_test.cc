@@ -26,6 +26,7 @@ struct OracleCase {
   TinyModel model = {};
   PolicySpec policy = {};
   ReferencePolicy reference = {};
+  size_t prompt = 0;  // the first ends with the step that goes past so many tokens
 };
 
 // The same tokens in the same random blocks through both: blocks attend by tensor cores, tokens that come alone do not.
@@ -42,7 +43,10 @@ void ExpectTheOraclesRunOnDevice(const OracleCase& c, int32_t warp, uint64_t see
   for (size_t first = 0; first < tokens.size();) {
     const auto most = std::min<size_t>(random.Uniform(0, 2) == 0 ? random.Uniform(1, 16) : 1, tokens.size() - first);
     const std::span<const int32_t> block(tokens.data() + first, most);
-    GpuRow row = {.session = session.get(), .tokens = block, .want = GpuWant::kAll};
+    GpuRow row = {.session = session.get(),
+                  .tokens = block,
+                  .prompt_ends = first <= c.prompt && first + most > c.prompt,
+                  .want = GpuWant::kAll};
     ASSERT_THAT(engine->Run({&row, 1}), IsOk());
     size_t at = 0;
     for (const std::vector<double>& expected : oracle.Step(block)) {
@@ -51,6 +55,7 @@ void ExpectTheOraclesRunOnDevice(const OracleCase& c, int32_t warp, uint64_t see
       }
     }
     ASSERT_EQ(at, row.logits.size());
+    if (row.prompt_ends) oracle.EndPrompt();
     for (int32_t lane = 0; lane < c.model.layers * c.model.kv_heads; ++lane) {
       ASSERT_EQ(LiveTokens(*session, lane), oracle.Live(lane / c.model.kv_heads, lane % c.model.kv_heads))
           << "lane " << lane << " after token " << first;
@@ -87,6 +92,31 @@ TEST(GpuOracle, H2oEqualsItsBruteForceReplicaInEveryLane) {
         {.model = {.layers = 2, .heads = 6, .kv_heads = 3},
          .policy = OracleSpec({.scorer = "h2o", .budget = 24}, compacted),
          .reference = {.rule = Rule::kLeastAttended, .budget = 24, .recent = 12, .compacted = compacted}});
+  }
+}
+
+// Its newest token leaves, too, where it paid least to itself.
+TEST(GpuOracle, TovaEqualsItsBruteForceReplicaInEveryLane) {
+  for (const bool compacted : {false, true}) {
+    ExpectTheOraclesRunOnEveryDevice(
+        {.model = {.layers = 2, .heads = 6, .kv_heads = 3},
+         .policy = OracleSpec({.scorer = "tova", .budget = 24}, compacted),
+         .reference = {.rule = Rule::kLeastAttendedLast, .budget = 24, .compacted = compacted}});
+  }
+}
+
+// The whole prompt stays until it ends; then sinks, four of each query head's, and a window that slides over them.
+TEST(GpuOracle, SageEqualsItsBruteForceReplicaInEveryLane) {
+  for (const bool compacted : {false, true}) {
+    ExpectTheOraclesRunOnEveryDevice({.model = {.layers = 2, .heads = 6, .kv_heads = 3},
+                                      .policy = OracleSpec({.scorer = "sage", .budget = 24}, compacted),
+                                      .reference = {.rule = Rule::kOnceByHead,
+                                                    .budget = 24,
+                                                    .sinks = 6,
+                                                    .recent = 10,
+                                                    .of_each_head = 4,
+                                                    .compacted = compacted},
+                                      .prompt = kEmulationIsSlow ? 26 : 50});
   }
 }
 

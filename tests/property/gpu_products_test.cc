@@ -245,9 +245,18 @@ TEST_F(GpuProducts, ADeviceWhoseMakerHasNoneIsRefusedByName) {
 }
 
 // Snapshots and journals are refused by a server whose numbers are others.
-TEST_F(GpuProducts, TheFingerprintTellsWhoMultiplies) {
-  EXPECT_EQ(NameOf({.kind = "cuda"}, false), "cuda");
-  EXPECT_EQ(NameOf({.kind = "cuda"}, true), "cuda library");
+TEST_F(GpuProducts, TheFingerprintTellsWhatDecidesBits) {
+  const DeviceOptions cuda = {.kind = "cuda"};
+  EXPECT_EQ(NameOf(cuda, "sm_90 on 9.0", false), "cuda sm_90 on 9.0, bf16");
+  EXPECT_EQ(NameOf(cuda, "sm_90 on 9.0", true), "cuda sm_90 on 9.0, bf16, library");
+  EXPECT_EQ(NameOf(cuda, "sm_80 on 8.0", false), "cuda sm_80 on 8.0, bf16");
+  EXPECT_EQ(NameOf({.kind = "hip", .kv_type = KvType::kFp8}, "gfx90a", false), "hip gfx90a, fp8");
+  // Warps of 32 and of 64 give the same bits.
+  for (const int32_t warp : {32, 64}) {
+    const auto code = Gpu::Code(gpu::EmulatedTable(warp), 0);
+    ASSERT_THAT(code, IsOk());
+    EXPECT_EQ(NameOf({.kind = "emulated", .kv_type = KvType::kF32}, *code, false), "emulated, f32");
+  }
 }
 
 // Where it is, and is fit, it multiplies; where not, the own kernels do, and it is said why.

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
+#include <numeric>
+#include <set>
 
 #include "engine/model/gguf.h"
 #include "engine/model/quantization.h"
@@ -106,12 +110,15 @@ void ReferenceModel::Attend(int32_t layer, std::vector<std::vector<double>>& x) 
           {.token = seen_ + static_cast<int32_t>(t), .k = part(k, head), .v = part(v, head)});
     }
   }
+  for (int32_t head = 0; head < config_.kv_heads; ++head) {
+    for (Entry& entry : lanes_[layer * config_.kv_heads + head]) entry.last.assign(config_.group(), 0);
+  }
   for (size_t t = 0; t < x.size(); ++t) {
     std::vector<double> out;
     for (int32_t head = 0; head < config_.heads; ++head) {
       Lane& lane = lanes_[layer * config_.kv_heads + head / config_.group()];
       const size_t visible = lane.size() - (x.size() - 1 - t);
-      const std::vector<double> mine = AttendHead(lane, visible, part(queries[t], head));
+      const std::vector<double> mine = AttendHead(lane, visible, head % config_.group(), part(queries[t], head));
       out.insert(out.end(), mine.begin(), mine.end());
     }
     Add(x[t], w.o.Times(out));
@@ -119,7 +126,8 @@ void ReferenceModel::Attend(int32_t layer, std::vector<std::vector<double>>& x) 
 }
 
 // One query head over the first `visible` entries; the query is the last of them.
-std::vector<double> ReferenceModel::AttendHead(Lane& lane, size_t visible, std::vector<double> q) const {
+std::vector<double> ReferenceModel::AttendHead(Lane& lane, size_t visible, int32_t of_group,
+                                               std::vector<double> q) const {
   const auto position = [&](size_t j) { return policy_.compacted ? static_cast<int64_t>(j) : lane[j].token; };
   RotateReference(rope_, position(visible - 1), q);
   std::vector<double> share(visible);
@@ -137,6 +145,7 @@ std::vector<double> ReferenceModel::AttendHead(Lane& lane, size_t visible, std::
   std::vector<double> out(q.size(), 0.0);
   for (size_t j = 0; j < visible; ++j) {
     lane[j].mass += share[j] / sum / config_.group();
+    if (visible == lane.size()) lane[j].last[of_group] = share[j] / sum;
     for (size_t i = 0; i < out.size(); ++i) out[i] += share[j] / sum * lane[j].v[i];
   }
   return out;
@@ -150,17 +159,52 @@ void ReferenceModel::FeedForward(const Layer& layer, std::vector<double>& x) con
   Add(x, layer.down.Times(gate));
 }
 
+// By the newest token, all query heads together.
+double ReferenceModel::Attended(const Entry& entry) {
+  return std::accumulate(entry.last.begin(), entry.last.end(), 0.0);
+}
+
+double ReferenceModel::Worth(const Entry& entry) const {
+  switch (policy_.rule) {
+    case ReferencePolicy::Rule::kLeastAttended:
+      return entry.mass;
+    case ReferencePolicy::Rule::kLeastAttendedLast:
+      return Attended(entry);
+    default:
+      return entry.token;
+  }
+}
+
 void ReferenceModel::Evict(Lane& lane) const {
   if (policy_.rule == ReferencePolicy::Rule::kNobody) return;
+  if (policy_.rule == ReferencePolicy::Rule::kOnceByHead && !prompt_ended_) return;
   while (static_cast<int32_t>(lane.size()) > policy_.budget) {
-    const auto first = lane.begin() + policy_.sinks;
+    const bool once = policy_.rule == ReferencePolicy::Rule::kOnceByHead;
+    const auto first = lane.begin() + (once ? policy_.budget - policy_.recent : policy_.sinks);
     const auto last = lane.end() - policy_.recent;
     EBB_CHECK(first < last);
-    auto victim = first;
-    if (policy_.rule == ReferencePolicy::Rule::kLeastAttended) {
-      victim = std::min_element(first, last, [](const Entry& a, const Entry& b) { return a.mass < b.mass; });
+    lane.erase(std::min_element(first, last, [&](const Entry& a, const Entry& b) { return Worth(a) < Worth(b); }));
+  }
+}
+
+void ReferenceModel::EndPrompt() {
+  prompt_ended_ = true;
+  if (policy_.rule != ReferencePolicy::Rule::kOnceByHead) return;
+  const int32_t between = policy_.budget - policy_.sinks - policy_.recent;
+  for (Lane& lane : lanes_) {
+    std::vector<const Entry*> rest;
+    for (auto at = lane.begin() + policy_.sinks; at != lane.end() - policy_.recent; ++at) rest.push_back(&*at);
+    std::set<int32_t> leave;
+    for (const Entry* entry : rest) leave.insert(entry->token);
+    for (int32_t head = 0; head < config_.group(); ++head) {
+      std::ranges::sort(rest, std::greater(), [&](const Entry* entry) { return entry->last[head]; });
+      for (int32_t i = 0; i < policy_.of_each_head; ++i) leave.erase(rest[i]->token);
     }
-    lane.erase(victim);
+    std::ranges::sort(rest, std::greater(), [&](const Entry* entry) { return Attended(*entry); });
+    for (const Entry* entry : rest) {
+      if (std::ssize(rest) - std::ssize(leave) < between) leave.erase(entry->token);
+    }
+    std::erase_if(lane, [&](const Entry& entry) { return leave.contains(entry.token); });
   }
 }
 

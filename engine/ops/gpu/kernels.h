@@ -199,7 +199,7 @@ struct RmsNormArgs {
 
 // y [T][out] = x [T][in] W^T + bias, or y += . Where weights are BF16 or quantised, linear_tiles rounds x to BF16, and
 // linear_rows to the sum of two: within 2^-17 of it. F32 and F16 are multiplied by x as it is. W is finite. An infinite
-// number of x makes y what its products with W are together, infinite or NaN, as on the CPU; of Q4_K, NaN.
+// number of x makes y what its products with W are together, infinite or NaN, as on the CPU.
 struct LinearArgs {
   Matrix w = {};
   const float* bias = nullptr;  // [out] or null
@@ -493,6 +493,9 @@ struct Table {
   Error (*devices)(int32_t* count) = nullptr;  // where there is no driver, or one that is too old, an error
   // Name, capability, versions, as text of at most `bytes`, its end included.
   Error (*describe)(int32_t device, char* text, int32_t bytes) = nullptr;
+  // What decides bits there, likewise: for what the code that runs was compiled, and which kind of device runs it.
+  // Empty in the emulation.
+  Error (*code)(int32_t device, char* text, int32_t bytes) = nullptr;
   Error (*open)(int32_t device, Stream* stream) = nullptr;
   Error (*use)(int32_t device) = nullptr;  // by the calling thread, from now on
   void (*close)(Stream stream) = nullptr;

@@ -237,13 +237,16 @@ EBB_DEVICE void MultiplyChunk(const Stages<From, kRows>& room, int32_t parity, i
   }
 }
 
+template <typename From>
 EBB_DEVICE void Put(const LinearArgs& a, int32_t output, int32_t row, float sum) {
+  if (From::kHasMinimum && sum != sum) sum = MultiplyByWeights(a.w, output, a.x + int64_t{row} * a.w.cols);
   float* const y = a.y + row * a.y_stride + output;
   const float biased = a.bias == nullptr ? sum : sum + a.bias[output];
   *y = a.add != 0 ? *y + biased : biased;
 }
 
 // By the block that is done last of those that share outputs and rows: the sums of all splits.
+template <typename From>
 EBB_DEVICE void AddSplits(const ShareArgs& split, const LinearArgs& a, int32_t tile, int32_t first_output,
                           int32_t first_row, int32_t rows) {
   EBB_SHARED int32_t is_last;
@@ -273,7 +276,7 @@ EBB_DEVICE void AddSplits(const ShareArgs& split, const LinearArgs& a, int32_t t
     EBB_UNROLL
     for (int32_t j = 0; j < 4; ++j) {
       const int32_t output = first_output + of_tile + j;
-      if (output < a.w.rows) Put(a, output, row, sum[j]);
+      if (output < a.w.rows) Put<From>(a, output, row, sum[j]);
     }
   }
 }
@@ -380,11 +383,11 @@ MultiplySmall(ShareArgs split) {
       if (split.splits > 1) {
         a.partial[partial + eight * kOutputs + i] = total;
       } else if (first_output + output < a.w.rows) {
-        Put(a, first_output + output, first_row + eight + row, total);
+        Put<From>(a, first_output + output, first_row + eight + row, total);
       }
     }
   }
-  if (split.splits > 1) AddSplits(split, a, tile, first_output, first_row, rows);
+  if (split.splits > 1) AddSplits<From>(split, a, tile, first_output, first_row, rows);
 }
 
 template <typename From, int32_t kRows>

@@ -149,19 +149,38 @@ MultiplyTileOf(LinearArgs a) {
     }
     Barrier();  // both tiles are free again
   }
+  // Of number i of this thread's tile (m, n).
+  const auto output_of = [&](int32_t m, int32_t i) { return first_output + output + 16 * m + 8 * (i / 2) + g; };
+  const auto row_of = [&](int32_t n, int32_t i) { return first_row + row + 8 * n + 2 * t + i % 2; };
+  const auto put = [&](int32_t to_output, int32_t to_row, float made) {
+    float* const y = a.y + to_row * a.y_stride + to_output;
+    const float biased = a.bias == nullptr ? made : made + a.bias[to_output];
+    *y = a.add != 0 ? *y + biased : biased;
+  };
+  uint32_t again = 0;  // a bit for each that is no number: for one loop, not 32
   EBB_UNROLL
   for (int32_t m = 0; m < 2; ++m) {
     EBB_UNROLL
     for (int32_t n = 0; n < 4; ++n) {
       EBB_UNROLL
       for (int32_t i = 0; i < 4; ++i) {
-        const int32_t to_output = first_output + output + 16 * m + 8 * (i / 2) + g;
-        const int32_t to_row = first_row + row + 8 * n + 2 * t + i % 2;
-        if (to_output >= a.w.rows || to_row >= a.rows) continue;
-        float* const y = a.y + to_row * a.y_stride + to_output;
-        const float biased = a.bias == nullptr ? sum[m][n][i] : sum[m][n][i] + a.bias[to_output];
-        *y = a.add != 0 ? *y + biased : biased;
+        const float made = sum[m][n][i];
+        if (output_of(m, i) >= a.w.rows || row_of(n, i) >= a.rows) continue;
+        if (From::kHasMinimum && made != made) {
+          again |= 1U << (16 * m + 4 * n + i);
+        } else {
+          put(output_of(m, i), row_of(n, i), made);
+        }
       }
+    }
+  }
+  if constexpr (From::kHasMinimum) {
+    EBB_ROLLED
+    for (int32_t at = 0; again != 0; ++at, again >>= 1) {
+      if ((again & 1U) == 0) continue;
+      const int32_t to_output = output_of(at / 16, at % 4);
+      const int32_t to_row = row_of(at / 4 % 4, at % 4);
+      put(to_output, to_row, MultiplyByWeights(a.w, to_output, a.x + int64_t{to_row} * a.w.cols));
     }
   }
 }

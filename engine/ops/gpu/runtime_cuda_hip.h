@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "engine/ops/gpu/device.h"
@@ -52,6 +53,29 @@ inline Error Describe(int32_t device, char* text, int32_t bytes) {
   if (const Error error = ErrorOf(EBB_RUNTIME(RuntimeGetVersion)(&runtime))) return error;
   std::snprintf(text, static_cast<size_t>(bytes), "%s, capability %d.%d, %d multiprocessors, %s driver %d, runtime %d",
                 is.name, is.major, is.minor, is.multiProcessorCount, kind, driver, runtime);
+  return nullptr;
+}
+// Of a library's kernels, which are all compiled for the same, any says which code runs: "sm_90 on 9.0", or where the
+// driver made it of what was compiled for another device, "compute_90 on 10.0"; of AMD's, "gfx90a".
+EBB_KERNEL(64) AnyKernel() {}
+inline Error Code(int32_t device, char* text, int32_t bytes) {
+  const auto room = static_cast<size_t>(bytes);
+#if defined(__CUDACC__)
+  cudaDeviceProp is = {};
+  cudaFuncAttributes has = {};
+  if (const Error error = ErrorOf(cudaGetDeviceProperties(&is, device))) return error;
+  if (const Error error = ErrorOf(cudaSetDevice(device))) return error;
+  if (const Error error = ErrorOf(cudaFuncGetAttributes(&has, reinterpret_cast<const void*>(AnyKernel)))) return error;
+  const bool is_compiled = has.binaryVersion <= has.ptxVersion;
+  std::snprintf(text, room, "%s%d on %d.%d", is_compiled ? "sm_" : "compute_",
+                is_compiled ? has.binaryVersion : has.ptxVersion, is.major, is.minor);
+#else
+  hipDeviceProp_t is = {};
+  if (const Error error = ErrorOf(hipGetDeviceProperties(&is, device))) return error;
+  const std::string_view name = is.gcnArchName;  // and what may be switched on or off: gfx90a:sramecc+:xnack-
+  std::snprintf(text, room, "%.*s", static_cast<int>(name.find(':') < name.size() ? name.find(':') : name.size()),
+                name.data());
+#endif
   return nullptr;
 }
 inline Error Open(int32_t device, Stream* stream) {

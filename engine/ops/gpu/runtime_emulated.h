@@ -25,6 +25,10 @@ inline Error Describe(int32_t /*device*/, char* text, int32_t bytes) {
   std::snprintf(text, static_cast<size_t>(bytes), "emulated on the host, warps of %d", EBB_GPU_WARP);
   return nullptr;
 }
+inline Error Code(int32_t /*device*/, char* text, int32_t bytes) {
+  std::snprintf(text, static_cast<size_t>(bytes), "%s", "");
+  return nullptr;
+}
 inline Error Open(int32_t /*device*/, Stream* stream) {
   *stream = new emulation::Stream();
   return nullptr;

@@ -22,6 +22,7 @@ const Table& TableOfTarget() {
                               .name = EBB_STRING_OF(EBB_GPU_TARGET),
                               .devices = Devices,
                               .describe = Describe,
+                              .code = Code,
                               .open = Open,
                               .use = Use,
                               .close = Close,

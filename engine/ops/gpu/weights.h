@@ -113,6 +113,21 @@ struct Weights<Element::kQ6K> {
   }
 };
 
+// The product of a row of W, of a type with minima, and one of x, by weights and not by codes: for where a number of x
+// is infinite, whose code and whose minimum are infinite both, and together NaN, where the weight makes it one of the
+// two. Slow, and over at the first NaN.
+EBB_DEVICE float MultiplyByWeights(const Matrix& w, int64_t row, const float* x) {
+  float sum = 0;
+  EBB_ROLLED
+  for (int32_t column = 0; column < w.cols && sum == sum; column += kColumns) {
+    float of_w[kColumns];
+    Weights<Element::kQ4K>::Read(w, row, column, of_w);
+    EBB_UNROLL
+    for (int i = 0; i < kColumns; ++i) sum = MultiplyAdd(x[column + i], of_w[i], sum);
+  }
+  return sum;
+}
+
 }  // namespace ebb::gpu::EBB_GPU_TARGET
 
 #endif  // EBB_ENGINE_OPS_GPU_WEIGHTS_H_

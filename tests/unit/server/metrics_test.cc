@@ -82,6 +82,9 @@ TEST(Metrics, ShowAGpuWhereThereIsOne) {
   use.rows_kept = 11, use.rows_copied = 12, use.rows_fetched = 13;
   EXPECT_EQ(Value(metrics.Serialize(), "ebb_gpu_up"), "1");
   metrics.device()->Set(use);
+  for (const WhyHost why : {WhyHost::kNone, WhyHost::kPolicy, WhyHost::kFailed, WhyHost::kFailed}) {
+    metrics.device()->CountOnHost(why);
+  }
   const std::string text = metrics.Serialize();
   const std::pair<std::string, std::string> expected[] = {{"ebb_gpu_info{kind=\"cuda\",device=\"a device\"}", "1"},
                                                           {"ebb_gpu_up", "0"},
@@ -89,6 +92,9 @@ TEST(Metrics, ShowAGpuWhereThereIsOne) {
                                                           {"ebb_gpu_memory_bytes{use=\"cache\"}", "20"},
                                                           {"ebb_gpu_memory_bytes{use=\"cache_free\"}", "30"},
                                                           {"ebb_gpu_sessions", "2"},
+                                                          {"ebb_gpu_sessions_on_cpu_total{reason=\"policy\"}", "1"},
+                                                          {"ebb_gpu_sessions_on_cpu_total{reason=\"kv_type\"}", "0"},
+                                                          {"ebb_gpu_sessions_on_cpu_total{reason=\"failed\"}", "2"},
                                                           {"ebb_gpu_cache_moves_total{direction=\"in\"}", "4"},
                                                           {"ebb_gpu_cache_moves_total{direction=\"out\"}", "1"},
                                                           {"ebb_gpu_steps_total{phase=\"decode\"}", "8"},

@@ -31,6 +31,9 @@ TEST(GpuLibrary, LoadsAndOpensADeviceWhereThereIsOne) {
     }
     const auto gpu = Gpu::Open(**table, 0);
     ASSERT_THAT(gpu, IsOk());
+    const auto code = Gpu::Code(**table, 0);
+    ASSERT_THAT(code, IsOk());
+    EXPECT_FALSE(code->empty());
     std::vector<int32_t> numbers(1000);
     std::iota(numbers.begin(), numbers.end(), 0);
     const auto memory = (*gpu)->Upload(std::span<const int32_t>(numbers), "numbers");
@@ -39,7 +42,8 @@ TEST(GpuLibrary, LoadsAndOpensADeviceWhereThereIsOne) {
     ASSERT_THAT((*gpu)->CopyOut(memory->as<int32_t>(), std::span(back)), IsOk());
     ASSERT_THAT((*gpu)->Wait(), IsOk());
     EXPECT_EQ(back, numbers);
-    std::printf("%s: compiled and loaded; memory of the device copied, kernels NOT RUN\n", kind.c_str());
+    std::printf("%s: compiled and loaded; memory of the device copied, kernels NOT RUN; it runs code of %s\n",
+                kind.c_str(), code->c_str());
   }
 }
 

@@ -190,28 +190,38 @@ TEST(GpuLinear, ProductsWithOneXAreMadeTogether) {
 }
 
 // What overflowed is seen as that: the CPU's BF16 and exact products say so, too
-// (Linear.AnInfiniteNumberMakesBf16ProductsInfinite). Q4_K has minima, whose sums of x are infinite as well.
+// (Linear.AnInfiniteNumberMakesBf16ProductsInfinite). Q4_K has minima, whose sums of x are infinite as its codes' are.
 TEST(GpuLinear, AnInfiniteNumberIsInfiniteInItsProducts) {
-  for (const DType type : {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ6_K}) {
-    for (const auto linear : {&Table::linear_rows, &Table::linear_tiles}) {
-      const Case c = {.type = type, .outputs = 40, .inputs = 512, .rows = 9, .seed = 11};
-      SCOPED_TRACE(testing::Message() << static_cast<int>(type)
-                                      << (linear == &Table::linear_rows ? " rows" : " tiles"));
-      const TestMatrix w(c.type, c.outputs, c.inputs, c.seed);
-      std::vector<float> x = RandomFloats(c.seed, 1, c.rows * c.inputs);
-      x[3 * c.inputs + 130] = HUGE_VALF;
-      x[8 * c.inputs + 511] = -HUGE_VALF;
-      const std::vector<float> y =
-          OnEachTarget([&](const Table& table) { return Multiply(linear, c, w, x, {}, table); });
-      for (int64_t t = 0; t < c.rows; ++t) {
-        for (int64_t o = 0; o < c.outputs; ++o) {
-          const float made = y[t * (c.outputs + 3) + o];
-          if (t != 3 && t != 8) {
-            ASSERT_TRUE(std::isfinite(made)) << t << ", " << o;
-            continue;
+  // Whole tiles and parts of them, columns that are split and not, one row and more than a tile has.
+  const Case shapes[] = {{.outputs = 40, .inputs = 512, .rows = 9},
+                         {.outputs = 259, .inputs = 256, .rows = 1, .bias = true},
+                         {.outputs = 130, .inputs = 768, .rows = 67, .bias = true, .add = true}};
+  for (const DType type : kTypes) {
+    for (Case c : std::span(shapes).first(type == DType::kQ4_K ? 3 : 1)) {
+      for (const auto linear : {&Table::linear_rows, &Table::linear_tiles}) {
+        c.type = type, c.seed = 11;
+        SCOPED_TRACE(testing::Message() << static_cast<int>(type) << ", " << c.outputs << " x " << c.inputs << ", "
+                                        << c.rows << (linear == &Table::linear_rows ? " rows" : " rows in tiles"));
+        const TestMatrix w(c.type, c.outputs, c.inputs, c.seed);
+        const std::vector<float> bias = RandomFloats(c.seed, 2, c.outputs);
+        std::vector<float> x = RandomFloats(c.seed, 1, c.rows * c.inputs);
+        const int32_t up = c.rows / 3, down = c.rows - 1;  // rows, of one the same
+        x[up * c.inputs + 130] = HUGE_VALF;
+        x[down * c.inputs + c.inputs - 1] = -HUGE_VALF;
+        const std::vector<float> y =
+            OnEachTarget([&](const Table& table) { return Multiply(linear, c, w, x, bias, table); });
+        for (int64_t t = 0; t < c.rows; ++t) {
+          for (int64_t o = 0; o < c.outputs; ++o) {
+            const float made = y[t * (c.outputs + 3) + o];
+            if (t != up && t != down) {
+              ASSERT_TRUE(std::isfinite(made)) << t << ", " << o;
+              continue;
+            }
+            float product = 0;  // NaN of a weight that is 0, and where both meet with other signs
+            if (t == up) product += w.at(o, 130) * HUGE_VALF;
+            if (t == down) product += w.at(o, c.inputs - 1) * -HUGE_VALF;
+            ASSERT_TRUE(std::isnan(product) ? std::isnan(made) : made == product) << t << ", " << o << ": " << made;
           }
-          const float product = t == 3 ? w.at(o, 130) * HUGE_VALF : w.at(o, 511) * -HUGE_VALF;  // NaN of 0
-          ASSERT_TRUE(std::isnan(product) ? std::isnan(made) : made == product) << t << ", " << o << ": " << made;
         }
       }
     }
