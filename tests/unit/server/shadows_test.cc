@@ -116,7 +116,8 @@ TEST(Shadows, RideOnlyInRowsThatAreLeft) {
 }
 
 TEST(Shadows, StayOutOfStepsWhileARequestWaitsForItsFirst) {
-  Shadowed shadowed({.live = {.shadow = {.share = 1}}}, 16);  // a block of the second session finds no room beside a token
+  Shadowed shadowed({.live = {.shadow = {.share = 1}}},
+                    16);  // a block of the second session finds no room beside a token
   const PolicyMetrics& policy = shadowed.policy("streaming");
   int32_t waited = 0;
   double compared = 0;
