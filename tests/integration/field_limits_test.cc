@@ -79,6 +79,7 @@ const std::map<std::string, std::string> kRequests = {
     {"AdminService/RampExperiment", "name: 'experiments/ab' ramp: 0.5"},
     {"AdminService/GetExperiment", "name: 'experiments/ab'"},
     {"AdminService/ListExperiments", ""},
+    {"AdminService/ExportExperiment", "name: 'experiments/ab'"},
 };
 // Why the others are not: no draft waits, this server has no file, and the experiment has stopped by then.
 const std::map<std::string, std::string> kRefused = {{"InferenceService/Accept", "NO_DRAFT"},
