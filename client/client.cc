@@ -466,4 +466,11 @@ grpc::Status Client::WatchEvictions(const v1::WatchEvictionsRequest& request,
   return Stream(&v1::EvictionService::Stub::WatchEvictions, request, on_message, cancellation);
 }
 
+grpc::Status Client::ExportExperiment(const std::string& name, const OnMessage<v1::ExperimentPart>& on_message,
+                                      Cancellation* cancellation) {
+  v1::ExportExperimentRequest request;
+  request.set_name(name);
+  return Stream(&v1::AdminService::Stub::ExportExperiment, request, on_message, cancellation);
+}
+
 }  // namespace ebb::client

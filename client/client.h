@@ -126,6 +126,8 @@ class Client {
   grpc::Status WatchEvictions(const v1::WatchEvictionsRequest& request,
                               const OnMessage<v1::WatchEvictionsResponse>& on_message,
                               Cancellation* cancellation = nullptr);
+  grpc::Status ExportExperiment(const std::string& name, const OnMessage<v1::ExperimentPart>& on_message,
+                                Cancellation* cancellation = nullptr);
 
  private:
   template <typename Request, typename Response, typename Stub>

@@ -6,6 +6,7 @@
 #include "policies/status.h"
 #include "server/admin_service.h"
 #include "server/convert_experiment.h"
+#include "server/export_stream.h"
 #include "server/start_experiment.h"
 
 namespace ebb {
@@ -72,6 +73,13 @@ grpc::ServerUnaryReactor* AdminService::ListExperiments(grpc::CallbackServerCont
     for (const ExperimentView& view : parts_.experiments->List()) *response->add_experiments() = ExperimentProto(view);
     return absl::OkStatus();
   });
+}
+
+grpc::ServerWriteReactor<v1::ExperimentPart>* AdminService::ExportExperiment(
+    grpc::CallbackServerContext* context, const v1::ExportExperimentRequest* request) {
+  auto* stream = new ExportStream(parts_, *context);
+  stream->Start(*request);
+  return stream;
 }
 
 }  // namespace ebb

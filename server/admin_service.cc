@@ -3,6 +3,7 @@
 #include "policies/status.h"
 #include "server/describe.h"
 #include "server/process_stats.h"
+#include "server/proto_time.h"
 #include "server/reply.h"
 #include "server/version.h"
 

@@ -40,6 +40,8 @@ class AdminService final : public v1::AdminService::CallbackService {
   grpc::ServerUnaryReactor* ListExperiments(grpc::CallbackServerContext* context,
                                             const v1::ListExperimentsRequest* request,
                                             v1::ListExperimentsResponse* response) override;
+  grpc::ServerWriteReactor<v1::ExperimentPart>* ExportExperiment(grpc::CallbackServerContext* context,
+                                                                 const v1::ExportExperimentRequest* request) override;
 
  private:
   const ServiceParts& parts_;

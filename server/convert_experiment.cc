@@ -1,12 +1,12 @@
 #include "server/convert_experiment.h"
 
-#include <cmath>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "policies/status.h"
 #include "server/convert.h"
+#include "server/experiment_results.h"
+#include "server/experiment_spec.h"
 #include "server/reply.h"
 #include "server/resource_name.h"
 
@@ -14,108 +14,33 @@ namespace ebb {
 namespace {
 
 constexpr char kExperiments[] = "experiments/";
-constexpr int kArmsMax = 8;
-constexpr size_t kTextBytesMax = 128;  // of a salt, and of a request_id
-constexpr double kMarginMax = 1e15;
 
-absl::Status OutOfRange(const std::string& field, double value, double min, double max) {
-  return RefuseField("OUT_OF_RANGE", field, absl::StrFormat("%g is not in [%g, %g]", value, min, max));
+v1::PolicySpec PolicyOf(const ExperimentArm& arm) {
+  if (!arm.told_policy) return PolicyProto(arm.policy);
+  v1::PolicySpec policy;
+  policy.ParseFromString(*arm.told_policy);
+  return policy;
 }
 
-// NaN is in no range.
-absl::Status CheckRange(const std::string& field, double value, double min, double max) {
-  return value >= min && value <= max ? absl::OkStatus() : OutOfRange(field, value, min, max);
-}
+}  // namespace
 
-absl::Status CheckName(const std::string& field, const std::string& name, const std::string& whose) {
-  if (IsResourceName(name)) return absl::OkStatus();
-  return RefuseField("INVALID_NAME", field, absl::StrFormat("%s is %s", whose, kResourceNamePattern));
-}
-
-absl::Status CheckBytes(const std::string& field, const std::string& text) {
-  if (text.size() <= kTextBytesMax) return absl::OkStatus();
-  return RefuseField("TOO_LONG", field, absl::StrFormat("%d bytes; at most %d", text.size(), kTextBytesMax));
-}
-
-absl::StatusOr<ExperimentArm> ArmFrom(const v1::ExperimentArm& proto, const SpecLimits& limits) {
-  ExperimentArm arm = {.name = proto.name()};
-  EBB_TRY(CheckName("name", arm.name, "an arm's name"));
-  if (proto.has_weight()) {
-    EBB_TRY(CheckRange("weight", proto.weight(), 1, 1000));
-    arm.weight = static_cast<int32_t>(proto.weight());
+absl::Status TakePolicies(ExperimentSpec& spec, const SpecLimits& limits) {
+  std::vector<ExperimentArm> arms = spec.arms;
+  for (size_t i = 0; i < arms.size(); ++i) {
+    auto policy = ValidPolicyFrom(PolicyOf(arms[i]), limits);
+    if (!policy.ok()) return AtField(absl::StrFormat("arms[%d]", i), policy.status());
+    arms[i].policy = *std::move(policy);
+    arms[i].told_policy.reset();
   }
-  EBB_ASSIGN(arm.policy, ValidPolicyFrom(proto.policy(), limits));
-  return arm;
-}
-
-absl::Status ArmsFrom(const v1::ExperimentSpec& proto, const SpecLimits& limits, ExperimentSpec& spec) {
-  if (proto.arms_size() < 2)
-    return RefuseField("MISSING", "arms", "two arms at least are needed; the first is the control");
-  EBB_TRY(CheckRange("arms", proto.arms_size(), 2, kArmsMax));
-  std::set<std::string> names;
-  for (int i = 0; i < proto.arms_size(); ++i) {
-    auto arm = ArmFrom(proto.arms(i), limits);
-    const std::string field = absl::StrFormat("arms[%d]", i);
-    if (!arm.ok()) return AtField(field, arm.status());
-    if (!names.insert(arm->name).second) {
-      return RefuseField("ARMS_ALIKE", field + ".name", absl::StrFormat("another arm is called '%s'", arm->name));
-    }
-    spec.arms.push_back(*std::move(arm));
-  }
+  spec.arms = std::move(arms);
   return absl::OkStatus();
 }
 
-absl::StatusOr<ExperimentSpec> SpecFrom(const v1::ExperimentSpec& proto, const SpecLimits& limits) {
-  ExperimentSpec spec = {.name = proto.name(), .tenant = proto.tenant()};
-  EBB_TRY(CheckName("name", spec.name, "an experiment's id"));
-  if (!spec.tenant.empty() && !IsResourceName(spec.tenant)) {
-    return RefuseField("INVALID_TENANT", "tenant", absl::StrFormat("a tenant's name is %s", kResourceNamePattern));
-  }
-  EBB_TRY(ArmsFrom(proto, limits, spec));
-  if (proto.has_ramp()) {
-    EBB_ASSIGN(spec.ramp, RampFrom(proto.ramp(), "ramp"));
-  }
-  EBB_TRY(CheckBytes("salt", proto.salt()));
-  spec.salt = proto.salt().empty() ? spec.name : proto.salt();
-  if (!v1::ExperimentMetric_IsValid(proto.metric())) {
-    return RefuseField("UNKNOWN_ENUM_VALUE", "metric",
-                       absl::StrFormat("%d is no metric of this server", proto.metric()));
-  }
-  if (proto.metric() != v1::EXPERIMENT_METRIC_UNSPECIFIED) {
-    spec.metric = static_cast<TrialMetric>(proto.metric() - 1);
-  }
-  EBB_TRY(CheckRange("margin", proto.margin(), 0, kMarginMax));
-  spec.margin = proto.margin();
-  if (proto.has_alpha()) spec.alpha = proto.alpha();
-  EBB_TRY(CheckRange("alpha", spec.alpha, 0.0001, 0.5));
-  if (proto.has_units_min()) spec.units_min = proto.units_min();
-  EBB_TRY(CheckRange("units_min", static_cast<double>(spec.units_min), 20, 1e6));
-  if (proto.has_units_planned()) spec.units_planned = proto.units_planned();
-  EBB_TRY(CheckRange("units_planned", static_cast<double>(spec.units_planned), 100, 1e8));
+absl::StatusOr<ExperimentSpec> ExperimentFrom(const v1::ExperimentSpec& proto, const SpecLimits& limits) {
+  auto spec = SpecFrom(proto);
+  const absl::Status status = spec.ok() ? TakePolicies(*spec, limits) : spec.status();
+  if (!status.ok()) return AtField("experiment", status);
   return spec;
-}
-
-v1::ExperimentMetric MetricProto(TrialMetric metric) {
-  return static_cast<v1::ExperimentMetric>(static_cast<int>(metric) + 1);  // after UNSPECIFIED
-}
-static_assert(v1::ExperimentMetric_MAX == static_cast<int>(kTrialMetrics));
-static_assert(v1::EXPERIMENT_METRIC_THUMBS == static_cast<int>(TrialMetric::kThumbs) + 1);
-static_assert(v1::EXPERIMENT_METRIC_RESERVED_BYTES == static_cast<int>(TrialMetric::kReservedBytes) + 1);
-
-v1::ExperimentDecision DecisionProto(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kBroken:
-      return v1::EXPERIMENT_DECISION_BROKEN_SAMPLE_RATIO;
-    case Verdict::kCollecting:
-      return v1::EXPERIMENT_DECISION_COLLECTING;
-    case Verdict::kSame:
-      return v1::EXPERIMENT_DECISION_NO_DIFFERENCE;
-    case Verdict::kBetter:
-      return v1::EXPERIMENT_DECISION_FAVOURS_ARM;
-    case Verdict::kWorse:
-      return v1::EXPERIMENT_DECISION_FAVOURS_CONTROL;
-  }
-  return v1::EXPERIMENT_DECISION_UNSPECIFIED;
 }
 
 v1::ExperimentSpec SpecProto(const ExperimentSpec& spec) {
@@ -126,7 +51,7 @@ v1::ExperimentSpec SpecProto(const ExperimentSpec& spec) {
     v1::ExperimentArm& arm_proto = *proto.add_arms();
     arm_proto.set_name(arm.name);
     arm_proto.set_weight(static_cast<uint32_t>(arm.weight));
-    *arm_proto.mutable_policy() = PolicyProto(arm.policy);
+    *arm_proto.mutable_policy() = PolicyOf(arm);
   }
   proto.set_ramp(spec.ramp);
   proto.set_salt(spec.salt);
@@ -138,64 +63,9 @@ v1::ExperimentSpec SpecProto(const ExperimentSpec& spec) {
   return proto;
 }
 
-void FillInterval(const Interval& interval, v1::ConfidenceInterval& proto) {
-  proto.set_low(interval.low);
-  proto.set_high(interval.high);
-}
-
-v1::MetricResults MetricProto(TrialMetric metric, const MetricResult& result) {
-  v1::MetricResults proto;
-  proto.set_metric(MetricProto(metric));
-  proto.set_units(static_cast<uint64_t>(result.estimate->units));
-  proto.set_estimate(result.estimate->value);
-  proto.set_standard_error(std::sqrt(result.estimate->variance));
-  if (result.interval) FillInterval(*result.interval, *proto.mutable_interval());
-  if (result.effect) {
-    proto.set_difference(result.effect->value);
-    FillInterval(result.effect->interval, *proto.mutable_difference_interval());
-  }
-  proto.set_confounded(IsConfounded(metric));
-  proto.set_more_is_better(BetterDirection(metric) > 0);
-  return proto;
-}
-
-void FillResults(const ExperimentView& view, v1::ExperimentResults& proto) {
-  proto.set_decision(DecisionProto(view.decision.verdict));
-  if (view.decision.verdict == Verdict::kBetter || view.decision.verdict == Verdict::kWorse) {
-    proto.set_favoured_arm(view.spec.arms[view.decision.arm].name);
-  }
-  proto.set_sample_ratio_p(view.sample_ratio_p);
-  proto.set_sessions_turned_away(static_cast<uint64_t>(view.turned_away));
-  for (size_t a = 0; a < view.arms.size(); ++a) {
-    const ArmResult& result = view.arms[a];
-    v1::ArmResults& arm = *proto.add_arms();
-    arm.set_arm(view.spec.arms[a].name);
-    arm.set_units(static_cast<uint64_t>(result.units));
-    arm.set_sessions(static_cast<uint64_t>(result.sessions));
-    arm.set_expected_share(result.expected_share);
-    arm.set_decision(DecisionProto(result.verdict));
-    for (size_t m = 0; m < kTrialMetrics; ++m) {
-      if (result.metrics[m].estimate) *arm.add_metrics() = MetricProto(static_cast<TrialMetric>(m), result.metrics[m]);
-    }
-  }
-}
-
-}  // namespace
-
-absl::StatusOr<ExperimentSpec> ExperimentFrom(const v1::ExperimentSpec& proto, const SpecLimits& limits) {
-  auto spec = SpecFrom(proto, limits);
-  if (!spec.ok()) return AtField("experiment", spec.status());
-  return spec;
-}
-
 v1::Experiment ExperimentProto(const ExperimentView& view) {
-  v1::Experiment proto;
-  proto.set_name(kExperiments + view.spec.name);
+  v1::Experiment proto = ResultsProto(view);
   *proto.mutable_spec() = SpecProto(view.spec);
-  proto.set_state(view.running ? v1::EXPERIMENT_STATE_RUNNING : v1::EXPERIMENT_STATE_STOPPED);
-  *proto.mutable_start_time() = TimestampProto(view.started);
-  if (!view.running) *proto.mutable_stop_time() = TimestampProto(view.stopped);
-  FillResults(view, *proto.mutable_results());
   return proto;
 }
 
@@ -215,7 +85,7 @@ absl::StatusOr<double> RampFrom(double ramp, const std::string& field) {
 
 absl::StatusOr<TaskOutcome> OutcomeFrom(const v1::ReportOutcomeRequest& proto) {
   TaskOutcome outcome = {.request_id = proto.request_id()};
-  EBB_TRY(CheckBytes("request_id", outcome.request_id));
+  EBB_TRY(CheckTextBytes("request_id", outcome.request_id));
   switch (proto.outcome_case()) {
     case v1::ReportOutcomeRequest::kScore:
       EBB_TRY(CheckRange("score", proto.score(), 0, 1));

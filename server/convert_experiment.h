@@ -17,6 +17,12 @@ namespace ebb {
 // INVALID_ARGUMENT with a field path that begins with `experiment`: MISSING, INVALID_NAME, INVALID_TENANT,
 // OUT_OF_RANGE, TOO_LONG, ARMS_ALIKE, UNKNOWN_ENUM_VALUE, and what ValidPolicyFrom refuses of an arm's policy.
 absl::StatusOr<ExperimentSpec> ExperimentFrom(const v1::ExperimentSpec& proto, const SpecLimits& limits);
+// Makes of the policies that its arms were told to have those that run. Errors of ValidPolicyFrom, with a field path
+// that begins with `arms`; then nothing has changed.
+absl::Status TakePolicies(ExperimentSpec& spec, const SpecLimits& limits);
+
+// Every default filled in.
+v1::ExperimentSpec SpecProto(const ExperimentSpec& spec);
 v1::Experiment ExperimentProto(const ExperimentView& view);
 
 // The id of `experiments/{id}`. INVALID_ARGUMENT INVALID_NAME, field `name`.

@@ -39,7 +39,8 @@ void Dispatcher::BeginTrial(OpenSession& session) {
 void Dispatcher::NoteMemory(OpenSession& session) const {
   if (session.trial == nullptr) return;
   const absl::Time now = clock_.Now();
-  const double seconds = absl::ToDoubleSeconds(now - session.trial->held_since);
+  const double seconds =
+      std::max(absl::ToDoubleSeconds(now - session.trial->held_since), 0.0);  // a clock may be set back
   const auto bytes = static_cast<double>(session.counted_pages * engine_.memory().page_bytes);
   session.trial->fresh.Add(TrialMetric::kReservedBytes, bytes * seconds, seconds);
   session.trial->held_since = now;

@@ -42,10 +42,10 @@ bool IsAlike(const ExperimentView& running, const ExperimentSpec& spec) {
 
 // Whether all may be started one after another, which is tried without those that run: it is all of them or none.
 absl::Status CheckRoom(const std::vector<ExperimentSpec>& specs, const std::set<std::string>& names,
-                       const Experiments& experiments, const std::set<std::string>& applied, absl::Time now) {
+                       const Experiments& experiments, absl::Time now) {
   Experiments trial;
   for (const ExperimentView& view : experiments.List()) {
-    const bool goes = applied.contains(view.spec.name) && !names.contains(view.spec.name);
+    const bool goes = view.configured && !names.contains(view.spec.name);
     if (view.running && !goes) EBB_TRY(trial.Start(view.spec, now).status());
   }
   for (const ExperimentSpec& spec : specs) {
@@ -57,7 +57,7 @@ absl::Status CheckRoom(const std::vector<ExperimentSpec>& specs, const std::set<
 }  // namespace
 
 absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Dispatcher& dispatcher,
-                              Experiments& experiments, std::set<std::string>& applied) {
+                              Experiments& experiments) {
   std::set<std::string> names;
   for (const ExperimentSpec& spec : specs) {
     if (!names.insert(spec.name).second) {
@@ -74,11 +74,11 @@ absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Di
                         spec.name),
         {.reason = "EXPERIMENT_EXISTS", .field = "experiment.name"});
   }
-  EBB_TRY(CheckRoom(specs, names, experiments, applied, dispatcher.clock().Now()));
-  for (const std::string& name : applied) {
-    if (!names.contains(name)) experiments.Stop(name, dispatcher.clock().Now()).IgnoreError();  // it may be forgotten
+  EBB_TRY(CheckRoom(specs, names, experiments, dispatcher.clock().Now()));
+  for (const ExperimentView& view : experiments.List()) {
+    if (!view.configured || names.contains(view.spec.name)) continue;
+    experiments.Stop(view.spec.name, dispatcher.clock().Now()).IgnoreError();  // it may be forgotten
   }
-  std::erase_if(applied, [&](const std::string& name) { return !names.contains(name); });
   for (const ExperimentSpec& spec : specs) {
     const auto known = experiments.Get(spec.name);
     if (!known.ok()) {
@@ -86,8 +86,8 @@ absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Di
     } else if (known->running && known->spec.ramp != spec.ramp) {
       experiments.Ramp(spec.name, spec.ramp).IgnoreError();  // an admin may stop it just now
     }
-    applied.insert(spec.name);
   }
+  experiments.SetConfigured(names);
   return absl::OkStatus();
 }
 
@@ -114,7 +114,7 @@ absl::Status ExperimentFile::Take(std::string text, std::vector<ExperimentSpec> 
   std::promise<absl::Status> applied;
   worker_.Ask<bool>(
       [this, specs = std::move(specs)](Dispatcher& dispatcher) -> absl::StatusOr<bool> {
-        EBB_TRY(ApplyExperiments(specs, dispatcher, experiments_, applied_));
+        EBB_TRY(ApplyExperiments(specs, dispatcher, experiments_));
         return true;
       },
       [&](const absl::StatusOr<bool>& result) { applied.set_value(result.status()); });

@@ -2,13 +2,13 @@
 //
 // What the file names runs, in the shares that it says; what it named before and names no more is stopped. Experiments
 // that were started by AdminService are nobody's business here, and one of the file that was stopped there stays so.
+// Which it named, the experiments know (ExperimentState::configured), so that it holds over a restart, too.
 
 #ifndef EBB_SERVER_EXPERIMENT_FILE_H_
 #define EBB_SERVER_EXPERIMENT_FILE_H_
 
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -25,11 +25,11 @@ struct ExperimentFileOptions {
   absl::Duration reload = absl::Seconds(10);  // between two looks at it
 };
 
-// Has `experiments` be what is configured: starts, ramps and stops. `applied`: names that were configured before, and
-// are afterwards. Errors of StartExperiment, INVALID_ARGUMENT BAD_EXPERIMENTS_FILE where a name is there twice, and
-// ALREADY_EXISTS EXPERIMENT_EXISTS where one that runs has other arms; then nothing has changed. The worker's thread.
+// Has `experiments` be what is configured: starts, ramps and stops. Errors of StartExperiment, INVALID_ARGUMENT
+// BAD_EXPERIMENTS_FILE where a name is there twice, and ALREADY_EXISTS EXPERIMENT_EXISTS where one that runs has other
+// arms; then nothing has changed. The worker's thread.
 absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Dispatcher& dispatcher,
-                              Experiments& experiments, std::set<std::string>& applied);
+                              Experiments& experiments);
 
 class ExperimentFile {
  public:
@@ -50,7 +50,6 @@ class ExperimentFile {
   Worker& worker_;
   Experiments& experiments_;
   std::optional<std::string> text_ = {};  // of the file, as it was last applied
-  std::set<std::string> applied_ = {};
 };
 
 }  // namespace ebb

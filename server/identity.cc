@@ -63,8 +63,9 @@ constexpr std::array kMethodRoles = {
     MethodRole{"AdminService/StartExperiment", Role::kAdmin},  // decides for tenants, as the next two do
     MethodRole{"AdminService/StopExperiment", Role::kAdmin},
     MethodRole{"AdminService/RampExperiment", Role::kAdmin},
-    MethodRole{"AdminService/GetExperiment", Role::kAdmin},  // tells of them, as the next does
+    MethodRole{"AdminService/GetExperiment", Role::kAdmin},  // tells of them, as the next two do
     MethodRole{"AdminService/ListExperiments", Role::kAdmin},
+    MethodRole{"AdminService/ExportExperiment", Role::kAdmin},
 };
 
 absl::StatusOr<std::string> ReadTokens(const std::string& path) {

@@ -100,6 +100,13 @@ StoreMetrics MakeStore(MetricSet& set) {
           .restore_seconds = seconds.histogram({"restore"})};
 }
 
+ExperimentFileMetrics MakeExperimentFiles(MetricSet& set) {
+  MetricFamily& writes = set["ebb_experiment_file_writes_total"];
+  return {.written = writes.counter({"ok"}),
+          .failed = writes.counter({"failed"}),
+          .set_aside = set["ebb_experiment_files_set_aside_total"].counter()};
+}
+
 JournalMetrics MakeJournal(MetricSet& set) {
   MetricFamily& bytes = set["ebb_journal_bytes_total"];
   MetricFamily& recovered = set["ebb_recovered_sessions_total"];
@@ -192,6 +199,7 @@ Metrics::Metrics(const MetricsOptions& options)
       server_(options.server),
       worker_(MakeWorker(set_)),
       store_(MakeStore(set_)),
+      experiment_files_(MakeExperimentFiles(set_)),
       journal_(MakeJournal(set_)),
       swap_(MakeSwap(set_)),
       finished_(MakeFinished(set_)) {

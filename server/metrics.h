@@ -192,6 +192,13 @@ struct StoreMetrics {
   Histogram& restore_seconds;  // from the disk until the session is open
 };
 
+// Of experiments that outlive the server.
+struct ExperimentFileMetrics {
+  Counter& written;
+  Counter& failed;     // to be written
+  Counter& set_aside;  // at the start
+};
+
 struct JournalMetrics {
   Counter& record_bytes;
   Counter& snapshot_bytes;
@@ -254,6 +261,7 @@ class Metrics {
   const MethodMetrics& method(std::string_view name) const;
   const WorkerMetrics& worker() const { return worker_; }
   const StoreMetrics& store() const { return store_; }
+  const ExperimentFileMetrics& experiment_files() const { return experiment_files_; }
   const JournalMetrics& journal() const { return journal_; }
   const SwapMetrics& swap() const { return swap_; }
   // Null where no GPU computes sessions.
@@ -301,6 +309,7 @@ class Metrics {
   Metrics* const server_;  // null: it is this
   WorkerMetrics worker_;
   StoreMetrics store_;
+  ExperimentFileMetrics experiment_files_;
   JournalMetrics journal_;
   SwapMetrics swap_;
   std::optional<ReloadMetrics> reload_;

@@ -31,6 +31,7 @@
 #include "server/openai_call.h"
 #include "server/openai_reply.h"
 #include "server/openai_request.h"
+#include "server/proto_time.h"
 #include "server/reply.h"
 
 namespace ebb {

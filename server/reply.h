@@ -4,7 +4,6 @@
 #define EBB_SERVER_REPLY_H_
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "ebb/v1/eviction.pb.h"
 #include "ebb/v1/inference.pb.h"
 #include "ebb/v1/session.pb.h"
@@ -38,9 +37,6 @@ v1::EvictResponse EvictProto(const EvictOutcome& outcome, bool with_victims);
 v1::Eviction EvictionProto(const EvictionEvent& event, bool with_victims);
 // Every `stride`-th entry of each lane, from the first.
 v1::LaneDescription LaneProto(const LaneReport& lane, int32_t stride);
-
-google::protobuf::Duration DurationProto(absl::Duration duration);
-google::protobuf::Timestamp TimestampProto(absl::Time time);
 
 }  // namespace ebb
 

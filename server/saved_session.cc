@@ -8,6 +8,7 @@
 #include "ebb/store/v1/snapshot.pb.h"
 #include "policies/status.h"
 #include "server/convert.h"
+#include "server/proto_time.h"
 #include "server/reply.h"
 
 namespace ebb {
@@ -54,9 +55,7 @@ absl::StatusOr<SavedSession> SavedFrom(std::span<const SnapshotRecord> records, 
     return SnapshotDamaged("a count is below 0");
   }
   if (proto.generation() > 0) {
-    saved.past = {.generation = proto.generation(),
-                  .created = absl::FromUnixSeconds(proto.create_time().seconds()) +
-                             absl::Nanoseconds(proto.create_time().nanos())};
+    saved.past = {.generation = proto.generation(), .created = TimeFrom(proto.create_time())};
     saved.request.request_id = proto.request_id();
   }
   return saved;

@@ -30,6 +30,7 @@
 #include "server/health_port.h"
 #include "server/http_port.h"
 #include "server/inference_service.h"
+#include "server/kept_experiments.h"
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/model_header.h"
@@ -114,6 +115,10 @@ class RunningServer final : public Server {
   // Before anybody calls.
   absl::Status OpenMain() {
     EBB_ASSIGN(main_, ServedModel::Open(options_, SharedBy(kMainModel)));
+    if (!options_.store_dir.empty()) {  // before sessions are taken out of it, which a server that gives up could lose
+      EBB_ASSIGN(kept_experiments_,
+                 KeptExperiments::Open(options_.store_dir, experiments_, metrics().experiment_files()));
+    }
     EBB_ASSIGN(TenantTable tenants, WithPolicies(options_.work.tenants, LimitsOf(main_->worker().model())));
     models_.emplace(
         *main_, names_,
@@ -163,8 +168,11 @@ class RunningServer final : public Server {
   }
 
   absl::Status ReadExperiments() {
-    if (!options_.experiments) return absl::OkStatus();
-    EBB_ASSIGN(experiment_file_, ExperimentFile::Open(*options_.experiments, main_->worker(), experiments_));
+    if (kept_experiments_ != nullptr) kept_experiments_->BringBack(main_->worker(), options_.experiments.has_value());
+    if (options_.experiments) {
+      EBB_ASSIGN(experiment_file_, ExperimentFile::Open(*options_.experiments, main_->worker(), experiments_));
+    }
+    if (kept_experiments_ != nullptr) kept_experiments_->Start();
     return absl::OkStatus();
   }
 
@@ -288,6 +296,7 @@ class RunningServer final : public Server {
     Stop(kLastWords);
     main_->Keep();
     models_->Join();
+    if (kept_experiments_ != nullptr) kept_experiments_->Finish();
   }
 
   // Of a server that cannot listen: what it brought back is the next one's.
@@ -538,6 +547,7 @@ class RunningServer final : public Server {
   const std::shared_ptr<TenantUses> tenant_uses_ = std::make_shared<TenantUses>();
   std::unique_ptr<ServedModel> main_;
   std::optional<Models> models_;
+  std::unique_ptr<KeptExperiments> kept_experiments_;  // null: they end with the server
   std::unique_ptr<ExperimentFile> experiment_file_;
   std::unique_ptr<Takeover> takeover_;
   std::optional<const ServiceParts> parts_;

@@ -90,8 +90,8 @@ struct ServerOptions {
 class Server {
  public:
   // Serves when it returns, and reads the files of `options` again while it runs. Errors of Identity::Open,
-  // ServerTls::Open, ServedModel::Open, WithPolicies, SetModels, ExperimentFile::Open, HttpPort::Start,
-  // HealthPort::Start and OpenAiFront::Start; UNAVAILABLE PORT_UNAVAILABLE.
+  // ServerTls::Open, ServedModel::Open, WithPolicies, SetModels, KeptExperiments::Open, ExperimentFile::Open,
+  // HttpPort::Start, HealthPort::Start and OpenAiFront::Start; UNAVAILABLE PORT_UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
 
   virtual ~Server() = default;  // ends every call at once

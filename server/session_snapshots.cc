@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "policies/status.h"
 #include "server/convert.h"
+#include "server/proto_time.h"
 #include "server/reply.h"
 #include "server/resource_name.h"
 #include "server/saved_session.h"

@@ -4,8 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "client/cli/experiment_sum.h"
 #include "client/cli/experiment_table.h"
 #include "client/cli/policy_flags.h"
 #include "client/cli/shell.h"
@@ -17,6 +19,11 @@ namespace {
 // `experiments/{id}`, whatever of the two the user typed.
 std::string ExperimentName(const std::string& typed) {
   return typed.starts_with("experiments/") ? typed : "experiments/" + typed;
+}
+
+// What the page below it does not say.
+std::string SumLine(const std::vector<std::string>& servers) {
+  return absl::StrCat("of ", absl::StrJoin(servers, " and "), " together; the sample ratio is that of these units now");
 }
 
 void Print(const Shell& shell, const v1::Experiment& experiment) {
@@ -147,12 +154,29 @@ void AddRamp(Command parent, Shell& shell) {
 
 void AddResults(Command parent, Shell& shell) {
   const Command command = parent.add_subcommand("results", "What it has shown, with intervals that hold at every look");
-  auto name = std::make_shared<std::string>();
-  command.add_option("name", *name).required();
-  command.callback([&shell, name] {
+  struct Flags {
+    std::string name;
+    std::vector<std::string> from;
+  };
+  auto flags = std::make_shared<Flags>();
+  command.add_option("name", flags->name).required();
+  command
+      .add_option("--from", flags->from,
+                  "host:port: instead of --addr's, what all of these servers have seen, added up; a unit that several "
+                  "have seen is one. Separated by commas, or given several times")
+      .delimiter(',')
+      .allow_extra_args(false)
+      .type_name("SERVER");
+  command.callback([&shell, flags] {
+    if (!flags->from.empty()) {
+      const auto sum = SumOver(shell, flags->from, ExperimentName(flags->name));
+      if (!sum) return;
+      if (!shell.json) std::printf("%s\n", SumLine(flags->from).c_str());
+      return Print(shell, *sum);
+    }
     client::Client client = shell.Connect();
     v1::Experiment experiment;
-    if (shell.Check(client.GetExperiment(ExperimentName(*name), &experiment))) Print(shell, experiment);
+    if (shell.Check(client.GetExperiment(ExperimentName(flags->name), &experiment))) Print(shell, experiment);
   });
 }
 

@@ -1,22 +1,13 @@
 #include "server/experiments/experiments.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "policies/check.h"
 #include "policies/status.h"
 
 namespace ebb {
-namespace {
-
-std::vector<double> WeightsOf(const ExperimentSpec& spec) {
-  std::vector<double> weights;
-  for (const ExperimentArm& arm : spec.arms) weights.push_back(arm.weight);
-  return weights;
-}
-
-}  // namespace
 
 absl::StatusOr<Experiments::Experiment*> Experiments::FindLocked(const std::string& name) const {
   const auto found = experiments_.find(name);
@@ -27,86 +18,164 @@ absl::StatusOr<Experiments::Experiment*> Experiments::FindLocked(const std::stri
 
 Experiments::Experiment* Experiments::RunningOfLocked(const Assignment& assignment) const {
   const auto found = experiments_.find(assignment.experiment);
-  if (found == experiments_.end() || found->second->start != assignment.start) return nullptr;
-  return found->second->running() ? found->second.get() : nullptr;
+  if (found == experiments_.end() || found->second->revision.start != assignment.start) return nullptr;
+  return found->second->state.running() ? found->second.get() : nullptr;
 }
 
 Experiments::Experiment* Experiments::RunningForLocked(std::string_view tenant) const {
   for (const auto& [_, experiment] : experiments_) {
-    if (experiment->running() && experiment->spec.tenant == tenant) return experiment.get();
+    if (experiment->state.running() && experiment->state.spec.tenant == tenant) return experiment.get();
   }
   return nullptr;
 }
 
-absl::StatusOr<ExperimentView> Experiments::Start(ExperimentSpec spec, absl::Time now) {
-  const std::lock_guard lock(mutex_);
+absl::Status Experiments::CheckNewLocked(const ExperimentState& state) const {
+  const ExperimentSpec& spec = state.spec;
   if (const auto found = experiments_.find(spec.name); found != experiments_.end()) {
     return Refuse(absl::StatusCode::kAlreadyExists,
                   absl::StrFormat("experiment.name: experiments/%s %s; its results are its own, so take another name",
-                                  spec.name, found->second->running() ? "runs" : "has stopped"),
+                                  spec.name, found->second->state.running() ? "runs" : "has stopped"),
                   {.reason = "EXPERIMENT_EXISTS", .field = "experiment.name"});
   }
+  if (!state.running()) return absl::OkStatus();
   if (const Experiment* const other = RunningForLocked(spec.tenant)) {
     const std::string whose = spec.tenant.empty() ? "every tenant" : "tenant " + spec.tenant;
-    return Refuse(
-        absl::StatusCode::kFailedPrecondition,
-        absl::StrFormat("experiment.tenant: experiments/%s runs for %s; stop it first", other->spec.name, whose),
-        {.reason = "EXPERIMENT_OVERLAPS",
-         .field = "experiment.tenant",
-         .metadata = {{"experiment", "experiments/" + other->spec.name}}});
+    const std::string& name = other->state.spec.name;
+    return Refuse(absl::StatusCode::kFailedPrecondition,
+                  absl::StrFormat("experiment.tenant: experiments/%s runs for %s; stop it first", name, whose),
+                  {.reason = "EXPERIMENT_OVERLAPS",
+                   .field = "experiment.tenant",
+                   .metadata = {{"experiment", "experiments/" + name}}});
   }
-  const auto running = std::ranges::count_if(experiments_, [](const auto& entry) { return entry.second->running(); });
+  const auto running =
+      std::ranges::count_if(experiments_, [](const auto& entry) { return entry.second->state.running(); });
   if (static_cast<size_t>(running) >= kRunningMax) {
     return Refuse(absl::StatusCode::kResourceExhausted,
                   absl::StrFormat("%d experiments run, which is all the server takes; stop one", running),
                   {.reason = "EXPERIMENTS_FULL", .quota = "experiments"});
   }
+  return absl::OkStatus();
+}
+
+Experiments::Experiment& Experiments::AddLocked(ExperimentState state) {
   if (experiments_.size() >= kKeptMax) {
-    experiments_.erase(std::ranges::min_element(
-        experiments_, {}, [](const auto& entry) { return entry.second->stopped; }));  // one that runs never stopped
+    experiments_.erase(std::ranges::min_element(experiments_, {}, [](const auto& entry) {
+      return entry.second->state.stopped;
+    }));  // one that runs never stopped
   }
-  const std::vector<double> weights = WeightsOf(spec);
-  const std::string name = spec.name;
-  auto experiment = std::make_unique<Experiment>(Experiment{
-      .start = ++starts_, .spec = std::move(spec), .weights = weights, .ratio = SampleRatio(weights), .started = now});
-  experiment->arms.resize(weights.size());
-  return ViewOf(*(experiments_[name] = std::move(experiment)));
+  const std::string name = state.spec.name;
+  auto experiment =
+      std::make_unique<Experiment>(Experiment{.revision = {.start = ++starts_}, .state = std::move(state)});
+  experiment->weights = WeightsOf(experiment->state.spec);
+  experiment->units.resize(experiment->weights.size());
+  return *(experiments_[name] = std::move(experiment));
+}
+
+absl::StatusOr<ExperimentView> Experiments::Start(ExperimentSpec spec, absl::Time now) {
+  ExperimentState state = BegunState(std::move(spec), now);
+  const std::lock_guard lock(mutex_);
+  EBB_TRY(CheckNewLocked(state));
+  return ViewOf(AddLocked(std::move(state)).state);
+}
+
+absl::Status Experiments::Restore(WholeExperiment whole) {
+  const std::lock_guard lock(mutex_);
+  EBB_TRY(CheckNewLocked(whole.state));
+  Experiment& experiment = AddLocked(std::move(whole.state));
+  if (!experiment.state.running()) return absl::OkStatus();
+  for (size_t a = 0; a < whole.units.size(); ++a) {
+    ArmUnits& arm = experiment.units[a];
+    arm.by_key.reserve(whole.units[a].size());
+    for (const UnitSums& unit : whole.units[a]) {
+      arm.in_order.push_back(&*arm.by_key.emplace(unit.key, unit.seen).first);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ExperimentView> Experiments::Stop(const std::string& name, absl::Time now) {
   const std::lock_guard lock(mutex_);
   EBB_ASSIGN(Experiment* const experiment, FindLocked(name));
-  if (experiment->running()) experiment->stopped = now;
-  for (Arm& arm : experiment->arms) arm.units = {};
-  return ViewOf(*experiment);
+  if (experiment->state.running()) {
+    experiment->state.stopped = now;
+    for (ArmUnits& arm : experiment->units) arm = {};
+    experiment->Decide();
+  }
+  return ViewOf(experiment->state);
 }
 
 absl::StatusOr<ExperimentView> Experiments::Ramp(const std::string& name, double ramp) {
   const std::lock_guard lock(mutex_);
   EBB_ASSIGN(Experiment* const experiment, FindLocked(name));
-  if (!experiment->running()) {
+  if (!experiment->state.running()) {
     return Refuse(absl::StatusCode::kFailedPrecondition,
                   absl::StrFormat("experiments/%s has stopped; start another", name), {.reason = "EXPERIMENT_STOPPED"});
   }
-  experiment->spec.ramp = ramp;
-  return ViewOf(*experiment);
+  experiment->state.spec.ramp = ramp;
+  experiment->Decide();
+  return ViewOf(experiment->state);
 }
 
 absl::StatusOr<ExperimentView> Experiments::Get(const std::string& name) const {
   const std::lock_guard lock(mutex_);
   EBB_ASSIGN(const Experiment* const experiment, FindLocked(name));
-  return ViewOf(*experiment);
+  return ViewOf(experiment->state);
 }
 
 std::vector<ExperimentView> Experiments::List() const {
   const std::lock_guard lock(mutex_);
   std::vector<ExperimentView> views;
-  for (const auto& [_, experiment] : experiments_) views.push_back(ViewOf(*experiment));
+  for (const auto& [_, experiment] : experiments_) views.push_back(ViewOf(experiment->state));
   return views;
 }
 
+void Experiments::SetConfigured(const std::set<std::string>& names) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [name, experiment] : experiments_) {
+    const bool configured = names.contains(name);
+    if (experiment->state.configured == configured) continue;
+    experiment->state.configured = configured;
+    experiment->Decide();
+  }
+}
+
+std::map<std::string, Experiments::Revision> Experiments::Revisions() const {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, Revision> revisions;
+  for (const auto& [name, experiment] : experiments_) {
+    revisions[name] = experiment->revision;
+    revisions[name].running = experiment->state.running();
+  }
+  return revisions;
+}
+
+absl::StatusOr<Experiments::Copy> Experiments::Look(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  EBB_ASSIGN(const Experiment* const experiment, FindLocked(name));
+  Copy copy = {.state = experiment->state, .revision = experiment->revision};
+  copy.revision.running = copy.state.running();
+  return copy;
+}
+
+absl::StatusOr<std::vector<UnitSums>> Experiments::Units(const std::string& name, const Revision& revision, size_t arm,
+                                                         size_t from, size_t count) const {
+  const std::lock_guard lock(mutex_);
+  EBB_ASSIGN(const Experiment* const experiment, FindLocked(name));
+  if (!experiment->state.running() || experiment->revision.start != revision.start) {
+    return Refuse(absl::StatusCode::kFailedPrecondition,
+                  absl::StrFormat("experiments/%s has just stopped, and its units are gone", name),
+                  {.reason = "EXPERIMENT_STOPPED"});
+  }
+  const auto& all = experiment->units[arm].in_order;
+  std::vector<UnitSums> units;
+  units.reserve(count);
+  for (size_t i = from; i < std::min(all.size(), from + count); ++i) units.push_back({all[i]->first, all[i]->second});
+  return units;
+}
+
 bool Experiments::HasRoom(const Experiment& experiment, size_t arm, uint64_t unit) const {
-  return experiment.arms[arm].units.contains(unit) || experiment.ratio.total() < static_cast<int64_t>(units_max_);
+  return experiment.units[arm].by_key.contains(unit) ||
+         experiment.state.ratio.total() < static_cast<int64_t>(units_max_);
 }
 
 std::optional<Experiments::Placed> Experiments::Place(const std::string& tenant, std::string_view end_user,
@@ -115,35 +184,42 @@ std::optional<Experiments::Placed> Experiments::Place(const std::string& tenant,
   Experiment* experiment = RunningForLocked(tenant);
   if (experiment == nullptr) experiment = RunningForLocked("");
   if (experiment == nullptr) return std::nullopt;
+  const ExperimentSpec& spec = experiment->state.spec;
   // Tenants name their users and sessions as they like: those of two are different units.
   const std::string name =
       end_user.empty() ? absl::StrFormat("%s\2%s", tenant, session) : absl::StrFormat("%s\1%s", tenant, end_user);
-  const UnitHash unit = HashUnit(experiment->spec.salt, name);
-  if (!IsEnrolled(unit, experiment->spec.ramp)) return std::nullopt;
+  const UnitHash unit = HashUnit(spec.salt, name);
+  if (!IsEnrolled(unit, spec.ramp)) return std::nullopt;
   const size_t arm = ArmOf(unit, experiment->weights);
   if (!HasRoom(*experiment, arm, unit.key)) {
-    ++experiment->turned_away;
+    ++experiment->state.turned_away;
+    ++experiment->revision.seen;
     return std::nullopt;
   }
-  return Placed{.assignment = {.experiment = experiment->spec.name,
-                               .start = experiment->start,
+  return Placed{.assignment = {.experiment = spec.name,
+                               .start = experiment->revision.start,
                                .arm = arm,
-                               .arm_name = experiment->spec.arms[arm].name,
+                               .arm_name = spec.arms[arm].name,
                                .unit = unit.key},
-                .policy = experiment->spec.arms[arm].policy};
+                .policy = spec.arms[arm].policy};
 }
 
 bool Experiments::Enrol(const Assignment& assignment) {
   const std::lock_guard lock(mutex_);
   Experiment* const experiment = RunningOfLocked(assignment);
   if (experiment == nullptr) return false;
+  ++experiment->revision.seen;
   if (!HasRoom(*experiment, assignment.arm, assignment.unit)) {
-    ++experiment->turned_away;
+    ++experiment->state.turned_away;
     return false;
   }
-  Arm& arm = experiment->arms[assignment.arm];
-  if (arm.units.try_emplace(assignment.unit).second) experiment->ratio.Add(assignment.arm);
-  ++arm.sessions;
+  ArmUnits& units = experiment->units[assignment.arm];
+  const auto [unit, is_new] = units.by_key.try_emplace(assignment.unit);
+  if (is_new) {
+    units.in_order.push_back(&*unit);
+    experiment->state.ratio.Add(assignment.arm);
+  }
+  ++experiment->state.arms[assignment.arm].sessions;
   return true;
 }
 
@@ -151,55 +227,18 @@ bool Experiments::Add(const Assignment& assignment, const Observations& fresh) {
   const std::lock_guard lock(mutex_);
   Experiment* const experiment = RunningOfLocked(assignment);
   if (experiment == nullptr) return false;
-  Arm& arm = experiment->arms[assignment.arm];
-  const auto unit = arm.units.find(assignment.unit);
-  if (unit == arm.units.end()) return false;
+  UnitMap& units = experiment->units[assignment.arm].by_key;
+  const auto unit = units.find(assignment.unit);
+  if (unit == units.end()) return false;
+  std::array<RatioMoments, kTrialMetrics>& moments = experiment->state.arms[assignment.arm].moments;
   for (size_t i = 0; i < kTrialMetrics; ++i) {
     if (fresh.sums[i].denominator == 0) continue;
-    arm.moments[i].Remove(unit->second.sums[i]);
+    moments[i].Remove(unit->second.sums[i]);
     unit->second.sums[i] += fresh.sums[i];
-    arm.moments[i].Add(unit->second.sums[i]);
+    moments[i].Add(unit->second.sums[i]);
+    ++experiment->revision.seen;
   }
   return true;
-}
-
-ExperimentView Experiments::ViewOf(const Experiment& experiment) {
-  const ExperimentSpec& spec = experiment.spec;
-  ExperimentView view = {.spec = spec,
-                         .running = experiment.running(),
-                         .started = experiment.started,
-                         .stopped = experiment.stopped,
-                         .turned_away = experiment.turned_away,
-                         .sample_ratio_p = experiment.ratio.p_value()};
-  // With several arms beside the control, all of their intervals hold at once with 1 - alpha.
-  const double alpha = spec.alpha / static_cast<double>(experiment.arms.size() - 1);
-  const int64_t arm_planned = std::max<int64_t>(spec.units_planned / static_cast<int64_t>(experiment.arms.size()), 1);
-  for (size_t a = 0; a < experiment.arms.size(); ++a) {
-    ArmResult result = {.units = experiment.ratio.count(a),
-                        .sessions = experiment.arms[a].sessions,
-                        .expected_share = experiment.ratio.expected_share(a)};
-    for (size_t m = 0; m < kTrialMetrics; ++m) {
-      MetricResult& metric = result.metrics[m];
-      metric.estimate = experiment.arms[a].moments[m].Estimate();
-      if (!metric.estimate || metric.estimate->units < spec.units_min) continue;
-      const double half =
-          SequentialHalfWidth(metric.estimate->variance, metric.estimate->units, spec.alpha, arm_planned);
-      metric.interval = {.low = metric.estimate->value - half, .high = metric.estimate->value + half};
-      if (a == 0 || !view.arms[0].metrics[m].interval) continue;
-      metric.effect = SequentialDifference(*metric.estimate, *view.arms[0].metrics[m].estimate, alpha, 2 * arm_planned);
-    }
-    view.arms.push_back(std::move(result));
-  }
-  std::vector<Verdict> verdicts;
-  std::vector<std::optional<Difference>> effects;
-  const int direction = BetterDirection(spec.metric);
-  for (size_t a = 1; a < view.arms.size(); ++a) {
-    effects.push_back(view.arms[a].metrics[static_cast<size_t>(spec.metric)].effect);
-    verdicts.push_back(VerdictOn(effects.back(), direction, spec.margin, experiment.ratio.broken()));
-    view.arms[a].verdict = verdicts.back();
-  }
-  view.decision = DecisionOf(verdicts, effects, direction);
-  return view;
 }
 
 }  // namespace ebb

@@ -5,23 +5,24 @@
 // it. What its sessions show is summed up unit by unit (metric.h, ratio.h), and a unit counts with what it has shown so
 // far.
 //
-// Kept in memory until the experiment stops: sums for each arm and metric, and for each unit, also while no session of
-// it is open, since who comes again is the same unit. At most kUnitsMax: those that come when it is full are in no arm,
-// whichever theirs would be, and those that are in go on. When it is full depends on how many came, not on what they
-// showed, so that intervals and sample ratio hold for the units that are in.
+// Kept until the experiment stops: sums for each arm and metric, and for each unit, also while no session of it is
+// open, since who comes again is the same unit. Here they are in memory; kept_experiments.h has them outlive the
+// server. At most kUnitsMax: those that come when it is full are in no arm, whichever theirs would be, and those that
+// are in go on. When it is full depends on how many came, not on what they showed, so that intervals and sample ratio
+// hold for the units that are in.
 //
-// Any thread: one mutex, held for as long as it takes to look a unit up.
+// Any thread: one mutex, held for as long as it takes to look a unit up, or to copy as many as a caller asks for.
 
 #ifndef EBB_SERVER_EXPERIMENTS_EXPERIMENTS_H_
 #define EBB_SERVER_EXPERIMENTS_EXPERIMENTS_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -32,32 +33,10 @@
 #include "absl/time/time.h"
 #include "policies/spec.h"
 #include "server/experiments/assignment.h"
-#include "server/experiments/decision.h"
 #include "server/experiments/metric.h"
-#include "server/experiments/ratio.h"
-#include "server/experiments/sample_ratio.h"
+#include "server/experiments/state.h"
 
 namespace ebb {
-
-struct ExperimentArm {
-  std::string name = {};
-  int32_t weight = 1;  // share among the arms, >= 1
-  ValidSpec policy = {};
-};
-
-// What is asked for. Checked by ExperimentFrom (server/convert_experiment.h).
-struct ExperimentSpec {
-  std::string name = {};
-  std::string tenant = {};               // empty: every tenant that has no experiment of its own
-  std::vector<ExperimentArm> arms = {};  // at least two, of different names; the first is the control
-  double ramp = 1;                       // share of the units that are in it, 0 .. 1
-  std::string salt = {};
-  TrialMetric metric = TrialMetric::kAttentionMassLost;  // that decides
-  double margin = 0;                                     // difference in it that does not matter, >= 0
-  double alpha = 0.05;                                   // of all intervals of one metric together
-  int64_t units_min = 100;                               // of each arm, before anything is said
-  int64_t units_planned = 1000;                          // of all arms: where the intervals are tightest
-};
 
 // Of a session in an experiment.
 struct Assignment {
@@ -68,36 +47,11 @@ struct Assignment {
   uint64_t unit = 0;  // UnitHash::key
 };
 
-struct MetricResult {
-  std::optional<RatioEstimate> estimate = {};  // empty: too few units to say how sure it is
-  std::optional<Interval> interval = {};       // of the estimate; empty below units_min, like the next
-  std::optional<Difference> effect = {};       // against the control; empty for it
-};
-
-struct ArmResult {
-  int64_t units = 0;     // that were assigned
-  int64_t sessions = 0;  // of theirs that were opened
-  double expected_share = 0;
-  Verdict verdict = Verdict::kCollecting;  // against the control; of no meaning for it
-  std::array<MetricResult, kTrialMetrics> metrics = {};
-};
-
-struct ExperimentView {
-  ExperimentSpec spec = {};
-  bool running = true;
-  absl::Time started = {};
-  absl::Time stopped = absl::InfiniteFuture();
-  int64_t turned_away = 0;  // sessions of units beyond kUnitsMax, which are in no arm
-  double sample_ratio_p = 1;
-  Decision decision = {};
-  std::vector<ArmResult> arms = {};
-};
-
 class Experiments {
  public:
   static constexpr size_t kRunningMax = 16;
   static constexpr size_t kKeptMax = 64;        // running and stopped; of the latter the oldest goes first
-  static constexpr size_t kUnitsMax = 100'000;  // of one experiment; about 180 bytes each
+  static constexpr size_t kUnitsMax = 100'000;  // of one experiment; about 190 bytes each
 
   explicit Experiments(size_t units_max = kUnitsMax) : units_max_(units_max) {}
 
@@ -111,6 +65,36 @@ class Experiments {
   absl::StatusOr<ExperimentView> Ramp(const std::string& name, double ramp);
   absl::StatusOr<ExperimentView> Get(const std::string& name) const;  // NOT_FOUND UNKNOWN_EXPERIMENT
   std::vector<ExperimentView> List() const;                           // by name
+
+  // Those that a file names, of which it has the say: from now on these, and no others.
+  void SetConfigured(const std::set<std::string>& names);
+
+  // One that was read, as it was: it goes on if it runs, else its units go. Errors of Start. REQUIRES: its moments are
+  // summed up, and of one that runs, policies that are not just told.
+  absl::Status Restore(WholeExperiment experiment);
+
+  // What is there to be told of an experiment: it is another where any of it is.
+  struct Revision {
+    uint64_t start = 0;    // Assignment::start
+    uint64_t decided = 0;  // by somebody: that it starts, stops, has another ramp, is configured
+    uint64_t seen = 0;     // that, and whatever its units do
+    bool running = true;
+
+    bool operator==(const Revision&) const = default;
+  };
+  std::map<std::string, Revision> Revisions() const;
+
+  // To copy one while it goes on: its state at an instant, and then its units, a few at a time. Those that have come by
+  // then are the first of each arm's, as many as the state counts; what they have shown may be of a moment later.
+  struct Copy {
+    ExperimentState state;
+    Revision revision = {};
+  };
+  absl::StatusOr<Copy> Look(const std::string& name) const;  // NOT_FOUND UNKNOWN_EXPERIMENT
+  // Units `from` to `from + count` of an arm in the order in which they came, or up to the last. FAILED_PRECONDITION
+  // EXPERIMENT_STOPPED when it has stopped since; NOT_FOUND UNKNOWN_EXPERIMENT when it was forgotten.
+  absl::StatusOr<std::vector<UnitSums>> Units(const std::string& name, const Revision& revision, size_t arm,
+                                              size_t from, size_t count) const;
 
   // The arm of a session that is to be opened, and its policy: of the experiment that runs for the tenant, if the unit
   // is in it, or may yet be. `end_user` may be empty.
@@ -127,22 +111,18 @@ class Experiments {
   bool Add(const Assignment& assignment, const Observations& fresh);
 
  private:
-  struct Arm {
-    std::array<RatioMoments, kTrialMetrics> moments = {};
-    int64_t sessions = 0;
-    std::unordered_map<uint64_t, Observations> units = {};  // by UnitHash::key; none once it has stopped
+  using UnitMap = std::unordered_map<uint64_t, Observations>;  // by UnitHash::key
+  struct ArmUnits {
+    UnitMap by_key = {};
+    std::vector<const UnitMap::value_type*> in_order = {};  // in which they came; a map's entries stay where they are
   };
   struct Experiment {
-    uint64_t start = 0;  // no two experiments of this server have the same
-    ExperimentSpec spec = {};
+    Revision revision = {};
+    ExperimentState state;
     std::vector<double> weights = {};
-    SampleRatio ratio;
-    absl::Time started = {};
-    absl::Time stopped = absl::InfiniteFuture();
-    int64_t turned_away = 0;
-    std::vector<Arm> arms = {};
+    std::vector<ArmUnits> units = {};  // of each arm; none once it has stopped
 
-    bool running() const { return stopped == absl::InfiniteFuture(); }
+    void Decide() { ++revision.decided, ++revision.seen; }
   };
 
   absl::StatusOr<Experiment*> FindLocked(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -150,9 +130,11 @@ class Experiments {
   Experiment* RunningOfLocked(const Assignment& assignment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The one that runs for exactly this; null if there is none.
   Experiment* RunningForLocked(std::string_view tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckNewLocked(const ExperimentState& state) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // REQUIRES: CheckNewLocked.
+  Experiment& AddLocked(ExperimentState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of a unit of this arm: it is in, or can be.
   bool HasRoom(const Experiment& experiment, size_t arm, uint64_t unit) const;
-  static ExperimentView ViewOf(const Experiment& experiment);
 
   const size_t units_max_;
   mutable std::mutex mutex_;

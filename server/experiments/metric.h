@@ -42,6 +42,8 @@ struct RatioSums {
   double numerator = 0;
   double denominator = 0;  // >= 0; 0: nothing was observed
 
+  // Something was, and both are numbers yet.
+  bool IsSomething() const { return std::isfinite(numerator) && std::isfinite(denominator) && denominator > 0; }
   RatioSums& operator+=(const RatioSums& more) {
     numerator += more.numerator;
     denominator += more.denominator;

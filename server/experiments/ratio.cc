@@ -1,6 +1,7 @@
 #include "server/experiments/ratio.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "policies/check.h"
 
@@ -8,41 +9,43 @@ namespace ebb {
 
 void RatioMoments::Add(const RatioSums& unit) {
   if (unit.denominator == 0) return;
-  ++units_;
-  const double n = static_cast<double>(units_);
-  const double dx = unit.numerator - mean_x_;
-  const double dy = unit.denominator - mean_y_;
-  mean_x_ += dx / n;
-  mean_y_ += dy / n;
-  xx_ += dx * (unit.numerator - mean_x_);
-  xy_ += dx * (unit.denominator - mean_y_);
-  yy_ += dy * (unit.denominator - mean_y_);
+  ++sums_.units;
+  const double n = static_cast<double>(sums_.units);
+  const double dx = unit.numerator - sums_.mean_x;
+  const double dy = unit.denominator - sums_.mean_y;
+  sums_.mean_x += dx / n;
+  sums_.mean_y += dy / n;
+  sums_.xx += dx * (unit.numerator - sums_.mean_x);
+  sums_.xy += dx * (unit.denominator - sums_.mean_y);
+  sums_.yy += dy * (unit.denominator - sums_.mean_y);
 }
 
 void RatioMoments::Remove(const RatioSums& unit) {
   if (unit.denominator == 0) return;
-  EBB_CHECK(units_ > 0);
-  if (units_ == 1) {
+  EBB_CHECK(sums_.units > 0);
+  if (sums_.units == 1) {
     *this = {};
     return;
   }
-  --units_;
-  const double n = static_cast<double>(units_);
-  const double dx = unit.numerator - mean_x_;
-  const double dy = unit.denominator - mean_y_;
-  mean_x_ -= dx / n;
-  mean_y_ -= dy / n;
-  xx_ = std::max(xx_ - dx * (unit.numerator - mean_x_), 0.0);
-  xy_ -= dx * (unit.denominator - mean_y_);
-  yy_ = std::max(yy_ - dy * (unit.denominator - mean_y_), 0.0);
+  --sums_.units;
+  const double n = static_cast<double>(sums_.units);
+  const double dx = unit.numerator - sums_.mean_x;
+  const double dy = unit.denominator - sums_.mean_y;
+  sums_.mean_x -= dx / n;
+  sums_.mean_y -= dy / n;
+  sums_.xx = std::max(sums_.xx - dx * (unit.numerator - sums_.mean_x), 0.0);
+  sums_.xy -= dx * (unit.denominator - sums_.mean_y);
+  sums_.yy = std::max(sums_.yy - dy * (unit.denominator - sums_.mean_y), 0.0);
 }
 
 std::optional<RatioEstimate> RatioMoments::Estimate() const {
-  if (units_ < 2) return std::nullopt;
-  const double n = static_cast<double>(units_);
-  const double ratio = mean_x_ / mean_y_;
-  const double residual = std::max((xx_ - 2 * ratio * xy_ + ratio * ratio * yy_) / (n - 1), 0.0);
-  return RatioEstimate{.value = ratio, .variance = residual / (n * mean_y_ * mean_y_), .units = units_};
+  if (sums_.units < 2) return std::nullopt;
+  const double n = static_cast<double>(sums_.units);
+  const double ratio = sums_.mean_x / sums_.mean_y;
+  const double residual = std::max((sums_.xx - 2 * ratio * sums_.xy + ratio * ratio * sums_.yy) / (n - 1), 0.0);
+  const double variance = residual / (n * sums_.mean_y * sums_.mean_y);
+  if (!std::isfinite(ratio) || !std::isfinite(variance)) return std::nullopt;
+  return RatioEstimate{.value = ratio, .variance = variance, .units = sums_.units};
 }
 
 }  // namespace ebb

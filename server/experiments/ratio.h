@@ -13,6 +13,7 @@
 #ifndef EBB_SERVER_EXPERIMENTS_RATIO_H_
 #define EBB_SERVER_EXPERIMENTS_RATIO_H_
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 
@@ -33,14 +34,31 @@ class RatioMoments {
   // Takes back a unit that was added with these very sums.
   void Remove(const RatioSums& unit);
 
-  int64_t units() const { return units_; }
-  // Empty for fewer than two units.
+  int64_t units() const { return sums_.units; }
+  // Empty for fewer than two units, and where no double holds it.
   std::optional<RatioEstimate> Estimate() const;
 
+  // All that it holds, as it is kept where no units are.
+  struct Sums {
+    int64_t units = 0;
+    double mean_x = 0, mean_y = 0;
+    double xx = 0, xy = 0, yy = 0;  // of products of deviations; xx and yy >= 0
+
+    // There are units, and what is said of them can be of sums that are something.
+    bool AreSomething() const {
+      return units > 0 && RatioSums{mean_x, mean_y}.IsSomething() && std::isfinite(xx) && std::isfinite(xy) &&
+             std::isfinite(yy) && xx >= 0 && yy >= 0;
+    }
+  };
+  const Sums& sums() const { return sums_; }
+  static RatioMoments Of(const Sums& sums) {
+    RatioMoments moments;
+    moments.sums_ = sums;
+    return moments;
+  }
+
  private:
-  int64_t units_ = 0;
-  double mean_x_ = 0, mean_y_ = 0;
-  double xx_ = 0, xy_ = 0, yy_ = 0;  // sums of products of deviations
+  Sums sums_ = {};
 };
 
 }  // namespace ebb

@@ -321,6 +321,45 @@ class CommandLine(unittest.TestCase):
             self.ebb("experiment", "start", "other", f"--arm={wrong}", check=2)
             self.assertIn("--arm", self.server.stderr)
 
+    def test_experiment_results_of_two_servers_are_added_up(self):
+        start = ("experiment", "start", "spread", "--arm=control=streaming:budget=64", "--arm=h2o=h2o:budget=64", "--metric=score", "--units-min=20")
+        with Server() as one, Server() as other:
+            for server in (one, other):
+                server.ebb(*start)
+            seen = set()
+            for session in range(80):  # twenty users come to both
+                user = session if session < 40 else session - 20
+                server = (one, other)[session // 40]
+                arm = json.loads(server.ebb("sessions", "create", f"s-{session}", f"--end-user=user-{user}", "--json"))["arm"]
+                server.ebb("experiment", "report", f"s-{session}", f"--score={(0.9 if arm == 'h2o' else 0.3) + user % 7 / 100:.2f}")
+                seen.add(user)
+            both = ("experiment", "results", "spread", f"--from={one.addr},{other.addr}")
+            page = one.ebb(*both)
+            for part in (f"of {one.addr} and {other.addr} together", "running, 100 % of every tenant's units", "h2o is better than control by score."):
+                self.assertIn(part, page)
+            results = [json.loads(server.ebb(*words, "--json"))["results"] for server, words in ((one, both), (one, both[:3]), (other, both[:3]))]
+            units = [sum(int(arm["units"]) for arm in each["arms"]) for each in results]
+            self.assertEqual(units, [len(seen), 40, 40])
+            self.assertEqual([sum(int(arm["sessions"]) for arm in each["arms"]) for each in results], [80, 40, 40])
+            self.assertEqual(json.loads(one.ebb(*both[:3], f"--from={one.addr}", "--json"))["results"]["arms"][0]["units"], results[1]["arms"][0]["units"])
+
+            one.ebb(*both[:3], f"--from={one.addr},{one.addr}", check=2)
+            one.ebb("experiment", "results", "none", f"--from={one.addr},{other.addr}", check=1)
+            self.assertIn(f"{one.addr}: there is no experiment experiments/none", one.stderr)
+            one.ebb("experiment", "start", "odd", "--arm=control=streaming:budget=64", "--arm=h2o=h2o:budget=64", "--of=acme", "--ramp=0.5")
+            other.ebb("experiment", "start", "odd", "--arm=control=streaming:budget=64", "--arm=h2o=h2o:budget=80", "--of=acme")
+            one.ebb("experiment", "results", "odd", f"--from={one.addr}", f"--from={other.addr}", check=1)
+            self.assertIn(f"is another experiment at {other.addr} than at {one.addr}", one.stderr)
+            self.assertIn("arms[1].policy.trigger.budget: 64 -> 80", one.stderr)
+            self.assertNotIn("ramp:", one.stderr)
+            other.ebb("experiment", "stop", "spread")
+            one.ebb(*both, check=1)
+            self.assertIn(f"experiments/spread has stopped at {other.addr}", one.stderr)
+            gone = other.addr
+        one_left = ("experiment", "results", "spread", f"--from={gone}")
+        self.ebb(*one_left, check=3)
+        self.assertIn(gone, self.server.stderr)
+
     def test_tenant_is_given_settings_that_hold_at_once(self):
         settings = ("--priority=low", "--weight=3", "--calls-max=8", "--cache-max=64MiB", "--policy=h2o:budget=48")
         self.assertIn("tenants/batch has weight 3 and priority low", self.ebb("tenant", "set", "batch", *settings))

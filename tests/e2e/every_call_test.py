@@ -92,6 +92,7 @@ ROWS = {
     "AdminService/RampExperiment": Row("name: 'experiments/tale' ramp: 0.5", "name: 'experiments/tale' ramp: 2", "OUT_OF_RANGE", "ramp"),
     "AdminService/GetExperiment": Row("name: 'experiments/tale'", "name: 'tale'", "INVALID_NAME", "name"),
     "AdminService/ListExperiments": Row(""),
+    "AdminService/ExportExperiment": Row("name: 'experiments/tale'", "name: 'tale'", "INVALID_NAME", "name"),
     "AdminService/ListTenants": Row("page_size: 3", "page_size: 5000", "OUT_OF_RANGE", "page_size"),
     "AdminService/SetTenant": Row("tenant { name: 'tenants/guest' weight: 2 }", "tenant { name: 'guest' }", "INVALID_NAME", "tenant.name"),
 }
@@ -197,6 +198,8 @@ class EveryCall(unittest.TestCase):
     def tearDown(self):
         for each in self.stub("SessionService/ListSessions")(session_pb2.ListSessionsRequest(page_size=1000), timeout=60).sessions:
             self.do("SessionService/DeleteSession", f"name: '{each.name}'")
+        for each in self.stub("AdminService/ListExperiments")(admin_pb2.ListExperimentsRequest(), timeout=60).experiments:
+            self.do("AdminService/StopExperiment", f"name: '{each.name}'")  # a server runs 16
         status = self.stub("AdminService/GetStatus")
         eventually(lambda: status(admin_pb2.GetStatusRequest(), timeout=60).cache.pages_reserved == 0, "pages are left")
 

@@ -55,6 +55,7 @@ const std::map<std::string, std::string> kRequests = {
     {"AdminService/RampExperiment", "name: 'experiments/ab' ramp: 0.5"},
     {"AdminService/GetExperiment", "name: 'experiments/ab'"},
     {"AdminService/ListExperiments", ""},
+    {"AdminService/ExportExperiment", "name: 'experiments/ab'"},
 };
 
 }  // namespace
