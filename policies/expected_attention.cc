@@ -1,6 +1,7 @@
 #include "policies/expected_attention.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -55,31 +56,28 @@ double MeanLength(double frequency, int32_t future) {
 }
 
 // Turns unrotated keys from their position back by the middle of those to come, and shortens their pairs. Sines are
-// taken of every kRun-th position alone, where there is somebody, and of the first kRun: the others' are products.
+// taken of every kRun-th position alone and of the first kRun: the others' are products. Who comes in any order mostly
+// finds those of its run: twice as many are held as slots would fill without gaps, each in the place of its number.
 class MeanRotation {
  public:
-  // `next`: past the largest position.
-  void Reset(const RopeView& rope, int32_t next, int32_t future) {
+  // Of `slots`; `next`: past their largest position. Allocates for more slots alone.
+  void Reset(const RopeView& rope, size_t slots, int32_t next, int32_t future) {
     rope_ = rope;
     middle_ = next + (future - 1) / 2.0;
     future_ = future;
-    turns_.clear();
-    row_of_.assign(static_cast<size_t>(next / kRun) + 1, -1);
-    for (int32_t position = 0; position < kRun; ++position) {
-      for (const double frequency : rope.frequencies) turns_.push_back(TurnBy(position * frequency, 1));
-    }
+    held_.assign(2 * std::bit_ceil(slots / kRun + 1), -1);
+    turns_.resize((kRun + held_.size()) * rope.frequencies.size());
+    for (int32_t position = 0; position < kRun; ++position) Fill(static_cast<size_t>(position), position, false);
   }
 
   // `column` is one of a matrix [d, kAbreast].
   void Apply(std::span<const float> key, int32_t position, double* column) {
     const size_t pairs = rope_.frequencies.size();
-    const size_t run = RowOf(position / kRun);
-    const size_t rest = static_cast<size_t>(position % kRun) * pairs;
+    const Turn* const run = TurnsOf(position / kRun);
+    const Turn* const rest = turns_.data() + static_cast<size_t>(position % kRun) * pairs;
     for (size_t i = 0; i < pairs; ++i) {
-      const Turn far = turns_[run + i];
-      const Turn near = turns_[rest + i];
-      const double cos = far.cos * near.cos - far.sin * near.sin;
-      const double sin = far.sin * near.cos + far.cos * near.sin;
+      const double cos = run[i].cos * rest[i].cos - run[i].sin * rest[i].sin;
+      const double sin = run[i].sin * rest[i].cos + run[i].cos * rest[i].sin;
       const size_t x = rope_.halves ? i : 2 * i;
       const size_t y = rope_.halves ? i + pairs : 2 * i + 1;
       column[x * kAbreast] = key[x] * cos - key[y] * sin;
@@ -93,24 +91,28 @@ class MeanRotation {
   struct Turn {
     double cos, sin;
   };
-  static Turn TurnBy(double angle, double length) { return {length * std::cos(angle), length * std::sin(angle)}; }
 
-  // Where the turns of this run's first position are.
-  size_t RowOf(int32_t run) {
-    int64_t& row = row_of_[static_cast<size_t>(run)];
-    if (row >= 0) return static_cast<size_t>(row);
-    row = static_cast<int64_t>(turns_.size());
+  // Of this run's first position, back by the middle.
+  const Turn* TurnsOf(int32_t run) {
+    const size_t place = static_cast<size_t>(run) % held_.size();
+    if (held_[place] != run) Fill(kRun + place, run * kRun - middle_, true);
+    held_[place] = run;
+    return turns_.data() + (kRun + place) * rope_.frequencies.size();
+  }
+
+  void Fill(size_t row, double turn, bool shortens) {
+    Turn* out = turns_.data() + row * rope_.frequencies.size();
     for (const double frequency : rope_.frequencies) {
-      turns_.push_back(TurnBy((run * kRun - middle_) * frequency, MeanLength(frequency, future_)));
+      const double length = shortens ? MeanLength(frequency, future_) : 1;
+      *out++ = {length * std::cos(turn * frequency), length * std::sin(turn * frequency)};
     }
-    return static_cast<size_t>(row);
   }
 
   RopeView rope_ = {};
   double middle_ = 0;
   int32_t future_ = 1;
-  std::vector<Turn> turns_ = {};      // [kRun, pairs] of the first positions, then [pairs] of each run
-  std::vector<int64_t> row_of_ = {};  // of each run; -1: not yet
+  std::vector<int32_t> held_ = {};  // which run is in this place; -1: none
+  std::vector<Turn> turns_ = {};    // [kRun, pairs] of the first positions, then [places, pairs]
 };
 
 class ExpectedAttention final : public Scorer {
@@ -176,7 +178,7 @@ class ExpectedAttention final : public Scorer {
     thread_local MeanRotation rotation;  // keeps its capacity, as do the next
     thread_local std::vector<double> heads;
     thread_local std::vector<double> columns;  // the keys of kAbreast slots
-    rotation.Reset(lane.memory->rope(), next, options_.future);
+    rotation.Reset(lane.memory->rope(), n, next, options_.future);
     heads.assign(statistics.begin(), statistics.end());
     for (size_t begin = 0; begin < n; begin += kAbreast) {
       const size_t count = std::min<size_t>(kAbreast, n - begin);

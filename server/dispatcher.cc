@@ -144,7 +144,7 @@ OpenSession& Dispatcher::Add(OpenSession session) {
   added.tenant_metrics->sessions.Add(1);
   CountPages(added, added.cache->pages());
   CountSlots(added, added.cache->live_slots());
-  CountPlacement(added);
+  NotePlacement(added);
   CountLoad();
   if (added.request.assignment) BeginTrial(added);
   return added;
@@ -363,7 +363,7 @@ SessionInfo Dispatcher::Info(const OpenSession& session) const {
           .live_slots = cache.live_slots(),
           .evicted = cache.evicted(),
           .draft_tokens = cache.draft_tokens(),
-          .placement = engine_.PlacementOf(cache),
+          .placement = session.placement,
           .prompt_tokens = session.prompt_tokens,
           .completion_tokens = session.completion_tokens,
           .created = session.created,
@@ -407,11 +407,12 @@ void Dispatcher::CountUnderPolicy(OpenSession& session) {
   session.policy_tokens = &metrics_.policy_tokens(scorer, *session.tenant_metrics);
 }
 
-// Whoever comes to be the host's though there is a device, and why.
-void Dispatcher::CountPlacement(OpenSession& session) {
-  if (metrics_.device() == nullptr) return;
-  const WhyHost why = engine_.PlacementOf(*session.cache).why;
-  if (std::exchange(session.why_host, why) != why) metrics_.device()->CountOnHost(why);
+// Kept, since to find out may take a look at each slot. Whoever comes to be the host's though there is a device counts.
+void Dispatcher::NotePlacement(OpenSession& session) {
+  const WhyHost before = session.placement.why;
+  session.placement = engine_.PlacementOf(*session.cache);
+  const WhyHost why = session.placement.why;
+  if (metrics_.device() != nullptr && why != before) metrics_.device()->CountOnHost(why);
 }
 
 void Dispatcher::CountSwap(OpenSession& session, const PolicySwap& swap) {

@@ -226,6 +226,7 @@ class Dispatcher {
   bool idle() const { return calls_.empty() && !has_work() && parked_.empty(); }
 
   const Clock& clock() const { return clock_; }
+  const ModelConfig& model() const { return engine_.config(); }
 
  private:
   struct Call {
@@ -488,7 +489,7 @@ class Dispatcher {
   void CountSlots(OpenSession& session, int64_t slots);
   void CountPages(OpenSession& session, int64_t pages);
   void CountUnderPolicy(OpenSession& session);
-  void CountPlacement(OpenSession& session);
+  void NotePlacement(OpenSession& session);
   void CountSwap(OpenSession& session, const PolicySwap& swap);
   // Who left by request, of any session's cache; `event.loss` is not null.
   void CountLeft(const OpenSession& session, const EvictionEvent& event);

@@ -58,7 +58,7 @@ void Dispatcher::CommitEdit(Call& call, const BatchRow& row) {
   call.prompt_end = clock_.Now();
   metrics.edit_recomputed.Add(static_cast<double>(row.tokens.size()));
   if (call.prompt_done < static_cast<int32_t>(call.request.prompt.size())) return;
-  CountPlacement(*call.session);
+  NotePlacement(*call.session);
   Record(*call.session, JournalRecord::Edit{call.request.edit->edit, call.edited});
   metrics.edit_reused.Add(call.edit.reused);
   call.output->OnEdit({.plan = call.edit, .elapsed = call.prompt_end - call.first_step});
@@ -71,7 +71,7 @@ void Dispatcher::AbandonEdit(Call& call) {
   engine_.AbandonEdit(*session.cache);
   Record(session, JournalRecord::Edit{call.request.edit->edit, call.edited});
   CountSlots(session, session.cache->live_slots());
-  CountPlacement(session);
+  NotePlacement(session);
 }
 
 }  // namespace ebb

@@ -41,6 +41,9 @@ void Dispatcher::LookForFault() {
   for (const SessionId id : lost) {
     if (sessions_.has(id)) Lose(sessions_.at(id));
   }
+  for (const auto& [_, session] : sessions_.all()) {
+    if (session->cache != nullptr) NotePlacement(*session);
+  }
 }
 
 // It may be so at every step.

@@ -133,7 +133,7 @@ void Dispatcher::CountFork(OpenSession& branch, const std::optional<PolicySwap>&
   CountPages(branch, branch.cache->pages());
   CountSlots(branch, branch.cache->live_slots());
   if (swap) CountSwap(branch, *swap);
-  CountPlacement(branch);
+  NotePlacement(branch);
   CountLoad();
 }
 

@@ -494,6 +494,7 @@ void Dispatcher::CameBack() {
   const Coming coming = *std::exchange(coming_, {});
   OpenSession& session = sessions_.at(coming.session);
   session.cache = coming.work->Take();
+  NotePlacement(session);
   session.logits = LastLogits(std::move((*coming.loaded)->past.saved.logits));
   const std::unique_ptr<SwappedSession> swapped = std::move(session.swapped);
   CountSlots(session, session.cache->live_slots());

@@ -156,7 +156,7 @@ absl::StatusOr<PolicyOutcome> Dispatcher::FinishSetPolicy(OpenSession& session, 
     Deliver(SessionResized{.session = session.id, .pages = swap->pages_after});
     CountPages(session, cache.pages());
     CountSlots(session, cache.live_slots());
-    CountPlacement(session);
+    NotePlacement(session);
     CountLoad();
   }
   return PolicyOutcome{
@@ -199,7 +199,7 @@ absl::StatusOr<EvictOutcome> Dispatcher::FinishEvict(OpenSession& session, const
                         .loss = &report.loss,
                         .victims = report.victims});
     CountSlots(session, session.cache->live_slots());
-    CountPlacement(session);
+    NotePlacement(session);
     CountLoad();
   }
   const int64_t bytes = report.slots_evicted * SlotBytes(session.cache->policy());

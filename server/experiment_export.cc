@@ -31,6 +31,7 @@ v1::ExperimentPart HeadPart(const ExperimentState& state) {
   v1::ExperimentHead& head = *part.mutable_head();
   *head.mutable_spec() = SpecProto(state.spec);
   head.set_configured(state.configured);
+  head.set_model(state.model);
   *head.mutable_start_time() = TimestampProto(state.started);
   if (!state.running()) *head.mutable_stop_time() = TimestampProto(state.stopped);
   head.set_sessions_turned_away(static_cast<uint64_t>(state.turned_away));

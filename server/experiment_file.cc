@@ -57,7 +57,7 @@ absl::Status CheckRoom(const std::vector<ExperimentSpec>& specs, const std::set<
 }  // namespace
 
 absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Dispatcher& dispatcher,
-                              Experiments& experiments) {
+                              Experiments& experiments, bool at_start) {
   std::set<std::string> names;
   for (const ExperimentSpec& spec : specs) {
     if (!names.insert(spec.name).second) {
@@ -66,7 +66,7 @@ absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Di
     }
     EBB_TRY(CheckArms(dispatcher, spec));
     const auto known = experiments.Get(spec.name);
-    if (!known.ok() || IsAlike(*known, spec)) continue;
+    if (!known.ok() || (at_start && !known->running) || IsAlike(*known, spec)) continue;
     return Refuse(
         absl::StatusCode::kAlreadyExists,
         absl::StrFormat("experiment.name: experiments/%s was started with another spec, and only its ramp may "
@@ -113,8 +113,8 @@ absl::Status ExperimentFile::Take(std::string text, std::vector<ExperimentSpec> 
   const size_t count = specs.size();
   std::promise<absl::Status> applied;
   worker_.Ask<bool>(
-      [this, specs = std::move(specs)](Dispatcher& dispatcher) -> absl::StatusOr<bool> {
-        EBB_TRY(ApplyExperiments(specs, dispatcher, experiments_));
+      [this, at_start = !text_, specs = std::move(specs)](Dispatcher& dispatcher) -> absl::StatusOr<bool> {
+        EBB_TRY(ApplyExperiments(specs, dispatcher, experiments_, at_start));
         return true;
       },
       [&](const absl::StatusOr<bool>& result) { applied.set_value(result.status()); });

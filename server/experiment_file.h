@@ -26,10 +26,12 @@ struct ExperimentFileOptions {
 };
 
 // Has `experiments` be what is configured: starts, ramps and stops. Errors of StartExperiment, INVALID_ARGUMENT
-// BAD_EXPERIMENTS_FILE where a name is there twice, and ALREADY_EXISTS EXPERIMENT_EXISTS where one that runs has other
-// arms; then nothing has changed. The worker's thread.
+// BAD_EXPERIMENTS_FILE where a name is there twice, and ALREADY_EXISTS EXPERIMENT_EXISTS where one that is known has
+// other arms; then nothing has changed. `at_start` one that has stopped may have others, as where the model is another
+// than the one whose context its arms' budgets came from: it stays stopped, and is no reason not to serve. The worker's
+// thread.
 absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Dispatcher& dispatcher,
-                              Experiments& experiments);
+                              Experiments& experiments, bool at_start);
 
 class ExperimentFile {
  public:

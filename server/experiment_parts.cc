@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kCountMax = uint64_t{1} << 53;  // of anything; sums of a few of them stay far below 2^63
 constexpr int32_t kNanos = 1'000'000'000;          // of a second
-constexpr int64_t kSecondsMax = int64_t{1} << 38;  // of a time, 8700 years
+constexpr int64_t kSecondsEnd = 253402300800;      // of a time: the year 10000, which JSON has no text for
 
 absl::Status Wrong(const std::string& where, const std::string& what) {
   return absl::InvalidArgumentError(where.empty() ? what : where + ": " + what);
@@ -27,8 +27,8 @@ absl::Status CheckCount(const std::string& where, uint64_t count) {
 }
 
 absl::StatusOr<absl::Time> TimeAt(const std::string& where, const google::protobuf::Timestamp& time) {
-  const bool is_far = time.seconds() > kSecondsMax || time.seconds() < -kSecondsMax;
-  if (is_far || time.nanos() <= -kNanos || time.nanos() >= kNanos) return Wrong(where, "it is no time");
+  const bool is_far = time.seconds() < 0 || time.seconds() >= kSecondsEnd;
+  if (is_far || time.nanos() < 0 || time.nanos() >= kNanos) return Wrong(where, "it is no time since 1970");
   return TimeFrom(time);
 }
 
@@ -105,6 +105,7 @@ absl::Status ExperimentParts::TakeHead(const v1::ExperimentHead& head) {
     EBB_ASSIGN(state.stopped, TimeAt("stop_time", head.stop_time()));
   }
   state.configured = head.configured();
+  state.model = head.model();
   EBB_TRY(CheckCount("sessions_turned_away", head.sessions_turned_away()));
   state.turned_away = static_cast<int64_t>(head.sessions_turned_away());
   if (!std::isfinite(head.log_factor_max()) || head.log_factor_max() < 0) {

@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<KeptExperiments>> KeptExperiments::Open(const std
   for (const std::string& name : names) {
     if (IsBeside(name)) unlinkat(folder->get(), name.c_str(), 0);  // else another time
   }
-  return std::unique_ptr<KeptExperiments>(new KeptExperiments(*std::move(folder), experiments, metrics));
+  return std::unique_ptr<KeptExperiments>(new KeptExperiments(dir, *std::move(folder), experiments, metrics));
 }
 
 absl::StatusOr<WholeExperiment> KeptExperiments::Read(const std::string& id) const {
@@ -74,12 +74,10 @@ void KeptExperiments::SetAside(const std::string& id, const absl::Status& why) c
   }
 }
 
-// Those that could be read, the last that was started first.
-std::vector<WholeExperiment> KeptExperiments::ReadAll() {
+// Those that are whole, the last that was started first.
+absl::StatusOr<std::vector<WholeExperiment>> KeptExperiments::ReadAll() const {
   std::vector<std::string> names;
-  if (const int error = ListNames(folder_, names); error != 0) {
-    StoreFailed("listing the folder of", kFolder, error).IgnoreError();
-  }
+  if (const int error = ListNames(folder_, names); error != 0) return StoreUnusable(dir_, "listing experiments", error);
   std::vector<WholeExperiment> all;
   for (const std::string& name : names) {
     const std::string id(absl::StripSuffix(name, kEnding));
@@ -87,24 +85,33 @@ std::vector<WholeExperiment> KeptExperiments::ReadAll() {
     auto whole = Read(id);
     if (whole.ok()) {
       all.push_back(*std::move(whole));
-    } else {
+    } else if (absl::IsInvalidArgument(whole.status())) {
       SetAside(id, whole.status());
+    } else {
+      return StoreUnusable(dir_, whole.status());
     }
   }
   std::ranges::stable_sort(all, std::ranges::greater(), [](const WholeExperiment& each) { return each.state.started; });
   return all;
 }
 
-void KeptExperiments::BringBack(Worker& worker, bool has_file) {
+absl::Status KeptExperiments::BringBack(Worker& worker, bool has_file) {
   const auto restore = [&](WholeExperiment& whole) -> absl::Status {
     if (whole.state.running()) {
-      if (whole.state.configured && !has_file)
+      if (whole.state.configured && !has_file) {
         return absl::NotFoundError("experiments.file, which named it, is not set");
+      }
+      if (whole.state.model != worker.model().fingerprint) {
+        return absl::FailedPreconditionError(absl::StrCat("its sessions had the model ", whole.state.model,
+                                                          ", and this is ", worker.model().fingerprint,
+                                                          ": they do not compare"));
+      }
       EBB_TRY(TakeArms(worker, whole.state.spec));
     }
     return experiments_.Restore(whole);
   };
-  for (WholeExperiment& whole : ReadAll()) {
+  EBB_ASSIGN(std::vector<WholeExperiment> all, ReadAll());
+  for (WholeExperiment& whole : all) {
     const std::string id = whole.state.spec.name;
     const bool ran = whole.state.running();
     absl::Status status = restore(whole);
@@ -122,6 +129,7 @@ void KeptExperiments::BringBack(Worker& worker, bool has_file) {
     // One that was stopped just now is written by the thread.
     if (ran == whole.state.running()) files_[id] = {.revision = experiments_.Revisions()[id], .at = absl::Now()};
   }
+  return absl::OkStatus();
 }
 
 void KeptExperiments::Start() {
@@ -145,7 +153,8 @@ void KeptExperiments::WriteChanged(absl::Time now, absl::Duration every) {
         const Written& written = file->second;
         const bool same = written.whole && written.revision == revision;
         const bool decided = written.revision.start != revision.start || written.revision.decided != revision.decided;
-        if (same || (!decided && now < written.at + every)) continue;
+        const bool is_due = now >= written.at + every || now < written.at;  // or somebody set the clock back
+        if (same || (!decided && !is_due)) continue;
       }
       Written& written = files_[id];
       written = {.revision = revision, .at = now};

@@ -39,11 +39,13 @@ class KeptExperiments {
   static absl::StatusOr<std::unique_ptr<KeptExperiments>> Open(const std::string& dir, Experiments& experiments,
                                                                const ExperimentFileMetrics& metrics);
 
-  // Those of the server before this one. One that ran goes on, unless an arm's policy is none of this model, it
-  // overlaps with one that was started later, or a file named it and there is no such file any more (`has_file`): then
-  // it has stopped now, with its results. What cannot be read is set aside. REQUIRES: nobody uses the experiments yet.
+  // Those of the server before this one. One that ran goes on, unless its sessions had another model, an arm's policy
+  // is none of this one, it overlaps with one that was started later, or a file named it and there is no such file any
+  // more
+  // (`has_file`): then it has stopped now, with its results. What is damaged is set aside. UNAVAILABLE STORE_UNUSABLE
+  // where the system does not let a file be read, which another time may. REQUIRES: nobody uses the experiments yet.
   // Waits.
-  void BringBack(Worker& worker, bool has_file);
+  absl::Status BringBack(Worker& worker, bool has_file);
 
   // From now on the thread writes.
   void Start();
@@ -57,17 +59,18 @@ class KeptExperiments {
     bool whole = true;  // false: it failed
   };
 
-  KeptExperiments(OpenFile folder, Experiments& experiments, const ExperimentFileMetrics& metrics)
-      : folder_(std::move(folder)), experiments_(experiments), metrics_(metrics) {}
+  KeptExperiments(std::string dir, OpenFile folder, Experiments& experiments, const ExperimentFileMetrics& metrics)
+      : dir_(std::move(dir)), folder_(std::move(folder)), experiments_(experiments), metrics_(metrics) {}
 
-  std::vector<WholeExperiment> ReadAll();
+  absl::StatusOr<std::vector<WholeExperiment>> ReadAll() const;
   absl::StatusOr<WholeExperiment> Read(const std::string& id) const;
   void SetAside(const std::string& id, const absl::Status& why) const;
   void WriteChanged(absl::Time now, absl::Duration every);
   absl::Status Write(const std::string& id, Written& written);
   void RemoveForgotten(const std::map<std::string, Experiments::Revision>& revisions);
 
-  const OpenFile folder_;
+  const std::string dir_;
+  const OpenFile folder_;  // within it
   Experiments& experiments_;
   const ExperimentFileMetrics& metrics_;
   std::map<std::string, Written> files_ = {};  // the thread's, once it runs

@@ -257,7 +257,7 @@ std::span<const MetricRow> MetricTable() {
       {"ebb_gpu_sessions", kG, "sessions", {}, {},
        "Sessions whose caches are on the GPU."},
       {"ebb_gpu_sessions_on_cpu_total", kC, "sessions", {"reason"}, {},
-       "Sessions that came to be the CPU's though there is a GPU, when they were opened or by what was done to them: policy, which a GPU does not follow; kv_type, another than model.gpu_kv_type; size, more than model.gpu_arena holds; history, such as an edit; failed, opened after the GPU had."},
+       "Sessions that came to be the CPU's though there is a GPU, when they were opened or by what was done to them: policy, which a GPU does not follow; kv_type, another than model.gpu_kv_type; size, more than model.gpu_arena holds; history, such as an edit; failed, as the GPU has."},
       {"ebb_gpu_cache_moves_total", kC, "caches", {"direction"}, {},
        "Caches copied between host and GPU: in, to run there; out, since others needed the room or the host was asked about them."},
       {"ebb_gpu_steps_total", kC, "steps", {"phase"}, {},

@@ -76,7 +76,7 @@ struct OpenSession {
   const TenantMetrics* tenant_metrics = nullptr;
   const PolicyMetrics* policy_metrics = nullptr;
   Counter* policy_tokens = nullptr;   // of its tenant under its policy
-  WhyHost why_host = {};              // as the metrics know it
+  Placement placement = {};           // as its cache, its policy and its device were when these last changed
   std::unique_ptr<Trial> trial = {};  // null: it counts in no experiment
 
   absl::Time expiry() const { return last_used + request.ttl; }

@@ -16,7 +16,7 @@ absl::Status CheckArms(const Dispatcher& dispatcher, const ExperimentSpec& spec)
 absl::StatusOr<ExperimentView> StartExperiment(const Dispatcher& dispatcher, Experiments& experiments,
                                                const ExperimentSpec& spec) {
   EBB_TRY(CheckArms(dispatcher, spec));
-  return experiments.Start(spec, dispatcher.clock().Now());
+  return experiments.Start(spec, dispatcher.clock().Now(), dispatcher.model().fingerprint);
 }
 
 }  // namespace ebb

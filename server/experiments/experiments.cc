@@ -71,8 +71,8 @@ Experiments::Experiment& Experiments::AddLocked(ExperimentState state) {
   return *(experiments_[name] = std::move(experiment));
 }
 
-absl::StatusOr<ExperimentView> Experiments::Start(ExperimentSpec spec, absl::Time now) {
-  ExperimentState state = BegunState(std::move(spec), now);
+absl::StatusOr<ExperimentView> Experiments::Start(ExperimentSpec spec, absl::Time now, std::string model) {
+  ExperimentState state = BegunState(std::move(spec), now, std::move(model));
   const std::lock_guard lock(mutex_);
   EBB_TRY(CheckNewLocked(state));
   return ViewOf(AddLocked(std::move(state)).state);

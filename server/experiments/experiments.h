@@ -57,7 +57,7 @@ class Experiments {
 
   // ALREADY_EXISTS EXPERIMENT_EXISTS, also when it has stopped; FAILED_PRECONDITION EXPERIMENT_OVERLAPS naming the one
   // that runs for the tenant; RESOURCE_EXHAUSTED EXPERIMENTS_FULL.
-  absl::StatusOr<ExperimentView> Start(ExperimentSpec spec, absl::Time now);
+  absl::StatusOr<ExperimentView> Start(ExperimentSpec spec, absl::Time now, std::string model = {});
   // Sessions that are open keep their policies; what they show no longer counts. Once stopped, stays so. NOT_FOUND
   // UNKNOWN_EXPERIMENT.
   absl::StatusOr<ExperimentView> Stop(const std::string& name, absl::Time now);

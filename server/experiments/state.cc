@@ -13,9 +13,10 @@ std::vector<double> WeightsOf(const ExperimentSpec& spec) {
   return weights;
 }
 
-ExperimentState BegunState(ExperimentSpec spec, absl::Time now) {
+ExperimentState BegunState(ExperimentSpec spec, absl::Time now, std::string model) {
   const std::vector<double> weights = WeightsOf(spec);
   return {.spec = std::move(spec),
+          .model = std::move(model),
           .started = now,
           .ratio = SampleRatio(weights),
           .arms = std::vector<ArmState>(weights.size())};

@@ -83,6 +83,7 @@ struct ArmState {
 
 struct ExperimentState {
   ExperimentSpec spec = {};
+  std::string model = {};   // whose sessions its units had: a digest of the weights; another one's are not comparable
   bool configured = false;  // by a file of experiments, which stops it when it names it no more
   absl::Time started = {};
   absl::Time stopped = absl::InfiniteFuture();
@@ -97,7 +98,7 @@ struct ExperimentState {
 std::vector<double> WeightsOf(const ExperimentSpec& spec);
 
 // Of which nothing is known yet.
-ExperimentState BegunState(ExperimentSpec spec, absl::Time now);
+ExperimentState BegunState(ExperimentSpec spec, absl::Time now, std::string model = {});
 
 // What the numbers allow to be said.
 ExperimentView ViewOf(const ExperimentState& state);

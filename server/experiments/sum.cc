@@ -22,8 +22,13 @@ absl::Status ExperimentSum::Add(const std::string& server, const WholeExperiment
                         "name each server once",
                         other->second, server, state.spec.name));
   }
+  if (state_ && state_->model != state.model) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "experiments/%s is of sessions of another model at %s (%s) than at %s (%s), and these do not compare",
+        state.spec.name, server, state.model, servers_.front(), state_->model));
+  }
   if (!state_) {
-    state_ = BegunState(state.spec, state.started);
+    state_ = BegunState(state.spec, state.started, state.model);
     units_.resize(state.arms.size());
   }
   EBB_CHECK(seen.units.size() == units_.size());

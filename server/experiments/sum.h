@@ -24,9 +24,9 @@ namespace ebb {
 class ExperimentSum {
  public:
   // FAILED_PRECONDITION, without a reason and naming `server`: the experiment has stopped there, and its units are
-  // gone; it is the same start as that of another server, which has two names or lent it its folder; or one of its
-  // units is in another arm at another server. REQUIRES: of one spec with those before it, but for the ramp, of which
-  // the largest counts.
+  // gone; its sessions had another model; it is the same start as that of another server, which has two names or lent
+  // it its folder; or one of its units is in another arm at another server. REQUIRES: of one spec with those before it,
+  // but for the ramp, of which the largest counts.
   absl::Status Add(const std::string& server, const WholeExperiment& seen);
 
   // Of all that were added: begun with the first. REQUIRES: one at least.

@@ -14,6 +14,7 @@
 #include "tests/support/eventually.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
+#include "tests/support/tiny_model.h"
 
 namespace ebb {
 namespace {
@@ -205,6 +206,27 @@ TEST_F(KeptExperimentsTest, WhoseArmsTheModelCannotTakeAnyMoreHaveStopped) {
 
   Open();
   EXPECT_EQ(Get("e").state(), v1::EXPERIMENT_STATE_STOPPED) << "once stopped, it stays so";
+}
+
+// Also where arms take what the file leaves out from the model, so that they are others now: the server starts.
+TEST_F(KeptExperimentsTest, OfAnotherModelHaveStoppedAndAFileThatStillNamesThemIsNoReasonNotToServe) {
+  const std::string path = folder_.path() + "/experiments.json";
+  std::ofstream(path) << R"({"experiments": [{"name": "e", "arms": [{"name": "control", "policy": {"full": {}}},)"
+                         R"({"name": "b", "policy": {"streaming": {}, "trigger": {"budget": 24}}}]}]})";
+  const auto follows = [&](ServerOptions& options) { options.experiments = {.path = path}; };
+  Open(follows);
+  for (int i = 0; i < 3; ++i) Come(absl::StrCat("user-", i));
+  Drain();
+
+  const TinyModelFile other({.context = 128, .seed = 5});
+  Open([&](ServerOptions& options) {
+    follows(options);
+    options.engine.model_path = other.path();
+  });
+  const v1::Experiment stopped = Get("e");
+  EXPECT_EQ(stopped.state(), v1::EXPERIMENT_STATE_STOPPED);
+  EXPECT_EQ(Units(stopped), 3U) << "with its results";
+  EXPECT_EQ(Come("user-1"), "") << "nobody is assigned";
 }
 
 TEST_F(KeptExperimentsTest, ThatAFileNamedFollowItWhileNoServerRuns) {

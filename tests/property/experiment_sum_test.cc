@@ -154,6 +154,20 @@ TEST(ExperimentSum, OfOneServerUnderTwoNamesIsNone) {
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("a:7700 and b:7700 tell of one and the same start"));
 }
 
+TEST(ExperimentSum, OfSessionsOfTwoModelsIsNone) {
+  std::mt19937_64 random(1);
+  const ExperimentSpec spec = Spec(2, random);
+  Experiments one, other;
+  ASSERT_THAT(one.Start(spec, kNow, "0123"), IsOk());
+  ASSERT_THAT(other.Start(spec, kNow + absl::Seconds(1), "4567"), IsOk());
+  ExperimentSum sum;
+  ASSERT_THAT(sum.Add("a:7700", WholeOf(one)), IsOk());
+  const absl::Status refused = sum.Add("b:7700", WholeOf(other));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()),
+              testing::HasSubstr("another model at b:7700 (4567) than at a:7700 (0123)"));
+}
+
 TEST(ExperimentSum, OfOneThatHasStoppedIsNone) {
   std::mt19937_64 random(1);
   Experiments one;
