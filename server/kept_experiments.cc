@@ -54,7 +54,9 @@ absl::StatusOr<std::unique_ptr<KeptExperiments>> KeptExperiments::Open(const std
   for (const std::string& name : names) {
     if (IsBeside(name)) unlinkat(folder->get(), name.c_str(), 0);  // else another time
   }
-  return std::unique_ptr<KeptExperiments>(new KeptExperiments(dir, *std::move(folder), experiments, metrics));
+  std::unique_ptr<KeptExperiments> kept(new KeptExperiments(dir, *std::move(folder), experiments, metrics));
+  EBB_ASSIGN(kept->found_, kept->ReadAll());
+  return kept;
 }
 
 absl::StatusOr<WholeExperiment> KeptExperiments::Read(const std::string& id) const {
@@ -95,7 +97,7 @@ absl::StatusOr<std::vector<WholeExperiment>> KeptExperiments::ReadAll() const {
   return all;
 }
 
-absl::Status KeptExperiments::BringBack(Worker& worker, bool has_file) {
+void KeptExperiments::BringBack(Worker& worker, bool has_file) {
   const auto restore = [&](WholeExperiment& whole) -> absl::Status {
     if (whole.state.running()) {
       if (whole.state.configured && !has_file) {
@@ -110,8 +112,7 @@ absl::Status KeptExperiments::BringBack(Worker& worker, bool has_file) {
     }
     return experiments_.Restore(whole);
   };
-  EBB_ASSIGN(std::vector<WholeExperiment> all, ReadAll());
-  for (WholeExperiment& whole : all) {
+  for (WholeExperiment& whole : std::exchange(found_, {})) {
     const std::string id = whole.state.spec.name;
     const bool ran = whole.state.running();
     absl::Status status = restore(whole);
@@ -129,7 +130,6 @@ absl::Status KeptExperiments::BringBack(Worker& worker, bool has_file) {
     // One that was stopped just now is written by the thread.
     if (ran == whole.state.running()) files_[id] = {.revision = experiments_.Revisions()[id], .at = absl::Now()};
   }
-  return absl::OkStatus();
 }
 
 void KeptExperiments::Start() {

@@ -34,18 +34,18 @@ class KeptExperiments {
   static constexpr absl::Duration kLookEvery = absl::Seconds(1);
   static constexpr absl::Duration kWriteEvery = absl::Minutes(1);
 
-  // Makes DIR/experiments in a folder that is there and this server's alone, and removes what was left half written.
-  // UNAVAILABLE STORE_UNUSABLE. `experiments` and `metrics` outlive it.
+  // Makes DIR/experiments in a folder that is there and this server's alone, removes what was left half written, and
+  // reads what is there; what is damaged is set aside. UNAVAILABLE STORE_UNUSABLE, also where the system does not let a
+  // file be read, which another time it may. `experiments` and `metrics` outlive it.
   static absl::StatusOr<std::unique_ptr<KeptExperiments>> Open(const std::string& dir, Experiments& experiments,
                                                                const ExperimentFileMetrics& metrics);
 
   // Those of the server before this one. One that ran goes on, unless its sessions had another model, an arm's policy
   // is none of this one, it overlaps with one that was started later, or a file named it and there is no such file any
   // more
-  // (`has_file`): then it has stopped now, with its results. What is damaged is set aside. UNAVAILABLE STORE_UNUSABLE
-  // where the system does not let a file be read, which another time may. REQUIRES: nobody uses the experiments yet.
-  // Waits.
-  absl::Status BringBack(Worker& worker, bool has_file);
+  // (`has_file`): then it has stopped now, with its results. Once. REQUIRES: nobody uses the experiments yet. Waits for
+  // the worker.
+  void BringBack(Worker& worker, bool has_file);
 
   // From now on the thread writes.
   void Start();
@@ -73,6 +73,7 @@ class KeptExperiments {
   const OpenFile folder_;  // within it
   Experiments& experiments_;
   const ExperimentFileMetrics& metrics_;
+  std::vector<WholeExperiment> found_ = {};    // until they are brought back
   std::map<std::string, Written> files_ = {};  // the thread's, once it runs
   std::optional<Repeater> thread_ = {};        // last: it uses what stands above
 };

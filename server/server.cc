@@ -168,9 +168,7 @@ class RunningServer final : public Server {
   }
 
   absl::Status ReadExperiments() {
-    if (kept_experiments_ != nullptr) {
-      EBB_TRY(kept_experiments_->BringBack(main_->worker(), options_.experiments.has_value()));
-    }
+    if (kept_experiments_ != nullptr) kept_experiments_->BringBack(main_->worker(), options_.experiments.has_value());
     if (options_.experiments) {
       EBB_ASSIGN(experiment_file_, ExperimentFile::Open(*options_.experiments, main_->worker(), experiments_));
     }
