@@ -118,7 +118,6 @@ struct Weights<Element::kQ6K> {
 // two. Slow, and over at the first NaN.
 EBB_DEVICE float MultiplyByWeights(const Matrix& w, int64_t row, const float* x) {
   float sum = 0;
-  EBB_ROLLED
   for (int32_t column = 0; column < w.cols && sum == sum; column += kColumns) {
     float of_w[kColumns];
     Weights<Element::kQ4K>::Read(w, row, column, of_w);
