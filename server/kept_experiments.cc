@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<KeptExperiments>> KeptExperiments::Open(const std
     if (IsBeside(name)) unlinkat(folder->get(), name.c_str(), 0);  // else another time
   }
   std::unique_ptr<KeptExperiments> kept(new KeptExperiments(dir, *std::move(folder), experiments, metrics));
-  EBB_ASSIGN(kept->found_, kept->ReadAll());
+  EBB_ASSIGN(kept->found_, kept->ReadAll(names));
   return kept;
 }
 
@@ -76,10 +76,8 @@ void KeptExperiments::SetAside(const std::string& id, const absl::Status& why) c
   }
 }
 
-// Those that are whole, the last that was started first.
-absl::StatusOr<std::vector<WholeExperiment>> KeptExperiments::ReadAll() const {
-  std::vector<std::string> names;
-  if (const int error = ListNames(folder_, names); error != 0) return StoreUnusable(dir_, "listing experiments", error);
+// Of these files those that are whole, the last that was started first.
+absl::StatusOr<std::vector<WholeExperiment>> KeptExperiments::ReadAll(const std::vector<std::string>& names) const {
   std::vector<WholeExperiment> all;
   for (const std::string& name : names) {
     const std::string id(absl::StripSuffix(name, kEnding));

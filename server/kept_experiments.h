@@ -62,7 +62,7 @@ class KeptExperiments {
   KeptExperiments(std::string dir, OpenFile folder, Experiments& experiments, const ExperimentFileMetrics& metrics)
       : dir_(std::move(dir)), folder_(std::move(folder)), experiments_(experiments), metrics_(metrics) {}
 
-  absl::StatusOr<std::vector<WholeExperiment>> ReadAll() const;
+  absl::StatusOr<std::vector<WholeExperiment>> ReadAll(const std::vector<std::string>& names) const;
   absl::StatusOr<WholeExperiment> Read(const std::string& id) const;
   void SetAside(const std::string& id, const absl::Status& why) const;
   void WriteChanged(absl::Time now, absl::Duration every);
