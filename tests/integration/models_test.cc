@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -518,8 +519,13 @@ TEST_F(ModelsTest, ModelsAreThereUntilTheServerHasDrained) {
   std::thread drain([this] { server_->server().Drain(kHours); });
   while (client_->Decode(Greedy(name, 1)).status.ok()) continue;
   for (int i = 0; i < 200; ++i) {
-    EXPECT_EQ(ReadDetails(client_->Decode(Greedy(name, 1)).status).reason, "DRAINING");
-    EXPECT_EQ(ReasonOf(SessionOf("other")), "MODEL_UNLOADING");
+    const grpc::Status decoded = Answered([&] { return client_->Decode(Greedy(name, 1)).status; });
+    EXPECT_EQ(ReadDetails(decoded).reason, "DRAINING") << client::Describe(decoded);
+    const grpc::Status created = Answered([&] {
+      v1::Session session;
+      return client_->Create(SessionOf("other"), &session);
+    });
+    EXPECT_EQ(ReadDetails(created).reason, "MODEL_UNLOADING") << client::Describe(created);
     if (HasFailure()) break;
   }
   stream.Cancel();

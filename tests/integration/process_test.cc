@@ -99,7 +99,7 @@ TEST(Process, TermUnderLoadLetsStreamsFinishAndRefusesNewWork) {
   ebbd.Signal(SIGTERM);
   while (client.Status().state() != v1::SERVER_STATE_DRAINING) continue;
   v1::Session session;
-  const grpc::Status refused = client.Create(SessionWith(StreamingPolicy(24)), &session);
+  const grpc::Status refused = Answered([&] { return client.Create(SessionWith(StreamingPolicy(24)), &session); });
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(ReadDetails(refused).reason, "DRAINING");
   EXPECT_TRUE(ReadDetails(refused).retry.has_value());

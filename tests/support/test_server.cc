@@ -53,6 +53,14 @@ std::vector<double> TestServer::Metrics(std::span<const std::string> series) con
 
 double TestServer::Metric(const std::string& series) const { return Metrics({&series, 1}).front(); }
 
+grpc::Status Answered(const std::function<grpc::Status()>& call) {
+  grpc::Status status;
+  do {
+    status = call();
+  } while (client::WhatCameOf(status).error_code() != status.error_code());
+  return status;
+}
+
 TestClient::TestClient(const std::string& address, const std::string& tenant, grpc::ChannelArguments arguments)
     : tenant_(tenant) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
@@ -91,10 +99,7 @@ v1::Session TestClient::Get(const std::string& name) {
 
 v1::GetStatusResponse TestClient::Status() {
   v1::GetStatusResponse response;
-  grpc::Status status;
-  do {  // a server that begins to drain may send the call away
-    status = admin_->GetStatus(Context().get(), {}, &response);
-  } while (client::WhatCameOf(status).error_code() != status.error_code());
+  const grpc::Status status = Answered([&] { return admin_->GetStatus(Context().get(), {}, &response); });
   EXPECT_TRUE(status.ok()) << client::Describe(status);
   return response;
 }

@@ -58,6 +58,9 @@ struct Answer {
   const v1::DecodeResponse& last() const { return messages.back(); }
 };
 
+// Of a server that begins to drain: a call that met its connection's GOAWAY half-way is made again.
+grpc::Status Answered(const std::function<grpc::Status()>& call);
+
 class TestClient {
  public:
   explicit TestClient(const std::string& address, const std::string& tenant = {},
