@@ -20,6 +20,7 @@
 #include "policies/check.h"
 #include "policies/status.h"
 #include "server/log.h"
+#include "server/low_priority.h"
 
 namespace ebb {
 namespace {
@@ -94,7 +95,7 @@ OpenFile ListenAt(const addrinfo& at, bool both) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const Address& listen, const char* key,
-                                                           size_t connections_max) {
+                                                           const ConnectionLimits& of_an_address) {
   Address address = listen;
   std::vector<OpenFile> listeners;
   const bool everywhere = listen.host == "0.0.0.0" || listen.host == "::";
@@ -118,15 +119,16 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const Address& listen
   OpenFile stop(eventfd(0, EFD_CLOEXEC));
   if (!stop.ok()) return Unavailable(listen, key, std::strerror(errno));
   return std::unique_ptr<Acceptor>(
-      new Acceptor(std::move(address), std::move(listeners), std::move(stop), connections_max));
+      new Acceptor(std::move(address), std::move(listeners), std::move(stop), of_an_address));
 }
 
-Acceptor::Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop, size_t connections_max)
+Acceptor::Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop,
+                   const ConnectionLimits& of_an_address)
     : address_(std::move(address)),
       listeners_(std::move(listeners)),
       stop_(std::move(stop)),
       descriptors_max_(DescriptorsMax()),
-      of_an_address_(connections_max) {}
+      of_an_address_(of_an_address) {}
 
 void Acceptor::Stop() {
   if (thread_.joinable()) {
@@ -140,7 +142,7 @@ void Acceptor::Stop() {
 void Acceptor::Start(std::function<void(int listener, OpenFile connection)> take, Counter& refused) {
   take_ = std::move(take);
   refused_ = &refused;
-  thread_ = std::thread([this] { Run(); });
+  AtLowPriority([this] { thread_ = std::thread([this] { Run(); }); });  // also where it does no more than hang up
 }
 
 void Acceptor::Run() {
@@ -174,9 +176,9 @@ bool Acceptor::TakeOne(int listener) {
     return true;
   }
   const std::string peer = NameOfPeer(from);
-  if (!of_an_address_.Admits(peer, connection.get(), clock_.Now())) {
+  if (const Admission said = of_an_address_.Admit(peer, connection.get(), clock_.Now()); said != Admission::kAdmitted) {
     refused_->Add();
-    TellOfAddress(peer);
+    TellOfAddress(peer, said);
     return true;
   }
   const int on = 1;
@@ -198,11 +200,14 @@ void Acceptor::TellOfFiles() {
           "almost all files that the process may open are connections: raise `ulimit -n`, or find who opens them");
 }
 
-void Acceptor::TellOfAddress(const std::string& peer) {
+void Acceptor::TellOfAddress(const std::string& peer, Admission why) {
   if (!IsToldNow(told_of_address_)) return;
   LogWarn("connections_refused", {{"address", peer}},
-          "it has as many connections as an address may have: raise server.connections_per_address where it is many "
-          "clients', or find out what opens them");
+          why == Admission::kTooMany
+              ? "it has as many connections as an address may have: raise server.connections_per_address where it is "
+                "many clients', or find out what opens them"
+              : "it has begun as many connections as an address may in a minute: raise "
+                "server.new_connections_per_address where it is many clients', or find out what opens them");
 }
 
 }  // namespace ebb

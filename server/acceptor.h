@@ -3,7 +3,8 @@
 // gRPC 1.51 stops listening for good once accept() finds no descriptor left: whoever opens as many connections as the
 // process may have files would end the service with that, even after closing them. So the port is listened to here.
 // Before the descriptors run out connections are closed as they come, and the last ones stay free for all else that the
-// process opens (the store, the HTTP port, a new certificate). So are those that one address has beyond its number.
+// process opens (the store, the HTTP port, a new certificate). So are those that one address has, or begins, beyond its
+// number.
 // When connections end, others are taken again.
 
 #ifndef EBB_SERVER_ACCEPTOR_H_
@@ -32,9 +33,8 @@ class Acceptor {
   // Listens at every address that the host has, on one port; 0.0.0.0 and [::] are both all addresses of IPv4 and IPv6.
   // The port is never shared with another process. UNAVAILABLE PORT_UNAVAILABLE, with `key`, the setting that says
   // where, as its field.
-  // `connections_max` of an address, as AddressLimit.
   static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(const Address& listen, const char* key,
-                                                          size_t connections_max = 0);
+                                                          const ConnectionLimits& of_an_address = {});
 
   ~Acceptor() { Stop(); }
   Acceptor(const Acceptor&) = delete;
@@ -50,12 +50,12 @@ class Acceptor {
   void Stop();
 
  private:
-  Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop, size_t connections_max);
+  Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop, const ConnectionLimits& of_an_address);
   void Run();
   bool TakeOne(int listener);
   bool IsToldNow(absl::Time& last);
   void TellOfFiles();
-  void TellOfAddress(const std::string& peer);
+  void TellOfAddress(const std::string& peer, Admission why);
 
   const Address address_;
   std::vector<OpenFile> listeners_;  // none once stopped

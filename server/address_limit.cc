@@ -32,29 +32,36 @@ std::string NameOfPeer(const sockaddr_storage& peer) {
   return Text(AF_INET6, &address);
 }
 
-bool AddressLimit::Admits(const std::string& peer, int socket, absl::Time now) {
-  if (max_ == 0) return true;
-  if (of_.size() >= addresses_max_ && !of_.contains(peer)) ForgetWhoHasNone();
+Admission AddressLimit::Admit(const std::string& peer, int socket, absl::Time now) {
+  if (limits_.at_once == 0 && limits_.begun_a_minute == 0) return Admission::kAdmitted;
+  if (of_.size() >= addresses_max_ && !of_.contains(peer)) ForgetWhoHasNone(now);
   Connections& connections = of_[peer];
-  std::vector<Connection>& counted = connections.counted;
-  if (counted.size() >= max_) {
-    if (now - connections.looked < kLookEvery) return false;  // a flood of them is not looked through each time
-    connections.looked = now;
-    RemoveClosed(counted);
-    if (counted.size() >= max_) return false;
+  if (connections.begun.per_minute() != limits_.begun_a_minute) connections.begun.SetRate(limits_.begun_a_minute, now);
+  if (connections.begun.Wait(now) > absl::ZeroDuration()) return Admission::kTooOften;
+  if (limits_.at_once > 0) {
+    if (!HasRoom(connections, now)) return Admission::kTooMany;
+    connections.counted.push_back({.socket = socket, .cookie = CookieOf(socket)});
   }
-  counted.push_back({.socket = socket, .cookie = CookieOf(socket)});
-  return true;
+  connections.begun.Take(1, now);
+  return Admission::kAdmitted;
+}
+
+bool AddressLimit::HasRoom(Connections& connections, absl::Time now) const {
+  if (connections.counted.size() < limits_.at_once) return true;
+  if (now - connections.looked < kLookEvery) return false;  // a flood of them is not looked through each time
+  connections.looked = now;
+  RemoveClosed(connections.counted);
+  return connections.counted.size() < limits_.at_once;
 }
 
 void AddressLimit::RemoveClosed(std::vector<Connection>& counted) {
   std::erase_if(counted, [](const Connection& each) { return CookieOf(each.socket) != each.cookie; });
 }
 
-void AddressLimit::ForgetWhoHasNone() {
-  absl::erase_if(of_, [](auto& each) {
+void AddressLimit::ForgetWhoHasNone(absl::Time now) {
+  absl::erase_if(of_, [now](auto& each) {
     RemoveClosed(each.second.counted);
-    return each.second.counted.empty();
+    return each.second.counted.empty() && each.second.begun.Taken(now) == 0;
   });
   addresses_max_ = std::max(kAddresses, 2 * of_.size());
 }

@@ -1,4 +1,5 @@
-// How many connections an address may have at once, so that no single one holds all that there are.
+// How many connections an address may have at once, so that no single one holds all that there are, and how many it may
+// begin, so that no single one keeps gRPC busy with what comes before calls.
 //
 // gRPC closes connections and tells nobody. So each is known again by the cookie that the kernel gave its socket, and
 // those that are gone are found when their address has used up its number.
@@ -15,6 +16,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "server/token_bucket.h"
 
 namespace ebb {
 
@@ -22,15 +24,22 @@ namespace ebb {
 // first 64 bits of an IPv6 address, since whoever has one of those has them all. "unknown" for any other family.
 std::string NameOfPeer(const sockaddr_storage& peer);
 
+// Of each address; 0: any number.
+struct ConnectionLimits {
+  size_t at_once = 0;
+  int64_t begun_a_minute = 0;
+};
+
+enum class Admission { kAdmitted, kTooMany, kTooOften };
+
 // One thread.
 class AddressLimit {
  public:
-  // `connections_max` of an address; 0: any number.
-  explicit AddressLimit(size_t connections_max) : max_(connections_max) {}
+  explicit AddressLimit(const ConnectionLimits& limits) : limits_(limits) {}
 
   // Whether `peer`, a NameOfPeer, may have this connection, which counts from then on until its socket is closed, by
-  // whomever. Connections that were closed just now may still count for kLookEvery.
-  bool Admits(const std::string& peer, int socket, absl::Time now);
+  // whomever. Connections that were closed just now may still count for kLookEvery. One that is refused has not begun.
+  Admission Admit(const std::string& peer, int socket, absl::Time now);
 
   static constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
 
@@ -44,14 +53,16 @@ class AddressLimit {
   struct Connections {
     std::vector<Connection> counted = {};
     absl::Time looked = absl::InfinitePast();  // when those that are closed were last taken out
+    TokenBucket begun = {};
   };
   static constexpr size_t kAddresses = 1024;
   static void RemoveClosed(std::vector<Connection>& counted);
-  void ForgetWhoHasNone();
+  bool HasRoom(Connections& connections, absl::Time now) const;
+  void ForgetWhoHasNone(absl::Time now);
 
-  const size_t max_;
+  const ConnectionLimits limits_;
   absl::flat_hash_map<std::string, Connections> of_ = {};
-  size_t addresses_max_ = kAddresses;  // then those without a connection are forgotten
+  size_t addresses_max_ = kAddresses;  // then those that say nothing are forgotten
 };
 
 }  // namespace ebb

@@ -48,7 +48,7 @@ std::span<const MetricRow> MetricTable() {
       {"ebb_certificate_end_timestamp_seconds", kG, "seconds", {}, {},
        "When the server's certificate in use ends (the first of tls.cert), since the epoch. Absent without TLS."},
       {"ebb_connections_refused_total", kC, "connections", {}, {},
-       "Connections to the gRPC port that were closed at once, since almost all files that the process may open are open, or their address has as many as one may have."},
+       "Connections to the gRPC port that were closed at once, since almost all files that the process may open are open, or their address has as many as one may have, or has begun as many."},
       {"ebb_errors_total", kC, "calls", {"reason"}, {},
        "Calls that failed for a fault of the server (UNKNOWN, INTERNAL, DATA_LOSS), by ErrorInfo reason."},
       {"ebb_finished_total", kC, "generations", {"reason"}, {},

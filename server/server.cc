@@ -182,7 +182,7 @@ class RunningServer final : public Server {
     StartReloading();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    EBB_ASSIGN(acceptor_, Acceptor::Listen(options.listen, "server.listen", options.connections_per_address));
+    EBB_ASSIGN(acceptor_, Acceptor::Listen(options.listen, "server.listen", options.of_an_address));
     servers_ = std::make_unique<GrpcServers>(LimitsFor(options),
                                              tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->credentials(),
                                              [&](grpc::ServerBuilder& builder) {

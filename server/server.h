@@ -20,6 +20,7 @@
 #include "engine/engine.h"
 #include "engine/gpu/device_options.h"
 #include "server/address.h"
+#include "server/address_limit.h"
 #include "server/console.h"
 #include "server/dispatcher.h"
 #include "server/draft_model.h"
@@ -70,7 +71,7 @@ struct ServerOptions {
   int64_t plan_bytes_max = 4 << 20;                       // of a PlanEviction request
   size_t stream_buffer = 64;                              // messages that a stream may hold back
   absl::Duration connection_age_max = absl::Minutes(30);  // zero: never
-  size_t connections_per_address = 0;                     // to the gRPC port; 0: any
+  ConnectionLimits of_an_address = {};                    // to the gRPC port
   absl::Duration keepalive = absl::Seconds(60);
   std::string model_name = {};                         // empty: what the file calls itself, else its file name
   std::string store_dir = {};                          // empty: nothing outlives the server

@@ -109,10 +109,10 @@ def compute(share, pipe, cores):
 
 
 class Phases:
-    """What the witness hears while something else goes on, for `seconds` each time."""
+    """What the witness hears while something else goes on, for `seconds` each time, from `after` seconds after it began."""
 
-    def __init__(self, server, addr, pids, seconds, apart):
-        self.server, self.pids, self.seconds = server, pids, seconds
+    def __init__(self, server, addr, pids, seconds, after, apart):
+        self.server, self.pids, self.seconds, self.after = server, pids, seconds, after
         cores = sorted(os.sched_getaffinity(0))
         self.others = {cores[-1]} if apart else None
         self.client = attacks.Client(server.addr)
@@ -128,6 +128,7 @@ class Phases:
         other = self.context.Process(target=target, args=(*args, theirs, self.others), daemon=True)
         other.start()
         mine.recv()
+        time.sleep(self.after)
         self.ask()
         begin, before = time.monotonic(), self.used(other.pid)
         time.sleep(self.seconds)
@@ -184,14 +185,14 @@ def port_of(server, proxied, under):
         yield f"127.0.0.1:{proxy.port}", [server.process.pid, proxy.process.pid]
 
 
-def measure(names, model, seconds, rounds, apart, proxied, settings):
+def measure(names, model, seconds, after, rounds, apart, proxied, settings):
     binaries.MODEL = model
     cores = sorted(os.sched_getaffinity(0))
     under, beside = [("taskset", "-c", ",".join(map(str, some))) if apart else () for some in (cores[:-1], cores[-1:])]
     threads = [f"--model.threads={len(cores) - 1}"] if apart else []
     with Server("--cache.arena=256MiB", "--store.durability=off", *threads, *(f"--{each}" for each in settings), under=under, chatty=True) as server:
         with port_of(server, proxied, beside) as (addr, pids):
-            phases = Phases(server, addr, pids, seconds, apart)
+            phases = Phases(server, addr, pids, seconds, after, apart)
             print(f"time between two messages of an answer; medians of {rounds} rounds of {seconds:g} s\n\n"
                   "| beside it | p99 alone, ms | p99 during, ms | times | median, times | computing instead: p99, times | median, times | cut off | its cores | "
                   "the server's | its memory after, MiB |\n|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
@@ -204,6 +205,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=pathlib.Path, default=binaries.MODEL)
     parser.add_argument("--seconds", type=float, default=3, help="of a phase; each round has three")
+    parser.add_argument("--after", type=float, default=0, help="seconds that it has gone on already when a phase begins")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--apart", action="store_true", help="the last core is the attacker's, the witness's and the proxy's, the others are the server's")
     parser.add_argument("--proxied", action="store_true", help="attacker and witness come through HAProxy as deploy/haproxy configures it, without TLS")
@@ -213,4 +215,4 @@ if __name__ == "__main__":
     told = parser.parse_args()
     if unknown := set(told.attacks) - set(names):
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    measure(told.attacks or names, told.model, told.seconds, told.rounds, told.apart, told.proxied, told.set)
+    measure(told.attacks or names, told.model, told.seconds, told.after, told.rounds, told.apart, told.proxied, told.set)

@@ -14,6 +14,7 @@ import socket
 import struct
 import subprocess
 import threading
+import time
 import unittest
 import urllib.request
 
@@ -272,6 +273,21 @@ class Limits(unittest.TestCase):
             self.assertFalse(is_let_in(connect("127.0.0.2")))
         refused = [json.loads(line) for line in server.rest.splitlines() if '"connections_refused"' in line]
         self.assertEqual([line["address"] for line in refused], ["127.0.0.2"], "the log says so once a minute")
+
+    def test_more_connections_begun_than_an_address_may(self):
+        with Server("--server.new_connections_per_address=60") as server:
+            def is_let_in(source):
+                with Connection(server.addr, source=source) as connection:
+                    return connection.wait_for(SETTINGS) is not None
+            begun = time.monotonic()
+            self.assertTrue(all(is_let_in("127.0.0.2") for _ in range(60)), "a minute's")
+            more = sum(is_let_in("127.0.0.2") for _ in range(60))
+            self.assertLessEqual(more, time.monotonic() - begun, "one a second, however soon they end")
+            self.assertTrue(is_let_in("127.0.0.3"), "another address has its own")
+            eventually(lambda: is_let_in("127.0.0.2"), "none is begun later")
+        refused = [json.loads(line) for line in server.rest.splitlines() if '"connections_refused"' in line]
+        self.assertEqual({line["address"] for line in refused}, {"127.0.0.2"})
+        self.assertIn("server.new_connections_per_address", refused[0]["msg"])
 
     def test_more_connections_than_files(self):
         for port in ("addr", "health"):

@@ -42,56 +42,98 @@ TEST(NameOfPeerTest, IsOneForAllAddressesOfOneClient) {
 }
 
 TEST(AddressLimitTest, AnAddressHasItsNumberAndTakesNoneOfAnothers) {
-  AddressLimit limit(2);
+  AddressLimit limit({.at_once = 2});
   const absl::Time now = absl::UnixEpoch();
   std::vector<OpenFile> open(4);
   for (OpenFile& each : open) each = Socket();
-  EXPECT_TRUE(limit.Admits("a", open[0].get(), now));
-  EXPECT_TRUE(limit.Admits("a", open[1].get(), now));
-  EXPECT_FALSE(limit.Admits("a", open[2].get(), now));
-  EXPECT_FALSE(limit.Admits("a", open[2].get(), now + absl::Hours(1)));
-  EXPECT_TRUE(limit.Admits("b", open[3].get(), now));
+  EXPECT_EQ(limit.Admit("a", open[0].get(), now), Admission::kAdmitted);
+  EXPECT_EQ(limit.Admit("a", open[1].get(), now), Admission::kAdmitted);
+  EXPECT_EQ(limit.Admit("a", open[2].get(), now), Admission::kTooMany);
+  EXPECT_EQ(limit.Admit("a", open[2].get(), now + absl::Hours(1)), Admission::kTooMany);
+  EXPECT_EQ(limit.Admit("b", open[3].get(), now), Admission::kAdmitted);
 }
 
 TEST(AddressLimitTest, AClosedConnectionMakesRoomAlsoWhereItsDescriptorIsAnothers) {
-  AddressLimit limit(2);
+  AddressLimit limit({.at_once = 2});
   absl::Time now = absl::UnixEpoch();
   const OpenFile kept = Socket();
   OpenFile closed = Socket();
   const int descriptor = closed.get();
-  ASSERT_TRUE(limit.Admits("a", kept.get(), now));
-  ASSERT_TRUE(limit.Admits("a", descriptor, now));
+  ASSERT_EQ(limit.Admit("a", kept.get(), now), Admission::kAdmitted);
+  ASSERT_EQ(limit.Admit("a", descriptor, now), Admission::kAdmitted);
   closed = OpenFile();
   OpenFile next = Socket();
   ASSERT_EQ(next.get(), descriptor) << "the lowest that is free";
-  EXPECT_TRUE(limit.Admits("a", descriptor, now));
+  EXPECT_EQ(limit.Admit("a", descriptor, now), Admission::kAdmitted);
   const OpenFile more = Socket();
   now += AddressLimit::kLookEvery;
-  EXPECT_FALSE(limit.Admits("a", more.get(), now));
+  EXPECT_EQ(limit.Admit("a", more.get(), now), Admission::kTooMany);
   next = OpenFile();
-  EXPECT_FALSE(limit.Admits("a", more.get(), now)) << "it has just looked";
+  EXPECT_EQ(limit.Admit("a", more.get(), now), Admission::kTooMany) << "it has just looked";
   now += AddressLimit::kLookEvery;
-  EXPECT_TRUE(limit.Admits("a", more.get(), now));
+  EXPECT_EQ(limit.Admit("a", more.get(), now), Admission::kAdmitted);
 }
 
 TEST(AddressLimitTest, AddressesWithoutAConnectionAreForgottenAndOthersAreNot) {
-  AddressLimit limit(1);
+  AddressLimit limit({.at_once = 1});
   const absl::Time now = absl::UnixEpoch();
   const OpenFile kept = Socket();
-  ASSERT_TRUE(limit.Admits("kept", kept.get(), now));
+  ASSERT_EQ(limit.Admit("kept", kept.get(), now), Admission::kAdmitted);
   for (int i = 0; i < 5000; ++i) {
     const OpenFile brief = Socket();
-    ASSERT_TRUE(limit.Admits(std::to_string(i), brief.get(), now));
+    ASSERT_EQ(limit.Admit(std::to_string(i), brief.get(), now), Admission::kAdmitted);
   }
   EXPECT_LE(limit.addresses(), 1024U);
   const OpenFile another = Socket();
-  EXPECT_FALSE(limit.Admits("kept", another.get(), now + absl::Hours(1)));
+  EXPECT_EQ(limit.Admit("kept", another.get(), now + absl::Hours(1)), Admission::kTooMany);
+}
+
+TEST(AddressLimitTest, AnAddressBeginsItsNumberInAMinuteHoweverSoonTheyEnd) {
+  AddressLimit limit({.begun_a_minute = 60});
+  absl::Time now = absl::UnixEpoch();
+  for (int i = 0; i < 60; ++i) {
+    const OpenFile brief = Socket();
+    ASSERT_EQ(limit.Admit("a", brief.get(), now), Admission::kAdmitted) << i;
+  }
+  const OpenFile open = Socket();
+  EXPECT_EQ(limit.Admit("a", open.get(), now), Admission::kTooOften);
+  EXPECT_EQ(limit.Admit("b", open.get(), now), Admission::kAdmitted);
+  now += absl::Seconds(2);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(limit.Admit("a", open.get(), now), Admission::kAdmitted) << "one a second";
+  EXPECT_EQ(limit.Admit("a", open.get(), now), Admission::kTooOften);
+}
+
+TEST(AddressLimitTest, WhatIsRefusedForTheirNumberHasNotBegun) {
+  AddressLimit limit({.at_once = 1, .begun_a_minute = 2});
+  absl::Time now = absl::UnixEpoch();
+  OpenFile open = Socket();
+  ASSERT_EQ(limit.Admit("a", open.get(), now), Admission::kAdmitted);
+  for (int i = 0; i < 5; ++i) {
+    const OpenFile more = Socket();
+    EXPECT_EQ(limit.Admit("a", more.get(), now), Admission::kTooMany);
+  }
+  open = OpenFile();
+  now += AddressLimit::kLookEvery;
+  open = Socket();
+  EXPECT_EQ(limit.Admit("a", open.get(), now), Admission::kAdmitted);
+  EXPECT_EQ(limit.Admit("a", open.get(), now), Admission::kTooOften);
+}
+
+TEST(AddressLimitTest, WhoHasBegunManyIsNotForgottenBeforeTheyAreHadAgain) {
+  AddressLimit limit({.begun_a_minute = 1});
+  const absl::Time now = absl::UnixEpoch();
+  const OpenFile open = Socket();
+  ASSERT_EQ(limit.Admit("many", open.get(), now), Admission::kAdmitted);
+  for (int i = 0; i < 5000; ++i) limit.Admit(std::to_string(i), open.get(), now);
+  EXPECT_EQ(limit.Admit("many", open.get(), now), Admission::kTooOften);
+  for (int i = 0; i < 10000; ++i) limit.Admit(std::to_string(i), open.get(), now + absl::Minutes(2 * i));
+  EXPECT_LT(limit.addresses(), 10000U);
 }
 
 TEST(AddressLimitTest, ZeroIsAnyNumber) {
-  AddressLimit limit(0);
+  AddressLimit limit({});
   const OpenFile open = Socket();
-  for (int i = 0; i < 10000; ++i) ASSERT_TRUE(limit.Admits("a", open.get(), absl::UnixEpoch()));
+  for (int i = 0; i < 10000; ++i) ASSERT_EQ(limit.Admit("a", open.get(), absl::UnixEpoch()), Admission::kAdmitted);
   EXPECT_EQ(limit.addresses(), 0U);
 }
 
