@@ -4,6 +4,7 @@ and what happens when a server drains or dies. Addresses and the certificate are
 
 Debian has no Envoy, so deploy/envoy/envoy.yaml is not run: it is read as Envoy reads it, by Envoy's own protos, and compared with HAProxy's."""
 import contextlib
+import http.client
 import json
 import os
 import pathlib
@@ -113,6 +114,21 @@ class Behind(unittest.TestCase):
         with self.assertRaises(grpc.RpcError) as refused:
             admin_pb2_grpc.AdminServiceStub(self.channel()).GetStatus(admin_pb2.GetStatusRequest(), timeout=PATIENCE)
         self.assertEqual((refused.exception.code(), refused.exception.details()), (grpc.StatusCode.PERMISSION_DENIED, "not through this proxy"))
+
+    def test_what_the_proxy_answers_itself_is_in_grpcs_form(self):
+        def answer(path):
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", plain.port, timeout=PATIENCE)) as connection:
+                connection.request("POST", path, body=b"\0\0\0\0\0")
+                told = connection.getresponse()
+                return told.status, told.headers["content-type"], told.headers["grpc-status"], told.headers["grpc-message"]
+
+        with haproxy.Proxy(self.folder, "", self.servers) as plain:  # HTTP/1.1, in which heads can be read
+            self.assertEqual(answer("/ebb.v1.AdminService/GetStatus"), (200, "application/grpc", "7", "not through this proxy"))
+            for server in self.servers:
+                server.process.kill()
+                server.process.wait()
+            for method in ("CreateSession", "GetSession"):
+                self.assertEqual(answer(f"/ebb.v1.SessionService/{method}"), (200, "application/grpc", "14", "no server takes calls"))
 
     def test_an_address_has_so_many_connections(self):
         channel = self.channel()
