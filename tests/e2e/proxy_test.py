@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """deploy/haproxy/haproxy.cfg, run by a real HAProxy before two real servers: TLS, HTTP/2 end to end, calls of a session to one server,
-and what happens when a server drains or dies. Addresses and the certificate are this test's; all else is as it is shipped.
+what happens when a server drains or dies, and what of that which it refuses is tried on the other. Addresses and the certificate are this test's; all
+else is as it is shipped.
 
 Debian has no Envoy, so deploy/envoy/envoy.yaml is not run: it is read as Envoy reads it, by Envoy's own protos, and compared with HAProxy's."""
 import contextlib
+import http.client
 import json
 import os
 import pathlib
@@ -16,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.error
+import urllib.request
 
 from binaries import ROOT, Server
 import haproxy
@@ -25,6 +29,7 @@ import python_package  # noqa: F401, where the stubs are, for the imports that f
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from ebb.errors import from_rpc
 from ebb.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc, session_pb2, session_pb2_grpc
 
 try:
@@ -33,6 +38,7 @@ except ModuleNotFoundError:
     yaml = None
 
 TOOLS = {"haproxy": haproxy.PROGRAM, "openssl": shutil.which("openssl")}
+DRAINS = "the server is draining: it takes nothing new"
 MISSING = [name for name, path in TOOLS.items() if not path]
 
 
@@ -42,8 +48,23 @@ def unread(port):
     return sum(int(row[4].split(":")[1], 16) for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01")
 
 
-@unittest.skipIf(MISSING, f"not installed: {', '.join(MISSING)}")
-class Behind(unittest.TestCase):
+def small_session():
+    request = session_pb2.CreateSessionRequest()
+    request.policy.streaming.SetInParent()
+    request.policy.trigger.budget = 32
+    return request
+
+
+def padded(request, size):
+    """`request` with so many bytes behind it, 2^14 to 2^21, that the server skips: field 1023."""
+    return type(request).FromString(request.SerializeToString() + b"\xfa\x3f" + bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14)) + bytes(size))
+
+
+class Proxied(unittest.TestCase):
+    """Two servers behind a proxy, anew for each test. `blind`: it does not notice that one of them goes. `flags_of`: further ones of a server."""
+    blind = False
+    flags_of = ((), ())
+
     @classmethod
     def setUpClass(cls):
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
@@ -57,9 +78,9 @@ class Behind(unittest.TestCase):
         with contextlib.ExitStack() as stack:
             stores = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(2)]
             self.flags = [(f"--model.name=server-{i}", "--cache.arena=64MiB", "--model.threads=1", "--server.drain_timeout=100s",
-                           f"--store.dir={store}", "--store.durability=step") for i, store in enumerate(stores)]
+                           f"--store.dir={store}", "--store.durability=step", *self.flags_of[i]) for i, store in enumerate(stores)]
             self.servers = [stack.enter_context(Server(*flags)) for flags in self.flags]
-            self.proxy = stack.enter_context(haproxy.Proxy(self.folder, f"ssl crt {self.pem} alpn h2", self.servers))
+            self.proxy = stack.enter_context(haproxy.Proxy(self.folder, f"ssl crt {self.pem} alpn h2", self.servers, blind=self.blind))
             self.addCleanup(stack.pop_all().close)
 
     def channel(self):
@@ -69,13 +90,14 @@ class Behind(unittest.TestCase):
         return self.enterContext(grpc.secure_channel(f"127.0.0.1:{self.proxy.port}",
                                                      grpc.ssl_channel_credentials(self.certificate.read_bytes()), options))
 
-    def create(self, key, channel=None):
+    def straight(self, number):
+        """A connection to that server."""
+        return self.enterContext(grpc.insecure_channel(self.servers[number].addr, [("grpc.enable_http_proxy", 0)]))
+
+    def create(self, key, channel=None, request=None):
         """A new session of the caller's `key`; returns which server has it."""
         sessions = session_pb2_grpc.SessionServiceStub(channel or self.channel())
-        request = session_pb2.CreateSessionRequest()
-        request.policy.streaming.SetInParent()
-        request.policy.trigger.budget = 32
-        session = sessions.CreateSession(request, metadata=[("x-ebb-session", key)], timeout=PATIENCE, wait_for_ready=True)
+        session = sessions.CreateSession(request or small_session(), metadata=[("x-ebb-session", key)], timeout=PATIENCE, wait_for_ready=True)
         return session, int(session.model.removeprefix("server-"))
 
     def key_of(self, server):
@@ -92,6 +114,18 @@ class Behind(unittest.TestCase):
         return inference_pb2_grpc.InferenceServiceStub(channel or self.channel()).Generate(request, metadata=[("x-ebb-session", key)],
                                                                                            timeout=PATIENCE)
 
+    def pause(self, number):
+        """That server has what comes, and answers nothing; returns its port."""
+        server = self.servers[number].process
+        server.send_signal(signal.SIGSTOP)
+        self.addCleanup(server.send_signal, signal.SIGCONT)
+        eventually(lambda: all(path.read_text().rsplit(")", 1)[1].split()[0] == "T" for path in pathlib.Path(f"/proc/{server.pid}/task").glob("*/stat")),
+                   "a thread runs on")
+        return int(self.servers[number].addr.rsplit(":", 1)[1])
+
+
+@unittest.skipIf(MISSING, f"not installed: {', '.join(MISSING)}")
+class Behind(Proxied):
     def test_calls_of_a_session_go_to_one_server(self):
         found = set()
         for i in range(16):
@@ -106,13 +140,28 @@ class Behind(unittest.TestCase):
     def test_streams_come_token_by_token_and_only_what_serves_is_let_in(self):
         session, server = self.create("caller")
         messages = [message for message in self.generate(session, "caller", 64) if message.HasField("decode")]
-        self.assertGreater(len(messages), 8, "a stream, not one answer")
+        self.assertGreater(len(messages), 1, "a stream, not one answer")  # how many tokens are in one goes by the machine
         straight = self.servers[server].ebb("generate", "--quiet", "--temperature=0", "--ignore-eos", "--max-tokens=64", "--policy=streaming",
                                             "--budget=32", "It was a dark and stormy night")
         self.assertEqual("".join(message.decode.text for message in messages).strip(), straight.strip())
         with self.assertRaises(grpc.RpcError) as refused:
             admin_pb2_grpc.AdminServiceStub(self.channel()).GetStatus(admin_pb2.GetStatusRequest(), timeout=PATIENCE)
         self.assertEqual((refused.exception.code(), refused.exception.details()), (grpc.StatusCode.PERMISSION_DENIED, "not through this proxy"))
+
+    def test_what_the_proxy_answers_itself_is_in_grpcs_form(self):
+        def answer(path):
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", plain.port, timeout=PATIENCE)) as connection:
+                connection.request("POST", path, body=b"\0\0\0\0\0")
+                told = connection.getresponse()
+                return told.status, told.headers["content-type"], told.headers["grpc-status"], told.headers["grpc-message"]
+
+        with haproxy.Proxy(self.folder, "", self.servers) as plain:  # HTTP/1.1, in which heads can be read
+            self.assertEqual(answer("/ebb.v1.AdminService/GetStatus"), (200, "application/grpc", "7", "not through this proxy"))
+            for server in self.servers:
+                server.process.kill()
+                server.process.wait()
+            for method in ("CreateSession", "GetSession"):
+                self.assertEqual(answer(f"/ebb.v1.SessionService/{method}"), (200, "application/grpc", "14", "no server takes calls"))
 
     def test_an_address_has_so_many_connections(self):
         channel = self.channel()
@@ -165,11 +214,7 @@ class Behind(unittest.TestCase):
         session, _ = self.create(key, channel)
         request = inference_pb2.PrefillRequest(session=session.name)
         request.prompt.text = "It was a dark and stormy night"
-        server, port = self.servers[0].process, int(self.servers[0].addr.rsplit(":", 1)[1])
-        server.send_signal(signal.SIGSTOP)  # it has what comes, and answers nothing
-        self.addCleanup(server.send_signal, signal.SIGCONT)
-        eventually(lambda: all(path.read_text().rsplit(")", 1)[1].split()[0] == "T" for path in pathlib.Path(f"/proc/{server.pid}/task").glob("*/stat")),
-                   "a thread runs on")
+        server, port = self.servers[0].process, self.pause(0)
         before = unread(port)
         call = inference_pb2_grpc.InferenceServiceStub(channel).Prefill(request, metadata=[("x-ebb-session", key)], timeout=PATIENCE)
         eventually(lambda: unread(port) >= before + len(request.prompt.text), lambda: f"the call does not come to the server: {before}, {unread(port)}")
@@ -201,6 +246,149 @@ class Behind(unittest.TestCase):
                 return False
         eventually(back, "the key does not lead back to the session")
         self.assertTrue(list(self.generate(session, key, 4, channel)), "which goes on")
+
+
+@unittest.skipIf(MISSING, f"not installed: {', '.join(MISSING)}")
+class Elsewhere(Proxied):
+    """What one server refuses, while the proxy believes that both are there."""
+    blind = True
+    flags_of = (("--cache.sessions_max=4", "--server.reader_patience=1h"), ("--cache.sessions_max=24",))
+
+    def refusal(self, call):
+        """What a call was refused with, as the Python client reads it."""
+        with self.assertRaises(grpc.RpcError) as raised:
+            call()
+        return from_rpc(raised.exception)
+
+    def fill(self, number):
+        """That server has as many sessions as it may; returns those that were begun here."""
+        sessions, made = session_pb2_grpc.SessionServiceStub(self.straight(number)), []
+        while True:
+            try:
+                made.append(sessions.CreateSession(small_session(), timeout=PATIENCE))
+            except grpc.RpcError as refused:
+                self.assertEqual(from_rpc(refused).reason, "SESSIONS_FULL")
+                return made
+
+    def refused(self, number, reason):
+        """How many calls that server has refused so."""
+        with urllib.request.urlopen(f"http://{self.servers[number].http}/metrics", timeout=PATIENCE) as page:
+            return sum(float(line.rsplit(" ", 1)[1]) for line in page.read().decode().splitlines() if f'reason="{reason}"' in line)
+
+    def drain(self, number):
+        """That server takes nothing new, as long as the test lasts."""
+        request = inference_pb2.GenerateRequest()
+        request.prompt.text = "It was a dark and stormy night"
+        request.policy.streaming.SetInParent()
+        request.policy.trigger.budget = 32
+        request.stopping.max_tokens = 1 << 20
+        request.stopping.ignore_eos = True
+        stream = inference_pb2_grpc.InferenceServiceStub(self.straight(number)).Generate(request)  # and nobody reads on
+        next(stream)
+        self.addCleanup(stream.cancel)
+        self.servers[number].process.send_signal(signal.SIGTERM)
+
+        def drains():
+            try:
+                urllib.request.urlopen(f"http://{self.servers[number].http}/readyz", timeout=PATIENCE).close()
+            except urllib.error.HTTPError as error:
+                return error.code == 503
+        eventually(drains, "it does not drain")
+
+    def test_a_session_that_a_full_server_refuses_is_begun_on_the_other_and_stays_there(self):
+        held, before = self.fill(0), self.refused(0, "SESSIONS_FULL")
+        began = {key: self.create(key)[0] for key in (f"caller-{i}" for i in range(11))}
+        self.assertEqual({session.model for session in began.values()}, {"server-1"})
+        self.assertGreater(self.refused(0, "SESSIONS_FULL"), before, "the hash leads some of the keys to the server that was full")
+        sessions = session_pb2_grpc.SessionServiceStub(self.straight(0))
+        sessions.DeleteSession(session_pb2.DeleteSessionRequest(name=held[0].name), timeout=PATIENCE)
+        for key, session in began.items():
+            with self.subTest(key):
+                other = session_pb2_grpc.SessionServiceStub(self.channel())
+                look = session_pb2.GetSessionRequest(name=session.name)
+                self.assertEqual(other.GetSession(look, metadata=[("x-ebb-session", key)], timeout=PATIENCE).name, session.name)
+                self.assertTrue(list(self.generate(session, key, 4)))
+        self.assertEqual(self.create("caller-0")[1], 1, "its second session is where its first one is")
+
+        self.fill(1)  # the key's sessions are there: the other one, which has room, is not asked
+        refused = self.refusal(lambda: self.create("caller-1"))
+        self.assertEqual((refused.reason, refused.message), ("SESSIONS_FULL", "the server holds 24 sessions, which is all it may"))
+
+    def test_a_refusal_of_all_servers_comes_whole_and_binds_no_key(self):
+        held = self.fill(0)
+        self.fill(1)
+        channel, keys = self.channel(), [f"caller-{i}" for i in range(8)]
+        for key in keys:
+            refused = self.refusal(lambda key=key: self.create(key, channel))
+            self.assertEqual((refused.code, refused.reason), (grpc.StatusCode.UNAVAILABLE, "SESSIONS_FULL"))
+            self.assertRegex(refused.message, "^the server holds (4|24) sessions, which is all it may$")
+            self.assertGreater(refused.retry_delay, 0)
+            wrong = self.refusal(lambda key=key: self.create(key, channel, session_pb2.CreateSessionRequest(session_id="?")))
+            self.assertEqual(wrong.code, grpc.StatusCode.INVALID_ARGUMENT)
+        statuses = eventually(lambda: len(told := re.findall(r" ebb-any/\S+ \S+ (\d+) ", self.proxy.log.read_text())) == 2 * len(keys) and told,
+                              "the proxy does not log its calls")
+        self.assertEqual(set(statuses), {"200"}, "which gRPC's answers have, whatever they say")
+        sessions, room = session_pb2_grpc.SessionServiceStub(self.straight(0)), held[0]
+        for key in keys:
+            sessions.DeleteSession(session_pb2.DeleteSessionRequest(name=room.name), timeout=PATIENCE)
+            room, server = self.create(key, channel)
+            self.assertEqual(server, 0, "which alone has room")
+
+    def test_a_request_that_does_not_fit_into_a_buffer_is_tried_once(self):
+        self.fill(0)
+        channel, outcomes = self.channel(), set()
+        for key in (f"caller-{i}" for i in range(10)):
+            try:
+                outcomes.add(self.create(key, channel, padded(small_session(), 64 << 10))[1])
+            except grpc.RpcError as refused:
+                outcomes.add(from_rpc(refused).reason)
+        self.assertEqual(outcomes, {"SESSIONS_FULL", 1})
+
+    def test_nothing_new_is_refused_while_a_server_drains(self):
+        key = self.key_of(0)
+        session, _ = self.create(key)
+        self.drain(0)
+        channel = self.channel()
+        self.assertEqual({self.create(f"another-{i}", channel)[1] for i in range(8)}, {1})
+        inference = inference_pb2_grpc.InferenceServiceStub(channel)
+        answer = inference_pb2.GenerateRequest()
+        answer.prompt.text = "It was a dark and stormy night"
+        answer.stopping.max_tokens = 2
+        score = inference_pb2.ScoreRequest()
+        score.target.text = answer.prompt.text
+        for _ in range(4):
+            self.assertTrue(list(inference.Generate(answer, timeout=PATIENCE)))
+            self.assertTrue(inference.Score(score, timeout=PATIENCE).tokens)
+
+        # The session's own server is asked, and nobody else.
+        prefill = inference_pb2.PrefillRequest(session=session.name)
+        prefill.prompt.text = answer.prompt.text
+        for what, call in (("prefill", lambda: list(inference.Prefill(prefill, metadata=[("x-ebb-session", key)], timeout=PATIENCE))),
+                           ("a second session", lambda: self.create(key, channel))):
+            def told(call=call):
+                refused = self.refusal(call)
+                self.assertEqual(refused.code, grpc.StatusCode.UNAVAILABLE, refused.message)
+                return refused.reason and refused  # none: it met the GOAWAY half-way
+            with self.subTest(what):
+                refused = eventually(told, "is not told that the server drains")
+                self.assertEqual((refused.reason, refused.message), ("DRAINING", DRAINS))
+                self.assertGreater(refused.retry_delay, 0)
+
+    def test_a_session_that_a_server_was_to_begin_when_it_died_is_not_begun_on_the_other(self):
+        sessions = session_pb2_grpc.SessionServiceStub(self.channel())
+        begun = [sessions.CreateSession(small_session(), timeout=PATIENCE).model for _ in range(2)]  # without a key servers take turns
+        self.assertEqual(set(begun), {"server-0", "server-1"}, "the proxy has a connection to each")
+        port, size = self.pause(0), 16 << 10
+        before, calls = unread(port), []
+        while not calls or calls[-1].done():
+            self.assertLess(len(calls), 3, "the server that is paused is not asked")
+            calls.append(sessions.CreateSession.future(padded(small_session(), size), timeout=PATIENCE))
+            eventually(lambda: calls[-1].done() or unread(port) >= before + size, "the call comes to no server")
+        self.servers[0].process.kill()
+        self.servers[0].process.wait()
+        self.assertEqual(calls[-1].code(), grpc.StatusCode.UNAVAILABLE, f"the other server was asked: {calls[-1].details()}")
+        other = session_pb2_grpc.SessionServiceStub(self.straight(1))
+        self.assertEqual(len(other.ListSessions(session_pb2.ListSessionsRequest(), timeout=PATIENCE).sessions), len(calls))
 
 
 @unittest.skipIf(yaml is None or not shutil.which("protoc"), "python3-yaml or protoc is not installed")
@@ -239,7 +427,7 @@ class Envoy(unittest.TestCase):
         bootstrap = message_factory.MessageFactory(pool).GetPrototype(pool.FindMessageTypeByName("envoy.config.bootstrap.v3.Bootstrap"))
         json_format.ParseDict(self.config, bootstrap(), descriptor_pool=pool)
         for wrong, says in ((("max_concurrent_streams: 100", "max_streams: 100"), 'no field named "max_streams"'),
-                            (("retry_on: connect-failure,refused-stream", "retry_on: [connect-failure]"), "retryOn|retry_on"),
+                            (("retry_on: connect-failure,refused-stream\n", "retry_on: [connect-failure]\n"), "retryOn|retry_on"),
                             (("lb_policy: RING_HASH", "lb_policy: RING"), "RING"), (("v3.LocalRateLimit", "v3.RateLimit"), "RateLimit")):
             text = (ROOT / "deploy/envoy/envoy.yaml").read_text(encoding="utf-8")
             self.assertEqual(text.count(wrong[0]), 1)
@@ -249,20 +437,40 @@ class Envoy(unittest.TestCase):
     def test_it_lets_in_and_chooses_as_haproxys_does(self):
         theirs = haproxy.CONFIG.read_text(encoding="utf-8")
         *routes, rest = self.host["routes"]
-        self.assertEqual([route["match"]["prefix"] for route in routes], re.search(r"acl ours path_beg (.*)", theirs)[1].split())
+        whole = [route for route in routes if "prefix" in route["match"]]
+        self.assertEqual([route["match"]["prefix"] for route in whole], re.search(r"acl ours path_beg (.*)", theirs)[1].split())
         self.assertEqual((rest["match"], rest["direct_response"]["status"]), ({"prefix": "/"}, 403), "which gRPC makes PERMISSION_DENIED of")
         for route in routes:
-            self.assertEqual(route["route"]["hash_policy"], [{"header": {"header_name": re.search(r"balance hdr\((.*)\)", theirs)[1]}}])
+            self.assertEqual(route["route"]["hash_policy"], [{"header": {"header_name": name}} for name in set(re.findall(r"balance hdr\((.*)\)", theirs))])
             self.assertEqual((route["route"]["timeout"], route["route"]["cluster"]), ("0s", self.cluster["name"]))
         endpoints = [each["endpoint"] for each in self.cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]]
-        servers = re.findall(r"^ +server \S+ (\S+):(\d+)", theirs, re.MULTILINE)
-        self.assertEqual([(each["address"]["socket_address"]["address"], str(each["address"]["socket_address"]["port_value"])) for each in endpoints], servers)
+        for servers in (re.findall(rf"^ +server \S+ (\S+):(\d+) proto h2 {more}", theirs, re.MULTILINE) for more in ("check", "init-addr")):
+            self.assertEqual([(each["address"]["socket_address"]["address"], str(each["address"]["socket_address"]["port_value"])) for each in endpoints], servers)
         (check,) = self.cluster["health_checks"]
         self.assertEqual(check["http_health_check"]["path"], re.search(r"http-check send meth GET uri (\S+)", theirs)[1])
         self.assertEqual({str(each["health_check_config"]["port_value"]) for each in endpoints}, {re.search(r"default-server port (\d+)", theirs)[1]})
         # Neither repeats what may have been done: a server that was not reached has begun nothing, nor has one that refuses a stream.
-        self.assertEqual(re.search(r"retry-on (.*)", theirs)[1], "conn-failure")
-        self.assertEqual({route["route"]["retry_policy"]["retry_on"] for route in routes}, {"connect-failure,refused-stream"})
+        self.assertEqual(re.findall(r"retry-on (.*)", theirs), ["conn-failure", "conn-failure 503"])
+        self.assertEqual({route["route"]["retry_policy"]["retry_on"] for route in whole}, {"connect-failure,refused-stream"})
+
+    def test_it_tries_elsewhere_what_haproxys_does(self):
+        theirs = haproxy.CONFIG.read_text(encoding="utf-8")
+        keyed, keyless, answers = (route for route in self.host["routes"] if "prefix" not in route["match"])
+        self.assertEqual({keyed["match"]["path"], keyless["match"]["path"]}, {re.search(r"acl begins path (.*)", theirs)[1]})
+        kinds = re.search(r"acl answers path (.*)", theirs)[1].split()
+        self.assertEqual([path for path in kinds if re.fullmatch(answers["match"]["safe_regex"]["regex"], path)], kinds)
+        self.assertEqual((keyed["match"]["headers"], answers["match"]["headers"]), ([{"name": "x-ebb-session", "present_match": True}],
+                                                                                    [{"name": "x-ebb-session", "present_match": True, "invert_match": True}]))
+        codes = {grpc.StatusCode[name.upper()].value[0] for name in ("cancelled", "unavailable")}
+        self.assertEqual({int(code) for each in re.findall(r"set-status 503 if { res.hdr\(grpc-status\) ([\d ]+)}", theirs) for code in each.split()}, codes)
+        for route in (keyless, answers):
+            self.assertEqual(route["route"]["retry_policy"]["retry_on"], "connect-failure,refused-stream,unavailable,cancelled")
+        policy = keyed["route"]["retry_policy"]
+        self.assertEqual(policy["retry_on"], "connect-failure,refused-stream,retriable-headers")
+        self.assertEqual(policy["retriable_headers"], [{"name": "grpc-message", "string_match": {"exact": text}} for text in (DRAINS, "CANCELLED")])
+
+    def test_its_limits_are_haproxys(self):
+        theirs = haproxy.CONFIG.read_text(encoding="utf-8")
         self.assertEqual(self.http["http2_protocol_options"]["max_concurrent_streams"],
                          int(re.search(r"max-concurrent-streams (\d+)", theirs)[1]))
 
