@@ -102,7 +102,9 @@ unsigned int PermittedTiles() {
 
 #endif
 
-std::vector<const Kernels*> AvailableKernels() {
+namespace {
+
+std::vector<const Kernels*> FindKernels() {
   std::vector<const Kernels*> available = {&scalar::kKernels};
 #ifdef EBB_X86
   const bool has_avx2 =
@@ -131,6 +133,13 @@ std::vector<const Kernels*> AvailableKernels() {
   }
 #endif
   return available;
+}
+
+}  // namespace
+
+std::vector<const Kernels*> AvailableKernels() {
+  static const auto& found = *new std::vector(FindKernels());  // once: tiles are tried at some length
+  return found;
 }
 
 absl::StatusOr<const Kernels*> ChooseKernels(std::string_view isa) {
