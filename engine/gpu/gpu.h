@@ -8,6 +8,7 @@
 #define EBB_ENGINE_GPU_GPU_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -72,20 +73,28 @@ class GpuMemory {
   int64_t bytes_ = 0;
 };
 
-// Of the host, pinned: copies between it and the device go on by themselves.
+// Of the host. Pinned, copies between it and the device go on by themselves; else the host waits for each.
 class GpuHostMemory {
  public:
   GpuHostMemory() = default;
-  GpuHostMemory(const gpu::Table* table, void* memory, int64_t bytes) : memory_(table, memory), bytes_(bytes) {}
+  GpuHostMemory(const gpu::Table* table, void* memory, int64_t bytes) : pinned_(table, memory), bytes_(bytes) {}
+  static GpuHostMemory Unpinned(int64_t bytes) {
+    GpuHostMemory memory;
+    memory.unpinned_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
+    memory.bytes_ = bytes;
+    return memory;
+  }
 
   template <typename T>
   std::span<T> as() const {
-    return {static_cast<T*>(memory_.get()), static_cast<size_t>(bytes()) / sizeof(T)};
+    void* const memory = unpinned_ != nullptr ? unpinned_.get() : pinned_.get();
+    return {static_cast<T*>(memory), static_cast<size_t>(bytes()) / sizeof(T)};
   }
-  int64_t bytes() const { return memory_.empty() ? 0 : bytes_; }
+  int64_t bytes() const { return unpinned_ == nullptr && pinned_.empty() ? 0 : bytes_; }
 
  private:
-  GpuOwned<void*, &gpu::Table::release_host> memory_ = {};
+  GpuOwned<void*, &gpu::Table::release_host> pinned_ = {};
+  std::unique_ptr<std::byte[]> unpinned_ = {};
   int64_t bytes_ = 0;
 };
 

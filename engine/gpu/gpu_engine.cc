@@ -251,23 +251,24 @@ absl::Status GpuEngine::ReserveAll(const Step& step) {
   EBB_TRY(Grow(greedy_parts_, wanted * gpu::GreedyParts(c.vocab) * 8));
   EBB_TRY(GrowCounters(greedy_arrived_, wanted));
   const int64_t copied = step.copied.empty() ? 0 : step.copied.back().first + step.copied.back().count;
-  EBB_TRY(HostRoom(host_inputs_, InputBytes(step)));
-  EBB_TRY(HostRoom(host_logits_, copied * c.vocab * kFloat));
-  EBB_TRY(HostRoom(host_next_, wanted * 4));
+  HostRoom(host_inputs_, InputBytes(step));
+  HostRoom(host_logits_, copied * c.vocab * kFloat);
+  HostRoom(host_next_, wanted * 4);
   EBB_TRY(GrowTold(left_, step.left_count * 4));
   EBB_TRY(GrowTold(losses_, step.loss_count * kLaneLoss));
-  EBB_TRY(HostRoom(host_left_, step.left_count * 4));
-  EBB_TRY(HostRoom(host_losses_, step.loss_count * kLaneLoss));
+  HostRoom(host_left_, step.left_count * 4);
+  HostRoom(host_losses_, step.loss_count * kLaneLoss);
   if (step.largest == 0) return absl::OkStatus();
   constexpr int64_t kPair = sizeof(gpu::TokenLogit);
   EBB_TRY(Grow(largest_, wanted * step.largest * kPair));
   EBB_TRY(Grow(largest_scratch_, wanted * gpu::LargestScratch(c.vocab, step.largest) * 8));
-  EBB_TRY(HostRoom(host_largest_, int64_t{step.facts_copied} * step.largest * kPair));
+  HostRoom(host_largest_, int64_t{step.facts_copied} * step.largest * kPair);
   if (!step.weighs) return absl::OkStatus();
   EBB_TRY(Grow(needs_, static_cast<int64_t>(std::span(step.needs).size_bytes())));
   EBB_TRY(Grow(mass_parts_, wanted * gpu::MassParts(c.vocab) * int64_t{sizeof(double)}));
   EBB_TRY(Grow(mass_, wanted * kRowMass));
-  return HostRoom(host_mass_, step.facts_copied * kRowMass);
+  HostRoom(host_mass_, step.facts_copied * kRowMass);
+  return absl::OkStatus();
 }
 
 void GpuEngine::PointToWhatIsTold(Step& step) const {
@@ -291,6 +292,7 @@ absl::Status GpuEngine::Start(std::span<GpuRow> rows) {
     for (const int32_t token : row.tokens) EBB_CHECK(token >= 0 && token < model_.config.vocab);
   }
   rows_ = rows;
+  shortage_.clear();
   step_ = Plan(rows);
   EBB_CHECK(step_.rows > 0);
   EBB_TRY(Failed(gpu_->Use()));
@@ -376,7 +378,8 @@ int64_t GpuEngine::InputBytes(const Step& step) {
                               std::span(step.row_session).size_bytes() + std::span(step.needs).size_bytes());
 }
 
-// From pinned memory, so that the host goes on; the step before, which was waited for, was the last to read it.
+// From pinned memory, where there is any, so that the host goes on; the step before, which was waited for, was the last
+// to read it.
 absl::Status GpuEngine::CopyInputs(const Step& step) {
   std::span<std::byte> room = host_inputs_.as<std::byte>();
   const auto copy = [&](auto from, std::byte* to) {
@@ -392,11 +395,19 @@ absl::Status GpuEngine::CopyInputs(const Step& step) {
   return copy(std::span(step.row_session), row_session_.as<std::byte>());
 }
 
-absl::Status GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) const {
-  if (buffer.bytes() >= bytes) return absl::OkStatus();
+// What cannot be pinned is ordinary memory: copies to and from it go another way, and the host waits for them. A
+// smaller step would not make more of it.
+void GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) {
+  if (buffer.bytes() >= bytes) return;
   buffer = {};
-  EBB_ASSIGN(buffer, gpu_->AllocateHost(WithRoomToGrow(bytes), "what a step brings and takes"));
-  return absl::OkStatus();
+  absl::StatusOr<GpuHostMemory> pinned = gpu_->AllocateHost(WithRoomToGrow(bytes), "what a step brings and takes");
+  if (pinned.ok()) {
+    buffer = *std::move(pinned);
+    return;
+  }
+  if (shortage_.empty()) ++steps_unpinned_;
+  shortage_ = std::string(pinned.status().message());
+  buffer = GpuHostMemory::Unpinned(WithRoomToGrow(bytes));
 }
 
 // A shape that comes once is not worth a recording.

@@ -118,8 +118,8 @@ class GpuEngine {
   GpuSession::Shape ShapeOf(int32_t block_max, int32_t capacity) const;
 
   // One step. UNAVAILABLE GPU_FAULT: the step's sessions are lost, and say so from then on. RESOURCE_EXHAUSTED
-  // GPU_OUT_OF_MEMORY or HOST_OUT_OF_MEMORY: there is no room for a step of this size, whatever was kept of the steps
-  // before (LetGo), and nothing happened. REQUIRES: every row's session CanAppend its tokens.
+  // GPU_OUT_OF_MEMORY: there is no room for a step of this size, whatever was kept of the steps before (LetGo), and
+  // nothing happened. REQUIRES: every row's session CanAppend its tokens.
   absl::Status Run(std::span<GpuRow> rows);
 
   // Run in two parts, between which the host does as it likes: the device computes. `rows` outlive the second, which
@@ -131,6 +131,10 @@ class GpuEngine {
   // GPU_FAULT.
   absl::StatusOr<bool> LetGo();
 
+  // What the step started last lacked and could do without, in words; empty: nothing.
+  const std::string& shortage() const { return shortage_; }
+  // Steps that the host could not pin memory for (ShortSteps::unpinned).
+  int64_t steps_unpinned() const { return steps_unpinned_; }
   // Steps that were replayed from a recording.
   int64_t replays() const { return replays_; }
   // What the device took for the last step, from its first copy in to its last copy out.
@@ -247,7 +251,7 @@ class GpuEngine {
   absl::Status Compute(const Step& step);
   static int64_t InputBytes(const Step& step);
   absl::Status CopyInputs(const Step& step);
-  absl::Status HostRoom(GpuHostMemory& buffer, int64_t bytes) const;
+  void HostRoom(GpuHostMemory& buffer, int64_t bytes);
   absl::Status Failed(absl::Status status);
 
   std::unique_ptr<Gpu> gpu_;
@@ -290,6 +294,8 @@ class GpuEngine {
   GpuHostMemory host_mass_ = {};
   GpuHostMemory host_left_ = {};
   GpuHostMemory host_losses_ = {};
+  std::string shortage_ = {};
+  int64_t steps_unpinned_ = 0;
   Step step_ = {};  // that runs, for
   std::span<GpuRow> rows_ = {};
 };
