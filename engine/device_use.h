@@ -10,16 +10,18 @@ namespace ebb {
 
 // Steps that lacked memory, by what was done.
 struct ShortSteps {
-  int64_t halved = 0;    // made two of
-  int64_t parted = 0;    // made smaller without an attempt, since a larger one had lacked memory not long before
-  int64_t unpinned = 0;  // the host could not pin what they bring and take: copied from and to ordinary memory
-  int64_t unfit = 0;     // of one session alone: computed by the host
+  int64_t halved = 0;      // made two of
+  int64_t parted = 0;      // made smaller without an attempt, since a larger one had lacked memory not long before
+  int64_t unpinned = 0;    // the host could not pin what they bring and take: copied from and to ordinary memory
+  int64_t unrecorded = 0;  // had no room for a recording: launched, and for a while those after it
+  int64_t unfit = 0;       // of one session alone: computed by the host
 
-  int64_t all() const { return halved + parted + unpinned + unfit; }
+  int64_t all() const { return halved + parted + unpinned + unrecorded + unfit; }
   ShortSteps operator-(const ShortSteps& other) const {
     return {.halved = halved - other.halved,
             .parted = parted - other.parted,
             .unpinned = unpinned - other.unpinned,
+            .unrecorded = unrecorded - other.unrecorded,
             .unfit = unfit - other.unfit};
   }
 };

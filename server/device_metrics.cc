@@ -19,6 +19,7 @@ DeviceMetrics::DeviceMetrics(MetricSet& set, const DeviceUse& use)
       halved_(set["ebb_gpu_short_steps_total"].counter({"halved"})),
       parted_(set["ebb_gpu_short_steps_total"].counter({"parted"})),
       unpinned_(set["ebb_gpu_short_steps_total"].counter({"unpinned"})),
+      unrecorded_(set["ebb_gpu_short_steps_total"].counter({"unrecorded"})),
       unfit_(set["ebb_gpu_short_steps_total"].counter({"cpu"})),
       replays_(set["ebb_gpu_replays_total"].counter()),
       decode_bytes_(set["ebb_gpu_decode_bytes_total"].counter()),
@@ -50,6 +51,7 @@ void DeviceMetrics::Set(const DeviceUse& use) {
   halved_.SetTotal(static_cast<double>(use.short_steps.halved));
   parted_.SetTotal(static_cast<double>(use.short_steps.parted));
   unpinned_.SetTotal(static_cast<double>(use.short_steps.unpinned));
+  unrecorded_.SetTotal(static_cast<double>(use.short_steps.unrecorded));
   unfit_.SetTotal(static_cast<double>(use.short_steps.unfit));
   replays_.SetTotal(static_cast<double>(use.replays));
   decode_bytes_.SetTotal(static_cast<double>(use.decode_bytes));

@@ -40,6 +40,7 @@ class DeviceMetrics {
   Counter& halved_;
   Counter& parted_;
   Counter& unpinned_;
+  Counter& unrecorded_;
   Counter& unfit_;
   Counter& replays_;
   Counter& decode_bytes_;

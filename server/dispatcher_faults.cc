@@ -57,6 +57,7 @@ void Dispatcher::TellOfShortage(const DeviceUse& use) {
            {"halved", steps.halved},
            {"parted", steps.parted},
            {"unpinned", steps.unpinned},
+           {"unrecorded", steps.unrecorded},
            {"cpu", steps.unfit},
            {"error", use.shortage}},
           "the GPU has too little memory for steps of this size: lower model.gpu_arena or scheduling.step_tokens_max");

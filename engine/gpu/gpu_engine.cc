@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/gpu/step_bound.h"
 #include "policies/check.h"
 #include "policies/status.h"
 #include "policies/trigger.h"
@@ -410,23 +411,33 @@ void GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) {
   buffer = GpuHostMemory::Unpinned(WithRoomToGrow(bytes));
 }
 
-// A shape that comes once is not worth a recording.
+// A shape that comes once is not worth a recording. Where there is no memory for one, all make room, and for a while
+// every step is launched.
 absl::Status GpuEngine::LaunchRecorded(const Step& step) {
   const auto [found, is_new] = recordings_.try_emplace(static_cast<const Launches&>(step));
   Remembered& shape = found->second;
   shape.used = ++uses_;
-  if (is_new) {
-    if (std::ssize(recordings_) > options_.recordings_max) {
-      recordings_.erase(std::ranges::min_element(recordings_, {}, [](const auto& of) { return of.second.used; }));
-    }
-    Launch(step);
-    return absl::OkStatus();
+  if (!is_new && uses_ >= records_from_) {
+    const absl::Status replayed = Replay(shape, step);
+    if (!absl::IsResourceExhausted(replayed)) return replayed;
+    shortage_ = std::string(replayed.message());
+    ++steps_unrecorded_;
+    recordings_.clear();
+    records_from_ = uses_ + StepBound::kPatience;
+  } else if (std::ssize(recordings_) > options_.recordings_max) {
+    recordings_.erase(std::ranges::min_element(recordings_, {}, [](const auto& of) { return of.second.used; }));
   }
+  Launch(step);
+  return absl::OkStatus();
+}
+
+absl::Status GpuEngine::Replay(Remembered& shape, const Step& step) {
   if (shape.recording.empty()) {
     EBB_ASSIGN(shape.recording, gpu_->Record([&] { Launch(step); }));
   }
+  EBB_TRY(gpu_->Replay(shape.recording));
   ++replays_;
-  return gpu_->Replay(shape.recording);
+  return absl::OkStatus();
 }
 
 void GpuEngine::Launch(const Step& step) {

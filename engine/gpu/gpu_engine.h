@@ -133,8 +133,9 @@ class GpuEngine {
 
   // What the step started last lacked and could do without, in words; empty: nothing.
   const std::string& shortage() const { return shortage_; }
-  // Steps that the host could not pin memory for (ShortSteps::unpinned).
+  // Steps that the host could not pin memory for, and those that the device had no memory to record (ShortSteps).
   int64_t steps_unpinned() const { return steps_unpinned_; }
+  int64_t steps_unrecorded() const { return steps_unrecorded_; }
   // Steps that were replayed from a recording.
   int64_t replays() const { return replays_; }
   // What the device took for the last step, from its first copy in to its last copy out.
@@ -196,6 +197,11 @@ class GpuEngine {
     bool decodes() const { return single == rows; }
   };
 
+  struct Remembered {
+    GpuRecording recording = {};  // empty where the shape was seen once
+    int64_t used = 0;             // the larger, the later
+  };
+
   // What multiplies prompts' blocks: a library, or nothing, and why.
   struct Multiplier {
     std::unique_ptr<ProductLibrary> library = {};
@@ -248,6 +254,7 @@ class GpuEngine {
   void Head(const Step& step) const;
   void Launch(const Step& step);
   absl::Status LaunchRecorded(const Step& step);
+  absl::Status Replay(Remembered& shape, const Step& step);
   absl::Status Compute(const Step& step);
   static int64_t InputBytes(const Step& step);
   absl::Status CopyInputs(const Step& step);
@@ -276,13 +283,10 @@ class GpuEngine {
   Buffer needs_ = {}, mass_parts_ = {}, mass_ = {};  // MassArgs
   Buffer left_ = {}, losses_ = {};                   // SessionView.left and .loss of all sessions that ask
   std::set<Buffer*> grown_ = {};                     // of the buffers above, those that hold memory
-  struct Remembered {
-    GpuRecording recording = {};  // empty where the shape was seen once
-    int64_t used = 0;             // the larger, the later
-  };
   // Recordings name the buffers above, so none outlives a buffer that grows.
   std::map<Launches, Remembered> recordings_ = {};
-  int64_t uses_ = 0;  // of any of them
+  int64_t uses_ = 0;          // of any of them
+  int64_t records_from_ = 0;  // of uses_; before, they lack memory
   int64_t replays_ = 0;
   GpuMoment begun_ = {}, done_ = {};  // of the step that runs
   double step_seconds_ = 0;
@@ -295,7 +299,7 @@ class GpuEngine {
   GpuHostMemory host_left_ = {};
   GpuHostMemory host_losses_ = {};
   std::string shortage_ = {};
-  int64_t steps_unpinned_ = 0;
+  int64_t steps_unpinned_ = 0, steps_unrecorded_ = 0;
   Step step_ = {};  // that runs, for
   std::span<GpuRow> rows_ = {};
 };

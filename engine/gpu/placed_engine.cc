@@ -111,6 +111,7 @@ class PlacedEngine final : public Engine {
     use.working_bytes = gpu_->working_bytes();
     use.replays = gpu_->replays();
     use.short_steps.unpinned = gpu_->steps_unpinned();
+    use.short_steps.unrecorded = gpu_->steps_unrecorded();
     use.shortage = shortage_;
     return use;
   }

@@ -19,7 +19,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 15;
+inline constexpr int32_t kTableVersion = 16;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -489,6 +489,8 @@ struct Table {
   int32_t version = 0;
   int32_t warp = 0;
   const char* name = nullptr;
+  // What a call says that found too little memory of the device, this pointer: nothing is broken by it.
+  Error no_memory = nullptr;
 
   Error (*devices)(int32_t* count) = nullptr;  // where there is no driver, or one that is too old, an error
   // Name, capability, versions, as text of at most `bytes`, its end included.
@@ -509,7 +511,8 @@ struct Table {
   Error (*copy_out)(void* to, const void* from, int64_t bytes, Stream stream) = nullptr;  // `to` is whole after `wait`
   Error (*copy_within)(void* to, const void* from, int64_t bytes, Stream stream) = nullptr;
   Error (*wait)(Stream stream) = nullptr;
-  // What is launched from `record` to `recorded` is kept instead of run; a copy in or out meanwhile is an error.
+  // What is launched from `record` to `recorded` is kept instead of run; a copy in or out meanwhile is an error. These
+  // and `replay` may say no_memory: then nothing was kept or run, and the stream records no more.
   Error (*record)(Stream stream) = nullptr;
   Error (*recorded)(Stream stream, Recording* recording) = nullptr;
   Error (*replay)(Recording recording, Stream stream) = nullptr;

@@ -20,6 +20,7 @@ const Table& TableOfTarget() {
   static const Table table = {.version = kTableVersion,
                               .warp = EBB_GPU_WARP,
                               .name = EBB_STRING_OF(EBB_GPU_TARGET),
+                              .no_memory = kNoMemory,
                               .devices = Devices,
                               .describe = Describe,
                               .code = Code,
