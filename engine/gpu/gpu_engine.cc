@@ -110,6 +110,7 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
       step.weighs = step.weighs || row.needs.temperature > 0;
     }
     if (view.modifier != gpu::ScoreModifier::kNone) step.tracks_modified = std::max(step.tracks_modified, view.tracks);
+    step.spreads = step.spreads || view.spread > view.slots;
     step.reduces = step.reduces || view.tracks > 1;
     step.likens = step.likens || view.rule == gpu::ScoreRule::kKeyLikeness;
     step.draws = step.draws || view.rule == gpu::ScoreRule::kChance;
@@ -345,6 +346,8 @@ absl::Status GpuEngine::Failed(absl::Status status) {
 absl::Status GpuEngine::Compute(const Step& step) {
   EBB_TRY(gpu_->Mark(begun_));
   EBB_TRY(CopyInputs(step));
+  // Beside what is recorded: it is rare.
+  if (step.spreads) gpu_->table().fill_holes({.cache = CacheOf(step)}, gpu_->stream());
   if (options_.recordings_max > 0 && step.decodes()) {
     EBB_TRY(LaunchRecorded(step));
   } else {
@@ -440,17 +443,21 @@ absl::Status GpuEngine::Replay(Remembered& shape, const Step& step) {
   return absl::OkStatus();
 }
 
+gpu::CacheArgs GpuEngine::CacheOf(const Step& step) const {
+  const ModelConfig& c = model_.config;
+  return {.arena = {.base = arena_.as<void>(), .type = ElementOf(options_.kv_type), .head_dim = c.head_dim},
+          .sessions = sessions_.as<gpu::SessionView>(),
+          .session_count = static_cast<int32_t>(step.sessions.size()),
+          .row_session = row_session_.as<int32_t>(),
+          .rows = step.rows,
+          .kv_heads = c.kv_heads,
+          .lanes = c.layers * c.kv_heads,
+          .slots_max = std::max(step.slots_max, step.block_slots_max)};
+}
+
 void GpuEngine::Launch(const Step& step) {
   const ModelConfig& c = model_.config;
-  const gpu::CacheArgs cache = {
-      .arena = {.base = arena_.as<void>(), .type = ElementOf(options_.kv_type), .head_dim = c.head_dim},
-      .sessions = sessions_.as<gpu::SessionView>(),
-      .session_count = static_cast<int32_t>(step.sessions.size()),
-      .row_session = row_session_.as<int32_t>(),
-      .rows = step.rows,
-      .kv_heads = c.kv_heads,
-      .lanes = c.layers * c.kv_heads,
-      .slots_max = std::max(step.slots_max, step.block_slots_max)};
+  const gpu::CacheArgs cache = CacheOf(step);
   const gpu::Table& table = gpu_->table();
   table.place({.cache = cache}, gpu_->stream());
   table.embed({.table = model_.embedding.matrix(),

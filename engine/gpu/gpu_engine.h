@@ -1,5 +1,6 @@
 // One model on one device: prefill, decode, observation, selection and replacement in place as a sequence of launches.
 //
+//   fill_holes, where a prompt left many    all lanes at once
 //   place                                   every session's tokens into free slots, all lanes at once
 //   x = embed(tokens)                                                            [T, dim]
 //   for each layer:
@@ -185,6 +186,7 @@ class GpuEngine {
     std::vector<gpu::DrawNeeds> needs = {};  // [wanted]
     int32_t facts_copied = 0;                // of these, up to the last of which facts leave it
     int32_t single = 0;                      // rows of sessions that bring one token
+    bool spreads = false;                    // a session whose tokens are to close up, any
     bool blocks_observe = false;             // of the others, any
     int32_t block_slots_max = 0;             // of these, who bring
     int32_t block_tokens_max = 0;            // so many
@@ -252,6 +254,7 @@ class GpuEngine {
   void AttendBlocks(gpu::AttendArgs attend, const Step& step) const;
   void FeedForward(const GpuModel::Layer& layer, const Step& step);
   void Head(const Step& step) const;
+  gpu::CacheArgs CacheOf(const Step& step) const;
   void Launch(const Step& step);
   absl::Status LaunchRecorded(const Step& step);
   absl::Status Replay(Remembered& shape, const Step& step);

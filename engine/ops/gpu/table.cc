@@ -53,6 +53,7 @@ const Table& TableOfTarget() {
                               .linear_tiles = LaunchLinearTiles,
                               .round = LaunchRound,
                               .activate = LaunchActivate,
+                              .fill_holes = LaunchFillHoles,
                               .place = LaunchPlace,
                               .store = LaunchStore,
                               .attend = LaunchAttend,
