@@ -8,6 +8,24 @@
 
 namespace ebb {
 
+// Steps that lacked memory, by what was done.
+struct ShortSteps {
+  int64_t halved = 0;      // made two of
+  int64_t parted = 0;      // made smaller without an attempt, since a larger one had lacked memory not long before
+  int64_t unpinned = 0;    // the host could not pin what they bring and take: copied from and to ordinary memory
+  int64_t unrecorded = 0;  // had no room for a recording: launched, and for a while those after it
+  int64_t unfit = 0;       // of one session alone: computed by the host
+
+  int64_t all() const { return halved + parted + unpinned + unrecorded + unfit; }
+  ShortSteps operator-(const ShortSteps& other) const {
+    return {.halved = halved - other.halved,
+            .parted = parted - other.parted,
+            .unpinned = unpinned - other.unpinned,
+            .unrecorded = unrecorded - other.unrecorded,
+            .unfit = unfit - other.unfit};
+  }
+};
+
 // Texts are valid as long as the engine.
 struct DeviceUse {
   std::string_view name = {};         // of its kernels' library
@@ -28,10 +46,8 @@ struct DeviceUse {
   double decode_seconds = 0, prefill_seconds = 0;
   int64_t replays = 0;       // decode steps from a recording
   int64_t decode_bytes = 0;  // weights, K and V that decode steps read
-  // Steps that there was no memory for: made two of, and of one session alone, which the host computed. Of the last of
-  // either, what it lacked.
-  int64_t steps_halved = 0, steps_unfit = 0;
-  std::string_view shortage = {};
+  ShortSteps short_steps = {};
+  std::string_view shortage = {};  // what the last of them lacked
   // Rows of logits: left there by their step, copied to the host by it, and fetched of those that were left.
   int64_t rows_kept = 0, rows_copied = 0, rows_fetched = 0;
 };

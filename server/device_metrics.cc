@@ -17,6 +17,9 @@ DeviceMetrics::DeviceMetrics(MetricSet& set, const DeviceUse& use)
       prefill_{set["ebb_gpu_steps_total"].counter({"prefill"}), set["ebb_gpu_step_seconds_total"].counter({"prefill"})},
       decode_{set["ebb_gpu_steps_total"].counter({"decode"}), set["ebb_gpu_step_seconds_total"].counter({"decode"})},
       halved_(set["ebb_gpu_short_steps_total"].counter({"halved"})),
+      parted_(set["ebb_gpu_short_steps_total"].counter({"parted"})),
+      unpinned_(set["ebb_gpu_short_steps_total"].counter({"unpinned"})),
+      unrecorded_(set["ebb_gpu_short_steps_total"].counter({"unrecorded"})),
       unfit_(set["ebb_gpu_short_steps_total"].counter({"cpu"})),
       replays_(set["ebb_gpu_replays_total"].counter()),
       decode_bytes_(set["ebb_gpu_decode_bytes_total"].counter()),
@@ -45,8 +48,11 @@ void DeviceMetrics::Set(const DeviceUse& use) {
   prefill_.seconds.SetTotal(use.prefill_seconds);
   decode_.steps.SetTotal(static_cast<double>(use.decode_steps));
   decode_.seconds.SetTotal(use.decode_seconds);
-  halved_.SetTotal(static_cast<double>(use.steps_halved));
-  unfit_.SetTotal(static_cast<double>(use.steps_unfit));
+  halved_.SetTotal(static_cast<double>(use.short_steps.halved));
+  parted_.SetTotal(static_cast<double>(use.short_steps.parted));
+  unpinned_.SetTotal(static_cast<double>(use.short_steps.unpinned));
+  unrecorded_.SetTotal(static_cast<double>(use.short_steps.unrecorded));
+  unfit_.SetTotal(static_cast<double>(use.short_steps.unfit));
   replays_.SetTotal(static_cast<double>(use.replays));
   decode_bytes_.SetTotal(static_cast<double>(use.decode_bytes));
   rows_kept_.SetTotal(static_cast<double>(use.rows_kept));

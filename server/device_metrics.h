@@ -38,6 +38,9 @@ class DeviceMetrics {
   Phase prefill_;
   Phase decode_;
   Counter& halved_;
+  Counter& parted_;
+  Counter& unpinned_;
+  Counter& unrecorded_;
   Counter& unfit_;
   Counter& replays_;
   Counter& decode_bytes_;

@@ -555,7 +555,7 @@ class Dispatcher {
   bool device_failed_ = false;
   struct {
     absl::Time at = absl::InfinitePast();
-    int64_t halved = 0, unfit = 0;  // of DeviceUse
+    ShortSteps steps = {};
   } told_of_shortage_ = {};
   EngineMemory counted_ = {};  // as the metrics know it
   WorkTotals totals_ = {};

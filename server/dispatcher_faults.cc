@@ -48,12 +48,18 @@ void Dispatcher::LookForFault() {
 
 // It may be so at every step.
 void Dispatcher::TellOfShortage(const DeviceUse& use) {
-  const int64_t halved = use.steps_halved - told_of_shortage_.halved;
-  const int64_t unfit = use.steps_unfit - told_of_shortage_.unfit;
+  const ShortSteps steps = use.short_steps - told_of_shortage_.steps;
   const absl::Time now = clock_.Now();
-  if (halved + unfit == 0 || now - told_of_shortage_.at < kTellEvery) return;
-  told_of_shortage_ = {.at = now, .halved = use.steps_halved, .unfit = use.steps_unfit};
-  LogWarn("gpu_short", {{"device", use.name}, {"halved", halved}, {"cpu", unfit}, {"error", use.shortage}},
+  if (steps.all() == 0 || now - told_of_shortage_.at < kTellEvery) return;
+  told_of_shortage_ = {.at = now, .steps = use.short_steps};
+  LogWarn("gpu_short",
+          {{"device", use.name},
+           {"halved", steps.halved},
+           {"parted", steps.parted},
+           {"unpinned", steps.unpinned},
+           {"unrecorded", steps.unrecorded},
+           {"cpu", steps.unfit},
+           {"error", use.shortage}},
           "the GPU has too little memory for steps of this size: lower model.gpu_arena or scheduling.step_tokens_max");
 }
 

@@ -128,8 +128,9 @@ SERVICE = {
          [("sum by (direction) (rate(ebb_gpu_cache_moves_total{@}[$]))", "{{direction}}")]),
         ("GPU's steps", "decode: each session brings one token; prefill: all others.", "ops", "lines",
          [("sum by (phase) (rate(ebb_gpu_steps_total{@}[$]))", "{{phase}}")]),
-        ("Steps without room", "The GPU had no memory for them. halved: it computed them as two; cpu: one session alone, which the CPU computed, far slower. If "
-         "they stay, lower model.gpu_arena or scheduling.step_tokens_max.", "ops", "lines",
+        ("Steps without room", "Memory was lacking. halved: the GPU computed them as two; parted: smaller at once, since a larger one was short lately; unrecorded: "
+         "launched, not replayed; cpu: one session alone, which the CPU computed, far slower; unpinned: the host pins no memory. If the others stay, lower "
+         "model.gpu_arena or scheduling.step_tokens_max.", "ops", "lines",
          [("sum by (then) (rate(ebb_gpu_short_steps_total{@}[$]))", "{{then}}")]),
         ("GPU at work", "Share of the time from a step's start until its results were there, mean over GPUs. Near 1: it does what it can.", "percentunit", "stack",
          [(share_of_all("sum by (phase) (rate(ebb_gpu_step_seconds_total{@}[$]))", "count(ebb_gpu_up{@})"), "{{phase}}")]),

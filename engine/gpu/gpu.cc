@@ -87,6 +87,13 @@ absl::Status Gpu::Check(gpu::Error error) {
   return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("the GPU failed: %s", error), {.reason = "GPU_FAULT"});
 }
 
+// How much it needs, the runtime does not say.
+absl::Status Gpu::CheckRecording(gpu::Error error) const {
+  if (error == nullptr || error != table_.no_memory) return Check(error);
+  return Refuse(absl::StatusCode::kResourceExhausted, "a recording of a step: the GPU has no memory for it",
+                {.reason = "GPU_OUT_OF_MEMORY"});
+}
+
 absl::Status Gpu::Rehearsed() const {
   gpu::Shortage shortage;
   EBB_TRY(Check(table_.rehearsed(&shortage)));

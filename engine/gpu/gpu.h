@@ -8,6 +8,7 @@
 #define EBB_ENGINE_GPU_GPU_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -72,20 +73,28 @@ class GpuMemory {
   int64_t bytes_ = 0;
 };
 
-// Of the host, pinned: copies between it and the device go on by themselves.
+// Of the host. Pinned, copies between it and the device go on by themselves; else the host waits for each.
 class GpuHostMemory {
  public:
   GpuHostMemory() = default;
-  GpuHostMemory(const gpu::Table* table, void* memory, int64_t bytes) : memory_(table, memory), bytes_(bytes) {}
+  GpuHostMemory(const gpu::Table* table, void* memory, int64_t bytes) : pinned_(table, memory), bytes_(bytes) {}
+  static GpuHostMemory Unpinned(int64_t bytes) {
+    GpuHostMemory memory;
+    memory.unpinned_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
+    memory.bytes_ = bytes;
+    return memory;
+  }
 
   template <typename T>
   std::span<T> as() const {
-    return {static_cast<T*>(memory_.get()), static_cast<size_t>(bytes()) / sizeof(T)};
+    void* const memory = unpinned_ != nullptr ? unpinned_.get() : pinned_.get();
+    return {static_cast<T*>(memory), static_cast<size_t>(bytes()) / sizeof(T)};
   }
-  int64_t bytes() const { return memory_.empty() ? 0 : bytes_; }
+  int64_t bytes() const { return unpinned_ == nullptr && pinned_.empty() ? 0 : bytes_; }
 
  private:
-  GpuOwned<void*, &gpu::Table::release_host> memory_ = {};
+  GpuOwned<void*, &gpu::Table::release_host> pinned_ = {};
+  std::unique_ptr<std::byte[]> unpinned_ = {};
   int64_t bytes_ = 0;
 };
 
@@ -149,16 +158,19 @@ class Gpu {
     return Check(table_.copy_within(to, from, bytes, stream_));
   }
 
-  // Keeps what launches() launches instead of running it. REQUIRES: it copies nothing in or out.
+  // Keeps what launches() launches instead of running it. RESOURCE_EXHAUSTED GPU_OUT_OF_MEMORY where the device has no
+  // room for that; nothing was run, as where Replay says so. REQUIRES: it copies nothing in or out.
   template <typename Launches>
   absl::StatusOr<GpuRecording> Record(const Launches& launches) const {
-    if (const absl::Status begun = Check(table_.record(stream_)); !begun.ok()) return begun;
+    if (const absl::Status begun = CheckRecording(table_.record(stream_)); !begun.ok()) return begun;
     launches();
     gpu::Recording recording = nullptr;
-    if (const absl::Status ended = Check(table_.recorded(stream_, &recording)); !ended.ok()) return ended;
+    if (const absl::Status ended = CheckRecording(table_.recorded(stream_, &recording)); !ended.ok()) return ended;
     return GpuRecording(&table_, recording);
   }
-  absl::Status Replay(const GpuRecording& recording) const { return Check(table_.replay(recording.get(), stream_)); }
+  absl::Status Replay(const GpuRecording& recording) const {
+    return CheckRecording(table_.replay(recording.get(), stream_));
+  }
 
   // Runs nothing of what launches() launches. FAILED_PRECONDITION GPU_SHARED_MEMORY names the first kernel for whose
   // blocks the device has too little shared memory, the bytes needed and there; UNAVAILABLE GPU_FAULT where it has no
@@ -181,6 +193,7 @@ class Gpu {
  private:
   Gpu(const gpu::Table& table, int32_t device, gpu::Stream stream) : table_(table), device_(device), stream_(stream) {}
   static absl::Status Check(gpu::Error error);
+  absl::Status CheckRecording(gpu::Error error) const;
   absl::Status CheckKernels() const;
   absl::Status Rehearsed() const;
   struct Room {

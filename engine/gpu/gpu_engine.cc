@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/gpu/step_bound.h"
 #include "policies/check.h"
 #include "policies/status.h"
 #include "policies/trigger.h"
@@ -109,6 +110,7 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
       step.weighs = step.weighs || row.needs.temperature > 0;
     }
     if (view.modifier != gpu::ScoreModifier::kNone) step.tracks_modified = std::max(step.tracks_modified, view.tracks);
+    step.spreads = step.spreads || view.spread > view.slots;
     step.reduces = step.reduces || view.tracks > 1;
     step.likens = step.likens || view.rule == gpu::ScoreRule::kKeyLikeness;
     step.draws = step.draws || view.rule == gpu::ScoreRule::kChance;
@@ -251,23 +253,24 @@ absl::Status GpuEngine::ReserveAll(const Step& step) {
   EBB_TRY(Grow(greedy_parts_, wanted * gpu::GreedyParts(c.vocab) * 8));
   EBB_TRY(GrowCounters(greedy_arrived_, wanted));
   const int64_t copied = step.copied.empty() ? 0 : step.copied.back().first + step.copied.back().count;
-  EBB_TRY(HostRoom(host_inputs_, InputBytes(step)));
-  EBB_TRY(HostRoom(host_logits_, copied * c.vocab * kFloat));
-  EBB_TRY(HostRoom(host_next_, wanted * 4));
+  HostRoom(host_inputs_, InputBytes(step));
+  HostRoom(host_logits_, copied * c.vocab * kFloat);
+  HostRoom(host_next_, wanted * 4);
   EBB_TRY(GrowTold(left_, step.left_count * 4));
   EBB_TRY(GrowTold(losses_, step.loss_count * kLaneLoss));
-  EBB_TRY(HostRoom(host_left_, step.left_count * 4));
-  EBB_TRY(HostRoom(host_losses_, step.loss_count * kLaneLoss));
+  HostRoom(host_left_, step.left_count * 4);
+  HostRoom(host_losses_, step.loss_count * kLaneLoss);
   if (step.largest == 0) return absl::OkStatus();
   constexpr int64_t kPair = sizeof(gpu::TokenLogit);
   EBB_TRY(Grow(largest_, wanted * step.largest * kPair));
   EBB_TRY(Grow(largest_scratch_, wanted * gpu::LargestScratch(c.vocab, step.largest) * 8));
-  EBB_TRY(HostRoom(host_largest_, int64_t{step.facts_copied} * step.largest * kPair));
+  HostRoom(host_largest_, int64_t{step.facts_copied} * step.largest * kPair);
   if (!step.weighs) return absl::OkStatus();
   EBB_TRY(Grow(needs_, static_cast<int64_t>(std::span(step.needs).size_bytes())));
   EBB_TRY(Grow(mass_parts_, wanted * gpu::MassParts(c.vocab) * int64_t{sizeof(double)}));
   EBB_TRY(Grow(mass_, wanted * kRowMass));
-  return HostRoom(host_mass_, step.facts_copied * kRowMass);
+  HostRoom(host_mass_, step.facts_copied * kRowMass);
+  return absl::OkStatus();
 }
 
 void GpuEngine::PointToWhatIsTold(Step& step) const {
@@ -291,6 +294,7 @@ absl::Status GpuEngine::Start(std::span<GpuRow> rows) {
     for (const int32_t token : row.tokens) EBB_CHECK(token >= 0 && token < model_.config.vocab);
   }
   rows_ = rows;
+  shortage_.clear();
   step_ = Plan(rows);
   EBB_CHECK(step_.rows > 0);
   EBB_TRY(Failed(gpu_->Use()));
@@ -342,6 +346,8 @@ absl::Status GpuEngine::Failed(absl::Status status) {
 absl::Status GpuEngine::Compute(const Step& step) {
   EBB_TRY(gpu_->Mark(begun_));
   EBB_TRY(CopyInputs(step));
+  // Beside what is recorded: it is rare.
+  if (step.spreads) gpu_->table().fill_holes({.cache = CacheOf(step)}, gpu_->stream());
   if (options_.recordings_max > 0 && step.decodes()) {
     EBB_TRY(LaunchRecorded(step));
   } else {
@@ -376,7 +382,8 @@ int64_t GpuEngine::InputBytes(const Step& step) {
                               std::span(step.row_session).size_bytes() + std::span(step.needs).size_bytes());
 }
 
-// From pinned memory, so that the host goes on; the step before, which was waited for, was the last to read it.
+// From pinned memory, where there is any, so that the host goes on; the step before, which was waited for, was the last
+// to read it.
 absl::Status GpuEngine::CopyInputs(const Step& step) {
   std::span<std::byte> room = host_inputs_.as<std::byte>();
   const auto copy = [&](auto from, std::byte* to) {
@@ -392,43 +399,65 @@ absl::Status GpuEngine::CopyInputs(const Step& step) {
   return copy(std::span(step.row_session), row_session_.as<std::byte>());
 }
 
-absl::Status GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) const {
-  if (buffer.bytes() >= bytes) return absl::OkStatus();
+// What cannot be pinned is ordinary memory: copies to and from it go another way, and the host waits for them. A
+// smaller step would not make more of it.
+void GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) {
+  if (buffer.bytes() >= bytes) return;
   buffer = {};
-  EBB_ASSIGN(buffer, gpu_->AllocateHost(WithRoomToGrow(bytes), "what a step brings and takes"));
-  return absl::OkStatus();
+  absl::StatusOr<GpuHostMemory> pinned = gpu_->AllocateHost(WithRoomToGrow(bytes), "what a step brings and takes");
+  if (pinned.ok()) {
+    buffer = *std::move(pinned);
+    return;
+  }
+  if (shortage_.empty()) ++steps_unpinned_;
+  shortage_ = std::string(pinned.status().message());
+  buffer = GpuHostMemory::Unpinned(WithRoomToGrow(bytes));
 }
 
-// A shape that comes once is not worth a recording.
+// A shape that comes once is not worth a recording. Where there is no memory for one, all make room, and for a while
+// every step is launched.
 absl::Status GpuEngine::LaunchRecorded(const Step& step) {
   const auto [found, is_new] = recordings_.try_emplace(static_cast<const Launches&>(step));
   Remembered& shape = found->second;
   shape.used = ++uses_;
-  if (is_new) {
-    if (std::ssize(recordings_) > options_.recordings_max) {
-      recordings_.erase(std::ranges::min_element(recordings_, {}, [](const auto& of) { return of.second.used; }));
-    }
-    Launch(step);
-    return absl::OkStatus();
+  if (!is_new && uses_ >= records_from_) {
+    const absl::Status replayed = Replay(shape, step);
+    if (!absl::IsResourceExhausted(replayed)) return replayed;
+    shortage_ = std::string(replayed.message());
+    ++steps_unrecorded_;
+    recordings_.clear();
+    records_from_ = uses_ + StepBound::kPatience;
+  } else if (std::ssize(recordings_) > options_.recordings_max) {
+    recordings_.erase(std::ranges::min_element(recordings_, {}, [](const auto& of) { return of.second.used; }));
   }
+  Launch(step);
+  return absl::OkStatus();
+}
+
+absl::Status GpuEngine::Replay(Remembered& shape, const Step& step) {
   if (shape.recording.empty()) {
     EBB_ASSIGN(shape.recording, gpu_->Record([&] { Launch(step); }));
   }
+  EBB_TRY(gpu_->Replay(shape.recording));
   ++replays_;
-  return gpu_->Replay(shape.recording);
+  return absl::OkStatus();
+}
+
+gpu::CacheArgs GpuEngine::CacheOf(const Step& step) const {
+  const ModelConfig& c = model_.config;
+  return {.arena = {.base = arena_.as<void>(), .type = ElementOf(options_.kv_type), .head_dim = c.head_dim},
+          .sessions = sessions_.as<gpu::SessionView>(),
+          .session_count = static_cast<int32_t>(step.sessions.size()),
+          .row_session = row_session_.as<int32_t>(),
+          .rows = step.rows,
+          .kv_heads = c.kv_heads,
+          .lanes = c.layers * c.kv_heads,
+          .slots_max = std::max(step.slots_max, step.block_slots_max)};
 }
 
 void GpuEngine::Launch(const Step& step) {
   const ModelConfig& c = model_.config;
-  const gpu::CacheArgs cache = {
-      .arena = {.base = arena_.as<void>(), .type = ElementOf(options_.kv_type), .head_dim = c.head_dim},
-      .sessions = sessions_.as<gpu::SessionView>(),
-      .session_count = static_cast<int32_t>(step.sessions.size()),
-      .row_session = row_session_.as<int32_t>(),
-      .rows = step.rows,
-      .kv_heads = c.kv_heads,
-      .lanes = c.layers * c.kv_heads,
-      .slots_max = std::max(step.slots_max, step.block_slots_max)};
+  const gpu::CacheArgs cache = CacheOf(step);
   const gpu::Table& table = gpu_->table();
   table.place({.cache = cache}, gpu_->stream());
   table.embed({.table = model_.embedding.matrix(),

@@ -1,5 +1,6 @@
 // One model on one device: prefill, decode, observation, selection and replacement in place as a sequence of launches.
 //
+//   fill_holes, where a prompt left many    all lanes at once
 //   place                                   every session's tokens into free slots, all lanes at once
 //   x = embed(tokens)                                                            [T, dim]
 //   for each layer:
@@ -118,8 +119,8 @@ class GpuEngine {
   GpuSession::Shape ShapeOf(int32_t block_max, int32_t capacity) const;
 
   // One step. UNAVAILABLE GPU_FAULT: the step's sessions are lost, and say so from then on. RESOURCE_EXHAUSTED
-  // GPU_OUT_OF_MEMORY or HOST_OUT_OF_MEMORY: there is no room for a step of this size, whatever was kept of the steps
-  // before (LetGo), and nothing happened. REQUIRES: every row's session CanAppend its tokens.
+  // GPU_OUT_OF_MEMORY: there is no room for a step of this size, whatever was kept of the steps before (LetGo), and
+  // nothing happened. REQUIRES: every row's session CanAppend its tokens.
   absl::Status Run(std::span<GpuRow> rows);
 
   // Run in two parts, between which the host does as it likes: the device computes. `rows` outlive the second, which
@@ -131,6 +132,11 @@ class GpuEngine {
   // GPU_FAULT.
   absl::StatusOr<bool> LetGo();
 
+  // What the step started last lacked and could do without, in words; empty: nothing.
+  const std::string& shortage() const { return shortage_; }
+  // Steps that the host could not pin memory for, and those that the device had no memory to record (ShortSteps).
+  int64_t steps_unpinned() const { return steps_unpinned_; }
+  int64_t steps_unrecorded() const { return steps_unrecorded_; }
   // Steps that were replayed from a recording.
   int64_t replays() const { return replays_; }
   // What the device took for the last step, from its first copy in to its last copy out.
@@ -180,6 +186,7 @@ class GpuEngine {
     std::vector<gpu::DrawNeeds> needs = {};  // [wanted]
     int32_t facts_copied = 0;                // of these, up to the last of which facts leave it
     int32_t single = 0;                      // rows of sessions that bring one token
+    bool spreads = false;                    // a session whose tokens are to close up, any
     bool blocks_observe = false;             // of the others, any
     int32_t block_slots_max = 0;             // of these, who bring
     int32_t block_tokens_max = 0;            // so many
@@ -190,6 +197,11 @@ class GpuEngine {
 
     int32_t blocks() const { return static_cast<int32_t>(sessions.size()) - single; }
     bool decodes() const { return single == rows; }
+  };
+
+  struct Remembered {
+    GpuRecording recording = {};  // empty where the shape was seen once
+    int64_t used = 0;             // the larger, the later
   };
 
   // What multiplies prompts' blocks: a library, or nothing, and why.
@@ -242,12 +254,14 @@ class GpuEngine {
   void AttendBlocks(gpu::AttendArgs attend, const Step& step) const;
   void FeedForward(const GpuModel::Layer& layer, const Step& step);
   void Head(const Step& step) const;
+  gpu::CacheArgs CacheOf(const Step& step) const;
   void Launch(const Step& step);
   absl::Status LaunchRecorded(const Step& step);
+  absl::Status Replay(Remembered& shape, const Step& step);
   absl::Status Compute(const Step& step);
   static int64_t InputBytes(const Step& step);
   absl::Status CopyInputs(const Step& step);
-  absl::Status HostRoom(GpuHostMemory& buffer, int64_t bytes) const;
+  void HostRoom(GpuHostMemory& buffer, int64_t bytes);
   absl::Status Failed(absl::Status status);
 
   std::unique_ptr<Gpu> gpu_;
@@ -272,13 +286,10 @@ class GpuEngine {
   Buffer needs_ = {}, mass_parts_ = {}, mass_ = {};  // MassArgs
   Buffer left_ = {}, losses_ = {};                   // SessionView.left and .loss of all sessions that ask
   std::set<Buffer*> grown_ = {};                     // of the buffers above, those that hold memory
-  struct Remembered {
-    GpuRecording recording = {};  // empty where the shape was seen once
-    int64_t used = 0;             // the larger, the later
-  };
   // Recordings name the buffers above, so none outlives a buffer that grows.
   std::map<Launches, Remembered> recordings_ = {};
-  int64_t uses_ = 0;  // of any of them
+  int64_t uses_ = 0;          // of any of them
+  int64_t records_from_ = 0;  // of uses_; before, they lack memory
   int64_t replays_ = 0;
   GpuMoment begun_ = {}, done_ = {};  // of the step that runs
   double step_seconds_ = 0;
@@ -290,6 +301,8 @@ class GpuEngine {
   GpuHostMemory host_mass_ = {};
   GpuHostMemory host_left_ = {};
   GpuHostMemory host_losses_ = {};
+  std::string shortage_ = {};
+  int64_t steps_unpinned_ = 0, steps_unrecorded_ = 0;
   Step step_ = {};  // that runs, for
   std::span<GpuRow> rows_ = {};
 };

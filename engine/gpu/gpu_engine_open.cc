@@ -133,6 +133,7 @@ absl::Status GpuEngine::Rehearse() {
       step.tracks_modified = model_.config.group();
       step.observes = step.blocks_observe = step.weighs = step.reduces = step.likens = step.draws = step.measures =
           true;
+      gpu_->table().fill_holes({.cache = CacheOf(step)}, gpu_->stream());
       Launch(step);
     }
   });

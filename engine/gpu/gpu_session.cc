@@ -140,6 +140,15 @@ int32_t GpuSession::Drop(const Coming& step) const {
   return TokensToDrop(policy_.trigger, at_.live + step.tokens);
 }
 
+// Tokens that come one by one find what leaves with them: while a policy evicts, no lane has more slots than those need
+// before somebody leaves, and none is closed up for the few that are free in between.
+int32_t GpuSession::SlotsIn(const Coming& step) const {
+  const int32_t needed = at_.live + step.tokens;
+  if (at_.slots <= needed) return needed;
+  const int64_t one_by_one = policy_.evicts ? Capacity(policy_.trigger, std::max(policy_.every_n, 1)) : 0;
+  return std::max(needed, static_cast<int32_t>(std::min<int64_t>(at_.slots, one_by_one)));
+}
+
 gpu::SessionView GpuSession::View(int32_t first_row, const Coming& step) const {
   const bool draws = rule_ == gpu::ScoreRule::kChance;
   return {.token = token_.as<int32_t>(),
@@ -154,7 +163,8 @@ gpu::SessionView GpuSession::View(int32_t first_row, const Coming& step) const {
           .block_max = shape_.block_max,
           .pages_per_lane = shape_.pages_per_lane(),
           .live = at_.live,
-          .slots = std::max(at_.slots, at_.live + step.tokens),
+          .slots = SlotsIn(step),
+          .spread = at_.slots,
           .first_token = at_.tokens,
           .first_row = first_row,
           .tokens = step.tokens,
@@ -173,7 +183,7 @@ gpu::SessionView GpuSession::View(int32_t first_row, const Coming& step) const {
 
 void GpuSession::Finish(const Coming& step) {
   const int32_t drop = Drop(step);
-  at_.slots = std::max(at_.slots, at_.live + step.tokens);
+  at_.slots = SlotsIn(step);
   at_.live += step.tokens - drop;
   at_.tokens += step.tokens;
   at_.decode_steps = step.tokens > 1 ? 0 : at_.decode_steps + 1;

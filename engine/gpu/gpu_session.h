@@ -42,7 +42,7 @@ struct GpuSeats {
 struct GpuProgress {
   int32_t tokens = 0;         // of the log
   int32_t live = 0;           // in each lane
-  int32_t slots = 0;          // no slot at or past it was ever taken
+  int32_t slots = 0;          // every live slot is below it
   bool prompt_ended = false;  // the first
   int32_t decode_steps = 0;   // since a block came or the policy was put in force
 };
@@ -87,6 +87,9 @@ class GpuSession {
   // What kernels are told of a step, whose rows begin at first_row; Finish is what that step leaves.
   gpu::SessionView View(int32_t first_row, const Coming& step) const;
   void Finish(const Coming& step);
+  // Slots of each lane in a step, below which all tokens sit. Blocks of a prompt take more than what comes after them
+  // needs: then FillHoles moves who sits past those, which follows from the session and the lane alone.
+  int32_t SlotsIn(const Coming& step) const;
   // Tokens that leave each lane when a step is over.
   int32_t Drop(const Coming& step) const;
 

@@ -15,6 +15,7 @@
 #include "engine/cache_work.h"
 #include "engine/gpu/blas_lt.h"
 #include "engine/gpu/cache_mover.h"
+#include "engine/gpu/step_bound.h"
 #include "engine/model/gguf.h"
 #include "engine/model/hub_model.h"
 #include "engine/session_on_engine.h"
@@ -109,6 +110,8 @@ class PlacedEngine final : public Engine {
     for (const CacheOnDevice* const cache : caches_) use.session_bytes += cache->gpu().bytes();
     use.working_bytes = gpu_->working_bytes();
     use.replays = gpu_->replays();
+    use.short_steps.unpinned = gpu_->steps_unpinned();
+    use.short_steps.unrecorded = gpu_->steps_unrecorded();
     use.shortage = shortage_;
     return use;
   }
@@ -344,16 +347,21 @@ class PlacedEngine final : public Engine {
     for (CacheOnDevice* const cache : caches_) cache->gpu().Lose();
   }
 
-  // Starts as many of `left` as there is room for, which then are no longer left: all, half of them, and so on down to
-  // one. A row that has no room alone, all other caches at home, goes over to `unfit`: that follows from its session
-  // and the device's memory, as all of who is computed where. None, where the device has failed or nobody is left.
+  // Starts as many of `left` as there is room for, which then are no longer left: all that bound_ allows, half of them,
+  // and so on down to one. A row that has no room alone, all other caches at home, goes over to `unfit`: that follows
+  // from its session and the device's memory, as all of who is computed where. None, where the device has failed or
+  // nobody is left.
   Wave StartWave(Rows& left, Rows& unfit) {
-    size_t most = left.size();
+    bool was_halved = false;
     while (failure_.ok() && !left.empty()) {
       Wave wave;
+      const size_t most = WithinBound(left);
       absl::Status status = Gather(std::span(left).first(most), wave);
       if (!IsFault(status) && !wave.rows.empty()) status = gpu_->Start(wave.gpu);
       if (status.ok()) {
+        if (!gpu_->shortage().empty()) shortage_ = gpu_->shortage();
+        if (most < left.size() && !was_halved) ++use_.short_steps.parted;
+        bound_.CountStep();
         left.erase(left.begin(), left.begin() + std::ssize(wave.rows));
         return wave;
       }
@@ -363,18 +371,32 @@ class PlacedEngine final : public Engine {
       }
       shortage_ = std::string(status.message());
       if (wave.rows.size() > 1) {
-        most = wave.rows.size() / 2;
-        ++use_.steps_halved;
+        bound_.Lower(TokensOf(std::span(wave.rows).first(wave.rows.size() / 2)));
+        was_halved = true;
+        ++use_.short_steps.halved;
       } else if (const absl::StatusOr<bool> more = MakeRoom(); !more.ok()) {
         Fail(more.status());
       } else if (!*more) {
         unfit.push_back(left.front());
         left.erase(left.begin());
-        most = left.size();
-        ++use_.steps_unfit;
+        ++use_.short_steps.unfit;
       }
     }
     return {};
+  }
+
+  static int64_t TokensOf(std::span<BatchRow* const> rows) {
+    int64_t tokens = 0;
+    for (const BatchRow* const row : rows) tokens += std::ssize(row->tokens);
+    return tokens;
+  }
+
+  // How many of `rows`, from the first on, may be tried together: at least one.
+  size_t WithinBound(const Rows& rows) const {
+    int64_t tokens = 0;
+    size_t count = 0;
+    while (count < rows.size() && (tokens += std::ssize(rows[count]->tokens)) <= bound_.tokens()) ++count;
+    return std::max<size_t>(count, 1);
   }
 
   // For one session that has not room enough. Whether there was any to be made; UNAVAILABLE GPU_FAULT.
@@ -506,6 +528,7 @@ class PlacedEngine final : public Engine {
   mutable absl::Status failure_ = {};     // of the device, once and for all
   mutable DeviceUse use_ = {};            // what is counted here
   std::string shortage_ = {};             // DeviceUse.shortage
+  StepBound bound_ = {};
   int64_t wave_ = 0;
   std::vector<BatchRow> here_ = {};
   std::list<std::vector<float>> kept_logits_ = {};

@@ -203,8 +203,8 @@ TEST_F(GpuFaultTest, WhoItHasNoMemoryForIsAnsweredAndTheLogSaysSo) {
   EXPECT_THAT(call.Wait().status, IsOk());
   EXPECT_EQ(call.tokens().size(), 5U);
   const std::string log = testing::internal::GetCapturedStderr();
-  EXPECT_THAT(log,
-              testing::ContainsRegex("WARN  gpu_short .*device=emulated32 halved=0 cpu=1 error=.*needs [0-9]+ bytes"));
+  EXPECT_THAT(log, testing::ContainsRegex("WARN  gpu_short .*device=emulated32 halved=0 parted=0 unpinned=0 "
+                                          "unrecorded=0 cpu=1 error=.*needs [0-9]+ bytes"));
 }
 
 class GivenUpGpuFaultTest : public GpuFaultTest {

@@ -1,5 +1,5 @@
 // The engine on a device, emulated, against the engine of the CPU: the same tokens in the same blocks give the same
-// logits, and in every lane the same tokens live, step by step. Then against itself, in company and from a recording.
+// logits, and in every lane the same tokens live, step by step. Then against itself, in company.
 
 #include "engine/gpu/gpu_engine.h"
 
@@ -198,69 +198,6 @@ TEST(GpuEngine, ASessionIsTheSameBesideOthers) {
     return logits;
   };
   EXPECT_EQ(run(false), run(true));
-}
-
-// Launches that are replayed are those that would have been made: of sessions that grow past splits, evict, and come
-// and go.
-TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
-  const GpuWorld world({.layers = 1});
-  const std::vector<int32_t> tokens = RandomTokens(9, 40, world.model().vocab);
-  int64_t replays = 0;
-  const auto run = [&](bool records) {
-    auto engine = world.Open(gpu::TableUnderTest(32), {.arena_bytes = 16 << 20, .recordings_max = records ? 64 : 0});
-    EBB_CHECK(engine.ok());
-    std::vector<std::unique_ptr<GpuSession>> sessions;
-    std::vector<float> logits;
-    for (size_t t = 0; t < tokens.size(); ++t) {
-      const Modifier modifier = t == 12 ? Modifier::kCaote : Modifier::kNone;
-      if (t % 12 == 0) {
-        sessions.push_back(OpenOrDie(**engine, world.Policy({.scorer = "h2o", .budget = 20, .modifier = modifier})));
-      }
-      if (t == 30) sessions.erase(sessions.begin());
-      std::vector<GpuRow> rows;
-      for (const auto& session : sessions) rows.push_back({.session = session.get(), .tokens = {&tokens[t], 1}});
-      rows[0].want = t % 2 == 0 ? GpuWant::kToken : GpuWant::kLast;
-      EXPECT_THAT((*engine)->Run(rows), IsOk());
-      for (const GpuRow& row : rows) {
-        logits.insert(logits.end(), row.logits.begin(), row.logits.end());
-        logits.push_back(static_cast<float>(row.next));
-      }
-    }
-    replays = (*engine)->replays();
-    return logits;
-  };
-  const std::vector<float> launched = run(false);
-  EXPECT_EQ(replays, 0);
-  EXPECT_EQ(run(true), launched);
-  EXPECT_GT(replays, 25);
-}
-
-// Shapes are numbers of rows, each of which is recorded when it comes the second time.
-TEST(GpuEngine, AShapePastTheMostForgetsTheOneLongestUnusedAlone) {
-  const GpuWorld world({.layers = 1});
-  auto engine = world.Open(gpu::TableUnderTest(32), {.arena_bytes = 16 << 20, .recordings_max = 3});
-  ASSERT_THAT(engine, IsOk());
-  const std::vector<int32_t> token = {7};
-  std::vector<std::unique_ptr<GpuSession>> sessions;
-  for (int i = 0; i < 4; ++i) sessions.push_back(OpenOrDie(**engine, world.Policy({.scorer = "full"})));
-  const auto is_replayed = [&](int32_t count) {
-    std::vector<GpuRow> rows;
-    for (int32_t i = 0; i < count; ++i) rows.push_back({.session = sessions[i].get(), .tokens = token});
-    const int64_t before = (*engine)->replays();
-    EXPECT_THAT((*engine)->Run(rows), IsOk());
-    return (*engine)->replays() > before;
-  };
-  EXPECT_FALSE(is_replayed(4));  // buffers grow for the last time
-  for (const int32_t rows : {1, 2, 3}) {
-    EXPECT_FALSE(is_replayed(rows));
-    EXPECT_TRUE(is_replayed(rows));
-  }
-  EXPECT_TRUE(is_replayed(1));
-  EXPECT_FALSE(is_replayed(4));  // in the place of 2
-  for (const int32_t rows : {1, 3, 4}) EXPECT_TRUE(is_replayed(rows)) << rows;
-  EXPECT_FALSE(is_replayed(2));  // in the place of 1
-  for (const int32_t rows : {3, 4, 2}) EXPECT_TRUE(is_replayed(rows)) << rows;
-  EXPECT_FALSE(is_replayed(1));
 }
 
 void ExpectLargestOf(std::span<const float> row, std::span<const gpu::TokenLogit> largest) {

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -143,6 +145,85 @@ TEST(GpuInPlace, EqualsFreshlyCompactedCache) {
   ExpectInPlaceIsCompacted({}, F32({.scorer = "h2o", .budget = 20, .reduction = Reduction::kUnion}), 64, 73);
   ExpectInPlaceIsCompacted({}, F32({.scorer = "h2o", .budget = 20, .modifier = Modifier::kCaote}), 32, 74);
   ExpectInPlaceIsCompacted({}, F32({.scorer = "keydiff", .budget = 20, .recent = 4}), 64, 75);
+}
+
+// Counts launches that move tokens.
+struct Fills {
+  static inline int64_t launches = 0;
+  static inline const gpu::Table* sound = nullptr;
+
+  static gpu::Table Of(const gpu::Table& table) {
+    sound = &table;
+    gpu::Table counted = table;
+    counted.fill_holes = [](const gpu::FillHolesArgs& args, gpu::Stream stream) {
+      ++launches;
+      sound->fill_holes(args, stream);
+    };
+    return counted;
+  }
+};
+
+// Blocks that come past the budget have slots of their own while they are read; what comes after them has not, for the
+// price of one launch, and none where tokens come one by one.
+TEST(GpuInPlace, APromptLeavesNoMoreSlotsThanWhatComesAfterItNeeds) {
+  constexpr int32_t kBudget = 20, kBlock = 16, kMore = 4;
+  struct Case {
+    PolicySpec spec = {};
+    int32_t slots = kBudget + 1;  // while a token comes and before one leaves
+  };
+  PolicySpec every_n = F32({.scorer = "h2o", .budget = kBudget, .schedule = Schedule::kEveryN, .every_n = 3});
+  PolicySpec sage = F32({.scorer = "sage", .budget = kBudget});
+  PolicySpec grows = F32({.scorer = "tova", .budget = kBudget, .recent = 4, .schedule = Schedule::kOncePrompt});
+  grows.then = Then::kGrow;
+  for (const Case& c : {Case{F32({.scorer = "h2o", .budget = kBudget})},
+                        Case{F32({.scorer = "streaming", .budget = kBudget, .positions = Positions::kCompacted})},
+                        Case{F32({.scorer = "h2o", .budget = kBudget, .overflow = 5}), kBudget + 5},
+                        Case{every_n, kBudget + 3}, Case{sage}, Case{grows, kBudget + kMore}}) {
+    SCOPED_TRACE(c.spec.scorer + ", " + std::to_string(c.slots) + " slots");
+    const GpuWorld world({});
+    const gpu::Table table = Fills::Of(gpu::TableUnderTest(32));
+    const auto engine = world.OpenOrDie(table);
+    const auto session = OpenOrDie(*engine, world.Policy(c.spec), kBlock);
+    Fills::launches = 0;
+    const std::vector<int32_t> tokens = RandomTokens(5, 3 * kBlock + kMore, world.model().vocab);
+    for (int32_t first = 0; first < std::ssize(tokens);) {
+      const int32_t count = first < 3 * kBlock ? kBlock : 1;
+      GpuRow row = {.session = session.get(),
+                    .tokens = std::span(tokens).subspan(first, count),
+                    .prompt_ends = first + count == 3 * kBlock};
+      ASSERT_THAT(engine->Run({&row, 1}), IsOk());
+      first += count;
+      EXPECT_EQ(Fills::launches, count > 1 ? 0 : 1) << "after token " << first;
+    }
+    EXPECT_LE(session->slots(), c.slots);
+    EXPECT_GT(session->slots(), c.slots - kMore);
+    const auto places = session->Tokens();
+    ASSERT_THAT(places, IsOk());
+    for (int32_t at = 0; at < std::ssize(*places); ++at) {
+      if (at % session->shape().capacity < session->slots()) continue;
+      EXPECT_EQ((*places)[at], -1) << at;
+    }
+    for (int32_t lane = 0; lane < session->shape().lanes; ++lane) {
+      EXPECT_EQ(std::ssize(LiveTokens(*session, lane)), session->live());
+    }
+  }
+}
+
+// Nor where some gather before they leave together: those that come fill their slots again.
+TEST(GpuInPlace, TokensThatComeOneByOneMoveNobody) {
+  const GpuWorld world({.layers = 1});
+  const gpu::Table table = Fills::Of(gpu::TableUnderTest(64));
+  const auto engine = world.OpenOrDie(table);
+  for (const int32_t overflow : {1, 4}) {
+    const auto session = OpenOrDie(*engine, world.Policy(F32({.scorer = "h2o", .budget = 20, .overflow = overflow})));
+    Fills::launches = 0;
+    for (const int32_t token : RandomTokens(6, 40, world.model().vocab)) {
+      GpuRow row = {.session = session.get(), .tokens = {&token, 1}};
+      ASSERT_THAT(engine->Run({&row, 1}), IsOk());
+    }
+    EXPECT_GT(session->evicted(), 10);
+    EXPECT_EQ(Fills::launches, 0);
+  }
 }
 
 }  // namespace

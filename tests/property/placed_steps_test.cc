@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/gpu/placed_engine.h"
+#include "engine/gpu/step_bound.h"
 #include "tests/support/gpu_target.h"
 #include "tests/support/gpu_world.h"
 #include "tests/support/status_matchers.h"
@@ -26,9 +27,10 @@ constexpr size_t kSingle = kEmulationIsSlow ? 2 : 6;  // one by one
 class PlacedSteps : public testing::Test {
  protected:
   // Whose steps and sessions have `free` bytes.
-  std::unique_ptr<Engine> Open(int64_t free = kPlenty) {
+  std::unique_ptr<Engine> Open(int64_t free = kPlenty) { return Open(free, table_); }
+  std::unique_ptr<Engine> Open(int64_t free, const gpu::Table& table) {
     ScarceMemory::free = kPlenty;
-    auto gpu = world_.Open(table_, {.arena_bytes = 16 << 20, .kv_type = KvType::kF32});
+    auto gpu = world_.Open(table, {.arena_bytes = 16 << 20, .kv_type = KvType::kF32});
     EBB_CHECK(gpu.ok());
     auto engine = PlaceOn(*std::move(gpu), OpenTestEngine(world_.path()));
     EBB_CHECK(engine.ok());
@@ -87,17 +89,79 @@ TEST_F(PlacedSteps, WhatHasNoMemoryTogetherIsComputedInPartsAndYieldsTheSame) {
     const auto engine = Open(free);
     EXPECT_EQ(yields(*engine), expected);
     const DeviceUse use = *engine->device_use();
-    EXPECT_EQ(use.steps_halved > 0, free < all);
-    EXPECT_EQ(use.steps_unfit, 0);
+    EXPECT_EQ(use.short_steps.halved > 0, free < all);
+    EXPECT_EQ(use.short_steps.unfit, 0);
     EXPECT_EQ(use.shortage.empty(), free == all);
   }
   const auto engine = Open(alone - 1);
   const std::vector<std::vector<float>> near = yields(*engine);
   // As placed_engine_test.cc says.
   for (size_t i = 0; i < kSessions; ++i) EXPECT_LT(LargestDifference(near[i], expected[i]), 2.6e-5);
-  EXPECT_EQ(engine->device_use()->steps_unfit, kSessions);
+  EXPECT_EQ(engine->device_use()->short_steps.unfit, kSessions);
   EXPECT_THAT(std::string(engine->device_use()->shortage), testing::HasSubstr("needs"));
   EXPECT_GT(engine->device_use()->decode_steps, 0);
+}
+
+// Steps after one that lacked memory ask for no more than it got, which costs nobody what he kept; and once so many
+// have found memory, for all that they want.
+TEST_F(PlacedSteps, WhatHadMemoryIsRememberedAndNotForGood) {
+  constexpr size_t kTwo = 2;
+  const auto open = [&](Engine& engine) {
+    std::vector<std::unique_ptr<Session>> sessions;
+    for (size_t i = 0; i < kTwo; ++i) sessions.push_back(OpenSession(engine));
+    return sessions;
+  };
+  const auto enough = Open();
+  const auto at_ease = open(*enough);
+  std::vector<std::vector<float>> expected = Run(*enough, at_ease, kBlock);
+  const int64_t both = kPlenty - ScarceMemory::least;
+
+  const auto engine = Open(both - 1);
+  const auto sessions = open(*engine);
+  EXPECT_EQ(Run(*engine, sessions, kBlock), expected);
+  const ShortSteps first = engine->device_use()->short_steps;
+  EXPECT_EQ(first.halved, 1);
+  EXPECT_EQ(first.parted, 0);
+  const int64_t allocated = ScarceMemory::allocated;
+  constexpr int kMore = 3;
+  for (int i = 0; i < kMore; ++i) {
+    EXPECT_EQ(Run(*engine, sessions, kBlock), Run(*enough, at_ease, kBlock));
+  }
+  EXPECT_EQ(engine->device_use()->short_steps.halved, first.halved);
+  EXPECT_EQ(engine->device_use()->short_steps.parted, kMore);
+  EXPECT_EQ(ScarceMemory::allocated, allocated);
+  if (kEmulationIsSlow) return;
+
+  ScarceMemory::free += kPlenty;
+  Run(*engine, std::span(sessions).first(1), kBlock + StepBound::kPatience);
+  const int64_t before = engine->device_use()->prefill_steps;
+  Run(*engine, sessions, kBlock);
+  EXPECT_EQ(engine->device_use()->prefill_steps - before, 1);
+  EXPECT_EQ(engine->device_use()->short_steps.halved, first.halved);
+}
+
+// Memory that the host cannot pin is no reason to make steps smaller.
+TEST_F(PlacedSteps, WithoutPinnedMemoryTheyAreTheSameSteps) {
+  static bool pins = true;
+  gpu::Table table = table_;
+  table.allocate_host = [](int64_t bytes, void** memory) {
+    return pins ? ScarceMemory::sound->allocate_host(bytes, memory) : "told not to pin";
+  };
+  const auto yields = [&](const gpu::Table& of, bool pinned) {
+    const auto engine = Open(kPlenty, of);
+    pins = pinned;
+    std::vector<std::unique_ptr<Session>> sessions;
+    for (size_t i = 0; i < kSessions; ++i) sessions.push_back(OpenSession(*engine));
+    const auto logits = Run(*engine, sessions, kBlock + kSingle);
+    pins = true;
+    const DeviceUse use = *engine->device_use();
+    EXPECT_EQ(use.short_steps.all(), use.short_steps.unpinned);
+    EXPECT_EQ(use.short_steps.unpinned, pinned ? 0 : 1) << "what was once got serves smaller steps";
+    EXPECT_EQ(use.shortage.empty(), pinned);
+    EXPECT_EQ(use.decode_steps, kSingle);
+    return logits;
+  };
+  EXPECT_EQ(yields(table, false), yields(table, true));
 }
 
 // A head of its own, or the embedding once more: a step multiplies with as much.

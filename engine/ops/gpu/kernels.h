@@ -19,7 +19,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 15;
+inline constexpr int32_t kTableVersion = 17;
 
 // --- weights -----------------------------------------------------------------------------------------------------
 
@@ -158,7 +158,8 @@ struct SessionView {
   int32_t block_max = 0;
   int32_t pages_per_lane = 0;
   int32_t live = 0;         // tokens in a lane before the step
-  int32_t slots = 0;        // n: every live slot is below it, the step's own included
+  int32_t slots = 0;        // n: every live slot is below it, the step's own included, once FillHoles has run
+  int32_t spread = 0;       // before that, every live slot is below this
   int32_t first_token = 0;  // index in the log of the step's first
   int32_t first_row = 0;    // of the step's rows
   int32_t first_strip = 0;  // of a prompt's block: LaidStrips of the sessions of its launch before it (BlockArgs)
@@ -342,6 +343,12 @@ struct BlockArgs {
   int32_t* earliest = nullptr;
 };
 
+// Moves the tokens that sit at or past `slots` of their session into the lowest free slots, in the order of their
+// slots: K, V, positions, scores. REQUIRES: live + tokens <= slots. `scratch` is anything afterwards.
+struct FillHolesArgs {
+  CacheArgs cache = {};
+};
+
 // Seats the step's tokens in the lowest-numbered free slots of every lane, in token order, with scores of 0.
 struct PlaceArgs {
   CacheArgs cache = {};
@@ -489,6 +496,8 @@ struct Table {
   int32_t version = 0;
   int32_t warp = 0;
   const char* name = nullptr;
+  // What a call says that found too little memory of the device, this pointer: nothing is broken by it.
+  Error no_memory = nullptr;
 
   Error (*devices)(int32_t* count) = nullptr;  // where there is no driver, or one that is too old, an error
   // Name, capability, versions, as text of at most `bytes`, its end included.
@@ -509,7 +518,8 @@ struct Table {
   Error (*copy_out)(void* to, const void* from, int64_t bytes, Stream stream) = nullptr;  // `to` is whole after `wait`
   Error (*copy_within)(void* to, const void* from, int64_t bytes, Stream stream) = nullptr;
   Error (*wait)(Stream stream) = nullptr;
-  // What is launched from `record` to `recorded` is kept instead of run; a copy in or out meanwhile is an error.
+  // What is launched from `record` to `recorded` is kept instead of run; a copy in or out meanwhile is an error. These
+  // and `replay` may say no_memory: then nothing was kept or run, and the stream records no more.
   Error (*record)(Stream stream) = nullptr;
   Error (*recorded)(Stream stream, Recording* recording) = nullptr;
   Error (*replay)(Recording recording, Stream stream) = nullptr;
@@ -531,6 +541,7 @@ struct Table {
   void (*linear_tiles)(const LinearArgs&, Stream) = nullptr;  // for blocks of a prompt
   void (*round)(const RoundArgs&, Stream) = nullptr;
   void (*activate)(const ActivateArgs&, Stream) = nullptr;
+  void (*fill_holes)(const FillHolesArgs&, Stream) = nullptr;  // where any session's spread is above its slots
   void (*place)(const PlaceArgs&, Stream) = nullptr;
   void (*store)(const StoreArgs&, Stream) = nullptr;
   void (*attend)(const AttendArgs&, Stream) = nullptr;
@@ -553,44 +564,10 @@ struct Table {
 // What a library exports under this name: extern "C" const Table* ebb_gpu_table().
 inline constexpr char kTableSymbol[] = "ebb_gpu_table";
 
-#ifdef EBB_GPU_TARGET
-namespace EBB_GPU_TARGET {
-const Table& TableOfTarget();
-void Rehearse();
-Error Rehearsed(Shortage* shortage);
-void LaunchEmbed(const EmbedArgs& args, Stream stream);
-void LaunchRmsNorm(const RmsNormArgs& args, Stream stream);
-void LaunchLinearRows(const LinearArgs& args, Stream stream);
-void LaunchLinearRowsTogether(const LinearsArgs& args, Stream stream);
-void LaunchLinearTiles(const LinearArgs& args, Stream stream);
-// What those above and LaunchAttend leave to tensor cores. Those of rows REQUIRE: weights of one type; of BF16, Wide,
-// and else Small.
-void LaunchLinearRowsSmall(const LinearsArgs& args, Stream stream);
-void LaunchLinearRowsWide(const LinearsArgs& args, Stream stream);
-void LaunchLinearTilesTensor(const LinearArgs& args, Stream stream);
-void LaunchAttendTensor(const AttendArgs& args, Stream stream);
-void LaunchRound(const RoundArgs& args, Stream stream);
-void LaunchActivate(const ActivateArgs& args, Stream stream);
-void LaunchPlace(const PlaceArgs& args, Stream stream);
-void LaunchStore(const StoreArgs& args, Stream stream);
-void LaunchAttend(const AttendArgs& args, Stream stream);
-void LaunchAttendMerge(const AttendArgs& args, Stream stream);
-void LaunchLay(const BlockArgs& args, Stream stream);
-void LaunchAttendBlock(const BlockArgs& args, Stream stream);
-void LaunchObserveBlock(const BlockArgs& args, Stream stream);
-void LaunchCaote(const CaoteArgs& args, Stream stream);
-void LaunchReduce(const ReduceArgs& args, Stream stream);
-void LaunchLikeness(const LikenessArgs& args, Stream stream);
-void LaunchChance(const ChanceArgs& args, Stream stream);
-void LaunchLoss(const LossArgs& args, Stream stream);
-void LaunchEvict(const EvictArgs& args, Stream stream);
-void LaunchGreedy(const GreedyArgs& args, Stream stream);
-void LaunchLargest(const LargestArgs& args, Stream stream);
-void LaunchMass(const MassArgs& args, Stream stream);
-void LaunchRandom(const RandomArgs& args, Stream stream);
-}  // namespace EBB_GPU_TARGET
-#endif
-
 }  // namespace ebb::gpu
+
+#ifdef EBB_GPU_TARGET
+#include "engine/ops/gpu/launches.h"
+#endif
 
 #endif  // EBB_ENGINE_OPS_GPU_KERNELS_H_

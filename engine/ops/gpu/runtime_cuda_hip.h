@@ -25,10 +25,13 @@ namespace ebb::gpu::EBB_GPU_TARGET {
 using RuntimeError = EBB_RUNTIME(Error_t);
 using RuntimeStream = EBB_RUNTIME(Stream_t);
 
+inline constexpr char kNoMemory[] = "out of memory";
+
 // The runtime remembers an error until it is asked for the last one; what is told here is not to be told again by Wait.
 inline Error ErrorOf(RuntimeError error) {
   if (error == EBB_RUNTIME(Success)) return nullptr;
   static_cast<void>(EBB_RUNTIME(GetLastError)());
+  if (error == EBB_RUNTIME(ErrorMemoryAllocation)) return kNoMemory;
   return EBB_RUNTIME(GetErrorString)(error);
 }
 

@@ -17,6 +17,8 @@
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 
+inline constexpr char kNoMemory[] = "out of memory";
+
 inline Error Devices(int32_t* count) {
   *count = 1;
   return nullptr;
@@ -41,8 +43,8 @@ inline Error Memory(int64_t* free_bytes, int64_t* total_bytes) {
 }
 inline Error Allocate(int64_t bytes, void** memory) {
   constexpr int64_t kAlignment = 256;
-  if (bytes > int64_t{1} << 30) return "out of memory";
-  if (posix_memalign(memory, kAlignment, static_cast<size_t>(bytes)) != 0) return "out of memory";
+  if (bytes > int64_t{1} << 30) return kNoMemory;
+  if (posix_memalign(memory, kAlignment, static_cast<size_t>(bytes)) != 0) return kNoMemory;
   std::memset(*memory, 0xFF, static_cast<size_t>(bytes));
   return nullptr;
 }

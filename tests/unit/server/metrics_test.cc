@@ -78,7 +78,7 @@ TEST(Metrics, ShowAGpuWhereThereIsOne) {
   use.pages_total = 5, use.pages_free = 3, use.sessions = 2, use.brought = 4, use.fetched = 1;
   use.decode_steps = 8, use.prefill_steps = 9, use.decode_seconds = 0.5, use.prefill_seconds = 0.25;
   use.replays = 6, use.decode_bytes = 100;
-  use.steps_halved = 14, use.steps_unfit = 15;
+  use.short_steps = {.halved = 14, .parted = 16, .unpinned = 17, .unrecorded = 18, .unfit = 15};
   use.rows_kept = 11, use.rows_copied = 12, use.rows_fetched = 13;
   EXPECT_EQ(Value(metrics.Serialize(), "ebb_gpu_up"), "1");
   metrics.device()->Set(use);
@@ -102,6 +102,9 @@ TEST(Metrics, ShowAGpuWhereThereIsOne) {
                                                           {"ebb_gpu_step_seconds_total{phase=\"decode\"}", "0.5"},
                                                           {"ebb_gpu_step_seconds_total{phase=\"prefill\"}", "0.25"},
                                                           {"ebb_gpu_short_steps_total{then=\"halved\"}", "14"},
+                                                          {"ebb_gpu_short_steps_total{then=\"parted\"}", "16"},
+                                                          {"ebb_gpu_short_steps_total{then=\"unpinned\"}", "17"},
+                                                          {"ebb_gpu_short_steps_total{then=\"unrecorded\"}", "18"},
                                                           {"ebb_gpu_short_steps_total{then=\"cpu\"}", "15"},
                                                           {"ebb_gpu_replays_total", "6"},
                                                           {"ebb_gpu_decode_bytes_total", "100"},
