@@ -139,9 +139,9 @@ void Acceptor::Stop() {
   listeners_.clear();
 }
 
-void Acceptor::Start(std::function<void(int listener, OpenFile connection)> take, Counter& refused) {
+void Acceptor::Start(std::function<void(int listener, OpenFile connection)> take, const RefusedConnections& refused) {
   take_ = std::move(take);
-  refused_ = &refused;
+  refused_.emplace(refused);
   AtLowPriority([this] { thread_ = std::thread([this] { Run(); }); });  // also where it does no more than hang up
 }
 
@@ -171,13 +171,13 @@ bool Acceptor::TakeOne(int listener) {
     return !exhausted;  // else its client has gone
   }
   if (connection.get() >= descriptors_max_) {
-    refused_->Add();
+    refused_->files.Add();
     TellOfFiles();
     return true;
   }
   const std::string peer = NameOfPeer(from);
   if (const Admission said = of_an_address_.Admit(peer, connection.get(), clock_.Now()); said != Admission::kAdmitted) {
-    refused_->Add();
+    (said == Admission::kTooMany ? refused_->at_once : refused_->begun).Add();
     TellOfAddress(peer, said);
     return true;
   }

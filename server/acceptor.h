@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -27,6 +28,13 @@
 #include "server/metric_family.h"
 
 namespace ebb {
+
+// What was closed as it came, by why: too few files are left, or its address has, or has begun, as many as it may.
+struct RefusedConnections {
+  Counter& files;
+  Counter& at_once;
+  Counter& begun;
+};
 
 class Acceptor {
  public:
@@ -44,7 +52,7 @@ class Acceptor {
 
   // From now on each connection goes to `take`, on a thread of its own, one after the other; `refused` counts those
   // that were closed instead. Once. Connections that came before wait until then.
-  void Start(std::function<void(int listener, OpenFile connection)> take, Counter& refused);
+  void Start(std::function<void(int listener, OpenFile connection)> take, const RefusedConnections& refused);
 
   // Takes no more, and nobody listens; connections that were taken stay.
   void Stop();
@@ -64,7 +72,7 @@ class Acceptor {
   const Clock clock_ = {};
   AddressLimit of_an_address_;  // one that it does not admit, too
   std::function<void(int, OpenFile)> take_ = {};
-  Counter* refused_ = nullptr;
+  std::optional<RefusedConnections> refused_ = {};
   // When the log last said so.
   absl::Time told_of_files_ = absl::InfinitePast();
   absl::Time told_of_address_ = absl::InfinitePast();

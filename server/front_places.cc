@@ -20,13 +20,6 @@ int FrontPlaces::taken() {
   return taken_;
 }
 
-void FrontPlaces::WaitUntilNone(absl::Duration patience) {
-  const absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithTimeout(absl::Condition(
-                              +[](int* taken) { return *taken == 0; }, &taken_),
-                          patience);
-}
-
 void FrontPlaces::GiveBack(const std::string& tenant) {
   const absl::MutexLock lock(&mutex_);
   const auto found = of_.find(tenant);

@@ -11,7 +11,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 
 namespace ebb {
 
@@ -36,9 +35,6 @@ class FrontPlaces {
   // Null where the tenant finds none. This outlives it.
   std::shared_ptr<Place> Take(const std::string& tenant);
   int taken();
-
-  // Until all are back, or `patience` is over.
-  void WaitUntilNone(absl::Duration patience);
 
  private:
   void GiveBack(const std::string& tenant);

@@ -9,7 +9,7 @@ void GrpcDoor::Build(grpc::ServerBuilder& builder, const std::shared_ptr<grpc::S
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
 }
 
-void GrpcDoor::Open(Acceptor& acceptor, Counter& refused) {
+void GrpcDoor::Open(Acceptor& acceptor, const RefusedConnections& refused) {
   acceptor.Start([this](int listener, OpenFile connection) { Take(listener, std::move(connection)); }, refused);
 }
 

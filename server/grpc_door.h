@@ -20,7 +20,7 @@ class GrpcDoor {
 
   // From now on that server gets what comes to `acceptor`, until it stops, which is before this ends. REQUIRES: the
   // server was built.
-  void Open(Acceptor& acceptor, Counter& refused);
+  void Open(Acceptor& acceptor, const RefusedConnections& refused);
   // It gets this connection, of an Acceptor. REQUIRES: the server was built, and nobody has begun to shut it down.
   void Take(int listener, OpenFile connection);
 

@@ -43,7 +43,7 @@ GrpcServers::~GrpcServers() {
   grpc_completion_queue_destroy(told_);
 }
 
-void GrpcServers::Open(Acceptor& acceptor, Counter& refused) {
+void GrpcServers::Open(Acceptor& acceptor, const RefusedConnections& refused) {
   acceptor.Start(
       [this](int listener, OpenFile connection) {
         const std::lock_guard lock(mutex_);  // gRPC's server may not get one after its shutdown has begun

@@ -42,7 +42,7 @@ class GrpcServers {
   ~GrpcServers();
 
   // From now on what comes to `acceptor` is served, until it stops, which is before Shutdown.
-  void Open(Acceptor& acceptor, Counter& refused);
+  void Open(Acceptor& acceptor, const RefusedConnections& refused);
 
   // Any thread. What gRPC's own health service says of this one.
   void SetServing(const std::string& service, bool serving);

@@ -33,7 +33,7 @@ class HealthPort::Server final : public grpc::health::v1::Health::CallbackServic
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
   }
 
-  absl::Status Listen(const Address& listen, Counter& refused) {
+  absl::Status Listen(const Address& listen, const RefusedConnections& refused) {
     // Not gRPC's listener: it would never listen again after the process once had no file left.
     EBB_ASSIGN(acceptor_, Acceptor::Listen(listen, "server.health_listen"));
     grpc::ServerBuilder builder;
@@ -78,7 +78,7 @@ class HealthPort::Server final : public grpc::health::v1::Health::CallbackServic
 };
 
 absl::StatusOr<std::unique_ptr<HealthPort>> HealthPort::Start(const Address& listen, const HealthChecks& checks,
-                                                              Counter& refused) {
+                                                              const RefusedConnections& refused) {
   auto server = std::make_unique<Server>(checks);
   EBB_TRY(server->Listen(listen, refused));
   return std::unique_ptr<HealthPort>(new HealthPort(std::move(server)));

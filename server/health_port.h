@@ -22,7 +22,7 @@ class HealthPort {
   // UNAVAILABLE PORT_UNAVAILABLE: a port is never shared with another process.
   // `refused` counts connections for which the process had no file left; it outlives the port.
   static absl::StatusOr<std::unique_ptr<HealthPort>> Start(const Address& listen, const HealthChecks& checks,
-                                                           Counter& refused);
+                                                           const RefusedConnections& refused);
 
   ~HealthPort();
   HealthPort(const HealthPort&) = delete;

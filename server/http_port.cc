@@ -1,25 +1,21 @@
 #include "server/http_port.h"
 
 #include <httplib.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <cstring>
-#include <thread>
+#include <string>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "policies/check.h"
 #include "policies/status.h"
+#include "server/http_server.h"
 #include "server/metrics.h"
 
 namespace ebb {
 namespace {
 
-constexpr int kThreads = 3;
-constexpr time_t kTimeoutSeconds = 5;  // of one read or write
+constexpr int kThreads = 8;                                // beside the console's
+constexpr absl::Duration kLastAnswers = absl::Seconds(1);  // for those that have begun, when the port closes
 constexpr size_t kPayloadBytesMax = 1024;
 constexpr char kText[] = "text/plain; charset=utf-8";
 constexpr char kIndex[] =
@@ -28,12 +24,6 @@ constexpr char kIndex[] =
     "/healthz  200 while it lives, else 503 and why it is to be restarted\n"
     "/readyz   200 when it takes requests, else 503 and why\n";
 constexpr char kConsole[] = "/console  a page to watch and try it\n";
-
-// httplib would set SO_REUSEPORT: a second server would then silently share the port.
-void SetSocketOptions(socket_t socket) {
-  const int yes = 1;
-  setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-}
 
 void AnswerCheck(const absl::Status& check, const char* ok, httplib::Response& response) {
   response.status = check.ok() ? 200 : 503;
@@ -44,19 +34,8 @@ void AnswerCheck(const absl::Status& check, const char* ok, httplib::Response& r
 
 class HttpPort::Server {
  public:
-  explicit Server(const HttpPages& pages) {
+  explicit Server(const HttpPages& pages) : http_(kThreads + pages.console.threads, {}) {
     const HttpPages::Console& console = pages.console;
-    http_.new_task_queue = [threads = kThreads + console.threads] {
-      return new httplib::ThreadPool(static_cast<size_t>(threads));
-    };
-    http_.set_socket_options([this](socket_t socket) {
-      socket_ = socket;
-      SetSocketOptions(socket);
-    });
-    http_.set_keep_alive_max_count(1);
-    http_.set_read_timeout(kTimeoutSeconds);
-    http_.set_write_timeout(kTimeoutSeconds);
-    http_.set_tcp_nodelay(true);  // a stream's lines are short, and each is to be seen at once
     http_.set_payload_max_length(std::max(kPayloadBytesMax, console.body_bytes_max));
     http_.set_pre_routing_handler(
         [posts = console.posts](const httplib::Request& request, httplib::Response& response) {
@@ -87,41 +66,18 @@ class HttpPort::Server {
     });
   }
 
-  ~Server() {
-    if (!thread_.joinable()) return;
-    http_.stop();
-    thread_.join();
-  }
+  ~Server() { http_.Stop(kLastAnswers); }
 
   absl::Status Listen(const Address& listen) {
-    address_ = listen;
-    errno = 0;
-    const bool bound = listen.port == 0 ? (address_.port = http_.bind_to_any_port(listen.host)) > 0
-                                        : http_.bind_to_port(listen.host, listen.port);
-    if (!bound) {
-      return Refuse(absl::StatusCode::kUnavailable,
-                    absl::StrFormat("cannot listen on %s: %s", FormatAddress(listen),
-                                    errno != 0 ? std::strerror(errno) : "no such host"),
-                    {.reason = "PORT_UNAVAILABLE"});
-    }
-    ::listen(socket_, SOMAXCONN);  // the library lets five connections wait, and the system turns away others
-    thread_ = std::thread([this] {
-      http_.listen_after_bind();
-      ended_ = true;
-    });
-    // stop() does nothing before the loop runs; the loop is a few instructions away, or has failed and ended.
-    while (!http_.is_running() && !ended_) std::this_thread::yield();
+    EBB_ASSIGN(address_, http_.Start(listen, "server.http_listen"));
     return absl::OkStatus();
   }
 
   const Address& address() const { return address_; }
 
  private:
-  httplib::Server http_;
-  socket_t socket_ = INVALID_SOCKET;  // that listens
+  HttpServer http_;
   Address address_;
-  std::atomic<bool> ended_ = false;
-  std::thread thread_;
 };
 
 absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const Address& listen, const HttpPages& pages) {

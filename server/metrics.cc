@@ -228,7 +228,7 @@ Metrics::Metrics(const MetricsOptions& options)
   for (const std::string_view reason : kAuthReasons) set_["ebb_auth_failures_total"].counter({reason});
   for (const std::string_view reason : kErrorReasons) set_["ebb_errors_total"].counter({reason});
   for (const char* const state : kModelStateNames) models(state);
-  connections_refused();
+  for (const char* const reason : {"files", "at_once", "begun"}) connections_refused(reason);
   arm(kOther, kOther);
 }
 

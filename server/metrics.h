@@ -283,7 +283,9 @@ class Metrics {
   void SetStoreSpace(int64_t free_bytes, int64_t size_bytes);
   // Models by state, one of kModelStateNames.
   Gauge& models(std::string_view state) { return set_["ebb_models"].gauge({state}); }
-  Counter& connections_refused() { return set_["ebb_connections_refused_total"].counter(); }
+  Counter& connections_refused(std::string_view reason) {
+    return set_["ebb_connections_refused_total"].counter({reason});
+  }
 
   // Generations by why they ended.
   Counter& finished(v1::FinishReason reason) const;

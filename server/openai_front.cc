@@ -2,13 +2,9 @@
 
 #include <httplib.h>
 #include <openssl/ssl.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -26,6 +22,7 @@
 #include "server/convert.h"
 #include "server/front_places.h"
 #include "server/grpc_status.h"
+#include "server/http_server.h"
 #include "server/identity.h"
 #include "server/log.h"
 #include "server/openai_call.h"
@@ -41,8 +38,7 @@ using Json = nlohmann::json;
 
 constexpr int kSpareThreads = 16;  // that read heads, and refuse
 constexpr int kRefusedRead = 4;    // requests that are refused for want of a place, and read at once
-constexpr time_t kReadSeconds = 5;
-constexpr time_t kWriteSeconds = 10;  // that a client may take nothing; closing the port waits for it
+constexpr HttpTimes kTimes = {.body = absl::Seconds(60), .piece = absl::Seconds(10)};
 constexpr size_t kConversationsMax = 10000;
 constexpr absl::Duration kUnaryPatience = absl::Seconds(60);
 constexpr absl::Duration kLook = absl::Milliseconds(500);  // between two looks at whether the client is still there
@@ -55,24 +51,16 @@ constexpr char kEvents[] = "text/event-stream";
 // Passed on to the services.
 constexpr std::array kPassedOn = {"authorization", "x-ebb-tenant", "traceparent"};
 
-// httplib would set SO_REUSEPORT: a second server would then silently share the port.
-void SetSocketOptions(socket_t socket) {
-  const int yes = 1;
-  setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-}
-
-// Speaks plain HTTP where `tls` is null.
-std::unique_ptr<httplib::Server> MakeHttp(const ServerTls* tls) {
-  if (tls == nullptr) return std::make_unique<httplib::Server>();
-  auto server = std::make_unique<httplib::SSLServer>([tls](SSL_CTX& context) {
+// Of each context of TLS; none where `tls` is null.
+std::function<bool(SSL_CTX&)> SetUpTls(const ServerTls* tls) {
+  if (tls == nullptr) return {};
+  return [tls](SSL_CTX& context) {
     const auto present = [](SSL* connection, void* from) {
       return static_cast<const ServerTls*>(from)->Present(*connection) ? 1 : 0;
     };
     SSL_CTX_set_cert_cb(&context, present, const_cast<ServerTls*>(tls));
     return SSL_CTX_set_min_proto_version(&context, TLS1_2_VERSION) == 1;
-  });
-  EBB_CHECK(server->is_valid());
-  return server;
+  };
 }
 
 void AnswerError(const grpc::Status& status, httplib::Response& response) {
@@ -146,27 +134,19 @@ struct Turn {
 class RunningFront final : public OpenAiFront {
  public:
   RunningFront(const OpenAiOptions& options, const OpenAiServed& served, std::shared_ptr<grpc::Channel> channel)
-      : options_(options), served_(served), channel_(std::move(channel)), http_(MakeHttp(served.tls)) {
-    http_->new_task_queue = [threads = 2 * options.requests_max + kSpareThreads] {
-      return new httplib::ThreadPool(static_cast<size_t>(threads));
-    };
-    http_->set_socket_options([this](socket_t socket) {
-      SetSocketOptions(socket);
-      socket_ = socket;
-    });
-    http_->set_keep_alive_max_count(1);
-    http_->set_read_timeout(kReadSeconds);
-    http_->set_write_timeout(kWriteSeconds);
-    http_->set_tcp_nodelay(true);
-    http_->set_payload_max_length(served.body_bytes_max);
-    http_->set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+      : options_(options),
+        served_(served),
+        channel_(std::move(channel)),
+        http_(2 * options.requests_max + kSpareThreads, kTimes, SetUpTls(served.tls)) {
+    http_.set_payload_max_length(served.body_bytes_max);
+    http_.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
       const absl::Status fine = CheckHead(request);
       if (fine.ok()) return httplib::Server::HandlerResponse::Unhandled;
       Refused(fine, response);
       if (GetRefusal(fine).reason == "WRONG_METHOD") response.status = 405;
       return httplib::Server::HandlerResponse::Handled;
     });
-    http_->set_error_handler([this](const httplib::Request&, httplib::Response& response) {
+    http_.set_error_handler([this](const httplib::Request&, httplib::Response& response) {
       if (response.body.empty()) ExplainCode(response);
     });
     const auto answer = [this](OpenAiRoute route) {
@@ -177,38 +157,17 @@ class RunningFront final : public OpenAiFront {
         if (!begun.ok()) Refused(begun, response, tenant);
       };
     };
-    http_->Post("/v1/chat/completions", answer(OpenAiRoute::kChat));
-    http_->Post("/v1/completions", answer(OpenAiRoute::kCompletion));
-    http_->Get(R"(/v1/models(/.*)?)", [this](const httplib::Request& request, httplib::Response& response) {
+    http_.Post("/v1/chat/completions", answer(OpenAiRoute::kChat));
+    http_.Post("/v1/completions", answer(OpenAiRoute::kCompletion));
+    http_.Get(R"(/v1/models(/.*)?)", [this](const httplib::Request& request, httplib::Response& response) {
       AnswerModels(request, response);
     });
   }
 
-  ~RunningFront() override {
-    if (!thread_.joinable()) return;
-    places_.WaitUntilNone(kDrainedWithin);  // once stopped, the library cuts off whoever still writes
-    http_->stop();
-    thread_.join();
-  }
+  ~RunningFront() override { http_.Stop(kDrainedWithin); }
 
   absl::Status Listen() {
-    address_ = options_.listen;
-    errno = 0;
-    const bool bound = address_.port == 0 ? (address_.port = http_->bind_to_any_port(address_.host)) > 0
-                                          : http_->bind_to_port(address_.host, address_.port);
-    if (!bound) {
-      return Refuse(absl::StatusCode::kUnavailable,
-                    absl::StrFormat("openai.listen: cannot listen on %s: %s", FormatAddress(options_.listen),
-                                    errno != 0 ? std::strerror(errno) : "no such host"),
-                    {.reason = "PORT_UNAVAILABLE", .field = "openai.listen"});
-    }
-    ::listen(socket_, SOMAXCONN);  // the library lets five connections wait, and the system turns away others
-    thread_ = std::thread([this] {
-      http_->listen_after_bind();
-      ended_ = true;
-    });
-    // stop() does nothing before the loop runs; the loop is a few instructions away, or has failed and ended.
-    while (!http_->is_running() && !ended_) std::this_thread::yield();
+    EBB_ASSIGN(address_, http_.Start(options_.listen, "openai.listen"));
     return absl::OkStatus();
   }
 
@@ -454,10 +413,7 @@ class RunningFront final : public OpenAiFront {
   FrontPlaces places_{options_.requests_max};
   FrontPlaces refused_{kRefusedRead};  // not of tenants: all have these together
   Address address_ = {};
-  std::atomic<bool> ended_ = false;
-  socket_t socket_ = INVALID_SOCKET;  // that it listens on
-  const std::unique_ptr<httplib::Server> http_;
-  std::thread thread_;
+  HttpServer http_;
 };
 
 }  // namespace

@@ -197,11 +197,14 @@ class RunningServer final : public Server {
     WatchStoreSpace();
     health_renewal_.emplace(kRenewHealthEvery, [this] { RenewHealth(); });
     models_->Configure(options_.models, absl::ZeroDuration());
-    servers_->Open(*acceptor_, metrics().connections_refused());
+    const RefusedConnections refused = {.files = metrics().connections_refused("files"),
+                                        .at_once = metrics().connections_refused("at_once"),
+                                        .begun = metrics().connections_refused("begun")};
+    servers_->Open(*acceptor_, refused);
     if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address())));
     EBB_TRY(ListenOpenAi(options));
     if (options.health_listen) {
-      EBB_ASSIGN(health_, HealthPort::Start(*options.health_listen, Checks(), metrics().connections_refused()));
+      EBB_ASSIGN(health_, HealthPort::Start(*options.health_listen, Checks(), refused));
     }
     if (options.http_listen) {
       EBB_ASSIGN(http_, HttpPort::Start(*options.http_listen, PagesFor(options)));
@@ -293,10 +296,11 @@ class RunningServer final : public Server {
     main_->worker().WaitUntilIdle();
     models_->WaitUntilDrained();
     streams_.WaitUntilNone(kFlush);
-    Stop(kLastWords);
-    main_->Keep();
+    StopCalls(kLastWords);
+    main_->Keep();  // before anything that a client may hold up
     models_->Join();
     if (kept_experiments_ != nullptr) kept_experiments_->Finish();
+    ClosePorts();
   }
 
   // Of a server that cannot listen: what it brought back is the next one's.
@@ -516,21 +520,29 @@ class RunningServer final : public Server {
     return metrics().Serialize(others) + ExperimentMetrics(experiments_.List());
   }
 
-  // Once gRPC is down, no call is left and the workers may go.
   void Stop(absl::Duration patience) {
+    StopCalls(patience);
+    ClosePorts();
+  }
+
+  // Once gRPC is down, no call is left and the workers may go.
+  void StopCalls(absl::Duration patience) {
     reloader_.Stop();
     if (models_) models_->StopAll(absl::ZeroDuration());
     health_renewal_.reset();
-    if (servers_ != nullptr) {
-      acceptor_->Stop();
-      servers_->Shutdown(patience);
-      openai_.reset();
-      http_.reset();
-      health_.reset();
-      console_.reset();
-      const std::lock_guard lock(health_mutex_);
-      servers_.reset();
-    }
+    if (servers_ == nullptr) return;
+    acceptor_->Stop();
+    servers_->Shutdown(patience);
+  }
+
+  // After StopCalls. Answers of HTTP that have begun may still be written, for some seconds.
+  void ClosePorts() {
+    openai_.reset();
+    http_.reset();
+    health_.reset();
+    console_.reset();
+    const std::lock_guard lock(health_mutex_);
+    servers_.reset();
   }
 
   const ServerOptions options_;

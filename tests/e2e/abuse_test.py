@@ -303,7 +303,7 @@ class Limits(unittest.TestCase):
 
             def refused():
                 with opener.open(f"http://{server.http}/metrics", timeout=PATIENCE) as answer:  # which takes a file, too
-                    return float(re.search(r"^ebb_connections_refused_total (\S+)$", answer.read().decode(), re.M).group(1))
+                    return float(re.search(r'^ebb_connections_refused_total{reason="files"} (\S+)$', answer.read().decode(), re.M).group(1))
             eventually(lambda: refused() >= 200, lambda: f"{refused()} were refused")
             for connection in connections:
                 connection.socket.close()

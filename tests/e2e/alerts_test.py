@@ -87,7 +87,7 @@ QUIET = (5, 30, 60)
 
 # Reasons of UNAVAILABLE: those that are no error, as the server knows them, and the others that an RPC may have.
 LOAD = re.findall(r'"(\w+)"', re.search(r"kLoadReasons\[\] = \{([^}]*)\}", (ROOT / "server/metrics.cc").read_text(encoding="utf-8"))[1])
-OF_LOAD = {"NO_PAGES": ("EbbAdmissionRefusing",), "QUEUE_FULL": ("EbbQueueFull",)}  # alerts that watch them
+OF_LOAD = {"NO_PAGES": ("EbbAdmissionRefusing",), "SESSIONS_FULL": ("EbbAdmissionRefusing",), "QUEUE_FULL": ("EbbQueueFull",)}  # alerts that watch them
 ERRORS = ("GPU_FAULT", "JOURNAL_FAILED", "NO_MEMORY", "STORE_FAILED", "STORE_FULL")
 # STORE_LOST is named by JOURNAL_FAILED, which callers get; HTTP ports have these two, which are no RPCs.
 OF_NO_RPC = ("CONSOLE_BUSY", "FRONT_BUSY", "STORE_LOST")
@@ -115,7 +115,7 @@ CASES = (
     Case("EbbFilesHigh", QUIET, {"process_open_fds": (50, 900, 50), "process_max_fds": (1024, 1024, 1024)}),
     # Within half an hour from half full to nearly full: at that speed it would be over soon.
     Case("EbbDiskNearlyFull", QUIET, {"ebb_store_size_bytes": (1000, 1000, 1000), "ebb_store_free_bytes": (500, 40, 500)}, also=("EbbDiskFillingIn4h",)),
-    Case("EbbConnectionsRefused", (5, 3, 30), {}, {"ebb_connections_refused_total": (0, 7, 0)}),
+    Case("EbbConnectionsRefused", (5, 3, 30), {}, {'ebb_connections_refused_total{reason="files"}': (0, 7, 0)}),
     Case("EbbCertExpiring", QUIET, {"ebb_certificate_end_timestamp_seconds": (90 * 86400, 13 * 86400, 90 * 86400)}),
     Case("EbbAuthFailures", QUIET, {}, {'ebb_auth_failures_total{reason="BAD_CREDENTIAL"}': (1, 20, 1),
                                         'ebb_auth_failures_total{reason="NO_CREDENTIAL"}': (1, 1, 1)}),
@@ -147,7 +147,7 @@ OTHERS = (
     play("a certificate that ends is one alert until it is replaced, also past its end",
          [("ebb_build_info", "1x60"), ("ebb_certificate_end_timestamp_seconds", "1800x45 7776000x15")],
          [(9, ()), (11, ("EbbCertExpiring",)), (44, ("EbbCertExpiring",)), (50, ())]),
-    play("a server that restarts forgets its refusals", [("ebb_build_info", "1x60"), ("ebb_connections_refused_total", "9x30 0x30"),
+    play("a server that restarts forgets its refusals", [("ebb_build_info", "1x60"), ('ebb_connections_refused_total{reason="files"}', "9x30 0x30"),
                                                          ('ebb_auth_failures_total{reason="BAD_CREDENTIAL"}', "900x30 0x30")], [(35, ()), (60, ())]),
     play("nothing is scraped", [], [(9, ()), (30, ("EbbAbsent",))]),
     play("a leak is found in each of a server's models",

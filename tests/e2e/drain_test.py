@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """A server that drains behind a balancer of connections, such as a Service of Kubernetes: what runs goes on, and what is new goes elsewhere."""
+import contextlib
 import http.client
+import itertools
 import json
 import select
 import signal
+import socket
 import sys
 import threading
+import time
 import unittest
 import urllib.error
 import urllib.request
@@ -59,6 +63,29 @@ class Balancer(Gate):
                     return
                 self.asked += len(data) if source is client else 0
                 (server if source is client else client).sendall(data)
+
+
+class Dripping(threading.Thread):
+    """The head of a request that does not end, a byte of it now and then until the server hangs up."""
+
+    def __init__(self, host, port):
+        super().__init__(daemon=True)
+        self.socket = socket.create_connection((host, port), timeout=PATIENCE)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.join(PATIENCE)
+        self.socket.close()
+        assert not self.is_alive(), "the server has not hung up"
+
+    def run(self):
+        with contextlib.suppress(OSError):
+            for byte in itertools.chain(b"GET /v1/models HTTP/1.1\r\nX: ", itertools.repeat(120)):
+                self.socket.sendall(bytes([byte]))
+                time.sleep(0.05)
 
 
 class Told(ebb.Retry):
@@ -165,6 +192,19 @@ class Drain(unittest.TestCase):
         events += [line for line in answer if line.startswith(b"data: ")]
         self.assertEqual(events[-1], b"data: [DONE]\n")
         self.assertEqual(json.loads(events[-2][6:])["usage"]["completion_tokens"], 20000)
+
+    def test_who_sends_a_request_byte_by_byte_loses_nobody_a_session(self):
+        with Server("--store.durability=drain", "--openai.listen=127.0.0.1:0") as server, contextlib.ExitStack() as slow:
+            server.ebb("generate", "--budget", "48", "--max-tokens", "4", "Once")
+            with ebb.Client(server.addr) as direct:
+                direct.create_session(POLICY)
+            for port in (server.http, server.openai):
+                host, number = port.rsplit(":", 1)
+                slow.enter_context(Dripping(host, int(number)))
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(PATIENCE), 0)
+        kept = [json.loads(line) for line in server.rest.splitlines() if '"event":"kept"' in line]
+        self.assertEqual([(line["sessions"], line["failed"]) for line in kept], [(1, 0)])
 
     @unittest.skipIf(missing(), missing())
     def test_the_node_client_goes_elsewhere(self):

@@ -47,15 +47,5 @@ TEST(FrontPlaces, WhoHasNoneFindsOneAlsoWhereThereAreFew) {
   EXPECT_NE(places.Take("c"), nullptr);
 }
 
-TEST(FrontPlaces, AreWaitedForUntilTheyAreBack) {
-  FrontPlaces places(2);
-  auto one = places.Take("a");
-  places.WaitUntilNone(absl::Milliseconds(1));
-  EXPECT_EQ(places.taken(), 1);
-  one.reset();
-  places.WaitUntilNone(absl::InfiniteDuration());
-  EXPECT_EQ(places.taken(), 0);
-}
-
 }  // namespace
 }  // namespace ebb

@@ -1,0 +1,80 @@
+// HTTP/1.1, plain or with TLS, where nobody holds a thread who has not asked for anything yet.
+//
+// httplib gives a connection a thread from its first byte on, for as long as each single read succeeds in time: a few
+// clients that send a request a byte at a time have all threads of a port, and its end waits for them. Here a
+// connection waits without a thread until the head of its request is there (with TLS: the first message of the
+// handshake), and what has a time is a head, a body and each piece of an answer as a whole. One request a connection.
+
+#ifndef EBB_SERVER_HTTP_SERVER_H_
+#define EBB_SERVER_HTTP_SERVER_H_
+
+#include <httplib.h>
+#include <openssl/ssl.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "server/address.h"
+#include "server/files.h"
+
+namespace ebb {
+
+struct HttpTimes {
+  absl::Duration head = absl::Seconds(10);  // from its connection until a request's head is there
+  absl::Duration body = absl::Seconds(10);  // from then on until its body is
+  absl::Duration piece = absl::Seconds(5);  // until a client has taken what was written at once
+};
+
+class HttpServer final : public httplib::Server {
+ public:
+  // `set_up_tls` fits a context for all connections; none: plain HTTP. Handlers are set as for any httplib::Server,
+  // and called on `threads` threads.
+  HttpServer(int threads, const HttpTimes& times, const std::function<bool(SSL_CTX&)>& set_up_tls = {});
+  ~HttpServer() override;
+
+  // Listens when it returns, at the address with the port in use. UNAVAILABLE where it cannot be had, with the reason
+  // PORT_UNAVAILABLE and `key`, the setting that says where, as its field: a port is never shared with another process.
+  // Once.
+  absl::StatusOr<Address> Start(const Address& listen, const char* key);
+
+  // Takes no more; connections without a whole request are closed, answers may go on for `patience`, then they are cut
+  // off. Once, and by the destructor, without patience, unless it was called.
+  void Stop(absl::Duration patience);
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+
+  bool process_and_close_socket(socket_t socket) override;  // the library's listening thread, with a new connection
+  void Look();
+  void Close(socket_t waiting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasHead(socket_t socket) const;
+  void Serve(socket_t socket, Time head_until);
+
+  const HttpTimes times_;
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> tls_;  // null: plain HTTP
+  const OpenFile events_, stops_;                                // of what waits; readable once it is to end
+  httplib::ThreadPool workers_;
+  absl::Mutex mutex_;
+  std::map<socket_t, Time> waiting_ ABSL_GUARDED_BY(mutex_) = {};  // for their head, until then
+  std::set<socket_t> served_ ABSL_GUARDED_BY(mutex_) = {};
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  socket_t listens_ = INVALID_SOCKET;
+  std::atomic<bool> ended_ = false;
+  std::thread looking_;
+  std::thread listening_;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_SERVER_HTTP_SERVER_H_
