@@ -4,6 +4,7 @@
 //   x = embed(tokens)                                                            [T, dim]
 //   for each layer:
 //       q, k, v = Wq h, Wk h, Wv h with h = norm(x)                              [T, (heads + 2 kv_heads) * d]
+//       q, k head by head under norms of their own, where the model has them
 //       store k, v; attend       prompts' blocks: lay; attend_block; attend_merge; observe_block
 //       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x)
 //   logits = Whead norm(x[wanted]); the largest of each, or the largest few, and their mass

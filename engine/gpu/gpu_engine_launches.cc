@@ -77,6 +77,18 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
           {.w = w.k, .bias = &w.k_bias, .y = q + q_dim},
           {.w = w.v, .bias = &w.v_bias, .y = q + q_dim + kv_dim}},
          normed_.as<float>(), stride, false, step);
+  if (w.q_norm.bytes() > 0) {
+    table.norm_heads({.x = q,
+                      .stride = stride,
+                      .query_weight = w.q_norm.as<float>(),
+                      .kv_weight = w.k_norm.as<float>(),
+                      .head_dim = c.head_dim,
+                      .query_heads = c.heads,
+                      .kv_heads = c.kv_heads,
+                      .rows = step.rows,
+                      .eps = c.norm_eps},
+                     gpu_->stream());
+  }
   table.store({.cache = cache,
                .layer = index,
                .k = q + q_dim,

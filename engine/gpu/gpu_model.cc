@@ -36,9 +36,7 @@ std::string WhatIsMissing(const ModelConfig& c, const Weights& w) {
   if (!w.embedding_norm.empty() || !w.output_norm_bias.empty() || !w.output_bias.empty())
     return "biased norms or heads";
   for (const LayerWeights& layer : w.layers) {
-    if (!layer.q_norm.empty() || !layer.post_attn_norm.empty() || !layer.post_ffn_norm.empty()) {
-      return "norms of heads or of what a layer adds";
-    }
+    if (!layer.post_attn_norm.empty() || !layer.post_ffn_norm.empty()) return "norms of what a layer adds";
     if (!layer.o_bias.empty() || !layer.up_bias.empty() || !layer.down_bias.empty()) return "biases past q, k and v";
     if (layer.gate.empty() || layer.ffn_norm.empty()) return "a feed-forward part without gate or norm";
   }
@@ -79,6 +77,8 @@ Parts PartsOf(const Weights& weights, GpuModel& model) {
                                                  {&from.down, &to.down}});
     parts.vectors.insert(parts.vectors.end(), {{&from.attn_norm, &to.attn_norm},
                                                {&from.ffn_norm, &to.ffn_norm},
+                                               {&from.q_norm, &to.q_norm},
+                                               {&from.k_norm, &to.k_norm},
                                                {&from.q_bias, &to.q_bias},
                                                {&from.k_bias, &to.k_bias},
                                                {&from.v_bias, &to.v_bias}});

@@ -85,6 +85,12 @@ TEST(GpuEngine, LogitsAndVictimsAreTheCpusWithHeavyHitters) {
                    60, 2);
 }
 
+// What families have beside a llama: norms of heads.
+TEST(GpuEngine, LogitsAndVictimsAreTheCpusOfEveryFamily) {
+  ExpectTheCpusRun({.architecture = "qwen3", .heads = 6, .kv_heads = 2, .head_dim = 32},
+                   F32({.scorer = "h2o", .budget = 20}), 32, kEmulationIsSlow ? 30 : 60, 61);
+}
+
 TEST(GpuEngine, LogitsAndVictimsAreTheCpusByAgeAndByTheLastQuery) {
   ExpectTheCpusRun({}, F32({.scorer = "streaming", .budget = 20}), 64, kEmulationIsSlow ? 30 : 60, 3);
   if (kEmulationIsSlow) return;
@@ -169,8 +175,9 @@ TEST(GpuEngine, LogitsAndVictimsAreTheCpusWhereTheBudgetIsASplit) {
 }
 
 // What a session yields alone and beside others that come and go, bit for bit.
-TEST(GpuEngine, ASessionIsTheSameBesideOthers) {
-  const GpuWorld world({.layers = 1});
+void ExpectTheSameBesideOthers(const TinyModel& model) {
+  SCOPED_TRACE(model.architecture);
+  const GpuWorld world(model);
   const auto engine = world.OpenOrDie(gpu::TableUnderTest(32), KvType::kBf16);
   const ValidSpec policy = world.Policy({.scorer = "h2o", .budget = 20});
   const std::vector<int32_t> tokens = RandomTokens(8, 50, world.model().vocab);
@@ -199,11 +206,16 @@ TEST(GpuEngine, ASessionIsTheSameBesideOthers) {
   };
   EXPECT_EQ(run(false), run(true));
 }
+TEST(GpuEngine, ASessionIsTheSameBesideOthers) {
+  ExpectTheSameBesideOthers({.layers = 1});
+  ExpectTheSameBesideOthers({.architecture = "qwen3", .layers = 1});
+}
 
 // Launches that are replayed are those that would have been made: of sessions that grow past splits, evict, and come
 // and go.
-TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
-  const GpuWorld world({.layers = 1});
+void ExpectTheStepItselfFromARecording(const TinyModel& model) {
+  SCOPED_TRACE(model.architecture);
+  const GpuWorld world(model);
   const std::vector<int32_t> tokens = RandomTokens(9, 40, world.model().vocab);
   int64_t replays = 0;
   const auto run = [&](bool records) {
@@ -233,6 +245,10 @@ TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
   EXPECT_EQ(replays, 0);
   EXPECT_EQ(run(true), launched);
   EXPECT_GT(replays, 25);
+}
+TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
+  ExpectTheStepItselfFromARecording({.layers = 1});
+  ExpectTheStepItselfFromARecording({.architecture = "qwen3", .layers = 1});
 }
 
 // Shapes are numbers of rows, each of which is recorded when it comes the second time.

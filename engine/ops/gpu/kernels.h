@@ -15,47 +15,12 @@
 #include "engine/ops/gpu/anywhere.h"
 #include "engine/ops/gpu/draw_needs.h"
 #include "engine/ops/gpu/linear_splits.h"
+#include "engine/ops/gpu/matrix.h"
 
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 15;
-
-// --- weights -----------------------------------------------------------------------------------------------------
-
-// kFp8 is the cache's alone.
-enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4, kQ4K, kQ6K, kFp8 };
-
-// Columns come in whole blocks of as many; what shares a scale, in quantised types.
-inline constexpr int32_t kWeightBlock = 32;
-inline constexpr int32_t kSuperBlock = 256;  // the same of K types, whose scales have a scale
-
-// W [rows][cols] on the device, row after row; cols is a multiple of kWeightBlock.
-//
-//   F32, F16, BF16   values [rows][cols]
-//   Q8_0             values [rows][cols] int8                      scales [rows][cols / 32] binary16
-//   Q4_0             values [rows][cols / 16][8] bytes: byte j of 16 columns holds code j (low nibble) and code j + 8
-//                    (high), code = value + 8                      scales alike
-//   Q4_K             values as Q4_0, code = 0 .. 15
-//                    scales [rows][cols / 32]: scale (low byte), minimum (high)
-//                    supers [rows][cols / 256]: binary16 d (low half), dmin (high)
-//                    value = d * scale * code - dmin * minimum
-//   Q6_K             values as Q4_0, the low four bits of code + 32
-//                    upper [rows][cols / 16] words: the other two bits of sixteen codes, the first lowest
-//                    scales [rows][cols / 32]: int8 of the first 16 columns (low byte) and of the others (high)
-//                    supers: d                                value = d * scale * code
-//
-// Scales lie apart from codes so that both are read in whole vectors; the file's blocks of 34, 18, 144 and 210 bytes
-// are not aligned to anything.
-struct Matrix {
-  Element type = Element::kF32;
-  int32_t rows = 0;
-  int32_t cols = 0;
-  const void* values = nullptr;
-  const uint16_t* scales = nullptr;
-  const uint32_t* supers = nullptr;
-  const uint32_t* upper = nullptr;
-};
+inline constexpr int32_t kTableVersion = 16;
 
 // --- the cache ---------------------------------------------------------------------------------------------------
 
@@ -193,6 +158,19 @@ struct RmsNormArgs {
   const float* weight = nullptr;  // [n]
   float* y = nullptr;             // [rows][n]
   int32_t n = 0;
+  int32_t rows = 0;
+  float eps = 0;
+};
+
+// The norm of every query head and KV head of a row by itself, in place. d is a multiple of 16 up to kHeadDimMax.
+struct NormHeadsArgs {
+  float* x = nullptr;                   // row t, head j at x + t * stride + j * d, the query heads first; aligned alike
+  int64_t stride = 0;                   // a multiple of 4
+  const float* query_weight = nullptr;  // [d]
+  const float* kv_weight = nullptr;     // [d]
+  int32_t head_dim = 0;
+  int32_t query_heads = 0;
+  int32_t kv_heads = 0;
   int32_t rows = 0;
   float eps = 0;
 };
@@ -526,6 +504,7 @@ struct Table {
 
   void (*embed)(const EmbedArgs&, Stream) = nullptr;
   void (*rms_norm)(const RmsNormArgs&, Stream) = nullptr;
+  void (*norm_heads)(const NormHeadsArgs&, Stream) = nullptr;
   void (*linear_rows)(const LinearArgs&, Stream) = nullptr;  // for the few rows of decode: weights are read once
   void (*linear_rows_together)(const LinearsArgs&, Stream) = nullptr;
   void (*linear_tiles)(const LinearArgs&, Stream) = nullptr;  // for blocks of a prompt
@@ -560,6 +539,7 @@ void Rehearse();
 Error Rehearsed(Shortage* shortage);
 void LaunchEmbed(const EmbedArgs& args, Stream stream);
 void LaunchRmsNorm(const RmsNormArgs& args, Stream stream);
+void LaunchNormHeads(const NormHeadsArgs& args, Stream stream);
 void LaunchLinearRows(const LinearArgs& args, Stream stream);
 void LaunchLinearRowsTogether(const LinearsArgs& args, Stream stream);
 void LaunchLinearTiles(const LinearArgs& args, Stream stream);

@@ -47,6 +47,7 @@ const Table& TableOfTarget() {
                               .between = Between,
                               .embed = LaunchEmbed,
                               .rms_norm = LaunchRmsNorm,
+                              .norm_heads = LaunchNormHeads,
                               .linear_rows = LaunchLinearRows,
                               .linear_rows_together = LaunchLinearRowsTogether,
                               .linear_tiles = LaunchLinearTiles,
