@@ -223,7 +223,7 @@ absl::Status GpuEngine::ReserveAll(const Step& step) {
   EBB_TRY(Grow(row_session_, rows * 4));
   const int64_t room = RoomFor(step);
   EBB_TRY(Grow(x_, room * c.dim * kFloat));
-  EBB_TRY(Grow(normed_, rows * c.dim * kFloat));
+  EBB_TRY(Grow(normed_, room * c.dim * kFloat));
   EBB_TRY(Grow(qkv_, room * (c.heads + 2 * c.kv_heads) * c.head_dim * kFloat));
   EBB_TRY(Grow(attended_, heads * c.head_dim * kFloat));
   EBB_TRY(Grow(gate_, room * c.ffn_dim * kFloat));

@@ -4,7 +4,7 @@
 //   x = embed(tokens)                                                            [T, dim]
 //   for each layer:
 //       q, k, v = Wq h, Wk h, Wv h with h = norm(x)                              [T, (heads + 2 kv_heads) * d]
-//       q, k head by head under norms of their own, where the model has them
+//       q, k head by head under norms of their own, where the model has them; so is what is added to x
 //       store k, v; attend       prompts' blocks: lay; attend_block; attend_merge; observe_block
 //       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x)
 //   logits = Whead norm(x[wanted]); the largest of each, or the largest few, and their mass
@@ -237,6 +237,7 @@ class GpuEngine {
     float* y;
   };
   void Linear(std::initializer_list<Product> products, const float* x, int64_t y_stride, bool add, const Step& step);
+  void AddProduct(const DeviceMatrix& w, const Buffer& from, const GpuMemory& post_norm, const Step& step);
   gpu::RopeArgs Rotation() const;
   float AttentionScale() const;
   void Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step);

@@ -52,6 +52,23 @@ void GpuEngine::Linear(std::initializer_list<Product> products, const float* x, 
   }
 }
 
+// What a part of a layer yields, to x_; under a norm by way of normed_, which nobody reads any more.
+void GpuEngine::AddProduct(const DeviceMatrix& w, const Buffer& from, const GpuMemory& post_norm, const Step& step) {
+  const ModelConfig& c = model_.config;
+  const bool norms = post_norm.bytes() > 0;
+  float* const to = norms ? normed_.as<float>() : x_.as<float>();
+  Linear({{.w = w, .bias = nullptr, .y = to}}, from.as<float>(), c.dim, !norms, step);
+  if (!norms) return;
+  gpu_->table().rms_norm({.x = to,
+                          .weight = post_norm.as<float>(),
+                          .y = x_.as<float>(),
+                          .n = c.dim,
+                          .rows = step.rows,
+                          .eps = c.norm_eps,
+                          .add = 1},
+                         gpu_->stream());
+}
+
 gpu::RopeArgs GpuEngine::Rotation() const {
   return {.turns = model_.turns.as<uint64_t>(),
           .rotary_dims = model_.config.rotary_dims,
@@ -115,7 +132,7 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
   attend.cache.slots_max = step.slots_max;
   table.attend(attend, gpu_->stream());
   if (!step.decodes()) AttendBlocks(attend, step);
-  Linear({{.w = w.o, .bias = nullptr, .y = x_.as<float>()}}, attended_.as<float>(), c.dim, true, step);
+  AddProduct(w.o, attended_, w.post_attn_norm, step);
 }
 
 // The rest of the step's rows. `attend` as of those before them.
@@ -152,7 +169,7 @@ void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) {
                   .y = gate_.as<float>(),
                   .n = int64_t{step.rows} * c.ffn_dim},
                  gpu_->stream());
-  Linear({{.w = w.down, .bias = nullptr, .y = x_.as<float>()}}, gate_.as<float>(), c.dim, true, step);
+  AddProduct(w.down, gate_, w.post_ffn_norm, step);
 }
 
 // Rows of neighbours are one launch each: a prompt's logits are few, a decode step's rows lie side by side.

@@ -36,7 +36,6 @@ std::string WhatIsMissing(const ModelConfig& c, const Weights& w) {
   if (!w.embedding_norm.empty() || !w.output_norm_bias.empty() || !w.output_bias.empty())
     return "biased norms or heads";
   for (const LayerWeights& layer : w.layers) {
-    if (!layer.post_attn_norm.empty() || !layer.post_ffn_norm.empty()) return "norms of what a layer adds";
     if (!layer.o_bias.empty() || !layer.up_bias.empty() || !layer.down_bias.empty()) return "biases past q, k and v";
     if (layer.gate.empty() || layer.ffn_norm.empty()) return "a feed-forward part without gate or norm";
   }
@@ -79,6 +78,8 @@ Parts PartsOf(const Weights& weights, GpuModel& model) {
                                                {&from.ffn_norm, &to.ffn_norm},
                                                {&from.q_norm, &to.q_norm},
                                                {&from.k_norm, &to.k_norm},
+                                               {&from.post_attn_norm, &to.post_attn_norm},
+                                               {&from.post_ffn_norm, &to.post_ffn_norm},
                                                {&from.q_bias, &to.q_bias},
                                                {&from.k_bias, &to.k_bias},
                                                {&from.v_bias, &to.v_bias}});
@@ -165,10 +166,10 @@ std::vector<gpu::LinearArgs> GpuModel::Products() const {
     add(layer.q, layer.q_bias, qkv, 0);
     add(layer.k, layer.k_bias, qkv, 0);
     add(layer.v, layer.v_bias, qkv, 0);
-    add(layer.o, {}, config.dim, 1);
+    add(layer.o, {}, config.dim, layer.post_attn_norm.bytes() > 0 ? 0 : 1);
     add(layer.gate, {}, config.ffn_dim, 0);
     add(layer.up, {}, config.ffn_dim, 0);
-    add(layer.down, {}, config.dim, 1);
+    add(layer.down, {}, config.dim, layer.post_ffn_norm.bytes() > 0 ? 0 : 1);
   }
   return products;
 }

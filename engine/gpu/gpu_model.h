@@ -17,7 +17,8 @@ namespace ebb {
 struct GpuModel {
   struct Layer {
     GpuMemory attn_norm = {}, ffn_norm = {};  // [dim] floats
-    GpuMemory q_norm = {}, k_norm = {};           // [head_dim] of every head; no bytes where the model has none
+    // Of every head [head_dim], and of what a part of the layer adds [dim]; no bytes where the model has none.
+    GpuMemory q_norm = {}, k_norm = {}, post_attn_norm = {}, post_ffn_norm = {};
     DeviceMatrix q = {}, k = {}, v = {}, o = {};  // see LayerWeights
     DeviceMatrix gate = {}, up = {}, down = {};
     GpuMemory q_bias = {}, k_bias = {}, v_bias = {};  // floats; no bytes where the model has none

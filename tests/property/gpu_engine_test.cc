@@ -85,10 +85,12 @@ TEST(GpuEngine, LogitsAndVictimsAreTheCpusWithHeavyHitters) {
                    60, 2);
 }
 
-// What families have beside a llama: norms of heads.
+// What families have beside a llama: norms of heads, norms of what a layer adds, a scale of embeddings, GELU.
 TEST(GpuEngine, LogitsAndVictimsAreTheCpusOfEveryFamily) {
   ExpectTheCpusRun({.architecture = "qwen3", .heads = 6, .kv_heads = 2, .head_dim = 32},
                    F32({.scorer = "h2o", .budget = 20}), 32, kEmulationIsSlow ? 30 : 60, 61);
+  ExpectTheCpusRun({.architecture = "gemma3", .kv_heads = 1}, F32({.scorer = "tova", .budget = 20}), 64,
+                   kEmulationIsSlow ? 30 : 60, 62);
 }
 
 TEST(GpuEngine, LogitsAndVictimsAreTheCpusByAgeAndByTheLastQuery) {
@@ -208,7 +210,7 @@ void ExpectTheSameBesideOthers(const TinyModel& model) {
 }
 TEST(GpuEngine, ASessionIsTheSameBesideOthers) {
   ExpectTheSameBesideOthers({.layers = 1});
-  ExpectTheSameBesideOthers({.architecture = "qwen3", .layers = 1});
+  ExpectTheSameBesideOthers({.architecture = "gemma3", .layers = 1});
 }
 
 // Launches that are replayed are those that would have been made: of sessions that grow past splits, evict, and come
@@ -248,7 +250,7 @@ void ExpectTheStepItselfFromARecording(const TinyModel& model) {
 }
 TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
   ExpectTheStepItselfFromARecording({.layers = 1});
-  ExpectTheStepItselfFromARecording({.architecture = "qwen3", .layers = 1});
+  ExpectTheStepItselfFromARecording({.architecture = "gemma3", .layers = 1});
 }
 
 // Shapes are numbers of rows, each of which is recorded when it comes the second time.

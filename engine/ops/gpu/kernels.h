@@ -152,7 +152,8 @@ struct EmbedArgs {
   int32_t rows = 0;
 };
 
-// y = x / sqrt(mean(x^2) + eps) * weight, row by row; y may be x. n is a multiple of 4; all are 16-byte aligned.
+// y = x / sqrt(mean(x^2) + eps) * weight, or y += , row by row; y may be x. n is a multiple of 4; all are 16-byte
+// aligned.
 struct RmsNormArgs {
   const float* x = nullptr;       // [rows][n]
   const float* weight = nullptr;  // [n]
@@ -160,6 +161,7 @@ struct RmsNormArgs {
   int32_t n = 0;
   int32_t rows = 0;
   float eps = 0;
+  int32_t add = 0;
 };
 
 // The norm of every query head and KV head of a row by itself, in place. d is a multiple of 16 up to kHeadDimMax.

@@ -21,24 +21,29 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(GpuRmsNorm, EqualsFloat64AtEverySize) {
   for (const int32_t n : {32, 96, 256, 1000, 4096, 4100, 17000}) {  // kept in registers in part, too
-    constexpr int32_t kRows = 3;
-    const std::vector<float> x = RandomFloats(1, n, int64_t{kRows} * n, 3);
-    const std::vector<float> weight = RandomFloats(2, n, n);
-    const std::vector<float> y = OnEachTarget([&](const Table& table) {
-      std::vector<float> out(x.size());
-      Mirror mirror(table);
-      float* const to = mirror.In(out);
-      table.rms_norm({.x = mirror.In(x), .weight = mirror.In(weight), .y = to, .n = n, .rows = kRows, .eps = 1e-5F},
-                     mirror.stream());
-      mirror.Out(to, out);
-      return out;
-    });
-    for (int32_t row = 0; row < kRows; ++row) {
-      double squares = 0;
-      for (int32_t i = 0; i < n; ++i) squares += std::pow(x[row * n + i], 2.0);
-      for (int32_t i = 0; i < n; ++i) {
-        const double expected = x[row * n + i] / std::sqrt(squares / n + 1e-5F) * weight[i];
-        ASSERT_NEAR(y[row * n + i], expected, 1e-6 * std::abs(expected)) << n;
+    for (const int32_t add : {0, 1}) {
+      constexpr int32_t kRows = 3;
+      const std::vector<float> x = RandomFloats(1, n, int64_t{kRows} * n, 3);
+      const std::vector<float> weight = RandomFloats(2, n, n);
+      const std::vector<float> before = RandomFloats(3, n, int64_t{kRows} * n);
+      const std::vector<float> y = OnEachTarget([&](const Table& table) {
+        std::vector<float> out = before;
+        Mirror mirror(table);
+        float* const to = mirror.In(out);
+        table.rms_norm(
+            {.x = mirror.In(x), .weight = mirror.In(weight), .y = to, .n = n, .rows = kRows, .eps = 1e-5F, .add = add},
+            mirror.stream());
+        mirror.Out(to, out);
+        return out;
+      });
+      for (int32_t row = 0; row < kRows; ++row) {
+        double squares = 0;
+        for (int32_t i = 0; i < n; ++i) squares += std::pow(x[row * n + i], 2.0);
+        for (int32_t i = 0; i < n; ++i) {
+          const double norm = x[row * n + i] / std::sqrt(squares / n + 1e-5F) * weight[i];
+          const double was = add != 0 ? before[row * n + i] : 0;
+          ASSERT_NEAR(y[row * n + i], was + norm, 1e-6 * (std::abs(norm) + std::abs(was))) << n;
+        }
       }
     }
   }
