@@ -245,6 +245,7 @@ absl::Status GpuEngine::ReserveAll(const Step& step) {
     EBB_TRY(Grow(laid_kv_, strips * gpu::kStripSlots * 2 * row_bytes));
     EBB_TRY(Grow(laid_position_, strips * gpu::kStripSlots * 4));
     EBB_TRY(Grow(laid_earliest_, strips * 4));
+    EBB_TRY(Grow(laid_latest_, strips * 4));
   }
   EBB_TRY(Grow(logits_, wanted * c.vocab * kFloat));
   EBB_TRY(Grow(next_, wanted * 4));
@@ -447,7 +448,9 @@ void GpuEngine::Launch(const Step& step) {
   if (step.likens) table.likeness({.cache = cache}, gpu_->stream());
   if (step.draws) table.chance({.cache = cache}, gpu_->stream());
   if (step.measures) {
-    table.loss({.cache = cache, .group = c.group(), .rope = Rotation(), .scale = AttentionScale()}, gpu_->stream());
+    table.loss(
+        {.cache = cache, .group = c.group(), .rope = Rotation(0), .scale = AttentionScale(), .cap = c.attention_cap},
+        gpu_->stream());
   }
   table.evict({.cache = cache}, gpu_->stream());
 }

@@ -238,7 +238,7 @@ class GpuEngine {
   };
   void Linear(std::initializer_list<Product> products, const float* x, int64_t y_stride, bool add, const Step& step);
   void AddProduct(const DeviceMatrix& w, const Buffer& from, const GpuMemory& post_norm, const Step& step);
-  gpu::RopeArgs Rotation() const;
+  gpu::RopeArgs Rotation(int32_t layer) const;
   float AttentionScale() const;
   void Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step);
   void AttendBlocks(gpu::AttendArgs attend, const Step& step) const;
@@ -264,10 +264,10 @@ class GpuEngine {
   Buffer sessions_ = {}, tokens_ = {}, row_session_ = {};
   Buffer x_ = {}, normed_ = {}, qkv_ = {}, attended_ = {}, gate_ = {}, up_ = {};  // [T, ...] floats
   Buffer rounded_ = {};  // [T, ...] in BF16, of prompts' blocks what a library multiplies next
-  Buffer linear_partial_ = {}, linear_arrived_ = {};                             // LinearArgs
-  Buffer attend_arrived_ = {};                                                   // AttendArgs
-  Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};     // AttendArgs
-  Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};  // BlockArgs
+  Buffer linear_partial_ = {}, linear_arrived_ = {};                                                // LinearArgs
+  Buffer attend_arrived_ = {};                                                                      // AttendArgs
+  Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};                        // AttendArgs
+  Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {}, laid_latest_ = {};  // BlockArgs
   Buffer logits_ = {}, next_ = {};                   // [rows wanted, vocab] floats, [rows wanted]
   Buffer greedy_parts_ = {}, greedy_arrived_ = {};   // GreedyArgs
   Buffer largest_ = {}, largest_scratch_ = {};       // LargestArgs

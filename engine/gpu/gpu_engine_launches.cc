@@ -69,8 +69,8 @@ void GpuEngine::AddProduct(const DeviceMatrix& w, const Buffer& from, const GpuM
                          gpu_->stream());
 }
 
-gpu::RopeArgs GpuEngine::Rotation() const {
-  return {.turns = model_.turns.as<uint64_t>(),
+gpu::RopeArgs GpuEngine::Rotation(int32_t layer) const {
+  return {.turns = model_.turns.as<uint64_t>() + model_.rope.first_pair(layer),
           .rotary_dims = model_.config.rotary_dims,
           .halves = model_.config.rope_pairs == RopePairs::kHalves ? 1 : 0};
 }
@@ -117,8 +117,10 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
   gpu::AttendArgs attend = {.cache = cache,
                             .layer = index,
                             .group = c.group(),
-                            .rope = Rotation(),
+                            .rope = Rotation(index),
                             .scale = AttentionScale(),
+                            .cap = c.attention_cap,
+                            .window = model_.rope.window(index) > 0 ? model_.rope.window(index) : INT32_MAX,
                             .q = q,
                             .q_stride = stride,
                             .splits = gpu::SplitsOf(step.slots_max, gpu::kSplitSlots),
@@ -150,7 +152,8 @@ void GpuEngine::AttendBlocks(gpu::AttendArgs attend, const Step& step) const {
                                 .q = laid_q_.as<uint32_t>(),
                                 .kv = laid_kv_.as<uint32_t>(),
                                 .position = laid_position_.as<int32_t>(),
-                                .earliest = laid_earliest_.as<int32_t>()};
+                                .earliest = laid_earliest_.as<int32_t>(),
+                                .latest = laid_latest_.as<int32_t>()};
   table.lay(block, gpu_->stream());
   table.attend_block(block, gpu_->stream());
   table.attend_merge(attend, gpu_->stream());
@@ -197,6 +200,9 @@ void GpuEngine::Head(const Step& step) const {
                      .partial = linear_partial_.as<float>(),
                      .arrived = linear_arrived_.as<int32_t>()},
                     gpu_->stream());
+  if (c.logit_cap > 0) {
+    table.cap({.x = logits_.as<float>(), .n = int64_t{wanted} * c.vocab, .cap = c.logit_cap}, gpu_->stream());
+  }
   table.greedy({.logits = logits_.as<float>(),
                 .vocab = c.vocab,
                 .rows = wanted,

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "engine/ops.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -21,8 +20,6 @@ std::string WhatIsMissing(const ModelConfig& c, const Weights& w) {
   if (c.positions != PositionKind::kRope) return "positions other than RoPE";
   if (c.experts > 0) return "experts";
   if (c.parallel_residual) return "a feed-forward part beside attention";
-  if (!c.windows.empty()) return "sliding windows";
-  if (c.attention_cap > 0 || c.logit_cap > 0) return "soft caps";
   if (c.activation == Activation::kRelu) return "the activation ReLU";
   if (c.head_dim % 16 != 0 || c.head_dim > gpu::kHeadDimMax) {
     return absl::StrFormat("heads of %d components (a multiple of 16 up to %d)", c.head_dim, gpu::kHeadDimMax);
@@ -118,8 +115,8 @@ absl::StatusOr<GpuModel> GpuModel::Upload(const Gpu& gpu, const ModelConfig& con
     if (tensor->empty()) continue;
     EBB_ASSIGN(*to, copies.Upload(tensor->data, tensor->name));
   }
-  const Rope rope = MakeRope(config);
-  EBB_ASSIGN(model.turns, gpu.Upload(std::span(rope.turns), "angles"));
+  model.rope = MakeRope(config);
+  EBB_ASSIGN(model.turns, gpu.Upload(std::span<const uint64_t>(model.rope.turns), "angles"));
   EBB_TRY(gpu.Wait());
   return model;
 }
@@ -150,8 +147,8 @@ absl::StatusOr<GpuModel> GpuModel::Random(const Gpu& gpu, const ModelConfig& con
     EBB_TRY(matrix(config.ffn_dim, config.dim, to.up));
     EBB_TRY(matrix(config.dim, config.ffn_dim, to.down));
   }
-  const Rope rope = MakeRope(config);
-  EBB_ASSIGN(model.turns, gpu.Upload(std::span(rope.turns), "angles"));
+  model.rope = MakeRope(config);
+  EBB_ASSIGN(model.turns, gpu.Upload(std::span<const uint64_t>(model.rope.turns), "angles"));
   EBB_TRY(gpu.Wait());
   return model;
 }

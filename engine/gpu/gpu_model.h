@@ -11,6 +11,7 @@
 #include "engine/gpu/device_matrix.h"
 #include "engine/gpu/gpu.h"
 #include "engine/model/architecture.h"
+#include "engine/ops.h"
 
 namespace ebb {
 
@@ -41,7 +42,8 @@ struct GpuModel {
   std::optional<DeviceMatrix> output = {};  // absent: the embedding
   GpuMemory output_norm = {};               // [dim]
   std::vector<Layer> layers = {};
-  GpuMemory turns = {};  // [rotary_dims / 2] RopeArgs.turns
+  Rope rope = {};
+  GpuMemory turns = {};  // Rope.turns
   int64_t bytes = 0;     // of all matrices
 
   // Of all layers, in the order of a step: weights, biases, and what stands behind a row of y. Without rows.

@@ -38,7 +38,6 @@ struct GoldenRefusal {
 };
 const std::map<std::string, GoldenRefusal> kRefused = {
     {"bloom.f32", {"UNSUPPORTED_MODEL_FEATURE", "layer norms"}},
-    {"gemma3.f32", {"UNSUPPORTED_MODEL_FEATURE", "sliding windows"}},
     {"gpt2.f32", {"UNSUPPORTED_MODEL_FEATURE", "layer norms"}},
     {"gptneox-seq.f32", {"UNSUPPORTED_MODEL_FEATURE", "layer norms"}},
     {"gptneox.f32", {"UNSUPPORTED_MODEL_FEATURE", "layer norms"}},

@@ -91,6 +91,21 @@ TEST(GpuEngine, LogitsAndVictimsAreTheCpusOfEveryFamily) {
                    F32({.scorer = "h2o", .budget = 20}), 32, kEmulationIsSlow ? 30 : 60, 61);
   ExpectTheCpusRun({.architecture = "gemma3", .kv_heads = 1}, F32({.scorer = "tova", .budget = 20}), 64,
                    kEmulationIsSlow ? 30 : 60, 62);
+  ExpectTheCpusRun({.architecture = "gemma2", .heads = 6, .kv_heads = 3}, F32({.scorer = "h2o", .budget = 20}), 32,
+                   kEmulationIsSlow ? 30 : 60, 63);
+}
+
+// Layers that see the newest tokens alone, with frequencies of their own, beside one that sees all.
+TEST(GpuEngine, LogitsAreTheCpusWithSlidingWindows) {
+  constexpr int32_t kPast = gpu::kSplitSlotsMax + 20;  // the first split is out of sight by the end
+  const PolicySpec full = F32({.scorer = "full"});
+  ExpectTheCpusRun({.window = 9}, full, 32, kEmulationIsSlow ? 30 : kPast, 71);
+  if (kEmulationIsSlow) return;
+  ExpectTheCpusRun({.architecture = "gemma3", .layers = 3, .window = 9, .window_pattern = 3}, full, 64, 90, 72);
+  ExpectTheCpusRun({.architecture = "gemma2", .window = 9, .window_pattern = 2}, full, 32, 60, 73);
+  PolicySpec rounded = full;
+  rounded.kv_type = KvType::kBf16;
+  ExpectTheCpusRun({.architecture = "gemma3", .window = 9}, rounded, 32, kPast, 74);
 }
 
 TEST(GpuEngine, LogitsAndVictimsAreTheCpusByAgeAndByTheLastQuery) {
@@ -428,8 +443,9 @@ TEST(GpuEngine, RefusesWhatTheDeviceDoesNotDo) {
   EXPECT_EQ(reason({.scorer = "h2o", .budget = 64, .kv_type = KvType::kF16}), "GPU_POLICY_UNSUPPORTED");
 
   const GpuWorld windows({.window = 16});
-  EXPECT_EQ(GetRefusal(windows.Open(gpu::TableUnderTest(32), {.arena_bytes = 1 << 20}).status()).reason,
-            "UNSUPPORTED_MODEL_FEATURE");
+  const auto near = windows.OpenOrDie(gpu::TableUnderTest(32));
+  EXPECT_EQ(GetRefusal(near->OpenSession(windows.Policy(F32({.scorer = "h2o", .budget = 64})), 16).status()).reason,
+            "GPU_POLICY_UNSUPPORTED");
   const GpuWorld narrow({.heads = 8, .kv_heads = 8, .head_dim = 8});
   EXPECT_EQ(GetRefusal(narrow.Open(gpu::TableUnderTest(32), {.arena_bytes = 1 << 20}).status()).reason,
             "UNSUPPORTED_MODEL_FEATURE");

@@ -24,6 +24,7 @@ struct BlockLane {
   int32_t words = 0;                  // of a strip's K, and as many of its V
   const int32_t* position = nullptr;  // [LaidStrips * kStripSlots]
   const int32_t* earliest = nullptr;  // [LaidStrips]
+  const int32_t* latest = nullptr;    // [LaidStrips]
   const uint32_t* kv = nullptr;
   const uint32_t* q = nullptr;
   int32_t tile_words = 0;  // of q
@@ -51,6 +52,7 @@ EBB_DEVICE BlockLane LaneOf(const BlockArgs& args, int32_t session, int32_t head
   l.words = kTerms * l.units * kTeam * 4;
   l.position = args.position + strip * kStripSlots;
   l.earliest = args.earliest + strip;
+  l.latest = args.latest + strip;
   l.kv = args.kv + strip * 2 * l.words;
   l.tile_words = l.words + 2 * kLaidRows;
   l.q = LaidQueries(args, session, head, l.tile_words);

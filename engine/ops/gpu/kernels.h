@@ -218,6 +218,13 @@ struct ActivateArgs {
   int64_t n = 0;
 };
 
+// x = cap * tanh(x / cap), n floats.
+struct CapArgs {
+  float* x = nullptr;
+  int64_t n = 0;
+  float cap = 0;
+};
+
 // As engine/ops.h, Rope: pair i turns by position * turns[i] * 2^-64 turns. Of halves, rotary_dims is a multiple of 16.
 struct RopeArgs {
   const uint64_t* turns = nullptr;  // [rotary_dims / 2]
@@ -252,8 +259,8 @@ struct StoreArgs {
 
 // Attention of every row over its session's lanes of one layer, split by split:
 //
-//   logit[t, h, g, s] = scale * R(position of t) q[t, h, g] . R(position[s]) k[s], -inf where position[s] is that of a
-//                       later token or of none
+//   logit[t, h, g, s] = scale * R(position of t) q[t, h, g] . R(position[s]) k[s], under a cap cap * tanh(logit / cap);
+//                       -inf where position[s] is that of a later token, of one before the window, or of none
 //   of split c        peak = max over its slots, weight = sum of e^(logit - peak), sums = sum of e^(logit - peak) v
 //
 // Of caches in BF16 or bytes q, k and v are finite; else what is multiplied by them may be NaN where infinity would do.
@@ -277,7 +284,9 @@ struct AttendArgs {
   int32_t group = 0;  // G, 1 .. kGroupMax
   RopeArgs rope = {};
   float scale = 0;
-  const float* q = nullptr;  // row t, query head j at q + t * q_stride + j * d, unrotated
+  float cap = 0;               // 0: none
+  int32_t window = INT32_MAX;  // positions that a row sees, the newest, its own among them
+  const float* q = nullptr;    // row t, query head j at q + t * q_stride + j * d, unrotated
   int64_t q_stride = 0;
   int32_t splits = 0;  // SplitsOf(slots_max, split_slots)
   int32_t split_slots = kSplitSlots;
@@ -300,7 +309,8 @@ struct AttendArgs {
 //   kv        of each session [H][LaidStrips][2][terms][d / 16][32][4] words, one session behind the other: K, rotated,
 //             and V of kStripSlots slots; zeros where a slot is free
 //   position  [H][LaidStrips * kStripSlots] alike: INT32_MAX where a slot is free, which no row sees
-//   earliest  [H][LaidStrips] alike: the first position there, INT32_MAX where all are free
+//   earliest  [H][LaidStrips] alike: the first position there, INT32_MAX where all are free; and
+//   latest    alike the last, -1
 //
 // A word is two BF16. With K and V in BF16 or bytes there is one term: what is multiplied is rounded. F32 and F16 take
 // three that add up to the number, so that a product is as good as one of floats.
@@ -320,6 +330,7 @@ struct BlockArgs {
   uint32_t* kv = nullptr;
   int32_t* position = nullptr;
   int32_t* earliest = nullptr;
+  int32_t* latest = nullptr;
 };
 
 // Seats the step's tokens in the lowest-numbered free slots of every lane, in token order, with scores of 0.
@@ -367,7 +378,8 @@ struct ReduceArgs {
 // Of sessions that ask, what leaves each lane with those whom Evict will free (policies/caote.h, MeasureEviction), on
 // the attention that the session's newest token pays:
 //
-//   a[j] = mean over G of the softmax over live slots of scale * R(newest) q . R(position[j]) k[j]
+//   a[j] = mean over G of the softmax over the slots that it sees of scale * R(newest) q . R(position[j]) k[j], or of
+//          what a cap makes of that
 //   X' = sum of a[j] v[j] / sum of a[j] over those who stay
 //   mass = sum of a[j],  error = |sum of a[j] (v[j] - X')| over those who leave,  output = |X|
 //
@@ -377,6 +389,8 @@ struct LossArgs {
   int32_t group = 0;  // G
   RopeArgs rope = {};
   float scale = 0;
+  float cap = 0;
+  int32_t window = INT32_MAX;
 };
 
 // Frees `drop` slots of every lane: the smallest scores between sinks and recent tokens; NaN leaves first, of equal
@@ -525,6 +539,7 @@ struct Table {
   void (*chance)(const ChanceArgs&, Stream) = nullptr;
   void (*loss)(const LossArgs&, Stream) = nullptr;
   void (*evict)(const EvictArgs&, Stream) = nullptr;
+  void (*cap)(const CapArgs&, Stream) = nullptr;
   void (*greedy)(const GreedyArgs&, Stream) = nullptr;
   void (*largest)(const LargestArgs&, Stream) = nullptr;
   void (*mass)(const MassArgs&, Stream) = nullptr;
@@ -566,6 +581,7 @@ void LaunchLikeness(const LikenessArgs& args, Stream stream);
 void LaunchChance(const ChanceArgs& args, Stream stream);
 void LaunchLoss(const LossArgs& args, Stream stream);
 void LaunchEvict(const EvictArgs& args, Stream stream);
+void LaunchCap(const CapArgs& args, Stream stream);
 void LaunchGreedy(const GreedyArgs& args, Stream stream);
 void LaunchLargest(const LargestArgs& args, Stream stream);
 void LaunchMass(const MassArgs& args, Stream stream);

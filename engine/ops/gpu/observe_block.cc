@@ -108,6 +108,13 @@ EBB_DEVICE void ObserveTile(const BlockLane& l, SlotsSoFar<S>& s, const Vector16
       }
     }
   }
+  if (l.a->cap > 0) {
+    EBB_UNROLL
+    for (int32_t i = 0; i < S::kStrips * 8; ++i) {
+      float& logit = logits[i / 8][i / 4 % 2][i % 4];
+      if (logit != MinusInfinity()) logit = Capped(logit, l.a->cap);  // else no row sees the slot
+    }
+  }
   if (differ) {
     EBB_UNROLL
     for (int32_t i = 0; i < 4; ++i) {
@@ -115,7 +122,7 @@ EBB_DEVICE void ObserveTile(const BlockLane& l, SlotsSoFar<S>& s, const Vector16
       EBB_UNROLL
       for (int32_t slot = 0; slot < S::kSlots; ++slot) {
         float& logit = logits[slot / 2][i / 2][2 * (slot % 2) + i % 2];
-        if (s.position[slot] > at) logit = MinusInfinity();
+        if (s.position[slot] > at || s.position[slot] <= at - l.a->window) logit = MinusInfinity();
       }
     }
   }
@@ -250,8 +257,9 @@ ObserveSlots(BlockArgs args) {
       bool differ = false;
       EBB_UNROLL
       for (int32_t i = 0; i < S::kSlots; ++i) {
-        mask[i] = s.position[i] > newest ? MinusInfinity() : 0.0F;
-        differ |= s.position[i] > oldest && s.position[i] <= newest;
+        const bool is_seen = s.position[i] <= newest && s.position[i] > oldest - a.window;
+        mask[i] = is_seen ? 0.0F : MinusInfinity();
+        differ |= is_seen && (s.position[i] > oldest || s.position[i] <= newest - a.window);
       }
       for (int32_t tile = 0; tile < tiles; ++tile) {
         ObserveTile<S>(l, s, q + tile * tile_vectors, mask, differ, stage * kRows + tile * kLaidRows, counted);

@@ -66,6 +66,7 @@ const Table& TableOfTarget() {
                               .chance = LaunchChance,
                               .loss = LaunchLoss,
                               .evict = LaunchEvict,
+                              .cap = LaunchCap,
                               .greedy = LaunchGreedy,
                               .largest = LaunchLargest,
                               .mass = LaunchMass,
