@@ -125,9 +125,9 @@ absl::Status GpuEngine::Rehearse() {
       Step step;
       step.rows = single + kBlock;
       step.single = single;
-      step.sessions.resize(static_cast<size_t>(single) + 1);
+      for (auto& sessions : step.sessions.of) sessions.resize(static_cast<size_t>(single) + 1);
       for (int32_t row = 0; row < single; ++row) step.wanted.push_back(row);
-      step.slots_max = step.block_slots_max = kSlots;
+      step.slots_max.of = step.block_slots_max.of = {kSlots, kSlots};
       step.block_tokens_max = kBlock;
       step.largest = std::min(gpu::kLargestMax, model_.config.vocab);
       step.tracks_modified = model_.config.group();

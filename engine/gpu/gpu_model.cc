@@ -1,5 +1,6 @@
 #include "engine/gpu/gpu_model.h"
 
+#include <algorithm>
 #include <iterator>
 #include <span>
 #include <string>
@@ -20,6 +21,8 @@ std::string WhatIsMissing(const ModelConfig& c, const Weights& w) {
   if (c.positions != PositionKind::kRope) return "positions other than RoPE";
   if (c.experts > 0) return "experts";
   if (c.parallel_residual) return "a feed-forward part beside attention";
+  const auto other_window = [&](int32_t window) { return window > 0 && window != std::ranges::max(c.windows); };
+  if (std::ranges::any_of(c.windows, other_window)) return "windows of unequal size";
   if (c.activation == Activation::kRelu) return "the activation ReLU";
   if (c.head_dim % 16 != 0 || c.head_dim > gpu::kHeadDimMax) {
     return absl::StrFormat("heads of %d components (a multiple of 16 up to %d)", c.head_dim, gpu::kHeadDimMax);

@@ -54,7 +54,7 @@ void LayByAge(GpuEngine& engine, const GpuSession& from, GpuSession& to) {
     const auto pages = [&](const GpuSession& session) {
       return session.pages().subspan(static_cast<size_t>(lane) * lane_pages, lane_pages);
     };
-    for (size_t i = 0; i < lane_pages; ++i) {
+    for (size_t i = 0; i < lane_pages && pages(from)[i] >= 0; ++i) {
       const std::byte* const page = engine.page(pages(from)[i]);
       EBB_CHECK(engine.gpu().CopyOut(page, std::span(lay).subspan(i * page_bytes, page_bytes)).ok());
     }
@@ -77,13 +77,14 @@ void LayByAge(GpuEngine& engine, const GpuSession& from, GpuSession& to) {
         std::copy_n(lay.begin() + place(order[slot]), part.bytes, laid.begin() + place(slot));
       }
     }
-    for (size_t i = 0; i < lane_pages; ++i) {
+    for (size_t i = 0; i < lane_pages && pages(to)[i] >= 0; ++i) {
       const auto page = std::span<const std::byte>(laid).subspan(i * page_bytes, page_bytes);
       EBB_CHECK(engine.gpu().CopyIn(page, engine.page(pages(to)[i])).ok());
     }
   }
-  const auto tokens = static_cast<int32_t>(from.live() + from.evicted());
-  EBB_CHECK(to.Seat(seats, {.tokens = tokens, .live = from.live(), .slots = from.live()}).ok());
+  GpuProgress at = {.tokens = static_cast<int32_t>(from.live() + from.evicted())};
+  for (const GpuSight sight : kGpuSights) at.live[sight] = at.slots[sight] = from.live(sight);
+  EBB_CHECK(to.Seat(seats, at).ok());
   EBB_CHECK(engine.gpu().Wait().ok());
 }
 
@@ -143,6 +144,8 @@ TEST(GpuInPlace, EqualsFreshlyCompactedCache) {
   ExpectInPlaceIsCompacted({}, F32({.scorer = "h2o", .budget = 20, .reduction = Reduction::kUnion}), 64, 73);
   ExpectInPlaceIsCompacted({}, F32({.scorer = "h2o", .budget = 20, .modifier = Modifier::kCaote}), 32, 74);
   ExpectInPlaceIsCompacted({}, F32({.scorer = "keydiff", .budget = 20, .recent = 4}), 64, 75);
+  ExpectInPlaceIsCompacted({.architecture = "gemma3", .layers = 3, .window = 15, .window_pattern = 3},
+                           F32({.scorer = "h2o", .budget = 20}), 32, 76);
 }
 
 }  // namespace

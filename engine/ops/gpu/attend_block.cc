@@ -33,12 +33,13 @@ constexpr int32_t kThreads = 128;
 constexpr int32_t kTeams = kThreads / kTeam;
 constexpr float kLog2E = 1.44269504F;
 
-// kWhole: kUnits is how many there are, not just a limit.
-template <int32_t kTermsOf, int32_t kUnitsOf, bool kIsWhole>
+// kWhole: kUnits is how many there are, not just a limit. kPlain: no row has a window, and no logit a cap.
+template <int32_t kTermsOf, int32_t kUnitsOf, bool kIsWhole, bool kIsPlain>
 struct Shape {
   static constexpr int32_t kTerms = kTermsOf;
   static constexpr int32_t kUnits = kUnitsOf;
   static constexpr bool kWhole = kIsWhole;
+  static constexpr bool kPlain = kIsPlain;
   static constexpr bool kStaged = kTerms == 1;
   static constexpr int32_t kTiles = kStaged && kUnits <= 8 ? 2 : 1;  // of kLaidRows, of a team: as registers allow
   static constexpr int32_t kTeamRows = kTiles * kLaidRows;
@@ -72,7 +73,7 @@ struct RowsSoFar {
 // What logits begin as: -inf in a column that no row of the team may see. Whether rows differ in what they may see of
 // this thread's columns.
 template <typename S>
-EBB_DEVICE bool MaskColumns(const RowsSoFar<S>& r, const int32_t* position, int32_t window,
+EBB_DEVICE bool MaskColumns(const BlockLane& l, const RowsSoFar<S>& r, const int32_t* position,
                             float (&p)[S::kTiles][2 * S::kStrips][4]) {
   bool differ = false;
   EBB_UNROLL
@@ -80,9 +81,9 @@ EBB_DEVICE bool MaskColumns(const RowsSoFar<S>& r, const int32_t* position, int3
     EBB_UNROLL
     for (int32_t j = 0; j < 2; ++j) {
       const int32_t at = position[8 * n + 2 * (ThreadIndex() % 4) + j];
-      const bool is_seen = at <= r.newest && at > r.oldest - window;
+      const bool is_seen = at <= r.newest && !IsBehind<S::kPlain>(l, at, r.oldest);
       const float mask = is_seen ? 0.0F : MinusInfinity();
-      differ |= is_seen && (at > r.oldest || at <= r.newest - window);
+      differ |= is_seen && (at > r.oldest || IsBehind<S::kPlain>(l, at, r.newest));
       EBB_UNROLL
       for (int32_t tile = 0; tile < S::kTiles; ++tile) p[tile][n][j] = p[tile][n][2 + j] = mask;
     }
@@ -92,7 +93,7 @@ EBB_DEVICE bool MaskColumns(const RowsSoFar<S>& r, const int32_t* position, int3
 
 // What MaskColumns leaves to each row. `query`: of the team's rows.
 template <typename S>
-EBB_DEVICE void MaskRows(const int32_t* position, const int32_t* query, int32_t window,
+EBB_DEVICE void MaskRows(const BlockLane& l, const int32_t* position, const int32_t* query,
                          float (&p)[S::kTiles][2 * S::kStrips][4]) {
   EBB_UNROLL
   for (int32_t tile = 0; tile < S::kTiles; ++tile) {
@@ -104,7 +105,7 @@ EBB_DEVICE void MaskRows(const int32_t* position, const int32_t* query, int32_t 
         EBB_UNROLL
         for (int32_t j = 0; j < 2; ++j) {
           const int32_t at = position[8 * n + 2 * (ThreadIndex() % 4) + j];
-          if (at > row || at <= row - window) p[tile][n][2 * half + j] = MinusInfinity();
+          if (at > row || IsBehind<S::kPlain>(l, at, row)) p[tile][n][2 * half + j] = MinusInfinity();
         }
       }
     }
@@ -169,11 +170,11 @@ EBB_DEVICE void AttendStage(const BlockLane& l, RowsSoFar<S>& r, const Vector16*
                             const int32_t* query) {
   const int32_t units = UnitsOf<S::kUnits, S::kWhole>(l);
   float p[S::kTiles][2 * S::kStrips][4];
-  const bool differ = MaskColumns<S>(r, position, l.a->window, p);
+  const bool differ = MaskColumns<S>(l, r, position, p);
   SyncTeam();
   MultiplyKeys<S::kWhole>(l, r.q, kv, p);
-  if (l.a->cap > 0) CapLogits<S>(l.a->cap, p);
-  if (differ) MaskRows<S>(position, query, l.a->window, p);
+  if (!S::kPlain && l.a->cap > 0) CapLogits<S>(l.a->cap, p);
+  if (differ) MaskRows<S>(l, position, query, p);
   SyncTeam();
   Soften<S>(r, p);
   SyncTeam();
@@ -245,11 +246,11 @@ EBB_DEVICE void WritePartials(const BlockLane& l, const RowsSoFar<S>& r, int32_t
 }
 
 // The first stage from `strip` on in which something may be seen by who is at positions first .. last; else `end`.
-template <int32_t kStrips>
+template <typename S>
 EBB_DEVICE int32_t NextStage(const BlockLane& l, int32_t strip, int32_t end, int32_t first, int32_t last) {
-  for (; strip < end; strip += kStrips) {
-    for (int32_t s = 0; s < kStrips; ++s) {
-      if (l.earliest[strip + s] <= last && l.latest[strip + s] > first - l.a->window) return strip;
+  for (; strip < end; strip += S::kStrips) {
+    for (int32_t s = 0; s < S::kStrips; ++s) {
+      if (l.earliest[strip + s] <= last && !IsBehind<S::kPlain>(l, l.latest[strip + s], first)) return strip;
     }
   }
   return end;
@@ -290,12 +291,12 @@ AttendTile(BlockArgs args) {
   const int32_t newest = shared.query[S::kRows - 1];
   const int32_t begin = split * kBlockSplitSlots;
   const int32_t end = begin / kStripSlots + LaidStrips(slots);
-  int32_t next = NextStage<S::kStrips>(l, begin / kStripSlots, end, oldest, newest);  // that nobody asked for yet
+  int32_t next = NextStage<S>(l, begin / kStripSlots, end, oldest, newest);  // that nobody asked for yet
   int32_t asked = 0;
   const auto ask = [&] {
     if (next < end) {
       CopyStage<S>(l, next, shared.kv[asked % S::kStages], shared.position[asked % S::kStages]);
-      next = NextStage<S::kStrips>(l, next + S::kStrips, end, oldest, newest);
+      next = NextStage<S>(l, next + S::kStrips, end, oldest, newest);
       ++asked;
     }
     CloseCopies();
@@ -327,7 +328,7 @@ AttendTile(BlockArgs args) {
     }
   } else if (has_rows) {
     const Vector16* const kv = reinterpret_cast<const Vector16*>(l.kv);
-    for (; next < end; next = NextStage<S::kStrips>(l, next + S::kStrips, end, oldest, newest)) {
+    for (; next < end; next = NextStage<S>(l, next + S::kStrips, end, oldest, newest)) {
       AttendStage<S>(l, r, kv + next * 2 * (l.words / 4), l.position + next * kStripSlots, query);
     }
   }
@@ -346,7 +347,7 @@ void LaunchOf(const BlockArgs& args, Stream stream) {
 }  // namespace
 
 void LaunchAttendBlock(const BlockArgs& args, Stream stream) {
-  WithShape<Shape>(args.attend.cache.arena, [&](auto shape) { LaunchOf<decltype(shape)>(args, stream); });
+  WithShape<Shape>(args.attend, [&](auto shape) { LaunchOf<decltype(shape)>(args, stream); });
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

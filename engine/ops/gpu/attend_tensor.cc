@@ -22,7 +22,7 @@
 //   share    first the queries' terms; then a row a head: logits [272] floats; then, in their place, both terms of
 //            weights, words of two slots each
 //
-// What is shared is so much that eight blocks of heads of 128 numbers fit a multiprocessor of 228 KB: 80 bytes of a
+// What is shared is so much that eight blocks of heads of 128 numbers fit a multiprocessor of 228 KB: 64 bytes of a
 // block are left.
 //
 // The block that comes last of a row and KV head folds the splits and tells the scores (attend_finish.h).

@@ -106,7 +106,7 @@ struct LaneLoss {
   double output = 0;  // its length before
 };
 
-// One session during one step. Lanes are layer-major; all of a session's lanes hold equally many tokens, but each its
+// One session's lanes in one step, or those of some layers: layer-major, and all hold equally many tokens, but each its
 // own. The host fills this in without asking the device: who sits where is known here alone, how many is arithmetic.
 struct SessionView {
   int32_t* token = nullptr;       // [lanes][capacity] index in the log, -1 where free
@@ -232,7 +232,7 @@ struct RopeArgs {
   int32_t halves = 0;  // pairs are (i, i + rotary_dims / 2), else (2 i, 2 i + 1)
 };
 
-// What all kernels of the cache are told. `lanes` = layers * kv_heads.
+// What all kernels of the cache are told. `lanes` = kv_heads * the layers whose lanes these are; `layer` counts them.
 struct CacheArgs {
   Arena arena = {};
   const SessionView* sessions = nullptr;  // [sessions]
