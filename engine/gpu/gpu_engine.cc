@@ -430,10 +430,9 @@ absl::Status GpuEngine::CopyInputs(const Step& step) {
     room = room.subspan(bytes.size());
     return gpu_->CopyIn(pinned, to);
   };
-  gpu::SessionView* to = sessions_.as<gpu::SessionView>();
-  for (const std::vector<gpu::SessionView>& views : step.sessions.of) {
-    EBB_TRY(copy(std::span(views), reinterpret_cast<std::byte*>(to)));
-    to += views.size();
+  for (const GpuSight sight : kGpuSights) {
+    if (lanes_[sight].count == 0) continue;
+    EBB_TRY(copy(std::span(step.sessions[sight]), reinterpret_cast<std::byte*>(SessionsOf(step, sight))));
   }
   EBB_TRY(copy(std::span(step.tokens), tokens_.as<std::byte>()));
   if (step.weighs) EBB_TRY(copy(std::span(step.needs), needs_.as<std::byte>()));

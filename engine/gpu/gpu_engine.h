@@ -250,6 +250,10 @@ class GpuEngine {
   gpu::RopeArgs Rotation(int32_t layer) const;
   int32_t WindowOf(int32_t layer) const;
   float AttentionScale() const;
+  // Where a step's views of one kind lie, behind each other.
+  gpu::SessionView* SessionsOf(const Step& step, GpuSight sight) const {
+    return sessions_.as<gpu::SessionView>() + (sight == GpuSight::kAll ? 0 : step.session_count());
+  }
   gpu::CacheArgs CacheOf(const Step& step, GpuSight sight) const;
   void Attend(int32_t layer, const Step& step);
   void AttendBlocks(gpu::AttendArgs attend, GpuSight sight, const Step& step) const;

@@ -84,9 +84,8 @@ int32_t GpuEngine::WindowOf(int32_t layer) const {
 // Of a step's sessions their lanes of one kind, as kernels call them.
 gpu::CacheArgs GpuEngine::CacheOf(const Step& step, GpuSight sight) const {
   const ModelConfig& c = model_.config;
-  const int32_t before = sight == GpuSight::kAll ? 0 : step.session_count();
   return {.arena = {.base = arena_.as<void>(), .type = ElementOf(options_.kv_type), .head_dim = c.head_dim},
-          .sessions = sessions_.as<gpu::SessionView>() + before,
+          .sessions = SessionsOf(step, sight),
           .session_count = step.session_count(),
           .row_session = row_session_.as<int32_t>(),
           .rows = step.rows,
