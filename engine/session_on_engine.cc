@@ -57,13 +57,13 @@ void SessionOnEngine::BoundBudget() {
 
 int32_t SessionOnEngine::cache_length() const {
   int32_t longest = 0;
-  for (const SlotMap& map : cache_.maps()) longest = std::max(longest, live_of(map));
+  for (int32_t map = 0; map < std::ssize(cache_.maps()); ++map) longest = std::max(longest, live_of(map));
   return longest;
 }
 
 int64_t SessionOnEngine::live_slots() const {
   int64_t slots = 0;
-  for (const SlotMap& map : cache_.maps()) slots += int64_t{live_of(map)} * cache_.lanes_of_map();
+  for (int32_t map = 0; map < std::ssize(cache_.maps()); ++map) slots += int64_t{live_of(map)} * cache_.lanes_of_map();
   return slots;
 }
 
@@ -83,9 +83,9 @@ int32_t SessionOnEngine::steps_to_eviction() const {
   const bool waits = policy_.schedule == Schedule::kOncePrompt && !prompt_ended_;
   if (!policy_.evicts || policy_.trigger.budget == 0 || waits) return steps;
   if (policy_.schedule == Schedule::kEveryN) return policy_.every_n - decode_steps_ % policy_.every_n;
-  for (size_t i = 0; i < cache_.maps().size(); ++i) {
-    const Trigger trigger = policy_.trigger_of(cache_.first_lane(static_cast<int32_t>(i)));
-    steps = std::min(steps, trigger.budget + trigger.overflow - live_of(cache_.maps()[i]));
+  for (int32_t map = 0; map < std::ssize(cache_.maps()); ++map) {
+    const Trigger trigger = policy_.trigger_of(cache_.first_lane(map));
+    steps = std::min(steps, trigger.budget + trigger.overflow - live_of(map));
   }
   return std::max(steps, 1);
 }

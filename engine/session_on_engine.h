@@ -62,8 +62,8 @@ class CacheElsewhere {
  public:
   virtual ~CacheElsewhere() = default;
   virtual bool is_newer() const = 0;
-  virtual int32_t live() const = 0;  // tokens in each lane
-  virtual bool is_lost() const = 0;  // with its device
+  virtual int32_t live(int32_t lane) const = 0;  // tokens there, by the model's count of lanes
+  virtual bool is_lost() const = 0;              // with its device
 };
 
 class SessionOnEngine final : public Session {
@@ -179,7 +179,9 @@ class SessionOnEngine final : public Session {
 
  private:
   bool is_away() const { return elsewhere_ != nullptr && elsewhere_->is_newer(); }
-  int32_t live_of(const SlotMap& map) const { return is_away() ? elsewhere_->live() : map.live(); }
+  int32_t live_of(int32_t map) const {
+    return is_away() ? elsewhere_->live(cache_.first_lane(map)) : cache_.maps()[static_cast<size_t>(map)].live();
+  }
   void BoundBudget();
   void Replace(const EditPlan& plan);
   void CountStep(int32_t tokens);

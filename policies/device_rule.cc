@@ -27,8 +27,10 @@ absl::Status NotOnADevice(const std::string& field, const std::string& what) {
 
 absl::StatusOr<DeviceRule> DeviceRuleOf(const ValidSpec& policy) {
   if (policy.rope_cache != RopeCache::kFused) return NotOnADevice("policy.rope_cache", "a rotate-half copy of keys");
-  if (!policy.windows.empty()) return NotOnADevice("policy", "lanes with sliding windows");
   if (!policy.evicts && policy.bounded) return DeviceRule::kAge;
+  if (!policy.windows.empty() && policy.schedule == Schedule::kOncePrompt) {
+    return NotOnADevice("policy.schedule", "eviction at the prompt's end beside sliding windows");
+  }
   if (policy.trigger.budget == 0) return NotOnADevice("policy.trigger.budget_ratio", "a budget by the prompt's length");
   if (policy.scope != Scope::kKvHead) return NotOnADevice("policy.scope", "one choice for all heads of a layer");
   if (policy.allocation != Allocation::kUniform) return NotOnADevice("policy.allocation", "lanes of unequal budgets");

@@ -25,13 +25,15 @@ absl::StatusOr<CacheMover> CacheMover::Make(GpuEngine& gpu, int32_t threads) {
 
 std::vector<CacheMover::Piece> CacheMover::PiecesOf(const GpuSession& session) {
   std::vector<Piece> pieces;
-  const int32_t per_lane = session.shape().pages_per_lane();
-  for (int32_t lane = 0; lane < session.shape().lanes; ++lane) {
-    for (int32_t first = 0; first < session.slots(); first += gpu::kPageSlots) {
+  const GpuSession::Shape& shape = session.shape();
+  for (int32_t lane = 0; lane < shape.lanes; ++lane) {
+    const int32_t there = shape.order[lane];
+    const int32_t slots = session.slots(shape.SightOf(there));
+    for (int32_t first = 0; first < slots; first += gpu::kPageSlots) {
       pieces.push_back({.lane = lane,
                         .first = first,
-                        .count = std::min(gpu::kPageSlots, session.slots() - first),
-                        .page = session.pages()[int64_t{lane} * per_lane + first / gpu::kPageSlots]});
+                        .count = std::min(gpu::kPageSlots, slots - first),
+                        .page = session.pages()[int64_t{there} * shape.pages_per_lane() + first / gpu::kPageSlots]});
     }
   }
   return pieces;
@@ -76,12 +78,21 @@ absl::Status CacheMover::Bring(const SessionOnEngine& session, GpuSession& to) {
   GpuSeats seats = {.token = std::vector<int32_t>(slots, -1),
                     .position = std::vector<int32_t>(slots, -1),
                     .score = std::vector<float>(slots * to.tracks(), 0),
-                    .queries = session.last_queries()};
-  int32_t end = 0;
+                    .queries = std::vector<float>(session.last_queries().size())};
+  GpuProgress progress = {.tokens = static_cast<int32_t>(session.log().size()),
+                          .prompt_ended = session.prompt_ended(),
+                          .decode_steps = session.steps_since_policy()};
   for (int32_t lane = 0; lane < shape.lanes(); ++lane) {
     const SlotMap& map = cache.map_of(lane);
-    const int64_t at = int64_t{lane} * shape.capacity;
-    end = std::max(end, map.end());
+    const int32_t there = to.shape().order[lane];
+    const GpuSight sight = to.shape().SightOf(there);
+    const int64_t at = int64_t{there} * shape.capacity;
+    if (!seats.queries.empty()) {
+      const int64_t each = to.shape().queries;
+      std::copy_n(session.last_queries().begin() + lane * each, each, seats.queries.begin() + there * each);
+    }
+    progress.live[sight] = map.live();  // alike for all lanes of a kind
+    progress.slots[sight] = std::max(progress.slots[sight], map.end());
     std::ranges::copy(map.token(), seats.token.begin() + at);
     std::ranges::copy(map.position().first(static_cast<size_t>(map.end())), seats.position.begin() + at);
     if (map.state_shape().slot_floats == 0) continue;
@@ -92,11 +103,7 @@ absl::Status CacheMover::Bring(const SessionOnEngine& session, GpuSession& to) {
     }
   }
   EBB_TRY(gpu_.gpu().Use());
-  EBB_TRY(to.Seat(seats, {.tokens = static_cast<int32_t>(session.log().size()),
-                          .live = cache.maps()[0].live(),
-                          .slots = end,
-                          .prompt_ended = session.prompt_ended(),
-                          .decode_steps = session.steps_since_policy()}));
+  EBB_TRY(to.Seat(seats, progress));
   const std::vector<Piece> pieces = PiecesOf(to);
   for (size_t chunk = 0; !Chunk(pieces, chunk).empty(); ++chunk) {
     const std::span<const Piece> now = Chunk(pieces, chunk);
@@ -139,15 +146,16 @@ absl::Status CacheMover::Fetch(const GpuSession& from, SessionOnEngine& session)
   for (int32_t index = 0; index < std::ssize(cache.maps()); ++index) {
     const SlotMap& former = cache.maps()[index];
     SlotMap& map = maps.maps.emplace_back(former.capacity(), shape.block_max, former.state_shape(), former.positions());
-    std::span<const int32_t> token =
-        std::span(seats.token)
-            .subspan(static_cast<size_t>(cache.first_lane(index)) * shape.capacity, static_cast<size_t>(from.slots()));
+    const int32_t there = from.shape().order[cache.first_lane(index)];
+    std::span<const int32_t> token = std::span(seats.token)
+                                         .subspan(static_cast<size_t>(there) * shape.capacity,
+                                                  static_cast<size_t>(from.slots(from.shape().SightOf(there))));
     while (!token.empty() && token.back() < 0) token = token.first(token.size() - 1);
     map.Fill(token, {});
     if (map.state_shape().slot_floats == 0) continue;
     const int32_t tracks = map.state_shape().tracks;
     std::vector<float> states(static_cast<size_t>(tracks));
-    const int64_t first = int64_t{cache.first_lane(index)} * from.tracks();
+    const int64_t first = int64_t{there} * from.tracks();
     for (int32_t slot = 0; slot < map.end(); ++slot) {
       if (map.token()[slot] < 0) continue;
       for (int32_t i = 0; i < tracks; ++i) states[i] = seats.score[(first + i) * shape.capacity + slot];
@@ -155,7 +163,12 @@ absl::Status CacheMover::Fetch(const GpuSession& from, SessionOnEngine& session)
     }
   }
   cache.TakeMaps(std::move(maps));
-  session.last_queries() = seats.queries;
+  session.last_queries().resize(seats.queries.size());
+  for (int32_t lane = 0; lane < shape.lanes(); ++lane) {
+    const int64_t each = from.shape().queries;
+    std::copy_n(seats.queries.begin() + from.shape().order[lane] * each, each,
+                session.last_queries().begin() + lane * each);
+  }
   session.kept_logits() = std::move(logits);
   return absl::OkStatus();
 }

@@ -52,28 +52,55 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSp
   if (policy.kv_type != options_.kv_type) {
     return RefuseField("GPU_POLICY_UNSUPPORTED", "policy.kv_type", "another type than that of this GPU's arena");
   }
-  Trigger trigger = policy.trigger;
-  if (policy.schedule == Schedule::kOncePrompt) {
-    trigger.budget = std::max({trigger.budget, policy.grow_max, model_.config.context});
+  OfSight<int32_t> slots;
+  for (const GpuSight sight : kGpuSights) {
+    Trigger trigger = policy.trigger_of(lanes_[sight].of_model);
+    if (policy.schedule == Schedule::kOncePrompt) {
+      trigger.budget = std::max({trigger.budget, policy.grow_max, model_.config.context});
+    }
+    const int64_t capacity =
+        policy.evicts ? Capacity(trigger, block_max + std::max(policy.every_n - 1, 0)) : model_.config.context;
+    slots[sight] = static_cast<int32_t>(std::min<int64_t>(capacity, INT32_MAX));
   }
-  const int64_t capacity =
-      policy.evicts ? Capacity(trigger, block_max + std::max(policy.every_n - 1, 0)) : model_.config.context;
-  return OpenSession(policy, block_max, static_cast<int32_t>(std::min<int64_t>(capacity, INT32_MAX)));
+  return OpenSession(policy, block_max, slots);
 }
 
 absl::StatusOr<std::unique_ptr<GpuSession>> GpuEngine::OpenSession(const ValidSpec& policy, int32_t block_max,
-                                                                   int32_t capacity) {
+                                                                   const OfSight<int32_t>& slots) {
   EBB_TRY(gpu_->Use());
-  return GpuSession::Open(*gpu_, pages_, policy, ShapeOf(block_max, capacity));
+  return GpuSession::Open(*gpu_, pages_, policy, ShapeOf(block_max, slots));
 }
 
-GpuSession::Shape GpuEngine::ShapeOf(int32_t block_max, int32_t capacity) const {
+GpuSession::Shape GpuEngine::ShapeOf(int32_t block_max, const OfSight<int32_t>& slots) const {
   const ModelConfig& c = model_.config;
-  return {.lanes = c.layers * c.kv_heads,
-          .capacity = capacity,
-          .block_max = block_max,
-          .queries = c.group() * c.head_dim,
-          .vocab = c.vocab};
+  GpuSession::Shape shape = {.lanes = c.layers * c.kv_heads,
+                             .block_max = block_max,
+                             .queries = c.group() * c.head_dim,
+                             .vocab = c.vocab,
+                             .kinds = lanes_,
+                             .order = order_};
+  for (const GpuSight sight : kGpuSights) {
+    shape.kinds[sight].slots = slots[sight];
+    if (shape.kinds[sight].count > 0) shape.capacity = std::max(shape.capacity, slots[sight]);
+  }
+  return shape;
+}
+
+// Which lanes there are of each kind, and where they lie.
+void GpuEngine::SortLanes() {
+  const ModelConfig& c = model_.config;
+  order_.resize(static_cast<size_t>(c.layers) * c.kv_heads);
+  int32_t next = 0;
+  for (const GpuSight sight : kGpuSights) {
+    lanes_[sight].first = next;
+    for (int32_t layer = c.layers - 1; layer >= 0; --layer) {
+      if (SightOf(layer) == sight) lanes_[sight].of_model = layer * c.kv_heads;
+    }
+    for (int32_t lane = 0; lane < std::ssize(order_); ++lane) {
+      if (SightOf(lane / c.kv_heads) == sight) order_[static_cast<size_t>(lane)] = next++;
+    }
+    lanes_[sight].count = next - lanes_[sight].first;
+  }
 }
 
 GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
@@ -85,10 +112,22 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
     const auto count = static_cast<int32_t>(row.tokens.size());
     EBB_CHECK(row.session->CanAppend(count).ok());
     const int32_t first = step.rows;
-    gpu::SessionView view = row.session->View(first, {.tokens = count, .prompt_ends = row.prompt_ends});
-    if (count > 1) view.first_strip = std::exchange(step.block_strips, step.block_strips + gpu::LaidStrips(view.slots));
-    step.row_session.insert(step.row_session.end(), row.tokens.size(), static_cast<int32_t>(step.sessions.size()));
-    step.sessions.push_back(view);
+    step.row_session.insert(step.row_session.end(), row.tokens.size(), step.session_count());
+    int64_t told = 0, measured = 0;
+    for (const GpuSight sight : kGpuSights) {
+      gpu::SessionView view = row.session->View(first, {.tokens = count, .prompt_ends = row.prompt_ends}, sight);
+      int32_t& slots_max = (count == 1 ? step.slots_max : step.block_slots_max)[sight];
+      int32_t& strips = step.block_strips[sight];
+      if (count > 1) view.first_strip = std::exchange(strips, strips + gpu::LaidStrips(view.slots));
+      if (lanes_[sight].count > 0) {
+        slots_max = std::max(slots_max, view.slots);
+        step.spreads[sight] = step.spreads[sight] || view.spread > view.slots;
+      }
+      told += int64_t{lanes_[sight].count} * view.drop;
+      measured += view.drop > 0 ? lanes_[sight].count : 0;
+      step.sessions[sight].push_back(view);
+    }
+    const gpu::SessionView& view = step.sessions.of[0].back();  // in what follows its lanes are alike
     step.tokens.insert(step.tokens.end(), row.tokens.begin(), row.tokens.end());
     step.rows += count;
     const auto before = static_cast<int32_t>(step.wanted.size());
@@ -110,31 +149,27 @@ GpuEngine::Step GpuEngine::Plan(std::span<const GpuRow> rows) const {
       step.weighs = step.weighs || row.needs.temperature > 0;
     }
     if (view.modifier != gpu::ScoreModifier::kNone) step.tracks_modified = std::max(step.tracks_modified, view.tracks);
-    step.spreads = step.spreads || view.spread > view.slots;
     step.reduces = step.reduces || view.tracks > 1;
     step.likens = step.likens || view.rule == gpu::ScoreRule::kKeyLikeness;
     step.draws = step.draws || view.rule == gpu::ScoreRule::kChance;
-    const int64_t lanes = view.drop > 0 ? row.session->shape().lanes : 0;
-    step.left.push_back({.first = step.left_count, .count = row.tells ? lanes * view.drop : 0});
-    step.losses.push_back({.first = step.loss_count, .count = row.measures ? lanes : 0});
+    step.left.push_back({.first = step.left_count, .count = row.tells ? told : 0});
+    step.losses.push_back({.first = step.loss_count, .count = row.measures ? measured : 0});
     step.left_count += step.left.back().count;
     step.loss_count += step.losses.back().count;
     const bool observes = view.rule == gpu::ScoreRule::kSum || view.rule == gpu::ScoreRule::kLast;
     if (count == 1) {
       ++step.single;
       step.observes = step.observes || observes;
-      step.slots_max = std::max(step.slots_max, view.slots);
     } else {
       step.blocks_observe = step.blocks_observe || observes;
-      step.block_slots_max = std::max(step.block_slots_max, view.slots);
       step.block_tokens_max = std::max(step.block_tokens_max, count);
     }
   }
   step.measures = step.loss_count > 0;
   step.largest = std::min(RoundUp(step.largest, kLargestStep), model_.config.vocab);
   // Whole splits: a session that grows has the same launches for as many steps.
-  step.slots_max = gpu::SlotsOfAsManySplits(step.slots_max, gpu::kSplitSlots);
-  step.block_slots_max = RoundUp(step.block_slots_max, gpu::kStageSlots);
+  for (int32_t& slots : step.slots_max.of) slots = gpu::SlotsOfAsManySplits(slots, gpu::kSplitSlots);
+  for (int32_t& slots : step.block_slots_max.of) slots = RoundUp(slots, gpu::kStageSlots);
   return step;
 }
 
@@ -217,15 +252,17 @@ absl::Status GpuEngine::ReserveAll(const Step& step) {
   const int64_t rows = step.rows;
   const int64_t heads = rows * c.heads;
   const int64_t singles = int64_t{step.single} * c.heads;
-  const int64_t partials = std::max(singles * gpu::SplitsOf(step.slots_max, gpu::kSplitSlots),
-                                    heads * gpu::SplitsOf(step.block_slots_max, gpu::kBlockSplitSlots));
+  const int32_t slots_max = std::ranges::max(step.slots_max.of);
+  const int64_t partials =
+      std::max(singles * gpu::SplitsOf(slots_max, gpu::kSplitSlots),
+               heads * gpu::SplitsOf(std::ranges::max(step.block_slots_max.of), gpu::kBlockSplitSlots));
   const auto wanted = static_cast<int64_t>(step.wanted.size());
-  EBB_TRY(Grow(sessions_, static_cast<int64_t>(step.sessions.size() * sizeof(gpu::SessionView))));
+  EBB_TRY(Grow(sessions_, int64_t{2} * step.session_count() * int64_t{sizeof(gpu::SessionView)}));
   EBB_TRY(Grow(tokens_, rows * 4));
   EBB_TRY(Grow(row_session_, rows * 4));
   const int64_t room = RoomFor(step);
   EBB_TRY(Grow(x_, room * c.dim * kFloat));
-  EBB_TRY(Grow(normed_, rows * c.dim * kFloat));
+  EBB_TRY(Grow(normed_, room * c.dim * kFloat));
   EBB_TRY(Grow(qkv_, room * (c.heads + 2 * c.kv_heads) * c.head_dim * kFloat));
   EBB_TRY(Grow(attended_, heads * c.head_dim * kFloat));
   EBB_TRY(Grow(gate_, room * c.ffn_dim * kFloat));
@@ -238,15 +275,16 @@ absl::Status GpuEngine::ReserveAll(const Step& step) {
   EBB_TRY(Grow(partial_stats_, partials * 2 * kFloat));
   EBB_TRY(Grow(stats_, heads * 2 * kFloat));
   EBB_TRY(GrowCounters(attend_arrived_, int64_t{step.single} * c.kv_heads));
-  if (step.observes) EBB_TRY(Grow(scores_, singles * step.slots_max * kFloat));
+  if (step.observes) EBB_TRY(Grow(scores_, singles * slots_max * kFloat));
   if (!step.decodes()) {
     const int64_t row_bytes = int64_t{2} * gpu::LaidTerms(ElementOf(options_.kv_type)) * c.head_dim;
-    const int64_t strips = int64_t{step.block_strips} * c.kv_heads;
+    const int64_t strips = int64_t{std::ranges::max(step.block_strips.of)} * c.kv_heads;
     const int64_t tiles = c.kv_heads * gpu::LaidTiles(rows - step.single, c.group(), step.blocks());
     EBB_TRY(Grow(laid_q_, tiles * gpu::LaidTileWords(ElementOf(options_.kv_type), c.head_dim) * 4));
     EBB_TRY(Grow(laid_kv_, strips * gpu::kStripSlots * 2 * row_bytes));
     EBB_TRY(Grow(laid_position_, strips * gpu::kStripSlots * 4));
     EBB_TRY(Grow(laid_earliest_, strips * 4));
+    EBB_TRY(Grow(laid_latest_, strips * 4));
   }
   EBB_TRY(Grow(logits_, wanted * c.vocab * kFloat));
   EBB_TRY(Grow(next_, wanted * 4));
@@ -274,9 +312,17 @@ absl::Status GpuEngine::ReserveAll(const Step& step) {
 }
 
 void GpuEngine::PointToWhatIsTold(Step& step) const {
-  for (size_t i = 0; i < step.sessions.size(); ++i) {
-    if (step.left[i].count > 0) step.sessions[i].left = left_.as<int32_t>() + step.left[i].first;
-    if (step.losses[i].count > 0) step.sessions[i].loss = losses_.as<gpu::LaneLoss>() + step.losses[i].first;
+  for (size_t i = 0; i < step.left.size(); ++i) {
+    int32_t* left = step.left[i].count > 0 ? left_.as<int32_t>() + step.left[i].first : nullptr;
+    gpu::LaneLoss* loss = step.losses[i].count > 0 ? losses_.as<gpu::LaneLoss>() + step.losses[i].first : nullptr;
+    for (const GpuSight sight : kGpuSights) {
+      gpu::SessionView& view = step.sessions[sight][i];
+      if (view.drop == 0) continue;
+      view.left = left;
+      view.loss = loss;
+      if (left != nullptr) left += int64_t{lanes_[sight].count} * view.drop;
+      if (loss != nullptr) loss += lanes_[sight].count;
+    }
   }
 }
 
@@ -347,7 +393,9 @@ absl::Status GpuEngine::Compute(const Step& step) {
   EBB_TRY(gpu_->Mark(begun_));
   EBB_TRY(CopyInputs(step));
   // Beside what is recorded: it is rare.
-  if (step.spreads) gpu_->table().fill_holes({.cache = CacheOf(step)}, gpu_->stream());
+  for (const GpuSight sight : kGpuSights) {
+    if (step.spreads[sight]) gpu_->table().fill_holes({.cache = CacheOf(step, sight)}, gpu_->stream());
+  }
   if (options_.recordings_max > 0 && step.decodes()) {
     EBB_TRY(LaunchRecorded(step));
   } else {
@@ -378,7 +426,7 @@ absl::Status GpuEngine::Compute(const Step& step) {
 }
 
 int64_t GpuEngine::InputBytes(const Step& step) {
-  return static_cast<int64_t>(std::span(step.sessions).size_bytes() + std::span(step.tokens).size_bytes() +
+  return static_cast<int64_t>(2 * std::span(step.sessions.of[0]).size_bytes() + std::span(step.tokens).size_bytes() +
                               std::span(step.row_session).size_bytes() + std::span(step.needs).size_bytes());
 }
 
@@ -393,7 +441,10 @@ absl::Status GpuEngine::CopyInputs(const Step& step) {
     room = room.subspan(bytes.size());
     return gpu_->CopyIn(pinned, to);
   };
-  EBB_TRY(copy(std::span(step.sessions), sessions_.as<std::byte>()));
+  for (const GpuSight sight : kGpuSights) {
+    if (lanes_[sight].count == 0) continue;
+    EBB_TRY(copy(std::span(step.sessions[sight]), reinterpret_cast<std::byte*>(SessionsOf(step, sight))));
+  }
   EBB_TRY(copy(std::span(step.tokens), tokens_.as<std::byte>()));
   if (step.weighs) EBB_TRY(copy(std::span(step.needs), needs_.as<std::byte>()));
   return copy(std::span(step.row_session), row_session_.as<std::byte>());
@@ -443,42 +494,25 @@ absl::Status GpuEngine::Replay(Remembered& shape, const Step& step) {
   return absl::OkStatus();
 }
 
-gpu::CacheArgs GpuEngine::CacheOf(const Step& step) const {
-  const ModelConfig& c = model_.config;
-  return {.arena = {.base = arena_.as<void>(), .type = ElementOf(options_.kv_type), .head_dim = c.head_dim},
-          .sessions = sessions_.as<gpu::SessionView>(),
-          .session_count = static_cast<int32_t>(step.sessions.size()),
-          .row_session = row_session_.as<int32_t>(),
-          .rows = step.rows,
-          .kv_heads = c.kv_heads,
-          .lanes = c.layers * c.kv_heads,
-          .slots_max = std::max(step.slots_max, step.block_slots_max)};
-}
-
 void GpuEngine::Launch(const Step& step) {
-  const ModelConfig& c = model_.config;
-  const gpu::CacheArgs cache = CacheOf(step);
   const gpu::Table& table = gpu_->table();
-  table.place({.cache = cache}, gpu_->stream());
+  for (const GpuSight sight : kGpuSights) {
+    if (lanes_[sight].count > 0) table.place({.cache = CacheOf(step, sight)}, gpu_->stream());
+  }
   table.embed({.table = model_.embedding.matrix(),
                .tokens = tokens_.as<int32_t>(),
-               .scale = c.embedding_scale,
+               .scale = model_.config.embedding_scale,
                .x = x_.as<float>(),
                .rows = step.rows},
               gpu_->stream());
-  for (size_t layer = 0; layer < model_.layers.size(); ++layer) {
-    Attend(layer, cache, step);
-    FeedForward(model_.layers[layer], step);
+  for (int32_t layer = 0; layer < model_.config.layers; ++layer) {
+    Attend(layer, step);
+    FeedForward(model_.layers[static_cast<size_t>(layer)], step);
   }
   Head(step);
-  if (step.tracks_modified > 0) table.caote({.cache = cache, .tracks = step.tracks_modified}, gpu_->stream());
-  if (step.reduces) table.reduce({.cache = cache}, gpu_->stream());
-  if (step.likens) table.likeness({.cache = cache}, gpu_->stream());
-  if (step.draws) table.chance({.cache = cache}, gpu_->stream());
-  if (step.measures) {
-    table.loss({.cache = cache, .group = c.group(), .rope = Rotation(), .scale = AttentionScale()}, gpu_->stream());
+  for (const GpuSight sight : kGpuSights) {
+    if (lanes_[sight].count > 0) LaunchEviction(step, sight);
   }
-  table.evict({.cache = cache}, gpu_->stream());
 }
 
 }  // namespace ebb

@@ -5,6 +5,7 @@
 //   x = embed(tokens)                                                            [T, dim]
 //   for each layer:
 //       q, k, v = Wq h, Wk h, Wv h with h = norm(x)                              [T, (heads + 2 kv_heads) * d]
+//       q, k head by head under norms of their own, where the model has them; so is what is added to x
 //       store k, v; attend       prompts' blocks: lay; attend_block; attend_merge; observe_block
 //       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x)
 //   logits = Whead norm(x[wanted]); the largest of each, or the largest few, and their mass
@@ -16,6 +17,9 @@
 // replayed from a recording. Rows of a session that brings one token are multiplied by linear_rows and attend each for
 // itself; those of longer blocks are multiplied by linear_tiles or a library, are laid out for tensor cores and attend
 // together: a row's bits follow from its own block, not from who else is in the step.
+//
+// Lanes of layers with a window hold other numbers of tokens than the rest: all of one kind go together
+// (gpu_session.h).
 //
 // Beside the engine of the CPU (engine.h); placed_engine.h makes one of both. Used by one thread at a time.
 
@@ -115,8 +119,10 @@ class GpuEngine {
   // of K and V than the arena's is GPU_POLICY_UNSUPPORTED.
   absl::StatusOr<std::unique_ptr<GpuSession>> OpenSession(const ValidSpec& policy, int32_t block_max);
   // The same with lanes of so many slots.
-  absl::StatusOr<std::unique_ptr<GpuSession>> OpenSession(const ValidSpec& policy, int32_t block_max, int32_t capacity);
-  GpuSession::Shape ShapeOf(int32_t block_max, int32_t capacity) const;
+  absl::StatusOr<std::unique_ptr<GpuSession>> OpenSession(const ValidSpec& policy, int32_t block_max,
+                                                          const OfSight<int32_t>& slots);
+  GpuSession::Shape ShapeOf(int32_t block_max, const OfSight<int32_t>& slots) const;
+  GpuSight SightOf(int32_t layer) const { return model_.rope.window(layer) > 0 ? GpuSight::kWindow : GpuSight::kAll; }
 
   // One step. UNAVAILABLE GPU_FAULT: the step's sessions are lost, and say so from then on. RESOURCE_EXHAUSTED
   // GPU_OUT_OF_MEMORY: there is no room for a step of this size, whatever was kept of the steps before (LetGo), and
@@ -155,16 +161,16 @@ class GpuEngine {
   };
   // Decode steps that are equal here have the same launches.
   struct Launches {
-    int32_t rows = 0;             // tokens of all sessions
-    int32_t slots_max = 0;        // of sessions that bring one token
-    int32_t largest = 0;          // how many of a row, 0 where none asks
-    bool weighs = false;          // a row's mass, any
-    bool observes = false;        // a session that brings one token, any
-    int32_t tracks_modified = 0;  // the most of a session that modifies its scores, 0 where none does
-    bool reduces = false;         // several tracks to one, any
-    bool likens = false;          // keys, any
-    bool draws = false;           // by chance, any
-    bool measures = false;        // what leaves, any
+    int32_t rows = 0;                 // tokens of all sessions
+    OfSight<int32_t> slots_max = {};  // of sessions that bring one token
+    int32_t largest = 0;              // how many of a row, 0 where none asks
+    bool weighs = false;              // a row's mass, any
+    bool observes = false;            // a session that brings one token, any
+    int32_t tracks_modified = 0;      // the most of a session that modifies its scores, 0 where none does
+    bool reduces = false;             // several tracks to one, any
+    bool likens = false;              // keys, any
+    bool draws = false;               // by chance, any
+    bool measures = false;            // what leaves, any
     auto operator<=>(const Launches&) const = default;
   };
   // The rows of one step, sorted: those that bring one token come first.
@@ -177,7 +183,7 @@ class GpuEngine {
       float* room = nullptr;
     };
     std::vector<size_t> order = {};  // of the caller's rows
-    std::vector<gpu::SessionView> sessions = {};
+    OfSight<std::vector<gpu::SessionView>> sessions = {};
     std::vector<int32_t> tokens = {};        // [T]
     std::vector<int32_t> row_session = {};   // [T]
     std::vector<int32_t> wanted = {};        // rows whose logits are computed, ascending
@@ -186,16 +192,17 @@ class GpuEngine {
     std::vector<gpu::DrawNeeds> needs = {};  // [wanted]
     int32_t facts_copied = 0;                // of these, up to the last of which facts leave it
     int32_t single = 0;                      // rows of sessions that bring one token
-    bool spreads = false;                    // a session whose tokens are to close up, any
+    OfSight<bool> spreads = {};              // a session whose tokens are to close up, any
     bool blocks_observe = false;             // of the others, any
-    int32_t block_slots_max = 0;             // of these, who bring
+    OfSight<int32_t> block_slots_max = {};   // of these, who bring
     int32_t block_tokens_max = 0;            // so many
-    int32_t block_strips = 0;                // of all their lanes of a KV head
+    OfSight<int32_t> block_strips = {};      // of all their lanes of a KV head
     // Of each session, where what it asks for of those who leave lies among what the device tells.
     std::vector<Run> left = {}, losses = {};
     int64_t left_count = 0, loss_count = 0;
 
-    int32_t blocks() const { return static_cast<int32_t>(sessions.size()) - single; }
+    int32_t session_count() const { return static_cast<int32_t>(sessions.of[0].size()); }
+    int32_t blocks() const { return session_count() - single; }
     bool decodes() const { return single == rows; }
   };
 
@@ -223,13 +230,16 @@ class GpuEngine {
         page_bytes_(arena_.bytes() / pages),
         options_(options),
         begun_(std::move(begun)),
-        done_(std::move(done)) {}
+        done_(std::move(done)) {
+    SortLanes();
+  }
 
   static absl::StatusOr<Multiplier> FindMultiplier(const Gpu& gpu, const GpuEngineOptions& options);
   static absl::StatusOr<Multiplier> TryMultiplier(const Gpu& gpu, const GpuModel& model,
                                                   const GpuEngineOptions& options, Multiplier multiplier);
   static absl::StatusOr<std::unique_ptr<GpuEngine>> Make(std::unique_ptr<Gpu> gpu, Multiplier multiplier,
                                                          GpuModel model, const GpuEngineOptions& options);
+  void SortLanes();
   absl::Status Rehearse();
   Step Plan(std::span<const GpuRow> rows) const;
   absl::Status Reserve(const Step& step);
@@ -248,13 +258,20 @@ class GpuEngine {
     float* y;
   };
   void Linear(std::initializer_list<Product> products, const float* x, int64_t y_stride, bool add, const Step& step);
-  gpu::RopeArgs Rotation() const;
+  void AddProduct(const DeviceMatrix& w, const Buffer& from, const GpuMemory& post_norm, const Step& step);
+  gpu::RopeArgs Rotation(int32_t layer) const;
+  int32_t WindowOf(int32_t layer) const;
   float AttentionScale() const;
-  void Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step);
-  void AttendBlocks(gpu::AttendArgs attend, const Step& step) const;
+  // Where a step's views of one kind lie, behind each other.
+  gpu::SessionView* SessionsOf(const Step& step, GpuSight sight) const {
+    return sessions_.as<gpu::SessionView>() + (sight == GpuSight::kAll ? 0 : step.session_count());
+  }
+  gpu::CacheArgs CacheOf(const Step& step, GpuSight sight) const;
+  void Attend(int32_t layer, const Step& step);
+  void AttendBlocks(gpu::AttendArgs attend, GpuSight sight, const Step& step) const;
   void FeedForward(const GpuModel::Layer& layer, const Step& step);
   void Head(const Step& step) const;
-  gpu::CacheArgs CacheOf(const Step& step) const;
+  void LaunchEviction(const Step& step, GpuSight sight) const;
   void Launch(const Step& step);
   absl::Status LaunchRecorded(const Step& step);
   absl::Status Replay(Remembered& shape, const Step& step);
@@ -273,13 +290,15 @@ class GpuEngine {
   int64_t pages_total_;
   int64_t page_bytes_;
   GpuEngineOptions options_;
+  OfSight<GpuSession::Lanes> lanes_ = {};
+  std::vector<int32_t> order_ = {};  // GpuSession::Shape
   Buffer sessions_ = {}, tokens_ = {}, row_session_ = {};
   Buffer x_ = {}, normed_ = {}, qkv_ = {}, attended_ = {}, gate_ = {}, up_ = {};  // [T, ...] floats
   Buffer rounded_ = {};  // [T, ...] in BF16, of prompts' blocks what a library multiplies next
-  Buffer linear_partial_ = {}, linear_arrived_ = {};                             // LinearArgs
-  Buffer attend_arrived_ = {};                                                   // AttendArgs
-  Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};     // AttendArgs
-  Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {};  // BlockArgs
+  Buffer linear_partial_ = {}, linear_arrived_ = {};                                                // LinearArgs
+  Buffer attend_arrived_ = {};                                                                      // AttendArgs
+  Buffer partial_sums_ = {}, partial_stats_ = {}, stats_ = {}, scores_ = {};                        // AttendArgs
+  Buffer laid_q_ = {}, laid_kv_ = {}, laid_position_ = {}, laid_earliest_ = {}, laid_latest_ = {};  // BlockArgs
   Buffer logits_ = {}, next_ = {};                   // [rows wanted, vocab] floats, [rows wanted]
   Buffer greedy_parts_ = {}, greedy_arrived_ = {};   // GreedyArgs
   Buffer largest_ = {}, largest_scratch_ = {};       // LargestArgs

@@ -1,5 +1,6 @@
 // What GpuEngine launches for a layer and for logits, in order; gpu_engine.h lists them.
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/gpu/gpu_engine.h"
@@ -52,10 +53,45 @@ void GpuEngine::Linear(std::initializer_list<Product> products, const float* x, 
   }
 }
 
-gpu::RopeArgs GpuEngine::Rotation() const {
-  return {.turns = model_.turns.as<uint64_t>(),
+// What a part of a layer yields, to x_; under a norm by way of normed_, which nobody reads any more.
+void GpuEngine::AddProduct(const DeviceMatrix& w, const Buffer& from, const GpuMemory& post_norm, const Step& step) {
+  const ModelConfig& c = model_.config;
+  const bool norms = post_norm.bytes() > 0;
+  float* const to = norms ? normed_.as<float>() : x_.as<float>();
+  Linear({{.w = w, .bias = nullptr, .y = to}}, from.as<float>(), c.dim, !norms, step);
+  if (!norms) return;
+  gpu_->table().rms_norm({.x = to,
+                          .weight = post_norm.as<float>(),
+                          .y = x_.as<float>(),
+                          .n = c.dim,
+                          .rows = step.rows,
+                          .eps = c.norm_eps,
+                          .add = 1},
+                         gpu_->stream());
+}
+
+gpu::RopeArgs GpuEngine::Rotation(int32_t layer) const {
+  return {.turns = model_.turns.as<uint64_t>() + model_.rope.first_pair(layer),
           .rotary_dims = model_.config.rotary_dims,
           .halves = model_.config.rope_pairs == RopePairs::kHalves ? 1 : 0};
+}
+
+int32_t GpuEngine::WindowOf(int32_t layer) const {
+  const int32_t window = model_.rope.window(layer);
+  return window > 0 ? window : INT32_MAX;
+}
+
+// Of a step's sessions their lanes of one kind, as kernels call them.
+gpu::CacheArgs GpuEngine::CacheOf(const Step& step, GpuSight sight) const {
+  const ModelConfig& c = model_.config;
+  return {.arena = {.base = arena_.as<void>(), .type = ElementOf(options_.kv_type), .head_dim = c.head_dim},
+          .sessions = SessionsOf(step, sight),
+          .session_count = step.session_count(),
+          .row_session = row_session_.as<int32_t>(),
+          .rows = step.rows,
+          .kv_heads = c.kv_heads,
+          .lanes = lanes_[sight].count,
+          .slots_max = std::max(step.slots_max[sight], step.block_slots_max[sight])};
 }
 
 float GpuEngine::AttentionScale() const {
@@ -63,20 +99,34 @@ float GpuEngine::AttentionScale() const {
   return c.attention_scale > 0 ? c.attention_scale : 1.0F / std::sqrt(static_cast<float>(c.head_dim));
 }
 
-void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& step) {
+void GpuEngine::Attend(int32_t layer, const Step& step) {
   const ModelConfig& c = model_.config;
-  const GpuModel::Layer& w = model_.layers[layer];
+  const GpuModel::Layer& w = model_.layers[static_cast<size_t>(layer)];
+  const GpuSight sight = SightOf(layer);
+  const gpu::CacheArgs cache = CacheOf(step, sight);
   const gpu::Table& table = gpu_->table();
   const int64_t q_dim = int64_t{c.heads} * c.head_dim;
   const int64_t kv_dim = int64_t{c.kv_heads} * c.head_dim;
   const int64_t stride = q_dim + 2 * kv_dim;
-  const auto index = static_cast<int32_t>(layer);
+  const int32_t index = order_[static_cast<size_t>(layer) * c.kv_heads] / c.kv_heads - lanes_[sight].first / c.kv_heads;
   float* const q = qkv_.as<float>();
   Normalise(w.attn_norm, step);
   Linear({{.w = w.q, .bias = &w.q_bias, .y = q},
           {.w = w.k, .bias = &w.k_bias, .y = q + q_dim},
           {.w = w.v, .bias = &w.v_bias, .y = q + q_dim + kv_dim}},
          normed_.as<float>(), stride, false, step);
+  if (w.q_norm.bytes() > 0) {
+    table.norm_heads({.x = q,
+                      .stride = stride,
+                      .query_weight = w.q_norm.as<float>(),
+                      .kv_weight = w.k_norm.as<float>(),
+                      .head_dim = c.head_dim,
+                      .query_heads = c.heads,
+                      .kv_heads = c.kv_heads,
+                      .rows = step.rows,
+                      .eps = c.norm_eps},
+                     gpu_->stream());
+  }
   table.store({.cache = cache,
                .layer = index,
                .k = q + q_dim,
@@ -88,11 +138,13 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
   gpu::AttendArgs attend = {.cache = cache,
                             .layer = index,
                             .group = c.group(),
-                            .rope = Rotation(),
+                            .rope = Rotation(layer),
                             .scale = AttentionScale(),
+                            .cap = c.attention_cap,
+                            .window = WindowOf(layer),
                             .q = q,
                             .q_stride = stride,
-                            .splits = gpu::SplitsOf(step.slots_max, gpu::kSplitSlots),
+                            .splits = gpu::SplitsOf(step.slots_max[sight], gpu::kSplitSlots),
                             .partial_sums = partial_sums_.as<float>(),
                             .partial_stats = partial_stats_.as<float>(),
                             .logits = step.observes ? scores_.as<float>() : nullptr,
@@ -100,28 +152,29 @@ void GpuEngine::Attend(size_t layer, const gpu::CacheArgs& cache, const Step& st
                             .out = attended_.as<float>(),
                             .stats = stats_.as<float>()};
   attend.cache.rows = attend.cache.session_count = step.single;  // they come first
-  attend.cache.slots_max = step.slots_max;
+  attend.cache.slots_max = step.slots_max[sight];
   table.attend(attend, gpu_->stream());
-  if (!step.decodes()) AttendBlocks(attend, step);
-  Linear({{.w = w.o, .bias = nullptr, .y = x_.as<float>()}}, attended_.as<float>(), c.dim, true, step);
+  if (!step.decodes()) AttendBlocks(attend, sight, step);
+  AddProduct(w.o, attended_, w.post_attn_norm, step);
 }
 
 // The rest of the step's rows. `attend` as of those before them.
-void GpuEngine::AttendBlocks(gpu::AttendArgs attend, const Step& step) const {
+void GpuEngine::AttendBlocks(gpu::AttendArgs attend, GpuSight sight, const Step& step) const {
   const gpu::Table& table = gpu_->table();
   attend.first_row = attend.first_session = step.single;
   attend.cache.rows = step.rows - step.single;
   attend.cache.session_count = step.blocks();
-  attend.cache.slots_max = step.block_slots_max;
+  attend.cache.slots_max = step.block_slots_max[sight];
   attend.split_slots = gpu::kBlockSplitSlots;
-  attend.splits = gpu::SplitsOf(step.block_slots_max, gpu::kBlockSplitSlots);
+  attend.splits = gpu::SplitsOf(step.block_slots_max[sight], gpu::kBlockSplitSlots);
   const gpu::BlockArgs block = {.attend = attend,
                                 .tokens_max = step.block_tokens_max,
-                                .strips = step.block_slots_max / gpu::kStripSlots,
+                                .strips = step.block_slots_max[sight] / gpu::kStripSlots,
                                 .q = laid_q_.as<uint32_t>(),
                                 .kv = laid_kv_.as<uint32_t>(),
                                 .position = laid_position_.as<int32_t>(),
-                                .earliest = laid_earliest_.as<int32_t>()};
+                                .earliest = laid_earliest_.as<int32_t>(),
+                                .latest = laid_latest_.as<int32_t>()};
   table.lay(block, gpu_->stream());
   table.attend_block(block, gpu_->stream());
   table.attend_merge(attend, gpu_->stream());
@@ -140,7 +193,29 @@ void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) {
                   .y = gate_.as<float>(),
                   .n = int64_t{step.rows} * c.ffn_dim},
                  gpu_->stream());
-  Linear({{.w = w.down, .bias = nullptr, .y = x_.as<float>()}}, gate_.as<float>(), c.dim, true, step);
+  AddProduct(w.down, gate_, w.post_ffn_norm, step);
+}
+
+// What is made of a kind's scores, and who leaves.
+void GpuEngine::LaunchEviction(const Step& step, GpuSight sight) const {
+  const ModelConfig& c = model_.config;
+  const gpu::Table& table = gpu_->table();
+  const gpu::CacheArgs cache = CacheOf(step, sight);
+  if (step.tracks_modified > 0) table.caote({.cache = cache, .tracks = step.tracks_modified}, gpu_->stream());
+  if (step.reduces) table.reduce({.cache = cache}, gpu_->stream());
+  if (step.likens) table.likeness({.cache = cache}, gpu_->stream());
+  if (step.draws) table.chance({.cache = cache}, gpu_->stream());
+  if (step.measures) {
+    const int32_t layer = lanes_[sight].of_model / c.kv_heads;
+    table.loss({.cache = cache,
+                .group = c.group(),
+                .rope = Rotation(layer),
+                .scale = AttentionScale(),
+                .cap = c.attention_cap,
+                .window = WindowOf(layer)},
+               gpu_->stream());
+  }
+  table.evict({.cache = cache}, gpu_->stream());
 }
 
 // Rows of neighbours are one launch each: a prompt's logits are few, a decode step's rows lie side by side.
@@ -168,6 +243,9 @@ void GpuEngine::Head(const Step& step) const {
                      .partial = linear_partial_.as<float>(),
                      .arrived = linear_arrived_.as<int32_t>()},
                     gpu_->stream());
+  if (c.logit_cap > 0) {
+    table.cap({.x = logits_.as<float>(), .n = int64_t{wanted} * c.vocab, .cap = c.logit_cap}, gpu_->stream());
+  }
   table.greedy({.logits = logits_.as<float>(),
                 .vocab = c.vocab,
                 .rows = wanted,

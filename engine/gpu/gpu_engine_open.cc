@@ -125,15 +125,17 @@ absl::Status GpuEngine::Rehearse() {
       Step step;
       step.rows = single + kBlock;
       step.single = single;
-      step.sessions.resize(static_cast<size_t>(single) + 1);
+      for (auto& sessions : step.sessions.of) sessions.resize(static_cast<size_t>(single) + 1);
       for (int32_t row = 0; row < single; ++row) step.wanted.push_back(row);
-      step.slots_max = step.block_slots_max = kSlots;
+      step.slots_max.of = step.block_slots_max.of = {kSlots, kSlots};
       step.block_tokens_max = kBlock;
       step.largest = std::min(gpu::kLargestMax, model_.config.vocab);
       step.tracks_modified = model_.config.group();
       step.observes = step.blocks_observe = step.weighs = step.reduces = step.likens = step.draws = step.measures =
           true;
-      gpu_->table().fill_holes({.cache = CacheOf(step)}, gpu_->stream());
+      for (const GpuSight sight : kGpuSights) {
+        if (lanes_[sight].count > 0) gpu_->table().fill_holes({.cache = CacheOf(step, sight)}, gpu_->stream());
+      }
       Launch(step);
     }
   });

@@ -1,5 +1,6 @@
 #include "engine/gpu/gpu_model.h"
 
+#include <algorithm>
 #include <iterator>
 #include <span>
 #include <string>
@@ -7,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "engine/ops.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -21,8 +21,8 @@ std::string WhatIsMissing(const ModelConfig& c, const Weights& w) {
   if (c.positions != PositionKind::kRope) return "positions other than RoPE";
   if (c.experts > 0) return "experts";
   if (c.parallel_residual) return "a feed-forward part beside attention";
-  if (!c.windows.empty()) return "sliding windows";
-  if (c.attention_cap > 0 || c.logit_cap > 0) return "soft caps";
+  const auto other_window = [&](int32_t window) { return window > 0 && window != std::ranges::max(c.windows); };
+  if (std::ranges::any_of(c.windows, other_window)) return "windows of unequal size";
   if (c.activation == Activation::kRelu) return "the activation ReLU";
   if (c.head_dim % 16 != 0 || c.head_dim > gpu::kHeadDimMax) {
     return absl::StrFormat("heads of %d components (a multiple of 16 up to %d)", c.head_dim, gpu::kHeadDimMax);
@@ -36,9 +36,6 @@ std::string WhatIsMissing(const ModelConfig& c, const Weights& w) {
   if (!w.embedding_norm.empty() || !w.output_norm_bias.empty() || !w.output_bias.empty())
     return "biased norms or heads";
   for (const LayerWeights& layer : w.layers) {
-    if (!layer.q_norm.empty() || !layer.post_attn_norm.empty() || !layer.post_ffn_norm.empty()) {
-      return "norms of heads or of what a layer adds";
-    }
     if (!layer.o_bias.empty() || !layer.up_bias.empty() || !layer.down_bias.empty()) return "biases past q, k and v";
     if (layer.gate.empty() || layer.ffn_norm.empty()) return "a feed-forward part without gate or norm";
   }
@@ -79,6 +76,10 @@ Parts PartsOf(const Weights& weights, GpuModel& model) {
                                                  {&from.down, &to.down}});
     parts.vectors.insert(parts.vectors.end(), {{&from.attn_norm, &to.attn_norm},
                                                {&from.ffn_norm, &to.ffn_norm},
+                                               {&from.q_norm, &to.q_norm},
+                                               {&from.k_norm, &to.k_norm},
+                                               {&from.post_attn_norm, &to.post_attn_norm},
+                                               {&from.post_ffn_norm, &to.post_ffn_norm},
                                                {&from.q_bias, &to.q_bias},
                                                {&from.k_bias, &to.k_bias},
                                                {&from.v_bias, &to.v_bias}});
@@ -117,8 +118,8 @@ absl::StatusOr<GpuModel> GpuModel::Upload(const Gpu& gpu, const ModelConfig& con
     if (tensor->empty()) continue;
     EBB_ASSIGN(*to, copies.Upload(tensor->data, tensor->name));
   }
-  const Rope rope = MakeRope(config);
-  EBB_ASSIGN(model.turns, gpu.Upload(std::span(rope.turns), "angles"));
+  model.rope = MakeRope(config);
+  EBB_ASSIGN(model.turns, gpu.Upload(std::span<const uint64_t>(model.rope.turns), "angles"));
   EBB_TRY(gpu.Wait());
   return model;
 }
@@ -149,8 +150,8 @@ absl::StatusOr<GpuModel> GpuModel::Random(const Gpu& gpu, const ModelConfig& con
     EBB_TRY(matrix(config.ffn_dim, config.dim, to.up));
     EBB_TRY(matrix(config.dim, config.ffn_dim, to.down));
   }
-  const Rope rope = MakeRope(config);
-  EBB_ASSIGN(model.turns, gpu.Upload(std::span(rope.turns), "angles"));
+  model.rope = MakeRope(config);
+  EBB_ASSIGN(model.turns, gpu.Upload(std::span<const uint64_t>(model.rope.turns), "angles"));
   EBB_TRY(gpu.Wait());
   return model;
 }
@@ -165,10 +166,10 @@ std::vector<gpu::LinearArgs> GpuModel::Products() const {
     add(layer.q, layer.q_bias, qkv, 0);
     add(layer.k, layer.k_bias, qkv, 0);
     add(layer.v, layer.v_bias, qkv, 0);
-    add(layer.o, {}, config.dim, 1);
+    add(layer.o, {}, config.dim, layer.post_attn_norm.bytes() > 0 ? 0 : 1);
     add(layer.gate, {}, config.ffn_dim, 0);
     add(layer.up, {}, config.ffn_dim, 0);
-    add(layer.down, {}, config.dim, 1);
+    add(layer.down, {}, config.dim, layer.post_ffn_norm.bytes() > 0 ? 0 : 1);
   }
   return products;
 }

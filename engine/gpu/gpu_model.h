@@ -11,12 +11,15 @@
 #include "engine/gpu/device_matrix.h"
 #include "engine/gpu/gpu.h"
 #include "engine/model/architecture.h"
+#include "engine/ops.h"
 
 namespace ebb {
 
 struct GpuModel {
   struct Layer {
-    GpuMemory attn_norm = {}, ffn_norm = {};      // [dim] floats
+    GpuMemory attn_norm = {}, ffn_norm = {};  // [dim] floats
+    // Of every head [head_dim], and of what a part of the layer adds [dim]; no bytes where the model has none.
+    GpuMemory q_norm = {}, k_norm = {}, post_attn_norm = {}, post_ffn_norm = {};
     DeviceMatrix q = {}, k = {}, v = {}, o = {};  // see LayerWeights
     DeviceMatrix gate = {}, up = {}, down = {};
     GpuMemory q_bias = {}, k_bias = {}, v_bias = {};  // floats; no bytes where the model has none
@@ -39,7 +42,8 @@ struct GpuModel {
   std::optional<DeviceMatrix> output = {};  // absent: the embedding
   GpuMemory output_norm = {};               // [dim]
   std::vector<Layer> layers = {};
-  GpuMemory turns = {};  // [rotary_dims / 2] RopeArgs.turns
+  Rope rope = {};
+  GpuMemory turns = {};  // Rope.turns
   int64_t bytes = 0;     // of all matrices
 
   // Of all layers, in the order of a step: weights, biases, and what stands behind a row of y. Without rows.

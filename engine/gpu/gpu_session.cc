@@ -43,6 +43,18 @@ gpu::ScoreRule RuleOf(DeviceRule rule, const ValidSpec& policy) {
   return short_ones_stay ? gpu::ScoreRule::kShortKeys : Find(kRules, rule);
 }
 
+// Pages dealt out to lanes.
+std::vector<int32_t> TableOf(const GpuSession::Shape& shape, std::span<const int32_t> pages) {
+  std::vector<int32_t> table(static_cast<size_t>(shape.lanes) * shape.pages_per_lane(), -1);
+  auto next = pages.begin();
+  for (const GpuSession::Lanes& kind : shape.kinds.of) {
+    for (int32_t lane = kind.first; lane < kind.first + kind.count; ++lane, next += kind.pages()) {
+      std::copy_n(next, kind.pages(), table.begin() + int64_t{lane} * shape.pages_per_lane());
+    }
+  }
+  return table;
+}
+
 }  // namespace
 
 GpuPages::GpuPages(int32_t pages) : free_(static_cast<size_t>(pages)) {
@@ -77,6 +89,7 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuSession::Open(const Gpu& gpu, Gpu
   std::unique_ptr<GpuSession> session(new GpuSession(gpu, pages, policy, shape));
   session->rule_ = RuleOf(rule, policy);
   EBB_ASSIGN(session->held_, pages.Take(shape.pages()));
+  session->table_ = TableOf(shape, session->held_);
   const std::vector<int32_t> free(static_cast<size_t>(shape.lanes) * shape.capacity, -1);
   const auto slots = static_cast<int64_t>(free.size() * sizeof(int32_t));
   session->tracks_ = policy.heads_apart() ? policy.query_heads : 1;
@@ -91,7 +104,7 @@ absl::StatusOr<std::unique_ptr<GpuSession>> GpuSession::Open(const Gpu& gpu, Gpu
   EBB_ASSIGN(session->placed_, gpu.Allocate(int64_t{shape.lanes} * shape.block_max * 4, "slot maps"));
   EBB_ASSIGN(session->queries_, gpu.Allocate(int64_t{shape.lanes} * shape.queries * 4, "queries"));
   EBB_ASSIGN(session->logits_, gpu.Allocate(int64_t{shape.vocab} * 4, "logits"));
-  EBB_ASSIGN(session->page_, gpu.Upload(std::span<const int32_t>(session->held_), "page table"));
+  EBB_ASSIGN(session->page_, gpu.Upload(std::span<const int32_t>(session->table_), "page table"));
   EBB_TRY(gpu.Wait());
   return session;
 }
@@ -117,17 +130,19 @@ absl::Status GpuSession::CanAppend(int32_t count) const {
                   absl::StrFormat("%d tokens in a step; a step takes 1 to %d", count, shape_.block_max),
                   {.reason = "BLOCK_TOO_LARGE"});
   }
-  if (at_.live + count > shape_.capacity) {
+  for (const GpuSight sight : kGpuSights) {
+    const Lanes& kind = shape_.kinds[sight];
+    if (kind.count == 0 || at_.live[sight] + count <= kind.slots) continue;
     return Refuse(absl::StatusCode::kResourceExhausted,
                   absl::StrFormat("%d tokens more than the %d there are exceed the session's limit of %d", count,
-                                  at_.live, shape_.capacity),
+                                  at_.live[sight], kind.slots),
                   {.reason = "LENGTH_LIMIT"});
   }
   return absl::OkStatus();
 }
 
-int32_t GpuSession::Drop(const Coming& step) const {
-  if (!policy_.evicts) return 0;
+int32_t GpuSession::Drop(const Coming& step, GpuSight sight) const {
+  if (!policy_.evicts || shape_.kinds[sight].count == 0) return 0;
   switch (policy_.schedule) {
     case Schedule::kEveryStep:
       break;
@@ -137,34 +152,39 @@ int32_t GpuSession::Drop(const Coming& step) const {
     case Schedule::kOncePrompt:
       if (!at_.prompt_ended && !step.prompt_ends) return 0;
   }
-  return TokensToDrop(policy_.trigger, at_.live + step.tokens);
+  return TokensToDrop(policy_.trigger_of(shape_.kinds[sight].of_model), at_.live[sight] + step.tokens);
 }
 
 // Tokens that come one by one find what leaves with them: while a policy evicts, no lane has more slots than those need
 // before somebody leaves, and none is closed up for the few that are free in between.
-int32_t GpuSession::SlotsIn(const Coming& step) const {
-  const int32_t needed = at_.live + step.tokens;
-  if (at_.slots <= needed) return needed;
-  const int64_t one_by_one = policy_.evicts ? Capacity(policy_.trigger, std::max(policy_.every_n, 1)) : 0;
-  return std::max(needed, static_cast<int32_t>(std::min<int64_t>(at_.slots, one_by_one)));
+int32_t GpuSession::SlotsIn(const Coming& step, GpuSight sight) const {
+  const int32_t slots = at_.slots[sight];
+  const int32_t needed = at_.live[sight] + step.tokens;
+  if (slots <= needed) return needed;
+  const Trigger trigger = policy_.trigger_of(shape_.kinds[sight].of_model);
+  const int64_t one_by_one = policy_.evicts ? Capacity(trigger, std::max(policy_.every_n, 1)) : 0;
+  return std::max(needed, static_cast<int32_t>(std::min<int64_t>(slots, one_by_one)));
 }
 
-gpu::SessionView GpuSession::View(int32_t first_row, const Coming& step) const {
+gpu::SessionView GpuSession::View(int32_t first_row, const Coming& step, GpuSight sight) const {
   const bool draws = rule_ == gpu::ScoreRule::kChance;
-  return {.token = token_.as<int32_t>(),
-          .position = position_.as<int32_t>(),
-          .score = score_.as<float>(),
-          .keep = keep_.as<float>(),
-          .placed = placed_.as<int32_t>(),
-          .scratch = scratch_.as<int32_t>(),
-          .page = page_.as<int32_t>(),
-          .queries = queries_.as<float>(),
+  const LaneRule rule = policy_.rule(shape_.kinds[sight].of_model);
+  const int64_t lane = shape_.kinds[sight].first;
+  const int64_t slot = lane * shape_.capacity;
+  return {.token = token_.as<int32_t>() + slot,
+          .position = position_.as<int32_t>() + slot,
+          .score = score_.as<float>() + slot * tracks_,
+          .keep = keep_.bytes() > 0 ? keep_.as<float>() + slot * tracks_ : nullptr,
+          .placed = placed_.as<int32_t>() + lane * shape_.block_max,
+          .scratch = scratch_.as<int32_t>() + slot,
+          .page = page_.as<int32_t>() + lane * shape_.pages_per_lane(),
+          .queries = queries_.as<float>() + lane * shape_.queries,
           .capacity = shape_.capacity,
           .block_max = shape_.block_max,
           .pages_per_lane = shape_.pages_per_lane(),
-          .live = at_.live,
-          .slots = SlotsIn(step),
-          .spread = at_.slots,
+          .live = at_.live[sight],
+          .slots = SlotsIn(step, sight),
+          .spread = at_.slots[sight],
           .first_token = at_.tokens,
           .first_row = first_row,
           .tokens = step.tokens,
@@ -175,16 +195,19 @@ gpu::SessionView GpuSession::View(int32_t first_row, const Coming& step) const {
           .reduction = Find(kReductions, policy_.reduction),
           .seed = draws ? static_cast<uint64_t>(policy_.parameters.at("seed")) : 0,
           .fresh = draws && policy_.parameters.at("mode") != 0 ? 1 : 0,
-          .best = std::max(policy_.trigger.budget - policy_.sinks - policy_.recent, 0) / tracks_,
-          .sinks = policy_.sinks,
-          .recent = policy_.recent,
-          .drop = Drop(step)};
+          .best = std::max(rule.budget - rule.sinks - rule.recent, 0) / tracks_,
+          .sinks = rule.sinks,
+          .recent = rule.recent,
+          .drop = Drop(step, sight)};
 }
 
 void GpuSession::Finish(const Coming& step) {
-  const int32_t drop = Drop(step);
-  at_.slots = SlotsIn(step);
-  at_.live += step.tokens - drop;
+  for (const GpuSight sight : kGpuSights) {
+    if (shape_.kinds[sight].count == 0) continue;
+    const int32_t drop = Drop(step, sight);
+    at_.slots[sight] = SlotsIn(step, sight);
+    at_.live[sight] += step.tokens - drop;
+  }
   at_.tokens += step.tokens;
   at_.decode_steps = step.tokens > 1 ? 0 : at_.decode_steps + 1;
   keeps_logits_ = false;
@@ -204,7 +227,8 @@ absl::Status GpuSession::Pretend(int32_t tokens) {
   EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(places), token_.as<int32_t>()));
   EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(places), position_.as<int32_t>()));
   EBB_TRY(gpu_.CopyIn(std::span<const float>(scores), score_.as<float>()));
-  at_.tokens = at_.live = at_.slots = tokens;
+  at_.tokens = tokens;
+  at_.live.of = at_.slots.of = {tokens, tokens};
   return gpu_.Wait();
 }
 
@@ -264,7 +288,7 @@ absl::Status GpuSession::Remove(int32_t first, int32_t end) {
   }
   EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(tokens), token_.as<int32_t>()));
   EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(positions), position_.as<int32_t>()));
-  at_.live -= removed[0];
+  for (int32_t& live : at_.live.of) live -= removed[0];
   return gpu_.Wait();
 }
 

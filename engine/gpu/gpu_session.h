@@ -4,6 +4,9 @@
 #ifndef EBB_ENGINE_GPU_GPU_SESSION_H_
 #define EBB_ENGINE_GPU_GPU_SESSION_H_
 
+#include <algorithm>
+#include <array>
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -30,7 +33,19 @@ class GpuPages {
   std::vector<int32_t> free_;  // min-heap
 };
 
-// Who sits where, as SessionView has it, on the host.
+// Lanes of layers that see all, and those of layers with a window, which keep what it shows, however many tokens the
+// others do. Kernels take lanes of one kind at a time; on a device each kind's lie together, the former's first.
+enum class GpuSight { kAll, kWindow };
+inline constexpr GpuSight kGpuSights[] = {GpuSight::kAll, GpuSight::kWindow};
+template <typename T>
+struct OfSight {
+  std::array<T, 2> of = {};
+  T& operator[](GpuSight sight) { return of[static_cast<size_t>(sight)]; }
+  const T& operator[](GpuSight sight) const { return of[static_cast<size_t>(sight)]; }
+  auto operator<=>(const OfSight&) const = default;
+};
+
+// Who sits where, as SessionView has it, on the host. Lanes as a device has them.
 struct GpuSeats {
   std::vector<int32_t> token = {};     // [lanes][capacity], -1 where free
   std::vector<int32_t> position = {};  // alike
@@ -40,24 +55,42 @@ struct GpuSeats {
 
 // Where a session is, as arithmetic has it.
 struct GpuProgress {
-  int32_t tokens = 0;         // of the log
-  int32_t live = 0;           // in each lane
-  int32_t slots = 0;          // every live slot is below it
-  bool prompt_ended = false;  // the first
-  int32_t decode_steps = 0;   // since a block came or the policy was put in force
+  int32_t tokens = 0;           // of the log
+  OfSight<int32_t> live = {};   // in each lane
+  OfSight<int32_t> slots = {};  // every live slot is below it
+  bool prompt_ended = false;    // the first
+  int32_t decode_steps = 0;     // since a block came or the policy was put in force
 };
 
 class GpuSession {
  public:
+  // Lanes of one kind.
+  struct Lanes {
+    int32_t count = 0;
+    int32_t first = 0;     // on the device
+    int32_t of_model = 0;  // one of them, as the model counts lanes
+    int32_t slots = 0;     // that each may need
+
+    int32_t pages() const { return (slots + gpu::kPageSlots - 1) / gpu::kPageSlots; }  // of each
+  };
   struct Shape {
     int32_t lanes = 0;
-    int32_t capacity = 0;
+    int32_t capacity = 0;  // slots for which maps have room, in every lane
     int32_t block_max = 0;
     int32_t queries = 0;  // floats of one lane's, G * d
     int32_t vocab = 0;
+    OfSight<Lanes> kinds = {};
+    std::vector<int32_t> order = {};  // [lanes] where a lane of the model lies
 
+    GpuSight SightOf(int32_t lane) const {  // of the device
+      return lane < kinds[GpuSight::kAll].count ? GpuSight::kAll : GpuSight::kWindow;
+    }
     int32_t pages_per_lane() const { return (capacity + gpu::kPageSlots - 1) / gpu::kPageSlots; }
-    int64_t pages() const { return int64_t{lanes} * pages_per_lane(); }
+    int64_t pages() const {
+      int64_t pages = 0;
+      for (const Lanes& kind : kinds.of) pages += int64_t{kind.count} * kind.pages();
+      return pages;
+    }
   };
 
   // Reserves pages and maps, all slots free. `gpu` and `pages` outlive it. As GpuPages::Take, Gpu::Allocate and
@@ -68,9 +101,11 @@ class GpuSession {
   GpuSession(const GpuSession&) = delete;
   GpuSession& operator=(const GpuSession&) = delete;
 
-  int32_t live() const { return at_.live; }
-  int64_t evicted() const { return at_.tokens - at_.live; }
-  int32_t slots() const { return at_.slots; }
+  // In the lanes that hold most.
+  int32_t live() const { return std::max(at_.live.of[0], at_.live.of[1]); }
+  int64_t evicted() const { return at_.tokens - live(); }
+  int32_t live(GpuSight sight) const { return at_.live[sight]; }
+  int32_t slots(GpuSight sight) const { return at_.slots[sight]; }
   int32_t tracks() const { return tracks_; }  // scores of a slot
   bool is_lost() const { return is_lost_; }
   const Shape& shape() const { return shape_; }
@@ -84,17 +119,18 @@ class GpuSession {
     int32_t tokens = 0;
     bool prompt_ends = false;
   };
-  // What kernels are told of a step, whose rows begin at first_row; Finish is what that step leaves.
-  gpu::SessionView View(int32_t first_row, const Coming& step) const;
+  // What kernels are told of a step and lanes of one kind, whose rows begin at first_row; Finish is what that step
+  // leaves.
+  gpu::SessionView View(int32_t first_row, const Coming& step, GpuSight sight) const;
   void Finish(const Coming& step);
   // Slots of each lane in a step, below which all tokens sit. Blocks of a prompt take more than what comes after them
   // needs: then FillHoles moves who sits past those, which follows from the session and the lane alone.
-  int32_t SlotsIn(const Coming& step) const;
+  int32_t SlotsIn(const Coming& step, GpuSight sight) const;
   // Tokens that leave each lane when a step is over.
-  int32_t Drop(const Coming& step) const;
+  int32_t Drop(const Coming& step, GpuSight sight) const;
 
-  // The session's pages of the arena, [lanes][pages_per_lane].
-  std::span<const int32_t> pages() const { return held_; }
+  // The session's pages of the arena, [lanes][pages_per_lane]; -1 past those that a lane has.
+  std::span<const int32_t> pages() const { return table_; }
 
   // Goes on where another was. K and V are the caller's to bring. In the stream's order. REQUIRES: no token came yet.
   absl::Status Seat(const GpuSeats& seats, const GpuProgress& at);
@@ -135,7 +171,7 @@ class GpuSession {
   ValidSpec policy_;
   Shape shape_;
   gpu::ScoreRule rule_ = gpu::ScoreRule::kAge;
-  std::vector<int32_t> held_ = {};
+  std::vector<int32_t> held_ = {}, table_ = {};
   GpuMemory token_ = {}, position_ = {}, score_ = {}, keep_ = {}, placed_ = {}, scratch_ = {}, page_ = {},
             queries_ = {}, logits_ = {};
   int32_t tracks_ = 1;

@@ -15,6 +15,7 @@
 #include "engine/cache_work.h"
 #include "engine/gpu/blas_lt.h"
 #include "engine/gpu/cache_mover.h"
+#include "engine/gpu/done_to_session.h"
 #include "engine/gpu/step_bound.h"
 #include "engine/model/gguf.h"
 #include "engine/model/hub_model.h"
@@ -38,7 +39,10 @@ class CacheOnDevice final : public CacheElsewhere {
   ~CacheOnDevice() override { all_.erase(this); }
 
   bool is_newer() const override { return newer_; }
-  int32_t live() const override { return gpu_->live(); }
+  int32_t live(int32_t lane) const override {
+    const GpuSession::Shape& shape = gpu_->shape();
+    return gpu_->live(shape.SightOf(shape.order[lane]));
+  }
   bool is_lost() const override { return newer_ && gpu_->is_lost(); }
 
   GpuSession& gpu() const { return *gpu_; }
@@ -54,28 +58,6 @@ class CacheOnDevice final : public CacheElsewhere {
   bool newer_ = false;
   int64_t used_ = 0;
 };
-
-// Positions that follow from the log, which are all that a device knows.
-bool HasNaturalPositions(const SessionOnEngine& session) {
-  if (session.policy().positions == Positions::kCompacted) return true;
-  if (session.next_position() != std::ssize(session.log())) return false;
-  return std::ranges::all_of(session.cache().maps(), [](const SlotMap& map) {
-    return std::ranges::equal(map.token(), map.position().first(map.token().size()));
-  });
-}
-
-// What was done to a session that a device cannot go on from, in words; empty: nothing was.
-std::string_view DoneTo(const SessionOnEngine& session, const GpuSession::Shape& there) {
-  const SessionCache& cache = session.cache();
-  const auto queries = static_cast<size_t>(session.log().empty() ? 0 : int64_t{there.lanes} * there.queries);
-  if (!cache.shape().slots_of.empty()) return "its lanes are of unequal size";
-  if (session.last_queries().size() != queries) return "what its newest token attended to is not known";
-  const int32_t live = cache.maps()[0].live();
-  if (std::ranges::any_of(cache.maps(), [&](const SlotMap& map) { return map.live() != live; })) {
-    return "its lanes hold unequally many tokens, since some left by request or in an edit";
-  }
-  return HasNaturalPositions(session) ? "" : "its tokens are no longer where they were read, since it was edited";
-}
 
 class PlacedEngine final : public Engine {
  public:
@@ -236,8 +218,8 @@ class PlacedEngine final : public Engine {
   // Rows that the device computes at a time.
   struct Wave {
     Rows rows = {};
-    std::vector<GpuRow> gpu = {};    // of each
-    std::vector<int32_t> live = {};  // tokens in its lanes, before
+    std::vector<GpuRow> gpu = {};             // of each
+    std::vector<OfSight<int32_t>> live = {};  // tokens in its lanes, before
   };
 
   // Where a cache lies is no part of what its session is.
@@ -288,7 +270,15 @@ class PlacedEngine final : public Engine {
   }
 
   GpuSession::Shape ShapeThere(const SessionOnEngine& session) const {
-    return gpu_->ShapeOf(session.block_size_max(), session.cache().shape().capacity);
+    return gpu_->ShapeOf(session.block_size_max(), SlotsOf(session));
+  }
+  // That a lane of each kind may need.
+  OfSight<int32_t> SlotsOf(const SessionOnEngine& session) const {
+    const CacheShape& shape = session.cache().shape();
+    OfSight<int32_t> slots;
+    for (int32_t lane = 0; lane < shape.lanes(); ++lane)
+      slots[gpu_->SightOf(lane / shape.kv_heads)] = shape.slots(lane);
+    return slots;
   }
 
   static bool IsFault(const absl::Status& status) { return GetRefusal(status).reason == "GPU_FAULT"; }
@@ -304,7 +294,7 @@ class PlacedEngine final : public Engine {
   absl::StatusOr<CacheOnDevice*> Bring(SessionOnEngine& session) {
     if (CacheOnDevice* const there = CacheOf(session)) return there;
     while (true) {
-      auto gpu = gpu_->OpenSession(session.policy(), session.block_size_max(), session.cache().shape().capacity);
+      auto gpu = gpu_->OpenSession(session.policy(), session.block_size_max(), SlotsOf(session));
       if (!gpu.ok()) {
         CacheOnDevice* const oldest = OldestBesideWave();
         if (IsFault(gpu.status()) || oldest == nullptr) return gpu.status();
@@ -417,7 +407,7 @@ class PlacedEngine final : public Engine {
       const GpuWant last = row->enough.largest > 0 ? GpuWant::kFacts : GpuWant::kLast;
       const GpuWant want = row->want == Want::kAll ? GpuWant::kAll : row->want == Want::kLast ? last : GpuWant::kToken;
       wave.rows.push_back(row);
-      wave.live.push_back(session.live());
+      wave.live.push_back({{session.live(GpuSight::kAll), session.live(GpuSight::kWindow)}});
       wave.gpu.push_back({.session = &session,
                           .tokens = row->tokens,
                           .prompt_ends = row->prompt_ends,
@@ -451,9 +441,20 @@ class PlacedEngine final : public Engine {
     SessionOnEngine& session = Of(*row.session);
     const ModelConfig& c = config();
     const auto count = static_cast<int32_t>(row.tokens.size());
-    row.length = wave.live[i] + count;
-    row.evicted = row.length - ran.session->live();
-    row.evicted_slots = int64_t{row.evicted} * c.layers * c.kv_heads;
+    row.length = row.evicted = 0;
+    row.evicted_slots = 0;
+    OfSight<int32_t> evicted;
+    int64_t slots = 0;  // that were read
+    for (const GpuSight sight : kGpuSights) {
+      const int32_t lanes = ran.session->shape().kinds[sight].count;
+      if (lanes == 0) continue;
+      const int32_t length = wave.live[i][sight] + count;
+      evicted[sight] = length - ran.session->live(sight);
+      row.length = std::max(row.length, length);
+      row.evicted = std::max(row.evicted, evicted[sight]);
+      row.evicted_slots += int64_t{evicted[sight]} * lanes;
+      slots += int64_t{sight == GpuSight::kAll ? length : std::min(length, std::ranges::max(c.windows))} * lanes;
+    }
     row.nan_scores = 0;  // a device does not count them
     row.loss = {};
     for (const gpu::LaneLoss& lane : ran.loss) {
@@ -461,10 +462,10 @@ class PlacedEngine final : public Engine {
     }
     row.census = {};
     for (int32_t layer = 0; layer < c.layers; ++layer) {
-      row.census.AddSlots(layer, c.layers, int64_t{row.evicted} * c.kv_heads);
+      row.census.AddSlots(layer, c.layers, int64_t{evicted[gpu_->SightOf(layer)]} * c.kv_heads);
     }
     if (decodes) {
-      use_.decode_bytes += int64_t{row.length} * c.layers * c.kv_heads * gpu_->page_bytes() / gpu::kPageSlots;
+      use_.decode_bytes += slots * gpu_->page_bytes() / gpu::kPageSlots;
     }
     CacheOf(session)->set_newer(true);
     session.AppendElsewhere(row.tokens, row.evicted);
@@ -479,16 +480,22 @@ class PlacedEngine final : public Engine {
       const auto length = static_cast<int64_t>(session.log().size());
       for (const int32_t token : ran.left) row.census.AddAge(length - token, 1);
     }
-    if (row.list_victims) ListVictims(ran.left, row);
+    if (row.list_victims) ListVictims(ran.left, *ran.session, evicted, row);
   }
 
-  // `left`: as many tokens of each lane.
-  void ListVictims(std::span<const int32_t> left, BatchRow& row) const {
+  // `left`: `evicted` tokens of each lane, as they lie on the device.
+  void ListVictims(std::span<const int32_t> left, const GpuSession& session, const OfSight<int32_t>& evicted,
+                   BatchRow& row) const {
     if (left.empty()) return;
     const ModelConfig& c = config();
-    const auto each = static_cast<size_t>(row.evicted);
+    const GpuSession::Shape& shape = session.shape();
     for (int32_t lane = 0; lane < c.layers * c.kv_heads; ++lane) {
-      const std::span<const int32_t> tokens = left.subspan(lane * each, each);
+      const int32_t there = shape.order[lane];
+      const GpuSight sight = shape.SightOf(there);
+      const int64_t before = sight == GpuSight::kAll ? 0 : int64_t{shape.kinds.of[0].count} * evicted.of[0];
+      const auto each = static_cast<size_t>(evicted[sight]);
+      if (each == 0) continue;
+      const std::span<const int32_t> tokens = left.subspan(before + (there - shape.kinds[sight].first) * each, each);
       LaneVictims& victims = row.victims.emplace_back(
           LaneVictims{.layer = lane / c.kv_heads, .head = lane % c.kv_heads, .tokens = {tokens.begin(), tokens.end()}});
       std::ranges::sort(victims.tokens);

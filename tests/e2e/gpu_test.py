@@ -64,6 +64,18 @@ class Gpu(unittest.TestCase):
         """The answer's tokens, as the server counts them in the session's log: text alone hides what is no text."""
         return server.ebb("generate", "--session", session, "--temperature=0", "--max-tokens=12", "--ignore-eos", *args, PROMPT)
 
+    def test_a_model_with_windows_and_norms_yields_what_the_cpu_yields(self):
+        model = self.folder / "gemma.gguf"
+        subprocess.run([sys.executable, "-B", MAKE, "--preset", "tiny-gemma3", "--type", "f32", "-o", model], check=True, capture_output=True)
+        with Server(f"--model={model}", *self.flags[1:]) as gpu, Server(f"--model={model}") as cpu:
+            for name in ("full", "h2o", "streaming"):
+                with self.subTest(name):
+                    before = counted(gpu)["ebb_gpu_steps_total{phase=\"decode\"}"]
+                    for server in (gpu, cpu):
+                        server.ebb("sessions", "create", name, *POLICIES[name], KV)
+                    self.assertEqual(self.tokens(gpu, name), self.tokens(cpu, name))
+                    self.assertEqual(counted(gpu)["ebb_gpu_steps_total{phase=\"decode\"}"] - before, 12)
+
     def test_sessions_yield_what_the_cpu_yields_and_it_computes_those_that_it_can(self):
         for name, policy in POLICIES.items():
             with self.subTest(name):

@@ -69,6 +69,7 @@ absl::StatusOr<Lanes> Lanes::Make(const Gpu& gpu, const LaneShape& s) {
     EBB_ASSIGN(made.laid_kv_, gpu.Allocate(laid * d * 4, "what is laid out"));
     EBB_ASSIGN(made.laid_position_, gpu.Allocate(laid * 4, "what is laid out"));
     EBB_ASSIGN(made.laid_earliest_, gpu.Allocate(laid / gpu::kStripSlots * 4, "what is laid out"));
+    EBB_ASSIGN(made.laid_latest_, gpu.Allocate(laid / gpu::kStripSlots * 4, "what is laid out"));
   } else {
     EBB_ASSIGN(made.logits_, gpu.Allocate(heads * s.slots * 4, "logits"));
   }
@@ -163,7 +164,8 @@ gpu::BlockArgs Lanes::Block(int layer) const {
           .q = laid_q_.as<uint32_t>(),
           .kv = laid_kv_.as<uint32_t>(),
           .position = laid_position_.as<int32_t>(),
-          .earliest = laid_earliest_.as<int32_t>()};
+          .earliest = laid_earliest_.as<int32_t>(),
+          .latest = laid_latest_.as<int32_t>()};
 }
 
 // Queries serve as keys and values: numbers, as many as are needed.

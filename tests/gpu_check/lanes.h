@@ -69,7 +69,7 @@ class Lanes {
   GpuMemory arena_ = {}, token_ = {}, position_ = {}, score_ = {}, keep_ = {}, placed_ = {}, scratch_ = {}, page_ = {},
             views_ = {}, evicting_views_ = {}, row_session_ = {}, turns_ = {}, q_ = {}, partial_sums_ = {},
             partial_stats_ = {}, logits_ = {}, out_ = {}, stats_ = {}, laid_q_ = {}, laid_kv_ = {}, laid_position_ = {},
-            laid_earliest_ = {}, arrived_ = {};
+            laid_earliest_ = {}, laid_latest_ = {}, arrived_ = {};
   gpu::CacheArgs cache_ = {};
 };
 

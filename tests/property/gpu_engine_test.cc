@@ -1,5 +1,5 @@
-// The engine on a device, emulated, against the engine of the CPU: the same tokens in the same blocks give the same
-// logits, and in every lane the same tokens live, step by step. Then against itself, in company.
+// The engine on a device, emulated, against itself, in company, and what it refuses (gpu_engine_run_test.cc: against
+// the engine of the CPU; gpu_recording_test.cc: from a recording).
 
 #include "engine/gpu/gpu_engine.h"
 
@@ -17,7 +17,6 @@
 #include "engine/ops/gpu/draw_weight.h"
 #include "engine/ops/gpu/emulation.h"
 #include "engine/sampler.h"
-#include "policies/hash_random.h"
 #include "policies/status.h"
 #include "tests/support/gpu_target.h"
 #include "tests/support/gpu_world.h"
@@ -27,150 +26,10 @@
 namespace ebb {
 namespace {
 
-// Both sides compute in float32 and add in orders of their own; eviction_oracle_test.cc says what that comes to on
-// models of this size.
-constexpr double kTolerance = 2.6e-5;
-// Where K and V are BF16 or bytes, a device rounds queries, keys and weights of prompts' blocks to BF16, by up to 2^-9
-// of each (attend_block.cc), and a key that differs in its last bit may rest as the next number; the CPU attends in
-// float32. Logits of these models are of size 2: a fiftieth of that.
-constexpr double kRoundedTolerance = 4e-2;
-// Where weights are quantised, all that a prompt's block multiplies with them is rounded so (linear_tiles_tensor.cc):
-// seven products of a layer, where attention has two.
-constexpr double kRoundedProductsTolerance = 1e-1;
-
-void ExpectTheCpusRun(const TinyModel& model, const PolicySpec& spec, int32_t warp, int32_t count, uint64_t seed) {
-  const double tolerance = model.type != DType::kF32      ? kRoundedProductsTolerance
-                           : spec.kv_type != KvType::kF32 ? kRoundedTolerance
-                                                          : kTolerance;
-  SCOPED_TRACE(spec.scorer + ", warps of " + std::to_string(warp) + ", seed " + std::to_string(seed));
-  const GpuWorld world(model);
-  const auto cpu = OpenTestEngine(world.path());
-  const auto cpu_session = OpenTestSession(*cpu, spec, 16);
-  const auto gpu = world.OpenOrDie(gpu::TableUnderTest(warp), spec.kv_type);
-  const auto session = OpenOrDie(*gpu, world.Policy(spec));
-  HashRandom random(seed);
-  const std::vector<int32_t> tokens = RandomTokens(seed, count, model.vocab);
-  constexpr size_t kPrompt = 26;  // it ends with the step that goes past
-  for (size_t first = 0; first < tokens.size();) {
-    const auto block = std::min<size_t>(random.Uniform(0, 2) == 0 ? random.Uniform(1, 16) : 1, tokens.size() - first);
-    const std::span<const int32_t> step(tokens.data() + first, block);
-    const bool prompt_ends = first <= kPrompt && first + block > kPrompt;
-    BatchRow on_cpu = {.session = cpu_session.get(), .tokens = step, .want = Want::kAll, .prompt_ends = prompt_ends};
-    ASSERT_THAT(cpu->OwnPages(on_cpu), IsOk());
-    cpu->Run({&on_cpu, 1});
-    const std::vector<float> expected(on_cpu.logits.begin(), on_cpu.logits.end());
-    GpuRow row = {.session = session.get(), .tokens = step, .prompt_ends = prompt_ends, .want = GpuWant::kAll};
-    ASSERT_THAT(gpu->Run({&row, 1}), IsOk());
-    ASSERT_EQ(row.logits.size(), expected.size());
-    for (size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_NEAR(row.logits[i], expected[i], tolerance) << "after token " << first;
-    }
-    EXPECT_EQ(row.next, BestToken(row.logits.last(static_cast<size_t>(model.vocab))));
-    ASSERT_EQ(session->live(), cpu_session->cache_length());
-    for (int32_t lane = 0; lane < model.layers * model.kv_heads; ++lane) {
-      ASSERT_EQ(LiveTokens(*session, lane),
-                LiveTokens(*cpu, *cpu_session, lane / model.kv_heads, lane % model.kv_heads))
-          << "lane " << lane << " after token " << first;
-    }
-    first += block;
-  }
-  EXPECT_EQ(session->evicted(), cpu_session->evicted());
-}
-
-TEST(GpuEngine, LogitsAndVictimsAreTheCpusWithHeavyHitters) {
-  const TinyModel model = {.layers = 2, .heads = 6, .kv_heads = 3};
-  ExpectTheCpusRun(model, F32({.scorer = "h2o", .budget = 24}), 32, kEmulationIsSlow ? 35 : 90, 1);
-  if (kEmulationIsSlow) return;
-  ExpectTheCpusRun(model, F32({.scorer = "h2o", .budget = 20, .overflow = 5, .positions = Positions::kCompacted}), 64,
-                   60, 2);
-}
-
-TEST(GpuEngine, LogitsAndVictimsAreTheCpusByAgeAndByTheLastQuery) {
-  ExpectTheCpusRun({}, F32({.scorer = "streaming", .budget = 20}), 64, kEmulationIsSlow ? 30 : 60, 3);
-  if (kEmulationIsSlow) return;
-  ExpectTheCpusRun({.heads = 4, .kv_heads = 1}, F32({.scorer = "tova", .budget = 20}), 32, 60, 4);
-}
-
-TEST(GpuEngine, LogitsAndVictimsAreTheCpusByWhatTheOutputLoses) {
-  ExpectTheCpusRun({}, F32({.scorer = "h2o", .budget = 20, .modifier = Modifier::kCaote}), 32,
-                   kEmulationIsSlow ? 30 : 60, 31);
-  if (kEmulationIsSlow) return;
-  ExpectTheCpusRun({.heads = 4, .kv_heads = 1},
-                   F32({.scorer = "tova", .budget = 20, .overflow = 4, .modifier = Modifier::kFastCaote}), 64, 60, 32);
-  const PolicySpec in_place = {.scorer = "tova", .budget = 20, .recent = 4, .modifier = Modifier::kCaote};
-  ExpectTheCpusRun({.layers = 2}, F32(in_place), 32, 60, 33);
-}
-
-TEST(GpuEngine, LogitsAndVictimsAreTheCpusWithQueryHeadsApart) {
-  const TinyModel model = {.layers = kEmulationIsSlow ? 1 : 2, .heads = kEmulationIsSlow ? 4 : 6, .kv_heads = 2};
-  ExpectTheCpusRun(model, F32({.scorer = "sage", .budget = 16}), 32, kEmulationIsSlow ? 34 : 80, 41);
-  if (kEmulationIsSlow) return;
-  const TinyModel wide = {.heads = 4, .kv_heads = 1};
-  ExpectTheCpusRun(wide, F32({.scorer = "sage", .budget = 20, .overflow = 3, .slack = 2, .max_drop = 4}), 64, 80, 42);
-  ExpectTheCpusRun(wide, F32({.scorer = "h2o", .budget = 20, .reduction = Reduction::kUnion}), 64, 60, 43);
-  ExpectTheCpusRun(model, F32({.scorer = "h2o", .budget = 20, .reduction = Reduction::kMax}), 32, 60, 44);
-  ExpectTheCpusRun(model,
-                   F32({.scorer = "tova", .budget = 20, .reduction = Reduction::kL2, .modifier = Modifier::kCaote}), 32,
-                   60, 45);
-}
-
-TEST(GpuEngine, LogitsAndVictimsAreTheCpusOnEverySchedule) {
-  ExpectTheCpusRun({}, F32({.scorer = "h2o", .budget = 16, .schedule = Schedule::kEveryN, .every_n = 3}), 32,
-                   kEmulationIsSlow ? 30 : 60, 46);
-  if (kEmulationIsSlow) return;
-  PolicySpec once = {.scorer = "tova", .budget = 16, .recent = 4, .schedule = Schedule::kOncePrompt};
-  once.modifier = Modifier::kCaote;
-  for (const Then then : {Then::kSame, Then::kSlideRecent, Then::kGrow}) {
-    once.then = then;
-    ExpectTheCpusRun({.context = 128}, F32(once), 32, 60, 47 + static_cast<int>(then));
-  }
-}
-
-TEST(GpuEngine, LogitsAndVictimsAreTheCpusByKeysAndByChance) {
-  ExpectTheCpusRun({}, F32({.scorer = "keydiff", .budget = 20, .recent = 4}), 32, kEmulationIsSlow ? 30 : 60, 51);
-  ExpectTheCpusRun({}, F32({.scorer = "knorm", .budget = 20, .recent = 4}), 64, kEmulationIsSlow ? 30 : 60, 52);
-  if (kEmulationIsSlow) return;
-  ExpectTheCpusRun({.layers = 2, .heads = 6, .kv_heads = 3},
-                   F32({.scorer = "knorm", .parameters = {{"keep", 1}}, .budget = 20, .overflow = 3}), 32, 60, 53);
-  for (const double mode : {0, 1}) {
-    ExpectTheCpusRun({.layers = 2},
-                     F32({.scorer = "random", .parameters = {{"seed", 7}, {"mode", mode}}, .budget = 20, .recent = 4}),
-                     32, 60, 54);
-  }
-}
-
-TEST(GpuEngine, LogitsAreTheCpusWhereNobodyLeavesPastASplitAndWithQuantisedWeights) {
-  // By the end tokens are in the second split, beyond what the first one takes more.
-  constexpr int32_t kPast = gpu::kSplitSlotsMax + 20;
-  if (!kEmulationIsSlow) ExpectTheCpusRun({.layers = 1}, F32({.scorer = "full"}), 32, kPast, 5);
-  ExpectTheCpusRun({.layers = 1, .type = DType::kQ8_0}, F32({.scorer = "full"}), 32, kEmulationIsSlow ? 10 : 30, 6);
-  ExpectTheCpusRun({.layers = 1, .type = DType::kQ4_0, .tied_head = true}, F32({.scorer = "full"}), 64,
-                   kEmulationIsSlow ? 10 : 30, 7);
-}
-
-TEST(GpuEngine, LogitsAreNearTheCpusWithEveryTypeOfKAndV) {
-  const PolicySpec spec = {.scorer = "streaming", .budget = 20, .positions = Positions::kCompacted};
-  for (const KvType type : {KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kFp8}) {
-    PolicySpec of_type = spec;
-    of_type.kv_type = type;
-    ExpectTheCpusRun({.layers = 1}, of_type, 64, kEmulationIsSlow ? 20 : 60, 10);
-  }
-}
-
-// A token is placed in a slot past the budget, a whole split, before another leaves.
-TEST(GpuEngine, LogitsAndVictimsAreTheCpusWhereTheBudgetIsASplit) {
-  if (kEmulationIsSlow) return;
-  constexpr int32_t kCount = gpu::kSplitSlots + 30;
-  PolicySpec spec = {.scorer = "h2o", .budget = gpu::kSplitSlots};
-  ExpectTheCpusRun({.layers = 1}, F32(spec), 64, kCount, 11);
-  spec.kv_type = KvType::kBf16;
-  spec.scorer = "streaming";
-  ExpectTheCpusRun({.layers = 1}, spec, 32, kCount, 12);
-}
-
 // What a session yields alone and beside others that come and go, bit for bit.
-TEST(GpuEngine, ASessionIsTheSameBesideOthers) {
-  const GpuWorld world({.layers = 1});
+void ExpectTheSameBesideOthers(const TinyModel& model) {
+  SCOPED_TRACE(model.architecture);
+  const GpuWorld world(model);
   const auto engine = world.OpenOrDie(gpu::TableUnderTest(32), KvType::kBf16);
   const ValidSpec policy = world.Policy({.scorer = "h2o", .budget = 20});
   const std::vector<int32_t> tokens = RandomTokens(8, 50, world.model().vocab);
@@ -198,6 +57,11 @@ TEST(GpuEngine, ASessionIsTheSameBesideOthers) {
     return logits;
   };
   EXPECT_EQ(run(false), run(true));
+}
+TEST(GpuEngine, ASessionIsTheSameBesideOthers) {
+  ExpectTheSameBesideOthers({.layers = 1});
+  ExpectTheSameBesideOthers({.architecture = "gemma3", .layers = 1});
+  ExpectTheSameBesideOthers({.architecture = "gemma3", .window = 9, .window_pattern = 2});
 }
 
 void ExpectLargestOf(std::span<const float> row, std::span<const gpu::TokenLogit> largest) {
@@ -347,8 +211,9 @@ TEST(GpuEngine, RefusesWhatTheDeviceDoesNotDo) {
   EXPECT_EQ(reason({.scorer = "h2o", .budget = 64, .kv_type = KvType::kF16}), "GPU_POLICY_UNSUPPORTED");
 
   const GpuWorld windows({.window = 16});
-  EXPECT_EQ(GetRefusal(windows.Open(gpu::TableUnderTest(32), {.arena_bytes = 1 << 20}).status()).reason,
-            "UNSUPPORTED_MODEL_FEATURE");
+  const auto near = windows.OpenOrDie(gpu::TableUnderTest(32));
+  const PolicySpec once = F32({.scorer = "h2o", .budget = 64, .schedule = Schedule::kOncePrompt});
+  EXPECT_EQ(GetRefusal(near->OpenSession(windows.Policy(once), 16).status()).reason, "GPU_POLICY_UNSUPPORTED");
   const GpuWorld narrow({.heads = 8, .kv_heads = 8, .head_dim = 8});
   EXPECT_EQ(GetRefusal(narrow.Open(gpu::TableUnderTest(32), {.arena_bytes = 1 << 20}).status()).reason,
             "UNSUPPORTED_MODEL_FEATURE");

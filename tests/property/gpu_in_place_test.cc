@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,7 +57,7 @@ void LayByAge(GpuEngine& engine, const GpuSession& from, GpuSession& to) {
     const auto pages = [&](const GpuSession& session) {
       return session.pages().subspan(static_cast<size_t>(lane) * lane_pages, lane_pages);
     };
-    for (size_t i = 0; i < lane_pages; ++i) {
+    for (size_t i = 0; i < lane_pages && pages(from)[i] >= 0; ++i) {
       const std::byte* const page = engine.page(pages(from)[i]);
       EBB_CHECK(engine.gpu().CopyOut(page, std::span(lay).subspan(i * page_bytes, page_bytes)).ok());
     }
@@ -79,13 +80,14 @@ void LayByAge(GpuEngine& engine, const GpuSession& from, GpuSession& to) {
         std::copy_n(lay.begin() + place(order[slot]), part.bytes, laid.begin() + place(slot));
       }
     }
-    for (size_t i = 0; i < lane_pages; ++i) {
+    for (size_t i = 0; i < lane_pages && pages(to)[i] >= 0; ++i) {
       const auto page = std::span<const std::byte>(laid).subspan(i * page_bytes, page_bytes);
       EBB_CHECK(engine.gpu().CopyIn(page, engine.page(pages(to)[i])).ok());
     }
   }
-  const auto tokens = static_cast<int32_t>(from.live() + from.evicted());
-  EBB_CHECK(to.Seat(seats, {.tokens = tokens, .live = from.live(), .slots = from.live()}).ok());
+  GpuProgress at = {.tokens = static_cast<int32_t>(from.live() + from.evicted())};
+  for (const GpuSight sight : kGpuSights) at.live[sight] = at.slots[sight] = from.live(sight);
+  EBB_CHECK(to.Seat(seats, at).ok());
   EBB_CHECK(engine.gpu().Wait().ok());
 }
 
@@ -145,6 +147,8 @@ TEST(GpuInPlace, EqualsFreshlyCompactedCache) {
   ExpectInPlaceIsCompacted({}, F32({.scorer = "h2o", .budget = 20, .reduction = Reduction::kUnion}), 64, 73);
   ExpectInPlaceIsCompacted({}, F32({.scorer = "h2o", .budget = 20, .modifier = Modifier::kCaote}), 32, 74);
   ExpectInPlaceIsCompacted({}, F32({.scorer = "keydiff", .budget = 20, .recent = 4}), 64, 75);
+  ExpectInPlaceIsCompacted({.architecture = "gemma3", .layers = 3, .window = 15, .window_pattern = 3},
+                           F32({.scorer = "h2o", .budget = 20}), 32, 76);
 }
 
 // Counts launches that move tokens.
@@ -164,12 +168,13 @@ struct Fills {
 };
 
 // Blocks that come past the budget have slots of their own while they are read; what comes after them has not, for the
-// price of one launch, and none where tokens come one by one.
+// price of one launch for each kind of lanes, and none where tokens come one by one.
 TEST(GpuInPlace, APromptLeavesNoMoreSlotsThanWhatComesAfterItNeeds) {
   constexpr int32_t kBudget = 20, kBlock = 16, kMore = 4;
   struct Case {
     PolicySpec spec = {};
-    int32_t slots = kBudget + 1;  // while a token comes and before one leaves
+    int32_t slots = kBudget + 1;  // while a token comes and before one leaves; of lanes without a window
+    TinyModel model = {};
   };
   PolicySpec every_n = F32({.scorer = "h2o", .budget = kBudget, .schedule = Schedule::kEveryN, .every_n = 3});
   PolicySpec sage = F32({.scorer = "sage", .budget = kBudget});
@@ -178,9 +183,12 @@ TEST(GpuInPlace, APromptLeavesNoMoreSlotsThanWhatComesAfterItNeeds) {
   for (const Case& c : {Case{F32({.scorer = "h2o", .budget = kBudget})},
                         Case{F32({.scorer = "streaming", .budget = kBudget, .positions = Positions::kCompacted})},
                         Case{F32({.scorer = "h2o", .budget = kBudget, .overflow = 5}), kBudget + 5},
-                        Case{every_n, kBudget + 3}, Case{sage}, Case{grows, kBudget + kMore}}) {
+                        Case{every_n, kBudget + 3}, Case{sage}, Case{grows, kBudget + kMore},
+                        Case{F32({.scorer = "h2o", .budget = kBudget}),
+                             kBudget + 1,
+                             {.architecture = "gemma3", .layers = 3, .window = 9, .window_pattern = 3}}}) {
     SCOPED_TRACE(c.spec.scorer + ", " + std::to_string(c.slots) + " slots");
-    const GpuWorld world({});
+    const GpuWorld world(c.model);
     const gpu::Table table = Fills::Of(gpu::TableUnderTest(32));
     const auto engine = world.OpenOrDie(table);
     const auto session = OpenOrDie(*engine, world.Policy(c.spec), kBlock);
@@ -193,18 +201,21 @@ TEST(GpuInPlace, APromptLeavesNoMoreSlotsThanWhatComesAfterItNeeds) {
                     .prompt_ends = first + count == 3 * kBlock};
       ASSERT_THAT(engine->Run({&row, 1}), IsOk());
       first += count;
-      EXPECT_EQ(Fills::launches, count > 1 ? 0 : 1) << "after token " << first;
+      const int64_t kinds = c.model.window > 0 ? 2 : 1;
+      EXPECT_EQ(Fills::launches, count > 1 ? 0 : kinds) << "after token " << first;
     }
-    EXPECT_LE(session->slots(), c.slots);
-    EXPECT_GT(session->slots(), c.slots - kMore);
+    const GpuSession::Shape& shape = session->shape();
     const auto places = session->Tokens();
     ASSERT_THAT(places, IsOk());
-    for (int32_t at = 0; at < std::ssize(*places); ++at) {
-      if (at % session->shape().capacity < session->slots()) continue;
-      EXPECT_EQ((*places)[at], -1) << at;
-    }
-    for (int32_t lane = 0; lane < session->shape().lanes; ++lane) {
-      EXPECT_EQ(std::ssize(LiveTokens(*session, lane)), session->live());
+    for (int32_t lane = 0; lane < shape.lanes; ++lane) {
+      const GpuSight sight = shape.SightOf(lane);
+      const int32_t slots = session->slots(sight);
+      const int32_t needed = sight == GpuSight::kAll ? c.slots : c.model.window + 1;
+      EXPECT_LE(slots, needed) << lane;
+      EXPECT_GT(slots, needed - kMore) << lane;
+      const std::span in_lane = std::span(*places).subspan(int64_t{lane} * shape.capacity, shape.capacity);
+      EXPECT_EQ(std::ranges::count(in_lane.subspan(slots), -1), shape.capacity - slots) << lane;
+      EXPECT_EQ(shape.capacity - std::ranges::count(in_lane, -1), session->live(sight)) << lane;
     }
   }
 }

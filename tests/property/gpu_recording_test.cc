@@ -20,8 +20,9 @@ namespace {
 
 // Launches that are replayed are those that would have been made: of sessions that grow past splits, evict, and come
 // and go.
-TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
-  const GpuWorld world({.layers = 1});
+void ExpectTheStepItselfFromARecording(const TinyModel& model) {
+  SCOPED_TRACE(model.architecture);
+  const GpuWorld world(model);
   const std::vector<int32_t> tokens = RandomTokens(9, 40, world.model().vocab);
   int64_t replays = 0;
   const auto run = [&](bool records) {
@@ -51,6 +52,11 @@ TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
   EXPECT_EQ(replays, 0);
   EXPECT_EQ(run(true), launched);
   EXPECT_GT(replays, 25);
+}
+TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
+  ExpectTheStepItselfFromARecording({.layers = 1});
+  ExpectTheStepItselfFromARecording({.architecture = "gemma3", .layers = 1});
+  ExpectTheStepItselfFromARecording({.architecture = "gemma3", .window = 9, .window_pattern = 2});
 }
 
 // Shapes are numbers of rows, each of which is recorded when it comes the second time.

@@ -108,11 +108,11 @@ inline std::unique_ptr<GpuSession> OpenOrDie(GpuEngine& engine, const ValidSpec&
   return *std::move(session);
 }
 
-// Who lives in a lane, by slot and by age.
+// Who lives in a lane, as the model counts them, by slot and by age.
 inline std::vector<int32_t> LiveTokensBySlot(const GpuSession& session, int32_t lane) {
   const absl::StatusOr<std::vector<int32_t>> all = session.Tokens();
   EBB_CHECK(all.ok());
-  const auto first = all->begin() + int64_t{lane} * session.shape().capacity;
+  const auto first = all->begin() + int64_t{session.shape().order[lane]} * session.shape().capacity;
   std::vector<int32_t> tokens(first, first + session.shape().capacity);
   std::erase(tokens, -1);
   return tokens;

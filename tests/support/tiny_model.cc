@@ -22,6 +22,7 @@ namespace {
 constexpr int32_t kNormalToken = 1;
 constexpr int32_t kControlToken = 3;
 constexpr float kPeak = 1.5F;  // standard deviation of query and key components
+constexpr float kCap = 4;      // of scores and of logits, which reach it
 
 constexpr char kChatTemplate[] =
     "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %}<|assistant|>{% else %}<|user|>"
@@ -69,24 +70,36 @@ void AddTokenizer(GgufWriter& writer, const TinyModel& model) {
   writer.Add("tokenizer.chat_template", model.chat_template.empty() ? kChatTemplate : model.chat_template);
 }
 
+bool HasHeadNorms(const TinyModel& model) { return model.architecture == "qwen3" || model.architecture == "gemma3"; }
+bool HasPostNorms(const TinyModel& model) { return model.architecture.starts_with("gemma"); }
+
 void AddConfig(GgufWriter& writer, const TinyModel& model) {
-  const auto number = [&](const char* key, int32_t value) { writer.Add(key, static_cast<uint32_t>(value)); };
-  writer.Add("general.architecture", "llama");
+  const std::string& architecture = model.architecture;
+  const auto number = [&](const std::string& key, int32_t value) {
+    writer.Add(architecture + "." + key, static_cast<uint32_t>(value));
+  };
+  const auto real = [&](const std::string& key, float value) { writer.Add(architecture + "." + key, value); };
+  writer.Add("general.architecture", architecture);
   writer.Add("general.name", "tiny");
-  number("llama.context_length", model.context);
-  number("llama.embedding_length", model.dim);
-  number("llama.block_count", model.layers);
-  number("llama.feed_forward_length", model.ffn_dim);
-  number("llama.attention.head_count", model.heads);
-  number("llama.attention.head_count_kv", model.kv_heads);
-  number("llama.attention.key_length", model.head_dim);
-  number("llama.attention.value_length", model.head_dim);
-  writer.Add("llama.attention.layer_norm_rms_epsilon", 1e-5F);
-  number("llama.rope.dimension_count", model.head_dim);
-  writer.Add("llama.rope.freq_base", 10000.0F);
+  number("context_length", model.context);
+  number("embedding_length", model.dim);
+  number("block_count", model.layers);
+  number("feed_forward_length", model.ffn_dim);
+  number("attention.head_count", model.heads);
+  number("attention.head_count_kv", model.kv_heads);
+  number("attention.key_length", model.head_dim);
+  number("attention.value_length", model.head_dim);
+  real("attention.layer_norm_rms_epsilon", 1e-5F);
+  number("rope.dimension_count", model.head_dim);
+  real("rope.freq_base", 10000.0F);
+  if (architecture == "gemma2") {
+    real("attn_logit_softcapping", kCap);
+    real("final_logit_softcapping", kCap);
+  }
   if (model.window == 0) return;
-  number("llama.attention.sliding_window", model.window);
-  number("llama.attention.sliding_window_pattern", model.window_pattern);
+  if (architecture == "gemma3") real("rope.freq_base_swa", 1000.0F);
+  number("attention.sliding_window", model.window);
+  number("attention.sliding_window_pattern", model.window_pattern);
 }
 
 // Adds random tensors, each with its own stream of numbers.
@@ -103,7 +116,10 @@ class RandomTensors {
     Matrix(name, rows, cols, gain / std::sqrt(static_cast<float>(cols)));
   }
 
-  void Norm(const std::string& name) { writer_.AddTensor(name, DType::kF32, 0, model_.dim, Draw(model_.dim, 1, 0.1F)); }
+  void Norm(const std::string& name) { Norm(name, model_.dim, 1); }
+  void Norm(const std::string& name, int64_t size, float mean) {
+    writer_.AddTensor(name, DType::kF32, 0, size, Draw(size, mean, 0.1F));
+  }
 
   void Bias(const std::string& name, int64_t size) {
     writer_.AddTensor(name, DType::kF32, 0, size, Draw(size, 0, 0.1F));
@@ -191,11 +207,17 @@ GgufWriter MakeTinyTransformer(const TinyModel& model) {
     tensors.Projection(prefix + "attn_q.weight", q_dim, model.dim, kPeak);
     tensors.Projection(prefix + "attn_k.weight", kv_dim, model.dim, kPeak);
     tensors.Projection(prefix + "attn_v.weight", kv_dim, model.dim, 1);
+    if (HasHeadNorms(model)) {
+      tensors.Norm(prefix + "attn_q_norm.weight", model.head_dim, kPeak);
+      tensors.Norm(prefix + "attn_k_norm.weight", model.head_dim, kPeak);
+    }
     tensors.Projection(prefix + "attn_output.weight", model.dim, q_dim, 1.5F);
+    if (HasPostNorms(model)) tensors.Norm(prefix + "post_attention_norm.weight");
     tensors.Norm(prefix + "ffn_norm.weight");
     tensors.Projection(prefix + "ffn_gate.weight", model.ffn_dim, model.dim, 1);
     tensors.Projection(prefix + "ffn_up.weight", model.ffn_dim, model.dim, 1);
     tensors.Projection(prefix + "ffn_down.weight", model.dim, model.ffn_dim, 1);
+    if (HasPostNorms(model)) tensors.Norm(prefix + "post_ffw_norm.weight");
   }
   tensors.Norm("output_norm.weight");
   if (!model.tied_head) tensors.Matrix("output.weight", model.vocab, model.dim, head_deviation);

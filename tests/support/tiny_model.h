@@ -25,6 +25,8 @@ inline constexpr int32_t kTinyAssistant = 259;
 inline constexpr int32_t kTinyEnd = 260;  // ends a turn
 
 struct TinyModel {
+  // Or qwen3 (norms of q and k, head by head), gemma2 (norms of what a layer adds, caps) or gemma3 (all these norms).
+  std::string architecture = "llama";
   int32_t layers = 2;
   int32_t dim = 64;
   int32_t heads = 4;

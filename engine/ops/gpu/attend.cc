@@ -57,6 +57,10 @@ AttendSplit(AttendArgs a) {
   const CacheArgs& cache = a.cache;
   const OwnSplit split(a);
   if (split.slots == 0) return;
+  if (IsOutOfSight<kThreads>(a, split)) {
+    LeaveOut<kThreads>(a, split);
+    return FinishRow<kThreads>(a, split.session, split.row, split.head);
+  }
   const int32_t d = cache.arena.head_dim;
   const int32_t thread = ThreadIndex();
 
@@ -82,7 +86,7 @@ AttendSplit(AttendArgs a) {
   const int32_t query = position[split.OwnSlot()];
   for (int32_t i = thread; i < kSplitSlotsMax; i += kThreads) {
     const int32_t own = i < split.slots ? position[split.first + i] : -1;
-    at[i] = own <= query ? own : -1;
+    at[i] = own <= query && own > query - a.window ? own : -1;
   }
   const QueryHeads<kGroup> queries(a.rope, a.scale, a.q + split.row * a.q_stride + int64_t{split.head} * a.group * d,
                                    a.group, d, query);
@@ -108,7 +112,7 @@ AttendSplit(AttendArgs a) {
       EBB_UNROLL
       for (int32_t g = 0; g < kGroup; ++g) {
         if (g >= own.count || !is_slot) continue;
-        share[slot].of[own.first + g] = own_at >= 0 ? dot[g] : MinusInfinity();
+        share[slot].of[own.first + g] = own_at >= 0 ? Capped(dot[g], a.cap) : MinusInfinity();
       }
     }
   }

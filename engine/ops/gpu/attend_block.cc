@@ -7,7 +7,7 @@
 //   stage    kStrips strips of K and V (kernels.h, BlockArgs) and their positions. Shared memory holds kStages: one is
 //            multiplied while the next are copied; of three terms they are read where they lie
 //
-//   logits = q K^T, -inf where a row may not see the slot
+//   logits = q K^T, capped, -inf where a row may not see the slot
 //   peak'  = max(peak, logits);  p = e^(logits - peak')
 //   weight = weight e^(peak - peak') + p;  sums = sums e^(peak - peak') + p V      p in BF16, by terms as V is
 //
@@ -33,12 +33,13 @@ constexpr int32_t kThreads = 128;
 constexpr int32_t kTeams = kThreads / kTeam;
 constexpr float kLog2E = 1.44269504F;
 
-// kWhole: kUnits is how many there are, not just a limit.
-template <int32_t kTermsOf, int32_t kUnitsOf, bool kIsWhole>
+// kWhole: kUnits is how many there are, not just a limit. kPlain: no row has a window, and no logit a cap.
+template <int32_t kTermsOf, int32_t kUnitsOf, bool kIsWhole, bool kIsPlain>
 struct Shape {
   static constexpr int32_t kTerms = kTermsOf;
   static constexpr int32_t kUnits = kUnitsOf;
   static constexpr bool kWhole = kIsWhole;
+  static constexpr bool kPlain = kIsPlain;
   static constexpr bool kStaged = kTerms == 1;
   static constexpr int32_t kTiles = kStaged && kUnits <= 8 ? 2 : 1;  // of kLaidRows, of a team: as registers allow
   static constexpr int32_t kTeamRows = kTiles * kLaidRows;
@@ -72,15 +73,17 @@ struct RowsSoFar {
 // What logits begin as: -inf in a column that no row of the team may see. Whether rows differ in what they may see of
 // this thread's columns.
 template <typename S>
-EBB_DEVICE bool MaskColumns(const RowsSoFar<S>& r, const int32_t* position, float (&p)[S::kTiles][2 * S::kStrips][4]) {
+EBB_DEVICE bool MaskColumns(const BlockLane& l, const RowsSoFar<S>& r, const int32_t* position,
+                            float (&p)[S::kTiles][2 * S::kStrips][4]) {
   bool differ = false;
   EBB_UNROLL
   for (int32_t n = 0; n < 2 * S::kStrips; ++n) {
     EBB_UNROLL
     for (int32_t j = 0; j < 2; ++j) {
       const int32_t at = position[8 * n + 2 * (ThreadIndex() % 4) + j];
-      const float mask = at > r.newest ? MinusInfinity() : 0.0F;
-      differ |= at > r.oldest && at <= r.newest;
+      const bool is_seen = at <= r.newest && !IsBehind<S::kPlain>(l, at, r.oldest);
+      const float mask = is_seen ? 0.0F : MinusInfinity();
+      differ |= is_seen && (at > r.oldest || IsBehind<S::kPlain>(l, at, r.newest));
       EBB_UNROLL
       for (int32_t tile = 0; tile < S::kTiles; ++tile) p[tile][n][j] = p[tile][n][2 + j] = mask;
     }
@@ -90,7 +93,8 @@ EBB_DEVICE bool MaskColumns(const RowsSoFar<S>& r, const int32_t* position, floa
 
 // What MaskColumns leaves to each row. `query`: of the team's rows.
 template <typename S>
-EBB_DEVICE void MaskRows(const int32_t* position, const int32_t* query, float (&p)[S::kTiles][2 * S::kStrips][4]) {
+EBB_DEVICE void MaskRows(const BlockLane& l, const int32_t* position, const int32_t* query,
+                         float (&p)[S::kTiles][2 * S::kStrips][4]) {
   EBB_UNROLL
   for (int32_t tile = 0; tile < S::kTiles; ++tile) {
     EBB_UNROLL
@@ -100,10 +104,20 @@ EBB_DEVICE void MaskRows(const int32_t* position, const int32_t* query, float (&
       for (int32_t n = 0; n < 2 * S::kStrips; ++n) {
         EBB_UNROLL
         for (int32_t j = 0; j < 2; ++j) {
-          if (position[8 * n + 2 * (ThreadIndex() % 4) + j] > row) p[tile][n][2 * half + j] = MinusInfinity();
+          const int32_t at = position[8 * n + 2 * (ThreadIndex() % 4) + j];
+          if (at > row || IsBehind<S::kPlain>(l, at, row)) p[tile][n][2 * half + j] = MinusInfinity();
         }
       }
     }
+  }
+}
+
+template <typename S>
+EBB_DEVICE void CapLogits(float cap, float (&p)[S::kTiles][2 * S::kStrips][4]) {
+  EBB_UNROLL
+  for (int32_t i = 0; i < S::kTiles * 2 * S::kStrips * 4; ++i) {
+    float& logit = p[i / (8 * S::kStrips)][i / 4 % (2 * S::kStrips)][i % 4];
+    if (logit != MinusInfinity()) logit = Capped(logit, cap);  // else nobody sees the column
   }
 }
 
@@ -156,10 +170,11 @@ EBB_DEVICE void AttendStage(const BlockLane& l, RowsSoFar<S>& r, const Vector16*
                             const int32_t* query) {
   const int32_t units = UnitsOf<S::kUnits, S::kWhole>(l);
   float p[S::kTiles][2 * S::kStrips][4];
-  const bool differ = MaskColumns<S>(r, position, p);
+  const bool differ = MaskColumns<S>(l, r, position, p);
   SyncTeam();
   MultiplyKeys<S::kWhole>(l, r.q, kv, p);
-  if (differ) MaskRows<S>(position, query, p);
+  if (!S::kPlain && l.a->cap > 0) CapLogits<S>(l.a->cap, p);
+  if (differ) MaskRows<S>(l, position, query, p);
   SyncTeam();
   Soften<S>(r, p);
   SyncTeam();
@@ -230,12 +245,12 @@ EBB_DEVICE void WritePartials(const BlockLane& l, const RowsSoFar<S>& r, int32_t
   }
 }
 
-// The first stage from `strip` on in which something is not past `last`, the newest position of the tile; else `end`.
-template <int32_t kStrips>
-EBB_DEVICE int32_t NextStage(const BlockLane& l, int32_t strip, int32_t end, int32_t last) {
-  for (; strip < end; strip += kStrips) {
-    for (int32_t s = 0; s < kStrips; ++s) {
-      if (l.earliest[strip + s] <= last) return strip;
+// The first stage from `strip` on in which something may be seen by who is at positions first .. last; else `end`.
+template <typename S>
+EBB_DEVICE int32_t NextStage(const BlockLane& l, int32_t strip, int32_t end, int32_t first, int32_t last) {
+  for (; strip < end; strip += S::kStrips) {
+    for (int32_t s = 0; s < S::kStrips; ++s) {
+      if (l.earliest[strip + s] <= last && !IsBehind<S::kPlain>(l, l.latest[strip + s], first)) return strip;
     }
   }
   return end;
@@ -272,15 +287,16 @@ AttendTile(BlockArgs args) {
     shared.query[i] = PositionOf(l, first + (i < rows ? i : rows - 1));
   }
   Barrier();
-  const int32_t last = shared.query[S::kRows - 1];
+  const int32_t oldest = shared.query[0];
+  const int32_t newest = shared.query[S::kRows - 1];
   const int32_t begin = split * kBlockSplitSlots;
   const int32_t end = begin / kStripSlots + LaidStrips(slots);
-  int32_t next = NextStage<S::kStrips>(l, begin / kStripSlots, end, last);  // that nobody asked for yet
+  int32_t next = NextStage<S>(l, begin / kStripSlots, end, oldest, newest);  // that nobody asked for yet
   int32_t asked = 0;
   const auto ask = [&] {
     if (next < end) {
       CopyStage<S>(l, next, shared.kv[asked % S::kStages], shared.position[asked % S::kStages]);
-      next = NextStage<S::kStrips>(l, next + S::kStrips, end, last);
+      next = NextStage<S>(l, next + S::kStrips, end, oldest, newest);
       ++asked;
     }
     CloseCopies();
@@ -312,7 +328,7 @@ AttendTile(BlockArgs args) {
     }
   } else if (has_rows) {
     const Vector16* const kv = reinterpret_cast<const Vector16*>(l.kv);
-    for (; next < end; next = NextStage<S::kStrips>(l, next + S::kStrips, end, last)) {
+    for (; next < end; next = NextStage<S>(l, next + S::kStrips, end, oldest, newest)) {
       AttendStage<S>(l, r, kv + next * 2 * (l.words / 4), l.position + next * kStripSlots, query);
     }
   }
@@ -331,7 +347,7 @@ void LaunchOf(const BlockArgs& args, Stream stream) {
 }  // namespace
 
 void LaunchAttendBlock(const BlockArgs& args, Stream stream) {
-  WithShape<Shape>(args.attend.cache.arena, [&](auto shape) { LaunchOf<decltype(shape)>(args, stream); });
+  WithShape<Shape>(args.attend, [&](auto shape) { LaunchOf<decltype(shape)>(args, stream); });
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

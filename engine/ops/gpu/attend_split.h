@@ -8,6 +8,7 @@
 
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/reduce.h"
 
 namespace ebb::gpu::EBB_GPU_TARGET {
 
@@ -36,6 +37,36 @@ struct OwnSplit {
     return row * (int64_t{a.cache.kv_heads} * a.group) + int64_t{head} * a.group;
   }
 };
+
+// Whether the row sees nothing of the split, which with a window most are far behind. By all threads of a block.
+template <int32_t kThreads>
+EBB_DEVICE bool IsOutOfSight(const AttendArgs& a, const OwnSplit& split) {
+  if (a.window == INT32_MAX) return false;
+  const int32_t* const position = split.Positions();
+  const int32_t query = position[split.OwnSlot()];
+  int32_t sees = 0;
+  for (int32_t i = ThreadIndex(); i < split.slots; i += kThreads) {
+    const int32_t at = position[split.first + i];
+    if (at >= 0 && at <= query && at > query - a.window) sees = 1;
+  }
+  return ReduceBlock<kThreads>(sees, Largest()) == 0;
+}
+
+// What such a split tells of itself, for which no K and no V is read.
+template <int32_t kThreads>
+EBB_DEVICE void LeaveOut(const AttendArgs& a, const OwnSplit& split) {
+  for (int32_t g = 0; g < a.group; ++g) {
+    const int64_t head = split.FirstHead(a) + g;
+    if (ThreadIndex() == 0) {
+      float* const stats = a.partial_stats + (head * a.splits + BlockX()) * 2;
+      stats[0] = MinusInfinity();
+      stats[1] = 0;
+    }
+    if (a.logits == nullptr) continue;
+    float* const logits = a.logits + head * a.cache.slots_max + split.first;
+    for (int32_t i = ThreadIndex(); i < split.slots; i += kThreads) logits[i] = MinusInfinity();
+  }
+}
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET
 

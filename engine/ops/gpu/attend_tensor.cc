@@ -22,7 +22,7 @@
 //   share    first the queries' terms; then a row a head: logits [272] floats; then, in their place, both terms of
 //            weights, words of two slots each
 //
-// What is shared is so much that eight blocks of heads of 128 numbers fit a multiprocessor of 228 KB: 80 bytes of a
+// What is shared is so much that eight blocks of heads of 128 numbers fit a multiprocessor of 228 KB: 64 bytes of a
 // block are left.
 //
 // The block that comes last of a row and KV head folds the splits and tells the scores (attend_finish.h).
@@ -115,6 +115,11 @@ AttendSplit(SplitArgs args) {
   const CacheArgs& cache = a.cache;
   const OwnSplit split(a);
   if (split.slots == 0) return;
+  if (IsOutOfSight<kThreads>(a, split)) {
+    WaitForEarlier();
+    LeaveOut<kThreads>(a, split);
+    return FinishRow<kThreads>(a, split.session, split.row, split.head);
+  }
   const int32_t d = kWhole ? kUnit * kUnits : cache.arena.head_dim;
   const int32_t units = kWhole ? kUnits : d / kUnit;
   const int32_t thread = ThreadIndex();
@@ -208,7 +213,10 @@ AttendSplit(SplitArgs args) {
   EBB_UNROLL
   for (int32_t n = 0; n < kOwnSlots; ++n) {
     const int32_t i = thread + n * kThreads;
-    if (i < kStagedSlots) at[i] = own_position[n] <= query ? own_position[n] : -1;
+    if (i < kStagedSlots) {
+      const bool is_seen = own_position[n] <= query && own_position[n] > query - a.window;
+      at[i] = is_seen ? own_position[n] : -1;
+    }
     if (E::kScaled && i < kSplitSlotsMax) {
       const SlotScales scales =
           i < split.slots ? RowsOf<E>(cache.arena, split.session, split.lane, split.first + i).Scales() : SlotScales{};
@@ -300,7 +308,7 @@ AttendSplit(SplitArgs args) {
     for (int32_t i = 0; i < 2; ++i) {
       const int32_t slot = begin + 2 * t + i;
       const float logit = c[i] + c[2 + i];
-      share[g * kShareStride + slot] = E::kScaled ? logit * scale_of_k[slot] : logit;
+      share[g * kShareStride + slot] = Capped(E::kScaled ? logit * scale_of_k[slot] : logit, a.cap);
     }
   }
   Barrier();

@@ -24,6 +24,7 @@ struct BlockLane {
   int32_t words = 0;                  // of a strip's K, and as many of its V
   const int32_t* position = nullptr;  // [LaidStrips * kStripSlots]
   const int32_t* earliest = nullptr;  // [LaidStrips]
+  const int32_t* latest = nullptr;    // [LaidStrips]
   const uint32_t* kv = nullptr;
   const uint32_t* q = nullptr;
   int32_t tile_words = 0;  // of q
@@ -51,6 +52,7 @@ EBB_DEVICE BlockLane LaneOf(const BlockArgs& args, int32_t session, int32_t head
   l.words = kTerms * l.units * kTeam * 4;
   l.position = args.position + strip * kStripSlots;
   l.earliest = args.earliest + strip;
+  l.latest = args.latest + strip;
   l.kv = args.kv + strip * 2 * l.words;
   l.tile_words = l.words + 2 * kLaidRows;
   l.q = LaidQueries(args, session, head, l.tile_words);
@@ -137,22 +139,34 @@ EBB_DEVICE void MultiplyKeys(const BlockLane& l, const uint32_t (&q)[kTiles][kTe
   }
 }
 
-// launch(Shape<terms, units, whether heads have just so many units>), which is what a kernel makes of a cache's type
-// and head.
-template <template <int32_t, int32_t, bool> typename Shape, typename F>
-void WithShape(const Arena& arena, const F& launch) {
+// Whether a slot at position `at` lies before the window of a query at `query`. kPlain: nothing does.
+template <bool kPlain>
+EBB_DEVICE bool IsBehind(const BlockLane& l, int32_t at, int32_t query) {
+  return !kPlain && at <= query - l.a->window;
+}
+
+// launch(Shape<terms, units, whether heads have just so many units, whether neither a window nor a cap>), which is what
+// a kernel makes of a cache's type and head, and of a layer: what most models do without would take registers of them
+// all.
+template <template <int32_t, int32_t, bool, bool> typename Shape, bool kPlain, typename F>
+void WithShapeOf(const Arena& arena, const F& launch) {
   const int32_t d = arena.head_dim;
   if (LaidTerms(arena.type) == 1) {
-    if (d == 64) return launch(Shape<1, 4, true>());
-    if (d == 128) return launch(Shape<1, 8, true>());
-    if (d == 256) return launch(Shape<1, 16, true>());
-    if (d < 64) return launch(Shape<1, 4, false>());
-    if (d < 128) return launch(Shape<1, 8, false>());
-    return launch(Shape<1, 16, false>());
+    if (d == 64) return launch(Shape<1, 4, true, kPlain>());
+    if (d == 128) return launch(Shape<1, 8, true, kPlain>());
+    if (d == 256) return launch(Shape<1, 16, true, kPlain>());
+    if (d < 64) return launch(Shape<1, 4, false, kPlain>());
+    if (d < 128) return launch(Shape<1, 8, false, kPlain>());
+    return launch(Shape<1, 16, false, kPlain>());
   }
-  if (d <= 64) return launch(Shape<kBf16Terms, 4, false>());
-  if (d <= 128) return launch(Shape<kBf16Terms, 8, false>());
-  launch(Shape<kBf16Terms, 16, false>());
+  if (d <= 64) return launch(Shape<kBf16Terms, 4, false, kPlain>());
+  if (d <= 128) return launch(Shape<kBf16Terms, 8, false, kPlain>());
+  launch(Shape<kBf16Terms, 16, false, kPlain>());
+}
+template <template <int32_t, int32_t, bool, bool> typename Shape, typename F>
+void WithShape(const AttendArgs& a, const F& launch) {
+  if (a.window == INT32_MAX && !(a.cap > 0)) return WithShapeOf<Shape, true>(a.cache.arena, launch);
+  WithShapeOf<Shape, false>(a.cache.arena, launch);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -15,47 +15,12 @@
 #include "engine/ops/gpu/anywhere.h"
 #include "engine/ops/gpu/draw_needs.h"
 #include "engine/ops/gpu/linear_splits.h"
+#include "engine/ops/gpu/matrix.h"
 
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 17;
-
-// --- weights -----------------------------------------------------------------------------------------------------
-
-// kFp8 is the cache's alone.
-enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4, kQ4K, kQ6K, kFp8 };
-
-// Columns come in whole blocks of as many; what shares a scale, in quantised types.
-inline constexpr int32_t kWeightBlock = 32;
-inline constexpr int32_t kSuperBlock = 256;  // the same of K types, whose scales have a scale
-
-// W [rows][cols] on the device, row after row; cols is a multiple of kWeightBlock.
-//
-//   F32, F16, BF16   values [rows][cols]
-//   Q8_0             values [rows][cols] int8                      scales [rows][cols / 32] binary16
-//   Q4_0             values [rows][cols / 16][8] bytes: byte j of 16 columns holds code j (low nibble) and code j + 8
-//                    (high), code = value + 8                      scales alike
-//   Q4_K             values as Q4_0, code = 0 .. 15
-//                    scales [rows][cols / 32]: scale (low byte), minimum (high)
-//                    supers [rows][cols / 256]: binary16 d (low half), dmin (high)
-//                    value = d * scale * code - dmin * minimum
-//   Q6_K             values as Q4_0, the low four bits of code + 32
-//                    upper [rows][cols / 16] words: the other two bits of sixteen codes, the first lowest
-//                    scales [rows][cols / 32]: int8 of the first 16 columns (low byte) and of the others (high)
-//                    supers: d                                value = d * scale * code
-//
-// Scales lie apart from codes so that both are read in whole vectors; the file's blocks of 34, 18, 144 and 210 bytes
-// are not aligned to anything.
-struct Matrix {
-  Element type = Element::kF32;
-  int32_t rows = 0;
-  int32_t cols = 0;
-  const void* values = nullptr;
-  const uint16_t* scales = nullptr;
-  const uint32_t* supers = nullptr;
-  const uint32_t* upper = nullptr;
-};
+inline constexpr int32_t kTableVersion = 18;
 
 // --- the cache ---------------------------------------------------------------------------------------------------
 
@@ -141,7 +106,7 @@ struct LaneLoss {
   double output = 0;  // its length before
 };
 
-// One session during one step. Lanes are layer-major; all of a session's lanes hold equally many tokens, but each its
+// One session's lanes in one step, or those of some layers: layer-major, and all hold equally many tokens, but each its
 // own. The host fills this in without asking the device: who sits where is known here alone, how many is arithmetic.
 struct SessionView {
   int32_t* token = nullptr;       // [lanes][capacity] index in the log, -1 where free
@@ -188,12 +153,27 @@ struct EmbedArgs {
   int32_t rows = 0;
 };
 
-// y = x / sqrt(mean(x^2) + eps) * weight, row by row; y may be x. n is a multiple of 4; all are 16-byte aligned.
+// y = x / sqrt(mean(x^2) + eps) * weight, or y += , row by row; y may be x. n is a multiple of 4; all are 16-byte
+// aligned.
 struct RmsNormArgs {
   const float* x = nullptr;       // [rows][n]
   const float* weight = nullptr;  // [n]
   float* y = nullptr;             // [rows][n]
   int32_t n = 0;
+  int32_t rows = 0;
+  float eps = 0;
+  int32_t add = 0;
+};
+
+// The norm of every query head and KV head of a row by itself, in place. d is a multiple of 16 up to kHeadDimMax.
+struct NormHeadsArgs {
+  float* x = nullptr;                   // row t, head j at x + t * stride + j * d, the query heads first; aligned alike
+  int64_t stride = 0;                   // a multiple of 4
+  const float* query_weight = nullptr;  // [d]
+  const float* kv_weight = nullptr;     // [d]
+  int32_t head_dim = 0;
+  int32_t query_heads = 0;
+  int32_t kv_heads = 0;
   int32_t rows = 0;
   float eps = 0;
 };
@@ -239,6 +219,13 @@ struct ActivateArgs {
   int64_t n = 0;
 };
 
+// x = cap * tanh(x / cap), n floats.
+struct CapArgs {
+  float* x = nullptr;
+  int64_t n = 0;
+  float cap = 0;
+};
+
 // As engine/ops.h, Rope: pair i turns by position * turns[i] * 2^-64 turns. Of halves, rotary_dims is a multiple of 16.
 struct RopeArgs {
   const uint64_t* turns = nullptr;  // [rotary_dims / 2]
@@ -246,7 +233,7 @@ struct RopeArgs {
   int32_t halves = 0;  // pairs are (i, i + rotary_dims / 2), else (2 i, 2 i + 1)
 };
 
-// What all kernels of the cache are told. `lanes` = layers * kv_heads.
+// What all kernels of the cache are told. `lanes` = kv_heads * the layers whose lanes these are; `layer` counts them.
 struct CacheArgs {
   Arena arena = {};
   const SessionView* sessions = nullptr;  // [sessions]
@@ -273,8 +260,8 @@ struct StoreArgs {
 
 // Attention of every row over its session's lanes of one layer, split by split:
 //
-//   logit[t, h, g, s] = scale * R(position of t) q[t, h, g] . R(position[s]) k[s], -inf where position[s] is that of a
-//                       later token or of none
+//   logit[t, h, g, s] = scale * R(position of t) q[t, h, g] . R(position[s]) k[s], under a cap cap * tanh(logit / cap);
+//                       -inf where position[s] is that of a later token, of one before the window, or of none
 //   of split c        peak = max over its slots, weight = sum of e^(logit - peak), sums = sum of e^(logit - peak) v
 //
 // Of caches in BF16 or bytes q, k and v are finite; else what is multiplied by them may be NaN where infinity would do.
@@ -298,7 +285,9 @@ struct AttendArgs {
   int32_t group = 0;  // G, 1 .. kGroupMax
   RopeArgs rope = {};
   float scale = 0;
-  const float* q = nullptr;  // row t, query head j at q + t * q_stride + j * d, unrotated
+  float cap = 0;               // 0: none
+  int32_t window = INT32_MAX;  // positions that a row sees, the newest, its own among them
+  const float* q = nullptr;    // row t, query head j at q + t * q_stride + j * d, unrotated
   int64_t q_stride = 0;
   int32_t splits = 0;  // SplitsOf(slots_max, split_slots)
   int32_t split_slots = kSplitSlots;
@@ -321,7 +310,8 @@ struct AttendArgs {
 //   kv        of each session [H][LaidStrips][2][terms][d / 16][32][4] words, one session behind the other: K, rotated,
 //             and V of kStripSlots slots; zeros where a slot is free
 //   position  [H][LaidStrips * kStripSlots] alike: INT32_MAX where a slot is free, which no row sees
-//   earliest  [H][LaidStrips] alike: the first position there, INT32_MAX where all are free
+//   earliest  [H][LaidStrips] alike: the first position there, INT32_MAX where all are free; and
+//   latest    alike the last, -1
 //
 // A word is two BF16. With K and V in BF16 or bytes there is one term: what is multiplied is rounded. F32 and F16 take
 // three that add up to the number, so that a product is as good as one of floats.
@@ -341,6 +331,7 @@ struct BlockArgs {
   uint32_t* kv = nullptr;
   int32_t* position = nullptr;
   int32_t* earliest = nullptr;
+  int32_t* latest = nullptr;
 };
 
 // Moves the tokens that sit at or past `slots` of their session into the lowest free slots, in the order of their
@@ -394,7 +385,8 @@ struct ReduceArgs {
 // Of sessions that ask, what leaves each lane with those whom Evict will free (policies/caote.h, MeasureEviction), on
 // the attention that the session's newest token pays:
 //
-//   a[j] = mean over G of the softmax over live slots of scale * R(newest) q . R(position[j]) k[j]
+//   a[j] = mean over G of the softmax over the slots that it sees of scale * R(newest) q . R(position[j]) k[j], or of
+//          what a cap makes of that
 //   X' = sum of a[j] v[j] / sum of a[j] over those who stay
 //   mass = sum of a[j],  error = |sum of a[j] (v[j] - X')| over those who leave,  output = |X|
 //
@@ -404,6 +396,8 @@ struct LossArgs {
   int32_t group = 0;  // G
   RopeArgs rope = {};
   float scale = 0;
+  float cap = 0;
+  int32_t window = INT32_MAX;
 };
 
 // Frees `drop` slots of every lane: the smallest scores between sinks and recent tokens; NaN leaves first, of equal
@@ -536,6 +530,7 @@ struct Table {
 
   void (*embed)(const EmbedArgs&, Stream) = nullptr;
   void (*rms_norm)(const RmsNormArgs&, Stream) = nullptr;
+  void (*norm_heads)(const NormHeadsArgs&, Stream) = nullptr;
   void (*linear_rows)(const LinearArgs&, Stream) = nullptr;  // for the few rows of decode: weights are read once
   void (*linear_rows_together)(const LinearsArgs&, Stream) = nullptr;
   void (*linear_tiles)(const LinearArgs&, Stream) = nullptr;  // for blocks of a prompt
@@ -555,6 +550,7 @@ struct Table {
   void (*chance)(const ChanceArgs&, Stream) = nullptr;
   void (*loss)(const LossArgs&, Stream) = nullptr;
   void (*evict)(const EvictArgs&, Stream) = nullptr;
+  void (*cap)(const CapArgs&, Stream) = nullptr;
   void (*greedy)(const GreedyArgs&, Stream) = nullptr;
   void (*largest)(const LargestArgs&, Stream) = nullptr;
   void (*mass)(const MassArgs&, Stream) = nullptr;

@@ -108,10 +108,13 @@ LayStrip(BlockArgs args) {
   Barrier();
   if (thread == 0) {
     int32_t earliest = INT32_MAX;
+    int32_t latest = -1;
     for (int32_t i = 0; i < kStripSlots; ++i) {
       if (position[i] < earliest) earliest = position[i];
+      if (position[i] > latest && position[i] != INT32_MAX) latest = position[i];
     }
     args.earliest[strip] = earliest;
+    args.latest[strip] = latest;
   }
 
   uint32_t* const keys = args.kv + strip * 2 * kTerms * units * kTeam * 4;

@@ -25,16 +25,19 @@ namespace {
 
 constexpr int32_t kThreads = kValueThreads;
 
-// Calls use(slot, whether somebody sits there, every head's logit), of all slots, by all threads.
+// Calls use(slot, whether somebody is seen there from `query`, every head's logit), of all slots, by all threads.
 template <typename E, int kGroup, typename Use>
 EBB_DEVICE void ForLogits(const QueryHeads<kGroup>& queries, const LossArgs& a, const SessionView& session,
-                          int32_t lane, const Use& use) {
+                          int32_t lane, int32_t query, const Use& use) {
   const int32_t* const position = session.position + int64_t{lane} * session.capacity;
   for (int32_t begin = 0; begin < session.slots; begin += kThreads / queries.width) {
     const int32_t slot = begin + queries.team;
-    const int32_t at = slot < session.slots ? position[slot] : -1;
+    const int32_t own = slot < session.slots ? position[slot] : -1;
+    const int32_t at = own > query - a.window ? own : -1;
     float logit[kGroup];
     queries.template Multiply<E>(at >= 0, a.cache.arena, session, lane, slot, at, logit);
+    EBB_UNROLL
+    for (int32_t g = 0; g < kGroup; ++g) logit[g] = Capped(logit[g], a.cap);
     use(slot, at >= 0, logit);
   }
 }
@@ -49,8 +52,8 @@ ShareLane(LossArgs a) {
   const int32_t lane = BlockX();
   const int32_t d = a.cache.arena.head_dim;
   const int32_t newest = session.placed[int64_t{lane} * session.block_max + session.tokens - 1];
-  const QueryHeads<kGroup> queries(a.rope, a.scale, session.queries + int64_t{lane} * a.group * d, a.group, d,
-                                   session.position[int64_t{lane} * session.capacity + newest]);
+  const int32_t query = session.position[int64_t{lane} * session.capacity + newest];
+  const QueryHeads<kGroup> queries(a.rope, a.scale, session.queries + int64_t{lane} * a.group * d, a.group, d, query);
 
   // Every head's softmax, at first each thread's own part of it.
   float peak[kGroup], weight[kGroup];
@@ -59,7 +62,7 @@ ShareLane(LossArgs a) {
     peak[g] = MinusInfinity();
     weight[g] = 0;
   }
-  ForLogits<E>(queries, a, session, lane, [&](int32_t, bool exists, const float(&logit)[kGroup]) {
+  ForLogits<E>(queries, a, session, lane, query, [&](int32_t, bool exists, const float(&logit)[kGroup]) {
     EBB_UNROLL
     for (int32_t g = 0; g < kGroup; ++g) {
       if (!exists || queries.unit != 0 || logit[g] == MinusInfinity()) continue;
@@ -76,7 +79,7 @@ ShareLane(LossArgs a) {
     weight[g] = 1 / all;
   }
   int32_t* const share_bits = session.scratch + int64_t{lane} * session.capacity;
-  ForLogits<E>(queries, a, session, lane, [&](int32_t slot, bool exists, const float(&logit)[kGroup]) {
+  ForLogits<E>(queries, a, session, lane, query, [&](int32_t slot, bool exists, const float(&logit)[kGroup]) {
     float received = 0;
     EBB_UNROLL
     for (int32_t g = 0; g < kGroup; ++g) {

@@ -250,6 +250,9 @@ EBB_DEVICE void ReadNumbers(const typename E::Type* from, float scale, float (&t
   }
 }
 
+// cap * tanh(x / cap), within 2^-23 cap; x where the cap is 0.
+EBB_DEVICE float Capped(float x, float cap) { return cap > 0 ? cap - 2 * cap / (Exp(2 * x / cap) + 1.0F) : x; }
+
 struct CosSin {
   float cos, sin;
 };

@@ -29,12 +29,13 @@ constexpr int32_t kThreads = 128;
 constexpr int32_t kTeams = kThreads / kTeam;
 constexpr float kLog2E = 1.44269504F;
 
-// kWhole: kUnits is how many there are, not just a limit.
-template <int32_t kTermsOf, int32_t kUnitsOf, bool kIsWhole>
+// kWhole: kUnits is how many there are, not just a limit. kPlain: no row has a window, and no logit a cap.
+template <int32_t kTermsOf, int32_t kUnitsOf, bool kIsWhole, bool kIsPlain>
 struct Shape {
   static constexpr int32_t kTerms = kTermsOf;
   static constexpr int32_t kUnits = kUnitsOf;
   static constexpr bool kWhole = kIsWhole;
+  static constexpr bool kPlain = kIsPlain;
   static constexpr int32_t kStrips = kTerms == 1 && kUnits <= 8 ? 2 : 1;  // of a team: as registers allow
   static constexpr int32_t kBlockStrips = kTeams * kStrips;
   static constexpr int32_t kSlots = 2 * kStrips;                                      // of a thread
@@ -108,6 +109,13 @@ EBB_DEVICE void ObserveTile(const BlockLane& l, SlotsSoFar<S>& s, const Vector16
       }
     }
   }
+  if (!S::kPlain && l.a->cap > 0) {
+    EBB_UNROLL
+    for (int32_t i = 0; i < S::kStrips * 8; ++i) {
+      float& logit = logits[i / 8][i / 4 % 2][i % 4];
+      if (logit != MinusInfinity()) logit = Capped(logit, l.a->cap);  // else no row sees the slot
+    }
+  }
   if (differ) {
     EBB_UNROLL
     for (int32_t i = 0; i < 4; ++i) {
@@ -115,7 +123,7 @@ EBB_DEVICE void ObserveTile(const BlockLane& l, SlotsSoFar<S>& s, const Vector16
       EBB_UNROLL
       for (int32_t slot = 0; slot < S::kSlots; ++slot) {
         float& logit = logits[slot / 2][i / 2][2 * (slot % 2) + i % 2];
-        if (s.position[slot] > at) logit = MinusInfinity();
+        if (s.position[slot] > at || IsBehind<S::kPlain>(l, s.position[slot], at)) logit = MinusInfinity();
       }
     }
   }
@@ -250,8 +258,9 @@ ObserveSlots(BlockArgs args) {
       bool differ = false;
       EBB_UNROLL
       for (int32_t i = 0; i < S::kSlots; ++i) {
-        mask[i] = s.position[i] > newest ? MinusInfinity() : 0.0F;
-        differ |= s.position[i] > oldest && s.position[i] <= newest;
+        const bool is_seen = s.position[i] <= newest && !IsBehind<S::kPlain>(l, s.position[i], oldest);
+        mask[i] = is_seen ? 0.0F : MinusInfinity();
+        differ |= is_seen && (s.position[i] > oldest || IsBehind<S::kPlain>(l, s.position[i], newest));
       }
       for (int32_t tile = 0; tile < tiles; ++tile) {
         ObserveTile<S>(l, s, q + tile * tile_vectors, mask, differ, stage * kRows + tile * kLaidRows, counted);
@@ -296,7 +305,7 @@ void LaunchOf(const BlockArgs& args, Stream stream) {
 }  // namespace
 
 void LaunchObserveBlock(const BlockArgs& args, Stream stream) {
-  WithShape<Shape>(args.attend.cache.arena, [&](auto shape) { LaunchOf<decltype(shape)>(args, stream); });
+  WithShape<Shape>(args.attend, [&](auto shape) { LaunchOf<decltype(shape)>(args, stream); });
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -30,11 +30,13 @@ EBB_DEVICE float AddSquares(const Vector16& x, float sum) {
   return sum;
 }
 
-EBB_DEVICE Vector16 Scaled(const Vector16& x, float scale, const Vector16& weight) {
-  Vector16 y;
+EBB_DEVICE void Write(const Vector16& x, float scale, const Vector16& weight, bool add, Vector16& y) {
+  const Vector16 before = add ? y : Vector16{};
   EBB_UNROLL
-  for (int32_t i = 0; i < 4; ++i) y.word[i] = BitsOf(FloatOf(x.word[i]) * scale * FloatOf(weight.word[i]));
-  return y;
+  for (int32_t i = 0; i < 4; ++i) {
+    const float scaled = FloatOf(x.word[i]) * scale * FloatOf(weight.word[i]);
+    y.word[i] = BitsOf(add ? FloatOf(before.word[i]) + scaled : scaled);
+  }
 }
 
 template <int32_t kHeld>
@@ -66,9 +68,11 @@ NormRow(RmsNormArgs a) {
   EBB_UNROLL
   for (int32_t j = 0; j < kHeld; ++j) {
     const int32_t i = ThreadIndex() + j * kThreads;
-    if (i < vectors) y[i] = Scaled(held[j], scale, weights[j]);
+    if (i < vectors) Write(held[j], scale, weights[j], a.add != 0, y[i]);
   }
-  for (int32_t i = ThreadIndex() + kHeld * kThreads; i < vectors; i += kThreads) y[i] = Scaled(x[i], scale, weight[i]);
+  for (int32_t i = ThreadIndex() + kHeld * kThreads; i < vectors; i += kThreads) {
+    Write(x[i], scale, weight[i], a.add != 0, y[i]);
+  }
 }
 
 }  // namespace

@@ -21,24 +21,71 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(GpuRmsNorm, EqualsFloat64AtEverySize) {
   for (const int32_t n : {32, 96, 256, 1000, 4096, 4100, 17000}) {  // kept in registers in part, too
-    constexpr int32_t kRows = 3;
-    const std::vector<float> x = RandomFloats(1, n, int64_t{kRows} * n, 3);
-    const std::vector<float> weight = RandomFloats(2, n, n);
-    const std::vector<float> y = OnEachTarget([&](const Table& table) {
-      std::vector<float> out(x.size());
-      Mirror mirror(table);
-      float* const to = mirror.In(out);
-      table.rms_norm({.x = mirror.In(x), .weight = mirror.In(weight), .y = to, .n = n, .rows = kRows, .eps = 1e-5F},
-                     mirror.stream());
-      mirror.Out(to, out);
-      return out;
-    });
-    for (int32_t row = 0; row < kRows; ++row) {
-      double squares = 0;
-      for (int32_t i = 0; i < n; ++i) squares += std::pow(x[row * n + i], 2.0);
-      for (int32_t i = 0; i < n; ++i) {
-        const double expected = x[row * n + i] / std::sqrt(squares / n + 1e-5F) * weight[i];
-        ASSERT_NEAR(y[row * n + i], expected, 1e-6 * std::abs(expected)) << n;
+    for (const int32_t add : {0, 1}) {
+      constexpr int32_t kRows = 3;
+      const std::vector<float> x = RandomFloats(1, n, int64_t{kRows} * n, 3);
+      const std::vector<float> weight = RandomFloats(2, n, n);
+      const std::vector<float> before = RandomFloats(3, n, int64_t{kRows} * n);
+      const std::vector<float> y = OnEachTarget([&](const Table& table) {
+        std::vector<float> out = before;
+        Mirror mirror(table);
+        float* const to = mirror.In(out);
+        table.rms_norm(
+            {.x = mirror.In(x), .weight = mirror.In(weight), .y = to, .n = n, .rows = kRows, .eps = 1e-5F, .add = add},
+            mirror.stream());
+        mirror.Out(to, out);
+        return out;
+      });
+      for (int32_t row = 0; row < kRows; ++row) {
+        double squares = 0;
+        for (int32_t i = 0; i < n; ++i) squares += std::pow(x[row * n + i], 2.0);
+        for (int32_t i = 0; i < n; ++i) {
+          const double norm = x[row * n + i] / std::sqrt(squares / n + 1e-5F) * weight[i];
+          const double was = add != 0 ? before[row * n + i] : 0;
+          ASSERT_NEAR(y[row * n + i], was + norm, 1e-6 * (std::abs(norm) + std::abs(was))) << n;
+        }
+      }
+    }
+  }
+}
+
+// Heads of every size, some of which leave threads of a team without a vector; values and what lies behind a row stay.
+TEST(GpuNormHeads, EqualsFloat64InPlace) {
+  for (const int32_t d : {16, 48, 128, 144, 256}) {
+    for (const int32_t queries : {1, 6}) {
+      constexpr int32_t kRows = 3, kKvHeads = 2;
+      const int32_t stride = (queries + 2 * kKvHeads) * d + 4;
+      const std::vector<float> x = RandomFloats(4, d, int64_t{kRows} * stride, 3);
+      const std::vector<float> query_weight = RandomFloats(5, d, d);
+      const std::vector<float> kv_weight = RandomFloats(6, d, d);
+      const std::vector<float> y = OnEachTarget([&](const Table& table) {
+        std::vector<float> out = x;
+        Mirror mirror(table);
+        float* const rows = mirror.In(out);
+        table.norm_heads({.x = rows,
+                          .stride = stride,
+                          .query_weight = mirror.In(query_weight),
+                          .kv_weight = mirror.In(kv_weight),
+                          .head_dim = d,
+                          .query_heads = queries,
+                          .kv_heads = kKvHeads,
+                          .rows = kRows,
+                          .eps = 1e-5F},
+                         mirror.stream());
+        mirror.Out(rows, out);
+        return out;
+      });
+      for (int32_t i = 0; i < kRows * stride; ++i) {
+        const int32_t head = i % stride / d, first = i - i % stride % d;
+        if (head >= queries + kKvHeads) {
+          ASSERT_EQ(y[i], x[i]) << d;
+          continue;
+        }
+        double squares = 0;
+        for (int32_t c = 0; c < d; ++c) squares += std::pow(x[first + c], 2.0);
+        const std::vector<float>& weight = head < queries ? query_weight : kv_weight;
+        const double expected = x[i] / std::sqrt(squares / d + 1e-5F) * weight[i - first];
+        ASSERT_NEAR(y[i], expected, 1e-6 * std::abs(expected)) << d << ", head " << head;
       }
     }
   }

@@ -35,6 +35,8 @@ struct LossCase {
   int32_t drop = 1;
   bool compacted = false;
   float sharpness = 1;  // of queries
+  int32_t window = 0;   // positions that the newest token sees; 0: all
+  float cap = 0;        // of logits; 0: none
 };
 
 struct MeasuredLanes {
@@ -90,7 +92,9 @@ std::vector<double> MeasuredOnTheDevice(const LossCase& c, const MeasuredLanes& 
                 .rope = {.turns = mirror.In(rope.turns),
                          .rotary_dims = c.rotary_dims,
                          .halves = c.pairs == RopePairs::kHalves ? 1 : 0},
-                .scale = 1.0F / std::sqrt(static_cast<float>(c.shape.head_dim))},
+                .scale = 1.0F / std::sqrt(static_cast<float>(c.shape.head_dim)),
+                .cap = c.cap,
+                .window = c.window > 0 ? c.window : INT32_MAX},
                mirror.stream());
     std::vector<LaneLoss> loss(c.shape.lanes);
     mirror.Out(view.loss, loss);
@@ -157,11 +161,15 @@ TEST(GpuLoss, EqualsFloat64AndTheHost) {
     c.drop = random.Uniform(0, 1) == 0 ? 1 : random.Uniform(1, s.live - 1);
     c.compacted = random.Uniform(0, 1) == 0;
     c.sharpness = i % 5 == 0 ? 30 : 1;
+    if (i % 3 == 0) c.cap = 2;
+    if (c.drop == 1) c.window = random.Uniform(3, 2 * s.live);  // somebody who is seen stays
     SCOPED_TRACE("case " + std::to_string(i) + ", d " + std::to_string(s.head_dim) + ", group " +
                  std::to_string(c.group) + ", " + std::to_string(c.drop) + " of " + std::to_string(s.live) + " in " +
                  std::to_string(s.capacity));
     const MeasuredLanes l = RandomMeasuredLanes(c, random);
-    const ReferenceRope rope = TestRope(c.pairs, c.rotary_dims);
+    ReferenceRope rope = TestRope(c.pairs, c.rotary_dims);
+    rope.window = c.window;
+    rope.cap = c.cap;
     const std::vector<double> loss = MeasuredOnTheDevice(c, l, MakeRope(rope));
     const auto slots = static_cast<size_t>(s.capacity);
     for (int32_t lane = 0; lane < s.lanes; ++lane) {
