@@ -108,7 +108,8 @@ class RunningServer final : public Server {
         live_(options.work.live) {}
 
   ~RunningServer() override {
-    Stop(absl::ZeroDuration());
+    StopCalls(absl::ZeroDuration());
+    ClosePorts();
     if (models_) models_->Join();
   }
 
@@ -305,7 +306,8 @@ class RunningServer final : public Server {
 
   // Of a server that cannot listen: what it brought back is the next one's.
   void GiveUp() {
-    Stop(absl::ZeroDuration());
+    StopCalls(absl::ZeroDuration());
+    ClosePorts();
     main_->Keep();
     models_->Join();
   }
@@ -518,11 +520,6 @@ class RunningServer final : public Server {
     }
     for (size_t i = 0; i < kModelStates; ++i) metrics().models(kModelStateNames[i]).Set(counts[i]);
     return metrics().Serialize(others) + ExperimentMetrics(experiments_.List());
-  }
-
-  void Stop(absl::Duration patience) {
-    StopCalls(patience);
-    ClosePorts();
   }
 
   // Once gRPC is down, no call is left and the workers may go.

@@ -214,7 +214,7 @@ class Alerts(unittest.TestCase):
         self.assertEqual(links, [f"docs/how-to/answer-alerts.md#{alert.lower()}" for alert in ALERTS])
 
     def test_they_agree_with_the_server_on_what_is_no_error(self):
-        named = re.findall(r'ebb_refusals_total\{reason=~"([A-Z_|]+)"\}', TEXT)
+        named = re.findall(r'- sum by \(namespace, job\) \(rate\(ebb_refusals_total\{reason=~"([A-Z_|]+)"\}', TEXT)
         self.assertEqual(len(named), 5, "one for each window")
         for each in named:
             self.assertEqual(sorted(each.split("|")), sorted(LOAD))
