@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -146,6 +147,7 @@ void Acceptor::Start(std::function<void(int listener, OpenFile connection)> take
 }
 
 void Acceptor::Run() {
+  pthread_setname_np(pthread_self(), "acceptor");
   std::vector<pollfd> waits;
   for (const OpenFile& listener : listeners_) waits.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
   waits.push_back({.fd = stop_.get(), .events = POLLIN, .revents = 0});

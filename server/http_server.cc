@@ -14,6 +14,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -26,9 +27,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kHeadBytes = 16 << 10;  // of one that is longer the library says so
-constexpr size_t kWaitingMax = 1024;     // then the one that has waited longest goes
-constexpr int kLookMs = 250;             // between two looks at who has waited too long
+constexpr size_t kHeadBytes = 16 << 10;
+constexpr int kLookMs = 250;                                    // between two looks at who has waited too long
+constexpr std::chrono::nanoseconds kTakenIn(1000000000 >> 16);  // a byte of an answer: 64 KiB/s
 
 // httplib would set SO_REUSEPORT: a second server would then silently share the port.
 void SetSocketOptions(socket_t socket) {
@@ -74,7 +75,11 @@ class Wire final : public httplib::Stream {
   bool Greet() {
     return tls_ == nullptr || Try(read_until_, POLLIN, [this] { return SSL_accept(tls_); }) > 0;
   }
-  void ReadUntil(Clock::time_point until) { read_until_ = until; }
+  // The head is there.
+  void ReadBodyUntil(Clock::time_point until) {
+    read_until_ = until;
+    left_ = std::numeric_limits<size_t>::max();
+  }
 
   bool is_readable() const override {
     return at_ < end_ || (tls_ != nullptr && SSL_pending(tls_) > 0) || WaitFor(socket_, POLLIN, read_until_);
@@ -88,6 +93,7 @@ class Wire final : public httplib::Stream {
   }
   ssize_t read(char* to, size_t size) override {
     if (at_ == end_) {
+      if (left_ == 0) return -1;
       const ssize_t got = Try(read_until_, POLLIN, [this] {
         return tls_ != nullptr ? SSL_read(tls_, buffer_.data(), static_cast<int>(buffer_.size()))
                                : recv(socket_, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
@@ -95,6 +101,7 @@ class Wire final : public httplib::Stream {
       if (got <= 0) return got;
       at_ = 0;
       end_ = static_cast<size_t>(got);
+      left_ -= std::min(left_, end_);
     }
     const size_t taken = std::min(size, end_ - at_);
     std::memcpy(to, buffer_.data() + at_, taken);
@@ -102,7 +109,7 @@ class Wire final : public httplib::Stream {
     return static_cast<ssize_t>(taken);
   }
   ssize_t write(const char* from, size_t size) override {
-    const Clock::time_point until = Clock::now() + piece_;
+    const Clock::time_point until = Clock::now() + piece_ + kTakenIn * size;
     for (size_t done = 0; done < size;) {
       const ssize_t sent = Try(until, POLLOUT, [&] {
         const size_t rest = std::min<size_t>(size - done, 1 << 20);
@@ -152,6 +159,7 @@ class Wire final : public httplib::Stream {
   const std::chrono::nanoseconds piece_;
   std::array<char, 4096> buffer_;  // what was read, from at_ to end_: the library reads heads byte by byte
   size_t at_ = 0, end_ = 0;
+  size_t left_ = kHeadBytes;  // that may still be read
 };
 
 using TlsContext = std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)>;
@@ -167,8 +175,9 @@ TlsContext MakeTls(const std::function<bool(SSL_CTX&)>& set_up) {
 
 }  // namespace
 
-HttpServer::HttpServer(int threads, const HttpTimes& times, const std::function<bool(SSL_CTX&)>& set_up_tls)
-    : times_(times),
+HttpServer::HttpServer(int threads, const HttpLimits& limits, const std::function<bool(SSL_CTX&)>& set_up_tls)
+    : limits_(limits),
+      served_max_(static_cast<size_t>(threads) + limits.queue_max),
       tls_(MakeTls(set_up_tls)),
       events_(epoll_create1(EPOLL_CLOEXEC)),
       stops_(eventfd(0, EFD_CLOEXEC)),
@@ -239,12 +248,12 @@ bool HttpServer::process_and_close_socket(socket_t socket) {
     close(socket);
     return true;
   }
-  if (waiting_.size() >= kWaitingMax) {
+  if (waiting_.size() >= limits_.waiting_max) {
     const auto longest = std::min_element(waiting_.begin(), waiting_.end(),
                                           [](const auto& a, const auto& b) { return a.second < b.second; });
     Close(longest->first);
   }
-  waiting_.emplace(socket, Clock::now() + absl::ToChronoNanoseconds(times_.head));
+  waiting_.emplace(socket, Clock::now() + absl::ToChronoNanoseconds(limits_.head));
   epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data = {.fd = socket}};
   if (epoll_ctl(events_.get(), EPOLL_CTL_ADD, socket, &event) != 0) Close(socket);
   return true;
@@ -255,7 +264,8 @@ void HttpServer::Close(socket_t waiting) {
   close(waiting);
 }
 
-// Looks, without taking it, at what has come. Also once nothing more will: the library sees that for itself.
+// Looks, without taking it, at what has come. Also where it is too long, or nothing more will come: who reads finds
+// out.
 bool HttpServer::HasHead(socket_t socket) const {
   std::array<char, kHeadBytes> seen;
   const ssize_t size = recv(socket, seen.data(), seen.size(), MSG_PEEK | MSG_DONTWAIT);
@@ -275,9 +285,15 @@ void HttpServer::Look() {
     const int seen = epoll_wait(events_.get(), events.data(), events.size(), kLookMs);
     const absl::MutexLock lock(&mutex_);
     for (int i = 0; i < seen && !stopping_; ++i) {
-      const auto found = waiting_.find(events[static_cast<size_t>(i)].data.fd);
-      if (found == waiting_.end() || !HasHead(found->first)) continue;
+      const epoll_event& event = events[static_cast<size_t>(i)];
+      const auto found = waiting_.find(event.data.fd);
+      if (found == waiting_.end()) continue;
       const auto [socket, until] = *found;
+      if ((event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0 && !HasHead(socket)) continue;
+      if (served_.size() >= served_max_) {
+        Close(socket);
+        continue;
+      }
       epoll_ctl(events_.get(), EPOLL_CTL_DEL, socket, nullptr);
       waiting_.erase(found);
       served_.insert(socket);
@@ -295,11 +311,11 @@ void HttpServer::Look() {
 void HttpServer::Serve(socket_t socket, Time head_until) {
   const std::unique_ptr<SSL, decltype(&SSL_free)> tls(tls_ != nullptr ? SSL_new(tls_.get()) : nullptr, SSL_free);
   if (tls != nullptr) SSL_set_fd(tls.get(), socket);
-  Wire wire(socket, tls.get(), head_until, times_.piece);
-  if (wire.Greet()) {
+  Wire wire(socket, tls.get(), head_until, limits_.piece);
+  if ((tls != nullptr) == (tls_ != nullptr) && wire.Greet()) {
     bool closed = false;
     process_request(wire, true, closed, [&](httplib::Request& /*head*/) {
-      wire.ReadUntil(Clock::now() + absl::ToChronoNanoseconds(times_.body));
+      wire.ReadBodyUntil(Clock::now() + absl::ToChronoNanoseconds(limits_.body));
     });
     if (tls != nullptr) SSL_shutdown(tls.get());
   }

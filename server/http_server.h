@@ -1,9 +1,10 @@
 // HTTP/1.1, plain or with TLS, where nobody holds a thread who has not asked for anything yet.
 //
 // httplib gives a connection a thread from its first byte on, for as long as each single read succeeds in time: a few
-// clients that send a request a byte at a time have all threads of a port, and its end waits for them. Here a
-// connection waits without a thread until the head of its request is there (with TLS: the first message of the
-// handshake), and what has a time is a head, a body and each piece of an answer as a whole. One request a connection.
+// clients that send a request a byte at a time have all threads of a port, and its end waits for them; and it reads a
+// head however long it is. Here a connection waits without a thread until the head of its request is there (with TLS:
+// the first message of the handshake), a head has 16 KiB, and what has a time is a head, a body and each piece of an
+// answer as a whole. One request a connection.
 
 #ifndef EBB_SERVER_HTTP_SERVER_H_
 #define EBB_SERVER_HTTP_SERVER_H_
@@ -30,17 +31,19 @@
 
 namespace ebb {
 
-struct HttpTimes {
+struct HttpLimits {
   absl::Duration head = absl::Seconds(10);  // from its connection until a request's head is there
   absl::Duration body = absl::Seconds(10);  // from then on until its body is
-  absl::Duration piece = absl::Seconds(5);  // until a client has taken what was written at once
+  absl::Duration piece = absl::Seconds(5);  // until a client takes what was written at once, and 1 s more for 64 KiB
+  size_t waiting_max = 1024;                // connections without a head: then the one that has waited longest goes
+  size_t queue_max = 64;                    // with one, for which there is no thread yet: further ones are closed
 };
 
 class HttpServer final : public httplib::Server {
  public:
   // `set_up_tls` fits a context for all connections; none: plain HTTP. Handlers are set as for any httplib::Server,
   // and called on `threads` threads.
-  HttpServer(int threads, const HttpTimes& times, const std::function<bool(SSL_CTX&)>& set_up_tls = {});
+  HttpServer(int threads, const HttpLimits& limits, const std::function<bool(SSL_CTX&)>& set_up_tls = {});
   ~HttpServer() override;
 
   // Listens when it returns, at the address with the port in use. UNAVAILABLE where it cannot be had, with the reason
@@ -61,7 +64,8 @@ class HttpServer final : public httplib::Server {
   bool HasHead(socket_t socket) const;
   void Serve(socket_t socket, Time head_until);
 
-  const HttpTimes times_;
+  const HttpLimits limits_;
+  const size_t served_max_;
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> tls_;  // null: plain HTTP
   const OpenFile events_, stops_;                                // of what waits; readable once it is to end
   httplib::ThreadPool workers_;

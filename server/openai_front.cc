@@ -36,9 +36,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kSpareThreads = 16;  // that read heads, and refuse
-constexpr int kRefusedRead = 4;    // requests that are refused for want of a place, and read at once
-constexpr HttpTimes kTimes = {.body = absl::Seconds(60), .piece = absl::Seconds(10)};
+constexpr int kSpareThreads = 16;                     // that shake hands, and refuse
+constexpr int kRefusedRead = 4;                       // requests that are refused for want of a place, and read at once
+constexpr absl::Duration kBody = absl::Seconds(60);   // in which a request's body comes, and a second more for 64 KiB
+constexpr absl::Duration kPiece = absl::Seconds(10);  // in which a client takes a piece of its answer
 constexpr size_t kConversationsMax = 10000;
 constexpr absl::Duration kUnaryPatience = absl::Seconds(60);
 constexpr absl::Duration kLook = absl::Milliseconds(500);  // between two looks at whether the client is still there
@@ -137,7 +138,8 @@ class RunningFront final : public OpenAiFront {
       : options_(options),
         served_(served),
         channel_(std::move(channel)),
-        http_(2 * options.requests_max + kSpareThreads, kTimes, SetUpTls(served.tls)) {
+        http_(2 * options.requests_max + kSpareThreads,
+              {.body = kBody + absl::Seconds(served.body_bytes_max >> 16), .piece = kPiece}, SetUpTls(served.tls)) {
     http_.set_payload_max_length(served.body_bytes_max);
     http_.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
       const absl::Status fine = CheckHead(request);

@@ -361,7 +361,7 @@ class PlacedEngine final : public Engine {
       }
       shortage_ = std::string(status.message());
       if (wave.rows.size() > 1) {
-        bound_.Lower(TokensOf(std::span(wave.rows).first(wave.rows.size() / 2)));
+        bound_.Lower(TokensOf(wave.rows) / 2);  // of tokens, not rows: beside a long prompt, decodes stay together
         was_halved = true;
         ++use_.short_steps.halved;
       } else if (const absl::StatusOr<bool> more = MakeRoom(); !more.ok()) {

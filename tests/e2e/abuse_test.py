@@ -118,7 +118,7 @@ class Abuse(unittest.TestCase):
         eventually(lambda: self.client.state(name) == session.SESSION_STATE_IDLE, f"{name} is still busy")
 
     def test_threads_of_grpc_come_after_those_of_the_engine(self):
-        nice = {"nexting_thread": [], "default-executo": [], "ebbd": []}
+        nice = {"nexting_thread": [], "default-executo": [], "acceptor": [], "ebbd": []}
         for thread in sorted(pathlib.Path(f"/proc/{self.pid}/task").iterdir(), key=lambda path: int(path.name)):
             with contextlib.suppress(OSError):  # it has ended
                 name, fields = re.fullmatch(r"\d+ \((.*)\) (.*)\n", (thread / "stat").read_text(encoding="ascii")).groups()
@@ -127,6 +127,7 @@ class Abuse(unittest.TestCase):
         behind = min(mine + 5, 19)
         self.assertEqual(set(nice["ebbd"]), {mine})
         self.assertEqual(set(nice["nexting_thread"]), {behind})
+        self.assertEqual(set(nice["acceptor"]), {behind})
         self.assertEqual(nice["default-executo"][0], behind)  # further ones are of whoever had no time for the work
 
     def test_what_is_no_http2(self):

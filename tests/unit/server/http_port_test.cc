@@ -2,17 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <httplib.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
-#include <array>
 #include <atomic>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "server/files.h"
 #include "tests/support/status_matchers.h"
 
 namespace ebb {
@@ -121,78 +116,6 @@ TEST(HttpPort, StopsAtOnceHoweverOftenItStarts) {
     const auto port = HttpPort::Start(kAnyPort, Pages());
     ASSERT_THAT(port, IsOk());
   }
-}
-
-// A connection that has said so much, and reads only what is asked for.
-class Raw {
- public:
-  Raw(const HttpPort& port, const std::string& said) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in to = {};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(static_cast<uint16_t>(port.address().port));
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-    Say(said);
-  }
-  void Say(const std::string& more) const {
-    EXPECT_EQ(send(socket_.get(), more.data(), more.size(), MSG_NOSIGNAL), static_cast<ssize_t>(more.size()));
-  }
-  // All that comes until the other side has hung up.
-  std::string Rest() const {
-    std::string rest;
-    std::array<char, 4096> some;
-    for (ssize_t got = 0; (got = recv(socket_.get(), some.data(), some.size(), 0)) > 0;) {
-      rest.append(some.data(), static_cast<size_t>(got));
-    }
-    return rest;
-  }
-
- private:
-  const OpenFile socket_;
-};
-
-TEST(HttpPort, WhoSendsNoWholeHeadHoldsNobodyUp) {
-  auto port = HttpPort::Start(kAnyPort, Pages());
-  ASSERT_THAT(port, IsOk());
-  std::vector<std::unique_ptr<Raw>> slow;
-  for (int i = 0; i < 100; ++i) {
-    slow.push_back(std::make_unique<Raw>(**port, i % 2 == 0 ? "" : "GET /metrics HTTP/1.1\r\nHost: a\r\n"));
-  }
-  httplib::Client client = ClientOf(**port);
-  for (const char* const page : {"/healthz", "/readyz", "/metrics"}) {
-    const auto answer = client.Get(page);
-    ASSERT_TRUE(answer) << page;
-    EXPECT_EQ(answer->status, 200) << page;
-  }
-  slow.back()->Say("\r\n");
-  EXPECT_THAT(slow.back()->Rest(), HasSubstr("ebb_sessions 3"));
-  slow.pop_back();
-  port->reset();
-  for (const auto& each : slow) EXPECT_EQ(each->Rest(), "");
-}
-
-TEST(HttpPort, MoreThanMayWaitTakeTheOldestsPlaces) {
-  const auto port = HttpPort::Start(kAnyPort, Pages());
-  ASSERT_THAT(port, IsOk());
-  const Raw oldest(**port, "GET");
-  std::vector<std::unique_ptr<Raw>> slow;
-  for (int i = 0; i < 1100; ++i) slow.push_back(std::make_unique<Raw>(**port, ""));
-  EXPECT_EQ(oldest.Rest(), "");
-  EXPECT_EQ(ClientOf(**port).Get("/healthz")->status, 200);
-}
-
-TEST(HttpPort, WhoTakesNothingDoesNotKeepItOpen) {
-  HttpPages pages = Pages();
-  std::atomic<int> begun = 0;
-  pages.metrics = [&] {
-    ++begun;
-    return std::string(64 << 20, 'x');
-  };
-  auto port = HttpPort::Start(kAnyPort, pages);
-  ASSERT_THAT(port, IsOk());
-  const Raw one(**port, "GET /metrics HTTP/1.1\r\n\r\n"), other(**port, "GET /metrics HTTP/1.1\r\n\r\n");
-  while (begun < 2) std::this_thread::yield();
-  port->reset();
 }
 
 }  // namespace
