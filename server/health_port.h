@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "server/acceptor.h"
 #include "server/address.h"
 #include "server/health_checks.h"
 #include "server/metric_family.h"

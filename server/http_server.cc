@@ -288,7 +288,8 @@ void HttpServer::Look() {
       const epoll_event& event = events[static_cast<size_t>(i)];
       const auto found = waiting_.find(event.data.fd);
       if (found == waiting_.end()) continue;
-      const auto [socket, until] = *found;
+      const socket_t socket = found->first;
+      const Time until = found->second;
       if ((event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0 && !HasHead(socket)) continue;
       if (served_.size() >= served_max_) {
         Close(socket);
@@ -297,7 +298,7 @@ void HttpServer::Look() {
       epoll_ctl(events_.get(), EPOLL_CTL_DEL, socket, nullptr);
       waiting_.erase(found);
       served_.insert(socket);
-      workers_.enqueue([this, socket = socket, until = until] { Serve(socket, until); });
+      workers_.enqueue([this, socket, until] { Serve(socket, until); });
     }
     const Time now = Clock::now();
     for (auto next = waiting_.begin(); next != waiting_.end();) {
