@@ -262,9 +262,10 @@ class GpuEngine {
   gpu::RopeArgs Rotation(int32_t layer) const;
   int32_t WindowOf(int32_t layer) const;
   float AttentionScale() const;
-  // Where a step's views of one kind lie, behind each other.
+  // Where a step's views of one kind lie, behind each other; null before there are any, as in a rehearsal.
   gpu::SessionView* SessionsOf(const Step& step, GpuSight sight) const {
-    return sessions_.as<gpu::SessionView>() + (sight == GpuSight::kAll ? 0 : step.session_count());
+    auto* const views = sessions_.as<gpu::SessionView>();
+    return views == nullptr || sight == GpuSight::kAll ? views : views + step.session_count();
   }
   gpu::CacheArgs CacheOf(const Step& step, GpuSight sight) const;
   void Attend(int32_t layer, const Step& step);
