@@ -48,7 +48,7 @@ asan: ## unit, property and integration tests under address and undefined saniti
 # gRPC and with it. What libraries do that are not built with the sanitizer is left out (ignore_noninstrumented_modules); what
 # orders their threads it is told by tests/support/tsan_grpc.cc. The console and the OpenAI port are left out: their calls go through
 # channels within the process, whose messages gRPC hands over in one memory.
-TSAN_TESTS = parallel_test ops_test attention_test engine_test steady_state_test server_unit_test dispatcher_test worker_test \
+TSAN_TESTS = parallel_test ops_test attention_test engine_test steady_state_test server_base_test server_unit_test dispatcher_test worker_test \
   generation_test sessions_test eviction_test experiment_test durability_test swap_test tenants_test
 tsan: ## engine, worker, journal and services under the thread sanitizer
 	@scripts/setup build test

@@ -58,8 +58,15 @@ bool Mutex::TryLock() {
 bool Mutex::AwaitWithTimeout(const Condition& condition, Duration timeout) {
   static auto* const real = Real<bool(Mutex*, const Condition&, Duration)>(
       "_ZN4absl7debian35Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE");
+  // Whoever gives the mutex away asks for all who wait, so what is read there is read under it, too.
+  const auto ask = [&] {
+    __tsan_acquire(this);
+    const bool holds = condition.Eval();
+    __tsan_release(this);
+    return holds;
+  };
   __tsan_release(this);  // others have it meanwhile
-  const bool holds = real(this, condition, timeout);
+  const bool holds = real(this, Condition(&ask), timeout);
   __tsan_acquire(this);
   return holds;
 }
