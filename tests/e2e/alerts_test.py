@@ -178,6 +178,8 @@ OTHERS = (
     *(play(f"{reason} says when to come back, from the first on",
            [("ebb_build_info", "1x50"), (CALLS, "0+60x50"), (AWAY, "0x19 300+20x30"), (f'ebb_refusals_total{{tenant="a",reason="{reason}"}}', "0x19 300+20x30")],
            [(22, ()), (50, OF_LOAD.get(reason, ()))]) for reason in LOAD),
+    play("an OpenAI port without a place left is a queue that is full", [("ebb_build_info", "1x50"), ('ebb_refusals_total{reason="FRONT_BUSY"}', "0x19 10+10x30")],
+         [(18, ()), (50, ("EbbQueueFull",))]),
     play("calls of which nothing came by their deadline are errors, where that was long enough",
          [("ebb_build_info", "1x90"), (CALLS, "0+60x90"), (AWAY, "0x90"), (OVERDUE, "0+20x90"), ('ebb_requests_late_total{tenant="a"}', "0x40 0+6x50")],
          [(40, ()), (90, ("EbbErrorBudgetFast", "EbbErrorBudgetSlow"))]),

@@ -2,7 +2,6 @@
 """A server that drains behind a balancer of connections, such as a Service of Kubernetes: what runs goes on, and what is new goes elsewhere."""
 import contextlib
 import http.client
-import itertools
 import json
 import select
 import signal
@@ -66,11 +65,13 @@ class Balancer(Gate):
 
 
 class Dripping(threading.Thread):
-    """The head of a request that does not end, a byte of it now and then until the server hangs up."""
+    """What begins as `said` and does not end, a byte more now and then until the server hangs up."""
 
-    def __init__(self, host, port):
+    def __init__(self, port, said):
         super().__init__(daemon=True)
-        self.socket = socket.create_connection((host, port), timeout=PATIENCE)
+        host, number = port.rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(number)), timeout=PATIENCE)
+        self.socket.sendall(said)
 
     def __enter__(self):
         self.start()
@@ -83,8 +84,8 @@ class Dripping(threading.Thread):
 
     def run(self):
         with contextlib.suppress(OSError):
-            for byte in itertools.chain(b"GET /v1/models HTTP/1.1\r\nX: ", itertools.repeat(120)):
-                self.socket.sendall(bytes([byte]))
+            while True:
+                self.socket.sendall(b"x")
                 time.sleep(0.05)
 
 
@@ -198,9 +199,10 @@ class Drain(unittest.TestCase):
             server.ebb("generate", "--budget", "48", "--max-tokens", "4", "Once")
             with ebb.Client(server.addr) as direct:
                 direct.create_session(POLICY)
-            for port in (server.http, server.openai):
-                host, number = port.rsplit(":", 1)
-                slow.enter_context(Dripping(host, int(number)))
+            for port, path in ((server.http, b"/console/api/AdminService/GetStatus"), (server.openai, b"/v1/completions")):
+                head = b"POST " + path + b" HTTP/1.1\r\nContent-Type: application/json\r\nX-Ebb-Console: 1\r\nContent-Length: 100000\r\n"
+                slow.enter_context(Dripping(port, head + b"X: "))
+                slow.enter_context(Dripping(port, head + b"\r\n"))
             server.process.send_signal(signal.SIGTERM)
             self.assertEqual(server.process.wait(PATIENCE), 0)
         kept = [json.loads(line) for line in server.rest.splitlines() if '"event":"kept"' in line]
