@@ -4,8 +4,7 @@
 // process may have files would end the service with that, even after closing them. So the port is listened to here.
 // Before the descriptors run out connections are closed as they come, and the last ones stay free for all else that the
 // process opens (the store, the HTTP port, a new certificate). So are those that one address has, or begins, beyond its
-// number.
-// When connections end, others are taken again.
+// number. When connections end, others are taken again.
 
 #ifndef EBB_SERVER_ACCEPTOR_H_
 #define EBB_SERVER_ACCEPTOR_H_

@@ -43,7 +43,7 @@ class HttpPort {
   // shared with another process.
   static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const Address& listen, const HttpPages& pages);
 
-  ~HttpPort();  // answers what has begun, then returns
+  ~HttpPort();  // what has begun is answered within a second, or cut off
   HttpPort(const HttpPort&) = delete;
   HttpPort& operator=(const HttpPort&) = delete;
 

@@ -25,11 +25,9 @@
 namespace ebb {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kHeadBytes = 16 << 10;
-constexpr int kLookMs = 250;                                    // between two looks at who has waited too long
-constexpr std::chrono::nanoseconds kTakenIn(1000000000 >> 16);  // a byte of an answer: 64 KiB/s
+constexpr int kLookMs = 250;                 // between two looks at who has waited too long
+constexpr int64_t kTakenASecond = 64 << 10;  // bytes of an answer
 
 // httplib would set SO_REUSEPORT: a second server would then silently share the port.
 void SetSocketOptions(socket_t socket) {
@@ -44,11 +42,11 @@ class AtOnce final : public httplib::TaskQueue {
   void shutdown() override {}
 };
 
-bool WaitFor(socket_t socket, int16_t events, Clock::time_point until) {
+bool WaitFor(const Clock& clock, socket_t socket, int16_t events, absl::Time until) {
   pollfd wait = {.fd = socket, .events = events, .revents = 0};
   while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
-    const int ready = poll(&wait, 1, static_cast<int>(std::max<int64_t>(0, left)));
+    const int64_t left = absl::ToInt64Milliseconds(absl::Ceil(until - clock.Now(), absl::Milliseconds(1)));
+    const int ready = poll(&wait, 1, static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max())));
     if (ready > 0) return true;
     if (ready == 0 || errno != EINTR) return false;
   }
@@ -69,25 +67,25 @@ void TellName(const sockaddr_storage& name, std::string& ip, int& port) {
 class Wire final : public httplib::Stream {
  public:
   // `tls`: null for plain HTTP.
-  Wire(socket_t socket, SSL* tls, Clock::time_point read_until, absl::Duration piece)
-      : socket_(socket), tls_(tls), read_until_(read_until), piece_(absl::ToChronoNanoseconds(piece)) {}
+  Wire(const Clock& clock, socket_t socket, SSL* tls, absl::Time read_until, absl::Duration piece)
+      : clock_(clock), socket_(socket), tls_(tls), read_until_(read_until), piece_(piece) {}
 
   bool Greet() {
     return tls_ == nullptr || Try(read_until_, POLLIN, [this] { return SSL_accept(tls_); }) > 0;
   }
   // The head is there.
-  void ReadBodyUntil(Clock::time_point until) {
+  void ReadBodyUntil(absl::Time until) {
     read_until_ = until;
     left_ = std::numeric_limits<size_t>::max();
   }
 
   bool is_readable() const override {
-    return at_ < end_ || (tls_ != nullptr && SSL_pending(tls_) > 0) || WaitFor(socket_, POLLIN, read_until_);
+    return at_ < end_ || (tls_ != nullptr && SSL_pending(tls_) > 0) || WaitFor(clock_, socket_, POLLIN, read_until_);
   }
   // And whether there is somebody to write to.
   bool is_writable() const override {
     char byte;
-    if (!WaitFor(socket_, POLLOUT, Clock::now() + piece_)) return false;
+    if (!WaitFor(clock_, socket_, POLLOUT, clock_.Now() + piece_)) return false;
     const ssize_t seen = recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return seen > 0 || (seen < 0 && (errno == EAGAIN || errno == EINTR));
   }
@@ -109,7 +107,7 @@ class Wire final : public httplib::Stream {
     return static_cast<ssize_t>(taken);
   }
   ssize_t write(const char* from, size_t size) override {
-    const Clock::time_point until = Clock::now() + piece_ + kTakenIn * size;
+    const absl::Time until = clock_.Now() + piece_ + absl::Seconds(1) * size / kTakenASecond;
     for (size_t done = 0; done < size;) {
       const ssize_t sent = Try(until, POLLOUT, [&] {
         const size_t rest = std::min<size_t>(size - done, 1 << 20);
@@ -135,7 +133,7 @@ class Wire final : public httplib::Stream {
 
   // What `act` returns once it is above 0; 0 at the end of what is sent; -1 for an error, or when time is up.
   template <typename Act>
-  ssize_t Try(Clock::time_point until, int16_t events, const Act& act) const {
+  ssize_t Try(absl::Time until, int16_t events, const Act& act) const {
     while (true) {
       if (tls_ != nullptr) ERR_clear_error();
       const ssize_t done = act();
@@ -149,14 +147,15 @@ class Wire final : public httplib::Stream {
       } else if (done == 0 || (errno != EAGAIN && errno != EINTR)) {
         return done;
       }
-      if (!WaitFor(socket_, wanted, until)) return -1;
+      if (!WaitFor(clock_, socket_, wanted, until)) return -1;
     }
   }
 
+  const Clock& clock_;
   const socket_t socket_;
   SSL* const tls_;
-  Clock::time_point read_until_;
-  const std::chrono::nanoseconds piece_;
+  absl::Time read_until_;
+  const absl::Duration piece_;
   std::array<char, 4096> buffer_;  // what was read, from at_ to end_: the library reads heads byte by byte
   size_t at_ = 0, end_ = 0;
   size_t left_ = kHeadBytes;  // that may still be read
@@ -253,7 +252,7 @@ bool HttpServer::process_and_close_socket(socket_t socket) {
                                           [](const auto& a, const auto& b) { return a.second < b.second; });
     Close(longest->first);
   }
-  waiting_.emplace(socket, Clock::now() + absl::ToChronoNanoseconds(limits_.head));
+  waiting_.emplace(socket, clock_.Now() + limits_.head);
   epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data = {.fd = socket}};
   if (epoll_ctl(events_.get(), EPOLL_CTL_ADD, socket, &event) != 0) Close(socket);
   return true;
@@ -289,7 +288,7 @@ void HttpServer::Look() {
       const auto found = waiting_.find(event.data.fd);
       if (found == waiting_.end()) continue;
       const socket_t socket = found->first;
-      const Time until = found->second;
+      const absl::Time until = found->second;
       if ((event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0 && !HasHead(socket)) continue;
       if (served_.size() >= served_max_) {
         Close(socket);
@@ -300,7 +299,7 @@ void HttpServer::Look() {
       served_.insert(socket);
       workers_.enqueue([this, socket, until] { Serve(socket, until); });
     }
-    const Time now = Clock::now();
+    const absl::Time now = clock_.Now();
     for (auto next = waiting_.begin(); next != waiting_.end();) {
       const auto [socket, until] = *next++;
       if (stopping_ || until <= now) Close(socket);
@@ -309,15 +308,14 @@ void HttpServer::Look() {
   }
 }
 
-void HttpServer::Serve(socket_t socket, Time head_until) {
+void HttpServer::Serve(socket_t socket, absl::Time head_until) {
   const std::unique_ptr<SSL, decltype(&SSL_free)> tls(tls_ != nullptr ? SSL_new(tls_.get()) : nullptr, SSL_free);
   if (tls != nullptr) SSL_set_fd(tls.get(), socket);
-  Wire wire(socket, tls.get(), head_until, limits_.piece);
+  Wire wire(clock_, socket, tls.get(), head_until, limits_.piece);
   if ((tls != nullptr) == (tls_ != nullptr) && wire.Greet()) {
     bool closed = false;
-    process_request(wire, true, closed, [&](httplib::Request& /*head*/) {
-      wire.ReadBodyUntil(Clock::now() + absl::ToChronoNanoseconds(limits_.body));
-    });
+    process_request(wire, true, closed,
+                    [&](httplib::Request& /*head*/) { wire.ReadBodyUntil(clock_.Now() + limits_.body); });
     if (tls != nullptr) SSL_shutdown(tls.get());
   }
   ::shutdown(socket, SHUT_RDWR);

@@ -13,11 +13,9 @@
 #include <openssl/ssl.h>
 
 #include <atomic>
-#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -27,6 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "server/address.h"
+#include "server/clock.h"
 #include "server/files.h"
 
 namespace ebb {
@@ -56,21 +55,20 @@ class HttpServer final : public httplib::Server {
   void Stop(absl::Duration patience);
 
  private:
-  using Time = std::chrono::steady_clock::time_point;
-
   bool process_and_close_socket(socket_t socket) override;  // the library's listening thread, with a new connection
   void Look();
   void Close(socket_t waiting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasHead(socket_t socket) const;
-  void Serve(socket_t socket, Time head_until);
+  void Serve(socket_t socket, absl::Time head_until);
 
+  const Clock clock_ = {};
   const HttpLimits limits_;
   const size_t served_max_;
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> tls_;  // null: plain HTTP
   const OpenFile events_, stops_;                                // of what waits; readable once it is to end
   httplib::ThreadPool workers_;
   absl::Mutex mutex_;
-  std::map<socket_t, Time> waiting_ ABSL_GUARDED_BY(mutex_) = {};  // for their head, until then
+  std::map<socket_t, absl::Time> waiting_ ABSL_GUARDED_BY(mutex_) = {};  // for their head, until then
   std::set<socket_t> served_ ABSL_GUARDED_BY(mutex_) = {};
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   socket_t listens_ = INVALID_SOCKET;

@@ -228,8 +228,15 @@ Metrics::Metrics(const MetricsOptions& options)
   for (const std::string_view reason : kAuthReasons) set_["ebb_auth_failures_total"].counter({reason});
   for (const std::string_view reason : kErrorReasons) set_["ebb_errors_total"].counter({reason});
   for (const char* const state : kModelStateNames) models(state);
-  for (const char* const reason : {"files", "at_once", "begun"}) connections_refused(reason);
+  connections_refused();
   arm(kOther, kOther);
+}
+
+RefusedConnections Metrics::connections_refused() {
+  MetricFamily& by_reason = set_["ebb_connections_refused_total"];
+  return {.files = by_reason.counter({"files"}),
+          .at_once = by_reason.counter({"at_once"}),
+          .begun = by_reason.counter({"begun"})};
 }
 
 TenantMetrics Metrics::MakeTenant(std::string_view label) {

@@ -31,6 +31,7 @@
 #include "ebb/v1/usage.pb.h"
 #include "engine/engine.h"
 #include "engine/eviction_census.h"
+#include "server/acceptor.h"
 #include "server/device_metrics.h"
 #include "server/metric_family.h"
 #include "server/quota.h"
@@ -283,9 +284,7 @@ class Metrics {
   void SetStoreSpace(int64_t free_bytes, int64_t size_bytes);
   // Models by state, one of kModelStateNames.
   Gauge& models(std::string_view state) { return set_["ebb_models"].gauge({state}); }
-  Counter& connections_refused(std::string_view reason) {
-    return set_["ebb_connections_refused_total"].counter({reason});
-  }
+  RefusedConnections connections_refused();
 
   // Generations by why they ended.
   Counter& finished(v1::FinishReason reason) const;

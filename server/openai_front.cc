@@ -199,7 +199,7 @@ class RunningFront final : public OpenAiFront {
   }
 
   // An answer that comes before the body was read may be lost with the connection, so of some it is. Not of all: who
-  // sends slowly would hold the threads that the others' heads need.
+  // sends slowly would hold the threads that others are refused by.
   absl::Status RefuseForPlace(const httplib::ContentReader& read) {
     const auto reads = refused_.Take("");
     std::string body;

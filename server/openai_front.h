@@ -5,7 +5,7 @@
 // is a throw-away session, unless `ebb.session` names one that is kept (conversations.h). It speaks plain HTTP, or TLS
 // with the gRPC port's certificate, and a connection is closed after its answer, so that idle clients hold no thread.
 // Each request holds one from the end of its head on, in its tenant's share (front_places.h); there are some more to
-// read heads, and to refuse.
+// refuse.
 
 #ifndef EBB_SERVER_OPENAI_FRONT_H_
 #define EBB_SERVER_OPENAI_FRONT_H_

@@ -198,14 +198,11 @@ class RunningServer final : public Server {
     WatchStoreSpace();
     health_renewal_.emplace(kRenewHealthEvery, [this] { RenewHealth(); });
     models_->Configure(options_.models, absl::ZeroDuration());
-    const RefusedConnections refused = {.files = metrics().connections_refused("files"),
-                                        .at_once = metrics().connections_refused("at_once"),
-                                        .begun = metrics().connections_refused("begun")};
-    servers_->Open(*acceptor_, refused);
+    servers_->Open(*acceptor_, metrics().connections_refused());
     if (takeover_ != nullptr) takeover_->Start(FormatAddress(options.endpoint.value_or(address())));
     EBB_TRY(ListenOpenAi(options));
     if (options.health_listen) {
-      EBB_ASSIGN(health_, HealthPort::Start(*options.health_listen, Checks(), refused));
+      EBB_ASSIGN(health_, HealthPort::Start(*options.health_listen, Checks(), metrics().connections_refused()));
     }
     if (options.http_listen) {
       EBB_ASSIGN(http_, HttpPort::Start(*options.http_listen, PagesFor(options)));
