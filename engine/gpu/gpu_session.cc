@@ -156,14 +156,15 @@ int32_t GpuSession::Drop(const Coming& step, GpuSight sight) const {
 }
 
 // Tokens that come one by one find what leaves with them: while a policy evicts, no lane has more slots than those need
-// before somebody leaves, and none is closed up for the few that are free in between.
+// before somebody leaves, and none is closed up for the few that are free in between. A cache that went home comes back
+// without those that are free at its end; they count once as many tokens have come as would have taken them.
 int32_t GpuSession::SlotsIn(const Coming& step, GpuSight sight) const {
-  const int32_t slots = at_.slots[sight];
+  const Lanes& kind = shape_.kinds[sight];
   const int32_t needed = at_.live[sight] + step.tokens;
-  if (slots <= needed) return needed;
-  const Trigger trigger = policy_.trigger_of(shape_.kinds[sight].of_model);
-  const int64_t one_by_one = policy_.evicts ? Capacity(trigger, std::max(policy_.every_n, 1)) : 0;
-  return std::max(needed, static_cast<int32_t>(std::min<int64_t>(slots, one_by_one)));
+  if (!policy_.evicts) return needed;
+  const int64_t one_by_one = Capacity(policy_.trigger_of(kind.of_model), std::max(policy_.every_n, 1));
+  const int64_t taken = std::max(at_.slots[sight], at_.tokens);
+  return std::max(needed, static_cast<int32_t>(std::min({taken, one_by_one, int64_t{kind.slots}})));
 }
 
 gpu::SessionView GpuSession::View(int32_t first_row, const Coming& step, GpuSight sight) const {
@@ -288,7 +289,9 @@ absl::Status GpuSession::Remove(int32_t first, int32_t end) {
   }
   EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(tokens), token_.as<int32_t>()));
   EBB_TRY(gpu_.CopyIn(std::span<const int32_t>(positions), position_.as<int32_t>()));
-  for (int32_t& live : at_.live.of) live -= removed[0];
+  for (const GpuSight sight : kGpuSights) {
+    if (shape_.kinds[sight].count > 0) at_.live[sight] -= removed[0];
+  }
   return gpu_.Wait();
 }
 
