@@ -60,7 +60,10 @@ void Dispatcher::TellOfShortage(const DeviceUse& use) {
            {"unrecorded", steps.unrecorded},
            {"cpu", steps.unfit},
            {"error", use.shortage}},
-          "the GPU has too little memory for steps of this size: lower model.gpu_arena or scheduling.step_tokens_max");
+          steps.all() == steps.unpinned
+              ? "the host has no memory that it can pin for steps, which are slower so: free some of it"
+              : "the GPU has too little memory for steps of this size: lower model.gpu_arena or "
+                "scheduling.step_tokens_max");
 }
 
 void Dispatcher::Lose(OpenSession& session) {

@@ -91,6 +91,7 @@ class GpuHostMemory {
     return {static_cast<T*>(memory), static_cast<size_t>(bytes()) / sizeof(T)};
   }
   int64_t bytes() const { return unpinned_ == nullptr && pinned_.empty() ? 0 : bytes_; }
+  bool is_pinned() const { return unpinned_ == nullptr; }
 
  private:
   GpuOwned<void*, &gpu::Table::release_host> pinned_ = {};

@@ -344,7 +344,10 @@ absl::Status GpuEngine::Start(std::span<GpuRow> rows) {
   step_ = Plan(rows);
   EBB_CHECK(step_.rows > 0);
   EBB_TRY(Failed(gpu_->Use()));
+  is_unpinned_ = false;
   EBB_TRY(Failed(Reserve(step_)));
+  ++steps_;
+  if (is_unpinned_) ++steps_unpinned_;
   PointToWhatIsTold(step_);
   return Failed(Compute(step_));
 }
@@ -451,18 +454,25 @@ absl::Status GpuEngine::CopyInputs(const Step& step) {
 }
 
 // What cannot be pinned is ordinary memory: copies to and from it go another way, and the host waits for them. A
-// smaller step would not make more of it.
+// smaller step would not make more of it; for a while none is asked for again.
 void GpuEngine::HostRoom(GpuHostMemory& buffer, int64_t bytes) {
-  if (buffer.bytes() >= bytes) return;
-  buffer = {};
-  absl::StatusOr<GpuHostMemory> pinned = gpu_->AllocateHost(WithRoomToGrow(bytes), "what a step brings and takes");
+  const bool pins = steps_ >= pins_from_;
+  if (buffer.bytes() < bytes || (!buffer.is_pinned() && pins)) {
+    buffer = {};
+    if (pins) PinRoom(buffer, WithRoomToGrow(bytes));
+    if (buffer.bytes() == 0) buffer = GpuHostMemory::Unpinned(WithRoomToGrow(bytes));
+  }
+  if (bytes > 0 && !buffer.is_pinned()) is_unpinned_ = true;
+}
+
+void GpuEngine::PinRoom(GpuHostMemory& buffer, int64_t bytes) {
+  absl::StatusOr<GpuHostMemory> pinned = gpu_->AllocateHost(bytes, "what a step brings and takes");
   if (pinned.ok()) {
     buffer = *std::move(pinned);
     return;
   }
-  if (shortage_.empty()) ++steps_unpinned_;
   shortage_ = std::string(pinned.status().message());
-  buffer = GpuHostMemory::Unpinned(WithRoomToGrow(bytes));
+  pins_from_ = steps_ + StepBound::kPatience;
 }
 
 // A shape that comes once is not worth a recording. Where there is no memory for one, all make room, and for a while

@@ -280,6 +280,7 @@ class GpuEngine {
   static int64_t InputBytes(const Step& step);
   absl::Status CopyInputs(const Step& step);
   void HostRoom(GpuHostMemory& buffer, int64_t bytes);
+  void PinRoom(GpuHostMemory& buffer, int64_t bytes);
   absl::Status Failed(absl::Status status);
 
   std::unique_ptr<Gpu> gpu_;
@@ -322,8 +323,10 @@ class GpuEngine {
   GpuHostMemory host_left_ = {};
   GpuHostMemory host_losses_ = {};
   std::string shortage_ = {};
-  int64_t steps_unpinned_ = 0, steps_unrecorded_ = 0;
-  Step step_ = {};  // that runs, for
+  int64_t steps_ = 0, steps_unpinned_ = 0, steps_unrecorded_ = 0;
+  int64_t pins_from_ = 0;     // of steps_; before, the host lacks memory that can be pinned
+  bool is_unpinned_ = false;  // something of the step that begins
+  Step step_ = {};            // that runs, for
   std::span<GpuRow> rows_ = {};
 };
 
