@@ -27,17 +27,17 @@ namespace ebb {
 namespace {
 
 // Descriptors are numbered from the lowest that is free, so a high number says that few are left.
-constexpr rlim_t kKeptFree = 64;
-constexpr rlim_t kKeptFreeShare = 4;  // where so few are allowed that this part of them is less
-constexpr int kRetryMs = 100;         // when none is left at all
+constexpr rlim_t kFilesShared = 256;
+constexpr int kRetryMs = 100;  // when none is left at all
 constexpr absl::Duration kTellEvery = absl::Minutes(1);
 
-int DescriptorsMax() {
+int DescriptorsMax(int files_left) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > std::numeric_limits<int>::max()) {
     return std::numeric_limits<int>::max();
   }
-  return static_cast<int>(limit.rlim_cur - std::min(kKeptFree, limit.rlim_cur / kKeptFreeShare));
+  return static_cast<int>(limit.rlim_cur -
+                          static_cast<rlim_t>(files_left) * std::min(limit.rlim_cur, kFilesShared) / kFilesShared);
 }
 
 absl::Status Unavailable(const Address& listen, const char* key, const char* why) {
@@ -96,7 +96,7 @@ OpenFile ListenAt(const addrinfo& at, bool both) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const Address& listen, const char* key,
-                                                           const ConnectionLimits& of_an_address) {
+                                                           const AcceptorLimits& limits) {
   Address address = listen;
   std::vector<OpenFile> listeners;
   const bool everywhere = listen.host == "0.0.0.0" || listen.host == "::";
@@ -119,17 +119,15 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const Address& listen
   if (address.port == 0) address.port = PortOf(listeners.front());
   OpenFile stop(eventfd(0, EFD_CLOEXEC));
   if (!stop.ok()) return Unavailable(listen, key, std::strerror(errno));
-  return std::unique_ptr<Acceptor>(
-      new Acceptor(std::move(address), std::move(listeners), std::move(stop), of_an_address));
+  return std::unique_ptr<Acceptor>(new Acceptor(std::move(address), std::move(listeners), std::move(stop), limits));
 }
 
-Acceptor::Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop,
-                   const ConnectionLimits& of_an_address)
+Acceptor::Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop, const AcceptorLimits& limits)
     : address_(std::move(address)),
       listeners_(std::move(listeners)),
       stop_(std::move(stop)),
-      descriptors_max_(DescriptorsMax()),
-      of_an_address_(of_an_address) {}
+      descriptors_max_(DescriptorsMax(limits.files_left)),
+      of_an_address_(limits.of_an_address) {}
 
 void Acceptor::Stop() {
   if (thread_.joinable()) {
@@ -178,7 +176,7 @@ bool Acceptor::TakeOne(int listener) {
     return true;
   }
   const std::string peer = NameOfPeer(from);
-  if (const Admission said = of_an_address_.Admit(peer, connection.get(), clock_.Now()); said != Admission::kAdmitted) {
+  if (const Admission said = Admit(peer, connection.get()); said != Admission::kAdmitted) {
     (said == Admission::kTooMany ? refused_->at_once : refused_->begun).Add();
     TellOfAddress(peer, said);
     return true;
@@ -187,6 +185,16 @@ bool Acceptor::TakeOne(int listener) {
   setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   take_(listener, std::move(connection));
   return true;
+}
+
+Admission Acceptor::Admit(const std::string& peer, int socket) {
+  const std::lock_guard lock(limits_mutex_);
+  return of_an_address_.Admit(peer, socket, clock_.Now());
+}
+
+void Acceptor::SetLimits(const ConnectionLimits& of_an_address) {
+  const std::lock_guard lock(limits_mutex_);
+  of_an_address_.SetLimits(of_an_address);
 }
 
 bool Acceptor::IsToldNow(absl::Time& last) {

@@ -37,6 +37,10 @@ class AddressLimit {
  public:
   explicit AddressLimit(const ConnectionLimits& limits) : limits_(limits) {}
 
+  // From the next connection on. What an address has beyond its number stays; what it began while it might have any
+  // number is not counted.
+  void SetLimits(const ConnectionLimits& limits) { limits_ = limits; }
+
   // Whether `peer`, a NameOfPeer, may have this connection, which counts from then on until its socket is closed, by
   // whomever. Connections that were closed just now may still count for kLookEvery. One that is refused has not begun.
   Admission Admit(const std::string& peer, int socket, absl::Time now);
@@ -60,7 +64,7 @@ class AddressLimit {
   bool HasRoom(Connections& connections, absl::Time now) const;
   void ForgetWhoHasNone(absl::Time now);
 
-  const ConnectionLimits limits_;
+  ConnectionLimits limits_;
   absl::flat_hash_map<std::string, Connections> of_ = {};
   size_t addresses_max_ = kAddresses;  // then those that say nothing are forgotten
 };

@@ -190,7 +190,9 @@ void Console::AddTo(httplib::Server& http) {
              AnswerFile(request.matches[1].str(), request, response);
            });
   http.Post(absl::StrCat(kApi, "[A-Za-z]+/[A-Za-z]+"),
-            [this](const auto& request, auto& response) { AnswerCall(request, response); });
+            [this](const httplib::Request& request, httplib::Response& response, const httplib::ContentReader& read) {
+              AnswerCall(request, read, response);
+            });
 }
 
 // The services count and log what they refuse; this is for what never reached them.
@@ -253,32 +255,43 @@ absl::StatusOr<const google::protobuf::MethodDescriptor*> Console::Admit(const h
   return descriptor;
 }
 
-absl::StatusOr<std::shared_ptr<Console::Running>> Console::Begin(const google::protobuf::MethodDescriptor& method,
-                                                                 const httplib::Request& request) {
+absl::StatusOr<std::shared_ptr<Console::Running>> Console::TakePlace() {
   if (++calls_ > kCallsMax) {
     --calls_;
     return Refuse(absl::StatusCode::kUnavailable, absl::StrFormat("the console has %d calls under way", kCallsMax),
                   {.reason = "CONSOLE_BUSY", .retry = kRetry});
   }
-  auto running = std::make_shared<Running>(calls_);
+  return std::make_shared<Running>(calls_);
+}
+
+absl::Status Console::Begin(const google::protobuf::MethodDescriptor& method, const httplib::Request& request,
+                            const std::string& body, Running& running) const {
   ConsoleCall::Metadata metadata;
   for (const char* key : kPassedOn) {
     for (size_t i = 0; i < request.get_header_value_count(key); ++i) {
       metadata.emplace_back(key, request.get_header_value(key, i));
     }
   }
-  EBB_ASSIGN(running->call, ConsoleCall::Start(channel_, method, request.body, metadata,
-                                               method.server_streaming() ? absl::InfiniteDuration() : kUnaryPatience));
-  return running;
+  EBB_ASSIGN(running.call, ConsoleCall::Start(channel_, method, body, metadata,
+                                              method.server_streaming() ? absl::InfiniteDuration() : kUnaryPatience));
+  return absl::OkStatus();
 }
 
-void Console::AnswerCall(const httplib::Request& request, httplib::Response& response) {
+// Who may not call, or finds no place, holds no thread by a body that does not come.
+void Console::AnswerCall(const httplib::Request& request, const httplib::ContentReader& read,
+                         httplib::Response& response) {
   SetHeaders("no-store", response);
   const auto method = Admit(request);
-  if (!method.ok()) return Refused(method.status(), response);
-  const auto begun = Begin(**method, request);
-  if (!begun.ok()) return Refused(begun.status(), response);
-  const std::shared_ptr<Running> running = *begun;
+  const auto place = method.ok() ? TakePlace() : method.status();
+  if (!place.ok()) {
+    refused_bodies_.Read(read);
+    return Refused(place.status(), response);
+  }
+  std::string body;
+  if (!ReadBody(read, body)) return;
+  const std::shared_ptr<Running> running = *place;
+  const absl::Status begun = Begin(**method, request, body, *running);
+  if (!begun.ok()) return Refused(begun, response);
   if ((*method)->server_streaming()) {
     response.set_chunked_content_provider(
         kLines, [running](size_t /*offset*/, httplib::DataSink& sink) { return running->Feed(sink); });

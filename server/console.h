@@ -17,6 +17,7 @@
 
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/grpcpp.h>
+#include <httplib.h>
 
 #include <atomic>
 #include <cstddef>
@@ -29,14 +30,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/console_call.h"
+#include "server/http_body.h"
 #include "server/identity.h"
-
-namespace httplib {
-class DataSink;
-class Server;
-struct Request;
-struct Response;
-}  // namespace httplib
 
 namespace ebb {
 
@@ -59,7 +54,8 @@ absl::Status CheckBrowser(const ConsoleOptions& options, const BrowserHeaders& h
 
 class Console {
  public:
-  static constexpr int kCallsMax = 32;                // at once; each holds a thread of the port
+  static constexpr int kCallsMax = 32;    // at once; each holds a thread of the port
+  static constexpr int kRefusedRead = 2;  // requests that are refused, and whose bodies are read, at once; likewise
   static constexpr size_t kBodyBytesMax = 1 << 20;    // of a request
   static constexpr char kApi[] = "/console/api/";     // what is posted
   static constexpr char kMarker[] = "X-Ebb-Console";  // any value
@@ -77,11 +73,12 @@ class Console {
   struct Running;
 
   void AnswerFile(std::string_view name, const httplib::Request& request, httplib::Response& response) const;
-  void AnswerCall(const httplib::Request& request, httplib::Response& response);
+  void AnswerCall(const httplib::Request& request, const httplib::ContentReader& read, httplib::Response& response);
   // Of the path, once the caller may make it.
   absl::StatusOr<const google::protobuf::MethodDescriptor*> Admit(const httplib::Request& request) const;
-  absl::StatusOr<std::shared_ptr<Running>> Begin(const google::protobuf::MethodDescriptor& method,
-                                                 const httplib::Request& request);
+  absl::StatusOr<std::shared_ptr<Running>> TakePlace();
+  absl::Status Begin(const google::protobuf::MethodDescriptor& method, const httplib::Request& request,
+                     const std::string& body, Running& running) const;
   absl::Status CheckCaller(const httplib::Request& request) const;
   void Refused(const absl::Status& why, httplib::Response& response) const;
 
@@ -90,6 +87,7 @@ class Console {
   const ConsoleOptions options_;
   const std::function<void(const absl::Status&)> refused_;
   std::atomic<int> calls_ = 0;
+  RefusedBodies refused_bodies_{kRefusedRead};
 };
 
 }  // namespace ebb

@@ -35,7 +35,7 @@ class HealthPort::Server final : public grpc::health::v1::Health::CallbackServic
 
   absl::Status Listen(const Address& listen, const RefusedConnections& refused) {
     // Not gRPC's listener: it would never listen again after the process once had no file left.
-    EBB_ASSIGN(acceptor_, Acceptor::Listen(listen, "server.health_listen"));
+    EBB_ASSIGN(acceptor_, Acceptor::Listen(listen, "server.health_listen", {.files_left = 48}));
     grpc::ServerBuilder builder;
     LeaveOutReflection(builder);
     const TransportLimits limits = {.request_bytes_max = kQuestionBytesMax, .answer_bytes_max = kQuestionBytesMax};

@@ -68,8 +68,9 @@ class HttpPort::Server {
 
   ~Server() { http_.Stop(kLastAnswers); }
 
-  absl::Status Listen(const Address& listen) {
-    EBB_ASSIGN(address_, http_.Start(listen, "server.http_listen"));
+  absl::Status Listen(const Address& listen, const RefusedConnections& refused) {
+    // Who looks after the server is answered also where its callers have all files that they may.
+    EBB_ASSIGN(address_, http_.Start(listen, "server.http_listen", {.files_left = 32}, refused));
     return absl::OkStatus();
   }
 
@@ -80,12 +81,13 @@ class HttpPort::Server {
   Address address_;
 };
 
-absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const Address& listen, const HttpPages& pages) {
+absl::StatusOr<std::unique_ptr<HttpPort>> HttpPort::Start(const Address& listen, const HttpPages& pages,
+                                                          const RefusedConnections& refused) {
   EBB_CHECK(pages.metrics != nullptr);
   EBB_CHECK(pages.health.alive != nullptr);
   EBB_CHECK(pages.health.ready != nullptr);
   auto server = std::make_unique<Server>(pages);
-  EBB_TRY(server->Listen(listen));
+  EBB_TRY(server->Listen(listen, refused));
   return std::unique_ptr<HttpPort>(new HttpPort(std::move(server)));
 }
 

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/acceptor.h"
 #include "server/address.h"
 #include "server/health_checks.h"
 
@@ -41,7 +42,8 @@ class HttpPort {
   // Listens when it returns. Port 0 takes a free one, see address(). Pages are called by several threads at once, until
   // the port is destroyed. UNAVAILABLE with reason PORT_UNAVAILABLE when the address cannot be had: a port is never
   // shared with another process.
-  static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const Address& listen, const HttpPages& pages);
+  static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const Address& listen, const HttpPages& pages,
+                                                         const RefusedConnections& refused);
 
   ~HttpPort();  // what has begun is answered within a second, or cut off
   HttpPort(const HttpPort&) = delete;

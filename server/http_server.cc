@@ -1,7 +1,6 @@
 #include "server/http_server.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <openssl/err.h>
 #include <poll.h>
@@ -18,7 +17,6 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "policies/check.h"
 #include "policies/status.h"
 
@@ -28,19 +26,6 @@ namespace {
 constexpr size_t kHeadBytes = 16 << 10;
 constexpr int kLookMs = 250;                 // between two looks at who has waited too long
 constexpr int64_t kTakenASecond = 64 << 10;  // bytes of an answer
-
-// httplib would set SO_REUSEPORT: a second server would then silently share the port.
-void SetSocketOptions(socket_t socket) {
-  const int yes = 1;
-  setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-}
-
-// What the library has for its threads is to put a connection aside.
-class AtOnce final : public httplib::TaskQueue {
- public:
-  void enqueue(std::function<void()> task) override { task(); }
-  void shutdown() override {}
-};
 
 bool WaitFor(const Clock& clock, socket_t socket, int16_t events, absl::Time until) {
   pollfd wait = {.fd = socket, .events = events, .revents = 0};
@@ -183,36 +168,17 @@ HttpServer::HttpServer(int threads, const HttpLimits& limits, const std::functio
       workers_(static_cast<size_t>(threads)) {
   epoll_event stop = {.events = EPOLLIN, .data = {.fd = stops_.get()}};
   EBB_CHECK(events_.ok() && stops_.ok() && epoll_ctl(events_.get(), EPOLL_CTL_ADD, stops_.get(), &stop) == 0);
-  new_task_queue = [] { return new AtOnce; };
-  set_socket_options([this](socket_t socket) {
-    listens_ = socket;
-    SetSocketOptions(socket);
-  });
-  set_tcp_nodelay(true);  // a stream's lines are short, and each is to be seen at once
 }
 
 HttpServer::~HttpServer() { Stop(absl::ZeroDuration()); }
 
-absl::StatusOr<Address> HttpServer::Start(const Address& listen, const char* key) {
-  Address address = listen;
-  errno = 0;
-  const bool bound =
-      listen.port == 0 ? (address.port = bind_to_any_port(listen.host)) > 0 : bind_to_port(listen.host, listen.port);
-  if (!bound) {
-    return Refuse(absl::StatusCode::kUnavailable,
-                  absl::StrFormat("%s: cannot listen on %s: %s", key, FormatAddress(listen),
-                                  errno != 0 ? std::strerror(errno) : "no such host"),
-                  {.reason = "PORT_UNAVAILABLE", .field = key});
-  }
-  ::listen(listens_, SOMAXCONN);  // the library lets five connections wait, and the system turns away others
+absl::StatusOr<Address> HttpServer::Start(const Address& listen, const char* key, const AcceptorLimits& limits,
+                                          const RefusedConnections& refused) {
+  EBB_ASSIGN(acceptor_, Acceptor::Listen(listen, key, limits));
+  svr_sock_ = events_.get();  // the library goes on with answers in pieces for as long as it has one
   looking_ = std::thread([this] { Look(); });
-  listening_ = std::thread([this] {
-    listen_after_bind();
-    ended_ = true;
-  });
-  // stop() does nothing before the loop runs; the loop is a few instructions away, or has failed and ended.
-  while (!is_running() && !ended_) std::this_thread::yield();
-  return address;
+  acceptor_->Start([this](int /*listener*/, OpenFile connection) { Take(std::move(connection)); }, refused);
+  return acceptor_->address();
 }
 
 void HttpServer::Stop(absl::Duration patience) {
@@ -221,6 +187,7 @@ void HttpServer::Stop(absl::Duration patience) {
     if (stopping_) return;
     stopping_ = true;
   }
+  if (acceptor_ != nullptr) acceptor_->Stop();
   const uint64_t one = 1;
   EBB_CHECK(write(stops_.get(), &one, sizeof(one)) == sizeof(one));
   if (looking_.joinable()) looking_.join();
@@ -229,10 +196,7 @@ void HttpServer::Stop(absl::Duration patience) {
     const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return served_.empty(); };
     mutex_.AwaitWithTimeout(absl::Condition(&none), patience);
   }
-  if (listening_.joinable()) {
-    stop();  // from here on the library goes on with no answer that is written in pieces
-    listening_.join();
-  }
+  svr_sock_ = INVALID_SOCKET;
   {
     const absl::MutexLock lock(&mutex_);
     for (const socket_t socket : served_) ::shutdown(socket, SHUT_RDWR);
@@ -240,22 +204,18 @@ void HttpServer::Stop(absl::Duration patience) {
   workers_.shutdown();
 }
 
-bool HttpServer::process_and_close_socket(socket_t socket) {
-  fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
+void HttpServer::Take(OpenFile connection) {
   const absl::MutexLock lock(&mutex_);
-  if (stopping_) {
-    close(socket);
-    return true;
-  }
+  if (stopping_) return;
   if (waiting_.size() >= limits_.waiting_max) {
     const auto longest = std::min_element(waiting_.begin(), waiting_.end(),
                                           [](const auto& a, const auto& b) { return a.second < b.second; });
     Close(longest->first);
   }
+  const socket_t socket = connection.Release();
   waiting_.emplace(socket, clock_.Now() + limits_.head);
   epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data = {.fd = socket}};
   if (epoll_ctl(events_.get(), EPOLL_CTL_ADD, socket, &event) != 0) Close(socket);
-  return true;
 }
 
 void HttpServer::Close(socket_t waiting) {

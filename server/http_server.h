@@ -12,7 +12,6 @@
 #include <httplib.h>
 #include <openssl/ssl.h>
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/acceptor.h"
 #include "server/address.h"
 #include "server/clock.h"
 #include "server/files.h"
@@ -45,17 +45,16 @@ class HttpServer final : public httplib::Server {
   HttpServer(int threads, const HttpLimits& limits, const std::function<bool(SSL_CTX&)>& set_up_tls = {});
   ~HttpServer() override;
 
-  // Listens when it returns, at the address with the port in use. UNAVAILABLE where it cannot be had, with the reason
-  // PORT_UNAVAILABLE and `key`, the setting that says where, as its field: a port is never shared with another process.
-  // Once.
-  absl::StatusOr<Address> Start(const Address& listen, const char* key);
+  // Listens when it returns, at the address with the port in use. The errors of Acceptor::Listen. Once.
+  absl::StatusOr<Address> Start(const Address& listen, const char* key, const AcceptorLimits& limits,
+                                const RefusedConnections& refused);
 
   // Takes no more; connections without a whole request are closed, answers may go on for `patience`, then they are cut
   // off. Once, and by the destructor, without patience, unless it was called.
   void Stop(absl::Duration patience);
 
  private:
-  bool process_and_close_socket(socket_t socket) override;  // the library's listening thread, with a new connection
+  void Take(OpenFile connection);
   void Look();
   void Close(socket_t waiting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasHead(socket_t socket) const;
@@ -71,10 +70,8 @@ class HttpServer final : public httplib::Server {
   std::map<socket_t, absl::Time> waiting_ ABSL_GUARDED_BY(mutex_) = {};  // for their head, until then
   std::set<socket_t> served_ ABSL_GUARDED_BY(mutex_) = {};
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  socket_t listens_ = INVALID_SOCKET;
-  std::atomic<bool> ended_ = false;
   std::thread looking_;
-  std::thread listening_;
+  std::unique_ptr<Acceptor> acceptor_;  // null until it is started; last: it uses what stands above
 };
 
 }  // namespace ebb

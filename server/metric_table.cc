@@ -48,7 +48,7 @@ std::span<const MetricRow> MetricTable() {
       {"ebb_certificate_end_timestamp_seconds", kG, "seconds", {}, {},
        "When the server's certificate in use ends (the first of tls.cert), since the epoch. Absent without TLS."},
       {"ebb_connections_refused_total", kC, "connections", {"reason"}, {},
-       "Connections to the gRPC port that were closed at once: almost all files that the process may open are open (files), their address has as many as one may have (at_once), or has begun as many in a minute (begun)."},
+       "Connections that were closed as they came: almost all files that the process may open are open (files), or, to the gRPC port, their address has as many as one may have (at_once), or has begun as many in a minute (begun)."},
       {"ebb_errors_total", kC, "calls", {"reason"}, {},
        "Calls that failed for a fault of the server (UNKNOWN, INTERNAL, DATA_LOSS), by ErrorInfo reason."},
       {"ebb_finished_total", kC, "generations", {"reason"}, {},

@@ -22,6 +22,7 @@
 #include "server/convert.h"
 #include "server/front_places.h"
 #include "server/grpc_status.h"
+#include "server/http_body.h"
 #include "server/http_server.h"
 #include "server/identity.h"
 #include "server/log.h"
@@ -168,8 +169,8 @@ class RunningFront final : public OpenAiFront {
 
   ~RunningFront() override { http_.Stop(kDrainedWithin); }
 
-  absl::Status Listen() {
-    EBB_ASSIGN(address_, http_.Start(options_.listen, "openai.listen"));
+  absl::Status Listen(const RefusedConnections& refused) {
+    EBB_ASSIGN(address_, http_.Start(options_.listen, "openai.listen", {}, refused));
     return absl::OkStatus();
   }
 
@@ -191,19 +192,8 @@ class RunningFront final : public OpenAiFront {
     return served_.tenant(request.get_header_value("authorization"), request.get_header_value("x-ebb-tenant"));
   }
 
-  static bool ReadBody(const httplib::ContentReader& read, std::string& body) {
-    return read([&body](const char* bytes, size_t size) {
-      body.append(bytes, size);
-      return true;
-    });
-  }
-
-  // An answer that comes before the body was read may be lost with the connection, so of some it is. Not of all: who
-  // sends slowly would hold the threads that others are refused by.
   absl::Status RefuseForPlace(const httplib::ContentReader& read) {
-    const auto reads = refused_.Take("");
-    std::string body;
-    if (reads != nullptr) ReadBody(read, body);
+    refused_.Read(read);
     return Refuse(
         absl::StatusCode::kUnavailable,
         absl::StrFormat("%d requests are under way; openai.requests_max is %d", places_.taken(), options_.requests_max),
@@ -413,7 +403,7 @@ class RunningFront final : public OpenAiFront {
   const std::unique_ptr<v1::InferenceService::Stub> inference_ = v1::InferenceService::NewStub(channel_);
   Conversations conversations_{kConversationsMax};
   FrontPlaces places_{options_.requests_max};
-  FrontPlaces refused_{kRefusedRead};  // not of tenants: all have these together
+  RefusedBodies refused_{kRefusedRead};
   Address address_ = {};
   HttpServer http_;
 };
@@ -422,11 +412,12 @@ class RunningFront final : public OpenAiFront {
 
 absl::StatusOr<std::unique_ptr<OpenAiFront>> OpenAiFront::Start(const OpenAiOptions& options,
                                                                 const OpenAiServed& served,
-                                                                std::shared_ptr<grpc::Channel> channel) {
+                                                                std::shared_ptr<grpc::Channel> channel,
+                                                                const RefusedConnections& refused) {
   EBB_CHECK(served.tenant != nullptr);
   EBB_CHECK(served.refused != nullptr);
   auto front = std::make_unique<RunningFront>(options, served, std::move(channel));
-  EBB_TRY(front->Listen());
+  EBB_TRY(front->Listen(refused));
   return front;
 }
 

@@ -21,6 +21,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/acceptor.h"
 #include "server/address.h"
 #include "server/tls.h"
 
@@ -55,7 +56,8 @@ class OpenAiFront {
  public:
   // Listens when it returns. `channel` leads to the services, within the process. UNAVAILABLE PORT_UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<OpenAiFront>> Start(const OpenAiOptions& options, const OpenAiServed& served,
-                                                            std::shared_ptr<grpc::Channel> channel);
+                                                            std::shared_ptr<grpc::Channel> channel,
+                                                            const RefusedConnections& refused);
 
   virtual ~OpenAiFront() = default;  // answers what has begun, then returns: the services have to end their calls
 

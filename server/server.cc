@@ -183,7 +183,7 @@ class RunningServer final : public Server {
     StartReloading();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    EBB_ASSIGN(acceptor_, Acceptor::Listen(options.listen, "server.listen", options.of_an_address));
+    EBB_ASSIGN(acceptor_, Acceptor::Listen(options.listen, "server.listen", {.of_an_address = options.of_an_address}));
     servers_ = std::make_unique<GrpcServers>(LimitsFor(options),
                                              tls_ == nullptr ? grpc::InsecureServerCredentials() : tls_->credentials(),
                                              [&](grpc::ServerBuilder& builder) {
@@ -205,7 +205,7 @@ class RunningServer final : public Server {
       EBB_ASSIGN(health_, HealthPort::Start(*options.health_listen, Checks(), metrics().connections_refused()));
     }
     if (options.http_listen) {
-      EBB_ASSIGN(http_, HttpPort::Start(*options.http_listen, PagesFor(options)));
+      EBB_ASSIGN(http_, HttpPort::Start(*options.http_listen, PagesFor(options), metrics().connections_refused()));
     }
     return absl::OkStatus();
   }
@@ -256,6 +256,8 @@ class RunningServer final : public Server {
     }
     TellLive();
   }
+
+  void SetConnectionLimits(const ConnectionLimits& of_an_address) override { acceptor_->SetLimits(of_an_address); }
 
   absl::Status CheckModels(const ModelTable& models) const override {
     EBB_TRY(CheckTable(models));
@@ -441,7 +443,7 @@ class RunningServer final : public Server {
                                             .tls = options.openai->tls ? tls_.get() : nullptr,
                                             .tenant = [this](const auto&... by) { return identity_->TenantBy(by...); },
                                             .refused = [this](const auto&... why) { metrics().CountRefusal(why...); }},
-                                           servers_->InProcessChannel(arguments)));
+                                           servers_->InProcessChannel(arguments), metrics().connections_refused()));
     return absl::OkStatus();
   }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <httplib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <functional>
@@ -20,6 +21,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "server/console_files.h"
+#include "tests/support/eventually.h"
+#include "tests/support/raw_connection.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
@@ -31,6 +34,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 using Json = nlohmann::json;
 
 // What sha256sum makes of the tokens acme-1 and ops-1.
@@ -308,6 +312,40 @@ TEST_F(ConsoleTest, ManyPagesLeaveRoomForMetricsAndGoWhenTheirBrowsersGo) {
   }
   for (int i = 0; i < 4; ++i) EventuallyIs(absl::StrCat("ebb_watchers{tenant=\"t", i, "\"}"), 0);
   EXPECT_EQ(Post("SessionService/ListSessions", "{}")->status, 200);
+}
+
+// The head of a call, and a body that does not come.
+constexpr char kSlowCall[] =
+    "POST /console/api/SessionService/ListSessions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Ebb-Console: 1\r\n"
+    "Content-Length: 2\r\n\r\n";
+
+TEST_F(ConsoleTest, WhoMayNotCallIsToldSoBeforeTheBody) {
+  TemporaryFolder folder;
+  const std::string path = folder.path() + "/tokens";
+  std::ofstream(path) << kTokenFile;
+  Start([&](ServerOptions& options) { options.auth = {.token = true, .token_file = path}; });
+  std::vector<std::unique_ptr<RawConnection>> slow;
+  for (int i = 0; i < 2 * Console::kCallsMax; ++i) {
+    slow.push_back(std::make_unique<RawConnection>(*server_->server().http_address(), kSlowCall));
+  }
+  const auto answered = [&] {
+    return std::ranges::count_if(slow, [](const auto& each) { return each->IsAnswered(); });
+  };
+  EXPECT_TRUE(Eventually([&] { return answered() >= 2 * Console::kCallsMax - Console::kRefusedRead; }));
+  for (const auto& each : slow) {
+    if (!each->IsAnswered()) continue;
+    EXPECT_THAT(each->Rest(), StartsWith("HTTP/1.1 401"));
+  }
+}
+
+TEST_F(ConsoleTest, WhoSendsABodySlowlyHoldsAPlaceAndNoThreadOfOthers) {
+  Start();
+  std::vector<std::unique_ptr<RawConnection>> slow;
+  for (int i = 0; i < Console::kCallsMax; ++i) {
+    slow.push_back(std::make_unique<RawConnection>(*server_->server().http_address(), kSlowCall));
+  }
+  EXPECT_TRUE(Eventually([&] { return Post("SessionService/ListSessions", "{}")->status == 503; }));
+  EXPECT_EQ(Browser().Get("/healthz")->status, 200);
 }
 
 TEST_F(ConsoleTest, AReaderThatLeavesStopsItsGeneration) {

@@ -130,6 +130,23 @@ TEST(AddressLimitTest, WhoHasBegunManyIsNotForgottenBeforeTheyAreHadAgain) {
   EXPECT_LT(limit.addresses(), 10000U);
 }
 
+TEST(AddressLimitTest, AnotherNumberCountsForTheNextConnection) {
+  AddressLimit limit({.at_once = 1});
+  absl::Time now = absl::UnixEpoch();
+  const OpenFile first = Socket(), second = Socket();
+  ASSERT_EQ(limit.Admit("a", first.get(), now), Admission::kAdmitted);
+  ASSERT_EQ(limit.Admit("a", second.get(), now), Admission::kTooMany);
+  limit.SetLimits({.at_once = 2, .begun_a_minute = 1});
+  EXPECT_EQ(limit.Admit("a", second.get(), now), Admission::kAdmitted);
+  const OpenFile third = Socket();
+  EXPECT_EQ(limit.Admit("a", third.get(), now), Admission::kTooOften);
+  limit.SetLimits({.at_once = 1});
+  now += AddressLimit::kLookEvery;
+  EXPECT_EQ(limit.Admit("a", third.get(), now), Admission::kTooMany);
+  limit.SetLimits({});
+  EXPECT_EQ(limit.Admit("a", third.get(), now), Admission::kAdmitted);
+}
+
 TEST(AddressLimitTest, ZeroIsAnyNumber) {
   AddressLimit limit({});
   const OpenFile open = Socket();

@@ -4,10 +4,12 @@
 #include <httplib.h>
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/support/counted_refusals.h"
 #include "tests/support/status_matchers.h"
 
 namespace ebb {
@@ -18,6 +20,11 @@ using testing::StartsWith;
 
 const Address kAnyPort = {.host = "127.0.0.1", .port = 0};
 
+absl::StatusOr<std::unique_ptr<HttpPort>> Started(const Address& listen, const HttpPages& pages) {
+  static CountedRefusals refused;
+  return HttpPort::Start(listen, pages, refused.all());
+}
+
 httplib::Client ClientOf(const HttpPort& port) { return httplib::Client(port.address().host, port.address().port); }
 
 HttpPages Pages() {
@@ -26,7 +33,7 @@ HttpPages Pages() {
 }
 
 TEST(HttpPort, ServesItsThreePages) {
-  const auto port = HttpPort::Start(kAnyPort, Pages());
+  const auto port = Started(kAnyPort, Pages());
   ASSERT_THAT(port, IsOk());
   EXPECT_GT((*port)->address().port, 0);
   httplib::Client client = ClientOf(**port);
@@ -44,7 +51,7 @@ TEST(HttpPort, SaysWhyItIsNotReady) {
   std::atomic<bool> draining = false;
   HttpPages pages = Pages();
   pages.health.ready = [&] { return draining ? absl::UnavailableError("draining: 3 streams left") : absl::OkStatus(); };
-  const auto port = HttpPort::Start(kAnyPort, pages);
+  const auto port = Started(kAnyPort, pages);
   ASSERT_THAT(port, IsOk());
   httplib::Client client = ClientOf(**port);
   EXPECT_EQ(client.Get("/readyz")->status, 200);
@@ -58,7 +65,7 @@ TEST(HttpPort, SaysWhyItIsNotReady) {
 TEST(HttpPort, SaysWhyItIsToBeRestarted) {
   HttpPages pages = Pages();
   pages.health.alive = [] { return absl::UnavailableError("stuck for six minutes"); };
-  const auto port = HttpPort::Start(kAnyPort, pages);
+  const auto port = Started(kAnyPort, pages);
   ASSERT_THAT(port, IsOk());
   httplib::Client client = ClientOf(**port);
   const auto answer = client.Get("/healthz");
@@ -68,7 +75,7 @@ TEST(HttpPort, SaysWhyItIsToBeRestarted) {
 }
 
 TEST(HttpPort, RefusesOtherPathsAndMethods) {
-  const auto port = HttpPort::Start(kAnyPort, Pages());
+  const auto port = Started(kAnyPort, Pages());
   ASSERT_THAT(port, IsOk());
   httplib::Client client = ClientOf(**port);
   EXPECT_EQ(client.Get("/nothing")->status, 404);
@@ -79,23 +86,23 @@ TEST(HttpPort, RefusesOtherPathsAndMethods) {
 }
 
 TEST(HttpPort, NeverSharesAPortAndGivesItBack) {
-  auto first = HttpPort::Start(kAnyPort, Pages());
+  auto first = Started(kAnyPort, Pages());
   ASSERT_THAT(first, IsOk());
   const Address taken = (*first)->address();
-  const auto second = HttpPort::Start(taken, Pages());
+  const auto second = Started(taken, Pages());
   EXPECT_THAT(second, IsRefusal(absl::StatusCode::kUnavailable, "PORT_UNAVAILABLE", ""));
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(FormatAddress(taken)));
   first->reset();
-  EXPECT_THAT(HttpPort::Start(taken, Pages()), IsOk());
+  EXPECT_THAT(Started(taken, Pages()), IsOk());
 }
 
 TEST(HttpPort, RefusesAHostThatIsNotHere) {
-  EXPECT_THAT(HttpPort::Start({.host = "192.0.2.1", .port = 0}, Pages()),
+  EXPECT_THAT(Started({.host = "192.0.2.1", .port = 0}, Pages()),
               IsRefusal(absl::StatusCode::kUnavailable, "PORT_UNAVAILABLE", ""));
 }
 
 TEST(HttpPort, AnswersManyClientsAtOnce) {
-  const auto port = HttpPort::Start(kAnyPort, Pages());
+  const auto port = Started(kAnyPort, Pages());
   ASSERT_THAT(port, IsOk());
   std::atomic<int> answered = 0;
   std::vector<std::thread> clients;
@@ -113,7 +120,7 @@ TEST(HttpPort, AnswersManyClientsAtOnce) {
 
 TEST(HttpPort, StopsAtOnceHoweverOftenItStarts) {
   for (int i = 0; i < 50; ++i) {
-    const auto port = HttpPort::Start(kAnyPort, Pages());
+    const auto port = Started(kAnyPort, Pages());
     ASSERT_THAT(port, IsOk());
   }
 }

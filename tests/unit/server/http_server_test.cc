@@ -5,17 +5,15 @@
 
 #include <gmock/gmock.h>
 #include <httplib.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
-#include <array>
 #include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "server/files.h"
+#include "tests/support/counted_refusals.h"
+#include "tests/support/raw_connection.h"
 #include "tests/support/status_matchers.h"
 
 namespace ebb {
@@ -27,35 +25,6 @@ using testing::Not;
 constexpr absl::Duration kHour = absl::Hours(1), kSoon = absl::Milliseconds(20);
 constexpr HttpLimits kHours = {.head = kHour, .body = kHour, .piece = kHour};
 constexpr char kWhole[] = "GET /small HTTP/1.1\r\n\r\n", kLarge[] = "GET /large HTTP/1.1\r\n\r\n";
-
-// A connection that has said so much, and reads only what is asked for.
-class Raw {
- public:
-  Raw(const Address& address, const std::string& said) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in to = {};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(static_cast<uint16_t>(address.port));
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-    Say(said);
-  }
-  void Say(const std::string& more) const {
-    EXPECT_EQ(send(socket_.get(), more.data(), more.size(), MSG_NOSIGNAL), static_cast<ssize_t>(more.size()));
-  }
-  void SayNoMore() const { shutdown(socket_.get(), SHUT_WR); }
-  // All that comes until the other side has hung up.
-  std::string Rest() const {
-    std::string rest;
-    std::array<char, 4096> some;
-    for (ssize_t got = 0; (got = recv(socket_.get(), some.data(), some.size(), 0)) > 0;) {
-      rest.append(some.data(), static_cast<size_t>(got));
-    }
-    return rest;
-  }
-
- private:
-  const OpenFile socket_;
-};
 
 // One thread, three pages, and a place to post to.
 class Port {
@@ -73,7 +42,7 @@ class Port {
       });
     });
     http_.Post("/post", [](const auto& request, auto& response) { response.set_content(request.body, "text/plain"); });
-    const auto address = http_.Start({.host = "127.0.0.1", .port = 0}, "a.key");
+    const auto address = http_.Start({.host = "127.0.0.1", .port = 0}, "a.key", {}, refused_.all());
     EXPECT_THAT(address, IsOk());
     address_ = *address;
   }
@@ -82,19 +51,21 @@ class Port {
   HttpServer& http() { return http_; }
   // How often the large page was asked for.
   int large() const { return large_; }
-  std::string Ask(const std::string& request = kWhole) const { return Raw(address_, request).Rest(); }
+  std::string Ask(const std::string& request = kWhole) const { return RawConnection(address_, request).Rest(); }
 
  private:
   std::atomic<int> large_ = 0;
+  CountedRefusals refused_ = {};
   HttpServer http_;
   Address address_;
 };
 
 TEST(HttpServer, WhoSendsNoWholeHeadHoldsNobodyUp) {
   Port port(kHours);
-  std::vector<std::unique_ptr<Raw>> slow;
+  std::vector<std::unique_ptr<RawConnection>> slow;
   for (int i = 0; i < 100; ++i) {
-    slow.push_back(std::make_unique<Raw>(port.address(), i % 2 == 0 ? "" : "GET /small HTTP/1.1\r\nHost: a\r\n"));
+    slow.push_back(
+        std::make_unique<RawConnection>(port.address(), i % 2 == 0 ? "" : "GET /small HTTP/1.1\r\nHost: a\r\n"));
   }
   EXPECT_THAT(port.Ask(), HasSubstr("small"));
   slow.back()->Say("\r\n");
@@ -116,7 +87,7 @@ TEST(HttpServer, AHeadThatIsTooLongIsNotReadOn) {
 
 TEST(HttpServer, WhoSaysNoMoreInTheMiddleOfAHeadIsNotWaitedFor) {
   Port port(kHours);
-  const Raw half(port.address(), "GET /small HTTP/1.1\r\n");
+  const RawConnection half(port.address(), "GET /small HTTP/1.1\r\n");
   half.SayNoMore();
   EXPECT_THAT(half.Rest(), Not(HasSubstr("small")));
 }
@@ -125,9 +96,9 @@ TEST(HttpServer, MoreThanMayWaitTakeTheOldestsPlaces) {
   HttpLimits few = kHours;
   few.waiting_max = 4;
   Port port(few);
-  const Raw oldest(port.address(), "GET");
-  std::vector<std::unique_ptr<Raw>> slow;
-  for (int i = 0; i < 4; ++i) slow.push_back(std::make_unique<Raw>(port.address(), ""));
+  const RawConnection oldest(port.address(), "GET");
+  std::vector<std::unique_ptr<RawConnection>> slow;
+  for (int i = 0; i < 4; ++i) slow.push_back(std::make_unique<RawConnection>(port.address(), ""));
   EXPECT_EQ(oldest.Rest(), "");
   EXPECT_THAT(port.Ask(), HasSubstr("small"));
 }
@@ -138,7 +109,7 @@ TEST(HttpServer, AHeadABodyAndAPieceHaveTheirTime) {
   EXPECT_EQ(Port(head).Ask("GET /small HTTP/1.1\r\n"), "");
   EXPECT_THAT(Port(body).Ask("POST /post HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf"), Not(HasSubstr("half")));
   Port port(piece);
-  const Raw reads_nothing(port.address(), "GET /endless HTTP/1.1\r\n\r\n");
+  const RawConnection reads_nothing(port.address(), "GET /endless HTTP/1.1\r\n\r\n");
   EXPECT_THAT(port.Ask(), HasSubstr("small")) << "the one thread is free again";
 }
 
@@ -146,15 +117,15 @@ TEST(HttpServer, MoreThanMayBeServedAreTurnedAway) {
   HttpLimits few = kHours;
   few.queue_max = 1;
   Port port(few);
-  const Raw reads_nothing(port.address(), kLarge);
+  const RawConnection reads_nothing(port.address(), kLarge);
   while (port.large() == 0) std::this_thread::yield();
-  const Raw in_line(port.address(), kWhole), one_too_many(port.address(), kWhole);
+  const RawConnection in_line(port.address(), kWhole), one_too_many(port.address(), kWhole);
   EXPECT_EQ(one_too_many.Rest(), "");
 }
 
 TEST(HttpServer, WhatIsBeingAnsweredIsAnsweredToItsEnd) {
   Port port(kHours);
-  const Raw reads(port.address(), kLarge);
+  const RawConnection reads(port.address(), kLarge);
   while (port.large() == 0) std::this_thread::yield();
   std::string answer;
   std::thread reading([&] { answer = reads.Rest(); });
@@ -165,9 +136,9 @@ TEST(HttpServer, WhatIsBeingAnsweredIsAnsweredToItsEnd) {
 
 TEST(HttpServer, WhoTakesNothingDoesNotKeepItOpen) {
   Port port(kHours);
-  const Raw reads_nothing(port.address(), kLarge);
+  const RawConnection reads_nothing(port.address(), kLarge);
   while (port.large() == 0) std::this_thread::yield();
-  const Raw slow_body(port.address(), "POST /post HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf");
+  const RawConnection slow_body(port.address(), "POST /post HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf");
   port.http().Stop(kSoon);
 }
 

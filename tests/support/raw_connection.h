@@ -1,0 +1,55 @@
+// A client of bytes, for what no library would send.
+
+#ifndef EBB_TESTS_SUPPORT_RAW_CONNECTION_H_
+#define EBB_TESTS_SUPPORT_RAW_CONNECTION_H_
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <string>
+
+#include "server/address.h"
+#include "server/files.h"
+
+namespace ebb {
+
+// A connection that has said so much, and reads only what is asked for.
+class RawConnection {
+ public:
+  RawConnection(const Address& address, const std::string& said)
+      : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(address.port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(socket_.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    Say(said);
+  }
+  void Say(const std::string& more) const {
+    EXPECT_EQ(send(socket_.get(), more.data(), more.size(), MSG_NOSIGNAL), static_cast<ssize_t>(more.size()));
+  }
+  void SayNoMore() const { shutdown(socket_.get(), SHUT_WR); }
+  // Whether something has come, or the other side has hung up.
+  bool IsAnswered() const {
+    char byte;
+    return recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
+  }
+  // All that comes until the other side has hung up.
+  std::string Rest() const {
+    std::string rest;
+    std::array<char, 4096> some;
+    for (ssize_t got = 0; (got = recv(socket_.get(), some.data(), some.size(), 0)) > 0;) {
+      rest.append(some.data(), static_cast<size_t>(got));
+    }
+    return rest;
+  }
+
+ private:
+  const OpenFile socket_;
+};
+
+}  // namespace ebb
+
+#endif  // EBB_TESTS_SUPPORT_RAW_CONNECTION_H_
