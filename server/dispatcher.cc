@@ -30,11 +30,11 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
                   .step_tokens_max = engine.step_tokens_max(),
                   .step_rows_max = options.step_rows_max,
                   .queue_max = options.queue_max,
-                  .reader_patience = options.reader_patience}),
+                  .reader_patience = options.live.reader_patience}),
       pace_(options.live.inter_token_target),
       tenants_(std::make_shared<const TenantTable>(options.tenants), options.clock.Now(), metrics, options.tenant_uses),
-      sessions_(options.sessions_max, options.session_names, options.model),
-      watchers_(options.watchers_max),
+      sessions_(options.live.sessions_max, options.session_names, options.model),
+      watchers_(options.live.watchers_max),
       shadows_(engine, options.live.shadow, metrics),
       drafter_(options.draft_engine, options.draft_policy, metrics.worker().drafts),
       sampler_(engine.config().vocab) {
@@ -97,6 +97,9 @@ void Dispatcher::SetLive(const LiveOptions& live) {
   options_.live = live;
   pace_.SetTarget(live.inter_token_target);
   shadows_.SetOptions(live.shadow);
+  sessions_.SetMax(live.sessions_max);
+  watchers_.SetMax(live.watchers_max);
+  Deliver(PatienceChanged{.reader = live.reader_patience});
 }
 
 absl::StatusOr<SessionId> Dispatcher::LetIn(const SessionRequest& request, int64_t pages) {

@@ -59,15 +59,15 @@ struct LiveOptions {
   absl::Duration inter_token_target = absl::Milliseconds(100);
   int32_t measure_every = 16;  // of a session's steps that evict, how many for one whose loss is measured; 0: none is
   ShadowOptions shadow = {};
+  int32_t sessions_max = 100000;
+  int32_t watchers_max = 64;  // of evictions, of all tenants
+  absl::Duration reader_patience = absl::Seconds(60);
 };
 
 struct DispatcherOptions {
   LiveOptions live = {};
   int32_t step_rows_max = 64;
   int32_t queue_max = 4096;  // calls that wait or run
-  int32_t sessions_max = 100000;
-  int32_t watchers_max = 64;  // of evictions, of all tenants
-  absl::Duration reader_patience = absl::Seconds(60);
   // Of the time that the last step took, how much a piece of work on a cache may take before the next one: what is
   // begun is finished beyond that, a lane for each thread. 0: so many lanes a piece.
   double work_share = 0.5;
@@ -165,7 +165,8 @@ class Dispatcher {
 
   // From now on, of what is new; the scheduler's weights at once.
   void SetTenants(std::shared_ptr<const TenantTable> tenants);
-  // From the next step on, of sessions that are open, too: shadows begin and end. REQUIRES: no step is under way.
+  // From the next step on, of sessions that are open, too: shadows begin and end. Sessions and watches beyond their
+  // number stay. REQUIRES: no step is under way.
   void SetLive(const LiveOptions& live);
   // dispatcher_experiments.cc
   // What the arm's policy needs that no session could have: CreateSession's refusals that do not depend on who else is

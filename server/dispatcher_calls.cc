@@ -532,7 +532,7 @@ absl::Status Dispatcher::EndStatus(const Call& call, EndCause cause) const {
     case EndCause::kSlowReader:
       return Refuse(absl::StatusCode::kResourceExhausted,
                     absl::StrFormat("the reader took nothing for %s; go on with resume_from",
-                                    absl::FormatDuration(options_.reader_patience)),
+                                    absl::FormatDuration(options_.live.reader_patience)),
                     {.reason = "SLOW_READER", .quota = "stream"});
     case EndCause::kSessionClosed:
       return Refuse(absl::StatusCode::kCancelled, "the session was deleted", {.reason = "SESSION_DELETED"});

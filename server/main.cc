@@ -203,7 +203,14 @@ LiveOptions LiveFrom(const config::v1::Config& config) {
           .inter_token_target = ToDuration(config.scheduling().inter_token_target()),
           .measure_every = static_cast<int32_t>(config.quality().measure_every()),
           .shadow = {.share = config.quality().shadow_share(),
-                     .tokens_max = static_cast<int32_t>(config.quality().shadow_tokens_max())}};
+                     .tokens_max = static_cast<int32_t>(config.quality().shadow_tokens_max())},
+          .sessions_max = static_cast<int32_t>(config.cache().sessions_max()),
+          .watchers_max = static_cast<int32_t>(config.server().watchers_max()),
+          .reader_patience = ToDuration(config.server().reader_patience())};
+}
+
+ConnectionLimits ConnectionLimitsFrom(const config::v1::Server& config) {
+  return {.at_once = config.connections_per_address(), .begun_a_minute = config.new_connections_per_address()};
 }
 
 absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
@@ -211,8 +218,7 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                            .plan_bytes_max = static_cast<int64_t>(config.server().plan_size_max()),
                            .stream_buffer = config.server().stream_buffer(),
                            .connection_age_max = ToDuration(config.server().connection_age_max()),
-                           .of_an_address = {.at_once = config.server().connections_per_address(),
-                                             .begun_a_minute = config.server().new_connections_per_address()},
+                           .of_an_address = ConnectionLimitsFrom(config.server()),
                            .keepalive = ToDuration(config.server().keepalive()),
                            .model_name = config.model().name(),
                            .store_dir = config.store().dir(),
@@ -271,9 +277,6 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
   options.work = {.live = LiveFrom(config),
                   .step_rows_max = static_cast<int32_t>(config.scheduling().rows_max()),
                   .queue_max = static_cast<int32_t>(config.scheduling().queue_max()),
-                  .sessions_max = static_cast<int32_t>(config.cache().sessions_max()),
-                  .watchers_max = static_cast<int32_t>(config.server().watchers_max()),
-                  .reader_patience = ToDuration(config.server().reader_patience()),
                   .snapshot_every = static_cast<int64_t>(config.store().snapshot_every())};
   options.work.tenants = TenantsFrom(config);
   if (!config.experiments().file().empty()) {
@@ -302,6 +305,7 @@ ConfigFile::Steps StepsOf(Server& server) {
                 EBB_TRY(server.SetTenants(TenantsFrom(now)));
                 EBB_TRY(server.SetModels(ModelsFrom(now), ToDuration(now.server().drain_timeout())));
                 server.SetLive(LiveFrom(now));
+                server.SetConnectionLimits(ConnectionLimitsFrom(now.server()));
                 SetLogLevel(LevelFrom(now));
                 return absl::OkStatus();
               }};

@@ -203,6 +203,13 @@ void Scheduler::Handle(const TenantChanged& event, Effects& /*effects*/) {
   }
 }
 
+void Scheduler::Handle(const PatienceChanged& event, Effects& /*effects*/) {
+  limits_.reader_patience = event.reader;
+  for (auto& [id, request] : requests_) {
+    if (request.blocked()) SetWake(id, request);
+  }
+}
+
 void Scheduler::Handle(const Tick& /*event*/, Effects& /*effects*/) {}  // On expires what is due
 
 void Scheduler::Enqueue(RequestId id, const Request& request) {

@@ -159,11 +159,16 @@ struct TenantChanged {
   int32_t weight = 1;
   Tier tier = Tier::kNormal;
 };
+// A blocked stream ends after so long, also one that is blocked already.
+struct PatienceChanged {
+  absl::Duration reader = {};
+};
 // Time has passed: next_wake() is due.
 struct Tick {};
 
-using Event = std::variant<SessionArrived, PagesCounted, SessionResized, SessionHeld, SessionClosed, RequestArrived,
-                           Cancelled, ReaderBlocked, ReaderReady, StepDone, Draining, TenantChanged, Tick>;
+using Event =
+    std::variant<SessionArrived, PagesCounted, SessionResized, SessionHeld, SessionClosed, RequestArrived, Cancelled,
+                 ReaderBlocked, ReaderReady, StepDone, Draining, TenantChanged, PatienceChanged, Tick>;
 
 // Effects.
 
@@ -281,6 +286,7 @@ class Scheduler {
   void Handle(const StepDone& event, Effects& effects);
   void Handle(const Draining& event, Effects& effects);
   void Handle(const TenantChanged& event, Effects& effects);
+  void Handle(const PatienceChanged& event, Effects& effects);
   void Handle(const Tick& event, Effects& effects);
 
   // Unless its session is held.
@@ -295,7 +301,7 @@ class Scheduler {
   void StartStep(Effects& effects);
   std::optional<absl::Duration> RetryAfter(RefuseReason reason) const;
 
-  const SchedulerLimits limits_;
+  SchedulerLimits limits_;
   absl::Time now_ = absl::InfinitePast();
   std::map<SessionId, Session> sessions_;
   std::map<RequestId, Request> requests_;

@@ -115,6 +115,7 @@ class Sessions {
   // `names`, which outlive this, are also those of sessions of other models; null: there are no others.
   explicit Sessions(int32_t sessions_max, SessionNames* names = nullptr, ModelId model = 0)
       : sessions_max_(sessions_max), all_names_(names), model_(model) {}
+  void SetMax(int32_t sessions_max) { sessions_max_ = sessions_max; }  // those beyond it stay
 
   // OK, or why there cannot be this session: ALREADY_EXISTS NAME_TAKEN; UNAVAILABLE SESSIONS_FULL, or
   // SESSION_RECOVERING where its name or request_id is one's that was lost, with RetryInfo. What the tenant may have is
@@ -165,7 +166,7 @@ class Sessions {
   using Name = SessionName;
   void Unlist(const OpenSession& session);
 
-  const int32_t sessions_max_;
+  int32_t sessions_max_;
   SessionNames* const all_names_;
   const ModelId model_;
   std::map<SessionId, std::unique_ptr<OpenSession>> sessions_;  // hidden ones too

@@ -62,7 +62,8 @@ class Watchers {
  public:
   // At most `watchers_max` of all tenants together.
   explicit Watchers(int32_t watchers_max) : watchers_max_(watchers_max) {}
-  ~Watchers();  // REQUIRES: none is left
+  void SetMax(int32_t watchers_max) { watchers_max_ = watchers_max; }  // those beyond it stay
+  ~Watchers();                                                         // REQUIRES: none is left
 
   // OK, or RESOURCE_EXHAUSTED TENANT_WATCHERS, or UNAVAILABLE WATCHERS_FULL with RetryInfo.
   absl::Status CheckRoom(const TenantAccount& account) const;
@@ -94,7 +95,7 @@ class Watchers {
     bool TakesStep(const OpenSession& of) const { return of.evicting_steps % request.every == 0; }
   };
 
-  const int32_t watchers_max_;
+  int32_t watchers_max_;
   std::map<CallId, Watcher> watchers_;
 };
 

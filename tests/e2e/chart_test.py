@@ -518,12 +518,14 @@ class Rendered(unittest.TestCase):
         self.assertEqual(checksum(), checksum("replicas=2"))
         self.assertNotEqual(checksum(), checksum("config.log.format=text"))
         taken = {"log.level": "warn", "tenants.acme.weight": "3", "tenant_defaults.sessions_max": "9", "models.qwen.path": "/models/qwen.gguf",
-                 "quality.measure_every": "3", "quality.shadow_share": "1", "scheduling.ttft_target": "1s", "scheduling.inter_token_target": "1s"}
+                 "quality.measure_every": "3", "quality.shadow_share": "1", "scheduling.ttft_target": "1s", "scheduling.inter_token_target": "1s",
+                 "server.reader_patience": "1s", "server.watchers_max": "9", "server.connections_per_address": "9", "server.new_connections_per_address": "9",
+                 "cache.sessions_max": "9"}
         for key, value in taken.items():
             self.assertEqual(checksum(), checksum(f"config.{key}={value}"), "a running server takes it")
         live = re.findall(r"^\| `([\w.]+)` \|.*\| yes \|", (ROOT / "docs/reference/config.md").read_text(encoding="utf-8"), re.MULTILINE)
         self.assertEqual({re.sub(r"\.NAME.*|(?<=^tenant_defaults)\..*|(?<=^quality)\..*", "", key) for key in live},
-                         {"log.level", "tenants", "tenant_defaults", "models", "quality", "scheduling.ttft_target", "scheduling.inter_token_target", "server.drain_timeout"})
+                         {*(key for key in taken if not key.startswith(("tenant", "models", "quality"))), "tenants", "tenant_defaults", "models", "quality", "server.drain_timeout"})
         # The last one changes how long Kubernetes waits for a pod, too, which is another pod.
 
     def test_rules_and_dashboards_arrive_whole(self):

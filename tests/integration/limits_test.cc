@@ -100,7 +100,7 @@ TEST(Limits, ATenantsQuotaIsItsOwn) {
 }
 
 TEST(Limits, AServerHoldsNoMoreSessionsThanConfigured) {
-  const TestServer server([](ServerOptions& options) { options.work.sessions_max = 2; });
+  TestServer server([](ServerOptions& options) { options.work.live.sessions_max = 2; });
   TestClient client(server.address());
   const v1::CreateSessionRequest request = SessionWith(StreamingPolicy(16));
   const std::string name = client.Create(request).name();
@@ -112,6 +112,16 @@ TEST(Limits, AServerHoldsNoMoreSessionsThanConfigured) {
   EXPECT_TRUE(ReadDetails(status).retry.has_value());
   EXPECT_TRUE(client.Delete(name).ok());
   EXPECT_TRUE(client.Create(request, &session).ok());
+
+  const auto is_full = [&] { return ReadDetails(client.Create(request, &session)).reason == "SESSIONS_FULL"; };
+  EXPECT_TRUE(is_full());
+  server.server().SetLive({.sessions_max = 3});
+  EXPECT_TRUE(client.Create(request, &session).ok());
+  EXPECT_TRUE(is_full());
+  server.server().SetLive({.sessions_max = 1});
+  EXPECT_TRUE(client.Get(session.name()).name() == session.name()) << "those beyond it stay";
+  EXPECT_TRUE(client.Delete(session.name()).ok());
+  EXPECT_TRUE(is_full());
 }
 
 TEST(Limits, APromptHasNoMoreTokensThanTheLargestBudget) {

@@ -126,6 +126,29 @@ TEST_F(Reload, AHangupHasItReadAgainAndDoesNotEndTheServer) {
   EXPECT_THAT(ebbd_->log(), HasSubstr("tenants.acme.sessions_max: 1 -> 2"));
 }
 
+TEST_F(Reload, WhatAllTenantsTogetherMayHaveIsTaken) {
+  Write("cache: {sessions_max: 1}");
+  Start(kNeverLooks);
+  const auto may_have_another = [&] {
+    v1::Session session;
+    const grpc::Status status = acme_->Create(SessionWith(StreamingPolicy(16)), &session);
+    EXPECT_TRUE(status.ok() || ReadDetails(status).reason == "SESSIONS_FULL") << client::Describe(status);
+    return status.ok();
+  };
+  EXPECT_TRUE(may_have_another());
+  EXPECT_FALSE(may_have_another());
+  Write("cache: {sessions_max: 2}\nserver: {watchers_max: 0}");
+  v1::ReloadConfigResponse response;
+  ASSERT_TRUE(Ask(&response).ok());
+  EXPECT_TRUE(Eventually(may_have_another));
+  EXPECT_FALSE(may_have_another());
+  const auto context = acme_->Context();
+  v1::WatchEvictionsResponse told;
+  const auto watch = acme_->eviction().WatchEvictions(context.get(), {});
+  EXPECT_FALSE(watch->Read(&told));
+  EXPECT_EQ(ReadDetails(watch->Finish()).reason, "WATCHERS_FULL");
+}
+
 TEST_F(Reload, AnAdminIsToldWhatHasChanged) {
   Write(Sessions(1) + "log: {level: debug}\n");
   Start(kNeverLooks);

@@ -151,7 +151,7 @@ class SlowReader : public testing::Test {
     server_ = std::make_unique<TestServer>([patience](ServerOptions& options) {
       options.http_listen = {.host = "127.0.0.1", .port = 0};
       options.stream_buffer = 2;
-      options.work.reader_patience = patience;
+      options.work.live.reader_patience = patience;
     });
     grpc::ChannelArguments small;  // else the client itself takes megabytes ahead of its reader
     small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
@@ -202,6 +202,13 @@ TEST_F(SlowReader, PastThePatienceItsStreamEnds) {
   v1::DecodeRequest resume = DecodeTokens(name_, 10);
   resume.set_resume_from(session.tokens());
   EXPECT_THAT(client_->Decode(resume).tokens, SizeIs(10));
+}
+
+TEST_F(SlowReader, AShorterPatienceCountsForWhoIsWaitedForAlready) {
+  Serve(absl::Minutes(10));
+  WaitUntilStalled();
+  server_->server().SetLive({.reader_patience = absl::Milliseconds(1)});
+  EXPECT_EQ(ReadDetails(running_.Drain()).reason, "SLOW_READER");
 }
 
 }  // namespace

@@ -103,7 +103,7 @@ inline std::unique_ptr<TestServer> StartOn(const std::string& store, const Life&
     options.swap_bytes_max = life.swap_bytes_max;
     options.durability = life.durability;
     options.engine.arena_bytes = life.arena_bytes;
-    options.work.sessions_max = life.sessions_max;
+    options.work.live.sessions_max = life.sessions_max;
     options.engine.prefix_share = 0.25;
   });
 }

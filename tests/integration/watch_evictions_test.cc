@@ -298,7 +298,7 @@ class FewWatchers : public WatchEvictions {
  protected:
   FewWatchers()
       : WatchEvictions([](ServerOptions& options) {
-          options.work.watchers_max = 3;
+          options.work.live.watchers_max = 3;
           options.work.tenants.listed["default"].watchers_max = 2;
         }) {}
 };
@@ -313,6 +313,9 @@ TEST_F(FewWatchers, OneTooManyIsRefusedUntilAnotherEnds) {
   EXPECT_EQ(full.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(ReadDetails(full).reason, "WATCHERS_FULL");
   EXPECT_TRUE(ReadDetails(full).retry.has_value());
+  server_.server().SetLive({.watchers_max = 4});
+  Watch fourth(neighbour, {});
+  while (server_.Metric("ebb_watchers{tenant=\"neighbour\"}") < 2) continue;
   first.Cancel();
   while (OfDefault("ebb_watchers") > 1) continue;
   Watch again(client_, {});

@@ -136,7 +136,8 @@ class Simulation {
     if (dice < 95) return CloseSession();
     if (dice < 97) return ResizeSession();
     if (dice < 98) return Give(TenantChanged{.tenant = AnyTenant(), .weight = random_.Uniform(1, 5)});
-    Give(Tick{});
+    Give(Tick{});  // what ought to be over by now is
+    if (dice < 99) Give(PatienceChanged{.reader = absl::Milliseconds(random_.Uniform(1, 2000))});
   }
 
   void ArriveSession() {

@@ -91,6 +91,7 @@ void World::Note(const Draining& event) {
   draining_ = true;
   drain_until_ = std::min(drain_until_, event.until);
 }
+void World::Note(const PatienceChanged& event) { limits_.reader_patience = event.reader; }
 void World::Note(const TenantChanged& event) {
   const auto [found, is_new] = weights_.emplace(event.tenant, std::pair(1, 1));
   auto& [smallest, largest] = found->second;

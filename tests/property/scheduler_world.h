@@ -101,6 +101,7 @@ class World {
   void Note(const StepDone& event);
   void Note(const Draining& event);
   void Note(const TenantChanged& event);
+  void Note(const PatienceChanged& event);
   void Note(const Tick& event);
 
   void Check(const Admit& admit);
@@ -128,7 +129,7 @@ class World {
   int32_t weight_min(TenantId tenant) const;
   int64_t OthersWeight(TenantId tenant) const;
 
-  const SchedulerLimits limits_;
+  SchedulerLimits limits_;
   Scheduler scheduler_;
   absl::Time now_ = absl::InfinitePast();
   std::map<SessionId, Session> sessions_;

@@ -33,7 +33,7 @@ class OneRowDispatcherTest : public DispatcherTest {
 
 class ImpatientDispatcherTest : public DispatcherTest {
  protected:
-  ImpatientDispatcherTest() : DispatcherTest({.reader_patience = absl::ZeroDuration()}) {}
+  ImpatientDispatcherTest() : DispatcherTest({.live = {.reader_patience = absl::ZeroDuration()}}) {}
 };
 
 class SmallQueueTest : public DispatcherTest {

@@ -42,7 +42,9 @@ metadata:
     {{- $config := omit (include "ebb.config" . | fromYaml) "tenants" "tenant_defaults" "models" "quality" }}
     {{- $_ := set $config "log" (omit (default dict $config.log) "level") }}
     {{- $_ := set $config "scheduling" (omit (default dict $config.scheduling) "ttft_target" "inter_token_target") }}
-    # Without what a running server takes: tenants, their defaults, models, quality, log.level and the targets of scheduling.
+    {{- $_ := set $config "server" (omit (default dict $config.server) "reader_patience" "watchers_max" "connections_per_address" "new_connections_per_address") }}
+    {{- $_ := set $config "cache" (omit (default dict $config.cache) "sessions_max") }}
+    # Without what a running server takes, but for server.drain_timeout, which is the pod's grace, too.
     checksum/config: {{ toYaml $config | sha256sum }}
     {{- with merge (dict) .Values.podAnnotations .Values.commonAnnotations }}
     {{- toYaml . | nindent 4 }}
