@@ -265,7 +265,7 @@ std::span<const MetricRow> MetricTable() {
       {"ebb_gpu_step_seconds_total", kC, "seconds", {"phase"}, {},
        "Time that the GPU took for these steps, from their first copy in to their last copy out."},
       {"ebb_gpu_short_steps_total", kC, "steps", {"then"}, {},
-       "Steps that lacked memory: halved, computed by the GPU as two; parted, made smaller at once, since a larger one had lacked memory lately; unpinned, whose numbers the host could pin no memory for, and which the GPU waits for; unrecorded, launched anew, as those after it for a while; cpu, of one session alone, computed by the CPU, far slower."},
+       "Steps that lacked memory: halved, computed by the GPU as two; parted, made smaller at once, since a larger one had lacked memory lately; unpinned, whose numbers the host could pin no memory for, and which the GPU waits for; unrecorded, launched, since there was no memory to record it for replay; cpu, of one session alone, computed by the CPU, far slower."},
       {"ebb_gpu_replays_total", kC, "steps", {}, {},
        "Decode steps that were replayed from a recording."},
       {"ebb_gpu_decode_bytes_total", kC, "bytes", {}, {},

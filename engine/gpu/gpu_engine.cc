@@ -475,24 +475,29 @@ void GpuEngine::PinRoom(GpuHostMemory& buffer, int64_t bytes) {
   pins_from_ = steps_ + StepBound::kPatience;
 }
 
-// A shape that comes once is not worth a recording. Where there is no memory for one, all make room, and for a while
-// every step is launched.
+// A shape that comes once is not worth a recording. Where there is no memory for one, half of those that there are make
+// room, and for a while no other is made.
 absl::Status GpuEngine::LaunchRecorded(const Step& step) {
   const auto [found, is_new] = recordings_.try_emplace(static_cast<const Launches&>(step));
   Remembered& shape = found->second;
   shape.used = ++uses_;
-  if (!is_new && uses_ >= records_from_) {
+  if (!is_new && (!shape.recording.empty() || uses_ >= records_from_)) {
     const absl::Status replayed = Replay(shape, step);
     if (!absl::IsResourceExhausted(replayed)) return replayed;
     shortage_ = std::string(replayed.message());
     ++steps_unrecorded_;
-    recordings_.clear();
+    shape.recording = {};
+    for (size_t left = recordings_.size() / 2; left > 0; --left) ForgetLongestUnused();
     records_from_ = uses_ + StepBound::kPatience;
   } else if (std::ssize(recordings_) > options_.recordings_max) {
-    recordings_.erase(std::ranges::min_element(recordings_, {}, [](const auto& of) { return of.second.used; }));
+    ForgetLongestUnused();
   }
   Launch(step);
   return absl::OkStatus();
+}
+
+void GpuEngine::ForgetLongestUnused() {
+  recordings_.erase(std::ranges::min_element(recordings_, {}, [](const auto& of) { return of.second.used; }));
 }
 
 absl::Status GpuEngine::Replay(Remembered& shape, const Step& step) {

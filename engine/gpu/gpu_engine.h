@@ -275,6 +275,7 @@ class GpuEngine {
   void LaunchEviction(const Step& step, GpuSight sight) const;
   void Launch(const Step& step);
   absl::Status LaunchRecorded(const Step& step);
+  void ForgetLongestUnused();
   absl::Status Replay(Remembered& shape, const Step& step);
   absl::Status Compute(const Step& step);
   static int64_t InputBytes(const Step& step);

@@ -60,31 +60,42 @@ TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
 }
 
 // Shapes are numbers of rows, each of which is recorded when it comes the second time.
+class Shapes {
+ public:
+  Shapes(const GpuWorld& world, GpuEngine& engine) : engine_(engine) {
+    for (int i = 0; i < 4; ++i) sessions_.push_back(OpenOrDie(engine, world.Policy({.scorer = "full"})));
+    EXPECT_FALSE(IsReplayed(4));  // buffers grow for the last time
+  }
+
+  bool IsReplayed(int32_t count) {
+    std::vector<GpuRow> rows;
+    for (int32_t i = 0; i < count; ++i) rows.push_back({.session = sessions_[i].get(), .tokens = token_});
+    const int64_t before = engine_.replays();
+    EXPECT_THAT(engine_.Run(rows), IsOk());
+    return engine_.replays() > before;
+  }
+
+ private:
+  GpuEngine& engine_;
+  const std::vector<int32_t> token_ = {7};
+  std::vector<std::unique_ptr<GpuSession>> sessions_ = {};
+};
+
 TEST(GpuEngine, AShapePastTheMostForgetsTheOneLongestUnusedAlone) {
   const GpuWorld world({.layers = 1});
   auto engine = world.Open(gpu::TableUnderTest(32), {.arena_bytes = 16 << 20, .recordings_max = 3});
   ASSERT_THAT(engine, IsOk());
-  const std::vector<int32_t> token = {7};
-  std::vector<std::unique_ptr<GpuSession>> sessions;
-  for (int i = 0; i < 4; ++i) sessions.push_back(OpenOrDie(**engine, world.Policy({.scorer = "full"})));
-  const auto is_replayed = [&](int32_t count) {
-    std::vector<GpuRow> rows;
-    for (int32_t i = 0; i < count; ++i) rows.push_back({.session = sessions[i].get(), .tokens = token});
-    const int64_t before = (*engine)->replays();
-    EXPECT_THAT((*engine)->Run(rows), IsOk());
-    return (*engine)->replays() > before;
-  };
-  EXPECT_FALSE(is_replayed(4));  // buffers grow for the last time
+  Shapes shapes(world, **engine);
   for (const int32_t rows : {1, 2, 3}) {
-    EXPECT_FALSE(is_replayed(rows));
-    EXPECT_TRUE(is_replayed(rows));
+    EXPECT_FALSE(shapes.IsReplayed(rows));
+    EXPECT_TRUE(shapes.IsReplayed(rows));
   }
-  EXPECT_TRUE(is_replayed(1));
-  EXPECT_FALSE(is_replayed(4));  // in the place of 2
-  for (const int32_t rows : {1, 3, 4}) EXPECT_TRUE(is_replayed(rows)) << rows;
-  EXPECT_FALSE(is_replayed(2));  // in the place of 1
-  for (const int32_t rows : {3, 4, 2}) EXPECT_TRUE(is_replayed(rows)) << rows;
-  EXPECT_FALSE(is_replayed(1));
+  EXPECT_TRUE(shapes.IsReplayed(1));
+  EXPECT_FALSE(shapes.IsReplayed(4));  // in the place of 2
+  for (const int32_t rows : {1, 3, 4}) EXPECT_TRUE(shapes.IsReplayed(rows)) << rows;
+  EXPECT_FALSE(shapes.IsReplayed(2));  // in the place of 1
+  for (const int32_t rows : {3, 4, 2}) EXPECT_TRUE(shapes.IsReplayed(rows)) << rows;
+  EXPECT_FALSE(shapes.IsReplayed(1));
 }
 
 // A device that has no memory for the recording of a step, in whichever call it says so, and sound is all else.
@@ -106,6 +117,23 @@ gpu::Table WithoutMemoryForRecordings() {
     return no_memory_in == NoMemoryIn::kReplay ? sound.no_memory : sound.replay(recording, stream);
   };
   return table;
+}
+
+TEST(GpuEngine, ForOneWithoutMemoryTheLongestUnusedHalfMakesRoom) {
+  const GpuWorld world({.layers = 1});
+  const gpu::Table table = WithoutMemoryForRecordings();
+  auto engine = world.Open(table, {.arena_bytes = 16 << 20});
+  ASSERT_THAT(engine, IsOk());
+  Shapes shapes(world, **engine);
+  for (const int32_t rows : {1, 2, 3, 1, 2, 3}) shapes.IsReplayed(rows);
+  no_memory_in = NoMemoryIn::kRecord;
+  EXPECT_FALSE(shapes.IsReplayed(4));
+  no_memory_in = NoMemoryIn::kNothing;
+  EXPECT_EQ((*engine)->steps_unrecorded(), 1);
+  EXPECT_TRUE(shapes.IsReplayed(3)) << "it stayed";
+  for (int i = 0; i < 3; ++i) {
+    for (const int32_t rows : {1, 2, 4}) EXPECT_FALSE(shapes.IsReplayed(rows)) << rows << ", for a while";
+  }
 }
 
 TEST(GpuEngine, AStepThatThereIsNoMemoryToRecordIsLaunched) {
