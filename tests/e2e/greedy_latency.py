@@ -19,7 +19,7 @@ import python_package  # noqa: F401  where the stubs are, for the imports that f
 import grpc
 from ebb.v1 import admin_pb2 as admin, inference_pb2 as inference, sampling_pb2 as sampling
 
-ROWS, STREAMS = 8, 32
+ROWS, STREAMS = 16, 64
 
 
 class Tenant(attacks.Client):

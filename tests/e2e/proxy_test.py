@@ -149,14 +149,15 @@ class Behind(Proxied):
         self.assertEqual((refused.exception.code(), refused.exception.details()), (grpc.StatusCode.PERMISSION_DENIED, "not through this proxy"))
 
     def test_what_the_proxy_answers_itself_is_in_grpcs_form(self):
-        def answer(path):
+        def answer(path, lacks=0):
             with contextlib.closing(http.client.HTTPConnection("127.0.0.1", plain.port, timeout=PATIENCE)) as connection:
-                connection.request("POST", path, body=b"\0\0\0\0\0")
+                connection.request("POST", path, body=b"\0\0\0\0\0", headers={"content-length": str(5 + lacks)})
                 told = connection.getresponse()
                 return told.status, told.headers["content-type"], told.headers["grpc-status"], told.headers["grpc-message"]
 
         with haproxy.Proxy(self.folder, "", self.servers) as plain:  # HTTP/1.1, in which heads can be read
             self.assertEqual(answer("/ebb.v1.AdminService/GetStatus"), (200, "application/grpc", "7", "not through this proxy"))
+            self.assertEqual(answer("/ebb.v1.InferenceService/Generate", lacks=1), (200, "application/grpc", "14", "the request did not come in time"))
             for server in self.servers:
                 server.process.kill()
                 server.process.wait()
