@@ -110,7 +110,8 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const Address& listen
     for (addrinfo* at = found.get(); at != nullptr; at = at->ai_next) {
       SetPort(*at->ai_addr, address.port);
       OpenFile socket = ListenAt(*at, false);
-      if (!socket.ok() && (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT) && at->ai_next != nullptr) continue;
+      const bool others = !listeners.empty() || at->ai_next != nullptr;
+      if (!socket.ok() && (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT) && others) continue;
       if (!socket.ok()) return Unavailable(listen, key, std::strerror(errno));
       if (address.port == 0) address.port = PortOf(socket);
       listeners.push_back(std::move(socket));
@@ -119,11 +120,14 @@ absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const Address& listen
   if (address.port == 0) address.port = PortOf(listeners.front());
   OpenFile stop(eventfd(0, EFD_CLOEXEC));
   if (!stop.ok()) return Unavailable(listen, key, std::strerror(errno));
-  return std::unique_ptr<Acceptor>(new Acceptor(std::move(address), std::move(listeners), std::move(stop), limits));
+  return std::unique_ptr<Acceptor>(
+      new Acceptor(key, std::move(address), std::move(listeners), std::move(stop), limits));
 }
 
-Acceptor::Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop, const AcceptorLimits& limits)
-    : address_(std::move(address)),
+Acceptor::Acceptor(const char* key, Address address, std::vector<OpenFile> listeners, OpenFile stop,
+                   const AcceptorLimits& limits)
+    : key_(key),
+      address_(std::move(address)),
       listeners_(std::move(listeners)),
       stop_(std::move(stop)),
       descriptors_max_(DescriptorsMax(limits.files_left)),
@@ -206,13 +210,13 @@ bool Acceptor::IsToldNow(absl::Time& last) {
 
 void Acceptor::TellOfFiles() {
   if (!IsToldNow(told_of_files_)) return;
-  LogWarn("connections_refused", {{"descriptors", descriptors_max_}},
+  LogWarn("connections_refused", {{"port", key_}, {"descriptors", descriptors_max_}},
           "almost all files that the process may open are connections: raise `ulimit -n`, or find who opens them");
 }
 
 void Acceptor::TellOfAddress(const std::string& peer, Admission why) {
   if (!IsToldNow(told_of_address_)) return;
-  LogWarn("connections_refused", {{"address", peer}},
+  LogWarn("connections_refused", {{"port", key_}, {"address", peer}},
           why == Admission::kTooMany
               ? "it has as many connections as an address may have: raise server.connections_per_address where it is "
                 "many clients', or find out what opens them"

@@ -69,7 +69,8 @@ class Acceptor {
   void Stop();
 
  private:
-  Acceptor(Address address, std::vector<OpenFile> listeners, OpenFile stop, const AcceptorLimits& limits);
+  Acceptor(const char* key, Address address, std::vector<OpenFile> listeners, OpenFile stop,
+           const AcceptorLimits& limits);
   void Run();
   bool TakeOne(int listener);
   bool IsToldNow(absl::Time& last);
@@ -77,6 +78,7 @@ class Acceptor {
   void TellOfAddress(const std::string& peer, Admission why);
   Admission Admit(const std::string& peer, int socket);
 
+  const std::string key_;
   const Address address_;
   std::vector<OpenFile> listeners_;  // none once stopped
   const OpenFile stop_;              // readable: the thread ends

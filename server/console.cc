@@ -189,17 +189,22 @@ void Console::AddTo(httplib::Server& http) {
              SetHeaders("public, max-age=31536000, immutable", response);
              AnswerFile(request.matches[1].str(), request, response);
            });
-  http.Post(absl::StrCat(kApi, "[A-Za-z]+/[A-Za-z]+"),
+  // All that may be posted: for another path the library would read the body itself, whoever sends it.
+  http.Post(absl::StrCat(kApi, R"([\s\S]*)"),
             [this](const httplib::Request& request, httplib::Response& response, const httplib::ContentReader& read) {
               AnswerCall(request, read, response);
             });
 }
 
 // The services count and log what they refuse; this is for what never reached them.
+void Console::Count(const absl::Status& refused) const {
+  refused_(refused);
+  const Refusal refusal = GetRefusal(refused);
+  WriteLog(LevelOfCall(refused), "console_refused", {{"tenant", TenantOf(refusal)}, {"reason", refusal.reason}}, {});
+}
+
 void Console::Refused(const absl::Status& why, httplib::Response& response) const {
-  refused_(why);
-  const Refusal refusal = GetRefusal(why);
-  WriteLog(LevelOfCall(why), "console_refused", {{"tenant", TenantOf(refusal)}, {"reason", refusal.reason}}, {});
+  Count(why);
   AnswerError(ToGrpc(why), response);
 }
 
@@ -277,15 +282,16 @@ absl::Status Console::Begin(const google::protobuf::MethodDescriptor& method, co
   return absl::OkStatus();
 }
 
-// Who may not call, or finds no place, holds no thread by a body that does not come.
+// Who may not call, or finds no place, is told so without waiting for a body, but for kRefusedRead.
 void Console::AnswerCall(const httplib::Request& request, const httplib::ContentReader& read,
                          httplib::Response& response) {
   SetHeaders("no-store", response);
   const auto method = Admit(request);
   const auto place = method.ok() ? TakePlace() : method.status();
   if (!place.ok()) {
+    Count(place.status());
     refused_bodies_.Read(read);
-    return Refused(place.status(), response);
+    return AnswerError(ToGrpc(place.status()), response);
   }
   std::string body;
   if (!ReadBody(read, body)) return;

@@ -56,6 +56,7 @@ class Console {
  public:
   static constexpr int kCallsMax = 32;    // at once; each holds a thread of the port
   static constexpr int kRefusedRead = 2;  // requests that are refused, and whose bodies are read, at once; likewise
+  static constexpr int kThreads = kCallsMax + kRefusedRead;
   static constexpr size_t kBodyBytesMax = 1 << 20;    // of a request
   static constexpr char kApi[] = "/console/api/";     // what is posted
   static constexpr char kMarker[] = "X-Ebb-Console";  // any value
@@ -80,6 +81,7 @@ class Console {
   absl::Status Begin(const google::protobuf::MethodDescriptor& method, const httplib::Request& request,
                      const std::string& body, Running& running) const;
   absl::Status CheckCaller(const httplib::Request& request) const;
+  void Count(const absl::Status& refused) const;
   void Refused(const absl::Status& why, httplib::Response& response) const;
 
   const std::shared_ptr<grpc::Channel> channel_;

@@ -40,11 +40,11 @@ class HttpPort::Server {
     http_.set_pre_routing_handler(
         [posts = console.posts](const httplib::Request& request, httplib::Response& response) {
           const bool is_call = request.method == "POST" && !posts.empty() && request.path.starts_with(posts);
-          // The library's limit of a body holds for what says its length alone.
+          // The library's limit of a body holds for what says its length alone, and it would take forms apart.
           const bool is_bounded = request.has_header("Content-Length") && !request.has_header("Transfer-Encoding") &&
                                   !request.has_header("Content-Encoding");
-          if (is_call && !is_bounded) {
-            response.status = 411;
+          if (is_call && (!is_bounded || request.is_multipart_form_data())) {
+            response.status = is_bounded ? 415 : 411;
             return httplib::Server::HandlerResponse::Handled;
           }
           if (is_call || request.method == "GET" || request.method == "HEAD") {

@@ -427,7 +427,7 @@ class RunningServer final : public Server {
     console_ = std::make_unique<Console>(servers_->InProcessChannel(arguments), *identity_, *options.console,
                                          [this](const absl::Status& why) { metrics().CountRefusal(why, {}); });
     pages.console = {.add_to = [this](httplib::Server& http) { console_->AddTo(http); },
-                     .threads = Console::kCallsMax,
+                     .threads = Console::kThreads,
                      .body_bytes_max = Console::kBodyBytesMax,
                      .posts = Console::kApi};
     return pages;

@@ -218,7 +218,8 @@ void GpuSession::Finish(const Coming& step) {
 }
 
 absl::Status GpuSession::Pretend(int32_t tokens) {
-  EBB_CHECK(at_.tokens == 0 && tokens <= shape_.capacity);
+  EBB_CHECK(at_.tokens == 0);
+  for (const Lanes& kind : shape_.kinds.of) EBB_CHECK(kind.count == 0 || tokens <= kind.slots);
   std::vector<int32_t> places(static_cast<size_t>(shape_.lanes) * shape_.capacity, -1);
   for (int32_t lane = 0; lane < shape_.lanes; ++lane) {
     std::iota(places.begin() + int64_t{lane} * shape_.capacity,

@@ -315,9 +315,10 @@ TEST_F(ConsoleTest, ManyPagesLeaveRoomForMetricsAndGoWhenTheirBrowsersGo) {
 }
 
 // The head of a call, and a body that does not come.
-constexpr char kSlowCall[] =
-    "POST /console/api/SessionService/ListSessions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Ebb-Console: 1\r\n"
-    "Content-Length: 2\r\n\r\n";
+std::string SlowCall(const std::string& method) {
+  return absl::StrCat("POST /console/api/", method,
+                      " HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Ebb-Console: 1\r\nContent-Length: 2\r\n\r\n");
+}
 
 TEST_F(ConsoleTest, WhoMayNotCallIsToldSoBeforeTheBody) {
   TemporaryFolder folder;
@@ -326,7 +327,8 @@ TEST_F(ConsoleTest, WhoMayNotCallIsToldSoBeforeTheBody) {
   Start([&](ServerOptions& options) { options.auth = {.token = true, .token_file = path}; });
   std::vector<std::unique_ptr<RawConnection>> slow;
   for (int i = 0; i < 2 * Console::kCallsMax; ++i) {
-    slow.push_back(std::make_unique<RawConnection>(*server_->server().http_address(), kSlowCall));
+    const std::string head = SlowCall(i % 2 == 0 ? "SessionService/ListSessions" : "nothing%0A");
+    slow.push_back(std::make_unique<RawConnection>(*server_->server().http_address(), head));
   }
   const auto answered = [&] {
     return std::ranges::count_if(slow, [](const auto& each) { return each->IsAnswered(); });
@@ -338,11 +340,22 @@ TEST_F(ConsoleTest, WhoMayNotCallIsToldSoBeforeTheBody) {
   }
 }
 
+// The library would take a form apart, and fail at it.
+TEST_F(ConsoleTest, AFormIsNoCall) {
+  Start();
+  const auto answer = Browser().Post("/console/api/SessionService/ListSessions", kOfConsole,
+                                     "--x\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\nb\r\n--x--\r\n",
+                                     "multipart/form-data; boundary=x");
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 415);
+}
+
 TEST_F(ConsoleTest, WhoSendsABodySlowlyHoldsAPlaceAndNoThreadOfOthers) {
   Start();
   std::vector<std::unique_ptr<RawConnection>> slow;
   for (int i = 0; i < Console::kCallsMax; ++i) {
-    slow.push_back(std::make_unique<RawConnection>(*server_->server().http_address(), kSlowCall));
+    slow.push_back(
+        std::make_unique<RawConnection>(*server_->server().http_address(), SlowCall("SessionService/ListSessions")));
   }
   EXPECT_TRUE(Eventually([&] { return Post("SessionService/ListSessions", "{}")->status == 503; }));
   EXPECT_EQ(Browser().Get("/healthz")->status, 200);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/eventually.h"
 #include "tests/support/test_server.h"
 
 namespace ebb {
@@ -315,7 +316,7 @@ TEST_F(FewWatchers, OneTooManyIsRefusedUntilAnotherEnds) {
   EXPECT_TRUE(ReadDetails(full).retry.has_value());
   server_.server().SetLive({.watchers_max = 4});
   Watch fourth(neighbour, {});
-  while (server_.Metric("ebb_watchers{tenant=\"neighbour\"}") < 2) continue;
+  EXPECT_TRUE(Eventually([&] { return server_.Metric("ebb_watchers{tenant=\"neighbour\"}") == 2; }));
   first.Cancel();
   while (OfDefault("ebb_watchers") > 1) continue;
   Watch again(client_, {});

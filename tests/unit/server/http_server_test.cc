@@ -35,7 +35,8 @@ class Port {
       ++large_;
       response.set_content(std::string(64 << 20, 'x'), "text/plain");
     });
-    http_.Get("/endless", [](const auto&, auto& response) {
+    http_.Get("/endless", [this](const auto&, auto& response) {
+      ++endless_;
       response.set_chunked_content_provider("text/plain", [](size_t /*at*/, httplib::DataSink& sink) {
         const std::string piece(1024, 'x');
         return sink.write(piece.data(), piece.size());
@@ -49,12 +50,13 @@ class Port {
 
   const Address& address() const { return address_; }
   HttpServer& http() { return http_; }
-  // How often the large page was asked for.
+  // How often these pages were asked for.
   int large() const { return large_; }
+  int endless() const { return endless_; }
   std::string Ask(const std::string& request = kWhole) const { return RawConnection(address_, request).Rest(); }
 
  private:
-  std::atomic<int> large_ = 0;
+  std::atomic<int> large_ = 0, endless_ = 0;
   CountedRefusals refused_ = {};
   HttpServer http_;
   Address address_;
@@ -110,6 +112,7 @@ TEST(HttpServer, AHeadABodyAndAPieceHaveTheirTime) {
   EXPECT_THAT(Port(body).Ask("POST /post HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf"), Not(HasSubstr("half")));
   Port port(piece);
   const RawConnection reads_nothing(port.address(), "GET /endless HTTP/1.1\r\n\r\n");
+  while (port.endless() == 0) std::this_thread::yield();
   EXPECT_THAT(port.Ask(), HasSubstr("small")) << "the one thread is free again";
 }
 
