@@ -26,11 +26,11 @@
 namespace ebb {
 namespace {
 
-// Descriptors are numbered from the lowest that is free, so a high number says that few are left.
-constexpr rlim_t kFilesShared = 256;
-constexpr int kRetryMs = 100;  // when none is left at all
+constexpr rlim_t kFilesShared = 256;  // of which AcceptorLimits::files_left are left
+constexpr int kRetryMs = 100;         // when none is left at all
 constexpr absl::Duration kTellEvery = absl::Minutes(1);
 
+// Descriptors are numbered from the lowest that is free, so a high number says that few are left.
 int DescriptorsMax(int files_left) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > std::numeric_limits<int>::max()) {

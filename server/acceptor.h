@@ -26,21 +26,14 @@
 #include "server/address_limit.h"
 #include "server/clock.h"
 #include "server/files.h"
-#include "server/metric_family.h"
+#include "server/refused_connections.h"
 
 namespace ebb {
 
-// What was closed as it came, by why: too few files are left, or its address has, or has begun, as many as it may.
-struct RefusedConnections {
-  Counter& files;
-  Counter& at_once;
-  Counter& begun;
-};
-
 struct AcceptorLimits {
   ConnectionLimits of_an_address = {};
-  // Of the files that the process may have, how many are others'; where it may have few, that part of 256 of them. What
-  // is to be reached while another port is flooded leaves fewer than that.
+  // Files that the port's connections leave to others, 0 .. 256; where the process may have fewer than 256, so many
+  // 256ths of those. What is to be reached while another port is flooded leaves fewer than that one.
   int files_left = 64;
 };
 
@@ -62,7 +55,7 @@ class Acceptor {
   // that were closed instead. Once. Connections that came before wait until then.
   void Start(std::function<void(int listener, OpenFile connection)> take, const RefusedConnections& refused);
 
-  // Any thread. From the next connection on.
+  // Any thread. Likewise AddressLimit's.
   void SetLimits(const ConnectionLimits& of_an_address);
 
   // Takes no more, and nobody listens; connections that were taken stay.

@@ -32,7 +32,7 @@ struct ConnectionLimits {
 
 enum class Admission { kAdmitted, kTooMany, kTooOften };
 
-// One thread.
+// One thread at a time.
 class AddressLimit {
  public:
   explicit AddressLimit(const ConnectionLimits& limits) : limits_(limits) {}

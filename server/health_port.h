@@ -10,10 +10,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "server/acceptor.h"
 #include "server/address.h"
 #include "server/health_checks.h"
-#include "server/metric_family.h"
+#include "server/refused_connections.h"
 
 namespace ebb {
 
@@ -21,7 +20,7 @@ class HealthPort {
  public:
   // Answers when it returns. Port 0 takes a free one, see address(). `checks` are asked until the port is destroyed.
   // UNAVAILABLE PORT_UNAVAILABLE: a port is never shared with another process.
-  // `refused` counts connections for which the process had no file left; it outlives the port.
+  // `refused` counts connections for which the process had no file left.
   static absl::StatusOr<std::unique_ptr<HealthPort>> Start(const Address& listen, const HealthChecks& checks,
                                                            const RefusedConnections& refused);
 

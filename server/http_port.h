@@ -14,9 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/acceptor.h"
 #include "server/address.h"
 #include "server/health_checks.h"
+#include "server/refused_connections.h"
 
 namespace httplib {
 class Server;
@@ -41,7 +41,7 @@ class HttpPort {
  public:
   // Listens when it returns. Port 0 takes a free one, see address(). Pages are called by several threads at once, until
   // the port is destroyed. UNAVAILABLE with reason PORT_UNAVAILABLE when the address cannot be had: a port is never
-  // shared with another process.
+  // shared with another process. `refused` counts connections for which the process had no file left.
   static absl::StatusOr<std::unique_ptr<HttpPort>> Start(const Address& listen, const HttpPages& pages,
                                                          const RefusedConnections& refused);
 

@@ -54,7 +54,7 @@ class HttpServer final : public httplib::Server {
   void Stop(absl::Duration patience);
 
  private:
-  void Take(OpenFile connection);
+  void Take(OpenFile connection);  // the acceptor's thread
   void Look();
   void Close(socket_t waiting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasHead(socket_t socket) const;

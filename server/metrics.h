@@ -31,10 +31,10 @@
 #include "ebb/v1/usage.pb.h"
 #include "engine/engine.h"
 #include "engine/eviction_census.h"
-#include "server/acceptor.h"
 #include "server/device_metrics.h"
 #include "server/metric_family.h"
 #include "server/quota.h"
+#include "server/refused_connections.h"
 
 namespace ebb {
 
@@ -284,6 +284,7 @@ class Metrics {
   void SetStoreSpace(int64_t free_bytes, int64_t size_bytes);
   // Models by state, one of kModelStateNames.
   Gauge& models(std::string_view state) { return set_["ebb_models"].gauge({state}); }
+  // By all ports.
   RefusedConnections connections_refused();
 
   // Generations by why they ended.

@@ -21,8 +21,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "server/acceptor.h"
 #include "server/address.h"
+#include "server/refused_connections.h"
 #include "server/tls.h"
 
 namespace ebb {
@@ -55,6 +55,7 @@ struct OpenAiServed {
 class OpenAiFront {
  public:
   // Listens when it returns. `channel` leads to the services, within the process. UNAVAILABLE PORT_UNAVAILABLE.
+  // `refused` counts connections for which the process had no file left.
   static absl::StatusOr<std::unique_ptr<OpenAiFront>> Start(const OpenAiOptions& options, const OpenAiServed& served,
                                                             std::shared_ptr<grpc::Channel> channel,
                                                             const RefusedConnections& refused);

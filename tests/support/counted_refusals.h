@@ -3,8 +3,8 @@
 #ifndef EBB_TESTS_SUPPORT_COUNTED_REFUSALS_H_
 #define EBB_TESTS_SUPPORT_COUNTED_REFUSALS_H_
 
-#include "server/acceptor.h"
 #include "server/metric_family.h"
+#include "server/refused_connections.h"
 
 namespace ebb {
 
