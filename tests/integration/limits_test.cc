@@ -119,7 +119,7 @@ TEST(Limits, AServerHoldsNoMoreSessionsThanConfigured) {
   EXPECT_TRUE(client.Create(request, &session).ok());
   EXPECT_TRUE(is_full());
   server.server().SetLive({.sessions_max = 1});
-  EXPECT_TRUE(client.Get(session.name()).name() == session.name()) << "those beyond it stay";
+  EXPECT_EQ(client.Get(session.name()).name(), session.name()) << "those beyond it stay";
   EXPECT_TRUE(client.Delete(session.name()).ok());
   EXPECT_TRUE(is_full());
 }

@@ -1,11 +1,8 @@
 // The OpenAI port over real HTTP: the same tokens as over gRPC, the same doors, and nothing left behind.
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <fstream>
@@ -22,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "tests/support/certificates.h"
 #include "tests/support/eventually.h"
+#include "tests/support/raw_connection.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
 
@@ -118,16 +116,9 @@ class OpenAi : public testing::Test {
     };
     Http().send(request);
   }
-  // A socket of the test's own, with the request on its way.
-  int SendRaw(const std::string& request) const {
-    sockaddr_in to = {};
-    to.sin_family = AF_INET;
-    to.sin_port = htons(static_cast<uint16_t>(port()));
-    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
-    EXPECT_EQ(connect(socket, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
-    EXPECT_EQ(send(socket, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
-    return socket;
+  // A connection of the test's own, with the request on its way.
+  std::unique_ptr<RawConnection> SendRaw(const std::string& request) const {
+    return std::make_unique<RawConnection>(*server_->server().openai_address(), request);
   }
   void EventuallyIdle() const {
     const absl::Time deadline = absl::Now() + absl::Seconds(60);
@@ -363,13 +354,8 @@ TEST_F(OpenAi, RefusalsAreOpenAisErrors) {
 
 TEST_F(OpenAi, ABodyWithoutItsLengthIsNotRead) {
   Start();
-  const int socket =
-      SendRaw(absl::StrCat("POST ", kChat, " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"));
-  std::string answer;
-  char piece[512];
-  for (ssize_t got = 0; (got = recv(socket, piece, sizeof(piece), 0)) > 0;)
-    answer.append(piece, static_cast<size_t>(got));
-  close(socket);
+  const std::string answer =
+      SendRaw(absl::StrCat("POST ", kChat, " HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"))->Rest();
   EXPECT_THAT(answer, HasSubstr("400 Bad Request"));
   EXPECT_THAT(answer, HasSubstr("ENCODED_BODY"));
 }
@@ -422,10 +408,7 @@ TEST_F(OpenAi, WhoLeavesBeforeTheAnswerLeavesNothingBehind) {
   const std::string body = kEndless.dump();
   const std::string request =
       absl::StrCat("POST ", kCompletions, " HTTP/1.1\r\nHost: x\r\nContent-Length: ", body.size(), "\r\n\r\n", body);
-  const int socket = SendRaw(request);
-  char first = 0;
-  ASSERT_EQ(recv(socket, &first, 1, 0), 1) << "it runs";
-  close(socket);
+  ASSERT_NE(SendRaw(request)->Next(), "") << "it runs";
   EventuallyIdle();
 }
 
@@ -485,9 +468,9 @@ TEST_F(OpenAi, BodiesThatDoNotComeHoldNoOthersThreads) {
   const Json short_one = {{"prompt", "Hi"}, {"max_tokens", 1}};
   ASSERT_EQ(Post(kCompletions, short_one, {{"x-ebb-tenant", "greedy"}})->status, 200);  // so that its name is known
   constexpr int kHeads = 40;                                                            // more than there are threads
-  std::vector<int> sockets;
+  std::vector<std::unique_ptr<RawConnection>> slow;
   for (int i = 0; i < kHeads; ++i) {
-    sockets.push_back(
+    slow.push_back(
         SendRaw("POST /v1/completions HTTP/1.1\r\nHost: x\r\nx-ebb-tenant: greedy\r\nContent-Length: 100\r\n\r\n"));
   }
   constexpr int kRead = 8;  // the place, and those that are read to be refused
@@ -496,7 +479,6 @@ TEST_F(OpenAi, BodiesThatDoNotComeHoldNoOthersThreads) {
   }));
   const httplib::Result answer = Post(kCompletions, short_one, {{"x-ebb-tenant", "beta"}});
   EXPECT_EQ(answer ? answer->status : 0, 200);
-  for (const int socket : sockets) close(socket);
 }
 
 TEST_F(OpenAi, ManyAtOnceAnswerAsOne) {

@@ -7,7 +7,9 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <string>
 
 #include "server/address.h"
@@ -36,13 +38,16 @@ class RawConnection {
     char byte;
     return recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
   }
+  // What comes next, once something does; empty where the other side has hung up.
+  std::string Next() const {
+    std::array<char, 4096> some;
+    const ssize_t got = recv(socket_.get(), some.data(), some.size(), 0);
+    return std::string(some.data(), static_cast<size_t>(std::max<ssize_t>(0, got)));
+  }
   // All that comes until the other side has hung up.
   std::string Rest() const {
     std::string rest;
-    std::array<char, 4096> some;
-    for (ssize_t got = 0; (got = recv(socket_.get(), some.data(), some.size(), 0)) > 0;) {
-      rest.append(some.data(), static_cast<size_t>(got));
-    }
+    for (std::string next = Next(); !next.empty(); next = Next()) rest += next;
     return rest;
   }
 
