@@ -59,9 +59,9 @@ struct LiveOptions {
   absl::Duration inter_token_target = absl::Milliseconds(100);
   int32_t measure_every = 16;  // of a session's steps that evict, how many for one whose loss is measured; 0: none is
   ShadowOptions shadow = {};
-  int32_t sessions_max = 100000;
-  int32_t watchers_max = 64;  // of evictions, of all tenants
-  absl::Duration reader_patience = absl::Seconds(60);
+  int32_t sessions_max = 100000;                       // of all tenants, as watchers_max; >= 1
+  int32_t watchers_max = 64;                           // of evictions; >= 0
+  absl::Duration reader_patience = absl::Seconds(60);  // a stream whose reader takes nothing for so long ends
 };
 
 struct DispatcherOptions {

@@ -111,7 +111,7 @@ class Server {
   virtual absl::Status SetTenants(const TenantTable& tenants) = 0;
   // Any thread. Of all models, from now on.
   virtual void SetLive(const LiveOptions& live) = 0;
-  // Any thread. To the gRPC port, of those that come from now on.
+  // Any thread. How many connections to the gRPC port an address may have and begin, from the next one on.
   virtual void SetConnectionLimits(const ConnectionLimits& of_an_address) = 0;
   // Any thread. Which models there are beside the one that the server started with: those that are new are loaded,
   // those that are gone may finish their calls for `patience`, and whoever watches is told of each. What CheckModels

@@ -151,7 +151,7 @@ class GpuSession {
   void Lose() { is_lost_ = true; }
 
   // As if `tokens` tokens had come, and all had stayed, with whatever the arena holds for K and V: for measuring what a
-  // step costs with so many. REQUIRES: no token came yet; tokens <= what a lane of each kind may need.
+  // step costs with so many. REQUIRES: no token came yet; tokens <= the slots of a lane of each kind that there is.
   absl::Status Pretend(int32_t tokens);
 
   // Takes out the tokens at positions first .. end - 1; compacted positions close up. INVALID_ARGUMENT

@@ -19,8 +19,6 @@ import python_package  # noqa: F401  where the stubs are, for the imports that f
 import grpc
 from ebb.v1 import admin_pb2 as admin, inference_pb2 as inference, sampling_pb2 as sampling
 
-ROWS = 16
-
 
 class Tenant(attacks.Client):
     def __init__(self, addr, name):
@@ -52,23 +50,23 @@ def waits(tenant, count):
     return sorted(tenant.first_token() for _ in range(count))
 
 
-def measure(model, count, streams_of_greedy):
+def measure(model, count, rows, endless):
     binaries.MODEL = model
-    with Server(f"--scheduling.rows_max={ROWS}", "--cache.arena=512MiB", "--store.durability=off", "--tenants.meek.weight=1", "--tenants.greedy.weight=1", chatty=True) as server:
+    with Server(f"--scheduling.rows_max={rows}", "--cache.arena=512MiB", "--store.durability=off", "--tenants.meek.weight=1", "--tenants.greedy.weight=1", chatty=True) as server:
         meek, greedy = (Tenant(server.addr, name) for name in ("meek", "greedy"))
         waits(meek, 3)
         alone = waits(meek, count)
-        streams = [greedy.answer(attacks.ENDLESS) for _ in range(streams_of_greedy)]
+        streams = [greedy.answer(attacks.ENDLESS) for _ in range(endless)]
         readers = [threading.Thread(target=read, args=(stream,), daemon=True) for stream in streams]
         for reader in readers:
             reader.start()
-        while greedy.running() < streams_of_greedy:
+        while greedy.running() < endless:
             time.sleep(0.01)
         time.sleep(2)  # their prompts
         begin, steps = time.monotonic(), greedy.steps()
         beside = waits(meek, count)
         step = (time.monotonic() - begin) / (greedy.steps() - steps)
-        print(f"{ROWS} rows a step, {streams_of_greedy} endless streams of another tenant, {count} first tokens each; a loaded step takes {1e3 * step:.1f} ms\n\n"
+        print(f"{rows} rows a step, {endless} endless streams of another tenant, {count} first tokens each; a loaded step takes {1e3 * step:.1f} ms\n\n"
               "| first token | p50, ms | p99, ms | p99, loaded steps |\n|---|---|---|---|")
         for name, told in (("alone", alone), ("beside", beside)):
             p50, p99 = told[len(told) // 2], told[len(told) * 99 // 100]
@@ -83,6 +81,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=pathlib.Path, default=binaries.MODEL)
     parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--streams", type=int, default=32)
+    parser.add_argument("--rows", type=int, default=16, help="of a step")
+    parser.add_argument("--streams", type=int, default=32, help="of the tenant that asks for all")
     told = parser.parse_args()
-    measure(told.model, told.count, told.streams)
+    measure(told.model, told.count, told.rows, told.streams)
