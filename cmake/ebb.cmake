@@ -139,6 +139,7 @@ function(ebb_test name)
   endif()
   if(EBB_SANITIZE STREQUAL "thread")
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/tsan_grpc.cc)
+    target_link_libraries(${name} PRIVATE gRPC::grpc++)
   endif()
   if(NOT TARGET ebb_${arg_LABEL}_tests)
     add_custom_target(ebb_${arg_LABEL}_tests)  # all of a label, and nothing else of the tree
