@@ -37,6 +37,7 @@
 #include "engine/steps_sum.h"
 #include "engine/transformer.h"
 #include "policies/check.h"
+#include "policies/shortest.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -81,7 +82,7 @@ absl::Status CheckOptions(const EngineOptions& options) {
   }
   if (!(options.prefix_share >= 0 && options.prefix_share <= 1)) {
     return RefuseField("OUT_OF_RANGE", "cache.prefix_share",
-                       absl::StrFormat("%g is not in [0, 1]", options.prefix_share));
+                       absl::StrFormat("%s is not in [0, 1]", Shortest(options.prefix_share)));
   }
   if (options.arena_bytes < 0) {
     return RefuseField("NEGATIVE_VALUE", "cache.arena", absl::StrFormat("%d is below 0", options.arena_bytes));

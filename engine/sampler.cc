@@ -12,6 +12,7 @@
 #include "engine/ops/gpu/draw_weight.h"
 #include "policies/check.h"
 #include "policies/hash_random.h"
+#include "policies/shortest.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -20,9 +21,10 @@ namespace {
 constexpr uint64_t kSampling = 1;  // purpose of the hash
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-absl::Status OutOfRange(const char* field, double value, const char* range) {
+template <typename Number>
+absl::Status OutOfRange(const char* field, Number value, const char* range) {
   return RefuseField("SAMPLING_OUT_OF_RANGE", absl::StrFormat("sampling.%s", field),
-                     absl::StrFormat("%g is not in %s", value, range));
+                     absl::StrFormat("%s is not in %s", Shortest(value), range));
 }
 
 // Written so that NaN is in no range.

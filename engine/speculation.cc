@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "policies/check.h"
 #include "policies/hash_random.h"
+#include "policies/shortest.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -38,7 +39,7 @@ absl::Status CheckProbabilities(const DraftProposal& draft, size_t i, int32_t vo
     if (!named.insert(each.token).second) return refuse(absl::StrFormat("token %d is named twice", each.token));
     if (!(each.p >= 0 && each.p <= 1)) {
       return RefuseField("DRAFT_PROBABILITIES", absl::StrFormat("%s.probabilities[%d]", field, k),
-                         absl::StrFormat("%g is not in [0, 1]", each.p));
+                         absl::StrFormat("%s is not in [0, 1]", Shortest(each.p)));
     }
     own = own || (each.token == token && each.p > 0);
   }

@@ -18,6 +18,7 @@
 #include "policies/sage.h"
 #include "policies/scissorhands.h"
 #include "policies/semantic.h"
+#include "policies/shortest.h"
 #include "policies/snapkv.h"
 #include "policies/status.h"
 #include "policies/streaming.h"
@@ -26,10 +27,10 @@
 namespace ebb {
 namespace {
 
-// Whole numbers in full, others to six digits.
+// Whole numbers in full.
 std::string Number(double value) {
   const bool whole = value == std::floor(value) && std::abs(value) < 1e17;
-  return whole ? absl::StrFormat("%.0f", value) : absl::StrFormat("%g", value);
+  return whole ? absl::StrFormat("%.0f", value) : Shortest(value);
 }
 
 // "0 (short) or 1 (long)", as a refusal offers them.

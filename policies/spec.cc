@@ -10,6 +10,7 @@
 #include "policies/allocation.h"
 #include "policies/check.h"
 #include "policies/registry.h"
+#include "policies/shortest.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -54,7 +55,7 @@ absl::Status CheckNumbers(const PolicySpec& spec, int32_t budget_max) {
   }
   if (spec.budget_ratio && !(*spec.budget_ratio > 0 && *spec.budget_ratio <= 1)) {  // so that NaN is out of range
     return RefuseField("RATIO_OUT_OF_RANGE", kBudgetRatio,
-                       absl::StrFormat("%g is not above 0 and at most 1", *spec.budget_ratio));
+                       absl::StrFormat("%s is not above 0 and at most 1", Shortest(*spec.budget_ratio)));
   }
   return absl::OkStatus();
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "policies/shortest.h"
 #include "policies/status.h"
 #include "server/experiment_spec.h"
 #include "server/proto_time.h"
@@ -69,8 +70,8 @@ absl::StatusOr<Observations> SeenFrom(const v1::ExperimentUnit& unit) {
     EBB_ASSIGN(const size_t metric, NewMetric(proto.metric(), metrics));
     const RatioSums sums = {.numerator = proto.numerator(), .denominator = proto.denominator()};
     if (!sums.IsSomething()) {
-      return Wrong("metrics",
-                   absl::StrFormat("%g over %g is no ratio of sums", proto.numerator(), proto.denominator()));
+      return Wrong("metrics", absl::StrFormat("%s over %s is no ratio of sums", Shortest(proto.numerator()),
+                                              Shortest(proto.denominator())));
     }
     seen.sums[metric] = sums;
   }
@@ -109,7 +110,7 @@ absl::Status ExperimentParts::TakeHead(const v1::ExperimentHead& head) {
   EBB_TRY(CheckCount("sessions_turned_away", head.sessions_turned_away()));
   state.turned_away = static_cast<int64_t>(head.sessions_turned_away());
   if (!std::isfinite(head.log_factor_max()) || head.log_factor_max() < 0) {
-    return Wrong("log_factor_max", absl::StrFormat("%g is not a number from 0 on", head.log_factor_max()));
+    return Wrong("log_factor_max", absl::StrFormat("%s is not a number from 0 on", Shortest(head.log_factor_max())));
   }
   if (static_cast<size_t>(head.arms_size()) != state.arms.size()) {
     return Wrong("arms", absl::StrFormat("%d, where the spec has %d", head.arms_size(), state.arms.size()));

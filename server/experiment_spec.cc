@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "policies/shortest.h"
 #include "policies/status.h"
 #include "server/resource_name.h"
 
@@ -85,7 +86,7 @@ absl::StatusOr<ExperimentSpec> SpecFrom(const v1::ExperimentSpec& proto) {
 
 absl::Status CheckRange(const std::string& field, double value, double min, double max) {
   if (value >= min && value <= max) return absl::OkStatus();
-  return RefuseField("OUT_OF_RANGE", field, absl::StrFormat("%g is not in [%g, %g]", value, min, max));
+  return RefuseField("OUT_OF_RANGE", field, absl::StrFormat("%s is not in [%g, %g]", Shortest(value), min, max));
 }
 
 absl::Status CheckTextBytes(const std::string& field, const std::string& text) {

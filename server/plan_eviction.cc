@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "policies/caote.h"
 #include "policies/select.h"
+#include "policies/shortest.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -57,9 +58,10 @@ absl::Status WrongCount(const std::string& field, size_t count, const std::strin
   return RefuseField("WRONG_LENGTH", field, absl::StrFormat("%d elements; it takes %s", count, right));
 }
 
-absl::Status OutOfRange(const std::string& field, size_t index, double value, const std::string& right) {
+template <typename Number>
+absl::Status OutOfRange(const std::string& field, size_t index, Number value, const std::string& right) {
   return RefuseField("OUT_OF_RANGE", absl::StrFormat("%s[%d]", field, index),
-                     absl::StrFormat("%g is not %s", value, right));
+                     absl::StrFormat("%s is not %s", Shortest(value), right));
 }
 
 int32_t CountLive(std::span<const int32_t> token) {

@@ -11,6 +11,7 @@
 #include "engine/model/architecture_table.h"
 #include "engine/model/quantization.h"
 #include "policies/check.h"
+#include "policies/shortest.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -78,7 +79,7 @@ class ConfigReader {
     if (file_.FindValue(key) == nullptr && fallback) return *fallback;
     EBB_ASSIGN(const double number, file_.GetDouble(key));
     if (!(number >= min && number <= max && number > 0)) {
-      return OutOfRange(key, absl::StrFormat("%s from %g to %g", key, min, max), absl::StrFormat("%g", number));
+      return OutOfRange(key, absl::StrFormat("%s from %g to %g", key, min, max), FormatValue(*file_.FindValue(key)));
     }
     return number;
   }
@@ -155,7 +156,7 @@ absl::StatusOr<std::vector<float>> ReadRopeFactors(const GgufFile& file, int32_t
       return file.Damaged(
           tensor->data_offset + i * sizeof(float),
           absl::StrFormat("factors of tensor %s from %g to %g", kRopeFactorsTensor, kRopeFactorMin, kRopeFactorMax),
-          absl::StrFormat("%g", factors[i]));
+          Shortest(factors[i]));
     }
   }
   return factors;

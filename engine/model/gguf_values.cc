@@ -11,6 +11,7 @@
 #include "engine/model/gguf.h"
 #include "engine/model/gguf_encoding.h"
 #include "policies/check.h"
+#include "policies/shortest.h"
 #include "policies/status.h"
 
 namespace ebb {
@@ -81,7 +82,8 @@ std::vector<std::string_view> DecodeStrings(const GgufValue& value, uint64_t cou
 
 std::string FormatScalar(GgufType type, const std::byte* at) {
   if (type == GgufType::kBool) return DecodeScalar<uint8_t>(at) != 0 ? "true" : "false";
-  if (IsFloat(type)) return absl::StrFormat("%g", DecodeFloat(type, at));
+  if (type == GgufType::kFloat32) return Shortest(DecodeScalar<float>(at));
+  if (IsFloat(type)) return Shortest(DecodeFloat(type, at));
   const std::optional<int64_t> number = DecodeInt(type, at);
   return number ? absl::StrFormat("%d", *number) : absl::StrFormat("%d", DecodeScalar<uint64_t>(at));
 }

@@ -138,7 +138,8 @@ void ServerCallbackCall::ScheduleOnDone(bool inline_ondone) {
   real(this, inline_ondone);
 }
 
-// gRPC's library counts the references to a call of a method that there is not: here as there, the sanitizer sees it count.
+// gRPC's library counts the references to a call of a method that there is not: here as there, the sanitizer sees it
+// count.
 template class CallbackBidiHandler<ByteBuffer, ByteBuffer>;
 
 }  // namespace grpc::internal

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -187,6 +188,11 @@ TEST(Resolve, RefusesWithReasonFieldAndWhatWouldBeRight) {
        "not both"},
       {"a ratio of zero", {.budget_ratio = 0}, "RATIO_OUT_OF_RANGE", "policy.trigger.budget_ratio", "0 is not above 0"},
       {"a ratio above one", {.budget_ratio = 1.5}, "RATIO_OUT_OF_RANGE", "policy.trigger.budget_ratio", "1.5"},
+      {"a ratio just above one",
+       {.budget_ratio = std::nextafter(1, 2)},
+       "RATIO_OUT_OF_RANGE",
+       "policy.trigger.budget_ratio",
+       "1.0000000000000002 is not"},
       {"a ratio that is no number", {.budget_ratio = kNan}, "RATIO_OUT_OF_RANGE", "policy.trigger.budget_ratio", "nan"},
       {"a parameter that nobody knows",
        {.scorer = "h2o", .parameters = {{"decay", 0.5}}},

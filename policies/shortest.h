@@ -1,0 +1,21 @@
+// How refusals write numbers: as many digits as tell the number from its neighbours, so that none "1 is not in [0, 1]".
+
+#ifndef EBB_POLICIES_SHORTEST_H_
+#define EBB_POLICIES_SHORTEST_H_
+
+#include <charconv>
+#include <iterator>
+#include <string>
+
+namespace ebb {
+
+// The shortest decimal that reads back as the same number of the same arithmetic type; "inf", "-inf" or "nan".
+template <typename Number>
+std::string Shortest(Number number) {
+  char buffer[32];
+  return {std::begin(buffer), std::to_chars(std::begin(buffer), std::end(buffer), number).ptr};
+}
+
+}  // namespace ebb
+
+#endif  // EBB_POLICIES_SHORTEST_H_
