@@ -1,13 +1,18 @@
 #include "server/fair_queue.h"
 
+#include <algorithm>
+
 #include "policies/check.h"
 
 namespace ebb {
+namespace {
 
-FairQueue::FairQueue(const Options& options) : options_(options) {
-  EBB_CHECK(options.quantum >= 1);
-  EBB_CHECK(options.priority_places >= 0);
-}
+// Of virtual time, for a token at weight 1: weights up to 12 divide it. It lasts for 3 * 10^14 tokens.
+constexpr int64_t kUnits = 27720;
+
+}  // namespace
+
+FairQueue::FairQueue(int32_t priority_places) : priority_places_(priority_places) { EBB_CHECK(priority_places >= 0); }
 
 void FairQueue::SetWeight(TenantId tenant, int32_t weight) {
   EBB_CHECK(weight >= 1);
@@ -30,27 +35,36 @@ size_t FairQueue::size_of(TenantId tenant) const {
 }
 
 void FairQueue::ForEachTenant(absl::FunctionRef<void(TenantId)> see) const {
-  for (const Tenant& tenant : ring_) {
-    if (!tenant.entries.empty()) see(tenant.id);
-  }
+  for (const auto& [turn, tenant] : turns_) see(tenant->id);
+}
+
+// The tenant, placed; if it is not known, it comes now.
+FairQueue::Tenants::iterator FairQueue::Find(TenantId id) {
+  if (const auto found = tenants_.find(id); found != tenants_.end()) return found->second;
+  if (spare_.empty()) spare_.emplace_back();
+  const Tenants::iterator tenant = spare_.begin();
+  known_.splice(known_.end(), spare_, tenant);
+  tenant->id = id;
+  tenant->turn = {.time = now_, .waited = false, .number = turns_given_++};
+  tenant->left_over = 0;
+  tenants_.emplace(id, tenant);
+  rests_.emplace(tenant->turn, tenant);
+  return tenant;
 }
 
 void FairQueue::Push(const Entry& entry) {
   EBB_CHECK(entry.cost >= 1);
   EBB_CHECK(entry.priority >= 0);
   EBB_CHECK(entry.priority <= kPriorityMax);
-  auto tenant = tenants_.find(entry.tenant);
-  if (tenant == tenants_.end()) {
-    if (left_.empty()) left_.emplace_back();
-    left_.front().id = entry.tenant;
-    const Ring::iterator came = left_.begin();
-    ring_.splice(options_.newcomers_first ? ring_.begin() : ring_.end(), left_, came);
-    tenant = tenants_.emplace(entry.tenant, came).first;
+  const Tenants::iterator tenant = Find(entry.tenant);
+  if (tenant->entries.empty()) {
+    rests_.erase(rests_.find(tenant->turn));
+    turns_.emplace(tenant->turn, tenant);
   }
-  const Place place{.rank = entry.age - int64_t{options_.priority_places} * entry.priority, .id = entry.id};
-  const bool is_new = places_.emplace(entry.id, Position{.tenant = tenant->second, .place = place}).second;
+  const Place place{.rank = entry.age - int64_t{priority_places_} * entry.priority, .id = entry.id};
+  const bool is_new = places_.emplace(entry.id, Position{.tenant = tenant, .place = place}).second;
   EBB_CHECK(is_new);
-  tenant->second->entries.emplace(place, entry);
+  tenant->entries.emplace(place, entry);
 }
 
 bool FairQueue::Erase(uint64_t id) {
@@ -61,44 +75,34 @@ bool FairQueue::Erase(uint64_t id) {
 }
 
 void FairQueue::Remove(ReusingMap<uint64_t, Position>::iterator position) {
-  const Ring::iterator tenant = position->second.tenant;
+  const Tenants::iterator tenant = position->second.tenant;
   tenant->entries.erase(tenant->entries.find(position->second.place));
   places_.erase(position);
   if (!tenant->entries.empty()) return;
-  tenant->deficit = 0;
-  tenant->visited = false;
-  if (!options_.newcomers_first) return Leave(tenant);
-  ring_.splice(ring_.end(), ring_, tenant);  // a round from now it may come anew
-}
-
-void FairQueue::Leave(Ring::iterator tenant) {
-  tenants_.erase(tenants_.find(tenant->id));
-  left_.splice(left_.begin(), ring_, tenant);
+  turns_.erase(turns_.find(tenant->turn));
+  rests_.emplace(tenant->turn, tenant);
 }
 
 std::optional<FairQueue::Entry> FairQueue::Take(int32_t cost_max) {
-  // Ends: every round of the ring adds at least one token to each deficit, and costs are finite.
-  while (!ring_.empty()) {
-    Tenant& tenant = ring_.front();
-    if (tenant.entries.empty()) {
-      Leave(ring_.begin());
-      continue;
-    }
-    if (!tenant.visited) {
-      tenant.visited = true;
-      tenant.deficit += int64_t{options_.quantum} * weight(tenant.id);
-    }
-    const Entry entry = tenant.entries.begin()->second;
-    if (entry.cost <= tenant.deficit) {
-      if (entry.cost > cost_max) return std::nullopt;
-      tenant.deficit -= entry.cost;
-      Remove(places_.find(entry.id));
-      return entry;
-    }
-    tenant.visited = false;
-    ring_.splice(ring_.end(), ring_, ring_.begin());
+  if (turns_.empty()) return std::nullopt;
+  const Tenants::iterator tenant = turns_.begin()->second;
+  const Entry entry = tenant->entries.begin()->second;
+  if (entry.cost > cost_max) return std::nullopt;
+  now_ = tenant->turn.time;
+  turns_.erase(turns_.begin());
+  const int64_t moved = std::max(entry.cost, entry.charge) * kUnits + tenant->left_over;
+  tenant->left_over = moved % weight(tenant->id);
+  tenant->turn = {.time = now_ + moved / weight(tenant->id), .waited = true, .number = turns_given_++};
+  turns_.emplace(tenant->turn, tenant);
+  Remove(places_.find(entry.id));
+  // Whose place is reached would be placed there, too, if it came.
+  while (!rests_.empty() && rests_.begin()->first.time <= now_) {
+    const Tenants::iterator gone = rests_.begin()->second;
+    rests_.erase(rests_.begin());
+    tenants_.erase(tenants_.find(gone->id));
+    spare_.splice(spare_.begin(), known_, gone);
   }
-  return std::nullopt;
+  return entry;
 }
 
 }  // namespace ebb

@@ -1,20 +1,20 @@
-// Whose turn it is: deficit round robin over tenants by weight, then priority, then age (Shreedhar and Varghese 1996).
+// Whose turn it is: start-time fair queueing over tenants by weight (Goyal, Vin and Cheng 1996), then priority, then
+// age.
 //
-// Tenants with entries stand in a ring. A visit adds quantum * weight to the tenant's deficit; the tenant then takes
-// its entries, in order, as long as the deficit covers their cost. Inside a tenant the smaller age goes first, and each
-// level of priority is worth `priority_places` of age: priority helps, yet nobody is overtaken for ever.
+// What a tenant takes moves its place in a virtual time forward by charge / weight, and whose place is first has the
+// turn. The time is the place of who was last served. A tenant that comes is placed there, before all who wait, so that
+// who asks little does not wait for who asks much; it gains no share by that, as its place is never before where its
+// last turn had moved it. Inside a tenant the smaller age goes first, and each level of priority is worth
+// `priority_places` of age: priority helps, yet nobody is overtaken for ever.
 //
-// With newcomers_first a tenant that comes is visited next, before the rest of the visit that goes on (as in FQ-CoDel,
-// RFC 8290), so that who asks little does not wait for who asks much. It gains no share by that: a tenant that runs out
-// of entries keeps its place in the ring until its next turn there, and who comes back before is no newcomer.
-//
-// Bounds, c = largest cost, w = weight, S = cost taken since both tenants joined, while both have entries:
-//   fair      |S_i / w_i - S_j / w_j| <= quantum + c / min(w_i, w_j)
+// Bounds, c = largest charge, w = weight, S = charges since both tenants joined, while both have entries:
+//   fair      |S_i / w_i - S_j / w_j| <= c / w_i + c / w_j
 //   patient   an entry is overtaken by at most priority_places * (priorities above its own) entries pushed after it,
-//             and its tenant takes at least one entry in each ceil(c / (quantum * w)) rounds of the ring, in each of
-//             which every other tenant is visited once; newcomers first, once more in all
+//             and of each other tenant j at most c * w_j / w_i + c goes before one of tenant i, counted from the last
+//             turn of i or from when it came
+// Each may be exceeded by one, since places are whole numbers.
 //
-// Pure and single-threaded. Push, Erase: O(log n). Take: O(log n), plus at most ceil(c / quantum) rounds of the ring.
+// Pure and single-threaded. Push, Erase, Take: O(log n).
 
 #ifndef EBB_SERVER_FAIR_QUEUE_H_
 #define EBB_SERVER_FAIR_QUEUE_H_
@@ -38,23 +38,19 @@ inline constexpr int32_t kWeightMax = 1000;
 
 class FairQueue {
  public:
-  struct Options {
-    int32_t quantum = 1;          // tokens that a visit adds per unit of weight, >= 1
-    int32_t priority_places = 0;  // what one level of priority is worth in ages, >= 0
-    bool newcomers_first = false;
-  };
-
   struct Entry {
     uint64_t id = 0;  // unique in the queue
     TenantId tenant = 0;
     int32_t priority = 0;  // 0 .. kPriorityMax, larger first
     int64_t age = 0;       // a number that the caller counts up; smaller is older. Ties: the smaller id first
     int32_t cost = 1;      // tokens, >= 1
+    int32_t charge = 0;    // what counts of it for its share, if more than the cost
   };
 
-  explicit FairQueue(const Options& options);
+  // What one level of priority is worth in ages, >= 0.
+  explicit FairQueue(int32_t priority_places);
 
-  // Share of a tenant against the others, 1 .. kWeightMax; 1 until set. Counts from the tenant's next visit.
+  // Share of a tenant against the others, 1 .. kWeightMax; 1 until set. Counts from what the tenant takes next.
   void SetWeight(TenantId tenant, int32_t weight);
 
   void Push(const Entry& entry);
@@ -74,33 +70,43 @@ class FairQueue {
   void ForEachTenant(absl::FunctionRef<void(TenantId)> see) const;
 
  private:
-  struct Place {
+  struct Place {       // inside a tenant
     int64_t rank = 0;  // age less what priority is worth
     uint64_t id = 0;
     friend auto operator<=>(const Place&, const Place&) = default;
   };
+  struct Turn {           // between tenants
+    int64_t time = 0;     // virtual
+    bool waited = false;  // who comes goes before those who had a turn at that time already
+    uint64_t number = 0;  // then in the order in which the turns were given
+    friend auto operator<=>(const Turn&, const Turn&) = default;
+  };
   struct Tenant {
     TenantId id = 0;
-    ReusingMap<Place, Entry> entries = {};  // empty only where newcomers come first: it leaves when its turn comes
-    int64_t deficit = 0;                    // tokens it may still take; 0 without entries
-    bool visited = false;                   // its visit has begun: the quantum is in the deficit
+    ReusingMap<Place, Entry> entries = {};
+    Turn turn = {};
+    int64_t left_over = 0;  // of the last division by its weight: counts in the next one
   };
-  using Ring = std::list<Tenant>;
+  using Tenants = std::list<Tenant>;
 
   struct Position {
-    Ring::iterator tenant = {};
+    Tenants::iterator tenant = {};
     Place place = {};
   };
 
+  Tenants::iterator Find(TenantId id);
   void Remove(ReusingMap<uint64_t, Position>::iterator position);
-  void Leave(Ring::iterator tenant);
 
-  const Options options_;
+  const int32_t priority_places_;
   std::map<TenantId, int32_t> weights_;  // those above 1
-  Ring ring_;                            // the front is being visited
-  Ring left_;                            // tenants that left the ring, for those that come
-  ReusingMap<TenantId, Ring::iterator> tenants_;
-  ReusingMap<uint64_t, Position> places_;  // by entry id
+  int64_t now_ = 0;                      // the virtual time
+  uint64_t turns_given_ = 0;
+  Tenants known_;  // those below
+  Tenants spare_;  // for those that come
+  ReusingMap<TenantId, Tenants::iterator> tenants_;
+  ReusingMap<Turn, Tenants::iterator> turns_;  // of those that have entries
+  ReusingMap<Turn, Tenants::iterator> rests_;  // of those that have none, and whose place is still ahead
+  ReusingMap<uint64_t, Position> places_;      // by entry id
 };
 
 }  // namespace ebb

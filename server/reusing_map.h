@@ -34,6 +34,7 @@ class ReusingMap {
 
   iterator begin() { return map_.begin(); }
   iterator end() { return map_.end(); }
+  const_iterator begin() const { return map_.begin(); }
   const_iterator end() const { return map_.end(); }
   iterator find(const Key& key) { return map_.find(key); }
   const_iterator find(const Key& key) const { return map_.find(key); }

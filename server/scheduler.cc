@@ -8,9 +8,8 @@ namespace ebb {
 
 Scheduler::Scheduler(const SchedulerLimits& limits)
     : limits_(limits),
-      blocks_({.quantum = limits.quantum_tokens, .priority_places = limits.priority_places, .newcomers_first = true},
-              limits.tier_floor),
-      decodes_({.quantum = 1, .priority_places = limits.priority_places}, limits.tier_floor) {
+      blocks_(limits.priority_places, limits.tier_floor),
+      decodes_(limits.priority_places, limits.tier_floor) {
   EBB_CHECK(limits.pages_total >= 0);
   EBB_CHECK(limits.step_tokens_max >= 1);
   EBB_CHECK(limits.step_rows_max >= 1);
@@ -220,7 +219,8 @@ void Scheduler::Enqueue(RequestId id, const Request& request) {
                   .tenant = tenant,
                   .priority = request.priority,
                   .age = request.arrival,
-                  .cost = request.next_block()});
+                  .cost = request.next_block(),
+                  .charge = limits_.step_tokens_max / limits_.step_rows_max});
   } else {
     decodes_.Push({.id = id, .tenant = tenant, .priority = request.priority, .age = turns_++, .cost = 1});
   }

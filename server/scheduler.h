@@ -23,21 +23,22 @@
 //   pace          a step with decodes has one block, those of elbow room, and others only while all its tokens are at
 //                 most StepDone::pace. Where that is less than step_tokens_max, elbow room is as in a crowded step: so
 //                 a prompt that few are before waits for no more steps, whatever the pace
-//   fair          blocks and decodes each go by the tier of their tenant (tiered_queue.h), within a tier by deficit
-//                 round robin over tenants, then priority, then age (for a block that of its request, for a decode the
-//                 time since its last token): fair_queue.h states the bounds. The first block of a tenant that had none
-//                 waiting for a round goes before the others' of its tier
+//   fair          blocks and decodes each go by the tier of their tenant (tiered_queue.h), within a tier by start-time
+//                 fair queueing over tenants, then priority, then age (for a block that of its request, for a decode the
+//                 time since its last token): fair_queue.h states the bounds. A block is charged as its tokens, or as a
+//                 row's part of a step's tokens if that is more. Who comes, or comes back after others had their share
+//                 of what it had, goes before the others of its tier
 //
 // Nothing starves. Where all tenants are of one tier, let R = min(step_rows_max - step_rows_max / 4, step_tokens_max),
-// W = the weights of all other tenants, and n = the requests of the same tenant and phase that are ahead of it now,
-// plus priority_places for each level of priority above its own. While it is runnable, a decode waits for at most F =
-// (n + (n + 1) * W) / R steps that begin with decodes, so for at most F + ceil(F / (block_turn_steps - 1)) + 1 steps. A
-// block waits for at most block_turn_steps steps for each block that its fair queue puts before it: the prompts of
-// those n, and what other tenants are due in the rounds of the ring that this takes (fair_queue.h); requests that come
-// later, but for priority, do not lengthen n. With tiers, what a tier waits for is what it would wait for alone, and in
-// front of each of its rows what tiered_queue.h allows those above and below it. Requests of the lowest tier wait in
-// three quarters of the queue alone; a tenant of the others that has few in it finds places when others have filled it
-// (QueuePlaces).
+// W = the sum over all other tenants of their weight over the own one, rounded up, and one more of each, and n = the
+// requests of the same tenant and phase that are ahead of it now, plus priority_places for each level of priority above
+// its own. While it is runnable, a decode waits for at most F = (n + (n + 1) * W) / R steps that begin with decodes, so
+// for at most F + ceil(F / (block_turn_steps - 1)) + 1 steps. A block waits for at most block_turn_steps steps for each
+// block that its fair queue puts before it: the prompts of those n, and what other tenants are due meanwhile
+// (fair_queue.h); requests that come later, but for priority, do not lengthen n. With tiers, what a tier waits for is
+// what it would wait for alone, and in front of each of its rows what tiered_queue.h allows those above and below it.
+// Requests of the lowest tier wait in three quarters of the queue alone; a tenant of the others that has few in it
+// finds places when others have filled it (QueuePlaces).
 
 #ifndef EBB_SERVER_SCHEDULER_H_
 #define EBB_SERVER_SCHEDULER_H_
@@ -67,7 +68,6 @@ struct SchedulerLimits {
   int32_t step_rows_max = 64;                          // >= 1
   int32_t block_turn_steps = 2;                        // >= 2; a waiting block runs at least once in so many steps
   int32_t queue_max = 256;                             // admitted requests that have not run a row yet
-  int32_t quantum_tokens = 128;                        // of prompt, per visit and unit of weight: a typical block
   int32_t priority_places = 64;                        // how many later arrivals one level of priority overtakes
   int32_t tier_floor = 16;                             // tokens of higher tiers for one of a lower one that waits
   absl::Duration reader_patience = absl::Seconds(30);  // then a blocked stream ends

@@ -6,8 +6,9 @@
 
 namespace ebb {
 
-TieredQueue::TieredQueue(const FairQueue::Options& options, int32_t floor)
-    : floor_(floor), levels_{Level{FairQueue(options)}, Level{FairQueue(options)}, Level{FairQueue(options)}} {
+TieredQueue::TieredQueue(int32_t priority_places, int32_t floor)
+    : floor_(floor),
+      levels_{Level{FairQueue(priority_places)}, Level{FairQueue(priority_places)}, Level{FairQueue(priority_places)}} {
   EBB_CHECK(floor >= 1);
 }
 
@@ -53,9 +54,6 @@ size_t TieredQueue::Next() const {
 }
 
 std::optional<TieredQueue::Entry> TieredQueue::Take(int32_t cost_max) {
-  for (Level& level : levels_) {
-    if (level.queue.empty()) level.queue.Take(0);  // has tenants leave that have nothing left
-  }
   if (empty()) return std::nullopt;
   const size_t next = Next();
   const std::optional<Entry> entry = levels_[next].queue.Take(cost_max);

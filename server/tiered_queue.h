@@ -31,8 +31,8 @@ class TieredQueue {
  public:
   using Entry = FairQueue::Entry;
 
-  // `floor` >= 1.
-  TieredQueue(const FairQueue::Options& options, int32_t floor);
+  // As FairQueue's; `floor` >= 1.
+  TieredQueue(int32_t priority_places, int32_t floor);
 
   // As FairQueue's.
   void SetWeight(TenantId tenant, int32_t weight);

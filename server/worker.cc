@@ -23,6 +23,7 @@ absl::Status Worker::QueueFull() {
 }
 
 void Worker::Start(CallId id, CallRequest request, CallOutput& output) {
+  request.came = Now();  // the step under way is what it waits for first
   Message message = [id, &output, call = std::move(request)](Dispatcher& dispatcher) mutable {
     dispatcher.Start(id, std::move(call), output);
   };

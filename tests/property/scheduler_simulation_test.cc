@@ -40,7 +40,6 @@ SchedulerLimits DrawLimits(HashRandom& random) {
           .step_rows_max = random.Uniform(1, 8),
           .block_turn_steps = random.Uniform(2, 5),
           .queue_max = random.Uniform(0, 20),
-          .quantum_tokens = random.Uniform(1, 2 * tokens),
           .priority_places = random.Uniform(0, 4),
           .reader_patience = absl::Milliseconds(random.Uniform(1, 2000)),
           .retry_min = absl::Milliseconds(random.Uniform(1, 100)),
@@ -280,8 +279,9 @@ TEST(SchedulerSimulation, KeepsItsPromisesInRandomWorlds) {
 // one size, replaced as they end.
 class SaturatedWorld {
  public:
-  SaturatedWorld(const SchedulerLimits& limits, StepPhase phase, const std::vector<int32_t>& weights)
-      : limits_(limits), phase_(phase), world_(limits) {
+  // Of blocks that have `block_min` tokens or more.
+  SaturatedWorld(const SchedulerLimits& limits, StepPhase phase, const std::vector<int32_t>& weights, int32_t block_min)
+      : limits_(limits), phase_(phase), block_min_(block_min), world_(limits) {
     world_.On(Tick{}, now_);
     // Nothing may run before all are there: a first request, of a tenant that does not count, keeps the step in flight.
     Begin(kNobody, 1);
@@ -302,6 +302,7 @@ class SaturatedWorld {
   }
 
   int64_t tokens_run(TenantId tenant) const { return world_.tokens_run(tenant, phase_); }
+  int64_t charged(TenantId tenant) const { return world_.charged(tenant, phase_); }
 
  private:
   static constexpr TenantId kNobody = 1000;
@@ -312,7 +313,8 @@ class SaturatedWorld {
   }
   void Ask(SessionId session, int32_t rows) {
     const bool is_block = phase_ == StepPhase::kPrefill;
-    const int32_t block = 1 + static_cast<int32_t>(++ids_ % static_cast<uint64_t>(limits_.step_tokens_max));
+    const int32_t sizes = limits_.step_tokens_max - block_min_ + 1;
+    const int32_t block = block_min_ + static_cast<int32_t>(++ids_ % static_cast<uint64_t>(sizes));
     world_.On(RequestArrived{.id = ids_,
                              .session = session,
                              .prompt_tokens = is_block ? rows * block : 0,
@@ -323,13 +325,14 @@ class SaturatedWorld {
 
   const SchedulerLimits limits_;
   const StepPhase phase_;
+  const int32_t block_min_;
   World world_;
   absl::Time now_ = absl::UnixEpoch();
   uint64_t ids_ = 0;
 };
 
-// fair_queue.h's bound at every step, hence shares that converge: with S_i tokens of tenant i after a long run,
-// |S_i / w_i - S_j / w_j| <= quantum + cost / min(w_i, w_j) does not grow, so S_i / sum S -> w_i / sum w.
+// fair_queue.h's bound at every step, hence shares that converge: with S_i charged to tenant i in a long run,
+// |S_i / w_i - S_j / w_j| <= cost / w_i + cost / w_j does not grow, so S_i / sum S -> w_i / sum w.
 TEST(SchedulerSimulation, SharesOfSaturatedTenantsFollowTheirWeights) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -338,14 +341,12 @@ TEST(SchedulerSimulation, SharesOfSaturatedTenantsFollowTheirWeights) {
     const SchedulerLimits limits{.pages_total = 0,
                                  .step_tokens_max = random.Uniform(4, 40),
                                  .step_rows_max = random.Uniform(1, 6),
-                                 .queue_max = 1000,
-                                 .quantum_tokens = random.Uniform(1, 40)};
+                                 .queue_max = 1000};
     const bool is_block = phase == StepPhase::kPrefill;
-    const int32_t quantum = is_block ? limits.quantum_tokens : 1;
     const int32_t cost = is_block ? limits.step_tokens_max : 1;
     std::vector<int32_t> weights(static_cast<size_t>(random.Uniform(2, 4)));
     for (int32_t& weight : weights) weight = random.Uniform(1, 9);
-    SaturatedWorld world(limits, phase, weights);
+    SaturatedWorld world(limits, phase, weights, 1);
     int64_t total = 0;
     for (int step = 0; step < 400; ++step) {
       world.Step();
@@ -354,9 +355,9 @@ TEST(SchedulerSimulation, SharesOfSaturatedTenantsFollowTheirWeights) {
       for (TenantId i = 0; i < weights.size(); ++i) {
         total += world.tokens_run(i);
         for (TenantId j = 0; j < i; ++j) {
-          const double lag_max = quantum + static_cast<double>(cost) / std::min(weights[i], weights[j]);
-          const double share_i = static_cast<double>(world.tokens_run(i)) / weights[i];
-          const double share_j = static_cast<double>(world.tokens_run(j)) / weights[j];
+          const double lag_max = static_cast<double>(cost) / weights[i] + static_cast<double>(cost) / weights[j];
+          const double share_i = static_cast<double>(world.charged(i)) / weights[i];
+          const double share_j = static_cast<double>(world.charged(j)) / weights[j];
           ASSERT_LE(std::abs(share_i - share_j), lag_max + 1e-9) << i << " against " << j << ", step " << step;
         }
       }
@@ -365,12 +366,26 @@ TEST(SchedulerSimulation, SharesOfSaturatedTenantsFollowTheirWeights) {
   }
 }
 
-// A polite tenant asks one question of `tokens` tokens at a time; its neighbour has `sessions` long ones open at once,
-// each replaced as it ends. How many steps each first token takes, at p99.
-int64_t StepsToFirstToken(int32_t tokens, int32_t sessions, int32_t weight, int32_t pace = INT32_MAX,
-                          int32_t rows = 64) {
+struct Range {
+  int32_t min = 0;
+  int32_t max = 0;
+};
+struct Neighbour {
+  int32_t sessions = 0;  // open at once, each replaced as it ends
+  int32_t weight = 1;
+  Range prompt = {.min = 200, .max = 1000};
+  Range decodes = {.min = 500, .max = 4000};
+};
+struct Setting {
+  int32_t pace = INT32_MAX;
+  int32_t rows = 64;
+  Range pause = {.min = 10, .max = 30};  // in steps, between an answer and the next question
+};
+
+// A polite tenant asks one question of `tokens` tokens at a time. How many steps each first token takes, at p99.
+int64_t StepsToFirstToken(int32_t tokens, const Neighbour& neighbour, const Setting& setting = {}) {
   constexpr TenantId kPolite = 1, kGreedy = 2;
-  Scheduler scheduler({.pages_total = 0, .step_rows_max = rows, .queue_max = 100000});
+  Scheduler scheduler({.pages_total = 0, .step_rows_max = setting.rows, .queue_max = 100000});
   absl::Time now = absl::UnixEpoch();
   HashRandom random(7);
   uint64_t ids = 0;
@@ -394,22 +409,23 @@ int64_t StepsToFirstToken(int32_t tokens, int32_t sessions, int32_t weight, int3
     give(RequestArrived{.id = ids, .session = session, .prompt_tokens = prompt, .decode_tokens = decodes});
     return ids;
   };
-  give(TenantChanged{.tenant = kGreedy, .weight = weight});
+  const auto draw = [&](const Range& range) { return random.Uniform(range.min, range.max); };
+  give(TenantChanged{.tenant = kGreedy, .weight = neighbour.weight});
   const SessionId mine = begin(kPolite);
   std::map<SessionId, RequestId> theirs;
-  for (int32_t i = 0; i < sessions; ++i) theirs[begin(kGreedy)] = 0;
+  for (int32_t i = 0; i < neighbour.sessions; ++i) theirs[begin(kGreedy)] = 0;
   const auto step = [&] {
     for (auto& [session, request] : theirs) {
-      if (!open.contains(request)) request = ask(session, random.Uniform(200, 1000), random.Uniform(500, 4000));
+      if (!open.contains(request)) request = ask(session, draw(neighbour.prompt), draw(neighbour.decodes));
     }
     now += absl::Milliseconds(10);
     if (!std::exchange(runs, false)) return;
-    give(StepDone{.pace = pace});
+    give(StepDone{.pace = setting.pace});
   };
   for (int i = 0; i < 500; ++i) step();  // until the neighbour's decodes fill the steps, if they ever do
   std::vector<int64_t> steps;
   for (int i = 0; i < 100; ++i) {
-    for (int32_t pause = random.Uniform(10, 30); pause > 0; --pause) step();
+    for (int32_t pause = draw(setting.pause); pause > 0; --pause) step();
     const RequestId question = ask(mine, tokens, 1);
     int64_t taken = 0;
     for (; open.contains(question); ++taken) step();
@@ -425,15 +441,35 @@ int64_t StepsToFirstToken(int32_t tokens, int32_t sessions, int32_t weight, int3
 // sixteen have no room for that.
 TEST(SchedulerSimulation, AGreedyNeighbourCostsATenantAtMostAStep) {
   for (const int32_t prompt : {100, 256, 1000, 2000}) {
-    const int64_t alone = StepsToFirstToken(prompt, 0, 1);
+    const int64_t alone = StepsToFirstToken(prompt, {});
     for (const int32_t sessions : {1, 64, 640}) {
-      const int64_t greedy = StepsToFirstToken(prompt, sessions, 1);
-      const int64_t paced = StepsToFirstToken(prompt, sessions, 1, 0);
+      const int64_t greedy = StepsToFirstToken(prompt, {.sessions = sessions});
+      const int64_t paced = StepsToFirstToken(prompt, {.sessions = sessions}, {.pace = 0});
       std::printf("%d tokens: first tokens take %ld steps (p99) alone, %ld beside %d sessions, %ld if paced\n", prompt,
                   static_cast<long>(alone), static_cast<long>(greedy), sessions, static_cast<long>(paced));
       EXPECT_LE(greedy, alone + 1) << prompt << " tokens beside " << sessions;
       EXPECT_LE(paced, alone + 1) << prompt << " tokens beside " << sessions << ", paced";
-      EXPECT_LE(StepsToFirstToken(prompt, sessions, 1, INT32_MAX, 16), alone + 1) << prompt << " tokens, 16 rows";
+      EXPECT_LE(StepsToFirstToken(prompt, {.sessions = sessions}, {.rows = 16}), alone + 1)
+          << prompt << " tokens, 16 rows";
+    }
+  }
+}
+
+// Nor if it asks again at once, and however many prompts, and however short ones, its neighbour has waiting.
+TEST(SchedulerSimulation, AGreedyNeighboursShortPromptsCostATenantAtMostAStep) {
+  for (const int32_t prompt : {5, 100}) {
+    for (const Range pause : {Range{}, Range{.min = 10, .max = 30}}) {
+      const int64_t alone = StepsToFirstToken(prompt, {}, {.pause = pause});
+      for (const int32_t sessions : {64, 640}) {
+        for (const int32_t decodes : {1, 400}) {
+          for (const int32_t pace : {0, INT32_MAX}) {
+            const Neighbour neighbour = {
+                .sessions = sessions, .prompt = {.min = 1, .max = 8}, .decodes = {.min = 1, .max = decodes}};
+            EXPECT_LE(StepsToFirstToken(prompt, neighbour, {.pace = pace, .rows = 16, .pause = pause}), alone + 1)
+                << prompt << " tokens beside " << sessions << " with " << decodes << " decodes at most, pace " << pace;
+          }
+        }
+      }
     }
   }
 }
@@ -448,9 +484,9 @@ TEST(SchedulerSimulation, AHeavyNeighbourCostsATenantWhatItsWeightSays) {
   constexpr int32_t kBlock = 128;
   constexpr int32_t kOfBlocks = kLimits.step_tokens_max - kLimits.step_rows_max - kBlock;
   constexpr int32_t kSteps = ((kWeight + 1) * kBlock * kBlocks + kOfBlocks - 1) / kOfBlocks;
-  EXPECT_LE(StepsToFirstToken(kBlock, 640, kWeight), StepsToFirstToken(kBlock, 0, kWeight) + 1);
-  const int64_t alone = StepsToFirstToken(kBlock * kBlocks, 0, kWeight);
-  EXPECT_LE(StepsToFirstToken(kBlock * kBlocks, 640, kWeight), alone + 1 - kBlocks + kSteps);
+  EXPECT_LE(StepsToFirstToken(kBlock, {.sessions = 640, .weight = kWeight}), StepsToFirstToken(kBlock, {}) + 1);
+  const int64_t alone = StepsToFirstToken(kBlock * kBlocks, {});
+  EXPECT_LE(StepsToFirstToken(kBlock * kBlocks, {.sessions = 640, .weight = kWeight}), alone + 1 - kBlocks + kSteps);
 }
 
 // Rows of each tenant in 2000 steps of a scheduler whose rows are all wanted, by tenants of these tiers with 100
@@ -506,12 +542,13 @@ TEST(SchedulerSimulation, WhoCanWaitHasWhatIsLeftAndItsFloor) {
   EXPECT_NEAR(share(alone, 0), 1, 1e-9);
 }
 
-// Three tenants, weights 1:2:4: served within 5 % of them, and without the third by 1:2, in as many tokens.
+// Three tenants, weights 1:2:4: served within 5 % of them, and without the third by 1:2, in as many tokens, whatever
+// the sizes of their blocks, if no block has less than a row's part of the step's tokens.
 TEST(SchedulerSimulation, WhatAnIdleTenantLeavesTheOthersUseByWeight) {
   for (const StepPhase phase : {StepPhase::kPrefill, StepPhase::kDecode}) {
     const SchedulerLimits limits{.pages_total = 0, .step_tokens_max = 128, .step_rows_max = 8, .queue_max = 1000};
     const auto shares = [&](const std::vector<int32_t>& weights, int64_t& total) {
-      SaturatedWorld world(limits, phase, weights);
+      SaturatedWorld world(limits, phase, weights, limits.step_tokens_max / limits.step_rows_max);
       for (int i = 0; i < 4000; ++i) world.Step();
       std::vector<double> found;
       total = 0;

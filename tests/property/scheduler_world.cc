@@ -36,6 +36,11 @@ int64_t World::tokens_run(TenantId tenant, StepPhase phase) const {
   return found == tokens_run_.end() ? 0 : found->second;
 }
 
+int64_t World::charged(TenantId tenant, StepPhase phase) const {
+  const auto found = charged_.find({tenant, phase});
+  return found == charged_.end() ? 0 : found->second;
+}
+
 // What an event says about the world
 
 void World::Note(const SessionArrived& event) {
@@ -70,7 +75,7 @@ void World::Note(const ReaderBlocked& event) {
 void World::Note(const ReaderReady& event) {
   const auto found = requests_.find(event.id);
   if (found == requests_.end() || !found->second.blocked()) return;
-  if (now_ >= found->second.blocked_since + limits_.reader_patience) return;  // it comes too late
+  if (IsTooSlow(found->second)) return;  // it comes too late
   found->second.blocked_since = absl::InfiniteFuture();
   if (found->second.in_flight) return;
   found->second.ready_step = steps_;  // it queues anew
@@ -91,7 +96,10 @@ void World::Note(const Draining& event) {
   draining_ = true;
   drain_until_ = std::min(drain_until_, event.until);
 }
-void World::Note(const PatienceChanged& event) { limits_.reader_patience = event.reader; }
+void World::Note(const PatienceChanged& event) {
+  for (auto& [id, request] : requests_) request.too_slow = IsTooSlow(request);
+  limits_.reader_patience = event.reader;
+}
 void World::Note(const TenantChanged& event) {
   const auto [found, is_new] = weights_.emplace(event.tenant, std::pair(1, 1));
   auto& [smallest, largest] = found->second;
@@ -188,7 +196,7 @@ void World::Check(const End& end) {
       ASSERT_GE(now_, request.asked.deadline);
       break;
     case EndCause::kSlowReader:
-      ASSERT_GE(now_, request.blocked_since + limits_.reader_patience);
+      ASSERT_TRUE(IsTooSlow(request));
       break;
     case EndCause::kSessionClosed:
       ASSERT_TRUE(sessions_.at(request.asked.session).closed);
@@ -234,6 +242,8 @@ void World::Check(const RunStep& step) {
     Request& request = requests_.at(row.id);
     (row.phase == StepPhase::kPrefill ? request.prompt_left : request.decode_left) -= row.tokens;
     tokens_run_[{request.tenant, row.phase}] += row.tokens;
+    const int32_t least = row.phase == StepPhase::kPrefill ? limits_.step_tokens_max / limits_.step_rows_max : 1;
+    charged_[{request.tenant, row.phase}] += std::max(row.tokens, least);
   }
   in_flight_.assign(step.rows.begin(), step.rows.end());
   ++steps_;
@@ -356,7 +366,7 @@ void World::CheckOrderInTenant(const RunStep& step, const std::vector<RequestId>
 }
 
 // The bound on a decode's wait. `own` decodes of its tenant may go first: those that were there, and those that came
-// later with a higher priority. Before each of them and before itself, every other tenant takes at most its weight. All
+// later with a higher priority. Before each of them and before itself, others take at most what OthersDue says. All
 // of that runs in steps that begin with decodes or with a quarter of the rows' blocks, min(rows, tokens) at a time; one
 // step in block_turn_steps may not.
 void World::CheckWaiting(const RunStep& step, const std::vector<RequestId>& skipped) {
@@ -376,14 +386,14 @@ void World::CheckWaiting(const RunStep& step, const std::vector<RequestId>& skip
     request.overtaken += decodes_run[request.tenant];
     const int64_t own = request.ahead + int64_t{limits_.priority_places} * (kPriorityMax - request.asked.priority);
     ASSERT_LE(request.overtaken, own) << "decode " << id << " waits while its tenant's others run";
-    const int64_t rows = own + (own + 1) * OthersWeight(request.tenant);
+    const int64_t rows = own + (own + 1) * OthersDue(request.tenant, 1);
     const int64_t steps = rows / std::min(limits_.step_rows_max - limits_.step_rows_max / 4, limits_.step_tokens_max);
     ASSERT_LE(request.waited, steps + CeilDiv(steps, limits_.block_turn_steps - 1) + 1) << "decode " << id;
     tally_.decode_waited_max = std::max(tally_.decode_waited_max, request.waited);
   }
 }
 
-// A tenant of whose entries none has waited since the last count has left the ring in between, and begins anew.
+// A tenant of whose entries none has waited since the last count came in between, and begins anew.
 void World::CountGaps() {
   std::map<TenantId, std::set<RequestId>> blocks;
   std::map<TenantId, std::set<RequestId>> decodes;
@@ -405,12 +415,10 @@ void World::Gaps::Count(std::map<TenantId, std::set<RequestId>> now) {
   waiting = std::move(now);
 }
 
-// Between two turns of a tenant with weight w, whose dearest entry is c, the ring goes round at most
-// v = ceil(c / (quantum * w)) times; each time another tenant's deficit grows by quantum * weight, and it was below c.
+// Between two turns of a tenant that waits, and before its first one, others take at most what OthersDue says.
 void World::CheckGap(const RunStep::Row& row, TenantId tenant) {
   const bool is_block = row.phase == StepPhase::kPrefill;
   Gaps& gaps = is_block ? block_gaps_ : decode_gaps_;
-  const int64_t quantum = is_block ? limits_.quantum_tokens : 1;
   const int64_t cost_max = is_block ? limits_.step_tokens_max : 1;
   gaps.tokens[tenant] = 0;
   std::set<RequestId>& own = gaps.waiting[tenant];
@@ -419,10 +427,7 @@ void World::CheckGap(const RunStep::Row& row, TenantId tenant) {
   for (const auto& [other, entries] : gaps.waiting) {
     if (other == tenant) continue;
     gaps.tokens[other] += row.tokens;
-    const int64_t visits = CeilDiv(cost_max, quantum * weight_min(other));
-    const int64_t carried = (cost_max - 1) * (static_cast<int64_t>(tenants_.size()) - 1);
-    const int64_t newcomers = is_block ? 1 : 0;  // a visit of each more
-    ASSERT_LE(gaps.tokens[other], (visits + newcomers) * quantum * OthersWeight(other) + carried)
+    ASSERT_LE(gaps.tokens[other], OthersDue(other, cost_max))
         << "tenant " << other << " waits while others run " << (is_block ? "blocks" : "decodes");
   }
 }
@@ -452,10 +457,13 @@ void World::CheckSettled() {
   scheduler_.CheckInvariants();
 }
 
+bool World::IsTooSlow(const Request& request) const {
+  return request.too_slow || now_ >= request.blocked_since + limits_.reader_patience;
+}
+
 bool World::MustEnd(const Request& request) const {
-  return request.cancelled || request.finished || now_ >= request.asked.deadline ||
-         now_ >= request.blocked_since + limits_.reader_patience || sessions_.at(request.asked.session).closed ||
-         (draining_ && !request.started) || now_ >= drain_until_;
+  return request.cancelled || request.finished || now_ >= request.asked.deadline || IsTooSlow(request) ||
+         sessions_.at(request.asked.session).closed || (draining_ && !request.started) || now_ >= drain_until_;
 }
 
 int64_t World::Waiting() const {
@@ -504,9 +512,11 @@ int32_t World::weight_min(TenantId tenant) const {
   return found == weights_.end() ? 1 : found->second.first;
 }
 
-int64_t World::OthersWeight(TenantId tenant) const {
+int64_t World::OthersDue(TenantId tenant, int64_t cost_max) const {
   int64_t sum = 0;
-  for (const TenantId other : tenants_) sum += other == tenant ? 0 : weight_max(other);
+  for (const TenantId other : tenants_) {
+    if (other != tenant) sum += CeilDiv(cost_max * weight_max(other), weight_min(tenant)) + cost_max;
+  }
   return sum;
 }
 

@@ -37,7 +37,8 @@ class World {
     int32_t prompt_left = 0;
     int32_t decode_left = 0;
     absl::Time blocked_since = absl::InfiniteFuture();
-    bool paused = false;  // as its session
+    bool too_slow = false;  // its reader was, by the patience of that time
+    bool paused = false;    // as its session
     bool cancelled = false;
     bool finished = false;  // the last StepDone said so
     bool started = false;
@@ -79,6 +80,8 @@ class World {
   const std::vector<int64_t>& record() const { return record_; }
   // Tokens that ran for a tenant, by phase.
   int64_t tokens_run(TenantId tenant, StepPhase phase) const;
+  // What they counted for its share.
+  int64_t charged(TenantId tenant, StepPhase phase) const;
 
  private:
   // One of the two fair queues as seen from outside: what others took while a tenant was waiting in it.
@@ -118,6 +121,7 @@ class World {
   void CheckGap(const RunStep::Row& row, TenantId tenant);
   void CheckSettled();
 
+  bool IsTooSlow(const Request& request) const;  // its reader
   bool MustEnd(const Request& request) const;
   int64_t Waiting() const;
   bool HasFew(TenantId tenant) const;
@@ -127,7 +131,8 @@ class World {
   int32_t weight_now(TenantId tenant) const;
   int32_t weight_max(TenantId tenant) const;
   int32_t weight_min(TenantId tenant) const;
-  int64_t OthersWeight(TenantId tenant) const;
+  // Tokens that other tenants may take before an entry of this one, all costing at most `cost_max` (fair_queue.h).
+  int64_t OthersDue(TenantId tenant, int64_t cost_max) const;
 
   SchedulerLimits limits_;
   Scheduler scheduler_;
@@ -153,6 +158,7 @@ class World {
   Gaps block_gaps_;
   Gaps decode_gaps_;
   std::map<std::pair<TenantId, StepPhase>, int64_t> tokens_run_;
+  std::map<std::pair<TenantId, StepPhase>, int64_t> charged_;
   Tally tally_;
   std::vector<int64_t> record_;
 };

@@ -70,7 +70,7 @@ class Desk {
   absl::Time now_ = kStart;
 };
 
-SchedulerLimits Limits() { return {.pages_total = 100, .step_tokens_max = 8, .step_rows_max = 4, .quantum_tokens = 4}; }
+SchedulerLimits Limits() { return {.pages_total = 100, .step_tokens_max = 8, .step_rows_max = 4}; }
 
 // Admission
 
@@ -267,14 +267,13 @@ TEST(Scheduler, GivesEachTenantABlockBeyondThePace) {
   limits.step_rows_max = 8;
   Desk desk(limits);
   // Situation: no time for any block beside the decode of one tenant; two others have two prompts each.
-  // Verdict: a block of each in every step, up to a quarter of the rows, and no second one; who came last had nothing
-  // waiting, and so goes first.
+  // Verdict: a block of each in every step, up to a quarter of the rows, and no second one.
   desk.Begin(1, {.decode_tokens = 1000});
   for (const RequestId id : {2, 3}) desk.Begin(id, {.prompt_tokens = 6, .block_size = 3}, 1);
   for (const RequestId id : {4, 5}) desk.Begin(id, {.prompt_tokens = 6, .block_size = 3}, 2);
-  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("run 4p3 2p3 1d"));
-  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("run 4p3 2p3 1d"));
-  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("end 4: done", "end 2: done", "run 5p3 3p3 1d"));
+  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("run 2p3 4p3 1d"));
+  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("run 2p3 4p3 1d"));
+  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("end 2: done", "end 4: done", "run 3p3 5p3 1d"));
 }
 
 TEST(Scheduler, RotatesDecodesThatAreTooMany) {
@@ -299,14 +298,14 @@ TEST(Scheduler, RotatesDecodesThatAreTooMany) {
 
 TEST(Scheduler, SharesBlocksBetweenTenantsByWeight) {
   Desk desk(Limits());
-  // Situation: tenant 0 of weight 3 has eight prompts, tenant 1 of weight 1 two; a quantum is one block.
-  // Verdict: the newcomer's first, then three blocks to one, two in a step.
+  // Situation: tenant 0 of weight 3 has eight prompts, tenant 1 of weight 1 two.
+  // Verdict: three blocks to one, two in a step.
   desk.On(TenantChanged{.tenant = 0, .weight = 3});
   desk.Begin(90, {.decode_tokens = 1}, 9);
   for (uint64_t id = 1; id <= 8; ++id) desk.Begin(id, {.prompt_tokens = 4, .block_size = 4});
   for (uint64_t id = 11; id <= 12; ++id) desk.Begin(id, {.prompt_tokens = 4, .block_size = 4}, 1);
-  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 90: done", "run 11p4 1p4"));
-  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 11: done", "end 1: done", "run 2p4 3p4"));
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 90: done", "run 1p4 11p4"));
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 1: done", "end 11: done", "run 2p4 3p4"));
   EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 2: done", "end 3: done", "run 12p4 4p4"));
   EXPECT_THAT(desk.On(StepDone{}), ElementsAre("end 12: done", "end 4: done", "run 5p4 6p4"));
 }

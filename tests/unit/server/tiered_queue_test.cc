@@ -16,7 +16,7 @@ constexpr int32_t kSomeCost = INT32_MAX;
 constexpr TenantId kUrgent = 1, kUsual = 2, kPatient = 3;
 
 TieredQueue Queue(int32_t floor) {
-  TieredQueue queue({}, floor);
+  TieredQueue queue(0, floor);
   queue.SetTier(kUrgent, Tier::kHigh);
   queue.SetTier(kPatient, Tier::kLow);
   return queue;

@@ -92,6 +92,29 @@ TEST_F(WorkerTest, SaysHowLongItHasBeenAtWhatItDoes) {
   while (worker_->busy_for() != absl::ZeroDuration()) std::this_thread::yield();  // it waits for work
 }
 
+TEST_F(WorkerTest, ACallsWaitBeginsWhenItComesNotWhenTheStepUnderWayIsOver) {
+  ASSERT_THAT(Create("a"), IsOk());
+  std::promise<void> begun, leave;
+  std::promise<absl::StatusOr<int>> answered;
+  worker_->Ask<int>(
+      [&](Dispatcher& /*dispatcher*/) -> absl::StatusOr<int> {
+        begun.set_value();
+        leave.get_future().wait();
+        return 1;
+      },
+      [&](absl::StatusOr<int> answer) { answered.set_value(answer); });
+  begun.get_future().wait();
+  RecordedCall call;
+  worker_->Start(worker_->NewCallId(), AnswerRequest("a", 20, 1), call);
+  const absl::Time came = worker_->Now();
+  while (worker_->Now() < came + absl::Milliseconds(20)) std::this_thread::yield();
+  leave.set_value();
+  ASSERT_THAT(call.Wait().status, IsOk());
+  EXPECT_GE(call.end().timings.queue, absl::Milliseconds(20));
+  EXPECT_GE(*call.end().timings.first_token, absl::Milliseconds(20));
+  EXPECT_THAT(answered.get_future().get(), IsOk());
+}
+
 TEST_F(WorkerTest, WhatACallDidIsSeenByWhoWaitedForItsEnd) {
   ASSERT_THAT(Create("a"), IsOk());
   RecordedCall call;
