@@ -24,10 +24,10 @@
 //                 most StepDone::pace. Where that is less than step_tokens_max, elbow room is as in a crowded step: so
 //                 a prompt that few are before waits for no more steps, whatever the pace
 //   fair          blocks and decodes each go by the tier of their tenant (tiered_queue.h), within a tier by start-time
-//                 fair queueing over tenants, then priority, then age (for a block that of its request, for a decode the
-//                 time since its last token): fair_queue.h states the bounds. A block is charged as its tokens, or as a
-//                 row's part of a step's tokens if that is more. Who comes, or comes back after others had their share
-//                 of what it had, goes before the others of its tier
+//                 fair queueing over tenants, then priority, then age (for a block that of its request, for a decode
+//                 the time since its last token): fair_queue.h states the bounds. A block is charged as its tokens, or
+//                 as a row's part of a step's tokens if that is more. Who comes, or comes back after others had their
+//                 share of what it had, goes before the others of its tier
 //
 // Nothing starves. Where all tenants are of one tier, let R = min(step_rows_max - step_rows_max / 4, step_tokens_max),
 // W = the sum over all other tenants of their weight over the own one, rounded up, and one more of each, and n = the

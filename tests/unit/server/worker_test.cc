@@ -81,7 +81,7 @@ TEST_F(WorkerTest, SaysHowLongItHasBeenAtWhatItDoes) {
         leave.get_future().wait();
         return 1;
       },
-      [&](absl::StatusOr<int> answer) { answered.set_value(answer); });
+      [&](const absl::StatusOr<int>& answer) { answered.set_value(answer); });
   begun.get_future().wait();
   const absl::Duration before = worker_->busy_for();
   const absl::Time asked = worker_->Now();
@@ -102,7 +102,7 @@ TEST_F(WorkerTest, ACallsWaitBeginsWhenItComesNotWhenTheStepUnderWayIsOver) {
         leave.get_future().wait();
         return 1;
       },
-      [&](absl::StatusOr<int> answer) { answered.set_value(answer); });
+      [&](const absl::StatusOr<int>& answer) { answered.set_value(answer); });
   begun.get_future().wait();
   RecordedCall call;
   worker_->Start(worker_->NewCallId(), AnswerRequest("a", 20, 1), call);
