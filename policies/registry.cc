@@ -27,12 +27,6 @@
 namespace ebb {
 namespace {
 
-// Whole numbers in full.
-std::string Number(double value) {
-  const bool whole = value == std::floor(value) && std::abs(value) < 1e17;
-  return whole ? absl::StrFormat("%.0f", value) : Shortest(value);
-}
-
 // "0 (short) or 1 (long)", as a refusal offers them.
 std::string ListChoices(const ParameterRow& parameter) {
   std::string list;
@@ -48,11 +42,12 @@ absl::Status CheckParameter(const ParameterRow& parameter, const std::string& fi
   const bool is_whole = !parameter.whole || value == std::floor(value);
   const bool is_odd = !parameter.odd || std::fmod(value, 2) == 1;
   if (in_range && is_whole && is_odd) return absl::OkStatus();
-  const std::string given = Number(value);
+  const std::string given = Shortest(value);
   std::string what = given + " is not a whole number";
-  if (!in_range) what = absl::StrFormat("%s is not in [%s, %s]", given, Number(parameter.min), Number(parameter.max));
+  if (!in_range)
+    what = absl::StrFormat("%s is not in [%s, %s]", given, Shortest(parameter.min), Shortest(parameter.max));
   if (in_range && is_whole)
-    what = absl::StrFormat("%s is even; use %s or %s", given, Number(value - 1), Number(value + 1));
+    what = absl::StrFormat("%s is even; use %s or %s", given, Shortest(value - 1), Shortest(value + 1));
   if (!parameter.choices.empty()) what = absl::StrFormat("%s is no choice; use %s", given, ListChoices(parameter));
   return RefuseField("PARAMETER_OUT_OF_RANGE", field, what);
 }

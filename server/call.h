@@ -105,7 +105,7 @@ struct CallRequest {
   bool is_admitted = false;                 // with the call whose prompt it answers: quotas let it through
   std::optional<int64_t> resume_from = {};  // index in the log of the first token to send; default: its end
   absl::Time deadline = absl::InfiniteFuture();
-  absl::Time came = absl::InfiniteFuture();  // to the worker, if that was before Start: what it waits for counts
+  absl::Time came = absl::InfiniteFuture();  // to the worker; infinite: with its start
 };
 
 // A block of the prompt is in.

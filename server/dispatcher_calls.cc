@@ -74,7 +74,7 @@ void Dispatcher::Start(CallId id, CallRequest request, CallOutput& output) {
   OpenSession& session = *call.session;
   if (held != nullptr && session.journaled) held->SetSession(session.id);
   session.writer = call.request.method;
-  sessions_.Touch(session, call.arrived);
+  sessions_.Touch(session, clock_.Now());
   session.tenant_metrics->queue_depth.Add(1);
   // A draft is one block.
   const auto rows_of_prompt = static_cast<int32_t>(call.request.draft ? call.request.draft->proposal.tokens.size()

@@ -147,6 +147,7 @@ absl::Status Dispatcher::StartBranches(Call& call) {
     request.open.reset();
     request.expected_generation.reset();
     request.generation_of_prompt.reset();
+    request.came = absl::InfiniteFuture();
     request.sampling.seed = HashBits(call.request.sampling.seed, kAnswer, i);
     request.session = call.request.branches[i].session;
     SessionRequest opening = session.request;

@@ -38,14 +38,13 @@ void FairQueue::ForEachTenant(absl::FunctionRef<void(TenantId)> see) const {
   for (const auto& [turn, tenant] : turns_) see(tenant->id);
 }
 
-// The tenant, placed; if it is not known, it comes now.
-FairQueue::Tenants::iterator FairQueue::Find(TenantId id) {
-  if (const auto found = tenants_.find(id); found != tenants_.end()) return found->second;
+// Placed where the time is, among those without entries.
+FairQueue::Tenants::iterator FairQueue::Come(TenantId id) {
   if (spare_.empty()) spare_.emplace_back();
   const Tenants::iterator tenant = spare_.begin();
   known_.splice(known_.end(), spare_, tenant);
   tenant->id = id;
-  tenant->turn = {.time = now_, .waited = false, .number = turns_given_++};
+  tenant->turn = {.time = now_, .served = false, .number = turns_given_++};
   tenant->left_over = 0;
   tenants_.emplace(id, tenant);
   rests_.emplace(tenant->turn, tenant);
@@ -56,7 +55,8 @@ void FairQueue::Push(const Entry& entry) {
   EBB_CHECK(entry.cost >= 1);
   EBB_CHECK(entry.priority >= 0);
   EBB_CHECK(entry.priority <= kPriorityMax);
-  const Tenants::iterator tenant = Find(entry.tenant);
+  const auto known = tenants_.find(entry.tenant);
+  const Tenants::iterator tenant = known == tenants_.end() ? Come(entry.tenant) : known->second;
   if (tenant->entries.empty()) {
     rests_.erase(rests_.find(tenant->turn));
     turns_.emplace(tenant->turn, tenant);
@@ -78,9 +78,17 @@ void FairQueue::Remove(ReusingMap<uint64_t, Position>::iterator position) {
   const Tenants::iterator tenant = position->second.tenant;
   tenant->entries.erase(tenant->entries.find(position->second.place));
   places_.erase(position);
-  if (!tenant->entries.empty()) return;
-  turns_.erase(turns_.find(tenant->turn));
-  rests_.emplace(tenant->turn, tenant);
+  if (tenant->entries.empty()) {
+    turns_.erase(turns_.find(tenant->turn));
+    rests_.emplace(tenant->turn, tenant);
+  }
+  // Whose place is reached would be placed there, too, if it came; and where nobody waits, nobody is owed anything.
+  while (!rests_.empty() && (turns_.empty() || rests_.begin()->first.time <= now_)) {
+    const Tenants::iterator gone = rests_.begin()->second;
+    rests_.erase(rests_.begin());
+    tenants_.erase(tenants_.find(gone->id));
+    spare_.splice(spare_.begin(), known_, gone);
+  }
 }
 
 std::optional<FairQueue::Entry> FairQueue::Take(int32_t cost_max) {
@@ -90,18 +98,11 @@ std::optional<FairQueue::Entry> FairQueue::Take(int32_t cost_max) {
   if (entry.cost > cost_max) return std::nullopt;
   now_ = tenant->turn.time;
   turns_.erase(turns_.begin());
-  const int64_t moved = std::max(entry.cost, entry.charge) * kUnits + tenant->left_over;
+  const int64_t moved = std::max(entry.cost, entry.charge_min) * kUnits + tenant->left_over;
   tenant->left_over = moved % weight(tenant->id);
-  tenant->turn = {.time = now_ + moved / weight(tenant->id), .waited = true, .number = turns_given_++};
+  tenant->turn = {.time = now_ + moved / weight(tenant->id), .served = true, .number = turns_given_++};
   turns_.emplace(tenant->turn, tenant);
   Remove(places_.find(entry.id));
-  // Whose place is reached would be placed there, too, if it came.
-  while (!rests_.empty() && rests_.begin()->first.time <= now_) {
-    const Tenants::iterator gone = rests_.begin()->second;
-    rests_.erase(rests_.begin());
-    tenants_.erase(tenants_.find(gone->id));
-    spare_.splice(spare_.begin(), known_, gone);
-  }
   return entry;
 }
 

@@ -2,17 +2,17 @@
 // age.
 //
 // What a tenant takes moves its place in a virtual time forward by charge / weight, and whose place is first has the
-// turn. The time is the place of who was last served. A tenant that comes is placed there, before all who wait, so that
-// who asks little does not wait for who asks much; it gains no share by that, as its place is never before where its
-// last turn had moved it. Inside a tenant the smaller age goes first, and each level of priority is worth
-// `priority_places` of age: priority helps, yet nobody is overtaken for ever.
+// turn. The time is the place of who was last served. A tenant that comes is placed there, before all who were served
+// before, so that who asks little does not wait for who asks much; it gains no share by that, as its place is never
+// before where its last turn had moved it, for as long as anybody waits. Inside a tenant the smaller age goes first,
+// and each level of priority is worth `priority_places` of age: priority helps, yet nobody is overtaken for ever.
 //
 // Bounds, c = largest charge, w = weight, S = charges since both tenants joined, while both have entries:
 //   fair      |S_i / w_i - S_j / w_j| <= c / w_i + c / w_j
 //   patient   an entry is overtaken by at most priority_places * (priorities above its own) entries pushed after it,
 //             and of each other tenant j at most c * w_j / w_i + c goes before one of tenant i, counted from the last
 //             turn of i or from when it came
-// Each may be exceeded by one, since places are whole numbers.
+// Each may be exceeded by less than one, since places are whole numbers.
 //
 // Pure and single-threaded. Push, Erase, Take: O(log n).
 
@@ -41,10 +41,10 @@ class FairQueue {
   struct Entry {
     uint64_t id = 0;  // unique in the queue
     TenantId tenant = 0;
-    int32_t priority = 0;  // 0 .. kPriorityMax, larger first
-    int64_t age = 0;       // a number that the caller counts up; smaller is older. Ties: the smaller id first
-    int32_t cost = 1;      // tokens, >= 1
-    int32_t charge = 0;    // what counts of it for its share, if more than the cost
+    int32_t priority = 0;    // 0 .. kPriorityMax, larger first
+    int64_t age = 0;         // a number that the caller counts up; smaller is older. Ties: the smaller id first
+    int32_t cost = 1;        // tokens, >= 1
+    int32_t charge_min = 0;  // charged is the cost, or this if it is more
   };
 
   // What one level of priority is worth in ages, >= 0.
@@ -58,7 +58,7 @@ class FairQueue {
   bool Erase(uint64_t id);
 
   // Takes the entry whose turn it is, provided that it costs at most `cost_max`. Nothing if the queue is empty or that
-  // entry costs more: it keeps its turn, and nobody behind it slips through.
+  // entry costs more: it keeps its turn, and nobody behind it slips through, but for tenants that come.
   std::optional<Entry> Take(int32_t cost_max);
 
   bool Contains(uint64_t id) const { return places_.contains(id); }
@@ -77,7 +77,7 @@ class FairQueue {
   };
   struct Turn {           // between tenants
     int64_t time = 0;     // virtual
-    bool waited = false;  // who comes goes before those who had a turn at that time already
+    bool served = false;  // who comes goes before those that a turn has moved there
     uint64_t number = 0;  // then in the order in which the turns were given
     friend auto operator<=>(const Turn&, const Turn&) = default;
   };
@@ -94,7 +94,7 @@ class FairQueue {
     Place place = {};
   };
 
-  Tenants::iterator Find(TenantId id);
+  Tenants::iterator Come(TenantId id);
   void Remove(ReusingMap<uint64_t, Position>::iterator position);
 
   const int32_t priority_places_;
@@ -105,7 +105,7 @@ class FairQueue {
   Tenants spare_;  // for those that come
   ReusingMap<TenantId, Tenants::iterator> tenants_;
   ReusingMap<Turn, Tenants::iterator> turns_;  // of those that have entries
-  ReusingMap<Turn, Tenants::iterator> rests_;  // of those that have none, and whose place is still ahead
+  ReusingMap<Turn, Tenants::iterator> rests_;  // of those that have none, and whose place may still be ahead
   ReusingMap<uint64_t, Position> places_;      // by entry id
 };
 

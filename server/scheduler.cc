@@ -220,7 +220,7 @@ void Scheduler::Enqueue(RequestId id, const Request& request) {
                   .priority = request.priority,
                   .age = request.arrival,
                   .cost = request.next_block(),
-                  .charge = limits_.step_tokens_max / limits_.step_rows_max});
+                  .charge_min = limits_.step_tokens_max / limits_.step_rows_max});
   } else {
     decodes_.Push({.id = id, .tenant = tenant, .priority = request.priority, .age = turns_++, .cost = 1});
   }

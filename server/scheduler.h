@@ -27,7 +27,7 @@
 //                 fair queueing over tenants, then priority, then age (for a block that of its request, for a decode
 //                 the time since its last token): fair_queue.h states the bounds. A block is charged as its tokens, or
 //                 as a row's part of a step's tokens if that is more. Who comes, or comes back after others had their
-//                 share of what it had, goes before the others of its tier
+//                 share of what it had, goes before those of its tier that were served before
 //
 // Nothing starves. Where all tenants are of one tier, let R = min(step_rows_max - step_rows_max / 4, step_tokens_max),
 // W = the sum over all other tenants of their weight over the own one, rounded up, and one more of each, and n = the
