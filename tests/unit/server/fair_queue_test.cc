@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <string>
@@ -171,6 +172,65 @@ TEST(FairQueueProperty, SharesStayWithinTheStatedLag) {
       }
     }
   }
+}
+
+// The bound on what each other tenant takes before a tenant's next turn, or its first one since it came: in random
+// traffic in which tenants come, run dry, have entries erased and get other weights.
+TEST(FairQueueProperty, EachNeighbourTakesNoMoreThanItIsDue) {
+  int dry = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    HashRandom random(seed);
+    constexpr TenantId kTenants = 4;
+    const int32_t charge_max = random.Uniform(1, 100);
+    const int32_t weight_max = seed % 2 == 0 ? 9 : kWeightMax;
+    FairQueue queue(0);
+    std::array<int32_t, kTenants> lightest = {}, heaviest = {};
+    std::array<std::array<int64_t, kTenants>, kTenants> taken = {};  // by the second, while the first waits
+    std::array<std::vector<uint64_t>, kTenants> waiting = {};
+    const auto weigh = [&](TenantId tenant) {
+      const int32_t weight = random.Uniform(1, weight_max);
+      queue.SetWeight(tenant, weight);
+      lightest[tenant] = lightest[tenant] == 0 ? weight : std::min(lightest[tenant], weight);
+      heaviest[tenant] = std::max(heaviest[tenant], weight);
+    };
+    for (TenantId tenant = 0; tenant < kTenants; ++tenant) weigh(tenant);
+    int turns = 0;
+    for (uint64_t id = 0; id < 3000; ++id) {
+      const auto tenant = static_cast<TenantId>(random.Uniform(0, kTenants - 1));
+      const int dice = random.Uniform(0, 99);
+      if (dice < 45) {
+        if (waiting[tenant].empty()) taken[tenant] = {};
+        waiting[tenant].push_back(id);
+        queue.Push({.id = id,
+                    .tenant = tenant,
+                    .age = static_cast<int64_t>(id),
+                    .cost = random.Uniform(1, charge_max),
+                    .charge_min = random.Uniform(0, charge_max)});
+      } else if (dice < 48 && !waiting[tenant].empty()) {
+        EXPECT_TRUE(queue.Erase(waiting[tenant].front()));
+        waiting[tenant].erase(waiting[tenant].begin());
+      } else if (dice < 50) {
+        weigh(tenant);
+      } else if (const auto entry =
+                     queue.Take(random.Uniform(0, 3) == 0 ? random.Uniform(1, charge_max) : charge_max)) {
+        ++turns;
+        dry += queue.empty() ? 1 : 0;
+        const TenantId who = entry->tenant;
+        ASSERT_EQ(waiting[who].front(), entry->id);
+        waiting[who].erase(waiting[who].begin());
+        taken[who] = {};
+        for (TenantId other = 0; other < kTenants; ++other) {
+          if (other == who || waiting[other].empty()) continue;
+          taken[other][who] += std::max(entry->cost, entry->charge_min);
+          const double due = static_cast<double>(charge_max) * heaviest[who] / lightest[other] + charge_max;
+          ASSERT_LE(static_cast<double>(taken[other][who]), due + 1) << who << " before " << other;
+        }
+      }
+    }
+    EXPECT_GT(turns, 500);
+  }
+  EXPECT_GT(dry, 1000) << "it hardly ever ran empty";
 }
 
 // The other bound: at most priority_places * (levels above its own) entries that were pushed later go first.
