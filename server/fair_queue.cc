@@ -38,7 +38,7 @@ void FairQueue::ForEachTenant(absl::FunctionRef<void(TenantId)> see) const {
   for (const auto& [turn, tenant] : turns_) see(tenant->id);
 }
 
-// Placed where the time is, among those without entries.
+// Placed where the time is; in neither order of turns yet.
 FairQueue::Tenants::iterator FairQueue::Come(TenantId id) {
   if (spare_.empty()) spare_.emplace_back();
   const Tenants::iterator tenant = spare_.begin();
@@ -47,7 +47,6 @@ FairQueue::Tenants::iterator FairQueue::Come(TenantId id) {
   tenant->turn = {.time = now_, .served = false, .number = turns_given_++};
   tenant->left_over = 0;
   tenants_.emplace(id, tenant);
-  rests_.emplace(tenant->turn, tenant);
   return tenant;
 }
 
@@ -56,9 +55,10 @@ void FairQueue::Push(const Entry& entry) {
   EBB_CHECK(entry.priority >= 0);
   EBB_CHECK(entry.priority <= kPriorityMax);
   const auto known = tenants_.find(entry.tenant);
-  const Tenants::iterator tenant = known == tenants_.end() ? Come(entry.tenant) : known->second;
+  const bool comes = known == tenants_.end();
+  const Tenants::iterator tenant = comes ? Come(entry.tenant) : known->second;
   if (tenant->entries.empty()) {
-    rests_.erase(rests_.find(tenant->turn));
+    if (!comes) rests_.erase(rests_.find(tenant->turn));
     turns_.emplace(tenant->turn, tenant);
   }
   const Place place{.rank = entry.age - int64_t{priority_places_} * entry.priority, .id = entry.id};
