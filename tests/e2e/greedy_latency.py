@@ -29,12 +29,17 @@ class Tenant(attacks.Client):
         return self.Generate(inference.GenerateRequest(prompt=attacks.TEXT, policy=attacks.SMALL, block_size=8, stopping=stopping), metadata=self.metadata)
 
     def first_token(self):
-        """Seconds until it comes, of an answer of one token."""
+        """Seconds until it comes, of an answer of one token; and the server's account of them: in the queue, for the prompt, for the token."""
         begin = time.monotonic()
+        came = None
         for message in self.answer(sampling.Stopping(max_tokens=1, ignore_eos=True)):
             if message.HasField("decode"):
-                return time.monotonic() - begin
-        raise AssertionError("an answer without a token")
+                came = came or time.monotonic() - begin
+            if message.decode.HasField("timings"):
+                told = message.decode.timings
+                queue, prefill, token = (took.ToTimedelta().total_seconds() for took in (told.queue, told.prefill, told.time_to_first_token))
+                return came, queue, prefill, token - queue - prefill
+        raise AssertionError("an answer without an end")
 
     def steps(self):
         return self.GetStatus(admin.GetStatusRequest(), metadata=self.metadata).work.steps
@@ -47,7 +52,8 @@ def read(stream):
 
 
 def waits(tenant, count):
-    return sorted(tenant.first_token() for _ in range(count))
+    """Of each part of first tokens, sorted."""
+    return [sorted(part) for part in zip(*(tenant.first_token() for _ in range(count)))]
 
 
 def measure(model, count, rows, endless):
@@ -67,10 +73,11 @@ def measure(model, count, rows, endless):
         beside = waits(meek, count)
         step = (time.monotonic() - begin) / (greedy.steps() - steps)
         print(f"{rows} rows a step, {endless} endless streams of another tenant, {count} first tokens each; a loaded step takes {1e3 * step:.1f} ms\n\n"
-              "| first token | p50, ms | p99, ms | p99, loaded steps |\n|---|---|---|---|")
+              "| first token | p50, ms | p99, ms | p99, loaded steps | p50 of the queue | of the prompt | of the token |\n|---|---|---|---|---|---|---|")
         for name, told in (("alone", alone), ("beside", beside)):
-            p50, p99 = told[len(told) // 2], told[len(told) * 99 // 100]
-            print(f"| {name} | {1e3 * p50:.1f} | {1e3 * p99:.1f} | {p99 / step:.2f} |")
+            p50, *parts = (part[len(part) // 2] for part in told)
+            p99 = told[0][len(told[0]) * 99 // 100]
+            print(f"| {name} | {1e3 * p50:.1f} | {1e3 * p99:.1f} | {p99 / step:.2f} |" + "".join(f" {1e3 * part:.1f} |" for part in parts))
         for stream in streams:
             stream.cancel()
         for reader in readers:
