@@ -54,10 +54,13 @@ std::vector<double> TestServer::Metrics(std::span<const std::string> series) con
 double TestServer::Metric(const std::string& series) const { return Metrics({&series, 1}).front(); }
 
 grpc::Status Answered(const std::function<grpc::Status()>& call) {
-  grpc::Status status;
-  do {
-    status = call();
-  } while (client::WhatCameOf(status).error_code() != status.error_code());
+  constexpr int kTries = 100;
+  const auto is_answered = [](const grpc::Status& status) {
+    return client::WhatCameOf(status).error_code() != grpc::StatusCode::UNAVAILABLE ||
+           !client::ReadDetails(status).reason.empty();
+  };
+  grpc::Status status = call();
+  for (int i = 1; i < kTries && !is_answered(status); ++i) status = call();
   return status;
 }
 
