@@ -1,8 +1,9 @@
 // A call that works on a session, as plain structs: what it asks (CallRequest), and where its results go (CallOutput).
 //
 // One call at a time writes to a session. What the log holds, exactly:
-//   - a token is in the log when the model has run it; a prompt's tokens come in blocks, a generated token comes when
-//     it is drawn, run and only then sent: what a client has seen is in the log, whatever ends its call
+//   - a token is in the log when the model has run it; a prompt's tokens come in blocks. A generated token is drawn,
+//     sent and run in one step, between which nobody else sees the session: what a client has seen is in the log,
+//     whatever ends its call
 //   - the session keeps the logits of the log's last token, so the next call draws at once, and two calls of ten tokens
 //     draw the same twenty as one call
 //   - an end token, and the tokens that spelled a stop text, are in the log
@@ -117,13 +118,13 @@ struct BlockDone {
   absl::Duration elapsed = {};  // since the call's first step
 };
 
-// Tokens of the answer, all in the log.
+// Tokens of the answer: in the log, but for one that the step under way runs.
 struct TokensDone {
   std::span<const int32_t> tokens = {};
   std::string text = {};         // may lag behind
   const Drawn* drawn = nullptr;  // of the one token, if log-probabilities were asked for
-  int32_t evicted = 0;
-  int32_t cache_length = 0;
+  int32_t evicted = 0;           // since the tokens before
+  int32_t cache_length = 0;      // now
 };
 
 // A draft has run.
@@ -165,6 +166,7 @@ struct CallEnd {
   absl::Status status = {};
   FinishReason finish = FinishReason::kNone;  // kNone unless the call decodes
   std::string text = {};                      // what was still held back
+  int32_t evicted = 0;                        // since the last tokens
   CallUsage usage = {};
   CallTimings timings = {};
   uint64_t generation = 0;

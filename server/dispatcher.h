@@ -2,7 +2,7 @@
 //
 // Owns the engine, the scheduler, the sessions and the calls on them; one thread calls (server/worker.h), and nothing
 // here locks, waits or knows gRPC. A call's life: Start admits it or ends it; every row of RunStep runs one block of
-// its prompt, or one token that is drawn, run and sent; its End comes once, whatever ends it, and after that the
+// its prompt, or one token that is drawn, sent and run; its End comes once, whatever ends it, and after that the
 // session is free for the next call.
 
 #ifndef EBB_SERVER_DISPATCHER_H_
@@ -245,6 +245,7 @@ class Dispatcher {
     int32_t sent = 0;       // tokens
     int32_t generated = 0;  // of these, not sent again
     int64_t evicted = 0;
+    int32_t untold_evicted = 0;  // of these, those that left since the last tokens were sent
     bool raised = false;  // the session's generation, by this call
     FinishReason finish = FinishReason::kNone;
     FinishReason finish_by_count = FinishReason::kMaxTokens;  // when nothing else ended the answer
@@ -282,11 +283,13 @@ class Dispatcher {
   void DraftByModel();
   static void PutDraft(Call& call, std::span<const int32_t> draft, BatchRow& row);
   void CommitBlock(Call& call, const BatchRow& row);
+  static void Raise(Call& call);
+  void SayToken(Call& call, const BatchRow& row);
   void CommitToken(Call& call, const BatchRow& row);
   void CommitRow(Call& call, const BatchRow& row);
   void CommitCache(OpenSession& session, const BatchRow& row, EvictionCause cause);
   void Resend(Call& call);
-  void Send(Call& call, std::span<const int32_t> tokens, int32_t evicted);
+  void Send(Call& call, std::span<const int32_t> tokens);
   TokensDone Take(Call& call, std::span<const int32_t> tokens);
   void Score(Call& call, const BatchRow& row);
   bool IsOver(const Call& call) const;
@@ -382,7 +385,7 @@ class Dispatcher {
   void Record(OpenSession& session, JournalRecord::What what);
   void RecordAnswer(OpenSession& session, JournalRecord::What what);
   void AnswerFrom(const OpenSession& session);
-  void BeginAnswer(Call& call);
+  void BeginAnswer(Call& call, int64_t length);
   void BeginRenewal();
   void WorkOnRenewal();
   void FinishRenewal(const OpenSession& session);

@@ -88,7 +88,7 @@ void Dispatcher::Start(CallId id, CallRequest request, CallOutput& output) {
   call.prepaid = rows_of_prompt;  // at once, so that the next call sees it
   session.account->TakeTokens(call.prepaid, clock_.Now());
   session.account->Count(Quota::kCalls, 1);
-  BeginAnswer(call);
+  BeginAnswer(call, std::ssize(session.cache->log()) + std::ssize(call.request.prompt));
   calls_.emplace(id, std::move(call));
   Deliver(arrival);
 }
@@ -232,7 +232,9 @@ void Dispatcher::RunStep() {
     (is_block ? prompt_tokens : decode_tokens) += tokens;
     decode_rows += is_block ? 0 : 1;
     Charge(call, tokens, is_block ? StepPhase::kPrefill : StepPhase::kDecode, start);
+    if (!is_block && !batch_[i].draft) SayToken(call, batch_[i]);
   }
+  Commit();  // what was said is written while the step runs
   if (scheduler_.load().requests_waiting > 0) {
     shadows_.StayOut();
   } else {
@@ -344,11 +346,10 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
   OpenSession& session = *call.session;
   if (!row.fault.ok()) {
     session.account->TakeTokens(-static_cast<int64_t>(row.tokens.size()), clock_.Now());  // which did not run
-    call.failure = row.fault;
+    if (call.finish == FinishReason::kNone) call.failure = row.fault;
     return;
   }
-  if (!call.raised) ++session.generation;
-  call.raised = true;
+  Raise(call);
   if (row.draft) return call.request.draft ? CommitDraft(call, row) : CommitOwnDraft(call, row);
   call.evicted += row.evicted;
   const bool is_block = call.prompt_done < static_cast<int32_t>(call.request.prompt.size());
@@ -358,12 +359,12 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
                               : EvictionCause::kDecode);
   TakeLogits(session, row);
   if (call.request.edit) return CommitEdit(call, row);
-  if (is_block) {
-    Record(session, JournalRecord::Block{{row.tokens.begin(), row.tokens.end()}, row.prompt_ends});
-  } else {
-    Record(session, JournalRecord::Token{row.tokens.front()});
-  }
   is_block ? CommitBlock(call, row) : CommitToken(call, row);
+}
+
+// All that the call does to the session is its next generation.
+void Dispatcher::Raise(Call& call) {
+  if (!std::exchange(call.raised, true)) ++call.session->generation;
 }
 
 // What a step did to the session's cache.
@@ -386,6 +387,7 @@ void Dispatcher::CommitCache(OpenSession& session, const BatchRow& row, Eviction
 void Dispatcher::CommitBlock(Call& call, const BatchRow& row) {
   OpenSession& session = *call.session;
   const auto tokens = static_cast<int32_t>(row.tokens.size());
+  Record(session, JournalRecord::Block{{row.tokens.begin(), row.tokens.end()}, row.prompt_ends});
   if (call.request.score_at) Score(call, row);
   call.prompt_done += tokens;
   session.prompt_tokens += tokens;
@@ -420,30 +422,39 @@ void Dispatcher::Score(Call& call, const BatchRow& row) {
   call.output->OnScores(scores);
 }
 
+// The token is the answer's next whatever the step makes of it, so the client has it before the step: a fault that keeps
+// the row from running takes the session with it, or the journal has it run again.
+void Dispatcher::SayToken(Call& call, const BatchRow& row) {
+  OpenSession& session = *call.session;
+  Raise(call);
+  Record(session, JournalRecord::Token{row.tokens.front()});
+  const auto length = static_cast<int64_t>(session.cache->log().size()) + 1;
+  if (length == call.next) BeginAnswer(call, length);  // what was lost is there again
+  if (length <= call.next) return;                     // and the client has it
+  ++call.generated;
+  Send(call, row.tokens);
+}
+
 void Dispatcher::CommitToken(Call& call, const BatchRow& row) {
   OpenSession& session = *call.session;
+  call.untold_evicted += row.evicted;
   ++session.completion_tokens;
   ++totals_.completion_tokens;
   session.tenant_metrics->completion_tokens.Add();
-  const auto length = static_cast<int64_t>(session.cache->log().size());
-  if (length == call.next) BeginAnswer(call);  // what was lost is there again
-  if (length <= call.next) return;             // and the client has it
-  ++call.generated;
-  Send(call, row.tokens, row.evicted);
 }
 
 void Dispatcher::Resend(Call& call) {
   const std::span<const int32_t> log = call.session->cache->log();
   const int64_t left = call.request.stopping.max_tokens - call.sent;
   const int64_t tokens = std::min({kResendTokens, left, static_cast<int64_t>(log.size()) - call.next});
-  Send(call, log.subspan(static_cast<size_t>(call.next), static_cast<size_t>(tokens)), 0);
+  Send(call, log.subspan(static_cast<size_t>(call.next), static_cast<size_t>(tokens)));
 }
 
 // Tokens sent again go the way of new ones: where the answer would have ended, it ends.
-void Dispatcher::Send(Call& call, std::span<const int32_t> tokens, int32_t evicted) {
+void Dispatcher::Send(Call& call, std::span<const int32_t> tokens) {
   TokensDone done = Take(call, tokens);
   done.drawn = call.request.stopping.logprobs ? &call.drawn : nullptr;
-  done.evicted = evicted;
+  done.evicted = std::exchange(call.untold_evicted, 0);
   done.cache_length = call.session->cache->cache_length();
   Report(call, call.output->OnTokens(done));
 }
@@ -515,7 +526,10 @@ void Dispatcher::EndCall(CallId id, EndCause cause) {
       sessions_.Publish(session);
     }
   }
-  if (!end.status.ok() && !end.text.empty() && !discard) call.output->OnTokens({.text = end.text});
+  const bool has_more = !end.text.empty() || end.evicted > 0;
+  if (!end.status.ok() && has_more && !discard) {
+    call.output->OnTokens({.text = end.text, .evicted = end.evicted, .cache_length = end.usage.cache_length});
+  }
   call.output->End(end, discard);
 }
 
@@ -545,7 +559,8 @@ absl::Status Dispatcher::EndStatus(const Call& call, EndCause cause) const {
 
 CallEnd Dispatcher::Summary(Call& call) const {
   const Session& cache = *call.session->cache;
-  CallEnd end = {.usage = {.prompt_tokens = call.request.edit ? 0 : call.prompt_done,
+  CallEnd end = {.evicted = call.untold_evicted,
+                 .usage = {.prompt_tokens = call.request.edit ? 0 : call.prompt_done,
                            .completion_tokens = call.generated,
                            .evicted = call.evicted,
                            .cache_length = cache.cache_length(),

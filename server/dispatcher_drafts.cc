@@ -120,7 +120,7 @@ void Dispatcher::CommitOwnDraft(Call& call, const BatchRow& row) {
   call.evicted += steps.evicted;
   call.generated += kept;
   CountDraft(call, drafted, kept - 1);
-  done.back().evicted = steps.evicted;
+  done.back().evicted = steps.evicted + std::exchange(call.untold_evicted, 0);
   for (size_t i = 0; i < done.size(); ++i) {
     done[i].drawn = explained ? &drawn[i] : nullptr;
     done[i].cache_length = session.cache->cache_length();

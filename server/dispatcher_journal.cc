@@ -101,13 +101,11 @@ void Dispatcher::RecordAnswer(OpenSession& session, JournalRecord::What what) {
   Record(session, std::move(what));
 }
 
-// How the call's tokens are drawn, once all that was lost of the answer before it is there again: where it is cut off
-// and its last tokens are lost, they can be drawn anew.
-void Dispatcher::BeginAnswer(Call& call) {
+// How the call's tokens are drawn, once all that was lost of the answer before it is there again, in the `length` tokens
+// that the log has with what is being run: where it is cut off and its last tokens are lost, they can be drawn anew.
+void Dispatcher::BeginAnswer(Call& call, int64_t length) {
   OpenSession& session = *call.session;
-  const bool has_lost =
-      static_cast<int64_t>(session.cache->log().size() + call.request.prompt.size()) - call.prompt_done < call.next;
-  if (!session.journaled || has_lost) return;
+  if (!session.journaled || length < call.next) return;
   session.answer.reset();
   if (!call.request.decodes || call.request.draft) return;
   session.answer = AnswerPlan{.sampling = call.request.sampling, .until = call.next + call.request.stopping.max_tokens};

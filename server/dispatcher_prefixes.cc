@@ -35,8 +35,7 @@ int32_t Dispatcher::BeginPrompt(Call& call, int32_t tokens) {
 // Whoever runs the session again runs these blocks.
 void Dispatcher::RecordReused(Call& call) {
   OpenSession& session = *call.session;
-  if (!call.raised) ++session.generation;
-  call.raised = true;
+  Raise(call);
   std::span<const int32_t> left = std::span<const int32_t>(call.request.prompt).first(call.reused);
   while (!left.empty()) {
     const auto block = left.first(std::min<size_t>(left.size(), call.request.block_size));

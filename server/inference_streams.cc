@@ -33,6 +33,7 @@ v1::DecodeResponse TokensProto(const TokensDone& done, const Tokenizer& tokenize
 v1::DecodeResponse EndProto(const CallEnd& end) {
   v1::DecodeResponse proto;
   proto.set_text(end.text);
+  proto.set_evicted_tokens(static_cast<uint32_t>(end.evicted));
   proto.set_cache_length(static_cast<uint32_t>(end.usage.cache_length));
   proto.set_finish_reason(FinishProto(end.finish));
   *proto.mutable_usage() = UsageProto(end.usage);

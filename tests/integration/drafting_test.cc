@@ -35,6 +35,10 @@ class SpeculationTest : public testing::Test {
     request.mutable_speculation()->set_ngram(speculates);
     told.answer = client_.Generate(request);
     EXPECT_TRUE(told.answer.status.ok()) << client::Describe(told.answer.status);
+    uint64_t left = 0;
+    for (const v1::PrefillResponse& block : told.answer.blocks) left += block.evicted_tokens();
+    for (const v1::DecodeResponse& message : told.answer.messages) left += message.evicted_tokens();
+    EXPECT_EQ(left, told.usage().evicted_tokens()) << "the messages tell of all that left";
     told.session = client_.Get(name);
     // What a session yields after this shows what it is.
     const Answer after = client_.Decode(DecodeTokens(name, 5));

@@ -379,5 +379,16 @@ TEST_F(UnjournaledGpuFaultTest, ASessionWithoutAJournalIsGoneAndItsNameIsFree) {
   EXPECT_EQ(again.tokens().size(), 20U);
 }
 
+// Its last token is told, and then the step fails that would have put it in the cache.
+TEST_F(UnjournaledGpuFaultTest, AnAnswerThatIsWholeEndsWell) {
+  ASSERT_THAT(Create(OpenRequest("a")), IsOk());
+  RecordedCall call(&FailAfterSome);
+  Start(AnswerRequest("a", kPrompt, kTold), call);
+  EXPECT_THAT(call.Wait().status, IsOk());
+  EXPECT_EQ(call.tokens().size(), kTold);
+  EXPECT_EQ(metrics_.worker().gpu_sessions_lost.value(), 1);
+  EXPECT_EQ(GetRefusal(Get("a").status()).reason, "UNKNOWN_SESSION");
+}
+
 }  // namespace
 }  // namespace ebb

@@ -76,6 +76,19 @@ TEST_F(DispatcherTest, ACallIsItsBlocksThenItsTokensThenOneEnd) {
   EXPECT_EQ(steps(), 3 + 5);
 }
 
+TEST_F(DispatcherTest, ATokenIsSentWhenItIsDrawnAndNotWhenItsStepIsOver) {
+  Open("a");
+  std::vector<int64_t> in_log;
+  RecordedCall& call = NewCall([&](const RecordedCall& so_far) {
+    if (!so_far.tokens().empty()) in_log.push_back(log_length("a"));
+    return Reader::kReady;
+  });
+  dispatcher_.Start(kA, AnswerRequest("a", 40, 4), call);
+  RunToEnd();
+  EXPECT_THAT(call.end().status, IsOk());
+  EXPECT_THAT(in_log, ElementsAre(40, 41, 42, 43));
+}
+
 // A cancelled call frees its work within one step: the four places where a cancel may find it.
 
 TEST_F(DispatcherTest, ACancelBetweenTwoStepsRunsNoFurtherStep) {
