@@ -7,6 +7,7 @@
 //   - the session keeps the logits of the log's last token, so the next call draws at once, and two calls of ten tokens
 //     draw the same twenty as one call
 //   - an end token, and the tokens that spelled a stop text, are in the log
+//   - the last token of an answer whose session is thrown away with it is sent and not run
 
 #ifndef EBB_SERVER_CALL_H_
 #define EBB_SERVER_CALL_H_

@@ -246,7 +246,7 @@ class Dispatcher {
     int32_t generated = 0;  // of these, not sent again
     int64_t evicted = 0;
     int32_t untold_evicted = 0;  // of these, those that left since the last tokens were sent
-    bool raised = false;  // the session's generation, by this call
+    bool raised = false;         // the session's generation, by this call
     FinishReason finish = FinishReason::kNone;
     FinishReason finish_by_count = FinishReason::kMaxTokens;  // when nothing else ended the answer
     absl::Status failure = {};                                // ends the call
@@ -269,9 +269,17 @@ class Dispatcher {
     absl::Duration blocked = {};                        // before that
   };
 
+  // Tokens that a step runs, without shadows'.
+  struct RowTokens {
+    int32_t prompt = 0;
+    int32_t decode = 0;   // with their drafts
+    int32_t answers = 0;  // rows
+  };
+
   // dispatcher_calls.cc
   absl::Status CheckStart(const Call& call, const OpenSession& session) const;
   absl::Status PlanCall(Call& call);
+  RowTokens BeginRows(absl::Time now);
   static void Charge(Call& call, int32_t tokens, StepPhase phase, absl::Time now);
   bool IsMeasured(const OpenSession& session) const;
   bool PrepareBlock(Call& call, int32_t tokens, BatchRow& row);
@@ -285,7 +293,6 @@ class Dispatcher {
   void CommitBlock(Call& call, const BatchRow& row);
   static void Raise(Call& call);
   void SayToken(Call& call, const BatchRow& row);
-  void CommitToken(Call& call, const BatchRow& row);
   void CommitRow(Call& call, const BatchRow& row);
   void CommitCache(OpenSession& session, const BatchRow& row, EvictionCause cause);
   void Resend(Call& call);

@@ -197,9 +197,6 @@ void Dispatcher::RunStep() {
   batch_sessions_.clear();
   wishes_.clear();
   wishing_rows_.clear();
-  int32_t prompt_tokens = 0;
-  int32_t decode_tokens = 0;
-  int32_t decode_rows = 0;
   spare_tokens_ = engine_.step_tokens_max();
   for (const ebb::RunStep::Row& planned : step.rows) spare_tokens_ -= planned.tokens;
   for (const ebb::RunStep::Row& planned : step.rows) {
@@ -224,16 +221,7 @@ void Dispatcher::RunStep() {
   }
   DraftByModel();
   OwnPagesOfRows();
-  for (size_t i = 0; i < batch_.size(); ++i) {
-    Call& call = *batch_calls_[i];
-    const bool is_prompt = call.prompt_done < static_cast<int32_t>(call.request.prompt.size());
-    const bool is_block = is_prompt || (batch_[i].draft && call.request.draft);
-    const auto tokens = static_cast<int32_t>(batch_[i].tokens.size());
-    (is_block ? prompt_tokens : decode_tokens) += tokens;
-    decode_rows += is_block ? 0 : 1;
-    Charge(call, tokens, is_block ? StepPhase::kPrefill : StepPhase::kDecode, start);
-    if (!is_block && !batch_[i].draft) SayToken(call, batch_[i]);
-  }
+  const RowTokens ran = BeginRows(start);
   Commit();  // what was said is written while the step runs
   if (scheduler_.load().requests_waiting > 0) {
     shadows_.StayOut();
@@ -246,8 +234,8 @@ void Dispatcher::RunStep() {
   shadows_.Compare(batch_);
   for (size_t i = 0; i < batch_calls_.size(); ++i) CommitRow(*batch_calls_[i], batch_[i]);
   LookForFault();
-  if (prompt_tokens == 0 && decode_tokens > 0) {  // with judging drafts and keeping what was right
-    draft_cost_.StepTook(decode_tokens, absl::ToDoubleSeconds(clock_.Now() - run));
+  if (ran.prompt == 0 && ran.decode > 0) {  // with judging drafts and keeping what was right
+    draft_cost_.StepTook(ran.decode, absl::ToDoubleSeconds(clock_.Now() - run));
   }
   const EngineMemory memory = engine_.memory();
   if (memory.pages_reserved != counted_.pages_reserved || memory.pages_copied != counted_.pages_copied ||
@@ -255,9 +243,9 @@ void Dispatcher::RunStep() {
     CountLoad();
   }
   BeginRenewal();
-  if (!batch_.empty()) CountStep(prompt_tokens, decode_tokens, end - start);
+  if (!batch_.empty()) CountStep(ran.prompt, ran.decode, end - start);
   // The scheduler plans a row of an answer as one token, whatever is drafted on it.
-  if (prompt_tokens + decode_rows > 0) pace_.Took(prompt_tokens + decode_rows, end - start);
+  if (ran.prompt + ran.answers > 0) pace_.Took(ran.prompt + ran.answers, end - start);
   const int32_t pace = pace_.tokens();
   metrics_.worker().step_tokens_paced.Set(std::min(pace, engine_.step_tokens_max()));
 
@@ -265,6 +253,31 @@ void Dispatcher::RunStep() {
   for (const ebb::RunStep::Row& row : step.rows) {
     if (IsOver(calls_.at(row.id))) ran_->finished.push_back(row.id);
   }
+}
+
+// Charges for the rows, and says what is drawn. The last token of an answer whose session goes with it need not run:
+// nobody asks what follows.
+Dispatcher::RowTokens Dispatcher::BeginRows(absl::Time now) {
+  RowTokens run;
+  size_t kept = 0;
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    Call& call = *batch_calls_[i];
+    const bool is_prompt = call.prompt_done < static_cast<int32_t>(call.request.prompt.size());
+    const bool is_block = is_prompt || (batch_[i].draft && call.request.draft);
+    const auto tokens = static_cast<int32_t>(batch_[i].tokens.size());
+    Charge(call, tokens, is_block ? StepPhase::kPrefill : StepPhase::kDecode, now);
+    if (!is_block && !batch_[i].draft) SayToken(call, batch_[i]);
+    if (call.session->throw_away && IsOver(call)) continue;
+    (is_block ? run.prompt : run.decode) += tokens;
+    run.answers += is_block ? 0 : 1;
+    if (kept < i) batch_[kept] = std::move(batch_[i]);
+    batch_calls_[kept] = &call;
+    batch_sessions_[kept++] = call.session;
+  }
+  batch_.resize(kept);
+  batch_calls_.resize(kept);
+  batch_sessions_.resize(kept);
+  return run;
 }
 
 // What runs is what a tenant pays for: blocks in advance, when their call was let in.
@@ -359,7 +372,8 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
                               : EvictionCause::kDecode);
   TakeLogits(session, row);
   if (call.request.edit) return CommitEdit(call, row);
-  is_block ? CommitBlock(call, row) : CommitToken(call, row);
+  if (is_block) return CommitBlock(call, row);
+  call.untold_evicted += row.evicted;
 }
 
 // All that the call does to the session is its next generation.
@@ -422,25 +436,20 @@ void Dispatcher::Score(Call& call, const BatchRow& row) {
   call.output->OnScores(scores);
 }
 
-// The token is the answer's next whatever the step makes of it, so the client has it before the step: a fault that keeps
-// the row from running takes the session with it, or the journal has it run again.
+// The token is the answer's next whatever the step makes of it, so the client has it before the step: a fault that
+// keeps the row from running takes the session with it, or the journal has it run again.
 void Dispatcher::SayToken(Call& call, const BatchRow& row) {
   OpenSession& session = *call.session;
   Raise(call);
   Record(session, JournalRecord::Token{row.tokens.front()});
+  ++session.completion_tokens;
+  ++totals_.completion_tokens;
+  session.tenant_metrics->completion_tokens.Add();
   const auto length = static_cast<int64_t>(session.cache->log().size()) + 1;
   if (length == call.next) BeginAnswer(call, length);  // what was lost is there again
   if (length <= call.next) return;                     // and the client has it
   ++call.generated;
   Send(call, row.tokens);
-}
-
-void Dispatcher::CommitToken(Call& call, const BatchRow& row) {
-  OpenSession& session = *call.session;
-  call.untold_evicted += row.evicted;
-  ++session.completion_tokens;
-  ++totals_.completion_tokens;
-  session.tenant_metrics->completion_tokens.Add();
 }
 
 void Dispatcher::Resend(Call& call) {
@@ -564,7 +573,7 @@ CallEnd Dispatcher::Summary(Call& call) const {
                            .completion_tokens = call.generated,
                            .evicted = call.evicted,
                            .cache_length = cache.cache_length(),
-                           .session_tokens = static_cast<int64_t>(cache.log().size()),
+                           .session_tokens = std::max(std::ssize(cache.log()), call.next),
                            .past_trained_context = cache.position_max() >= engine_.config().context,
                            .drafted_tokens = call.drafted,
                            .accepted_tokens = call.accepted,

@@ -101,8 +101,9 @@ void Dispatcher::RecordAnswer(OpenSession& session, JournalRecord::What what) {
   Record(session, std::move(what));
 }
 
-// How the call's tokens are drawn, once all that was lost of the answer before it is there again, in the `length` tokens
-// that the log has with what is being run: where it is cut off and its last tokens are lost, they can be drawn anew.
+// How the call's tokens are drawn, once all that was lost of the answer before it is there again, in the `length`
+// tokens that the log has with what is being run: where it is cut off and its last tokens are lost, they can be drawn
+// anew.
 void Dispatcher::BeginAnswer(Call& call, int64_t length) {
   OpenSession& session = *call.session;
   if (!session.journaled || length < call.next) return;

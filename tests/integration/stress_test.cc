@@ -243,7 +243,10 @@ TEST_F(Stress, LeavesNothingBehindAndNothingUnanswered) {
   EXPECT_EQ(Sum("ebb_prompt_tokens_total"), static_cast<double>(status.work().prompt_tokens()));
   EXPECT_EQ(Sum("ebb_completion_tokens_total"), static_cast<double>(status.work().completion_tokens()));
   EXPECT_EQ(Sum("ebb_evicted_tokens_total"), static_cast<double>(status.work().evicted_tokens()));
-  EXPECT_EQ(Sum("ebb_step_tokens_sum"), Sum("ebb_prompt_tokens_total") + Sum("ebb_completion_tokens_total"));
+  const double not_run =
+      Sum("ebb_prompt_tokens_total") + Sum("ebb_completion_tokens_total") - Sum("ebb_step_tokens_sum");
+  EXPECT_GE(not_run, 0) << "tokens run that are nobody's";
+  EXPECT_LE(not_run, calls) << "more than the last tokens of answers whose sessions were thrown away";
   EXPECT_EQ(Sum("ebb_step_seconds_count"), static_cast<double>(status.work().steps()));
   EXPECT_EQ(Sum("ebb_errors_total"), 0) << "no fault of the server's own";
   // Every call of the guests was counted, and once.

@@ -89,6 +89,32 @@ TEST_F(DispatcherTest, ATokenIsSentWhenItIsDrawnAndNotWhenItsStepIsOver) {
   EXPECT_THAT(in_log, ElementsAre(40, 41, 42, 43));
 }
 
+TEST_F(DispatcherTest, TheLastTokenOfAnAnswerWhoseSessionIsThrownAwayRunsNoStep) {
+  const std::vector<int32_t> undisturbed = Undisturbed(8);
+  RecordedCall &alone = NewCall(), &with_another = NewCall(), &another = NewCall();
+  const auto start = [&](CallId id, RecordedCall& call) {
+    CallRequest request = AnswerRequest("", 20, 5);
+    request.open = OpenRequest("nameless");
+    dispatcher_.Start(id, std::move(request), call);
+  };
+  const int64_t before = steps();
+  start(kA, alone);
+  RunToEnd();
+  EXPECT_EQ(steps() - before, 2 + 4);
+  Open("another");
+  start(kA, with_another);
+  dispatcher_.Start(kB, AnswerRequest("another", 20, 8), another);
+  RunToEnd();
+  for (const RecordedCall* const call : {&alone, &with_another}) {
+    EXPECT_THAT(call->end().status, IsOk());
+    EXPECT_THAT(call->tokens(), ElementsAreArray(undisturbed.begin(), undisturbed.begin() + 5));
+    EXPECT_EQ(call->end().usage.completion_tokens, 5);
+    EXPECT_EQ(call->end().usage.session_tokens, 20 + 5);
+  }
+  EXPECT_THAT(another.tokens(), ElementsAreArray(undisturbed)) << "its row took the place of the one that did not run";
+  EXPECT_EQ(dispatcher_.Totals().completion_tokens, 8 + 5 + 5 + 8);
+}
+
 // A cancelled call frees its work within one step: the four places where a cancel may find it.
 
 TEST_F(DispatcherTest, ACancelBetweenTwoStepsRunsNoFurtherStep) {
