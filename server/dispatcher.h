@@ -273,7 +273,7 @@ class Dispatcher {
   struct RowTokens {
     int32_t prompt = 0;
     int32_t decode = 0;   // with their drafts
-    int32_t answers = 0;  // rows
+    int32_t answers = 0;  // rows, also those that need not run
   };
 
   // dispatcher_calls.cc

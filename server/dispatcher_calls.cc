@@ -244,8 +244,8 @@ void Dispatcher::RunStep() {
   }
   BeginRenewal();
   if (!batch_.empty()) CountStep(ran.prompt, ran.decode, end - start);
-  // The scheduler plans a row of an answer as one token, whatever is drafted on it.
-  if (ran.prompt + ran.answers > 0) pace_.Took(ran.prompt + ran.answers, end - start);
+  // The scheduler plans a row of an answer as one token, whatever is drafted on it, and whether it runs.
+  if (!batch_.empty()) pace_.Took(ran.prompt + ran.answers, end - start);
   const int32_t pace = pace_.tokens();
   metrics_.worker().step_tokens_paced.Set(std::min(pace, engine_.step_tokens_max()));
 
@@ -267,9 +267,9 @@ Dispatcher::RowTokens Dispatcher::BeginRows(absl::Time now) {
     const auto tokens = static_cast<int32_t>(batch_[i].tokens.size());
     Charge(call, tokens, is_block ? StepPhase::kPrefill : StepPhase::kDecode, now);
     if (!is_block && !batch_[i].draft) SayToken(call, batch_[i]);
+    run.answers += is_block ? 0 : 1;
     if (call.session->throw_away && IsOver(call)) continue;
     (is_block ? run.prompt : run.decode) += tokens;
-    run.answers += is_block ? 0 : 1;
     if (kept < i) batch_[kept] = std::move(batch_[i]);
     batch_calls_[kept] = &call;
     batch_sessions_[kept++] = call.session;

@@ -82,8 +82,7 @@ void Scheduler::Handle(const SessionHeld& event, Effects& /*effects*/) {
   const Request& request = requests_.at(*session.request);
   if (request.in_flight || request.blocked()) return;
   if (!event.held) return Enqueue(*session.request, request);
-  blocks_.Erase(*session.request);
-  decodes_.Erase(*session.request);
+  Dequeue(*session.request, request);
 }
 
 void Scheduler::Handle(const SessionClosed& event, Effects& effects) {
@@ -138,8 +137,7 @@ void Scheduler::Handle(const ReaderBlocked& event, Effects& /*effects*/) {
   if (found == requests_.end() || found->second.blocked()) return;
   found->second.blocked_since = now_;
   ++blocked_;
-  blocks_.Erase(event.id);
-  decodes_.Erase(event.id);
+  Dequeue(event.id, found->second);
   SetWake(event.id, found->second);
 }
 
@@ -223,7 +221,13 @@ void Scheduler::Enqueue(RequestId id, const Request& request) {
                   .charge_min = limits_.step_tokens_max / limits_.step_rows_max});
   } else {
     decodes_.Push({.id = id, .tenant = tenant, .priority = request.priority, .age = turns_++, .cost = 1});
+    streams_ += request.decode_left > 1 ? 1 : 0;
   }
+}
+
+void Scheduler::Dequeue(RequestId id, const Request& request) {
+  blocks_.Erase(id);
+  if (decodes_.Erase(id)) streams_ -= request.decode_left > 1 ? 1 : 0;
 }
 
 // In the queue. Its last quarter is kept from those who can wait.
@@ -256,8 +260,7 @@ void Scheduler::EndNow(RequestId id, EndCause cause, Effects& effects) {
   const auto request = requests_.find(id);
   const SessionId session_id = request->second.session;
   wakes_.erase({request->second.wake, id});
-  blocks_.Erase(id);
-  decodes_.Erase(id);
+  Dequeue(id, request->second);
   if (!request->second.started) --waiting_;
   if (request->second.blocked()) --blocked_;
   requests_.erase(request);
@@ -323,7 +326,7 @@ void Scheduler::StartStep(Effects& effects) {
 
   const bool block_waits = !blocks_.empty();
   const bool block_first = block_waits && steps_without_block_ + 1 >= limits_.block_turn_steps;
-  const bool is_paced = !decodes_.empty() && pace_ < limits_.step_tokens_max;
+  const bool is_paced = streams_ > 0 && pace_ < limits_.step_tokens_max;
   const bool is_crowded = block_waits && !decodes_.empty() &&
                           (is_paced || decodes_.size() + blocks_.size() > static_cast<size_t>(rows_left));
   cramped_.clear();
@@ -350,6 +353,7 @@ void Scheduler::StartStep(Effects& effects) {
     if (!request.started) --waiting_;
     request.started = true;
     request.in_flight = true;
+    if (row.phase == StepPhase::kDecode) streams_ -= request.decode_left > 1 ? 1 : 0;
     (row.phase == StepPhase::kPrefill ? request.prompt_left : request.decode_left) -= row.tokens;
   }
   step_start_ = now_;
@@ -395,6 +399,7 @@ void Scheduler::CheckInvariants() const {
   int64_t blocked = 0;
   size_t rows = 0;
   size_t queued = 0;
+  int64_t streams = 0;
   size_t wakes = 0;
   for (const auto& [id, request] : requests_) {
     const bool runnable = !request.in_flight && !request.blocked() && !sessions_.at(request.session).held;
@@ -410,10 +415,12 @@ void Scheduler::CheckInvariants() const {
     blocked += request.blocked() ? 1 : 0;
     rows += request.in_flight ? 1 : 0;
     queued += runnable ? 1 : 0;
+    streams += runnable && request.prompt_left == 0 && request.decode_left > 1 ? 1 : 0;
     wakes += request.wake != absl::InfiniteFuture() ? 1 : 0;
   }
   EBB_CHECK(rows == in_flight_.size());
   EBB_CHECK(wakes == wakes_.size());
+  EBB_CHECK(streams == streams_);
   EBB_CHECK(waiting == waiting_);
   EBB_CHECK(blocked == blocked_);
   EBB_CHECK(waiting_ <= 2 * int64_t{limits_.queue_max});

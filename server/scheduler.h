@@ -20,9 +20,10 @@
 //                 together take a quarter of the rows at most, and leave a token for each decode that then has a row.
 //                 That ends at a block which does not fit so; one of step_tokens_max - step_rows_max tokens always
 //                 does. So who asks little waits no longer for its prompt the more decodes a neighbour has
-//   pace          a step with decodes has one block, those of elbow room, and others only while all its tokens are at
-//                 most StepDone::pace. Where that is less than step_tokens_max, elbow room is as in a crowded step: so
-//                 a prompt that few are before waits for no more steps, whatever the pace
+//   pace          a step while a decode is runnable that is not its request's last has one block, those of elbow room,
+//                 and others only while all its tokens are at most StepDone::pace: a token comes with the step's begin,
+//                 so that who has none to come does not wait. Where that is less than step_tokens_max, elbow room is as
+//                 in a crowded step: so a prompt that few are before waits for no more steps, whatever the pace
 //   fair          blocks and decodes each go by the tier of their tenant (tiered_queue.h), within a tier by start-time
 //                 fair queueing over tenants, then priority, then age (for a block that of its request, for a decode
 //                 the time since its last token): fair_queue.h states the bounds. A block is charged as its tokens, or
@@ -146,7 +147,7 @@ struct StepDone {
     int32_t prompt_left = 0;  // at most what was left
   };
   std::vector<Shortened> shortened = {};
-  int32_t pace = std::numeric_limits<int32_t>::max();  // tokens that those who decode have time for; from now on
+  int32_t pace = std::numeric_limits<int32_t>::max();  // tokens that streams have time for; from now on
 };
 // From now on arrivals are refused. Requests that have not run a row end; the others go on, but not beyond `until`.
 struct Draining {
@@ -291,6 +292,7 @@ class Scheduler {
 
   // Unless its session is held.
   void Enqueue(RequestId id, const Request& request);
+  void Dequeue(RequestId id, const Request& request);
   bool HasPlace(TenantId tenant) const;
   void FindCramped();
   void SetWake(RequestId id, Request& request);
@@ -312,6 +314,7 @@ class Scheduler {
 
   TieredQueue blocks_;   // runnable requests with prompt left; cost: their next block
   TieredQueue decodes_;  // runnable requests without; cost 1
+  int64_t streams_ = 0;  // of these, those that have more than one token to come
   int64_t arrivals_ = 0;
   int64_t turns_ = 0;                // counts entries into decodes_: their age
   int32_t steps_without_block_ = 0;  // in a row, while a block was waiting

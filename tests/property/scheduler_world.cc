@@ -269,7 +269,7 @@ void World::CheckRow(const RunStep::Row& row) {
 
 // Decodes first and all of them, if there is room; one block before them only in its turn, others only for the sake of
 // tenants with fewer decodes than their share of the rows, each of which then has one; blocks while they fit, and
-// beyond the first, behind decodes, while all is within the pace.
+// beyond the first, behind decodes, while all is within the pace, where one of these is not its request's last.
 void World::CheckComposition(const RunStep& step, const std::vector<RequestId>& skipped) {
   const auto is_decode = [](const RunStep::Row& row) { return row.phase == StepPhase::kDecode; };
   const int64_t decodes = std::ranges::count_if(step.rows, is_decode);
@@ -313,7 +313,12 @@ void World::CheckComposition(const RunStep& step, const std::vector<RequestId>& 
   const auto rest = decodes_runnable > 0 ? std::ranges::find_if(step.rows, is_decode) : step.rows.begin();
   const int64_t leads = std::distance(step.rows.begin(), rest);
   const int64_t due = block_due ? 1 : 0;
-  const bool is_paced = decodes_runnable > 0 && pace_ < limits_.step_tokens_max;
+  const auto goes_on = [&](RequestId id) {
+    return PhaseOf(requests_.at(id)) == StepPhase::kDecode && requests_.at(id).decode_left > 1;
+  };
+  const bool streams =
+      std::ranges::any_of(skipped, goes_on) || std::ranges::any_of(step.rows, goes_on, &RunStep::Row::id);
+  const bool is_paced = streams && pace_ < limits_.step_tokens_max;
   const bool is_crowded =
       is_paced || (decodes_runnable > 0 && decodes_runnable + blocks + blocks_skipped > limits_.step_rows_max);
   const int64_t elbow_room = limits_.step_rows_max / 4;
