@@ -187,7 +187,7 @@ class Gpu(unittest.TestCase):
             with self.subTest(options):
                 rows = Rows(self.gpu)
                 self.gpu.ebb("generate", "--policy=h2o", "--budget=24", KV, "--max-tokens=4", "--ignore-eos", *options, PROMPT)
-                self.assertGreater(rows.steps, 4)
+                self.assertGreaterEqual(rows.steps, 4)
                 self.assertEqual((rows.kept, rows.copied) if kept else (rows.copied, rows.kept), (rows.steps, 0))
                 self.assertEqual(rows.fetched, 0)
 
