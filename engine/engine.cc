@@ -155,7 +155,7 @@ class EngineOnOps final : public Engine {
   const Tokenizer& tokenizer() const override { return *tokenizer_; }
   std::string fingerprint() const override { return fingerprint_; }
   const PackReport& packs() const override { return packs_; }
-  int32_t threads() const override { return ops_->host_threads().threads(); }
+  Parallel& host_threads() const override { return ops_->host_threads(); }
   int32_t step_tokens_max() const override { return options_.step_tokens_max; }
   EngineMemory memory() const override {
     return {.page_bytes = pool_->page_bytes(),

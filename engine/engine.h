@@ -33,6 +33,7 @@
 #include "engine/eviction_census.h"
 #include "engine/model/architecture.h"
 #include "engine/pack_report.h"
+#include "engine/parallel.h"
 #include "engine/placement.h"
 #include "engine/row_facts.h"
 #include "engine/text/tokenizer.h"
@@ -292,7 +293,9 @@ class Engine {
   // What comes free when all of `sessions` are gone, promised copies included: what others share of their pages stays.
   // O(their pages).
   virtual FreedPages FreedBy(std::span<const Session* const> sessions) const = 0;
-  virtual int32_t threads() const = 0;
+  // That compute its steps, for what others have to compute between two of them.
+  virtual Parallel& host_threads() const = 0;
+  int32_t threads() const { return host_threads().threads(); }
   virtual int32_t step_tokens_max() const = 0;
 
   // Pages that a session with these options reserves: capacity of all its lanes. INVALID_ARGUMENT when block_size_max

@@ -37,7 +37,7 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
       watchers_(options.live.watchers_max),
       shadows_(engine, options.live.shadow, metrics),
       drafter_(options.draft_engine, options.draft_policy, metrics.worker().drafts),
-      sampler_(engine.config().vocab) {
+      draws_(engine) {
   CountLoad();
 }
 

@@ -25,7 +25,6 @@
 #include "engine/cache_work.h"
 #include "engine/drafter.h"
 #include "engine/engine.h"
-#include "engine/sampler.h"
 #include "engine/snapshot/session_image.h"
 #include "server/answer_text.h"
 #include "server/call.h"
@@ -40,6 +39,7 @@
 #include "server/step_pace.h"
 #include "server/swap_folder.h"
 #include "server/tenants.h"
+#include "server/token_draws.h"
 #include "server/watchers.h"
 
 namespace ebb {
@@ -250,7 +250,6 @@ class Dispatcher {
     FinishReason finish = FinishReason::kNone;
     FinishReason finish_by_count = FinishReason::kMaxTokens;  // when nothing else ended the answer
     absl::Status failure = {};                                // ends the call
-    int32_t token = 0;                                        // drawn, in flight
     std::vector<int32_t> drafting = {};                       // that token, and the draft behind it; empty: none
     DraftLength draft_length = DraftLength(1);
     int32_t drafted = 0;                // tokens of drafts that ran
@@ -259,7 +258,7 @@ class Dispatcher {
     std::vector<int32_t> edited = {};   // tokens of its blocks that ran
     SamplingOptions lost = {};          // how tokens are drawn that the client was told, and the server has lost
     std::optional<Drawn> settled = {};  // the token that follows what was accepted of its draft
-    Drawn drawn = {};
+    Drawn drawn = {};                   // the token in flight
     absl::Time arrived = {};
     absl::Time first_step = absl::InfiniteFuture();
     absl::Time prompt_end = {};
@@ -284,10 +283,11 @@ class Dispatcher {
   bool IsMeasured(const OpenSession& session) const;
   bool PrepareBlock(Call& call, int32_t tokens, BatchRow& row);
   bool PrepareToken(Call& call, BatchRow& row);
+  static bool IsLost(const Call& call);
   gpu::DrawNeeds NeedsBehind(const Call& call, const BatchRow& row) const;
-  absl::StatusOr<int32_t> NextToken(Call& call, const SamplingOptions& sampling);
   bool PrepareDraft(Call& call, BatchRow& row);
-  void DraftOn(Call& call, BatchRow& row);
+  void DraftOnRows();
+  void DraftOn(size_t index);
   void DraftByModel();
   static void PutDraft(Call& call, std::span<const int32_t> draft, BatchRow& row);
   void CommitBlock(Call& call, const BatchRow& row);
@@ -524,7 +524,7 @@ class Dispatcher {
   Shadows shadows_;
   ModelDrafter drafter_;
   DraftCost draft_cost_ = {};
-  Sampler sampler_;
+  TokenDraws draws_;
   std::map<CallId, Call> calls_;
   SessionId sessions_made_ = 0;
 

@@ -219,7 +219,8 @@ void Dispatcher::RunStep() {
     batch_.push_back(std::move(row));
     batch_calls_.push_back(&call);
   }
-  DraftByModel();
+  draws_.Run();
+  DraftOnRows();
   OwnPagesOfRows();
   const RowTokens ran = BeginRows(start);
   Commit();  // what was said is written while the step runs
@@ -319,40 +320,27 @@ bool Dispatcher::PrepareToken(Call& call, BatchRow& row) {
     call.finish = FinishReason::kLengthLimit;
     return false;
   }
-  const bool is_lost = static_cast<int64_t>(log.size()) < call.next;
-  const SamplingOptions& sampling = is_lost ? call.lost : call.request.sampling;
-  const absl::StatusOr<int32_t> token = NextToken(call, sampling);
-  if (!token.ok()) {
-    call.failure = OrGpuFault(*call.session, token.status());
-    return false;
+  if (call.settled) {
+    call.drawn = *call.settled;
+  } else {
+    const SamplingOptions& sampling = IsLost(call) ? call.lost : call.request.sampling;
+    call.failure = OrGpuFault(*call.session, draws_.Add(sampling, call.session->logits, *row.session,
+                                                        call.request.stopping.logprobs, call.drawn));
+    if (!call.failure.ok()) return false;
   }
-  call.token = *token;
-  row.tokens = {&call.token, 1};
+  row.tokens = {&call.drawn.token, 1};
   row.enough = NeedsBehind(call, row);
-  if (call.request.speculation.source != DraftSource::kNone && !is_lost) DraftOn(call, row);
   return true;
 }
+
+// Whether the next token is one that the client was told of before the server was cut off.
+bool Dispatcher::IsLost(const Call& call) { return std::ssize(call.session->cache->log()) < call.next; }
 
 // What who draws the token behind the row's needs to know of its logits.
 gpu::DrawNeeds Dispatcher::NeedsBehind(const Call& call, const BatchRow& row) const {
   if (call.request.stopping.logprobs) return {};
   const int64_t index = std::ssize(row.session->log()) + std::ssize(row.tokens);
   return NeedsOf(call.request.sampling, engine_.config().vocab, index);
-}
-
-// With call.drawn, where the call asks for its log-probability. Changes neither log nor cache.
-absl::StatusOr<int32_t> Dispatcher::NextToken(Call& call, const SamplingOptions& sampling) {
-  LastLogits& logits = call.session->logits;
-  Session& cache = *call.session->cache;
-  if (call.settled) {
-    call.drawn = *call.settled;
-  } else if (call.request.stopping.logprobs) {
-    EBB_ASSIGN(const std::span<const float> whole, logits.Whole(engine_, cache));
-    call.drawn = sampler_.Draw(sampling, whole, cache.log());
-  } else {
-    return logits.DrawToken(sampling, engine_, cache, sampler_);
-  }
-  return call.drawn.token;
 }
 
 void Dispatcher::CommitRow(Call& call, const BatchRow& row) {

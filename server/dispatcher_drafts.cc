@@ -32,10 +32,21 @@ bool Dispatcher::PrepareDraft(Call& call, BatchRow& row) {
   return call.failure.ok();
 }
 
-// Puts a draft behind the token in flight, as far as the step, the answer, the session and its policy have room for it:
-// tokens behind one that evicts would see what decoding would no longer let them see. The draft model's come when all
-// rows of the step are known.
-void Dispatcher::DraftOn(Call& call, BatchRow& row) {
+// The draft model's come when all rows of the step are known.
+void Dispatcher::DraftOnRows() {
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    const Call& call = *batch_calls_[i];
+    const bool is_token = !batch_[i].draft && call.prompt_done == static_cast<int32_t>(call.request.prompt.size());
+    if (is_token && call.request.speculation.source != DraftSource::kNone && !IsLost(call)) DraftOn(i);
+  }
+  DraftByModel();
+}
+
+// Puts a draft behind the row's token, as far as the step, the answer, the session and its policy have room for it:
+// tokens behind one that evicts would see what decoding would no longer let them see.
+void Dispatcher::DraftOn(size_t index) {
+  Call& call = *batch_calls_[index];
+  BatchRow& row = batch_[index];
   const Session& cache = *row.session;
   if (cache.on_device()) return;  // the cache would come home for every draft, and go back for the next token
   const int32_t room = std::min({call.session->request.block_size, cache.room(), cache.steps_to_eviction(),
@@ -46,13 +57,13 @@ void Dispatcher::DraftOn(Call& call, BatchRow& row) {
   if (most == 0) return;
   if (call.request.speculation.source == DraftSource::kModel) {
     spare_tokens_ -= most;
-    wishes_.push_back({.session = call.session->id, .log = cache.log(), .token = call.token, .most = most});
-    wishing_rows_.push_back(batch_.size());
+    wishes_.push_back({.session = call.session->id, .log = cache.log(), .token = call.drawn.token, .most = most});
+    wishing_rows_.push_back(index);
     return;
   }
   const std::span<const int32_t> log = cache.log().last(std::min<size_t>(cache.log().size(), kLookBackTokens - 1));
   call.drafting.assign(log.begin(), log.end());
-  call.drafting.push_back(call.token);
+  call.drafting.push_back(call.drawn.token);
   std::vector<int32_t> draft;
   LookUp(call.drafting, most, draft);
   if (draft.empty()) return;
@@ -77,7 +88,7 @@ void Dispatcher::DraftByModel() {
 }
 
 void Dispatcher::PutDraft(Call& call, std::span<const int32_t> draft, BatchRow& row) {
-  call.drafting.assign(1, call.token);
+  call.drafting.assign(1, call.drawn.token);
   call.drafting.insert(call.drafting.end(), draft.begin(), draft.end());
   row.tokens = call.drafting;
   row.draft = true;
@@ -91,11 +102,11 @@ void Dispatcher::CommitOwnDraft(Call& call, const BatchRow& row) {
   const auto vocab = static_cast<size_t>(engine_.config().vocab);
   const std::span<const int32_t> log = session.cache->log();
   std::vector<int32_t> so_far(log.begin(), log.end());
-  so_far.push_back(call.token);
+  so_far.push_back(call.drawn.token);
   const auto drafted = static_cast<int32_t>(row.tokens.size()) - 1;
   const DraftProposal draft = {.tokens = {row.tokens.begin() + 1, row.tokens.end()}};
   const DraftVerdict verdict =
-      Judge(draft, call.request.sampling, row.logits.first(vocab), row.logits.subspan(vocab), so_far, sampler_);
+      Judge(draft, call.request.sampling, row.logits.first(vocab), row.logits.subspan(vocab), so_far, draws_.sampler());
   if (call.request.speculation.source == DraftSource::kModel) {
     const auto sessions = static_cast<int32_t>(batch_calls_.size());
     call.draft_length.Settle(drafted, verdict.accepted, draft_cost_.BreakEven(sessions));
@@ -110,7 +121,7 @@ void Dispatcher::CommitOwnDraft(Call& call, const BatchRow& row) {
   for (int32_t i = 0; i <= verdict.accepted && call.finish == FinishReason::kNone; ++i) {
     if (explained && i > 0) {
       const std::span<const float> before = row.logits.subspan((i - 1) * vocab, vocab);
-      drawn.push_back(sampler_.Explained(call.request.sampling, before, row.tokens[i]));
+      drawn.push_back(draws_.sampler().Explained(call.request.sampling, before, row.tokens[i]));
     }
     done.push_back(Take(call, row.tokens.subspan(i, 1)));
   }
@@ -149,20 +160,20 @@ void Dispatcher::CommitDraft(Call& call, const BatchRow& row) {
   std::vector<Drawn> scores;
   for (size_t i = 0; i < row.tokens.size(); ++i) {
     const std::span<const float> before = i == 0 ? last : row.logits.subspan((i - 1) * vocab, vocab);
-    scores.push_back(sampler_.Explained(scoring, before, row.tokens[i]));
+    scores.push_back(draws_.sampler().Explained(scoring, before, row.tokens[i]));
   }
   DraftDone done = {.scores = scores};
   Drawn likeliest;
   if (draft.manual) {
     session.draft_logits.assign(row.logits.begin(), row.logits.end());
-    likeliest = sampler_.Draw(scoring, row.logits.last(vocab), {});
+    likeliest = draws_.sampler().Draw(scoring, row.logits.last(vocab), {});
     done.likeliest = &likeliest;
     done.pending = tokens;
     Record(session, JournalRecord::Draft{draft.proposal.tokens, std::nullopt});
     CountDraft(call, tokens, 0);
   } else {
     const DraftVerdict verdict =
-        Judge(draft.proposal, call.request.sampling, last, row.logits, session.cache->log(), sampler_);
+        Judge(draft.proposal, call.request.sampling, last, row.logits, session.cache->log(), draws_.sampler());
     done.accepted = verdict.accepted;
     Record(session, JournalRecord::Draft{draft.proposal.tokens, verdict.accepted});
     call.evicted += Keep(session, verdict.accepted, row.logits).evicted;
@@ -172,7 +183,7 @@ void Dispatcher::CommitDraft(Call& call, const BatchRow& row) {
     const bool ended = verdict.accepted == tokens && engine_.tokenizer().IsStop(row.tokens.back());
     if (ended) call.finish = FinishReason::kEndOfSequence;
     call.settled =
-        sampler_.Explained(call.request.sampling, *session.logits.Whole(engine_, *session.cache), verdict.next);
+        draws_.sampler().Explained(call.request.sampling, *session.logits.Whole(engine_, *session.cache), verdict.next);
   }
   call.output->OnDraft(done);
 }

@@ -28,14 +28,9 @@ absl::StatusOr<std::span<const float>> LastLogits::Whole(Engine& engine, Session
   return std::span<const float>(whole_);
 }
 
-absl::StatusOr<int32_t> LastLogits::DrawToken(const SamplingOptions& options, Engine& engine, Session& session,
-                                              Sampler& sampler) {
-  if (is_away()) {
-    const std::optional<int32_t> token = sampler.DrawTokenFrom(options, facts(), session.log());
-    if (token) return *token;
-  }
-  EBB_ASSIGN(const std::span<const float> whole, Whole(engine, session));
-  return sampler.DrawToken(options, whole, session.log());
+std::optional<int32_t> LastLogits::DrawTokenFromFacts(const SamplingOptions& options, std::span<const int32_t> log,
+                                                      Sampler& sampler) const {
+  return is_away() ? sampler.DrawTokenFrom(options, facts(), log) : std::nullopt;
 }
 
 }  // namespace ebb

@@ -5,6 +5,7 @@
 #define EBB_SERVER_LAST_LOGITS_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -29,8 +30,9 @@ class LastLogits {
   // class. REQUIRES: they are of `session`, of `engine`.
   absl::StatusOr<std::span<const float>> Whole(Engine& engine, Session& session);
 
-  // What sampler.DrawToken draws from Whole, which is fetched only if the facts leave it open. As Whole.
-  absl::StatusOr<int32_t> DrawToken(const SamplingOptions& options, Engine& engine, Session& session, Sampler& sampler);
+  // What sampler.DrawToken draws from Whole, where a device keeps the row and what it said of it leaves nothing open.
+  std::optional<int32_t> DrawTokenFromFacts(const SamplingOptions& options, std::span<const int32_t> log,
+                                            Sampler& sampler) const;
 
  private:
   bool is_away() const { return whole_.empty() && !largest_.empty(); }

@@ -75,7 +75,7 @@ class PlacedEngine final : public Engine {
   EngineMemory memory() const override { return host_->memory(); }
   const PackReport& packs() const override { return host_->packs(); }
   FreedPages FreedBy(std::span<const Session* const> sessions) const override { return host_->FreedBy(sessions); }
-  int32_t threads() const override { return host_->threads(); }
+  Parallel& host_threads() const override { return host_->host_threads(); }
   int32_t step_tokens_max() const override { return host_->step_tokens_max(); }
   absl::StatusOr<int64_t> PagesFor(const SessionOptions& options) const override { return host_->PagesFor(options); }
   std::optional<DeviceUse> device_use() const override {

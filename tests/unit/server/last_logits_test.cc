@@ -12,6 +12,7 @@
 #include "engine/gpu/placed_engine.h"
 #include "engine/model/gguf.h"
 #include "policies/check.h"
+#include "server/token_draws.h"
 #include "tests/support/gpu_target.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/test_engine.h"
@@ -60,9 +61,10 @@ class LastLogitsTest : public testing::Test {
 
   int64_t fetched() const { return engine_->device_use()->rows_fetched; }
   int32_t Draw(LastLogits& from, Session& session, const SamplingOptions& options) {
-    const auto token = from.DrawToken(options, *engine_, session, sampler_);
-    EBB_CHECK(token.ok());
-    return *token;
+    Drawn drawn = {.token = -1};
+    EBB_CHECK(draws_.Add(options, from, session, false, drawn).ok());
+    draws_.Run();
+    return drawn.token;
   }
   std::vector<float> Whole(LastLogits& of, Session& session) {
     const auto whole = of.Whole(*engine_, session);
@@ -74,7 +76,7 @@ class LastLogitsTest : public testing::Test {
   std::unique_ptr<Engine> engine_ = OpenPlaced(file_.path());
   std::unique_ptr<Session> all_ = OpenTestSession(*engine_, {.scorer = "h2o", .budget = 32}, 16);
   std::unique_ptr<Session> few_ = OpenTestSession(*engine_, {.scorer = "h2o", .budget = 32}, 16);
-  Sampler sampler_ = Sampler(engine_->config().vocab);
+  TokenDraws draws_ = TokenDraws(*engine_);
   LastLogits expected_ = {};
   LastLogits logits_ = {};
 };
