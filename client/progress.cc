@@ -63,7 +63,7 @@ absl::StatusOr<bool> Progress::Take(v1::DecodeResponse& message) {
   text_ += message.text();
   const bool last = message.finish_reason() != v1::FINISH_REASON_UNSPECIFIED;
   is_whole_ = last;
-  if (!last && message.tokens().empty() && message.text().empty()) return false;
+  if (!last && message.tokens().empty() && message.text().empty() && message.evicted_tokens() == 0) return false;
   ++sequence_;
   return true;
 }

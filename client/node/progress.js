@@ -44,7 +44,7 @@ class Progress {
     const fresh = { ...message, tokens, text, sequence: this.sequence };
     const ends = message.finishReason !== "FINISH_REASON_UNSPECIFIED";
     if (ends) this.last = fresh;
-    if (!ends && tokens.length === 0 && text === "") return undefined;
+    if (!ends && tokens.length === 0 && text === "" && !message.evictedTokens) return undefined;
     this.sequence += 1;
     return fresh;
   }

@@ -1,6 +1,6 @@
 """What of a stream has come, and what to ask for after it broke.
 
-The server commits a token to the session's log before it sends it, and Decode with `resume_from` sends what is committed again. So a
+A token that was sent is in the session's log whatever breaks the stream, and Decode with `resume_from` sends what is in it again. So a
 broken stream is followed from its answer's first token, and what had come already is left out: stop texts and characters that the break
 cut in two come out whole. Each token that comes again is compared with the one that came before.
 """
@@ -74,7 +74,7 @@ class Progress:
         self.text += text
         if message.finish_reason:
             self.last = message
-        elif not message.tokens and not text:
+        elif not message.tokens and not text and not message.evicted_tokens:
             return None
         self._sequence += 1
         return message

@@ -210,6 +210,9 @@ TEST(Progress, WhatHadComeIsLeftOutAndOtherTokensAreFoundOut) {
   EXPECT_THAT(rest.tokens(), ElementsAre(3));
   EXPECT_EQ(rest.text(), "c");
   EXPECT_EQ(rest.sequence(), 1);
+  v1::DecodeResponse evicted = DecodedTokens({});
+  evicted.set_evicted_tokens(2);
+  EXPECT_TRUE(*progress.Take(evicted)) << "what left is told once";
   v1::DecodeResponse end = DecodedTokens({});
   end.set_finish_reason(v1::FINISH_REASON_MAX_TOKENS);
   EXPECT_TRUE(*progress.Take(end)) << "an answer's end is new";
