@@ -359,7 +359,6 @@ TEST_F(ConsoleTest, WhoSendsABodySlowlyHoldsAPlaceAndNoThreadOfOthers) {
     return Post("SessionService/ListSessions", "{}")->status == 503;
   };
   EXPECT_TRUE(Eventually(all_places_are_held));
-  EXPECT_GE(slow.size(), Console::kCallsMax);
   EXPECT_EQ(Browser().Get("/healthz")->status, 200);
 }
 
