@@ -2,8 +2,8 @@
 //
 // One call at a time writes to a session. What the log holds, exactly:
 //   - a token is in the log when the model has run it; a prompt's tokens come in blocks. A generated token is drawn,
-//     sent and run in one step, between which nobody else sees the session: what a client has seen is in the log,
-//     whatever ends its call
+//     sent and run in one step, in whose midst nobody sees the session: what a client has seen is in the log, whatever
+//     ends its call. With a draft of the server's behind it, it is sent with what is accepted of that
 //   - the session keeps the logits of the log's last token, so the next call draws at once, and two calls of ten tokens
 //     draw the same twenty as one call
 //   - an end token, and the tokens that spelled a stop text, are in the log

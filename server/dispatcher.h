@@ -278,7 +278,7 @@ class Dispatcher {
   // dispatcher_calls.cc
   absl::Status CheckStart(const Call& call, const OpenSession& session) const;
   absl::Status PlanCall(Call& call);
-  RowTokens BeginRows(absl::Time now);
+  RowTokens BeginRows(size_t in_flight, absl::Time now);
   static void Charge(Call& call, int32_t tokens, StepPhase phase, absl::Time now);
   bool IsMeasured(const OpenSession& session) const;
   bool PrepareBlock(Call& call, int32_t tokens, BatchRow& row);

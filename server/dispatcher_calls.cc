@@ -84,6 +84,7 @@ void Dispatcher::Start(CallId id, CallRequest request, CallOutput& output) {
                                   .prompt_tokens = rows_of_prompt,
                                   .block_size = call.request.block_size,
                                   .decode_tokens = call.decode_rows,
+                                  .closes = session.throw_away,
                                   .deadline = call.request.deadline};
   call.prepaid = rows_of_prompt;  // at once, so that the next call sees it
   session.account->TakeTokens(call.prepaid, clock_.Now());
@@ -222,7 +223,7 @@ void Dispatcher::RunStep() {
   draws_.Run();
   DraftOnRows();
   OwnPagesOfRows();
-  const RowTokens ran = BeginRows(start);
+  const RowTokens ran = BeginRows(step.rows.size(), start);
   Commit();  // what was said is written while the step runs
   if (scheduler_.load().requests_waiting > 0) {
     shadows_.StayOut();
@@ -252,13 +253,14 @@ void Dispatcher::RunStep() {
 
   ran_ = StepDone{.shortened = std::exchange(shortened_, {}), .pace = pace};
   for (const ebb::RunStep::Row& row : step.rows) {
-    if (IsOver(calls_.at(row.id))) ran_->finished.push_back(row.id);
+    const auto call = calls_.find(row.id);
+    if (call != calls_.end() && IsOver(call->second)) ran_->finished.push_back(row.id);
   }
 }
 
-// Charges for the rows, and says what is drawn. The last token of an answer whose session goes with it need not run:
-// nobody asks what follows.
-Dispatcher::RowTokens Dispatcher::BeginRows(absl::Time now) {
+// Charges for the rows, of a step of `in_flight`, and says what is drawn. The last token of an answer whose session
+// goes with it need not run, as nobody asks what follows, and its call need not wait for the others' rows.
+Dispatcher::RowTokens Dispatcher::BeginRows(size_t in_flight, absl::Time now) {
   RowTokens run;
   size_t kept = 0;
   for (size_t i = 0; i < batch_.size(); ++i) {
@@ -269,7 +271,12 @@ Dispatcher::RowTokens Dispatcher::BeginRows(absl::Time now) {
     Charge(call, tokens, is_block ? StepPhase::kPrefill : StepPhase::kDecode, now);
     if (!is_block && !batch_[i].draft) SayToken(call, batch_[i]);
     run.answers += is_block ? 0 : 1;
-    if (call.session->throw_away && IsOver(call)) continue;
+    if (call.session->throw_away && IsOver(call)) {
+      if (in_flight == 1) continue;  // it ends with its step
+      Deliver(RowDone{.id = call.id});
+      --in_flight;
+      continue;
+    }
     (is_block ? run.prompt : run.decode) += tokens;
     if (kept < i) batch_[kept] = std::move(batch_[i]);
     batch_calls_[kept] = &call;
@@ -281,7 +288,7 @@ Dispatcher::RowTokens Dispatcher::BeginRows(absl::Time now) {
   return run;
 }
 
-// What runs is what a tenant pays for: blocks in advance, when their call was let in.
+// What runs or is said is what a tenant pays for: blocks in advance, when their call was let in.
 void Dispatcher::Charge(Call& call, int32_t tokens, StepPhase phase, absl::Time now) {
   const int32_t paid = phase == StepPhase::kPrefill ? std::min(tokens, call.prepaid) : 0;
   call.prepaid -= paid;
@@ -561,7 +568,8 @@ CallEnd Dispatcher::Summary(Call& call) const {
                            .completion_tokens = call.generated,
                            .evicted = call.evicted,
                            .cache_length = cache.cache_length(),
-                           .session_tokens = std::max(std::ssize(cache.log()), call.next),
+                           .session_tokens = call.session->throw_away ? std::max(std::ssize(cache.log()), call.next)
+                                                                      : std::ssize(cache.log()),
                            .past_trained_context = cache.position_max() >= engine_.config().context,
                            .drafted_tokens = call.drafted,
                            .accepted_tokens = call.accepted,

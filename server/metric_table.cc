@@ -128,7 +128,7 @@ std::span<const MetricRow> MetricTable() {
       {"ebb_step_tokens_limit", kG, "tokens", {}, {},
        "Most tokens of one step."},
       {"ebb_step_tokens_paced", kG, "tokens", {}, {},
-       "Of these, what a step with answers is expected to have time for within scheduling.inter_token_target; 0 where answers alone take longer."},
+       "Of these, what a step that answers wait for is expected to have time for within scheduling.inter_token_target; 0 where answers alone take longer."},
       {"ebb_step_rows", kH, "sessions", {}, kRows,
        "Sessions that share one step."},
       {"ebb_worker_busy_seconds", kG, "seconds", {}, {},

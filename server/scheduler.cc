@@ -118,6 +118,7 @@ void Scheduler::Handle(const RequestArrived& event, Effects& effects) {
                                                                      .prompt_left = event.prompt_tokens,
                                                                      .block_size = event.block_size,
                                                                      .decode_left = event.decode_tokens,
+                                                                     .closes = event.closes,
                                                                      .deadline = event.deadline});
   EBB_CHECK(is_new);
   session->second.request = event.id;
@@ -148,6 +149,14 @@ void Scheduler::Handle(const ReaderReady& event, Effects& /*effects*/) {
   --blocked_;
   SetWake(event.id, found->second);
   if (!found->second.in_flight) Enqueue(event.id, found->second);
+}
+
+void Scheduler::Handle(const RowDone& event, Effects& effects) {
+  EBB_CHECK(in_flight_.size() > 1);
+  const auto erased = std::erase_if(in_flight_, [&](const RunStep::Row& row) { return row.id == event.id; });
+  EBB_CHECK(erased == 1);
+  requests_.at(event.id).in_flight = false;
+  EndNow(event.id, EndCause::kDone, effects);
 }
 
 void Scheduler::Handle(const StepDone& event, Effects& effects) {
@@ -221,13 +230,13 @@ void Scheduler::Enqueue(RequestId id, const Request& request) {
                   .charge_min = limits_.step_tokens_max / limits_.step_rows_max});
   } else {
     decodes_.Push({.id = id, .tenant = tenant, .priority = request.priority, .age = turns_++, .cost = 1});
-    streams_ += request.decode_left > 1 ? 1 : 0;
+    awaited_ += request.is_awaited() ? 1 : 0;
   }
 }
 
 void Scheduler::Dequeue(RequestId id, const Request& request) {
   blocks_.Erase(id);
-  if (decodes_.Erase(id)) streams_ -= request.decode_left > 1 ? 1 : 0;
+  if (decodes_.Erase(id)) awaited_ -= request.is_awaited() ? 1 : 0;
 }
 
 // In the queue. Its last quarter is kept from those who can wait.
@@ -326,7 +335,7 @@ void Scheduler::StartStep(Effects& effects) {
 
   const bool block_waits = !blocks_.empty();
   const bool block_first = block_waits && steps_without_block_ + 1 >= limits_.block_turn_steps;
-  const bool is_paced = streams_ > 0 && pace_ < limits_.step_tokens_max;
+  const bool is_paced = awaited_ > 0 && pace_ < limits_.step_tokens_max;
   const bool is_crowded = block_waits && !decodes_.empty() &&
                           (is_paced || decodes_.size() + blocks_.size() > static_cast<size_t>(rows_left));
   cramped_.clear();
@@ -353,7 +362,7 @@ void Scheduler::StartStep(Effects& effects) {
     if (!request.started) --waiting_;
     request.started = true;
     request.in_flight = true;
-    if (row.phase == StepPhase::kDecode) streams_ -= request.decode_left > 1 ? 1 : 0;
+    if (row.phase == StepPhase::kDecode) awaited_ -= request.is_awaited() ? 1 : 0;
     (row.phase == StepPhase::kPrefill ? request.prompt_left : request.decode_left) -= row.tokens;
   }
   step_start_ = now_;
@@ -399,7 +408,7 @@ void Scheduler::CheckInvariants() const {
   int64_t blocked = 0;
   size_t rows = 0;
   size_t queued = 0;
-  int64_t streams = 0;
+  int64_t awaited = 0;
   size_t wakes = 0;
   for (const auto& [id, request] : requests_) {
     const bool runnable = !request.in_flight && !request.blocked() && !sessions_.at(request.session).held;
@@ -415,12 +424,12 @@ void Scheduler::CheckInvariants() const {
     blocked += request.blocked() ? 1 : 0;
     rows += request.in_flight ? 1 : 0;
     queued += runnable ? 1 : 0;
-    streams += runnable && request.prompt_left == 0 && request.decode_left > 1 ? 1 : 0;
+    awaited += runnable && request.prompt_left == 0 && request.is_awaited() ? 1 : 0;
     wakes += request.wake != absl::InfiniteFuture() ? 1 : 0;
   }
   EBB_CHECK(rows == in_flight_.size());
   EBB_CHECK(wakes == wakes_.size());
-  EBB_CHECK(streams == streams_);
+  EBB_CHECK(awaited == awaited_);
   EBB_CHECK(waiting == waiting_);
   EBB_CHECK(blocked == blocked_);
   EBB_CHECK(waiting_ <= 2 * int64_t{limits_.queue_max});

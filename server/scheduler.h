@@ -20,10 +20,12 @@
 //                 together take a quarter of the rows at most, and leave a token for each decode that then has a row.
 //                 That ends at a block which does not fit so; one of step_tokens_max - step_rows_max tokens always
 //                 does. So who asks little waits no longer for its prompt the more decodes a neighbour has
-//   pace          a step while a decode is runnable that is not its request's last has one block, those of elbow room,
-//                 and others only while all its tokens are at most StepDone::pace: a token comes with the step's begin,
-//                 so that who has none to come does not wait. Where that is less than step_tokens_max, elbow room is as
-//                 in a crowded step: so a prompt that few are before waits for no more steps, whatever the pace
+//   pace          a step while somebody waits for what follows a runnable decode has one block, those of elbow room,
+//   and
+//                 others only while all its tokens are at most StepDone::pace. Nobody does who closes the session
+//                 behind that decode: it comes with the step's begin. Where the pace is less than step_tokens_max,
+//                 elbow room is as in a crowded step: so a prompt that few are before waits for no more steps, whatever
+//                 the pace
 //   fair          blocks and decodes each go by the tier of their tenant (tiered_queue.h), within a tier by start-time
 //                 fair queueing over tenants, then priority, then age (for a block that of its request, for a decode
 //                 the time since its last token): fair_queue.h states the bounds. A block is charged as its tokens, or
@@ -126,6 +128,7 @@ struct RequestArrived {
   int32_t prompt_tokens = 0;
   int32_t block_size = 128;   // 1 .. step_tokens_max, if there is a prompt
   int32_t decode_tokens = 0;  // rows of one token after the prompt, at most
+  bool closes = false;        // its session is closed with it
   absl::Time deadline = absl::InfiniteFuture();
 };
 struct Cancelled {
@@ -138,6 +141,10 @@ struct ReaderBlocked {
 struct ReaderReady {
   RequestId id = 0;
 };
+// A row of the step in flight, which has others, is complete before these, and its request over.
+struct RowDone {
+  RequestId id = 0;
+};
 // The step in flight is complete.
 struct StepDone {
   std::vector<RequestId> finished = {};  // rows whose request is over before its last token: a stop, an error
@@ -147,7 +154,7 @@ struct StepDone {
     int32_t prompt_left = 0;  // at most what was left
   };
   std::vector<Shortened> shortened = {};
-  int32_t pace = std::numeric_limits<int32_t>::max();  // tokens that streams have time for; from now on
+  int32_t pace = std::numeric_limits<int32_t>::max();  // tokens that who is awaited has time for; from now on
 };
 // From now on arrivals are refused. Requests that have not run a row end; the others go on, but not beyond `until`.
 struct Draining {
@@ -169,7 +176,7 @@ struct Tick {};
 
 using Event =
     std::variant<SessionArrived, PagesCounted, SessionResized, SessionHeld, SessionClosed, RequestArrived, Cancelled,
-                 ReaderBlocked, ReaderReady, StepDone, Draining, TenantChanged, PatienceChanged, Tick>;
+                 ReaderBlocked, ReaderReady, RowDone, StepDone, Draining, TenantChanged, PatienceChanged, Tick>;
 
 // Effects.
 
@@ -261,6 +268,7 @@ class Scheduler {
     int32_t prompt_left = 0;  // beyond the row in flight
     int32_t block_size = 1;
     int32_t decode_left = 0;  // likewise
+    bool closes = false;
     absl::Time deadline = absl::InfiniteFuture();
     absl::Time blocked_since = absl::InfiniteFuture();  // infinite: the reader is ready
     absl::Time wake = absl::InfiniteFuture();           // its entry in wakes_, none if infinite
@@ -270,6 +278,8 @@ class Scheduler {
 
     bool blocked() const { return blocked_since != absl::InfiniteFuture(); }
     bool done() const { return prompt_left == 0 && decode_left == 0; }
+    // Somebody waits for what follows its next decode.
+    bool is_awaited() const { return decode_left > (closes ? 1 : 0); }
     int32_t next_block() const { return std::min(prompt_left, block_size); }
     int64_t steps_left() const { return (int64_t{prompt_left} + block_size - 1) / block_size + decode_left; }
   };
@@ -284,6 +294,7 @@ class Scheduler {
   void Handle(const Cancelled& event, Effects& effects);
   void Handle(const ReaderBlocked& event, Effects& effects);
   void Handle(const ReaderReady& event, Effects& effects);
+  void Handle(const RowDone& event, Effects& effects);
   void Handle(const StepDone& event, Effects& effects);
   void Handle(const Draining& event, Effects& effects);
   void Handle(const TenantChanged& event, Effects& effects);
@@ -314,7 +325,7 @@ class Scheduler {
 
   TieredQueue blocks_;   // runnable requests with prompt left; cost: their next block
   TieredQueue decodes_;  // runnable requests without; cost 1
-  int64_t streams_ = 0;  // of these, those that have more than one token to come
+  int64_t awaited_ = 0;  // of these, those where is_awaited()
   int64_t arrivals_ = 0;
   int64_t turns_ = 0;                // counts entries into decodes_: their age
   int32_t steps_without_block_ = 0;  // in a row, while a block was waiting

@@ -113,6 +113,10 @@ class Simulation {
 
   void FinishStep() {
     StepDone done;
+    while (world_.in_flight().size() > 1 && random_.Uniform(0, 9) == 0) {
+      const int32_t last = static_cast<int32_t>(world_.in_flight().size()) - 1;
+      Give(RowDone{.id = world_.in_flight()[static_cast<size_t>(random_.Uniform(0, last))].id});
+    }
     for (const RunStep::Row& row : world_.in_flight()) {
       if (random_.Uniform(0, 49) == 0) done.finished.push_back(row.id);
       const int32_t left = world_.requests().at(row.id).prompt_left;
@@ -164,6 +168,7 @@ class Simulation {
         .prompt_tokens = random_.Uniform(0, prompt_max_),
         .block_size = random_.Uniform(1, limits_.step_tokens_max),
         .decode_tokens = random_.Uniform(0, decode_max_),
+        .closes = random_.Uniform(0, 1) == 0,
         .deadline = hurried ? now_ + absl::Milliseconds(random_.Uniform(-5, 3000)) : absl::InfiniteFuture()});
   }
 

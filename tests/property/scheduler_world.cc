@@ -82,6 +82,11 @@ void World::Note(const ReaderReady& event) {
   found->second.waited = 0;
   found->second.overtaken = 0;
 }
+void World::Note(const RowDone& event) {
+  requests_.at(event.id).finished = true;
+  requests_.at(event.id).in_flight = false;
+  std::erase_if(in_flight_, [&](const RunStep::Row& row) { return row.id == event.id; });
+}
 void World::Note(const StepDone& event) {
   pace_ = event.pace;
   for (const StepDone::Shortened& shorter : event.shortened) requests_.at(shorter.id).prompt_left = shorter.prompt_left;
@@ -269,7 +274,7 @@ void World::CheckRow(const RunStep::Row& row) {
 
 // Decodes first and all of them, if there is room; one block before them only in its turn, others only for the sake of
 // tenants with fewer decodes than their share of the rows, each of which then has one; blocks while they fit, and
-// beyond the first, behind decodes, while all is within the pace, where one of these is not its request's last.
+// beyond the first, behind decodes, while all is within the pace, where somebody waits for what follows one of these.
 void World::CheckComposition(const RunStep& step, const std::vector<RequestId>& skipped) {
   const auto is_decode = [](const RunStep::Row& row) { return row.phase == StepPhase::kDecode; };
   const int64_t decodes = std::ranges::count_if(step.rows, is_decode);
@@ -313,12 +318,13 @@ void World::CheckComposition(const RunStep& step, const std::vector<RequestId>& 
   const auto rest = decodes_runnable > 0 ? std::ranges::find_if(step.rows, is_decode) : step.rows.begin();
   const int64_t leads = std::distance(step.rows.begin(), rest);
   const int64_t due = block_due ? 1 : 0;
-  const auto goes_on = [&](RequestId id) {
-    return PhaseOf(requests_.at(id)) == StepPhase::kDecode && requests_.at(id).decode_left > 1;
+  const auto is_awaited = [&](RequestId id) {
+    const Request& request = requests_.at(id);
+    return PhaseOf(request) == StepPhase::kDecode && (!request.asked.closes || request.decode_left > 1);
   };
-  const bool streams =
-      std::ranges::any_of(skipped, goes_on) || std::ranges::any_of(step.rows, goes_on, &RunStep::Row::id);
-  const bool is_paced = streams && pace_ < limits_.step_tokens_max;
+  const bool is_paced =
+      (std::ranges::any_of(skipped, is_awaited) || std::ranges::any_of(step.rows, is_awaited, &RunStep::Row::id)) &&
+      pace_ < limits_.step_tokens_max;
   const bool is_crowded =
       is_paced || (decodes_runnable > 0 && decodes_runnable + blocks + blocks_skipped > limits_.step_rows_max);
   const int64_t elbow_room = limits_.step_rows_max / 4;

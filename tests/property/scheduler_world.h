@@ -101,6 +101,7 @@ class World {
   void Note(const Cancelled& event);
   void Note(const ReaderBlocked& event);
   void Note(const ReaderReady& event);
+  void Note(const RowDone& event);
   void Note(const StepDone& event);
   void Note(const Draining& event);
   void Note(const TenantChanged& event);

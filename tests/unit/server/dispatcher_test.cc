@@ -104,6 +104,11 @@ TEST_F(DispatcherTest, TheLastTokenOfAnAnswerWhoseSessionIsThrownAwayRunsNoStep)
   Open("another");
   start(kA, with_another);
   dispatcher_.Start(kB, AnswerRequest("another", 20, 8), another);
+  while (!with_another.ended()) {
+    dispatcher_.Settle();
+    ASSERT_FALSE(with_another.ended()) << "it waited for the step";
+    dispatcher_.RunStep();
+  }
   RunToEnd();
   for (const RecordedCall* const call : {&alone, &with_another}) {
     EXPECT_THAT(call->end().status, IsOk());

@@ -250,16 +250,36 @@ TEST(Scheduler, HoldsBlocksBesideDecodesToThePace) {
   Desk desk(limits);
   // Situation: a decode, and prompts in blocks of 3, where those who decode have time for 7 tokens.
   // Verdict: two blocks a step; the pace counts from the step on at whose end it was told.
-  desk.Begin(1, {.decode_tokens = 4});
-  for (const RequestId id : {2, 3, 4, 5}) desk.Begin(id, {.prompt_tokens = 15, .block_size = 3});
+  desk.Begin(1, {.decode_tokens = 3});
+  for (const RequestId id : {2, 3, 4, 5}) desk.Begin(id, {.prompt_tokens = 12, .block_size = 3});
   EXPECT_THAT(desk.On(StepDone{.pace = 7}), ElementsAre("run 2p3 1d 3p3"));
   // Situation: there is time for nothing.
   // Verdict: one block a step all the same.
   EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("run 2p3 1d"));
-  // Situation: one decodes, but has its last token when the step begins, and then nobody does.
+  // Situation: nobody decodes any more.
   // Verdict: as many blocks as a step has tokens for.
-  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("run 1d 2p3 3p3 4p3 5p3"));
   EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("end 1: done", "run 2p3 3p3 4p3 5p3"));
+}
+
+TEST(Scheduler, HoldsNoBlockToThePaceForADecodeThatNobodyGoesOnFrom) {
+  SchedulerLimits limits = Limits();
+  limits.step_tokens_max = 16;
+  limits.step_rows_max = 8;
+  Desk desk(limits);
+  // Situation: no time for a second block beside a decode, which is the second last of its session.
+  // Verdict: one block; and beside the last as many as a step has tokens for.
+  desk.Begin(1, {.decode_tokens = 3, .closes = true});
+  for (const RequestId id : {2, 3, 4}) desk.Begin(id, {.prompt_tokens = 12, .block_size = 3});
+  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("run 2p3 1d"));
+  EXPECT_THAT(desk.On(StepDone{.pace = 0}), ElementsAre("run 1d 2p3 3p3 4p3"));
+}
+
+TEST(Scheduler, EndsARequestBeforeItsStepWhereItsRowIsDone) {
+  Desk desk(Limits());
+  for (const RequestId id : {1, 2}) desk.Begin(id, {.prompt_tokens = 2, .block_size = 1, .decode_tokens = 5});
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("run 1p1 2p1"));
+  EXPECT_THAT(desk.On(RowDone{.id = 1}), ElementsAre("end 1: done"));
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("run 2p1"));
 }
 
 TEST(Scheduler, GivesEachTenantABlockBeyondThePace) {
