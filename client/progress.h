@@ -1,9 +1,9 @@
 // What of a stream on a session has come, and what to ask for after it broke.
 //
 // A token that was sent is in the session's log whatever breaks the stream, and Decode with `resume_from` sends what is
-// in it again. So a broken stream is followed from its answer's first token, and what had come already is left out: stop
-// texts and characters that the break cut in two come out whole. Each token that comes again is compared with the one
-// that came before. Pure: it talks to nobody. One thread.
+// in it again. So a broken stream is followed from its answer's first token, and what had come already is left out:
+// stop texts and characters that the break cut in two come out whole. Each token that comes again is compared with the
+// one that came before. Pure: it talks to nobody. One thread.
 
 #ifndef EBB_CLIENT_PROGRESS_H_
 #define EBB_CLIENT_PROGRESS_H_
