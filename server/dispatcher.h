@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <list>
 #include <map>
 #include <memory>
@@ -241,8 +242,9 @@ class Dispatcher {
     int32_t reused = 0;           // of these, that did not run
     bool blocks_are_all = false;  // that were ever done to the session
     int32_t decode_rows = 0;
-    int64_t next = 0;       // index in the log of the next token to send
-    int32_t sent = 0;       // tokens
+    int64_t next = 0;  // index in the log of the next token to send
+    int32_t sent = 0;  // tokens
+    int32_t sent_max = std::numeric_limits<int32_t>::max();
     int32_t generated = 0;  // of these, not sent again
     int64_t evicted = 0;
     int32_t untold_evicted = 0;  // of these, those that left since the last tokens were sent
@@ -250,7 +252,7 @@ class Dispatcher {
     FinishReason finish = FinishReason::kNone;
     FinishReason finish_by_count = FinishReason::kMaxTokens;  // when nothing else ended the answer
     absl::Status failure = {};                                // ends the call
-    std::vector<int32_t> drafting = {};                       // that token, and the draft behind it; empty: none
+    std::vector<int32_t> drafting = {};  // the token in flight, and the draft behind it; empty: none
     DraftLength draft_length = DraftLength(1);
     int32_t drafted = 0;                // tokens of drafts that ran
     int32_t accepted = 0;               // of these
@@ -534,6 +536,7 @@ class Dispatcher {
   bool carrying_out_ = false;            // effects_ is being emptied further up
   std::optional<Reject> rejected_ = {};  // the last answer to an arrival, if it was a refusal
   std::optional<ebb::RunStep> planned_ = {};
+  std::vector<ebb::RunStep::Row> planned_rows_;  // of the step that runs, also those that are over
   std::optional<StepDone> ran_ = {};
   std::unique_ptr<Undertaking> undertaking_ = {};
   absl::Duration step_took_ = {};                    // the last

@@ -159,6 +159,7 @@ absl::Status Dispatcher::PlanCall(Call& call) {
     const int64_t wanted = request.stopping.max_tokens - again + lost;
     const int64_t fresh = std::min(wanted, room);
     if (fresh < wanted) call.finish_by_count = FinishReason::kLengthLimit;
+    call.sent_max = static_cast<int32_t>(again + fresh - lost);
     call.decode_rows = static_cast<int32_t>((again + kResendTokens - 1) / kResendTokens + fresh);
     call.text = AnswerText(request.stopping.stop);
     call.draft_length = DraftLength(request.speculation.tokens_max);
@@ -192,6 +193,7 @@ void Dispatcher::Unblock(Call& call) {
 
 void Dispatcher::RunStep() {
   const ebb::RunStep step = *std::exchange(planned_, {});
+  planned_rows_.assign(step.rows.begin(), step.rows.end());
   const absl::Time start = clock_.Now();
   batch_.clear();
   batch_calls_.clear();
@@ -199,8 +201,8 @@ void Dispatcher::RunStep() {
   wishes_.clear();
   wishing_rows_.clear();
   spare_tokens_ = engine_.step_tokens_max();
-  for (const ebb::RunStep::Row& planned : step.rows) spare_tokens_ -= planned.tokens;
-  for (const ebb::RunStep::Row& planned : step.rows) {
+  for (const ebb::RunStep::Row& planned : planned_rows_) spare_tokens_ -= planned.tokens;
+  for (const ebb::RunStep::Row& planned : planned_rows_) {
     Call& call = calls_.at(planned.id);
     if (!call.session->lost.ok()) continue;  // since the step was planned
     if (call.first_step == absl::InfiniteFuture()) {
@@ -223,7 +225,7 @@ void Dispatcher::RunStep() {
   draws_.Run();
   DraftOnRows();
   OwnPagesOfRows();
-  const RowTokens ran = BeginRows(step.rows.size(), start);
+  const RowTokens ran = BeginRows(planned_rows_.size(), start);
   Commit();  // what was said is written while the step runs
   if (scheduler_.load().requests_waiting > 0) {
     shadows_.StayOut();
@@ -252,7 +254,7 @@ void Dispatcher::RunStep() {
   metrics_.worker().step_tokens_paced.Set(std::min(pace, engine_.step_tokens_max()));
 
   ran_ = StepDone{.shortened = std::exchange(shortened_, {}), .pace = pace};
-  for (const ebb::RunStep::Row& row : step.rows) {
+  for (const ebb::RunStep::Row& row : planned_rows_) {
     const auto call = calls_.find(row.id);
     if (call != calls_.end() && IsOver(call->second)) ran_->finished.push_back(row.id);
   }
@@ -484,8 +486,8 @@ TokensDone Dispatcher::Take(Call& call, std::span<const int32_t> tokens) {
       call.finish = FinishReason::kEndOfSequence;
     } else if (call.text.stopped() || std::ranges::find(stopping.stop_tokens, token) != stopping.stop_tokens.end()) {
       call.finish = FinishReason::kStop;
-    } else if (call.sent == stopping.max_tokens) {
-      call.finish = FinishReason::kMaxTokens;
+    } else if (call.sent == call.sent_max) {
+      call.finish = call.finish_by_count;
     }
   }
   done.tokens = tokens.first(taken);
@@ -568,8 +570,7 @@ CallEnd Dispatcher::Summary(Call& call) const {
                            .completion_tokens = call.generated,
                            .evicted = call.evicted,
                            .cache_length = cache.cache_length(),
-                           .session_tokens = call.session->throw_away ? std::max(std::ssize(cache.log()), call.next)
-                                                                      : std::ssize(cache.log()),
+                           .session_tokens = std::max(std::ssize(cache.log()), call.sent > 0 ? call.next : 0),
                            .past_trained_context = cache.position_max() >= engine_.config().context,
                            .drafted_tokens = call.drafted,
                            .accepted_tokens = call.accepted,

@@ -100,7 +100,7 @@ absl::Status Dispatcher::GpuFault(const OpenSession& session) const {
 }
 
 absl::Status Dispatcher::OrGpuFault(const OpenSession& session, const absl::Status& status) const {
-  return GetRefusal(status).reason == "GPU_FAULT" ? GpuFault(session) : status;
+  return !status.ok() && GetRefusal(status).reason == "GPU_FAULT" ? GpuFault(session) : status;
 }
 
 }  // namespace ebb

@@ -3,8 +3,8 @@
 // The worker leaves it a batch before each step, with the tokens that were drawn for it, and one behind it: what its
 // sessions did, and what is to be said of it to whom. The thread takes all batches that wait, writes each session's
 // records with one write, syncs those that have to be, and only then says what waits, in order; meanwhile the worker
-// runs its step. So a step costs the worker no wait
-// for the store (server/session_store.h), and what a client was told is what the store has.
+// runs its step. So a step costs the worker no wait for the store (server/session_store.h), and what a client was told
+// is what the store has.
 //
 // A session whose journal cannot be written is failed for good: whoever waits to be told something about it is told
 // why instead, and the dispatcher refuses further writes to it, or closes it where it is no longer this server's. The

@@ -20,12 +20,11 @@
 //                 together take a quarter of the rows at most, and leave a token for each decode that then has a row.
 //                 That ends at a block which does not fit so; one of step_tokens_max - step_rows_max tokens always
 //                 does. So who asks little waits no longer for its prompt the more decodes a neighbour has
-//   pace          a step while somebody waits for what follows a runnable decode has one block, those of elbow room,
-//   and
-//                 others only while all its tokens are at most StepDone::pace. Nobody does who closes the session
-//                 behind that decode: it comes with the step's begin. Where the pace is less than step_tokens_max,
-//                 elbow room is as in a crowded step: so a prompt that few are before waits for no more steps, whatever
-//                 the pace
+//   pace          while somebody waits for what follows a runnable decode, a step has one block, those of elbow room,
+//                 and others only as long as all its tokens are at most StepDone::pace. Nobody does who closes the
+//                 session behind that decode: it comes with the step's begin. Where the pace is less than
+//                 step_tokens_max, elbow room is as in a crowded step: so a prompt that few are before waits for no
+//                 more steps, whatever the pace
 //   fair          blocks and decodes each go by the tier of their tenant (tiered_queue.h), within a tier by start-time
 //                 fair queueing over tenants, then priority, then age (for a block that of its request, for a decode
 //                 the time since its last token): fair_queue.h states the bounds. A block is charged as its tokens, or
@@ -88,7 +87,7 @@ inline constexpr int64_t QueuePlaces(int64_t queue_max, int64_t own) {
 // notice.
 inline constexpr absl::Duration kRetryElsewhere = absl::Seconds(1);
 
-// Events. Those about a request that has already ended are ignored: callers race with the end of a stream.
+// Events. Those of callers about a request that has already ended are ignored: they race with the end of a stream.
 
 // A session asks for its pages, the capacity of all its lanes. Answered under `id`.
 struct SessionArrived {
@@ -201,10 +200,10 @@ struct RunStep {
     StepPhase phase = StepPhase::kDecode;
     int32_t tokens = 0;  // kDecode: 1; kPrefill: the next block of the prompt
   };
-  std::span<const Row> rows = {};  // never empty; valid until StepDone
+  std::span<const Row> rows = {};  // never empty; valid until RowDone or StepDone
 };
 enum class EndCause {
-  kDone,  // all tokens ran, or StepDone said finished; wins over a cause that came during the same step
+  kDone,  // all tokens ran, or RowDone or StepDone said so; wins over a cause that came during the same step
   kCancelled,
   kDeadline,
   kSlowReader,

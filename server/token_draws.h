@@ -20,7 +20,7 @@ namespace ebb {
 
 class TokenDraws {
  public:
-  // Of each of them a Sampler's memory, which goes by the vocabulary, so more threads than these do not help.
+  // More do not draw, as each has a Sampler's memory, which goes by the vocabulary.
   static constexpr int32_t kThreadsMax = 16;
 
   explicit TokenDraws(Engine& engine);

@@ -386,6 +386,7 @@ TEST_F(UnjournaledGpuFaultTest, AnAnswerThatIsWholeEndsWell) {
   Start(AnswerRequest("a", kPrompt, kTold), call);
   EXPECT_THAT(call.Wait().status, IsOk());
   EXPECT_EQ(call.tokens().size(), kTold);
+  EXPECT_EQ(call.end().usage.session_tokens, kPrompt + static_cast<int64_t>(kTold));
   EXPECT_EQ(metrics_.worker().gpu_sessions_lost.value(), 1);
   EXPECT_EQ(GetRefusal(Get("a").status()).reason, "UNKNOWN_SESSION");
 }

@@ -111,12 +111,14 @@ class Simulation {
     if (until != absl::InfiniteFuture()) now_ = std::max(now_, until);
   }
 
+  // Nothing where the row is the only one.
+  void FinishRow() {
+    const int32_t last = static_cast<int32_t>(world_.in_flight().size()) - 1;
+    if (last > 0) Give(RowDone{.id = world_.in_flight()[static_cast<size_t>(random_.Uniform(0, last))].id});
+  }
+
   void FinishStep() {
     StepDone done;
-    while (world_.in_flight().size() > 1 && random_.Uniform(0, 9) == 0) {
-      const int32_t last = static_cast<int32_t>(world_.in_flight().size()) - 1;
-      Give(RowDone{.id = world_.in_flight()[static_cast<size_t>(random_.Uniform(0, last))].id});
-    }
     for (const RunStep::Row& row : world_.in_flight()) {
       if (random_.Uniform(0, 49) == 0) done.finished.push_back(row.id);
       const int32_t left = world_.requests().at(row.id).prompt_left;
@@ -129,6 +131,7 @@ class Simulation {
   }
 
   void Act() {
+    if (random_.Uniform(0, 9) == 0) FinishRow();
     const int32_t dice = random_.Uniform(0, 99);
     if (dice < 15) return ArriveSession();
     if (dice < 70) return ArriveRequest();

@@ -120,6 +120,19 @@ TEST_F(DispatcherTest, TheLastTokenOfAnAnswerWhoseSessionIsThrownAwayRunsNoStep)
   EXPECT_EQ(dispatcher_.Totals().completion_tokens, 8 + 5 + 5 + 8);
 }
 
+TEST_F(DispatcherTest, SoItIsOfAnAnswerThatFillsItsSession) {
+  RecordedCall& call = NewCall();
+  CallRequest request = AnswerRequest("", 20, 10);
+  request.open = OpenRequest("nameless");
+  request.open->policy = TestPolicy({.scorer = "full", .budget = 24});
+  dispatcher_.Start(kA, std::move(request), call);
+  RunToEnd();
+  EXPECT_THAT(call.end().status, IsOk());
+  EXPECT_EQ(call.end().finish, FinishReason::kLengthLimit);
+  EXPECT_THAT(call.tokens(), SizeIs(4));
+  EXPECT_EQ(steps(), 2 + 3);
+}
+
 // A cancelled call frees its work within one step: the four places where a cancel may find it.
 
 TEST_F(DispatcherTest, ACancelBetweenTwoStepsRunsNoFurtherStep) {
