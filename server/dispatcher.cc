@@ -271,7 +271,7 @@ void Dispatcher::Settle() {
 }
 
 absl::Duration Dispatcher::idle_time() const {
-  if (planned_ || ran_ || renewing_ || has_work() || stirred_ || has_swap_work() || has_ready())
+  if (has_step() || ran_ || renewing_ || has_work() || stirred_ || has_swap_work() || has_ready())
     return absl::ZeroDuration();
   absl::Time wake = std::min(scheduler_.next_wake(), sessions_.next_expiry());
   for (const Parked& parked : parked_) wake = std::min(wake, parked.deadline);
@@ -298,7 +298,7 @@ void Dispatcher::Deliver(const Event& event) {
           EndCall(rejected.id, EndCause::kDone);
         }
       },
-      [this](const ebb::RunStep& step) { planned_ = step; },
+      [this](const ebb::RunStep& step) { planned_.assign(step.rows.begin(), step.rows.end()); },
       [this](const End& end) { EndCall(end.id, end.cause); },
       [this](const Release& release) {
         if (!sessions_.has(release.session)) return;  // admitted, but there was no memory for it

@@ -220,7 +220,7 @@ class Dispatcher {
 
   // Closes the step that ran, plans the next, and closes what is overdue. Then RunStep if there is one.
   void Settle();
-  bool has_step() const { return planned_.has_value(); }
+  bool has_step() const { return !planned_.empty(); }
   void RunStep();
   // True when Settle has something to do now, else how long until it will.
   absl::Duration idle_time() const;
@@ -242,10 +242,10 @@ class Dispatcher {
     int32_t reused = 0;           // of these, that did not run
     bool blocks_are_all = false;  // that were ever done to the session
     int32_t decode_rows = 0;
-    int64_t next = 0;  // index in the log of the next token to send
-    int32_t sent = 0;  // tokens
-    int32_t sent_max = std::numeric_limits<int32_t>::max();
-    int32_t generated = 0;  // of these, not sent again
+    int64_t next = 0;                                        // index in the log of the next token to send
+    int32_t sent = 0;                                        // tokens
+    int32_t sent_max = std::numeric_limits<int32_t>::max();  // with which the answer ends
+    int32_t generated = 0;                                   // of these, not sent again
     int64_t evicted = 0;
     int32_t untold_evicted = 0;  // of these, those that left since the last tokens were sent
     bool raised = false;         // the session's generation, by this call
@@ -281,6 +281,7 @@ class Dispatcher {
   absl::Status CheckStart(const Call& call, const OpenSession& session) const;
   absl::Status PlanCall(Call& call);
   RowTokens BeginRows(size_t in_flight, absl::Time now);
+  static bool IsBlock(const Call& call, const BatchRow& row);
   static void Charge(Call& call, int32_t tokens, StepPhase phase, absl::Time now);
   bool IsMeasured(const OpenSession& session) const;
   bool PrepareBlock(Call& call, int32_t tokens, BatchRow& row);
@@ -533,10 +534,10 @@ class Dispatcher {
   std::vector<Effect> decided_;  // by the event at hand
   std::vector<Effect> effects_;  // decided, of which the first carried_out_ are carried out
   size_t carried_out_ = 0;
-  bool carrying_out_ = false;            // effects_ is being emptied further up
-  std::optional<Reject> rejected_ = {};  // the last answer to an arrival, if it was a refusal
-  std::optional<ebb::RunStep> planned_ = {};
-  std::vector<ebb::RunStep::Row> planned_rows_;  // of the step that runs, also those that are over
+  bool carrying_out_ = false;               // effects_ is being emptied further up
+  std::optional<Reject> rejected_ = {};     // the last answer to an arrival, if it was a refusal
+  std::vector<ebb::RunStep::Row> planned_;  // the next step; empty: there is none
+  std::vector<ebb::RunStep::Row> running_;  // the step at hand, also what of it is over
   std::optional<StepDone> ran_ = {};
   std::unique_ptr<Undertaking> undertaking_ = {};
   absl::Duration step_took_ = {};                    // the last

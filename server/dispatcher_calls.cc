@@ -192,8 +192,8 @@ void Dispatcher::Unblock(Call& call) {
 }
 
 void Dispatcher::RunStep() {
-  const ebb::RunStep step = *std::exchange(planned_, {});
-  planned_rows_.assign(step.rows.begin(), step.rows.end());
+  running_.swap(planned_);
+  planned_.clear();
   const absl::Time start = clock_.Now();
   batch_.clear();
   batch_calls_.clear();
@@ -201,8 +201,8 @@ void Dispatcher::RunStep() {
   wishes_.clear();
   wishing_rows_.clear();
   spare_tokens_ = engine_.step_tokens_max();
-  for (const ebb::RunStep::Row& planned : planned_rows_) spare_tokens_ -= planned.tokens;
-  for (const ebb::RunStep::Row& planned : planned_rows_) {
+  for (const ebb::RunStep::Row& planned : running_) spare_tokens_ -= planned.tokens;
+  for (const ebb::RunStep::Row& planned : running_) {
     Call& call = calls_.at(planned.id);
     if (!call.session->lost.ok()) continue;  // since the step was planned
     if (call.first_step == absl::InfiniteFuture()) {
@@ -225,7 +225,7 @@ void Dispatcher::RunStep() {
   draws_.Run();
   DraftOnRows();
   OwnPagesOfRows();
-  const RowTokens ran = BeginRows(planned_rows_.size(), start);
+  const RowTokens ran = BeginRows(running_.size(), start);
   Commit();  // what was said is written while the step runs
   if (scheduler_.load().requests_waiting > 0) {
     shadows_.StayOut();
@@ -254,7 +254,7 @@ void Dispatcher::RunStep() {
   metrics_.worker().step_tokens_paced.Set(std::min(pace, engine_.step_tokens_max()));
 
   ran_ = StepDone{.shortened = std::exchange(shortened_, {}), .pace = pace};
-  for (const ebb::RunStep::Row& row : planned_rows_) {
+  for (const ebb::RunStep::Row& row : running_) {
     const auto call = calls_.find(row.id);
     if (call != calls_.end() && IsOver(call->second)) ran_->finished.push_back(row.id);
   }
@@ -267,16 +267,16 @@ Dispatcher::RowTokens Dispatcher::BeginRows(size_t in_flight, absl::Time now) {
   size_t kept = 0;
   for (size_t i = 0; i < batch_.size(); ++i) {
     Call& call = *batch_calls_[i];
-    const bool is_prompt = call.prompt_done < static_cast<int32_t>(call.request.prompt.size());
-    const bool is_block = is_prompt || (batch_[i].draft && call.request.draft);
+    const bool is_block = IsBlock(call, batch_[i]);
     const auto tokens = static_cast<int32_t>(batch_[i].tokens.size());
     Charge(call, tokens, is_block ? StepPhase::kPrefill : StepPhase::kDecode, now);
     if (!is_block && !batch_[i].draft) SayToken(call, batch_[i]);
     run.answers += is_block ? 0 : 1;
     if (call.session->throw_away && IsOver(call)) {
-      if (in_flight == 1) continue;  // it ends with its step
-      Deliver(RowDone{.id = call.id});
-      --in_flight;
+      if (in_flight > 1) {  // the last ends with its step
+        Deliver(RowDone{.id = call.id});
+        --in_flight;
+      }
       continue;
     }
     (is_block ? run.prompt : run.decode) += tokens;
@@ -288,6 +288,12 @@ Dispatcher::RowTokens Dispatcher::BeginRows(size_t in_flight, absl::Time now) {
   batch_calls_.resize(kept);
   batch_sessions_.resize(kept);
   return run;
+}
+
+// Of a prompt, or a caller's draft, which is one; else it is a token of an answer, with what the server drafts behind
+// it.
+bool Dispatcher::IsBlock(const Call& call, const BatchRow& row) {
+  return call.prompt_done < static_cast<int32_t>(call.request.prompt.size()) || (row.draft && call.request.draft);
 }
 
 // What runs or is said is what a tenant pays for: blocks in advance, when their call was let in.
@@ -362,7 +368,7 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
   Raise(call);
   if (row.draft) return call.request.draft ? CommitDraft(call, row) : CommitOwnDraft(call, row);
   call.evicted += row.evicted;
-  const bool is_block = call.prompt_done < static_cast<int32_t>(call.request.prompt.size());
+  const bool is_block = IsBlock(call, row);
   CommitCache(session, row,
               row.prompt_ends ? EvictionCause::kPromptEnd
               : is_block      ? EvictionCause::kPrefill

@@ -36,8 +36,8 @@ bool Dispatcher::PrepareDraft(Call& call, BatchRow& row) {
 void Dispatcher::DraftOnRows() {
   for (size_t i = 0; i < batch_.size(); ++i) {
     const Call& call = *batch_calls_[i];
-    const bool is_token = !batch_[i].draft && call.prompt_done == static_cast<int32_t>(call.request.prompt.size());
-    if (is_token && call.request.speculation.source != DraftSource::kNone && !IsLost(call)) DraftOn(i);
+    const bool wishes = call.request.speculation.source != DraftSource::kNone;
+    if (wishes && !IsBlock(call, batch_[i]) && !IsLost(call)) DraftOn(i);
   }
   DraftByModel();
 }

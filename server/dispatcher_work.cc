@@ -75,9 +75,8 @@ void Dispatcher::WorkOnNext() {
   }
   if (undertaking_->work() == nullptr) {
     // A row of it that was planned before it was held runs first.
-    const bool runs = planned_ && std::ranges::any_of(planned_->rows, [&](const ebb::RunStep::Row& row) {
-                        return calls_.at(row.id).session == session;
-                      });
+    const bool runs = std::ranges::any_of(
+        planned_, [&](const ebb::RunStep::Row& row) { return calls_.at(row.id).session == session; });
     if (runs) return;
     const absl::Status begun = undertaking_->Begin();
     if (!begun.ok()) return EndWork(begun);
