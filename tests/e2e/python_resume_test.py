@@ -462,6 +462,7 @@ class Rules(unittest.TestCase):
         self.assertIsNone(going.take(inference_pb2.DecodeResponse(tokens=[1], text="a")))
         new = going.take(inference_pb2.DecodeResponse(tokens=[2, 3], text="bc"))
         self.assertEqual((list(new.tokens), new.text, going.text), ([3], "c", "abc"))
+        self.assertEqual(going.take(inference_pb2.DecodeResponse(evicted_tokens=2)).evicted_tokens, 2)
         going.after_break(failed("UNAVAILABLE"), session_pb2.Session(tokens=13, generation=3))
         with self.assertRaisesRegex(ebb.NotResumable, "other tokens"):
             going.take(inference_pb2.DecodeResponse(tokens=[1, 9], text="ax"))
