@@ -280,10 +280,6 @@ class Dispatcher {
   // dispatcher_calls.cc
   absl::Status CheckStart(const Call& call, const OpenSession& session) const;
   absl::Status PlanCall(Call& call);
-  RowTokens BeginRows(size_t in_flight, absl::Time now);
-  static bool IsBlock(const Call& call, const BatchRow& row);
-  static void Charge(Call& call, int32_t tokens, StepPhase phase, absl::Time now);
-  bool IsMeasured(const OpenSession& session) const;
   bool PrepareBlock(Call& call, int32_t tokens, BatchRow& row);
   bool PrepareToken(Call& call, BatchRow& row);
   static bool IsLost(const Call& call);
@@ -307,6 +303,12 @@ class Dispatcher {
   void EndCall(CallId id, EndCause cause);
   absl::Status EndStatus(const Call& call, EndCause cause) const;
   CallEnd Summary(Call& call) const;
+
+  // dispatcher_steps.cc
+  RowTokens BeginRows(size_t in_flight, absl::Time now);
+  static bool IsBlock(const Call& call, const BatchRow& row);
+  static void Charge(Call& call, int32_t tokens, StepPhase phase, absl::Time now);
+  bool IsMeasured(const OpenSession& session) const;
 
   // dispatcher_prefixes.cc
   int32_t BeginPrompt(Call& call, int32_t tokens);
