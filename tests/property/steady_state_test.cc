@@ -7,11 +7,13 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <variant>
 #include <vector>
 
 #include "engine/sampler.h"
 #include "policies/hash_random.h"
 #include "policies/registry.h"
+#include "server/scheduler.h"
 #include "tests/support/test_engine.h"
 
 namespace {
@@ -159,6 +161,45 @@ TEST(SteadyState, DrawingATokenAllocatesNothing) {
   const int64_t before = allocations;
   for (const SamplingOptions& options : ways) EXPECT_GE(sampler.DrawToken(options, logits, log), 0);
   EXPECT_EQ(allocations - before, 0);
+}
+
+// However many tenants ask, each once: while a busy one waits for its turns all the time, so that the queues never
+// start anew, they keep memory for as many as there were at once.
+TEST(SteadyState, TenantsThatAskOnceLeaveNothingInTheScheduler) {
+  constexpr TenantId kBusy = 0;
+  constexpr uint64_t kAtOnce = 8;
+  Scheduler scheduler({.pages_total = 0, .step_tokens_max = 16, .step_rows_max = 4});
+  std::vector<Effect> effects;
+  absl::Time now = absl::UnixEpoch();
+  const auto give = [&](const Event& event) {
+    effects.clear();
+    scheduler.On(event, now, effects);
+  };
+  for (SessionId session = 1; session <= kAtOnce; ++session) {
+    give(SessionArrived{.id = session, .session = session, .tenant = kBusy});
+    give(RequestArrived{.id = session, .session = session, .decode_tokens = 1 << 30});
+  }
+  uint64_t ids = kAtOnce;
+  const auto ask = [&](int tenants) {
+    for (int i = 0; i < tenants; ++i) {
+      const uint64_t id = ++ids;  // of a tenant, its session and its request
+      give(SessionArrived{.id = id, .session = id, .tenant = static_cast<TenantId>(id)});
+      give(RequestArrived{.id = id, .session = id, .prompt_tokens = 8, .block_size = 8, .decode_tokens = 2});
+      for (bool ended = false; !ended;) {
+        now += absl::Milliseconds(1);
+        give(StepDone{});
+        for (const Effect& effect : effects) {
+          const End* const end = std::get_if<End>(&effect);
+          ended |= end != nullptr && end->id == id;
+        }
+      }
+      give(SessionClosed{.session = id});
+    }
+  };
+  ask(1000);
+  const int64_t held = bytes_held;
+  ask(20000);
+  EXPECT_LE(bytes_held - held, 1024);
 }
 
 }  // namespace

@@ -88,6 +88,24 @@ TEST(TieredQueue, AnotherTierCountsFromTheNextPush) {
   EXPECT_FALSE(queue.Erase(4));
 }
 
+// A tenant's place within a tier is where its last turn there moved it, also after it was in another one meanwhile.
+TEST(TieredQueue, ATierThatIsLeftAndComeBackToKnowsWhatWasTaken) {
+  TieredQueue queue = Queue(100);
+  for (uint64_t id = 11; id <= 13; ++id) queue.Push({.id = id, .tenant = kUsual, .age = static_cast<int64_t>(id)});
+  constexpr TenantId kRests = 4;
+  queue.Push({.id = 1, .tenant = kRests, .cost = 3});
+  EXPECT_EQ(queue.Take(kSomeCost)->id, 11U);
+  EXPECT_EQ(queue.Take(kSomeCost)->id, 1U);  // now it rests, three tokens ahead
+
+  queue.SetTier(kRests, Tier::kHigh);
+  queue.Push({.id = 2, .tenant = kRests});
+  EXPECT_EQ(queue.Take(kSomeCost)->id, 2U) << "nothing of the other tier counts in this one";
+
+  queue.SetTier(kRests, Tier::kNormal);
+  queue.Push({.id = 3, .tenant = kRests});
+  EXPECT_THAT(TakeAll(queue), ElementsAre(12, 13, 3)) << "and it gained nothing by going there and back";
+}
+
 // The bounds of tiered_queue.h, over random traffic in which the highest tier never runs empty.
 TEST(TieredQueue, NobodyWaitsLongerThanItsBound) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
