@@ -323,6 +323,7 @@ class Dispatcher {
   BatchRow Keep(OpenSession& session, int32_t count, std::span<const float> logits);
   // What a step of the session yields is what its next token is drawn from.
   void TakeLogits(OpenSession& session, const BatchRow& row) const;
+  void TakeLogitsOfRows();
 
   // dispatcher_edits.cc
   absl::Status PlanEdit(Call& call, OpenSession& session);

@@ -255,7 +255,6 @@ void Dispatcher::CommitRow(Call& call, const BatchRow& row) {
               row.prompt_ends ? EvictionCause::kPromptEnd
               : is_block      ? EvictionCause::kPrefill
                               : EvictionCause::kDecode);
-  TakeLogits(session, row);
   if (call.request.edit) return CommitEdit(call, row);
   if (is_block) return CommitBlock(call, row);
   call.untold_evicted += row.evicted;

@@ -1,6 +1,7 @@
 // The steps of a dispatcher: rows put together, begun, run.
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "server/dispatcher.h"
@@ -52,6 +53,7 @@ void Dispatcher::RunStep() {
   if (!batch_.empty()) engine_.Run(batch_);
   const absl::Time end = clock_.Now();
   shadows_.Compare(batch_);
+  TakeLogitsOfRows();
   for (size_t i = 0; i < batch_calls_.size(); ++i) CommitRow(*batch_calls_[i], batch_[i]);
   LookForFault();
   if (ran.prompt == 0 && ran.decode > 0) {  // with judging drafts and keeping what was right
@@ -104,6 +106,14 @@ Dispatcher::RowTokens Dispatcher::BeginRows(size_t in_flight, absl::Time now) {
   batch_calls_.resize(kept);
   batch_sessions_.resize(kept);
   return run;
+}
+
+// Side by side, as each row has some hundred kilobytes. A draft's wait for its verdict.
+void Dispatcher::TakeLogitsOfRows() {
+  engine_.host_threads().For(std::ssize(batch_calls_), [this](int64_t row, int32_t /*thread*/) {
+    const auto i = static_cast<size_t>(row);
+    if (batch_[i].fault.ok() && !batch_[i].draft) TakeLogits(*batch_calls_[i]->session, batch_[i]);
+  });
 }
 
 // Of a prompt, or a caller's draft, which is one; else it is a token of an answer, with what the server drafts behind
