@@ -188,6 +188,14 @@ OTHERS = (
           ('ebb_refusals_total{tenant="a",reason="DRAINING"}', "0+5x50")], [(50, ("EbbErrorBudgetFast", "EbbErrorBudgetSlow"))]),
 )
 
+# Of rules that dashboards and autoscalers read, or a person: (name, series, labels and value of what comes out).
+RECORDS = (
+    ("ebb:error_budget:ratio", [("ebb_build_info", "1x9")], 'job="ebb"', 0.001),
+    ("ebb:goodput:rate5m", [('ebb_requests_in_time_total{tenant="a"}', "0+60x9"), ('ebb_requests_in_time_total{tenant="b"}', "0+30x9")], 'job="ebb"', 1.5),
+    ("ebb:queue:ratio", [('ebb_queue_depth{tenant="a"}', "3x9"), ('ebb_queue_depth{tenant="b"}', "2x9"), ("ebb_requests_running", "5x9"),
+                         ("ebb_requests_limit", "40x9")], WHO, 0.25),
+)
+
 
 class Alerts(unittest.TestCase):
     def promtool(self, *arguments):
@@ -208,6 +216,17 @@ class Alerts(unittest.TestCase):
                 path.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": interval, "group_eval_order": GROUPS,
                                             "tests": [test for test in tests if test["interval"] == interval]}))  # JSON is YAML
                 self.promtool("test", "rules", path)
+
+    def test_what_no_alert_reads_is_recorded_too(self):
+        self.assertEqual([name for name in re.findall(r"^ +- record: (\S+)$", TEXT, re.MULTILINE) if TEXT.count(name) == 1], [name for name, *_ in RECORDS])
+        series = [{"series": selector(metric), "values": values} for _, given, *_ in RECORDS for metric, values in given]
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "records.json")
+            path.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "group_eval_order": GROUPS, "tests": [
+                {"interval": "1m", "input_series": series,
+                 "promql_expr_test": [{"expr": name, "eval_time": "9m", "exp_samples": [{"labels": f"{name}{{{labels}}}", "value": value}]}
+                                      for name, _, labels, value in RECORDS]}]}))
+            self.promtool("test", "rules", path)
 
     def test_each_has_its_page(self):
         page = (ROOT / "docs/how-to/answer-alerts.md").read_text(encoding="utf-8")

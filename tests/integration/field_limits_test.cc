@@ -31,6 +31,7 @@ namespace ebb {
 namespace {
 
 using client::ReadDetails;
+using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using ::testing::ElementsAreArray;
 using ::testing::SizeIs;
@@ -145,12 +146,36 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
 }
 
-// A request that is good, wrong in a place or two, or no longer a message.
-std::string RandomRequest(const Method& method, const std::vector<Mutation>& mutations, HashRandom& random) {
+// What a method's requests may be other in.
+struct Variations {
+  std::vector<Mutation> mutations = {};
+  std::vector<Place> places = {};  // of values, not of messages
+};
+
+Variations VariationsOf(const Method& method) {
+  Variations variations = {.mutations = MutationsOf(*method.descriptor->input_type()),
+                           .places = PlacesIn(*method.descriptor->input_type())};
+  std::erase_if(variations.places,
+                [](const Place& place) { return place.field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE; });
+  return variations;
+}
+
+template <typename Entry>
+const Entry& AnyOf(const std::vector<Entry>& entries, HashRandom& random) {
+  return entries[static_cast<size_t>(random.Uniform(0, static_cast<int32_t>(entries.size()) - 1))];
+}
+
+// A request that is good, has a value from the edge of its type or a random one in a place or two, or is no longer a
+// message.
+std::string RandomRequest(const Method& method, const Variations& variations, HashRandom& random) {
   const std::unique_ptr<Message> request = GoodRequest(method);
   const int kind = random.Uniform(0, 9);
-  for (int i = kind < 3 || mutations.empty() ? 0 : (kind < 7 ? 1 : 2); i > 0; --i) {
-    mutations[static_cast<size_t>(random.Uniform(0, static_cast<int32_t>(mutations.size()) - 1))].apply(*request);
+  for (int i = kind < 3 || variations.mutations.empty() ? 0 : (kind < 7 ? 1 : 2); i > 0; --i) {
+    if (variations.places.empty() || random.Uniform(0, 1) == 0) {
+      AnyOf(variations.mutations, random).apply(*request);
+    } else {
+      SetRandomly(*request, AnyOf(variations.places, random), random);
+    }
   }
   std::string bytes = request->SerializeAsString();
   if (kind < 9 || bytes.empty()) return bytes;
@@ -239,8 +264,8 @@ TEST_F(FieldLimits, RandomCallsLeaveTheServerAsItWas) {
   SCOPED_TRACE(absl::StrFormat("EBB_SEED=%d", seed));
   const std::vector<uint32_t> before = FreshAnswer();
   const std::vector<Method> methods = AllMethods();
-  std::map<std::string, std::vector<Mutation>> mutations;
-  for (const Method& method : methods) mutations[method.name] = MutationsOf(*method.descriptor->input_type());
+  std::map<std::string, Variations> variations;
+  for (const Method& method : methods) variations[method.name] = VariationsOf(method);
 
   Witness witness(server_.address());
   witness.GoesOn(300);
@@ -252,8 +277,7 @@ TEST_F(FieldLimits, RandomCallsLeaveTheServerAsItWas) {
         HashRandom random(seed, i);
         RequestCaller caller(server_.address(), absl::StrFormat("%s-%d", whose, i));
         for (uint64_t done = 0; done < each; ++done) {
-          const Method& method =
-              methods[static_cast<size_t>(random.Uniform(0, static_cast<int32_t>(methods.size()) - 1))];
+          const Method& method = AnyOf(methods, random);
           const std::string bytes = request(method, random);
           const grpc::Status status = caller.Call(method, bytes);
           EXPECT_EQ(Complaint(method, bytes, status), "")
@@ -270,7 +294,7 @@ TEST_F(FieldLimits, RandomCallsLeaveTheServerAsItWas) {
     return GoodRequest(method)->SerializeAsString();
   });
   const absl::Duration beside_random = make_calls("random", each_makes, [&](const Method& method, HashRandom& random) {
-    return RandomRequest(method, mutations.at(method.name), random);
+    return RandomRequest(method, variations.at(method.name), random);
   });
   witness.GoesOn(20);
   witness.End();

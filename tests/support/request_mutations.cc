@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "policies/check.h"
 #include "server/services.h"
 
 namespace ebb {
@@ -149,6 +150,67 @@ void Repeat(Message& at, const FieldDescriptor* field) {
   for (int i = 0; i < kMany; ++i) at.MergeFrom(*one);
 }
 
+// As likely of one magnitude as of another.
+int64_t RandomInteger(HashRandom& random) {
+  const auto bits = static_cast<int64_t>(random.Next64());
+  return bits >> random.Uniform(0, 63);  // keeps the sign
+}
+
+double RandomFraction(HashRandom& random) {
+  const double sign = random.Uniform(0, 3) == 0 ? -1 : 1;
+  return sign * random.UniformFloat() * std::pow(10.0, random.Uniform(-12, 12));
+}
+
+// UTF-8, unless it is of bytes.
+std::string RandomText(bool bytes, HashRandom& random) {
+  const int length = random.Uniform(0, 1 << random.Uniform(0, 10));
+  const bool letters = random.Uniform(0, 1) == 0;
+  std::string text;
+  for (int i = 0; i < length; ++i) {
+    const int character = letters ? random.Uniform('a', 'z') : random.Uniform(0, bytes ? 0xFF : 0x7FF);
+    if (bytes || character < 0x80) {
+      text += static_cast<char>(character);
+    } else {
+      text += static_cast<char>(0xC0 | character >> 6);
+      text += static_cast<char>(0x80 | (character & 0x3F));
+    }
+  }
+  return text;
+}
+
+// Sets the field, or adds an entry of a list.
+void AddRandomly(Message& at, const FieldDescriptor* field, HashRandom& random) {
+  const Reflection& reflection = *at.GetReflection();
+  const auto give = [&](auto value, auto set, auto add) {
+    field->is_repeated() ? (reflection.*add)(&at, field, value) : (reflection.*set)(&at, field, value);
+  };
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return give(static_cast<int32_t>(RandomInteger(random)), &Reflection::SetInt32, &Reflection::AddInt32);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return give(RandomInteger(random), &Reflection::SetInt64, &Reflection::AddInt64);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return give(static_cast<uint32_t>(RandomInteger(random)), &Reflection::SetUInt32, &Reflection::AddUInt32);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return give(static_cast<uint64_t>(RandomInteger(random)), &Reflection::SetUInt64, &Reflection::AddUInt64);
+    case FieldDescriptor::CPPTYPE_FLOAT:
+      return give(static_cast<float>(RandomFraction(random)), &Reflection::SetFloat, &Reflection::AddFloat);
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return give(RandomFraction(random), &Reflection::SetDouble, &Reflection::AddDouble);
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return give(random.Uniform(0, 1) == 1, &Reflection::SetBool, &Reflection::AddBool);
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return give(field->enum_type()->value(random.Uniform(0, field->enum_type()->value_count() - 1))->number(),
+                  &Reflection::SetEnumValue, &Reflection::AddEnumValue);
+    case FieldDescriptor::CPPTYPE_STRING:
+      return give(RandomText(field->type() == FieldDescriptor::TYPE_BYTES, random), &Reflection::SetString,
+                  &Reflection::AddString);
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      break;
+  }
+  EBB_CHECK(false);
+}
+
 void Walk(const Descriptor& type, const Place& above, std::vector<Place>& places) {
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor* const field = type.field(i);
@@ -185,6 +247,14 @@ Message& Locate(Message& request, std::span<const FieldDescriptor* const> parent
     }
   }
   return *at;
+}
+
+void SetRandomly(Message& request, const Place& place, HashRandom& random) {
+  Message& at = Locate(request, place.parents);
+  at.GetReflection()->ClearField(&at, place.field);
+  for (int i = place.field->is_repeated() ? random.Uniform(0, 1 << random.Uniform(0, 6)) : 1; i > 0; --i) {
+    AddRandomly(at, place.field, random);
+  }
 }
 
 std::vector<Mutation> MutationsOf(const Descriptor& request) {

@@ -17,6 +17,8 @@
 #include <string_view>
 #include <vector>
 
+#include "policies/hash_random.h"
+
 namespace ebb {
 
 struct Mutation {
@@ -42,6 +44,10 @@ std::vector<Place> PlacesIn(const google::protobuf::Descriptor& request);
 // The message that `parents` lead to, made on the way; of lists the first.
 google::protobuf::Message& Locate(google::protobuf::Message& request,
                                   std::span<const google::protobuf::FieldDescriptor* const> parents);
+
+// Gives the place, which holds no message, a random value of its type: numbers of all sizes alike, from one bit to all,
+// any of an enum's or a bool's, texts of up to a thousand characters, letters or anything; of lists up to 64 entries.
+void SetRandomly(google::protobuf::Message& request, const Place& place, HashRandom& random);
 
 // Whether `path` ("rows[3].scores") is a field of the message, or a choice between some.
 bool HasField(const google::protobuf::Descriptor& request, std::string_view path);
