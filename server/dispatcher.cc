@@ -29,7 +29,7 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
       scheduler_({.pages_total = engine.memory().pages_total,
                   .step_tokens_max = engine.step_tokens_max(),
                   .step_rows_max = options.step_rows_max,
-                  .queue_max = options.queue_max,
+                  .queue_max = options.live.queue_max,
                   .reader_patience = options.live.reader_patience}),
       pace_(options.live.inter_token_target),
       tenants_(std::make_shared<const TenantTable>(options.tenants), options.clock.Now(), metrics, options.tenant_uses),
@@ -38,6 +38,7 @@ Dispatcher::Dispatcher(Engine& engine, const DispatcherOptions& options, Metrics
       shadows_(engine, options.live.shadow, metrics),
       drafter_(options.draft_engine, options.draft_policy, metrics.worker().drafts),
       draws_(engine) {
+  metrics_.worker().requests_limit.Set(options.live.queue_max);
   CountLoad();
 }
 
@@ -99,7 +100,8 @@ void Dispatcher::SetLive(const LiveOptions& live) {
   shadows_.SetOptions(live.shadow);
   sessions_.SetMax(live.sessions_max);
   watchers_.SetMax(live.watchers_max);
-  Deliver(PatienceChanged{.reader = live.reader_patience});
+  metrics_.worker().requests_limit.Set(live.queue_max);
+  Deliver(LimitsChanged{.queue_max = live.queue_max, .reader_patience = live.reader_patience});
 }
 
 absl::StatusOr<SessionId> Dispatcher::LetIn(const SessionRequest& request, int64_t pages) {

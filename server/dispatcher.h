@@ -63,12 +63,13 @@ struct LiveOptions {
   int32_t sessions_max = 100000;                       // of all tenants, as watchers_max; >= 1
   int32_t watchers_max = 64;                           // of evictions; >= 0
   absl::Duration reader_patience = absl::Seconds(60);  // a stream whose reader takes nothing for so long ends
+  int32_t queue_max = 4096;                            // calls that wait or run
+  int64_t snapshot_every = 1024;  // tokens of a session's journal before a snapshot takes its place
 };
 
 struct DispatcherOptions {
   LiveOptions live = {};
   int32_t step_rows_max = 64;
-  int32_t queue_max = 4096;  // calls that wait or run
   // Of the time that the last step took, how much a piece of work on a cache may take before the next one: what is
   // begun is finished beyond that, a lane for each thread. 0: so many lanes a piece.
   double work_share = 0.5;
@@ -80,7 +81,6 @@ struct DispatcherOptions {
   // here until somebody does.
   std::function<void(const SessionName&)> recover = {};
   Experiments* experiments = nullptr;  // that sessions may count in; outlives the dispatcher; null: none
-  int64_t snapshot_every = 1024;       // tokens of a session's journal before a snapshot takes its place
   SwapOptions swap = {};
   // Of several models' dispatchers together.
   Clock clock = {};

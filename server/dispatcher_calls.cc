@@ -101,8 +101,8 @@ absl::Status Dispatcher::PlanCall(Call& call) {
   const TenantAccount& account = tenants_.Of(request.tenant, clock_.Now());
   const auto calls = static_cast<int64_t>(calls_.size());
   const bool can_wait = account.limits().tier == Tier::kLow;
-  if (calls >= options_.queue_max &&
-      (can_wait || calls >= QueuePlaces(options_.queue_max, account.used(Quota::kCalls)))) {
+  if (calls >= options_.live.queue_max &&
+      (can_wait || calls >= QueuePlaces(options_.live.queue_max, account.used(Quota::kCalls)))) {
     return Refuse(absl::StatusCode::kUnavailable,
                   absl::StrFormat("%d calls wait or run, which is all the server takes", calls),
                   {.reason = "QUEUE_FULL", .retry = absl::Milliseconds(200)});

@@ -119,7 +119,7 @@ void Dispatcher::BeginRenewal() {
   if (renewing_) return;
   const auto due = std::ranges::find_if(batch_sessions_, [this](const OpenSession* session) {
     return session->journaled && session->journal.ok() && !session->closed && session->work.empty() &&
-           session->since_snapshot >= options_.snapshot_every && session->cache->CheckSettled().ok();
+           session->since_snapshot >= options_.live.snapshot_every && session->cache->CheckSettled().ok();
   });
   if (due == batch_sessions_.end()) return;
   try {

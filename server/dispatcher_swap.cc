@@ -142,7 +142,7 @@ void Dispatcher::Park(Message question, CallId call, absl::Time deadline) {
   }
   parked_.insert(place, std::move(parked));
   stirred_ = true;
-  if (parked_.size() > static_cast<size_t>(options_.queue_max)) MakePlace();
+  if (parked_.size() > static_cast<size_t>(options_.live.queue_max)) MakePlace();
 }
 
 // The tenant that has most questions waiting, and how many.
@@ -157,7 +157,7 @@ std::pair<std::string, int64_t> Dispatcher::MostWaiting() const {
 
 // Whether one more question of the tenant's may wait: always, where another has two more than it.
 bool Dispatcher::HasPlace(const std::string& tenant) const {
-  if (parked_.size() < static_cast<size_t>(options_.queue_max)) return true;
+  if (parked_.size() < static_cast<size_t>(options_.live.queue_max)) return true;
   const auto own = std::ranges::count_if(
       parked_, [&](const Parked& parked) { return !parked.ready && parked.need.tenant == tenant; });
   return MostWaiting().second > own + 1;

@@ -25,6 +25,12 @@ class Mailbox {
  public:
   explicit Mailbox(size_t capacity) : capacity_(capacity) {}
 
+  // Any thread. What is in stays.
+  void SetCapacity(size_t capacity) {
+    const std::lock_guard lock(mutex_);
+    capacity_ = capacity;
+  }
+
   // Any thread. False when `capacity` items of the same effort wait, or after Close; `item` is then left as it was.
   bool Offer(Item&& item, Effort effort = Effort::kShort) {
     {
@@ -79,8 +85,8 @@ class Mailbox {
   }
 
  private:
-  const size_t capacity_;
   std::mutex mutex_;
+  size_t capacity_;
   std::condition_variable arrived_;
   std::vector<Item> items_;
   std::deque<Item> long_items_;

@@ -206,7 +206,9 @@ LiveOptions LiveFrom(const config::v1::Config& config) {
                      .tokens_max = static_cast<int32_t>(config.quality().shadow_tokens_max())},
           .sessions_max = static_cast<int32_t>(config.cache().sessions_max()),
           .watchers_max = static_cast<int32_t>(config.server().watchers_max()),
-          .reader_patience = ToDuration(config.server().reader_patience())};
+          .reader_patience = ToDuration(config.server().reader_patience()),
+          .queue_max = static_cast<int32_t>(config.scheduling().queue_max()),
+          .snapshot_every = static_cast<int64_t>(config.store().snapshot_every())};
 }
 
 ConnectionLimits ConnectionLimitsFrom(const config::v1::Server& config) {
@@ -274,10 +276,7 @@ absl::StatusOr<ServerOptions> OptionsFrom(const config::v1::Config& config) {
                    .budget = static_cast<int32_t>(config.model().draft_budget()),
                    .arena_bytes = static_cast<int64_t>(config.model().draft_arena())};
   options.models = ModelsFrom(config);
-  options.work = {.live = LiveFrom(config),
-                  .step_rows_max = static_cast<int32_t>(config.scheduling().rows_max()),
-                  .queue_max = static_cast<int32_t>(config.scheduling().queue_max()),
-                  .snapshot_every = static_cast<int64_t>(config.store().snapshot_every())};
+  options.work = {.live = LiveFrom(config), .step_rows_max = static_cast<int32_t>(config.scheduling().rows_max())};
   options.work.tenants = TenantsFrom(config);
   if (!config.experiments().file().empty()) {
     options.experiments = {.path = config.experiments().file(), .reload = ToDuration(config.experiments().reload())};

@@ -65,6 +65,7 @@ WorkerMetrics MakeWorker(MetricSet& set) {
       .prefill_seconds = step.histogram({"prefill"}),
       .decode_seconds = step.histogram({"decode"}),
       .mixed_seconds = step.histogram({"mixed"}),
+      .requests_limit = set["ebb_requests_limit"].gauge(),
       .step_tokens = set["ebb_step_tokens"].histogram(),
       .step_tokens_paced = set["ebb_step_tokens_paced"].gauge(),
       .step_rows = set["ebb_step_rows"].histogram(),
@@ -210,7 +211,6 @@ Metrics::Metrics(const MetricsOptions& options)
   set_["ebb_kv_pages_limit"].gauge().Set(static_cast<double>(options.pages));
   set_["ebb_step_tokens_limit"].gauge().Set(options.step_tokens_max);
   set_["ebb_step_tokens_paced"].gauge().Set(options.step_tokens_max);
-  set_["ebb_requests_limit"].gauge().Set(options.queue_max);
   for (const ScorerRow& row : ScorerRegistry()) policies_.emplace(row.name, MakePolicy(set_, row.name));
   for (const std::string& method : options.methods) methods_.emplace(method, MakeMethod(set_, method));
   tenant(kDefaultTenant);

@@ -49,7 +49,6 @@ struct MetricsOptions {
   int64_t pages = 0, page_bytes = 0;
   int32_t lanes = 0, head_dim = 0;
   int32_t step_tokens_max = 0;
-  int32_t queue_max = 0;
   std::optional<DeviceUse> device = {};   // that computes sessions
   std::vector<std::string> methods = {};  // every "InferenceService/Generate" that may be called
   std::vector<std::string> tenants = {};  // those configured; `default` is always there
@@ -166,6 +165,7 @@ struct WorkerMetrics {
   Histogram& prefill_seconds;
   Histogram& decode_seconds;
   Histogram& mixed_seconds;
+  Gauge& requests_limit;                                          // that may wait or run
   Histogram& step_tokens;                                         // prompt and decode together
   Gauge& step_tokens_paced;                                       // beside decodes
   Histogram& step_rows;                                           // sessions

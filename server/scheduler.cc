@@ -209,8 +209,10 @@ void Scheduler::Handle(const TenantChanged& event, Effects& /*effects*/) {
   }
 }
 
-void Scheduler::Handle(const PatienceChanged& event, Effects& /*effects*/) {
-  limits_.reader_patience = event.reader;
+void Scheduler::Handle(const LimitsChanged& event, Effects& /*effects*/) {
+  EBB_CHECK(event.queue_max >= 0);
+  limits_.queue_max = event.queue_max;
+  limits_.reader_patience = event.reader_patience;
   for (auto& [id, request] : requests_) {
     if (request.blocked()) SetWake(id, request);
   }
@@ -432,7 +434,6 @@ void Scheduler::CheckInvariants() const {
   EBB_CHECK(awaited == awaited_);
   EBB_CHECK(waiting == waiting_);
   EBB_CHECK(blocked == blocked_);
-  EBB_CHECK(waiting_ <= 2 * int64_t{limits_.queue_max});
   EBB_CHECK(queued == blocks_.size() + decodes_.size());
   EBB_CHECK(!in_flight_.empty() || queued == 0);  // work conserving
 }

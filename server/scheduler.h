@@ -166,16 +166,18 @@ struct TenantChanged {
   int32_t weight = 1;
   Tier tier = Tier::kNormal;
 };
-// A blocked stream ends after so long, also one that is blocked already.
-struct PatienceChanged {
-  absl::Duration reader = {};
+// Those of SchedulerLimits that may change. Requests that wait beyond a smaller queue stay; a blocked stream ends after
+// so long, also one that is blocked already.
+struct LimitsChanged {
+  int32_t queue_max = 0;
+  absl::Duration reader_patience = {};
 };
 // Time has passed: next_wake() is due.
 struct Tick {};
 
 using Event =
     std::variant<SessionArrived, PagesCounted, SessionResized, SessionHeld, SessionClosed, RequestArrived, Cancelled,
-                 ReaderBlocked, ReaderReady, RowDone, StepDone, Draining, TenantChanged, PatienceChanged, Tick>;
+                 ReaderBlocked, ReaderReady, RowDone, StepDone, Draining, TenantChanged, LimitsChanged, Tick>;
 
 // Effects.
 
@@ -297,7 +299,7 @@ class Scheduler {
   void Handle(const StepDone& event, Effects& effects);
   void Handle(const Draining& event, Effects& effects);
   void Handle(const TenantChanged& event, Effects& effects);
-  void Handle(const PatienceChanged& event, Effects& effects);
+  void Handle(const LimitsChanged& event, Effects& effects);
   void Handle(const Tick& event, Effects& effects);
 
   // Unless its session is held.

@@ -32,7 +32,6 @@ std::unique_ptr<Metrics> MetricsFor(const ServerOptions& options, const Engine& 
                             .lanes = engine.config().layers * engine.config().kv_heads,
                             .head_dim = engine.config().head_dim,
                             .step_tokens_max = engine.step_tokens_max(),
-                            .queue_max = options.work.queue_max,
                             .device = engine.device_use(),
                             .methods = shared.methods,
                             .server = shared.server_metrics};

@@ -8,7 +8,7 @@ Worker::Worker(std::unique_ptr<Engine> engine, const DispatcherOptions& options,
     : engine_(std::move(engine)),
       fingerprint_(engine_->fingerprint()),
       gpu_products_(engine_->device_use().value_or(DeviceUse()).products),
-      mailbox_(static_cast<size_t>(options.queue_max)),
+      mailbox_(static_cast<size_t>(options.live.queue_max)),
       dispatcher_(*engine_, options, metrics),
       thread_([this] { Loop(); }) {}
 
@@ -55,6 +55,7 @@ void Worker::SetTenants(std::shared_ptr<const TenantTable> tenants) {
 }
 
 void Worker::SetLive(const LiveOptions& live) {
+  mailbox_.SetCapacity(static_cast<size_t>(live.queue_max));
   mailbox_.Post([live](Dispatcher& dispatcher) { dispatcher.SetLive(live); });
 }
 

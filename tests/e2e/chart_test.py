@@ -520,7 +520,7 @@ class Rendered(unittest.TestCase):
         taken = {"log.level": "warn", "tenants.acme.weight": "3", "tenant_defaults.sessions_max": "9", "models.qwen.path": "/models/qwen.gguf",
                  "quality.measure_every": "3", "quality.shadow_share": "1", "scheduling.ttft_target": "1s", "scheduling.inter_token_target": "1s",
                  "server.reader_patience": "1s", "server.watchers_max": "9", "server.connections_per_address": "9", "server.new_connections_per_address": "9",
-                 "cache.sessions_max": "9"}
+                 "cache.sessions_max": "9", "scheduling.queue_max": "9", "store.snapshot_every": "9"}
         for key, value in taken.items():
             self.assertEqual(checksum(), checksum(f"config.{key}={value}"), "a running server takes it")
         live = re.findall(r"^\| `([\w.]+)` \|.*\| yes \|", (ROOT / "docs/reference/config.md").read_text(encoding="utf-8"), re.MULTILINE)

@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Server>> Open(const std::string& folder, Durabili
                            .swap_bytes_max = 1 << 30,
                            .durability = durability,
                            .engine = {.model_path = model.path(), .threads = 1, .arena_bytes = 160 << 10}};
-  options.work.snapshot_every = 12;
+  options.work.live.snapshot_every = 12;
   return Server::Start(options);
 }
 

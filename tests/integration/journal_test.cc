@@ -53,7 +53,7 @@ std::unique_ptr<TestServer> StartOn(const std::string& store, const Life& life =
     options.http_listen = {.host = "127.0.0.1", .port = 0};
     options.store_dir = store;
     options.durability = life.durability;
-    options.work.snapshot_every = life.snapshot_every;
+    options.work.live.snapshot_every = life.snapshot_every;
     options.engine.prefix_share = life.prefix_share;
   });
 }

@@ -124,6 +124,34 @@ TEST(Limits, AServerHoldsNoMoreSessionsThanConfigured) {
   EXPECT_TRUE(is_full());
 }
 
+TEST(Limits, AServerTakesNoMoreCallsThanConfigured) {
+  TestServer server([](ServerOptions& options) {
+    options.http_listen = {.host = "127.0.0.1", .port = 0};
+    options.work.live.queue_max = 1;
+  });
+  TestClient client(server.address());
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  // Begins an answer that goes on; what it was refused for, else empty.
+  const auto answer = [&] {
+    contexts.push_back(client.Context());
+    v1::GenerateRequest request = GenerateText("", "on and on", 1 << 20);
+    *request.mutable_policy() = StreamingPolicy(16);
+    auto reader = client.inference().Generate(contexts.back().get(), request);
+    v1::GenerateResponse first;
+    return reader->Read(&first) ? "" : ReadDetails(reader->Finish()).reason;
+  };
+  EXPECT_EQ(answer(), "");
+  EXPECT_EQ(answer(), "QUEUE_FULL");
+  EXPECT_EQ(server.Metric("ebb_requests_limit"), 1);
+  server.server().SetLive({.queue_max = 2});
+  EXPECT_EQ(answer(), "");
+  EXPECT_EQ(answer(), "QUEUE_FULL");
+  server.server().SetLive({.queue_max = 1});
+  EXPECT_EQ(answer(), "QUEUE_FULL");
+  EXPECT_EQ(server.Metric("ebb_requests_limit"), 1);
+  EXPECT_EQ(client.Status().work().requests_running(), 2) << "those beyond it go on";
+}
+
 TEST(Limits, APromptHasNoMoreTokensThanTheLargestBudget) {
   const TestServer server([](ServerOptions& options) { options.message_bytes_max = 32 << 20; });
   TestClient client(server.address());

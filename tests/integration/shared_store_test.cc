@@ -56,7 +56,7 @@ class SharedStoreTest : public testing::Test {
       options.durability = Durability::kStep;
       options.shared_store = {.redis = redis_.options(), .lease = life.lease, .patience = life.patience};
       options.shared_store->redis.password_file = life.password_file;
-      options.work.snapshot_every = life.snapshot_every;
+      options.work.live.snapshot_every = life.snapshot_every;
       if (life.swap_dir.empty()) return;
       options.store_dir = life.swap_dir;
       options.swap_bytes_max = 1 << 30;

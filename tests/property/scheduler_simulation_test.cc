@@ -143,7 +143,10 @@ class Simulation {
     if (dice < 97) return ResizeSession();
     if (dice < 98) return Give(TenantChanged{.tenant = AnyTenant(), .weight = random_.Uniform(1, 5)});
     Give(Tick{});  // what ought to be over by now is
-    if (dice < 99) Give(PatienceChanged{.reader = absl::Milliseconds(random_.Uniform(1, 2000))});
+    if (dice < 99) {
+      Give(LimitsChanged{.queue_max = random_.Uniform(0, 20),
+                         .reader_patience = absl::Milliseconds(random_.Uniform(1, 2000))});
+    }
   }
 
   void ArriveSession() {

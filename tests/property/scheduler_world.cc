@@ -101,9 +101,10 @@ void World::Note(const Draining& event) {
   draining_ = true;
   drain_until_ = std::min(drain_until_, event.until);
 }
-void World::Note(const PatienceChanged& event) {
+void World::Note(const LimitsChanged& event) {
   for (auto& [id, request] : requests_) request.too_slow = IsTooSlow(request);
-  limits_.reader_patience = event.reader;
+  limits_.queue_max = event.queue_max;
+  limits_.reader_patience = event.reader_patience;
 }
 void World::Note(const TenantChanged& event) {
   const auto [found, is_new] = weights_.emplace(event.tenant, std::pair(1, 1));

@@ -105,7 +105,7 @@ class World {
   void Note(const StepDone& event);
   void Note(const Draining& event);
   void Note(const TenantChanged& event);
-  void Note(const PatienceChanged& event);
+  void Note(const LimitsChanged& event);
   void Note(const Tick& event);
 
   void Check(const Admit& admit);

@@ -27,6 +27,7 @@ using ::testing::IsEmpty;
 
 constexpr int64_t kSnapshotEvery = 60;
 constexpr int32_t kPrompt = 20;
+const std::vector<std::string> kBegun = {"a.1.journal", "a.1.snapshot"};
 const std::vector<std::string> kRenewed = {"a.2.journal", "a.2.snapshot"};
 
 std::string SealOf(SaveOutcome outcome) {
@@ -47,7 +48,7 @@ struct JournalInFolder {
 // A piece before each step is one lane for each thread, whatever the clock says.
 class RenewalTest : protected JournalInFolder, public DispatcherTest {
  protected:
-  RenewalTest() : DispatcherTest({.work_share = 0, .journal = &journal, .snapshot_every = kSnapshotEvery}) {}
+  RenewalTest() : DispatcherTest({.live = {.snapshot_every = kSnapshotEvery}, .work_share = 0, .journal = &journal}) {}
   ~RenewalTest() override { dispatcher_.FlushJournal(); }
 
   void JournaledTurn() {
@@ -114,6 +115,16 @@ TEST_F(RenewalTest, WhileASnapshotIsMadeOthersTakeEveryStep) {
   while (log_length("a") < length + 10) JournaledTurn();
   EXPECT_EQ(FilesOfA(kRenewed), kRenewed);
   EXPECT_THAT(held.tokens(), ElementsAreArray(Undisturbed(held.tokens().size())));
+}
+
+TEST_F(RenewalTest, HowManyTokensASnapshotHasToWaitForMayChange) {
+  RecordedCall& call = NewCall();
+  dispatcher_.SetLive({.snapshot_every = 2 * kSnapshotEvery});
+  AnswerInA(call, kSnapshotEvery + 3);
+  EXPECT_EQ(FilesOfA(kBegun), kBegun);
+  dispatcher_.SetLive({.snapshot_every = kSnapshotEvery});
+  while (log_length("a") < kSnapshotEvery + 10) JournaledTurn();
+  EXPECT_EQ(FilesOfA(kRenewed), kRenewed);
 }
 
 TEST_F(RenewalTest, WhoNeedsTheSessionMeanwhileFindsItWithItsSnapshotMade) {

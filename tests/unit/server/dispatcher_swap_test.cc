@@ -38,7 +38,7 @@ struct SwapInFolder {
 class WaitingTest : protected SwapInFolder, public DispatcherTest {
  protected:
   explicit WaitingTest(int32_t queue_max = 100)
-      : DispatcherTest({.queue_max = queue_max, .swap = {.folder = swap.get(), .seal = &SealToSwap}},
+      : DispatcherTest({.live = {.queue_max = queue_max}, .swap = {.folder = swap.get(), .seal = &SealToSwap}},
                        {.arena_bytes = 1 << 20}) {
     dispatcher_.SetPost([this](Dispatcher::Message message) { news.Post(std::move(message)); });
     Open("first");

@@ -38,7 +38,7 @@ class ImpatientDispatcherTest : public DispatcherTest {
 
 class SmallQueueTest : public DispatcherTest {
  protected:
-  SmallQueueTest() : DispatcherTest({.step_rows_max = 1, .queue_max = 16}) {}
+  SmallQueueTest() : DispatcherTest({.live = {.queue_max = 16}, .step_rows_max = 1}) {}
 };
 
 // However many calls a tenant has, another that has none is let in; and finds no place when those like it have taken as

@@ -35,7 +35,6 @@ MetricsOptions Options() {
           .lanes = 24,
           .head_dim = 32,
           .step_tokens_max = 512,
-          .queue_max = 4096,
           .methods = {"InferenceService/Generate", "SessionService/GetSession"},
           .tenants = {"acme"},
           .tenants_max = 4};
@@ -147,7 +146,6 @@ TEST(Metrics, ShowEverySeriesAtZeroBeforeAnythingHappened) {
   EXPECT_EQ(Value(text, "ebb_cache_config_info{pages=\"7\",page_bytes=\"4096\",lanes=\"24\",head_dim=\"32\"}"), "1");
   EXPECT_EQ(Value(text, "ebb_kv_pages_limit"), "7");
   EXPECT_EQ(Value(text, "ebb_step_tokens_limit"), "512");
-  EXPECT_EQ(Value(text, "ebb_requests_limit"), "4096");
   for (const ScorerRow& row : ScorerRegistry()) {
     EXPECT_EQ(Value(text, "ebb_evicted_slots_total{policy=\"" + std::string(row.name) + "\"}"), "0");
   }

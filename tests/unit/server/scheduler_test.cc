@@ -158,6 +158,23 @@ TEST(Scheduler, BoundsItsQueue) {
   EXPECT_THAT(desk.On(RequestArrived{.id = 5, .session = 4, .decode_tokens = 1}), ElementsAre("admit 5"));
 }
 
+TEST(Scheduler, TakesAnotherQueueWhileRequestsWait) {
+  SchedulerLimits limits = Limits();
+  limits.queue_max = 2;
+  Desk desk(limits);
+  desk.Begin(1, {.decode_tokens = 1000});
+  desk.Begin(2, {.decode_tokens = 1});
+  desk.Begin(3, {.decode_tokens = 1});
+  // Situation: two requests wait, for whom there are two places; there are to be three, then one.
+  // Verdict: one more is admitted; then no more, and those who wait do so until they run.
+  desk.On(LimitsChanged{.queue_max = 3, .reader_patience = limits.reader_patience});
+  EXPECT_THAT(desk.Begin(4, {.decode_tokens = 1}), ElementsAre("admit 4"));
+  EXPECT_THAT(desk.On(LimitsChanged{.queue_max = 1, .reader_patience = limits.reader_patience}), ElementsAre());
+  EXPECT_THAT(desk.Begin(5, {.decode_tokens = 1}), ElementsAre(testing::StartsWith("refuse 5: queue full")));
+  EXPECT_EQ(desk.scheduler().load().requests_waiting, 3);
+  EXPECT_THAT(desk.On(StepDone{}), ElementsAre("run 2d 3d 4d 1d"));
+}
+
 TEST(Scheduler, CountsNobodyWhoseTimeIsUp) {
   SchedulerLimits limits = Limits();
   limits.queue_max = 1;

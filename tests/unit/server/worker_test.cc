@@ -256,7 +256,7 @@ TEST_F(WorkerTest, AnImpatientDrainEndsWhatRuns) {
 
 class SmallMailboxTest : public WorkerTest {
  protected:
-  SmallMailboxTest() : WorkerTest({.queue_max = 4}) {}
+  SmallMailboxTest() : WorkerTest({.live = {.queue_max = 4}}) {}
 };
 
 TEST_F(SmallMailboxTest, AFullMailboxRefusesAtOnceAndStillTakesNews) {
@@ -268,7 +268,7 @@ TEST_F(SmallMailboxTest, AFullMailboxRefusesAtOnceAndStillTakesNews) {
   worker_->Start(id, AnswerRequest("a", 20, kEndless), running);
 
   HeldWorker held(*worker_);  // the worker now takes nothing out of its mailbox
-  std::vector<std::promise<absl::StatusOr<bool>>> answers(5);
+  std::vector<std::promise<absl::StatusOr<bool>>> answers(7);
   const auto ask = [&](size_t i) {
     worker_->Ask<bool>([](Dispatcher&) { return true; },
                        [&answers, i](const absl::StatusOr<bool>& answer) { answers[i].set_value(answer); });
@@ -280,9 +280,12 @@ TEST_F(SmallMailboxTest, AFullMailboxRefusesAtOnceAndStillTakesNews) {
   worker_->Start(worker_->NewCallId(), AnswerRequest("a", 0, 1), refused);
   EXPECT_TRUE(refused.ended());
   EXPECT_THAT(refused.end().status, full);
+  worker_->SetLive({.queue_max = 6});  // itself one of them
+  for (size_t i = 5; i < 7; ++i) ask(i);
+  EXPECT_THAT(answers[6].get_future().get(), full);
   worker_->Cancel(id);
   held.LetGo();
-  for (size_t i = 0; i < 4; ++i) EXPECT_THAT(answers[i].get_future().get(), IsOk());
+  for (const size_t i : {0, 1, 2, 3, 5}) EXPECT_THAT(answers[i].get_future().get(), IsOk());
   EXPECT_THAT(running.Wait().status, IsRefusal(absl::StatusCode::kCancelled, "CALL_CANCELLED", ""));
 }
 

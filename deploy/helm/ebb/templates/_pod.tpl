@@ -41,9 +41,10 @@ metadata:
   annotations:
     {{- $config := omit (include "ebb.config" . | fromYaml) "tenants" "tenant_defaults" "models" "quality" }}
     {{- $_ := set $config "log" (omit (default dict $config.log) "level") }}
-    {{- $_ := set $config "scheduling" (omit (default dict $config.scheduling) "ttft_target" "inter_token_target") }}
+    {{- $_ := set $config "scheduling" (omit (default dict $config.scheduling) "ttft_target" "inter_token_target" "queue_max") }}
     {{- $_ := set $config "server" (omit (default dict $config.server) "reader_patience" "watchers_max" "connections_per_address" "new_connections_per_address") }}
     {{- $_ := set $config "cache" (omit (default dict $config.cache) "sessions_max") }}
+    {{- $_ := set $config "store" (omit (default dict $config.store) "snapshot_every") }}
     # Without what a running server takes, but for server.drain_timeout, which is the pod's grace, too.
     checksum/config: {{ toYaml $config | sha256sum }}
     {{- with merge (dict) .Values.podAnnotations .Values.commonAnnotations }}
