@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import urllib.error
 import urllib.request
@@ -80,14 +81,17 @@ class Proxied(unittest.TestCase):
             self.flags = [(f"--model.name=server-{i}", "--cache.arena=64MiB", "--model.threads=1", "--server.drain_timeout=100s",
                            f"--store.dir={store}", "--store.durability=step", *self.flags_of[i]) for i, store in enumerate(stores)]
             self.servers = [stack.enter_context(Server(*flags)) for flags in self.flags]
-            self.proxy = stack.enter_context(haproxy.Proxy(self.folder, f"ssl crt {self.pem} alpn h2", self.servers, blind=self.blind))
             self.addCleanup(stack.pop_all().close)
+        self.proxy = self.begin_proxy()
 
-    def channel(self):
-        """A connection of its own through the proxy."""
+    def begin_proxy(self, **how):
+        return self.enterContext(haproxy.Proxy(self.folder, f"ssl crt {self.pem} alpn h2", self.servers, blind=self.blind, **how))
+
+    def channel(self, proxy=None):
+        """A connection of its own through that proxy."""
         options = [("grpc.ssl_target_name_override", "ebb.test"), ("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1),
                    ("grpc.enable_retries", 0)]
-        return self.enterContext(grpc.secure_channel(f"127.0.0.1:{self.proxy.port}",
+        return self.enterContext(grpc.secure_channel(f"127.0.0.1:{(proxy or self.proxy).port}",
                                                      grpc.ssl_channel_credentials(self.certificate.read_bytes()), options))
 
     def straight(self, number):
@@ -104,6 +108,10 @@ class Proxied(unittest.TestCase):
         """A key whose calls go to that server."""
         channel = self.channel()
         return next(key for key in (f"caller-{i}" for i in range(50)) if self.create(key, channel)[1] == server)
+
+    def look(self, session, key, channel=None):
+        sessions = session_pb2_grpc.SessionServiceStub(channel or self.channel())
+        return sessions.GetSession(session_pb2.GetSessionRequest(name=session.name), metadata=[("x-ebb-session", key)], timeout=PATIENCE)
 
     def generate(self, session, key, tokens, channel=None):
         request = inference_pb2.GenerateRequest(session=session.name)
@@ -132,9 +140,7 @@ class Behind(Proxied):
             key = f"caller-{i}"
             session, server = self.create(key)
             found.add(server)
-            other = session_pb2_grpc.SessionServiceStub(self.channel())  # another connection
-            again = other.GetSession(session_pb2.GetSessionRequest(name=session.name), metadata=[("x-ebb-session", key)], timeout=PATIENCE)
-            self.assertEqual(again.model, session.model)
+            self.assertEqual(self.look(session, key).model, session.model)  # by another connection
         self.assertEqual(found, {0, 1}, "both have sessions")
 
     def test_streams_come_token_by_token_and_only_what_serves_is_let_in(self):
@@ -226,22 +232,17 @@ class Behind(Proxied):
     def test_a_server_that_is_back_has_its_keys_and_its_sessions(self):
         key, channel = self.key_of(0), self.channel()
         session, _ = self.create(key, channel)
-        sessions = session_pb2_grpc.SessionServiceStub(channel)
-
-        def look():
-            return sessions.GetSession(session_pb2.GetSessionRequest(name=session.name), metadata=[("x-ebb-session", key)], timeout=PATIENCE)
-
         killed = self.servers[0]
         killed.process.kill()
         killed.process.wait()
         with self.assertRaises(grpc.RpcError) as unknown:
-            look()
+            self.look(session, key, channel)
         self.assertEqual(unknown.exception.code(), grpc.StatusCode.NOT_FOUND, "the other server answers, and does not know it")
         self.enterContext(Server(*self.flags[0], f"--listen={killed.addr}", f"--server.http_listen={killed.http}"))
 
         def back():
             try:
-                return look().name == session.name
+                return self.look(session, key, channel).name == session.name
             except grpc.RpcError as refused:
                 self.assertEqual(refused.code(), grpc.StatusCode.NOT_FOUND)
                 return False
@@ -276,6 +277,28 @@ class Elsewhere(Proxied):
         with urllib.request.urlopen(f"http://{self.servers[number].http}/metrics", timeout=PATIENCE) as page:
             return sum(float(line.rsplit(" ", 1)[1]) for line in page.read().decode().splitlines() if f'reason="{reason}"' in line)
 
+    def begin_elsewhere(self, channel):
+        """Sessions by their keys: the hash leads to server 0, which was full, and so they are at server 1."""
+        self.fill(0)
+        found = {}
+        for key in (f"caller-{i}" for i in range(20)):
+            before = self.refused(0, "SESSIONS_FULL")
+            session, server = self.create(key, channel)
+            self.assertEqual(server, 1)
+            if self.refused(0, "SESSIONS_FULL") > before:
+                found[key] = session
+        self.assertGreater(len(found), 1, "the hash leads all keys to one server")
+        return found
+
+    def knows(self, proxy, began):
+        """Whether all those sessions are found through `proxy`: else some are looked for where the hash leads, which does not know them."""
+        with self.channel(proxy) as channel:
+            try:
+                return all(self.look(session, key, channel).name == session.name for key, session in began.items())
+            except grpc.RpcError as refused:
+                self.assertEqual(refused.code(), grpc.StatusCode.NOT_FOUND, refused.details())
+                return False
+
     def drain(self, number):
         """That server takes nothing new, as long as the test lasts."""
         request = inference_pb2.GenerateRequest()
@@ -305,15 +328,43 @@ class Elsewhere(Proxied):
         sessions.DeleteSession(session_pb2.DeleteSessionRequest(name=held[0].name), timeout=PATIENCE)
         for key, session in began.items():
             with self.subTest(key):
-                other = session_pb2_grpc.SessionServiceStub(self.channel())
-                look = session_pb2.GetSessionRequest(name=session.name)
-                self.assertEqual(other.GetSession(look, metadata=[("x-ebb-session", key)], timeout=PATIENCE).name, session.name)
+                self.assertEqual(self.look(session, key).name, session.name)
                 self.assertTrue(list(self.generate(session, key, 4)))
         self.assertEqual(self.create("caller-0")[1], 1, "its second session is where its first one is")
 
         self.fill(1)  # the key's sessions are there: the other one, which has room, is not asked
         refused = self.refusal(lambda: self.create("caller-1"))
         self.assertEqual((refused.reason, refused.message), ("SESSIONS_FULL", "the server holds 24 sessions, which is all it may"))
+
+    def test_a_reload_forgets_no_key_and_breaks_no_stream(self):
+        proxy = self.begin_proxy(master=True)
+        channel = self.channel(proxy)
+        began = self.begin_elsewhere(channel)
+        self.assertFalse(self.knows(self.proxy, began), "one that has just begun finds them: nothing is shown by finding them after a reload")
+        time.sleep(7)  # for five seconds from its start a process waits for others to tell it of keys, and would tell of none
+        key, session = next(iter(began.items()))
+        stream = self.generate(session, key, 4000, channel)
+        messages = [next(stream)]
+        before = proxy.reload()
+        eventually(lambda: self.knows(proxy, began), "the process that came does not know where the keys are")
+        self.assertEqual(self.look(session, key, channel).name, session.name, "on the connection of the stream, too")
+        self.assertNotIn("InferenceService/Generate", proxy.log.read_text(), "the stream ended before the reload did")  # which is when it is logged
+        messages += stream
+        self.assertEqual(messages[-1].decode.usage.completion_tokens, 4000)
+        eventually(lambda: "InferenceService/Generate" in proxy.log.read_text(), "its end is not logged")
+        eventually(lambda: before not in proxy.workers(), "it stays when it has no streams")
+        proxy.reload()  # at once, as it was told of all keys
+        eventually(lambda: self.knows(proxy, began), "the third process does not know where the keys are")
+
+    def test_proxies_side_by_side_tell_each_other_of_keys(self):
+        peers = [self.enterContext(haproxy.kept_port()) for _ in range(2)]
+        first = self.begin_proxy(peers=peers, peer=0)
+        with haproxy.Proxy(self.folder, f"ssl crt {self.pem} alpn h2", self.servers, blind=True, peers=peers, peer=1) as second:
+            began = self.begin_elsewhere(self.channel(first))
+            eventually(lambda: self.knows(second, began), "the other proxy does not know where the keys are")
+        again = self.begin_proxy(peers=peers, peer=1)
+        eventually(lambda: self.knows(again, began), "the proxy that was started anew does not know where the keys are")
+        self.assertFalse(self.knows(self.proxy, began), "one that is nobody's peer finds them: nothing is shown by finding them")
 
     def test_a_refusal_of_all_servers_comes_whole_and_binds_no_key(self):
         held = self.fill(0)
