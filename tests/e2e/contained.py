@@ -34,6 +34,12 @@ def enter(process, user, command, **run):
                           **{"capture_output": True, "text": True, "timeout": 120, **run})
 
 
+def loopback_up():
+    """What a network namespace has of its own is down at first."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
+
+
 def mount(*words):
     subprocess.run(["mount", *words], check=True)
 
@@ -48,8 +54,7 @@ def main(root, user, writable, *command):
         os.mknod(f"{root}/dev/{name}", 0o020666, os.stat(f"/dev/{name}").st_rdev)
         os.chmod(f"{root}/dev/{name}", 0o666)
     mount("-o", "remount,bind,ro", root)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", IFF_UP))
+    loopback_up()
     os.chroot(root)
     os.chdir("/var/lib/ebb")
     os.execvp("setpriv", [*bare(user), *command])
