@@ -3,6 +3,10 @@
 // gRPC parses, answers and throws away whatever is sent to it on threads of its own. Whoever floods the port would take
 // the cores from those that compute everybody's next token: as many threads want them, and each gets its share. A
 // thread inherits the priority of the one that begins it, so gRPC's are begun by one that has given up some of its own.
+//
+// So are the acceptors, of the HTTP ports, too: whoever opens connections has each of them taken or closed, which is
+// all that an acceptor does. What an HTTP port then reads and answers it does on threads of the engine's priority, of
+// which there is a fixed number. A probe waits for its acceptor as a call waits for gRPC.
 
 #ifndef EBB_SERVER_LOW_PRIORITY_H_
 #define EBB_SERVER_LOW_PRIORITY_H_
