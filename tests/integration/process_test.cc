@@ -222,6 +222,16 @@ TEST(Process, WhatIsWrongIsOneLineAndAnExitCode) {
   }
 }
 
+TEST(Process, APortThatAnotherServerHasIsNotShared) {
+  const EbbdProcess first(EBBD_BINARY, {});
+  for (const char* flag :
+       {"--server.listen=", "--server.http_listen=", "--server.health_listen=", "--openai.listen="}) {
+    SCOPED_TRACE(flag);
+    EbbdProcess second(EBBD_BINARY, {flag + first.address()});
+    ExpectOneLine(second, 1, "cannot listen on " + first.address() + ": Address already in use");
+  }
+}
+
 TEST(Process, WithoutAModelItSaysWhereItLooked) {
   const std::filesystem::path folder = testing::TempDir() + "ebbd_alone";
   std::filesystem::create_directories(folder);
