@@ -1,5 +1,7 @@
 #include "server/convert_experiment.h"
 
+#include <google/protobuf/util/message_differencer.h>
+
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -61,6 +63,12 @@ v1::ExperimentSpec SpecProto(const ExperimentSpec& spec) {
   proto.set_units_min(static_cast<uint32_t>(spec.units_min));
   proto.set_units_planned(static_cast<uint32_t>(spec.units_planned));
   return proto;
+}
+
+bool AreAlike(const ExperimentSpec& one, const ExperimentSpec& other) {
+  v1::ExperimentSpec asked = SpecProto(other);
+  asked.set_ramp(one.ramp);
+  return google::protobuf::util::MessageDifferencer::Equals(SpecProto(one), asked);
 }
 
 v1::Experiment ExperimentProto(const ExperimentView& view) {

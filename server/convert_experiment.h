@@ -23,6 +23,8 @@ absl::Status TakePolicies(ExperimentSpec& spec, const SpecLimits& limits);
 
 // Every default filled in.
 v1::ExperimentSpec SpecProto(const ExperimentSpec& spec);
+// That one of these goes on as the other: only their ramps may differ.
+bool AreAlike(const ExperimentSpec& one, const ExperimentSpec& other);
 v1::Experiment ExperimentProto(const ExperimentView& view);
 
 // The id of `experiments/{id}`. INVALID_ARGUMENT INVALID_NAME, field `name`.

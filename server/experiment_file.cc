@@ -1,7 +1,5 @@
 #include "server/experiment_file.h"
 
-#include <google/protobuf/util/message_differencer.h>
-
 #include <cstring>
 #include <future>
 #include <utility>
@@ -32,14 +30,6 @@ absl::StatusOr<std::string> ReadText(const std::string& path) {
   return text;
 }
 
-// But for the ramp.
-bool IsAlike(const ExperimentView& running, const ExperimentSpec& spec) {
-  ExperimentView asked = {.spec = spec, .arms = running.arms};
-  asked.spec.ramp = running.spec.ramp;
-  return google::protobuf::util::MessageDifferencer::Equals(ExperimentProto(running).spec(),
-                                                            ExperimentProto(asked).spec());
-}
-
 // Whether all may be started one after another, which is tried without those that run: it is all of them or none.
 absl::Status CheckRoom(const std::vector<ExperimentSpec>& specs, const std::set<std::string>& names,
                        const Experiments& experiments, absl::Time now) {
@@ -66,7 +56,7 @@ absl::Status ApplyExperiments(const std::vector<ExperimentSpec>& specs, const Di
     }
     EBB_TRY(CheckArms(dispatcher, spec));
     const auto known = experiments.Get(spec.name);
-    if (!known.ok() || (at_start && !known->running) || IsAlike(*known, spec)) continue;
+    if (!known.ok() || (at_start && !known->running) || AreAlike(known->spec, spec)) continue;
     return Refuse(
         absl::StatusCode::kAlreadyExists,
         absl::StrFormat("experiment.name: experiments/%s was started with another spec, and only its ramp may "

@@ -93,6 +93,70 @@ absl::Status Experiments::Restore(WholeExperiment whole) {
   return absl::OkStatus();
 }
 
+absl::Status Experiments::Absorb(const WholeExperiment& theirs) {
+  const ExperimentState& state = theirs.state;
+  const std::string& name = state.spec.name;
+  const std::lock_guard lock(mutex_);
+  EBB_ASSIGN(Experiment* const ours, FindLocked(name));
+  if (!ours->state.running()) {
+    return absl::FailedPreconditionError(absl::StrFormat("experiments/%s has stopped here", name));
+  }
+  if (ours->state.model != state.model) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("its sessions had the model %s, and those here have %s", state.model, ours->state.model));
+  }
+  std::vector<int64_t> counts;
+  int64_t total = 0;
+  for (size_t a = 0; a < theirs.units.size(); ++a) {
+    counts.push_back(ours->state.ratio.count(a));
+    for (const UnitSums& unit : theirs.units[a]) {
+      for (size_t other = 0; other < ours->units.size(); ++other) {
+        if (other == a || !ours->units[other].by_key.contains(unit.key)) continue;
+        return absl::FailedPreconditionError(
+            absl::StrFormat("the unit %016x is in arm %s, and here in arm %s: they do not assign alike", unit.key,
+                            state.spec.arms[a].name, state.spec.arms[other].name));
+      }
+      counts[a] += ours->units[a].by_key.contains(unit.key) ? 0 : 1;
+    }
+    total += counts[a];
+  }
+  if (total > static_cast<int64_t>(units_max_)) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("with those here it has %d units; at most %d", total, units_max_));
+  }
+  ours->state.started = std::min(ours->state.started, state.started);
+  ours->state.turned_away += state.turned_away;
+  for (size_t a = 0; a < theirs.units.size(); ++a) {
+    ours->state.arms[a].sessions += state.arms[a].sessions;
+    for (const UnitSums& unit : theirs.units[a]) {
+      const auto [mine, is_new] = ours->units[a].by_key.try_emplace(unit.key);
+      if (is_new) ours->units[a].in_order.push_back(&*mine);
+      Count(ours->state.arms[a], mine->second, unit.seen);
+    }
+  }
+  // As if the units of the one that has seen more had come first, and then all others at once: in which order these
+  // came nobody knows, and which server's are the more says nothing of arms.
+  const SampleRatio& first = state.ratio.total() > ours->state.ratio.total() ? state.ratio : ours->state.ratio;
+  const double now = SampleRatio(ours->weights, counts).log_factor_max();
+  ours->state.ratio = SampleRatio(ours->weights, counts, std::max(first.log_factor_max(), now));
+  ours->Decide();
+  return absl::OkStatus();
+}
+
+void Experiments::BeginAnew(absl::Time now) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(experiments_, [](const auto& entry) { return !entry.second->state.running(); });
+  for (const auto& [_, experiment] : experiments_) {
+    ExperimentState& state = experiment->state;
+    const bool configured = state.configured;
+    state = BegunState(ExperimentSpec(state.spec), now, std::string(state.model));
+    state.configured = configured;
+    for (ArmUnits& arm : experiment->units) arm = {};
+    experiment->revision.start = ++starts_;
+    experiment->Decide();
+  }
+}
+
 absl::StatusOr<ExperimentView> Experiments::Stop(const std::string& name, absl::Time now) {
   const std::lock_guard lock(mutex_);
   EBB_ASSIGN(Experiment* const experiment, FindLocked(name));
@@ -230,15 +294,20 @@ bool Experiments::Add(const Assignment& assignment, const Observations& fresh) {
   UnitMap& units = experiment->units[assignment.arm].by_key;
   const auto unit = units.find(assignment.unit);
   if (unit == units.end()) return false;
-  std::array<RatioMoments, kTrialMetrics>& moments = experiment->state.arms[assignment.arm].moments;
+  if (Count(experiment->state.arms[assignment.arm], unit->second, fresh)) ++experiment->revision.seen;
+  return true;
+}
+
+bool Experiments::Count(ArmState& arm, Observations& unit, const Observations& fresh) {
+  bool any = false;
   for (size_t i = 0; i < kTrialMetrics; ++i) {
     if (fresh.sums[i].denominator == 0) continue;
-    moments[i].Remove(unit->second.sums[i]);
-    unit->second.sums[i] += fresh.sums[i];
-    moments[i].Add(unit->second.sums[i]);
-    ++experiment->revision.seen;
+    arm.moments[i].Remove(unit.sums[i]);
+    unit.sums[i] += fresh.sums[i];
+    arm.moments[i].Add(unit.sums[i]);
+    any = true;
   }
-  return true;
+  return any;
 }
 
 }  // namespace ebb

@@ -11,7 +11,8 @@
 // are in go on. When it is full depends on how many came, not on what they showed, so that intervals and sample ratio
 // hold for the units that are in.
 //
-// Any thread: one mutex, held for as long as it takes to look a unit up, or to copy as many as a caller asks for.
+// Any thread: one mutex, held for as long as it takes to look a unit up, or to copy as many as a caller asks for; and
+// where one server goes on with what another saw, to look up all of those units.
 
 #ifndef EBB_SERVER_EXPERIMENTS_EXPERIMENTS_H_
 #define EBB_SERVER_EXPERIMENTS_EXPERIMENTS_H_
@@ -72,6 +73,14 @@ class Experiments {
   // One that was read, as it was: it goes on if it runs, else its units go. Errors of Start. REQUIRES: its moments are
   // summed up, and of one that runs, policies that are not just told.
   absl::Status Restore(WholeExperiment experiment);
+  // What another server has seen of one that runs here: from now on this one has seen it, too, unit by unit. All of it
+  // or nothing. NOT_FOUND UNKNOWN_EXPERIMENT; without a reason FAILED_PRECONDITION (it has stopped here, its sessions
+  // had another model, or a unit is in another arm) and RESOURCE_EXHAUSTED (together they have more than kUnitsMax).
+  // REQUIRES: both have the same spec, but for the ramp; it runs.
+  absl::Status Absorb(const WholeExperiment& theirs);
+  // As if nobody had come yet: those that run have no units, those that have stopped are forgotten. What sessions that
+  // are open show no longer counts.
+  void BeginAnew(absl::Time now);
 
   // What is there to be told of an experiment: it is another where any of it is.
   struct Revision {
@@ -133,6 +142,8 @@ class Experiments {
   absl::Status CheckNewLocked(const ExperimentState& state) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // REQUIRES: CheckNewLocked.
   Experiment& AddLocked(ExperimentState state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A unit of this arm, which has shown `unit` so far, has shown more. Whether it has.
+  static bool Count(ArmState& arm, Observations& unit, const Observations& fresh);
   // Of a unit of this arm: it is in, or can be.
   bool HasRoom(const Experiment& experiment, size_t arm, uint64_t unit) const;
 

@@ -7,6 +7,7 @@
 
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -275,6 +276,121 @@ TEST(ExperimentDecision, IsOfAllArms) {
   EXPECT_EQ(decide({kW, kC}), std::pair(kC, size_t{0}));
   EXPECT_EQ(decide({kS, kS}), std::pair(kS, size_t{0}));
   EXPECT_EQ(decide({kB, Verdict::kBroken}), std::pair(Verdict::kBroken, size_t{0}));
+}
+
+// A whole one, as it is kept.
+WholeExperiment WholeOf(const Experiments& experiments, const std::string& name) {
+  const Experiments::Copy copy = *experiments.Look(name);
+  WholeExperiment whole = {.state = copy.state};
+  for (size_t a = 0; a < copy.state.arms.size(); ++a) {
+    whole.units.push_back(
+        *experiments.Units(name, copy.revision, a, 0, static_cast<size_t>(copy.state.ratio.count(a))));
+  }
+  return whole;
+}
+
+TEST(Experiments, WhatAnotherServerHasSeenIsAsIfItHadBeenSeenHere) {
+  Experiments all;
+  Experiments here;
+  Experiments there;
+  const absl::Time earlier = kNow - absl::Minutes(1);
+  ASSERT_THAT(all.Start(Spec("e"), earlier), IsOk());
+  ASSERT_THAT(here.Start(Spec("e"), kNow), IsOk());
+  ASSERT_THAT(there.Start(Spec("e"), earlier), IsOk());
+  for (int i = 0; i < 400; ++i) {
+    const std::string user = "user-" + std::to_string(i % 150);  // who come to both
+    const double score = 0.01 * ((i * 37) % 101);
+    Session(all, user, score);
+    Session(i % 3 == 0 ? there : here, user, score);
+  }
+  const auto before = here.Revisions().at("e");
+  ASSERT_THAT(here.Absorb(WholeOf(there, "e")), IsOk());
+  EXPECT_NE(here.Revisions().at("e").decided, before.decided) << "it is written at once";
+  const ExperimentView expected = *all.Get("e");
+  const ExperimentView sum = *here.Get("e");
+  EXPECT_EQ(sum.started, earlier);
+  for (size_t a = 0; a < 2; ++a) {
+    EXPECT_EQ(sum.arms[a].units, expected.arms[a].units);
+    EXPECT_EQ(sum.arms[a].sessions, expected.arms[a].sessions);
+    EXPECT_NEAR(Score(sum, a).estimate->value, Score(expected, a).estimate->value, 1e-12);
+    EXPECT_NEAR(Score(sum, a).estimate->variance, Score(expected, a).estimate->variance, 1e-12);
+  }
+  EXPECT_EQ(sum.decision.verdict, expected.decision.verdict);
+  Session(here, "user-1", 0.5);
+  EXPECT_EQ(here.Get("e")->arms[0].units + here.Get("e")->arms[1].units, 150) << "and goes on with them";
+}
+
+TEST(Experiments, WhatAnotherServerHasSeenDoesNotBreakTheSampleRatioNorMendIt) {
+  const auto with_units = [](int control, int other, double log_factor_max) {
+    WholeExperiment whole = {.state = BegunState(Spec("e"), kNow)};
+    whole.units.resize(2);
+    for (int i = 0; i < control; ++i) whole.units[0].push_back({.key = 1000000 + static_cast<uint64_t>(i)});
+    for (int i = 0; i < other; ++i) whole.units[1].push_back({.key = 2000000 + static_cast<uint64_t>(i)});
+    const std::vector<int64_t> counts = {control, other};
+    whole.state.ratio = SampleRatio(WeightsOf(whole.state.spec), counts, log_factor_max);
+    return whole;
+  };
+  const double broken = 20;
+  for (const auto& [control, other, max, is_broken] :
+       {std::tuple(2000, 2000, 0.0, false), std::tuple(2000, 2000, broken, true), std::tuple(2000, 1000, 0.0, true)}) {
+    Experiments experiments;
+    ASSERT_THAT(experiments.Start(Spec("e"), kNow), IsOk());
+    for (int i = 0; i < 30; ++i) Session(experiments, "user-" + std::to_string(i), 0.5);
+    ASSERT_THAT(experiments.Absorb(with_units(control, other, max)), IsOk());
+    EXPECT_EQ(experiments.Get("e")->sample_ratio_p < SampleRatio::kBroken, is_broken) << control << " " << max;
+  }
+  Experiments experiments;  // nor do some broken ones take from many what they remember
+  ASSERT_THAT(experiments.Restore(with_units(2000, 2000, broken)), IsOk());
+  WholeExperiment few = with_units(0, 0, 0);
+  few.units[0].push_back({.key = 7});
+  ASSERT_THAT(experiments.Absorb(few), IsOk());
+  EXPECT_LT(experiments.Get("e")->sample_ratio_p, SampleRatio::kBroken);
+}
+
+TEST(Experiments, WhatCannotBeAddedChangesNothing) {
+  Experiments there;
+  ASSERT_THAT(there.Start(Spec("e"), kNow, "model"), IsOk());
+  for (int i = 0; i < 8; ++i) Session(there, "user-" + std::to_string(i), 0.5);
+  const WholeExperiment theirs = WholeOf(there, "e");
+
+  Experiments here(10);
+  EXPECT_THAT(here.Absorb(theirs), IsRefusal(absl::StatusCode::kNotFound, "UNKNOWN_EXPERIMENT", "name"));
+  ASSERT_THAT(here.Start(Spec("e"), kNow, "model"), IsOk());
+  for (int i = 5; i < 10; ++i) Session(here, "user-" + std::to_string(i), 0.5);
+  WholeExperiment many = theirs;
+  many.units[0].push_back({.key = 7});
+  EXPECT_EQ(here.Absorb(many).code(), absl::StatusCode::kResourceExhausted) << "11, of which three are in both";
+  WholeExperiment strange = theirs;
+  std::swap(strange.units[0], strange.units[1]);
+  EXPECT_EQ(here.Absorb(strange).code(), absl::StatusCode::kFailedPrecondition) << "they are in other arms";
+  WholeExperiment of_another = theirs;
+  of_another.state.model = "another";
+  EXPECT_EQ(here.Absorb(of_another).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(here.Get("e")->arms[0].units + here.Get("e")->arms[1].units, 5);
+  EXPECT_EQ(here.Get("e")->arms[0].sessions + here.Get("e")->arms[1].sessions, 5);
+  EXPECT_THAT(here.Absorb(theirs), IsOk());
+  EXPECT_EQ(here.Get("e")->arms[0].units + here.Get("e")->arms[1].units, 10) << "which is all that it takes";
+  ASSERT_THAT(here.Stop("e", kNow), IsOk());
+  EXPECT_EQ(here.Absorb(theirs).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Experiments, ThatBeginAnewHaveNobodyAndCountNobodyWhoCameBefore) {
+  Experiments experiments;
+  ASSERT_THAT(experiments.Start(Spec("e"), kNow), IsOk());
+  ASSERT_THAT(experiments.Start(Spec("done", "other"), kNow), IsOk());
+  ASSERT_THAT(experiments.Stop("done", kNow), IsOk());
+  experiments.SetConfigured({"e"});
+  const auto before = experiments.Place("acme", "ann", "s");
+  ASSERT_TRUE(experiments.Enrol(before->assignment));
+  const absl::Time later = kNow + absl::Minutes(1);
+  experiments.BeginAnew(later);
+  EXPECT_THAT(experiments.List(), SizeIs(1));
+  const ExperimentView view = *experiments.Get("e");
+  EXPECT_TRUE(view.running && view.configured);
+  EXPECT_EQ(view.started, later);
+  EXPECT_EQ(view.arms[0].units + view.arms[1].units, 0);
+  EXPECT_FALSE(experiments.Add(before->assignment, Observations())) << "that session is another server's to count";
+  EXPECT_EQ(Session(experiments, "ann", 0.5), before->assignment.arm);
 }
 
 }  // namespace
