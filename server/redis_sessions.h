@@ -35,6 +35,8 @@ class RedisKeys {
  public:
   RedisKeys(std::string prefix, std::string server) : prefix_(std::move(prefix)), server_(std::move(server)) {}
 
+  const std::string& server() const { return server_; }
+
   // Answers of the scripts begin with a word:
   //   OK       done, now or when it was sent before; begin adds the epoch, take epoch, first and last
   //   FENCED   another server's by now; adds its address, empty when its lease is over

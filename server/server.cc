@@ -116,10 +116,9 @@ class RunningServer final : public Server {
   // Before anybody calls.
   absl::Status OpenMain() {
     EBB_ASSIGN(main_, ServedModel::Open(options_, SharedBy(kMainModel)));
-    if (!options_.store_dir.empty()) {  // before sessions are taken out of it, which a server that gives up could lose
-      EBB_ASSIGN(kept_experiments_,
-                 KeptExperiments::Open(options_.store_dir, experiments_, metrics().experiment_files()));
-    }
+    // Before sessions are taken out of the folder, which a server that gives up could lose.
+    EBB_ASSIGN(kept_experiments_, KeptExperiments::Open(options_.store_dir, main_->shared_store(), experiments_,
+                                                        main_->worker(), metrics().experiment_files()));
     EBB_ASSIGN(TenantTable tenants, WithPolicies(options_.work.tenants, LimitsOf(main_->worker().model())));
     models_.emplace(
         *main_, names_,
@@ -169,7 +168,7 @@ class RunningServer final : public Server {
   }
 
   absl::Status ReadExperiments() {
-    if (kept_experiments_ != nullptr) kept_experiments_->BringBack(main_->worker(), options_.experiments.has_value());
+    if (kept_experiments_ != nullptr) kept_experiments_->BringBack(options_.experiments.has_value());
     if (options_.experiments) {
       EBB_ASSIGN(experiment_file_, ExperimentFile::Open(*options_.experiments, main_->worker(), experiments_));
     }

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/integration/experimenting.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
@@ -21,20 +22,6 @@ namespace {
 
 using ::testing::SizeIs;
 
-v1::ExperimentSpec SpecOf(const std::string& name, const std::string& tenant = "") {
-  v1::ExperimentSpec spec;
-  spec.set_name(name);
-  spec.set_tenant(tenant);
-  for (const char* arm : {"control", "wide"}) {
-    v1::ExperimentArm& made = *spec.add_arms();
-    made.set_name(arm);
-    *made.mutable_policy() = StreamingPolicy(arm == std::string("wide") ? 200 : 24);
-  }
-  spec.set_metric(v1::EXPERIMENT_METRIC_SCORE);
-  spec.set_units_min(20);
-  return spec;
-}
-
 class KeptExperimentsTest : public testing::Test {
  protected:
   void Open(const std::function<void(ServerOptions&)>& change = {}) {
@@ -44,72 +31,28 @@ class KeptExperimentsTest : public testing::Test {
       options.store_dir = folder_.path() + "/store";
       if (change) change(options);
     });
-    client_ = std::make_unique<TestClient>(server_->address());
+    client_ = std::make_unique<Experimenter>(server_->address());
   }
   void Drain() { server_->server().Drain(absl::Seconds(10)); }
 
-  v1::Experiment Start(const v1::ExperimentSpec& spec) {
-    v1::StartExperimentRequest request;
-    *request.mutable_experiment() = spec;
-    v1::Experiment experiment;
-    const grpc::Status status = client_->admin().StartExperiment(client_->Context().get(), request, &experiment);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-    return experiment;
-  }
-  v1::Experiment Stop(const std::string& id) {
-    v1::StopExperimentRequest request;
-    request.set_name("experiments/" + id);
-    v1::Experiment experiment;
-    EXPECT_TRUE(client_->admin().StopExperiment(client_->Context().get(), request, &experiment).ok());
-    return experiment;
-  }
-  grpc::Status TryGet(const std::string& id, v1::Experiment* experiment) {
-    v1::GetExperimentRequest request;
-    request.set_name("experiments/" + id);
-    return client_->admin().GetExperiment(client_->Context().get(), request, experiment);
-  }
-  v1::Experiment Get(const std::string& id) {
-    v1::Experiment experiment;
-    EXPECT_TRUE(TryGet(id, &experiment).ok()) << id;
-    return experiment;
-  }
-  // A session of the user, which shows a score. The arm that it is in.
-  std::string Come(const std::string& user) {
-    v1::CreateSessionRequest create;
-    create.set_end_user(user);
-    const v1::Session session = client_->Create(create);
-    v1::ReportOutcomeRequest report;
-    report.set_session(session.name());
-    report.set_score(session.arm() == "wide" ? 0.75 : 0.25);
-    v1::ReportOutcomeResponse response;
-    EXPECT_TRUE(client_->inference().ReportOutcome(client_->Context().get(), report, &response).ok());
-    EXPECT_TRUE(client_->Delete(session.name()).ok());
-    return session.arm();
-  }
-  static uint64_t Units(const v1::Experiment& experiment) {
-    return experiment.results().arms(0).units() + experiment.results().arms(1).units();
-  }
-  static uint64_t Sessions(const v1::Experiment& experiment) {
-    return experiment.results().arms(0).sessions() + experiment.results().arms(1).sessions();
-  }
+  v1::Experiment Start(const v1::ExperimentSpec& spec) { return client_->Start(spec); }
+  v1::Experiment Stop(const std::string& id) { return client_->Stop(id); }
+  v1::Experiment Get(const std::string& id) { return client_->Get(id); }
+  std::string Come(const std::string& user) { return client_->Come(user); }
   std::string File(const std::string& id) const { return folder_.path() + "/store/experiments/" + id + ".experiment"; }
 
   const TemporaryFolder folder_;
   std::unique_ptr<TestServer> server_;
-  std::unique_ptr<TestClient> client_;
+  std::unique_ptr<Experimenter> client_;
 };
 
 TEST_F(KeptExperimentsTest, GoOnInTheNextServerWithTheUnitsThatTheyHad) {
   Open();
-  const v1::Experiment started = Start(SpecOf("e"));
+  const v1::Experiment started = Start(TwoArms("e"));
   std::map<std::string, std::string> arms;
   for (int i = 0; i < 60; ++i) arms[absl::StrCat("user-", i)] = Come(absl::StrCat("user-", i));
-  v1::RampExperimentRequest ramp;
-  ramp.set_name("experiments/e");
-  ramp.set_ramp(0.75);
-  v1::Experiment ramped;
-  ASSERT_TRUE(client_->admin().RampExperiment(client_->Context().get(), ramp, &ramped).ok());
-  Start(SpecOf("done", "acme"));
+  client_->Ramp("e", 0.75);
+  Start(TwoArms("done", "acme"));
   const v1::Experiment stopped = Stop("done");
   const v1::Experiment before = Get("e");
   Drain();
@@ -120,8 +63,8 @@ TEST_F(KeptExperimentsTest, GoOnInTheNextServerWithTheUnitsThatTheyHad) {
   EXPECT_EQ(after.spec().DebugString(), before.spec().DebugString());
   EXPECT_EQ(after.spec().ramp(), 0.75);
   EXPECT_EQ(after.start_time().DebugString(), started.start_time().DebugString());
-  EXPECT_EQ(Units(after), Units(before));
-  EXPECT_EQ(Sessions(after), Sessions(before));
+  EXPECT_EQ(UnitsOf(after), UnitsOf(before));
+  EXPECT_EQ(SessionsOf(after), SessionsOf(before));
   EXPECT_EQ(after.results().decision(), before.results().decision());
   EXPECT_EQ(after.results().sample_ratio_p(), before.results().sample_ratio_p());
   const v1::MetricResults& score = *after.results().arms(1).metrics().rbegin();
@@ -135,18 +78,18 @@ TEST_F(KeptExperimentsTest, GoOnInTheNextServerWithTheUnitsThatTheyHad) {
     EXPECT_EQ(arm, arm.empty() ? "" : arms[user]) << user;
   }
   const v1::Experiment again = Get("e");
-  EXPECT_EQ(Units(again), 60U);
-  EXPECT_GT(Sessions(again), 60U);
+  EXPECT_EQ(UnitsOf(again), 60U);
+  EXPECT_GT(SessionsOf(again), 60U);
   Drain();
 
   Open();  // and once more
-  EXPECT_EQ(Units(Get("e")), 60U);
-  EXPECT_EQ(Sessions(Get("e")), Sessions(again));
+  EXPECT_EQ(UnitsOf(Get("e")), 60U);
+  EXPECT_EQ(SessionsOf(Get("e")), SessionsOf(again));
 }
 
 TEST_F(KeptExperimentsTest, AreNoLongerForgottenByAServerThatIsKilled) {
   Open();
-  Start(SpecOf("e"));
+  Start(TwoArms("e"));
   ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(File("e")); })) << "nobody drained it";
   server_.reset();
   Open();
@@ -162,8 +105,8 @@ TEST_F(KeptExperimentsTest, AreNoLongerForgottenByAServerThatIsKilled) {
 
 TEST_F(KeptExperimentsTest, WhoseFileIsDamagedAreSetAsideAndBeginAnew) {
   Open();
-  Start(SpecOf("e"));
-  Start(SpecOf("other", "acme"));
+  Start(TwoArms("e"));
+  Start(TwoArms("other", "acme"));
   Come("ann");
   Drain();
   std::fstream(File("e"), std::ios::in | std::ios::out | std::ios::binary).seekp(40).put('?');
@@ -171,15 +114,15 @@ TEST_F(KeptExperimentsTest, WhoseFileIsDamagedAreSetAsideAndBeginAnew) {
 
   Open();
   v1::Experiment none;
-  EXPECT_EQ(TryGet("e", &none).error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_EQ(TryGet("a-copy", &none).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(client_->TryGet("e", &none).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(client_->TryGet("a-copy", &none).error_code(), grpc::StatusCode::NOT_FOUND);
   EXPECT_EQ(Get("other").state(), v1::EXPERIMENT_STATE_RUNNING);
   EXPECT_FALSE(std::filesystem::exists(File("e")));
   EXPECT_TRUE(std::filesystem::exists(File("e") + ".damaged"));
   EXPECT_TRUE(std::filesystem::exists(File("a-copy") + ".damaged"));
   EXPECT_EQ(server_->Metric("ebb_experiment_files_set_aside_total"), 2);
-  Start(SpecOf("e"));
-  EXPECT_EQ(Units(Get("e")), 0U);
+  Start(TwoArms("e"));
+  EXPECT_EQ(UnitsOf(Get("e")), 0U);
   Drain();
 
   Open();
@@ -189,7 +132,7 @@ TEST_F(KeptExperimentsTest, WhoseFileIsDamagedAreSetAsideAndBeginAnew) {
 
 TEST_F(KeptExperimentsTest, WhoseArmsTheModelCannotTakeAnyMoreHaveStopped) {
   Open();
-  v1::ExperimentSpec spec = SpecOf("e");
+  v1::ExperimentSpec spec = TwoArms("e");
   *spec.mutable_arms(1)->mutable_policy() = StreamingPolicy(20000);
   Start(spec);
   for (int i = 0; i < 3; ++i) Come(absl::StrCat("user-", i));
@@ -200,7 +143,7 @@ TEST_F(KeptExperimentsTest, WhoseArmsTheModelCannotTakeAnyMoreHaveStopped) {
   const v1::Experiment after = Get("e");
   EXPECT_EQ(after.state(), v1::EXPERIMENT_STATE_STOPPED);
   EXPECT_EQ(after.spec().DebugString(), before.spec().DebugString());
-  EXPECT_EQ(Units(after), 3U);
+  EXPECT_EQ(UnitsOf(after), 3U);
   EXPECT_EQ(Come("user-1"), "") << "nobody is assigned";
   Drain();
 
@@ -225,7 +168,7 @@ TEST_F(KeptExperimentsTest, OfAnotherModelHaveStoppedAndAFileThatStillNamesThemI
   });
   const v1::Experiment stopped = Get("e");
   EXPECT_EQ(stopped.state(), v1::EXPERIMENT_STATE_STOPPED);
-  EXPECT_EQ(Units(stopped), 3U) << "with its results";
+  EXPECT_EQ(UnitsOf(stopped), 3U) << "with its results";
   EXPECT_EQ(Come("user-1"), "") << "nobody is assigned";
 }
 
@@ -241,11 +184,11 @@ TEST_F(KeptExperimentsTest, ThatAFileNamedFollowItWhileNoServerRuns) {
   write("e", 200);
   Open(with_file);
   for (int i = 0; i < 5; ++i) Come(absl::StrCat("user-", i));
-  Start(SpecOf("by-hand", "acme"));
+  Start(TwoArms("by-hand", "acme"));
   Drain();
 
   Open(with_file);
-  EXPECT_EQ(Units(Get("e")), 5U) << "it goes on";
+  EXPECT_EQ(UnitsOf(Get("e")), 5U) << "it goes on";
   Drain();
 
   write("f", 200);
@@ -263,7 +206,7 @@ TEST_F(KeptExperimentsTest, ThatAFileNamedFollowItWhileNoServerRuns) {
 TEST_F(KeptExperimentsTest, OfWhichTooManyHaveStoppedLeaveNoFileEither) {
   Open();
   for (int i = 0; i < 66; ++i) {
-    Start(SpecOf(absl::StrCat("e", i)));
+    Start(TwoArms(absl::StrCat("e", i)));
     Stop(absl::StrCat("e", i));
     if (i > 0) continue;
     ASSERT_TRUE(Eventually([&] { return std::filesystem::exists(File("e0")); }));
@@ -272,9 +215,7 @@ TEST_F(KeptExperimentsTest, OfWhichTooManyHaveStoppedLeaveNoFileEither) {
   EXPECT_FALSE(std::filesystem::exists(File("e0")));
   EXPECT_TRUE(std::filesystem::exists(File("e65")));
   Open();
-  v1::ListExperimentsResponse list;
-  ASSERT_TRUE(client_->admin().ListExperiments(client_->Context().get(), {}, &list).ok());
-  EXPECT_THAT(list.experiments(), SizeIs(64));
+  EXPECT_THAT(client_->List().experiments(), SizeIs(64));
 }
 
 }  // namespace
