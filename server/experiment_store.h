@@ -31,6 +31,7 @@ class ExperimentStore {
   // What is there of servers that are gone: from now on nobody else's. Errors of all of these: UNAVAILABLE
   // STORE_FAILED, and of a folder STORE_FULL.
   virtual absl::StatusOr<Lefts> Find() = 0;
+  // NOT_FOUND, too: it is no longer there.
   virtual absl::StatusOr<std::string> Read(const Left& left) = 0;
   // Nobody finds it any more; whoever looks after the store does, by the name that is returned.
   virtual absl::StatusOr<std::string> SetAside(const Left& left) = 0;

@@ -170,9 +170,9 @@ std::span<const MetricRow> MetricTable() {
       {"ebb_experiment_calls_total", kC, "calls", {"experiment", "arm", "result"}, {},
        "Calls that ran the model on these sessions: ok; cancelled, by the caller or since the session was deleted; failed, for any other reason."},
       {"ebb_experiment_file_writes_total", kC, "files", {"result"}, {},
-       "Files of experiments in store.dir that were written: ok, or failed, which is tried again within a minute."},
+       "Experiments that were written to store.dir, or without it to store.redis: ok, or failed, which is tried again within a minute."},
       {"ebb_experiment_files_set_aside_total", kC, "files", {}, {},
-       "Files of experiments that a start could not read; the log says why (experiment_set_aside)."},
+       "Experiments there that could not be read; the log says why (experiment_set_aside)."},
       // These are of experiments that run, and are worked out at a scrape: experiment_metrics.h.
       {"ebb_experiment_units", kG, "units", {"experiment", "arm"}, {},
        "Units (end users, or sessions without one) of an arm of an experiment that runs."},

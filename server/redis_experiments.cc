@@ -8,8 +8,8 @@
 namespace ebb {
 namespace {
 
-constexpr absl::Duration kHeapPause =
-    absl::Seconds(1);  // after Redis did not answer; many experiments wait for one timeout
+// After Redis did not answer, for all: many experiments wait for one timeout.
+constexpr absl::Duration kHeapPause = absl::Seconds(1);
 
 // Before each script. ARGV: prefix, server, and what the script takes.
 constexpr std::string_view kHeapHead = R"lua(
@@ -144,6 +144,7 @@ absl::StatusOr<ExperimentStore::Lefts> RedisExperiments::Find() {
 
 absl::StatusOr<std::string> RedisExperiments::Read(const Left& left) {
   EBB_ASSIGN(RedisReply image, Run({"HGET", absl::StrCat(prefix_, "experiments:", left.place), left.id}));
+  if (image.is_nil) return absl::NotFoundError("another server has taken it meanwhile");
   return std::move(image.text);
 }
 

@@ -152,6 +152,7 @@ TEST_F(RedisExperimentsTest, OfWhichATakerLostSomeAreFoundAgain) {
   Lives("b");
   ASSERT_THAT(b->Write("f", "of b", {}), IsOk());
   EXPECT_EQ(b->Write("e", "of a and b", taken).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(b->Read(taken[0]).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(Found(*c), ElementsAre("e=of a"));
   ASSERT_THAT(b->Write("e", "of b", {}), IsOk());
   EXPECT_THAT(Found(*b), ElementsAre("f=of b"));

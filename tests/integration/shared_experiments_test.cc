@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -216,8 +217,8 @@ TEST_F(SharedExperimentsTest, AreWrittenAgainToARedisThatHasForgottenThem) {
   for (int i = 0; i < 5; ++i) first->Come(absl::StrCat("user-", i));
   ASSERT_TRUE(IsWritten(first, "e", 0.9));
   redis_.Kill();
+  std::filesystem::remove_all(folder_.path() + "/appendonlydir");
   redis_.Start();
-  redis_.Ask({"FLUSHALL"});
   ASSERT_TRUE(Eventually([&] { return redis_.Ask({"SCARD", "ebb:experiments"}) == "1"; }));
   first.server.reset();
   Member second = Open();
