@@ -181,7 +181,7 @@ def port_of(server, proxied, under):
     if not proxied:
         yield server.addr, [server.process.pid]
         return
-    with tempfile.TemporaryDirectory() as folder, haproxy.Proxy(folder, "proto h2", [server, server], under) as proxy:
+    with tempfile.TemporaryDirectory() as folder, haproxy.Proxy(folder, None, [server, server], under) as proxy:
         yield f"127.0.0.1:{proxy.port}", [server.process.pid, proxy.process.pid]
 
 

@@ -1,4 +1,4 @@
-"""deploy/haproxy/haproxy.cfg, run by a real HAProxy. Addresses, and how it speaks to clients, are the caller's; all else is as it is shipped."""
+"""deploy/haproxy/haproxy.cfg, run by a real HAProxy. Addresses, and the certificate, are the caller's; all else is as it is shipped."""
 import os
 import pathlib
 import re
@@ -28,23 +28,28 @@ def kept_port():
 
 
 class Proxy:
-    """On a free port of loopback, `port`, before two `servers`; use it in a with statement. `speaks`: the parameters of its bind line. Its files are
-    in `folder`. `under`: a command that starts it. `blind`: it asks no server how it is, so that one that goes is there to it. `peers`: of each proxy
-    that shares its keys, the port for it that kept_port() gave; `peer`: which of them this one is. `master`: as services and HAProxy's image run it,
-    by a process that takes signals, which starts the one that works; reload() is for that alone."""
+    """On two free ports of loopback, `port` and, for the OpenAI API, `openai`, before two `servers`; use it in a with statement. `pem`: its certificate,
+    and the key; none: it speaks without TLS. Its files are in `folder`. `under`: a command that starts it. `blind`: it asks no server how it is, so that
+    one that goes is there to it. `peers`: of each proxy that shares its keys, the port for it that kept_port() gave; `peer`: which of them this one is.
+    `master`: as services and HAProxy's image run it, by a process that takes signals, which starts the one that works; reload() is for that alone."""
 
-    def __init__(self, folder, speaks, servers, under=(), blind=False, peers=None, peer=0, master=False):
+    def __init__(self, folder, pem, servers, under=(), blind=False, peers=None, peer=0, master=False):
         self.under, self.master = under, master
         self.kept = [] if peers else [kept_port()]
-        self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(1 + len(servers))]  # of clients, and of its own before each server
-        self.port, *inner = (listener.getsockname()[1] for listener in self.listeners)
-        fds = [f"bind fd@{listener.fileno()} " for listener in self.listeners]
-        text = replaced(CONFIG.read_text(encoding="utf-8"), "bind :7743 ssl crt /etc/haproxy/ebb.pem alpn h2", fds[0] + speaks)
+        # Of clients, of those that speak the OpenAI API, and of its own before each server.
+        self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2 + len(servers))]
+        self.port, self.openai, *inner = (listener.getsockname()[1] for listener in self.listeners)
+        grpc, openai, *fds = [f"bind fd@{listener.fileno()} " for listener in self.listeners]
+        text = CONFIG.read_text(encoding="utf-8")
+        for bind, becomes, speaks in (("bind :7743 ", grpc, "alpn h2\n"), ("bind :7742 ", openai, "alpn h2,http/1.1\n")):
+            text = replaced(text, f"{bind}ssl crt /etc/haproxy/ebb.pem {speaks}", f"{becomes}ssl crt {pem} {speaks}" if pem else f"{becomes}\n")
         for number, (server, port) in enumerate(zip(servers, inner)):
-            text = replaced(text, f"bind 127.0.0.1:{7744 + number} ", fds[1 + number])
+            text = replaced(text, f"bind 127.0.0.1:{7744 + number} ", fds[number])
             text = replaced(text, f"127.0.0.1:{7744 + number} ", f"127.0.0.1:{port} ")
             text = replaced(text, f" ebb-{number}:7700 proto h2 check ", f" {server.addr} proto h2 port {server.http.rsplit(':', 1)[1]} check ")
             text = replaced(text, f" ebb-{number}:7700 proto h2 init-addr", f" {server.addr} proto h2 init-addr")
+            for limit in ("", "maxconn 16 "):  # one that has no OpenAI port: nobody is there, either
+                text = replaced(text, f" ebb-{number}:7702 {limit}track ", f" {server.openai or '127.0.0.1:9'} {limit}track ")
         lines = [f"    peer proxy-{i} 127.0.0.1:{kept.getsockname()[1]}\n" for i, kept in enumerate(peers or self.kept)]
         text = replaced(text, "    peer proxy-0 127.0.0.1:7746\n", "".join(lines))
         text = replaced(text, "    localpeer proxy-0\n", f"    localpeer proxy-{peer}\n")

@@ -256,7 +256,7 @@ class Compose(unittest.TestCase):
                 environment = {key: filled(value) for key, value in self.services[name]["environment"].items()}
                 done = subprocess.run([BIN / "ebbd", "--config", DOCKER / "ebb.yaml", "--print-config"], env=environment, capture_output=True, text=True, timeout=60)
                 self.assertEqual(done.returncode, 0, done.stderr)
-                for words in (*says, f"endpoint: ebb-{int(name != 'ebb')}:7700"):
+                for words in (*says, f"endpoint: ebb-{int(name != 'ebb')}:7700", "listen: 0.0.0.0:7702"):
                     self.assertRegex(done.stdout, rf"(?m)^ +{re.escape(words)} ")
 
     @unittest.skipUnless(shutil.which("redis-server"), "redis-server is not installed")
@@ -273,6 +273,10 @@ class Compose(unittest.TestCase):
             finally:
                 process.kill()
                 process.communicate()
+
+    def test_haproxys_ports_are_open(self):
+        config = (ROOT / "deploy/haproxy/haproxy.cfg").read_text(encoding="utf-8")
+        self.assertEqual(set(self.services["haproxy"]["ports"]), {f"127.0.0.1:{port}:{port}" for port in re.findall(r"(?m)^    bind :(\d+) ", config)})
 
     def test_every_port_is_open_to_this_machine_alone(self):
         for name, service in self.services.items():

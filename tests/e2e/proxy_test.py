@@ -26,7 +26,7 @@ from binaries import ROOT, Server
 import haproxy
 import npm
 from patience import PATIENCE, eventually
-import python_package  # noqa: F401, where the stubs are, for the imports that follow
+from proxied import MISSING, Proxied, padded, small_session, unread
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
@@ -38,98 +38,7 @@ try:
 except ModuleNotFoundError:
     yaml = None
 
-TOOLS = {"haproxy": haproxy.PROGRAM, "openssl": shutil.which("openssl")}
 DRAINS = "the server is draining: it takes nothing new"
-MISSING = [name for name, path in TOOLS.items() if not path]
-
-
-def unread(port):
-    """Bytes that lie before the process that has the connections to `port` of this machine (proc(5), net/tcp)."""
-    rows = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return sum(int(row[4].split(":")[1], 16) for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01")
-
-
-def small_session():
-    request = session_pb2.CreateSessionRequest()
-    request.policy.streaming.SetInParent()
-    request.policy.trigger.budget = 32
-    return request
-
-
-def padded(request, size):
-    """`request` with so many bytes behind it, 2^14 to 2^21, that the server skips: field 1023."""
-    return type(request).FromString(request.SerializeToString() + b"\xfa\x3f" + bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14)) + bytes(size))
-
-
-class Proxied(unittest.TestCase):
-    """Two servers behind a proxy, anew for each test. `blind`: it does not notice that one of them goes. `flags_of`: further ones of a server."""
-    blind = False
-    flags_of = ((), ())
-
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        key, cls.certificate = pathlib.Path(cls.folder, "key"), pathlib.Path(cls.folder, "ebb.crt")
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=ebb",
-                        "-addext", "subjectAltName=DNS:ebb.test", "-keyout", key, "-out", cls.certificate], check=True, capture_output=True)
-        cls.pem = pathlib.Path(cls.folder, "ebb.pem")
-        cls.pem.write_text(cls.certificate.read_text() + key.read_text())
-
-    def setUp(self):
-        with contextlib.ExitStack() as stack:
-            stores = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(2)]
-            self.flags = [(f"--model.name=server-{i}", "--cache.arena=64MiB", "--model.threads=1", "--server.drain_timeout=100s",
-                           f"--store.dir={store}", "--store.durability=step", *self.flags_of[i]) for i, store in enumerate(stores)]
-            self.servers = [stack.enter_context(Server(*flags)) for flags in self.flags]
-            self.addCleanup(stack.pop_all().close)
-        self.proxy = self.begin_proxy()
-
-    def begin_proxy(self, **how):
-        return self.enterContext(haproxy.Proxy(self.folder, f"ssl crt {self.pem} alpn h2", self.servers, blind=self.blind, **how))
-
-    def channel(self, proxy=None):
-        """A connection of its own through that proxy."""
-        options = [("grpc.ssl_target_name_override", "ebb.test"), ("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1),
-                   ("grpc.enable_retries", 0)]
-        return self.enterContext(grpc.secure_channel(f"127.0.0.1:{(proxy or self.proxy).port}",
-                                                     grpc.ssl_channel_credentials(self.certificate.read_bytes()), options))
-
-    def straight(self, number):
-        """A connection to that server."""
-        return self.enterContext(grpc.insecure_channel(self.servers[number].addr, [("grpc.enable_http_proxy", 0)]))
-
-    def create(self, key, channel=None, request=None):
-        """A new session of the caller's `key`; returns which server has it."""
-        sessions = session_pb2_grpc.SessionServiceStub(channel or self.channel())
-        session = sessions.CreateSession(request or small_session(), metadata=[("x-ebb-session", key)], timeout=PATIENCE, wait_for_ready=True)
-        return session, int(session.model.removeprefix("server-"))
-
-    def key_of(self, server):
-        """A key whose calls go to that server."""
-        channel = self.channel()
-        return next(key for key in (f"caller-{i}" for i in range(50)) if self.create(key, channel)[1] == server)
-
-    def look(self, session, key, channel=None):
-        sessions = session_pb2_grpc.SessionServiceStub(channel or self.channel())
-        return sessions.GetSession(session_pb2.GetSessionRequest(name=session.name), metadata=[("x-ebb-session", key)], timeout=PATIENCE)
-
-    def generate(self, session, key, tokens, channel=None):
-        request = inference_pb2.GenerateRequest(session=session.name)
-        request.prompt.text = "It was a dark and stormy night"
-        request.sampling.temperature = 0
-        request.stopping.max_tokens = tokens
-        request.stopping.ignore_eos = True
-        return inference_pb2_grpc.InferenceServiceStub(channel or self.channel()).Generate(request, metadata=[("x-ebb-session", key)],
-                                                                                           timeout=PATIENCE)
-
-    def pause(self, number):
-        """That server has what comes, and answers nothing; returns its port."""
-        server = self.servers[number].process
-        server.send_signal(signal.SIGSTOP)
-        self.addCleanup(server.send_signal, signal.SIGCONT)
-        eventually(lambda: all(path.read_text().rsplit(")", 1)[1].split()[0] == "T" for path in pathlib.Path(f"/proc/{server.pid}/task").glob("*/stat")),
-                   "a thread runs on")
-        return int(self.servers[number].addr.rsplit(":", 1)[1])
 
 
 @unittest.skipIf(MISSING, f"not installed: {', '.join(MISSING)}")
@@ -161,7 +70,7 @@ class Behind(Proxied):
                 told = connection.getresponse()
                 return told.status, told.headers["content-type"], told.headers["grpc-status"], told.headers["grpc-message"]
 
-        with haproxy.Proxy(self.folder, "", self.servers) as plain:  # HTTP/1.1, in which heads can be read
+        with haproxy.Proxy(self.folder, None, self.servers) as plain:  # HTTP/1.1, in which heads can be read
             self.assertEqual(answer("/ebb.v1.AdminService/GetStatus"), (200, "application/grpc", "7", "not through this proxy"))
             self.assertEqual(answer("/ebb.v1.InferenceService/Generate", lacks=1), (200, "application/grpc", "14", "the request did not come in time"))
             for server in self.servers:
@@ -359,7 +268,7 @@ class Elsewhere(Proxied):
     def test_proxies_side_by_side_tell_each_other_of_keys(self):
         peers = [self.enterContext(haproxy.kept_port()) for _ in range(2)]
         first = self.begin_proxy(peers=peers, peer=0)
-        with haproxy.Proxy(self.folder, f"ssl crt {self.pem} alpn h2", self.servers, blind=True, peers=peers, peer=1) as second:
+        with haproxy.Proxy(self.folder, self.pem, self.servers, blind=True, peers=peers, peer=1) as second:
             began = self.begin_elsewhere(self.channel(first))
             eventually(lambda: self.knows(second, began), "the other proxy does not know where the keys are")
         again = self.begin_proxy(peers=peers, peer=1)
@@ -448,12 +357,10 @@ class Envoy(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.config = yaml.safe_load((ROOT / "deploy/envoy/envoy.yaml").read_text(encoding="utf-8"))
-        (cls.listener,) = cls.config["static_resources"]["listeners"]
-        (cls.cluster,) = cls.config["static_resources"]["clusters"]
-        (chain,) = cls.listener["filter_chains"]
-        (connections,) = chain["filters"]
-        cls.http = connections["typed_config"]
-        (cls.host,) = cls.http["route_config"]["virtual_hosts"]
+        listeners, (cls.cluster, cls.openai_cluster) = (cls.config["static_resources"][kind] for kind in ("listeners", "clusters"))
+        cls.ports = [listener["address"]["socket_address"]["port_value"] for listener in listeners]
+        cls.http, cls.openai = (listener["filter_chains"][0]["filters"][0]["typed_config"] for listener in listeners)
+        cls.host, cls.openai_host = (http["route_config"]["virtual_hosts"][0] for http in (cls.http, cls.openai))
 
     @unittest.skipIf(npm.missing("@grpc/grpc-js-xds"), npm.missing("@grpc/grpc-js-xds"))
     def test_it_is_of_envoys_types(self):
@@ -482,7 +389,7 @@ class Envoy(unittest.TestCase):
                             (("retry_on: connect-failure,refused-stream\n", "retry_on: [connect-failure]\n"), "retryOn|retry_on"),
                             (("lb_policy: RING_HASH", "lb_policy: RING"), "RING"), (("v3.LocalRateLimit", "v3.RateLimit"), "RateLimit")):
             text = (ROOT / "deploy/envoy/envoy.yaml").read_text(encoding="utf-8")
-            self.assertEqual(text.count(wrong[0]), 1)
+            self.assertIn(wrong[0], text)
             with self.subTest(wrong), self.assertRaisesRegex((json_format.ParseError, TypeError), says):
                 json_format.ParseDict(yaml.safe_load(text.replace(*wrong)), bootstrap(), descriptor_pool=pool)
 
@@ -502,7 +409,7 @@ class Envoy(unittest.TestCase):
         self.assertEqual(check["http_health_check"]["path"], re.search(r"http-check send meth GET uri (\S+)", theirs)[1])
         self.assertEqual({str(each["health_check_config"]["port_value"]) for each in endpoints}, {re.search(r"default-server port (\d+)", theirs)[1]})
         # Neither repeats what may have been done: a server that was not reached has begun nothing, nor has one that refuses a stream.
-        self.assertEqual(re.findall(r"retry-on (.*)", theirs), ["conn-failure", "conn-failure 503"])
+        self.assertEqual(re.findall(r"retry-on (.*)", theirs)[:2], ["conn-failure", "conn-failure 503"])
         self.assertEqual({route["route"]["retry_policy"]["retry_on"] for route in whole}, {"connect-failure,refused-stream"})
 
     def test_it_tries_elsewhere_what_haproxys_does(self):
@@ -520,6 +427,34 @@ class Envoy(unittest.TestCase):
         policy = keyed["route"]["retry_policy"]
         self.assertEqual(policy["retry_on"], "connect-failure,refused-stream,retriable-headers")
         self.assertEqual(policy["retriable_headers"], [{"name": "grpc-message", "string_match": {"exact": text}} for text in (DRAINS, "CANCELLED")])
+
+    def test_its_openai_port_is_as_haproxys(self):
+        theirs = haproxy.CONFIG.read_text(encoding="utf-8").partition("frontend openai")[2]
+        self.assertEqual(self.ports, [int(port) for port in re.findall(r"bind :(\d+) ", haproxy.CONFIG.read_text(encoding="utf-8"))])
+        keyed, keyless, rest = self.openai_host["routes"]
+        whole, beginning = (re.search(rf"acl ours-too {kind} (.*)", theirs)[1].split() for kind in ("path", "path_beg"))
+        for route in (keyed, keyless):
+            regex = route["match"]["safe_regex"]["regex"]
+            for path in (*whole, *(f"{prefix}a" for prefix in beginning)):
+                self.assertRegex(path, f"^{regex}$")
+            for path in ("/v1/embeddings", "/v1/models-of-others", "/metrics", "/ebb.v1.AdminService/GetStatus"):
+                self.assertNotRegex(path, f"^{regex}$")
+            self.assertEqual(route["route"]["hash_policy"], [{"header": {"header_name": name}} for name in set(re.findall(r"balance hdr\((.*)\)", theirs))])
+            self.assertEqual((route["route"]["timeout"], route["route"]["cluster"]), ("0s", self.openai_cluster["name"]))
+        self.assertEqual(rest["direct_response"]["status"], 404)
+        self.assertIn(json.dumps(rest["direct_response"]["body"]["inline_string"]), theirs)
+        self.assertEqual(re.findall(r"retry-on (.*)", theirs), ["conn-failure 503", "conn-failure"])
+        self.assertEqual((keyed["match"]["headers"], keyed["route"]["retry_policy"]["retry_on"]), ([{"name": "x-ebb-session", "present_match": True}],
+                                                                                                   "connect-failure"))
+        again = keyless["route"]["retry_policy"]
+        self.assertEqual((again["retry_on"], again["retriable_status_codes"]), ("connect-failure,retriable-status-codes", [503]))
+        endpoints = [each["endpoint"] for each in self.openai_cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]]
+        addresses = [each["address"]["socket_address"] for each in endpoints]
+        self.assertEqual([(each["address"], str(each["port_value"])) for each in addresses] * 2, re.findall(r"^ +server \S+ (\S+):(\d+) ", theirs, re.MULTILINE))
+        grpc_endpoints = [each["endpoint"] for each in self.cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]]
+        self.assertEqual([each["health_check_config"] for each in endpoints], [each["health_check_config"] for each in grpc_endpoints])
+        self.assertEqual(self.openai["request_timeout"], re.search(r"wait-for-body time (\S+)", theirs)[1])
+        self.assertIn("envoy.filters.http.buffer", [each["name"] for each in self.openai["http_filters"]])
 
     def test_its_limits_are_haproxys(self):
         theirs = haproxy.CONFIG.read_text(encoding="utf-8")
