@@ -90,6 +90,32 @@ class Behind(Proxied):
         self.assertLess(len(eventually(closed, "70 connections beside the first one are let in")), 70, "most are let in")
         self.assertTrue(list(self.generate(session, "caller", 4, channel)), "and those that were there before are served")
 
+    def test_an_address_begins_so_many_calls(self):
+        def from_address(address, port, method, path):  # in HTTP/1.1, whose connections can be told where to come from
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE, source_address=(address, 0))) as connection:
+                connection.request(method, path, body=b"\0\0\0\0\0", headers={"content-type": "application/grpc", "te": "trailers"})
+                told = connection.getresponse()
+                return told.status, told.headers, told.read()
+
+        def attempt():
+            with haproxy.Proxy(self.folder, None, self.servers) as plain:
+                with grpc.insecure_channel(f"127.0.0.1:{plain.port}", [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]) as channel:
+                    check = channel.unary_unary("/grpc.health.v1.Health/Check")
+                    began = time.monotonic()
+                    for _ in range(40):
+                        for call in [check.future(b"", timeout=PATIENCE, wait_for_ready=True) for _ in range(50)]:
+                            self.assertEqual(call.result(), b"\x08\x01", "SERVING")
+                    further = check.future(b"", timeout=PATIENCE)
+                    if further.code() == grpc.StatusCode.OK and time.monotonic() - began >= 10:
+                        return False  # this machine is too busy to begin so many in ten seconds
+                    self.assertEqual((further.code(), further.details()), (grpc.StatusCode.UNAVAILABLE, "too many calls from this address"))
+                status, headers, said = from_address("127.0.0.1", plain.openai, "GET", "/v1/models")
+                self.assertEqual((status, json.loads(said)["error"]["message"]), (429, "too many calls from this address"))
+                self.assertEqual((headers["content-type"], headers["x-should-retry"], headers["retry-after"]), ("application/json", "true", "10"))
+                self.assertEqual(from_address("127.0.0.2", plain.port, "POST", "/grpc.health.v1.Health/Check")[2], b"\0\0\0\0\x02\x08\x01")
+                return True
+        eventually(attempt, "2,000 calls take ten seconds each time")
+
     def test_a_server_that_drains_ends_its_streams_and_gets_no_new_calls(self):
         key = self.key_of(0)
         session, _ = self.create(key)
