@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "engine/gpu/gpu_engine.h"
 #include "engine/lab/golden_family.h"
 #include "engine/lab/npy.h"
@@ -30,19 +32,23 @@ namespace {
 using lab::GoldenCase;
 using lab::GoldenFamily;
 
-// What a device does not compute: each is refused, by this reason, in these words. A family that is not here is
-// computed, so none drops out unseen.
+// What a device does not compute, by family: each is refused, by this reason, in these words. A family that is not
+// there is computed, so none drops out unseen. Empty where the table cannot be read.
 struct GoldenRefusal {
   std::string reason = {};
   std::string words = {};
 };
-const std::map<std::string, GoldenRefusal> kRefused = {
-    {"bloom.f32", {"UNSUPPORTED_MODEL_FEATURE", "layer norms"}},
-    {"gpt2.f32", {"UNSUPPORTED_MODEL_FEATURE", "layer norms"}},
-    {"gptneox-seq.f32", {"UNSUPPORTED_MODEL_FEATURE", "layer norms"}},
-    {"gptneox.f32", {"UNSUPPORTED_MODEL_FEATURE", "layer norms"}},
-    {"llama-k.q5_k", {"UNSUPPORTED_TENSOR_TYPE", "Q5_K"}},
-};
+std::map<std::string, GoldenRefusal> ReadRefused() {
+  std::ifstream table("tests/golden/gpu_refused.tsv");
+  std::map<std::string, GoldenRefusal> refused;
+  for (std::string line; std::getline(table, line);) {
+    if (line.starts_with("#")) continue;
+    const std::vector<std::string> columns = absl::StrSplit(line, '\t');
+    EBB_CHECK(columns.size() == 3);
+    refused[columns[0]] = {.reason = columns[1], .words = columns[2]};
+  }
+  return refused;
+}
 
 const std::set<std::pair<std::string, std::string>> kLong = {
     {"llama.f32", "rand_compact"}, {"llama.f32", "window_keep"}, {"qwen3.f32", "rand_compact"}};
@@ -106,6 +112,8 @@ TEST(GoldenGpuLogits, WhatADeviceComputesIsWithinTolerance) {
   const std::string folder = GoldenFolderOrPart();
   const auto families = lab::ReadGoldenFolder(folder);
   ASSERT_THAT(families, IsOk());
+  const std::map<std::string, GoldenRefusal> all_refused = ReadRefused();
+  ASSERT_FALSE(all_refused.empty());
   int cases = 0;
   size_t refusals = 0;
   for (const GoldenFamily& family : *families) {
@@ -113,7 +121,7 @@ TEST(GoldenGpuLogits, WhatADeviceComputesIsWithinTolerance) {
     const auto file = GgufFile::Open(family.model);
     ASSERT_THAT(file, IsOk());
     const auto engine = OpenOnDevice(*file);
-    if (const auto refused = kRefused.find(family.name); refused != kRefused.end()) {
+    if (const auto refused = all_refused.find(family.name); refused != all_refused.end()) {
       ASSERT_FALSE(engine.ok());
       EXPECT_EQ(GetRefusal(engine.status()).reason, refused->second.reason);
       EXPECT_THAT(std::string(engine.status().message()), testing::HasSubstr(refused->second.words));
@@ -135,7 +143,7 @@ TEST(GoldenGpuLogits, WhatADeviceComputesIsWithinTolerance) {
     EXPECT_GT(cases, before) << "no case of it was run";
   }
   if (!GoldenFolder().empty()) {
-    EXPECT_EQ(refusals, kRefused.size());
+    EXPECT_EQ(refusals, all_refused.size());
   }
   EXPECT_GE(cases, 7);  // llama in F32, Q8_0, Q4_K and Q6_K, its two kinds of scaling, and two ways to take tokens out
 }
