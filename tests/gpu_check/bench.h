@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -22,6 +23,9 @@ namespace ebb::gpu_check {
 
 // What is measured, of a size that means something, or so small that the emulation gets through it.
 enum class Size { kWhole, kTiny };
+
+// What a library gave, by name.
+using Peers = std::map<std::string, double>;
 
 struct Bench {
   const gpu::Table& table;
@@ -59,10 +63,10 @@ std::string Dense(const Bench& bench);
 // Rows and columns of the dense product, the same as peers.py's, and operations a second by the maker's library, into
 // floats, as the engine wants them. As OpenBlasLt. For a process of its own (dense.cc).
 inline constexpr int32_t kDenseSide = 8192;
-absl::StatusOr<double> DenseRate(Bench& bench);
-// Seconds of the prompt that MeasurePrefill measures, whose products that library makes. Alike, and as
+absl::StatusOr<Peers> DenseRate(Bench& bench);
+// Seconds of the prompts that MeasurePrefill measures, whose products that library makes. Alike, and as
 // BlockProducts::Make.
-absl::StatusOr<double> PromptSecondsByLibrary(Bench& bench);
+absl::StatusOr<Peers> PromptSecondsByLibrary(Bench& bench);
 
 // What Bench::parts may name.
 std::vector<std::string> PartNames();

@@ -11,7 +11,10 @@ import unittest
 
 PROGRAM = os.environ["EBB_GPU_CHECK"]
 # A number for each thing that PyTorch would be asked for: which numbers does not matter.
-PEERS = {name: 1.0 for name in ("copy", "matmul", "sdpa_4096", "sdpa_1024", "sdpa_256", "sdpa_prompt", "gather_cat", "prompt_by_library")}
+PEERS = {name: 1.0 for name in ("copy", "matmul", "sdpa_4096", "sdpa_1024", "sdpa_256", "sdpa_prompt", "gather_cat", "prompt_by_library",
+                              "prompt_by_library_last", "prompt_by_library_sums")}
+# Of which the last is judged to be too slow.
+PROMPTS_BY_LIBRARY = {"prompt_by_library": 1e-3, "prompt_by_library_last": 1.02e-3, "prompt_by_library_sums": 1.2e-3}
 
 
 class GpuCheck(unittest.TestCase):
@@ -65,6 +68,15 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("the own kernel's product", prompt["against"])
         self.assertNotIn("target", prompt)
 
+    # Seconds of a prompt alone, as an older program prints them, are no row: its scores are not beside it.
+    def test_a_prompt_of_the_library_without_its_scores_is_named(self):
+        peers = self.out / "prompt.json"
+        peers.write_text(json.dumps({"prompt_by_library": 1e-3}))
+        self.run_check("--kind", "emulated", "--tiny", "--tests", "GpuGreedy.*", "--part", "prompts", "--peers", peers)
+        report = self.report()
+        self.assertFalse(any("maker's library" in row["what"] for row in report["rows"]))
+        self.assertTrue(any("prompts whose products the maker's library makes" in what for what in report["missing"]))
+
     # Prefill has a ceiling where either library is there; the page says which, and takes the faster where both are.
     def test_the_dense_product_is_of_the_library_that_was_found(self):
         for torch, cublaslt, by, other in ((0, 5e12, "cuBLASLt", "itself"), (4e12, 5e12, "cuBLASLt", "PyTorch's 4.00 TFLOP/s"),
@@ -72,7 +84,7 @@ class GpuCheck(unittest.TestCase):
             files = []
             for name, rate in (("matmul", torch), ("cublaslt", cublaslt)):
                 files.append(self.out / f"{name}.json")
-                files[-1].write_text(json.dumps({name: rate, "prompt_by_library": 1e-3} if rate else {}))
+                files[-1].write_text(json.dumps({name: rate, **PROMPTS_BY_LIBRARY} if rate else {}))
             self.run_check("--kind", "emulated", "--tiny", "--tests", "GpuGreedy.*", "--peers", files[0], "--peers", files[1])
             report = self.report()
             rows = {row["what"]: row for row in report["rows"]}
@@ -81,7 +93,14 @@ class GpuCheck(unittest.TestCase):
             prompt = "prompt of 32, 8B shape, BF16"
             for what in ("prompt attention, BF16, 8 rows over 64 slots", prompt, f"{prompt}, products by the maker's library"):
                 self.assertEqual(rows[what]["against"], f"{by}'s product of 8192^3 5.00 TFLOP/s")
-            self.assertTrue(rows[f"{prompt}, products by the maker's library"]["measured"].startswith("1.00 ms, "), rows)
+            by_library = f"{prompt}, products by the maker's library"
+            self.assertTrue(rows[by_library]["measured"].startswith("1.00 ms, "), rows)
+            page = (self.out / "gpu.md").read_text()
+            for scores, measured, ratio, target, met in (("scores of the last query", "1.02 ms", "1.020", "at most 1.03", "yes"),
+                                                         ("sums over all queries", "1.20 ms", "1.200", "at most 1.1", "**no**")):
+                self.assertEqual(rows[f"{by_library}, {scores}"]["met"], met == "yes")
+                self.assertIn(f"| {by_library}, {scores} | {measured} | without 1.00 ms | {ratio} | {target} | {met} |\n", page)
+                self.assertIn("target", rows[f"{prompt}, {scores}"])
             self.assertFalse(any("dense" in what for what in report["missing"]), report["missing"])
 
     def test_what_the_maker_s_library_does_is_a_number_or_a_reason(self):

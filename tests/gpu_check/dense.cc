@@ -14,7 +14,7 @@
 
 namespace ebb::gpu_check {
 
-absl::StatusOr<double> DenseRate(Bench& b) {
+absl::StatusOr<Peers> DenseRate(Bench& b) {
   EBB_ASSIGN(const std::unique_ptr<ProductLibrary> library, OpenBlasLt(*b.gpu));
   constexpr int64_t kSide = kDenseSide;
   constexpr int64_t kNumbers = kSide * kSide;
@@ -54,7 +54,7 @@ absl::StatusOr<double> DenseRate(Bench& b) {
   if (std::ranges::all_of(last, [](float number) { return number == 0; })) {
     return absl::InternalError("the library wrote nothing");
   }
-  return fastest;
+  return Peers{{"cublaslt", fastest}};
 }
 
 }  // namespace ebb::gpu_check

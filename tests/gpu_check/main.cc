@@ -7,7 +7,7 @@
 //   ebb_gpu_check --prompt --kind cuda|hip --libraries FOLDER
 //
 // The last two print what the maker's library of products does, where it is installed, as a file of peers has it: the
-// rate of a dense product; the seconds of a prompt, or why it is not fit for one (engine/gpu/block_products.h).
+// rate of a dense product; the seconds of prompts, or why it is not fit for them (engine/gpu/block_products.h).
 //
 // Run from a folder that has tests/golden/data. Exits with 0 where all checks passed, 1 where one did not, 2 where it
 // was called wrongly, and 3 where there is no device. A target that is missed is said in the report and is no failure.
@@ -123,17 +123,17 @@ std::string Today() {
   return text.data();
 }
 
-// `measure` as a peer of that name, or why there is none, as `NAME_why`.
-int PrintPeer(const std::string& name, absl::StatusOr<double> (*measure)(Bench&), const gpu::Table& table,
-              std::unique_ptr<Gpu> gpu) {
+// What `measure` gives, or why there is no peer of that name, as `NAME_why`.
+int PrintPeers(const std::string& name, absl::StatusOr<Peers> (*measure)(Bench&), const gpu::Table& table,
+               std::unique_ptr<Gpu> gpu) {
   Report report;
   Bench bench = {.table = table, .report = report, .gpu = std::move(gpu)};
   bench.end = std::chrono::steady_clock::now() + std::chrono::seconds(20);  // `run` ends it at 30
-  const absl::StatusOr<double> number = measure(bench);
-  nlohmann::json peer = {{name, number.value_or(0)}};
-  if (!number.ok()) peer = {{name + "_why", std::string(number.status().message())}};
-  std::printf("%s\n", peer.dump().c_str());
-  return number.ok() ? kPassed : kFailed;
+  const absl::StatusOr<Peers> peers = measure(bench);
+  nlohmann::json printed = {{name + "_why", std::string(peers.status().message())}};
+  if (peers.ok()) printed = *peers;
+  std::printf("%s\n", printed.dump().c_str());
+  return peers.ok() ? kPassed : kFailed;
 }
 
 int Main(int argc, char** argv) {
@@ -168,9 +168,9 @@ int Main(int argc, char** argv) {
     return kNoDevice;
   }
 
-  if (options->peer == "--dense") return PrintPeer("cublaslt", DenseRate, *table, *std::move(gpu));
+  if (options->peer == "--dense") return PrintPeers("cublaslt", DenseRate, *table, *std::move(gpu));
   if (options->peer == "--prompt")
-    return PrintPeer("prompt_by_library", PromptSecondsByLibrary, *table, *std::move(gpu));
+    return PrintPeers("prompt_by_library", PromptSecondsByLibrary, *table, *std::move(gpu));
   Report report;
   report.is_emulated = is_emulated;
   report.facts = {{"device", *device}, {"date", Today()}};
