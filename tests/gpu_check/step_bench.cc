@@ -291,9 +291,8 @@ void ReportPrompts(Bench& b, const std::string& shape, double operations, const 
 absl::StatusOr<Peers> PromptSecondsByLibrary(Bench& b) {
   EBB_ASSIGN(const Prompts prompts, Prompts::Open(b, OpenBlasLt));
   EBB_ASSIGN(const PromptSeconds took, TimePrompts(b, prompts));
-  return Peers{{"prompt_by_library", took.plain},
-               {"prompt_by_library_last", took.last},
-               {"prompt_by_library_sums", took.sums}};
+  return Peers{
+      {"prompt_by_library", took.plain}, {"prompt_by_library_last", took.last}, {"prompt_by_library_sums", took.sums}};
 }
 
 absl::Status MeasurePrefill(Bench& b) {
