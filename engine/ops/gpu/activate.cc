@@ -20,6 +20,7 @@ constexpr int32_t kThreads = 256;
 EBB_KERNEL(kThreads) Gate(ActivateArgs a) {
   const int64_t i = int64_t{BlockX()} * kThreads + ThreadIndex();
   WaitForEarlier();
+  LetLaterBegin();
   if (i >= a.n / 4) return;
   const Vector16 gate = reinterpret_cast<const Vector16*>(a.gate)[i];
   const Vector16 up = reinterpret_cast<const Vector16*>(a.up)[i];

@@ -117,6 +117,7 @@ AttendSplit(SplitArgs args) {
   if (split.slots == 0) return;
   if (IsOutOfSight<kThreads>(a, split)) {
     WaitForEarlier();
+    LetLaterBegin();
     LeaveOut<kThreads>(a, split);
     return FinishRow<kThreads>(a, split.session, split.row, split.head);
   }
@@ -425,6 +426,7 @@ AttendSplit(SplitArgs args) {
     }
   }
   CopiesArrived();
+  LetLaterBegin();  // W of the product that comes next is fetched while lanes are folded
   EBB_UNROLL
   for (int32_t own = 0; own < kOwnUnits; ++own) {
     const int32_t unit = team + kTeams * own;

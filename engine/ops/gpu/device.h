@@ -165,12 +165,33 @@ EBB_DEVICE T ReadOnce(const T* from) {
   return *from;
 #endif
 }
-// In a kernel that is launched by LaunchEarly: until here it writes nothing, and reads nothing that the kernel before
-// writes. That one was launched plainly or has waited likewise, in one block at least, so that what came before is
-// done.
+// In a kernel that is launched by LaunchEarly, which may begin while the one before it still runs: here that one is
+// over, and what it wrote is there. Until here
+//
+//   writes   nothing, but in shared memory; and what lies in EBB_SHARED is not read after it, as the emulation lends
+//            that to the kernel before
+//   reads    nothing that the kernel before writes. Weights and tables, which no kernel writes; views of sessions,
+//   which
+//            are copied in before a step; and pages, positions and where tokens were placed: of a step only fill_holes
+//            and place write those before its layers, and evict after them, which are launched plainly
+//
+// What came before the one before is done: LetLaterBegin is called behind this, and in each launch one block at least
+// waits, without which not all of its blocks have ended or called it. Blocks that have nothing to do may end at once.
 EBB_DEVICE void WaitForEarlier() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+// In such a kernel, behind its WaitForEarlier: the next launch, if it is such a one, may begin, when a thread of each
+// block has called this or its block has ended; without it, when all have ended. Its blocks come up to their wait, and
+// what they fetch (W, norms' weights, who sits where) is on its way while this launch ends.
+//
+// Those that stand there take no place from blocks of this launch, all of which have one by then, and from nobody else:
+// what follows them begins behind their own call. They share the memory's bandwidth: attention, behind which W is
+// fetched, calls it when K and V are there.
+EBB_DEVICE void LetLaterBegin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return fmaf(a, b, c); }
@@ -324,7 +345,8 @@ template <typename T>
 EBB_DEVICE T ReadOnce(const T* from) {
   return *from;
 }
-EBB_DEVICE void WaitForEarlier() {}
+EBB_DEVICE void WaitForEarlier(int32_t line = __builtin_LINE()) { emulation::WaitForEarlier(line); }
+EBB_DEVICE void LetLaterBegin() { emulation::LetLaterBegin(); }
 EBB_DEVICE float MultiplyAdd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 EBB_DEVICE float Exp(float x) { return __builtin_expf(x); }
 template <typename T>
@@ -355,27 +377,20 @@ EBB_DEVICE float FloatOf(uint32_t bits) { return __builtin_bit_cast(float, bits)
 using emulation::Grid;
 template <typename Args>
 void Launch(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0,
-            const char* file = __builtin_FILE(), bool /*early*/ = false) {
+            const char* file = __builtin_FILE(), bool early = false) {
   if (!MayLaunch(reinterpret_cast<const void*>(kernel), file, shared)) return;
-  struct Call {
-    void (*kernel)(Args);
-    Args args;
-  };
-  emulation::Enqueue(stream, [call = Call{kernel, args}, grid, threads, shared] {
-    emulation::Run(
-        grid, threads, EBB_GPU_WARP, shared,
-        [](const void* of) {
-          const Call& one = *static_cast<const Call*>(of);
-          one.kernel(one.args);
-        },
-        &call);
-  });
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  emulation::Enqueue(stream, emulation::Kernel{.grid = grid,
+                                               .threads = threads,
+                                               .warp = EBB_GPU_WARP,
+                                               .shared = shared,
+                                               .begins_early = early,
+                                               .thread = [kernel, args] { kernel(args); }});
 }
 
 #endif
 
-// The same, but that blocks may begin when those of the kernel before have ended, and what they wrote is not yet there
-// for all; see WaitForEarlier.
+// The same, but that blocks may begin before the kernel before is over: see WaitForEarlier and LetLaterBegin.
 template <typename Args>
 void LaunchEarly(void (*kernel)(Args), Grid grid, int32_t threads, const Args& args, void* stream, int32_t shared = 0,
                  const char* file = __builtin_FILE()) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "policies/check.h"
@@ -35,7 +36,7 @@ namespace {
 constexpr size_t kStackBytes = 64 << 10;
 constexpr int32_t kThreadsMax = 1024;
 
-enum class State { kReady, kInWarp, kInBlock, kDone };
+enum class State { kReady, kInWarp, kInBlock, kForEarlier, kDone };
 
 struct Fiber {
   State state = State::kDone;
@@ -59,16 +60,24 @@ struct alignas(16) Aligned {
   std::array<std::byte, 16> bytes;
 };
 
+// What a block has while it runs.
+struct Room {
+  std::vector<std::unique_ptr<Fiber>> fibers = {};  // made once, used by launch after launch
+  std::vector<Aligned> shared = {};                 // what the launch asked for
+};
+
 struct Machine {
   std::mutex mutex = {};
   Order order = Order::kAscending;
-  std::vector<std::unique_ptr<Fiber>> fibers = {};  // made once, used by launch after launch
+  // Of a block that runs and of two that wait: one for the launch that runs, in which it will go on, and one for that.
+  std::array<Room, 3> rooms = {};
+  Room* room = nullptr;  // of the block that runs
   Fiber* running = nullptr;
   ucontext_t scheduler = {};
   std::jmp_buf back = {};
-  void (*call)(const void*) = nullptr;
-  const void* args = nullptr;
-  std::vector<Aligned> shared = {};  // what the launch asked for
+  const Kernel* kernel = nullptr;
+  bool is_ahead = false;    // of the kernel before it
+  bool has_waited = false;  // some thread of the launch, for the kernel before it
 };
 Machine machine;
 std::atomic<int32_t> shared_max = 99 << 10;
@@ -96,7 +105,7 @@ void LeaveFiber() {
 void FiberMain() {
   Arrive(nullptr);
   for (;;) {
-    machine.call(machine.args);
+    machine.kernel->thread();
     machine.running->state = State::kDone;
     LeaveFiber();
   }
@@ -137,17 +146,18 @@ void Wait(State state, int32_t line) {
 // Whether fibers first .. first + count - 1 all wait in `state`, and then lets them go on. Some of them waiting there
 // and others not is let pass: they may come yet.
 bool Release(int32_t first, int32_t count, State state) {
+  const auto& fibers = machine.room->fibers;
   for (int32_t i = first; i < first + count; ++i) {
-    if (machine.fibers[i]->state != state) return false;
+    if (fibers[i]->state != state) return false;
   }
   for (int32_t i = first; i < first + count; ++i) {
-    if (machine.fibers[i]->line != machine.fibers[first]->line) {
+    if (fibers[i]->line != fibers[first]->line) {
       std::fprintf(stderr, "emulation: threads %d and %d of a block wait for each other at lines %d and %d\n", first, i,
-                   machine.fibers[first]->line, machine.fibers[i]->line);
+                   fibers[first]->line, fibers[i]->line);
       EBB_CHECK(!"threads diverged");
     }
   }
-  for (int32_t i = first; i < first + count; ++i) machine.fibers[i]->state = State::kReady;
+  for (int32_t i = first; i < first + count; ++i) fibers[i]->state = State::kReady;
   return true;
 }
 
@@ -155,7 +165,7 @@ void RunWarp(int32_t first, int32_t warp) {
   do {
     for (int32_t i = 0; i < warp; ++i) {
       const int32_t thread = first + (machine.order == Order::kAscending ? i : warp - 1 - i);
-      Fiber& fiber = *machine.fibers[thread];
+      Fiber& fiber = *machine.room->fibers[thread];
       if (fiber.state != State::kReady) continue;
       at.thread = thread;
       Resume(fiber);
@@ -163,18 +173,47 @@ void RunWarp(int32_t first, int32_t warp) {
   } while (Release(first, warp, State::kInWarp));
 }
 
-void RunBlock(int32_t threads, int32_t warp) {
-  for (int32_t i = 0; i < threads; ++i) {
-    machine.fibers[i]->state = State::kReady;
-    machine.fibers[i]->parity = 0;
+int64_t BlocksOf(const Kernel& kernel) { return kernel.grid.x * kernel.grid.y * kernel.grid.z; }
+
+// In `room`, the turn-th of the kernel's blocks in order.
+void Enter(Room& room, const Kernel& kernel, int64_t turn) {
+  const int64_t block = machine.order == Order::kAscending ? turn : BlocksOf(kernel) - 1 - turn;
+  at.block[0] = static_cast<int32_t>(block % kernel.grid.x);
+  at.block[1] = static_cast<int32_t>(block / kernel.grid.x % kernel.grid.y);
+  at.block[2] = static_cast<int32_t>(block / kernel.grid.x / kernel.grid.y);
+  machine.kernel = &kernel;
+  machine.room = &room;
+}
+
+void BeginBlock() {
+  const auto threads = static_cast<size_t>(machine.kernel->threads);
+  Room& room = *machine.room;
+  while (room.fibers.size() < threads) room.fibers.push_back(std::make_unique<Fiber>());
+  for (size_t i = 0; i < threads; ++i) {
+    room.fibers[i]->state = State::kReady;
+    room.fibers[i]->parity = 0;
   }
+  // What is read before it was written is not a number. Exactly as much as was asked for, so that the address sanitizer
+  // sees what lies past it.
+  Aligned nothing = {};
+  nothing.bytes.fill(std::byte{0xFF});
+  room.shared.assign((static_cast<size_t>(machine.kernel->shared) + sizeof(Aligned) - 1) / sizeof(Aligned), nothing);
+}
+
+// As far as its threads come.
+void RunOn() {
+  const int32_t threads = machine.kernel->threads;
+  const int32_t warp = machine.kernel->warp;
   do {
     for (int32_t i = 0; i < threads; i += warp) {
       RunWarp(machine.order == Order::kAscending ? i : threads - warp - i, warp);
     }
   } while (Release(0, threads, State::kInBlock));
-  for (int32_t i = 0; i < threads; ++i) {
-    const Fiber& fiber = *machine.fibers[i];
+}
+
+void ExpectEnded() {
+  for (int32_t i = 0; i < machine.kernel->threads; ++i) {
+    const Fiber& fiber = *machine.room->fibers[i];
     EBB_CHECK(fiber.copies.empty());
     if (fiber.state == State::kDone) continue;
     std::fprintf(stderr, "emulation: thread %d of a block waits at line %d for threads that never come there\n", i,
@@ -183,47 +222,83 @@ void RunBlock(int32_t threads, int32_t warp) {
   }
 }
 
+// The first block up to where its threads wait for the kernel before it.
+void BeginAhead(const Kernel& kernel, Room& room) {
+  Enter(room, kernel, 0);
+  BeginBlock();
+  machine.is_ahead = true;
+  RunOn();
+  machine.is_ahead = false;
+}
+
+void RunBlocks(const Kernel& kernel, Room* begun) {
+  EBB_CHECK(kernel.threads > 0 && kernel.threads % 64 == 0 && kernel.threads <= kThreadsMax);
+  EBB_CHECK(kernel.warp == 32 || kernel.warp == 64);
+  EBB_CHECK(kernel.grid.x <= INT32_MAX && kernel.grid.y <= 65535 && kernel.grid.z <= 65535);  // what devices allow
+  machine.has_waited = false;
+  for (int64_t i = 0; i < BlocksOf(kernel); ++i) {
+    if (i == 0 && begun != nullptr) {
+      Enter(*begun, kernel, i);
+      for (const auto& fiber : begun->fibers) {
+        if (fiber->state != State::kForEarlier) continue;
+        fiber->state = State::kReady;
+        machine.has_waited = true;
+      }
+    } else {
+      Enter(machine.rooms[0], kernel, i);
+      BeginBlock();
+    }
+    RunOn();
+    ExpectEnded();
+  }
+  if (kernel.begins_early && !machine.has_waited) {
+    std::fprintf(stderr,
+                 "emulation: a launch that may begin early waits for the kernel before it in none of its blocks\n");
+    EBB_CHECK(!"nothing waits");
+  }
+}
+
 }  // namespace
 
 void SetOrder(Order order) { machine.order = order; }
 
-void Run(Grid grid, int32_t threads, int32_t warp, int32_t shared, void (*call)(const void*), const void* args) {
-  EBB_CHECK(threads > 0 && threads % 64 == 0 && threads <= kThreadsMax);
-  EBB_CHECK(warp == 32 || warp == 64);
-  EBB_CHECK(grid.x <= INT32_MAX && grid.y <= 65535 && grid.z <= 65535);  // what devices allow
+void Run(const Kernel& kernel) {
   const std::lock_guard lock(machine.mutex);
-  while (machine.fibers.size() < static_cast<size_t>(threads)) machine.fibers.push_back(std::make_unique<Fiber>());
-  machine.call = call;
-  machine.args = args;
-  // What is read before it was written is not a number. Exactly as much as was asked for, so that the address sanitizer
-  // sees what lies past it.
-  Aligned nothing = {};
-  nothing.bytes.fill(std::byte{0xFF});
-  machine.shared.assign((static_cast<size_t>(shared) + sizeof(Aligned) - 1) / sizeof(Aligned), nothing);
-  const int64_t blocks = grid.x * grid.y * grid.z;
-  for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t block = machine.order == Order::kAscending ? i : blocks - 1 - i;
-    at.block[0] = static_cast<int32_t>(block % grid.x);
-    at.block[1] = static_cast<int32_t>(block / grid.x % grid.y);
-    at.block[2] = static_cast<int32_t>(block / grid.x / grid.y);
-    std::ranges::fill(machine.shared, nothing);
-    RunBlock(threads, warp);
+  RunBlocks(kernel, nullptr);
+}
+
+void Run(const Launches& launches) {
+  const std::lock_guard lock(machine.mutex);
+  Room* begun = nullptr;  // where the first block of this launch waits
+  for (size_t i = 0; i < launches.size(); ++i) {
+    const auto* const kernel = std::get_if<Kernel>(&launches[i]);
+    const auto* const later = i + 1 < launches.size() ? std::get_if<Kernel>(&launches[i + 1]) : nullptr;
+    Room* const ahead =
+        kernel != nullptr && later != nullptr && later->begins_early ? &machine.rooms[1 + i % 2] : nullptr;
+    if (ahead != nullptr) BeginAhead(*later, *ahead);
+    if (kernel != nullptr) {
+      RunBlocks(*kernel, begun);
+    } else {
+      std::get<std::function<void()>>(launches[i])();
+    }
+    begun = ahead;
   }
 }
 
-void* LaunchShared() { return machine.shared.data(); }
+void* LaunchShared() { return machine.room->shared.data(); }
 
 void SetSharedMax(int32_t bytes) { shared_max = bytes; }
 int32_t SharedMax() { return shared_max; }
 
-void Enqueue(void* stream, std::function<void()> launch) {
+void Enqueue(void* stream, Work work) {
   auto* const of = static_cast<Stream*>(stream);
-  if (of == nullptr || !of->records) return launch();
-  of->recorded.push_back(std::move(launch));
+  if (of != nullptr && of->records) return of->recorded.push_back(std::move(work));
+  if (const auto* const kernel = std::get_if<Kernel>(&work)) return Run(*kernel);
+  std::get<std::function<void()>>(work)();
 }
 
 void CopyLater(void* to, const void* from) {
-  if (machine.order == Order::kDescending) {
+  if (machine.order == Order::kDescending || machine.is_ahead) {
     std::memcpy(to, from, 16);
     return;
   }
@@ -242,6 +317,19 @@ void CopiesArrived(int32_t later) {
 
 void Barrier(int32_t line) { Wait(State::kInBlock, line); }
 
+void WaitForEarlier(int32_t line) {
+  machine.has_waited = true;
+  if (machine.is_ahead) Wait(State::kForEarlier, line);
+}
+
+void LetLaterBegin() {
+  if (!machine.is_ahead) return;
+  std::fprintf(stderr,
+               "emulation: thread %d of a block lets later kernels begin before it has waited for the one before\n",
+               at.thread);
+  EBB_CHECK(!"what came before may not be done");
+}
+
 int32_t Publish(const void* words, int32_t bytes, int32_t line) {
   Fiber& self = *machine.running;
   const int32_t parity = self.parity;
@@ -254,12 +342,12 @@ int32_t Publish(const void* words, int32_t bytes, int32_t line) {
 
 const uint32_t* Published(int32_t published, int32_t lane) {
   constexpr int32_t kTeam = 32;
-  return machine.fibers[at.thread / kTeam * kTeam + lane]->sent[published].data();
+  return machine.room->fibers[at.thread / kTeam * kTeam + lane]->sent[published].data();
 }
 
 void Exchange(const void* value, void* received, int32_t bytes, int32_t mask, int32_t line) {
   const int32_t parity = Publish(value, bytes, line);
-  std::memcpy(received, machine.fibers[at.thread ^ mask]->sent[parity].data(), static_cast<size_t>(bytes));
+  std::memcpy(received, machine.room->fibers[at.thread ^ mask]->sent[parity].data(), static_cast<size_t>(bytes));
 }
 
 }  // namespace ebb::gpu::emulation

@@ -235,6 +235,7 @@ MultiplyWide(ShareArgs wide) {
     FenceGroupTiles();
   };
   WaitForEarlier();  // W is under way; x, and what is written, are others'
+  LetLaterBegin();   // what comes next fetches little
   if (lays) {
     fetch();
     if (turn == 0) {

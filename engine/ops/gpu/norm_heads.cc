@@ -40,6 +40,7 @@ EBB_KERNEL(kThreads) NormHead(NormHeadsArgs a) {
     if (i < vectors) weights[j] = weight[i];
   }
   WaitForEarlier();
+  LetLaterBegin();
   float squares = 0;
   EBB_UNROLL
   for (int32_t j = 0; j < kHeld; ++j) {

@@ -54,6 +54,7 @@ NormRow(RmsNormArgs a) {
     if (i < vectors) weights[j] = weight[i];
   }
   WaitForEarlier();
+  LetLaterBegin();
   EBB_UNROLL
   for (int32_t j = 0; j < kHeld; ++j) {
     const int32_t i = ThreadIndex() + j * kThreads;

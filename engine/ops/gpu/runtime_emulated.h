@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "engine/ops/gpu/device.h"
@@ -60,7 +61,7 @@ inline Error CopyOut(void* to, const void* from, int64_t bytes, Stream stream) {
   return CopyIn(to, from, bytes, stream);
 }
 inline Error CopyWithin(void* to, const void* from, int64_t bytes, Stream stream) {
-  emulation::Enqueue(stream, [=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  emulation::Enqueue(stream, std::function<void()>([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); }));
   return nullptr;
 }
 inline Error Wait(Stream /*stream*/) { return nullptr; }
@@ -78,7 +79,7 @@ inline Error Recorded(Stream stream, Recording* recording) {
   return nullptr;
 }
 inline Error Replay(Recording recording, Stream /*stream*/) {
-  for (const auto& launch : *static_cast<emulation::Launches*>(recording)) launch();
+  emulation::Run(*static_cast<emulation::Launches*>(recording));
   return nullptr;
 }
 inline void Drop(Recording recording) { delete static_cast<emulation::Launches*>(recording); }

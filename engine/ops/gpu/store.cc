@@ -103,6 +103,7 @@ StoreRow(StoreArgs a) {
   const int32_t head = BlockY();
   const int32_t d = a.cache.arena.head_dim;
   WaitForEarlier();
+  LetLaterBegin();
   const Held k = Hold(a.k + row * a.stride + int64_t{head} * d, d);
   const Held v = Hold(a.v + row * a.stride + int64_t{head} * d, d);
   int32_t own = row < a.cache.session_count ? row : a.cache.session_count - 1;

@@ -4,7 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <functional>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace ebb::gpu::emulation {
@@ -13,10 +17,9 @@ namespace {
 constexpr int32_t kThreads = 128;
 constexpr int32_t kShared = 64;  // bytes that each launch asks for
 
-template <typename Kernel>
-void RunKernel(Grid grid, int32_t warp, const Kernel& kernel) {
-  Run(
-      grid, kThreads, warp, kShared, [](const void* of) { (*static_cast<const Kernel*>(of))(); }, &kernel);
+template <typename Thread>
+void RunKernel(Grid grid, int32_t warp, const Thread& kernel) {
+  Run({.grid = grid, .threads = kThreads, .warp = warp, .shared = kShared, .thread = [&kernel] { kernel(); }});
 }
 
 TEST(Emulation, EveryThreadOfEveryBlockRunsOnce) {
@@ -135,6 +138,137 @@ TEST(Emulation, AForgottenBarrierGivesAnotherResultBackwards) {
     return shared;
   };
   EXPECT_NE(run(Order::kAscending), run(Order::kDescending));
+}
+
+// Launched, then run again: what a kernel reads before it waits for the one before it differs, and what it reads behind
+// that does not.
+class EarlyKernels {
+ public:
+  explicit EarlyKernels(Order order) { SetOrder(order); }
+  ~EarlyKernels() { SetOrder(Order::kAscending); }
+  EarlyKernels(const EarlyKernels&) = delete;
+  EarlyKernels& operator=(const EarlyKernels&) = delete;
+
+  void Launch(std::function<void()> thread, bool begins_early = true) {
+    Enqueue(&stream_, Kernel{.grid = {kBlocks},
+                             .threads = kThreads,
+                             .warp = 32,
+                             .shared = kThreads * 4,
+                             .begins_early = begins_early,
+                             .thread = std::move(thread)});
+  }
+  // What the kernels that `launch` launches leave in `left`, of zeros: one after another, and again.
+  std::pair<std::vector<int32_t>, std::vector<int32_t>> Twice(const std::function<void()>& launch) {
+    left.assign(kNumbers, 0);
+    launch();
+    const std::vector<int32_t> launched = std::exchange(left, std::vector<int32_t>(kNumbers));
+    Record(launch);
+    RunAgain();
+    return {launched, left};
+  }
+  void Record(const std::function<void()>& launch) {
+    stream_.records = true;
+    launch();
+    stream_.records = false;
+  }
+  void RunAgain() const { Run(stream_.recorded); }
+  static size_t Own() { return static_cast<size_t>(at.block[0] * kThreads + at.thread); }
+
+  static constexpr int32_t kBlocks = 3;
+  static constexpr size_t kNumbers = kBlocks * kThreads;
+  std::vector<int32_t> left = {};
+
+ private:
+  Stream stream_ = {};
+};
+constexpr Order kOrders[] = {Order::kAscending, Order::kDescending};
+
+TEST(Emulation, WhatIsReadBeforeTheWaitIsFromBeforeTheKernelBefore) {
+  for (const Order order : kOrders) {
+    EarlyKernels kernels(order);
+    std::vector<int32_t> written(EarlyKernels::kNumbers);
+    const auto [launched, again] = kernels.Twice([&] {
+      kernels.Launch([&] { written[EarlyKernels::Own()] = 0; }, false);
+      kernels.Launch([&] { written[EarlyKernels::Own()] = 7; }, false);
+      kernels.Launch([&] {
+        const int32_t too_early = written[EarlyKernels::Own()];
+        WaitForEarlier(1);
+        kernels.left[EarlyKernels::Own()] = too_early;
+      });
+    });
+    EXPECT_EQ(launched, std::vector<int32_t>(EarlyKernels::kNumbers, 7));
+    std::vector<int32_t> expected = launched;
+    const size_t first = order == Order::kAscending ? 0 : EarlyKernels::kNumbers - kThreads;
+    std::fill_n(expected.begin() + static_cast<int64_t>(first), kThreads, 0);  // of the block that begins ahead
+    EXPECT_EQ(again, expected);
+  }
+}
+
+TEST(Emulation, ACopyBeforeTheWaitIsMadeBeforeTheKernelBefore) {
+  for (const Order order : kOrders) {
+    EarlyKernels kernels(order);
+    alignas(16) std::array<int32_t, 4> written = {};
+    const auto [launched, again] = kernels.Twice([&] {
+      kernels.Launch([&] { written.fill(0); }, false);
+      kernels.Launch([&] { written.fill(7); }, false);
+      kernels.Launch([&] {
+        alignas(16) std::array<int32_t, 4> to = {};
+        CopyLater(to.data(), written.data());
+        WaitForEarlier(1);
+        CopiesArrived(0);
+        kernels.left[EarlyKernels::Own()] = to[0];
+      });
+    });
+    EXPECT_EQ(launched, std::vector<int32_t>(EarlyKernels::kNumbers, 7));
+    EXPECT_NE(again, launched);
+  }
+}
+
+// Two blocks wait at a time, each with what it keeps in shared memory: of the kernel that runs, and of the one behind.
+TEST(Emulation, KernelsThatReadBehindTheirWaitGiveWhatTheyGaveWhenLaunched) {
+  for (const Order order : kOrders) {
+    EarlyKernels kernels(order);
+    std::vector<int32_t> from(EarlyKernels::kNumbers);
+    const auto add = [&](const std::vector<int32_t>& x, std::vector<int32_t>& y, int32_t weight) {
+      kernels.Launch([&x, &y, weight] {
+        auto* const shared = static_cast<int32_t*>(LaunchShared());
+        shared[at.thread] = weight + at.thread;
+        Barrier(1);
+        const int32_t neighbours = shared[(at.thread + 1) % kThreads];
+        WaitForEarlier(2);
+        LetLaterBegin();
+        y[EarlyKernels::Own()] =
+            3 * x[EarlyKernels::kNumbers - 1 - EarlyKernels::Own()] + neighbours + shared[at.thread];
+      });
+    };
+    const auto [launched, again] = kernels.Twice([&] {
+      kernels.Launch([&] { from[EarlyKernels::Own()] = static_cast<int32_t>(EarlyKernels::Own()); }, false);
+      for (const int32_t weight : {1, 10, 100}) {
+        add(from, kernels.left, weight);
+        add(kernels.left, from, 2 * weight);
+      }
+      add(from, kernels.left, 1000);
+    });
+    EXPECT_EQ(again, launched);
+    EXPECT_EQ(std::ranges::count(launched, 0), 0);
+  }
+}
+
+TEST(EmulationDeathTest, AnEarlyKernelThatNeverWaitsEndsTheProgram) {
+  EarlyKernels kernels(Order::kAscending);
+  EXPECT_DEATH(kernels.Launch([] {}), "waits for the kernel before it in none of its blocks");
+}
+
+TEST(EmulationDeathTest, AnEarlyKernelThatLetsOthersBeginBeforeItWaitedEndsTheProgram) {
+  EarlyKernels kernels(Order::kAscending);
+  kernels.Record([&] {
+    kernels.Launch([] {}, false);
+    kernels.Launch([] {
+      LetLaterBegin();
+      WaitForEarlier(1);
+    });
+  });
+  EXPECT_DEATH(kernels.RunAgain(), "lets later kernels begin before it has waited");
 }
 
 TEST(EmulationDeathTest, ThreadsThatWaitAtDifferentLinesEndTheProgram) {
