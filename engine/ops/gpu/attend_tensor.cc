@@ -164,10 +164,14 @@ AttendSplit(SplitArgs args) {
       to += 16;  // past what a row is longer
     }
   };
+  // All that does not depend on the kernel before is asked for while that one ends, and K is as many steps away as it
+  // has to be: view, page, K. A team has all pages of the split, a thread each.
   const int32_t* const page =
-      split.session.page + int64_t{split.lane} * split.session.pages_per_lane + split.first / kPageSlots;
-  // Read before the copies are begun, so that these are waited for together.
-  const int32_t* const position = split.Positions();
+      NotShared(split.session.page) + int64_t{split.lane} * split.session.pages_per_lane + split.first / kPageSlots;
+  const int32_t split_pages = (split.slots + kPageSlots - 1) / kPageSlots;
+  const int32_t member = thread % kTeam;
+  const int32_t own_page = page[member < split_pages ? member : 0];
+  const int32_t* const position = NotShared(split.Positions());
   const int32_t own_slot = split.OwnSlot();
   constexpr int32_t kOwnSlots = (kStagedSlots + kThreads - 1) / kThreads;
   int32_t own_position[kOwnSlots];
@@ -179,14 +183,14 @@ AttendSplit(SplitArgs args) {
   static_assert(kUnits * kPairs <= kThreads);
   uint64_t own_turns = 0;
   if (thread < a.rope.rotary_dims / 2) own_turns = a.rope.turns[thread];
-  const int32_t query = position[own_slot];
   WaitForEarlier();  // for the step's own K and V, and q
   for (int32_t stage = 0; stage < args.ring - 1; ++stage) {
     if (stage < 2 * key_stages) {
-      issue(stage, stage * part_bytes, page[StageOf(stage, key_stages) * kSlots / kPageSlots]);
+      issue(stage, stage * part_bytes, Shuffle(own_page, StageOf(stage, key_stages) * kSlots / kPageSlots));
     }
     CloseCopies();
   }
+  const int32_t query = position[own_slot];  // only now: copies do not wait for where the token sits
   // Rows of a stage that is whole from now on, and the next in the part of the one before, which is read.
   int32_t taken = ring_bytes - part_bytes;
   const auto take = [&](int32_t stage) {
@@ -225,7 +229,7 @@ AttendSplit(SplitArgs args) {
       scale_of_v[i] = scales.v;
     }
   }
-  if (thread < (split.slots + kPageSlots - 1) / kPageSlots) pages[thread] = page[thread];
+  if (thread < split_pages) pages[thread] = own_page;
   if (thread < kUnits) {
     const UnitPlace place = PlaceOf(a.rope, thread < units ? thread : 0);
     places[thread][0] = place.first * kBytes;
@@ -315,7 +319,6 @@ AttendSplit(SplitArgs args) {
   Barrier();
 
   // Softmax of the split, a head a team, two slots a thread at a time.
-  const int32_t member = thread % kTeam;
   constexpr int32_t kTwos = (kSplitSlotsMax / 2 + kTeam - 1) / kTeam;
   bool hidden = false;  // some slot of the split that this row may not see
   for (int32_t begin = 0; begin < a.group; begin += kTeams) {
