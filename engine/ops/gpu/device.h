@@ -170,10 +170,9 @@ EBB_DEVICE T ReadOnce(const T* from) {
 //
 //   writes   nothing, but in shared memory; and what lies in EBB_SHARED is not read after it, as the emulation lends
 //            that to the kernel before
-//   reads    nothing that the kernel before writes. Weights and tables, which no kernel writes; views of sessions,
-//   which
-//            are copied in before a step; and pages, positions and where tokens were placed: of a step only fill_holes
-//            and place write those before its layers, and evict after them, which are launched plainly
+//   reads    what the kernel before does not write: weights and tables, which no kernel writes; views of sessions,
+//            copied in before a step; pages, positions and where tokens were placed: of a step only fill_holes and
+//            place write those, before its layers, and evict, behind them, which are launched plainly
 //
 // What came before the one before is done: LetLaterBegin is called behind this, and in each launch one block at least
 // waits, without which not all of its blocks have ended or called it. Blocks that have nothing to do may end at once.
