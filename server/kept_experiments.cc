@@ -143,6 +143,15 @@ void KeptExperiments::TakeLeft(absl::Time now) {
     const auto is_here = [&](const auto& entry) { return std::ranges::find(entry.second, left) != entry.second.end(); };
     if (std::ranges::any_of(merged_, is_here)) continue;
     auto whole = Read(left);
+    if (whole.ok() && *whole) {
+      const auto taken = taken_.find({left.id, (*whole)->state.started});
+      if (taken != taken_.end()) {  // Redis came back as it was before that
+        merged_[taken->second].push_back(left);
+        files_[taken->second].whole = false;
+        files_[taken->second].at = absl::InfinitePast();
+        continue;
+      }
+    }
     const auto since = left_since_.try_emplace(left.place, now).first;
     const bool is_patient = now - since->second < kPatience * lease_;
     if (!whole.ok() || (*whole && !Take(left, **std::move(whole), is_patient))) unfit.insert(left.place);
@@ -162,7 +171,7 @@ absl::Status KeptExperiments::Join(WholeExperiment& whole) {
   ExperimentState& state = whole.state;
   const auto known = experiments_.Look(state.spec.name);
   if (!state.running()) {
-    return known.ok() ? absl::AlreadyExistsError("there is one of that name here") : experiments_.Restore(whole);
+    return known.ok() ? absl::AlreadyExistsError("there is one of that name here") : Shelve(whole);
   }
   EBB_TRY(CheckGoesOn(state));
   if (known.ok()) {
@@ -175,6 +184,14 @@ absl::Status KeptExperiments::Join(WholeExperiment& whole) {
   return experiments_.Restore(whole);
 }
 
+absl::Status KeptExperiments::Shelve(const WholeExperiment& whole) {
+  if (experiments_.Revisions().size() >= Experiments::kKeptMax) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this server has ", Experiments::kKeptMax, ", of which none is to be forgotten for it"));
+  }
+  return experiments_.Restore(whole);
+}
+
 bool KeptExperiments::Take(const Left& left, WholeExperiment whole, bool is_patient) {
   const bool ran = whole.state.running();
   std::string id = left.id;
@@ -183,17 +200,21 @@ bool KeptExperiments::Take(const Left& left, WholeExperiment whole, bool is_pati
     const bool is_busy = absl::IsUnavailable(status);  // the worker; it has not been asked
     if (is_busy || (ran && is_patient)) return false;
     if (experiments_.Look(id).ok()) id = left.beside;
-    LogWarn("experiment_stopped", {{"experiment", left.id}, {"as", id}, {"error", std::string(status.message())}},
-            "a server that is gone left it, and it does not go on here; its results stay");
     whole.state.spec.name = id;
     if (ran) whole.state.stopped = absl::Now();
-    status = experiments_.Restore(whole);
+    const absl::Status shelved = Shelve(whole);
+    if (shelved.ok()) {
+      LogWarn("experiment_stopped", {{"experiment", left.id}, {"as", id}, {"error", std::string(status.message())}},
+              "a server that is gone left it, and it does not go on here; its results stay");
+    }
+    status = shelved;
   }
   if (!status.ok()) {
     SetAside(left, status);
     return true;
   }
   merged_[id].push_back(left);
+  taken_[{left.id, whole.state.started}] = id;
   LogInfo("experiment_brought_back", {{"experiment", id}, {"running", whole.state.running()}});
   return true;
 }
@@ -274,6 +295,7 @@ void KeptExperiments::BeginAnew(absl::Time now, const absl::Status& why) {
   experiments_.BeginAnew(now);
   files_.clear();
   merged_.clear();
+  taken_.clear();
   LogWarn(
       "experiments_taken", {{"error", std::string(why.message())}},
       "it took this one for gone and goes on with what was seen here up to the last write; those that ran begin anew");

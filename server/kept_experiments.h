@@ -81,6 +81,8 @@ class KeptExperiments {
   // Has it here: what was left goes with the next write. False: it is left to others, or to another time.
   bool Take(const Left& left, WholeExperiment whole, bool is_patient);
   absl::Status Join(WholeExperiment& whole);
+  // One that has stopped. RESOURCE_EXHAUSTED: another would be forgotten for it.
+  absl::Status Shelve(const WholeExperiment& whole);
 
   void WriteChanged(absl::Time now, absl::Duration every);
   absl::Status Write(const std::string& id, Written& written);
@@ -95,9 +97,11 @@ class KeptExperiments {
   std::vector<WholeExperiment> found_ = {};                    // until they are brought back
   std::map<std::string, Written> files_ = {};                  // the thread's, once it runs, like the next
   std::map<std::string, ExperimentStore::Lefts> merged_ = {};  // by the experiment that has them, until it is written
-  std::map<std::string, absl::Time> left_since_ = {};          // places whose experiments could not all be taken
-  absl::Time look_at_ = absl::InfinitePast();                  // for what others left
-  std::optional<Repeater> thread_ = {};                        // last: it uses what stands above
+  // What was taken, by its name and when its server began it, which no other did; and the experiment that has it here.
+  std::map<std::pair<std::string, absl::Time>, std::string> taken_ = {};
+  std::map<std::string, absl::Time> left_since_ = {};  // places whose experiments could not all be taken
+  absl::Time look_at_ = absl::InfinitePast();          // for what others left
+  std::optional<Repeater> thread_ = {};                // last: it uses what stands above
 };
 
 }  // namespace ebb

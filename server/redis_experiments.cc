@@ -42,7 +42,7 @@ return found
 constexpr std::string_view kTakeHeap = R"lua(
 local name = ARGV[3]
 local owner, own = string.match(name, '^([^/]*)/?(.*)$')
-if lives(owner) or redis.call('EXISTS', heap(name)) == 0 then return false end
+if not lives(server) or lives(owner) or redis.call('EXISTS', heap(name)) == 0 then return false end
 if own == '' then own = number() end
 local mine = server .. '/' .. own
 move(name, mine)
@@ -112,17 +112,28 @@ absl::StatusOr<RedisReply> RedisExperiments::Run(const RedisCommand& command) {
   const absl::Time asked = clock_.Now();
   if (asked < again_at_) return failure_;
   auto reply = connection_.Run(command);
-  if (reply.ok()) return reply;
-  quiet_until_ = clock_.Now() + lease_;
-  if (clock_.Now() - asked < kHeapPause) reply = connection_.Run(command);  // it may have been restarted since
   if (!reply.ok()) {
+    quiet_until_ = clock_.Now() + lease_;
+    if (clock_.Now() - asked < kHeapPause) reply = connection_.Run(command);  // it may have been restarted since
+  }
+  if (reply.ok()) {
+    answered_ = connection_.made();
+  } else {
     failure_ = reply.status();
     again_at_ = clock_.Now() + kHeapPause;
   }
   return reply;
 }
 
+absl::Status RedisExperiments::BeginAnew() {
+  if (!was_taken_) return absl::OkStatus();
+  EBB_TRY(Run(Script(kBeginAnew, {})).status());
+  was_taken_ = false;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ExperimentStore::Lefts> RedisExperiments::Find() {
+  EBB_TRY(BeginAnew());
   EBB_ASSIGN(const RedisReply found, Run(Script(kFindHeaps, {})));
   Lefts lefts;
   for (const RedisReply& heap : found.list) {
@@ -167,10 +178,7 @@ absl::Status RedisExperiments::Put(const std::string& id, std::string_view image
     words.push_back(left.place);
     words.push_back(left.id);
   }
-  if (was_taken_) {  // and whoever was told so has forgotten what it had seen: not before may this server write again
-    EBB_TRY(Run(Script(kBeginAnew, {})).status());
-    was_taken_ = false;
-  }
+  EBB_TRY(BeginAnew());
   EBB_ASSIGN(const RedisReply reply, Run(Script(kPutImage, std::move(words))));
   if (reply.text == "OK") return absl::OkStatus();
   was_taken_ = reply.text == "TAKEN";

@@ -1,9 +1,8 @@
 // Experiments in the Redis in which servers share their sessions (server/redis_sessions.h), so that those of a server
 // that is gone go on at another. Each server writes its own; scripts, each of which Redis runs as a whole, say who may.
 //
-//   PREFIX experiments                set of HEAPs: SERVER, of what this server writes; OWNER/NUMBER, of what a server
-//   left
-//                                     and OWNER has taken; /NUMBER, which OWNER left to others
+//   PREFIX experiments                set of HEAPs: SERVER, what it writes; OWNER/NUMBER, left by another and taken by
+//                                     OWNER; /NUMBER, left to others
 //   PREFIX experiments:HEAP           hash: NAME to image
 //   PREFIX experiments:taken:HEAP     there, for a week, once another server has taken the heap
 //   PREFIX experiments:aside          hash: NAME-NUMBER to the image of one that was set aside
@@ -44,10 +43,12 @@ class RedisExperiments final : public ExperimentStore {
   absl::Status Leave(const std::string& place) override;
   absl::Status Write(const std::string& id, std::string_view image, const Lefts& merged) override;
   absl::Status Remove(const std::string& id, const Lefts& merged) override;
-  bool HasBeenAway() override { return std::exchange(known_, connection_.made()) != connection_.made(); }
+  bool HasBeenAway() override { return std::exchange(known_, answered_) != answered_; }
 
  private:
   absl::StatusOr<RedisReply> Run(const RedisCommand& command);
+  // After this server was told that it was taken: from then on it may write again.
+  absl::Status BeginAnew();
   RedisCommand Script(std::string_view body, std::vector<std::string> more) const;
   // Of Write; without an image, of Remove.
   absl::Status Put(const std::string& id, std::string_view image, const Lefts& merged);
@@ -57,7 +58,8 @@ class RedisExperiments final : public ExperimentStore {
   const absl::Duration lease_;
   const Clock clock_ = {};
   RedisConnection connection_;
-  int64_t known_ = 0;  // connection_.made() when it was last asked
+  int64_t answered_ = 0;  // connection_.made() when Redis last answered
+  int64_t known_ = 0;     // that, when somebody last asked
   bool was_taken_ = false;
   absl::Status failure_ = absl::OkStatus();
   absl::Time again_at_ = absl::InfinitePast();     // after a failure, which until then is that of all

@@ -105,6 +105,10 @@ absl::Status Experiments::Absorb(const WholeExperiment& theirs) {
     return absl::FailedPreconditionError(
         absl::StrFormat("its sessions had the model %s, and those here have %s", state.model, ours->state.model));
   }
+  if (ours->units.size() != theirs.units.size()) {  // it was forgotten, and started anew, since somebody looked
+    return absl::FailedPreconditionError(
+        absl::StrFormat("it has %d arms, and here %d", theirs.units.size(), ours->units.size()));
+  }
   std::vector<int64_t> counts;
   int64_t total = 0;
   for (size_t a = 0; a < theirs.units.size(); ++a) {

@@ -47,9 +47,9 @@ class OpenAi(Proxied):
     def plain(self):
         return self.enterContext(haproxy.Proxy(self.folder, None, self.servers, blind=self.blind))
 
-    def begin(self, proxy, *pieces):
+    def begin(self, proxy, *pieces, source="127.0.0.1"):
         """A connection to a proxy without TLS that has sent these, and no more."""
-        connection = self.enterContext(socket.create_connection(("127.0.0.1", proxy.openai), timeout=PATIENCE))
+        connection = self.enterContext(socket.create_connection(("127.0.0.1", proxy.openai), timeout=PATIENCE, source_address=(source, 0)))
         for piece in pieces:
             connection.sendall(piece)
         return connection
@@ -153,7 +153,7 @@ class Behind(OpenAi):
 
     def test_long_requests_that_come_slowly_leave_room_for_others(self):
         proxy = self.plain()
-        slow = [self.begin(proxy, head("/v1/completions", LONG), bytes(LONG - 1)) for _ in range(40)]
+        slow = [self.begin(proxy, head("/v1/completions", LONG), bytes(LONG - 1), source=f"127.0.0.{11 + i // 8}") for i in range(40)]
         eventually(lambda: self.held() == [16, 16], lambda: f"the servers have {self.held()} of them")
         self.assertEqual(len(self.complete(self.to_proxy())["choices"]), 1, "others are served")
         refused = eventually(lambda: len(ended := select.select(slow, [], [], 0)[0]) >= 8 and ended, "the others wait for longer than five seconds")
@@ -163,6 +163,18 @@ class Behind(OpenAi):
             answer = http.client.HTTPResponse(connection)
             answer.begin()
             self.assertEqual(error_of(answer), (503, "application/json", "no server takes requests", "true", "1"))
+
+    def test_an_address_has_so_many_long_requests_at_once(self):
+        proxy = self.plain()
+        for _ in range(8):
+            self.begin(proxy, head("/v1/completions", LONG), bytes(LONG - 1))
+        eventually(lambda: sum(self.held()) == 8, lambda: f"the servers have {self.held()} of them")
+        answer = http.client.HTTPResponse(self.begin(proxy, head("/v1/completions", LONG), bytes(LONG - 1)))
+        answer.begin()
+        self.assertEqual(error_of(answer), (429, "application/json", "too many long requests from this address at once", "true", "10"))
+        self.assertEqual(len(self.complete(self.to_proxy())["choices"]), 1, "a short one is served")
+        self.begin(proxy, head("/v1/completions", LONG), bytes(LONG - 1), source="127.0.0.2")
+        eventually(lambda: sum(self.held()) == 9, lambda: f"another address has none: {self.held()}")
 
     def test_a_long_request_is_answered(self):
         prompt = PROMPT["prompt"] + " night" * (LONG // 6)

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/eventually.h"
 #include "tests/support/test_server.h"
 
 namespace ebb {
@@ -142,13 +143,17 @@ TEST(Limits, AServerTakesNoMoreCallsThanConfigured) {
   };
   EXPECT_EQ(answer(), "");
   EXPECT_EQ(answer(), "QUEUE_FULL");
-  EXPECT_EQ(server.Metric("ebb_requests_limit"), 1);
+  const auto limit_is = [&](int calls) {
+    return Eventually([&] { return server.Metric("ebb_requests_limit") == calls; });
+  };
+  EXPECT_TRUE(limit_is(1));
   server.server().SetLive({.queue_max = 2});
+  EXPECT_TRUE(limit_is(2));
   EXPECT_EQ(answer(), "");
   EXPECT_EQ(answer(), "QUEUE_FULL");
   server.server().SetLive({.queue_max = 1});
+  EXPECT_TRUE(limit_is(1));
   EXPECT_EQ(answer(), "QUEUE_FULL");
-  EXPECT_EQ(server.Metric("ebb_requests_limit"), 1);
   EXPECT_EQ(client.Status().work().requests_running(), 2) << "those beyond it go on";
 }
 

@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "server/experiment_image.h"
+#include "server/experiments/experiments.h"
 #include "server/redis_experiments.h"
 #include "server/redis_sessions.h"
 #include "tests/integration/experimenting.h"
@@ -38,7 +40,7 @@ class SharedExperimentsTest : public testing::Test {
       server.reset();
     }
   };
-  Member Open(const std::function<void(ServerOptions&)>& change = {}, absl::Duration lease = absl::Seconds(1)) {
+  Member Open(const std::function<void(ServerOptions&)>& change = {}, absl::Duration lease = absl::Seconds(3)) {
     Member member;
     member.server = std::make_unique<TestServer>([&](ServerOptions& options) {
       options.http_listen = {.host = "127.0.0.1", .port = 0};
@@ -58,19 +60,33 @@ class SharedExperimentsTest : public testing::Test {
     EXPECT_TRUE(came) << experiment.DebugString();
     return came;
   }
-  static double Writes(const Member& member) {
-    return member.server->Metric("ebb_experiment_file_writes_total{result=\"ok\"}");
+  // The image of it that some server has written, once it is as `fits` says; empty: it never is.
+  std::string ImageOf(const std::string& id, const std::function<bool(const ExperimentState&)>& fits) const {
+    RedisConnection connection(redis_.options());
+    std::string image;
+    Eventually([&] {
+      const auto heaps = connection.Run(RedisCommand{"KEYS", "ebb:experiments:*"});
+      if (!heaps.ok()) return false;
+      for (const RedisReply& heap : heaps->list) {
+        const auto kept = connection.Run(RedisCommand{"HGET", heap.text, id});
+        if (!kept.ok() || kept->is_nil) continue;
+        const auto whole = ReadExperimentImage(kept->text);
+        if (whole.ok() && fits(whole->state)) image = kept->text;
+      }
+      return !image.empty();
+    });
+    return image;
   }
-  // Everything of it is in Redis.
-  static bool IsWritten(const Member& member, const std::string& id, double ramp) {
-    const double before = Writes(member);
+  // Everything of it is in Redis: the image, else empty.
+  std::string Write(const Member& member, const std::string& id, double ramp) const {
     member.client->Ramp(id, ramp);
-    return Eventually([&] { return Writes(member) > before; });
+    return ImageOf(id, [&](const ExperimentState& state) { return state.spec.ramp == ramp; });
   }
+  // Empty: there is another number of them.
   std::string OnlyServer() const {
     const auto servers = RedisConnection(redis_.options()).Run(RedisCommand{"KEYS", "ebb:server:*"});
     EXPECT_TRUE(servers.ok() && servers->list.size() == 1);
-    return servers->list.at(0).text;
+    return servers.ok() && servers->list.size() == 1 ? servers->list[0].text : "";
   }
 
   static constexpr v1::ExperimentState kRuns = v1::EXPERIMENT_STATE_RUNNING;
@@ -113,10 +129,44 @@ TEST_F(SharedExperimentsTest, OfAServerThatIsKilledGoOnFromWhatItHadWritten) {
   Member second = Open();
   first->Start(TwoArms("e"));
   for (int i = 0; i < 10; ++i) first->Come(absl::StrCat("user-", i));
-  ASSERT_TRUE(IsWritten(first, "e", 0.9));
+  ASSERT_NE(Write(first, "e", 0.9), "");
   first.server.reset();  // undrained
   ASSERT_TRUE(Comes(second, "e", kRuns, 10));
   EXPECT_EQ(second->Get("e").spec().ramp(), 0.9);
+}
+
+// A Redis that lost its last moments has again what was taken from there.
+TEST_F(SharedExperimentsTest, AreTakenOnceAlsoWhereRedisHasThemAgain) {
+  Member first = Open();
+  Member second = Open();
+  first->Start(TwoArms("e"));
+  second->Start(TwoArms("e"));
+  for (int i = 0; i < 10; ++i) first->Come(absl::StrCat("user-", i));
+  const std::string image = Write(first, "e", 0.9);
+  ASSERT_NE(image, "");
+  first.server.reset();  // undrained
+  ASSERT_TRUE(Comes(second, "e", kRuns, 10));
+  RedisConnection connection(redis_.options());
+  ASSERT_TRUE(connection.Run(RedisCommand{"HSET", "ebb:experiments:gone", "e", image}).ok());
+  ASSERT_TRUE(connection.Run(RedisCommand{"SADD", "ebb:experiments", "gone"}).ok());
+  ASSERT_TRUE(Eventually([&] { return redis_.Ask({"SCARD", "ebb:experiments"}) == "1"; })) << "it is in what is there";
+  EXPECT_EQ(SessionsOf(second->Get("e")), 10U);
+  EXPECT_EQ(second.server->Metric("ebb_experiment_files_set_aside_total"), 0);
+}
+
+TEST_F(SharedExperimentsTest, ThatHaveStoppedTakeNobodysPlace) {
+  Member first = Open();
+  first->Start(TwoArms("one-more"));
+  first->Stop("one-more");
+  Member second = Open();
+  for (size_t i = 0; i < Experiments::kKeptMax; ++i) {
+    second->Start(TwoArms(absl::StrCat("own-", i)));
+    second->Stop(absl::StrCat("own-", i));
+  }
+  first.End();
+  EXPECT_TRUE(Eventually([&] { return redis_.Ask({"HLEN", "ebb:experiments:aside"}) == "1"; }));
+  EXPECT_EQ(second->Get("own-0").state(), kStopped);
+  EXPECT_THAT(second->List().experiments(), SizeIs(Experiments::kKeptMax));
 }
 
 TEST_F(SharedExperimentsTest, OfAServerThatWasTakenForDeadBeginAnewThere) {
@@ -125,7 +175,8 @@ TEST_F(SharedExperimentsTest, OfAServerThatWasTakenForDeadBeginAnewThere) {
   sleeper->Start(TwoArms("done", "acme"));
   sleeper->Stop("done");
   for (int i = 0; i < 10; ++i) sleeper->Come(absl::StrCat("user-", i));
-  ASSERT_TRUE(IsWritten(sleeper, "e", 0.9));
+  ASSERT_NE(Write(sleeper, "e", 0.9), "");
+  ASSERT_NE(ImageOf("done", [](const ExperimentState& state) { return !state.running(); }), "");
   const std::string lease = OnlyServer();
   RedisConnection connection(redis_.options());
   const RedisKeys taker("ebb:", "taker");
@@ -157,7 +208,7 @@ TEST_F(SharedExperimentsTest, ThatCannotGoOnHaveStoppedWithTheirResultsBesideThe
     if (id != std::string("e")) first->Stop(id);
   }
   for (int i = 0; i < 5; ++i) first->Come(absl::StrCat("user-", i));
-  Member second = Open({}, absl::Milliseconds(300));
+  Member second = Open({}, absl::Seconds(1));  // of which it has patience for twelve
   v1::ExperimentSpec another = TwoArms("all");
   another.mutable_arms(0)->set_weight(3);
   second->Start(another);
@@ -185,7 +236,7 @@ TEST_F(SharedExperimentsTest, ThatCannotGoOnHaveStoppedWithTheirResultsBesideThe
 
 TEST_F(SharedExperimentsTest, AreLeftToWhoRunsThem) {
   Member first = Open();
-  Member fitting = Open({}, absl::Seconds(3));
+  Member fitting = Open({}, absl::Seconds(6));  // looks later than the other one
   first->Start(TwoArms("e"));
   fitting->Start(TwoArms("e"));
   for (int i = 0; i < 5; ++i) first->Come(absl::StrCat("user-", i));
@@ -200,7 +251,7 @@ TEST_F(SharedExperimentsTest, WhoseImageIsDamagedAreSetAside) {
   Member first = Open();
   first->Start(TwoArms("e"));
   first->Start(TwoArms("whole", "acme"));
-  ASSERT_TRUE(IsWritten(first, "e", 0.9));
+  ASSERT_NE(Write(first, "e", 0.9), "");
   const std::string heap = "ebb:experiments:" + OnlyServer().substr(std::string("ebb:server:").size());
   first.End();
   EXPECT_EQ(redis_.Ask({"HSET", heap, "e", "no image"}), "0") << "it was there";
@@ -215,7 +266,7 @@ TEST_F(SharedExperimentsTest, AreWrittenAgainToARedisThatHasForgottenThem) {
   Member first = Open();
   first->Start(TwoArms("e"));
   for (int i = 0; i < 5; ++i) first->Come(absl::StrCat("user-", i));
-  ASSERT_TRUE(IsWritten(first, "e", 0.9));
+  ASSERT_NE(Write(first, "e", 0.9), "");
   redis_.Kill();
   std::filesystem::remove_all(folder_.path() + "/appendonlydir");
   redis_.Start();
