@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <httplib.h>
 
+#include <chrono>
 #include <cstdlib>
 
 #include "policies/check.h"
@@ -68,6 +69,9 @@ TestClient::TestClient(const std::string& address, const std::string& tenant, gr
     : tenant_(tenant) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // a connection of its own
   channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  // gRPC 1.51 looks at errno late, so that it may take a connection under way for one that failed (ENOENT, seen once).
+  // It connects again by itself, and calls until then are UNAVAILABLE.
+  channel_->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(10));
   sessions_ = v1::SessionService::NewStub(channel_);
   inference_ = v1::InferenceService::NewStub(channel_);
   eviction_ = v1::EvictionService::NewStub(channel_);
