@@ -49,6 +49,7 @@ void RedisConnection::Free::operator()(redisContext* context) const { redisFree(
 
 absl::Status RedisConnection::Failed(const std::string& what) {
   context_.reset();
+  ++lost_;
   return Refuse(
       absl::StatusCode::kUnavailable,
       absl::StrFormat("the store failed: Redis: %s", what),  // tenants read it: it names neither address nor folder
@@ -115,6 +116,18 @@ absl::StatusOr<RedisReply> RedisConnection::Receive() {
 absl::StatusOr<RedisReply> RedisConnection::Run(const RedisCommand& command) {
   EBB_ASSIGN(std::vector<RedisReply> replies, Run(std::span(&command, 1)));
   return std::move(replies.front());
+}
+
+absl::StatusOr<RedisReply> RedisConnection::RunFailFast(const RedisCommand& command) {
+  const absl::Time asked = clock_.Now();
+  if (asked < again_at_) return failure_;
+  auto reply = Run(command);
+  if (!reply.ok() && clock_.Now() - asked < options_.timeout / 2) reply = Run(command);
+  if (!reply.ok()) {
+    failure_ = reply.status();
+    again_at_ = clock_.Now() + kFailFast;
+  }
+  return reply;
 }
 
 }  // namespace ebb

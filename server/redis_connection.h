@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/address.h"
+#include "server/clock.h"
 
 struct redisContext;
 
@@ -45,6 +46,13 @@ class RedisConnection {
   absl::StatusOr<std::vector<RedisReply>> Run(std::span<const RedisCommand> commands);
   absl::StatusOr<RedisReply> Run(const RedisCommand& command);
 
+  // For who must not wait for a Redis that is away: as Run, and once more where that failed in less than half a
+  // timeout, as after a restart of Redis. Once both have failed, this fails at once, with their error, for kFailFast.
+  absl::StatusOr<RedisReply> RunFailFast(const RedisCommand& command);
+  static constexpr absl::Duration kFailFast = absl::Seconds(1);
+
+  // How often it was lost, or could not be made.
+  int64_t lost() const { return lost_; }
   // How often it was made: what the server has may be older than it was, where that has changed.
   int64_t made() const { return made_; }
 
@@ -60,6 +68,10 @@ class RedisConnection {
   const RedisOptions options_;
   std::unique_ptr<redisContext, Free> context_ = {};
   int64_t made_ = 0;
+  int64_t lost_ = 0;
+  const Clock clock_ = {};
+  absl::Status failure_ = absl::OkStatus();     // RunFailFast's last
+  absl::Time again_at_ = absl::InfinitePast();  // until which it is that of all
 };
 
 }  // namespace ebb

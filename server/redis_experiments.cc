@@ -8,9 +8,6 @@
 namespace ebb {
 namespace {
 
-// After Redis did not answer, for all: many experiments wait for one timeout.
-constexpr absl::Duration kHeapPause = absl::Seconds(1);
-
 // Before each script. ARGV: prefix, server, and what the script takes.
 constexpr std::string_view kHeapHead = R"lua(
 local prefix, server = ARGV[1], ARGV[2]
@@ -109,19 +106,10 @@ RedisCommand RedisExperiments::Script(std::string_view body, std::vector<std::st
 }
 
 absl::StatusOr<RedisReply> RedisExperiments::Run(const RedisCommand& command) {
-  const absl::Time asked = clock_.Now();
-  if (asked < again_at_) return failure_;
-  auto reply = connection_.Run(command);
-  if (!reply.ok()) {
-    quiet_until_ = clock_.Now() + lease_;
-    if (clock_.Now() - asked < kHeapPause) reply = connection_.Run(command);  // it may have been restarted since
-  }
-  if (reply.ok()) {
-    answered_ = connection_.made();
-  } else {
-    failure_ = reply.status();
-    again_at_ = clock_.Now() + kHeapPause;
-  }
+  const int64_t lost = connection_.lost();
+  auto reply = connection_.RunFailFast(command);
+  if (connection_.lost() != lost) quiet_until_ = clock_.Now() + lease_;
+  if (reply.ok()) answered_ = connection_.made();
   return reply;
 }
 

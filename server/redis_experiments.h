@@ -46,6 +46,7 @@ class RedisExperiments final : public ExperimentStore {
   bool HasBeenAway() override { return std::exchange(known_, answered_) != answered_; }
 
  private:
+  // For all of these: many experiments wait for one timeout.
   absl::StatusOr<RedisReply> Run(const RedisCommand& command);
   // After this server was told that it was taken: from then on it may write again.
   absl::Status BeginAnew();
@@ -61,8 +62,6 @@ class RedisExperiments final : public ExperimentStore {
   int64_t answered_ = 0;  // connection_.made() when Redis last answered
   int64_t known_ = 0;     // that, when somebody last asked
   bool was_taken_ = false;
-  absl::Status failure_ = absl::OkStatus();
-  absl::Time again_at_ = absl::InfinitePast();     // after a failure, which until then is that of all
   absl::Time quiet_until_ = absl::InfinitePast();  // Redis was away, and all leases may have ended with it
 };
 

@@ -13,8 +13,7 @@
 namespace ebb {
 namespace {
 
-constexpr absl::Duration kSeekPause = absl::Seconds(1);  // after Redis did not answer; nobody waits for it meanwhile
-constexpr absl::Duration kShunned = absl::Seconds(30);   // what could not be opened here, before it is tried again
+constexpr absl::Duration kShunned = absl::Seconds(30);  // what could not be opened here, before it is tried again
 
 std::string Word(const RedisReply& reply, size_t index = 0) {
   return index < reply.list.size() ? reply.list[index].text : std::string();
@@ -137,16 +136,7 @@ absl::Status Takeover::Seek(const SessionName& name, const absl::Status& unknown
   absl::StatusOr<RedisReply> where;
   {
     const std::lock_guard lock(seek_mutex_);
-    const absl::Time asked = worker_.Now();
-    if (asked < seek_again_) return seek_failure_;
-    where = seeking_.Run(store_.keys().Where(name));
-    if (!where.ok() && worker_.Now() - asked < store_.options().redis.timeout / 2) {
-      where = seeking_.Run(store_.keys().Where(name));  // it may have been restarted since
-    }
-    if (!where.ok()) {
-      seek_failure_ = where.status();
-      seek_again_ = worker_.Now() + kSeekPause;
-    }
+    where = seeking_.RunFailFast(store_.keys().Where(name));
   }
   if (!where.ok()) return where.status();
   if (Word(*where) == "OWNED") return SessionMoved(name, Word(*where, 1));

@@ -53,8 +53,6 @@ class Takeover {
 
   std::mutex seek_mutex_;
   RedisConnection seeking_ ABSL_GUARDED_BY(seek_mutex_);
-  absl::Status seek_failure_ ABSL_GUARDED_BY(seek_mutex_);
-  absl::Time seek_again_ ABSL_GUARDED_BY(seek_mutex_) = absl::InfinitePast();
 
   std::mutex mutex_;
   std::condition_variable changed_;
