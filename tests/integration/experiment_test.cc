@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "tests/integration/experimenting.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/test_server.h"
@@ -26,21 +27,6 @@ namespace {
 using client::ReadDetails;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-
-v1::ExperimentSpec Spec(const std::string& name, const std::string& tenant = "") {
-  v1::ExperimentSpec spec;
-  spec.set_name(name);
-  spec.set_tenant(tenant);
-  v1::ExperimentArm& control = *spec.add_arms();
-  control.set_name("control");
-  *control.mutable_policy() = StreamingPolicy(24);
-  v1::ExperimentArm& wide = *spec.add_arms();
-  wide.set_name("wide");
-  *wide.mutable_policy() = StreamingPolicy(200);
-  spec.set_metric(v1::EXPERIMENT_METRIC_SCORE);
-  spec.set_units_min(20);
-  return spec;
-}
 
 const v1::MetricResults* Find(const v1::ArmResults& arm, v1::ExperimentMetric metric) {
   for (const v1::MetricResults& results : arm.metrics()) {
@@ -57,35 +43,24 @@ class Experiment : public testing::Test {
           options.work.live.measure_every = 1;
           options.work.live.shadow = {.share = 1, .tokens_max = 256};
         }),
-        client_(server_.address()) {}
+        experimenter_(server_.address()) {}
 
-  grpc::Status Start(const v1::ExperimentSpec& spec, v1::Experiment* experiment = nullptr) {
+  grpc::Status Start(const v1::ExperimentSpec& spec) {
     v1::Experiment ignored;
-    v1::StartExperimentRequest request;
-    *request.mutable_experiment() = spec;
-    return client_.admin().StartExperiment(client_.Context().get(), request,
-                                           experiment == nullptr ? &ignored : experiment);
+    return Start(spec, &ignored);
+  }
+  grpc::Status Start(const v1::ExperimentSpec& spec, v1::Experiment* experiment) {
+    return experimenter_.TryStart(spec, experiment);
   }
   grpc::Status Stop(const std::string& name) {
-    v1::StopExperimentRequest request;
-    request.set_name(name);
     v1::Experiment experiment;
-    return client_.admin().StopExperiment(client_.Context().get(), request, &experiment);
+    return experimenter_.TryStop(name, &experiment);
   }
   grpc::Status Ramp(const std::string& name, double ramp) {
-    v1::RampExperimentRequest request;
-    request.set_name(name);
-    request.set_ramp(ramp);
     v1::Experiment experiment;
-    return client_.admin().RampExperiment(client_.Context().get(), request, &experiment);
+    return experimenter_.TryRamp(name, ramp, &experiment);
   }
-  v1::Experiment Get(const std::string& name) {
-    v1::GetExperimentRequest request;
-    request.set_name("experiments/" + name);
-    v1::Experiment experiment;
-    EXPECT_TRUE(client_.admin().GetExperiment(client_.Context().get(), request, &experiment).ok());
-    return experiment;
-  }
+  v1::Experiment Get(const std::string& id) { return experimenter_.Get(id); }
   static v1::CreateSessionRequest For(const std::string& end_user) {
     v1::CreateSessionRequest request;
     request.set_end_user(end_user);
@@ -109,11 +84,12 @@ class Experiment : public testing::Test {
   }
 
   TestServer server_;
-  TestClient client_;
+  Experimenter experimenter_;
+  TestClient& client_ = experimenter_.client();
 };
 
 TEST_F(Experiment, PutsEndUsersIntoArmsByWeightForAllTheirSessions) {
-  v1::ExperimentSpec spec = Spec("e");
+  v1::ExperimentSpec spec = TwoArms("e");
   spec.mutable_arms(1)->set_weight(3);
   v1::Experiment started;
   ASSERT_TRUE(Start(spec, &started).ok());
@@ -147,7 +123,7 @@ TEST_F(Experiment, PutsEndUsersIntoArmsByWeightForAllTheirSessions) {
 }
 
 TEST_F(Experiment, TakesANameThatComesAgainForTheSameUnit) {
-  ASSERT_TRUE(Start(Spec("e")).ok());
+  ASSERT_TRUE(Start(TwoArms("e")).ok());
   v1::CreateSessionRequest nightly = For("");
   nightly.set_session_id("nightly");
   std::set<std::string> arms;
@@ -164,7 +140,7 @@ TEST_F(Experiment, TakesANameThatComesAgainForTheSameUnit) {
 }
 
 TEST_F(Experiment, TakesOnlyWhoDoesNotSayAPolicy) {
-  ASSERT_TRUE(Start(Spec("e")).ok());
+  ASSERT_TRUE(Start(TwoArms("e")).ok());
   const v1::Session own = client_.Create(SessionWith(StreamingPolicy(40)));
   EXPECT_EQ(own.experiment(), "");
   EXPECT_EQ(own.arm(), "");
@@ -185,7 +161,7 @@ TEST_F(Experiment, TakesOnlyWhoDoesNotSayAPolicy) {
 }
 
 TEST_F(Experiment, OfOneTenantIsNoneOfAnothers) {
-  ASSERT_TRUE(Start(Spec("e", "acme")).ok());
+  ASSERT_TRUE(Start(TwoArms("e", "acme")).ok());
   TestClient acme(server_.address(), "acme"), other(server_.address(), "other");
   const v1::Session session = acme.Create(For("ann"));
   EXPECT_EQ(session.experiment(), "experiments/e");
@@ -197,7 +173,7 @@ TEST_F(Experiment, OfOneTenantIsNoneOfAnothers) {
 }
 
 TEST_F(Experiment, ShowsWhatRealSessionsDidAndDecides) {
-  ASSERT_TRUE(Start(Spec("e")).ok());
+  ASSERT_TRUE(Start(TwoArms("e")).ok());
   constexpr int kThreads = 3, kUsers = 24;
   std::vector<std::thread> callers;
   for (int thread = 0; thread < kThreads; ++thread) {
@@ -262,7 +238,7 @@ TEST_F(Experiment, ShowsWhatRealSessionsDidAndDecides) {
 
 TEST_F(Experiment, CountsARepeatedReportOnceAndOneOfNobodyNot) {
   const v1::Session before = client_.Create(For("ann"));
-  ASSERT_TRUE(Start(Spec("e")).ok());
+  ASSERT_TRUE(Start(TwoArms("e")).ok());
   v1::ReportOutcomeResponse response;
   ASSERT_TRUE(Report(client_, before.name(), 1, "", &response).ok());
   EXPECT_EQ(response.experiment(), "");
@@ -292,7 +268,7 @@ TEST_F(Experiment, CountsARepeatedReportOnceAndOneOfNobodyNot) {
 }
 
 TEST_F(Experiment, RampsUpWithoutMovingAnybodyAndStopsWithoutChangingAnybody) {
-  v1::ExperimentSpec spec = Spec("e");
+  v1::ExperimentSpec spec = TwoArms("e");
   spec.set_ramp(0);
   ASSERT_TRUE(Start(spec).ok());
   std::map<std::string, std::string> arm_of;
@@ -331,7 +307,7 @@ TEST_F(Experiment, RampsUpWithoutMovingAnybodyAndStopsWithoutChangingAnybody) {
 TEST_F(Experiment, RefusesWhatItCannotCompare) {
   const auto refused = [&](const char* reason, const char* field,
                            const std::function<void(v1::ExperimentSpec&)>& change) {
-    v1::ExperimentSpec spec = Spec("e");
+    v1::ExperimentSpec spec = TwoArms("e");
     change(spec);
     SCOPED_TRACE(field);
     ExpectRefused(Start(spec), grpc::StatusCode::INVALID_ARGUMENT, reason, field);
@@ -358,11 +334,11 @@ TEST_F(Experiment, RefusesWhatItCannotCompare) {
   refused("OUT_OF_RANGE", "experiment.units_min", [](auto& spec) { spec.set_units_min(1); });
   refused("OUT_OF_RANGE", "experiment.units_planned", [](auto& spec) { spec.set_units_planned(1); });
 
-  ASSERT_TRUE(Start(Spec("e")).ok());
-  ExpectRefused(Start(Spec("e")), grpc::StatusCode::ALREADY_EXISTS, "EXPERIMENT_EXISTS", "experiment.name");
-  ExpectRefused(Start(Spec("f")), grpc::StatusCode::FAILED_PRECONDITION, "EXPERIMENT_OVERLAPS", "experiment.tenant");
-  for (int i = 1; i < 16; ++i) ASSERT_TRUE(Start(Spec(absl::StrFormat("e%d", i), absl::StrFormat("t%d", i))).ok());
-  ExpectRefused(Start(Spec("more", "more")), grpc::StatusCode::RESOURCE_EXHAUSTED, "EXPERIMENTS_FULL", "");
+  ASSERT_TRUE(Start(TwoArms("e")).ok());
+  ExpectRefused(Start(TwoArms("e")), grpc::StatusCode::ALREADY_EXISTS, "EXPERIMENT_EXISTS", "experiment.name");
+  ExpectRefused(Start(TwoArms("f")), grpc::StatusCode::FAILED_PRECONDITION, "EXPERIMENT_OVERLAPS", "experiment.tenant");
+  for (int i = 1; i < 16; ++i) ASSERT_TRUE(Start(TwoArms(absl::StrFormat("e%d", i), absl::StrFormat("t%d", i))).ok());
+  ExpectRefused(Start(TwoArms("more", "more")), grpc::StatusCode::RESOURCE_EXHAUSTED, "EXPERIMENTS_FULL", "");
   ExpectRefused(Stop("experiments/none"), grpc::StatusCode::NOT_FOUND, "UNKNOWN_EXPERIMENT", "name");
   ExpectRefused(Stop("e"), grpc::StatusCode::INVALID_ARGUMENT, "INVALID_NAME", "name");
   ExpectRefused(Ramp("experiments/e", 2), grpc::StatusCode::INVALID_ARGUMENT, "OUT_OF_RANGE", "ramp");

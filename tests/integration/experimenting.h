@@ -1,4 +1,4 @@
-// Who starts experiments and comes to their sessions, for tests of experiments that outlive a server.
+// Who starts experiments and comes to their sessions.
 
 #ifndef EBB_TESTS_INTEGRATION_EXPERIMENTING_H_
 #define EBB_TESTS_INTEGRATION_EXPERIMENTING_H_
@@ -38,27 +38,37 @@ class Experimenter {
   explicit Experimenter(const std::string& address) : client_(address) {}
 
   TestClient& client() { return client_; }
-  v1::Experiment Start(const v1::ExperimentSpec& spec) {
+  // Those that may be refused; `name` as a caller says it, "experiments/ID".
+  grpc::Status TryStart(const v1::ExperimentSpec& spec, v1::Experiment* experiment) {
     v1::StartExperimentRequest request;
     *request.mutable_experiment() = spec;
+    return client_.admin().StartExperiment(client_.Context().get(), request, experiment);
+  }
+  grpc::Status TryStop(const std::string& name, v1::Experiment* experiment) {
+    v1::StopExperimentRequest request;
+    request.set_name(name);
+    return client_.admin().StopExperiment(client_.Context().get(), request, experiment);
+  }
+  grpc::Status TryRamp(const std::string& name, double ramp, v1::Experiment* experiment) {
+    v1::RampExperimentRequest request;
+    request.set_name(name);
+    request.set_ramp(ramp);
+    return client_.admin().RampExperiment(client_.Context().get(), request, experiment);
+  }
+  v1::Experiment Start(const v1::ExperimentSpec& spec) {
     v1::Experiment experiment;
-    const grpc::Status status = client_.admin().StartExperiment(client_.Context().get(), request, &experiment);
+    const grpc::Status status = TryStart(spec, &experiment);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return experiment;
   }
   v1::Experiment Stop(const std::string& id) {
-    v1::StopExperimentRequest request;
-    request.set_name("experiments/" + id);
     v1::Experiment experiment;
-    EXPECT_TRUE(client_.admin().StopExperiment(client_.Context().get(), request, &experiment).ok());
+    EXPECT_TRUE(TryStop("experiments/" + id, &experiment).ok());
     return experiment;
   }
   v1::Experiment Ramp(const std::string& id, double ramp) {
-    v1::RampExperimentRequest request;
-    request.set_name("experiments/" + id);
-    request.set_ramp(ramp);
     v1::Experiment experiment;
-    EXPECT_TRUE(client_.admin().RampExperiment(client_.Context().get(), request, &experiment).ok());
+    EXPECT_TRUE(TryRamp("experiments/" + id, ramp, &experiment).ok());
     return experiment;
   }
   grpc::Status TryGet(const std::string& id, v1::Experiment* experiment) {
