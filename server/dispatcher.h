@@ -63,8 +63,8 @@ struct LiveOptions {
   int32_t sessions_max = 100000;                       // of all tenants, as watchers_max; >= 1
   int32_t watchers_max = 64;                           // of evictions; >= 0
   absl::Duration reader_patience = absl::Seconds(60);  // a stream whose reader takes nothing for so long ends
-  int32_t queue_max = 4096;                            // calls that wait or run
-  int64_t snapshot_every = 1024;  // tokens of a session's journal before a snapshot takes its place
+  int32_t queue_max = 4096;                            // calls that wait or run; >= 1
+  int64_t snapshot_every = 1024;  // tokens of a session's journal before a snapshot takes its place; >= 1
 };
 
 struct DispatcherOptions {

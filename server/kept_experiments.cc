@@ -143,14 +143,11 @@ void KeptExperiments::TakeLeft(absl::Time now) {
     const auto is_here = [&](const auto& entry) { return std::ranges::find(entry.second, left) != entry.second.end(); };
     if (std::ranges::any_of(merged_, is_here)) continue;
     auto whole = Read(left);
-    if (whole.ok() && *whole) {
-      const auto taken = taken_.find({left.id, (*whole)->state.started});
-      if (taken != taken_.end()) {  // Redis came back as it was before that
-        merged_[taken->second].push_back(left);
-        files_[taken->second].whole = false;
-        files_[taken->second].at = absl::InfinitePast();
-        continue;
-      }
+    const auto taken = whole.ok() && *whole ? taken_.find({left.id, (*whole)->state.started}) : taken_.end();
+    if (taken != taken_.end()) {  // Redis came back as it was before that
+      merged_[taken->second].push_back(left);
+      files_[taken->second] = {.whole = false};
+      continue;
     }
     const auto since = left_since_.try_emplace(left.place, now).first;
     const bool is_patient = now - since->second < kPatience * lease_;
@@ -219,6 +216,11 @@ bool KeptExperiments::Take(const Left& left, WholeExperiment whole, bool is_pati
   return true;
 }
 
+ExperimentStore::Lefts KeptExperiments::MergedInto(const std::string& id) const {
+  const auto merged = merged_.find(id);
+  return merged == merged_.end() ? ExperimentStore::Lefts() : merged->second;
+}
+
 // Those that have stopped first: whoever is killed in between must not leave two that run where one took the other's
 // place.
 void KeptExperiments::WriteChanged(absl::Time now, absl::Duration every) {
@@ -263,10 +265,8 @@ absl::Status KeptExperiments::Write(const std::string& id, Written& written) {
     if (!*part) break;
     image.Add(**part);
   }
-  const auto merged = merged_.find(id);
-  EBB_TRY(
-      store_->Write(id, std::move(image).Seal(), merged == merged_.end() ? ExperimentStore::Lefts() : merged->second));
-  if (merged != merged_.end()) merged_.erase(merged);
+  EBB_TRY(store_->Write(id, std::move(image).Seal(), MergedInto(id)));
+  merged_.erase(id);
   metrics_.written.Add();
   return absl::OkStatus();
 }
@@ -278,9 +278,7 @@ absl::Status KeptExperiments::RemoveForgotten(const std::map<std::string, Experi
   std::erase_if(files_, [&](const auto& entry) {
     const std::string& id = entry.first;
     if (revisions.contains(id)) return false;
-    const auto merged = merged_.find(id);
-    const absl::Status removed =
-        store_->Remove(id, merged == merged_.end() ? ExperimentStore::Lefts() : merged->second);
+    const absl::Status removed = store_->Remove(id, MergedInto(id));
     if (!removed.ok()) {
       failed = removed;
       return false;

@@ -84,6 +84,8 @@ class KeptExperiments {
   // One that has stopped. RESOURCE_EXHAUSTED: another would be forgotten for it.
   absl::Status Shelve(const WholeExperiment& whole);
 
+  // What is in this one, and not yet written with it.
+  ExperimentStore::Lefts MergedInto(const std::string& id) const;
   void WriteChanged(absl::Time now, absl::Duration every);
   absl::Status Write(const std::string& id, Written& written);
   absl::Status RemoveForgotten(const std::map<std::string, Experiments::Revision>& revisions);

@@ -169,7 +169,7 @@ struct TenantChanged {
 // Those of SchedulerLimits that may change. Requests that wait beyond a smaller queue stay; a blocked stream ends after
 // so long, also one that is blocked already.
 struct LimitsChanged {
-  int32_t queue_max = 0;
+  int32_t queue_max = 0;  // >= 0
   absl::Duration reader_patience = {};
 };
 // Time has passed: next_wake() is due.

@@ -75,8 +75,8 @@ class Experiments {
   absl::Status Restore(WholeExperiment experiment);
   // What another server has seen of one that runs here: from now on this one has seen it, too, unit by unit. All of it
   // or nothing. NOT_FOUND UNKNOWN_EXPERIMENT; without a reason FAILED_PRECONDITION (it has stopped here, its sessions
-  // had another model, or a unit is in another arm) and RESOURCE_EXHAUSTED (together they have more than kUnitsMax).
-  // REQUIRES: both have the same spec, but for the ramp; it runs.
+  // had another model, it has other arms, or a unit is in another one) and RESOURCE_EXHAUSTED (together they have more
+  // than kUnitsMax). REQUIRES: both have the same spec, but for the ramp; it runs.
   absl::Status Absorb(const WholeExperiment& theirs);
   // As if nobody had come yet: those that run have no units, those that have stopped are forgotten. What sessions that
   // are open show no longer counts.
