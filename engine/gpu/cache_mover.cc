@@ -57,6 +57,30 @@ SlotRows CacheMover::RowsAt(size_t stage, int64_t piece) const {
           .value_scales = scaled ? first_scale + gpu::kPageSlots : nullptr};
 }
 
+// Heads one behind the other, from the order that they have to the other, in place.
+void CacheMover::Reorder(std::span<std::byte> heads, int64_t component_bytes, Way way) const {
+  const std::vector<int32_t>& order = gpu_.head_order();
+  if (order.empty()) return;
+  std::vector<std::byte> before(static_cast<size_t>(std::ssize(order) * component_bytes));
+  for (; !heads.empty(); heads = heads.subspan(before.size())) {
+    std::copy_n(heads.begin(), before.size(), before.begin());
+    for (int64_t there = 0; there < std::ssize(order); ++there) {
+      const int64_t from = way == Way::kToDevice ? order[there] : there;
+      const int64_t to = way == Way::kToDevice ? there : order[there];
+      std::copy_n(before.begin() + from * component_bytes, component_bytes, heads.begin() + to * component_bytes);
+    }
+  }
+}
+
+void CacheMover::ReorderQueries(std::vector<float>& queries, Way way) const {
+  Reorder(std::as_writable_bytes(std::span(queries)), sizeof(float), way);
+}
+
+void CacheMover::ReorderKeys(std::byte* keys, int64_t slots, Way way) const {
+  const int64_t component_bytes = gpu::KvBytes(ElementOf(gpu_.kv_type()));
+  Reorder({keys, static_cast<size_t>(slots * gpu_.config().head_dim * component_bytes)}, component_bytes, way);
+}
+
 // Calls copy(device's bytes, buffer's) for every run of neighbouring pages.
 template <typename Copy>
 absl::Status CacheMover::CopyPages(std::span<const Piece> pieces, size_t stage, const Copy& copy) const {
@@ -102,6 +126,7 @@ absl::Status CacheMover::Bring(const SessionOnEngine& session, GpuSession& to) {
                         seats.score.begin() + at * to.tracks() + int64_t{track} * shape.capacity);
     }
   }
+  ReorderQueries(seats.queries, Way::kToDevice);
   EBB_TRY(gpu_.gpu().Use());
   EBB_TRY(to.Seat(seats, progress));
   const std::vector<Piece> pieces = PiecesOf(to);
@@ -110,7 +135,9 @@ absl::Status CacheMover::Bring(const SessionOnEngine& session, GpuSession& to) {
     const size_t stage = chunk % 2;
     threads_->For(std::ssize(now), [&](int64_t i, int32_t) {
       const LaneStorage lane = cache.storage(now[i].lane / shape.kv_heads, now[i].lane % shape.kv_heads);
-      ReadRows(lane, now[i].first, now[i].count, RowsAt(stage, i));
+      const SlotRows rows = RowsAt(stage, i);
+      ReadRows(lane, now[i].first, now[i].count, rows);
+      ReorderKeys(rows.keys, now[i].count, Way::kToDevice);
     });
     EBB_TRY(gpu_.gpu().Wait());  // for the other buffer, which is filled next
     EBB_TRY(CopyPages(now, stage, [&](std::byte* page, std::span<std::byte> bytes) {
@@ -130,7 +157,8 @@ absl::Status CacheMover::Fetch(const GpuSession& from, SessionOnEngine& session)
       return gpu_.gpu().CopyOut(page, bytes);
     });
   };
-  EBB_ASSIGN(const GpuSeats seats, from.Seats());
+  EBB_ASSIGN(GpuSeats seats, from.Seats());
+  ReorderQueries(seats.queries, Way::kHome);
   EBB_ASSIGN(std::vector<float> logits, from.Logits());
   EBB_TRY(begin(0));
   for (size_t chunk = 0; !Chunk(pieces, chunk).empty(); ++chunk) {
@@ -139,7 +167,9 @@ absl::Status CacheMover::Fetch(const GpuSession& from, SessionOnEngine& session)
     const std::span<const Piece> now = Chunk(pieces, chunk);
     threads_->For(std::ssize(now), [&](int64_t i, int32_t) {
       const LaneStorage lane = cache.storage(now[i].lane / shape.kv_heads, now[i].lane % shape.kv_heads);
-      WriteRows(lane, now[i].first, now[i].count, RowsAt(chunk % 2, i));
+      const SlotRows rows = RowsAt(chunk % 2, i);
+      ReorderKeys(rows.keys, now[i].count, Way::kHome);
+      WriteRows(lane, now[i].first, now[i].count, rows);
     });
   }
   SessionCache::Maps maps = {.share = cache.share()};

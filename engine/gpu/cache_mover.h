@@ -1,5 +1,6 @@
 // A session's cache on its way between the host's pages and a device's, bit for bit: K and V of every slot, who sits
-// where, scores, and the newest token's queries.
+// where, scores, and the newest token's queries; components of keys and queries in the order that each has
+// (GpuModel::head_order).
 //
 //   pages of the device   | 0 | 1 | 2 | 3 | 4 | ...     copied through two pinned buffers: while one is on its way,
 //   buffers                 a   a   b   b   a           threads turn the rows of the other into tiles, or tiles into
@@ -52,6 +53,10 @@ class CacheMover {
   int64_t pieces_max() const { return stages_[0].bytes() / gpu_.page_bytes(); }
   std::span<const Piece> Chunk(std::span<const Piece> pieces, size_t chunk) const;
   SlotRows RowsAt(size_t stage, int64_t piece) const;
+  enum class Way { kToDevice, kHome };
+  void Reorder(std::span<std::byte> heads, int64_t component_bytes, Way way) const;
+  void ReorderQueries(std::vector<float>& queries, Way way) const;
+  void ReorderKeys(std::byte* keys, int64_t slots, Way way) const;
   template <typename Copy>
   absl::Status CopyPages(std::span<const Piece> pieces, size_t stage, const Copy& copy) const;
 

@@ -514,15 +514,13 @@ void GpuEngine::Launch(const Step& step) {
   for (const GpuSight sight : kGpuSights) {
     if (lanes_[sight].count > 0) table.place({.cache = CacheOf(step, sight)}, gpu_->stream());
   }
-  table.embed({.table = model_.embedding.matrix(),
-               .tokens = tokens_.as<int32_t>(),
-               .scale = model_.config.embedding_scale,
-               .x = x_.as<float>(),
-               .rows = step.rows},
-              gpu_->stream());
+  Embed(step);
   for (int32_t layer = 0; layer < model_.config.layers; ++layer) {
+    const GpuModel::Layer& w = model_.layers[static_cast<size_t>(layer)];
     Attend(layer, step);
-    FeedForward(model_.layers[static_cast<size_t>(layer)], step);
+    if (model_.config.parallel_residual) FeedForward(w, step);  // of the x that attention saw
+    AddProduct(w.o, w.o_bias, attended_, w.post_attn_norm, step);
+    if (!model_.config.parallel_residual) FeedForward(w, step);
   }
   Head(step);
   for (const GpuSight sight : kGpuSights) {

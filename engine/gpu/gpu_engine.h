@@ -3,11 +3,13 @@
 //   fill_holes, where a prompt left many    all lanes at once
 //   place                                   every session's tokens into free slots, all lanes at once
 //   x = embed(tokens)                                                            [T, dim]
+//   x += embed_positions, x = norm(x)       where the model has learned positions, or a norm there
 //   for each layer:
 //       q, k, v = Wq h, Wk h, Wv h with h = norm(x)                              [T, (heads + 2 kv_heads) * d]
 //       q, k head by head under norms of their own, where the model has them; so is what is added to x
 //       store k, v; attend       prompts' blocks: lay; attend_block; attend_merge; observe_block
-//       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x)
+//       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x); without a gate Wdown act(Wup h); of
+//       models that have it beside attention this comes first
 //   logits = Whead norm(x[wanted]); the largest of each, or the largest few, and their mass
 //   caote; reduce; likeness; chance; loss; evict                      all lanes at once
 //
@@ -113,6 +115,8 @@ class GpuEngine {
   bool by_library() const { return products_.has_value(); }
   const std::string& products() const { return products_text_; }
   const Gpu& gpu() const { return *gpu_; }
+  // GpuModel::head_order, of the queries and keys of its sessions.
+  const std::vector<int32_t>& head_order() const { return model_.head_order; }
   std::byte* page(int32_t page) const { return arena_.as<std::byte>() + page * page_bytes_; }
 
   // It goes before the engine does. `block_max`: most tokens of a step. As GpuSession::Open; a policy of another type
@@ -251,14 +255,16 @@ class GpuEngine {
   absl::Status GrowTold(Buffer& buffer, int64_t bytes);
   absl::Status Renew(Buffer& buffer, int64_t bytes);
   int64_t RoomFor(const Step& step) const;  // rows that products write to, with those that nobody reads
-  void Normalise(const GpuMemory& weight, const Step& step);
+  void NormRows(const GpuModel::Norm& norm, const float* x, float* y, int32_t rows) const;
+  void Normalise(const GpuModel::Norm& norm, const Step& step) const;
   struct Product {
     const DeviceMatrix& w;
     const GpuMemory* bias;
     float* y;
   };
   void Linear(std::initializer_list<Product> products, const float* x, int64_t y_stride, bool add, const Step& step);
-  void AddProduct(const DeviceMatrix& w, const Buffer& from, const GpuMemory& post_norm, const Step& step);
+  void AddProduct(const DeviceMatrix& w, const GpuMemory& bias, const Buffer& from, const GpuMemory& post_norm,
+                  const Step& step);
   gpu::RopeArgs Rotation(int32_t layer) const;
   int32_t WindowOf(int32_t layer) const;
   float AttentionScale() const;
@@ -268,6 +274,7 @@ class GpuEngine {
     return views == nullptr || sight == GpuSight::kAll ? views : views + step.session_count();
   }
   gpu::CacheArgs CacheOf(const Step& step, GpuSight sight) const;
+  void Embed(const Step& step) const;
   void Attend(int32_t layer, const Step& step);
   void AttendBlocks(gpu::AttendArgs attend, GpuSight sight, const Step& step) const;
   void FeedForward(const GpuModel::Layer& layer, const Step& step);

@@ -6,17 +6,56 @@
 #include "engine/gpu/gpu_engine.h"
 
 namespace ebb {
+namespace {
+
+gpu::Curve CurveOf(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return gpu::Curve::kSilu;
+    case Activation::kGelu:
+      return gpu::Curve::kGelu;
+    case Activation::kRelu:
+      return gpu::Curve::kRelu;
+  }
+  return gpu::Curve::kSilu;
+}
+
+}  // namespace
+
+void GpuEngine::Embed(const Step& step) const {
+  const gpu::Table& table = gpu_->table();
+  table.embed({.table = model_.embedding.matrix(),
+               .tokens = tokens_.as<int32_t>(),
+               .scale = model_.config.embedding_scale,
+               .x = x_.as<float>(),
+               .rows = step.rows},
+              gpu_->stream());
+  if (model_.positions.bytes() > 0) {
+    const gpu::CacheArgs cache = CacheOf(step, SightOf(0));
+    table.embed_positions({.table = model_.positions.matrix(), .cache = cache, .x = x_.as<float>()}, gpu_->stream());
+  }
+  if (model_.embedding_norm.weight.bytes() > 0) {
+    NormRows(model_.embedding_norm, x_.as<float>(), x_.as<float>(), step.rows);
+  }
+}
+
+// Of whole rows [dim].
+void GpuEngine::NormRows(const GpuModel::Norm& norm, const float* x, float* y, int32_t rows) const {
+  const ModelConfig& c = model_.config;
+  const gpu::Table& table = gpu_->table();
+  const float* const weight = norm.weight.as<float>();
+  if (c.norm == NormKind::kRms) {
+    return table.rms_norm({.x = x, .weight = weight, .y = y, .n = c.dim, .rows = rows, .eps = c.norm_eps},
+                          gpu_->stream());
+  }
+  table.layer_norm(
+      {.x = x, .weight = weight, .bias = norm.bias.as<float>(), .y = y, .n = c.dim, .rows = rows, .eps = c.norm_eps},
+      gpu_->stream());
+}
 
 // All rows, for the products that come next.
-void GpuEngine::Normalise(const GpuMemory& weight, const Step& step) {
-  const ModelConfig& c = model_.config;
-  gpu_->table().rms_norm({.x = x_.as<float>(),
-                          .weight = weight.as<float>(),
-                          .y = normed_.as<float>(),
-                          .n = c.dim,
-                          .rows = step.rows,
-                          .eps = c.norm_eps},
-                         gpu_->stream());
+void GpuEngine::Normalise(const GpuModel::Norm& norm, const Step& step) const {
+  NormRows(norm, x_.as<float>(), normed_.as<float>(), step.rows);
 }
 
 // At most kTogetherMax products with one x, which is rounded for those alone that a library makes.
@@ -54,11 +93,12 @@ void GpuEngine::Linear(std::initializer_list<Product> products, const float* x, 
 }
 
 // What a part of a layer yields, to x_; under a norm by way of normed_, which nobody reads any more.
-void GpuEngine::AddProduct(const DeviceMatrix& w, const Buffer& from, const GpuMemory& post_norm, const Step& step) {
+void GpuEngine::AddProduct(const DeviceMatrix& w, const GpuMemory& bias, const Buffer& from, const GpuMemory& post_norm,
+                           const Step& step) {
   const ModelConfig& c = model_.config;
   const bool norms = post_norm.bytes() > 0;
   float* const to = norms ? normed_.as<float>() : x_.as<float>();
-  Linear({{.w = w, .bias = nullptr, .y = to}}, from.as<float>(), c.dim, !norms, step);
+  Linear({{.w = w, .bias = &bias, .y = to}}, from.as<float>(), c.dim, !norms, step);
   if (!norms) return;
   gpu_->table().rms_norm({.x = to,
                           .weight = post_norm.as<float>(),
@@ -73,7 +113,7 @@ void GpuEngine::AddProduct(const DeviceMatrix& w, const Buffer& from, const GpuM
 gpu::RopeArgs GpuEngine::Rotation(int32_t layer) const {
   return {.turns = model_.turns.as<uint64_t>() + model_.rope.first_pair(layer),
           .rotary_dims = model_.config.rotary_dims,
-          .halves = model_.config.rope_pairs == RopePairs::kHalves ? 1 : 0};
+          .halves = model_.config.rope_pairs == RopePairs::kHalves && model_.head_order.empty() ? 1 : 0};
 }
 
 int32_t GpuEngine::WindowOf(int32_t layer) const {
@@ -141,6 +181,7 @@ void GpuEngine::Attend(int32_t layer, const Step& step) {
                             .rope = Rotation(layer),
                             .scale = AttentionScale(),
                             .cap = c.attention_cap,
+                            .slopes = model_.slopes.as<float>(),
                             .window = WindowOf(layer),
                             .q = q,
                             .q_stride = stride,
@@ -155,7 +196,6 @@ void GpuEngine::Attend(int32_t layer, const Step& step) {
   attend.cache.slots_max = step.slots_max[sight];
   table.attend(attend, gpu_->stream());
   if (!step.decodes()) AttendBlocks(attend, sight, step);
-  AddProduct(w.o, attended_, w.post_attn_norm, step);
 }
 
 // The rest of the step's rows. `attend` as of those before them.
@@ -183,17 +223,23 @@ void GpuEngine::AttendBlocks(gpu::AttendArgs attend, GpuSight sight, const Step&
 
 void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) {
   const ModelConfig& c = model_.config;
-  const gpu::Table& table = gpu_->table();
-  Normalise(w.ffn_norm, step);
-  Linear({{.w = w.gate, .bias = nullptr, .y = gate_.as<float>()}, {.w = w.up, .bias = nullptr, .y = up_.as<float>()}},
-         normed_.as<float>(), c.ffn_dim, false, step);
-  table.activate({.curve = c.activation == Activation::kSilu ? gpu::Curve::kSilu : gpu::Curve::kGelu,
-                  .gate = gate_.as<float>(),
-                  .up = up_.as<float>(),
-                  .y = gate_.as<float>(),
-                  .n = int64_t{step.rows} * c.ffn_dim},
-                 gpu_->stream());
-  AddProduct(w.down, gate_, w.post_ffn_norm, step);
+  const bool is_gated = w.gate.bytes() > 0;
+  float* const gate = gate_.as<float>();
+  float* const up = is_gated ? up_.as<float>() : gate;
+  Normalise(w.ffn_norm.weight.bytes() > 0 ? w.ffn_norm : w.attn_norm, step);
+  const Product wide = {.w = w.up, .bias = &w.up_bias, .y = up};
+  if (is_gated) {
+    Linear({{.w = w.gate, .bias = nullptr, .y = gate}, wide}, normed_.as<float>(), c.ffn_dim, false, step);
+  } else {
+    Linear({wide}, normed_.as<float>(), c.ffn_dim, false, step);
+  }
+  gpu_->table().activate({.curve = CurveOf(c.activation),
+                          .gate = gate,
+                          .up = is_gated ? up : nullptr,
+                          .y = gate,
+                          .n = int64_t{step.rows} * c.ffn_dim},
+                         gpu_->stream());
+  AddProduct(w.down, w.down_bias, gate_, w.post_ffn_norm, step);
 }
 
 // What is made of a kind's scores, and who leaves.
@@ -212,6 +258,7 @@ void GpuEngine::LaunchEviction(const Step& step, GpuSight sight) const {
                 .rope = Rotation(layer),
                 .scale = AttentionScale(),
                 .cap = c.attention_cap,
+                .slopes = model_.slopes.as<float>(),
                 .window = WindowOf(layer)},
                gpu_->stream());
   }
@@ -226,16 +273,12 @@ void GpuEngine::Head(const Step& step) const {
   for (int32_t i = 0; i < wanted;) {
     int32_t count = 1;
     while (i + count < wanted && step.wanted[i + count] == step.wanted[i] + count) ++count;
-    table.rms_norm({.x = x_.as<float>() + int64_t{step.wanted[i]} * c.dim,
-                    .weight = model_.output_norm.as<float>(),
-                    .y = normed_.as<float>() + int64_t{i} * c.dim,
-                    .n = c.dim,
-                    .rows = count,
-                    .eps = c.norm_eps},
-                   gpu_->stream());
+    NormRows(model_.output_norm, x_.as<float>() + int64_t{step.wanted[i]} * c.dim,
+             normed_.as<float>() + int64_t{i} * c.dim, count);
     i += count;
   }
   table.linear_rows({.w = model_.head(),
+                     .bias = model_.output_bias.as<float>(),
                      .x = normed_.as<float>(),
                      .y = logits_.as<float>(),
                      .y_stride = c.vocab,

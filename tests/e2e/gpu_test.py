@@ -54,21 +54,29 @@ class Gpu(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         cls.model = cls.folder / "tiny.gguf"
-        for preset, path in (("tiny-llama", cls.model), ("tiny-opt", cls.folder / "opt.gguf")):
-            subprocess.run([sys.executable, "-B", MAKE, "--preset", preset, "--type", "f32", "-o", path], check=True, capture_output=True)
+        cls.make("tiny-llama", cls.model)
         cls.flags = (f"--model={cls.model}", "--model.worker=emulated", "--model.gpu_kv_type=f32", "--model.gpu_arena=4MiB")
         cls.gpu = cls.enterClassContext(Server(*cls.flags))
         cls.cpu = cls.enterClassContext(Server(f"--model={cls.model}"))
+
+    @staticmethod
+    def make(preset, path, *options):
+        subprocess.run([sys.executable, "-B", MAKE, "--preset", preset, "--type", "f32", *options, "-o", path], check=True, capture_output=True)
 
     def tokens(self, server, session, *args):
         """The answer's tokens, as the server counts them in the session's log: text alone hides what is no text."""
         return server.ebb("generate", "--session", session, "--temperature=0", "--max-tokens=12", "--ignore-eos", *args, PROMPT)
 
-    def test_a_model_with_windows_and_norms_yields_what_the_cpu_yields(self):
-        model = self.folder / "gemma.gguf"
-        subprocess.run([sys.executable, "-B", MAKE, "--preset", "tiny-gemma3", "--type", "f32", "-o", model], check=True, capture_output=True)
+    def test_models_of_other_families_yield_what_the_cpu_yields(self):
+        for family, names in (("gemma3", ("full", "h2o", "streaming")), ("gptneox", ("h2o",)), ("gpt2", ("tova",)), ("bloom", ("h2o",))):
+            with self.subTest(family):
+                self.check_family(family, names)
+
+    def check_family(self, family, names):
+        model = self.folder / f"{family}.gguf"
+        self.make(f"tiny-{family}", model)
         with Server(f"--model={model}", *self.flags[1:]) as gpu, Server(f"--model={model}") as cpu:
-            for name in ("full", "h2o", "streaming"):
+            for name in names:
                 with self.subTest(name):
                     before = counted(gpu)["ebb_gpu_steps_total{phase=\"decode\"}"]
                     for server in (gpu, cpu):
@@ -269,7 +277,9 @@ class Gpu(unittest.TestCase):
         empty.mkdir()
         self.assertIn(f"{empty}/libebb_cuda.so: not loaded",
                       self.refusal(f"--model={self.model}", "--model.worker=cuda", f"--model.gpu_libraries={empty}"))
-        self.assertIn("layer norms", self.refusal(f"--model={self.folder}/opt.gguf", "--model.worker=emulated"))
+        narrow = self.folder / "narrow.gguf"
+        self.make("tiny-opt", narrow, "--heads", "8")
+        self.assertIn("heads of 8 components", self.refusal(f"--model={narrow}", "--model.worker=emulated"))
         self.assertRegex(self.refusal(*self.flags[:3], "--model.gpu_arena=8GiB"), r"the model \([0-9]+ bytes\), the cache's arena \(8589934592\): needs [0-9]+ bytes of the GPU, and [0-9]+ of its [0-9]+ are free")
         self.assertIn("model.gpu_arena: ", self.refusal(*self.flags[:3], "--model.gpu_arena=1KiB"))
         self.assertIn("there is no library of products for emulated32", self.refusal(*self.flags, "--model.gpu_products=library"))

@@ -33,13 +33,14 @@ using lab::GoldenCase;
 using lab::GoldenFamily;
 
 // What a device does not compute, by family: each is refused, by this reason, in these words. A family that is not
-// there is computed, so none drops out unseen. Empty where the table cannot be read.
+// there is computed, so none drops out unseen.
 struct GoldenRefusal {
   std::string reason = {};
   std::string words = {};
 };
 std::map<std::string, GoldenRefusal> ReadRefused() {
   std::ifstream table("tests/golden/gpu_refused.tsv");
+  EBB_CHECK(table.is_open());
   std::map<std::string, GoldenRefusal> refused;
   for (std::string line; std::getline(table, line);) {
     if (line.starts_with("#")) continue;
@@ -113,7 +114,6 @@ TEST(GoldenGpuLogits, WhatADeviceComputesIsWithinTolerance) {
   const auto families = lab::ReadGoldenFolder(folder);
   ASSERT_THAT(families, IsOk());
   const std::map<std::string, GoldenRefusal> all_refused = ReadRefused();
-  ASSERT_FALSE(all_refused.empty());
   int cases = 0;
   size_t refusals = 0;
   for (const GoldenFamily& family : *families) {

@@ -67,7 +67,7 @@ TEST(Limits, WhatIsAboveTheLimitOfEveryMethodIsNotEvenParsed) {
 }
 
 TEST(Limits, AModelThatLearnedItsPositionsKeepsThem) {
-  const TestServer server({}, TinyModel{.kv_heads = 4, .context = 64, .learned_positions = true});
+  const TestServer server({}, TinyModel{.architecture = "opt", .kv_heads = 4, .context = 64});
   TestClient client(server.address());
   v1::PolicySpec policy = StreamingPolicy(32);
   policy.set_positions(v1::POSITIONS_COMPACTED);

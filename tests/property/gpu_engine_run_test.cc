@@ -87,6 +87,28 @@ TEST(GpuEngine, LogitsAndVictimsAreTheCpusOfEveryFamily) {
                    kEmulationIsSlow ? 30 : 60, 63);
 }
 
+// Those with layer norms: learned positions, biases everywhere, no gate; a feed-forward part beside attention, under a
+// norm of its own or the same; few components that turn, which fill no unit of sixteen; slopes instead of RoPE.
+TEST(GpuEngine, LogitsAndVictimsAreTheCpusOfFamiliesWithLayerNorms) {
+  const int32_t count = kEmulationIsSlow ? 30 : 60;
+  const PolicySpec h2o = F32({.scorer = "h2o", .budget = 20});
+  const PolicySpec tova = F32({.scorer = "tova", .budget = 20});
+  ExpectTheCpusRun({.architecture = "opt", .kv_heads = 4}, h2o, 32, count, 64);
+  ExpectTheCpusRun({.architecture = "gptneox", .kv_heads = 4, .rotary_dims = 4}, h2o, 64, count, 65);
+  ExpectTheCpusRun({.architecture = "bloom", .kv_heads = 4}, h2o, 32, count, 66);
+  if (kEmulationIsSlow) return;
+  ExpectTheCpusRun({.architecture = "gpt2", .kv_heads = 4}, tova, 64, count, 67);
+  ExpectTheCpusRun({.architecture = "gptneox", .heads = 2, .kv_heads = 2, .head_dim = 32, .rotary_dims = 24}, tova, 32,
+                   count, 68);
+  ExpectTheCpusRun({.architecture = "gptj", .kv_heads = 4, .rotary_dims = 8}, h2o, 64, count, 69);
+  ExpectTheCpusRun({.architecture = "bloom", .kv_heads = 4},
+                   F32({.scorer = "tova", .budget = 20, .positions = Positions::kCompacted}), 64, count, 70);
+  PolicySpec rounded = tova;
+  rounded.kv_type = KvType::kBf16;
+  rounded.scorer = "streaming";
+  ExpectTheCpusRun({.architecture = "bloom", .kv_heads = 4}, rounded, 32, count, 81);
+}
+
 // Layers that see the newest tokens alone, with frequencies of their own, beside one that sees all.
 TEST(GpuEngine, LogitsAreTheCpusWithSlidingWindows) {
   constexpr int32_t kPast = gpu::kSplitSlotsMax + 20;  // the first split is out of sight by the end

@@ -62,6 +62,9 @@ TEST(GpuEngine, ASessionIsTheSameBesideOthers) {
   ExpectTheSameBesideOthers({.layers = 1});
   ExpectTheSameBesideOthers({.architecture = "gemma3", .layers = 1});
   ExpectTheSameBesideOthers({.architecture = "gemma3", .window = 9, .window_pattern = 2});
+  for (const char* const architecture : {"opt", "gptj", "bloom"}) {
+    ExpectTheSameBesideOthers({.architecture = architecture, .layers = 1, .kv_heads = 4});
+  }
 }
 
 void ExpectLargestOf(std::span<const float> row, std::span<const gpu::TokenLogit> largest) {
@@ -224,6 +227,20 @@ TEST(GpuEngine, RefusesWhatTheDeviceDoesNotDo) {
   EXPECT_EQ(GetRefusal(session->CanAppend(0)).reason, "BLOCK_TOO_LARGE");
 }
 
+TEST(GpuEngine, TokensPastTheLearnedPositionsAreRefused) {
+  const GpuWorld world({.architecture = "opt", .layers = 1, .kv_heads = 4, .context = 20});
+  const auto engine = world.OpenOrDie(gpu::TableUnderTest(32));
+  const auto session = OpenOrDie(*engine, world.Policy(F32({.scorer = "streaming", .budget = 12})));
+  const std::vector<int32_t> tokens = RandomTokens(9, 15, world.model().vocab);
+  GpuRow row = {.session = session.get(), .tokens = tokens};
+  ASSERT_THAT(engine->Run({&row, 1}), IsOk());
+  EXPECT_LT(session->live(), 15);
+  EXPECT_THAT(session->CanAppend(5), IsOk());
+  const absl::Status status = session->CanAppend(6);
+  EXPECT_EQ(GetRefusal(status).reason, "LENGTH_LIMIT");
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("the 20 positions that the model learned"));
+}
+
 TEST(GpuEngine, OutOfMemoryNamesWhatIsNeededAndWhatIsFree) {
   const GpuWorld world({});
   const gpu::Table& table = gpu::TableUnderTest(32);
@@ -244,8 +261,10 @@ TEST(GpuEngine, AModelWithoutRoomIsRefusedBeforeAnyOfItIsCopied) {
   const gpu::Table table = ScarceMemory::Of(gpu::TableUnderTest(32));
   const auto gpu = Gpu::Open(table, 0);
   ASSERT_THAT(gpu, IsOk());
-  for (const TinyModel& model : {TinyModel{}, TinyModel{.type = DType::kBf16, .tied_head = true},
-                                 TinyModel{.type = DType::kQ8_0}, TinyModel{.type = DType::kQ4_0}}) {
+  for (const TinyModel& model :
+       {TinyModel{}, TinyModel{.type = DType::kBf16, .tied_head = true}, TinyModel{.type = DType::kQ8_0},
+        TinyModel{.type = DType::kQ4_0}, TinyModel{.architecture = "gpt2", .kv_heads = 4},
+        TinyModel{.architecture = "bloom", .kv_heads = 4}}) {
     const GpuWorld world(model);
     ScarceMemory::free = int64_t{1} << 30;
     ScarceMemory::allocated = 0;

@@ -60,6 +60,51 @@ TEST_F(PlacedWindowsTest, ACacheThatComesHomeAndGoesBackIsTheCache) {
   specs.back().positions = Positions::kCompacted;
   ExpectTheCacheComesHome(specs);
 }
+// Heads whose components lie in another order on the device (GpuModel::head_order).
+class PlacedHeadOrderTest : public PlacedRunsTest {
+ protected:
+  PlacedHeadOrderTest()
+      : PlacedRunsTest(
+            {.architecture = "gptneox", .layers = 1, .heads = 4, .kv_heads = 4, .rotary_dims = 12, .context = 128}) {}
+};
+
+TEST_F(PlacedHeadOrderTest, ACacheThatComesHomeAndGoesBackIsTheCache) {
+  ExpectTheCacheComesHome({Spec("h2o", KvType::kInt8), Spec("keydiff", KvType::kBf16)});
+}
+
+// Drafts are the host's, with the cache at home, and the step after them the device's. A wrong order moves logits by as
+// much as they are; rounding, where K and V are rounded, by what gpu_engine_run_test.cc says.
+TEST_F(PlacedHeadOrderTest, AtHomeComponentsAreInTheHostsOrder) {
+  for (const KvType type : {KvType::kF32, KvType::kBf16, KvType::kInt8}) {
+    SCOPED_TRACE(static_cast<int>(type));
+    const double tolerance = type == KvType::kF32 ? kTolerance : 4e-2;
+    const auto engine = Open({.kv_type = type});
+    const auto host = OpenHost();
+    const auto session = OpenTestSession(*engine, Spec("full", type), 16);
+    const auto on_host = OpenTestSession(*host, Spec("full", type), 16);
+    const std::vector<int32_t> all = Tokens(3, 30);
+    std::span<const int32_t> left = all;
+    const auto step = [&](size_t count) {
+      const auto now = left.first(count);
+      left = left.subspan(count);
+      EXPECT_LT(LargestDifference(Run(*engine, *session, now), Run(*host, *on_host, now)), tolerance);
+      EXPECT_TRUE(session->on_device());
+    };
+    const auto draft = [&](Engine& of, Session& whose) {
+      BatchRow row = {.session = &whose, .tokens = left.first(4), .want = Want::kAll, .draft = true};
+      EBB_CHECK(of.OwnPages(row).ok());
+      of.Run({&row, 1});
+      std::vector<float> logits(row.logits.begin(), row.logits.end());
+      of.Accept(row, 3);
+      return logits;
+    };
+    step(16);
+    EXPECT_LT(LargestDifference(draft(*engine, *session), draft(*host, *on_host)), tolerance);
+    EXPECT_FALSE(session->on_device());
+    step(5);
+  }
+}
+
 // Lanes whose last splits begin where slots are free between two evictions of sixteen: what a cache lost at its end on
 // the way home has no other sums.
 class PlacedSplitsTest : public PlacedRunsTest {

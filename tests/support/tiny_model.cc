@@ -3,8 +3,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -90,7 +93,7 @@ void AddConfig(GgufWriter& writer, const TinyModel& model) {
   number("attention.key_length", model.head_dim);
   number("attention.value_length", model.head_dim);
   real("attention.layer_norm_rms_epsilon", 1e-5F);
-  number("rope.dimension_count", model.head_dim);
+  number("rope.dimension_count", model.rotary_dims > 0 ? model.rotary_dims : model.head_dim);
   real("rope.freq_base", 10000.0F);
   if (architecture == "gemma2") {
     real("attn_logit_softcapping", kCap);
@@ -149,50 +152,84 @@ void Calibrate(const std::string& model_path) {
   EBB_CHECK(WriteCalibration(CalibrationPath(model_path), config, features, "chance", calibration).ok());
 }
 
-GgufWriter MakeTinyOpt(const TinyModel& model) {
+// Families with layer norms, and a feed-forward part without a gate. All are biased, but for some in attention.
+struct LayerNormFamily {
+  std::string_view architecture = {};
+  bool learns_positions = false;
+  bool norms_embedding = false;
+  bool rotates = false;
+  bool fuses_qkv = false;
+  bool biases_attention = true;
+  bool has_ffn_norm = true;
+  bool biases_output = false;
+};
+constexpr LayerNormFamily kLayerNormFamilies[] = {
+    {.architecture = "opt", .learns_positions = true},
+    {.architecture = "gpt2", .learns_positions = true, .fuses_qkv = true},
+    {.architecture = "gptneox", .rotates = true, .fuses_qkv = true},
+    {.architecture = "gptj", .rotates = true, .biases_attention = false, .has_ffn_norm = false, .biases_output = true},
+    {.architecture = "bloom", .norms_embedding = true, .fuses_qkv = true}};
+const LayerNormFamily* FindLayerNormFamily(const std::string& architecture) {
+  const auto* const found = std::ranges::find(kLayerNormFamilies, architecture, &LayerNormFamily::architecture);
+  return found == std::end(kLayerNormFamilies) ? nullptr : found;
+}
+
+GgufWriter MakeTinyLayerNorm(const TinyModel& model, const LayerNormFamily& family) {
   EBB_CHECK(model.kv_heads == model.heads);
   EBB_CHECK(model.head_dim * model.heads == model.dim);
   GgufWriter writer;
-  writer.Add("general.architecture", "opt");
+  writer.Add("general.architecture", model.architecture);
   writer.Add("general.name", "tiny");
-  const std::pair<const char*, int32_t> numbers[] = {{"opt.context_length", model.context},
-                                                     {"opt.embedding_length", model.dim},
-                                                     {"opt.block_count", model.layers},
-                                                     {"opt.feed_forward_length", model.ffn_dim},
-                                                     {"opt.attention.head_count", model.heads}};
-  for (const auto& [key, value] : numbers) writer.Add(key, static_cast<uint32_t>(value));
-  writer.Add("opt.attention.layer_norm_epsilon", 1e-5F);
+  const auto number = [&](const char* key, int32_t value) {
+    writer.Add(model.architecture + "." + key, static_cast<uint32_t>(value));
+  };
+  number("context_length", model.context);
+  number("embedding_length", model.dim);
+  number("block_count", model.layers);
+  number("feed_forward_length", model.ffn_dim);
+  number("attention.head_count", model.heads);
+  if (family.rotates) number("rope.dimension_count", model.rotary_dims > 0 ? model.rotary_dims : model.head_dim);
+  writer.Add(model.architecture + ".attention.layer_norm_epsilon", 1e-5F);
   RandomTensors tensors(writer, model);
   const int64_t dim = model.dim;
   const auto norm = [&](const std::string& name) {
     tensors.Norm(name + ".weight");
     tensors.Bias(name + ".bias", dim);
   };
-  const auto linear = [&](const std::string& name, int64_t rows, int64_t cols, float gain) {
+  const auto linear = [&](const std::string& name, int64_t rows, int64_t cols, float gain, bool is_biased = true) {
     tensors.Projection(name + ".weight", rows, cols, gain);
-    tensors.Bias(name + ".bias", rows);
+    if (is_biased) tensors.Bias(name + ".bias", rows);
   };
-  tensors.Matrix("token_embd.weight", model.vocab, dim, 2 / std::sqrt(static_cast<float>(dim)));
-  tensors.Matrix("position_embd.weight", model.context, dim, 1 / std::sqrt(static_cast<float>(dim)));
+  const float deviation = 1 / std::sqrt(static_cast<float>(dim));
+  tensors.Matrix("token_embd.weight", model.vocab, dim, 2 * deviation);
+  if (family.learns_positions) tensors.Matrix("position_embd.weight", model.context, dim, deviation);
+  if (family.norms_embedding) norm("token_embd_norm");
   for (int32_t layer = 0; layer < model.layers; ++layer) {
     const std::string prefix = "blk." + std::to_string(layer) + ".";
     norm(prefix + "attn_norm");
-    linear(prefix + "attn_q", dim, dim, kPeak);
-    linear(prefix + "attn_k", dim, dim, kPeak);
-    linear(prefix + "attn_v", dim, dim, 1);
-    linear(prefix + "attn_output", dim, dim, 1.5F);
-    norm(prefix + "ffn_norm");
+    if (family.fuses_qkv) {
+      linear(prefix + "attn_qkv", 3 * dim, dim, kPeak, family.biases_attention);
+    } else {
+      linear(prefix + "attn_q", dim, dim, kPeak, family.biases_attention);
+      linear(prefix + "attn_k", dim, dim, kPeak, family.biases_attention);
+      linear(prefix + "attn_v", dim, dim, 1, family.biases_attention);
+    }
+    linear(prefix + "attn_output", dim, dim, 1.5F, family.biases_attention);
+    if (family.has_ffn_norm) norm(prefix + "ffn_norm");
     linear(prefix + "ffn_up", model.ffn_dim, dim, 1);
     linear(prefix + "ffn_down", dim, model.ffn_dim, 1);
   }
   norm("output_norm");
+  if (family.biases_output) tensors.Bias("output.bias", model.vocab);
   return writer;
 }
 
 }  // namespace
 
 GgufWriter MakeTinyTransformer(const TinyModel& model) {
-  if (model.learned_positions) return MakeTinyOpt(model);
+  if (const LayerNormFamily* const family = FindLayerNormFamily(model.architecture); family != nullptr) {
+    return MakeTinyLayerNorm(model, *family);
+  }
   GgufWriter writer;
   AddConfig(writer, model);
   RandomTensors tensors(writer, model);

@@ -112,7 +112,11 @@ AttendSplit(AttendArgs a) {
       EBB_UNROLL
       for (int32_t g = 0; g < kGroup; ++g) {
         if (g >= own.count || !is_slot) continue;
-        share[slot].of[own.first + g] = own_at >= 0 ? Capped(dot[g], a.cap) : MinusInfinity();
+        float& logit = share[slot].of[own.first + g];
+        logit = own_at >= 0 ? Capped(dot[g], a.cap) : MinusInfinity();
+        if (a.slopes != nullptr && own.first + g < a.group) {
+          logit = Lowered(logit, a.slopes[split.head * a.group + own.first + g], query - own_at);
+        }
       }
     }
   }

@@ -7,7 +7,7 @@
 //   stage    kStrips strips of K and V (kernels.h, BlockArgs) and their positions. Shared memory holds kStages: one is
 //            multiplied while the next are copied; of three terms they are read where they lie
 //
-//   logits = q K^T, capped, -inf where a row may not see the slot
+//   logits = q K^T, capped, lowered by slopes, -inf where a row may not see the slot
 //   peak'  = max(peak, logits);  p = e^(logits - peak')
 //   weight = weight e^(peak - peak') + p;  sums = sums e^(peak - peak') + p V      p in BF16, by terms as V is
 //
@@ -33,13 +33,14 @@ constexpr int32_t kThreads = 128;
 constexpr int32_t kTeams = kThreads / kTeam;
 constexpr float kLog2E = 1.44269504F;
 
-// kWhole: kUnits is how many there are, not just a limit. kPlain: no row has a window, and no logit a cap.
-template <int32_t kTermsOf, int32_t kUnitsOf, bool kIsWhole, bool kIsPlain>
+// kWhole: kUnits is how many there are, not just a limit. kPlain: no row has a window, and no logit a cap or a slope.
+template <int32_t kTermsOf, int32_t kUnitsOf, bool kIsWhole, Scores kScores>
 struct Shape {
   static constexpr int32_t kTerms = kTermsOf;
   static constexpr int32_t kUnits = kUnitsOf;
   static constexpr bool kWhole = kIsWhole;
-  static constexpr bool kPlain = kIsPlain;
+  static constexpr bool kPlain = kScores == Scores::kPlain;
+  static constexpr bool kLowered = kScores == Scores::kLowered;
   static constexpr bool kStaged = kTerms == 1;
   static constexpr int32_t kTiles = kStaged && kUnits <= 8 ? 2 : 1;  // of kLaidRows, of a team: as registers allow
   static constexpr int32_t kTeamRows = kTiles * kLaidRows;
@@ -68,6 +69,7 @@ struct RowsSoFar {
   float sums[S::kTiles][2 * S::kUnits][4] = {};
   float peak[S::kTiles][2];
   float weight[S::kTiles][2] = {};  // this thread's columns
+  float slope[S::kTiles][2] = {};   // where logits are lowered
 };
 
 // What logits begin as: -inf in a column that no row of the team may see. Whether rows differ in what they may see of
@@ -118,6 +120,27 @@ EBB_DEVICE void CapLogits(float cap, float (&p)[S::kTiles][2 * S::kStrips][4]) {
   for (int32_t i = 0; i < S::kTiles * 2 * S::kStrips * 4; ++i) {
     float& logit = p[i / (8 * S::kStrips)][i / 4 % (2 * S::kStrips)][i % 4];
     if (logit != MinusInfinity()) logit = Capped(logit, cap);  // else nobody sees the column
+  }
+}
+
+// What MaskColumns or MaskRows hides stays hidden. `query`: of the team's rows.
+template <typename S>
+EBB_DEVICE void LowerLogits(const RowsSoFar<S>& r, const int32_t* position, const int32_t* query,
+                            float (&p)[S::kTiles][2 * S::kStrips][4]) {
+  EBB_UNROLL
+  for (int32_t tile = 0; tile < S::kTiles; ++tile) {
+    EBB_UNROLL
+    for (int32_t half = 0; half < 2; ++half) {
+      const int32_t row = query[kLaidRows * tile + 8 * half + ThreadIndex() % kTeam / 4];
+      EBB_UNROLL
+      for (int32_t n = 0; n < 2 * S::kStrips; ++n) {
+        EBB_UNROLL
+        for (int32_t j = 0; j < 2; ++j) {
+          float& logit = p[tile][n][2 * half + j];
+          logit = Lowered(logit, r.slope[tile][half], row - position[8 * n + 2 * (ThreadIndex() % 4) + j]);
+        }
+      }
+    }
   }
 }
 
@@ -174,6 +197,7 @@ EBB_DEVICE void AttendStage(const BlockLane& l, RowsSoFar<S>& r, const Vector16*
   SyncTeam();
   MultiplyKeys<S::kWhole>(l, r.q, kv, p);
   if (!S::kPlain && l.a->cap > 0) CapLogits<S>(l.a->cap, p);
+  if constexpr (S::kLowered) LowerLogits<S>(r, position, query, p);
   if (differ) MaskRows<S>(l, position, query, p);
   SyncTeam();
   Soften<S>(r, p);
@@ -315,7 +339,14 @@ AttendTile(BlockArgs args) {
   EBB_UNROLL
   for (int32_t tile = 0; tile < S::kTiles; ++tile) {
     r.peak[tile][0] = r.peak[tile][1] = MinusInfinity();
-    if (has_rows) ReadQueries<S::kWhole>(l, first + team * S::kTeamRows + tile * kLaidRows, r.q[tile]);
+    const int32_t first_row = first + team * S::kTeamRows + tile * kLaidRows;
+    if (has_rows) ReadQueries<S::kWhole>(l, first_row, r.q[tile]);
+    if constexpr (S::kLowered) {
+      EBB_UNROLL
+      for (int32_t half = 0; half < 2; ++half) {
+        r.slope[tile][half] = SlopeOf(l, first_row + 8 * half + ThreadIndex() % kTeam / 4);
+      }
+    }
   }
 
   if constexpr (S::kStaged) {

@@ -65,8 +65,8 @@ EBB_DEVICE uint32_t ReadTwice(const uint8_t* low, const uint8_t* high, uint32_t 
   return PickBytes(*reinterpret_cast<const uint16_t*>(low), *reinterpret_cast<const uint16_t*>(high), which);
 }
 
-// Which pairs turn together: of heads that turn whole, one kind; else as the rope says.
-enum class Pairs { kAsSaid, kNeighbours, kHalves };
+// Which pairs turn together: of heads that turn whole, one kind; else as the rope says; none where slopes lower logits.
+enum class Pairs { kAsSaid, kNeighbours, kHalves, kNoneButSlopes };
 
 struct SplitArgs {
   AttendArgs attend;
@@ -92,7 +92,7 @@ EBB_DEVICE int32_t StageOf(int32_t stage, int32_t key_stages) {
   return stage < key_stages ? stage : stage - key_stages;
 }
 
-// kWhole: heads have kUnits units, and not fewer. Of those alone kPairsAre says more: that all of it turns, and how.
+// kWhole: heads have kUnits units, and not fewer. Of those alone kPairsAre says that all of it turns, and how.
 template <typename E, int32_t kUnits, bool kWhole, Pairs kPairsAre>
 EBB_KERNEL_BESIDE(kThreads, kUnits > 8 ? 4 : 8)
 AttendSplit(SplitArgs args) {
@@ -208,7 +208,10 @@ AttendSplit(SplitArgs args) {
   };
 
   const bool neighbours = kPairsAre == Pairs::kAsSaid ? a.rope.halves == 0 : kPairsAre == Pairs::kNeighbours;
-  const auto turns_unit = [&](int32_t u) { return kPairsAre != Pairs::kAsSaid || kUnit * u < a.rope.rotary_dims; };
+  const auto turns_unit = [&](int32_t u) {
+    if constexpr (kPairsAre == Pairs::kNoneButSlopes) return false;
+    return kPairsAre != Pairs::kAsSaid || kUnit * u < a.rope.rotary_dims;
+  };
   // Where a half of a unit begins in a row, bytes.
   const auto place_of = [&](int32_t u, int32_t half) {
     if constexpr (kPairsAre == Pairs::kNeighbours) return (kUnit * u + kPairs * half) * kBytes;
@@ -313,7 +316,11 @@ AttendSplit(SplitArgs args) {
     for (int32_t i = 0; i < 2; ++i) {
       const int32_t slot = begin + 2 * t + i;
       const float logit = c[i] + c[2 + i];
-      share[g * kShareStride + slot] = Capped(E::kScaled ? logit * scale_of_k[slot] : logit, a.cap);
+      float& to = share[g * kShareStride + slot];
+      to = Capped(E::kScaled ? logit * scale_of_k[slot] : logit, a.cap);
+      if constexpr (kPairsAre == Pairs::kNoneButSlopes) {
+        to = Lowered(to, a.slopes[split.head * a.group + g], query - at[slot]);
+      }
     }
   }
   Barrier();
@@ -466,6 +473,7 @@ void LaunchPairs(const AttendArgs& args, Stream stream) {
 template <typename E, int32_t kUnits>
 void LaunchUnits(const AttendArgs& args, Stream stream) {
   const int32_t d = args.cache.arena.head_dim;
+  if (args.slopes != nullptr) return LaunchPairs<E, kUnits, false, Pairs::kNoneButSlopes>(args, stream);
   if (d != kUnit * kUnits) return LaunchPairs<E, kUnits, false, Pairs::kAsSaid>(args, stream);
   if (args.rope.rotary_dims != d) return LaunchPairs<E, kUnits, true, Pairs::kAsSaid>(args, stream);
   if (args.rope.halves != 0) return LaunchPairs<E, kUnits, true, Pairs::kHalves>(args, stream);

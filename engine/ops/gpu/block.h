@@ -139,34 +139,43 @@ EBB_DEVICE void MultiplyKeys(const BlockLane& l, const uint32_t (&q)[kTiles][kTe
   }
 }
 
+// The slope of row m's query head.
+EBB_DEVICE float SlopeOf(const BlockLane& l, int32_t m) { return l.a->slopes[l.head * l.a->group + m % l.a->group]; }
+
 // Whether a slot at position `at` lies before the window of a query at `query`. kPlain: nothing does.
 template <bool kPlain>
 EBB_DEVICE bool IsBehind(const BlockLane& l, int32_t at, int32_t query) {
   return !kPlain && at <= query - l.a->window;
 }
 
-// launch(Shape<terms, units, whether heads have just so many units, whether neither a window nor a cap>), which is what
-// a kernel makes of a cache's type and head, and of a layer: what most models do without would take registers of them
-// all.
-template <template <int32_t, int32_t, bool, bool> typename Shape, bool kPlain, typename F>
+// What a layer makes of q . k: nothing; or some slots lie before a window, or a cap bends what comes out; or slopes
+// lower it besides. What most models do without would take registers of them all.
+enum class Scores { kPlain, kBent, kLowered };
+
+// launch(Shape<terms, units, whether heads have just so many units, scores>), which is what a kernel makes of a cache's
+// type and head, and of a layer.
+template <template <int32_t, int32_t, bool, Scores> typename Shape, Scores kScores, typename F>
 void WithShapeOf(const Arena& arena, const F& launch) {
   const int32_t d = arena.head_dim;
   if (LaidTerms(arena.type) == 1) {
-    if (d == 64) return launch(Shape<1, 4, true, kPlain>());
-    if (d == 128) return launch(Shape<1, 8, true, kPlain>());
-    if (d == 256) return launch(Shape<1, 16, true, kPlain>());
-    if (d < 64) return launch(Shape<1, 4, false, kPlain>());
-    if (d < 128) return launch(Shape<1, 8, false, kPlain>());
-    return launch(Shape<1, 16, false, kPlain>());
+    if constexpr (kScores != Scores::kLowered) {  // few models are that
+      if (d == 64) return launch(Shape<1, 4, true, kScores>());
+      if (d == 128) return launch(Shape<1, 8, true, kScores>());
+      if (d == 256) return launch(Shape<1, 16, true, kScores>());
+    }
+    if (d <= 64) return launch(Shape<1, 4, false, kScores>());
+    if (d <= 128) return launch(Shape<1, 8, false, kScores>());
+    return launch(Shape<1, 16, false, kScores>());
   }
-  if (d <= 64) return launch(Shape<kBf16Terms, 4, false, kPlain>());
-  if (d <= 128) return launch(Shape<kBf16Terms, 8, false, kPlain>());
-  launch(Shape<kBf16Terms, 16, false, kPlain>());
+  if (d <= 64) return launch(Shape<kBf16Terms, 4, false, kScores>());
+  if (d <= 128) return launch(Shape<kBf16Terms, 8, false, kScores>());
+  launch(Shape<kBf16Terms, 16, false, kScores>());
 }
-template <template <int32_t, int32_t, bool, bool> typename Shape, typename F>
+template <template <int32_t, int32_t, bool, Scores> typename Shape, typename F>
 void WithShape(const AttendArgs& a, const F& launch) {
-  if (a.window == INT32_MAX && !(a.cap > 0)) return WithShapeOf<Shape, true>(a.cache.arena, launch);
-  WithShapeOf<Shape, false>(a.cache.arena, launch);
+  if (a.slopes != nullptr) return WithShapeOf<Shape, Scores::kLowered>(a.cache.arena, launch);
+  if (a.window == INT32_MAX && !(a.cap > 0)) return WithShapeOf<Shape, Scores::kPlain>(a.cache.arena, launch);
+  WithShapeOf<Shape, Scores::kBent>(a.cache.arena, launch);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

@@ -20,7 +20,7 @@
 namespace ebb::gpu {
 
 // Changes with any struct of this file: a library of another version is not used.
-inline constexpr int32_t kTableVersion = 18;
+inline constexpr int32_t kTableVersion = 19;
 
 // --- the cache ---------------------------------------------------------------------------------------------------
 
@@ -165,6 +165,17 @@ struct RmsNormArgs {
   int32_t add = 0;
 };
 
+// y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias, row by row; as RmsNormArgs, y may be x.
+struct LayerNormArgs {
+  const float* x = nullptr;       // [rows][n]
+  const float* weight = nullptr;  // [n]
+  const float* bias = nullptr;    // [n]
+  float* y = nullptr;             // [rows][n]
+  int32_t n = 0;
+  int32_t rows = 0;
+  float eps = 0;
+};
+
 // The norm of every query head and KV head of a row by itself, in place. d is a multiple of 16 up to kHeadDimMax.
 struct NormHeadsArgs {
   float* x = nullptr;                   // row t, head j at x + t * stride + j * d, the query heads first; aligned alike
@@ -210,11 +221,11 @@ struct RoundArgs {
 };
 
 // y = curve(gate) * up, of n floats, a multiple of 4; y may be either. All are 16-byte aligned.
-enum class Curve : int32_t { kSilu, kGelu };
+enum class Curve : int32_t { kSilu, kGelu, kRelu };
 struct ActivateArgs {
   Curve curve = Curve::kSilu;
   const float* gate = nullptr;
-  const float* up = nullptr;
+  const float* up = nullptr;  // null: ones
   float* y = nullptr;
   int64_t n = 0;
 };
@@ -245,6 +256,13 @@ struct CacheArgs {
   int32_t slots_max = 0;  // no `slots` of the sessions is larger
 };
 
+// x [T][dim] += rows of `table` [positions][dim], each by the position of its token in its session's first lane.
+struct EmbedPositionsArgs {
+  Matrix table = {};
+  CacheArgs cache = {};  // of layer 0
+  float* x = nullptr;    // 16-byte aligned
+};
+
 // K and V of the step's tokens into the slots where they were placed, of one layer; lengths of keys as they then rest,
 // where these are the session's scores; and of each session's newest token the queries, with which anybody can ask
 // later what it attends to.
@@ -260,7 +278,8 @@ struct StoreArgs {
 
 // Attention of every row over its session's lanes of one layer, split by split:
 //
-//   logit[t, h, g, s] = scale * R(position of t) q[t, h, g] . R(position[s]) k[s], under a cap cap * tanh(logit / cap);
+//   logit[t, h, g, s] = scale * R(position of t) q[t, h, g] . R(position[s]) k[s], under a cap cap * tanh(logit / cap),
+//                       lowered by slope[h, g] * (position of t - position[s]);
 //                       -inf where position[s] is that of a later token, of one before the window, or of none
 //   of split c        peak = max over its slots, weight = sum of e^(logit - peak), sums = sum of e^(logit - peak) v
 //
@@ -285,9 +304,10 @@ struct AttendArgs {
   int32_t group = 0;  // G, 1 .. kGroupMax
   RopeArgs rope = {};
   float scale = 0;
-  float cap = 0;               // 0: none
-  int32_t window = INT32_MAX;  // positions that a row sees, the newest, its own among them
-  const float* q = nullptr;    // row t, query head j at q + t * q_stride + j * d, unrotated
+  float cap = 0;                  // 0: none
+  const float* slopes = nullptr;  // [H * G], or null: zeros. REQUIRES where there are some: rotary_dims is 0
+  int32_t window = INT32_MAX;     // positions that a row sees, the newest, its own among them
+  const float* q = nullptr;       // row t, query head j at q + t * q_stride + j * d, unrotated
   int64_t q_stride = 0;
   int32_t splits = 0;  // SplitsOf(slots_max, split_slots)
   int32_t split_slots = kSplitSlots;
@@ -386,7 +406,7 @@ struct ReduceArgs {
 // the attention that the session's newest token pays:
 //
 //   a[j] = mean over G of the softmax over the slots that it sees of scale * R(newest) q . R(position[j]) k[j], or of
-//          what a cap makes of that
+//          what a cap and slopes make of that (AttendArgs)
 //   X' = sum of a[j] v[j] / sum of a[j] over those who stay
 //   mass = sum of a[j],  error = |sum of a[j] (v[j] - X')| over those who leave,  output = |X|
 //
@@ -397,6 +417,7 @@ struct LossArgs {
   RopeArgs rope = {};
   float scale = 0;
   float cap = 0;
+  const float* slopes = nullptr;
   int32_t window = INT32_MAX;
 };
 
@@ -529,7 +550,9 @@ struct Table {
   Error (*between)(Moment from, Moment to, double* seconds) = nullptr;
 
   void (*embed)(const EmbedArgs&, Stream) = nullptr;
+  void (*embed_positions)(const EmbedPositionsArgs&, Stream) = nullptr;
   void (*rms_norm)(const RmsNormArgs&, Stream) = nullptr;
+  void (*layer_norm)(const LayerNormArgs&, Stream) = nullptr;
   void (*norm_heads)(const NormHeadsArgs&, Stream) = nullptr;
   void (*linear_rows)(const LinearArgs&, Stream) = nullptr;  // for the few rows of decode: weights are read once
   void (*linear_rows_together)(const LinearsArgs&, Stream) = nullptr;

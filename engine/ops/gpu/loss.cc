@@ -37,7 +37,11 @@ EBB_DEVICE void ForLogits(const QueryHeads<kGroup>& queries, const LossArgs& a, 
     float logit[kGroup];
     queries.template Multiply<E>(at >= 0, a.cache.arena, session, lane, slot, at, logit);
     EBB_UNROLL
-    for (int32_t g = 0; g < kGroup; ++g) logit[g] = Capped(logit[g], a.cap);
+    for (int32_t g = 0; g < kGroup; ++g) {
+      logit[g] = Capped(logit[g], a.cap);
+      if (a.slopes == nullptr || g >= a.group) continue;
+      logit[g] = Lowered(logit[g], a.slopes[lane % a.cache.kv_heads * a.group + g], query - at);
+    }
     use(slot, at >= 0, logit);
   }
 }

@@ -253,6 +253,11 @@ EBB_DEVICE void ReadNumbers(const typename E::Type* from, float scale, float (&t
 // cap * tanh(x / cap), within 2^-23 cap; x where the cap is 0.
 EBB_DEVICE float Capped(float x, float cap) { return cap > 0 ? cap - 2 * cap / (Exp(2 * x / cap) + 1.0F) : x; }
 
+// What slopes leave of a query head's logit, at a distance in positions (AttendArgs).
+EBB_DEVICE float Lowered(float logit, float slope, int32_t distance) {
+  return MultiplyAdd(-slope, static_cast<float>(distance), logit);
+}
+
 struct CosSin {
   float cos, sin;
 };

@@ -29,13 +29,14 @@ constexpr int32_t kThreads = 128;
 constexpr int32_t kTeams = kThreads / kTeam;
 constexpr float kLog2E = 1.44269504F;
 
-// kWhole: kUnits is how many there are, not just a limit. kPlain: no row has a window, and no logit a cap.
-template <int32_t kTermsOf, int32_t kUnitsOf, bool kIsWhole, bool kIsPlain>
+// kWhole: kUnits is how many there are, not just a limit. kPlain: no row has a window, and no logit a cap or a slope.
+template <int32_t kTermsOf, int32_t kUnitsOf, bool kIsWhole, Scores kScores>
 struct Shape {
   static constexpr int32_t kTerms = kTermsOf;
   static constexpr int32_t kUnits = kUnitsOf;
   static constexpr bool kWhole = kIsWhole;
-  static constexpr bool kPlain = kIsPlain;
+  static constexpr bool kPlain = kScores == Scores::kPlain;
+  static constexpr bool kLowered = kScores == Scores::kLowered;
   static constexpr int32_t kStrips = kTerms == 1 && kUnits <= 8 ? 2 : 1;  // of a team: as registers allow
   static constexpr int32_t kBlockStrips = kTeams * kStrips;
   static constexpr int32_t kSlots = 2 * kStrips;                                      // of a thread
@@ -114,6 +115,18 @@ EBB_DEVICE void ObserveTile(const BlockLane& l, SlotsSoFar<S>& s, const Vector16
     for (int32_t i = 0; i < S::kStrips * 8; ++i) {
       float& logit = logits[i / 8][i / 4 % 2][i % 4];
       if (logit != MinusInfinity()) logit = Capped(logit, l.a->cap);  // else no row sees the slot
+    }
+  }
+  if constexpr (S::kLowered) {
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      const int32_t of_tile = 8 * (i / 2) + 2 * t + i % 2;
+      const float slope = SlopeOf(l, row + of_tile);
+      EBB_UNROLL
+      for (int32_t slot = 0; slot < S::kSlots; ++slot) {
+        float& logit = logits[slot / 2][i / 2][2 * (slot % 2) + i % 2];
+        logit = Lowered(logit, slope, query[of_tile] - s.position[slot]);
+      }
     }
   }
   if (differ) {

@@ -41,7 +41,7 @@ TEST(MemoryPlan, WeightsAndPagesAreTheEngines) {
   const TinyModel models[] = {{},
                               {.vocab = 300, .type = DType::kQ8_0},
                               {.heads = 8, .kv_heads = 8, .type = DType::kBf16, .tied_head = true},
-                              {.kv_heads = 4, .learned_positions = true}};
+                              {.architecture = "opt", .kv_heads = 4}};
   for (const TinyModel& model : models) {
     const TinyModelFile file(model);
     const auto engine = OpenTestEngine(file.path());

@@ -164,7 +164,7 @@ TEST_F(LearnedPositions, AreOriginalUnlessSomebodyInsists) {
 }
 
 TEST_F(LearnedPositions, AreToldByTheModel) {
-  const TinyModelFile opt({.kv_heads = 4, .vocab = 300, .context = 64, .learned_positions = true});
+  const TinyModelFile opt({.architecture = "opt", .kv_heads = 4, .vocab = 300, .context = 64});
   const auto engine = OpenTestEngine(opt.path());
   EXPECT_EQ(LimitsOf(engine->config()).learned_positions, 64);
   const auto session = Open(*engine, {.budget = 32, .sinks = 2});

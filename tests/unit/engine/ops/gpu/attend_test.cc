@@ -47,15 +47,17 @@ struct StepShape {
   int32_t tokens_max = 1;
   int32_t window = 0;  // positions that a row sees; 0: all
   float cap = 0;       // of logits; 0: none
+  bool alibi = false;  // slopes 1/2, 1/4, ... 1/64 of the query heads, one after another; then nothing turns
   uint64_t seed = 0;
   std::vector<int32_t> capacities = {};  // of the sessions, or random up to slots_max
 
   std::string ToString() const {
     return "seed " + std::to_string(seed) + ", type " + std::to_string(static_cast<int>(type)) + ", d " +
            std::to_string(head_dim) + ", rotary " + std::to_string(rotary_dims) +
-           (pairs == RopePairs::kHalves ? " halves" : " neighbours") + ", window " + std::to_string(window) + ", cap " +
-           std::to_string(cap) + ", group " + std::to_string(group) + ", heads " + std::to_string(kv_heads) +
-           ", sessions " + std::to_string(sessions) + ", slots " + testing::PrintToString(capacities);
+           (pairs == RopePairs::kHalves ? " halves" : " neighbours") + (alibi ? ", slopes" : "") + ", window " +
+           std::to_string(window) + ", cap " + std::to_string(cap) + ", group " + std::to_string(group) + ", heads " +
+           std::to_string(kv_heads) + ", sessions " + std::to_string(sessions) + ", slots " +
+           testing::PrintToString(capacities);
   }
 };
 
@@ -84,6 +86,9 @@ class StepCase {
       : shape_(shape), reference_(TestRope(shape.pairs, shape.rotary_dims)), rope_(MakeRope(reference_)) {
     reference_.window = shape.window;
     reference_.cap = shape.cap;
+    for (int32_t head = 0; shape.alibi && head < heads(); ++head) {
+      slopes_.push_back(std::ldexp(1.0F, -1 - head % 6));
+    }
     HashRandom random(shape.seed, 5);
     int32_t pages = 0;
     for (int32_t i = 0; i < shape.sessions; ++i) {
@@ -218,6 +223,7 @@ class StepCase {
                                         .halves = shape_.pairs == RopePairs::kHalves ? 1 : 0},
                                .scale = 1.0F / std::sqrt(static_cast<float>(d)),
                                .cap = shape_.cap,
+                               .slopes = shape_.alibi ? mirror.In(slopes_) : nullptr,
                                .window = shape_.window > 0 ? shape_.window : INT32_MAX,
                                .q = mirror.In(q_),
                                .q_stride = heads() * d,
@@ -403,7 +409,10 @@ class StepCase {
       const auto at = q_.begin() + ((s.first_row + t) * heads() + head * shape_.group) * d;
       q.insert(q.end(), at, at + shape_.group * d);
     }
-    return AttendReference(reference_, reference, q,
+    ReferenceRope rope = reference_;
+    const auto first = slopes_.begin() + (shape_.alibi ? head * shape_.group : 0);
+    rope.slopes.assign(first, shape_.alibi ? first + shape_.group : first);
+    return AttendReference(rope, reference, q,
                            {from.positions.data() + s.live - s.tokens, static_cast<size_t>(s.tokens)}, shape_.group);
   }
 
@@ -413,7 +422,8 @@ class StepCase {
   int32_t rows_ = 0;
   int32_t pages_ = 0;
   std::vector<TestSession> sessions_ = {};
-  std::vector<float> q_ = {};  // [T][heads][d]
+  std::vector<float> q_ = {};       // [T][heads][d]
+  std::vector<float> slopes_ = {};  // [heads], or empty
 };
 
 // Element type, head, rotation and groups; numbers of sessions and slots are the caller's.
@@ -433,6 +443,8 @@ StepShape RandomStepShape(HashRandom& random, int i) {
   shape.seed = random.Next64() >> 40;
   if (random.Uniform(0, 2) == 0) shape.window = random.Uniform(1, 200);
   if (random.Uniform(0, 2) == 0) shape.cap = static_cast<float>(random.Uniform(1, 20));
+  shape.alibi = i / std::size(kCacheTypes) % 3 == 2;
+  if (shape.alibi) shape.rotary_dims = 0;
   return shape;
 }
 
@@ -442,7 +454,7 @@ double RowTolerance(const StepShape& shape) {
 
 TEST(GpuAttend, EqualsFloat64AtRandomShapes) {
   HashRandom random(1);
-  for (int i = 0; i < Cases(24); ++i) {
+  for (int i = 0; i < Cases(29); ++i) {
     StepShape shape = RandomStepShape(random, i);
     shape.sessions = random.Uniform(1, 5);
     shape.slots_max = i % 4 == 0 ? 20 : i % 4 == 1 ? 1100 : 300;
@@ -510,7 +522,7 @@ double BlockTolerance(const StepShape& shape) { return LaidTerms(shape.type) == 
 
 TEST(GpuAttendBlock, EqualsFloat64AtRandomShapes) {
   HashRandom random(2);
-  for (int i = 0; i < Cases(16); ++i) {
+  for (int i = 0; i < Cases(20); ++i) {
     StepShape shape = RandomStepShape(random, i);
     shape.sessions = random.Uniform(1, 2);
     shape.slots_max = i % 4 == 0 ? 20 : 200;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -43,6 +44,45 @@ TEST(GpuRmsNorm, EqualsFloat64AtEverySize) {
           const double norm = x[row * n + i] / std::sqrt(squares / n + 1e-5F) * weight[i];
           const double was = add != 0 ? before[row * n + i] : 0;
           ASSERT_NEAR(y[row * n + i], was + norm, 1e-6 * (std::abs(norm) + std::abs(was))) << n;
+        }
+      }
+    }
+  }
+}
+
+// Rows that stand far from 0, where a mean that is off shows; and in place, as an embedding is normed.
+TEST(GpuLayerNorm, EqualsFloat64AtEverySize) {
+  for (const int32_t n : {32, 96, 256, 1000, 4096, 4100, 9000}) {  // kept in registers in part, too
+    for (const bool in_place : {false, true}) {
+      constexpr int32_t kRows = 3;
+      std::vector<float> x = RandomFloats(1, n, int64_t{kRows} * n, 3);
+      for (size_t i = 0; i < x.size(); ++i) x[i] += static_cast<float>(i / n) * 5;
+      const std::vector<float> weight = RandomFloats(2, n, n);
+      const std::vector<float> bias = RandomFloats(3, n, n);
+      const std::vector<float> y = OnEachTarget([&](const Table& table) {
+        std::vector<float> out = x;
+        Mirror mirror(table);
+        float* const to = mirror.In(out);
+        table.layer_norm({.x = in_place ? to : mirror.In(x),
+                          .weight = mirror.In(weight),
+                          .bias = mirror.In(bias),
+                          .y = to,
+                          .n = n,
+                          .rows = kRows,
+                          .eps = 1e-5F},
+                         mirror.stream());
+        mirror.Out(to, out);
+        return out;
+      });
+      for (int32_t row = 0; row < kRows; ++row) {
+        const float* const own = x.data() + row * n;
+        double mean = 0, squares = 0;
+        for (int32_t i = 0; i < n; ++i) mean += own[i] / static_cast<double>(n);
+        for (int32_t i = 0; i < n; ++i) squares += std::pow(own[i] - mean, 2.0);
+        for (int32_t i = 0; i < n; ++i) {
+          const double scaled = (own[i] - mean) / std::sqrt(squares / n + 1e-5F);
+          // A number and the mean are known to 2^-24 of themselves, up to 13.
+          ASSERT_NEAR(y[row * n + i], scaled * weight[i] + bias[i], 4e-6) << n;
         }
       }
     }
@@ -131,20 +171,26 @@ TEST(GpuActivate, EqualsFloat64) {
   const int64_t n = 1000;
   const std::vector<float> gate = RandomFloats(3, 1, n, 20);
   const std::vector<float> up = RandomFloats(3, 2, n);
-  for (const Curve curve : {Curve::kSilu, Curve::kGelu}) {
-    const std::vector<float> y = OnEachTarget([&](const Table& table) {
-      std::vector<float> out(n);
-      Mirror mirror(table);
-      float* const to = mirror.In(out);
-      table.activate({.curve = curve, .gate = mirror.In(gate), .up = mirror.In(up), .y = to, .n = n}, mirror.stream());
-      mirror.Out(to, out);
-      return out;
-    });
-    for (int64_t i = 0; i < n; ++i) {
-      const double a = gate[i];
-      const double t = curve == Curve::kSilu ? a : 2 * std::sqrt(2 / M_PI) * (a + 0.044715 * a * a * a);
-      // Rounding t, as large as 600 with GELU, moves e^-t; where that matters a factor of a is tiny.
-      ASSERT_NEAR(y[i], a / (1 + std::exp(-t)) * up[i], 1e-5 * std::abs(a) * std::abs(up[i]) + 1e-9) << a;
+  for (const Curve curve : {Curve::kSilu, Curve::kGelu, Curve::kRelu}) {
+    for (const bool has_up : {true, false}) {
+      const std::vector<float> y = OnEachTarget([&](const Table& table) {
+        std::vector<float> out(n);
+        Mirror mirror(table);
+        float* const to = mirror.In(out);
+        table.activate(
+            {.curve = curve, .gate = mirror.In(gate), .up = has_up ? mirror.In(up) : nullptr, .y = to, .n = n},
+            mirror.stream());
+        mirror.Out(to, out);
+        return out;
+      });
+      for (int64_t i = 0; i < n; ++i) {
+        const double a = gate[i];
+        const double by = has_up ? up[i] : 1;
+        const double t = curve == Curve::kSilu ? a : 2 * std::sqrt(2 / M_PI) * (a + 0.044715 * a * a * a);
+        const double bent = curve == Curve::kRelu ? std::max(a, 0.0) : a / (1 + std::exp(-t));
+        // Rounding t, as large as 600 with GELU, moves e^-t; where that matters a factor of a is tiny.
+        ASSERT_NEAR(y[i], bent * by, 1e-5 * std::abs(a) * std::abs(by) + 1e-9) << a;
+      }
     }
   }
 }
@@ -168,6 +214,46 @@ TEST(GpuEmbed, RowsOfEveryTypeAreExact) {
     });
     for (size_t t = 0; t < tokens.size(); ++t) {
       for (int64_t c = 0; c < 96; ++c) ASSERT_EQ(x[t * 96 + c], 2 * table_of.at(tokens[t], c));
+    }
+  }
+}
+
+// Two sessions whose tokens sit anywhere in the first lane, which alone is asked.
+TEST(GpuEmbed, PositionsAreAddedByThePlaceOfEachToken) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0}) {
+    constexpr int32_t kCols = 96, kBlockMax = 3, kRows = 5;
+    const TestMatrix table_of(type, 9, kCols, 5);
+    const std::vector<float> before = RandomFloats(4, 1, int64_t{kRows} * kCols);
+    const std::vector<int32_t> position[] = {{7, 5, 4, 1, 2, 3}, {-1, 0, 8, 3, 2, 1}};  // two lanes
+    const std::vector<int32_t> placed[] = {{2, 0, 1, 0, 0, 0}, {1, 2, -1, 0, 0, 0}};
+    const int32_t expected[] = {4, 7, 5, 0, 8};
+    const std::vector<float> x = OnEachTarget([&](const Table& table) {
+      std::vector<float> out = before;
+      Mirror mirror(table);
+      std::vector<SessionView> sessions;
+      for (const int32_t session : {0, 1}) {
+        sessions.push_back({.position = mirror.In(position[session]),
+                            .placed = mirror.In(placed[session]),
+                            .capacity = 3,
+                            .block_max = kBlockMax,
+                            .first_row = 3 * session,
+                            .tokens = 3 - session});
+      }
+      float* const to = mirror.In(out);
+      table.embed_positions({.table = table_of.On(mirror),
+                             .cache = {.sessions = mirror.In(sessions),
+                                       .session_count = 2,
+                                       .row_session = mirror.In(std::vector<int32_t>{0, 0, 0, 1, 1}),
+                                       .rows = kRows},
+                             .x = to},
+                            mirror.stream());
+      mirror.Out(to, out);
+      return out;
+    });
+    for (int32_t t = 0; t < kRows; ++t) {
+      for (int64_t c = 0; c < kCols; ++c) {
+        ASSERT_EQ(x[t * kCols + c], before[t * kCols + c] + table_of.at(expected[t], c)) << t;
+      }
     }
   }
 }

@@ -37,6 +37,7 @@ struct LossCase {
   float sharpness = 1;  // of queries
   int32_t window = 0;   // positions that the newest token sees; 0: all
   float cap = 0;        // of logits; 0: none
+  bool alibi = false;   // slopes 1/2, 1/4, ... for the heads of the group
 };
 
 struct MeasuredLanes {
@@ -73,6 +74,7 @@ MeasuredLanes RandomMeasuredLanes(const LossCase& c, HashRandom& random) {
   return l;
 }
 
+// `rope.slopes` [G] or empty.
 std::vector<double> MeasuredOnTheDevice(const LossCase& c, const MeasuredLanes& l, const Rope& rope) {
   return OnEachTarget([&](const Table& table) {
     Mirror mirror(table);
@@ -94,6 +96,7 @@ std::vector<double> MeasuredOnTheDevice(const LossCase& c, const MeasuredLanes& 
                          .halves = c.pairs == RopePairs::kHalves ? 1 : 0},
                 .scale = 1.0F / std::sqrt(static_cast<float>(c.shape.head_dim)),
                 .cap = c.cap,
+                .slopes = rope.slopes.empty() ? nullptr : mirror.In(rope.slopes),
                 .window = c.window > 0 ? c.window : INT32_MAX},
                mirror.stream());
     std::vector<LaneLoss> loss(c.shape.lanes);
@@ -162,6 +165,7 @@ TEST(GpuLoss, EqualsFloat64AndTheHost) {
     c.compacted = random.Uniform(0, 1) == 0;
     c.sharpness = i % 5 == 0 ? 30 : 1;
     if (i % 3 == 0) c.cap = 2;
+    c.alibi = i % 4 == 0;
     if (c.drop == 1) c.window = random.Uniform(3, 2 * s.live);  // somebody who is seen stays
     SCOPED_TRACE("case " + std::to_string(i) + ", d " + std::to_string(s.head_dim) + ", group " +
                  std::to_string(c.group) + ", " + std::to_string(c.drop) + " of " + std::to_string(s.live) + " in " +
@@ -170,6 +174,7 @@ TEST(GpuLoss, EqualsFloat64AndTheHost) {
     ReferenceRope rope = TestRope(c.pairs, c.rotary_dims);
     rope.window = c.window;
     rope.cap = c.cap;
+    for (int32_t g = 0; c.alibi && g < c.group; ++g) rope.slopes.push_back(std::ldexp(1.0, -1 - g));
     const std::vector<double> loss = MeasuredOnTheDevice(c, l, MakeRope(rope));
     const auto slots = static_cast<size_t>(s.capacity);
     for (int32_t lane = 0; lane < s.lanes; ++lane) {
