@@ -19,7 +19,10 @@ constexpr int64_t kStageBytes = int64_t{8} << 20;
 std::string WhatIsMissing(const ModelConfig& c, const Weights& w) {
   if (c.norm != NormKind::kRms) return "layer norms";
   if (c.positions != PositionKind::kRope) return "positions other than RoPE";
-  if (c.experts > 0) return "experts";
+  if (c.experts > gpu::kExpertsMax || c.experts_used > gpu::kExpertsUsedMax) {
+    return absl::StrFormat("%d experts, %d of them to a token (up to %d, and %d)", c.experts, c.experts_used,
+                           gpu::kExpertsMax, gpu::kExpertsUsedMax);
+  }
   if (c.parallel_residual) return "a feed-forward part beside attention";
   const auto other_window = [&](int32_t window) { return window > 0 && window != std::ranges::max(c.windows); };
   if (std::ranges::any_of(c.windows, other_window)) return "windows of unequal size";
@@ -74,6 +77,7 @@ Parts PartsOf(const Weights& weights, GpuModel& model) {
                                                  {&from.gate, &to.gate},
                                                  {&from.up, &to.up},
                                                  {&from.down, &to.down}});
+    if (!from.router.empty()) parts.matrices.emplace_back(&from.router, &to.router);
     parts.vectors.insert(parts.vectors.end(), {{&from.attn_norm, &to.attn_norm},
                                                {&from.ffn_norm, &to.ffn_norm},
                                                {&from.q_norm, &to.q_norm},
@@ -146,14 +150,27 @@ absl::StatusOr<GpuModel> GpuModel::Random(const Gpu& gpu, const ModelConfig& con
     EBB_TRY(matrix(config.kv_heads * config.head_dim, config.dim, to.k));
     EBB_TRY(matrix(config.kv_heads * config.head_dim, config.dim, to.v));
     EBB_TRY(matrix(config.dim, config.heads * config.head_dim, to.o));
-    EBB_TRY(matrix(config.ffn_dim, config.dim, to.gate));
-    EBB_TRY(matrix(config.ffn_dim, config.dim, to.up));
-    EBB_TRY(matrix(config.dim, config.ffn_dim, to.down));
+    const int32_t feed_forwards = std::max(config.experts, 1);
+    EBB_TRY(matrix(feed_forwards * config.ffn_dim, config.dim, to.gate));
+    EBB_TRY(matrix(feed_forwards * config.ffn_dim, config.dim, to.up));
+    EBB_TRY(matrix(feed_forwards * config.dim, config.ffn_dim, to.down));
+    if (config.experts > 0) EBB_TRY(matrix(config.experts, config.dim, to.router));
   }
   model.rope = MakeRope(config);
   EBB_ASSIGN(model.turns, gpu.Upload(std::span<const uint64_t>(model.rope.turns), "angles"));
   EBB_TRY(gpu.Wait());
   return model;
+}
+
+int64_t GpuModel::MultipliedBytes(int64_t rows) const {
+  int64_t all = bytes - (output ? embedding.bytes() : 0);
+  const int64_t chosen = rows * config.experts_used;
+  if (chosen >= config.experts) return all;
+  for (const Layer& layer : layers) {
+    const int64_t of_experts = layer.gate.bytes() + layer.up.bytes() + layer.down.bytes();
+    all -= of_experts / config.experts * (config.experts - chosen);
+  }
+  return all;
 }
 
 std::vector<gpu::LinearArgs> GpuModel::Products() const {
@@ -167,6 +184,7 @@ std::vector<gpu::LinearArgs> GpuModel::Products() const {
     add(layer.k, layer.k_bias, qkv, 0);
     add(layer.v, layer.v_bias, qkv, 0);
     add(layer.o, {}, config.dim, layer.post_attn_norm.bytes() > 0 ? 0 : 1);
+    if (config.experts > 0) continue;  // each multiplies rows of its own
     add(layer.gate, {}, config.ffn_dim, 0);
     add(layer.up, {}, config.ffn_dim, 0);
     add(layer.down, {}, config.dim, layer.post_ffn_norm.bytes() > 0 ? 0 : 1);
