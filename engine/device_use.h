@@ -45,7 +45,7 @@ struct DeviceUse {
   int64_t decode_steps = 0, prefill_steps = 0;
   double decode_seconds = 0, prefill_seconds = 0;
   int64_t replays = 0;       // decode steps from a recording
-  int64_t decode_bytes = 0;  // weights, K and V that decode steps read
+  int64_t decode_bytes = 0;  // weights, of experts those that rows can choose, K and V that decode steps read
   ShortSteps short_steps = {};
   std::string_view shortage = {};  // what the last of them lacked
   // Rows of logits: left there by their step, copied to the host by it, and fetched of those that were left.

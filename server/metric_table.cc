@@ -269,7 +269,7 @@ std::span<const MetricRow> MetricTable() {
       {"ebb_gpu_replays_total", kC, "steps", {}, {},
        "Decode steps that were replayed from a recording."},
       {"ebb_gpu_decode_bytes_total", kC, "bytes", {}, {},
-       "Weights, K and V that decode steps read: divided by their time, the bandwidth that was reached."},
+       "Weights, K and V that decode steps read, of experts as many as their rows can choose: divided by their time, the bandwidth that was reached."},
       {"ebb_gpu_logits_rows_total", kC, "rows", {"fate"}, {},
        "Rows of logits, each of one token: kept, which their step left on the GPU, yielding a few; copied, by their step to the host; fetched, kept ones that the host asked for later, or that came home with their cache."},
       {"process_cpu_seconds_total", kC, "seconds", {}, {},

@@ -221,11 +221,26 @@ absl::Status GpuEngine::ReserveSplits(const Step& step) {
   const int32_t kv_dim = c.kv_heads * c.head_dim;
   add({q_dim, kv_dim, kv_dim}, c.dim, step.single);
   add({c.dim}, q_dim, step.single);
-  add({c.ffn_dim, c.ffn_dim}, c.dim, step.single);
-  add({c.dim}, c.ffn_dim, step.single);
+  if (c.experts > 0) {
+    add({c.experts}, c.dim, step.single);
+  } else {
+    add({c.ffn_dim, c.ffn_dim}, c.dim, step.single);
+    add({c.dim}, c.ffn_dim, step.single);
+  }
   add({c.vocab}, c.dim, wanted);
   EBB_TRY(Grow(linear_partial_, partials * kFloat));
   return GrowCounters(linear_arrived_, meetings);
+}
+
+absl::Status GpuEngine::ReserveExperts(const Step& step) {
+  const ModelConfig& c = model_.config;
+  const int32_t choices = step.rows * c.experts_used;
+  EBB_TRY(Grow(router_scores_, RoomFor(step) * c.experts * kFloat));
+  for (Buffer* const of_choices : {&expert_, &expert_weight_, &place_, &row_of_}) {
+    EBB_TRY(Grow(*of_choices, int64_t{choices} * 4));
+  }
+  EBB_TRY(Grow(expert_tiles_, int64_t{gpu::ExpertTiles(choices, c.experts)} * int64_t{sizeof(gpu::ExpertTile)}));
+  return Grow(parts_, int64_t{choices} * c.dim * kFloat);
 }
 
 // Of `count` numbers that kernels leave at 0.
@@ -265,8 +280,10 @@ absl::Status GpuEngine::ReserveAll(const Step& step) {
   EBB_TRY(Grow(normed_, room * c.dim * kFloat));
   EBB_TRY(Grow(qkv_, room * (c.heads + 2 * c.kv_heads) * c.head_dim * kFloat));
   EBB_TRY(Grow(attended_, heads * c.head_dim * kFloat));
-  EBB_TRY(Grow(gate_, room * c.ffn_dim * kFloat));
-  EBB_TRY(Grow(up_, room * c.ffn_dim * kFloat));
+  const int64_t fed_forward = c.experts > 0 ? rows * c.experts_used : room;
+  EBB_TRY(Grow(gate_, fed_forward * c.ffn_dim * kFloat));
+  EBB_TRY(Grow(up_, fed_forward * c.ffn_dim * kFloat));
+  if (c.experts > 0) EBB_TRY(ReserveExperts(step));
   EBB_TRY(ReserveSplits(step));
   if (products_ && !step.decodes()) {
     EBB_TRY(Grow(rounded_, (room - step.single) * std::max({c.dim, c.heads * c.head_dim, c.ffn_dim}) * 2));

@@ -10,6 +10,7 @@
 //       store k, v; attend       prompts' blocks: lay; attend_block; attend_merge; observe_block
 //       x += Wo attended;  x += Wdown (act(Wgate h) * Wup h) with h = norm(x); without a gate Wdown act(Wup h); of
 //       models that have it beside attention this comes first
+//           or, of a mixture: router; route; the same of each row's experts, sorted by expert; combine
 //   logits = Whead norm(x[wanted]); the largest of each, or the largest few, and their mass
 //   caote; reduce; likeness; chance; loss; evict                      all lanes at once
 //
@@ -105,8 +106,8 @@ class GpuEngine {
   const ModelConfig& config() const { return model_.config; }
   int64_t weight_bytes() const { return model_.bytes; }  // the embedding's among them
   int64_t embedding_bytes() const { return model_.embedding.bytes(); }
-  // Of the weights that a step multiplies with: all but an embedding that only rows are looked up in, as it is no head.
-  int64_t multiplied_bytes() const { return model_.bytes - (model_.output ? model_.embedding.bytes() : 0); }
+  // As GpuModel::MultipliedBytes.
+  int64_t multiplied_bytes(int64_t rows) const { return model_.MultipliedBytes(rows); }
   int64_t pages_free() const { return pages_.free(); }
   int64_t pages_total() const { return pages_total_; }
   int64_t page_bytes() const { return page_bytes_; }
@@ -249,6 +250,7 @@ class GpuEngine {
   absl::Status Reserve(const Step& step);
   absl::Status ReserveAll(const Step& step);
   absl::Status ReserveSplits(const Step& step);
+  absl::Status ReserveExperts(const Step& step);
   absl::Status GrowCounters(Buffer& buffer, int64_t count);
   void PointToWhatIsTold(Step& step) const;
   absl::Status Grow(Buffer& buffer, int64_t bytes);
@@ -278,6 +280,7 @@ class GpuEngine {
   void Attend(int32_t layer, const Step& step);
   void AttendBlocks(gpu::AttendArgs attend, GpuSight sight, const Step& step) const;
   void FeedForward(const GpuModel::Layer& layer, const Step& step);
+  void AddExperts(const GpuModel::Layer& layer, const Step& step);
   void Head(const Step& step) const;
   void LaunchEviction(const Step& step, GpuSight sight) const;
   void Launch(const Step& step);
@@ -304,6 +307,9 @@ class GpuEngine {
   std::vector<int32_t> order_ = {};  // GpuSession::Shape
   Buffer sessions_ = {}, tokens_ = {}, row_session_ = {};
   Buffer x_ = {}, normed_ = {}, qkv_ = {}, attended_ = {}, gate_ = {}, up_ = {};  // [T, ...] floats
+  // Of a mixture: [T, experts] floats; RouteArgs, by which gate_ and up_ are [T * used, ...]; CombineArgs.
+  Buffer router_scores_ = {}, expert_ = {}, expert_weight_ = {}, place_ = {}, row_of_ = {}, expert_tiles_ = {};
+  Buffer parts_ = {};
   Buffer rounded_ = {};  // [T, ...] in BF16, of prompts' blocks what a library multiplies next
   Buffer linear_partial_ = {}, linear_arrived_ = {};                                                // LinearArgs
   Buffer attend_arrived_ = {};                                                                      // AttendArgs

@@ -223,6 +223,7 @@ void GpuEngine::AttendBlocks(gpu::AttendArgs attend, GpuSight sight, const Step&
 
 void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) {
   const ModelConfig& c = model_.config;
+  if (c.experts > 0) return AddExperts(w, step);
   const bool is_gated = w.gate.bytes() > 0;
   float* const gate = gate_.as<float>();
   float* const up = is_gated ? up_.as<float>() : gate;
@@ -240,6 +241,53 @@ void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) {
                           .n = int64_t{step.rows} * c.ffn_dim},
                          gpu_->stream());
   AddProduct(w.down, w.down_bias, gate_, w.post_ffn_norm, step);
+}
+
+// What experts make of all rows, sorted by expert, so that each reads its weights once.
+void GpuEngine::AddExperts(const GpuModel::Layer& w, const Step& step) {
+  const ModelConfig& c = model_.config;
+  const gpu::Table& table = gpu_->table();
+  const int32_t choices = step.rows * c.experts_used;
+  Normalise(w.ffn_norm, step);
+  Linear({{.w = w.router, .bias = nullptr, .y = router_scores_.as<float>()}}, normed_.as<float>(), c.experts, false,
+         step);
+  table.route({.scores = router_scores_.as<float>(),
+               .rows = step.rows,
+               .experts = c.experts,
+               .used = c.experts_used,
+               .expert = expert_.as<int32_t>(),
+               .weight = expert_weight_.as<float>(),
+               .place = place_.as<int32_t>(),
+               .row_of = row_of_.as<int32_t>(),
+               .tiles = expert_tiles_.as<gpu::ExpertTile>()},
+              gpu_->stream());
+  const auto linear = [&](const DeviceMatrix& of, const Buffer& x, const int32_t* row_of, const Buffer& y) {
+    const gpu::Matrix& all = of.matrix();
+    table.linear_experts(
+        {.linear =
+             {.w = all, .x = x.as<float>(), .y = y.as<float>(), .y_stride = all.rows / c.experts, .rows = choices},
+         .experts = c.experts,
+         .row_of = row_of,
+         .tiles = expert_tiles_.as<gpu::ExpertTile>()},
+        gpu_->stream());
+  };
+  linear(w.gate, normed_, row_of_.as<int32_t>(), gate_);
+  linear(w.up, normed_, row_of_.as<int32_t>(), up_);
+  table.activate({.curve = CurveOf(c.activation),
+                  .gate = gate_.as<float>(),
+                  .up = up_.as<float>(),
+                  .y = gate_.as<float>(),
+                  .n = int64_t{choices} * c.ffn_dim},
+                 gpu_->stream());
+  linear(w.down, gate_, nullptr, parts_);
+  table.combine({.parts = parts_.as<float>(),
+                 .place = place_.as<int32_t>(),
+                 .weight = expert_weight_.as<float>(),
+                 .x = x_.as<float>(),
+                 .n = c.dim,
+                 .rows = step.rows,
+                 .used = c.experts_used},
+                gpu_->stream());
 }
 
 // What is made of a kind's scores, and who leaves.

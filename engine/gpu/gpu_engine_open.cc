@@ -114,7 +114,7 @@ absl::StatusOr<std::unique_ptr<GpuEngine>> GpuEngine::Make(std::unique_ptr<Gpu> 
 absl::Status GpuEngine::Rehearse() {
   // Somewhere to reckon rows' addresses from; nothing goes there.
   for (Buffer* const buffer : {&x_, &normed_, &qkv_, &attended_, &gate_, &up_, &partial_sums_, &partial_stats_,
-                               &linear_partial_, &largest_, &largest_scratch_, &mass_parts_}) {
+                               &linear_partial_, &router_scores_, &largest_, &largest_scratch_, &mass_parts_}) {
     EBB_TRY(Grow(*buffer, 4));
   }
   std::optional<BlockProducts> products = std::exchange(products_, std::nullopt);  // a library launches by itself

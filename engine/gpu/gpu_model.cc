@@ -21,7 +21,10 @@ constexpr int64_t kStageBytes = int64_t{8} << 20;
 
 // What the kernels of ops/gpu do not compute, the first of a list; nothing where they do all.
 std::string WhatIsMissing(const ModelConfig& c) {
-  if (c.experts > 0) return "experts";
+  if (c.experts > gpu::kExpertsMax || c.experts_used > gpu::kExpertsUsedMax) {
+    return absl::StrFormat("%d experts, %d of them to a token (up to %d, and %d)", c.experts, c.experts_used,
+                           gpu::kExpertsMax, gpu::kExpertsUsedMax);
+  }
   const auto other_window = [&](int32_t window) { return window > 0 && window != std::ranges::max(c.windows); };
   if (std::ranges::any_of(c.windows, other_window)) return "windows of unequal size";
   if (c.head_dim % 16 != 0 || c.head_dim > gpu::kHeadDimMax) {
@@ -107,6 +110,7 @@ Parts PartsOf(const Weights& weights, GpuModel& model) {
                                                  {&from.gate, &to.gate},
                                                  {&from.up, &to.up},
                                                  {&from.down, &to.down}});
+    if (!from.router.empty()) parts.matrices.emplace_back(&from.router, &to.router);
     parts.vectors.insert(parts.vectors.end(), {{&from.attn_norm, &to.attn_norm.weight},
                                                {&from.attn_norm_bias, &to.attn_norm.bias},
                                                {&from.ffn_norm, &to.ffn_norm.weight},
@@ -205,13 +209,26 @@ absl::StatusOr<GpuModel> GpuModel::Random(const Gpu& gpu, const ModelConfig& con
     EBB_TRY(matrix(config.kv_heads * config.head_dim, config.dim, to.k));
     EBB_TRY(matrix(config.kv_heads * config.head_dim, config.dim, to.v));
     EBB_TRY(matrix(config.dim, config.heads * config.head_dim, to.o));
-    EBB_TRY(matrix(config.ffn_dim, config.dim, to.gate));
-    EBB_TRY(matrix(config.ffn_dim, config.dim, to.up));
-    EBB_TRY(matrix(config.dim, config.ffn_dim, to.down));
+    const int32_t feed_forwards = std::max(config.experts, 1);
+    EBB_TRY(matrix(feed_forwards * config.ffn_dim, config.dim, to.gate));
+    EBB_TRY(matrix(feed_forwards * config.ffn_dim, config.dim, to.up));
+    EBB_TRY(matrix(feed_forwards * config.dim, config.ffn_dim, to.down));
+    if (config.experts > 0) EBB_TRY(matrix(config.experts, config.dim, to.router));
   }
   EBB_TRY(model.UploadRope(gpu));
   EBB_TRY(gpu.Wait());
   return model;
+}
+
+int64_t GpuModel::MultipliedBytes(int64_t rows) const {
+  int64_t all = bytes - (output ? embedding.bytes() : 0);
+  const int64_t chosen = rows * config.experts_used;
+  if (chosen >= config.experts) return all;
+  for (const Layer& layer : layers) {
+    const int64_t of_experts = layer.gate.bytes() + layer.up.bytes() + layer.down.bytes();
+    all -= of_experts / config.experts * (config.experts - chosen);
+  }
+  return all;
 }
 
 std::vector<gpu::LinearArgs> GpuModel::Products() const {
@@ -225,6 +242,7 @@ std::vector<gpu::LinearArgs> GpuModel::Products() const {
     add(layer.k, layer.k_bias, qkv, 0);
     add(layer.v, layer.v_bias, qkv, 0);
     add(layer.o, layer.o_bias, config.dim, layer.post_attn_norm.bytes() > 0 ? 0 : 1);
+    if (config.experts > 0) continue;  // each multiplies rows of its own
     if (layer.gate.bytes() > 0) add(layer.gate, {}, config.ffn_dim, 0);
     add(layer.up, layer.up_bias, config.ffn_dim, 0);
     add(layer.down, layer.down_bias, config.dim, layer.post_ffn_norm.bytes() > 0 ? 0 : 1);

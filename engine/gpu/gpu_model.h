@@ -24,7 +24,8 @@ struct GpuModel {
     // Of every head [head_dim], and of what a part of the layer adds [dim]; no bytes where the model has none.
     GpuMemory q_norm = {}, k_norm = {}, post_attn_norm = {}, post_ffn_norm = {};
     DeviceMatrix q = {}, k = {}, v = {}, o = {};  // see LayerWeights
-    DeviceMatrix gate = {}, up = {}, down = {};
+    DeviceMatrix gate = {}, up = {}, down = {};   // with experts those of all, one behind the other
+    DeviceMatrix router = {};                     // of experts alone
     // Floats; no bytes where the model has none. Nor has it a gate always.
     GpuMemory q_bias = {}, k_bias = {}, v_bias = {}, o_bias = {}, up_bias = {}, down_bias = {};
   };
@@ -57,7 +58,12 @@ struct GpuModel {
   GpuMemory turns = {}, slopes = {};  // Rope's
   int64_t bytes = 0;                  // of all matrices
 
-  // Of all layers, in the order of a step: weights, biases, and what stands behind a row of y. Without rows.
+  // Of the weights that a step of so many rows multiplies with: all but an embedding that only rows are looked up in,
+  // as it is no head; of experts no more than the rows can choose.
+  int64_t MultipliedBytes(int64_t rows) const;
+
+  // Of all layers, in the order of a step, but of a mixture's router and experts: weights, biases, and what stands
+  // behind a row of y. Without rows.
   std::vector<gpu::LinearArgs> Products() const;
 
   const gpu::Matrix& head() const { return output ? output->matrix() : embedding.matrix(); }

@@ -431,7 +431,7 @@ class PlacedEngine final : public Engine {
     const bool decodes = std::ranges::all_of(wave.rows, [](const BatchRow* row) { return row->tokens.size() == 1; });
     ++(decodes ? use_.decode_steps : use_.prefill_steps);
     (decodes ? use_.decode_seconds : use_.prefill_seconds) += gpu_->step_seconds();
-    if (decodes) use_.decode_bytes += gpu_->multiplied_bytes();
+    if (decodes) use_.decode_bytes += gpu_->multiplied_bytes(std::ssize(wave.rows));
     for (size_t i = 0; i < wave.rows.size(); ++i) Commit(wave, i, decodes);
   }
 

@@ -166,8 +166,8 @@ absl::Status MeasureDecode(Bench& b) {
   }
   EBB_ASSIGN(const Sessions few, OpenFull(*engine, bounded, sessions, budget));
   EBB_ASSIGN(const double seconds, StepSeconds(*engine, few, steps));
-  const double bytes =
-      static_cast<double>(engine->multiplied_bytes()) + static_cast<double>(KvBytes(config)) * sessions * budget;
+  const double bytes = static_cast<double>(engine->multiplied_bytes(sessions)) +
+                       static_cast<double>(KvBytes(config)) * sessions * budget;
   b.report.rows.push_back({.what = absl::StrFormat("decode step, %s, %d slots, replayed, h2o", shape, budget),
                            .measured = absl::StrFormat("%s, %d replays", Time(seconds), engine->replays()),
                            .against = "reading weights, K and V at the copy rate: " + Time(bytes / b.copy_rate),

@@ -77,7 +77,7 @@ TEST(GpuEngine, LogitsAndVictimsAreTheCpusWithHeavyHitters) {
                    60, 2);
 }
 
-// What families have beside a llama: norms of heads, norms of what a layer adds, a scale of embeddings, GELU.
+// What families have beside a llama: norms of heads, norms of what a layer adds, a scale of embeddings, GELU, experts.
 TEST(GpuEngine, LogitsAndVictimsAreTheCpusOfEveryFamily) {
   ExpectTheCpusRun({.architecture = "qwen3", .heads = 6, .kv_heads = 2, .head_dim = 32},
                    F32({.scorer = "h2o", .budget = 20}), 32, kEmulationIsSlow ? 30 : 60, 61);
@@ -85,6 +85,10 @@ TEST(GpuEngine, LogitsAndVictimsAreTheCpusOfEveryFamily) {
                    kEmulationIsSlow ? 30 : 60, 62);
   ExpectTheCpusRun({.architecture = "gemma2", .heads = 6, .kv_heads = 3}, F32({.scorer = "h2o", .budget = 20}), 32,
                    kEmulationIsSlow ? 30 : 60, 63);
+  // Of two experts whose scores are all but equal, either side may choose another, and the logits would be far apart:
+  // in float32 scores differ by some 1e-6, so of a few hundred choices none is that near.
+  ExpectTheCpusRun({.architecture = "qwen3moe", .heads = 6, .kv_heads = 2, .head_dim = 32},
+                   F32({.scorer = "h2o", .budget = 20}), 64, kEmulationIsSlow ? 30 : 60, 64);
 }
 
 // Those with layer norms: learned positions, biases everywhere, no gate; a feed-forward part beside attention, under a

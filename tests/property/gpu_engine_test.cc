@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -65,6 +66,8 @@ TEST(GpuEngine, ASessionIsTheSameBesideOthers) {
   for (const char* const architecture : {"opt", "gptj", "bloom"}) {
     ExpectTheSameBesideOthers({.architecture = architecture, .layers = 1, .kv_heads = 4});
   }
+  ExpectTheSameBesideOthers({.architecture = "qwen3moe"});
+  ExpectTheSameBesideOthers({.architecture = "qwen3moe", .layers = 1, .type = DType::kBf16});
 }
 
 void ExpectLargestOf(std::span<const float> row, std::span<const gpu::TokenLogit> largest) {
@@ -220,6 +223,9 @@ TEST(GpuEngine, RefusesWhatTheDeviceDoesNotDo) {
   const GpuWorld narrow({.heads = 8, .kv_heads = 8, .head_dim = 8});
   EXPECT_EQ(GetRefusal(narrow.Open(gpu::TableUnderTest(32), {.arena_bytes = 1 << 20}).status()).reason,
             "UNSUPPORTED_MODEL_FEATURE");
+  const GpuWorld many({.architecture = "qwen3moe", .ffn_dim = 32, .experts = 40, .experts_used = 33});
+  EXPECT_THAT(many.Open(gpu::TableUnderTest(32), {.arena_bytes = 1 << 20}).status().message(),
+              testing::HasSubstr("40 experts, 33 of them to a token (up to 1024, and 32)"));
   EXPECT_EQ(GetRefusal(world.Open(gpu::TableUnderTest(32), {.arena_bytes = 100}).status()).reason, "ARENA_TOO_SMALL");
 
   const auto session = OpenOrDie(*engine, world.Policy(F32({.scorer = "full"})));
@@ -239,6 +245,30 @@ TEST(GpuEngine, TokensPastTheLearnedPositionsAreRefused) {
   const absl::Status status = session->CanAppend(6);
   EXPECT_EQ(GetRefusal(status).reason, "LENGTH_LIMIT");
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("the 20 positions that the model learned"));
+}
+
+TEST(GpuEngine, AStepMultipliesNoMoreExpertsThanItsRowsCanChoose) {
+  const GpuWorld world({.architecture = "qwen3moe", .layers = 1});
+  const auto engine = world.OpenOrDie(gpu::TableUnderTest(32));
+  const TinyModel& m = world.model();
+  const int64_t expert = int64_t{3} * m.ffn_dim * m.dim * 4;
+  const int64_t all = engine->weight_bytes() - engine->embedding_bytes();
+  EXPECT_EQ(engine->multiplied_bytes(1), all - 4 * expert);
+  EXPECT_EQ(engine->multiplied_bytes(2), all - 2 * expert);
+  EXPECT_EQ(engine->multiplied_bytes(3), all);
+  EXPECT_EQ(engine->multiplied_bytes(100), all);
+}
+
+// Random weights, by which a shape is measured.
+TEST(GpuEngine, AMixtureOfRandomWeightsMakesNumbers) {
+  const GpuWorld world({.architecture = "qwen3moe", .layers = 1});
+  const auto engine = GpuEngine::OpenRandom(gpu::TableUnderTest(32), world.config(), {.arena_bytes = 16 << 20});
+  ASSERT_THAT(engine, IsOk());
+  const auto session = OpenOrDie(**engine, world.Policy({.scorer = "full"}));
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  GpuRow row = {.session = session.get(), .tokens = tokens};
+  ASSERT_THAT((*engine)->Run({&row, 1}), IsOk());
+  EXPECT_TRUE(std::ranges::all_of(row.logits, [](float logit) { return std::isfinite(logit); }));
 }
 
 TEST(GpuEngine, OutOfMemoryNamesWhatIsNeededAndWhatIsFree) {
@@ -264,7 +294,7 @@ TEST(GpuEngine, AModelWithoutRoomIsRefusedBeforeAnyOfItIsCopied) {
   for (const TinyModel& model :
        {TinyModel{}, TinyModel{.type = DType::kBf16, .tied_head = true}, TinyModel{.type = DType::kQ8_0},
         TinyModel{.type = DType::kQ4_0}, TinyModel{.architecture = "gpt2", .kv_heads = 4},
-        TinyModel{.architecture = "bloom", .kv_heads = 4}}) {
+        TinyModel{.architecture = "bloom", .kv_heads = 4}, TinyModel{.architecture = "qwen3moe"}}) {
     const GpuWorld world(model);
     ScarceMemory::free = int64_t{1} << 30;
     ScarceMemory::allocated = 0;

@@ -224,6 +224,20 @@ TEST_F(GpuProducts, WeightsOfOtherTypesAreTheOwnKernels) {
   EXPECT_THAT(habits.pieces, testing::IsEmpty());
 }
 
+// Their rows are chosen on the device, and a library is told of rows by the host.
+TEST_F(GpuProducts, ExpertsAreTheOwnKernels) {
+  const GpuWorld mixture({.architecture = "qwen3moe", .layers = 1, .type = DType::kBf16});
+  const auto own = Open(mixture, NoProductLibrary);
+  const auto library = Open(mixture, OpenHostLibrary);
+  ASSERT_THAT(own, IsOk());
+  ASSERT_THAT(library, IsOk());
+  habits.shapes = {};
+  const std::vector<float> logits = Logits(mixture, **library, false);
+  EXPECT_EQ(logits, Logits(mixture, **own, false));
+  EXPECT_THAT(habits.shapes, testing::SizeIs(3));  // q; k and v; o
+  EXPECT_EQ(Logits(mixture, **library, true), logits);
+}
+
 TEST_F(GpuProducts, ALibraryThatFailsInAStepIsAFaultOfTheDevice) {
   const auto library = Open(world_, OpenHostLibrary);
   ASSERT_THAT(library, IsOk());
@@ -324,7 +338,7 @@ TEST_F(GpuProducts, TheWorkspaceIsAmongWhatALoadNeedsAndWhatStepsWorkIn) {
   EXPECT_GT(needed, kArena + 4096);
   ScarceMemory::free = needed - 1;
   EXPECT_EQ(GetRefusal(open()).reason, "GPU_OUT_OF_MEMORY");
-  ScarceMemory::free = needed + 12 * 4;  // a word of each of a step's buffers, for addresses while it is rehearsed
+  ScarceMemory::free = needed + 13 * 4;  // a word of each of a step's buffers, for addresses while it is rehearsed
   EXPECT_THAT(open(), IsOk());
 }
 

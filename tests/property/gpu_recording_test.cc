@@ -57,6 +57,7 @@ TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
   ExpectTheStepItselfFromARecording({.layers = 1});
   ExpectTheStepItselfFromARecording({.architecture = "gemma3", .layers = 1});
   ExpectTheStepItselfFromARecording({.architecture = "gemma3", .window = 9, .window_pattern = 2});
+  ExpectTheStepItselfFromARecording({.architecture = "qwen3moe", .layers = 1});
 }
 
 // Shapes are numbers of rows, each of which is recorded when it comes the second time.

@@ -73,7 +73,10 @@ void AddTokenizer(GgufWriter& writer, const TinyModel& model) {
   writer.Add("tokenizer.chat_template", model.chat_template.empty() ? kChatTemplate : model.chat_template);
 }
 
-bool HasHeadNorms(const TinyModel& model) { return model.architecture == "qwen3" || model.architecture == "gemma3"; }
+bool HasHeadNorms(const TinyModel& model) {
+  return model.architecture.starts_with("qwen3") || model.architecture == "gemma3";
+}
+bool HasExperts(const TinyModel& model) { return model.architecture == "qwen3moe"; }
 bool HasPostNorms(const TinyModel& model) { return model.architecture.starts_with("gemma"); }
 
 void AddConfig(GgufWriter& writer, const TinyModel& model) {
@@ -87,7 +90,7 @@ void AddConfig(GgufWriter& writer, const TinyModel& model) {
   number("context_length", model.context);
   number("embedding_length", model.dim);
   number("block_count", model.layers);
-  number("feed_forward_length", model.ffn_dim);
+  number(HasExperts(model) ? "expert_feed_forward_length" : "feed_forward_length", model.ffn_dim);
   number("attention.head_count", model.heads);
   number("attention.head_count_kv", model.kv_heads);
   number("attention.key_length", model.head_dim);
@@ -98,6 +101,10 @@ void AddConfig(GgufWriter& writer, const TinyModel& model) {
   if (architecture == "gemma2") {
     real("attn_logit_softcapping", kCap);
     real("final_logit_softcapping", kCap);
+  }
+  if (HasExperts(model)) {
+    number("expert_count", model.experts);
+    number("expert_used_count", model.experts_used);
   }
   if (model.window == 0) return;
   if (architecture == "gemma3") real("rope.freq_base_swa", 1000.0F);
@@ -117,6 +124,12 @@ class RandomTensors {
   // Keeps unit variance, times `gain`.
   void Projection(const std::string& name, int64_t rows, int64_t cols, float gain) {
     Matrix(name, rows, cols, gain / std::sqrt(static_cast<float>(cols)));
+  }
+
+  // What chooses among them is F32 in files of every type.
+  void Router(const std::string& name, int64_t rows, int64_t cols) {
+    const float deviation = kPeak / std::sqrt(static_cast<float>(cols));
+    writer_.AddTensor(name, DType::kF32, rows, cols, Draw(rows * cols, 0, deviation));
   }
 
   void Norm(const std::string& name) { Norm(name, model_.dim, 1); }
@@ -251,9 +264,17 @@ GgufWriter MakeTinyTransformer(const TinyModel& model) {
     tensors.Projection(prefix + "attn_output.weight", model.dim, q_dim, 1.5F);
     if (HasPostNorms(model)) tensors.Norm(prefix + "post_attention_norm.weight");
     tensors.Norm(prefix + "ffn_norm.weight");
-    tensors.Projection(prefix + "ffn_gate.weight", model.ffn_dim, model.dim, 1);
-    tensors.Projection(prefix + "ffn_up.weight", model.ffn_dim, model.dim, 1);
-    tensors.Projection(prefix + "ffn_down.weight", model.dim, model.ffn_dim, 1);
+    if (HasExperts(model)) {
+      const int64_t experts = model.experts;
+      tensors.Router(prefix + "ffn_gate_inp.weight", experts, model.dim);
+      tensors.Projection(prefix + "ffn_gate_exps.weight", experts * model.ffn_dim, model.dim, 1);
+      tensors.Projection(prefix + "ffn_up_exps.weight", experts * model.ffn_dim, model.dim, 1);
+      tensors.Projection(prefix + "ffn_down_exps.weight", experts * model.dim, model.ffn_dim, 1);
+    } else {
+      tensors.Projection(prefix + "ffn_gate.weight", model.ffn_dim, model.dim, 1);
+      tensors.Projection(prefix + "ffn_up.weight", model.ffn_dim, model.dim, 1);
+      tensors.Projection(prefix + "ffn_down.weight", model.dim, model.ffn_dim, 1);
+    }
     if (HasPostNorms(model)) tensors.Norm(prefix + "post_ffw_norm.weight");
   }
   tensors.Norm("output_norm.weight");

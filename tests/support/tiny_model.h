@@ -25,19 +25,21 @@ inline constexpr int32_t kTinyAssistant = 259;
 inline constexpr int32_t kTinyEnd = 260;  // ends a turn
 
 struct TinyModel {
-  // Or qwen3 (norms of q and k, head by head), gemma2 (norms of what a layer adds, caps) or gemma3 (all these norms).
-  // Or opt, gpt2, gptneox, gptj or bloom, which have layer norms; opt and gpt2 learned their `context` positions.
-  // REQUIRES of these: kv_heads = heads; heads * head_dim = dim.
+  // Or qwen3 (norms of q and k, head by head), qwen3moe (these, and experts), gemma2 (norms of what a layer adds, caps)
+  // or gemma3 (all these norms). Or opt, gpt2, gptneox, gptj or bloom, which have layer norms; opt and gpt2 learned
+  // their `context` positions. REQUIRES of these: kv_heads = heads; heads * head_dim = dim.
   std::string architecture = "llama";
   int32_t layers = 2;
   int32_t dim = 64;
   int32_t heads = 4;
   int32_t kv_heads = 2;
   int32_t head_dim = 16;
-  int32_t rotary_dims = 0;  // 0: all of a head
-  int32_t ffn_dim = 96;
+  int32_t rotary_dims = 0;     // 0: all of a head
+  int32_t ffn_dim = 96;        // of each expert
   int32_t vocab = 261;         // 261..937
   int32_t context = 512;       // trained context that the file states; 1 and more
+  int32_t experts = 6;         // of qwen3moe
+  int32_t experts_used = 2;    // by a token
   int32_t window = 0;          // tokens that a layer's queries see, the newest; 0: all
   int32_t window_pattern = 0;  // of so many layers all but the last have the window; 0: every layer
   DType type = DType::kF32;    // of matrices; dim, ffn_dim and heads * head_dim are multiples of its block

@@ -16,6 +16,7 @@
 #include "engine/ops/gpu/draw_needs.h"
 #include "engine/ops/gpu/linear_splits.h"
 #include "engine/ops/gpu/matrix.h"
+#include "engine/ops/gpu/mixture.h"
 
 namespace ebb::gpu {
 
@@ -211,6 +212,16 @@ struct LinearArgs {
 struct LinearsArgs {
   LinearArgs of[kTogetherMax] = {};
   int32_t count = 0;
+};
+
+// y = x W^T of sorted choices (mixture.h), each by its expert's part of W: with the bits of linear_tiles by that part
+// alone, whichever way a row came.
+struct LinearExpertsArgs {
+  // w [experts * out][in], part after part; y [T * used][out]; `rows` T * used. No bias, and nothing is added to.
+  LinearArgs linear = {};
+  int32_t experts = 0;
+  const int32_t* row_of = nullptr;    // of choices, the rows of x; null: x is sorted, too
+  const ExpertTile* tiles = nullptr;  // [ExpertTiles(T * used, experts)]
 };
 
 // y = x in BF16, n numbers, a multiple of 8; both aligned to 16 bytes.
@@ -557,6 +568,9 @@ struct Table {
   void (*linear_rows)(const LinearArgs&, Stream) = nullptr;  // for the few rows of decode: weights are read once
   void (*linear_rows_together)(const LinearsArgs&, Stream) = nullptr;
   void (*linear_tiles)(const LinearArgs&, Stream) = nullptr;  // for blocks of a prompt
+  void (*route)(const RouteArgs&, Stream) = nullptr;
+  void (*linear_experts)(const LinearExpertsArgs&, Stream) = nullptr;
+  void (*combine)(const CombineArgs&, Stream) = nullptr;
   void (*round)(const RoundArgs&, Stream) = nullptr;
   void (*activate)(const ActivateArgs&, Stream) = nullptr;
   void (*fill_holes)(const FillHolesArgs&, Stream) = nullptr;  // where any session's spread is above its slots

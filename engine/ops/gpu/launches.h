@@ -20,11 +20,15 @@ void LaunchNormHeads(const NormHeadsArgs& args, Stream stream);
 void LaunchLinearRows(const LinearArgs& args, Stream stream);
 void LaunchLinearRowsTogether(const LinearsArgs& args, Stream stream);
 void LaunchLinearTiles(const LinearArgs& args, Stream stream);
+void LaunchRoute(const RouteArgs& args, Stream stream);
+void LaunchLinearExperts(const LinearExpertsArgs& args, Stream stream);
+void LaunchCombine(const CombineArgs& args, Stream stream);
 // What those above and LaunchAttend leave to tensor cores. Those of rows REQUIRE: weights of one type; of BF16, Wide,
 // and else Small.
 void LaunchLinearRowsSmall(const LinearsArgs& args, Stream stream);
 void LaunchLinearRowsWide(const LinearsArgs& args, Stream stream);
 void LaunchLinearTilesTensor(const LinearArgs& args, Stream stream);
+void LaunchLinearExpertsTensor(const LinearExpertsArgs& args, Stream stream);
 void LaunchAttendTensor(const AttendArgs& args, Stream stream);
 void LaunchRound(const RoundArgs& args, Stream stream);
 void LaunchActivate(const ActivateArgs& args, Stream stream);

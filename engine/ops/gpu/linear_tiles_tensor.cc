@@ -1,6 +1,6 @@
-// y = x W^T for the many rows of a prompt's block, where weights are exact in BF16 (codes.h): tensor cores, tiles of
-// 128 outputs x 64 rows, 32 columns at a time. x is rounded to BF16, as the CPU's fast arithmetic does with BF16
-// weights (with quantised ones it rounds to bytes).
+// y = x W^T for the many rows of a prompt's block, or of one expert, where weights are exact in BF16 (codes.h): tensor
+// cores, tiles of 128 outputs x 64 rows, 32 columns at a time. x is rounded to BF16, as the CPU's fast arithmetic does
+// with BF16 weights (with quantised ones it rounds to bytes).
 //
 //   shared   W tile [128 outputs][32 columns], x tile [64 rows][32 columns], both as pairs of BF16, a row in 16 words,
 //            and 4 more, so that the eight rows which a team reads at once begin in different banks
@@ -14,13 +14,14 @@
 //
 // The next columns are read into registers while these are multiplied. A sum runs over the columns in order, so a row's
 // bits depend on no other row. A scale is that of 32 columns, of Q6_K of 16, multiplied into their sum; a minimum meets
-// the sum of x. Block (x, y): outputs 128 x .., rows 64 y ..
+// the sum of x. Block (x, y): outputs 128 x .., rows of tile y (linear_tile_share.h).
 
 #include <cstdint>
 
 #include "engine/ops/gpu/codes.h"
 #include "engine/ops/gpu/device.h"
 #include "engine/ops/gpu/kernels.h"
+#include "engine/ops/gpu/linear_tile_share.h"
 #include "engine/ops/gpu/numbers.h"
 #include "engine/ops/gpu/reduce.h"
 #include "engine/ops/gpu/tensor.h"
@@ -31,7 +32,7 @@ namespace {
 
 constexpr int32_t kThreads = 256;
 constexpr int32_t kOutputs = 128;
-constexpr int32_t kRows = 64;
+constexpr int32_t kRows = kTileRows;
 constexpr int32_t kWords = kChunk / 2;
 constexpr int32_t kStride = kWords + 4;
 
@@ -43,23 +44,25 @@ struct Ahead {
   float sum_of_x;     // of its row, all columns
 };
 
+// `x_row`: of x, its row.
 template <typename From>
-EBB_DEVICE Ahead ReadAhead(const LinearArgs& a, int32_t first_output, int32_t first_row, int32_t column) {
+EBB_DEVICE Ahead ReadAhead(const LinearArgs& a, const TileShare& share, int32_t first_output, int32_t x_row,
+                           int32_t column) {
   Ahead ahead = {};
   const int32_t t = ThreadIndex() % 4;
   const int32_t row = ThreadIndex() / 4;  // 64 of W, twice, and of x
   EBB_UNROLL
   for (int32_t i = 0; i < 2; ++i) {
     const int32_t output = first_output + kRows * i + row;
-    if (output >= a.w.rows) continue;
-    ahead.w[i] = From::Read(a.w, output, column, t);
+    if (output >= share.outputs) continue;
+    ahead.w[i] = From::Read(a.w, share.first_of_w + output, column, t);
     if constexpr (From::kScaled) {
-      if (t == 0) ahead.scales[i] = From::Scales(a.w, output, column);
+      if (t == 0) ahead.scales[i] = From::Scales(a.w, share.first_of_w + output, column);
     }
   }
-  if (first_row + row < a.rows) {
+  if (share.first_row + row < share.end_row) {
     float x[8];
-    KvF32::ReadEight(a.x + int64_t{first_row + row} * a.w.cols + column + 8 * t, x);
+    KvF32::ReadEight(a.x + int64_t{x_row} * a.w.cols + column + 8 * t, x);
     EBB_UNROLL
     for (int32_t i = 0; i < 4; ++i) ahead.x.word[i] = PackBf16(x[2 * i], x[2 * i + 1]);
   }
@@ -74,23 +77,27 @@ EBB_DEVICE Ahead ReadAhead(const LinearArgs& a, int32_t first_output, int32_t fi
   return ahead;
 }
 
-template <typename From>
+template <typename From, typename Args>
 EBB_KERNEL(kThreads)
-MultiplyTileOf(LinearArgs a) {
+MultiplyTileOf(Args args) {
   EBB_SHARED uint32_t ws[kOutputs][kStride];
   EBB_SHARED uint32_t xs[kRows][kStride];
   EBB_SHARED KScales scales[From::kScaled ? kOutputs : 1];
   EBB_SHARED float sums_of_x[From::kHasMinimum ? kRows : 1];
+  const LinearArgs& a = LinearOf(args);
+  const TileShare share = ShareOf(args);
+  if (share.is_empty) return;
   const int32_t thread = ThreadIndex();
   const int32_t team = thread / kTeam;
   const int32_t g = thread % kTeam / 4;
   const int32_t t = thread % 4;
   const int32_t first_output = BlockX() * kOutputs;
-  const int32_t first_row = BlockY() * kRows;
+  const int32_t first_row = share.first_row;
   const int32_t output = team / 2 * 32;
   const int32_t row = team % 2 * 32;
   float sum[2][4][4] = {};
-  Ahead ahead = ReadAhead<From>(a, first_output, first_row, 0);
+  const int32_t x_row = share.RowOfX(first_row + thread / 4);
+  Ahead ahead = ReadAhead<From>(a, share, first_output, x_row, 0);
   for (int32_t column = 0; column < a.w.cols; column += kChunk) {
     EBB_UNROLL
     for (int32_t i = 0; i < 4; ++i) {
@@ -106,7 +113,7 @@ MultiplyTileOf(LinearArgs a) {
     }
     if (From::kHasMinimum && t == 0) sums_of_x[thread / 4] = ahead.sum_of_x;
     Barrier();
-    if (column + kChunk < a.w.cols) ahead = ReadAhead<From>(a, first_output, first_row, column + kChunk);
+    if (column + kChunk < a.w.cols) ahead = ReadAhead<From>(a, share, first_output, x_row, column + kChunk);
     SyncTeam();
     float of_scale[2][4][4] = {};  // products that share a scale
     EBB_UNROLL
@@ -165,7 +172,7 @@ MultiplyTileOf(LinearArgs a) {
       EBB_UNROLL
       for (int32_t i = 0; i < 4; ++i) {
         const float made = sum[m][n][i];
-        if (output_of(m, i) >= a.w.rows || row_of(n, i) >= a.rows) continue;
+        if (output_of(m, i) >= share.outputs || row_of(n, i) >= share.end_row) continue;
         if (From::kHasMinimum && made != made) {
           again |= 1U << (16 * m + 4 * n + i);
         } else {
@@ -180,16 +187,22 @@ MultiplyTileOf(LinearArgs a) {
       if ((again & 1U) == 0) continue;
       const int32_t to_output = output_of(at / 16, at % 4);
       const int32_t to_row = row_of(at / 4 % 4, at % 4);
-      put(to_output, to_row, MultiplyByWeights(a.w, to_output, a.x + int64_t{to_row} * a.w.cols));
+      const float* const x = a.x + int64_t{share.RowOfX(to_row)} * a.w.cols;
+      put(to_output, to_row, MultiplyByWeights(a.w, share.first_of_w + to_output, x));
     }
   }
 }
 
+template <typename Args>
+void LaunchTiles(const Args& args, Stream stream) {
+  WithCodes(LinearOf(args).w.type, [&](auto codes) {
+    Launch(MultiplyTileOf<decltype(codes), Args>, TileGrid(args, kOutputs), kThreads, args, stream);
+  });
+}
+
 }  // namespace
 
-void LaunchLinearTilesTensor(const LinearArgs& args, Stream stream) {
-  const Grid grid = {(args.w.rows + kOutputs - 1) / kOutputs, (args.rows + kRows - 1) / kRows};
-  WithCodes(args.w.type, [&](auto codes) { Launch(MultiplyTileOf<decltype(codes)>, grid, kThreads, args, stream); });
-}
+void LaunchLinearTilesTensor(const LinearArgs& args, Stream stream) { LaunchTiles(args, stream); }
+void LaunchLinearExpertsTensor(const LinearExpertsArgs& args, Stream stream) { LaunchTiles(args, stream); }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET
