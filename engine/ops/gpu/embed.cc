@@ -49,6 +49,8 @@ void LaunchEmbed(const EmbedArgs& args, Stream stream) {
       return Launch(EmbedRow<Element::kQ4>, grid, kThreads, args, stream);
     case Element::kQ4K:
       return Launch(EmbedRow<Element::kQ4K>, grid, kThreads, args, stream);
+    case Element::kQ5K:
+      return Launch(EmbedRow<Element::kQ5K>, grid, kThreads, args, stream);
     case Element::kQ6K:
       return Launch(EmbedRow<Element::kQ6K>, grid, kThreads, args, stream);
     case Element::kFp8:
