@@ -43,21 +43,29 @@ void SplitQ4(std::span<const std::byte> blocks, DeviceLayout& to) {
   }
 }
 
-// Sixteen codes of 0 .. 63: nibbles as SplitQ4 has them, and what is above them.
-void PutSixteen(const int8_t* codes, int zero, DeviceLayout& to) {
+// Sixteen codes: their low four bits, as SplitQ4 has them.
+void PutNibbles(const int8_t* codes, DeviceLayout& to) {
+  for (int j = 0; j < 8; ++j) to.values.push_back(static_cast<std::byte>((codes[j] & 15) | (codes[j + 8] & 15) << 4));
+}
+
+// What is above them, of 32 codes of Q5_K and of sixteen of Q6_K, as Matrix has it.
+uint32_t FifthBits(const int8_t* codes) {
   uint32_t upper = 0;
-  for (int i = 0; i < 16; ++i) upper |= static_cast<uint32_t>((codes[i] + zero) >> 4) << (2 * i);
-  for (int j = 0; j < 8; ++j) {
-    const int low = (codes[j] + zero) & 15;
-    const int high = (codes[j + 8] + zero) & 15;
-    to.values.push_back(static_cast<std::byte>(low | high << 4));
+  for (int i = 0; i < 32; ++i) {
+    const int bit = i / 2 % 2 * 16 + i / 16 * 8 + i / 4 % 2 * 4 + i / 8 % 2 * 2 + i % 2;
+    upper |= static_cast<uint32_t>(codes[i] >> 4) << bit;
   }
-  to.upper.push_back(upper);
+  return upper;
+}
+uint32_t UpperTwoBits(const int8_t* codes) {
+  uint32_t upper = 0;
+  for (int i = 0; i < 16; ++i) upper |= static_cast<uint32_t>((codes[i] + 32) >> 4) << (2 * i);
+  return upper;
 }
 
 void SplitK(DType type, std::span<const std::byte> blocks, DeviceLayout& to) {
   const auto bytes = static_cast<size_t>(BlockBytes(type));
-  const bool is_affine = type == DType::kQ4_K;
+  const bool is_affine = type != DType::kQ6_K;
   for (size_t at = 0; at < blocks.size(); at += bytes) {
     const KBlock block = ReadKBlock(type, &blocks[at]);
     to.supers.push_back(block.d | static_cast<uint32_t>(block.dmin) << 16);
@@ -66,9 +74,12 @@ void SplitK(DType type, std::span<const std::byte> blocks, DeviceLayout& to) {
       const int high = is_affine ? block.minimum[i] : block.scale[2 * i + 1];
       to.scales.push_back(static_cast<uint16_t>((low & 255) | (high & 255) << 8));
     }
-    for (int64_t i = 0; i < kSuperBlock; i += 16) PutSixteen(&block.code[i], is_affine ? 0 : 32, to);
+    for (int64_t i = 0; i < kSuperBlock; i += 16) {  // the 32 that codes of Q6_K lack has none of the low four
+      PutNibbles(&block.code[i], to);
+      if (type == DType::kQ5_K && i % 32 == 0) to.upper.push_back(FifthBits(&block.code[i]));
+      if (type == DType::kQ6_K) to.upper.push_back(UpperTwoBits(&block.code[i]));
+    }
   }
-  if (is_affine) to.upper.clear();
 }
 
 absl::Status Unsupported(const TensorView& tensor, const std::string& what) {
@@ -91,6 +102,7 @@ constexpr DeviceForm kForms[] = {{DType::kF32, gpu::Element::kF32, 1024},
                                  {DType::kQ8_0, gpu::Element::kQ8, 256 + 16},
                                  {DType::kQ4_0, gpu::Element::kQ4, 128 + 16},
                                  {DType::kQ4_K, gpu::Element::kQ4K, 128 + 16 + 4},
+                                 {DType::kQ5_K, gpu::Element::kQ5K, 128 + 16 + 4 + 32},
                                  {DType::kQ6_K, gpu::Element::kQ6K, 128 + 16 + 4 + 64}};
 
 absl::StatusOr<DeviceForm> FormOf(const TensorView& tensor) {
@@ -120,6 +132,7 @@ absl::StatusOr<DeviceLayout> ToDeviceLayout(const TensorView& tensor) {
       SplitQ4(tensor.data, layout);
       break;
     case DType::kQ4_K:
+    case DType::kQ5_K:
     case DType::kQ6_K:
       SplitK(tensor.type, tensor.data, layout);
       break;
@@ -157,7 +170,7 @@ absl::StatusOr<DeviceMatrix> DeviceMatrix::Random(const Gpu& gpu, int32_t rows, 
                                                   gpu::Element type) {
   const int64_t count = int64_t{rows} * cols;
   const bool is_bf16 = type == gpu::Element::kBf16;
-  const bool is_k = type == gpu::Element::kQ4K || type == gpu::Element::kQ6K;
+  const bool is_k = type == gpu::Element::kQ4K || type == gpu::Element::kQ5K || type == gpu::Element::kQ6K;
   EBB_CHECK(is_bf16 || type == gpu::Element::kQ8 || type == gpu::Element::kQ4 ||
             (is_k && cols % gpu::kSuperBlock == 0));
   DeviceMatrix made;
@@ -174,6 +187,7 @@ absl::StatusOr<DeviceMatrix> DeviceMatrix::Random(const Gpu& gpu, int32_t rows, 
     EBB_TRY(fill(gpu::Element::kF32, type == gpu::Element::kQ8 ? count / 4 : count / 8, 1, made.values_));
     EBB_TRY(fill(gpu::Element::kF16, count / gpu::kWeightBlock, kScale, made.scales_));
     if (is_k) EBB_TRY(fill(gpu::Element::kF16, 2 * count / gpu::kSuperBlock, kScale, made.supers_));
+    if (type == gpu::Element::kQ5K) EBB_TRY(fill(gpu::Element::kF32, count / 32, 1, made.upper_));
     if (type == gpu::Element::kQ6K) EBB_TRY(fill(gpu::Element::kF32, count / 16, 1, made.upper_));
   }
   made.matrix_ = {.type = type,

@@ -22,15 +22,15 @@ struct DeviceLayout {
   std::vector<std::byte> values = {};
   std::vector<uint16_t> scales = {};  // empty unless quantised
   std::vector<uint32_t> supers = {};  // of K types
-  std::vector<uint32_t> upper = {};   // of Q6_K
+  std::vector<uint32_t> upper = {};   // of Q5_K and Q6_K
 
   int64_t bytes() const {
     return std::ssize(values) + 2 * std::ssize(scales) + 4 * std::ssize(supers) + 4 * std::ssize(upper);
   }
 };
 
-// The same numbers, bit for bit. FAILED_PRECONDITION UNSUPPORTED_TENSOR_TYPE names the tensor: another K type than Q4_K
-// and Q6_K, or rows that are no whole number of kWeightBlock columns.
+// The same numbers, bit for bit. FAILED_PRECONDITION UNSUPPORTED_TENSOR_TYPE names the tensor: another K type than
+// Q4_K, Q5_K and Q6_K, or rows that are no whole number of kWeightBlock columns.
 absl::StatusOr<DeviceLayout> ToDeviceLayout(const TensorView& tensor);
 
 // Bytes that the layout will have, without making it. As ToDeviceLayout.

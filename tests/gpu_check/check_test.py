@@ -46,7 +46,7 @@ class GpuCheck(unittest.TestCase):
                      "scores and the smallest", "updated in place",
                      "kept", "what the output loses, caote", "what the output loses, fast_caote", "likeness of keys", "the largest,", "the L2 norm",
                      "the union", "chance", "caused by eviction", "decode step", "what leaves each of", "after prompts in blocks of 16, 41 slots", "bounded to", "prompt of", "scores of the last query",
-                     "sums over all queries", "products by the maker's library", "rows with BF16 weights", "65 rows with Q8_0 weights", "65 rows with Q4_K weights", "found and copied out", "the mass of"):
+                     "sums over all queries", "products by the maker's library", "rows with BF16 weights", "65 rows with Q8_0 weights", "65 rows with Q4_K weights", "65 rows with Q5_K weights", "found and copied out", "the mass of"):
             self.assertTrue(any(part in what for what in rows), part)
         synchronisations = next(row for what, row in rows.items() if "caused by eviction" in what)
         self.assertEqual(synchronisations["ratio"], 0)  # the one row that is no matter of time

@@ -324,14 +324,15 @@ absl::Status MeasureLinear(Bench& b) {
     gpu::Element type;
     std::vector<int32_t> tokens;
   };
-  const std::vector<Case> cases = b.tiny() ? std::vector<Case>{{"BF16", gpu::Element::kBf16, {1, 3}},
-                                                               {"Q8_0", gpu::Element::kQ8, {3, 65}},
-                                                               {"Q4_K", gpu::Element::kQ4K, {3, 65}}}
-                                           : std::vector<Case>{{"BF16", gpu::Element::kBf16, {1, 8, 32, 512}},
-                                                               {"Q8_0", gpu::Element::kQ8, {1, 32, 512}},
-                                                               {"Q4_0", gpu::Element::kQ4, {1, 32, 512}},
-                                                               {"Q4_K", gpu::Element::kQ4K, {1, 32, 512}},
-                                                               {"Q6_K", gpu::Element::kQ6K, {1, 32, 512}}};
+  const std::vector<Case> cases =
+      b.tiny() ? std::vector<Case>{{"BF16", gpu::Element::kBf16, {1, 3}},
+                                   {"Q8_0", gpu::Element::kQ8, {3, 65}},
+                                   {"Q4_K", gpu::Element::kQ4K, {3, 65}},
+                                   {"Q5_K", gpu::Element::kQ5K, {3, 65}}}
+               : std::vector<Case>{
+                     {"BF16", gpu::Element::kBf16, {1, 8, 32, 512}}, {"Q8_0", gpu::Element::kQ8, {1, 32, 512}},
+                     {"Q4_0", gpu::Element::kQ4, {1, 32, 512}},      {"Q4_K", gpu::Element::kQ4K, {1, 32, 512}},
+                     {"Q5_K", gpu::Element::kQ5K, {1, 32, 512}},     {"Q6_K", gpu::Element::kQ6K, {1, 32, 512}}};
   const int32_t rows = b.tiny() ? 64 : 14336;
   const int32_t cols = b.tiny() ? 256 : 4096;
   for (const Case& c : cases) {

@@ -17,7 +17,8 @@ inline constexpr int32_t kChunk = 32;  // columns that are multiplied at a time;
 static_assert(kChunk == kWeightBlock);
 
 // Of a chunk that begins at `column`, the eight columns of thread t as pairs of BF16: 8 t .., or, by halves, 4 t .. and
-// 16 + 4 t ..; and where kScaled, what their products are to be multiplied by, and what is then taken off.
+// 16 + 4 t ..; and where kScaled, what their products are to be multiplied by, and what is then taken off, where
+// kHasMinimum, of weights of kElement.
 template <Element kType>
 struct Codes;
 template <>
@@ -82,9 +83,29 @@ struct Codes<Element::kQ4> : NibbleCodes<8> {
 };
 template <>
 struct Codes<Element::kQ4K> : NibbleCodes<0> {
+  static constexpr Element kElement = Element::kQ4K;
   static constexpr bool kHasMinimum = true;
   static EBB_DEVICE KScales Scales(const Matrix& w, int64_t row, int32_t column) {
     return ReadKScales<Element::kQ4K>(w, row, column);
+  }
+};
+template <>
+struct Codes<Element::kQ5K> : Codes<Element::kQ4K> {  // whose scales are alike
+  static constexpr Element kElement = Element::kQ5K;
+  static EBB_DEVICE Vector16 Read(const Matrix& w, int64_t row, int32_t column, int32_t t) {
+    const int64_t sixteen = (row * w.cols + column) / 16 + t / 2;
+    const uint32_t* const from = static_cast<const uint32_t*>(w.values) + 2 * sixteen;
+    const int32_t half = t % 2 * 4;
+    const uint32_t upper = w.upper[(row * w.cols + column) / kChunk] >> (t / 2 * 8 + t % 2 * 2);
+    Vector16 pairs;
+    EBB_UNROLL
+    for (int32_t i = 0; i < 4; ++i) {
+      const uint32_t word = from[i / 2] >> (16 * (i % 2) + half);
+      const uint32_t fifth = upper >> (16 * (i % 2) + i / 2 * 4);
+      pairs.word[i] = PairOfIntegers(static_cast<int32_t>((word & 0xFU) | (fifth & 1U) << 4),
+                                     static_cast<int32_t>((word >> 8 & 0xFU) | (fifth & 2U) << 3));
+    }
+    return pairs;
   }
 };
 template <>
@@ -123,6 +144,8 @@ void WithCodes(Element type, const F& launch) {
       return launch(Codes<Element::kQ4>());
     case Element::kQ4K:
       return launch(Codes<Element::kQ4K>());
+    case Element::kQ5K:
+      return launch(Codes<Element::kQ5K>());
     case Element::kQ6K:
       return launch(Codes<Element::kQ6K>());
     default:

@@ -72,6 +72,8 @@ void WithTable(const Matrix& table, const F& launch) {
       return launch(Of<Element::kQ4>());
     case Element::kQ4K:
       return launch(Of<Element::kQ4K>());
+    case Element::kQ5K:
+      return launch(Of<Element::kQ5K>());
     case Element::kQ6K:
       return launch(Of<Element::kQ6K>());
     case Element::kFp8:

@@ -73,6 +73,7 @@ void LaunchLinearRows(const LinearArgs& args, Stream stream) {
     case Element::kQ8:
     case Element::kQ4:
     case Element::kQ4K:
+    case Element::kQ5K:
     case Element::kQ6K:
       return LaunchLinearRowsSmall({.of = {args}, .count = 1}, stream);
     case Element::kFp8:

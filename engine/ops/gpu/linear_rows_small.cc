@@ -1,5 +1,5 @@
-// y = x W^T for the few rows of decode and weights whose codes are exact in BF16: Q8_0, Q4_0, Q4_K and Q6_K. Bound by
-// reading W, once for up to 32 rows of x, by tensor cores.
+// y = x W^T for the few rows of decode and weights whose codes are exact in BF16: Q8_0, Q4_0, Q4_K, Q5_K and Q6_K.
+// Bound by reading W, once for up to 32 rows of x, by tensor cores.
 //
 // A block makes 256 outputs of its columns, 128 of them, a stage, at a time; of sixteen teams each has 32 outputs and
 // one half of a stage, in two chunks of 32 columns:
@@ -239,7 +239,9 @@ EBB_DEVICE void MultiplyChunk(const Stages<From, kRows>& room, int32_t parity, i
 
 template <typename From>
 EBB_DEVICE void Put(const LinearArgs& a, int32_t output, int32_t row, float sum) {
-  if (From::kHasMinimum && sum != sum) sum = MultiplyByWeights(a.w, output, a.x + int64_t{row} * a.w.cols);
+  if constexpr (From::kHasMinimum) {
+    if (sum != sum) sum = MultiplyByWeights<From::kElement>(a.w, output, a.x + int64_t{row} * a.w.cols);
+  }
   float* const y = a.y + row * a.y_stride + output;
   const float biased = a.bias == nullptr ? sum : sum + a.bias[output];
   *y = a.add != 0 ? *y + biased : biased;
@@ -418,6 +420,8 @@ void LaunchLinearRowsSmall(const LinearsArgs& args, Stream stream) {
       return LaunchOf<RowCodes<Element::kQ4>>(args, stream);
     case Element::kQ4K:
       return LaunchOf<RowCodes<Element::kQ4K>>(args, stream);
+    case Element::kQ5K:
+      return LaunchOf<RowCodes<Element::kQ5K>>(args, stream);
     default:
       return LaunchOf<RowCodes<Element::kQ6K>>(args, stream);
   }

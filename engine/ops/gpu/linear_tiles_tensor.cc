@@ -4,7 +4,8 @@
 //
 //   shared   W tile [128 outputs][32 columns], x tile [64 rows][32 columns], both as pairs of BF16, a row in 16 words,
 //            and 4 more, so that the eight rows which a team reads at once begin in different banks
-//            of quantised types, what the 32 columns of each output share; of Q4_K, each row's sum of x over them
+//            of quantised types, what the 32 columns of each output share; of Q4_K and Q5_K, each row's sum of x over
+//            them
 //   team     (m, n) = (i / 2, i % 2) keeps 32 outputs x 32 rows, two tiles of 16 outputs by four of 8 rows
 //
 //            rows 0..31   32..63
@@ -188,7 +189,7 @@ MultiplyTileOf(Args args) {
       const int32_t to_output = output_of(at / 16, at % 4);
       const int32_t to_row = row_of(at / 4 % 4, at % 4);
       const float* const x = a.x + int64_t{share.RowOfX(to_row)} * a.w.cols;
-      put(to_output, to_row, MultiplyByWeights(a.w, share.first_of_w + to_output, x));
+      put(to_output, to_row, MultiplyByWeights<From::kElement>(a.w, share.first_of_w + to_output, x));
     }
   }
 }

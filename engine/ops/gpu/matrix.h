@@ -8,7 +8,7 @@
 namespace ebb::gpu {
 
 // kFp8 is the cache's alone.
-enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4, kQ4K, kQ6K, kFp8 };
+enum class Element : int32_t { kF32, kF16, kBf16, kQ8, kQ4, kQ4K, kQ5K, kQ6K, kFp8 };
 
 // Columns come in whole blocks of as many; what shares a scale, in quantised types.
 inline constexpr int32_t kWeightBlock = 32;
@@ -24,13 +24,16 @@ inline constexpr int32_t kSuperBlock = 256;  // the same of K types, whose scale
 //                    scales [rows][cols / 32]: scale (low byte), minimum (high)
 //                    supers [rows][cols / 256]: binary16 d (low half), dmin (high)
 //                    value = d * scale * code - dmin * minimum
+//   Q5_K             as Q4_K, code = 0 .. 31, of which values have the low four bits
+//                    upper [rows][cols / 32] words: the fifth bits of 32 codes, that of column 16 a + 8 b + 4 c + 2 d +
+//                    e at 16 d + 8 a + 4 c + 2 b + e, where linear_rows_small.cc takes them two at a time
 //   Q6_K             values as Q4_0, the low four bits of code + 32
 //                    upper [rows][cols / 16] words: the other two bits of sixteen codes, the first lowest
 //                    scales [rows][cols / 32]: int8 of the first 16 columns (low byte) and of the others (high)
 //                    supers: d                                value = d * scale * code
 //
-// Scales lie apart from codes so that both are read in whole vectors; the file's blocks of 34, 18, 144 and 210 bytes
-// are not aligned to anything.
+// Scales lie apart from codes so that both are read in whole vectors; the file's blocks of 34, 18, 144, 176 and 210
+// bytes are not aligned to anything.
 struct Matrix {
   Element type = Element::kF32;
   int32_t rows = 0;

@@ -55,7 +55,8 @@ constexpr int32_t Ahead(int32_t chunks) {
 // kAhead: chunks that a thread reads before it needs the first; the more rows, the fewer registers are left. kScales:
 // floats that a chunk of a row has to scale its sums: one; one and a minimum; or one for each half. From: where a
 // thread's part of the chunk that begins with value `at` of all of W is; and Read, of a chunk so many further on.
-// ReadX: the columns of a tile, in the order of its two words, which are Pairs.
+// ReadX: the columns of a tile, in the order of its two words, which are Pairs. kHasMinimum: weights of kElement, which
+// have minima.
 template <Element kType>
 struct RowCodes;
 
@@ -124,12 +125,45 @@ struct RowCodes<Element::kQ4> : RowNibbles<kMinus136> {
 };
 template <>
 struct RowCodes<Element::kQ4K> : RowNibbles<kMinus128> {
+  static constexpr Element kElement = Element::kQ4K;
   static constexpr int32_t kScales = 2;
   static constexpr bool kHasMinimum = true;
   static EBB_DEVICE void Scale(const StoredScales& stored, int32_t i, float (&to)[kScales]) {
     const uint32_t scales = StoredScale(stored, i);
     to[0] = FromF16(stored.super & 0xFFFFU) * static_cast<float>(scales & 0xFFU);
     to[1] = FromF16(stored.super >> 16) * static_cast<float>(scales >> 8);
+  }
+};
+
+// The same, and thread t has the fifth bits of its columns at 4 t .. of both halves of a word that all four read.
+template <>
+struct RowCodes<Element::kQ5K> : RowCodes<Element::kQ4K> {
+  template <int32_t kRows>
+  static constexpr int32_t kAhead = Ahead(kRows > 16 ? 2 : 4);
+  static constexpr Element kElement = Element::kQ5K;
+  struct Raw {
+    uint32_t low;
+    uint32_t upper;
+  };
+  struct Place {  // of a thread's outputs, all but the number are the same: pointers to each would spill registers
+    const uint32_t* low;
+    const uint32_t* upper;
+    int32_t chunk;
+  };
+  static EBB_DEVICE Place From(const Matrix& w, int64_t at, int32_t t) {
+    return {static_cast<const uint32_t*>(w.values) + t, w.upper, static_cast<int32_t>(at / kChunk)};
+  }
+  static EBB_DEVICE Raw Read(const Place& place, int32_t chunk) {
+    return {ReadOnce(place.low + int64_t{4} * place.chunk + 4 * chunk), (place.upper + place.chunk)[chunk]};
+  }
+  static EBB_DEVICE void GoOn(Place& place, int32_t chunks) { place.chunk += chunks; }
+  static EBB_DEVICE void Pairs(const Raw& raw, int32_t tile, int32_t t, uint32_t (&to)[2]) {
+    const uint32_t upper = raw.upper >> (4 * t);
+    EBB_UNROLL
+    for (int32_t i = 0; i < 2; ++i) {
+      const uint32_t above = BitsAnd(upper << (4 - 2 * tile - i), 0x00100010U, k128);
+      to[i] = AddBf16Pairs(BitsAnd(raw.low >> (8 * i + 4 * tile), 0x000F000FU, above), kMinus128);
+    }
   }
 };
 

@@ -61,6 +61,9 @@ struct Weights<Element::kQ4> {
   }
 };
 
+template <Element kType>
+inline constexpr bool kIsAffine = kType == Element::kQ4K || kType == Element::kQ5K;
+
 // Of a block of 32 columns of a K type: what its codes are to be multiplied by, by halves, and what is then taken off.
 struct KScales {
   float of_half[2];
@@ -72,7 +75,7 @@ EBB_DEVICE KScales ReadKScales(const Matrix& w, int64_t row, int32_t column) {
   const uint32_t super = w.supers[at / kSuperBlock];
   const uint32_t scales = w.scales[at / kWeightBlock];
   const float d = FromF16(super & 0xFFFFU);
-  if constexpr (kType == Element::kQ4K) {
+  if constexpr (kIsAffine<kType>) {
     const float scale = d * static_cast<float>(scales & 0xFFU);
     return {{scale, scale}, FromF16(super >> 16) * static_cast<float>(scales >> 8)};
   } else {
@@ -80,26 +83,39 @@ EBB_DEVICE KScales ReadKScales(const Matrix& w, int64_t row, int32_t column) {
   }
 }
 
-// Code `i` of sixteen columns, of which eight bytes hold the low four bits and a word the upper two.
+// Of code `i` of sixteen columns: the low four bits, of eight bytes; those and the upper two, which a word holds; those
+// and the fifth, of a word whose lower byte of each half is that of these columns (Matrix).
+EBB_DEVICE uint32_t FourBitCode(const uint32_t (&low)[2], int32_t i) {
+  return low[i % 8 / 4] >> (8 * (i % 4) + i / 8 * 4) & 0xFU;
+}
 EBB_DEVICE int32_t SixBitCode(const uint32_t (&low)[2], uint32_t upper, int32_t i) {
-  const uint32_t nibble = low[i % 8 / 4] >> (8 * (i % 4) + i / 8 * 4) & 0xFU;
-  return static_cast<int32_t>(nibble | (upper >> (2 * i) & 3U) << 4) - 32;
+  return static_cast<int32_t>(FourBitCode(low, i) | (upper >> (2 * i) & 3U) << 4) - 32;
+}
+EBB_DEVICE uint32_t FiveBitCode(const uint32_t (&low)[2], uint32_t upper, int32_t i) {
+  const int32_t bit = i / 2 % 2 * 16 + i / 4 % 2 * 4 + i / 8 * 2 + i % 2;
+  return FourBitCode(low, i) | (upper >> bit & 1U) << 4;
 }
 
-template <>
-struct Weights<Element::kQ4K> {
+template <Element kType>
+struct AffineWeights {
   static EBB_DEVICE void Read(const Matrix& w, int64_t row, int32_t column, float* to) {
     const int64_t at = row * w.cols + column;
     const uint32_t* const codes = reinterpret_cast<const uint32_t*>(static_cast<const uint8_t*>(w.values) + at / 2);
     const uint32_t word[2] = {codes[0], codes[1]};
-    const KScales scales = ReadKScales<Element::kQ4K>(w, row, column);
+    uint32_t upper = 0;
+    if constexpr (kType == Element::kQ5K) upper = w.upper[at / kWeightBlock] >> (column % kWeightBlock / 16 * 8);
+    const KScales scales = ReadKScales<kType>(w, row, column);
     EBB_UNROLL
     for (int i = 0; i < kColumns; ++i) {  // exact products; the sum is rounded once
-      const uint32_t code = word[i % 8 / 4] >> (8 * (i % 4) + i / 8 * 4) & 0xFU;
+      const uint32_t code = kType == Element::kQ5K ? FiveBitCode(word, upper, i) : FourBitCode(word, i);
       to[i] = scales.of_half[0] * static_cast<float>(code) - scales.minimum;
     }
   }
 };
+template <>
+struct Weights<Element::kQ4K> : AffineWeights<Element::kQ4K> {};
+template <>
+struct Weights<Element::kQ5K> : AffineWeights<Element::kQ5K> {};
 template <>
 struct Weights<Element::kQ6K> {
   static EBB_DEVICE void Read(const Matrix& w, int64_t row, int32_t column, float* to) {
@@ -116,11 +132,12 @@ struct Weights<Element::kQ6K> {
 // The product of a row of W, of a type with minima, and one of x, by weights and not by codes: for where a number of x
 // is infinite, whose code and whose minimum are infinite both, and together NaN, where the weight makes it one of the
 // two. Slow, and over at the first NaN.
+template <Element kType>
 EBB_DEVICE float MultiplyByWeights(const Matrix& w, int64_t row, const float* x) {
   float sum = 0;
   for (int32_t column = 0; column < w.cols && sum == sum; column += kColumns) {
     float of_w[kColumns];
-    Weights<Element::kQ4K>::Read(w, row, column, of_w);
+    Weights<kType>::Read(w, row, column, of_w);
     EBB_UNROLL
     for (int i = 0; i < kColumns; ++i) sum = MultiplyAdd(x[column + i], of_w[i], sum);
   }

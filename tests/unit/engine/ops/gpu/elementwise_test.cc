@@ -196,11 +196,13 @@ TEST(GpuActivate, EqualsFloat64) {
 }
 
 TEST(GpuEmbed, RowsOfEveryTypeAreExact) {
-  for (const DType type : {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0}) {
-    const TestMatrix table_of(type, 7, 96, 4);
+  for (const DType type :
+       {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+    const int64_t cols = IsKType(type) ? 512 : 96;
+    const TestMatrix table_of(type, 7, cols, 4);
     const std::vector<int32_t> tokens = {6, 0, 3, 3};
     const std::vector<float> x = OnEachTarget([&](const Table& table) {
-      std::vector<float> out(tokens.size() * 96);
+      std::vector<float> out(tokens.size() * cols);
       Mirror mirror(table);
       float* const to = mirror.In(out);
       table.embed({.table = table_of.On(mirror),
@@ -213,7 +215,7 @@ TEST(GpuEmbed, RowsOfEveryTypeAreExact) {
       return out;
     });
     for (size_t t = 0; t < tokens.size(); ++t) {
-      for (int64_t c = 0; c < 96; ++c) ASSERT_EQ(x[t * 96 + c], 2 * table_of.at(tokens[t], c));
+      for (int64_t c = 0; c < cols; ++c) ASSERT_EQ(x[t * cols + c], 2 * table_of.at(tokens[t], c));
     }
   }
 }

@@ -19,7 +19,7 @@ namespace ebb::gpu {
 namespace {
 
 constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBf16, DType::kQ8_0,
-                            DType::kQ4_0, DType::kQ4_K, DType::kQ6_K};
+                            DType::kQ4_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 
 using Linear = void (*Table::*)(const LinearArgs&, Stream);
 
@@ -142,8 +142,8 @@ TEST(GpuLinear, ProductsWithOneXAreMadeTogether) {
   constexpr int32_t kRows = 11;
   constexpr int32_t kOutputs[] = {300, 40, 17};
   for (const auto& types :
-       {std::array{DType::kQ4_K, DType::kQ4_K, DType::kQ4_K}, std::array{DType::kBf16, DType::kBf16, DType::kBf16},
-        std::array{DType::kBf16, DType::kQ6_K, DType::kF32}}) {
+       {std::array{DType::kQ4_K, DType::kQ4_K, DType::kQ4_K}, std::array{DType::kQ5_K, DType::kQ5_K, DType::kQ5_K},
+        std::array{DType::kBf16, DType::kBf16, DType::kBf16}, std::array{DType::kBf16, DType::kQ6_K, DType::kF32}}) {
     std::vector<TestMatrix> w;
     for (int i = 0; i < 3; ++i) w.emplace_back(types[i], kOutputs[i], kInputs, 10 + i);
     const std::vector<float> x = RandomFloats(1, 1, kRows * kInputs);
@@ -190,14 +190,15 @@ TEST(GpuLinear, ProductsWithOneXAreMadeTogether) {
 }
 
 // What overflowed is seen as that: the CPU's BF16 and exact products say so, too
-// (Linear.AnInfiniteNumberMakesBf16ProductsInfinite). Q4_K has minima, whose sums of x are infinite as its codes' are.
+// (Linear.AnInfiniteNumberMakesBf16ProductsInfinite). Q4_K and Q5_K have minima, whose sums of x are infinite as their
+// codes' are.
 TEST(GpuLinear, AnInfiniteNumberIsInfiniteInItsProducts) {
   // Whole tiles and parts of them, columns that are split and not, one row and more than a tile has.
   const Case shapes[] = {{.outputs = 40, .inputs = 512, .rows = 9},
                          {.outputs = 259, .inputs = 256, .rows = 1, .bias = true},
                          {.outputs = 130, .inputs = 768, .rows = 67, .bias = true, .add = true}};
   for (const DType type : kTypes) {
-    for (Case c : std::span(shapes).first(type == DType::kQ4_K ? 3 : 1)) {
+    for (Case c : std::span(shapes).first(type == DType::kQ4_K || type == DType::kQ5_K ? 3 : 1)) {
       for (const auto linear : {&Table::linear_rows, &Table::linear_tiles}) {
         c.type = type, c.seed = 11;
         SCOPED_TRACE(testing::Message() << static_cast<int>(type) << ", " << c.outputs << " x " << c.inputs << ", "
@@ -235,7 +236,8 @@ TEST(GpuLinear, ARowsBitsDoNotDependOnTheOtherRows) {
         std::pair{&Table::linear_rows, DType::kF16}, std::pair{&Table::linear_tiles, DType::kQ8_0},
         std::pair{&Table::linear_tiles, DType::kBf16}, std::pair{&Table::linear_tiles, DType::kQ4_K},
         std::pair{&Table::linear_tiles, DType::kQ6_K}, std::pair{&Table::linear_tiles, DType::kF32},
-        std::pair{&Table::linear_rows, DType::kQ4_K}, std::pair{&Table::linear_rows, DType::kQ6_K}}) {
+        std::pair{&Table::linear_rows, DType::kQ4_K}, std::pair{&Table::linear_rows, DType::kQ6_K},
+        std::pair{&Table::linear_rows, DType::kQ5_K}, std::pair{&Table::linear_tiles, DType::kQ5_K}}) {
     Case c = {.type = type, .outputs = 40, .inputs = IsKType(type) ? 512 : 416, .rows = 70, .seed = 7};
     const TestMatrix w(c.type, c.outputs, c.inputs, c.seed);
     const std::vector<float> x = RandomFloats(c.seed, 1, c.rows * c.inputs);

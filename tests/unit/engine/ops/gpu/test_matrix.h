@@ -55,7 +55,7 @@ class TestMatrix {
       const uint16_t d = F16FromFloat(static_cast<float>(random.Uniform(1, 99)) * 1e-4F);
       const uint16_t dmin = F16FromFloat(static_cast<float>(random.Uniform(1, 99)) * 1e-3F);
       std::memcpy(&bytes[at + (type == DType::kQ6_K ? 208 : 0)], &d, 2);
-      if (type == DType::kQ4_K) std::memcpy(&bytes[at + 2], &dmin, 2);
+      if (type != DType::kQ6_K) std::memcpy(&bytes[at + 2], &dmin, 2);
     }
     return bytes;
   }
