@@ -19,6 +19,7 @@ namespace ebb::gpu::EBB_GPU_TARGET {
 inline constexpr int32_t kTileRows = kExpertTileRows;
 
 struct TileShare {
+  const LinearArgs& a;
   bool is_empty = false;
   int32_t first_of_w = 0;  // W's row of output 0
   int32_t outputs = 0;     // of the matrix
@@ -31,12 +32,13 @@ struct TileShare {
 };
 
 EBB_DEVICE TileShare ShareOf(const LinearArgs& a) {
-  return {.outputs = a.w.rows, .first_row = BlockY() * kTileRows, .end_row = a.rows};
+  return {.a = a, .outputs = a.w.rows, .first_row = BlockY() * kTileRows, .end_row = a.rows};
 }
 EBB_DEVICE TileShare ShareOf(const LinearExpertsArgs& a) {
   const ExpertTile tile = a.tiles[BlockY()];
   const int32_t outputs = a.linear.w.rows / a.experts;
-  return {.is_empty = tile.rows == 0,
+  return {.a = a.linear,
+          .is_empty = tile.rows == 0,
           .first_of_w = tile.expert * outputs,
           .outputs = outputs,
           .first_row = tile.first,
@@ -44,8 +46,8 @@ EBB_DEVICE TileShare ShareOf(const LinearExpertsArgs& a) {
           .row_of = a.row_of};
 }
 
-EBB_ANYWHERE inline const LinearArgs& LinearOf(const LinearArgs& a) { return a; }
-EBB_ANYWHERE inline const LinearArgs& LinearOf(const LinearExpertsArgs& a) { return a.linear; }
+inline Element TypeOf(const LinearArgs& a) { return a.w.type; }
+inline Element TypeOf(const LinearExpertsArgs& a) { return a.linear.w.type; }
 
 // Of blocks that make so many outputs each.
 inline Grid TileGrid(const LinearArgs& a, int32_t outputs) {

@@ -33,9 +33,9 @@ EBB_KERNEL(kThreads)
 MultiplyTile(Args args) {
   EBB_SHARED float xs[kColumns][kTile + kPad];
   EBB_SHARED float ws[kColumns][kTile + kPad];
-  const LinearArgs& a = LinearOf(args);
   const TileShare share = ShareOf(args);
   if (share.is_empty) return;
+  const LinearArgs& a = share.a;
   const int32_t thread = ThreadIndex();
   const int32_t first_output = BlockX() * kTile;
   const int32_t first_row = share.first_row;
@@ -90,7 +90,7 @@ MultiplyTile(Args args) {
 template <typename Args>
 bool LaunchTiles(const Args& args, Stream stream) {
   const Grid grid = TileGrid(args, kTile);
-  const Element type = LinearOf(args).w.type;
+  const Element type = TypeOf(args);
   if (type == Element::kF32) Launch(MultiplyTile<Element::kF32, Args>, grid, kThreads, args, stream);
   if (type == Element::kF16) Launch(MultiplyTile<Element::kF16, Args>, grid, kThreads, args, stream);
   return type == Element::kF32 || type == Element::kF16;

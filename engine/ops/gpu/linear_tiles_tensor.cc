@@ -47,8 +47,8 @@ struct Ahead {
 
 // `x_row`: of x, its row.
 template <typename From>
-EBB_DEVICE Ahead ReadAhead(const LinearArgs& a, const TileShare& share, int32_t first_output, int32_t x_row,
-                           int32_t column) {
+EBB_DEVICE Ahead ReadAhead(const TileShare& share, int32_t first_output, int32_t x_row, int32_t column) {
+  const LinearArgs& a = share.a;
   Ahead ahead = {};
   const int32_t t = ThreadIndex() % 4;
   const int32_t row = ThreadIndex() / 4;  // 64 of W, twice, and of x
@@ -85,9 +85,9 @@ MultiplyTileOf(Args args) {
   EBB_SHARED uint32_t xs[kRows][kStride];
   EBB_SHARED KScales scales[From::kScaled ? kOutputs : 1];
   EBB_SHARED float sums_of_x[From::kHasMinimum ? kRows : 1];
-  const LinearArgs& a = LinearOf(args);
   const TileShare share = ShareOf(args);
   if (share.is_empty) return;
+  const LinearArgs& a = share.a;
   const int32_t thread = ThreadIndex();
   const int32_t team = thread / kTeam;
   const int32_t g = thread % kTeam / 4;
@@ -98,7 +98,7 @@ MultiplyTileOf(Args args) {
   const int32_t row = team % 2 * 32;
   float sum[2][4][4] = {};
   const int32_t x_row = share.RowOfX(first_row + thread / 4);
-  Ahead ahead = ReadAhead<From>(a, share, first_output, x_row, 0);
+  Ahead ahead = ReadAhead<From>(share, first_output, x_row, 0);
   for (int32_t column = 0; column < a.w.cols; column += kChunk) {
     EBB_UNROLL
     for (int32_t i = 0; i < 4; ++i) {
@@ -114,7 +114,7 @@ MultiplyTileOf(Args args) {
     }
     if (From::kHasMinimum && t == 0) sums_of_x[thread / 4] = ahead.sum_of_x;
     Barrier();
-    if (column + kChunk < a.w.cols) ahead = ReadAhead<From>(a, share, first_output, x_row, column + kChunk);
+    if (column + kChunk < a.w.cols) ahead = ReadAhead<From>(share, first_output, x_row, column + kChunk);
     SyncTeam();
     float of_scale[2][4][4] = {};  // products that share a scale
     EBB_UNROLL
@@ -196,7 +196,7 @@ MultiplyTileOf(Args args) {
 
 template <typename Args>
 void LaunchTiles(const Args& args, Stream stream) {
-  WithCodes(LinearOf(args).w.type, [&](auto codes) {
+  WithCodes(TypeOf(args), [&](auto codes) {
     Launch(MultiplyTileOf<decltype(codes), Args>, TileGrid(args, kOutputs), kThreads, args, stream);
   });
 }
