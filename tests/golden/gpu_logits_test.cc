@@ -28,8 +28,11 @@ namespace {
 using lab::GoldenCase;
 using lab::GoldenFamily;
 
-const std::set<std::pair<std::string, std::string>> kLong = {
-    {"llama.f32", "rand_compact"}, {"llama.f32", "window_keep"}, {"qwen3.f32", "rand_compact"}};
+const std::set<std::pair<std::string, std::string>> kLong = {{"llama.f32", "rand_compact"},
+                                                             {"llama.f32", "window_keep"},
+                                                             {"qwen3.f32", "rand_compact"},
+                                                             {"bloom.f32", "rand_compact"},
+                                                             {"gpt2.f32", "rand_keep"}};
 
 absl::StatusOr<std::unique_ptr<GpuEngine>> OpenOnDevice(const GgufFile& file) {
   EBB_ASSIGN(const ModelConfig config, ReadConfig(file));
