@@ -9,8 +9,9 @@
 // The last two print what the maker's library of products does, where it is installed, as a file of peers has it: the
 // rate of a dense product; the seconds of prompts, or why it is not fit for them (engine/gpu/block_products.h).
 //
-// Run from a folder that has tests/golden/data. Exits with 0 where all checks passed, 1 where one did not, 2 where it
-// was called wrongly, and 3 where there is no device. A target that is missed is said in the report and is no failure.
+// What is built with EBB_STATIC has no emulation. Run from a folder that has tests/golden/data. Exits with 0 where all
+// checks passed, 1 where one did not, 2 where it was called wrongly, and 3 where there is no device. A target that is
+// missed is said in the report and is no failure.
 
 #include <gtest/gtest.h>
 
