@@ -11,6 +11,7 @@
 
 #include "engine/ops/cpu/packed_matrix.h"
 #include "engine/parallel.h"
+#include "tests/bench/rounds.h"
 
 namespace ebb {
 
@@ -22,7 +23,7 @@ inline double Seconds() {
 // machines vary by the minute: measure beside what is compared with it, every time anew.
 class Bandwidth {
  public:
-  explicit Bandwidth(int64_t bytes = int64_t{768} << 20) : memory_(bytes) {
+  explicit Bandwidth(int64_t bytes = int64_t{IsShort() ? 16 : 768} << 20) : memory_(bytes) {
     std::memset(memory_.data(), 1, static_cast<size_t>(bytes));
   }
 

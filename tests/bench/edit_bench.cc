@@ -17,20 +17,22 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/divergence.h"
 #include "engine/engine.h"
 #include "policies/status.h"
 #include "tests/bench/bandwidth.h"
+#include "tests/bench/rounds.h"
 
 namespace ebb {
 namespace {
 
 constexpr int32_t kBlock = 128;
 constexpr int32_t kAhead = 32;
-constexpr int kReadings = 3;
-constexpr char kTyped[] = " She had not seen him.";
+const int kReadings = Rounds(3);
+constexpr std::string_view kTyped = " She had not seen him.";
 
 struct Mode {
   const char* name;
@@ -78,8 +80,8 @@ class Typing {
     std::vector<std::unique_ptr<Session>> sessions;
     for ([[maybe_unused]] const Mode& mode : kModes) sessions.push_back(Read(log));
     std::vector<Series> series(std::size(kModes));
-    for (const char* typed = kTyped; *typed != '\0'; ++typed) {
-      file.insert(cursor++, 1, *typed);
+    for (const char typed : kTyped.substr(0, IsShort() ? 2 : kTyped.size())) {
+      file.insert(cursor++, 1, typed);
       const std::vector<int32_t> next = Tokens(file);
       const EditSpan span = Changed(log, next);
       std::vector<float> exact;

@@ -14,13 +14,14 @@
 #include "engine/cache/session_cache.h"
 #include "policies/check.h"
 #include "tests/bench/bandwidth.h"
+#include "tests/bench/rounds.h"
 
 namespace ebb {
 namespace {
 
 constexpr int32_t kTokens = 4090;  // the last page of a lane is begun
 constexpr int32_t kBlock = 128;
-constexpr int kRounds = 51;
+const int kRounds = Rounds(51);
 
 struct Shape {
   std::string name = {};

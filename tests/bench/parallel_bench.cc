@@ -29,11 +29,12 @@
 #include "engine/machine.h"
 #include "policies/status.h"
 #include "tests/bench/bandwidth.h"
+#include "tests/bench/rounds.h"
 
 namespace ebb {
 namespace {
 
-constexpr int kRounds = 7;
+const int kRounds = Rounds(7);
 constexpr int kAlone = 25;
 constexpr int kShared = 50;
 constexpr int32_t kBudget = 512;
@@ -56,7 +57,7 @@ void Sync(int32_t threads) {
   std::printf("%-14s %-22s %-22s %s\n", "caller alone", "trivial: median, p99", "meeting: median, p99",
               "sleeps per For");
   for (const double alone : {0.0, 5.0, 20.0, 50.0, 200.0, 2000.0}) {
-    const int count = alone > 1000 ? 500 : 5000;
+    const int count = IsShort() ? 50 : alone > 1000 ? 500 : 5000;
     std::vector<double> trivial, meeting;
     std::vector<int64_t> written(static_cast<size_t>(parallel.threads()) * 8);
     const auto measure = [&](std::vector<double>& times, const auto& work) {

@@ -29,6 +29,7 @@
 #include "policies/registry.h"
 #include "policies/status.h"
 #include "tests/bench/bandwidth.h"
+#include "tests/bench/rounds.h"
 
 namespace ebb {
 namespace {
@@ -36,12 +37,12 @@ namespace {
 constexpr int32_t kBudget = 1024;
 constexpr int kWarm = 2;
 constexpr int kSteps = 16;
-constexpr int kRounds = 9;
+const int kRounds = Rounds(9);
 constexpr int32_t kPrompt = 4096;
 constexpr int32_t kBlock = 512;
-constexpr int kPrefillRounds = 5;
+const int kPrefillRounds = Rounds(5);
 constexpr int32_t kPruned = 64;
-constexpr int kSwapRounds = 5;
+const int kSwapRounds = Rounds(5);
 
 absl::StatusOr<ValidSpec> Parse(const Engine& engine, const std::string& text, int32_t budget, Schedule schedule) {
   EBB_ASSIGN(lab::NamedPolicy policy, lab::ParsePolicy(text));

@@ -27,12 +27,13 @@
 #include "server/log.h"
 #include "server/server.h"
 #include "tests/bench/bandwidth.h"
+#include "tests/bench/rounds.h"
 
 namespace ebb {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr int kRounds = 9;
+const int kRounds = Rounds(9);
 constexpr size_t kPiece = size_t{1} << 20;
 
 void OrDie(const grpc::Status& status) {

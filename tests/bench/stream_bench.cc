@@ -36,13 +36,14 @@
 #include "server/server.h"
 #include "server/worker.h"
 #include "tests/bench/bandwidth.h"
+#include "tests/bench/rounds.h"
 
 namespace ebb {
 namespace {
 
-constexpr int kRounds = 5;
+const int kRounds = Rounds(5);
 constexpr int32_t kTokens = 32;
-constexpr int kJournaledRounds = 40;
+const int kJournaledRounds = Rounds(40);
 constexpr int32_t kPrompt = 64;
 constexpr int32_t kBudget = 512;
 constexpr int kFirsts = 10;  // calls of one token, for the time to the first

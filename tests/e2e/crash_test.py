@@ -19,7 +19,7 @@ import time
 import urllib.request
 
 from binaries import Server
-from patience import PATIENCE
+from patience import PATIENCE, connected
 import python_package  # where the stubs are, for the imports that follow
 
 import grpc
@@ -42,7 +42,7 @@ class Client:
         self.server = server
 
     def __enter__(self):
-        self.channel = grpc.insecure_channel(self.server.addr)
+        self.channel = connected(grpc.insecure_channel(self.server.addr))
         for stub in SERVICES:
             self.__dict__.update(stub(self.channel).__dict__)
         return self

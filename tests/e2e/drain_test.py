@@ -17,7 +17,7 @@ from binaries import Server
 from gate import Gate
 from http2 import Connection, GOAWAY
 from node_client_test import missing, node, PREFACE
-from patience import eventually, PATIENCE
+from patience import PATIENCE, connected, eventually
 import python_package  # noqa: F401, where ebb comes from
 
 import ebb
@@ -165,7 +165,7 @@ class Drain(unittest.TestCase):
         """As when the balancer has not noticed, or there is none."""
         answer, messages = self.begin()
         self.drain()
-        channel = self.enterContext(grpc.insecure_channel(self.drained.addr))
+        channel = connected(self.enterContext(grpc.insecure_channel(self.drained.addr)))
         self.assertEqual(admin_pb2_grpc.AdminServiceStub(channel).GetStatus(admin_pb2.GetStatusRequest()).state,
                          admin_pb2.SERVER_STATE_DRAINING)
         direct = self.enterContext(ebb.Client(self.drained.addr, retry=ebb.Retry(attempts=1)))

@@ -9,7 +9,7 @@ import unittest
 from typing import NamedTuple, Optional
 
 from binaries import ROOT, Server
-from patience import eventually
+from patience import connected, eventually
 import python_package  # noqa: F401, where ebb comes from
 
 import grpc
@@ -118,7 +118,7 @@ class EveryCall(unittest.TestCase):
     def setUpClass(cls):
         cls.server = cls.enterClassContext(Server("--cache.prefix_share=0"))
         cls.sessions = 0
-        cls.channel = cls.enterClassContext(grpc.insecure_channel(cls.server.addr))
+        cls.channel = connected(cls.enterClassContext(grpc.insecure_channel(cls.server.addr)))
 
     def stub(self, name, raw=False):
         method = METHODS[name]

@@ -3,6 +3,8 @@ import pathlib
 import subprocess
 import tempfile
 
+from patience import connected
+
 import grpc
 from google.protobuf import descriptor_database, descriptor_pb2, descriptor_pool, message_factory
 
@@ -49,7 +51,7 @@ def ask(address, requests):
         pathlib.Path(folder, "reflection.proto").write_text(PROTO, encoding="utf-8")
         messages = compiled(folder, "reflection.proto")
     request, response = (message_class(messages.FindMessageTypeByName(f"grpc.reflection.v1alpha.ServerReflection{name}")) for name in ("Request", "Response"))
-    with grpc.insecure_channel(address) as channel:
+    with connected(grpc.insecure_channel(address)) as channel:
         call = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", request_serializer=request.SerializeToString,
                                      response_deserializer=response.FromString)
         answers = list(call((request(**each) for each in requests), timeout=60))

@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 
 from binaries import BIN, ROOT, Server
-from patience import eventually
+from patience import connected, eventually
 import python_package  # noqa: F401  makes the package, and puts it on the path
 
 import ebb
@@ -262,7 +262,7 @@ class SecretsStaySecret(unittest.TestCase):
         stop = sampling.Stopping(max_tokens=3, stop=[secret], ignore_eos=True)
         policy = PolicySpec(streaming=Streaming(), trigger=Trigger(budget=64))
         trace = [("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
-        with Server("--log.level=trace") as server, grpc.insecure_channel(server.addr) as channel:
+        with Server("--log.level=trace") as server, connected(grpc.insecure_channel(server.addr)) as channel:
             calls = {}
             for stub in (session_pb2_grpc.SessionServiceStub, inference_pb2_grpc.InferenceServiceStub, eviction_pb2_grpc.EvictionServiceStub):
                 calls.update(stub(channel).__dict__)
@@ -304,7 +304,7 @@ class SecretsStaySecret(unittest.TestCase):
         policy = PolicySpec(streaming=Streaming(), trigger=Trigger(budget=64))
         tokens = inference.Prompt(tokens=inference.Tokens(ids=range(3, 23)))
         stop = sampling.Stopping(max_tokens=5, ignore_eos=True)
-        with Server("--log.level=info") as server, grpc.insecure_channel(server.addr) as channel:
+        with Server("--log.level=info") as server, connected(grpc.insecure_channel(server.addr)) as channel:
             sessions, calls = session_pb2_grpc.SessionServiceStub(channel), inference_pb2_grpc.InferenceServiceStub(channel)
             evictions = eviction_pb2_grpc.EvictionServiceStub(channel)
             name = sessions.CreateSession(session.CreateSessionRequest(session_id="xyzzy-plugh", policy=policy, block_size=8)).name
