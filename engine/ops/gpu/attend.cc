@@ -43,7 +43,8 @@ EBB_DEVICE int32_t StageSlots(int32_t d) {
   return slots;
 }
 
-template <typename E, int kGroup>
+// kLowers: by slopes, which most models do without.
+template <typename E, int kGroup, bool kLowers>
 EBB_KERNEL(kThreads)
 AttendSplit(AttendArgs a) {
   struct alignas(kGroup % 4 == 0 ? 16 : 4) OfHeads {
@@ -114,7 +115,8 @@ AttendSplit(AttendArgs a) {
         if (g >= own.count || !is_slot) continue;
         float& logit = share[slot].of[own.first + g];
         logit = own_at >= 0 ? Capped(dot[g], a.cap) : MinusInfinity();
-        if (a.slopes != nullptr && own.first + g < a.group) {
+        if constexpr (kLowers) {
+          if (own.first + g >= a.group) continue;
           logit = Lowered(logit, a.slopes[split.head * a.group + own.first + g], query - own_at);
         }
       }
@@ -213,7 +215,8 @@ void LaunchGroup(const AttendArgs& args, Stream stream) {
   const int32_t ring = kRing * (stage < kStageBytes ? stage : kStageBytes);
   const int32_t sums = kGroup * 8 * kPadded * static_cast<int32_t>(sizeof(float));
   const Grid grid = {args.splits, args.cache.kv_heads, args.cache.rows};
-  Launch(AttendSplit<E, kGroup>, grid, kThreads, args, stream, ring > sums ? ring : sums);
+  const auto kernel = args.slopes != nullptr ? AttendSplit<E, kGroup, true> : AttendSplit<E, kGroup, false>;
+  Launch(kernel, grid, kThreads, args, stream, ring > sums ? ring : sums);
 }
 
 template <typename E>
