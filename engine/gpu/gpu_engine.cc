@@ -282,7 +282,7 @@ absl::Status GpuEngine::ReserveAll(const Step& step) {
   EBB_TRY(Grow(attended_, heads * c.head_dim * kFloat));
   const int64_t fed_forward = c.experts > 0 ? rows * c.experts_used : room;
   EBB_TRY(Grow(gate_, fed_forward * c.ffn_dim * kFloat));
-  EBB_TRY(Grow(up_, fed_forward * c.ffn_dim * kFloat));
+  if (model_.layers[0].gate.bytes() > 0) EBB_TRY(Grow(up_, fed_forward * c.ffn_dim * kFloat));
   if (c.experts > 0) EBB_TRY(ReserveExperts(step));
   EBB_TRY(ReserveSplits(step));
   if (products_ && !step.decodes()) {

@@ -221,7 +221,7 @@ absl::StatusOr<GpuModel> GpuModel::Random(const Gpu& gpu, const ModelConfig& con
 }
 
 int64_t GpuModel::MultipliedBytes(int64_t rows) const {
-  int64_t all = bytes - (output ? embedding.bytes() : 0);
+  int64_t all = bytes - positions.bytes() - (output ? embedding.bytes() : 0);
   const int64_t chosen = rows * config.experts_used;
   if (chosen >= config.experts) return all;
   for (const Layer& layer : layers) {

@@ -58,8 +58,8 @@ struct GpuModel {
   GpuMemory turns = {}, slopes = {};  // Rope's
   int64_t bytes = 0;                  // of all matrices
 
-  // Of the weights that a step of so many rows multiplies with: all but an embedding that only rows are looked up in,
-  // as it is no head; of experts no more than the rows can choose.
+  // Of the weights that a step of so many rows multiplies with: all but tables that only rows are looked up in, learned
+  // positions and an embedding that is no head; of experts no more than the rows can choose.
   int64_t MultipliedBytes(int64_t rows) const;
 
   // Of all layers, in the order of a step, but of a mixture's router and experts: weights, biases, and what stands

@@ -71,7 +71,7 @@ def clone():
 
 class Measurements(unittest.TestCase):
     def setUp(self):
-        self.helps = {}
+        self.helps, self.used = {}, set()
         # What stands for the models of the presets perf-*, which have a context of many thousand tokens: a thousandth of one.
         self.perf = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory())) / "perf.gguf"
         sizes = {"layers": 2, "dim": 64, "heads": 2, "kv-heads": 1, "head-dim": 32, "ffn": 128}
@@ -87,7 +87,7 @@ class Measurements(unittest.TestCase):
         return re.search(rf"(?m)^ +(--[\w-]+,)?{flag}\b", self.helps[command]) is not None
 
     def shortened(self, words):
-        values = next(values for begins, values in SHORT if re.match(begins, " ".join(words)))
+        begins, values = next((begins, values) for begins, values in SHORT if re.match(begins, " ".join(words)))
         words = list(words)
         for flag, value in {**values, **(DEPTHS if "--compare" in " ".join(words) else {})}.items():
             given = [at for at, word in enumerate(words) if word.split("=")[0] == flag]
@@ -98,6 +98,8 @@ class Measurements(unittest.TestCase):
                     words[at + 1] = value
             if not given and (words[0].startswith(BENCH) or self.knows(flag, words)):
                 words.append(f"{flag}={value}")
+            if flag in values and any(word.split("=")[0] == flag for word in words):
+                self.used.add((begins, flag))
         if "abuse_latency" in " ".join(words[:2]) and not any(re.fullmatch("[a-z]+(_[a-z]+)+", word) for word in words):
             words.append(ATTACK)
         return words
@@ -114,22 +116,25 @@ class Measurements(unittest.TestCase):
         return self.shortened(words)
 
     def test_every_measurement_runs(self):
-        ran = set()
+        ran = 0
         for page in OTHERS:
             measured = [words for line in commands(page) for words in parts(line) if measures(words) and not re.match("|".join(NOT_RUN), " ".join(words))]
             if not measured:
                 continue
+            before = set()  # of this page: what a command writes is there once
             with clone() as folder, Server() as server:
                 for words in measured:
                     to_run = self.to_run(words, pathlib.Path(folder), server.addr)
-                    if shlex.join(to_run) in ran:
+                    if shlex.join(to_run) in before:
                         continue
-                    ran.add(shlex.join(to_run))
+                    before.add(shlex.join(to_run))
+                    ran += 1
                     with self.subTest(page=page, command=shlex.join(words)):
                         done = subprocess.run(to_run, cwd=folder, env={**os.environ, "EBB_ADDR": server.addr, "EBB_BIN": str(BIN.resolve()), "EBB_BENCH_SHORT": "1"},
                                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
                         self.assertEqual(done.returncode, 0, f"{shlex.join(to_run)}\n{done.stdout}\n{done.stderr}")
-        self.assertGreater(len(ran), 50)
+        self.assertGreater(ran, 50)
+        self.assertEqual(self.used, {(begins, flag) for begins, values in SHORT for flag in values}, "a flag that no command has any more")
 
     def test_what_is_not_run_is_on_a_page(self):
         lines = [" ".join(words) for page in OTHERS for line in commands(page) for words in parts(line)]

@@ -247,6 +247,13 @@ TEST(GpuEngine, TokensPastTheLearnedPositionsAreRefused) {
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("the 20 positions that the model learned"));
 }
 
+TEST(GpuEngine, AStepDoesNotMultiplyWithLearnedPositions) {
+  const GpuWorld world({.architecture = "opt", .layers = 1, .kv_heads = 4, .context = 20});
+  const auto engine = world.OpenOrDie(gpu::TableUnderTest(32));
+  const int64_t looked_up = engine->weight_bytes() - engine->multiplied_bytes(1);
+  EXPECT_GE(looked_up, int64_t{20} * world.model().dim * 4);
+}
+
 TEST(GpuEngine, AStepMultipliesNoMoreExpertsThanItsRowsCanChoose) {
   const GpuWorld world({.architecture = "qwen3moe", .layers = 1});
   const auto engine = world.OpenOrDie(gpu::TableUnderTest(32));

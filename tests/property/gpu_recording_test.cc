@@ -58,6 +58,9 @@ TEST(GpuEngine, AStepFromARecordingIsTheStepItself) {
   ExpectTheStepItselfFromARecording({.architecture = "gemma3", .layers = 1});
   ExpectTheStepItselfFromARecording({.architecture = "gemma3", .window = 9, .window_pattern = 2});
   ExpectTheStepItselfFromARecording({.architecture = "qwen3moe", .layers = 1});
+  for (const char* const architecture : {"opt", "bloom"}) {
+    ExpectTheStepItselfFromARecording({.architecture = architecture, .layers = 1, .kv_heads = 4});
+  }
 }
 
 // Shapes are numbers of rows, each of which is recorded when it comes the second time.

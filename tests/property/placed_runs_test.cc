@@ -105,6 +105,30 @@ TEST_F(PlacedHeadOrderTest, AtHomeComponentsAreInTheHostsOrder) {
   }
 }
 
+// A policy that comes later learns of tokens what the newest queries say of them, and asks the host.
+TEST_F(PlacedHeadOrderTest, TheNewestQueriesAreInTheHostsOrderAtHome) {
+  const auto engine = Open();
+  const auto host = OpenHost();
+  const auto session = OpenTestSession(*engine, Spec("full"), 16);
+  const auto on_host = OpenTestSession(*host, Spec("full"), 16);
+  const std::vector<int32_t> tokens = Tokens(7, 16);
+  Run(*engine, *session, tokens);
+  Run(*host, *on_host, tokens);
+  ASSERT_TRUE(session->on_device());
+  const auto policy = TestPolicy(Spec("tova"), model_.context);
+  ASSERT_THAT(engine->SetPolicy(*session, policy), IsOk());
+  ASSERT_THAT(host->SetPolicy(*on_host, policy), IsOk());
+  const auto lanes = engine->Describe(*session, {}, {});
+  const auto expected = host->Describe(*on_host, {}, {});
+  ASSERT_THAT(lanes, IsOk());
+  ASSERT_EQ(lanes->size(), expected->size());
+  for (size_t i = 0; i < lanes->size(); ++i) {
+    EXPECT_EQ((*lanes)[i].tokens, (*expected)[i].tokens);
+    ASSERT_FALSE((*lanes)[i].scores.empty());
+    EXPECT_LT(LargestDifference((*lanes)[i].scores, (*expected)[i].scores), kTolerance);
+  }
+}
+
 // Lanes whose last splits begin where slots are free between two evictions of sixteen: what a cache lost at its end on
 // the way home has no other sums.
 class PlacedSplitsTest : public PlacedRunsTest {

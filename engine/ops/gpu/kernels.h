@@ -21,7 +21,7 @@
 
 namespace ebb::gpu {
 
-// Changes with any struct of this file: a library of another version is not used.
+// Changes with any struct of this file and of those it includes: a library of another version is not used.
 inline constexpr int32_t kTableVersion = 19;
 
 // --- the cache ---------------------------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ Matrix PartOf(const Matrix& all, int32_t part, int32_t count) {
   w.values = static_cast<const std::byte*>(all.values) + before / 2 * PairBytes(all.type);
   if (all.scales != nullptr) w.scales = all.scales + before / kWeightBlock;
   if (all.supers != nullptr) w.supers = all.supers + before / kSuperBlock;
-  if (all.upper != nullptr) w.upper = all.upper + before / 16;
+  if (all.upper != nullptr) w.upper = all.upper + before / (all.type == Element::kQ5K ? 32 : 16);
   return w;
 }
 
@@ -280,7 +280,7 @@ void ExpectTheBitsOfEachExpertAlone(const ExpertsCase& c, bool is_sorted) {
 
 TEST(GpuLinearExperts, ARowsBitsAreThoseOfItsExpertAlone) {
   for (const DType type :
-       {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {
+       {DType::kF32, DType::kF16, DType::kBf16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
     const int32_t inputs = IsKType(type) ? 256 : 96;
     // Rows of x that choices name, and such as are sorted; tiles of few rows and several of one expert.
     ExpectTheBitsOfEachExpertAlone({.type = type, .outputs = 40, .inputs = inputs, .experts = 5, .used = 2, .rows = 1},
@@ -295,7 +295,7 @@ TEST(GpuLinearExperts, ARowsBitsAreThoseOfItsExpertAlone) {
 // Whichever experts go unchosen, and in whichever company: the bits of a row are its own.
 TEST(GpuLinearExperts, ARowsBitsDoNotDependOnTheOtherRows) {
   constexpr int32_t kExperts = 4, kUsed = 2, kRows = 90, kInputs = 64, kOutputs = 24;
-  for (const DType type : {DType::kF32, DType::kBf16}) {
+  for (const DType type : {DType::kF32, DType::kBf16, DType::kQ8_0}) {
     const TestMatrix w(type, kExperts * kOutputs, kInputs, 8);
     const std::vector<float> scores = RandomFloats(9, 1, kRows * kExperts);
     const std::vector<float> x = RandomFloats(9, 2, kRows * kInputs);
