@@ -281,6 +281,7 @@ class GpuEngine {
   void AttendBlocks(gpu::AttendArgs attend, GpuSight sight, const Step& step) const;
   void FeedForward(const GpuModel::Layer& layer, const Step& step);
   void AddExperts(const GpuModel::Layer& layer, const Step& step);
+  void Activate(bool is_gated, int32_t rows) const;
   void Head(const Step& step) const;
   void LaunchEviction(const Step& step, GpuSight sight) const;
   void Launch(const Step& step);

@@ -221,6 +221,18 @@ void GpuEngine::AttendBlocks(gpu::AttendArgs attend, GpuSight sight, const Step&
   if (step.blocks_observe) table.observe_block(block, gpu_->stream());
 }
 
+// Of rows [ffn_dim]: gate_, by its curve, times up_ where it is a gate.
+void GpuEngine::Activate(bool is_gated, int32_t rows) const {
+  const ModelConfig& c = model_.config;
+  float* const gate = gate_.as<float>();
+  gpu_->table().activate({.curve = CurveOf(c.activation),
+                          .gate = gate,
+                          .up = is_gated ? up_.as<float>() : nullptr,
+                          .y = gate,
+                          .n = int64_t{rows} * c.ffn_dim},
+                         gpu_->stream());
+}
+
 void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) {
   const ModelConfig& c = model_.config;
   if (c.experts > 0) return AddExperts(w, step);
@@ -234,12 +246,7 @@ void GpuEngine::FeedForward(const GpuModel::Layer& w, const Step& step) {
   } else {
     Linear({wide}, normed_.as<float>(), c.ffn_dim, false, step);
   }
-  gpu_->table().activate({.curve = CurveOf(c.activation),
-                          .gate = gate,
-                          .up = is_gated ? up : nullptr,
-                          .y = gate,
-                          .n = int64_t{step.rows} * c.ffn_dim},
-                         gpu_->stream());
+  Activate(is_gated, step.rows);
   AddProduct(w.down, w.down_bias, gate_, w.post_ffn_norm, step);
 }
 
@@ -273,12 +280,7 @@ void GpuEngine::AddExperts(const GpuModel::Layer& w, const Step& step) {
   };
   linear(w.gate, normed_, row_of_.as<int32_t>(), gate_);
   linear(w.up, normed_, row_of_.as<int32_t>(), up_);
-  table.activate({.curve = CurveOf(c.activation),
-                  .gate = gate_.as<float>(),
-                  .up = up_.as<float>(),
-                  .y = gate_.as<float>(),
-                  .n = int64_t{choices} * c.ffn_dim},
-                 gpu_->stream());
+  Activate(true, choices);
   linear(w.down, gate_, nullptr, parts_);
   table.combine({.parts = parts_.as<float>(),
                  .place = place_.as<int32_t>(),

@@ -18,6 +18,7 @@ from pages import OTHERS, commands, parts
 
 BENCH = "build/release/tests/bench/"
 TEXT_BYTES = 24_000  # of a text no more is read
+BATCH = {"--rounds": "1", "--read-mib": "4", "--sessions": "2", "--slots": "128", "--steps": "1"}
 # What makes a command short: the value that a flag has instead, also where a page does not give it but the verb knows it. The first row that a
 # command begins like says it.
 SHORT = (
@@ -25,7 +26,8 @@ SHORT = (
     (f"{BENCH}linear_bench", {"--benchmark_min_time": "0.001", "--benchmark_filter": "Q8_0/1/"}),
     (BENCH, {}),
     (r"\S+ebb bench verify", {"--rounds": "1", "--read-mib": "4", "--sessions": "2", "--tokens": "4", "--slots": "64"}),
-    (r"\S+ebb bench (decode|batch)", {"--rounds": "1", "--read-mib": "4", "--sessions": "2", "--slots": "128", "--steps": "1"}),
+    (r"\S+ebb bench batch .*--compare", {**BATCH, "--depths": "256"}),  # which there are only beside it
+    (r"\S+ebb bench (decode|batch)", BATCH),
     (r"\S+ebb bench attention", {"--rounds": "1", "--read-mib": "4", "--slots": "256"}),
     (r"\S+ebb (--addr \S+ )?bench", {"--rounds": "1", "--read-mib": "4", "--tokens": "256", "--requests": "2", "--max-tokens": "8", "--warm-up": "1"}),
     (r"\S+ebb-lab cases", {"--prompts": "1", "--budgets": "128", "--tasks": "prefill"}),  # which the model's card has
@@ -34,7 +36,6 @@ SHORT = (
     (r"\S+ tests/e2e/abuse_latency\.py", {"--seconds": "0.2", "--rounds": "1"}),
     (r"\S+ tests/e2e/greedy_latency\.py", {"--count": "3"}),
 )
-DEPTHS = {"--depths": "256"}  # of `ebb bench`, which has them only beside --compare
 ATTACK = "orderly_calls"  # of abuse_latency.py, where a page has it make all of them
 # What measures and is not run, with the reason.
 NOT_RUN = {
@@ -89,7 +90,7 @@ class Measurements(unittest.TestCase):
     def shortened(self, words):
         begins, values = next((begins, values) for begins, values in SHORT if re.match(begins, " ".join(words)))
         words = list(words)
-        for flag, value in {**values, **(DEPTHS if "--compare" in " ".join(words) else {})}.items():
+        for flag, value in values.items():
             given = [at for at, word in enumerate(words) if word.split("=")[0] == flag]
             for at in given:
                 if "=" in words[at]:
@@ -98,7 +99,7 @@ class Measurements(unittest.TestCase):
                     words[at + 1] = value
             if not given and (words[0].startswith(BENCH) or self.knows(flag, words)):
                 words.append(f"{flag}={value}")
-            if flag in values and any(word.split("=")[0] == flag for word in words):
+            if any(word.split("=")[0] == flag for word in words):
                 self.used.add((begins, flag))
         if "abuse_latency" in " ".join(words[:2]) and not any(re.fullmatch("[a-z]+(_[a-z]+)+", word) for word in words):
             words.append(ATTACK)

@@ -93,10 +93,10 @@ EBB_DEVICE bool MaskColumns(const BlockLane& l, const RowsSoFar<S>& r, const int
   return differ;
 }
 
-// What MaskColumns leaves to each row. `query`: of the team's rows.
-template <typename S>
-EBB_DEVICE void MaskRows(const BlockLane& l, const int32_t* position, const int32_t* query,
-                         float (&p)[S::kTiles][2 * S::kStrips][4]) {
+// Calls use(tile, half, position of the row, position of the column, logit). `query`: of the team's rows.
+template <typename S, typename Use>
+EBB_DEVICE void ForLogits(const int32_t* position, const int32_t* query, float (&p)[S::kTiles][2 * S::kStrips][4],
+                          const Use& use) {
   EBB_UNROLL
   for (int32_t tile = 0; tile < S::kTiles; ++tile) {
     EBB_UNROLL
@@ -106,12 +106,20 @@ EBB_DEVICE void MaskRows(const BlockLane& l, const int32_t* position, const int3
       for (int32_t n = 0; n < 2 * S::kStrips; ++n) {
         EBB_UNROLL
         for (int32_t j = 0; j < 2; ++j) {
-          const int32_t at = position[8 * n + 2 * (ThreadIndex() % 4) + j];
-          if (at > row || IsBehind<S::kPlain>(l, at, row)) p[tile][n][2 * half + j] = MinusInfinity();
+          use(tile, half, row, position[8 * n + 2 * (ThreadIndex() % 4) + j], p[tile][n][2 * half + j]);
         }
       }
     }
   }
+}
+
+// What MaskColumns leaves to each row.
+template <typename S>
+EBB_DEVICE void MaskRows(const BlockLane& l, const int32_t* position, const int32_t* query,
+                         float (&p)[S::kTiles][2 * S::kStrips][4]) {
+  ForLogits<S>(position, query, p, [&](int32_t, int32_t, int32_t row, int32_t at, float& logit) {
+    if (at > row || IsBehind<S::kPlain>(l, at, row)) logit = MinusInfinity();
+  });
 }
 
 template <typename S>
@@ -123,25 +131,13 @@ EBB_DEVICE void CapLogits(float cap, float (&p)[S::kTiles][2 * S::kStrips][4]) {
   }
 }
 
-// What MaskColumns or MaskRows hides stays hidden. `query`: of the team's rows.
+// What MaskColumns or MaskRows hides stays hidden.
 template <typename S>
 EBB_DEVICE void LowerLogits(const RowsSoFar<S>& r, const int32_t* position, const int32_t* query,
                             float (&p)[S::kTiles][2 * S::kStrips][4]) {
-  EBB_UNROLL
-  for (int32_t tile = 0; tile < S::kTiles; ++tile) {
-    EBB_UNROLL
-    for (int32_t half = 0; half < 2; ++half) {
-      const int32_t row = query[kLaidRows * tile + 8 * half + ThreadIndex() % kTeam / 4];
-      EBB_UNROLL
-      for (int32_t n = 0; n < 2 * S::kStrips; ++n) {
-        EBB_UNROLL
-        for (int32_t j = 0; j < 2; ++j) {
-          float& logit = p[tile][n][2 * half + j];
-          logit = Lowered(logit, r.slope[tile][half], row - position[8 * n + 2 * (ThreadIndex() % 4) + j]);
-        }
-      }
-    }
-  }
+  ForLogits<S>(position, query, p, [&](int32_t tile, int32_t half, int32_t row, int32_t at, float& logit) {
+    logit = Lowered(logit, r.slope[tile][half], row - at);
+  });
 }
 
 // Moves the peaks and turns logits into p.

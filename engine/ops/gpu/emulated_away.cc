@@ -9,7 +9,10 @@
 namespace ebb::gpu {
 
 const Table& EmulatedTable(int32_t warp) {
-  std::fprintf(stderr, "warps of %d: this program was built with EBB_STATIC, and carries no emulation\n", warp);
+  std::fprintf(
+      stderr,
+      "warps of %d: this program was built with EBB_STATIC, and carries no emulation; one built without it does\n",
+      warp);
   std::abort();
 }
 

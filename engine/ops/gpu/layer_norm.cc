@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/held_row.h"
 #include "engine/ops/gpu/kernels.h"
 #include "engine/ops/gpu/numbers.h"
 #include "engine/ops/gpu/reduce.h"
@@ -11,8 +12,6 @@
 namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
-constexpr int32_t kThreads = 512;
-constexpr int32_t kFew = 2;  // vectors of a thread, of rows up to 4096
 constexpr int32_t kMany = 4;
 
 EBB_DEVICE float AddNumbers(const Vector16& x, float sum) {
@@ -41,7 +40,7 @@ EBB_DEVICE Vector16 Normed(const Vector16& x, float mean, float scale, const Vec
 }
 
 template <int32_t kHeld>
-EBB_KERNEL(kThreads)
+EBB_KERNEL(kNormThreads)
 NormRow(LayerNormArgs a) {
   const int32_t vectors = a.n / 4;
   const Vector16* const x = reinterpret_cast<const Vector16*>(a.x + int64_t{BlockX()} * a.n);
@@ -51,47 +50,38 @@ NormRow(LayerNormArgs a) {
   Vector16 held[kHeld] = {};
   Vector16 weights[kHeld] = {};
   Vector16 biases[kHeld] = {};
-  EBB_UNROLL
-  for (int32_t j = 0; j < kHeld; ++j) {
-    const int32_t i = ThreadIndex() + j * kThreads;
-    if (i >= vectors) continue;
-    weights[j] = weight[i];
-    biases[j] = bias[i];
-  }
+  Hold(weight, vectors, weights);
+  Hold(bias, vectors, biases);
   WaitForEarlier();
   LetLaterBegin();
-  EBB_UNROLL
-  for (int32_t j = 0; j < kHeld; ++j) {
-    const int32_t i = ThreadIndex() + j * kThreads;
-    if (i < vectors) held[j] = x[i];
-  }
-  const int32_t rest = ThreadIndex() + kHeld * kThreads;  // the first that is not held
+  Hold(x, vectors, held);
+  const int32_t rest = ThreadIndex() + kHeld * kNormThreads;  // the first that is not held
   float sum = 0;
   EBB_UNROLL
   for (int32_t j = 0; j < kHeld; ++j) sum = AddNumbers(held[j], sum);
-  for (int32_t i = rest; i < vectors; i += kThreads) sum = AddNumbers(x[i], sum);
-  const float mean = ReduceBlock<kThreads>(sum, Plus()) / static_cast<float>(a.n);
+  for (int32_t i = rest; i < vectors; i += kNormThreads) sum = AddNumbers(x[i], sum);
+  const float mean = ReduceBlock<kNormThreads>(sum, Plus()) / static_cast<float>(a.n);
   float squares = 0;
   EBB_UNROLL
   for (int32_t j = 0; j < kHeld; ++j) {  // what lies past the row is no number of it
-    if (ThreadIndex() + j * kThreads < vectors) squares = AddSquares(held[j], mean, squares);
+    if (ThreadIndex() + j * kNormThreads < vectors) squares = AddSquares(held[j], mean, squares);
   }
-  for (int32_t i = rest; i < vectors; i += kThreads) squares = AddSquares(x[i], mean, squares);
-  const float variance = ReduceBlock<kThreads>(squares, Plus()) / static_cast<float>(a.n);
+  for (int32_t i = rest; i < vectors; i += kNormThreads) squares = AddSquares(x[i], mean, squares);
+  const float variance = ReduceBlock<kNormThreads>(squares, Plus()) / static_cast<float>(a.n);
   const float scale = InverseSqrt(variance + a.eps);
   EBB_UNROLL
   for (int32_t j = 0; j < kHeld; ++j) {
-    const int32_t i = ThreadIndex() + j * kThreads;
+    const int32_t i = ThreadIndex() + j * kNormThreads;
     if (i < vectors) y[i] = Normed(held[j], mean, scale, weights[j], biases[j]);
   }
-  for (int32_t i = rest; i < vectors; i += kThreads) y[i] = Normed(x[i], mean, scale, weight[i], bias[i]);
+  for (int32_t i = rest; i < vectors; i += kNormThreads) y[i] = Normed(x[i], mean, scale, weight[i], bias[i]);
 }
 
 }  // namespace
 
 void LaunchLayerNorm(const LayerNormArgs& args, Stream stream) {
-  if (args.n <= kFew * 4 * kThreads) return LaunchEarly(NormRow<kFew>, {args.rows}, kThreads, args, stream);
-  LaunchEarly(NormRow<kMany>, {args.rows}, kThreads, args, stream);
+  if (args.n <= kNormFewNumbers) return LaunchEarly(NormRow<kNormFew>, {args.rows}, kNormThreads, args, stream);
+  LaunchEarly(NormRow<kMany>, {args.rows}, kNormThreads, args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET

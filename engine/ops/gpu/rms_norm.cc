@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "engine/ops/gpu/device.h"
+#include "engine/ops/gpu/held_row.h"
 #include "engine/ops/gpu/kernels.h"
 #include "engine/ops/gpu/numbers.h"
 #include "engine/ops/gpu/reduce.h"
@@ -20,8 +21,6 @@
 namespace ebb::gpu::EBB_GPU_TARGET {
 namespace {
 
-constexpr int32_t kThreads = 512;
-constexpr int32_t kFew = 2;  // vectors of a thread, of rows up to 4096
 constexpr int32_t kMany = 8;
 
 EBB_DEVICE float AddSquares(const Vector16& x, float sum) {
@@ -40,7 +39,7 @@ EBB_DEVICE void Write(const Vector16& x, float scale, const Vector16& weight, bo
 }
 
 template <int32_t kHeld>
-EBB_KERNEL(kThreads)
+EBB_KERNEL(kNormThreads)
 NormRow(RmsNormArgs a) {
   const int32_t vectors = a.n / 4;
   const Vector16* const x = reinterpret_cast<const Vector16*>(a.x + int64_t{BlockX()} * a.n);
@@ -48,30 +47,23 @@ NormRow(RmsNormArgs a) {
   Vector16* const y = reinterpret_cast<Vector16*>(a.y + int64_t{BlockX()} * a.n);
   Vector16 held[kHeld] = {};
   Vector16 weights[kHeld] = {};
-  EBB_UNROLL
-  for (int32_t j = 0; j < kHeld; ++j) {
-    const int32_t i = ThreadIndex() + j * kThreads;
-    if (i < vectors) weights[j] = weight[i];
-  }
+  Hold(weight, vectors, weights);
   WaitForEarlier();
   LetLaterBegin();
-  EBB_UNROLL
-  for (int32_t j = 0; j < kHeld; ++j) {
-    const int32_t i = ThreadIndex() + j * kThreads;
-    if (i < vectors) held[j] = x[i];
-  }
+  Hold(x, vectors, held);
   float squares = 0;
   EBB_UNROLL
   for (int32_t j = 0; j < kHeld; ++j) squares = AddSquares(held[j], squares);
-  for (int32_t i = ThreadIndex() + kHeld * kThreads; i < vectors; i += kThreads) squares = AddSquares(x[i], squares);
-  const float mean = ReduceBlock<kThreads>(squares, Plus()) / static_cast<float>(a.n);
+  for (int32_t i = ThreadIndex() + kHeld * kNormThreads; i < vectors; i += kNormThreads)
+    squares = AddSquares(x[i], squares);
+  const float mean = ReduceBlock<kNormThreads>(squares, Plus()) / static_cast<float>(a.n);
   const float scale = InverseSqrt(mean + a.eps);
   EBB_UNROLL
   for (int32_t j = 0; j < kHeld; ++j) {
-    const int32_t i = ThreadIndex() + j * kThreads;
+    const int32_t i = ThreadIndex() + j * kNormThreads;
     if (i < vectors) Write(held[j], scale, weights[j], a.add != 0, y[i]);
   }
-  for (int32_t i = ThreadIndex() + kHeld * kThreads; i < vectors; i += kThreads) {
+  for (int32_t i = ThreadIndex() + kHeld * kNormThreads; i < vectors; i += kNormThreads) {
     Write(x[i], scale, weight[i], a.add != 0, y[i]);
   }
 }
@@ -79,8 +71,8 @@ NormRow(RmsNormArgs a) {
 }  // namespace
 
 void LaunchRmsNorm(const RmsNormArgs& args, Stream stream) {
-  if (args.n <= kFew * 4 * kThreads) return LaunchEarly(NormRow<kFew>, {args.rows}, kThreads, args, stream);
-  LaunchEarly(NormRow<kMany>, {args.rows}, kThreads, args, stream);
+  if (args.n <= kNormFewNumbers) return LaunchEarly(NormRow<kNormFew>, {args.rows}, kNormThreads, args, stream);
+  LaunchEarly(NormRow<kMany>, {args.rows}, kNormThreads, args, stream);
 }
 
 }  // namespace ebb::gpu::EBB_GPU_TARGET
