@@ -21,7 +21,7 @@
 
 namespace ebb {
 
-// A sanitizer makes the emulation some fifty times as slow.
+// A sanitizer makes the emulation several times as slow.
 #ifdef EBB_SANITIZED
 inline constexpr bool kEmulationIsSlow = true;
 #else

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <csetjmp>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -33,8 +32,10 @@ At at;
 
 namespace {
 
-constexpr size_t kStackBytes = 64 << 10;
+constexpr size_t kStackBytes = (64 << 10) + 5 * 64;  // no power of 2: frames of a warp would share a set of the cache
 constexpr int32_t kThreadsMax = 1024;
+
+using Place = std::array<void*, 5>;  // where a fiber, or who runs them, goes on
 
 enum class State { kReady, kInWarp, kInBlock, kForEarlier, kDone };
 
@@ -50,10 +51,8 @@ struct Fiber {
   };
   std::vector<Copy> copies = {};
   int64_t group = 0;  // that is open
-  bool begun = false;
-  ucontext_t context = {};
-  std::jmp_buf jump = {};
-  std::unique_ptr<std::byte[]> stack = {};
+  Place place = {};
+  std::unique_ptr<std::byte[]> stack = {};  // null until it begins
 };
 
 struct alignas(16) Aligned {
@@ -73,8 +72,7 @@ struct Machine {
   std::array<Room, 3> rooms = {};
   Room* room = nullptr;  // of the block that runs
   Fiber* running = nullptr;
-  ucontext_t scheduler = {};
-  std::jmp_buf back = {};
+  Place back = {};  // to who runs the fibers
   const Kernel* kernel = nullptr;
   bool is_ahead = false;    // of the kernel before it
   bool has_waited = false;  // some thread of the launch, for the kernel before it
@@ -82,59 +80,74 @@ struct Machine {
 Machine machine;
 std::atomic<int32_t> shared_max = 99 << 10;
 
-// setjmp and longjmp switch between stacks without a system call. The address sanitizer wants to be told of each
-// switch, and follows swapcontext alone.
-#ifdef EBB_FOLLOWED
-const void* scheduler_stack = nullptr;
-size_t scheduler_stack_bytes = 0;
+// The compilers' own pair switches between stacks in a few instructions. libc's longjmp takes that for a mistake where
+// it checks, and swapcontext is a system call, for each of which the address sanitizer clears what it knows of a whole
+// stack. Neither must that one take the jump for the end of all frames: it does not see it, and is told of stacks.
+[[noreturn, gnu::noinline, gnu::no_sanitize_address]] void Jump(Place& to) { __builtin_longjmp(to.data(), 1); }
+[[gnu::noinline, gnu::no_sanitize_address]] void Switch(Place& from, Place& to) {
+  if (__builtin_setjmp(from.data()) == 0) Jump(to);
+}
 
-void Arrive(void* kept) { __sanitizer_finish_switch_fiber(kept, &scheduler_stack, &scheduler_stack_bytes); }
-void LeaveFiber() {
+#ifdef EBB_FOLLOWED
+struct Stack {
+  const void* bytes = nullptr;
+  size_t count = 0;
+};
+Stack scheduler_stack;
+
+void* Leave(const Stack& to) {
   void* kept = nullptr;
-  __sanitizer_start_switch_fiber(&kept, scheduler_stack, scheduler_stack_bytes);
-  swapcontext(&machine.running->context, &machine.scheduler);
-  Arrive(kept);
+  __sanitizer_start_switch_fiber(&kept, to.bytes, to.count);
+  return kept;
 }
+void* LeaveFor(const Fiber& fiber) { return Leave({.bytes = fiber.stack.get(), .count = kStackBytes}); }
+void* LeaveForScheduler() { return Leave(scheduler_stack); }
+void ArriveInFiber(void* kept) {
+  __sanitizer_finish_switch_fiber(kept, &scheduler_stack.bytes, &scheduler_stack.count);
+}
+void ArriveInScheduler(void* kept) { __sanitizer_finish_switch_fiber(kept, nullptr, nullptr); }
 #else
-void Arrive(void* /*kept*/) {}
-void LeaveFiber() {
-  if (_setjmp(machine.running->jump) == 0) longjmp(machine.back, 1);
-}
+void* LeaveFor(const Fiber& /*fiber*/) { return nullptr; }
+void* LeaveForScheduler() { return nullptr; }
+void ArriveInFiber(void* /*kept*/) {}
+void ArriveInScheduler(void* /*kept*/) {}
 #endif
 
+void LeaveFiber() {
+  void* const kept = LeaveForScheduler();
+  Switch(machine.running->place, machine.back);
+  ArriveInFiber(kept);
+}
+
 void FiberMain() {
-  Arrive(nullptr);
+  ArriveInFiber(nullptr);
   for (;;) {
+    LeaveFiber();
     machine.kernel->thread();
     machine.running->state = State::kDone;
-    LeaveFiber();
   }
 }
 
+// Gives `fiber`, which runs, a stack, and lets it come to where it waits for its first kernel.
 void Begin(Fiber& fiber) {
-  fiber.begun = true;
   fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
-  getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = fiber.stack.get();
-  fiber.context.uc_stack.ss_size = kStackBytes;
-  fiber.context.uc_link = nullptr;
-  makecontext(&fiber.context, FiberMain, 0);
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = fiber.stack.get();
+  context.uc_stack.ss_size = kStackBytes;
+  context.uc_link = nullptr;
+  makecontext(&context, FiberMain, 0);
+  void* const kept = LeaveFor(fiber);
+  if (__builtin_setjmp(machine.back.data()) == 0) setcontext(&context);
+  ArriveInScheduler(kept);
 }
 
 void Resume(Fiber& fiber) {
   machine.running = &fiber;
-#ifdef EBB_FOLLOWED
-  if (!fiber.begun) Begin(fiber);
-  void* kept = nullptr;
-  __sanitizer_start_switch_fiber(&kept, fiber.stack.get(), kStackBytes);
-  swapcontext(&machine.scheduler, &fiber.context);
-  __sanitizer_finish_switch_fiber(kept, nullptr, nullptr);
-#else
-  if (_setjmp(machine.back) != 0) return;
-  if (fiber.begun) longjmp(fiber.jump, 1);
-  Begin(fiber);
-  setcontext(&fiber.context);
-#endif
+  if (fiber.stack == nullptr) Begin(fiber);
+  void* const kept = LeaveFor(fiber);
+  Switch(machine.back, fiber.place);
+  ArriveInScheduler(kept);
 }
 
 void Wait(State state, int32_t line) {

@@ -17,7 +17,7 @@
 
 namespace ebb::gpu {
 
-// A sanitizer makes each of the emulation's switches between threads some fifty times as slow.
+// A sanitizer makes the emulation several times as slow.
 constexpr int Cases(int count) {
 #ifdef EBB_SANITIZED
   return (count + 7) / 8;
