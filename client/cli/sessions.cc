@@ -11,7 +11,7 @@
 namespace ebb::cli {
 namespace {
 
-void PrintHeader() {
+void PrintSessionsHeader() {
   std::printf("%s\n",
               Styled("1", "SESSION                   STATE    TOKENS   CACHE/CAPACITY     EVICTED     RESERVED  POLICY")
                   .c_str());
@@ -28,7 +28,7 @@ void PrintRow(const v1::Session& session) {
               OnWorker(session).c_str());
 }
 
-void List(Shell& shell) {
+void ListSessions(Shell& shell) {
   client::Client client = shell.Connect();
   v1::ListSessionsRequest request;
   bool first = true;
@@ -36,7 +36,7 @@ void List(Shell& shell) {
     v1::ListSessionsResponse response;
     if (!shell.Check(client.ListSessions(request, &response))) return;
     for (const v1::Session& session : response.sessions()) {
-      if (first && !shell.json) PrintHeader();
+      if (first && !shell.json) PrintSessionsHeader();
       first = false;
       shell.json ? shell.PrintJson(session) : PrintRow(session);
     }
@@ -79,7 +79,7 @@ void AddCreate(Command parent, Shell& shell) {
     if (!ttl->empty()) *request.mutable_ttl() = DurationProto(ReadTime("--ttl", *ttl));
     v1::Session session;
     if (!shell.Check(client.CreateSession(request, &session))) return;
-    if (!shell.json) PrintHeader();
+    if (!shell.json) PrintSessionsHeader();
     shell.json ? shell.PrintJson(session) : PrintRow(session);
   });
 }
@@ -92,7 +92,7 @@ void AddGet(Command parent, Shell& shell) {
     client::Client client = shell.Connect();
     v1::Session session;
     if (!shell.Check(client.GetSession(SessionName(*id), &session))) return;
-    if (!shell.json) PrintHeader();
+    if (!shell.json) PrintSessionsHeader();
     shell.json ? shell.PrintJson(session) : PrintRow(session);
   });
 }
@@ -105,7 +105,7 @@ void PrintWouldDelete(const Shell& shell, const v1::Session& session) {
               static_cast<unsigned long long>(session.tokens()), Bytes(static_cast<double>(freed)).c_str());
 }
 
-void AddDelete(Command parent, Shell& shell) {
+void AddDeleteSessions(Command parent, Shell& shell) {
   const Command command = parent.add_subcommand("delete", "Delete sessions; running streams end");
   auto ids = std::make_shared<std::vector<std::string>>();
   auto dry_run = std::make_shared<bool>(false);
@@ -167,7 +167,7 @@ void AddFork(Command app, Shell& shell) {
     v1::Session branch;
     if (!shell.Check(client.ForkSession(request, &branch))) return;
     if (shell.json) return shell.PrintJson(branch);
-    PrintHeader();
+    PrintSessionsHeader();
     PrintRow(branch);
     std::printf("%s of it shared\n", Bytes(static_cast<double>(branch.shared_bytes())).c_str());
   });
@@ -177,12 +177,12 @@ void AddSessions(Command app, Shell& shell) {
   const Command command = app.add_subcommand("sessions", "List sessions; create, get, delete them");
   AddCreate(command, shell);
   AddGet(command, shell);
-  AddDelete(command, shell);
+  AddDeleteSessions(command, shell);
   command.add_subcommand("list", "All sessions of the tenant (the default)");
   command.require_subcommand(0, 1);
   command.final_callback([&shell, command] {
     const std::string chosen = command.chosen();
-    if (chosen.empty() || chosen == "list") List(shell);
+    if (chosen.empty() || chosen == "list") ListSessions(shell);
   });
 }
 

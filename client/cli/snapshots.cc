@@ -36,7 +36,7 @@ void PrintRow(const v1::Snapshot& snapshot) {
               absl::FormatTime("%Y-%m-%d %H:%M:%S", saved, absl::LocalTimeZone()).c_str());
 }
 
-void List(Shell& shell) {
+void ListSnapshots(Shell& shell) {
   client::Client client = shell.Connect();
   bool any = false;
   const auto print = [&](const v1::Snapshot& snapshot) {
@@ -60,7 +60,7 @@ void PrintWouldDelete(Shell& shell, const std::vector<std::string>& names) {
   }
 }
 
-void AddDelete(Command parent, Shell& shell) {
+void AddDeleteSnapshots(Command parent, Shell& shell) {
   const Command command = parent.add_subcommand("delete", "Delete snapshots");
   auto names = std::make_shared<std::vector<std::string>>();
   auto dry_run = std::make_shared<bool>(false);
@@ -136,12 +136,12 @@ void AddRestore(Command app, Shell& shell) {
 
 void AddSnapshots(Command app, Shell& shell) {
   const Command command = app.add_subcommand("snapshots", "List saved sessions; delete them");
-  AddDelete(command, shell);
+  AddDeleteSnapshots(command, shell);
   command.add_subcommand("list", "All snapshots of the tenant (the default)");
   command.require_subcommand(0, 1);
   command.final_callback([&shell, command] {
     const std::string chosen = command.chosen();
-    if (chosen.empty() || chosen == "list") List(shell);
+    if (chosen.empty() || chosen == "list") ListSnapshots(shell);
   });
 }
 

@@ -42,7 +42,7 @@ std::string BytesOfLimit(const v1::Tenant& tenant) {
   return tenant.cache_max() == 0 ? used : used + "/" + Bytes(static_cast<double>(tenant.cache_max()));
 }
 
-void PrintHeader() {
+void PrintTenantsHeader() {
   std::printf("%s\n", Styled("1",
                              "TENANT           WEIGHT  PRIORITY  SESSIONS    CALLS       TOKENS/MIN           CACHE"
                              "                POLICY")
@@ -59,7 +59,7 @@ void PrintRow(const v1::Tenant& tenant) {
               tenant.configured() ? "" : "  (not configured)");
 }
 
-void List(Shell& shell) {
+void ListTenants(Shell& shell) {
   client::Client client = shell.Connect();
   v1::ListTenantsRequest request;
   bool first = true;
@@ -67,7 +67,7 @@ void List(Shell& shell) {
     v1::ListTenantsResponse response;
     if (!shell.Check(client.ListTenants(request, &response))) return;
     for (const v1::Tenant& tenant : response.tenants()) {
-      if (first && !shell.json) PrintHeader();
+      if (first && !shell.json) PrintTenantsHeader();
       first = false;
       shell.json ? shell.PrintJson(tenant) : PrintRow(tenant);
     }
@@ -138,7 +138,7 @@ void AddTenant(Command app, Shell& shell) {
   const Command command = app.add_subcommand("tenant", "What tenants may have, and what they have");
   AddSet(command, shell);
   const Command list = command.add_subcommand("list", "Those that have settings of their own, or something in use");
-  list.callback([&shell] { List(shell); });
+  list.callback([&shell] { ListTenants(shell); });
   command.require_subcommand(1);
 }
 

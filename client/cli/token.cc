@@ -20,7 +20,7 @@
 namespace ebb::cli {
 namespace {
 
-struct Flags {
+struct TokenFlags {
   std::string tenant = {};
   std::string out = {};
   bool admin = false;
@@ -47,7 +47,7 @@ int WriteNew(const std::string& path, const std::string& text) {
   return close(fd) == 0 ? error : errno;
 }
 
-void MakeToken(Shell& shell, const Flags& flags) {
+void MakeToken(Shell& shell, const TokenFlags& flags) {
   const std::string token = NewToken();
   if (const int error = WriteNew(flags.out, token + "\n"); error != 0) {
     return shell.Failed("FAILED_PRECONDITION", "", absl::StrFormat("%s: %s", flags.out, std::strerror(error)));
@@ -66,7 +66,7 @@ void MakeToken(Shell& shell, const Flags& flags) {
 void AddToken(Command app, Shell& shell) {
   const Command command = app.add_subcommand(
       "token", "Make a token: into a file for its bearer, and the line for the server's auth.token_file to stdout");
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<TokenFlags>();
   command.add_option("name", flags->tenant, "The tenant whose token it is")
       .required()
       .check(
