@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/learned_positions.h"
 #include "policies/check.h"
 #include "policies/status.h"
 
@@ -109,15 +110,7 @@ absl::Status SessionOnEngine::CanAppend(int32_t tokens) const {
     return RefuseField("BLOCK_TOO_LARGE", "block_size",
                        absl::StrFormat("a step of %d tokens; this session takes 1 to %d", tokens, block_size_max_));
   }
-  if (policy_.learned_positions > 0 && tokens > policy_.learned_positions - next_position_) {
-    return Refuse(absl::StatusCode::kResourceExhausted,
-                  absl::StrFormat("%d tokens more would exceed the %d positions that the model learned; the next is %d",
-                                  tokens, policy_.learned_positions, next_position_),
-                  {.reason = "LENGTH_LIMIT",
-                   .quota = "session",
-                   .metadata = {{"length_limit", absl::StrFormat("%d", policy_.learned_positions)},
-                                {"length", absl::StrFormat("%d", next_position_)}}});
-  }
+  EBB_TRY(CheckLearnedPositions(policy_, next_position_, tokens));
   const int32_t length = cache_length();
   if (tokens > room()) {
     return Refuse(absl::StatusCode::kResourceExhausted,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "engine/learned_positions.h"
 #include "policies/check.h"
 #include "policies/device_rule.h"
 #include "policies/status.h"
@@ -130,12 +131,7 @@ absl::Status GpuSession::CanAppend(int32_t count) const {
                   absl::StrFormat("%d tokens in a step; a step takes 1 to %d", count, shape_.block_max),
                   {.reason = "BLOCK_TOO_LARGE"});
   }
-  if (policy_.learned_positions > 0 && count > policy_.learned_positions - at_.tokens) {
-    return Refuse(absl::StatusCode::kResourceExhausted,
-                  absl::StrFormat("%d tokens more would exceed the %d positions that the model learned; the next is %d",
-                                  count, policy_.learned_positions, at_.tokens),
-                  {.reason = "LENGTH_LIMIT"});
-  }
+  EBB_TRY(CheckLearnedPositions(policy_, at_.tokens, count));
   for (const GpuSight sight : kGpuSights) {
     const Lanes& kind = shape_.kinds[sight];
     if (kind.count == 0 || at_.live[sight] + count <= kind.slots) continue;
