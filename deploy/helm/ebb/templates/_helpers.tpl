@@ -115,6 +115,18 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- if or .Values.autoscaling.kind (gt (int .Values.replicas) 1) -}}several{{- end -}}
 {{- end -}}
 
+{{/* How many pods. Where autoscaling sets it, as many as there are: what an upgrade leaves out that was there before Helm takes away,
+and the API server makes it 1. */}}
+{{- define "ebb.replicas" -}}
+{{- if not .Values.autoscaling.kind -}}
+replicas: {{ .Values.replicas }}
+{{- else -}}
+{{- with (lookup "apps/v1" .Values.workload .Release.Namespace (include "ebb.name" .)).spec -}}
+replicas: {{ int .replicas }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What Kubernetes calls the accelerator, as its nodes' taint does; empty for none. */}}
 {{- define "ebb.device" -}}
 {{- get (dict "cpu" "" "cuda" "nvidia.com/gpu" "rocm" "amd.com/gpu") .Values.accelerator.kind -}}

@@ -72,6 +72,7 @@ spec:
     - maxSkew: 1
       topologyKey: kubernetes.io/hostname
       whenUnsatisfiable: {{ if include "ebb.several" . }}DoNotSchedule{{ else }}ScheduleAnyway{{ end }}
+      nodeTaintsPolicy: Honor  # a node that is drained, or whose taint pods do not bear, takes none of them, and does not count
       labelSelector:
         matchLabels: {{- include "ebb.selector" . | nindent 10 }}
   {{- end }}
