@@ -241,6 +241,8 @@ class Up(Docker):
         self.up(only(commands(DOCKER_PAGE, r"docker compose .*yaml up")), "ebb prometheus")
         serves()
         self.assertGreater(len(generated()), 48)
+        pages, size = map(int, re.search(r'ebb_cache_config_info\{pages="(\d+)",page_bytes="(\d+)"', get(7701, "/metrics")).groups())
+        self.assertLessEqual(pages * size, 1 << 30, "half of mem_limit")
         self.watched(1)  # while there is no ebb-1
         rules = [rule["name"] for group in json.loads(get(9090, "/api/v1/rules"))["data"]["groups"] for rule in group["rules"]]
         shipped = re.findall(r"(?m)^ +- (?:alert|record): (\S+)$", (ROOT / "deploy/prometheus/ebb.rules.yaml").read_text(encoding="utf-8"))
