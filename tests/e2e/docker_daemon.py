@@ -65,13 +65,15 @@ class Daemon:
     def __enter__(self):
         folder = os.environ[FOLDER]
         contained.loopback_up()
-        for hidden in ("/run", ETC):  # with the socket of a daemon that this machine may have
-            contained.mount("-t", "tmpfs", "tmpfs", hidden)
+        data = pathlib.Path(folder, "data")  # in memory, some 500 MB: it takes a disk as long to lose them as to have them
+        data.mkdir()
+        for hidden in ("/run", ETC, data):  # with the socket of a daemon that this machine may have
+            contained.mount("-t", "tmpfs", "-o", "size=3g", "tmpfs", hidden)
         config = pathlib.Path(folder, "daemon.json")
         config.write_text("{}")
         self.log = pathlib.Path(folder, "log")
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(["dockerd", f"--config-file={config}", f"--data-root={folder}/data", f"--cgroup-parent=/{cgroup(folder)}",
+            self.process = subprocess.Popen(["dockerd", f"--config-file={config}", f"--data-root={data}", f"--cgroup-parent=/{cgroup(folder)}",
                                              "--exec-opt=native.cgroupdriver=cgroupfs"], stdout=log, stderr=log)
         eventually(lambda: self.process.poll() is not None or subprocess.run(["docker", "version"], capture_output=True).returncode == 0,
                    lambda: "dockerd does not answer:\n" + self.log.read_text())
