@@ -130,10 +130,11 @@ image: ## the image of docker/Dockerfile, by buildah and of Debian's packages al
 	@scripts/setup image
 	@scripts/image
 
-image-test: build ## an image of the programs in build/bin, run read-only from its root filesystem
+image-test: build ## an image of the programs in build/bin, run read-only from its root filesystem, and by a Docker of its own where dockerd is installed
 	@scripts/setup image test
 	@scripts/image --prebuilt
 	/usr/bin/python3 -B tests/e2e/built_image_test.py
+	/usr/bin/python3 -B tests/e2e/docker_test.py
 
 clean: ## remove build/
 	rm -rf build

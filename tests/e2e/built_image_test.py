@@ -104,6 +104,7 @@ class BuiltImage(unittest.TestCase):
         self.assertEqual(self.config["StopSignal"], "SIGTERM")
         self.assertEqual(self.config["Healthcheck"]["Test"], ["CMD", "ebb", "--addr=127.0.0.1:7703", "health"])
         self.assertEqual(sorted(self.config["ExposedPorts"]), ["7700/tcp", "7701/tcp"])
+        self.assertEqual(list(self.config["Volumes"]), ["/var/lib/ebb"], "the root may be read-only where nobody gave it one")
         labels = self.config["Labels"]
         self.assertEqual((labels["org.opencontainers.image.title"], labels["org.opencontainers.image.licenses"]), ("ebb", "Apache-2.0"))
         self.assertRegex(labels["org.opencontainers.image.revision"], "^[0-9a-f]{12}$")

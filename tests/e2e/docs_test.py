@@ -47,7 +47,7 @@ SKIPPED = {
     r"helm ": "chart_test.py: rendered and checked; there is no cluster to install into",
     r"sudo make image$": "make image-test, but for the stage that compiles; what that made is run by built_image_test.py, where it is there",
     r"docker |EBB_STORE_REDIS=\S+ EBB_STORE_DURABILITY=step docker ":
-        "image_test.py, as there is no Docker: what the image holds, and what compose starts; what these lines name is looked up here",
+        "docker_test.py, where there are an image and a dockerd, but for what compiles in an image or needs a GPU; what these lines name is looked up here",
     r"curl -s http://127\.0\.0\.1:7702": "openai_test.py",
     r"python3 tests/support/make_models\.py ": "the build of the tests",
     r"cmake |ctest ": "the build",
