@@ -31,7 +31,7 @@ constexpr char kHelp[] =
     "  /help  /quit\n"
     "  Ctrl-C cancels an answer or a line, Ctrl-D leaves.\n";
 
-struct Flags {
+struct ChatFlags {
   std::string session, system, model;
   PolicyFlags policy;
   PromptFlags prompt;
@@ -56,7 +56,7 @@ std::string HistoryPath() {
 
 class Chat {
  public:
-  Chat(Shell& shell, const Flags& flags) : shell_(shell), flags_(flags), client_(shell.Connect()) {
+  Chat(Shell& shell, const ChatFlags& flags) : shell_(shell), flags_(flags), client_(shell.Connect()) {
     if (flags.policy.given()) spec_ = flags.policy.Build();
     if (!flags.system.empty()) pending_.emplace_back("system", flags.system);
   }
@@ -255,7 +255,7 @@ class Chat {
   }
 
   Shell& shell_;
-  const Flags& flags_;
+  const ChatFlags& flags_;
   client::Client client_;
   v1::PolicySpec spec_ = {};
   v1::Session session_ = {};
@@ -268,7 +268,7 @@ class Chat {
 void AddChat(Command app, Shell& shell) {
   const Command command =
       app.add_subcommand("chat", "Talk to the model; the cache stays inside its budget however long it gets");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ChatFlags>();
   const Flag session =
       command.add_option("--session", flags->session, "Go on in this session; default: a new one, deleted at the end");
   AddModel(command, flags->model).excludes(session);

@@ -13,7 +13,7 @@
 namespace ebb::cli {
 namespace {
 
-struct Flags {
+struct GenerateFlags {
   std::string text, file, session, model;
   bool chat = false, quiet = false;
   std::optional<uint32_t> block_size, answers;
@@ -22,7 +22,7 @@ struct Flags {
 };
 
 // The prompt from the argument, the file, or stdin for "-".
-bool ReadPrompt(const Flags& flags, std::string* text) {
+bool ReadPrompt(const GenerateFlags& flags, std::string* text) {
   if (flags.file.empty()) {
     *text = flags.text;
     return true;
@@ -34,7 +34,7 @@ bool ReadPrompt(const Flags& flags, std::string* text) {
   return flags.file == "-" || file.is_open();
 }
 
-v1::GenerateRequest BuildRequest(const Flags& flags, const std::string& text) {
+v1::GenerateRequest BuildRequest(const GenerateFlags& flags, const std::string& text) {
   v1::GenerateRequest request;
   if (!flags.session.empty()) request.set_session(SessionName(flags.session));
   request.set_model(flags.model);
@@ -68,7 +68,7 @@ void PrintSummary(const v1::DecodeResponse& last) {
                v1::FinishReason_Name(last.finish_reason()).substr(sizeof("FINISH_REASON_") - 1).c_str());
 }
 
-void Run(Shell& shell, const Flags& flags) {
+void Run(Shell& shell, const GenerateFlags& flags) {
   std::string text;
   if (!ReadPrompt(flags, &text)) return shell.Misused("cannot read " + flags.file);
   client::Client client = shell.Connect();
@@ -112,7 +112,7 @@ void Run(Shell& shell, const Flags& flags) {
 
 void AddGenerate(Command app, Shell& shell) {
   const Command command = app.add_subcommand("generate", "Stream an answer to a prompt");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<GenerateFlags>();
   const Flag text = command.add_option("text", flags->text, "The prompt");
   command.add_option("--file", flags->file, "Read the prompt from a file; - is stdin").excludes(text);
   command.add_flag("--chat", flags->chat, "Send the prompt as a user's turn through the model's chat template");

@@ -76,7 +76,7 @@ void ListTenants(Shell& shell) {
   if (first && !shell.json) std::printf("no tenants\n");
 }
 
-struct Flags {
+struct TenantFlags {
   std::string name = {}, priority = {}, policy = {};
   std::optional<uint32_t> weight, sessions_max, forks_max, calls_max, watchers_max, tokens_per_minute;
   std::optional<uint64_t> cache_max, snapshot_size_max;
@@ -104,7 +104,7 @@ struct Flags {
 
 void AddSet(Command parent, Shell& shell) {
   const Command command = parent.add_subcommand("set", "Give a tenant other settings, until the server ends");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TenantFlags>();
   command.add_option("name", flags->name, "Its name; one that the server's configuration does not have").required();
   command.add_option("--weight", flags->weight, "Share against others of its priority, from 1 to 1000");
   command.add_option("--priority", flags->priority, "Who goes first, whatever the weights").one_of(kPriorities);
