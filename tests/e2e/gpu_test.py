@@ -68,7 +68,7 @@ class Gpu(unittest.TestCase):
         return server.ebb("generate", "--session", session, "--temperature=0", "--max-tokens=12", "--ignore-eos", *args, PROMPT)
 
     def test_models_of_other_families_yield_what_the_cpu_yields(self):
-        for family, names in (("gemma3", ("full", "h2o", "streaming")), ("gptneox", ("h2o",)), ("gpt2", ("tova",)), ("bloom", ("h2o",))):
+        for family, names in (("gemma3", ("full", "h2o", "streaming")), ("gptneox", ("h2o",)), ("gpt2", ("tova",)), ("bloom", ("h2o",)), ("qwen3moe", ("h2o", "tova"))):
             with self.subTest(family):
                 self.check_family(family, names)
 
