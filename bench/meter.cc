@@ -145,10 +145,15 @@ Meter::~Meter() = default;
 
 absl::StatusOr<std::unique_ptr<Meter>> Meter::Make(int32_t threads, int64_t read_bytes) {
   const int64_t part = std::max(read_bytes / threads / kHugePage * kHugePage, kHugePage);
-  Mapped memory = Map(part * threads);
+  // A system that gives any address space (vm.overcommit_memory 1, as Kubernetes' nodes have it) kills who fills it.
+  const int64_t usable = UsableMemory();
+  const bool fits = usable == 0 || part * threads <= usable;
+  Mapped memory = fits ? Map(part * threads) : nullptr;
   if (memory == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "no memory for measuring: the system does not give %d bytes; ask for less with --read-mib", part * threads));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("no memory for measuring: the system does not give %d bytes (%d are usable); ask for less with "
+                        "--read-mib",
+                        part * threads, usable));
   }
   return std::unique_ptr<Meter>(new Meter(std::make_unique<State>(threads, part, std::move(memory))));
 }
