@@ -34,7 +34,8 @@ int64_t DefaultReadBytes(const Caches& caches);
 class Meter {
  public:
   // `read_bytes`: what Read goes through, in large pages, every thread's part written and read once by itself.
-  // RESOURCE_EXHAUSTED where the system does not give them. REQUIRES: threads in 1 .. kThreadsMax, read_bytes > 0.
+  // RESOURCE_EXHAUSTED where the system does not give them, or UsableMemory says that there are fewer. REQUIRES:
+  // threads in 1 .. kThreadsMax, read_bytes > 0.
   static absl::StatusOr<std::unique_ptr<Meter>> Make(int32_t threads, int64_t read_bytes);
   ~Meter();
   Meter(const Meter&) = delete;
