@@ -16,7 +16,7 @@
 namespace ebb::bench {
 namespace {
 
-struct Options {
+struct AttentionOptions {
   std::vector<int32_t> slots = {1024, 4096, 8192};
   std::vector<int32_t> groups = {4};
   std::vector<KvType> kv_types = {KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kFp8, KvType::kF32};
@@ -76,14 +76,15 @@ double TimeStep(Step& step, Ops& ops, const Rope& rope, Step::Kind kind) {
   return Median(times);
 }
 
-struct Samples {
+struct AttentionSamples {
   std::vector<double> rate = {}, share = {}, rope = {}, observed = {}, scattered = {};
 };
 
 // `again`: bytes of each thread's part of a cache that the lanes lie in; 0: they lie in memory.
-Samples Measure(Ops& ops, Meter& meter, Step& step, const Options& options, int32_t rounds, int64_t again) {
+AttentionSamples MeasureAttention(Ops& ops, Meter& meter, Step& step, const AttentionOptions& options, int32_t rounds,
+                                  int64_t again) {
   const Rope rotated = RopeOf(options.head_dim), plain = RopeOf(0);
-  Samples samples;
+  AttentionSamples samples;
   for (int32_t round = -1; round < rounds; ++round) {
     const double ceiling = again > 0 ? meter.ReadAgain(again) : meter.Read();
     const double seconds = TimeStep(step, ops, rotated, Step::Kind::kPlain);
@@ -100,7 +101,7 @@ Samples Measure(Ops& ops, Meter& meter, Step& step, const Options& options, int3
   return samples;
 }
 
-absl::Status Run(const cli::Shell& shell, const Common& common, const Options& options) {
+absl::Status RunAttention(const cli::Shell& shell, const Common& common, const AttentionOptions& options) {
   EBB_ASSIGN(const std::unique_ptr<Ops> ops, MakeCpuOps({.isa = options.isa, .threads = common.Threads()}));
   int64_t lane_bytes = 0;  // the largest that is read from a cache
   for (const KvType type : options.kv_types) {
@@ -135,7 +136,7 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
       for (const int32_t group : options.groups) {
         const auto add = [&](const std::string& place, int64_t lanes_per_step, int64_t again, const Lanes& of) {
           Step step(of, lanes_per_step, group, slots, options.head_dim, common.seed);
-          const Samples samples = Measure(*ops, *meter, step, options, common.rounds, again);
+          const AttentionSamples samples = MeasureAttention(*ops, *meter, step, options, common.rounds, again);
           report.Add({std::string(NameOf(type)), int64_t{group}, int64_t{slots}, place, SpreadOf(samples.rate),
                       SpreadOf(samples.share), SpreadOf(samples.rope), SpreadOf(samples.observed),
                       SpreadOf(samples.scattered)});
@@ -156,7 +157,7 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
 void AddAttention(Command bench, cli::Shell& shell) {
   const Command command = bench.add_subcommand("attention", "Decode attention over one layer's K and V");
   const auto common = std::make_shared<Common>();
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<AttentionOptions>();
   command.add_option("--slots", options->slots, "Tokens in a lane, with commas")
       .delimiter(',')
       .range(16, 1 << 20)
@@ -179,7 +180,7 @@ void AddAttention(Command bench, cli::Shell& shell) {
       "'cache' are one lane a thread, over and over. share: bytes of K and V by the rate of plain reading from the\n"
       "same place in the same round. observed: every slot's attention is reported (what h2o goes by). positions in\n"
       "no order: slots have theirs as a cache has them in which tokens took the places of others.");
-  command.callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
+  command.callback([&shell, common, options] { Check(shell, RunAttention(shell, *common, *options)); });
 }
 
 }  // namespace ebb::bench

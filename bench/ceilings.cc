@@ -48,7 +48,7 @@ std::vector<Ceiling> Ceilings(const Caches& caches, int32_t threads) {
   return all;
 }
 
-absl::Status Run(const cli::Shell& shell, const Common& common) {
+absl::Status RunCeilings(const cli::Shell& shell, const Common& common) {
   const Caches caches = ReadCaches();
   const int32_t threads = common.Threads();
   // Room for the most that one thread reads again, in whole pages.
@@ -94,7 +94,7 @@ void AddCeilings(Command bench, cli::Shell& shell) {
       "Bytes read per second, by plain sums; operations per second in registers alone, a multiply-add counting two,\n"
       "by the widest instruction of its kind that this CPU has. The clock is that of additions that wait for each\n"
       "other. Medians over the rounds, with quartiles.");
-  command.callback([&shell, common] { Check(shell, Run(shell, *common)); });
+  command.callback([&shell, common] { Check(shell, RunCeilings(shell, *common)); });
 }
 
 }  // namespace ebb::bench

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int32_t kSinks = 4;
 
-struct Options {
+struct KvUpdateOptions {
   std::vector<int32_t> batches = {1, 8};
   std::vector<int32_t> replaced = {1, 64};
   std::vector<KvType> kv_types = {KvType::kBf16, KvType::kF32};
@@ -37,7 +37,7 @@ struct Shape {
   bool random = false;  // who leaves: any of each lane, else the oldest after the sinks, of all lanes
 };
 
-Victims ChooseVictims(const Options& options, const Shape& shape, uint64_t seed) {
+Victims ChooseVictims(const KvUpdateOptions& options, const Shape& shape, uint64_t seed) {
   Victims victims(static_cast<size_t>(shape.lanes));
   for (size_t lane = 0; lane < victims.size(); ++lane) {
     HashRandom random(seed, lane);
@@ -59,12 +59,13 @@ double Time(const std::function<void()>& run) {
   return Now() - begin;
 }
 
-struct Samples {
+struct KvUpdateSamples {
   std::vector<double> in_place = {}, shift = {}, concatenate = {}, share = {};
 };
 
 // All three in turn within a round, each on memory of its own.
-Samples Measure(Ops& ops, Meter& meter, const Common& common, const Options& options, const Shape& shape) {
+KvUpdateSamples MeasureKvUpdate(Ops& ops, Meter& meter, const Common& common, const KvUpdateOptions& options,
+                                const Shape& shape) {
   const KvFormat format = {.type = shape.type, .head_dim = options.head_dim};
   const int64_t row_bytes = format.slot_bytes() / 2;
   const std::vector<float> rows = RandomFloats(common.seed, 4, int64_t{shape.replaced} * options.head_dim);
@@ -72,7 +73,7 @@ Samples Measure(Ops& ops, Meter& meter, const Common& common, const Options& opt
   const Lanes tiles(ops, format, options.tokens, shape.lanes, common.seed);
   RowCache shifted(shape.lanes, options.tokens, row_bytes), concatenated(shape.lanes, options.tokens, row_bytes);
   std::vector<StoreTask> tasks(static_cast<size_t>(shape.lanes));
-  Samples samples;
+  KvUpdateSamples samples;
   for (int32_t round = -1; round < common.rounds; ++round) {
     const Victims victims = ChooseVictims(options, shape, common.seed + static_cast<uint64_t>(round + 1));
     for (size_t lane = 0; lane < tasks.size(); ++lane) {
@@ -96,7 +97,7 @@ Samples Measure(Ops& ops, Meter& meter, const Common& common, const Options& opt
   return samples;
 }
 
-absl::Status Run(const cli::Shell& shell, const Common& common, const Options& options) {
+absl::Status RunKvUpdate(const cli::Shell& shell, const Common& common, const KvUpdateOptions& options) {
   EBB_ASSIGN(const std::unique_ptr<Ops> ops, MakeCpuOps({.isa = options.isa, .threads = common.Threads()}));
   EBB_ASSIGN(const std::unique_ptr<Meter> meter, MakeMeter(common));
   auto facts = MachineFacts(common);
@@ -123,7 +124,7 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
         for (const int32_t batch : options.batches) {
           const Shape shape = {
               .lanes = int64_t{batch} * options.heads, .replaced = replaced, .type = type, .random = random};
-          const Samples samples = Measure(*ops, *meter, common, options, shape);
+          const KvUpdateSamples samples = MeasureKvUpdate(*ops, *meter, common, options, shape);
           report.Add({int64_t{batch}, std::string(NameOf(type)), int64_t{replaced},
                       std::string(random ? "random" : "oldest"), SpreadOf(samples.in_place), SpreadOf(samples.shift),
                       SpreadOf(samples.concatenate), SpreadOf(samples.share)});
@@ -140,7 +141,7 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
 void AddKvUpdate(Command bench, cli::Shell& shell) {
   const Command command = bench.add_subcommand("kv-update", "Replacing cached tokens: in place, shifted, concatenated");
   const auto common = std::make_shared<Common>();
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<KvUpdateOptions>();
   command.add_option("--batches", options->batches, "Sessions, with commas")
       .delimiter(',')
       .range(1, 512)
@@ -163,7 +164,7 @@ void AddKvUpdate(Command bench, cli::Shell& shell) {
       "tokens in order; runs that stay are moved down (memmove), new rows appended. concatenate: what stays and the\n"
       "new rows are gathered into fresh memory. All by the same threads, lane by lane, out of caches. oldest: the\n"
       "same 4 sinks stay and the oldest after them leave every head; random: any of each head.");
-  command.callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
+  command.callback([&shell, common, options] { Check(shell, RunKvUpdate(shell, *common, *options)); });
 }
 
 }  // namespace ebb::bench

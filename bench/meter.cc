@@ -151,9 +151,8 @@ absl::StatusOr<std::unique_ptr<Meter>> Meter::Make(int32_t threads, int64_t read
   Mapped memory = fits ? Map(part * threads) : nullptr;
   if (memory == nullptr) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("no memory for measuring: the system does not give %d bytes (%d are usable); ask for less with "
-                        "--read-mib",
-                        part * threads, usable));
+        absl::StrFormat("no memory for measuring: the system does not give %d bytes%s; ask for less with --read-mib",
+                        part * threads, usable == 0 ? "" : absl::StrFormat(" (%d are usable)", usable)));
   }
   return std::unique_ptr<Meter>(new Meter(std::make_unique<State>(threads, part, std::move(memory))));
 }

@@ -13,7 +13,7 @@
 namespace ebb::bench {
 namespace {
 
-struct Options {
+struct PrefillOptions {
   ModelOptions model = {.policy = "full"};
   std::vector<int32_t> tokens = {512, 1024, 2048};
 };
@@ -31,7 +31,7 @@ Work WorkOfPrompt(const OpenModel& open, int32_t tokens, KvType kv_type) {
   return work;
 }
 
-absl::Status Run(const cli::Shell& shell, const Common& common, const Options& options) {
+absl::Status RunPrefill(const cli::Shell& shell, const Common& common, const PrefillOptions& options) {
   ModelOptions model = options.model;
   model.slots = *std::ranges::max_element(options.tokens);
   EBB_ASSIGN(const OpenModel open, OpenForBench(common, model));
@@ -80,7 +80,7 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
 void AddPrefill(Command bench, cli::Shell& shell) {
   const Command command = bench.add_subcommand("prefill", "Tokens per second of a prompt");
   const auto common = std::make_shared<Common>();
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PrefillOptions>();
   AddModelOptions(command, options->model);
   command.add_option("--tokens", options->tokens, "Lengths of prompts, with commas")
       .delimiter(',')
@@ -93,7 +93,7 @@ void AddPrefill(Command bench, cli::Shell& shell) {
       "Blocks of 512 tokens. roofline: operations of the matrices by the ceiling of their kind and of causal\n"
       "attention by that of BF16 (of float32 where K and V are not BF16), all measured in the same round; BF16 by\n"
       "dot products or as float32, whichever is faster here. share: roofline by the time.");
-  command.callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
+  command.callback([&shell, common, options] { Check(shell, RunPrefill(shell, *common, *options)); });
 }
 
 }  // namespace ebb::bench

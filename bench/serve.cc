@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint64_t kPrompts = 2;  // purpose of the seed
 
-struct Options {
+struct ServeOptions {
   std::string address = {};
   std::vector<double> rates = {};
   std::vector<int32_t> clients = {};
@@ -34,7 +34,7 @@ struct Options {
 };
 
 // Random tokens, other ones for each request, and as many answered tokens for all: nothing ends an answer early.
-v1::GenerateRequest RequestOf(const Options& options, uint32_t vocabulary, uint64_t index) {
+v1::GenerateRequest RequestOfServe(const ServeOptions& options, uint32_t vocabulary, uint64_t index) {
   v1::GenerateRequest request;
   HashRandom random(HashBits(options.seed, kPrompts, index));
   for (int32_t i = 0; i < options.prompt_tokens; ++i) {
@@ -51,12 +51,12 @@ v1::GenerateRequest RequestOf(const Options& options, uint32_t vocabulary, uint6
 // Sends requests and keeps what came of them; called by many threads.
 class Load {
  public:
-  Load(client::Client& client, const Options& options, uint32_t vocabulary)
+  Load(client::Client& client, const ServeOptions& options, uint32_t vocabulary)
       : client_(client), options_(options), vocabulary_(vocabulary) {}
 
   // Blocks until the answer is whole. The first failure is kept for the report.
   Answer Send(double due) {
-    const v1::GenerateRequest request = RequestOf(options_, vocabulary_, next_++);
+    const v1::GenerateRequest request = RequestOfServe(options_, vocabulary_, next_++);
     Answer answer = {.due = due};
     const grpc::Status status = client_.Generate(request, [&answer](const v1::GenerateResponse& message) {
       if (!message.has_decode() || message.decode().tokens_size() == 0) return;
@@ -105,7 +105,7 @@ class Load {
 
  private:
   client::Client& client_;
-  const Options& options_;
+  const ServeOptions& options_;
   uint32_t vocabulary_;
   std::atomic<uint64_t> next_ = 0;
   std::mutex mutex_;
@@ -147,7 +147,7 @@ std::vector<Value> RowOf(const std::string& load, const Summary& s) {
           s.gap.p99};
 }
 
-void Run(cli::Shell& shell, const Options& options) {
+void RunServe(cli::Shell& shell, const ServeOptions& options) {
   if (!options.address.empty()) shell.address = options.address;
   client::Client client = shell.Connect();
   v1::GetStatusResponse status;
@@ -187,7 +187,7 @@ void Run(cli::Shell& shell, const Options& options) {
 
 void AddServe(Command bench, cli::Shell& shell) {
   const Command command = bench.add_subcommand("serve", "A running server under load, as its clients see it");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ServeOptions>();
   command.add_option("ADDRESS", options->address, "Of the server; default: --addr");
   command.add_option("--rate", options->rates, "Open loop: requests per second, Poisson arrivals; several with commas")
       .delimiter(',')
@@ -219,7 +219,7 @@ void AddServe(Command bench, cli::Shell& shell) {
       "of an answer. TPOT: from the first message to the last, by the tokens after the first. good/s: requests per\n"
       "second whose TTFT and TPOT keep the limits. What the clients take of the machine they share with a server is\n"
       "part of it.");
-  command.callback([&shell, options] { Run(shell, *options); });
+  command.callback([&shell, options] { RunServe(shell, *options); });
 }
 
 }  // namespace ebb::bench

@@ -28,7 +28,7 @@ constexpr char kOrdinary[] =
     "it twice, knocked on the planks as a doctor would, and asked the woman at the window whether she had lost any "
     "sleep.";
 
-struct Options {
+struct SpeculateOptions {
   std::string address = {}, draft_model = {};
   std::vector<int32_t> clients = {1};
   int32_t rounds = 7, max_tokens = 256, draft_tokens = 16;
@@ -48,7 +48,7 @@ std::vector<Text> Texts() {
   return {{"repetitive", repeated, 0}, {"ordinary", kOrdinary, 1}};
 }
 
-v1::GenerateRequest RequestOf(const Options& options, const Text& text, uint64_t seed, bool drafts) {
+v1::GenerateRequest RequestOfSpeculate(const SpeculateOptions& options, const Text& text, uint64_t seed, bool drafts) {
   v1::GenerateRequest request;
   request.mutable_prompt()->set_text(text.prompt);
   request.mutable_sampling()->set_temperature(text.temperature);
@@ -81,12 +81,12 @@ Told Tell(client::Client& client, const v1::GenerateRequest& request) {
 }
 
 // Of some clients at once, each with a seed of its own.
-std::vector<Told> TellAll(client::Client& client, const Options& options, const Text& text, int32_t clients,
+std::vector<Told> TellAll(client::Client& client, const SpeculateOptions& options, const Text& text, int32_t clients,
                           uint64_t seed, bool drafts) {
   std::vector<Told> all(static_cast<size_t>(clients));
   std::vector<std::thread> threads;
   for (size_t i = 0; i < all.size(); ++i) {
-    threads.emplace_back([&, i] { all[i] = Tell(client, RequestOf(options, text, seed + i, drafts)); });
+    threads.emplace_back([&, i] { all[i] = Tell(client, RequestOfSpeculate(options, text, seed + i, drafts)); });
   }
   for (std::thread& thread : threads) thread.join();
   return all;
@@ -103,14 +103,14 @@ double Rate(const std::vector<Told>& all) {
   return rate;
 }
 
-struct Samples {
+struct SpeculateSamples {
   std::vector<double> without = {}, with = {}, ratio = {};
   double drafted = 0, accepted = 0, generated = 0;
 };
 
 // False when a call failed, or drafts changed what was said.
-bool Measure(cli::Shell& shell, client::Client& client, const Options& options, const Text& text, int32_t clients,
-             Samples& samples) {
+bool MeasureSpeculate(cli::Shell& shell, client::Client& client, const SpeculateOptions& options, const Text& text,
+                      int32_t clients, SpeculateSamples& samples) {
   for (int32_t round = -1; round < options.rounds; ++round) {
     const uint64_t seed = options.seed + static_cast<uint64_t>(round + 1) * 1000;
     const std::vector<Told> without = TellAll(client, options, text, clients, seed, false);
@@ -134,7 +134,7 @@ bool Measure(cli::Shell& shell, client::Client& client, const Options& options, 
   return true;
 }
 
-void Run(cli::Shell& shell, const Options& options) {
+void RunSpeculate(cli::Shell& shell, const SpeculateOptions& options) {
   if (!options.address.empty()) shell.address = options.address;
   client::Client client = shell.Connect();
   v1::GetStatusResponse status;
@@ -158,8 +158,8 @@ void Run(cli::Shell& shell, const Options& options) {
                  {"max_tokens", int64_t{options.max_tokens}}});
   for (const Text& text : Texts()) {
     for (const int32_t clients : options.clients) {
-      Samples samples;
-      if (!Measure(shell, client, options, text, clients, samples)) return;
+      SpeculateSamples samples;
+      if (!MeasureSpeculate(shell, client, options, text, clients, samples)) return;
       const double accepted = samples.drafted == 0 ? 0 : samples.accepted / samples.drafted;
       report.Add({text.name, int64_t{clients}, SpreadOf(samples.without), SpreadOf(samples.with),
                   SpreadOf(samples.ratio), samples.drafted / samples.generated, accepted});
@@ -173,7 +173,7 @@ void Run(cli::Shell& shell, const Options& options) {
 void AddSpeculate(Command bench, cli::Shell& shell) {
   const Command command =
       bench.add_subcommand("speculate", "A running server with drafts and without, on text that repeats itself or not");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<SpeculateOptions>();
   command.add_option("ADDRESS", options->address, "Of the server; default: --addr");
   command.add_option("--draft-model", options->draft_model, "The server's draft model; default: prompt lookup");
   command.add_option("--draft-tokens", options->draft_tokens, "Most tokens of a draft").range(1, 63).default_str("16");
@@ -193,7 +193,7 @@ void AddSpeculate(Command bench, cli::Shell& shell) {
       "1. tokens/s: from an answer's first token to its last, summed over the clients; medians over rounds. ratio:\n"
       "with by without, of each round. Every answer with drafts is compared with the one without, and another one is\n"
       "an error.");
-  command.callback([&shell, options] { Run(shell, *options); });
+  command.callback([&shell, options] { RunSpeculate(shell, *options); });
 }
 
 }  // namespace ebb::bench

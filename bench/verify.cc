@@ -15,20 +15,20 @@
 namespace ebb::bench {
 namespace {
 
-struct Options {
+struct VerifyOptions {
   ModelOptions model = {.slots = 1024};
   std::vector<std::string> policies = {"streaming", "h2o"};
   std::vector<int32_t> sessions = {1, 4, 8, 16};
   std::vector<int32_t> tokens = {1, 16, 64};
 };
 
-struct Samples {
+struct VerifySamples {
   std::vector<double> run = {}, keep = {}, token = {}, ratio = {}, keep_ratio = {};
 };
 
 // Of one round, as many samples as there are numbers of tokens.
-void Measure(Sessions& sessions, int32_t count, const std::vector<int32_t>& tokens, bool counts,
-             std::vector<Samples>& samples) {
+void MeasureVerify(Sessions& sessions, int32_t count, const std::vector<int32_t>& tokens, bool counts,
+                   std::vector<VerifySamples>& samples) {
   double first = 0;
   double first_keep = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -46,7 +46,7 @@ void Measure(Sessions& sessions, int32_t count, const std::vector<int32_t>& toke
   }
 }
 
-absl::Status Run(const cli::Shell& shell, const Common& common, const Options& options) {
+absl::Status RunVerify(const cli::Shell& shell, const Common& common, const VerifyOptions& options) {
   ModelOptions model = options.model;
   const int32_t sessions_max = *std::ranges::max_element(options.sessions);
   const int32_t tokens_max = *std::ranges::max_element(options.tokens);
@@ -64,12 +64,12 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
     all.push_back(std::move(sessions));
   }
   // [policies][numbers of sessions][numbers of tokens]
-  std::vector<std::vector<std::vector<Samples>>> samples(
-      all.size(), std::vector(options.sessions.size(), std::vector<Samples>(options.tokens.size())));
+  std::vector<std::vector<std::vector<VerifySamples>>> samples(
+      all.size(), std::vector(options.sessions.size(), std::vector<VerifySamples>(options.tokens.size())));
   for (int32_t round = -1; round < common.rounds; ++round) {
     for (size_t i = 0; i < all.size(); ++i) {
       for (size_t j = 0; j < options.sessions.size(); ++j) {
-        Measure(*all[i], options.sessions[j], options.tokens, round >= 0, samples[i][j]);
+        MeasureVerify(*all[i], options.sessions[j], options.tokens, round >= 0, samples[i][j]);
       }
     }
   }
@@ -90,7 +90,7 @@ absl::Status Run(const cli::Shell& shell, const Common& common, const Options& o
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t j = 0; j < options.sessions.size(); ++j) {
       for (size_t k = 0; k < options.tokens.size(); ++k) {
-        const Samples& s = samples[i][j][k];
+        const VerifySamples& s = samples[i][j][k];
         report.Add({options.policies[i], int64_t{options.sessions[j]}, int64_t{options.tokens[k]}, SpreadOf(s.run),
                     SpreadOf(s.keep), SpreadOf(s.token), SpreadOf(s.ratio), SpreadOf(s.keep_ratio)});
       }
@@ -106,7 +106,7 @@ void AddVerify(Command bench, cli::Shell& shell) {
   const Command command =
       bench.add_subcommand("verify", "Drafts that are run and accepted at a full cache, in sessions of one step");
   const auto common = std::make_shared<Common>();
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<VerifyOptions>();
   AddModelOptions(command, options->model);
   command.add_option("--policies", options->policies, "As in ebb-lab, with commas")
       .delimiter(',')
@@ -127,7 +127,7 @@ void AddVerify(Command bench, cli::Shell& shell) {
       "run: one step with every session's draft, and the logits of all its tokens. evict and insert: all of them are\n"
       "accepted, each takes the slot of one that the policy lets go, and the scorer hears what it attends to. to the\n"
       "first row: the time by tokens against that of the first of --tokens, in the same round.");
-  command.callback([&shell, common, options] { Check(shell, Run(shell, *common, *options)); });
+  command.callback([&shell, common, options] { Check(shell, RunVerify(shell, *common, *options)); });
 }
 
 }  // namespace ebb::bench

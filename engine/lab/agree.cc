@@ -17,14 +17,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Options {
+struct AgreeOptions {
   std::string model = {};
   TextWindows text = {};
   Grid grid = {.policies = EveryPolicy(), .kv_type = KvType::kBf16, .positions = {}};
   TableForm form = TableForm::kText;
 };
 
-absl::Status Run(const Lab& lab, const Options& options) {
+absl::Status RunAgree(const Lab& lab, const AgreeOptions& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_ASSIGN(const std::vector<Window> windows, CutWindows(engine->tokenizer(), options.text));
   EBB_ASSIGN(const std::vector<Cell> cells, CellsOf(options.grid, LimitsOf(engine->config()), options.text.window));
@@ -66,7 +66,7 @@ absl::Status Run(const Lab& lab, const Options& options) {
 void AddAgree(Command app, Lab& lab) {
   const Command command =
       app.add_subcommand("agree", "How far predictions move from those of a full cache, by policy and budget");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<AgreeOptions>();
   command.add_option("FILE", options->model, "Model file (GGUF)").required();
   AddTextOptions(command, options->text);
   AddGridOptions(command, options->grid, CacheFlags::kOffered);
@@ -78,7 +78,7 @@ void AddAgree(Command app, Lab& lab) {
       "of\n"
       "the second halves: the mean divergence, nats per token, and the share whose best token is the same. Student's\n"
       "95 % intervals from the spread between windows. '-': the budget is below what the policy protects.");
-  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(RunAgree(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -31,7 +31,7 @@ constexpr int32_t kFirstMoment = 96;     // tokens read
 constexpr int32_t kBetweenMoments = 64;  // tokens
 constexpr double kLambda = 1e-3;
 
-struct Options {
+struct CalibrateOptions {
   std::string model = {};
   std::string text = {};
   std::string output = {};
@@ -156,7 +156,7 @@ void PrintExplained(const Lab& lab, const ModelConfig& config, const std::vector
   }
 }
 
-absl::Status Run(const Lab& lab, const Options& options) {
+absl::Status RunCalibrate(const Lab& lab, const CalibrateOptions& options) {
   EBB_ASSIGN(const std::vector<Feature> features, AllBut(options.without));
   std::vector<Feature> unseen_features = features;
   std::erase(unseen_features, Feature::kAttention);
@@ -193,7 +193,7 @@ absl::Status Run(const Lab& lab, const Options& options) {
 void AddCalibrate(Command app, Lab& lab) {
   const Command command =
       app.add_subcommand("calibrate", "Learn which tokens a model's lanes will need, for the scorer `calibrated`");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CalibrateOptions>();
   command.add_option("FILE", options->model, "Model file (GGUF)").required();
   command.add_option("TEXT", options->text, "Text to read (UTF-8); nothing may be evaluated on it later").required();
   command.add_option("-o,--output", options->output,
@@ -217,7 +217,7 @@ void AddCalibrate(Command app, Lab& lab) {
       "model, text, seed and flags write the same file. Printed is how much of the variance of the target the weights\n"
       "tell, by layer, with the attention so far and without. It makes one file in one go: what an interruption cuts\n"
       "begins anew.");
-  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(RunCalibrate(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -32,7 +32,7 @@ constexpr double kPerplexityMayDiffer = 0.005;  // of the card's
 // Of chance, which draws for itself: over the seeds 0 to 4 it lies within 2.8 % of the card's one seed.
 constexpr double kRandomPerplexityMayDiffer = 0.03;
 
-struct Options {
+struct CasesOptions {
   std::string model = {};
   std::string cases = {};
   std::string outcomes = {};
@@ -163,7 +163,7 @@ void PrintVerdict(const Lab& lab, const CardCell& cell, const Verdict& verdict, 
 }
 
 // The cells that were asked for, each with what the card says of it.
-absl::StatusOr<std::vector<CardCell>> PlanCells(const Options& options, int32_t context) {
+absl::StatusOr<std::vector<CardCell>> PlanCells(const CasesOptions& options, int32_t context) {
   EBB_ASSIGN(const Json outcomes, ReadRows(options.outcomes));
   Json rows = Json::array();
   if (!options.rows.empty()) {
@@ -192,7 +192,7 @@ absl::StatusOr<std::vector<CardCell>> PlanCells(const Options& options, int32_t 
   return cells;
 }
 
-absl::Status Run(Lab& lab, const Options& options) {
+absl::Status RunCases(Lab& lab, const CasesOptions& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_ASSIGN(const Cases cases, ReadCases(options.cases, engine->config().vocab));
   EBB_TRY(CheckPromptCount(options.prompts, options.cases, cases));
@@ -249,7 +249,7 @@ absl::Status Run(Lab& lab, const Options& options) {
 void AddCases(Command app, Lab& lab) {
   const Command command =
       app.add_subcommand("cases", "Hold policies against what the model card found, prompt by prompt");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CasesOptions>();
   command.add_option("FILE", options->model, "Model file (GGUF)").required();
   command.add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)").required();
   command.add_option("--outcomes", options->outcomes, "Which prompts each policy solved (JSON)").required();
@@ -272,7 +272,7 @@ void AddCases(Command app, Lab& lab) {
       const std::string beside = absl::StrReplaceAll(options->outcomes, {{".outcomes.", ".eviction."}});
       if (beside != options->outcomes && std::ifstream(beside).is_open()) options->rows = beside;
     }
-    lab.Check(Run(lab, *options));
+    lab.Check(RunCases(lab, *options));
   });
 }
 

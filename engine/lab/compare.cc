@@ -22,7 +22,7 @@
 namespace ebb::lab {
 namespace {
 
-struct Options {
+struct CompareOptions {
   std::string model = {};
   std::string cases = {};
   Grid grid = {};
@@ -60,7 +60,7 @@ Result ResultOf(const Mean& mean, size_t samples) {
   return {mean.value, {.low = mean.value - mean.half_width, .high = mean.value + mean.half_width}, samples};
 }
 
-absl::Status MeasurePrompts(Engine& engine, const Cases& cases, const Options& options, std::span<Row> rows,
+absl::Status MeasurePrompts(Engine& engine, const Cases& cases, const CompareOptions& options, std::span<Row> rows,
                             Record& record, Progress& progress) {
   const SpecLimits limits = LimitsOf(engine.config());
   for (Row& row : rows) {
@@ -170,7 +170,7 @@ absl::Status Write(const std::string& path, const std::string& text) {
   return file ? absl::OkStatus() : absl::UnavailableError(absl::StrFormat("%s: cannot be written", path));
 }
 
-absl::Status Run(const Lab& lab, const Options& options) {
+absl::Status RunCompare(const Lab& lab, const CompareOptions& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_ASSIGN(const std::vector<Cell> cells, CellsOf(options.grid, LimitsOf(engine->config())));
   EBB_ASSIGN(const Cases cases, ReadCases(options.cases, engine->config().vocab));
@@ -203,7 +203,7 @@ absl::Status Run(const Lab& lab, const Options& options) {
 void AddCompare(Command app, Lab& lab) {
   const Command command =
       app.add_subcommand("compare", "Every measure of every policy at every budget: a table and a plot");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CompareOptions>();
   options->grid.policies = EveryPolicy();
   options->grid.policies.insert(options->grid.policies.begin(), "full");
   command.add_option("FILE", options->model, "Model file (GGUF)").required();
@@ -221,7 +221,7 @@ void AddCompare(Command app, Lab& lab) {
       "solved with Wilson's 95 % interval; over the text windows, with Student's: perplexity, divergence from a full\n"
       "cache and equal best tokens (second halves), attention mass lost and output error per evicting step.\n"
       "'-': the budget is below what the policy protects, or nothing ends the prompt, for which ada waits.");
-  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(RunCompare(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Options {
+struct ConvertFlags {
   std::string model = {};
   std::string output = {};
   std::string type = "f16";
@@ -36,7 +36,7 @@ std::string Spelled(DType type) {
   return absl::AsciiStrToLower(std::string(name));
 }
 
-absl::StatusOr<Converted> Convert(const Options& options) {
+absl::StatusOr<Converted> Convert(const ConvertFlags& options) {
   EBB_ASSIGN(const GgufFile model, OpenModel(options.model));
   // A model that could not be opened afterwards is refused before anything is written.
   EBB_ASSIGN(const ModelConfig config, ReadConfig(model));
@@ -64,7 +64,7 @@ absl::StatusOr<Converted> Convert(const Options& options) {
 
 void AddConvert(Command app, Lab& lab) {
   const Command command = app.add_subcommand("convert", "Write a model as a GGUF file, its matrices in another type");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ConvertFlags>();
   std::vector<std::string> types;
   for (const DType type : EncodableTypes()) types.push_back(Spelled(type));
   command.add_option("MODEL", options->model, "Model file (GGUF), or a folder with config.json and safetensors files")

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Options {
+struct GoldenOptions {
   std::string folder = {};
   std::string tokenizers = {};
 };
@@ -130,7 +130,7 @@ void RunTokenizers(Lab& lab, const std::string& folder, Counts& counts) {
   }
 }
 
-void Run(Lab& lab, const Options& options) {
+void RunGolden(Lab& lab, const GoldenOptions& options) {
   Counts counts;
   if (!options.folder.empty()) {
     const auto families = ReadGoldenFolder(options.folder, lab.arithmetic());
@@ -146,7 +146,7 @@ void Run(Lab& lab, const Options& options) {
 
 void AddGolden(Command app, Lab& lab) {
   const Command command = app.add_subcommand("golden", "Check the engine against stored logits, case by case");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<GoldenOptions>();
   command.add_option("DIR", options->folder, "Folder of families (*.json with their models and logits)");
   command.add_option("--tokenizer", options->tokenizers, "Folder of tokenizer files, instead or besides");
   AddComputeOptions(command, lab);
@@ -156,7 +156,7 @@ void AddGolden(Command app, Lab& lab) {
       "name.");
   command.callback([&lab, options] {
     if (options->folder.empty() && options->tokenizers.empty()) throw UsageError("DIR or --tokenizer is required");
-    Run(lab, *options);
+    RunGolden(lab, *options);
   });
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Options {
+struct HeadsOptions {
   std::string model = {};
   std::string text = {};
   std::string out = {};
@@ -32,11 +32,11 @@ struct Options {
   TableForm form = TableForm::kText;
 };
 
-constexpr int32_t kBlock = 128;
+constexpr int32_t kHeadsBlock = 128;
 constexpr int32_t kLeadIn = 8;  // tokens of the repetition that nobody can know yet
 
 // A passage, other text, and the passage again, which only who sees the first one can foretell.
-std::vector<std::vector<int32_t>> Samples(const std::vector<int32_t>& text, const Options& options) {
+std::vector<std::vector<int32_t>> HeadsSamples(const std::vector<int32_t>& text, const HeadsOptions& options) {
   std::vector<std::vector<int32_t>> samples;
   const int32_t between = options.length - 2 * options.passage;
   const auto last = static_cast<int32_t>(text.size());
@@ -52,7 +52,7 @@ std::vector<std::vector<int32_t>> Samples(const std::vector<int32_t>& text, cons
 }
 
 // `full` with the heads of gate 0 streaming.
-absl::StatusOr<ValidSpec> Policy(const ModelConfig& model, const Options& options, HeadGates gates) {
+absl::StatusOr<ValidSpec> Policy(const ModelConfig& model, const HeadsOptions& options, HeadGates gates) {
   SpecLimits limits = LimitsOf(model);
   limits.head_gates = std::make_shared<const HeadGates>(std::move(gates));
   return Resolve({.scorer = "full",
@@ -64,13 +64,14 @@ absl::StatusOr<ValidSpec> Policy(const ModelConfig& model, const Options& option
 
 // Nats per token of the repetition.
 absl::StatusOr<double> Loss(Engine& engine, const ValidSpec& policy, const std::vector<int32_t>& sample,
-                            const Options& options) {
-  EBB_ASSIGN(const std::unique_ptr<Session> session, engine.OpenSession({.policy = policy, .block_size_max = kBlock}));
+                            const HeadsOptions& options) {
+  EBB_ASSIGN(const std::unique_ptr<Session> session,
+             engine.OpenSession({.policy = policy, .block_size_max = kHeadsBlock}));
   const auto vocab = static_cast<size_t>(engine.config().vocab);
   const size_t from = sample.size() - options.passage + kLeadIn;  // the first token that counts
   double loss = 0;
-  for (size_t first = 0; first < sample.size(); first += kBlock) {
-    const size_t count = std::min<size_t>(kBlock, sample.size() - first);
+  for (size_t first = 0; first < sample.size(); first += kHeadsBlock) {
+    const size_t count = std::min<size_t>(kHeadsBlock, sample.size() - first);
     BatchRow row = {.session = session.get(), .tokens = std::span(sample).subspan(first, count)};
     row.want = first + count >= from ? Want::kAll : Want::kNone;
     engine.Run({&row, 1});
@@ -81,7 +82,7 @@ absl::StatusOr<double> Loss(Engine& engine, const ValidSpec& policy, const std::
   return loss / static_cast<double>(options.passage - kLeadIn);
 }
 
-absl::StatusOr<std::vector<double>> Losses(Engine& engine, const Options& options, const HeadGates& gates,
+absl::StatusOr<std::vector<double>> Losses(Engine& engine, const HeadsOptions& options, const HeadGates& gates,
                                            const std::vector<std::vector<int32_t>>& samples, Progress& progress) {
   EBB_ASSIGN(const ValidSpec policy, Policy(engine.config(), options, gates));
   std::vector<double> losses;
@@ -110,7 +111,7 @@ HeadGates GatesOf(const std::vector<Mean>& lost) {
   return gates;
 }
 
-absl::Status CheckOptions(const Options& options, size_t text) {
+absl::Status CheckOptions(const HeadsOptions& options, size_t text) {
   const int32_t between = options.length - 2 * options.passage;
   if (options.passage <= kLeadIn) {
     return absl::InvalidArgumentError(absl::StrFormat("--passage: %d; more than %d", options.passage, kLeadIn));
@@ -128,14 +129,14 @@ absl::Status CheckOptions(const Options& options, size_t text) {
   return absl::OkStatus();
 }
 
-absl::Status Run(const Lab& lab, const Options& options) {
+absl::Status RunHeads(const Lab& lab, const HeadsOptions& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_TRY(RefuseWindows(*engine, "heads"));
   EBB_ASSIGN(const std::string text, ReadText(options.text));
   const std::vector<int32_t> tokens = engine->tokenizer().Encode(text);
   EBB_TRY(CheckOptions(options, tokens.size()));
   const ModelConfig& model = engine->config();
-  const std::vector<std::vector<int32_t>> samples = Samples(tokens, options);
+  const std::vector<std::vector<int32_t>> samples = HeadsSamples(tokens, options);
   const auto lanes = static_cast<size_t>(model.layers) * model.kv_heads;
   Progress progress(static_cast<int64_t>((lanes + 3) * samples.size()));
   const auto losses = [&](const HeadGates& gates) { return Losses(*engine, options, gates, samples, progress); };
@@ -193,7 +194,7 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 void AddHeads(Command app, Lab& lab) {
   const Command command = app.add_subcommand("heads", "Which KV heads look far back, for the allocation duo");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<HeadsOptions>();
   command.add_option("FILE", options->model, "Model file (GGUF)").required();
   command.add_option("TEXT", options->text, "Text file that passages are cut from").required();
   command.add_option("--out", options->out, "File to write; default: the model's path with .heads.json");
@@ -217,7 +218,7 @@ void AddHeads(Command app, Lab& lab) {
       "tokens; Student's 95 % interval from the spread between samples, paired. The gate is the share of heads that\n"
       "lose no more, so that duo's threshold is the share of heads that stream. It makes one file in one go: what an\n"
       "interruption cuts begins anew.");
-  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(RunHeads(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Options {
+struct InfoOptions {
   std::string model = {};
   bool tensors = false;
   int32_t sessions = 0;  // 0: nothing is said of memory
@@ -26,7 +26,7 @@ struct Options {
   KvType kv_type = KvType::kBf16;
 };
 
-absl::StatusOr<MemoryPlan> PlanOf(const GgufFile& file, const Options& options) {
+absl::StatusOr<MemoryPlan> PlanOf(const GgufFile& file, const InfoOptions& options) {
   EBB_ASSIGN(const ModelConfig config, ReadConfig(file));
   EBB_ASSIGN(const Weights weights, FindWeights(file, config));
   PolicySpec spec = {.kv_type = options.kv_type};
@@ -35,7 +35,7 @@ absl::StatusOr<MemoryPlan> PlanOf(const GgufFile& file, const Options& options) 
   return PlanMemory(file, config, weights, {.sessions = options.sessions, .session = {.policy = policy}});
 }
 
-void PrintPlan(const MemoryPlan& plan, const Options& options) {
+void PrintPlan(const MemoryPlan& plan, const InfoOptions& options) {
   const auto line = [](const char* what, int64_t bytes, const std::string& of) {
     absl::PrintF("%-10s %14d bytes  %s\n", what, bytes, of);
   };
@@ -115,7 +115,7 @@ void PrintJson(const GgufFile& file, const absl::StatusOr<ModelConfig>& config, 
 
 void AddInfo(Command app, Lab& lab) {
   const Command command = app.add_subcommand("info", "Show what a model file says about itself");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<InfoOptions>();
   command.add_option("FILE", options->model, "Model file (GGUF), or a folder with config.json and safetensors files")
       .required();
   command.add_flag("--tensors", options->tensors, "List the tensors too");

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Options {
+struct LazyOptions {
   std::string model = {};
   std::string cases = {};
   Grid grid = {.policies = {"streaming", "h2o"}, .budgets = {128}, .positions = {}};
@@ -34,7 +34,7 @@ struct Options {
 };
 
 // Of each cell first the policy as it is, and then every R x sigma x delta.
-std::vector<Cell> Ablated(const std::vector<Cell>& cells, const Options& options) {
+std::vector<Cell> Ablated(const std::vector<Cell>& cells, const LazyOptions& options) {
   std::vector<Cell> ablated;
   for (const Cell& cell : cells) {
     ablated.push_back(cell);
@@ -77,7 +77,7 @@ Work WorkOf(std::span<const WindowResult> results, std::span<const Window> windo
   return work;
 }
 
-absl::Status Run(const Lab& lab, const Options& options) {
+absl::Status RunLazy(const Lab& lab, const LazyOptions& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_ASSIGN(const std::vector<Cell> plain, CellsOf(options.grid, LimitsOf(engine->config())));
   EBB_ASSIGN(const Cases cases, ReadCases(options.cases, engine->config().vocab));
@@ -148,7 +148,7 @@ void AddList(Command command, const std::string& name, std::vector<int32_t>& val
 
 void AddLazy(Command app, Lab& lab) {
   const Command command = app.add_subcommand("lazy", "Lazy Pruning's ablations over R, sigma and delta");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<LazyOptions>();
   command.add_option("FILE", options->model, "Model file (GGUF)").required();
   command.add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)").required();
   AddGridOptions(command, options->grid, CacheFlags::kOffered);
@@ -168,7 +168,7 @@ void AddLazy(Command app, Lab& lab) {
       "with the policy's own default, the first line. prunings: steps that evicted, a window; dropped at once: tokens\n"
       "of a lane at one pruning; ranked a token: how many tokens of a lane choosing looked at, per token that came;\n"
       "peak: most tokens in a lane.");
-  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(RunLazy(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Options {
+struct LogitsOptions {
   std::string model = {};
   std::vector<int32_t> tokens = {};
   int32_t top = 5;
@@ -43,7 +43,7 @@ void PrintRow(const Lab& lab, int32_t token, std::span<const float> logits, int3
   absl::PrintF("\n");
 }
 
-absl::Status Run(const Lab& lab, const Options& options) {
+absl::Status RunLogits(const Lab& lab, const LogitsOptions& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   const int32_t vocab = engine->config().vocab;
   for (const int32_t token : options.tokens) {
@@ -72,12 +72,12 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 void AddLogits(Command app, Lab& lab) {
   const Command command = app.add_subcommand("logits", "Print the best next tokens after each token");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<LogitsOptions>();
   command.add_option("FILE", options->model, "Model file (GGUF)").required();
   command.add_option("--tokens", options->tokens, "Token ids, comma-separated").delimiter(',').required();
   command.add_option("--top", options->top, "How many of the best to print").range(1, 1000);
   AddComputeOptions(command, lab);
-  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(RunLogits(lab, *options)); });
 }
 
 }  // namespace ebb::lab

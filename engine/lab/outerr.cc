@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Options {
+struct OuterrOptions {
   std::string model = {};
   std::string cases = {};
   Grid grid = {.policies = {"h2o", "h2o+caote", "h2o+fast_caote", "tova", "tova+caote", "tova+fast_caote", "snapkv",
@@ -45,7 +45,7 @@ bool KnowsAll(StateOrigin state) {
 // Streams the window under `on`. At every `every`-th step that is due to evict, the eviction waits until each of
 // `tried` has said what it would evict in its place, and what that loses. Results by policy.
 absl::StatusOr<std::vector<WindowResult>> TryOn(Engine& engine, const ValidSpec& on, std::span<const ValidSpec> tried,
-                                                const Window& window, const Options& options) {
+                                                const Window& window, const OuterrOptions& options) {
   EBB_ASSIGN(const auto session, engine.OpenSession({.policy = on, .block_size_max = options.block}));
   std::vector<WindowResult> results(tried.size());
   int64_t due = 0;
@@ -73,7 +73,7 @@ absl::StatusOr<std::vector<WindowResult>> TryOn(Engine& engine, const ValidSpec&
 }
 
 // What each cell would lose on the cache that --on makes at its budget.
-absl::StatusOr<std::vector<std::vector<WindowResult>>> MeasureOn(Engine& engine, const Options& options,
+absl::StatusOr<std::vector<std::vector<WindowResult>>> MeasureOn(Engine& engine, const OuterrOptions& options,
                                                                  std::span<const Cell> cells,
                                                                  std::span<const Window> windows, Record& record) {
   const SpecLimits limits = LimitsOf(engine.config());
@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<std::vector<WindowResult>>> MeasureOn(Engine& engine,
   return results;
 }
 
-absl::Status Run(const Lab& lab, const Options& options) {
+absl::Status RunOuterr(const Lab& lab, const OuterrOptions& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_TRY(RefuseWindows(*engine, "outerr"));
   EBB_ASSIGN(const std::vector<Cell> cells, CellsOf(options.grid, LimitsOf(engine->config())));
@@ -158,7 +158,7 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 void AddOuterr(Command app, Lab& lab) {
   const Command command = app.add_subcommand("outerr", "Mean output error per eviction, with and without CAOTE");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<OuterrOptions>();
   command.add_option("FILE", options->model, "Model file (GGUF)").required();
   command.add_option("CASES", options->cases, "A cases file, of which the text windows are read (JSON)").required();
   AddGridOptions(command, options->grid, CacheFlags::kFixed);
@@ -178,7 +178,7 @@ void AddOuterr(Command app, Lab& lab) {
       "the mean over steps and windows, and Student's 95 % interval from the spread between windows. Without --on "
       "each\n"
       "policy lives with the cache that its own evictions left; with it all judge the same caches.");
-  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(RunOuterr(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Options {
+struct PasskeyOptions {
   std::string model = {};
   std::string text = {};
   Grid grid = {.policies = EveryPolicy()};
@@ -30,7 +30,7 @@ struct Options {
 };
 
 // The prompts of each depth.
-absl::StatusOr<std::vector<std::vector<Prompt>>> PlantAll(const Engine& engine, const Options& options) {
+absl::StatusOr<std::vector<std::vector<Prompt>>> PlantAll(const Engine& engine, const PasskeyOptions& options) {
   EBB_ASSIGN(const std::string text, ReadText(options.text));
   std::vector<std::vector<Prompt>> planted;
   for (const double depth : options.depths) {
@@ -42,7 +42,7 @@ absl::StatusOr<std::vector<std::vector<Prompt>>> PlantAll(const Engine& engine, 
   return planted;
 }
 
-absl::Status Run(const Lab& lab, const Options& options) {
+absl::Status RunPasskey(const Lab& lab, const PasskeyOptions& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_ASSIGN(const std::vector<Cell> cells,
              CellsOf(options.grid, LimitsOf(engine->config()), options.planted.length + 16));
@@ -92,7 +92,7 @@ absl::Status Run(const Lab& lab, const Options& options) {
 void AddPasskey(Command app, Lab& lab) {
   const Command command =
       app.add_subcommand("passkey", "Whether a planted passkey is found, by depth, policy and budget");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PasskeyOptions>();
   Planted& planted = options->planted;
   command.add_option("FILE", options->model, "Model file (GGUF)").required();
   command.add_option("TEXT", options->text, "Text to plant it in").required();
@@ -120,7 +120,7 @@ void AddPasskey(Command app, Lab& lab) {
       "F32 cache, original positions, blocks of 32, eviction after each block and each decoded token; greedy answers,\n"
       "right when all digits are. In brackets Wilson's 95 % interval. '-': the budget is below what the policy "
       "protects.");
-  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(RunPasskey(lab, *options)); });
 }
 
 }  // namespace ebb::lab

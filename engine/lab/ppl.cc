@@ -18,14 +18,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Options {
+struct PplOptions {
   std::string model = {};
   TextWindows text = {};
   Grid grid = {.policies = EveryPolicy(), .kv_type = KvType::kBf16, .positions = {}};
   TableForm form = TableForm::kText;
 };
 
-absl::Status Run(const Lab& lab, const Options& options) {
+absl::Status RunPpl(const Lab& lab, const PplOptions& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_ASSIGN(const std::vector<Window> windows, CutWindows(engine->tokenizer(), options.text));
   Grid grid = options.grid;
@@ -75,7 +75,7 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 void AddPpl(Command app, Lab& lab) {
   const Command command = app.add_subcommand("ppl", "Perplexity of a text, by policy and budget, and unevicted");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PplOptions>();
   command.add_option("FILE", options->model, "Model file (GGUF)").required();
   AddTextOptions(command, options->text);
   AddGridOptions(command, options->grid, CacheFlags::kOffered);
@@ -87,7 +87,7 @@ void AddPpl(Command app, Lab& lab) {
       "counted,\n"
       "nats per token. Student's 95 % intervals from the spread between windows; 'above full' is paired by window.\n"
       "evicted: tokens per lane, all windows. '-': the budget is below what the policy protects.");
-  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(RunPpl(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -20,7 +20,7 @@
 namespace ebb::lab {
 namespace {
 
-struct Options {
+struct QueriesOptions {
   std::string model = {};
   TextWindows text = {.block = 128, .window = 512, .windows = 8};
   std::vector<double> shares = {0.01, 0.05, 0.2};
@@ -43,7 +43,7 @@ Scores ScoresOf(const Engine& engine, const Session& session) {
   return scores;
 }
 
-absl::StatusOr<std::unique_ptr<Session>> Open(Engine& engine, PolicySpec spec, const Options& options) {
+absl::StatusOr<std::unique_ptr<Session>> OpenSession(Engine& engine, PolicySpec spec, const QueriesOptions& options) {
   spec.budget = options.text.window;
   spec.schedule = Schedule::kEveryStep;
   spec.kv_type = KvType::kF32;
@@ -62,18 +62,18 @@ void Feed(Engine& engine, Session& session, std::span<const int32_t> tokens, int
 
 // What the queries that `semantic` names give each token: of largest norm, and the newest.
 absl::StatusOr<Scores> Named(Engine& engine, const Window& window, double largest, double newest,
-                             const Options& options) {
+                             const QueriesOptions& options) {
   const PolicySpec spec = {
       .scorer = "semantic",
       .parameters = {{"semantic_ratio", largest}, {"recent_ratio", newest}, {"rows_max", kQueriesMax}}};
-  EBB_ASSIGN(const auto session, Open(engine, spec, options));
+  EBB_ASSIGN(const auto session, OpenSession(engine, spec, options));
   Feed(engine, *session, window, options.text.block);
   return ScoresOf(engine, *session);
 }
 
 // What `count` queries drawn at random give each token: of `tova`, whose scores are the newest query's attention.
 absl::StatusOr<Scores> Drawn(Engine& engine, const Window& window, int64_t count, uint64_t draw,
-                             const Options& options) {
+                             const QueriesOptions& options) {
   HashRandom random(static_cast<uint64_t>(options.seed), draw);
   std::vector<size_t> order(window.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -84,7 +84,7 @@ absl::StatusOr<Scores> Drawn(Engine& engine, const Window& window, int64_t count
     std::swap(order[static_cast<size_t>(i)], order[pick]);
     drawn.insert(order[static_cast<size_t>(i)]);
   }
-  EBB_ASSIGN(const auto session, Open(engine, {.scorer = "tova"}, options));
+  EBB_ASSIGN(const auto session, OpenSession(engine, {.scorer = "tova"}, options));
   Scores sums;
   size_t fed = 0;
   for (const size_t query : drawn) {
@@ -115,7 +115,7 @@ Likeness LikenessOf(const Scores& few, const Scores& all, double keep) {
   return likeness;
 }
 
-absl::Status Run(const Lab& lab, const Options& options) {
+absl::Status RunQueries(const Lab& lab, const QueriesOptions& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_TRY(RefuseWindows(*engine, "queries"));
   EBB_ASSIGN(const std::vector<Window> windows, CutWindows(engine->tokenizer(), options.text));
@@ -167,7 +167,7 @@ absl::Status Run(const Lab& lab, const Options& options) {
 void AddQueries(Command app, Lab& lab) {
   const Command command =
       app.add_subcommand("queries", "Whether a few queries speak for all: of largest norm, the newest, or drawn");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<QueriesOptions>();
   command.add_option("FILE", options->model, "Model file (GGUF)").required();
   AddTextOptions(command, options->text);
   command.get_option("--window").range(4, kQueriesMax);
@@ -186,7 +186,7 @@ void AddQueries(Command app, Lab& lab) {
       "queries is compared with what it received from all. rank correlation: Spearman's; kept alike: the share of the\n"
       "best --keep tokens by the one that are also best by the other. Means over lanes, then windows, with Student's\n"
       "95 % intervals.");
-  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(RunQueries(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -22,9 +22,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kText[] = "text";
+constexpr char kRecallText[] = "text";
 
-struct Options {
+struct RecallOptions {
   std::string model = {};
   std::string cases = {};
   Grid grid = {.policies = EveryPolicy()};
@@ -34,11 +34,12 @@ struct Options {
 };
 
 // One entry of the table: "0.42 [0.29, 0.56]", or a perplexity.
-absl::StatusOr<std::string> Measure(const Lab& lab, Engine& engine, const Cases& cases, const Options& options,
-                                    const std::string& task, const Cell& cell, Record& record) {
+absl::StatusOr<std::string> MeasureRecall(const Lab& lab, Engine& engine, const Cases& cases,
+                                          const RecallOptions& options, const std::string& task, const Cell& cell,
+                                          Record& record) {
   Json line = {{"task", task}, {"policy", cell.policy}, {"budget", *cell.spec.budget}};
   std::string entry;
-  if (task == kText) {
+  if (task == kRecallText) {
     EBB_ASSIGN(const auto results, RunWindows(engine, {&cell, 1}, cases.windows, {.record = &record}));
     const Mean loss = LossOf(results.front());
     entry = Perplexity(loss);
@@ -57,7 +58,7 @@ absl::StatusOr<std::string> Measure(const Lab& lab, Engine& engine, const Cases&
   return entry;
 }
 
-absl::Status Run(const Lab& lab, const Options& options) {
+absl::Status RunRecall(const Lab& lab, const RecallOptions& options) {
   EBB_ASSIGN(const std::unique_ptr<Engine> engine, lab.Open(options.model));
   EBB_ASSIGN(const std::vector<Cell> cells, CellsOf(options.grid, LimitsOf(engine->config())));
   EBB_ASSIGN(const Cases cases, ReadCases(options.cases, engine->config().vocab));
@@ -69,7 +70,7 @@ absl::Status Run(const Lab& lab, const Options& options) {
                                   .flags = SettingsOf(options.grid, {{"--prompts", absl::StrCat(options.prompts)}})}));
   Progress progress(static_cast<int64_t>(cells.size() * options.tasks.size()));
   Table table = {.header = {"policy", "budget"}};
-  for (const std::string& task : options.tasks) table.header.push_back(task == kText ? "perplexity" : task);
+  for (const std::string& task : options.tasks) table.header.push_back(task == kRecallText ? "perplexity" : task);
   for (const Cell& cell : cells) {
     std::vector<std::string>& row = table.rows.emplace_back();
     row = {cell.policy, cell.budget()};
@@ -77,9 +78,9 @@ absl::Status Run(const Lab& lab, const Options& options) {
       const std::string what = absl::StrFormat("%s %s %s", task, cell.policy, cell.budget());
       progress.Add(0, what);
       row.emplace_back("-");
-      const Protocol protocol = task == kText ? Protocol::kStream : *FindProtocol(task);
+      const Protocol protocol = task == kRecallText ? Protocol::kStream : *FindProtocol(task);
       if (CanFollow(cell.spec, protocol, LimitsOf(engine->config()))) {
-        EBB_ASSIGN(row.back(), Measure(lab, *engine, cases, options, task, cell, record));
+        EBB_ASSIGN(row.back(), MeasureRecall(lab, *engine, cases, options, task, cell, record));
       }
       progress.Add(1, what);
     }
@@ -93,7 +94,7 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 void AddRecall(Command app, Lab& lab) {
   const Command command = app.add_subcommand("recall", "Passkeys recalled and perplexity, by policy and budget");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<RecallOptions>();
   command.add_option("FILE", options->model, "Model file (GGUF)").required();
   command.add_option("CASES", options->cases, "Prompts, answers and text windows as token ids (JSON)").required();
   AddGridOptions(command, options->grid, CacheFlags::kFixed);
@@ -106,7 +107,7 @@ void AddRecall(Command app, Lab& lab) {
       "F32 cache, original positions, blocks of 32, eviction after each block and each decoded token. In brackets\n"
       "Wilson's 95 % interval of a share, Student's of a perplexity. '-': the budget is below what the policy\n"
       "protects, or nothing ends the prompt, for which ada waits.");
-  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(RunRecall(lab, *options)); });
 }
 
 }  // namespace ebb::lab

@@ -10,7 +10,7 @@
 namespace ebb::lab {
 namespace {
 
-struct Options {
+struct RotationOptions {
   DeltaRotation rotation = {};
   std::vector<int32_t> drops = {1, 8, 32, 512};
   int32_t query_heads = 32;
@@ -18,7 +18,7 @@ struct Options {
   TableForm form = TableForm::kText;
 };
 
-absl::Status Run(const Options& options) {
+absl::Status RunRotation(const RotationOptions& options) {
   Table table = {.header = {"stored", "dropped at once", "rotations of a key", "key error", "rotated once",
                             "products a token, keys", "products a token, query"}};
   for (const auto& [name, type] : {std::pair("f32", KvType::kF32), std::pair("bf16", KvType::kBf16)}) {
@@ -47,7 +47,7 @@ absl::Status Run(const Options& options) {
 void AddRotation(Command app, Lab& lab) {
   const Command command =
       app.add_subcommand("rotation", "What rotating stored keys at every pruning loses and costs; needs no model");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<RotationOptions>();
   DeltaRotation& rotation = options->rotation;
   command.add_option("--head-dim", rotation.head_dim, "Of a key; even").range(2, 1024).capture_default_str();
   command.add_option("--theta", rotation.theta, "Of RoPE").positive().capture_default_str();
@@ -72,7 +72,7 @@ void AddRotation(Command app, Lab& lab) {
     if (options->rotation.head_dim % 2 != 0) {
       lab.Check(absl::InvalidArgumentError(absl::StrFormat("--head-dim: %d is odd", options->rotation.head_dim)));
     } else {
-      lab.Check(Run(*options));
+      lab.Check(RunRotation(*options));
     }
   });
 }

@@ -14,13 +14,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Options {
+struct TokenizeOptions {
   std::string model = {};
   std::string text = {};
   bool special = false;
 };
 
-absl::Status Run(const Lab& lab, const Options& options) {
+absl::Status RunTokenize(const Lab& lab, const TokenizeOptions& options) {
   EBB_ASSIGN(const auto tokenizer, Tokenizer::Open(options.model));
   const std::vector<int32_t> ids = tokenizer->Encode(options.text, options.special ? Special::kParse : Special::kPlain,
                                                      options.special ? Start::kSequence : Start::kText);
@@ -41,12 +41,12 @@ absl::Status Run(const Lab& lab, const Options& options) {
 
 void AddTokenize(Command app, Lab& lab) {
   const Command command = app.add_subcommand("tokenize", "Cut a text into tokens");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<TokenizeOptions>();
   command.add_option("FILE", options->model, "Model file (GGUF), or a folder with tokenizer.json").required();
   command.add_option("TEXT", options->text, "The text").required();
   command.add_flag("--special", options->special,
                    "The text is trusted and begins a sequence: names of control tokens become these tokens");
-  command.callback([&lab, options] { lab.Check(Run(lab, *options)); });
+  command.callback([&lab, options] { lab.Check(RunTokenize(lab, *options)); });
 }
 
 }  // namespace ebb::lab

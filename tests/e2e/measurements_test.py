@@ -33,7 +33,7 @@ SHORT = (
     (r"\S+ebb-lab cases", {"--prompts": "1", "--budgets": "128", "--tasks": "prefill"}),  # which the model's card has
     (r"\S+ebb-lab calibrate", {"--documents": "1", "--window": "256"}),
     (r"\S+ebb-lab", {"--prompts": "1", "--budgets": "64", "--windows": "1", "--window": "128", "--length": "512", "--samples": "2"}),
-    (r"\S+ tests/e2e/abuse_latency\.py", {"--seconds": "0.2", "--rounds": "1"}),
+    (r"\S+ tests/e2e/abuse_latency\.py", {"--seconds": "0.2", "--after": "0", "--rounds": "1"}),
     (r"\S+ tests/e2e/greedy_latency\.py", {"--count": "3"}),
 )
 ATTACK = "orderly_calls"  # of abuse_latency.py, where a page has it make all of them
