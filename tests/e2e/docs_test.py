@@ -27,6 +27,9 @@ import reflection
 import ebb
 from google.protobuf import descriptor_pool, json_format
 
+sys.path.insert(0, str(ROOT / "scripts"))
+from reference import proto  # noqa: E402
+
 # Commands that are not run here, each with the test that does what they do, or with what they need that is not at hand.
 SKIPPED = {
     r"make demo$": "a stage of CI",
@@ -341,6 +344,63 @@ def rows_of(page, heading):
     text = (ROOT / page).read_text(encoding="utf-8").split(f"\n{heading}\n", 1)[1]
     lines = re.search(r"^\|.*?\n(?!\|)", text, re.MULTILINE | re.DOTALL)[0].splitlines()[2:]
     return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def words_of(seconds):
+    """As pages say a time."""
+    return f"{seconds // 60} minutes" if seconds >= 120 else f"{seconds} s"
+
+
+class Connections(unittest.TestCase):
+    """The table of what a connection may do has the numbers of server/transport_limits.cc, server/acceptor.h and the configuration."""
+    SOURCE = (ROOT / "server/transport_limits.cc").read_text(encoding="utf-8")
+
+    def number(self, text):
+        """Of an expression of the source."""
+        for name, value in {"kKiB": 1024, "kSecond": 1, "kMinute": 60, "std::numeric_limits<int>::max()": 1 << 31, "size_t": ""}.items():
+            text = text.replace(name, str(value))
+        self.assertRegex(text, r"^[\d{} *<]+$")
+        return eval(text.replace("{", "(").replace("}", ")"))  # of digits and operators
+
+    def constant(self, name, source=SOURCE):
+        (text,) = re.findall(rf"^ *(?:constexpr )?\w+ {name} = (.*);", source, re.MULTILINE)
+        return self.number(text)
+
+    def test_each_row_is_as_set(self):
+        fixed = {name: self.number(value) for name, value in re.findall(r"^    \{GRPC_ARG_(\w+), (.*)\},$", self.SOURCE, re.MULTILINE)}
+        self.assertEqual(len(fixed), self.SOURCE.count("    {GRPC_ARG_"))
+        (server,) = [each for each in proto.read(ROOT / "proto/ebb/config/v1/config.proto").types if each.name == "Server"]
+        default = {field.name: "".join(field.options.get("default", [])) for field in server.fields}
+        size = {name: default[name].replace("MiB", " MiB") for name in ("message_size_max", "plan_size_max")}
+        time = {name: words_of(int(default[name][:-1]) * {"s": 1, "m": 60}[default[name][-1]]) for name in ("keepalive", "connection_age_max", "reader_patience")}
+        self.assertEqual(len(set(size.values())), 1, "of the two the larger is told")
+        self.assertEqual(default["new_connections_per_address"], "0", "any number")
+        told = {
+            "largest request that is received, and parsed": f"{size['plan_size_max']}: of every method the larger of `server.message_size_max` and `server.plan_size_max`",
+            "largest request that is answered": f"`server.message_size_max`, {size['message_size_max']}; of PlanEviction `server.plan_size_max`",
+            "compressed requests": {0: "none"}[fixed.pop("ENABLE_PER_MESSAGE_DECOMPRESSION")],
+            "calls at once": f"{fixed.pop('MAX_CONCURRENT_STREAMS')} on a connection",
+            "metadata of a call": f"{fixed.pop('MAX_METADATA_SIZE') // 1024} KiB",
+            "buffers of all connections": f"{self.constant('kBufferBytes') >> 20} MiB, or {self.constant('kBufferedRequests')} of the largest request",
+            "connections": f"as many as files, less {self.constant('files_left', (ROOT / 'server/acceptor.h').read_text(encoding='utf-8'))}",
+            "connections of an address": f"`server.connections_per_address`, {int(default['connections_per_address']):,}; of IPv6 the first 64 bits",
+            "connections that an address begins": "`server.new_connections_per_address` in a minute; any number, unless it is set",
+            "silence after connecting": words_of(fixed.pop("SERVER_HANDSHAKE_TIMEOUT_MS")),
+            "silence without calls": words_of(fixed.pop("MAX_CONNECTION_IDLE_MS")),
+            "silence with calls": f"`server.keepalive`, {time['keepalive']}, and {words_of(self.constant('kKeepaliveTimeoutMax'))} more",
+            "age of a connection": f"`server.connection_age_max`, {time['connection_age_max']} ± 10 %",  # which gRPC does by itself
+            "a client's own pings": f"every {words_of(fixed.pop('HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS'))}, and "
+                                    + {0: "only while it has calls"}[fixed.pop("KEEPALIVE_PERMIT_WITHOUT_CALLS")],
+            "a reader that takes nothing": f"`server.reader_patience`, {time['reader_patience']}",
+            "sharing the port, channelz": {0: "off"}[fixed.pop("ENABLE_CHANNELZ")],
+        }
+        rows = {name: value for name, value, _ in rows_of("docs/explanation/security.md", "## What a connection may do")}
+        self.assertEqual(list(rows), list(told))
+        for name, value in told.items():
+            self.assertTrue(rows[name].strip("`").startswith(value.strip("`")), f"{name}: {rows[name]}, and the code has {value}")
+            self.assertNotRegex(rows[name].strip("`")[len(value.strip("`")):], r"\d", f"{name}: a number that this test does not know")
+        # "Calls that run are not cut, however long", and of pings the third that is too early ends the connection: abuse_test.py.
+        self.assertEqual(fixed, {"MAX_CONNECTION_AGE_GRACE_MS": 1 << 31, "HTTP2_MAX_PING_STRIKES": 2}, "tell it in the table")
 
 
 class Policies(unittest.TestCase):
